@@ -1,0 +1,204 @@
+// Package packet reads from the bytes of an IP packet the five things policy
+// asks about: protocol, addresses and ports. It keeps no payload, allocates
+// nothing, and treats every byte as chosen by an attacker.
+package packet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Proto is an IP protocol number as assigned by IANA.
+type Proto uint8
+
+// The protocols that have a name here. Every other number is judged as it is.
+const (
+	ICMP   Proto = 1
+	TCP    Proto = 6
+	UDP    Proto = 17
+	ICMPv6 Proto = 58
+	SCTP   Proto = 132
+
+	// Unknown stands for a packet whose transport protocol or ports could not
+	// be read: a later fragment, an encrypted or unknown extension header, a
+	// header that is cut off. Only rules without ports match it. IANA reserves
+	// the number (255), so no real protocol has it.
+	Unknown Proto = 255
+)
+
+// IPv6 extension headers that carry a next header (RFC 8200, RFC 4302,
+// RFC 5533, RFC 6275, RFC 7401). ESP and everything else ends the walk.
+const (
+	hopByHop        Proto = 0
+	routing         Proto = 43
+	fragment        Proto = 44
+	authentication  Proto = 51
+	noNextHeader    Proto = 59
+	destinationOpts Proto = 60
+	mobility        Proto = 135
+	hostIdentity    Proto = 139
+	shim6           Proto = 140
+)
+
+// String returns the name that people use, or the number.
+func (p Proto) String() string {
+	switch p {
+	case ICMP:
+		return "ICMP"
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case ICMPv6:
+		return "ICMPv6"
+	case SCTP:
+		return "SCTP"
+	case Unknown:
+		return "unknown"
+	}
+	return fmt.Sprintf("protocol %d", uint8(p))
+}
+
+// HasPorts reports whether packets of this protocol carry ports that policy
+// can name. It is false for Unknown.
+func (p Proto) HasPorts() bool { return p == TCP || p == UDP || p == SCTP }
+
+// Packet is what policy knows of an IP packet. Src and Dst are the sides of the
+// packet, after DNAT. The addresses are never IPv4-mapped IPv6 ones. The ports
+// are zero unless Proto.HasPorts.
+type Packet struct {
+	Src, Dst netip.AddrPort
+	Proto    Proto
+}
+
+// String returns the packet as "TCP 10.0.0.1:40000 -> 10.0.0.2:80".
+func (p Packet) String() string {
+	if !p.Proto.HasPorts() {
+		return fmt.Sprintf("%v %v -> %v", p.Proto, p.Src.Addr(), p.Dst.Addr())
+	}
+	return fmt.Sprintf("%v %v -> %v", p.Proto, p.Src, p.Dst)
+}
+
+// Errors of Parse. A packet that has them has no addresses to judge by.
+var (
+	ErrTruncated = errors.New("packet is shorter than its IP header")
+	ErrVersion   = errors.New("packet is neither IPv4 nor IPv6")
+	ErrHeader    = errors.New("IPv4 header length is below 20 bytes")
+)
+
+// Parse reads the packet that begins at b[0] with its IP header. The packet may
+// be cut: lengths in its headers are never compared with len(b), except that
+// what is not in b cannot be read. A packet whose addresses cannot be read is
+// an error; one whose transport header cannot be read has protocol Unknown.
+func Parse(b []byte) (Packet, error) {
+	if len(b) == 0 {
+		return Packet{}, ErrTruncated
+	}
+	switch b[0] >> 4 {
+	case 4:
+		return parse4(b)
+	case 6:
+		return parse6(b)
+	}
+	return Packet{}, ErrVersion
+}
+
+func parse4(b []byte) (Packet, error) {
+	const minHeader = 20
+	if len(b) < minHeader {
+		return Packet{}, ErrTruncated
+	}
+	header := int(b[0]&0x0f) * 4
+	if header < minHeader {
+		return Packet{}, ErrHeader
+	}
+	if len(b) < header {
+		return Packet{}, ErrTruncated
+	}
+	src := netip.AddrFrom4([4]byte(b[12:16]))
+	dst := netip.AddrFrom4([4]byte(b[16:20]))
+	proto := Proto(b[9])
+	if offset := binary.BigEndian.Uint16(b[6:8]) & 0x1fff; offset != 0 {
+		proto = Unknown // a later fragment: what follows is payload, not ports
+	}
+	return transport(src, dst, proto, b[header:]), nil
+}
+
+func parse6(b []byte) (Packet, error) {
+	const header = 40
+	if len(b) < header {
+		return Packet{}, ErrTruncated
+	}
+	// Unmap: ::ffff:10.0.0.1 on the wire is 10.0.0.1 to every rule. Otherwise
+	// writing the address differently would lead past an ipBlock.
+	src := netip.AddrFrom16([16]byte(b[8:24])).Unmap()
+	dst := netip.AddrFrom16([16]byte(b[24:40])).Unmap()
+	proto, rest := walk(Proto(b[6]), b[header:])
+	return transport(src, dst, proto, rest), nil
+}
+
+// walk follows IPv6 extension headers from next, which begins at b[0], to the
+// transport header. It consumes at least eight bytes a header and so always
+// ends.
+func walk(next Proto, b []byte) (Proto, []byte) {
+	for {
+		var length int
+		switch next {
+		case hopByHop, routing, destinationOpts, mobility, hostIdentity, shim6:
+			if len(b) < 8 {
+				return Unknown, nil
+			}
+			length = (int(b[1]) + 1) * 8
+		case authentication:
+			if len(b) < 8 {
+				return Unknown, nil
+			}
+			length = max((int(b[1])+2)*4, 8)
+		case fragment:
+			if len(b) < 8 {
+				return Unknown, nil
+			}
+			if binary.BigEndian.Uint16(b[2:4])&0xfff8 != 0 {
+				return Unknown, nil // a later fragment
+			}
+			length = 8
+		default:
+			return next, b
+		}
+		if len(b) < length {
+			return Unknown, nil
+		}
+		next, b = Proto(b[0]), b[length:]
+	}
+}
+
+// transport adds the ports. A header shorter than its protocol's least length
+// is cut off or forged, and its ports are not believed.
+func transport(src, dst netip.Addr, proto Proto, b []byte) Packet {
+	var minHeader int
+	switch proto {
+	case TCP:
+		minHeader = 20
+	case UDP:
+		minHeader = 8
+	case SCTP:
+		minHeader = 12
+	case noNextHeader:
+		proto = Unknown
+	}
+	if len(b) < minHeader {
+		proto = Unknown
+	}
+	var srcPort, dstPort uint16
+	if proto.HasPorts() {
+		srcPort = binary.BigEndian.Uint16(b[0:2])
+		dstPort = binary.BigEndian.Uint16(b[2:4])
+	}
+	return Packet{
+		Src:   netip.AddrPortFrom(src, srcPort),
+		Dst:   netip.AddrPortFrom(dst, dstPort),
+		Proto: proto,
+	}
+}
