@@ -1,0 +1,137 @@
+// Package policy is the compiled model of a cluster's policies and the
+// evaluator that asks it about a packet. It is pure: no clock, no I/O, no API
+// kinds. What an API field means is known to package compile alone; here are
+// only endpoints, chains of rules, and verdicts.
+package policy
+
+import "fmt"
+
+// Verdict is what a rule or a snapshot says of a packet.
+type Verdict uint8
+
+const (
+	Deny  Verdict = iota // the zero value, so a forgotten assignment fails closed
+	Allow                // let the packet through, as far as this direction goes
+	Pass                 // leave this tier, go on with the next; never a final verdict
+)
+
+// String returns "deny", "allow" or "pass".
+func (v Verdict) String() string {
+	return [...]string{"deny", "allow", "pass"}[v]
+}
+
+// Direction is a direction of traffic as the subject of a policy sees it.
+type Direction uint8
+
+const (
+	Ingress Direction = iota // into the subject
+	Egress                   // out of the subject
+
+	directions = 2
+)
+
+// String returns "ingress" or "egress".
+func (d Direction) String() string {
+	return [...]string{"ingress", "egress"}[d]
+}
+
+// Tier is a group of policies that is asked as a whole before the next one.
+type Tier uint8
+
+const (
+	DefaultTier       Tier = iota // no policy decided
+	AdminTier                     // AdminNetworkPolicy, ClusterNetworkPolicy of tier Admin
+	NetworkPolicyTier             // NetworkPolicy
+	BaselineTier                  // ClusterNetworkPolicy of tier Baseline, BaselineAdminNetworkPolicy
+)
+
+// String returns "default", "admin", "networkpolicy" or "baseline".
+func (t Tier) String() string {
+	return [...]string{"default", "admin", "networkpolicy", "baseline"}[t]
+}
+
+// Reason tells how a decision came about.
+type Reason uint8
+
+const (
+	NotSelected Reason = iota // no policy of that direction selects the pod
+	RuleMatched               // Decision.Rule of Decision.Policy matched
+	Isolated                  // policies select the pod and none of their rules matched
+	Unmatched                 // policies select the pod, none of their rules matched, none isolates
+	Hairpin                   // a pod talks to itself
+	UnknownPod                // an address of the node's pod ranges belongs to no known pod (yet)
+)
+
+// String returns the reason in lower case words.
+func (r Reason) String() string {
+	return [...]string{"not selected", "rule matched", "isolated", "unmatched", "hairpin", "unknown pod"}[r]
+}
+
+// Decision is the answer to one packet and where it came from. When both
+// directions allow, it describes ingress if a policy had a say in it, and
+// else egress. The zero Decision denies.
+type Decision struct {
+	Verdict   Verdict // Allow or Deny
+	Direction Direction
+	Tier      Tier
+	Reason    Reason
+	// Policy is the name of the policy that decided, "namespace/name" or
+	// "name". For Isolated it is the first of the isolating ones.
+	Policy string
+	// Rule is the place of the matching rule in its policy's list for
+	// Direction. It has a meaning only with RuleMatched.
+	Rule int
+}
+
+// String returns the decision in one line, for logs.
+func (d Decision) String() string {
+	switch d.Reason {
+	case RuleMatched:
+		return fmt.Sprintf("%v %v by %v %s rule %d", d.Verdict, d.Direction, d.Tier, d.Policy, d.Rule)
+	case Isolated:
+		return fmt.Sprintf("%v %v by %v %s, isolated", d.Verdict, d.Direction, d.Tier, d.Policy)
+	}
+	return fmt.Sprintf("%v %v, %v", d.Verdict, d.Direction, d.Reason)
+}
+
+// Ref names a policy object.
+type Ref struct {
+	Kind      string // "NetworkPolicy", …
+	Namespace string // empty for cluster-scoped kinds
+	Name      string
+	// Generation is the metadata.generation of the spec that was compiled.
+	Generation int64
+}
+
+// String returns "namespace/name", or "name" for a cluster-scoped kind.
+func (r Ref) String() string {
+	if r.Namespace == "" {
+		return r.Name
+	}
+	return r.Namespace + "/" + r.Name
+}
+
+// The reasons of findings. They end as reasons of conditions, where the API's
+// own constants exist they are used (FeatureNotSupported).
+const (
+	FeatureNotSupported = "FeatureNotSupported"
+	UnsupportedProtocol = "UnsupportedProtocol"
+	InvalidPort         = "InvalidPort"
+	InvalidCIDR         = "InvalidCIDR"
+	InvalidSelector     = "InvalidSelector"
+	InvalidPeer         = "InvalidPeer"
+)
+
+// Finding is a part of a policy that could not be honoured as written. What is
+// enforced instead fails closed; the rest of the policy is enforced.
+type Finding struct {
+	Policy  Ref
+	Field   string // the path of the part, "spec.ingress[2].ports[0].endPort"
+	Reason  string // one of the reasons above
+	Message string // for people: what is wrong and what is enforced instead
+}
+
+// String returns "namespace/name: field: message".
+func (f Finding) String() string {
+	return fmt.Sprintf("%s %v: %s: %s", f.Policy.Kind, f.Policy, f.Field, f.Message)
+}
