@@ -1,0 +1,143 @@
+package oracle
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	netutils "k8s.io/utils/net"
+)
+
+// podAt returns the pod that an address belongs to, or nil.
+func (c Cluster) podAt(addr netip.Addr) *corev1.Pod {
+	var owner *corev1.Pod
+	for _, pod := range c.Pods {
+		if !hasOwnNetwork(pod) || !slices.Contains(addressesOf(pod), addr.Unmap()) {
+			continue
+		}
+		if owner == nil || succeeds(pod, owner) {
+			owner = pod
+		}
+	}
+	return owner
+}
+
+// podAddresses lists every address that belongs to a pod, ordered.
+func (c Cluster) podAddresses() []netip.Addr {
+	var all []netip.Addr
+	for _, pod := range c.Pods {
+		if hasOwnNetwork(pod) {
+			all = append(all, addressesOf(pod)...)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// hasOwnNetwork: NP-50, a pod that has ended has no network, although its
+// status still shows addresses. NP-22 and NP-23: to policy a host-network pod
+// is its node, neither subject nor peer.
+func hasOwnNetwork(pod *corev1.Pod) bool {
+	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return !ended && !pod.Spec.HostNetwork
+}
+
+// succeeds reports whether pod a rather than pod b owns an address that both
+// claim.
+//
+// NP-50 and NP-51: one that is being deleted gives way to one that is not; then
+// the one created last wins. Two of the same second are told apart by UID and
+// then by namespace and name, the greater one wins: arbitrary, but the same for
+// every order of events.
+func succeeds(a, b *corev1.Pod) bool {
+	aStays, bStays := a.DeletionTimestamp == nil, b.DeletionTimestamp == nil
+	if aStays != bStays {
+		return aStays
+	}
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return b.CreationTimestamp.Before(&a.CreationTimestamp)
+	}
+	if a.UID != b.UID {
+		return a.UID > b.UID
+	}
+	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) > 0
+}
+
+// addressesOf: NP-52, all of status.podIPs counts, and podIP for objects that
+// have only that.
+func addressesOf(pod *corev1.Pod) []netip.Addr {
+	texts := []string{pod.Status.PodIP}
+	for _, ip := range pod.Status.PodIPs {
+		texts = append(texts, ip.IP)
+	}
+	var addrs []netip.Addr
+	for _, text := range texts {
+		if addr, ok := parseAddr(text); ok {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// parseAddr: NP-19 and NP-20, leading zeros are decimal and an IPv4-mapped
+// address is the IPv4 address.
+func parseAddr(text string) (netip.Addr, bool) {
+	addr, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+	return addr.Unmap(), ok
+}
+
+// labelsOfNamespace: NP-14, labels are those of the Namespace object and
+// nothing is made up. The answer is false when the object is not known.
+func (c Cluster) labelsOfNamespace(name string) (map[string]string, bool) {
+	for _, ns := range c.Namespaces {
+		if ns.Name == name {
+			return ns.Labels, true
+		}
+	}
+	return nil, false
+}
+
+// unknownLocal: NP-55. An address of the node's own pod ranges that is neither
+// a pod's nor a node's is that of a pod not yet known.
+func (c Cluster) unknownLocal(node string, addr netip.Addr) bool {
+	if c.podAt(addr) != nil || c.isNodeAddress(addr) {
+		return false
+	}
+	for _, n := range c.Nodes {
+		if n.Name == node && slices.ContainsFunc(podRanges(n), func(r netip.Prefix) bool {
+			return r.Contains(addr.Unmap())
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// podRanges returns the ranges from which a node gives addresses to its pods.
+func podRanges(node *corev1.Node) []netip.Prefix {
+	var ranges []netip.Prefix
+	for _, text := range append([]string{node.Spec.PodCIDR}, node.Spec.PodCIDRs...) {
+		if r, ok := parseCIDR(text); ok {
+			ranges = append(ranges, r)
+		}
+	}
+	return ranges
+}
+
+// isNodeAddress: an address of a node, or of a pod that uses its node's.
+func (c Cluster) isNodeAddress(addr netip.Addr) bool {
+	for _, n := range c.Nodes {
+		for _, a := range n.Status.Addresses {
+			if ip, ok := parseAddr(a.Address); ok && ip == addr.Unmap() {
+				return true
+			}
+		}
+	}
+	for _, pod := range c.Pods {
+		if pod.Spec.HostNetwork && slices.Contains(addressesOf(pod), addr.Unmap()) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,73 @@
+package oracle
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+)
+
+// rule is an ingress or an egress rule: from or to becomes peers.
+type rule struct {
+	peers []networkingv1.NetworkPolicyPeer
+	ports []networkingv1.NetworkPolicyPort
+}
+
+// isolated: NP-1, some policy of the pod's namespace selects it and has the
+// direction among its types. The directions are independent.
+func (c Cluster) isolated(pod *corev1.Pod, dir networkingv1.PolicyType) bool {
+	return slices.ContainsFunc(c.NetworkPolicies, func(policy *networkingv1.NetworkPolicy) bool {
+		return isolates(policy, pod, dir)
+	})
+}
+
+// isolates: NP-1 and NP-6, for one policy. A selector that cannot be read
+// selects nothing.
+func isolates(policy *networkingv1.NetworkPolicy, pod *corev1.Pod, dir networkingv1.PolicyType) bool {
+	return policy.Namespace == pod.Namespace &&
+		hasType(policy, dir) &&
+		selects(policy.Spec.PodSelector, pod.Labels)
+}
+
+// hasType: NP-4, without types a policy is for ingress, and for egress too if
+// it has egress rules. NP-5: else the types are taken at their word.
+func hasType(policy *networkingv1.NetworkPolicy, dir networkingv1.PolicyType) bool {
+	if len(policy.Spec.PolicyTypes) > 0 {
+		return slices.Contains(policy.Spec.PolicyTypes, dir)
+	}
+	return dir == networkingv1.PolicyTypeIngress || len(policy.Spec.Egress) > 0
+}
+
+// anyPolicyIsolates: NP-55, whether a pod not yet known might be isolated. No
+// namespace is known of it, so every policy counts.
+func (c Cluster) anyPolicyIsolates(dir networkingv1.PolicyType) bool {
+	return slices.ContainsFunc(c.NetworkPolicies, func(policy *networkingv1.NetworkPolicy) bool {
+		return hasType(policy, dir)
+	})
+}
+
+// rulesOf returns the rules of one direction.
+func rulesOf(policy *networkingv1.NetworkPolicy, dir networkingv1.PolicyType) []rule {
+	var rules []rule
+	if dir == networkingv1.PolicyTypeEgress {
+		for _, r := range policy.Spec.Egress {
+			rules = append(rules, rule{r.To, r.Ports})
+		}
+		return rules
+	}
+	for _, r := range policy.Spec.Ingress {
+		rules = append(rules, rule{r.From, r.Ports})
+	}
+	return rules
+}
+
+// ruleMatches: NP-9, a rule needs a peer and a port.
+func (c Cluster) ruleMatches(policy *networkingv1.NetworkPolicy, r rule, p packet.Packet, dir networkingv1.PolicyType) bool {
+	peer := p.Src.Addr()
+	if dir == networkingv1.PolicyTypeEgress {
+		peer = p.Dst.Addr()
+	}
+	return c.anyPeerMatches(policy, r.peers, peer) && c.anyPortMatches(r.ports, p)
+}
