@@ -1,0 +1,282 @@
+package compile
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// networkPolicy is a NetworkPolicy whose rules are ready to be put into chains.
+type networkPolicy struct {
+	name            string // "namespace/name"
+	namespace       string
+	subject         labels.Selector
+	ingress, egress side
+}
+
+// side is one direction of a policy. Rules of a direction that the policy does
+// not isolate are not there (NP-5).
+type side struct {
+	isolates bool
+	rules    []policy.Rule
+}
+
+func (p *networkPolicy) side(d policy.Direction) *side {
+	if d == policy.Ingress {
+		return &p.ingress
+	}
+	return &p.egress
+}
+
+// compileNetworkPolicies compiles each policy on its own, ordered by namespace
+// and name.
+func compileNetworkPolicies(objects []*networkingv1.NetworkPolicy, features Features) ([]*networkPolicy, []policy.Finding) {
+	objects = slices.SortedFunc(slices.Values(objects), func(a, b *networkingv1.NetworkPolicy) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	policies := make([]*networkPolicy, 0, len(objects))
+	var findings []policy.Finding
+	for _, o := range objects {
+		c := &networkPolicyCompiler{
+			features: features,
+			ref:      policy.Ref{Kind: "NetworkPolicy", Namespace: o.Namespace, Name: o.Name, Generation: o.Generation},
+		}
+		policies = append(policies, c.compile(o))
+		findings = append(findings, c.findings...)
+	}
+	return policies, findings
+}
+
+// networkPolicyCompiler compiles one policy and gathers its findings.
+type networkPolicyCompiler struct {
+	features Features
+	ref      policy.Ref
+	findings []policy.Finding
+}
+
+func (c *networkPolicyCompiler) find(at *field.Path, reason, format string, args ...any) {
+	c.findings = append(c.findings, policy.Finding{
+		Policy: c.ref, Field: at.String(), Reason: reason, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+func (c *networkPolicyCompiler) compile(o *networkingv1.NetworkPolicy) *networkPolicy {
+	spec := field.NewPath("spec")
+	p := &networkPolicy{name: c.ref.String(), namespace: o.Namespace}
+	subject, err := metav1.LabelSelectorAsSelector(&o.Spec.PodSelector)
+	if err != nil {
+		c.find(spec.Child("podSelector"), policy.InvalidSelector, "%v; the policy selects no pod", err)
+		subject = labels.Nothing()
+	}
+	p.subject = subject
+	p.ingress.isolates, p.egress.isolates = c.policyTypes(spec.Child("policyTypes"), &o.Spec)
+	if p.ingress.isolates {
+		for i, r := range o.Spec.Ingress {
+			at := spec.Child("ingress").Index(i)
+			p.ingress.rules = append(p.ingress.rules, c.rule(at, at.Child("from"), i, r.From, r.Ports))
+		}
+	}
+	if p.egress.isolates {
+		for i, r := range o.Spec.Egress {
+			at := spec.Child("egress").Index(i)
+			p.egress.rules = append(p.egress.rules, c.rule(at, at.Child("to"), i, r.To, r.Ports))
+		}
+	}
+	return p
+}
+
+// policyTypes tells in which directions the policy isolates (NP-4, NP-5).
+func (c *networkPolicyCompiler) policyTypes(at *field.Path, spec *networkingv1.NetworkPolicySpec) (ingress, egress bool) {
+	if len(spec.PolicyTypes) == 0 {
+		return true, len(spec.Egress) > 0
+	}
+	for i, t := range spec.PolicyTypes {
+		switch t {
+		case networkingv1.PolicyTypeIngress:
+			ingress = true
+		case networkingv1.PolicyTypeEgress:
+			egress = true
+		default:
+			c.find(at.Index(i), policy.FeatureNotSupported, "policy type %q is not known; it is ignored", t)
+		}
+	}
+	return ingress, egress
+}
+
+// rule compiles one rule. Missing peers or ports match everything (NP-8); those
+// that are there and cannot be read match nothing.
+func (c *networkPolicyCompiler) rule(at, peersAt *field.Path, index int, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) policy.Rule {
+	r := policy.Rule{
+		Verdict: policy.Allow,
+		Tier:    policy.NetworkPolicyTier,
+		Policy:  c.ref.String(),
+		Index:   index,
+		AnyPeer: len(peers) == 0,
+		AnyPort: len(ports) == 0,
+	}
+	for i := range peers {
+		if peer, ok := c.peer(peersAt.Index(i), &peers[i]); ok {
+			r.Peers = append(r.Peers, peer)
+		}
+	}
+	for i := range ports {
+		if port, ok := c.port(at.Child("ports").Index(i), &ports[i]); ok {
+			r.Ports = append(r.Ports, port)
+		}
+	}
+	return r
+}
+
+// peer compiles one item of a from or to list (NP-11 to NP-13, NP-16).
+func (c *networkPolicyCompiler) peer(at *field.Path, p *networkingv1.NetworkPolicyPeer) (policy.Peer, bool) {
+	hasSelector := p.PodSelector != nil || p.NamespaceSelector != nil
+	switch {
+	case p.IPBlock != nil && hasSelector:
+		c.find(at, policy.InvalidPeer, "ipBlock excludes podSelector and namespaceSelector; the peer matches nothing")
+	case p.IPBlock != nil:
+		return c.block(at.Child("ipBlock"), p.IPBlock)
+	case hasSelector:
+		return c.pods(at, p)
+	default:
+		c.find(at, policy.InvalidPeer, "the peer has no field that is known; it matches nothing")
+	}
+	return policy.Peer{}, false
+}
+
+func (c *networkPolicyCompiler) pods(at *field.Path, p *networkingv1.NetworkPolicyPeer) (policy.Peer, bool) {
+	s := &policy.PodSelector{Pods: labels.Everything()}
+	if p.PodSelector != nil {
+		pods, ok := c.selector(at.Child("podSelector"), p.PodSelector)
+		if !ok {
+			return policy.Peer{}, false
+		}
+		s.Pods = pods
+	}
+	if p.NamespaceSelector == nil {
+		s.Namespace = c.ref.Namespace
+		return policy.Peer{Pods: s}, true
+	}
+	namespaces, ok := c.selector(at.Child("namespaceSelector"), p.NamespaceSelector)
+	s.Namespaces = namespaces
+	return policy.Peer{Pods: s}, ok
+}
+
+// selector compiles a selector of a peer. Objects stored long ago may hold
+// values that no longer validate (NP-24).
+func (c *networkPolicyCompiler) selector(at *field.Path, s *metav1.LabelSelector) (labels.Selector, bool) {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		c.find(at, policy.InvalidSelector, "%v; the peer matches nothing", err)
+	}
+	return selector, err == nil
+}
+
+// block compiles an ipBlock (NP-17 to NP-20). An except that cannot be read, or
+// that leaves nothing over, makes the peer match nothing; one that cuts nothing
+// out is reported and ignored.
+func (c *networkPolicyCompiler) block(at *field.Path, b *networkingv1.IPBlock) (policy.Peer, bool) {
+	prefix, err := parsePrefix(b.CIDR)
+	if err != nil {
+		c.find(at.Child("cidr"), policy.InvalidCIDR, "%v; the peer matches nothing", err)
+		return policy.Peer{}, false
+	}
+	block := &policy.Block{Prefix: prefix}
+	ok := true
+	for i, s := range b.Except {
+		at := at.Child("except").Index(i)
+		except, err := parsePrefix(s)
+		switch {
+		case err != nil:
+			c.find(at, policy.InvalidCIDR, "%v; the peer matches nothing", err)
+			ok = false
+		case !except.Overlaps(prefix):
+			c.find(at, policy.InvalidCIDR, "%q is outside of %q; it is ignored", s, b.CIDR)
+		case except.Bits() <= prefix.Bits():
+			c.find(at, policy.InvalidCIDR, "%q leaves nothing of %q; the peer matches nothing", s, b.CIDR)
+			ok = false
+		default:
+			block.Except = append(block.Except, except)
+		}
+	}
+	return policy.Peer{Block: block}, ok
+}
+
+// port compiles one item of a port list (NP-10, NP-25 to NP-29).
+func (c *networkPolicyCompiler) port(at *field.Path, p *networkingv1.NetworkPolicyPort) (policy.Port, bool) {
+	var apiProtocol corev1.Protocol
+	if p.Protocol != nil {
+		apiProtocol = *p.Protocol
+	}
+	proto, ok := protocol(apiProtocol)
+	switch {
+	case !ok:
+		c.find(at.Child("protocol"), policy.UnsupportedProtocol, "protocol %q is none of TCP, UDP, SCTP; the port matches nothing", apiProtocol)
+		return policy.Port{}, false
+	case apiProtocol == corev1.ProtocolSCTP && !c.features.SCTP:
+		c.find(at.Child("protocol"), policy.FeatureNotSupported, "SCTP is switched off; the port matches nothing")
+		return policy.Port{}, false
+	}
+	port := policy.Port{Proto: proto}
+	switch {
+	case p.Port == nil:
+		port.Last = maxPort
+		ok = c.endPortWithout(at, p)
+	case p.Port.Type == intstr.String:
+		port.Name = p.Port.StrVal
+		ok = c.portName(at, p)
+	default:
+		port.First, port.Last, ok = c.portRange(at, p)
+	}
+	return port, ok
+}
+
+func (c *networkPolicyCompiler) endPortWithout(at *field.Path, p *networkingv1.NetworkPolicyPort) bool {
+	if p.EndPort != nil {
+		c.find(at.Child("endPort"), policy.InvalidPort, "endPort %d without port; the port matches nothing", *p.EndPort)
+	}
+	return p.EndPort == nil
+}
+
+func (c *networkPolicyCompiler) portName(at *field.Path, p *networkingv1.NetworkPolicyPort) bool {
+	switch {
+	case p.EndPort != nil:
+		c.find(at.Child("endPort"), policy.InvalidPort, "endPort %d with the named port %q; the port matches nothing", *p.EndPort, p.Port.StrVal)
+		return false
+	case len(validation.IsValidPortName(p.Port.StrVal)) > 0:
+		c.find(at.Child("port"), policy.InvalidPort, "%q is not a port name; the port matches nothing", p.Port.StrVal)
+		return false
+	}
+	return true
+}
+
+// portRange returns the first and the last port of a numeric item.
+func (c *networkPolicyCompiler) portRange(at *field.Path, p *networkingv1.NetworkPolicyPort) (first, last uint16, ok bool) {
+	start := p.Port.IntVal
+	if start < 1 || start > maxPort {
+		c.find(at.Child("port"), policy.InvalidPort, "port %d is not in 1-65535; the port matches nothing", start)
+		return 0, 0, false
+	}
+	if p.EndPort == nil {
+		return uint16(start), uint16(start), true
+	}
+	end := *p.EndPort
+	switch {
+	case !c.features.EndPort:
+		c.find(at.Child("endPort"), policy.FeatureNotSupported, "endPort is switched off; the port matches nothing")
+	case end < start || end > maxPort:
+		c.find(at.Child("endPort"), policy.InvalidPort, "endPort %d is not in %d-65535; the port matches nothing", end, start)
+	default:
+		return uint16(start), uint16(end), true
+	}
+	return 0, 0, false
+}
