@@ -1,0 +1,213 @@
+package enforce
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+var (
+	isolated = netip.MustParseAddr("10.0.0.1")
+	open     = netip.MustParseAddr("10.0.0.2")
+	tooNew   = netip.MustParseAddr("10.0.0.9")
+)
+
+// snapshot holds an isolated pod, which lets TCP port 80 in, and an open one.
+func snapshot() *policy.Snapshot {
+	chain := &policy.Chain{Rules: []policy.Rule{
+		{Verdict: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: "x/web", AnyPeer: true, Ports: []policy.Port{{Proto: packet.TCP, First: 80, Last: 80}}},
+		{Tier: policy.NetworkPolicyTier, Policy: "x/web", Index: policy.Isolation, AnyPeer: true, AnyPort: true},
+	}}
+	return policy.New(policy.Model{
+		Endpoints: map[netip.Addr]*policy.Endpoint{
+			isolated: {Namespace: "x", Name: "isolated", Ingress: chain},
+			open:     {Namespace: "x", Name: "open"},
+		},
+		Local:     []netip.Addr{isolated, open},
+		Ranges:    []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")},
+		Isolating: [2]bool{policy.Ingress: true},
+	})
+}
+
+func tcp(src, dst netip.Addr, port uint16) []byte {
+	b := make([]byte, 40)
+	b[0], b[9] = 0x45, byte(packet.TCP)
+	copy(b[12:], src.AsSlice())
+	copy(b[16:], dst.AsSlice())
+	binary.BigEndian.PutUint16(b[22:], port)
+	return b
+}
+
+func TestJudge(t *testing.T) {
+	allOpen := Config{FailOpen: true, FailOpenUnknownPacket: true}
+	for _, tc := range []struct {
+		name     string
+		cfg      Config
+		snapshot *policy.Snapshot
+		payload  []byte
+		last     bool
+		want     Verdict
+		counter  string // of the failure policy
+	}{
+		{"allowed", Config{}, snapshot(), tcp(open, isolated, 80), false, Accept, ""},
+		{"denied", Config{}, snapshot(), tcp(open, isolated, 81), false, Drop, ""},
+		{"denied, whatever fails open", allOpen, snapshot(), tcp(open, isolated, 81), true, Drop, ""},
+		{"cut TCP header", allOpen, snapshot(), tcp(open, isolated, 80)[:32], false, Drop, ""},
+		{"no snapshot", Config{}, nil, tcp(open, isolated, 80), false, Drop, "no_snapshot/drop"},
+		{"no snapshot, open", Config{FailOpen: true}, nil, tcp(open, isolated, 81), false, Accept, "no_snapshot/accept"},
+		{"empty payload", Config{FailOpen: true}, snapshot(), nil, false, Drop, "unparsable/drop"},
+		{"random bytes", Config{}, snapshot(), []byte{0xde, 0xad, 0xbe, 0xef}, false, Drop, "unparsable/drop"},
+		{"random bytes, open", Config{FailOpenUnknownPacket: true}, snapshot(), []byte{0xde, 0xad}, false, Accept, "unparsable/accept"},
+		{"unknown pod waits", allOpen, snapshot(), tcp(open, tooNew, 80), false, Hold, ""},
+		{"unknown pod has waited", Config{}, snapshot(), tcp(open, tooNew, 80), true, Drop, "unknown_pod/drop"},
+		{"unknown pod has waited, open", Config{FailOpenUnknownPacket: true}, snapshot(), tcp(open, tooNew, 80), true, Accept, "unknown_pod/accept"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			reg := prometheus.NewPedanticRegistry()
+			tc.cfg.Registerer = reg
+			tc.cfg.LogDenied = true
+			tc.cfg.Logger = logr.Discard()
+			e := New(tc.cfg)
+			e.Swap(tc.snapshot)
+			if got := e.Judge(tc.payload, tc.last); got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+			if got := counted(t, reg, "netpol_failure_policy_packets_total"); got != tc.counter {
+				t.Errorf("counted %q as failure, want %q", got, tc.counter)
+			}
+			answered := 1
+			if tc.want == Hold {
+				answered = 0
+			}
+			if got := total(t, reg, "packet_count"); got != answered {
+				t.Errorf("counted %d packets, want %d", got, answered)
+			}
+		})
+	}
+}
+
+// counted returns the labels of the one counter of the family that is not zero.
+func counted(t *testing.T, reg prometheus.Gatherer, name string) string {
+	t.Helper()
+	var out []string
+	for _, mf := range gather(t, reg) {
+		for _, m := range mf.GetMetric() {
+			if mf.GetName() != name || m.GetCounter().GetValue() == 0 {
+				continue
+			}
+			var values []string
+			for _, l := range m.GetLabel() {
+				values = append(values, l.GetValue())
+			}
+			out = append(out, strings.Join(values, "/"))
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func total(t *testing.T, reg prometheus.Gatherer, name string) int {
+	t.Helper()
+	sum := 0.0
+	for _, mf := range gather(t, reg) {
+		for _, m := range mf.GetMetric() {
+			if mf.GetName() == name {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return int(sum)
+}
+
+func gather(t *testing.T, reg prometheus.Gatherer) []*dto.MetricFamily {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+func TestMetrics(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	e := New(Config{Registerer: reg, Logger: logr.Discard()})
+	e.Swap(snapshot())
+	e.Judge(tcp(open, isolated, 80), false)
+	e.Judge(tcp(open, isolated, 81), false)
+	e.Judge(tcp(isolated, open, 81), false)
+	e.Judge([]byte{1}, false)
+	if got, want := counted(t, reg, "packet_count"), "IPv4/TCP/accept IPv4/TCP/drop unknown/other/drop"; got != want {
+		t.Errorf("packet_count of %q, want %q", got, want)
+	}
+	if got, want := counted(t, reg, "netpol_decisions_total"), "egress/default/allow ingress/networkpolicy/allow ingress/networkpolicy/deny"; got != want {
+		t.Errorf("netpol_decisions_total of %q, want %q", got, want)
+	}
+	problems, err := testutil.GatherAndLint(reg, "netpol_decisions_total", "netpol_failure_policy_packets_total")
+	if err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v %v", problems, err)
+	}
+}
+
+func TestJudgeDoesNotAllocate(t *testing.T) {
+	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
+	e.Swap(snapshot())
+	for _, payload := range [][]byte{tcp(open, isolated, 80), tcp(open, isolated, 81), tcp(open, tooNew, 80), {0xff}} {
+		// The summary sorts its samples now and then; that is not per packet.
+		if n := testing.AllocsPerRun(1000, func() { e.Judge(payload, true) }); n != 0 {
+			t.Errorf("%v allocations for %x, want 0", n, payload)
+		}
+	}
+}
+
+func TestDenialsAreLoggedAtABoundedRate(t *testing.T) {
+	var lines []string
+	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logger, LogDenied: true})
+	e.Swap(snapshot())
+	e.Judge(tcp(open, isolated, 80), false) // allowed: never logged at this verbosity
+	for range 1000 {
+		e.Judge(tcp(open, isolated, 81), false)
+	}
+	if len(lines) < denialBurst || len(lines) > 2*denialBurst {
+		t.Fatalf("%d lines for 1000 denials, want about %d", len(lines), denialBurst)
+	}
+	const want = `"level"=0 "msg"="Packet denied" "protocol"="TCP" "src"="10.0.0.2:0" "srcPod"="x/open" "dst"="10.0.0.1:81" "dstPod"="x/isolated" "direction"="ingress" "tier"="networkpolicy" "reason"="isolated" "policy"="x/web"`
+	if lines[0] != want {
+		t.Errorf("got  %s\nwant %s", lines[0], want)
+	}
+}
+
+func TestNothingIsLoggedByDefault(t *testing.T) {
+	var lines []string
+	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logger})
+	e.Swap(snapshot())
+	for _, payload := range [][]byte{tcp(open, isolated, 80), tcp(open, isolated, 81), {0xff}} {
+		e.Judge(payload, true)
+	}
+	if len(lines) > 0 {
+		t.Errorf("logged %q", lines)
+	}
+}
+
+func BenchmarkJudge(b *testing.B) {
+	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
+	e.Swap(snapshot())
+	for name, payload := range map[string][]byte{"allow": tcp(open, isolated, 80), "deny": tcp(open, isolated, 81)} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				e.Judge(payload, false)
+			}
+		})
+	}
+}
