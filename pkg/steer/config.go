@@ -1,0 +1,133 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/knftables"
+)
+
+const (
+	// DefaultMark is the mark bit that is ours unless the operator moves it.
+	DefaultMark uint32 = 0x1000
+
+	// kubeProxyMarks are the bits by which kube-proxy asks for a drop or a
+	// masquerade (its KUBE-MARK-DROP and KUBE-MARK-MASQ).
+	kubeProxyMarks uint32 = 0x8000 | 0x4000
+)
+
+// Divert is the way by which the table hands a packet to a queue.
+type Divert uint8
+
+const (
+	// DivertAuto takes DivertQueue where the kernel has it and else
+	// DivertXTables.
+	DivertAuto Divert = iota
+	// DivertQueue is the nftables queue statement.
+	DivertQueue
+	// DivertXTables is the NFQUEUE target of xtables, called through
+	// nft_compat: for kernels without the queue statement.
+	DivertXTables
+)
+
+var divertNames = [...]string{DivertAuto: "auto", DivertQueue: "queue", DivertXTables: "xtables"}
+
+// String returns the word by which flags, logs and metrics name d.
+func (d Divert) String() string {
+	if int(d) < len(divertNames) {
+		return divertNames[d]
+	}
+	return fmt.Sprintf("Divert(%d)", uint8(d))
+}
+
+// MarshalText returns the word that UnmarshalText reads.
+func (d Divert) MarshalText() ([]byte, error) {
+	return []byte(d.String()), nil
+}
+
+// UnmarshalText reads auto, queue or xtables, so that a Divert can be a flag.
+func (d *Divert) UnmarshalText(text []byte) error {
+	for i, name := range divertNames {
+		if name == string(text) {
+			*d = Divert(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is none of auto, queue, xtables", text)
+}
+
+// Config says what the table looks like. It does not change while a Steerer
+// lives.
+type Config struct {
+	// Queue is the number of the first queue, Queues how many follow each other
+	// from there; the kernel spreads packets over them by CPU.
+	Queue, Queues uint16
+	// Bypass lets the kernel accept what nobody listens for (fail open). When
+	// false it drops.
+	Bypass bool
+	// Mark is the one bit of packet mark and conntrack mark that is ours. The
+	// agent sets it in the packet mark of what it accepts, and leaves all other
+	// bits as it got them.
+	Mark uint32
+	// Divert is the way into the queue.
+	Divert Divert
+	// SCTPPerPacket has SCTP judged packet by packet in the original direction,
+	// for kernels that track SCTP by addresses only.
+	SCTPPerPacket bool
+	// Registerer receives the metrics.
+	Registerer prometheus.Registerer
+	// NFT runs the transactions; nil means the nft program. It must serve the
+	// table TableName of family inet. Only with nil can Divert be
+	// DivertXTables, because that writes to the kernel itself.
+	NFT knftables.Interface
+}
+
+// Validate names every field that cannot work.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Queues == 0 {
+		errs = append(errs, errors.New("Queues is 0"))
+	}
+	if last := uint32(c.Queue) + uint32(c.Queues) - 1; c.Queues > 0 && last > 0xffff {
+		errs = append(errs, fmt.Errorf("Queues: the last queue would be %d, above 65535", last))
+	}
+	if bits.OnesCount32(c.Mark) != 1 {
+		errs = append(errs, fmt.Errorf("Mark %#x is not exactly one bit", c.Mark))
+	}
+	if c.Mark&kubeProxyMarks != 0 {
+		errs = append(errs, fmt.Errorf("Mark %#x belongs to kube-proxy", c.Mark))
+	}
+	if int(c.Divert) >= len(divertNames) {
+		errs = append(errs, fmt.Errorf("Divert %d is unknown", c.Divert))
+	}
+	if c.Registerer == nil {
+		errs = append(errs, errors.New("Registerer is nil"))
+	}
+	return errors.Join(errs...)
+}
+
+// choose settles DivertAuto and refuses what the kernel lacks.
+func (d Divert) choose(caps Capabilities) (Divert, error) {
+	switch d {
+	case DivertQueue:
+		return d, unavailable(d, caps.Queue)
+	case DivertXTables:
+		return d, unavailable(d, caps.XTables)
+	}
+	if caps.Queue == nil {
+		return DivertQueue, nil
+	}
+	if caps.XTables == nil {
+		return DivertXTables, nil
+	}
+	return DivertAuto, errors.Join(unavailable(DivertQueue, caps.Queue), unavailable(DivertXTables, caps.XTables))
+}
+
+func unavailable(d Divert, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("divert=%v: %w", d, err)
+}

@@ -1,0 +1,114 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/knftables"
+)
+
+func TestConfigNamesItsFaults(t *testing.T) {
+	for _, tt := range []struct {
+		edit func(*Config)
+		want string
+	}{
+		{func(c *Config) { c.Queues = 0 }, "Queues is 0"},
+		{func(c *Config) { c.Queue, c.Queues = 65534, 3 }, "Queues: the last queue would be 65536, above 65535"},
+		{func(c *Config) { c.Mark = 0 }, "Mark 0x0 is not exactly one bit"},
+		{func(c *Config) { c.Mark = 0x3000 }, "Mark 0x3000 is not exactly one bit"},
+		{func(c *Config) { c.Mark = 0x4000 }, "Mark 0x4000 belongs to kube-proxy"},
+		{func(c *Config) { c.Mark = 0x8000 }, "Mark 0x8000 belongs to kube-proxy"},
+		{func(c *Config) { c.Divert = 7 }, "Divert 7 is unknown"},
+		{func(c *Config) { c.Registerer = nil }, "Registerer is nil"},
+		{func(c *Config) { c.Queues, c.Mark = 0, 0 }, "Queues is 0\nMark 0x0 is not exactly one bit"},
+		{func(c *Config) { c.Queue, c.Queues = 65535, 1 }, ""},
+	} {
+		cfg := testConfig()
+		tt.edit(&cfg)
+		got := ""
+		if err := cfg.Validate(); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+}
+
+func TestDivertIsChosenByWhatTheKernelHas(t *testing.T) {
+	no := fmt.Errorf("%w here", errors.ErrUnsupported)
+	unknown := errors.New("not permitted")
+	for _, tt := range []struct {
+		ask     Divert
+		caps    Capabilities
+		want    Divert
+		wantErr string
+	}{
+		{DivertAuto, Capabilities{}, DivertQueue, ""},
+		{DivertAuto, Capabilities{Queue: no}, DivertXTables, ""},
+		{DivertAuto, Capabilities{Queue: unknown}, DivertXTables, ""},
+		{DivertAuto, Capabilities{Queue: no, XTables: unknown}, 0, "divert=queue: unsupported operation here\ndivert=xtables: not permitted"},
+		{DivertQueue, Capabilities{Queue: no}, 0, "divert=queue: unsupported operation here"},
+		{DivertXTables, Capabilities{}, DivertXTables, ""},
+		{DivertXTables, Capabilities{XTables: no}, 0, "divert=xtables: unsupported operation here"},
+	} {
+		got, err := tt.ask.choose(tt.caps)
+		if tt.wantErr != "" {
+			if err == nil || err.Error() != tt.wantErr {
+				t.Errorf("%v of %+v: error %v, want %s", tt.ask, tt.caps, err, tt.wantErr)
+			}
+			continue
+		}
+		if got != tt.want || err != nil {
+			t.Errorf("%v of %+v: %v, %v, want %v", tt.ask, tt.caps, got, err, tt.want)
+		}
+	}
+}
+
+func TestDivertIsAFlagValue(t *testing.T) {
+	for _, want := range []Divert{DivertAuto, DivertQueue, DivertXTables} {
+		text, _ := want.MarshalText()
+		var got Divert
+		if err := got.UnmarshalText(text); err != nil || got != want {
+			t.Errorf("%s: got %v, %v", text, got, err)
+		}
+	}
+	var d Divert
+	if err := d.UnmarshalText([]byte("nfqueue")); err == nil || err.Error() != `"nfqueue" is none of auto, queue, xtables` {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestXTablesDoesNotWriteBesideAFake(t *testing.T) {
+	cfg := testConfig()
+	cfg.Divert, cfg.NFT = DivertXTables, knftables.NewFake(knftables.InetFamily, TableName)
+	if _, err := New(cfg, Capabilities{}); err == nil || !strings.Contains(err.Error(), "Config.NFT") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSCTPProbeHasThreeAnswers(t *testing.T) {
+	dir := t.TempDir()
+	if err := probeSCTPConntrack(dir); err == nil || errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("without connection tracking: %v, want could not tell", err)
+	}
+	touch(t, dir, "nf_conntrack_max")
+	if err := probeSCTPConntrack(dir); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("without SCTP: %v, want unsupported", err)
+	}
+	touch(t, dir, "nf_conntrack_sctp_timeout_established")
+	if err := probeSCTPConntrack(dir); err != nil {
+		t.Errorf("with SCTP: %v", err)
+	}
+}
+
+func touch(t *testing.T, dir, name string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,129 @@
+package steer
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/knftables"
+)
+
+// scrapeTimeout bounds the run of nft that reads the counter.
+const scrapeTimeout = 2 * time.Second
+
+type metrics struct {
+	syncs       *prometheus.CounterVec
+	lastSuccess prometheus.Gauge
+	elements    *prometheus.GaugeVec
+	programming prometheus.Histogram
+	divert      *prometheus.GaugeVec
+	support     *prometheus.GaugeVec
+	inPlace     atomic.Bool // the table stands, the counter can be read
+}
+
+func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
+	m := &metrics{
+		syncs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "netpol_steer_syncs_total",
+			Help: "Syncs of the nftables table, by result.",
+		}, []string{"result"}),
+		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_steer_last_success_timestamp_seconds",
+			Help: "When the nftables table was last synced or found to be right.",
+		}),
+		elements: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "netpol_steer_elements",
+			Help: "Addresses or prefixes in force, by nftables set.",
+		}, []string{"set"}),
+		programming: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "netpol_policy_programming_duration_seconds",
+			Help:    "Time from seeing a change to steering by it.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 2, 14), // 10 ms to 82 s
+		}),
+		divert: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "netpol_divert_info",
+			Help: "The way into the queue that is in use: queue statement or xtables target.",
+		}, []string{"mode"}),
+		support: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "netpol_kernel_support",
+			Help: "What the kernel was found to have at start: 1 yes, 0 no, -1 could not tell.",
+		}, []string{"feature"}),
+	}
+	for _, result := range []string{"success", "error"} {
+		m.syncs.WithLabelValues(result)
+	}
+	for _, spec := range setSpecs {
+		m.elements.WithLabelValues(spec.name)
+	}
+	reg.MustRegister(m.syncs, m.lastSuccess, m.elements, m.programming, m.divert, m.support,
+		&steeredCollector{nft: s.nft, inPlace: &m.inPlace})
+	return m
+}
+
+func (m *metrics) describeKernel(divert Divert, caps Capabilities) {
+	m.divert.WithLabelValues(divert.String()).Set(1)
+	for feature, err := range map[string]error{
+		"queue": caps.Queue, "xtables": caps.XTables, "sctp_conntrack": caps.SCTPConntrack,
+	} {
+		m.support.WithLabelValues(feature).Set(supportValue(err))
+	}
+}
+
+func supportValue(err error) float64 {
+	switch {
+	case err == nil:
+		return 1
+	case errors.Is(err, errors.ErrUnsupported):
+		return 0
+	}
+	return -1
+}
+
+// synced counts a sync; h is what the kernel holds after it, nil after an
+// error.
+func (m *metrics) synced(err error, h *held) {
+	if err != nil {
+		m.syncs.WithLabelValues("error").Inc()
+		return
+	}
+	m.syncs.WithLabelValues("success").Inc()
+	m.lastSuccess.SetToCurrentTime()
+	m.inPlace.Store(h.layout == ours)
+	for _, spec := range setSpecs {
+		m.elements.WithLabelValues(spec.name).Set(float64(len(h.sets[spec.name])))
+	}
+}
+
+var steeredDesc = prometheus.NewDesc("netpol_steered_packets_total",
+	"Packets that the kernel sent towards the queues. What exceeds the queues' own counts found no agent.", nil, nil)
+
+// steeredCollector reads the counter of the table when it is scraped. While it
+// cannot be read there is no sample.
+type steeredCollector struct {
+	nft     knftables.Interface
+	inPlace *atomic.Bool
+}
+
+// Describe implements prometheus.Collector.
+func (c *steeredCollector) Describe(ch chan<- *prometheus.Desc) { ch <- steeredDesc }
+
+// Collect implements prometheus.Collector.
+func (c *steeredCollector) Collect(ch chan<- prometheus.Metric) {
+	if !c.inPlace.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	counters, err := c.nft.ListCounters(ctx)
+	if err != nil {
+		return
+	}
+	for _, counter := range counters {
+		if counter == nil || counter.Name != steeredCounter || counter.Packets == nil {
+			continue // the fake lists nil counters before the real ones
+		}
+		ch <- prometheus.MustNewConstMetric(steeredDesc, prometheus.CounterValue, float64(*counter.Packets))
+	}
+}

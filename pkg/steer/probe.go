@@ -1,0 +1,112 @@
+package steer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+)
+
+// probeTable is the scratch table. It never has a base chain: removing one
+// would drop whatever waits in a queue of this network namespace.
+const probeTable = TableName + "-probe"
+
+// Capabilities are three-valued answers about the kernel: nil is yes, an error
+// that wraps errors.ErrUnsupported is no, any other error means that it could
+// not be told.
+type Capabilities struct {
+	// Queue is about the queue statement of nftables (CONFIG_NFT_QUEUE).
+	Queue error
+	// XTables is about the NFQUEUE target called from nftables
+	// (CONFIG_NFT_COMPAT and CONFIG_NETFILTER_XT_TARGET_NFQUEUE).
+	XTables error
+	// SCTPConntrack is about connection tracking that reads SCTP ports
+	// (CONFIG_NF_CT_PROTO_SCTP).
+	SCTPConntrack error
+}
+
+// Probe asks the kernel of this process's network namespace. It needs
+// CAP_NET_ADMIN and leaves nothing behind. The error tells why nothing could be
+// asked at all; the answers are then "could not tell".
+func Probe(ctx context.Context) (Capabilities, error) {
+	nft, err := knftables.New(knftables.InetFamily, probeTable)
+	if err != nil {
+		err = fmt.Errorf("probe nftables: %w", err)
+		return Capabilities{Queue: err, XTables: err, SCTPConntrack: err}, err
+	}
+	// A conntrack expression makes the kernel load connection tracking, without
+	// which there is no sysctl to look at. It also proves that ENOENT in the
+	// next check can only be about the queue statement.
+	if err := checkRule(ctx, nft, "ct state new"); err != nil {
+		err = fmt.Errorf("probe the ct expression: %w", err)
+		return Capabilities{Queue: err, XTables: err, SCTPConntrack: err}, err
+	}
+	return Capabilities{
+		Queue:         probeQueue(ctx, nft),
+		XTables:       probeXTables(),
+		SCTPConntrack: probeSCTPConntrack("/proc/sys/net/netfilter"),
+	}, nil
+}
+
+// checkRule asks whether the kernel would take rule, without committing it.
+func checkRule(ctx context.Context, nft knftables.Interface, rule string) error {
+	tx := nft.NewTransaction()
+	tx.Add(&knftables.Table{})
+	tx.Add(&knftables.Chain{Name: "probe"})
+	tx.Add(&knftables.Rule{Chain: "probe", Rule: rule})
+	return nft.Check(ctx, tx)
+}
+
+func probeQueue(ctx context.Context, nft knftables.Interface) error {
+	err := checkRule(ctx, nft, "queue to 0")
+	switch {
+	case err == nil:
+		return nil
+	case knftables.IsNotFound(err):
+		return fmt.Errorf("%w: the kernel has no queue statement (CONFIG_NFT_QUEUE)", errors.ErrUnsupported)
+	}
+	return fmt.Errorf("probe the queue statement: %w", err)
+}
+
+// probeXTables adds and removes a rule in one batch, because nft cannot write
+// an xtables target and thus cannot check one.
+func probeXTables() error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("probe the NFQUEUE target: %w", err)
+	}
+	table := &nftables.Table{Name: probeTable, Family: nftables.TableFamilyINet}
+	chain := &nftables.Chain{Name: "probe", Table: table}
+	conn.AddTable(table)
+	conn.AddChain(chain)
+	conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: nfqueueTarget(0, 1, false)})
+	conn.DelTable(table)
+	err = conn.Flush()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("%w: the kernel has no NFQUEUE target for nftables (CONFIG_NFT_COMPAT, CONFIG_NETFILTER_XT_TARGET_NFQUEUE)", errors.ErrUnsupported)
+	}
+	return fmt.Errorf("probe the NFQUEUE target: %w", err)
+}
+
+// probeSCTPConntrack looks into dir, where connection tracking has its sysctls.
+func probeSCTPConntrack(dir string) error {
+	if _, err := os.Stat(dir + "/nf_conntrack_max"); err != nil {
+		return fmt.Errorf("probe connection tracking: %w", err)
+	}
+	_, err := os.Stat(dir + "/nf_conntrack_sctp_timeout_established")
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: the kernel tracks SCTP by addresses only (CONFIG_NF_CT_PROTO_SCTP)", errors.ErrUnsupported)
+	}
+	return fmt.Errorf("probe SCTP connection tracking: %w", err)
+}

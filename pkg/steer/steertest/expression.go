@@ -1,0 +1,179 @@
+package steertest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/knftables"
+)
+
+// tokens are the words of a rule that were not read yet.
+type tokens []string
+
+// at returns an empty word behind the end.
+func (t tokens) at(i int) string {
+	if i < len(t) {
+		return t[i]
+	}
+	return ""
+}
+
+func (t tokens) skip(n int) tokens { return t[min(n, len(t)):] }
+
+// starts reports whether t begins with the words of s, where * is any word.
+func (t tokens) starts(s string) bool {
+	for i, want := range strings.Fields(s) {
+		if got := t.at(i); got == "" || want != "*" && got != want {
+			return false
+		}
+	}
+	return true
+}
+
+// expression runs the match or the statement at the start of t and returns the
+// words behind it.
+func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
+	p := &w.packet
+	switch {
+	case t.starts("counter name *"):
+		return true, t.skip(3), nil
+	case t.starts("meta mark set meta mark & *"):
+		n, err := number(t.at(6))
+		p.Mark &= n
+		return true, t.skip(7), err
+	case t.starts("meta mark & * != 0"):
+		n, err := number(t.at(3))
+		return p.Mark&n != 0, t.skip(6), err
+	case t.starts("meta l4proto *"):
+		return p.Proto == t.at(2), t.skip(3), nil
+	case t.starts("fib saddr type local"):
+		return p.SrcLocal, t.skip(4), nil
+	case t.starts("ct"):
+		return w.conntrack(t)
+	case t.starts("icmpv6 type"):
+		m, rest, err := match(t.skip(2), func(s string) (bool, error) { return inRange(p.ICMPv6Type, s) })
+		return m && p.Proto == "ipv6-icmp", rest, err
+	case t.starts("ip6 hoplimit *"):
+		n, err := number(t.at(2))
+		return p.Src.Is6() && uint32(p.HopLimit) == n, t.skip(3), err
+	case t.starts("ip *"), t.starts("ip6 *"):
+		return w.address(t)
+	}
+	return false, nil, fmt.Errorf("%q is unknown here", strings.Join(t, " "))
+}
+
+// conntrack does nothing and matches nothing for a packet without connection,
+// but for its state.
+func (w *walk) conntrack(t tokens) (bool, tokens, error) {
+	p := &w.packet
+	tracked := p.State != Invalid && p.State != Untracked
+	direction := "original"
+	if p.Reply {
+		direction = "reply"
+	}
+	switch {
+	case t.starts("ct state *"):
+		return slices.Contains(strings.Split(t.at(2), ","), string(p.State)), t.skip(3), nil
+	case t.starts("ct direction *"):
+		return tracked && direction == t.at(2), t.skip(3), nil
+	case t.starts("ct mark & * != 0"):
+		n, err := number(t.at(3))
+		return tracked && p.CTMark&n != 0, t.skip(6), err
+	case t.starts("ct mark set ct mark | *"):
+		n, err := number(t.at(6))
+		if tracked {
+			p.CTMark |= n
+		}
+		return tracked, t.skip(7), err // without a mark to read the rule ends
+	}
+	return false, nil, fmt.Errorf("%q is unknown here", strings.Join(t, " "))
+}
+
+// address runs "ip saddr …" and its kin, against a set, a list or one prefix.
+func (w *walk) address(t tokens) (bool, tokens, error) {
+	addr := w.packet.Src
+	switch t.at(1) {
+	case "saddr":
+	case "daddr":
+		addr = w.packet.Dst
+	default:
+		return false, nil, fmt.Errorf("%q is unknown here", strings.Join(t, " "))
+	}
+	family := addr.Is6() == (t.at(0) == "ip6")
+	t = t.skip(2)
+	negate := t.at(0) == "!="
+	if negate {
+		t = t.skip(1)
+	}
+	m, rest, err := match(t, func(s string) (bool, error) {
+		if set, ok := strings.CutPrefix(s, "@"); ok {
+			return w.inSet(addr, set)
+		}
+		return inPrefix(addr, s)
+	})
+	return family && m != negate, rest, err
+}
+
+func (w *walk) inSet(addr netip.Addr, name string) (bool, error) {
+	set := w.table.Sets[name]
+	if set == nil {
+		return false, fmt.Errorf("there is no set %s", name)
+	}
+	var err error
+	found := slices.ContainsFunc(set.Elements, func(e *knftables.Element) bool {
+		in, e2 := inPrefix(addr, e.Key[0])
+		if e2 != nil {
+			err = e2
+		}
+		return in
+	})
+	return found, err
+}
+
+// match tries the value at the start of t, or each one of a list in braces.
+func match(t tokens, is func(string) (bool, error)) (bool, tokens, error) {
+	if t.at(0) != "{" {
+		m, err := is(t.at(0))
+		return m, t.skip(1), err
+	}
+	end := slices.Index(t, "}")
+	if end < 0 {
+		return false, nil, fmt.Errorf("%q has no end", strings.Join(t, " "))
+	}
+	for _, value := range t[1:end] {
+		if m, err := is(strings.TrimSuffix(value, ",")); m || err != nil {
+			return m, t.skip(end + 1), err
+		}
+	}
+	return false, t.skip(end + 1), nil
+}
+
+func inPrefix(addr netip.Addr, s string) (bool, error) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return a == addr, nil
+	}
+	p, err := netip.ParsePrefix(s)
+	return err == nil && p.Contains(addr), err
+}
+
+// inRange reports whether n is in "5" or "5-7".
+func inRange(n uint8, s string) (bool, error) {
+	low, high, ok := strings.Cut(s, "-")
+	if !ok {
+		high = low
+	}
+	a, err := number(low)
+	if err != nil {
+		return false, err
+	}
+	b, err := number(high)
+	return a <= uint32(n) && uint32(n) <= b, err
+}
+
+func number(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 0, 32)
+	return uint32(n), err
+}

@@ -1,0 +1,66 @@
+package steer
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
+	"golang.org/x/sys/unix"
+)
+
+// Flags of struct xt_NFQ_info_v3, linux/netfilter/xt_NFQUEUE.h.
+const (
+	nfqBypass    = 0x1
+	nfqCPUFanout = 0x2
+)
+
+// objectCounter is NFT_OBJECT_COUNTER, linux/netfilter/nf_tables.h.
+const objectCounter = 1
+
+// nfqueueTarget is the NFQUEUE target, revision 3, as nft_compat takes it.
+func nfqueueTarget(queue, queues uint16, bypass bool) []expr.Any {
+	var flags uint16
+	if bypass {
+		flags |= nfqBypass
+	}
+	if queues > 1 {
+		flags |= nfqCPUFanout
+	}
+	// Three numbers of 16 bits in the machine's byte order, padded to the
+	// alignment of xtables, which is that of a pointer on 64-bit machines.
+	info := make(xt.Unknown, 8)
+	binary.NativeEndian.PutUint16(info[0:], queue)
+	binary.NativeEndian.PutUint16(info[2:], queues)
+	binary.NativeEndian.PutUint16(info[4:], flags)
+	return []expr.Any{&expr.Target{Name: "NFQUEUE", Rev: 3, Info: &info}}
+}
+
+// writeXTablesDivert replaces the rules of the divert chain, in one batch, by
+// the ones that divertRules describes: nft has no words for an xtables target.
+func writeXTablesDivert(cfg Config) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("write chain %s: %w", divertChain, err)
+	}
+	table := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
+	chain := &nftables.Chain{Name: divertChain, Table: table}
+	conn.FlushChain(chain)
+	for _, exprs := range [][]expr.Any{
+		{
+			&expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)},
+			&expr.Verdict{Kind: expr.VerdictAccept},
+		},
+		append([]expr.Any{&expr.Objref{Type: objectCounter, Name: steeredCounter}},
+			nfqueueTarget(cfg.Queue, cfg.Queues, cfg.Bypass)...),
+		{&expr.Verdict{Kind: expr.VerdictDrop}},
+	} {
+		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("write chain %s with the NFQUEUE target: %w", divertChain, err)
+	}
+	return nil
+}
