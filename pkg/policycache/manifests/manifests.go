@@ -1,0 +1,85 @@
+// Package manifests serves a directory of Kubernetes manifests the way an API
+// server serves a cluster: as things to list and to watch. It owns the files:
+// finding them, reading them again as they change, telling what is wrong with
+// them and at which line. It knows nothing of what the objects mean.
+//
+// The rules:
+//
+//   - Files named *.yaml, *.yml and *.json count, in nested folders too.
+//     Hidden files and folders, and any other name, are ignored. Links are
+//     followed.
+//   - Pod, Namespace, Node and NetworkPolicy are read, strictly: an unknown
+//     field is an error. A List is read as its items. Other kinds are ignored.
+//   - A file counts as a whole. While anything in it is wrong, or it is empty
+//     or unreadable, what it last said stays in force.
+//   - A file that is gone takes its objects with it. A folder that cannot be
+//     read keeps what its files last said.
+//   - An object in two files is that of the first path in byte order; the
+//     second file is reported.
+//   - A Pod or NetworkPolicy without a namespace is in "default". An object
+//     without a uid gets one made of its kind, namespace and name.
+//
+// A file is best replaced by renaming another over it. One that is written in
+// place is read after a moment of quiet, which may still be too early.
+package manifests
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Source is a directory of manifests. Its ListerWatchers may be used from any
+// goroutine and wait until Run has read the directory once.
+type Source struct {
+	dir     string // absolute, links not resolved
+	metrics *metrics
+
+	namespaces, policies, pods, nodes *table
+	ready                             chan struct{} // closed when the tables hold the directory
+
+	// What follows belongs to the goroutine of Run.
+	files  map[string]*file
+	faults map[string]fault
+}
+
+// New returns the Source of the manifests below dir and registers its metrics.
+// An error tells that dir cannot be read as a directory.
+func New(dir string, reg prometheus.Registerer) (*Source, error) {
+	if _, err := os.ReadDir(dir); err != nil {
+		return nil, fmt.Errorf("read manifest directory %q: %w", dir, err)
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("resolve manifest directory %q: %w", dir, err)
+	}
+	ready := make(chan struct{})
+	return &Source{
+		dir:        abs,
+		metrics:    newMetrics(reg),
+		namespaces: newTable(&corev1.Namespace{}, ready),
+		policies:   newTable(&networkingv1.NetworkPolicy{}, ready),
+		pods:       newTable(&corev1.Pod{}, ready),
+		nodes:      newTable(&corev1.Node{}, ready),
+		ready:      ready,
+		files:      map[string]*file{},
+		faults:     map[string]fault{},
+	}, nil
+}
+
+// Namespaces lists and watches the Namespaces of the directory.
+func (s *Source) Namespaces() cache.ListerWatcher { return s.namespaces.listerWatcher("") }
+
+// NetworkPolicies lists and watches the NetworkPolicies of the directory.
+func (s *Source) NetworkPolicies() cache.ListerWatcher { return s.policies.listerWatcher("") }
+
+// Pods lists and watches the Pods of the directory.
+func (s *Source) Pods() cache.ListerWatcher { return s.pods.listerWatcher("") }
+
+// Node lists and watches the one Node of that name.
+func (s *Source) Node(name string) cache.ListerWatcher { return s.nodes.listerWatcher(name) }

@@ -1,0 +1,216 @@
+package manifests
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	strictjson "sigs.k8s.io/json"
+)
+
+// kind is what the parser has to know of an API kind.
+type kind struct {
+	name       string
+	namespaced bool
+	make       func() object
+	// check reports the first value that the type allows and the API does not,
+	// with its path below the document.
+	check func(object) (path string, err error)
+}
+
+var kinds = map[schema.GroupKind]kind{
+	{Kind: "Namespace"}: {name: "Namespace", make: func() object { return &corev1.Namespace{} }},
+	{Kind: "Node"}:      {name: "Node", make: func() object { return &corev1.Node{} }, check: checkNode},
+	{Kind: "Pod"}:       {name: "Pod", make: func() object { return &corev1.Pod{} }, check: checkPod, namespaced: true},
+	{Group: networkingv1.GroupName, Kind: "NetworkPolicy"}: {
+		name: "NetworkPolicy", make: func() object { return &networkingv1.NetworkPolicy{} }, namespaced: true,
+	},
+}
+
+// manifest is one object and where its file says it.
+type manifest struct {
+	kind   string
+	object object
+	line   int // of the document or list item, from 1
+}
+
+// content is what a file says.
+type content struct {
+	manifests []manifest
+	ignored   []string // what was passed over: kinds that are not ours
+}
+
+// fault is what is wrong at a line of a file. Line 0 is the file as a whole.
+type fault struct {
+	line int
+	err  error
+}
+
+func (f fault) Error() string { return fmt.Sprintf("line %d: %v", f.line, f.err) }
+func (f fault) Unwrap() error { return f.err }
+
+// asFault returns err with its line, if it has one.
+func asFault(err error) fault {
+	if f, ok := err.(fault); ok {
+		return f
+	}
+	return fault{0, err}
+}
+
+// parse reads the documents of a file. The first thing that is wrong is
+// returned as a fault, and the content is then to be ignored.
+func parse(data []byte) (content, error) {
+	if len(data) == 0 {
+		// An editor truncates before it writes. Remove a file to empty it.
+		return content{}, fault{0, errors.New("file is empty")}
+	}
+	if err := checkText(data); err != nil {
+		return content{}, err
+	}
+	var c content
+	seen := map[string]int{}
+	for decoder, line := yaml.NewDecoder(bytes.NewReader(data)), 1; ; {
+		var document yaml.Node
+		err := decoder.Decode(&document)
+		if errors.Is(err, io.EOF) {
+			return c, nil
+		}
+		if err != nil {
+			return content{}, streamFault(err, data, line)
+		}
+		line = document.Line
+		if err := c.add(document.Content[0], seen); err != nil {
+			return content{}, err
+		}
+	}
+}
+
+// add reads the object or list at n. seen has the lines of the objects so far.
+func (c *content) add(n *yaml.Node, seen map[string]int) error {
+	if n.Kind == yaml.ScalarNode && n.Tag == nullTag {
+		return nil // nothing between two separators
+	}
+	data, err := toJSON(n)
+	if err != nil {
+		return err
+	}
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+	}
+	if err := strictjson.UnmarshalCaseSensitivePreserveInts(data, &head); err != nil {
+		return typeFault(n, err)
+	}
+	if head.APIVersion == "" || head.Kind == "" {
+		return fault{n.Line, errors.New("apiVersion or kind is missing")}
+	}
+	version, err := schema.ParseGroupVersion(head.APIVersion)
+	if err != nil {
+		return fault{lineOf(n, "apiVersion"), err}
+	}
+	if head.APIVersion == "v1" && head.Kind == "List" {
+		return c.addItems(n, seen)
+	}
+	k, ours := kinds[schema.GroupKind{Group: version.Group, Kind: head.Kind}]
+	switch {
+	case !ours:
+		c.ignored = append(c.ignored, head.APIVersion+" "+head.Kind)
+		return nil
+	case version.Version != "v1":
+		return fault{lineOf(n, "apiVersion"), fmt.Errorf("%s of version %s is not read, only v1", k.name, head.APIVersion)}
+	}
+	return c.addObject(k, n, data, seen)
+}
+
+// addItems reads the items of a List.
+func (c *content) addItems(n *yaml.Node, seen map[string]int) error {
+	for key, value := range fields(n) {
+		switch key.Value {
+		case "apiVersion", "kind", "metadata":
+		case "items":
+			if value.Kind != yaml.SequenceNode {
+				return fault{value.Line, errors.New("items is not a list")}
+			}
+			for _, item := range value.Content {
+				if err := c.add(item, seen); err != nil {
+					return err
+				}
+			}
+		default:
+			return fault{key.Line, fmt.Errorf("unknown field %q of a List", key.Value)}
+		}
+	}
+	return nil
+}
+
+func (c *content) addObject(k kind, n *yaml.Node, data []byte, seen map[string]int) error {
+	o := k.make()
+	strict, err := strictjson.UnmarshalStrict(data, o)
+	if err != nil {
+		return typeFault(n, err)
+	}
+	if len(strict) > 0 {
+		return strictFault(n, strict[0])
+	}
+	if path, err := k.complete(o); err != nil {
+		return fault{lineOf(n, path), err}
+	}
+	m := manifest{kind: k.name, object: o, line: n.Line}
+	if line, twice := seen[m.key()]; twice {
+		return fault{n.Line, fmt.Errorf("%s is at line %d already", m.key(), line)}
+	}
+	seen[m.key()] = n.Line
+	c.manifests = append(c.manifests, m)
+	return nil
+}
+
+// key names the object among those of all kinds.
+func (m manifest) key() string {
+	if ns := m.object.GetNamespace(); ns != "" {
+		return m.kind + " " + ns + "/" + m.object.GetName()
+	}
+	return m.kind + " " + m.object.GetName()
+}
+
+const (
+	nullTag      = "!!null"
+	stringTag    = "!!str"
+	timestampTag = "!!timestamp"
+	mergeTag     = "!!merge"
+)
+
+// toJSON renders a node the way kubectl would: keys and dates are strings.
+func toJSON(n *yaml.Node) ([]byte, error) {
+	plainStrings(n)
+	var v any
+	if err := n.Decode(&v); err != nil {
+		return nil, yamlFault(err, n.Line)
+	}
+	data, err := json.Marshal(v)
+	if err != nil { // a NaN
+		return nil, fault{n.Line, err}
+	}
+	return data, nil
+}
+
+// plainStrings makes strings of what YAML alone takes for something else. It
+// need not follow aliases: what they stand for is in the tree, too.
+func plainStrings(n *yaml.Node) {
+	if n.ShortTag() == timestampTag {
+		n.Tag = stringTag
+	}
+	for key := range fields(n) {
+		if key.Kind == yaml.ScalarNode && key.ShortTag() != mergeTag {
+			key.Tag = stringTag
+		}
+	}
+	for _, child := range n.Content {
+		plainStrings(child)
+	}
+}

@@ -1,0 +1,169 @@
+package manifests
+
+import (
+	"context"
+	"reflect"
+	"strconv"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// object is what all API kinds have in common.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// row is an object of a table and the version it changed at. The object itself
+// carries no resource version, so that it compares with what a file says.
+type row struct {
+	object  object
+	version int64
+}
+
+// table holds the objects of one kind and serves them as an API server would,
+// with resource versions and watches. It keeps no history: who asks for an old
+// version is told that it is expired, and lists again.
+type table struct {
+	example object
+	ready   <-chan struct{} // no answer before it is closed
+
+	mu       sync.Mutex
+	version  int64
+	rows     map[string]row
+	watchers map[*watcher]struct{}
+}
+
+func newTable(example object, ready <-chan struct{}) *table {
+	return &table{
+		example:  example,
+		ready:    ready,
+		version:  1,
+		rows:     map[string]row{},
+		watchers: map[*watcher]struct{}{},
+	}
+}
+
+// replace makes objects, by namespace and name, all that the table holds.
+// Watchers are told the differences.
+func (t *table) replace(objects map[string]object) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, old := range t.rows {
+		if _, kept := objects[key]; !kept {
+			delete(t.rows, key)
+			t.version++
+			t.tell(watch.Deleted, row{old.object, t.version})
+		}
+	}
+	for key, o := range objects {
+		old, known := t.rows[key]
+		if known && reflect.DeepEqual(old.object, o) {
+			continue
+		}
+		t.version++
+		t.rows[key] = row{o, t.version}
+		if known {
+			t.tell(watch.Modified, t.rows[key])
+		} else {
+			t.tell(watch.Added, t.rows[key])
+		}
+	}
+}
+
+// tell queues an event for every watcher that asked for such an object. t.mu is
+// held.
+func (t *table) tell(typ watch.EventType, r row) {
+	for w := range t.watchers {
+		if w.wants(r.object) {
+			w.queue(watch.Event{Type: typ, Object: r.copy()})
+		}
+	}
+}
+
+// copy returns the row's object with its version, for the receiver to keep.
+func (r row) copy() runtime.Object {
+	c := r.object.DeepCopyObject().(object)
+	c.SetResourceVersion(strconv.FormatInt(r.version, 10))
+	return c
+}
+
+// listerWatcher serves all objects of the table, or only those of a name.
+func (t *table) listerWatcher(name string) cache.ListerWatcher {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			return t.list(ctx, name)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return t.watch(ctx, name, o)
+		},
+	}
+}
+
+func (t *table) list(ctx context.Context, name string) (runtime.Object, error) {
+	if err := t.wait(ctx); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := &metav1.List{}
+	list.ResourceVersion = strconv.FormatInt(t.version, 10)
+	for _, r := range t.rows {
+		if name == "" || name == r.object.GetName() {
+			list.Items = append(list.Items, runtime.RawExtension{Object: r.copy()})
+		}
+	}
+	return list, nil
+}
+
+// watch starts with all objects where the caller knows none or asks for them,
+// and with the next change where it knows the present version.
+func (t *table) watch(ctx context.Context, name string, o metav1.ListOptions) (watch.Interface, error) {
+	if err := t.wait(ctx); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := strconv.FormatInt(t.version, 10)
+	streamed := o.SendInitialEvents != nil && *o.SendInitialEvents
+	fromStart := streamed || o.ResourceVersion == "" || o.ResourceVersion == "0"
+	if !fromStart && o.ResourceVersion != now {
+		return nil, apierrors.NewResourceExpired("resource version " + o.ResourceVersion + " is not the present one, " + now)
+	}
+	w := newWatcher(t, name)
+	if fromStart {
+		for _, r := range t.rows {
+			if w.wants(r.object) {
+				w.queue(watch.Event{Type: watch.Added, Object: r.copy()})
+			}
+		}
+	}
+	if streamed {
+		w.queue(watch.Event{Type: watch.Bookmark, Object: t.endOfInitialEvents()})
+	}
+	t.watchers[w] = struct{}{}
+	go w.run()
+	return w, nil
+}
+
+// endOfInitialEvents is the bookmark that tells a reflector that it has it all.
+func (t *table) endOfInitialEvents() runtime.Object {
+	b := row{t.example, t.version}.copy().(object)
+	b.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	return b
+}
+
+// wait returns when the directory has been read once, or with ctx's error.
+func (t *table) wait(ctx context.Context) error {
+	select {
+	case <-t.ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
