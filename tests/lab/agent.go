@@ -1,0 +1,190 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// AgentConfig says how to run the agent on a node.
+type AgentConfig struct {
+	// Binary is the path of the agent.
+	Binary string
+	// Manifests is the folder the agent watches.
+	Manifests string
+	// Args are further flags.
+	Args []string
+}
+
+// Agent is an agent's process. It runs as root with CAP_NET_ADMIN and no other
+// capability, nor a way to gain one, as a pod of install.yaml does.
+type Agent struct {
+	node   *Node
+	cmd    *exec.Cmd
+	log    output
+	client *http.Client
+
+	ended chan struct{} // closed when the process has ended
+	err   error         // of Wait, to be read after ended
+}
+
+// metricsAddr is where the agent serves its endpoints by default.
+var metricsAddr = netip.MustParseAddrPort("127.0.0.1:9080")
+
+// StartAgent starts an agent and does not wait for it.
+func (n *Node) StartAgent(cfg AgentConfig) (*Agent, error) {
+	args := append([]string{"--manifests", cfg.Manifests, "--hostname-override", n.Name}, cfg.Args...)
+	a := &Agent{node: n, cmd: exec.Command(cfg.Binary, args...), ended: make(chan struct{})}
+	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
+	a.client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return n.Dial(ctx, TCP, metricsAddr)
+		},
+		DisableKeepAlives: true,
+	}}
+	wait, err := n.ns.start(a.cmd, keepOnlyNetAdmin)
+	if err != nil {
+		return nil, fmt.Errorf("on %s: %w", n.Name, err)
+	}
+	go func() {
+		a.err = <-wait
+		close(a.ended)
+	}()
+	n.agents = append(n.agents, a)
+	return a, nil
+}
+
+// keepOnlyNetAdmin takes every capability but CAP_NET_ADMIN from what this thread
+// will execute. Root gets at exec what the bounding set allows.
+func keepOnlyNetAdmin() error {
+	for capability := range uintptr(unix.CAP_LAST_CAP + 1) {
+		if capability == unix.CAP_NET_ADMIN {
+			continue
+		}
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0)
+		if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: this kernel has no such capability
+			return fmt.Errorf("drop capability %d: %w", capability, err)
+		}
+	}
+	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+}
+
+// PID returns the process's number.
+func (a *Agent) PID() int { return a.cmd.Process.Pid }
+
+// Log returns what the agent has printed so far.
+func (a *Agent) Log() string { return a.log.String() }
+
+// Ended is closed when the process has ended.
+func (a *Agent) Ended() <-chan struct{} { return a.ended }
+
+// ExitCode returns the exit status of an ended process, -1 for a signal.
+func (a *Agent) ExitCode() int {
+	<-a.ended
+	return a.cmd.ProcessState.ExitCode()
+}
+
+// WaitReady waits until /readyz answers 200. An agent that ends before, or ctx,
+// ends the wait with an error that has the agent's last words.
+func (a *Agent) WaitReady(ctx context.Context) error {
+	var last string
+	err := Poll(ctx, func() (bool, error) {
+		select {
+		case <-a.ended:
+			return false, fmt.Errorf("it ended: %w", a.err)
+		default:
+		}
+		status, body, err := a.Get(ctx, "/readyz")
+		last = fmt.Sprintf("%d %s %v", status, body, err)
+		return err == nil && status == http.StatusOK, nil
+	})
+	if err != nil {
+		return fmt.Errorf("agent on %s is not ready: %w; last answer: %s; log:\n%s", a.node.Name, err, last, a.Log())
+	}
+	return nil
+}
+
+// Get asks one of the agent's HTTP endpoints.
+func (a *Agent) Get(ctx context.Context, path string) (status int, body string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddr.String()+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	response, err := a.client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(content), err
+}
+
+// Metrics scrapes the agent.
+func (a *Agent) Metrics(ctx context.Context) (Metrics, error) {
+	status, body, err := a.Get(ctx, "/metrics")
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", status, body)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("scrape the agent on %s: %w", a.node.Name, err)
+	}
+	return parseMetrics(body)
+}
+
+// Signal sends a signal to the process.
+func (a *Agent) Signal(signal syscall.Signal) error { return a.cmd.Process.Signal(signal) }
+
+// Stop ends the agent in good order (SIGTERM) and waits for it.
+func (a *Agent) Stop(ctx context.Context) error {
+	if err := a.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-a.ended:
+		return a.err
+	case <-ctx.Done():
+		return fmt.Errorf("agent on %s does not end after SIGTERM: %w; log:\n%s", a.node.Name, ctx.Err(), a.Log())
+	}
+}
+
+// Kill ends the agent at once (SIGKILL) and waits for it.
+func (a *Agent) Kill() {
+	a.cmd.Process.Kill()
+	<-a.ended
+}
+
+func (n *Node) killAgents() {
+	for _, agent := range slices.Backward(n.agents) {
+		agent.Kill()
+	}
+}
+
+// pollInterval is the time between two questions of Poll.
+const pollInterval = 10 * time.Millisecond
+
+// Poll asks until the answer is yes, an error, or ctx ends.
+func Poll(ctx context.Context, ask func() (bool, error)) error {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		if yes, err := ask(); yes || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package lab
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// needLab skips a test where a lab cannot be, unless that is forbidden.
+func needLab(t *testing.T) {
+	t.Helper()
+	err := Check()
+	switch {
+	case err == nil:
+	case errors.Is(err, errors.ErrUnsupported) && os.Getenv("NETNS_REQUIRED") == "":
+		t.Skip(err)
+	default:
+		t.Fatal(err)
+	}
+}
+
+// newLab returns a lab with pods x/a to z/c, spread over its nodes, that answer
+// on port 80.
+func newLab(t *testing.T, nodes int) (*Lab, []*Pod) {
+	t.Helper()
+	needLab(t)
+	l, err := New(t.Context(), Config{Nodes: nodes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	var pods []*Pod
+	for i, namespace := range []string{"x", "y", "z"} {
+		for j, name := range []string{"a", "b", "c"} {
+			added, err := l.AddPods(t.Context(), NewPod(namespace, name, l.Nodes[(i+j)%nodes].Name, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := added[0].Serve(80); err != nil {
+				t.Fatal(err)
+			}
+			pods = append(pods, added...)
+		}
+	}
+	return l, pods
+}
+
+func names(pods []*Pod) []string {
+	var names []string
+	for _, pod := range pods {
+		names = append(names, pod.Name)
+	}
+	return names
+}
+
+func TestEveryPodReachesEveryOther(t *testing.T) {
+	for _, nodes := range []int{1, 2} {
+		_, pods := newLab(t, nodes)
+		want := netpol.NewTruthTable(names(pods), true)
+		for _, family := range []Family{IPv4, IPv6} {
+			for _, proto := range []Proto{TCP, UDP, ICMP} {
+				traffic := Traffic{Proto: proto, Port: 80, Family: family}
+				started := time.Now()
+				got, err := Observe(t.Context(), pods, traffic, want)
+				if err != nil {
+					t.Fatalf("%d nodes, %s: %v", nodes, traffic, err)
+				}
+				if diff := want.Diff(got); diff != "" {
+					t.Errorf("%d nodes, %s:\n%s", nodes, traffic, diff)
+				}
+				if took := time.Since(started); took > 2*time.Second {
+					t.Errorf("%d nodes, %s: %d probes took %s", nodes, traffic, len(pods)*len(pods), took)
+				}
+			}
+		}
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for _, nodes := range []int{-1, 0, 3} {
+		if err := (Config{Nodes: nodes}).Validate(); err == nil || !strings.Contains(err.Error(), "Nodes") {
+			t.Errorf("Validate with %d nodes = %v, want an error about Nodes", nodes, err)
+		}
+	}
+}
+
+func TestOutcomesAreToldApart(t *testing.T) {
+	l, pods := newLab(t, 1)
+	from, to := pods[0], pods[1]
+	const drop = `table inet lab { chain forward { type filter hook forward priority 0; meta l4proto { tcp, udp } th dport 81 drop; }; }`
+	if _, err := l.Nodes[0].Run(t.Context(), drop, "nft", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		port uint16
+		want Answer
+	}{
+		{80, Answer{Connected, to.Name}},
+		{81, Answer{TimedOut, ""}},
+		{82, Answer{Refused, ""}},
+	} {
+		for _, proto := range []Proto{TCP, UDP} {
+			for _, addr := range to.Addrs {
+				got, err := from.Probe(t.Context(), proto, netip.AddrPortFrom(addr, c.port), 200*time.Millisecond)
+				if err != nil || got != c.want {
+					t.Errorf("%s to %s port %d: %v, %v, want %v", proto, addr, c.port, got, err, c.want)
+				}
+			}
+		}
+	}
+}
+
+func TestARemovedPodIsGoneAndItsAddressFree(t *testing.T) {
+	l, pods := newLab(t, 1)
+	node, client, old := l.Nodes[0], pods[0], pods[1]
+	if err := l.Remove(t.Context(), old.Host); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.Probe(t.Context(), TCP, netip.AddrPortFrom(client.Addrs[0], 80), time.Second); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a removed pod probes: %v", err)
+	}
+	object := NewPod("x", "new", node.Name, nil)
+	object.Status.PodIPs = old.Object.Status.PodIPs
+	added, err := l.AddPods(t.Context(), object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := added[0].Serve(80); err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range old.Addrs {
+		got, err := client.Probe(t.Context(), TCP, netip.AddrPortFrom(addr, 80), time.Second)
+		if want := (Answer{Connected, "x/new"}); err != nil || got != want {
+			t.Errorf("at %s: %v, %v, want %v", addr, got, err, want)
+		}
+	}
+}
+
+func TestAHostOutsideReachesThePodsOfBothNodes(t *testing.T) {
+	l, pods := newLab(t, 2)
+	client, err := l.AddHost(t.Context(), l.Nodes[0], "client", netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("2001:db8::9"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods {
+		for _, addr := range pod.Addrs {
+			got, err := client.Probe(t.Context(), UDP, netip.AddrPortFrom(addr, 80), time.Second)
+			if err != nil || got.From != pod.Name {
+				t.Errorf("%s at %s: %v, %v", pod.Name, addr, got, err)
+			}
+		}
+	}
+}
+
+func TestTheAgentHasOneCapabilityAndNoWayToMore(t *testing.T) {
+	needLab(t)
+	l, err := New(t.Context(), Config{Nodes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	script := filepath.Join(t.TempDir(), "agent")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec cat /proc/self/status\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	agent, err := l.Nodes[0].StartAgent(AgentConfig{Binary: script})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-agent.Ended()
+	fields := make(map[string]string)
+	for line := range strings.Lines(agent.Log()) {
+		key, value, _ := strings.Cut(line, ":")
+		fields[key] = strings.TrimSpace(value)
+	}
+	const netAdmin = "0000000000001000"
+	for key, want := range map[string]string{
+		"CapEff": netAdmin, "CapPrm": netAdmin, "CapBnd": netAdmin, "NoNewPrivs": "1",
+	} {
+		if fields[key] != want {
+			t.Errorf("%s is %q, want %q", key, fields[key], want)
+		}
+	}
+}
+
+func TestAnAgentThatEndsIsNotWaitedFor(t *testing.T) {
+	needLab(t)
+	l, err := New(t.Context(), Config{Nodes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	agent, err := l.Nodes[0].StartAgent(AgentConfig{Binary: "/bin/false"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.WaitReady(t.Context()); err == nil || !strings.Contains(err.Error(), "it ended") {
+		t.Errorf("WaitReady = %v, want that it ended", err)
+	}
+	if got := agent.ExitCode(); got != 1 {
+		t.Errorf("exit status %d, want 1", got)
+	}
+}

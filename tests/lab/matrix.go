@@ -1,0 +1,90 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// Traffic is what to probe all pairs of pods with.
+type Traffic struct {
+	Proto  Proto
+	Port   uint16
+	Family Family
+}
+
+// String returns, for example, "TCP 80 over IPv6".
+func (t Traffic) String() string {
+	if t.Proto == ICMP {
+		return fmt.Sprintf("%s over %s", t.Proto, t.Family)
+	}
+	return fmt.Sprintf("%s %d over %s", t.Proto, t.Port, t.Family)
+}
+
+// Bounds of Observe.
+const (
+	// firstTimeout is how long silence is waited for where silence is expected or
+	// nothing is known; an answer takes a millisecond.
+	firstTimeout = 300 * time.Millisecond
+	// laterTimeout gives a busy machine time for an answer that is expected.
+	laterTimeout = time.Second
+	// probesAtOnce bounds the sockets in flight.
+	probesAtOnce = 200
+)
+
+// Observe probes every pair of pods until all are as want says, or ctx ends, and
+// returns what it saw last. A change of policy takes a moment to be in force:
+// pairs that differ are tried again, those that do not are not.
+func Observe(ctx context.Context, pods []*Pod, traffic Traffic, want *netpol.TruthTable) (*netpol.TruthTable, error) {
+	byName := make(map[string]*Pod, len(pods))
+	for _, pod := range pods {
+		byName[pod.Name] = pod
+	}
+	got := netpol.NewTruthTable(want.Pods(), false)
+	open := got.Compare(netpol.NewTruthTable(want.Pods(), true)) // every pair
+	timeout := firstTimeout
+	for len(open) > 0 {
+		if err := probePairs(ctx, byName, open, traffic, timeout, got); err != nil {
+			return nil, err
+		}
+		open = want.Compare(got)
+		if ctx.Err() != nil {
+			break
+		}
+		timeout = laterTimeout
+	}
+	return got, nil
+}
+
+// probePairs tries pairs at the same time and writes the answers into got.
+func probePairs(ctx context.Context, pods map[string]*Pod, pairs []netpol.Pair, traffic Traffic, timeout time.Duration, got *netpol.TruthTable) error {
+	reaches := make([]bool, len(pairs))
+	var group errgroup.Group
+	group.SetLimit(probesAtOnce)
+	for i, pair := range pairs {
+		group.Go(func() error {
+			from, to := pods[pair.From], pods[pair.To]
+			answer, err := from.Probe(ctx, traffic.Proto, netip.AddrPortFrom(to.Addr(traffic.Family), traffic.Port), timeout)
+			if err != nil {
+				return fmt.Errorf("%s from %s to %s: %w", traffic, from.Name, to.Name, err)
+			}
+			if answer.Outcome == Connected && answer.From != "" && answer.From != to.Name {
+				return fmt.Errorf("%s from %s to %s: %s answered", traffic, from.Name, to.Name, answer.From)
+			}
+			reaches[i] = answer.Outcome == Connected
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for i, pair := range pairs {
+		got.Set(pair.From, pair.To, reaches[i])
+	}
+	return nil
+}

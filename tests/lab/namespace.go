@@ -1,0 +1,141 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// namespace is a network namespace without a name: it lives as long as a thread,
+// a process or the open file is in it, so that nothing is left behind however
+// this process ends.
+type namespace struct {
+	file   *os.File
+	calls  chan func()
+	closed chan struct{}
+}
+
+// newNamespace makes a namespace and a thread that stays in it for do.
+func newNamespace() (*namespace, error) {
+	n := &namespace{calls: make(chan func()), closed: make(chan struct{})}
+	made := make(chan error)
+	onOwnThread(func() {
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			n.file, err = os.Open("/proc/thread-self/ns/net")
+		}
+		made <- err
+		if err != nil {
+			return
+		}
+		for {
+			select {
+			case call := <-n.calls:
+				call()
+			case <-n.closed:
+				return
+			}
+		}
+	})
+	if err := <-made; err != nil {
+		return nil, fmt.Errorf("make a network namespace: %w", err)
+	}
+	return n, nil
+}
+
+// onOwnThread runs f in a goroutine whose thread nobody else gets, neither now
+// nor later. The main thread is left alone, because /proc/self speaks of it.
+func onOwnThread(f func()) {
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			taken := make(chan struct{})
+			go func() {
+				runtime.LockOSThread()
+				close(taken)
+				f()
+			}()
+			<-taken
+			return
+		}
+		f() // the thread ends with the goroutine, as it is never unlocked
+	}()
+}
+
+// do runs f on the thread of the namespace, one call at a time: f must not wait
+// for the network. Sockets that f opens stay in the namespace and may be used
+// from any goroutine.
+func (n *namespace) do(f func() error) error {
+	done := make(chan error, 1)
+	select {
+	case n.calls <- func() { done <- f() }:
+		return <-done
+	case <-n.closed:
+		return net.ErrClosed
+	}
+}
+
+// path names the namespace for other processes while this one lives.
+func (n *namespace) path() string {
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
+}
+
+// close gives the namespace up. The kernel removes it with the last process and
+// socket in it.
+func (n *namespace) close() {
+	close(n.closed)
+	n.file.Close()
+}
+
+// start starts cmd inside the namespace, after setup on the very thread that
+// forks, and returns a channel that gives the result of its Wait. The process is
+// killed when this one dies.
+func (n *namespace) start(cmd *exec.Cmd, setup func() error) (<-chan error, error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL // sent when the thread ends: it waits below
+	started := make(chan error)
+	ended := make(chan error, 1)
+	onOwnThread(func() {
+		err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET)
+		if err == nil && setup != nil {
+			err = setup()
+		}
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+		if err == nil {
+			ended <- cmd.Wait()
+		}
+	})
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	return ended, nil
+}
+
+// run runs a command to its end inside the namespace and returns what it prints.
+func (n *namespace) run(ctx context.Context, stdin, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	printed := &output{}
+	cmd.Stdout, cmd.Stderr = printed, printed
+	cmd.Stdin = strings.NewReader(stdin)
+	ended, err := n.start(cmd, nil)
+	if err != nil {
+		return "", err
+	}
+	if err := <-ended; err != nil {
+		return printed.String(), fmt.Errorf("%s %v: %w: %s", name, args, err, printed)
+	}
+	return printed.String(), nil
+}

@@ -1,0 +1,117 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync/atomic"
+)
+
+// Serve answers on ports of all the host's addresses, by TCP and by UDP, until
+// the host is closed. A TCP client is sent the host's name and a line feed, and
+// then what it sends; a UDP client is sent the name for each datagram.
+func (h *Host) Serve(ports ...uint16) error {
+	for _, addr := range h.Addrs {
+		for _, port := range ports {
+			at := netip.AddrPortFrom(addr, port)
+			listener, err := h.listen(at)
+			if err != nil {
+				return err
+			}
+			go h.serveTCP(listener)
+			conn, err := h.listenPacket(at)
+			if err != nil {
+				return err
+			}
+			go h.serveUDP(conn)
+		}
+	}
+	return nil
+}
+
+// Sink counts the datagrams that arrive at a UDP port and answers none.
+type Sink struct {
+	received atomic.Int64
+}
+
+// Received returns how many datagrams have arrived.
+func (s *Sink) Received() int { return int(s.received.Load()) }
+
+// Sink takes a UDP port of all the host's addresses.
+func (h *Host) Sink(port uint16) (*Sink, error) {
+	sink := &Sink{}
+	for _, addr := range h.Addrs {
+		conn, err := h.listenPacket(netip.AddrPortFrom(addr, port))
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			buffer := make([]byte, 64<<10)
+			for {
+				if _, _, err := conn.ReadFrom(buffer); err != nil {
+					return // closed with the host
+				}
+				sink.received.Add(1)
+			}
+		}()
+	}
+	return sink, nil
+}
+
+func (h *Host) listen(at netip.AddrPort) (net.Listener, error) {
+	var listener net.Listener
+	err := h.ns.do(func() (err error) {
+		listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", at.String())
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", h.Name, err)
+	}
+	h.serve(listener)
+	return listener, nil
+}
+
+func (h *Host) listenPacket(at netip.AddrPort) (*net.UDPConn, error) {
+	var conn *net.UDPConn
+	err := h.ns.do(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", h.Name, err)
+	}
+	conn.SetReadBuffer(receiveBuffer)
+	h.serve(conn)
+	return conn, nil
+}
+
+// receiveBuffer lets a server keep up with a flood.
+const receiveBuffer = 4 << 20
+
+func (h *Host) serveTCP(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return // closed with the host
+		}
+		go func() {
+			defer conn.Close()
+			if _, err := io.WriteString(conn, h.Name+"\n"); err == nil {
+				io.Copy(conn, conn)
+			}
+		}()
+	}
+}
+
+func (h *Host) serveUDP(conn *net.UDPConn) {
+	buffer := make([]byte, 64<<10)
+	for {
+		_, client, err := conn.ReadFromUDPAddrPort(buffer)
+		if err != nil {
+			return // closed with the host
+		}
+		conn.WriteToUDPAddrPort([]byte(h.Name), client)
+	}
+}
