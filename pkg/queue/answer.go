@@ -1,0 +1,151 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+)
+
+// answerer turns the datagrams of one queue into verdict messages: one for each
+// packet. It touches no socket. It belongs to one goroutine.
+type answerer struct {
+	number          uint16
+	judge           Judge
+	acceptMark      uint32
+	failOpenOnPanic bool
+	metrics         *metrics
+	logger          klog.Logger
+
+	out     []byte    // verdicts not yet sent
+	unsent  [2]uint64 // how many of them drop, how many accept
+	held    []heldPacket
+	askAt   time.Time // when to ask about held packets again; zero if none is held
+	closing bool      // nothing more can be held
+	failure error     // the kernel refused our configuration
+
+	panicLog, verdictLog throttle
+}
+
+func newAnswerer(cfg Config, number uint16, judge Judge, m *metrics, logger klog.Logger) *answerer {
+	return &answerer{
+		number:          number,
+		judge:           judge,
+		acceptMark:      cfg.AcceptMark,
+		failOpenOnPanic: cfg.FailOpenOnPanic,
+		metrics:         m,
+		logger:          logger,
+	}
+}
+
+// datagram answers the packets of one datagram.
+func (a *answerer) datagram(b []byte) {
+	for len(b) > 0 {
+		m, rest, ok := nextMessage(b)
+		if !ok {
+			a.metrics.malformed.Inc()
+			return
+		}
+		switch m.typ {
+		case msgPacket:
+			a.packet(m)
+		case unix.NLMSG_ERROR:
+			a.kernelError(m.body)
+		case unix.NLMSG_NOOP:
+		default:
+			a.metrics.malformed.Inc()
+		}
+		b = rest
+	}
+}
+
+// packet answers or holds one packet.
+func (a *answerer) packet(m message) {
+	p, ok := decodePacket(m.body)
+	if !ok || m.cut {
+		a.metrics.malformed.Inc()
+		if p.hasID {
+			a.answer(p.id, p.mark, Drop)
+		}
+		return
+	}
+	last := a.closing || len(a.held) >= maxHeld // attackers choose packets: they must not fill our memory
+	verdict := a.ask(p.payload, last)
+	if verdict == Hold && !last {
+		a.hold(p)
+		return
+	}
+	a.answer(p.id, p.mark, verdict)
+}
+
+// ask calls the Judge and survives it.
+func (a *answerer) ask(payload []byte, last bool) (verdict Verdict) {
+	defer func() {
+		if r := recover(); r != nil {
+			verdict = a.panicked(r)
+		}
+	}()
+	return a.judge(payload, last)
+}
+
+func (a *answerer) panicked(r any) Verdict {
+	a.metrics.panics.Inc()
+	if a.panicLog.allow(time.Now()) {
+		a.logger.Error(fmt.Errorf("panic: %v", r), "Judge panicked", "queue", a.number, "stack", string(debug.Stack()))
+	}
+	if a.failOpenOnPanic {
+		return Accept
+	}
+	return Drop
+}
+
+// answer appends the verdict on one packet to what is to be sent.
+func (a *answerer) answer(id, mark uint32, v Verdict) {
+	if v != Accept {
+		a.out = appendVerdict(a.out, a.number, id, verdictDrop, nil)
+		a.unsent[verdictDrop]++
+		return
+	}
+	a.unsent[verdictAccept]++
+	if a.acceptMark == 0 {
+		a.out = appendVerdict(a.out, a.number, id, verdictAccept, nil)
+		return
+	}
+	mark |= a.acceptMark
+	a.out = appendVerdict(a.out, a.number, id, verdictAccept, &mark)
+}
+
+// kernelError takes what the kernel says about a message of ours.
+func (a *answerer) kernelError(body []byte) {
+	errno, about, ok := decodeError(body)
+	switch {
+	case !ok:
+		a.metrics.malformed.Inc()
+	case errno == 0: // acknowledged
+	case about == msgConfig:
+		a.failure = fmt.Errorf("configure queue %d: %w", a.number, errno)
+	case errors.Is(errno, unix.ENOENT):
+		// Gone while it waited: its device went down, or the table that
+		// queued it was deleted.
+		a.metrics.gone.Inc()
+	default:
+		a.metrics.refused.Inc()
+		if a.verdictLog.allow(time.Now()) {
+			a.logger.Error(errno, "Verdict refused by the kernel", "queue", a.number)
+		}
+	}
+}
+
+// throttle lets one event pass every ten seconds.
+type throttle struct{ next time.Time }
+
+func (t *throttle) allow(now time.Time) bool {
+	if now.Before(t.next) {
+		return false
+	}
+	t.next = now.Add(10 * time.Second)
+	return true
+}

@@ -1,0 +1,143 @@
+package queue_test
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/queue"
+	"sigs.k8s.io/kube-network-policies/pkg/queue/queuetest"
+)
+
+func TestHeldPacketsAreAskedAboutAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		begin := time.Now()
+		var asked []time.Duration
+		r := start(t, on(k), func(payload []byte, last bool) queue.Verdict {
+			if string(payload) != "later" {
+				return queue.Drop
+			}
+			asked = append(asked, time.Since(begin))
+			if len(asked) < 4 {
+				return queue.Hold
+			}
+			return queue.Accept
+		})
+		synctest.Wait()
+		f := k.Send(100, payload("later"))
+		wantOutcome(t, "held packet", f, queuetest.Waiting)
+		r.wantMetric("netpol_queue_held", "", 1)
+		wantOutcome(t, "packet behind it", k.Send(100, payload("now")), queuetest.Dropped)
+		<-f.Done()
+		wantOutcome(t, "held packet", f, queuetest.Accepted)
+		for i, at := range asked {
+			if want := time.Duration(i) * 20 * time.Millisecond; at != want {
+				t.Errorf("question %d after %v, want %v", i, at, want)
+			}
+		}
+		r.wantMetric("netpol_queue_held", "", 0)
+		r.wantMetric("netpol_queue_held_total", "", 1)
+	})
+}
+
+func TestHoldEndsAfterASecond(t *testing.T) {
+	tests := []struct {
+		name       string
+		lastAnswer queue.Verdict
+		want       queuetest.Outcome
+	}{
+		{"accepted at last", queue.Accept, queuetest.Accepted},
+		{"dropped at last", queue.Drop, queuetest.Dropped},
+		{"never decided", queue.Hold, queuetest.Dropped},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+				start(t, on(k), func(_ []byte, last bool) queue.Verdict {
+					if last {
+						return tt.lastAnswer
+					}
+					return queue.Hold
+				})
+				synctest.Wait()
+				begin := time.Now()
+				f := k.Send(100, payload("x"))
+				<-f.Done()
+				if took := time.Since(begin); took != time.Second {
+					t.Errorf("held for %v, want 1s", took)
+				}
+				wantOutcome(t, "packet", f, tt.want)
+			})
+		})
+	}
+}
+
+func TestOnlySoManyPacketsAreHeld(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		r := start(t, on(k), func(_ []byte, last bool) queue.Verdict {
+			if last {
+				return queue.Accept
+			}
+			return queue.Hold
+		})
+		synctest.Wait()
+		for range 256 {
+			k.Send(100, payload("x"))
+		}
+		synctest.Wait()
+		r.wantMetric("netpol_queue_held", "", 256)
+		wantOutcome(t, "one more packet", k.Send(100, payload("x")), queuetest.Accepted)
+		time.Sleep(2 * time.Second)
+		r.wantMetric("netpol_queue_held", "", 0)
+		r.wantMetric("netpol_queue_verdicts_total", "accept", 257)
+	})
+}
+
+func TestHeldPacketsKeepTheirPayloads(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		var decided sync.Map // by payload
+		start(t, on(k), func(payload []byte, _ bool) queue.Verdict {
+			if _, ok := decided.Load(string(payload)); ok {
+				return queue.Accept
+			}
+			return queue.Hold
+		})
+		synctest.Wait()
+		fates := map[string]*queuetest.Fate{}
+		for _, name := range []string{"a", "bb", "ccc", "dddd"} {
+			fates[name] = k.Send(100, payload(name))
+		}
+		for _, name := range []string{"bb", "dddd", "a", "ccc"} {
+			wantOutcome(t, name, fates[name], queuetest.Waiting)
+			decided.Store(name, true)
+			time.Sleep(20 * time.Millisecond)
+			wantOutcome(t, name, fates[name], queuetest.Accepted)
+			decided.Delete(name)
+			fates[name] = k.Send(100, payload(name)) // takes over the room
+		}
+	})
+}
+
+func TestHeldPacketsAreAnsweredAtTheEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		r := start(t, on(k), func(_ []byte, last bool) queue.Verdict {
+			if last {
+				return queue.Accept
+			}
+			return queue.Hold
+		})
+		synctest.Wait()
+		f := k.Send(100, payload("x"))
+		synctest.Wait()
+		begin := time.Now()
+		if err := r.stop(); err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("the end took %v, want none", took)
+		}
+		wantOutcome(t, "held packet", f, queuetest.Accepted)
+		r.wantMetric("netpol_queue_held", "", 0)
+	})
+}

@@ -1,0 +1,65 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// ErrTaken is the error of Kernel.Bind when another process holds the queue
+// number.
+var ErrTaken = errors.New("taken by another process")
+
+// Kernel is where queues are bound. The zero Config uses the one of this
+// machine; package queuetest has another.
+type Kernel interface {
+	// Bind opens a socket and binds it to the queue number, with the length,
+	// flags and receive buffer of cfg. Its copy mode is none: the kernel drops
+	// what is queued until the socket is told to copy packets. The error wraps
+	// ErrTaken when another process holds the number.
+	Bind(ctx context.Context, number uint16, cfg Config) (Socket, error)
+	// Stats returns what the kernel tells about each queue of the network
+	// namespace, whoever bound it.
+	Stats() ([]Stat, error)
+}
+
+// Socket is the netlink socket of one bound queue. All its methods but
+// Interrupt are called from one goroutine.
+type Socket interface {
+	// Receive waits until a datagram is there and fills ms from the front with
+	// as many as are there. At the deadline, unless it is zero, and after
+	// Interrupt it returns what is there, perhaps nothing. The error is
+	// unix.ENOBUFS when messages were lost since the last call; the socket goes
+	// on after it.
+	Receive(ms []Message, deadline time.Time) (int, error)
+	// Send hands netlink messages to the kernel, which has acted on them when
+	// Send returns.
+	Send(msgs []byte) error
+	// Interrupt makes the present and every later Receive return without
+	// waiting.
+	Interrupt()
+	// Close unbinds the queue, which drops what waits in it, and closes the
+	// socket. The number is free when Close returns.
+	Close() error
+}
+
+// Message is the room for one datagram and, after Receive, the datagram Buf[:N].
+// A datagram longer than Buf is cut.
+type Message struct {
+	Buf []byte
+	N   int
+}
+
+// Stat is what the kernel tells about one queue: a line of
+// /proc/net/netfilter/nfnetlink_queue. Its counters start at zero each time the
+// queue is bound.
+type Stat struct {
+	Number       uint16
+	PortID       uint32 // netlink port of the socket that holds the number
+	Waiting      uint32 // packets without an answer
+	CopyMode     uint8
+	CopyRange    uint32 // bytes
+	QueueDropped uint32 // packets that found the queue full
+	UserDropped  uint32 // packets that found the receive buffer full
+	PacketID     uint32 // id of the latest packet
+}

@@ -1,0 +1,124 @@
+package queue
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	accepted, dropped prometheus.Counter
+	gone, refused     prometheus.Counter
+	enobufs           prometheus.Counter
+	malformed         prometheus.Counter
+	panics            prometheus.Counter
+	heldTotal         prometheus.Counter
+	heldNow           prometheus.Gauge
+	bound             *prometheus.GaugeVec
+}
+
+func newMetrics(cfg Config) *metrics {
+	verdicts := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "netpol_queue_verdicts_total",
+		Help: "Packets answered, by verdict.",
+	}, []string{"verdict"})
+	verdictErrors := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "netpol_queue_verdict_errors_total",
+		Help: "Verdicts the kernel did not take, by reason: gone (the packet was dropped while it waited) or refused.",
+	}, []string{"reason"})
+	m := &metrics{
+		accepted: verdicts.WithLabelValues("accept"),
+		dropped:  verdicts.WithLabelValues("drop"),
+		gone:     verdictErrors.WithLabelValues("gone"),
+		refused:  verdictErrors.WithLabelValues("refused"),
+		enobufs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_enobufs_total",
+			Help: "Times a receive buffer was found to have overflowed. The packets are counted in nfqueue_user_dropped.",
+		}),
+		malformed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_malformed_messages_total",
+			Help: "Messages of the kernel that could not be read. Where the packet could be told it was dropped.",
+		}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_panics_total",
+			Help: "Panics while a packet was judged.",
+		}),
+		heldTotal: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_held_total",
+			Help: "Packets that could not be decided at once and were held.",
+		}),
+		heldNow: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_queue_held",
+			Help: "Packets held now until they can be decided.",
+		}),
+		bound: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "netpol_queue_bound",
+			Help: "Whether the queue number is bound by this process (1) or not (0).",
+		}, []string{"queue"}),
+	}
+	cfg.Registerer.MustRegister(verdicts, verdictErrors, m.enobufs, m.malformed, m.panics, m.heldTotal, m.heldNow, m.bound,
+		collector{kernel: cfg.Kernel, first: int(cfg.First), count: int(cfg.Count)})
+	return m
+}
+
+func (m *metrics) setBound(number uint16, yes bool) {
+	value := 0.0
+	if yes {
+		value = 1
+	}
+	m.bound.WithLabelValues(queueLabel(number)).Set(value)
+}
+
+func queueLabel(number uint16) string { return strconv.Itoa(int(number)) }
+
+// collector asks the kernel about our queues at scrape time. The names are those
+// dashboards know.
+type collector struct {
+	kernel       Kernel
+	first, count int
+}
+
+const restarts = " Starts from 0 each time the queue is bound."
+
+var kernelMetrics = []struct {
+	desc  *prometheus.Desc
+	typ   prometheus.ValueType
+	value func(Stat) uint32
+}{
+	{kernelDesc("nfqueue_queue_total", "Packets in the queue now, waiting for a verdict."),
+		prometheus.GaugeValue, func(s Stat) uint32 { return s.Waiting }},
+	{kernelDesc("nfqueue_queue_dropped", "Packets dropped because the queue was full."+restarts),
+		prometheus.CounterValue, func(s Stat) uint32 { return s.QueueDropped }},
+	{kernelDesc("nfqueue_user_dropped", "Packets dropped because the receive buffer of the socket was full."+restarts),
+		prometheus.CounterValue, func(s Stat) uint32 { return s.UserDropped }},
+	{kernelDesc("nfqueue_packet_id", "Id of the latest packet of the queue: how many packets were queued."+restarts),
+		prometheus.CounterValue, func(s Stat) uint32 { return s.PacketID }},
+}
+
+func kernelDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, []string{"queue"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, k := range kernelMetrics {
+		ch <- k.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	stats, err := c.kernel.Stats()
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(kernelMetrics[0].desc, err)
+		return
+	}
+	for _, s := range stats {
+		if n := int(s.Number); n < c.first || n >= c.first+c.count {
+			continue
+		}
+		for _, k := range kernelMetrics {
+			ch <- prometheus.MustNewConstMetric(k.desc, k.typ, float64(k.value(s)), queueLabel(s.Number))
+		}
+	}
+}

@@ -1,0 +1,127 @@
+// Package queue owns NFQUEUE: it binds queue numbers, receives packets in
+// batches, asks a Judge about each, answers every packet exactly once, and tells
+// what the kernel counts. It refuses to know what a packet says, who sent it and
+// why it was queued.
+//
+// A packet that is not answered holds its place in the kernel's queue for ever,
+// so everything that can go wrong with one packet (a message that does not
+// parse, a Judge that panics, a Judge that cannot tell yet) still ends in a
+// verdict, and the verdict of last resort is Drop.
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Verdict is the answer to one packet.
+type Verdict uint8
+
+const (
+	Drop   Verdict = iota // the zero value, so a forgotten assignment fails closed
+	Accept                // the packet goes on
+	Hold                  // cannot tell yet: ask again shortly
+)
+
+// Judge decides one packet. The payload starts with the network header, is cut
+// at Config.CopyRange, may be empty, and is valid only during the call.
+//
+// When last is true the packet was held as long as it may be, or no further
+// packet can be held: Judge has to decide, and Hold counts as Drop.
+//
+// Judges of different queues run at the same time. One that blocks stops its
+// queue.
+type Judge func(payload []byte, last bool) Verdict
+
+const (
+	// DefaultMaxLen absorbs a burst of 8,192 packets twice over.
+	DefaultMaxLen = 2 * 8192
+	// DefaultCopyRange covers an IPv6 header, the usual extension headers and a
+	// TCP header. Packets are cut on purpose: never compare with the IP length.
+	DefaultCopyRange = 128
+	// DefaultReceiveBuffer holds DefaultMaxLen messages. The kernel charges each
+	// about 820 bytes and grants twice what is asked for; its own default holds
+	// 260 messages, whatever the length of the queue.
+	DefaultReceiveBuffer = 8 << 20
+
+	// maxCopyRange is the longest payload that fits into a netlink attribute.
+	maxCopyRange = 0xffff - attrHeaderLen
+
+	maxHeld  = 256 // packets held per queue at one time
+	holdTime = time.Second
+	askEvery = 20 * time.Millisecond // interval between two questions about held packets
+
+	bindEvery  = 100 * time.Millisecond // interval between two attempts at a taken number
+	drainTime  = time.Second            // most time to answer what still waits at the end
+	stuckAfter = 10 * time.Second       // packets wait and none is answered: not alive
+
+	batchLen = 64 // packets per receive, verdicts per send
+)
+
+// Config says which queues to serve, and how.
+type Config struct {
+	// First and Count give the queue numbers: First, First+1, … First+Count-1.
+	First, Count uint16
+	// MaxLen is how many packets the kernel keeps per queue until they are
+	// answered. Zero means DefaultMaxLen.
+	MaxLen uint32
+	// CopyRange is how many bytes of each packet the kernel copies. Zero means
+	// DefaultCopyRange.
+	CopyRange uint32
+	// ReceiveBuffer is the size in bytes asked for the receive buffer of each
+	// queue's socket. Zero means DefaultReceiveBuffer.
+	ReceiveBuffer int
+	// FailOpen makes the kernel accept a packet that finds the queue or the
+	// receive buffer full. The kernel counts such packets nowhere.
+	FailOpen bool
+	// FailOpenOnPanic accepts a packet whose Judge panicked.
+	FailOpenOnPanic bool
+	// AcceptMark is OR-ed into the mark of every accepted packet, for base
+	// chains behind the queue to see. Zero leaves marks alone.
+	AcceptMark uint32
+	// Registerer receives the metrics of the package.
+	Registerer prometheus.Registerer
+	// Kernel is where the queues are. Nil means this machine's kernel, in the
+	// network namespace of the process.
+	Kernel Kernel
+}
+
+// Validate names every field that cannot work, and its value.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Count == 0 {
+		errs = append(errs, errors.New("Count is 0"))
+	}
+	if last := int(c.First) + int(c.Count); last > 1<<16 {
+		errs = append(errs, fmt.Errorf("First %d and Count %d reach beyond queue number 65535", c.First, c.Count))
+	}
+	if c.CopyRange > maxCopyRange {
+		errs = append(errs, fmt.Errorf("CopyRange %d is above %d", c.CopyRange, maxCopyRange))
+	}
+	if c.ReceiveBuffer < 0 {
+		errs = append(errs, fmt.Errorf("ReceiveBuffer %d is negative", c.ReceiveBuffer))
+	}
+	if c.Registerer == nil {
+		errs = append(errs, errors.New("Registerer is nil"))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxLen == 0 {
+		c.MaxLen = DefaultMaxLen
+	}
+	if c.CopyRange == 0 {
+		c.CopyRange = DefaultCopyRange
+	}
+	if c.ReceiveBuffer == 0 {
+		c.ReceiveBuffer = DefaultReceiveBuffer
+	}
+	if c.Kernel == nil {
+		c.Kernel = host{}
+	}
+	return c
+}

@@ -1,0 +1,75 @@
+package queuetest
+
+import "sync"
+
+// Outcome is what became of a packet.
+type Outcome string
+
+const (
+	Waiting    Outcome = "waiting"     // without an answer
+	Accepted   Outcome = "accepted"    // by a verdict
+	Dropped    Outcome = "dropped"     // by a verdict
+	Bypassed   Outcome = "bypassed"    // accepted: nobody listens, and the rule says bypass
+	FailedOpen Outcome = "failed open" // accepted: there was no room, and the queue fails open
+	NoListener Outcome = "no listener" // dropped: nobody listens
+	NotCopied  Outcome = "not copied"  // dropped: the copy mode is none
+	QueueFull  Outcome = "queue full"  // dropped: as many packets wait as may
+	BufferFull Outcome = "buffer full" // dropped: no room in the receive buffer
+	Flushed    Outcome = "flushed"     // dropped while it waited
+)
+
+// Fate tells what becomes of one packet.
+type Fate struct {
+	done chan struct{}
+
+	mu      sync.Mutex
+	id      uint32
+	mark    uint32
+	outcome Outcome
+}
+
+// Done is closed when the packet waits no longer.
+func (f *Fate) Done() <-chan struct{} { return f.done }
+
+// Outcome returns what became of the packet so far.
+func (f *Fate) Outcome() Outcome {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.outcome == "" {
+		return Waiting
+	}
+	return f.outcome
+}
+
+// ID returns the packet id, zero if the packet was never numbered.
+func (f *Fate) ID() uint32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.id
+}
+
+// Mark returns the mark of the packet, as the verdict left it.
+func (f *Fate) Mark() uint32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mark
+}
+
+func (f *Fate) number(id uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.id = id
+}
+
+func (f *Fate) setMark(mark uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mark = mark
+}
+
+func (f *Fate) end(o Outcome) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.outcome = o
+	close(f.done)
+}

@@ -1,0 +1,201 @@
+package queuetest
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/queue"
+)
+
+// messageCharge is what the real kernel charges the receive buffer for the
+// message of a small packet, in bytes.
+const messageCharge = 820
+
+// instance is a bound queue and the socket that bound it. Kernel.mu guards its
+// fields; the channels need no guard.
+type instance struct {
+	kernel  *Kernel
+	cfg     queue.Config
+	stat    queue.Stat // all but Waiting
+	waiting map[uint32]*Fate
+	inbox   [][]byte // the receive buffer
+	overrun bool     // a message found no room
+	broken  error
+	closed  bool
+
+	arrived       chan struct{} // holds one token while Receive has something to see
+	interruptOnce sync.Once
+	interrupted   chan struct{}
+}
+
+// enqueue takes p in. The order of its checks is that of the real kernel.
+func (q *instance) enqueue(p Packet, f *Fate) {
+	switch {
+	case q.stat.CopyMode == copyNone:
+		f.end(NotCopied)
+	case len(q.waiting) >= int(q.cfg.MaxLen):
+		if q.cfg.FailOpen {
+			f.end(FailedOpen)
+			return
+		}
+		q.stat.QueueDropped++
+		f.end(QueueFull)
+	default:
+		q.stat.PacketID++
+		f.number(q.stat.PacketID)
+		if q.deliver(encodePacket(q.stat, p)) {
+			q.waiting[q.stat.PacketID] = f
+			return
+		}
+		if q.cfg.FailOpen {
+			f.end(FailedOpen)
+			return
+		}
+		q.stat.UserDropped++
+		f.end(BufferFull)
+	}
+}
+
+// deliver puts a datagram into the receive buffer. It reports false when there
+// is no room, which Receive tells as well.
+func (q *instance) deliver(datagram []byte) bool {
+	defer q.wake()
+	if len(q.inbox)*messageCharge > 2*q.cfg.ReceiveBuffer { // the real kernel doubles it, too
+		q.overrun = true
+		return false
+	}
+	q.inbox = append(q.inbox, datagram)
+	return true
+}
+
+func (q *instance) wake() {
+	select {
+	case q.arrived <- struct{}{}:
+	default:
+	}
+}
+
+// flush drops all that waits.
+func (q *instance) flush() {
+	for id, f := range q.waiting {
+		delete(q.waiting, id)
+		f.end(Flushed)
+	}
+}
+
+// Receive implements queue.Socket.
+func (q *instance) Receive(ms []queue.Message, deadline time.Time) (int, error) {
+	var expired <-chan time.Time
+	if !deadline.IsZero() {
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		expired = timer.C
+	}
+	for {
+		n, err := q.take(ms)
+		if n > 0 || err != nil {
+			return n, err
+		}
+		select {
+		case <-q.arrived:
+		case <-expired:
+			return q.take(ms)
+		case <-q.interrupted:
+			return q.take(ms)
+		}
+	}
+}
+
+// take receives without waiting.
+func (q *instance) take(ms []queue.Message) (int, error) {
+	q.kernel.mu.Lock()
+	defer q.kernel.mu.Unlock()
+	switch {
+	case q.broken != nil:
+		err := q.broken
+		q.broken = nil
+		return 0, err
+	case q.overrun:
+		q.overrun = false
+		return 0, unix.ENOBUFS
+	}
+	n := min(len(ms), len(q.inbox))
+	for i, datagram := range q.inbox[:n] {
+		ms[i].N = copy(ms[i].Buf, datagram)
+	}
+	q.inbox = q.inbox[n:]
+	return n, nil
+}
+
+// Send implements queue.Socket.
+func (q *instance) Send(msgs []byte) error {
+	q.kernel.mu.Lock()
+	defer q.kernel.mu.Unlock()
+	if q.closed {
+		return unix.EBADF
+	}
+	for len(msgs) > 0 {
+		m, rest, err := decodeRequest(msgs)
+		if err != nil {
+			return err
+		}
+		q.request(m)
+		msgs = rest
+	}
+	return nil
+}
+
+// request acts on one message, and acknowledges it if that is asked for or if it
+// failed.
+func (q *instance) request(m request) {
+	var errno unix.Errno
+	switch {
+	case m.queue != q.stat.Number:
+		errno = unix.ENODEV
+	case m.verdict != nil:
+		errno = q.verdict(*m.verdict)
+	case m.params != nil:
+		q.stat.CopyMode, q.stat.CopyRange = m.params.mode, m.params.copyRange
+	default:
+		errno = unix.EINVAL
+	}
+	if errno != 0 || m.acknowledge {
+		q.deliver(encodeError(errno, m.header))
+	}
+}
+
+func (q *instance) verdict(v verdict) unix.Errno {
+	f := q.waiting[v.id]
+	if f == nil {
+		return unix.ENOENT
+	}
+	delete(q.waiting, v.id)
+	if v.mark != nil {
+		f.setMark(*v.mark)
+	}
+	if v.accept {
+		f.end(Accepted)
+	} else {
+		f.end(Dropped)
+	}
+	return 0
+}
+
+// Interrupt implements queue.Socket.
+func (q *instance) Interrupt() { q.interruptOnce.Do(func() { close(q.interrupted) }) }
+
+// Close implements queue.Socket.
+func (q *instance) Close() error {
+	q.kernel.mu.Lock()
+	defer q.kernel.mu.Unlock()
+	if q.closed {
+		return errors.New("socket is closed")
+	}
+	q.closed = true
+	q.flush()
+	delete(q.kernel.queues, q.stat.Number)
+	return nil
+}

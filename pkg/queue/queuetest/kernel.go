@@ -1,0 +1,146 @@
+// Package queuetest is a kernel that has nothing but packet queues. Like the
+// real one it numbers packets, keeps each until it is answered, drops when a
+// queue or a receive buffer is full, and takes a queue number away from nobody.
+//
+// It stands at the socket: queue.Queues run on it unchanged, down to the bytes
+// of the netlink messages. It sleeps only where the real one waits, and works in
+// the bubbles of testing/synctest.
+package queuetest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"sigs.k8s.io/kube-network-policies/pkg/queue"
+)
+
+// Kernel implements queue.Kernel. Its methods may be called from any goroutine.
+type Kernel struct {
+	mu       sync.Mutex
+	queues   map[uint16]*instance // those bound
+	lastPort uint32
+}
+
+// New returns a Kernel without queues.
+func New() *Kernel { return &Kernel{queues: map[uint16]*instance{}} }
+
+// Packet is a packet on its way into a queue.
+type Packet struct {
+	Payload []byte
+	Mark    uint32
+	// Bypass says what the rule says that queues the packet: accept it when
+	// nobody listens.
+	Bypass bool
+}
+
+// Send queues p to the queue number, as a rule of the firewall would. It does
+// not wait for the verdict: the Fate tells.
+func (k *Kernel) Send(number uint16, p Packet) *Fate {
+	f := &Fate{mark: p.Mark, done: make(chan struct{})}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if q := k.queues[number]; q != nil {
+		q.enqueue(p, f)
+		return f
+	}
+	if p.Bypass {
+		f.end(Bypassed)
+	} else {
+		f.end(NoListener)
+	}
+	return f
+}
+
+// Inject puts a datagram into the receive buffer of the queue number, for what a
+// kernel says when it is at odds with us. It panics when nobody holds the number.
+func (k *Kernel) Inject(number uint16, datagram []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.queues[number].deliver(datagram)
+}
+
+// Break makes the next Receive of the queue number return err. It panics when
+// nobody holds the number.
+func (k *Kernel) Break(number uint16, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	q := k.queues[number]
+	q.broken = err
+	q.wake()
+}
+
+// Forget drops all packets that wait in any queue, as the real kernel does when
+// a table of nftables is deleted. Verdicts on them come too late.
+func (k *Kernel) Forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, q := range k.queues {
+		q.flush()
+	}
+}
+
+// Take binds the queue number as another process would, which answers nothing.
+// It panics when the number is bound already. The function it returns makes the
+// number free again.
+func (k *Kernel) Take(number uint16) (release func()) {
+	q, err := k.bind(number, queue.Config{MaxLen: queue.DefaultMaxLen, ReceiveBuffer: queue.DefaultReceiveBuffer})
+	if err != nil {
+		panic(err)
+	}
+	return func() { q.Close() }
+}
+
+// Bind implements queue.Kernel.
+func (k *Kernel) Bind(_ context.Context, number uint16, cfg queue.Config) (queue.Socket, error) {
+	q, err := k.bind(number, cfg)
+	if err != nil {
+		return nil, err // not a nil *instance, which is no nil Socket
+	}
+	return q, nil
+}
+
+func (k *Kernel) bind(number uint16, cfg queue.Config) (*instance, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.queues[number] != nil {
+		return nil, fmt.Errorf("bind queue %d: %w", number, queue.ErrTaken)
+	}
+	k.lastPort++
+	q := &instance{
+		kernel:      k,
+		cfg:         cfg,
+		stat:        queue.Stat{Number: number, PortID: k.lastPort},
+		waiting:     map[uint32]*Fate{},
+		arrived:     make(chan struct{}, 1),
+		interrupted: make(chan struct{}),
+	}
+	k.queues[number] = q
+	return q, nil
+}
+
+// Stats implements queue.Kernel.
+func (k *Kernel) Stats() ([]queue.Stat, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var stats []queue.Stat
+	for _, q := range k.queues {
+		s := q.stat
+		s.Waiting = uint32(len(q.waiting))
+		stats = append(stats, s)
+	}
+	slices.SortFunc(stats, func(a, b queue.Stat) int { return cmp.Compare(a.Number, b.Number) })
+	return stats, nil
+}
+
+// Stat returns what the kernel tells about one queue, and whether it is bound.
+func (k *Kernel) Stat(number uint16) (queue.Stat, bool) {
+	stats, _ := k.Stats()
+	i, ok := slices.BinarySearchFunc(stats, number, func(s queue.Stat, n uint16) int { return cmp.Compare(s.Number, n) })
+	if !ok {
+		return queue.Stat{}, false
+	}
+	return stats[i], true
+}

@@ -1,0 +1,293 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/queue"
+	"sigs.k8s.io/kube-network-policies/pkg/queue/queuetest"
+)
+
+// inBubble runs f with a kernel of its own, in a bubble.
+func inBubble(t *testing.T, f func(t *testing.T, k *queuetest.Kernel)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, queuetest.New()) })
+}
+
+func on(k *queuetest.Kernel) queue.Config {
+	return queue.Config{First: 100, Count: 1, Kernel: k}
+}
+
+func payload(s string) queuetest.Packet { return queuetest.Packet{Payload: []byte(s)} }
+
+func wantOutcome(t *testing.T, what string, f *queuetest.Fate, want queuetest.Outcome) {
+	t.Helper()
+	synctest.Wait()
+	if got := f.Outcome(); got != want {
+		t.Errorf("%s: %s, want %s", what, got, want)
+	}
+}
+
+func (r *run) wantMetric(name, label string, want float64) {
+	r.t.Helper()
+	if got := r.metric(name, label); got != want {
+		r.t.Errorf("%s{%s} is %v, want %v", name, label, got, want)
+	}
+}
+
+func TestPacketsAreJudgedInOrderAndAnswered(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		var judged []string
+		ready := make(chan struct{})
+		r := startGated(t, on(k), func(payload []byte, _ bool) queue.Verdict {
+			judged = append(judged, string(payload))
+			if strings.HasPrefix(string(payload), "good") {
+				return queue.Accept
+			}
+			return queue.Drop
+		}, ready)
+		synctest.Wait()
+		var sent []string
+		var fates []*queuetest.Fate
+		for i := range 200 { // more than two batches
+			sent = append(sent, []string{"good", "bad"}[i%2]+fmt.Sprint(i))
+			fates = append(fates, k.Send(100, payload(sent[i])))
+		}
+		close(ready)
+		synctest.Wait()
+		if !slices.Equal(judged, sent) {
+			t.Errorf("judged %v, want %v", judged, sent)
+		}
+		for i, f := range fates {
+			wantOutcome(t, sent[i], f, []queuetest.Outcome{queuetest.Accepted, queuetest.Dropped}[i%2])
+		}
+		r.wantMetric("netpol_queue_verdicts_total", "accept", 100)
+		r.wantMetric("netpol_queue_verdicts_total", "drop", 100)
+		r.wantMetric("nfqueue_queue_total", "100", 0)
+		r.wantMetric("nfqueue_packet_id", "100", 200)
+	})
+}
+
+// countingKernel counts the writes to the socket it binds.
+type countingKernel struct {
+	*queuetest.Kernel
+	writes atomic.Int32
+}
+
+func (k *countingKernel) Bind(ctx context.Context, number uint16, cfg queue.Config) (queue.Socket, error) {
+	s, err := k.Kernel.Bind(ctx, number, cfg)
+	return countingSocket{s, &k.writes}, err
+}
+
+type countingSocket struct {
+	queue.Socket
+	writes *atomic.Int32
+}
+
+func (s countingSocket) Send(msgs []byte) error {
+	s.writes.Add(1)
+	return s.Socket.Send(msgs)
+}
+
+func TestABatchIsAnsweredInOneWrite(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		counting := &countingKernel{Kernel: k}
+		ready := make(chan struct{})
+		startGated(t, queue.Config{First: 100, Count: 1, Kernel: counting}, always(queue.Accept), ready)
+		synctest.Wait()
+		for range 60 {
+			k.Send(100, payload("x"))
+		}
+		before := counting.writes.Load()
+		close(ready)
+		synctest.Wait()
+		if got := counting.writes.Load() - before; got != 1 {
+			t.Errorf("%d writes for 60 packets, want 1", got)
+		}
+	})
+}
+
+func TestAcceptMarkIsAddedToTheMarkOfAcceptedPackets(t *testing.T) {
+	tests := []struct {
+		name             string
+		acceptMark, mark uint32
+		verdict          queue.Verdict
+		want             uint32
+	}{
+		{"no mark before", 0x100, 0, queue.Accept, 0x100},
+		{"bits of others are kept", 0x100, 0x4000, queue.Accept, 0x4100},
+		{"no AcceptMark", 0, 0x4000, queue.Accept, 0x4000},
+		{"dropped", 0x100, 0x4000, queue.Drop, 0x4000},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+				cfg := on(k)
+				cfg.AcceptMark = tt.acceptMark
+				start(t, cfg, always(tt.verdict))
+				synctest.Wait()
+				f := k.Send(100, queuetest.Packet{Payload: []byte("x"), Mark: tt.mark})
+				<-f.Done()
+				if got := f.Mark(); got != tt.want {
+					t.Errorf("mark %#x, want %#x", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func TestPayloads(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		var got []string
+		cfg := on(k)
+		cfg.CopyRange = 5
+		start(t, cfg, func(payload []byte, _ bool) queue.Verdict {
+			got = append(got, string(payload))
+			return queue.Accept
+		})
+		synctest.Wait()
+		for _, s := range []string{"", "1", "123", "12345", "cut off here"} {
+			wantOutcome(t, s, k.Send(100, payload(s)), queuetest.Accepted)
+		}
+		if want := []string{"", "1", "123", "12345", "cut o"}; !slices.Equal(got, want) {
+			t.Errorf("judged %q, want %q", got, want)
+		}
+	})
+}
+
+func TestAPanicCostsOnePacket(t *testing.T) {
+	for failOpen, want := range map[bool]queuetest.Outcome{false: queuetest.Dropped, true: queuetest.Accepted} {
+		t.Run(fmt.Sprintf("FailOpenOnPanic=%v", failOpen), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+				cfg := on(k)
+				cfg.FailOpenOnPanic = failOpen
+				r := start(t, cfg, func(payload []byte, _ bool) queue.Verdict {
+					_ = payload[2]
+					return queue.Accept
+				})
+				synctest.Wait()
+				wantOutcome(t, "packet that panics", k.Send(100, payload("x")), want)
+				wantOutcome(t, "packet after it", k.Send(100, payload("xyz")), queuetest.Accepted)
+				r.wantMetric("netpol_queue_panics_total", "", 1)
+			})
+		})
+	}
+}
+
+func TestNothingIsJudgedBeforeReady(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		ready := make(chan struct{})
+		r := startGated(t, on(k), always(queue.Accept), ready)
+		synctest.Wait()
+		if !r.Bound() {
+			t.Error("not bound before ready")
+		}
+		f := k.Send(100, payload("x"))
+		for range 10 { // five minutes
+			if err := r.Live(time.Now()); err != nil {
+				t.Fatalf("not live before ready: %v", err)
+			}
+			time.Sleep(30 * time.Second)
+		}
+		wantOutcome(t, "packet before ready", f, queuetest.Waiting)
+		close(ready)
+		wantOutcome(t, "packet after ready", f, queuetest.Accepted)
+	})
+}
+
+func TestFullReceiveBufferIsCountedAndNotFatal(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		cfg := on(k)
+		cfg.ReceiveBuffer = 4096 // ten messages
+		ready := make(chan struct{})
+		r := startGated(t, cfg, always(queue.Accept), ready)
+		synctest.Wait()
+		outcomes := map[queuetest.Outcome]float64{}
+		var fates []*queuetest.Fate
+		for range 30 {
+			fates = append(fates, k.Send(100, payload("x")))
+		}
+		close(ready)
+		synctest.Wait()
+		for _, f := range fates {
+			outcomes[f.Outcome()]++
+		}
+		lost := outcomes[queuetest.BufferFull]
+		if lost == 0 || outcomes[queuetest.Accepted]+lost != 30 {
+			t.Errorf("outcomes %v, want some accepted and the others lost", outcomes)
+		}
+		r.wantMetric("netpol_queue_enobufs_total", "", 1)
+		r.wantMetric("nfqueue_user_dropped", "100", lost)
+		wantOutcome(t, "packet after ENOBUFS", k.Send(100, payload("x")), queuetest.Accepted)
+	})
+}
+
+func TestFullQueue(t *testing.T) {
+	for failOpen, want := range map[bool]queuetest.Outcome{false: queuetest.QueueFull, true: queuetest.FailedOpen} {
+		t.Run(fmt.Sprintf("FailOpen=%v", failOpen), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+				cfg := on(k)
+				cfg.MaxLen, cfg.FailOpen = 10, failOpen
+				startGated(t, cfg, always(queue.Accept), nil)
+				synctest.Wait()
+				for range 10 {
+					wantOutcome(t, "packet that finds room", k.Send(100, payload("x")), queuetest.Waiting)
+				}
+				wantOutcome(t, "packet that finds none", k.Send(100, payload("x")), want)
+			})
+		})
+	}
+}
+
+func TestVerdictsOnPacketsThatAreGoneAreCounted(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		r := start(t, on(k), func(payload []byte, _ bool) queue.Verdict {
+			k.Forget()
+			return queue.Accept
+		})
+		synctest.Wait()
+		wantOutcome(t, "packet", k.Send(100, payload("x")), queuetest.Flushed)
+		r.wantMetric("netpol_queue_verdict_errors_total", "gone", 1)
+		r.wantMetric("netpol_queue_verdict_errors_total", "refused", 0)
+	})
+}
+
+func TestMessagesThatCannotBeReadAreCounted(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		r := start(t, on(k), always(queue.Accept))
+		synctest.Wait()
+		k.Inject(100, []byte("nonsense"))
+		k.Inject(100, nil)
+		k.Inject(100, make([]byte, 4096))
+		wantOutcome(t, "packet after them", k.Send(100, payload("x")), queuetest.Accepted)
+		r.wantMetric("netpol_queue_malformed_messages_total", "", 2)
+	})
+}
+
+func TestABrokenSocketEndsRun(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		cfg := on(k)
+		cfg.Count = 3
+		r := start(t, cfg, always(queue.Accept))
+		synctest.Wait()
+		broken := errors.New("wires cut")
+		k.Break(101, broken)
+		<-r.done
+		if !errors.Is(r.err, broken) || !strings.Contains(r.err.Error(), "queue 101") {
+			t.Errorf("Run returned %v, want one about queue 101 and %v", r.err, broken)
+		}
+		if err := r.Live(time.Now()); !errors.Is(err, broken) {
+			t.Errorf("Live returned %v, want %v", err, broken)
+		}
+		if stats, _ := k.Stats(); len(stats) != 0 {
+			t.Errorf("queues still bound: %v", stats)
+		}
+	})
+}
