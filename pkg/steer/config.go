@@ -93,11 +93,8 @@ func (c Config) Validate() error {
 	if last := uint32(c.Queue) + uint32(c.Queues) - 1; c.Queues > 0 && last > 0xffff {
 		errs = append(errs, fmt.Errorf("Queues: the last queue would be %d, above 65535", last))
 	}
-	if bits.OnesCount32(c.Mark) != 1 {
-		errs = append(errs, fmt.Errorf("Mark %#x is not exactly one bit", c.Mark))
-	}
-	if c.Mark&kubeProxyMarks != 0 {
-		errs = append(errs, fmt.Errorf("Mark %#x belongs to kube-proxy", c.Mark))
+	if err := CheckMark(c.Mark); err != nil {
+		errs = append(errs, fmt.Errorf("Mark %#x %w", c.Mark, err))
 	}
 	if int(c.Divert) >= len(divertNames) {
 		errs = append(errs, fmt.Errorf("Divert %d is unknown", c.Divert))
@@ -106,6 +103,18 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("Registerer is nil"))
 	}
 	return errors.Join(errs...)
+}
+
+// CheckMark tells whether mark can be ours: it must be exactly one bit, and none
+// of kube-proxy's. The error is about the mark and does not name it.
+func CheckMark(mark uint32) error {
+	switch {
+	case bits.OnesCount32(mark) != 1:
+		return errors.New("is not exactly one bit")
+	case mark&kubeProxyMarks != 0:
+		return errors.New("belongs to kube-proxy")
+	}
+	return nil
 }
 
 // choose settles DivertAuto and refuses what the kernel lacks.

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	cliflag "k8s.io/component-base/cli/flag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/steer"
+)
+
+const (
+	// maxQueues is the most queues that are worth having: one for each core of
+	// a large machine.
+	maxQueues = 64
+	// defaultMaxQueues leaves the cores of a large node to its pods.
+	defaultMaxQueues = 4
+)
+
+// options are the flags.
+type options struct {
+	nodeName           string
+	kubeconfig         string
+	manifests          string
+	queue              int
+	queues             int
+	divert             steer.Divert
+	mark               string
+	failOpen           agent.FailOpen
+	featureGates       map[string]bool
+	metricsBindAddress string
+	logDenied          bool
+	cleanup            bool
+	logging            *logsapi.LoggingConfiguration
+}
+
+func newOptions() *options {
+	return &options{
+		queue:              100,
+		queues:             min(runtime.NumCPU(), defaultMaxQueues),
+		mark:               fmt.Sprintf("%#x", steer.DefaultMark),
+		featureGates:       map[string]bool{},
+		metricsBindAddress: ":9080",
+		logging:            logsapi.NewLoggingConfiguration(),
+	}
+}
+
+func (o *options) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.nodeName, "hostname-override", o.nodeName, "name of the Node object of this machine; empty takes the host name. A wrong name enforces nothing, because no pod runs on such a node")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file that tells the API server; empty uses the service account of the agent's pod")
+	fs.StringVar(&o.manifests, "manifests", o.manifests, "directory of Kubernetes manifests (pods, namespaces, nodes, network policies) to enforce instead of an API server's, read again as files change")
+	fs.IntVar(&o.queue, "nfqueue-id", o.queue, "number of the first NFQUEUE. While another process holds it the agent is not ready")
+	fs.IntVar(&o.queues, "nfqueue-count", o.queues, "how many queues, from --nfqueue-id up; the kernel spreads connections over them by CPU")
+	fs.TextVar(&o.divert, "divert", o.divert, "how packets get into the queue: queue (nftables statement), xtables (NFQUEUE target through nft_compat), or auto, which takes what the kernel has. One that the kernel lacks is refused at start")
+	fs.StringVar(&o.mark, "mark", o.mark, "the one bit of packet marks and conntrack marks that is the agent's own. Software that uses the same bit breaks enforcement")
+	fs.BoolVar(&o.failOpen.NoAgent, "fail-open", o.failOpen.NoAgent, "accept new connections of selected pods while no agent can decide: none runs, or it has not seen the cluster yet; when false they wait and then drop")
+	fs.BoolVar(&o.failOpen.QueueFull, "fail-open-queue-full", o.failOpen.QueueFull, "accept packets that find the queue full, so that a flood delivers what policy denies; when false they drop and are counted")
+	fs.BoolVar(&o.failOpen.UnknownPacket, "fail-open-unknown-packet", o.failOpen.UnknownPacket, "accept packets that cannot be parsed and packets of pods of this node that are not known; when false they drop, the latter after a second")
+	fs.BoolVar(&o.failOpen.InternalError, "fail-open-internal-error", o.failOpen.InternalError, "accept a packet whose judgement fails by a defect of the agent; when false it drops")
+	fs.Var(cliflag.NewMapStringBool(&o.featureGates), "feature-gates", "parts of the API to switch off or on, as NAME=true|false,…: "+strings.Join(gateNames(), ", ")+" (all true by default). Policies that use what is off fail closed and are reported")
+	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port of /metrics, /livez and /readyz")
+	fs.BoolVar(&o.logDenied, "log-denied", o.logDenied, "log denied packets with their pods and the policy that denied, at most ten a second")
+	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything the agent has put into the kernel, and exit. Pods are then not isolated")
+	logsapi.AddFlags(o.logging, fs)
+}
+
+// validate names every flag whose value cannot work, and the value.
+func (o *options) validate(args []string) error {
+	var errs []error
+	fault := func(flag string, value any, format string, more ...any) {
+		errs = append(errs, fmt.Errorf("--%s=%v: %s", flag, value, fmt.Sprintf(format, more...)))
+	}
+	if len(args) > 0 {
+		errs = append(errs, fmt.Errorf("unexpected argument %q", args[0]))
+	}
+	if o.queue < 0 || o.queue > 65535 {
+		fault("nfqueue-id", o.queue, "must be in 0-65535")
+	}
+	if o.queues < 1 || o.queues > maxQueues {
+		fault("nfqueue-count", o.queues, "must be in 1-%d", maxQueues)
+	} else if o.queue+o.queues-1 > 65535 {
+		fault("nfqueue-count", o.queues, "the last queue would be number %d, above 65535", o.queue+o.queues-1)
+	}
+	if mark, err := strconv.ParseUint(o.mark, 0, 32); err != nil {
+		fault("mark", o.mark, "must be a number of 32 bits")
+	} else if err := steer.CheckMark(uint32(mark)); err != nil {
+		fault("mark", o.mark, "%v", err)
+	}
+	if o.kubeconfig != "" && o.manifests != "" {
+		fault("manifests", o.manifests, "excludes --kubeconfig=%s", o.kubeconfig)
+	}
+	if o.manifests != "" {
+		if _, err := os.ReadDir(o.manifests); err != nil {
+			fault("manifests", o.manifests, "must be a directory that can be read (%v)", err)
+		}
+	}
+	if err := logsapi.Validate(o.logging, nil, nil).ToAggregate(); err != nil {
+		fault("logging-format", o.logging.Format, "%v", err)
+	}
+	if _, _, err := net.SplitHostPort(o.metricsBindAddress); err != nil {
+		fault("metrics-bind-address", o.metricsBindAddress, "must be host:port (%v)", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.featureGates)) {
+		if _, ok := gates[name]; !ok {
+			fault("feature-gates", name, "is none of %s", strings.Join(gateNames(), ", "))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// gates are the feature gates by name.
+var gates = map[string]func(*compile.Features) *bool{
+	"EndPort": func(f *compile.Features) *bool { return &f.EndPort },
+	"SCTP":    func(f *compile.Features) *bool { return &f.SCTP },
+}
+
+func gateNames() []string { return slices.Sorted(maps.Keys(gates)) }
+
+func (o *options) features() compile.Features {
+	f := compile.AllFeatures()
+	for name, on := range o.featureGates {
+		*gates[name](&f) = on
+	}
+	return f
+}
+
+func (o *options) applyLogging() error {
+	logsapi.ReapplyHandling = logsapi.ReapplyHandlingError
+	return logsapi.ValidateAndApply(o.logging, nil)
+}
+
+// config returns the configuration of the agent. The options are valid.
+func (o *options) config() (agent.Config, error) {
+	mark, _ := strconv.ParseUint(o.mark, 0, 32)
+	cfg := agent.Config{
+		Manifests:          o.manifests,
+		Features:           o.features(),
+		Queue:              uint16(o.queue),
+		Queues:             uint16(o.queues),
+		Divert:             o.divert,
+		Mark:               uint32(mark),
+		FailOpen:           o.failOpen,
+		LogDenied:          o.logDenied,
+		MetricsBindAddress: o.metricsBindAddress,
+	}
+	var err error
+	if cfg.NodeName, err = o.node(); err != nil {
+		return cfg, err
+	}
+	if o.manifests == "" {
+		cfg.Client, err = o.client()
+	}
+	return cfg, err
+}
+
+// node returns the node's name as the kubelet makes it.
+func (o *options) node() (string, error) {
+	name := o.nodeName
+	if name == "" {
+		var err error
+		if name, err = os.Hostname(); err != nil {
+			return "", fmt.Errorf("--hostname-override is empty and the host has no name: %w", err)
+		}
+	}
+	name = strings.ToLower(strings.TrimSpace(name))
+	if name == "" {
+		return "", fmt.Errorf("--hostname-override=%q: the node's name is empty", o.nodeName)
+	}
+	return name, nil
+}
+
+func (o *options) client() (kubernetes.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
+	}
+	config.UserAgent = "kube-network-policies"
+	config.ContentType = k8sruntime.ContentTypeProtobuf
+	return kubernetes.NewForConfig(config)
+}

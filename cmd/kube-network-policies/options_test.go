@@ -1,0 +1,97 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+)
+
+// parse returns the options of args, and what is wrong with them.
+func parse(args ...string) (*options, error) {
+	o := newOptions()
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	o.addFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	return o, o.validate(fs.Args())
+}
+
+func TestWrongFlagsAreRefusedByNameAndValue(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want []string // parts of the error
+	}{
+		{[]string{"--nfqueue-id=70000"}, []string{"--nfqueue-id=70000", "0-65535"}},
+		{[]string{"--nfqueue-id=-1"}, []string{"--nfqueue-id=-1"}},
+		{[]string{"--nfqueue-id=x"}, []string{"--nfqueue-id", `"x"`}},
+		{[]string{"--nfqueue-count=0"}, []string{"--nfqueue-count=0"}},
+		{[]string{"--nfqueue-id=65535", "--nfqueue-count=2"}, []string{"--nfqueue-count=2", "65536"}},
+		{[]string{"--divert=ebpf"}, []string{"--divert", `"ebpf"`, "xtables"}},
+		{[]string{"--mark=0x3000"}, []string{"--mark=0x3000", "exactly one bit"}},
+		{[]string{"--mark=0x4000"}, []string{"--mark=0x4000", "kube-proxy"}},
+		{[]string{"--mark=bit"}, []string{"--mark=bit"}},
+		{[]string{"--kubeconfig=k", "--manifests=."}, []string{"--manifests=.", "--kubeconfig=k"}},
+		{[]string{"--manifests=does/not/exist"}, []string{"--manifests=does/not/exist"}},
+		{[]string{"--metrics-bind-address=9080"}, []string{"--metrics-bind-address=9080", "host:port"}},
+		{[]string{"--feature-gates=EndPorts=false"}, []string{"--feature-gates=EndPorts", "EndPort, SCTP"}},
+		{[]string{"--feature-gates=SCTP"}, []string{"--feature-gates", `"SCTP"`}},
+		{[]string{"--feature-gates=SCTP=perhaps"}, []string{"--feature-gates", "perhaps"}},
+		{[]string{"--logging-format=xml"}, []string{"--logging-format=xml"}},
+		{[]string{"--fail-open=perhaps"}, []string{"--fail-open", "perhaps"}},
+		{[]string{"status"}, []string{`"status"`}},
+		{[]string{"--nfqueue-id=-1", "--mark=7"}, []string{"--nfqueue-id=-1", "--mark=7"}},
+	} {
+		_, err := parse(tc.args...)
+		if err == nil {
+			t.Errorf("%v: no error", tc.args)
+			continue
+		}
+		for _, part := range tc.want {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%v: %q does not name %q", tc.args, err, part)
+			}
+		}
+	}
+}
+
+func TestOptionsBecomeTheConfig(t *testing.T) {
+	o, err := parse("--manifests=.", "--hostname-override=Node1", "--nfqueue-id=7", "--nfqueue-count=3", "--mark=0x200",
+		"--fail-open-queue-full", "--feature-gates=SCTP=false", "--logging-format=json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := o.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.NodeName != "node1" || cfg.Queue != 7 || cfg.Queues != 3 || cfg.Mark != 0x200 || cfg.MetricsBindAddress != ":9080" {
+		t.Errorf("got %+v", cfg)
+	}
+	if want := (compile.Features{EndPort: true}); cfg.Features != want {
+		t.Errorf("features %+v, want %+v", cfg.Features, want)
+	}
+	if f := cfg.FailOpen; f.NoAgent || !f.QueueFull || f.UnknownPacket || f.InternalError {
+		t.Errorf("fail open: %+v, want only QueueFull", f)
+	}
+}
+
+// Nothing fails open unless it is asked for.
+func TestDefaultsFailClosed(t *testing.T) {
+	o, err := parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.failOpen.NoAgent || o.failOpen.QueueFull || o.failOpen.UnknownPacket || o.failOpen.InternalError {
+		t.Errorf("fails open by default: %+v", o.failOpen)
+	}
+	if o.features() != compile.AllFeatures() {
+		t.Errorf("features by default: %+v", o.features())
+	}
+	if o.queue != 100 {
+		t.Errorf("queue %d by default, want 100", o.queue)
+	}
+}

@@ -1,0 +1,204 @@
+// Package agent puts the parts together: it builds them, publishes each
+// snapshot in the right order, runs everything until it is told to stop, and
+// serves /metrics, /livez and /readyz.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
+	"sigs.k8s.io/kube-network-policies/pkg/queue"
+	"sigs.k8s.io/kube-network-policies/pkg/steer"
+)
+
+// compileInterval is the least time between two compiles. The first change
+// after a quiet time does not wait.
+const compileInterval = 100 * time.Millisecond
+
+// Config is all that an agent is told.
+type Config struct {
+	// NodeName is the name of the Node whose pods are judged here.
+	NodeName string
+	// Client is where the cluster is read from. Nil reads Manifests instead.
+	Client kubernetes.Interface
+	// Manifests is a directory of Kubernetes objects, used without Client.
+	Manifests string
+	Features  compile.Features
+	// Queue is the number of the first NFQUEUE, Queues how many there are.
+	Queue, Queues uint16
+	// Divert is how the kernel hands packets to the queue.
+	Divert steer.Divert
+	// Mark is the one bit of packet and conntrack marks that is ours.
+	Mark uint32
+	// FailOpen holds the four failure policies.
+	FailOpen FailOpen
+	// LogDenied logs denied packets at a bounded rate.
+	LogDenied bool
+	// MetricsBindAddress is the "host:port" of the HTTP endpoints.
+	MetricsBindAddress string
+}
+
+// FailOpen holds a switch for each way to fail. All false, the default, drops
+// what cannot be judged.
+type FailOpen struct {
+	NoAgent       bool // no agent listens, or it has no snapshot yet
+	QueueFull     bool // the queue or its socket's buffer is full
+	UnknownPacket bool // the packet cannot be parsed, or its pod is not known
+	InternalError bool // judging the packet panicked
+}
+
+// Validate names every field that cannot work.
+func (c Config) Validate() error {
+	var errs []error
+	if c.NodeName == "" {
+		errs = append(errs, errors.New("NodeName is empty"))
+	}
+	if (c.Client == nil) == (c.Manifests == "") {
+		errs = append(errs, errors.New("exactly one of Client and Manifests is needed"))
+	}
+	return errors.Join(errs...)
+}
+
+// agent holds the parts that publish and the HTTP endpoints talk to.
+type agent struct {
+	enforcer *enforce.Enforcer
+	queues   *queue.Queues
+	steerer  *steer.Steerer
+	cache    *policycache.Cache
+	metrics  *metrics
+
+	ready     chan struct{} // closed when packets can be judged
+	published sync.Once     // closes ready
+}
+
+// Run enforces policy until ctx ends and leaves the rules in force. It returns
+// an error when something cannot work at all: a faulty Config, a kernel without
+// NFQUEUE, an address that is taken.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("agent config: %w", err)
+	}
+	logger := klog.FromContext(ctx)
+	caps, err := steer.Probe(ctx)
+	if err != nil {
+		return err
+	}
+	reg := newRegistry()
+	a, err := newAgent(cfg, caps, reg, logger)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", cfg.MetricsBindAddress)
+	if err != nil {
+		return fmt.Errorf("metrics-bind-address %q: %w", cfg.MetricsBindAddress, err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return serve(ctx, listener, a.handler(reg)) })
+	group.Go(func() error { return a.steerer.Run(ctx) })
+	group.Go(func() error { return a.queues.Run(ctx, a.judge, a.ready) })
+	group.Go(func() error { return a.cache.Run(ctx) })
+	logger.Info("Agent started", "node", cfg.NodeName, "manifests", cfg.Manifests, "failOpen", cfg.FailOpen)
+	err = group.Wait()
+	logger.Info("Agent stopped, rules stay in force")
+	return err
+}
+
+func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {
+	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg)}
+	if cfg.FailOpen.NoAgent {
+		a.open() // packets need not wait for a snapshot
+	}
+	a.enforcer = enforce.New(enforce.Config{
+		FailOpen:              cfg.FailOpen.NoAgent,
+		FailOpenUnknownPacket: cfg.FailOpen.UnknownPacket,
+		LogDenied:             cfg.LogDenied,
+		Logger:                klog.LoggerWithName(logger, "enforce"),
+		Registerer:            reg,
+	})
+	var err error
+	if a.steerer, err = steer.New(steer.Config{
+		Queue:         cfg.Queue,
+		Queues:        cfg.Queues,
+		Bypass:        cfg.FailOpen.NoAgent,
+		Mark:          cfg.Mark,
+		Divert:        cfg.Divert,
+		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
+		Registerer:    reg,
+	}, caps); err != nil {
+		return nil, err
+	}
+	if a.queues, err = queue.New(queue.Config{
+		First:           cfg.Queue,
+		Count:           cfg.Queues,
+		FailOpen:        cfg.FailOpen.QueueFull,
+		FailOpenOnPanic: cfg.FailOpen.InternalError,
+		AcceptMark:      cfg.Mark,
+		Registerer:      reg,
+	}); err != nil {
+		return nil, err
+	}
+	source, err := newSource(cfg, reg)
+	if err != nil {
+		return nil, err
+	}
+	a.cache, err = policycache.New(source, policycache.Config{
+		NodeName:    cfg.NodeName,
+		Features:    cfg.Features,
+		MinInterval: compileInterval,
+		Registerer:  reg,
+	}, a.publish)
+	return a, err
+}
+
+// newSource returns where the cluster is read from.
+func newSource(cfg Config, reg prometheus.Registerer) (policycache.Source, error) {
+	if cfg.Client != nil {
+		return policycache.NewAPIServer(cfg.Client), nil
+	}
+	return manifests.New(cfg.Manifests, reg)
+}
+
+// publish puts a snapshot in force. The order matters: the evaluator knows a
+// policy before nftables sends it the first packet of a newly selected pod.
+func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time) {
+	a.enforcer.Swap(s)
+	a.open()
+	a.steerer.Set(steer.Sets{
+		Ingress:       s.Selected(policy.Ingress),
+		Egress:        s.Selected(policy.Egress),
+		Pods:          s.Local(),
+		IngressRanges: s.Ranges(policy.Ingress),
+		EgressRanges:  s.Ranges(policy.Egress),
+		Since:         since,
+	})
+	a.metrics.published(ctx, s)
+}
+
+// open lets packets be judged from now on.
+func (a *agent) open() {
+	a.published.Do(func() { close(a.ready) })
+}
+
+func (a *agent) judge(payload []byte, last bool) queue.Verdict {
+	switch a.enforcer.Judge(payload, last) {
+	case enforce.Accept:
+		return queue.Accept
+	case enforce.Hold:
+		return queue.Hold
+	}
+	return queue.Drop
+}

@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// handler serves the endpoints that Prometheus and the kubelet ask.
+func (a *agent) handler(reg *prometheus.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(reg, promhttp.HandlerFor(reg, promhttp.HandlerOpts{})))
+	mux.Handle("GET /livez", health(a.live))
+	mux.Handle("GET /readyz", health(a.readiness))
+	return mux
+}
+
+// live fails when packets wait and are not answered: then a restart helps.
+func (a *agent) live() error {
+	return a.queues.Live(time.Now())
+}
+
+// readiness fails until the first snapshot is in force, and while rules cannot
+// be written or a queue number is taken. A restart would not help.
+func (a *agent) readiness() error {
+	var errs []error
+	if !a.metrics.hasSnapshot() {
+		errs = append(errs, errors.New("no snapshot of the cluster yet"))
+	}
+	if !a.queues.Bound() {
+		errs = append(errs, errors.New("not all queues are bound"))
+	}
+	if err := a.steerer.Healthy(); err != nil {
+		errs = append(errs, fmt.Errorf("steering: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+func health(check func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if err := check(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	}
+}
+
+// serve answers on l until ctx ends.
+func serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	server := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %v: %w", l.Addr(), err)
+	}
+	return nil
+}

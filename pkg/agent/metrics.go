@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewBuildInfoCollector(),
+	)
+	return reg
+}
+
+// metrics tells of the snapshot that is in force.
+type metrics struct {
+	snapshot atomic.Bool
+	findings *prometheus.GaugeVec
+	addrs    prometheus.Gauge
+
+	told sets.Set[string] // findings that were logged; of publish alone
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "netpol_findings",
+			Help: "Parts of policies that are not honoured as written and fail closed, by reason.",
+		}, []string{"reason"}),
+		addrs: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_endpoints",
+			Help: "Addresses of pods in the snapshot, of all nodes.",
+		}),
+		told: sets.New[string](),
+	}
+	reg.MustRegister(m.findings, m.addrs)
+	return m
+}
+
+func (m *metrics) hasSnapshot() bool { return m.snapshot.Load() }
+
+// published describes s, and logs each finding when it is new.
+func (m *metrics) published(ctx context.Context, s *policy.Snapshot) {
+	m.snapshot.Store(true)
+	m.addrs.Set(float64(s.Len()))
+	logger := klog.FromContext(ctx)
+	m.findings.Reset()
+	now := sets.New[string]()
+	for _, f := range s.Findings() {
+		m.findings.WithLabelValues(f.Reason).Inc()
+		line := f.String()
+		now.Insert(line)
+		if !m.told.Has(line) {
+			logger.Info("Policy is not honoured as written", "kind", f.Policy.Kind, "policy", f.Policy.String(), "field", f.Field, "reason", f.Reason, "message", f.Message)
+		}
+	}
+	m.told = now
+}
