@@ -1,0 +1,71 @@
+package policycache
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// APIServer is the Source of a real cluster. It needs the rights to list and
+// watch namespaces, pods, nodes and networkpolicies.
+type APIServer struct {
+	client kubernetes.Interface
+}
+
+// NewAPIServer returns the Source of the cluster that client talks to.
+func NewAPIServer(client kubernetes.Interface) *APIServer { return &APIServer{client} }
+
+// Namespaces lists and watches all namespaces.
+func (a *APIServer) Namespaces() cache.ListerWatcher {
+	api := a.client.CoreV1().Namespaces()
+	return listWatch(a.client, fields.Everything(), api.List, api.Watch)
+}
+
+// NetworkPolicies lists and watches the policies of all namespaces.
+func (a *APIServer) NetworkPolicies() cache.ListerWatcher {
+	api := a.client.NetworkingV1().NetworkPolicies(metav1.NamespaceAll)
+	return listWatch(a.client, fields.Everything(), api.List, api.Watch)
+}
+
+// Pods lists and watches the pods of all nodes.
+func (a *APIServer) Pods() cache.ListerWatcher {
+	api := a.client.CoreV1().Pods(metav1.NamespaceAll)
+	return listWatch(a.client, fields.Everything(), api.List, api.Watch)
+}
+
+// Node lists and watches the one node of that name, so that the heartbeats of
+// the others go elsewhere.
+func (a *APIServer) Node(name string) cache.ListerWatcher {
+	api := a.client.CoreV1().Nodes()
+	return listWatch(a.client, fields.OneTermEqualSelector(metav1.ObjectNameField, name), api.List, api.Watch)
+}
+
+// Run returns when ctx ends. The server runs by itself.
+func (a *APIServer) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// listWatch joins the two calls of a typed client.
+func listWatch[L runtime.Object](
+	client kubernetes.Interface,
+	selector fields.Selector,
+	list func(context.Context, metav1.ListOptions) (L, error),
+	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) cache.ListerWatcher {
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector.String()
+			return list(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector.String()
+			return follow(ctx, o)
+		},
+	}, client)
+}

@@ -1,0 +1,79 @@
+package policycache
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// failureLogInterval is the least time between two lines of log about a server
+// that goes on failing.
+const failureLogInterval = time.Minute
+
+// reportFailures counts and logs the lists and watches that lw refuses. An
+// informer's own error handler would not do: a server that cannot be reached
+// for a watch is tried again without a word, for hours if need be.
+func reportFailures(lw cache.ListerWatcher, kind string, count prometheus.Counter) cache.ListerWatcher {
+	inner := cache.ToListerWatcherWithContext(lw)
+	f := &failures{kind: kind, count: count}
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := inner.ListWithContext(ctx, o)
+			f.note(ctx, "list", err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := inner.WatchWithContext(ctx, o)
+			if o.SendInitialEvents != nil && apierrors.IsInvalid(err) {
+				return w, err // a server from before streamed lists; it is listed instead
+			}
+			f.note(ctx, "watch", err)
+			return w, err
+		},
+	}, lw)
+}
+
+// failures tells of one kind's lists and watches as they fail and work again.
+type failures struct {
+	kind  string
+	count prometheus.Counter
+
+	mu     sync.Mutex
+	failed int       // since the last success
+	logged time.Time // when failures were last logged, zero since a success
+}
+
+func (f *failures) note(ctx context.Context, verb string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	logger := klog.FromContext(ctx)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case err == nil:
+		if !f.logged.IsZero() {
+			logger.Info("Objects can be read again", "kind", f.kind, "failures", f.failed)
+		}
+		f.failed, f.logged = 0, time.Time{}
+		return
+	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
+		f.count.Inc()
+		logger.V(2).Info("Watch is too old, objects are listed again", "kind", f.kind, "err", err)
+		return
+	}
+	f.count.Inc()
+	f.failed++
+	if f.logged.IsZero() || time.Since(f.logged) >= failureLogInterval {
+		f.logged = time.Now()
+		logger.Error(err, "Objects cannot be read, what is known of them stays in force", "kind", f.kind, "verb", verb, "failures", f.failed)
+	}
+}
