@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -25,6 +26,20 @@ type AgentConfig struct {
 	Manifests string
 	// Args are further flags.
 	Args []string
+}
+
+// agentPackage is the agent's main package.
+const agentPackage = "sigs.k8s.io/kube-network-policies/cmd/kube-network-policies"
+
+// BuildAgent builds the agent of this source tree into dir and returns its path.
+func BuildAgent(ctx context.Context, dir string) (string, error) {
+	binary := filepath.Join(dir, "kube-network-policies")
+	build := exec.CommandContext(ctx, "go", "build", "-o", binary, agentPackage)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the agent: %w: %s", err, output)
+	}
+	return binary, nil
 }
 
 // Agent is an agent's process. It runs as root with CAP_NET_ADMIN and no other

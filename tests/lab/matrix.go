@@ -18,6 +18,12 @@ type Traffic struct {
 	Family Family
 }
 
+// Over returns the same traffic over a family.
+func (t Traffic) Over(family Family) Traffic {
+	t.Family = family
+	return t
+}
+
 // String returns, for example, "TCP 80 over IPv6".
 func (t Traffic) String() string {
 	if t.Proto == ICMP {

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/yaml"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+)
+
+func TestPodsLiveInTheNetworkOfTheirNode(t *testing.T) {
+	pods, err := readPods()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := manifests.ReadFile("manifests/cluster/nodes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefixes := make(map[string][]netip.Prefix)
+	for document := range strings.SplitSeq(string(content), "---\n") {
+		node := &corev1.Node{}
+		if err := yaml.UnmarshalStrict([]byte(document), node); err != nil {
+			t.Fatal(err)
+		}
+		for _, cidr := range node.Spec.PodCIDRs {
+			prefixes[node.Name] = append(prefixes[node.Name], netip.MustParsePrefix(cidr))
+		}
+	}
+	if len(pods) != 9 {
+		t.Errorf("%d pods, want 9", len(pods))
+	}
+	seen := make(map[string]bool)
+	for _, pod := range pods {
+		for _, ip := range pod.Status.PodIPs {
+			if seen[ip.IP] {
+				t.Errorf("%s is the address of two pods", ip.IP)
+			}
+			seen[ip.IP] = true
+			inNode := func(prefix netip.Prefix) bool { return prefix.Contains(netip.MustParseAddr(ip.IP)) }
+			if !slices.ContainsFunc(prefixes[pod.Spec.NodeName], inNode) {
+				t.Errorf("%s/%s: %s is not in a network of %s", pod.Namespace, pod.Name, ip.IP, pod.Spec.NodeName)
+			}
+		}
+	}
+}
+
+func TestStepsApplyAndRemovePoliciesThatExist(t *testing.T) {
+	applied := make(map[string]bool)
+	for _, step := range steps {
+		for _, name := range step.apply {
+			content, err := manifests.ReadFile(policyFile(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			policy := &networkingv1.NetworkPolicy{}
+			if err := yaml.UnmarshalStrict(content, policy); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if policy.Name != name {
+				t.Errorf("%s holds the policy %s", policyFile(name), policy.Name)
+			}
+			applied[name] = true
+		}
+		for _, name := range step.remove {
+			if !applied[name] {
+				t.Errorf("%q removes %s, which is not applied", step.title, name)
+			}
+			delete(applied, name)
+		}
+	}
+	if len(applied) != 0 {
+		t.Errorf("at the end %v are left", applied)
+	}
+}
+
+// TestDemo runs the whole demo.
+func TestDemo(t *testing.T) {
+	if err := lab.Check(); errors.Is(err, errors.ErrUnsupported) && os.Getenv("NETNS_REQUIRED") == "" {
+		t.Skip(err)
+	}
+	binary, err := lab.BuildAgent(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := run(t.Context(), &out, binary); err != nil {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}

@@ -1,0 +1,128 @@
+// The demo shows the agent at work on one machine, without a cluster: two nodes
+// and nine pods as network namespaces, real TCP and UDP connections, and a truth
+// table for each change of the policies. Its exit status is 1 when anything was
+// not as expected.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+)
+
+// Bounds of the demo.
+const (
+	startTimeout = 20 * time.Second // for an agent to be ready
+	stepTimeout  = 10 * time.Second // for a change to be in force everywhere
+)
+
+// errDiffers says that a table was not as expected. The table has been shown.
+var errDiffers = errors.New("not as expected")
+
+func main() {
+	agent := flag.String("agent", "bin/kube-network-policies", "path of the agent to run")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Stdout, *agent)
+	interrupted := ctx.Err() != nil
+	stop()
+	switch {
+	case interrupted:
+		fmt.Println("\nInterrupted. Nothing is left behind.")
+		os.Exit(130)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+// run builds the cluster, shows every step on out, and takes the cluster down.
+func run(ctx context.Context, out io.Writer, binary string) error {
+	started := time.Now()
+	if err := lab.Check(); err != nil {
+		return err
+	}
+	folder, err := os.MkdirTemp("", "kube-network-policies-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder)
+	watched, err := lab.NewManifests(folder)
+	if err != nil {
+		return err
+	}
+	if err := copyCluster(watched); err != nil {
+		return err
+	}
+	cluster, err := lab.New(ctx, lab.Config{Nodes: 2})
+	if err != nil {
+		return err
+	}
+	defer cluster.Close()
+	pods, err := startPods(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	agents, err := startAgents(ctx, cluster, binary, watched)
+	if err != nil {
+		return err
+	}
+	s := show{out: out, symbols: symbols(), pods: pods, watched: watched}
+	s.intro(cluster, time.Since(started))
+	if err := s.steps(ctx); err != nil {
+		if errors.Is(err, errDiffers) {
+			for i, agent := range agents {
+				fmt.Fprintf(out, "\nThe agent on %s says:\n%s", cluster.Nodes[i].Name, agent.Log())
+			}
+		}
+		return err
+	}
+	fmt.Fprintf(out, "%s All %d probes were as expected, in %.1f s.\n", s.symbols.Reaches, s.probes, time.Since(started).Seconds())
+	return nil
+}
+
+// startPods gives the pods of the manifests a network and servers.
+func startPods(ctx context.Context, cluster *lab.Lab) ([]*lab.Pod, error) {
+	objects, err := readPods()
+	if err != nil {
+		return nil, err
+	}
+	pods, err := cluster.AddPods(ctx, objects...)
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		if err := pod.Serve(ports...); err != nil {
+			return nil, err
+		}
+	}
+	return pods, nil
+}
+
+// startAgents starts an agent on every node and waits until all are ready.
+func startAgents(ctx context.Context, cluster *lab.Lab, binary string, watched lab.Manifests) ([]*lab.Agent, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	var agents []*lab.Agent
+	for _, node := range cluster.Nodes {
+		agent, err := node.StartAgent(lab.AgentConfig{Binary: binary, Manifests: watched.Dir()})
+		if err != nil {
+			return nil, err
+		}
+		agents = append(agents, agent)
+	}
+	for _, agent := range agents {
+		if err := agent.WaitReady(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return agents, nil
+}
