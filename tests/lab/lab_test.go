@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"net/netip"
@@ -206,5 +207,43 @@ func TestAnAgentThatEndsIsNotWaitedFor(t *testing.T) {
 	}
 	if got := agent.ExitCode(); got != 1 {
 		t.Errorf("exit status %d, want 1", got)
+	}
+}
+
+func TestRawPacketsAreCapturedWhereTheyArrive(t *testing.T) {
+	_, pods := newLab(t, 2)
+	from, to := pods[0], pods[1]
+	for _, family := range []Family{IPv4, IPv6} {
+		length := map[Family]int{IPv4: 26, IPv6: 46}[family] // else it is an ICMP error about the packet
+		marked := func(packet []byte) bool { return len(packet) == length && bytes.HasSuffix(packet, []byte("marked")) }
+		captures := make(map[*Pod]*Capture)
+		for _, pod := range pods {
+			capture, err := pod.Capture(marked)
+			if err != nil {
+				t.Fatal(err)
+			}
+			captures[pod] = capture
+		}
+		packet := make([]byte, 20, 64)
+		packet[0], packet[8], packet[9] = 4<<4|5, 64, 253 // 253: for experiments
+		copy(packet[12:], from.Addr(family).AsSlice())
+		copy(packet[16:], to.Addr(family).AsSlice())
+		if family == IPv6 {
+			packet = make([]byte, 40, 64)
+			packet[0], packet[5], packet[6], packet[7] = 6<<4, 6, 253, 64
+			copy(packet[8:], from.Addr(family).AsSlice())
+			copy(packet[24:], to.Addr(family).AsSlice())
+		}
+		if err := from.SendIP(append(packet, "marked"...)); err != nil {
+			t.Fatal(err)
+		}
+		if err := Poll(t.Context(), func() (bool, error) { return captures[to].Count() == 1, nil }); err != nil {
+			t.Errorf("%s: %d packets arrived, want 1", family, captures[to].Count())
+		}
+		for pod, capture := range captures {
+			if pod != to && capture.Count() != 0 {
+				t.Errorf("%s: %d packets arrived at %s", family, capture.Count(), pod.Name)
+			}
+		}
 	}
 }
