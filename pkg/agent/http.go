@@ -15,7 +15,7 @@ import (
 // handler serves the endpoints that Prometheus and the kubelet ask.
 func (a *agent) handler(reg *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(reg, promhttp.HandlerFor(reg, promhttp.HandlerOpts{})))
+	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(reg, promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, Registry: reg})))
 	mux.Handle("GET /livez", health(a.live))
 	mux.Handle("GET /readyz", health(a.readiness))
 	return mux
