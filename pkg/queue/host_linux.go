@@ -9,15 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is the kernel of this machine.
-type host struct{}
+// Host is the kernel of this machine, in the network namespace of the calling
+// thread.
+type Host struct{}
 
 // Stats implements Kernel.
-func (host) Stats() ([]Stat, error) { return readStats(statsPath) }
+func (Host) Stats() ([]Stat, error) { return readStats(statsPath) }
 
-// Bind implements Kernel. The library opens, configures and binds; then the
-// socket is ours alone.
-func (host) Bind(ctx context.Context, number uint16, cfg Config) (Socket, error) {
+// Bind implements Kernel and needs CAP_NET_ADMIN. The library opens, configures
+// and binds; then the socket is ours alone.
+func (Host) Bind(ctx context.Context, number uint16, cfg Config) (Socket, error) {
 	nfq, err := nfqueue.Open(&nfqueue.Config{
 		NfQueue:     number,
 		MaxQueueLen: cfg.MaxLen,
@@ -31,10 +32,16 @@ func (host) Bind(ctx context.Context, number uint16, cfg Config) (Socket, error)
 		return nil, fmt.Errorf("open queue %d: %w", number, err)
 	}
 	s := newSocket(nfq)
-	if err := s.bind(ctx, number, cfg.ReceiveBuffer); err != nil {
-		return nil, errors.Join(fmt.Errorf("bind queue %d: %w", number, err), s.Close())
+	err = s.bind(ctx, number, cfg.ReceiveBuffer)
+	switch {
+	case errors.Is(err, ErrTaken):
+		err = fmt.Errorf("queue %d is %w", number, err)
+	case err != nil:
+		err = fmt.Errorf("bind queue %d: %w", number, err)
+	default:
+		return s, nil
 	}
-	return s, nil
+	return nil, errors.Join(err, s.Close())
 }
 
 func flags(cfg Config) uint32 {

@@ -30,9 +30,9 @@ func inNetNS(t *testing.T) bool {
 	}
 	runtime.LockOSThread() // the child is to die with this thread
 	defer runtime.UnlockOSThread()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=110s")
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=50s")
 	cmd.Env = append(os.Environ(), marker+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
@@ -78,36 +78,50 @@ func queueUDP(t testing.TB, port int, numbers string) {
 	command(t, "iptables-nft", "-A", "OUTPUT", "-p", "udp", "--dport", fmt.Sprint(port), "-j", "NFQUEUE", option, numbers)
 }
 
-// receiver listens on a UDP port of its own choice, with a big buffer.
+// receiver listens on a UDP port of its own choice, on all addresses.
 func receiver(t testing.TB) (conn *net.UDPConn, port int) {
 	t.Helper()
-	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	conn, err := net.ListenUDP("udp4", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
+	setBuffer(t, conn, syscall.SO_RCVBUFFORCE)
+	return conn, conn.LocalAddr().(*net.UDPAddr).Port
+}
+
+// sender returns a socket that sends to the port.
+func sender(t testing.TB, port int) *net.UDPConn {
+	t.Helper()
+	return senderTo(t, "127.0.0.1", port)
+}
+
+func senderTo(t testing.TB, addr string, port int) *net.UDPConn {
+	t.Helper()
+	conn, err := net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.ParseIP(addr), Port: port})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	// A packet that waits in a queue is charged to its sender, who would have
+	// to wait for the verdicts.
+	setBuffer(t, conn, syscall.SO_SNDBUFFORCE)
+	return conn
+}
+
+// setBuffer makes a buffer so big that no test fills it.
+func setBuffer(t testing.TB, conn *net.UDPConn, option int) {
+	t.Helper()
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
 	raw.Control(func(fd uintptr) {
-		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, 64<<20)
+		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, option, 256<<20)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return conn, conn.LocalAddr().(*net.UDPAddr).Port
-}
-
-// sender returns a socket that sends to the port, from a port of its own.
-func sender(t testing.TB, port int) *net.UDPConn {
-	t.Helper()
-	conn, err := net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return conn
 }
 
 // send sends n datagrams.

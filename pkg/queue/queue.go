@@ -84,8 +84,7 @@ type Config struct {
 	AcceptMark uint32
 	// Registerer receives the metrics of the package.
 	Registerer prometheus.Registerer
-	// Kernel is where the queues are. Nil means this machine's kernel, in the
-	// network namespace of the process.
+	// Kernel is where the queues are. Nil means Host.
 	Kernel Kernel
 }
 
@@ -121,7 +120,7 @@ func (c Config) withDefaults() Config {
 		c.ReceiveBuffer = DefaultReceiveBuffer
 	}
 	if c.Kernel == nil {
-		c.Kernel = host{}
+		c.Kernel = Host{}
 	}
 	return c
 }

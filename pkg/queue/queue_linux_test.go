@@ -1,10 +1,37 @@
 package queue_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kube-network-policies/pkg/queue"
 )
+
+func (r *run) awaitBound() {
+	r.t.Helper()
+	eventually(r.t, "the queues are bound", func() bool {
+		select {
+		case <-r.done:
+			r.t.Fatalf("Run returned %v", r.err)
+		default:
+		}
+		return r.Bound()
+	})
+}
+
+func (r *run) awaitEmpty(label string) {
+	r.t.Helper()
+	eventually(r.t, "nothing waits", func() bool { return r.metric("nfqueue_queue_total", label) == 0 })
+}
 
 func TestKernelAccountsForEveryPacketOfAFlood(t *testing.T) {
 	if !inNetNS(t) {
@@ -17,17 +44,246 @@ func TestKernelAccountsForEveryPacketOfAFlood(t *testing.T) {
 
 	const packets = 30000
 	send(t, sender(t, port), packets)
-	eventually(t, "nothing waits", func() bool { return r.metric("nfqueue_queue_total", "100") == 0 })
+	r.awaitEmpty("100")
 	dropped := r.metric("nfqueue_queue_dropped", "100") + r.metric("nfqueue_user_dropped", "100")
 	answered := r.metric("netpol_queue_verdicts_total", "drop")
 	if answered+dropped != packets || answered == 0 {
 		t.Errorf("%v answered and %v dropped by the kernel, want %d together", answered, dropped, packets)
 	}
 	t.Logf("%v answered, %v dropped by the kernel", answered, dropped)
+	r.wantMetric("netpol_queue_verdict_errors_total", "gone", 0)
+	r.wantMetric("netpol_queue_verdict_errors_total", "refused", 0)
+	r.wantMetric("netpol_queue_malformed_messages_total", "", 0)
 	received(t, conn, 0)
 }
 
-func (r *run) awaitBound() {
-	r.t.Helper()
-	eventually(r.t, "the queues are bound", r.Bound)
+func TestKernelKeepsABurstUntilReady(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	conn, port := receiver(t)
+	queueUDP(t, port, "100")
+	ready := make(chan struct{})
+	r := startGated(t, queue.Config{First: 100, Count: 1}, always(queue.Accept), ready)
+	r.awaitBound()
+
+	const burst = 8192
+	send(t, sender(t, port), burst)
+	r.wantMetric("nfqueue_queue_total", "100", burst)
+	close(ready)
+	received(t, conn, burst)
+	r.wantMetric("nfqueue_queue_dropped", "100", 0)
+	r.wantMetric("nfqueue_user_dropped", "100", 0)
+}
+
+func TestKernelSharesPacketsAmongQueues(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	conn, port := receiver(t)
+	queueUDP(t, port, "100:103")
+	r := start(t, queue.Config{First: 100, Count: 4}, always(queue.Accept))
+	r.awaitBound()
+	// The kernel chooses by the addresses, so the ports would not help.
+	const addresses, each = 64, 20
+	for i := range addresses {
+		send(t, senderTo(t, fmt.Sprintf("127.0.1.%d", i), port), each)
+	}
+	received(t, conn, addresses*each)
+	for number := 100; number < 104; number++ {
+		if got := r.metric("nfqueue_packet_id", strconv.Itoa(number)); got == 0 || int(got)%each != 0 {
+			t.Errorf("queue %d had %v packets, want some whole pairs of addresses", number, got)
+		}
+	}
+	r.wantMetric("netpol_queue_verdicts_total", "accept", addresses*each)
+}
+
+func TestKernelNumberIsTakenOverWhenItIsFree(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	conn, port := receiver(t)
+	queueUDP(t, port, "100")
+	old := start(t, queue.Config{First: 100, Count: 1}, always(queue.Drop))
+	old.awaitBound()
+	client := sender(t, port)
+
+	// A socket of its own is as good as a process of its own to the kernel.
+	next := start(t, queue.Config{First: 100, Count: 2}, always(queue.Accept))
+	eventually(t, "the free number is bound", func() bool { return next.metric("netpol_queue_bound", "101") == 1 })
+	send(t, client, 10)
+	eventually(t, "the old one has answered", func() bool { return old.metric("netpol_queue_verdicts_total", "drop") == 10 })
+	if next.Bound() {
+		t.Error("bound while the number is taken")
+	}
+	if err := old.stop(); err != nil {
+		t.Errorf("old Run returned %v", err)
+	}
+	next.awaitBound()
+	send(t, client, 10)
+	received(t, conn, 10)
+}
+
+func TestKernelSaysWhyItDoesNotBind(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	r := start(t, queue.Config{First: 100, Count: 1}, always(queue.Drop))
+	r.awaitBound()
+	cfg := queue.Config{First: 100, Count: 1, Registerer: prometheus.NewRegistry()}
+	_, err := queue.Host{}.Bind(context.Background(), 100, cfg)
+	if !errors.Is(err, queue.ErrTaken) || err.Error() != "queue 100 is taken by another process" {
+		t.Errorf("taken number: %v, want ErrTaken about queue 100", err)
+	}
+
+	// This thread ends with the test and takes its lack of rights with it.
+	runtime.LockOSThread()
+	dropNetAdmin(t)
+	for _, number := range []uint16{100, 101} {
+		_, err = queue.Host{}.Bind(context.Background(), number, cfg)
+		if !errors.Is(err, unix.EPERM) || errors.Is(err, queue.ErrTaken) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+			t.Errorf("without CAP_NET_ADMIN: %v, want EPERM that names it", err)
+		}
+	}
+}
+
+func dropNetAdmin(t *testing.T) {
+	t.Helper()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		t.Fatal(err)
+	}
+	data[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+	if err := unix.Capset(&header, &data[0]); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKernelQueueBindsWhilePacketsFlood(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	_, port := receiver(t)
+	queueUDP(t, port, "100:101")
+	var stop atomic.Bool
+	flooded := make(chan struct{})
+	go func() {
+		defer close(flooded)
+		for conn := sender(t, port); !stop.Load(); {
+			conn.Write([]byte("flood"))
+		}
+	}()
+	for range 20 { // restarts
+		r := start(t, queue.Config{First: 100, Count: 2}, always(queue.Drop))
+		r.awaitBound()
+		eventually(t, "packets are answered", func() bool { return r.metric("netpol_queue_verdicts_total", "drop") > 1000 })
+		if err := r.stop(); err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		if answered := r.metric("netpol_queue_verdict_errors_total", "gone"); answered != 0 {
+			t.Errorf("%v verdicts too late", answered)
+		}
+	}
+	stop.Store(true)
+	<-flooded
+}
+
+func TestKernelPacketsSurviveAPanic(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	conn, port := receiver(t)
+	queueUDP(t, port, "100")
+	var judged atomic.Int32
+	r := start(t, queue.Config{First: 100, Count: 1}, func([]byte, bool) queue.Verdict {
+		if judged.Add(1)%10 == 0 {
+			panic("tenth")
+		}
+		return queue.Accept
+	})
+	r.awaitBound()
+	send(t, sender(t, port), 1000)
+	received(t, conn, 900)
+	r.wantMetric("netpol_queue_panics_total", "", 100)
+	r.wantMetric("nfqueue_queue_total", "100", 0)
+}
+
+func TestKernelPacketsAreAnsweredAtTheEnd(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	conn, port := receiver(t)
+	queueUDP(t, port, "100")
+	answer := make(chan struct{})
+	r := start(t, queue.Config{First: 100, Count: 1}, func([]byte, bool) queue.Verdict {
+		<-answer
+		return queue.Accept
+	})
+	r.awaitBound()
+	const packets = 5000
+	send(t, sender(t, port), packets)
+	r.cancel()
+	close(answer)
+	if err := r.stop(); err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+	received(t, conn, packets)
+}
+
+func TestKernelReceiveBufferOverflows(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	conn, port := receiver(t)
+	queueUDP(t, port, "100")
+	ready := make(chan struct{})
+	r := startGated(t, queue.Config{First: 100, Count: 1, ReceiveBuffer: 1 << 16}, always(queue.Accept), ready)
+	r.awaitBound()
+	const packets = 1000
+	client := sender(t, port)
+	send(t, client, packets)
+	lost := r.metric("nfqueue_user_dropped", "100")
+	t.Logf("%v of %d packets found the buffer full", lost, packets)
+	if lost == 0 {
+		t.Error("the buffer did not overflow")
+	}
+	close(ready)
+	received(t, conn, packets-int(lost))
+	if r.metric("netpol_queue_enobufs_total", "") == 0 {
+		t.Error("ENOBUFS was not counted")
+	}
+	send(t, client, 10)
+	received(t, conn, 10)
+}
+
+func TestKernelAcceptsWhatFindsTheQueueFullIfToldSo(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	conn, port := receiver(t)
+	queueUDP(t, port, "100:101")
+	r := startGated(t, queue.Config{First: 100, Count: 2, MaxLen: 10, FailOpen: true}, always(queue.Drop), nil)
+	r.awaitBound()
+	send(t, sender(t, port), 100)
+	received(t, conn, 90)
+	if err := r.stop(); err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+	received(t, conn, 0) // what waited is dropped
+}
+
+func TestKernelMarksAcceptedPackets(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	conn, port := receiver(t)
+	command(t, "iptables-nft", "-t", "mangle", "-A", "OUTPUT", "-j", "MARK", "--set-mark", "0x4000")
+	queueUDP(t, port, "100")
+	// Behind the queue only the packet with both marks may pass.
+	command(t, "iptables-nft", "-t", "mangle", "-A", "POSTROUTING", "-m", "mark", "!", "--mark", "0x4100", "-j", "DROP")
+	r := start(t, queue.Config{First: 100, Count: 1, AcceptMark: 0x100}, always(queue.Accept))
+	r.awaitBound()
+	send(t, sender(t, port), 10)
+	received(t, conn, 10)
 }

@@ -131,7 +131,7 @@ func (s *socket) Receive(ms []Message, deadline time.Time) (int, error) {
 // Interrupt implements Socket.
 func (s *socket) Interrupt() {
 	s.interrupted.Store(true)
-	s.nfq.Con.SetReadDeadline(past) // fails on a closed socket only, which nobody reads
+	_ = s.nfq.Con.SetReadDeadline(past) // fails on a closed socket only, which nobody reads
 }
 
 // Send implements Socket. The kernel takes all messages of a write, and tells

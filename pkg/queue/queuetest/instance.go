@@ -159,6 +159,8 @@ func (q *instance) request(m request) {
 		errno = q.verdict(*m.verdict)
 	case m.params != nil:
 		q.stat.CopyMode, q.stat.CopyRange = m.params.mode, m.params.copyRange
+		close(q.kernel.changed)
+		q.kernel.changed = make(chan struct{})
 	default:
 		errno = unix.EINVAL
 	}

@@ -22,10 +22,32 @@ type Kernel struct {
 	mu       sync.Mutex
 	queues   map[uint16]*instance // those bound
 	lastPort uint32
+	changed  chan struct{} // closed, and made anew, when a copy mode changes
 }
 
 // New returns a Kernel without queues.
-func New() *Kernel { return &Kernel{queues: map[uint16]*instance{}} }
+func New() *Kernel {
+	return &Kernel{queues: map[uint16]*instance{}, changed: make(chan struct{})}
+}
+
+// AwaitListener waits until packets sent to the queue number reach somebody, or
+// ctx ends.
+func (k *Kernel) AwaitListener(ctx context.Context, number uint16) error {
+	for {
+		k.mu.Lock()
+		q, changed := k.queues[number], k.changed
+		listening := q != nil && q.stat.CopyMode != copyNone
+		k.mu.Unlock()
+		if listening {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("await listener of queue %d: %w", number, context.Cause(ctx))
+		case <-changed:
+		}
+	}
+}
 
 // Packet is a packet on its way into a queue.
 type Packet struct {
@@ -106,7 +128,7 @@ func (k *Kernel) bind(number uint16, cfg queue.Config) (*instance, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.queues[number] != nil {
-		return nil, fmt.Errorf("bind queue %d: %w", number, queue.ErrTaken)
+		return nil, fmt.Errorf("queue %d is %w", number, queue.ErrTaken)
 	}
 	k.lastPort++
 	q := &instance{
