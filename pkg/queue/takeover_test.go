@@ -1,9 +1,15 @@
 package queue_test
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 
 	"sigs.k8s.io/kube-network-policies/pkg/queue"
 	"sigs.k8s.io/kube-network-policies/pkg/queue/queuetest"
@@ -158,5 +164,27 @@ func TestLive(t *testing.T) {
 		live(true, "one is answered, and another waits for 9 s")
 		close(answer)
 		live(true, "all are answered")
+	})
+}
+
+func TestATakenNumberIsLoggedOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		defer k.Take(100)()
+		cfg := on(k)
+		cfg.Registerer = prometheus.NewRegistry()
+		q, err := queue.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), time.Minute)
+		defer cancel()
+		if err := q.Run(ctx, always(queue.Accept), open()); err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		log := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if got := strings.Count(log, "queue 100 is taken by another process"); got != 1 {
+			t.Errorf("logged %d times, want once:\n%s", got, log)
+		}
 	})
 }

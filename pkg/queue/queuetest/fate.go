@@ -23,7 +23,6 @@ type Fate struct {
 	done chan struct{}
 
 	mu      sync.Mutex
-	id      uint32
 	mark    uint32
 	outcome Outcome
 }
@@ -41,24 +40,11 @@ func (f *Fate) Outcome() Outcome {
 	return f.outcome
 }
 
-// ID returns the packet id, zero if the packet was never numbered.
-func (f *Fate) ID() uint32 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.id
-}
-
 // Mark returns the mark of the packet, as the verdict left it.
 func (f *Fate) Mark() uint32 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mark
-}
-
-func (f *Fate) number(id uint32) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.id = id
 }
 
 func (f *Fate) setMark(mark uint32) {

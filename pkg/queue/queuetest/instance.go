@@ -45,7 +45,6 @@ func (q *instance) enqueue(p Packet, f *Fate) {
 		f.end(QueueFull)
 	default:
 		q.stat.PacketID++
-		f.number(q.stat.PacketID)
 		if q.deliver(encodePacket(q.stat, p)) {
 			q.waiting[q.stat.PacketID] = f
 			return

@@ -156,13 +156,3 @@ func (k *Kernel) Stats() ([]queue.Stat, error) {
 	slices.SortFunc(stats, func(a, b queue.Stat) int { return cmp.Compare(a.Number, b.Number) })
 	return stats, nil
 }
-
-// Stat returns what the kernel tells about one queue, and whether it is bound.
-func (k *Kernel) Stat(number uint16) (queue.Stat, bool) {
-	stats, _ := k.Stats()
-	i, ok := slices.BinarySearchFunc(stats, number, func(s queue.Stat, n uint16) int { return cmp.Compare(s.Number, n) })
-	if !ok {
-		return queue.Stat{}, false
-	}
-	return stats[i], true
-}
