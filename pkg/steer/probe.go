@@ -76,17 +76,12 @@ func probeQueue(ctx context.Context, nft knftables.Interface) error {
 // probeXTables adds and removes a rule in one batch, because nft cannot write
 // an xtables target and thus cannot check one.
 func probeXTables() error {
-	conn, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("probe the NFQUEUE target: %w", err)
+	// The kernel loads the target's module by a name that it knows for ip and
+	// not for inet. The answer is that for inet.
+	var err error
+	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyINet} {
+		err = tryXTables(family)
 	}
-	table := &nftables.Table{Name: probeTable, Family: nftables.TableFamilyINet}
-	chain := &nftables.Chain{Name: "probe", Table: table}
-	conn.AddTable(table)
-	conn.AddChain(chain)
-	conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: nfqueueTarget(0, 1, false)})
-	conn.DelTable(table)
-	err = conn.Flush()
 	switch {
 	case err == nil:
 		return nil
@@ -94,6 +89,20 @@ func probeXTables() error {
 		return fmt.Errorf("%w: the kernel has no NFQUEUE target for nftables (CONFIG_NFT_COMPAT, CONFIG_NETFILTER_XT_TARGET_NFQUEUE)", errors.ErrUnsupported)
 	}
 	return fmt.Errorf("probe the NFQUEUE target: %w", err)
+}
+
+func tryXTables(family nftables.TableFamily) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	table := &nftables.Table{Name: probeTable, Family: family}
+	chain := &nftables.Chain{Name: "probe", Table: table}
+	conn.AddTable(table)
+	conn.AddChain(chain)
+	conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: nfqueueTarget(0, 1, false)})
+	conn.DelTable(table)
+	return conn.Flush()
 }
 
 // probeSCTPConntrack looks into dir, where connection tracking has its sysctls.

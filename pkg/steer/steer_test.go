@@ -284,9 +284,10 @@ func TestTamperedTableIsRestoredWithinTheVerifyInterval(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, fake := newFake(t, nil)
 				ctx, cancel := context.WithCancel(testContext(t))
-				defer cancel()
+				done := make(chan error, 1)
+				defer func() { cancel(); <-done }()
 				s.Set(sets)
-				go s.Run(ctx)
+				go func() { done <- s.Run(ctx) }()
 				synctest.Wait()
 				want := fake.Dump()
 

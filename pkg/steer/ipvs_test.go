@@ -1,0 +1,66 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// needIPVS skips a test where there is no IPVS; NETNS_REQUIRED does not forbid
+// that, because many kernels are built without it.
+func needIPVS(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("ipvsadm"); err != nil {
+		t.Skip(err)
+	}
+	if err := shell("ipvsadm -l"); err != nil {
+		t.Skip("the kernel has no IPVS:", err)
+	}
+}
+
+// TestIPVSServiceIsAskedAboutOnceBehindItsDNAT builds what kube-proxy builds in
+// its IPVS mode: the Service's address is local, and IPVS sends the packet out
+// again from there, past the forward hook.
+func TestIPVSServiceIsAskedAboutOnceBehindItsDNAT(t *testing.T) {
+	needKernel(t)
+	needIPVS(t)
+	if err := os.WriteFile("/proc/sys/net/ipv4/vs/conntrack", []byte("1"), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	bothFamilies(t, func(t *testing.T, ipv6 bool) {
+		n := newNode(t)
+		s := newReal(t, nil)
+		mustSync(t, s, isolated(n.b))
+		const port = 4009
+		vip, prefix := netip.MustParseAddr("10.96.0.2"), 32
+		if ipv6 {
+			vip, prefix = netip.MustParseAddr("fd00:10:96::2"), 128
+		}
+		service, backend := netip.AddrPortFrom(vip, 53), netip.AddrPortFrom(n.b.addr(ipv6), port)
+		mustShell(t, fmt.Sprintf(`set -e
+ip link add kube-ipvs0 type dummy
+ip addr add %v/%d dev kube-ipvs0
+ipvsadm -A -u %v -s rr
+ipvsadm -a -u %[3]v -r %v -m`, vip, prefix, service, backend))
+		t.Cleanup(func() { mustShell(t, "ipvsadm -C; ip link del kube-ipvs0") })
+
+		l := listen(t)
+		in := n.b.receive(t, ipv6, port)
+		client := n.a.send(t, service)
+		say(t, client, "query")
+		a := l.next(t)
+		if src, dst := addrs(a); src != n.a.addr(ipv6) || dst != n.b.addr(ipv6) {
+			t.Errorf("asked about %v → %v, want %v → %v", src, dst, n.a.addr(ipv6), n.b.addr(ipv6))
+		}
+		l.accept(t, a)
+		hear(t, in)
+		say(t, client, "one way, again")
+		hear(t, in)
+		if got := counterValue(t, s); got != 1 {
+			t.Errorf("steered %d packets, want 1", got)
+		}
+	})
+}

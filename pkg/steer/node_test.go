@@ -1,0 +1,253 @@
+package steer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/florianl/go-nfqueue/v2"
+	"golang.org/x/sys/unix"
+)
+
+// node is this process's network namespace with two pods, each in one of its
+// own, and a host outside.
+type node struct{ a, b, outside *place }
+
+// place is a network namespace with one address of each family.
+type place struct {
+	name   string
+	v4, v6 netip.Addr
+}
+
+// addr is p's address of a family.
+func (p *place) addr(ipv6 bool) netip.Addr {
+	if ipv6 {
+		return p.v6
+	}
+	return p.v4
+}
+
+var theNode = sync.OnceValues(func() (*node, error) {
+	n := &node{
+		a:       &place{"steer-a", netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00:10:244:1::2")},
+		b:       &place{"steer-b", netip.MustParseAddr("10.244.2.2"), netip.MustParseAddr("fd00:10:244:2::2")},
+		outside: &place{"steer-outside", netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")},
+	}
+	script := `set -e
+echo 1 >/proc/sys/net/ipv4/ip_forward
+echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
+`
+	for _, p := range []*place{n.a, n.b, n.outside} {
+		gw4, gw6 := p.v4.Prev(), p.v6.Prev()
+		script += strings.NewReplacer("NS", p.name, "GW4", gw4.String(), "GW6", gw6.String(),
+			"IP4", p.v4.String(), "IP6", p.v6.String()).Replace(`
+ip netns add NS
+ip link add NS type veth peer name eth0 netns NS
+ip addr add GW4/24 dev NS
+ip addr add GW6/64 dev NS nodad
+ip link set NS up
+ip -n NS link set lo up
+ip -n NS addr add IP4/24 dev eth0
+ip -n NS addr add IP6/64 dev eth0 nodad
+ip -n NS link set eth0 up
+ip -n NS route add default via GW4
+ip -n NS -6 route add default via GW6
+`)
+	}
+	return n, shell(script)
+})
+
+// newNode returns the node, once packets can pass, without our table.
+func newNode(t *testing.T) *node {
+	t.Helper()
+	needKernel(t)
+	n, err := theNode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	removeTables := func() {
+		if err := shell("nft flush ruleset"); err != nil {
+			t.Error(err)
+		}
+	}
+	removeTables()
+	t.Cleanup(removeTables)
+	return n
+}
+
+func shell(script string) error {
+	out, err := exec.Command("bash", "-c", script).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// mustShell is for what a test adds to the node.
+func mustShell(t *testing.T, script string) {
+	t.Helper()
+	if err := shell(script); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// in runs f with p's network namespace; sockets that f opens stay in it.
+func (p *place) in(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
+		ns, err := os.Open("/run/netns/" + p.name)
+		if err == nil {
+			defer ns.Close()
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		}
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// receive returns a socket in p that listens on port.
+func (p *place) receive(t *testing.T, ipv6 bool, port uint16) *net.UDPConn {
+	t.Helper()
+	var conn *net.UDPConn
+	if err := p.in(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.addr(ipv6), port)))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// send returns a socket in p that sends to dst; a nil p is the node.
+func (p *place) send(t *testing.T, dst netip.AddrPort) net.Conn {
+	t.Helper()
+	var conn net.Conn
+	dial := func() (err error) {
+		conn, err = net.Dial("udp", dst.String())
+		return err
+	}
+	var err error
+	if p == nil {
+		err = dial()
+	} else {
+		err = p.in(dial)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// say sends a datagram.
+func say(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	if _, err := conn.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// patience bounds how long anything in these tests takes, in an emulated
+// machine too.
+const patience = 20 * time.Second
+
+// hear returns the next datagram and its source.
+func hear(t *testing.T, conn *net.UDPConn) (string, netip.Addr) {
+	t.Helper()
+	buf := make([]byte, 100)
+	conn.SetReadDeadline(time.Now().Add(patience))
+	n, src, err := conn.ReadFromUDPAddrPort(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buf[:n]), src.Addr().Unmap()
+}
+
+// listener holds what comes to a queue until the test answers.
+type listener struct {
+	nfq     *nfqueue.Nfqueue
+	packets chan nfqueue.Attribute
+}
+
+// listen opens queue number 100.
+func listen(t *testing.T) *listener {
+	t.Helper()
+	nfq, err := nfqueue.Open(&nfqueue.Config{
+		NfQueue: 100, MaxQueueLen: 1000, MaxPacketLen: 128, Copymode: nfqueue.NfQnlCopyPacket,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &listener{nfq: nfq, packets: make(chan nfqueue.Attribute, 1000)}
+	ctx, cancel := context.WithCancel(context.Background())
+	err = nfq.RegisterWithErrorFunc(ctx, func(a nfqueue.Attribute) int {
+		l.packets <- a
+		return 0
+	}, func(err error) int {
+		if ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("queue: %v", err)
+		}
+		return 0
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := nfq.Close(); err != nil {
+			t.Errorf("close the queue: %v", err)
+		}
+	})
+	return l
+}
+
+// next returns the next held packet.
+func (l *listener) next(t *testing.T) nfqueue.Attribute {
+	t.Helper()
+	select {
+	case a := <-l.packets:
+		return a
+	case <-time.After(patience):
+		t.Fatal("no packet came to the queue")
+		panic("not reached")
+	}
+}
+
+// accept answers as the agent does: our bit is set, others stay.
+func (l *listener) accept(t *testing.T, a nfqueue.Attribute) {
+	t.Helper()
+	mark := DefaultMark
+	if a.Mark != nil {
+		mark |= *a.Mark
+	}
+	if err := l.nfq.SetVerdictWithMark(*a.PacketID, nfqueue.NfAccept, int(mark)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addrs reads source and destination of a held packet.
+func addrs(a nfqueue.Attribute) (src, dst netip.Addr) {
+	p := *a.Payload
+	if p[0]>>4 == 4 {
+		src, _ = netip.AddrFromSlice(p[12:16])
+		dst, _ = netip.AddrFromSlice(p[16:20])
+		return src, dst
+	}
+	src, _ = netip.AddrFromSlice(p[8:24])
+	dst, _ = netip.AddrFromSlice(p[24:40])
+	return src, dst
+}
