@@ -24,6 +24,8 @@ type AgentConfig struct {
 	Binary string
 	// Manifests is the folder the agent watches.
 	Manifests string
+	// Metrics is where the agent serves its endpoints, 127.0.0.1:9080 if zero.
+	Metrics netip.AddrPort
 	// Args are further flags.
 	Args []string
 }
@@ -45,26 +47,31 @@ func BuildAgent(ctx context.Context, dir string) (string, error) {
 // Agent is an agent's process. It runs as root with CAP_NET_ADMIN and no other
 // capability, nor a way to gain one, as a pod of install.yaml does.
 type Agent struct {
-	node   *Node
-	cmd    *exec.Cmd
-	log    output
-	client *http.Client
+	node    *Node
+	metrics netip.AddrPort
+	cmd     *exec.Cmd
+	log     output
+	client  *http.Client
 
 	ended chan struct{} // closed when the process has ended
 	err   error         // of Wait, to be read after ended
 }
 
-// metricsAddr is where the agent serves its endpoints by default.
-var metricsAddr = netip.MustParseAddrPort("127.0.0.1:9080")
+// defaultMetrics is where the agent serves its endpoints.
+var defaultMetrics = netip.MustParseAddrPort("127.0.0.1:9080")
 
 // StartAgent starts an agent and does not wait for it.
 func (n *Node) StartAgent(cfg AgentConfig) (*Agent, error) {
-	args := append([]string{"--manifests", cfg.Manifests, "--hostname-override", n.Name}, cfg.Args...)
-	a := &Agent{node: n, cmd: exec.Command(cfg.Binary, args...), ended: make(chan struct{})}
+	if !cfg.Metrics.IsValid() {
+		cfg.Metrics = defaultMetrics
+	}
+	args := append([]string{"--manifests", cfg.Manifests, "--hostname-override", n.Name,
+		"--metrics-bind-address", cfg.Metrics.String()}, cfg.Args...)
+	a := &Agent{node: n, metrics: cfg.Metrics, cmd: exec.Command(cfg.Binary, args...), ended: make(chan struct{})}
 	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
 	a.client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return n.Dial(ctx, TCP, metricsAddr)
+			return n.Dial(ctx, TCP, cfg.Metrics)
 		},
 		DisableKeepAlives: true,
 	}}
@@ -132,7 +139,7 @@ func (a *Agent) WaitReady(ctx context.Context) error {
 
 // Get asks one of the agent's HTTP endpoints.
 func (a *Agent) Get(ctx context.Context, path string) (status int, body string, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddr.String()+path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.metrics.String()+path, nil)
 	if err != nil {
 		return 0, "", err
 	}

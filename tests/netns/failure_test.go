@@ -1,0 +1,191 @@
+package netns
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+)
+
+// session is an established connection that echoes lines.
+type session struct {
+	net.Conn
+	lines *bufio.Reader
+}
+
+// connect opens a TCP session and reads the greeting.
+func (c *cluster) connect(t *testing.T, from, to string, family lab.Family) session {
+	t.Helper()
+	conn, err := c.hosts[from].Dial(t.Context(), lab.TCP, netip.AddrPortFrom(c.hosts[to].Addr(family), 80))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	s := session{conn, bufio.NewReader(conn)}
+	if greeting, err := s.lines.ReadString('\n'); err != nil || greeting != to+"\n" {
+		t.Fatalf("greeting %q, %v", greeting, err)
+	}
+	return s
+}
+
+// echo sends a line and waits for it to come back.
+func (s session) echo(line string) error {
+	s.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := fmt.Fprintln(s, line); err != nil {
+		return err
+	}
+	got, err := s.lines.ReadString('\n')
+	if err == nil && strings.TrimSpace(got) != line {
+		err = fmt.Errorf("got %q for %q", got, line)
+	}
+	return err
+}
+
+// TestWithoutAnAgent kills the agent: what policy selects waits for nobody and
+// drops, or passes where the operator said so; nothing else is touched.
+func TestWithoutAnAgent(t *testing.T) {
+	for _, failOpen := range []bool{false, true} {
+		t.Run(fmt.Sprintf("fail-open=%v", failOpen), func(t *testing.T) {
+			c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db", "z/web@1 app=web")
+			agent := c.start(t, fmt.Sprintf("--fail-open=%v", failOpen))[0]
+			c.apply(t, "policies", onlyDB)
+			c.expect(t, yes("y/db", "x/web", "tcp/80"), no("y/web", "x/web", "tcp/80"))
+			var established []session
+			for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
+				established = append(established, c.connect(t, "y/db", "x/web", family))
+			}
+
+			agent.Kill()
+			allowed := map[bool]func(from, to, what string) expectation{false: no, true: yes}[failOpen]
+			c.expect(t, allowed("y/db", "x/web", "tcp/80"), allowed("y/web", "x/web", "udp/80"),
+				yes("y/web", "z/web", "tcp/80"), yes("x/web", "z/web", "tcp/80"), yes("node-1", "x/web", "tcp/80"))
+			for _, session := range established {
+				if err := session.echo("still here"); err != nil {
+					t.Errorf("an established connection: %v", err)
+				}
+			}
+
+			waitReady(t, c.startOn(t, c.Nodes[0]))
+			c.expect(t, yes("y/db", "x/web", "tcp/80"), no("y/web", "x/web", "udp/80"))
+			for _, session := range established {
+				if err := session.echo("and now"); err != nil {
+					t.Errorf("an established connection after the restart: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestAFullQueue sends more than the queue holds to an agent that has stopped.
+// By default what is too much drops and is counted; with the flag it passes.
+func TestAFullQueue(t *testing.T) {
+	const sent = 30000
+	for _, failOpen := range []bool{false, true} {
+		t.Run(fmt.Sprintf("fail-open-queue-full=%v", failOpen), func(t *testing.T) {
+			c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+			agent := c.start(t, "--nfqueue-count=1", fmt.Sprintf("--fail-open-queue-full=%v", failOpen))[0]
+			sink, err := c.hosts["x/web"].Sink(9999)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.apply(t, "policies", onlyDB)
+			c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+			before := metrics(t, agent)
+			arrived := newCounter(t, c.Nodes[0], "udp dport 9999")
+
+			if err := agent.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			c.flood(t, "y/web", "x/web", 9999, sent)
+			passed := sink.Received()
+			if err := agent.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+
+			accounted := func(m lab.Metrics) float64 {
+				return denied(m) - denied(before) + lost(m) - lost(before) + float64(sink.Received())
+			}
+			if got := until(t, agent, float64(arrived.packets(t)), accounted); got != sent {
+				t.Errorf("of %d packets %d arrived at the node and %v are accounted for", sent, arrived.packets(t), got)
+			}
+			now := metrics(t, agent)
+			t.Logf("passed %d, denied %v, dropped by the queue %v", passed, denied(now)-denied(before), lost(now)-lost(before))
+			switch {
+			case failOpen && passed == 0:
+				t.Error("nothing passed the full queue")
+			case !failOpen && sink.Received() != 0:
+				t.Errorf("%d denied packets were delivered", sink.Received())
+			case !failOpen && lost(now) == lost(before):
+				t.Error("the queue was not full")
+			}
+			c.expect(t, yes("y/db", "x/web", "tcp/80"), no("y/web", "x/web", "tcp/80"))
+		})
+	}
+}
+
+// TestAFloodOfDeniedPackets sends at full speed: none is delivered, and every
+// one is counted, as denied or as one too many for the queue.
+func TestAFloodOfDeniedPackets(t *testing.T) {
+	const sent = 30000
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+	agent := c.start(t)[0]
+	sink, err := c.hosts["x/web"].Sink(9999)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.apply(t, "policies", onlyDB)
+	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	before, logged := metrics(t, agent), len(agent.Log())
+	arrived := newCounter(t, c.Nodes[0], "udp dport 9999")
+
+	started := time.Now()
+	c.flood(t, "y/web", "x/web", 9999, sent)
+	took := time.Since(started)
+
+	accounted := func(m lab.Metrics) float64 { return denied(m) - denied(before) + lost(m) - lost(before) }
+	if got := until(t, agent, sent, accounted); got != sent {
+		t.Errorf("of %d packets %d arrived at the node and %v are accounted for", sent, arrived.packets(t), got)
+	}
+	if got := sink.Received(); got != 0 {
+		t.Errorf("%d denied packets were delivered", got)
+	}
+	if words := agent.Log()[logged:]; words != "" {
+		t.Errorf("the agent logs packets by default: %.500s", words)
+	}
+	now := metrics(t, agent)
+	t.Logf("%.0f packets a second; denied %v, dropped by the queue %v",
+		sent/took.Seconds(), denied(now)-denied(before), lost(now)-lost(before))
+	c.expect(t, yes("y/db", "x/web", "tcp/80"), no("y/web", "x/web", "udp/80"))
+}
+
+// flood sends datagrams from several sockets as fast as it can.
+func (c *cluster) flood(t *testing.T, from, to string, port uint16, count int) {
+	t.Helper()
+	const sockets = 4
+	done := make(chan error, sockets)
+	for range sockets {
+		conn, err := c.hosts[from].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(c.hosts[to].Addr(lab.IPv4), port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		go func() {
+			var err error
+			for i := 0; i < count/sockets && err == nil; i++ {
+				_, err = conn.Write([]byte("flood"))
+			}
+			done <- err
+		}()
+	}
+	for range sockets {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
