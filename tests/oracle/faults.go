@@ -6,6 +6,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Reason says what kind of fault a policy has. The words are those of the
@@ -39,6 +40,11 @@ func Faults(c Cluster, policy *networkingv1.NetworkPolicy) []Fault {
 	subject := selectorIsValid(policy.Spec.PodSelector)
 	if !subject {
 		faults = append(faults, Fault{Field: "spec.podSelector", Reason: InvalidSelector})
+	}
+	for i, t := range policy.Spec.PolicyTypes {
+		if t != networkingv1.PolicyTypeIngress && t != networkingv1.PolicyTypeEgress { // NP-5
+			faults = append(faults, Fault{Field: fmt.Sprintf("spec.policyTypes[%d]", i), Reason: FeatureNotSupported})
+		}
 	}
 	for _, side := range []struct {
 		dir         networkingv1.PolicyType
@@ -88,13 +94,14 @@ func (c Cluster) portFaults(port networkingv1.NetworkPolicyPort) []Reason {
 }
 
 // portIsValid: NP-26. A number is 1 to 65535; endPort needs a number and is not
-// below it. A name can be any, for one that no pod has is no fault (NP-29).
+// below it. A name that no pod has is no fault (NP-29), but one that none can
+// have is.
 func portIsValid(port networkingv1.NetworkPolicyPort) bool {
 	switch {
 	case port.Port == nil:
 		return port.EndPort == nil
 	case port.Port.Type == intstr.String:
-		return port.EndPort == nil
+		return port.EndPort == nil && len(validation.IsValidPortName(port.Port.StrVal)) == 0
 	case port.EndPort == nil:
 		return inPortRange(port.Port.IntVal)
 	}

@@ -23,6 +23,7 @@ func TestIsolation(t *testing.T) {
 		{"NP-5 egress only, ingress rules ignored", `{podSelector: {}, policyTypes: [Egress], ingress: [{from: [{}]}]}`, true, false},
 		{"NP-5 ingress only, egress rules ignored", `{podSelector: {}, policyTypes: [Ingress], egress: [{to: [{}]}]}`, false, true},
 		{"NP-5 duplicate types", `{podSelector: {}, policyTypes: [Ingress, Ingress]}`, false, true},
+		{"NP-5 type of the future", `{podSelector: {}, policyTypes: [Sideways]}`, true, true},
 		{"NP-6 absent selector selects all", `{policyTypes: [Ingress, Egress]}`, false, false},
 		{"NP-7 empty rules deny", `{podSelector: {}, policyTypes: [Ingress, Egress], ingress: [], egress: []}`, false, false},
 		{"NP-7 an empty rule allows", `{podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{}], egress: [{}]}`, true, true},

@@ -48,7 +48,7 @@ func hasOwnNetwork(pod *corev1.Pod) bool {
 //
 // NP-50 and NP-51: one that is being deleted gives way to one that is not; then
 // the one created last wins. Two of the same second are told apart by UID and
-// then by namespace and name, the greater one wins: arbitrary, but the same for
+// then by namespace and name, the smaller one wins: arbitrary, but the same for
 // every order of events.
 func succeeds(a, b *corev1.Pod) bool {
 	aStays, bStays := a.DeletionTimestamp == nil, b.DeletionTimestamp == nil
@@ -59,9 +59,9 @@ func succeeds(a, b *corev1.Pod) bool {
 		return b.CreationTimestamp.Before(&a.CreationTimestamp)
 	}
 	if a.UID != b.UID {
-		return a.UID > b.UID
+		return a.UID < b.UID
 	}
-	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) > 0
+	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) < 0
 }
 
 // addressesOf: NP-52, all of status.podIPs counts, and podIP for objects that

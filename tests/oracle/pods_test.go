@@ -31,10 +31,10 @@ func TestAddressOwner(t *testing.T) {
 			[]any{pod("x/a", ip, "", created(1, "1")), pod("x/b", ip, "", terminating, created(2, "2"))}, "a"},
 		{"NP-51 created last",
 			[]any{pod("x/a", ip, "", created(2, "1")), pod("x/b", ip, "", created(1, "2"))}, "a"},
-		{"NP-51 same second, greater UID",
-			[]any{pod("x/a", ip, "", created(1, "2")), pod("x/b", ip, "", created(1, "1"))}, "a"},
-		{"NP-51 no UIDs, greater name",
-			[]any{pod("x/b", ip, ""), pod("x/a", ip, "")}, "b"},
+		{"NP-51 same second, smaller UID",
+			[]any{pod("x/a", ip, "", created(1, "2")), pod("x/b", ip, "", created(1, "1"))}, "b"},
+		{"NP-51 no UIDs, smaller name",
+			[]any{pod("x/b", ip, ""), pod("x/a", ip, "")}, "a"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := world(test.pods...)

@@ -64,11 +64,12 @@ func numberMatches(port networkingv1.NetworkPolicyPort, number int32) bool {
 }
 
 // namedPortMatches: NP-27, in both directions the name is looked up in the pod
-// that the packet goes to. What is no pod has no names.
+// that the packet goes to. What is no pod has no names, and a number that no
+// port can have is not declared.
 func (c Cluster) namedPortMatches(protocol corev1.Protocol, name string, p packet.Packet) bool {
 	pod := c.podAt(p.Dst.Addr())
 	return pod != nil && slices.ContainsFunc(containerPorts(pod), func(cp corev1.ContainerPort) bool {
-		return cp.Name == name && cp.Name != "" &&
+		return cp.Name == name && inPortRange(cp.ContainerPort) &&
 			protocolOfContainerPort(cp) == protocol &&
 			cp.ContainerPort == int32(p.Dst.Port())
 	})

@@ -56,13 +56,14 @@ func TestPorts(t *testing.T) {
 		{"NP-28 name of a sidecar", `[{port: side}]`, "TCP:81"},
 		{"NP-28 name in two containers", `[{port: twice}]`, "TCP:80 TCP:81"},
 		{"NP-29 name of nobody", `[{port: none}]`, ""},
+		{"name of a number out of range", `[{port: zero}]`, ""},
 		{"no name", `[{port: ""}]`, ""},
 		{"NP-25 number in quotes is a name", `[{port: "80"}]`, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			const a, b = "10.0.0.1", "10.0.0.2"
 			c := world(
-				pod("x/a", a, "app=a", container("web=TCP:80", "dns=UDP:53", "=TCP:81", "twice=TCP:80"),
+				pod("x/a", a, "app=a", container("web=TCP:80", "dns=UDP:53", "=TCP:81", "twice=TCP:80", "zero=TCP:0"),
 					container("dns=TCP:53", "twice=:81", "udp=UDP:80"),
 					initContainer("", "init=TCP:80"), initContainer("Always", "side=TCP:81")),
 				pod("x/b", b, "app=b"),
