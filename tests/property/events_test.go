@@ -1,0 +1,207 @@
+package property
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+	fcache "k8s.io/client-go/tools/cache/testing"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
+	"sigs.k8s.io/kube-network-policies/tests/oracle"
+)
+
+// TestOrderOfEventsIsIrrelevant: NP-53, NP-54. However a cluster came to be what
+// it is, with updates, deletions, re-creations and broken watches on the way,
+// its answers are those of a cluster that always was so.
+func TestOrderOfEventsIsIrrelevant(t *testing.T) {
+	changes := 0
+	forClusters(t, 0.2, func(t *testing.T, g *gen, end oracle.Cluster) {
+		end.Nodes = slices.DeleteFunc(end.Nodes, func(n *corev1.Node) bool { return n.Name != here })
+		histories := historiesOf(g.cluster(), g.cluster(), end)
+		var got *policy.Snapshot
+		synctest.Test(t, func(t *testing.T) {
+			got = replay(t, g, histories, input(end).Features)
+		})
+		if diff := difference(compile.Compile(input(end)), got, g.matrix()); diff != "" {
+			t.Errorf("compiled at once and after events: %s\n%s", diff, describe(end))
+		}
+		changes += 3 * len(histories)
+	})
+	t.Logf("at most %d events", changes)
+}
+
+// object is what all kinds have in common.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// history is what becomes of one object: its next versions, nil where it does
+// not exist.
+type history struct {
+	source string
+	now    object
+	next   []object
+}
+
+// historiesOf lists every object that is in one of the clusters, as it is in
+// each of them.
+func historiesOf(clusters ...oracle.Cluster) []*history {
+	index := map[string]*history{}
+	var all []*history
+	for i, c := range clusters {
+		for _, o := range objectsOf(clone(c)) {
+			key := fmt.Sprintf("%T %s/%s", o, o.GetNamespace(), o.GetName())
+			h := index[key]
+			if h == nil {
+				h = &history{source: fmt.Sprintf("%T", o), next: make([]object, len(clusters))}
+				index[key], all = h, append(all, h)
+			}
+			h.next[i] = o
+		}
+	}
+	return all
+}
+
+func objectsOf(c oracle.Cluster) []object {
+	var objects []object
+	for _, o := range c.Namespaces {
+		objects = append(objects, o)
+	}
+	for _, o := range c.Pods {
+		objects = append(objects, o)
+	}
+	for _, o := range c.NetworkPolicies {
+		objects = append(objects, o)
+	}
+	for _, o := range c.Nodes {
+		if o.Name == here { // no other is watched
+			objects = append(objects, o)
+		}
+	}
+	return objects
+}
+
+// replay plays histories to a policy cache, in an order in which only each
+// object's own versions follow one another, and returns the last snapshot.
+func replay(t *testing.T, g *gen, histories []*history, features compile.Features) *policy.Snapshot {
+	source := newFakeSource()
+	defer source.shutdown()
+	var last *policy.Snapshot
+	c, err := policycache.New(source, policycache.Config{
+		NodeName:    here,
+		Features:    features,
+		MinInterval: pick(g, 0, time.Second),
+		Registerer:  prometheus.NewRegistry(),
+	}, func(_ context.Context, s *policy.Snapshot, _ time.Time) { last = s })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range g.IntN(3*len(histories) + 1) { // there before the cache starts
+		source.step(g, histories)
+	}
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard()))
+	done := make(chan error)
+	go func() { done <- c.Run(ctx) }()
+	for source.step(g, histories) {
+		if g.oneIn(4) {
+			time.Sleep(pick(g, 0, time.Millisecond, time.Minute))
+		}
+	}
+	time.Sleep(time.Hour) // the clock of the bubble: until all has settled
+	synctest.Wait()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	return last
+}
+
+// fakeSource serves objects to the informers of a policy cache, by their type.
+type fakeSource map[string]*fcache.FakeControllerSource
+
+// listerWatcher tells the informers to list before they watch: the fake cannot
+// do both in one request.
+type listerWatcher struct{ *fcache.FakeControllerSource }
+
+// IsWatchListSemanticsUnSupported is the question that informers ask.
+func (listerWatcher) IsWatchListSemanticsUnSupported() bool { return true }
+
+func newFakeSource() fakeSource {
+	f := fakeSource{}
+	for _, o := range []object{&corev1.Namespace{}, &corev1.Pod{}, &corev1.Node{}, &networkingv1.NetworkPolicy{}} {
+		f[fmt.Sprintf("%T", o)] = fcache.NewFakeControllerSource()
+	}
+	return f
+}
+
+func (f fakeSource) Namespaces() cache.ListerWatcher { return listerWatcher{f["*v1.Namespace"]} }
+func (f fakeSource) Pods() cache.ListerWatcher       { return listerWatcher{f["*v1.Pod"]} }
+func (f fakeSource) Node(string) cache.ListerWatcher { return listerWatcher{f["*v1.Node"]} }
+func (f fakeSource) NetworkPolicies() cache.ListerWatcher {
+	return listerWatcher{f["*v1.NetworkPolicy"]}
+}
+
+func (f fakeSource) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (f fakeSource) shutdown() {
+	for _, s := range f {
+		s.Shutdown()
+	}
+}
+
+// step brings a random object to its next version. It returns false when every
+// object has reached its last one.
+func (f fakeSource) step(g *gen, histories []*history) bool {
+	left := slices.DeleteFunc(slices.Clone(histories), func(h *history) bool { return len(h.next) == 0 })
+	if len(left) == 0 {
+		return false
+	}
+	h := pick(g, left...)
+	f.change(f[h.source], h.now, h.next[0], g.oneIn(8))
+	h.now, h.next = h.next[0], h.next[1:]
+	return true
+}
+
+// change turns one version of an object into another. An object with another
+// UID is another object. When the change is missed, the watch breaks so that
+// only a new list tells of it.
+func (f fakeSource) change(s *fcache.FakeControllerSource, from, to object, missed bool) {
+	add, modify, remove := s.Add, s.Modify, s.Delete
+	if missed {
+		add, modify, remove = s.AddDropWatch, s.ModifyDropWatch, s.DeleteDropWatch
+		defer s.ResetWatch()
+	}
+	if from != nil {
+		from = from.DeepCopyObject().(object) // the fake writes into what it deletes
+	}
+	switch {
+	case from == nil && to == nil:
+	case from == nil:
+		add(to)
+	case to == nil:
+		remove(from)
+	case from.GetUID() == to.GetUID():
+		modify(to)
+	default:
+		remove(from)
+		add(to)
+	}
+}

@@ -1,0 +1,79 @@
+package property
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/tests/oracle"
+)
+
+// TestEveryFaultIsAFinding: each item that cannot be honoured is reported by
+// its field, and nothing else is.
+func TestEveryFaultIsAFinding(t *testing.T) {
+	items, clean := 0, 0
+	forClusters(t, 0.1, func(t *testing.T, _ *gen, c oracle.Cluster) {
+		for _, p := range c.NetworkPolicies {
+			if faults := oracle.Faults(c, p); len(faults) == 0 {
+				clean++
+			} else {
+				items += len(faults)
+			}
+		}
+		if complaint(c) != "" {
+			c = shrink(c, func(c oracle.Cluster) bool { return complaint(c) != "" })
+			t.Errorf("%s\n%s", complaint(c), describe(c))
+		}
+	})
+	t.Logf("%d faults, %d clean policies", items, clean)
+}
+
+// faultyItem is a part of a policy, with all that is wrong with it.
+type faultyItem struct {
+	policy, field string
+	reasons       []oracle.Reason
+	void          bool
+}
+
+// explains reports whether a finding is about the item or a field of it.
+func (i faultyItem) explains(f policy.Finding) bool {
+	inside, ok := strings.CutPrefix(f.Field, i.field)
+	return ok && (inside == "" || inside[0] == '.' || inside[0] == '[') &&
+		f.Policy.String() == i.policy && slices.Contains(i.reasons, oracle.Reason(f.Reason))
+}
+
+// complaint names an item without a finding, or a finding without an item, or
+// nothing. Items of void rules may be reported, the others must.
+func complaint(c oracle.Cluster) string {
+	findings := compile.Compile(input(c)).Findings()
+	items := faultyItems(c)
+	for _, item := range items {
+		if !item.void && !slices.ContainsFunc(findings, item.explains) {
+			return fmt.Sprintf("no finding for %+v", item)
+		}
+	}
+	for _, f := range findings {
+		if !slices.ContainsFunc(items, func(i faultyItem) bool { return i.explains(f) }) {
+			return fmt.Sprintf("a finding without a fault: %v (%s)", f, f.Reason)
+		}
+	}
+	return ""
+}
+
+func faultyItems(c oracle.Cluster) []faultyItem {
+	var items []faultyItem
+	for _, p := range c.NetworkPolicies {
+		name := p.Namespace + "/" + p.Name
+		for _, f := range oracle.Faults(c, p) {
+			if last := len(items) - 1; last >= 0 && items[last].policy == name && items[last].field == f.Field {
+				items[last].reasons = append(items[last].reasons, f.Reason)
+				continue
+			}
+			items = append(items, faultyItem{name, f.Field, []oracle.Reason{f.Reason}, f.Void})
+		}
+	}
+	return items
+}

@@ -1,0 +1,32 @@
+package property
+
+import (
+	"slices"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/tests/oracle"
+)
+
+// TestOrderOfObjectsIsIrrelevant: NP-54. Reversing swaps every two objects.
+func TestOrderOfObjectsIsIrrelevant(t *testing.T) {
+	forClusters(t, 0.1, func(t *testing.T, g *gen, c oracle.Cluster) {
+		packets := g.matrix()
+		diff := func(c oracle.Cluster) string {
+			return difference(compile.Compile(input(c)), compile.Compile(input(reversed(c))), packets)
+		}
+		if diff(c) != "" {
+			c = shrink(c, func(c oracle.Cluster) bool { return diff(c) != "" })
+			t.Errorf("in this order and reversed: %s\n%s", diff(c), describe(c))
+		}
+	})
+}
+
+func reversed(c oracle.Cluster) oracle.Cluster {
+	c = clone(c)
+	slices.Reverse(c.Namespaces)
+	slices.Reverse(c.Pods)
+	slices.Reverse(c.Nodes)
+	slices.Reverse(c.NetworkPolicies)
+	return c
+}

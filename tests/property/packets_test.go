@@ -1,0 +1,94 @@
+package property
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+)
+
+var (
+	addresses4 = addressesOfFamily(func(p addressPlan) (string, []string) {
+		return p.pod4, []string{p.node4}
+	}, "203.0.113.9", "10.1.1.1")
+	addresses6 = addressesOfFamily(func(p addressPlan) (string, []string) {
+		return p.pod6, []string{p.node6}
+	}, "2001:db8::9", "fd00:1:0:1::1")
+)
+
+// addressesOfFamily lists every address that a pod can have, one more on each
+// node that no pod has, those of the nodes, and more that belong to nobody.
+func addressesOfFamily(family func(addressPlan) (pod string, node []string), more ...string) []netip.Addr {
+	var addrs []netip.Addr
+	for _, name := range []string{here, there} {
+		pod, node := family(plans[name])
+		for n := range podsPerNode + 1 {
+			addrs = append(addrs, netip.MustParseAddr(fmt.Sprintf(pod, n+1)))
+		}
+		more = append(more, node...)
+	}
+	for _, text := range more {
+		addrs = append(addrs, netip.MustParseAddr(text))
+	}
+	return addrs
+}
+
+// packets yields each pair of addresses of one family with a random protocol
+// and port, but few that neither come from here nor go here.
+func (g *gen) packets(yield func(packet.Packet) bool) {
+	for _, family := range [][]netip.Addr{addresses4, addresses6} {
+		for _, src := range family {
+			for _, dst := range family {
+				if !isHere(src) && !isHere(dst) && !g.oneIn(8) {
+					continue
+				}
+				if !yield(g.packet(src, dst)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// isHere reports whether an address looks like one of a pod on node here.
+func isHere(a netip.Addr) bool {
+	return netip.MustParsePrefix(plans[here].range4).Contains(a) || netip.MustParsePrefix(plans[here].range6).Contains(a)
+}
+
+func (g *gen) packet(src, dst netip.Addr) packet.Packet {
+	p := packet.Packet{
+		Proto: pick(g, packet.TCP, packet.TCP, packet.TCP, packet.UDP, packet.UDP, packet.SCTP,
+			packet.ICMP, packet.ICMPv6, packet.Unknown, 136, 0),
+		Src: netip.AddrPortFrom(src, 0),
+		Dst: netip.AddrPortFrom(dst, 0),
+	}
+	if p.Proto.HasPorts() {
+		p.Src = netip.AddrPortFrom(src, pick[uint16](g, 40000, 80))
+		p.Dst = netip.AddrPortFrom(dst, pick[uint16](g, 80, 80, 80, 81, 53, 8080, 8081, 1, 0, 65535))
+	}
+	if p.Proto == packet.TCP && src.Is4() && g.oneIn(8) {
+		return mapped(p)
+	}
+	return p
+}
+
+// mapped returns what becomes of a TCP packet that travels as IPv6 with
+// IPv4-mapped addresses.
+func mapped(p packet.Packet) packet.Packet {
+	b := make([]byte, 60)
+	b[0] = 6 << 4
+	binary.BigEndian.PutUint16(b[4:], 20)
+	b[6], b[7] = uint8(p.Proto), 64
+	src, dst := p.Src.Addr().As16(), p.Dst.Addr().As16()
+	copy(b[8:], src[:])
+	copy(b[24:], dst[:])
+	binary.BigEndian.PutUint16(b[40:], p.Src.Port())
+	binary.BigEndian.PutUint16(b[42:], p.Dst.Port())
+	b[52] = 5 << 4 // the header is five words long
+	parsed, err := packet.Parse(b)
+	if err != nil {
+		panic(err)
+	}
+	return parsed
+}
