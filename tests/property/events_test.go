@@ -36,7 +36,7 @@ func TestOrderOfEventsIsIrrelevant(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			got = replay(t, g, histories, input(end).Features)
 		})
-		if diff := difference(compile.Compile(input(end)), got, g.matrix()); diff != "" {
+		if diff := difference(compile.Compile(input(end)), got, g.packets(end)); diff != "" {
 			t.Errorf("compiled at once and after events: %s\n%s", diff, describe(end))
 		}
 		changes += 3 * len(histories)

@@ -165,11 +165,11 @@ func (g *gen) port() networkingv1.NetworkPolicyPort {
 
 // spoil sometimes makes a port that the API would refuse.
 func (g *gen) spoil(port networkingv1.NetworkPolicyPort) networkingv1.NetworkPolicyPort {
-	if g.fault(12) {
+	if g.fault(8) {
 		value := pick(g, intstr.FromInt32(0), intstr.FromInt32(-1), intstr.FromInt32(65536+80), intstr.FromInt32(80-65536))
 		port.Port = &value
 	}
-	if g.fault(12) {
+	if g.fault(8) {
 		end := pick[int32](g, 0, -1, 79, 80, 65536, 65536+80, 8080)
 		port.EndPort = &end
 	}

@@ -4,8 +4,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
 var (
@@ -34,21 +38,31 @@ func addressesOfFamily(family func(addressPlan) (pod string, node []string), mor
 	return addrs
 }
 
-// packets yields each pair of addresses of one family with a random protocol
-// and port, but few that neither come from here nor go here.
-func (g *gen) packets(yield func(packet.Packet) bool) {
+// packets returns some between each pair of addresses of one family: those that
+// pods of the cluster show, and a few more. Few packets neither come from here
+// nor go here.
+func (g *gen) packets(c oracle.Cluster) []packet.Packet {
+	var packets []packet.Packet
 	for _, family := range [][]netip.Addr{addresses4, addresses6} {
+		family = slices.DeleteFunc(slices.Clone(family), func(a netip.Addr) bool {
+			return !isShown(c, a) && !g.oneIn(4)
+		})
 		for _, src := range family {
 			for _, dst := range family {
-				if !isHere(src) && !isHere(dst) && !g.oneIn(8) {
-					continue
-				}
-				if !yield(g.packet(src, dst)) {
-					return
+				if isHere(src) || isHere(dst) || g.oneIn(8) {
+					packets = append(packets, g.packet(src, dst), g.packet(src, dst), g.packet(src, dst))
 				}
 			}
 		}
 	}
+	return packets
+}
+
+// isShown reports whether some pod's status has the address.
+func isShown(c oracle.Cluster, a netip.Addr) bool {
+	return slices.ContainsFunc(c.Pods, func(p *corev1.Pod) bool {
+		return p.Status.PodIP == a.String() || slices.Contains(p.Status.PodIPs, corev1.PodIP{IP: a.String()})
+	})
 }
 
 // isHere reports whether an address looks like one of a pod on node here.

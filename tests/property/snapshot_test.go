@@ -48,14 +48,11 @@ func TestCompileIsPure(t *testing.T) {
 			t.Errorf("an object was modified; before:\n%s\nafter:\n%s", describe(before), describe(c))
 		}
 		second := compile.Compile(input(before))
-		if diff := difference(first, second, g.matrix()); diff != "" {
+		if diff := difference(first, second, g.packets(c)); diff != "" {
 			t.Errorf("two compilations differ: %s\n%s", diff, describe(c))
 		}
 	})
 }
-
-// matrix returns packets between all addresses.
-func (g *gen) matrix() []packet.Packet { return slices.Collect(g.packets) }
 
 // difference names what two snapshots say differently, or nothing. A decision
 // is compared with its reasons: they end in logs, and should not flicker.
