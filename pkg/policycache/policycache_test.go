@@ -1,0 +1,535 @@
+package policycache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2/ktesting"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// published is one call of Publish, with what was compiled.
+type published struct {
+	in    string // see describe
+	since time.Duration
+	at    time.Duration
+}
+
+// harness runs a Cache. Its times count from its start.
+type harness struct {
+	*Cache
+	err    error
+	cancel context.CancelFunc
+	done   chan struct{}
+	each   chan struct{} // one for each snapshot, for tests outside a bubble
+
+	mu   sync.Mutex
+	runs []published
+}
+
+func start(t *testing.T, source Source, minInterval time.Duration) *harness {
+	t.Helper()
+	h := &harness{done: make(chan struct{}), each: make(chan struct{}, 1000)}
+	begin := time.Now()
+	var in compile.Input
+	var err error
+	h.Cache, err = New(source, Config{
+		NodeName: "n", Features: compile.AllFeatures(), MinInterval: minInterval, Registerer: prometheus.NewRegistry(),
+	}, func(_ context.Context, s *policy.Snapshot, since time.Time) {
+		if s == nil {
+			t.Error("published no snapshot")
+		}
+		h.mu.Lock()
+		h.runs = append(h.runs, published{describe(in), since.Sub(begin), time.Since(begin)})
+		h.mu.Unlock()
+		h.each <- struct{}{}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.compile = func(i compile.Input) *policy.Snapshot {
+		in = i
+		return compile.Compile(i)
+	}
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, h.cancel = context.WithCancel(ctx)
+	go func() {
+		defer close(h.done)
+		h.err = h.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		h.cancel()
+		<-h.done
+	})
+	return h
+}
+
+// all returns what was published so far.
+func (h *harness) all() []published {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.runs)
+}
+
+func (h *harness) last(t *testing.T) published {
+	t.Helper()
+	all := h.all()
+	if len(all) == 0 {
+		t.Fatal("nothing was published")
+	}
+	return all[len(all)-1]
+}
+
+// describe writes an Input in a line: objects in order, pods with addresses.
+func describe(in compile.Input) string {
+	var s []string
+	for _, o := range in.Namespaces {
+		s = append(s, "ns/"+o.Name)
+	}
+	for _, o := range in.Nodes {
+		s = append(s, "node/"+o.Name)
+	}
+	for _, o := range in.NetworkPolicies {
+		s = append(s, "np/"+o.Name)
+	}
+	for _, o := range in.Pods {
+		name := "pod/" + o.Name
+		for _, ip := range o.Status.PodIPs {
+			name += "=" + ip.IP
+		}
+		s = append(s, name)
+	}
+	slices.Sort(s)
+	return strings.Join(s, " ")
+}
+
+func pod(name, ip string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name, UID: types.UID(name + ip), ResourceVersion: "1"},
+		Spec:       corev1.PodSpec{NodeName: "n"},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: ip}}},
+	}
+}
+
+func namespace(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}}
+}
+
+func node(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}}
+}
+
+func denyAll(name string) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name, ResourceVersion: "1"}}
+}
+
+// cluster is a fake API server that gives versions, as the real one does.
+type cluster struct {
+	*fake.Clientset
+	t       *testing.T
+	version int
+}
+
+func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
+	return &cluster{fake.NewClientset(objects...), t, 1}
+}
+
+func (c *cluster) next(o metav1.Object) {
+	c.version++
+	o.SetResourceVersion(strconv.Itoa(c.version))
+}
+
+func (c *cluster) create(o runtime.Object) {
+	c.t.Helper()
+	c.next(o.(metav1.Object))
+	if err := c.Tracker().Add(o); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+var resources = map[string]string{"*v1.Pod": "pods", "*v1.Node": "nodes", "*v1.Namespace": "namespaces", "*v1.NetworkPolicy": "networkpolicies"}
+
+// update stores a changed copy of o.
+func update[O interface {
+	runtime.Object
+	metav1.Object
+}](c *cluster, o O, change func(O)) O {
+	c.t.Helper()
+	o = o.DeepCopyObject().(O)
+	change(o)
+	c.next(o)
+	group := corev1.SchemeGroupVersion
+	if _, ok := any(o).(*networkingv1.NetworkPolicy); ok {
+		group = networkingv1.SchemeGroupVersion
+	}
+	if err := c.Tracker().Update(group.WithResource(resources[fmt.Sprintf("%T", o)]), o, o.GetNamespace()); err != nil {
+		c.t.Fatal(err)
+	}
+	return o
+}
+
+func (c *cluster) deletePod(name string) {
+	c.t.Helper()
+	if err := c.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "x", name); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) deletePolicy(name string) {
+	c.t.Helper()
+	if err := c.Tracker().Delete(networkingv1.SchemeGroupVersion.WithResource("networkpolicies"), "x", name); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// late is a Source with one kind that cannot be listed before it has arrived.
+type late struct {
+	*APIServer
+	kind    string
+	arrived chan struct{}
+}
+
+func (l late) wait(kind string, lw cache.ListerWatcher) cache.ListerWatcher {
+	inner := cache.ToListerWatcherWithContext(lw)
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			if kind == l.kind {
+				<-l.arrived
+			}
+			return inner.ListWithContext(ctx, o)
+		},
+		WatchFuncWithContext: inner.WatchWithContext,
+	}, lw)
+}
+
+func (l late) Namespaces() cache.ListerWatcher {
+	return l.wait(kindNamespace, l.APIServer.Namespaces())
+}
+func (l late) NetworkPolicies() cache.ListerWatcher {
+	return l.wait(kindNetworkPolicy, l.APIServer.NetworkPolicies())
+}
+func (l late) Pods() cache.ListerWatcher { return l.wait(kindPod, l.APIServer.Pods()) }
+func (l late) Node(name string) cache.ListerWatcher {
+	return l.wait(kindNode, l.APIServer.Node(name))
+}
+
+func TestNothingIsPublishedBeforeEveryKindIsThere(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, namespace("x"), pod("a", "10.0.0.1"), node("n"), denyAll("deny"))
+				source := late{NewAPIServer(c), kind, make(chan struct{})}
+				h := start(t, source, 0)
+				time.Sleep(3 * time.Second)
+				if got := h.all(); len(got) > 0 {
+					t.Errorf("published %v without a list of kind %s", got, kind)
+				}
+				close(source.arrived)
+				synctest.Wait()
+				got := h.all()
+				if want := "node/n np/deny ns/x pod/a=10.0.0.1"; len(got) != 1 || got[0].in != want {
+					t.Errorf("published %v, want %s once", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestAnEmptyClusterHasASnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, NewAPIServer(newCluster(t)), time.Second)
+		synctest.Wait()
+		if got := h.all(); len(got) != 1 || got[0] != (published{}) {
+			t.Errorf("published %v, want an empty snapshot at once", got)
+		}
+	})
+}
+
+func TestOnlyWhatPolicyDependsOnIsCompiled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, n, deny, x := pod("a", "10.0.0.1"), node("n"), denyAll("deny"), namespace("x")
+		c := newCluster(t, a, n, deny, x)
+		h := start(t, NewAPIServer(c), 0)
+		synctest.Wait()
+		count := func() int { synctest.Wait(); return len(h.all()) }
+		before := count()
+
+		for i := range 5 {
+			update(c, n, func(n *corev1.Node) {
+				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Unix(int64(i), 0)}}
+			})
+		}
+		update(c, a, func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady}} })
+		update(c, a, func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "1"} })
+		update(c, a, func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}} })
+		update(c, x, func(ns *corev1.Namespace) { ns.Status.Phase = corev1.NamespaceTerminating })
+		update(c, deny, func(p *networkingv1.NetworkPolicy) { p.Annotations = map[string]string{"a": "1"} })
+		update(c, deny, func(p *networkingv1.NetworkPolicy) { p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}} })
+		if got := count(); got != before {
+			t.Errorf("%d compiles for what concerns no policy", got-before)
+		}
+		for kind, want := range map[string]float64{kindNode: 5, kindPod: 3, kindNamespace: 1, kindNetworkPolicy: 2} {
+			if got := testutil.ToFloat64(h.metrics.ignored.WithLabelValues(kind)); got != want {
+				t.Errorf("%v changes of %s ignored, want %v", got, kind, want)
+			}
+			if got := testutil.ToFloat64(h.metrics.changes.WithLabelValues(kind)); got != 1 {
+				t.Errorf("%v changes of %s, want 1, its creation", got, kind)
+			}
+		}
+
+		for i, change := range []func(){
+			func() { a = update(c, a, func(p *corev1.Pod) { p.Labels = map[string]string{"l": "1"} }) },
+			func() { a = update(c, a, func(p *corev1.Pod) { p.Status.PodIPs[0].IP = "10.0.0.2" }) },
+			func() { a = update(c, a, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }) },
+			func() {
+				a = update(c, a, func(p *corev1.Pod) {
+					p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http"}}}}
+				})
+			},
+			func() { update(c, x, func(ns *corev1.Namespace) { ns.Labels = map[string]string{"l": "1"} }) },
+			func() { update(c, n, func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.0.0.0/24"} }) },
+			func() { update(c, deny, func(p *networkingv1.NetworkPolicy) { p.Generation = 2 }) },
+			func() { c.deletePolicy("deny") },
+			func() { c.deletePod("a") },
+		} {
+			before := count()
+			change()
+			if got := count(); got != before+1 {
+				t.Errorf("change %d: %d compiles, want 1", i, got-before)
+			}
+		}
+	})
+}
+
+func TestChangesAreCoalescedAndTimedByTheOldest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		h := start(t, NewAPIServer(c), time.Second)
+		time.Sleep(10 * time.Second)
+		for i := range 10 {
+			c.create(pod("p"+strconv.Itoa(i), "10.0.0.1"))
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(10 * time.Second)
+		got := h.all()[1:] // but the first, empty one
+		ms := func(n int) time.Duration { return 10*time.Second + time.Duration(n)*time.Millisecond }
+		if len(got) != 2 {
+			t.Fatalf("published %v, want one snapshot at once and one after the interval", got)
+		}
+		if got[0].in != "pod/p0=10.0.0.1" || got[0].since != ms(0) || got[0].at != ms(0) {
+			t.Errorf("first %+v", got[0])
+		}
+		if strings.Count(got[1].in, "pod/") != 10 || got[1].since != ms(50) || got[1].at != ms(1000) {
+			t.Errorf("second %+v", got[1])
+		}
+	})
+}
+
+// TestOrderOfEventsIsIrrelevant is NP-54 for what is compiled.
+func TestOrderOfEventsIsIrrelevant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const want = "node/n np/deny ns/x pod/a=10.0.0.1"
+		permute([]int{0, 1, 2, 3}, func(order []int) {
+			c := newCluster(t)
+			h := start(t, NewAPIServer(c), 0)
+			synctest.Wait()
+			for _, i := range order {
+				c.create([]runtime.Object{namespace("x"), node("n"), denyAll("deny"), pod("a", "10.0.0.1")}[i])
+				synctest.Wait()
+			}
+			if got := h.last(t).in; got != want {
+				t.Errorf("order %v: got %s, want %s", order, got, want)
+			}
+			h.cancel()
+			<-h.done
+		})
+	})
+}
+
+// permute calls f with every order of s.
+func permute(s []int, f func([]int)) {
+	var rec func(int)
+	rec = func(n int) {
+		if n == len(s) {
+			f(s)
+			return
+		}
+		for i := n; i < len(s); i++ {
+			s[n], s[i] = s[i], s[n]
+			rec(n + 1)
+			s[n], s[i] = s[i], s[n]
+		}
+	}
+	rec(0)
+}
+
+// TestAPodMadeAnewReplacesTheOldOne is NP-51 for what is compiled.
+func TestAPodMadeAnewReplacesTheOldOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, pod("a", "10.0.0.1"))
+		h := start(t, NewAPIServer(c), time.Second)
+		synctest.Wait()
+		c.deletePod("a")
+		c.create(pod("a", "10.0.0.2"))
+		time.Sleep(2 * time.Second)
+		if got, want := h.last(t).in, "pod/a=10.0.0.2"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
+func TestOnlyTheOwnNodeIsWatched(t *testing.T) {
+	c := newCluster(t)
+	var selectors []string
+	c.PrependReactor("list", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		selectors = append(selectors, a.(clienttesting.ListAction).GetListRestrictions().Fields.String())
+		return false, nil, nil
+	})
+	c.PrependWatchReactor("nodes", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		selectors = append(selectors, a.(clienttesting.WatchAction).GetWatchRestrictions().Fields.String())
+		return false, nil, nil
+	})
+	lw := cache.ToListerWatcherWithContext(NewAPIServer(c).Node("n"))
+	if _, err := lw.ListWithContext(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w, err := lw.WatchWithContext(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Stop()
+	if want := []string{"metadata.name=n", "metadata.name=n"}; !slices.Equal(selectors, want) {
+		t.Errorf("field selectors %q, want %q", selectors, want)
+	}
+}
+
+// broken is a Source whose pods can be listed but, while down, not watched.
+type broken struct {
+	*APIServer
+	down *bool
+	err  error
+}
+
+func (b broken) Pods() cache.ListerWatcher {
+	inner := cache.ToListerWatcherWithContext(b.APIServer.Pods())
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: inner.ListWithContext,
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if *b.down {
+				return nil, b.err
+			}
+			return inner.WatchWithContext(ctx, o)
+		},
+	}, b.APIServer.Pods())
+}
+
+func TestFailedWatchesAreCountedAndObjectsKept(t *testing.T) {
+	for name, err := range map[string]error{
+		"that is tried again in silence": apierrors.NewTooManyRequests("busy", 1),
+		"that leads to another list":     apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("no")),
+		"that is too old":                apierrors.NewResourceExpired("old"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, down := newCluster(t, pod("a", "10.0.0.1")), true
+				h := start(t, broken{NewAPIServer(c), &down, err}, time.Second)
+				time.Sleep(10 * time.Minute)
+				if got := testutil.ToFloat64(h.metrics.watchErrors.WithLabelValues(kindPod)); got < 10 {
+					t.Errorf("%v errors counted in 10 minutes", got)
+				}
+				if got := testutil.ToFloat64(h.metrics.watchErrors.WithLabelValues(kindNode)); got != 0 {
+					t.Errorf("%v errors counted for nodes", got)
+				}
+				for _, p := range h.all() {
+					if want := "pod/a=10.0.0.1"; p.in != want {
+						t.Errorf("published %s, want %s", p.in, want)
+					}
+				}
+				down = false
+				time.Sleep(time.Minute)
+				c.create(pod("b", "10.0.0.2"))
+				time.Sleep(time.Minute)
+				if got, want := h.last(t).in, "pod/a=10.0.0.1 pod/b=10.0.0.2"; got != want {
+					t.Errorf("after the outage got %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+// failing is a Source that cannot run.
+type failing struct{ *APIServer }
+
+func (failing) Run(context.Context) error { return errors.New("no source") }
+
+func TestRunEndsWithItsSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, failing{NewAPIServer(newCluster(t))}, 0)
+		<-h.done
+		if h.err == nil || h.err.Error() != "no source" {
+			t.Errorf("got %v, want the source's error", h.err)
+		}
+	})
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // the bubble fails if a goroutine is left
+		h := start(t, NewAPIServer(newCluster(t)), 0)
+		synctest.Wait()
+		h.cancel()
+		<-h.done
+		if h.err != nil {
+			t.Error(h.err)
+		}
+	})
+}
+
+func TestConfigNamesItsFaults(t *testing.T) {
+	_, err := New(NewAPIServer(newCluster(t)), Config{MinInterval: -1}, nil)
+	want := "policy cache: NodeName is empty\nMinInterval is negative\nRegisterer is nil"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, NewAPIServer(newCluster(t, pod("a", "10.0.0.1"), pod("b", "10.0.0.2"), denyAll("deny"))), 0)
+		synctest.Wait()
+		problems, err := testutil.GatherAndLint(h.cfg.Registerer.(*prometheus.Registry))
+		if err != nil || len(problems) > 0 {
+			t.Errorf("%v %v", problems, err)
+		}
+		if got := testutil.ToFloat64(h.metrics.objects.WithLabelValues(kindPod)); got != 2 {
+			t.Errorf("%v pods, want 2", got)
+		}
+		if got, want := testutil.ToFloat64(h.metrics.snapshotTimestamp), float64(time.Now().Unix()); got != want {
+			t.Errorf("timestamp %v, want %v", got, want)
+		}
+		if got := testutil.CollectAndCount(h.metrics.compileDuration); got != 1 {
+			t.Errorf("%d histograms", got)
+		}
+	})
+}
