@@ -164,10 +164,16 @@ func (c *cluster) put(t *testing.T, name string, objects ...runtime.Object) {
 // apply writes policies, which are removed when the test ends.
 func (c *cluster) apply(t *testing.T, name, policies string) {
 	t.Helper()
+	c.replace(t, name, policies)
+	t.Cleanup(func() { c.manifests.Remove(name) })
+}
+
+// replace writes policies in place of those of that name.
+func (c *cluster) replace(t *testing.T, name, policies string) {
+	t.Helper()
 	if err := c.manifests.Write(name, policies); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.manifests.Remove(name) })
 }
 
 // start starts an agent on every node and waits until all are ready.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
@@ -87,9 +89,50 @@ func (c counter) packets(t *testing.T) int {
 	if found == nil {
 		t.Fatalf("no packets in %q", text)
 	}
-	packets, err := strconv.Atoi(found[1])
+	return atoi(t, found[1])
+}
+
+// within waits until something is so, or a change had time to be in force.
+func (c *cluster) within(t *testing.T, so func() bool) error {
+	ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
+	defer cancel()
+	return lab.Poll(ctx, func() (bool, error) { return so(), nil })
+}
+
+// reassemblyFailures is how many packets a node could not put together.
+func reassemblyFailures(t *testing.T, node *lab.Node) int {
+	t.Helper()
+	text4, err := node.ReadProc("snmp")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return packets
+	text6, err := node.ReadProc("snmp6")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names, values []string // two lines: names, then values
+	for line := range strings.Lines(text4) {
+		if strings.HasPrefix(line, "Ip:") {
+			names, values = values, strings.Fields(line)
+		}
+	}
+	sum := 0
+	if i := slices.Index(names, "ReasmFails"); i >= 0 {
+		sum += atoi(t, values[i])
+	}
+	for line := range strings.Lines(text6) {
+		if fields := strings.Fields(line); fields[0] == "Ip6ReasmFails" {
+			sum += atoi(t, fields[1])
+		}
+	}
+	return sum
+}
+
+func atoi(t *testing.T, s string) int {
+	t.Helper()
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

@@ -1,0 +1,313 @@
+package netns
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+)
+
+// TestTheAgentNeedsOneCapability reads what the running agent has: install.yaml
+// gives it no more.
+func TestTheAgentNeedsOneCapability(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web")
+	agent := c.start(t)[0]
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range []string{"CapPrm", "CapEff", "CapBnd"} {
+		if want := set + ":\t0000000000001000\n"; !strings.Contains(string(status), want) {
+			t.Errorf("no %q in the status of the agent:\n%s", want, status)
+		}
+	}
+	c.apply(t, "policies", onlyDB)
+	c.expect(t, no("y/web", "x/web", "tcp/80"))
+}
+
+// TestMetricsHaveTheNamesThatDashboardsKnow, and the endpoints answer.
+func TestMetricsHaveTheNamesThatDashboardsKnow(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web")
+	agent := c.start(t)[0]
+	c.apply(t, "policies", onlyDB)
+	c.expect(t, no("y/web", "x/web", "tcp/80"))
+	m := metrics(t, agent)
+	for _, name := range []string{
+		"packet_process_time_bucket", "packet_process_time_count", "packet_process_duration_microseconds",
+		"packet_count", "nfqueue_queue_total", "nfqueue_queue_dropped", "nfqueue_user_dropped", "nfqueue_packet_id",
+	} {
+		if !m.Has(name) {
+			t.Errorf("there is no metric %s", name)
+		}
+	}
+	for _, family := range []string{"IPv4", "IPv6"} {
+		if m.Sum("packet_count", "protocol", "TCP", "family", family, "verdict", "drop") == 0 {
+			t.Errorf("no denied TCP packet over %s is counted", family)
+		}
+	}
+	for _, path := range []string{"/livez", "/readyz"} {
+		if status, body, err := agent.Get(t.Context(), path); status != 200 || err != nil {
+			t.Errorf("%s: %d %s, %v", path, status, body, err)
+		}
+	}
+}
+
+// TestRulesOutliveTheAgent until it is told to clean up.
+func TestRulesOutliveTheAgent(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+	node := c.Nodes[0]
+	agent := c.start(t)[0]
+	c.apply(t, "policies", onlyDB)
+	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+
+	if err := agent.Stop(t.Context()); err != nil {
+		t.Fatalf("the agent ends with %v", err)
+	}
+	c.expect(t, no("y/web", "x/web", "tcp/80"), no("y/db", "x/web", "tcp/80"), yes("x/web", "y/web", "tcp/80"))
+	c.start(t)
+	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+
+	for range 2 { // the second time there is nothing to remove
+		if output, err := node.Run(t.Context(), "", agentBinary, "--cleanup"); err != nil {
+			t.Fatalf("cleanup: %v: %s", err, output)
+		}
+	}
+	if ruleset, err := node.Run(t.Context(), "", "nft", "list", "ruleset"); err != nil || strings.TrimSpace(ruleset) != "" {
+		t.Errorf("after --cleanup: %v, %s", err, ruleset)
+	}
+}
+
+// TestNoRestartOpensAGap floods a denied pair while the agent is stopped, killed
+// and started again.
+func TestNoRestartOpensAGap(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+	agent := c.start(t)[0]
+	sink, err := c.hosts["x/web"].Sink(9999)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.apply(t, "policies", onlyDB)
+	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+
+	ctx, stop := context.WithCancel(t.Context())
+	var sent atomic.Int64
+	var flood sync.WaitGroup
+	for _, addr := range c.hosts["x/web"].Addrs {
+		flood.Go(func() {
+			for ctx.Err() == nil { // a new flow for each datagram
+				conn, err := c.hosts["y/web"].Dial(ctx, lab.UDP, netip.AddrPortFrom(addr, 9999))
+				if err != nil {
+					return
+				}
+				conn.Write([]byte("restart"))
+				conn.Close()
+				sent.Add(1)
+			}
+		})
+	}
+	for round := range 6 {
+		if round%2 == 0 {
+			if err := agent.Stop(t.Context()); err != nil {
+				t.Error(err)
+			}
+		} else {
+			agent.Kill()
+		}
+		agent = c.start(t)[0]
+		c.expect(t, yes("y/db", "x/web", "tcp/80"))
+	}
+	stop()
+	flood.Wait()
+	t.Logf("%d denied flows during 6 restarts", sent.Load())
+	if got := sink.Received(); got != 0 {
+		t.Errorf("%d of %d denied datagrams were delivered", got, sent.Load())
+	}
+}
+
+// TestATakenQueueIsToldAndWaitedFor: an agent that cannot have its queues is not
+// ready, says why, and goes on by itself once it can.
+func TestATakenQueueIsToldAndWaitedFor(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+	first := c.start(t, "--nfqueue-count=1")[0]
+	second, err := c.Nodes[0].StartAgent(lab.AgentConfig{
+		Binary: agentBinary, Manifests: c.manifests.Dir(), Args: []string{"--nfqueue-count=1"},
+		Metrics: netip.MustParseAddrPort("127.0.0.1:9081"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.within(t, func() bool { return strings.Contains(second.Log(), "queue=100") }); err != nil {
+		t.Errorf("the agent does not tell of the queue it cannot have:\n%s", second.Log())
+	}
+	status, body, err := second.Get(t.Context(), "/readyz")
+	if status == 200 || err != nil {
+		t.Errorf("/readyz without a queue: %d %s, %v", status, body, err)
+	}
+	if !strings.Contains(body, "queue") {
+		t.Errorf("/readyz does not tell why: %s", body)
+	}
+	if err := first.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	waitReady(t, second)
+	c.apply(t, "policies", onlyDB)
+	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+}
+
+// TestAnAcceptedFlowIsQueuedOnce sends one way: the connection stays new for the
+// kernel, and is still asked about only once.
+func TestAnAcceptedFlowIsQueuedOnce(t *testing.T) {
+	const datagrams = 1000
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+	agent := c.start(t)[0]
+	web := c.hosts["x/web"]
+	sink, err := web.Sink(9999)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.apply(t, "policies", onlyDB)
+	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	accepted := func(m lab.Metrics) float64 { return m.Sum(answered, "protocol", "UDP", "verdict", "accept") }
+
+	for i, addr := range web.Addrs {
+		before := accepted(metrics(t, agent))
+		conn, err := c.hosts["y/db"].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(addr, 9999))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for sent := range datagrams {
+			if _, err := conn.Write([]byte("one way")); err != nil {
+				t.Fatal(err)
+			}
+			if sent == 0 { // the kernel has the answer before the others are sent
+				c.within(t, func() bool { return sink.Received() == i*datagrams+1 })
+			}
+		}
+		if err := c.within(t, func() bool { return sink.Received() == (i+1)*datagrams }); err != nil {
+			t.Errorf("%s: %d datagrams arrived, want %d", addr, sink.Received()-i*datagrams, datagrams)
+		}
+		if got := accepted(metrics(t, agent)) - before; got != 1 {
+			t.Errorf("%s: %v datagrams were queued, want 1", addr, got)
+		}
+	}
+}
+
+// TestChangesLoseNoPacket opens new flows of an allowed pair, one after the other
+// and many at a time, while the set of selected pods changes a hundred times.
+func TestChangesLoseNoPacket(t *testing.T) {
+	const changes, clients = 100, 8
+	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web", "z/a@1 app=a", "z/b@1 app=b")
+	agent := c.start(t)[0]
+	c.apply(t, "policies", onlyDB)
+	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+
+	ctx, stop := context.WithCancel(t.Context())
+	var asked, unanswered atomic.Int64
+	var flows sync.WaitGroup
+	for client := range clients {
+		addr := netip.AddrPortFrom(c.hosts["x/web"].Addrs[client%2], 80)
+		flows.Go(func() {
+			for ctx.Err() == nil {
+				answer, err := c.hosts["y/db"].Probe(context.WithoutCancel(ctx), lab.UDP, addr, 5*time.Second)
+				asked.Add(1)
+				if err != nil || answer.Outcome != lab.Connected {
+					unanswered.Add(1)
+				}
+			}
+		})
+	}
+	// Three states, so that each differs from the two before it.
+	states := []string{
+		policy("z", "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress, Egress]}`),
+		policy("z", "b", `{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}`),
+		policy("z", "all", `{podSelector: {}, policyTypes: [Ingress]}`),
+	}
+	syncs := func(m lab.Metrics) float64 { return m.Sum("netpol_steer_syncs_total", "result", "success") }
+	for i := range changes {
+		before := syncs(metrics(t, agent))
+		c.replace(t, "changing", states[i%len(states)])
+		if got := until(t, agent, before+1, syncs); got == before {
+			t.Fatalf("change %d is not in force", i)
+		}
+	}
+	stop()
+	flows.Wait()
+	t.Logf("%d new flows during %d changes", asked.Load(), changes)
+	if got := unanswered.Load(); got != 0 || asked.Load() < changes {
+		t.Errorf("%d of %d flows had no answer", got, asked.Load())
+	}
+}
+
+// TestPacketsWaitForTheirPod sends to a pod that nobody has told of, more than
+// one batch at a time; its object comes while they wait, and all are answered.
+func TestPacketsWaitForTheirPod(t *testing.T) {
+	const waiting = 150
+	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web")
+	c.start(t)
+	c.apply(t, "policies", onlyDB)
+	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+
+	pod := c.attach(t, newPod("x/new@1 app=web"))[0]
+	var wg sync.WaitGroup
+	var reached atomic.Int64
+	for i := range waiting {
+		wg.Go(func() {
+			answer, err := c.hosts["y/db"].Probe(t.Context(), lab.UDP, netip.AddrPortFrom(pod.Addrs[i%2], 80), 5*time.Second)
+			if err == nil && answer.Outcome == lab.Connected {
+				reached.Add(1)
+			}
+		})
+	}
+	c.put(t, podFile(pod.Name), pod.Object)
+	wg.Wait()
+	if got := reached.Load(); got != waiting {
+		t.Errorf("%d of %d packets were answered", got, waiting)
+	}
+}
+
+// TestWrongFlagsAreRefused with the name of the flag and its value.
+func TestWrongFlagsAreRefused(t *testing.T) {
+	needLab(t)
+	folder := t.TempDir()
+	for _, c := range []struct {
+		args []string
+		want []string // words of the error
+	}{
+		{[]string{"--nfqueue-id=70000"}, []string{"--nfqueue-id", "70000"}},
+		{[]string{"--nfqueue-id=-1"}, []string{"--nfqueue-id", "-1"}},
+		{[]string{"--nfqueue-count=0"}, []string{"--nfqueue-count", "0"}},
+		{[]string{"--nfqueue-id=65535", "--nfqueue-count=2"}, []string{"--nfqueue-count", "2", "65536"}},
+		{[]string{"--divert=sometimes"}, []string{"--divert", "sometimes"}},
+		{[]string{"--feature-gates=EndPorts=true"}, []string{"--feature-gates", "EndPorts"}},
+		{[]string{"--feature-gates=EndPort=maybe"}, []string{"--feature-gates", "EndPort=maybe"}},
+		{[]string{"--metrics-bind-address=nowhere"}, []string{"metrics-bind-address", "nowhere"}},
+		{[]string{"--logging-format=xml"}, []string{"logging", "xml"}},
+		{[]string{"--manifests=/nonexistent/folder"}, []string{"--manifests", "/nonexistent/folder"}},
+		{[]string{"--fail-open=perhaps"}, []string{"--fail-open", "perhaps"}},
+		{[]string{"--no-such-flag=1"}, []string{"--no-such-flag"}},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		cmd := exec.CommandContext(ctx, agentBinary, append([]string{"--manifests", folder, "--hostname-override=node-1"}, c.args...)...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET} // it should not get far
+		output, err := cmd.CombinedOutput()
+		if err == nil || ctx.Err() != nil {
+			t.Errorf("%v: the agent ran: %v: %s", c.args, err, output)
+		}
+		cancel()
+		for _, word := range c.want {
+			if !strings.Contains(string(output), word) {
+				t.Errorf("%v: %q does not name %q", c.args, output, word)
+			}
+		}
+	}
+}
