@@ -29,7 +29,7 @@ import (
 // its answers are those of a cluster that always was so.
 func TestOrderOfEventsIsIrrelevant(t *testing.T) {
 	changes := 0
-	forClusters(t, 0.2, func(t *testing.T, g *gen, end oracle.Cluster) {
+	forClusters(t, 0.15, func(t *testing.T, g *gen, end oracle.Cluster) {
 		end.Nodes = slices.DeleteFunc(end.Nodes, func(n *corev1.Node) bool { return n.Name != here })
 		histories := historiesOf(g.cluster(), g.cluster(), end)
 		var got *policy.Snapshot

@@ -40,6 +40,9 @@ func (g *gen) node(name string, plan addressPlan) *corev1.Node {
 	if len(node.Spec.PodCIDRs) > 0 {
 		node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
 	}
+	if g.oneIn(8) {
+		node.Spec.PodCIDRs = nil
+	}
 	node.Status.Addresses = []corev1.NodeAddress{
 		{Type: corev1.NodeHostName, Address: name},
 		{Type: corev1.NodeInternalIP, Address: plan.node4},

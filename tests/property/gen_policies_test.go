@@ -153,7 +153,7 @@ func (g *gen) port() networkingv1.NetworkPolicyPort {
 		value = intstr.FromString(pick(g, "", "80", "Web", "Web"))
 	}
 	port.Port = &value
-	if value.Type == intstr.Int && g.oneIn(3) {
+	if value.Type == intstr.Int && g.oneIn(3) || g.fault(4) {
 		end := pick[int32](g, 0, 1, 10, 10000) + value.IntVal
 		if g.oneIn(4) {
 			end = 65535

@@ -38,6 +38,43 @@ func TestSelectedAddressesAreTheIsolatedOnes(t *testing.T) {
 	t.Logf("%d addresses selected", selected)
 }
 
+// TestWhatIsDeniedIsSteered: no packet that policy denies misses the evaluator,
+// and none is steered that this node has no say in.
+func TestWhatIsDeniedIsSteered(t *testing.T) {
+	forClusters(t, 0.1, func(t *testing.T, g *gen, c oracle.Cluster) {
+		packets := g.packets(c)
+		if missteered(c, packets) != "" {
+			c = shrink(c, func(c oracle.Cluster) bool { return missteered(c, packets) != "" })
+			t.Errorf("%s\n%s", missteered(c, packets), describe(c))
+		}
+	})
+}
+
+// missteered names a packet that is steered wrongly, or nothing.
+func missteered(c oracle.Cluster, packets []packet.Packet) string {
+	s := compile.Compile(input(c))
+	steersIn, steersOut := steering(s, policy.Ingress), steering(s, policy.Egress)
+	for _, p := range packets {
+		d := oracle.Judge(c, here, p)
+		in, out := steersIn(p.Dst.Addr()), steersOut(p.Src.Addr())
+		if d.Ingress.Outcome == oracle.Denied && !in || d.Ingress.Outcome == oracle.NotJudged && in ||
+			d.Egress.Outcome == oracle.Denied && !out || d.Egress.Outcome == oracle.NotJudged && out {
+			return fmt.Sprintf("%v: steered for ingress: %v, for egress: %v; but %v", p, in, out, d)
+		}
+	}
+	return ""
+}
+
+// steering tells of an address whether packets that have it on the subject's
+// side are asked about: that of a selected pod, or of one too new to be known.
+func steering(s *policy.Snapshot, d policy.Direction) func(netip.Addr) bool {
+	selected, ranges := s.Selected(d), s.Ranges(d)
+	return func(a netip.Addr) bool {
+		inRange := slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+		return slices.Contains(selected, a) || s.Endpoint(a) == nil && inRange
+	}
+}
+
 // TestCompileIsPure: it modifies no object, and the same objects give the same
 // answers, findings included.
 func TestCompileIsPure(t *testing.T) {
