@@ -63,12 +63,13 @@ func (c *chains) of(pod *corev1.Pod, d policy.Direction) *policy.Chain {
 func networkPolicyChain(selecting []*networkPolicy, d policy.Direction) *policy.Chain {
 	chain := &policy.Chain{}
 	for _, p := range selecting {
+		chain.Policies = append(chain.Policies, &p.ref)
 		chain.Rules = append(chain.Rules, p.side(d).rules...)
 	}
 	chain.Rules = append(chain.Rules, policy.Rule{
 		Verdict: policy.Deny,
 		Tier:    policy.NetworkPolicyTier,
-		Policy:  selecting[0].name,
+		Policy:  selecting[0].ref.String(),
 		Index:   policy.Isolation,
 		AnyPeer: true,
 		AnyPort: true,

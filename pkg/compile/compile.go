@@ -32,7 +32,13 @@ func AllFeatures() Features { return Features{EndPort: true, SCTP: true} }
 // any order.
 type Input struct {
 	// NodeName is the node that judges: its pods get chains.
-	NodeName        string
+	NodeName string
+	// AllNodes compiles what all nodes judge into one snapshot: every pod gets
+	// chains and the pod ranges of every node count, NodeName means nothing. A
+	// packet's verdict is then that of the source's node and the destination's
+	// node together. It is for tools; what a node lets pass without asking, its
+	// own traffic, is not known here.
+	AllNodes        bool
 	Features        Features
 	Namespaces      []*corev1.Namespace
 	Pods            []*corev1.Pod
@@ -47,11 +53,11 @@ func Compile(in Input) *policy.Snapshot {
 		namespaces[ns.Name] = ns
 	}
 	policies, findings := compileNetworkPolicies(in.NetworkPolicies, in.Features)
-	e := compileEndpoints(in.Pods, namespaces, in.NodeName, newChains(policies))
+	e := compileEndpoints(in.Pods, namespaces, in.judges, newChains(policies))
 	m := policy.Model{
 		Endpoints: e.byAddr,
 		Local:     e.local,
-		Ranges:    podRanges(in.Nodes, in.NodeName),
+		Ranges:    podRanges(in.Nodes, in.judges),
 		Findings:  findings,
 	}
 	for _, p := range policies {
@@ -61,22 +67,26 @@ func Compile(in Input) *policy.Snapshot {
 	return policy.New(m)
 }
 
-// podRanges returns the ranges out of which the node's pods get their
-// addresses, as far as the Node object tells. Some network plugins allocate
+// judges tells whether what happens on node is judged by the snapshot.
+func (in *Input) judges(node string) bool { return in.AllNodes || node == in.NodeName }
+
+// podRanges returns the ranges out of which the pods of local nodes get their
+// addresses, as far as the Node objects tell. Some network plugins allocate
 // from elsewhere; then it is empty or matches nothing.
-func podRanges(nodes []*corev1.Node, name string) []netip.Prefix {
-	i := slices.IndexFunc(nodes, func(n *corev1.Node) bool { return n.Name == name })
-	if i < 0 {
-		return nil
-	}
-	cidrs := nodes[i].Spec.PodCIDRs
-	if len(cidrs) == 0 && nodes[i].Spec.PodCIDR != "" {
-		cidrs = []string{nodes[i].Spec.PodCIDR}
-	}
+func podRanges(nodes []*corev1.Node, local func(node string) bool) []netip.Prefix {
 	var ranges []netip.Prefix
-	for _, cidr := range cidrs {
-		if p, err := parsePrefix(cidr); err == nil {
-			ranges = append(ranges, p)
+	for _, n := range nodes {
+		if !local(n.Name) {
+			continue
+		}
+		cidrs := n.Spec.PodCIDRs
+		if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
+			cidrs = []string{n.Spec.PodCIDR}
+		}
+		for _, cidr := range cidrs {
+			if p, err := parsePrefix(cidr); err == nil {
+				ranges = append(ranges, p)
+			}
 		}
 	}
 	slices.SortFunc(ranges, comparePrefix)

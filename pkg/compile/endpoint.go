@@ -18,8 +18,8 @@ type endpoints struct {
 }
 
 // compileEndpoints decides which pod owns each address and gives the pods of
-// node their chains.
-func compileEndpoints(pods []*corev1.Pod, namespaces map[string]*corev1.Namespace, node string, chains *chains) endpoints {
+// local nodes their chains.
+func compileEndpoints(pods []*corev1.Pod, namespaces map[string]*corev1.Namespace, local func(node string) bool, chains *chains) endpoints {
 	owners := addressOwners(pods)
 	e := endpoints{byAddr: make(map[netip.Addr]*policy.Endpoint, len(owners))}
 	compiled := make(map[*corev1.Pod]*policy.Endpoint, len(owners))
@@ -27,14 +27,14 @@ func compileEndpoints(pods []*corev1.Pod, namespaces map[string]*corev1.Namespac
 		endpoint := compiled[pod]
 		if endpoint == nil {
 			endpoint = compileEndpoint(pod, namespaces[pod.Namespace])
-			if pod.Spec.NodeName == node {
+			if local(pod.Spec.NodeName) {
 				endpoint.Ingress = chains.of(pod, policy.Ingress)
 				endpoint.Egress = chains.of(pod, policy.Egress)
 			}
 			compiled[pod] = endpoint
 		}
 		e.byAddr[addr] = endpoint
-		if pod.Spec.NodeName == node {
+		if local(pod.Spec.NodeName) {
 			e.local = append(e.local, addr)
 		}
 	}

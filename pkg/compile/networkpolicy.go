@@ -18,7 +18,7 @@ import (
 
 // networkPolicy is a NetworkPolicy whose rules are ready to be put into chains.
 type networkPolicy struct {
-	name            string // "namespace/name"
+	ref             policy.Ref
 	namespace       string
 	subject         labels.Selector
 	ingress, egress side
@@ -72,7 +72,7 @@ func (c *networkPolicyCompiler) find(at *field.Path, reason, format string, args
 
 func (c *networkPolicyCompiler) compile(o *networkingv1.NetworkPolicy) *networkPolicy {
 	spec := field.NewPath("spec")
-	p := &networkPolicy{name: c.ref.String(), namespace: o.Namespace}
+	p := &networkPolicy{ref: c.ref, namespace: o.Namespace}
 	subject, err := metav1.LabelSelectorAsSelector(&o.Spec.PodSelector)
 	if err != nil {
 		c.find(spec.Child("podSelector"), policy.InvalidSelector, "%v; the policy selects no pod", err)
@@ -113,8 +113,12 @@ func (c *networkPolicyCompiler) policyTypes(at *field.Path, spec *networkingv1.N
 	return ingress, egress
 }
 
+// noPort stands for a port that cannot be read. Its range is empty, whatever the
+// protocol: even protocol 0, which has port 0, does not match it.
+var noPort = policy.Port{First: 1}
+
 // rule compiles one rule. Missing peers or ports match everything (NP-8); those
-// that are there and cannot be read match nothing.
+// that are there and cannot be read match nothing, and keep their places.
 func (c *networkPolicyCompiler) rule(at, peersAt *field.Path, index int, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) policy.Rule {
 	r := policy.Rule{
 		Verdict: policy.Allow,
@@ -125,14 +129,18 @@ func (c *networkPolicyCompiler) rule(at, peersAt *field.Path, index int, peers [
 		AnyPort: len(ports) == 0,
 	}
 	for i := range peers {
-		if peer, ok := c.peer(peersAt.Index(i), &peers[i]); ok {
-			r.Peers = append(r.Peers, peer)
+		peer, ok := c.peer(peersAt.Index(i), &peers[i])
+		if !ok {
+			peer = policy.Peer{}
 		}
+		r.Peers = append(r.Peers, peer)
 	}
 	for i := range ports {
-		if port, ok := c.port(at.Child("ports").Index(i), &ports[i]); ok {
-			r.Ports = append(r.Ports, port)
+		port, ok := c.port(at.Child("ports").Index(i), &ports[i])
+		if !ok {
+			port = noPort
 		}
+		r.Ports = append(r.Ports, port)
 	}
 	return r
 }

@@ -15,6 +15,9 @@ import (
 // that the same policies select, and never change.
 type Chain struct {
 	Rules []Rule
+	// Policies are those that select the endpoints, in the order in which they
+	// are asked. They are for people: some have no rule at all.
+	Policies []*Ref
 }
 
 // Rule decides about the packets that match one of its peers and one of its

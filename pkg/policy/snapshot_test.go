@@ -60,18 +60,18 @@ func TestChainsAreAskedInTierOrder(t *testing.T) {
 	}{
 		{"no chain", nil, addrB, "allow egress, not selected"},
 		{"a chain that says nothing", &Chain{}, addrB, "allow ingress, unmatched"},
-		{"isolated", &Chain{[]Rule{isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
-		{"a rule before isolation", &Chain{[]Rule{rule(NetworkPolicyTier, Allow, pods("pod=b")), isolate()}}, addrB, "allow ingress by networkpolicy networkpolicy rule 0"},
-		{"a rule for another", &Chain{[]Rule{rule(NetworkPolicyTier, Allow, pods("pod=c")), isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
-		{"admin denies before", &Chain{[]Rule{rule(AdminTier, Deny, pods("pod=b")), rule(NetworkPolicyTier, Allow), isolate()}}, addrB, "deny ingress by admin admin rule 0"},
-		{"admin allows before", &Chain{[]Rule{rule(AdminTier, Allow, pods("pod=b")), isolate()}}, addrB, "allow ingress by admin admin rule 0"},
-		{"pass leaves the tier", &Chain{[]Rule{rule(AdminTier, Pass), rule(AdminTier, Deny), rule(BaselineTier, Allow)}}, addrB, "allow ingress by baseline baseline rule 0"},
-		{"pass meets isolation", &Chain{[]Rule{rule(AdminTier, Pass), rule(AdminTier, Allow), isolate(), rule(BaselineTier, Allow)}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
-		{"pass out of the last tier", &Chain{[]Rule{rule(BaselineTier, Pass), rule(BaselineTier, Deny)}}, addrB, "allow ingress, unmatched"},
-		{"baseline denies", &Chain{[]Rule{rule(BaselineTier, Deny)}}, addrB, "deny ingress by baseline baseline rule 0"},
-		{"the zero rule matches nothing", &Chain{[]Rule{{Verdict: Allow}, isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
-		{"the zero peer matches nothing", &Chain{[]Rule{rule(NetworkPolicyTier, Allow, Peer{}), isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
-		{"selectors match pods only", &Chain{[]Rule{rule(NetworkPolicyTier, Allow, pods("")), isolate()}}, addrWeb, "deny ingress by networkpolicy x/isolating, isolated"},
+		{"isolated", &Chain{Rules: []Rule{isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
+		{"a rule before isolation", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=b")), isolate()}}, addrB, "allow ingress by networkpolicy networkpolicy rule 0"},
+		{"a rule for another", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=c")), isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
+		{"admin denies before", &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=b")), rule(NetworkPolicyTier, Allow), isolate()}}, addrB, "deny ingress by admin admin rule 0"},
+		{"admin allows before", &Chain{Rules: []Rule{rule(AdminTier, Allow, pods("pod=b")), isolate()}}, addrB, "allow ingress by admin admin rule 0"},
+		{"pass leaves the tier", &Chain{Rules: []Rule{rule(AdminTier, Pass), rule(AdminTier, Deny), rule(BaselineTier, Allow)}}, addrB, "allow ingress by baseline baseline rule 0"},
+		{"pass meets isolation", &Chain{Rules: []Rule{rule(AdminTier, Pass), rule(AdminTier, Allow), isolate(), rule(BaselineTier, Allow)}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
+		{"pass out of the last tier", &Chain{Rules: []Rule{rule(BaselineTier, Pass), rule(BaselineTier, Deny)}}, addrB, "allow ingress, unmatched"},
+		{"baseline denies", &Chain{Rules: []Rule{rule(BaselineTier, Deny)}}, addrB, "deny ingress by baseline baseline rule 0"},
+		{"the zero rule matches nothing", &Chain{Rules: []Rule{{Verdict: Allow}, isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
+		{"the zero peer matches nothing", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, Peer{}), isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
+		{"selectors match pods only", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("")), isolate()}}, addrWeb, "deny ingress by networkpolicy x/isolating, isolated"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := tcp(tc.from, addrA, 80)
@@ -83,8 +83,8 @@ func TestChainsAreAskedInTierOrder(t *testing.T) {
 }
 
 func TestBothDirectionsMustAllow(t *testing.T) {
-	closed := &Chain{[]Rule{isolate()}}
-	open := &Chain{[]Rule{rule(NetworkPolicyTier, Allow), isolate()}}
+	closed := &Chain{Rules: []Rule{isolate()}}
+	open := &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow), isolate()}}
 	for _, tc := range []struct {
 		name            string
 		ingress, egress *Chain
@@ -103,7 +103,7 @@ func TestBothDirectionsMustAllow(t *testing.T) {
 		{"too new a pod, the other direction isolates", nil, closed, tcp(addrC, addrNew, 80), "allow egress, not selected"},
 		{"a closed pod hears too new a pod", closed, nil, tcp(addrNew, addrA, 80), "deny ingress, unknown pod"},
 		{"a closed pod calls too new a pod", closed, closed, tcp(addrA, addrNew, 80), "deny egress, unknown pod"},
-		{"a denial for good goes before", &Chain{[]Rule{rule(AdminTier, Deny)}}, closed, tcp(addrNew, addrA, 80), "deny ingress by admin admin rule 0"},
+		{"a denial for good goes before", &Chain{Rules: []Rule{rule(AdminTier, Deny)}}, closed, tcp(addrNew, addrA, 80), "deny ingress by admin admin rule 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := snapshot(tc.ingress, tc.egress).Evaluate(tc.packet).String(); got != tc.want {
@@ -115,7 +115,7 @@ func TestBothDirectionsMustAllow(t *testing.T) {
 
 func TestPorts(t *testing.T) {
 	port := func(p Port) *Chain {
-		return &Chain{[]Rule{{Tier: NetworkPolicyTier, Verdict: Allow, AnyPeer: true, Ports: []Port{p}}, isolate()}}
+		return &Chain{Rules: []Rule{{Tier: NetworkPolicyTier, Verdict: Allow, AnyPeer: true, Ports: []Port{p}}, isolate()}}
 	}
 	with := func(proto packet.Proto, port uint16) packet.Packet {
 		p := tcp(addrB, addrA, port)
@@ -170,7 +170,7 @@ func TestSelectedAreLocalPodsWithAChain(t *testing.T) {
 }
 
 func TestEvaluateDoesNotAllocate(t *testing.T) {
-	chain := &Chain{[]Rule{
+	chain := &Chain{Rules: []Rule{
 		rule(AdminTier, Pass, pods("pod in (b, c)")),
 		rule(NetworkPolicyTier, Allow, Peer{Block: &Block{Prefix: netip.MustParsePrefix("192.0.2.0/24")}}),
 		{Tier: NetworkPolicyTier, Verdict: Allow, AnyPeer: true, Ports: []Port{{Proto: packet.TCP, Name: "web"}}},

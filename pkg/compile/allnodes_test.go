@@ -1,0 +1,84 @@
+package compile
+
+import (
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+func TestAllNodesJudgeTogether(t *testing.T) {
+	in := fixture()
+	in.AllNodes, in.NodeName = true, ""
+	for name, cidr := range map[string]string{"n1": "10.0.0.0/23", "n2": "10.0.2.0/24"} {
+		in.Nodes = append(in.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDR: cidr}})
+	}
+	closed := netpol(t, "closed", "podSelector: {}\npolicyTypes: [Ingress]")
+	remote := closed.DeepCopy()
+	remote.Namespace = "z" // whose pods run on n2
+	in.NetworkPolicies = []*networkingv1.NetworkPolicy{closed, remote}
+	s := check(t, in, `
+		deny  y/a x/a tcp/80
+		deny  y/a z/a tcp/80
+		allow x/a y/a tcp/80
+		allow z/a y/a tcp/80
+		deny  y/a 10.0.1.99 tcp/80
+		deny  y/a 10.0.2.99 tcp/80
+	`)
+	if got, want := len(s.Local()), 2*len(in.Pods); got != want {
+		t.Errorf("%d addresses are local, want %d", got, want)
+	}
+	if got := s.Ranges(policy.Ingress); len(got) != 2 {
+		t.Errorf("ranges %v, want those of both nodes", got)
+	}
+}
+
+// Items that cannot be read keep their places, so that an explanation can name
+// the item that it speaks of.
+func TestUnreadableItemsKeepTheirPlaces(t *testing.T) {
+	in := fixture()
+	in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "odd", `
+podSelector: {}
+ingress:
+- from: [{}, {podSelector: {}}]
+  ports: [{protocol: ICMP}, {port: 80}]
+`))
+	s := Compile(in)
+	rule := s.Endpoint(in.addr(t, "x/a")).Ingress.Rules[0]
+	if len(rule.Peers) != 2 || rule.Peers[1].Pods == nil {
+		t.Errorf("peers are %+v", rule.Peers)
+	}
+	if len(rule.Ports) != 2 || rule.Ports[1].First != 80 {
+		t.Errorf("ports are %+v", rule.Ports)
+	}
+	check(t, in, "deny x/b x/a icmp\nallow x/b x/a tcp/80")
+	zero := packet.Packet{Src: netip.AddrPortFrom(in.addr(t, "x/b"), 0), Dst: netip.AddrPortFrom(in.addr(t, "x/a"), 0)}
+	if d := s.Evaluate(zero); d.Verdict != policy.Deny {
+		t.Errorf("protocol 0: %v", d)
+	}
+}
+
+func TestChainsNameTheirPolicies(t *testing.T) {
+	in := fixture()
+	in.NetworkPolicies = []*networkingv1.NetworkPolicy{
+		netpol(t, "b", "podSelector: {}"), netpol(t, "a", "podSelector: {}\negress: [{}]"), netpol(t, "c", "podSelector: {matchLabels: {pod: none}}"),
+	}
+	e := Compile(in).Endpoint(in.addr(t, "x/a"))
+	for _, tc := range []struct {
+		chain *policy.Chain
+		want  []string
+	}{{e.Ingress, []string{"x/a", "x/b"}}, {e.Egress, []string{"x/a"}}} {
+		var got []string
+		for _, ref := range tc.chain.Policies {
+			got = append(got, ref.String())
+		}
+		if len(got) != len(tc.want) || got[0] != tc.want[0] {
+			t.Errorf("got %v, want %v", got, tc.want)
+		}
+	}
+}

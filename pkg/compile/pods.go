@@ -1,0 +1,18 @@
+package compile
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// Addresses returns every address that the pod's status has, as the snapshot
+// reads them. Whether the pod is who owns them, the snapshot tells.
+func Addresses(pod *corev1.Pod) []netip.Addr { return slices.Collect(podAddrs(pod)) }
+
+// NamedPorts returns the ports that the pod declares with a name, as the
+// snapshot reads them.
+func NamedPorts(pod *corev1.Pod) []policy.NamedPort { return namedPorts(pod) }
