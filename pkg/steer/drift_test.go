@@ -37,6 +37,7 @@ func TestRestartKeepsElementsUntilTheFirstWish(t *testing.T) {
 	}
 }
 
+// broken fails transactions while err is set, and reads while readErr is.
 type broken struct {
 	*knftables.Fake
 	err, readErr error
@@ -80,6 +81,7 @@ func TestFailedSyncIsUnhealthyAndMendedByTheNext(t *testing.T) {
 	}
 }
 
+// tamper runs a transaction of somebody else.
 func tamper(t *testing.T, fake *knftables.Fake, edit func(*knftables.Transaction)) {
 	t.Helper()
 	tx := fake.NewTransaction()
@@ -127,7 +129,7 @@ func TestTamperedTableIsRestoredWithinTheVerifyInterval(t *testing.T) {
 				tamper(t, fake, edit)
 				time.Sleep(verifyInterval)
 				synctest.Wait()
-				if got := withoutHandles(fake.Dump()); got != withoutHandles(want) {
+				if got := inOrder(fake.Dump()); got != inOrder(want) {
 					t.Errorf("got\n%swant\n%s", got, want)
 				}
 			})
@@ -135,7 +137,8 @@ func TestTamperedTableIsRestoredWithinTheVerifyInterval(t *testing.T) {
 	}
 }
 
-func withoutHandles(dump string) string {
+// inOrder sorts the elements of a dump, whose order does not count.
+func inOrder(dump string) string {
 	lines := strings.Split(dump, "\n")
 	slices.SortStableFunc(lines, func(a, b string) int {
 		if strings.HasPrefix(a, "add element") && strings.HasPrefix(b, "add element") {

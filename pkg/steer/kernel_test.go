@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// bothFamilies runs f for IPv4 and IPv6.
 // newReal returns a Steerer over the kernel, with one queue.
 func newReal(t *testing.T, edit func(*Config)) *Steerer {
 	t.Helper()
@@ -163,8 +162,6 @@ func TestProbeAndCleanupLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestEveryDivertOfTheKernelWorks tries what the probe found. DIVERTS_REQUIRED
-// names, separated by commas, what it must have found.
 func TestMetricsReadTheCounterOfTheKernel(t *testing.T) {
 	newNode(t)
 	reg := prometheus.NewRegistry()

@@ -12,11 +12,13 @@ import (
 	"time"
 )
 
+// bothFamilies runs f for IPv4 and IPv6.
 func bothFamilies(t *testing.T, f func(t *testing.T, ipv6 bool)) {
 	t.Run("IPv4", func(t *testing.T) { f(t, false) })
 	t.Run("IPv6", func(t *testing.T) { f(t, true) })
 }
 
+// isolated wishes to ask about all that comes to p.
 func isolated(p *place) Sets {
 	return Sets{Ingress: []netip.Addr{p.v4, p.v6}, Since: time.Now()}
 }
@@ -223,6 +225,8 @@ func TestWithoutAListenerBypassDecides(t *testing.T) {
 	})
 }
 
+// TestEveryDivertOfTheKernelWorks tries what the probe found. DIVERTS_REQUIRED
+// names, separated by commas, what it must have found.
 func TestEveryDivertOfTheKernelWorks(t *testing.T) {
 	n := newNode(t)
 	caps, err := Probe(testContext(t))

@@ -177,10 +177,6 @@ func TestPodsAreNotWrittenWithoutRanges(t *testing.T) {
 	}
 }
 
-// broken fails transactions while err is set, and reads while readErr is.
-// tamper runs a transaction of somebody else.
-// withoutHandles is for tables that were written twice; the order of elements
-// does not count.
 func TestLatencyCountsFromTheOldestUnwrittenChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nft := &broken{Fake: knftables.NewFake(knftables.InetFamily, TableName), err: errors.New("boom")}
