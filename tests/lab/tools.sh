@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Installs the programs that the demo and the tests call: nft and ip. On Debian and
+# Ubuntu with apt-get, as root; elsewhere it says what is missing.
+set -euo pipefail
+
+declare -A package=([nft]=nftables [ip]=iproute2)
+missing=()
+for program in "${!package[@]}"; do
+	# Not every user's PATH has the folders that root's programs are in.
+	PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null || missing+=("${package[$program]}")
+done
+if ((${#missing[@]} == 0)); then
+	exit 0
+fi
+if ! command -v apt-get >/dev/null || [[ $EUID -ne 0 ]]; then
+	echo "Please install: ${missing[*]}" >&2
+	exit 1
+fi
+echo "Installing ${missing[*]}"
+apt-get update -qq
+DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
