@@ -78,12 +78,13 @@ func addressOwners(pods []*corev1.Pod) map[netip.Addr]*corev1.Pod {
 // (NP-22, NP-23), and one that has ended has no network, though its addresses
 // stay in its status (NP-50).
 func hasOwnNetwork(pod *corev1.Pod) bool {
-	return !pod.Spec.HostNetwork && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+	return !pod.Spec.HostNetwork && !Ended(pod)
 }
 
 // takesOver tells whether pod owns an address that owner claims, too (NP-51): a
 // pod that is not terminating goes before one that is, then the younger one,
-// then the one with the smaller UID, so that the order of events is irrelevant.
+// then the one with the smaller UID, namespace or name, so that the order of
+// events is irrelevant.
 func takesOver(pod, owner *corev1.Pod) bool {
 	terminating := func(p *corev1.Pod) int {
 		if p.DeletionTimestamp != nil {
@@ -95,6 +96,8 @@ func takesOver(pod, owner *corev1.Pod) bool {
 		cmp.Compare(terminating(pod), terminating(owner)),
 		owner.CreationTimestamp.Compare(pod.CreationTimestamp.Time),
 		cmp.Compare(pod.UID, owner.UID),
+		cmp.Compare(pod.Namespace, owner.Namespace),
+		cmp.Compare(pod.Name, owner.Name),
 	) < 0
 }
 

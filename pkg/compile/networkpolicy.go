@@ -221,13 +221,13 @@ func (c *networkPolicyCompiler) block(at *field.Path, b *networkingv1.IPBlock) (
 
 // port compiles one item of a port list (NP-10, NP-25 to NP-29).
 func (c *networkPolicyCompiler) port(at *field.Path, p *networkingv1.NetworkPolicyPort) (policy.Port, bool) {
-	var apiProtocol corev1.Protocol
+	apiProtocol := corev1.ProtocolTCP
 	if p.Protocol != nil {
 		apiProtocol = *p.Protocol
 	}
 	proto, ok := protocol(apiProtocol)
 	switch {
-	case !ok:
+	case !ok || apiProtocol == "": // missing is TCP, empty is nothing
 		c.find(at.Child("protocol"), policy.UnsupportedProtocol, "protocol %q is none of TCP, UDP, SCTP; the port matches nothing", apiProtocol)
 		return policy.Port{}, false
 	case apiProtocol == corev1.ProtocolSCTP && !c.features.SCTP:

@@ -98,10 +98,10 @@ func (c Cluster) labelsOfNamespace(name string) (map[string]string, bool) {
 	return nil, false
 }
 
-// unknownLocal: NP-55. An address of the node's own pod ranges that is neither
-// a pod's nor a node's is that of a pod not yet known.
+// unknownLocal: NP-55. An address of the node's own pod ranges that is no
+// pod's is that of a pod not yet known.
 func (c Cluster) unknownLocal(node string, addr netip.Addr) bool {
-	if c.podAt(addr) != nil || c.isNodeAddress(addr) {
+	if c.podAt(addr) != nil {
 		return false
 	}
 	for _, n := range c.Nodes {
@@ -123,21 +123,4 @@ func podRanges(node *corev1.Node) []netip.Prefix {
 		}
 	}
 	return ranges
-}
-
-// isNodeAddress: an address of a node, or of a pod that uses its node's.
-func (c Cluster) isNodeAddress(addr netip.Addr) bool {
-	for _, n := range c.Nodes {
-		for _, a := range n.Status.Addresses {
-			if ip, ok := parseAddr(a.Address); ok && ip == addr.Unmap() {
-				return true
-			}
-		}
-	}
-	for _, pod := range c.Pods {
-		if pod.Spec.HostNetwork && slices.Contains(addressesOf(pod), addr.Unmap()) {
-			return true
-		}
-	}
-	return false
 }

@@ -14,14 +14,14 @@ import (
 // few are in use, so pods often claim the same one.
 type addressPlan struct {
 	pod4, pod6, range4, range6 string
-	node4, node6               string
+	node4, node6, bridge4      string
 }
 
 const podsPerNode = 6
 
 var plans = map[string]addressPlan{
-	here:  {"10.1.0.%d", "fd00:1::%d", "10.1.0.0/24", "fd00:1::/64", "192.168.0.1", "fd00:f::1"},
-	there: {"10.2.0.%d", "fd00:2::%d", "10.2.0.0/24", "fd00:2::/64", "192.168.0.2", "fd00:f::2"},
+	here:  {"10.1.0.%d", "fd00:1::%d", "10.1.0.0/24", "fd00:1::/64", "192.168.0.1", "fd00:f::1", "10.1.0.100"},
+	there: {"10.2.0.%d", "fd00:2::%d", "10.2.0.0/24", "fd00:2::/64", "192.168.0.2", "fd00:f::2", "10.2.0.100"},
 }
 
 func (g *gen) nodes() []*corev1.Node {
@@ -48,6 +48,10 @@ func (g *gen) node(name string, plan addressPlan) *corev1.Node {
 		{Type: corev1.NodeInternalIP, Address: plan.node4},
 		{Type: corev1.NodeInternalIP, Address: plan.node6},
 	}
+	if g.oneIn(3) {
+		node.Status.Addresses = append(node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: plan.bridge4})
+	}
 	return node
 }
 
@@ -59,7 +63,17 @@ func (g *gen) pods(namespaces []string) []*corev1.Pod {
 		name := fmt.Sprintf("p%d", i)
 		pods = append(pods, g.pod(pick(g, namespaces...), name, fmt.Sprintf("%d-%s", uids[i], name)))
 	}
+	if g.oneIn(8) {
+		forgetOrigin(pods)
+	}
 	return pods
+}
+
+// forgetOrigin makes pods as people write them, without what the server adds.
+func forgetOrigin(pods []*corev1.Pod) {
+	for _, pod := range pods {
+		pod.UID, pod.CreationTimestamp = "", metav1.Time{}
+	}
 }
 
 func (g *gen) pod(namespace, name, uid string) *corev1.Pod {

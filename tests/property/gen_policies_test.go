@@ -138,7 +138,7 @@ func (g *gen) port() networkingv1.NetworkPolicyPort {
 	if !g.oneIn(3) {
 		protocol := pick(g, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
 		if g.fault(12) {
-			protocol = pick[corev1.Protocol](g, "ICMP", "tcp", "UDPLite")
+			protocol = pick[corev1.Protocol](g, "ICMP", "tcp", "", "UDPLite")
 		}
 		port.Protocol = &protocol
 	}

@@ -14,7 +14,7 @@ import (
 
 var (
 	addresses4 = addressesOfFamily(func(p addressPlan) (string, []string) {
-		return p.pod4, []string{p.node4}
+		return p.pod4, []string{p.node4, p.bridge4}
 	}, "203.0.113.9", "10.1.1.1")
 	addresses6 = addressesOfFamily(func(p addressPlan) (string, []string) {
 		return p.pod6, []string{p.node6}
