@@ -147,6 +147,26 @@ func TestOwnNodeIsNotAskedAbout(t *testing.T) {
 	})
 }
 
+// A pod that may do what it likes in its own network takes an address of its
+// node. The kernel stops it for IPv4.
+func TestAForgedAddressOfTheNodeIsAskedAbout(t *testing.T) {
+	n := newNode(t)
+	s, l := newReal(t, nil), listen(t)
+	mustSync(t, s, isolated(n.b))
+	forged := n.b.v6.Prev() // the node's on the link to b
+	mustShell(t, fmt.Sprintf("ip -n %s addr add %v/128 dev lo nodad", n.a.name, forged))
+	t.Cleanup(func() { mustShell(t, fmt.Sprintf("ip -n %s addr del %v/128 dev lo", n.a.name, forged)) })
+	pod := *n.a
+	pod.v6 = forged
+	from := pod.receive(t, true, 4009)
+	if _, err := from.WriteToUDPAddrPort([]byte("forged"), netip.AddrPortFrom(n.b.v6, 4009)); err != nil {
+		t.Fatal(err)
+	}
+	if src, _ := addrs(l.next(t)); src != forged {
+		t.Errorf("asked about a packet of %v, want %v", src, forged)
+	}
+}
+
 func TestServiceIsAskedAboutBehindDNATAndBeforeMasquerade(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)

@@ -15,6 +15,7 @@ const (
 	judgeChain    = "postrouting"
 	acceptedChain = "accepted"
 	selectChain   = "select"
+	exemptChain   = "exempt"
 	divertChain   = "divert"
 
 	steeredCounter = "steered"
@@ -87,6 +88,7 @@ func chains() []*knftables.Chain {
 	}
 	return []*knftables.Chain{
 		{Name: divertChain},
+		{Name: exemptChain},
 		{Name: selectChain},
 		base(judgeChain, judgePriority),
 		base(acceptedChain, acceptedPriority),
@@ -102,6 +104,7 @@ type chainRules struct {
 // rulesFor lists the rules of every chain but the divert chain.
 func rulesFor(cfg Config) []chainRules {
 	return []chainRules{
+		{exemptChain, exemptRules()},
 		{selectChain, selectRules()},
 		{judgeChain, judgeRules(cfg)},
 		{acceptedChain, acceptedRules(cfg)},
@@ -132,7 +135,7 @@ func judgeRules(cfg Config) []string {
 	)
 }
 
-// selectRules send to divertChain what a selected pod, or a pod too new to be
+// selectRules send to exemptChain what a selected pod, or a pod too new to be
 // known, sends or receives.
 func selectRules() []string {
 	var rules []string
@@ -142,22 +145,35 @@ func selectRules() []string {
 	}{{"ip", false}, {"ip6", true}} {
 		set := func(name string) string { return "@" + familyName(name, f.ipv6) }
 		rules = append(rules,
-			fmt.Sprintf("%s daddr %s goto %s", f.ip, set(ingressSet), divertChain),
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, set(egressSet), divertChain),
-			fmt.Sprintf("%s daddr %s %s daddr != %s goto %s", f.ip, set(ingressRangesSet), f.ip, set(podsSet), divertChain),
-			fmt.Sprintf("%s saddr %s %s saddr != %s goto %s", f.ip, set(egressRangesSet), f.ip, set(podsSet), divertChain),
+			fmt.Sprintf("%s daddr %s goto %s", f.ip, set(ingressSet), exemptChain),
+			fmt.Sprintf("%s saddr %s goto %s", f.ip, set(egressSet), exemptChain),
+			fmt.Sprintf("%s daddr %s %s daddr != %s goto %s", f.ip, set(ingressRangesSet), f.ip, set(podsSet), exemptChain),
+			fmt.Sprintf("%s saddr %s %s saddr != %s goto %s", f.ip, set(egressRangesSet), f.ip, set(podsSet), exemptChain),
 		)
 	}
 	return rules
 }
 
+// exemptRules let the pod's own node talk to it, kubelet's probes above all, and
+// send the rest to divertChain.
+func exemptRules() []string {
+	return []string{
+		// What came in through an interface was not sent by this node, though a
+		// pod may have forged its address: the kernel refuses its own IPv4
+		// addresses from outside, but not its IPv6 ones. Kernels before 5.7 know
+		// no input interface here, and then this rule matches nothing.
+		"iif != 0 goto " + divertChain,
+		// Told by the address, not by the user or by the missing interface:
+		// probes do not all run as root, and IPVS sends other clients' packets
+		// from here too.
+		"fib saddr type local accept",
+		"goto " + divertChain,
+	}
+}
+
 // divertRules are those of DivertQueue; writeXTablesDivert has the others.
 func divertRules(cfg Config) []string {
 	return []string{
-		// The pod's own node may always talk to it: kubelet probes, whatever
-		// their user. Not recognised by a missing input interface, because IPVS
-		// sends other clients' packets from here too.
-		"fib saddr type local accept",
 		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), queueNumbers(cfg)),
 		"drop", // never reached while the line above is whole
 	}

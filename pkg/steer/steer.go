@@ -26,7 +26,7 @@ const (
 	syncTimeout = 30 * time.Second
 )
 
-// errNoSync is what Healthy says before the first sync.
+// errNoSync is what Healthy says before the first wish is in force.
 var errNoSync = errors.New("steering was not synced yet")
 
 // Steerer keeps the table as wished. Its methods may be called from any
@@ -122,7 +122,7 @@ func (s *Steerer) Run(ctx context.Context) error {
 	return nil
 }
 
-// Healthy returns nil when the last sync succeeded.
+// Healthy returns nil when a wish is in force and the last sync succeeded.
 func (s *Steerer) Healthy() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,9 @@ func (s *Steerer) sync(ctx context.Context) error {
 		s.held = nil // the next run reads before it writes
 	}
 	s.mu.Lock()
-	s.health = err
+	if s.health = err; err == nil && w == nil {
+		s.health = errNoSync // the base alone steers nobody
+	}
 	first := err == nil && w != nil && s.inForce != w
 	if first {
 		s.inForce = w

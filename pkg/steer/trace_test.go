@@ -39,8 +39,9 @@ func icmpv6(kind, hopLimit uint8) func(*steertest.Packet) {
 	}
 }
 
-func reply(p *steertest.Packet)    { p.Reply = true }
-func fromNode(p *steertest.Packet) { p.SrcLocal = true }
+func reply(p *steertest.Packet)     { p.Reply = true }
+func fromNode(p *steertest.Packet)  { p.SrcLocal = true }
+func forwarded(p *steertest.Packet) { p.Forwarded = true }
 
 func marked(mark, ctMark uint32) func(*steertest.Packet) {
 	return func(p *steertest.Packet) { p.Mark, p.CTMark = mark, ctMark }
@@ -100,6 +101,9 @@ func TestWhatIsAskedAbout(t *testing.T) {
 		{"own node", packet(peer4, in4, fromNode), accept},
 		{"own node", packet(peer6, in6, fromNode), accept},
 		{"own node, invalid", packet(peer6, in6, fromNode, state(steertest.Invalid)), accept},
+
+		{"own node's address, forged", packet(peer6, in6, fromNode, forwarded), queue},
+		{"forwarded", packet(peer4, in4, forwarded), queue},
 
 		{"accepted flow", packet(peer4, in4, marked(0, DefaultMark)), accept},
 		{"accepted flow", packet(out6, peer6, marked(0, DefaultMark|0x4000)), accept},

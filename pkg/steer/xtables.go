@@ -7,7 +7,6 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
-	"golang.org/x/sys/unix"
 )
 
 // Flags of struct xt_NFQ_info_v3, linux/netfilter/xt_NFQUEUE.h.
@@ -48,11 +47,6 @@ func writeXTablesDivert(cfg Config) error {
 	chain := &nftables.Chain{Name: divertChain, Table: table}
 	conn.FlushChain(chain)
 	for _, exprs := range [][]expr.Any{
-		{
-			&expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)},
-			&expr.Verdict{Kind: expr.VerdictAccept},
-		},
 		append([]expr.Any{&expr.Objref{Type: objectCounter, Name: steeredCounter}},
 			nfqueueTarget(cfg.Queue, cfg.Queues, cfg.Bypass)...),
 		{&expr.Verdict{Kind: expr.VerdictDrop}},

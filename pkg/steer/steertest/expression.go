@@ -49,6 +49,8 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		return p.Mark&n != 0, t.skip(6), err
 	case t.starts("meta l4proto *"):
 		return p.Proto == t.at(2), t.skip(3), nil
+	case t.starts("iif != 0"):
+		return p.Forwarded, t.skip(3), nil
 	case t.starts("fib saddr type local"):
 		return p.SrcLocal, t.skip(4), nil
 	case t.starts("ct"):

@@ -34,6 +34,7 @@ type Packet struct {
 	Mark       uint32
 	CTMark     uint32
 	SrcLocal   bool // Src is an address of this node
+	Forwarded  bool // came in through an interface; neither sent from here nor by IPVS
 }
 
 // Verdict is the end of a packet's way.
