@@ -56,6 +56,7 @@ func TestDiffShowsBothTablesAndMarksTheDifference(t *testing.T) {
 x/a    ✓ ·  ✓      ✓ ·  ✓
 x/b    · ✓  ✓      · ✓  ✗
 y/a    · ·  ✓      · ·  ✓
+x/b -> y/a: timed out, should be connected
 `
 	if diff := "\n" + want.Diff(got); diff != expected {
 		t.Errorf("got:%s\nwant:%s", diff, expected)

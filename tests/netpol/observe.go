@@ -1,0 +1,109 @@
+package netpol
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// cell is a cell of one of the tables.
+type cell struct {
+	table int
+	pair  Pair
+}
+
+// observe tries every cell until it is as wanted, or the time for the change to
+// settle is over. Cells that are as wanted are not tried again.
+func (p *play) observe(ctx context.Context, want *Reachability) ([]Comparison, error) {
+	settled, cancel := context.WithTimeout(ctx, cmp.Or(p.runner.Settle, defaultSettle))
+	defer cancel()
+	comparisons := newComparisons(want)
+	silence := cmp.Or(p.runner.Silence, defaultSilence)
+	open := allCells(comparisons)
+	for patience := silence; ; patience = min(2*patience, 4*silence) {
+		if err := p.try(ctx, comparisons, open, patience); err != nil {
+			return nil, err
+		}
+		open = slices.DeleteFunc(open, func(c cell) bool { return comparisons[c.table].agrees(c.pair) })
+		if len(open) == 0 || settled.Err() != nil || p.runner.Backend.Supports().Immediate {
+			return comparisons, ctx.Err()
+		}
+		pause(settled, retryInterval)
+	}
+}
+
+// look tries every cell once. Where an answer is expected it is waited for.
+func (p *play) look(ctx context.Context, want *Reachability) ([]Comparison, error) {
+	comparisons := newComparisons(want)
+	return comparisons, p.try(ctx, comparisons, allCells(comparisons), 4*cmp.Or(p.runner.Silence, defaultSilence))
+}
+
+// retryInterval is the time between two attempts of a cell.
+const retryInterval = 20 * time.Millisecond
+
+// pause waits for a time or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// newComparisons returns the tables that are wanted, and nothing seen yet.
+func newComparisons(want *Reachability) []Comparison {
+	var comparisons []Comparison
+	for _, t := range want.traffic {
+		table := want.tables[t]
+		got := NewTruthTable(table.pods, false)
+		for i := range got.cells {
+			got.cells[i] = Unobservable
+		}
+		comparisons = append(comparisons, Comparison{Traffic: t, Want: table, Got: got})
+	}
+	return comparisons
+}
+
+func (c Comparison) agrees(pair Pair) bool {
+	return c.Want.Outcome(pair.From, pair.To) == c.Got.Outcome(pair.From, pair.To)
+}
+
+// allCells returns every cell of the tables that can be tried.
+func allCells(comparisons []Comparison) []cell {
+	var cells []cell
+	for i, c := range comparisons {
+		for _, from := range c.Want.pods {
+			for _, to := range c.Want.pods {
+				cells = append(cells, cell{i, Pair{from, to}})
+			}
+		}
+	}
+	return cells
+}
+
+// try makes one attempt for each cell and writes down what is seen.
+func (p *play) try(ctx context.Context, comparisons []Comparison, cells []cell, silence time.Duration) error {
+	connections := make([]Connection, len(cells))
+	for i, c := range cells {
+		connections[i] = Connection{From: c.pair.From, To: c.pair.To, Traffic: comparisons[c.table].Traffic}
+	}
+	outcomes, err := p.runner.Backend.Probe(ctx, connections, silence)
+	if err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	if len(outcomes) != len(connections) {
+		return fmt.Errorf("probe: %d outcomes of %d connections", len(outcomes), len(connections))
+	}
+	silent := slices.Contains(p.runner.Backend.Supports().Features, SilentDrops)
+	for i, c := range cells {
+		outcome := outcomes[i]
+		if outcome == Refused && !silent && !comparisons[c.table].Want.Get(c.pair.From, c.pair.To) {
+			outcome = TimedOut // this provider may refuse what it denies
+		}
+		comparisons[c.table].Got.SetOutcome(c.pair.From, c.pair.To, outcome)
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+// Package scenarios is what NetworkPolicy must do, each behaviour with the whole
+// truth table. It holds for every implementation of the API: where the API leaves
+// something open, the scenario says so and holds what docs/semantics.md chooses.
+package scenarios
+
+import (
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// All returns every scenario. Their names are unique.
+func All() []netpol.Scenario {
+	return slices.Concat(defaults, selectors, portRules, namedPorts, blocks, stacked, updates, events, lives, special, families)
+}
+
+// holds is a scenario of one step: these policies, and what they mean.
+func holds(name string, statements []string, policies []*networkingv1.NetworkPolicy, want func(*netpol.Reachability)) netpol.Scenario {
+	return netpol.Scenario{Name: name, Statements: statements, Steps: []netpol.Step{{Change: apply(policies...), Want: want}}}
+}
+
+// with returns the scenario on another model.
+func with(model netpol.Model, scenario netpol.Scenario) netpol.Scenario {
+	scenario.Model = model
+	return scenario
+}
+
+// apply is a change that adds or replaces policies.
+func apply(policies ...*networkingv1.NetworkPolicy) func(*netpol.State) {
+	return func(s *netpol.State) { s.Apply(policies...) }
+}
+
+// withdraw is a change that deletes policies.
+func withdraw(names ...string) func(*netpol.State) {
+	return func(s *netpol.State) { s.Withdraw(names...) }
+}
+
+// np lists statements, and policies those of a scenario.
+func np(numbers ...string) []string { return numbers }
+
+func policies(p ...*networkingv1.NetworkPolicy) []*networkingv1.NetworkPolicy { return p }

@@ -1,0 +1,203 @@
+// Package simulated plays scenarios in this process: the nodes' evaluators are
+// asked what they would do with the first packet of each connection. It is as
+// fast as the evaluators are, and shows nothing of the kernel.
+package simulated
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// Evaluator makes what judges packets on a node, of all that it knows.
+type Evaluator func(node string, state *netpol.State, nodes []*corev1.Node) (allows func(packet.Packet) bool)
+
+// Backend is a cluster of evaluators.
+type Backend struct {
+	evaluator Evaluator
+
+	mu      sync.RWMutex
+	cluster *cluster
+}
+
+// New returns a backend without a pod. All evaluators of a node are made by
+// evaluator: Compiled or Oracle.
+func New(evaluator Evaluator) *Backend { return &Backend{evaluator: evaluator} }
+
+// nodes is how many nodes there are.
+const nodes = 2
+
+// Supports returns everything.
+func (b *Backend) Supports() netpol.Support {
+	return netpol.Support{
+		Protocols: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP, netpol.ICMP},
+		Families:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		Features:  []netpol.Feature{netpol.Services, netpol.HostNetwork, netpol.OutsideHosts, netpol.FreeObjects, netpol.SilentDrops},
+		Nodes:     nodes,
+		Immediate: true,
+	}
+}
+
+// cluster is a state with its evaluators.
+type cluster struct {
+	state  *netpol.State
+	pods   map[string]*corev1.Pod
+	allows map[string]func(packet.Packet) bool // by node
+}
+
+// Apply gives pods addresses and makes the nodes' evaluators anew.
+func (b *Backend) Apply(_ context.Context, state *netpol.State) error {
+	if err := giveAddresses(state); err != nil {
+		return err
+	}
+	objects := nodeObjects()
+	c := &cluster{state: state.Clone(), pods: make(map[string]*corev1.Pod), allows: make(map[string]func(packet.Packet) bool)}
+	for _, pod := range c.state.Pods {
+		if netpol.IsUp(pod) {
+			c.pods[netpol.PodName(pod)] = pod
+		}
+	}
+	for _, node := range objects {
+		c.allows[node.Name] = b.evaluator(node.Name, c.state, objects)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cluster = c
+	return nil
+}
+
+// Probe judges the connections on the nodes of both ends. Silence takes no time.
+func (b *Backend) Probe(_ context.Context, connections []netpol.Connection, _ time.Duration) ([]netpol.Outcome, error) {
+	b.mu.RLock()
+	c := b.cluster
+	b.mu.RUnlock()
+	outcomes := make([]netpol.Outcome, len(connections))
+	for i, connection := range connections {
+		outcomes[i] = c.connect(connection)
+	}
+	return outcomes, nil
+}
+
+// Close does nothing.
+func (b *Backend) Close() error { return nil }
+
+// connect sends the first packet of a connection past both ends' nodes. Traffic of
+// a pod with its own node is not judged.
+func (c *cluster) connect(connection netpol.Connection) netpol.Outcome {
+	p, err := c.packet(connection)
+	if err != nil {
+		return netpol.Unobservable
+	}
+	from, to := c.pods[connection.From], c.pods[connection.To]
+	if from != nil && to != nil && netpol.OwnNode(from, to) {
+		return netpol.Connected
+	}
+	for _, pod := range []*corev1.Pod{from, to} {
+		if pod != nil && !c.allows[pod.Spec.NodeName](p) {
+			return netpol.TimedOut
+		}
+	}
+	return netpol.Connected
+}
+
+// sourcePort is one of those that clients are given.
+const sourcePort = 40000
+
+// packet returns the first packet as policy sees it: a Service is already the pod
+// behind it.
+func (c *cluster) packet(connection netpol.Connection) (packet.Packet, error) {
+	src, dst := c.state.Addr(connection.From, connection.Family), c.state.Addr(connection.To, connection.Family)
+	if !src.IsValid() || !dst.IsValid() {
+		return packet.Packet{}, fmt.Errorf("%s: an end has no %s address", connection, connection.Family)
+	}
+	proto, err := protocol(connection)
+	p := packet.Packet{Proto: proto, Src: netip.AddrPortFrom(src, 0), Dst: netip.AddrPortFrom(dst, 0)}
+	if connection.Protocol != netpol.ICMP {
+		p.Src, p.Dst = netip.AddrPortFrom(src, sourcePort), netip.AddrPortFrom(dst, uint16(connection.Port))
+	}
+	return p, err
+}
+
+func protocol(connection netpol.Connection) (packet.Proto, error) {
+	switch {
+	case connection.Protocol == corev1.ProtocolTCP:
+		return packet.TCP, nil
+	case connection.Protocol == corev1.ProtocolUDP:
+		return packet.UDP, nil
+	case connection.Protocol == corev1.ProtocolSCTP:
+		return packet.SCTP, nil
+	case connection.Protocol == netpol.ICMP && connection.Family == corev1.IPv4Protocol:
+		return packet.ICMP, nil
+	case connection.Protocol == netpol.ICMP:
+		return packet.ICMPv6, nil
+	}
+	return packet.Unknown, fmt.Errorf("%s: unknown protocol", connection)
+}
+
+// giveAddresses gives addresses to the pods of state that have none: those of
+// their node if they share its network, else the first free ones of its ranges.
+func giveAddresses(state *netpol.State) error {
+	objects := nodeObjects()
+	used := make(map[string]bool)
+	for _, pod := range state.Pods {
+		for _, ip := range pod.Status.PodIPs {
+			used[ip.IP] = true
+		}
+	}
+	for i, pod := range state.Pods {
+		if len(pod.Status.PodIPs) > 0 {
+			continue
+		}
+		n := slices.IndexFunc(objects, func(o *corev1.Node) bool { return o.Name == pod.Spec.NodeName })
+		if n < 0 {
+			return fmt.Errorf("pod %s: there is no node %q", netpol.PodName(pod), pod.Spec.NodeName)
+		}
+		pod = pod.DeepCopy()
+		pod.Status.Phase = corev1.PodRunning
+		for j, cidr := range objects[n].Spec.PodCIDRs {
+			ip := objects[n].Status.Addresses[j].Address
+			if !pod.Spec.HostNetwork {
+				ip = firstFree(netip.MustParsePrefix(cidr), used)
+			}
+			pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: ip})
+		}
+		pod.Status.PodIP = pod.Status.PodIPs[0].IP
+		state.Pods[i] = pod
+	}
+	return nil
+}
+
+// firstFree returns and takes the first free address of a range, which begins
+// with that of the network and one for the node.
+func firstFree(cidr netip.Prefix, used map[string]bool) string {
+	addr := cidr.Addr().Next().Next()
+	for used[addr.String()] {
+		addr = addr.Next()
+	}
+	used[addr.String()] = true
+	return addr.String()
+}
+
+// nodeObjects returns the nodes as the API would show them.
+func nodeObjects() []*corev1.Node {
+	var objects []*corev1.Node
+	for i := range nodes {
+		node := &corev1.Node{}
+		node.Name = fmt.Sprintf("node-%d", i+1)
+		node.Spec.PodCIDRs = []string{fmt.Sprintf("10.244.%d.0/24", i+1), fmt.Sprintf("fd00:10:244:%d::/64", i+1)}
+		node.Status.Addresses = []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("172.18.0.%d", i+1)},
+			{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("fd00:172:18::%d", i+1)},
+		}
+		objects = append(objects, node)
+	}
+	return objects
+}

@@ -1,0 +1,244 @@
+package netpol
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// State is a cluster: the API objects themselves, what its pods answer on, and
+// machines outside of it. Objects that are part of a state never change; the
+// methods replace them, so that a Backend may keep and compare them.
+//
+// The methods that change a state are for the steps of a scenario. They panic on
+// a name that does not exist: a scenario with such an error must not pass.
+type State struct {
+	Namespaces []*corev1.Namespace
+	Pods       []*corev1.Pod
+	Policies   []*networkingv1.NetworkPolicy
+	// Hosts are machines that are no part of the cluster.
+	Hosts []Host
+	// Ports are what pods and hosts answer on, by all protocols.
+	Ports []int32
+	// Services tells whether each pod has a Service of its own.
+	Services bool
+}
+
+// Host is a machine outside of the cluster.
+type Host struct {
+	Name  string // with a "/", to have a place in tables
+	Node  string // the node by which its packets enter the cluster
+	Addrs []netip.Addr
+}
+
+// Clone returns a copy whose changes do not show in s.
+func (s *State) Clone() *State {
+	c := *s
+	c.Namespaces = slices.Clone(s.Namespaces)
+	c.Pods = slices.Clone(s.Pods)
+	c.Policies = slices.Clone(s.Policies)
+	c.Hosts = slices.Clone(s.Hosts)
+	return &c
+}
+
+// Endpoints returns the names that a table of this state has: the pods that have
+// a network, and the hosts.
+func (s *State) Endpoints() []string {
+	var names []string
+	for _, pod := range s.Pods {
+		if IsUp(pod) {
+			names = append(names, PodName(pod))
+		}
+	}
+	for _, host := range s.Hosts {
+		names = append(names, host.Name)
+	}
+	return names
+}
+
+// IsUp tells whether a pod should answer. One that has ended does not, whatever
+// addresses its status still shows.
+func IsUp(pod *corev1.Pod) bool {
+	return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
+
+// PodName returns "namespace/name".
+func PodName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+// Pod returns the pod called "namespace/name".
+func (s *State) Pod(name string) *corev1.Pod { return s.Pods[s.podIndex(name)] }
+
+func (s *State) podIndex(name string) int {
+	i := slices.IndexFunc(s.Pods, func(p *corev1.Pod) bool { return PodName(p) == name })
+	if i < 0 {
+		panic("netpol: no pod " + name)
+	}
+	return i
+}
+
+// Addr returns the first address of a family that a pod or host has, the zero
+// Addr if it has none.
+func (s *State) Addr(name string, family corev1.IPFamily) netip.Addr {
+	for _, addr := range s.addrs(name) {
+		if addr.Is4() == (family == corev1.IPv4Protocol) {
+			return addr
+		}
+	}
+	return netip.Addr{}
+}
+
+func (s *State) addrs(name string) []netip.Addr {
+	for _, host := range s.Hosts {
+		if host.Name == name {
+			return host.Addrs
+		}
+	}
+	var addrs []netip.Addr
+	for _, ip := range s.Pod(name).Status.PodIPs {
+		if addr, err := netip.ParseAddr(ip.IP); err == nil {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// CIDR returns the smallest block around the address of a family that a pod or
+// host has. Without one it panics.
+func (s *State) CIDR(name string, family corev1.IPFamily) string {
+	addr := s.Addr(name, family)
+	if !addr.IsValid() {
+		panic(fmt.Sprintf("netpol: %s has no %s address", name, family))
+	}
+	return netip.PrefixFrom(addr, addr.BitLen()).String()
+}
+
+// CIDRs returns the smallest blocks around each address of a pod or host, one of
+// each family that it has.
+func (s *State) CIDRs(name string) []string {
+	var cidrs []string
+	for _, addr := range s.addrs(name) {
+		cidrs = append(cidrs, netip.PrefixFrom(addr, addr.BitLen()).String())
+	}
+	return cidrs
+}
+
+// Apply adds policies, each in place of one of the same name.
+func (s *State) Apply(policies ...*networkingv1.NetworkPolicy) {
+	for _, policy := range policies {
+		if i := s.policyIndex(policy.Namespace + "/" + policy.Name); i >= 0 {
+			s.Policies[i] = policy
+		} else {
+			s.Policies = append(s.Policies, policy)
+		}
+	}
+}
+
+// Withdraw deletes the policies called "namespace/name".
+func (s *State) Withdraw(names ...string) {
+	for _, name := range names {
+		i := s.policyIndex(name)
+		if i < 0 {
+			panic("netpol: no policy " + name)
+		}
+		s.Policies = slices.Delete(s.Policies, i, i+1)
+	}
+}
+
+func (s *State) policyIndex(name string) int {
+	return slices.IndexFunc(s.Policies, func(p *networkingv1.NetworkPolicy) bool {
+		return p.Namespace+"/"+p.Name == name
+	})
+}
+
+// ChangePod replaces the pod called "namespace/name" by a copy that change may
+// write to.
+func (s *State) ChangePod(name string, change func(*corev1.Pod)) {
+	i := s.podIndex(name)
+	s.Pods[i] = s.Pods[i].DeepCopy()
+	change(s.Pods[i])
+}
+
+// LabelPod changes labels of the pod called "namespace/name": "key=value" sets
+// one, "key-" removes it.
+func (s *State) LabelPod(name string, changes ...string) {
+	s.ChangePod(name, func(pod *corev1.Pod) { label(&pod.ObjectMeta, changes) })
+}
+
+// LabelNamespace changes labels of a namespace as LabelPod does those of a pod.
+func (s *State) LabelNamespace(name string, changes ...string) {
+	i := s.namespaceIndex(name)
+	s.Namespaces[i] = s.Namespaces[i].DeepCopy()
+	label(&s.Namespaces[i].ObjectMeta, changes)
+}
+
+func label(meta *metav1.ObjectMeta, changes []string) {
+	if meta.Labels == nil {
+		meta.Labels = make(map[string]string)
+	}
+	for _, change := range changes {
+		if key, removed := strings.CutSuffix(change, "-"); removed && !strings.Contains(change, "=") {
+			delete(meta.Labels, key)
+			continue
+		}
+		key, value, ok := strings.Cut(change, "=")
+		if !ok {
+			panic(fmt.Sprintf("netpol: %q is neither key=value nor key-", change))
+		}
+		meta.Labels[key] = value
+	}
+}
+
+// AddPod adds a pod. Without addresses it gets some when the state is applied.
+func (s *State) AddPod(pod *corev1.Pod) {
+	name := PodName(pod)
+	if slices.ContainsFunc(s.Pods, func(p *corev1.Pod) bool { return PodName(p) == name }) {
+		panic("netpol: pod " + name + " exists")
+	}
+	s.Pods = append(s.Pods, pod)
+}
+
+// DeletePod deletes the pod called "namespace/name".
+func (s *State) DeletePod(name string) {
+	i := s.podIndex(name)
+	s.Pods = slices.Delete(s.Pods, i, i+1)
+}
+
+// RecreatePod replaces the pod called "namespace/name" by a new one that has yet
+// to get its addresses.
+func (s *State) RecreatePod(name string) {
+	s.ChangePod(name, func(pod *corev1.Pod) {
+		pod.UID = ""
+		pod.Status = corev1.PodStatus{}
+	})
+}
+
+// Namespace returns a namespace.
+func (s *State) Namespace(name string) *corev1.Namespace {
+	return s.Namespaces[s.namespaceIndex(name)]
+}
+
+func (s *State) namespaceIndex(name string) int {
+	i := slices.IndexFunc(s.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name })
+	if i < 0 {
+		panic("netpol: no namespace " + name)
+	}
+	return i
+}
+
+// AddNamespace adds a namespace.
+func (s *State) AddNamespace(namespace *corev1.Namespace) {
+	s.Namespaces = append(s.Namespaces, namespace)
+}
+
+// DeleteNamespace deletes a namespace with all that is in it.
+func (s *State) DeleteNamespace(name string) {
+	i := s.namespaceIndex(name)
+	s.Namespaces = slices.Delete(s.Namespaces, i, i+1)
+	s.Pods = slices.DeleteFunc(s.Pods, func(p *corev1.Pod) bool { return p.Namespace == name })
+	s.Policies = slices.DeleteFunc(s.Policies, func(p *networkingv1.NetworkPolicy) bool { return p.Namespace == name })
+}
