@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -428,7 +429,7 @@ func TestOnlyTheOwnNodeIsWatched(t *testing.T) {
 // broken is a Source whose pods can be listed but, while down, not watched.
 type broken struct {
 	*APIServer
-	down *bool
+	down *atomic.Bool
 	err  error
 }
 
@@ -437,7 +438,7 @@ func (b broken) Pods() cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: inner.ListWithContext,
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			if *b.down {
+			if b.down.Load() {
 				return nil, b.err
 			}
 			return inner.WatchWithContext(ctx, o)
@@ -453,8 +454,9 @@ func TestFailedWatchesAreCountedAndObjectsKept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c, down := newCluster(t, pod("a", "10.0.0.1")), true
-				h := start(t, broken{NewAPIServer(c), &down, err}, time.Second)
+				c, down := newCluster(t, pod("a", "10.0.0.1")), &atomic.Bool{}
+				down.Store(true)
+				h := start(t, broken{NewAPIServer(c), down, err}, time.Second)
 				time.Sleep(10 * time.Minute)
 				if got := testutil.ToFloat64(h.metrics.watchErrors.WithLabelValues(kindPod)); got < 10 {
 					t.Errorf("%v errors counted in 10 minutes", got)
@@ -467,7 +469,7 @@ func TestFailedWatchesAreCountedAndObjectsKept(t *testing.T) {
 						t.Errorf("published %s, want %s", p.in, want)
 					}
 				}
-				down = false
+				down.Store(false)
 				time.Sleep(time.Minute)
 				c.create(pod("b", "10.0.0.2"))
 				time.Sleep(time.Minute)

@@ -34,7 +34,10 @@ func (s *Source) Run(ctx context.Context) error {
 	for {
 		w.begin(ctx)
 		s.read(ctx, w.add)
-		w.end()
+		if !w.end() {
+			w.begin(ctx)
+			s.read(ctx, w.add)
+		}
 		if !w.wait(ctx) {
 			return nil
 		}
@@ -60,17 +63,24 @@ func (w *watches) begin(ctx context.Context) {
 // add is called again for folders watched already: one that was removed and
 // made anew has the same name and needs a new watch.
 func (w *watches) add(folder string) error {
-	w.seen[folder] = true
-	return w.notify.Add(folder)
+	err := w.notify.Add(folder)
+	w.seen[folder] = err == nil
+	return err
 }
 
-func (w *watches) end() {
+// end gives up what is watched and was not read. It reports whether the others
+// are surely watched. They may not be after a folder was renamed: to the kernel
+// it is the one that was watched under its old name, which is given up here.
+func (w *watches) end() bool {
+	sure := true
 	for _, folder := range w.notify.WatchList() {
 		if !w.seen[folder] {
+			sure = false
 			// The one error possible is that it is not watched any more.
 			_ = w.notify.Remove(folder)
 		}
 	}
+	return sure
 }
 
 // wait returns when the directory is to be read again, or with false when ctx

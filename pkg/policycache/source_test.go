@@ -1,0 +1,52 @@
+package policycache
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
+)
+
+var (
+	_ Source = (*APIServer)(nil)
+	_ Source = (*manifests.Source)(nil)
+)
+
+// TestSnapshotsFollowTheManifests is the way from files to what is compiled.
+func TestSnapshotsFollowTheManifests(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		hidden := filepath.Join(dir, "."+name)
+		if err := os.WriteFile(hidden, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(hidden, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const cluster = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: x\n---\n" +
+		"apiVersion: v1\nkind: Node\nmetadata:\n  name: n\n---\n" +
+		"apiVersion: v1\nkind: Node\nmetadata:\n  name: other\n---\n" +
+		"apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  namespace: x\nstatus:\n  podIPs: [{ip: 10.0.0.1}, {ip: fd00::1}]\n"
+	const deny = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: deny\n  namespace: x\nspec: {}\n"
+	write("cluster.yaml", cluster)
+	source, err := manifests.New(dir, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := start(t, source, 0)
+	h.until(t, "node/n ns/x pod/a=10.0.0.1=fd00::1")
+	write("deny.yaml", deny)
+	h.until(t, "node/n np/deny ns/x pod/a=10.0.0.1=fd00::1")
+	write("cluster.yaml", "apiVersion: v1\n kind: half\n") // and a change that is seen later
+	write("deny.json", `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny2","namespace":"x"}}`)
+	h.until(t, "node/n np/deny np/deny2 ns/x pod/a=10.0.0.1=fd00::1")
+	if err := os.Remove(filepath.Join(dir, "deny.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	h.until(t, "node/n np/deny2 ns/x pod/a=10.0.0.1=fd00::1")
+}
