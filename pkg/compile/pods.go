@@ -9,6 +9,12 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
+// Ended tells that the pod runs no more: it has no network, whatever addresses
+// its status still has (NP-50).
+func Ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
 // Addresses returns every address that the pod's status has, as the snapshot
 // reads them. Whether the pod is who owns them, the snapshot tells.
 func Addresses(pod *corev1.Pod) []netip.Addr { return slices.Collect(podAddrs(pod)) }
