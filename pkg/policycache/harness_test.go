@@ -196,4 +196,3 @@ func (c *cluster) deletePolicy(name string) {
 		c.t.Fatal(err)
 	}
 }
-
