@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -185,11 +186,18 @@ func (o *options) node() (string, error) {
 }
 
 func (o *options) client() (kubernetes.Interface, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	config, err := o.restConfig()
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
 	}
 	config.UserAgent = "kube-network-policies"
 	config.ContentType = k8sruntime.ContentTypeProtobuf
 	return kubernetes.NewForConfig(config)
+}
+
+func (o *options) restConfig() (*rest.Config, error) {
+	if o.kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	return clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 }
