@@ -34,6 +34,10 @@ var rules = map[string]rule{
 		ours:      []string{"pkg/policy", "pkg/packet"},
 		forbidden: []string{"k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/prometheus/", "github.com/mdlayher/", "github.com/google/nftables"},
 	},
+	"pkg/reachability": {
+		ours:      []string{"pkg/compile", "pkg/policy", "pkg/packet"},
+		forbidden: []string{"k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/prometheus/", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
+	},
 	"pkg/policycache": {
 		ours:      []string{"pkg/policycache/manifests", "pkg/compile", "pkg/policy", "pkg/packet", "pkg/runner"},
 		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
@@ -57,8 +61,9 @@ var rules = map[string]rule{
 // directlyForbidden are imports that a package must not write itself, though
 // something it may use reaches them.
 var directlyForbidden = map[string][]string{
-	"pkg/policy":  {"context", "time", "os", "net", "net/http"},
-	"pkg/compile": {"context", "os", "net", "net/http", "io"},
+	"pkg/policy":       {"context", "time", "os", "net", "net/http"},
+	"pkg/compile":      {"context", "os", "net", "net/http", "io"},
+	"pkg/reachability": {"context", "time", "os", "net", "net/http", "io"},
 }
 
 // onlyFor are packages that nothing but the given prefixes may import.

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+)
+
+type checkOptions struct {
+	*options
+	output string
+}
+
+func newCheck(o *options) *cobra.Command {
+	c := &checkOptions{options: o}
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Tell which parts of policies cannot be honoured as written",
+		Long: `Tell which parts of policies the agents cannot honour as written, and what they
+enforce instead. Files must be right by the API's schema, too: a field that is
+unknown or of a wrong type is an error, with its file and line.
+
+The exit code is 0 when there is nothing to tell, 1 when there is, 2 when the
+manifests or the cluster cannot be read.`,
+		Example: `  kubectl-netpol check -f ./manifests
+  git show HEAD:policy.yaml | kubectl-netpol check -f -`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
+	}
+	addTextOutput(cmd, &c.output)
+	return cmd
+}
+
+func (c *checkOptions) run(cmd *cobra.Command) error {
+	if err := checkOutput(c.output, "text", "json"); err != nil {
+		return err
+	}
+	in, err := c.read(cmd.Context(), cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	findings := []reachability.Finding{}
+	for _, f := range reachability.New(in).Findings() {
+		if c.namespace == "" || f.Policy.Namespace == c.namespace {
+			findings = append(findings, reachability.NewFinding(f))
+		}
+	}
+	out := cmd.OutOrStdout()
+	if c.output == "json" {
+		err = printJSON(out, map[string]any{"policies": len(in.NetworkPolicies), "findings": findings})
+	} else {
+		for _, f := range findings {
+			fmt.Fprintln(out, findingLine(f))
+		}
+		_, err = fmt.Fprintf(out, "%s in %s\n", count(len(findings), "finding", "findings"), count(len(in.NetworkPolicies), "policy", "policies"))
+	}
+	if err == nil && len(findings) > 0 {
+		return errNo
+	}
+	return err
+}
+
+func findingLine(f reachability.Finding) string {
+	name := f.Name
+	if f.Namespace != "" {
+		name = f.Namespace + "/" + name
+	}
+	return fmt.Sprintf("%s %s: %s: %s: %s", f.Kind, name, f.Field, f.Reason, f.Message)
+}

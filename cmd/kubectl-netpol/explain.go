@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+)
+
+type explainOptions struct {
+	*options
+	traffic traffic
+	output  string
+}
+
+func newExplain(o *options) *cobra.Command {
+	e := &explainOptions{options: o}
+	cmd := &cobra.Command{
+		Use:   "explain SRC DST --port PORT [--protocol PROTOCOL]",
+		Short: "Tell whether one connection is allowed, and why",
+		Long: `Tell whether SRC may connect to DST, and why: the policies that select each side,
+the rules that were asked, and which item of them matched or why it did not.
+
+SRC and DST are pods (namespace/pod) or addresses. The exit code is 0 when the
+connection is allowed, 1 when it is not, 2 when there is no answer.`,
+		Example: `  kubectl-netpol explain shop/web shop/db --port 5432 -f ./manifests
+  kubectl-netpol explain 203.0.113.9 web -n shop --port http`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error { return e.run(cmd, args[0], args[1]) },
+	}
+	e.traffic.addFlags(cmd.Flags())
+	addTextOutput(cmd, &e.output)
+	return cmd
+}
+
+func addTextOutput(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "text", "text or json")
+}
+
+func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
+	if err := checkOutput(e.output, "text", "json"); err != nil {
+		return err
+	}
+	port, family, err := e.traffic.parse()
+	if err != nil {
+		return err
+	}
+	in, err := e.read(cmd.Context(), cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	c := reachability.New(in)
+	from, err := c.Side(e.qualified(src))
+	if err != nil {
+		return fmt.Errorf("source: %w", err)
+	}
+	to, err := c.Side(e.qualified(dst))
+	if err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	answer := c.Explain(&from, &to, port, family)
+	if e.output == "json" {
+		err = printJSON(cmd.OutOrStdout(), answer)
+	} else {
+		err = printExplanation(cmd.OutOrStdout(), &answer)
+	}
+	if err == nil && !answer.Allowed {
+		return errNo
+	}
+	return err
+}
+
+// printJSON writes v indented.
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+func printExplanation(w io.Writer, e *reachability.Explanation) error {
+	var out strings.Builder
+	what := strings.TrimSpace(e.Protocol + " " + e.Port)
+	fmt.Fprintf(&out, "%s -> %s, %s: %s\n%s.\n", e.From, e.To, what, verdict(e.Allowed), sentence(e.Reason))
+	for _, note := range e.Notes {
+		fmt.Fprintf(&out, "Note: %s.\n", note)
+	}
+	for i := range e.Directions {
+		printCourse(&out, &e.Directions[i])
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+func printCourse(out *strings.Builder, c *reachability.Course) {
+	at := c.Address
+	if c.Node != "" {
+		at += " on node " + c.Node
+	}
+	fmt.Fprintf(out, "\n%s of %s (%s): %s\n  %s.\n", sentence(c.Direction), c.Subject, at, verdict(c.Allowed), sentence(c.Reason))
+	if len(c.Policies) > 0 {
+		fmt.Fprintf(out, "  Selected by %s.\n", strings.Join(c.Policies, ", "))
+	}
+	for _, t := range c.Tiers {
+		fmt.Fprintf(out, "  Tier %s:\n", t.Name)
+		for i := range t.Rules {
+			printRule(out, &t.Rules[i])
+		}
+		fmt.Fprintf(out, "    %s.\n", sentence(t.Outcome))
+	}
+	for _, f := range c.Findings {
+		fmt.Fprintf(out, "  Not honoured: %s\n", findingLine(f))
+	}
+}
+
+func printRule(out *strings.Builder, r *reachability.Rule) {
+	answer := "does not match"
+	switch {
+	case r.Skipped:
+		answer = "is skipped"
+	case r.Matches:
+		answer = "matches: " + r.Action
+	}
+	fmt.Fprintf(out, "    %s %s %s\n", r.Policy, r.Field, answer)
+	for _, items := range [][]reachability.Item{r.Peers, r.Ports} {
+		for _, item := range items {
+			field := strings.TrimPrefix(item.Field, r.Field+".")
+			if item.Matches {
+				fmt.Fprintf(out, "      yes  %s: %s\n", field, item.Means)
+			} else {
+				fmt.Fprintf(out, "      no   %s: %s; %s\n", field, item.Means, item.Why)
+			}
+		}
+	}
+}
+
+func verdict(allowed bool) string {
+	if allowed {
+		return "allowed"
+	}
+	return "denied"
+}
+
+// sentence begins s with a capital, unless it begins with a name.
+func sentence(s string) string {
+	word, _, _ := strings.Cut(s, " ")
+	if s == "" || strings.ContainsAny(word, "/.:-0123456789") {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}

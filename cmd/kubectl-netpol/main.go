@@ -1,0 +1,77 @@
+// Command kubectl-netpol tells what the network policies of a cluster do: who
+// reaches whom, why, what would change, and what is wrong with them. It works
+// alone and, found on PATH, as "kubectl netpol". It uses the agents' own compile
+// and policy packages, so that what it says is what they do.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes. What no means is for each command to say: denied, changed,
+// faulty.
+const (
+	exitYes   = 0
+	exitNo    = 1
+	exitError = 2
+)
+
+// errNo ends a command whose answer is no and has been printed.
+var errNo = errors.New("no")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the whole program and returns its exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	cmd := newCommand()
+	cmd.SetArgs(args)
+	cmd.SetIn(stdin)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	err := cmd.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitYes
+	case errors.Is(err, errNo):
+		return exitNo
+	}
+	fmt.Fprintf(stderr, "error: %v\n", err)
+	return exitError
+}
+
+func newCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:           "kubectl-netpol",
+		Short:         "Tell what the network policies of a cluster do",
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: displayName()},
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	o := &options{}
+	o.addFlags(cmd.PersistentFlags())
+	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o))
+	return cmd
+}
+
+// displayName is how the user called the program: kubectl runs its plugins under
+// their own names.
+func displayName() string {
+	if strings.HasPrefix(os.Getenv("_"), "kubectl") || strings.HasSuffix(os.Getenv("_"), "/kubectl") {
+		return "kubectl netpol"
+	}
+	return "kubectl-netpol"
+}

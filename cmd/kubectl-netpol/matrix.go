@@ -1,0 +1,126 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+)
+
+type matrixOptions struct {
+	*options
+	traffic  traffic
+	from, to []string
+	output   string
+}
+
+func newMatrix(o *options) *cobra.Command {
+	m := &matrixOptions{options: o}
+	cmd := &cobra.Command{
+		Use:   "matrix --port PORT [--protocol PROTOCOL]",
+		Short: "Show who reaches whom",
+		Long: `Show for every pair of pods whether the first may connect to the second.
+
+Sides are pods (namespace/pod) and addresses. Those of --from are the rows, those
+of --to the columns; where a flag is missing, they are all pods, or all of -n. In
+a table, pods that no other can tell apart share a row and a column.`,
+		Example: `  kubectl-netpol matrix --port 80 -f ./manifests
+  kubectl-netpol matrix --port http -n shop -o markdown
+  kubectl-netpol matrix --port 53 --protocol UDP --from shop/web --from 203.0.113.9`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return m.run(cmd) },
+	}
+	m.traffic.addFlags(cmd.Flags())
+	cmd.Flags().StringArrayVar(&m.from, "from", nil, "client, namespace/pod or address; may be repeated")
+	cmd.Flags().StringArrayVar(&m.to, "to", nil, "server, namespace/pod or address; may be repeated")
+	cmd.Flags().StringVarP(&m.output, "output", "o", "table", "table, markdown, json or yaml")
+	return cmd
+}
+
+func (m *matrixOptions) run(cmd *cobra.Command) error {
+	if err := checkOutput(m.output, "table", "markdown", "json", "yaml"); err != nil {
+		return err
+	}
+	port, family, err := m.traffic.parse()
+	if err != nil {
+		return err
+	}
+	in, err := m.read(cmd.Context(), cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	c := reachability.New(in)
+	from, err := m.side(c, "from", m.from, family)
+	if err != nil {
+		return err
+	}
+	to, err := m.side(c, "to", m.to, family)
+	if err != nil {
+		return err
+	}
+	if len(from) == 0 || len(to) == 0 {
+		return fmt.Errorf("no pods to show%s: nothing with an address lives there", inNamespace(m.namespace))
+	}
+	if len(m.from) == 0 || len(m.to) == 0 {
+		printLeftOut(cmd.ErrOrStderr(), c.LeftOut(family, m.namespaces()...))
+	}
+	return m.print(cmd.OutOrStdout(), c.Matrix(from, to, port, family))
+}
+
+// inNamespace tells the namespace that was asked for.
+func inNamespace(namespace string) string {
+	if namespace == "" {
+		return ""
+	}
+	return " in namespace " + namespace
+}
+
+func (m *matrixOptions) namespaces() []string {
+	if m.namespace == "" {
+		return nil
+	}
+	return []string{m.namespace}
+}
+
+// side returns the sides that a flag names, and all pods if it names none.
+func (m *matrixOptions) side(c *reachability.Cluster, flag string, names []string, family reachability.Family) ([]reachability.Side, error) {
+	if len(names) == 0 {
+		return c.Pods(family, m.namespaces()...), nil
+	}
+	return m.sides(c, flag, names)
+}
+
+func (m *matrixOptions) print(w io.Writer, matrix *reachability.Matrix) error {
+	switch m.output {
+	case "table":
+		return newTable(matrix).print(w)
+	case "markdown":
+		return newTable(matrix).printMarkdown(w)
+	}
+	data, err := json.Marshal(matrix)
+	if err == nil && m.output == "yaml" {
+		data, err = yaml.JSONToYAML(data)
+	} else {
+		data = append(data, '\n')
+	}
+	if err != nil {
+		return fmt.Errorf("render %s: %w", m.output, err)
+	}
+	_, err = w.Write(data)
+	return err
+}
+
+// printLeftOut tells which pods are not shown, the first few of them.
+func printLeftOut(w io.Writer, reasons []error) {
+	const most = 5
+	for _, err := range reasons[:min(most, len(reasons))] {
+		fmt.Fprintf(w, "Left out: %v\n", err)
+	}
+	if more := len(reasons) - most; more > 0 {
+		fmt.Fprintf(w, "Left out: %d more\n", more)
+	}
+}

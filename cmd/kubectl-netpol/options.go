@@ -1,0 +1,144 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cliflag "k8s.io/component-base/cli/flag"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
+	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+)
+
+// options are the flags of all commands: where the cluster comes from.
+type options struct {
+	files        []string
+	kubeconfig   string
+	context      string
+	namespace    string
+	featureGates map[string]bool
+
+	// defaultNamespace is that of the kubeconfig's context.
+	defaultNamespace string
+}
+
+func (o *options) addFlags(fs *pflag.FlagSet) {
+	o.featureGates = map[string]bool{}
+	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory of manifests (pods, namespaces, nodes, network policies) to read instead of the live cluster; - is the standard input; may be repeated")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file that tells the live cluster; empty looks where kubectl looks")
+	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty takes its current one")
+	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one; a matrix shows only its pods")
+	fs.Var(cliflag.NewMapStringBool(&o.featureGates), "feature-gates", "what the agents' --feature-gates say, as NAME=true|false,…: EndPort, SCTP (both true by default). With others than the agents', the answers are not theirs")
+}
+
+// features returns the agents' features.
+func (o *options) features() (compile.Features, error) {
+	features := compile.AllFeatures()
+	gates := map[string]*bool{"EndPort": &features.EndPort, "SCTP": &features.SCTP}
+	for name, on := range o.featureGates {
+		if gates[name] == nil {
+			return compile.Features{}, fmt.Errorf("--feature-gates=%s: is none of %s", name, strings.Join(slices.Sorted(maps.Keys(gates)), ", "))
+		}
+		*gates[name] = on
+	}
+	return features, nil
+}
+
+// read returns the cluster of the files, or the live one.
+func (o *options) read(ctx context.Context, stdin io.Reader) (compile.Input, error) {
+	if len(o.files) == 0 {
+		return o.live(ctx)
+	}
+	return o.readFiles(o.files, stdin)
+}
+
+func (o *options) readFiles(paths []string, stdin io.Reader) (compile.Input, error) {
+	features, err := o.features()
+	if err != nil {
+		return compile.Input{}, err
+	}
+	objects, err := manifests.Read(paths, stdin)
+	if err != nil {
+		return compile.Input{}, err
+	}
+	return compile.Input{
+		Features:        features,
+		Namespaces:      objects.Namespaces,
+		Pods:            objects.Pods,
+		Nodes:           objects.Nodes,
+		NetworkPolicies: objects.NetworkPolicies,
+	}, nil
+}
+
+// qualified returns the name of a side with its namespace.
+func (o *options) qualified(name string) string {
+	if strings.ContainsAny(name, "/:") || isAddress(name) {
+		return name
+	}
+	return cmp.Or(o.namespace, o.defaultNamespace, metav1.NamespaceDefault) + "/" + name
+}
+
+// sides finds the sides of those names, each once.
+func (o *options) sides(c *reachability.Cluster, flag string, names []string) ([]reachability.Side, error) {
+	var sides []reachability.Side
+	var errs []error
+	for _, name := range names {
+		s, err := c.Side(o.qualified(name))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s=%s: %w", flag, name, err))
+			continue
+		}
+		if !slices.ContainsFunc(sides, func(known reachability.Side) bool { return known.Name == s.Name }) {
+			sides = append(sides, s)
+		}
+	}
+	return sides, errors.Join(errs...)
+}
+
+// traffic are the flags that tell which connections are meant.
+type traffic struct {
+	port     string
+	protocol string
+	family   string
+}
+
+func (t *traffic) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&t.port, "port", "", "port of the destination: a number, or a name that is looked up on each destination pod")
+	fs.StringVar(&t.protocol, "protocol", "TCP", "TCP, UDP, SCTP or ICMP, which has no port")
+	fs.StringVar(&t.family, "family", "", "IPv4 or IPv6; empty takes for each connection the first that both sides have, IPv4 before IPv6")
+}
+
+func (t *traffic) parse() (reachability.Port, reachability.Family, error) {
+	family, err := parseFamily(t.family)
+	if err != nil {
+		return reachability.Port{}, "", err
+	}
+	port, err := reachability.ParsePort(t.port, t.protocol)
+	return port, family, err
+}
+
+func parseFamily(s string) (reachability.Family, error) {
+	for _, f := range []reachability.Family{reachability.FirstCommon, reachability.IPv4, reachability.IPv6} {
+		if strings.EqualFold(s, string(f)) {
+			return f, nil
+		}
+	}
+	return "", fmt.Errorf("--family=%s: must be IPv4 or IPv6", s)
+}
+
+// checkOutput refuses a form of output that a command does not have.
+func checkOutput(output string, forms ...string) error {
+	if slices.Contains(forms, output) {
+		return nil
+	}
+	return fmt.Errorf("--output=%s: must be one of %s", output, strings.Join(forms, ", "))
+}

@@ -1,0 +1,60 @@
+package manifests
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func write(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const aNamespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: %}\n"
+
+func namespace(name string) string { return strings.ReplaceAll(aNamespace, "%", name) }
+
+func TestReadTakesDirectoriesFilesAndStandardInput(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "tree/nested/b.yaml", namespace("b"))
+	write(t, dir, "tree/a.yaml", namespace("a"))
+	write(t, dir, "tree/ignored.txt", namespace("no"))
+	file := write(t, dir, "c.anything", namespace("c"))
+	o, err := Read([]string{filepath.Join(dir, "tree"), file, Stdin}, strings.NewReader(namespace("d")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, ns := range o.Namespaces {
+		got = append(got, ns.Name)
+	}
+	if want := "a b c d"; strings.Join(got, " ") != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestReadNamesEveryFaultWithFileAndLine(t *testing.T) {
+	dir := t.TempDir()
+	odd := write(t, dir, "odd.yaml", "# a comment\n"+namespace("a")+"odd: field\n")
+	write(t, dir, "one.yaml", namespace("b"))
+	two := write(t, dir, "two.yaml", "\n\n"+namespace("b"))
+	empty := write(t, dir, "zero.yaml", "")
+	_, err := Read([]string{dir, filepath.Join(dir, "missing")}, nil)
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{odd + ":5: ", two + ":3: Namespace b is that of ", empty + ": file is empty", "missing: no such file"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in\n%v", want, err)
+		}
+	}
+}

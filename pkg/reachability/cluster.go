@@ -1,0 +1,119 @@
+package reachability
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// Cluster is a cluster at one moment, ready to be asked. It is immutable; all
+// methods may be called from any goroutine.
+type Cluster struct {
+	snapshot *policy.Snapshot
+	pods     map[string]*corev1.Pod // by "namespace/name"
+	sides    map[string]Side        // of the pods that can be asked about
+	nodes    map[netip.Addr]string  // the node that has the address
+}
+
+// New returns the cluster of the objects of in. Every node judges; in.NodeName
+// means nothing.
+func New(in compile.Input) *Cluster {
+	in.AllNodes = true
+	c := &Cluster{
+		snapshot: compile.Compile(in),
+		pods:     make(map[string]*corev1.Pod, len(in.Pods)),
+		sides:    make(map[string]Side, len(in.Pods)),
+		nodes:    nodeAddresses(in),
+	}
+	for _, pod := range in.Pods {
+		c.pods[pod.Namespace+"/"+pod.Name] = pod
+		if pod.Spec.HostNetwork && !compile.Ended(pod) {
+			c.addHostNetwork(pod)
+		}
+	}
+	for _, addr := range c.snapshot.Local() {
+		c.addEndpoint(addr)
+	}
+	return c
+}
+
+// nodeAddresses finds the node behind each address of a node. It knows the
+// addresses that Node objects and host-network pods tell; a node has more, of
+// bridges and tunnels, that the API does not know.
+func nodeAddresses(in compile.Input) map[netip.Addr]string {
+	nodes := map[netip.Addr]string{}
+	for _, n := range in.Nodes {
+		for _, a := range n.Status.Addresses {
+			if addr, err := netip.ParseAddr(a.Address); err == nil {
+				nodes[addr.Unmap()] = n.Name
+			}
+		}
+	}
+	for _, pod := range in.Pods {
+		if pod.Spec.HostNetwork && !compile.Ended(pod) {
+			for _, addr := range compile.Addresses(pod) {
+				nodes[addr] = pod.Spec.NodeName
+			}
+		}
+	}
+	return nodes
+}
+
+func (c *Cluster) addHostNetwork(pod *corev1.Pod) {
+	s := Side{Name: pod.Namespace + "/" + pod.Name, Node: pod.Spec.NodeName, Kind: HostNetworkPod, ports: compile.NamedPorts(pod)}
+	for _, addr := range compile.Addresses(pod) {
+		s.add(addr)
+	}
+	if s.v4.IsValid() || s.v6.IsValid() {
+		c.sides[s.Name] = s
+	}
+}
+
+// addEndpoint gives the pod that owns addr this address.
+func (c *Cluster) addEndpoint(addr netip.Addr) {
+	e := c.snapshot.Endpoint(addr)
+	s, known := c.sides[e.String()]
+	if !known {
+		s = Side{Name: e.String(), Kind: Pod, Node: c.pods[e.String()].Spec.NodeName, ports: e.Ports}
+	}
+	s.add(addr)
+	c.sides[s.Name] = s
+}
+
+// Pods returns the pods that can be asked about in a family, ordered by name:
+// those that live and have an address. With namespaces it returns theirs only.
+func (c *Cluster) Pods(family Family, namespaces ...string) []Side {
+	var pods []Side
+	for _, name := range slices.Sorted(maps.Keys(c.sides)) {
+		s := c.sides[name]
+		if s.has(family) && (len(namespaces) == 0 || slices.Contains(namespaces, c.pods[name].Namespace)) {
+			pods = append(pods, s)
+		}
+	}
+	return pods
+}
+
+// LeftOut returns why each pod of the cluster that is not among Pods is not,
+// ordered by name.
+func (c *Cluster) LeftOut(family Family, namespaces ...string) []error {
+	var reasons []error
+	for _, name := range slices.Sorted(maps.Keys(c.pods)) {
+		if len(namespaces) > 0 && !slices.Contains(namespaces, c.pods[name].Namespace) {
+			continue
+		}
+		if s, ok := c.sides[name]; !ok {
+			reasons = append(reasons, c.cannotAsk(name))
+		} else if !s.has(family) {
+			reasons = append(reasons, noAddress(s, family))
+		}
+	}
+	return reasons
+}
+
+// Findings returns what of the policies could not be honoured.
+func (c *Cluster) Findings() []policy.Finding { return c.snapshot.Findings() }

@@ -1,0 +1,141 @@
+package reachability
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// Explanation is an answer about one connection and the way to it, in words.
+type Explanation struct {
+	From       string   `json:"from"`
+	To         string   `json:"to"`
+	Port       string   `json:"port"`
+	Protocol   string   `json:"protocol"`
+	Allowed    bool     `json:"allowed"`
+	Reason     string   `json:"reason"`
+	Notes      []string `json:"notes,omitempty"`
+	Directions []Course `json:"directions,omitempty"` // egress, ingress; none where no agent is asked
+}
+
+// Course is what one direction says and why.
+type Course struct {
+	Direction string   `json:"direction"`
+	Subject   string   `json:"subject"` // the side whose policies are asked
+	Address   string   `json:"address"`
+	Node      string   `json:"node,omitempty"` // where it is judged
+	Allowed   bool     `json:"allowed"`
+	Reason    string   `json:"reason"`
+	Policies  []string `json:"policies,omitempty"` // those that select the subject in this direction
+	Tiers     []Tier   `json:"tiers,omitempty"`
+	// Findings are the parts that cannot be honoured of the policies that select
+	// the subject, or that would if they could be read.
+	Findings []Finding `json:"findings,omitempty"`
+}
+
+// Tier is what the rules of one tier say.
+type Tier struct {
+	Name    string `json:"name"`
+	Rules   []Rule `json:"rules,omitempty"`
+	Outcome string `json:"outcome"`
+}
+
+// Rule is one rule that was asked.
+type Rule struct {
+	Policy  string `json:"policy"`
+	Field   string `json:"field"` // "spec.ingress[0]"
+	Action  string `json:"action"`
+	Matches bool   `json:"matches"`
+	// Skipped tells that a rule before it has left the tier.
+	Skipped bool   `json:"skipped,omitempty"`
+	Peers   []Item `json:"peers"`
+	Ports   []Item `json:"ports"`
+}
+
+// Item is one peer or one port of a rule.
+type Item struct {
+	Field   string `json:"field"` // "spec.ingress[0].from[1]"
+	Means   string `json:"means"`
+	Matches bool   `json:"matches"`
+	Why     string `json:"why,omitempty"` // why it does not match
+}
+
+// Finding is a part of a policy that cannot be honoured as written.
+type Finding struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	Field     string `json:"field"`
+	Reason    string `json:"reason"`
+	Message   string `json:"message"`
+}
+
+// NewFinding returns f as it is told.
+func NewFinding(f policy.Finding) Finding {
+	return Finding{f.Policy.Kind, f.Policy.Namespace, f.Policy.Name, f.Field, f.Reason, f.Message}
+}
+
+// Explain judges a connection and tells how the answer came about.
+func (c *Cluster) Explain(src, dst *Side, port Port, family Family) Explanation {
+	a := c.Judge(src, dst, port, family)
+	e := Explanation{
+		From: src.Name, To: dst.Name, Port: port.String(), Protocol: port.Proto.String(), Allowed: a.Allowed,
+		Notes: notes(src, dst, port, a),
+	}
+	switch {
+	case a.Cause == NoCommonFamily:
+		e.Reason = fmt.Sprintf("no connection: %s and %s have no address of one family", src.Name, dst.Name)
+		if family != FirstCommon {
+			e.Reason = fmt.Sprintf("no connection: %s and %s do not both have an %s address", src.Name, dst.Name, family)
+		}
+	case a.Cause == PortNotDeclared:
+		e.Reason = fmt.Sprintf("no connection: %s declares no %v port named %s", dst.Name, port.Proto, port.Name)
+	case a.Cause == NodeLocal:
+		e.Reason = "always allowed, no agent is asked: traffic between a node and what runs on it"
+	case a.Decision.Reason == policy.Hairpin:
+		e.Reason = "always allowed: a pod reaches itself"
+	default:
+		way := c.snapshot.Explain(a.Packet)
+		e.Directions = []Course{
+			c.course(way.Directions[policy.Egress], flow{policy.Egress, a.Packet, src, dst, src, dst}),
+			c.course(way.Directions[policy.Ingress], flow{policy.Ingress, a.Packet, src, dst, dst, src}),
+		}
+		e.Reason = summary(e)
+	}
+	return e
+}
+
+// summary tells which directions decided.
+func summary(e Explanation) string {
+	var denying []string
+	for _, d := range e.Directions {
+		if !d.Allowed {
+			denying = append(denying, d.Direction+" of "+d.Subject)
+		}
+	}
+	if len(denying) == 0 {
+		return "egress and ingress allow it"
+	}
+	return "denied by " + strings.Join(denying, " and by ")
+}
+
+// notes tells what a reader would not expect.
+func notes(src, dst *Side, port Port, a Answer) []string {
+	var notes []string
+	if port.Name != "" && a.Packet.Dst.IsValid() {
+		notes = append(notes, fmt.Sprintf("%s is port %d of %s", port.Name, a.Packet.Dst.Port(), dst.Name))
+	}
+	for _, s := range []*Side{src, dst} {
+		switch {
+		case s.Kind == Pod && s.Node == "":
+			notes = append(notes, s.Name+" has no spec.nodeName: it is judged as the node will that gets it")
+		case s.Kind == HostNetworkPod:
+			notes = append(notes, fmt.Sprintf("%s uses the network of its node %s: to policies it is that node", s.Name, s.Node))
+		case s.Kind == Node:
+			notes = append(notes, fmt.Sprintf("%s is an address of node %s", s.Name, s.Node))
+		}
+	}
+	return slices.Compact(notes)
+}

@@ -1,0 +1,71 @@
+package reachability
+
+import (
+	"encoding/json"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Matrix tells for every side of From and every side of To whether a connection
+// from the one to the other is allowed.
+type Matrix struct {
+	Port    Port
+	From    []Side
+	To      []Side
+	allowed []bool // row by row
+}
+
+// Matrix asks about every pair. It uses all processors.
+func (c *Cluster) Matrix(from, to []Side, port Port, family Family) *Matrix {
+	m := &Matrix{Port: port, From: from, To: to, allowed: make([]bool, len(from)*len(to))}
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(from)) {
+		workers.Go(func() {
+			for row := int(next.Add(1)) - 1; row < len(from); row = int(next.Add(1)) - 1 {
+				for column := range to {
+					m.allowed[row*len(to)+column] = c.Judge(&from[row], &to[column], port, family).Allowed
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return m
+}
+
+// Allowed tells whether From[row] reaches To[column].
+func (m *Matrix) Allowed(row, column int) bool { return m.allowed[row*len(m.To)+column] }
+
+// Names returns the names of all sides, each once, in order.
+func (m *Matrix) Names() []string {
+	var names []string
+	for _, s := range slices.Concat(m.From, m.To) {
+		names = append(names, s.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// MarshalJSON renders the whole matrix, ungrouped:
+//
+//	{"port":"80","protocol":"TCP","pods":["x/a",…],"allowed":{"x/a":{"x/b":true,…},…}}
+//
+// Pods are the names of all sides, addresses included.
+func (m *Matrix) MarshalJSON() ([]byte, error) {
+	allowed := make(map[string]map[string]bool, len(m.From))
+	for row, from := range m.From {
+		cells := make(map[string]bool, len(m.To))
+		for column, to := range m.To {
+			cells[to.Name] = m.Allowed(row, column)
+		}
+		allowed[from.Name] = cells
+	}
+	return json.Marshal(struct {
+		Port     string                     `json:"port"`
+		Protocol string                     `json:"protocol"`
+		Pods     []string                   `json:"pods"`
+		Allowed  map[string]map[string]bool `json:"allowed"`
+	}{m.Port.String(), m.Port.Proto.String(), m.Names(), allowed})
+}

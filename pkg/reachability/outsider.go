@@ -1,0 +1,147 @@
+package reachability
+
+import (
+	"net/netip"
+	"slices"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// Outsiders returns addresses outside of some clusters that stand for all: one
+// for each set of rules' blocks that an address can be in. Addresses of pods and
+// nodes, and of the ranges of pods, are not among them.
+func Outsiders(clusters ...*Cluster) []string {
+	blocks, borders := prefixes(clusters)
+	var found []netip.Addr
+	seen := map[string]bool{}
+	try := func(a netip.Addr) {
+		key := membership(a, blocks)
+		if !seen[key] && isNobodys(a, clusters) {
+			seen[key] = true
+			found = append(found, a)
+		}
+	}
+	for _, a := range examples {
+		if hasFamily(a, clusters) {
+			try(a)
+		}
+	}
+	for i, start := range borders {
+		var next netip.Addr // of the next stretch, invalid behind the last one of the family
+		if i+1 < len(borders) && borders[i+1].Is4() == start.Is4() {
+			next = borders[i+1]
+		}
+		if a, ok := outsider(start, next, clusters); ok && hasFamily(a, clusters) {
+			try(a)
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	names := make([]string, 0, len(found))
+	for _, a := range found {
+		names = append(names, a.String())
+	}
+	return names
+}
+
+// examples are addresses that nobody has (RFC 5737, RFC 3849). They stand for
+// others where they can, because they look like what they are.
+var examples = []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("2001:db8::1")}
+
+// prefixes returns the blocks of all rules, holes included, and the first
+// addresses of the stretches that they and the ranges of pods divide.
+func prefixes(clusters []*Cluster) (blocks []netip.Prefix, borders []netip.Addr) {
+	divide := clusterRanges(clusters)
+	for _, c := range clusters {
+		for r := range c.rules() {
+			for _, peer := range r.Peers {
+				if peer.Block != nil {
+					blocks = append(append(blocks, peer.Block.Prefix), peer.Block.Except...)
+				}
+			}
+		}
+	}
+	borders = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	for _, p := range append(divide, blocks...) {
+		borders = append(borders, p.Masked().Addr(), behind(p))
+	}
+	borders = slices.DeleteFunc(borders, func(a netip.Addr) bool { return !a.IsValid() })
+	slices.SortFunc(borders, netip.Addr.Compare)
+	return blocks, slices.Compact(borders)
+}
+
+// membership tells in which of blocks a is.
+func membership(a netip.Addr, blocks []netip.Prefix) string {
+	key := []byte{'6'}
+	if a.Is4() {
+		key[0] = '4'
+	}
+	for _, b := range blocks {
+		in := byte('0')
+		if b.Contains(a) {
+			in = '1'
+		}
+		key = append(key, in)
+	}
+	return string(key)
+}
+
+// hasFamily tells whether some pod has an address of a's family.
+func hasFamily(a netip.Addr, clusters []*Cluster) bool {
+	family := IPv6
+	if a.Is4() {
+		family = IPv4
+	}
+	return slices.ContainsFunc(clusters, func(c *Cluster) bool {
+		for _, s := range c.sides {
+			if s.has(family) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// outsider finds the first address from start to before next that is nobody's.
+func outsider(start, next netip.Addr, clusters []*Cluster) (netip.Addr, bool) {
+	const tries = 1 << 16 // addresses of pods that follow each other
+	a := start
+	for range tries {
+		switch {
+		case !a.IsValid() || a == next:
+			return netip.Addr{}, false
+		case isNobodys(a, clusters):
+			return a, true
+		}
+		a = a.Next()
+	}
+	return netip.Addr{}, false
+}
+
+func isNobodys(a netip.Addr, clusters []*Cluster) bool {
+	inRange := func(r netip.Prefix) bool { return r.Contains(a) }
+	return !a.IsUnspecified() && !slices.ContainsFunc(clusterRanges(clusters), inRange) &&
+		!slices.ContainsFunc(clusters, func(c *Cluster) bool {
+			return c.snapshot.Endpoint(a) != nil || c.nodes[a] != ""
+		})
+}
+
+// clusterRanges are the ranges of pods in which an unknown address is judged.
+func clusterRanges(clusters []*Cluster) []netip.Prefix {
+	var ranges []netip.Prefix
+	for _, c := range clusters {
+		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+			ranges = append(ranges, c.snapshot.Ranges(d)...)
+		}
+	}
+	return ranges
+}
+
+// behind returns the first address after p, the zero one if there is none.
+func behind(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for bit := p.Bits(); bit < len(b)*8; bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	return last.Next()
+}

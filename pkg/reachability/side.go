@@ -1,0 +1,174 @@
+package reachability
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// Family tells which address of a side to use.
+type Family string
+
+// The families. FirstCommon takes for each connection the first one that both
+// sides have, IPv4 before IPv6.
+const (
+	FirstCommon Family = ""
+	IPv4        Family = "IPv4"
+	IPv6        Family = "IPv6"
+)
+
+// Kind is what a side is.
+type Kind uint8
+
+// The kinds of sides.
+const (
+	External       Kind = iota // an address that is neither a pod's nor a node's
+	Pod                        // a pod with a network of its own
+	HostNetworkPod             // a pod in the network of its node
+	Node                       // an address of a node
+)
+
+// Side is one end of connections.
+type Side struct {
+	Name string // "namespace/name", or the address
+	Kind Kind
+	Node string // where it is; empty for External, and for a pod without a node
+
+	v4, v6 netip.Addr
+	ports  []policy.NamedPort
+}
+
+// onHost tells whether the side is a node rather than a pod, to policy.
+func (s *Side) onHost() bool { return s.Kind == HostNetworkPod || s.Kind == Node }
+
+func (s *Side) add(addr netip.Addr) {
+	switch {
+	case addr.Is4() && !s.v4.IsValid():
+		s.v4 = addr
+	case addr.Is6() && !s.v6.IsValid():
+		s.v6 = addr
+	}
+}
+
+func (s *Side) has(f Family) bool {
+	return f != IPv6 && s.v4.IsValid() || f != IPv4 && s.v6.IsValid()
+}
+
+// addresses returns the addresses of a connection; ok is false when the sides
+// have no address of one family.
+func addresses(src, dst *Side, f Family) (a, b netip.Addr, ok bool) {
+	switch {
+	case f != IPv6 && src.v4.IsValid() && dst.v4.IsValid():
+		return src.v4, dst.v4, true
+	case f != IPv4 && src.v6.IsValid() && dst.v6.IsValid():
+		return src.v6, dst.v6, true
+	}
+	return netip.Addr{}, netip.Addr{}, false
+}
+
+// Side finds the side of that name: "namespace/pod", or an address, which may be
+// anybody's. An error names what is wrong with it and, for a pod that does not
+// exist, the pods that may have been meant.
+func (c *Cluster) Side(name string) (Side, error) {
+	if addr, err := netip.ParseAddr(name); err == nil {
+		if addr.Zone() != "" {
+			return Side{}, fmt.Errorf("%q: an address with a zone belongs to one link only", name)
+		}
+		return c.at(name, addr.Unmap()), nil
+	}
+	if s, ok := c.sides[name]; ok {
+		return s, nil
+	}
+	return Side{}, c.cannotAsk(name)
+}
+
+func (c *Cluster) at(name string, addr netip.Addr) Side {
+	s := Side{Name: name, Node: c.nodes[addr]}
+	if e := c.snapshot.Endpoint(addr); e != nil {
+		s.Kind, s.Node, s.ports = Pod, c.pods[e.String()].Spec.NodeName, e.Ports
+	} else if s.Node != "" {
+		s.Kind = Node
+	}
+	s.add(addr)
+	return s
+}
+
+// cannotAsk tells why there is no side of that name.
+func (c *Cluster) cannotAsk(name string) error {
+	pod, ok := c.pods[name]
+	if !ok {
+		return c.unknown(name)
+	}
+	addrs := compile.Addresses(pod)
+	switch {
+	case compile.Ended(pod):
+		return fmt.Errorf("pod %s has ended (status.phase is %s) and has no network", name, pod.Status.Phase)
+	case len(addrs) == 0:
+		return fmt.Errorf("pod %s has no address yet (status.podIPs is empty), and agents judge by addresses", name)
+	}
+	return fmt.Errorf("pod %s does not own %v (status.podIPs): it is that of pod %v", name, addrs[0], c.snapshot.Endpoint(addrs[0]))
+}
+
+func (c *Cluster) unknown(name string) error {
+	if namespace, _, qualified := strings.Cut(name, "/"); !qualified || namespace == "" {
+		return fmt.Errorf("%q is neither an address nor namespace/pod", name)
+	}
+	if near := nearest(name, slices.Sorted(maps.Keys(c.pods))); len(near) > 0 {
+		return fmt.Errorf("no pod %q; near it: %s", name, strings.Join(near, ", "))
+	}
+	return fmt.Errorf("no pod %q among %d", name, len(c.pods))
+}
+
+// noAddress tells that a side lacks the family.
+func noAddress(s Side, f Family) error { return fmt.Errorf("%s has no %s address", s.Name, f) }
+
+// nearest returns up to three of names that are like name: those of the fewest
+// changes, or of the same pod name in another namespace.
+func nearest(name string, names []string) []string {
+	const most = 3
+	limit := max(2, len(name)/4)
+	distances := map[string]int{}
+	_, pod, _ := strings.Cut(name, "/")
+	for _, candidate := range names {
+		d := distance(name, candidate)
+		switch {
+		case strings.HasSuffix(candidate, "/"+pod):
+			d = min(d, 1)
+		case strings.HasPrefix(candidate, name): // a Deployment's name
+			d = min(d, 2)
+		}
+		if d <= limit {
+			distances[candidate] = d
+		}
+	}
+	near := slices.Sorted(maps.Keys(distances))
+	slices.SortStableFunc(near, func(a, b string) int { return distances[a] - distances[b] })
+	return near[:min(most, len(near))]
+}
+
+// distance is the number of single letters to insert, remove or replace to get
+// from a to b (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

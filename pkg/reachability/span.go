@@ -1,0 +1,127 @@
+package reachability
+
+import (
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// Span is ports of a protocol that are asked about as one. ICMP, which no rule
+// can name, stands for every protocol that none names.
+type Span struct {
+	Proto       packet.Proto
+	Name        string // a port that has a name instead of a number
+	First, Last uint16 // zero for ICMP, and with Name
+}
+
+// SpanOf returns the span of one port.
+func SpanOf(p Port) Span { return Span{p.Proto, p.Name, p.Number, p.Number} }
+
+// Port returns the one that stands for all.
+func (s Span) Port() Port { return Port{Proto: s.Proto, Name: s.Name, Number: s.First} }
+
+// String returns "TCP 80", "TCP 1-79", "TCP, every port", or what ICMP stands for.
+func (s Span) String() string {
+	switch {
+	case !s.Proto.HasPorts():
+		return "ICMP and every other protocol"
+	case s.Name != "":
+		return fmt.Sprintf("%v %s", s.Proto, s.Name)
+	case s.First == 1 && s.Last == maxPort:
+		return fmt.Sprintf("%v, every port", s.Proto)
+	case s.First == s.Last:
+		return fmt.Sprintf("%v %d", s.Proto, s.First)
+	}
+	return fmt.Sprintf("%v %d-%d", s.Proto, s.First, s.Last)
+}
+
+// MarshalText renders the span like String.
+func (s Span) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Join returns spans with those that follow each other made one.
+func Join(spans []Span) []Span {
+	var joined []Span
+	for _, s := range spans {
+		if i := len(joined) - 1; i >= 0 && s.Name == "" && joined[i].Name == "" && joined[i].Proto == s.Proto && int(joined[i].Last)+1 == int(s.First) {
+			joined[i].Last = s.Last
+			continue
+		}
+		joined = append(joined, s)
+	}
+	return joined
+}
+
+// Spans divides all traffic into what no rule of some clusters and no port of
+// their pods tells apart, so that one port of each span stands for all: TCP
+// always, UDP and SCTP where a rule names them, and the rest.
+func Spans(clusters ...*Cluster) []Span {
+	cuts := map[packet.Proto][]int{packet.TCP: {1}} // the first ports of spans
+	cut := func(proto packet.Proto, first, last uint16) {
+		cuts[proto] = append(cuts[proto], 1, max(1, int(first)), int(last)+1)
+	}
+	names := map[policy.NamedPort]bool{} // of no number
+	for _, c := range clusters {
+		for r := range c.rules() {
+			for _, p := range r.Ports {
+				if p.Name != "" {
+					names[policy.NamedPort{Name: p.Name, Proto: p.Proto}] = true
+				} else if p.First <= p.Last {
+					cut(p.Proto, p.First, p.Last)
+				}
+			}
+		}
+	}
+	for _, c := range clusters {
+		for _, s := range c.sides {
+			for _, n := range s.ports {
+				if names[policy.NamedPort{Name: n.Name, Proto: n.Proto}] {
+					cut(n.Proto, n.Port, n.Port)
+				}
+			}
+		}
+	}
+	var spans []Span
+	for _, proto := range []packet.Proto{packet.TCP, packet.UDP, packet.SCTP} {
+		spans = append(spans, spansBetween(proto, cuts[proto])...)
+	}
+	return append(spans, Span{Proto: packet.ICMP})
+}
+
+func spansBetween(proto packet.Proto, cuts []int) []Span {
+	slices.Sort(cuts)
+	cuts = slices.Compact(cuts)
+	var spans []Span
+	for i, first := range cuts {
+		last := maxPort
+		if i+1 < len(cuts) {
+			last = cuts[i+1] - 1
+		}
+		if first <= maxPort {
+			spans = append(spans, Span{Proto: proto, First: uint16(first), Last: uint16(last)})
+		}
+	}
+	return spans
+}
+
+// rules yields the rules of all chains, those of shared chains once.
+func (c *Cluster) rules() func(yield func(*policy.Rule) bool) {
+	return func(yield func(*policy.Rule) bool) {
+		seen := map[*policy.Chain]bool{nil: true}
+		for _, addr := range c.snapshot.Local() {
+			e := c.snapshot.Endpoint(addr)
+			for _, chain := range []*policy.Chain{e.Ingress, e.Egress} {
+				if seen[chain] {
+					continue
+				}
+				seen[chain] = true
+				for i := range chain.Rules {
+					if !yield(&chain.Rules[i]) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
