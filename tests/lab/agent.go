@@ -69,7 +69,7 @@ func (n *Node) StartAgent(cfg AgentConfig) (*Agent, error) {
 		"--metrics-bind-address", cfg.Metrics.String()}, cfg.Args...)
 	a := &Agent{node: n, metrics: cfg.Metrics, cmd: exec.Command(cfg.Binary, args...), ended: make(chan struct{})}
 	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
-	a.client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	a.client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return n.Dial(ctx, TCP, cfg.Metrics)
 		},

@@ -2,11 +2,15 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 // Serve answers on ports of all the host's addresses, by TCP and by UDP, until
@@ -82,13 +86,27 @@ func (h *Host) listenPacket(at netip.AddrPort) (*net.UDPConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", h.Name, err)
 	}
-	conn.SetReadBuffer(receiveBuffer)
 	h.serve(conn)
-	return conn, nil
+	return conn, enlarge(conn)
 }
 
-// receiveBuffer lets a server keep up with a flood.
-const receiveBuffer = 4 << 20
+// receiveBuffer holds a flood until a server gets to it, so that what is missing
+// was lost on the way.
+const receiveBuffer = 32 << 20
+
+// enlarge gives a socket that buffer, beyond what the machine allows to others
+// than root.
+func enlarge(conn *net.UDPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var result error
+	err = raw.Control(func(fd uintptr) {
+		result = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
+	})
+	return errors.Join(err, os.NewSyscallError("setsockopt", result))
+}
 
 func (h *Host) serveTCP(listener net.Listener) {
 	for {

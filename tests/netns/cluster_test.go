@@ -23,7 +23,7 @@ import (
 
 // Bounds of the tests.
 const (
-	readyTimeout  = 20 * time.Second // for an agent to be ready
+	readyTimeout  = time.Minute      // for an agent to be ready, under a flood too
 	changeTimeout = 10 * time.Second // for a change to be in force
 
 	silence    = 200 * time.Millisecond // without an answer counts as blocked, at first

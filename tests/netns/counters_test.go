@@ -3,6 +3,7 @@ package netns
 import (
 	"context"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -90,6 +91,40 @@ func (c counter) packets(t *testing.T) int {
 		t.Fatalf("no packets in %q", text)
 	}
 	return atoi(t, found[1])
+}
+
+// conntrackDrops is how many packets a node dropped because its connection table
+// was full: every packet that waits in a queue has an entry.
+func conntrackDrops(t *testing.T, node *lab.Node) int {
+	t.Helper()
+	text, err := node.ReadProc("stat/nf_conntrack")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	column := slices.Index(strings.Fields(lines[0]), "drop")
+	sum := 0
+	for _, line := range lines[1:] { // one for each CPU, in hexadecimal
+		drops, err := strconv.ParseInt(strings.Fields(line)[column], 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += int(drops)
+	}
+	return sum
+}
+
+// needConntrack skips a test that fills more of the connection table than this
+// machine has.
+func needConntrack(t *testing.T, entries int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := atoi(t, strings.TrimSpace(string(text))); most < entries {
+		t.Skipf("nf_conntrack_max is %d, and the test needs %d", most, entries)
+	}
 }
 
 // within waits until something is so, or a change had time to be in force.

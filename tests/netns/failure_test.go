@@ -89,6 +89,7 @@ func TestAFullQueue(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fail-open-queue-full=%v", failOpen), func(t *testing.T) {
 			c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+			needConntrack(t, sent)
 			agent := c.start(t, "--nfqueue-count=1", fmt.Sprintf("--fail-open-queue-full=%v", failOpen))[0]
 			sink, err := c.hosts["x/web"].Sink(9999)
 			if err != nil {
@@ -148,7 +149,9 @@ func TestAFloodOfDeniedPackets(t *testing.T) {
 	c.flood(t, "y/web", "x/web", 9999, sent)
 	took := time.Since(started)
 
-	accounted := func(m lab.Metrics) float64 { return denied(m) - denied(before) + lost(m) - lost(before) }
+	accounted := func(m lab.Metrics) float64 {
+		return denied(m) - denied(before) + lost(m) - lost(before) + float64(conntrackDrops(t, c.Nodes[0]))
+	}
 	if got := until(t, agent, sent, accounted); got != sent {
 		t.Errorf("of %d packets %d arrived at the node and %v are accounted for", sent, arrived.packets(t), got)
 	}
