@@ -38,6 +38,9 @@ func main() {
 	case interrupted:
 		fmt.Println("\nInterrupted. Nothing is left behind.")
 		os.Exit(130)
+	case errors.Is(err, errors.ErrUnsupported):
+		fmt.Fprintf(os.Stderr, "demo: %v\nTry: sudo make demo\n", err)
+		os.Exit(1)
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)

@@ -2,8 +2,10 @@ package netns
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -124,6 +126,22 @@ func TestANewPodIsNeverOpen(t *testing.T) {
 		c.put(t, podFile(pod.Name), pod.Object)
 	}
 	c.expect(t, yes("y/db", "x/new", "tcp/80"), yes("y/web", "z/new", "tcp/80"), no("y/web", "x/new", "tcp/80"))
+}
+
+// TestAnUnknownPodPassesWhereTheOperatorSaysSo, after it was waited for.
+func TestAnUnknownPodPassesWhereTheOperatorSaysSo(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+	c.start(t, "--fail-open-unknown-packet")
+	c.apply(t, "policies", onlyDB)
+	c.attach(t, newPod("x/new@1 app=web"))
+	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	web := c.hosts["y/web"]
+	for _, addr := range c.addrs(t, "x/new") {
+		answer, err := web.Probe(t.Context(), lab.UDP, netip.AddrPortFrom(addr, 80), 5*time.Second)
+		if err != nil || answer.Outcome != lab.Connected {
+			t.Errorf("to %s: %s, %v", addr, answer.Outcome, err)
+		}
+	}
 }
 
 // TestAnAddressBelongsToItsLatestPod gives the address of a pod that ended, and
