@@ -131,10 +131,16 @@ func (c *Cache) Run(ctx context.Context) error {
 		})
 	}
 	group.Go(func() error {
-		if cache.WaitFor(ctx, "first lists of the policy cache", synced...) {
-			c.changed() // an empty cluster has a snapshot, too
-			c.runner.Run(ctx)
+		for _, s := range synced {
+			select {
+			case <-s.Done():
+			case <-ctx.Done():
+				return nil
+			}
 		}
+		klog.FromContext(ctx).Info("First lists are there")
+		c.changed() // an empty cluster has a snapshot, too
+		c.runner.Run(ctx)
 		return nil
 	})
 	return group.Wait()
