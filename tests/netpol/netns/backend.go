@@ -1,0 +1,140 @@
+// Package netns plays scenarios on one machine with the real agent and real
+// packets: two joined nodes and their pods are network namespaces, and an agent on
+// each node reads the state as manifests. It needs root.
+package netns
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// nodes is how many nodes there are.
+const nodes = 2
+
+// startTimeout is how long an agent may take to be ready.
+const startTimeout = 20 * time.Second
+
+// Backend is a lab with an agent on each node. Pods of one scenario are used again
+// by the next, where name and node are the same.
+type Backend struct {
+	folder    string
+	lab       *lab.Lab
+	manifests lab.Manifests
+	agents    []*lab.Agent
+	network   *network
+}
+
+// New builds the agent and the nodes and starts an agent on each, with args as
+// further flags.
+func New(ctx context.Context, args ...string) (_ *Backend, err error) {
+	b := &Backend{}
+	defer func() {
+		if err != nil {
+			b.Close()
+		}
+	}()
+	if b.folder, err = os.MkdirTemp("", "netpol-netns-"); err != nil {
+		return nil, err
+	}
+	if b.manifests, err = lab.NewManifests(b.folder); err != nil {
+		return nil, err
+	}
+	binary, err := lab.BuildAgent(ctx, b.folder)
+	if err != nil {
+		return nil, err
+	}
+	if b.lab, err = lab.New(ctx, lab.Config{Nodes: nodes}); err != nil {
+		return nil, err
+	}
+	b.network = newNetwork(b.lab)
+	return b, b.startAgents(ctx, binary, args)
+}
+
+func (b *Backend) startAgents(ctx context.Context, binary string, args []string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := b.write(&netpol.State{}); err != nil {
+		return err
+	}
+	for _, node := range b.lab.Nodes {
+		agent, err := node.StartAgent(lab.AgentConfig{Binary: binary, Manifests: b.manifests.Dir(), Args: args})
+		if err != nil {
+			return err
+		}
+		b.agents = append(b.agents, agent)
+	}
+	for _, agent := range b.agents {
+		if err := agent.WaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Supports returns everything. Of SCTP, for which the kernel may have no sockets,
+// the first packet is seen to arrive; the answer is not part of it.
+func (b *Backend) Supports() netpol.Support {
+	return netpol.Support{
+		Protocols: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP, netpol.ICMP},
+		Families:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		Features:  []netpol.Feature{netpol.Services, netpol.HostNetwork, netpol.OutsideHosts, netpol.FreeObjects, netpol.SilentDrops},
+		Nodes:     nodes,
+	}
+}
+
+// Apply brings pods and hosts up, and then writes the manifests.
+func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
+	if err := b.network.apply(ctx, state); err != nil {
+		return err
+	}
+	return b.write(state)
+}
+
+// write writes all objects into one file, which the agents read as a whole.
+func (b *Backend) write(state *netpol.State) error {
+	var objects []runtime.Object
+	for _, node := range b.lab.Nodes {
+		objects = append(objects, node.Object())
+	}
+	for _, namespace := range state.Namespaces {
+		objects = append(objects, namespace)
+	}
+	for _, pod := range state.Pods {
+		objects = append(objects, pod)
+	}
+	for _, policy := range state.Policies {
+		objects = append(objects, policy)
+	}
+	return b.manifests.Put("state", objects...)
+}
+
+// Probe tries all connections, many at a time.
+func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection, silence time.Duration) ([]netpol.Outcome, error) {
+	return b.network.probe(ctx, connections, silence)
+}
+
+// Logs returns what the agents have printed.
+func (b *Backend) Logs() string {
+	var logs string
+	for i, agent := range b.agents {
+		logs += fmt.Sprintf("%s:\n%s\n", b.lab.Nodes[i].Name, agent.Log())
+	}
+	return logs
+}
+
+// Close ends the agents and removes the nodes.
+func (b *Backend) Close() error {
+	if b.lab != nil {
+		b.lab.Close()
+	}
+	return os.RemoveAll(filepath.Clean(b.folder))
+}

@@ -1,0 +1,155 @@
+package netns
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// sctp is the protocol number.
+const sctp = 132
+
+// Offsets and lengths of an SCTP packet with an INIT chunk (RFC 9260).
+const (
+	initLength     = 32 // 12 of the common header, 20 of the chunk
+	checksumAt     = 8
+	chunkTypeAt    = 12
+	initiateTagAt  = 16
+	chunkTypeINIT  = 1
+	initChunkBytes = 20
+)
+
+// inits are the INIT chunks that a host waits for. The kernel may know no SCTP, so
+// that packets are seen before its stack.
+type inits struct {
+	addrs []netip.Addr
+
+	mu      sync.Mutex
+	waiting map[uint32]chan struct{} // by initiate tag
+}
+
+// captureInits lets a host see the INIT chunks that arrive for it.
+func captureInits(host *lab.Host) (*inits, error) {
+	i := &inits{addrs: host.Addrs, waiting: make(map[uint32]chan struct{})}
+	_, err := host.Capture(i.arrived)
+	return i, err
+}
+
+// arrived is shown every packet of the host, also those that it sends. A Service's
+// address is already the host's own where a packet arrives.
+func (i *inits) arrived(packet []byte) bool {
+	to, payload, ok := sctpPayload(packet)
+	if !ok || payload[chunkTypeAt] != chunkTypeINIT {
+		return false
+	}
+	for _, addr := range i.addrs {
+		if addr == to {
+			i.notify(binary.BigEndian.Uint32(payload[initiateTagAt:]))
+			return true
+		}
+	}
+	return false
+}
+
+func (i *inits) notify(tag uint32) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if seen, ok := i.waiting[tag]; ok {
+		close(seen)
+		delete(i.waiting, tag)
+	}
+}
+
+func (i *inits) wait(tag uint32) <-chan struct{} {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	seen := make(chan struct{})
+	i.waiting[tag] = seen
+	return seen
+}
+
+func (i *inits) forget(tag uint32) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.waiting, tag)
+}
+
+// sctpPayload returns destination and transport bytes of a packet that has an
+// INIT's length of SCTP right behind its IP header.
+func sctpPayload(packet []byte) (to netip.Addr, payload []byte, ok bool) {
+	switch {
+	case len(packet) >= 20+initLength && packet[0]>>4 == 4 && packet[9] == sctp:
+		to, payload = netip.AddrFrom4([4]byte(packet[16:20])), packet[20:]
+	case len(packet) >= 40+initLength && packet[0]>>4 == 6 && packet[6] == sctp:
+		to, payload = netip.AddrFrom16([16]byte(packet[24:40])), packet[40:]
+	default:
+		return netip.Addr{}, nil, false
+	}
+	return to, payload, true
+}
+
+// tags makes every INIT different from all others of this process.
+var tags atomic.Uint32
+
+// sendInit sends one INIT chunk and waits until it arrives.
+func sendInit(ctx context.Context, from, to *host, at netip.AddrPort, silence time.Duration) (netpol.Outcome, error) {
+	src := from.Addr(family(at.Addr()))
+	tag := tags.Add(1)
+	seen := to.inits.wait(tag)
+	defer to.inits.forget(tag)
+	if err := from.SendIP(initPacket(src, at, tag)); err != nil {
+		return netpol.Unobservable, nil
+	}
+	timer := time.NewTimer(silence)
+	defer timer.Stop()
+	select {
+	case <-seen:
+		return netpol.Connected, nil
+	case <-timer.C:
+		return netpol.TimedOut, nil
+	case <-ctx.Done():
+		return netpol.Unobservable, fmt.Errorf("wait for the INIT: %w", ctx.Err())
+	}
+}
+
+// initPacket returns an IP packet with an INIT chunk. The source port changes with
+// the tag, so that each is a new flow.
+func initPacket(src netip.Addr, to netip.AddrPort, tag uint32) []byte {
+	var packet []byte
+	if src.Is4() {
+		packet = make([]byte, 20, 20+initLength)
+		packet[0], packet[8], packet[9] = 4<<4|5, 64, sctp
+		copy(packet[12:], src.AsSlice())
+		copy(packet[16:], to.Addr().AsSlice())
+	} else {
+		packet = make([]byte, 40, 40+initLength)
+		packet[0], packet[5], packet[6], packet[7] = 6<<4, initLength, sctp, 64
+		copy(packet[8:], src.AsSlice())
+		copy(packet[24:], to.Addr().AsSlice())
+	}
+	payload := make([]byte, initLength)
+	binary.BigEndian.PutUint16(payload, 32768+uint16(tag%28000))
+	binary.BigEndian.PutUint16(payload[2:], to.Port())
+	payload[chunkTypeAt], payload[chunkTypeAt+3] = chunkTypeINIT, initChunkBytes
+	binary.BigEndian.PutUint32(payload[initiateTagAt:], tag)
+	binary.BigEndian.PutUint32(payload[initiateTagAt+4:], 65536) // receiver window
+	payload[initiateTagAt+9], payload[initiateTagAt+11] = 1, 1   // outbound and inbound streams
+	binary.BigEndian.PutUint32(payload[initiateTagAt+12:], tag)  // initial TSN
+	binary.LittleEndian.PutUint32(payload[checksumAt:], crc32.Checksum(payload, crc32.MakeTable(crc32.Castagnoli)))
+	return append(packet, payload...)
+}
+
+func family(addr netip.Addr) lab.Family {
+	if addr.Is4() {
+		return lab.IPv4
+	}
+	return lab.IPv6
+}
