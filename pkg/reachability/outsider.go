@@ -102,12 +102,14 @@ func hasFamily(a netip.Addr, clusters []*Cluster) bool {
 }
 
 // outsider finds the first address from start to before next that is nobody's.
+// Of a stretch, all or nothing is in a range of pods.
 func outsider(start, next netip.Addr, clusters []*Cluster) (netip.Addr, bool) {
 	const tries = 1 << 16 // addresses of pods that follow each other
+	ranges := clusterRanges(clusters)
 	a := start
 	for range tries {
 		switch {
-		case !a.IsValid() || a == next:
+		case !a.IsValid() || a == next || inAny(ranges, a):
 			return netip.Addr{}, false
 		case isNobodys(a, clusters):
 			return a, true
@@ -118,11 +120,14 @@ func outsider(start, next netip.Addr, clusters []*Cluster) (netip.Addr, bool) {
 }
 
 func isNobodys(a netip.Addr, clusters []*Cluster) bool {
-	inRange := func(r netip.Prefix) bool { return r.Contains(a) }
-	return !a.IsUnspecified() && !slices.ContainsFunc(clusterRanges(clusters), inRange) &&
+	return !a.IsUnspecified() && !inAny(clusterRanges(clusters), a) &&
 		!slices.ContainsFunc(clusters, func(c *Cluster) bool {
 			return c.snapshot.Endpoint(a) != nil || c.nodes[a] != ""
 		})
+}
+
+func inAny(ranges []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
 // clusterRanges are the ranges of pods in which an unknown address is judged.

@@ -1,0 +1,266 @@
+package reachability
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// outside are sides that are no pods: a node, addresses that nobody has, and
+// ones of the ranges of pods that no pod has.
+var outside = []string{"192.168.0.1", "203.0.113.9", "203.0.113.200", "10.1.0.99", "2001:db8::9", "fd00:2::99"}
+
+// allSides returns the pods of a cluster and what is outside of it.
+func allSides(t *testing.T, c *Cluster) []Side {
+	t.Helper()
+	sides := c.Pods(FirstCommon)
+	for _, name := range outside {
+		s, err := c.Side(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sides = append(sides, s)
+	}
+	return sides
+}
+
+// agents are the snapshots of the nodes, as their agents compile them.
+func agents(in compile.Input) map[string]*policy.Snapshot {
+	nodes := map[string]*policy.Snapshot{}
+	for _, n := range in.Nodes {
+		in.NodeName = n.Name
+		nodes[n.Name] = compile.Compile(in)
+	}
+	return nodes
+}
+
+// Every cell is what the agents of the two nodes say together, each with its own
+// snapshot.
+func TestMatrixIsWhatTheAgentsSay(t *testing.T) {
+	counts := map[bool]int{}
+	forClusters(t, 300, func(t *testing.T, g gen, in compile.Input) {
+		c, nodes := New(in), agents(in)
+		sides := allSides(t, c)
+		for _, family := range []Family{FirstCommon, IPv6} {
+			m := c.Matrix(sides, sides, g.connection(), family)
+			for row, src := range sides {
+				for column, dst := range sides {
+					got, want := m.Allowed(row, column), allowedByAgents(nodes, &src, &dst, m.Port, family)
+					if counts[got]++; got != want {
+						t.Errorf("%s -> %s %v: got %v, want %v\n%v", src.Name, dst.Name, m.Port, got, want, c.Explain(&src, &dst, m.Port, family))
+					}
+				}
+			}
+		}
+	})
+	if counts[true] < 1000 || counts[false] < 1000 {
+		t.Errorf("only %v", counts)
+	}
+}
+
+// allowedByAgents asks every agent. Those of other nodes let the packet pass: it
+// is not of their pods.
+func allowedByAgents(nodes map[string]*policy.Snapshot, src, dst *Side, port Port, family Family) bool {
+	from, to, ok := addresses(src, dst, family)
+	number, declared := port.on(dst)
+	if !ok || !declared {
+		return false
+	}
+	if (src.Kind == HostNetworkPod || src.Kind == Node || dst.Kind == HostNetworkPod || dst.Kind == Node) && src.Node == dst.Node {
+		return true
+	}
+	for _, s := range nodes {
+		if s.Evaluate(port.packet(from, to, number)).Verdict != policy.Allow {
+			return false
+		}
+	}
+	return true
+}
+
+// What explain says is what Evaluate says, and every step of it is sound.
+func TestExplanationLeadsToTheDecision(t *testing.T) {
+	forClusters(t, 300, func(t *testing.T, g gen, in compile.Input) {
+		c := New(in)
+		sides := allSides(t, c)
+		for _, src := range sides {
+			for _, dst := range sides {
+				port := g.connection()
+				a, e := c.Judge(&src, &dst, port, FirstCommon), c.Explain(&src, &dst, port, FirstCommon)
+				if e.Allowed != a.Allowed {
+					t.Errorf("%s -> %s: explained %v, judged %v", src.Name, dst.Name, e.Allowed, a.Allowed)
+				}
+				if a.Cause != ByPolicy || a.Decision.Reason == policy.Hairpin {
+					continue
+				}
+				if d := c.snapshot.Explain(a.Packet).Decision; d != c.snapshot.Evaluate(a.Packet) {
+					t.Errorf("%v: explained %v", a.Packet, d)
+				}
+				if len(e.Directions) != 2 || e.Allowed != (e.Directions[0].Allowed && e.Directions[1].Allowed) {
+					t.Errorf("%s -> %s: %v, but the directions say %+v", src.Name, dst.Name, e.Allowed, e.Directions)
+				}
+				for _, d := range e.Directions {
+					checkCourse(t, &d)
+				}
+			}
+		}
+	})
+}
+
+// checkCourse checks that a direction's verdict follows from its rules, and that
+// nothing that does not match goes without a reason.
+func checkCourse(t *testing.T, c *Course) {
+	t.Helper()
+	matched := false
+	for _, tier := range c.Tiers {
+		for _, r := range tier.Rules {
+			ok := func(i Item) bool { return i.Matches }
+			if want := slices.ContainsFunc(r.Peers, ok) && slices.ContainsFunc(r.Ports, ok); r.Matches != want {
+				t.Errorf("rule %+v", r)
+			}
+			for _, i := range slices.Concat(r.Peers, r.Ports) {
+				if i.Means == "" || i.Matches != (i.Why == "") {
+					t.Errorf("item %+v", i)
+				}
+			}
+			matched = matched || r.Matches
+		}
+	}
+	if len(c.Policies) > 0 && c.Allowed != matched {
+		t.Errorf("a selected pod is %v, and a rule matched: %v\n%+v", c.Allowed, matched, c)
+	}
+	if len(c.Policies) == 0 && len(c.Tiers) > 0 {
+		t.Errorf("rules without a policy: %+v", c)
+	}
+}
+
+// Every cell can be read off the groups of its row and column.
+func TestGroupsHaveOneCell(t *testing.T) {
+	merged := 0
+	forClusters(t, 300, func(t *testing.T, g gen, in compile.Input) {
+		c := New(in)
+		sides := allSides(t, c)
+		m := c.Matrix(sides[g.IntN(3):], sides[:len(sides)-g.IntN(3)], g.connection(), FirstCommon)
+		groups := m.Groups()
+		merged += len(sides) - len(groups)
+		groupOf := map[string]int{}
+		for i, group := range groups {
+			for _, s := range group.Members {
+				groupOf[s.Name] = i
+			}
+		}
+		for row, from := range m.From {
+			for column, to := range m.To {
+				a, b := groups[groupOf[from.Name]], groups[groupOf[to.Name]]
+				if from.Name != to.Name && m.Allowed(row, column) != m.AllowedBetween(a, b) {
+					t.Errorf("%s -> %s is %v, not as its groups", from.Name, to.Name, m.Allowed(row, column))
+				}
+			}
+		}
+	})
+	if merged == 0 {
+		t.Error("no group has two members")
+	}
+}
+
+// One port of a span stands for all of it.
+func TestSpansStandForAllTheirPorts(t *testing.T) {
+	forClusters(t, 200, func(t *testing.T, g gen, in compile.Input) {
+		c := New(in)
+		sides := allSides(t, c)
+		for _, s := range Spans(c) {
+			others := []Port{{Proto: s.Proto, Number: s.Last}}
+			if s.Proto.HasPorts() {
+				others = append(others, Port{Proto: s.Proto, Number: s.First + uint16(g.IntN(int(s.Last-s.First)+1))})
+			} else {
+				others = append(others, Port{Proto: 47})
+			}
+			for _, p := range others {
+				a, b := c.Matrix(sides, sides, s.Port(), FirstCommon), c.Matrix(sides, sides, p, FirstCommon)
+				if difference(a, b) != "" {
+					t.Errorf("%v: port %v is another matter", s, p)
+				}
+			}
+		}
+	})
+}
+
+// Every address outside is judged as one of those that stand for all.
+func TestOutsidersStandForAllAddresses(t *testing.T) {
+	forClusters(t, 200, func(t *testing.T, g gen, in compile.Input) {
+		c := New(in)
+		pods, port := c.Pods(FirstCommon), g.connection()
+		lines := map[string]bool{}
+		line := func(name string) string {
+			s, err := c.Side(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return fmt.Sprint(s.v4.IsValid(), c.Matrix([]Side{s}, pods, port, FirstCommon).allowed, c.Matrix(pods, []Side{s}, port, FirstCommon).allowed)
+		}
+		for _, name := range Outsiders(c) {
+			lines[line(name)] = true
+		}
+		for range 20 {
+			addr := netip.AddrFrom4([4]byte{pick[byte](g, 10, 10, 192, 203, 255, 0), pick[byte](g, 0, 1, 168), pick[byte](g, 0, 0, 113), byte(g.IntN(256))})
+			if g.oneIn(3) {
+				addr = netip.MustParseAddr(fmt.Sprintf("%s::%x", pick(g, "fd00:1", "2001:db8", "fd00:3", "ff"), g.IntN(300)))
+			}
+			if isNobodys(addr, []*Cluster{c}) && hasFamily(addr, []*Cluster{c}) && !lines[line(addr.String())] {
+				t.Errorf("%v is like none of %v", addr, Outsiders(c))
+			}
+		}
+	})
+}
+
+// What Compare tells, and nothing else, is what two matrices differ in.
+func TestCompareTellsEveryChange(t *testing.T) {
+	changes := 0
+	forClusters(t, 200, func(t *testing.T, g gen, in compile.Input) {
+		other := in
+		other.NetworkPolicies = append(slices.Clone(in.NetworkPolicies), g.policy("x", "new"))
+		before, after := New(in), New(other)
+		d, err := Compare(before, after, Spans(before, after), Outsiders(before, after), FirstCommon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := map[string]bool{}
+		for _, c := range d.Changes {
+			for _, span := range c.Traffic {
+				for _, cell := range c.Cells {
+					told[fmt.Sprint(span, cell)] = true
+				}
+			}
+		}
+		changes += len(told)
+		sides := before.Pods(FirstCommon)
+		for _, span := range d.Checked {
+			port := Port{Proto: span.Proto, Number: span.Last}
+			was, is := before.Matrix(sides, sides, port, FirstCommon), after.Matrix(sides, sides, port, FirstCommon)
+			for i := range was.allowed {
+				cell := Cell{sides[i/len(sides)].Name, sides[i%len(sides)].Name, is.allowed[i]}
+				if differs := was.allowed[i] != is.allowed[i]; differs != told[fmt.Sprint(span, cell)] {
+					t.Errorf("%v %+v: differs is %v", span, cell, differs)
+				}
+			}
+		}
+	})
+	if changes == 0 {
+		t.Error("nothing ever changes")
+	}
+}
+
+func TestJoinMakesOneOfWhatFollows(t *testing.T) {
+	spans := []Span{{Proto: 6, First: 1, Last: 79}, {Proto: 6, First: 80, Last: 80}, {Proto: 6, First: 82, Last: 65535}, {Proto: 17, First: 1, Last: 65535}, {Proto: 1}}
+	var got []string
+	for _, s := range Join(spans) {
+		got = append(got, s.String())
+	}
+	if want := "TCP 1-80; TCP 82-65535; UDP, every port; ICMP and every other protocol"; strings.Join(got, "; ") != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
