@@ -32,7 +32,7 @@ type Config struct {
 // Validate names the field that cannot work.
 func (c Config) Validate() error {
 	if c.Nodes < 1 || c.Nodes > 2 {
-		return fmt.Errorf("Nodes is %d, want 1 or 2", c.Nodes)
+		return fmt.Errorf("field Nodes is %d, want 1 or 2", c.Nodes)
 	}
 	return nil
 }
