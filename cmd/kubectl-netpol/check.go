@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
@@ -41,11 +43,14 @@ func (c *checkOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if c.namespace != "" {
+		in.NetworkPolicies = slices.DeleteFunc(in.NetworkPolicies, func(p *networkingv1.NetworkPolicy) bool {
+			return p.Namespace != c.namespace
+		})
+	}
 	findings := []reachability.Finding{}
 	for _, f := range reachability.New(in).Findings() {
-		if c.namespace == "" || f.Policy.Namespace == c.namespace {
-			findings = append(findings, reachability.NewFinding(f))
-		}
+		findings = append(findings, reachability.NewFinding(f))
 	}
 	out := cmd.OutOrStdout()
 	if c.output == "json" {

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// call runs the program in testdata.
+func call(t *testing.T, stdin, command string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err strings.Builder
+	code = run(t.Context(), strings.Fields(command), strings.NewReader(stdin), &out, &err)
+	return code, out.String(), err.String()
+}
+
+func TestExitCodes(t *testing.T) {
+	t.Chdir("testdata")
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for _, tc := range []struct {
+		command string
+		code    int
+		stderr  string
+	}{
+		{"", 0, ""},
+		{"matrix --port 80 -f shop", 0, ""},
+		{"matrix --port 80 -f shop -n shop", 0, ""},
+		{"matrix -f shop", 2, "port is missing"},
+		{"matrix --port 80 -f shop -o xml", 2, "--output=xml: must be one of table, markdown, json, yaml"},
+		{"matrix --port 80 -f shop -n empty", 2, "no pods to show in namespace empty"},
+		{"matrix --port 80 -f shop --from shop/wb", 2, `--from=shop/wb: no pod "shop/wb"; near it: shop/db, shop/web`},
+		{"matrix --port 80 -f shop --family IPv5", 2, "--family=IPv5: must be IPv4 or IPv6"},
+		{"matrix --port 80 -f shop --feature-gates=endport=false", 2, "--feature-gates=endport: is none of EndPort, SCTP"},
+		{"matrix --port 80 -f missing", 2, "missing: no such file"},
+		{"matrix --port 80", 2, "kubeconfig"},
+		{"explain shop/api shop/db --port 5432 -f shop", 0, ""},
+		{"explain api db -n shop --port 5432 -f shop", 0, ""},
+		{"explain shop/web shop/db --port 5432 -f shop", 1, ""},
+		{"explain shop/web shop/db --port 5432 -f shop -o json", 1, ""},
+		{"explain shop/web shop/db --port sql --protocol UDP -f shop", 1, ""},
+		{"explain shop/web shop/web --port 1 -f shop", 0, ""},
+		{"explain shop/web db --port 5432 -f shop", 2, `destination: no pod "default/db"; near it: shop/db`},
+		{"explain shop/web --port 5432 -f shop", 2, "accepts 2 arg(s), received 1"},
+		{"diff -f shop -f shop", 0, ""},
+		{"diff -f shop -f proposed", 1, ""},
+		{"diff -f shop -f proposed --port 1 --address 8.8.8.8", 1, ""},
+		{"diff -f shop -f proposed --address nobody", 2, `"nobody" is neither an address nor namespace/pod`},
+		{"diff -f proposed -f proposed", 2, "no pod is in both clusters"},
+		{"diff", 2, "--filename: one"},
+		{"diff -f shop/cluster.yaml", 2, "--filename=shop/cluster.yaml: no policy to apply"},
+		{"check -f shop", 0, ""},
+		{"check -f faulty.yaml", 1, ""},
+		{"check -f faulty.yaml -n other", 0, ""},
+		{"check -f shop --feature-gates=EndPort=false", 0, ""},
+		{"check -f proposed --feature-gates=EndPort=false", 1, ""},
+		{"check -f shop unexpected", 2, "unknown command"},
+		{"check --flag", 2, "unknown flag: --flag"},
+	} {
+		code, stdout, stderr := call(t, "", tc.command)
+		if code != tc.code || !strings.Contains(stderr, tc.stderr) || (code == 2) != (stdout == "") {
+			t.Errorf("%s: got %d, want %d\n%s%s", tc.command, code, tc.code, stdout, stderr)
+		}
+	}
+}
+
+func TestStandardInputIsRead(t *testing.T) {
+	t.Chdir("testdata")
+	cluster, err := os.ReadFile("shop/cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := call(t, string(cluster), "explain shop/web shop/db --port 5432 -f -"); code != 0 {
+		t.Errorf("without policies: %d %s", code, stderr)
+	}
+	if code, _, stderr := call(t, string(cluster), "explain shop/web shop/db --port 5432 -f - -f shop/policies.yaml"); code != 1 {
+		t.Errorf("with policies: %d %s", code, stderr)
+	}
+	if code, _, stderr := call(t, "kind: Pod\nodd", "check -f -"); code != 2 || !strings.HasPrefix(stderr, "error: -:") {
+		t.Errorf("nonsense: %d %s", code, stderr)
+	}
+}
+
+// Programs read this; not a byte may change.
+func TestMatrixAsJSON(t *testing.T) {
+	t.Chdir("testdata")
+	for command, want := range map[string]string{
+		"--port 80 --from shop/web --to shop/web --to 203.0.113.9": `{"port":"80","protocol":"TCP","pods":["203.0.113.9","shop/web"],"allowed":{"shop/web":{"203.0.113.9":true,"shop/web":true}}}` + "\n",
+		"--port sql --from shop/web --from shop/api --to shop/db":  `{"port":"sql","protocol":"TCP","pods":["shop/api","shop/db","shop/web"],"allowed":{"shop/api":{"shop/db":true},"shop/web":{"shop/db":false}}}` + "\n",
+		"--protocol icmp -n shop --to shop/db":                     `{"port":"","protocol":"ICMP","pods":["shop/api","shop/db","shop/web"],"allowed":{"shop/api":{"shop/db":false},"shop/db":{"shop/db":true},"shop/web":{"shop/db":false}}}` + "\n",
+	} {
+		code, stdout, stderr := call(t, "", "matrix -f shop -o json "+command)
+		if code != 0 || stdout != want {
+			t.Errorf("%s: got %d\n%s%swant\n%s", command, code, stdout, stderr, want)
+		}
+	}
+}
+
+func TestYAMLSaysWhatJSONSays(t *testing.T) {
+	t.Chdir("testdata")
+	var a, b any
+	_, asJSON, _ := call(t, "", "matrix -f shop --port http -o json")
+	_, asYAML, _ := call(t, "", "matrix -f shop --port http -o yaml")
+	if err := json.Unmarshal([]byte(asJSON), &a); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal([]byte(asYAML), &b); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(a, b) || strings.HasPrefix(asYAML, "{") {
+		t.Errorf("got\n%s\nwant\n%s", asYAML, asJSON)
+	}
+}
+
+// An explanation in JSON has every field in full.
+func TestExplanationAsJSON(t *testing.T) {
+	t.Chdir("testdata")
+	_, stdout, _ := call(t, "", "explain shop/web shop/db --port 5432 -o json -f shop/cluster.yaml -f faulty.yaml")
+	for _, want := range []string{
+		`"allowed": false`, `"direction": "ingress"`, `"subject": "shop/db"`, `"node": "n2"`, `"name": "networkpolicy"`,
+		`"field": "spec.ingress[0].from[1]"`, `"means": "pods with app=api of namespace shop"`, `"why": "shop/web has app=web"`,
+		`"reason": "InvalidCIDR"`,
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %s in\n%s", want, stdout)
+		}
+	}
+}
+
+func TestPodsThatCannotBeJudgedAreTold(t *testing.T) {
+	t.Chdir("testdata")
+	pending := "apiVersion: v1\nkind: Pod\nmetadata: {namespace: shop, name: pending}\n"
+	code, stdout, stderr := call(t, pending, "matrix --port 80 -f shop -f -")
+	if code != 0 || strings.Contains(stdout, "pending") || stderr != "Left out: pod shop/pending has no address yet (status.podIPs is empty), and agents judge by addresses\n" {
+		t.Errorf("got %d\n%s%s", code, stdout, stderr)
+	}
+}
