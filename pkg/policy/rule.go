@@ -18,6 +18,8 @@ type Chain struct {
 	// Policies are those that select the endpoints, in the order in which they
 	// are asked. They are for people: some have no rule at all.
 	Policies []*Ref
+
+	memory memory // of long chains
 }
 
 // Rule decides about the packets that match one of its peers and one of its
@@ -88,6 +90,14 @@ type flow struct {
 // decide returns the first rule that matches f and does not pass, nil if there
 // is none.
 func (c *Chain) decide(f *flow) *Rule {
+	if len(c.Rules) <= scanLimit {
+		return c.scan(f)
+	}
+	return c.program(f).rule(f.proto, f.dstPort)
+}
+
+// scan asks rule by rule. It says what decide means.
+func (c *Chain) scan(f *flow) *Rule {
 	passed := DefaultTier // no rule is of this tier
 	for i := range c.Rules {
 		r := &c.Rules[i]
