@@ -53,6 +53,10 @@ var rules = map[string]rule{
 		ours:      []string{"pkg/runner"},
 		forbidden: []string{"k8s.io/api/", "k8s.io/client-go", "github.com/florianl/"},
 	},
+	"pkg/conntrack": {
+		ours:      []string{"pkg/packet", "pkg/runner"},
+		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/google/nftables", "github.com/florianl/"},
+	},
 	"pkg/runner": {
 		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "sigs.k8s.io/", "github.com/prometheus/"},
 	},

@@ -1,0 +1,182 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+)
+
+// Attributes of linux/netfilter/nfnetlink_conntrack.h.
+const (
+	attrOriginal = 1
+	attrReply    = 2
+	attrStatus   = 3
+	attrMark     = 8
+	attrZone     = 18
+	attrMarkMask = 21
+
+	attrTupleIP    = 1
+	attrTupleProto = 2
+
+	attrIPv4Src = 1
+	attrIPv6Src = 3
+
+	attrProtoNum = 1
+	attrSrcPort  = 2
+
+	// statusExpected is IPS_EXPECTED of linux/netfilter/nf_conntrack_common.h:
+	// a helper has derived the connection from another one.
+	statusExpected = 1 << 0
+)
+
+const (
+	nfgenHeaderLen = 4         // struct nfgenmsg: family, version, resource
+	attrTypeMask   = 1<<14 - 1 // without the bits "nested" and "net byte order"
+)
+
+// entry is a connection as the kernel tracks it. It points into the message it
+// was decoded from.
+type entry struct {
+	original sender // of the first packet, as it came in
+	reply    sender // of the answers, as they come in
+	mark     uint32
+	expected bool
+	key      key
+}
+
+// key names a connection to the kernel, in the kernel's own words. They hold
+// more than a tuple does: ICMP identifiers, keys of GRE, zones.
+type key struct {
+	family uint8
+	tuple  []byte // content of the attribute CTA_TUPLE_ORIG
+	zone   []byte // content of CTA_ZONE, empty in the default zone
+}
+
+// sender is who sends in one direction of a connection.
+type sender struct {
+	addr     netip.Addr
+	port     uint16
+	hasPorts bool // the kernel tells connections of this protocol apart by ports
+	proto    packet.Proto
+}
+
+// first returns the packet that opened the connection, as it passes between DNAT
+// and SNAT: it still has the source that the original direction has, and the
+// destination that replies come from. It reports false where the entry does not
+// tell one connection from another: SCTP, on kernels that do not track its ports.
+func (e entry) first() (packet.Packet, bool) {
+	src, dst := e.original.addr, e.reply.addr
+	if !src.IsValid() || !dst.IsValid() || src.Is4() != dst.Is4() {
+		return packet.Packet{}, false
+	}
+	p := packet.Packet{Src: netip.AddrPortFrom(src, 0), Dst: netip.AddrPortFrom(dst, 0), Proto: e.original.proto}
+	if p.Proto.HasPorts() {
+		if !e.original.hasPorts || !e.reply.hasPorts {
+			return packet.Packet{}, false
+		}
+		p.Src = netip.AddrPortFrom(src, e.original.port)
+		p.Dst = netip.AddrPortFrom(dst, e.reply.port)
+	}
+	return p, true
+}
+
+// decodeEntry reads the data of a message about a connection. It reports false
+// when the message is malformed.
+func decodeEntry(data []byte) (e entry, ok bool) {
+	if len(data) < nfgenHeaderLen {
+		return e, false
+	}
+	e.key.family = data[0]
+	ok = eachAttribute(data[nfgenHeaderLen:], func(typ uint16, value []byte) bool {
+		switch typ {
+		case attrOriginal:
+			e.key.tuple = value
+			return e.original.decode(value)
+		case attrReply:
+			return e.reply.decode(value)
+		case attrStatus:
+			var status uint32
+			ok := getUint32(value, &status)
+			e.expected = status&statusExpected != 0
+			return ok
+		case attrMark:
+			return getUint32(value, &e.mark)
+		case attrZone:
+			e.key.zone = value
+		}
+		return true
+	})
+	return e, ok && e.original.addr.IsValid() && e.reply.addr.IsValid()
+}
+
+// decode reads the content of CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
+func (s *sender) decode(b []byte) bool {
+	return eachAttribute(b, func(typ uint16, value []byte) bool {
+		switch typ {
+		case attrTupleIP:
+			return eachAttribute(value, s.setIP)
+		case attrTupleProto:
+			return eachAttribute(value, s.setProto)
+		}
+		return true
+	})
+}
+
+func (s *sender) setIP(typ uint16, value []byte) bool {
+	switch {
+	case typ == attrIPv4Src && len(value) == 4:
+		s.addr = netip.AddrFrom4([4]byte(value))
+	case typ == attrIPv6Src && len(value) == 16:
+		s.addr = netip.AddrFrom16([16]byte(value)).Unmap() // as package packet does
+	case typ == attrIPv4Src, typ == attrIPv6Src:
+		return false
+	}
+	return true
+}
+
+func (s *sender) setProto(typ uint16, value []byte) bool {
+	switch typ {
+	case attrProtoNum:
+		if len(value) < 1 {
+			return false
+		}
+		s.proto = packet.Proto(value[0])
+	case attrSrcPort:
+		if len(value) < 2 {
+			return false
+		}
+		s.port, s.hasPorts = binary.BigEndian.Uint16(value), true
+	}
+	return true
+}
+
+// eachAttribute gives each netlink attribute of b to set. It reports false when
+// b is malformed or set did not like what it got.
+func eachAttribute(b []byte, set func(typ uint16, value []byte) bool) bool {
+	for len(b) > 0 {
+		if len(b) < unix.NLA_HDRLEN {
+			return false
+		}
+		length := int(binary.NativeEndian.Uint16(b))
+		if length < unix.NLA_HDRLEN || length > len(b) {
+			return false
+		}
+		typ := binary.NativeEndian.Uint16(b[2:]) & attrTypeMask
+		if !set(typ, b[unix.NLA_HDRLEN:length]) {
+			return false
+		}
+		b = b[min((length+3)&^3, len(b)):]
+	}
+	return true
+}
+
+func getUint32(value []byte, to *uint32) bool {
+	if len(value) < 4 {
+		return false
+	}
+	*to = binary.BigEndian.Uint32(value)
+	return true
+}

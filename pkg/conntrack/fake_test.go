@@ -1,0 +1,146 @@
+package conntrack
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"iter"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2/ktesting"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+)
+
+// fakeTable is a table with the kernel's ways: marks change under a mask, and
+// connections may end between the listing and the change.
+type fakeTable struct {
+	mu     sync.Mutex // guards all below against Run
+	rows   []entry
+	next   uint32
+	writes int
+	opened int
+	closed int
+
+	broken   error            // the listing ends with it
+	refused  error            // every change is refused with it
+	onChange func(*fakeTable) // called before each change
+}
+
+// add adds a connection from src to dst, the one behind DNAT.
+func (f *fakeTable) add(proto packet.Proto, src, dst string) *entry {
+	f.next++
+	e := entry{
+		original: newSender(proto, src),
+		reply:    newSender(proto, dst),
+		key:      key{family: unix.AF_INET, tuple: binary.BigEndian.AppendUint32(nil, f.next)},
+	}
+	f.rows = append(f.rows, e)
+	return &f.rows[len(f.rows)-1]
+}
+
+func newSender(proto packet.Proto, s string) sender {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return sender{addr: a, proto: proto}
+	}
+	a := netip.MustParseAddrPort(s)
+	return sender{addr: a.Addr(), port: a.Port(), hasPorts: true, proto: proto}
+}
+
+func (f *fakeTable) entries() iter.Seq2[entry, error] {
+	return func(yield func(entry, error) bool) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		buffer := make([]byte, 4) // one for all: what is yielded is valid until the next
+		for _, e := range f.rows {
+			copy(buffer, e.key.tuple)
+			e.key.tuple = buffer
+			if !yield(e, nil) {
+				return
+			}
+		}
+		if f.broken != nil {
+			yield(entry{}, f.broken)
+		}
+	}
+}
+
+func (f *fakeTable) setMark(k key, mark, mask uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.onChange != nil {
+		f.onChange(f)
+	}
+	f.writes++
+	if f.refused != nil {
+		return f.refused
+	}
+	i := slices.IndexFunc(f.rows, func(e entry) bool { return slices.Equal(e.key.tuple, k.tuple) })
+	if i < 0 {
+		return unix.ENOENT
+	}
+	f.rows[i].mark = f.rows[i].mark&^mask ^ mark
+	return nil
+}
+
+func (f *fakeTable) close() { f.edit(func() { f.closed++ }) }
+
+// edit changes the table while a Cutter runs.
+func (f *fakeTable) edit(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// marks are those of all connections, in order.
+func (f *fakeTable) marks() []uint32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var marks []uint32
+	for _, e := range f.rows {
+		marks = append(marks, e.mark)
+	}
+	return marks
+}
+
+// newFake returns a Cutter over an empty table, on a node that has 192.0.2.1 and
+// 2001:db8::1.
+func newFake(t testing.TB) (*Cutter, *fakeTable) {
+	t.Helper()
+	c, err := New(Config{Mark: DefaultMark, Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fakeTable{}
+	c.open = func(ctx context.Context) (table, error) {
+		if ctx.Err() != nil {
+			return nil, errors.New("opened too late")
+		}
+		f.edit(func() { f.opened++ })
+		return f, nil
+	}
+	c.nodeAddrs = func() (addrSet, error) {
+		return addrSet{netip.MustParseAddr("192.0.2.1"): {}, netip.MustParseAddr("2001:db8::1"): {}}, nil
+	}
+	return c, f
+}
+
+func testContext(t testing.TB) context.Context {
+	_, ctx := ktesting.NewTestContext(t)
+	return ctx
+}
+
+// always answers v, and keeps what it was asked.
+func always(v Verdict, asked *[]string) Judge {
+	return func(p packet.Packet) Verdict {
+		if asked != nil {
+			*asked = append(*asked, p.String())
+		}
+		return v
+	}
+}

@@ -1,0 +1,105 @@
+package conntrack
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Messages of linux/netfilter/nfnetlink_conntrack.h.
+const (
+	msgNew = unix.NFNL_SUBSYS_CTNETLINK<<8 | 0
+	msgGet = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
+)
+
+// errMalformed is about one message of the kernel.
+var errMalformed = errors.New("the kernel told of a connection in words that cannot be read")
+
+// kernelTable is the table of the network namespace.
+type kernelTable struct {
+	conn *netlink.Conn
+	stop func() bool
+}
+
+// openKernel opens the table for as long as ctx lives.
+func openKernel(ctx context.Context) (table, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open the table of connections: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	return &kernelTable{conn: conn, stop: stop}, nil
+}
+
+func (k *kernelTable) close() {
+	k.stop()
+	_ = k.conn.Close()
+}
+
+// entries lists the connections of both families as the kernel sends them.
+func (k *kernelTable) entries() iter.Seq2[entry, error] {
+	return func(yield func(entry, error) bool) {
+		_, err := k.conn.Send(netlink.Message{
+			Header: netlink.Header{Type: msgGet, Flags: netlink.Request | netlink.Dump},
+			Data:   nfgenHeader(unix.AF_UNSPEC),
+		})
+		if err != nil {
+			yield(entry{}, fmt.Errorf("list connections: %w", err))
+			return
+		}
+		for m, err := range k.conn.ReceiveIter() {
+			if err != nil {
+				yield(entry{}, fmt.Errorf("list connections: %w", err))
+				return
+			}
+			e, ok := decodeEntry(m.Data)
+			if !ok {
+				err = errMalformed
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// setMark changes an entry that exists and makes none.
+func (k *kernelTable) setMark(key key, mark, mask uint32) error {
+	data, err := markMessage(key, mark, mask)
+	if err == nil {
+		_, err = k.conn.Execute(netlink.Message{
+			Header: netlink.Header{Type: msgNew, Flags: netlink.Request | netlink.Acknowledge},
+			Data:   data,
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("mark a connection with %#x/%#x: %w", mark, mask, err)
+	}
+	return nil
+}
+
+// markMessage is the data of the message that changes a mark: the bits of mask
+// become those of mark.
+func markMessage(k key, mark, mask uint32) ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	ae.ByteOrder = binary.BigEndian
+	ae.Bytes(attrOriginal|netlink.Nested, k.tuple)
+	if len(k.zone) > 0 {
+		ae.Bytes(attrZone, k.zone)
+	}
+	ae.Uint32(attrMark, mark)
+	ae.Uint32(attrMarkMask, mask)
+	attributes, err := ae.Encode()
+	return append(nfgenHeader(k.family), attributes...), err
+}
+
+// nfgenHeader is a struct nfgenmsg.
+func nfgenHeader(family uint8) []byte {
+	return []byte{family, unix.NFNETLINK_V0, 0, 0}
+}

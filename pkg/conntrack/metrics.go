@@ -1,0 +1,62 @@
+package conntrack
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	cut         prometheus.Counter
+	restored    prometheus.Counter
+	entries     prometheus.Gauge
+	passes      *prometheus.CounterVec
+	duration    prometheus.Histogram
+	lastSuccess prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		cut: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_conntrack_cut_total",
+			Help: "Established connections that were cut.",
+		}),
+		restored: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_conntrack_restored_total",
+			Help: "Connections that were cut and may go on.",
+		}),
+		entries: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_conntrack_connections",
+			Help: "Connections in the kernel's table at the last pass.",
+		}),
+		passes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "netpol_conntrack_passes_total",
+			Help: "Passes over the kernel's table of connections, by result.",
+		}, []string{"result"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "netpol_conntrack_pass_duration_seconds",
+			Help:    "Time of a pass over the kernel's table of connections.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8), // 1 ms to 16 s
+		}),
+		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_conntrack_last_success_timestamp_seconds",
+			Help: "When all connections were last found or made as policy wants them.",
+		}),
+	}
+	for _, result := range []string{"success", "error"} {
+		m.passes.WithLabelValues(result)
+	}
+	reg.MustRegister(m.cut, m.restored, m.entries, m.passes, m.duration, m.lastSuccess)
+	return m
+}
+
+// passed counts a pass.
+func (m *metrics) passed(took time.Duration, err error) {
+	m.duration.Observe(took.Seconds())
+	if err != nil {
+		m.passes.WithLabelValues("error").Inc()
+		return
+	}
+	m.passes.WithLabelValues("success").Inc()
+	m.lastSuccess.SetToCurrentTime()
+}
