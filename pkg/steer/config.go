@@ -71,6 +71,10 @@ type Config struct {
 	// agent sets it in the packet mark of what it accepts, and leaves all other
 	// bits as it got them.
 	Mark uint32
+	// CutMark is the one bit of the conntrack mark of connections that nothing
+	// passes on any more, in either direction. Somebody else sets it. Zero means
+	// that there is no such bit, and that established connections go on.
+	CutMark uint32
 	// Divert is the way into the queue.
 	Divert Divert
 	// SCTPPerPacket has SCTP judged packet by packet in the original direction,
@@ -96,6 +100,9 @@ func (c Config) Validate() error {
 	if err := CheckMark(c.Mark); err != nil {
 		errs = append(errs, fmt.Errorf("Mark %#x %w", c.Mark, err))
 	}
+	if err := c.checkCutMark(); err != nil {
+		errs = append(errs, fmt.Errorf("CutMark %#x %w", c.CutMark, err))
+	}
 	if int(c.Divert) >= len(divertNames) {
 		errs = append(errs, fmt.Errorf("Divert %d is unknown", c.Divert))
 	}
@@ -103,6 +110,16 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("Registerer is nil"))
 	}
 	return errors.Join(errs...)
+}
+
+func (c Config) checkCutMark() error {
+	switch c.CutMark {
+	case 0:
+		return nil
+	case c.Mark:
+		return errors.New("is Mark, too")
+	}
+	return CheckMark(c.CutMark)
 }
 
 // CheckMark tells whether mark can be ours: it must be exactly one bit, and none

@@ -115,6 +115,10 @@ func rulesFor(cfg Config) []chainRules {
 func judgeRules(cfg Config) []string {
 	// Whoever set our bit before us, it was not the agent.
 	rules := []string{clearMark(cfg)}
+	if cfg.CutMark != 0 {
+		// Ahead of all that lets a connection go on, and for both directions.
+		rules = append(rules, fmt.Sprintf("ct mark & %#x != 0 drop", cfg.CutMark))
+	}
 	if cfg.SCTPPerPacket {
 		// Another association to another port shares the conntrack entry, its
 		// state and its mark.

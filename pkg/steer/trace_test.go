@@ -201,6 +201,30 @@ func TestMarksOfOthersStay(t *testing.T) {
 	}
 }
 
+func TestNothingPassesOnAConnectionThatIsCut(t *testing.T) {
+	const cut uint32 = 0x800
+	established := state(steertest.Established)
+	for _, tt := range []struct {
+		mark uint32
+		want steertest.Verdict
+	}{{cut, drop}, {0, accept}} {
+		s, fake := newFake(t, func(c *Config) { c.CutMark, c.SCTPPerPacket = tt.mark, true })
+		mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
+		checkTraces(t, fake, []traceCase{
+			{"original", packet(peer4, v4, proto("tcp"), established, marked(0, cut)), tt.want},
+			{"original", packet(peer6, v6, proto("tcp"), established, marked(0, cut|DefaultMark)), tt.want},
+			{"reply", packet(v4, peer4, proto("tcp"), established, reply, marked(0, cut)), tt.want},
+			{"ICMP error", packet(peer4, v4, proto("icmp"), state(steertest.Related), marked(0, cut)), tt.want},
+			{"one-way flow, once accepted", packet(peer4, v4, marked(0, cut|DefaultMark)), tt.want},
+			{"all bits", packet(peer4, v4, established, marked(0, ^uint32(0))), tt.want},
+			{"SCTP", packet(v4, peer4, proto("sctp"), established, reply, marked(0, cut)), tt.want},
+			{"marks of others", packet(peer4, v4, established, marked(^uint32(0), ^cut)), accept},
+			{"packet mark", packet(v4, peer4, marked(cut, 0)), accept},
+			{"invalid", packet(peer4, v4, state(steertest.Invalid), marked(0, cut)), queue},
+		})
+	}
+}
+
 func TestDivertChainWithoutAQueueStatementDrops(t *testing.T) {
 	s, fake := newFake(t, nil)
 	s.writeDivert = func(Config) error { return nil } // as between two batches
