@@ -23,6 +23,9 @@ import (
 type Features struct {
 	EndPort bool // port ranges in NetworkPolicy
 	SCTP    bool // protocol SCTP in port lists
+	// SCTPUntracked adds a finding to each port of SCTP: the kernel does not
+	// track its connections (NP-42). What is enforced does not change by it.
+	SCTPUntracked bool
 }
 
 // AllFeatures returns the default: everything on.

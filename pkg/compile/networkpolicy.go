@@ -57,6 +57,13 @@ func compileNetworkPolicies(objects []*networkingv1.NetworkPolicy, features Feat
 	return policies, findings
 }
 
+// DiagnoseNetworkPolicy returns what of o cannot be honoured, the same findings
+// in the same order that Compile has for it. They depend on no other object.
+func DiagnoseNetworkPolicy(o *networkingv1.NetworkPolicy, features Features) []policy.Finding {
+	_, findings := compileNetworkPolicies([]*networkingv1.NetworkPolicy{o}, features)
+	return findings
+}
+
 // networkPolicyCompiler compiles one policy and gathers its findings.
 type networkPolicyCompiler struct {
 	features Features
@@ -70,16 +77,27 @@ func (c *networkPolicyCompiler) find(at *field.Path, reason, format string, args
 	})
 }
 
+// nothingLeft says of the findings so far that they are about the whole policy.
+func (c *networkPolicyCompiler) nothingLeft() {
+	for i := range c.findings {
+		c.findings[i].Whole = true
+	}
+}
+
 func (c *networkPolicyCompiler) compile(o *networkingv1.NetworkPolicy) *networkPolicy {
 	spec := field.NewPath("spec")
 	p := &networkPolicy{ref: c.ref, namespace: o.Namespace}
 	subject, err := metav1.LabelSelectorAsSelector(&o.Spec.PodSelector)
 	if err != nil {
 		c.find(spec.Child("podSelector"), policy.InvalidSelector, "%v; the policy selects no pod", err)
+		c.nothingLeft()
 		subject = labels.Nothing()
 	}
 	p.subject = subject
 	p.ingress.isolates, p.egress.isolates = c.policyTypes(spec.Child("policyTypes"), &o.Spec)
+	if !p.ingress.isolates && !p.egress.isolates {
+		c.nothingLeft()
+	}
 	if p.ingress.isolates {
 		for i, r := range o.Spec.Ingress {
 			at := spec.Child("ingress").Index(i)
@@ -233,6 +251,8 @@ func (c *networkPolicyCompiler) port(at *field.Path, p *networkingv1.NetworkPoli
 	case apiProtocol == corev1.ProtocolSCTP && !c.features.SCTP:
 		c.find(at.Child("protocol"), policy.FeatureNotSupported, "SCTP is switched off; the port matches nothing")
 		return policy.Port{}, false
+	case apiProtocol == corev1.ProtocolSCTP && c.features.SCTPUntracked:
+		c.find(at.Child("protocol"), policy.FeatureNotSupported, "the kernel does not track SCTP connections; each packet is judged on its own, replies too")
 	}
 	port := policy.Port{Proto: proto}
 	switch {

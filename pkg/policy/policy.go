@@ -129,6 +129,9 @@ type Finding struct {
 	Field   string // the path of the part, "spec.ingress[2].ports[0].endPort"
 	Reason  string // one of the reasons above
 	Message string // for people: what is wrong and what is enforced instead
+	// Whole tells that nothing of the policy can be enforced as written, not
+	// only this part of it.
+	Whole bool
 }
 
 // String returns "namespace/name: field: message".

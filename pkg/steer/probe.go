@@ -49,7 +49,7 @@ func Probe(ctx context.Context) (Capabilities, error) {
 	return Capabilities{
 		Queue:         probeQueue(ctx, nft),
 		XTables:       probeXTables(),
-		SCTPConntrack: probeSCTPConntrack("/proc/sys/net/netfilter"),
+		SCTPConntrack: ProbeSCTPConntrack(),
 	}, nil
 }
 
@@ -104,6 +104,10 @@ func tryXTables(family nftables.TableFamily) error {
 	conn.DelTable(table)
 	return conn.Flush()
 }
+
+// ProbeSCTPConntrack gives Probe's answer for Capabilities.SCTPConntrack, without
+// rights. Where nothing has used connection tracking yet it could not be told.
+func ProbeSCTPConntrack() error { return probeSCTPConntrack("/proc/sys/net/netfilter") }
 
 // probeSCTPConntrack looks into dir, where connection tracking has its sysctls.
 func probeSCTPConntrack(dir string) error {

@@ -1,0 +1,62 @@
+package compile
+
+import (
+	"slices"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+func TestDiagnoseFindsWhatCompileFinds(t *testing.T) {
+	in := fixture()
+	in.Features.EndPort = false
+	var want []policy.Finding
+	for _, o := range []*networkingv1.NetworkPolicy{
+		netpol(t, "clean", `{podSelector: {}}`),
+		netpol(t, "range", `{podSelector: {}, ingress: [{ports: [{port: 80, endPort: 90}, {port: 1, protocol: ICMP}]}]}`),
+		netpol(t, "selector", `{podSelector: {matchLabels: {a: "?"}}}`),
+	} {
+		in.NetworkPolicies = append(in.NetworkPolicies, o)
+		want = append(want, DiagnoseNetworkPolicy(o, in.Features)...)
+	}
+	if got := Compile(in).Findings(); len(got) != 3 || !slices.Equal(got, want) {
+		t.Errorf("Compile finds %v, Diagnose %v", got, want)
+	}
+}
+
+func TestOnlyWhatVoidsThePolicyIsAboutTheWholeOfIt(t *testing.T) {
+	for _, tc := range []struct {
+		name, spec string
+		want       []bool // Whole of each finding
+	}{
+		{"subject", `{podSelector: {matchLabels: {a: "?"}}, ingress: [{from: [{}]}]}`, []bool{true, false}},
+		{"no type is known", `{podSelector: {}, policyTypes: [Up, Down]}`, []bool{true, true}},
+		{"one type is not known", `{podSelector: {}, policyTypes: [Up, Ingress]}`, []bool{false}},
+		{"no rule is left", `{podSelector: {}, ingress: [{from: [{}]}]}`, []bool{false}},
+	} {
+		var got []bool
+		for _, f := range DiagnoseNetworkPolicy(netpol(t, tc.name, tc.spec), AllFeatures()) {
+			got = append(got, f.Whole)
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: Whole %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestUntrackedSCTPIsReportedAndEnforced(t *testing.T) {
+	in := fixture()
+	in.Features.SCTPUntracked = true
+	in.NetworkPolicies = append(in.NetworkPolicies,
+		netpol(t, "sctp", `{podSelector: {}, ingress: [{ports: [{protocol: SCTP, port: 80}, {port: 80}]}]}`))
+	s := check(t, in, `
+		allow z/a x/a sctp/80
+		allow z/a x/a tcp/80
+		deny  z/a x/a sctp/81
+	`)
+	if got, want := fields(s.Findings()), []string{"spec.ingress[0].ports[0].protocol FeatureNotSupported"}; !slices.Equal(got, want) {
+		t.Errorf("findings %q, want %q", got, want)
+	}
+}
