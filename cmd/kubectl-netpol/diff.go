@@ -61,6 +61,9 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 	if err := checkOutput(d.output, "text", "json"); err != nil {
 		return err
 	}
+	if d.namespace != "" {
+		return fmt.Errorf("--namespace=%s: diff compares all namespaces", d.namespace)
+	}
 	family, err := parseFamily(d.traffic.family)
 	if err != nil {
 		return err

@@ -50,6 +50,17 @@ func TestTableOfAThousandPodsIsUsable(t *testing.T) {
 	}
 }
 
+func TestNumberedColumnsWithoutARowAreTold(t *testing.T) {
+	command := "matrix --port http -f -"
+	for i := 0; i < 20; i += 3 { // web pods
+		command += fmt.Sprintf(" --from ns-%02d/pod-%04d", i, i)
+	}
+	code, stdout, stderr := call(t, largeCluster(1000, 20), command)
+	if code != 0 || !strings.Contains(stdout, "\n 1 ns-00/pod-0000 ") || strings.Contains(stdout, "Column 1:") || !strings.Contains(stdout, "\nColumn 8: ") {
+		t.Errorf("got %d %s\n%s", code, stderr, stdout)
+	}
+}
+
 func TestJSONOfAThousandPodsHasEveryCell(t *testing.T) {
 	code, stdout, stderr := call(t, largeCluster(1000, 20), "matrix --port http -f - -o json")
 	var got struct {

@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -57,7 +56,6 @@ func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "kubectl-netpol",
 		Short:         "Tell what the network policies of a cluster do",
-		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: displayName()},
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -65,13 +63,4 @@ func newCommand() *cobra.Command {
 	o.addFlags(cmd.PersistentFlags())
 	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o))
 	return cmd
-}
-
-// displayName is how the user called the program: kubectl runs its plugins under
-// their own names.
-func displayName() string {
-	if strings.HasPrefix(os.Getenv("_"), "kubectl") || strings.HasSuffix(os.Getenv("_"), "/kubectl") {
-		return "kubectl netpol"
-	}
-	return "kubectl-netpol"
 }

@@ -52,6 +52,12 @@ func TestExitCodes(t *testing.T) {
 		{"diff -f shop -f proposed --port 1 --address 8.8.8.8", 1, ""},
 		{"diff -f shop -f proposed --address nobody", 2, `"nobody" is neither an address nor namespace/pod`},
 		{"diff -f proposed -f proposed", 2, "no pod is in both clusters"},
+		{"diff -f shop -f proposed --protocol udp", 1, ""},
+		{"diff -f shop -f proposed --protocol icmp", 1, ""},
+		{"diff -f shop -f proposed --protocol dccp", 2, `protocol "dccp": must be TCP, UDP, SCTP or ICMP`},
+		{"diff -f shop -f proposed --port http -o json", 1, ""},
+		{"diff -f shop -f proposed --port 0", 2, `port "0": must be in 1-65535`},
+		{"diff -f shop -f proposed -n shop", 2, "--namespace=shop: diff compares all namespaces"},
 		{"diff", 2, "--filename: one"},
 		{"diff -f shop/cluster.yaml", 2, "--filename=shop/cluster.yaml: no policy to apply"},
 		{"check -f shop", 0, ""},
@@ -128,6 +134,24 @@ func TestExplanationAsJSON(t *testing.T) {
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %s in\n%s", want, stdout)
+		}
+	}
+}
+
+func TestPodsOfOneClusterAreTold(t *testing.T) {
+	t.Chdir("testdata")
+	more := "apiVersion: v1\nkind: Pod\nmetadata: {namespace: shop, name: old}\nspec: {nodeName: n1}\nstatus: {podIP: 10.0.1.9}\n---\n"
+	cluster, err := os.ReadFile("shop/cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for command, want := range map[string]string{
+		"diff -f - -f shop/cluster.yaml": "Only before, not compared: shop/old\n",
+		"diff -f shop/cluster.yaml -f -": "Only after, not compared: shop/old\n",
+	} {
+		code, stdout, stderr := call(t, more+string(cluster), command)
+		if code != 0 || !strings.HasSuffix(stdout, want) {
+			t.Errorf("%s: got %d\n%s%s", command, code, stdout, stderr)
 		}
 	}
 }

@@ -1,12 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
@@ -101,17 +101,30 @@ func (m *matrixOptions) print(w io.Writer, matrix *reachability.Matrix) error {
 	case "markdown":
 		return newTable(matrix).printMarkdown(w)
 	}
-	data, err := json.Marshal(matrix)
-	if err == nil && m.output == "yaml" {
-		data, err = yaml.JSONToYAML(data)
-	} else {
-		data = append(data, '\n')
+	if m.output == "yaml" {
+		return printYAML(w, matrix)
 	}
-	if err != nil {
-		return fmt.Errorf("render %s: %w", m.output, err)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(matrix)
+}
+
+// printYAML writes what JSON has. The encoders of a million cells take gigabytes,
+// and there is little to encode: names are ASCII, and quoted as in JSON.
+func printYAML(w io.Writer, m *reachability.Matrix) error {
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "port: %q\nprotocol: %q\npods:\n", m.Port, m.Port.Proto)
+	for _, name := range m.Names() {
+		fmt.Fprintf(out, "- %q\n", name)
 	}
-	_, err = w.Write(data)
-	return err
+	fmt.Fprintln(out, "allowed:")
+	for row, from := range m.From {
+		fmt.Fprintf(out, "  %q:\n", from.Name)
+		for column, to := range m.To {
+			fmt.Fprintf(out, "    %q: %v\n", to.Name, m.Allowed(row, column))
+		}
+	}
+	return out.Flush()
 }
 
 // printLeftOut tells which pods are not shown, the first few of them.

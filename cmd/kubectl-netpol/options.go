@@ -36,7 +36,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory of manifests (pods, namespaces, nodes, network policies) to read instead of the live cluster; - is the standard input; may be repeated")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file that tells the live cluster; empty looks where kubectl looks")
 	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty takes its current one")
-	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one; a matrix shows only its pods")
+	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one, and the only one that matrix and check look at; diff refuses it")
 	fs.Var(cliflag.NewMapStringBool(&o.featureGates), "feature-gates", "what the agents' --feature-gates say, as NAME=true|false,…: EndPort, SCTP (both true by default). With others than the agents', the answers are not theirs")
 }
 
