@@ -17,7 +17,7 @@ export NETNS_REQUIRED ?= 1
 endif
 
 # Packages whose tests need a machine of their own for a while.
-ALONE = ./tests/lab ./tests/netns ./tests/demo
+ALONE = ./tests/lab ./tests/netns ./tests/netpol/netns ./tests/demo
 
 # Packages whose tests ask the kernel.
 KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
@@ -39,7 +39,7 @@ demo: tools build ## show the agent at work on this machine, as root: no cluster
 test: test-unit test-netns ## all tests, as root: the rest skips what needs network namespaces
 
 test-unit: tools ## the tests of each package
-	$(GO) test $$($(GO) list ./... | grep -vE '/tests/(lab|netns|demo)$$')
+	$(GO) test $$($(GO) list ./... | grep -vE '/tests/(lab|netns|netpol/netns|demo)$$')
 
 test-netns: tools ## real packets through the agent, in network namespaces, as root
 	$(GO) test -p 1 -count 1 $(ALONE)
