@@ -114,9 +114,9 @@ func TestUnknownLocalAddress(t *testing.T) { // NP-55
 	check(t, c, tcp(known, unknown, 80), false)
 	check(t, c, tcp(unknown, outside, 80), true) // nothing isolates for egress
 	check(t, c, tcp(outside, "fd00:1::9", 80), false)
-	check(t, c, tcp(outside, known, 80), true)        // known, not isolated
-	check(t, c, tcp(outside, "10.2.0.9", 80), true)   // another node's pod
-	check(t, c, tcp(unknown, unknown, 80), false)     // no pod, so no hairpin
+	check(t, c, tcp(outside, known, 80), true)      // known, not isolated
+	check(t, c, tcp(outside, "10.2.0.9", 80), true) // another node's pod
+	check(t, c, tcp(unknown, unknown, 80), false)   // no pod, so no hairpin
 
 	c.NetworkPolicies[0].Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}
 	check(t, c, tcp(outside, unknown, 80), true)
