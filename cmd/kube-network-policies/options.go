@@ -22,6 +22,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
@@ -42,6 +43,8 @@ type options struct {
 	queues             int
 	divert             steer.Divert
 	mark               string
+	cutEstablished     bool
+	cutMark            string
 	failOpen           agent.FailOpen
 	featureGates       map[string]bool
 	metricsBindAddress string
@@ -55,6 +58,7 @@ func newOptions() *options {
 		queue:              100,
 		queues:             min(runtime.NumCPU(), defaultMaxQueues),
 		mark:               fmt.Sprintf("%#x", steer.DefaultMark),
+		cutMark:            fmt.Sprintf("%#x", conntrack.DefaultMark),
 		featureGates:       map[string]bool{},
 		metricsBindAddress: ":9080",
 		logging:            logsapi.NewLoggingConfiguration(),
@@ -69,6 +73,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.queues, "nfqueue-count", o.queues, "how many queues, from --nfqueue-id up; the kernel spreads connections over them by CPU")
 	fs.TextVar(&o.divert, "divert", o.divert, "how packets get into the queue: queue (nftables statement), xtables (NFQUEUE target through nft_compat), or auto, which takes what the kernel has. One that the kernel lacks is refused at start")
 	fs.StringVar(&o.mark, "mark", o.mark, "the one bit of packet marks and conntrack marks that is the agent's own. Software that uses the same bit breaks enforcement")
+	fs.BoolVar(&o.cutEstablished, "cut-established", o.cutEstablished, "cut established connections that policy has come to deny, and let them go on when it allows them again; when false policy is about new connections only")
+	fs.StringVar(&o.cutMark, "cut-mark", o.cutMark, "with --cut-established, the one bit of conntrack marks that tells which connections are cut. Software that uses the same bit cuts connections, or has them go on")
 	fs.BoolVar(&o.failOpen.NoAgent, "fail-open", o.failOpen.NoAgent, "accept new connections of selected pods while no agent can decide: none runs, or it has not seen the cluster yet; when false they wait and then drop")
 	fs.BoolVar(&o.failOpen.QueueFull, "fail-open-queue-full", o.failOpen.QueueFull, "accept packets that find the queue full, so that a flood delivers what policy denies; when false they drop and are counted")
 	fs.BoolVar(&o.failOpen.UnknownPacket, "fail-open-unknown-packet", o.failOpen.UnknownPacket, "accept packets that cannot be parsed and packets of pods of this node that are not known; when false they drop, the latter after a second")
@@ -97,10 +103,14 @@ func (o *options) validate(args []string) error {
 	} else if o.queue+o.queues-1 > 65535 {
 		fault("nfqueue-count", o.queues, "the last queue would be number %d, above 65535", o.queue+o.queues-1)
 	}
-	if mark, err := strconv.ParseUint(o.mark, 0, 32); err != nil {
-		fault("mark", o.mark, "must be a number of 32 bits")
-	} else if err := steer.CheckMark(uint32(mark)); err != nil {
+	mark, err := parseMark(o.mark)
+	if err != nil {
 		fault("mark", o.mark, "%v", err)
+	}
+	if cutMark, err := parseMark(o.cutMark); err != nil {
+		fault("cut-mark", o.cutMark, "%v", err)
+	} else if o.cutEstablished && cutMark == mark {
+		fault("cut-mark", o.cutMark, "is the bit of --mark")
 	}
 	if o.kubeconfig != "" && o.manifests != "" {
 		fault("manifests", o.manifests, "excludes --kubeconfig=%s", o.kubeconfig)
@@ -122,6 +132,15 @@ func (o *options) validate(args []string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// parseMark reads one bit that can be ours.
+func parseMark(s string) (uint32, error) {
+	mark, err := strconv.ParseUint(s, 0, 32)
+	if err != nil {
+		return 0, errors.New("must be a number of 32 bits")
+	}
+	return uint32(mark), steer.CheckMark(uint32(mark))
 }
 
 // gates are the feature gates by name.
@@ -147,17 +166,20 @@ func (o *options) applyLogging() error {
 
 // config returns the configuration of the agent. The options are valid.
 func (o *options) config() (agent.Config, error) {
-	mark, _ := strconv.ParseUint(o.mark, 0, 32)
+	mark, _ := parseMark(o.mark)
 	cfg := agent.Config{
 		Manifests:          o.manifests,
 		Features:           o.features(),
 		Queue:              uint16(o.queue),
 		Queues:             uint16(o.queues),
 		Divert:             o.divert,
-		Mark:               uint32(mark),
+		Mark:               mark,
 		FailOpen:           o.failOpen,
 		LogDenied:          o.logDenied,
 		MetricsBindAddress: o.metricsBindAddress,
+	}
+	if o.cutEstablished {
+		cfg.CutMark, _ = parseMark(o.cutMark)
 	}
 	var err error
 	if cfg.NodeName, err = o.node(); err != nil {

@@ -34,6 +34,11 @@ func TestWrongFlagsAreRefusedByNameAndValue(t *testing.T) {
 		{[]string{"--mark=0x3000"}, []string{"--mark=0x3000", "exactly one bit"}},
 		{[]string{"--mark=0x4000"}, []string{"--mark=0x4000", "kube-proxy"}},
 		{[]string{"--mark=bit"}, []string{"--mark=bit"}},
+		{[]string{"--cut-mark=0x6"}, []string{"--cut-mark=0x6", "exactly one bit"}},
+		{[]string{"--cut-mark=0x8000"}, []string{"--cut-mark=0x8000", "kube-proxy"}},
+		{[]string{"--cut-mark=bit"}, []string{"--cut-mark=bit", "number"}},
+		{[]string{"--cut-established", "--cut-mark=0x1000"}, []string{"--cut-mark=0x1000", "--mark"}},
+		{[]string{"--cut-established", "--mark=0x800"}, []string{"--cut-mark=0x800", "--mark"}},
 		{[]string{"--kubeconfig=k", "--manifests=."}, []string{"--manifests=.", "--kubeconfig=k"}},
 		{[]string{"--manifests=does/not/exist"}, []string{"--manifests=does/not/exist"}},
 		{[]string{"--metrics-bind-address=9080"}, []string{"--metrics-bind-address=9080", "host:port"}},
@@ -76,6 +81,27 @@ func TestOptionsBecomeTheConfig(t *testing.T) {
 	}
 	if f := cfg.FailOpen; f.NoAgent || !f.QueueFull || f.UnknownPacket || f.InternalError {
 		t.Errorf("fail open: %+v, want only QueueFull", f)
+	}
+}
+
+func TestCutMarkIsForTheOptionAlone(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want uint32
+	}{
+		{nil, 0},
+		{[]string{"--cut-mark=0x400"}, 0},
+		{[]string{"--mark=0x800"}, 0},
+		{[]string{"--cut-established"}, 0x800},
+		{[]string{"--cut-established", "--cut-mark=0x400"}, 0x400},
+	} {
+		o, err := parse(append(tc.args, "--manifests=.", "--hostname-override=n")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cfg, err := o.config(); err != nil || cfg.CutMark != tc.want {
+			t.Errorf("%v: %#x, %v, want %#x", tc.args, cfg.CutMark, err, tc.want)
+		}
 	}
 }
 

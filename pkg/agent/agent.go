@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
@@ -44,6 +45,9 @@ type Config struct {
 	Divert steer.Divert
 	// Mark is the one bit of packet and conntrack marks that is ours.
 	Mark uint32
+	// CutMark is the one bit of conntrack marks by which established connections
+	// are cut that policy denies. Zero lets them go on.
+	CutMark uint32
 	// FailOpen holds the four failure policies.
 	FailOpen FailOpen
 	// LogDenied logs denied packets at a bounded rate.
@@ -78,6 +82,7 @@ type agent struct {
 	enforcer *enforce.Enforcer
 	queues   *queue.Queues
 	steerer  *steer.Steerer
+	cutter   *conntrack.Cutter // nil lets established connections go on
 	cache    *policycache.Cache
 	metrics  *metrics
 
@@ -109,6 +114,9 @@ func Run(ctx context.Context, cfg Config) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return serve(ctx, listener, a.handler(reg)) })
 	group.Go(func() error { return a.steerer.Run(ctx) })
+	if a.cutter != nil {
+		group.Go(func() error { return a.cutter.Run(ctx) })
+	}
 	group.Go(func() error { return a.queues.Run(ctx, a.judge, a.ready) })
 	group.Go(func() error { return a.cache.Run(ctx) })
 	logger.Info("Agent started", "node", cfg.NodeName, "manifests", cfg.Manifests, "failOpen", cfg.FailOpen)
@@ -135,6 +143,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Queues:        cfg.Queues,
 		Bypass:        cfg.FailOpen.NoAgent,
 		Mark:          cfg.Mark,
+		CutMark:       cfg.CutMark,
 		Divert:        cfg.Divert,
 		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
 		Registerer:    reg,
@@ -149,6 +158,9 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		AcceptMark:      cfg.Mark,
 		Registerer:      reg,
 	}); err != nil {
+		return nil, err
+	}
+	if a.cutter, err = newCutter(cfg, reg); err != nil {
 		return nil, err
 	}
 	source, err := newSource(cfg, reg)
@@ -185,6 +197,9 @@ func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time
 		EgressRanges:  s.Ranges(policy.Egress),
 		Since:         since,
 	})
+	if a.cutter != nil {
+		a.cutter.Set(established(s))
+	}
 	a.metrics.published(ctx, s)
 }
 
