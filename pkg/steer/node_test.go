@@ -234,7 +234,7 @@ func (l *listener) accept(t *testing.T, a nfqueue.Attribute) {
 	if a.Mark != nil {
 		mark |= *a.Mark
 	}
-	if err := l.nfq.SetVerdictWithMark(*a.PacketID, nfqueue.NfAccept, int(mark)); err != nil {
+	if err := l.nfq.SetVerdictWithOption(*a.PacketID, nfqueue.NfAccept, nfqueue.WithMark(mark)); err != nil {
 		t.Fatal(err)
 	}
 }
