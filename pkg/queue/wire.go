@@ -8,9 +8,9 @@ import (
 
 // Messages and attributes of linux/netfilter/nfnetlink_queue.h.
 const (
-	msgPacket  = unix.NFNL_SUBSYS_QUEUE<<8 | 0
-	msgVerdict = unix.NFNL_SUBSYS_QUEUE<<8 | 1
-	msgConfig  = unix.NFNL_SUBSYS_QUEUE<<8 | 2
+	msgPacket  = unix.NFNL_SUBSYS_QUEUE << 8
+	msgVerdict = msgPacket | 1
+	msgConfig  = msgPacket | 2
 
 	attrPacketHeader  = 1
 	attrVerdictHeader = 2
@@ -34,9 +34,6 @@ const (
 	nfgenHeaderLen = 4
 	attrHeaderLen  = unix.NLA_HDRLEN
 	attrTypeMask   = 1<<14 - 1 // without the bits "nested" and "net byte order"
-
-	// verdictLen is the length of the longest verdict message.
-	verdictLen = msgHeaderLen + nfgenHeaderLen + (attrHeaderLen + 8) + (attrHeaderLen + 4)
 
 	// metaLen is room for all the kernel puts around a payload: the attributes
 	// of a packet without conntrack and security context make up less than 300
