@@ -170,7 +170,7 @@ func (b *Block) contains(a netip.Addr) bool {
 }
 
 func (p *Port) matches(f *flow) bool {
-	if p.Proto != f.proto {
+	if p.Proto != f.proto || !f.proto.HasPorts() {
 		return false
 	}
 	if p.Name == "" {

@@ -140,6 +140,7 @@ func TestPorts(t *testing.T) {
 		{"named, another protocol", Port{Proto: packet.TCP, Name: "dns"}, with(packet.UDP, 53), Deny},
 		{"named, not declared", Port{Proto: packet.TCP, Name: "db"}, with(packet.TCP, 8080), Deny},
 		{"the zero port matches nothing", Port{}, with(packet.TCP, 80), Deny},
+		{"the zero port matches nothing at all", Port{}, with(0, 0), Deny},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := snapshot(port(tc.port), nil).Evaluate(tc.packet).Verdict; got != tc.want {
