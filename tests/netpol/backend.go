@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -22,10 +21,10 @@ type Backend interface {
 	Apply(ctx context.Context, state *State) error
 
 	// Probe makes one attempt for each connection, at the same time as far as it
-	// sees fit, and returns the outcomes in the order of connections. It takes
-	// silence of that length for an answer. An error is for a backend that does not
-	// work; a single attempt that cannot be made is Unobservable.
-	Probe(ctx context.Context, connections []Connection, silence time.Duration) ([]Outcome, error)
+	// sees fit, and returns the outcomes in the order of connections. An error is for
+	// a backend that does not work; a single attempt that cannot be made is
+	// Unobservable.
+	Probe(ctx context.Context, connections []Connection) ([]Outcome, error)
 
 	// Close removes what Apply has made.
 	Close() error

@@ -33,10 +33,15 @@ type Model struct {
 	// Vias is how each pod is reached. Hosts and host-network pods have no
 	// Service and are reached directly, whatever it says.
 	Vias []Via
+
+	start *State // a cluster that was loaded, in place of all but Families and Vias
 }
 
 // withDefaults fills in what is not said.
 func (m Model) withDefaults() Model {
+	if m.start != nil {
+		m.Ports, m.Protocols = m.start.Ports, declared(m.start)
+	}
 	setDefault(&m.Namespaces, "x", "y", "z")
 	setDefault(&m.Pods, "a", "b", "c")
 	setDefault(&m.Ports, 80, 81)
@@ -67,6 +72,9 @@ func Outside() Host {
 
 // State returns the cluster without a policy. Pods have no addresses yet.
 func (m Model) State() *State {
+	if m.start != nil {
+		return startState(m.start)
+	}
 	m = m.withDefaults()
 	s := &State{Hosts: m.Hosts, Ports: m.Ports}
 	for _, via := range m.Vias {

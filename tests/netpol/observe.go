@@ -22,8 +22,8 @@ func (p *play) observe(ctx context.Context, want *Reachability) ([]Comparison, e
 	comparisons := newComparisons(want)
 	silence := cmp.Or(p.runner.Silence, defaultSilence)
 	open := allCells(comparisons)
-	for patience := silence; ; patience = min(2*patience, 4*silence) {
-		if err := p.try(ctx, comparisons, open, patience); err != nil {
+	for expected := silence; ; expected = min(2*expected, patience*silence) {
+		if err := p.try(ctx, comparisons, open, expected); err != nil {
 			return nil, err
 		}
 		open = slices.DeleteFunc(open, func(c cell) bool { return comparisons[c.table].agrees(c.pair) })
@@ -37,7 +37,7 @@ func (p *play) observe(ctx context.Context, want *Reachability) ([]Comparison, e
 // look tries every cell once. Where an answer is expected it is waited for.
 func (p *play) look(ctx context.Context, want *Reachability) ([]Comparison, error) {
 	comparisons := newComparisons(want)
-	return comparisons, p.try(ctx, comparisons, allCells(comparisons), 4*cmp.Or(p.runner.Silence, defaultSilence))
+	return comparisons, p.try(ctx, comparisons, allCells(comparisons), patience*cmp.Or(p.runner.Silence, defaultSilence))
 }
 
 // retryInterval is the time between two attempts of a cell.
@@ -84,13 +84,18 @@ func allCells(comparisons []Comparison) []cell {
 	return cells
 }
 
-// try makes one attempt for each cell and writes down what is seen.
-func (p *play) try(ctx context.Context, comparisons []Comparison, cells []cell, silence time.Duration) error {
+// try makes one attempt for each cell and writes down what is seen. An answer that
+// is expected is waited for that long.
+func (p *play) try(ctx context.Context, comparisons []Comparison, cells []cell, expected time.Duration) error {
 	connections := make([]Connection, len(cells))
 	for i, c := range cells {
-		connections[i] = Connection{From: c.pair.From, To: c.pair.To, Traffic: comparisons[c.table].Traffic}
+		table := comparisons[c.table]
+		connections[i] = Connection{From: c.pair.From, To: c.pair.To, Traffic: table.Traffic, Silence: expected}
+		if !table.Want.Get(c.pair.From, c.pair.To) {
+			connections[i].Silence = cmp.Or(p.runner.Silence, defaultSilence)
+		}
 	}
-	outcomes, err := p.runner.Backend.Probe(ctx, connections, silence)
+	outcomes, err := p.runner.Backend.Probe(ctx, connections)
 	if err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}

@@ -14,16 +14,20 @@ type Runner struct {
 	Backend Backend
 	// Settle is how long a change may take to be in force everywhere, 10 s if zero.
 	Settle time.Duration
-	// Silence is how long an answer is waited for where none is expected, 300 ms if
-	// zero. Where one is expected it is up to four times as long.
+	// Silence is how long an answer is waited for where none is expected, 200 ms if
+	// zero. Where one is expected it may be patience times as long.
 	Silence time.Duration
 }
 
 // Defaults of Runner.
 const (
 	defaultSettle  = 10 * time.Second
-	defaultSilence = 300 * time.Millisecond
+	defaultSilence = 200 * time.Millisecond
 )
+
+// patience is how much longer a busy machine is given for an answer that is
+// expected.
+const patience = 5
 
 // Result is what came of a scenario.
 type Result struct {

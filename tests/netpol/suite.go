@@ -37,7 +37,7 @@ func (s *Summary) Add(r Result) {
 }
 
 // String returns the counts in one line.
-func (s Summary) String() string {
+func (s *Summary) String() string {
 	text := fmt.Sprintf("%d scenarios, %d steps, %d cells in %.1f s (slowest scenario %.1f s): %d failed",
 		s.Scenarios, s.Steps, s.Cells, s.Took.Seconds(), s.Slowest.Seconds(), s.Failed)
 	if s.Unsupported+s.LeftOut > 0 {
@@ -80,6 +80,6 @@ func (r Runner) Run(t *testing.T, scenarios ...Scenario) Summary {
 			}
 		})
 	}
-	t.Log(summary)
+	t.Log(&summary)
 	return summary
 }

@@ -3,6 +3,7 @@ package netpol
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -76,6 +77,8 @@ func (t Traffic) covers(other Traffic) bool {
 type Connection struct {
 	From, To string // names of the state's endpoints
 	Traffic
+	// Silence is how long no answer is waited for until it counts as none.
+	Silence time.Duration
 }
 
 // String returns, for example, "x/a -> y/b TCP 80 IPv4".

@@ -118,8 +118,8 @@ func (b *Backend) write(state *netpol.State) error {
 }
 
 // Probe tries all connections, many at a time.
-func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection, silence time.Duration) ([]netpol.Outcome, error) {
-	return b.network.probe(ctx, connections, silence)
+func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
+	return b.network.probe(ctx, connections)
 }
 
 // Logs returns what the agents have printed.

@@ -15,7 +15,8 @@ import (
 
 // network is what is up of a state.
 type network struct {
-	lab *lab.Lab
+	lab  *lab.Lab
+	port int // the first source port of the last probe
 
 	mu       sync.RWMutex // apply changes hosts while probe reads them
 	hosts    map[string]*host

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -24,14 +23,42 @@ var outcomes = map[lab.Outcome]netpol.Outcome{
 	lab.Connected: netpol.Connected,
 }
 
+// Source ports of clients. Each call of probe takes the next portsPerProbe of them,
+// so that no attempt is taken for one more packet of a connection that was accepted
+// earlier: the kernel remembers a UDP flow for 30 s.
+const (
+	firstPort     = 10000
+	lastPort      = 60999
+	portsPerProbe = 500
+)
+
+// nextPorts moves all hosts to the next source ports.
+func (n *network) nextPorts() error {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	n.port += portsPerProbe
+	if n.port < firstPort || n.port+portsPerProbe > lastPort {
+		n.port = firstPort
+	}
+	for name, h := range n.hosts {
+		if err := h.Set("ipv4/ip_local_port_range", fmt.Sprintf("%d %d", n.port, n.port+portsPerProbe-1)); err != nil {
+			return fmt.Errorf("source ports of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
 // probe makes an attempt for each connection.
-func (n *network) probe(ctx context.Context, connections []netpol.Connection, silence time.Duration) ([]netpol.Outcome, error) {
+func (n *network) probe(ctx context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
+	if err := n.nextPorts(); err != nil {
+		return nil, err
+	}
 	results := make([]netpol.Outcome, len(connections))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
 	for i, connection := range connections {
 		group.Go(func() (err error) {
-			results[i], err = n.connect(ctx, connection, silence)
+			results[i], err = n.connect(ctx, connection)
 			if err != nil {
 				err = fmt.Errorf("%s: %w", connection, err)
 			}
@@ -43,15 +70,15 @@ func (n *network) probe(ctx context.Context, connections []netpol.Connection, si
 
 // connect makes one attempt. What cannot be made is Unobservable; an answer of the
 // wrong one is an error of the lab.
-func (n *network) connect(ctx context.Context, c netpol.Connection, silence time.Duration) (netpol.Outcome, error) {
+func (n *network) connect(ctx context.Context, c netpol.Connection) (netpol.Outcome, error) {
 	from, to, addr := n.ends(c)
 	if from == nil || to == nil || !addr.IsValid() {
 		return netpol.Unobservable, nil
 	}
 	if c.Protocol == corev1.ProtocolSCTP {
-		return sendInit(ctx, from, to, netip.AddrPortFrom(addr, uint16(c.Port)), silence)
+		return sendInit(ctx, from, to, netip.AddrPortFrom(addr, uint16(c.Port)), c.Silence)
 	}
-	answer, err := from.Probe(ctx, lab.Proto(c.Protocol), netip.AddrPortFrom(addr, uint16(c.Port)), silence)
+	answer, err := from.Probe(ctx, lab.Proto(c.Protocol), netip.AddrPortFrom(addr, uint16(c.Port)), c.Silence)
 	if err != nil {
 		return netpol.Unobservable, nil
 	}

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -75,7 +74,7 @@ func (b *Backend) Apply(_ context.Context, state *netpol.State) error {
 }
 
 // Probe judges the connections on the nodes of both ends. Silence takes no time.
-func (b *Backend) Probe(_ context.Context, connections []netpol.Connection, _ time.Duration) ([]netpol.Outcome, error) {
+func (b *Backend) Probe(_ context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
 	b.mu.RLock()
 	c := b.cluster
 	b.mu.RUnlock()

@@ -1,0 +1,121 @@
+package netpol
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestCellsAreTriedAgainUntilTheChangeIsInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(func(c Connection, probe int) Outcome { return connectedIf(probe < 4 || !denied(c)) })
+		result := (Runner{Backend: f}).Play(t.Context(), closedX(small))
+		if !result.OK() {
+			t.Error(result.Report(ASCII, false))
+		}
+		if got, want := result.Cells(), 16; got != want {
+			t.Errorf("%d cells, want %d", got, want)
+		}
+	})
+}
+
+func TestWhatChangesAfterTheFirstLookIsSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// The baseline is probe 0, the first look 1, and from then on y/b is blocked too.
+		f := newFake(func(c Connection, probe int) Outcome {
+			return connectedIf(probe < 1 || !denied(c) && (probe < 2 || c.To != "y/b" || c.From == "y/b"))
+		})
+		result := (Runner{Backend: f}).Play(t.Context(), closedX(small))
+		if result.OK() {
+			t.Error("a server that became unreachable was not noticed")
+		}
+	})
+}
+
+func TestALeakIsShownAndCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(func(c Connection, probe int) Outcome {
+			return connectedIf(probe == 0 || !denied(c) || strings.HasPrefix(c.From, "y/"))
+		})
+		var summary Summary
+		result := (Runner{Backend: f}).Play(t.Context(), closedX(small))
+		summary.Add(result)
+		const want = `closed, step 1 deny: TCP 80 IPv4
+       expected    observed
+       x    y      x    y
+       a b  a b    a b  a b
+x/a    ✓ ✓  ✓ ✓    ✓ ✓  ✓ ✓
+x/b    · ✓  ✓ ✓    · ✓  ✓ ✓
+y/a    · ✓  ✓ ✓    ✗ ✓  ✓ ✓
+y/b    · ✓  ✓ ✓    ✗ ✓  ✓ ✓
+y/* -> x/a: connected, should be silently dropped
+`
+		if got := result.Report(Unicode, false); got != want {
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
+		}
+		if summary.Failed != 1 || summary.Scenarios != 1 {
+			t.Errorf("counted %+v", summary)
+		}
+	})
+}
+
+func TestARefusalIsADenialOnlyWhereTheBackendSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(func(c Connection, probe int) Outcome {
+			if probe > 0 && denied(c) {
+				return Refused
+			}
+			return Connected
+		})
+		if result := (Runner{Backend: f}).Play(t.Context(), closedX(small)); result.OK() {
+			t.Error("a refusal passes for silence")
+		}
+		f.support.Features, f.probes = nil, 0
+		if result := (Runner{Backend: f}).Play(t.Context(), closedX(small)); !result.OK() {
+			t.Error(result.Report(ASCII, false))
+		}
+	})
+}
+
+func TestWhatTheBackendLacksIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(func(c Connection, probe int) Outcome { return connectedIf(probe == 0 || !denied(c)) })
+		model := small
+		model.Protocols = append(slices.Clone(model.Protocols), corev1.ProtocolUDP)
+		model.Vias = []Via{Direct, Service}
+		result := (Runner{Backend: f}).Play(t.Context(), closedX(model))
+		if !result.OK() || result.Cells() != 16 || result.LeftOut != 48 || !slices.Equal(result.Unsupported, []string{"UDP", "Services"}) {
+			t.Errorf("OK %v, %d cells, %d left out, unsupported %v", result.OK(), result.Cells(), result.LeftOut, result.Unsupported)
+		}
+		model.HostNetwork = true
+		result = (Runner{Backend: f}).Play(t.Context(), closedX(model))
+		var summary Summary
+		summary.Add(result)
+		if len(result.Steps) != 0 || summary.Unsupported != 1 || summary.Scenarios != 0 {
+			t.Errorf("steps %v, counted %+v", result.Steps, summary)
+		}
+	})
+}
+
+func TestChurnHoldsAtEveryMoment(t *testing.T) {
+	for _, leaky := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			scenario := closedX(small)
+			rounds := 0
+			scenario.Steps[0].Churn = func(*State, int) { rounds++ }
+			f := newFake(func(c Connection, probe int) Outcome {
+				return connectedIf(probe == 0 || !denied(c) || leaky && probe == 5)
+			})
+			result := (Runner{Backend: f}).Play(t.Context(), scenario)
+			if result.OK() == leaky {
+				t.Errorf("leaky %v: OK %v", leaky, result.OK())
+			}
+			if !leaky && rounds != churnRounds {
+				t.Errorf("%d rounds, want %d", rounds, churnRounds)
+			}
+		})
+	}
+}

@@ -1,0 +1,132 @@
+package scenarios_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/simulated"
+)
+
+// recorder keeps the states that scenarios apply.
+type recorder struct {
+	netpol.Backend
+	states []*netpol.State
+}
+
+func (r *recorder) Apply(ctx context.Context, state *netpol.State) error {
+	err := r.Backend.Apply(ctx, state)
+	r.states = append(r.states, state.Clone())
+	return err
+}
+
+// TestCombinations stacks every pair of the sets of policies that the scenarios
+// apply, on the default model, and compares with the oracle. What two policies do
+// together is where evaluators go wrong, and nobody writes these tables by hand.
+// Every pair takes a minute; unless NETPOL_SUITE is "full", it is one of eight.
+func TestCombinations(t *testing.T) {
+	sets := policySets(t)
+	compiled, oracle := simulated.New(simulated.Compiled), simulated.New(simulated.Oracle)
+	model := netpol.Model{HostNetwork: true, Hosts: []netpol.Host{netpol.Outside()}, Pods: []string{"a", "b"}}
+	pairs, cells := 0, 0
+	for i := range sets {
+		for j := range i {
+			if os.Getenv("NETPOL_SUITE") != "full" && (i+j)%8 != 0 {
+				continue
+			}
+			state := model.State()
+			state.Apply(sets[i]...)
+			state.Apply(sets[j]...)
+			cells += compare(t, fmt.Sprintf("sets %d and %d", i, j), state, ofFamily(model, i+j), compiled, oracle)
+			pairs++
+			if t.Failed() {
+				return
+			}
+		}
+	}
+	t.Logf("%d pairs of %d sets of policies, %d cells", pairs, len(sets), cells)
+}
+
+// ofFamily returns the traffic of one of the model's families.
+func ofFamily(model netpol.Model, number int) []netpol.Traffic {
+	all := model.Traffic()
+	half := len(all) / 2
+	if number/8%2 == 0 {
+		return all[:half]
+	}
+	return all[half:]
+}
+
+// policySets returns the different sets of policies that the scenarios apply.
+func policySets(t *testing.T) [][]*networkingv1.NetworkPolicy {
+	t.Helper()
+	r := &recorder{Backend: simulated.New(simulated.Compiled)}
+	for _, scenario := range scenarios.All() {
+		(netpol.Runner{Backend: r}).Play(t.Context(), scenario)
+	}
+	var sets [][]*networkingv1.NetworkPolicy
+	seen := make(map[string]bool)
+	for _, state := range r.states {
+		key := ""
+		for _, policy := range state.Policies {
+			key += fmt.Sprintln(policy.Namespace, policy.Spec.String())
+		}
+		if key != "" && !seen[key] {
+			seen[key] = true
+			sets = append(sets, renamed(state.Policies, len(sets)))
+		}
+	}
+	return sets
+}
+
+// renamed returns copies whose names no other set has.
+func renamed(policies []*networkingv1.NetworkPolicy, set int) []*networkingv1.NetworkPolicy {
+	var copies []*networkingv1.NetworkPolicy
+	for _, policy := range policies {
+		policy = policy.DeepCopy()
+		policy.Name = fmt.Sprintf("%s-%d", policy.Name, set)
+		copies = append(copies, policy)
+	}
+	return copies
+}
+
+// compare shows both backends a state and compares what they say.
+func compare(t *testing.T, name string, state *netpol.State, traffic []netpol.Traffic, backends ...netpol.Backend) int {
+	t.Helper()
+	var tables [2]map[netpol.Traffic]*netpol.TruthTable
+	for i, b := range backends {
+		if err := b.Apply(t.Context(), state); err != nil {
+			t.Fatal(err)
+		}
+		var connections []netpol.Connection
+		tables[i] = make(map[netpol.Traffic]*netpol.TruthTable)
+		for _, tr := range traffic {
+			tables[i][tr] = netpol.NewTruthTable(state.Endpoints(), false)
+			for _, from := range state.Endpoints() {
+				for _, to := range state.Endpoints() {
+					connections = append(connections, netpol.Connection{From: from, To: to, Traffic: tr})
+				}
+			}
+		}
+		outcomes, err := b.Probe(t.Context(), connections)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, c := range connections {
+			tables[i][c.Traffic].SetOutcome(c.From, c.To, outcomes[k])
+		}
+	}
+	cells := 0
+	for _, tr := range traffic {
+		cells += len(state.Endpoints()) * len(state.Endpoints())
+		if diff := tables[1][tr].Diff(tables[0][tr]); diff != "" {
+			t.Errorf("%s: %s: the oracle and the evaluator differ:\n%s", name, tr, diff)
+		}
+	}
+	return cells
+}

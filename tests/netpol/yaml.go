@@ -1,0 +1,189 @@
+package netpol
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// PolicyYAML returns a policy with a spec written in YAML. One that cannot be read
+// panics.
+func PolicyYAML(namespace, name, spec string) *networkingv1.NetworkPolicy {
+	policy := NewPolicy(namespace, name)
+	if err := decode([]byte(spec), &policy.Spec); err != nil {
+		panic(fmt.Sprintf("netpol: policy %s/%s: %v", namespace, name, err))
+	}
+	return policy
+}
+
+// Load reads the YAML and JSON files of a folder, at any depth, into a state:
+// Namespaces, Pods and NetworkPolicies. A namespace without an object gets one
+// with the label that API servers add. Pods without a node are spread over two.
+// Ports are those that pods declare, 80 if none does. Any other kind, unknown
+// field or second object of a name is an error.
+func Load(folder fs.FS) (*State, error) {
+	state := &State{}
+	err := fs.WalkDir(folder, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name)) {
+			return err
+		}
+		content, err := fs.ReadFile(folder, name)
+		if err == nil {
+			err = state.read(content)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(state.Pods) == 0 {
+		return nil, errors.New("no pod in any file")
+	}
+	return state, state.complete()
+}
+
+// read adds the objects of a file.
+func (s *State) read(content []byte) error {
+	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.readObject(document); err != nil {
+			return err
+		}
+	}
+}
+
+// readObject adds one object.
+func (s *State) readObject(document []byte) error {
+	var kind metav1.TypeMeta
+	content, err := toJSON(document)
+	if err != nil {
+		return err
+	}
+	if string(content) == "null" {
+		return nil // comments only
+	}
+	if err := json.Unmarshal(content, &kind); err != nil {
+		return err
+	}
+	switch kind.GroupVersionKind().String() {
+	case "/v1, Kind=Namespace":
+		return readInto(content, &s.Namespaces)
+	case "/v1, Kind=Pod":
+		return readInto(content, &s.Pods)
+	case "networking.k8s.io/v1, Kind=NetworkPolicy":
+		return readInto(content, &s.Policies)
+	}
+	return fmt.Errorf("%s %s is none of v1 Namespace, v1 Pod, networking.k8s.io/v1 NetworkPolicy", kind.APIVersion, kind.Kind)
+}
+
+func readInto[T any](content []byte, list *[]*T) error {
+	object := new(T)
+	if err := decode(content, object); err != nil {
+		return err
+	}
+	*list = append(*list, object)
+	return nil
+}
+
+// toJSON translates YAML, of which JSON is a part. The comment keeps "{a: b}" from
+// being taken for JSON.
+func toJSON(content []byte) ([]byte, error) {
+	return yaml.ToJSON(append([]byte("#\n"), content...))
+}
+
+// decode reads YAML or JSON and refuses fields that the object does not have.
+func decode(content []byte, object any) error {
+	content, err := toJSON(content)
+	if err != nil {
+		return err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(object)
+}
+
+// complete fills in what files may leave out, and finds names that are there twice.
+func (s *State) complete() error {
+	names := make(map[string]bool)
+	add := func(kind string, object metav1.Object) error {
+		if object.GetNamespace() == "" && kind != "namespace" {
+			object.SetNamespace(metav1.NamespaceDefault)
+		}
+		name := kind + " " + object.GetNamespace() + "/" + object.GetName()
+		if names[name] {
+			return fmt.Errorf("%s is there twice", name)
+		}
+		names[name] = true
+		return nil
+	}
+	for _, namespace := range s.Namespaces {
+		if err := add("namespace", namespace); err != nil {
+			return err
+		}
+		label(&namespace.ObjectMeta, []string{corev1.LabelMetadataName + "=" + namespace.Name})
+	}
+	for i, pod := range s.Pods {
+		if err := add("pod", pod); err != nil {
+			return err
+		}
+		pod.Status = corev1.PodStatus{} // addresses are the backend's
+		pod.Spec.NodeName = nodeName(i % 2)
+		s.addPorts(pod)
+	}
+	for _, policy := range s.Policies {
+		if err := add("policy", policy); err != nil {
+			return err
+		}
+	}
+	s.addNamespaces()
+	setDefault(&s.Ports, 80)
+	return nil
+}
+
+// addPorts lets everyone answer on the ports that a pod declares.
+func (s *State) addPorts(pod *corev1.Pod) {
+	for _, container := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+		for _, port := range container.Ports {
+			if !slices.Contains(s.Ports, port.ContainerPort) {
+				s.Ports = append(s.Ports, port.ContainerPort)
+			}
+		}
+	}
+	slices.Sort(s.Ports)
+}
+
+// addNamespaces adds those that pods and policies are in and that have no object.
+func (s *State) addNamespaces() {
+	ensure := func(name string) {
+		if !slices.ContainsFunc(s.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name }) {
+			s.AddNamespace(NewNamespace(name))
+		}
+	}
+	for _, pod := range s.Pods {
+		ensure(pod.Namespace)
+	}
+	for _, policy := range s.Policies {
+		ensure(policy.Namespace)
+	}
+}

@@ -1,0 +1,67 @@
+package netpol
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+const somePods = `# pods and a policy
+apiVersion: v1
+kind: Pod
+metadata: {namespace: shop, name: web, labels: {app: web}}
+spec: {containers: [{name: web, ports: [{name: http, containerPort: 8080}, {containerPort: 53, protocol: UDP}]}]}
+---
+# nothing here
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: other}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: deny}
+spec: {podSelector: {}}
+`
+
+func TestLoadReadsAFolder(t *testing.T) {
+	state, err := Load(fstest.MapFS{
+		"all.yaml":       {Data: []byte(somePods)},
+		"deep/ns.json":   {Data: []byte(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop","labels":{"team":"red"}}}`)},
+		"deep/README.md": {Data: []byte("not read")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := state.Endpoints(), []string{"shop/web", "default/other"}; !slices.Equal(got, want) {
+		t.Errorf("endpoints %v, want %v", got, want)
+	}
+	if got, want := state.Ports, []int32{53, 8080}; !slices.Equal(got, want) {
+		t.Errorf("ports %v, want %v", got, want)
+	}
+	for name, label := range map[string]string{"shop": "team", "default": "kubernetes.io/metadata.name"} {
+		if state.Namespace(name).Labels[label] == "" {
+			t.Errorf("namespace %s has no label %s", name, label)
+		}
+	}
+	if len(state.Policies) != 1 {
+		t.Errorf("%d policies, want 1", len(state.Policies))
+	}
+}
+
+func TestLoadRefusesWhatItDoesNotUnderstand(t *testing.T) {
+	for want, text := range map[string]string{
+		"none of":      "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n",
+		"unknown":      "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {contaners: []}\n",
+		"there twice":  somePods + "---\n" + somePods,
+		"no pod":       "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n",
+		"a.yaml":       "apiVersion: [\n",
+		"policy shop/": somePods + "---\n" + somePods[strings.Index(somePods, "apiVersion: networking"):],
+	} {
+		_, err := Load(fstest.MapFS{"a.yaml": {Data: []byte(text)}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+	}
+}
