@@ -1,0 +1,128 @@
+// Package mutants measures how strong the scenarios are: each fault of mutants.txt
+// is put into the evaluator or the compiler, and the simulated suite must notice.
+// The source tree is not touched: the compiler is shown other files in place of its
+// own.
+package mutants
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// suite is what must fail.
+var suite = []string{"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios", "-run=^TestSimulated$"}
+
+// suiteTimeout bounds one mutant: building the packages behind the fault, and the
+// suite.
+const suiteTimeout = 5 * time.Minute
+
+// minMutants is how many the list must have at least.
+const minMutants = 15
+
+func TestMutants(t *testing.T) {
+	if os.Getenv("MUTANTS") == "" {
+		t.Skip("takes minutes; set MUTANTS=1 to run it")
+	}
+	table := []string{}
+	for _, m := range mutants(t) {
+		t.Run(m.name, func(t *testing.T) {
+			killer := run(t, m)
+			if killer == "" {
+				t.Errorf("no scenario notices it")
+				killer = "NOBODY"
+			}
+			table = append(table, fmt.Sprintf("%-60s killed by %s", m.name, killer))
+		})
+	}
+	t.Logf("%d mutants:\n%s", len(table), strings.Join(table, "\n"))
+}
+
+// TestMutantsApply keeps the list in step with the code, without running anything.
+func TestMutantsApply(t *testing.T) {
+	all := mutants(t)
+	if len(all) < minMutants {
+		t.Errorf("%d mutants, want %d at least", len(all), minMutants)
+	}
+	for _, m := range all {
+		if _, err := m.files(); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+	}
+}
+
+func mutants(t *testing.T) []mutant {
+	t.Helper()
+	text, err := os.ReadFile("mutants.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := parse(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// run plays the suite with the fault and returns the first scenario that notices,
+// and how many more do. A fault that does not build is a fault of the list.
+func run(t *testing.T, m mutant) string {
+	t.Helper()
+	overlay, err := m.overlay(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), suiteTimeout)
+	defer cancel()
+	args := append([]string{"test", "-vet=off", "-overlay=" + overlay}, suite...)
+	output, err := exec.CommandContext(ctx, "go", args...).CombinedOutput()
+	if strings.Contains(string(output), "[build failed]") || ctx.Err() != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	if err == nil {
+		return ""
+	}
+	failed := regexp.MustCompile(`--- FAIL: TestSimulated/(.*) \(`).FindAllStringSubmatch(string(output), -1)
+	switch len(failed) {
+	case 0:
+		t.Fatalf("the suite fails, but no scenario: %v\n%s", err, output)
+	case 1:
+		return failed[0][1]
+	}
+	return fmt.Sprintf("%s and %d more", failed[0][1], len(failed)-1)
+}
+
+// overlay writes the changed files into dir, and the list of them that the
+// compiler reads.
+func (m mutant) overlay(dir string) (string, error) {
+	files, err := m.files()
+	if err != nil {
+		return "", err
+	}
+	var list struct{ Replace map[string]string }
+	list.Replace = make(map[string]string)
+	for path, content := range files {
+		changed := filepath.Join(dir, strings.ReplaceAll(path, "/", "_"))
+		if err := os.WriteFile(changed, []byte(content), 0o644); err != nil {
+			return "", err
+		}
+		original, err := filepath.Abs(filepath.Join(root, path))
+		if err != nil {
+			return "", err
+		}
+		list.Replace[original] = changed
+	}
+	content, err := json.Marshal(list)
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, content, 0o644)
+}
