@@ -18,7 +18,7 @@ import (
 )
 
 // suite is what must fail.
-var suite = []string{"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios", "-run=^TestSimulated$"}
+var suite = []string{"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios", "-run=^TestSimulated"}
 
 // suiteTimeout bounds one mutant: building the packages behind the fault, and the
 // suite.
@@ -89,7 +89,7 @@ func run(t *testing.T, m mutant) string {
 	if err == nil {
 		return ""
 	}
-	failed := regexp.MustCompile(`--- FAIL: TestSimulated/(.*) \(`).FindAllStringSubmatch(string(output), -1)
+	failed := regexp.MustCompile(`--- FAIL: TestSimulated\w*/(.*) \(`).FindAllStringSubmatch(string(output), -1)
 	switch len(failed) {
 	case 0:
 		t.Fatalf("the suite fails, but no scenario: %v\n%s", err, output)
