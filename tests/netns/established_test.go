@@ -1,0 +1,276 @@
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+)
+
+// Of this test.
+const (
+	pairPort, servicePort, sinkPort = 9000, 8000, 9001
+
+	stallTime = 500 * time.Millisecond // of silence, for data that was sent
+	passTime  = 30 * time.Second       // for passes over the table, and for TCP to send again
+)
+
+// pair is a TCP connection whose both ends are in the hands of the test.
+type pair struct {
+	name           string
+	client, server net.Conn
+}
+
+// listenOn listens on a port of all addresses of a host.
+func listenOn(t *testing.T, host *lab.Host, port int) net.Listener {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread() // after the way back
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer home.Close()
+	there, err := os.Open(host.NetNS())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer there.Close()
+	if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
+	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+		panic(back) // other tests would get a thread that is elsewhere
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	return listener
+}
+
+// openPair opens a connection from a host to an address at which listener listens.
+func (c *cluster) openPair(t *testing.T, from string, listener net.Listener, to netip.AddrPort) pair {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
+	defer cancel()
+	client, err := c.hosts[from].Dial(ctx, lab.TCP, to)
+	if err != nil {
+		t.Fatalf("%s: %v", from, err)
+	}
+	t.Cleanup(func() { client.Close() })
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	return pair{fmt.Sprintf("%s to %s", from, to), client, server}
+}
+
+// send sends one word from each end.
+func (p pair) send(t *testing.T, word string) {
+	for _, end := range []net.Conn{p.client, p.server} {
+		if _, err := io.WriteString(end, word); err != nil {
+			t.Errorf("%s: %v", p.name, err)
+		}
+	}
+}
+
+// received expects the word at both ends.
+func (p pair) received(t *testing.T, word string, within time.Duration) {
+	for side, end := range map[string]net.Conn{"client": p.client, "server": p.server} {
+		end.SetReadDeadline(time.Now().Add(within))
+		got := make([]byte, len(word))
+		if _, err := io.ReadFull(end, got); err != nil || string(got) != word {
+			t.Errorf("%s: the %s received %q, %v, want %q", p.name, side, got, err, word)
+		}
+	}
+}
+
+// silent expects nothing at both ends.
+func (p pair) silent(t *testing.T) {
+	for side, end := range map[string]net.Conn{"client": p.client, "server": p.server} {
+		end.SetReadDeadline(time.Now().Add(stallTime))
+		got := make([]byte, 16)
+		if n, err := end.Read(got); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the %s received %q, %v, want nothing", p.name, side, got[:n], err)
+		}
+	}
+}
+
+// each runs f for all pairs at the same time.
+func each(pairs []pair, f func(pair)) {
+	var wg sync.WaitGroup
+	for _, p := range pairs {
+		wg.Go(func() { f(p) })
+	}
+	wg.Wait()
+}
+
+// service has the node translate both ends of connections to servicePort of the
+// addresses that it makes up for web.
+func (c *cluster) service(t *testing.T, web *lab.Pod) []netip.AddrPort {
+	t.Helper()
+	vip4, vip6 := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::10")
+	rules := fmt.Sprintf(`
+table inet service {
+	chain prerouting {
+		type nat hook prerouting priority dstnat
+		ip daddr %s tcp dport %d dnat ip to %s
+		ip6 daddr %s tcp dport %d dnat ip6 to %s
+	}
+	chain postrouting {
+		type nat hook postrouting priority srcnat
+		ct status dnat masquerade
+	}
+}
+`, vip4, servicePort, netip.AddrPortFrom(web.Addr(lab.IPv4), pairPort),
+		vip6, servicePort, netip.AddrPortFrom(web.Addr(lab.IPv6), pairPort))
+	if _, err := c.Nodes[0].Run(t.Context(), rules, "nft", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	return []netip.AddrPort{netip.AddrPortFrom(vip4, servicePort), netip.AddrPortFrom(vip6, servicePort)}
+}
+
+// connections are those of a test.
+type connections struct {
+	denied []pair // by the policy that comes
+	spared []pair
+	flow   net.Conn // sends UDP that nobody answers, denied too
+	sink   *lab.Sink
+}
+
+// establish opens connections to x/web, at its address and by its Service, some
+// that it opens itself, and some with its own node.
+func (c *cluster) establish(t *testing.T, vips []netip.AddrPort) (all connections) {
+	t.Helper()
+	listeners := make(map[string]net.Listener)
+	for _, host := range []string{"x/web", "y/far", "node-1"} {
+		listeners[host] = listenOn(t, c.hosts[host], pairPort)
+	}
+	for _, vip := range vips {
+		all.denied = append(all.denied, c.openPair(t, "y/near", listeners["x/web"], vip))
+	}
+	open := func(list *[]pair, from, to string) {
+		for _, addr := range c.addrs(t, to) {
+			*list = append(*list, c.openPair(t, from, listeners[to], netip.AddrPortFrom(addr, pairPort)))
+		}
+	}
+	open(&all.denied, "y/near", "x/web")
+	open(&all.denied, "y/far", "x/web")
+	open(&all.spared, "node-1", "x/web")
+	open(&all.spared, "x/web", "y/far")
+	open(&all.spared, "x/web", "node-1")
+
+	var err error
+	if all.sink, err = c.hosts["x/web"].Sink(sinkPort); err != nil {
+		t.Fatal(err)
+	}
+	all.flow, err = c.hosts["y/far"].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(c.pods["x/web"].Addr(lab.IPv4), sinkPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { all.flow.Close() })
+	return all
+}
+
+// goOn expects that data passes on all connections, both ways.
+func (all connections) goOn(t *testing.T, when string) {
+	t.Helper()
+	each(slices.Concat(all.denied, all.spared), func(p pair) {
+		p.send(t, when)
+		p.received(t, when, changeTimeout)
+	})
+	all.flows(t, when)
+}
+
+// flows expects that a datagram arrives.
+func (all connections) flows(t *testing.T, when string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
+	defer cancel()
+	before := all.sink.Received()
+	err := lab.Poll(ctx, func() (bool, error) {
+		_, err := io.WriteString(all.flow, when)
+		return all.sink.Received() > before, err
+	})
+	if err != nil {
+		t.Errorf("%s: no datagram arrives: %v", when, err)
+	}
+}
+
+// stall expects that what is sent on denied connections now does not arrive, and
+// that the others go on.
+func (all connections) stall(t *testing.T, word string) {
+	t.Helper()
+	before := all.sink.Received()
+	if _, err := io.WriteString(all.flow, word); err != nil {
+		t.Error(err)
+	}
+	each(all.denied, func(p pair) {
+		p.send(t, word)
+		p.silent(t)
+	})
+	each(all.spared, func(p pair) {
+		p.send(t, word)
+		p.received(t, word, changeTimeout)
+	})
+	if got := all.sink.Received(); got != before {
+		t.Errorf("%d datagrams arrived, want none", got-before)
+	}
+}
+
+// fromY lets the pods of y connect to those of x.
+var fromY = policy("x", "ingress", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: y}}}]}]}`)
+
+// fromNobody lets nobody.
+var fromNobody = policy("x", "ingress", `{podSelector: {}}`)
+
+// TestEstablishedConnections has connections that a policy allows, then denies,
+// and then allows again. Whether they go on meanwhile is the operator's choice.
+func TestEstablishedConnections(t *testing.T) {
+	for _, option := range []string{"--cut-established=true", "--cut-established=false"} {
+		t.Run(option, func(t *testing.T) {
+			c := newCluster(t, 2, "x/web@1 app=web", "y/near@1", "y/far@2")
+			vips := c.service(t, c.pods["x/web"])
+			c.apply(t, "policies", fromY)
+			agent := c.start(t, option)[0]
+			c.expect(t, yes("y/far", "x/web", "tcp/80"), no("node-2", "x/web", "tcp/80"))
+			all := c.establish(t, vips)
+			all.goOn(t, "allowed")
+
+			passes := func(m lab.Metrics) float64 { return m.Sum("netpol_conntrack_passes_total", "result", "success") }
+			before := passes(metrics(t, agent))
+			c.replace(t, "policies", fromNobody)
+			c.expect(t, no("y/far", "x/web", "tcp/80"), no("y/near", "x/web", "tcp/80"))
+			if option == "--cut-established=false" {
+				all.goOn(t, "denied meanwhile")
+				return
+			}
+			// The first pass may be about the policy before.
+			ctx, cancel := context.WithTimeout(t.Context(), passTime)
+			defer cancel()
+			if err := lab.Poll(ctx, func() (bool, error) { return passes(metrics(t, agent)) >= before+2, nil }); err != nil {
+				t.Fatalf("no pass over the connections: %v", err)
+			}
+			all.stall(t, "cut")
+
+			c.replace(t, "policies", fromY)
+			each(all.denied, func(p pair) { p.received(t, "cut", passTime) })
+			all.goOn(t, "allowed again")
+		})
+	}
+}
