@@ -1,5 +1,6 @@
 // Command kube-network-policies enforces Kubernetes network policies on the node
-// it runs on.
+// it runs on. As "kube-network-policies status-writer" it tells the authors of
+// policies what the implementation makes of them.
 package main
 
 import (
@@ -18,35 +19,50 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
+// program is one of the programs in this binary.
+type program interface {
+	addFlags(*pflag.FlagSet)
+	// validate is called with the arguments that are no flags.
+	validate(args []string) error
+	run(context.Context) error
+}
+
 func main() {
-	o := newOptions()
-	fs := pflag.NewFlagSet("kube-network-policies", pflag.ContinueOnError)
-	o.addFlags(fs)
-	err := fs.Parse(os.Args[1:])
+	name, args := "kube-network-policies", os.Args[1:]
+	var p program = newOptions()
+	if len(args) > 0 && args[0] == writerName {
+		name, args = name+" "+writerName, args[1:]
+		p = newWriterOptions()
+	}
+	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	p.addFlags(fs)
+	err := fs.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
 		return
 	}
 	if err == nil {
-		err = o.validate(fs.Args())
+		err = p.validate(fs.Args())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
-	if err := run(o); err != nil {
-		klog.ErrorS(err, "Agent ended")
-		logs.FlushLogs()
-		os.Exit(1)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err = p.run(ctx)
+	stop()
+	if err != nil {
+		klog.ErrorS(err, "Ended", "program", name)
 	}
 	logs.FlushLogs()
+	if err != nil {
+		os.Exit(1)
+	}
 }
 
-func run(o *options) error {
-	if err := o.applyLogging(); err != nil {
+func (o *options) run(ctx context.Context) error {
+	if err := applyLogging(o.logging); err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	if o.cleanup {
 		return steer.Cleanup(ctx)
 	}

@@ -3,25 +3,19 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
@@ -79,7 +73,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.failOpen.QueueFull, "fail-open-queue-full", o.failOpen.QueueFull, "accept packets that find the queue full, so that a flood delivers what policy denies; when false they drop and are counted")
 	fs.BoolVar(&o.failOpen.UnknownPacket, "fail-open-unknown-packet", o.failOpen.UnknownPacket, "accept packets that cannot be parsed and packets of pods of this node that are not known; when false they drop, the latter after a second")
 	fs.BoolVar(&o.failOpen.InternalError, "fail-open-internal-error", o.failOpen.InternalError, "accept a packet whose judgement fails by a defect of the agent; when false it drops")
-	fs.Var(cliflag.NewMapStringBool(&o.featureGates), "feature-gates", "parts of the API to switch off or on, as NAME=true|false,…: "+strings.Join(gateNames(), ", ")+" (all true by default). Policies that use what is off fail closed and are reported")
+	addFeatureGates(fs, &o.featureGates)
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port of /metrics, /livez and /readyz")
 	fs.BoolVar(&o.logDenied, "log-denied", o.logDenied, "log denied packets with their pods and the policy that denied, at most ten a second")
 	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything the agent has put into the kernel, and exit. Pods are then not isolated")
@@ -126,12 +120,7 @@ func (o *options) validate(args []string) error {
 	if _, _, err := net.SplitHostPort(o.metricsBindAddress); err != nil {
 		fault("metrics-bind-address", o.metricsBindAddress, "must be host:port (%v)", err)
 	}
-	for _, name := range slices.Sorted(maps.Keys(o.featureGates)) {
-		if _, ok := gates[name]; !ok {
-			fault("feature-gates", name, "is none of %s", strings.Join(gateNames(), ", "))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, checkFeatureGates(o.featureGates))...)
 }
 
 // parseMark reads one bit that can be ours.
@@ -143,33 +132,12 @@ func parseMark(s string) (uint32, error) {
 	return uint32(mark), steer.CheckMark(uint32(mark))
 }
 
-// gates are the feature gates by name.
-var gates = map[string]func(*compile.Features) *bool{
-	"EndPort": func(f *compile.Features) *bool { return &f.EndPort },
-	"SCTP":    func(f *compile.Features) *bool { return &f.SCTP },
-}
-
-func gateNames() []string { return slices.Sorted(maps.Keys(gates)) }
-
-func (o *options) features() compile.Features {
-	f := compile.AllFeatures()
-	for name, on := range o.featureGates {
-		*gates[name](&f) = on
-	}
-	return f
-}
-
-func (o *options) applyLogging() error {
-	logsapi.ReapplyHandling = logsapi.ReapplyHandlingError
-	return logsapi.ValidateAndApply(o.logging, nil)
-}
-
 // config returns the configuration of the agent. The options are valid.
 func (o *options) config() (agent.Config, error) {
 	mark, _ := parseMark(o.mark)
 	cfg := agent.Config{
 		Manifests:          o.manifests,
-		Features:           o.features(),
+		Features:           features(o.featureGates),
 		Queue:              uint16(o.queue),
 		Queues:             uint16(o.queues),
 		Divert:             o.divert,
@@ -208,18 +176,10 @@ func (o *options) node() (string, error) {
 }
 
 func (o *options) client() (kubernetes.Interface, error) {
-	config, err := o.restConfig()
+	config, err := restConfig(o.kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
+		return nil, err
 	}
-	config.UserAgent = "kube-network-policies"
 	config.ContentType = k8sruntime.ContentTypeProtobuf
 	return kubernetes.NewForConfig(config)
-}
-
-func (o *options) restConfig() (*rest.Config, error) {
-	if o.kubeconfig == "" {
-		return rest.InClusterConfig()
-	}
-	return clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 }

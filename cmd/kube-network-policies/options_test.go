@@ -114,8 +114,8 @@ func TestDefaultsFailClosed(t *testing.T) {
 	if o.failOpen.NoAgent || o.failOpen.QueueFull || o.failOpen.UnknownPacket || o.failOpen.InternalError {
 		t.Errorf("fails open by default: %+v", o.failOpen)
 	}
-	if o.features() != compile.AllFeatures() {
-		t.Errorf("features by default: %+v", o.features())
+	if features(o.featureGates) != compile.AllFeatures() {
+		t.Errorf("features by default: %+v", features(o.featureGates))
 	}
 	if o.queue != 100 {
 		t.Errorf("queue %d by default, want 100", o.queue)

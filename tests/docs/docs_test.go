@@ -65,10 +65,11 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// Every flag of the agent is described in docs/operations.md.
+// Every flag of the agent and of the status writer is described in
+// docs/operations.md.
 func TestFlagsAreDocumented(t *testing.T) {
 	doc := read(t, "docs/operations.md")
-	flags := regexp.MustCompile(`fs\.\w*Var\(.*?"([a-z-]+)"`).FindAllStringSubmatch(read(t, "cmd/kube-network-policies/options.go"), -1)
+	flags := regexp.MustCompile(`fs\.\w*Var\(.*?"([a-z-]+)"`).FindAllStringSubmatch(sources(t, "cmd/kube-network-policies", func(path string) bool { return !isTest(path) }), -1)
 	if len(flags) < 10 {
 		t.Fatalf("found %d flags in the code: the search is wrong", len(flags))
 	}

@@ -57,6 +57,10 @@ var rules = map[string]rule{
 		ours:      []string{"pkg/packet", "pkg/runner"},
 		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/google/nftables", "github.com/florianl/"},
 	},
+	"pkg/status": {
+		ours:      []string{"pkg/policy", "pkg/packet"},
+		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
+	},
 	"pkg/runner": {
 		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "sigs.k8s.io/", "github.com/prometheus/"},
 	},

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/status"
+	"sigs.k8s.io/kube-network-policies/pkg/steer"
+)
+
+// run writes conditions until ctx ends, or removes them.
+func (o *writerOptions) run(ctx context.Context) error {
+	if err := applyLogging(o.logging); err != nil {
+		return err
+	}
+	config, err := restConfig(o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.QPS = -1 // the writer has its own limit, for writes; reads are few
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
+	w, err := o.newWriter(ctx, config, reg)
+	if err != nil {
+		return err
+	}
+	if o.cleanup {
+		return w.Cleanup(ctx)
+	}
+	listener, err := net.Listen("tcp", o.metricsBindAddress)
+	if err != nil {
+		return fmt.Errorf("--metrics-bind-address=%s: %w", o.metricsBindAddress, err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return serveMetrics(ctx, listener, reg) })
+	group.Go(func() error { return w.Run(ctx) })
+	return group.Wait()
+}
+
+func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, reg prometheus.Registerer) (*status.Writer, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	dynamicClient, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("name of this host: %w", err)
+	}
+	features := features(o.featureGates)
+	features.SCTPUntracked = errors.Is(steer.ProbeSCTPConntrack(), errors.ErrUnsupported)
+	klog.FromContext(ctx).Info("Judging policies", "features", features)
+	return status.New(status.Config{
+		Client:  client,
+		Dynamic: dynamicClient,
+		Kinds: []status.Kind{status.NetworkPolicies(func(p *networkingv1.NetworkPolicy) []policy.Finding {
+			return compile.DiagnoseNetworkPolicy(p, features)
+		}, o.sinks(dynamicClient, client)...)},
+		QPS:            float64(o.qps),
+		Burst:          o.burst,
+		Events:         o.events,
+		LeaseNamespace: o.leaseNamespace,
+		Identity:       host + "_" + string(uuid.NewUUID()),
+		Registerer:     reg,
+	})
+}
+
+// sinks returns the ways to store the conditions of NetworkPolicies. What is to
+// be cleaned up may be in any of them.
+func (o *writerOptions) sinks(dynamicClient dynamic.Interface, client kubernetes.Interface) []status.Sink {
+	var sinks []status.Sink
+	all := o.cleanup || o.sink == sinkAuto
+	if all || o.sink == status.SubresourceSink {
+		sinks = append(sinks, status.NewSubresourceSink(dynamicClient, client.Discovery(), status.NetworkPolicyResource, o.conditionPrefix))
+	}
+	if all || o.sink == status.AnnotationSink {
+		sinks = append(sinks, status.NewAnnotationSink(dynamicClient, status.NetworkPolicyResource, o.conditionPrefix))
+	}
+	return sinks
+}
+
+// serveMetrics answers on l until ctx ends. A writer that waits for its turn is
+// as healthy as the one that writes, and one that cannot reach the API server is
+// not helped by a restart.
+func serveMetrics(ctx context.Context, l net.Listener, reg *prometheus.Registry) error {
+	ok := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, Registry: reg}))
+	mux.HandleFunc("GET /livez", ok)
+	mux.HandleFunc("GET /readyz", ok)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %v: %w", l.Addr(), err)
+	}
+	return nil
+}

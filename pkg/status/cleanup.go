@@ -1,0 +1,78 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/klog/v2"
+)
+
+// cleanupPage is how many objects are asked for at a time.
+const cleanupPage = 500
+
+// Cleanup removes our conditions from all objects, at the rate of writes, and
+// nothing of anybody else. A writer that still leads would write them anew. It
+// goes through all objects whatever fails, and returns what did.
+func (w *Writer) Cleanup(ctx context.Context) error {
+	logger := klog.LoggerWithName(klog.FromContext(ctx), "status")
+	ctx = klog.NewContext(ctx, logger)
+	var errs []error
+	for _, k := range w.cfg.Kinds {
+		cleared, err := w.cleanupKind(ctx, k)
+		logger.Info("Conditions removed", "kind", k.Name, "policies", cleared)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// cleanupKind returns of how many objects it has removed something.
+func (w *Writer) cleanupKind(ctx context.Context, k Kind) (cleared int, err error) {
+	var errs []error
+	options := metav1.ListOptions{Limit: cleanupPage}
+	for {
+		list, err := w.cfg.Dynamic.Resource(k.Resource).List(ctx, options)
+		if err != nil {
+			return cleared, errors.Join(append(errs, fmt.Errorf("list %s: %w", k.Resource.Resource, err))...)
+		}
+		for i := range list.Items {
+			done, err := w.clear(ctx, k, &list.Items[i])
+			errs = append(errs, err)
+			if done {
+				cleared++
+			}
+		}
+		options.Continue = list.GetContinue()
+		if options.Continue == "" || ctx.Err() != nil {
+			return cleared, errors.Join(append(errs, ctx.Err())...)
+		}
+	}
+}
+
+// clear removes what any sink may have put on o, and tells whether there was
+// anything.
+func (w *Writer) clear(ctx context.Context, k Kind, o *unstructured.Unstructured) (bool, error) {
+	var errs []error
+	done := false
+	for _, s := range k.Sinks {
+		if !s.Marked(o) {
+			continue
+		}
+		if err := w.wait(ctx); err != nil {
+			return done, err
+		}
+		err := s.Clear(ctx, o)
+		r := resultOf(err)
+		w.metrics.writes.WithLabelValues(k.Name, s.Name(), string(r)).Inc()
+		switch r {
+		case success:
+			done = true
+		case gone, conflict, unserved: // nothing of ours can be left there
+		default:
+			errs = append(errs, fmt.Errorf("clear conditions of %s %s/%s in the %s: %w", k.Name, o.GetNamespace(), o.GetName(), s.Name(), err))
+		}
+	}
+	return done, errors.Join(errs...)
+}

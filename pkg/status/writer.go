@@ -1,0 +1,199 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"golang.org/x/time/rate"
+)
+
+// item is an object of one of the kinds.
+type item struct {
+	kind string
+	types.NamespacedName
+}
+
+// Writer stores the conditions of all policies of a cluster. Of several writers
+// the one that holds the Lease writes.
+type Writer struct {
+	cfg     Config
+	metrics *metrics
+	limiter *rate.Limiter
+	// complain lets an error through to the log now and then: while the API
+	// server is down there is one for each policy and attempt.
+	complain rate.Sometimes
+}
+
+// New returns a Writer. It starts nothing.
+func New(cfg Config) (*Writer, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("status config: %w", err)
+	}
+	w := &Writer{
+		cfg:      cfg,
+		metrics:  newMetrics(cfg.Registerer),
+		limiter:  rate.NewLimiter(rate.Limit(cfg.QPS), cfg.Burst),
+		complain: rate.Sometimes{First: 1, Interval: time.Minute},
+	}
+	w.metrics.declare(cfg.Kinds)
+	return w, nil
+}
+
+// Run waits for the Lease and writes, until ctx ends. When the Lease is lost it
+// waits for it again.
+func (w *Writer) Run(ctx context.Context) error {
+	logger := klog.LoggerWithName(klog.FromContext(ctx), "status")
+	ctx = klog.NewContext(ctx, logger)
+	for ctx.Err() == nil {
+		if err := w.lead(ctx, w.work); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// work writes until ctx ends.
+func (w *Writer) work(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	w.metrics.lead(true)
+	defer w.metrics.lead(false)
+	logger.Info("Writing conditions", "fieldManager", FieldManager)
+	defer logger.Info("Not writing any more")
+	var kinds sync.WaitGroup
+	for _, k := range w.cfg.Kinds {
+		kinds.Go(func() { w.newKindWriter(k).run(ctx) })
+	}
+	kinds.Wait()
+}
+
+// wait returns when there may be one more write.
+func (w *Writer) wait(ctx context.Context) error { return w.limiter.Wait(ctx) }
+
+// kindWriter writes for one kind while it leads.
+type kindWriter struct {
+	*Writer
+	kind     Kind
+	sinks    *sinks
+	teller   *teller
+	informer cache.SharedIndexInformer
+	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
+}
+
+func (w *Writer) newKindWriter(k Kind) *kindWriter {
+	kw := &kindWriter{
+		Writer:   w,
+		kind:     k,
+		sinks:    newSinks(k, w.metrics),
+		informer: dynamicinformer.NewFilteredDynamicInformer(w.cfg.Dynamic, k.Resource, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minBackoff, maxBackoff)),
+	}
+	if w.cfg.Events {
+		kw.teller = newTeller(w.cfg.Client.EventsV1(), w)
+	}
+	return kw
+}
+
+func (w *kindWriter) run(ctx context.Context) {
+	// The set-up of an informer that has not started does not fail.
+	_ = w.informer.SetTransform(strip)
+	_ = w.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+		w.tellError(ctx, err, "Policies cannot be read, will retry", "kind", w.kind.Name)
+	})
+	_, _ = w.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    w.enqueue,
+		UpdateFunc: func(_, o any) { w.enqueue(o) },
+		DeleteFunc: w.enqueue,
+	})
+	var all sync.WaitGroup
+	all.Go(func() { w.informer.RunWithContext(ctx) })
+	if cache.WaitForCacheSync(ctx.Done(), w.informer.HasSynced) {
+		for range workers {
+			all.Go(func() {
+				for w.next(ctx) {
+				}
+			})
+		}
+	}
+	<-ctx.Done()
+	w.queue.ShutDown()
+	all.Wait()
+}
+
+// strip takes away what the writer does not look at.
+func strip(obj any) (any, error) {
+	o, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	o.SetManagedFields(nil)
+	if value, ok := o.GetAnnotations()[Annotation]; ok {
+		o.SetAnnotations(map[string]string{Annotation: value})
+	} else {
+		o.SetAnnotations(nil)
+	}
+	return o, nil
+}
+
+func (w *kindWriter) enqueue(obj any) {
+	key, err := cache.DeletionHandlingObjectToName(obj)
+	if err != nil {
+		return // no object of ours
+	}
+	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
+	w.metrics.waits(w.item(name))
+	w.queue.Add(name)
+}
+
+func (w *kindWriter) item(key types.NamespacedName) item { return item{w.kind.Name, key} }
+
+// next does one piece of work and reports whether there may be more.
+func (w *kindWriter) next(ctx context.Context) bool {
+	key, shutdown := w.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer w.queue.Done(key)
+	err := w.sync(ctx, key)
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case err == nil:
+		w.queue.Forget(key)
+	default:
+		w.queue.AddRateLimited(key)
+		if r := resultOf(err); r == conflict || r == gone {
+			klog.FromContext(ctx).V(2).Info("Policy changed while it was written, will retry", "kind", w.kind.Name, "policy", key.String())
+			break
+		}
+		w.tellError(ctx, err, "Conditions cannot be written, will retry", "kind", w.kind.Name, "policy", key.String())
+	}
+	return true
+}
+
+// tellError logs an error if none was logged of late.
+func (w *Writer) tellError(ctx context.Context, err error, message string, keysAndValues ...any) {
+	if ctx.Err() != nil {
+		return
+	}
+	logger := klog.FromContext(ctx)
+	logged := false
+	w.complain.Do(func() {
+		logger.Error(err, message, keysAndValues...)
+		logged = true
+	})
+	if !logged {
+		logger.V(2).Info(message, slices.Concat(keysAndValues, []any{"err", err})...)
+	}
+}
