@@ -21,7 +21,11 @@ import (
 	"syscall"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/netns"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/simulated"
@@ -34,6 +38,12 @@ type options struct {
 	run     string
 	settle  time.Duration
 	all     bool
+
+	kubeconfig  string
+	image       string
+	viaServices bool
+	families    string
+	silent      bool
 }
 
 // errFailed says that something was not as expected. It has been shown.
@@ -46,6 +56,11 @@ func main() {
 	flag.StringVar(&o.run, "run", "", "play only the scenarios whose name matches this regular expression")
 	flag.DurationVar(&o.settle, "settle", 10*time.Second, "how long a change may take to be in force; what is not as expected by then fails")
 	flag.BoolVar(&o.all, "v", false, "show all tables")
+	flag.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "cluster: how to reach it")
+	flag.StringVar(&o.image, "image", "registry.k8s.io/e2e-test-images/agnhost:2.59", "cluster: image of the pods, with the commands of agnhost")
+	flag.BoolVar(&o.viaServices, "via-services", false, "cluster: reach every pod by a Service in front of it")
+	flag.StringVar(&o.families, "families", "IPv4", "cluster: what pods have addresses of: IPv4, IPv6 or both, with a comma")
+	flag.BoolVar(&o.silent, "silent-drops", false, "cluster: a denied connection that is refused, and not met with silence, fails")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Stdout, o)
@@ -57,10 +72,26 @@ func main() {
 }
 
 // backends make what scenarios are played on.
-var backends = map[string]func(context.Context) (netpol.Backend, error){
-	"simulated": func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.Compiled), nil },
-	"oracle":    func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.Oracle), nil },
-	"netns":     func(ctx context.Context) (netpol.Backend, error) { return netns.New(ctx) },
+var backends = map[string]func(context.Context, options) (netpol.Backend, error){
+	"simulated": func(context.Context, options) (netpol.Backend, error) {
+		return simulated.New(simulated.Compiled), nil
+	},
+	"oracle":  func(context.Context, options) (netpol.Backend, error) { return simulated.New(simulated.Oracle), nil },
+	"netns":   func(ctx context.Context, _ options) (netpol.Backend, error) { return netns.New(ctx) },
+	"cluster": newCluster,
+}
+
+func newCluster(ctx context.Context, o options) (netpol.Backend, error) {
+	access, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	access.QPS, access.Burst = -1, 0 // one command for each cell
+	cfg := cluster.Config{Image: o.image, ViaServices: o.viaServices, SilentDrops: o.silent}
+	for family := range strings.SplitSeq(o.families, ",") {
+		cfg.Families = append(cfg.Families, corev1.IPFamily(family))
+	}
+	return cluster.New(ctx, access, cfg)
 }
 
 func backendNames() []string {
@@ -82,7 +113,7 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 	if newBackend == nil {
 		return fmt.Errorf("-backend %q is none of %s", o.backend, strings.Join(backendNames(), ", "))
 	}
-	backend, err := newBackend(ctx)
+	backend, err := newBackend(ctx, o)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", o.backend, err)
 	}

@@ -1,0 +1,176 @@
+// Package cluster plays scenarios on a live Kubernetes cluster through its API
+// server: pods are created, and connections are tried by commands in them. It owns
+// the namespaces that it creates and touches no other. It knows nothing of what
+// enforces the policies.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// Config says how to use a cluster.
+type Config struct {
+	// Image has the commands of agnhost: serve-hostname and connect.
+	Image string
+	// ViaServices makes every connection go to a Service in front of the pod.
+	ViaServices bool
+	// Families are those that pods have addresses of.
+	Families []corev1.IPFamily
+	// SilentDrops tells that the provider answers nothing to what it denies.
+	SilentDrops bool
+	// PodTimeout bounds the time in which pods must run, and deleted ones must be
+	// gone. 2 minutes if zero.
+	PodTimeout time.Duration
+}
+
+// Validate names the field that cannot work.
+func (c Config) Validate() error {
+	var faults []error
+	if c.Image == "" {
+		faults = append(faults, errors.New("Image is empty"))
+	}
+	if len(c.Families) == 0 {
+		faults = append(faults, errors.New("Families is empty"))
+	}
+	if c.PodTimeout < 0 {
+		faults = append(faults, fmt.Errorf("PodTimeout is %s", c.PodTimeout))
+	}
+	return errors.Join(faults...)
+}
+
+// Backend is a live cluster.
+type Backend struct {
+	cfg    Config
+	client kubernetes.Interface
+	run    runner
+	nodes  []string // schedulable, by name; node-1 of a state is the first
+
+	mu        sync.RWMutex      // Apply and Probe run at the same time
+	addresses map[string]string // of pods, by key
+	services  map[string]string // of the Services in front of them
+}
+
+// New connects to a cluster. It needs two nodes that take pods for most scenarios.
+func New(ctx context.Context, access *rest.Config, cfg Config) (*Backend, error) {
+	client, err := kubernetes.NewForConfig(access)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster: %w", err)
+	}
+	return newBackend(ctx, client, newExec(access, client), cfg)
+}
+
+func newBackend(ctx context.Context, client kubernetes.Interface, run runner, cfg Config) (*Backend, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.PodTimeout == 0 {
+		cfg.PodTimeout = 2 * time.Minute
+	}
+	b := &Backend{cfg: cfg, client: client, run: run, addresses: make(map[string]string), services: make(map[string]string)}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	for _, node := range nodes.Items {
+		if !node.Spec.Unschedulable && len(node.Spec.Taints) == 0 {
+			b.nodes = append(b.nodes, node.Name)
+		}
+	}
+	slices.Sort(b.nodes)
+	if len(b.nodes) == 0 {
+		return nil, errors.New("the cluster has no node without a taint")
+	}
+	return b, nil
+}
+
+// Supports returns what commands in ordinary pods can show.
+func (b *Backend) Supports() netpol.Support {
+	features := []netpol.Feature{netpol.Services}
+	if b.cfg.SilentDrops {
+		features = append(features, netpol.SilentDrops)
+	}
+	return netpol.Support{
+		Protocols: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP},
+		Families:  b.cfg.Families,
+		Features:  features,
+		Nodes:     len(b.nodes),
+	}
+}
+
+// Apply makes the namespaces of state, with all that is in them, be as it says.
+func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
+	owned, err := b.ownedNamespaces(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.applyNamespaces(ctx, state, owned); err != nil {
+		return err
+	}
+	if err := b.applyPods(ctx, state); err != nil {
+		return err
+	}
+	if state.Services || b.cfg.ViaServices {
+		if err := b.applyServices(ctx, state); err != nil {
+			return err
+		}
+	}
+	return b.applyPolicies(ctx, state)
+}
+
+// Close deletes the namespaces that the backend has made.
+func (b *Backend) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PodTimeout)
+	defer cancel()
+	owned, err := b.ownedNamespaces(ctx)
+	if err != nil {
+		return err
+	}
+	return b.applyNamespaces(ctx, &netpol.State{}, owned)
+}
+
+// note keeps the addresses of a pod or of its Service for Probe.
+func (b *Backend) note(addresses map[string]string, pod string, ips ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ip := range ips {
+		family := corev1.IPv4Protocol
+		if strings.Contains(ip, ":") {
+			family = corev1.IPv6Protocol
+		}
+		addresses[key(pod, family)] = ip
+	}
+}
+
+// wait asks until the answer is yes, an error, or the time for pods is over.
+func (b *Backend) wait(ctx context.Context, what string, ask func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.PodTimeout)
+	defer cancel()
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		if yes, err := ask(ctx); yes || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+// pollInterval is the time between two questions of wait.
+const pollInterval = 200 * time.Millisecond

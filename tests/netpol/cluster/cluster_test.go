@@ -1,0 +1,200 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/util/exec"
+
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// world is a cluster of two nodes without a kubelet: pods run as they are created.
+type world struct {
+	*fake.Clientset
+	mu    sync.Mutex
+	count int // addresses given
+	// answer is what the command prints, and its exit status.
+	answer func(from, address string) (string, int)
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{answer: func(string, string) (string, int) { return "", 0 }}
+	w.Clientset = fake.NewClientset(
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "two"}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "control"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "control"}}}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}})
+	w.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.count++
+		switch object := action.(clienttesting.CreateAction).GetObject().(type) {
+		case *corev1.Pod:
+			object.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.0.0.%d", w.count)}}}
+		case *corev1.Service:
+			object.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.0.%d", w.count)}
+		}
+		return false, nil, nil // go on with the store
+	})
+	return w
+}
+
+func (w *world) run(_ context.Context, namespace, pod, _ string, command []string) (string, error) {
+	output, status := w.answer(namespace+"/"+pod, command[len(command)-1])
+	if status != 0 {
+		return output, exec.CodeExitError{Err: errors.New("failed"), Code: status}
+	}
+	return output, nil
+}
+
+func (w *world) backend(t *testing.T, cfg Config) *Backend {
+	t.Helper()
+	cfg.Image, cfg.Families = "agnhost", []corev1.IPFamily{corev1.IPv4Protocol}
+	b, err := newBackend(t.Context(), w, w.run, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestApplyMakesTheClusterBeTheState(t *testing.T) {
+	w := newWorld(t)
+	b := w.backend(t, Config{})
+	state := netpol.Model{}.State()
+	if err := b.Apply(t.Context(), state); err != nil {
+		t.Fatal(err)
+	}
+	pods, _ := w.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	if len(pods.Items) != 9 {
+		t.Fatalf("%d pods, want 9", len(pods.Items))
+	}
+	pod := pods.Items[1] // x/b
+	if pod.Spec.NodeName != "two" || len(pod.Spec.Containers) != 4 || pod.Labels["pod"] != "b" {
+		t.Errorf("pod %s on %s with %d containers and labels %v", pod.Name, pod.Spec.NodeName, len(pod.Spec.Containers), pod.Labels)
+	}
+	if name := pod.Spec.Containers[0].Ports[0].Name; name != "tcp-80" {
+		t.Errorf("the first port is called %q", name)
+	}
+	old := state.Addr("x/a", corev1.IPv4Protocol)
+
+	state = state.Clone()
+	state.LabelPod("x/b", "pod=other")
+	state.LabelNamespace("y", "team=red")
+	state.RecreatePod("x/a")
+	state.DeletePod("z/c")
+	state.Apply(netpol.NewPolicy("x", "p", netpol.DenyIngress()))
+	if err := b.Apply(t.Context(), state); err != nil {
+		t.Fatal(err)
+	}
+	if now := state.Addr("x/a", corev1.IPv4Protocol); now == old {
+		t.Errorf("x/a was not made anew: it still has %s", now)
+	}
+	changed, _ := w.CoreV1().Pods("x").Get(t.Context(), "b", metav1.GetOptions{})
+	namespace, _ := w.CoreV1().Namespaces().Get(t.Context(), "y", metav1.GetOptions{})
+	if changed.Labels["pod"] != "other" || namespace.Labels["team"] != "red" {
+		t.Errorf("labels of x/b %v, of y %v", changed.Labels, namespace.Labels)
+	}
+	if pods, _ := w.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{}); len(pods.Items) != 8 {
+		t.Errorf("%d pods, want 8", len(pods.Items))
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if namespaces, _ := w.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); len(namespaces.Items) != 1 {
+		t.Errorf("%d namespaces are left, want the one that was there", len(namespaces.Items))
+	}
+}
+
+func TestANamespaceOfSomebodyElseIsNotTouched(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b := w.backend(t, Config{})
+	if err := b.Apply(t.Context(), netpol.Model{}.State()); err == nil || !strings.Contains(err.Error(), "namespace x") {
+		t.Errorf("Apply = %v, want an error about namespace x", err)
+	}
+}
+
+// TestAScenarioIsPlayed lets the commands fail where a policy denies all ingress.
+func TestAScenarioIsPlayed(t *testing.T) {
+	for _, services := range []bool{false, true} {
+		w := newWorld(t)
+		b := w.backend(t, Config{ViaServices: services})
+		w.answer = func(from, address string) (string, int) {
+			if services != strings.HasPrefix(address, "10.96.") {
+				t.Errorf("services %v: connected to %s", services, address)
+			}
+			policies, _ := w.NetworkingV1().NetworkPolicies("x").List(context.Background(), metav1.ListOptions{})
+			host, _, _ := strings.Cut(address, ":")
+			if len(policies.Items) > 0 && b.podAt(host) != from && strings.HasPrefix(b.podAt(host), "x/") {
+				return "TIMEOUT\n", 1
+			}
+			return "", 0
+		}
+		result := netpol.Runner{Backend: b, Settle: 1}.Play(t.Context(), netpol.Scenario{
+			Name: "deny", Steps: []netpol.Step{{
+				Change: func(s *netpol.State) { s.Apply(netpol.NewPolicy("x", "deny", netpol.DenyIngress())) },
+				Want:   func(r *netpol.Reachability) { r.ExpectAllIngress("x/*", false) },
+			}},
+		})
+		if !result.OK() || result.Cells() != 4*81 || !slices.Equal(result.Unsupported, []string{"IPv6"}) {
+			t.Errorf("%d cells, unsupported %v\n%s", result.Cells(), result.Unsupported, result.Report(netpol.ASCII, false))
+		}
+	}
+}
+
+// podAt returns the pod with that address or Service.
+func (b *Backend) podAt(address string) string {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, addresses := range []map[string]string{b.addresses, b.services} {
+		for key, is := range addresses {
+			if is == address {
+				pod, _, _ := strings.Cut(key, " ")
+				return pod
+			}
+		}
+	}
+	return ""
+}
+
+func TestWhatTheCommandSays(t *testing.T) {
+	failed := exec.CodeExitError{Err: errors.New("failed"), Code: 1}
+	for _, c := range []struct {
+		output string
+		err    error
+		want   netpol.Outcome
+	}{
+		{"", nil, netpol.Connected},
+		{"TIMEOUT\n", failed, netpol.TimedOut},
+		{"REFUSED\n", failed, netpol.Refused},
+		{"OTHER: no route\n", failed, netpol.Unobservable},
+		{"TIMEOUT\n", errors.New("the API server is gone"), netpol.Unobservable},
+	} {
+		if got := outcomeOf(c.output, c.err); got != c.want {
+			t.Errorf("%q, %v: %s, want %s", c.output, c.err, got, c.want)
+		}
+	}
+}
+
+func TestConfigNamesWhatIsMissing(t *testing.T) {
+	err := Config{PodTimeout: -1}.Validate()
+	for _, field := range []string{"Image", "Families", "PodTimeout"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("Validate = %v, want %s in it", err, field)
+		}
+	}
+}

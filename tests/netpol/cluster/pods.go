@@ -1,0 +1,188 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// applyPods makes the pods of owned namespaces be those of state, waits until they
+// run, and writes them into state. A pod is made anew when the state's has no
+// address though others have: it is then another one under the same name.
+func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
+	anew := slices.ContainsFunc(state.Pods, func(p *corev1.Pod) bool { return len(p.Status.PodIPs) > 0 })
+	for _, namespace := range state.Namespaces {
+		if err := b.deletePods(ctx, state, namespace.Name, anew); err != nil {
+			return err
+		}
+	}
+	for _, pod := range state.Pods {
+		if err := b.applyPod(ctx, state, pod); err != nil {
+			return fmt.Errorf("pod %s: %w", netpol.PodName(pod), err)
+		}
+	}
+	for i, pod := range state.Pods {
+		running, err := b.waitRunning(ctx, pod)
+		if err != nil {
+			return err
+		}
+		state.Pods[i] = pod.DeepCopy()
+		state.Pods[i].Status = running.Status
+		for _, ip := range running.Status.PodIPs {
+			b.note(b.addresses, netpol.PodName(pod), ip.IP)
+		}
+	}
+	return nil
+}
+
+// deletePods deletes the pods of a namespace that state does not have, or that are
+// to be made anew, and waits until they are gone.
+func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace string, anew bool) error {
+	client := b.client.CoreV1().Pods(namespace)
+	keep := make(map[string]bool)
+	for _, pod := range state.Pods {
+		keep[netpol.PodName(pod)] = !anew || len(pod.Status.PodIPs) > 0
+	}
+	surplus := func(ctx context.Context) ([]corev1.Pod, error) {
+		list, err := client.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("list pods of %s: %w", namespace, err)
+		}
+		return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return keep[netpol.PodName(&p)] }), nil
+	}
+	pods, err := surplus(ctx)
+	if err != nil {
+		return err
+	}
+	for _, pod := range pods {
+		err := client.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete pod %s: %w", netpol.PodName(&pod), err)
+		}
+	}
+	return b.wait(ctx, "pods of "+namespace+" to be gone", func(ctx context.Context) (bool, error) {
+		left, err := surplus(ctx)
+		return len(left) == 0, err
+	})
+}
+
+// applyPod creates a pod, or changes its labels.
+func (b *Backend) applyPod(ctx context.Context, state *netpol.State, pod *corev1.Pod) error {
+	object, err := b.podObject(state, pod)
+	if err != nil {
+		return err
+	}
+	client := b.client.CoreV1().Pods(pod.Namespace)
+	is, err := client.Get(ctx, pod.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = client.Create(ctx, object, metav1.CreateOptions{})
+	case err == nil && !maps.Equal(is.Labels, object.Labels):
+		is.Labels = object.Labels
+		_, err = client.Update(ctx, is, metav1.UpdateOptions{})
+	}
+	return err
+}
+
+// podObject returns a pod that answers on the ports of state, a container each,
+// under the names that the state's pod declares.
+func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, error) {
+	number, err := strconv.Atoi(strings.TrimPrefix(pod.Spec.NodeName, "node-"))
+	if err != nil || number < 1 || number > len(b.nodes) {
+		return nil, fmt.Errorf("there is no node %q", pod.Spec.NodeName)
+	}
+	object := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: maps.Clone(pod.Labels)},
+		Spec: corev1.PodSpec{
+			NodeName:                      b.nodes[number-1],
+			TerminationGracePeriodSeconds: new(int64(0)),
+		},
+	}
+	if object.Labels == nil {
+		object.Labels = make(map[string]string)
+	}
+	object.Labels[podLabel] = pod.Name
+	for _, port := range state.Ports {
+		for _, protocol := range b.Supports().Protocols {
+			object.Spec.Containers = append(object.Spec.Containers, b.container(pod, protocol, port))
+		}
+	}
+	return object, nil
+}
+
+// container returns a server of one port.
+func (b *Backend) container(pod *corev1.Pod, protocol corev1.Protocol, port int32) corev1.Container {
+	lower := strings.ToLower(string(protocol))
+	return corev1.Container{
+		Name:            fmt.Sprintf("%s-%d", lower, port),
+		Image:           b.cfg.Image,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{"/agnhost", "serve-hostname", "--http=false", "--" + lower, fmt.Sprintf("--port=%d", port)},
+		Ports:           []corev1.ContainerPort{{Name: declaredName(pod, protocol, port), ContainerPort: port, Protocol: protocol}},
+	}
+}
+
+// declaredName returns the name under which a pod declares a port, if any.
+func declaredName(pod *corev1.Pod, protocol corev1.Protocol, port int32) string {
+	for _, container := range pod.Spec.Containers {
+		for _, declared := range container.Ports {
+			if declared.ContainerPort == port && (declared.Protocol == protocol || declared.Protocol == "" && protocol == corev1.ProtocolTCP) {
+				return declared.Name
+			}
+		}
+	}
+	return ""
+}
+
+// waitRunning waits until a pod runs and has an address.
+func (b *Backend) waitRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	var is *corev1.Pod
+	err := b.wait(ctx, "pod "+netpol.PodName(pod)+" to run", func(ctx context.Context) (_ bool, err error) {
+		is, err = b.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		return err == nil && is.Status.Phase == corev1.PodRunning && len(is.Status.PodIPs) > 0, err
+	})
+	return is, err
+}
+
+// applyServices makes a Service in front of each pod and notes its addresses.
+func (b *Backend) applyServices(ctx context.Context, state *netpol.State) error {
+	for _, pod := range state.Pods {
+		client := b.client.CoreV1().Services(pod.Namespace)
+		service, err := client.Get(ctx, pod.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			service, err = client.Create(ctx, b.serviceObject(state, pod), metav1.CreateOptions{})
+		}
+		if err != nil {
+			return fmt.Errorf("service %s: %w", netpol.PodName(pod), err)
+		}
+		b.note(b.services, netpol.PodName(pod), service.Spec.ClusterIPs...)
+	}
+	return nil
+}
+
+func (b *Backend) serviceObject(state *netpol.State, pod *corev1.Pod) *corev1.Service {
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		Spec: corev1.ServiceSpec{
+			Selector:       map[string]string{podLabel: pod.Name},
+			IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
+		},
+	}
+	for _, port := range state.Ports {
+		for _, protocol := range b.Supports().Protocols {
+			service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
+				Name: fmt.Sprintf("%s-%d", strings.ToLower(string(protocol)), port), Port: port, Protocol: protocol,
+			})
+		}
+	}
+	return service
+}
