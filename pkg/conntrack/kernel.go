@@ -14,7 +14,7 @@ import (
 
 // Messages of linux/netfilter/nfnetlink_conntrack.h.
 const (
-	msgNew = unix.NFNL_SUBSYS_CTNETLINK<<8 | 0
+	msgNew = unix.NFNL_SUBSYS_CTNETLINK << 8 // IPCTNL_MSG_CT_NEW is 0
 	msgGet = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
 )
 
