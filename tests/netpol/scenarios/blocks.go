@@ -9,8 +9,14 @@ import (
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// outside has a machine that is no part of the cluster.
-var outside = Model{Hosts: []Host{Outside()}}
+// Models with machines that are no part of the cluster.
+var (
+	outside    = Model{Hosts: []Host{Outside()}}
+	twoOutside = Model{Hosts: []Host{Outside(), {
+		Name: "outside/guest", Node: "node-2",
+		Addrs: []netip.Addr{netip.MustParseAddr("203.0.113.200"), netip.MustParseAddr("2001:db8:1::200")},
+	}}, Pods: []string{"a", "b"}}
+)
 
 // blocks are about addresses.
 var blocks = []Scenario{
@@ -168,6 +174,14 @@ var blocks = []Scenario{
 	with(outside, holds("egress to the world except one network", np("NP-18"),
 		policies(NewPolicy("x", "world", Egress(To(Namespaces(""), Block("0.0.0.0/0").Except("203.0.113.0/28", "198.51.100.0/24"), Block("::/0").Except("2001:db8::/64"))))),
 		func(r *Reachability) { r.ExpectPeer("x/*", "outside/client", false) })),
+
+	with(twoOutside, holds("of two machines outside, one is excepted", np("NP-17", "NP-18"),
+		policies(NewPolicy("x", "not-guest", Ingress(
+			From(Block("203.0.113.0/24").Except("203.0.113.128/25"), Block("2001:db8::/32").Except("2001:db8:1::/48"))))),
+		func(r *Reachability) {
+			r.ExpectAllIngress("x/*", false)
+			r.ExpectPeer("outside/client", "x/*", true)
+		})),
 
 	with(outside, holds("a named port of what is no pod does not match", np("NP-27"),
 		policies(NewPolicy("x", "named", Egress(At(Named("TCP", "tcp-80"))))),
