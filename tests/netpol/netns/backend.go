@@ -55,7 +55,9 @@ func New(ctx context.Context, args ...string) (_ *Backend, err error) {
 	if b.lab, err = lab.New(ctx, lab.Config{Nodes: nodes}); err != nil {
 		return nil, err
 	}
-	b.network = newNetwork(b.lab)
+	if b.network, err = newNetwork(b.lab); err != nil {
+		return nil, err
+	}
 	return b, b.startAgents(ctx, binary, args)
 }
 

@@ -16,7 +16,7 @@ import (
 // network is what is up of a state.
 type network struct {
 	lab  *lab.Lab
-	port int // the first source port of the last probe
+	port int // the first source port of the next probe
 
 	mu       sync.RWMutex // apply changes hosts while probe reads them
 	hosts    map[string]*host
@@ -34,12 +34,15 @@ type host struct {
 	inits   *inits
 }
 
-func newNetwork(l *lab.Lab) *network {
+func newNetwork(l *lab.Lab) (*network, error) {
 	n := &network{lab: l, hosts: make(map[string]*host), nodes: make(map[*lab.Host]*host), outside: make(map[string]*host)}
 	for _, node := range l.Nodes {
 		n.nodes[node.Host] = &host{Host: node.Host, node: node.Name}
+		if err := node.Set("netfilter/nf_conntrack_udp_timeout", udpTimeout); err != nil {
+			return nil, fmt.Errorf("on %s: %w", node.Name, err)
+		}
 	}
-	return n
+	return n, nil
 }
 
 // apply removes what state does not have and brings up what it has.

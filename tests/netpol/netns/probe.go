@@ -23,34 +23,45 @@ var outcomes = map[lab.Outcome]netpol.Outcome{
 	lab.Connected: netpol.Connected,
 }
 
-// Source ports of clients. Each call of probe takes the next portsPerProbe of them,
-// so that no attempt is taken for one more packet of a connection that was accepted
-// earlier: the kernel remembers a UDP flow for 30 s.
+// Source ports of clients. Each call of probe takes the next ones, so that no
+// attempt is taken for one more packet of a UDP flow that was accepted earlier,
+// which the nodes remember for a while.
 const (
-	firstPort     = 10000
-	lastPort      = 60999
-	portsPerProbe = 500
+	firstPort = 10000
+	lastPort  = 60999
+	minPorts  = 128 // of one call
 )
 
-// nextPorts moves all hosts to the next source ports.
-func (n *network) nextPorts() error {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	n.port += portsPerProbe
-	if n.port < firstPort || n.port+portsPerProbe > lastPort {
+// udpTimeout is how long nodes remember a UDP flow, in seconds. It is shorter than
+// the kernel's 30, so that source ports do not come round before.
+const udpTimeout = "10"
+
+// nextPorts gives all hosts the next source ports, twice as many as they need.
+func (n *network) nextPorts(connections []netpol.Connection) error {
+	needed := make(map[string]int)
+	ports := minPorts
+	for _, c := range connections {
+		needed[c.From]++
+		ports = max(ports, 2*needed[c.From])
+	}
+	if n.port < firstPort || n.port+ports > lastPort {
 		n.port = firstPort
 	}
+	ports = min(ports, lastPort-firstPort)
+	n.mu.RLock()
+	defer n.mu.RUnlock()
 	for name, h := range n.hosts {
-		if err := h.Set("ipv4/ip_local_port_range", fmt.Sprintf("%d %d", n.port, n.port+portsPerProbe-1)); err != nil {
+		if err := h.Set("ipv4/ip_local_port_range", fmt.Sprintf("%d %d", n.port, n.port+ports-1)); err != nil {
 			return fmt.Errorf("source ports of %s: %w", name, err)
 		}
 	}
+	n.port += ports
 	return nil
 }
 
 // probe makes an attempt for each connection.
 func (n *network) probe(ctx context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
-	if err := n.nextPorts(); err != nil {
+	if err := n.nextPorts(connections); err != nil {
 		return nil, err
 	}
 	results := make([]netpol.Outcome, len(connections))

@@ -1,6 +1,8 @@
 package scenarios_test
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
@@ -23,6 +25,20 @@ func TestNamesAreUnique(t *testing.T) {
 			t.Errorf("%q: twice, or without name, steps or statements", scenario.Name)
 		}
 		seen[scenario.Name] = true
+	}
+}
+
+func TestStatementsAreThoseOfTheDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/semantics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, scenario := range scenarios.All() {
+		for _, statement := range scenario.Statements {
+			if !strings.Contains(string(text), "\n| "+statement+" |") {
+				t.Errorf("%s: docs/semantics.md has no %s", scenario.Name, statement)
+			}
+		}
 	}
 }
 
