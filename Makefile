@@ -17,16 +17,16 @@ export NETNS_REQUIRED ?= 1
 endif
 
 # Packages whose tests need a machine of their own for a while.
-ALONE = ./tests/lab ./tests/netns ./tests/netpol/netns ./tests/demo
+ALONE = ./tests/lab ./tests/netns ./tests/netpol/suite ./tests/demo
 
 # Packages whose tests ask the kernel.
 KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit test-netns test-vm race lint fuzz bench image clean tools
+.PHONY: help build demo test test-unit test-scenarios test-packets test-netns test-mutants test-vm race lint fuzz bench image clean tools
 
 help: ## this list
-	@sed -nE 's/^([a-z-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 build: ## build the agent into bin/
 	$(GO) build -o bin/ ./cmd/...
@@ -36,13 +36,23 @@ demo: tools build ## show the agent at work on this machine, as root: no cluster
 	@$(GIVE_BACK)
 	@bin/demo
 
-test: test-unit test-netns ## all tests, as root: the rest skips what needs network namespaces
+test: test-unit test-scenarios test-packets ## all tests, as root: the rest skips what needs network namespaces
 
 test-unit: tools ## the tests of each package
-	$(GO) test $$($(GO) list ./... | grep -vE '/tests/(lab|netns|netpol/netns|demo)$$')
+	$(GO) test $$($(GO) list ./... | grep -vE '/tests/(lab|netns|netpol/netns|netpol/suite|demo)$$')
 
-test-netns: tools ## real packets through the agent, in network namespaces, as root
+test-scenarios: ## the truth tables of every scenario, in process
+	$(GO) run ./tests/netpol/suite
+
+test-packets: tools ## real packets through the agent and a few scenarios, in network namespaces, as root
 	$(GO) test -p 1 -count 1 $(ALONE)
+	$(GO) test -v -count 1 ./tests/netpol/netns
+
+test-netns: tools test-scenarios test-packets ## the same with every scenario
+	$(GO) run ./tests/netpol/suite -backend netns
+
+test-mutants: ## faults in the evaluator that the scenarios must notice
+	MUTANTS=1 $(GO) test -v -count 1 -timeout 30m -run Mutants ./tests/mutants
 
 test-vm: build ## the kernel's side of it on Debian's kernel in an emulated machine: minutes
 	$(GO) test -c -o bin/ $(KERNEL)
