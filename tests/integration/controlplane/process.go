@@ -1,0 +1,84 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// process is a server that runs until it is stopped, and no longer than we do.
+type process struct {
+	name   string
+	cmd    *exec.Cmd
+	log    string        // file
+	exited chan struct{} // closed when it has ended
+}
+
+// start runs a program in folder. Its output goes to a file there.
+func start(folder, name, binary string, args ...string) (*process, error) {
+	p := &process{name: name, log: filepath.Join(folder, name+".log"), exited: make(chan struct{})}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p.cmd = exec.Command(binary, args...)
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = folder, log, log
+	// A test that is killed, or that times out, stops nothing any more.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		defer close(p.exited)
+		_ = p.cmd.Wait() // it is killed, or its log says why it ended
+	}()
+	return p, nil
+}
+
+// stop kills the process and waits for its end.
+func (p *process) stop() error {
+	select {
+	case <-p.exited:
+		return fmt.Errorf("%s has ended by itself: %s", p.name, p.logs())
+	default:
+	}
+	_ = p.cmd.Process.Kill() // fails only when it has just ended
+	<-p.exited
+	return nil
+}
+
+// waitReady returns when ready does not fail any more.
+func (p *process) waitReady(ctx context.Context, ready func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.exited:
+			return fmt.Errorf("%s has ended: %s", p.name, p.logs())
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w: %s", p.name, err, p.logs())
+		case <-tick.C:
+		}
+	}
+}
+
+// logs returns the last of what the process said.
+func (p *process) logs() string {
+	const enough = 4096 // bytes
+	content, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(content[max(0, len(content)-enough):])
+}

@@ -1,0 +1,126 @@
+package integration
+
+import (
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
+	"sigs.k8s.io/kube-network-policies/tests/integration/link"
+)
+
+const port = 80
+
+// shop is a cluster with a guarded pod, web, which only client may reach.
+type shop struct {
+	*cluster
+	web, client, stranger string // addresses
+}
+
+func newShop(t *testing.T, plane *controlplane.ControlPlane) *shop {
+	t.Helper()
+	c := newCluster(t, plane)
+	s := &shop{cluster: c, web: c.address(1), client: c.address(2), stranger: c.address(102)}
+	c.createPod("web", c.node, s.web)
+	c.createPod("client", c.node, s.client)
+	c.createPod("stranger", c.otherNode, s.stranger)
+	c.createPolicy("guard", "web", fromApp("client"))
+	return s
+}
+
+// guarded is what must be true as long as nobody changes the shop.
+func (s *shop) guarded() []claim {
+	return []claim{allowed(s.client, s.web, port), denied(s.stranger, s.web, port), allowed(s.stranger, s.client, port)}
+}
+
+// through returns the admin's way to the server through a link.
+func through(t *testing.T, plane *controlplane.ControlPlane) (*link.Link, *rest.Config) {
+	t.Helper()
+	l, err := link.New(plane.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	config := plane.Admin()
+	config.Host = "https://" + l.Address()
+	return l, config
+}
+
+func TestObjectsReachTheSnapshot(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		c := newCluster(t, plane)
+		v := watch(t, plane.Admin(), c.node)
+		web, client, stranger := c.address(1), c.address(2), c.address(102)
+		c.createPod("web", c.node, web)
+		c.createPod("client", c.node, client)
+		c.createPod("stranger", c.otherNode, stranger)
+		v.eventually(allowed(client, web, port), allowed(stranger, web, port))
+		v.always(allowed(web, stranger, port))
+
+		c.createPolicy("guard", "web", fromApp("client"), fromNamespaces("trusted", "yes"))
+		v.eventually(allowed(client, web, port), denied(stranger, web, port))
+		c.labelPod("stranger", "client")
+		v.eventually(allowed(stranger, web, port))
+		c.labelPod("stranger", "stranger")
+		v.eventually(denied(stranger, web, port))
+		c.labelNamespace(c.namespace, "trusted", "yes")
+		v.eventually(allowed(stranger, web, port))
+		c.labelNamespace(c.namespace, "trusted", "no")
+		v.eventually(denied(stranger, web, port))
+		c.deletePod(t.Context(), "client")
+		v.eventually(denied(client, web, port))
+		c.deletePolicy(t.Context(), "guard")
+		v.eventually(allowed(stranger, web, port))
+	})
+}
+
+// The node's own address ranges tell which unknown addresses are pods too new to
+// be known.
+func TestTheAgentKnowsItsOwnNodeOnly(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		s := newShop(t, plane)
+		var asked requests
+		v := watch(t, asked.note(plane.Admin()), s.node)
+		v.eventually(denied(s.stranger, s.address(9), port), allowed(s.stranger, s.address(109), port))
+		questions := asked.of(func(q request) bool { return q.path == "/api/v1/nodes" })
+		if len(questions) == 0 {
+			t.Error("nobody asked for nodes")
+		}
+		for _, q := range questions {
+			if want := "metadata.name=" + s.node; q.fieldSelector != want {
+				t.Errorf("nodes are asked for with field selector %q, want %q", q.fieldSelector, want)
+			}
+		}
+	})
+}
+
+func TestTheFirstSnapshotIsComplete(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		s := newShop(t, plane)
+		l, config := through(t, plane)
+		l.Down()
+		v := watch(t, config, s.node, s.guarded()...)
+		l.Up()
+		v.eventually(s.guarded()...)
+	})
+}
+
+func TestBrokenWatchesChangeNoVerdict(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		s := newShop(t, plane)
+		l, config := through(t, plane)
+		v := watch(t, config, s.node, s.guarded()...)
+		v.eventually(s.guarded()...)
+		// Twice, not more often: the informers wait longer from time to time.
+		l.Break()
+		s.createPolicy("more", "client", fromApp("stranger"))
+		v.eventually(denied(s.web, s.client, port))
+		l.Break()
+		s.deletePolicy(t.Context(), "more")
+		v.eventually(allowed(s.web, s.client, port))
+	})
+}

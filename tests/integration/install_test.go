@@ -1,0 +1,112 @@
+package integration
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
+)
+
+const (
+	installFile = "../../install.yaml"
+	namespace   = "kube-system" // of all that install.yaml writes
+	agent       = "kube-network-policies"
+)
+
+// install applies install.yaml as its readers are told to.
+func install(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+	newKubectl(t, plane.Admin()).run("apply", "--server-side", "--validate=strict", "-f", installFile)
+}
+
+// account returns the rights of a service account of install.yaml.
+func account(t *testing.T, plane *controlplane.ControlPlane, name string) (*rest.Config, kubernetes.Interface) {
+	t.Helper()
+	config := must[*rest.Config](t)(plane.ServiceAccount(t.Context(), namespace, name))
+	return config, must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(config))
+}
+
+func TestServersAcceptInstallYAML(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		install(t, plane)
+		// Applied again it changes nothing: all of it is there, as written.
+		versions := func() string {
+			return newKubectl(t, plane.Admin()).run("get", "-f", installFile, "-o", "jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.resourceVersion}{\"\\n\"}{end}")
+		}
+		before := versions()
+		install(t, plane)
+		if after := versions(); after != before {
+			t.Errorf("applied again, objects changed\nfrom\n%s\nto\n%s", before, after)
+		}
+	})
+}
+
+func TestTheAgentsAccountSuffices(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		install(t, plane)
+		s := newShop(t, plane)
+		config, _ := account(t, plane, agent)
+		v := watch(t, config, s.node, s.guarded()...)
+		v.eventually(s.guarded()...)
+		s.createPolicy("more", "client", fromApp("stranger"))
+		v.eventually(denied(s.web, s.client, port))
+	})
+}
+
+func TestTheAgentsAccountReadsAndNoMore(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		install(t, plane)
+		s := newShop(t, plane)
+		_, client := account(t, plane, agent)
+		want := []string{
+			"get list watch namespaces", "get list watch networkpolicies.networking.k8s.io", "get list watch nodes", "get list watch pods",
+		}
+		if got := rights(t, client); !slices.Equal(got, want) {
+			t.Errorf("rights are %q, want %q", got, want)
+		}
+		_, err := client.NetworkingV1().NetworkPolicies(s.namespace).Patch(t.Context(), "guard", types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"a":"b"}}}`), metav1.PatchOptions{})
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("patch of a policy: got %v, want forbidden", err)
+		}
+	})
+}
+
+// rights returns what a client may do in kube-system to objects, without what
+// everybody may: to ask about oneself.
+func rights(t *testing.T, client kubernetes.Interface) []string {
+	t.Helper()
+	review := must[*authorizationv1.SelfSubjectRulesReview](t)(client.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(),
+		&authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: namespace}}, metav1.CreateOptions{}))
+	if review.Status.Incomplete {
+		t.Errorf("the server tells not all rights: %s", review.Status.EvaluationError)
+	}
+	var all []string
+	for _, rule := range review.Status.ResourceRules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				if strings.HasPrefix(resource, "selfsubject") {
+					continue
+				}
+				right := strings.Join(rule.Verbs, " ") + " " + resource
+				if group != "" {
+					right += "." + group
+				}
+				if len(rule.ResourceNames) > 0 {
+					right += " " + strings.Join(rule.ResourceNames, ",")
+				}
+				all = append(all, right)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

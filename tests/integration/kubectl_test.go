@@ -1,0 +1,65 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
+	"sigs.k8s.io/kube-network-policies/tests/integration/servers"
+)
+
+// kubectl is the program that people use, as somebody.
+type kubectl struct {
+	t      *testing.T
+	binary string
+	home   string // its own, with the kubeconfig
+}
+
+func newKubectl(t *testing.T, as *rest.Config) *kubectl {
+	t.Helper()
+	folder, err := servers.Newest.Build(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &kubectl{t, filepath.Join(folder, "kubectl"), t.TempDir()}
+	if err := controlplane.Kubeconfig(as, filepath.Join(k.home, "kubeconfig")); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// try returns what kubectl prints, or says why it fails.
+func (k *kubectl) try(input string, args ...string) (string, error) {
+	cmd := exec.CommandContext(k.t.Context(), k.binary, args...)
+	cmd.Env = append(os.Environ(), "HOME="+k.home, "KUBECONFIG="+filepath.Join(k.home, "kubeconfig"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stdin = strings.NewReader(input)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	output, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, stderr.String())
+	}
+	return string(output), err
+}
+
+// run is for what must work.
+func (k *kubectl) run(args ...string) string {
+	k.t.Helper()
+	return must[string](k.t)(k.try("", args...))
+}
+
+// apply writes manifests, in which the server may find nothing that it does not
+// know.
+func (k *kubectl) apply(manifests string) {
+	k.t.Helper()
+	must[string](k.t)(k.try(manifests, "apply", "--server-side", "--validate=strict", "-f", "-"))
+}

@@ -1,0 +1,94 @@
+// Package integration asks real API servers. The agent's informers, what
+// install.yaml gives to whom, and the status writer are tested against the
+// newest Kubernetes that can be built and against 1.27, the last one whose
+// NetworkPolicy has a status.
+//
+// The servers are built once and kept, see the package servers. Build them
+// before the tests, which would else time out on a machine that has none:
+//
+//	go run ./servers/build
+//	go test ./...
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
+	"sigs.k8s.io/kube-network-policies/tests/integration/servers"
+)
+
+// server is an API server that all tests share. It is started when the first
+// test asks for it.
+type server struct {
+	name    string
+	release servers.Release
+	args    []string
+
+	once  sync.Once
+	plane *controlplane.ControlPlane
+	err   error
+}
+
+var (
+	newest    = &server{name: "newest", release: servers.Newest}
+	statusOn  = &server{name: "1.27 with NetworkPolicyStatus", release: servers.WithStatus, args: []string{"--feature-gates=NetworkPolicyStatus=true"}}
+	statusOff = &server{name: "1.27", release: servers.WithStatus}
+
+	fleet    = []*server{newest, statusOn, statusOff}
+	releases = []*server{newest, statusOff} // for what does not depend on the gate
+)
+
+func TestMain(m *testing.M) {
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		<-interrupted
+		_ = stop()
+		os.Exit(1)
+	}()
+	code := m.Run()
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// stop ends all servers.
+var stop = sync.OnceValue(func() (err error) {
+	for _, s := range fleet {
+		s.once.Do(func() {}) // from here on it is not started any more
+		if s.plane == nil {
+			continue
+		}
+		if e := s.plane.Stop(); e != nil && err == nil {
+			err = fmt.Errorf("stop %s: %w", s.name, e)
+		}
+	}
+	return err
+})
+
+// start returns the server's control plane.
+func (s *server) start(t *testing.T) *controlplane.ControlPlane {
+	t.Helper()
+	s.once.Do(func() {
+		s.plane, s.err = controlplane.Start(context.Background(), controlplane.Config{Release: s.release, Args: s.args, Log: os.Stderr})
+	})
+	if s.err != nil {
+		t.Fatalf("start %s: %v", s.name, s.err)
+	}
+	return s.plane
+}
+
+// on runs a test on each of some servers.
+func on(t *testing.T, some []*server, test func(*testing.T, *controlplane.ControlPlane)) {
+	for _, s := range some {
+		t.Run(s.name, func(t *testing.T) { test(t, s.start(t)) })
+	}
+}

@@ -1,0 +1,79 @@
+package integration
+
+import (
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
+)
+
+// A connection that says nothing any more looks healthy to TCP for hours.
+func TestSilentConnectionsAreNoticed(t *testing.T) {
+	// How client-go is told to look for them more often than every 30 seconds.
+	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "1")
+	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "1")
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		s := newShop(t, plane)
+		l, config := through(t, plane)
+		v := watch(t, config, s.node, s.guarded()...)
+		v.eventually(s.guarded()...)
+		l.Silence()
+		s.createPolicy("more", "client", fromApp("stranger"))
+		v.eventually(denied(s.web, s.client, port))
+	})
+}
+
+func TestAnAPIServerRestartChangesNoVerdict(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		s := newShop(t, plane)
+		v := watch(t, plane.Admin(), s.node, s.guarded()...)
+		v.eventually(s.guarded()...)
+		restart(t, plane, func() { v.always() })
+		s.createPolicy("more", "client", fromApp("stranger"))
+		v.eventually(denied(s.web, s.client, port))
+	})
+}
+
+// restart ends the API server, and starts it after something was done without.
+func restart(t *testing.T, plane *controlplane.ControlPlane, without func()) {
+	t.Helper()
+	if err := plane.StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	without()
+	if err := plane.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An agent that was cut off asks for what has changed since. The server does not
+// know any more, and the agent must read everything again: what has gone
+// meanwhile must go, though nobody tells of it.
+func TestChangesThatTheServerHasForgottenAreFound(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		s := newShop(t, plane)
+		l, config := through(t, plane)
+		var asked requests
+		v := watch(t, asked.note(config), s.node, allowed(s.client, s.web, port))
+		v.eventually(s.guarded()...)
+		s.createPolicy("more", "client", fromApp("stranger"))
+		v.eventually(denied(s.web, s.client, port))
+		lists := func() int { return len(asked.of(func(q request) bool { return q.whole })) }
+		before := lists()
+
+		l.Down()
+		s.deletePolicy(t.Context(), "more")
+		s.deletePod(t.Context(), "stranger")
+		s.createPod("client-2", s.otherNode, s.stranger) // the address is used again
+		s.labelPod("client-2", "client")
+		if err := plane.Compact(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		restart(t, plane, func() {}) // without, its cache would know
+		l.Up()
+
+		v.eventually(allowed(s.web, s.client, port), allowed(s.stranger, s.web, port), allowed(s.client, s.web, port))
+		if lists() == before {
+			t.Error("the watches went on, nothing was forgotten")
+		}
+	})
+}

@@ -1,0 +1,192 @@
+// Package servers builds the programs that the tests talk to, kube-apiserver,
+// etcd and kubectl, out of their Go modules. Each folder beside this file is a
+// module of its own that pins one release and, with its go.sum, every byte of
+// it. What is built is kept in the user's cache, so that only the first run on
+// a machine waits for it.
+//
+// The package knows how to build, and nothing of how the programs are run.
+package servers
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Release is a set of programs that are built out of one version of one module.
+type Release struct {
+	folder   string            // the module beside this file
+	name     string            // as people say it, without the version
+	module   string            // whose version the release has
+	programs map[string]string // file name to package
+	// stamped are packages whose variables tell the version. Without them a
+	// server calls itself v0.0.0 and clients do not know what it can do.
+	stamped []string
+}
+
+// The releases that the tests use.
+var (
+	// Newest is the newest Kubernetes that can be built.
+	Newest = Release{
+		folder: "v1.36",
+		name:   "kubernetes",
+		module: "k8s.io/kubernetes",
+		programs: map[string]string{
+			"kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+			"kubectl":        "k8s.io/kubernetes/cmd/kubectl",
+		},
+		stamped: []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"},
+	}
+	// WithStatus is the last Kubernetes whose NetworkPolicy has a status, behind
+	// the feature gate NetworkPolicyStatus.
+	WithStatus = Release{
+		folder:   "v1.27",
+		name:     "kubernetes",
+		module:   "k8s.io/kubernetes",
+		programs: map[string]string{"kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver"},
+		stamped:  []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"},
+	}
+	// Etcd is the store of both.
+	Etcd = Release{
+		folder:   "etcd",
+		name:     "etcd",
+		module:   "go.etcd.io/etcd/server/v3",
+		programs: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"},
+	}
+	// All are the releases that a complete run needs.
+	All = []Release{Etcd, Newest, WithStatus}
+)
+
+// Build returns the folder that holds the programs of r, and builds those that
+// are missing, which takes minutes and the network. What it does is told to log.
+// Several processes may call it at once: one builds, the others wait.
+func (r Release) Build(ctx context.Context, log io.Writer) (folder string, err error) {
+	source, err := r.source(ctx)
+	if err != nil {
+		return "", err
+	}
+	if folder, err = r.cache(ctx, source); err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", fmt.Errorf("folder of %s: %w", r.folder, err)
+	}
+	lock, err := os.Create(filepath.Join(folder, "lock"))
+	if err != nil {
+		return "", fmt.Errorf("lock of %s: %w", folder, err)
+	}
+	defer lock.Close() // which unlocks
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	missing, err := r.missing(folder)
+	if err != nil || len(missing) == 0 {
+		return folder, err
+	}
+	start := time.Now()
+	fmt.Fprintf(log, "building %s into %s\n", strings.Join(missing, ", "), folder)
+	for _, name := range missing {
+		if err := r.build(ctx, source, filepath.Join(folder, name), r.programs[name], log); err != nil {
+			return "", fmt.Errorf("build %s of %s: %w", name, r.folder, err)
+		}
+	}
+	fmt.Fprintf(log, "built %s in %s\n", strings.Join(missing, ", "), time.Since(start).Round(time.Second))
+	return folder, nil
+}
+
+// source returns the folder of the module that pins r.
+func (r Release) source(ctx context.Context) (string, error) {
+	here, err := output(ctx, "", "go", "list", "-f", "{{.Dir}}", "sigs.k8s.io/kube-network-policies/tests/integration/servers")
+	return filepath.Join(here, r.folder), err
+}
+
+// cache returns where the programs of r are kept. The name tells the version,
+// and what it was pinned to.
+func (r Release) cache(ctx context.Context, source string) (string, error) {
+	user, err := os.UserCacheDir() // which heeds XDG_CACHE_HOME
+	if err != nil {
+		return "", err
+	}
+	version, err := r.version(ctx, source)
+	if err != nil {
+		return "", err
+	}
+	pins := sha256.New()
+	for _, name := range []string{"go.mod", "go.sum"} {
+		content, err := os.ReadFile(filepath.Join(source, name))
+		if err != nil {
+			return "", err
+		}
+		pins.Write(content)
+	}
+	name := fmt.Sprintf("%s-%s-%x", r.name, version, pins.Sum(nil)[:4])
+	return filepath.Join(user, "kube-network-policies", "servers", name), nil
+}
+
+func (r Release) version(ctx context.Context, source string) (string, error) {
+	return output(ctx, source, "go", "list", "-m", "-f", "{{.Version}}", r.module)
+}
+
+func (r Release) missing(folder string) ([]string, error) {
+	var missing []string
+	for _, name := range slices.Sorted(maps.Keys(r.programs)) {
+		switch _, err := os.Stat(filepath.Join(folder, name)); {
+		case errors.Is(err, fs.ErrNotExist):
+			missing = append(missing, name)
+		case err != nil:
+			return nil, err
+		}
+	}
+	return missing, nil
+}
+
+// build puts a program in place in one step, so that one that is there is whole.
+func (r Release) build(ctx context.Context, source, file, program string, log io.Writer) error {
+	version, err := r.version(ctx, source)
+	if err != nil {
+		return err
+	}
+	flags := []string{"-s", "-w"}
+	numbers := strings.Split(version, ".")
+	for _, p := range r.stamped {
+		flags = append(flags,
+			"-X", p+".gitVersion="+version,
+			"-X", p+".gitMajor="+strings.TrimPrefix(numbers[0], "v"),
+			"-X", p+".gitMinor="+numbers[1])
+	}
+	cmd := command(ctx, source, "go", "build", "-trimpath", "-ldflags", strings.Join(flags, " "), "-o", file+".new", program)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Run(); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+// output returns what a program says, without the line's end.
+func output(ctx context.Context, folder, name string, args ...string) (string, error) {
+	said, err := command(ctx, folder, name, args...).Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(said)), nil
+}
+
+// command runs a program that ends with ctx and with this process.
+func command(ctx context.Context, folder, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = folder
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	return cmd
+}

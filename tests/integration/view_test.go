@@ -1,0 +1,194 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2/ktesting"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
+)
+
+// patience bounds every wait for something that must happen. An informer's
+// retries back off to half a minute.
+const patience = 90 * time.Second
+
+// claim is what the verdict on a TCP packet must be.
+type claim struct {
+	src, dst string
+	port     uint16
+	want     policy.Verdict
+}
+
+func allowed(src, dst string, port uint16) claim { return claim{src, dst, port, policy.Allow} }
+func denied(src, dst string, port uint16) claim  { return claim{src, dst, port, policy.Deny} }
+
+// check tells how a snapshot breaks the claims; "" if it does not.
+func check(s *policy.Snapshot, claims []claim) string {
+	var wrong []string
+	for _, c := range claims {
+		got := s.Evaluate(packet.Packet{
+			Src:   netip.AddrPortFrom(netip.MustParseAddr(c.src), 40000),
+			Dst:   netip.AddrPortFrom(netip.MustParseAddr(c.dst), c.port),
+			Proto: packet.TCP,
+		})
+		if got.Verdict != c.want {
+			wrong = append(wrong, fmt.Sprintf("%s -> %s:%d: got %v, want %v", c.src, c.dst, c.port, got, c.want))
+		}
+	}
+	return strings.Join(wrong, "; ")
+}
+
+// view is the agent's view of a cluster: its informers and what they lead to.
+type view struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	last    *policy.Snapshot
+	changed chan struct{} // closed with the next snapshot
+	claims  []claim       // that hold in every snapshot
+	count   int
+}
+
+// watch starts the informers as the agent does, and stops them with the test.
+// Every snapshot must fulfil the claims, the first one too.
+func watch(t *testing.T, config *rest.Config, node string, claims ...claim) *view {
+	t.Helper()
+	v := &view{t: t, changed: make(chan struct{}), claims: claims}
+	config = rest.CopyConfig(config)
+	config.ContentType = runtime.ContentTypeProtobuf
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := policycache.New(policycache.NewAPIServer(client), policycache.Config{
+		NodeName:   node,
+		Features:   compile.AllFeatures(),
+		Registerer: prometheus.NewRegistry(),
+	}, v.publish)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("informers ended: %v", err)
+		}
+	})
+	return v
+}
+
+func (v *view) publish(_ context.Context, s *policy.Snapshot, _ time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.last = s
+	v.count++
+	if wrong := check(s, v.claims); wrong != "" {
+		v.t.Errorf("snapshot %d: %s", v.count, wrong)
+	}
+	close(v.changed)
+	v.changed = make(chan struct{})
+}
+
+// eventually waits until the claims hold.
+func (v *view) eventually(claims ...claim) {
+	v.t.Helper()
+	limit := time.After(patience)
+	wrong := "no snapshot yet"
+	for {
+		v.mu.Lock()
+		last, changed := v.last, v.changed
+		v.mu.Unlock()
+		if last != nil {
+			if wrong = check(last, claims); wrong == "" {
+				return
+			}
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			v.t.Fatalf("after %s: %s", patience, wrong)
+		}
+	}
+}
+
+// always makes the claims hold in every snapshot from now on, the last one
+// included.
+func (v *view) always(claims ...claim) {
+	v.t.Helper()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if wrong := check(v.last, claims); wrong != "" {
+		v.t.Errorf("last snapshot: %s", wrong)
+	}
+	v.claims = append(v.claims, claims...)
+}
+
+// requests notes what a client asks for.
+type requests struct {
+	mu  sync.Mutex
+	all []request
+}
+
+type request struct {
+	method, path string
+	// fieldSelector is that of a list or watch.
+	fieldSelector string
+	// whole tells a request for all objects, as a list or at a watch's start.
+	whole bool
+}
+
+// note makes config tell r of its requests.
+func (r *requests) note(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(q *http.Request) (*http.Response, error) {
+			query := q.URL.Query()
+			watch := query.Get("watch") != ""
+			r.mu.Lock()
+			r.all = append(r.all, request{
+				method:        q.Method,
+				path:          q.URL.Path,
+				fieldSelector: query.Get("fieldSelector"),
+				whole:         !watch || query.Get("sendInitialEvents") != "",
+			})
+			r.mu.Unlock()
+			return next.RoundTrip(q)
+		})
+	})
+	return config
+}
+
+// of returns the noted requests that are like that.
+func (r *requests) of(like func(request) bool) []request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var some []request
+	for _, q := range r.all {
+		if like(q) {
+			some = append(some, q)
+		}
+	}
+	return some
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
