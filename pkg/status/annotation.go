@@ -32,16 +32,16 @@ func NewAnnotationSink(client dynamic.Interface, resource schema.GroupVersionRes
 
 func (a *annotation) Name() string { return AnnotationSink }
 
+// Read takes an annotation that holds anything else for none: it is written anew.
 func (a *annotation) Read(o *unstructured.Unstructured) []metav1.Condition {
 	var conditions []metav1.Condition
 	if err := json.Unmarshal([]byte(o.GetAnnotations()[Annotation]), &conditions); err != nil {
-		return nil // missing, or somebody else has written there: it is written anew
+		return nil // missing, or somebody else has written there
 	}
 	for i := range conditions {
-		for _, kind := range []string{Accepted, PartialFailure, Failure} {
-			if conditions[i].Type == typeName(a.prefix, kind) {
-				conditions[i].Type = kind
-			}
+		var ours bool
+		if conditions[i], ours = withoutPrefix(a.prefix, conditions[i]); !ours {
+			return nil
 		}
 	}
 	return conditions

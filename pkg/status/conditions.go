@@ -179,6 +179,18 @@ func withPrefix(prefix string, conditions []metav1.Condition) []metav1.Condition
 	return conditions
 }
 
+// withoutPrefix undoes withPrefix for one condition. It reports whether the
+// condition is one of ours.
+func withoutPrefix(prefix string, c metav1.Condition) (metav1.Condition, bool) {
+	for _, kind := range []string{Accepted, PartialFailure, Failure} {
+		if c.Type == typeName(prefix, kind) {
+			c.Type = kind
+			return c, true
+		}
+	}
+	return c, false
+}
+
 func typeName(prefix, kind string) string {
 	if prefix == "" {
 		return kind

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
 )
 
 const (
@@ -17,6 +19,42 @@ const (
 	retryPeriod   = 2 * time.Second
 )
 
+// tellingLock logs why the Lease cannot be had, now and then.
+type tellingLock struct {
+	w      *Writer
+	logger klog.Logger
+	resourcelock.Interface
+}
+
+// Get implements resourcelock.Interface.
+func (l tellingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.Interface.Get(ctx)
+	l.tell(ctx, err)
+	return record, raw, err
+}
+
+// Create implements resourcelock.Interface.
+func (l tellingLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	err := l.Interface.Create(ctx, r)
+	l.tell(ctx, err)
+	return err
+}
+
+// Update implements resourcelock.Interface.
+func (l tellingLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	err := l.Interface.Update(ctx, r)
+	l.tell(ctx, err)
+	return err
+}
+
+// tell keeps silent about what belongs to an election: there is no Lease yet, or
+// another one was faster.
+func (l tellingLock) tell(ctx context.Context, err error) {
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+		l.w.tellError(klog.NewContext(ctx, l.logger), err, "Lease cannot be used, will retry", "lease", l.Describe())
+	}
+}
+
 // lead waits for the Lease and calls work with a context that ends with the
 // leadership or with ctx. The Lease is given up only after work has returned, so
 // that there are never two writers.
@@ -24,13 +62,14 @@ func (w *Writer) lead(ctx context.Context, work func(context.Context)) error {
 	electing, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 	started := make(chan context.Context, 1)
+	logger := klog.FromContext(ctx)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name: LeaseName,
-		Lock: &resourcelock.LeaseLock{
+		Lock: tellingLock{w, logger, &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: w.cfg.LeaseNamespace, Name: LeaseName},
 			Client:     w.cfg.Client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: w.cfg.Identity},
-		},
+		}},
 		LeaseDuration:   leaseDuration,
 		RenewDeadline:   renewDeadline,
 		RetryPeriod:     retryPeriod,
@@ -46,12 +85,13 @@ func (w *Writer) lead(ctx context.Context, work func(context.Context)) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		elector.Run(electing)
+		elector.Run(klog.NewContext(electing, klog.Logger{})) // it would log each attempt
 	}()
+	logger.Info("Waiting for the lease", "lease", klog.KRef(w.cfg.LeaseNamespace, LeaseName), "identity", w.cfg.Identity)
 	select {
 	case <-ctx.Done():
 	case leading := <-started:
-		working, stop := context.WithCancel(leading)
+		working, stop := context.WithCancel(klog.NewContext(leading, logger))
 		detach := context.AfterFunc(ctx, stop)
 		work(working)
 		detach()

@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 type sinks struct {
 	kind    Kind
 	metrics *metrics
+	turn    chan struct{} // holds one for who picks: others wait for its probe
 
 	mu    sync.Mutex
 	state map[string]*sinkState // by name
@@ -29,7 +31,7 @@ type sinkState struct {
 }
 
 func newSinks(k Kind, m *metrics) *sinks {
-	s := &sinks{kind: k, metrics: m, state: map[string]*sinkState{}}
+	s := &sinks{kind: k, metrics: m, turn: make(chan struct{}, 1), state: map[string]*sinkState{}}
 	for _, sink := range k.Sinks {
 		s.state[sink.Name()] = &sinkState{}
 	}
@@ -40,10 +42,14 @@ func newSinks(k Kind, m *metrics) *sinks {
 // tried yet, or not for a while, is probed with o. An error means that it could
 // not be told.
 func (s *sinks) pick(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) (Sink, error) {
-	s.mu.Lock() // one probe at a time: the others wait for its answer
-	defer s.mu.Unlock()
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	for _, sink := range s.kind.Sinks {
-		state := s.state[sink.Name()]
+		state := s.look(sink)
 		switch {
 		case state.open:
 			return sink, nil
@@ -53,17 +59,22 @@ func (s *sinks) pick(ctx context.Context, o *unstructured.Unstructured, conditio
 		err := s.probe(ctx, sink, o, conditions)
 		switch resultOf(err) {
 		case success:
-			*state = sinkState{open: true}
-			s.metrics.usable.WithLabelValues(s.kind.Name, sink.Name()).Set(1)
-			klog.FromContext(ctx).Info("Conditions can be stored", "kind", s.kind.Name, "sink", sink.Name())
+			s.open(ctx, sink)
 			return sink, nil
 		case unserved, forbidden:
-			s.closeLocked(ctx, sink, err)
+			s.close(ctx, sink, err)
 		default:
-			return nil, err
+			return nil, fmt.Errorf("probe the %s with %s %s/%s: %w", sink.Name(), s.kind.Name, o.GetNamespace(), o.GetName(), err)
 		}
 	}
 	return nil, nil
+}
+
+// look returns what is known of a sink.
+func (s *sinks) look(sink Sink) sinkState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *s.state[sink.Name()]
 }
 
 func (s *sinks) probe(ctx context.Context, sink Sink, o *unstructured.Unstructured, conditions []metav1.Condition) error {
@@ -72,33 +83,27 @@ func (s *sinks) probe(ctx context.Context, sink Sink, o *unstructured.Unstructur
 	return sink.Probe(ctx, o, conditions)
 }
 
+func (s *sinks) open(ctx context.Context, sink Sink) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*s.state[sink.Name()] = sinkState{open: true}
+	s.metrics.usable.WithLabelValues(s.kind.Name, sink.Name()).Set(1)
+	klog.FromContext(ctx).Info("Conditions can be stored", "kind", s.kind.Name, "sink", sink.Name())
+}
+
 // close gives up a sink for a while. Only the first time in a row is logged.
 func (s *sinks) close(ctx context.Context, sink Sink, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closeLocked(ctx, sink, err)
-}
-
-func (s *sinks) closeLocked(ctx context.Context, sink Sink, err error) {
 	state := s.state[sink.Name()]
-	state.open, state.forbidden = false, resultOf(err) == forbidden
-	state.till = time.Now().Add(reprobe)
+	told := state.told
+	*state = sinkState{till: time.Now().Add(reprobe), told: true, forbidden: resultOf(err) == forbidden}
 	s.metrics.usable.WithLabelValues(s.kind.Name, sink.Name()).Set(0)
-	if state.told {
-		return
-	}
-	state.told = true
-	logger := klog.FromContext(ctx)
-	if errors.Is(err, ErrUnserved) {
+	switch logger := klog.FromContext(ctx); {
+	case told:
+	case errors.Is(err, ErrUnserved):
 		logger.Info("Conditions cannot be stored in this way on this server", "kind", s.kind.Name, "sink", sink.Name(), "reason", err.Error(), "retryAfter", reprobe)
-		return
+	default:
+		logger.Error(err, "Conditions cannot be stored in this way", "kind", s.kind.Name, "sink", sink.Name(), "retryAfter", reprobe)
 	}
-	logger.Error(err, "Conditions cannot be stored in this way", "kind", s.kind.Name, "sink", sink.Name(), "retryAfter", reprobe)
-}
-
-// isForbidden tells whether a sink was found closed for lack of rights.
-func (s *sinks) isForbidden(sink Sink) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state[sink.Name()].forbidden
 }

@@ -44,11 +44,8 @@ func (s *subresource) Read(o *unstructured.Unstructured) []metav1.Condition {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &c); err != nil {
 			continue // another one's, or written anew
 		}
-		for _, kind := range []string{Accepted, PartialFailure, Failure} {
-			if c.Type == typeName(s.prefix, kind) {
-				c.Type = kind
-				conditions = append(conditions, c)
-			}
+		if c, ours := withoutPrefix(s.prefix, c); ours {
+			conditions = append(conditions, c)
 		}
 	}
 	return conditions

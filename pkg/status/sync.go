@@ -48,6 +48,8 @@ func (w *kindWriter) sync(ctx context.Context, key types.NamespacedName) error {
 	case p.sink != nil:
 		w.metrics.written(w.item(key))
 		w.teller.settled(key, p.object)
+	case len(w.kind.Sinks) == 0:
+		w.metrics.written(w.item(key)) // nothing is ever written
 	}
 	if p.sink != nil && p.sink.Name() == SubresourceSink {
 		return nil // the status is seen without Events
@@ -76,7 +78,7 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 	}
 	p.same = same(p.sink.Read(o), p.conditions)
 	for _, s := range w.kind.Sinks {
-		if s != p.sink && len(s.Read(o)) > 0 && !w.sinks.isForbidden(s) {
+		if s != p.sink && len(s.Read(o)) > 0 && !w.sinks.look(s).forbidden {
 			p.old = s
 		}
 	}

@@ -1,0 +1,133 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
+)
+
+func events(t *testing.T, s *statustest.Server) []eventsv1.Event {
+	t.Helper()
+	var out []eventsv1.Event
+	for _, u := range s.Events() {
+		var e eventsv1.Event
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &e); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+func TestAnEventNamesPolicyFieldAndReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{})
+		s.Create(netpol(t, "p", `{podSelector: {}, ingress: [{ports: [{port: 1, endPort: 2}]}]}`))
+		start(t, s, setting{identity: strings.Repeat("long", 100)})
+		settle(time.Minute)
+		all := events(t, s)
+		if len(all) != 1 {
+			t.Fatalf("%d events, want 1", len(all))
+		}
+		e := all[0]
+		if e.Type != "Warning" || e.Reason != policy.FeatureNotSupported || e.Action == "" || e.EventTime.IsZero() ||
+			e.Regarding.Kind != "NetworkPolicy" || e.Regarding.Name != "p" || e.Regarding.UID != s.Policy("x", "p").GetUID() ||
+			!strings.HasPrefix(e.Note, "spec.ingress[0].ports[0].endPort: ") || len(e.ReportingInstance) > 128 || e.ReportingController == "" {
+			t.Errorf("got %+v", e)
+		}
+	})
+}
+
+func TestEventsOfOnePolicyAreFewAndShort(t *testing.T) {
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	o.SetName(strings.Repeat("p", 253))
+	var findings []policy.Finding
+	for i := range 100 {
+		findings = append(findings, finding(fmt.Sprintf("spec.ingress[%d]", i), policy.InvalidPort, strings.Repeat("é", 1000)))
+	}
+	all := (&teller{writer: &Writer{}}).events(o, findings)
+	if len(all) != maxEvents {
+		t.Fatalf("%d events, want %d", len(all), maxEvents)
+	}
+	names := map[string]bool{}
+	for _, e := range all {
+		names[e.Name] = true
+		if len(e.Note) > maxNote || len(e.Name) > 253 || e.Namespace != "default" {
+			t.Errorf("note of %d bytes, name of %d, namespace %q", len(e.Note), len(e.Name), e.Namespace)
+		}
+	}
+	if last := all[maxEvents-1].Note; len(names) != maxEvents || !strings.HasSuffix(last, "And 95 more, see the conditions") {
+		t.Errorf("%d names, the last note ends %q", len(names), last[len(last)-60:])
+	}
+}
+
+// The writer is stopped after the conditions and before the Events; Events
+// cannot be sent for a while; nothing is said twice.
+func TestEventsAreSentOnceWhateverHappens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		unavailable := statustest.Conflict(statustest.Request{})
+		unavailable.Code, unavailable.Reason = 500, "InternalError"
+		isEvent := func(r statustest.Request) bool { return r.Resource == "events" }
+		s := statustest.NewServer(statustest.Personality{Refuse: only(isEvent, func(statustest.Request) *metav1.Status { return unavailable })})
+		s.Create(netpol(t, "p", ranges))
+		w := start(t, s, setting{})
+		settle(time.Minute)
+		wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
+		s.Be(statustest.Personality{})
+		settle(10 * time.Minute)
+		if got := len(s.Events()); got != 2 {
+			t.Errorf("%d events after the server could take them, want 2", got)
+		}
+		w.stop()
+		start(t, s, setting{identity: "2"})
+		settle(time.Hour)
+		if got := len(s.Requests(func(r statustest.Request) bool { return isEvent(r) && r.Code == 200 })); got != 2 {
+			t.Errorf("%d events were sent, want 2", got)
+		}
+	})
+}
+
+func TestForbiddenEventsHoldNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{Refuse: only(func(r statustest.Request) bool { return r.Resource == "events" }, statustest.Forbidden)})
+		for i := range 20 {
+			s.Create(netpol(t, fmt.Sprintf("p%d", i), ranges))
+		}
+		w := start(t, s, setting{})
+		settle(time.Minute)
+		w.wantWrites(t, AnnotationSink, success, 20)
+		if got := w.logged("Events cannot be sent"); got < 1 || got > 2 {
+			t.Errorf("%d lines in the log:\n%s", got, w.log())
+		}
+	})
+}
+
+// Without a sink Events are all that authors see.
+func TestWithoutSinksThereAreEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{})
+		s.Create(netpol(t, "p", ranges))
+		s.Create(netpol(t, "q", clean))
+		w := start(t, s, setting{noSinks: true})
+		settle(time.Hour)
+		if got := len(s.Events()); got != 2 {
+			t.Errorf("%d events, want 2", got)
+		}
+		if patches := s.Requests(isPatch); len(patches) != 0 {
+			t.Errorf("policies were written to: %v", patches)
+		}
+		if got := w.metrics.oldest(); got != 0 {
+			t.Errorf("something waits for %v s, and nothing is to be written", got)
+		}
+	})
+}

@@ -1,0 +1,178 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	"sigs.k8s.io/yaml"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
+)
+
+// withoutEndPort is what the writers of these tests support, unless told
+// otherwise.
+var withoutEndPort = compile.Features{SCTP: true}
+
+const (
+	clean = `{podSelector: {}}`
+	// ranges has two problems without the feature EndPort.
+	ranges = `{podSelector: {}, ingress: [{ports: [{port: 30000, endPort: 32767}, {port: 80}, {port: 1, endPort: 2}]}]}`
+	// lost has no subject that can be read.
+	lost = `{podSelector: {matchLabels: {a: "?"}}}`
+)
+
+func netpol(t *testing.T, name, spec string) *networkingv1.NetworkPolicy {
+	t.Helper()
+	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name}}
+	if err := yaml.UnmarshalStrict([]byte(spec), &p.Spec); err != nil {
+		t.Fatalf("policy %s: %v", name, err)
+	}
+	return p
+}
+
+// running is a writer that runs.
+type running struct {
+	*Writer
+	stop func() // and wait for the end
+	log  func() string
+}
+
+type setting struct {
+	features compile.Features
+	prefix   string
+	identity string
+	noEvents bool
+	noSinks  bool
+}
+
+// newWriter returns a writer for s, and where it logs. It runs nothing.
+func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.Logger) {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(s.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dyn, err := dynamic.NewForConfig(s.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if set.features == (compile.Features{}) {
+		set.features = withoutEndPort
+	}
+	sinks := []Sink{
+		NewSubresourceSink(dyn, client.Discovery(), NetworkPolicyResource, set.prefix),
+		NewAnnotationSink(dyn, NetworkPolicyResource, set.prefix),
+	}
+	if set.noSinks {
+		sinks = nil
+	}
+	w, err := New(Config{
+		Client: client, Dynamic: dyn,
+		Kinds: []Kind{NetworkPolicies(func(p *networkingv1.NetworkPolicy) []policy.Finding {
+			return compile.DiagnoseNetworkPolicy(p, set.features)
+		}, sinks...)},
+		QPS: 5, Burst: 20, Events: !set.noEvents,
+		LeaseNamespace: "kube-system", Identity: "writer-" + set.identity, Registerer: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(0)))
+}
+
+// start runs a writer until it is stopped or the test ends.
+func start(t *testing.T, s *statustest.Server, set setting) *running {
+	t.Helper()
+	w, logger := newWriter(t, s, set)
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logger))
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := w.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	r := &running{Writer: w, stop: func() { cancel(); done.Wait() }}
+	r.log = func() string { return logger.GetSink().(ktesting.Underlier).GetBuffer().String() }
+	t.Cleanup(r.stop)
+	return r
+}
+
+// settle lets time pass, until what runs has done what it could.
+func settle(d time.Duration) {
+	time.Sleep(d) // in a bubble: no real time passes
+	synctest.Wait()
+}
+
+// annotated returns the conditions in the annotation of a policy.
+func annotated(s *statustest.Server, name string) []metav1.Condition {
+	return (&annotation{}).Read(s.Policy("x", name))
+}
+
+// inStatus returns our conditions in the status of a policy.
+func inStatus(s *statustest.Server, name string) []metav1.Condition {
+	return (&subresource{}).Read(s.Policy("x", name))
+}
+
+// brief writes conditions as "Accepted PartialFailure/InvalidPort @2": those that
+// are true with their reasons, and the generation.
+func brief(conditions []metav1.Condition) string {
+	if len(conditions) == 0 {
+		return "none"
+	}
+	var parts []string
+	for _, c := range conditions {
+		switch {
+		case c.Status != metav1.ConditionTrue:
+		case c.Reason == PolicyAccepted:
+			parts = append(parts, c.Type)
+		default:
+			parts = append(parts, c.Type+"/"+c.Reason)
+		}
+	}
+	return fmt.Sprintf("%s @%d", strings.Join(parts, " "), conditions[0].ObservedGeneration)
+}
+
+func wantBrief(t *testing.T, got []metav1.Condition, want string) {
+	t.Helper()
+	if brief(got) != want {
+		t.Errorf("conditions are %q, want %q", brief(got), want)
+	}
+	if len(got) != 3 && want != "none" {
+		t.Errorf("%d conditions, want 3: %v", len(got), got)
+	}
+}
+
+func (r *running) wantWrites(t *testing.T, sink string, result result, want float64) {
+	t.Helper()
+	if got := testutil.ToFloat64(r.metrics.writes.WithLabelValues("NetworkPolicy", sink, string(result))); got != want {
+		t.Errorf("%v writes to the %s with result %s, want %v", got, sink, result, want)
+	}
+}
+
+// setSpec gives a policy another spec.
+func setSpec(t *testing.T, s *statustest.Server, name, spec string) {
+	t.Helper()
+	var fields map[string]any
+	if err := yaml.Unmarshal([]byte(spec), &fields); err != nil {
+		t.Fatal(err)
+	}
+	s.Update("x", name, func(u *unstructured.Unstructured) { u.Object["spec"] = fields })
+}
+
+func isPatch(r statustest.Request) bool { return r.Verb == "patch" }

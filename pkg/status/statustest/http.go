@@ -1,0 +1,326 @@
+package statustest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+// kinds are the resources by group version.
+var kinds = map[string]struct{ groupVersion, kind string }{
+	"networkpolicies": {"networking.k8s.io/v1", "NetworkPolicy"},
+	"leases":          {"coordination.k8s.io/v1", "Lease"},
+	"events":          {"events.k8s.io/v1", "Event"},
+}
+
+// RoundTrip implements http.RoundTripper without a connection.
+func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
+	if s.personalityNow().Down {
+		return nil, fmt.Errorf("dial %s: %w", r.Host, syscall.ECONNREFUSED)
+	}
+	if r.Body == nil {
+		r = r.Clone(r.Context())
+		r.Body = http.NoBody // as handlers expect
+	}
+	reader, writer := io.Pipe()
+	w := &response{header: http.Header{}, body: writer, started: make(chan struct{})}
+	go func() {
+		s.ServeHTTP(w, r)
+		w.WriteHeader(http.StatusOK)
+		_ = writer.Close()
+	}()
+	select {
+	case <-w.started:
+	case <-r.Context().Done():
+		_ = reader.Close()
+		return nil, r.Context().Err()
+	}
+	return &http.Response{
+		StatusCode: w.code, Status: strconv.Itoa(w.code), Header: w.header, Body: reader, Request: r,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, ContentLength: -1,
+	}, nil
+}
+
+// response is an http.ResponseWriter into a pipe.
+type response struct {
+	header  http.Header
+	body    *io.PipeWriter
+	code    int
+	started chan struct{}
+}
+
+func (w *response) Header() http.Header { return w.header }
+
+func (w *response) WriteHeader(code int) {
+	if w.code == 0 {
+		w.code = code
+		close(w.started)
+	}
+}
+
+func (w *response) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.body.Write(b)
+}
+
+// Flush implements http.Flusher.
+func (w *response) Flush() {}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p := s.personalityNow()
+	request, ok := parse(r)
+	if !ok {
+		s.discover(w, r)
+		return
+	}
+	if request.Verb == "watch" {
+		s.watch(w, r, request)
+		return
+	}
+	if !pause(r.Context(), p.Delay) {
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	if request.Resource == "networkpolicies/status" && p.Status == Unserved {
+		s.note(request, http.StatusNotFound)
+		http.NotFound(w, r) // the path is not known, so the answer is plain text
+		return
+	}
+	var answer map[string]any
+	var fault *metav1.Status
+	if p.Refuse != nil {
+		fault = p.Refuse(request)
+	}
+	if fault == nil {
+		answer, fault = s.answer(r, request, body)
+	}
+	if fault != nil {
+		s.note(request, int(fault.Code))
+		reply(w, int(fault.Code), fault)
+		return
+	}
+	s.note(request, http.StatusOK)
+	reply(w, http.StatusOK, answer)
+}
+
+// pause waits for d and reports whether ctx is still alive.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d == 0 {
+		return true
+	}
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (s *Server) note(r Request, code int) {
+	r.Code = code
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, r)
+}
+
+func reply(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+// parse reads /apis/GROUP/VERSION[/namespaces/NAMESPACE]/RESOURCE[/NAME[/SUB]].
+func parse(r *http.Request) (Request, bool) {
+	part := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if len(part) < 4 {
+		return Request{}, false
+	}
+	part = part[3:]
+	request := Request{At: time.Now(), Manager: r.URL.Query().Get("fieldManager"), DryRun: r.URL.Query().Has("dryRun")}
+	if part[0] == "namespaces" && len(part) > 2 {
+		request.Namespace, part = part[1], part[2:]
+	}
+	request.Resource = part[0]
+	if len(part) > 1 {
+		request.Name = part[1]
+	}
+	if len(part) > 2 {
+		request.Resource += "/" + part[2]
+	}
+	request.Verb = map[string]string{"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch"}[r.Method]
+	if request.Verb == "get" && request.Name == "" {
+		request.Verb = "list"
+		if r.URL.Query().Get("watch") != "" {
+			request.Verb = "watch"
+		}
+	}
+	_, known := kinds[part[0]]
+	return request, known
+}
+
+// discover answers about a group version.
+func (s *Server) discover(w http.ResponseWriter, r *http.Request) {
+	if s.personalityNow().Status == Unserved || r.URL.Path != "/apis/networking.k8s.io/v1" {
+		reply(w, http.StatusOK, metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "networkpolicies"}}})
+		return
+	}
+	reply(w, http.StatusOK, metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "networkpolicies"}, {Name: "networkpolicies/status"}}})
+}
+
+func (s *Server) answer(r *http.Request, request Request, body []byte) (map[string]any, *metav1.Status) {
+	switch request.Verb {
+	case "list":
+		return s.list(request, r.URL.Query())
+	case "get":
+		return s.get(request)
+	case "patch":
+		return s.patch(request, body, strings.HasPrefix(r.Header.Get("Content-Type"), "application/merge-patch"), r.URL.Query().Get("force") == "true")
+	}
+	return s.put(request, body)
+}
+
+func (s *Server) list(r Request, query url.Values) (map[string]any, *metav1.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := slices.Sorted(maps.Keys(s.objects[r.Resource]))
+	meta := map[string]any{"resourceVersion": strconv.FormatInt(s.version, 10)}
+	start, _ := strconv.Atoi(query.Get("continue"))
+	end := len(keys)
+	if limit, _ := strconv.Atoi(query.Get("limit")); limit > 0 && start+limit < end {
+		end = start + limit
+		meta["continue"] = strconv.Itoa(end)
+	}
+	list := []any{}
+	for _, key := range keys[start:end] {
+		list = append(list, s.objects[r.Resource][key].render())
+	}
+	kind := kinds[r.Resource]
+	return map[string]any{"apiVersion": kind.groupVersion, "kind": kind.kind + "List", "metadata": meta, "items": list}, nil
+}
+
+func (s *Server) get(r Request) (map[string]any, *metav1.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.objects[r.Resource][r.Namespace+"/"+r.Name]; o != nil {
+		return o.render(), nil
+	}
+	return nil, notFound(r)
+}
+
+// put creates or updates a Lease or an Event.
+func (s *Server) put(r Request, body []byte) (map[string]any, *metav1.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := &unstructured.Unstructured{}
+	if err := json.Unmarshal(body, &u.Object); err != nil {
+		return nil, failure(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, err.Error())
+	}
+	u.SetNamespace(r.Namespace)
+	next := &object{fields: u.Object, owners: map[owner]sets.Set[string]{}}
+	is := s.objects[r.Resource][r.Namespace+"/"+u.GetName()]
+	switch {
+	case r.Verb == "create" && is != nil:
+		return nil, failure(http.StatusConflict, metav1.StatusReasonAlreadyExists, "already exists")
+	case r.Verb == "update" && is == nil:
+		return nil, notFound(r)
+	case r.Verb == "update":
+		if status := precondition(is, u); status != nil {
+			return nil, status
+		}
+	}
+	s.store(r.Resource, "MODIFIED", next)
+	return next.render(), nil
+}
+
+// watch follows a resource until the client leaves or the server changes.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, request Request) {
+	if r.URL.Query().Has("sendInitialEvents") {
+		fault := failure(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
+		s.note(request, int(fault.Code))
+		reply(w, int(fault.Code), fault)
+		return
+	}
+	seen, _ := strconv.ParseInt(r.URL.Query().Get("resourceVersion"), 10, 64)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	for {
+		changes, changed, down := s.since(request.Resource, seen)
+		if down {
+			return
+		}
+		for _, c := range changes {
+			seen = c.version
+			if err := json.NewEncoder(w).Encode(map[string]any{"type": c.kind, "object": c.object}); err != nil {
+				return
+			}
+		}
+		w.(http.Flusher).Flush()
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// since returns what changed after a version, and what is closed at the next
+// change.
+func (s *Server) since(resource string, version int64) (changes []change, next <-chan struct{}, down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, _ := slices.BinarySearchFunc(s.history, version+1, func(c change, v int64) int { return int(c.version - v) })
+	for _, c := range s.history[first:] {
+		if c.resource == resource {
+			changes = append(changes, c)
+		}
+	}
+	return changes, s.changed, s.personality.Down
+}
+
+func failure(code int, reason metav1.StatusReason, message string) *metav1.Status {
+	return &metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+	}
+}
+
+func notFound(r Request) *metav1.Status {
+	status := failure(http.StatusNotFound, metav1.StatusReasonNotFound, r.Resource+" "+r.Name+" not found")
+	status.Details = &metav1.StatusDetails{Name: r.Name, Kind: r.Resource}
+	return status
+}
+
+// Forbidden is the answer of an authorizer, for Personality.Refuse.
+func Forbidden(r Request) *metav1.Status {
+	return failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(
+		"%s %q is forbidden: User %q cannot %s resource %q in the namespace %q", r.Resource, r.Name, "writer", r.Verb, r.Resource, r.Namespace))
+}
+
+// Conflict is the answer to a write that comes too late.
+func Conflict(r Request) *metav1.Status {
+	return failure(http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
+}
+
+// Refused is the answer of an admission plugin.
+func Refused(r Request) *metav1.Status {
+	return failure(http.StatusForbidden, metav1.StatusReasonForbidden, "admission webhook \"guard\" denied the request: no")
+}
+
+// Invalid is the answer to an object that does not validate.
+func Invalid(r Request) *metav1.Status {
+	return failure(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "metadata.annotations: Invalid value")
+}

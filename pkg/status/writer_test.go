@@ -1,0 +1,309 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
+)
+
+func TestConditionsGoWhereTheServerStoresThem(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		server statustest.Status
+		read   func(*statustest.Server, string) []metav1.Condition
+		other  func(*statustest.Server, string) []metav1.Condition
+		events int
+	}{
+		{"no status", statustest.Unserved, annotated, inStatus, 2 + 1},
+		{"a status that drops", statustest.Dropped, annotated, inStatus, 2 + 1},
+		{"a status that stores", statustest.Stored, inStatus, annotated, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := statustest.NewServer(statustest.Personality{Status: tc.server})
+				specs := map[string]string{"clean": clean, "ranges": ranges, "lost": lost}
+				for name, spec := range specs {
+					s.Create(netpol(t, name, spec))
+				}
+				start(t, s, setting{})
+				settle(time.Minute)
+				for name, want := range map[string]string{
+					"clean":  "Accepted @1",
+					"ranges": "Accepted PartialFailure/FeatureNotSupported @1",
+					"lost":   "Failure/InvalidSelector @1",
+				} {
+					wantBrief(t, tc.read(s, name), want)
+					wantBrief(t, tc.other(s, name), "none")
+				}
+				if got := len(s.Writes()); got != len(specs) {
+					t.Errorf("%d writes, want one for each of %d policies", got, len(specs))
+				}
+				if got := len(s.Events()); got != tc.events {
+					t.Errorf("%d events, want %d", got, tc.events)
+				}
+			})
+		})
+	}
+}
+
+func TestSteadyStateWritesNothing(t *testing.T) {
+	for _, p := range []statustest.Personality{{}, {Status: statustest.Dropped}, {Status: statustest.Stored}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := statustest.NewServer(p)
+			for i := range 30 {
+				s.Create(netpol(t, fmt.Sprintf("p%d", i), ranges))
+			}
+			w := start(t, s, setting{})
+			settle(time.Minute)
+			before, events := s.Requests(isPatch), len(s.Events())
+			settle(2 * time.Hour) // 12 resyncs
+			w.stop()
+			second := start(t, s, setting{identity: "2"})
+			settle(time.Hour)
+			patches := slices.DeleteFunc(s.Requests(isPatch)[len(before):], func(r statustest.Request) bool { return r.DryRun })
+			if len(before) < 30 || len(patches) != 0 || len(s.Events()) != events {
+				t.Errorf("server %+v: %d patches, then %v and %d more events; want none", p, len(before), patches, len(s.Events())-events)
+			}
+			if got := testutil.ToFloat64(second.metrics.conditions.WithLabelValues("NetworkPolicy", PartialFailure, "FeatureNotSupported")); got != 30 {
+				t.Errorf("the metric counts %v policies with problems, want 30", got)
+			}
+		})
+	}
+}
+
+func TestEachGenerationIsWrittenOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{})
+		s.Create(netpol(t, "p", clean))
+		w := start(t, s, setting{})
+		settle(time.Minute)
+		first := annotated(s, "p")
+		for _, spec := range []string{ranges, lost, clean} {
+			setSpec(t, s, "p", spec)
+			s.Update("x", "p", func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"spec": fmt.Sprint(len(spec))}) })
+			settle(time.Minute)
+		}
+		wantBrief(t, annotated(s, "p"), "Accepted @4")
+		w.wantWrites(t, AnnotationSink, success, 4)
+		if got := len(s.Events()); got != 2+1 {
+			t.Errorf("%d events, want 2 about the second generation and 1 about the third", got)
+		}
+		if last := annotated(s, "p"); last[0].LastTransitionTime.Equal(&first[0].LastTransitionTime) {
+			t.Error("Accepted was true, false and true again, and its time has not changed")
+		}
+	})
+}
+
+func TestTheFeatureComesBackAndSoDoesTheAcceptance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{})
+		s.Create(netpol(t, "p", ranges))
+		w := start(t, s, setting{})
+		settle(time.Minute)
+		before := annotated(s, "p")
+		wantBrief(t, before, "Accepted PartialFailure/FeatureNotSupported @1")
+		w.stop()
+		start(t, s, setting{features: compile.AllFeatures()})
+		settle(time.Minute)
+		after := annotated(s, "p")
+		wantBrief(t, after, "Accepted @1")
+		if !after[0].LastTransitionTime.Equal(&before[0].LastTransitionTime) || after[1].LastTransitionTime.Equal(&before[1].LastTransitionTime) {
+			t.Errorf("times of Accepted and PartialFailure: %v and %v, before %v and %v; want the first to stay",
+				after[0].LastTransitionTime, after[1].LastTransitionTime, before[0].LastTransitionTime, before[1].LastTransitionTime)
+		}
+	})
+}
+
+// A policy changes while the write about it is under way: no generation is ever
+// said to be another one's.
+func TestAChangeDuringTheWriteWins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{})
+		s.Create(netpol(t, "p", clean))
+		w := start(t, s, setting{})
+		settle(time.Minute)
+		s.Be(statustest.Personality{Delay: 2 * time.Second})
+		specs := []string{ranges, lost, clean}
+		for i := range 30 {
+			setSpec(t, s, "p", specs[i%3])
+			settle(time.Duration(i%4)*time.Second + 500*time.Millisecond)
+			if c := annotated(s, "p"); len(c) > 0 && c[0].ObservedGeneration > int64(i+2) {
+				t.Fatalf("generation %d is reported, of %d", c[0].ObservedGeneration, i+2)
+			} else if len(c) > 0 {
+				// The first spec was clean, then they come round.
+				want := brief(Conditions(c[0].ObservedGeneration, compile.DiagnoseNetworkPolicy(netpol(t, "p", append([]string{clean}, specs...)[specAt(c[0].ObservedGeneration)]), withoutEndPort)))
+				if brief(c) != want {
+					t.Fatalf("%s is reported, want %s", brief(c), want)
+				}
+			}
+		}
+		settle(10 * time.Minute)
+		wantBrief(t, annotated(s, "p"), "Accepted @31")
+		w.wantWrites(t, AnnotationSink, success, float64(len(s.Writes())))
+		if got := testutil.ToFloat64(w.metrics.writes.WithLabelValues("NetworkPolicy", AnnotationSink, string(conflict))); got == 0 {
+			t.Error("no conflict: the race was not there")
+		}
+	})
+}
+
+// specAt returns which of {clean, ranges, lost, clean} a generation of the test
+// above has.
+func specAt(generation int64) int {
+	if generation == 1 {
+		return 0
+	}
+	return int((generation-2)%3) + 1
+}
+
+func TestAPolicyDeletedDuringTheWriteStaysDeleted(t *testing.T) {
+	for _, status := range []statustest.Status{statustest.Unserved, statustest.Stored} {
+		synctest.Test(t, func(t *testing.T) {
+			s := statustest.NewServer(statustest.Personality{Status: status, Delay: 2 * time.Second})
+			w := start(t, s, setting{})
+			for i := range 20 {
+				name := fmt.Sprintf("p%d", i)
+				s.Create(netpol(t, name, ranges))
+				settle(time.Duration(i) * 500 * time.Millisecond)
+				s.Delete("x", name)
+			}
+			settle(time.Hour)
+			if got := s.Policies(); got != 0 {
+				t.Errorf("%d policies are there again", got)
+			}
+			if got := w.metrics.oldest(); got != 0 {
+				t.Errorf("something has waited for %v s", got)
+			}
+			if got := testutil.CollectAndCount(w.metrics.conditions); got > 0 && testutil.ToFloat64(w.metrics.conditions.WithLabelValues("NetworkPolicy", Accepted, PolicyAccepted)) != 0 {
+				t.Error("the metric counts policies that are no more")
+			}
+		})
+	}
+}
+
+func TestWhatOthersHaveWrittenStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{Status: statustest.Stored})
+		p := netpol(t, "p", ranges)
+		p.Annotations = map[string]string{"example.com/owner": "team"}
+		s.Create(p)
+		theirs := map[string]any{"type": "Programmed", "status": "True", "reason": "Yes", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+		s.Update("x", "p", func(u *unstructured.Unstructured) {
+			_ = unstructured.SetNestedSlice(u.Object, []any{theirs}, "status", "conditions")
+		})
+		start(t, s, setting{})
+		settle(time.Minute)
+		wantBrief(t, inStatus(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
+		got := s.Policy("x", "p")
+		conditions, _, _ := unstructured.NestedSlice(got.Object, "status", "conditions")
+		if len(conditions) != 4 || !slices.ContainsFunc(conditions, func(c any) bool { return fmt.Sprint(c) == fmt.Sprint(theirs) }) {
+			t.Errorf("conditions %v, want ours and %v", conditions, theirs)
+		}
+		if got.GetAnnotations()["example.com/owner"] != "team" || got.GetGeneration() != 1 {
+			t.Errorf("annotations %v, generation %d; want them as they were", got.GetAnnotations(), got.GetGeneration())
+		}
+	})
+}
+
+func TestWhatSomebodyDamagesIsMended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{})
+		s.Create(netpol(t, "p", ranges))
+		w := start(t, s, setting{})
+		settle(time.Minute)
+		for _, value := range []string{"", "[]", "no JSON", `[{"type":"Accepted"}]`} {
+			s.Update("x", "p", func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{Annotation: value}) })
+			settle(time.Minute)
+			wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
+		}
+		w.wantWrites(t, AnnotationSink, success, 5)
+	})
+}
+
+// A server that is upgraded takes the status away, and one whose feature gate is
+// switched on gives it.
+func TestConditionsMoveWithTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{})
+		s.Create(netpol(t, "p", ranges))
+		w := start(t, s, setting{})
+		settle(time.Minute)
+		before := annotated(s, "p")
+		s.Be(statustest.Personality{Status: statustest.Stored})
+		settle(25 * time.Minute) // a resync after the sink was left alone
+		after := inStatus(s, "p")
+		wantBrief(t, after, "Accepted PartialFailure/FeatureNotSupported @1")
+		wantBrief(t, annotated(s, "p"), "none")
+		if len(after) == 3 && !after[0].LastTransitionTime.Equal(&before[0].LastTransitionTime) {
+			t.Error("the time of Accepted has changed with the place")
+		}
+		s.Update("x", "p", func(u *unstructured.Unstructured) { delete(u.Object, "status") })
+		s.Be(statustest.Personality{})
+		settle(25 * time.Minute)
+		wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
+		w.wantWrites(t, AnnotationSink, success, 3) // there, away, there again
+	})
+}
+
+func TestTypesHaveThePrefix(t *testing.T) {
+	for _, status := range []statustest.Status{statustest.Unserved, statustest.Stored} {
+		synctest.Test(t, func(t *testing.T) {
+			s := statustest.NewServer(statustest.Personality{Status: status})
+			s.Create(netpol(t, "p", ranges))
+			first := start(t, s, setting{})
+			settle(time.Minute)
+			first.stop()
+			start(t, s, setting{prefix: "example.com"})
+			settle(time.Hour)
+			if got := len(s.Writes()); got != 2 {
+				t.Errorf("%d writes, want one without the prefix and one with it", got)
+			}
+			text := fmt.Sprint(s.Policy("x", "p").Object)
+			if strings.Count(text, "example.com/Accepted") != 1 || strings.Count(text, "Accepted") != 1+strings.Count(text, PolicyAccepted) {
+				t.Errorf("want one Accepted, with the prefix: %s", text)
+			}
+		})
+	}
+}
+
+func TestTenThousandPoliciesAreWrittenAtTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const policies = 10_000
+		s := statustest.NewServer(statustest.Personality{Delay: 10 * time.Millisecond})
+		for i := range policies {
+			s.Create(netpol(t, fmt.Sprintf("p%05d", i), ranges))
+		}
+		w := start(t, s, setting{noEvents: true})
+		begin := time.Now()
+		settle(10 * time.Minute)
+		if oldest := w.metrics.oldest(); oldest < 590 || oldest > 600 {
+			t.Errorf("the oldest has waited for %v s after 10 minutes", oldest)
+		}
+		settle(policies / 5 * time.Second)
+		writes := s.Writes()
+		if len(writes) != policies {
+			t.Fatalf("%d writes, want %d", len(writes), policies)
+		}
+		took := writes[policies-1].At.Sub(begin)
+		if want := policies / 5 * time.Second; took > want+10*time.Second || took < want-10*time.Second {
+			t.Errorf("all were written after %v, want %v", took, want)
+		}
+		for i := 25; i < policies; i += 25 { // 5 s of writes
+			if i >= 50 && writes[i].At.Sub(writes[i-25].At) < 4900*time.Millisecond {
+				t.Fatalf("25 writes in %v", writes[i].At.Sub(writes[i-25].At))
+			}
+		}
+		if got := w.metrics.oldest(); got != 0 {
+			t.Errorf("something still waits, for %v s", got)
+		}
+	})
+}
