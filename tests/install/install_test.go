@@ -1,4 +1,5 @@
-// Package install checks what install.yaml gives to the agent.
+// Package install checks what the install files give to the agent and to the
+// status writer.
 package install
 
 import (
@@ -12,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -19,10 +21,21 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 )
 
-// decode reads install.yaml. A field that the API does not know is an error.
-func decode(t *testing.T) []runtime.Object {
+// The names of all objects of the one and of the other.
+const (
+	agentName  = "kube-network-policies"
+	writerName = "kube-network-policies-status"
+)
+
+const (
+	installFile = "install.yaml"
+	guardFile   = "install-writer-guard.yaml"
+)
+
+// decode reads a file. A field that the API does not know is an error.
+func decode(t *testing.T, file string) []runtime.Object {
 	t.Helper()
-	content, err := os.ReadFile("../../install.yaml")
+	content, err := os.ReadFile("../../" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,17 +51,20 @@ func decode(t *testing.T) []runtime.Object {
 	return objects
 }
 
-// only returns the one object of type T.
-func only[T runtime.Object](t *testing.T) T {
+// named returns the one object of type T with that name.
+func named[T interface {
+	runtime.Object
+	metav1.Object
+}](t *testing.T, file, name string) T {
 	t.Helper()
 	var found []T
-	for _, object := range decode(t) {
-		if object, ok := object.(T); ok {
+	for _, object := range decode(t, file) {
+		if object, ok := object.(T); ok && object.GetName() == name {
 			found = append(found, object)
 		}
 	}
 	if len(found) != 1 {
-		t.Fatalf("install.yaml has %d objects of type %T, want 1", len(found), *new(T))
+		t.Fatalf("%s has %d objects of type %T and name %s, want 1", file, len(found), *new(T), name)
 	}
 	return found[0]
 }
@@ -56,15 +72,37 @@ func only[T runtime.Object](t *testing.T) T {
 // agent returns the DaemonSet's pod and its one container.
 func agent(t *testing.T) (corev1.PodSpec, corev1.Container) {
 	t.Helper()
-	pod := only[*appsv1.DaemonSet](t).Spec.Template.Spec
+	return only(t, named[*appsv1.DaemonSet](t, installFile, agentName).Spec.Template.Spec)
+}
+
+// only returns a pod and its one container.
+func only(t *testing.T, pod corev1.PodSpec) (corev1.PodSpec, corev1.Container) {
+	t.Helper()
 	if len(pod.Containers) != 1 || len(pod.InitContainers) != 0 {
 		t.Fatalf("%d containers and %d init containers, want 1 and 0", len(pod.Containers), len(pod.InitContainers))
 	}
 	return pod, pod.Containers[0]
 }
 
+// checkBinding tells whether the ClusterRole of that name is given to the
+// ServiceAccount of that name and to nobody else.
+func checkBinding(t *testing.T, name string) {
+	t.Helper()
+	account, binding := named[*corev1.ServiceAccount](t, installFile, name), named[*rbacv1.ClusterRoleBinding](t, installFile, name)
+	if binding.RoleRef.Name != name || binding.RoleRef.Kind != "ClusterRole" {
+		t.Errorf("the binding refers to %v, want the role %s", binding.RoleRef, name)
+	}
+	if want := subjects(account); !slices.Equal(binding.Subjects, want) {
+		t.Errorf("the binding is for %v, want %v", binding.Subjects, want)
+	}
+}
+
+func subjects(account *corev1.ServiceAccount) []rbacv1.Subject {
+	return []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}
+}
+
 func TestTheAgentMayOnlyReadWhatPolicyNeeds(t *testing.T) {
-	role := only[*rbacv1.ClusterRole](t)
+	role := named[*rbacv1.ClusterRole](t, installFile, agentName)
 	var resources []string
 	for _, rule := range role.Rules {
 		for _, verb := range rule.Verbs {
@@ -83,14 +121,8 @@ func TestTheAgentMayOnlyReadWhatPolicyNeeds(t *testing.T) {
 		t.Errorf("the role reads %v, want %v", resources, want)
 	}
 
-	account, binding, pod := only[*corev1.ServiceAccount](t), only[*rbacv1.ClusterRoleBinding](t), only[*appsv1.DaemonSet](t)
-	if binding.RoleRef.Name != role.Name || binding.RoleRef.Kind != "ClusterRole" {
-		t.Errorf("the binding refers to %v, want the role %s", binding.RoleRef, role.Name)
-	}
-	subject := rbacv1.Subject{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}
-	if !slices.Equal(binding.Subjects, []rbacv1.Subject{subject}) {
-		t.Errorf("the binding is for %v, want %v", binding.Subjects, subject)
-	}
+	checkBinding(t, agentName)
+	account, pod := named[*corev1.ServiceAccount](t, installFile, agentName), named[*appsv1.DaemonSet](t, installFile, agentName)
 	if pod.Namespace != account.Namespace || pod.Spec.Template.Spec.ServiceAccountName != account.Name {
 		t.Errorf("the pods are %s/%s's, want %s/%s's", pod.Namespace, pod.Spec.Template.Spec.ServiceAccountName, account.Namespace, account.Name)
 	}
@@ -138,7 +170,7 @@ func TestTheAgentRunsOnEveryNodeBeforeAndLongerThanOthers(t *testing.T) {
 	if container.Resources.Requests.Cpu().IsZero() || container.Resources.Requests.Memory().IsZero() || len(container.Resources.Limits) != 0 {
 		t.Errorf("resources %v, want requests and no limits", container.Resources)
 	}
-	update := only[*appsv1.DaemonSet](t).Spec.UpdateStrategy
+	update := named[*appsv1.DaemonSet](t, installFile, agentName).Spec.UpdateStrategy
 	if update.Type != appsv1.RollingUpdateDaemonSetStrategyType || update.RollingUpdate.MaxUnavailable.IntValue() != 1 {
 		t.Errorf("update strategy %v, want one node at a time", update)
 	}
@@ -155,30 +187,41 @@ func TestProbesAskTheEndpointsOfTheAgent(t *testing.T) {
 	if want := "--metrics-bind-address=:9080"; port != 9080 || !slices.Contains(container.Args, want) {
 		t.Errorf("port %d and arguments %v, want 9080 and %s", port, container.Args, want)
 	}
-	annotations := only[*appsv1.DaemonSet](t).Spec.Template.Annotations
+	annotations := named[*appsv1.DaemonSet](t, installFile, agentName).Spec.Template.Annotations
 	if annotations["prometheus.io/scrape"] != "true" || annotations["prometheus.io/port"] != "9080" {
 		t.Errorf("annotations %v do not tell Prometheus where to scrape", annotations)
 	}
 }
 
-// TestTheAgentKnowsTheFlags asks the agent itself for its flags.
-func TestTheAgentKnowsTheFlags(t *testing.T) {
+// TestBothKnowTheirFlags asks the program itself for its flags.
+func TestBothKnowTheirFlags(t *testing.T) {
 	binary, err := lab.BuildAgent(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	help, err := exec.CommandContext(t.Context(), binary, "--help").CombinedOutput()
-	if err != nil {
-		t.Fatalf("--help: %v: %s", err, help)
-	}
 	_, container := agent(t)
-	for _, arg := range container.Args {
-		flag, _, _ := strings.Cut(arg, "=")
-		if !strings.Contains(string(help), flag+" ") {
-			t.Errorf("the agent has no flag %s", flag)
-		}
-	}
+	checkFlags(t, binary, container.Args)
 	if container.Env[0].ValueFrom.FieldRef.FieldPath != "spec.nodeName" || !slices.Contains(container.Args, "--hostname-override=$("+container.Env[0].Name+")") {
 		t.Errorf("arguments %v do not tell the node's name", container.Args)
+	}
+	_, container = writer(t)
+	checkFlags(t, binary, container.Args)
+}
+
+func checkFlags(t *testing.T, binary string, args []string) {
+	t.Helper()
+	var command []string
+	if !strings.HasPrefix(args[0], "-") {
+		command, args = args[:1:1], args[1:]
+	}
+	help, err := exec.CommandContext(t.Context(), binary, append(command, "--help")...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v --help: %v: %s", command, err, help)
+	}
+	for _, arg := range args {
+		flag, _, _ := strings.Cut(arg, "=")
+		if !strings.Contains(string(help), flag+" ") {
+			t.Errorf("%v has no flag %s", command, flag)
+		}
 	}
 }

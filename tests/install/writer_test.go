@@ -1,0 +1,109 @@
+package install
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/status"
+)
+
+// writer returns the Deployment's pod and its one container.
+func writer(t *testing.T) (corev1.PodSpec, corev1.Container) {
+	t.Helper()
+	return only(t, named[*appsv1.Deployment](t, installFile, writerName).Spec.Template.Spec)
+}
+
+// rights writes rules as "group/resource[names] verbs".
+func rights(rules []rbacv1.PolicyRule) []string {
+	var out []string
+	for _, rule := range rules {
+		for _, resource := range rule.Resources {
+			out = append(out, fmt.Sprintf("%s/%s%v %s", strings.Join(rule.APIGroups, ","), resource, rule.ResourceNames, strings.Join(rule.Verbs, ",")))
+		}
+	}
+	return out
+}
+
+func TestTheWriterHasTheRightsItNeedsAndNoMore(t *testing.T) {
+	if got, want := rights(named[*rbacv1.ClusterRole](t, installFile, writerName).Rules), []string{
+		"networking.k8s.io/networkpolicies[] get,list,watch,patch",
+		"networking.k8s.io/networkpolicies/status[] patch",
+		"events.k8s.io/events[] create",
+	}; !slices.Equal(got, want) {
+		t.Errorf("the cluster role gives %q, want %q", got, want)
+	}
+	checkBinding(t, writerName)
+
+	role, binding := named[*rbacv1.Role](t, installFile, writerName), named[*rbacv1.RoleBinding](t, installFile, writerName)
+	if got, want := rights(role.Rules), []string{
+		"coordination.k8s.io/leases[] create",
+		"coordination.k8s.io/leases[" + status.LeaseName + "] get,update",
+	}; !slices.Equal(got, want) {
+		t.Errorf("the role gives %q, want %q", got, want)
+	}
+	account := named[*corev1.ServiceAccount](t, installFile, writerName)
+	if binding.RoleRef.Name != role.Name || !slices.Equal(binding.Subjects, subjects(account)) || role.Namespace != account.Namespace {
+		t.Errorf("the role %s/%s is bound as %v to %v", role.Namespace, role.Name, binding.RoleRef, binding.Subjects)
+	}
+	pod, container := writer(t)
+	if pod.ServiceAccountName != account.Name {
+		t.Errorf("the pod is %s's, want %s's", pod.ServiceAccountName, account.Name)
+	}
+	if !slices.Contains(container.Args, "--leader-elect-namespace="+role.Namespace) {
+		t.Errorf("the lease is in another namespace than the role: %v", container.Args)
+	}
+}
+
+func TestTheWriterIsAnOrdinaryPod(t *testing.T) {
+	pod, container := writer(t)
+	if pod.HostNetwork || pod.HostPID || pod.HostIPC || len(pod.Volumes) != 0 {
+		t.Error("the writer has something of the node")
+	}
+	security := container.SecurityContext
+	if security == nil || security.Capabilities == nil || !slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(security.Capabilities.Add) != 0 ||
+		*security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem || !*pod.SecurityContext.RunAsNonRoot ||
+		pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("security contexts %+v and %+v", pod.SecurityContext, security)
+	}
+	_, agentContainer := agent(t)
+	if container.Image != agentContainer.Image {
+		t.Errorf("image %s, the agent's is %s", container.Image, agentContainer.Image)
+	}
+	for path, probe := range map[string]*corev1.Probe{"/livez": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
+		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port.String() != container.Ports[0].Name {
+			t.Errorf("no probe of %s: %v", path, probe)
+		}
+	}
+	agents := named[*appsv1.DaemonSet](t, installFile, agentName).Spec.Selector.MatchLabels
+	for key, value := range named[*appsv1.Deployment](t, installFile, writerName).Spec.Template.Labels {
+		if agents[key] == value {
+			t.Errorf("the DaemonSet selects the writer by %s=%s", key, value)
+		}
+	}
+}
+
+func TestTheGuardIsAboutTheWriterAndItsAnnotation(t *testing.T) {
+	guard := named[*admissionv1.ValidatingAdmissionPolicy](t, guardFile, writerName)
+	binding := named[*admissionv1.ValidatingAdmissionPolicyBinding](t, guardFile, writerName)
+	account := named[*corev1.ServiceAccount](t, installFile, writerName)
+	if binding.Spec.PolicyName != guard.Name || !slices.Equal(binding.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
+		t.Errorf("the binding is %+v", binding.Spec)
+	}
+	if *guard.Spec.FailurePolicy != admissionv1.Fail {
+		t.Error("the guard lets pass what it cannot judge")
+	}
+	user := fmt.Sprintf("request.userInfo.username == 'system:serviceaccount:%s:%s'", account.Namespace, account.Name)
+	if c := guard.Spec.MatchConditions; len(c) != 1 || c[0].Expression != user {
+		t.Errorf("the guard is for %v, want %s", c, user)
+	}
+	if v := guard.Spec.Variables; len(v) == 0 || v[0].Name != "key" || v[0].Expression != "'"+status.Annotation+"'" {
+		t.Errorf("the key is %v, want %s", v, status.Annotation)
+	}
+}
