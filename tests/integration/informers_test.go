@@ -53,7 +53,7 @@ func through(t *testing.T, plane *controlplane.ControlPlane) (*link.Link, *rest.
 func TestObjectsReachTheSnapshot(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		c := newCluster(t, plane)
-		v := watch(t, plane.Admin(), c.node)
+		v := newView(t, plane.Admin(), c.node)
 		web, client, stranger := c.address(1), c.address(2), c.address(102)
 		c.createPod("web", c.node, web)
 		c.createPod("client", c.node, client)
@@ -84,7 +84,7 @@ func TestTheAgentKnowsItsOwnNodeOnly(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		s := newShop(t, plane)
 		var asked requests
-		v := watch(t, asked.note(plane.Admin()), s.node)
+		v := newView(t, asked.note(plane.Admin()), s.node)
 		v.eventually(denied(s.stranger, s.address(9), port), allowed(s.stranger, s.address(109), port))
 		questions := asked.of(func(q request) bool { return q.path == "/api/v1/nodes" })
 		if len(questions) == 0 {
@@ -103,7 +103,7 @@ func TestTheFirstSnapshotIsComplete(t *testing.T) {
 		s := newShop(t, plane)
 		l, config := through(t, plane)
 		l.Down()
-		v := watch(t, config, s.node, s.guarded()...)
+		v := newView(t, config, s.node, s.guarded()...)
 		l.Up()
 		v.eventually(s.guarded()...)
 	})
@@ -113,7 +113,7 @@ func TestBrokenWatchesChangeNoVerdict(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		s := newShop(t, plane)
 		l, config := through(t, plane)
-		v := watch(t, config, s.node, s.guarded()...)
+		v := newView(t, config, s.node, s.guarded()...)
 		v.eventually(s.guarded()...)
 		// Twice, not more often: the informers wait longer from time to time.
 		l.Break()

@@ -16,9 +16,11 @@ import (
 )
 
 const (
-	installFile = "../../install.yaml"
-	namespace   = "kube-system" // of all that install.yaml writes
-	agent       = "kube-network-policies"
+	installFile  = "../../install.yaml"
+	guardFile    = "../../install-writer-guard.yaml" // for servers from 1.30 on
+	namespace    = "kube-system"                     // of all that install.yaml writes
+	agent        = "kube-network-policies"
+	statusWriter = "kube-network-policies-status"
 )
 
 // install applies install.yaml as its readers are told to.
@@ -54,24 +56,45 @@ func TestTheAgentsAccountSuffices(t *testing.T) {
 		install(t, plane)
 		s := newShop(t, plane)
 		config, _ := account(t, plane, agent)
-		v := watch(t, config, s.node, s.guarded()...)
+		v := newView(t, config, s.node, s.guarded()...)
 		v.eventually(s.guarded()...)
 		s.createPolicy("more", "client", fromApp("stranger"))
 		v.eventually(denied(s.web, s.client, port))
 	})
 }
 
-func TestTheAgentsAccountReadsAndNoMore(t *testing.T) {
+func TestAccountsHaveNoMoreRightsThanTheyNeed(t *testing.T) {
+	want := map[string][]string{
+		agent: {
+			"get list watch namespaces",
+			"get list watch networkpolicies.networking.k8s.io",
+			"get list watch nodes",
+			"get list watch pods",
+		},
+		statusWriter: {
+			"create events.events.k8s.io",
+			"create leases.coordination.k8s.io",
+			"get list watch patch networkpolicies.networking.k8s.io",
+			"get update leases.coordination.k8s.io kube-network-policies-status",
+			"patch networkpolicies/status.networking.k8s.io",
+		},
+	}
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		install(t, plane)
+		for name, want := range want {
+			_, client := account(t, plane, name)
+			if got := rights(t, client); !slices.Equal(got, want) {
+				t.Errorf("%s has the rights %q, want %q", name, got, want)
+			}
+		}
+	})
+}
+
+func TestAgentsCannotChangePolicies(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		install(t, plane)
 		s := newShop(t, plane)
 		_, client := account(t, plane, agent)
-		want := []string{
-			"get list watch namespaces", "get list watch networkpolicies.networking.k8s.io", "get list watch nodes", "get list watch pods",
-		}
-		if got := rights(t, client); !slices.Equal(got, want) {
-			t.Errorf("rights are %q, want %q", got, want)
-		}
 		_, err := client.NetworkingV1().NetworkPolicies(s.namespace).Patch(t.Context(), "guard", types.MergePatchType,
 			[]byte(`{"metadata":{"annotations":{"a":"b"}}}`), metav1.PatchOptions{})
 		if !apierrors.IsForbidden(err) {

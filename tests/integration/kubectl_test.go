@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -38,7 +39,11 @@ func newKubectl(t *testing.T, as *rest.Config) *kubectl {
 
 // try returns what kubectl prints, or says why it fails.
 func (k *kubectl) try(input string, args ...string) (string, error) {
-	cmd := exec.CommandContext(k.t.Context(), k.binary, args...)
+	return k.with(k.t.Context(), input, args...)
+}
+
+func (k *kubectl) with(ctx context.Context, input string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, k.binary, args...)
 	cmd.Env = append(os.Environ(), "HOME="+k.home, "KUBECONFIG="+filepath.Join(k.home, "kubeconfig"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stdin = strings.NewReader(input)
@@ -57,9 +62,12 @@ func (k *kubectl) run(args ...string) string {
 	return must[string](k.t)(k.try("", args...))
 }
 
-// apply writes manifests, in which the server may find nothing that it does not
-// know.
-func (k *kubectl) apply(manifests string) {
+// apply writes a policy, in which the server may find nothing that it does not
+// know. It goes with the test.
+func (k *kubectl) apply(manifest string) {
 	k.t.Helper()
-	must[string](k.t)(k.try(manifests, "apply", "--server-side", "--validate=strict", "-f", "-"))
+	must[string](k.t)(k.try(manifest, "apply", "--server-side", "--validate=strict", "-f", "-"))
+	k.t.Cleanup(func() {
+		_, _ = k.with(context.Background(), manifest, "delete", "--ignore-not-found", "-f", "-")
+	})
 }

@@ -12,6 +12,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -44,7 +45,15 @@ var (
 	releases = []*server{newest, statusOff} // for what does not depend on the gate
 )
 
+// scratch is a folder for what the tests share.
+var scratch string
+
 func TestMain(m *testing.M) {
+	var err error
+	if scratch, err = os.MkdirTemp("", "integration-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
@@ -60,18 +69,19 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// stop ends all servers.
-var stop = sync.OnceValue(func() (err error) {
+// stop ends all servers and removes what the tests share.
+var stop = sync.OnceValue(func() error {
+	var errs []error
 	for _, s := range fleet {
 		s.once.Do(func() {}) // from here on it is not started any more
 		if s.plane == nil {
 			continue
 		}
-		if e := s.plane.Stop(); e != nil && err == nil {
-			err = fmt.Errorf("stop %s: %w", s.name, e)
+		if err := s.plane.Stop(); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: %w", s.name, err))
 		}
 	}
-	return err
+	return errors.Join(append(errs, os.RemoveAll(scratch))...)
 })
 
 // start returns the server's control plane.

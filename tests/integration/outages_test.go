@@ -14,7 +14,7 @@ func TestSilentConnectionsAreNoticed(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		s := newShop(t, plane)
 		l, config := through(t, plane)
-		v := watch(t, config, s.node, s.guarded()...)
+		v := newView(t, config, s.node, s.guarded()...)
 		v.eventually(s.guarded()...)
 		l.Silence()
 		s.createPolicy("more", "client", fromApp("stranger"))
@@ -25,7 +25,7 @@ func TestSilentConnectionsAreNoticed(t *testing.T) {
 func TestAnAPIServerRestartChangesNoVerdict(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		s := newShop(t, plane)
-		v := watch(t, plane.Admin(), s.node, s.guarded()...)
+		v := newView(t, plane.Admin(), s.node, s.guarded()...)
 		v.eventually(s.guarded()...)
 		restart(t, plane, func() { v.always() })
 		s.createPolicy("more", "client", fromApp("stranger"))
@@ -53,7 +53,7 @@ func TestChangesThatTheServerHasForgottenAreFound(t *testing.T) {
 		s := newShop(t, plane)
 		l, config := through(t, plane)
 		var asked requests
-		v := watch(t, asked.note(config), s.node, allowed(s.client, s.web, port))
+		v := newView(t, asked.note(config), s.node, allowed(s.client, s.web, port))
 		v.eventually(s.guarded()...)
 		s.createPolicy("more", "client", fromApp("stranger"))
 		v.eventually(denied(s.web, s.client, port))

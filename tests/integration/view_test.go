@@ -63,9 +63,9 @@ type view struct {
 	count   int
 }
 
-// watch starts the informers as the agent does, and stops them with the test.
+// newView starts the informers as the agent does, and stops them with the test.
 // Every snapshot must fulfil the claims, the first one too.
-func watch(t *testing.T, config *rest.Config, node string, claims ...claim) *view {
+func newView(t *testing.T, config *rest.Config, node string, claims ...claim) *view {
 	t.Helper()
 	v := &view{t: t, changed: make(chan struct{}), claims: claims}
 	config = rest.CopyConfig(config)

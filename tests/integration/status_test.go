@@ -1,0 +1,183 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
+)
+
+// asWriter returns the rights of the status writer, as install.yaml gives them.
+func asWriter(t *testing.T, plane *controlplane.ControlPlane) *rest.Config {
+	t.Helper()
+	install(t, plane)
+	config, _ := account(t, plane, statusWriter)
+	return config
+}
+
+// nodePorts is what an author writes who wants to open all NodePorts, and their
+// probes at once.
+func nodePorts(namespace, name string) string {
+	return fmt.Sprintf(`
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: %s
+  namespace: %s
+spec:
+  podSelector: {}
+  ingress:
+  - ports:
+    - port: 80
+    - port: 30000
+      endPort: 32767
+  egress:
+  - ports:
+    - protocol: UDP
+      port: 30000
+      endPort: 32767
+`, name, namespace)
+}
+
+// plain has nothing that anybody could not do.
+func plain(namespace, name string) string {
+	text := nodePorts(namespace, name)
+	return strings.ReplaceAll(text, "endPort: 32767", "")
+}
+
+// shows waits until kubectl shows these conditions, which must speak of the spec
+// as it is, and returns them.
+func shows(k *kubectl, namespace, name string, inStatus bool, want string) told {
+	k.t.Helper()
+	var conditions told
+	eventually(k.t, func() string {
+		var policy unstructured.Unstructured
+		text := must[[]byte](k.t)(yaml.YAMLToJSON([]byte(k.run("get", "netpol", "-n", namespace, name, "-o", "yaml"))))
+		if err := policy.UnmarshalJSON(text); err != nil {
+			k.t.Fatal(err)
+		}
+		conditions = conditionsOf(k.t, &policy, inStatus)
+		for _, c := range conditions {
+			if c.ObservedGeneration != policy.GetGeneration() {
+				return fmt.Sprintf("%s is of generation %d, the policy of %d", c.Type, c.ObservedGeneration, policy.GetGeneration())
+			}
+		}
+		if got := conditions.summary(); got != want {
+			return fmt.Sprintf("got %s, want %s", got, want)
+		}
+		return ""
+	})
+	return conditions
+}
+
+// onWriters runs a test on each server, telling whether it has a place for
+// conditions in the status.
+func onWriters(t *testing.T, test func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool)) {
+	for _, s := range fleet {
+		t.Run(s.name, func(t *testing.T) { test(t, s.start(t), s == statusOn) })
+	}
+}
+
+// The first story of the KEP that gave policies a status: an author opens a
+// range of ports on a cluster whose implementation does not know ranges.
+func TestAnAuthorLearnsOfARangeThatIsNotEnforced(t *testing.T) {
+	onWriters(t, func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool) {
+		c := newCluster(t, plane)
+		k := newKubectl(t, plane.Admin())
+		w := startWriter(t, asWriter(t, plane), "--feature-gates=EndPort=false")
+		k.apply(nodePorts(c.namespace, "range"))
+
+		partial := shows(k, c.namespace, "range", inStatus, unsupported)["PartialFailure"]
+		for _, field := range []string{"spec.ingress[0].ports[1].endPort: ", "spec.egress[0].ports[0].endPort: "} {
+			if !strings.Contains(partial.Message, field) {
+				t.Errorf("message %q does not name %s", partial.Message, field)
+			}
+		}
+		if !inStatus {
+			tellsInEvents(k, c.namespace, "range")
+		}
+
+		w.stop()
+		startWriter(t, asWriter(t, plane)) // which knows ranges
+		accepted := shows(k, c.namespace, "range", inStatus, clean)
+		if again := accepted["Accepted"].LastTransitionTime; again.IsZero() {
+			t.Error("Accepted has no time")
+		}
+	})
+}
+
+// tellsInEvents checks where people look who do not read YAML.
+func tellsInEvents(k *kubectl, namespace, name string) {
+	k.t.Helper()
+	eventually(k.t, func() string {
+		events := k.run("events", "-n", namespace, "--for", "networkpolicy/"+name)
+		for _, want := range []string{"Warning", "FeatureNotSupported", "spec.ingress[0].ports[1].endPort", "spec.egress[0].ports[0].endPort"} {
+			if !strings.Contains(events, want) {
+				return fmt.Sprintf("kubectl events does not say %s:\n%s", want, events)
+			}
+		}
+		return ""
+	})
+}
+
+// Whoever changes a policy sees the conditions of the new one, and never those
+// of an old one under its name.
+func TestConditionsBelongToTheSpecTheyName(t *testing.T) {
+	onWriters(t, func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool) {
+		c := newCluster(t, plane)
+		k := newKubectl(t, plane.Admin())
+		startWriter(t, asWriter(t, plane), "--feature-gates=EndPort=false", "--status-qps=1000")
+		k.apply(plain(c.namespace, "flapping")) // generation 1
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		changes := must[watch.Interface](t)(policies(t, plane, c.namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=flapping"}))
+		defer changes.Stop()
+
+		const last = 20
+		var author sync.WaitGroup
+		author.Go(func() { flap(k, c.namespace, last) })
+		defer author.Wait()
+		seen := int64(0)
+		for change := range changes.ResultChan() {
+			policy, ok := change.Object.(*unstructured.Unstructured)
+			if !ok {
+				t.Fatalf("watch ended: %v", change.Object)
+			}
+			conditions := conditionsOf(t, policy, inStatus)
+			if len(conditions) == 0 {
+				continue
+			}
+			seen = conditions["Accepted"].ObservedGeneration
+			if got, want := conditions.summary(), []string{unsupported, clean}[seen%2]; got != want {
+				t.Errorf("generation %d has %s, want %s", seen, got, want)
+			}
+			if seen == last {
+				return
+			}
+		}
+		t.Errorf("after %s the conditions are those of generation %d, want %d", patience, seen, last)
+	})
+}
+
+// flap changes a policy until it has that generation: even ones have a range.
+func flap(k *kubectl, namespace string, last int) {
+	for generation := 2; generation <= last; generation++ {
+		text := plain
+		if generation%2 == 0 {
+			text = nodePorts
+		}
+		if _, err := k.try(text(namespace, "flapping"), "apply", "--server-side", "-f", "-"); err != nil {
+			k.t.Error(err)
+			return
+		}
+	}
+}
