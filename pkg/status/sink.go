@@ -32,8 +32,8 @@ type Sink interface {
 	Name() string
 	// Read returns our conditions on o, nil if there are none that can be read.
 	Read(o *unstructured.Unstructured) []metav1.Condition
-	// Marked tells whether anything of ours may be on o. It needs o's managed
-	// fields.
+	// Marked tells whether anything of ours is on o, also what Read cannot make
+	// sense of. Without o's managed fields it may miss something.
 	Marked(o *unstructured.Unstructured) bool
 	// Probe asks the server whether Write would work for o, and changes nothing.
 	// An error that wraps ErrUnserved says no, any other could not tell.

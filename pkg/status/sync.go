@@ -19,7 +19,7 @@ type plan struct {
 	findings   []policy.Finding
 	conditions []metav1.Condition
 	sink       Sink // nil if no sink works
-	old        Sink // another sink that still holds conditions, nil for none
+	old        Sink // another sink that still holds something, nil for none
 	same       bool // sink holds these conditions already
 }
 
@@ -78,7 +78,7 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 	}
 	p.same = same(p.sink.Read(o), p.conditions)
 	for _, s := range w.kind.Sinks {
-		if s != p.sink && len(s.Read(o)) > 0 && !w.sinks.look(s).forbidden {
+		if s != p.sink && (len(s.Read(o)) > 0 || s.Marked(o)) && !w.sinks.look(s).forbidden {
 			p.old = s
 		}
 	}

@@ -246,11 +246,17 @@ func TestConditionsMoveWithTheServer(t *testing.T) {
 		if len(after) == 3 && !after[0].LastTransitionTime.Equal(&before[0].LastTransitionTime) {
 			t.Error("the time of Accepted has changed with the place")
 		}
+		// What somebody has copied is stale from the start.
+		s.Update("x", "p", func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{Annotation: "[]"}) })
+		settle(time.Minute)
+		if text := fmt.Sprint(s.Policy("x", "p").Object); strings.Contains(text, Annotation) {
+			t.Errorf("the annotation stays beside the status: %s", text)
+		}
 		s.Update("x", "p", func(u *unstructured.Unstructured) { delete(u.Object, "status") })
 		s.Be(statustest.Personality{})
 		settle(25 * time.Minute)
 		wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
-		w.wantWrites(t, AnnotationSink, success, 3) // there, away, there again
+		w.wantWrites(t, AnnotationSink, success, 4) // there, away, the copy away, there again
 	})
 }
 
