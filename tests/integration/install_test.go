@@ -51,6 +51,21 @@ func TestServersAcceptInstallYAML(t *testing.T) {
 	})
 }
 
+// The guard of the status writer is for servers from 1.30 on. Older ones do not
+// know the kind, which is why it is a file of its own.
+func TestServersAcceptTheGuardIfTheyKnowIt(t *testing.T) {
+	apply := func(t *testing.T, s *server) error {
+		_, err := newKubectl(t, s.start(t).Admin()).try("", "apply", "--server-side", "--validate=strict", "-f", guardFile)
+		return err
+	}
+	if err := apply(t, newest); err != nil {
+		t.Error(err)
+	}
+	if err := apply(t, statusOff); err == nil || !strings.Contains(err.Error(), "no matches for kind") {
+		t.Errorf("1.27: got %v, want that the kind is not known", err)
+	}
+}
+
 func TestTheAgentsAccountSuffices(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		install(t, plane)

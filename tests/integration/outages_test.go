@@ -33,14 +33,15 @@ func TestAnAPIServerRestartChangesNoVerdict(t *testing.T) {
 	})
 }
 
-// restart ends the API server, and starts it after something was done without.
-func restart(t *testing.T, plane *controlplane.ControlPlane, without func()) {
+// restart ends the API server, and starts it after something was done without,
+// this time with more flags.
+func restart(t *testing.T, plane *controlplane.ControlPlane, without func(), more ...string) {
 	t.Helper()
 	if err := plane.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
 	without()
-	if err := plane.StartAPIServer(t.Context()); err != nil {
+	if err := plane.StartAPIServer(t.Context(), more...); err != nil {
 		t.Fatal(err)
 	}
 }

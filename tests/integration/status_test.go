@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"sigs.k8s.io/kube-network-policies/pkg/status"
 	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
 )
 
@@ -104,6 +105,10 @@ func TestAnAuthorLearnsOfARangeThatIsNotEnforced(t *testing.T) {
 		}
 		if !inStatus {
 			tellsInEvents(k, c.namespace, "range")
+			// It shows no Events of policies, and of an annotation the beginning.
+			if text := k.run("describe", "netpol", "-n", c.namespace, "range"); !strings.Contains(text, status.Annotation) {
+				t.Errorf("kubectl describe does not show %s:\n%s", status.Annotation, text)
+			}
 		}
 
 		w.stop()
@@ -127,6 +132,36 @@ func tellsInEvents(k *kubectl, namespace, name string) {
 		}
 		return ""
 	})
+}
+
+// A server may lose its place for conditions, and get it back. What it holds of
+// old may be true until the policy changes, and must go then.
+func TestConditionsMoveToWhereTheServerStoresThem(t *testing.T) {
+	plane := statusOn.start(t)
+	c := newCluster(t, plane)
+	k := newKubectl(t, plane.Admin())
+	as := asWriter(t, plane)
+	move := func(text string, inStatus bool, want string) {
+		t.Helper()
+		w := startWriter(t, as, "--feature-gates=EndPort=false")
+		defer w.stop()
+		k.apply(text)
+		eventually(t, func() string {
+			policy := must[*unstructured.Unstructured](t)(policies(t, plane, c.namespace).Get(t.Context(), "range", metav1.GetOptions{}))
+			_, annotated := policy.GetAnnotations()[status.Annotation]
+			inside, _, _ := unstructured.NestedSlice(policy.Object, "status", "conditions")
+			if inStatus == annotated || inStatus == (len(inside) == 0) {
+				return fmt.Sprintf("annotated: %t, conditions in the status: %v", annotated, inside)
+			}
+			return ""
+		})
+		shows(k, c.namespace, "range", inStatus, want)
+	}
+	move(nodePorts(c.namespace, "range"), true, unsupported)
+	restart(t, plane, func() {}, "--feature-gates=NetworkPolicyStatus=false")
+	move(plain(c.namespace, "range"), false, clean)
+	restart(t, plane, func() {})
+	move(nodePorts(c.namespace, "range"), true, unsupported)
 }
 
 // Whoever changes a policy sees the conditions of the new one, and never those

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -99,9 +100,10 @@ func (c *ControlPlane) StopAPIServer() error {
 	return err
 }
 
-// StartAPIServer starts the API server where it was, and returns when it is ready.
-func (c *ControlPlane) StartAPIServer(ctx context.Context) (err error) {
-	if c.api, err = start(c.folder, "kube-apiserver", c.binary, c.args...); err != nil {
+// StartAPIServer starts the API server where it was, this time with more flags,
+// and returns when it is ready.
+func (c *ControlPlane) StartAPIServer(ctx context.Context, more ...string) (err error) {
+	if c.api, err = start(c.folder, "kube-apiserver", c.binary, slices.Concat(c.args, more)...); err != nil {
 		return err
 	}
 	return c.api.waitReady(ctx, c.ready)
