@@ -42,7 +42,7 @@ func newWorld(t *testing.T) *world {
 		w.count++
 		switch object := action.(clienttesting.CreateAction).GetObject().(type) {
 		case *corev1.Pod:
-			object.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.0.0.%d", w.count)}}}
+			object.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}, PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.0.0.%d", w.count)}}}
 		case *corev1.Service:
 			object.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.0.%d", w.count)}
 		}
@@ -81,10 +81,10 @@ func TestApplyMakesTheClusterBeTheState(t *testing.T) {
 		t.Fatalf("%d pods, want 9", len(pods.Items))
 	}
 	pod := pods.Items[1] // x/b
-	if pod.Spec.NodeName != "two" || len(pod.Spec.Containers) != 4 || pod.Labels["pod"] != "b" {
+	if pod.Spec.NodeName != "two" || len(pod.Spec.Containers) != 5 || pod.Labels["pod"] != "b" {
 		t.Errorf("pod %s on %s with %d containers and labels %v", pod.Name, pod.Spec.NodeName, len(pod.Spec.Containers), pod.Labels)
 	}
-	if name := pod.Spec.Containers[0].Ports[0].Name; name != "tcp-80" {
+	if name := pod.Spec.Containers[1].Ports[0].Name; name != "tcp-80" {
 		t.Errorf("the first port is called %q", name)
 	}
 	old := state.Addr("x/a", corev1.IPv4Protocol)

@@ -44,20 +44,30 @@ func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
 	return nil
 }
 
-// deletePods deletes the pods of a namespace that state does not have, or that are
-// to be made anew, and waits until they are gone.
+// deletePods deletes the pods of a namespace that state does not have, that serve
+// other ports, or that are to be made anew, and waits until they are gone.
 func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace string, anew bool) error {
 	client := b.client.CoreV1().Pods(namespace)
-	keep := make(map[string]bool)
+	keep := make(map[string]*corev1.Pod)
 	for _, pod := range state.Pods {
-		keep[netpol.PodName(pod)] = !anew || len(pod.Status.PodIPs) > 0
+		if anew && len(pod.Status.PodIPs) == 0 {
+			continue
+		}
+		object, err := b.podObject(state, pod)
+		if err != nil {
+			return fmt.Errorf("pod %s: %w", netpol.PodName(pod), err)
+		}
+		keep[netpol.PodName(pod)] = object
 	}
 	surplus := func(ctx context.Context) ([]corev1.Pod, error) {
 		list, err := client.List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("list pods of %s: %w", namespace, err)
 		}
-		return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return keep[netpol.PodName(&p)] }), nil
+		return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+			object := keep[netpol.PodName(&p)]
+			return object != nil && serveAlike(&p, object)
+		}), nil
 	}
 	pods, err := surplus(ctx)
 	if err != nil {
@@ -72,6 +82,13 @@ func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace
 	return b.wait(ctx, "pods of "+namespace+" to be gone", func(ctx context.Context) (bool, error) {
 		left, err := surplus(ctx)
 		return len(left) == 0, err
+	})
+}
+
+// serveAlike reports whether two pods answer on the same ports of the same names.
+func serveAlike(a, b *corev1.Pod) bool {
+	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, func(a, b corev1.Container) bool {
+		return a.Name == b.Name && slices.EqualFunc(a.Ports, b.Ports, func(a, b corev1.ContainerPort) bool { return a.Name == b.Name })
 	})
 }
 
@@ -105,6 +122,7 @@ func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, 
 		Spec: corev1.PodSpec{
 			NodeName:                      b.nodes[number-1],
 			TerminationGracePeriodSeconds: new(int64(0)),
+			Containers:                    []corev1.Container{b.container(clientContainer, "pause")},
 		},
 	}
 	if object.Labels == nil {
@@ -113,22 +131,31 @@ func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, 
 	object.Labels[podLabel] = pod.Name
 	for _, port := range state.Ports {
 		for _, protocol := range b.Supports().Protocols {
-			object.Spec.Containers = append(object.Spec.Containers, b.container(pod, protocol, port))
+			object.Spec.Containers = append(object.Spec.Containers, b.server(pod, protocol, port))
 		}
 	}
 	return object, nil
 }
 
-// container returns a server of one port.
-func (b *Backend) container(pod *corev1.Pod, protocol corev1.Protocol, port int32) corev1.Container {
-	lower := strings.ToLower(string(protocol))
+// clientContainer is where a pod's connections are tried from.
+const clientContainer = "client"
+
+// container runs a command of agnhost.
+func (b *Backend) container(name string, command ...string) corev1.Container {
 	return corev1.Container{
-		Name:            fmt.Sprintf("%s-%d", lower, port),
+		Name:            name,
 		Image:           b.cfg.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
-		Command:         []string{"/agnhost", "serve-hostname", "--http=false", "--" + lower, fmt.Sprintf("--port=%d", port)},
-		Ports:           []corev1.ContainerPort{{Name: declaredName(pod, protocol, port), ContainerPort: port, Protocol: protocol}},
+		Command:         append([]string{"/agnhost"}, command...),
 	}
+}
+
+// server answers on one port.
+func (b *Backend) server(pod *corev1.Pod, protocol corev1.Protocol, port int32) corev1.Container {
+	lower := strings.ToLower(string(protocol))
+	c := b.container(fmt.Sprintf("%s-%d", lower, port), "serve-hostname", "--http=false", "--"+lower, fmt.Sprintf("--port=%d", port))
+	c.Ports = []corev1.ContainerPort{{Name: declaredName(pod, protocol, port), ContainerPort: port, Protocol: protocol}}
+	return c
 }
 
 // declaredName returns the name under which a pod declares a port, if any.
@@ -143,14 +170,20 @@ func declaredName(pod *corev1.Pod, protocol corev1.Protocol, port int32) string 
 	return ""
 }
 
-// waitRunning waits until a pod runs and has an address.
+// waitRunning waits until all of a pod runs and it has an address.
 func (b *Backend) waitRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	var is *corev1.Pod
 	err := b.wait(ctx, "pod "+netpol.PodName(pod)+" to run", func(ctx context.Context) (_ bool, err error) {
 		is, err = b.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		return err == nil && is.Status.Phase == corev1.PodRunning && len(is.Status.PodIPs) > 0, err
+		return err == nil && isReady(is) && len(is.Status.PodIPs) > 0, err
 	})
 	return is, err
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // applyServices makes a Service in front of each pod and notes its addresses.

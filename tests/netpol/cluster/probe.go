@@ -64,7 +64,7 @@ func (b *Backend) connect(ctx context.Context, c netpol.Connection) (netpol.Outc
 	}
 	protocol := strings.ToLower(string(c.Protocol))
 	namespace, pod, _ := strings.Cut(c.From, "/")
-	output, err := b.run(ctx, namespace, pod, "", []string{
+	output, err := b.run(ctx, namespace, pod, clientContainer, []string{
 		"/agnhost", "connect", "--timeout=" + c.Silence.String(), "--protocol=" + protocol,
 		net.JoinHostPort(addr, strconv.Itoa(int(c.Port))),
 	})
