@@ -23,7 +23,7 @@ ALONE = ./tests/lab ./tests/netns ./tests/netpol/suite ./tests/demo
 KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit test-scenarios test-packets test-netns test-mutants test-vm race lint fuzz bench image clean tools
+.PHONY: help build demo test test-unit test-scenarios test-packets test-netns test-mutants test-vm race lint fuzz bench image clean demo-tools tools
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -31,7 +31,7 @@ help: ## this list
 build: ## build the agent into bin/
 	$(GO) build -o bin/ ./cmd/...
 
-demo: tools build ## show the agent at work on this machine, as root: no cluster, under a minute
+demo: demo-tools build ## show the agent at work on this machine, as root: no cluster, under a minute
 	@$(GO) build -o bin/demo ./tests/demo
 	@$(GIVE_BACK)
 	@bin/demo
@@ -87,8 +87,11 @@ image: ## build the container image IMAGE
 clean: ## remove what was built
 	rm -rf bin
 
+demo-tools:
+	@tests/lab/tools.sh nft ip
+
 tools:
-	@tests/lab/tools.sh
+	@tests/lab/tools.sh nft ip iptables-nft
 
 # Under sudo, what is built belongs to the user who called.
 GIVE_BACK = [ -z "$$SUDO_UID" ] || chown -R "$$SUDO_UID:$$SUDO_GID" bin

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs the programs that the demo and the tests call: nft and ip. On Debian and
-# Ubuntu with apt-get, as root; elsewhere it says what is missing.
+# tools.sh PROGRAM…: installs the programs that are missing. On Debian and Ubuntu
+# with apt-get, as root; elsewhere it says what is missing.
 set -euo pipefail
 
-declare -A package=([nft]=nftables [ip]=iproute2)
+declare -A package=([nft]=nftables [ip]=iproute2 [iptables-nft]=iptables)
 missing=()
-for program in "${!package[@]}"; do
+for program; do
 	# Not every user's PATH has the folders that root's programs are in.
 	PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null || missing+=("${package[$program]}")
 done
