@@ -4,7 +4,7 @@ go 1.26.0
 
 tool go.etcd.io/etcd/server/v3
 
-require go.etcd.io/etcd/server/v3 v3.6.16
+require go.etcd.io/etcd/server/v3 v3.6.16 // indirect
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect

@@ -6,7 +6,7 @@ godebug default=go1.25
 
 tool k8s.io/kubernetes/cmd/kube-apiserver
 
-require k8s.io/kubernetes v1.27.16
+require k8s.io/kubernetes v1.27.16 // indirect
 
 require (
 	cloud.google.com/go/compute v1.19.1 // indirect
