@@ -23,7 +23,7 @@ ALONE = ./tests/lab ./tests/netns ./tests/netpol/suite ./tests/demo
 KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit test-scenarios test-packets test-netns test-mutants test-vm race lint fuzz bench image clean demo-tools tools
+.PHONY: help build demo test test-unit test-scenarios test-packets test-netns test-mutants test-integration test-vm race lint fuzz bench image clean demo-tools tools
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -54,6 +54,9 @@ test-netns: tools test-scenarios test-packets ## the same with every scenario
 test-mutants: ## faults in the evaluator that the scenarios must notice
 	MUTANTS=1 $(GO) test -v -count 1 -timeout 30m -run Mutants ./tests/mutants
 
+test-integration: ## the informers, install.yaml and the status writer against real API servers, built once
+	cd tests/integration && $(GO) run ./servers/build && $(GO) test -count 1 -timeout 20m ./...
+
 test-vm: build ## the kernel's side of it on Debian's kernel in an emulated machine: minutes
 	$(GO) test -c -o bin/ $(KERNEL)
 	tests/vm/run.sh -t 1200 -f bin:/tests -f "$$(command -v setpriv)" \
@@ -67,6 +70,7 @@ race: ## the tests of each package with the race detector, needs a C compiler
 lint: ## gofmt, vet, staticcheck, and which package may import which
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
+	cd tests/integration && $(GO) vet ./... && $(GO) mod tidy -diff
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
 	$(GO) test ./tests/layering
 
