@@ -10,9 +10,9 @@ const (
 	// scanLimit is the most rules that are asked one by one. Longer chains
 	// remember a program for each peer, which costs about as much.
 	scanLimit = 16
-	// maxPrograms bounds what one chain remembers. Beyond it everything is
-	// forgotten and made anew as it is asked for.
-	maxPrograms = 8192
+	// maxPrograms bounds what one chain remembers, at a few hundred bytes each.
+	// Beyond it everything is forgotten and made anew as it is asked for.
+	maxPrograms = 2048
 )
 
 // memory holds the programs of a long chain. They follow from the chain and the
