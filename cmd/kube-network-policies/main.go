@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -70,5 +71,13 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	return agent.Run(ctx, cfg)
 }
+
+// gcPercent lets the heap grow by two thirds rather than double until it is
+// collected. Most of it is the cluster, which stays; the rest is what was
+// decoded. docs/scalability.md has the figures.
+const gcPercent = 66

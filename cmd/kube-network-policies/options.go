@@ -14,9 +14,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
+	"sigs.k8s.io/kube-network-policies/pkg/resolvers"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
@@ -39,7 +42,10 @@ type options struct {
 	mark               string
 	cutEstablished     bool
 	cutMark            string
+	dnsRace            steer.EarlyUDP
 	failOpen           agent.FailOpen
+	kinds              policycache.Kinds
+	dnsResolvers       []string
 	featureGates       map[string]bool
 	metricsBindAddress string
 	logDenied          bool
@@ -69,10 +75,15 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.mark, "mark", o.mark, "the one bit of packet marks and conntrack marks that is the agent's own. Software that uses the same bit breaks enforcement")
 	fs.BoolVar(&o.cutEstablished, "cut-established", o.cutEstablished, "cut established connections that policy has come to deny, and let them go on when it allows them again; when false policy is about new connections only")
 	fs.StringVar(&o.cutMark, "cut-mark", o.cutMark, "with --cut-established, the one bit of conntrack marks that tells which connections are cut. Software that uses the same bit cuts connections, or has them go on")
+	fs.TextVar(&o.dnsRace, "dns-race-workaround", o.dnsRace, "judge new UDP connections to Services before they are routed (true) or behind (false). Kernels before 6.12 lose one of two DNS queries that are sent at once when false; auto goes by the kernel's version")
 	fs.BoolVar(&o.failOpen.NoAgent, "fail-open", o.failOpen.NoAgent, "accept new connections of selected pods while no agent can decide: none runs, or it has not seen the cluster yet; when false they wait and then drop")
 	fs.BoolVar(&o.failOpen.QueueFull, "fail-open-queue-full", o.failOpen.QueueFull, "accept packets that find the queue full, so that a flood delivers what policy denies; when false they drop and are counted")
 	fs.BoolVar(&o.failOpen.UnknownPacket, "fail-open-unknown-packet", o.failOpen.UnknownPacket, "accept packets that cannot be parsed and packets of pods of this node that are not known; when false they drop, the latter after a second")
 	fs.BoolVar(&o.failOpen.InternalError, "fail-open-internal-error", o.failOpen.InternalError, "accept a packet whose judgement fails by a defect of the agent; when false it drops")
+	fs.BoolVar(&o.kinds.AdminNetworkPolicy, "admin-network-policy", o.kinds.AdminNetworkPolicy, "enforce AdminNetworkPolicy (v1alpha1); while its CustomResourceDefinition is not installed it is waited for. When false none has effect. Agents and status writer need the same value")
+	fs.BoolVar(&o.kinds.BaselineAdminNetworkPolicy, "baseline-admin-network-policy", o.kinds.BaselineAdminNetworkPolicy, "the same for BaselineAdminNetworkPolicy (v1alpha1)")
+	fs.BoolVar(&o.kinds.ClusterNetworkPolicy, "cluster-network-policy", o.kinds.ClusterNetworkPolicy, "the same for ClusterNetworkPolicy (v1alpha2)")
+	fs.StringSliceVar(&o.dnsResolvers, "dns-resolvers", o.dnsResolvers, "the only DNS resolvers from whose answers pods learn what domain names in administrators' policies mean, as IP[:port],…; empty takes the cluster's DNS Service and the pods behind it (in kube-system, k8s-app=kube-dns) and the nameservers of this machine. Names that pods look up elsewhere open nothing, and a resolver that lies opens what it likes")
 	addFeatureGates(fs, &o.featureGates)
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port of /metrics, /livez and /readyz")
 	fs.BoolVar(&o.logDenied, "log-denied", o.logDenied, "log denied packets with their pods and the policy that denied, at most ten a second")
@@ -106,6 +117,11 @@ func (o *options) validate(args []string) error {
 	} else if o.cutEstablished && cutMark == mark {
 		fault("cut-mark", o.cutMark, "is the bit of --mark")
 	}
+	for _, s := range o.dnsResolvers {
+		if _, err := resolvers.Parse(s); err != nil {
+			errs = append(errs, fmt.Errorf("--dns-resolvers: %w", err))
+		}
+	}
 	if o.kubeconfig != "" && o.manifests != "" {
 		fault("manifests", o.manifests, "excludes --kubeconfig=%s", o.kubeconfig)
 	}
@@ -137,11 +153,13 @@ func (o *options) config() (agent.Config, error) {
 	mark, _ := parseMark(o.mark)
 	cfg := agent.Config{
 		Manifests:          o.manifests,
+		Kinds:              o.kinds,
 		Features:           features(o.featureGates),
 		Queue:              uint16(o.queue),
 		Queues:             uint16(o.queues),
 		Divert:             o.divert,
 		Mark:               mark,
+		EarlyUDP:           o.dnsRace,
 		FailOpen:           o.failOpen,
 		LogDenied:          o.logDenied,
 		MetricsBindAddress: o.metricsBindAddress,
@@ -149,12 +167,16 @@ func (o *options) config() (agent.Config, error) {
 	if o.cutEstablished {
 		cfg.CutMark, _ = parseMark(o.cutMark)
 	}
+	for _, s := range o.dnsResolvers {
+		resolver, _ := resolvers.Parse(s)
+		cfg.DNSResolvers = append(cfg.DNSResolvers, resolver)
+	}
 	var err error
 	if cfg.NodeName, err = o.node(); err != nil {
 		return cfg, err
 	}
 	if o.manifests == "" {
-		cfg.Client, err = o.client()
+		err = o.addClients(&cfg)
 	}
 	return cfg, err
 }
@@ -175,11 +197,16 @@ func (o *options) node() (string, error) {
 	return name, nil
 }
 
-func (o *options) client() (kubernetes.Interface, error) {
+func (o *options) addClients(cfg *agent.Config) error {
 	config, err := restConfig(o.kubeconfig)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	// Custom resources are served as JSON only.
+	if cfg.AdminClient, err = policyapi.NewForConfig(config); err != nil {
+		return err
 	}
 	config.ContentType = k8sruntime.ContentTypeProtobuf
-	return kubernetes.NewForConfig(config)
+	cfg.Client, err = kubernetes.NewForConfig(config)
+	return err
 }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 )
 
 // parse returns the options of args, and what is wrong with them.
@@ -42,9 +44,11 @@ func TestWrongFlagsAreRefusedByNameAndValue(t *testing.T) {
 		{[]string{"--kubeconfig=k", "--manifests=."}, []string{"--manifests=.", "--kubeconfig=k"}},
 		{[]string{"--manifests=does/not/exist"}, []string{"--manifests=does/not/exist"}},
 		{[]string{"--metrics-bind-address=9080"}, []string{"--metrics-bind-address=9080", "host:port"}},
-		{[]string{"--feature-gates=EndPorts=false"}, []string{"--feature-gates=EndPorts", "EndPort, SCTP"}},
+		{[]string{"--feature-gates=EndPorts=false"}, []string{"--feature-gates=EndPorts", "DomainNames, EndPort, Nodes, SCTP"}},
 		{[]string{"--feature-gates=SCTP"}, []string{"--feature-gates", `"SCTP"`}},
 		{[]string{"--feature-gates=SCTP=perhaps"}, []string{"--feature-gates", "perhaps"}},
+		{[]string{"--dns-resolvers=10.96.0.10,dns"}, []string{"--dns-resolvers", `"dns"`, "IP:port"}},
+		{[]string{"--dns-resolvers=127.0.0.53"}, []string{"--dns-resolvers", `"127.0.0.53"`}},
 		{[]string{"--logging-format=xml"}, []string{"--logging-format=xml"}},
 		{[]string{"--fail-open=perhaps"}, []string{"--fail-open", "perhaps"}},
 		{[]string{"status"}, []string{`"status"`}},
@@ -76,11 +80,50 @@ func TestOptionsBecomeTheConfig(t *testing.T) {
 	if cfg.NodeName != "node1" || cfg.Queue != 7 || cfg.Queues != 3 || cfg.Mark != 0x200 || cfg.MetricsBindAddress != ":9080" {
 		t.Errorf("got %+v", cfg)
 	}
-	if want := (compile.Features{EndPort: true}); cfg.Features != want {
+	if want := (compile.Features{EndPort: true, Nodes: true, DomainNames: true}); cfg.Features != want {
 		t.Errorf("features %+v, want %+v", cfg.Features, want)
 	}
 	if f := cfg.FailOpen; f.NoAgent || !f.QueueFull || f.UnknownPacket || f.InternalError {
 		t.Errorf("fail open: %+v, want only QueueFull", f)
+	}
+}
+
+func TestEachFeatureHasItsGate(t *testing.T) {
+	for gate, want := range map[string]func(*compile.Features){
+		"DomainNames": func(f *compile.Features) { f.DomainNames = false },
+		"EndPort":     func(f *compile.Features) { f.EndPort = false },
+		"Nodes":       func(f *compile.Features) { f.Nodes = false },
+		"SCTP":        func(f *compile.Features) { f.SCTP = false },
+	} {
+		o, err := parse("--feature-gates=" + gate + "=false")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := compile.AllFeatures()
+		want(&f)
+		if got := features(o.featureGates); got != f {
+			t.Errorf("%s off: features %+v, want %+v", gate, got, f)
+		}
+	}
+}
+
+func TestEachKindHasItsFlag(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want policycache.Kinds
+	}{
+		{nil, policycache.Kinds{}},
+		{[]string{"--admin-network-policy"}, policycache.Kinds{AdminNetworkPolicy: true}},
+		{[]string{"--baseline-admin-network-policy"}, policycache.Kinds{BaselineAdminNetworkPolicy: true}},
+		{[]string{"--cluster-network-policy=true"}, policycache.Kinds{ClusterNetworkPolicy: true}},
+	} {
+		o, err := parse(append(tc.args, "--manifests=.", "--hostname-override=n")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cfg, err := o.config(); err != nil || cfg.Kinds != tc.want {
+			t.Errorf("%v: %+v, %v, want %+v", tc.args, cfg.Kinds, err, tc.want)
+		}
 	}
 }
 
@@ -101,6 +144,23 @@ func TestCutMarkIsForTheOptionAlone(t *testing.T) {
 		}
 		if cfg, err := o.config(); err != nil || cfg.CutMark != tc.want {
 			t.Errorf("%v: %#x, %v, want %#x", tc.args, cfg.CutMark, err, tc.want)
+		}
+	}
+}
+
+func TestResolversAreRead(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                               "[]",
+		"--dns-resolvers=10.96.0.10":     "[10.96.0.10:53]",
+		"--dns-resolvers=[fd00::a]:5353": "[[fd00::a]:5353]",
+		"--dns-resolvers=10.96.0.10,fd00::a --dns-resolvers=192.0.2.1:5353": "[10.96.0.10:53 [fd00::a]:53 192.0.2.1:5353]",
+	} {
+		o, err := parse(append(strings.Fields(args), "--manifests=.", "--hostname-override=n")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cfg, err := o.config(); err != nil || fmt.Sprint(cfg.DNSResolvers) != want {
+			t.Errorf("%q: %v, %v, want %s", args, cfg.DNSResolvers, err, want)
 		}
 	}
 }

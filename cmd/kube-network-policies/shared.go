@@ -19,8 +19,10 @@ import (
 // gates are the feature gates by name, the same for the agent and the status
 // writer: what the one does not do the other reports.
 var gates = map[string]func(*compile.Features) *bool{
-	"EndPort": func(f *compile.Features) *bool { return &f.EndPort },
-	"SCTP":    func(f *compile.Features) *bool { return &f.SCTP },
+	"DomainNames": func(f *compile.Features) *bool { return &f.DomainNames },
+	"EndPort":     func(f *compile.Features) *bool { return &f.EndPort },
+	"Nodes":       func(f *compile.Features) *bool { return &f.Nodes },
+	"SCTP":        func(f *compile.Features) *bool { return &f.SCTP },
 }
 
 func gateNames() []string { return slices.Sorted(maps.Keys(gates)) }

@@ -13,15 +13,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
@@ -72,11 +69,9 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, reg 
 	features.SCTPUntracked = errors.Is(steer.ProbeSCTPConntrack(), errors.ErrUnsupported)
 	klog.FromContext(ctx).Info("Judging policies", "features", features)
 	return status.New(status.Config{
-		Client:  client,
-		Dynamic: dynamicClient,
-		Kinds: []status.Kind{status.NetworkPolicies(func(p *networkingv1.NetworkPolicy) []policy.Finding {
-			return compile.DiagnoseNetworkPolicy(p, features)
-		}, o.sinks(dynamicClient, client)...)},
+		Client:         client,
+		Dynamic:        dynamicClient,
+		Kinds:          o.statusKinds(dynamicClient, client, features),
 		QPS:            float64(o.qps),
 		Burst:          o.burst,
 		Events:         o.events,
@@ -84,20 +79,6 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, reg 
 		Identity:       host + "_" + string(uuid.NewUUID()),
 		Registerer:     reg,
 	})
-}
-
-// sinks returns the ways to store the conditions of NetworkPolicies. What is to
-// be cleaned up may be in any of them.
-func (o *writerOptions) sinks(dynamicClient dynamic.Interface, client kubernetes.Interface) []status.Sink {
-	var sinks []status.Sink
-	all := o.cleanup || o.sink == sinkAuto
-	if all || o.sink == status.SubresourceSink {
-		sinks = append(sinks, status.NewSubresourceSink(dynamicClient, client.Discovery(), status.NetworkPolicyResource, o.conditionPrefix))
-	}
-	if all || o.sink == status.AnnotationSink {
-		sinks = append(sinks, status.NewAnnotationSink(dynamicClient, status.NetworkPolicyResource, o.conditionPrefix))
-	}
-	return sinks
 }
 
 // serveMetrics answers on l until ctx ends. A writer that waits for its turn is

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"sigs.k8s.io/kube-network-policies/pkg/status"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 func parseWriter(args ...string) (*writerOptions, error) {
@@ -34,7 +34,7 @@ func TestWrongWriterFlagsAreRefusedByNameAndValue(t *testing.T) {
 		{"--status-burst=0", []string{"--status-burst=0"}},
 		{"--leader-elect-namespace=", []string{"--leader-elect-namespace="}},
 		{"--metrics-bind-address=9080", []string{"--metrics-bind-address=9080", "host:port"}},
-		{"--feature-gates=EndPorts=false", []string{"--feature-gates=EndPorts", "EndPort, SCTP"}},
+		{"--feature-gates=EndPorts=false", []string{"--feature-gates=EndPorts", "DomainNames, EndPort, Nodes, SCTP"}},
 		{"--logging-format=xml", []string{"--logging-format=xml"}},
 		{"--nfqueue-id=1", []string{"nfqueue-id"}},
 		{"now", []string{`"now"`}},
@@ -52,7 +52,7 @@ func TestWrongWriterFlagsAreRefusedByNameAndValue(t *testing.T) {
 	}
 }
 
-func TestSinksAreChosenByFlag(t *testing.T) {
+func TestKindsAndSinksAreChosenByFlag(t *testing.T) {
 	config := &rest.Config{Host: "http://localhost"}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -62,24 +62,41 @@ func TestSinksAreChosenByFlag(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	both := status.SubresourceSink + " " + status.AnnotationSink
+	const (
+		np, anp, banp, cnp = "NetworkPolicy", "AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "ClusterNetworkPolicy"
+
+		admin    = "--admin-network-policy --baseline-admin-network-policy --cluster-network-policy"
+		inStatus = anp + " subresource, " + banp + " subresource, " + cnp + " subresource"
+		all      = np + " subresource annotation, " + inStatus
+	)
 	for args, want := range map[string]string{
-		"":                             both,
-		"--status-sink=subresource":    status.SubresourceSink,
-		"--status-sink=annotation":     status.AnnotationSink,
-		"--status-sink=none":           "",
-		"--status-sink=none --cleanup": both, // what is there was written with other flags
+		"":                                   np + " subresource annotation",
+		"--status-sink=subresource":          np + " subresource",
+		"--status-sink=annotation":           np + " annotation",
+		"--status-sink=none":                 np,
+		"--admin-network-policy":             np + " subresource annotation, " + anp + " subresource",
+		"--baseline-admin-network-policy":    np + " subresource annotation, " + banp + " subresource",
+		"--cluster-network-policy":           np + " subresource annotation, " + cnp + " subresource",
+		admin:                                all,
+		"--status-sink=subresource " + admin: np + " subresource, " + inStatus,
+		"--status-sink=annotation " + admin:  np + " annotation, " + inStatus,
+		"--status-sink=none " + admin:        np + ", " + anp + ", " + banp + ", " + cnp,
+		"--status-sink=none --cleanup":       all, // what is there was written with other flags
 	} {
 		o, err := parseWriter(strings.Fields(args)...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, s := range o.sinks(dynamicClient, client) {
-			got = append(got, s.Name())
+		for _, k := range o.statusKinds(dynamicClient, client, compile.AllFeatures()) {
+			line := k.Name
+			for _, s := range k.Sinks {
+				line += " " + s.Name()
+			}
+			got = append(got, line)
 		}
-		if strings.Join(got, " ") != want {
-			t.Errorf("%q: sinks %v, want %s", args, got, want)
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%q: got %q, want %q", args, got, want)
 		}
 	}
 }

@@ -22,7 +22,8 @@ func newCheck(o *options) *cobra.Command {
 		Short: "Tell which parts of policies cannot be honoured as written",
 		Long: `Tell which parts of policies the agents cannot honour as written, and what they
 enforce instead. Files must be right by the API's schema, too: a field that is
-unknown or of a wrong type is an error, with its file and line.
+unknown or of a wrong type is an error, with its file and line. With -n, policies
+of the whole cluster are left out.
 
 The exit code is 0 when there is nothing to tell, 1 when there is, 2 when the
 manifests or the cluster cannot be read.`,
@@ -47,19 +48,21 @@ func (c *checkOptions) run(cmd *cobra.Command) error {
 		in.NetworkPolicies = slices.DeleteFunc(in.NetworkPolicies, func(p *networkingv1.NetworkPolicy) bool {
 			return p.Namespace != c.namespace
 		})
+		in.AdminNetworkPolicies, in.BaselineAdminNetworkPolicies, in.ClusterNetworkPolicies = nil, nil, nil
 	}
+	policies := countPolicies(&in)
 	findings := []reachability.Finding{}
 	for _, f := range reachability.New(in).Findings() {
 		findings = append(findings, reachability.NewFinding(f))
 	}
 	out := cmd.OutOrStdout()
 	if c.output == "json" {
-		err = printJSON(out, map[string]any{"policies": len(in.NetworkPolicies), "findings": findings})
+		err = printJSON(out, map[string]any{"policies": policies, "findings": findings})
 	} else {
 		for _, f := range findings {
 			fmt.Fprintln(out, findingLine(f))
 		}
-		_, err = fmt.Fprintf(out, "%s in %s\n", count(len(findings), "finding", "findings"), count(len(in.NetworkPolicies), "policy", "policies"))
+		_, err = fmt.Fprintf(out, "%s in %s\n", count(len(findings), "finding", "findings"), count(policies, "policy", "policies"))
 	}
 	if err == nil && len(findings) > 0 {
 		return errNo

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
@@ -38,7 +38,9 @@ else the manifests hold is not looked at.
 
 Every port and protocol is compared: where policies name ports, each stretch of
 ports that they do not tell apart is compared by one of them. So are addresses
-outside of the cluster. --port, --protocol and --address narrow it down.
+outside of the cluster; of nodes, each address is. What domain names allow is not
+compared: only agents know what pods learn from DNS. --port, --protocol and
+--address narrow it down.
 
 The exit code is 0 when nothing changes, 1 when something does, 2 when there is
 no answer.`,
@@ -52,7 +54,7 @@ no answer.`,
 	protocol.DefValue, protocol.Usage = "", "TCP, UDP, SCTP or ICMP; empty compares all, and with --port TCP"
 	d.traffic.protocol = ""
 	cmd.Flags().Lookup("port").Usage = "port to compare, a number or a name that is looked up on each destination pod; empty compares all"
-	cmd.Flags().StringArrayVar(&d.addresses, "address", nil, "address outside of the cluster to compare, may be repeated; none takes one of each stretch that the policies' blocks do not divide")
+	cmd.Flags().StringArrayVar(&d.addresses, "address", nil, "address that is no pod's to compare, may be repeated; none takes those of the nodes, and one of each stretch that the policies' blocks do not divide")
 	addTextOutput(cmd, &d.output)
 	return cmd
 }
@@ -76,11 +78,11 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	outsiders := d.addresses
-	if len(outsiders) == 0 {
-		outsiders = reachability.Outsiders(before, after)
+	addresses := d.addresses
+	if len(addresses) == 0 {
+		addresses = append(reachability.NodeAddresses(before, after), reachability.Outsiders(before, after)...)
 	}
-	difference, err := reachability.Compare(before, after, spans, outsiders, family)
+	difference, err := reachability.Compare(before, after, spans, addresses, family)
 	if err != nil {
 		return err
 	}
@@ -106,15 +108,13 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 		if b, err = d.readFiles(d.files, cmd.InOrStdin()); err != nil {
 			return nil, nil, err
 		}
-		if len(b.NetworkPolicies) == 0 {
+		if countPolicies(&b) == 0 {
 			return nil, nil, fmt.Errorf("--filename=%s: no policy to apply", d.files[0])
 		}
 		if a, err = d.live(cmd.Context()); err != nil {
 			return nil, nil, err
 		}
-		policies := b.NetworkPolicies
-		b = a
-		b.NetworkPolicies = apply(a.NetworkPolicies, policies)
+		b = applied(a, b)
 	case 2:
 		if a, err = d.readFiles(d.files[:1], cmd.InOrStdin()); err != nil {
 			return nil, nil, err
@@ -131,11 +131,21 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 	return reachability.New(a), reachability.New(b), nil
 }
 
-// apply returns policies with new ones added or put in the place of others.
-func apply(policies, applied []*networkingv1.NetworkPolicy) []*networkingv1.NetworkPolicy {
-	replaced := func(p *networkingv1.NetworkPolicy) bool {
-		return slices.ContainsFunc(applied, func(a *networkingv1.NetworkPolicy) bool {
-			return a.Namespace == p.Namespace && a.Name == p.Name
+// applied returns a cluster with the policies of changes applied to it.
+func applied(cluster, changes compile.Input) compile.Input {
+	cluster.NetworkPolicies = apply(cluster.NetworkPolicies, changes.NetworkPolicies)
+	cluster.AdminNetworkPolicies = apply(cluster.AdminNetworkPolicies, changes.AdminNetworkPolicies)
+	cluster.BaselineAdminNetworkPolicies = apply(cluster.BaselineAdminNetworkPolicies, changes.BaselineAdminNetworkPolicies)
+	cluster.ClusterNetworkPolicies = apply(cluster.ClusterNetworkPolicies, changes.ClusterNetworkPolicies)
+	return cluster
+}
+
+// apply returns policies of a kind with new ones added or put in the place of
+// others.
+func apply[P metav1.Object](policies, applied []P) []P {
+	replaced := func(p P) bool {
+		return slices.ContainsFunc(applied, func(a P) bool {
+			return a.GetNamespace() == p.GetNamespace() && a.GetName() == p.GetName()
 		})
 	}
 	return append(slices.DeleteFunc(slices.Clone(policies), replaced), applied...)
@@ -174,10 +184,16 @@ func printDifference(w io.Writer, d *reachability.Difference) error {
 		printLines(&out, "newly allowed", c.Gained)
 	}
 	fmt.Fprintf(&out, "\nCompared: %s, between %s", join(d.Checked), count(d.Pods, "pod", "pods"))
+	if len(d.Nodes) > 0 {
+		fmt.Fprintf(&out, ", with %s of nodes", shorten(d.Nodes))
+	}
 	if len(d.Outsiders) > 0 {
-		fmt.Fprintf(&out, " and with %s outside", shorten(d.Outsiders))
+		fmt.Fprintf(&out, ", and with %s outside", shorten(d.Outsiders))
 	}
 	out.WriteString(".\n")
+	if len(d.DomainRules) > 0 {
+		fmt.Fprintf(&out, "Not compared: what is allowed by domain names, which only agents know: %s\n", shorten(d.DomainRules))
+	}
 	printNames(&out, "Only before, not compared", d.OnlyBefore)
 	printNames(&out, "Only after, not compared", d.OnlyAfter)
 	_, err := io.WriteString(w, out.String())

@@ -148,6 +148,7 @@ func verdict(allowed bool) string {
 // sentence begins s with a capital, unless it begins with a name.
 func sentence(s string) string {
 	word, _, _ := strings.Cut(s, " ")
+	word = strings.TrimRight(word, ":")
 	if s == "" || strings.ContainsAny(word, "/.:-0123456789") {
 		return s
 	}

@@ -36,7 +36,7 @@ func TestExitCodes(t *testing.T) {
 		{"matrix --port 80 -f shop -n empty", 2, "no pods to show in namespace empty"},
 		{"matrix --port 80 -f shop --from shop/wb", 2, `--from=shop/wb: no pod "shop/wb"; near it: shop/db, shop/web`},
 		{"matrix --port 80 -f shop --family IPv5", 2, "--family=IPv5: must be IPv4 or IPv6"},
-		{"matrix --port 80 -f shop --feature-gates=endport=false", 2, "--feature-gates=endport: is none of EndPort, SCTP"},
+		{"matrix --port 80 -f shop --feature-gates=endport=false", 2, "--feature-gates=endport: is none of DomainNames, EndPort, Nodes, SCTP"},
 		{"matrix --port 80 -f missing", 2, "missing: no such file"},
 		{"matrix --port 80", 2, "kubeconfig"},
 		{"explain shop/api shop/db --port 5432 -f shop", 0, ""},
@@ -58,13 +58,24 @@ func TestExitCodes(t *testing.T) {
 		{"diff -f shop -f proposed --port http -o json", 1, ""},
 		{"diff -f shop -f proposed --port 0", 2, `port "0": must be in 1-65535`},
 		{"diff -f shop -f proposed -n shop", 2, "--namespace=shop: diff compares all namespaces"},
+		{"explain monitoring/prometheus shop/db --port 5432 -f shop -f admin.yaml", 1, ""},
+		{"explain monitoring/prometheus shop/db --port 5432 -f shop/cluster.yaml -f admin.yaml", 0, ""},
+		{"explain shop/web 192.168.0.1 --port 10250 -f shop -f admin.yaml", 1, ""},
+		{"explain shop/api 192.168.0.2 --port 10250 -f shop -f admin.yaml", 0, ""},
+		{"matrix --port 80 -f shop -f admin.yaml", 0, "Not known: what is allowed by domain names, which only agents know: ClusterNetworkPolicy/egress spec.egress[0]\n"},
+		{"diff -f shop -f admin.yaml", 1, ""},
 		{"diff", 2, "--filename: one"},
 		{"diff -f shop/cluster.yaml", 2, "--filename=shop/cluster.yaml: no policy to apply"},
 		{"check -f shop", 0, ""},
 		{"check -f faulty.yaml", 1, ""},
 		{"check -f faulty.yaml -n other", 0, ""},
+		{"check -f admin.yaml", 0, ""},
+		{"check -f admin.yaml --feature-gates=Nodes=false", 1, ""},
+		{"check -f admin.yaml --feature-gates=DomainNames=false", 1, ""},
+		{"check -f admin.yaml --feature-gates=Nodes=false -n shop", 0, ""},
 		{"check -f shop --feature-gates=EndPort=false", 0, ""},
 		{"check -f proposed --feature-gates=EndPort=false", 1, ""},
+		{"check -f admin.yaml --feature-gates=Nodes=false --cluster-network-policy=false", 0, ""},
 		{"check -f shop unexpected", 2, "unknown command"},
 		{"check --flag", 2, "unknown flag: --flag"},
 	} {
@@ -72,6 +83,25 @@ func TestExitCodes(t *testing.T) {
 		if code != tc.code || !strings.Contains(stderr, tc.stderr) || (code == 2) != (stdout == "") {
 			t.Errorf("%s: got %d, want %d\n%s%s", tc.command, code, tc.code, stdout, stderr)
 		}
+	}
+}
+
+// Agents do not enforce administrators' kinds unless they are told to.
+func TestAdministratorsKindsCanBeLeftOut(t *testing.T) {
+	t.Chdir("testdata")
+	const connection = "explain monitoring/prometheus shop/db --port 5432 -f shop "
+	_, without, _ := call(t, "", connection)
+	for flags, left := range map[string]string{
+		"":                                      "AdminNetworkPolicy/monitoring, shop/db, shop/default-deny, BaselineAdminNetworkPolicy/default",
+		"--admin-network-policy=false":          "shop/db, shop/default-deny, BaselineAdminNetworkPolicy/default",
+		"--baseline-admin-network-policy=false": "AdminNetworkPolicy/monitoring, shop/db, shop/default-deny",
+	} {
+		if _, stdout, _ := call(t, "", connection+"-f admin.yaml "+flags); !strings.Contains(stdout, "  Selected by "+left+".\n") {
+			t.Errorf("%s: want %s in\n%s", flags, left, stdout)
+		}
+	}
+	if _, stdout, _ := call(t, "", connection+"-f admin.yaml --admin-network-policy=false --baseline-admin-network-policy=false"); stdout != without {
+		t.Errorf("got\n%swant\n%s", stdout, without)
 	}
 }
 
@@ -135,6 +165,22 @@ func TestExplanationAsJSON(t *testing.T) {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %s in\n%s", want, stdout)
 		}
+	}
+}
+
+// A node without host-network pods is compared by its address, one that has some
+// by these. What domain names allow cannot be compared, and that is told.
+func TestWhatChangesForNodesIsTold(t *testing.T) {
+	t.Chdir("testdata")
+	code, stdout, stderr := call(t, "", "diff --port 10250 -f shop/cluster.yaml -f admin.yaml")
+	const want = `TCP 10250:
+  no longer allowed: shop/web -> monitoring/node-exporter, 192.168.0.2, 203.0.113.1
+
+Compared: TCP 10250, between 5 pods, with 192.168.0.2 of nodes, and with 0.0.0.1, 203.0.113.1 outside.
+Not compared: what is allowed by domain names, which only agents know: ClusterNetworkPolicy/egress spec.egress[0]
+`
+	if code != 1 || stdout != want {
+		t.Errorf("got %d %s\n%s", code, stderr, stdout)
 	}
 }
 

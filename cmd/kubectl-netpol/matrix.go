@@ -27,7 +27,10 @@ func newMatrix(o *options) *cobra.Command {
 
 Sides are pods (namespace/pod) and addresses. Those of --from are the rows, those
 of --to the columns; where a flag is missing, they are all pods, or all of -n. In
-a table, pods that no other can tell apart share a row and a column.`,
+a table, pods that no other can tell apart share a row and a column.
+
+Rules that allow by domain names match nobody here, because only agents know what
+pods learn from DNS; the standard error names them.`,
 		Example: `  kubectl-netpol matrix --port 80 -f ./manifests
   kubectl-netpol matrix --port http -n shop -o markdown
   kubectl-netpol matrix --port 53 --protocol UDP --from shop/web --from 203.0.113.9`,
@@ -67,6 +70,9 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	}
 	if len(m.from) == 0 || len(m.to) == 0 {
 		printLeftOut(cmd.ErrOrStderr(), c.LeftOut(family, m.namespaces()...))
+	}
+	if rules := c.DomainRules(); len(rules) > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "Not known: what is allowed by domain names, which only agents know: %s\n", shorten(rules))
 	}
 	return m.print(cmd.OutOrStdout(), c.Matrix(from, to, port, family))
 }

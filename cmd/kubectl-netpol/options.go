@@ -27,23 +27,29 @@ type options struct {
 	namespace    string
 	featureGates map[string]bool
 
+	// The kinds of administrators' policies that count.
+	adminPolicies, baselinePolicies, clusterPolicies bool
+
 	// defaultNamespace is that of the kubeconfig's context.
 	defaultNamespace string
 }
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	o.featureGates = map[string]bool{}
-	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory of manifests (pods, namespaces, nodes, network policies) to read instead of the live cluster; - is the standard input; may be repeated")
+	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory of manifests (pods, namespaces, nodes, policies of every kind) to read instead of the live cluster; - is the standard input; may be repeated")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file that tells the live cluster; empty looks where kubectl looks")
 	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty takes its current one")
 	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one, and the only one that matrix and check look at; diff refuses it")
-	fs.Var(cliflag.NewMapStringBool(&o.featureGates), "feature-gates", "what the agents' --feature-gates say, as NAME=true|false,…: EndPort, SCTP (both true by default). With others than the agents', the answers are not theirs")
+	fs.BoolVar(&o.adminPolicies, "admin-network-policy", true, "AdminNetworkPolicies count; false leaves them out, as agents do without this flag")
+	fs.BoolVar(&o.baselinePolicies, "baseline-admin-network-policy", true, "the same for BaselineAdminNetworkPolicies")
+	fs.BoolVar(&o.clusterPolicies, "cluster-network-policy", true, "the same for ClusterNetworkPolicies")
+	fs.Var(cliflag.NewMapStringBool(&o.featureGates), "feature-gates", "what the agents' --feature-gates say, as NAME=true|false,…: DomainNames, EndPort, Nodes, SCTP (all true by default). With others than the agents', the answers are not theirs")
 }
 
 // features returns the agents' features.
 func (o *options) features() (compile.Features, error) {
 	features := compile.AllFeatures()
-	gates := map[string]*bool{"EndPort": &features.EndPort, "SCTP": &features.SCTP}
+	gates := map[string]*bool{"DomainNames": &features.DomainNames, "EndPort": &features.EndPort, "Nodes": &features.Nodes, "SCTP": &features.SCTP}
 	for name, on := range o.featureGates {
 		if gates[name] == nil {
 			return compile.Features{}, fmt.Errorf("--feature-gates=%s: is none of %s", name, strings.Join(slices.Sorted(maps.Keys(gates)), ", "))
@@ -70,13 +76,28 @@ func (o *options) readFiles(paths []string, stdin io.Reader) (compile.Input, err
 	if err != nil {
 		return compile.Input{}, err
 	}
-	return compile.Input{
+	in := compile.Input{
 		Features:        features,
 		Namespaces:      objects.Namespaces,
 		Pods:            objects.Pods,
 		Nodes:           objects.Nodes,
 		NetworkPolicies: objects.NetworkPolicies,
-	}, nil
+	}
+	if o.adminPolicies {
+		in.AdminNetworkPolicies = objects.AdminNetworkPolicies
+	}
+	if o.baselinePolicies {
+		in.BaselineAdminNetworkPolicies = objects.BaselineAdminNetworkPolicies
+	}
+	if o.clusterPolicies {
+		in.ClusterNetworkPolicies = objects.ClusterNetworkPolicies
+	}
+	return in, nil
+}
+
+// countPolicies counts those of every kind.
+func countPolicies(in *compile.Input) int {
+	return len(in.NetworkPolicies) + len(in.AdminNetworkPolicies) + len(in.BaselineAdminNetworkPolicies) + len(in.ClusterNetworkPolicies)
 }
 
 // qualified returns the name of a side with its namespace.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
@@ -22,13 +24,14 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
-	"sigs.k8s.io/kube-network-policies/pkg/queue"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
 // compileInterval is the least time between two compiles. The first change
-// after a quiet time does not wait.
-const compileInterval = 100 * time.Millisecond
+// after a quiet time does not wait. It is most of what a change waits for in a
+// cluster that always changes; fifty snapshots a second cost about a hundredth of a
+// core there (docs/scalability.md).
+const compileInterval = 20 * time.Millisecond
 
 // Config is all that an agent is told.
 type Config struct {
@@ -36,9 +39,14 @@ type Config struct {
 	NodeName string
 	// Client is where the cluster is read from. Nil reads Manifests instead.
 	Client kubernetes.Interface
+	// AdminClient is of the same cluster, for the kinds of policy of Kinds.
+	AdminClient policyapi.Interface
 	// Manifests is a directory of Kubernetes objects, used without Client.
 	Manifests string
-	Features  compile.Features
+	// Kinds are the administrators' kinds of policy that are enforced, besides
+	// NetworkPolicy.
+	Kinds    policycache.Kinds
+	Features compile.Features
 	// Queue is the number of the first NFQUEUE, Queues how many there are.
 	Queue, Queues uint16
 	// Divert is how the kernel hands packets to the queue.
@@ -48,6 +56,12 @@ type Config struct {
 	// CutMark is the one bit of conntrack marks by which established connections
 	// are cut that policy denies. Zero lets them go on.
 	CutMark uint32
+	// EarlyUDP works around a race of kernels before 6.12 that costs packets of
+	// DNS.
+	EarlyUDP steer.EarlyUDP
+	// DNSResolvers are the only resolvers whose answers to pods are believed.
+	// Without any, these are the cluster's DNS Service and the node's nameservers.
+	DNSResolvers []netip.AddrPort
 	// FailOpen holds the four failure policies.
 	FailOpen FailOpen
 	// LogDenied logs denied packets at a bounded rate.
@@ -74,13 +88,20 @@ func (c Config) Validate() error {
 	if (c.Client == nil) == (c.Manifests == "") {
 		errs = append(errs, errors.New("exactly one of Client and Manifests is needed"))
 	}
+	if (c.Client == nil) != (c.AdminClient == nil) {
+		errs = append(errs, errors.New("Client and AdminClient go together"))
+	}
+	if last := int(c.Queue) + int(c.Queues); c.learnsNames() && last > 0xffff {
+		errs = append(errs, fmt.Errorf("Queues: the observer's queue would be %d, above 65535", last))
+	}
 	return errors.Join(errs...)
 }
 
 // agent holds the parts that publish and the HTTP endpoints talk to.
 type agent struct {
 	enforcer *enforce.Enforcer
-	queues   *queue.Queues
+	observer observer // nil knows no names
+	queues   []served
 	steerer  *steer.Steerer
 	cutter   *conntrack.Cutter // nil lets established connections go on
 	cache    *policycache.Cache
@@ -88,6 +109,9 @@ type agent struct {
 
 	ready     chan struct{} // closed when packets can be judged
 	published sync.Once     // closes ready
+
+	mu      sync.Mutex
+	steered *policy.Snapshot // whose packets are steered, nil before the first
 }
 
 // Run enforces policy until ctx ends and leaves the rules in force. It returns
@@ -117,7 +141,12 @@ func Run(ctx context.Context, cfg Config) error {
 	if a.cutter != nil {
 		group.Go(func() error { return a.cutter.Run(ctx) })
 	}
-	group.Go(func() error { return a.queues.Run(ctx, a.judge, a.ready) })
+	for _, q := range a.queues {
+		group.Go(func() error { return q.Run(ctx, q.judge, a.ready) })
+	}
+	if a.observer != nil {
+		group.Go(func() error { return a.observer.Run(ctx) })
+	}
 	group.Go(func() error { return a.cache.Run(ctx) })
 	logger.Info("Agent started", "node", cfg.NodeName, "manifests", cfg.Manifests, "failOpen", cfg.FailOpen)
 	err = group.Wait()
@@ -130,34 +159,33 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	if cfg.FailOpen.NoAgent {
 		a.open() // packets need not wait for a snapshot
 	}
+	var err error
+	if a.observer, err = newObserver(cfg, reg, a.steerAgain); err != nil {
+		return nil, err
+	}
 	a.enforcer = enforce.New(enforce.Config{
 		FailOpen:              cfg.FailOpen.NoAgent,
 		FailOpenUnknownPacket: cfg.FailOpen.UnknownPacket,
+		Learned:               a.observer,
 		LogDenied:             cfg.LogDenied,
 		Logger:                klog.LoggerWithName(logger, "enforce"),
 		Registerer:            reg,
 	})
-	var err error
 	if a.steerer, err = steer.New(steer.Config{
 		Queue:         cfg.Queue,
 		Queues:        cfg.Queues,
+		ObserveQueue:  cfg.observeQueue(),
 		Bypass:        cfg.FailOpen.NoAgent,
 		Mark:          cfg.Mark,
 		CutMark:       cfg.CutMark,
 		Divert:        cfg.Divert,
+		EarlyUDP:      cfg.EarlyUDP,
 		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
 		Registerer:    reg,
 	}, caps); err != nil {
 		return nil, err
 	}
-	if a.queues, err = queue.New(queue.Config{
-		First:           cfg.Queue,
-		Count:           cfg.Queues,
-		FailOpen:        cfg.FailOpen.QueueFull,
-		FailOpenOnPanic: cfg.FailOpen.InternalError,
-		AcceptMark:      cfg.Mark,
-		Registerer:      reg,
-	}); err != nil {
+	if a.queues, err = newQueues(cfg, a.enforcer, a.observer, reg); err != nil {
 		return nil, err
 	}
 	if a.cutter, err = newCutter(cfg, reg); err != nil {
@@ -169,6 +197,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	}
 	a.cache, err = policycache.New(source, policycache.Config{
 		NodeName:    cfg.NodeName,
+		Kinds:       cfg.Kinds,
 		Features:    cfg.Features,
 		MinInterval: compileInterval,
 		Registerer:  reg,
@@ -179,41 +208,63 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 // newSource returns where the cluster is read from.
 func newSource(cfg Config, reg prometheus.Registerer) (policycache.Source, error) {
 	if cfg.Client != nil {
-		return policycache.NewAPIServer(cfg.Client), nil
+		return policycache.NewAPIServer(cfg.Client, cfg.AdminClient), nil
 	}
 	return manifests.New(cfg.Manifests, reg)
 }
 
-// publish puts a snapshot in force. The order matters: the evaluator knows a
-// policy before nftables sends it the first packet of a newly selected pod.
+// publish puts a snapshot in force. The order matters: the observer and the
+// evaluator know a policy before nftables sends them the first packet of a newly
+// selected pod.
 func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time) {
+	if a.observer != nil {
+		a.observer.Follow(s)
+	}
 	a.enforcer.Swap(s)
 	a.open()
-	a.steerer.Set(steer.Sets{
+	a.metrics.inForce(since)
+	a.steer(s, since)
+	if a.cutter != nil {
+		a.cutter.Set(established(s, a.observer))
+	}
+	a.metrics.published(ctx, s)
+}
+
+// steer has the kernel send us the packets that s is about.
+func (a *agent) steer(s *policy.Snapshot, since time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.steered = s
+	a.steerer.Set(a.sets(s, since))
+}
+
+// steerAgain follows a change of resolvers. Before the first snapshot the rules of
+// an earlier run stay as they are.
+func (a *agent) steerAgain() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.steered != nil {
+		a.steerer.Set(a.sets(a.steered, time.Time{}))
+	}
+}
+
+func (a *agent) sets(s *policy.Snapshot, since time.Time) steer.Sets {
+	sets := steer.Sets{
 		Ingress:       s.Selected(policy.Ingress),
 		Egress:        s.Selected(policy.Egress),
+		ToHost:        s.SelectedToHost(),
 		Pods:          s.Local(),
 		IngressRanges: s.Ranges(policy.Ingress),
 		EgressRanges:  s.Ranges(policy.Egress),
 		Since:         since,
-	})
-	if a.cutter != nil {
-		a.cutter.Set(established(s))
 	}
-	a.metrics.published(ctx, s)
+	if a.observer != nil {
+		sets.Names, sets.Resolvers = s.SelectedForNames(), a.observer.Resolvers()
+	}
+	return sets
 }
 
 // open lets packets be judged from now on.
 func (a *agent) open() {
 	a.published.Do(func() { close(a.ready) })
-}
-
-func (a *agent) judge(payload []byte, last bool) queue.Verdict {
-	switch a.enforcer.Judge(payload, last) {
-	case enforce.Accept:
-		return queue.Accept
-	case enforce.Hold:
-		return queue.Hold
-	}
-	return queue.Drop
 }

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"net/netip"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
@@ -17,16 +19,56 @@ func newCutter(cfg Config, reg prometheus.Registerer) (*conntrack.Cutter, error)
 }
 
 // established has connections cut that s denies for good. What depends on a pod
-// that is not known, no longer or not yet, stays as it is.
-func established(s *policy.Snapshot) conntrack.Judge {
-	return func(p packet.Packet) conntrack.Verdict {
-		d := s.Evaluate(p)
-		switch {
-		case d.Verdict == policy.Allow:
+// that is not known, no longer or not yet, or on names that were forgotten
+// meanwhile, stays as it is.
+func established(s *policy.Snapshot, learned policy.Learned) conntrack.Judge {
+	anyName := &anyName{snapshot: s, names: make(map[*policy.Chain]*policy.Names)}
+	return func(p packet.Packet, toHost bool) conntrack.Verdict {
+		q := policy.Query{Packet: p, ToHost: toHost, Learned: learned}
+		d := s.Judge(q)
+		if d.Verdict == policy.Allow {
 			return conntrack.Go
-		case d.Reason == policy.UnknownPod:
+		}
+		q.Learned = anyName
+		if d.Reason == policy.UnknownPod || s.Judge(q).Verdict == policy.Allow {
 			return conntrack.Leave
 		}
 		return conntrack.Cut
 	}
+}
+
+// anyName has pods know each address by all the names that their policies speak
+// of. A connection outlives the time for which a name was learned: only what is
+// denied whatever the names is to be cut. It belongs to one goroutine.
+type anyName struct {
+	snapshot *policy.Snapshot
+	names    map[*policy.Chain]*policy.Names
+}
+
+// Names implements policy.Learned.
+func (a *anyName) Names(pod, _ netip.Addr) *policy.Names {
+	chain := a.snapshot.Endpoint(pod).Egress
+	names, ok := a.names[chain]
+	if !ok {
+		names = namesOf(chain)
+		a.names[chain] = names
+	}
+	return names
+}
+
+// namesOf returns a name for each domain of the chain.
+func namesOf(chain *policy.Chain) *policy.Names {
+	var names policy.Names
+	for i := range chain.Rules {
+		for _, peer := range chain.Rules[i].Peers {
+			for _, d := range peer.Domains {
+				name := d.Name
+				if d.Below {
+					name = "any." + name
+				}
+				names = append(names, name)
+			}
+		}
+	}
+	return &names
 }

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
@@ -14,17 +16,17 @@ import (
 func TestOnlyWhatIsDeniedForGoodIsCut(t *testing.T) {
 	isolated, open := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.1.3")
 	judge := established(policy.New(policy.Model{
-		Endpoints: map[netip.Addr]*policy.Endpoint{
+		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
 			isolated: {Namespace: "x", Name: "isolated", Ingress: &policy.Chain{Rules: []policy.Rule{{
 				Verdict: policy.Deny, Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation,
 				AnyPeer: true, AnyPort: true,
 			}}}},
 			open: {Namespace: "x", Name: "open"},
-		},
+		}),
 		Local:     []netip.Addr{isolated, open},
 		Ranges:    []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")},
 		Isolating: [2]bool{policy.Ingress: true},
-	}))
+	}), nil)
 	for _, tt := range []struct {
 		src, dst string
 		want     conntrack.Verdict
@@ -37,8 +39,54 @@ func TestOnlyWhatIsDeniedForGoodIsCut(t *testing.T) {
 		{"10.244.1.9:40000", "10.244.1.2:80", conntrack.Leave},
 	} {
 		p := packet.Packet{Src: netip.MustParseAddrPort(tt.src), Dst: netip.MustParseAddrPort(tt.dst), Proto: packet.TCP}
-		if got := judge(p); got != tt.want {
+		if got := judge(p, false); got != tt.want {
 			t.Errorf("%v: %d, want %d", p, got, tt.want)
+		}
+	}
+}
+
+// learned has every pod know each address by the same names.
+type learned policy.Names
+
+func (l learned) Names(_, _ netip.Addr) *policy.Names { return (*policy.Names)(&l) }
+
+// TestTheOwnNodeAndNames has pods that may send nothing: by NetworkPolicy, by an
+// administrator, and by an administrator but for some domains.
+func TestTheOwnNodeAndNames(t *testing.T) {
+	const isolated, denied, named = "10.244.1.2", "10.244.1.3", "10.244.1.4"
+	isolate := policy.Rule{Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation, AnyPeer: true, AnyPort: true}
+	deny := policy.Rule{Tier: policy.AdminTier, Policy: "AdminNetworkPolicy/deny", AnyPeer: true, AnyPort: true}
+	allow := policy.Rule{Tier: policy.AdminTier, Policy: "AdminNetworkPolicy/deny", Verdict: policy.Allow, AnyPort: true,
+		Peers: []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}, {Name: "b.test", Below: true}}}}}
+	endpoints := map[netip.Addr]*policy.Endpoint{}
+	for addr, rules := range map[string][]policy.Rule{isolated: {isolate}, denied: {deny}, named: {allow, deny}} {
+		endpoints[netip.MustParseAddr(addr)] = &policy.Endpoint{Namespace: "x", Name: addr, Egress: &policy.Chain{Rules: rules}}
+	}
+	s := policy.New(policy.Model{Endpoints: policy.NewEndpoints(endpoints), Local: slices.Collect(maps.Keys(endpoints))})
+	for _, tt := range []struct {
+		src    string
+		toHost bool
+		knows  policy.Learned
+		want   conntrack.Verdict
+	}{
+		{isolated, false, nil, conntrack.Cut},
+		{isolated, true, nil, conntrack.Go},
+		{denied, false, nil, conntrack.Cut},
+		{denied, true, nil, conntrack.Cut},
+		{denied, false, learned{"a.test"}, conntrack.Cut},
+		{named, false, learned{"a.test"}, conntrack.Go},
+		{named, true, learned{"x.b.test"}, conntrack.Go},
+		{named, false, learned{"c.test"}, conntrack.Leave},
+		{named, false, nil, conntrack.Leave},
+		{named, true, nil, conntrack.Leave},
+	} {
+		p := packet.Packet{
+			Src:   netip.AddrPortFrom(netip.MustParseAddr(tt.src), 40000),
+			Dst:   netip.MustParseAddrPort("192.0.2.1:80"),
+			Proto: packet.TCP,
+		}
+		if got := established(s, tt.knows)(p, tt.toHost); got != tt.want {
+			t.Errorf("%v, to the node %v, known as %v: %d, want %d", p, tt.toHost, tt.knows, got, tt.want)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,7 +24,11 @@ func (a *agent) handler(reg *prometheus.Registry) http.Handler {
 
 // live fails when packets wait and are not answered: then a restart helps.
 func (a *agent) live() error {
-	return a.queues.Live(time.Now())
+	var errs []error
+	for _, q := range a.queues {
+		errs = append(errs, q.Live(time.Now()))
+	}
+	return errors.Join(errs...)
 }
 
 // readiness fails until the first snapshot is in force, and while rules cannot
@@ -33,7 +38,7 @@ func (a *agent) readiness() error {
 	if !a.metrics.hasSnapshot() {
 		errs = append(errs, errors.New("no snapshot of the cluster yet"))
 	}
-	if !a.queues.Bound() {
+	if slices.ContainsFunc(a.queues, func(q served) bool { return !q.Bound() }) {
 		errs = append(errs, errors.New("not all queues are bound"))
 	}
 	if err := a.steerer.Healthy(); err != nil {

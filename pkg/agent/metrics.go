@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -25,6 +26,7 @@ func newRegistry() *prometheus.Registry {
 // metrics tells of the snapshot that is in force.
 type metrics struct {
 	snapshot atomic.Bool
+	latency  prometheus.Histogram
 	findings *prometheus.GaugeVec
 	addrs    prometheus.Gauge
 
@@ -33,6 +35,11 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
+		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "netpol_snapshot_latency_seconds",
+			Help:    "Time from seeing a change to judging packets by a snapshot that has it.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14), // to 8 s
+		}),
 		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_findings",
 			Help: "Parts of policies that are not honoured as written and fail closed, by reason.",
@@ -43,11 +50,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		told: sets.New[string](),
 	}
-	reg.MustRegister(m.findings, m.addrs)
+	reg.MustRegister(m.latency, m.findings, m.addrs)
 	return m
 }
 
 func (m *metrics) hasSnapshot() bool { return m.snapshot.Load() }
+
+// inForce is told that packets are judged by a snapshot whose oldest change was
+// seen at since.
+func (m *metrics) inForce(since time.Time) { m.latency.Observe(time.Since(since).Seconds()) }
 
 // published describes s, and logs each finding when it is new.
 func (m *metrics) published(ctx context.Context, s *policy.Snapshot) {

@@ -3,6 +3,7 @@ package compile
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -129,5 +130,65 @@ func BenchmarkCompile(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkChange is the cost of one change in a cluster that is kept up to
+// date, snapshot included: of a pod of another node, of a pod of this one, and of
+// a policy. The last ones among policies that all select the same pods are the
+// worst case.
+func BenchmarkChange(b *testing.B) {
+	for _, pods := range []int{1000, 100000} {
+		for _, shape := range []string{"spread", "all"} {
+			in := busy(pods).withPolicies(shape, 10000)
+			for name, next := range map[string]func(in Input, i int) any{
+				"remote-pod": func(in Input, i int) any { return relabelled(in.Pods[7], i) },
+				"local-pod":  func(in Input, i int) any { return relabelled(in.Pods[0], i) },
+				"policy":     func(in Input, i int) any { return reported(in.NetworkPolicies[0], i) },
+			} {
+				b.Run(fmt.Sprintf("%s/%s/policies=10000/pods=%d", name, shape, pods), func(b *testing.B) {
+					c := clusterOf(in)
+					b.ReportAllocs()
+					for i := 0; b.Loop(); i++ {
+						c.Set(next(in, i))
+						c.Snapshot()
+					}
+				})
+			}
+		}
+	}
+}
+
+// relabelled is p with another label.
+func relabelled(p *corev1.Pod, i int) *Pod {
+	pod := NewPod(p)
+	pod.Endpoint.Labels = map[string]string{"app": pod.Endpoint.Labels["app"], "tier": pod.Endpoint.Labels["tier"], "release": fmt.Sprint(i)}
+	return pod
+}
+
+// reported is p with another port.
+func reported(p *networkingv1.NetworkPolicy, i int) *networkingv1.NetworkPolicy {
+	p = p.DeepCopy()
+	port := intstr.FromInt(1 + i%60000)
+	p.Spec.Ingress[0].Ports[0].Port = &port
+	return p
+}
+
+// BenchmarkClusterMemory is the heap of a cluster for each pod, of a snapshot
+// taken as well.
+func BenchmarkClusterMemory(b *testing.B) {
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	for b.Loop() {
+		in := busy(100000)
+		before := heap()
+		c := clusterOf(in)
+		b.ReportMetric(float64(heap()-before)/100000, "B/pod")
+		runtime.KeepAlive(c)
+		runtime.KeepAlive(in)
 	}
 }

@@ -77,7 +77,9 @@ func netpol(t *testing.T, name, spec string) *networkingv1.NetworkPolicy {
 
 // check asks the snapshot of in about packets. Each line of probes is
 // "allow|deny FROM TO PROTOCOL[/PORT]", where a side is a pod (its IPv4
-// address), a pod with ":6" (its IPv6 address), or an address.
+// address), a pod with ":6" (its IPv6 address), or an address. Behind them can
+// be "host", for a packet to the judging node itself, or a name under which FROM
+// knows TO.
 func check(t *testing.T, in Input, probes string) *policy.Snapshot {
 	t.Helper()
 	s := Compile(in)
@@ -93,12 +95,21 @@ func check(t *testing.T, in Input, probes string) *policy.Snapshot {
 			Dst:   netip.AddrPortFrom(in.addr(t, f[2]), uint16(n)),
 			Proto: protos[proto],
 		}
-		if d := s.Evaluate(p); d.Verdict.String() != f[0] {
+		q := policy.Query{Packet: p}
+		if len(f) > 4 {
+			q.ToHost, q.Learned = f[4] == "host", knows{f[4]}
+		}
+		if d := s.Judge(q); d.Verdict.String() != f[0] {
 			t.Errorf("%s: %v", line, d)
 		}
 	}
 	return s
 }
+
+// knows is every pod's knowledge of every address.
+type knows policy.Names
+
+func (k knows) Names(_, _ netip.Addr) *policy.Names { return (*policy.Names)(&k) }
 
 var protos = map[string]packet.Proto{
 	"tcp": packet.TCP, "udp": packet.UDP, "sctp": packet.SCTP, "icmp": packet.ICMP, "icmpv6": packet.ICMPv6,

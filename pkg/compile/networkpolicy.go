@@ -1,9 +1,7 @@
 package compile
 
 import (
-	"cmp"
-	"fmt"
-	"slices"
+	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -18,10 +16,17 @@ import (
 
 // networkPolicy is a NetworkPolicy whose rules are ready to be put into chains.
 type networkPolicy struct {
+	id              uint64 // see chains
 	ref             policy.Ref
-	namespace       string
+	object          *networkingv1.NetworkPolicy
 	subject         labels.Selector
 	ingress, egress side
+	findings        []policy.Finding
+}
+
+// same tells whether two objects of one name say the same.
+func (p *networkPolicy) same(o *networkPolicy) bool {
+	return p.ref == o.ref && reflect.DeepEqual(p.object.Spec, o.object.Spec)
 }
 
 // side is one direction of a policy. Rules of a direction that the policy does
@@ -38,75 +43,46 @@ func (p *networkPolicy) side(d policy.Direction) *side {
 	return &p.egress
 }
 
-// compileNetworkPolicies compiles each policy on its own, ordered by namespace
-// and name.
-func compileNetworkPolicies(objects []*networkingv1.NetworkPolicy, features Features) ([]*networkPolicy, []policy.Finding) {
-	objects = slices.SortedFunc(slices.Values(objects), func(a, b *networkingv1.NetworkPolicy) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	policies := make([]*networkPolicy, 0, len(objects))
-	var findings []policy.Finding
-	for _, o := range objects {
-		c := &networkPolicyCompiler{
-			features: features,
-			ref:      policy.Ref{Kind: "NetworkPolicy", Namespace: o.Namespace, Name: o.Name, Generation: o.Generation},
-		}
-		policies = append(policies, c.compile(o))
-		findings = append(findings, c.findings...)
-	}
-	return policies, findings
+func compileNetworkPolicy(o *networkingv1.NetworkPolicy, features Features) *networkPolicy {
+	c := &networkPolicyCompiler{newDiagnosis(KindNetworkPolicy, o, features)}
+	p := c.compile(o)
+	p.findings = c.findings
+	return p
 }
 
 // DiagnoseNetworkPolicy returns what of o cannot be honoured, the same findings
 // in the same order that Compile has for it. They depend on no other object.
 func DiagnoseNetworkPolicy(o *networkingv1.NetworkPolicy, features Features) []policy.Finding {
-	_, findings := compileNetworkPolicies([]*networkingv1.NetworkPolicy{o}, features)
-	return findings
+	return compileNetworkPolicy(o, features).findings
 }
 
 // networkPolicyCompiler compiles one policy and gathers its findings.
 type networkPolicyCompiler struct {
-	features Features
-	ref      policy.Ref
-	findings []policy.Finding
-}
-
-func (c *networkPolicyCompiler) find(at *field.Path, reason, format string, args ...any) {
-	c.findings = append(c.findings, policy.Finding{
-		Policy: c.ref, Field: at.String(), Reason: reason, Message: fmt.Sprintf(format, args...),
-	})
-}
-
-// nothingLeft says of the findings so far that they are about the whole policy.
-func (c *networkPolicyCompiler) nothingLeft() {
-	for i := range c.findings {
-		c.findings[i].Whole = true
-	}
+	diagnosis
 }
 
 func (c *networkPolicyCompiler) compile(o *networkingv1.NetworkPolicy) *networkPolicy {
-	spec := field.NewPath("spec")
-	p := &networkPolicy{ref: c.ref, namespace: o.Namespace}
+	p := &networkPolicy{ref: c.ref, object: o}
 	subject, err := metav1.LabelSelectorAsSelector(&o.Spec.PodSelector)
 	if err != nil {
-		c.find(spec.Child("podSelector"), policy.InvalidSelector, "%v; the policy selects no pod", err)
+		c.find(specPath.Child("podSelector"), policy.InvalidSelector, "%v; the policy selects no pod", err)
 		c.nothingLeft()
 		subject = labels.Nothing()
 	}
 	p.subject = subject
-	p.ingress.isolates, p.egress.isolates = c.policyTypes(spec.Child("policyTypes"), &o.Spec)
+	p.ingress.isolates, p.egress.isolates = c.policyTypes(specPath.Child("policyTypes"), &o.Spec)
 	if !p.ingress.isolates && !p.egress.isolates {
 		c.nothingLeft()
 	}
 	if p.ingress.isolates {
 		for i, r := range o.Spec.Ingress {
-			at := spec.Child("ingress").Index(i)
+			at := specPath.Child("ingress").Index(i)
 			p.ingress.rules = append(p.ingress.rules, c.rule(at, at.Child("from"), i, r.From, r.Ports))
 		}
 	}
 	if p.egress.isolates {
 		for i, r := range o.Spec.Egress {
-			at := spec.Child("egress").Index(i)
+			at := specPath.Child("egress").Index(i)
 			p.egress.rules = append(p.egress.rules, c.rule(at, at.Child("to"), i, r.To, r.Ports))
 		}
 	}
@@ -234,7 +210,7 @@ func (c *networkPolicyCompiler) block(at *field.Path, b *networkingv1.IPBlock) (
 			block.Except = append(block.Except, except)
 		}
 	}
-	return policy.Peer{Block: block}, ok
+	return policy.Peer{Blocks: []policy.Block{*block}}, ok
 }
 
 // port compiles one item of a port list (NP-10, NP-25 to NP-29).

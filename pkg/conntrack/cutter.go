@@ -45,8 +45,9 @@ const (
 )
 
 // Judge answers for the connection that p opened. p is the packet as policy sees
-// it: behind DNAT and before SNAT. A Judge is called from one goroutine.
-type Judge func(p packet.Packet) Verdict
+// it: behind DNAT and before SNAT. toHost tells that its destination is this node
+// itself. A Judge is called from one goroutine.
+type Judge func(p packet.Packet, toHost bool) Verdict
 
 // Config says which bit is ours.
 type Config struct {

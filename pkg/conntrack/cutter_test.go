@@ -82,7 +82,7 @@ func TestOnlyWhatDiffersIsWritten(t *testing.T) {
 		f.add(packet.TCP, "10.0.1.1:40000", dst)
 	}
 	deny := func(ports ...uint16) Judge {
-		return func(p packet.Packet) Verdict {
+		return func(p packet.Packet, _ bool) Verdict {
 			if slices.Contains(ports, uint16(p.Dst.Addr().As4()[3])) {
 				return Cut
 			}
@@ -153,22 +153,22 @@ func TestTheJudgeIsAskedAboutTheFirstPacket(t *testing.T) {
 	}
 }
 
-// TestTheOwnNodeIsNeverCut also finds entries that were cut before the node got
-// the address.
-func TestTheOwnNodeIsNeverCut(t *testing.T) {
+// TestWhatTheOwnNodeOpensIsNeverCut also finds entries that were cut before the
+// node got the address.
+func TestWhatTheOwnNodeOpensIsNeverCut(t *testing.T) {
 	c, f := newFake(t)
 	for _, ends := range [][2]string{
 		{"192.0.2.1:40000", "10.0.0.2:80"},
-		{"10.0.0.2:40000", "192.0.2.1:10250"},
 		{"[2001:db8::1]:40000", "[fd00::2]:80"},
-		{"[fd00::2]:40000", "[2001:db8::1]:443"},
 		{"127.0.0.53:40000", "10.0.0.2:80"},
+		{"127.0.0.1:40000", "127.0.0.1:80"},
 	} {
 		f.add(packet.TCP, ends[0], ends[1])
 		f.add(packet.TCP, ends[0], ends[1]).mark = DefaultMark
 	}
-	if err := c.pass(testContext(t), always(Cut, nil)); err != nil {
-		t.Fatal(err)
+	var asked []string
+	if err := c.pass(testContext(t), always(Cut, &asked)); err != nil || len(asked) > 0 {
+		t.Fatalf("%v; asked about %q", err, asked)
 	}
 	for i, mark := range f.marks() {
 		if mark != 0 {
@@ -178,6 +178,28 @@ func TestTheOwnNodeIsNeverCut(t *testing.T) {
 	c.nodeAddrs = func() (addrSet, error) { return nil, errors.New("no answer") }
 	if err := c.pass(testContext(t), always(Cut, nil)); err == nil || err.Error() != "list the node's addresses: no answer" {
 		t.Errorf("without the node's addresses: %v", err)
+	}
+}
+
+func TestTheJudgeIsToldWhatIsForTheOwnNode(t *testing.T) {
+	c, f := newFake(t)
+	for _, dst := range []string{"192.0.2.1:10250", "192.0.2.2:10250", "[2001:db8::1]:443"} {
+		f.add(packet.TCP, map[bool]string{false: "10.0.0.2:40000", true: "[fd00::2]:40000"}[dst[0] == '['], dst)
+	}
+	var asked []string
+	if err := c.pass(testContext(t), always(Cut, &asked)); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"TCP 10.0.0.2:40000 -> 192.0.2.1:10250 (the node)",
+		"TCP 10.0.0.2:40000 -> 192.0.2.2:10250",
+		"TCP [fd00::2]:40000 -> [2001:db8::1]:443 (the node)",
+	}
+	if !slices.Equal(asked, want) {
+		t.Errorf("asked about %q, want %q", asked, want)
+	}
+	if got := f.marks(); !slices.Equal(got, []uint32{DefaultMark, DefaultMark, DefaultMark}) {
+		t.Errorf("marks %#x, want all cut", got)
 	}
 }
 
@@ -212,7 +234,7 @@ func TestFaultsLeaveTheRestServed(t *testing.T) {
 	f.add(packet.TCP, "10.0.0.1:1", "10.0.0.2:80")
 	f.add(packet.TCP, "10.0.0.1:2", "10.0.0.2:80")
 	f.broken = errors.New("interrupted")
-	panics := func(p packet.Packet) Verdict {
+	panics := func(p packet.Packet, _ bool) Verdict {
 		if p.Src.Port() == 1 {
 			panic("defect")
 		}

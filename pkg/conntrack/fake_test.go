@@ -137,9 +137,13 @@ func testContext(t testing.TB) context.Context {
 
 // always answers v, and keeps what it was asked.
 func always(v Verdict, asked *[]string) Judge {
-	return func(p packet.Packet) Verdict {
+	return func(p packet.Packet, toHost bool) Verdict {
 		if asked != nil {
-			*asked = append(*asked, p.String())
+			s := p.String()
+			if toHost {
+				s += " (the node)"
+			}
+			*asked = append(*asked, s)
 		}
 		return v
 	}

@@ -142,7 +142,7 @@ func TestKernelKnowsNoSuchConnection(t *testing.T) {
 	}
 }
 
-func TestKernelSparesTheNode(t *testing.T) {
+func TestKernelKnowsTheNode(t *testing.T) {
 	enterNamespace(t)
 	for _, args := range [][]string{
 		{"addr", "add", "192.0.2.7/24", "dev", "lo"},
@@ -160,7 +160,13 @@ func TestKernelSparesTheNode(t *testing.T) {
 	insert(t, k, direct(packet.TCP, "192.0.2.7:1", "10.0.0.2:80"))
 	insert(t, k, direct(packet.TCP, "[fd00::2]:1", "[2001:db8::7]:80"))
 	insert(t, k, direct(packet.TCP, "192.0.2.8:1", "10.0.0.2:80"))
-	if err := c.pass(testContext(t), always(Cut, nil)); err != nil {
+	cutUnlessToHost := func(_ packet.Packet, toHost bool) Verdict {
+		if toHost {
+			return Leave
+		}
+		return Cut
+	}
+	if err := c.pass(testContext(t), cutUnlessToHost); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]uint32{

@@ -121,24 +121,24 @@ func verdict(e entry, local addrSet, judge Judge) (Verdict, error) {
 	if !ok {
 		return Leave, nil
 	}
-	if local.has(p.Src.Addr()) || local.has(p.Dst.Addr()) {
-		// A pod and its own node may always talk: kubelet's probes. Where its
+	if local.has(p.Src.Addr()) {
+		// The node may always talk to its pods: kubelet's probes. Where its
 		// packets come in an entry does not tell, so that a pod is spared if it
 		// forged its node's address while that was allowed.
 		return Go, nil
 	}
-	return ask(judge, p)
+	return ask(judge, p, local.has(p.Dst.Addr()))
 }
 
 // ask turns a panic of judge into an error: one connection must not end the
 // agent.
-func ask(judge Judge, p packet.Packet) (v Verdict, err error) {
+func ask(judge Judge, p packet.Packet, toHost bool) (v Verdict, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			v, err = Leave, fmt.Errorf("judge %v: panic: %v\n%s", p, r, debug.Stack())
 		}
 	}()
-	return judge(p), nil
+	return judge(p, toHost), nil
 }
 
 // clone returns a copy that stays valid.

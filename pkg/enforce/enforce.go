@@ -30,6 +30,9 @@ type Config struct {
 	// FailOpenUnknownPacket accepts packets that cannot be parsed, and packets
 	// of a pod of this node that stays unknown while it is held.
 	FailOpenUnknownPacket bool
+	// Learned has the domain names that pods have learned. Nil knows none, and
+	// then a rule that names domains matches nothing.
+	Learned policy.Learned
 	// LogDenied logs denied packets, at most ten a second.
 	LogDenied bool
 	// Logger receives the packet log. Its zero value logs nothing.
@@ -59,20 +62,29 @@ func New(cfg Config) *Enforcer {
 // Swap makes s the snapshot for every packet that is judged from now on.
 func (e *Enforcer) Swap(s *policy.Snapshot) { e.snapshot.Store(s) }
 
-// Judge answers the packet that begins at payload[0] with its IP header, and
-// keeps no reference to it. With last it never answers Hold. It does not
-// allocate unless it logs.
-func (e *Enforcer) Judge(payload []byte, last bool) Verdict {
+// Question is one packet and what is known of it.
+type Question struct {
+	// Payload begins with the packet's IP header. It may be cut.
+	Payload []byte
+	// ToHost tells that the packet is for this node itself.
+	ToHost bool
+	// Last tells that Hold is no answer any more.
+	Last bool
+}
+
+// Judge answers one packet and keeps no reference to it. It does not allocate
+// unless it logs.
+func (e *Enforcer) Judge(q Question) Verdict {
 	start := time.Now()
-	p, err := packet.Parse(payload)
-	v := e.judge(p, err, last)
+	p, err := packet.Parse(q.Payload)
+	v := e.judge(p, err, q)
 	if v != Hold {
 		e.metrics.observe(p, v, time.Since(start))
 	}
 	return v
 }
 
-func (e *Enforcer) judge(p packet.Packet, parseErr error, last bool) Verdict {
+func (e *Enforcer) judge(p packet.Packet, parseErr error, q Question) Verdict {
 	if parseErr != nil {
 		e.denials.unparsable(parseErr)
 		return e.metrics.failure(unparsable, e.cfg.FailOpenUnknownPacket)
@@ -81,12 +93,12 @@ func (e *Enforcer) judge(p packet.Packet, parseErr error, last bool) Verdict {
 	if s == nil {
 		return e.metrics.failure(noSnapshot, e.cfg.FailOpen)
 	}
-	d := s.Evaluate(p)
+	d := s.Judge(policy.Query{Packet: p, ToHost: q.ToHost, Learned: e.cfg.Learned})
 	if l := e.cfg.Logger.V(4); l.Enabled() {
 		l.Info("Packet decided", "packet", p, "decision", d)
 	}
 	if d.Reason == policy.UnknownPod {
-		return e.judgeUnknown(p, d, s, last)
+		return e.judgeUnknown(p, d, s, q.Last)
 	}
 	e.metrics.decision(d)
 	if d.Verdict == policy.Allow {

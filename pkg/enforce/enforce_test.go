@@ -29,10 +29,10 @@ func snapshot() *policy.Snapshot {
 		{Tier: policy.NetworkPolicyTier, Policy: "x/web", Index: policy.Isolation, AnyPeer: true, AnyPort: true},
 	}}
 	return policy.New(policy.Model{
-		Endpoints: map[netip.Addr]*policy.Endpoint{
+		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
 			isolated: {Namespace: "x", Name: "isolated", Ingress: chain},
 			open:     {Namespace: "x", Name: "open"},
-		},
+		}),
 		Local:     []netip.Addr{isolated, open},
 		Ranges:    []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")},
 		Isolating: [2]bool{policy.Ingress: true},
@@ -79,7 +79,7 @@ func TestJudge(t *testing.T) {
 			tc.cfg.Logger = logr.Discard()
 			e := New(tc.cfg)
 			e.Swap(tc.snapshot)
-			if got := e.Judge(tc.payload, tc.last); got != tc.want {
+			if got := e.Judge(Question{Payload: tc.payload, Last: tc.last}); got != tc.want {
 				t.Errorf("got %d, want %d", got, tc.want)
 			}
 			if got := counted(t, reg, "netpol_failure_policy_packets_total"); got != tc.counter {
@@ -93,6 +93,69 @@ func TestJudge(t *testing.T) {
 				t.Errorf("counted %d packets, want %d", got, answered)
 			}
 		})
+	}
+}
+
+// nodeNet is where the node is; no pod has its address.
+var nodeNet = netip.MustParsePrefix("192.0.2.0/24")
+
+// guarded has an administrator deny a pod its node's network, but for what the
+// pod knows as "a.test".
+func guarded(pod netip.Addr) *policy.Snapshot {
+	rule := policy.Rule{Tier: policy.AdminTier, Policy: "AdminNetworkPolicy/guard", AnyPort: true}
+	allow, deny := rule, rule
+	allow.Verdict, allow.Peers = policy.Allow, []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}}}}
+	deny.Peers = []policy.Peer{{Blocks: []policy.Block{{Prefix: nodeNet}}}}
+	return policy.New(policy.Model{
+		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{pod: {
+			Namespace: "x", Name: "guarded", Egress: &policy.Chain{Rules: []policy.Rule{allow, deny, {
+				Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation, AnyPeer: true, AnyPort: true,
+			}}},
+		}}),
+		Local: []netip.Addr{pod},
+	})
+}
+
+// known is one name of one address, to every pod.
+type known struct {
+	addr netip.Addr
+	name policy.Names
+}
+
+func (k *known) Names(_, addr netip.Addr) *policy.Names {
+	if addr != k.addr {
+		return nil
+	}
+	return &k.name
+}
+
+func TestWhatIsKnownOfAPacketIsAsked(t *testing.T) {
+	node, elsewhere := nodeNet.Addr().Next(), netip.MustParseAddr("198.51.100.1")
+	for _, tc := range []struct {
+		name   string
+		dst    netip.Addr
+		toHost bool
+		knows  policy.Learned
+		want   Verdict
+	}{
+		{"an address that is denied", node, false, nil, Drop},
+		{"the own node, denied", node, true, nil, Drop},
+		{"the own node, not denied by administrators", elsewhere, true, nil, Accept},
+		{"isolated", elsewhere, false, nil, Drop},
+		{"by its name", node, false, &known{node, policy.Names{"a.test"}}, Accept},
+		{"the own node by its name", node, true, &known{node, policy.Names{"a.test"}}, Accept},
+		{"by another name", node, true, &known{node, policy.Names{"b.test"}}, Drop},
+		{"another's name", node, true, &known{elsewhere, policy.Names{"a.test"}}, Drop},
+	} {
+		e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard(), Learned: tc.knows})
+		e.Swap(guarded(open))
+		q := Question{Payload: tcp(open, tc.dst, 80), ToHost: tc.toHost}
+		if got := e.Judge(q); got != tc.want {
+			t.Errorf("%s: got %d, want %d", tc.name, got, tc.want)
+		}
+		if n := testing.AllocsPerRun(100, func() { e.Judge(q) }); n != 0 {
+			t.Errorf("%s: %v allocations, want 0", tc.name, n)
+		}
 	}
 }
 
@@ -141,10 +204,10 @@ func TestMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	e := New(Config{Registerer: reg, Logger: logr.Discard()})
 	e.Swap(snapshot())
-	e.Judge(tcp(open, isolated, 80), false)
-	e.Judge(tcp(open, isolated, 81), false)
-	e.Judge(tcp(isolated, open, 81), false)
-	e.Judge([]byte{1}, false)
+	e.Judge(Question{Payload: tcp(open, isolated, 80)})
+	e.Judge(Question{Payload: tcp(open, isolated, 81)})
+	e.Judge(Question{Payload: tcp(isolated, open, 81)})
+	e.Judge(Question{Payload: []byte{1}})
 	if got, want := counted(t, reg, "packet_count"), "IPv4/TCP/accept IPv4/TCP/drop unknown/other/drop"; got != want {
 		t.Errorf("packet_count of %q, want %q", got, want)
 	}
@@ -162,7 +225,7 @@ func TestJudgeDoesNotAllocate(t *testing.T) {
 	e.Swap(snapshot())
 	for _, payload := range [][]byte{tcp(open, isolated, 80), tcp(open, isolated, 81), tcp(open, tooNew, 80), {0xff}} {
 		// The summary sorts its samples now and then; that is not per packet.
-		if n := testing.AllocsPerRun(1000, func() { e.Judge(payload, true) }); n != 0 {
+		if n := testing.AllocsPerRun(1000, func() { e.Judge(Question{Payload: payload, Last: true}) }); n != 0 {
 			t.Errorf("%v allocations for %x, want 0", n, payload)
 		}
 	}
@@ -173,9 +236,9 @@ func TestDenialsAreLoggedAtABoundedRate(t *testing.T) {
 	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
 	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logger, LogDenied: true})
 	e.Swap(snapshot())
-	e.Judge(tcp(open, isolated, 80), false) // allowed: never logged at this verbosity
+	e.Judge(Question{Payload: tcp(open, isolated, 80)}) // allowed: never logged at this verbosity
 	for range 1000 {
-		e.Judge(tcp(open, isolated, 81), false)
+		e.Judge(Question{Payload: tcp(open, isolated, 81)})
 	}
 	if len(lines) < denialBurst || len(lines) > 2*denialBurst {
 		t.Fatalf("%d lines for 1000 denials, want about %d", len(lines), denialBurst)
@@ -192,7 +255,7 @@ func TestNothingIsLoggedByDefault(t *testing.T) {
 	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logger})
 	e.Swap(snapshot())
 	for _, payload := range [][]byte{tcp(open, isolated, 80), tcp(open, isolated, 81), {0xff}} {
-		e.Judge(payload, true)
+		e.Judge(Question{Payload: payload, Last: true})
 	}
 	if len(lines) > 0 {
 		t.Errorf("logged %q", lines)
@@ -206,7 +269,7 @@ func BenchmarkJudge(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				e.Judge(payload, false)
+				e.Judge(Question{Payload: payload})
 			}
 		})
 	}

@@ -50,23 +50,36 @@ type metrics struct {
 }
 
 type packetMetrics struct {
-	time, duration prometheus.Observer
-	count          [len(verdictNames)]prometheus.Counter
+	latency latency
+	count   [len(verdictNames)]prometheus.Counter
 }
 
-// newMetrics makes the metrics. The names without the prefix netpol_, and that
-// they are in microseconds, are those that existing dashboards know.
+// The names without the prefix netpol_, and that they are in microseconds, are
+// those that existing dashboards know.
+var (
+	processTime = prometheus.NewDesc("packet_process_time",
+		"Time it took to decide about a packet, in microseconds.", []string{"protocol", "family"}, nil)
+	processDuration = prometheus.NewDesc("packet_process_duration_microseconds",
+		"Time it took to decide about a packet, in microseconds.", []string{"protocol", "family"}, nil)
+)
+
+// Describe sends the metrics of latency.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	ch <- processTime
+	ch <- processDuration
+}
+
+// Collect shows the latencies.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	now := time.Now()
+	for p, protocol := range protocolNames {
+		for f, family := range familyNames {
+			m.packets[p][f].latency.show(ch, processTime, processDuration, now, protocol, family)
+		}
+	}
+}
+
 func newMetrics(reg prometheus.Registerer) *metrics {
-	processTime := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "packet_process_time",
-		Help:    "Time it took to decide about a packet, in microseconds.",
-		Buckets: []float64{0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10000, 100000},
-	}, []string{"protocol", "family"})
-	processDuration := prometheus.NewSummaryVec(prometheus.SummaryOpts{
-		Name:       "packet_process_duration_microseconds",
-		Help:       "Time it took to decide about a packet, in microseconds.",
-		Objectives: map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001},
-	}, []string{"protocol", "family"})
 	count := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "packet_count",
 		Help: "Packets answered.",
@@ -79,14 +92,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "netpol_failure_policy_packets_total",
 		Help: "Packets that no policy could judge, by what failed and by the verdict of the failure policy.",
 	}, []string{"failure", "verdict"})
-	reg.MustRegister(processTime, processDuration, count, decisions, failures)
-
 	m := &metrics{}
+	reg.MustRegister(m, count, decisions, failures)
 	for p, protocol := range protocolNames {
 		for f, family := range familyNames {
 			pm := &m.packets[p][f]
-			pm.time = processTime.WithLabelValues(protocol, family)
-			pm.duration = processDuration.WithLabelValues(protocol, family)
 			for v, verdict := range verdictNames {
 				pm.count[v] = count.WithLabelValues(protocol, family, verdict)
 			}
@@ -111,9 +121,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // Packet and counts as protocol "other" of family "unknown".
 func (m *metrics) observe(p packet.Packet, v Verdict, took time.Duration) {
 	pm := &m.packets[protocolLabel(p.Proto)][family(p.Src.Addr())]
-	us := float64(took) / float64(time.Microsecond)
-	pm.time.Observe(us)
-	pm.duration.Observe(us)
+	pm.latency.observe(took)
 	pm.count[v].Inc()
 }
 

@@ -1,6 +1,7 @@
 // Package packet reads from the bytes of an IP packet the five things policy
-// asks about: protocol, addresses and ports. It keeps no payload, allocates
-// nothing, and treats every byte as chosen by an attacker.
+// asks about: protocol, addresses and ports; and, for those who follow what
+// applications say, the payload of a TCP segment or UDP datagram. It keeps
+// nothing, allocates nothing, and treats every byte as chosen by an attacker.
 package packet
 
 import (

@@ -1,13 +1,11 @@
 package policy
 
-import "sigs.k8s.io/kube-network-policies/pkg/packet"
-
 // Explanation is a decision and the way to it: what each direction's chain was
 // asked and what it said.
 type Explanation struct {
 	Decision Decision
-	// Directions are the two answers of which Decision is one. A pod that talks
-	// to itself is asked about in neither: both are zero.
+	// Directions are the two answers of which Decision is one. With ToHost it is
+	// Egress, and Ingress says nothing.
 	Directions [directions]Course
 }
 
@@ -19,6 +17,9 @@ type Course struct {
 	// Steps are the rules that were asked, in order. The last one decided, if
 	// any did; those behind it were not asked.
 	Steps []Step
+	// Unasked is what each tier behind the one that decided would have said on
+	// its own: Pass where it would have left the matter to the next.
+	Unasked []Decision
 }
 
 // Step is one rule that was asked.
@@ -45,6 +46,9 @@ const (
 	PeerLabels                        // the labels of the peer differ
 	PeerOutside                       // the peer's address is not in the block
 	PeerExcepted                      // the peer's address is in a hole of the block
+	PeerNoNode                        // the peer's address is no node's
+	PeerNodeLabels                    // the labels of the peer's node differ
+	PeerNameless                      // the subject has learned none of the names for the peer's address
 	OtherProtocol                     // the item is for another protocol
 	OtherPort                         // the port is not in the item's range
 	PortNoPod                         // the port has a name and the destination is no pod
@@ -52,40 +56,49 @@ const (
 	PortDeclaredOther                 // the destination declares the name for another number
 )
 
-// Explain answers like Evaluate and tells how the answer came about. It asks
-// the same chains with the same matching; it is for people and takes its time.
-func (s *Snapshot) Explain(p packet.Packet) Explanation {
-	e := Explanation{Decision: s.Evaluate(p)}
-	srcAddr, dstAddr := p.Src.Addr(), p.Dst.Addr()
-	src, dst := s.m.Endpoints[srcAddr], s.m.Endpoints[dstAddr]
-	if src != nil && src == dst {
-		return e
+// Explain answers like Judge and tells how the answer came about. It asks the
+// same chains with the same matching; it is for people and takes its time.
+func (s *Snapshot) Explain(q Query) Explanation {
+	e := Explanation{Decision: s.Judge(q)}
+	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
+	exempt := q.exempt(src, dst)
+	out, in := s.flows(q, src, dst)
+	e.Directions[Egress] = s.course(Egress, src, &out, exempt)
+	if !q.ToHost {
+		e.Directions[Ingress] = s.course(Ingress, dst, &in, exempt)
 	}
-	f := flow{dst: dst, proto: p.Proto, dstPort: p.Dst.Port()}
-	out, in := f, f
-	out.peer, out.peerAddr = dst, dstAddr
-	in.peer, in.peerAddr = src, srcAddr
-	e.Directions[Egress] = course(src, Egress, &out)
-	e.Directions[Egress].Decision = s.judge(Egress, src, srcAddr, out)
-	e.Directions[Ingress] = course(dst, Ingress, &in)
-	e.Directions[Ingress].Decision = s.judge(Ingress, dst, dstAddr, in)
 	return e
 }
 
-func course(subject *Endpoint, d Direction, f *flow) Course {
-	c := Course{Subject: subject}
-	if subject == nil || subject.chain(d) == nil {
+func (s *Snapshot) course(d Direction, subject end, f *flow, exempt Reason) Course {
+	c := Course{Decision: s.judge(d, subject, f, exempt), Subject: subject.endpoint}
+	if subject.endpoint == nil || subject.endpoint.chain(d) == nil {
 		return c
 	}
-	chain := subject.chain(d)
+	chain := subject.endpoint.chain(d)
 	c.Policies = chain.Policies
-	decider := chain.decide(f)
+	if c.Decision.Reason == UnknownPod && c.Decision.Tier == DefaultTier {
+		return c // who the peer is had to be known before any rule was asked
+	}
+	c.Steps = chain.steps(f, exempt)
+	c.Unasked = chain.unasked(d, f, exempt, c.Decision.Tier)
+	return c
+}
+
+// steps follows the rules up to the one that decides. For an exempt flow those
+// of NetworkPolicy are not asked, nor what is behind them.
+func (c *Chain) steps(f *flow, exempt Reason) []Step {
+	var steps []Step
+	decider := c.decide(f)
 	passed := DefaultTier
-	for i := range chain.Rules {
-		r := &chain.Rules[i]
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		if exempt != NotSelected && r.Tier == NetworkPolicyTier {
+			break
+		}
 		step := r.step(f)
 		step.Passed = r.Tier == passed
-		c.Steps = append(c.Steps, step)
+		steps = append(steps, step)
 		if r == decider {
 			break
 		}
@@ -93,7 +106,30 @@ func course(subject *Endpoint, d Direction, f *flow) Course {
 			passed = r.Tier
 		}
 	}
-	return c
+	return steps
+}
+
+// unasked asks the tiers behind the one that decided, each on its own.
+func (c *Chain) unasked(d Direction, f *flow, exempt Reason, decided Tier) []Decision {
+	var said []Decision
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		if decided == DefaultTier || r.Tier <= decided {
+			continue
+		}
+		if n := len(said); n == 0 || said[n-1].Tier != r.Tier {
+			said = append(said, Decision{Verdict: Pass, Direction: d, Tier: r.Tier, Reason: Unmatched})
+		}
+		answer := &said[len(said)-1]
+		switch {
+		case answer.Reason != Unmatched:
+		case exempt != NotSelected && r.Tier == NetworkPolicyTier:
+			*answer = Decision{Verdict: Allow, Direction: d, Tier: r.Tier, Reason: exempt}
+		case r.matches(f):
+			*answer = r.decision(d)
+		}
+	}
+	return said
 }
 
 func (r *Rule) step(f *flow) Step {
@@ -116,16 +152,29 @@ func (p *Peer) explain(f *flow) Match {
 	switch {
 	case p.matches(f):
 		return Matched
-	case p.Block != nil && p.Block.Prefix.Contains(f.peerAddr):
-		return PeerExcepted
-	case p.Block != nil:
-		return PeerOutside
+	case p.Blocks != nil:
+		return p.explainBlocks(f)
+	case p.Nodes != nil && f.host == nil:
+		return PeerNoNode
+	case p.Nodes != nil:
+		return PeerNodeLabels
+	case p.Domains != nil:
+		return PeerNameless
 	case p.Pods == nil:
 		return Unreadable
 	case f.peer == nil:
 		return PeerNoPod
 	}
 	return p.Pods.explain(f.peer)
+}
+
+func (p *Peer) explainBlocks(f *flow) Match {
+	for _, b := range p.Blocks {
+		if b.Prefix.Contains(f.peerAddr) {
+			return PeerExcepted
+		}
+	}
+	return PeerOutside
 }
 
 // explain finds out why matches said no.
@@ -150,7 +199,7 @@ func (p *Port) explain(f *flow) Match {
 		return Matched
 	case p.Name == "" && p.First > p.Last:
 		return Unreadable
-	case p.Proto != f.proto:
+	case !p.is(f.proto) || !f.proto.HasPorts():
 		return OtherProtocol
 	case p.Name == "":
 		return OtherPort
@@ -158,7 +207,7 @@ func (p *Port) explain(f *flow) Match {
 		return PortNoPod
 	}
 	for _, n := range f.dst.Ports {
-		if n.Name == p.Name && n.Proto == p.Proto {
+		if n.Name == p.Name && n.Proto == f.proto {
 			return PortDeclaredOther
 		}
 	}

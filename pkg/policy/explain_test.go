@@ -12,7 +12,8 @@ import (
 )
 
 // steps prints the rules that were asked: "tier index", "+" if it matched, and
-// the matches of its peers and ports.
+// the matches of its peers and ports; and what the tiers that were not asked
+// would have said.
 func steps(c Course) string {
 	var out []string
 	for _, s := range c.Steps {
@@ -27,6 +28,9 @@ func steps(c Course) string {
 			line += fmt.Sprintf(" %d", m)
 		}
 		out = append(out, line)
+	}
+	for _, d := range c.Unasked {
+		out = append(out, fmt.Sprintf("unasked: %v", d))
 	}
 	return strings.Join(out, "; ")
 }
@@ -46,10 +50,17 @@ func TestExplainTellsTheWay(t *testing.T) {
 		{"passed", &Chain{Rules: []Rule{rule(AdminTier, Pass), rule(AdminTier, Deny), rule(BaselineTier, Deny)}},
 			"admin 0 +; admin 0 passed +; baseline 0 +"},
 		{"nothing decides", &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=c"))}}, "admin 0 6"},
+		{"no tier is left out", &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=c")), rule(BaselineTier, Pass)}}, "admin 0 6; baseline 0 +"},
+		{"a tier behind isolation", &Chain{Rules: []Rule{rule(AdminTier, Pass), isolate(), rule(BaselineTier, Deny, pods("pod=c")), rule(BaselineTier, Allow), rule(BaselineTier, Deny)}},
+			"admin 0 +; networkpolicy -1 +; unasked: allow ingress by baseline baseline rule 0"},
+		{"tiers behind the first", &Chain{Rules: []Rule{rule(AdminTier, Allow), isolate(), rule(BaselineTier, Deny, pods("pod=c"))}},
+			"admin 0 +; unasked: deny ingress by networkpolicy x/isolating, isolated; unasked: pass ingress, unmatched"},
+		{"a tier that would have passed", &Chain{Rules: []Rule{rule(AdminTier, Deny), rule(BaselineTier, Pass)}},
+			"admin 0 +; unasked: pass ingress by baseline baseline rule 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, p := snapshot(tc.chain, nil), tcp(addrB, addrA, 80)
-			e := s.Explain(p)
+			e := s.Explain(Query{Packet: p})
 			if got := steps(e.Directions[Ingress]); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
@@ -57,6 +68,55 @@ func TestExplainTellsTheWay(t *testing.T) {
 				t.Errorf("explained %v and %v, evaluated %v", e.Decision, e.Directions[Ingress].Decision, want)
 			}
 		})
+	}
+}
+
+// What NetworkPolicy has no say in, to the pod itself and to its own node, is
+// told without its rules.
+func TestExplainTellsWhatNetworkPolicyIsNotAskedAbout(t *testing.T) {
+	denyPods := rule(AdminTier, Deny, pods("pod=a"))
+	denyAll := rule(AdminTier, Deny)
+	for _, tc := range []struct {
+		name  string
+		query Query
+		chain *Chain
+		want  string
+	}{
+		{"itself, admin decides", Query{Packet: tcp(addrA, addrA, 80)}, &Chain{Rules: []Rule{denyPods, isolate()}},
+			"admin 0 + 1; unasked: allow egress, hairpin"},
+		{"itself, isolated", Query{Packet: tcp(addrA, addrA, 80)}, &Chain{Rules: []Rule{isolate(), rule(BaselineTier, Deny)}},
+			"unasked: deny egress by baseline baseline rule 0"},
+		{"own node, admin decides", Query{Packet: tcp(addrA, addrWeb, 80), ToHost: true}, &Chain{Rules: []Rule{denyPods, denyAll, isolate()}},
+			"admin 0 2; admin 0 +; unasked: allow egress, own node"},
+		{"own node, isolated", Query{Packet: tcp(addrA, addrWeb, 80), ToHost: true}, &Chain{Rules: []Rule{denyPods, isolate(), rule(BaselineTier, Deny)}},
+			"admin 0 2; unasked: deny egress by baseline baseline rule 0"},
+		{"own node, not isolated", Query{Packet: tcp(addrA, addrWeb, 80), ToHost: true}, &Chain{Rules: []Rule{denyPods, rule(BaselineTier, Deny)}},
+			"admin 0 2; baseline 0 +"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := snapshot(nil, tc.chain)
+			e := s.Explain(tc.query)
+			if got := steps(e.Directions[Egress]); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			if want := s.Judge(tc.query); e.Decision != want || e.Directions[Egress].Decision.Verdict != want.Verdict {
+				t.Errorf("explained %v and %v, judged %v", e.Decision, e.Directions[Egress].Decision, want)
+			}
+		})
+	}
+}
+
+// Of a peer that may be a pod too new to be known no rule says anything, if one
+// of an administrator is about pods.
+func TestExplainOfAnUnknownPodAsksNoRule(t *testing.T) {
+	for want, chain := range map[string]*Chain{
+		"":                   {Rules: []Rule{rule(AdminTier, Allow), rule(AdminTier, Deny, pods("pod=c")), isolate()}},
+		"networkpolicy -1 +": {Rules: []Rule{isolate()}},
+	} {
+		e := snapshot(chain, nil).Explain(Query{Packet: tcp(addrNew, addrA, 80)})
+		if got := steps(e.Directions[Ingress]); got != want || e.Directions[Ingress].Decision.Reason != UnknownPod {
+			t.Errorf("got %q by %v, want %q", got, e.Directions[Ingress].Decision, want)
+		}
 	}
 }
 
@@ -75,9 +135,9 @@ func TestExplainTellsWhyAnItemDoesNotMatch(t *testing.T) {
 		want Match
 	}{
 		"no field":             {&Peer{}, flow{peer: pod}, Unreadable},
-		"in the block":         {&Peer{Block: block}, flow{peerAddr: addr("10.9.9.9")}, Matched},
-		"in the hole":          {&Peer{Block: block}, flow{peerAddr: addr("10.0.0.1")}, PeerExcepted},
-		"outside":              {&Peer{Block: block}, flow{peerAddr: addr("11.0.0.1")}, PeerOutside},
+		"in the block":         {&Peer{Blocks: []Block{*block}}, flow{peerAddr: addr("10.9.9.9")}, Matched},
+		"in the hole":          {&Peer{Blocks: []Block{*block}}, flow{peerAddr: addr("10.0.0.1")}, PeerExcepted},
+		"outside":              {&Peer{Blocks: []Block{*block}}, flow{peerAddr: addr("11.0.0.1")}, PeerOutside},
 		"no pod":               {&Peer{Pods: &PodSelector{Namespace: "x", Pods: everything}}, flow{}, PeerNoPod},
 		"another namespace":    {&Peer{Pods: &PodSelector{Namespace: "y", Pods: everything}}, flow{peer: pod}, PeerOtherNamespace},
 		"labels":               {&Peer{Pods: &PodSelector{Namespace: "x", Pods: team}}, flow{peer: pod}, PeerLabels},
@@ -85,6 +145,14 @@ func TestExplainTellsWhyAnItemDoesNotMatch(t *testing.T) {
 		"labels anywhere":      {&Peer{Pods: &PodSelector{Namespaces: labels.Everything(), Pods: team}}, flow{peer: &Endpoint{}}, PeerLabels},
 		"namespace labels":     {&Peer{Pods: &PodSelector{Namespaces: team, Pods: everything}}, flow{peer: pod}, PeerNamespaceLabels},
 		"namespace not known":  {&Peer{Pods: &PodSelector{Namespaces: team, Pods: everything}}, flow{peer: &Endpoint{}}, PeerNamespaceUnknown},
+		"no node":              {&Peer{Nodes: everything}, flow{}, PeerNoNode},
+		"another node":         {&Peer{Nodes: team}, flow{host: &Host{labels.Set{"team": "b"}, nil}}, PeerNodeLabels},
+		"one of two nodes":     {&Peer{Nodes: team}, flow{host: &Host{nil, labels.Set{"team": "a"}}}, Matched},
+		"names not learned":    {&Peer{Domains: []Domain{{Name: "a.example"}}}, flow{}, PeerNameless},
+		"other names learned":  {&Peer{Domains: []Domain{{Name: "a.example"}}}, flow{names: &Names{"b.example"}}, PeerNameless},
+		"a name learned":       {&Peer{Domains: []Domain{{Name: "a.example", Below: true}}}, flow{names: &Names{"b.a.example"}}, Matched},
+		"a name of any":        {&Port{Proto: packet.Unknown, Name: "dns"}, flow{proto: packet.UDP, dstPort: 53, dst: &Endpoint{Ports: []NamedPort{{"dns", packet.UDP, 53}}}}, Matched},
+		"a name of no ports":   {&Port{Proto: packet.Unknown, Name: "web"}, flow{proto: packet.ICMP, dst: pod}, OtherProtocol},
 		"empty range":          {&Port{First: 1}, flow{}, Unreadable},
 		"in the range":         {&Port{Proto: packet.TCP, First: 1, Last: 9}, flow{proto: packet.TCP, dstPort: 9}, Matched},
 		"another port":         {&Port{Proto: packet.TCP, First: 1, Last: 9}, flow{proto: packet.TCP, dstPort: 10}, OtherPort},

@@ -29,8 +29,10 @@ type memory struct {
 
 // meeting is what a program depends on.
 type meeting struct {
-	peer *Endpoint // nil for an address that is no known pod's
-	dst  *Endpoint // nil unless named
+	peer  *Endpoint // nil for an address that is no known pod's
+	dst   *Endpoint // nil unless named
+	host  *Host     // nil for an address that is no node's
+	names *Names    // nil for an address that was not learned
 	// place is the smallest block around the peer's address, 0 for none. All
 	// addresses of one place are in the same blocks and the same holes.
 	place int
@@ -40,7 +42,7 @@ type meeting struct {
 func (c *Chain) program(f *flow) *program {
 	m := &c.memory
 	m.once.Do(func() { m.prepare(c.Rules) })
-	key := meeting{peer: f.peer}
+	key := meeting{peer: f.peer, host: f.host, names: f.names}
 	if m.named {
 		key.dst = f.dst
 	}
@@ -71,10 +73,9 @@ func (m *memory) prepare(rules []Rule) {
 			m.named = m.named || p.Name != ""
 		}
 		for _, p := range rules[i].Peers {
-			if p.Block == nil {
-				continue
+			for _, b := range p.Blocks {
+				m.add(b)
 			}
-			m.add(*p.Block)
 		}
 	}
 }

@@ -58,13 +58,14 @@ const (
 	RuleMatched               // Decision.Rule of Decision.Policy matched
 	Isolated                  // policies select the pod and none of their rules matched
 	Unmatched                 // policies select the pod, none of their rules matched, none isolates
-	Hairpin                   // a pod talks to itself
+	Hairpin                   // a pod talks to itself through a Service: NetworkPolicy lets it
+	OwnNode                   // a pod talks to its own node: NetworkPolicy lets it
 	UnknownPod                // an address of the node's pod ranges belongs to no known pod (yet)
 )
 
 // String returns the reason in lower case words.
 func (r Reason) String() string {
-	return [...]string{"not selected", "rule matched", "isolated", "unmatched", "hairpin", "unknown pod"}[r]
+	return [...]string{"not selected", "rule matched", "isolated", "unmatched", "hairpin", "own node", "unknown pod"}[r]
 }
 
 // Decision is the answer to one packet and where it came from. When both
@@ -75,8 +76,8 @@ type Decision struct {
 	Direction Direction
 	Tier      Tier
 	Reason    Reason
-	// Policy is the name of the policy that decided, "namespace/name" or
-	// "name". For Isolated it is the first of the isolating ones.
+	// Policy is the policy that decided, as Ref.String has it. For Isolated it
+	// is the first of the isolating ones.
 	Policy string
 	// Rule is the place of the matching rule in its policy's list for
 	// Direction. It has a meaning only with RuleMatched.
@@ -103,10 +104,11 @@ type Ref struct {
 	Generation int64
 }
 
-// String returns "namespace/name", or "name" for a cluster-scoped kind.
+// String returns "namespace/name", or "Kind/name" for a cluster-scoped kind: two
+// of them may have policies of one name. No namespace begins with a capital.
 func (r Ref) String() string {
 	if r.Namespace == "" {
-		return r.Name
+		return r.Kind + "/" + r.Name
 	}
 	return r.Namespace + "/" + r.Name
 }
@@ -134,7 +136,11 @@ type Finding struct {
 	Whole bool
 }
 
-// String returns "namespace/name: field: message".
+// String returns "Kind namespace/name: field: message".
 func (f Finding) String() string {
-	return fmt.Sprintf("%s %v: %s: %s", f.Policy.Kind, f.Policy, f.Field, f.Message)
+	name := f.Policy.Name
+	if f.Policy.Namespace != "" {
+		name = f.Policy.Namespace + "/" + name
+	}
+	return fmt.Sprintf("%s %s: %s: %s", f.Policy.Kind, name, f.Field, f.Message)
 }

@@ -137,7 +137,7 @@ func (r *Rule) portRanges(proto packet.Proto, dst *Endpoint) iter.Seq2[uint16, u
 // ranges reports whether the caller wants more.
 func (p *Port) ranges(proto packet.Proto, dst *Endpoint, yield func(first, last uint16) bool) bool {
 	switch {
-	case p.Proto != proto:
+	case !p.is(proto):
 	case p.Name == "":
 		return p.First > p.Last || yield(p.First, p.Last)
 	case dst != nil:

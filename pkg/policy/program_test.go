@@ -30,7 +30,7 @@ func (c chance) peer() Peer {
 	for range c.IntN(3) {
 		b.Except = append(b.Except, c.prefix())
 	}
-	return Peer{Block: b}
+	return Peer{Blocks: []Block{*b}}
 }
 
 func (c chance) port() Port {
@@ -148,7 +148,7 @@ func BenchmarkNewProgram(b *testing.B) {
 			for i := range n {
 				chain.Rules = append(chain.Rules, Rule{
 					Verdict: Allow, Tier: NetworkPolicyTier, Index: i,
-					Peers: []Peer{pods(fmt.Sprintf("pod=absent-%d", i)), {Block: &Block{Prefix: netip.MustParsePrefix("192.168.0.0/16")}}},
+					Peers: []Peer{pods(fmt.Sprintf("pod=absent-%d", i)), {Blocks: []Block{{Prefix: netip.MustParsePrefix("192.168.0.0/16")}}}},
 					Ports: []Port{{Proto: packet.TCP, First: 8080, Last: 8080}},
 				})
 			}

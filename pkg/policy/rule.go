@@ -2,6 +2,8 @@ package policy
 
 import (
 	"net/netip"
+	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -19,7 +21,41 @@ type Chain struct {
 	// are asked. They are for people: some have no rule at all.
 	Policies []*Ref
 
+	once   sync.Once // reads needs off Rules
+	needs  needs
 	memory memory // of long chains
+}
+
+// needs are what a chain asks besides labels, prefixes and ports.
+type needs struct {
+	names bool // some rule names domains
+	// pods tells that some rule of an administrator denies or passes pods: who
+	// the peer is may deny what would be allowed were it nobody.
+	pods bool
+	// host tells that some rule of an administrator may deny traffic to the
+	// pod's own node.
+	host bool
+}
+
+// read returns the chain's needs.
+func (c *Chain) read() *needs {
+	c.once.Do(func() {
+		for i := range c.Rules {
+			c.needs.add(&c.Rules[i])
+		}
+	})
+	return &c.needs
+}
+
+func (n *needs) add(r *Rule) {
+	admin := r.Tier != NetworkPolicyTier
+	n.host = n.host || admin && r.Verdict == Deny && r.AnyPeer
+	for i := range r.Peers {
+		p := &r.Peers[i]
+		n.names = n.names || len(p.Domains) > 0
+		n.pods = n.pods || admin && r.Verdict != Allow && p.Pods != nil
+		n.host = n.host || admin && r.Verdict == Deny && (len(p.Blocks) > 0 || p.Nodes != nil)
+	}
 }
 
 // Rule decides about the packets that match one of its peers and one of its
@@ -40,11 +76,13 @@ type Rule struct {
 // NetworkPolicy tier allows.
 const Isolation = -1
 
-// Peer is one item of a rule's from or to list: pods, or a block of addresses.
-// The zero Peer matches nothing.
+// Peer is one item of a rule's from or to list. One of the fields is set; the
+// zero Peer matches nothing.
 type Peer struct {
-	Pods  *PodSelector
-	Block *Block
+	Pods    *PodSelector
+	Blocks  []Block         // whoever is at these addresses
+	Nodes   labels.Selector // the addresses of these nodes
+	Domains []Domain        // the addresses that the pod has learned for these names
 }
 
 // PodSelector selects pods by where they are and by their labels.
@@ -62,9 +100,33 @@ type Block struct {
 	Except []netip.Prefix
 }
 
+// Domain is a domain name in lower case, without the dot at the end.
+type Domain struct {
+	Name string
+	// Below matches the names that end in "."+Name, not Name itself.
+	Below bool
+}
+
+// String returns the name, with "*." before it for Below.
+func (d Domain) String() string {
+	if d.Below {
+		return "*." + d.Name
+	}
+	return d.Name
+}
+
+// Names are the domain names under which a pod knows an address, in lower case
+// and without the dot at the end. They never change.
+type Names []string
+
+// Host is what nodes an address belongs to: their labels. It is one node, but
+// for addresses that several share.
+type Host []labels.Set
+
 // Port is one item of a rule's port list. A numeric item matches the
 // destination ports First to Last, both included. An item with a Name matches
-// the ports that the destination pod declares under that name for Proto.
+// the ports that the destination pod declares under that name for Proto, or for
+// whatever protocol if Proto is packet.Unknown.
 type Port struct {
 	Proto       packet.Proto
 	Name        string
@@ -82,6 +144,8 @@ type NamedPort struct {
 type flow struct {
 	peer     *Endpoint  // nil when the peer's address is no known pod's
 	peerAddr netip.Addr // where the peer is
+	host     *Host      // nil when the peer's address is no node's
+	names    *Names     // what the subject knows the peer's address as, nil for none
 	dst      *Endpoint  // who declares named ports, nil when not a known pod
 	proto    packet.Proto
 	dstPort  uint16
@@ -110,6 +174,26 @@ func (c *Chain) scan(f *flow) *Rule {
 		passed = r.Tier
 	}
 	return nil
+}
+
+// decideExempt decides about a flow that NetworkPolicy always allows: where its
+// tier begins, exempt is true and nothing else is asked. Administrators' rules
+// before it decide, and those behind it if no NetworkPolicy isolates the pod.
+func (c *Chain) decideExempt(f *flow) (rule *Rule, exempt bool) {
+	passed := DefaultTier
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		switch {
+		case r.Tier == NetworkPolicyTier:
+			return nil, true
+		case r.Tier == passed || !r.matches(f):
+		case r.Verdict != Pass:
+			return r, false
+		default:
+			passed = r.Tier
+		}
+	}
+	return nil, false
 }
 
 func (r *Rule) matches(f *flow) bool {
@@ -141,13 +225,54 @@ func (r *Rule) matchesPort(f *flow) bool {
 }
 
 func (p *Peer) matches(f *flow) bool {
-	if p.Block != nil {
-		return p.Block.contains(f.peerAddr)
+	switch {
+	case p.Pods != nil:
+		return f.peer != nil && p.Pods.Selects(f.peer)
+	case p.Nodes != nil:
+		return f.host != nil && f.host.selectedBy(p.Nodes)
+	case p.Domains != nil:
+		return f.names != nil && f.names.matchAny(p.Domains)
 	}
-	return p.Pods != nil && f.peer != nil && p.Pods.matches(f.peer)
+	for i := range p.Blocks {
+		if p.Blocks[i].contains(f.peerAddr) {
+			return true
+		}
+	}
+	return false
 }
 
-func (s *PodSelector) matches(e *Endpoint) bool {
+func (h *Host) selectedBy(s labels.Selector) bool {
+	for _, node := range *h {
+		if s.Matches(node) {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *Names) matchAny(domains []Domain) bool {
+	for _, d := range domains {
+		for _, name := range *n {
+			if d.Matches(name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Matches tells whether name, in lower case and without the dot at the end, is
+// the domain or below it.
+func (d Domain) Matches(name string) bool {
+	if !d.Below {
+		return name == d.Name
+	}
+	above, ok := strings.CutSuffix(name, d.Name)
+	return ok && len(above) > 1 && strings.HasSuffix(above, ".")
+}
+
+// Selects tells whether e is one of the pods.
+func (s *PodSelector) Selects(e *Endpoint) bool {
 	if s.Namespace != "" {
 		return s.Namespace == e.Namespace && s.Pods.Matches(e.Labels)
 	}
@@ -170,7 +295,7 @@ func (b *Block) contains(a netip.Addr) bool {
 }
 
 func (p *Port) matches(f *flow) bool {
-	if p.Proto != f.proto || !f.proto.HasPorts() {
+	if !p.is(f.proto) || !f.proto.HasPorts() {
 		return false
 	}
 	if p.Name == "" {
@@ -181,9 +306,14 @@ func (p *Port) matches(f *flow) bool {
 	}
 	for i := range f.dst.Ports {
 		n := &f.dst.Ports[i]
-		if n.Port == f.dstPort && n.Proto == p.Proto && n.Name == p.Name {
+		if n.Port == f.dstPort && n.Proto == f.proto && n.Name == p.Name {
 			return true
 		}
 	}
 	return false
+}
+
+// is tells whether the item is for proto.
+func (p *Port) is(proto packet.Proto) bool {
+	return p.Proto == proto || p.Proto == packet.Unknown && p.Name != ""
 }

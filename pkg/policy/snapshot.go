@@ -37,16 +37,20 @@ func (e *Endpoint) chain(d Direction) *Chain {
 type Model struct {
 	// Endpoints holds every live pod of the cluster under each of its
 	// addresses. Host-network pods are no endpoints: they are their node.
-	Endpoints map[netip.Addr]*Endpoint
+	Endpoints Endpoints
 	// Local are the addresses of Endpoints that belong to pods of this node.
 	Local []netip.Addr
 	// Ranges are the address ranges out of which this node's pods get theirs.
 	Ranges []netip.Prefix
 	// Isolating tells for each direction whether some policy of the cluster
-	// isolates pods. Where one does, an address of Ranges that is no endpoint is
-	// a pod too new to be known, and nothing is allowed for it.
+	// isolates pods or denies something. Where one does, an address of Ranges
+	// that is no endpoint is a pod too new to be known, and nothing is allowed
+	// for it.
 	Isolating [directions]bool
-	Findings  []Finding
+	// Hosts holds the nodes under each of their addresses, if any policy asks
+	// for nodes.
+	Hosts    map[netip.Addr]*Host
+	Findings []Finding
 }
 
 // Snapshot is a compiled cluster as one node judges it. It is immutable; all
@@ -60,17 +64,62 @@ func New(m Model) *Snapshot {
 	return &Snapshot{m: m}
 }
 
-// Evaluate answers whether p may pass: the source's egress chain and the
+// Query is a packet and what the kernel and the pods know of it.
+type Query struct {
+	Packet packet.Packet
+	// ToHost tells that the destination is an address of the judging node
+	// itself. Nobody but the source's policies has a say in it then.
+	ToHost bool
+	// Learned has the domain names that pods have learned; nil knows none.
+	Learned Learned
+}
+
+// Learned tells the domain names of addresses.
+type Learned interface {
+	// Names returns the names under which the pod at pod knows addr, nil if
+	// there are none. It is called only for pods whose policies name domains,
+	// from any goroutine.
+	Names(pod, addr netip.Addr) *Names
+}
+
+// exempt returns why NetworkPolicy always allows the packet, NotSelected if it
+// does not. A pod's packet to itself is seen here only if it went through a
+// Service; else it never leaves the pod.
+func (q *Query) exempt(src, dst end) Reason {
+	switch {
+	case q.ToHost:
+		return OwnNode
+	case src.endpoint != nil && src.endpoint == dst.endpoint:
+		return Hairpin
+	}
+	return NotSelected
+}
+
+// end is a side of a packet.
+type end struct {
+	addr     netip.Addr
+	endpoint *Endpoint // nil if addr is no known pod's
+}
+
+func (s *Snapshot) end(a netip.AddrPort) end {
+	return end{a.Addr(), s.m.Endpoints.At(a.Addr())}
+}
+
+// Evaluate is Judge of a packet of which nothing else is known.
+func (s *Snapshot) Evaluate(p packet.Packet) Decision { return s.Judge(Query{Packet: p}) }
+
+// Judge answers whether the packet may pass: the source's egress chain and the
 // destination's ingress chain must both allow it, as far as the pods are local.
 // It does not allocate.
-func (s *Snapshot) Evaluate(p packet.Packet) Decision {
-	srcAddr, dstAddr := p.Src.Addr(), p.Dst.Addr()
-	src, dst := s.m.Endpoints[srcAddr], s.m.Endpoints[dstAddr]
-	if src != nil && src == dst {
-		return Decision{Verdict: Allow, Reason: Hairpin}
+func (s *Snapshot) Judge(q Query) Decision {
+	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
+	exempt := q.exempt(src, dst)
+	f, g := s.flows(q, src, dst)
+	out := s.judge(Egress, src, &f, exempt)
+	if q.ToHost {
+		return out
 	}
-	out := s.judge(Egress, src, srcAddr, flow{peer: dst, peerAddr: dstAddr, dst: dst, proto: p.Proto, dstPort: p.Dst.Port()})
-	in := s.judge(Ingress, dst, dstAddr, flow{peer: src, peerAddr: srcAddr, dst: dst, proto: p.Proto, dstPort: p.Dst.Port()})
+	in := s.judge(Ingress, dst, &g, exempt)
 	switch {
 	case out.deniesForGood():
 		return out
@@ -90,28 +139,77 @@ func (d Decision) deniesForGood() bool {
 	return d.Verdict == Deny && d.Reason != UnknownPod
 }
 
-// judge asks the chain of subject, who is at addr, about f.
-func (s *Snapshot) judge(d Direction, subject *Endpoint, addr netip.Addr, f flow) Decision {
-	if subject == nil {
-		if s.m.Isolating[d] && s.inRanges(addr) {
+// flows returns the packet as egress and as ingress see it.
+func (s *Snapshot) flows(q Query, src, dst end) (out, in flow) {
+	out = flow{peer: dst.endpoint, peerAddr: dst.addr, dst: dst.endpoint, proto: q.Packet.Proto, dstPort: q.Packet.Dst.Port()}
+	in = out
+	in.peer, in.peerAddr = src.endpoint, src.addr
+	// Nodes and domains are peers of egress alone.
+	if s.m.Hosts != nil {
+		out.host = s.m.Hosts[dst.addr]
+	}
+	if q.Learned != nil && src.endpoint != nil && src.endpoint.Egress != nil && src.endpoint.Egress.read().names {
+		out.names = q.Learned.Names(src.addr, dst.addr)
+	}
+	return out, in
+}
+
+// judge asks the chain of subject about f.
+func (s *Snapshot) judge(d Direction, subject end, f *flow, exempt Reason) Decision {
+	if subject.endpoint == nil {
+		if s.m.Isolating[d] && s.inRanges(subject.addr) {
 			return Decision{Verdict: Deny, Direction: d, Reason: UnknownPod}
 		}
 		return Decision{Verdict: Allow, Direction: d, Reason: NotSelected}
 	}
-	chain := subject.chain(d)
-	if chain == nil {
-		return Decision{Verdict: Allow, Direction: d, Reason: NotSelected}
-	}
-	rule := chain.decide(&f)
+	chain := subject.endpoint.chain(d)
 	switch {
-	case rule == nil:
-		return Decision{Verdict: Allow, Direction: d, Reason: Unmatched}
-	case rule.Index != Isolation:
-		return Decision{Verdict: rule.Verdict, Direction: d, Tier: rule.Tier, Reason: RuleMatched, Policy: rule.Policy, Rule: rule.Index}
-	case f.peer == nil && s.inRanges(f.peerAddr):
+	case chain == nil:
+		return Decision{Verdict: Allow, Direction: d, Reason: exempt} // NotSelected, as a rule
+	case exempt != NotSelected:
+		return chain.judgeExempt(d, f, exempt)
+	}
+	unknown := f.peer == nil && s.m.Isolating[d] && s.besides(subject.addr, f.peerAddr)
+	if unknown && chain.read().pods {
+		return Decision{Verdict: Deny, Direction: d, Reason: UnknownPod}
+	}
+	rule := chain.decide(f)
+	if rule != nil && rule.Index == Isolation && unknown {
 		return Decision{Verdict: Deny, Direction: d, Tier: rule.Tier, Reason: UnknownPod, Policy: rule.Policy}
 	}
-	return Decision{Verdict: rule.Verdict, Direction: d, Tier: rule.Tier, Reason: Isolated, Policy: rule.Policy}
+	return rule.decision(d)
+}
+
+func (c *Chain) judgeExempt(d Direction, f *flow, exempt Reason) Decision {
+	rule, let := c.decideExempt(f)
+	if let {
+		return Decision{Verdict: Allow, Direction: d, Tier: NetworkPolicyTier, Reason: exempt}
+	}
+	return rule.decision(d)
+}
+
+// decision is what follows from the rule that decides, which is nil if none
+// does.
+func (r *Rule) decision(d Direction) Decision {
+	switch {
+	case r == nil:
+		return Decision{Verdict: Allow, Direction: d, Reason: Unmatched}
+	case r.Index == Isolation:
+		return Decision{Verdict: r.Verdict, Direction: d, Tier: r.Tier, Reason: Isolated, Policy: r.Policy}
+	}
+	return Decision{Verdict: r.Verdict, Direction: d, Tier: r.Tier, Reason: RuleMatched, Policy: r.Policy, Rule: r.Index}
+}
+
+// besides tells whether a is of the range that the pod's own address is of: who
+// is there may be too new to be known. Pods of other ranges are another node's
+// to tell.
+func (s *Snapshot) besides(pod, a netip.Addr) bool {
+	for _, r := range s.m.Ranges {
+		if r.Contains(a) && r.Contains(pod) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Snapshot) inRanges(a netip.Addr) bool {
@@ -124,10 +222,10 @@ func (s *Snapshot) inRanges(a netip.Addr) bool {
 }
 
 // Endpoint returns the pod at a, nil if there is none.
-func (s *Snapshot) Endpoint(a netip.Addr) *Endpoint { return s.m.Endpoints[a] }
+func (s *Snapshot) Endpoint(a netip.Addr) *Endpoint { return s.m.Endpoints.At(a) }
 
 // Len returns the number of addresses that pods have.
-func (s *Snapshot) Len() int { return len(s.m.Endpoints) }
+func (s *Snapshot) Len() int { return s.m.Endpoints.Len() }
 
 // Local returns the addresses of this node's pods in ascending order.
 func (s *Snapshot) Local() []netip.Addr {
@@ -139,7 +237,32 @@ func (s *Snapshot) Local() []netip.Addr {
 func (s *Snapshot) Selected(d Direction) []netip.Addr {
 	var selected []netip.Addr
 	for _, a := range s.m.Local {
-		if s.m.Endpoints[a].chain(d) != nil {
+		if s.m.Endpoints.At(a).chain(d) != nil {
+			selected = append(selected, a)
+		}
+	}
+	slices.SortFunc(selected, netip.Addr.Compare)
+	return selected
+}
+
+// SelectedToHost returns, in ascending order, the addresses of this node's pods
+// whose packets to the node itself must be judged: an administrator's rule may
+// deny them.
+func (s *Snapshot) SelectedToHost() []netip.Addr {
+	return s.needing(func(n *needs) bool { return n.host })
+}
+
+// SelectedForNames returns, in ascending order, the addresses of this node's
+// pods whose policies name domains: what they learn from DNS must be known.
+func (s *Snapshot) SelectedForNames() []netip.Addr {
+	return s.needing(func(n *needs) bool { return n.names })
+}
+
+// needing returns the local addresses whose egress chains have a need.
+func (s *Snapshot) needing(need func(*needs) bool) []netip.Addr {
+	var selected []netip.Addr
+	for _, a := range s.m.Local {
+		if chain := s.m.Endpoints.At(a).Egress; chain != nil && need(chain.read()) {
 			selected = append(selected, a)
 		}
 	}

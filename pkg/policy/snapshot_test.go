@@ -44,7 +44,7 @@ func snapshot(ingress, egress *Chain) *Snapshot {
 	b := &Endpoint{Namespace: "x", Name: "b", Labels: labels.Set{"pod": "b"}}
 	c := &Endpoint{Namespace: "x", Name: "c", Labels: labels.Set{"pod": "c"}}
 	return New(Model{
-		Endpoints: map[netip.Addr]*Endpoint{addrA: a, addrB: b, addrC: c},
+		Endpoints: NewEndpoints(map[netip.Addr]*Endpoint{addrA: a, addrB: b, addrC: c}),
 		Local:     []netip.Addr{addrB, addrA},
 		Ranges:    []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")},
 		Isolating: [directions]bool{Ingress: ingress != nil, Egress: egress != nil},
@@ -173,7 +173,7 @@ func TestSelectedAreLocalPodsWithAChain(t *testing.T) {
 func TestEvaluateDoesNotAllocate(t *testing.T) {
 	chain := &Chain{Rules: []Rule{
 		rule(AdminTier, Pass, pods("pod in (b, c)")),
-		rule(NetworkPolicyTier, Allow, Peer{Block: &Block{Prefix: netip.MustParsePrefix("192.0.2.0/24")}}),
+		rule(NetworkPolicyTier, Allow, Peer{Blocks: []Block{{Prefix: netip.MustParsePrefix("192.0.2.0/24")}}}),
 		{Tier: NetworkPolicyTier, Verdict: Allow, AnyPeer: true, Ports: []Port{{Proto: packet.TCP, Name: "web"}}},
 		isolate(),
 	}}

@@ -9,16 +9,22 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 )
 
 // APIServer is the Source of a real cluster. It needs the rights to list and
-// watch namespaces, pods, nodes and networkpolicies.
+// watch namespaces, pods, nodes, networkpolicies, and the administrators' kinds
+// that are enabled.
 type APIServer struct {
 	client kubernetes.Interface
+	admin  policyapi.Interface
 }
 
-// NewAPIServer returns the Source of the cluster that client talks to.
-func NewAPIServer(client kubernetes.Interface) *APIServer { return &APIServer{client} }
+// NewAPIServer returns the Source of the cluster that both clients talk to.
+// admin serves the administrators' kinds, and may be nil where none is enabled.
+func NewAPIServer(client kubernetes.Interface, admin policyapi.Interface) *APIServer {
+	return &APIServer{client, admin}
+}
 
 // Namespaces lists and watches all namespaces.
 func (a *APIServer) Namespaces() cache.ListerWatcher {
@@ -32,9 +38,33 @@ func (a *APIServer) NetworkPolicies() cache.ListerWatcher {
 	return listWatch(a.client, fields.Everything(), api.List, api.Watch)
 }
 
+// AdminNetworkPolicies lists and watches those of version v1alpha1.
+func (a *APIServer) AdminNetworkPolicies() cache.ListerWatcher {
+	api := a.admin.PolicyV1alpha1().AdminNetworkPolicies()
+	return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
+}
+
+// BaselineAdminNetworkPolicies lists and watches those of version v1alpha1.
+func (a *APIServer) BaselineAdminNetworkPolicies() cache.ListerWatcher {
+	api := a.admin.PolicyV1alpha1().BaselineAdminNetworkPolicies()
+	return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
+}
+
+// ClusterNetworkPolicies lists and watches those of version v1alpha2.
+func (a *APIServer) ClusterNetworkPolicies() cache.ListerWatcher {
+	api := a.admin.PolicyV1alpha2().ClusterNetworkPolicies()
+	return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
+}
+
 // Pods lists and watches the pods of all nodes.
 func (a *APIServer) Pods() cache.ListerWatcher {
 	api := a.client.CoreV1().Pods(metav1.NamespaceAll)
+	return listWatch(a.client, fields.Everything(), api.List, api.Watch)
+}
+
+// Nodes lists and watches all nodes.
+func (a *APIServer) Nodes() cache.ListerWatcher {
+	api := a.client.CoreV1().Nodes()
 	return listWatch(a.client, fields.Everything(), api.List, api.Watch)
 }
 
@@ -51,9 +81,9 @@ func (a *APIServer) Run(ctx context.Context) error {
 	return nil
 }
 
-// listWatch joins the two calls of a typed client.
+// listWatch joins the two calls of a typed client, which is one of client's.
 func listWatch[L runtime.Object](
-	client kubernetes.Interface,
+	client any,
 	selector fields.Selector,
 	list func(context.Context, metav1.ListOptions) (L, error),
 	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),

@@ -1,10 +1,15 @@
 package policycache
 
 import (
+	"context"
 	"encoding/json"
+	"io"
+	"maps"
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"path"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,61 +18,97 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 )
 
 // event is what a watch is told, and when.
 type event struct {
-	version int
-	Type    watch.EventType `json:"type"`
-	Object  any             `json:"object"`
+	resource string
+	version  int
+	Type     watch.EventType `json:"type"`
+	Object   any             `json:"object"`
 }
 
-// server is an API server of pods. Every other kind is there and empty. It
-// knows what the fake clientset does not: versions, history that is compacted,
-// connections that break, and streamed lists where streaming is set.
+// server is an API server. It knows what the fake clientset does not: versions,
+// history that is compacted, connections that break, kinds that are not served,
+// and streamed lists where streaming is set.
 type server struct {
 	streaming bool
 
 	mu        sync.Mutex
 	version   int
-	compacted int // no watch can start before this version
-	pods      map[string]*corev1.Pod
+	compacted int                          // no watch can start before this version
+	objects   map[string]map[string]object // by resource and name
 	history   []event
-	changed   chan struct{} // closed at every change
-	broken    chan struct{} // closed to end every watch
-	refusals  int           // lists and watches of pods to be refused
+	changed   chan struct{}  // closed at every change
+	broken    chan struct{}  // closed to end every watch
+	refusals  int            // lists and watches of pods to be refused
+	answers   map[string]int // resources that get this answer, and no other
+	asked     map[string]int // lists and watches of each resource
 }
 
-func newServer(t *testing.T, streaming bool) (*server, kubernetes.Interface) {
-	s := &server{streaming: streaming, version: 10, pods: map[string]*corev1.Pod{}, changed: make(chan struct{}), broken: make(chan struct{})}
-	web := httptest.NewServer(s)
-	t.Cleanup(web.Close)
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: web.URL, QPS: -1})
+func newServer(streaming bool) *server {
+	return &server{
+		streaming: streaming,
+		version:   10,
+		objects:   map[string]map[string]object{},
+		changed:   make(chan struct{}),
+		broken:    make(chan struct{}),
+		answers:   map[string]int{},
+		asked:     map[string]int{},
+	}
+}
+
+// source returns a Source that talks to the server as config says.
+func (s *server) source(t *testing.T, config rest.Config) *APIServer {
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(&config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, client
+	admin, err := policyapi.NewForConfig(&config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewAPIServer(client, admin)
 }
 
-// change applies events to the pods in one step.
-func (s *server) change(types []watch.EventType, pods ...*corev1.Pod) {
+// overNetwork returns a Source that talks to the server through a socket.
+func (s *server) overNetwork(t *testing.T) *APIServer {
+	web := httptest.NewServer(s)
+	t.Cleanup(web.Close)
+	return s.source(t, rest.Config{Host: web.URL})
+}
+
+// inBubble returns a Source that talks to the server without a network, so that
+// the clock of a bubble goes on.
+func (s *server) inBubble(t *testing.T) *APIServer {
+	return s.source(t, rest.Config{Host: "http://server", Transport: s})
+}
+
+// change applies events to objects in one step.
+func (s *server) change(types []watch.EventType, objects ...object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, p := range pods {
+	for i, o := range objects {
 		s.version++
-		p.ResourceVersion = strconv.Itoa(s.version)
-		s.pods[p.Name] = p
-		if types[i] == watch.Deleted {
-			delete(s.pods, p.Name)
+		o.SetResourceVersion(strconv.Itoa(s.version))
+		resource, group := resourceOf(o).Resource, resourceOf(o).GroupVersion()
+		o.GetObjectKind().SetGroupVersionKind(group.WithKind(reflect.TypeOf(o).Elem().Name()))
+		if s.objects[resource] == nil {
+			s.objects[resource] = map[string]object{}
 		}
-		s.history = append(s.history, event{s.version, types[i], p})
+		s.objects[resource][o.GetName()] = o
+		if types[i] == watch.Deleted {
+			delete(s.objects[resource], o.GetName())
+		}
+		s.history = append(s.history, event{resource, s.version, types[i], o})
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -81,8 +122,7 @@ func (s *server) cut(refusals int, compact bool, meanwhile func()) {
 	if compact {
 		s.compacted = math.MaxInt
 	}
-	close(s.broken)
-	s.broken = make(chan struct{})
+	s.breakWatches()
 	s.mu.Unlock()
 	meanwhile()
 	s.mu.Lock()
@@ -90,23 +130,42 @@ func (s *server) cut(refusals int, compact bool, meanwhile func()) {
 	s.compacted = min(s.compacted, s.version)
 }
 
+// breakWatches is called with s.mu held.
+func (s *server) breakWatches() {
+	close(s.broken)
+	s.broken = make(chan struct{})
+}
+
+// answer ends all watches, and gives each request for the resource this status,
+// or what it asks for when it is 200.
+func (s *server) answer(resource string, status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[resource] = status
+	s.breakWatches()
+}
+
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	q := r.URL.Query()
-	isPods := strings.HasSuffix(r.URL.Path, "/pods")
+	resource := path.Base(r.URL.Path)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.asked[resource]++
+	status, fixed := s.answers[resource]
 	switch {
-	case isPods && s.refusals > 0:
+	case fixed && status != http.StatusOK:
+		http.Error(w, http.StatusText(status), status)
+	case resource == "pods" && s.refusals > 0:
 		s.refusals--
 		refuse(w, apierrors.NewInternalError(http.ErrAbortHandler))
 	case q.Get("watch") == "":
-		s.list(w, isPods)
+		s.list(w, resource)
 	case q.Get("sendInitialEvents") != "" && !s.streaming:
 		refuse(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
 	default:
 		from, _ := strconv.Atoi(q.Get("resourceVersion"))
-		s.watch(w, r, isPods, from, q.Get("sendInitialEvents") != "")
+		s.watch(w, r, resource, from, q.Get("sendInitialEvents") != "")
 	}
 }
 
@@ -116,19 +175,63 @@ func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
 	_ = json.NewEncoder(w).Encode(err.ErrStatus)
 }
 
-func (s *server) list(w http.ResponseWriter, isPods bool) {
-	list := corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}, Items: []corev1.Pod{}}
-	if isPods {
-		for _, p := range s.pods {
-			list.Items = append(list.Items, *p)
-		}
+// RoundTrip serves a request as a transport.
+func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	in, out := io.Pipe()
+	w := &answer{header: http.Header{}, status: make(chan int, 1), body: out}
+	go func() {
+		s.ServeHTTP(w, r.WithContext(ctx))
+		w.WriteHeader(http.StatusOK)
+		out.Close()
+	}()
+	return &http.Response{StatusCode: <-w.status, Header: w.header, Body: connection{in, cancel}, Request: r}, nil
+}
+
+// answer is a response that is being written.
+type answer struct {
+	header http.Header
+	status chan int // takes the first status
+	body   io.Writer
+}
+
+func (a *answer) Header() http.Header { return a.header }
+
+func (a *answer) WriteHeader(status int) {
+	select {
+	case a.status <- status:
+	default:
 	}
-	_ = json.NewEncoder(w).Encode(&list)
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	return a.body.Write(p)
+}
+
+func (a *answer) Flush() { a.WriteHeader(http.StatusOK) }
+
+// connection is the client's side of a response.
+type connection struct {
+	io.ReadCloser
+	hangUp func()
+}
+
+func (c connection) Close() error {
+	c.hangUp()
+	return c.ReadCloser.Close()
+}
+
+func (s *server) list(w http.ResponseWriter, resource string) {
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"metadata": metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)},
+		"items":    slices.Collect(maps.Values(s.objects[resource])),
+	})
 }
 
 // watch is called with s.mu held and holds it when it does not wait.
-func (s *server) watch(w http.ResponseWriter, r *http.Request, isPods bool, from int, streamed bool) {
-	if from > 0 && from < s.compacted && isPods {
+func (s *server) watch(w http.ResponseWriter, r *http.Request, resource string, from int, streamed bool) {
+	if from > 0 && from < s.compacted {
 		refuse(w, apierrors.NewResourceExpired("too old"))
 		return
 	}
@@ -136,18 +239,16 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, isPods bool, from
 		_ = json.NewEncoder(w).Encode(event{Type: typ, Object: o})
 	}
 	if streamed {
-		if isPods {
-			for _, p := range s.pods {
-				send(watch.Added, p)
-			}
+		for _, o := range s.objects[resource] {
+			send(watch.Added, o)
 		}
-		send(watch.Bookmark, bookmark(r.URL.Path, s.version))
+		send(watch.Bookmark, bookmark(resource, s.version))
 		from = s.version
 	}
 	broken := s.broken
 	for {
 		for _, e := range s.history {
-			if isPods && e.version > from {
+			if e.resource == resource && e.version > from {
 				from = e.version
 				send(e.Type, e.Object)
 			}
@@ -160,7 +261,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, isPods bool, from
 			s.mu.Lock()
 		case <-broken:
 			s.mu.Lock()
-			if isPods && from < s.compacted {
+			if from < s.compacted {
 				send(watch.Error, expired())
 			}
 			return
@@ -178,27 +279,16 @@ func expired() metav1.Status {
 }
 
 // bookmark ends a streamed list.
-func bookmark(path string, version int) any {
-	m := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{
+func bookmark(resource string, version int) any {
+	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		ResourceVersion: strconv.Itoa(version), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
 	}}
-	switch path[strings.LastIndexByte(path, '/')+1:] {
-	case "pods":
-		m.Kind = "Pod"
-	case "nodes":
-		m.Kind = "Node"
-	case "namespaces":
-		m.Kind = "Namespace"
-	case "networkpolicies":
-		m.Kind, m.APIVersion = "NetworkPolicy", "networking.k8s.io/v1"
+	for typ, r := range resources {
+		if r.Resource == resource {
+			m.SetGroupVersionKind(r.GroupVersion().WithKind(typ[strings.IndexByte(typ, '.')+1:]))
+		}
 	}
 	return m
-}
-
-func served(name, ip string) *corev1.Pod {
-	p := pod(name, ip)
-	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-	return p
 }
 
 // until waits for a snapshot of want and returns all that were published.
@@ -227,18 +317,18 @@ func TestNoSnapshotLacksAnObjectWhileTheServerIsAway(t *testing.T) {
 	for name, streaming := range map[string]bool{"lists": false, "streamed lists": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, client := newServer(t, streaming)
+			s := newServer(streaming)
 			added, deleted := watch.Added, watch.Deleted
-			s.change([]watch.EventType{added, added, added}, served("a", "10.0.0.1"), served("b", "10.0.0.2"), served("c", "10.0.0.3"))
-			h := start(t, NewAPIServer(client), 0)
+			s.change([]watch.EventType{added, added, added}, pod("a", "10.0.0.1"), pod("b", "10.0.0.2"), pod("c", "10.0.0.3"))
+			h := start(t, s.overNetwork(t), 0)
 			h.until(t, "pod/a=10.0.0.1 pod/b=10.0.0.2 pod/c=10.0.0.3")
 
-			s.cut(0, false, func() { s.change([]watch.EventType{added}, served("d", "10.0.0.4")) })
+			s.cut(0, false, func() { s.change([]watch.EventType{added}, pod("d", "10.0.0.4")) })
 			h.until(t, "pod/a=10.0.0.1 pod/b=10.0.0.2 pod/c=10.0.0.3 pod/d=10.0.0.4")
 
 			s.cut(1, true, func() {
 				s.change([]watch.EventType{deleted, added, deleted, added},
-					served("c", "10.0.0.3"), served("e", "10.0.0.5"), served("d", "10.0.0.4"), served("d", "10.0.0.6"))
+					pod("c", "10.0.0.3"), pod("e", "10.0.0.5"), pod("d", "10.0.0.4"), pod("d", "10.0.0.6"))
 			})
 			all := h.until(t, "pod/a=10.0.0.1 pod/b=10.0.0.2 pod/d=10.0.0.6 pod/e=10.0.0.5")
 			for _, p := range all {

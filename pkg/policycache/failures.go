@@ -20,10 +20,11 @@ const failureLogInterval = time.Minute
 
 // reportFailures counts and logs the lists and watches that lw refuses. An
 // informer's own error handler would not do: a server that cannot be reached
-// for a watch is tried again without a word, for hours if need be.
-func reportFailures(lw cache.ListerWatcher, kind string, count prometheus.Counter) cache.ListerWatcher {
+// for a watch is tried again without a word, for hours if need be. That an
+// optional kind is not there is no failure, and told by waitUntilServed.
+func reportFailures(lw cache.ListerWatcher, kind string, optional bool, count prometheus.Counter) cache.ListerWatcher {
 	inner := cache.ToListerWatcherWithContext(lw)
-	f := &failures{kind: kind, count: count}
+	f := &failures{kind: kind, optional: optional, count: count}
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := inner.ListWithContext(ctx, o)
@@ -43,8 +44,9 @@ func reportFailures(lw cache.ListerWatcher, kind string, count prometheus.Counte
 
 // failures tells of one kind's lists and watches as they fail and work again.
 type failures struct {
-	kind  string
-	count prometheus.Counter
+	kind     string
+	optional bool
+	count    prometheus.Counter
 
 	mu     sync.Mutex
 	failed int       // since the last success
@@ -64,6 +66,8 @@ func (f *failures) note(ctx context.Context, verb string, err error) {
 			logger.Info("Objects can be read again", "kind", f.kind, "failures", f.failed)
 		}
 		f.failed, f.logged = 0, time.Time{}
+		return
+	case f.optional && apierrors.IsNotFound(err):
 		return
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
 		f.count.Inc()

@@ -3,6 +3,8 @@ package policycache
 import (
 	"context"
 	"fmt"
+	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,13 +17,27 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	policyfake "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned/fake"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
+
+// TestMain takes away the handler that bounds the rate of errors: it remembers
+// when the last one was, and in the bubble of another test that is in the future.
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = nil
+	os.Exit(m.Run())
+}
 
 // published is one call of Publish, with what was compiled.
 type published struct {
@@ -37,37 +53,44 @@ type harness struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	each   chan struct{} // one for each snapshot, for tests outside a bubble
+	log    ktesting.Buffer
 
 	mu   sync.Mutex
 	runs []published
 }
 
+// start runs a Cache of the kinds of Kubernetes alone.
 func start(t *testing.T, source Source, minInterval time.Duration) *harness {
+	t.Helper()
+	return startWith(t, source, Config{MinInterval: minInterval})
+}
+
+// startWith runs a Cache with what cfg says about intervals and kinds.
+func startWith(t *testing.T, source Source, cfg Config) *harness {
 	t.Helper()
 	h := &harness{done: make(chan struct{}), each: make(chan struct{}, 1000)}
 	begin := time.Now()
-	var in compile.Input
+	recorded := &recorder{objects: map[string]string{}}
 	var err error
-	h.Cache, err = New(source, Config{
-		NodeName: "n", Features: compile.AllFeatures(), MinInterval: minInterval, Registerer: prometheus.NewRegistry(),
-	}, func(_ context.Context, s *policy.Snapshot, since time.Time) {
+	cfg.NodeName, cfg.Features, cfg.Registerer = "n", compile.AllFeatures(), prometheus.NewRegistry()
+	h.Cache, err = New(source, cfg, func(_ context.Context, s *policy.Snapshot, since time.Time) {
 		if s == nil {
 			t.Error("published no snapshot")
 		}
 		h.mu.Lock()
-		h.runs = append(h.runs, published{describe(in), since.Sub(begin), time.Since(begin)})
+		h.runs = append(h.runs, published{recorded.in, since.Sub(begin), time.Since(begin)})
 		h.mu.Unlock()
 		h.each <- struct{}{}
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.compile = func(i compile.Input) *policy.Snapshot {
-		in = i
-		return compile.Compile(i)
-	}
-	_, ctx := ktesting.NewTestContext(t)
-	ctx, h.cancel = context.WithCancel(ctx)
+	recorded.Cluster = h.view.(*compile.Cluster)
+	h.view = recorded
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	h.log = logger.GetSink().(ktesting.Underlier).GetBuffer()
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	h.cancel = cancel
 	go func() {
 		defer close(h.done)
 		h.err = h.Run(ctx)
@@ -95,27 +118,49 @@ func (h *harness) last(t *testing.T) published {
 	return all[len(all)-1]
 }
 
-// describe writes an Input in a line: objects in order, pods with addresses.
-func describe(in compile.Input) string {
-	var s []string
-	for _, o := range in.Namespaces {
-		s = append(s, "ns/"+o.Name)
-	}
-	for _, o := range in.Nodes {
-		s = append(s, "node/"+o.Name)
-	}
-	for _, o := range in.NetworkPolicies {
-		s = append(s, "np/"+o.Name)
-	}
-	for _, o := range in.Pods {
-		name := "pod/" + o.Name
-		for _, ip := range o.Status.PodIPs {
-			name += "=" + ip.IP
+// recorder is a Cluster that can tell its objects.
+type recorder struct {
+	*compile.Cluster
+	objects map[string]string // by kind, namespace and name
+	in      string            // of the last snapshot: objects in order, pods and nodes with addresses
+}
+
+func (r *recorder) Set(o any) bool {
+	kind, prefix, meta, addrs := compile.KindPod, "pod/", metav1.ObjectMeta{}, []string(nil)
+	switch o := o.(type) {
+	case *compile.Pod:
+		meta.Namespace, meta.Name = o.Endpoint.Namespace, o.Endpoint.Name
+		for _, a := range o.Addrs {
+			addrs = append(addrs, a.String())
 		}
-		s = append(s, name)
+	case *corev1.Namespace:
+		kind, prefix, meta = compile.KindNamespace, "ns/", o.ObjectMeta
+	case *corev1.Node:
+		kind, prefix, meta = compile.KindNode, "node/", o.ObjectMeta
+		for _, a := range o.Status.Addresses {
+			addrs = append(addrs, a.Address)
+		}
+	case *networkingv1.NetworkPolicy:
+		kind, prefix, meta = compile.KindNetworkPolicy, "np/", o.ObjectMeta
+	case *v1alpha1.AdminNetworkPolicy:
+		kind, prefix, meta = compile.KindAdminNetworkPolicy, "anp/", o.ObjectMeta
+	case *v1alpha1.BaselineAdminNetworkPolicy:
+		kind, prefix, meta = compile.KindBaselineAdminNetworkPolicy, "banp/", o.ObjectMeta
+	case *v1alpha2.ClusterNetworkPolicy:
+		kind, prefix, meta = compile.KindClusterNetworkPolicy, "cnp/", o.ObjectMeta
 	}
-	slices.Sort(s)
-	return strings.Join(s, " ")
+	r.objects[fmt.Sprint(kind, "/", meta.Namespace, "/", meta.Name)] = strings.Join(append([]string{prefix + meta.Name}, addrs...), "=")
+	return r.Cluster.Set(o)
+}
+
+func (r *recorder) Delete(kind compile.Kind, namespace, name string) bool {
+	delete(r.objects, fmt.Sprint(kind, "/", namespace, "/", name))
+	return r.Cluster.Delete(kind, namespace, name)
+}
+
+func (r *recorder) Snapshot() *policy.Snapshot {
+	r.in = strings.Join(slices.Sorted(maps.Values(r.objects)), " ")
+	return r.Cluster.Snapshot()
 }
 
 func pod(name, ip string) *corev1.Pod {
@@ -138,15 +183,66 @@ func denyAll(name string) *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name, ResourceVersion: "1"}}
 }
 
+func adminPolicy(name string) *v1alpha1.AdminNetworkPolicy {
+	return &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}}
+}
+
+func baselinePolicy(name string) *v1alpha1.BaselineAdminNetworkPolicy {
+	return &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}}
+}
+
+func clusterPolicy(name string) *v1alpha2.ClusterNetworkPolicy {
+	return &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}}
+}
+
+// object is what all API kinds have in common.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// allKinds enables every kind there is.
+var allKinds = Kinds{AdminNetworkPolicy: true, BaselineAdminNetworkPolicy: true, ClusterNetworkPolicy: true}
+
+// resources are the kinds as paths name them, by type.
+var resources = map[string]schema.GroupVersionResource{
+	"*v1.Pod":                              corev1.SchemeGroupVersion.WithResource("pods"),
+	"*v1.Node":                             corev1.SchemeGroupVersion.WithResource("nodes"),
+	"*v1.Namespace":                        corev1.SchemeGroupVersion.WithResource("namespaces"),
+	"*v1.NetworkPolicy":                    networkingv1.SchemeGroupVersion.WithResource("networkpolicies"),
+	"*v1alpha1.AdminNetworkPolicy":         {Group: v1alpha1.GroupName, Version: "v1alpha1", Resource: "adminnetworkpolicies"},
+	"*v1alpha1.BaselineAdminNetworkPolicy": {Group: v1alpha1.GroupName, Version: "v1alpha1", Resource: "baselineadminnetworkpolicies"},
+	"*v1alpha2.ClusterNetworkPolicy":       {Group: v1alpha2.GroupName, Version: "v1alpha2", Resource: "clusternetworkpolicies"},
+}
+
+func resourceOf(o object) schema.GroupVersionResource { return resources[fmt.Sprintf("%T", o)] }
+
 // cluster is a fake API server that gives versions, as the real one does.
 type cluster struct {
 	*fake.Clientset
+	admin   *policyfake.Clientset
 	t       *testing.T
 	version int
 }
 
-func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
-	return &cluster{fake.NewClientset(objects...), t, 1}
+func newCluster(t *testing.T, objects ...object) *cluster {
+	c := &cluster{fake.NewClientset(), policyfake.NewSimpleClientset(), t, 1}
+	for _, o := range objects {
+		if err := c.tracker(o).Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+func (c *cluster) source() *APIServer { return NewAPIServer(c, c.admin) }
+
+// tracker is where objects of o's kind are.
+func (c *cluster) tracker(o object) clienttesting.ObjectTracker {
+	if resourceOf(o).Group == v1alpha1.GroupName {
+		return c.admin.Tracker()
+	}
+	return c.Tracker()
 }
 
 func (c *cluster) next(o metav1.Object) {
@@ -154,45 +250,29 @@ func (c *cluster) next(o metav1.Object) {
 	o.SetResourceVersion(strconv.Itoa(c.version))
 }
 
-func (c *cluster) create(o runtime.Object) {
+func (c *cluster) create(o object) {
 	c.t.Helper()
-	c.next(o.(metav1.Object))
-	if err := c.Tracker().Add(o); err != nil {
+	c.next(o)
+	if err := c.tracker(o).Add(o); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-var resources = map[string]string{"*v1.Pod": "pods", "*v1.Node": "nodes", "*v1.Namespace": "namespaces", "*v1.NetworkPolicy": "networkpolicies"}
-
 // update stores a changed copy of o.
-func update[O interface {
-	runtime.Object
-	metav1.Object
-}](c *cluster, o O, change func(O)) O {
+func update[O object](c *cluster, o O, change func(O)) O {
 	c.t.Helper()
 	o = o.DeepCopyObject().(O)
 	change(o)
 	c.next(o)
-	group := corev1.SchemeGroupVersion
-	if _, ok := any(o).(*networkingv1.NetworkPolicy); ok {
-		group = networkingv1.SchemeGroupVersion
-	}
-	if err := c.Tracker().Update(group.WithResource(resources[fmt.Sprintf("%T", o)]), o, o.GetNamespace()); err != nil {
+	if err := c.tracker(o).Update(resourceOf(o), o, o.GetNamespace()); err != nil {
 		c.t.Fatal(err)
 	}
 	return o
 }
 
-func (c *cluster) deletePod(name string) {
+func (c *cluster) delete(o object) {
 	c.t.Helper()
-	if err := c.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "x", name); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-func (c *cluster) deletePolicy(name string) {
-	c.t.Helper()
-	if err := c.Tracker().Delete(networkingv1.SchemeGroupVersion.WithResource("networkpolicies"), "x", name); err != nil {
+	if err := c.tracker(o).Delete(resourceOf(o), o.GetNamespace(), o.GetName()); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -1,11 +1,11 @@
 // Package policycache keeps a node's view of its cluster and turns every change
-// of it into a compiled snapshot: informers, coalesce, compile, publish. It
+// of it into a compiled snapshot: list and watch, coalesce, compile, publish. It
 // owns what is held of each object and when a compile is due. It knows nothing
 // of what policies mean, which is pkg/compile's, nor of what is done with a
 // snapshot.
 //
 // Objects come from a Source, an API server or a directory of manifests, and go
-// through the same informers. A watch that breaks and a list that is made again
+// the same way from both. A watch that breaks and a list that is made again
 // change only what has changed: until the server says that an object is gone,
 // it stays in every snapshot.
 package policycache
@@ -14,6 +14,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +25,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -33,7 +37,11 @@ import (
 type Source interface {
 	Namespaces() cache.ListerWatcher
 	NetworkPolicies() cache.ListerWatcher
+	AdminNetworkPolicies() cache.ListerWatcher
+	BaselineAdminNetworkPolicies() cache.ListerWatcher
+	ClusterNetworkPolicies() cache.ListerWatcher
 	Pods() cache.ListerWatcher
+	Nodes() cache.ListerWatcher
 	// Node yields the one node of that name.
 	Node(name string) cache.ListerWatcher
 	// Run serves the ListerWatchers until ctx ends. They may be used before,
@@ -46,6 +54,9 @@ type Config struct {
 	// NodeName is the name of the node whose view is kept, as in spec.nodeName
 	// of its pods.
 	NodeName string
+	// Kinds are the kinds of policy that are enabled besides NetworkPolicy. No
+	// other is asked for.
+	Kinds Kinds
 	// Features are handed on to every compile.
 	Features compile.Features
 	// MinInterval is the least time between the starts of two compiles; changes
@@ -76,18 +87,26 @@ func (c Config) Validate() error {
 // snapshot waits for its return. ctx ends with the Cache.
 type Publish func(ctx context.Context, s *policy.Snapshot, since time.Time)
 
+// view is compile.Cluster.
+type view interface {
+	Set(o any) bool
+	Delete(kind compile.Kind, namespace, name string) bool
+	Names(kind compile.Kind) iter.Seq2[string, string]
+	Len(kind compile.Kind) int
+	Snapshot() *policy.Snapshot
+}
+
 // Cache publishes a snapshot for every change of its Source.
 type Cache struct {
 	cfg     Config
 	source  Source
-	compile func(compile.Input) *policy.Snapshot
 	publish Publish
 	metrics *metrics
 	runner  *runner.Runner
-
-	namespaces, policies, pods, nodes *informer
+	mirrors []*mirror
 
 	mu    sync.Mutex
+	view  view
 	since time.Time // the first change that is in no snapshot yet, or zero
 }
 
@@ -100,20 +119,37 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	c := &Cache{
 		cfg:     cfg,
 		source:  source,
-		compile: compile.Compile,
 		publish: publish,
-		metrics: newMetrics(cfg.Registerer),
+		metrics: newMetrics(cfg.Registerer, cfg.Kinds.names()),
+		view:    compile.NewCluster(compile.Config{NodeName: cfg.NodeName, Features: cfg.Features}),
 	}
 	// A sync has no error, so the retry is never used.
 	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, RetryInterval: time.Minute}, c.sync)
 	labels := newPool(equalLabels)
-	ports := newPool(equalPorts)
-	c.namespaces = newInformer(c, kindNamespace, source.Namespaces(), stripNamespace(labels))
-	c.policies = newInformer(c, kindNetworkPolicy, source.NetworkPolicies(), stripNetworkPolicy)
-	c.pods = newInformer(c, kindPod, source.Pods(), stripPod(labels, ports))
-	c.nodes = newInformer(c, kindNode, source.Node(cfg.NodeName), stripNode)
+	ports := newPool(slices.Equal[[]policy.NamedPort])
+	c.mirrors = []*mirror{
+		newMirror(c, kindNamespace, source.Namespaces(), &corev1.Namespace{}, stripNamespace(labels)),
+		newMirror(c, kindNetworkPolicy, source.NetworkPolicies(), &networkingv1.NetworkPolicy{}, stripNetworkPolicy),
+		newMirror(c, kindPod, source.Pods(), &corev1.Pod{}, stripPod(labels, ports)),
+	}
+	if cfg.Kinds.any() {
+		c.add(newMirror(c, kindNode, source.Nodes(), &corev1.Node{}, stripPeerNode))
+	} else {
+		c.add(newMirror(c, kindNode, source.Node(cfg.NodeName), &corev1.Node{}, stripNode))
+	}
+	if cfg.Kinds.AdminNetworkPolicy {
+		c.add(newMirror(c, kindAdminNetworkPolicy, source.AdminNetworkPolicies(), &v1alpha1.AdminNetworkPolicy{}, stripAdminNetworkPolicy))
+	}
+	if cfg.Kinds.BaselineAdminNetworkPolicy {
+		c.add(newMirror(c, kindBaselineAdminNetworkPolicy, source.BaselineAdminNetworkPolicies(), &v1alpha1.BaselineAdminNetworkPolicy{}, stripBaselineAdminNetworkPolicy))
+	}
+	if cfg.Kinds.ClusterNetworkPolicy {
+		c.add(newMirror(c, kindClusterNetworkPolicy, source.ClusterNetworkPolicies(), &v1alpha2.ClusterNetworkPolicy{}, stripClusterNetworkPolicy))
+	}
 	return c, nil
 }
+
+func (c *Cache) add(m *mirror) { c.mirrors = append(c.mirrors, m) }
 
 // Run keeps the view until ctx ends, or until the Source fails, which is the
 // only error. The first snapshot is published when all kinds are there. On
@@ -122,75 +158,71 @@ func (c *Cache) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "policycache"))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.source.Run(ctx) })
-	var synced []cache.DoneChecker
-	for _, i := range []*informer{c.namespaces, c.policies, c.nodes, c.pods} {
-		synced = append(synced, i.handled)
+	for _, m := range c.mirrors {
 		group.Go(func() error {
-			i.shared.RunWithContext(ctx)
+			m.run(ctx)
 			return nil
 		})
 	}
 	group.Go(func() error {
-		for _, s := range synced {
+		for _, m := range c.mirrors {
 			select {
-			case <-s.Done():
+			case <-m.listed:
 			case <-ctx.Done():
 				return nil
 			}
 		}
 		klog.FromContext(ctx).Info("First lists are there")
-		c.changed() // an empty cluster has a snapshot, too
+		c.change(func(view) int { return 1 }) // an empty cluster has a snapshot, too
 		c.runner.Run(ctx)
 		return nil
 	})
 	return group.Wait()
 }
 
-// changed notes that the stores hold something new. They must hold it before.
-func (c *Cache) changed() {
+// change lets f change the Cluster. f returns how many objects have changed; if
+// any has, a snapshot is due.
+func (c *Cache) change(f func(view) int) {
 	c.mu.Lock()
-	if c.since.IsZero() {
+	changed := f(c.view)
+	if changed > 0 && c.since.IsZero() {
 		c.since = time.Now()
 	}
 	c.mu.Unlock()
-	c.runner.Poke()
+	if changed > 0 {
+		c.runner.Poke()
+	}
 }
 
-// takeSince returns the time of the first change that is in no snapshot yet, and
-// forgets it.
-func (c *Cache) takeSince() time.Time {
+func (c *Cache) len(kind compile.Kind) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	since := c.since
-	c.since = time.Time{}
-	return since
+	return c.view.Len(kind)
 }
 
-// sync compiles what the stores hold and publishes it.
+// sync publishes what the Cluster has become.
 func (c *Cache) sync(ctx context.Context) error {
-	// Taken before the stores are read: a change that comes in between is in
-	// this snapshot and leads to another, never the other way round.
-	since := c.takeSince()
+	snapshot, since, took := c.snapshot()
 	if since.IsZero() {
 		return nil // the run before has met the change that poked for this one
 	}
-	start := time.Now()
-	in := c.input()
-	snapshot := c.compile(in)
-	took := time.Since(start)
-	c.metrics.compiled(in, start, took)
-	klog.FromContext(ctx).V(2).Info("Snapshot compiled", "took", took, "pods", len(in.Pods), "networkPolicies", len(in.NetworkPolicies))
+	klog.FromContext(ctx).V(2).Info("Snapshot compiled", "took", took, "addresses", snapshot.Len())
 	c.publish(ctx, snapshot, since)
 	return nil
 }
 
-func (c *Cache) input() compile.Input {
-	return compile.Input{
-		NodeName:        c.cfg.NodeName,
-		Features:        c.cfg.Features,
-		Namespaces:      list[*corev1.Namespace](c.namespaces),
-		Pods:            list[*corev1.Pod](c.pods),
-		Nodes:           list[*corev1.Node](c.nodes),
-		NetworkPolicies: list[*networkingv1.NetworkPolicy](c.policies),
+// snapshot returns what the Cluster has become, and since when it has been
+// something else; zero if it has not.
+func (c *Cache) snapshot() (s *policy.Snapshot, since time.Time, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since, c.since = c.since, time.Time{}
+	if since.IsZero() {
+		return nil, since, 0
 	}
+	start := time.Now()
+	s = c.view.Snapshot()
+	took = time.Since(start)
+	c.metrics.compiled(c.view, start, took)
+	return s, since, took
 }

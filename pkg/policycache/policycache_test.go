@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
 // late is a Source with one kind that cannot be listed before it has arrived.
@@ -49,18 +51,26 @@ func (l late) Namespaces() cache.ListerWatcher {
 func (l late) NetworkPolicies() cache.ListerWatcher {
 	return l.wait(kindNetworkPolicy, l.APIServer.NetworkPolicies())
 }
-func (l late) Pods() cache.ListerWatcher { return l.wait(kindPod, l.APIServer.Pods()) }
-func (l late) Node(name string) cache.ListerWatcher {
-	return l.wait(kindNode, l.APIServer.Node(name))
+func (l late) AdminNetworkPolicies() cache.ListerWatcher {
+	return l.wait(kindAdminNetworkPolicy, l.APIServer.AdminNetworkPolicies())
 }
+func (l late) BaselineAdminNetworkPolicies() cache.ListerWatcher {
+	return l.wait(kindBaselineAdminNetworkPolicy, l.APIServer.BaselineAdminNetworkPolicies())
+}
+func (l late) ClusterNetworkPolicies() cache.ListerWatcher {
+	return l.wait(kindClusterNetworkPolicy, l.APIServer.ClusterNetworkPolicies())
+}
+func (l late) Pods() cache.ListerWatcher  { return l.wait(kindPod, l.APIServer.Pods()) }
+func (l late) Nodes() cache.ListerWatcher { return l.wait(kindNode, l.APIServer.Nodes()) }
 
 func TestNothingIsPublishedBeforeEveryKindIsThere(t *testing.T) {
-	for _, kind := range kinds {
+	for _, kind := range append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, allKinds.names()...) {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newCluster(t, namespace("x"), pod("a", "10.0.0.1"), node("n"), denyAll("deny"))
-				source := late{NewAPIServer(c), kind, make(chan struct{})}
-				h := start(t, source, 0)
+				c := newCluster(t, namespace("x"), pod("a", "10.0.0.1"), node("n"), denyAll("deny"),
+					adminPolicy("p"), baselinePolicy("default"), clusterPolicy("q"))
+				source := late{c.source(), kind, make(chan struct{})}
+				h := startWith(t, source, Config{Kinds: allKinds})
 				time.Sleep(3 * time.Second)
 				if got := h.all(); len(got) > 0 {
 					t.Errorf("published %v without a list of kind %s", got, kind)
@@ -68,7 +78,7 @@ func TestNothingIsPublishedBeforeEveryKindIsThere(t *testing.T) {
 				close(source.arrived)
 				synctest.Wait()
 				got := h.all()
-				if want := "node/n np/deny ns/x pod/a=10.0.0.1"; len(got) != 1 || got[0].in != want {
+				if want := "anp/p banp/default cnp/q node/n np/deny ns/x pod/a=10.0.0.1"; len(got) != 1 || got[0].in != want {
 					t.Errorf("published %v, want %s once", got, want)
 				}
 			})
@@ -78,7 +88,7 @@ func TestNothingIsPublishedBeforeEveryKindIsThere(t *testing.T) {
 
 func TestAnEmptyClusterHasASnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, NewAPIServer(newCluster(t)), time.Second)
+		h := start(t, newCluster(t).source(), time.Second)
 		synctest.Wait()
 		if got := h.all(); len(got) != 1 || got[0] != (published{}) {
 			t.Errorf("published %v, want an empty snapshot at once", got)
@@ -90,7 +100,7 @@ func TestOnlyWhatPolicyDependsOnIsCompiled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, n, deny, x := pod("a", "10.0.0.1"), node("n"), denyAll("deny"), namespace("x")
 		c := newCluster(t, a, n, deny, x)
-		h := start(t, NewAPIServer(c), 0)
+		h := start(t, c.source(), 0)
 		synctest.Wait()
 		count := func() int { synctest.Wait(); return len(h.all()) }
 		before := count()
@@ -121,17 +131,17 @@ func TestOnlyWhatPolicyDependsOnIsCompiled(t *testing.T) {
 		for i, change := range []func(){
 			func() { a = update(c, a, func(p *corev1.Pod) { p.Labels = map[string]string{"l": "1"} }) },
 			func() { a = update(c, a, func(p *corev1.Pod) { p.Status.PodIPs[0].IP = "10.0.0.2" }) },
-			func() { a = update(c, a, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }) },
 			func() {
 				a = update(c, a, func(p *corev1.Pod) {
-					p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http"}}}}
+					p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}}}
 				})
 			},
+			func() { a = update(c, a, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }) },
 			func() { update(c, x, func(ns *corev1.Namespace) { ns.Labels = map[string]string{"l": "1"} }) },
 			func() { update(c, n, func(n *corev1.Node) { n.Spec.PodCIDRs = []string{"10.0.0.0/24"} }) },
 			func() { update(c, deny, func(p *networkingv1.NetworkPolicy) { p.Generation = 2 }) },
-			func() { c.deletePolicy("deny") },
-			func() { c.deletePod("a") },
+			func() { c.delete(deny) },
+			func() { c.delete(a) },
 		} {
 			before := count()
 			change()
@@ -142,10 +152,81 @@ func TestOnlyWhatPolicyDependsOnIsCompiled(t *testing.T) {
 	})
 }
 
+func TestOnlyWhatPoliciesAndTheirPeersDependOnIsCompiled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		addresses := func(ip, name string) []corev1.NodeAddress {
+			return []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: ip}, {Type: corev1.NodeHostName, Address: name}}
+		}
+		n, other, p, base, q := node("n"), node("other"), adminPolicy("p"), baselinePolicy("default"), clusterPolicy("q")
+		other.Status.Addresses = addresses("192.168.0.2", "other")
+		c := newCluster(t, n, other, p, base, q)
+		h := startWith(t, c.source(), Config{Kinds: allKinds})
+		synctest.Wait()
+		if got, want := h.last(t).in, "anp/p banp/default cnp/q node/n node/other=192.168.0.2"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		count := func() int { synctest.Wait(); return len(h.all()) }
+		before := count()
+
+		for i := range 5 {
+			other = update(c, other, func(n *corev1.Node) {
+				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Unix(int64(i), 0)}}
+			})
+		}
+		other = update(c, other, func(n *corev1.Node) { n.Status.Addresses = addresses("192.168.0.2", "renamed") })
+		other = update(c, other, func(n *corev1.Node) { n.Annotations = map[string]string{"a": "1"} })
+		other = update(c, other, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+		conditions := []metav1.Condition{{Type: "Accepted"}}
+		p = update(c, p, func(p *v1alpha1.AdminNetworkPolicy) { p.Status.Conditions = conditions })
+		base = update(c, base, func(p *v1alpha1.BaselineAdminNetworkPolicy) { p.Status.Conditions = conditions })
+		q = update(c, q, func(p *v1alpha2.ClusterNetworkPolicy) { p.Status.Conditions = conditions })
+		if got := count(); got != before {
+			t.Errorf("%d compiles for what concerns no policy", got-before)
+		}
+
+		for i, change := range []func(){
+			func() { other = update(c, other, func(n *corev1.Node) { n.Labels = map[string]string{"l": "1"} }) },
+			func() {
+				update(c, other, func(n *corev1.Node) { n.Status.Addresses = addresses("192.168.0.3", "renamed") })
+			},
+			func() { update(c, p, func(p *v1alpha1.AdminNetworkPolicy) { p.Spec.Priority = 1 }) },
+			func() { update(c, base, func(p *v1alpha1.BaselineAdminNetworkPolicy) { p.Generation = 2 }) },
+			func() { update(c, q, func(p *v1alpha2.ClusterNetworkPolicy) { p.Spec.Tier = v1alpha2.BaselineTier }) },
+			func() { c.delete(p) },
+			func() { c.delete(base) },
+			func() { c.delete(q) },
+			func() { c.delete(other) },
+		} {
+			before := count()
+			change()
+			if got := count(); got != before+1 {
+				t.Errorf("change %d: %d compiles, want 1", i, got-before)
+			}
+		}
+	})
+}
+
+func TestLabelsAndAddressesOfNodesDoNotMatterUnlessNodesMayBePeers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := node("n")
+		c := newCluster(t, n)
+		h := start(t, c.source(), 0)
+		synctest.Wait()
+		update(c, n, func(n *corev1.Node) {
+			n.Labels = map[string]string{"l": "1"}
+			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.168.0.1"}}
+		})
+		synctest.Wait()
+		if got := h.all(); len(got) != 1 || got[0].in != "node/n" {
+			t.Errorf("published %v, want the node once", got)
+		}
+	})
+}
+
 func TestChangesAreCoalescedAndTimedByTheOldest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		h := start(t, NewAPIServer(c), time.Second)
+		h := start(t, c.source(), time.Second)
 		time.Sleep(10 * time.Second)
 		for i := range 10 {
 			c.create(pod("p"+strconv.Itoa(i), "10.0.0.1"))
@@ -172,10 +253,10 @@ func TestOrderOfEventsIsIrrelevant(t *testing.T) {
 		const want = "node/n np/deny ns/x pod/a=10.0.0.1"
 		permute([]int{0, 1, 2, 3}, func(order []int) {
 			c := newCluster(t)
-			h := start(t, NewAPIServer(c), 0)
+			h := start(t, c.source(), 0)
 			synctest.Wait()
 			for _, i := range order {
-				c.create([]runtime.Object{namespace("x"), node("n"), denyAll("deny"), pod("a", "10.0.0.1")}[i])
+				c.create([]object{namespace("x"), node("n"), denyAll("deny"), pod("a", "10.0.0.1")}[i])
 				synctest.Wait()
 			}
 			if got := h.last(t).in; got != want {
@@ -207,10 +288,11 @@ func permute(s []int, f func([]int)) {
 // TestAPodMadeAnewReplacesTheOldOne is NP-51 for what is compiled.
 func TestAPodMadeAnewReplacesTheOldOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, pod("a", "10.0.0.1"))
-		h := start(t, NewAPIServer(c), time.Second)
+		a := pod("a", "10.0.0.1")
+		c := newCluster(t, a)
+		h := start(t, c.source(), time.Second)
 		synctest.Wait()
-		c.deletePod("a")
+		c.delete(a)
 		c.create(pod("a", "10.0.0.2"))
 		time.Sleep(2 * time.Second)
 		if got, want := h.last(t).in, "pod/a=10.0.0.2"; got != want {
@@ -219,28 +301,33 @@ func TestAPodMadeAnewReplacesTheOldOne(t *testing.T) {
 	})
 }
 
-func TestOnlyTheOwnNodeIsWatched(t *testing.T) {
-	c := newCluster(t)
-	var selectors []string
-	c.PrependReactor("list", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		selectors = append(selectors, a.(clienttesting.ListAction).GetListRestrictions().Fields.String())
-		return false, nil, nil
-	})
-	c.PrependWatchReactor("nodes", func(a clienttesting.Action) (bool, watch.Interface, error) {
-		selectors = append(selectors, a.(clienttesting.WatchAction).GetWatchRestrictions().Fields.String())
-		return false, nil, nil
-	})
-	lw := cache.ToListerWatcherWithContext(NewAPIServer(c).Node("n"))
-	if _, err := lw.ListWithContext(t.Context(), metav1.ListOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	w, err := lw.WatchWithContext(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Stop()
-	if want := []string{"metadata.name=n", "metadata.name=n"}; !slices.Equal(selectors, want) {
-		t.Errorf("field selectors %q, want %q", selectors, want)
+func TestOnlyTheOwnNodeIsWatchedUnlessNodesMayBePeers(t *testing.T) {
+	for _, tc := range []struct {
+		kinds Kinds
+		want  string
+	}{
+		{Kinds{}, "metadata.name=n"},
+		{Kinds{AdminNetworkPolicy: true}, ""},
+		{Kinds{BaselineAdminNetworkPolicy: true}, ""},
+		{Kinds{ClusterNetworkPolicy: true}, ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t)
+			var selectors []string
+			c.PrependReactor("list", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				selectors = append(selectors, a.(clienttesting.ListAction).GetListRestrictions().Fields.String())
+				return false, nil, nil
+			})
+			c.PrependWatchReactor("nodes", func(a clienttesting.Action) (bool, watch.Interface, error) {
+				selectors = append(selectors, a.(clienttesting.WatchAction).GetWatchRestrictions().Fields.String())
+				return false, nil, nil
+			})
+			startWith(t, c.source(), Config{Kinds: tc.kinds})
+			synctest.Wait()
+			if want := []string{tc.want, tc.want}; !slices.Equal(selectors, want) {
+				t.Errorf("%+v: field selectors %q, want %q", tc.kinds, selectors, want)
+			}
+		})
 	}
 }
 
@@ -274,7 +361,7 @@ func TestFailedWatchesAreCountedAndObjectsKept(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, down := newCluster(t, pod("a", "10.0.0.1")), &atomic.Bool{}
 				down.Store(true)
-				h := start(t, broken{NewAPIServer(c), down, err}, time.Second)
+				h := start(t, broken{c.source(), down, err}, time.Second)
 				time.Sleep(10 * time.Minute)
 				if got := testutil.ToFloat64(h.metrics.watchErrors.WithLabelValues(kindPod)); got < 10 {
 					t.Errorf("%v errors counted in 10 minutes", got)
@@ -306,7 +393,7 @@ func (failing) Run(context.Context) error { return errors.New("no source") }
 
 func TestRunEndsWithItsSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, failing{NewAPIServer(newCluster(t))}, 0)
+		h := start(t, failing{newCluster(t).source()}, 0)
 		<-h.done
 		if h.err == nil || h.err.Error() != "no source" {
 			t.Errorf("got %v, want the source's error", h.err)
@@ -316,7 +403,7 @@ func TestRunEndsWithItsSource(t *testing.T) {
 
 func TestRunEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the bubble fails if a goroutine is left
-		h := start(t, NewAPIServer(newCluster(t)), 0)
+		h := start(t, newCluster(t).source(), 0)
 		synctest.Wait()
 		h.cancel()
 		<-h.done
@@ -327,7 +414,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 }
 
 func TestConfigNamesItsFaults(t *testing.T) {
-	_, err := New(NewAPIServer(newCluster(t)), Config{MinInterval: -1}, nil)
+	_, err := New(newCluster(t).source(), Config{MinInterval: -1}, nil)
 	want := "policy cache: NodeName is empty\nMinInterval is negative\nRegisterer is nil"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -336,7 +423,7 @@ func TestConfigNamesItsFaults(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, NewAPIServer(newCluster(t, pod("a", "10.0.0.1"), pod("b", "10.0.0.2"), denyAll("deny"))), 0)
+		h := startWith(t, newCluster(t, pod("a", "10.0.0.1"), pod("b", "10.0.0.2"), denyAll("deny")).source(), Config{Kinds: allKinds})
 		synctest.Wait()
 		problems, err := testutil.GatherAndLint(h.cfg.Registerer.(*prometheus.Registry))
 		if err != nil || len(problems) > 0 {

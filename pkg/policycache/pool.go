@@ -4,7 +4,7 @@ import (
 	"hash/maphash"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
 // poolSize is how many values a pool remembers, twice. The pods of a busy
@@ -24,7 +24,7 @@ type pool[V any] struct {
 
 type (
 	labelPool = pool[map[string]string]
-	portPool  = pool[[]corev1.Container]
+	portPool  = pool[[]policy.NamedPort]
 )
 
 func newPool[V any](equal func(a, b V) bool) *pool[V] {
@@ -60,13 +60,11 @@ func hashLabels(labels map[string]string) uint64 {
 	return sum
 }
 
-func hashPorts(containers []corev1.Container) uint64 {
+func hashPorts(ports []policy.NamedPort) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
-	for _, c := range containers {
-		for _, p := range c.Ports {
-			maphash.WriteComparable(&h, p)
-		}
+	for _, p := range ports {
+		maphash.WriteComparable(&h, p)
 	}
 	return h.Sum64()
 }

@@ -50,3 +50,26 @@ func TestSnapshotsFollowTheManifests(t *testing.T) {
 	}
 	h.until(t, "node/n np/deny2 ns/x pod/a=10.0.0.1=fd00::1")
 }
+
+func TestSnapshotsFollowTheManifestsOfEveryKind(t *testing.T) {
+	dir := t.TempDir()
+	const policies = "apiVersion: policy.networking.k8s.io/v1alpha1\nkind: AdminNetworkPolicy\nmetadata:\n  name: p\n---\n" +
+		"apiVersion: policy.networking.k8s.io/v1alpha1\nkind: BaselineAdminNetworkPolicy\nmetadata:\n  name: default\n---\n" +
+		"apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata:\n  name: q\n---\n" +
+		"apiVersion: v1\nkind: Node\nmetadata:\n  name: n\n---\n" +
+		"apiVersion: v1\nkind: Node\nmetadata:\n  name: other\nstatus:\n  addresses: [{type: InternalIP, address: 192.168.0.2}]\n"
+	if err := os.WriteFile(filepath.Join(dir, "policies.yaml"), []byte(policies), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for kinds, want := range map[Kinds]string{
+		{}: "node/n",
+		{AdminNetworkPolicy: true, ClusterNetworkPolicy: true}: "anp/p cnp/q node/n node/other=192.168.0.2",
+		allKinds: "anp/p banp/default cnp/q node/n node/other=192.168.0.2",
+	} {
+		source, err := manifests.New(dir, prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		startWith(t, source, Config{Kinds: kinds}).until(t, want)
+	}
+}

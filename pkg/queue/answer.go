@@ -73,7 +73,7 @@ func (a *answerer) packet(m message) {
 		return
 	}
 	last := a.closing || len(a.held) >= maxHeld // attackers choose packets: they must not fill our memory
-	verdict := a.ask(p.payload, last)
+	verdict := a.ask(Question{Payload: p.payload, ToHost: p.toHost, Last: last})
 	if verdict == Hold && !last {
 		a.hold(p)
 		return
@@ -82,13 +82,13 @@ func (a *answerer) packet(m message) {
 }
 
 // ask calls the Judge and survives it.
-func (a *answerer) ask(payload []byte, last bool) (verdict Verdict) {
+func (a *answerer) ask(q Question) (verdict Verdict) {
 	defer func() {
 		if r := recover(); r != nil {
 			verdict = a.panicked(r)
 		}
 	}()
-	return a.judge(payload, last)
+	return a.judge(q)
 }
 
 func (a *answerer) panicked(r any) Verdict {

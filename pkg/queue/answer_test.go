@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-func accept([]byte, bool) Verdict { return Accept }
+func accept(Question) Verdict { return Accept }
 
 func testAnswerer(judge Judge) *answerer {
 	cfg := Config{First: 100, Count: 1, Registerer: prometheus.NewRegistry(), AcceptMark: 0x100}.withDefaults()
@@ -140,9 +140,9 @@ func batchOf(mark bool) [][]byte {
 func TestABatchAllocatesNothing(t *testing.T) {
 	tests := map[string]Judge{
 		"accepted": accept,
-		"dropped":  func([]byte, bool) Verdict { return Drop },
-		"held and then accepted": func(_ []byte, last bool) Verdict {
-			if last {
+		"dropped":  func(Question) Verdict { return Drop },
+		"held and then accepted": func(q Question) Verdict {
+			if q.Last {
 				return Accept
 			}
 			return Hold
@@ -190,11 +190,11 @@ func FuzzMessages(f *testing.F) {
 			}
 			rest = next
 		}
-		a := testAnswerer(func(payload []byte, _ bool) Verdict {
-			if len(payload) > len(datagram) {
-				t.Fatalf("payload of %d bytes in a datagram of %d", len(payload), len(datagram))
+		a := testAnswerer(func(q Question) Verdict {
+			if len(q.Payload) > len(datagram) {
+				t.Fatalf("payload of %d bytes in a datagram of %d", len(q.Payload), len(datagram))
 			}
-			return Verdict(len(payload)) // all verdicts, and what is none
+			return Verdict(len(q.Payload)) // all verdicts, and what is none
 		})
 		a.datagram(datagram)
 		a.closeHeld()
@@ -210,7 +210,7 @@ func BenchmarkAnswer(b *testing.B) {
 		judge Judge
 	}{
 		{"accepted with a mark", accept},
-		{"dropped", func([]byte, bool) Verdict { return Drop }},
+		{"dropped", func(Question) Verdict { return Drop }},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			a, batch := testAnswerer(bench.judge), batchOf(true)

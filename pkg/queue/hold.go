@@ -5,6 +5,7 @@ import "time"
 // heldPacket is a packet the Judge could not decide yet.
 type heldPacket struct {
 	id, mark uint32
+	toHost   bool
 	payload  []byte    // a copy of our own
 	until    time.Time // when the Judge is asked for the last time
 }
@@ -20,7 +21,7 @@ func (a *answerer) hold(p packet) {
 		a.held = append(a.held, heldPacket{})
 	}
 	h := &a.held[n]
-	h.id, h.mark, h.until = p.id, p.mark, now.Add(holdTime)
+	h.id, h.mark, h.toHost, h.until = p.id, p.mark, p.toHost, now.Add(holdTime)
 	h.payload = append(h.payload[:0], p.payload...)
 	if n == 0 {
 		a.askAt = now.Add(askEvery)
@@ -53,7 +54,7 @@ func (a *answerer) askAllHeld(last func(*heldPacket) bool) {
 	for i := range a.held {
 		h := &a.held[i]
 		last := last(h)
-		verdict := a.ask(h.payload, last)
+		verdict := a.ask(Question{Payload: h.payload, ToHost: h.toHost, Last: last})
 		if verdict == Hold && !last {
 			a.held[kept], a.held[i] = a.held[i], a.held[kept] // a swap, so that no room is lost
 			kept++

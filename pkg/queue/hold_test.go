@@ -14,8 +14,8 @@ func TestHeldPacketsAreAskedAboutAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		begin := time.Now()
 		var asked []time.Duration
-		r := start(t, on(k), func(payload []byte, last bool) queue.Verdict {
-			if string(payload) != "later" {
+		r := start(t, on(k), func(q queue.Question) queue.Verdict {
+			if string(q.Payload) != "later" {
 				return queue.Drop
 			}
 			asked = append(asked, time.Since(begin))
@@ -54,8 +54,8 @@ func TestHoldEndsAfterASecond(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-				start(t, on(k), func(_ []byte, last bool) queue.Verdict {
-					if last {
+				start(t, on(k), func(q queue.Question) queue.Verdict {
+					if q.Last {
 						return tt.lastAnswer
 					}
 					return queue.Hold
@@ -75,8 +75,8 @@ func TestHoldEndsAfterASecond(t *testing.T) {
 
 func TestOnlySoManyPacketsAreHeld(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		r := start(t, on(k), func(_ []byte, last bool) queue.Verdict {
-			if last {
+		r := start(t, on(k), func(q queue.Question) queue.Verdict {
+			if q.Last {
 				return queue.Accept
 			}
 			return queue.Hold
@@ -97,8 +97,8 @@ func TestOnlySoManyPacketsAreHeld(t *testing.T) {
 func TestHeldPacketsKeepTheirPayloads(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		var decided sync.Map // by payload
-		start(t, on(k), func(payload []byte, _ bool) queue.Verdict {
-			if _, ok := decided.Load(string(payload)); ok {
+		start(t, on(k), func(q queue.Question) queue.Verdict {
+			if _, ok := decided.Load(string(q.Payload)); ok {
 				return queue.Accept
 			}
 			return queue.Hold
@@ -121,8 +121,8 @@ func TestHeldPacketsKeepTheirPayloads(t *testing.T) {
 
 func TestHeldPacketsAreAnsweredAtTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		r := start(t, on(k), func(_ []byte, last bool) queue.Verdict {
-			if last {
+		r := start(t, on(k), func(q queue.Question) queue.Verdict {
+			if q.Last {
 				return queue.Accept
 			}
 			return queue.Hold

@@ -56,7 +56,11 @@ func newMetrics(cfg Config) *metrics {
 			Help: "Whether the queue number is bound by this process (1) or not (0).",
 		}, []string{"queue"}),
 	}
-	cfg.Registerer.MustRegister(verdicts, verdictErrors, m.enobufs, m.malformed, m.panics, m.heldTotal, m.heldNow, m.bound,
+	reg := cfg.Registerer
+	if cfg.Purpose != "" {
+		reg = prometheus.WrapRegistererWith(prometheus.Labels{"purpose": cfg.Purpose}, reg)
+	}
+	reg.MustRegister(verdicts, verdictErrors, m.enobufs, m.malformed, m.panics, m.heldTotal, m.heldNow, m.bound,
 		collector{kernel: cfg.Kernel, first: int(cfg.First), count: int(cfg.Count)})
 	return m
 }

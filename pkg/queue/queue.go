@@ -26,15 +26,22 @@ const (
 	Hold                  // cannot tell yet: ask again shortly
 )
 
-// Judge decides one packet. The payload starts with the network header, is cut
-// at Config.CopyRange, may be empty, and is valid only during the call.
-//
-// When last is true the packet was held as long as it may be, or no further
-// packet can be held: Judge has to decide, and Hold counts as Drop.
-//
-// Judges of different queues run at the same time. One that blocks stops its
-// queue.
-type Judge func(payload []byte, last bool) Verdict
+// Question is what a Judge is asked about one packet.
+type Question struct {
+	// Payload starts with the network header, is cut at Config.CopyRange and may
+	// be empty. It is valid only during the call.
+	Payload []byte
+	// ToHost tells that the packet was queued at the input hook: it is for this
+	// machine itself.
+	ToHost bool
+	// Last tells that the packet was held as long as it may be, or that no
+	// further packet can be held: Judge has to decide, and Hold counts as Drop.
+	Last bool
+}
+
+// Judge decides one packet. Judges of different queues run at the same time. One
+// that blocks stops its queue.
+type Judge func(Question) Verdict
 
 const (
 	// DefaultMaxLen absorbs a burst of 8,192 packets twice over.
@@ -47,8 +54,9 @@ const (
 	// 260 messages, whatever the length of the queue.
 	DefaultReceiveBuffer = 8 << 20
 
-	// maxCopyRange is the longest payload that fits into a netlink attribute.
-	maxCopyRange = 0xffff - attrHeaderLen
+	// MaxCopyRange is the longest payload that fits into a netlink attribute:
+	// packets that are not longer are whole.
+	MaxCopyRange = 0xffff - attrHeaderLen
 
 	maxHeld  = 256 // packets held per queue at one time
 	holdTime = time.Second
@@ -82,6 +90,9 @@ type Config struct {
 	// AcceptMark is OR-ed into the mark of every accepted packet, for base
 	// chains behind the queue to see. Zero leaves marks alone.
 	AcceptMark uint32
+	// Purpose is the value of the label purpose that all metrics get, for Queues
+	// that share a Registerer. Empty means no label.
+	Purpose string
 	// Registerer receives the metrics of the package.
 	Registerer prometheus.Registerer
 	// Kernel is where the queues are. Nil means Host.
@@ -97,8 +108,8 @@ func (c Config) Validate() error {
 	if last := int(c.First) + int(c.Count); last > 1<<16 {
 		errs = append(errs, fmt.Errorf("First %d and Count %d reach beyond queue number 65535", c.First, c.Count))
 	}
-	if c.CopyRange > maxCopyRange {
-		errs = append(errs, fmt.Errorf("CopyRange %d is above %d", c.CopyRange, maxCopyRange))
+	if c.CopyRange > MaxCopyRange {
+		errs = append(errs, fmt.Errorf("CopyRange %d is above %d", c.CopyRange, MaxCopyRange))
 	}
 	if c.ReceiveBuffer < 0 {
 		errs = append(errs, fmt.Errorf("ReceiveBuffer %d is negative", c.ReceiveBuffer))

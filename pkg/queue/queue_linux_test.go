@@ -189,6 +189,51 @@ func TestKernelQueueBindsWhilePacketsFlood(t *testing.T) {
 	<-flooded
 }
 
+func TestKernelTellsTheInputHook(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	conn, port := receiver(t)
+	queueUDP(t, port, "100") // at output
+	command(t, "iptables-nft", "-A", "INPUT", "-p", "udp", "--dport", fmt.Sprint(port), "-j", "NFQUEUE", "--queue-num", "101")
+	asked := make(chan bool, 2)
+	r := start(t, queue.Config{First: 100, Count: 2}, func(q queue.Question) queue.Verdict {
+		asked <- q.ToHost
+		return queue.Accept
+	})
+	r.awaitBound()
+	send(t, sender(t, port), 1)
+	received(t, conn, 1)
+	if first, second := <-asked, <-asked; first || !second {
+		t.Errorf("ToHost is %v at output and %v at input", first, second)
+	}
+}
+
+func TestKernelHandsOverWholePackets(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	conn, port := receiver(t)
+	queueUDP(t, port, "100")
+	lengths := make(chan int, 1)
+	r := start(t, queue.Config{First: 100, Count: 1, CopyRange: queue.MaxCopyRange}, func(q queue.Question) queue.Verdict {
+		lengths <- len(q.Payload)
+		return queue.Accept
+	})
+	r.awaitBound()
+	client := sender(t, port)
+	const headers = 28 // of IPv4 and UDP
+	for _, length := range []int{0, 512, 4096, queue.MaxCopyRange - headers} {
+		if _, err := client.Write(make([]byte, length)); err != nil {
+			t.Fatal(err)
+		}
+		received(t, conn, 1)
+		if got := <-lengths; got != length+headers {
+			t.Errorf("%d bytes for a datagram of %d, want %d", got, length, length+headers)
+		}
+	}
+}
+
 func TestKernelPacketsSurviveAPanic(t *testing.T) {
 	if !inNetNS(t) {
 		return
@@ -196,7 +241,7 @@ func TestKernelPacketsSurviveAPanic(t *testing.T) {
 	conn, port := receiver(t)
 	queueUDP(t, port, "100")
 	var judged atomic.Int32
-	r := start(t, queue.Config{First: 100, Count: 1}, func([]byte, bool) queue.Verdict {
+	r := start(t, queue.Config{First: 100, Count: 1}, func(queue.Question) queue.Verdict {
 		if judged.Add(1)%10 == 0 {
 			panic("tenth")
 		}
@@ -216,7 +261,7 @@ func TestKernelPacketsAreAnsweredAtTheEnd(t *testing.T) {
 	conn, port := receiver(t)
 	queueUDP(t, port, "100")
 	answer := make(chan struct{})
-	r := start(t, queue.Config{First: 100, Count: 1}, func([]byte, bool) queue.Verdict {
+	r := start(t, queue.Config{First: 100, Count: 1}, func(queue.Question) queue.Verdict {
 		<-answer
 		return queue.Accept
 	})

@@ -46,9 +46,9 @@ func TestPacketsAreJudgedInOrderAndAnswered(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		var judged []string
 		ready := make(chan struct{})
-		r := startGated(t, on(k), func(payload []byte, _ bool) queue.Verdict {
-			judged = append(judged, string(payload))
-			if strings.HasPrefix(string(payload), "good") {
+		r := startGated(t, on(k), func(q queue.Question) queue.Verdict {
+			judged = append(judged, string(q.Payload))
+			if strings.HasPrefix(string(q.Payload), "good") {
 				return queue.Accept
 			}
 			return queue.Drop
@@ -148,8 +148,8 @@ func TestPayloads(t *testing.T) {
 		var got []string
 		cfg := on(k)
 		cfg.CopyRange = 5
-		start(t, cfg, func(payload []byte, _ bool) queue.Verdict {
-			got = append(got, string(payload))
+		start(t, cfg, func(q queue.Question) queue.Verdict {
+			got = append(got, string(q.Payload))
 			return queue.Accept
 		})
 		synctest.Wait()
@@ -162,14 +162,37 @@ func TestPayloads(t *testing.T) {
 	})
 }
 
+// TestTheInputHookIsTold also asks about a packet that was held.
+func TestTheInputHookIsTold(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		asked := map[string][]bool{} // by payload
+		start(t, on(k), func(q queue.Question) queue.Verdict {
+			asked[string(q.Payload)] = append(asked[string(q.Payload)], q.ToHost)
+			if len(asked[string(q.Payload)]) < 2 {
+				return queue.Hold
+			}
+			return queue.Accept
+		})
+		synctest.Wait()
+		for _, toHost := range []bool{true, false, true} {
+			f := k.Send(100, queuetest.Packet{Payload: fmt.Append(nil, toHost), ToHost: toHost})
+			<-f.Done()
+			if got := asked[fmt.Sprint(toHost)]; !slices.Equal(got, []bool{toHost, toHost}) {
+				t.Errorf("asked with ToHost %v, want %v twice", got, toHost)
+			}
+			clear(asked)
+		}
+	})
+}
+
 func TestAPanicCostsOnePacket(t *testing.T) {
 	for failOpen, want := range map[bool]queuetest.Outcome{false: queuetest.Dropped, true: queuetest.Accepted} {
 		t.Run(fmt.Sprintf("FailOpenOnPanic=%v", failOpen), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 				cfg := on(k)
 				cfg.FailOpenOnPanic = failOpen
-				r := start(t, cfg, func(payload []byte, _ bool) queue.Verdict {
-					_ = payload[2]
+				r := start(t, cfg, func(q queue.Question) queue.Verdict {
+					_ = q.Payload[2]
 					return queue.Accept
 				})
 				synctest.Wait()
@@ -248,7 +271,7 @@ func TestFullQueue(t *testing.T) {
 
 func TestVerdictsOnPacketsThatAreGoneAreCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		r := start(t, on(k), func(payload []byte, _ bool) queue.Verdict {
+		r := start(t, on(k), func(queue.Question) queue.Verdict {
 			k.Forget()
 			return queue.Accept
 		})

@@ -21,7 +21,7 @@ type run struct {
 }
 
 func always(v queue.Verdict) queue.Judge {
-	return func([]byte, bool) queue.Verdict { return v }
+	return func(queue.Question) queue.Verdict { return v }
 }
 
 // open is a gate that never was closed.

@@ -76,7 +76,7 @@ func TestANewProcessTakesOver(t *testing.T) {
 func TestWhatWaitsAtTheEndIsAnswered(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		answer := make(chan struct{})
-		r := start(t, on(k), func([]byte, bool) queue.Verdict {
+		r := start(t, on(k), func(queue.Question) queue.Verdict {
 			<-answer
 			return queue.Accept
 		})
@@ -100,7 +100,7 @@ func TestWhatWaitsAtTheEndIsAnswered(t *testing.T) {
 
 func TestASlowJudgeDoesNotDelayTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		r := start(t, on(k), func([]byte, bool) queue.Verdict {
+		r := start(t, on(k), func(queue.Question) queue.Verdict {
 			time.Sleep(100 * time.Millisecond)
 			return queue.Accept
 		})
@@ -134,7 +134,7 @@ func TestRunEndsBeforeReady(t *testing.T) {
 func TestLive(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		answer := make(chan struct{})
-		r := start(t, on(k), func([]byte, bool) queue.Verdict {
+		r := start(t, on(k), func(queue.Question) queue.Verdict {
 			<-answer
 			return queue.Accept
 		})

@@ -22,6 +22,8 @@ const (
 
 	commandFamilyBind = 3
 
+	hookLocalIn = 1 // NF_INET_LOCAL_IN of linux/netfilter.h
+
 	copyNone   = 0
 	copyPacket = 2
 
@@ -74,6 +76,7 @@ type packet struct {
 	id      uint32
 	hasID   bool
 	mark    uint32
+	toHost  bool
 	payload []byte // part of the message it was decoded from
 }
 
@@ -109,6 +112,7 @@ func (p *packet) set(typ uint16, value []byte) bool {
 			return false
 		}
 		p.id, p.hasID = binary.BigEndian.Uint32(value), true
+		p.toHost = value[6] == hookLocalIn
 	case attrMark:
 		if len(value) < 4 {
 			return false

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -18,6 +19,10 @@ type Cluster struct {
 	pods     map[string]*corev1.Pod // by "namespace/name"
 	sides    map[string]Side        // of the pods that can be asked about
 	nodes    map[netip.Addr]string  // the node that has the address
+	// labels are those of the nodes, by name.
+	labels map[string]labels.Set
+	// toHost are the addresses of pods whose traffic to their own node is judged.
+	toHost map[netip.Addr]bool
 }
 
 // New returns the cluster of the objects of in. Every node judges; in.NodeName
@@ -29,6 +34,14 @@ func New(in compile.Input) *Cluster {
 		pods:     make(map[string]*corev1.Pod, len(in.Pods)),
 		sides:    make(map[string]Side, len(in.Pods)),
 		nodes:    nodeAddresses(in),
+		labels:   make(map[string]labels.Set, len(in.Nodes)),
+		toHost:   map[netip.Addr]bool{},
+	}
+	for _, n := range in.Nodes {
+		c.labels[n.Name] = n.Labels
+	}
+	for _, addr := range c.snapshot.SelectedToHost() {
+		c.toHost[addr] = true
 	}
 	for _, pod := range in.Pods {
 		c.pods[pod.Namespace+"/"+pod.Name] = pod
@@ -49,7 +62,7 @@ func nodeAddresses(in compile.Input) map[netip.Addr]string {
 	nodes := map[netip.Addr]string{}
 	for _, n := range in.Nodes {
 		for _, a := range n.Status.Addresses {
-			if addr, err := netip.ParseAddr(a.Address); err == nil {
+			if addr, err := netip.ParseAddr(a.Address); err == nil && addr.Zone() == "" {
 				nodes[addr.Unmap()] = n.Name
 			}
 		}
@@ -113,6 +126,19 @@ func (c *Cluster) LeftOut(family Family, namespaces ...string) []error {
 		}
 	}
 	return reasons
+}
+
+// DomainRules returns the rules that allow by domain names, ordered by name. What
+// pods learn from DNS only agents know: here those names match nobody.
+func (c *Cluster) DomainRules() []string {
+	var found []string
+	for r := range c.rules() {
+		if slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Domains != nil }) {
+			found = append(found, r.Policy+" "+field(policy.Egress, r.Index))
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
 }
 
 // Findings returns what of the policies could not be honoured.

@@ -31,14 +31,23 @@ func (f *flow) peerAddr() netip.Addr {
 	return f.packet.Src.Addr()
 }
 
-// field is the path of a rule, and list that of its peers.
-func (f *flow) field(rule int) string { return fmt.Sprintf("spec.%v[%d]", f.direction, rule) }
+// field is the path of a rule.
+func field(d policy.Direction, rule int) string { return fmt.Sprintf("spec.%v[%d]", d, rule) }
 
-func (f *flow) list() string {
-	if f.direction == policy.Egress {
+// peerList is the name of a rule's list of peers.
+func peerList(d policy.Direction) string {
+	if d == policy.Egress {
 		return "to"
 	}
 	return "from"
+}
+
+// portList is the name of a rule's list of ports.
+func portList(r *policy.Rule) string {
+	if strings.HasPrefix(r.Policy, policy.Ref{Kind: "ClusterNetworkPolicy"}.String()) {
+		return "protocols"
+	}
+	return "ports"
 }
 
 // course tells one direction.
@@ -65,24 +74,30 @@ func (c *Cluster) course(way policy.Course, f flow) Course {
 
 // reason tells why the direction decided as it did.
 func (c *Cluster) reason(way policy.Course, f *flow) string {
-	d := way.Decision
-	switch d.Reason {
-	case policy.RuleMatched:
-		return fmt.Sprintf("%s %s matches", d.Policy, f.field(d.Rule))
-	case policy.Isolated:
-		return "policies select the pod and none of their rules matches"
-	case policy.Unmatched:
-		return "no rule of the policies that select the pod matches, and none isolates it"
-	case policy.UnknownPod:
-		return c.unknownPod(way, f)
-	}
 	switch {
+	case way.Decision.Reason == policy.UnknownPod:
+		return c.unknownPod(way, f)
+	case way.Decision.Reason != policy.NotSelected:
+		return because(way.Decision)
 	case f.subject.onHost():
 		return "a node is no pod: no policy applies to it"
 	case way.Subject == nil:
 		return "it is no pod: no policy applies to it"
 	}
 	return fmt.Sprintf("no policy selects the pod for %v", f.direction)
+}
+
+// because tells what a decision about a selected pod rests on.
+func because(d policy.Decision) string {
+	switch d.Reason {
+	case policy.RuleMatched:
+		return fmt.Sprintf("%s %s matches", d.Policy, field(d.Direction, d.Rule))
+	case policy.Isolated:
+		return "NetworkPolicies isolate the pod and none of their rules matches"
+	case policy.OwnNode:
+		return "NetworkPolicy lets every pod reach its own node"
+	}
+	return "no rule of the policies that select the pod allows or denies it, and none isolates the pod"
 }
 
 // unknownPod tells which side is the pod that nobody knows.
@@ -118,52 +133,84 @@ func concerns(found policy.Finding, way policy.Course, d policy.Direction) bool 
 }
 
 // tiers groups the rules that were asked by their tiers, and tells how each one
-// ended. Isolation is an outcome, though the evaluator has it as a rule.
+// ended, and of those that were not asked how they would have ended. Isolation is
+// an outcome, though the evaluator has it as a rule.
 func (c *Cluster) tiers(way policy.Course, f *flow) []Tier {
 	var tiers []Tier
-	last := policy.DefaultTier
+	ask := func(tier policy.Tier, outcome string) {
+		if n := len(tiers); n > 0 {
+			tiers[n-1].Outcome += ": the next tier is asked"
+		}
+		tiers = append(tiers, Tier{Name: tier.String(), Outcome: outcome})
+	}
 	for i := range way.Steps {
 		s := &way.Steps[i]
-		if s.Rule.Tier != last {
-			last = s.Rule.Tier
-			tiers = append(tiers, Tier{Name: last.String(), Outcome: "no rule matches: the next tier is asked"})
+		if i == 0 || s.Rule.Tier != way.Steps[i-1].Rule.Tier {
+			ask(s.Rule.Tier, "no rule matches")
 		}
 		tier := &tiers[len(tiers)-1]
-		if s.Rule.Index == policy.Isolation {
-			if s.Matched && !s.Passed {
-				tier.Outcome = "no rule matches, and the pod is isolated: deny"
-			}
-			continue
+		if s.Rule.Index != policy.Isolation {
+			tier.Rules = append(tier.Rules, c.rule(s, f))
 		}
-		tier.Rules = append(tier.Rules, c.rule(s, f))
-		switch {
-		case !s.Matched || s.Passed:
-		case s.Rule.Verdict == policy.Pass:
-			tier.Outcome = "pass: the next tier is asked"
-		default:
-			tier.Outcome = s.Rule.Verdict.String() + ": what comes after is not asked"
+		if s.Matched && !s.Passed {
+			tier.Outcome = outcome(s.Rule)
 		}
+	}
+	switch {
+	case way.Decision.Reason == policy.OwnNode:
+		ask(way.Decision.Tier, because(way.Decision)+": allow, which is final")
+	case way.Decision.Reason == policy.Unmatched && len(tiers) > 0:
+		tiers[len(tiers)-1].Outcome += ", and no tier is left: allow"
+	}
+	for _, d := range way.Unasked {
+		tiers = append(tiers, Tier{Name: d.Tier.String(), Unasked: true, Outcome: wouldHaveBeen(d)})
 	}
 	return tiers
 }
 
+// outcome tells what follows for a tier from the rule that matches.
+func outcome(r *policy.Rule) string {
+	switch {
+	case r.Index == policy.Isolation:
+		return "no rule matches, and the pod is isolated: deny, which is final"
+	case r.Verdict == policy.Pass:
+		return "pass"
+	}
+	return r.Verdict.String() + ", which is final"
+}
+
+// wouldHaveBeen tells the outcome of a tier that was not asked.
+func wouldHaveBeen(d policy.Decision) string {
+	if d.Reason == policy.Unmatched {
+		return "not asked; no rule of it would match"
+	}
+	return fmt.Sprintf("not asked; would %v: %s", d.Verdict, because(d))
+}
+
 func (c *Cluster) rule(s *policy.Step, f *flow) Rule {
-	r := Rule{Policy: s.Rule.Policy, Field: f.field(s.Rule.Index), Action: s.Rule.Verdict.String(), Matches: s.Matched, Skipped: s.Passed}
-	peers, ports := r.Field+"."+f.list(), r.Field+".ports"
+	at := field(f.direction, s.Rule.Index)
+	r := Rule{Policy: s.Rule.Policy, Field: at, Action: s.Rule.Verdict.String(), Matches: s.Matched, Skipped: s.Passed}
+	peers, ports := at+"."+peerList(f.direction), at+"."+portList(s.Rule)
 	if s.Rule.AnyPeer {
-		r.Peers = []Item{{Field: peers, Means: "anybody: the list is empty", Matches: true}}
+		r.Peers = []Item{{Field: peers, Means: c.anyMeans("anybody", s.Rule, peers), Matches: true}}
 	}
 	for i, m := range s.Peers {
 		item := Item{Field: fmt.Sprintf("%s[%d]", peers, i), Means: peerMeans(&s.Rule.Peers[i]), Matches: m == policy.Matched}
 		item.Why = c.whyNot(m, f, s.Rule, item.Field)
+		if m == policy.Unreadable && item.Why == "" {
+			continue // of the rule's other half
+		}
 		r.Peers = append(r.Peers, item)
 	}
 	if s.Rule.AnyPort {
-		r.Ports = []Item{{Field: ports, Means: "any protocol and port: the list is empty", Matches: true}}
+		r.Ports = []Item{{Field: ports, Means: c.anyMeans("any protocol and port", s.Rule, ports), Matches: true}}
 	}
 	for i, m := range s.Ports {
 		item := Item{Field: fmt.Sprintf("%s[%d]", ports, i), Means: portMeans(&s.Rule.Ports[i]), Matches: m == policy.Matched}
 		item.Why = c.whyNot(m, f, s.Rule, item.Field)
+		if m == policy.Unreadable && item.Why == "" {
+			item.Means, item.Why = "a named port", "peers that are no pods declare none"
+		}
 		r.Ports = append(r.Ports, item)
 	}
 	return r

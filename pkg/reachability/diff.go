@@ -10,8 +10,11 @@ import (
 type Difference struct {
 	Checked   []Span   `json:"checked"`   // the traffic that was compared
 	Pods      int      `json:"pods"`      // how many were compared
-	Outsiders []string `json:"outsiders"` // addresses that were compared besides
+	Nodes     []string `json:"nodes"`     // addresses of nodes that were compared besides
+	Outsiders []string `json:"outsiders"` // and others
 	Changes   []Change `json:"changes"`
+	// DomainRules are rules of both clusters whose domain names match nobody here.
+	DomainRules []string `json:"domainRules,omitempty"`
 	// OnlyBefore and OnlyAfter are pods of one of the clusters; there is nothing
 	// to compare them with.
 	OnlyBefore []string `json:"onlyBefore,omitempty"`
@@ -35,10 +38,11 @@ type Cell struct {
 }
 
 // Compare tells what changes from before to after, for the pods that are in both
-// and the addresses of outsiders, in the order of spans. Traffic that changes
-// alike is one Change.
-func Compare(before, after *Cluster, spans []Span, outsiders []string, family Family) (Difference, error) {
-	d := Difference{Checked: spans, Outsiders: outsiders, Changes: []Change{}}
+// and for addresses, in the order of spans. Traffic that changes alike is one
+// Change.
+func Compare(before, after *Cluster, spans []Span, addresses []string, family Family) (Difference, error) {
+	d := Difference{Checked: spans, Nodes: []string{}, Outsiders: []string{}, Changes: []Change{}}
+	d.DomainRules = slices.Compact(slices.Sorted(slices.Values(append(before.DomainRules(), after.DomainRules()...))))
 	d.OnlyBefore, d.OnlyAfter = unshared(before, after, family), unshared(after, before, family)
 	var from, to []Side // of before and of after, in the same order
 	for _, s := range before.Pods(family) {
@@ -47,7 +51,7 @@ func Compare(before, after *Cluster, spans []Span, outsiders []string, family Fa
 		}
 	}
 	d.Pods = len(from)
-	for _, name := range outsiders {
+	for _, name := range addresses {
 		b, err := before.Side(name)
 		if err != nil {
 			return Difference{}, err
@@ -57,6 +61,11 @@ func Compare(before, after *Cluster, spans []Span, outsiders []string, family Fa
 			return Difference{}, err
 		}
 		from, to = append(from, b), append(to, a)
+		if a.Kind == Node || b.Kind == Node {
+			d.Nodes = append(d.Nodes, name)
+		} else {
+			d.Outsiders = append(d.Outsiders, name)
+		}
 	}
 	alike := map[string]int{}
 	for _, span := range spans {

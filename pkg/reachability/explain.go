@@ -10,14 +10,16 @@ import (
 
 // Explanation is an answer about one connection and the way to it, in words.
 type Explanation struct {
-	From       string   `json:"from"`
-	To         string   `json:"to"`
-	Port       string   `json:"port"`
-	Protocol   string   `json:"protocol"`
-	Allowed    bool     `json:"allowed"`
-	Reason     string   `json:"reason"`
-	Notes      []string `json:"notes,omitempty"`
-	Directions []Course `json:"directions,omitempty"` // egress, ingress; none where no agent is asked
+	From     string   `json:"from"`
+	To       string   `json:"to"`
+	Port     string   `json:"port"`
+	Protocol string   `json:"protocol"`
+	Allowed  bool     `json:"allowed"`
+	Reason   string   `json:"reason"`
+	Notes    []string `json:"notes,omitempty"`
+	// Directions are egress and ingress, egress alone to the pod's own node; none
+	// where no agent is asked.
+	Directions []Course `json:"directions,omitempty"`
 }
 
 // Course is what one direction says and why.
@@ -35,14 +37,17 @@ type Course struct {
 	Findings []Finding `json:"findings,omitempty"`
 }
 
-// Tier is what the rules of one tier say.
+// Tier is what the rules of one tier say, or would have said.
 type Tier struct {
-	Name    string `json:"name"`
-	Rules   []Rule `json:"rules,omitempty"`
+	Name  string `json:"name"`
+	Rules []Rule `json:"rules,omitempty"` // those that were asked
+	// Unasked tells that a tier before it decided.
+	Unasked bool   `json:"unasked,omitempty"`
 	Outcome string `json:"outcome"`
 }
 
-// Rule is one rule that was asked.
+// Rule is one rule that was asked. One that meets pods and addresses with named
+// ports is there twice, because addresses declare no ports: once for each.
 type Rule struct {
 	Policy  string `json:"policy"`
 	Field   string `json:"field"` // "spec.ingress[0]"
@@ -92,40 +97,50 @@ func (c *Cluster) Explain(src, dst *Side, port Port, family Family) Explanation 
 		}
 	case a.Cause == PortNotDeclared:
 		e.Reason = fmt.Sprintf("no connection: %s declares no %v port named %s", dst.Name, port.Proto, port.Name)
-	case a.Cause == NodeLocal:
-		e.Reason = "always allowed, no agent is asked: traffic between a node and what runs on it"
-	case a.Decision.Reason == policy.Hairpin:
-		e.Reason = "always allowed: a pod reaches itself"
+	case a.Cause == Itself:
+		e.Reason = "always allowed, no agent is asked: what a pod sends to its own address does not leave it"
+		e.Notes = append(e.Notes, c.hairpinNotes(src, a.Query)...)
+	case a.Cause == FromNode:
+		e.Reason = "always allowed, no agent is asked: a node reaches itself and the pods on it"
+	case a.Cause == ToOwnNode:
+		e.Reason = "allowed, no agent is asked: only an administrator's rule about nodes or networks could deny the pod its own node, and there is none for it"
 	default:
-		way := c.snapshot.Explain(a.Packet)
-		e.Directions = []Course{
-			c.course(way.Directions[policy.Egress], flow{policy.Egress, a.Packet, src, dst, src, dst}),
-			c.course(way.Directions[policy.Ingress], flow{policy.Ingress, a.Packet, src, dst, dst, src}),
+		way := c.snapshot.Explain(a.Query)
+		out := flow{policy.Egress, a.Query.Packet, src, dst, src, dst}
+		e.Directions = []Course{c.course(way.Directions[policy.Egress], out)}
+		if !a.Query.ToHost {
+			e.Directions = append(e.Directions, c.course(way.Directions[policy.Ingress], flow{policy.Ingress, a.Query.Packet, src, dst, dst, src}))
 		}
 		e.Reason = summary(e)
+		e.Notes = append(e.Notes, c.domainNotes(way.Directions[policy.Egress], out)...)
 	}
 	return e
 }
 
 // summary tells which directions decided.
 func summary(e Explanation) string {
-	var denying []string
+	var denying, allowing []string
 	for _, d := range e.Directions {
-		if !d.Allowed {
+		if d.Allowed {
+			allowing = append(allowing, d.Direction)
+		} else {
 			denying = append(denying, d.Direction+" of "+d.Subject)
 		}
 	}
-	if len(denying) == 0 {
-		return "egress and ingress allow it"
+	switch {
+	case len(denying) > 0:
+		return "denied by " + strings.Join(denying, " and by ")
+	case len(allowing) == 1:
+		return allowing[0] + " allows it, and a node has no policies"
 	}
-	return "denied by " + strings.Join(denying, " and by ")
+	return strings.Join(allowing, " and ") + " allow it"
 }
 
 // notes tells what a reader would not expect.
 func notes(src, dst *Side, port Port, a Answer) []string {
 	var notes []string
-	if port.Name != "" && a.Packet.Dst.IsValid() {
-		notes = append(notes, fmt.Sprintf("%s is port %d of %s", port.Name, a.Packet.Dst.Port(), dst.Name))
+	if p := a.Query.Packet; port.Name != "" && p.Dst.IsValid() {
+		notes = append(notes, fmt.Sprintf("%s is port %d of %s", port.Name, p.Dst.Port(), dst.Name))
 	}
 	for _, s := range []*Side{src, dst} {
 		switch {
@@ -138,4 +153,32 @@ func notes(src, dst *Side, port Port, a Answer) []string {
 		}
 	}
 	return slices.Compact(notes)
+}
+
+// hairpinNotes tells when a pod reaches itself directly, and through a Service
+// does not: that takes the connection out of the pod, where administrators'
+// policies are asked about it.
+func (c *Cluster) hairpinNotes(pod *Side, q policy.Query) []string {
+	d := c.snapshot.Judge(q)
+	if d.Verdict == policy.Allow {
+		return nil
+	}
+	return []string{fmt.Sprintf("through a Service it is denied by %v of %s: %s", d.Direction, pod.Name, because(d))}
+}
+
+// domainNotes tells of the first rule that would have allowed what is denied, had
+// the pod learned one of the rule's domain names for the address. Rules that do
+// not allow have none.
+func (c *Cluster) domainNotes(way policy.Course, f flow) []string {
+	if way.Decision.Verdict == policy.Allow {
+		return nil
+	}
+	for _, s := range way.Steps {
+		ports := s.Rule.AnyPort || slices.Contains(s.Ports, policy.Matched)
+		if !s.Passed && !s.Matched && ports && slices.Contains(s.Peers, policy.PeerNameless) {
+			return []string{fmt.Sprintf("%s %s allows by domain names: if %v is an address that %s has learned for one of them, which only its agent knows, %v allows it",
+				s.Rule.Policy, field(f.direction, s.Rule.Index), f.peerAddr(), f.subject.Name, f.direction)}
+		}
+	}
+	return nil
 }

@@ -7,30 +7,41 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
-// explained is x/a to x/b in a cluster with a policy of namespace x, as one text:
+// specs are those of the policies of a cluster, empty for none.
+type specs struct {
+	np   string // of namespace x
+	anp  string // all of them say "subject: {namespaces: {}}"
+	cnp  string // of tier Admin
+	banp string
+}
+
+// explained is one connection in a cluster with some policies, as one text:
 // reasons, outcomes, and "field: means; why" of each item.
-func explained(t *testing.T, src, dst, port, protocol, spec string) (Explanation, string) {
+func explained(t *testing.T, src, dst, port, protocol string, s specs) (Explanation, string) {
 	t.Helper()
-	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "np"}}
-	if err := yaml.UnmarshalStrict([]byte(spec), &p.Spec); err != nil {
-		t.Fatal(err)
-	}
 	label := func(p *corev1.Pod) { p.Labels = map[string]string{"app": p.Name} }
-	c := New(compile.Input{
+	in := compile.Input{
 		Features:   compile.AllFeatures(),
 		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "x", Labels: map[string]string{"team": "x"}}}},
-		Nodes:      []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.0.0.0/24"}}},
+		Nodes: []*corev1.Node{{
+			ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}},
+			Spec:       corev1.NodeSpec{PodCIDR: "10.0.0.0/24"},
+			Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Address: "192.168.0.1"}}},
+		}},
 		Pods: []*corev1.Pod{
 			with(pod("x/a", "n1", "10.0.0.1"), label), with(pod("x/b", "n1", "10.0.0.2"), label), with(pod("y/a", "", "10.0.0.3"), label),
 			with(pod("x/host", "n2", "192.168.0.2"), onHost),
 		},
-		NetworkPolicies: []*networkingv1.NetworkPolicy{p},
-	})
+	}
+	s.add(t, &in)
+	c := New(in)
 	from, err1 := c.Side(src)
 	to, err2 := c.Side(dst)
 	number, err3 := ParsePort(port, protocol)
@@ -56,6 +67,36 @@ func explained(t *testing.T, src, dst, port, protocol, spec string) (Explanation
 	return e, text
 }
 
+func (s *specs) add(t *testing.T, in *compile.Input) {
+	t.Helper()
+	read := func(text string, spec any) bool {
+		if err := yaml.UnmarshalStrict([]byte(text), spec); err != nil {
+			t.Fatal(err)
+		}
+		return text != ""
+	}
+	all := v1alpha1.AdminNetworkPolicySubject{Namespaces: &metav1.LabelSelector{}}
+	np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "np"}}
+	if read(s.np, &np.Spec) {
+		in.NetworkPolicies = append(in.NetworkPolicies, np)
+	}
+	anp := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	if read(s.anp, &anp.Spec) {
+		anp.Spec.Subject = all
+		in.AdminNetworkPolicies = append(in.AdminNetworkPolicies, anp)
+	}
+	cnp := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
+	if read(s.cnp, &cnp.Spec) {
+		cnp.Spec.Tier, cnp.Spec.Subject.Namespaces = v1alpha2.AdminTier, all.Namespaces
+		in.ClusterNetworkPolicies = append(in.ClusterNetworkPolicies, cnp)
+	}
+	banp := &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if read(s.banp, &banp.Spec) {
+		banp.Spec.Subject = all
+		in.BaselineAdminNetworkPolicies = append(in.BaselineAdminNetworkPolicies, banp)
+	}
+}
+
 func TestExplanationsInWords(t *testing.T) {
 	for name, tc := range map[string]struct {
 		src, dst, port, protocol string
@@ -65,10 +106,10 @@ func TestExplanationsInWords(t *testing.T) {
 	}{
 		"a rule matches": {"x/a", "x/b", "80", "TCP", "ingress: [{}]", true, "x/np spec.ingress[0] matches"},
 		"empty lists": {"x/a", "x/b", "80", "TCP", "ingress: [{}]", true,
-			"spec.ingress[0].from: anybody: the list is empty; \nspec.ingress[0].ports: any protocol and port: the list is empty; \nallow: what comes after is not asked"},
+			"spec.ingress[0].from: anybody: the list is empty; \nspec.ingress[0].ports: any protocol and port: the list is empty; \nallow, which is final"},
 		"egress": {"x/a", "x/b", "80", "TCP", "{policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: c}}}]}]}", false,
 			"spec.egress[0].to[0]: pods with app=c of namespace x; x/b has app=b\n"},
-		"isolated":          {"x/a", "x/b", "80", "TCP", "{}", false, "policies select the pod and none of their rules matches\nno rule matches, and the pod is isolated: deny"},
+		"isolated":          {"x/a", "x/b", "80", "TCP", "{}", false, "NetworkPolicies isolate the pod and none of their rules matches\nno rule matches, and the pod is isolated: deny, which is final"},
 		"another namespace": {"y/a", "x/b", "80", "TCP", "ingress: [{from: [{podSelector: {}}]}]", false, "all pods of namespace x; y/a is in namespace y\n"},
 		"no Namespace":      {"y/a", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {matchLabels: {a: b}}}]}]", false, "all pods of namespaces with a=b; there is no Namespace object y to have labels\n"},
 		"namespace labels":  {"x/a", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {matchLabels: {a: b}}}]}]", false, "namespace x has team=x\n"},
@@ -88,15 +129,85 @@ func TestExplanationsInWords(t *testing.T) {
 		"a pod that is not known":    {"x/a", "10.0.0.99", "80", "TCP", "{}", false, "10.0.0.99 is in a node's range of pod addresses and no known pod has it"},
 		"from one that is not known": {"10.0.0.99", "x/a", "80", "TCP", "{}", false, "10.0.0.99 is in a node's range of pod addresses and no known pod has it"},
 		"a pod without a node":       {"y/a", "x/b", "80", "TCP", "ingress: [{}]", true, "y/a has no spec.nodeName: it is judged as the node will that gets it"},
-		"hairpin":                    {"x/a", "x/a", "80", "TCP", "{}", true, "always allowed: a pod reaches itself"},
+		"hairpin":                    {"x/a", "x/a", "80", "TCP", "{}", true, "always allowed, no agent is asked: what a pod sends to its own address does not leave it\n\n"},
 		"no family":                  {"x/a", "2001:db8::1", "80", "TCP", "{}", false, "no connection: x/a and 2001:db8::1 have no address of one family"},
 		"no such port":               {"x/a", "x/b", "db", "TCP", "{}", false, "no connection: x/b declares no TCP port named db"},
 		"both deny":                  {"x/a", "x/b", "80", "TCP", "policyTypes: [Ingress, Egress]", false, "denied by egress of x/a and by ingress of x/b"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, text := explained(t, tc.src, tc.dst, tc.port, tc.protocol, tc.spec)
+			e, text := explained(t, tc.src, tc.dst, tc.port, tc.protocol, specs{np: tc.spec})
 			if e.Allowed != tc.allowed || !strings.Contains(text, tc.want) {
 				t.Errorf("got %v, want %v and %q in\n%s", e.Allowed, tc.allowed, tc.want, text)
+			}
+		})
+	}
+}
+
+func TestExplanationsOfAdministratorsPolicies(t *testing.T) {
+	const (
+		passX    = "ingress: [{action: Pass, from: [{namespaces: {matchLabels: {team: x}}}]}]"
+		allowAll = "ingress: [{action: Allow, from: [{namespaces: {}}]}]"
+		toNodes  = "egress: [{action: Deny, to: [{nodes: {}}]}]"
+		toZoneB  = "egress: [{action: Deny, to: [{nodes: {matchLabels: {zone: b}}}]}]"
+		learned  = "egress: [{action: Accept, to: [{domainNames: [a.example, '*.b.example']}]}, {action: Deny, to: [{networks: [0.0.0.0/0]}]}]"
+		halves   = "egress: [{action: Deny, to: [{namespaces: {matchLabels: {team: y}}}, {networks: [10.0.0.0/8]}], ports: [{namedPort: http}, {portNumber: {port: 9, protocol: TCP}}]}]"
+	)
+	for name, tc := range map[string]struct {
+		src, dst, port, protocol string
+		specs                    specs
+		allowed                  bool
+		want                     string
+		never                    string
+	}{
+		"admin passes, NetworkPolicy denies, baseline would have allowed": {"x/a", "x/b", "80", "TCP", specs{anp: passX, np: "{}", banp: allowAll}, false, "" +
+			"ingress: NetworkPolicies isolate the pod and none of their rules matches\n" +
+			"spec.ingress[0].from[0]: all pods of namespaces with team=x; \n" +
+			"spec.ingress[0].ports: any protocol and port: the list is empty; \n" +
+			"pass: the next tier is asked\n" +
+			"no rule matches, and the pod is isolated: deny, which is final\n" +
+			"not asked; would allow: BaselineAdminNetworkPolicy/default spec.ingress[0] matches\n", ""},
+		"admin decides, others would not": {"x/a", "x/b", "80", "TCP", specs{anp: allowAll, np: "{}", banp: "ingress: [{action: Deny, from: [{namespaces: {matchLabels: {a: b}}}]}]"}, true, "" +
+			"allow, which is final\n" +
+			"not asked; would deny: NetworkPolicies isolate the pod and none of their rules matches\n" +
+			"not asked; no rule of it would match\n", ""},
+		"pass out of the last tier":   {"x/a", "x/b", "80", "TCP", specs{anp: passX}, true, "pass, and no tier is left: allow\n", "next tier"},
+		"no rule of the last tier":    {"y/a", "x/b", "80", "TCP", specs{anp: passX, banp: passX}, true, "no rule matches: the next tier is asked\n", ""},
+		"nothing decides":             {"x/a", "203.0.113.9", "80", "TCP", specs{anp: toNodes}, true, "egress: no rule of the policies that select the pod allows or denies it, and none isolates the pod\n", ""},
+		"the list of ports":           {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{portNumber: {port: 81, protocol: TCP}}]}]"}, true, "spec.ingress[0].ports[0]: TCP 81; the connection is to port 80\n", ""},
+		"the list of protocols":       {"x/a", "x/b", "80", "TCP", specs{cnp: "ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 80}}}]}]"}, true, "spec.ingress[0].protocols[0]: UDP 80; the connection is TCP\n", ""},
+		"a name of any protocol":      {"x/a", "x/b", "dns", "UDP", specs{anp: "ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{namedPort: dns}]}]"}, false, "spec.ingress[0].ports[0]: dns of any protocol; \n", ""},
+		"a name that is not declared": {"x/a", "x/b", "53", "TCP", specs{anp: "ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{namedPort: dns}]}]"}, true, "dns of any protocol; x/b declares no TCP port of that name\n", ""},
+		"a peer that cannot be read":  {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Pass, from: [{}]}]"}, false, "spec.ingress[0].from: anybody: the peer has 0 fields that are known, exactly one is needed; the rule denies everything; \nspec.ingress[0].ports: any protocol and port; \n", "empty"},
+		"a port that cannot be read":  {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Pass, from: [{namespaces: {}}], ports: [{}]}]"}, false, "spec.ingress[0].ports: any protocol and port: the port has 0 fields that are known, exactly one is needed; the rule denies its peers on every port; \n", "empty"},
+		"named ports, of pods":        {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "to[1]: nobody; the peer declares no ports; named ports do not match it\nspec.egress[0].ports[0]: http of any protocol; \n", ""},
+		"named ports, of addresses":   {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "spec.egress[0].to[1]: addresses 10.0.0.0/8; \nspec.egress[0].ports[0]: a named port; peers that are no pods declare none\n", "to[0]: nobody"},
+		"the own node, denied":        {"x/a", "192.168.0.1", "80", "TCP", specs{anp: toNodes, np: "policyTypes: [Egress]"}, false, "denied by egress of x/a\n192.168.0.1 is an address of node n1\negress: AdminNetworkPolicy/a spec.egress[0] matches\nspec.egress[0].to[0]: all nodes; \nspec.egress[0].ports: any protocol and port: the list is empty; \ndeny, which is final\nnot asked; would allow: NetworkPolicy lets every pod reach its own node\n", "ingress"},
+		"the own node, by NetworkPolicy": {"x/a", "192.168.0.1", "80", "TCP", specs{anp: toZoneB, np: "policyTypes: [Egress]", banp: toNodes}, true, "" +
+			"egress allows it, and a node has no policies\n192.168.0.1 is an address of node n1\n" +
+			"egress: NetworkPolicy lets every pod reach its own node\nspec.egress[0].to[0]: nodes with zone=b; node n1 has zone=a\n" +
+			"spec.egress[0].ports: any protocol and port: the list is empty; \nno rule matches: the next tier is asked\n" +
+			"NetworkPolicy lets every pod reach its own node: allow, which is final\n" +
+			"not asked; would deny: BaselineAdminNetworkPolicy/default spec.egress[0] matches\n", "ingress"},
+		"the own node, nobody may deny it": {"x/a", "192.168.0.1", "80", "TCP", specs{anp: allowAll, np: "policyTypes: [Egress]"}, true, "allowed, no agent is asked: only an administrator's rule about nodes or networks could deny the pod its own node, and there is none for it\n", "gress:"},
+		"from the own node":                {"192.168.0.1", "x/a", "80", "TCP", specs{anp: "ingress: [{action: Deny, from: [{}]}]"}, true, "always allowed, no agent is asked: a node reaches itself and the pods on it\n", ""},
+		"another node":                     {"x/a", "x/host", "80", "TCP", specs{anp: toNodes}, true, "all nodes; 192.168.0.2 is in no Node's status.addresses\n", ""},
+		"itself, through a Service":        {"x/a", "x/a", "80", "TCP", specs{anp: "ingress: [{action: Deny, from: [{namespaces: {}}]}]"}, true, "through a Service it is denied by ingress of x/a: AdminNetworkPolicy/a spec.ingress[0] matches\n", ""},
+		"itself, isolated":                 {"x/a", "x/a", "80", "TCP", specs{np: "{}", banp: "ingress: [{action: Deny, from: [{namespaces: {}}]}]"}, true, "does not leave it\n\n", "Service"},
+		"names that may be learned": {"x/a", "203.0.113.9", "80", "TCP", specs{cnp: learned}, false, "" +
+			"ClusterNetworkPolicy/c spec.egress[0] allows by domain names: if 203.0.113.9 is an address that x/a has learned for one of them, which only its agent knows, egress allows it\n" +
+			"egress: ClusterNetworkPolicy/c spec.egress[1] matches\n" +
+			"spec.egress[0].to[0]: addresses that the pod has learned for a.example, *.b.example; addresses learned from DNS are known to the agent only\n", ""},
+		"names that would change nothing":  {"x/a", "203.0.113.9", "80", "TCP", specs{cnp: "egress: [{action: Accept, to: [{domainNames: [a.example]}]}]"}, true, "known to the agent only\n", "if 203.0.113.9"},
+		"names behind the one who decides": {"x/a", "203.0.113.9", "80", "TCP", specs{cnp: "egress: [{action: Deny, to: [{networks: [0.0.0.0/0]}]}, {action: Accept, to: [{domainNames: [a.example]}]}]"}, false, "deny, which is final\n", "a.example"},
+		"names for another port":           {"x/a", "203.0.113.9", "80", "TCP", specs{cnp: strings.Replace(learned, "}]},", "}], protocols: [{tcp: {destinationPort: {number: 443}}}]},", 1)}, false, "TCP 443; the connection is to port 80\n", "if 203.0.113.9"},
+		"names that were passed":           {"x/a", "203.0.113.9", "80", "TCP", specs{cnp: strings.Replace(learned, "[{", "[{action: Pass, to: [{networks: [0.0.0.0/0]}]}, {", 1), np: "policyTypes: [Egress]"}, false, "known to the agent only\n", "if 203.0.113.9"},
+		"names of a pod that is not known": {"x/a", "10.0.0.99", "80", "TCP", specs{cnp: "egress: [{action: Accept, to: [{domainNames: [a.example]}]}]", np: "policyTypes: [Egress]"}, false, "if 10.0.0.99 is an address that x/a has learned", ""},
+		"a pod that is not known":          {"10.0.0.99", "x/a", "80", "TCP", specs{anp: "ingress: [{action: Allow, from: [{namespaces: {}}]}, {action: Deny, from: [{namespaces: {}}]}]"}, false, "10.0.0.99 is in a node's range of pod addresses and no known pod has it", "final"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, text := explained(t, tc.src, tc.dst, tc.port, tc.protocol, tc.specs)
+			if e.Allowed != tc.allowed || !strings.Contains(text, tc.want) || tc.never != "" && strings.Contains(text, tc.never) {
+				t.Errorf("got %v, want %v and %q, never %q, in\n%s", e.Allowed, tc.allowed, tc.want, tc.never, text)
 			}
 		})
 	}
@@ -107,7 +218,7 @@ func TestExplanationsInWords(t *testing.T) {
 func TestFindingsAreToldWhereTheyMatter(t *testing.T) {
 	spec := "{podSelector: {matchLabels: {app: %}}, policyTypes: [Ingress, Egress], ingress: [{from: [{}]}], egress: [{to: [{}]}]}"
 	for app, want := range map[string]string{"b": "spec.ingress[0].from[0]", "c": ""} {
-		e, _ := explained(t, "x/a", "x/b", "80", "TCP", strings.ReplaceAll(spec, "%", app))
+		e, _ := explained(t, "x/a", "x/b", "80", "TCP", specs{np: strings.ReplaceAll(spec, "%", app)})
 		got := ""
 		for _, d := range e.Directions {
 			for _, f := range d.Findings {

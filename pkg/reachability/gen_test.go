@@ -42,13 +42,14 @@ func forClusters(t *testing.T, n int, do func(t *testing.T, g gen, in compile.In
 }
 
 func (g gen) cluster() compile.Input {
-	in := compile.Input{Features: compile.Features{EndPort: !g.oneIn(5), SCTP: !g.oneIn(5)}}
+	in := compile.Input{Features: compile.Features{EndPort: !g.oneIn(5), SCTP: !g.oneIn(5), Nodes: !g.oneIn(5), DomainNames: !g.oneIn(5)}}
 	for i, node := range []string{"n1", "n2"} {
 		in.Nodes = append(in.Nodes, &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: node},
+			ObjectMeta: metav1.ObjectMeta{Name: node, Labels: g.labels()},
 			Spec:       corev1.NodeSpec{PodCIDRs: []string{fmt.Sprintf("10.%d.0.0/24", i+1), fmt.Sprintf("fd00:%d::/64", i+1)}},
 			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 				{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.168.0.%d", i+1)}, {Type: corev1.NodeHostName, Address: node},
+				{Type: corev1.NodeExternalIP, Address: fmt.Sprintf("203.0.113.%d", i+1)},
 			}},
 		})
 	}
@@ -63,6 +64,7 @@ func (g gen) cluster() compile.Input {
 	for i := range g.IntN(6) {
 		in.NetworkPolicies = append(in.NetworkPolicies, g.policy(pick(g, "x", "y"), fmt.Sprintf("np%d", i)))
 	}
+	g.addAdminPolicies(&in)
 	return in
 }
 

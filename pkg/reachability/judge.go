@@ -15,16 +15,18 @@ const (
 	NoCommonFamily  Cause = iota // the sides have no address of one family: no connection
 	PortNotDeclared              // the destination declares no port of that name: no connection
 	ByPolicy                     // the agents' decision
-	NodeLocal                    // traffic between a node and its own pods, or itself: always allowed
+	Itself                       // a pod to its own address: always allowed
+	FromNode                     // a node to its own pods, or itself: always allowed
+	ToOwnNode                    // a pod to its own node, which no rule may deny it: allowed
 )
 
 // Answer tells whether a connection is allowed.
 type Answer struct {
 	Allowed bool
 	Cause   Cause
-	// Packet is the first of the connection, the one that is judged. It is zero
-	// unless ByPolicy or NodeLocal.
-	Packet packet.Packet
+	// Query is the first packet of the connection, the one that is judged. It is
+	// zero where there is no connection.
+	Query policy.Query
 	// Decision is the agents', with ByPolicy.
 	Decision policy.Decision
 }
@@ -44,19 +46,30 @@ func (c *Cluster) Judge(src, dst *Side, port Port, family Family) Answer {
 	if !ok {
 		return Answer{Cause: PortNotDeclared}
 	}
-	p := port.packet(from, to, number)
-	if sameHost(src, dst) {
-		return Answer{Allowed: true, Cause: NodeLocal, Packet: p}
+	q := policy.Query{Packet: port.packet(from, to, number), ToHost: dst.onHost() && sameNode(src, dst)}
+	if cause, unasked := c.unasked(src, dst, &q); unasked {
+		return Answer{Allowed: true, Cause: cause, Query: q}
 	}
-	d := c.snapshot.Evaluate(p)
-	return Answer{Allowed: d.Verdict == policy.Allow, Cause: ByPolicy, Packet: p, Decision: d}
+	d := c.snapshot.Judge(q)
+	return Answer{Allowed: d.Verdict == policy.Allow, Cause: ByPolicy, Query: q, Decision: d}
 }
 
-// sameHost tells traffic that agents are not asked about: between a node and
-// the pods on it, probes and host-network pods included.
-func sameHost(src, dst *Side) bool {
-	return (src.onHost() || dst.onHost()) && src.Node == dst.Node && src.Node != ""
+// unasked tells traffic that agents are not asked about: that of a node with the
+// pods on it, probes and host-network pods included, unless an administrator may
+// deny it to a pod; and that of a pod with itself, which never leaves it.
+func (c *Cluster) unasked(src, dst *Side, q *policy.Query) (cause Cause, unasked bool) {
+	switch from, to := q.Packet.Src.Addr(), q.Packet.Dst.Addr(); {
+	case src.onHost():
+		return FromNode, sameNode(src, dst)
+	case q.ToHost:
+		return ToOwnNode, !c.toHost[from]
+	case src.Kind == Pod && dst.Kind == Pod:
+		return Itself, c.snapshot.Endpoint(from) == c.snapshot.Endpoint(to)
+	}
+	return ByPolicy, false
 }
+
+func sameNode(src, dst *Side) bool { return src.Node == dst.Node && src.Node != "" }
 
 func (p Port) packet(from, to netip.Addr, number uint16) packet.Packet {
 	proto := p.Proto

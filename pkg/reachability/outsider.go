@@ -36,8 +36,34 @@ func Outsiders(clusters ...*Cluster) []string {
 		}
 	}
 	slices.SortFunc(found, netip.Addr.Compare)
-	names := make([]string, 0, len(found))
-	for _, a := range found {
+	return addressNames(found)
+}
+
+// NodeAddresses returns the addresses of the nodes of some clusters, but for those
+// that a host-network pod of all of them stands for.
+func NodeAddresses(clusters ...*Cluster) []string {
+	told := map[netip.Addr]bool{}
+	for name, s := range clusters[0].sides {
+		elsewhere := func(c *Cluster) bool { o := c.sides[name]; return o.first() != s.first() }
+		if !slices.ContainsFunc(clusters, elsewhere) {
+			told[s.first()] = true
+		}
+	}
+	var found []netip.Addr
+	for _, c := range clusters {
+		for a := range c.nodes {
+			if !told[a] && hasFamily(a, clusters) {
+				found = append(found, a)
+			}
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return addressNames(slices.Compact(found))
+}
+
+func addressNames(addrs []netip.Addr) []string {
+	names := make([]string, 0, len(addrs))
+	for _, a := range addrs {
 		names = append(names, a.String())
 	}
 	return names
@@ -54,8 +80,8 @@ func prefixes(clusters []*Cluster) (blocks []netip.Prefix, borders []netip.Addr)
 	for _, c := range clusters {
 		for r := range c.rules() {
 			for _, peer := range r.Peers {
-				if peer.Block != nil {
-					blocks = append(append(blocks, peer.Block.Prefix), peer.Block.Except...)
+				for _, b := range peer.Blocks {
+					blocks = append(append(blocks, b.Prefix), b.Except...)
 				}
 			}
 		}

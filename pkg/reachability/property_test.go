@@ -7,19 +7,29 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// outside are sides that are no pods: a node, addresses that nobody has, and
-// ones of the ranges of pods that no pod has.
-var outside = []string{"192.168.0.1", "203.0.113.9", "203.0.113.200", "10.1.0.99", "2001:db8::9", "fd00:2::99"}
+// ofNodes are addresses of nodes, and outside are other sides that are no pods:
+// addresses that nobody has, and ones of the ranges of pods that no pod has.
+var (
+	ofNodes = []string{"192.168.0.1", "192.168.0.2", "203.0.113.1", "203.0.113.2"}
+	outside = []string{"203.0.113.9", "203.0.113.200", "10.1.0.99", "2001:db8::9", "fd00:2::99"}
+)
 
 // allSides returns the pods of a cluster and what is outside of it.
 func allSides(t *testing.T, c *Cluster) []Side {
 	t.Helper()
-	sides := c.Pods(FirstCommon)
-	for _, name := range outside {
+	return append(c.Pods(FirstCommon), sidesOf(t, c, slices.Concat(ofNodes, outside))...)
+}
+
+func sidesOf(t *testing.T, c *Cluster, names []string) []Side {
+	t.Helper()
+	var sides []Side
+	for _, name := range names {
 		s, err := c.Side(name)
 		if err != nil {
 			t.Fatal(err)
@@ -64,18 +74,23 @@ func TestMatrixIsWhatTheAgentsSay(t *testing.T) {
 }
 
 // allowedByAgents asks every agent. Those of other nodes let the packet pass: it
-// is not of their pods.
+// is not of their pods. None is asked about what a node sends to its own pods, and
+// what a pod sends to itself.
 func allowedByAgents(nodes map[string]*policy.Snapshot, src, dst *Side, port Port, family Family) bool {
 	from, to, ok := addresses(src, dst, family)
 	number, declared := port.on(dst)
 	if !ok || !declared {
 		return false
 	}
-	if (src.Kind == HostNetworkPod || src.Kind == Node || dst.Kind == HostNetworkPod || dst.Kind == Node) && src.Node == dst.Node {
+	if (src.Kind == HostNetworkPod || src.Kind == Node) && src.Node == dst.Node {
 		return true
 	}
-	for _, s := range nodes {
-		if s.Evaluate(port.packet(from, to, number)).Verdict != policy.Allow {
+	for name, s := range nodes {
+		if e := s.Endpoint(from); e != nil && e == s.Endpoint(to) {
+			return true
+		}
+		toHost := (dst.Kind == HostNetworkPod || dst.Kind == Node) && dst.Node == name && src.Node == name
+		if s.Judge(policy.Query{Packet: port.packet(from, to, number), ToHost: toHost}).Verdict != policy.Allow {
 			return false
 		}
 	}
@@ -94,47 +109,82 @@ func TestExplanationLeadsToTheDecision(t *testing.T) {
 				if e.Allowed != a.Allowed {
 					t.Errorf("%s -> %s: explained %v, judged %v", src.Name, dst.Name, e.Allowed, a.Allowed)
 				}
-				if a.Cause != ByPolicy || a.Decision.Reason == policy.Hairpin {
+				if a.Cause != ByPolicy {
 					continue
 				}
-				if d := c.snapshot.Explain(a.Packet).Decision; d != c.snapshot.Evaluate(a.Packet) {
-					t.Errorf("%v: explained %v", a.Packet, d)
+				if d := c.snapshot.Explain(a.Query).Decision; d != a.Decision {
+					t.Errorf("%v: explained %v", a.Query, d)
 				}
-				if len(e.Directions) != 2 || e.Allowed != (e.Directions[0].Allowed && e.Directions[1].Allowed) {
-					t.Errorf("%s -> %s: %v, but the directions say %+v", src.Name, dst.Name, e.Allowed, e.Directions)
+				if a.Query.ToHost != (len(e.Directions) == 1) {
+					t.Errorf("%s -> %s: %d directions", src.Name, dst.Name, len(e.Directions))
 				}
+				allowed := true
 				for _, d := range e.Directions {
-					checkCourse(t, &d)
+					allowed = allowed && d.Allowed
+					checkCourse(t, &d, a.Query.ToHost)
+				}
+				if e.Allowed != allowed {
+					t.Errorf("%s -> %s: %v, but the directions say %+v", src.Name, dst.Name, e.Allowed, e.Directions)
 				}
 			}
 		}
 	})
 }
 
-// checkCourse checks that a direction's verdict follows from its rules, and that
-// nothing that does not match goes without a reason.
-func checkCourse(t *testing.T, c *Course) {
+// checkCourse checks that a direction's verdict follows from its rules, tier by
+// tier, and that nothing that does not match goes without a reason.
+func checkCourse(t *testing.T, c *Course, ownNode bool) {
 	t.Helper()
-	matched := false
+	verdict := ""
 	for _, tier := range c.Tiers {
+		if tier.Unasked != (verdict != "") || tier.Unasked && len(tier.Rules) > 0 {
+			t.Errorf("after %q: tier %+v", verdict, tier)
+		}
+		if tier.Unasked {
+			continue
+		}
+		passed := false
 		for _, r := range tier.Rules {
-			ok := func(i Item) bool { return i.Matches }
-			if want := slices.ContainsFunc(r.Peers, ok) && slices.ContainsFunc(r.Ports, ok); r.Matches != want {
-				t.Errorf("rule %+v", r)
+			checkRule(t, &r)
+			switch {
+			case verdict != "" || r.Skipped != passed:
+				t.Errorf("rule %+v of %+v", r, tier)
+			case !r.Matches || passed:
+			case r.Action == "pass":
+				passed = true
+			default:
+				verdict = r.Action
 			}
-			for _, i := range slices.Concat(r.Peers, r.Ports) {
-				if i.Means == "" || i.Matches != (i.Why == "") {
-					t.Errorf("item %+v", i)
-				}
+		}
+		if tier.Name == "networkpolicy" && verdict == "" {
+			verdict = "deny"
+			if ownNode {
+				verdict = "allow"
 			}
-			matched = matched || r.Matches
+		}
+		if strings.HasSuffix(tier.Outcome, ", which is final") != (verdict != "") || !strings.Contains(tier.Outcome, verdict) {
+			t.Errorf("%q, and the tier ends: %s", verdict, tier.Outcome)
 		}
 	}
-	if len(c.Policies) > 0 && c.Allowed != matched {
-		t.Errorf("a selected pod is %v, and a rule matched: %v\n%+v", c.Allowed, matched, c)
+	unknown := strings.Contains(c.Reason, "too new to be known")
+	if c.Allowed != (verdict != "deny") && !unknown || c.Allowed && unknown {
+		t.Errorf("%q by the rules of %+v", verdict, c)
 	}
 	if len(c.Policies) == 0 && len(c.Tiers) > 0 {
 		t.Errorf("rules without a policy: %+v", c)
+	}
+}
+
+func checkRule(t *testing.T, r *Rule) {
+	t.Helper()
+	ok := func(i Item) bool { return i.Matches }
+	if want := slices.ContainsFunc(r.Peers, ok) && slices.ContainsFunc(r.Ports, ok); r.Matches != want {
+		t.Errorf("rule %+v", r)
+	}
+	for _, i := range slices.Concat(r.Peers, r.Ports) {
+		if i.Means == "" || i.Matches != (i.Why == "") {
+			t.Errorf("item %+v", i)
+		}
 	}
 }
 
@@ -217,14 +267,14 @@ func TestOutsidersStandForAllAddresses(t *testing.T) {
 	})
 }
 
-// What Compare tells, and nothing else, is what two matrices differ in.
+// What Compare tells, and nothing else, is what two matrices differ in, of pods
+// and of nodes.
 func TestCompareTellsEveryChange(t *testing.T) {
-	changes := 0
-	forClusters(t, 200, func(t *testing.T, g gen, in compile.Input) {
-		other := in
-		other.NetworkPolicies = append(slices.Clone(in.NetworkPolicies), g.policy("x", "new"))
-		before, after := New(in), New(other)
-		d, err := Compare(before, after, Spans(before, after), Outsiders(before, after), FirstCommon)
+	changes := map[bool]int{} // by whether it is a node's
+	forClusters(t, 400, func(t *testing.T, g gen, in compile.Input) {
+		before, after := New(in), New(g.changed(in))
+		addresses := append(NodeAddresses(before, after), Outsiders(before, after)...)
+		d, err := Compare(before, after, Spans(before, after), addresses, FirstCommon)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,22 +286,64 @@ func TestCompareTellsEveryChange(t *testing.T) {
 				}
 			}
 		}
-		changes += len(told)
-		sides := before.Pods(FirstCommon)
+		sides := append(before.Pods(FirstCommon), sidesOf(t, before, ofNodes)...)
 		for _, span := range d.Checked {
 			port := Port{Proto: span.Proto, Number: span.Last}
 			was, is := before.Matrix(sides, sides, port, FirstCommon), after.Matrix(sides, sides, port, FirstCommon)
 			for i := range was.allowed {
-				cell := Cell{sides[i/len(sides)].Name, sides[i%len(sides)].Name, is.allowed[i]}
-				if differs := was.allowed[i] != is.allowed[i]; differs != told[fmt.Sprint(span, cell)] {
+				from, to := sides[i/len(sides)], sides[i%len(sides)]
+				toldFrom, toldTo := standIn(from, sides), standIn(to, sides)
+				cell := Cell{toldFrom.Name, toldTo.Name, is.allowed[i]}
+				differs := was.allowed[i] != is.allowed[i]
+				if differs {
+					changes[from.Kind == Node || to.Kind == Node]++
+				}
+				// A stand-in may have a family more than the address.
+				same := toldFrom.Name == from.Name && toldTo.Name == to.Name
+				if told := told[fmt.Sprint(span, cell)]; differs && !told || told && !differs && same {
 					t.Errorf("%v %+v: differs is %v", span, cell, differs)
 				}
 			}
 		}
 	})
-	if changes == 0 {
-		t.Error("nothing ever changes")
+	if changes[false] < 1000 || changes[true] < 1000 {
+		t.Errorf("only %v changes", changes)
 	}
+}
+
+func TestCompareTellsNodesFromOutsiders(t *testing.T) {
+	with, without := cluster(), New(compile.Input{})
+	for _, clusters := range [][2]*Cluster{{with, without}, {without, with}} {
+		d, err := Compare(clusters[0], clusters[1], nil, []string{"192.168.0.1", "203.0.113.9"}, FirstCommon)
+		if err != nil || !slices.Equal(d.Nodes, []string{"192.168.0.1"}) || !slices.Equal(d.Outsiders, []string{"203.0.113.9"}) {
+			t.Errorf("got nodes %v, outsiders %v, %v", d.Nodes, d.Outsiders, err)
+		}
+	}
+}
+
+// changed returns the cluster with one policy more, of any kind.
+func (g gen) changed(in compile.Input) compile.Input {
+	switch g.IntN(4) {
+	case 0:
+		in.NetworkPolicies = append(slices.Clone(in.NetworkPolicies), g.policy("x", "new"))
+	case 1:
+		in.AdminNetworkPolicies = append(slices.Clone(in.AdminNetworkPolicies), g.adminPolicy("new"))
+	case 2:
+		in.ClusterNetworkPolicies = append(slices.Clone(in.ClusterNetworkPolicies), g.clusterPolicy("new"))
+	default:
+		in.BaselineAdminNetworkPolicies = []*v1alpha1.BaselineAdminNetworkPolicy{g.baselinePolicy()}
+	}
+	return in
+}
+
+// standIn returns the host-network pod that stands for the address of a node, if
+// there is one, and else s.
+func standIn(s Side, sides []Side) Side {
+	i := slices.IndexFunc(sides, func(pod Side) bool { return pod.Kind == HostNetworkPod && pod.first() == s.first() })
+	if s.Kind == Node && i >= 0 {
+		return sides[i]
+	}
+	return s
 }
 
 func TestJoinMakesOneOfWhatFollows(t *testing.T) {

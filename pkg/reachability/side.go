@@ -55,6 +55,14 @@ func (s *Side) add(addr netip.Addr) {
 	}
 }
 
+// first returns the address that goes before the other.
+func (s *Side) first() netip.Addr {
+	if s.v4.IsValid() {
+		return s.v4
+	}
+	return s.v6
+}
+
 func (s *Side) has(f Family) bool {
 	return f != IPv6 && s.v4.IsValid() || f != IPv4 && s.v6.IsValid()
 }

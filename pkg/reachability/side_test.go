@@ -74,6 +74,39 @@ func TestSidesAreNamed(t *testing.T) {
 	}
 }
 
+// A host-network pod stands for its node's address if it is there in all clusters.
+func TestAddressesOfNodesThatNoPodStandsFor(t *testing.T) {
+	host := func(name, ip string) *corev1.Pod { return with(pod(name, "n1", ip), onHost) }
+	cluster := func(pods ...*corev1.Pod) *Cluster {
+		return New(compile.Input{
+			Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+				{Address: "192.168.0.1"}, {Address: "203.0.113.1"}, {Address: "2001:db8::1"}, {Address: "fe80::1%eth0"}, {Address: "n1.example"},
+			}}}},
+			Pods: append(pods, pod("x/a", "n1", "10.0.0.1")),
+		})
+	}
+	one := cluster(host("x/host", "192.168.0.1"))
+	for name, tc := range map[string]struct {
+		clusters []*Cluster
+		want     string
+	}{
+		"no pod":                     {[]*Cluster{cluster()}, "192.168.0.1 203.0.113.1"},
+		"a pod":                      {[]*Cluster{one}, "203.0.113.1"},
+		"the pod of both":            {[]*Cluster{one, cluster(host("x/host", "192.168.0.1"))}, "203.0.113.1"},
+		"the pod of one":             {[]*Cluster{one, cluster()}, "192.168.0.1 203.0.113.1"},
+		"a pod each":                 {[]*Cluster{one, cluster(host("x/other", "192.168.0.1"))}, "192.168.0.1 203.0.113.1"},
+		"a pod that has moved":       {[]*Cluster{one, cluster(host("x/host", "192.168.0.7"))}, "192.168.0.1 192.168.0.7 203.0.113.1"},
+		"pods of the other family":   {[]*Cluster{cluster(pod("x/six", "n1", "fd00::1"))}, "192.168.0.1 203.0.113.1 2001:db8::1"},
+		"a dual-stack pod of a node": {[]*Cluster{cluster(with(pod("x/host", "n1", "192.168.0.1", "2001:db8::1"), onHost))}, "203.0.113.1 2001:db8::1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := strings.Join(NodeAddresses(tc.clusters...), " "); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestWhoCannotBeAskedAboutIsToldWhy(t *testing.T) {
 	c := cluster()
 	for name, want := range map[string]string{
@@ -134,9 +167,12 @@ func TestWhatIsAskedOfTheAgents(t *testing.T) {
 		{"x/both", "203.0.113.9", "http", "TCP", FirstCommon, PortNotDeclared, ""},
 		{"x/both", "x/web-7d4b9-abcde", "80", "TCP", IPv6, NoCommonFamily, ""},
 		{"x/six", "203.0.113.9", "80", "TCP", FirstCommon, NoCommonFamily, ""},
-		{"192.168.0.1", "x/both", "80", "TCP", FirstCommon, NodeLocal, "TCP 192.168.0.1:40000 -> 10.0.0.2:80"},
+		{"x/both", "x/both", "80", "TCP", FirstCommon, Itself, "TCP 10.0.0.2:40000 -> 10.0.0.2:80"},
+		{"x/both", "10.0.0.2", "80", "TCP", FirstCommon, Itself, "TCP 10.0.0.2:40000 -> 10.0.0.2:80"},
+		{"x/both", "192.168.0.1", "80", "TCP", FirstCommon, ToOwnNode, "TCP 10.0.0.2:40000 -> 192.168.0.1:80"},
+		{"192.168.0.1", "x/both", "80", "TCP", FirstCommon, FromNode, "TCP 192.168.0.1:40000 -> 10.0.0.2:80"},
 		{"x/host", "x/both", "80", "TCP", FirstCommon, ByPolicy, "TCP 192.168.0.2:40000 -> 10.0.0.2:80"},
-		{"x/host", "192.168.0.2", "80", "TCP", FirstCommon, NodeLocal, "TCP 192.168.0.2:40000 -> 192.168.0.2:80"},
+		{"x/host", "192.168.0.2", "80", "TCP", FirstCommon, FromNode, "TCP 192.168.0.2:40000 -> 192.168.0.2:80"},
 		{"x/both", "x/host", "http", "TCP", FirstCommon, ByPolicy, "TCP 10.0.0.2:40000 -> 192.168.0.2:8080"},
 	} {
 		src, err1 := c.Side(tc.src)
@@ -147,10 +183,10 @@ func TestWhatIsAskedOfTheAgents(t *testing.T) {
 		}
 		a := c.Judge(&src, &dst, port, tc.family)
 		got := ""
-		if a.Packet.Src.IsValid() {
-			got = a.Packet.String()
+		if a.Query.Packet.Src.IsValid() {
+			got = a.Query.Packet.String()
 		}
-		if a.Cause != tc.want || got != tc.packet || a.Allowed != (tc.want == ByPolicy || tc.want == NodeLocal) {
+		if a.Cause != tc.want || got != tc.packet || a.Allowed != (tc.want != NoCommonFamily && tc.want != PortNotDeclared) {
 			t.Errorf("%s -> %s %s: got %v %q", tc.src, tc.dst, tc.port, a.Cause, got)
 		}
 	}

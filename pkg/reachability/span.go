@@ -76,7 +76,7 @@ func Spans(clusters ...*Cluster) []Span {
 	for _, c := range clusters {
 		for _, s := range c.sides {
 			for _, n := range s.ports {
-				if names[policy.NamedPort{Name: n.Name, Proto: n.Proto}] {
+				if names[policy.NamedPort{Name: n.Name, Proto: n.Proto}] || names[policy.NamedPort{Name: n.Name, Proto: packet.Unknown}] {
 					cut(n.Proto, n.Port, n.Port)
 				}
 			}

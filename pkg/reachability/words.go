@@ -7,22 +7,21 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
 // peerMeans tells in words whom a peer is.
 func peerMeans(p *policy.Peer) string {
 	switch {
-	case p.Block != nil:
-		means := "addresses " + p.Block.Prefix.String()
-		for i, hole := range p.Block.Except {
-			word := " except "
-			if i > 0 {
-				word = ", "
-			}
-			means += word + hole.String()
-		}
-		return means
+	case p.Blocks != nil:
+		return blocksMean(p.Blocks)
+	case p.Nodes != nil && p.Nodes.Empty():
+		return "all nodes"
+	case p.Nodes != nil:
+		return "nodes with " + p.Nodes.String()
+	case p.Domains != nil:
+		return "addresses that the pod has learned for " + joined(p.Domains)
 	case p.Pods == nil:
 		return "nobody"
 	case p.Pods.Namespace != "":
@@ -31,6 +30,25 @@ func peerMeans(p *policy.Peer) string {
 		return podsMean(p.Pods.Pods) + " of all namespaces"
 	}
 	return fmt.Sprintf("%s of namespaces with %v", podsMean(p.Pods.Pods), p.Pods.Namespaces)
+}
+
+func blocksMean(blocks []policy.Block) string {
+	means := make([]string, len(blocks))
+	for i, b := range blocks {
+		means[i] = b.Prefix.String()
+		if len(b.Except) > 0 {
+			means[i] += " except " + joined(b.Except)
+		}
+	}
+	return "addresses " + strings.Join(means, ", ")
+}
+
+func joined[S fmt.Stringer](all []S) string {
+	words := make([]string, len(all))
+	for i, s := range all {
+		words[i] = s.String()
+	}
+	return strings.Join(words, ", ")
 }
 
 func podsMean(s labels.Selector) string {
@@ -43,6 +61,8 @@ func podsMean(s labels.Selector) string {
 // portMeans tells in words what a port is.
 func portMeans(p *policy.Port) string {
 	switch {
+	case p.Name != "" && p.Proto == packet.Unknown:
+		return p.Name + " of any protocol"
 	case p.Name != "":
 		return fmt.Sprintf("%v %s", p.Proto, p.Name)
 	case p.First > p.Last:
@@ -57,6 +77,18 @@ func portMeans(p *policy.Port) string {
 
 const maxPort = 65535
 
+// anyMeans tells in words what a list is that matches everything, because it is
+// empty or because some of it cannot be honoured and the rule therefore denies.
+func (c *Cluster) anyMeans(what string, r *policy.Rule, at string) string {
+	if why := c.unreadable(r.Policy, at); why != "" {
+		return what + ": " + why
+	}
+	if r.AnyPeer && r.Tier != policy.NetworkPolicyTier {
+		return what
+	}
+	return what + ": the list is empty"
+}
+
 // whyNot tells why an item does not match, nothing if it does. at is the path of
 // the item.
 func (c *Cluster) whyNot(m policy.Match, f *flow, r *policy.Rule, at string) string {
@@ -66,6 +98,12 @@ func (c *Cluster) whyNot(m policy.Match, f *flow, r *policy.Rule, at string) str
 		return ""
 	case policy.Unreadable:
 		return c.unreadable(r.Policy, at)
+	case policy.PeerNoNode:
+		return fmt.Sprintf("%v is in no Node's status.addresses", f.peerAddr())
+	case policy.PeerNodeLabels:
+		return fmt.Sprintf("node %s has %s", f.peer.Node, labelsMean(c.labels[f.peer.Node]))
+	case policy.PeerNameless:
+		return "addresses learned from DNS are known to the agent only"
 	case policy.PeerNoPod:
 		if f.peer.onHost() {
 			return fmt.Sprintf("%s is node %s, and selectors match pods only", f.peer.Name, f.peer.Node)

@@ -62,7 +62,7 @@ func (a *annotation) Write(ctx context.Context, o *unstructured.Unstructured, co
 }
 
 func (a *annotation) apply(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition, dryRun ...string) error {
-	value, err := json.Marshal(withPrefix(a.prefix, conditions))
+	value, err := json.Marshal(withPrefix(a.prefix, troubleFirst(conditions)))
 	if err != nil {
 		return fmt.Errorf("encode conditions: %w", err)
 	}

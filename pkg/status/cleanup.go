@@ -28,8 +28,12 @@ func (w *Writer) Cleanup(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// cleanupKind returns of how many objects it has removed something.
+// cleanupKind returns of how many objects it has removed something. A kind that
+// is not served has none.
 func (w *Writer) cleanupKind(ctx context.Context, k Kind) (cleared int, err error) {
+	if served, err := serves(ctx, w.cfg.Client.Discovery(), k.Resource.GroupVersion(), k.Resource.Resource); err == nil && !served {
+		return 0, nil
+	}
 	var errs []error
 	options := metav1.ListOptions{Limit: cleanupPage}
 	for {

@@ -170,6 +170,14 @@ func timeless(conditions []metav1.Condition) []metav1.Condition {
 	return conditions
 }
 
+// troubleFirst puts a condition that tells of a problem before the others. Of a
+// long value kubectl describe shows the beginning.
+func troubleFirst(conditions []metav1.Condition) []metav1.Condition {
+	trouble := func(c metav1.Condition) bool { return c.Type != Accepted && c.Status == metav1.ConditionTrue }
+	i := max(0, slices.IndexFunc(conditions, trouble))
+	return slices.Concat(conditions[i:i+1], conditions[:i], conditions[i+1:])
+}
+
 // withPrefix puts "prefix/" before each type, unless prefix is empty.
 func withPrefix(prefix string, conditions []metav1.Condition) []metav1.Condition {
 	conditions = slices.Clone(conditions)

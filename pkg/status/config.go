@@ -12,7 +12,7 @@ import (
 
 // Config is all that a writer is told.
 type Config struct {
-	// Client reads and writes Leases and Events.
+	// Client reads and writes Leases and Events, and asks what is served.
 	Client kubernetes.Interface
 	// Dynamic lists and watches the policies.
 	Dynamic dynamic.Interface
@@ -39,6 +39,9 @@ const LeaseName = FieldManager
 const (
 	// resync is how often every policy is looked at again.
 	resync = 10 * time.Minute
+	// rediscover is how often the server is asked for a kind that it does not
+	// serve: one small request of one writer.
+	rediscover = 10 * time.Second
 	// reprobe is how long a sink that does not work is left alone.
 	reprobe = 10 * time.Minute
 	// minBackoff and maxBackoff bound the wait before a policy is tried again.

@@ -112,6 +112,30 @@ func TestForbiddenEventsHoldNothingUp(t *testing.T) {
 	})
 }
 
+// Where the server takes no conditions of a policy, its author is told by Events,
+// and not again when it does.
+func TestEventsStandInForConditionsThatAreRefused(t *testing.T) {
+	for name, answer := range map[string]func(statustest.Request) *metav1.Status{"refused": statustest.Refused, "invalid": statustest.Invalid} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := statustest.NewServer(statustest.Personality{Status: statustest.Stored})
+				s.Create(netpol(t, "first", clean))
+				start(t, s, setting{})
+				settle(time.Minute)
+				s.Be(statustest.Personality{Status: statustest.Stored, Refuse: only(isPatch, answer)})
+				s.Create(netpol(t, "p", ranges))
+				settle(time.Hour)
+				s.Be(statustest.Personality{Status: statustest.Stored})
+				settle(10 * time.Minute)
+				wantBrief(t, inStatus(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
+				if got := len(s.Requests(func(r statustest.Request) bool { return r.Resource == "events" })); got != 2 {
+					t.Errorf("%d Events were sent, want 2", got)
+				}
+			})
+		})
+	}
+}
+
 // Without a sink Events are all that authors see.
 func TestWithoutSinksThereAreEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

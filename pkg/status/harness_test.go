@@ -1,8 +1,10 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -55,10 +57,25 @@ type running struct {
 
 type setting struct {
 	features compile.Features
+	admin    bool // all kinds, not NetworkPolicies alone
 	prefix   string
 	identity string
 	noEvents bool
 	noSinks  bool
+}
+
+// allKinds returns the kinds, NetworkPolicies first, without sinks.
+func allKinds(features compile.Features) []Kind {
+	return []Kind{
+		NetworkPolicies(with(features, compile.DiagnoseNetworkPolicy)),
+		AdminNetworkPolicies(with(features, compile.DiagnoseAdminNetworkPolicy)),
+		BaselineAdminNetworkPolicies(with(features, compile.DiagnoseBaselineAdminNetworkPolicy)),
+		ClusterNetworkPolicies(with(features, compile.DiagnoseClusterNetworkPolicy)),
+	}
+}
+
+func with[O any](features compile.Features, diagnose func(O, compile.Features) []policy.Finding) func(O) []policy.Finding {
+	return func(o O) []policy.Finding { return diagnose(o, features) }
 }
 
 // newWriter returns a writer for s, and where it logs. It runs nothing.
@@ -75,18 +92,22 @@ func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.L
 	if set.features == (compile.Features{}) {
 		set.features = withoutEndPort
 	}
-	sinks := []Sink{
-		NewSubresourceSink(dyn, client.Discovery(), NetworkPolicyResource, set.prefix),
-		NewAnnotationSink(dyn, NetworkPolicyResource, set.prefix),
+	kinds := allKinds(set.features)
+	if !set.admin {
+		kinds = kinds[:1]
 	}
-	if set.noSinks {
-		sinks = nil
+	for i := range kinds {
+		k := &kinds[i]
+		if set.noSinks {
+			break
+		}
+		k.Sinks = []Sink{NewSubresourceSink(dyn, client.Discovery(), k.Resource, set.prefix)}
+		if k.Resource == NetworkPolicyResource {
+			k.Sinks = append(k.Sinks, NewAnnotationSink(dyn, k.Resource, set.prefix))
+		}
 	}
 	w, err := New(Config{
-		Client: client, Dynamic: dyn,
-		Kinds: []Kind{NetworkPolicies(func(p *networkingv1.NetworkPolicy) []policy.Finding {
-			return compile.DiagnoseNetworkPolicy(p, set.features)
-		}, sinks...)},
+		Client: client, Dynamic: dyn, Kinds: kinds,
 		QPS: 5, Burst: 20, Events: !set.noEvents,
 		LeaseNamespace: "kube-system", Identity: "writer-" + set.identity, Registerer: prometheus.NewRegistry(),
 	})
@@ -119,9 +140,15 @@ func settle(d time.Duration) {
 	synctest.Wait()
 }
 
-// annotated returns the conditions in the annotation of a policy.
+// annotated returns the conditions in the annotation of a policy, in the order of
+// Conditions.
 func annotated(s *statustest.Server, name string) []metav1.Condition {
-	return (&annotation{}).Read(s.Policy("x", name))
+	conditions := (&annotation{}).Read(s.Policy("x", name))
+	order := []string{Accepted, PartialFailure, Failure}
+	slices.SortFunc(conditions, func(a, b metav1.Condition) int {
+		return cmp.Compare(slices.Index(order, a.Type), slices.Index(order, b.Type))
+	})
+	return conditions
 }
 
 // inStatus returns our conditions in the status of a policy.

@@ -1,16 +1,13 @@
 package status
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
-	"slices"
-	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -19,7 +16,8 @@ import (
 type Kind struct {
 	// Name is the kind, "NetworkPolicy".
 	Name string
-	// Resource is what the API server serves it as.
+	// Resource is what the API server serves it as. A server that does not, or
+	// not yet, is waited for.
 	Resource schema.GroupVersionResource
 	// Diagnose returns what of o cannot be honoured. It may not change o.
 	Diagnose func(o *unstructured.Unstructured) []policy.Finding
@@ -28,50 +26,38 @@ type Kind struct {
 	Sinks []Sink
 }
 
-// NetworkPolicyResource is where NetworkPolicies are served.
-var NetworkPolicyResource = networkingv1.SchemeGroupVersion.WithResource("networkpolicies")
+// Where each kind is served.
+var (
+	NetworkPolicyResource              = networkingv1.SchemeGroupVersion.WithResource("networkpolicies")
+	AdminNetworkPolicyResource         = schema.GroupVersion(v1alpha1.GroupVersion).WithResource("adminnetworkpolicies")
+	BaselineAdminNetworkPolicyResource = schema.GroupVersion(v1alpha1.GroupVersion).WithResource("baselineadminnetworkpolicies")
+	ClusterNetworkPolicyResource       = schema.GroupVersion(v1alpha2.GroupVersion).WithResource("clusternetworkpolicies")
+)
 
 // NetworkPolicies returns the Kind of NetworkPolicies, which diagnose knows to
 // judge. Fields of the spec that are newer than this program, and which therefore
-// diagnose cannot see, are findings of their own.
+// diagnose cannot see, are findings too, here and for the other kinds.
 func NetworkPolicies(diagnose func(*networkingv1.NetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
-	return Kind{
-		Name:     "NetworkPolicy",
-		Resource: NetworkPolicyResource,
-		Sinks:    sinks,
-		Diagnose: func(u *unstructured.Unstructured) []policy.Finding {
-			var o networkingv1.NetworkPolicy
-			err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, &o, true)
-			ref := policy.Ref{Kind: "NetworkPolicy", Namespace: u.GetNamespace(), Name: u.GetName(), Generation: u.GetGeneration()}
-			unknown, err := unknownFields(ref, err)
-			if err != nil {
-				return []policy.Finding{{Policy: ref, Field: "spec", Reason: policy.FeatureNotSupported, Message: err.Error(), Whole: true}}
-			}
-			return append(diagnose(&o), unknown...)
-		},
-	}
+	const name = "NetworkPolicy"
+	return Kind{name, NetworkPolicyResource, seeingAll(name, diagnose), sinks}
 }
 
-// unknownFields turns what strict decoding says about fields of the spec into
-// findings. Another error is returned.
-func unknownFields(ref policy.Ref, err error) ([]policy.Finding, error) {
-	strict, ok := runtime.AsStrictDecodingError(err)
-	if !ok {
-		return nil, err
-	}
-	var findings []policy.Finding
-	for _, e := range strict.Errors() {
-		var name string
-		if _, err := fmt.Sscanf(e.Error(), "unknown field %q", &name); err != nil || !strings.HasPrefix(name, "spec.") {
-			continue // of the status, which is ours to write
-		}
-		findings = append(findings, policy.Finding{
-			Policy: ref, Field: name, Reason: policy.FeatureNotSupported,
-			Message: "the field is newer than this implementation, which does not see it",
-		})
-	}
-	slices.SortFunc(findings, func(a, b policy.Finding) int { return cmp.Compare(a.Field, b.Field) })
-	return findings, nil
+// AdminNetworkPolicies returns the Kind of AdminNetworkPolicies.
+func AdminNetworkPolicies(diagnose func(*v1alpha1.AdminNetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
+	const name = "AdminNetworkPolicy"
+	return Kind{name, AdminNetworkPolicyResource, seeingAll(name, diagnose), sinks}
+}
+
+// BaselineAdminNetworkPolicies returns the Kind of BaselineAdminNetworkPolicies.
+func BaselineAdminNetworkPolicies(diagnose func(*v1alpha1.BaselineAdminNetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
+	const name = "BaselineAdminNetworkPolicy"
+	return Kind{name, BaselineAdminNetworkPolicyResource, seeingAll(name, diagnose), sinks}
+}
+
+// ClusterNetworkPolicies returns the Kind of ClusterNetworkPolicies.
+func ClusterNetworkPolicies(diagnose func(*v1alpha2.ClusterNetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
+	const name = "ClusterNetworkPolicy"
+	return Kind{name, ClusterNetworkPolicyResource, seeingAll(name, diagnose), sinks}
 }
 
 // Validate names every field that cannot work.

@@ -7,38 +7,66 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
 func TestFieldsFromTheFutureAreFindings(t *testing.T) {
-	kind := NetworkPolicies(func(p *networkingv1.NetworkPolicy) []policy.Finding {
-		return []policy.Finding{finding("spec", policy.InvalidPort, p.Name)}
-	})
+	const ns, subject, ending = `namespaces: {}`, `subject: {namespaces: {}}`, "newer than this implementation"
+	all := allKinds(compile.AllFeatures())
 	for _, tc := range []struct {
-		name, object string
-		want         []string // "field reason"
+		name, kind, spec string
+		want             []string // "field reason", and what else the message says of it
 	}{
-		{"all known", `{metadata: {name: p}, spec: {podSelector: {}}, status: {conditions: []}}`, []string{"spec InvalidPort"}},
-		{"new fields", `{metadata: {name: p}, spec: {zone: a, podSelector: {}, ingress: [{ports: [{port: 1, speed: 2}], action: Deny}]}}`, []string{
-			"spec InvalidPort", "spec.ingress[0].action FeatureNotSupported",
-			"spec.ingress[0].ports[0].speed FeatureNotSupported", "spec.zone FeatureNotSupported",
+		{"all known", "NetworkPolicy", `{podSelector: {}}`, nil},
+		{"new fields", "NetworkPolicy", `{zone: a, podSelector: {}, ingress: [{ports: [{port: 1, endPort: 0, speed: 2}], action: Deny}]}`, []string{
+			"spec.ingress[0].ports[0].endPort InvalidPort", "spec.ingress[0].action FeatureNotSupported " + ending,
+			"spec.ingress[0].ports[0].speed FeatureNotSupported " + ending, "spec.zone FeatureNotSupported " + ending,
 		}},
-		{"another shape", `{metadata: {name: p}, spec: {podSelector: []}}`, []string{"spec FeatureNotSupported"}},
+		{"another shape", "NetworkPolicy", `{podSelector: []}`, []string{"spec FeatureNotSupported"}},
+		{"a new peer", "NetworkPolicy", `{podSelector: {}, ingress: [{from: [{zone: a}]}]}`, []string{
+			"spec.ingress[0].from[0] FeatureNotSupported it matches nothing; zone is newer"}},
+		{"a peer without any field", "NetworkPolicy", `{podSelector: {}, ingress: [{from: [{}]}]}`, []string{
+			"spec.ingress[0].from[0] InvalidPeer"}},
+
+		{"all known", "AdminNetworkPolicy", `{priority: 1, ` + subject + `, ingress: [{action: Deny, from: [{` + ns + `}]}]}`, nil},
+		{"a new peer", "AdminNetworkPolicy", `{priority: 1, ` + subject + `, egress: [{action: Deny, to: [{` + ns + `}, {zones: [a]}]}]}`, []string{
+			"spec.egress[0].to[1] FeatureNotSupported the rule denies everything; zones is newer"}},
+		{"a new port", "AdminNetworkPolicy", `{priority: 1, ` + subject + `, ingress: [{action: Allow, from: [{` + ns + `}], ports: [{icmp: {type: 8}}]}]}`, []string{
+			"spec.ingress[0].ports[0] FeatureNotSupported the port matches nothing; icmp is newer"}},
+		{"a new field of a rule", "AdminNetworkPolicy", `{priority: 1, ` + subject + `, ingress: [{action: Allow, from: [{` + ns + `}], log: true}]}`, []string{
+			"spec.ingress[0].log FeatureNotSupported " + ending}},
+
+		{"a new subject", "BaselineAdminNetworkPolicy", `{subject: {nodes: {}}}`, []string{
+			"spec.subject FeatureNotSupported the policy selects no pod; nodes is newer"}},
+		{"a new peer", "BaselineAdminNetworkPolicy", `{` + subject + `, egress: [{action: Allow, to: [{domainNames: [a.test]}]}]}`, []string{
+			"spec.egress[0].to[0] FeatureNotSupported the rule matches nothing; domainNames is newer"}},
+
+		{"a new protocol", "ClusterNetworkPolicy", `{tier: Admin, priority: 1, ` + subject + `, ingress: [{action: Accept, from: [{` + ns + `}], protocols: [{icmp: {}}]}]}`, []string{
+			"spec.ingress[0].protocols[0] FeatureNotSupported the port matches nothing; icmp is newer"}},
+		{"a new restriction of a protocol", "ClusterNetworkPolicy", `{tier: Admin, priority: 1, ` + subject + `, ingress: [{action: Pass, from: [{` + ns + `}], protocols: [{tcp: {sourcePort: 1}}]}]}`, []string{
+			"spec.ingress[0].protocols[0].tcp FeatureNotSupported the rule denies its peers on every port; sourcePort is newer"}},
+		{"a new peer", "ClusterNetworkPolicy", `{tier: Admin, priority: 1, ` + subject + `, ingress: [{action: Pass, from: [{networks: ["10.0.0.0/8"]}]}]}`, []string{
+			"spec.ingress[0].from[0] FeatureNotSupported the rule denies everything; networks is newer"}},
+		{"a new tier", "ClusterNetworkPolicy", `{tier: Top, priority: 1, ` + subject + `}`, []string{"spec.tier FeatureNotSupported"}},
 	} {
 		u := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(tc.object), &u.Object); err != nil {
+		if err := yaml.Unmarshal([]byte(`{metadata: {name: default}, status: {conditions: []}, spec: `+tc.spec+`}`), &u.Object); err != nil {
 			t.Fatal(err)
 		}
-		var got []string
-		for _, f := range kind.Diagnose(u) {
-			got = append(got, f.Field+" "+f.Reason)
+		got := all[slices.IndexFunc(all, func(k Kind) bool { return k.Name == tc.kind })].Diagnose(u)
+		if len(got) != len(tc.want) {
+			t.Errorf("%s: %s: findings %v, want %q", tc.kind, tc.name, got, tc.want)
+			continue
 		}
-		if !slices.Equal(got, tc.want) {
-			t.Errorf("%s: findings %q, want %q", tc.name, got, tc.want)
+		for i, f := range got {
+			want := strings.SplitN(tc.want[i]+" ", " ", 3)
+			if f.Field != want[0] || f.Reason != want[1] || !strings.Contains(f.Message, strings.TrimSpace(want[2])) || f.Policy.Kind != tc.kind {
+				t.Errorf("%s: %s: finding %v (%s), want %q", tc.kind, tc.name, f, f.Reason, tc.want[i])
+			}
 		}
 	}
 }

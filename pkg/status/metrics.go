@@ -1,6 +1,7 @@
 package status
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -120,6 +121,17 @@ func (m *metrics) describe(i item, kind string, conditions []metav1.Condition) {
 func (m *metrics) forget(i item) {
 	m.describe(i, "", nil)
 	m.written(i)
+}
+
+// forgetKind drops all that is known of a kind.
+func (m *metrics) forgetKind(kind string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ofKind := func(i item) bool { return i.kind == kind }
+	maps.DeleteFunc(m.holds, func(i item, _ []prometheus.Labels) bool { return ofKind(i) })
+	maps.DeleteFunc(m.pending, func(i item, _ time.Time) bool { return ofKind(i) })
+	m.conditions.DeletePartialMatch(prometheus.Labels{"kind": kind})
+	m.usable.DeletePartialMatch(prometheus.Labels{"kind": kind})
 }
 
 // lead starts or ends a time of leadership. What is known of the objects is only

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -54,18 +53,23 @@ func (s *subresource) Read(o *unstructured.Unstructured) []metav1.Condition {
 func (s *subresource) Marked(o *unstructured.Unstructured) bool { return managed(o, "status") }
 
 // Probe asks discovery whether there is such a subresource, and then with a dry
-// run whether it stores: with its feature gate off, an API server answers 200 and
-// drops the conditions.
+// run whether it stores: with its feature gate off, an API server answers 200,
+// drops what is new and keeps what it has. So the trial is about conditions that
+// it cannot have.
 func (s *subresource) Probe(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
-	served, err := discovery.ToDiscoveryInterfaceWithContext(s.discovery).ServerResourcesForGroupVersionWithContext(ctx, s.resource.GroupVersion().String())
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("discover %s: %w", s.resource.GroupVersion(), err)
-	}
 	name := s.resource.Resource + "/status"
-	if served == nil || !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == name }) {
+	served, err := serves(ctx, s.discovery, s.resource.GroupVersion(), name)
+	if err != nil {
+		return err
+	}
+	if !served {
 		return fmt.Errorf("%s: %w", name, ErrUnserved)
 	}
-	return s.apply(ctx, o, conditions, metav1.DryRunAll)
+	trial := slices.Clone(conditions)
+	for i := range trial {
+		trial[i].Message = "A trial, which is not stored."
+	}
+	return s.apply(ctx, o, trial, metav1.DryRunAll)
 }
 
 func (s *subresource) Write(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {

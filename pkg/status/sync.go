@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,14 +37,14 @@ func (w *kindWriter) sync(ctx context.Context, key types.NamespacedName) error {
 	}
 	switch {
 	case err != nil:
-		return err
+		return w.tellInstead(ctx, key, p, err)
 	case p.object == nil:
 		w.metrics.forget(w.item(key))
 		w.teller.forget(key)
 		return nil
 	case p.writes():
 		if err := w.write(ctx, key, p); err != nil {
-			return err
+			return w.tellInstead(ctx, key, p, err)
 		}
 	case p.sink != nil:
 		w.metrics.written(w.item(key))
@@ -57,7 +58,18 @@ func (w *kindWriter) sync(ctx context.Context, key types.NamespacedName) error {
 	return w.teller.tell(ctx, key, p.object, p.findings)
 }
 
+// tellInstead sends the Events of an object of which the server takes no
+// conditions: what is stored of it may not be valid any more, or an admission
+// plugin is against it. It returns err, and what else went wrong.
+func (w *kindWriter) tellInstead(ctx context.Context, key types.NamespacedName, p plan, err error) error {
+	if r := resultOf(err); r == invalid || r == refused {
+		return errors.Join(err, w.teller.tell(ctx, key, p.object, p.findings))
+	}
+	return err
+}
+
 // plan looks at the object in the informer's store. It is nil if there is none.
+// With an error of a sink, what else is known is there.
 func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, error) {
 	obj, exists, err := w.informer.GetStore().GetByKey(cacheKey(key))
 	if err != nil || !exists {
@@ -71,7 +83,7 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 	p.conditions = Conditions(o.GetGeneration(), p.findings)
 	w.metrics.describe(w.item(key), w.kind.Name, p.conditions)
 	if p.sink, err = w.sinks.pick(ctx, o, stamp(p.conditions, w.stored(o))); err != nil {
-		return plan{}, err
+		return p, err
 	}
 	if p.sink == nil {
 		return p, nil

@@ -71,7 +71,7 @@ func (w *Writer) work(ctx context.Context) {
 	defer logger.Info("Not writing any more")
 	var kinds sync.WaitGroup
 	for _, k := range w.cfg.Kinds {
-		kinds.Go(func() { w.newKindWriter(k).run(ctx) })
+		kinds.Go(func() { w.tend(ctx, k) })
 	}
 	kinds.Wait()
 }
@@ -79,7 +79,7 @@ func (w *Writer) work(ctx context.Context) {
 // wait returns when there may be one more write.
 func (w *Writer) wait(ctx context.Context) error { return w.limiter.Wait(ctx) }
 
-// kindWriter writes for one kind while it leads.
+// kindWriter writes for one kind while it leads and the kind is served.
 type kindWriter struct {
 	*Writer
 	kind     Kind
@@ -104,10 +104,17 @@ func (w *Writer) newKindWriter(k Kind) *kindWriter {
 	return kw
 }
 
+// run writes until ctx ends or the server does not serve the kind any more.
 func (w *kindWriter) run(ctx context.Context) {
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
 	// The set-up of an informer that has not started does not fail.
 	_ = w.informer.SetTransform(strip)
 	_ = w.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
+		if isNoResource(err) {
+			leave()
+			return
+		}
 		w.tellError(ctx, err, "Policies cannot be read, will retry", "kind", w.kind.Name)
 	})
 	_, _ = w.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -128,6 +135,7 @@ func (w *kindWriter) run(ctx context.Context) {
 	<-ctx.Done()
 	w.queue.ShutDown()
 	all.Wait()
+	w.metrics.forgetKind(w.kind.Name)
 }
 
 // strip takes away what the writer does not look at.

@@ -177,7 +177,7 @@ func TestAPolicyDeletedDuringTheWriteStaysDeleted(t *testing.T) {
 				s.Delete("x", name)
 			}
 			settle(time.Hour)
-			if got := s.Policies(); got != 0 {
+			if got := s.Len(); got != 0 {
 				t.Errorf("%d policies are there again", got)
 			}
 			if got := w.metrics.oldest(); got != 0 {
@@ -257,6 +257,44 @@ func TestConditionsMoveWithTheServer(t *testing.T) {
 		settle(25 * time.Minute)
 		wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
 		w.wantWrites(t, AnnotationSink, success, 4) // there, away, the copy away, there again
+	})
+}
+
+// With its gate switched off a server still shows the conditions that it has. The
+// next writer does not take that for a place to store them.
+func TestAStatusThatKeepsWhatItHasIsNotBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{Status: statustest.Stored})
+		s.Create(netpol(t, "p", ranges))
+		w := start(t, s, setting{})
+		settle(time.Minute)
+		w.stop()
+		s.Be(statustest.Personality{Status: statustest.Dropped})
+		start(t, s, setting{})
+		settle(time.Minute)
+		wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
+		wantBrief(t, inStatus(s, "p"), "none") // it can be cleared
+	})
+}
+
+// kubectl describe shows the beginning of an annotation.
+func TestTheAnnotationBeginsWithTheProblem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{})
+		for name, spec := range map[string]string{"clean": clean, "ranges": ranges, "lost": lost} {
+			s.Create(netpol(t, name, spec))
+		}
+		start(t, s, setting{})
+		settle(time.Minute)
+		for name, want := range map[string]string{
+			"clean":  `[{"type":"Accepted","status":"True"`,
+			"ranges": `[{"type":"PartialFailure","status":"True"`,
+			"lost":   `[{"type":"Failure","status":"True"`,
+		} {
+			if got := s.Policy("x", name).GetAnnotations()[Annotation]; !strings.HasPrefix(got, want) || strings.Count(got, `"type"`) != 3 {
+				t.Errorf("%s: the annotation is %s, want three conditions, the first %s", name, got, want)
+			}
+		}
 	})
 }
 

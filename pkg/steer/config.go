@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/knftables"
@@ -49,13 +51,59 @@ func (d Divert) MarshalText() ([]byte, error) {
 
 // UnmarshalText reads auto, queue or xtables, so that a Divert can be a flag.
 func (d *Divert) UnmarshalText(text []byte) error {
-	for i, name := range divertNames {
-		if name == string(text) {
-			*d = Divert(i)
-			return nil
-		}
+	i, err := nameIndex(divertNames[:], text)
+	*d = Divert(i)
+	return err
+}
+
+// EarlyUDP says whether new UDP connections are judged at prerouting already, if
+// their destination was translated.
+//
+// Two packets of one such connection may wait in a queue at the same time, each
+// with a destination of its own: DNS clients ask for IPv4 and IPv6 addresses at
+// once, from one socket. Kernels before 6.12 then send the second one where the
+// first one goes, but by the way of its own destination, and it is lost. Before
+// routing there is no way yet.
+type EarlyUDP uint8
+
+const (
+	// EarlyAuto takes EarlyOn unless the kernel is known not to need it.
+	EarlyAuto EarlyUDP = iota
+	// EarlyOn judges at prerouting, behind DNAT.
+	EarlyOn
+	// EarlyOff judges all at postrouting.
+	EarlyOff
+)
+
+var earlyNames = [...]string{EarlyAuto: "auto", EarlyOn: "true", EarlyOff: "false"}
+
+// String returns the word by which flags and logs name e.
+func (e EarlyUDP) String() string {
+	if int(e) < len(earlyNames) {
+		return earlyNames[e]
 	}
-	return fmt.Errorf("%q is none of auto, queue, xtables", text)
+	return fmt.Sprintf("EarlyUDP(%d)", uint8(e))
+}
+
+// MarshalText returns the word that UnmarshalText reads.
+func (e EarlyUDP) MarshalText() ([]byte, error) {
+	return []byte(e.String()), nil
+}
+
+// UnmarshalText reads auto, true or false, so that an EarlyUDP can be a flag.
+func (e *EarlyUDP) UnmarshalText(text []byte) error {
+	i, err := nameIndex(earlyNames[:], text)
+	*e = EarlyUDP(i)
+	return err
+}
+
+// nameIndex finds text among names. With an error it returns 0.
+func nameIndex(names []string, text []byte) (int, error) {
+	i := slices.Index(names, string(text))
+	if i < 0 {
+		return 0, fmt.Errorf("%q is none of %s", text, strings.Join(names, ", "))
+	}
+	return i, nil
 }
 
 // Config says what the table looks like. It does not change while a Steerer
@@ -67,6 +115,10 @@ type Config struct {
 	// Bypass lets the kernel accept what nobody listens for (fail open). When
 	// false it drops.
 	Bypass bool
+	// ObserveQueue is the number of the queue to which the observer listens. What
+	// nobody listens for there goes on, as does what the observer has seen. Zero
+	// means that there is no observer.
+	ObserveQueue uint16
 	// Mark is the one bit of packet mark and conntrack mark that is ours. The
 	// agent sets it in the packet mark of what it accepts, and leaves all other
 	// bits as it got them.
@@ -77,6 +129,9 @@ type Config struct {
 	CutMark uint32
 	// Divert is the way into the queue.
 	Divert Divert
+	// EarlyUDP is where new UDP connections are judged whose destination was
+	// translated.
+	EarlyUDP EarlyUDP
 	// SCTPPerPacket has SCTP judged packet by packet in the original direction,
 	// for kernels that track SCTP by addresses only.
 	SCTPPerPacket bool
@@ -97,6 +152,9 @@ func (c Config) Validate() error {
 	if last := uint32(c.Queue) + uint32(c.Queues) - 1; c.Queues > 0 && last > 0xffff {
 		errs = append(errs, fmt.Errorf("Queues: the last queue would be %d, above 65535", last))
 	}
+	if c.ObserveQueue != 0 && c.ObserveQueue >= c.Queue && c.ObserveQueue-c.Queue < c.Queues {
+		errs = append(errs, fmt.Errorf("ObserveQueue %d is one of the other queues", c.ObserveQueue))
+	}
 	if err := CheckMark(c.Mark); err != nil {
 		errs = append(errs, fmt.Errorf("Mark %#x %w", c.Mark, err))
 	}
@@ -105,6 +163,9 @@ func (c Config) Validate() error {
 	}
 	if int(c.Divert) >= len(divertNames) {
 		errs = append(errs, fmt.Errorf("Divert %d is unknown", c.Divert))
+	}
+	if int(c.EarlyUDP) >= len(earlyNames) {
+		errs = append(errs, fmt.Errorf("EarlyUDP %d is unknown", c.EarlyUDP))
 	}
 	if c.Registerer == nil {
 		errs = append(errs, errors.New("Registerer is nil"))
@@ -149,6 +210,17 @@ func (d Divert) choose(caps Capabilities) (Divert, error) {
 		return DivertXTables, nil
 	}
 	return DivertAuto, errors.Join(unavailable(DivertQueue, caps.Queue), unavailable(DivertXTables, caps.XTables))
+}
+
+// choose settles EarlyAuto.
+func (e EarlyUDP) choose(caps Capabilities) EarlyUDP {
+	switch {
+	case e != EarlyAuto:
+		return e
+	case caps.UDPClash == nil:
+		return EarlyOff
+	}
+	return EarlyOn
 }
 
 func unavailable(d Divert, err error) error {

@@ -26,6 +26,10 @@ func TestConfigNamesItsFaults(t *testing.T) {
 		{func(c *Config) { c.CutMark = 0x4000 }, "CutMark 0x4000 belongs to kube-proxy"},
 		{func(c *Config) { c.CutMark = 0x0c00 }, "CutMark 0xc00 is not exactly one bit"},
 		{func(c *Config) { c.CutMark = 0x0800 }, ""},
+		{func(c *Config) { c.ObserveQueue = 103 }, "ObserveQueue 103 is one of the other queues"},
+		{func(c *Config) { c.ObserveQueue = 104 }, ""},
+		{func(c *Config) { c.ObserveQueue = 99 }, ""},
+		{func(c *Config) { c.EarlyUDP = 3 }, "EarlyUDP 3 is unknown"},
 		{func(c *Config) { c.Divert = 7 }, "Divert 7 is unknown"},
 		{func(c *Config) { c.Registerer = nil }, "Registerer is nil"},
 		{func(c *Config) { c.Queues, c.Mark = 0, 0 }, "Queues is 0\nMark 0x0 is not exactly one bit"},
@@ -84,6 +88,53 @@ func TestDivertIsAFlagValue(t *testing.T) {
 	var d Divert
 	if err := d.UnmarshalText([]byte("nfqueue")); err == nil || err.Error() != `"nfqueue" is none of auto, queue, xtables` {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestEarlyUDPIsAFlagValue(t *testing.T) {
+	for _, want := range []EarlyUDP{EarlyAuto, EarlyOn, EarlyOff} {
+		text, _ := want.MarshalText()
+		var got EarlyUDP
+		if err := got.UnmarshalText(text); err != nil || got != want {
+			t.Errorf("%s: got %v, %v", text, got, err)
+		}
+	}
+	var e EarlyUDP
+	if err := e.UnmarshalText([]byte("yes")); err == nil || err.Error() != `"yes" is none of auto, true, false` {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEarlyUDPIsChosenByTheKernelsVersion(t *testing.T) {
+	for _, tt := range []struct {
+		release string
+		want    EarlyUDP
+	}{
+		{"6.1.0-28-cloud-amd64", EarlyOn},
+		{"5.14.0-503.el9.x86_64", EarlyOn},
+		{"6.11.11", EarlyOn},
+		{"6.12", EarlyOff},
+		{"6.12.0-1-amd64", EarlyOff},
+		{"6.18.44", EarlyOff},
+		{"7.0.1", EarlyOff},
+		{"", EarlyOn},
+		{"linux", EarlyOn},
+	} {
+		caps := Capabilities{UDPClash: resolvesUDPClash(tt.release)}
+		if got := EarlyAuto.choose(caps); got != tt.want {
+			t.Errorf("kernel %q: %v, want %v", tt.release, got, tt.want)
+		}
+		for _, forced := range []EarlyUDP{EarlyOn, EarlyOff} {
+			if got := forced.choose(caps); got != forced {
+				t.Errorf("kernel %q: %v became %v", tt.release, forced, got)
+			}
+		}
+	}
+	if err := resolvesUDPClash("6.1.0"); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("kernel 6.1: %v, want unsupported", err)
+	}
+	if err := resolvesUDPClash("linux"); err == nil || errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("kernel linux: %v, want could not tell", err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -11,31 +12,56 @@ import (
 var documentSets = Sets{
 	Ingress:       []netip.Addr{v4, v4b, v6, v6b},
 	Egress:        []netip.Addr{v4, v6},
+	ToHost:        []netip.Addr{v4b, v6b},
 	Pods:          []netip.Addr{v4, v4b, v6, v6b},
 	IngressRanges: prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
+	Names:         []netip.Addr{v4b, v6b},
+	Resolvers:     []netip.AddrPort{netip.MustParseAddrPort("10.244.1.9:53"), netip.MustParseAddrPort("[fd00:10:244:1::9]:53")},
 }
 
 // documentBlocks are the parts of docs/nftables.md fenced as nft: the table
-// with the queue statement, and the divert chain with the xtables target.
-func documentBlocks(t *testing.T) (table, divert string) {
+// with the queue statement, the chains of EarlyOn, and the chains that differ with
+// the xtables target.
+func documentBlocks(t *testing.T) (table, early, xtables string) {
 	t.Helper()
 	doc, err := os.ReadFile("../../docs/nftables.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	blocks := regexp.MustCompile("(?s)```nft\n(.*?)```").FindAllStringSubmatch(string(doc), -1)
-	if len(blocks) != 2 {
-		t.Fatalf("docs/nftables.md has %d blocks of nft, want 2", len(blocks))
+	if len(blocks) != 3 {
+		t.Fatalf("docs/nftables.md has %d blocks of nft, want 3", len(blocks))
 	}
-	return blocks[0][1], blocks[1][1]
+	return blocks[0][1], blocks[1][1], blocks[2][1]
 }
 
 var (
 	divertBlock = regexp.MustCompile(`(?s)\tchain divert \{.*?\n\t\}\n`)
+	showBlock   = regexp.MustCompile(`(?s)\tchain show \{.*?\n\t\}\n`)
 	counted     = regexp.MustCompile(`packets \d+ bytes \d+`)
-	// nft without the target's library prints its name or, before 1.0.7, nothing.
-	untranslated = regexp.MustCompile(`(counter name "steered" )(xt target "NFQUEUE")?\n`)
 )
+
+// withXTables puts the chains of xtables into table in place of its own.
+func withXTables(table, xtables string) string {
+	for _, block := range []*regexp.Regexp{divertBlock, showBlock} {
+		table = block.ReplaceAllLiteralString(table, block.FindString(xtables))
+	}
+	return table
+}
+
+// translate completes what nft prints without the library of the target (its
+// name or, before 1.0.7, nothing) and without /etc/protocols.
+func translate(table string) string {
+	for _, r := range []struct{ pattern, with string }{
+		{`(counter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 100-103 fanout\n"},
+		{`(chain show \{\n\t\t)(xt target "NFQUEUE")?\n`, "${1}queue num 104 bypass\n"},
+		{`l4proto 17`, "l4proto udp"},
+		{`l4proto \{ 6, 17 \}`, "l4proto { tcp, udp }"},
+	} {
+		table = regexp.MustCompile(r.pattern).ReplaceAllString(table, r.with)
+	}
+	return table
+}
 
 func TestDocumentShowsTheTable(t *testing.T) {
 	newNode(t)
@@ -43,23 +69,30 @@ func TestDocumentShowsTheTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, xtables := documentBlocks(t)
+	table, early, xtables := documentBlocks(t)
 	for _, tt := range []struct {
 		divert  Divert
 		missing error
 		want    string
 	}{
 		{DivertQueue, caps.Queue, table},
-		{DivertXTables, caps.XTables, divertBlock.ReplaceAllLiteralString(table, xtables)},
+		{DivertXTables, caps.XTables, withXTables(table, xtables)},
 	} {
 		if tt.missing != nil {
 			continue
 		}
-		mustSync(t, newReal(t, func(c *Config) { c.Divert, c.Queues = tt.divert, 4 }), documentSets)
-		got := counted.ReplaceAllLiteralString(listTable(t), "packets 0 bytes 0")
-		got = untranslated.ReplaceAllString(got, "${1}queue num 100-103 fanout\n")
-		if got != tt.want {
+		show := func(early EarlyUDP) {
+			mustSync(t, newReal(t, func(c *Config) {
+				c.Divert, c.Queues, c.ObserveQueue, c.EarlyUDP = tt.divert, 4, 104, early
+			}), documentSets)
+		}
+		show(EarlyOff)
+		if got := translate(counted.ReplaceAllLiteralString(listTable(t), "packets 0 bytes 0")); got != tt.want {
 			t.Errorf("divert=%v: nft prints\n%s\nand the document has\n%s", tt.divert, got, tt.want)
+		}
+		show(EarlyOn)
+		if got := translate(listTable(t)); !strings.Contains(got, early) {
+			t.Errorf("divert=%v: nft prints\n%s\nand the document has\n%s", tt.divert, got, early)
 		}
 	}
 }

@@ -97,7 +97,7 @@ var tamperings = map[string]func(*knftables.Transaction){
 	"rule added": func(tx *knftables.Transaction) {
 		tx.Insert(&knftables.Rule{Chain: selectChain, Rule: "accept"})
 	},
-	"base chain deleted": func(tx *knftables.Transaction) { tx.Delete(&knftables.Chain{Name: judgeChain}) },
+	"base chain deleted": func(tx *knftables.Transaction) { tx.Delete(&knftables.Chain{Name: postrouting.judge().name}) },
 	"set deleted":        func(tx *knftables.Transaction) { tx.Delete(&knftables.Set{Name: "pods-v6"}) },
 	"element added": func(tx *knftables.Transaction) {
 		tx.Add(&knftables.Element{Set: "ingress-v4", Key: []string{"192.0.2.9"}})
@@ -154,8 +154,8 @@ func TestAnotherLayoutStaysUntilTheFirstWishReplacesIt(t *testing.T) {
 	tamper(t, fake, func(tx *knftables.Transaction) {
 		tx.Add(&knftables.Table{})
 		tx.Add(&knftables.Set{Name: "podips-v4", Type: "ipv4_addr"})
-		tx.Add(&knftables.Chain{Name: judgeChain})
-		tx.Add(&knftables.Rule{Chain: judgeChain, Rule: "ip daddr @podips-v4 drop"})
+		tx.Add(&knftables.Chain{Name: "postrouting"})
+		tx.Add(&knftables.Rule{Chain: "postrouting", Rule: "ip daddr @podips-v4 drop"})
 	})
 	old := fake.Dump()
 	s := newOn(t, fake, nil)

@@ -115,7 +115,7 @@ func TestKernelTableIsRestored(t *testing.T) {
 		"flush table inet kube-network-policies",
 		"flush chain inet kube-network-policies divert",
 		"insert rule inet kube-network-policies select accept",
-		"flush chain inet kube-network-policies accepted; delete chain inet kube-network-policies accepted",
+		"flush chain inet kube-network-policies postrouting-accepted; delete chain inet kube-network-policies postrouting-accepted",
 		"add set inet kube-network-policies theirs { type mark; }",
 		"add element inet kube-network-policies egress-ranges-v4 { 10.0.0.1-10.0.0.9 }",
 		"delete element inet kube-network-policies ingress-v4 { 10.244.2.2 }",

@@ -65,7 +65,7 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 func (m *metrics) describeKernel(divert Divert, caps Capabilities) {
 	m.divert.WithLabelValues(divert.String()).Set(1)
 	for feature, err := range map[string]error{
-		"queue": caps.Queue, "xtables": caps.XTables, "sctp_conntrack": caps.SCTPConntrack,
+		"queue": caps.Queue, "xtables": caps.XTables, "sctp_conntrack": caps.SCTPConntrack, "udp_clash": caps.UDPClash,
 	} {
 		m.support.WithLabelValues(feature).Set(supportValue(err))
 	}

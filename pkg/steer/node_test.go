@@ -100,8 +100,12 @@ func mustShell(t *testing.T, script string) {
 	}
 }
 
-// in runs f with p's network namespace; sockets that f opens stay in it.
+// in runs f with p's network namespace; sockets that f opens stay in it. A nil p
+// is the node.
 func (p *place) in(f func() error) error {
+	if p == nil {
+		return f()
+	}
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
@@ -121,9 +125,15 @@ func (p *place) in(f func() error) error {
 // receive returns a socket in p that listens on port.
 func (p *place) receive(t *testing.T, ipv6 bool, port uint16) *net.UDPConn {
 	t.Helper()
+	return p.receiveAt(t, netip.AddrPortFrom(p.addr(ipv6), port))
+}
+
+// receiveAt is receive for a place with other addresses.
+func (p *place) receiveAt(t *testing.T, at netip.AddrPort) *net.UDPConn {
+	t.Helper()
 	var conn *net.UDPConn
 	if err := p.in(func() (err error) {
-		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.addr(ipv6), port)))
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -132,21 +142,14 @@ func (p *place) receive(t *testing.T, ipv6 bool, port uint16) *net.UDPConn {
 	return conn
 }
 
-// send returns a socket in p that sends to dst; a nil p is the node.
+// send returns a socket in p that sends to dst.
 func (p *place) send(t *testing.T, dst netip.AddrPort) net.Conn {
 	t.Helper()
 	var conn net.Conn
-	dial := func() (err error) {
+	if err := p.in(func() (err error) {
 		conn, err = net.Dial("udp", dst.String())
 		return err
-	}
-	var err error
-	if p == nil {
-		err = dial()
-	} else {
-		err = p.in(dial)
-	}
-	if err != nil {
+	}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
@@ -177,17 +180,43 @@ func hear(t *testing.T, conn *net.UDPConn) (string, netip.Addr) {
 	return string(buf[:n]), src.Addr().Unmap()
 }
 
+// hearAll hands on every datagram until the socket is closed.
+func hearAll(conn *net.UDPConn, to chan<- string) {
+	buf := make([]byte, 100)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		to <- string(buf[:n])
+	}
+}
+
+// next returns what comes next.
+func next(t *testing.T, from <-chan string) string {
+	t.Helper()
+	select {
+	case text := <-from:
+		return text
+	case <-time.After(patience):
+		t.Fatal("no datagram came")
+		panic("not reached")
+	}
+}
+
 // listener holds what comes to a queue until the test answers.
 type listener struct {
 	nfq     *nfqueue.Nfqueue
 	packets chan nfqueue.Attribute
 }
 
-// listen opens queue number 100.
-func listen(t *testing.T) *listener {
+// listen opens the queue that judges.
+func listen(t *testing.T) *listener { return listenTo(t, 100) }
+
+func listenTo(t *testing.T, queue uint16) *listener {
 	t.Helper()
 	nfq, err := nfqueue.Open(&nfqueue.Config{
-		NfQueue: 100, MaxQueueLen: 1000, MaxPacketLen: 128, Copymode: nfqueue.NfQnlCopyPacket,
+		NfQueue: queue, MaxQueueLen: 1000, MaxPacketLen: 2048, Copymode: nfqueue.NfQnlCopyPacket,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -235,6 +264,14 @@ func (l *listener) accept(t *testing.T, a nfqueue.Attribute) {
 		mark |= *a.Mark
 	}
 	if err := l.nfq.SetVerdictWithOption(*a.PacketID, nfqueue.NfAccept, nfqueue.WithMark(mark)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// letGo answers as the observer does: the packet goes on as it is.
+func (l *listener) letGo(t *testing.T, a nfqueue.Attribute) {
+	t.Helper()
+	if err := l.nfq.SetVerdict(*a.PacketID, nfqueue.NfAccept); err != nil {
 		t.Fatal(err)
 	}
 }

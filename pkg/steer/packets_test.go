@@ -2,7 +2,9 @@ package steer
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -10,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/florianl/go-nfqueue/v2"
 )
 
 // bothFamilies runs f for IPv4 and IPv6.
@@ -172,34 +176,25 @@ func TestServiceIsAskedAboutBehindDNATAndBeforeMasquerade(t *testing.T) {
 		n := newNode(t)
 		mustSync(t, newReal(t, nil), isolated(n.b))
 		const port = 4005
-		vip := netip.MustParseAddr("10.96.0.1")
-		to, gateway := fmt.Sprintf("ip to %v:%d", n.b.v4, port), n.b.v4.Prev()
-		if ipv6 {
-			vip = netip.MustParseAddr("fd00:10:96::1")
-			to, gateway = fmt.Sprintf("ip6 to [%v]:%d", n.b.v6, port), n.b.v6.Prev()
-		}
-		mustShell(t, fmt.Sprintf(`nft -f - <<X
-table inet proxy {
-	chain services {
-		type nat hook prerouting priority dstnat;
-		udp dport 53 dnat %s
-	}
+		vip := service(t, netip.AddrPortFrom(n.b.addr(ipv6), port))
+		mustShell(t, `nft -f - <<X
+table inet clients {
 	chain clients {
 		type nat hook postrouting priority srcnat;
 		oifname steer-b masquerade
 	}
 }
-X`, to))
+X`)
 		l := listen(t)
 		in := n.b.receive(t, ipv6, port)
-		say(t, n.a.send(t, netip.AddrPortFrom(vip, 53)), "query")
+		say(t, n.a.send(t, vip), "query")
 		a := l.next(t)
 		if src, dst := addrs(a); src != n.a.addr(ipv6) || dst != n.b.addr(ipv6) {
 			t.Errorf("asked about %v → %v, want %v → %v", src, dst, n.a.addr(ipv6), n.b.addr(ipv6))
 		}
 		l.accept(t, a)
-		if _, src := hear(t, in); src != gateway {
-			t.Errorf("the pod hears %v, want the masqueraded %v", src, gateway)
+		if _, src := hear(t, in); src != n.b.addr(ipv6).Prev() {
+			t.Errorf("the pod hears %v, want the masqueraded %v", src, n.b.addr(ipv6).Prev())
 		}
 	})
 }
@@ -245,6 +240,234 @@ func TestWithoutAListenerBypassDecides(t *testing.T) {
 	})
 }
 
+// Hooks as the kernel numbers them, linux/netfilter.h.
+const (
+	inputHook       = 1
+	postroutingHook = 4
+)
+
+// hostAddr is an address of the node that no interface of a pod has.
+func (n *node) hostAddr(ipv6 bool) netip.Addr { return n.outside.addr(ipv6).Prev() }
+
+func TestOwnNodeIsAskedAboutAtTheInputHook(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, ipv6 bool) {
+		n := newNode(t)
+		s, l := newReal(t, nil), listen(t)
+		mustSync(t, s, Sets{ToHost: []netip.Addr{n.a.v4, n.a.v6}, Egress: []netip.Addr{n.b.v4, n.b.v6}})
+		to := netip.AddrPortFrom(n.hostAddr(ipv6), 4010)
+		in := (*place)(nil).receiveAt(t, to)
+		out := n.a.send(t, to)
+		say(t, out, "first")
+		a := l.next(t)
+		if src, dst := addrs(a); src != n.a.addr(ipv6) || dst != to.Addr() || *a.Hook != inputHook {
+			t.Errorf("asked about %v → %v at hook %d, want %v → %v at %d", src, dst, *a.Hook, n.a.addr(ipv6), to.Addr(), inputHook)
+		}
+		l.accept(t, a)
+		hear(t, in)
+		say(t, out, "one way, again")
+		hear(t, in)
+		say(t, n.b.send(t, to), "of a pod that is isolated only")
+		hear(t, in)
+		say(t, n.outside.send(t, to), "from outside")
+		hear(t, in)
+		if got := counterValue(t, s); got != 1 {
+			t.Errorf("steered %d packets, want 1", got)
+		}
+	})
+}
+
+func TestServiceOfTheOwnNodeIsAskedAboutAtTheInputHook(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, ipv6 bool) {
+		n := newNode(t)
+		l := listen(t)
+		mustSync(t, newReal(t, nil), Sets{ToHost: []netip.Addr{n.a.v4, n.a.v6}})
+		to := netip.AddrPortFrom(n.hostAddr(ipv6), 4011)
+		in := (*place)(nil).receiveAt(t, to)
+		say(t, n.a.send(t, service(t, to)), "query")
+		a := l.next(t)
+		if src, dst := addrs(a); src != n.a.addr(ipv6) || dst != to.Addr() || *a.Hook != inputHook {
+			t.Errorf("asked about %v → %v at hook %d, want %v → %v at %d", src, dst, *a.Hook, n.a.addr(ipv6), to.Addr(), inputHook)
+		}
+		l.accept(t, a)
+		hear(t, in)
+	})
+}
+
+// service has the node send UDP to the address it returns on to backends, first
+// to one and then to the next.
+func service(t *testing.T, backends ...netip.AddrPort) netip.AddrPort {
+	t.Helper()
+	vip, ip, bits := netip.MustParseAddr("10.96.0.1"), "ip", 32
+	if backends[0].Addr().Is6() {
+		vip, ip, bits = netip.MustParseAddr("fd00:10:96::1"), "ip6", 128
+	}
+	rules := "table inet proxy {\n chain services {\n type nat hook prerouting priority dstnat\n"
+	for i, b := range backends {
+		rules += fmt.Sprintf("%s daddr %v/%d udp dport 53 numgen inc mod %d == 0 dnat %s to %v\n", ip, vip, bits, len(backends)-i, ip, b)
+	}
+	mustShell(t, "nft -f - <<X\n"+rules+"}\n}\nX")
+	return netip.AddrPortFrom(vip, 53)
+}
+
+// long is more than the head of a packet.
+var long = strings.Repeat("abcdefgh", 100)
+
+// TestQueriesAndAnswersAreObservedAndStillJudged has b serve names to a, behind a
+// Service.
+func TestQueriesAndAnswersAreObservedAndStillJudged(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, ipv6 bool) {
+		n := newNode(t)
+		s := newReal(t, observing)
+		resolver := netip.AddrPortFrom(n.b.addr(ipv6), 4012)
+		mustSync(t, s, Sets{
+			Names:     []netip.Addr{n.a.v4, n.a.v6},
+			Resolvers: []netip.AddrPort{resolver},
+			Egress:    []netip.Addr{n.a.v4, n.a.v6},
+		})
+		judge, observer := listen(t), listenTo(t, observeQueue)
+		server := n.b.receive(t, ipv6, resolver.Port())
+		client := n.a.send(t, service(t, resolver))
+		see := func(src, dst netip.Addr) {
+			t.Helper()
+			a := observer.next(t)
+			if gotSrc, gotDst := addrs(a); gotSrc != src || gotDst != dst || !strings.HasSuffix(string(*a.Payload), long) {
+				t.Errorf("observed %v → %v with %d bytes, want %v → %v with all", gotSrc, gotDst, len(*a.Payload), src, dst)
+			}
+			observer.letGo(t, a)
+		}
+		for i := range 2 {
+			say(t, client, long)
+			see(n.a.addr(ipv6), resolver.Addr())
+			if i == 0 {
+				judge.accept(t, judge.next(t))
+			}
+			buf := make([]byte, 2000)
+			server.SetReadDeadline(time.Now().Add(patience))
+			size, src, err := server.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := server.WriteToUDPAddrPort(buf[:size], src); err != nil {
+				t.Fatal(err)
+			}
+			see(resolver.Addr(), n.a.addr(ipv6))
+			client.SetReadDeadline(time.Now().Add(patience))
+			if _, err := client.Read(buf); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := counterValue(t, s); got != 1 || len(judge.packets) != 0 {
+			t.Errorf("steered %d packets and %d more wait, want 1 and none", got, len(judge.packets))
+		}
+	})
+}
+
+// TestTheNodesOwnResolverIsObserved without tracking its connections, as
+// NodeLocal DNSCache has it.
+func TestTheNodesOwnResolverIsObserved(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, ipv6 bool) {
+		n := newNode(t)
+		resolver := netip.AddrPortFrom(n.hostAddr(ipv6), 4013)
+		mustSync(t, newReal(t, observing), Sets{Names: []netip.Addr{n.a.v4, n.a.v6}, Resolvers: []netip.AddrPort{resolver}})
+		mustShell(t, `nft -f - <<X
+table inet untracked {
+	chain in { type filter hook prerouting priority raw; udp dport 4013 notrack; }
+	chain out { type filter hook output priority raw; udp sport 4013 notrack; }
+}
+X`)
+		observer := listenTo(t, observeQueue)
+		server := (*place)(nil).receiveAt(t, resolver)
+		client := n.a.send(t, resolver)
+		say(t, client, "query")
+		query := observer.next(t)
+		observer.letGo(t, query)
+		buf := make([]byte, 100)
+		server.SetReadDeadline(time.Now().Add(patience))
+		_, src, err := server.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := server.WriteToUDPAddrPort([]byte("answer"), src); err != nil {
+			t.Fatal(err)
+		}
+		answer := observer.next(t)
+		observer.letGo(t, answer)
+		if *query.Hook != inputHook || *answer.Hook != postroutingHook {
+			t.Errorf("observed at hooks %d and %d, want %d and %d", *query.Hook, *answer.Hook, inputHook, postroutingHook)
+		}
+		client.SetReadDeadline(time.Now().Add(patience))
+		if _, err := client.Read(buf); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestTwoPacketsOfOneConnectionBothArrive has them wait in a queue at the same
+// time. Each is for another backend of a Service, on another link. Where the
+// kernel loses the second one, EarlyAuto must be EarlyOn.
+func TestTwoPacketsOfOneConnectionBothArrive(t *testing.T) {
+	for _, early := range []EarlyUDP{EarlyAuto, EarlyOn} {
+		t.Run(early.String(), func(t *testing.T) {
+			bothFamilies(t, func(t *testing.T, ipv6 bool) {
+				n := newNode(t)
+				s := newReal(t, func(c *Config) { c.EarlyUDP, c.ObserveQueue = early, observeQueue })
+				backends := []netip.AddrPort{netip.AddrPortFrom(n.b.addr(ipv6), 4015), netip.AddrPortFrom(n.outside.addr(ipv6), 4015)}
+				mustSync(t, s, Sets{
+					Egress: []netip.Addr{n.a.v4, n.a.v6},
+					Names:  []netip.Addr{n.a.v4, n.a.v6}, Resolvers: backends,
+				})
+				heard := make(chan string, 3)
+				for _, p := range []*place{n.b, n.outside} {
+					go hearAll(p.receive(t, ipv6, 4015), heard)
+				}
+				judge, observer := listen(t), listenTo(t, observeQueue)
+				client := n.a.send(t, service(t, backends...))
+				for _, text := range []string{"A", "AAAA"} {
+					say(t, client, text)
+				}
+				for _, l := range []*listener{observer, judge} {
+					first, second := l.next(t), l.next(t)
+					for _, a := range []nfqueue.Attribute{first, second} {
+						if l == judge {
+							l.accept(t, a)
+						} else {
+							l.letGo(t, a)
+						}
+					}
+				}
+				got := []string{next(t, heard), next(t, heard)}
+				if slices.Sort(got); !slices.Equal(got, []string{"A", "AAAA"}) {
+					t.Errorf("heard %q, want A and AAAA", got)
+				}
+				say(t, client, "again")
+				observer.letGo(t, observer.next(t))
+				if got := next(t, heard); got != "again" {
+					t.Errorf("heard %q, want again", got)
+				}
+				if got := counterValue(t, s); got != 2 {
+					t.Errorf("steered %d packets, want 2", got)
+				}
+			})
+		})
+	}
+}
+
+func TestWithoutAnObserverMessagesGoOnToBeJudged(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, ipv6 bool) {
+		n := newNode(t)
+		resolver := netip.AddrPortFrom(n.b.addr(ipv6), 4014)
+		mustSync(t, newReal(t, observing), Sets{
+			Names:     []netip.Addr{n.a.v4, n.a.v6},
+			Resolvers: []netip.AddrPort{resolver},
+			Egress:    []netip.Addr{n.a.v4, n.a.v6},
+		})
+		judge, server := listen(t), n.b.receive(t, ipv6, resolver.Port())
+		say(t, n.a.send(t, resolver), "query")
+		judge.accept(t, judge.next(t))
+		hear(t, server)
+	})
+}
+
 // TestEveryDivertOfTheKernelWorks tries what the probe found. DIVERTS_REQUIRED
 // names, separated by commas, what it must have found.
 func TestEveryDivertOfTheKernelWorks(t *testing.T) {
@@ -254,7 +477,12 @@ func TestEveryDivertOfTheKernelWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 	const port = 4008
-	l, in := listen(t), n.b.receive(t, false, port)
+	judge, observer := listen(t), listenTo(t, observeQueue)
+	to := netip.AddrPortFrom(n.hostAddr(false), port)
+	ins := map[netip.AddrPort]*net.UDPConn{
+		netip.AddrPortFrom(n.b.v4, port): n.b.receive(t, false, port),
+		to:                               (*place)(nil).receiveAt(t, to),
+	}
 	for d, missing := range map[Divert]error{DivertQueue: caps.Queue, DivertXTables: caps.XTables} {
 		if missing != nil {
 			if required := os.Getenv("DIVERTS_REQUIRED"); strings.Contains(required, d.String()) {
@@ -262,11 +490,17 @@ func TestEveryDivertOfTheKernelWorks(t *testing.T) {
 			}
 			continue
 		}
-		mustSync(t, newReal(t, func(c *Config) { c.Divert = d }), isolated(n.b))
-		say(t, n.a.send(t, netip.AddrPortFrom(n.b.v4, port)), d.String())
-		l.accept(t, l.next(t))
-		if text, _ := hear(t, in); text != d.String() {
-			t.Errorf("%v: heard %q", d, text)
+		sets := isolated(n.b)
+		sets.ToHost, sets.Names = []netip.Addr{n.a.v4}, []netip.Addr{n.a.v4}
+		sets.Resolvers = slices.Collect(maps.Keys(ins))
+		mustSync(t, newReal(t, func(c *Config) { c.Divert, c.ObserveQueue = d, observeQueue }), sets)
+		for to, in := range ins {
+			say(t, n.a.send(t, to), d.String())
+			observer.letGo(t, observer.next(t))
+			judge.accept(t, judge.next(t))
+			if text, _ := hear(t, in); text != d.String() {
+				t.Errorf("%v: heard %q", d, text)
+			}
 		}
 	}
 }

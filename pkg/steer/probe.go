@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
@@ -28,6 +29,9 @@ type Capabilities struct {
 	// SCTPConntrack is about connection tracking that reads SCTP ports
 	// (CONFIG_NF_CT_PROTO_SCTP).
 	SCTPConntrack error
+	// UDPClash is about two packets of one new UDP connection that leave a queue
+	// with destinations that were translated differently: whether both arrive.
+	UDPClash error
 }
 
 // Probe asks the kernel of this process's network namespace. It needs
@@ -37,20 +41,26 @@ func Probe(ctx context.Context) (Capabilities, error) {
 	nft, err := knftables.New(knftables.InetFamily, probeTable)
 	if err != nil {
 		err = fmt.Errorf("probe nftables: %w", err)
-		return Capabilities{Queue: err, XTables: err, SCTPConntrack: err}, err
+		return unknown(err), err
 	}
 	// A conntrack expression makes the kernel load connection tracking, without
 	// which there is no sysctl to look at. It also proves that ENOENT in the
 	// next check can only be about the queue statement.
 	if err := checkRule(ctx, nft, "ct state new"); err != nil {
 		err = fmt.Errorf("probe the ct expression: %w", err)
-		return Capabilities{Queue: err, XTables: err, SCTPConntrack: err}, err
+		return unknown(err), err
 	}
 	return Capabilities{
 		Queue:         probeQueue(ctx, nft),
 		XTables:       probeXTables(),
 		SCTPConntrack: ProbeSCTPConntrack(),
+		UDPClash:      probeUDPClash(),
 	}, nil
+}
+
+// unknown is when err keeps everything from being asked.
+func unknown(err error) Capabilities {
+	return Capabilities{Queue: err, XTables: err, SCTPConntrack: err, UDPClash: err}
 }
 
 // checkRule asks whether the kernel would take rule, without committing it.
@@ -122,4 +132,30 @@ func probeSCTPConntrack(dir string) error {
 		return fmt.Errorf("%w: the kernel tracks SCTP by addresses only (CONFIG_NF_CT_PROTO_SCTP)", errors.ErrUnsupported)
 	}
 	return fmt.Errorf("probe SCTP connection tracking: %w", err)
+}
+
+// clashResolved is the kernel that leaves two packets of one new connection to
+// connection tracking, as if they had not been queued: commit 8af79d3edb5f.
+var clashResolved = [2]int{6, 12}
+
+// probeUDPClash goes by the version. Whether a distribution has ported the change
+// back cannot be seen.
+func probeUDPClash() error {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return fmt.Errorf("probe the kernel's version: %w", err)
+	}
+	return resolvesUDPClash(unix.ByteSliceToString(name.Release[:]))
+}
+
+// resolvesUDPClash reads a release such as "6.1.0-28-cloud-amd64".
+func resolvesUDPClash(release string) error {
+	var version [2]int
+	if n, _ := fmt.Sscanf(release, "%d.%d", &version[0], &version[1]); n != 2 {
+		return fmt.Errorf("probe the kernel's version: %q is none", release)
+	}
+	if slices.Compare(version[:], clashResolved[:]) < 0 {
+		return fmt.Errorf("%w: kernel %s may lose the second packet of a UDP connection in a queue (6.12 does not)", errors.ErrUnsupported, release)
+	}
+	return nil
 }

@@ -17,7 +17,7 @@ func (s *Steerer) read(ctx context.Context) (*held, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !isOurs(objects) {
+	if !s.isOurs(objects) {
 		return &held{layout: foreign}, nil
 	}
 	h := &held{layout: ours, sets: make(contents, len(setSpecs))}
@@ -34,10 +34,10 @@ func (s *Steerer) read(ctx context.Context) (*held, error) {
 
 // isOurs reports whether the names in a table, by the kind of object, are
 // exactly the ones that planBase makes.
-func isOurs(objects map[string][]string) bool {
+func (s *Steerer) isOurs(objects map[string][]string) bool {
 	want := map[string][]string{"counter": {steeredCounter}}
-	for _, c := range chains() {
-		want["chain"] = append(want["chain"], c.Name)
+	for _, c := range chains(s.cfg) {
+		want["chain"] = append(want["chain"], c.name)
 	}
 	for _, spec := range setSpecs {
 		want["set"] = append(want["set"], spec.name)
@@ -77,11 +77,11 @@ func (s *Steerer) readSet(ctx context.Context, name string) (elements, error) {
 	}
 	e := make(elements, len(listed))
 	for _, l := range listed {
-		p, ok := parseElement(l.Key)
+		element, ok := parseElement(l.Key)
 		if !ok {
 			return nil, nil
 		}
-		e[p] = struct{}{}
+		e[element] = struct{}{}
 	}
 	return e, nil
 }

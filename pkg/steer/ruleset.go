@@ -2,6 +2,7 @@ package steer
 
 import (
 	"fmt"
+	"slices"
 
 	"sigs.k8s.io/knftables"
 )
@@ -12,39 +13,75 @@ import (
 const (
 	TableName = "kube-network-policies" // of family inet
 
-	judgeChain    = "postrouting"
-	acceptedChain = "accepted"
+	settledChain  = "settled"
 	selectChain   = "select"
 	exemptChain   = "exempt"
 	divertChain   = "divert"
+	keepChain     = "keep"
+	messagesChain = "messages"
+	showChain     = "show"
+	forgedChain   = "forged"
 
 	steeredCounter = "steered"
 )
 
-const (
-	// judgePriority puts us behind DNAT, so that a Service is already the pod
-	// behind it, and before SNAT, so that the client is still the client.
-	judgePriority = knftables.SNATPriority + "-5"
-	// acceptedPriority is the next one: a packet that the agent accepts goes on
-	// with the chain behind the one that queued it.
-	acceptedPriority = knftables.SNATPriority + "-4"
+// station is a hook at which packets are judged, by three base chains one behind
+// the other. A packet that comes out of a queue goes on with the chain behind the
+// one that queued it: what was observed is then judged as if it had not been, and
+// what was judged meets the chain that keeps the agent's word.
+type station struct {
+	hook   knftables.BaseChainHook
+	anchor knftables.BaseChainPriority
+	offset int // of the judging chain from anchor
+}
+
+var (
+	// postrouting is behind DNAT, so that a Service is already the pod behind it,
+	// and before SNAT, so that the client is still the client.
+	postrouting = station{knftables.PostroutingHook, knftables.SNATPriority, -5}
+	// input is behind IPVS, which takes its packets away at srcnat-2 and srcnat-1:
+	// what is still there is for this node itself. There is no room between it
+	// and the SNAT of this hook, which is at srcnat.
+	input = station{knftables.InputHook, knftables.SNATPriority, +5}
+	// prerouting is behind DNAT and before routing.
+	prerouting = station{knftables.PreroutingHook, knftables.DNATPriority, +5}
 )
+
+func (s station) observe(rules ...string) chain { return s.base("-observe", -1, rules) }
+func (s station) judge(rules ...string) chain   { return s.base("", 0, rules) }
+func (s station) accepted() chain               { return s.base("-accepted", +1, []string{"goto " + keepChain}) }
+
+func (s station) base(suffix string, offset int, rules []string) chain {
+	return chain{
+		name:     string(s.hook) + suffix,
+		hook:     s.hook,
+		priority: knftables.BaseChainPriority(fmt.Sprintf("%s%+d", s.anchor, s.offset+offset)),
+		rules:    rules,
+	}
+}
+
+// early matches the packets that EarlyOn is about.
+const early = "meta l4proto udp ct state new ct status dnat"
 
 // setSpec is a set of one family. Each set exists twice, see setSpecs.
 type setSpec struct {
 	name   string
 	ipv6   bool
 	ranges bool // holds prefixes; else single addresses
+	ports  bool // an address comes with a port
 }
 
 var setSpecs = func() []setSpec {
 	var specs []setSpec
 	for _, s := range []setSpec{
-		{name: ingressSet}, {name: egressSet}, {name: podsSet},
+		{name: ingressSet}, {name: egressSet}, {name: hostSet}, {name: podsSet},
 		{name: ingressRangesSet, ranges: true}, {name: egressRangesSet, ranges: true},
+		{name: namesSet}, {name: resolversSet, ports: true},
 	} {
-		for _, ipv6 := range []bool{false, true} {
-			specs = append(specs, setSpec{name: familyName(s.name, ipv6), ipv6: ipv6, ranges: s.ranges})
+		for _, f := range families {
+			s := s
+			s.name, s.ipv6 = familyName(s.name, f.ipv6), f.ipv6
+			specs = append(specs, s)
 		}
 	}
 	return specs
@@ -53,9 +90,12 @@ var setSpecs = func() []setSpec {
 const (
 	ingressSet       = "ingress"
 	egressSet        = "egress"
+	hostSet          = "host"
 	podsSet          = "pods"
 	ingressRangesSet = "ingress-ranges"
 	egressRangesSet  = "egress-ranges"
+	namesSet         = "names"
+	resolversSet     = "resolvers"
 )
 
 func familyName(set string, ipv6 bool) string {
@@ -65,10 +105,24 @@ func familyName(set string, ipv6 bool) string {
 	return set + "-v4"
 }
 
+// family is one in the words of rules.
+type family struct {
+	ip   string
+	ipv6 bool
+}
+
+var families = []family{{"ip", false}, {"ip6", true}}
+
+// set names the set of this family.
+func (f family) set(name string) string { return "@" + familyName(name, f.ipv6) }
+
 func (s setSpec) object() *knftables.Set {
 	set := &knftables.Set{Name: s.name, Type: "ipv4_addr"}
 	if s.ipv6 {
 		set.Type = "ipv6_addr"
+	}
+	if s.ports {
+		set.Type += " . inet_service"
 	}
 	if s.ranges {
 		set.Flags = []knftables.SetFlag{knftables.IntervalFlag}
@@ -76,43 +130,69 @@ func (s setSpec) object() *knftables.Set {
 	return set
 }
 
-// chains lists ours, referred ones before those that refer to them.
-func chains() []*knftables.Chain {
-	base := func(name string, priority knftables.BaseChainPriority) *knftables.Chain {
-		return &knftables.Chain{
-			Name:     name,
-			Type:     knftables.PtrTo(knftables.FilterType),
-			Hook:     knftables.PtrTo(knftables.PostroutingHook),
-			Priority: knftables.PtrTo(priority),
-		}
-	}
-	return []*knftables.Chain{
-		{Name: divertChain},
-		{Name: exemptChain},
-		{Name: selectChain},
-		base(judgeChain, judgePriority),
-		base(acceptedChain, acceptedPriority),
-	}
+// chain is one of ours, a base chain if it has a hook.
+type chain struct {
+	name     string
+	hook     knftables.BaseChainHook
+	priority knftables.BaseChainPriority
+	rules    []string
 }
 
-// chainRules are the rules of one chain, in order.
-type chainRules struct {
-	chain string
-	rules []string
-}
-
-// rulesFor lists the rules of every chain but the divert chain.
-func rulesFor(cfg Config) []chainRules {
-	return []chainRules{
-		{exemptChain, exemptRules()},
-		{selectChain, selectRules()},
-		{judgeChain, judgeRules(cfg)},
-		{acceptedChain, acceptedRules(cfg)},
+func (c chain) object() *knftables.Chain {
+	object := &knftables.Chain{Name: c.name}
+	if c.hook != "" {
+		object.Type = knftables.PtrTo(knftables.FilterType)
+		object.Hook, object.Priority = &c.hook, &c.priority
 	}
+	return object
 }
 
-// judgeRules let pass what is never judged. What is left goes to selectChain.
-func judgeRules(cfg Config) []string {
+// chains lists ours, referred ones before those that refer to them. Those of
+// divert and show are for DivertQueue; writeXTables has the others.
+func chains(cfg Config) []chain {
+	all := []chain{
+		{name: divertChain, rules: divertRules(cfg)},
+		{name: exemptChain, rules: exemptRules()},
+		{name: selectChain, rules: selectRules()},
+		{name: settledChain, rules: settledRules(cfg)},
+		{name: keepChain, rules: keepRules(cfg)},
+		postrouting.judge("jump "+settledChain, "goto "+selectChain),
+		postrouting.accepted(),
+		input.judge(inputRules()...),
+		input.accepted(),
+	}
+	if cfg.EarlyUDP == EarlyOn {
+		// What is for this node itself, or for IPVS, waits for its own hook.
+		all = append(all,
+			prerouting.judge("jump "+settledChain, early+" fib daddr type != local goto "+selectChain),
+			prerouting.accepted())
+	}
+	if cfg.ObserveQueue != 0 {
+		all = append(all, observeChains(cfg)...)
+	}
+	return all
+}
+
+// observeChains show each message once.
+func observeChains(cfg Config) []chain {
+	all := []chain{
+		{name: showChain, rules: showRules(cfg)},
+		{name: messagesChain, rules: messagesRules(cfg)},
+		{name: forgedChain, rules: forgedRules(cfg)},
+		prerouting.base("-forged", +2, []string{"goto " + forgedChain}),
+	}
+	rules := []string{"goto " + messagesChain}
+	if cfg.EarlyUDP == EarlyOn {
+		// To wait in this queue loses packets as to wait in the others does.
+		all = append(all, prerouting.observe(early+" jump "+forgedChain, early+" goto "+messagesChain))
+		rules = slices.Insert(rules, 0, early+" accept")
+	}
+	return append(all, postrouting.observe(rules...), input.observe(rules...))
+}
+
+// settledRules let pass what is never judged, at any hook. What is left comes
+// back.
+func settledRules(cfg Config) []string {
 	// Whoever set our bit before us, it was not the agent.
 	rules := []string{clearMark(cfg)}
 	if cfg.CutMark != 0 {
@@ -122,7 +202,7 @@ func judgeRules(cfg Config) []string {
 	if cfg.SCTPPerPacket {
 		// Another association to another port shares the conntrack entry, its
 		// state and its mark.
-		rules = append(rules, "meta l4proto sctp ct direction original goto "+selectChain)
+		rules = append(rules, "meta l4proto sctp ct direction original return")
 	}
 	return append(rules,
 		// Not invalid ones: those are judged like a first packet.
@@ -135,24 +215,28 @@ func judgeRules(cfg Config) []string {
 		// Multicast listener discovery comes from such sources only, and no
 		// router forwards them.
 		"ip6 saddr { ::, fe80::/10 } icmpv6 type { 130-132, 143 } accept",
-		"goto "+selectChain,
 	)
+}
+
+// inputRules send to divertChain what some pods send to this node itself.
+func inputRules() []string {
+	rules := []string{"jump " + settledChain}
+	for _, f := range families {
+		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), divertChain))
+	}
+	return rules
 }
 
 // selectRules send to exemptChain what a selected pod, or a pod too new to be
 // known, sends or receives.
 func selectRules() []string {
 	var rules []string
-	for _, f := range []struct {
-		ip   string
-		ipv6 bool
-	}{{"ip", false}, {"ip6", true}} {
-		set := func(name string) string { return "@" + familyName(name, f.ipv6) }
+	for _, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("%s daddr %s goto %s", f.ip, set(ingressSet), exemptChain),
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, set(egressSet), exemptChain),
-			fmt.Sprintf("%s daddr %s %s daddr != %s goto %s", f.ip, set(ingressRangesSet), f.ip, set(podsSet), exemptChain),
-			fmt.Sprintf("%s saddr %s %s saddr != %s goto %s", f.ip, set(egressRangesSet), f.ip, set(podsSet), exemptChain),
+			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(ingressSet), exemptChain),
+			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(egressSet), exemptChain),
+			fmt.Sprintf("%s daddr %s %s daddr != %s goto %s", f.ip, f.set(ingressRangesSet), f.ip, f.set(podsSet), exemptChain),
+			fmt.Sprintf("%s saddr %s %s saddr != %s goto %s", f.ip, f.set(egressRangesSet), f.ip, f.set(podsSet), exemptChain),
 		)
 	}
 	return rules
@@ -175,12 +259,47 @@ func exemptRules() []string {
 	}
 }
 
-// divertRules are those of DivertQueue; writeXTablesDivert has the others.
+// divertRules count what goes to the agent.
 func divertRules(cfg Config) []string {
 	return []string{
 		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), queueNumbers(cfg)),
 		"drop", // never reached while the line above is whole
 	}
+}
+
+// messagesRules send to showChain what the pods of names say to resolvers, and
+// what those say to them.
+func messagesRules(cfg Config) []string {
+	var rules []string
+	for _, f := range families {
+		rules = append(rules,
+			fmt.Sprintf("%s saddr %s meta l4proto { tcp, udp } %s daddr . th dport %s goto %s", f.ip, f.set(namesSet), f.ip, f.set(resolversSet), showChain),
+			fmt.Sprintf("%s meta mark & %#x == 0 goto %s", f.answers(), cfg.Mark, showChain))
+	}
+	return rules
+}
+
+// forgedRules mark what has a resolver's address and came another way than that
+// one's packets would: from a pod that answers in its stead. It is not shown. Nor
+// is it dropped, because the ways of a network need not be the same in both
+// directions. The mark is gone when the packet is judged, see settledRules.
+func forgedRules(cfg Config) []string {
+	rules := []string{clearMark(cfg)} // somebody else's says nothing here
+	for _, f := range families {
+		rules = append(rules, fmt.Sprintf("%s fib saddr . iif oif missing meta mark set meta mark | %#x", f.answers(), cfg.Mark))
+	}
+	return rules
+}
+
+// answers matches what resolvers say to the pods of names.
+func (f family) answers() string {
+	return fmt.Sprintf("%s daddr %s meta l4proto { tcp, udp } %s saddr . th sport %s", f.ip, f.set(namesSet), f.ip, f.set(resolversSet))
+}
+
+// showRules hand a packet to the observer. Without one, or without the rule, the
+// packet goes on: it is judged all the same.
+func showRules(cfg Config) []string {
+	return []string{fmt.Sprintf("queue flags bypass to %d", cfg.ObserveQueue)}
 }
 
 func queueFlags(cfg Config) string {
@@ -202,10 +321,10 @@ func queueNumbers(cfg Config) string {
 	return fmt.Sprintf("%d-%d", cfg.Queue, cfg.Queue+cfg.Queues-1)
 }
 
-// acceptedRules keep the agent's word: from the packet, where a verdict can put
-// it, into the connection. Two rules, because the first ends early for a packet
-// that belongs to no connection.
-func acceptedRules(cfg Config) []string {
+// keepRules keep the agent's word: from the packet, where a verdict can put it,
+// into the connection. Two rules, because the first ends early for a packet that
+// belongs to no connection.
+func keepRules(cfg Config) []string {
 	return []string{
 		fmt.Sprintf("meta mark & %#x != 0 ct mark set ct mark | %#[1]x", cfg.Mark),
 		clearMark(cfg),

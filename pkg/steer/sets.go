@@ -5,15 +5,18 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 )
 
 // Sets is a wish: the addresses to steer, of both families. IPv4 addresses
 // mapped into IPv6 are taken as IPv4, zones are cut off, and addresses and
-// prefixes that are not valid are passed over.
+// prefixes that are not valid are passed over, as are resolvers without a port.
 type Sets struct {
 	// Ingress and Egress are the local pods isolated in that direction.
 	Ingress, Egress []netip.Addr
+	// ToHost are the local pods whose packets to this node itself are steered.
+	ToHost []netip.Addr
 	// Pods is every live local pod address known. It only matters within the
 	// ranges.
 	Pods []netip.Addr
@@ -21,13 +24,23 @@ type Sets struct {
 	// address in them that is not in Pods is steered too, so that a pod too new
 	// to be known does not slip through.
 	IngressRanges, EgressRanges []netip.Prefix
+	// Names are the local pods of which the observer sees what they exchange
+	// with Resolvers, by TCP and UDP. Without an observer both are idle.
+	Names     []netip.Addr
+	Resolvers []netip.AddrPort
 	// Since is when the oldest change in this wish was seen. The zero value
 	// keeps it out of the latency histogram.
 	Since time.Time
 }
 
-// elements of one set; a single address is a prefix of full length.
-type elements map[netip.Prefix]struct{}
+// element of a set. A single address is a prefix of full length.
+type element struct {
+	prefix netip.Prefix
+	port   uint16 // of resolvers, else 0
+}
+
+// elements of one set.
+type elements map[element]struct{}
 
 // contents are the elements of each set, by its name.
 type contents map[string]elements
@@ -40,19 +53,35 @@ func (s Sets) contents() contents {
 	}
 	c.addAddrs(ingressSet, s.Ingress)
 	c.addAddrs(egressSet, s.Egress)
+	c.addAddrs(hostSet, s.ToHost)
 	c.addPrefixes(ingressRangesSet, s.IngressRanges)
 	c.addPrefixes(egressRangesSet, s.EgressRanges)
 	if len(s.IngressRanges)+len(s.EgressRanges) > 0 {
 		c.addAddrs(podsSet, s.Pods)
 	}
+	c.addAddrs(namesSet, s.Names)
+	for _, r := range s.Resolvers {
+		if r.Port() == 0 {
+			continue
+		}
+		c.addAddr(resolversSet, r.Addr(), r.Port())
+	}
 	return c
+}
+
+func (c contents) equal(o contents) bool {
+	return maps.EqualFunc(c, o, func(a, b elements) bool { return maps.Equal(a, b) })
 }
 
 func (c contents) addAddrs(set string, addrs []netip.Addr) {
 	for _, a := range addrs {
-		if a = a.Unmap().WithZone(""); a.IsValid() {
-			c[familyName(set, a.Is6())][netip.PrefixFrom(a, a.BitLen())] = struct{}{}
-		}
+		c.addAddr(set, a, 0)
+	}
+}
+
+func (c contents) addAddr(set string, a netip.Addr, port uint16) {
+	if a = a.Unmap().WithZone(""); a.IsValid() {
+		c[familyName(set, a.Is6())][element{netip.PrefixFrom(a, a.BitLen()), port}] = struct{}{}
 	}
 }
 
@@ -72,7 +101,7 @@ func (c contents) addPrefixes(set string, prefixes []netip.Prefix) {
 			continue
 		}
 		last = p
-		c[familyName(set, p.Addr().Is6())][p] = struct{}{}
+		c[familyName(set, p.Addr().Is6())][element{prefix: p}] = struct{}{}
 	}
 }
 
@@ -89,26 +118,42 @@ func comparePrefix(a, b netip.Prefix) int {
 }
 
 // sorted makes transactions the same for the same wish.
-func (e elements) sorted() []netip.Prefix {
-	return slices.SortedFunc(maps.Keys(e), comparePrefix)
+func (e elements) sorted() []element {
+	return slices.SortedFunc(maps.Keys(e), func(a, b element) int {
+		return cmp.Or(comparePrefix(a.prefix, b.prefix), cmp.Compare(a.port, b.port))
+	})
 }
 
-// elementKey is p as nft writes it.
-func elementKey(p netip.Prefix) []string {
-	if p.IsSingleIP() {
-		return []string{p.Addr().String()}
+// key is e as nft writes it.
+func (e element) key() []string {
+	key := []string{e.prefix.String()}
+	if e.prefix.IsSingleIP() {
+		key[0] = e.prefix.Addr().String()
 	}
-	return []string{p.String()}
+	if e.port != 0 {
+		key = append(key, strconv.Itoa(int(e.port)))
+	}
+	return key
 }
 
-// parseElement reads what elementKey and nft write.
-func parseElement(key []string) (netip.Prefix, bool) {
-	if len(key) != 1 {
-		return netip.Prefix{}, false
+// parseElement reads what key and nft write.
+func parseElement(key []string) (e element, ok bool) {
+	switch len(key) {
+	case 1:
+	case 2:
+		port, err := strconv.ParseUint(key[1], 10, 16)
+		if err != nil {
+			return element{}, false
+		}
+		e.port = uint16(port)
+	default:
+		return element{}, false
 	}
 	if a, err := netip.ParseAddr(key[0]); err == nil {
-		return netip.PrefixFrom(a, a.BitLen()), true
+		e.prefix = netip.PrefixFrom(a, a.BitLen())
+		return e, true
 	}
-	p, err := netip.ParsePrefix(key[0])
-	return p, err == nil
+	var err error
+	e.prefix, err = netip.ParsePrefix(key[0])
+	return e, err == nil
 }

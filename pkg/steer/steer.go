@@ -38,8 +38,8 @@ type Steerer struct {
 	runner  *runner.Runner
 	metrics *metrics
 
-	// writeDivert writes the divert chain where nft cannot, else nil.
-	writeDivert func(Config) error
+	// writeXTables writes the chains that queue where nft cannot, else nil.
+	writeXTables func(Config) error
 
 	// Of the goroutine that syncs alone.
 	held      *held // what the kernel holds; nil when it must be read
@@ -72,6 +72,7 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	if divert == DivertXTables && cfg.NFT != nil {
 		return nil, fmt.Errorf("divert=%v writes to the kernel and not to Config.NFT", divert)
 	}
+	cfg.EarlyUDP = cfg.EarlyUDP.choose(caps)
 	s := &Steerer{cfg: cfg, divert: divert, nft: cfg.NFT, health: errNoSync}
 	if s.nft == nil {
 		if s.nft, err = knftables.New(knftables.InetFamily, TableName); err != nil {
@@ -79,7 +80,7 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 		}
 	}
 	if divert == DivertXTables {
-		s.writeDivert = writeXTablesDivert
+		s.writeXTables = writeXTables
 	}
 	s.runner = runner.New(runner.Config{
 		MinInterval:   minInterval,
@@ -94,11 +95,20 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 // Divert is the way into the queue that was chosen, never DivertAuto.
 func (s *Steerer) Divert() Divert { return s.divert }
 
-// Set keeps the latest wish and has it written soon. It does not keep sets and
-// never blocks for longer than sorting them takes.
+// Set keeps the latest wish and has it written soon, unless it is the one before
+// over again. It does not keep sets and never blocks for longer than sorting them
+// takes.
 func (s *Steerer) Set(sets Sets) {
 	w := &wish{sets: sets.contents(), since: sets.Since}
 	s.mu.Lock()
+	if s.wish != nil && s.wish.sets.equal(w.sets) {
+		inForce := s.wish == s.inForce
+		s.mu.Unlock()
+		if inForce && !w.since.IsZero() {
+			s.metrics.programming.Observe(time.Since(w.since).Seconds())
+		}
+		return // else it will be in force
+	}
 	if old := s.wish; old != nil && old != s.inForce && !old.since.IsZero() &&
 		(w.since.IsZero() || old.since.Before(w.since)) {
 		w.since = old.since // the old wish's changes wait for this one now
@@ -114,8 +124,8 @@ func (s *Steerer) Set(sets Sets) {
 func (s *Steerer) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "steer")
 	logger.Info("Steering starts", "table", TableName, "divert", s.divert,
-		"queue", s.cfg.Queue, "queues", s.cfg.Queues, "bypass", s.cfg.Bypass,
-		"mark", fmt.Sprintf("%#x", s.cfg.Mark), "sctpPerPacket", s.cfg.SCTPPerPacket)
+		"queue", s.cfg.Queue, "queues", s.cfg.Queues, "observeQueue", s.cfg.ObserveQueue, "bypass", s.cfg.Bypass,
+		"mark", fmt.Sprintf("%#x", s.cfg.Mark), "sctpPerPacket", s.cfg.SCTPPerPacket, "earlyUDP", s.cfg.EarlyUDP)
 	s.runner.Poke()
 	s.runner.Run(klog.NewContext(ctx, logger))
 	logger.Info("Steering stops, the table stays in force")

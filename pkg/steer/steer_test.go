@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"k8s.io/klog/v2/ktesting"
 	"sigs.k8s.io/knftables"
@@ -77,8 +78,8 @@ func fakeContents(fake *knftables.Fake) contents {
 	for name, set := range fake.Table.Sets {
 		c[name] = elements{}
 		for _, e := range set.Elements {
-			p, _ := parseElement(e.Key)
-			c[name][p] = struct{}{}
+			element, _ := parseElement(e.Key)
+			c[name][element] = struct{}{}
 		}
 	}
 	return c
@@ -94,6 +95,8 @@ func TestRulesetIsTheGoldenOne(t *testing.T) {
 		{"queue.nft", nil},
 		{"queue-bypass.nft", func(c *Config) { c.Bypass = true }},
 		{"queue-single-sctp.nft", func(c *Config) { c.Queues, c.SCTPPerPacket = 1, true }},
+		{"queue-observe.nft", func(c *Config) { c.ObserveQueue = 104 }},
+		{"queue-observe-early.nft", func(c *Config) { c.ObserveQueue, c.EarlyUDP = 104, EarlyOn }},
 	} {
 		s, fake := newFake(t, tt.edit)
 		mustSync(t, s, Sets{})
@@ -143,6 +146,7 @@ func TestWishIsNormalised(t *testing.T) {
 		Pods:    []netip.Addr{v4},
 		IngressRanges: prefixes("10.244.1.9/24", "10.244.1.128/25", "10.244.0.0/16", "10.245.0.0/16",
 			"::ffff:10.244.7.0/120", "fd00:10:244::/48", "fd00:10:244:1::/64"),
+		Resolvers: []netip.AddrPort{netip.MustParseAddrPort("[::ffff:10.96.0.10]:53"), netip.AddrPortFrom(v4, 0)},
 	})
 	want := Sets{}.contents()
 	for set, keys := range map[string][]string{
@@ -153,9 +157,10 @@ func TestWishIsNormalised(t *testing.T) {
 		"ingress-ranges-v6": {"fd00:10:244::/48"},
 	} {
 		for _, p := range prefixes(keys...) {
-			want[set][p] = struct{}{}
+			want[set][element{prefix: p}] = struct{}{}
 		}
 	}
+	want["resolvers-v4"][element{netip.MustParsePrefix("10.96.0.10/32"), 53}] = struct{}{}
 	if got := fakeContents(fake); !equalContents(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -254,4 +259,37 @@ netpol_steered_packets_total 7
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// TestTheSameWishAgainWakesNobody: most changes of a cluster change nobody's
+// being selected. They are in force at once, and count as such.
+func TestTheSameWishAgainWakesNobody(t *testing.T) {
+	s, _ := newFake(t, nil)
+	sets := Sets{Ingress: []netip.Addr{v4}, Since: time.Now()}
+	s.Set(sets)
+	if err := s.sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wish := s.wish
+	s.Set(sets)
+	if s.wish != wish {
+		t.Error("the same wish takes the place of the one in force")
+	}
+	if got := programmed(t, s); got != 2 {
+		t.Errorf("%d changes are in force, want 2", got)
+	}
+	s.Set(Sets{Ingress: []netip.Addr{v4b}, Since: time.Now()})
+	if s.wish == wish || programmed(t, s) != 2 {
+		t.Errorf("another wish is taken for the same, or for one in force (%d)", programmed(t, s))
+	}
+}
+
+// programmed counts the changes that have come into force.
+func programmed(t *testing.T, s *Steerer) uint64 {
+	t.Helper()
+	var m dto.Metric
+	if err := s.metrics.programming.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.Histogram.GetSampleCount()
 }

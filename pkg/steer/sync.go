@@ -79,8 +79,8 @@ func (s *Steerer) run(ctx context.Context, tx *knftables.Transaction, base bool)
 	if !base {
 		return nil
 	}
-	if s.writeDivert != nil {
-		if err := s.writeDivert(s.cfg); err != nil {
+	if s.writeXTables != nil {
+		if err := s.writeXTables(s.cfg); err != nil {
 			return err
 		}
 	}
@@ -122,30 +122,27 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 			tx.Add(spec.object())
 		}
 	}
-	for _, c := range chains() {
-		tx.Add(c)
+	all := chains(s.cfg)
+	for _, c := range all {
+		tx.Add(c.object())
 	}
-	s.planDivert(tx)
-	for _, c := range rulesFor(s.cfg) {
-		planRules(tx, c)
-	}
-}
-
-// planDivert fills the divert chain, or makes sure that it drops until
-// writeDivert has filled it.
-func (s *Steerer) planDivert(tx *knftables.Transaction) {
-	switch {
-	case s.writeDivert == nil:
-		planRules(tx, chainRules{divertChain, divertRules(s.cfg)})
-	case len(s.held.rules[divertChain]) == 0:
-		planRules(tx, chainRules{divertChain, []string{"drop"}})
+	for _, c := range all {
+		s.planRules(tx, c)
 	}
 }
 
-func planRules(tx *knftables.Transaction, c chainRules) {
-	tx.Flush(&knftables.Chain{Name: c.chain})
+// planRules fills c. Where writeXTables will do that, it makes sure that
+// divertChain drops until then; showChain lets packets go on.
+func (s *Steerer) planRules(tx *knftables.Transaction, c chain) {
+	if s.writeXTables != nil && (c.name == divertChain || c.name == showChain) {
+		if c.name == showChain || len(s.held.rules[divertChain]) > 0 {
+			return
+		}
+		c.rules = []string{"drop"}
+	}
+	tx.Flush(&knftables.Chain{Name: c.name})
 	for _, r := range c.rules {
-		tx.Add(&knftables.Rule{Chain: c.chain, Rule: r})
+		tx.Add(&knftables.Rule{Chain: c.name, Rule: r})
 	}
 }
 
@@ -157,14 +154,14 @@ func planElements(tx *knftables.Transaction, have, want contents) {
 		if have == nil {
 			tx.Flush(&knftables.Set{Name: spec.name})
 		}
-		for _, p := range have.sorted() {
-			if _, ok := want[p]; !ok {
-				tx.Delete(&knftables.Element{Set: spec.name, Key: elementKey(p)})
+		for _, e := range have.sorted() {
+			if _, ok := want[e]; !ok {
+				tx.Delete(&knftables.Element{Set: spec.name, Key: e.key()})
 			}
 		}
-		for _, p := range want.sorted() {
-			if _, ok := have[p]; !ok {
-				tx.Add(&knftables.Element{Set: spec.name, Key: elementKey(p)})
+		for _, e := range want.sorted() {
+			if _, ok := have[e]; !ok {
+				tx.Add(&knftables.Element{Set: spec.name, Key: e.key()})
 			}
 		}
 	}

@@ -1,8 +1,10 @@
 package steer
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/knftables"
@@ -40,8 +42,13 @@ func icmpv6(kind, hopLimit uint8) func(*steertest.Packet) {
 }
 
 func reply(p *steertest.Packet)     { p.Reply = true }
+func toHost(p *steertest.Packet)    { p.ToHost = true }
 func fromNode(p *steertest.Packet)  { p.SrcLocal = true }
 func forwarded(p *steertest.Packet) { p.Forwarded = true }
+
+func astray(p *steertest.Packet) { p.NoWayBack = true }
+
+func translated(p *steertest.Packet) { p.DNAT = true }
 
 func marked(mark, ctMark uint32) func(*steertest.Packet) {
 	return func(p *steertest.Packet) { p.Mark, p.CTMark = mark, ctMark }
@@ -154,6 +161,218 @@ func TestAddressTooNewToBeKnownIsAskedAbout(t *testing.T) {
 	})
 }
 
+func TestOnlyThePodsConcernedAreAskedAboutTheirOwnNode(t *testing.T) {
+	s, fake := newFake(t, nil)
+	node4, node6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")
+	mustSync(t, s, Sets{
+		ToHost:  []netip.Addr{v4, v6},
+		Ingress: []netip.Addr{v4b, v6b}, Egress: []netip.Addr{v4b, v6b},
+		Pods: []netip.Addr{v4, v6, v4b, v6b}, EgressRanges: prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
+	})
+	checkTraces(t, fake, []traceCase{
+		{"concerned", packet(v4, node4, toHost), queue},
+		{"concerned", packet(v6, node6, toHost), queue},
+		{"ICMP", packet(v4, node4, toHost, proto("icmp")), queue},
+		{"isolated by NetworkPolicy", packet(v4b, node4, toHost), accept},
+		{"isolated by NetworkPolicy", packet(v6b, node6, toHost), accept},
+		{"too new to be known", packet(netip.MustParseAddr("10.244.1.77"), node4, toHost), accept},
+		{"from outside", packet(peer4, node4, toHost), accept},
+		{"from outside", packet(peer6, node6, toHost), accept},
+		{"not to the node", packet(v4, peer4), accept},
+		{"to such a pod", packet(peer4, v4), accept},
+
+		{"reply to the node", packet(v4, node4, toHost, reply, state(steertest.Established)), accept},
+		{"established", packet(v6, node6, toHost, state(steertest.Established)), accept},
+		{"ICMP error", packet(v6, node6, toHost, proto("ipv6-icmp"), state(steertest.Related)), accept},
+		{"invalid", packet(v4, node4, toHost, state(steertest.Invalid)), queue},
+		{"untracked", packet(v4, node4, toHost, state(steertest.Untracked)), queue},
+		{"accepted flow", packet(v4, node4, toHost, marked(0, DefaultMark)), accept},
+		{"forged packet mark", packet(v4, node4, toHost, marked(DefaultMark, 0)), queue},
+		{"neighbour solicitation", packet(v6, node6, toHost, icmpv6(135, 255)), accept},
+		{"echo request", packet(v6, node6, toHost, icmpv6(128, 255)), queue},
+	})
+}
+
+// observeQueue is that of the tests.
+const observeQueue = 104
+
+func observing(c *Config) { c.ObserveQueue = observeQueue }
+
+// observed counts the packets that the observer sees, and gives verdict on those
+// that are judged.
+func observed(count *int, verdict steertest.Verdict) steertest.Agent {
+	return func(p steertest.Packet, statement string) (steertest.Verdict, uint32) {
+		if strings.HasSuffix(statement, fmt.Sprintf(" %d", observeQueue)) {
+			*count++
+			return accept, p.Mark
+		}
+		return verdict, p.Mark | DefaultMark
+	}
+}
+
+func TestTheObserverSeesWhatPodsSayToResolvers(t *testing.T) {
+	s, fake := newFake(t, observing)
+	res4, res6 := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::10")
+	mustSync(t, s, Sets{
+		Names:     []netip.Addr{v4, v6},
+		Resolvers: []netip.AddrPort{netip.AddrPortFrom(res4, 53), netip.AddrPortFrom(res6, 5353)},
+	})
+	ports := func(src, dst uint16) func(*steertest.Packet) {
+		return func(p *steertest.Packet) { p.SrcPort, p.DstPort = src, dst }
+	}
+	established := state(steertest.Established)
+	for _, tt := range []struct {
+		name   string
+		packet steertest.Packet
+		want   int
+	}{
+		{"query", packet(v4, res4, ports(40000, 53)), 1},
+		{"query", packet(v6, res6, ports(40000, 5353)), 1},
+		{"answer", packet(res4, v4, ports(53, 40000), reply, established), 1},
+		{"answer", packet(res6, v6, ports(5353, 40000), reply, established), 1},
+		{"TCP", packet(v4, res4, ports(40000, 53), proto("tcp"), established), 1},
+		{"SCTP", packet(v4, res4, ports(40000, 53), proto("sctp")), 0},
+		{"not tracked", packet(v4, res4, ports(40000, 53), state(steertest.Untracked)), 1},
+		{"accepted flow", packet(v4, res4, ports(40000, 53), marked(0, DefaultMark)), 1},
+		{"resolver of the node", packet(v4, res4, ports(40000, 53), toHost), 1},
+		{"its answer", packet(res4, v4, ports(53, 40000), fromNode, reply, established), 1},
+		{"another port", packet(v4, res4, ports(40000, 5353)), 0},
+		{"another port", packet(v6, res6, ports(40000, 53)), 0},
+		{"another server", packet(v4, peer4, ports(40000, 53)), 0},
+		{"another pod", packet(v4b, res4, ports(40000, 53)), 0},
+		{"answer to another pod", packet(res4, v4b, ports(53, 40000), reply, established), 0},
+		{"forged answer", packet(res4, v4, ports(53, 40000), forwarded, astray), 0},
+		{"forged answer", packet(res6, v6, ports(5353, 40000), forwarded, astray, reply, established), 0},
+		{"query by an odd way", packet(v4, res4, ports(40000, 53), forwarded, astray), 1},
+		{"from the port, not to it", packet(v4, res4, ports(53, 40000)), 0},
+	} {
+		got := 0
+		if _, err := steertest.Trace(fake, tt.packet, observed(&got, accept)); err != nil {
+			t.Fatal(err)
+		}
+		if got != tt.want {
+			t.Errorf("%s: %+v: seen %d times, want %d", tt.name, tt.packet, got, tt.want)
+		}
+	}
+}
+
+// TestBeingObservedIsNotBeingAllowed has queries of a pod that is judged, too.
+func TestBeingObservedIsNotBeingAllowed(t *testing.T) {
+	resolver := netip.AddrPortFrom(peer4, 53)
+	for _, p := range []steertest.Packet{packet(v4, peer4), packet(v4, peer4, toHost), packet(v4, peer4, marked(DefaultMark, 0))} {
+		p.SrcPort, p.DstPort = 40000, 53
+		for _, judged := range []bool{true, false} {
+			s, fake := newFake(t, observing)
+			sets := Sets{Names: []netip.Addr{v4}, Resolvers: []netip.AddrPort{resolver}}
+			if judged {
+				sets.Egress, sets.ToHost = []netip.Addr{v4}, []netip.Addr{v4}
+			}
+			mustSync(t, s, sets)
+			seen := 0
+			got, err := steertest.Trace(fake, p, observed(&seen, drop))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := map[bool]steertest.Verdict{true: drop, false: accept}[judged]; got.Verdict != want || seen != 1 || got.CTMark != 0 {
+				t.Errorf("%+v, judged %v: %+v, seen %d times; want %s, seen once and no ct mark", p, judged, got, seen, want)
+			}
+		}
+	}
+}
+
+func TestTranslatedUDPIsAskedAboutEarly(t *testing.T) {
+	for _, where := range []EarlyUDP{EarlyOn, EarlyOff} {
+		s, fake := newFake(t, func(c *Config) { c.EarlyUDP = where })
+		mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}, ToHost: []netip.Addr{v4b}})
+		for _, tt := range []struct {
+			name   string
+			packet steertest.Packet
+			early  bool
+		}{
+			{"new", packet(peer4, v4, forwarded, translated), true},
+			{"new", packet(peer6, v6, forwarded, translated), true},
+			{"not translated", packet(peer4, v4, forwarded), false},
+			{"TCP", packet(peer4, v4, forwarded, translated, proto("tcp")), false},
+			{"untracked", packet(peer4, v4, forwarded, translated, state(steertest.Untracked)), false},
+			{"by IPVS", packet(peer4, v4), false},
+			{"to the node", packet(v4b, peer4, toHost, translated), false},
+		} {
+			want := knftables.PostroutingHook
+			switch {
+			case where == EarlyOn && tt.early:
+				want = knftables.PreroutingHook
+			case tt.packet.ToHost:
+				want = knftables.InputHook
+			}
+			got, err := steertest.Trace(fake, tt.packet, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Verdict != queue || got.Hook != want {
+				t.Errorf("EarlyUDP %v, %s: %+v: %s at %s, want queue at %s", where, tt.name, tt.packet, got.Verdict, got.Hook, want)
+			}
+		}
+	}
+}
+
+// TestEarlyOrNotTheAnswerIsTheSame sends random packets through both tables. The
+// agent answers by the addresses.
+func TestEarlyOrNotTheAnswerIsTheSame(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 20 {
+		sets := randomSets(r)
+		var fakes []*knftables.Fake
+		for _, where := range []EarlyUDP{EarlyOn, EarlyOff} {
+			s, fake := newFake(t, func(c *Config) { c.EarlyUDP, c.ObserveQueue = where, observeQueue })
+			mustSync(t, s, sets)
+			fakes = append(fakes, fake)
+		}
+		for range 500 {
+			p := randomPacket(r)
+			if early, late := fate(t, fakes[0], p), fate(t, fakes[1], p); early != late {
+				t.Fatalf("seed %d: %+v\nearly: %s\nlate:  %s", seed, p, early, late)
+			}
+		}
+	}
+}
+
+// fate is all that becomes of a packet.
+func fate(t *testing.T, fake *knftables.Fake, p steertest.Packet) string {
+	t.Helper()
+	verdict := accept
+	if p.Src.As4()[3]%2 == p.Dst.As4()[3]%2 {
+		verdict = drop
+	}
+	seen, asked := 0, 0
+	got, err := steertest.Trace(fake, p, func(p steertest.Packet, statement string) (steertest.Verdict, uint32) {
+		asked++
+		return observed(&seen, verdict)(p, statement)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%s, mark %#x, ct mark %#x, seen %d times, judged %d times", got.Verdict, got.Mark, got.CTMark, seen, asked-seen)
+}
+
+// randomPacket is of few addresses, ports and marks.
+func randomPacket(r *rand.Rand) steertest.Packet {
+	addr := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 1, byte(r.IntN(14))}) }
+	coin := func() bool { return r.IntN(2) == 0 }
+	p := steertest.Packet{
+		Src: addr(), Dst: addr(), Proto: []string{"udp", "tcp"}[r.IntN(2)], HopLimit: 63,
+		SrcPort: uint16(r.IntN(3) * 53), DstPort: uint16(r.IntN(3) * 53),
+		State:     []steertest.State{steertest.New, steertest.New, steertest.Established, steertest.Untracked}[r.IntN(4)],
+		Mark:      uint32(r.IntN(2)) * DefaultMark,
+		CTMark:    uint32(r.IntN(2)) * DefaultMark,
+		Forwarded: coin(),
+	}
+	// What a pod sends and has not come in through an interface comes from IPVS,
+	// whose translation is not DNAT.
+	p.DNAT, p.ToHost = p.Forwarded && coin(), p.Forwarded && coin()
+	return p
+}
+
 func TestSCTPIsAskedAboutPacketByPacketWhereItsPortsAreNotTracked(t *testing.T) {
 	s, fake := newFake(t, func(c *Config) { c.SCTPPerPacket = true })
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
@@ -175,7 +394,7 @@ func TestSCTPIsAskedAboutPacketByPacketWhereItsPortsAreNotTracked(t *testing.T) 
 func TestMarksOfOthersStay(t *testing.T) {
 	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
-	agent := func(p steertest.Packet) (steertest.Verdict, uint32) { return accept, p.Mark | DefaultMark }
+	agent := func(p steertest.Packet, _ string) (steertest.Verdict, uint32) { return accept, p.Mark | DefaultMark }
 	for _, others := range []uint32{0, ^DefaultMark} {
 		for _, tt := range []struct {
 			name       string
@@ -208,7 +427,7 @@ func TestNothingPassesOnAConnectionThatIsCut(t *testing.T) {
 		mark uint32
 		want steertest.Verdict
 	}{{cut, drop}, {0, accept}} {
-		s, fake := newFake(t, func(c *Config) { c.CutMark, c.SCTPPerPacket = tt.mark, true })
+		s, fake := newFake(t, func(c *Config) { c.CutMark, c.SCTPPerPacket, c.EarlyUDP = tt.mark, true, EarlyOn })
 		mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
 		checkTraces(t, fake, []traceCase{
 			{"original", packet(peer4, v4, proto("tcp"), established, marked(0, cut)), tt.want},
@@ -216,6 +435,8 @@ func TestNothingPassesOnAConnectionThatIsCut(t *testing.T) {
 			{"reply", packet(v4, peer4, proto("tcp"), established, reply, marked(0, cut)), tt.want},
 			{"ICMP error", packet(peer4, v4, proto("icmp"), state(steertest.Related), marked(0, cut)), tt.want},
 			{"one-way flow, once accepted", packet(peer4, v4, marked(0, cut|DefaultMark)), tt.want},
+			{"to the node", packet(v4, peer4, proto("tcp"), established, toHost, marked(0, cut)), tt.want},
+			{"early", packet(peer4, v4, forwarded, translated, marked(0, cut|DefaultMark)), tt.want},
 			{"all bits", packet(peer4, v4, established, marked(0, ^uint32(0))), tt.want},
 			{"SCTP", packet(v4, peer4, proto("sctp"), established, reply, marked(0, cut)), tt.want},
 			{"marks of others", packet(peer4, v4, established, marked(^uint32(0), ^cut)), accept},
@@ -227,7 +448,7 @@ func TestNothingPassesOnAConnectionThatIsCut(t *testing.T) {
 
 func TestDivertChainWithoutAQueueStatementDrops(t *testing.T) {
 	s, fake := newFake(t, nil)
-	s.writeDivert = func(Config) error { return nil } // as between two batches
+	s.writeXTables = func(Config) error { return nil } // as between two batches
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
 	checkTraces(t, fake, []traceCase{{"selected", packet(peer4, v4), drop}})
 }
@@ -251,7 +472,12 @@ func randomSets(r *rand.Rand) Sets {
 		}
 		return ps
 	}
-	return Sets{Ingress: addrs(), Egress: addrs(), Pods: addrs(), IngressRanges: ranges(), EgressRanges: ranges()}
+	var resolvers []netip.AddrPort
+	for _, a := range addrs() {
+		resolvers = append(resolvers, netip.AddrPortFrom(a, uint16(r.IntN(3)*53))) // 0 is no port
+	}
+	return Sets{Ingress: addrs(), Egress: addrs(), ToHost: addrs(), Pods: addrs(), IngressRanges: ranges(), EgressRanges: ranges(),
+		Names: addrs(), Resolvers: resolvers}
 }
 
 func TestRandomWishesEndInTheLastOne(t *testing.T) {

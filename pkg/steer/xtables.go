@@ -36,22 +36,28 @@ func nfqueueTarget(queue, queues uint16, bypass bool) []expr.Any {
 	return []expr.Any{&expr.Target{Name: "NFQUEUE", Rev: 3, Info: &info}}
 }
 
-// writeXTablesDivert replaces the rules of the divert chain, in one batch, by
-// the ones that divertRules describes: nft has no words for an xtables target.
-func writeXTablesDivert(cfg Config) error {
+// writeXTables replaces the rules of the chains that queue, in one batch, by the
+// ones that divertRules and showRules describe: nft has no words for an xtables
+// target.
+func writeXTables(cfg Config) error {
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("write chain %s: %w", divertChain, err)
 	}
 	table := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
-	chain := &nftables.Chain{Name: divertChain, Table: table}
-	conn.FlushChain(chain)
-	for _, exprs := range [][]expr.Any{
-		append([]expr.Any{&expr.Objref{Type: objectCounter, Name: steeredCounter}},
-			nfqueueTarget(cfg.Queue, cfg.Queues, cfg.Bypass)...),
-		{&expr.Verdict{Kind: expr.VerdictDrop}},
-	} {
-		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
+	replace := func(name string, rules ...[]expr.Any) {
+		chain := &nftables.Chain{Name: name, Table: table}
+		conn.FlushChain(chain)
+		for _, exprs := range rules {
+			conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
+		}
+	}
+	count := []expr.Any{&expr.Objref{Type: objectCounter, Name: steeredCounter}}
+	replace(divertChain,
+		append(count, nfqueueTarget(cfg.Queue, cfg.Queues, cfg.Bypass)...),
+		[]expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
+	if cfg.ObserveQueue != 0 {
+		replace(showChain, nfqueueTarget(cfg.ObserveQueue, 1, true))
 	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("write chain %s with the NFQUEUE target: %w", divertChain, err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"net/netip"
 	"os"
@@ -9,9 +10,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
 
+	reader "sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 )
 
@@ -60,12 +61,8 @@ func TestStepsApplyAndRemovePoliciesThatExist(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			policy := &networkingv1.NetworkPolicy{}
-			if err := yaml.UnmarshalStrict(content, policy); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			if policy.Name != name {
-				t.Errorf("%s holds the policy %s", policyFile(name), policy.Name)
+			if got := policyNames(t, content); !slices.Equal(got, []string{name}) {
+				t.Errorf("%s holds the policies %q", policyFile(name), got)
 			}
 			applied[name] = true
 		}
@@ -79,6 +76,26 @@ func TestStepsApplyAndRemovePoliciesThatExist(t *testing.T) {
 	if len(applied) != 0 {
 		t.Errorf("at the end %v are left", applied)
 	}
+}
+
+// policyNames returns the names of the policies of a manifest, of whatever kind.
+func policyNames(t *testing.T, content []byte) []string {
+	t.Helper()
+	objects, err := reader.Read([]string{reader.Stdin}, bytes.NewReader(content))
+	if err != nil {
+		t.Error(err)
+	}
+	var names []string
+	for _, p := range objects.NetworkPolicies {
+		names = append(names, p.Name)
+	}
+	for _, p := range objects.AdminNetworkPolicies {
+		names = append(names, p.Name)
+	}
+	for _, p := range objects.ClusterNetworkPolicies {
+		names = append(names, p.Name)
+	}
+	return names
 }
 
 // TestDemo runs the whole demo.

@@ -24,6 +24,9 @@ const (
 	stepTimeout  = 10 * time.Second // for a change to be in force everywhere
 )
 
+// agentArgs have the agents enforce the administrators' policies of the demo.
+var agentArgs = []string{"--admin-network-policy", "--cluster-network-policy"}
+
 // errDiffers says that a table was not as expected. The table has been shown.
 var errDiffers = errors.New("not as expected")
 
@@ -116,7 +119,7 @@ func startAgents(ctx context.Context, cluster *lab.Lab, binary string, watched l
 	defer cancel()
 	var agents []*lab.Agent
 	for _, node := range cluster.Nodes {
-		agent, err := node.StartAgent(lab.AgentConfig{Binary: binary, Manifests: watched.Dir()})
+		agent, err := node.StartAgent(lab.AgentConfig{Binary: binary, Manifests: watched.Dir(), Args: agentArgs})
 		if err != nil {
 			return nil, err
 		}

@@ -52,15 +52,38 @@ var steps = []step{
 		},
 	},
 	{
-		title:  "Default deny removed: y may send again, and still accepts only what the other two allow.",
-		remove: []string{"default-deny"},
+		title: "An administrator shuts namespace z out of y: no policy of y can let it in.",
+		apply: []string{"shut-out"},
 		checks: []check{
-			{notIntoYButByLabel, []lab.Traffic{tcp(80), udp(80)}},
+			{notYBut(notFromZ(toAByLabel)), []lab.Traffic{tcp(80), udp(80)}},
+			{notYBut(notFromZ(intoY)), []lab.Traffic{tcp(8000)}},
 		},
 	},
 	{
-		title:  "The last policies removed: all is open again.",
-		remove: []string{"allow-by-label", "port-range"},
+		title:  "Default deny removed: y may send again, and still accepts only what the others leave.",
+		remove: []string{"default-deny"},
+		checks: []check{
+			{notIntoYBut(notFromZ(toAByLabel)), []lab.Traffic{tcp(80), udp(80)}},
+		},
+	},
+	{
+		title:  "The last of them removed: all is open again.",
+		remove: []string{"allow-by-label", "port-range", "shut-out"},
+		checks: []check{{everything, []lab.Traffic{tcp(80), udp(80)}}},
+	},
+	{
+		title:  "A baseline of the administrator: x accepts its own pods only, unless x says otherwise.",
+		apply:  []string{"baseline"},
+		checks: []check{{withinX, []lab.Traffic{tcp(80), udp(80)}}},
+	},
+	{
+		title:  "x says otherwise for its pod a, which accepts y. It is isolated now, and the baseline is not asked.",
+		apply:  []string{"open-to-y"},
+		checks: []check{{withinXButA, []lab.Traffic{tcp(80), udp(80)}}},
+	},
+	{
+		title:  "Both removed: all is open again.",
+		remove: []string{"baseline", "open-to-y"},
 		checks: []check{{everything, []lab.Traffic{tcp(80), udp(80)}}},
 	},
 }
@@ -78,10 +101,31 @@ func notYBut(opened func(from, to string) bool) func(from, to string) bool {
 	}
 }
 
-// notIntoYButByLabel is what is left of a port other than 8000 to 8010 without the
+// notIntoYBut is what is left of a port other than 8000 to 8010 without the
 // default deny: the allow policies isolate y for ingress too.
-func notIntoYButByLabel(from, to string) bool {
-	return from == to || !in("y", to) || toAByLabel(from, to)
+func notIntoYBut(opened func(from, to string) bool) func(from, to string) bool {
+	return func(from, to string) bool {
+		return from == to || !in("y", to) || opened(from, to)
+	}
+}
+
+// notFromZ is what the administrator leaves of what policies of y open.
+func notFromZ(opened func(from, to string) bool) func(from, to string) bool {
+	return func(from, to string) bool {
+		return !in("z", from) && opened(from, to)
+	}
+}
+
+// withinX is the table of the baseline.
+func withinX(from, to string) bool { return !in("x", to) || in("x", from) }
+
+// withinXButA is what open-to-y makes of it: no pod but itself and those of y
+// reach x/a.
+func withinXButA(from, to string) bool {
+	if to == "x/a" {
+		return from == to || in("y", from)
+	}
+	return withinX(from, to)
 }
 
 // toAByLabel is what allow-by-label accepts.

@@ -2,12 +2,12 @@
 package docs
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -82,7 +82,7 @@ func TestFlagsAreDocumented(t *testing.T) {
 
 // Every numbered statement names the tests that hold it, and they exist.
 func TestStatementsAreHeldByTests(t *testing.T) {
-	row := regexp.MustCompile(`(?m)^\| (NP-\d+) \|(.*)\|([^|]*)\|$`)
+	row := regexp.MustCompile(`(?m)^\| ((?:NP|CN)-\d+) \|(.*)\|([^|]*)\|$`)
 	ref := regexp.MustCompile("`([a-z0-9/-]+) (Test\\w+|Fuzz\\w+)`")
 	held := map[string]bool{}
 	for _, m := range row.FindAllStringSubmatch(read(t, "docs/semantics.md"), -1) {
@@ -105,12 +105,15 @@ func TestStatementsAreHeldByTests(t *testing.T) {
 	}
 }
 
-// statements are the numbers of the NetworkPolicy statements.
+// statements are the numbers of all statements.
 func statements() []string {
 	var out []string
-	for _, r := range [][2]int{{1, 46}, {50, 59}} {
-		for n := r[0]; n <= r[1]; n++ {
-			out = append(out, "NP-"+strconv.Itoa(n))
+	for _, r := range []struct {
+		api         string
+		first, last int
+	}{{"NP", 1, 46}, {"NP", 50, 59}, {"CN", 1, 20}, {"CN", 30, 34}} {
+		for n := r.first; n <= r.last; n++ {
+			out = append(out, fmt.Sprintf("%s-%d", r.api, n))
 		}
 	}
 	return out

@@ -29,8 +29,16 @@ const (
 
 const (
 	installFile = "install.yaml"
+	adminFile   = "install-anp.yaml"
 	guardFile   = "install-writer-guard.yaml"
 )
+
+// forEachInstall runs a test of the files that install all.
+func forEachInstall(t *testing.T, test func(t *testing.T, file string)) {
+	for _, file := range []string{installFile, adminFile} {
+		t.Run(file, func(t *testing.T) { test(t, file) })
+	}
+}
 
 // decode reads a file. A field that the API does not know is an error.
 func decode(t *testing.T, file string) []runtime.Object {
@@ -70,9 +78,9 @@ func named[T interface {
 }
 
 // agent returns the DaemonSet's pod and its one container.
-func agent(t *testing.T) (corev1.PodSpec, corev1.Container) {
+func agent(t *testing.T, file string) (corev1.PodSpec, corev1.Container) {
 	t.Helper()
-	return only(t, named[*appsv1.DaemonSet](t, installFile, agentName).Spec.Template.Spec)
+	return only(t, named[*appsv1.DaemonSet](t, file, agentName).Spec.Template.Spec)
 }
 
 // only returns a pod and its one container.
@@ -86,9 +94,9 @@ func only(t *testing.T, pod corev1.PodSpec) (corev1.PodSpec, corev1.Container) {
 
 // checkBinding tells whether the ClusterRole of that name is given to the
 // ServiceAccount of that name and to nobody else.
-func checkBinding(t *testing.T, name string) {
+func checkBinding(t *testing.T, file, name string) {
 	t.Helper()
-	account, binding := named[*corev1.ServiceAccount](t, installFile, name), named[*rbacv1.ClusterRoleBinding](t, installFile, name)
+	account, binding := named[*corev1.ServiceAccount](t, file, name), named[*rbacv1.ClusterRoleBinding](t, file, name)
 	if binding.RoleRef.Name != name || binding.RoleRef.Kind != "ClusterRole" {
 		t.Errorf("the binding refers to %v, want the role %s", binding.RoleRef, name)
 	}
@@ -102,13 +110,28 @@ func subjects(account *corev1.ServiceAccount) []rbacv1.Subject {
 }
 
 func TestTheAgentMayOnlyReadWhatPolicyNeeds(t *testing.T) {
-	role := named[*rbacv1.ClusterRole](t, installFile, agentName)
+	forEachInstall(t, func(t *testing.T, file string) {
+		want := []string{"/namespaces", "/nodes", "/pods", "networking.k8s.io/networkpolicies"}
+		if file == adminFile {
+			want = append(want, "policy.networking.k8s.io/adminnetworkpolicies", "policy.networking.k8s.io/baselineadminnetworkpolicies", "policy.networking.k8s.io/clusternetworkpolicies")
+		}
+		checkReads(t, named[*rbacv1.ClusterRole](t, file, agentName).Rules, want)
+		checkBinding(t, file, agentName)
+		account, pod := named[*corev1.ServiceAccount](t, file, agentName), named[*appsv1.DaemonSet](t, file, agentName)
+		if pod.Namespace != account.Namespace || pod.Spec.Template.Spec.ServiceAccountName != account.Name {
+			t.Errorf("the pods are %s/%s's, want %s/%s's", pod.Namespace, pod.Spec.Template.Spec.ServiceAccountName, account.Namespace, account.Name)
+		}
+	})
+}
+
+// checkReads tells whether rules give the right to read these resources, and no
+// other right.
+func checkReads(t *testing.T, rules []rbacv1.PolicyRule, want []string) {
+	t.Helper()
 	var resources []string
-	for _, rule := range role.Rules {
-		for _, verb := range rule.Verbs {
-			if !slices.Contains([]string{"get", "list", "watch"}, verb) {
-				t.Errorf("verb %q on %v", verb, rule.Resources)
-			}
+	for _, rule := range rules {
+		if !slices.Equal(rule.Verbs, []string{"get", "list", "watch"}) {
+			t.Errorf("verbs %q on %v", rule.Verbs, rule.Resources)
 		}
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
@@ -117,80 +140,80 @@ func TestTheAgentMayOnlyReadWhatPolicyNeeds(t *testing.T) {
 		}
 	}
 	slices.Sort(resources)
-	if want := []string{"/namespaces", "/nodes", "/pods", "networking.k8s.io/networkpolicies"}; !slices.Equal(resources, want) {
+	if !slices.Equal(resources, want) {
 		t.Errorf("the role reads %v, want %v", resources, want)
-	}
-
-	checkBinding(t, agentName)
-	account, pod := named[*corev1.ServiceAccount](t, installFile, agentName), named[*appsv1.DaemonSet](t, installFile, agentName)
-	if pod.Namespace != account.Namespace || pod.Spec.Template.Spec.ServiceAccountName != account.Name {
-		t.Errorf("the pods are %s/%s's, want %s/%s's", pod.Namespace, pod.Spec.Template.Spec.ServiceAccountName, account.Namespace, account.Name)
 	}
 }
 
 func TestTheAgentHasOneCapabilityAndNoMore(t *testing.T) {
-	pod, container := agent(t)
-	if !pod.HostNetwork || pod.HostPID || pod.HostIPC || len(pod.Volumes) != 0 {
-		t.Errorf("hostNetwork %v, hostPID %v, hostIPC %v, %d volumes; want the network and nothing else of the node",
-			pod.HostNetwork, pod.HostPID, pod.HostIPC, len(pod.Volumes))
-	}
-	security := container.SecurityContext
-	if security == nil || security.Capabilities == nil {
-		t.Fatal("no security context with capabilities")
-	}
-	if got := security.Capabilities.Drop; !slices.Equal(got, []corev1.Capability{"ALL"}) {
-		t.Errorf("capabilities dropped: %v, want ALL", got)
-	}
-	if got := security.Capabilities.Add; !slices.Equal(got, []corev1.Capability{"NET_ADMIN"}) {
-		t.Errorf("capabilities added: %v, want NET_ADMIN", got)
-	}
-	if security.Privileged != nil && *security.Privileged {
-		t.Error("privileged")
-	}
-	if security.AllowPrivilegeEscalation == nil || *security.AllowPrivilegeEscalation {
-		t.Error("privilege escalation is not forbidden")
-	}
-	if security.ReadOnlyRootFilesystem == nil || !*security.ReadOnlyRootFilesystem {
-		t.Error("the root file system is not read-only")
-	}
-	if pod.SecurityContext == nil || pod.SecurityContext.SeccompProfile == nil ||
-		pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-		t.Error("seccomp is not RuntimeDefault")
-	}
+	forEachInstall(t, func(t *testing.T, file string) {
+		pod, container := agent(t, file)
+		if !pod.HostNetwork || pod.HostPID || pod.HostIPC || len(pod.Volumes) != 0 {
+			t.Errorf("hostNetwork %v, hostPID %v, hostIPC %v, %d volumes; want the network and nothing else of the node",
+				pod.HostNetwork, pod.HostPID, pod.HostIPC, len(pod.Volumes))
+		}
+		security := container.SecurityContext
+		if security == nil || security.Capabilities == nil {
+			t.Fatal("no security context with capabilities")
+		}
+		if got := security.Capabilities.Drop; !slices.Equal(got, []corev1.Capability{"ALL"}) {
+			t.Errorf("capabilities dropped: %v, want ALL", got)
+		}
+		if got := security.Capabilities.Add; !slices.Equal(got, []corev1.Capability{"NET_ADMIN"}) {
+			t.Errorf("capabilities added: %v, want NET_ADMIN", got)
+		}
+		if security.Privileged != nil && *security.Privileged {
+			t.Error("privileged")
+		}
+		if security.AllowPrivilegeEscalation == nil || *security.AllowPrivilegeEscalation {
+			t.Error("privilege escalation is not forbidden")
+		}
+		if security.ReadOnlyRootFilesystem == nil || !*security.ReadOnlyRootFilesystem {
+			t.Error("the root file system is not read-only")
+		}
+		if pod.SecurityContext == nil || pod.SecurityContext.SeccompProfile == nil ||
+			pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Error("seccomp is not RuntimeDefault")
+		}
+	})
 }
 
 func TestTheAgentRunsOnEveryNodeBeforeAndLongerThanOthers(t *testing.T) {
-	pod, container := agent(t)
-	if pod.PriorityClassName != "system-node-critical" {
-		t.Errorf("priority class %q", pod.PriorityClassName)
-	}
-	if want := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}; !slices.Equal(pod.Tolerations, want) {
-		t.Errorf("tolerations %v, want every taint", pod.Tolerations)
-	}
-	if container.Resources.Requests.Cpu().IsZero() || container.Resources.Requests.Memory().IsZero() || len(container.Resources.Limits) != 0 {
-		t.Errorf("resources %v, want requests and no limits", container.Resources)
-	}
-	update := named[*appsv1.DaemonSet](t, installFile, agentName).Spec.UpdateStrategy
-	if update.Type != appsv1.RollingUpdateDaemonSetStrategyType || update.RollingUpdate.MaxUnavailable.IntValue() != 1 {
-		t.Errorf("update strategy %v, want one node at a time", update)
-	}
+	forEachInstall(t, func(t *testing.T, file string) {
+		pod, container := agent(t, file)
+		if pod.PriorityClassName != "system-node-critical" {
+			t.Errorf("priority class %q", pod.PriorityClassName)
+		}
+		if want := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}; !slices.Equal(pod.Tolerations, want) {
+			t.Errorf("tolerations %v, want every taint", pod.Tolerations)
+		}
+		if container.Resources.Requests.Cpu().IsZero() || container.Resources.Requests.Memory().IsZero() || len(container.Resources.Limits) != 0 {
+			t.Errorf("resources %v, want requests and no limits", container.Resources)
+		}
+		update := named[*appsv1.DaemonSet](t, file, agentName).Spec.UpdateStrategy
+		if update.Type != appsv1.RollingUpdateDaemonSetStrategyType || update.RollingUpdate.MaxUnavailable.IntValue() != 1 {
+			t.Errorf("update strategy %v, want one node at a time", update)
+		}
+	})
 }
 
 func TestProbesAskTheEndpointsOfTheAgent(t *testing.T) {
-	_, container := agent(t)
-	for path, probe := range map[string]*corev1.Probe{"/livez": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
-		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port.String() != container.Ports[0].Name {
-			t.Errorf("no probe of %s: %v", path, probe)
+	forEachInstall(t, func(t *testing.T, file string) {
+		_, container := agent(t, file)
+		for path, probe := range map[string]*corev1.Probe{"/livez": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
+			if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port.String() != container.Ports[0].Name {
+				t.Errorf("no probe of %s: %v", path, probe)
+			}
 		}
-	}
-	port := container.Ports[0].ContainerPort
-	if want := "--metrics-bind-address=:9080"; port != 9080 || !slices.Contains(container.Args, want) {
-		t.Errorf("port %d and arguments %v, want 9080 and %s", port, container.Args, want)
-	}
-	annotations := named[*appsv1.DaemonSet](t, installFile, agentName).Spec.Template.Annotations
-	if annotations["prometheus.io/scrape"] != "true" || annotations["prometheus.io/port"] != "9080" {
-		t.Errorf("annotations %v do not tell Prometheus where to scrape", annotations)
-	}
+		port := container.Ports[0].ContainerPort
+		if want := "--metrics-bind-address=:9080"; port != 9080 || !slices.Contains(container.Args, want) {
+			t.Errorf("port %d and arguments %v, want 9080 and %s", port, container.Args, want)
+		}
+		annotations := named[*appsv1.DaemonSet](t, file, agentName).Spec.Template.Annotations
+		if annotations["prometheus.io/scrape"] != "true" || annotations["prometheus.io/port"] != "9080" {
+			t.Errorf("annotations %v do not tell Prometheus where to scrape", annotations)
+		}
+	})
 }
 
 // TestBothKnowTheirFlags asks the program itself for its flags.
@@ -199,13 +222,15 @@ func TestBothKnowTheirFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, container := agent(t)
-	checkFlags(t, binary, container.Args)
-	if container.Env[0].ValueFrom.FieldRef.FieldPath != "spec.nodeName" || !slices.Contains(container.Args, "--hostname-override=$("+container.Env[0].Name+")") {
-		t.Errorf("arguments %v do not tell the node's name", container.Args)
-	}
-	_, container = writer(t)
-	checkFlags(t, binary, container.Args)
+	forEachInstall(t, func(t *testing.T, file string) {
+		_, container := agent(t, file)
+		checkFlags(t, binary, container.Args)
+		if container.Env[0].ValueFrom.FieldRef.FieldPath != "spec.nodeName" || !slices.Contains(container.Args, "--hostname-override=$("+container.Env[0].Name+")") {
+			t.Errorf("arguments %v do not tell the node's name", container.Args)
+		}
+		_, container = writer(t, file)
+		checkFlags(t, binary, container.Args)
+	})
 }
 
 func checkFlags(t *testing.T, binary string, args []string) {

@@ -15,9 +15,9 @@ import (
 )
 
 // writer returns the Deployment's pod and its one container.
-func writer(t *testing.T) (corev1.PodSpec, corev1.Container) {
+func writer(t *testing.T, file string) (corev1.PodSpec, corev1.Container) {
 	t.Helper()
-	return only(t, named[*appsv1.Deployment](t, installFile, writerName).Spec.Template.Spec)
+	return only(t, named[*appsv1.Deployment](t, file, writerName).Spec.Template.Spec)
 }
 
 // rights writes rules as "group/resource[names] verbs".
@@ -32,61 +32,76 @@ func rights(rules []rbacv1.PolicyRule) []string {
 }
 
 func TestTheWriterHasTheRightsItNeedsAndNoMore(t *testing.T) {
-	if got, want := rights(named[*rbacv1.ClusterRole](t, installFile, writerName).Rules), []string{
-		"networking.k8s.io/networkpolicies[] get,list,watch,patch",
-		"networking.k8s.io/networkpolicies/status[] patch",
-		"events.k8s.io/events[] create",
-	}; !slices.Equal(got, want) {
-		t.Errorf("the cluster role gives %q, want %q", got, want)
-	}
-	checkBinding(t, writerName)
+	forEachInstall(t, func(t *testing.T, file string) {
+		want := []string{
+			"networking.k8s.io/networkpolicies[] get,list,watch,patch",
+			"networking.k8s.io/networkpolicies/status[] patch",
+		}
+		if file == adminFile {
+			want = append(want,
+				"policy.networking.k8s.io/adminnetworkpolicies[] get,list,watch",
+				"policy.networking.k8s.io/baselineadminnetworkpolicies[] get,list,watch",
+				"policy.networking.k8s.io/clusternetworkpolicies[] get,list,watch",
+				"policy.networking.k8s.io/adminnetworkpolicies/status[] patch",
+				"policy.networking.k8s.io/baselineadminnetworkpolicies/status[] patch",
+				"policy.networking.k8s.io/clusternetworkpolicies/status[] patch",
+			)
+		}
+		want = append(want, "events.k8s.io/events[] create")
+		if got := rights(named[*rbacv1.ClusterRole](t, file, writerName).Rules); !slices.Equal(got, want) {
+			t.Errorf("the cluster role gives %q, want %q", got, want)
+		}
+		checkBinding(t, file, writerName)
 
-	role, binding := named[*rbacv1.Role](t, installFile, writerName), named[*rbacv1.RoleBinding](t, installFile, writerName)
-	if got, want := rights(role.Rules), []string{
-		"coordination.k8s.io/leases[] create",
-		"coordination.k8s.io/leases[" + status.LeaseName + "] get,update",
-	}; !slices.Equal(got, want) {
-		t.Errorf("the role gives %q, want %q", got, want)
-	}
-	account := named[*corev1.ServiceAccount](t, installFile, writerName)
-	if binding.RoleRef.Name != role.Name || !slices.Equal(binding.Subjects, subjects(account)) || role.Namespace != account.Namespace {
-		t.Errorf("the role %s/%s is bound as %v to %v", role.Namespace, role.Name, binding.RoleRef, binding.Subjects)
-	}
-	pod, container := writer(t)
-	if pod.ServiceAccountName != account.Name {
-		t.Errorf("the pod is %s's, want %s's", pod.ServiceAccountName, account.Name)
-	}
-	if !slices.Contains(container.Args, "--leader-elect-namespace="+role.Namespace) {
-		t.Errorf("the lease is in another namespace than the role: %v", container.Args)
-	}
+		role, binding := named[*rbacv1.Role](t, file, writerName), named[*rbacv1.RoleBinding](t, file, writerName)
+		if got, want := rights(role.Rules), []string{
+			"coordination.k8s.io/leases[] create",
+			"coordination.k8s.io/leases[" + status.LeaseName + "] get,update",
+		}; !slices.Equal(got, want) {
+			t.Errorf("the role gives %q, want %q", got, want)
+		}
+		account := named[*corev1.ServiceAccount](t, file, writerName)
+		if binding.RoleRef.Name != role.Name || !slices.Equal(binding.Subjects, subjects(account)) || role.Namespace != account.Namespace {
+			t.Errorf("the role %s/%s is bound as %v to %v", role.Namespace, role.Name, binding.RoleRef, binding.Subjects)
+		}
+		pod, container := writer(t, file)
+		if pod.ServiceAccountName != account.Name {
+			t.Errorf("the pod is %s's, want %s's", pod.ServiceAccountName, account.Name)
+		}
+		if !slices.Contains(container.Args, "--leader-elect-namespace="+role.Namespace) {
+			t.Errorf("the lease is in another namespace than the role: %v", container.Args)
+		}
+	})
 }
 
 func TestTheWriterIsAnOrdinaryPod(t *testing.T) {
-	pod, container := writer(t)
-	if pod.HostNetwork || pod.HostPID || pod.HostIPC || len(pod.Volumes) != 0 {
-		t.Error("the writer has something of the node")
-	}
-	security := container.SecurityContext
-	if security == nil || security.Capabilities == nil || !slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(security.Capabilities.Add) != 0 ||
-		*security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem || !*pod.SecurityContext.RunAsNonRoot ||
-		pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-		t.Errorf("security contexts %+v and %+v", pod.SecurityContext, security)
-	}
-	_, agentContainer := agent(t)
-	if container.Image != agentContainer.Image {
-		t.Errorf("image %s, the agent's is %s", container.Image, agentContainer.Image)
-	}
-	for path, probe := range map[string]*corev1.Probe{"/livez": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
-		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port.String() != container.Ports[0].Name {
-			t.Errorf("no probe of %s: %v", path, probe)
+	forEachInstall(t, func(t *testing.T, file string) {
+		pod, container := writer(t, file)
+		if pod.HostNetwork || pod.HostPID || pod.HostIPC || len(pod.Volumes) != 0 {
+			t.Error("the writer has something of the node")
 		}
-	}
-	agents := named[*appsv1.DaemonSet](t, installFile, agentName).Spec.Selector.MatchLabels
-	for key, value := range named[*appsv1.Deployment](t, installFile, writerName).Spec.Template.Labels {
-		if agents[key] == value {
-			t.Errorf("the DaemonSet selects the writer by %s=%s", key, value)
+		security := container.SecurityContext
+		if security == nil || security.Capabilities == nil || !slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(security.Capabilities.Add) != 0 ||
+			*security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem || !*pod.SecurityContext.RunAsNonRoot ||
+			pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("security contexts %+v and %+v", pod.SecurityContext, security)
 		}
-	}
+		_, agentContainer := agent(t, file)
+		if container.Image != agentContainer.Image {
+			t.Errorf("image %s, the agent's is %s", container.Image, agentContainer.Image)
+		}
+		for path, probe := range map[string]*corev1.Probe{"/livez": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
+			if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port.String() != container.Ports[0].Name {
+				t.Errorf("no probe of %s: %v", path, probe)
+			}
+		}
+		agents := named[*appsv1.DaemonSet](t, file, agentName).Spec.Selector.MatchLabels
+		for key, value := range named[*appsv1.Deployment](t, file, writerName).Spec.Template.Labels {
+			if agents[key] == value {
+				t.Errorf("the DaemonSet selects the writer by %s=%s", key, value)
+			}
+		}
+	})
 }
 
 func TestTheGuardIsAboutTheWriterAndItsAnnotation(t *testing.T) {

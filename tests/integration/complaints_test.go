@@ -11,7 +11,8 @@ import (
 )
 
 // documented returns the one command of docs/status.md that contains all parts,
-// without its first word, as a shell would split it.
+// without its first word and without what its output goes to, as a shell would
+// split it.
 func documented(t *testing.T, parts ...string) []string {
 	t.Helper()
 	text := must[[]byte](t)(os.ReadFile("../../docs/status.md"))
@@ -19,7 +20,8 @@ func documented(t *testing.T, parts ...string) []string {
 	for line := range strings.Lines(string(text)) {
 		missing := slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
 		if strings.HasPrefix(line, "kubectl ") && !missing {
-			found = append(found, strings.TrimSpace(line))
+			command, _, _ := strings.Cut(line, " | ")
+			found = append(found, strings.TrimSpace(command))
 		}
 	}
 	if len(found) != 1 {
@@ -50,7 +52,7 @@ func TestAnAdministratorSeesAllComplaints(t *testing.T) {
 			k.apply(text)
 		}
 		w := startWriter(t, asWriter(t, plane), "--feature-gates=EndPort=false")
-		w.settled(map[string]string{
+		w.settled("NetworkPolicy", map[string]string{
 			`reason="PolicyAccepted",type="Accepted"`:            "4",
 			`reason="FeatureNotSupported",type="PartialFailure"`: "3",
 		})
@@ -110,7 +112,7 @@ func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
 		}
 		as := asWriter(t, plane)
 		w := startWriter(t, as, "--feature-gates=EndPort=false")
-		w.settled(both)
+		w.settled("NetworkPolicy", both)
 		if got := w.writes(inStatus); got != "2" {
 			t.Errorf("%s writes for two policies, want 2", got)
 		}
@@ -118,7 +120,7 @@ func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
 
 		before := versions(k)
 		w = startWriter(t, as, "--feature-gates=EndPort=false")
-		w.settled(both)
+		w.settled("NetworkPolicy", both)
 		if got := w.writes(inStatus); got != "0" {
 			t.Errorf("a writer that finds everything written has written %s times, want 0", got)
 		}

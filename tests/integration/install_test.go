@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"context"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,15 +14,17 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
 )
 
 const (
-	installFile  = "../../install.yaml"
-	guardFile    = "../../install-writer-guard.yaml" // for servers from 1.30 on
-	namespace    = "kube-system"                     // of all that install.yaml writes
-	agent        = "kube-network-policies"
-	statusWriter = "kube-network-policies-status"
+	installFile      = "../../install.yaml"
+	installAdminFile = "../../install-anp.yaml"          // with the administrators' kinds
+	guardFile        = "../../install-writer-guard.yaml" // for servers from 1.30 on
+	namespace        = "kube-system"                     // of all that they write
+	agent            = "kube-network-policies"
+	statusWriter     = "kube-network-policies-status"
 )
 
 // install applies install.yaml as its readers are told to.
@@ -29,22 +33,56 @@ func install(t *testing.T, plane *controlplane.ControlPlane) {
 	newKubectl(t, plane.Admin()).run("apply", "--server-side", "--validate=strict", "-f", installFile)
 }
 
-// account returns the rights of a service account of install.yaml.
+// installAdmin does the same with install-anp.yaml, for one test: the others are
+// not to have the rights that it adds.
+func installAdmin(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+	k := newKubectl(t, plane.Admin())
+	k.run("apply", "--server-side", "--validate=strict", "-f", installAdminFile)
+	ctx := context.WithoutCancel(t.Context())
+	t.Cleanup(func() { must[string](t)(k.with(ctx, "", "delete", "--ignore-not-found", "-f", installAdminFile)) })
+}
+
+// installation is a file that can be installed.
+type installation struct {
+	file  string
+	apply func(*testing.T, *controlplane.ControlPlane)
+	kinds policycache.Kinds // that its agents watch
+}
+
+var (
+	allKinds = policycache.Kinds{AdminNetworkPolicy: true, BaselineAdminNetworkPolicy: true, ClusterNetworkPolicy: true}
+
+	plainInstallation = installation{installFile, install, policycache.Kinds{}}
+	adminInstallation = installation{installAdminFile, installAdmin, allKinds}
+)
+
+// onInstallations runs a test for each file on some servers, before anything is
+// installed.
+func onInstallations(t *testing.T, some []*server, test func(*testing.T, *controlplane.ControlPlane, installation)) {
+	for _, i := range []installation{plainInstallation, adminInstallation} {
+		t.Run(filepath.Base(i.file), func(t *testing.T) {
+			on(t, some, func(t *testing.T, plane *controlplane.ControlPlane) { test(t, plane, i) })
+		})
+	}
+}
+
+// account returns the rights of a service account that is installed.
 func account(t *testing.T, plane *controlplane.ControlPlane, name string) (*rest.Config, kubernetes.Interface) {
 	t.Helper()
 	config := must[*rest.Config](t)(plane.ServiceAccount(t.Context(), namespace, name))
 	return config, must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(config))
 }
 
-func TestServersAcceptInstallYAML(t *testing.T) {
-	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
-		install(t, plane)
+func TestServersAcceptWhatIsInstalled(t *testing.T) {
+	onInstallations(t, releases, func(t *testing.T, plane *controlplane.ControlPlane, i installation) {
+		i.apply(t, plane)
 		// Applied again it changes nothing: all of it is there, as written.
 		versions := func() string {
-			return newKubectl(t, plane.Admin()).run("get", "-f", installFile, "-o", "jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.resourceVersion}{\"\\n\"}{end}")
+			return newKubectl(t, plane.Admin()).run("get", "-f", i.file, "-o", "jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.resourceVersion}{\"\\n\"}{end}")
 		}
 		before := versions()
-		install(t, plane)
+		i.apply(t, plane)
 		if after := versions(); after != before {
 			t.Errorf("applied again, objects changed\nfrom\n%s\nto\n%s", before, after)
 		}
@@ -67,11 +105,11 @@ func TestServersAcceptTheGuardIfTheyKnowIt(t *testing.T) {
 }
 
 func TestTheAgentsAccountSuffices(t *testing.T) {
-	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
-		install(t, plane)
+	onInstallations(t, releases, func(t *testing.T, plane *controlplane.ControlPlane, i installation) {
+		i.apply(t, plane)
 		s := newShop(t, plane)
 		config, _ := account(t, plane, agent)
-		v := newView(t, config, s.node, s.guarded()...)
+		v := newViewOf(t, config, s.node, i.kinds, s.guarded()...)
 		v.eventually(s.guarded()...)
 		s.createPolicy("more", "client", fromApp("stranger"))
 		v.eventually(denied(s.web, s.client, port))
@@ -79,24 +117,52 @@ func TestTheAgentsAccountSuffices(t *testing.T) {
 }
 
 func TestAccountsHaveNoMoreRightsThanTheyNeed(t *testing.T) {
-	want := map[string][]string{
-		agent: {
-			"get list watch namespaces",
-			"get list watch networkpolicies.networking.k8s.io",
-			"get list watch nodes",
-			"get list watch pods",
+	want := map[string]map[string][]string{
+		installFile: {
+			agent: {
+				"get list watch namespaces",
+				"get list watch networkpolicies.networking.k8s.io",
+				"get list watch nodes",
+				"get list watch pods",
+			},
+			statusWriter: {
+				"create events.events.k8s.io",
+				"create leases.coordination.k8s.io",
+				"get list watch patch networkpolicies.networking.k8s.io",
+				"get update leases.coordination.k8s.io kube-network-policies-status",
+				"patch networkpolicies/status.networking.k8s.io",
+			},
 		},
-		statusWriter: {
-			"create events.events.k8s.io",
-			"create leases.coordination.k8s.io",
-			"get list watch patch networkpolicies.networking.k8s.io",
-			"get update leases.coordination.k8s.io kube-network-policies-status",
-			"patch networkpolicies/status.networking.k8s.io",
+		installAdminFile: {
+			agent: {
+				"get list watch adminnetworkpolicies.policy.networking.k8s.io",
+				"get list watch baselineadminnetworkpolicies.policy.networking.k8s.io",
+				"get list watch clusternetworkpolicies.policy.networking.k8s.io",
+				"get list watch endpointslices.discovery.k8s.io", // of kube-system alone
+				"get list watch namespaces",
+				"get list watch networkpolicies.networking.k8s.io",
+				"get list watch nodes",
+				"get list watch pods",
+				"get list watch services", // of kube-system alone
+			},
+			statusWriter: {
+				"create events.events.k8s.io",
+				"create leases.coordination.k8s.io",
+				"get list watch adminnetworkpolicies.policy.networking.k8s.io",
+				"get list watch baselineadminnetworkpolicies.policy.networking.k8s.io",
+				"get list watch clusternetworkpolicies.policy.networking.k8s.io",
+				"get list watch patch networkpolicies.networking.k8s.io",
+				"get update leases.coordination.k8s.io kube-network-policies-status",
+				"patch adminnetworkpolicies/status.policy.networking.k8s.io",
+				"patch baselineadminnetworkpolicies/status.policy.networking.k8s.io",
+				"patch clusternetworkpolicies/status.policy.networking.k8s.io",
+				"patch networkpolicies/status.networking.k8s.io",
+			},
 		},
 	}
-	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
-		install(t, plane)
-		for name, want := range want {
+	onInstallations(t, releases, func(t *testing.T, plane *controlplane.ControlPlane, i installation) {
+		i.apply(t, plane)
+		for name, want := range want[i.file] {
 			_, client := account(t, plane, name)
 			if got := rights(t, client); !slices.Equal(got, want) {
 				t.Errorf("%s has the rights %q, want %q", name, got, want)
@@ -106,8 +172,8 @@ func TestAccountsHaveNoMoreRightsThanTheyNeed(t *testing.T) {
 }
 
 func TestAgentsCannotChangePolicies(t *testing.T) {
-	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
-		install(t, plane)
+	onInstallations(t, releases, func(t *testing.T, plane *controlplane.ControlPlane, i installation) {
+		i.apply(t, plane)
 		s := newShop(t, plane)
 		_, client := account(t, plane, agent)
 		_, err := client.NetworkingV1().NetworkPolicies(s.namespace).Patch(t.Context(), "guard", types.MergePatchType,

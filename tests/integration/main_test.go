@@ -1,7 +1,8 @@
 // Package integration asks real API servers. The agent's informers, what
-// install.yaml gives to whom, and the status writer are tested against the
-// newest Kubernetes that can be built and against 1.27, the last one whose
-// NetworkPolicy has a status.
+// install.yaml and install-anp.yaml give to whom, and the status writer are
+// tested against the newest Kubernetes that can be built and against 1.27, the
+// last one whose NetworkPolicy has a status. The administrators' kinds are
+// defined as their releases define them, as far as the servers let it.
 //
 // The servers are built once and kept, see the package servers. Build them
 // before the tests, which would else time out on a machine that has none:

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
@@ -25,7 +27,7 @@ func TestAServerMayAnswerAndNotStore(t *testing.T) {
 			plane := s.start(t)
 			c := newCluster(t, plane)
 			newKubectl(t, plane.Admin()).apply(plain(c.namespace, "fine"))
-			answer := applyForeignCondition(t, plane, c.namespace, "fine")
+			answer := applyForeignCondition(t, policies(t, plane, c.namespace), "NetworkPolicy", c.namespace, "fine")
 			if got, want := len(foreignConditions(t, answer)) > 0, s == statusOn; got != want {
 				t.Errorf("the condition is stored: %t, want %t", got, want)
 			}
@@ -37,17 +39,17 @@ const foreignType = "example.com/Audited"
 
 // applyForeignCondition stores a condition of somebody else and returns what the
 // server says.
-func applyForeignCondition(t *testing.T, plane *controlplane.ControlPlane, namespace, name string) *unstructured.Unstructured {
+func applyForeignCondition(t *testing.T, api dynamic.ResourceInterface, kind, namespace, name string) *unstructured.Unstructured {
 	t.Helper()
+	version := map[string]string{"NetworkPolicy": "networking.k8s.io/v1", "AdminNetworkPolicy": "policy.networking.k8s.io/v1alpha1"}[kind]
 	policy := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+		"apiVersion": version, "kind": kind,
 		"metadata": map[string]any{"namespace": namespace, "name": name},
 		"status": map[string]any{"conditions": []any{map[string]any{
 			"type": foreignType, "status": "True", "reason": "Audited", "message": "by hand", "lastTransitionTime": "2026-01-01T00:00:00Z",
 		}}},
 	}}
-	return must[*unstructured.Unstructured](t)(policies(t, plane, namespace).
-		Apply(t.Context(), name, policy, metav1.ApplyOptions{FieldManager: "auditor"}, "status"))
+	return must[*unstructured.Unstructured](t)(api.Apply(t.Context(), name, policy, metav1.ApplyOptions{FieldManager: "auditor"}, "status"))
 }
 
 func foreignConditions(t *testing.T, policy *unstructured.Unstructured) []any {
@@ -74,7 +76,7 @@ func TestWhatOthersWroteStays(t *testing.T) {
 		k.apply(nodePorts(c.namespace, "range"))
 		k.run("annotate", "netpol", "-n", c.namespace, "range", "example.com/owner=me")
 		if inStatus {
-			applyForeignCondition(t, plane, c.namespace, "range")
+			applyForeignCondition(t, policies(t, plane, c.namespace), "NetworkPolicy", c.namespace, "range")
 		}
 		api := policies(t, plane, c.namespace)
 		read := func() *unstructured.Unstructured {
@@ -93,9 +95,7 @@ func TestWhatOthersWroteStays(t *testing.T) {
 		others(t, without, read())
 		w.stop()
 
-		if said, err := writerCommand(t, as, "--cleanup").CombinedOutput(); err != nil {
-			t.Fatalf("--cleanup: %v\n%s", err, said)
-		}
+		cleanUp(t, as)
 		clean := read()
 		if got := conditionsOf(t, clean, inStatus).summary(); got != "" {
 			t.Errorf("after --cleanup conditions are %s", got)
@@ -107,6 +107,14 @@ func TestWhatOthersWroteStays(t *testing.T) {
 			}
 		}
 	})
+}
+
+// cleanUp takes everything of the writer away, in its own way.
+func cleanUp(t *testing.T, as *rest.Config) {
+	t.Helper()
+	if said, err := writerCommand(t, as, "--cleanup").CombinedOutput(); err != nil {
+		t.Fatalf("--cleanup: %v\n%s", err, said)
+	}
 }
 
 // others checks that two states of a policy differ in nothing but what is the
@@ -131,8 +139,13 @@ func others(t *testing.T, before, after *unstructured.Unstructured) {
 
 // Without the guard, the right to annotate is the right to change everything.
 func TestTheGuardLetsTheWriterAnnotateOnly(t *testing.T) {
-	plane := newest.start(t)
-	install(t, plane)
+	onInstallations(t, []*server{newest}, func(t *testing.T, plane *controlplane.ControlPlane, i installation) {
+		i.apply(t, plane)
+		guards(t, plane)
+	})
+}
+
+func guards(t *testing.T, plane *controlplane.ControlPlane) {
 	k := newKubectl(t, plane.Admin())
 	k.run("apply", "--server-side", "--validate=strict", "-f", guardFile)
 	c := newCluster(t, plane)
@@ -168,7 +181,8 @@ func TestTheGuardLetsTheWriterAnnotateOnly(t *testing.T) {
 	admin := policies(t, plane, c.namespace)
 	must[*unstructured.Unstructured](t)(admin.Patch(t.Context(), "range", types.MergePatchType, []byte(opens), metav1.PatchOptions{}))
 
-	startWriter(t, asWriter(t, plane), "--feature-gates=EndPort=false")
+	config, _ := account(t, plane, statusWriter)
+	startWriter(t, config, "--feature-gates=EndPort=false")
 	k.apply(nodePorts(c.namespace, "guarded"))
 	shows(k, c.namespace, "guarded", false, unsupported)
 }

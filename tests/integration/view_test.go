@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2/ktesting"
+	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
@@ -67,15 +68,20 @@ type view struct {
 // Every snapshot must fulfil the claims, the first one too.
 func newView(t *testing.T, config *rest.Config, node string, claims ...claim) *view {
 	t.Helper()
+	return newViewOf(t, config, node, policycache.Kinds{}, claims...)
+}
+
+// newViewOf does the same with more kinds of policies.
+func newViewOf(t *testing.T, config *rest.Config, node string, kinds policycache.Kinds, claims ...claim) *view {
+	t.Helper()
 	v := &view{t: t, changed: make(chan struct{}), claims: claims}
+	admin := must[*policyapi.Clientset](t)(policyapi.NewForConfig(config))
 	config = rest.CopyConfig(config)
 	config.ContentType = runtime.ContentTypeProtobuf
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := policycache.New(policycache.NewAPIServer(client), policycache.Config{
+	client := must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(config))
+	c, err := policycache.New(policycache.NewAPIServer(client, admin), policycache.Config{
 		NodeName:   node,
+		Kinds:      kinds,
 		Features:   compile.AllFeatures(),
 		Registerer: prometheus.NewRegistry(),
 	}, v.publish)

@@ -99,13 +99,13 @@ func (w *writer) metric(series string) string {
 	return ""
 }
 
-// settled waits until the writer has looked at that many policies with a true
-// condition of each type, and has nothing to write.
-func (w *writer) settled(conditions map[string]string) {
+// settled waits until the writer has looked at that many policies of a kind with
+// a true condition of each type, and has nothing to write.
+func (w *writer) settled(kind string, conditions map[string]string) {
 	w.t.Helper()
 	eventually(w.t, func() string {
 		for labels, want := range conditions {
-			series := fmt.Sprintf(`netpol_status_conditions{kind="NetworkPolicy",%s}`, labels)
+			series := fmt.Sprintf(`netpol_status_conditions{kind=%q,%s}`, kind, labels)
 			if got := w.metric(series); got != want {
 				return fmt.Sprintf("%s is %q, want %s", series, got, want)
 			}
@@ -147,10 +147,13 @@ func eventually(t *testing.T, wrong func() string) {
 // told is what an author sees on a policy: each condition by type.
 type told map[string]metav1.Condition
 
-// summary is the conditions in a line.
+// ours are the types of the writer's conditions.
+var ours = []string{status.Accepted, status.PartialFailure, status.Failure}
+
+// summary is our conditions in a line.
 func (c told) summary() string {
 	var parts []string
-	for _, kind := range []string{status.Accepted, status.PartialFailure, status.Failure} {
+	for _, kind := range ours {
 		if one, ok := c[kind]; ok {
 			parts = append(parts, fmt.Sprintf("%s=%s/%s", kind, one.Status, one.Reason))
 		}
@@ -163,6 +166,16 @@ const (
 	clean       = "Accepted=True/PolicyAccepted PartialFailure=False/NoFailure Failure=False/NoFailure"
 	unsupported = "Accepted=True/PolicyAccepted PartialFailure=True/FeatureNotSupported Failure=False/NoFailure"
 )
+
+// partial is the summary for a policy that is enforced in part.
+func partial(reason string) string {
+	return "Accepted=True/PolicyAccepted PartialFailure=True/" + reason + " Failure=False/NoFailure"
+}
+
+// failed is the summary for a policy that is not enforced.
+func failed(reason string) string {
+	return "Accepted=False/" + reason + " PartialFailure=False/NoFailure Failure=True/" + reason
+}
 
 // conditionsOf reads the conditions of a policy where the server keeps them:
 // in the status or in the annotation, never in both.

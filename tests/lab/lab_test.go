@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
@@ -245,5 +248,40 @@ func TestRawPacketsAreCapturedWhereTheyArrive(t *testing.T) {
 				t.Errorf("%s: %d packets arrived at %s", family, capture.Count(), pod.Name)
 			}
 		}
+	}
+}
+
+func TestReceiveShowsWhatHooksLetThrough(t *testing.T) {
+	l, pods := newLab(t, 1)
+	node, from := l.Nodes[0], pods[0]
+	const rules = `table inet test {
+	chain input { type filter hook input priority 0; udp dport 1 drop; }
+}
+`
+	if _, err := node.Run(t.Context(), rules, "nft", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	arrived := make(chan uint16, 10) // destination ports
+	err := node.Receive(unix.IPPROTO_UDP, func(payload []byte) { arrived <- binary.BigEndian.Uint16(payload[2:]) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range []Family{IPv4, IPv6} {
+		for _, port := range []uint16{1, 2} { // in order on one link
+			conn, err := from.Dial(t.Context(), UDP, netip.AddrPortFrom(node.Addr(family), port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := conn.Write([]byte("who?")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := <-arrived; got != 2 {
+			t.Errorf("%s: a packet to port %d arrived, want one to port 2 alone", family, got)
+		}
+	}
+	if len(arrived) != 0 {
+		t.Errorf("%d more packets arrived", len(arrived))
 	}
 }

@@ -56,7 +56,7 @@ func newNode(ctx context.Context, number int) (*Node, error) {
 func (n *Node) Object() *corev1.Node {
 	object := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{corev1.LabelHostname: n.Name}},
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"}},
 	}
 	for _, prefix := range n.PodCIDRs {
 		object.Spec.PodCIDRs = append(object.Spec.PodCIDRs, prefix.String())

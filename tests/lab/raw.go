@@ -51,26 +51,60 @@ type Capture struct{ count atomic.Int64 }
 func (c *Capture) Count() int { return int(c.count.Load()) }
 
 // Capture starts to count the packets arriving at the host that match. It sees
-// them from the IP header on, until the host is closed.
+// them from the IP header on, before any hook, until the host is closed.
 func (h *Host) Capture(match func(packet []byte) bool) (*Capture, error) {
+	c := &Capture{}
+	all := int(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL)))
+	err := h.receive(unix.AF_PACKET, unix.SOCK_DGRAM, all, nil, func(packet []byte, from unix.Sockaddr) {
+		link, ok := from.(*unix.SockaddrLinklayer)
+		if ok && link.Pkttype != unix.PACKET_OUTGOING && match(packet) {
+			c.count.Add(1)
+		}
+	})
+	return c, err
+}
+
+// Receive shows got the payload of each packet of an IP protocol that the host
+// takes in at one of its addresses, until the host is closed: what its hooks have
+// let through, and whether or not its stack knows the protocol.
+func (h *Host) Receive(protocol int, got func(payload []byte)) error {
+	for _, addr := range h.Addrs {
+		domain, header := unix.AF_INET6, func([]byte) int { return 0 } // IPv6 sockets are not shown the header
+		if addr.Is4() {
+			domain, header = unix.AF_INET, func(packet []byte) int { return int(packet[0]&15) * 4 }
+		}
+		at := sockaddr(netip.AddrPortFrom(addr, 0))
+		err := h.receive(domain, unix.SOCK_RAW, protocol, at, func(packet []byte, _ unix.Sockaddr) {
+			got(packet[header(packet):])
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive shows got every packet of a socket, until the host is closed.
+func (h *Host) receive(domain, kind, protocol int, at unix.Sockaddr, got func(packet []byte, from unix.Sockaddr)) error {
 	var fd int
 	err := h.ns.do(func() (err error) {
-		all := int(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL)))
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, all)
+		fd, err = unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
 		return os.NewSyscallError("socket", err)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("capture on %s: %w", h.Name, err)
+		return fmt.Errorf("receive on %s: %w", h.Name, err)
 	}
-	file := os.NewFile(uintptr(fd), "capture on "+h.Name)
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
+	file := os.NewFile(uintptr(fd), "packets of "+h.Name)
+	if at != nil {
+		err = os.NewSyscallError("bind", unix.Bind(fd, at))
+	}
+	raw, rawErr := file.SyscallConn()
+	if err := errors.Join(err, rawErr); err != nil {
+		return fmt.Errorf("receive on %s: %w", h.Name, errors.Join(err, file.Close()))
 	}
 	h.serve(file)
-	c := &Capture{}
-	go c.read(raw, match)
-	return c, nil
+	go readAll(raw, got)
+	return nil
 }
 
 // rawConn is the part of syscall.RawConn that is needed.
@@ -78,8 +112,8 @@ type rawConn interface {
 	Read(f func(fd uintptr) (done bool)) error
 }
 
-// read counts until the socket is closed with its host.
-func (c *Capture) read(raw rawConn, match func([]byte) bool) {
+// readAll reads until the socket is closed with its host.
+func readAll(raw rawConn, got func(packet []byte, from unix.Sockaddr)) {
 	buffer := make([]byte, 64<<10)
 	for {
 		var n int
@@ -92,9 +126,8 @@ func (c *Capture) read(raw rawConn, match func([]byte) bool) {
 		if err != nil || result != nil && !errors.Is(result, unix.EINTR) {
 			return
 		}
-		link, ok := from.(*unix.SockaddrLinklayer)
-		if ok && link.Pkttype != unix.PACKET_OUTGOING && match(buffer[:n]) {
-			c.count.Add(1)
+		if result == nil {
+			got(buffer[:n], from)
 		}
 	}
 }

@@ -20,12 +20,12 @@ func (h *Host) Serve(ports ...uint16) error {
 	for _, addr := range h.Addrs {
 		for _, port := range ports {
 			at := netip.AddrPortFrom(addr, port)
-			listener, err := h.listen(at)
+			listener, err := h.Listen(at)
 			if err != nil {
 				return err
 			}
 			go h.serveTCP(listener)
-			conn, err := h.listenPacket(at)
+			conn, err := h.ListenPacket(at)
 			if err != nil {
 				return err
 			}
@@ -47,7 +47,7 @@ func (s *Sink) Received() int { return int(s.received.Load()) }
 func (h *Host) Sink(port uint16) (*Sink, error) {
 	sink := &Sink{}
 	for _, addr := range h.Addrs {
-		conn, err := h.listenPacket(netip.AddrPortFrom(addr, port))
+		conn, err := h.ListenPacket(netip.AddrPortFrom(addr, port))
 		if err != nil {
 			return nil, err
 		}
@@ -64,7 +64,8 @@ func (h *Host) Sink(port uint16) (*Sink, error) {
 	return sink, nil
 }
 
-func (h *Host) listen(at netip.AddrPort) (net.Listener, error) {
+// Listen opens a TCP port until the host is closed.
+func (h *Host) Listen(at netip.AddrPort) (net.Listener, error) {
 	var listener net.Listener
 	err := h.ns.do(func() (err error) {
 		listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", at.String())
@@ -77,7 +78,8 @@ func (h *Host) listen(at netip.AddrPort) (net.Listener, error) {
 	return listener, nil
 }
 
-func (h *Host) listenPacket(at netip.AddrPort) (*net.UDPConn, error) {
+// ListenPacket opens a UDP port until the host is closed.
+func (h *Host) ListenPacket(at netip.AddrPort) (*net.UDPConn, error) {
 	var conn *net.UDPConn
 	err := h.ns.do(func() (err error) {
 		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))

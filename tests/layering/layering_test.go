@@ -57,6 +57,14 @@ var rules = map[string]rule{
 		ours:      []string{"pkg/packet", "pkg/runner"},
 		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/google/nftables", "github.com/florianl/"},
 	},
+	"pkg/domains": {
+		ours:      []string{"pkg/policy", "pkg/packet"},
+		forbidden: []string{"k8s.io/api/", "k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
+	},
+	"pkg/resolvers": {
+		ours:      []string{"pkg/runner"},
+		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
+	},
 	"pkg/status": {
 		ours:      []string{"pkg/policy", "pkg/packet"},
 		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},

@@ -233,6 +233,22 @@ func (all connections) stall(t *testing.T, word string) {
 	}
 }
 
+// passes is how often the agent went over the table of connections.
+func passes(m lab.Metrics) float64 {
+	return m.Sum("netpol_conntrack_passes_total", "result", "success")
+}
+
+// waitForPasses waits until the agent went over the table so often. The first
+// pass after a change may be about what was before.
+func waitForPasses(t *testing.T, agent *lab.Agent, count float64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), passTime)
+	defer cancel()
+	if err := lab.Poll(ctx, func() (bool, error) { return passes(metrics(t, agent)) >= count, nil }); err != nil {
+		t.Fatalf("no pass over the connections: %v", err)
+	}
+}
+
 // fromY lets the pods of y connect to those of x.
 var fromY = policy("x", "ingress", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: y}}}]}]}`)
 
@@ -252,7 +268,6 @@ func TestEstablishedConnections(t *testing.T) {
 			all := c.establish(t, vips)
 			all.goOn(t, "allowed")
 
-			passes := func(m lab.Metrics) float64 { return m.Sum("netpol_conntrack_passes_total", "result", "success") }
 			before := passes(metrics(t, agent))
 			c.replace(t, "policies", fromNobody)
 			c.expect(t, no("y/far", "x/web", "tcp/80"), no("y/near", "x/web", "tcp/80"))
@@ -260,12 +275,7 @@ func TestEstablishedConnections(t *testing.T) {
 				all.goOn(t, "denied meanwhile")
 				return
 			}
-			// The first pass may be about the policy before.
-			ctx, cancel := context.WithTimeout(t.Context(), passTime)
-			defer cancel()
-			if err := lab.Poll(ctx, func() (bool, error) { return passes(metrics(t, agent)) >= before+2, nil }); err != nil {
-				t.Fatalf("no pass over the connections: %v", err)
-			}
+			waitForPasses(t, agent, before+2)
 			all.stall(t, "cut")
 
 			c.replace(t, "policies", fromY)

@@ -21,6 +21,13 @@ var onlyDB = policy("x", "only-db", `
 // the pod behind it in both directions, and the client is still the client where
 // the proxy hides it. A pod reaches itself through its Service.
 func TestService(t *testing.T) {
+	// Where UDP is judged makes no difference.
+	for _, option := range []string{"--dns-race-workaround=false", "--dns-race-workaround=true"} {
+		t.Run(option, func(t *testing.T) { testService(t, option) })
+	}
+}
+
+func testService(t *testing.T, option string) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	const vip4, vip6 = "10.96.0.10", "fd00:10:96::10"
 	web := c.pods["x/web"]
@@ -40,7 +47,7 @@ table inet service {
 	if _, err := c.Nodes[0].Run(t.Context(), proxy, "nft", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
-	c.start(t)
+	c.start(t, option)
 	c.apply(t, "policies", onlyDB+policy("y", "out", `
   podSelector: {}
   policyTypes: [Egress]

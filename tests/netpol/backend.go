@@ -44,6 +44,13 @@ const (
 	// FreeObjects are pods whose status, addresses included, is as the state says,
 	// where a real cluster decides itself.
 	FreeObjects Feature = "pods with a status at will"
+	// AdminNetworkPolicies are policies of these two kinds (v1alpha1).
+	AdminNetworkPolicies Feature = "AdminNetworkPolicy and BaselineAdminNetworkPolicy"
+	// ClusterNetworkPolicies are policies of that kind (v1alpha2).
+	ClusterNetworkPolicies Feature = "ClusterNetworkPolicy"
+	// ExperimentalFields are those that the standard definitions of the
+	// administrators' kinds do not have.
+	ExperimentalFields Feature = "experimental fields of administrators' policies"
 	// SilentDrops are denied connections that time out. Without it, denied
 	// connections may also be refused.
 	SilentDrops Feature = "denied connections time out"

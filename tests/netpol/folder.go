@@ -17,8 +17,8 @@ func FolderScenario(ctx context.Context, name string, state *State, reference Ba
 	if err := reference.Apply(ctx, state.Clone()); err != nil {
 		return Scenario{}, fmt.Errorf("apply to the reference: %w", err)
 	}
-	return Scenario{Name: name, Model: model, Steps: []Step{{
-		Change: func(s *State) { s.Apply(state.Policies...) },
+	return Scenario{Name: name, Model: model, Needs: state.kinds(), Steps: []Step{{
+		Change: func(s *State) { s.Apply(state.AllPolicies()...) },
 		Want: func(r *Reachability) {
 			if err := r.expectAsSeen(ctx, reference); err != nil {
 				panic(fmt.Sprintf("netpol: a reference that has worked: %v", err))
@@ -60,7 +60,7 @@ func allConnections(state *State, traffic []Traffic) []Connection {
 // startState returns the loaded cluster without its policies.
 func startState(loaded *State) *State {
 	s := loaded.Clone()
-	s.Policies = nil
+	s.withoutPolicies()
 	return s
 }
 

@@ -15,12 +15,14 @@ import (
 // Pods are named by patterns: "x/a", "x/*", "*/a", "*/[ab]", or "*" for everyone.
 // A pattern that fits nobody panics.
 //
-// A pod always reaches itself, and a pod and its own node always reach each other;
-// expectations leave these cells alone.
+// To NetworkPolicy a pod always reaches itself, and a pod and its own node always
+// reach each other; expectations leave these cells alone. What an administrator can
+// deny of them, WithOwn is for.
 type Reachability struct {
 	state   *State
 	traffic []Traffic
 	tables  map[Traffic]*TruthTable
+	own     bool
 }
 
 // NewReachability returns tables over the endpoints of state, all connected.
@@ -47,7 +49,7 @@ func (r *Reachability) Table(traffic Traffic) *TruthTable { return r.tables[traf
 // any: For(TCP(80)) is TCP 80 over both families. What is expected of the part is
 // expected of r. A part without any table panics.
 func (r *Reachability) For(kinds ...Traffic) *Reachability {
-	part := &Reachability{state: r.state, tables: r.tables}
+	part := &Reachability{state: r.state, tables: r.tables, own: r.own}
 	for _, t := range r.traffic {
 		if slices.ContainsFunc(kinds, func(kind Traffic) bool { return kind.covers(t) }) {
 			part.traffic = append(part.traffic, t)
@@ -57,6 +59,14 @@ func (r *Reachability) For(kinds ...Traffic) *Reachability {
 		panic(fmt.Sprintf("netpol: nothing is probed with %v", kinds))
 	}
 	return part
+}
+
+// WithOwn returns r for expectations that are also about what only an administrator
+// can deny: that a pod reaches its own node, and itself through its Service.
+func (r *Reachability) WithOwn() *Reachability {
+	all := *r
+	all.own = true
+	return &all
 }
 
 // ExpectAll states whether everyone reaches everyone.
@@ -76,11 +86,10 @@ func (r *Reachability) ExpectPeer(from, to string, connected bool) {
 	clients, servers := match(names, from), match(names, to)
 	for _, client := range clients {
 		for _, server := range servers {
-			if r.state.exempt(client, server) {
-				continue
-			}
 			for _, t := range r.traffic {
-				r.tables[t].Set(client, server, connected)
+				if !r.exempt(client, server, t) {
+					r.tables[t].Set(client, server, connected)
+				}
 			}
 		}
 	}
@@ -108,12 +117,17 @@ func match(names []string, pattern string) []string {
 }
 
 // exempt tells whether policy has no say: a pod and itself, a pod and its node.
-func (s *State) exempt(from, to string) bool {
+// With own, what remains is that no node is kept from its pods, and that nobody sees
+// what a pod sends to its own address.
+func (r *Reachability) exempt(from, to string, t Traffic) bool {
 	if from == to {
-		return true
+		return !r.own || t.Via == Direct
 	}
-	client, server := s.findPod(from), s.findPod(to)
-	return client != nil && server != nil && OwnNode(client, server)
+	client, server := r.state.findPod(from), r.state.findPod(to)
+	if client == nil || server == nil || !OwnNode(client, server) {
+		return false
+	}
+	return !r.own || client.Spec.HostNetwork
 }
 
 func (s *State) findPod(name string) *corev1.Pod {

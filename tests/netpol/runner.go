@@ -142,6 +142,11 @@ func (p *play) step(ctx context.Context, step Step) error {
 	if step.Change != nil {
 		step.Change(p.state)
 	}
+	for _, kind := range p.state.kinds() {
+		if !slices.Contains(p.scenario.Needs, kind) {
+			return fmt.Errorf("the scenario applies policies of kind %s and does not say that it needs them", kind)
+		}
+	}
 	if err := p.runner.Backend.Apply(ctx, p.state); err != nil {
 		return fmt.Errorf("apply: %w", err)
 	}

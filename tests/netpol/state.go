@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
 // State is a cluster: the API objects themselves, what its pods answer on, and
@@ -21,6 +23,11 @@ type State struct {
 	Namespaces []*corev1.Namespace
 	Pods       []*corev1.Pod
 	Policies   []*networkingv1.NetworkPolicy
+
+	AdminNetworkPolicies         []*v1alpha1.AdminNetworkPolicy
+	BaselineAdminNetworkPolicies []*v1alpha1.BaselineAdminNetworkPolicy
+	ClusterNetworkPolicies       []*v1alpha2.ClusterNetworkPolicy
+
 	// Hosts are machines that are no part of the cluster.
 	Hosts []Host
 	// Ports are what pods and hosts answer on, by all protocols.
@@ -42,6 +49,9 @@ func (s *State) Clone() *State {
 	c.Namespaces = slices.Clone(s.Namespaces)
 	c.Pods = slices.Clone(s.Pods)
 	c.Policies = slices.Clone(s.Policies)
+	c.AdminNetworkPolicies = slices.Clone(s.AdminNetworkPolicies)
+	c.BaselineAdminNetworkPolicies = slices.Clone(s.BaselineAdminNetworkPolicies)
+	c.ClusterNetworkPolicies = slices.Clone(s.ClusterNetworkPolicies)
 	c.Hosts = slices.Clone(s.Hosts)
 	return &c
 }
@@ -125,34 +135,6 @@ func (s *State) CIDRs(name string) []string {
 		cidrs = append(cidrs, netip.PrefixFrom(addr, addr.BitLen()).String())
 	}
 	return cidrs
-}
-
-// Apply adds policies, each in place of one of the same name.
-func (s *State) Apply(policies ...*networkingv1.NetworkPolicy) {
-	for _, policy := range policies {
-		if i := s.policyIndex(policy.Namespace + "/" + policy.Name); i >= 0 {
-			s.Policies[i] = policy
-		} else {
-			s.Policies = append(s.Policies, policy)
-		}
-	}
-}
-
-// Withdraw deletes the policies called "namespace/name".
-func (s *State) Withdraw(names ...string) {
-	for _, name := range names {
-		i := s.policyIndex(name)
-		if i < 0 {
-			panic("netpol: no policy " + name)
-		}
-		s.Policies = slices.Delete(s.Policies, i, i+1)
-	}
-}
-
-func (s *State) policyIndex(name string) int {
-	return slices.IndexFunc(s.Policies, func(p *networkingv1.NetworkPolicy) bool {
-		return p.Namespace+"/"+p.Name == name
-	})
 }
 
 // ChangePod replaces the pod called "namespace/name" by a copy that change may

@@ -3,6 +3,7 @@ package netpol
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,20 +16,50 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
 // PolicyYAML returns a policy with a spec written in YAML. One that cannot be read
 // panics.
 func PolicyYAML(namespace, name, spec string) *networkingv1.NetworkPolicy {
 	policy := NewPolicy(namespace, name)
-	if err := decode([]byte(spec), &policy.Spec); err != nil {
-		panic(fmt.Sprintf("netpol: policy %s/%s: %v", namespace, name, err))
-	}
+	mustDecode(policy, spec, &policy.Spec)
 	return policy
 }
 
+// AdminNetworkPolicyYAML is PolicyYAML for that kind.
+func AdminNetworkPolicyYAML(name, spec string) *v1alpha1.AdminNetworkPolicy {
+	policy := NewAdminNetworkPolicy(name, 0)
+	policy.Spec = v1alpha1.AdminNetworkPolicySpec{}
+	mustDecode(policy, spec, &policy.Spec)
+	return policy
+}
+
+// BaselineAdminNetworkPolicyYAML is PolicyYAML for that kind.
+func BaselineAdminNetworkPolicyYAML(name, spec string) *v1alpha1.BaselineAdminNetworkPolicy {
+	policy := NewBaselineAdminNetworkPolicy()
+	policy.Name, policy.Spec = name, v1alpha1.BaselineAdminNetworkPolicySpec{}
+	mustDecode(policy, spec, &policy.Spec)
+	return policy
+}
+
+// ClusterNetworkPolicyYAML is PolicyYAML for that kind.
+func ClusterNetworkPolicyYAML(name, spec string) *v1alpha2.ClusterNetworkPolicy {
+	policy := NewClusterNetworkPolicy(name, "", 0)
+	policy.Spec = v1alpha2.ClusterNetworkPolicySpec{}
+	mustDecode(policy, spec, &policy.Spec)
+	return policy
+}
+
+func mustDecode(policy Policy, text string, spec any) {
+	if err := decode([]byte(text), spec); err != nil {
+		panic(fmt.Sprintf("netpol: policy %s: %v", PolicyName(policy), err))
+	}
+}
+
 // Load reads the YAML and JSON files of a folder, at any depth, into a state:
-// Namespaces, Pods and NetworkPolicies. A namespace without an object gets one
+// Namespaces, Pods and policies of all kinds. A namespace without an object gets one
 // with the label that API servers add. Pods without a node are spread over two.
 // Ports are those that pods declare, 80 if none does. Any other kind, unknown
 // field or second object of a name is an error.
@@ -93,8 +124,16 @@ func (s *State) readObject(document []byte) error {
 		return readInto(content, &s.Pods)
 	case "networking.k8s.io/v1, Kind=NetworkPolicy":
 		return readInto(content, &s.Policies)
+	case "policy.networking.k8s.io/v1alpha1, Kind=AdminNetworkPolicy":
+		return readInto(content, &s.AdminNetworkPolicies)
+	case "policy.networking.k8s.io/v1alpha1, Kind=BaselineAdminNetworkPolicy":
+		return readInto(content, &s.BaselineAdminNetworkPolicies)
+	case "policy.networking.k8s.io/v1alpha2, Kind=ClusterNetworkPolicy":
+		return readInto(content, &s.ClusterNetworkPolicies)
 	}
-	return fmt.Errorf("%s %s is none of v1 Namespace, v1 Pod, networking.k8s.io/v1 NetworkPolicy", kind.APIVersion, kind.Kind)
+	return fmt.Errorf("%s %s is none of v1 Namespace, v1 Pod, networking.k8s.io/v1 NetworkPolicy, "+
+		"policy.networking.k8s.io/v1alpha1 AdminNetworkPolicy and BaselineAdminNetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy",
+		kind.APIVersion, kind.Kind)
 }
 
 func readInto[T any](content []byte, list *[]*T) error {
@@ -125,39 +164,44 @@ func decode(content []byte, object any) error {
 
 // complete fills in what files may leave out, and finds names that are there twice.
 func (s *State) complete() error {
-	names := make(map[string]bool)
-	add := func(kind string, object metav1.Object) error {
-		if object.GetNamespace() == "" && kind != "namespace" {
-			object.SetNamespace(metav1.NamespaceDefault)
-		}
-		name := kind + " " + object.GetNamespace() + "/" + object.GetName()
-		if names[name] {
-			return fmt.Errorf("%s is there twice", name)
-		}
-		names[name] = true
-		return nil
-	}
-	for _, namespace := range s.Namespaces {
-		if err := add("namespace", namespace); err != nil {
-			return err
-		}
-		label(&namespace.ObjectMeta, []string{corev1.LabelMetadataName + "=" + namespace.Name})
-	}
 	for i, pod := range s.Pods {
-		if err := add("pod", pod); err != nil {
-			return err
-		}
+		pod.Namespace = cmp.Or(pod.Namespace, metav1.NamespaceDefault)
 		pod.Status = corev1.PodStatus{} // addresses are the backend's
 		pod.Spec.NodeName = nodeName(i % 2)
 		s.addPorts(pod)
 	}
 	for _, policy := range s.Policies {
-		if err := add("policy", policy); err != nil {
-			return err
-		}
+		policy.Namespace = cmp.Or(policy.Namespace, metav1.NamespaceDefault)
+	}
+	for _, namespace := range s.Namespaces {
+		label(&namespace.ObjectMeta, []string{corev1.LabelMetadataName + "=" + namespace.Name})
+	}
+	if err := s.findTwice(); err != nil {
+		return err
 	}
 	s.addNamespaces()
 	setDefault(&s.Ports, 80)
+	return nil
+}
+
+// findTwice names an object that is there twice.
+func (s *State) findTwice() error {
+	var names []string
+	for _, namespace := range s.Namespaces {
+		names = append(names, "namespace "+namespace.Name)
+	}
+	for _, pod := range s.Pods {
+		names = append(names, "pod "+PodName(pod))
+	}
+	for _, policy := range s.AllPolicies() {
+		names = append(names, "policy "+PolicyName(policy))
+	}
+	slices.Sort(names)
+	for i := range names[1:] {
+		if names[i] == names[i+1] {
+			return fmt.Errorf("%s is there twice", names[i])
+		}
+	}
 	return nil
 }
 

@@ -25,11 +25,29 @@ metadata: {namespace: shop, name: deny}
 spec: {podSelector: {}}
 `
 
+const adminPolicies = `
+apiVersion: policy.networking.k8s.io/v1alpha1
+kind: AdminNetworkPolicy
+metadata: {name: a}
+spec: {priority: 1, subject: {namespaces: {}}}
+---
+apiVersion: policy.networking.k8s.io/v1alpha1
+kind: BaselineAdminNetworkPolicy
+metadata: {name: default}
+spec: {subject: {namespaces: {}}}
+---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: a}
+spec: {tier: Admin, priority: 1, subject: {namespaces: {}}}
+`
+
 func TestLoadReadsAFolder(t *testing.T) {
 	state, err := Load(fstest.MapFS{
 		"all.yaml":       {Data: []byte(somePods)},
 		"deep/ns.json":   {Data: []byte(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop","labels":{"team":"red"}}}`)},
 		"deep/README.md": {Data: []byte("not read")},
+		"admin.yaml":     {Data: []byte(adminPolicies)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -45,19 +63,24 @@ func TestLoadReadsAFolder(t *testing.T) {
 			t.Errorf("namespace %s has no label %s", name, label)
 		}
 	}
-	if len(state.Policies) != 1 {
-		t.Errorf("%d policies, want 1", len(state.Policies))
+	var names []string
+	for _, p := range state.AllPolicies() {
+		names = append(names, PolicyName(p))
+	}
+	if want := []string{"shop/deny", "AdminNetworkPolicy/a", "BaselineAdminNetworkPolicy/default", "ClusterNetworkPolicy/a"}; !slices.Equal(names, want) {
+		t.Errorf("policies %v, want %v", names, want)
 	}
 }
 
 func TestLoadRefusesWhatItDoesNotUnderstand(t *testing.T) {
 	for want, text := range map[string]string{
-		"none of":      "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n",
-		"unknown":      "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {contaners: []}\n",
-		"there twice":  somePods + "---\n" + somePods,
-		"no pod":       "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n",
-		"a.yaml":       "apiVersion: [\n",
-		"policy shop/": somePods + "---\n" + somePods[strings.Index(somePods, "apiVersion: networking"):],
+		"none of":                       "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n",
+		"unknown":                       "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {contaners: []}\n",
+		"there twice":                   somePods + "---\n" + somePods,
+		"no pod":                        "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n",
+		"a.yaml":                        "apiVersion: [\n",
+		"policy ClusterNetworkPolicy/a": somePods + "---\n" + adminPolicies + "---\n" + adminPolicies[strings.Index(adminPolicies, "apiVersion: policy.networking.k8s.io/v1alpha2"):],
+		"policy shop/":                  somePods + "---\n" + somePods[strings.Index(somePods, "apiVersion: networking"):],
 	} {
 		_, err := Load(fstest.MapFS{"a.yaml": {Data: []byte(text)}})
 		if err == nil || !strings.Contains(err.Error(), want) {

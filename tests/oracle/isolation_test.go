@@ -76,14 +76,14 @@ func TestANodeJudgesItsOwnPods(t *testing.T) { // NP-35, NP-46
 		{outside, outside6, NotJudged, NotJudged},
 		{local, local, Allowed, Allowed}, // NP-30
 	} {
-		d := Judge(c, here, tcp(test.src, test.dst, 80))
+		d := Judge(c, here, Query{Packet: tcp(test.src, test.dst, 80)})
 		if d.Egress.Outcome != test.egress || d.Ingress.Outcome != test.ingress {
 			t.Errorf("%s to %s: got %v, want egress %v, ingress %v", test.src, test.dst, d, test.egress, test.ingress)
 		}
 	}
 }
 
-func TestIsolatedAddresses(t *testing.T) {
+func TestSelectedAddresses(t *testing.T) {
 	c := world(
 		pod("x/a", "10.0.0.1,fd00::1", "app=a"),
 		pod("x/b", "10.0.0.2", "app=b"),
@@ -94,10 +94,10 @@ func TestIsolatedAddresses(t *testing.T) {
 		policy(t, "x/p", `{podSelector: {matchLabels: {app: a}}}`),
 	)
 	want := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}
-	if got := IsolatedAddresses(c, here, networkingv1.PolicyTypeIngress); !slices.Equal(got, want) {
+	if got := SelectedAddresses(c, here, networkingv1.PolicyTypeIngress); !slices.Equal(got, want) {
 		t.Errorf("ingress: got %v, want %v", got, want)
 	}
-	if got := IsolatedAddresses(c, here, networkingv1.PolicyTypeEgress); len(got) > 0 {
+	if got := SelectedAddresses(c, here, networkingv1.PolicyTypeEgress); len(got) > 0 {
 		t.Errorf("egress: got %v, want none", got)
 	}
 }
@@ -105,7 +105,7 @@ func TestIsolatedAddresses(t *testing.T) {
 func TestDecisionSaysWhy(t *testing.T) {
 	c := world(pod("x/a", "10.0.0.1", ""), policy(t, "x/p", `{ingress: [{ports: [{port: 80}]}]}`))
 	want := "allowed (egress not judged: 203.0.113.9 is no pod; ingress allowed: policy x/p, rule 0)"
-	if got := fmt.Sprint(Judge(c, here, tcp(outside, "10.0.0.1", 80))); got != want {
+	if got := fmt.Sprint(Judge(c, here, Query{Packet: tcp(outside, "10.0.0.1", 80)})); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

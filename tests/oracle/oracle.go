@@ -1,24 +1,28 @@
-// Package oracle says what NetworkPolicy means for one packet on one node,
-// slowly and obviously: it reads the API objects anew for every packet, keeps
-// nothing between two calls, and has one function per statement of
-// docs/semantics.md, whose number stands above it.
+// Package oracle says what NetworkPolicy and the policies of administrators
+// (AdminNetworkPolicy, BaselineAdminNetworkPolicy, ClusterNetworkPolicy) mean for
+// one packet on one node, slowly and obviously: it reads the API objects anew for
+// every packet, keeps nothing between two calls, and has one function per
+// statement of docs/semantics.md, whose number stands above it.
 //
 // It owns an independent reading of the specification, for the real evaluator
 // to be compared with. It refuses to know the real evaluator and its model:
 // nothing here imports pkg/compile or pkg/policy.
 //
-// Traffic that the node itself sends or receives (NP-31 to NP-33, own node) is
-// settled by the packet filter's rules and never reaches an evaluator, so the
-// oracle has no answer for it. Replies (NP-37), related errors (NP-38) and
-// neighbour discovery (NP-41) are settled there as well.
+// What the node itself sends (NP-31 to NP-33) is settled by the packet filter's
+// rules and never reaches an evaluator, so the oracle has no answer for it.
+// Replies (NP-37, CN-18), related errors (NP-38) and neighbour discovery (NP-41)
+// are settled there as well.
 package oracle
 
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
@@ -31,9 +35,40 @@ type Cluster struct {
 	Nodes           []*corev1.Node
 	NetworkPolicies []*networkingv1.NetworkPolicy
 
-	// EndPort and SCTP are the feature gates. What is switched off matches
-	// nothing.
-	EndPort, SCTP bool
+	AdminNetworkPolicies         []*v1alpha1.AdminNetworkPolicy
+	BaselineAdminNetworkPolicies []*v1alpha1.BaselineAdminNetworkPolicy
+	ClusterNetworkPolicies       []*v1alpha2.ClusterNetworkPolicy
+
+	// The feature gates. What is switched off cannot be honoured, as if nobody
+	// could read it. EndPort is about NetworkPolicy alone, NodePeers and
+	// DomainNames are about the policies of administrators.
+	EndPort, SCTP, NodePeers, DomainNames bool
+}
+
+// Query is a packet and what is known of it besides.
+type Query struct {
+	Packet packet.Packet
+	// ToHost tells that the destination is an address of the judging node itself.
+	ToHost bool
+	// Names are the domain names under which the sending pod knows addresses, in
+	// lower case and without a dot at the end.
+	Names map[netip.Addr][]string
+}
+
+// peer returns the address of the other side, as a direction sees it.
+func (q Query) peer(dir networkingv1.PolicyType) netip.Addr {
+	if dir == networkingv1.PolicyTypeEgress {
+		return q.Packet.Dst.Addr()
+	}
+	return q.Packet.Src.Addr()
+}
+
+// subject returns the address of the side whose policies one direction asks.
+func (q Query) subject(dir networkingv1.PolicyType) netip.Addr {
+	if dir == networkingv1.PolicyTypeEgress {
+		return q.Packet.Src.Addr()
+	}
+	return q.Packet.Dst.Addr()
 }
 
 // Outcome is what a node has to say about one direction of a packet.
@@ -84,76 +119,125 @@ func (d Decision) String() string {
 }
 
 // Judge decides what the node called node does with a packet.
-func Judge(c Cluster, node string, p packet.Packet) Decision {
-	if c.hairpin(p) {
-		j := Judgement{Allowed, "a pod's packet to itself"}
-		return Decision{Egress: j, Ingress: j}
-	}
+func Judge(c Cluster, node string, q Query) Decision {
 	return Decision{
-		Egress:  c.judge(node, p, networkingv1.PolicyTypeEgress),
-		Ingress: c.judge(node, p, networkingv1.PolicyTypeIngress),
+		Egress:  c.judge(node, q, networkingv1.PolicyTypeEgress),
+		Ingress: c.judge(node, q, networkingv1.PolicyTypeIngress),
 	}
-}
-
-// hairpin: NP-30. A pod cannot block itself.
-func (c Cluster) hairpin(p packet.Packet) bool {
-	src, dst := c.podAt(p.Src.Addr()), c.podAt(p.Dst.Addr())
-	return src != nil && src == dst
 }
 
 // judge decides one direction. Egress is judged for the pod that sends, ingress
 // for the pod that receives.
 //
 // NP-35 and NP-46: each only on the node where that pod runs, and what is no
-// pod of this node is not judged.
-func (c Cluster) judge(node string, p packet.Packet, dir networkingv1.PolicyType) Judgement {
-	subject := p.Dst.Addr()
-	if dir == networkingv1.PolicyTypeEgress {
-		subject = p.Src.Addr()
+// pod of this node is not judged. The node itself is no pod.
+func (c Cluster) judge(node string, q Query, dir networkingv1.PolicyType) Judgement {
+	if q.ToHost && dir == networkingv1.PolicyTypeIngress {
+		return Judgement{NotJudged, "the destination is the node"}
 	}
+	subject := q.subject(dir)
 	pod := c.podAt(subject)
-	if pod == nil && c.unknownLocal(node, subject) && c.anyPolicyIsolates(dir) {
+	switch {
+	case pod == nil && c.unknownLocal(node, subject) && c.mayBeDenied(q, dir):
 		return Judgement{Denied, fmt.Sprintf("Unknown: nobody knows the local address %v", subject)}
-	}
-	if pod == nil {
+	case pod == nil:
 		return Judgement{NotJudged, fmt.Sprintf("%v is no pod", subject)}
-	}
-	if pod.Spec.NodeName != node {
+	case pod.Spec.NodeName != node:
 		return Judgement{NotJudged, fmt.Sprintf("pod %s/%s runs elsewhere", pod.Namespace, pod.Name)}
+	case !q.ToHost && c.askedWhoThePeerIs(pod, dir) && c.mayBeDenied(q, dir) && c.unknownBeside(node, subject, q.peer(dir)):
+		return Judgement{Denied, fmt.Sprintf("Unknown: nobody knows the local peer %v", q.peer(dir))}
 	}
-	return c.judgePod(pod, p, dir)
+	return c.judgePod(pod, q, dir)
+}
+
+// mayBeDenied: NP-55, whether a pod not yet known might be denied the packet.
+// Nothing is known of it, so every policy counts, but for those that never have a
+// say in the traffic to the own node (NP-31).
+func (c Cluster) mayBeDenied(q Query, dir networkingv1.PolicyType) bool {
+	return !q.ToHost && c.anyPolicyIsolates(dir) || c.anyRuleDenies(dir)
 }
 
 // judgePod decides one direction of a packet for a pod of this node.
 //
+// CN-1: the tiers are asked in order. What none decides is allowed.
+func (c Cluster) judgePod(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) Judgement {
+	j, decided := c.askAdministrators(adminTier, pod, q, dir)
+	if !decided {
+		j, decided = c.askNetworkPolicies(pod, q, dir)
+	}
+	if !decided {
+		j, decided = c.askAdministrators(baselineTier, pod, q, dir)
+	}
+	if !decided {
+		j = Judgement{Allowed, fmt.Sprintf("no policy decides about pod %s/%s", pod.Namespace, pod.Name)}
+	}
+	return j
+}
+
+// askNetworkPolicies asks the tier of NetworkPolicy. It decides for pods that are
+// isolated, and for no other (CN-5).
+//
 // NP-2: policies and rules are a union, and one that matches is enough. NP-7:
-// without any, an isolated pod gets nothing.
-func (c Cluster) judgePod(pod *corev1.Pod, p packet.Packet, dir networkingv1.PolicyType) Judgement {
+// without any, an isolated pod gets nothing. What NetworkPolicy always allows, an
+// isolated pod gets.
+func (c Cluster) askNetworkPolicies(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) (_ Judgement, decided bool) {
 	if !c.isolated(pod, dir) {
-		return Judgement{Allowed, fmt.Sprintf("pod %s/%s is not isolated", pod.Namespace, pod.Name)}
+		return Judgement{}, false
+	}
+	if c.hairpin(q) || q.ToHost {
+		return Judgement{Allowed, "NetworkPolicy always allows a pod's packet to itself and to its node"}, true
 	}
 	for _, policy := range c.NetworkPolicies {
 		if !isolates(policy, pod, dir) {
 			continue
 		}
 		for i, rule := range rulesOf(policy, dir) {
-			if c.ruleMatches(policy, rule, p, dir) {
-				return Judgement{Allowed, fmt.Sprintf("policy %s/%s, rule %d", policy.Namespace, policy.Name, i)}
+			if c.ruleMatches(policy, rule, q, dir) {
+				return Judgement{Allowed, fmt.Sprintf("policy %s/%s, rule %d", policy.Namespace, policy.Name, i)}, true
 			}
 		}
 	}
-	return Judgement{Denied, fmt.Sprintf("pod %s/%s is isolated and no rule matches", pod.Namespace, pod.Name)}
+	return Judgement{Denied, fmt.Sprintf("pod %s/%s is isolated and no rule matches", pod.Namespace, pod.Name)}, true
 }
 
-// IsolatedAddresses lists the addresses on a node for which policy of one
+// hairpin: NP-30 and CN-19. A pod cannot block itself, its administrator can: what
+// is seen here has left the pod and went through a Service.
+func (c Cluster) hairpin(q Query) bool {
+	src, dst := c.podAt(q.Packet.Src.Addr()), c.podAt(q.Packet.Dst.Addr())
+	return src != nil && src == dst
+}
+
+// SelectedAddresses lists the addresses on a node for which policy of one
 // direction has to be asked, ordered.
-func IsolatedAddresses(c Cluster, node string, dir networkingv1.PolicyType) []netip.Addr {
-	var isolated []netip.Addr
+func SelectedAddresses(c Cluster, node string, dir networkingv1.PolicyType) []netip.Addr {
+	return c.localAddresses(node, func(pod *corev1.Pod) bool {
+		return c.isolated(pod, dir) || len(c.rulesFor(pod, dir)) > 0
+	})
+}
+
+// SelectedToHost lists the addresses on a node for which policy has to be asked
+// when they send something to the node itself, ordered.
+func SelectedToHost(c Cluster, node string) []netip.Addr {
+	return c.localAddresses(node, func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(c.rulesFor(pod, networkingv1.PolicyTypeEgress), adminRule.mayDenyHosts)
+	})
+}
+
+// SelectedForNames lists the addresses on a node of pods that some rule allows to
+// reach domain names, ordered.
+func SelectedForNames(c Cluster, node string) []netip.Addr {
+	return c.localAddresses(node, func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(c.rulesFor(pod, networkingv1.PolicyTypeEgress), c.asksForNames)
+	})
+}
+
+// localAddresses lists the addresses on a node of the pods that are chosen.
+func (c Cluster) localAddresses(node string, chosen func(*corev1.Pod) bool) []netip.Addr {
+	var local []netip.Addr
 	for _, addr := range c.podAddresses() {
-		pod := c.podAt(addr)
-		if pod.Spec.NodeName == node && c.isolated(pod, dir) {
-			isolated = append(isolated, addr)
+		if pod := c.podAt(addr); pod.Spec.NodeName == node && chosen(pod) {
+			local = append(local, addr)
 		}
 	}
-	return isolated
+	return local
 }

@@ -67,10 +67,10 @@ func TestPeers(t *testing.T) {
 				if strings.Contains(s.ip, ":") {
 					a = "fd00::1"
 				}
-				if Judge(c, here, tcp(s.ip, a, 80)).Allowed() {
+				if allowed(c, tcp(s.ip, a, 80)) {
 					in = append(in, s.name)
 				}
-				if Judge(c, here, tcp(a, s.ip, 80)).Allowed() {
+				if allowed(c, tcp(a, s.ip, 80)) {
 					out = append(out, s.name)
 				}
 			}

@@ -101,17 +101,28 @@ func (c Cluster) labelsOfNamespace(name string) (map[string]string, bool) {
 // unknownLocal: NP-55. An address of the node's own pod ranges that is no
 // pod's is that of a pod not yet known.
 func (c Cluster) unknownLocal(node string, addr netip.Addr) bool {
-	if c.podAt(addr) != nil {
-		return false
-	}
+	return c.podAt(addr) == nil && len(c.rangesOf(node, addr)) > 0
+}
+
+// unknownBeside: NP-55, for a peer: it is unknown and in one range with the pod.
+// In another range of the node a pod may be, or may not.
+func (c Cluster) unknownBeside(node string, pod, addr netip.Addr) bool {
+	return c.podAt(addr) == nil && slices.ContainsFunc(c.rangesOf(node, addr), func(r netip.Prefix) bool {
+		return r.Contains(pod.Unmap())
+	})
+}
+
+// rangesOf returns the pod ranges of a node that have addr.
+func (c Cluster) rangesOf(node string, addr netip.Addr) []netip.Prefix {
+	var ranges []netip.Prefix
 	for _, n := range c.Nodes {
-		if n.Name == node && slices.ContainsFunc(podRanges(n), func(r netip.Prefix) bool {
-			return r.Contains(addr.Unmap())
-		}) {
-			return true
+		for _, r := range podRanges(n) {
+			if n.Name == node && r.Contains(addr.Unmap()) {
+				ranges = append(ranges, r)
+			}
 		}
 	}
-	return false
+	return ranges
 }
 
 // podRanges returns the ranges from which a node gives addresses to its pods.

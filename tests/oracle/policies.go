@@ -5,8 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
 // rule is an ingress or an egress rule: from or to becomes peers.
@@ -65,10 +63,6 @@ func rulesOf(policy *networkingv1.NetworkPolicy, dir networkingv1.PolicyType) []
 }
 
 // ruleMatches: NP-9, a rule needs a peer and a port.
-func (c Cluster) ruleMatches(policy *networkingv1.NetworkPolicy, r rule, p packet.Packet, dir networkingv1.PolicyType) bool {
-	peer := p.Src.Addr()
-	if dir == networkingv1.PolicyTypeEgress {
-		peer = p.Dst.Addr()
-	}
-	return c.anyPeerMatches(policy, r.peers, peer) && c.anyPortMatches(r.ports, p)
+func (c Cluster) ruleMatches(policy *networkingv1.NetworkPolicy, r rule, q Query, dir networkingv1.PolicyType) bool {
+	return c.anyPeerMatches(policy, r.peers, q.peer(dir)) && c.anyPortMatches(r.ports, q.Packet)
 }

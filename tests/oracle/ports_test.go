@@ -25,7 +25,7 @@ const everything = "TCP:80 TCP:81 TCP:53 TCP:0 UDP:80 UDP:53 SCTP:80 ICMP:0 ICMP
 func admitted(c Cluster, src, dst string) string {
 	var names []string
 	for _, p := range probes {
-		if Judge(c, here, probe(src, dst, p.proto, p.port)).Allowed() {
+		if allowed(c, probe(src, dst, p.proto, p.port)) {
 			names = append(names, fmt.Sprintf("%v:%d", p.proto, p.port))
 		}
 	}

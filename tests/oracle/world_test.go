@@ -11,6 +11,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
@@ -22,9 +24,9 @@ const here, there = "here", "there"
 // outside is an address that belongs to nobody in the cluster.
 const outside, outside6 = "203.0.113.9", "2001:db8::9"
 
-// world builds a cluster from its objects, both feature gates on.
+// world builds a cluster from its objects, all feature gates on.
 func world(objects ...any) Cluster {
-	c := Cluster{EndPort: true, SCTP: true}
+	c := Cluster{EndPort: true, SCTP: true, NodePeers: true, DomainNames: true}
 	for _, o := range objects {
 		switch o := o.(type) {
 		case *corev1.Namespace:
@@ -35,6 +37,12 @@ func world(objects ...any) Cluster {
 			c.Nodes = append(c.Nodes, o)
 		case *networkingv1.NetworkPolicy:
 			c.NetworkPolicies = append(c.NetworkPolicies, o)
+		case *v1alpha1.AdminNetworkPolicy:
+			c.AdminNetworkPolicies = append(c.AdminNetworkPolicies, o)
+		case *v1alpha1.BaselineAdminNetworkPolicy:
+			c.BaselineAdminNetworkPolicies = append(c.BaselineAdminNetworkPolicies, o)
+		case *v1alpha2.ClusterNetworkPolicy:
+			c.ClusterNetworkPolicies = append(c.ClusterNetworkPolicies, o)
 		default:
 			panic(fmt.Sprintf("%T belongs to no cluster", o))
 		}
@@ -128,10 +136,46 @@ func policy(t *testing.T, name, spec string) *networkingv1.NetworkPolicy {
 	t.Helper()
 	ns, name, _ := strings.Cut(name, "/")
 	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
-	if err := yaml.UnmarshalStrict([]byte(spec), &p.Spec); err != nil {
-		t.Fatalf("spec %s: %v", spec, err)
-	}
+	unmarshal(t, spec, &p.Spec)
 	return p
+}
+
+// anp, banp and cnp return the policy of that kind with this spec.
+func anp(t *testing.T, name, spec string) *v1alpha1.AdminNetworkPolicy {
+	t.Helper()
+	p := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	unmarshal(t, spec, &p.Spec)
+	return p
+}
+
+func banp(t *testing.T, name, spec string) *v1alpha1.BaselineAdminNetworkPolicy {
+	t.Helper()
+	p := &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	unmarshal(t, spec, &p.Spec)
+	return p
+}
+
+func cnp(t *testing.T, name, spec string) *v1alpha2.ClusterNetworkPolicy {
+	t.Helper()
+	p := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	unmarshal(t, spec, &p.Spec)
+	return p
+}
+
+func unmarshal(t *testing.T, text string, into any) {
+	t.Helper()
+	if err := yaml.UnmarshalStrict([]byte(text), into); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+}
+
+// node returns a node with an address, or several separated by commas.
+func node(name, ips, labelText string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels(labelText)}}
+	for ip := range strings.SplitSeq(ips, ",") {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
+	}
+	return n
 }
 
 // probe returns the packet that goes from src to dst.
@@ -148,7 +192,15 @@ func tcp(src, dst string, port uint16) packet.Packet { return probe(src, dst, pa
 // check compares the decision of node here with what it should be.
 func check(t *testing.T, c Cluster, p packet.Packet, want bool) {
 	t.Helper()
-	if got := Judge(c, here, p); got.Allowed() != want {
-		t.Errorf("%v: got %v, want allowed = %v", p, got, want)
+	checkQuery(t, c, Query{Packet: p}, want)
+}
+
+func checkQuery(t *testing.T, c Cluster, q Query, want bool) {
+	t.Helper()
+	if got := Judge(c, here, q); got.Allowed() != want {
+		t.Errorf("%+v: got %v, want allowed = %v", q, got, want)
 	}
 }
+
+// allowed tells what the node called here says of a packet.
+func allowed(c Cluster, p packet.Packet) bool { return Judge(c, here, Query{Packet: p}).Allowed() }

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -30,18 +32,34 @@ import (
 func TestOrderOfEventsIsIrrelevant(t *testing.T) {
 	changes := 0
 	forClusters(t, 0.15, func(t *testing.T, g *gen, end oracle.Cluster) {
-		end.Nodes = slices.DeleteFunc(end.Nodes, func(n *corev1.Node) bool { return n.Name != here })
-		histories := historiesOf(g.cluster(), g.cluster(), end)
+		clusters := []oracle.Cluster{g.cluster(), g.cluster(), end}
+		kinds := policycache.Kinds{AdminNetworkPolicy: true, BaselineAdminNetworkPolicy: true, ClusterNetworkPolicy: true}
+		if g.oneIn(4) {
+			kinds = policycache.Kinds{}
+			for i := range clusters {
+				clusters[i] = withoutAdministrators(clusters[i])
+			}
+			end = clusters[2]
+		}
+		histories := historiesOf(clusters...)
 		var got *policy.Snapshot
 		synctest.Test(t, func(t *testing.T) {
-			got = replay(t, g, histories, input(end).Features)
+			got = replay(t, g, histories, policycache.Config{Kinds: kinds, Features: input(end).Features})
 		})
-		if diff := difference(compile.Compile(input(end)), got, g.packets(end)); diff != "" {
+		if diff := difference(compile.Compile(input(end)), got, g.questions(end)); diff != "" {
 			t.Errorf("compiled at once and after events: %s\n%s", diff, describe(end))
 		}
-		changes += 3 * len(histories)
+		changes += len(clusters) * len(histories)
 	})
 	t.Logf("at most %d events", changes)
+}
+
+// withoutAdministrators returns what is watched of a cluster whose administrators'
+// kinds are not enabled: none of their policies, and no other node.
+func withoutAdministrators(c oracle.Cluster) oracle.Cluster {
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(n *corev1.Node) bool { return n.Name != here })
+	c.AdminNetworkPolicies, c.BaselineAdminNetworkPolicies, c.ClusterNetworkPolicies = nil, nil, nil
+	return c
 }
 
 // object is what all kinds have in common.
@@ -56,6 +74,22 @@ type history struct {
 	source string
 	now    object
 	next   []object
+}
+
+// step brings the object to its next version.
+func (h *history) step() (from, to object) {
+	from, to = h.now, h.next[0]
+	h.now, h.next = to, h.next[1:]
+	return from, to
+}
+
+// unfinished picks an object that has not reached its last version, nil if all have.
+func unfinished(g *gen, histories []*history) *history {
+	left := slices.DeleteFunc(slices.Clone(histories), func(h *history) bool { return len(h.next) == 0 })
+	if len(left) == 0 {
+		return nil
+	}
+	return pick(g, left...)
 }
 
 // historiesOf lists every object that is in one of the clusters, as it is in
@@ -88,26 +122,29 @@ func objectsOf(c oracle.Cluster) []object {
 	for _, o := range c.NetworkPolicies {
 		objects = append(objects, o)
 	}
+	for _, o := range c.AdminNetworkPolicies {
+		objects = append(objects, o)
+	}
+	for _, o := range c.BaselineAdminNetworkPolicies {
+		objects = append(objects, o)
+	}
+	for _, o := range c.ClusterNetworkPolicies {
+		objects = append(objects, o)
+	}
 	for _, o := range c.Nodes {
-		if o.Name == here { // no other is watched
-			objects = append(objects, o)
-		}
+		objects = append(objects, o)
 	}
 	return objects
 }
 
 // replay plays histories to a policy cache, in an order in which only each
 // object's own versions follow one another, and returns the last snapshot.
-func replay(t *testing.T, g *gen, histories []*history, features compile.Features) *policy.Snapshot {
+func replay(t *testing.T, g *gen, histories []*history, cfg policycache.Config) *policy.Snapshot {
 	source := newFakeSource()
 	defer source.shutdown()
 	var last *policy.Snapshot
-	c, err := policycache.New(source, policycache.Config{
-		NodeName:    here,
-		Features:    features,
-		MinInterval: pick(g, 0, time.Second),
-		Registerer:  prometheus.NewRegistry(),
-	}, func(_ context.Context, s *policy.Snapshot, _ time.Time) { last = s })
+	cfg.NodeName, cfg.MinInterval, cfg.Registerer = here, pick(g, 0, time.Second), prometheus.NewRegistry()
+	c, err := policycache.New(source, cfg, func(_ context.Context, s *policy.Snapshot, _ time.Time) { last = s })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +180,8 @@ func (listerWatcher) IsWatchListSemanticsUnSupported() bool { return true }
 
 func newFakeSource() fakeSource {
 	f := fakeSource{}
-	for _, o := range []object{&corev1.Namespace{}, &corev1.Pod{}, &corev1.Node{}, &networkingv1.NetworkPolicy{}} {
+	for _, o := range []object{&corev1.Namespace{}, &corev1.Pod{}, &corev1.Node{}, &networkingv1.NetworkPolicy{},
+		&v1alpha1.AdminNetworkPolicy{}, &v1alpha1.BaselineAdminNetworkPolicy{}, &v1alpha2.ClusterNetworkPolicy{}} {
 		f[fmt.Sprintf("%T", o)] = fcache.NewFakeControllerSource()
 	}
 	return f
@@ -151,9 +189,19 @@ func newFakeSource() fakeSource {
 
 func (f fakeSource) Namespaces() cache.ListerWatcher { return listerWatcher{f["*v1.Namespace"]} }
 func (f fakeSource) Pods() cache.ListerWatcher       { return listerWatcher{f["*v1.Pod"]} }
-func (f fakeSource) Node(string) cache.ListerWatcher { return listerWatcher{f["*v1.Node"]} }
+func (f fakeSource) Nodes() cache.ListerWatcher      { return listerWatcher{f["*v1.Node"]} }
+func (f fakeSource) Node(string) cache.ListerWatcher { return f.Nodes() }
 func (f fakeSource) NetworkPolicies() cache.ListerWatcher {
 	return listerWatcher{f["*v1.NetworkPolicy"]}
+}
+func (f fakeSource) AdminNetworkPolicies() cache.ListerWatcher {
+	return listerWatcher{f["*v1alpha1.AdminNetworkPolicy"]}
+}
+func (f fakeSource) BaselineAdminNetworkPolicies() cache.ListerWatcher {
+	return listerWatcher{f["*v1alpha1.BaselineAdminNetworkPolicy"]}
+}
+func (f fakeSource) ClusterNetworkPolicies() cache.ListerWatcher {
+	return listerWatcher{f["*v1alpha2.ClusterNetworkPolicy"]}
 }
 
 func (f fakeSource) Run(ctx context.Context) error {
@@ -170,13 +218,12 @@ func (f fakeSource) shutdown() {
 // step brings a random object to its next version. It returns false when every
 // object has reached its last one.
 func (f fakeSource) step(g *gen, histories []*history) bool {
-	left := slices.DeleteFunc(slices.Clone(histories), func(h *history) bool { return len(h.next) == 0 })
-	if len(left) == 0 {
+	h := unfinished(g, histories)
+	if h == nil {
 		return false
 	}
-	h := pick(g, left...)
-	f.change(f[h.source], h.now, h.next[0], g.oneIn(8))
-	h.now, h.next = h.next[0], h.next[1:]
+	from, to := h.step()
+	f.change(f[h.source], from, to, g.oneIn(8))
 	return true
 }
 

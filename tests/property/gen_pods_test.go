@@ -35,7 +35,7 @@ func (g *gen) nodes() []*corev1.Node {
 }
 
 func (g *gen) node(name string, plan addressPlan) *corev1.Node {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: g.labels()}}
 	node.Spec.PodCIDRs = pick(g, nil, []string{plan.range4}, []string{plan.range6}, []string{plan.range4, plan.range6})
 	if len(node.Spec.PodCIDRs) > 0 {
 		node.Spec.PodCIDR = node.Spec.PodCIDRs[0]

@@ -34,10 +34,10 @@ func (g *gen) policy(namespace, name string) *networkingv1.NetworkPolicy {
 	if g.fault(12) {
 		policy.Spec.PolicyTypes = append(policy.Spec.PolicyTypes, "Sideways")
 	}
-	policy.Spec.Ingress = list(g, 3, func() networkingv1.NetworkPolicyIngressRule {
+	policy.Spec.Ingress = list(g, g.rules, func() networkingv1.NetworkPolicyIngressRule {
 		return networkingv1.NetworkPolicyIngressRule{From: g.peers(), Ports: g.ports()}
 	})
-	policy.Spec.Egress = list(g, 3, func() networkingv1.NetworkPolicyEgressRule {
+	policy.Spec.Egress = list(g, g.rules, func() networkingv1.NetworkPolicyEgressRule {
 		return networkingv1.NetworkPolicyEgressRule{To: g.peers(), Ports: g.ports()}
 	})
 	if g.oneIn(4) {

@@ -16,10 +16,15 @@ type gen struct {
 	*rand.Rand
 	// faults lets what is being built contain things that the API would refuse.
 	faults bool
+	// rules is the most that a policy has in one direction.
+	rules int
 }
 
+// The evaluator treats many rules otherwise than few.
+const fewRules, manyRules = 3, 16
+
 func newGen(seed uint64) *gen {
-	return &gen{Rand: rand.New(rand.NewPCG(seed, 0))}
+	return &gen{Rand: rand.New(rand.NewPCG(seed, 0)), rules: fewRules}
 }
 
 // newGenFromBytes makes its choices from data as long as it lasts, one byte a
@@ -27,7 +32,7 @@ func newGen(seed uint64) *gen {
 func newGenFromBytes(data []byte) *gen {
 	h := fnv.New64a()
 	h.Write(data)
-	return &gen{Rand: rand.New(&byteSource{data, rand.NewPCG(h.Sum64(), 0)})}
+	return &gen{Rand: rand.New(&byteSource{data, rand.NewPCG(h.Sum64(), 0)}), rules: fewRules}
 }
 
 type byteSource struct {
@@ -68,7 +73,11 @@ func list[T any](g *gen, n int, one func() T) []T {
 var namespaceNames = []string{"n1", "n2", "n3", "n4"}
 
 func (g *gen) cluster() oracle.Cluster {
-	c := oracle.Cluster{EndPort: !g.oneIn(5), SCTP: !g.oneIn(5)}
+	c := oracle.Cluster{EndPort: !g.oneIn(5), SCTP: !g.oneIn(5), NodePeers: !g.oneIn(6), DomainNames: !g.oneIn(6)}
+	g.rules = fewRules
+	if g.oneIn(6) {
+		g.rules = manyRules
+	}
 	inUse := namespaceNames[:1+g.IntN(len(namespaceNames))]
 	for _, name := range inUse {
 		if !g.oneIn(4) {
@@ -78,6 +87,9 @@ func (g *gen) cluster() oracle.Cluster {
 	c.Nodes = g.nodes()
 	c.Pods = g.pods(inUse)
 	c.NetworkPolicies = g.policies(inUse)
+	if !g.oneIn(3) {
+		g.administrators(&c)
+	}
 	return c
 }
 

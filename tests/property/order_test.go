@@ -11,9 +11,9 @@ import (
 // TestOrderOfObjectsIsIrrelevant: NP-54. Reversing swaps every two objects.
 func TestOrderOfObjectsIsIrrelevant(t *testing.T) {
 	forClusters(t, 0.1, func(t *testing.T, g *gen, c oracle.Cluster) {
-		packets := g.packets(c)
+		questions := g.questions(c)
 		diff := func(c oracle.Cluster) string {
-			return difference(compile.Compile(input(c)), compile.Compile(input(reversed(c))), packets)
+			return difference(compile.Compile(input(c)), compile.Compile(input(reversed(c))), questions)
 		}
 		if diff(c) != "" {
 			c = shrink(c, func(c oracle.Cluster) bool { return diff(c) != "" })
@@ -28,5 +28,8 @@ func reversed(c oracle.Cluster) oracle.Cluster {
 	slices.Reverse(c.Pods)
 	slices.Reverse(c.Nodes)
 	slices.Reverse(c.NetworkPolicies)
+	slices.Reverse(c.AdminNetworkPolicies)
+	slices.Reverse(c.BaselineAdminNetworkPolicies)
+	slices.Reverse(c.ClusterNetworkPolicies)
 	return c
 }

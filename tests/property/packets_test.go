@@ -9,17 +9,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
 var (
 	addresses4 = addressesOfFamily(func(p addressPlan) (string, []string) {
 		return p.pod4, []string{p.node4, p.bridge4}
-	}, "203.0.113.9", "10.1.1.1")
+	}, outside4, "10.1.1.1")
 	addresses6 = addressesOfFamily(func(p addressPlan) (string, []string) {
 		return p.pod6, []string{p.node6}
-	}, "2001:db8::9", "fd00:1:0:1::1")
+	}, outside6, "fd00:1:0:1::1")
 )
+
+// outside4 and outside6 belong to nobody in the cluster.
+const outside4, outside6 = "203.0.113.9", "2001:db8::9"
 
 // addressesOfFamily lists every address that a pod can have, one more on each
 // node that no pod has, those of the nodes, and more that belong to nobody.
@@ -38,11 +42,51 @@ func addressesOfFamily(family func(addressPlan) (pod string, node []string), mor
 	return addrs
 }
 
-// packets returns some between each pair of addresses of one family: those that
-// pods of the cluster show, and a few more. Few packets neither come from here
-// nor go here.
-func (g *gen) packets(c oracle.Cluster) []packet.Packet {
-	var packets []packet.Packet
+// question is a packet, and what its node and the pod that sends it know of it.
+type question struct {
+	packet.Packet
+	toHost bool
+	names  []string // of the destination, as the pod has learned them
+}
+
+// String says what differs from a packet of which nothing is known.
+func (q question) String() string {
+	text := fmt.Sprint(q.Packet)
+	if q.toHost {
+		text += " to the node"
+	}
+	if len(q.names) > 0 {
+		text += fmt.Sprintf(", known as %v", q.names)
+	}
+	return text
+}
+
+// query is the question for the evaluator.
+func (q question) query() policy.Query {
+	return policy.Query{Packet: q.Packet, ToHost: q.toHost, Learned: learned(q)}
+}
+
+// oracleQuery is the question for the oracle.
+func (q question) oracleQuery() oracle.Query {
+	return oracle.Query{Packet: q.Packet, ToHost: q.toHost, Names: map[netip.Addr][]string{q.Dst.Addr(): q.names}}
+}
+
+// learned knows names for one pod and one address.
+type learned question
+
+// Names returns them if it is asked for these two.
+func (l learned) Names(pod, addr netip.Addr) *policy.Names {
+	if len(l.names) == 0 || pod != l.Src.Addr() || addr != l.Dst.Addr() {
+		return nil
+	}
+	return (*policy.Names)(&l.names)
+}
+
+// questions returns some about packets between each pair of addresses of one
+// family: those that pods of the cluster show, and a few more. Few packets neither
+// come from here nor go here.
+func (g *gen) questions(c oracle.Cluster) []question {
+	var questions []question
 	for _, family := range [][]netip.Addr{addresses4, addresses6} {
 		family = slices.DeleteFunc(slices.Clone(family), func(a netip.Addr) bool {
 			return !isShown(c, a) && !g.oneIn(4)
@@ -50,12 +94,12 @@ func (g *gen) packets(c oracle.Cluster) []packet.Packet {
 		for _, src := range family {
 			for _, dst := range family {
 				if isHere(src) || isHere(dst) || g.oneIn(8) {
-					packets = append(packets, g.packet(src, dst), g.packet(src, dst), g.packet(src, dst))
+					questions = append(questions, g.question(src, dst), g.question(src, dst), g.question(src, dst))
 				}
 			}
 		}
 	}
-	return packets
+	return questions
 }
 
 // isShown reports whether some pod's status has the address.
@@ -68,6 +112,25 @@ func isShown(c oracle.Cluster, a netip.Addr) bool {
 // isHere reports whether an address looks like one of a pod on node here.
 func isHere(a netip.Addr) bool {
 	return netip.MustParsePrefix(plans[here].range4).Contains(a) || netip.MustParsePrefix(plans[here].range6).Contains(a)
+}
+
+// isNodeHere reports whether an address is one of node here itself.
+func isNodeHere(a netip.Addr) bool {
+	return slices.Contains([]string{plans[here].node4, plans[here].node6, plans[here].bridge4}, a.String())
+}
+
+// isNobodys reports whether an address is of no node and of no pod range.
+func isNobodys(a netip.Addr) bool {
+	return a == netip.MustParseAddr(outside4) || a == netip.MustParseAddr(outside6)
+}
+
+func (g *gen) question(src, dst netip.Addr) question {
+	q := question{Packet: g.packet(src, dst)}
+	q.toHost = isNodeHere(dst) || isNobodys(dst) && g.oneIn(4) // nodes have addresses that no object shows
+	if g.oneIn(2) {
+		q.names = append(list(g, 1, func() string { return pick(g, namesOfAddresses...) }), pick(g, namesOfAddresses...))
+	}
+	return q
 }
 
 func (g *gen) packet(src, dst netip.Addr) packet.Packet {

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
@@ -55,6 +58,9 @@ func clone(c oracle.Cluster) oracle.Cluster {
 	copied.Pods = cloneObjects(c.Pods)
 	copied.Nodes = cloneObjects(c.Nodes)
 	copied.NetworkPolicies = cloneObjects(c.NetworkPolicies)
+	copied.AdminNetworkPolicies = cloneObjects(c.AdminNetworkPolicies)
+	copied.BaselineAdminNetworkPolicies = cloneObjects(c.BaselineAdminNetworkPolicies)
+	copied.ClusterNetworkPolicies = cloneObjects(c.ClusterNetworkPolicies)
 	return copied
 }
 
@@ -103,10 +109,14 @@ func removeFrom(part any, replace func(any), yield func(func()) bool) bool {
 	return true
 }
 
+// kept are keys that stay: without names nobody could read the rest, and the
+// feature gates are no part of it.
+var kept = []string{"metadata", "name", "namespace", "EndPort", "SCTP", "NodePeers", "DomainNames"}
+
 func removeKeys(m tree, yield func(func()) bool) bool {
 	for _, key := range slices.Sorted(maps.Keys(m)) {
-		if key == "metadata" || key == "name" || key == "namespace" || key == "EndPort" || key == "SCTP" {
-			continue // without a name nobody could read the rest
+		if slices.Contains(kept, key) {
+			continue
 		}
 		value := m[key]
 		delete(m, key)
@@ -149,13 +159,16 @@ func removeElements(list []any, replace func(any), yield func(func()) bool) bool
 // describe writes a cluster as the manifests that would make it.
 func describe(c oracle.Cluster) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# feature gates: EndPort=%v, SCTP=%v\n", c.EndPort, c.SCTP)
+	fmt.Fprintf(&b, "# feature gates: EndPort=%v, SCTP=%v, Nodes=%v, DomainNames=%v\n", c.EndPort, c.SCTP, c.NodePeers, c.DomainNames)
 	t := toTree(c)
 	for _, kind := range []struct{ field, kind, version string }{
 		{"Namespaces", "Namespace", "v1"},
 		{"Nodes", "Node", "v1"},
 		{"Pods", "Pod", "v1"},
 		{"NetworkPolicies", "NetworkPolicy", "networking.k8s.io/v1"},
+		{"AdminNetworkPolicies", "AdminNetworkPolicy", v1alpha1.GroupVersion.String()},
+		{"BaselineAdminNetworkPolicies", "BaselineAdminNetworkPolicy", v1alpha1.GroupVersion.String()},
+		{"ClusterNetworkPolicies", "ClusterNetworkPolicy", v1alpha2.GroupVersion.String()},
 	} {
 		objects, _ := t[kind.field].([]any)
 		for _, o := range objects {
@@ -190,12 +203,9 @@ func withoutNoise(object tree) tree {
 // TestShrink: what is left is all that the failure needs.
 func TestShrink(t *testing.T) {
 	fails := func(c oracle.Cluster) bool {
-		for _, pod := range c.Pods {
-			if pod.Labels["a"] == "x" && len(c.NetworkPolicies) > 0 {
-				return true
-			}
-		}
-		return false
+		pod := slices.ContainsFunc(c.Pods, func(p *corev1.Pod) bool { return p.Labels["a"] == "x" })
+		policy := slices.ContainsFunc(c.ClusterNetworkPolicies, func(p *v1alpha2.ClusterNetworkPolicy) bool { return len(p.Spec.Egress) > 1 })
+		return pod && policy && len(c.NetworkPolicies) > 0
 	}
 	g := newGen(1)
 	c := g.cluster()
@@ -203,10 +213,14 @@ func TestShrink(t *testing.T) {
 		c = g.cluster()
 	}
 	c = shrink(c, fails)
-	if len(c.Pods) != 1 || len(c.NetworkPolicies) != 1 || len(c.Namespaces)+len(c.Nodes) != 0 {
+	if len(objectsOf(c)) != 3 {
 		t.Fatalf("objects are left that the failure does not need:\n%s", describe(c))
 	}
 	if pod := c.Pods[0]; len(pod.Labels) != 1 || len(pod.Status.PodIPs) != 0 || pod.Spec.NodeName != "" {
 		t.Errorf("fields are left that the failure does not need:\n%s", describe(c))
+	}
+	spec := c.ClusterNetworkPolicies[0].Spec
+	if len(spec.Egress) != 2 || len(spec.Egress[0].To)+len(spec.Egress[1].Protocols)+len(spec.Ingress) != 0 || spec.Subject.Pods != nil {
+		t.Errorf("parts of a policy are left that the failure does not need:\n%s", describe(c))
 	}
 }

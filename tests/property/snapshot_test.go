@@ -7,59 +7,95 @@ import (
 	"slices"
 	"testing"
 
+	networkingv1 "k8s.io/api/networking/v1"
+
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
-// TestSelectedAddressesAreTheIsolatedOnes: exactly the packets of isolated pods
-// are steered to the evaluator.
-func TestSelectedAddressesAreTheIsolatedOnes(t *testing.T) {
-	selected := 0
+// selections are the addresses that are steered, for different reasons, as the
+// evaluator and as the oracle has them.
+var selections = map[string]struct {
+	got  func(*policy.Snapshot) []netip.Addr
+	want func(oracle.Cluster) []netip.Addr
+}{
+	"ingress": {
+		func(s *policy.Snapshot) []netip.Addr { return s.Selected(policy.Ingress) },
+		func(c oracle.Cluster) []netip.Addr {
+			return oracle.SelectedAddresses(c, here, networkingv1.PolicyTypeIngress)
+		},
+	},
+	"egress": {
+		func(s *policy.Snapshot) []netip.Addr { return s.Selected(policy.Egress) },
+		func(c oracle.Cluster) []netip.Addr {
+			return oracle.SelectedAddresses(c, here, networkingv1.PolicyTypeEgress)
+		},
+	},
+	"the node": {
+		(*policy.Snapshot).SelectedToHost,
+		func(c oracle.Cluster) []netip.Addr { return oracle.SelectedToHost(c, here) },
+	},
+	"domain names": {
+		(*policy.Snapshot).SelectedForNames,
+		func(c oracle.Cluster) []netip.Addr { return oracle.SelectedForNames(c, here) },
+	},
+}
+
+// TestSelectedAddressesAreThoseOfTheOracle: exactly the packets of pods that some
+// policy has a say in are steered to the evaluator.
+func TestSelectedAddressesAreThoseOfTheOracle(t *testing.T) {
+	selected := map[string]int{}
 	forClusters(t, 0.1, func(t *testing.T, _ *gen, c oracle.Cluster) {
-		for dir, policyType := range directions {
+		for name, selection := range selections {
 			ask := func(c oracle.Cluster) (got, want []netip.Addr) {
-				return compile.Compile(input(c)).Selected(dir), oracle.IsolatedAddresses(c, here, policyType)
+				return selection.got(compile.Compile(input(c))), selection.want(c)
 			}
 			got, want := ask(c)
-			selected += len(want)
+			selected[name] += len(want)
 			if slices.Equal(got, want) {
 				continue
 			}
-			c = shrink(c, func(c oracle.Cluster) bool {
+			smallest := shrink(c, func(c oracle.Cluster) bool {
 				got, want := ask(c)
 				return !slices.Equal(got, want)
 			})
-			got, want = ask(c)
-			t.Errorf("selected for %v: got %v, want %v\n%s", dir, got, want, describe(c))
+			got, want = ask(smallest)
+			t.Errorf("selected for %s: got %v, want %v\n%s", name, got, want, describe(smallest))
 		}
 	})
-	t.Logf("%d addresses selected", selected)
+	t.Logf("addresses selected: %v", selected)
 }
 
 // TestWhatIsDeniedIsSteered: no packet that policy denies misses the evaluator,
 // and none is steered that this node has no say in.
 func TestWhatIsDeniedIsSteered(t *testing.T) {
 	forClusters(t, 0.1, func(t *testing.T, g *gen, c oracle.Cluster) {
-		packets := g.packets(c)
-		if missteered(c, packets) != "" {
-			c = shrink(c, func(c oracle.Cluster) bool { return missteered(c, packets) != "" })
-			t.Errorf("%s\n%s", missteered(c, packets), describe(c))
+		questions := g.questions(c)
+		if missteered(c, questions) != "" {
+			c = shrink(c, func(c oracle.Cluster) bool { return missteered(c, questions) != "" })
+			t.Errorf("%s\n%s", missteered(c, questions), describe(c))
 		}
 	})
 }
 
 // missteered names a packet that is steered wrongly, or nothing.
-func missteered(c oracle.Cluster, packets []packet.Packet) string {
+func missteered(c oracle.Cluster, questions []question) string {
 	s := compile.Compile(input(c))
 	steersIn, steersOut := steering(s, policy.Ingress), steering(s, policy.Egress)
-	for _, p := range packets {
-		d := oracle.Judge(c, here, p)
-		in, out := steersIn(p.Dst.Addr()), steersOut(p.Src.Addr())
+	toHost := s.SelectedToHost()
+	for _, q := range questions {
+		_, d, asked := judgements(c, s, q)
+		if !asked {
+			continue
+		}
+		in, out := steersIn(q.Dst.Addr()), steersOut(q.Src.Addr())
+		if q.toHost {
+			in, out = false, slices.Contains(toHost, q.Src.Addr())
+		}
 		if d.Ingress.Outcome == oracle.Denied && !in || d.Ingress.Outcome == oracle.NotJudged && in ||
 			d.Egress.Outcome == oracle.Denied && !out || d.Egress.Outcome == oracle.NotJudged && out {
-			return fmt.Sprintf("%v: steered for ingress: %v, for egress: %v; but %v", p, in, out, d)
+			return fmt.Sprintf("%v: steered for ingress: %v, for egress: %v; but %v", q, in, out, d)
 		}
 	}
 	return ""
@@ -85,7 +121,7 @@ func TestCompileIsPure(t *testing.T) {
 			t.Errorf("an object was modified; before:\n%s\nafter:\n%s", describe(before), describe(c))
 		}
 		second := compile.Compile(input(before))
-		if diff := difference(first, second, g.packets(c)); diff != "" {
+		if diff := difference(first, second, g.questions(c)); diff != "" {
 			t.Errorf("two compilations differ: %s\n%s", diff, describe(c))
 		}
 	})
@@ -93,18 +129,18 @@ func TestCompileIsPure(t *testing.T) {
 
 // difference names what two snapshots say differently, or nothing. A decision
 // is compared with its reasons: they end in logs, and should not flicker.
-func difference(a, b *policy.Snapshot, packets []packet.Packet) string {
+func difference(a, b *policy.Snapshot, questions []question) string {
 	if f, g := a.Findings(), b.Findings(); !reflect.DeepEqual(f, g) {
 		return fmt.Sprintf("findings %v and %v", f, g)
 	}
-	for dir := range directions {
-		if s, t := a.Selected(dir), b.Selected(dir); !slices.Equal(s, t) {
-			return fmt.Sprintf("selected for %v: %v and %v", dir, s, t)
+	for name, selection := range selections {
+		if s, t := selection.got(a), selection.got(b); !slices.Equal(s, t) {
+			return fmt.Sprintf("selected for %s: %v and %v", name, s, t)
 		}
 	}
-	for _, p := range packets {
-		if d, e := a.Evaluate(p), b.Evaluate(p); d != e {
-			return fmt.Sprintf("%v: %v and %v", p, d, e)
+	for _, q := range questions {
+		if d, e := a.Judge(q.query()), b.Judge(q.query()); d != e {
+			return fmt.Sprintf("%v: %v and %v", q, d, e)
 		}
 	}
 	return ""

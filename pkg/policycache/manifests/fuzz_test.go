@@ -14,7 +14,7 @@ import (
 // is written out and read again.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
-		namespaceX, podA, denyAll, namespaceX + "---\n" + podA + "---\n" + denyAll,
+		namespaceX, podA, denyAll, namespaceX + "---\n" + podA + "---\n" + denyAll, adminPolicy, baselinePolicy, clusterPolicy,
 		"apiVersion: v1\nkind: List\nitems:\n- " + indent(podA),
 		`{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"},"spec":{"podCIDRs":["10.0.0.0/24"]}}`,
 		denyAll + "  ingress:\n  - ports:\n    - port: http\n    - {port: 0x50, endPort: 90}\n  - from: [&p {podSelector: {}}, *p]\n",
@@ -39,7 +39,7 @@ func FuzzParse(f *testing.F) {
 
 func check(t *testing.T, m manifest) {
 	t.Helper()
-	if m.object.GetName() == "" || m.object.GetUID() == "" || (m.object.GetNamespace() == "") != (m.kind == "Namespace" || m.kind == "Node") {
+	if m.object.GetName() == "" || m.object.GetUID() == "" || (m.object.GetNamespace() != "") != (m.kind == "Pod" || m.kind == "NetworkPolicy") {
 		t.Fatalf("accepted %+v", m.object)
 	}
 	if p, ok := m.object.(*corev1.Pod); ok {

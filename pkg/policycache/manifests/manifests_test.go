@@ -93,7 +93,7 @@ func (f *folder) expect(objects string, faults ...string) {
 // served writes all that the tables hold in a line, pods with their labels.
 func (f *folder) served() string {
 	var s []string
-	for _, table := range []*table{f.namespaces, f.policies, f.nodes, f.pods} {
+	for _, table := range f.tables {
 		for key, row := range table.rows {
 			if v := row.object.GetLabels()["v"]; v != "" {
 				key += "=" + v

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
 // Stdin is the path that stands for the standard input.
@@ -22,6 +24,10 @@ type Objects struct {
 	Pods            []*corev1.Pod
 	Nodes           []*corev1.Node
 	NetworkPolicies []*networkingv1.NetworkPolicy
+
+	AdminNetworkPolicies         []*v1alpha1.AdminNetworkPolicy
+	BaselineAdminNetworkPolicies []*v1alpha1.BaselineAdminNetworkPolicy
+	ClusterNetworkPolicies       []*v1alpha2.ClusterNetworkPolicy
 }
 
 // Read reads files, and directories by the rules of a Source, once. A file that
@@ -95,6 +101,10 @@ func gather(files map[string][]byte) (Objects, map[string]fault) {
 		Pods:            sorted[*corev1.Pod](merged["Pod"]),
 		Nodes:           sorted[*corev1.Node](merged["Node"]),
 		NetworkPolicies: sorted[*networkingv1.NetworkPolicy](merged["NetworkPolicy"]),
+
+		AdminNetworkPolicies:         sorted[*v1alpha1.AdminNetworkPolicy](merged["AdminNetworkPolicy"]),
+		BaselineAdminNetworkPolicies: sorted[*v1alpha1.BaselineAdminNetworkPolicy](merged["BaselineAdminNetworkPolicy"]),
+		ClusterNetworkPolicies:       sorted[*v1alpha2.ClusterNetworkPolicy](merged["ClusterNetworkPolicy"]),
 	}, faults
 }
 

@@ -42,6 +42,21 @@ func TestReadTakesDirectoriesFilesAndStandardInput(t *testing.T) {
 	}
 }
 
+func TestReadTakesEveryKind(t *testing.T) {
+	file := write(t, t.TempDir(), "all.yaml", strings.Join([]string{namespaceX, podA, denyAll, adminPolicy, baselinePolicy, clusterPolicy, nodeN}, "---\n"))
+	o, err := Read([]string{file}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(o.Namespaces) != 1 || len(o.Pods) != 1 || len(o.Nodes) != 1 || len(o.NetworkPolicies) != 1 ||
+		len(o.AdminNetworkPolicies) != 1 || len(o.BaselineAdminNetworkPolicies) != 1 || len(o.ClusterNetworkPolicies) != 1 {
+		t.Errorf("got %+v, want one of each", o)
+	}
+	if got := o.ClusterNetworkPolicies[0].Spec.Egress[0].To[0].DomainNames; len(got) != 1 || got[0] != "*.example.com" {
+		t.Errorf("domain names %q", got)
+	}
+}
+
 func TestReadNamesEveryFaultWithFileAndLine(t *testing.T) {
 	dir := t.TempDir()
 	odd := write(t, dir, "odd.yaml", "# a comment\n"+namespace("a")+"odd: field\n")

@@ -6,16 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	strictjson "sigs.k8s.io/json"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
 // kind is what the parser has to know of an API kind.
 type kind struct {
+	api        schema.GroupVersion // no other version of the group's is read
 	name       string
 	namespaced bool
 	make       func() object
@@ -24,13 +28,26 @@ type kind struct {
 	check func(object) (path string, err error)
 }
 
-var kinds = map[schema.GroupKind]kind{
-	{Kind: "Namespace"}: {name: "Namespace", make: func() object { return &corev1.Namespace{} }},
-	{Kind: "Node"}:      {name: "Node", make: func() object { return &corev1.Node{} }, check: checkNode},
-	{Kind: "Pod"}:       {name: "Pod", make: func() object { return &corev1.Pod{} }, check: checkPod, namespaced: true},
-	{Group: networkingv1.GroupName, Kind: "NetworkPolicy"}: {
-		name: "NetworkPolicy", make: func() object { return &networkingv1.NetworkPolicy{} }, namespaced: true,
-	},
+// kinds are in the order in which a Source serves what it has read anew. What a
+// policy selects comes after the policies, so that a pod and what isolates it,
+// from one file, are not served in the unsafe order.
+var kinds = []kind{
+	{api: corev1.SchemeGroupVersion, name: "Namespace", make: func() object { return &corev1.Namespace{} }},
+	{api: networkingv1.SchemeGroupVersion, name: "NetworkPolicy", make: func() object { return &networkingv1.NetworkPolicy{} }, namespaced: true},
+	{api: schema.GroupVersion(v1alpha1.GroupVersion), name: "AdminNetworkPolicy", make: func() object { return &v1alpha1.AdminNetworkPolicy{} }},
+	{api: schema.GroupVersion(v1alpha1.GroupVersion), name: "BaselineAdminNetworkPolicy", make: func() object { return &v1alpha1.BaselineAdminNetworkPolicy{} }},
+	{api: schema.GroupVersion(v1alpha2.GroupVersion), name: "ClusterNetworkPolicy", make: func() object { return &v1alpha2.ClusterNetworkPolicy{} }},
+	{api: corev1.SchemeGroupVersion, name: "Node", make: func() object { return &corev1.Node{} }, check: checkNode},
+	{api: corev1.SchemeGroupVersion, name: "Pod", make: func() object { return &corev1.Pod{} }, check: checkPod, namespaced: true},
+}
+
+// kindOf returns the kind of that group and name.
+func kindOf(group, name string) (kind, bool) {
+	i := slices.IndexFunc(kinds, func(k kind) bool { return k.api.Group == group && k.name == name })
+	if i < 0 {
+		return kind{}, false
+	}
+	return kinds[i], true
 }
 
 // manifest is one object and where its file says it.
@@ -117,13 +134,13 @@ func (c *content) add(n *yaml.Node, seen map[string]int) error {
 	if head.APIVersion == "v1" && head.Kind == "List" {
 		return c.addItems(n, seen)
 	}
-	k, ours := kinds[schema.GroupKind{Group: version.Group, Kind: head.Kind}]
+	k, ours := kindOf(version.Group, head.Kind)
 	switch {
 	case !ours:
 		c.ignored = append(c.ignored, head.APIVersion+" "+head.Kind)
 		return nil
-	case version.Version != "v1":
-		return fault{lineOf(n, "apiVersion"), fmt.Errorf("%s of version %s is not read, only v1", k.name, head.APIVersion)}
+	case version != k.api:
+		return fault{lineOf(n, "apiVersion"), fmt.Errorf("%s of version %s is not read, only %s", k.name, head.APIVersion, k.api.Version)}
 	}
 	return c.addObject(k, n, data, seen)
 }

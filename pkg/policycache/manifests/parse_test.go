@@ -11,7 +11,18 @@ import (
 const (
 	namespaceX = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: x\n  labels:\n    team: a\n"
 	podA       = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  namespace: x\nspec:\n  nodeName: n\nstatus:\n  podIPs:\n  - ip: 10.0.0.1\n  - ip: fd00::1\n"
+	nodeN      = "apiVersion: v1\nkind: Node\nmetadata:\n  name: n\nspec:\n  podCIDRs: [10.0.0.0/24]\n"
 	denyAll    = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: deny\nspec:\n  podSelector: {}\n"
+
+	adminPolicy = "apiVersion: policy.networking.k8s.io/v1alpha1\nkind: AdminNetworkPolicy\nmetadata:\n  name: admin\nspec:\n" +
+		"  priority: 10\n  subject:\n    namespaces: {}\n" +
+		"  egress:\n  - action: Pass\n    to:\n    - nodes: {}\n    ports:\n    - portRange: {protocol: TCP, start: 80, end: 90}\n"
+	baselinePolicy = "apiVersion: policy.networking.k8s.io/v1alpha1\nkind: BaselineAdminNetworkPolicy\nmetadata:\n  name: default\nspec:\n" +
+		"  subject:\n    pods: {namespaceSelector: {}, podSelector: {}}\n" +
+		"  ingress:\n  - action: Deny\n    from:\n    - namespaces: {}\n"
+	clusterPolicy = "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata:\n  name: cluster\nspec:\n" +
+		"  tier: Admin\n  priority: 10\n  subject:\n    namespaces: {}\n" +
+		"  egress:\n  - action: Accept\n    to:\n    - domainNames: [\"*.example.com\"]\n    protocols:\n    - tcp: {destinationPort: {number: 443}}\n"
 )
 
 // names returns the keys of what was parsed, in order.
@@ -25,15 +36,17 @@ func names(c content) string {
 
 func TestParseFindsTheObjectsOfAFile(t *testing.T) {
 	for name, tc := range map[string]struct{ in, want string }{
-		"one document":            {podA, "Pod x/a"},
-		"several documents":       {namespaceX + "---\n" + podA + "---\n" + denyAll, "Namespace x, Pod x/a, NetworkPolicy default/deny"},
-		"empty documents":         {"---\n---\n# nothing\n---\n" + podA + "---\n", "Pod x/a"},
-		"only a comment":          {"# nothing\n", ""},
-		"windows line ends":       {strings.ReplaceAll(namespaceX, "\n", "\r\n"), "Namespace x"},
-		"JSON":                    {`{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"},"spec":{"podCIDRs":["10.0.0.0/24"]}}`, "Node n"},
-		"JSON with tabs":          {"{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Node\",\n\t\"metadata\": {\n\t\t\"name\": \"n\"\n\t}\n}\n", "Node n"},
-		"a List":                  {"apiVersion: v1\nkind: List\nmetadata: {}\nitems:\n- " + indent(namespaceX) + "- " + indent(podA), "Namespace x, Pod x/a"},
-		"a List of a List":        {`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}]}]}`, "Node n"},
+		"one document":      {podA, "Pod x/a"},
+		"several documents": {namespaceX + "---\n" + podA + "---\n" + denyAll, "Namespace x, Pod x/a, NetworkPolicy default/deny"},
+		"empty documents":   {"---\n---\n# nothing\n---\n" + podA + "---\n", "Pod x/a"},
+		"only a comment":    {"# nothing\n", ""},
+		"windows line ends": {strings.ReplaceAll(namespaceX, "\n", "\r\n"), "Namespace x"},
+		"JSON":              {`{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"},"spec":{"podCIDRs":["10.0.0.0/24"]}}`, "Node n"},
+		"JSON with tabs":    {"{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Node\",\n\t\"metadata\": {\n\t\t\"name\": \"n\"\n\t}\n}\n", "Node n"},
+		"a List":            {"apiVersion: v1\nkind: List\nmetadata: {}\nitems:\n- " + indent(namespaceX) + "- " + indent(podA), "Namespace x, Pod x/a"},
+		"a List of a List":  {`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}]}]}`, "Node n"},
+		"administrators' policies": {adminPolicy + "---\n" + baselinePolicy + "---\n" + clusterPolicy,
+			"AdminNetworkPolicy admin, BaselineAdminNetworkPolicy default, ClusterNetworkPolicy cluster"},
 		"other kinds":             {"apiVersion: v1\nkind: Service\nspec: 12\n---\napiVersion: projectcalico.org/v3\nkind: NetworkPolicy\n---\n" + namespaceX, "Namespace x"},
 		"anchors":                 {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  labels: &l\n    app: web\n  annotations: *l\n", "Pod default/a"},
 		"the same name elsewhere": {podA + "---\n" + strings.Replace(podA, "namespace: x", "namespace: y", 1), "Pod x/a, Pod y/a"},
@@ -79,12 +92,17 @@ func TestParseTellsTheLineOfAFault(t *testing.T) {
 		"kind a number":               {"apiVersion: v1\nkind: 12\n", 2, "kind: got number"},
 		"apiVersion odd":              {"kind: Pod\napiVersion: a/b/c\n", 2, "unexpected GroupVersion string"},
 		"an old version":              {"kind: NetworkPolicy\napiVersion: networking.k8s.io/v1beta1\n", 2, "only v1"},
+		"an older version":            {strings.Replace(clusterPolicy, "v1alpha2", "v1alpha1", 1), 1, "ClusterNetworkPolicy of version policy.networking.k8s.io/v1alpha1 is not read, only v1alpha2"},
+		"a newer version":             {strings.Replace(adminPolicy, "v1alpha1", "v1alpha2", 1), 1, "only v1alpha1"},
 		"an unknown field":            {podA + "extra: 1\n", 12, `unknown field "extra"`},
 		"an unknown field inside":     {strings.Replace(podA, "nodeName", "nodename", 1), 7, `unknown field "spec.nodename"`},
 		"an unknown field with a dot": {podA + "a.b: 1\n", 12, `unknown field "a.b"`},
 		"an unknown field in a list": {policy + "  - {}\n  - from:\n    - podSelector: {}\n    - podSelectr: {}\n", 11,
 			`unknown field "spec.ingress[1].from[1].podSelectr"`},
-		"an unknown field in an alias": {policy + "  - &r\n    form: []\n  - *r\n", 9, `unknown field "spec.ingress[0].form"`},
+		"an unknown field in an alias":              {policy + "  - &r\n    form: []\n  - *r\n", 9, `unknown field "spec.ingress[0].form"`},
+		"an unknown field of an AdminNetworkPolicy": {adminPolicy + "  order: 1\n", 15, `unknown field "spec.order"`},
+		"an unknown peer of a baseline policy":      {strings.Replace(baselinePolicy, "- namespaces", "- nodes", 1), 11, `unknown field "spec.ingress[0].from[0].nodes"`},
+		"an unknown peer of a ClusterNetworkPolicy": {strings.Replace(clusterPolicy, "domainNames", "domains", 1), 13, `unknown field "spec.egress[0].to[0].domains"`},
 		"a wrong type":                 {policy + "  - ports:\n    - port: 80\n    - port: true\n", 10, "spec.ingress.ports.port: got bool"},
 		"a number out of range":        {policy + "  - ports:\n    - port: 80\n      endPort: 90\n    - port: 80\n      endPort: 9000000000\n", 12, "spec.ingress.ports.endPort: got number 9000000000, want int32"},
 		"a map for a list":             {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\nspec:\n  containers:\n    a: b\n", 7, "got object"},
@@ -97,6 +115,8 @@ func TestParseTellsTheLineOfAFault(t *testing.T) {
 		"no metadata":                  {"apiVersion: v1\nkind: Pod\n", 1, "metadata.name: missing"},
 		"an impossible name":           {"apiVersion: v1\nkind: Pod\nmetadata:\n  labels: {}\n  name: a/b\n", 5, `metadata.name: "a/b"`},
 		"an impossible namespace":      {"apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  namespace: X\n", 5, `metadata.namespace: "X"`},
+		"a namespaced baseline policy": {strings.Replace(baselinePolicy, "name: default", "name: default\n  namespace: x", 1), 5, "metadata.namespace: not for a BaselineAdminNetworkPolicy"},
+		"a priority that is none":      {strings.Replace(clusterPolicy, "priority: 10", "priority: high", 1), 7, "spec.priority: got string, want int32"},
 		"a namespaced Node":            {"apiVersion: v1\nkind: Node\nmetadata:\n  name: a\n  namespace: x\n", 5, "metadata.namespace: not for a Node"},
 		"an address that is none":      {strings.Replace(podA, "fd00::1", "fd00::g", 1), 11, "status.podIPs[1]: "},
 		"an empty address":             {strings.Replace(podA, "fd00::1", `""`, 1), 11, "status.podIPs[1]: "},

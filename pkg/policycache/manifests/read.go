@@ -39,12 +39,9 @@ func (s *Source) read(ctx context.Context, watch func(folder string) error) {
 	if _, unread := t.unread["."]; unread && !s.isReady() {
 		return // there is nothing yet to stand in for it
 	}
-	// What a policy selects comes after the policy, so that a pod and what
-	// isolates it, from one file, are not served in the unsafe order.
-	s.namespaces.replace(merged["Namespace"])
-	s.policies.replace(merged["NetworkPolicy"])
-	s.nodes.replace(merged["Node"])
-	s.pods.replace(merged["Pod"])
+	for _, k := range kinds {
+		s.tables[k.name].replace(merged[k.name])
+	}
 	if !s.isReady() {
 		close(s.ready)
 	}

@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -160,6 +161,39 @@ func TestNothingIsServedBeforeTheDirectoryWasRead(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+func TestEveryKindIsServedAsItself(t *testing.T) {
+	f := newFolder(t)
+	f.write("all.yaml", strings.Join([]string{namespaceX, podA, denyAll, adminPolicy, baselinePolicy, clusterPolicy, nodeN}, "---\n"))
+	f.expect("AdminNetworkPolicy admin, BaselineAdminNetworkPolicy default, ClusterNetworkPolicy cluster, " +
+		"Namespace x, NetworkPolicy default/deny, Node n, Pod x/a")
+	for _, tc := range []struct {
+		lw   cache.ListerWatcher
+		want string
+	}{
+		{f.Namespaces(), "*v1.Namespace x"},
+		{f.Pods(), "*v1.Pod a"},
+		{f.Nodes(), "*v1.Node n"},
+		{f.Node("n"), "*v1.Node n"},
+		{f.Node("other"), ""},
+		{f.NetworkPolicies(), "*v1.NetworkPolicy deny"},
+		{f.AdminNetworkPolicies(), "*v1alpha1.AdminNetworkPolicy admin"},
+		{f.BaselineAdminNetworkPolicies(), "*v1alpha1.BaselineAdminNetworkPolicy default"},
+		{f.ClusterNetworkPolicies(), "*v1alpha2.ClusterNetworkPolicy cluster"},
+	} {
+		list, err := cache.ToListerWatcherWithContext(tc.lw).ListWithContext(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		for _, item := range list.(*metav1.List).Items {
+			got += fmt.Sprintf("%T %s", item.Object, item.Object.(object).GetName())
+		}
+		if got != tc.want {
+			t.Errorf("got %q, want %q", got, tc.want)
+		}
+	}
 }
 
 // podsNamed is a table's content.

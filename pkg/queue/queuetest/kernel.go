@@ -53,6 +53,8 @@ func (k *Kernel) AwaitListener(ctx context.Context, number uint16) error {
 type Packet struct {
 	Payload []byte
 	Mark    uint32
+	// ToHost says that it was queued at the input hook, else at postrouting.
+	ToHost bool
 	// Bypass says what the rule says that queues the packet: accept it when
 	// nobody listens.
 	Bypass bool

@@ -23,8 +23,8 @@ func Example() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error)
-	judge := func(payload []byte, _ bool) queue.Verdict {
-		if string(payload) == "friend" {
+	judge := func(q queue.Question) queue.Verdict {
+		if string(q.Payload) == "friend" {
 			return queue.Accept
 		}
 		return queue.Drop

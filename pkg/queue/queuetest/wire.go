@@ -28,6 +28,8 @@ const (
 
 	copyNone = 0
 
+	inputHook, postroutingHook = 1, 4
+
 	headerLen = 16
 	nfgenLen  = 4
 )
@@ -38,7 +40,11 @@ func encodePacket(s queue.Stat, p Packet) []byte {
 	ae := netlink.NewAttributeEncoder()
 	ae.ByteOrder = binary.BigEndian
 	header := binary.BigEndian.AppendUint32(nil, s.PacketID)
-	ae.Bytes(packetHeader, append(header, 0x08, 0x00, 3)) // IPv4, output hook
+	hook := byte(postroutingHook)
+	if p.ToHost {
+		hook = inputHook
+	}
+	ae.Bytes(packetHeader, append(header, 0x08, 0x00, hook)) // IPv4
 	if p.Mark != 0 {
 		ae.Uint32(markAttr, p.Mark)
 	}

@@ -137,7 +137,7 @@ func (s *Server) patch(r Request, body []byte, mergePatch, force bool) (map[stri
 	switch {
 	case mergePatch:
 		next.merge(applied)
-	case s.personality.Status == Dropped && subresource == "status" && len(items(applied.Object, subresource)) > 0:
+	case s.personality.Status == Dropped && r.Resource == "networkpolicies/status" && len(items(applied.Object, subresource)) > 0:
 		// answered, and not stored
 	default:
 		if status := next.apply(owner{r.Manager, subresource}, items(applied.Object, subresource), force); status != nil {

@@ -19,11 +19,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// kinds are the resources by group version.
-var kinds = map[string]struct{ groupVersion, kind string }{
-	"networkpolicies": {"networking.k8s.io/v1", "NetworkPolicy"},
-	"leases":          {"coordination.k8s.io/v1", "Lease"},
-	"events":          {"events.k8s.io/v1", "Event"},
+// resources are what a server can serve.
+var resources = map[string]struct{ groupVersion, kind string }{
+	"networkpolicies":              {"networking.k8s.io/v1", "NetworkPolicy"},
+	"adminnetworkpolicies":         {"policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy"},
+	"baselineadminnetworkpolicies": {"policy.networking.k8s.io/v1alpha1", "BaselineAdminNetworkPolicy"},
+	"clusternetworkpolicies":       {"policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"},
+	"leases":                       {"coordination.k8s.io/v1", "Lease"},
+	"events":                       {"events.k8s.io/v1", "Event"},
 }
 
 // RoundTrip implements http.RoundTripper without a connection.
@@ -87,6 +90,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.discover(w, r)
 		return
 	}
+	if !s.serves(request.Resource) {
+		s.note(request, http.StatusNotFound)
+		http.NotFound(w, r) // the path is not known, so the answer is plain text
+		return
+	}
 	if request.Verb == "watch" {
 		s.watch(w, r, request)
 		return
@@ -95,11 +103,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body, _ := io.ReadAll(r.Body)
-	if request.Resource == "networkpolicies/status" && p.Status == Unserved {
-		s.note(request, http.StatusNotFound)
-		http.NotFound(w, r) // the path is not known, so the answer is plain text
-		return
-	}
 	var answer map[string]any
 	var fault *metav1.Status
 	if p.Refuse != nil {
@@ -168,17 +171,52 @@ func parse(r *http.Request) (Request, bool) {
 			request.Verb = "watch"
 		}
 	}
-	_, known := kinds[part[0]]
+	_, known := resources[part[0]]
 	return request, known
 }
 
-// discover answers about a group version.
+// serves tells whether the server has a resource, or a status: every kind that
+// was defined with one has it.
+func (s *Server) serves(resource string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name, _, _ := strings.Cut(resource, "/")
+	if resource == "networkpolicies/status" && s.personality.Status == Unserved {
+		return false
+	}
+	return s.objects[name] != nil
+}
+
+// discover answers about a group version, which is not known while nothing of it
+// is served.
 func (s *Server) discover(w http.ResponseWriter, r *http.Request) {
-	if s.personalityNow().Status == Unserved || r.URL.Path != "/apis/networking.k8s.io/v1" {
-		reply(w, http.StatusOK, metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "networkpolicies"}}})
+	groupVersion := strings.TrimPrefix(r.URL.Path, "/apis/")
+	request := Request{Verb: "discover", Resource: groupVersion, At: time.Now()}
+	if p := s.personalityNow(); p.Refuse != nil {
+		if fault := p.Refuse(request); fault != nil {
+			s.note(request, int(fault.Code))
+			reply(w, int(fault.Code), fault)
+			return
+		}
+	}
+	var served []metav1.APIResource
+	for _, name := range slices.Sorted(maps.Keys(resources)) {
+		if resources[name].groupVersion != groupVersion {
+			continue
+		}
+		for _, resource := range []string{name, name + "/status"} {
+			if s.serves(resource) {
+				served = append(served, metav1.APIResource{Name: resource})
+			}
+		}
+	}
+	if served == nil {
+		s.note(request, http.StatusNotFound)
+		http.NotFound(w, r)
 		return
 	}
-	reply(w, http.StatusOK, metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "networkpolicies"}, {Name: "networkpolicies/status"}}})
+	s.note(request, http.StatusOK)
+	reply(w, http.StatusOK, metav1.APIResourceList{APIResources: served})
 }
 
 func (s *Server) answer(r *http.Request, request Request, body []byte) (map[string]any, *metav1.Status) {
@@ -208,7 +246,7 @@ func (s *Server) list(r Request, query url.Values) (map[string]any, *metav1.Stat
 	for _, key := range keys[start:end] {
 		list = append(list, s.objects[r.Resource][key].render())
 	}
-	kind := kinds[r.Resource]
+	kind := resources[r.Resource]
 	return map[string]any{"apiVersion": kind.groupVersion, "kind": kind.kind + "List", "metadata": meta, "items": list}, nil
 }
 
@@ -278,7 +316,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, request Request) 
 }
 
 // since returns what changed after a version, and what is closed at the next
-// change.
+// change. down tells that the watch ends.
 func (s *Server) since(resource string, version int64) (changes []change, next <-chan struct{}, down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,7 +326,7 @@ func (s *Server) since(resource string, version int64) (changes []change, next <
 			changes = append(changes, c)
 		}
 	}
-	return changes, s.changed, s.personality.Down
+	return changes, s.changed, s.personality.Down || s.objects[resource] == nil
 }
 
 func failure(code int, reason metav1.StatusReason, message string) *metav1.Status {

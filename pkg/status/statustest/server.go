@@ -1,23 +1,20 @@
 // Package statustest holds a stateful fake of the API server as a status writer
-// sees it: NetworkPolicies with server-side apply and field managers, Leases and
-// Events. It can be asked over a real connection or without one, so that it also
-// works in a bubble of testing/synctest. What it does not need to know it does
-// not: only annotations and status.conditions have owners.
+// sees it: policies with server-side apply and field managers, Leases and Events.
+// It can be asked over a real connection or without one, so that it also works in
+// a bubble of testing/synctest. What it does not need to know it does not: only
+// annotations and status.conditions have owners.
 package statustest
 
 import (
 	"net/http"
-	"reflect"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 )
@@ -44,8 +41,8 @@ type Personality struct {
 
 // Request is a request as the server has seen it.
 type Request struct {
-	Verb      string // get, list, watch, create, update, patch
-	Resource  string // with the subresource, if any: "networkpolicies/status"
+	Verb      string // get, list, watch, create, update, patch, discover
+	Resource  string // with the subresource, if any: "networkpolicies/status"; what is discovered is a group version
 	Namespace string
 	Name      string
 	Manager   string // of a patch
@@ -56,10 +53,13 @@ type Request struct {
 
 // Server is the fake. Its methods may be called from any goroutine.
 type Server struct {
+	// Policies are the NetworkPolicies, which every server has.
+	Policies
+
 	mu          sync.Mutex
 	personality Personality
 	version     int64
-	objects     map[string]map[string]*object // by resource, then namespace/name
+	objects     map[string]map[string]*object // by resource, if it is served, then namespace/name
 	history     []change
 	changed     chan struct{} // closed at each change
 	requests    []Request
@@ -81,14 +81,37 @@ type change struct {
 	object   map[string]any
 }
 
-// NewServer returns a server with nothing in it.
+// NewServer returns a server with nothing in it. Of policies it serves the one
+// kind that needs no CustomResourceDefinition.
 func NewServer(p Personality) *Server {
-	return &Server{
+	s := &Server{
 		personality: p,
 		version:     1,
 		objects:     map[string]map[string]*object{"networkpolicies": {}, "leases": {}, "events": {}},
 		changed:     make(chan struct{}),
 	}
+	s.Policies = s.Of("networkpolicies")
+	return s
+}
+
+// Of returns the policies of a resource.
+func (s *Server) Of(resource string) Policies { return Policies{s, resource} }
+
+// Install makes the server serve a resource, as if its CustomResourceDefinition
+// were created.
+func (s *Server) Install(resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects[resource] = map[string]*object{}
+}
+
+// Uninstall takes a resource away, with all its objects. Who watches is cut off
+// before he hears of it.
+func (s *Server) Uninstall(resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.objects, resource)
+	s.notify()
 }
 
 // Config returns how to talk to the server without a connection. It speaks JSON
@@ -124,73 +147,6 @@ func (s *Server) Requests(want func(Request) bool) []Request {
 // Writes returns the patches of policies that were answered with 200.
 func (s *Server) Writes() []Request {
 	return s.Requests(func(r Request) bool { return r.Verb == "patch" && !r.DryRun && r.Code == http.StatusOK })
-}
-
-// Create stores a new policy of generation 1. Its annotations belong to the
-// manager "author".
-func (s *Server) Create(p *networkingv1.NetworkPolicy) {
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(p)
-	if err != nil {
-		panic(err) // the type is the API's own
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	u := &unstructured.Unstructured{Object: fields}
-	u.SetAPIVersion("networking.k8s.io/v1")
-	u.SetKind("NetworkPolicy")
-	u.SetGeneration(1)
-	u.SetUID(types.UID("uid-" + strconv.FormatInt(s.version, 10)))
-	o := &object{fields: fields, owners: map[owner]sets.Set[string]{}}
-	for key := range u.GetAnnotations() {
-		o.own(owner{"author", ""}, key)
-	}
-	s.store("networkpolicies", "ADDED", o)
-}
-
-// Update changes a policy as its author does. A new spec is a new generation.
-func (s *Server) Update(namespace, name string, change func(*unstructured.Unstructured)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o := s.objects["networkpolicies"][namespace+"/"+name]
-	next := o.clone()
-	u := &unstructured.Unstructured{Object: next.fields}
-	change(u)
-	if !reflect.DeepEqual(o.fields["spec"], next.fields["spec"]) {
-		u.SetGeneration(u.GetGeneration() + 1)
-	}
-	was, _, _ := unstructured.NestedStringMap(o.fields, "metadata", "annotations")
-	for key, value := range u.GetAnnotations() {
-		if was[key] != value {
-			next.own(owner{"author", ""}, key)
-		}
-	}
-	s.store("networkpolicies", "MODIFIED", next)
-}
-
-// Delete removes a policy.
-func (s *Server) Delete(namespace, name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	key := namespace + "/" + name
-	s.store("networkpolicies", "DELETED", s.objects["networkpolicies"][key].clone())
-}
-
-// Policy returns a policy with its managed fields, nil if there is none.
-func (s *Server) Policy(namespace, name string) *unstructured.Unstructured {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o := s.objects["networkpolicies"][namespace+"/"+name]
-	if o == nil {
-		return nil
-	}
-	return &unstructured.Unstructured{Object: o.render()}
-}
-
-// Policies returns how many policies there are.
-func (s *Server) Policies() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.objects["networkpolicies"])
 }
 
 // Events returns all Events, in no order.

@@ -44,15 +44,26 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		n, err := number(t.at(6))
 		p.Mark &= n
 		return true, t.skip(7), err
+	case t.starts("meta mark set meta mark | *"):
+		n, err := number(t.at(6))
+		p.Mark |= n
+		return true, t.skip(7), err
 	case t.starts("meta mark & * != 0"):
 		n, err := number(t.at(3))
 		return p.Mark&n != 0, t.skip(6), err
+	case t.starts("meta mark & * == 0"):
+		n, err := number(t.at(3))
+		return p.Mark&n == 0, t.skip(6), err
 	case t.starts("meta l4proto *"):
-		return p.Proto == t.at(2), t.skip(3), nil
+		return match(t.skip(2), func(s string) (bool, error) { return p.Proto == s, nil })
 	case t.starts("iif != 0"):
 		return p.Forwarded, t.skip(3), nil
 	case t.starts("fib saddr type local"):
 		return p.SrcLocal, t.skip(4), nil
+	case t.starts("fib saddr . iif oif missing"):
+		return p.NoWayBack, t.skip(6), nil
+	case t.starts("fib daddr type != local"):
+		return !p.ToHost, t.skip(5), nil
 	case t.starts("ct"):
 		return w.conntrack(t)
 	case t.starts("icmpv6 type"):
@@ -61,6 +72,8 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 	case t.starts("ip6 hoplimit *"):
 		n, err := number(t.at(2))
 		return p.Src.Is6() && uint32(p.HopLimit) == n, t.skip(3), err
+	case t.starts("* * . th * *"):
+		return w.addressAndPort(t)
 	case t.starts("ip *"), t.starts("ip6 *"):
 		return w.address(t)
 	}
@@ -79,6 +92,8 @@ func (w *walk) conntrack(t tokens) (bool, tokens, error) {
 	switch {
 	case t.starts("ct state *"):
 		return slices.Contains(strings.Split(t.at(2), ","), string(p.State)), t.skip(3), nil
+	case t.starts("ct status dnat"):
+		return tracked && p.DNAT, t.skip(3), nil
 	case t.starts("ct direction *"):
 		return tracked && direction == t.at(2), t.skip(3), nil
 	case t.starts("ct mark & * != 0"):
@@ -94,17 +109,45 @@ func (w *walk) conntrack(t tokens) (bool, tokens, error) {
 	return false, nil, fmt.Errorf("%q is unknown here", strings.Join(t, " "))
 }
 
-// address runs "ip saddr …" and its kin, against a set, a list or one prefix.
-func (w *walk) address(t tokens) (bool, tokens, error) {
-	addr := w.packet.Src
+// side reads "ip saddr" and its kin. It reports whether the packet is of the
+// family.
+func (w *walk) side(t tokens) (addr netip.Addr, family bool, err error) {
 	switch t.at(1) {
 	case "saddr":
+		addr = w.packet.Src
 	case "daddr":
 		addr = w.packet.Dst
 	default:
-		return false, nil, fmt.Errorf("%q is unknown here", strings.Join(t, " "))
+		return addr, false, fmt.Errorf("%q is unknown here", strings.Join(t, " "))
 	}
-	family := addr.Is6() == (t.at(0) == "ip6")
+	return addr, addr.Is6() == (t.at(0) == "ip6"), nil
+}
+
+// addressAndPort runs "ip saddr . th sport …" and its kin, against a set.
+func (w *walk) addressAndPort(t tokens) (bool, tokens, error) {
+	addr, family, err := w.side(t)
+	port := w.packet.SrcPort
+	switch t.at(4) {
+	case "sport":
+	case "dport":
+		port = w.packet.DstPort
+	default:
+		err = fmt.Errorf("%q is unknown here", strings.Join(t, " "))
+	}
+	if err != nil {
+		return false, nil, err
+	}
+	name, _ := strings.CutPrefix(t.at(5), "@")
+	m, err := w.inSet(name, addr, strconv.Itoa(int(port)))
+	return m && family, t.skip(6), err
+}
+
+// address runs "ip saddr …" and its kin, against a set, a list or one prefix.
+func (w *walk) address(t tokens) (bool, tokens, error) {
+	addr, family, err := w.side(t)
+	if err != nil {
+		return false, nil, err
+	}
 	t = t.skip(2)
 	negate := t.at(0) == "!="
 	if negate {
@@ -112,14 +155,15 @@ func (w *walk) address(t tokens) (bool, tokens, error) {
 	}
 	m, rest, err := match(t, func(s string) (bool, error) {
 		if set, ok := strings.CutPrefix(s, "@"); ok {
-			return w.inSet(addr, set)
+			return w.inSet(set, addr)
 		}
 		return inPrefix(addr, s)
 	})
 	return family && m != negate, rest, err
 }
 
-func (w *walk) inSet(addr netip.Addr, name string) (bool, error) {
+// inSet reports whether a set has an element of addr and, behind it, rest.
+func (w *walk) inSet(name string, addr netip.Addr, rest ...string) (bool, error) {
 	set := w.table.Sets[name]
 	if set == nil {
 		return false, fmt.Errorf("there is no set %s", name)
@@ -130,7 +174,7 @@ func (w *walk) inSet(addr netip.Addr, name string) (bool, error) {
 		if e2 != nil {
 			err = e2
 		}
-		return in
+		return in && slices.Equal(e.Key[1:], rest)
 	})
 	return found, err
 }

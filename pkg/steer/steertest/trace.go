@@ -23,17 +23,23 @@ const (
 	Untracked   State = "untracked"
 )
 
-// Packet is one as it arrives at postrouting, DNAT behind it.
+// Packet is one with DNAT behind it. It leaves the node, by postrouting, unless
+// it is ToHost. What did not begin at the node has met prerouting before.
 type Packet struct {
 	Src, Dst   netip.Addr
 	Proto      string // as in /etc/protocols: tcp, udp, sctp, icmp, ipv6-icmp
+	SrcPort    uint16
+	DstPort    uint16
 	ICMPv6Type uint8
 	HopLimit   uint8 // of IPv6
 	State      State // empty means New
 	Reply      bool  // of the connection; else original
 	Mark       uint32
 	CTMark     uint32
+	DNAT       bool // the destination of the connection was translated
 	SrcLocal   bool // Src is an address of this node
+	NoWayBack  bool // no way to Src leads out of the interface that the packet came in by
+	ToHost     bool // is for this node itself: it meets the input hook
 	Forwarded  bool // came in through an interface; neither sent from here nor by IPVS
 }
 
@@ -50,6 +56,8 @@ const (
 // Result tells the way of a packet.
 type Result struct {
 	Verdict Verdict
+	// Hook is where the way ended.
+	Hook knftables.BaseChainHook
 	// Statement is the statement that queued the packet, as the rule has it;
 	// empty when none did.
 	Statement string
@@ -57,14 +65,15 @@ type Result struct {
 	Mark, CTMark uint32
 }
 
-// Agent answers for the one who listens on the queue: it gets the packet as
-// queued and returns Accept or Drop, and the packet mark of its verdict.
-type Agent func(p Packet) (Verdict, uint32)
+// Agent answers for those who listen on the queues: it gets the packet as queued
+// and the statement that queued it, and returns Accept or Drop and the packet
+// mark of its verdict.
+type Agent func(p Packet, statement string) (Verdict, uint32)
 
-// Trace sends p through the base chains of fake's table at postrouting. At a
-// queue it asks agent, and an accepted packet goes on with the next base chain.
-// With a nil agent the way ends there with Queue. What the rules say that Trace
-// does not know is an error.
+// Trace sends p through the base chains of fake's table at the hooks of its way.
+// At a queue it asks agent, and an accepted packet goes on with the next base
+// chain. With a nil agent the way ends there with Queue. What the rules say that
+// Trace does not know is an error.
 func Trace(fake *knftables.Fake, p Packet, agent Agent) (Result, error) {
 	fake.RLock()
 	defer fake.RUnlock()
@@ -75,9 +84,13 @@ func Trace(fake *knftables.Fake, p Packet, agent Agent) (Result, error) {
 	if w.table == nil {
 		return Result{Verdict: Accept, Mark: p.Mark, CTMark: p.CTMark}, nil
 	}
-	bases, err := baseChains(w.table)
-	if err != nil {
-		return Result{}, err
+	var bases []*knftables.FakeChain
+	for _, hook := range p.hooks() {
+		there, err := baseChains(w.table, hook)
+		if err != nil {
+			return Result{}, err
+		}
+		bases = append(bases, there...)
 	}
 	result := Result{Verdict: Accept}
 	for _, base := range bases {
@@ -88,9 +101,10 @@ func Trace(fake *knftables.Fake, p Packet, agent Agent) (Result, error) {
 		if verdict == Queue {
 			result.Statement = w.statement
 			if agent != nil {
-				verdict, w.packet.Mark = agent(w.packet)
+				verdict, w.packet.Mark = agent(w.packet, w.statement)
 			}
 		}
+		result.Hook = *base.Hook
 		if result.Verdict = verdict; verdict != Accept {
 			break
 		}
@@ -99,15 +113,26 @@ func Trace(fake *knftables.Fake, p Packet, agent Agent) (Result, error) {
 	return result, nil
 }
 
-// baseChains are those at postrouting, in the order in which packets meet them.
-func baseChains(table *knftables.FakeTable) ([]*knftables.FakeChain, error) {
+// hooks are those of the packet's way, in order.
+func (p Packet) hooks() []knftables.BaseChainHook {
+	switch {
+	case p.ToHost:
+		return []knftables.BaseChainHook{knftables.PreroutingHook, knftables.InputHook}
+	case p.Forwarded:
+		return []knftables.BaseChainHook{knftables.PreroutingHook, knftables.PostroutingHook}
+	}
+	return []knftables.BaseChainHook{knftables.PostroutingHook}
+}
+
+// baseChains are those at a hook, in the order in which packets meet them.
+func baseChains(table *knftables.FakeTable, hook knftables.BaseChainHook) ([]*knftables.FakeChain, error) {
 	type ranked struct {
 		chain    *knftables.FakeChain
 		priority int
 	}
 	var bases []ranked
 	for _, c := range table.Chains {
-		if c.Hook == nil || *c.Hook != knftables.PostroutingHook {
+		if c.Hook == nil || *c.Hook != hook {
 			continue
 		}
 		n, err := knftables.ParsePriority(knftables.InetFamily, string(*c.Priority))

@@ -53,6 +53,10 @@ func TestVerdicts(t *testing.T) {
 		{"ip6 saddr != ::/0 drop", Accept},
 		{"ip daddr { 192.0.2.9, 192.0.2.2 } drop", Drop},
 		{"ct state new drop", Drop},
+		{"ct status dnat drop", Accept},
+		{"fib daddr type != local drop", Drop},
+		{"meta l4proto { tcp, udp } drop", Drop},
+		{"meta l4proto { tcp, sctp } drop", Accept},
 	} {
 		got, err := Trace(table(t, tt.rule), udp, nil)
 		if err != nil || got.Verdict != tt.want {
@@ -65,9 +69,44 @@ func TestAcceptedPacketGoesOnWithTheNextBaseChain(t *testing.T) {
 	for _, rule := range []string{"accept", "queue to 1"} {
 		p := udp
 		p.Proto = "sctp"
-		got, err := Trace(table(t, rule), p, func(Packet) (Verdict, uint32) { return Accept, 0 })
+		got, err := Trace(table(t, rule), p, func(Packet, string) (Verdict, uint32) { return Accept, 0 })
 		if err != nil || got.Verdict != Drop {
 			t.Errorf("%q: %v, %v, want the second chain's drop", rule, got, err)
+		}
+	}
+}
+
+func TestAPacketMeetsTheHooksOfItsWay(t *testing.T) {
+	forwarded, toHost := udp, udp
+	forwarded.Forwarded, toHost.ToHost = true, true
+	for _, tt := range []struct {
+		hook   knftables.BaseChainHook
+		packet Packet
+		want   Verdict
+	}{
+		{knftables.PreroutingHook, forwarded, Drop},
+		{knftables.PreroutingHook, toHost, Drop},
+		{knftables.PreroutingHook, udp, Accept},
+		{knftables.InputHook, toHost, Drop},
+		{knftables.InputHook, forwarded, Accept},
+		{knftables.PostroutingHook, toHost, Accept},
+		{knftables.PostroutingHook, forwarded, Drop},
+		{knftables.PostroutingHook, udp, Drop},
+	} {
+		fake := knftables.NewFake(knftables.InetFamily, "t")
+		tx := fake.NewTransaction()
+		tx.Add(&knftables.Table{})
+		tx.Add(&knftables.Chain{
+			Name: "base", Type: knftables.PtrTo(knftables.FilterType), Hook: &tt.hook,
+			Priority: knftables.PtrTo(knftables.FilterPriority),
+		})
+		tx.Add(&knftables.Rule{Chain: "base", Rule: "drop"})
+		if err := fake.Run(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Trace(fake, tt.packet, nil)
+		if err != nil || got.Verdict != tt.want {
+			t.Errorf("%+v with a drop at %s: %v, %v, want %s", tt.packet, tt.hook, got, err, tt.want)
 		}
 	}
 }

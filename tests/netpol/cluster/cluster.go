@@ -1,7 +1,7 @@
 // Package cluster plays scenarios on a live Kubernetes cluster through its API
 // server: pods are created, and connections are tried by commands in them. It owns
-// the namespaces that it creates and touches no other. It knows nothing of what
-// enforces the policies.
+// the namespaces that it creates and touches no other, nor does any policy of an
+// administrator that it creates. It knows nothing of what enforces the policies.
 package cluster
 
 import (
@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
@@ -53,10 +54,12 @@ func (c Config) Validate() error {
 
 // Backend is a live cluster.
 type Backend struct {
-	cfg    Config
-	client kubernetes.Interface
-	run    runner
-	nodes  []string // schedulable, by name; node-1 of a state is the first
+	cfg      Config
+	client   kubernetes.Interface
+	policies policyapi.Interface // of administrators
+	run      runner
+	nodes    []string         // schedulable, by name; node-1 of a state is the first
+	admin    []netpol.Feature // of administrators' kinds
 
 	mu        sync.RWMutex      // Apply and Probe run at the same time
 	addresses map[string]string // of pods, by key
@@ -69,17 +72,21 @@ func New(ctx context.Context, access *rest.Config, cfg Config) (*Backend, error)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	return newBackend(ctx, client, newExec(access, client), cfg)
+	policies, err := policyapi.NewForConfig(access)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster: %w", err)
+	}
+	return newBackend(ctx, client, policies, newExec(access, client), cfg)
 }
 
-func newBackend(ctx context.Context, client kubernetes.Interface, run runner, cfg Config) (*Backend, error) {
+func newBackend(ctx context.Context, client kubernetes.Interface, policies policyapi.Interface, run runner, cfg Config) (_ *Backend, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if cfg.PodTimeout == 0 {
 		cfg.PodTimeout = 2 * time.Minute
 	}
-	b := &Backend{cfg: cfg, client: client, run: run, addresses: make(map[string]string), services: make(map[string]string)}
+	b := &Backend{cfg: cfg, client: client, policies: policies, run: run, addresses: make(map[string]string), services: make(map[string]string)}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -93,12 +100,13 @@ func newBackend(ctx context.Context, client kubernetes.Interface, run runner, cf
 	if len(b.nodes) == 0 {
 		return nil, errors.New("the cluster has no node without a taint")
 	}
-	return b, nil
+	b.admin, err = b.adminFeatures(ctx)
+	return b, err
 }
 
 // Supports returns what commands in ordinary pods can show.
 func (b *Backend) Supports() netpol.Support {
-	features := []netpol.Feature{netpol.Services}
+	features := append([]netpol.Feature{netpol.Services}, b.admin...)
 	if b.cfg.SilentDrops {
 		features = append(features, netpol.SilentDrops)
 	}
@@ -127,18 +135,23 @@ func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 			return err
 		}
 	}
-	return b.applyPolicies(ctx, state)
+	if err := b.applyPolicies(ctx, state); err != nil {
+		return err
+	}
+	return b.applyAdminPolicies(ctx, state)
 }
 
-// Close deletes the namespaces that the backend has made.
+// Close deletes the policies of administrators and the namespaces that the backend
+// has made.
 func (b *Backend) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PodTimeout)
 	defer cancel()
+	policiesErr := b.applyAdminPolicies(ctx, &netpol.State{})
 	owned, err := b.ownedNamespaces(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = b.applyNamespaces(ctx, &netpol.State{}, owned)
 	}
-	return b.applyNamespaces(ctx, &netpol.State{}, owned)
+	return errors.Join(policiesErr, err)
 }
 
 // note keeps the addresses of a pod or of its Service for Probe.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/util/exec"
+	policyfake "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned/fake"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
@@ -22,15 +23,16 @@ import (
 // world is a cluster of two nodes without a kubelet: pods run as they are created.
 type world struct {
 	*fake.Clientset
-	mu    sync.Mutex
-	count int // addresses given
+	policies *policyfake.Clientset
+	mu       sync.Mutex
+	count    int // addresses given
 	// answer is what the command prints, and its exit status.
 	answer func(from, address string) (string, int)
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{answer: func(string, string) (string, int) { return "", 0 }}
+	w := &world{policies: policyfake.NewSimpleClientset(), answer: func(string, string) (string, int) { return "", 0 }}
 	w.Clientset = fake.NewClientset(
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "two"}},
@@ -62,7 +64,7 @@ func (w *world) run(_ context.Context, namespace, pod, _ string, command []strin
 func (w *world) backend(t *testing.T, cfg Config) *Backend {
 	t.Helper()
 	cfg.Image, cfg.Families = "agnhost", []corev1.IPFamily{corev1.IPv4Protocol}
-	b, err := newBackend(t.Context(), w, w.run, cfg)
+	b, err := newBackend(t.Context(), w, w.policies, w.run, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

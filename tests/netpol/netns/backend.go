@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +22,10 @@ import (
 const nodes = 2
 
 // startTimeout is how long an agent may take to be ready.
-const startTimeout = 20 * time.Second
+const startTimeout = time.Minute
+
+// kindFlags let agents enforce the administrators' kinds, which are off by default.
+var kindFlags = []string{"--admin-network-policy", "--baseline-admin-network-policy", "--cluster-network-policy"}
 
 // Backend is a lab with an agent on each node. Pods of one scenario are used again
 // by the next, where name and node are the same.
@@ -33,9 +37,23 @@ type Backend struct {
 	network   *network
 }
 
-// New builds the agent and the nodes and starts an agent on each, with args as
-// further flags.
-func New(ctx context.Context, args ...string) (_ *Backend, err error) {
+// New builds the agent and does as Start.
+func New(ctx context.Context, args ...string) (*Backend, error) {
+	folder, err := os.MkdirTemp("", "netpol-netns-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(folder) // what runs stays
+	binary, err := lab.BuildAgent(ctx, folder)
+	if err != nil {
+		return nil, err
+	}
+	return Start(ctx, binary, args...)
+}
+
+// Start builds the nodes and starts an agent on each, the program binary with
+// args as further flags.
+func Start(ctx context.Context, binary string, args ...string) (_ *Backend, err error) {
 	b := &Backend{}
 	defer func() {
 		if err != nil {
@@ -46,10 +64,6 @@ func New(ctx context.Context, args ...string) (_ *Backend, err error) {
 		return nil, err
 	}
 	if b.manifests, err = lab.NewManifests(b.folder); err != nil {
-		return nil, err
-	}
-	binary, err := lab.BuildAgent(ctx, b.folder)
-	if err != nil {
 		return nil, err
 	}
 	if b.lab, err = lab.New(ctx, lab.Config{Nodes: nodes}); err != nil {
@@ -68,7 +82,7 @@ func (b *Backend) startAgents(ctx context.Context, binary string, args []string)
 		return err
 	}
 	for _, node := range b.lab.Nodes {
-		agent, err := node.StartAgent(lab.AgentConfig{Binary: binary, Manifests: b.manifests.Dir(), Args: args})
+		agent, err := node.StartAgent(lab.AgentConfig{Binary: binary, Manifests: b.manifests.Dir(), Args: slices.Concat(kindFlags, args)})
 		if err != nil {
 			return err
 		}
@@ -88,8 +102,11 @@ func (b *Backend) Supports() netpol.Support {
 	return netpol.Support{
 		Protocols: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP, netpol.ICMP},
 		Families:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
-		Features:  []netpol.Feature{netpol.Services, netpol.HostNetwork, netpol.OutsideHosts, netpol.FreeObjects, netpol.SilentDrops},
-		Nodes:     nodes,
+		Features: []netpol.Feature{
+			netpol.Services, netpol.HostNetwork, netpol.OutsideHosts, netpol.FreeObjects, netpol.SilentDrops,
+			netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields,
+		},
+		Nodes: nodes,
 	}
 }
 
@@ -104,8 +121,8 @@ func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 // write writes all objects into one file, which the agents read as a whole.
 func (b *Backend) write(state *netpol.State) error {
 	var objects []runtime.Object
-	for _, node := range b.lab.Nodes {
-		objects = append(objects, node.Object())
+	for _, node := range b.Nodes() {
+		objects = append(objects, node)
 	}
 	for _, namespace := range state.Namespaces {
 		objects = append(objects, namespace)
@@ -113,10 +130,33 @@ func (b *Backend) write(state *netpol.State) error {
 	for _, pod := range state.Pods {
 		objects = append(objects, pod)
 	}
-	for _, policy := range state.Policies {
+	for _, policy := range state.AllPolicies() {
 		objects = append(objects, policy)
 	}
 	return b.manifests.Put("state", objects...)
+}
+
+// Nodes returns the nodes as the API would show them.
+func (b *Backend) Nodes() []*corev1.Node {
+	var objects []*corev1.Node
+	for _, node := range b.lab.Nodes {
+		objects = append(objects, node.Object())
+	}
+	return objects
+}
+
+// Programmed returns how many changes have come into force on each node. One that
+// is alone, of a single object, is counted once.
+func (b *Backend) Programmed(ctx context.Context) ([]int, error) {
+	var changes []int
+	for _, agent := range b.agents {
+		metrics, err := agent.Metrics(ctx)
+		if err != nil {
+			return nil, err
+		}
+		changes = append(changes, int(metrics.Sum("netpol_policy_programming_duration_seconds_count")))
+	}
+	return changes, nil
 }
 
 // Probe tries all connections, many at a time.

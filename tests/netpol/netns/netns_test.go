@@ -44,6 +44,10 @@ var smoke = []string{
 	"a closed pod reaches itself, through its Service too",
 	"a pod and its own node always reach each other",
 	"a rule without ports lets ICMP in",
+	"Pass leaves it to NetworkPolicy, v1alpha1",
+	"Baseline denies by default, NetworkPolicy opens, v1alpha2",
+	"nodes, the own one too, v1alpha2",
+	"a pod reaches itself through its Service, unless an administrator denies it, v1alpha1",
 }
 
 func TestScenarios(t *testing.T) {

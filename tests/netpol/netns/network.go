@@ -194,7 +194,7 @@ func (h *host) listen(ports []int32) error {
 	if h.inits != nil {
 		return nil
 	}
-	inits, err := captureInits(h.Host)
+	inits, err := receiveInits(h.Host)
 	h.inits = inits
 	return err
 }

@@ -28,35 +28,23 @@ const (
 )
 
 // inits are the INIT chunks that a host waits for. The kernel may know no SCTP, so
-// that packets are seen before its stack.
+// that they are seen before its stack, but behind its hooks.
 type inits struct {
-	addrs []netip.Addr
-
 	mu      sync.Mutex
 	waiting map[uint32]chan struct{} // by initiate tag
 }
 
-// captureInits lets a host see the INIT chunks that arrive for it.
-func captureInits(host *lab.Host) (*inits, error) {
-	i := &inits{addrs: host.Addrs, waiting: make(map[uint32]chan struct{})}
-	_, err := host.Capture(i.arrived)
-	return i, err
+// receiveInits lets a host see the INIT chunks that arrive for it.
+func receiveInits(host *lab.Host) (*inits, error) {
+	i := &inits{waiting: make(map[uint32]chan struct{})}
+	return i, host.Receive(sctp, i.arrived)
 }
 
-// arrived is shown every packet of the host, also those that it sends. A Service's
-// address is already the host's own where a packet arrives.
-func (i *inits) arrived(packet []byte) bool {
-	to, payload, ok := sctpPayload(packet)
-	if !ok || payload[chunkTypeAt] != chunkTypeINIT {
-		return false
+// arrived is shown every SCTP packet for the host.
+func (i *inits) arrived(payload []byte) {
+	if len(payload) >= initLength && payload[chunkTypeAt] == chunkTypeINIT {
+		i.notify(binary.BigEndian.Uint32(payload[initiateTagAt:]))
 	}
-	for _, addr := range i.addrs {
-		if addr == to {
-			i.notify(binary.BigEndian.Uint32(payload[initiateTagAt:]))
-			return true
-		}
-	}
-	return false
 }
 
 func (i *inits) notify(tag uint32) {
@@ -80,20 +68,6 @@ func (i *inits) forget(tag uint32) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	delete(i.waiting, tag)
-}
-
-// sctpPayload returns destination and transport bytes of a packet that has an
-// INIT's length of SCTP right behind its IP header.
-func sctpPayload(packet []byte) (to netip.Addr, payload []byte, ok bool) {
-	switch {
-	case len(packet) >= 20+initLength && packet[0]>>4 == 4 && packet[9] == sctp:
-		to, payload = netip.AddrFrom4([4]byte(packet[16:20])), packet[20:]
-	case len(packet) >= 40+initLength && packet[0]>>4 == 6 && packet[6] == sctp:
-		to, payload = netip.AddrFrom16([16]byte(packet[24:40])), packet[40:]
-	default:
-		return netip.Addr{}, nil, false
-	}
-	return to, payload, true
 }
 
 // tags makes every INIT different from all others of this process.

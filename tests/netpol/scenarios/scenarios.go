@@ -1,23 +1,23 @@
-// Package scenarios is what NetworkPolicy must do, each behaviour with the whole
-// truth table. It holds for every implementation of the API: where the API leaves
-// something open, the scenario says so and holds what docs/semantics.md chooses.
+// Package scenarios is what NetworkPolicy and administrators' policies must do, each
+// behaviour with the whole truth table. It holds for every implementation of the
+// API: where the API leaves something open, the scenario says so and holds what
+// docs/semantics.md chooses.
 package scenarios
 
 import (
 	"slices"
-
-	networkingv1 "k8s.io/api/networking/v1"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
 // All returns every scenario. Their names are unique.
 func All() []netpol.Scenario {
-	return slices.Concat(defaults, selectors, portRules, namedPorts, blocks, stacked, updates, events, lives, special, families)
+	return slices.Concat(defaults, selectors, portRules, namedPorts, blocks, stacked, updates, events, lives, special, families,
+		adminTiers, clusterTiers, bothVersions, adminPeers, adminPorts, adminServices, adminUpdates, adminFaults)
 }
 
 // holds is a scenario of one step: these policies, and what they mean.
-func holds(name string, statements []string, policies []*networkingv1.NetworkPolicy, want func(*netpol.Reachability)) netpol.Scenario {
+func holds(name string, statements []string, policies []netpol.Policy, want func(*netpol.Reachability)) netpol.Scenario {
 	return netpol.Scenario{Name: name, Statements: statements, Steps: []netpol.Step{{Change: apply(policies...), Want: want}}}
 }
 
@@ -28,7 +28,7 @@ func with(model netpol.Model, scenario netpol.Scenario) netpol.Scenario {
 }
 
 // apply is a change that adds or replaces policies.
-func apply(policies ...*networkingv1.NetworkPolicy) func(*netpol.State) {
+func apply(policies ...netpol.Policy) func(*netpol.State) {
 	return func(s *netpol.State) { s.Apply(policies...) }
 }
 
@@ -40,4 +40,4 @@ func withdraw(names ...string) func(*netpol.State) {
 // np lists statements, and policies those of a scenario.
 func np(numbers ...string) []string { return numbers }
 
-func policies(p ...*networkingv1.NetworkPolicy) []*networkingv1.NetworkPolicy { return p }
+func policies(p ...netpol.Policy) []netpol.Policy { return p }

@@ -45,3 +45,23 @@ func TestStatementsAreThoseOfTheDocumentation(t *testing.T) {
 func TestOracle(t *testing.T) {
 	netpol.Runner{Backend: simulated.New(simulated.Oracle)}.Run(t, scenarios.All()...)
 }
+
+// TestNaiveEvaluatorsAreNoticed: the scenarios are no test of an evaluator if a
+// wrong one passes them.
+func TestNaiveEvaluatorsAreNoticed(t *testing.T) {
+	for name, evaluator := range simulated.Naive {
+		t.Run(name, func(t *testing.T) {
+			runner := netpol.Runner{Backend: simulated.New(evaluator)}
+			var noticed []string
+			for _, scenario := range scenarios.All() {
+				if result := runner.Play(t.Context(), scenario); !result.OK() {
+					noticed = append(noticed, scenario.Name)
+				}
+			}
+			if len(noticed) == 0 {
+				t.Error("no scenario notices")
+			}
+			t.Logf("%d scenarios notice: %q", len(noticed), noticed)
+		})
+	}
+}

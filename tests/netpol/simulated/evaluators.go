@@ -5,26 +5,31 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
 // Compiled judges as the agent does.
-func Compiled(node string, state *netpol.State, nodes []*corev1.Node) func(packet.Packet) bool {
+func Compiled(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 	snapshot := compile.Compile(compile.Input{
 		NodeName: node, Features: compile.AllFeatures(),
 		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes, NetworkPolicies: state.Policies,
+		AdminNetworkPolicies:         state.AdminNetworkPolicies,
+		BaselineAdminNetworkPolicies: state.BaselineAdminNetworkPolicies,
+		ClusterNetworkPolicies:       state.ClusterNetworkPolicies,
 	})
-	return func(p packet.Packet) bool { return snapshot.Evaluate(p).Verdict == policy.Allow }
+	return func(p Packet) bool {
+		return snapshot.Judge(policy.Query{Packet: p.Packet, ToHost: p.ToHost}).Verdict == policy.Allow
+	}
 }
 
 // CompiledLong judges as the agent does, with rules beside those of the state that
 // match nothing: an evaluator may treat many rules otherwise than few.
-func CompiledLong(node string, state *netpol.State, nodes []*corev1.Node) func(packet.Packet) bool {
+func CompiledLong(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 	state = state.Clone()
 	for i, policy := range state.Policies {
 		policy = policy.DeepCopy()
@@ -34,6 +39,11 @@ func CompiledLong(node string, state *netpol.State, nodes []*corev1.Node) func(p
 			policy.Spec.Egress = slices.Concat(filler.Egress, policy.Spec.Egress)
 		}
 		state.Policies[i] = policy
+	}
+	if len(state.AdminNetworkPolicies)+len(state.BaselineAdminNetworkPolicies)+len(state.ClusterNetworkPolicies) > 0 {
+		state.Apply(
+			netpol.NewAdminNetworkPolicy("filler", 0, adminFillers()...),
+			netpol.NewClusterNetworkPolicy("filler", v1alpha2.BaselineTier, 0, adminFillers()...))
 	}
 	return Compiled(node, state, nodes)
 }
@@ -53,11 +63,31 @@ func fillers() []netpol.Part {
 	return parts
 }
 
+// adminFillers are the same for administrators' policies.
+func adminFillers() []netpol.AdminPart {
+	var parts []netpol.AdminPart
+	for i := range int32(10) {
+		network := netpol.Block(fmt.Sprintf("198.51.100.%d/28", 16*i))
+		parts = append(parts,
+			netpol.DenyFrom(netpol.Pods("pod=nobody")).At(netpol.Range("TCP", 70+i, 80+i)),
+			netpol.AllowFrom(netpol.Namespaces("")).At(netpol.Named("", "nobody")),
+			netpol.PassTo(network, netpol.Nodes("no=node")),
+			netpol.DenyTo(network).At(netpol.Range("UDP", 80, 90+i)),
+			netpol.AllowTo(netpol.DomainNames("nobody.test"), netpol.Pods("pod=nobody")))
+	}
+	return parts
+}
+
 // Oracle judges as tests/oracle does, which shares no code with the agent.
-func Oracle(node string, state *netpol.State, nodes []*corev1.Node) func(packet.Packet) bool {
+func Oracle(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 	cluster := oracle.Cluster{
 		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes, NetworkPolicies: state.Policies,
-		EndPort: true, SCTP: true,
+		AdminNetworkPolicies:         state.AdminNetworkPolicies,
+		BaselineAdminNetworkPolicies: state.BaselineAdminNetworkPolicies,
+		ClusterNetworkPolicies:       state.ClusterNetworkPolicies,
+		EndPort:                      true, SCTP: true, NodePeers: true, DomainNames: true,
 	}
-	return func(p packet.Packet) bool { return oracle.Judge(cluster, node, p).Allowed() }
+	return func(p Packet) bool {
+		return oracle.Judge(cluster, node, oracle.Query{Packet: p.Packet, ToHost: p.ToHost}).Allowed()
+	}
 }

@@ -17,7 +17,14 @@ import (
 )
 
 // Evaluator makes what judges packets on a node, of all that it knows.
-type Evaluator func(node string, state *netpol.State, nodes []*corev1.Node) (allows func(packet.Packet) bool)
+type Evaluator func(node string, state *netpol.State, nodes []*corev1.Node) (allows func(Packet) bool)
+
+// Packet is the first packet of a connection, as a node at one end sees it.
+type Packet struct {
+	packet.Packet
+	// ToHost tells that it goes to the node itself.
+	ToHost bool
+}
 
 // Backend is a cluster of evaluators.
 type Backend struct {
@@ -39,7 +46,10 @@ func (b *Backend) Supports() netpol.Support {
 	return netpol.Support{
 		Protocols: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP, netpol.ICMP},
 		Families:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
-		Features:  []netpol.Feature{netpol.Services, netpol.HostNetwork, netpol.OutsideHosts, netpol.FreeObjects, netpol.SilentDrops},
+		Features: []netpol.Feature{
+			netpol.Services, netpol.HostNetwork, netpol.OutsideHosts, netpol.FreeObjects, netpol.SilentDrops,
+			netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields,
+		},
 		Nodes:     nodes,
 		Immediate: true,
 	}
@@ -49,7 +59,7 @@ func (b *Backend) Supports() netpol.Support {
 type cluster struct {
 	state  *netpol.State
 	pods   map[string]*corev1.Pod
-	allows map[string]func(packet.Packet) bool // by node
+	allows map[string]func(Packet) bool // by node
 }
 
 // Apply gives pods addresses and makes the nodes' evaluators anew.
@@ -58,7 +68,7 @@ func (b *Backend) Apply(_ context.Context, state *netpol.State) error {
 		return err
 	}
 	objects := nodeObjects()
-	c := &cluster{state: state.Clone(), pods: make(map[string]*corev1.Pod), allows: make(map[string]func(packet.Packet) bool)}
+	c := &cluster{state: state.Clone(), pods: make(map[string]*corev1.Pod), allows: make(map[string]func(Packet) bool)}
 	for _, pod := range c.state.Pods {
 		if netpol.IsUp(pod) {
 			c.pods[netpol.PodName(pod)] = pod
@@ -88,19 +98,21 @@ func (b *Backend) Probe(_ context.Context, connections []netpol.Connection) ([]n
 // Close does nothing.
 func (b *Backend) Close() error { return nil }
 
-// connect sends the first packet of a connection past both ends' nodes. Traffic of
-// a pod with its own node is not judged.
+// connect sends the first packet of a connection past the nodes of both ends. What
+// a pod sends to its own address stays in it, and what a node sends to its own pods
+// is not judged.
 func (c *cluster) connect(connection netpol.Connection) netpol.Outcome {
 	p, err := c.packet(connection)
 	if err != nil {
 		return netpol.Unobservable
 	}
 	from, to := c.pods[connection.From], c.pods[connection.To]
-	if from != nil && to != nil && netpol.OwnNode(from, to) {
+	ownNode := from != nil && to != nil && netpol.OwnNode(from, to)
+	if from != nil && from == to && connection.Via == netpol.Direct || ownNode && from.Spec.HostNetwork {
 		return netpol.Connected
 	}
 	for _, pod := range []*corev1.Pod{from, to} {
-		if pod != nil && !c.allows[pod.Spec.NodeName](p) {
+		if pod != nil && !pod.Spec.HostNetwork && !c.allows[pod.Spec.NodeName](Packet{p, ownNode}) {
 			return netpol.TimedOut
 		}
 	}
@@ -191,6 +203,7 @@ func nodeObjects() []*corev1.Node {
 	for i := range nodes {
 		node := &corev1.Node{}
 		node.Name = fmt.Sprintf("node-%d", i+1)
+		node.Labels = map[string]string{corev1.LabelHostname: node.Name}
 		node.Spec.PodCIDRs = []string{fmt.Sprintf("10.244.%d.0/24", i+1), fmt.Sprintf("fd00:10:244:%d::/64", i+1)}
 		node.Status.Addresses = []corev1.NodeAddress{
 			{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("172.18.0.%d", i+1)},

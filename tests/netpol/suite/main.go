@@ -1,4 +1,4 @@
-// The suite plays scenarios of NetworkPolicy, or a folder of manifests, on a
+// The suite plays scenarios of policies, or a folder of manifests, on a
 // backend, shows the tables that are not as they should be, and counts. Its exit
 // status is 1 when anything was not as expected.
 //

@@ -1,0 +1,64 @@
+package agent
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sigs.k8s.io/kube-network-policies/pkg/domains"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/resolvers"
+)
+
+// resolvConf is the node's, which the agent shares with it.
+const resolvConf = "/etc/resolv.conf"
+
+// learnsNames tells whether some policy may name domains.
+func (c Config) learnsNames() bool {
+	return c.Features.DomainNames && (c.Kinds.AdminNetworkPolicy || c.Kinds.ClusterNetworkPolicy)
+}
+
+// names is the observer: a table of what the answers of some resolvers teach.
+type names struct {
+	*domains.Table
+	*resolvers.Finder
+	found atomic.Pointer[[]netip.AddrPort]
+}
+
+// newObserver returns nil where no policy may name domains. It calls changed
+// whenever Resolvers has changed.
+func newObserver(cfg Config, reg prometheus.Registerer, changed func()) (observer, error) {
+	if !cfg.learnsNames() {
+		return nil, nil
+	}
+	table, err := domains.New(domains.Config{Now: time.Now, Registerer: reg})
+	if err != nil {
+		return nil, err
+	}
+	n := &names{Table: table}
+	n.found.Store(&[]netip.AddrPort{})
+	n.Finder, err = resolvers.New(resolvers.Config{
+		Only:       cfg.DNSResolvers,
+		Client:     cfg.Client,
+		ResolvConf: resolvConf,
+		Registerer: reg,
+	}, func(found []netip.AddrPort) {
+		n.found.Store(&found)
+		changed()
+	})
+	return n, err
+}
+
+// Resolvers implements observer.
+func (n *names) Resolvers() []netip.AddrPort { return *n.found.Load() }
+
+// Follow implements observer. The addresses of one pod share what they learn.
+func (n *names) Follow(s *policy.Snapshot) {
+	owners := make(map[netip.Addr]string)
+	for _, addr := range s.SelectedForNames() {
+		owners[addr] = s.Endpoint(addr).String()
+	}
+	n.Keep(owners)
+}

@@ -1,0 +1,149 @@
+package agent
+
+import (
+	"context"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/net/dns/dnsmessage"
+	"k8s.io/klog/v2/ktesting"
+	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
+	"sigs.k8s.io/kube-network-policies/pkg/steer"
+)
+
+func TestNamesAreLearnedWherePoliciesMayNameThem(t *testing.T) {
+	all := compile.AllFeatures()
+	off := all
+	off.DomainNames = false
+	for _, tt := range []struct {
+		cfg  Config
+		want bool
+	}{
+		{Config{Features: all}, false},
+		{Config{Features: all, Kinds: policycache.Kinds{AdminNetworkPolicy: true}}, true},
+		{Config{Features: all, Kinds: policycache.Kinds{ClusterNetworkPolicy: true}}, true},
+		{Config{Features: all, Kinds: policycache.Kinds{BaselineAdminNetworkPolicy: true}}, false},
+		{Config{Features: off, Kinds: policycache.Kinds{ClusterNetworkPolicy: true}}, false},
+	} {
+		reg := prometheus.NewRegistry()
+		o, err := newObserver(tt.cfg, reg, func() {})
+		if err != nil || (o != nil) != tt.want {
+			t.Errorf("%+v: an observer %v, error %v, want %v", tt.cfg, o != nil, err, tt.want)
+		}
+		if n, err := testutil.GatherAndCount(reg); err != nil || (n > 0) != tt.want {
+			t.Errorf("%+v: %d metrics, %v", tt.cfg, n, err)
+		}
+	}
+}
+
+// TestAddressesOfAPodShareWhatTheyLearn has a pod ask from its IPv4 address for
+// what it will reach from its IPv6 address.
+func TestAddressesOfAPodShareWhatTheyLearn(t *testing.T) {
+	pod4, pod6, peer := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00::2"), netip.MustParseAddr("2001:db8::1")
+	o, err := newObserver(Config{Features: compile.AllFeatures(), Kinds: policycache.Kinds{ClusterNetworkPolicy: true}}, prometheus.NewRegistry(), func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Follow(administered(pod4, pod6))
+	for _, packet := range lookUp(pod4, "a.test", peer) {
+		o.Observe(packet)
+	}
+	for _, pod := range []netip.Addr{pod4, pod6} {
+		if got := o.Names(pod, peer); got == nil || !slices.Equal(*got, policy.Names{"a.test"}) {
+			t.Errorf("%v knows %v as %v, want a.test", pod, peer, got)
+		}
+	}
+	o.Follow(policy.New(policy.Model{}))
+	if got := o.Names(pod4, peer); got != nil {
+		t.Errorf("%v knows %v as %v and is no pod any more", pod4, peer, *got)
+	}
+}
+
+// lookUp returns the packets by which a pod asks for a name and learns an IPv6
+// address.
+func lookUp(pod netip.Addr, name string, addr netip.Addr) [][]byte {
+	question := []dnsmessage.Question{{Name: dnsmessage.MustNewName(name + "."), Type: dnsmessage.TypeAAAA, Class: dnsmessage.ClassINET}}
+	ask := dnsmessage.Message{Header: dnsmessage.Header{ID: 7}, Questions: question}
+	answer := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, Response: true}, Questions: question, Answers: []dnsmessage.Resource{{
+		Header: dnsmessage.ResourceHeader{Name: question[0].Name, Class: dnsmessage.ClassINET, TTL: 300},
+		Body:   &dnsmessage.AAAAResource{AAAA: addr.As16()},
+	}}}
+	client, resolver := netip.AddrPortFrom(pod, 4000), netip.MustParseAddrPort("192.0.2.53:53")
+	return [][]byte{datagram(client, resolver, ask), datagram(resolver, client, answer)}
+}
+
+// datagram is a message over UDP and IPv4.
+func datagram(src, dst netip.AddrPort, m dnsmessage.Message) []byte {
+	payload, err := m.Pack()
+	if err != nil {
+		panic(err)
+	}
+	b := make([]byte, 28, 28+len(payload))
+	b[0], b[8], b[9] = 4<<4|5, 64, byte(packet.UDP)
+	binary.BigEndian.PutUint16(b[2:], uint16(28+len(payload)))
+	copy(b[12:], src.Addr().AsSlice())
+	copy(b[16:], dst.Addr().AsSlice())
+	binary.BigEndian.PutUint16(b[20:], src.Port())
+	binary.BigEndian.PutUint16(b[22:], dst.Port())
+	binary.BigEndian.PutUint16(b[24:], uint16(8+len(payload)))
+	return append(b, payload...)
+}
+
+// TestResolversThatAreFoundAreSteered changes the resolvers of an observer.
+func TestResolversThatAreFoundAreSteered(t *testing.T) {
+	pod := netip.MustParseAddr("10.244.1.2")
+	synctest.Test(t, func(t *testing.T) {
+		fake, reg := knftables.NewFake(knftables.InetFamily, steer.TableName), prometheus.NewRegistry()
+		steerer, err := steer.New(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, NFT: fake, Registerer: reg}, steer.Capabilities{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &lookout{onFollow: func() {}}
+		a := &agent{enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, observer: l, metrics: newMetrics(reg), ready: make(chan struct{})}
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		ended := make(chan error)
+		go func() { ended <- steerer.Run(ctx) }()
+		find := func(resolvers ...string) {
+			l.resolvers = nil
+			for _, r := range resolvers {
+				l.resolvers = append(l.resolvers, netip.MustParseAddrPort(r))
+			}
+			a.steerAgain()
+		}
+		expect := func(want string) {
+			t.Helper()
+			time.Sleep(time.Second) // of the bubble's clock
+			if got := setsOf(fake); got != want {
+				t.Errorf("the sets hold\n%s\nwant\n%s", got, want)
+			}
+		}
+		const selected = "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\nnames-v4 [10.244.1.2]"
+		find("192.0.2.53:53")
+		if a.steered != nil {
+			t.Error("something is steered before the first snapshot")
+		}
+		a.publish(ctx, administered(pod), time.Now())
+		expect(selected + "\nresolvers-v4 [192.0.2.53 53]")
+		find("10.96.0.10:53", "192.0.2.53:53")
+		expect(selected + "\nresolvers-v4 [10.96.0.10 53]\nresolvers-v4 [192.0.2.53 53]")
+		find()
+		expect(selected)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}

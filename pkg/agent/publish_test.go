@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2/ktesting"
+	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
+	"sigs.k8s.io/kube-network-policies/pkg/queue"
+	"sigs.k8s.io/kube-network-policies/pkg/steer"
+)
+
+// lookout is an observer that knows nothing and remembers what it is told.
+type lookout struct {
+	followed  int
+	onFollow  func()
+	resolvers []netip.AddrPort
+	seen      []string
+}
+
+func (l *lookout) Names(_, _ netip.Addr) *policy.Names { return nil }
+
+func (l *lookout) Follow(*policy.Snapshot) {
+	l.followed++
+	l.onFollow()
+}
+
+func (l *lookout) Resolvers() []netip.AddrPort { return l.resolvers }
+
+func (l *lookout) Run(context.Context) error { return nil }
+
+func (l *lookout) Observe(payload []byte) { l.seen = append(l.seen, string(payload)) }
+
+// administered has one pod with a rule of an administrator that allows a domain,
+// and one that denies the rest.
+func administered(addrs ...netip.Addr) *policy.Snapshot {
+	pod := &policy.Endpoint{
+		Namespace: "x", Name: "web", Egress: &policy.Chain{Rules: []policy.Rule{
+			{Tier: policy.AdminTier, Verdict: policy.Allow, AnyPort: true, Peers: []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}}}}},
+			{Tier: policy.AdminTier, AnyPeer: true, AnyPort: true},
+		}},
+	}
+	endpoints := make(map[netip.Addr]*policy.Endpoint)
+	for _, addr := range addrs {
+		endpoints[addr] = pod
+	}
+	return policy.New(policy.Model{Endpoints: policy.NewEndpoints(endpoints), Local: addrs})
+}
+
+// setsOf are the elements of the sets that are not empty.
+func setsOf(fake *knftables.Fake) string {
+	fake.RLock()
+	defer fake.RUnlock()
+	var lines []string
+	for name, set := range fake.Table.Sets {
+		for _, e := range set.Elements {
+			lines = append(lines, fmt.Sprint(name, " ", e.Key))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// latencies is how long all snapshots together took to come into force.
+func latencies(t *testing.T, reg prometheus.Gatherer) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "netpol_snapshot_latency_seconds" {
+			return family.Metric[0].GetHistogram().GetSampleSum()
+		}
+	}
+	t.Fatal("no latency of snapshots")
+	return 0
+}
+
+func TestTheObserverKnowsBeforePacketsAreSteered(t *testing.T) {
+	pod, resolver := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddrPort("10.96.0.10:53")
+	for _, tt := range []struct {
+		observed bool
+		want     string
+	}{
+		{true, "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\nnames-v4 [10.244.1.2]\nresolvers-v4 [10.96.0.10 53]"},
+		{false, "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			fake, reg := knftables.NewFake(knftables.InetFamily, steer.TableName), prometheus.NewRegistry()
+			steerer, err := steer.New(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, NFT: fake, Registerer: reg}, steer.Capabilities{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := &agent{enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
+			l := &lookout{resolvers: []netip.AddrPort{resolver}, onFollow: func() {
+				select {
+				case <-a.ready:
+					t.Error("packets are judged before the observer knows")
+				default:
+				}
+			}}
+			if tt.observed {
+				a.observer = l
+			}
+			_, ctx := ktesting.NewTestContext(t)
+			ctx, cancel := context.WithCancel(ctx)
+			ended := make(chan error)
+			go func() { ended <- steerer.Run(ctx) }()
+			a.publish(ctx, administered(pod), time.Now().Add(-3*time.Second))
+			if got := latencies(t, reg); got != 3 {
+				t.Errorf("%v s from the change to judging by it, want 3", got)
+			}
+			time.Sleep(time.Second) // of the bubble's clock
+			if got := setsOf(fake); got != tt.want {
+				t.Errorf("observed %v: the sets hold\n%s\nwant\n%s", tt.observed, got, tt.want)
+			}
+			if l.followed > 0 != tt.observed {
+				t.Errorf("observed %v: told %d times", tt.observed, l.followed)
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestTheObserverSeesAndEverythingGoesOn(t *testing.T) {
+	l := &lookout{}
+	for _, last := range []bool{false, true} {
+		if got := observe(l)(queue.Question{Payload: []byte("message"), Last: last}); got != queue.Accept {
+			t.Errorf("verdict %v, want accept", got)
+		}
+	}
+	if want := []string{"message", "message"}; !slices.Equal(l.seen, want) {
+		t.Errorf("saw %q, want %q", l.seen, want)
+	}
+}
+
+func TestTheObserversQueueIsBehindTheOthers(t *testing.T) {
+	observed := func(queue, queues uint16) Config {
+		return Config{Queue: queue, Queues: queues, Features: compile.AllFeatures(), Kinds: policycache.Kinds{ClusterNetworkPolicy: true}}
+	}
+	for _, tt := range []struct {
+		cfg     Config
+		want    uint16
+		wantErr string
+	}{
+		{Config{Queue: 100, Queues: 4}, 0, ""},
+		{observed(100, 4), 104, ""},
+		{Config{Queue: 65535, Queues: 1}, 0, ""},
+		{observed(65534, 1), 65535, ""},
+		{observed(65535, 1), 0, "Queues: the observer's queue would be 65536, above 65535"},
+	} {
+		tt.cfg.NodeName, tt.cfg.Manifests = "node", "dir"
+		got := ""
+		if err := tt.cfg.Validate(); err != nil {
+			got = err.Error()
+		}
+		if got != tt.wantErr || tt.cfg.observeQueue() != tt.want {
+			t.Errorf("%+v: queue %d, error %q, want %d and %q", tt.cfg, tt.cfg.observeQueue(), got, tt.want, tt.wantErr)
+		}
+	}
+}

@@ -1,0 +1,469 @@
+package compile
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/yaml"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// object adds a policy to an Input.
+type object func(t *testing.T, in *Input)
+
+func read(t *testing.T, spec string, into any) {
+	t.Helper()
+	if err := unmarshal(spec, into); err != nil {
+		t.Fatalf("%s: %v", spec, err)
+	}
+}
+
+func unmarshal(spec string, into any) error { return yaml.UnmarshalStrict([]byte(spec), into) }
+
+// np is a NetworkPolicy of namespace x.
+func np(spec string) object {
+	return func(t *testing.T, in *Input) {
+		in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "np", spec))
+	}
+}
+
+func anp(name, spec string) object {
+	return func(t *testing.T, in *Input) {
+		p := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		read(t, spec, &p.Spec)
+		in.AdminNetworkPolicies = append(in.AdminNetworkPolicies, p)
+	}
+}
+
+func banp(name, spec string) object {
+	return func(t *testing.T, in *Input) {
+		p := &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		read(t, spec, &p.Spec)
+		in.BaselineAdminNetworkPolicies = append(in.BaselineAdminNetworkPolicies, p)
+	}
+}
+
+func cnp(name, spec string) object {
+	return func(t *testing.T, in *Input) {
+		p := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		read(t, spec, &p.Spec)
+		in.ClusterNetworkPolicies = append(in.ClusterNetworkPolicies, p)
+	}
+}
+
+// admin says in one line what an administrator's policy of either version
+// says: subjects are the pods of namespace x, rules are "action peers" for
+// ingress.
+func admin(priority int, rules ...string) string {
+	return fmt.Sprintf(`{priority: %d, subject: {namespaces: {matchLabels: {ns: x}}}, ingress: [%s]}`, priority, strings.Join(rules, ", "))
+}
+
+const (
+	all   = `from: [{namespaces: {}}]`
+	fromA = `from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {pod: a}}}}]`
+	fromY = `from: [{namespaces: {matchLabels: {ns: "y"}}}]`
+)
+
+func rule(action, rest string) string { return fmt.Sprintf("{action: %s, %s}", action, rest) }
+
+// tier makes a ClusterNetworkPolicy of an admin spec.
+func tier(tier, spec string) string { return "{tier: " + tier + ", " + spec[1:] }
+
+// egress is a ClusterNetworkPolicy of tier Admin for the pods of namespace x.
+func egress(rules ...string) object {
+	return cnp("out", fmt.Sprintf(`{tier: Admin, priority: 1, subject: {namespaces: {matchLabels: {ns: x}}}, egress: [%s]}`, strings.Join(rules, ", ")))
+}
+
+func egressV1(rules ...string) object {
+	return anp("out", fmt.Sprintf(`{priority: 1, subject: {namespaces: {matchLabels: {ns: x}}}, egress: [%s]}`, strings.Join(rules, ", ")))
+}
+
+func TestAdminPolicies(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		policies []object
+		probes   string
+		findings []string
+	}{
+		// Order and verdicts: CN-1 to CN-8.
+		{"CN-1 admin before NetworkPolicy", []object{anp("p", admin(1, rule("Deny", fromA))), np(`{podSelector: {}, ingress: [{}]}`)}, `
+			deny  y/a x/b tcp/80
+			allow y/b x/b tcp/80`, nil},
+		{"CN-1 admin allows what NetworkPolicy isolates", []object{anp("p", admin(1, rule("Allow", fromA))), np(`{podSelector: {}}`)}, `
+			allow y/a x/b tcp/80
+			deny  y/b x/b tcp/80`, nil},
+		{"CN-1 CN-5 NetworkPolicy before baseline", []object{banp("default", `{subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`),
+			np(`{podSelector: {matchLabels: {pod: a}}, ingress: [{ports: [{port: 80}]}]}`)}, `
+			allow y/a x/a tcp/80
+			deny  y/a x/a tcp/81
+			deny  y/a x/b tcp/80`, nil},
+		{"CN-5 baseline cannot allow what NetworkPolicy denies", []object{cnp("b", tier("Baseline", admin(1, rule("Accept", all)))), np(`{podSelector: {}}`)}, `
+			deny  y/a x/a tcp/80`, nil},
+		{"CN-1 nobody has a say", []object{anp("p", admin(1, rule("Deny", fromY)))}, `
+			allow z/a x/a tcp/80
+			allow 192.0.2.1 x/a tcp/80
+			allow x/a y/a tcp/80`, nil},
+		{"CN-2 by priority", []object{anp("a", admin(20, rule("Deny", all))), anp("b", admin(10, rule("Allow", fromA)))}, `
+			allow y/a x/b tcp/80
+			deny  y/b x/b tcp/80`, nil},
+		{"CN-2 rules in order", []object{anp("p", admin(1, rule("Deny", fromA), rule("Allow", all), rule("Deny", all)))}, `
+			deny  y/a x/b tcp/80
+			allow y/b x/b tcp/80`, nil},
+		{"CN-2 only policies whose subject the pod is", []object{anp("a", `{priority: 1, subject: {namespaces: {matchLabels: {ns: "y"}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`),
+			anp("b", admin(10, rule("Allow", all)))}, `
+			deny  x/a y/a tcp/80
+			allow y/a x/a tcp/80`, nil},
+		{"CN-3 Accept is for one direction", []object{egress(rule("Accept", `to: [{namespaces: {}}]`)),
+			cnp("in", `{tier: Admin, priority: 2, subject: {namespaces: {matchLabels: {ns: "y"}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)}, `
+			deny  x/a y/a tcp/80
+			allow x/a z/a tcp/80`, nil},
+		{"CN-4 Pass leaves the tier for NetworkPolicy", []object{anp("p", admin(1, rule("Pass", fromA), rule("Deny", all))), np(`{podSelector: {matchLabels: {pod: a}}, ingress: [{ports: [{port: 80}]}]}`)}, `
+			allow y/a x/a tcp/80
+			deny  y/a x/a tcp/81
+			deny  y/b x/a tcp/80`, nil},
+		{"CN-4 Pass skips later policies of the tier", []object{anp("a", admin(1, rule("Pass", fromA))), cnp("b", tier("Admin", admin(2, rule("Deny", all))))}, `
+			allow y/a x/a tcp/80
+			deny  y/b x/a tcp/80`, nil},
+		{"CN-4 Pass where no NetworkPolicy selects goes on to baseline", []object{anp("p", admin(1, rule("Pass", all))),
+			banp("default", `{subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {matchLabels: {ns: "y"}}}]}]}`)}, `
+			deny  y/a x/a tcp/80
+			allow z/a x/a tcp/80`, nil},
+		{"CN-4 Pass in baseline ends in the default", []object{cnp("b", tier("Baseline", admin(1, rule("Pass", fromA), rule("Deny", all))))}, `
+			allow y/a x/a tcp/80
+			deny  y/b x/a tcp/80`, nil},
+		{"CN-6 no implicit isolation", []object{anp("p", admin(1, rule("Allow", fromA)))}, `
+			allow y/b x/a tcp/80
+			allow 192.0.2.1 x/a tcp/80`, nil},
+		{"CN-7 ties by name", []object{anp("b", admin(1, rule("Deny", all))), anp("a", admin(1, rule("Allow", fromA)))}, `
+			allow y/a x/b tcp/80
+			deny  y/b x/b tcp/80`, nil},
+		{"CN-8 kinds share a tier, ties by kind", []object{cnp("a", tier("Admin", admin(1, rule("Deny", all)))), anp("b", admin(1, rule("Allow", fromA)))}, `
+			allow y/a x/b tcp/80
+			deny  y/b x/b tcp/80`, nil},
+		{"CN-8 the one without priority comes last", []object{banp("default", `{subject: {namespaces: {}}, ingress: [{action: Allow, from: [{namespaces: {}}]}]}`),
+			cnp("z", tier("Baseline", admin(1000, rule("Deny", fromA))))}, `
+			deny  y/a x/a tcp/80
+			allow y/b x/a tcp/80`, nil},
+
+		// Selectors and peers: CN-9 to CN-17.
+		{"CN-9 an empty subject is every pod", []object{anp("p", `{priority: 1, subject: {pods: {namespaceSelector: {}, podSelector: {}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)}, `
+			deny  z/a x/a tcp/80
+			deny  x/a y/a tcp/80
+			allow x/a z/a tcp/80`, nil}, // z is not judged here
+		{"CN-9 labels and expressions are and", []object{anp("p", `{priority: 1, subject: {pods: {namespaceSelector: {matchLabels: {ns: x}}, podSelector: {matchLabels: {pod: a}, matchExpressions: [{key: other, operator: DoesNotExist}]}}},
+			ingress: [{action: Deny, from: [{pods: {namespaceSelector: {matchLabels: {ns: "y"}}, podSelector: {matchExpressions: [{key: pod, operator: NotIn, values: [a]}]}}}]}]}`)}, `
+			deny  y/b x/a tcp/80
+			allow y/a x/a tcp/80
+			allow y/b x/b tcp/80
+			allow z/b x/a tcp/80`, nil},
+		{"CN-9 a subject without a namespaceSelector", []object{cnp("p", `{tier: Admin, priority: 1, subject: {pods: {podSelector: {matchLabels: {pod: b}}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)}, `
+			deny  z/a x/b tcp/80
+			deny  z/a y/b tcp/80
+			allow z/a y/a tcp/80`, nil},
+		{"CN-10 pods with a network of their own", []object{anp("p", admin(1, rule("Deny", all)))}, `
+			allow 192.168.0.1 x/a tcp/80
+			allow 192.168.0.2 x/a tcp/80
+			deny  x/b x/a tcp/80`, nil},
+		{"CN-11 any peer and any port", []object{anp("p", admin(1, rule("Deny", `from: [{namespaces: {matchLabels: {ns: "y"}}}, {namespaces: {matchLabels: {ns: z}}}], ports: [{portNumber: {port: 80}}, {portNumber: {port: 82}}]`)))}, `
+			deny  y/a x/a tcp/80
+			deny  z/a x/a tcp/82
+			allow x/b x/a tcp/80
+			allow z/a x/a tcp/81`, nil},
+		{"CN-12 without ports every protocol", []object{anp("p", admin(1, rule("Deny", fromY))), egress(rule("Deny", `to: [{networks: ["192.0.2.0/24", "2001:db8::/32"]}]`))}, `
+			deny  y/a x/a icmp
+			deny  y/a x/a esp
+			deny  y/a x/a unknown
+			deny  x/a 192.0.2.1 icmp
+			deny  x/a:6 2001:db8::1 icmpv6`, nil},
+		{"CN-12 an empty list of ports, which 0.1.5 lets pass", []object{anp("p", admin(1, rule("Deny", fromY+", ports: []")))}, `
+			deny  y/a x/a icmp
+			deny  y/a x/a udp/1`, nil},
+		{"CN-12 with ports never ICMP", []object{anp("p", admin(1, rule("Deny", fromY+", ports: [{portRange: {protocol: TCP, start: 1, end: 65535}}]")))}, `
+			allow y/a x/a icmp
+			allow y/a x/a udp/80
+			deny  y/a x/a tcp/80`, nil},
+		{"CN-13 numbers and ranges of v1alpha1", []object{anp("p", admin(1, rule("Deny", fromY+", ports: [{portNumber: {protocol: UDP, port: 53}}, {portRange: {start: 80, end: 82}}]")))}, `
+			deny  y/a x/a udp/53
+			allow y/a x/a tcp/53
+			deny  y/a x/a tcp/80
+			deny  y/a x/a tcp/82
+			allow y/a x/a tcp/83
+			allow y/a x/a tcp/79
+			allow y/a x/a udp/80`, nil},
+		{"CN-13 numbers and ranges of v1alpha2", []object{cnp("p", tier("Admin", admin(1, rule("Deny", fromY+", protocols: [{udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {range: {start: 80, end: 82}}}}, {sctp: {destinationPort: {number: 9}}}]"))))}, `
+			deny  y/a x/a udp/53
+			allow y/a x/a tcp/53
+			deny  y/a x/a tcp/80
+			deny  y/a x/a tcp/82
+			allow y/a x/a tcp/83
+			deny  y/a x/a sctp/9`, nil},
+		{"CN-14 named ports of v1alpha1, whatever the protocol", []object{anp("p", admin(1, rule("Deny", fromY+", ports: [{namedPort: dns}]")))}, `
+			deny  y/a x/a udp/53
+			deny  y/a x/a tcp/53
+			allow y/a x/a sctp/53
+			allow y/a x/a tcp/80`, nil},
+		{"CN-14 named ports of v1alpha2 are the peer's for egress", []object{egress(rule("Deny", `to: [{namespaces: {}}], protocols: [{destinationNamedPort: http}]`))}, `
+			deny  x/a y/a tcp/80
+			allow x/a y/a tcp/81
+			allow x/a 192.0.2.1 tcp/80`, nil},
+		{"CN-15 networks are pods, nodes and the world", []object{egress(rule("Deny", `to: [{networks: ["0.0.0.0/0"]}]`))}, `
+			deny  x/a y/a tcp/80
+			deny  x/a 192.0.2.1 tcp/80
+			deny  x/a 192.168.0.2 tcp/80
+			allow x/a:6 y/a:6 tcp/80
+			allow x/a:6 2001:db8::1 tcp/80`, nil},
+		{"CN-15 IPv6 and host bits", []object{egressV1(rule("Deny", `to: [{networks: ["2001:db8::7/32", "10.0.1.9/24"]}]`))}, `
+			deny  x/a:6 2001:db8:1::1 tcp/80
+			deny  x/a y/a tcp/80
+			allow x/a z/a tcp/80`, nil},
+		{"CN-16 nodes by label, at all their addresses", []object{egressV1(rule("Deny", `to: [{nodes: {matchLabels: {node: n2}}}]`))}, `
+			deny  x/a 192.168.0.2 tcp/80
+			deny  x/a 203.0.113.2 tcp/80
+			deny  x/a:6 fd01::2 tcp/80
+			allow x/a 192.168.0.1 tcp/80
+			allow x/a z/a tcp/80`, nil},
+		{"CN-16 all nodes, the own one too", []object{egress(rule("Deny", `to: [{nodes: {}}]`))}, `
+			deny  x/a 192.168.0.2 tcp/80
+			deny  x/a 192.168.0.1 tcp/80 host
+			allow x/a 10.0.0.254 tcp/80 host
+			allow y/a 192.168.0.1 tcp/80 host`, nil},
+		{"CN-16 NetworkPolicy never denies the own node, baseline may", []object{np(`{podSelector: {matchLabels: {pod: a}}, policyTypes: [Egress]}`),
+			cnp("b", `{tier: Baseline, priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: ["192.168.0.0/24"]}]}]}`)}, `
+			allow x/a 192.168.0.1 tcp/80 host
+			deny  x/b 192.168.0.1 tcp/80 host
+			deny  x/a 192.168.0.2 tcp/80`, nil},
+		{"CN-17 names", []object{egress(rule("Accept", `to: [{domainNames: ["*.Example.test.", "other.test"]}]`), rule("Deny", `to: [{networks: ["0.0.0.0/0"]}]`))}, `
+			allow x/a 192.0.2.1 tcp/80 www.example.test
+			allow x/a 192.0.2.1 tcp/80 a.b.example.test
+			allow x/a 192.0.2.1 tcp/80 other.test
+			deny  x/a 192.0.2.1 tcp/80 example.test
+			deny  x/a 192.0.2.1 tcp/80 myexample.test
+			deny  x/a 192.0.2.1 tcp/80 www.other.test
+			deny  x/a 192.0.2.1 tcp/80`, nil},
+
+		// What cannot be read: CN-30 to CN-34.
+		{"CN-17 names in Deny and Pass", []object{egress(rule("Deny", `to: [{domainNames: ["a.test"]}]`))}, `
+			deny  x/a 192.0.2.1 tcp/80
+			deny  x/a y/a icmp`, []string{"spec.egress[0].to[0].domainNames FeatureNotSupported"}},
+		{"CN-30 an unknown peer in Allow", []object{anp("p", admin(1, rule("Allow", `from: [{}, {namespaces: {matchLabels: {ns: "y"}}}]`), rule("Deny", all)))}, `
+			deny  y/a x/a tcp/80
+			deny  z/a x/a tcp/80`, []string{"spec.ingress[0].from[0] InvalidPeer"}},
+		{"CN-30 an unknown peer in Deny", []object{anp("p", admin(1, rule("Deny", `from: [{}], ports: [{portNumber: {port: 80}}]`)))}, `
+			deny  y/a x/a tcp/81
+			deny  192.0.2.1 x/a icmp`, []string{"spec.ingress[0].from[0] InvalidPeer"}},
+		{"CN-30 an unknown peer in Pass", []object{cnp("p", tier("Admin", admin(1, rule("Pass", `from: [{}, {namespaces: {}}]`)))), np(`{podSelector: {}, ingress: [{}]}`)}, `
+			deny  y/a x/a tcp/80`, []string{"spec.ingress[0].from[0] InvalidPeer"}},
+		{"CN-30 no peer at all", []object{anp("p", admin(1, rule("Deny", `from: []`)))}, `
+			deny  y/a x/a tcp/80`, []string{"spec.ingress[0].from InvalidPeer"}},
+		{"CN-30 a peer of two kinds", []object{anp("p", admin(1, rule("Allow", `from: [{namespaces: {}, pods: {namespaceSelector: {}, podSelector: {}}}]`), rule("Deny", all)))}, `
+			deny  y/a x/a tcp/80`, []string{"spec.ingress[0].from[0] InvalidPeer"}},
+		{"CN-30 an unknown port in Allow", []object{cnp("p", tier("Admin", admin(1, rule("Accept", all+`, protocols: [{}, {tcp: {}}, {tcp: {destinationPort: {}}}, {tcp: {destinationPort: {number: 80}}}]`), rule("Deny", all))))}, `
+			allow y/a x/a tcp/80
+			deny  y/a x/a tcp/81`, []string{"spec.ingress[0].protocols[0] InvalidPort", "spec.ingress[0].protocols[1].tcp InvalidPort", "spec.ingress[0].protocols[2].tcp.destinationPort InvalidPort"}},
+		{"CN-30 an unknown port in Deny and Pass", []object{anp("p", admin(1, rule("Deny", fromA+`, ports: [{}]`), rule("Pass", fromY+`, ports: [{}]`)))}, `
+			deny  z/a x/a icmp
+			deny  y/b x/a tcp/81
+			allow z/b x/a tcp/81`, []string{"spec.ingress[0].ports[0] InvalidPort", "spec.ingress[1].ports[0] InvalidPort"}},
+		{"CN-30 an unknown action", []object{anp("p", admin(1, rule("Log", fromA)))}, `
+			deny  y/a x/a tcp/80
+			allow y/b x/a tcp/80`, []string{"spec.ingress[0].action FeatureNotSupported"}},
+		{"an action of the other version", []object{anp("p", admin(1, rule("Accept", fromA)))}, `
+			deny  y/a x/a tcp/80`, []string{"spec.ingress[0].action FeatureNotSupported"}},
+		{"BaselineAdminNetworkPolicy cannot pass", []object{banp("default", `{subject: {namespaces: {}}, ingress: [{action: Pass, from: [{namespaces: {}}]}]}`)}, `
+			deny  y/a x/a tcp/80`, []string{"spec.ingress[0].action FeatureNotSupported"}},
+		{"ranges that v1alpha1 lets pass", []object{anp("p", admin(1, rule("Allow", fromY+`, ports: [{portRange: {start: 80, end: 80}}, {portRange: {start: 90, end: 85}}]`), rule("Deny", fromY)))}, `
+			allow y/a x/a tcp/80
+			deny  y/a x/a tcp/85
+			deny  y/a x/a tcp/90`, []string{"spec.ingress[0].ports[0].portRange.end InvalidPort", "spec.ingress[0].ports[1].portRange.end InvalidPort"}},
+		{"a range upside down in Deny", []object{anp("p", admin(1, rule("Deny", fromY+`, ports: [{portRange: {start: 90, end: 85}}]`)))}, `
+			deny  y/a x/a udp/1
+			allow z/a x/a tcp/90`, []string{"spec.ingress[0].ports[0].portRange.end InvalidPort"}},
+		{"protocols that v1alpha1 lets pass", []object{anp("p", admin(1, rule("Allow", fromY+`, ports: [{portNumber: {protocol: tcp, port: 80}}]`), rule("Deny", fromY)))}, `
+			deny  y/a x/a tcp/80`, []string{"spec.ingress[0].ports[0].portNumber.protocol UnsupportedProtocol"}},
+		{"networks that 0.1.5 lets pass", []object{egressV1(rule("Allow", `to: [{networks: ["1.2.3.4", "192.0.2.0/24"]}]`), rule("Deny", `to: [{networks: ["0.0.0.0/0"]}]`))}, `
+			allow x/a 192.0.2.1 tcp/80
+			deny  x/a 1.2.3.4 tcp/80`, []string{"spec.egress[0].to[0].networks[0] InvalidCIDR"}},
+		{"such networks in Deny", []object{egressV1(rule("Deny", `to: [{networks: ["300.0.0.0/8"]}]`))}, `
+			deny  x/a y/a tcp/80`, []string{"spec.egress[0].to[0].networks[0] InvalidCIDR"}},
+		{"a selector that cannot be read", []object{anp("p", admin(1, rule("Deny", `from: [{namespaces: {matchLabels: {a: "?"}}}]`)))}, `
+			deny  192.0.2.1 x/a tcp/80`, []string{"spec.ingress[0].from[0].namespaces InvalidSelector"}},
+		{"a subject that cannot be read", []object{anp("p", `{priority: 1, subject: {namespaces: {matchLabels: {a: "?"}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)}, `
+			allow y/a x/a tcp/80`, []string{"spec.subject.namespaces InvalidSelector"}},
+		{"a subject that is not known", []object{cnp("p", `{tier: Admin, priority: 1, subject: {}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)}, `
+			allow y/a x/a tcp/80`, []string{"spec.subject InvalidSelector"}},
+		{"a tier that is not known", []object{cnp("p", tier("Top", admin(1, rule("Deny", all))))}, `
+			allow y/a x/a tcp/80`, []string{"spec.tier FeatureNotSupported"}},
+		{"named ports do not match what declares none", []object{egress(rule("Deny", `to: [{networks: ["0.0.0.0/0"]}, {namespaces: {matchLabels: {ns: "y"}}}], protocols: [{destinationNamedPort: http}, {tcp: {destinationPort: {number: 81}}}]`))}, `
+			deny  x/a y/a tcp/80
+			deny  x/a y/a tcp/81
+			allow x/a z/a tcp/80
+			deny  x/a z/a tcp/81
+			deny  x/a 192.0.2.1 tcp/81`, []string{"spec.egress[0].to[0] InvalidPort"}},
+		{"CN-32 a baseline of another name", []object{banp("other", `{subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)}, `
+			allow y/a x/a tcp/80`, []string{"metadata.name FeatureNotSupported"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := withNodes()
+			for _, add := range tc.policies {
+				add(t, &in)
+			}
+			if got := fields(check(t, in, tc.probes).Findings()); !slices.Equal(got, tc.findings) {
+				t.Errorf("findings %q, want %q", got, tc.findings)
+			}
+		})
+	}
+}
+
+// withNodes is the fixture with its nodes.
+func withNodes() Input {
+	in := fixture()
+	for i, name := range []string{"n1", "n2"} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"node": name}}}
+		for typ, addr := range map[corev1.NodeAddressType]string{
+			corev1.NodeInternalIP:  fmt.Sprintf("192.168.0.%d", i+1),
+			corev1.NodeExternalIP:  fmt.Sprintf("203.0.113.%d", i+1),
+			corev1.NodeInternalDNS: fmt.Sprintf("fd01::%d", i+1),
+			corev1.NodeHostName:    name,
+		} {
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: typ, Address: addr})
+		}
+		in.Nodes = append(in.Nodes, n)
+	}
+	return in
+}
+
+func TestAPodThroughAServiceToItself(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		policies []object
+		want     string
+	}{
+		{"CN-19 NetworkPolicy exempts it", []object{np(`{podSelector: {}, policyTypes: [Ingress, Egress]}`)}, "allow ingress, hairpin"},
+		{"CN-19 an administrator may deny it", []object{anp("p", admin(1, rule("Deny", all)))}, "deny ingress by admin AdminNetworkPolicy/p rule 0"},
+		{"CN-19 in either direction", []object{egress(rule("Deny", `to: [{networks: ["10.0.0.0/8"]}]`)), np(`{podSelector: {}, ingress: [{}]}`)}, "deny egress by admin ClusterNetworkPolicy/out rule 0"},
+		{"CN-19 baseline where no NetworkPolicy isolates", []object{cnp("p", tier("Baseline", admin(1, rule("Deny", all))))}, "deny ingress by baseline ClusterNetworkPolicy/p rule 0"},
+		{"CN-19 NetworkPolicy's exemption is final", []object{np(`{podSelector: {}}`), cnp("p", tier("Baseline", admin(1, rule("Deny", all))))}, "allow ingress, hairpin"},
+	} {
+		in := fixture()
+		for _, add := range tc.policies {
+			add(t, &in)
+		}
+		a := netip.AddrPortFrom(in.addr(t, "x/a"), 80)
+		if got := Compile(in).Evaluate(packet.Packet{Src: a, Dst: a, Proto: packet.TCP}).String(); got != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestSwitchedOffPeersFailClosed(t *testing.T) {
+	in := withNodes()
+	in.Features.Nodes, in.Features.DomainNames = false, false
+	egress(rule("Accept", `to: [{domainNames: ["a.test"]}, {nodes: {}}]`), rule("Pass", `to: [{nodes: {}}]`))(t, &in)
+	s := check(t, in, `
+		deny x/a 192.0.2.1 tcp/80 a.test
+		deny x/a 192.168.0.2 tcp/80
+		deny x/a y/a tcp/80
+	`)
+	want := []string{"spec.egress[0].to[0].domainNames FeatureNotSupported", "spec.egress[0].to[1].nodes FeatureNotSupported", "spec.egress[1].to[0].nodes FeatureNotSupported"}
+	if got := fields(s.Findings()); !slices.Equal(got, want) {
+		t.Errorf("findings %q, want %q", got, want)
+	}
+}
+
+func TestWhoIsSelectedByAdministrators(t *testing.T) {
+	type selected struct{ ingress, egress, host, names string }
+	for _, tc := range []struct {
+		name   string
+		policy object
+		want   selected
+	}{
+		{"ingress alone", anp("p", admin(1, rule("Allow", all))), selected{ingress: "x/a x/b x/c"}},
+		{"no rule", anp("p", admin(1)), selected{}},
+		{"pods as peers", egress(rule("Deny", `to: [{namespaces: {}}]`)), selected{egress: "x/a x/b x/c"}},
+		{"Accept of nodes", egress(rule("Accept", `to: [{nodes: {}}]`)), selected{egress: "x/a x/b x/c"}},
+		{"Deny of nodes", egress(rule("Deny", `to: [{nodes: {}}]`)), selected{egress: "x/a x/b x/c", host: "x/a x/b x/c"}},
+		{"Deny of networks", cnp("p", `{tier: Baseline, priority: 1, subject: {pods: {podSelector: {matchLabels: {pod: a}}}}, egress: [{action: Deny, to: [{networks: ["::/0"]}]}]}`),
+			selected{egress: "x/a y/a", host: "x/a y/a"}},
+		{"Deny of everything", egress(rule("Deny", `to: [{}]`)), selected{egress: "x/a x/b x/c", host: "x/a x/b x/c"}},
+		{"names", egress(rule("Accept", `to: [{domainNames: ["a.test"]}]`)), selected{egress: "x/a x/b x/c", names: "x/a x/b x/c"}},
+	} {
+		in := withNodes()
+		tc.policy(t, &in)
+		s := Compile(in)
+		names := func(addrs []netip.Addr) string {
+			var pods []string
+			for _, a := range addrs {
+				if a.Is4() {
+					pods = append(pods, s.Endpoint(a).String())
+				}
+			}
+			return strings.Join(pods, " ")
+		}
+		got := selected{names(s.Selected(policy.Ingress)), names(s.Selected(policy.Egress)), names(s.SelectedToHost()), names(s.SelectedForNames())}
+		if got != tc.want {
+			t.Errorf("%s: got %+v, want %+v", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestNewPodsAreNobodyWhereAdministratorsDeny(t *testing.T) {
+	const anew = "10.0.0.99" // of the node's range, and no pod's
+	for _, tc := range []struct {
+		name   string
+		policy object
+		probes string
+	}{
+		{"a new destination", anp("p", admin(1, rule("Deny", fromA))), `
+			deny  y/b ` + anew + ` tcp/80
+			allow ` + anew + ` y/a tcp/80`},
+		{"a new peer of a rule for pods", anp("p", admin(1, rule("Deny", fromA))), `
+			deny  ` + anew + ` x/a tcp/80
+			allow 192.0.2.1 x/a tcp/80`},
+		{"nobody denies", anp("p", admin(1, rule("Allow", fromA))), `
+			allow ` + anew + ` x/a tcp/80
+			allow x/a ` + anew + ` tcp/80`},
+		{"to the own node, whatever its address", egress(rule("Deny", `to: [{namespaces: {}}]`)), `
+			allow x/a 10.0.0.254 tcp/80 host`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := withNodes()
+			in.Nodes[0].Spec.PodCIDRs = []string{"10.0.0.0/23"}
+			tc.policy(t, &in)
+			check(t, in, tc.probes)
+		})
+	}
+}
+
+func TestDiagnoseOfAdministratorsPoliciesFindsWhatCompileFinds(t *testing.T) {
+	in := fixture()
+	for _, add := range []object{
+		anp("p", admin(1, rule("Deny", `from: [{}]`))),
+		banp("default", `{subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: ["a"]}]}]}`),
+		banp("other", `{subject: {namespaces: {}}}`),
+		egress(rule("Pass", `to: [{domainNames: ["a.test"]}]`)),
+	} {
+		add(t, &in)
+	}
+	want := DiagnoseAdminNetworkPolicy(in.AdminNetworkPolicies[0], in.Features)
+	for _, o := range in.BaselineAdminNetworkPolicies {
+		want = append(want, DiagnoseBaselineAdminNetworkPolicy(o, in.Features)...)
+	}
+	want = append(want, DiagnoseClusterNetworkPolicy(in.ClusterNetworkPolicies[0], in.Features)...)
+	if got := Compile(in).Findings(); len(got) != 4 || !slices.Equal(got, want) {
+		t.Errorf("Compile finds %v, Diagnose %v", got, want)
+	}
+	for _, f := range want {
+		if whole := f.Policy.Name == "other"; f.Whole != whole {
+			t.Errorf("%v: Whole is %v", f, f.Whole)
+		}
+	}
+}

@@ -1,0 +1,292 @@
+package compile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// adminRule compiles one rule of an administrator's policy. What of it cannot be
+// read fails closed (CN-30, CN-31): in a rule that allows, it matches nothing, nor
+// does the whole rule if a peer is of a kind that is not known or switched off. A
+// rule that denies or passes denies instead: everybody if a peer cannot be read,
+// its peers on every port if a port cannot.
+type adminRule struct {
+	*diagnosis
+	allows             bool
+	peers              []policy.Peer
+	ports              []policy.Port
+	anyPort            bool
+	peerLost, portLost bool
+	kindLost           bool // a peer is of a kind that is not known, or switched off
+}
+
+// Actions of all kinds.
+const (
+	actionAllow  = "Allow" // v1alpha1
+	actionAccept = "Accept"
+	actionDeny   = "Deny"
+	actionPass   = "Pass"
+)
+
+// adminRuleSpec is a rule as the kinds have it.
+type adminRuleSpec struct {
+	at      *field.Path // of the rule
+	action  string
+	actions []string // that the kind has
+	peersAt *field.Path
+	peers   []v1alpha2.ClusterNetworkPolicyEgressPeer
+	// ports compiles the ports that the rule has, nil if it has none.
+	ports func(*adminRule)
+}
+
+// adminRule compiles s into a rule, or into two where named ports meet peers
+// that have none.
+func (d *diagnosis) adminRule(s adminRuleSpec, tier policy.Tier, index int) []policy.Rule {
+	verdict := d.action(s.at.Child("action"), s.action, s.actions)
+	r := &adminRule{diagnosis: d, allows: verdict == policy.Allow, anyPort: s.ports == nil}
+	if len(s.peers) == 0 {
+		r.losePeer(s.peersAt, policy.InvalidPeer, "there is no peer")
+	}
+	for i := range s.peers {
+		r.peers = append(r.peers, r.peer(s.peersAt.Index(i), &s.peers[i]))
+	}
+	if s.ports != nil {
+		s.ports(r)
+	}
+	rule := policy.Rule{Verdict: verdict, Tier: tier, Policy: d.ref.String(), Index: index, Peers: r.peers, Ports: r.ports, AnyPort: r.anyPort}
+	if r.peerLost && !r.allows {
+		return []policy.Rule{{Verdict: policy.Deny, Tier: tier, Policy: rule.Policy, Index: index, AnyPeer: true, AnyPort: true}}
+	}
+	if r.kindLost && r.allows {
+		rule.Peers = make([]policy.Peer, len(rule.Peers)) // which match nothing
+	}
+	if r.portLost && !r.allows {
+		rule.Verdict, rule.Ports, rule.AnyPort = policy.Deny, nil, true
+		return []policy.Rule{rule}
+	}
+	return r.splitNamed(rule, s.peersAt)
+}
+
+// action returns the verdict of an action. One that the kind does not have
+// denies.
+func (d *diagnosis) action(at *field.Path, action string, known []string) policy.Verdict {
+	if !slices.Contains(known, action) {
+		d.find(at, policy.FeatureNotSupported, "action %q is none of %s; the rule denies", action, strings.Join(known, ", "))
+		return policy.Deny
+	}
+	switch action {
+	case actionAllow, actionAccept:
+		return policy.Allow
+	case actionPass:
+		return policy.Pass
+	}
+	return policy.Deny
+}
+
+// losePeer tells of a peer that cannot be read.
+func (r *adminRule) losePeer(at *field.Path, reason, format string, args ...any) {
+	r.peerLost = true
+	r.find(at, reason, "%s; %s", fmt.Sprintf(format, args...), r.effect("the peer matches nothing"))
+}
+
+// loseKind tells of a peer of a kind that is not known, or switched off.
+func (r *adminRule) loseKind(at *field.Path, reason, format string, args ...any) {
+	r.peerLost, r.kindLost = true, true
+	r.find(at, reason, "%s; %s", fmt.Sprintf(format, args...), r.effect("the rule matches nothing"))
+}
+
+func (r *adminRule) effect(ofAllow string) string {
+	if r.allows {
+		return ofAllow
+	}
+	return "the rule denies everything"
+}
+
+// losePort tells of a port that cannot be read, and returns what stands for it.
+func (r *adminRule) losePort(at *field.Path, reason, format string, args ...any) policy.Port {
+	effect := "the rule denies its peers on every port"
+	if r.allows {
+		effect = "the port matches nothing"
+	}
+	r.portLost = true
+	r.find(at, reason, "%s; %s", fmt.Sprintf(format, args...), effect)
+	return noPort
+}
+
+// peer compiles one item of a from or to list (CN-11, CN-15 to CN-17).
+func (r *adminRule) peer(at *field.Path, p *v1alpha2.ClusterNetworkPolicyEgressPeer) policy.Peer {
+	known := count(p.Namespaces != nil, p.Pods != nil, p.Nodes != nil, len(p.Networks) > 0, len(p.DomainNames) > 0)
+	switch {
+	case known != 1:
+		r.loseKind(at, policy.InvalidPeer, "the peer has %d fields that are known, exactly one is needed", known)
+		return policy.Peer{}
+	case p.Namespaces != nil:
+		s, err := selectNamespaces(p.Namespaces)
+		return r.podsPeer(at.Child("namespaces"), s, err)
+	case p.Pods != nil:
+		s, err := selectPods(p.Pods)
+		return r.podsPeer(at.Child("pods"), s, err)
+	case p.Nodes != nil:
+		return r.nodes(at.Child("nodes"), p.Nodes)
+	case len(p.Networks) > 0:
+		return r.networks(at.Child("networks"), p.Networks)
+	}
+	return r.domainNames(at.Child("domainNames"), p.DomainNames)
+}
+
+func (r *adminRule) podsPeer(at *field.Path, s *policy.PodSelector, err error) policy.Peer {
+	if err != nil {
+		r.losePeer(at, policy.InvalidSelector, "%v", err)
+		return policy.Peer{}
+	}
+	return policy.Peer{Pods: s}
+}
+
+func (r *adminRule) nodes(at *field.Path, s *metav1.LabelSelector) policy.Peer {
+	if !r.features.Nodes {
+		r.loseKind(at, policy.FeatureNotSupported, "nodes as peers are switched off")
+		return policy.Peer{}
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		r.losePeer(at, policy.InvalidSelector, "%v", err)
+		return policy.Peer{}
+	}
+	return policy.Peer{Nodes: selector}
+}
+
+func (r *adminRule) networks(at *field.Path, networks []v1alpha2.CIDR) policy.Peer {
+	var peer policy.Peer
+	for i, cidr := range networks {
+		prefix, err := parsePrefix(string(cidr))
+		if err != nil {
+			r.losePeer(at.Index(i), policy.InvalidCIDR, "%v", err)
+			continue
+		}
+		peer.Blocks = append(peer.Blocks, policy.Block{Prefix: prefix})
+	}
+	return peer
+}
+
+// domainNames compiles names to be learned from DNS. Addresses are learned as
+// pods ask, so that what is not learned yet would slip through a denial.
+func (r *adminRule) domainNames(at *field.Path, names []v1alpha2.DomainName) policy.Peer {
+	switch {
+	case !r.features.DomainNames:
+		r.loseKind(at, policy.FeatureNotSupported, "domain names as peers are switched off")
+		return policy.Peer{}
+	case !r.allows:
+		r.losePeer(at, policy.FeatureNotSupported, "domain names are for rules that accept only")
+		return policy.Peer{}
+	}
+	var peer policy.Peer
+	for i, name := range names {
+		domain, ok := parseDomain(string(name))
+		if !ok {
+			r.losePeer(at.Index(i), policy.InvalidPeer, "%q is not a domain name", name)
+			continue
+		}
+		peer.Domains = append(peer.Domains, domain)
+	}
+	return peer
+}
+
+// parseDomain reads a name, perhaps with "*." before it and a dot behind it.
+func parseDomain(s string) (policy.Domain, bool) {
+	name, below := strings.CutPrefix(strings.ToLower(s), "*.")
+	name = strings.TrimSuffix(name, ".")
+	const maxName, maxLabel = 253, 63 // RFC 1035, section 2.3.4
+	if len(name) > maxName || strings.Contains(name, "*") {
+		return policy.Domain{}, false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > maxLabel {
+			return policy.Domain{}, false
+		}
+	}
+	return policy.Domain{Name: name, Below: below}, true
+}
+
+// namedPort compiles the name of a port, of whatever protocol the destination
+// declares it for (CN-14).
+func (r *adminRule) namedPort(at *field.Path, name string) policy.Port {
+	if len(validation.IsValidPortName(name)) > 0 {
+		return r.losePort(at, policy.InvalidPort, "%q is not a port name", name)
+	}
+	return policy.Port{Proto: packet.Unknown, Name: name}
+}
+
+// portProtocol compiles the protocol of a port; ok is false if the port is lost.
+func (r *adminRule) portProtocol(at *field.Path, p corev1.Protocol) (packet.Proto, bool) {
+	proto, ok := protocol(p)
+	switch {
+	case !ok:
+		r.losePort(at, policy.UnsupportedProtocol, "protocol %q is none of TCP, UDP, SCTP", p)
+		return 0, false
+	case proto == packet.SCTP && !r.features.SCTP:
+		r.losePort(at, policy.FeatureNotSupported, "SCTP is switched off")
+		return 0, false
+	case proto == packet.SCTP && r.features.SCTPUntracked:
+		r.find(at, policy.FeatureNotSupported, "the kernel does not track SCTP connections; each packet is judged on its own, replies too")
+	}
+	return proto, true
+}
+
+// portNumber compiles a single port (CN-13).
+func (r *adminRule) portNumber(at *field.Path, proto packet.Proto, number int32) policy.Port {
+	if number < 1 || number > maxPort {
+		return r.losePort(at, policy.InvalidPort, "port %d is not in 1-65535", number)
+	}
+	return policy.Port{Proto: proto, First: uint16(number), Last: uint16(number)}
+}
+
+// portRange compiles a range, both ends included (CN-13). A start that is not
+// below the end passes the schema of v1alpha1; equal ones can still be honoured.
+func (r *adminRule) portRange(at *field.Path, proto packet.Proto, start, end int32) policy.Port {
+	switch {
+	case start < 1 || start > maxPort:
+		return r.losePort(at.Child("start"), policy.InvalidPort, "start %d is not in 1-65535", start)
+	case end < start || end > maxPort:
+		return r.losePort(at.Child("end"), policy.InvalidPort, "end %d is not in %d-65535", end, start)
+	case end == start:
+		r.find(at.Child("end"), policy.InvalidPort, "end %d is not above start; the one port is matched", end)
+	}
+	return policy.Port{Proto: proto, First: uint16(start), Last: uint16(end)}
+}
+
+// splitNamed keeps named ports from peers that are told by address: such a peer
+// declares no ports, even where its addresses are pods'. The rule becomes two,
+// in which items keep their places.
+func (r *adminRule) splitNamed(rule policy.Rule, peersAt *field.Path) []policy.Rule {
+	named := slices.ContainsFunc(rule.Ports, func(p policy.Port) bool { return p.Name != "" })
+	byAddr := func(p policy.Peer) bool { return p.Blocks != nil || p.Nodes != nil || p.Domains != nil }
+	if !named || !slices.ContainsFunc(rule.Peers, byAddr) {
+		return []policy.Rule{rule}
+	}
+	pods, addrs := rule, rule
+	pods.Peers, addrs.Peers, addrs.Ports = slices.Clone(rule.Peers), slices.Clone(rule.Peers), slices.Clone(rule.Ports)
+	for i, p := range rule.Peers {
+		if byAddr(p) {
+			pods.Peers[i] = policy.Peer{}
+			r.find(peersAt.Index(i), policy.InvalidPort, "the peer declares no ports; named ports do not match it")
+		} else {
+			addrs.Peers[i] = policy.Peer{}
+		}
+	}
+	for i, p := range rule.Ports {
+		if p.Name != "" {
+			addrs.Ports[i] = noPort
+		}
+	}
+	return []policy.Rule{pods, addrs}
+}

@@ -1,0 +1,279 @@
+package compile
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// world is all objects of a small cluster, by kind and name.
+type world struct {
+	r          *rand.Rand
+	pods       map[string]*corev1.Pod
+	namespaces map[string]*corev1.Namespace
+	nodes      map[string]*corev1.Node
+	policies   map[string]*networkingv1.NetworkPolicy
+	admin      map[string]*v1alpha1.AdminNetworkPolicy
+}
+
+func newWorld(seed uint64) *world {
+	return &world{
+		r:          rand.New(rand.NewPCG(seed, 0)),
+		pods:       map[string]*corev1.Pod{},
+		namespaces: map[string]*corev1.Namespace{},
+		nodes:      map[string]*corev1.Node{},
+		policies:   map[string]*networkingv1.NetworkPolicy{},
+		admin:      map[string]*v1alpha1.AdminNetworkPolicy{},
+	}
+}
+
+func (w *world) pick(names ...string) string { return names[w.r.IntN(len(names))] }
+
+func (w *world) addr() string { return fmt.Sprintf("10.0.0.%d", w.r.IntN(8)) }
+
+// change changes an object of w, or adds or deletes one, and tells c.
+func (w *world) change(c *Cluster) string {
+	name, ns := w.pick("a", "b", "c"), w.pick("x", "y")
+	del := w.r.IntN(3) == 0
+	switch w.r.IntN(6) {
+	case 0, 1:
+		p := pod(ns, name, w.pick("n1", "n2"), w.addr())
+		p.Labels = map[string]string{"pod": w.pick("a", "b")}
+		if w.r.IntN(3) == 0 {
+			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: w.addr()})
+		}
+		p.Spec.HostNetwork = w.r.IntN(8) == 0
+		p.CreationTimestamp.Time = p.CreationTimestamp.AddDate(2000, 0, w.r.IntN(3))
+		tell(c, KindPod, w.pods, p, del, func(p *corev1.Pod) any { return NewPod(p) })
+	case 2:
+		o := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{"ns": w.pick("x", "y")}}}
+		tell(c, KindNamespace, w.namespaces, o, del, itself)
+	case 3:
+		o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.pick("n1", "n2"), Labels: map[string]string{"node": w.pick("n1", "n2")}}}
+		o.Spec.PodCIDR = w.pick("", "10.0.0.0/30", "10.0.0.4/30")
+		o.Status.Addresses = []corev1.NodeAddress{{Address: w.addr()}, {Address: "a.host"}}
+		tell(c, KindNode, w.nodes, o, del, itself)
+	case 4:
+		o := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
+		mustRead(w.pick(`{podSelector: {}}`, `{podSelector: {matchLabels: {pod: a}}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: x}}}]}]}`,
+			`{podSelector: {matchLabels: {pod: b}}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.0.0/31}}]}]}`, `{podSelector: {}, ingress: [{from: [{}]}]}`), &o.Spec)
+		tell(c, KindNetworkPolicy, w.policies, o, del, itself)
+	default:
+		o := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		mustRead(fmt.Sprintf(w.pick(`{priority: %d, subject: {namespaces: {matchLabels: {ns: x}}}, ingress: [{action: Deny, from: [{namespaces: {matchLabels: {ns: "y"}}}]}]}`,
+			`{priority: %d, subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {pod: a}}}}, egress: [{action: Allow, to: [{networks: [10.0.0.2/31]}]}, {action: Deny, to: [{nodes: {matchLabels: {node: n1}}}]}]}`,
+			`{priority: %d, subject: {}}`), w.r.IntN(3)), &o.Spec)
+		tell(c, KindAdminNetworkPolicy, w.admin, o, del, itself)
+	}
+	return fmt.Sprintf("%s/%s", ns, name)
+}
+
+func mustRead(spec string, into any) {
+	if err := unmarshal(spec, into); err != nil {
+		panic(err)
+	}
+}
+
+// tell sets or deletes an object in both.
+func tell[O metav1.Object](c *Cluster, kind Kind, objects map[string]O, o O, del bool, as func(O) any) {
+	key := o.GetNamespace() + "/" + o.GetName()
+	if del {
+		delete(objects, key)
+		c.Delete(kind, o.GetNamespace(), o.GetName())
+		return
+	}
+	objects[key] = o
+	c.Set(as(o))
+}
+
+func itself[O any](o O) any { return o }
+
+func (w *world) input() Input {
+	return Input{
+		NodeName: "n1", Features: AllFeatures(),
+		Namespaces:           slices.Collect(maps.Values(w.namespaces)),
+		Pods:                 slices.Collect(maps.Values(w.pods)),
+		Nodes:                slices.Collect(maps.Values(w.nodes)),
+		NetworkPolicies:      slices.Collect(maps.Values(w.policies)),
+		AdminNetworkPolicies: slices.Collect(maps.Values(w.admin)),
+	}
+}
+
+// TestAClusterThatFollowsIsOneThatIsReadAnew compares, after each change, what a
+// Cluster has become with what the objects say when they are read anew.
+func TestAClusterThatFollowsIsOneThatIsReadAnew(t *testing.T) {
+	for range 200 {
+		seed := rand.Uint64()
+		w := newWorld(seed)
+		c := NewCluster(Config{NodeName: "n1", Features: AllFeatures()})
+		for step := range 60 {
+			what := w.change(c)
+			if w.r.IntN(3) > 0 {
+				continue // several changes in one snapshot
+			}
+			if got, want := c.Len(KindPod), len(w.pods); got != want {
+				t.Fatalf("seed %d, step %d (%s): %d pods, want %d", seed, step, what, got, want)
+			}
+			if got, want := describe(c.Snapshot()), describe(Compile(w.input())); got != want {
+				t.Fatalf("seed %d, step %d (%s): the cluster is\n%s\nwant\n%s", seed, step, what, got, want)
+			}
+		}
+	}
+}
+
+// describe tells what a snapshot says of the addresses of a world.
+func describe(s *policy.Snapshot) string {
+	var out strings.Builder
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		fmt.Fprintln(&out, d, s.Selected(d), s.Ranges(d))
+	}
+	fmt.Fprintln(&out, "host", s.SelectedToHost(), "local", s.Local(), "addresses", s.Len())
+	for _, f := range s.Findings() {
+		fmt.Fprintln(&out, f)
+	}
+	for a := range 9 {
+		src := netip.AddrFrom4([4]byte{10, 0, 0, byte(a)})
+		fmt.Fprintln(&out, src, s.Endpoint(src))
+		for b := range 9 {
+			dst := netip.AddrFrom4([4]byte{10, 0, 0, byte(b)})
+			p := packet.Packet{Src: netip.AddrPortFrom(src, 1), Dst: netip.AddrPortFrom(dst, 80), Proto: packet.TCP}
+			fmt.Fprintln(&out, p, s.Evaluate(p))
+		}
+	}
+	return out.String()
+}
+
+func TestWhatSaysTheSameIsNoChange(t *testing.T) {
+	in := withNodes()
+	in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "p", `{podSelector: {}}`))
+	anp("a", admin(1, rule("Deny", all)))(t, &in)
+	c := NewCluster(Config{NodeName: "n1", Features: AllFeatures()})
+	objects := func() []any {
+		return []any{NewPod(in.Pods[0].DeepCopy()), in.Namespaces[0].DeepCopy(), in.Nodes[0].DeepCopy(), in.NetworkPolicies[0].DeepCopy(), in.AdminNetworkPolicies[0].DeepCopy()}
+	}
+	for _, o := range objects() {
+		if !c.Set(o) {
+			t.Errorf("%T is no change at first", o)
+		}
+	}
+	for _, o := range objects() {
+		if c.Set(o) {
+			t.Errorf("%T is a change when it says the same", o)
+		}
+	}
+}
+
+func TestObjectsAreCountedNamedAndDeleted(t *testing.T) {
+	in := withNodes()
+	in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "p", `{podSelector: {}}`))
+	anp("a", admin(1, rule("Deny", all)))(t, &in)
+	banp("default", `{subject: {namespaces: {}}}`)(t, &in)
+	cnp("a", tier("Admin", admin(1, rule("Deny", all))))(t, &in)
+	c := fill(in)
+	for _, tc := range []struct {
+		kind Kind
+		want string
+	}{
+		{KindPod, "x/a x/b x/c y/a y/b y/c z/a z/b z/c"},
+		{KindNamespace, "/x /y /z"},
+		{KindNode, "/n1 /n2"},
+		{KindNetworkPolicy, "x/p"},
+		{KindAdminNetworkPolicy, "/a"},
+		{KindBaselineAdminNetworkPolicy, "/default"},
+		{KindClusterNetworkPolicy, "/a"},
+	} {
+		var names []string
+		for ns, name := range c.Names(tc.kind) {
+			names = append(names, ns+"/"+name)
+		}
+		slices.Sort(names)
+		if got := strings.Join(names, " "); got != tc.want || c.Len(tc.kind) != len(names) {
+			t.Errorf("%s: %s (%d), want %s", tc.kind, got, c.Len(tc.kind), tc.want)
+		}
+		for _, key := range names {
+			ns, name, _ := strings.Cut(key, "/")
+			if !c.Delete(tc.kind, ns, name) || c.Delete(tc.kind, ns, name) {
+				t.Errorf("%s %s is not deleted once", tc.kind, key)
+			}
+		}
+		if n := c.Len(tc.kind); n != 0 {
+			t.Errorf("%s: %d are left", tc.kind, n)
+		}
+	}
+	if n := len(c.namespaces); n != 0 {
+		t.Errorf("%d namespaces are left", n)
+	}
+}
+
+// What a chain remembers of its peers is lost with the chain and with the peer.
+func TestChainsAndEndpointsOutliveChangesElsewhere(t *testing.T) {
+	in := fixture()
+	in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "p", `{podSelector: {}}`))
+	c := NewCluster(Config{NodeName: "n1", Features: AllFeatures()})
+	setAll(c, in.Namespaces)
+	setAll(c, in.NetworkPolicies)
+	for _, p := range in.Pods {
+		c.Set(NewPod(p))
+	}
+	before := c.Snapshot()
+	other := netpol(t, "p", `{podSelector: {}}`)
+	other.Namespace = "y"
+	c.Set(other)
+	c.Set(NewPod(pod("z", "d", "n2", "10.0.2.9")))
+	c.Set(NewPod(pod("x", "d", "n1", "10.0.0.9")))
+	after := c.Snapshot()
+	for _, name := range []string{"x/a", "z/a"} {
+		if addr := in.addr(t, name); before.Endpoint(addr) != after.Endpoint(addr) {
+			t.Errorf("%s is another endpoint", name)
+		}
+	}
+	if a, d := after.Endpoint(in.addr(t, "x/a")), after.Endpoint(netip.MustParseAddr("10.0.0.9")); a.Ingress != d.Ingress {
+		t.Error("a new pod of the same policies has a chain of its own")
+	}
+	c.Set(netpol(t, "p", `{podSelector: {}, policyTypes: [Egress]}`))
+	for range 3 {
+		c.Set(NewPod(pod("x", "d", "n1", "10.0.0.9")))
+		c.Snapshot()
+	}
+	if n := len(c.chains.built); n != 2 {
+		t.Errorf("%d chains are kept, want those of x and of y", n)
+	}
+}
+
+// The cost of a pod's change is the same in a large cluster: counted in
+// allocations, which do not depend on the machine.
+func TestAChangeCostsTheSameInALargeCluster(t *testing.T) {
+	cost := func(pods int) float64 {
+		in := busy(pods).withPolicies("spread", 1000)
+		c := clusterOf(in)
+		moved := []*corev1.Pod{in.Pods[7].DeepCopy(), in.Pods[7].DeepCopy()}
+		moved[0].Labels["app"], moved[1].Labels["app"] = "one", "two"
+		i := 0
+		return testing.AllocsPerRun(100, func() {
+			i++
+			c.Set(NewPod(moved[i%2]))
+			c.Snapshot()
+		})
+	}
+	if small, large := cost(1000), cost(20000); large > small+2 {
+		t.Errorf("a change costs %v allocations among 1,000 pods, %v among 20,000", small, large)
+	}
+}
+
+func clusterOf(in Input) *Cluster {
+	c := fill(in)
+	c.Snapshot()
+	return c
+}

@@ -1,0 +1,106 @@
+package compile
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+var clusterNetworkPolicyActions = []string{actionAccept, actionDeny, actionPass}
+
+// DiagnoseClusterNetworkPolicy returns what of o cannot be honoured, the same
+// findings in the same order that Compile has for it. They depend on no other
+// object.
+func DiagnoseClusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, features Features) []policy.Finding {
+	return compileClusterNetworkPolicy(o, features).findings
+}
+
+func compileClusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, features Features) *adminPolicy {
+	d := newDiagnosis(KindClusterNetworkPolicy, o, features)
+	p := &adminPolicy{ref: d.ref, spec: &o.Spec, priority: o.Spec.Priority}
+	switch o.Spec.Tier {
+	case v1alpha2.AdminTier:
+		p.tier = policy.AdminTier
+	case v1alpha2.BaselineTier:
+		p.tier = policy.BaselineTier
+	default:
+		d.find(specPath.Child("tier"), policy.FeatureNotSupported, "tier %q is none of Admin, Baseline; the policy is ignored", o.Spec.Tier)
+		d.nothingLeft()
+		p.findings = d.findings
+		return p
+	}
+	p.subject = d.subject(o.Spec.Subject)
+	for i, r := range o.Spec.Ingress {
+		at := specPath.Child("ingress").Index(i)
+		p.ingress = append(p.ingress, d.adminRule(adminRuleSpec{
+			at: at, action: string(r.Action), actions: clusterNetworkPolicyActions,
+			peersAt: at.Child("from"), peers: clusterSources(r.From), ports: clusterPorts(at, r.Protocols),
+		}, p.tier, i)...)
+	}
+	for i, r := range o.Spec.Egress {
+		at := specPath.Child("egress").Index(i)
+		p.egress = append(p.egress, d.adminRule(adminRuleSpec{
+			at: at, action: string(r.Action), actions: clusterNetworkPolicyActions,
+			peersAt: at.Child("to"), peers: r.To, ports: clusterPorts(at, r.Protocols),
+		}, p.tier, i)...)
+	}
+	p.findings = d.findings
+	return p
+}
+
+func clusterSources(peers []v1alpha2.ClusterNetworkPolicyIngressPeer) []v1alpha2.ClusterNetworkPolicyEgressPeer {
+	var out []v1alpha2.ClusterNetworkPolicyEgressPeer
+	for _, p := range peers {
+		out = append(out, v1alpha2.ClusterNetworkPolicyEgressPeer{Namespaces: p.Namespaces, Pods: p.Pods})
+	}
+	return out
+}
+
+// clusterPorts compiles the protocols of the rule at a path (CN-12).
+func clusterPorts(at *field.Path, protocols []v1alpha2.ClusterNetworkPolicyProtocol) func(*adminRule) {
+	if len(protocols) == 0 {
+		return nil
+	}
+	return func(r *adminRule) {
+		for i := range protocols {
+			r.ports = append(r.ports, r.clusterProtocol(at.Child("protocols").Index(i), &protocols[i]))
+		}
+	}
+}
+
+func (r *adminRule) clusterProtocol(at *field.Path, p *v1alpha2.ClusterNetworkPolicyProtocol) policy.Port {
+	switch known := count(p.TCP != nil, p.UDP != nil, p.SCTP != nil, p.DestinationNamedPort != ""); {
+	case known != 1:
+		return r.losePort(at, policy.InvalidPort, "the protocol has %d fields that are known, exactly one is needed", known)
+	case p.TCP != nil:
+		return r.destinationPort(at.Child("tcp"), corev1.ProtocolTCP, p.TCP.DestinationPort)
+	case p.UDP != nil:
+		return r.destinationPort(at.Child("udp"), corev1.ProtocolUDP, p.UDP.DestinationPort)
+	case p.SCTP != nil:
+		return r.destinationPort(at.Child("sctp"), corev1.ProtocolSCTP, p.SCTP.DestinationPort)
+	}
+	return r.namedPort(at.Child("destinationNamedPort"), p.DestinationNamedPort)
+}
+
+// destinationPort compiles what a protocol is restricted to. The schema asks for
+// some restriction; where there is none that is known, there was one that is
+// not, and to match every port would be more than was said.
+func (r *adminRule) destinationPort(at *field.Path, api corev1.Protocol, p *v1alpha2.Port) policy.Port {
+	proto, ok := r.portProtocol(at, api)
+	if !ok {
+		return noPort
+	}
+	if p == nil {
+		return r.losePort(at, policy.InvalidPort, "there is no destinationPort, nor another field that is known")
+	}
+	at = at.Child("destinationPort")
+	switch known := count(p.Number != 0, p.Range != nil); {
+	case known != 1:
+		return r.losePort(at, policy.InvalidPort, "the port has %d fields that are known, exactly one is needed", known)
+	case p.Range != nil:
+		return r.portRange(at.Child("range"), proto, p.Range.Start, p.Range.End)
+	}
+	return r.portNumber(at.Child("number"), proto, p.Number)
+}

@@ -1,0 +1,42 @@
+package compile
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// diagnosis gathers the findings about one policy while it is compiled.
+type diagnosis struct {
+	features Features
+	ref      policy.Ref
+	findings []policy.Finding
+}
+
+func newDiagnosis(kind Kind, o metav1.Object, features Features) diagnosis {
+	return diagnosis{
+		features: features,
+		ref:      policy.Ref{Kind: string(kind), Namespace: o.GetNamespace(), Name: o.GetName(), Generation: o.GetGeneration()},
+	}
+}
+
+func (d *diagnosis) find(at *field.Path, reason, format string, args ...any) {
+	d.findings = append(d.findings, policy.Finding{
+		Policy: d.ref, Field: at.String(), Reason: reason, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+// nothingLeft says of the findings so far that they are about the whole policy.
+func (d *diagnosis) nothingLeft() {
+	for i := range d.findings {
+		d.findings[i].Whole = true
+	}
+}
+
+var (
+	specPath     = field.NewPath("spec")
+	metadataName = field.NewPath("metadata", "name")
+)

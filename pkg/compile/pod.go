@@ -1,0 +1,160 @@
+package compile
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// Pod is what policy needs of a pod, a few hundred bytes. What many pods have in
+// common, labels and ports above all, they may share. A Pod never changes once
+// it is part of a Cluster.
+type Pod struct {
+	// Endpoint is the pod as a snapshot has it. The labels of its namespace and
+	// its chains are the Cluster's to fill in.
+	Endpoint policy.Endpoint
+	UID      types.UID
+	Node     string
+	// Addrs are the addresses that the pod claims (NP-52), each once: none if it
+	// has no network of its own.
+	Addrs       []netip.Addr
+	Created     int64 // Unix time in seconds
+	Terminating bool
+}
+
+// NewPod reads a pod. It shares p's labels and strings.
+func NewPod(p *corev1.Pod) *Pod {
+	pod := &Pod{
+		Endpoint:    policy.Endpoint{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels},
+		UID:         p.UID,
+		Node:        p.Spec.NodeName,
+		Created:     p.CreationTimestamp.Unix(),
+		Terminating: p.DeletionTimestamp != nil,
+	}
+	if hasOwnNetwork(p) {
+		pod.Addrs = Addresses(p)
+		pod.Endpoint.Ports = namedPorts(p)
+	}
+	return pod
+}
+
+// hasOwnNetwork tells pods that policy is about. A host-network pod is its node
+// (NP-22, NP-23), and one that has ended has no network, though its addresses
+// stay in its status (NP-50).
+func hasOwnNetwork(pod *corev1.Pod) bool {
+	return !pod.Spec.HostNetwork && !Ended(pod)
+}
+
+// Ended tells that the pod runs no more: it has no network, whatever addresses
+// its status still has (NP-50).
+func Ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// Addresses returns every address that the pod's status has, as the snapshot
+// reads them. Whether the pod is who owns them, the snapshot tells.
+func Addresses(pod *corev1.Pod) []netip.Addr {
+	var addrs []netip.Addr
+	for addr := range podAddrs(pod) {
+		if !slices.Contains(addrs, addr) {
+			addrs = append(addrs, addr)
+		}
+	}
+	return slices.Clip(addrs)
+}
+
+// NamedPorts returns the ports that the pod declares with a name, as the
+// snapshot reads them.
+func NamedPorts(pod *corev1.Pod) []policy.NamedPort { return namedPorts(pod) }
+
+// equal tells whether two readings of a pod say the same.
+func (p *Pod) equal(o *Pod) bool {
+	return p.UID == o.UID && p.Node == o.Node && p.Created == o.Created && p.Terminating == o.Terminating &&
+		slices.Equal(p.Addrs, o.Addrs) &&
+		maps.Equal(p.Endpoint.Labels, o.Endpoint.Labels) &&
+		slices.Equal(p.Endpoint.Ports, o.Endpoint.Ports)
+}
+
+// takesOver tells whether p owns an address that o claims, too (NP-51): a pod
+// that is not terminating goes before one that is, then the younger one, then the
+// one with the smaller UID, namespace or name, so that the order of events is
+// irrelevant.
+func (p *Pod) takesOver(o *Pod) bool {
+	terminating := func(p *Pod) int {
+		if p.Terminating {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(
+		cmp.Compare(terminating(p), terminating(o)),
+		cmp.Compare(o.Created, p.Created),
+		cmp.Compare(p.UID, o.UID),
+		cmp.Compare(p.Endpoint.Namespace, o.Endpoint.Namespace),
+		cmp.Compare(p.Endpoint.Name, o.Endpoint.Name),
+	) < 0
+}
+
+// podAddrs yields every address of the pod (NP-52).
+func podAddrs(pod *corev1.Pod) func(yield func(netip.Addr) bool) {
+	return func(yield func(netip.Addr) bool) {
+		for _, ip := range pod.Status.PodIPs {
+			if addr, ok := parseAddr(ip.IP); ok && !yield(addr) {
+				return
+			}
+		}
+		if len(pod.Status.PodIPs) > 0 {
+			return
+		}
+		if addr, ok := parseAddr(pod.Status.PodIP); ok {
+			yield(addr)
+		}
+	}
+}
+
+// namedPorts returns the ports that the pod's containers declare with a name
+// (NP-28): those of all regular containers and of sidecars, which are init
+// containers that go on running.
+func namedPorts(pod *corev1.Pod) []policy.NamedPort {
+	var named []policy.NamedPort
+	add := func(c *corev1.Container) {
+		for _, p := range c.Ports {
+			proto, ok := protocol(p.Protocol)
+			if p.Name != "" && ok && p.ContainerPort > 0 && p.ContainerPort <= maxPort {
+				named = append(named, policy.NamedPort{Name: p.Name, Proto: proto, Port: uint16(p.ContainerPort)})
+			}
+		}
+	}
+	for i := range pod.Spec.Containers {
+		add(&pod.Spec.Containers[i])
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			add(c)
+		}
+	}
+	return named
+}
+
+const maxPort = 65535
+
+// protocol returns the protocol of a port; one that is missing is TCP (NP-10).
+func protocol(p corev1.Protocol) (packet.Proto, bool) {
+	switch p {
+	case "", corev1.ProtocolTCP:
+		return packet.TCP, true
+	case corev1.ProtocolUDP:
+		return packet.UDP, true
+	case corev1.ProtocolSCTP:
+		return packet.SCTP, true
+	}
+	return 0, false
+}

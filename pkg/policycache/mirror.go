@@ -1,0 +1,183 @@
+package policycache
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+)
+
+// mirror keeps the objects of one kind in the Cluster as its Reflector sees
+// them. It is the Reflector's store and stores nothing itself: an informer would
+// hold every object a second time.
+type mirror struct {
+	cache            *Cache
+	kind             compile.Kind
+	source           cache.ListerWatcher
+	example          runtime.Object
+	strip            func(runtime.Object) any // to what the Cluster takes
+	changes, ignored prometheus.Counter
+
+	first  sync.Once
+	listed chan struct{} // closed when the first list is in the Cluster
+}
+
+// newMirror returns the mirror of what lw yields. The administrators' kinds need
+// not be served.
+func newMirror[O runtime.Object](c *Cache, kind string, lw cache.ListerWatcher, example O, strip func(O) any) *mirror {
+	m := &mirror{
+		cache:   c,
+		kind:    compile.Kind(kind),
+		example: example,
+		strip:   func(o runtime.Object) any { return strip(o.(O)) },
+		changes: c.metrics.changes.WithLabelValues(kind),
+		ignored: c.metrics.ignored.WithLabelValues(kind),
+		listed:  make(chan struct{}),
+	}
+	optional := c.cfg.Kinds.has(kind)
+	m.source = reportFailures(lw, kind, optional, c.metrics.watchErrors.WithLabelValues(kind))
+	if optional {
+		m.source = waitUntilServed(m.source, kind, m.holdsAny, c.metrics.served.WithLabelValues(kind))
+	}
+	return m
+}
+
+// run follows the source until ctx ends. What the source answers is reported by
+// reportFailures; what a Reflector says of the same is not logged.
+func (m *mirror) run(ctx context.Context) {
+	silent := logr.Discard()
+	cache.NewReflectorWithOptions(logged(m.source, klog.FromContext(ctx)), m.example, m, cache.ReflectorOptions{
+		Name:            string(m.kind),
+		TypeDescription: string(m.kind),
+		Logger:          &silent,
+	}).RunWithContext(klog.NewContext(ctx, silent))
+}
+
+// logged calls lw with logger.
+func logged(lw cache.ListerWatcher, logger klog.Logger) cache.ListerWatcher {
+	inner := cache.ToListerWatcherWithContext(lw)
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return inner.ListWithContext(klog.NewContext(ctx, logger), o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return inner.WatchWithContext(klog.NewContext(ctx, logger), o)
+		},
+	}, lw)
+}
+
+// stripped is an object as the Cluster takes it.
+type stripped struct {
+	namespace, name string
+	object          any
+}
+
+// take strips o, unless it is stripped already.
+func (m *mirror) take(o any) (*stripped, error) {
+	switch o := o.(type) {
+	case *stripped:
+		return o, nil
+	case metav1.Object:
+		object, ok := o.(runtime.Object)
+		if !ok {
+			break
+		}
+		return &stripped{o.GetNamespace(), o.GetName(), m.strip(object)}, nil
+	}
+	return nil, fmt.Errorf("no object of kind %s: %T", m.kind, o)
+}
+
+// Transformer strips the objects of a streamed list, which a Reflector gathers
+// before it hands them over.
+func (m *mirror) Transformer() cache.TransformFunc {
+	return func(o any) (any, error) { return m.take(o) }
+}
+
+// Add takes a new object.
+func (m *mirror) Add(o any) error { return m.set(o) }
+
+// Update takes an object in the place of an older version.
+func (m *mirror) Update(o any) error { return m.set(o) }
+
+func (m *mirror) set(o any) error {
+	s, err := m.take(o)
+	if err != nil {
+		return err
+	}
+	m.cache.change(func(v view) int {
+		if !v.Set(s.object) {
+			m.ignored.Inc()
+			return 0
+		}
+		m.changes.Inc()
+		return 1
+	})
+	return nil
+}
+
+// Delete forgets an object.
+func (m *mirror) Delete(o any) error {
+	s, err := m.take(o)
+	if err != nil {
+		return err
+	}
+	m.cache.change(func(v view) int { return m.delete(v, s.namespace, s.name) })
+	return nil
+}
+
+func (m *mirror) delete(v view, namespace, name string) int {
+	if !v.Delete(m.kind, namespace, name) {
+		return 0
+	}
+	m.changes.Inc()
+	return 1
+}
+
+// Replace makes a list all that there is of the kind, in one step.
+func (m *mirror) Replace(list []any, _ string) error {
+	all := make([]*stripped, len(list))
+	listed := make(map[[2]string]bool, len(list))
+	for i, o := range list {
+		s, err := m.take(o)
+		if err != nil {
+			return err
+		}
+		all[i], listed[[2]string{s.namespace, s.name}] = s, true
+		list[i] = nil // the whole object can go
+	}
+	m.cache.change(func(v view) int {
+		changed := 0
+		var gone [][2]string
+		for namespace, name := range v.Names(m.kind) {
+			if key := [2]string{namespace, name}; !listed[key] {
+				gone = append(gone, key)
+			}
+		}
+		for _, key := range gone {
+			changed += m.delete(v, key[0], key[1])
+		}
+		for _, s := range all {
+			if v.Set(s.object) {
+				m.changes.Inc()
+				changed++
+			}
+		}
+		return changed
+	})
+	m.first.Do(func() { close(m.listed) })
+	return nil
+}
+
+// Resync has no meaning here: nothing lags behind the Cluster.
+func (m *mirror) Resync() error { return nil }
+
+func (m *mirror) holdsAny() bool { return m.cache.len(m.kind) > 0 }

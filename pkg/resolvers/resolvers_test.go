@@ -1,0 +1,350 @@
+package resolvers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+)
+
+func show(resolvers []netip.AddrPort) string {
+	var words []string
+	for _, r := range resolvers {
+		words = append(words, r.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// dnsService is a Service of CoreDNS as its manifests have it, for DNS and for
+// metrics.
+func dnsService(name string, ports []corev1.ServicePort, clusterIPs ...string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name, Labels: map[string]string{"k8s-app": "kube-dns"}},
+		Spec:       corev1.ServiceSpec{ClusterIPs: clusterIPs, Ports: ports},
+	}
+}
+
+// servicePort reads "NAME PROTOCOL/PORT".
+func servicePort(s string) corev1.ServicePort {
+	var p corev1.ServicePort
+	name, rest, _ := strings.Cut(s, " ")
+	protocol, port, _ := strings.Cut(rest, "/")
+	p.Name, p.Protocol = name, corev1.Protocol(protocol)
+	fmt.Sscan(port, &p.Port)
+	return p
+}
+
+var corePorts = []corev1.ServicePort{servicePort("dns UDP/53"), servicePort("dns-tcp TCP/53"), servicePort("metrics TCP/9153")}
+
+// dnsSlice has the pods of a Service, each at port for DNS and at 9153.
+func dnsSlice(service, name string, port int32, pods ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "kube-system", Name: name,
+		Labels: map[string]string{"k8s-app": "kube-dns", discoveryv1.LabelServiceName: service},
+	}}
+	metrics := int32(9153)
+	for _, name := range []string{"dns", "dns-tcp"} {
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Port: &port})
+	}
+	name = "metrics"
+	s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Port: &metrics}, discoveryv1.EndpointPort{})
+	for _, pod := range pods {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{pod}})
+	}
+	return s
+}
+
+// finding is a Finder that runs in a bubble.
+type finding struct {
+	t       *testing.T
+	conf    string
+	metrics *metrics
+	stop    func()
+
+	mu        sync.Mutex
+	published []string
+}
+
+// start runs a Finder with a resolv.conf that names 192.0.2.53.
+func start(t *testing.T, ctx context.Context, client kubernetes.Interface, only ...netip.AddrPort) *finding {
+	t.Helper()
+	f := &finding{t: t, conf: filepath.Join(t.TempDir(), "resolv.conf")}
+	f.write("nameserver 192.0.2.53\n")
+	finder, err := New(Config{Only: only, Client: client, ResolvConf: f.conf, Registerer: prometheus.NewRegistry()},
+		func(r []netip.AddrPort) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.published = append(f.published, show(r))
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.metrics = finder.metrics
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error)
+	go func() { ended <- finder.Run(ctx) }()
+	f.stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	return f
+}
+
+func (f *finding) write(text string) {
+	f.t.Helper()
+	if err := os.WriteFile(f.conf, []byte(text), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// all returns what was published, in its order.
+func (f *finding) all() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.published)
+}
+
+// expect waits as long as changes may take, and wants the last list to be want.
+func (f *finding) expect(want string) {
+	f.t.Helper()
+	time.Sleep(maxInterval + time.Second)
+	synctest.Wait()
+	if all := f.all(); len(all) == 0 || all[len(all)-1] != want {
+		f.t.Errorf("published %q, want %q at last", all, want)
+		return
+	}
+	if got := testutil.ToFloat64(f.metrics.resolvers); got != float64(len(strings.Fields(want))) {
+		f.t.Errorf("the metric says %v, want as many as in %q", got, want)
+	}
+}
+
+func TestTheServiceAndTheNodeAreFound(t *testing.T) {
+	coreDNS := []runtime.Object{
+		dnsService("kube-dns", corePorts, "10.96.0.10", "fd00::a"),
+		dnsSlice("kube-dns", "kube-dns-4", 53, "10.244.1.5", "10.244.2.5"),
+		dnsSlice("kube-dns", "kube-dns-6", 53, "fd00:10:244::5"),
+	}
+	for _, tc := range []struct {
+		name    string
+		objects []runtime.Object
+		want    string
+	}{
+		{"no Service", nil, "192.0.2.53:53"},
+		{"CoreDNS", coreDNS, "10.96.0.10:53 10.244.1.5:53 10.244.2.5:53 192.0.2.53:53 [fd00::a]:53 [fd00:10:244::5]:53"},
+		{"pods at another port", []runtime.Object{
+			dnsService("kube-dns", corePorts, "10.96.0.10"), dnsSlice("kube-dns", "s", 5353, "10.244.1.5"),
+		}, "10.96.0.10:53 10.244.1.5:5353 192.0.2.53:53"},
+		{"a headless Service", []runtime.Object{
+			dnsService("kube-dns", corePorts, "None"), dnsSlice("kube-dns", "s", 53, "10.244.1.5"),
+		}, "10.244.1.5:53 192.0.2.53:53"},
+		{"the node's and the Service's are one", []runtime.Object{dnsService("kube-dns", corePorts, "192.0.2.53")}, "192.0.2.53:53"},
+		{"two Services", []runtime.Object{
+			dnsService("kube-dns", corePorts, "10.96.0.10"), dnsService("upstream", corePorts, "10.96.0.11"),
+			dnsSlice("upstream", "s", 53, "10.244.1.5"),
+		}, "10.96.0.10:53 10.96.0.11:53 10.244.1.5:53 192.0.2.53:53"},
+		{"names of ports by other people", []runtime.Object{
+			dnsService("kube-dns", []corev1.ServicePort{servicePort("udp-53 UDP/53"), servicePort("dns-tcp TCP/5300"), servicePort("http TCP/8080"), servicePort("dns-tls TCP/853"), servicePort("dns-sctp SCTP/53")}, "10.96.0.10"),
+		}, "10.96.0.10:53 10.96.0.10:5300 192.0.2.53:53"},
+		{"a slice of another Service", []runtime.Object{
+			dnsService("kube-dns", corePorts, "10.96.0.10"), dnsSlice("other", "s", 53, "10.244.1.5"),
+		}, "10.96.0.10:53 192.0.2.53:53"},
+		{"addresses that make no sense", []runtime.Object{
+			dnsService("kube-dns", corePorts, "10.96.0.10", "127.0.0.1", ""), dnsSlice("kube-dns", "s", 53, "dns.test", "::1"),
+		}, "10.96.0.10:53 192.0.2.53:53"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			f := start(t, ctx, fake.NewClientset(tc.objects...))
+			defer f.stop()
+			f.expect(tc.want)
+			if t.Failed() {
+				t.Logf("in the case of %s", tc.name)
+			}
+		})
+	}
+}
+
+// TestOnlyTheDNSServiceIsRead looks at what is asked of the API server.
+func TestOnlyTheDNSServiceIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		client := fake.NewClientset()
+		f := start(t, ctx, client)
+		defer f.stop()
+		f.expect("192.0.2.53:53")
+		seen := make(map[string]bool)
+		for _, action := range client.Actions() {
+			seen[action.GetVerb()+" "+action.GetResource().Resource] = true
+			if action.GetNamespace() != "kube-system" {
+				t.Errorf("%s %s in namespace %q", action.GetVerb(), action.GetResource().Resource, action.GetNamespace())
+			}
+			var selector string
+			switch a := action.(type) {
+			case clienttesting.ListAction:
+				selector = a.GetListRestrictions().Labels.String()
+			case clienttesting.WatchAction:
+				selector = a.GetWatchRestrictions().Labels.String()
+			}
+			if selector != "k8s-app=kube-dns" {
+				t.Errorf("%s %s of %q", action.GetVerb(), action.GetResource().Resource, selector)
+			}
+		}
+		for _, want := range []string{"list services", "watch services", "list endpointslices", "watch endpointslices"} {
+			if !seen[want] {
+				t.Errorf("no %s", want)
+			}
+		}
+	})
+}
+
+func TestChangesArePublishedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		client := fake.NewClientset(dnsService("kube-dns", corePorts, "10.96.0.10"))
+		f := start(t, ctx, client)
+		defer f.stop()
+		f.expect("10.96.0.10:53 192.0.2.53:53")
+		endpoints := client.DiscoveryV1().EndpointSlices("kube-system")
+		services := client.CoreV1().Services("kube-system")
+		before := len(f.all())
+
+		if _, err := endpoints.Create(ctx, dnsSlice("kube-dns", "s", 53, "10.244.1.5"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		f.expect("10.96.0.10:53 10.244.1.5:53 192.0.2.53:53")
+		moved := dnsSlice("kube-dns", "s", 53, "10.244.2.6")
+		if _, err := endpoints.Update(ctx, moved, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		f.expect("10.96.0.10:53 10.244.2.6:53 192.0.2.53:53")
+		f.write("nameserver 192.0.2.54\n")
+		f.expect("10.96.0.10:53 10.244.2.6:53 192.0.2.54:53")
+		if err := services.Delete(ctx, "kube-dns", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		f.expect("192.0.2.54:53")
+		if got := len(f.all()) - before; got != 4 {
+			t.Errorf("four changes were published %d times: %q", got, f.all())
+		}
+		f.expect("192.0.2.54:53")
+		if got := len(f.all()) - before; got != 4 {
+			t.Errorf("something was published without a change: %q", f.all())
+		}
+	})
+}
+
+// TestAServiceThatCannotBeReadHoldsNothingUp has an API server that refuses.
+func TestAServiceThatCannotBeReadHoldsNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(0)))
+		ctx := klog.NewContext(t.Context(), logger)
+		client := fake.NewClientset()
+		var granted atomic.Bool
+		client.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if granted.Load() {
+				return false, nil, nil
+			}
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: a.GetResource().Resource}, "", errors.New("no right"))
+		})
+		f := start(t, ctx, client)
+		defer f.stop()
+		synctest.Wait()
+		if got, want := f.all(), []string{"192.0.2.53:53"}; !slices.Equal(got, want) {
+			t.Errorf("published %q at once, want %q", got, want)
+		}
+		for range 20 {
+			f.expect("192.0.2.53:53")
+		}
+		told := 0
+		for _, line := range logger.GetSink().(ktesting.Underlier).GetBuffer().Data() {
+			if strings.Contains(line.Message, "cannot be read") {
+				told++
+			}
+		}
+		if told != 2 {
+			t.Errorf("it was told %d times, want once for each kind", told)
+		}
+
+		granted.Store(true)
+		if _, err := client.CoreV1().Services("kube-system").Create(ctx, dnsService("kube-dns", corePorts, "10.96.0.10"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // informers try again after so long at most
+		f.expect("10.96.0.10:53 192.0.2.53:53")
+	})
+}
+
+func TestAFileThatCannotBeReadChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, klog.NewContext(t.Context(), klog.Background()), nil)
+		defer f.stop()
+		f.expect("192.0.2.53:53")
+		if err := os.Remove(f.conf); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(f.conf, 0o700); err != nil { // reading it fails
+			t.Fatal(err)
+		}
+		f.expect("192.0.2.53:53")
+		if err := os.Remove(f.conf); err != nil {
+			t.Fatal(err)
+		}
+		f.expect("")
+		f.write("nameserver 192.0.2.54\n")
+		f.expect("192.0.2.54:53")
+	})
+}
+
+func TestNothingIsLookedForWhenAllAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		client := fake.NewClientset(dnsService("kube-dns", corePorts, "10.96.0.10"))
+		told := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.9:5353"), netip.MustParseAddrPort("169.254.20.10:53"), netip.MustParseAddrPort("169.254.20.10:53")}
+		f := start(t, ctx, client, told...)
+		defer f.stop()
+		f.expect("169.254.20.10:53 192.0.2.9:5353")
+		if n := len(client.Actions()); n != 0 {
+			t.Errorf("the API server was asked %d times", n)
+		}
+	})
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	if _, err := New(Config{}, nil); err == nil || !strings.Contains(err.Error(), "ResolvConf") || !strings.Contains(err.Error(), "Registerer") {
+		t.Errorf("an empty Config: %v", err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	newMetrics(reg)
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}

@@ -1,0 +1,54 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/klog/v2"
+)
+
+// tend writes for one kind until ctx ends, whenever the server serves it. The
+// CustomResourceDefinition of a kind may come late, go, and come back.
+func (w *Writer) tend(ctx context.Context, k Kind) {
+	logger := klog.FromContext(ctx)
+	told := false
+	for {
+		served, err := serves(ctx, w.cfg.Client.Discovery(), k.Resource.GroupVersion(), k.Resource.Resource)
+		if served {
+			told = false
+		}
+		if served || err != nil { // what discovery could not tell the list will
+			w.newKindWriter(k).run(ctx)
+		}
+		if ctx.Err() == nil && !told {
+			logger.Info("Kind is not served, waiting for it", "kind", k.Name, "resource", k.Resource.GroupResource().String(), "version", k.Resource.Version)
+			told = true
+		}
+		select {
+		case <-time.After(rediscover):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// serves asks discovery whether the server has a resource, or a subresource
+// "resource/name".
+func serves(ctx context.Context, d discovery.DiscoveryInterface, gv schema.GroupVersion, resource string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	served, err := discovery.ToDiscoveryInterfaceWithContext(d).ServerResourcesForGroupVersionWithContext(ctx, gv.String())
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("discover %s: %w", gv, err)
+	}
+	return slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }), nil
+}

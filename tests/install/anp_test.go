@@ -1,0 +1,79 @@
+package install
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+)
+
+// kindFlags enable the administrators' kinds, of the agent and of the writer.
+var kindFlags = []string{"--admin-network-policy", "--baseline-admin-network-policy", "--cluster-network-policy"}
+
+// TestTheFilesDifferInAdministratorsPoliciesAlone tells whoever edits one of the
+// two files to edit the other.
+func TestTheFilesDifferInAdministratorsPoliciesAlone(t *testing.T) {
+	plain, admin := decode(t, installFile), withoutKinds(decode(t, adminFile))
+	if len(admin) != len(plain) {
+		t.Fatalf("%s has %d objects of its own, %s has %d", adminFile, len(admin), installFile, len(plain))
+	}
+	for i, want := range plain {
+		if !reflect.DeepEqual(admin[i], want) {
+			t.Errorf("%T %s: %s has\n%+v\n%s has\n%+v", want, want.(metav1.Object).GetName(), adminFile, admin[i], installFile, want)
+		}
+	}
+}
+
+// withoutKinds takes from objects what is about administrators' policies.
+func withoutKinds(objects []runtime.Object) []runtime.Object {
+	isFlag := func(arg string) bool { return slices.Contains(kindFlags, arg) }
+	var left []runtime.Object
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *rbacv1.ClusterRole:
+			o.Rules = slices.DeleteFunc(o.Rules, func(r rbacv1.PolicyRule) bool { return slices.Equal(r.APIGroups, []string{v1alpha2.GroupName}) })
+		case *appsv1.DaemonSet:
+			c := &o.Spec.Template.Spec.Containers[0]
+			c.Args = slices.DeleteFunc(c.Args, isFlag)
+		case *appsv1.Deployment:
+			c := &o.Spec.Template.Spec.Containers[0]
+			c.Args = slices.DeleteFunc(c.Args, isFlag)
+		case *rbacv1.Role:
+			if o.Name == agentName {
+				continue // to read where DNS is
+			}
+		case *rbacv1.RoleBinding:
+			if o.Name == agentName {
+				continue
+			}
+		}
+		left = append(left, o)
+	}
+	return left
+}
+
+func TestAdministratorsPoliciesAreOnForBoth(t *testing.T) {
+	_, agents := agent(t, adminFile)
+	_, writers := writer(t, adminFile)
+	for _, flag := range kindFlags {
+		if !slices.Contains(agents.Args, flag) || !slices.Contains(writers.Args, flag) {
+			t.Errorf("%s is not given to both: agents have %v, the writer %v", flag, agents.Args, writers.Args)
+		}
+	}
+}
+
+func TestTheAgentMayReadWhereDNSIs(t *testing.T) {
+	role, binding := named[*rbacv1.Role](t, adminFile, agentName), named[*rbacv1.RoleBinding](t, adminFile, agentName)
+	checkReads(t, role.Rules, []string{"/services", "discovery.k8s.io/endpointslices"})
+	account := named[*corev1.ServiceAccount](t, adminFile, agentName)
+	if role.Namespace != metav1.NamespaceSystem || binding.Namespace != role.Namespace ||
+		binding.RoleRef.Kind != "Role" || binding.RoleRef.Name != role.Name || !slices.Equal(binding.Subjects, subjects(account)) {
+		t.Errorf("the role of %s is bound in %s as %v to %v", role.Namespace, binding.Namespace, binding.RoleRef, binding.Subjects)
+	}
+}

@@ -1,0 +1,208 @@
+package netns
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+)
+
+const dnsPort = 53
+
+// resolver is a DNS server on a pod. It answers by UDP and TCP, over both
+// families.
+type resolver struct {
+	host *lab.Host
+
+	mu    sync.Mutex
+	zone  map[string][]netip.Addr // by name, in lower case and with a dot at the end
+	large bool                    // see allowLarge
+}
+
+// odd names of the resolver.
+const (
+	silentName = "silent.example.test." // is not answered at all
+	oddName    = "odd.example.test."    // is answered with noise
+)
+
+func newResolver(t *testing.T, host *lab.Host) *resolver {
+	t.Helper()
+	r := &resolver{host: host, zone: make(map[string][]netip.Addr)}
+	for _, addr := range host.Addrs {
+		at := netip.AddrPortFrom(addr, dnsPort)
+		conn, err := host.ListenPacket(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go r.serveUDP(conn)
+		listener, err := host.Listen(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go r.serveTCP(listener)
+	}
+	return r
+}
+
+// set gives a name its addresses.
+func (r *resolver) set(name string, addrs ...netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.zone[name] = addrs
+}
+
+// allowLarge has datagrams be longer than clients expect.
+func (r *resolver) allowLarge() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.large = true
+}
+
+func (r *resolver) serveUDP(conn *net.UDPConn) {
+	buffer := make([]byte, 64<<10)
+	for {
+		n, client, err := conn.ReadFromUDPAddrPort(buffer)
+		if err != nil {
+			return // closed with the host
+		}
+		if answer := r.answer(buffer[:n], true); answer != nil {
+			conn.WriteToUDPAddrPort(answer, client)
+		}
+	}
+}
+
+func (r *resolver) serveTCP(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return // closed with the host
+		}
+		go func() {
+			defer conn.Close()
+			for {
+				query, err := readMessage(conn)
+				if err != nil {
+					return
+				}
+				answer := r.answer(query, false)
+				conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
+			}
+		}()
+	}
+}
+
+// readMessage reads a message and its length from a stream.
+func readMessage(from io.Reader) ([]byte, error) {
+	var length [2]byte
+	if _, err := io.ReadFull(from, length[:]); err != nil {
+		return nil, err
+	}
+	message := make([]byte, binary.BigEndian.Uint16(length[:]))
+	_, err := io.ReadFull(from, message)
+	return message, err
+}
+
+// answer returns what the resolver says to a query, nil for nothing.
+func (r *resolver) answer(query []byte, short bool) []byte {
+	var m dnsmessage.Message
+	if m.Unpack(query) != nil || len(m.Questions) != 1 {
+		return nil
+	}
+	q := m.Questions[0]
+	switch q.Name.String() {
+	case silentName:
+		return nil
+	case oddName:
+		return append(query[:12:12], "\xff\xff this is no name"...)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	answer := answerTo(m.ID, q, r.zone[strings.ToLower(q.Name.String())]...)
+	if short && !r.large && len(answer) > 512 {
+		return pack(dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, Truncated: true}, Questions: m.Questions})
+	}
+	return answer
+}
+
+// answerTo answers with the addresses that are of the family asked for, for ten
+// seconds.
+func answerTo(id uint16, q dnsmessage.Question, addrs ...netip.Addr) []byte {
+	m := dnsmessage.Message{Header: dnsmessage.Header{ID: id, Response: true, RecursionAvailable: true}, Questions: []dnsmessage.Question{q}}
+	for _, addr := range addrs {
+		header := dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 10}
+		switch {
+		case addr.Is4() && q.Type == dnsmessage.TypeA:
+			m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AResource{A: addr.As4()}})
+		case addr.Is6() && q.Type == dnsmessage.TypeAAAA:
+			m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AAAAResource{AAAA: addr.As16()}})
+		}
+	}
+	return pack(m)
+}
+
+func pack(m dnsmessage.Message) []byte {
+	b, err := m.Pack()
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// lookUp has a pod ask for all addresses of a name, as programs do: from a
+// resolver library, by UDP, or by TCP when told so.
+func (c *cluster) lookUp(t *testing.T, pod, name string, proto lab.Proto, at netip.Addr) []netip.Addr {
+	t.Helper()
+	library := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		if strings.HasPrefix(network, "tcp") {
+			proto = lab.TCP
+		}
+		return c.hosts[pod].Dial(ctx, proto, netip.AddrPortFrom(at, dnsPort))
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
+	defer cancel()
+	addrs, err := library.LookupNetIP(ctx, "ip", name)
+	if err != nil {
+		t.Fatalf("%s asks %s for %s: %v", pod, at, name, err)
+	}
+	return addrs
+}
+
+// ask sends a query for the A records of a name, of that ID, by hand.
+func (c *cluster) ask(t *testing.T, pod string, at netip.Addr, id uint16, name string) net.Conn {
+	t.Helper()
+	conn, err := c.hosts[pod].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(at, dnsPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	query := pack(dnsmessage.Message{Header: dnsmessage.Header{ID: id, RecursionDesired: true}, Questions: questionFor(name)})
+	if _, err := conn.Write(query); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func questionFor(name string) []dnsmessage.Question {
+	return []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}
+}
+
+// heard waits for the answer.
+func (c *cluster) heard(t *testing.T, conn net.Conn) []byte {
+	t.Helper()
+	buffer := make([]byte, 64<<10)
+	conn.SetReadDeadline(time.Now().Add(changeTimeout))
+	n, err := conn.Read(buffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return buffer[:n]
+}

@@ -1,0 +1,218 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// adminFeatures finds out which of the administrators' kinds the cluster has, and
+// whether their definitions have the experimental fields. It says nothing of
+// whether the provider honours them.
+func (b *Backend) adminFeatures(ctx context.Context) ([]netpol.Feature, error) {
+	var features []netpol.Feature
+	v1, err := b.serves(v1alpha1.GroupVersion.String(), "adminnetworkpolicies", "baselineadminnetworkpolicies")
+	if err != nil {
+		return nil, err
+	}
+	if v1 {
+		features = append(features, netpol.AdminNetworkPolicies)
+	}
+	v2, err := b.serves(v1alpha2.GroupVersion.String(), "clusternetworkpolicies")
+	if err != nil {
+		return nil, err
+	}
+	if v2 {
+		features = append(features, netpol.ClusterNetworkPolicies)
+	}
+	experimental, err := b.takesExperimentalFields(ctx, v1, v2)
+	if experimental && len(features) > 0 {
+		features = append(features, netpol.ExperimentalFields)
+	}
+	return features, err
+}
+
+// serves tells whether the API server has all of some resources.
+func (b *Backend) serves(groupVersion string, resources ...string) (bool, error) {
+	list, err := b.client.Discovery().ServerResourcesForGroupVersion(groupVersion)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("what %s has: %w", groupVersion, err)
+	}
+	for _, resource := range resources {
+		if !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// takesExperimentalFields asks whether policies with such fields would be created,
+// and creates none.
+func (b *Backend) takesExperimentalFields(ctx context.Context, v1, v2 bool) (bool, error) {
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
+	subject, names := netpol.On(netpol.Namespaces(ownerLabel)), netpol.AllowTo(netpol.Nodes(""), netpol.DomainNames("example.com"))
+	var err error
+	if v1 {
+		port := netpol.DenyFrom(netpol.Namespaces("")).At(netpol.Named("", "web"))
+		_, err = b.policies.PolicyV1alpha1().AdminNetworkPolicies().Create(ctx, netpol.NewAdminNetworkPolicy("netpol-suite", 1000, subject, names, port), dry)
+	}
+	if v2 && err == nil {
+		_, err = b.policies.PolicyV1alpha2().ClusterNetworkPolicies().Create(ctx, netpol.NewClusterNetworkPolicy("netpol-suite", v1alpha2.AdminTier, 1000, subject, names), dry)
+	}
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("try experimental fields: %w", err)
+	}
+	return true, nil
+}
+
+// applyAdminPolicies makes the owned policies of administrators be those of state.
+func (b *Backend) applyAdminPolicies(ctx context.Context, state *netpol.State) error {
+	if err := b.guardOthers(ctx, state); err != nil {
+		return err
+	}
+	owned := metav1.ListOptions{LabelSelector: ownerLabel + "=" + ownerValue}
+	if b.has(netpol.AdminNetworkPolicies) {
+		admin, baseline := b.policies.PolicyV1alpha1().AdminNetworkPolicies(), b.policies.PolicyV1alpha1().BaselineAdminNetworkPolicies()
+		are, err := admin.List(ctx, owned)
+		if err != nil {
+			return fmt.Errorf("list AdminNetworkPolicies: %w", err)
+		}
+		if err := applyOwned(ctx, admin, pointers(are.Items), state.AdminNetworkPolicies); err != nil {
+			return err
+		}
+		baselineAre, err := baseline.List(ctx, owned)
+		if err != nil {
+			return fmt.Errorf("list BaselineAdminNetworkPolicies: %w", err)
+		}
+		if err := applyOwned(ctx, baseline, pointers(baselineAre.Items), state.BaselineAdminNetworkPolicies); err != nil {
+			return err
+		}
+	}
+	if b.has(netpol.ClusterNetworkPolicies) {
+		client := b.policies.PolicyV1alpha2().ClusterNetworkPolicies()
+		are, err := client.List(ctx, owned)
+		if err != nil {
+			return fmt.Errorf("list ClusterNetworkPolicies: %w", err)
+		}
+		return applyOwned(ctx, client, pointers(are.Items), state.ClusterNetworkPolicies)
+	}
+	return nil
+}
+
+func (b *Backend) has(feature netpol.Feature) bool { return slices.Contains(b.admin, feature) }
+
+func pointers[T any](items []T) []*T {
+	var all []*T
+	for i := range items {
+		all = append(all, &items[i])
+	}
+	return all
+}
+
+// policyClient is what the clients of all kinds have.
+type policyClient[P netpol.Policy] interface {
+	Create(context.Context, P, metav1.CreateOptions) (P, error)
+	Update(context.Context, P, metav1.UpdateOptions) (P, error)
+	Delete(context.Context, string, metav1.DeleteOptions) error
+}
+
+// applyOwned makes policies that are, all of them owned, be those that are wanted.
+// One of that name that somebody else made is an error.
+func applyOwned[P netpol.Policy](ctx context.Context, client policyClient[P], are, wanted []P) error {
+	old := make(map[string]P)
+	for _, p := range are {
+		old[p.GetName()] = p
+	}
+	for _, p := range wanted {
+		object := p.DeepCopyObject().(P)
+		object.SetLabels(map[string]string{ownerLabel: ownerValue})
+		is, exists := old[p.GetName()]
+		delete(old, p.GetName())
+		var err error
+		switch {
+		case !exists:
+			_, err = client.Create(ctx, object, metav1.CreateOptions{})
+		case !equality.Semantic.DeepEqual(specOf(is), specOf(object)):
+			object.SetResourceVersion(is.GetResourceVersion())
+			_, err = client.Update(ctx, object, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			return fmt.Errorf("policy %s: %w", netpol.PolicyName(p), err)
+		}
+	}
+	for name, p := range old {
+		if err := client.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete policy %s: %w", netpol.PolicyName(p), err)
+		}
+	}
+	return nil
+}
+
+func specOf(p netpol.Policy) any {
+	switch p := p.(type) {
+	case *v1alpha1.AdminNetworkPolicy:
+		return p.Spec
+	case *v1alpha1.BaselineAdminNetworkPolicy:
+		return p.Spec
+	case *v1alpha2.ClusterNetworkPolicy:
+		return p.Spec
+	}
+	return p
+}
+
+// guardOthers makes sure that no policy has a subject among the pods of somebody
+// else: a Deny there could cut the cluster itself off.
+func (b *Backend) guardOthers(ctx context.Context, state *netpol.State) error {
+	subjects := make(map[string]*metav1.LabelSelector) // of namespaces, by policy
+	for _, p := range state.AdminNetworkPolicies {
+		subjects[netpol.PolicyName(p)] = namespacesOf(p.Spec.Subject.Namespaces, (*v1alpha2.NamespacedPod)(p.Spec.Subject.Pods))
+	}
+	for _, p := range state.BaselineAdminNetworkPolicies {
+		subjects[netpol.PolicyName(p)] = namespacesOf(p.Spec.Subject.Namespaces, (*v1alpha2.NamespacedPod)(p.Spec.Subject.Pods))
+	}
+	for _, p := range state.ClusterNetworkPolicies {
+		subjects[netpol.PolicyName(p)] = namespacesOf(p.Spec.Subject.Namespaces, p.Spec.Subject.Pods)
+	}
+	if len(subjects) == 0 {
+		return nil
+	}
+	others, err := b.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: ownerLabel + "!=" + ownerValue})
+	if err != nil {
+		return fmt.Errorf("list namespaces: %w", err)
+	}
+	for name, subject := range subjects {
+		selector, err := metav1.LabelSelectorAsSelector(subject)
+		if err != nil {
+			return fmt.Errorf("policy %s: %w", name, err)
+		}
+		reached := slices.IndexFunc(others.Items, func(n corev1.Namespace) bool { return selector.Matches(labels.Set(n.Labels)) })
+		if reached >= 0 {
+			return fmt.Errorf("policy %s is about namespace %s, which is not the suite's", name, others.Items[reached].Name)
+		}
+	}
+	return nil
+}
+
+// namespacesOf returns the selector of a subject's namespaces.
+func namespacesOf(namespaces *metav1.LabelSelector, pods *v1alpha2.NamespacedPod) *metav1.LabelSelector {
+	if pods != nil {
+		return &pods.NamespaceSelector
+	}
+	return namespaces
+}

@@ -1,0 +1,154 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// Resources of the two versions.
+var (
+	v1Resources = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1alpha1", APIResources: []metav1.APIResource{{Name: "adminnetworkpolicies"}, {Name: "baselineadminnetworkpolicies"}}}
+	v2Resources = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1alpha2", APIResources: []metav1.APIResource{{Name: "clusternetworkpolicies"}}}
+)
+
+// serve lets the world have resources. What is only tried is not kept, and refused
+// unless the definitions are experimental.
+func (w *world) serve(experimental bool, resources ...*metav1.APIResourceList) {
+	w.Resources = resources
+	w.policies.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if object := action.(clienttesting.CreateAction).GetObject().(netpol.Policy); object.GetName() != "netpol-suite" {
+			return false, nil, nil
+		}
+		if !experimental {
+			return true, nil, apierrors.NewInvalid(schema.GroupKind{}, "netpol-suite", nil)
+		}
+		return true, nil, nil
+	})
+}
+
+func TestWhatTheClusterHas(t *testing.T) {
+	noBaseline := v1Resources.DeepCopy()
+	noBaseline.APIResources = noBaseline.APIResources[:1]
+	for _, c := range []struct {
+		name         string
+		experimental bool
+		resources    []*metav1.APIResourceList
+		want         []netpol.Feature
+	}{
+		{"neither", true, nil, nil},
+		{"v1alpha1", false, []*metav1.APIResourceList{v1Resources}, []netpol.Feature{netpol.AdminNetworkPolicies}},
+		{"v1alpha1 without the baseline", true, []*metav1.APIResourceList{noBaseline}, nil},
+		{"v1alpha2", true, []*metav1.APIResourceList{v2Resources}, []netpol.Feature{netpol.ClusterNetworkPolicies, netpol.ExperimentalFields}},
+		{"both", false, []*metav1.APIResourceList{v1Resources, v2Resources}, []netpol.Feature{netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.serve(c.experimental, c.resources...)
+			if got, want := w.backend(t, Config{}).Supports().Features, append([]netpol.Feature{netpol.Services}, c.want...); !slices.Equal(got, want) {
+				t.Errorf("features are %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// adminPolicies lists those of the world, with their priorities.
+func (w *world) adminPolicies(t *testing.T) string {
+	t.Helper()
+	var all []string
+	v1, err := w.policies.PolicyV1alpha1().AdminNetworkPolicies().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range v1.Items {
+		all = append(all, fmt.Sprint(netpol.PolicyName(&p), " ", p.Spec.Priority))
+	}
+	baseline, err := w.policies.PolicyV1alpha1().BaselineAdminNetworkPolicies().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range baseline.Items {
+		all = append(all, netpol.PolicyName(&p))
+	}
+	v2, err := w.policies.PolicyV1alpha2().ClusterNetworkPolicies().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range v2.Items {
+		all = append(all, fmt.Sprint(netpol.PolicyName(&p), " ", p.Spec.Priority))
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestPoliciesOfAdministratorsAreThoseOfTheState(t *testing.T) {
+	w := newWorld(t)
+	w.serve(false, v1Resources, v2Resources)
+	theirs := netpol.NewClusterNetworkPolicy("theirs", v1alpha2.AdminTier, 1)
+	if _, err := w.policies.PolicyV1alpha2().ClusterNetworkPolicies().Create(t.Context(), theirs, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b := w.backend(t, Config{})
+	on := netpol.On(netpol.Namespaces("ns in (x,y)"))
+	state := netpol.Model{}.State()
+	for _, step := range []struct {
+		change func()
+		want   string
+	}{
+		{func() {
+			state.Apply(netpol.NewAdminNetworkPolicy("a", 1, on), netpol.NewAdminNetworkPolicy("b", 2, on),
+				netpol.NewBaselineAdminNetworkPolicy(on), netpol.NewClusterNetworkPolicy("c", v1alpha2.AdminTier, 3, on))
+		}, "AdminNetworkPolicy/a 1, AdminNetworkPolicy/b 2, BaselineAdminNetworkPolicy/default, ClusterNetworkPolicy/c 3, ClusterNetworkPolicy/theirs 1"},
+		{func() {
+			state.Withdraw("AdminNetworkPolicy/b", "BaselineAdminNetworkPolicy/default")
+			state.Apply(netpol.NewClusterNetworkPolicy("c", v1alpha2.AdminTier, 4, on))
+		}, "AdminNetworkPolicy/a 1, ClusterNetworkPolicy/c 4, ClusterNetworkPolicy/theirs 1"},
+	} {
+		step.change()
+		if err := b.Apply(t.Context(), state); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.adminPolicies(t); got != step.want {
+			t.Errorf("policies are %s, want %s", got, step.want)
+		}
+		state = state.Clone()
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.adminPolicies(t), "ClusterNetworkPolicy/theirs 1"; got != want {
+		t.Errorf("in the end policies are %s, want %s", got, want)
+	}
+}
+
+func TestNobodyElsesPodsAndPoliciesAreTouched(t *testing.T) {
+	for want, policy := range map[string]netpol.Policy{
+		"namespace kube-system":                              netpol.NewAdminNetworkPolicy("a", 1, netpol.DenyFrom(netpol.Namespaces(""))),
+		"policy BaselineAdminNetworkPolicy/default is about": netpol.NewBaselineAdminNetworkPolicy(netpol.On(netpol.Pods("pod=a"))),
+		"ClusterNetworkPolicy/theirs":                        netpol.NewClusterNetworkPolicy("theirs", v1alpha2.AdminTier, 9, netpol.On(netpol.Namespaces("ns=x"))),
+	} {
+		w := newWorld(t)
+		w.serve(false, v1Resources, v2Resources)
+		theirs := netpol.NewClusterNetworkPolicy("theirs", v1alpha2.AdminTier, 1)
+		if _, err := w.policies.PolicyV1alpha2().ClusterNetworkPolicies().Create(t.Context(), theirs, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		state := netpol.Model{}.State()
+		state.Apply(policy)
+		if err := w.backend(t, Config{}).Apply(t.Context(), state); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Apply = %v, want an error about %s", err, want)
+		}
+		if got, want := w.adminPolicies(t), "ClusterNetworkPolicy/theirs 1"; got != want {
+			t.Errorf("policies are %s, want %s", got, want)
+		}
+	}
+}

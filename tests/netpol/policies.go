@@ -1,0 +1,114 @@
+package netpol
+
+import (
+	"fmt"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+)
+
+// Policy is a policy of any kind that a State has.
+type Policy interface {
+	runtime.Object
+	metav1.Object
+}
+
+// PolicyName returns "namespace/name" for a NetworkPolicy, and "Kind/name" for the
+// other kinds, which have no namespace.
+func PolicyName(p Policy) string {
+	switch p.(type) {
+	case *v1alpha1.AdminNetworkPolicy:
+		return "AdminNetworkPolicy/" + p.GetName()
+	case *v1alpha1.BaselineAdminNetworkPolicy:
+		return "BaselineAdminNetworkPolicy/" + p.GetName()
+	case *v1alpha2.ClusterNetworkPolicy:
+		return "ClusterNetworkPolicy/" + p.GetName()
+	}
+	return p.GetNamespace() + "/" + p.GetName()
+}
+
+// AllPolicies returns the policies of every kind.
+func (s *State) AllPolicies() []Policy {
+	var all []Policy
+	for _, p := range s.Policies {
+		all = append(all, p)
+	}
+	for _, p := range s.AdminNetworkPolicies {
+		all = append(all, p)
+	}
+	for _, p := range s.BaselineAdminNetworkPolicies {
+		all = append(all, p)
+	}
+	for _, p := range s.ClusterNetworkPolicies {
+		all = append(all, p)
+	}
+	return all
+}
+
+// Apply adds policies of any kind, each in place of one of the same name.
+func (s *State) Apply(policies ...Policy) {
+	for _, p := range policies {
+		switch p := p.(type) {
+		case *networkingv1.NetworkPolicy:
+			put(&s.Policies, p)
+		case *v1alpha1.AdminNetworkPolicy:
+			put(&s.AdminNetworkPolicies, p)
+		case *v1alpha1.BaselineAdminNetworkPolicy:
+			put(&s.BaselineAdminNetworkPolicies, p)
+		case *v1alpha2.ClusterNetworkPolicy:
+			put(&s.ClusterNetworkPolicies, p)
+		default:
+			panic(fmt.Sprintf("netpol: %T is no policy", p))
+		}
+	}
+}
+
+func put[P Policy](list *[]P, policy P) {
+	for i, p := range *list {
+		if PolicyName(p) == PolicyName(policy) {
+			(*list)[i] = policy
+			return
+		}
+	}
+	*list = append(*list, policy)
+}
+
+// Withdraw deletes the policies of these names, as PolicyName has them.
+func (s *State) Withdraw(names ...string) {
+	for _, name := range names {
+		found := remove(&s.Policies, name) || remove(&s.AdminNetworkPolicies, name) ||
+			remove(&s.BaselineAdminNetworkPolicies, name) || remove(&s.ClusterNetworkPolicies, name)
+		if !found {
+			panic("netpol: no policy " + name)
+		}
+	}
+}
+
+func remove[P Policy](list *[]P, name string) bool {
+	i := slices.IndexFunc(*list, func(p P) bool { return PolicyName(p) == name })
+	if i >= 0 {
+		*list = slices.Delete(*list, i, i+1)
+	}
+	return i >= 0
+}
+
+// withoutPolicies removes the policies of every kind.
+func (s *State) withoutPolicies() {
+	s.Policies, s.AdminNetworkPolicies, s.BaselineAdminNetworkPolicies, s.ClusterNetworkPolicies = nil, nil, nil, nil
+}
+
+// kinds returns the features that a backend needs for the policies.
+func (s *State) kinds() []Feature {
+	var kinds []Feature
+	if len(s.AdminNetworkPolicies)+len(s.BaselineAdminNetworkPolicies) > 0 {
+		kinds = append(kinds, AdminNetworkPolicies)
+	}
+	if len(s.ClusterNetworkPolicies) > 0 {
+		kinds = append(kinds, ClusterNetworkPolicies)
+	}
+	return kinds
+}

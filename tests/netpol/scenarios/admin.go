@@ -1,0 +1,78 @@
+package scenarios
+
+import (
+	"slices"
+
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	. "sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// version is one version of the administrators' kinds.
+type version struct {
+	name     string
+	feature  Feature
+	admin    func(name string, priority int32, parts ...AdminPart) Policy
+	baseline func(parts ...AdminPart) Policy
+}
+
+var versions = []version{
+	{
+		name: "v1alpha1", feature: AdminNetworkPolicies,
+		admin: func(name string, priority int32, parts ...AdminPart) Policy {
+			return NewAdminNetworkPolicy(name, priority, parts...)
+		},
+		baseline: func(parts ...AdminPart) Policy { return NewBaselineAdminNetworkPolicy(parts...) },
+	}, {
+		name: "v1alpha2", feature: ClusterNetworkPolicies,
+		admin: func(name string, priority int32, parts ...AdminPart) Policy {
+			return NewClusterNetworkPolicy(name, v1alpha2.AdminTier, priority, parts...)
+		},
+		baseline: func(parts ...AdminPart) Policy {
+			return NewClusterNetworkPolicy("default", v1alpha2.BaselineTier, 500, parts...)
+		},
+	},
+}
+
+// inBoth returns what both versions can say, said in each.
+func inBoth(say func(v version) []Scenario) []Scenario {
+	var all []Scenario
+	for _, v := range versions {
+		for _, scenario := range say(v) {
+			scenario.Name += ", " + v.name
+			all = append(all, needing(scenario, v.feature))
+		}
+	}
+	return all
+}
+
+// needing returns the scenario for backends that have features, too.
+func needing(scenario Scenario, features ...Feature) Scenario {
+	scenario.Needs = slices.Concat(scenario.Needs, features)
+	return scenario
+}
+
+// needingAll is needing for many.
+func needingAll(scenarios []Scenario, features ...Feature) []Scenario {
+	for i := range scenarios {
+		scenarios[i] = needing(scenarios[i], features...)
+	}
+	return scenarios
+}
+
+// Subjects and peers. Subjects are of the model's namespaces only, which all have
+// the label: nobody else in a live cluster is touched.
+var (
+	everyone = On(Namespaces("ns"))
+	onX      = On(Namespaces("ns=x"))
+	anyPod   = Namespaces("")
+	podsOfX  = Namespaces("ns=x")
+	podsOfY  = Namespaces("ns=y")
+	world    = Networks("0.0.0.0/0", "::/0")
+)
+
+// keepOut expects that nothing comes in to a namespace from another, nor from
+// itself.
+func keepOut(from, to string) func(*Reachability) {
+	return func(r *Reachability) { r.ExpectPeer(from, to, false) }
+}

@@ -1,0 +1,33 @@
+package oracle
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// adminPortMatches compares one item with a packet to a peer. An item that cannot
+// be read matches nothing. CN-13: numbers are those of the destination, from the
+// first to the last. CN-14: networks, nodes and domain names have no names for
+// ports, whoever is there.
+func (c Cluster) adminPortMatches(p adminPort, peer adminPeer, q Query) bool {
+	switch {
+	case !c.portIsReadable(p):
+		return false
+	case p.name != nil:
+		return peer.arePods() && c.declares(*p.name, q)
+	}
+	number := int32(q.Packet.Dst.Port())
+	return protocols[p.protocol] == q.Packet.Proto && p.first <= number && number <= p.last
+}
+
+// declares: CN-14, the destination pod calls the packet's port so, with whatever
+// protocol.
+func (c Cluster) declares(name string, q Query) bool {
+	pod := c.podAt(q.Packet.Dst.Addr())
+	return pod != nil && slices.ContainsFunc(containerPorts(pod), func(cp corev1.ContainerPort) bool {
+		proto, known := protocols[protocolOfContainerPort(cp)]
+		return cp.Name == name && known && proto == q.Packet.Proto &&
+			inPortRange(cp.ContainerPort) && cp.ContainerPort == int32(q.Packet.Dst.Port())
+	})
+}

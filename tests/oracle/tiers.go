@@ -1,0 +1,136 @@
+package oracle
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// inOrder returns the policies of a tier as they are asked.
+//
+// CN-2: the smallest priority first. CN-7 and CN-8: equal ones by kind, then by
+// name, and the BaselineAdminNetworkPolicy, which has no priority, comes last.
+func (c Cluster) inOrder(t tier) []adminPolicy {
+	policies := c.adminPolicies(t)
+	slices.SortFunc(policies, func(a, b adminPolicy) int {
+		if aLast, bLast := a.isBANP(), b.isBANP(); aLast != bLast {
+			if aLast {
+				return +1
+			}
+			return -1
+		}
+		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name))
+	})
+	return policies
+}
+
+func (p adminPolicy) isBANP() bool { return p.kind == "BaselineAdminNetworkPolicy" }
+
+// askAdministrators asks the policies of a tier about a pod's packet.
+//
+// CN-2: the first rule that matches decides, of policies whose subject the pod is.
+// CN-3: Deny and Allow are final for the direction. CN-4: Pass leaves the tier.
+// CN-6: what no rule matches is not affected.
+func (c Cluster) askAdministrators(t tier, pod *corev1.Pod, q Query, dir networkingv1.PolicyType) (_ Judgement, decided bool) {
+	for _, policy := range c.inOrder(t) {
+		if !c.isSubject(policy, pod) {
+			continue
+		}
+		for i, written := range policy.rules(dir) {
+			rule := c.enforced(written)
+			if !c.adminRuleMatches(rule, q, dir) {
+				continue
+			}
+			why := fmt.Sprintf("%s %s, rule %d", policy.kind, policy.name, i)
+			switch rule.action {
+			case allow:
+				return Judgement{Allowed, why}, true
+			case pass:
+				return Judgement{}, false
+			}
+			return Judgement{Denied, why}, true
+		}
+	}
+	return Judgement{}, false
+}
+
+// isSubject: CN-9, pods in namespaces, or pods of some labels in namespaces. A
+// subject without a known field, or with both, is nobody; so is one that cannot be
+// read. CN-10: pods of the host's network are never asked about.
+func (c Cluster) isSubject(policy adminPolicy, pod *corev1.Pod) bool {
+	return policy.subject.isReadable() && c.inPodSet(policy.subject, pod)
+}
+
+// rulesFor returns the rules of administrators, as they are enforced, that are
+// asked about a pod in one direction.
+func (c Cluster) rulesFor(pod *corev1.Pod, dir networkingv1.PolicyType) []adminRule {
+	var rules []adminRule
+	for _, t := range []tier{adminTier, baselineTier} {
+		for _, policy := range c.inOrder(t) {
+			if c.isSubject(policy, pod) {
+				rules = append(rules, each(policy.rules(dir), c.enforced)...)
+			}
+		}
+	}
+	return rules
+}
+
+// askedWhoThePeerIs: NP-55 for the other side. While it is not known who a peer is,
+// a rule that denies or passes pods may be about it: nothing can be allowed.
+func (c Cluster) askedWhoThePeerIs(pod *corev1.Pod, dir networkingv1.PolicyType) bool {
+	return slices.ContainsFunc(c.rulesFor(pod, dir), func(r adminRule) bool {
+		return r.action != allow && slices.ContainsFunc(r.peers, adminPeer.arePods)
+	})
+}
+
+// anyRuleDenies: NP-55, whether a pod of which nothing is known might be denied
+// something by an administrator.
+func (c Cluster) anyRuleDenies(dir networkingv1.PolicyType) bool {
+	for _, t := range []tier{adminTier, baselineTier} {
+		for _, policy := range c.adminPolicies(t) {
+			denies := slices.ContainsFunc(policy.rules(dir), func(r adminRule) bool { return c.enforced(r).action == deny })
+			if denies && policy.subject.isReadable() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// enforced returns what a rule comes to where parts of it cannot be honoured.
+//
+// The part that cannot be read is narrowed to nothing for Allow, and widened for
+// Deny and Pass, which then denies. CN-30: the API says what this is for peers that
+// nobody knows, in Allow that the rule matches nothing, else that it denies
+// everything.
+func (c Cluster) enforced(r adminRule) adminRule {
+	switch {
+	case r.action == allow && slices.ContainsFunc(r.peers, c.notKnown):
+		return adminRule{action: allow}
+	case r.action == allow:
+		return r // what cannot be read matches nothing
+	case !c.peersAreReadable(r):
+		return adminRule{action: deny, everyone: true}
+	case slices.ContainsFunc(r.ports, func(p adminPort) bool { return !c.portIsReadable(p) }):
+		return adminRule{action: deny, peers: r.peers}
+	case r.action == pass:
+		return r
+	}
+	return adminRule{action: deny, peers: r.peers, ports: r.ports} // an action that is not known denies, too
+}
+
+// adminRuleMatches: CN-11, some peer and some port. CN-12: no ports is every
+// protocol, those without ports too.
+func (c Cluster) adminRuleMatches(r adminRule, q Query, dir networkingv1.PolicyType) bool {
+	return r.everyone || slices.ContainsFunc(r.peers, func(peer adminPeer) bool {
+		if !c.adminPeerMatches(peer, q, dir) {
+			return false
+		}
+		return len(r.ports) == 0 || slices.ContainsFunc(r.ports, func(port adminPort) bool {
+			return c.adminPortMatches(port, peer, q)
+		})
+	})
+}

@@ -1,0 +1,112 @@
+package property
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/tests/oracle"
+)
+
+// TestFollowingIsCompilingAnew: a cluster that is followed object by object gives
+// the answers, at any moment, of one that is compiled as it is then.
+func TestFollowingIsCompilingAnew(t *testing.T) {
+	changes := 0
+	forClusters(t, 0.1, func(t *testing.T, g *gen, end oracle.Cluster) {
+		clusters := []oracle.Cluster{g.cluster(), g.cluster(), end}
+		if g.oneIn(2) { // what chains remember outlives changes of pods, namespaces and nodes
+			for i := range clusters {
+				clusters[i] = withPoliciesOf(clusters[i], end)
+			}
+		}
+		histories := historiesOf(clusters...)
+		cfg := compile.Config{NodeName: here, Features: input(end).Features}
+		followed := compile.NewCluster(cfg)
+		for follow(g, followed, histories) && !t.Failed() {
+			changes++
+			if g.oneIn(8) {
+				compareFollowed(t, g, followed, nowOf(end, histories))
+			}
+		}
+		compareFollowed(t, g, followed, end)
+	})
+	t.Logf("%d changes", changes)
+}
+
+// withPoliciesOf returns c with the policies of another cluster.
+func withPoliciesOf(c, other oracle.Cluster) oracle.Cluster {
+	c.NetworkPolicies = other.NetworkPolicies
+	c.AdminNetworkPolicies = other.AdminNetworkPolicies
+	c.BaselineAdminNetworkPolicies = other.BaselineAdminNetworkPolicies
+	c.ClusterNetworkPolicies = other.ClusterNetworkPolicies
+	return c
+}
+
+func compareFollowed(t *testing.T, g *gen, followed *compile.Cluster, now oracle.Cluster) {
+	t.Helper()
+	if diff := difference(compile.Compile(input(now)), followed.Snapshot(), g.questions(now)); diff != "" {
+		t.Errorf("compiled anew and followed: %s\n%s", diff, describe(now))
+	}
+}
+
+// follow tells of the next version of a random object. It returns false when every
+// object has reached its last one.
+func follow(g *gen, c *compile.Cluster, histories []*history) bool {
+	h := unfinished(g, histories)
+	if h == nil {
+		return false
+	}
+	switch from, to := h.step(); {
+	case to != nil:
+		c.Set(told(to))
+	case from != nil:
+		c.Delete(kindOf(from), from.GetNamespace(), from.GetName())
+	}
+	return true
+}
+
+// kindOf names the kind of an object as a compile.Cluster does.
+func kindOf(o object) compile.Kind {
+	return compile.Kind(reflect.TypeOf(o).Elem().Name())
+}
+
+// told is an object as a compile.Cluster takes it.
+func told(o object) any {
+	if pod, ok := o.(*corev1.Pod); ok {
+		return compile.NewPod(pod)
+	}
+	return o
+}
+
+// nowOf returns the objects as they are now, with the feature gates of a cluster.
+func nowOf(c oracle.Cluster, histories []*history) oracle.Cluster {
+	now := oracle.Cluster{EndPort: c.EndPort, SCTP: c.SCTP, NodePeers: c.NodePeers, DomainNames: c.DomainNames}
+	for _, h := range histories {
+		switch o := h.now.(type) {
+		case nil:
+		case *corev1.Namespace:
+			now.Namespaces = append(now.Namespaces, o)
+		case *corev1.Pod:
+			now.Pods = append(now.Pods, o)
+		case *corev1.Node:
+			now.Nodes = append(now.Nodes, o)
+		case *networkingv1.NetworkPolicy:
+			now.NetworkPolicies = append(now.NetworkPolicies, o)
+		case *v1alpha1.AdminNetworkPolicy:
+			now.AdminNetworkPolicies = append(now.AdminNetworkPolicies, o)
+		case *v1alpha1.BaselineAdminNetworkPolicy:
+			now.BaselineAdminNetworkPolicies = append(now.BaselineAdminNetworkPolicies, o)
+		case *v1alpha2.ClusterNetworkPolicy:
+			now.ClusterNetworkPolicies = append(now.ClusterNetworkPolicies, o)
+		default:
+			panic(fmt.Sprintf("%T belongs to no cluster", o))
+		}
+	}
+	return now
+}

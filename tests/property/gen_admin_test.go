@@ -1,0 +1,342 @@
+package property
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/tests/oracle"
+)
+
+// administrators adds policies of every kind. Names and priorities are few, so that
+// there are ties between policies of one kind and of two.
+func (g *gen) administrators(c *oracle.Cluster) {
+	for i := range g.IntN(4) {
+		c.AdminNetworkPolicies = append(c.AdminNetworkPolicies, g.adminNetworkPolicy(fmt.Sprintf("p%d", i)))
+	}
+	for i := range g.IntN(4) {
+		c.ClusterNetworkPolicies = append(c.ClusterNetworkPolicies, g.clusterNetworkPolicy(fmt.Sprintf("p%d", i)))
+	}
+	for _, name := range pick(g, nil, []string{"default"}, []string{"default"}, []string{"other"}, []string{"other", "default"}) {
+		c.BaselineAdminNetworkPolicies = append(c.BaselineAdminNetworkPolicies, g.baselineAdminNetworkPolicy(name))
+	}
+}
+
+// adminNetworkPolicy makes most of the policies without a fault.
+func (g *gen) adminNetworkPolicy(name string) *v1alpha1.AdminNetworkPolicy {
+	g.faults = g.oneIn(3)
+	defer func() { g.faults = false }()
+	p := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	p.Spec.Priority = g.priority()
+	p.Spec.Subject = v1alpha1Subject(g.adminSubject())
+	p.Spec.Ingress = list(g, g.rules, func() v1alpha1.AdminNetworkPolicyIngressRule {
+		r := g.adminRule("Allow", "Pass")
+		return v1alpha1.AdminNetworkPolicyIngressRule{
+			Action: v1alpha1.AdminNetworkPolicyRuleAction(r.action), From: v1alpha1Sources(r.pods), Ports: g.v1alpha1Ports(true),
+		}
+	})
+	p.Spec.Egress = list(g, g.rules, func() v1alpha1.AdminNetworkPolicyEgressRule {
+		r := g.adminRule("Allow", "Pass")
+		rule := v1alpha1.AdminNetworkPolicyEgressRule{Action: v1alpha1.AdminNetworkPolicyRuleAction(r.action)}
+		for _, peer := range r.peers() {
+			rule.To = append(rule.To, v1alpha1.AdminNetworkPolicyEgressPeer{
+				Namespaces: peer.Namespaces, Pods: (*v1alpha1.NamespacedPod)(peer.Pods), Nodes: peer.Nodes,
+				Networks: converted[v1alpha1.CIDR](peer.Networks), DomainNames: converted[v1alpha1.DomainName](peer.DomainNames),
+			})
+		}
+		rule.Ports = g.v1alpha1Ports(len(r.others) == 0)
+		return rule
+	})
+	return p
+}
+
+func (g *gen) baselineAdminNetworkPolicy(name string) *v1alpha1.BaselineAdminNetworkPolicy {
+	g.faults = g.oneIn(3)
+	defer func() { g.faults = false }()
+	p := &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	p.Spec.Subject = v1alpha1Subject(g.adminSubject())
+	p.Spec.Ingress = list(g, g.rules, func() v1alpha1.BaselineAdminNetworkPolicyIngressRule {
+		r := g.adminRule("Allow", "Deny")
+		return v1alpha1.BaselineAdminNetworkPolicyIngressRule{
+			Action: v1alpha1.BaselineAdminNetworkPolicyRuleAction(r.action), From: v1alpha1Sources(r.pods), Ports: g.v1alpha1Ports(true),
+		}
+	})
+	p.Spec.Egress = list(g, g.rules, func() v1alpha1.BaselineAdminNetworkPolicyEgressRule {
+		r := g.adminRule("Allow", "Deny")
+		rule := v1alpha1.BaselineAdminNetworkPolicyEgressRule{Action: v1alpha1.BaselineAdminNetworkPolicyRuleAction(r.action)}
+		for _, peer := range r.peers() {
+			if peer.DomainNames != nil && !g.faults { // which this kind does not have
+				continue
+			}
+			rule.To = append(rule.To, v1alpha1.BaselineAdminNetworkPolicyEgressPeer{
+				Namespaces: peer.Namespaces, Pods: (*v1alpha1.NamespacedPod)(peer.Pods), Nodes: peer.Nodes,
+				Networks: converted[v1alpha1.CIDR](peer.Networks),
+			})
+		}
+		rule.Ports = g.v1alpha1Ports(len(r.others) == 0)
+		return rule
+	})
+	return p
+}
+
+func (g *gen) clusterNetworkPolicy(name string) *v1alpha2.ClusterNetworkPolicy {
+	g.faults = g.oneIn(3)
+	defer func() { g.faults = false }()
+	p := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	p.Spec.Tier = pick(g, v1alpha2.AdminTier, v1alpha2.BaselineTier)
+	if g.fault(12) {
+		p.Spec.Tier = pick[v1alpha2.Tier](g, "", "NetworkPolicy", "admin")
+	}
+	p.Spec.Priority = g.priority()
+	p.Spec.Subject = g.adminSubject()
+	p.Spec.Ingress = list(g, g.rules, func() v1alpha2.ClusterNetworkPolicyIngressRule {
+		r := g.adminRule("Accept", "Pass")
+		rule := v1alpha2.ClusterNetworkPolicyIngressRule{Action: v1alpha2.ClusterNetworkPolicyRuleAction(r.action), Protocols: g.v1alpha2Protocols(true)}
+		for _, peer := range r.pods {
+			rule.From = append(rule.From, v1alpha2.ClusterNetworkPolicyIngressPeer{Namespaces: peer.Namespaces, Pods: peer.Pods})
+		}
+		return rule
+	})
+	p.Spec.Egress = list(g, g.rules, func() v1alpha2.ClusterNetworkPolicyEgressRule {
+		r := g.adminRule("Accept", "Pass")
+		return v1alpha2.ClusterNetworkPolicyEgressRule{
+			Action: v1alpha2.ClusterNetworkPolicyRuleAction(r.action), To: r.peers(), Protocols: g.v1alpha2Protocols(len(r.others) == 0),
+		}
+	})
+	return p
+}
+
+func (g *gen) priority() int32 { return pick[int32](g, 0, 1, 1, 1, 2, 10, 1000) }
+
+// adminSubject is in the words of v1alpha2, as all that the kinds have in common.
+func (g *gen) adminSubject() v1alpha2.ClusterNetworkPolicySubject {
+	var s v1alpha2.ClusterNetworkPolicySubject
+	kind := g.IntN(3)
+	if kind == 0 || g.fault(16) {
+		s.Namespaces = new(g.selector())
+	}
+	if kind != 0 && !g.fault(16) {
+		s.Pods = g.namespacedPod()
+	}
+	return s
+}
+
+func (g *gen) namespacedPod() *v1alpha2.NamespacedPod {
+	return &v1alpha2.NamespacedPod{NamespaceSelector: g.selector(), PodSelector: g.selector()}
+}
+
+// adminRule is a rule without its ports. Ingress has only the peers that are pods.
+type adminRule struct {
+	action       string
+	pods, others []v1alpha2.ClusterNetworkPolicyEgressPeer
+}
+
+// peers returns all of them, pods in the middle of the others.
+func (r adminRule) peers() []v1alpha2.ClusterNetworkPolicyEgressPeer {
+	half := len(r.others) / 2
+	return slices.Concat(r.others[:half], r.pods, r.others[half:])
+}
+
+// adminRule makes a rule of a kind that has two actions beside Deny, of which the
+// first one allows.
+func (g *gen) adminRule(allow, other string) adminRule {
+	r := adminRule{action: pick(g, allow, allow, "Deny", "Deny", other)}
+	if g.fault(12) {
+		r.action = pick(g, "", "Drop", "deny", "Allow", "Accept", "Pass")
+	}
+	r.pods = list(g, 1, g.podsPeer)
+	r.others = list(g, 1, func() v1alpha2.ClusterNetworkPolicyEgressPeer { return g.otherPeer(r.action == allow) })
+	if len(r.pods) == 0 && !g.fault(4) {
+		r.pods = append(r.pods, g.podsPeer())
+	}
+	if g.oneIn(2) && len(r.others) > 0 { // egress to what is no pod
+		r.pods = nil
+	}
+	return r
+}
+
+func (g *gen) podsPeer() v1alpha2.ClusterNetworkPolicyEgressPeer {
+	var peer v1alpha2.ClusterNetworkPolicyEgressPeer
+	kind := g.IntN(2)
+	if kind == 0 || g.fault(16) {
+		peer.Namespaces = new(g.selector())
+	}
+	if kind == 1 && !g.fault(16) {
+		peer.Pods = g.namespacedPod()
+	}
+	return peer
+}
+
+// otherPeer is none of pods. Domain names are for rules that allow.
+func (g *gen) otherPeer(allow bool) v1alpha2.ClusterNetworkPolicyEgressPeer {
+	var peer v1alpha2.ClusterNetworkPolicyEgressPeer
+	kind := pick(g, "nodes", "networks", "networks", "names", "names")
+	if kind == "names" && !allow && !g.fault(4) {
+		kind = "networks"
+	}
+	if kind == "nodes" || g.fault(24) {
+		peer.Nodes = new(g.selector())
+	}
+	if kind == "networks" || g.fault(24) {
+		peer.Networks = g.networks()
+	}
+	if kind == "names" && !g.fault(24) {
+		peer.DomainNames = g.domainNames()
+	}
+	return peer
+}
+
+func (g *gen) networks() []v1alpha2.CIDR {
+	if g.oneIn(4) {
+		return []v1alpha2.CIDR{"0.0.0.0/0", "::/0"}
+	}
+	one := func() v1alpha2.CIDR {
+		if g.fault(12) {
+			return v1alpha2.CIDR(pick(g, badCIDRs...))
+		}
+		return v1alpha2.CIDR(pick(g, cidrs...))
+	}
+	return append(list(g, 2, one), one())
+}
+
+// namesOfAddresses are what pods have learned.
+var namesOfAddresses = []string{"x.test", "a.x.test", "b.a.x.test", "ax.test", "y.test"}
+
+func (g *gen) domainNames() []v1alpha2.DomainName {
+	one := func() v1alpha2.DomainName {
+		if g.fault(12) {
+			return pick[v1alpha2.DomainName](g, "", "*", "*.", "a..test", "*.*.test", "x.*", ".test")
+		}
+		return pick[v1alpha2.DomainName](g, "x.test", "X.Test.", "a.x.test", "*.x.test", "*.X.TEST.", "*.test", "none.test", "test")
+	}
+	return append(list(g, 1, one), one())
+}
+
+// v1alpha1Ports are named where that makes sense, and seldom where it does not.
+func (g *gen) v1alpha1Ports(named bool) *[]v1alpha1.AdminNetworkPolicyPort {
+	switch g.IntN(12) {
+	case 0, 1, 2:
+		return nil
+	case 3:
+		return &[]v1alpha1.AdminNetworkPolicyPort{} // old servers took it
+	}
+	named = named || g.faults || g.oneIn(4)
+	one := func() v1alpha1.AdminNetworkPolicyPort { return g.v1alpha1Port(named) }
+	return new(append(list(g, 1, one), one()))
+}
+
+func (g *gen) v1alpha1Port(named bool) v1alpha1.AdminNetworkPolicyPort {
+	var port v1alpha1.AdminNetworkPolicyPort
+	kind := g.IntN(3)
+	if kind == 0 && named || g.fault(12) {
+		port.NamedPort = new(g.portName())
+	}
+	if kind == 1 || kind == 0 && !named || g.fault(12) {
+		port.PortNumber = &v1alpha1.Port{Protocol: g.protocol(), Port: g.portNumber()}
+	}
+	if kind == 2 && !g.fault(12) {
+		start, end := g.portRange()
+		port.PortRange = &v1alpha1.PortRange{Protocol: g.protocol(), Start: start, End: end}
+	}
+	return port
+}
+
+func (g *gen) v1alpha2Protocols(named bool) []v1alpha2.ClusterNetworkPolicyProtocol {
+	if g.oneIn(3) {
+		return nil
+	}
+	named = named || g.faults || g.oneIn(4)
+	one := func() v1alpha2.ClusterNetworkPolicyProtocol { return g.v1alpha2Protocol(named) }
+	return append(list(g, 1, one), one())
+}
+
+func (g *gen) v1alpha2Protocol(named bool) v1alpha2.ClusterNetworkPolicyProtocol {
+	var p v1alpha2.ClusterNetworkPolicyProtocol
+	kind := g.IntN(6)
+	if kind < 2 && named || g.fault(12) {
+		p.DestinationNamedPort = g.portName()
+	}
+	if kind == 2 || kind < 2 && !named || g.fault(12) {
+		p.TCP = &v1alpha2.ClusterNetworkPolicyProtocolTCP{DestinationPort: g.destinationPort()}
+	}
+	if kind == 3 || kind == 4 && !g.fault(12) {
+		p.UDP = &v1alpha2.ClusterNetworkPolicyProtocolUDP{DestinationPort: g.destinationPort()}
+	}
+	if kind == 5 {
+		p.SCTP = &v1alpha2.ClusterNetworkPolicyProtocolSCTP{DestinationPort: g.destinationPort()}
+	}
+	return p
+}
+
+func (g *gen) destinationPort() *v1alpha2.Port {
+	if g.fault(12) {
+		return nil
+	}
+	p := &v1alpha2.Port{}
+	kind := g.IntN(2)
+	if kind == 0 || g.fault(12) {
+		p.Number = g.portNumber()
+	}
+	if kind == 1 && !g.fault(12) {
+		start, end := g.portRange()
+		p.Range = &v1alpha2.PortRange{Start: start, End: end}
+	}
+	return p
+}
+
+func (g *gen) portName() string {
+	if g.fault(8) {
+		return pick(g, "", "80", "Web")
+	}
+	return pick(g, "web", "web", "dns", "dns", "adm", "none")
+}
+
+func (g *gen) protocol() corev1.Protocol {
+	if g.fault(12) {
+		return pick[corev1.Protocol](g, "ICMP", "tcp", "UDPLite")
+	}
+	return pick(g, corev1.ProtocolTCP, corev1.ProtocolTCP, "", corev1.ProtocolUDP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
+}
+
+func (g *gen) portNumber() int32 {
+	if g.fault(12) {
+		return pick[int32](g, 0, -1, 65536, 65536+80)
+	}
+	return pick[int32](g, 80, 80, 81, 53, 1)
+}
+
+func (g *gen) portRange() (start, end int32) {
+	start = g.portNumber()
+	end = start + pick[int32](g, 1, 10, 10000)
+	if g.oneIn(4) {
+		end = 65535
+	}
+	if g.fault(6) {
+		end = pick(g, start, start-1, 0, -1, 65536+80)
+	}
+	return start, end
+}
+
+func v1alpha1Subject(s v1alpha2.ClusterNetworkPolicySubject) v1alpha1.AdminNetworkPolicySubject {
+	return v1alpha1.AdminNetworkPolicySubject{Namespaces: s.Namespaces, Pods: (*v1alpha1.NamespacedPod)(s.Pods)}
+}
+
+func v1alpha1Sources(peers []v1alpha2.ClusterNetworkPolicyEgressPeer) []v1alpha1.AdminNetworkPolicyIngressPeer {
+	var sources []v1alpha1.AdminNetworkPolicyIngressPeer
+	for _, p := range peers {
+		sources = append(sources, v1alpha1.AdminNetworkPolicyIngressPeer{Namespaces: p.Namespaces, Pods: (*v1alpha1.NamespacedPod)(p.Pods)})
+	}
+	return sources
+}
+
+func converted[T, S ~string](texts []S) []T {
+	var all []T
+	for _, text := range texts {
+		all = append(all, T(text))
+	}
+	return all
+}
