@@ -1,0 +1,137 @@
+// Package cluster is as much of a Kubernetes cluster as conformance suites see:
+// an API server that keeps their objects in memory, pods for their StatefulSets,
+// and the exec by which they open connections from pods. It owns what a client
+// of the API sees. Who reaches whom is the Network's business.
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/fake"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+)
+
+// Network is what pods are attached to and where policies are enforced. Apply is
+// called once at a time; Connect may be called at any time.
+type Network interface {
+	// Nodes returns the nodes of the cluster, which never change.
+	Nodes() []*corev1.Node
+	// Apply makes the network what objects say. Their pods have addresses, those
+	// of their nodes if they share its network. Not more than one object differs
+	// from the call before. What policies say is in force when it returns.
+	Apply(ctx context.Context, objects manifests.Objects) error
+	// Connect makes one attempt. An error is for one that could not be made.
+	Connect(ctx context.Context, attempt Attempt) (netpol.Outcome, error)
+}
+
+// Attempt is a connection that a pod tries to open.
+type Attempt struct {
+	From     string // the pod, "namespace/name"
+	Protocol corev1.Protocol
+	To       netip.AddrPort
+	// Timeout is how long no answer is waited for until it counts as none.
+	Timeout time.Duration
+}
+
+// Config says what the cluster is like.
+type Config struct {
+	Network Network
+	// Family is that of the first address of pods, which is the one that suites
+	// know.
+	Family corev1.IPFamily
+	// HostNetworkApart lets host-network pods run on other nodes than the pods of
+	// the same ordinal, and not beside them.
+	HostNetworkApart bool
+}
+
+// Server is the API server. A change of objects has come into force when it
+// answers: suites that try a connection once, at once, see what it did.
+type Server struct {
+	cfg     Config
+	objects dynamic.Interface
+	handler http.Handler
+
+	changing sync.Mutex // held for a change, until it is in force
+	pods     int        // that ever were
+}
+
+// New returns the API server of a cluster that has nodes and nothing else.
+func New(ctx context.Context, cfg Config) (*Server, error) {
+	scheme := runtime.NewScheme()
+	for _, install := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, appsv1.AddToScheme, networkingv1.AddToScheme, v1alpha1.Install, v1alpha2.Install,
+	} {
+		if err := install(scheme); err != nil {
+			return nil, err
+		}
+	}
+	s := &Server{cfg: cfg, objects: fake.NewSimpleDynamicClient(scheme)}
+	for _, node := range cfg.Network.Nodes() {
+		if err := s.add(ctx, nodes, node); err != nil {
+			return nil, err
+		}
+	}
+	s.handler = s.routes()
+	return s, s.apply(ctx)
+}
+
+// ServeHTTP answers a client of the API.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api", serveVersions)
+	mux.HandleFunc("GET /apis", serveGroups)
+	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/exec", s.serveExec)
+	for _, prefix := range []string{"/api/{version}", "/apis/{group}/{version}"} {
+		mux.HandleFunc("GET "+prefix, serveResources)
+		for _, scope := range []string{"", "/namespaces/{namespace}"} {
+			mux.HandleFunc(prefix+scope+"/{resource}", s.serveObjects)
+			mux.HandleFunc(prefix+scope+"/{resource}/{name}", s.serveObjects)
+		}
+	}
+	return mux
+}
+
+// apply puts what the objects say in force. They are read as the agent reads
+// manifests: a field that it does not know is an error.
+func (s *Server) apply(ctx context.Context) error {
+	var text bytes.Buffer
+	for _, kind := range kinds {
+		if kind == statefulSets {
+			continue // it is nothing but its pods
+		}
+		list, err := s.of(kind, metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, item := range list.Items {
+			document, err := item.MarshalJSON()
+			if err != nil {
+				return fmt.Errorf("%s %s: %w", item.GetKind(), item.GetName(), err)
+			}
+			fmt.Fprintf(&text, "---\n%s", document)
+		}
+	}
+	objects, err := manifests.Read([]string{manifests.Stdin}, &text)
+	if err != nil {
+		return err
+	}
+	return s.cfg.Network.Apply(ctx, objects)
+}

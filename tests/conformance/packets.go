@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
+	"sigs.k8s.io/kube-network-policies/tests/conformance/cluster"
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/netns"
+)
+
+// programTimeout is how long a change may take to come into force.
+const programTimeout = time.Minute
+
+// packets is a network of network namespaces with real agents.
+type packets struct {
+	*netns.Backend
+
+	mu      sync.RWMutex
+	objects manifests.Objects // that are in force
+}
+
+func newPackets(ctx context.Context, agent string) (network, error) {
+	if agent == "" {
+		return nil, errors.New("-agent does not tell the agent's binary")
+	}
+	backend, err := netns.Start(ctx, agent)
+	if err != nil {
+		return nil, err
+	}
+	return &packets{Backend: backend}, nil
+}
+
+// Apply implements cluster.Network.
+func (p *packets) Apply(ctx context.Context, objects manifests.Objects) error {
+	objects.Nodes = nil // which the backend has
+	if equality.Semantic.DeepEqual(objects, p.inForce()) {
+		return nil
+	}
+	before, err := p.Programmed(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.Backend.Apply(ctx, stateOf(objects)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, programTimeout)
+	defer cancel()
+	err = lab.Poll(ctx, func() (bool, error) {
+		now, err := p.Programmed(ctx)
+		for i := range now {
+			if now[i] == before[i] {
+				return false, nil
+			}
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for a change to come into force: %w; agents:\n%s", err, p.Logs())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.objects = objects
+	return nil
+}
+
+func (p *packets) inForce() manifests.Objects {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.objects
+}
+
+// stateOf returns objects as the backend wants them. All pods and nodes answer on
+// all ports that one of them serves.
+func stateOf(objects manifests.Objects) *netpol.State {
+	state := &netpol.State{
+		Namespaces:                   objects.Namespaces,
+		Pods:                         slices.Clone(objects.Pods), // the backend replaces some
+		Policies:                     objects.NetworkPolicies,
+		AdminNetworkPolicies:         objects.AdminNetworkPolicies,
+		BaselineAdminNetworkPolicies: objects.BaselineAdminNetworkPolicies,
+		ClusterNetworkPolicies:       objects.ClusterNetworkPolicies,
+	}
+	for _, pod := range objects.Pods {
+		for _, port := range cluster.Serving(pod) {
+			state.Ports = append(state.Ports, port.ContainerPort)
+		}
+	}
+	return state
+}
+
+// Connect implements cluster.Network.
+func (p *packets) Connect(ctx context.Context, a cluster.Attempt) (netpol.Outcome, error) {
+	to := p.owner(a.To.Addr())
+	if to == "" {
+		return netpol.Unobservable, fmt.Errorf("nobody is at %s", a.To.Addr())
+	}
+	family := corev1.IPv6Protocol
+	if a.To.Addr().Is4() {
+		family = corev1.IPv4Protocol
+	}
+	outcomes, err := p.Probe(ctx, []netpol.Connection{{
+		From: a.From, To: to, Silence: a.Timeout,
+		Traffic: netpol.Traffic{Protocol: a.Protocol, Port: int32(a.To.Port()), Family: family},
+	}})
+	if err != nil {
+		return netpol.Unobservable, err
+	}
+	return outcomes[0], nil
+}
+
+// owner returns the pod that has an address.
+func (p *packets) owner(addr netip.Addr) string {
+	for _, pod := range p.inForce().Pods {
+		for _, own := range compile.Addresses(pod) {
+			if own == addr {
+				return netpol.PodName(pod)
+			}
+		}
+	}
+	return ""
+}
