@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/tests/bench/results"
+)
+
+// account keeps what a run uses: CPU time, and places in the queue.
+type account struct {
+	setup          *setup
+	judge, machine time.Duration // CPU time of the process that judges, and of all
+	asked          int           // packets that were to be queued
+}
+
+// open opens an account for a run that begins now, with an empty table of
+// connections.
+func (s *setup) open() (account, error) {
+	if err := s.forgetConnections(); err != nil {
+		return account{}, err
+	}
+	return s.usage()
+}
+
+// close returns what each of done has cost. If the packets were not to be queued,
+// somebody judges who is not the one that is measured: that is an error. A few may
+// not be: a port that comes again soon is an old connection to the kernel.
+func (a account) close(wanted, done int, each string) ([]results.Value, error) {
+	now, err := a.setup.usage()
+	if err != nil || done == 0 {
+		return nil, err
+	}
+	cost := func(used time.Duration, whose string) results.Value {
+		return results.Value{Number: float64(int(used) / done), Unit: whose + "-cpu-ns/" + each}
+	}
+	values := []results.Value{cost(now.machine-a.machine, "machine")}
+	if a.setup.pid == 0 {
+		return values, nil
+	}
+	if asked := now.asked - a.asked; asked < wanted*9/10 {
+		return nil, fmt.Errorf("of %d packets only %d came to the queue", wanted, asked)
+	}
+	return append(values, cost(now.judge-a.judge, "judge")), nil
+}
+
+// usage returns what was used until now.
+func (s *setup) usage() (account, error) {
+	a := account{setup: s}
+	stats, err := s.stats()
+	if err != nil {
+		return a, err
+	}
+	for _, queue := range stats {
+		a.asked += int(queue.PacketID + queue.QueueDropped)
+	}
+	// user, system, irq and softirq of all cores; what keeps them awake is nice
+	if a.machine, err = cpuTime("/proc/stat", "cpu ", 0, 2, 5, 6); err != nil || s.pid == 0 {
+		return a, err
+	}
+	// user and system, behind the name of the program
+	a.judge, err = cpuTime(fmt.Sprintf("/proc/%d/stat", s.pid), ") ", 11, 12)
+	return a, err
+}
+
+// tick is the unit of CPU times in /proc, USER_HZ.
+const tick = 10 * time.Millisecond
+
+// cpuTime adds up columns of a file in /proc, counted from behind the first place
+// where it has the word.
+func cpuTime(path, behind string, columns ...int) (sum time.Duration, err error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(content), behind)
+	fields := strings.Fields(rest)
+	for _, column := range columns {
+		if column >= len(fields) {
+			return 0, fmt.Errorf("%s has %d columns behind %q, want more than %d", path, len(fields), behind, column)
+		}
+		n, err := strconv.Atoi(fields[column])
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", path, err)
+		}
+		sum += time.Duration(n) * tick
+	}
+	return sum, nil
+}
+
+// deleteConnections is IPCTNL_MSG_CT_DELETE of linux/netfilter/nfnetlink_conntrack.h.
+const deleteConnections = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
+
+// forgetConnections empties the node's table of connections, so that each run has
+// all of it.
+func (s *setup) forgetConnections() error {
+	namespace, err := os.Open(s.node.NetNS())
+	if err != nil {
+		return err
+	}
+	defer namespace.Close()
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(namespace.Fd())})
+	if err != nil {
+		return fmt.Errorf("open the table of connections: %w", err)
+	}
+	defer conn.Close()
+	_, err = conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: deleteConnections, Flags: netlink.Request | netlink.Acknowledge},
+		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+	})
+	if err != nil {
+		return fmt.Errorf("empty the table of connections: %w", err)
+	}
+	return nil
+}

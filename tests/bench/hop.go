@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+)
+
+// Names of the table of setups without an agent.
+const (
+	hopTable   = "bench"
+	judgeChain = "judge"
+)
+
+// hop returns a table where the agent has its own, for which rule judges what is
+// new.
+func hop(rule string) string {
+	return fmt.Sprintf(`table inet %[1]s {
+	chain %[2]s {
+		%[3]s
+	}
+	chain postrouting {
+		type filter hook postrouting priority srcnat - 5
+		ct state established,related accept
+		goto %[2]s
+	}
+}
+`, hopTable, judgeChain, rule)
+}
+
+// divert sends what is new to queue 0, with the kernel's queue statement or, where
+// it has none, with the NFQUEUE target of xtables. nft has no words for the latter.
+func divert(ctx context.Context, node *lab.Node) error {
+	if _, err := node.Run(ctx, hop("queue to 0"), "nft", "-f", "-"); err == nil {
+		return nil
+	}
+	if _, err := node.Run(ctx, hop(""), "nft", "-f", "-"); err != nil {
+		return err
+	}
+	namespace, err := os.Open(node.NetNS())
+	if err != nil {
+		return err
+	}
+	defer namespace.Close()
+	conn, err := nftables.New(nftables.WithNetNSFd(int(namespace.Fd())))
+	if err != nil {
+		return err
+	}
+	info := make(xt.Unknown, 8)                // struct xt_NFQ_info_v3, padded
+	binary.NativeEndian.PutUint16(info[2:], 1) // one queue, number 0
+	table := &nftables.Table{Name: hopTable, Family: nftables.TableFamilyINet}
+	conn.AddRule(&nftables.Rule{
+		Table: table,
+		Chain: &nftables.Chain{Name: judgeChain, Table: table},
+		Exprs: []expr.Any{&expr.Target{Name: "NFQUEUE", Rev: 3, Info: &info}},
+	})
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("on %s: divert by xtables: %w", node.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package load
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// backlog is more than there are clients.
+const backlog = 1024
+
+// Acceptor accepts TCP connections and closes them in good order: a reset could be
+// there before the client knows that it was accepted.
+type Acceptor struct {
+	fd    int
+	ended chan struct{}
+}
+
+// OpenAcceptor listens inside a namespace.
+func OpenAcceptor(netns string, at netip.AddrPort) (*Acceptor, error) {
+	a := &Acceptor{ended: make(chan struct{})}
+	if err := Inside(netns, func() error { return a.listen(at) }); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", at, err)
+	}
+	go a.accept()
+	return a, nil
+}
+
+func (a *Acceptor) listen(at netip.AddrPort) (err error) {
+	if a.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	if err = os.NewSyscallError("bind", unix.Bind(a.fd, sockaddr(at))); err == nil {
+		err = os.NewSyscallError("listen", unix.Listen(a.fd, backlog))
+	}
+	if err != nil {
+		unix.Close(a.fd)
+	}
+	return err
+}
+
+func (a *Acceptor) accept() {
+	defer close(a.ended)
+	for {
+		fd, _, err := unix.Accept4(a.fd, unix.SOCK_CLOEXEC)
+		switch err {
+		case nil:
+			unix.Close(fd)
+		case unix.EINTR, unix.ECONNABORTED:
+		default:
+			return // shut down
+		}
+	}
+}
+
+// Close stops listening.
+func (a *Acceptor) Close() error {
+	err := os.NewSyscallError("shutdown", unix.Shutdown(a.fd, unix.SHUT_RDWR)) // wakes accept
+	<-a.ended
+	unix.Close(a.fd)
+	return err
+}

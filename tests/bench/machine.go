@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/tests/bench/results"
+)
+
+// leastConnections is what a burst needs, and room for what is left of the run
+// before.
+const leastConnections = 2 * burst
+
+// connectionLimit returns how many connections each namespace's table may have.
+// There is none to ask before some namespace tracks connections.
+func connectionLimit() (int, error) {
+	const path = "/proc/sys/net/netfilter/nf_conntrack_max"
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	if limit < leastConnections {
+		return 0, fmt.Errorf("nf_conntrack_max is %d, and this needs %d", limit, leastConnections)
+	}
+	return limit, nil
+}
+
+// within keeps floods to half of what the table of connections holds: when it is
+// full the kernel drops what is new, whoever judges.
+func (a amounts) within(limit int) amounts {
+	a.flows, a.sockets, a.paced = min(a.flows, limit/2), min(a.sockets, limit/2), min(a.paced, limit/2)
+	return a
+}
+
+// machineLoad returns how busy the machine was in the last minutes.
+func machineLoad() (results.Fact, error) {
+	content, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return results.Fact{}, err
+	}
+	averages := strings.Fields(string(content))[:3]
+	return results.Fact{Key: "load-before", Value: strings.Join(averages, " ")}, nil
+}
+
+// describe prints what the machine is and how it was when nothing had begun.
+func describe(out io.Writer, load results.Fact, limit int) error {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return os.NewSyscallError("uname", err)
+	}
+	for _, fact := range []results.Fact{
+		{Key: "cores", Value: fmt.Sprint(runtime.NumCPU())},
+		{Key: "kernel", Value: unix.ByteSliceToString(name.Release[:])},
+		{Key: "go", Value: runtime.Version()},
+		{Key: "conntrack-max", Value: fmt.Sprint(limit)},
+		load,
+	} {
+		fmt.Fprintln(out, fact)
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/kube-network-policies/tests/bench/results"
+)
+
+// goal is a row of the table.
+type goal struct {
+	what, reach string
+	checks      []check // all must hold
+}
+
+// check is one number to reach.
+type check struct {
+	// figure returns what was measured, one value for each round.
+	figure func(*results.Results) results.Samples
+	show   string  // format of a value
+	unit   string  // behind the values, as it is shown
+	scale  float64 // of a value before it is shown
+	holds  func(results.Samples) bool
+}
+
+// judge returns what was measured, and whether it is what is to be reached.
+func (g goal) judge(r *results.Results) (measured, reached string) {
+	var cells []string
+	reached = "yes"
+	for _, c := range g.checks {
+		samples := c.figure(r)
+		switch {
+		case len(samples) == 0:
+			return "not measured", ""
+		case !c.holds(samples):
+			reached = "**no**"
+		}
+		cells = append(cells, c.cell(samples))
+	}
+	return strings.Join(cells, "; "), reached
+}
+
+// cell shows the median and, where there is one, the spread.
+func (c check) cell(samples results.Samples) string {
+	show := func(v float64) string { return fmt.Sprintf(c.show, v*c.scale) }
+	cell := show(samples.Median())
+	if low, high := samples.Spread(); show(low) != show(high) {
+		cell += fmt.Sprintf(" (%s to %s)", show(low), show(high))
+	}
+	return cell + c.unit
+}
+
+// Figures.
+
+// of is what was measured of name in unit.
+func of(name, unit string) func(*results.Results) results.Samples {
+	return func(r *results.Results) results.Samples { return r.Samples(name, unit) }
+}
+
+// ratio is one thing over another, round by round.
+func ratio(name, over, unit string) func(*results.Results) results.Samples {
+	return func(r *results.Results) results.Samples {
+		return r.Samples(name, unit).Over(r.Samples(over, unit))
+	}
+}
+
+// added is what one thing adds to a base, over what another adds, round by round.
+func added(name, over, base, unit string) func(*results.Results) results.Samples {
+	return func(r *results.Results) results.Samples {
+		base := r.Samples(base, unit)
+		return r.Samples(name, unit).Minus(base).Over(r.Samples(over, unit).Minus(base))
+	}
+}
+
+// Bounds. Medians hold against noise; a count of what must not be is about all
+// rounds.
+
+func atMost(limit float64) func(results.Samples) bool {
+	return func(s results.Samples) bool { return s.Median() <= limit }
+}
+
+func atLeast(limit float64) func(results.Samples) bool {
+	return func(s results.Samples) bool { return s.Median() >= limit }
+}
+
+func never(s results.Samples) bool {
+	_, high := s.Spread()
+	return high == 0
+}
+
+// always is for what is shown and not judged.
+func always(results.Samples) bool { return true }

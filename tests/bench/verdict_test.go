@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/tests/bench/cluster"
+)
+
+// input is a cluster as the node of pod 0 sees it, and so many policies that select
+// the pod.
+func input(pods, policies int) compile.Input {
+	return compile.Input{
+		NodeName:        "node-0",
+		Features:        compile.AllFeatures(),
+		Namespaces:      cluster.Namespaces(pods),
+		Pods:            cluster.Pods(pods),
+		NetworkPolicies: cluster.Policies(cluster.NamespaceName(0), policies),
+	}
+}
+
+// segment returns the first packet of a TCP connection to pod 0.
+func segment(src netip.Addr) []byte {
+	b := make([]byte, 40)
+	b[0], b[9] = 0x45, byte(packet.TCP)
+	copy(b[12:], src.AsSlice())
+	copy(b[16:], cluster.Addr(0).AsSlice())
+	binary.BigEndian.PutUint16(b[20:], 40000)
+	binary.BigEndian.PutUint16(b[22:], cluster.Port)
+	b[32] = 5 << 4 // length of the header, in words
+	return b
+}
+
+// judge parses and evaluates.
+func judge(tb testing.TB, s *policy.Snapshot, payload []byte) policy.Decision {
+	p, err := packet.Parse(payload)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s.Evaluate(p)
+}
+
+// mustDeny makes sure that it is the policies that are measured.
+func mustDeny(tb testing.TB, s *policy.Snapshot, payload []byte) {
+	tb.Helper()
+	if d := judge(tb, s, payload); d.Verdict != policy.Deny || d.Reason != policy.Isolated {
+		tb.Fatalf("%v, want a denial of every policy", d)
+	}
+}
+
+// Every policy that is measured has a say, and the last one may allow.
+func TestPoliciesJudgeWhatIsMeasured(t *testing.T) {
+	const pods = 200
+	for _, policies := range []int{1, 20, 100} {
+		in := input(pods, policies)
+		mustDeny(t, compile.Compile(in), segment(cluster.Addr(1)))
+		in.NetworkPolicies = append(in.NetworkPolicies, cluster.Allowing(cluster.NamespaceName(0), cluster.NamespaceName(1)))
+		s := compile.Compile(in)
+		if d := judge(t, s, segment(cluster.Addr(1))); d.Verdict != policy.Allow || d.Reason != policy.RuleMatched {
+			t.Errorf("%d policies and one that allows: %v", policies, d)
+		}
+		if d := judge(t, s, segment(cluster.Addr(2))); d.Verdict != policy.Deny {
+			t.Errorf("%d policies and one that allows another namespace: %v", policies, d)
+		}
+	}
+}
+
+// BenchmarkVerdict is one packet, from its bytes to the decision, of a peer that
+// was met before.
+func BenchmarkVerdict(b *testing.B) {
+	for _, pods := range []int{1000, 100000} {
+		for _, policies := range []int{1, 10000} {
+			s := compile.Compile(input(pods, policies))
+			payload := segment(cluster.Addr(1))
+			mustDeny(b, s, payload)
+			b.Run(fmt.Sprintf("policies=%d/pods=%d", policies, pods), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					judge(b, s, payload)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkFirstPacket is the first packet of a peer with labels that were not met
+// before, the same way.
+func BenchmarkFirstPacket(b *testing.B) {
+	const pods, policies = 100000, 10000
+	s := compile.Compile(input(pods, policies))
+	payload := segment(cluster.Addr(1))
+	mustDeny(b, s, payload)
+	b.Run(fmt.Sprintf("policies=%d/pods=%d", policies, pods), func(b *testing.B) {
+		payload := slices.Clone(payload)
+		next := 2
+		b.ReportAllocs()
+		for b.Loop() {
+			copy(payload[12:], cluster.Addr(next%pods).AsSlice())
+			next++
+			judge(b, s, payload)
+		}
+	})
+}

@@ -1,0 +1,218 @@
+// Package apiserver stands for the API server of a large cluster. It lists and
+// watches objects as a real one does towards a node agent: in protobuf, with
+// streamed lists, one frame for each event. Objects are kept encoded, so that
+// serving costs little beside what is measured. It knows nothing of what objects
+// mean; it stores nothing that clients send.
+package apiserver
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// Object is an object of the API.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// served are the kinds, by the end of their paths.
+func served() map[string]*kind {
+	return map[string]*kind{
+		"/api/v1/namespaces": newKind(&corev1.Namespace{}, &corev1.NamespaceList{}),
+		"/api/v1/pods":       newKind(&corev1.Pod{}, &corev1.PodList{}),
+		"/api/v1/nodes":      newKind(&corev1.Node{}, &corev1.NodeList{}),
+		"/apis/networking.k8s.io/v1/networkpolicies": newKind(&networkingv1.NetworkPolicy{}, &networkingv1.NetworkPolicyList{}),
+	}
+}
+
+// historyLen is how many events of a kind are kept for watches that begin later.
+const historyLen = 1 << 14
+
+// Server serves the objects it holds. Its methods may be called from any
+// goroutine.
+type Server struct {
+	// Streaming serves streamed lists, as API servers do since Kubernetes 1.34.
+	// It is set before the first request.
+	Streaming bool
+
+	sent    atomic.Int64 // bytes of bodies
+	watches atomic.Int64 // that are open
+
+	mu      sync.Mutex
+	version uint64
+	kinds   map[string]*kind
+	byType  map[reflect.Type]*kind
+	lists   []List
+}
+
+// List is a list that was sent whole.
+type List struct {
+	Kind    string
+	Objects int
+	Bytes   int64
+	Began   time.Time
+	Ended   time.Time // when its last byte was handed to the connection
+}
+
+// kind holds the objects of one kind, encoded.
+type kind struct {
+	example, list runtime.Object
+	objects       map[string][]byte // by namespace/name
+	history       []event
+	dropped       uint64        // no event up to this version is in history
+	changed       chan struct{} // closed at every change
+}
+
+type event struct {
+	version uint64
+	name    string // namespace/name
+	frame   []byte
+}
+
+func newKind(example, list runtime.Object) *kind {
+	return &kind{example: example, list: list, objects: map[string][]byte{}, changed: make(chan struct{})}
+}
+
+// New returns an empty Server.
+func New() *Server {
+	s := &Server{Streaming: true, version: 1, kinds: served(), byType: map[reflect.Type]*kind{}}
+	for _, k := range s.kinds {
+		s.byType[reflect.TypeOf(k.example)] = k
+	}
+	return s
+}
+
+// Put adds or replaces an object and returns when watches could see it. It sets
+// the object's version.
+func (s *Server) Put(o Object) (time.Time, error) { return s.change(watch.Modified, o) }
+
+// Delete removes an object of that name and returns when watches could see it.
+func (s *Server) Delete(o Object) (time.Time, error) { return s.change(watch.Deleted, o) }
+
+func (s *Server) change(typ watch.EventType, o Object) (time.Time, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.byType[reflect.TypeOf(o)]
+	if k == nil {
+		return time.Time{}, fmt.Errorf("no kind that is served: %T", o)
+	}
+	s.version++
+	o.SetResourceVersion(strconv.FormatUint(s.version, 10))
+	encoded, err := encode(o)
+	if err != nil {
+		return time.Time{}, err
+	}
+	name := o.GetNamespace() + "/" + o.GetName()
+	if _, known := k.objects[name]; !known && typ == watch.Modified {
+		typ = watch.Added
+	}
+	if k.objects[name] = encoded; typ == watch.Deleted {
+		delete(k.objects, name)
+	}
+	if len(k.history) >= 2*historyLen {
+		k.dropped = k.history[historyLen-1].version
+		k.history = slices.Clone(k.history[historyLen:])
+	}
+	k.history = append(k.history, event{s.version, name, frame(typ, encoded)})
+	at := time.Now()
+	close(k.changed)
+	k.changed = make(chan struct{})
+	return at, nil
+}
+
+// Sent returns how many bytes clients were sent.
+func (s *Server) Sent() int64 { return s.sent.Load() }
+
+// Watches returns how many watches are open.
+func (s *Server) Watches() int { return int(s.watches.Load()) }
+
+// Lists returns the lists that were sent, streamed or not.
+func (s *Server) Lists() []List {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.lists)
+}
+
+// WithoutPods begins the paths of a cluster that is the same, but has no pods.
+const WithoutPods = "/without-pods"
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path, bare := strings.CutPrefix(r.URL.Path, WithoutPods)
+	k := s.kinds[path]
+	if k == nil || r.Method != http.MethodGet {
+		http.NotFound(w, r)
+		return
+	}
+	if bare && path == "/api/v1/pods" {
+		k = newKind(k.example, k.list)
+	}
+	c := &call{Server: s, kind: k, w: w, r: r, selected: selector(r)}
+	query := r.URL.Query()
+	switch streamed := query.Get("sendInitialEvents") == "true"; {
+	case query.Get("watch") == "":
+		c.sendList()
+	case streamed && !s.Streaming:
+		http.Error(w, "sendInitialEvents is not served", http.StatusUnprocessableEntity)
+	case streamed:
+		c.watch(c.streamList())
+	default:
+		from, err := strconv.ParseUint(query.Get("resourceVersion"), 10, 64)
+		if err != nil {
+			http.Error(w, "resourceVersion: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		c.watch(from)
+	}
+}
+
+// selector returns which objects a request is about, by namespace/name.
+func selector(r *http.Request) func(name string) bool {
+	name, ok := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), metav1.ObjectNameField+"=")
+	if !ok {
+		return func(string) bool { return true }
+	}
+	return func(full string) bool { return strings.HasSuffix(full, "/"+name) }
+}
+
+var encoder = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
+
+// encode returns o as it stands in events.
+func encode(o runtime.Object) ([]byte, error) {
+	kinds, _, err := scheme.Scheme.ObjectKinds(o)
+	if err != nil {
+		return nil, err
+	}
+	o.GetObjectKind().SetGroupVersionKind(kinds[0])
+	var b bytes.Buffer
+	err = encoder.Encode(o, &b)
+	return b.Bytes(), err
+}
+
+// frame returns an event about an encoded object as it is sent.
+func frame(typ watch.EventType, encoded []byte) []byte {
+	e := metav1.WatchEvent{Type: string(typ), Object: runtime.RawExtension{Raw: encoded}}
+	body, err := e.Marshal()
+	if err != nil {
+		panic(err) // it has no reason to fail
+	}
+	var b bytes.Buffer
+	_, _ = protobuf.LengthDelimitedFramer.NewFrameWriter(&b).Write(body)
+	return b.Bytes()
+}

@@ -1,0 +1,194 @@
+package apiserver
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// The content types of protobuf.
+const (
+	contentType      = runtime.ContentTypeProtobuf
+	watchContentType = contentType + ";stream=watch"
+)
+
+// call is one request.
+type call struct {
+	*Server
+	kind     *kind
+	w        http.ResponseWriter
+	r        *http.Request
+	selected func(name string) bool
+	out      *bufio.Writer // of a watch, nil before its first event
+}
+
+// current returns the objects that are asked for, in the order of their names, and
+// their version.
+func (c *call) current() (objects [][]byte, version uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(c.kind.objects)) {
+		if c.selected(name) {
+			objects = append(objects, c.kind.objects[name])
+		}
+	}
+	return objects, c.version
+}
+
+// sendList sends all objects in one message.
+func (c *call) sendList() {
+	began, before := time.Now(), c.Sent()
+	objects, version := c.current()
+	message, err := encodeList(c.kind.list, objects, version)
+	if err != nil {
+		http.Error(c.w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	c.w.Header().Set("Content-Type", contentType)
+	_, _ = c.Write(message)
+	c.w.(http.Flusher).Flush()
+	c.note(List{Objects: len(objects), Bytes: c.Sent() - before, Began: began})
+}
+
+// streamList sends all objects as events, and the bookmark that ends them. It
+// returns the version that a watch goes on from.
+func (c *call) streamList() (version uint64) {
+	began, before := time.Now(), c.Sent()
+	objects, version := c.current()
+	c.begin()
+	for _, o := range objects {
+		_, _ = c.out.Write(frame(watch.Added, o))
+	}
+	end, err := encodeBookmark(c.kind.example, version)
+	if err != nil {
+		panic(err) // it is the same for each kind
+	}
+	_, _ = c.out.Write(frame(watch.Bookmark, end))
+	c.flush()
+	c.note(List{Objects: len(objects), Bytes: c.Sent() - before, Began: began})
+	return version
+}
+
+// note remembers a list that has just been sent.
+func (c *call) note(l List) {
+	l.Kind, l.Ended = reflect.TypeOf(c.kind.example).Elem().Name(), time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lists = append(c.lists, l)
+}
+
+// watch sends what happens behind a version until the client goes.
+func (c *call) watch(from uint64) {
+	c.watches.Add(1)
+	defer c.watches.Add(-1)
+	for {
+		events, changed, ok := c.behind(from)
+		if !ok {
+			c.expire()
+			return
+		}
+		c.begin()
+		for _, e := range events {
+			if from = e.version; c.selected(e.name) {
+				_, _ = c.out.Write(e.frame)
+			}
+		}
+		c.flush()
+		select {
+		case <-changed:
+		case <-c.r.Context().Done():
+			return
+		}
+	}
+}
+
+// behind returns the events since a version and what tells of the next one, and
+// whether history goes back so far.
+func (c *call) behind(version uint64) (events []event, changed <-chan struct{}, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	history := c.kind.history
+	at, _ := slices.BinarySearchFunc(history, version+1, func(e event, v uint64) int { return int(e.version) - int(v) })
+	return history[at:], c.kind.changed, version >= c.kind.dropped
+}
+
+// expire tells that a watch must begin anew, with a list.
+func (c *call) expire() {
+	if c.out == nil {
+		http.Error(c.w, "too old resource version", http.StatusGone)
+	}
+}
+
+// begin answers that a watch is served.
+func (c *call) begin() {
+	if c.out == nil {
+		c.w.Header().Set("Content-Type", watchContentType)
+		c.out = bufio.NewWriterSize(c, 1<<16)
+	}
+}
+
+func (c *call) flush() {
+	_ = c.out.Flush()
+	c.w.(http.Flusher).Flush()
+}
+
+// Write counts what is sent. A connection that is gone ends its request soon.
+func (c *call) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.sent.Add(int64(n))
+	return n, err
+}
+
+// encodeBookmark returns the object that ends a streamed list.
+func encodeBookmark(example runtime.Object, version uint64) ([]byte, error) {
+	o := reflect.New(reflect.TypeOf(example).Elem()).Interface().(Object)
+	o.SetResourceVersion(strconv.FormatUint(version, 10))
+	o.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	return encode(o)
+}
+
+// prefix begins whatever is encoded; a runtime.Unknown follows.
+var prefix = []byte{'k', '8', 's', 0}
+
+// encodeList joins encoded objects. Decoding them all would take gigabytes.
+func encodeList(list runtime.Object, objects [][]byte, version uint64) ([]byte, error) {
+	var items bytes.Buffer
+	field := func(number byte, value []byte) {
+		items.WriteByte(number<<3 | 2) // a length and as many bytes
+		items.Write(binary.AppendUvarint(nil, uint64(len(value))))
+		items.Write(value)
+	}
+	meta, err := (&metav1.ListMeta{ResourceVersion: strconv.FormatUint(version, 10)}).Marshal()
+	if err != nil {
+		return nil, err
+	}
+	field(1, meta)
+	for _, encoded := range objects {
+		var o runtime.Unknown
+		if err := o.Unmarshal(encoded[len(prefix):]); err != nil {
+			return nil, err
+		}
+		field(2, o.Raw)
+	}
+	empty, err := encode(list)
+	if err != nil {
+		return nil, err
+	}
+	var whole runtime.Unknown
+	if err := whole.Unmarshal(empty[len(prefix):]); err != nil {
+		return nil, err
+	}
+	whole.Raw = items.Bytes()
+	body, err := whole.Marshal()
+	return append(slices.Clone(prefix), body...), err
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"sigs.k8s.io/kube-network-policies/tests/bench/cluster"
+	"sigs.k8s.io/kube-network-policies/tests/bench/load"
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
+)
+
+// environment is a node, an API server that only this node can reach, and the few
+// pods of a large cluster that really are there: two servers on the node and a
+// client elsewhere.
+type environment struct {
+	dir            string
+	lab            *lab.Lab
+	node           *lab.Node
+	server, chosen *lab.Pod
+	client         *lab.Host
+	api            *apiserver.Server
+	web            *httptest.Server
+	probers        uint16 // so far
+}
+
+// clientAddr is of none of the generated pods and beyond the node's pod ranges.
+var clientAddr = netip.MustParseAddr("10.255.0.2")
+
+// newEnvironment builds all of it, with the cluster's objects.
+func newEnvironment(ctx context.Context, s size, streaming bool) (_ *environment, err error) {
+	e := &environment{api: apiserver.New()}
+	e.api.Streaming = streaming
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.close())
+		}
+	}()
+	if e.dir, err = os.MkdirTemp("", "scale-"); err != nil {
+		return nil, err
+	}
+	if e.lab, err = lab.New(ctx, lab.Config{Nodes: 1}); err != nil {
+		return nil, err
+	}
+	e.node = e.lab.Nodes[0]
+	pods, err := e.lab.AddPods(ctx,
+		lab.NewPod(cluster.NamespaceName(0), "server", ownNode, nil),
+		lab.NewPod(chosenSpace, "server", ownNode, nil))
+	if err != nil {
+		return nil, err
+	}
+	e.server, e.chosen = pods[0], pods[1]
+	if e.client, err = e.lab.AddHost(ctx, e.node, clientName, clientAddr); err != nil {
+		return nil, err
+	}
+	if err := s.fill(e.api, e.node.Object()); err != nil {
+		return nil, err
+	}
+	if err := e.put(); err != nil {
+		return nil, err
+	}
+	return e, e.serve()
+}
+
+// serve starts the API server on the node, with TLS and HTTP/2.
+func (e *environment) serve() error {
+	return load.Inside(e.node.NetNS(), func() error {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		e.web = &httptest.Server{Listener: listener, EnableHTTP2: true, Config: &http.Server{
+			Handler:  e.api,
+			ErrorLog: log.New(io.Discard, "", 0), // connections that break when an agent ends
+		}}
+		e.web.StartTLS()
+		return nil
+	})
+}
+
+// kubeconfig writes a file for clients whose paths begin with prefix.
+func (e *environment) kubeconfig(name, prefix string) (string, error) {
+	path := filepath.Join(e.dir, name)
+	return path, os.WriteFile(path, fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: scale, cluster: {server: "%s", insecure-skip-tls-verify: true}}]
+users: [{name: agent, user: {}}]
+contexts: [{name: scale, context: {cluster: scale, user: agent}}]
+current-context: scale
+`, e.web.URL+prefix), 0o600)
+}
+
+// close ends everything. It may be called at any stage.
+func (e *environment) close() error {
+	if e.lab != nil {
+		e.lab.Close()
+	}
+	if e.web != nil {
+		e.web.CloseClientConnections()
+		e.web.Close()
+	}
+	return os.RemoveAll(e.dir)
+}

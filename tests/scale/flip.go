@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/tests/bench/cluster"
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
+)
+
+// The client is a pod of another node, in a namespace that all clusters have. The
+// label lets it in.
+const (
+	clientName   = "client"
+	clientNode   = "node-2"
+	clientLabel  = "probe"
+	labelOpen    = "open"
+	labelClosed  = "closed"
+	chosenSpace  = "chosen" // namespace of the pod that one policy selects or not
+	chosenPolicy = "deny"
+)
+
+func (e *environment) clientPod(label string) *corev1.Pod {
+	p := newPod(cluster.NamespaceName(1), clientName, "probes", clientNode, e.client.Addrs...)
+	return relabelled(p, clientLabel, label)
+}
+
+// allowing returns the policy that lets pods of the client's namespace with a label
+// reach the server.
+func allowing(label string) *networkingv1.NetworkPolicy {
+	p := cluster.Allowing(cluster.NamespaceName(0), cluster.NamespaceName(1))
+	p.Spec.Ingress[0].From[0].PodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{clientLabel: label}}
+	return p
+}
+
+// denying returns the policy that selects the other server, or nobody, and allows
+// nothing.
+func denying(selects bool) *networkingv1.NetworkPolicy {
+	p := cluster.Allowing(chosenSpace, "")
+	p.Name, p.Spec.Ingress = chosenPolicy, nil
+	if !selects {
+		p.Spec.PodSelector.MatchLabels = map[string]string{"no": "such"}
+	}
+	return p
+}
+
+// put stores what the probes are about, open for the client.
+func (e *environment) put() error {
+	for _, o := range []apiserver.Object{
+		e.server.Object, e.chosen.Object, e.clientPod(labelOpen),
+		lab.NewNamespace(chosenSpace, nil), denying(false), allowing(labelOpen),
+	} {
+		if _, err := e.api.Put(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flip is a change that takes a right away from the client, or gives it back.
+type flip struct {
+	name   string
+	target *lab.Pod
+	change func(open bool) (time.Time, error) // returns when the agent could see it
+}
+
+// podFlips are changes of pods; policyFlips are changes of policies, of what a
+// policy says and of whom it selects.
+func (e *environment) podFlips() []flip {
+	return []flip{
+		{"PodLabel", e.server, func(open bool) (time.Time, error) {
+			if !open {
+				return e.api.Put(e.clientPod(labelClosed))
+			}
+			return e.api.Put(e.clientPod(labelOpen))
+		}},
+		{"PodAdd", e.server, func(open bool) (time.Time, error) {
+			if !open {
+				return e.api.Delete(e.clientPod(labelOpen))
+			}
+			return e.api.Put(e.clientPod(labelOpen))
+		}},
+	}
+}
+
+func (e *environment) policyFlips() []flip {
+	return []flip{
+		{"PolicyRules", e.server, func(open bool) (time.Time, error) {
+			if !open {
+				return e.api.Put(allowing("nobody"))
+			}
+			return e.api.Put(allowing(labelOpen))
+		}},
+		{"PolicySelection", e.chosen, func(open bool) (time.Time, error) {
+			return e.api.Put(denying(!open))
+		}},
+	}
+}
+
+// latencies are those of one kind of change.
+type latencies []time.Duration
+
+// quantile returns the latency that so many of a hundred do not exceed.
+func (l latencies) quantile(percent int) time.Duration {
+	sorted := slices.Sorted(slices.Values(l))
+	return sorted[min(len(sorted)-1, len(sorted)*percent/100)]
+}
+
+// measure makes so many changes, one after the other took effect, and returns how
+// long each took.
+func (e *environment) measure(ctx context.Context, f flip, count int) (latencies, error) {
+	p, err := newProber(e.client.NetNS(), f.target.NetNS(), netip.AddrPortFrom(f.target.Addr(lab.IPv4), firstPort+e.probers))
+	e.probers++
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.send(ctx) })
+	group.Go(func() error { return p.receive(ctx) })
+	var all latencies
+	group.Go(func() (err error) {
+		defer cancel()
+		all, err = p.flips(ctx, f, count)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.name, err)
+	}
+	return all, nil
+}
+
+func (p *prober) flips(ctx context.Context, f flip, count int) (all latencies, err error) {
+	if _, err := p.verdict(ctx, true, time.Now()); err != nil {
+		return nil, err
+	}
+	for i := range count {
+		time.Sleep(rand.N(2 * patience)) // at any time of the agent's intervals
+		open := i%2 == 1
+		changed, err := f.change(open)
+		if err != nil {
+			return nil, err
+		}
+		latency, err := p.verdict(ctx, open, changed)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, latency)
+	}
+	return all, nil
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
+)
+
+// heapOf returns the heap of a process that holds what the API server of a
+// kubeconfig has and nothing else of an agent, without garbage.
+func (e *environment) heapOf(ctx context.Context, kubeconfig string) (bytes int, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.CommandContext(ctx, "nsenter", "--net="+e.node.NetNS(), self, "-heap-of="+kubeconfig)
+	cmd.Stderr = os.Stderr
+	output, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(output, &bytes)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("measure the heap: %w", err)
+	}
+	return bytes, nil
+}
+
+// printHeap is that process.
+func printHeap(ctx context.Context, kubeconfig string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.ContentType = k8sruntime.ContentTypeProtobuf
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	taken := make(chan *policy.Snapshot, 1)
+	c, err := policycache.New(policycache.NewAPIServer(client, nil), policycache.Config{
+		NodeName: ownNode, Features: compile.AllFeatures(), Registerer: prometheus.NewRegistry(),
+	}, func(_ context.Context, s *policy.Snapshot, _ time.Time) { taken <- s })
+	if err != nil {
+		return err
+	}
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	var s *policy.Snapshot
+	select {
+	case s = <-taken:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	runtime.GC()
+	runtime.GC() // what has a finalizer is freed by the second
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	fmt.Println(memory.HeapAlloc)
+	runtime.KeepAlive(s)
+	cancel()
+	return <-ended
+}

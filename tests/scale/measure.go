@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"sigs.k8s.io/kube-network-policies/tests/bench/results"
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
+)
+
+// readyTimeout is for an agent to read the cluster.
+const readyTimeout = 3 * time.Minute
+
+// measurement is one run.
+type measurement struct {
+	*environment
+	options
+
+	out    io.Writer
+	agent  *lab.Agent
+	churn  *churn
+	perPod int     // bytes
+	usage  []value // CPU time and traffic while the cluster changes
+}
+
+type value = results.Value
+
+// print prints a measurement of the cluster of this size.
+func (m *measurement) print(name string, count int, values ...value) {
+	if m.size.shape != "spread" {
+		name += "/" + m.size.shape
+	}
+	fmt.Fprintln(m.out, results.Line{Name: name + "/" + m.size.String(), Count: count, Values: values})
+}
+
+// heap measures what a pod costs: the heap with all pods and the one with none,
+// the rest being equal.
+func (m *measurement) heap(ctx context.Context) error {
+	var heaps []int
+	for _, prefix := range []string{"", apiserver.WithoutPods} {
+		path, err := m.kubeconfig("heap", prefix)
+		if err != nil {
+			return err
+		}
+		bytes, err := m.heapOf(ctx, path)
+		if err != nil {
+			return err
+		}
+		heaps = append(heaps, bytes)
+	}
+	m.perPod = (heaps[0] - heaps[1]) / m.size.pods
+	return nil
+}
+
+// start starts the agent and waits until it is ready.
+func (m *measurement) start(ctx context.Context) error {
+	path, err := m.kubeconfig("agent", "")
+	if err != nil {
+		return err
+	}
+	before := len(m.api.Lists())
+	began := time.Now()
+	m.agent, err = m.node.StartAgent(lab.AgentConfig{Binary: m.options.agent, Args: []string{"--kubeconfig", path}})
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	if err := m.agent.WaitReady(limited); err != nil {
+		return err
+	}
+	ready := time.Now()
+	lists := m.api.Lists()[before:]
+	last := slices.MaxFunc(lists, func(a, b apiserver.List) int { return a.Ended.Compare(b.Ended) })
+	var bytes int64
+	for _, l := range lists {
+		bytes += l.Bytes
+	}
+	m.print("Start", 1,
+		value{Number: float64(ready.Sub(last.Ended)), Unit: "ns/op"},
+		value{Number: float64(ready.Sub(began)), Unit: "whole-ns"},
+		value{Number: float64(len(lists)), Unit: "lists"},
+		value{Number: float64(bytes), Unit: "list-B"})
+	m.churn = newChurn(m.api, m.size)
+	return nil
+}
+
+// load measures what changes cost the agent and the API server.
+func (m *measurement) load(ctx context.Context) error {
+	settled, _, err := resident(m.agent.PID())
+	if err != nil {
+		return err
+	}
+	before, err := m.account(ctx)
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, m.during)
+	defer cancel()
+	if err := m.churn.run(limited, m.rate); err != nil {
+		return err
+	}
+	after, err := m.account(ctx)
+	if err != nil {
+		return err
+	}
+	m.usage = after.since(before)
+	now, peak, err := resident(m.agent.PID())
+	if err != nil {
+		return err
+	}
+	m.print("Memory", m.size.pods,
+		value{Number: float64(m.perPod), Unit: "B/pod"},
+		value{Number: float64(max(settled, now)), Unit: "rss-B"},
+		value{Number: float64(peak), Unit: "rss-peak-B"})
+	return nil
+}
+
+// account is what was used until now.
+type account struct {
+	at               time.Time
+	cpu              time.Duration
+	changes, watches int
+	sent             int64
+	snapshots        float64
+}
+
+func (m *measurement) account(ctx context.Context) (a account, err error) {
+	a = account{at: time.Now(), changes: m.churn.done, watches: m.api.Watches(), sent: m.api.Sent()}
+	if a.cpu, err = cpuTime(m.agent.PID()); err != nil {
+		return a, err
+	}
+	metrics, err := m.agent.Metrics(ctx)
+	a.snapshots = metrics.Sum("netpol_snapshot_latency_seconds_count")
+	return a, err
+}
+
+// since returns what was used between two accounts.
+func (a account) since(before account) []value {
+	seconds := a.at.Sub(before.at).Seconds()
+	changes := float64(a.changes - before.changes)
+	cpu := a.cpu - before.cpu
+	return []value{
+		{Number: 100 * cpu.Seconds() / seconds, Unit: "core-percent"},
+		{Number: float64(cpu) / changes, Unit: "cpu-ns/change"},
+		{Number: changes / seconds, Unit: "changes/s"},
+		{Number: (a.snapshots - before.snapshots) / seconds, Unit: "snapshots/s"},
+		{Number: float64(a.sent-before.sent) / seconds, Unit: "watch-B/s"},
+		{Number: float64(a.watches), Unit: "watches"},
+	}
+}
+
+// latencies measures how long changes take to be seen by packets, while the
+// cluster goes on changing.
+func (m *measurement) latencies(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return m.churn.run(ctx, m.rate) })
+	group.Go(func() error {
+		defer cancel()
+		if err := m.latenciesOf(ctx, "PodChange", m.podFlips(), m.usage); err != nil {
+			return err
+		}
+		return m.latenciesOf(ctx, "PolicyChange", m.policyFlips(), nil)
+	})
+	return group.Wait()
+}
+
+// latenciesOf prints the latencies of each of flips, and of all of them.
+func (m *measurement) latenciesOf(ctx context.Context, name string, flips []flip, more []value) error {
+	var all latencies
+	for _, f := range flips {
+		l, err := m.measure(ctx, f, m.flips)
+		if err != nil {
+			return err
+		}
+		m.print(f.name, len(l), l.values()...)
+		all = append(all, l...)
+	}
+	m.print(name, len(all), append(all.values(), more...)...)
+	return nil
+}
+
+func (l latencies) values() []value {
+	return []value{
+		{Number: float64(l.quantile(50)), Unit: "p50-ns"},
+		{Number: float64(l.quantile(99)), Unit: "p99-ns"},
+		{Number: float64(slices.Max(l)), Unit: "max-ns"},
+	}
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"sigs.k8s.io/kube-network-policies/tests/bench/cluster"
+	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
+)
+
+const (
+	// perNode is how many pods a node has. The agent's own has as many.
+	perNode = 100
+	// ownNode is the agent's, as the lab names it.
+	ownNode = "node-1"
+)
+
+// size is that of a cluster.
+type size struct {
+	pods, policies, namespaces int
+	shape                      string // where policies are: "spread" or "all"
+}
+
+func (s size) String() string {
+	return fmt.Sprintf("policies=%d/pods=%d", s.policies, s.pods)
+}
+
+// replica is what all pods have in common: what an API server sends of a pod is
+// mostly of no concern to policy.
+var replica = func() corev1.Pod {
+	created := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	p := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			CreationTimestamp: created,
+			Annotations:       map[string]string{"a": "annotations can be long", "b": "and are of no concern", "c": "here"},
+			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 1500)}}},
+		},
+		Spec: corev1.PodSpec{
+			Containers:  []corev1.Container{container("http", cluster.Port), container("proxy", 15000)},
+			Volumes:     []corev1.Volume{{Name: "a"}, {Name: "b"}, {Name: "c"}},
+			Tolerations: []corev1.Toleration{{Key: "a"}, {Key: "b"}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, HostIP: "192.168.0.1"},
+	}
+	for _, typ := range []corev1.PodConditionType{corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled, corev1.PodReadyToStartContainers} {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: typ, Status: corev1.ConditionTrue, LastTransitionTime: created})
+	}
+	return p
+}()
+
+func container(name string, port int32) corev1.Container {
+	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(port)}}}
+	c := corev1.Container{
+		Name:  name,
+		Image: "registry.example/team/" + name + ":v1.2.3",
+		Ports: []corev1.ContainerPort{
+			{Name: name, ContainerPort: port, Protocol: corev1.ProtocolTCP},
+			{Name: name + "-metrics", ContainerPort: port + 1, Protocol: corev1.ProtocolTCP},
+		},
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
+		}},
+		LivenessProbe: probe, ReadinessProbe: probe,
+		VolumeMounts: []corev1.VolumeMount{{Name: "a", MountPath: "/a"}, {Name: "b", MountPath: "/b"}, {Name: "c", MountPath: "/c"}},
+	}
+	for e := range 10 {
+		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprintf("VARIABLE_%d", e), Value: "a value of some length"})
+	}
+	return c
+}
+
+// newPod returns a running pod with two containers, and the labels and the owner
+// of a replica. What it shares with others must not be written to.
+func newPod(namespace, name, set, node string, addrs ...netip.Addr) *corev1.Pod {
+	p := replica
+	p.Namespace, p.Name = namespace, name
+	p.UID = types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012s", name))
+	p.Labels = map[string]string{
+		"app": "web", "tier": "front", "team": "shop", "release": "r0",
+		"app.kubernetes.io/managed-by": "deploy", "pod-template-hash": set,
+	}
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-" + set}}
+	p.Spec.NodeName = node
+	p.Status.PodIP = addrs[0].String()
+	p.Status.PodIPs = nil
+	for _, addr := range addrs {
+		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: addr.String()})
+	}
+	return &p
+}
+
+// pod returns a pod of the cluster in its n-th life: the first perNode of them are
+// on the agent's node, ten in a row are replicas of one another, and all have an
+// address of each family that stays when another pod takes their place.
+func (s size) pod(i, life int) *corev1.Pod {
+	set := fmt.Sprintf("%08x", i/10)
+	namespace := cluster.NamespaceName(i / 10 % s.namespaces)
+	name := fmt.Sprintf("web-%s-%06d-%d", set, i, life)
+	if i < perNode {
+		return newPod(namespace, name, set, ownNode,
+			netip.AddrFrom4([4]byte{10, 244, 1, byte(100 + i)}), netip.MustParseAddr(fmt.Sprintf("fd00:10:244:1::%x", 100+i)))
+	}
+	return newPod(namespace, name, set, fmt.Sprintf("node-%d", 1+i/perNode),
+		netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), netip.MustParseAddr(fmt.Sprintf("fd00::%x:%x", i>>16, i&0xffff)))
+}
+
+// relabelled returns a copy of p with another label.
+func relabelled(p *corev1.Pod, key, value string) *corev1.Pod {
+	q := *p
+	q.Labels = maps.Clone(p.Labels)
+	q.Labels[key] = value
+	return &q
+}
+
+// heartbeat returns a copy of p that differs in nothing that concerns policy.
+func heartbeat(p *corev1.Pod, now time.Time) *corev1.Pod {
+	q := *p
+	q.Status.Conditions = append([]corev1.PodCondition(nil), p.Status.Conditions...)
+	q.Status.Conditions[1].LastProbeTime = metav1.NewTime(now)
+	return &q
+}
+
+// fill gives the server the cluster.
+func (s size) fill(server *apiserver.Server, node *corev1.Node) error {
+	objects := []apiserver.Object{node}
+	for _, ns := range cluster.Namespaces(s.namespaces * perNode) {
+		objects = append(objects, ns)
+	}
+	for _, p := range s.networkPolicies() {
+		objects = append(objects, p)
+	}
+	for _, o := range objects {
+		if _, err := server.Put(o); err != nil {
+			return err
+		}
+	}
+	for i := range s.pods {
+		if _, err := server.Put(s.pod(i, 0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// networkPolicies returns policies whose rules never match. They select all pods
+// of their namespace, which is the server's for the shape "all".
+func (s size) networkPolicies() []*networkingv1.NetworkPolicy {
+	policies := cluster.Policies(cluster.NamespaceName(0), s.policies)
+	if s.shape == "spread" {
+		for j, p := range policies {
+			p.Namespace = cluster.NamespaceName(j % s.namespaces)
+		}
+	}
+	return policies
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// tick is the unit of CPU times in /proc, USER_HZ.
+const tick = 10 * time.Millisecond
+
+// cpuTime returns the CPU time of a process and of those that it has waited for,
+// such as nft.
+func cpuTime(pid int) (sum time.Duration, err error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// Behind the name: user, system, and both of children.
+	_, rest, _ := strings.Cut(string(content), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 15 {
+		return 0, fmt.Errorf("/proc/%d/stat: %q has too few columns", pid, content)
+	}
+	for _, field := range fields[11:15] {
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+		}
+		sum += time.Duration(n) * tick
+	}
+	return sum, nil
+}
+
+// resident returns the resident memory of a process in bytes, and the most it has
+// ever had.
+func resident(pid int) (now, peak int, err error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(content)) {
+		key, value, _ := strings.Cut(line, ":")
+		into := map[string]*int{"VmRSS": &now, "VmHWM": &peak}[key]
+		if into == nil {
+			continue
+		}
+		kilobytes, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
+		if err != nil {
+			return 0, 0, fmt.Errorf("/proc/%d/status: %s: %w", pid, key, err)
+		}
+		*into = kilobytes << 10
+	}
+	if now == 0 || peak == 0 {
+		return 0, 0, fmt.Errorf("/proc/%d/status has no VmRSS or no VmHWM", pid)
+	}
+	return now, peak, nil
+}

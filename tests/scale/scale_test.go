@@ -1,0 +1,130 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
+)
+
+// TestVerdictsAreOfProbesThatAgree has a probe each millisecond since the change.
+// "x" is one that does not pass.
+func TestVerdictsAreOfProbesThatAgree(t *testing.T) {
+	pass, drop := strings.Repeat(".", agreeing), strings.Repeat("x", agreeing)
+	changed := time.Unix(0, 0)
+	for _, tt := range []struct {
+		probes string
+		pass   bool
+		want   int // number of the first probe, -1 for no verdict
+	}{
+		{pass, true, 0},
+		{pass, false, -1},
+		{"xxx" + pass, true, 3},
+		{"x.x" + pass, true, 3},
+		{"..." + drop, false, 3},
+		{pass[1:], true, -1},
+		{pass + "x", true, -1},
+		{drop + pass + pass, true, agreeing},
+		{"", true, -1},
+	} {
+		p := &prober{sent: []time.Time{changed}, passed: []bool{!tt.pass}}
+		last := changed
+		for _, probe := range tt.probes {
+			last = last.Add(time.Millisecond)
+			p.sent, p.passed = append(p.sent, last), append(p.passed, probe == '.')
+		}
+		p.sent, p.passed = append(p.sent, last.Add(time.Millisecond)), append(p.passed, !tt.pass) // too young to count
+		first, ok := p.agreed(tt.pass, changed, last)
+		got := int(first.Sub(changed)/time.Millisecond) - 1
+		if !ok {
+			got = -1
+		}
+		if got != tt.want {
+			t.Errorf("%q, to pass %v: probe %d, want %d", tt.probes, tt.pass, got, tt.want)
+		}
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	var l latencies
+	for i := range 200 {
+		l = append(l, time.Duration(200-i))
+	}
+	for percent, want := range map[int]time.Duration{0: 1, 50: 101, 99: 199, 100: 200} {
+		if got := l.quantile(percent); got != want {
+			t.Errorf("quantile %d is %d, want %d", percent, got, want)
+		}
+	}
+}
+
+// TestChurnKeepsTheClustersSize follows the pods of a cluster by the changes
+// that are made to them.
+func TestChurnKeepsTheClustersSize(t *testing.T) {
+	s := size{pods: 1000, namespaces: 10}
+	c := newChurn(apiserver.New(), s)
+	for range 20000 {
+		if err := c.change(); err != nil {
+			t.Fatal(err)
+		}
+		if len(c.gone) > deletions {
+			t.Fatalf("after %d changes %d pods are gone, want at most %d", c.done, len(c.gone), deletions)
+		}
+	}
+	again := 0
+	for _, life := range c.lives {
+		again += max(life, ^life)
+	}
+	if want := 20000 / cycle * additions; again < want*9/10 || again > want {
+		t.Errorf("%d pods came in another's place, want about %d", again, want)
+	}
+}
+
+func TestPodsDiffer(t *testing.T) {
+	s := size{pods: 100000, namespaces: 1000}
+	names, addrs := map[string]int{}, map[string]int{}
+	for i := range s.pods {
+		p := s.pod(i, 0)
+		names[p.Namespace+"/"+p.Name]++
+		for _, ip := range p.Status.PodIPs {
+			addrs[ip.IP]++
+		}
+		if own := p.Spec.NodeName == ownNode; own != (i < perNode) {
+			t.Fatalf("pod %d is on %s", i, p.Spec.NodeName)
+		}
+	}
+	if len(names) != s.pods || len(addrs) != 2*s.pods {
+		t.Errorf("%d names and %d addresses of %d pods", len(names), len(addrs), s.pods)
+	}
+}
+
+func TestWhatIsOfNoConcernDiffers(t *testing.T) {
+	s := size{pods: 1000, namespaces: 10}
+	p := s.pod(7, 0)
+	q := heartbeat(relabelled(p, "release", "r1"), time.Unix(9, 0))
+	if p.Status.Conditions[1].LastProbeTime == q.Status.Conditions[1].LastProbeTime || q.Labels["release"] != "r1" || p.Labels["release"] != "r0" {
+		t.Errorf("%v and %v", p.Labels, q.Labels)
+	}
+	if other := s.pod(8, 0); other.Status.Conditions[1].LastProbeTime != p.Status.Conditions[1].LastProbeTime {
+		t.Error("a heartbeat of one pod is that of others")
+	}
+	if size := (&corev1.Pod{}).Size(); p.Size() < 2000+size {
+		t.Errorf("a pod has %d bytes", p.Size())
+	}
+}
+
+func TestProcessesAreMeasured(t *testing.T) {
+	if _, err := cpuTime(os.Getpid()); err != nil {
+		t.Error(err)
+	}
+	now, peak, err := resident(os.Getpid())
+	if err != nil || now < 1<<20 || peak < now/2 {
+		t.Errorf("%d bytes, at most %d, %v", now, peak, err)
+	}
+	if _, err := cpuTime(-1); err == nil {
+		t.Error("a process that does not exist has a CPU time")
+	}
+}
