@@ -22,8 +22,14 @@ ALONE = ./tests/lab ./tests/netns ./tests/netpol/suite ./tests/demo
 # Packages whose tests ask the kernel.
 KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
 
+# Modules of their own, because of what they depend on.
+MODULES = tests/integration tests/conformance tests/conformance/v0.1.7 tests/conformance/v0.2.0 tests/bench/plots
+
+# What bench measures, in the form of Go's benchmarks.
+BENCH_RESULTS ?= bin/bench.txt
+
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit test-scenarios test-packets test-netns test-mutants test-integration test-vm race lint fuzz bench image clean demo-tools tools
+.PHONY: help build demo test test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-mutants test-integration test-vm test-conformance-vm race lint fuzz bench bench-short bench-table bench-plots bench-packages image clean demo-tools tools
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -36,7 +42,7 @@ demo: demo-tools build ## show the agent at work on this machine, as root: no cl
 	@$(GIVE_BACK)
 	@bin/demo
 
-test: test-unit test-scenarios test-packets ## all tests, as root: the rest skips what needs network namespaces
+test: test-unit test-scenarios test-conformance test-packets ## all tests, as root: the rest skips what needs network namespaces
 
 test-unit: tools ## the tests of each package
 	$(GO) test $$($(GO) list ./... | grep -vE '/tests/(lab|netns|netpol/netns|netpol/suite|demo)$$')
@@ -44,11 +50,17 @@ test-unit: tools ## the tests of each package
 test-scenarios: ## the truth tables of every scenario, in process
 	$(GO) run ./tests/netpol/suite
 
+test-conformance: ## the conformance suites of the network policy API on the evaluator and on the oracle
+	cd tests/conformance && $(GO) test ./... && $(GO) run .
+
 test-packets: tools ## real packets through the agent and a few scenarios, in network namespaces, as root
 	$(GO) test -p 1 -count 1 $(ALONE)
 	$(GO) test -v -count 1 ./tests/netpol/netns
 
-test-netns: tools test-scenarios test-packets ## the same with every scenario
+test-conformance-packets: tools build ## the conformance suites with real packets, as root: three minutes
+	cd tests/conformance && $(GO) run . -networks netns -agent ../../bin/kube-network-policies
+
+test-netns: tools test-scenarios test-packets test-conformance-packets ## the same with every scenario
 	$(GO) run ./tests/netpol/suite -backend netns
 
 test-mutants: ## faults in the evaluator that the scenarios must notice
@@ -59,10 +71,19 @@ test-integration: ## the informers, install.yaml and the status writer against r
 
 test-vm: build ## the kernel's side of it on Debian's kernel in an emulated machine: minutes
 	$(GO) test -c -o bin/ $(KERNEL)
-	tests/vm/run.sh -t 1200 -f bin:/tests -f "$$(command -v setpriv)" \
+	tests/vm/run.sh -t 1200 -f bin:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
 		env AGENT_BINARY=/tests/kube-network-policies NETNS_REQUIRED=1 \
 		bash -c 'cd /tests; modprobe nf_conntrack; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
 			for test in *.test; do echo "$$test"; ./"$$test" -test.skip ChangesLoseNoPacket || failed=1; done; [ -z "$$failed" ]'
+
+test-conformance-vm: build ## the conformance suites on that kernel: half an hour
+	mkdir -p bin/conformance && cp bin/kube-network-policies bin/conformance/
+	cd tests/conformance && $(GO) build -o ../../bin/conformance/ . && for release in v0.1.7 v0.2.0; do \
+		(cd $$release && $(GO) test -c -o ../../../bin/conformance/$$release.test .) || exit 1; done
+	tests/vm/run.sh -m 1500 -t 3000 -f bin/conformance:/tests \
+		bash -c 'cd /tests; modprobe -a nf_conntrack nfnetlink_queue; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
+			for release in v0.1.7 v0.2.0; do ./conformance -suites "$$release" -clusters IPv4-beside -networks netns -binaries . \
+				-agent ./kube-network-policies -silence 2s || failed=1; done; [ -z "$$failed" ]'
 
 race: ## the tests of each package with the race detector, needs a C compiler
 	CGO_ENABLED=1 $(GO) test -race ./pkg/... ./cmd/...
@@ -70,7 +91,9 @@ race: ## the tests of each package with the race detector, needs a C compiler
 lint: ## gofmt, vet, staticcheck, and which package may import which
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
-	cd tests/integration && $(GO) vet ./... && $(GO) mod tidy -diff
+	@for module in $(MODULES); do \
+		echo "vet and tidy $$module"; (cd "$$module" && $(GO) vet ./... && $(GO) mod tidy -diff) || exit 1; \
+	done
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
 	$(GO) test ./tests/layering
 
@@ -82,8 +105,38 @@ fuzz: ## every fuzz target for FUZZTIME (10s) each
 		done; \
 	done
 
-bench: ## all benchmarks
-	$(GO) test -run '^$$' -bench . -benchmem ./pkg/... ./tests/...
+# Go's benchmarks run several times as a whole, so that what is compared is measured
+# beside each other.
+define MEASURE
+$(GO) build -o bin/ ./cmd/kube-network-policies ./tests/bench ./tests/bench/callback ./tests/scale
+$(GO) test -c -o bin/ ./tests/bench
+@$(GIVE_BACK)
+bin/bench -rounds $(ROUNDS) $(BENCH_FLAGS) >$(BENCH_RESULTS)
+for round in $$(seq $(ROUNDS)); do bin/bench.test -test.run '^$$' -test.bench . -test.benchtime 0.3s || exit 1; done >>$(BENCH_RESULTS)
+for pods in $(SCALE_PODS); do bin/scale -agent bin/kube-network-policies -pods $$pods $(BENCH_FLAGS) >>$(BENCH_RESULTS) || exit 1; done
+@$(MAKE) --no-print-directory bench-table
+endef
+
+ROUNDS = 7
+SCALE_PODS = 1000 100000
+bench-short: ROUNDS = 1
+bench-short: SCALE_PODS = 1000
+bench-short: BENCH_FLAGS = -short
+
+bench: tools ## what is promised of speed and size, and what is reached: as root, on a quiet machine, minutes
+	$(MEASURE)
+
+bench-short: tools ## the same once and with less of everything: does it work?
+	$(MEASURE)
+
+bench-table: ## the table of what BENCH_RESULTS has
+	@$(GO) run ./tests/bench/table $(BENCH_RESULTS)
+
+bench-plots: ## pictures of what BENCH_RESULTS has, for docs/testing
+	cd tests/bench/plots && $(GO) run . -into ../../../docs/testing/img ../../../$(BENCH_RESULTS)
+
+bench-packages: ## the benchmarks of each package
+	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
 
 image: ## build the container image IMAGE
 	docker build -t $(IMAGE) .
