@@ -10,6 +10,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
 )
 
 // APIServer is the Source of a real cluster. It needs the rights to list and
@@ -17,13 +19,14 @@ import (
 // that are enabled.
 type APIServer struct {
 	client kubernetes.Interface
+	pods   *podwatch.Pods
 	admin  policyapi.Interface
 }
 
 // NewAPIServer returns the Source of the cluster that both clients talk to.
 // admin serves the administrators' kinds, and may be nil where none is enabled.
 func NewAPIServer(client kubernetes.Interface, admin policyapi.Interface) *APIServer {
-	return &APIServer{client, admin}
+	return &APIServer{client, podwatch.New(client.CoreV1().RESTClient(), podwatch.NewShared()), admin}
 }
 
 // Namespaces lists and watches all namespaces.
@@ -58,8 +61,7 @@ func (a *APIServer) ClusterNetworkPolicies() cache.ListerWatcher {
 
 // Pods lists and watches the pods of all nodes.
 func (a *APIServer) Pods() cache.ListerWatcher {
-	api := a.client.CoreV1().Pods(metav1.NamespaceAll)
-	return listWatch(a.client, fields.Everything(), api.List, api.Watch)
+	return listWatch(a.client, fields.Everything(), a.pods.List, a.pods.Watch)
 }
 
 // Nodes lists and watches all nodes.

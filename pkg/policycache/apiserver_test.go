@@ -1,6 +1,7 @@
 package policycache
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -18,11 +19,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 )
@@ -32,7 +37,7 @@ type event struct {
 	resource string
 	version  int
 	Type     watch.EventType `json:"type"`
-	Object   any             `json:"object"`
+	Object   runtime.Object  `json:"object"`
 }
 
 // server is an API server. It knows what the fake clientset does not: versions,
@@ -223,10 +228,30 @@ func (c connection) Close() error {
 }
 
 func (s *server) list(w http.ResponseWriter, resource string) {
-	_ = json.NewEncoder(w).Encode(map[string]any{
-		"metadata": metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)},
-		"items":    slices.Collect(maps.Values(s.objects[resource])),
-	})
+	meta, objects := metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}, s.objects[resource]
+	if resource != "pods" {
+		_ = json.NewEncoder(w).Encode(map[string]any{"metadata": meta, "items": slices.Collect(maps.Values(objects))})
+		return
+	}
+	list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: meta}
+	for _, o := range objects {
+		list.Items = append(list.Items, *o.(*corev1.Pod))
+	}
+	_ = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(list, w)
+}
+
+// send sends an event: of pods as protobuf, the only encoding that is accepted of
+// them, of other kinds as JSON.
+func send(w io.Writer, resource string, typ watch.EventType, o runtime.Object) {
+	if resource != "pods" {
+		_ = json.NewEncoder(w).Encode(event{Type: typ, Object: o})
+		return
+	}
+	var object bytes.Buffer
+	_ = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(o, &object)
+	_ = protobuf.NewRawSerializer(scheme.Scheme, scheme.Scheme).Encode(
+		&metav1.WatchEvent{Type: string(typ), Object: runtime.RawExtension{Raw: object.Bytes()}},
+		protobuf.LengthDelimitedFramer.NewFrameWriter(w))
 }
 
 // watch is called with s.mu held and holds it when it does not wait.
@@ -235,14 +260,11 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 		refuse(w, apierrors.NewResourceExpired("too old"))
 		return
 	}
-	send := func(typ watch.EventType, o any) {
-		_ = json.NewEncoder(w).Encode(event{Type: typ, Object: o})
-	}
 	if streamed {
 		for _, o := range s.objects[resource] {
-			send(watch.Added, o)
+			send(w, resource, watch.Added, o)
 		}
-		send(watch.Bookmark, bookmark(resource, s.version))
+		send(w, resource, watch.Bookmark, bookmark(resource, s.version))
 		from = s.version
 	}
 	broken := s.broken
@@ -250,7 +272,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 		for _, e := range s.history {
 			if e.resource == resource && e.version > from {
 				from = e.version
-				send(e.Type, e.Object)
+				send(w, resource, e.Type, e.Object)
 			}
 		}
 		w.(http.Flusher).Flush()
@@ -262,7 +284,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 		case <-broken:
 			s.mu.Lock()
 			if from < s.compacted {
-				send(watch.Error, expired())
+				send(w, resource, watch.Error, expired())
 			}
 			return
 		case <-r.Context().Done():
@@ -272,14 +294,14 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 	}
 }
 
-func expired() metav1.Status {
+func expired() *metav1.Status {
 	status := apierrors.NewResourceExpired("too old").ErrStatus
 	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
-	return status
+	return &status
 }
 
 // bookmark ends a streamed list.
-func bookmark(resource string, version int) any {
+func bookmark(resource string, version int) runtime.Object {
 	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		ResourceVersion: strconv.Itoa(version), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
 	}}

@@ -16,12 +16,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
@@ -235,7 +237,18 @@ func newCluster(t *testing.T, objects ...object) *cluster {
 	return c
 }
 
-func (c *cluster) source() *APIServer { return NewAPIServer(c, c.admin) }
+func (c *cluster) source() Source { return unencoded{NewAPIServer(c, c.admin), c} }
+
+// unencoded is the Source of a cluster that encodes nothing, pods neither.
+type unencoded struct {
+	*APIServer
+	c *cluster
+}
+
+func (u unencoded) Pods() cache.ListerWatcher {
+	api := u.c.CoreV1().Pods(metav1.NamespaceAll)
+	return listWatch(u.c, fields.Everything(), api.List, api.Watch)
+}
 
 // tracker is where objects of o's kind are.
 func (c *cluster) tracker(o object) clienttesting.ObjectTracker {

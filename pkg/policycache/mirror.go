@@ -23,8 +23,7 @@ type mirror struct {
 	cache            *Cache
 	kind             compile.Kind
 	source           cache.ListerWatcher
-	example          runtime.Object
-	strip            func(runtime.Object) any // to what the Cluster takes
+	strip            stripFunc
 	changes, ignored prometheus.Counter
 
 	first  sync.Once
@@ -33,12 +32,11 @@ type mirror struct {
 
 // newMirror returns the mirror of what lw yields. The administrators' kinds need
 // not be served.
-func newMirror[O runtime.Object](c *Cache, kind string, lw cache.ListerWatcher, example O, strip func(O) any) *mirror {
+func newMirror(c *Cache, kind string, lw cache.ListerWatcher, strip stripFunc) *mirror {
 	m := &mirror{
 		cache:   c,
 		kind:    compile.Kind(kind),
-		example: example,
-		strip:   func(o runtime.Object) any { return strip(o.(O)) },
+		strip:   strip,
 		changes: c.metrics.changes.WithLabelValues(kind),
 		ignored: c.metrics.ignored.WithLabelValues(kind),
 		listed:  make(chan struct{}),
@@ -55,7 +53,7 @@ func newMirror[O runtime.Object](c *Cache, kind string, lw cache.ListerWatcher, 
 // reportFailures; what a Reflector says of the same is not logged.
 func (m *mirror) run(ctx context.Context) {
 	silent := logr.Discard()
-	cache.NewReflectorWithOptions(logged(m.source, klog.FromContext(ctx)), m.example, m, cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(logged(m.source, klog.FromContext(ctx)), nil, m, cache.ReflectorOptions{
 		Name:            string(m.kind),
 		TypeDescription: string(m.kind),
 		Logger:          &silent,
@@ -87,11 +85,9 @@ func (m *mirror) take(o any) (*stripped, error) {
 	case *stripped:
 		return o, nil
 	case metav1.Object:
-		object, ok := o.(runtime.Object)
-		if !ok {
-			break
+		if object, ok := m.strip(o); ok {
+			return &stripped{o.GetNamespace(), o.GetName(), object}, nil
 		}
-		return &stripped{o.GetNamespace(), o.GetName(), m.strip(object)}, nil
 	}
 	return nil, fmt.Errorf("no object of kind %s: %T", m.kind, o)
 }

@@ -15,21 +15,17 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/runner"
 )
 
@@ -125,26 +121,24 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	}
 	// A sync has no error, so the retry is never used.
 	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, RetryInterval: time.Minute}, c.sync)
-	labels := newPool(equalLabels)
-	ports := newPool(slices.Equal[[]policy.NamedPort])
 	c.mirrors = []*mirror{
-		newMirror(c, kindNamespace, source.Namespaces(), &corev1.Namespace{}, stripNamespace(labels)),
-		newMirror(c, kindNetworkPolicy, source.NetworkPolicies(), &networkingv1.NetworkPolicy{}, stripNetworkPolicy),
-		newMirror(c, kindPod, source.Pods(), &corev1.Pod{}, stripPod(labels, ports)),
+		newMirror(c, kindNamespace, source.Namespaces(), of(stripNamespace)),
+		newMirror(c, kindNetworkPolicy, source.NetworkPolicies(), of(stripNetworkPolicy)),
+		newMirror(c, kindPod, source.Pods(), stripPod(podwatch.NewShared())),
 	}
 	if cfg.Kinds.any() {
-		c.add(newMirror(c, kindNode, source.Nodes(), &corev1.Node{}, stripPeerNode))
+		c.add(newMirror(c, kindNode, source.Nodes(), of(stripPeerNode)))
 	} else {
-		c.add(newMirror(c, kindNode, source.Node(cfg.NodeName), &corev1.Node{}, stripNode))
+		c.add(newMirror(c, kindNode, source.Node(cfg.NodeName), of(stripNode)))
 	}
 	if cfg.Kinds.AdminNetworkPolicy {
-		c.add(newMirror(c, kindAdminNetworkPolicy, source.AdminNetworkPolicies(), &v1alpha1.AdminNetworkPolicy{}, stripAdminNetworkPolicy))
+		c.add(newMirror(c, kindAdminNetworkPolicy, source.AdminNetworkPolicies(), of(stripAdminNetworkPolicy)))
 	}
 	if cfg.Kinds.BaselineAdminNetworkPolicy {
-		c.add(newMirror(c, kindBaselineAdminNetworkPolicy, source.BaselineAdminNetworkPolicies(), &v1alpha1.BaselineAdminNetworkPolicy{}, stripBaselineAdminNetworkPolicy))
+		c.add(newMirror(c, kindBaselineAdminNetworkPolicy, source.BaselineAdminNetworkPolicies(), of(stripBaselineAdminNetworkPolicy)))
 	}
 	if cfg.Kinds.ClusterNetworkPolicy {
-		c.add(newMirror(c, kindClusterNetworkPolicy, source.ClusterNetworkPolicies(), &v1alpha2.ClusterNetworkPolicy{}, stripClusterNetworkPolicy))
+		c.add(newMirror(c, kindClusterNetworkPolicy, source.ClusterNetworkPolicies(), of(stripClusterNetworkPolicy)))
 	}
 	return c, nil
 }

@@ -27,7 +27,7 @@ import (
 
 // late is a Source with one kind that cannot be listed before it has arrived.
 type late struct {
-	*APIServer
+	Source
 	kind    string
 	arrived chan struct{}
 }
@@ -46,22 +46,22 @@ func (l late) wait(kind string, lw cache.ListerWatcher) cache.ListerWatcher {
 }
 
 func (l late) Namespaces() cache.ListerWatcher {
-	return l.wait(kindNamespace, l.APIServer.Namespaces())
+	return l.wait(kindNamespace, l.Source.Namespaces())
 }
 func (l late) NetworkPolicies() cache.ListerWatcher {
-	return l.wait(kindNetworkPolicy, l.APIServer.NetworkPolicies())
+	return l.wait(kindNetworkPolicy, l.Source.NetworkPolicies())
 }
 func (l late) AdminNetworkPolicies() cache.ListerWatcher {
-	return l.wait(kindAdminNetworkPolicy, l.APIServer.AdminNetworkPolicies())
+	return l.wait(kindAdminNetworkPolicy, l.Source.AdminNetworkPolicies())
 }
 func (l late) BaselineAdminNetworkPolicies() cache.ListerWatcher {
-	return l.wait(kindBaselineAdminNetworkPolicy, l.APIServer.BaselineAdminNetworkPolicies())
+	return l.wait(kindBaselineAdminNetworkPolicy, l.Source.BaselineAdminNetworkPolicies())
 }
 func (l late) ClusterNetworkPolicies() cache.ListerWatcher {
-	return l.wait(kindClusterNetworkPolicy, l.APIServer.ClusterNetworkPolicies())
+	return l.wait(kindClusterNetworkPolicy, l.Source.ClusterNetworkPolicies())
 }
-func (l late) Pods() cache.ListerWatcher  { return l.wait(kindPod, l.APIServer.Pods()) }
-func (l late) Nodes() cache.ListerWatcher { return l.wait(kindNode, l.APIServer.Nodes()) }
+func (l late) Pods() cache.ListerWatcher  { return l.wait(kindPod, l.Source.Pods()) }
+func (l late) Nodes() cache.ListerWatcher { return l.wait(kindNode, l.Source.Nodes()) }
 
 func TestNothingIsPublishedBeforeEveryKindIsThere(t *testing.T) {
 	for _, kind := range append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, allKinds.names()...) {
@@ -333,13 +333,13 @@ func TestOnlyTheOwnNodeIsWatchedUnlessNodesMayBePeers(t *testing.T) {
 
 // broken is a Source whose pods can be listed but, while down, not watched.
 type broken struct {
-	*APIServer
+	Source
 	down *atomic.Bool
 	err  error
 }
 
 func (b broken) Pods() cache.ListerWatcher {
-	inner := cache.ToListerWatcherWithContext(b.APIServer.Pods())
+	inner := cache.ToListerWatcherWithContext(b.Source.Pods())
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: inner.ListWithContext,
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -348,7 +348,7 @@ func (b broken) Pods() cache.ListerWatcher {
 			}
 			return inner.WatchWithContext(ctx, o)
 		},
-	}, b.APIServer.Pods())
+	}, b.Source.Pods())
 }
 
 func TestFailedWatchesAreCountedAndObjectsKept(t *testing.T) {
@@ -387,7 +387,7 @@ func TestFailedWatchesAreCountedAndObjectsKept(t *testing.T) {
 }
 
 // failing is a Source that cannot run.
-type failing struct{ *APIServer }
+type failing struct{ Source }
 
 func (failing) Run(context.Context) error { return errors.New("no source") }
 

@@ -1,9 +1,7 @@
 package policycache
 
 import (
-	"maps"
 	"net/netip"
-	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -11,21 +9,41 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
 )
 
-// The strip functions return a new object with what policy needs of theirs and
-// leave the one they are given alone. What two objects have in common is shared
-// between them, so nothing in a stripped object may be written to.
+// stripFunc returns a new object with what policy needs of an object, as the
+// Cluster takes it, and leaves that one alone. The two may share memory, so
+// neither may be written to. It returns false for an object of another kind.
+type stripFunc func(o metav1.Object) (stripped any, ok bool)
+
+// of returns the stripFunc of objects of one type.
+func of[O metav1.Object](strip func(O) any) stripFunc {
+	return func(o metav1.Object) (any, bool) {
+		typed, ok := o.(O)
+		if !ok {
+			return nil, false
+		}
+		return strip(typed), true
+	}
+}
+
+// stripPod returns the function for pods, which come whole or stripped already.
+func stripPod(shared *podwatch.Shared) stripFunc {
+	return func(o metav1.Object) (any, bool) {
+		switch o := o.(type) {
+		case *podwatch.Object:
+			return o.Pod, true
+		case *corev1.Pod:
+			return shared.Strip(o), true
+		}
+		return nil, false
+	}
+}
 
 // stripNamespace keeps the labels.
-func stripNamespace(labels *labelPool) func(*corev1.Namespace) any {
-	return func(ns *corev1.Namespace) any {
-		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-			Name:   ns.Name,
-			Labels: shareLabels(labels, ns.Labels),
-		}}
-	}
+func stripNamespace(ns *corev1.Namespace) any {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns.Name, Labels: ns.Labels}}
 }
 
 // stripNode keeps the ranges of pod addresses.
@@ -78,28 +96,3 @@ func policyMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 		Generation: m.Generation,
 	}
 }
-
-// stripPod keeps what a Cluster needs of a pod. Pods that are replicas of one
-// another have their labels and ports in common, and all pods of a namespace or
-// a node its name.
-func stripPod(labels *labelPool, ports *portPool) func(*corev1.Pod) any {
-	return func(p *corev1.Pod) any {
-		pod := compile.NewPod(p)
-		e := &pod.Endpoint
-		e.Namespace = unique.Make(e.Namespace).Value()
-		pod.Node = unique.Make(pod.Node).Value()
-		e.Labels = shareLabels(labels, e.Labels)
-		e.Ports = ports.share(hashPorts(e.Ports), e.Ports)
-		return pod
-	}
-}
-
-// shareLabels knows one way only to have no labels.
-func shareLabels(pool *labelPool, labels map[string]string) map[string]string {
-	if len(labels) == 0 {
-		return nil
-	}
-	return pool.share(hashLabels(labels), labels)
-}
-
-func equalLabels(a, b map[string]string) bool { return maps.Equal(a, b) }

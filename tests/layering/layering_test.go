@@ -39,7 +39,7 @@ var rules = map[string]rule{
 		forbidden: []string{"k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/prometheus/", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
 	},
 	"pkg/policycache": {
-		ours:      []string{"pkg/policycache/manifests", "pkg/compile", "pkg/policy", "pkg/packet", "pkg/runner"},
+		ours:      []string{"pkg/policycache/manifests", "pkg/policycache/podwatch", "pkg/compile", "pkg/policy", "pkg/packet", "pkg/runner"},
 		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
 	},
 	"pkg/enforce": {

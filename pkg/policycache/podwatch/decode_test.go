@@ -1,0 +1,175 @@
+package podwatch
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+)
+
+// whole is what the codec of the API and compile.NewPod make of a message.
+func whole(message []byte) (*compile.Pod, error) {
+	p := &corev1.Pod{}
+	if err := p.Unmarshal(message); err != nil {
+		return nil, err
+	}
+	return NewShared().Strip(p), nil
+}
+
+func marshal(t testing.TB, p *corev1.Pod) []byte {
+	t.Helper()
+	message, err := p.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return message
+}
+
+// TestAPodIsReadAsTheCodecOfTheAPIReadsIt has one decoder read many pods, so that
+// what one leaves behind would show in the next.
+func TestAPodIsReadAsTheCodecOfTheAPIReadsIt(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	d := newDecoder(NewShared())
+	withPorts := 0
+	for i := range 2000 {
+		p := randomPod(r)
+		if i%10 == 0 {
+			p = realisticPod(i)
+		}
+		message := marshal(t, p)
+		want, err := whole(message)
+		if err != nil {
+			t.Fatalf("seed %d, pod %d: %v", seed, i, err)
+		}
+		got, err := d.decode(message)
+		if err != nil {
+			t.Fatalf("seed %d, pod %d: %v", seed, i, err)
+		}
+		if !reflect.DeepEqual(got.Pod, want) {
+			t.Fatalf("seed %d, pod %d:\ngot  %+v\nwant %+v", seed, i, got.Pod, want)
+		}
+		if got.Namespace != p.Namespace || got.Name != p.Name || got.ResourceVersion != p.ResourceVersion {
+			t.Fatalf("seed %d, pod %d: metadata is %+v", seed, i, got.ObjectMeta)
+		}
+		if len(want.Endpoint.Ports) > 0 {
+			withPorts++
+		}
+	}
+	if withPorts < 300 {
+		t.Errorf("only %d pods had ports", withPorts)
+	}
+}
+
+func TestReplicasShareLabelsAndPorts(t *testing.T) {
+	d := newDecoder(NewShared())
+	decode := func(i int) *compile.Pod {
+		o, err := d.decode(marshal(t, realisticPod(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.Pod
+	}
+	shared := NewShared()
+	strip := func(i int) *compile.Pod { return shared.Strip(realisticPod(i)) }
+	for name, read := range map[string]func(i int) *compile.Pod{"decoded": decode, "stripped": strip} {
+		a, b, other := read(0).Endpoint, read(1).Endpoint, read(10).Endpoint
+		if reflect.ValueOf(a.Labels).Pointer() != reflect.ValueOf(b.Labels).Pointer() {
+			t.Errorf("%s: two replicas have labels of their own", name)
+		}
+		if &a.Ports[0] != &b.Ports[0] {
+			t.Errorf("%s: two replicas have ports of their own", name)
+		}
+		if reflect.DeepEqual(a.Labels, other.Labels) {
+			t.Errorf("%s: what differs is shared", name)
+		}
+	}
+}
+
+// TestAPodThatIsCutShortIsAnError cuts at every byte. Where the codec of the API
+// still sees a pod it has to be the same one.
+func TestAPodThatIsCutShortIsAnError(t *testing.T) {
+	message := marshal(t, realisticPod(3))
+	d := newDecoder(NewShared())
+	errors := 0
+	for n := range message {
+		want, wantErr := whole(message[:n])
+		got, err := d.decode(message[:n])
+		if (err == nil) != (wantErr == nil) {
+			t.Fatalf("%d bytes: error %v, want %v", n, err, wantErr)
+		}
+		if err != nil {
+			if errors++; !strings.HasPrefix(err.Error(), "pod ") {
+				t.Fatalf("%d bytes: %v does not tell the pod", n, err)
+			}
+		} else if !reflect.DeepEqual(got.Pod, want) {
+			t.Fatalf("%d bytes: got %+v, want %+v", n, got.Pod, want)
+		}
+	}
+	if errors < len(message)/2 {
+		t.Errorf("%d of %d cuts were errors", errors, len(message))
+	}
+}
+
+func TestDecodingAKnownReplicaAllocatesWhatIsKept(t *testing.T) {
+	message := marshal(t, realisticPod(3))
+	d := newDecoder(NewShared())
+	allocs := testing.AllocsPerRun(100, func() {
+		if _, err := d.decode(message); err != nil {
+			t.Fatal(err)
+		}
+	})
+	const most = 16
+	if allocs > most {
+		t.Errorf("%v allocations, want at most %d", allocs, most)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 3 {
+		f.Add(marshal(f, realisticPod(i)))
+		f.Add(marshal(f, randomPod(r)))
+	}
+	d := newDecoder(NewShared())
+	f.Fuzz(func(t *testing.T, message []byte) {
+		got, err := d.decode(message)
+		want, wantErr := whole(message)
+		switch {
+		case wantErr != nil: // it sees faults in fields that are passed over here
+		case err != nil:
+			t.Errorf("got %v, want %+v", err, want)
+		case !reflect.DeepEqual(got.Pod, want):
+			t.Errorf("got %+v, want %+v", got.Pod, want)
+		}
+	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	message := marshal(b, realisticPod(3))
+	b.SetBytes(int64(len(message)))
+	b.Run("whole", func(b *testing.B) {
+		b.ReportAllocs()
+		shared := NewShared()
+		for b.Loop() {
+			p := &corev1.Pod{}
+			if err := p.Unmarshal(message); err != nil {
+				b.Fatal(err)
+			}
+			shared.Strip(p)
+		}
+	})
+	b.Run("needed", func(b *testing.B) {
+		b.ReportAllocs()
+		d := newDecoder(NewShared())
+		for b.Loop() {
+			if _, err := d.decode(message); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

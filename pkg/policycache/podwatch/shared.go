@@ -1,0 +1,108 @@
+package podwatch
+
+import (
+	"hash/maphash"
+	"maps"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// Shared holds what pods have in common. Pods that are replicas of one another
+// have the same labels and ports, and all pods of a namespace or a node its
+// name. It may be used from any goroutine.
+type Shared struct {
+	names  *pool[string]
+	labels *pool[map[string]string]
+	ports  *pool[[]policy.NamedPort]
+}
+
+// NewShared returns a Shared that holds nothing.
+func NewShared() *Shared {
+	return &Shared{newPool[string](), newPool[map[string]string](), newPool[[]policy.NamedPort]()}
+}
+
+// Strip returns what policy needs of p, and leaves p alone. Nothing in it may be
+// written to.
+func (s *Shared) Strip(p *corev1.Pod) *compile.Pod {
+	return s.strip(p, s.sameLabels(p.Labels))
+}
+
+// strip is Strip of a pod with these labels.
+func (s *Shared) strip(p *corev1.Pod, labels map[string]string) *compile.Pod {
+	pod := compile.NewPod(p)
+	pod.Endpoint.Labels = labels
+	pod.Endpoint.Ports = s.samePorts(pod.Endpoint.Ports)
+	return pod
+}
+
+var seed = maphash.MakeSeed()
+
+// name returns b as a string.
+func (s *Shared) name(b []byte) string {
+	return s.names.get(maphash.Bytes(seed, b),
+		func(known string) bool { return known == string(b) },
+		func() string { return string(b) })
+}
+
+// sameLabels returns labels that were met before and equal these. It knows one
+// way only to have none.
+func (s *Shared) sameLabels(labels map[string]string) map[string]string {
+	if len(labels) == 0 {
+		return nil
+	}
+	var hash uint64
+	for k, v := range labels { // in any order
+		hash += maphash.Comparable(seed, [2]string{k, v})
+	}
+	return s.labels.get(hash,
+		func(known map[string]string) bool { return maps.Equal(known, labels) },
+		func() map[string]string { return labels })
+}
+
+func (s *Shared) samePorts(ports []policy.NamedPort) []policy.NamedPort {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	for _, p := range ports {
+		maphash.WriteComparable(&h, p)
+	}
+	return s.ports.get(h.Sum64(),
+		func(known []policy.NamedPort) bool { return slices.Equal(known, ports) },
+		func() []policy.NamedPort { return ports })
+}
+
+// poolSize is how many values a pool remembers, twice. The pods of a busy
+// cluster of 100,000 have some thousands of label sets.
+const poolSize = 1 << 14
+
+// pool remembers values. Those that were not asked for in a while are forgotten,
+// which costs nothing but the sharing.
+type pool[V any] struct {
+	mu       sync.Mutex
+	now, old map[uint64]V // by hash; of two values with one hash the later is kept
+}
+
+func newPool[V any]() *pool[V] { return &pool[V]{now: map[uint64]V{}} }
+
+// get returns the remembered value that equals the wanted one, and remembers the
+// wanted one if there is none.
+func (p *pool[V]) get(hash uint64, equal func(known V) bool, wanted func() V) V {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v, ok := p.now[hash]
+	if ok && equal(v) {
+		return v
+	}
+	if v, ok = p.old[hash]; !ok || !equal(v) {
+		v = wanted()
+	}
+	if len(p.now) >= poolSize {
+		p.old, p.now = p.now, map[uint64]V{}
+	}
+	p.now[hash] = v
+	return v
+}

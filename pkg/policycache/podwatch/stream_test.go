@@ -1,0 +1,240 @@
+package podwatch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+)
+
+var serializer = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
+
+// encode is how an API server sends an object.
+func encode(t testing.TB, o runtime.Object) []byte {
+	t.Helper()
+	gvks, _, err := scheme.Scheme.ObjectKinds(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.GetObjectKind().SetGroupVersionKind(gvks[0])
+	var b bytes.Buffer
+	if err := serializer.Encode(o, &b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// frame is how an API server sends an event.
+func frame(t testing.TB, typ string, object []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	raw := protobuf.NewRawSerializer(scheme.Scheme, scheme.Scheme)
+	event := &metav1.WatchEvent{Type: typ, Object: runtime.RawExtension{Raw: object}}
+	if err := raw.Encode(event, protobuf.LengthDelimitedFramer.NewFrameWriter(&b)); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func podList(n int) *corev1.PodList {
+	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "more"}}
+	for i := range n {
+		list.Items = append(list.Items, *realisticPod(i))
+	}
+	return list
+}
+
+func bookmarkOf(version string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		ResourceVersion: version, Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+	}}
+}
+
+// server answers each request with body and remembers the request.
+func server(t *testing.T, body []byte) (*Pods, *http.Request) {
+	t.Helper()
+	asked := &http.Request{}
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*asked = *r
+		w.Header().Set("Content-Type", r.Header.Get("Accept"))
+		_, _ = w.Write(body)
+	}))
+	t.Cleanup(web.Close)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: web.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(client.CoreV1().RESTClient(), NewShared()), asked
+}
+
+func TestListReadsAllPods(t *testing.T) {
+	for _, n := range []int{0, 1, 300} {
+		pods, asked := server(t, encode(t, podList(n)))
+		list, err := pods.List(context.Background(), metav1.ListOptions{ResourceVersion: "5"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if asked.URL.Path != "/api/v1/pods" || asked.URL.RawQuery != "resourceVersion=5" || asked.Header.Get("Accept") != runtime.ContentTypeProtobuf {
+			t.Errorf("asked for %v, accepting %s", asked.URL, asked.Header["Accept"])
+		}
+		if list.ResourceVersion != "7" || list.Continue != "more" || len(list.Items) != n {
+			t.Errorf("%+v and %d items, want 7, more and %d", list.ListMeta, len(list.Items), n)
+		}
+		for i, o := range list.Items {
+			if want := NewShared().Strip(realisticPod(i)); !reflect.DeepEqual(o.Pod, want) {
+				t.Fatalf("got %+v, want %+v", o.Pod, want)
+			}
+		}
+	}
+}
+
+func TestAListThatIsCutShortIsAnError(t *testing.T) {
+	body := encode(t, podList(2))
+	end := len(body)
+	for n := range body {
+		if _, err := readList(bytes.NewReader(body[:n]), newDecoder(NewShared())); err == nil {
+			end = min(end, n)
+		}
+	}
+	// Behind the pods the envelope has two empty fields, which nobody reads.
+	if end < len(body)-4 {
+		t.Errorf("%d bytes of %d were taken for the list", end, len(body))
+	}
+}
+
+func TestWatchTellsOfEvents(t *testing.T) {
+	first, second := realisticPod(1), realisticPod(2)
+	stream := slices.Concat(
+		frame(t, "ADDED", encode(t, first)), frame(t, "MODIFIED", encode(t, second)), frame(t, "DELETED", encode(t, first)),
+		frame(t, "BOOKMARK", encode(t, bookmarkOf("9"))),
+		frame(t, "ERROR", encode(t, &apierrors.NewResourceExpired("too old").ErrStatus)))
+	pods, asked := server(t, stream)
+	w, err := pods.Watch(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	pod := func(p *corev1.Pod) *compile.Pod { return NewShared().Strip(p) }
+	for _, want := range []struct {
+		typ watch.EventType
+		pod *compile.Pod
+	}{{watch.Added, pod(first)}, {watch.Modified, pod(second)}, {watch.Deleted, pod(first)}, {watch.Bookmark, nil}} {
+		e := <-w.ResultChan()
+		o, ok := e.Object.(*Object)
+		if e.Type != want.typ || !ok || !reflect.DeepEqual(o.Pod, want.pod) {
+			t.Fatalf("got %v %+v, want %+v", e.Type, e.Object, want)
+		}
+		if e.Type == watch.Bookmark && (o.ResourceVersion != "9" || o.Annotations[metav1.InitialEventsAnnotationKey] != "true") {
+			t.Errorf("bookmark has %+v", o.ObjectMeta)
+		}
+	}
+	if e := <-w.ResultChan(); e.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(e.Object)) {
+		t.Errorf("got %+v, want the error of the server", e)
+	}
+	if e, ok := <-w.ResultChan(); ok {
+		t.Errorf("got %+v after the end", e)
+	}
+	if asked.URL.RawQuery != "watch=true" || asked.Header.Get("Accept") != runtime.ContentTypeProtobuf {
+		t.Errorf("asked for %v, accepting %s", asked.URL, asked.Header["Accept"])
+	}
+}
+
+func TestWhatCannotBeReadIsAnError(t *testing.T) {
+	decode := func(stream []byte) error {
+		_, _, err := newEvents(io.NopCloser(bytes.NewReader(stream)), newDecoder(NewShared())).Decode()
+		return err
+	}
+	whole := frame(t, "ADDED", encode(t, realisticPod(1)))
+	for want, stream := range map[string][]byte{
+		"unexpected EOF":                            whole[:len(whole)-1],
+		"4294967295 bytes in one piece":             {0xff, 0xff, 0xff, 0xff},
+		"malformed protobuf: ":                      {0, 0, 0, 2, 0x0a, 5},
+		`watch event of type "LOST"`:                frame(t, "LOST", encode(t, realisticPod(1))),
+		"not in the protobuf encoding":              frame(t, "ADDED", []byte(`{"kind":"Pod"}`)),
+		"pod ns-0000/web-00000000-00001: malformed": frame(t, "ADDED", bytes.Replace(encode(t, realisticPod(1)), []byte("\x0a\x04http\x10"), []byte("\x0a\x7fhttp\x10"), 1)),
+	} {
+		if err := decode(stream); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if err := decode(nil); !errors.Is(err, io.EOF) {
+		t.Errorf("got %v at the end, want EOF", err)
+	}
+	if _, err := readList(strings.NewReader(`{"kind":"PodList"}`), newDecoder(NewShared())); !errors.Is(err, errNoProtobuf) {
+		t.Errorf("got %v for a list in JSON", err)
+	}
+}
+
+func TestARefusalIsTheServersOwn(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write(encode(t, &apierrors.NewForbidden(corev1.Resource("pods"), "", nil).ErrStatus))
+	}))
+	defer web.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: web.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := New(client.CoreV1().RESTClient(), NewShared())
+	if _, err := pods.List(context.Background(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("list: got %v, want forbidden", err)
+	}
+	if _, err := pods.Watch(context.Background(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("watch: got %v, want forbidden", err)
+	}
+}
+
+func TestCopiesAreTheirOwn(t *testing.T) {
+	list := &List{ListMeta: metav1.ListMeta{RemainingItemCount: new(int64)}, Items: []Object{{ObjectMeta: bookmarkOf("9").ObjectMeta}}}
+	c := list.DeepCopyObject().(*List)
+	if !reflect.DeepEqual(c, list) {
+		t.Errorf("got %+v, want %+v", c, list)
+	}
+	c.Items[0].Annotations["a"] = "b"
+	*c.RemainingItemCount = 7
+	if len(list.Items[0].Annotations) != 1 || *list.RemainingItemCount != 0 {
+		t.Error("the copy shares memory with the original")
+	}
+}
+
+func FuzzStream(f *testing.F) {
+	r := rand.New(rand.NewPCG(1, 2))
+	f.Add(encode(f, podList(2)))
+	f.Add(slices.Concat(frame(f, "ADDED", encode(f, randomPod(r))), frame(f, "BOOKMARK", encode(f, bookmarkOf("9")))))
+	f.Add(frame(f, "ERROR", encode(f, &apierrors.NewResourceExpired("too old").ErrStatus)))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if list, err := readList(bytes.NewReader(body), newDecoder(NewShared())); (list == nil) == (err == nil) {
+			t.Errorf("got a list %v and an error %v", list, err)
+		}
+		e := newEvents(io.NopCloser(bytes.NewReader(body)), newDecoder(NewShared()))
+		for {
+			typ, object, err := e.Decode()
+			if err != nil {
+				return
+			}
+			if typ == "" || object == nil {
+				t.Errorf("an event of type %q with %v", typ, object)
+			}
+		}
+	})
+}
