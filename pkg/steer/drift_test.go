@@ -174,3 +174,30 @@ func TestAnotherLayoutStaysUntilTheFirstWishReplacesIt(t *testing.T) {
 		t.Errorf("not replaced in one transaction, the last one is\n%s", tx)
 	}
 }
+
+// diary notes the order of writing and reading.
+type diary struct {
+	*knftables.Fake
+	notes []string
+}
+
+func (d *diary) Run(ctx context.Context, tx *knftables.Transaction) error {
+	d.notes = append(d.notes, "write")
+	return d.Fake.Run(ctx, tx)
+}
+
+func (d *diary) ListAll(ctx context.Context) (map[string][]string, error) {
+	d.notes = append(d.notes, "read")
+	return d.Fake.ListAll(ctx)
+}
+
+func TestAChangeDoesNotWaitForTheVerification(t *testing.T) {
+	nft := &diary{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
+	s := newOn(t, nft, nil)
+	mustSync(t, s, Sets{})
+	s.verified, nft.notes = time.Time{}, nil // as when the interval is over
+	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
+	if want := []string{"write", "read"}; !slices.Equal(nft.notes, want) {
+		t.Errorf("got %v, want %v", nft.notes, want)
+	}
+}

@@ -92,10 +92,9 @@ func (s *Steerer) run(ctx context.Context, tx *knftables.Transaction, base bool)
 	return nil
 }
 
-// look reads what the kernel holds, unless that is known and was verified
-// lately.
+// look reads what the kernel holds, unless that is known.
 func (s *Steerer) look(ctx context.Context) error {
-	if s.held != nil && time.Since(s.verified) < verifyInterval {
+	if s.held != nil {
 		return nil
 	}
 	h, err := s.read(ctx)
