@@ -416,28 +416,78 @@ func TestWhoIsSelectedByAdministrators(t *testing.T) {
 }
 
 func TestNewPodsAreNobodyWhereAdministratorsDeny(t *testing.T) {
-	const anew = "10.0.0.99" // of the node's range, and no pod's
+	const anew = "10.0.0.99"      // of the node's range, and no pod's
+	const elsewhere = "10.0.2.99" // of the range of another node, whose own address is 10.0.2.254
+	const toPods = `to: [{namespaces: {}}]`
+	const toAll = `to: [{networks: [0.0.0.0/0]}]`
 	for _, tc := range []struct {
-		name   string
-		policy object
-		probes string
+		name     string
+		policies []object
+		probes   string
 	}{
-		{"a new destination", anp("p", admin(1, rule("Deny", fromA))), `
+		{"a new destination", []object{anp("p", admin(1, rule("Deny", fromA)))}, `
 			deny  y/b ` + anew + ` tcp/80
-			allow ` + anew + ` y/a tcp/80`},
-		{"a new peer of a rule for pods", anp("p", admin(1, rule("Deny", fromA))), `
+			allow y/b ` + elsewhere + ` tcp/80`},
+		{"a new peer of a rule for pods", []object{anp("p", admin(1, rule("Deny", fromA)))}, `
 			deny  ` + anew + ` x/a tcp/80
 			allow 192.0.2.1 x/a tcp/80`},
-		{"nobody denies", anp("p", admin(1, rule("Allow", fromA))), `
+		{"nobody denies", []object{anp("p", admin(1, rule("Allow", fromA)))}, `
 			allow ` + anew + ` x/a tcp/80
 			allow x/a ` + anew + ` tcp/80`},
-		{"to the own node, whatever its address", egress(rule("Deny", `to: [{namespaces: {}}]`)), `
+		{"to the own node, whatever its address", []object{egress(rule("Deny", toPods))}, `
 			allow x/a 10.0.0.254 tcp/80 host`},
+
+		{"CN-35 a new pod is not heard where an ingress rule may deny it", []object{anp("p", admin(1, rule("Deny", fromA)))}, `
+			deny  ` + anew + ` z/a tcp/80
+			deny  ` + anew + ` 192.0.2.1 tcp/80
+			allow 192.0.2.1 ` + elsewhere + ` tcp/80`},
+		{"CN-35 what comes from elsewhere its own node has held", []object{anp("p", admin(1, rule("Deny", all))), egress(rule("Deny", toPods))}, `
+			allow ` + elsewhere + ` x/a tcp/80
+			allow 10.0.2.254 x/a tcp/80`},
+		{"CN-35 a new destination elsewhere", []object{egress(rule("Deny", toPods))}, `
+			deny  x/a ` + elsewhere + ` tcp/80
+			deny  x/a ` + elsewhere + ` icmp
+			allow x/a 10.0.2.254 tcp/80
+			allow x/a 192.0.2.1 tcp/80
+			allow y/a ` + elsewhere + ` tcp/80`},
+		{"CN-35 ports count", []object{egressV1(rule("Deny", toPods+`, ports: [{portNumber: {port: 80}}]`))}, `
+			deny  x/a ` + elsewhere + ` tcp/80
+			deny  x/a ` + anew + ` tcp/80
+			allow x/a ` + elsewhere + ` tcp/81
+			allow x/a ` + anew + ` icmp`},
+		{"CN-35 nobody knows the names of ports", []object{egress(rule("Deny", toPods+`, protocols: [{destinationNamedPort: http}]`))}, `
+			deny  x/a ` + elsewhere + ` tcp/81
+			allow x/a ` + elsewhere + ` icmp`},
+		{"CN-35 no rule that accepts pods", []object{egress(rule("Accept", toPods), rule("Deny", toPods))}, `
+			deny  x/a ` + elsewhere + ` tcp/80
+			allow x/a z/a tcp/80`},
+		{"CN-35 nor does one deny", []object{egressV1(rule("Allow", toPods), rule("Deny", toPods+`, ports: [{portNumber: {port: 80}}]`))}, `
+			allow x/a ` + elsewhere + ` tcp/81`},
+		{"CN-35 an earlier rule decides by address", []object{egress(rule("Accept", `to: [{networks: [10.0.2.0/24]}]`), rule("Deny", toPods))}, `
+			allow x/a ` + elsewhere + ` tcp/80
+			deny  x/a ` + anew + ` tcp/80`},
+		{"CN-35 an earlier rule passes by address", []object{egress(rule("Pass", `to: [{networks: [10.0.2.0/24]}]`), rule("Deny", toPods))}, `
+			allow x/a ` + elsewhere + ` tcp/80
+			deny  x/a ` + anew + ` tcp/80`},
+		{"CN-35 Pass may lead to a denial", []object{egress(rule("Pass", toPods), rule("Accept", toAll)), np(`{podSelector: {}, policyTypes: [Egress]}`)}, `
+			deny  x/a ` + elsewhere + ` tcp/80
+			allow x/a 192.0.2.1 tcp/80`},
+		{"CN-35 Pass where nothing denies", []object{egress(rule("Pass", toPods), rule("Accept", toAll))}, `
+			allow x/a ` + elsewhere + ` tcp/80`},
+		{"CN-35 Baseline", []object{cnp("b", `{tier: Baseline, priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, `+toPods+`}]}`),
+			np(`{podSelector: {matchLabels: {pod: a}}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.2.0/24}}]}]}`)}, `
+			allow x/a ` + elsewhere + ` tcp/80
+			deny  x/a ` + anew + ` tcp/80
+			deny  x/b ` + elsewhere + ` tcp/80`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			in := withNodes()
 			in.Nodes[0].Spec.PodCIDRs = []string{"10.0.0.0/23"}
-			tc.policy(t, &in)
+			in.Nodes[1].Spec.PodCIDRs = []string{"10.0.2.0/24"}
+			in.Nodes[1].Status.Addresses = append(in.Nodes[1].Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.2.254"})
+			for _, add := range tc.policies {
+				add(t, &in)
+			}
 			check(t, in, tc.probes)
 		})
 	}

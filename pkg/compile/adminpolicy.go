@@ -75,6 +75,13 @@ func (p *adminPolicy) namesNodes() bool {
 	})
 }
 
+// stopsPods tells whether some rule of egress denies or passes pods.
+func (p *adminPolicy) stopsPods() bool {
+	return slices.ContainsFunc(p.egress, func(r policy.Rule) bool {
+		return r.Verdict != policy.Allow && slices.ContainsFunc(r.Peers, func(peer policy.Peer) bool { return peer.Pods != nil })
+	})
+}
+
 // compileAdminPolicy compiles a policy of any of the kinds.
 func compileAdminPolicy(o any, features Features) *adminPolicy {
 	switch o := o.(type) {

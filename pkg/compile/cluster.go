@@ -64,7 +64,8 @@ type Cluster struct {
 	local map[podKey]bool // the pods of this node
 	stale map[podKey]bool // those whose chains may have to change
 
-	derived *derived // nil when a policy or a node has changed
+	derived   *derived          // nil when a policy or a node has changed
+	podRanges *policy.PodRanges // of all nodes, nil until a policy asks, and when a node has changed
 }
 
 // namespace holds what is in a namespace, whether its object is known or not.
@@ -82,6 +83,7 @@ func (p *Pod) key() podKey { return podKey{p.Endpoint.Namespace, p.Endpoint.Name
 type derived struct {
 	ranges    []netip.Prefix
 	isolating [2]bool
+	podRanges *policy.PodRanges
 	hosts     map[netip.Addr]*policy.Host
 	findings  []policy.Finding
 }
@@ -215,6 +217,7 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		Local:     c.localAddresses(),
 		Ranges:    c.derived.ranges,
 		Isolating: c.derived.isolating,
+		PodRanges: c.derived.podRanges,
 		Hosts:     c.derived.hosts,
 		Findings:  c.derived.findings,
 	})
@@ -303,15 +306,15 @@ func (c *Cluster) label(name string, l labels.Set) bool {
 	return true
 }
 
-// setNode keeps what concerns policy: the ranges of pod addresses of the node
-// itself, and of every node its labels and addresses if a policy asks for nodes.
+// setNode keeps what concerns policy: of every node the ranges of pod addresses,
+// its labels and its own addresses.
 func (c *Cluster) setNode(o *corev1.Node) bool {
 	old := c.nodes[o.Name]
 	c.nodes[o.Name] = o
 	if old != nil && reflect.DeepEqual(nodeFacts(old), nodeFacts(o)) {
 		return false
 	}
-	c.derived = nil
+	c.derived, c.podRanges = nil, nil
 	return true
 }
 
@@ -320,7 +323,7 @@ func (c *Cluster) deleteNode(name string) bool {
 		return false
 	}
 	delete(c.nodes, name)
-	c.derived = nil
+	c.derived, c.podRanges = nil, nil
 	return true
 }
 
@@ -441,7 +444,7 @@ func (c *Cluster) localAddresses() []netip.Addr {
 }
 
 func (c *Cluster) derive() *derived {
-	d := &derived{ranges: c.podRanges()}
+	d := &derived{ranges: c.rangesOf(c.cfg.judges)}
 	for _, ns := range c.namespaces {
 		for _, p := range ns.policies {
 			d.findings = append(d.findings, p.findings...)
@@ -451,10 +454,16 @@ func (c *Cluster) derive() *derived {
 	}
 	for _, p := range c.admin {
 		d.findings = append(d.findings, p.findings...)
-		d.isolating[policy.Ingress] = d.isolating[policy.Ingress] || p.denies(policy.Ingress)
-		d.isolating[policy.Egress] = d.isolating[policy.Egress] || p.denies(policy.Egress)
+		in, out := p.denies(policy.Ingress), p.denies(policy.Egress)
+		d.isolating[policy.Ingress] = d.isolating[policy.Ingress] || in
+		// The receiver's node cannot tell a new pod of this node from the node
+		// itself, so that nothing may leave before the pod is known (CN-35).
+		d.isolating[policy.Egress] = d.isolating[policy.Egress] || out || in
 	}
 	slices.SortStableFunc(d.findings, compareFindings)
+	if slices.ContainsFunc(c.admin, (*adminPolicy).stopsPods) {
+		d.podRanges = c.allPodRanges()
+	}
 	if slices.ContainsFunc(c.admin, (*adminPolicy).namesNodes) {
 		d.hosts = c.hosts()
 	}

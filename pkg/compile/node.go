@@ -39,13 +39,13 @@ func nodeAddresses(n *corev1.Node) []netip.Addr {
 	return addrs
 }
 
-// podRanges returns the ranges out of which the pods of local nodes get their
+// rangesOf returns the ranges out of which the pods of some nodes get their
 // addresses, as far as the Node objects tell. Some network plugins allocate
 // from elsewhere; then it is empty or matches nothing.
-func (c *Cluster) podRanges() []netip.Prefix {
+func (c *Cluster) rangesOf(of func(node string) bool) []netip.Prefix {
 	var ranges []netip.Prefix
 	for _, n := range c.nodes {
-		if !c.cfg.judges(n.Name) {
+		if !of(n.Name) {
 			continue
 		}
 		for _, cidr := range podCIDRs(n) {
@@ -58,6 +58,18 @@ func (c *Cluster) podRanges() []netip.Prefix {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
 	return slices.Compact(ranges)
+}
+
+// allPodRanges returns the addresses that pods of any node may have.
+func (c *Cluster) allPodRanges() *policy.PodRanges {
+	if c.podRanges == nil {
+		var nodes []netip.Addr
+		for _, n := range c.nodes {
+			nodes = append(nodes, nodeAddresses(n)...)
+		}
+		c.podRanges = policy.NewPodRanges(c.rangesOf(func(string) bool { return true }), nodes)
+	}
+	return c.podRanges
 }
 
 // hosts finds the nodes behind each address of a node.

@@ -78,7 +78,7 @@ func (s *Snapshot) course(d Direction, subject end, f *flow, exempt Reason) Cour
 	chain := subject.endpoint.chain(d)
 	c.Policies = chain.Policies
 	if c.Decision.Reason == UnknownPod && c.Decision.Tier == DefaultTier {
-		return c // who the peer is had to be known before any rule was asked
+		return c // what the rules say turns on who the peer is, and nobody knows
 	}
 	c.Steps = chain.steps(f, exempt)
 	c.Unasked = chain.unasked(d, f, exempt, c.Decision.Tier)

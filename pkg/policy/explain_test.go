@@ -107,10 +107,10 @@ func TestExplainTellsWhatNetworkPolicyIsNotAskedAbout(t *testing.T) {
 }
 
 // Of a peer that may be a pod too new to be known no rule says anything, if one
-// of an administrator is about pods.
+// of an administrator about pods comes first.
 func TestExplainOfAnUnknownPodAsksNoRule(t *testing.T) {
 	for want, chain := range map[string]*Chain{
-		"":                   {Rules: []Rule{rule(AdminTier, Allow), rule(AdminTier, Deny, pods("pod=c")), isolate()}},
+		"":                   {Rules: []Rule{rule(AdminTier, Deny, pods("pod=c")), rule(AdminTier, Allow), isolate()}},
 		"networkpolicy -1 +": {Rules: []Rule{isolate()}},
 	} {
 		e := snapshot(chain, nil).Explain(Query{Packet: tcp(addrNew, addrA, 80)})

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -194,6 +195,42 @@ func (c *Chain) decideExempt(f *flow) (rule *Rule, exempt bool) {
 		}
 	}
 	return nil, false
+}
+
+// turnsOnPeer tells whether f, whose peer is a pod of which nothing is known, may
+// be denied for who it is: an administrator's rule that denies or passes pods comes
+// before any that decides whoever it is. NetworkPolicy denies what it does not
+// know, and has the last word.
+func (c *Chain) turnsOnPeer(f *flow) bool {
+	passed := DefaultTier
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		switch {
+		case r.Tier == NetworkPolicyTier:
+			return false
+		case r.Tier == passed:
+		case !r.matches(f):
+			if r.Verdict != Allow && r.mayMatch(f) {
+				return true
+			}
+		case r.Verdict != Pass:
+			return false
+		default:
+			passed = r.Tier
+		}
+	}
+	return false
+}
+
+// mayMatch tells whether f matches r if its peer is one of the pods of r. What
+// an unknown destination calls its ports is not known either.
+func (r *Rule) mayMatch(f *flow) bool {
+	return slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.Pods != nil }) &&
+		(r.matchesPort(f) || f.dst == nil && r.namesPort(f.proto))
+}
+
+func (r *Rule) namesPort(proto packet.Proto) bool {
+	return slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Name != "" && p.is(proto) && proto.HasPorts() })
 }
 
 func (r *Rule) matches(f *flow) bool {

@@ -42,11 +42,14 @@ type Model struct {
 	Local []netip.Addr
 	// Ranges are the address ranges out of which this node's pods get theirs.
 	Ranges []netip.Prefix
-	// Isolating tells for each direction whether some policy of the cluster
-	// isolates pods or denies something. Where one does, an address of Ranges
-	// that is no endpoint is a pod too new to be known, and nothing is allowed
-	// for it.
+	// Isolating tells for each direction whether some policy of the cluster may
+	// deny something to a pod of which nothing is known. Where one does, an address
+	// of Ranges that is no endpoint is a pod too new to be known, and nothing is
+	// allowed for it.
 	Isolating [directions]bool
+	// PodRanges are those of the pods of all nodes, nil unless some policy denies
+	// or passes what goes to pods.
+	PodRanges *PodRanges
 	// Hosts holds the nodes under each of their addresses, if any policy asks
 	// for nodes.
 	Hosts    map[netip.Addr]*Host
@@ -169,12 +172,12 @@ func (s *Snapshot) judge(d Direction, subject end, f *flow, exempt Reason) Decis
 	case exempt != NotSelected:
 		return chain.judgeExempt(d, f, exempt)
 	}
-	unknown := f.peer == nil && s.m.Isolating[d] && s.besides(subject.addr, f.peerAddr)
-	if unknown && chain.read().pods {
+	beside := f.peer == nil && s.m.Isolating[d] && s.besides(subject.addr, f.peerAddr)
+	if chain.read().pods && (beside || s.unknownElsewhere(d, f)) && chain.turnsOnPeer(f) {
 		return Decision{Verdict: Deny, Direction: d, Reason: UnknownPod}
 	}
 	rule := chain.decide(f)
-	if rule != nil && rule.Index == Isolation && unknown {
+	if rule != nil && rule.Index == Isolation && beside {
 		return Decision{Verdict: Deny, Direction: d, Tier: rule.Tier, Reason: UnknownPod, Policy: rule.Policy}
 	}
 	return rule.decision(d)
@@ -201,8 +204,7 @@ func (r *Rule) decision(d Direction) Decision {
 }
 
 // besides tells whether a is of the range that the pod's own address is of: who
-// is there may be too new to be known. Pods of other ranges are another node's
-// to tell.
+// is there may be too new to be known.
 func (s *Snapshot) besides(pod, a netip.Addr) bool {
 	for _, r := range s.m.Ranges {
 		if r.Contains(a) && r.Contains(pod) {
@@ -210,6 +212,13 @@ func (s *Snapshot) besides(pod, a netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// unknownElsewhere tells whether f goes where pods of any node are, and to none
+// that is known. What comes from there may come from the node, by an address that
+// no object shows, and its pods are held there until they are known.
+func (s *Snapshot) unknownElsewhere(d Direction, f *flow) bool {
+	return d == Egress && f.peer == nil && s.m.Isolating[Egress] && s.m.PodRanges.contain(f.peerAddr)
 }
 
 func (s *Snapshot) inRanges(a netip.Addr) bool {
@@ -271,7 +280,7 @@ func (s *Snapshot) needing(need func(*needs) bool) []netip.Addr {
 }
 
 // Ranges returns the ranges in which an address that is no endpoint must be
-// judged, because some policy isolates in direction d.
+// judged, because some policy may deny something to a new pod in direction d.
 func (s *Snapshot) Ranges(d Direction) []netip.Prefix {
 	if !s.m.Isolating[d] {
 		return nil

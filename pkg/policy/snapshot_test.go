@@ -14,6 +14,7 @@ var (
 	addrB   = netip.MustParseAddr("10.0.0.2") // a local pod that no policy selects
 	addrC   = netip.MustParseAddr("10.0.1.3") // a pod of another node
 	addrNew = netip.MustParseAddr("10.0.0.9") // in the node's range, not known
+	addrFar = netip.MustParseAddr("10.0.1.9") // in another node's range, not known
 	addrWeb = netip.MustParseAddr("192.0.2.7")
 )
 
@@ -178,7 +179,9 @@ func TestEvaluateDoesNotAllocate(t *testing.T) {
 		isolate(),
 	}}
 	s := snapshot(chain, chain)
-	for _, p := range []packet.Packet{tcp(addrB, addrA, 80), tcp(addrA, addrC, 8080), tcp(addrWeb, addrA, 1), tcp(addrNew, addrA, 8080)} {
+	s.m.PodRanges = NewPodRanges([]netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, []netip.Addr{addrWeb})
+	for _, p := range []packet.Packet{tcp(addrB, addrA, 80), tcp(addrA, addrC, 8080), tcp(addrWeb, addrA, 1), tcp(addrNew, addrA, 8080),
+		tcp(addrA, addrFar, 80), tcp(addrA, addrWeb, 80)} {
 		if n := testing.AllocsPerRun(100, func() { s.Evaluate(p) }); n != 0 {
 			t.Errorf("%v: %v allocations, want 0", p, n)
 		}

@@ -135,6 +135,32 @@ func TestANewPodIsNeverOpen(t *testing.T) {
 	c.expect(t, yes("y/db", "x/new", "tcp/80"), yes("y/web", "z/new", "tcp/80"), no("y/web", "x/new", "tcp/80"))
 }
 
+// TestDenialsAreAboutNewPodsOfOtherNodes (CN-35): nobody reaches a pod of another
+// node that he may be denied, nor is he reached by it, before it is told who it is.
+func TestDenialsAreAboutNewPodsOfOtherNodes(t *testing.T) {
+	c := newCluster(t, 2, "x/web@1 app=web", "z/db@2")
+	c.start(t, withAdmin)
+	known := func(pods []*lab.Pod) {
+		for _, pod := range pods {
+			c.put(t, podFile(pod.Name), pod.Object)
+		}
+	}
+
+	c.apply(t, "egress", admin("egress", `egress: [{name: z, action: Deny, to: [{namespaces: {matchLabels: {ns: z}}}], ports: [{portNumber: {protocol: TCP, port: 80}}]}]`))
+	c.expect(t, no("x/web", "z/db", "tcp/80"), yes("x/web", "z/db", "tcp/81"))
+	pods := c.attach(t, newPod("y/new@2"), newPod("z/new@2"))
+	c.expect(t, no("x/web", "y/new", "tcp/80"), no("x/web", "z/new", "tcp/80"), yes("x/web", "y/new", "tcp/81"))
+	known(pods)
+	c.expect(t, yes("x/web", "y/new", "tcp/80"), no("x/web", "z/new", "tcp/80"))
+
+	c.replace(t, "egress", admin("ingress", `ingress: [{name: z, action: Deny, from: [{namespaces: {matchLabels: {ns: z}}}]}]`))
+	c.expect(t, yes("x/web", "z/db", "tcp/80"), no("z/db", "x/web", "tcp/80"))
+	pods = c.attach(t, newPod("y/late@2"), newPod("z/late@2"))
+	c.expect(t, no("y/late", "x/web", "tcp/80"), no("z/late", "x/web", "tcp/80"), yes("node-2", "x/web", "tcp/80"), yes("node-2", "y/late", "tcp/80"))
+	known(pods)
+	c.expect(t, yes("y/late", "x/web", "tcp/80"), no("z/late", "x/web", "tcp/80"), yes("node-2", "x/web", "tcp/80"))
+}
+
 // TestAnUnknownPodPassesWhereTheOperatorSaysSo, after it was waited for.
 func TestAnUnknownPodPassesWhereTheOperatorSaysSo(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")

@@ -144,17 +144,22 @@ func (c Cluster) judge(node string, q Query, dir networkingv1.PolicyType) Judgem
 		return Judgement{NotJudged, fmt.Sprintf("%v is no pod", subject)}
 	case pod.Spec.NodeName != node:
 		return Judgement{NotJudged, fmt.Sprintf("pod %s/%s runs elsewhere", pod.Namespace, pod.Name)}
-	case !q.ToHost && c.askedWhoThePeerIs(pod, dir) && c.mayBeDenied(q, dir) && c.unknownBeside(node, subject, q.peer(dir)):
-		return Judgement{Denied, fmt.Sprintf("Unknown: nobody knows the local peer %v", q.peer(dir))}
+	case !q.ToHost && c.unknownPeer(node, q, dir) && c.mayBeDenied(q, dir) && c.turnsOnThePeer(pod, q, dir):
+		return Judgement{Denied, fmt.Sprintf("Unknown: nobody knows the peer %v", q.peer(dir))}
 	}
 	return c.judgePod(pod, q, dir)
 }
 
 // mayBeDenied: NP-55, whether a pod not yet known might be denied the packet.
 // Nothing is known of it, so every policy counts, but for those that never have a
-// say in the traffic to the own node (NP-31).
+// say in the traffic to the own node (NP-31). CN-35: what it sends might be denied
+// where it is received, by those who do not know it either.
 func (c Cluster) mayBeDenied(q Query, dir networkingv1.PolicyType) bool {
-	return !q.ToHost && c.anyPolicyIsolates(dir) || c.anyRuleDenies(dir)
+	if c.anyRuleDenies(dir) {
+		return true
+	}
+	return !q.ToHost && (c.anyPolicyIsolates(dir) ||
+		dir == networkingv1.PolicyTypeEgress && c.anyRuleDenies(networkingv1.PolicyTypeIngress))
 }
 
 // judgePod decides one direction of a packet for a pod of this node.

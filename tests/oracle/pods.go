@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	netutils "k8s.io/utils/net"
 )
 
@@ -104,8 +105,26 @@ func (c Cluster) unknownLocal(node string, addr netip.Addr) bool {
 	return c.podAt(addr) == nil && len(c.rangesOf(node, addr)) > 0
 }
 
+// unknownPeer: CN-35, the other side is a pod not yet known: in one range with the
+// subject, or for what is sent in a range of whatever node. An address in the
+// status of a node is that of the node.
+func (c Cluster) unknownPeer(node string, q Query, dir networkingv1.PolicyType) bool {
+	peer := q.peer(dir)
+	if c.unknownBeside(node, q.subject(dir), peer) {
+		return true
+	}
+	return dir == networkingv1.PolicyTypeEgress && c.podAt(peer) == nil && !c.isNode(peer) &&
+		slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool { return len(c.rangesOf(n.Name, peer)) > 0 })
+}
+
+// isNode reports whether the status of some node shows the address.
+func (c Cluster) isNode(addr netip.Addr) bool {
+	return slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool {
+		return slices.Contains(nodeAddresses(n), addr.Unmap())
+	})
+}
+
 // unknownBeside: NP-55, for a peer: it is unknown and in one range with the pod.
-// In another range of the node a pod may be, or may not.
 func (c Cluster) unknownBeside(node string, pod, addr netip.Addr) bool {
 	return c.podAt(addr) == nil && slices.ContainsFunc(c.rangesOf(node, addr), func(r netip.Prefix) bool {
 		return r.Contains(pod.Unmap())

@@ -67,22 +67,52 @@ func (c Cluster) isSubject(policy adminPolicy, pod *corev1.Pod) bool {
 // rulesFor returns the rules of administrators, as they are enforced, that are
 // asked about a pod in one direction.
 func (c Cluster) rulesFor(pod *corev1.Pod, dir networkingv1.PolicyType) []adminRule {
+	return append(c.rulesOfTier(adminTier, pod, dir), c.rulesOfTier(baselineTier, pod, dir)...)
+}
+
+func (c Cluster) rulesOfTier(t tier, pod *corev1.Pod, dir networkingv1.PolicyType) []adminRule {
 	var rules []adminRule
-	for _, t := range []tier{adminTier, baselineTier} {
-		for _, policy := range c.inOrder(t) {
-			if c.isSubject(policy, pod) {
-				rules = append(rules, each(policy.rules(dir), c.enforced)...)
-			}
+	for _, policy := range c.inOrder(t) {
+		if c.isSubject(policy, pod) {
+			rules = append(rules, each(policy.rules(dir), c.enforced)...)
 		}
 	}
 	return rules
 }
 
-// askedWhoThePeerIs: NP-55 for the other side. While it is not known who a peer is,
-// a rule that denies or passes pods may be about it: nothing can be allowed.
-func (c Cluster) askedWhoThePeerIs(pod *corev1.Pod, dir networkingv1.PolicyType) bool {
-	return slices.ContainsFunc(c.rulesFor(pod, dir), func(r adminRule) bool {
-		return r.action != allow && slices.ContainsFunc(r.peers, adminPeer.arePods)
+// turnsOnThePeer: CN-35, whether a peer of whom nothing is known might be denied
+// what it would be allowed were it nobody. A rule that denies or passes pods may be
+// about it. One that matches whoever it is settles the tier, and for a pod that is
+// isolated Baseline is not asked (CN-5).
+func (c Cluster) turnsOnThePeer(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) bool {
+	turns, decided := c.tierTurnsOnThePeer(adminTier, pod, q, dir)
+	if !turns && !decided && !c.isolated(pod, dir) {
+		turns, _ = c.tierTurnsOnThePeer(baselineTier, pod, q, dir)
+	}
+	return turns
+}
+
+func (c Cluster) tierTurnsOnThePeer(t tier, pod *corev1.Pod, q Query, dir networkingv1.PolicyType) (turns, decided bool) {
+	for _, r := range c.rulesOfTier(t, pod, dir) {
+		switch {
+		case c.adminRuleMatches(r, q, dir):
+			return false, r.action != pass
+		case r.action != allow && c.isAboutItIfItIsAPeer(r, q):
+			return true, false
+		}
+	}
+	return false, false
+}
+
+// isAboutItIfItIsAPeer asks for the ports of a rule, whose peers may be the one
+// that nobody knows. What an unknown destination calls its ports nobody knows
+// either.
+func (c Cluster) isAboutItIfItIsAPeer(r adminRule, q Query) bool {
+	nameless := c.podAt(q.Packet.Dst.Addr()) == nil && q.Packet.Proto.HasPorts()
+	return slices.ContainsFunc(r.peers, func(peer adminPeer) bool {
+		return peer.arePods() && (len(r.ports) == 0 || slices.ContainsFunc(r.ports, func(port adminPort) bool {
+			return nameless && port.name != nil || c.adminPortMatches(port, peer, q)
+		}))
 	})
 }
 

@@ -236,6 +236,47 @@ func TestUnknownLocalAddressAndAdministrators(t *testing.T) {
 	check(t, world(n, anp(t, "p", `{subject: {}, egress: [{action: Deny, to: [{namespaces: {}}]}]}`)), tcp(unknown, outside, 80), true)
 }
 
+// TestUnknownAddressElsewhere: CN-35.
+func TestUnknownAddressElsewhere(t *testing.T) {
+	const known, unknown, ofNode = "10.1.0.1", "10.2.0.9", "10.2.0.254"
+	own, other := node(here, "192.168.0.1", ""), node(there, ofNode, "")
+	own.Spec.PodCIDRs, other.Spec.PodCIDRs = []string{"10.1.0.0/24"}, []string{"10.2.0.0/24"}
+	const toPods, toAll = `to: [{namespaces: {}}]`, `to: [{networks: [0.0.0.0/0]}]`
+	closed := policy(t, "x/closed", `{policyTypes: [Egress]}`)
+	open := policy(t, "x/open", `{policyTypes: [Egress], egress: [{}]}`)
+	for _, test := range []struct {
+		name  string
+		tier  string
+		rules string
+		more  []any
+		want  bool // for what goes to port 80 of the unknown pod
+	}{
+		{"Deny", "Admin", `{action: Deny, ` + toPods + `}`, nil, false},
+		{"Deny on another port", "Admin", `{action: Deny, ` + toPods + `, protocols: [{tcp: {destinationPort: {number: 81}}}]}`, nil, true},
+		{"Deny on a named port", "Admin", `{action: Deny, ` + toPods + `, protocols: [{destinationNamedPort: web}]}`, nil, false},
+		{"Accept by address before", "Admin", `{action: Accept, ` + toAll + `}, {action: Deny, ` + toPods + `}`, nil, true},
+		{"Pass by address before", "Admin", `{action: Pass, ` + toAll + `}, {action: Deny, ` + toPods + `}`, nil, true},
+		{"Accept of pods before", "Admin", `{action: Accept, ` + toPods + `}, {action: Deny, ` + toPods + `}`, nil, false},
+		{"Pass of pods to a denial", "Admin", `{action: Pass, ` + toPods + `}, {action: Accept, ` + toAll + `}`, []any{closed}, false},
+		{"Pass of pods, where nothing denies", "Admin", `{action: Pass, ` + toPods + `}, {action: Accept, ` + toAll + `}`, nil, true},
+		{"Baseline", "Baseline", `{action: Deny, ` + toPods + `}`, nil, false},
+		{"CN-5 Baseline is not asked", "Baseline", `{action: Deny, ` + toPods + `}`, []any{open}, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := cnp(t, "p", `{tier: `+test.tier+`, priority: 1, subject: {namespaces: {}}, egress: [`+test.rules+`]}`)
+			c := world(append(test.more, own, other, pod("x/a", known, ""), p)...)
+			check(t, c, tcp(known, unknown, 80), test.want)
+			check(t, c, tcp(known, ofNode, 80), true)
+			check(t, c, tcp(unknown, known, 80), true)
+		})
+	}
+	in := anp(t, "p", `{priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)
+	c := world(own, other, pod("x/a", known, ""), in)
+	check(t, c, tcp(unknown, known, 80), true)
+	check(t, c, tcp("10.1.0.9", outside, 80), false)
+	check(t, c, tcp(known, unknown, 80), true)
+}
+
 func TestSelectedAddressesOfAdministrators(t *testing.T) {
 	c := world(
 		pod("x/a", "10.0.0.1", "app=a"), pod("x/b", "10.0.0.2", "app=b"), pod("x/c", "10.0.0.3", "app=c", onNode(there)),

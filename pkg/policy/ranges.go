@@ -1,0 +1,33 @@
+package policy
+
+import (
+	"net/netip"
+
+	"github.com/gaissmai/bart"
+)
+
+// PodRanges tell the addresses that pods may have, of whatever node. They never
+// change. Nil ones have none.
+type PodRanges struct {
+	pods bart.Table[bool] // false for addresses of nodes
+}
+
+// NewPodRanges returns the ranges without the addresses of nodes.
+func NewPodRanges(ranges []netip.Prefix, nodes []netip.Addr) *PodRanges {
+	r := &PodRanges{}
+	for _, p := range ranges {
+		r.pods.Insert(p, true)
+	}
+	for _, a := range nodes {
+		r.pods.Insert(netip.PrefixFrom(a, a.BitLen()), false)
+	}
+	return r
+}
+
+func (r *PodRanges) contain(a netip.Addr) bool {
+	if r == nil {
+		return false
+	}
+	pods, _ := r.pods.Lookup(a)
+	return pods
+}
