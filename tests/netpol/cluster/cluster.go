@@ -24,7 +24,7 @@ import (
 
 // Config says how to use a cluster.
 type Config struct {
-	// Image has the commands of agnhost: serve-hostname and connect.
+	// Image has a shell, and the commands of agnhost: serve-hostname and connect.
 	Image string
 	// ViaServices makes every connection go to a Service in front of the pod.
 	ViaServices bool

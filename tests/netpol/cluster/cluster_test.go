@@ -2,19 +2,20 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net/url"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/util/exec"
 	policyfake "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned/fake"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
@@ -26,7 +27,7 @@ type world struct {
 	policies *policyfake.Clientset
 	mu       sync.Mutex
 	count    int // addresses given
-	// answer is what the command prints, and its exit status.
+	// answer is what agnhost prints, and its exit status.
 	answer func(from, address string) (string, int)
 }
 
@@ -53,12 +54,19 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) run(_ context.Context, namespace, pod, _ string, command []string) (string, error) {
-	output, status := w.answer(namespace+"/"+pod, command[len(command)-1])
-	if status != 0 {
-		return output, exec.CodeExitError{Err: errors.New("failed"), Code: status}
+// run makes the script call a shell function in the place of agnhost.
+func (w *world) run(ctx context.Context, namespace, pod, _ string, command []string) (string, error) {
+	var answers strings.Builder
+	for line := range strings.Lines(command[2]) {
+		if fields := strings.Fields(line); fields[0] == "try" && fields[1] != "()" {
+			output, status := w.answer(namespace+"/"+pod, fields[4])
+			fmt.Fprintf(&answers, "%s) echo '%s' >&2; return %d;;\n", fields[4], output, status)
+		}
 	}
-	return output, nil
+	agnhost := "agnhost() { case $4 in\n" + answers.String() + "esac; return 99; }\n"
+	script := agnhost + strings.ReplaceAll(command[2], "/agnhost", "agnhost")
+	output, err := exec.CommandContext(ctx, command[0], command[1], script).CombinedOutput()
+	return string(output), err
 }
 
 func (w *world) backend(t *testing.T, cfg Config) *Backend {
@@ -174,21 +182,12 @@ func (b *Backend) podAt(address string) string {
 }
 
 func TestWhatTheCommandSays(t *testing.T) {
-	failed := exec.CodeExitError{Err: errors.New("failed"), Code: 1}
-	for _, c := range []struct {
-		output string
-		err    error
-		want   netpol.Outcome
-	}{
-		{"", nil, netpol.Connected},
-		{"TIMEOUT\n", failed, netpol.TimedOut},
-		{"REFUSED\n", failed, netpol.Refused},
-		{"OTHER: no route\n", failed, netpol.Unobservable},
-		{"TIMEOUT\n", errors.New("the API server is gone"), netpol.Unobservable},
-	} {
-		if got := outcomeOf(c.output, c.err); got != c.want {
-			t.Errorf("%q, %v: %s, want %s", c.output, c.err, got, c.want)
-		}
+	output := "3 1 OTHER: no route\n1 1 TIMEOUT\n0 0 \n2 1 REFUSED: connection refused\nsh: out of memory\n9 0\n4 127 /agnhost: not found\n"
+	got := slices.Repeat([]netpol.Outcome{netpol.Unobservable}, 6)
+	readOutcomes(output, got)
+	want := []netpol.Outcome{netpol.Connected, netpol.TimedOut, netpol.Refused, netpol.Unobservable, netpol.Unobservable, netpol.Unobservable}
+	if !slices.Equal(got, want) {
+		t.Errorf("outcomes %v, want %v", got, want)
 	}
 }
 
@@ -198,5 +197,27 @@ func TestConfigNamesWhatIsMissing(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("Validate = %v, want %s in it", err, field)
 		}
+	}
+}
+
+// TestACommandFitsIntoAURL makes what a pod tries of a large table.
+func TestACommandFitsIntoAURL(t *testing.T) {
+	b := newWorld(t).backend(t, Config{})
+	b.note(b.addresses, "y/b", "2001:db8:1111:2222:3333:4444:5555:6666")
+	var mu sync.Mutex
+	longest, commands := 0, 0
+	b.run = func(_ context.Context, _, _, _ string, command []string) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		commands++
+		longest = max(longest, len(url.Values{"command": command}.Encode()))
+		return "", nil
+	}
+	connection := netpol.Connection{From: "x/a", To: "y/b", Traffic: netpol.Traffic{Family: corev1.IPv6Protocol, Protocol: corev1.ProtocolUDP, Port: 65535}, Silence: 200 * time.Millisecond}
+	if _, err := b.Probe(t.Context(), slices.Repeat([]netpol.Connection{connection}, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if longest > 7<<10 || commands > 30 {
+		t.Errorf("%d commands of up to %d bytes", commands, longest)
 	}
 }

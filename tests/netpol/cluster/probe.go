@@ -3,8 +3,9 @@ package cluster
 import (
 	"bytes"
 	"context"
-	"errors"
+	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,16 +15,21 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
-	"k8s.io/client-go/util/exec"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// atOnce bounds the commands that run at the same time.
-const atOnce = 30
+const (
+	// What runs at the same time: commands, and connections of each.
+	commandsAtOnce, connectionsAtOnce = 4, 4
 
-// runner runs a command in a container of a pod and returns what it prints. A
-// command that ran and failed has an error with an ExitStatus.
+	// connectionsOfCommand bounds what one command makes. It travels in a URL, which
+	// then stays below the 8 KiB that proxies take.
+	connectionsOfCommand = 40
+)
+
+// runner runs a command in a container of a pod and returns what it prints, also
+// of a command that failed.
 type runner func(ctx context.Context, namespace, pod, container string, command []string) (output string, err error)
 
 // newExec returns a runner over the API server.
@@ -41,47 +47,79 @@ func newExec(access *rest.Config, client kubernetes.Interface) runner {
 	}
 }
 
-// Probe runs a command for each connection.
+// Probe runs commands in the pods that connect. Each makes many connections: to
+// start a command costs a node more than a connection does.
 func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
-	outcomes := make([]netpol.Outcome, len(connections))
+	outcomes := slices.Repeat([]netpol.Outcome{netpol.Unobservable}, len(connections))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
-	for i, connection := range connections {
-		group.Go(func() (err error) {
-			outcomes[i], err = b.connect(ctx, connection)
-			return err
-		})
+	group.SetLimit(commandsAtOnce)
+	for from, indices := range bySource(connections) {
+		namespace, pod, _ := strings.Cut(from, "/")
+		for indices := range slices.Chunk(indices, connectionsOfCommand) {
+			group.Go(func() error {
+				// An error shows as lines that are missing.
+				output, _ := b.run(ctx, namespace, pod, clientContainer, []string{"/bin/sh", "-c", b.script(connections, indices)})
+				readOutcomes(output, outcomes)
+				return ctx.Err()
+			})
+		}
 	}
 	return outcomes, group.Wait()
 }
 
-// connect makes one attempt. An attempt that the API server or the container
-// cannot make is Unobservable.
-func (b *Backend) connect(ctx context.Context, c netpol.Connection) (netpol.Outcome, error) {
-	addr := b.address(c)
-	if addr == "" {
-		return netpol.Unobservable, nil
+// bySource returns the indices of the connections that each pod makes.
+func bySource(connections []netpol.Connection) map[string][]int {
+	indices := make(map[string][]int)
+	for i, c := range connections {
+		indices[c.From] = append(indices[c.From], i)
 	}
-	protocol := strings.ToLower(string(c.Protocol))
-	namespace, pod, _ := strings.Cut(c.From, "/")
-	output, err := b.run(ctx, namespace, pod, clientContainer, []string{
-		"/agnhost", "connect", "--timeout=" + c.Silence.String(), "--protocol=" + protocol,
-		net.JoinHostPort(addr, strconv.Itoa(int(c.Port))),
-	})
-	return outcomeOf(output, err), ctx.Err()
+	return indices
 }
 
-// outcomeOf reads what the command says. Only a command that ran says anything.
-func outcomeOf(output string, err error) netpol.Outcome {
-	var exit exec.CodeExitError
+// script returns what makes some connections, a few at a time. For each it prints a
+// line of the connection's index, the exit status of agnhost, and what that says.
+func (b *Backend) script(connections []netpol.Connection, indices []int) string {
+	var script strings.Builder
+	script.WriteString(`try() { i=$1; shift; said=$(/agnhost connect "$@" 2>&1); echo "$i $? $said"; }` + "\n")
+	started := 0
+	for _, i := range indices {
+		c := connections[i]
+		addr := b.address(c)
+		if addr == "" {
+			continue
+		}
+		fmt.Fprintf(&script, "try %d --timeout=%s --protocol=%s %s &\n", i, c.Silence,
+			strings.ToLower(string(c.Protocol)), net.JoinHostPort(addr, strconv.Itoa(int(c.Port))))
+		if started++; started%connectionsAtOnce == 0 {
+			script.WriteString("wait\n")
+		}
+	}
+	script.WriteString("wait\n")
+	return script.String()
+}
+
+// readOutcomes writes down what the lines of a script say. A connection without a
+// line was not tried.
+func readOutcomes(output string, outcomes []netpol.Outcome) {
+	for line := range strings.Lines(output) {
+		var i, status int
+		if n, _ := fmt.Sscan(line, &i, &status); n < 2 || i < 0 || i >= len(outcomes) {
+			continue
+		}
+		said := strings.Fields(line)[2:]
+		outcomes[i] = outcomeOf(status, strings.Join(said, " "))
+	}
+}
+
+// outcomeOf reads what agnhost says of a connection. An attempt that it could not
+// make is Unobservable.
+func outcomeOf(status int, said string) netpol.Outcome {
 	switch {
-	case err == nil:
+	case status == 0:
 		return netpol.Connected
-	case !errors.As(err, &exit):
-		return netpol.Unobservable
-	case strings.HasPrefix(strings.TrimSpace(output), "TIMEOUT"):
+	case strings.HasPrefix(said, "TIMEOUT"):
 		return netpol.TimedOut
-	case strings.HasPrefix(strings.TrimSpace(output), "REFUSED"):
+	case strings.HasPrefix(said, "REFUSED"):
 		return netpol.Refused
 	default:
 		return netpol.Unobservable
