@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"maps"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
@@ -23,7 +21,6 @@ func TestOnlyWhatIsDeniedForGoodIsCut(t *testing.T) {
 			}}}},
 			open: {Namespace: "x", Name: "open"},
 		}),
-		Local:     []netip.Addr{isolated, open},
 		Ranges:    []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")},
 		Isolating: [2]bool{policy.Ingress: true},
 	}), nil)
@@ -62,7 +59,7 @@ func TestTheOwnNodeAndNames(t *testing.T) {
 	for addr, rules := range map[string][]policy.Rule{isolated: {isolate}, denied: {deny}, named: {allow, deny}} {
 		endpoints[netip.MustParseAddr(addr)] = &policy.Endpoint{Namespace: "x", Name: addr, Egress: &policy.Chain{Rules: rules}}
 	}
-	s := policy.New(policy.Model{Endpoints: policy.NewEndpoints(endpoints), Local: slices.Collect(maps.Keys(endpoints))})
+	s := policy.New(policy.Model{Endpoints: policy.NewEndpoints(endpoints)})
 	for _, tt := range []struct {
 		src    string
 		toHost bool

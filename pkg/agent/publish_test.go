@@ -56,7 +56,8 @@ func administered(addrs ...netip.Addr) *policy.Snapshot {
 	for _, addr := range addrs {
 		endpoints[addr] = pod
 	}
-	return policy.New(policy.Model{Endpoints: policy.NewEndpoints(endpoints), Local: addrs})
+	known := policy.NewEndpoints(endpoints)
+	return policy.New(policy.Model{Endpoints: known, Local: policy.NewLocal(known, addrs)})
 }
 
 // setsOf are the elements of the sets that are not empty.

@@ -14,6 +14,7 @@ type addresses struct {
 	edit   *policy.EndpointsEdit // nil while nothing changes
 	// contested are the claims to addresses that have several.
 	contested map[netip.Addr][]*Pod
+	settled   bool // since it was last asked, an address was or had been contested
 }
 
 func (a *addresses) change() *policy.EndpointsEdit {
@@ -73,9 +74,10 @@ func (a *addresses) others(addr netip.Addr, p *Pod, pod func(*policy.Endpoint) *
 // settle gives addr to the best of its claims.
 func (a *addresses) settle(addr netip.Addr, claims []*Pod) {
 	if len(claims) > 1 {
-		a.contested[addr] = claims
-	} else {
+		a.contested[addr], a.settled = claims, true
+	} else if a.contested[addr] != nil {
 		delete(a.contested, addr)
+		a.settled = true
 	}
 	var owner *policy.Endpoint
 	var best *Pod

@@ -61,8 +61,9 @@ type Cluster struct {
 	addresses  addresses
 	chains     chains
 
-	local map[podKey]bool // the pods of this node
-	stale map[podKey]bool // those whose chains may have to change
+	local  map[podKey]bool // the pods of this node
+	stale  map[podKey]bool // those whose chains may have to change
+	judged *policy.Local   // nil when one of them has changed
 
 	derived   *derived          // nil when a policy or a node has changed
 	podRanges *policy.PodRanges // of all nodes, nil until a policy asks, and when a node has changed
@@ -212,9 +213,13 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 	if c.derived == nil {
 		c.derived = c.derive()
 	}
+	endpoints := c.addresses.current()
+	if c.judged == nil || c.addresses.settled {
+		c.judged, c.addresses.settled = policy.NewLocal(endpoints, c.localAddresses()), false
+	}
 	return policy.New(policy.Model{
-		Endpoints: c.addresses.current(),
-		Local:     c.localAddresses(),
+		Endpoints: endpoints,
+		Local:     c.judged,
 		Ranges:    c.derived.ranges,
 		Isolating: c.derived.isolating,
 		PodRanges: c.derived.podRanges,
@@ -243,13 +248,22 @@ func (c *Cluster) setPod(p *Pod) bool {
 	}
 	p.Endpoint.NamespaceLabels = ns.labels
 	c.replacePod(old, p)
-	if key := p.key(); c.cfg.judges(p.Node) {
-		c.local[key], c.stale[key] = true, true
-	} else {
-		delete(c.local, key)
-		delete(c.stale, key)
+	key := p.key()
+	if !c.cfg.judges(p.Node) {
+		c.forgetLocal(key)
+		return true
 	}
+	c.local[key], c.stale[key], c.judged = true, true, nil
 	return true
+}
+
+// forgetLocal is told that a pod is none of this node's.
+func (c *Cluster) forgetLocal(key podKey) {
+	if c.local[key] {
+		c.judged = nil
+	}
+	delete(c.local, key)
+	delete(c.stale, key)
 }
 
 func (c *Cluster) deletePod(key podKey) bool {
@@ -261,8 +275,7 @@ func (c *Cluster) deletePod(key podKey) bool {
 	}
 	c.addresses.replace(old, nil, c.pod)
 	delete(ns.pods, key.name)
-	delete(c.local, key)
-	delete(c.stale, key)
+	c.forgetLocal(key)
 	return true
 }
 
@@ -411,7 +424,7 @@ func (c *Cluster) reselect() {
 			continue
 		}
 		now := *old
-		now.Endpoint.Ingress, now.Endpoint.Egress = in, out
+		now.Endpoint.Ingress, now.Endpoint.Egress, c.judged = in, out, nil
 		c.replacePod(old, &now)
 	}
 	if len(c.stale) > 0 {

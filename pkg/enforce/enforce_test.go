@@ -33,7 +33,6 @@ func snapshot() *policy.Snapshot {
 			isolated: {Namespace: "x", Name: "isolated", Ingress: chain},
 			open:     {Namespace: "x", Name: "open"},
 		}),
-		Local:     []netip.Addr{isolated, open},
 		Ranges:    []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")},
 		Isolating: [2]bool{policy.Ingress: true},
 	})
@@ -112,7 +111,6 @@ func guarded(pod netip.Addr) *policy.Snapshot {
 				Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation, AnyPeer: true, AnyPort: true,
 			}}},
 		}}),
-		Local: []netip.Addr{pod},
 	})
 }
 

@@ -38,8 +38,8 @@ type Model struct {
 	// Endpoints holds every live pod of the cluster under each of its
 	// addresses. Host-network pods are no endpoints: they are their node.
 	Endpoints Endpoints
-	// Local are the addresses of Endpoints that belong to pods of this node.
-	Local []netip.Addr
+	// Local are this node's pods, nil if it has none.
+	Local *Local
 	// Ranges are the address ranges out of which this node's pods get theirs.
 	Ranges []netip.Prefix
 	// Isolating tells for each direction whether some policy of the cluster may
@@ -64,6 +64,9 @@ type Snapshot struct {
 
 // New returns the snapshot of m, which the caller must not change any more.
 func New(m Model) *Snapshot {
+	if m.Local == nil {
+		m.Local = &Local{}
+	}
 	return &Snapshot{m: m}
 }
 
@@ -236,48 +239,22 @@ func (s *Snapshot) Endpoint(a netip.Addr) *Endpoint { return s.m.Endpoints.At(a)
 // Len returns the number of addresses that pods have.
 func (s *Snapshot) Len() int { return s.m.Endpoints.Len() }
 
-// Local returns the addresses of this node's pods in ascending order.
-func (s *Snapshot) Local() []netip.Addr {
-	return slices.SortedFunc(slices.Values(s.m.Local), netip.Addr.Compare)
-}
+// Local returns the addresses of this node's pods in ascending order. They are
+// not to be written to, nor are those that some policy selects.
+func (s *Snapshot) Local() []netip.Addr { return s.m.Local.all }
 
 // Selected returns, in ascending order, the addresses of this node's pods that
 // some policy selects in direction d: those whose packets must be judged.
-func (s *Snapshot) Selected(d Direction) []netip.Addr {
-	var selected []netip.Addr
-	for _, a := range s.m.Local {
-		if s.m.Endpoints.At(a).chain(d) != nil {
-			selected = append(selected, a)
-		}
-	}
-	slices.SortFunc(selected, netip.Addr.Compare)
-	return selected
-}
+func (s *Snapshot) Selected(d Direction) []netip.Addr { return s.m.Local.selected[d] }
 
 // SelectedToHost returns, in ascending order, the addresses of this node's pods
 // whose packets to the node itself must be judged: an administrator's rule may
 // deny them.
-func (s *Snapshot) SelectedToHost() []netip.Addr {
-	return s.needing(func(n *needs) bool { return n.host })
-}
+func (s *Snapshot) SelectedToHost() []netip.Addr { return s.m.Local.toHost }
 
 // SelectedForNames returns, in ascending order, the addresses of this node's
 // pods whose policies name domains: what they learn from DNS must be known.
-func (s *Snapshot) SelectedForNames() []netip.Addr {
-	return s.needing(func(n *needs) bool { return n.names })
-}
-
-// needing returns the local addresses whose egress chains have a need.
-func (s *Snapshot) needing(need func(*needs) bool) []netip.Addr {
-	var selected []netip.Addr
-	for _, a := range s.m.Local {
-		if chain := s.m.Endpoints.At(a).Egress; chain != nil && need(chain.read()) {
-			selected = append(selected, a)
-		}
-	}
-	slices.SortFunc(selected, netip.Addr.Compare)
-	return selected
-}
+func (s *Snapshot) SelectedForNames() []netip.Addr { return s.m.Local.toNames }
 
 // Ranges returns the ranges in which an address that is no endpoint must be
 // judged, because some policy may deny something to a new pod in direction d.

@@ -44,9 +44,10 @@ func snapshot(ingress, egress *Chain) *Snapshot {
 		Ports: []NamedPort{{"web", packet.TCP, 8080}, {"dns", packet.UDP, 53}}}
 	b := &Endpoint{Namespace: "x", Name: "b", Labels: labels.Set{"pod": "b"}}
 	c := &Endpoint{Namespace: "x", Name: "c", Labels: labels.Set{"pod": "c"}}
+	endpoints := NewEndpoints(map[netip.Addr]*Endpoint{addrA: a, addrB: b, addrC: c})
 	return New(Model{
-		Endpoints: NewEndpoints(map[netip.Addr]*Endpoint{addrA: a, addrB: b, addrC: c}),
-		Local:     []netip.Addr{addrB, addrA},
+		Endpoints: endpoints,
+		Local:     NewLocal(endpoints, []netip.Addr{addrB, addrA}),
 		Ranges:    []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")},
 		Isolating: [directions]bool{Ingress: ingress != nil, Egress: egress != nil},
 	})
