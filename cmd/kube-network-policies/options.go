@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
@@ -202,11 +203,16 @@ func (o *options) addClients(cfg *agent.Config) error {
 	if err != nil {
 		return err
 	}
+	config.Dial = policycache.Dial
+	client, err := rest.HTTPClientFor(config) // one connection for both
+	if err != nil {
+		return err
+	}
 	// Custom resources are served as JSON only.
-	if cfg.AdminClient, err = policyapi.NewForConfig(config); err != nil {
+	if cfg.AdminClient, err = policyapi.NewForConfigAndClient(config, client); err != nil {
 		return err
 	}
 	config.ContentType = k8sruntime.ContentTypeProtobuf
-	cfg.Client, err = kubernetes.NewForConfig(config)
+	cfg.Client, err = kubernetes.NewForConfigAndClient(config, client)
 	return err
 }

@@ -9,23 +9,22 @@ import (
 )
 
 type metrics struct {
-	kinds             []string // that have rows
 	compileDuration   prometheus.Histogram
 	snapshotTimestamp prometheus.Gauge
-	objects, served   *prometheus.GaugeVec
+	served            *prometheus.GaugeVec
 	watchErrors       *prometheus.CounterVec
 	changes, ignored  *prometheus.CounterVec
 }
 
 // newMetrics registers the metrics of Kubernetes' own kinds and of those that
-// are enabled.
-func newMetrics(reg prometheus.Registerer, enabled []string) *metrics {
+// are enabled. count tells how many objects of a kind there are when the metrics
+// are asked for.
+func newMetrics(reg prometheus.Registerer, enabled []string, count func(compile.Kind) int) *metrics {
 	byKind := []string{"kind"}
 	counter := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, byKind)
 	}
 	m := &metrics{
-		kinds: append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, enabled...),
 		compileDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "netpol_compile_duration_seconds",
 			Help:    "Time to compile what has changed and to make a snapshot.",
@@ -35,10 +34,6 @@ func newMetrics(reg prometheus.Registerer, enabled []string) *metrics {
 			Name: "netpol_snapshot_timestamp_seconds",
 			Help: "Unix time of the last snapshot.",
 		}),
-		objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "netpol_objects",
-			Help: "Objects in the last snapshot, by kind.",
-		}, byKind),
 		served: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_kind_served",
 			Help: "1 while an enabled kind of policies is served, 0 while its CustomResourceDefinition is not installed.",
@@ -47,9 +42,13 @@ func newMetrics(reg prometheus.Registerer, enabled []string) *metrics {
 		changes:     counter("netpol_changes_total", "Changes of objects that policy depends on, by kind."),
 		ignored:     counter("netpol_changes_ignored_total", "Changes of objects that concern no policy, by kind."),
 	}
-	reg.MustRegister(m.compileDuration, m.snapshotTimestamp, m.objects, m.served, m.watchErrors, m.changes, m.ignored)
-	for _, kind := range m.kinds {
-		m.objects.WithLabelValues(kind)
+	reg.MustRegister(m.compileDuration, m.snapshotTimestamp, m.served, m.watchErrors, m.changes, m.ignored)
+	for _, kind := range append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, enabled...) {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "netpol_objects",
+			Help:        "Objects that are known, by kind.",
+			ConstLabels: prometheus.Labels{"kind": kind},
+		}, func() float64 { return float64(count(compile.Kind(kind))) }))
 		m.watchErrors.WithLabelValues(kind)
 		m.changes.WithLabelValues(kind)
 		m.ignored.WithLabelValues(kind)
@@ -57,11 +56,8 @@ func newMetrics(reg prometheus.Registerer, enabled []string) *metrics {
 	return m
 }
 
-// compiled notes a snapshot of v that began at start.
-func (m *metrics) compiled(v view, start time.Time, took time.Duration) {
+// compiled notes a snapshot that began at start.
+func (m *metrics) compiled(start time.Time, took time.Duration) {
 	m.compileDuration.Observe(took.Seconds())
 	m.snapshotTimestamp.Set(float64(start.UnixNano()) / 1e9)
-	for _, kind := range m.kinds {
-		m.objects.WithLabelValues(kind).Set(float64(v.Len(compile.Kind(kind))))
-	}
 }

@@ -116,9 +116,9 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		cfg:     cfg,
 		source:  source,
 		publish: publish,
-		metrics: newMetrics(cfg.Registerer, cfg.Kinds.names()),
 		view:    compile.NewCluster(compile.Config{NodeName: cfg.NodeName, Features: cfg.Features}),
 	}
+	c.metrics = newMetrics(cfg.Registerer, cfg.Kinds.names(), c.len)
 	// A sync has no error, so the retry is never used.
 	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, RetryInterval: time.Minute}, c.sync)
 	c.mirrors = []*mirror{
@@ -217,6 +217,6 @@ func (c *Cache) snapshot() (s *policy.Snapshot, since time.Time, took time.Durat
 	start := time.Now()
 	s = c.view.Snapshot()
 	took = time.Since(start)
-	c.metrics.compiled(c.view, start, took)
+	c.metrics.compiled(start, took)
 	return s, since, took
 }

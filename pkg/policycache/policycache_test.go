@@ -3,6 +3,7 @@ package policycache
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -429,8 +430,12 @@ func TestMetrics(t *testing.T) {
 		if err != nil || len(problems) > 0 {
 			t.Errorf("%v %v", problems, err)
 		}
-		if got := testutil.ToFloat64(h.metrics.objects.WithLabelValues(kindPod)); got != 2 {
-			t.Errorf("%v pods, want 2", got)
+		want := "# HELP netpol_objects Objects that are known, by kind.\n# TYPE netpol_objects gauge\n"
+		for _, kind := range append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, allKinds.names()...) {
+			want += fmt.Sprintf("netpol_objects{kind=%q} %d\n", kind, map[string]int{kindPod: 2, kindNetworkPolicy: 1}[kind])
+		}
+		if err := testutil.GatherAndCompare(h.cfg.Registerer.(*prometheus.Registry), strings.NewReader(want), "netpol_objects"); err != nil {
+			t.Error(err)
 		}
 		if got, want := testutil.ToFloat64(h.metrics.snapshotTimestamp), float64(time.Now().Unix()); got != want {
 			t.Errorf("timestamp %v, want %v", got, want)

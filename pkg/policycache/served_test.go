@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 const (
@@ -258,7 +260,7 @@ func TestOnlyEnabledKindsAreAskedForAndCounted(t *testing.T) {
 				if asked := s.requests(tc.resource) > 0; asked != tc.enabled {
 					t.Errorf("%+v: asked for %s: %v", kinds, tc.resource, asked)
 				}
-				objects := testutil.ToFloat64(h.metrics.objects.WithLabelValues(tc.kind))
+				objects := h.len(compile.Kind(tc.kind))
 				if (objects == 1) != tc.enabled {
 					t.Errorf("%+v: %v objects of %s", kinds, objects, tc.kind)
 				}
