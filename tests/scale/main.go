@@ -81,6 +81,9 @@ func (o options) validate() error {
 	if o.rate < 1 || o.flips < 1 || o.during <= 0 {
 		errs = append(errs, errors.New("-rate, -flips and -during must be positive"))
 	}
+	if o.flips%2 != 0 {
+		errs = append(errs, fmt.Errorf("-flips=%d: must be even, so that each kind leaves things as they were", o.flips))
+	}
 	return errors.Join(errs...)
 }
 
