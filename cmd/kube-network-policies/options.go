@@ -10,12 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
-	k8sruntime "k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
-	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
@@ -177,7 +173,7 @@ func (o *options) config() (agent.Config, error) {
 		return cfg, err
 	}
 	if o.manifests == "" {
-		err = o.addClients(&cfg)
+		cfg.API, err = o.connect()
 	}
 	return cfg, err
 }
@@ -198,21 +194,11 @@ func (o *options) node() (string, error) {
 	return name, nil
 }
 
-func (o *options) addClients(cfg *agent.Config) error {
+// connect returns where the cluster is read from.
+func (o *options) connect() (*policycache.APIServer, error) {
 	config, err := restConfig(o.kubeconfig)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	config.Dial = policycache.Dial
-	client, err := rest.HTTPClientFor(config) // one connection for both
-	if err != nil {
-		return err
-	}
-	// Custom resources are served as JSON only.
-	if cfg.AdminClient, err = policyapi.NewForConfigAndClient(config, client); err != nil {
-		return err
-	}
-	config.ContentType = k8sruntime.ContentTypeProtobuf
-	cfg.Client, err = kubernetes.NewForConfigAndClient(config, client)
-	return err
+	return policycache.Connect(config)
 }

@@ -14,9 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
-	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
@@ -27,21 +25,21 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
-// compileInterval is the least time between two compiles. The first change
-// after a quiet time does not wait. It is most of what a change waits for in a
-// cluster that always changes; fifty snapshots a second cost about a hundredth of a
-// core there (docs/scalability.md).
-const compileInterval = 20 * time.Millisecond
+// compileInterval is the least time between two compiles, and compileSettle how
+// long one waits for the changes that were read along with the first. More of what
+// a change waits for in a cluster that always changes is podwatch.Pace.
+const (
+	compileInterval = 10 * time.Millisecond
+	compileSettle   = 2 * time.Millisecond
+)
 
 // Config is all that an agent is told.
 type Config struct {
 	// NodeName is the name of the Node whose pods are judged here.
 	NodeName string
-	// Client is where the cluster is read from. Nil reads Manifests instead.
-	Client kubernetes.Interface
-	// AdminClient is of the same cluster, for the kinds of policy of Kinds.
-	AdminClient policyapi.Interface
-	// Manifests is a directory of Kubernetes objects, used without Client.
+	// API is where the cluster is read from. Nil reads Manifests instead.
+	API *policycache.APIServer
+	// Manifests is a directory of Kubernetes objects, used without API.
 	Manifests string
 	// Kinds are the administrators' kinds of policy that are enforced, besides
 	// NetworkPolicy.
@@ -85,11 +83,8 @@ func (c Config) Validate() error {
 	if c.NodeName == "" {
 		errs = append(errs, errors.New("NodeName is empty"))
 	}
-	if (c.Client == nil) == (c.Manifests == "") {
-		errs = append(errs, errors.New("exactly one of Client and Manifests is needed"))
-	}
-	if (c.Client == nil) != (c.AdminClient == nil) {
-		errs = append(errs, errors.New("Client and AdminClient go together"))
+	if (c.API == nil) == (c.Manifests == "") {
+		errs = append(errs, errors.New("exactly one of API and Manifests is needed"))
 	}
 	if last := int(c.Queue) + int(c.Queues); c.learnsNames() && last > 0xffff {
 		errs = append(errs, fmt.Errorf("Queues: the observer's queue would be %d, above 65535", last))
@@ -200,6 +195,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Kinds:       cfg.Kinds,
 		Features:    cfg.Features,
 		MinInterval: compileInterval,
+		Settle:      compileSettle,
 		Registerer:  reg,
 	}, a.publish)
 	return a, err
@@ -207,8 +203,8 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 
 // newSource returns where the cluster is read from.
 func newSource(cfg Config, reg prometheus.Registerer) (policycache.Source, error) {
-	if cfg.Client != nil {
-		return policycache.NewAPIServer(cfg.Client, cfg.AdminClient), nil
+	if cfg.API != nil {
+		return cfg.API, nil
 	}
 	return manifests.New(cfg.Manifests, reg)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes"
 
 	"sigs.k8s.io/kube-network-policies/pkg/domains"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -39,9 +40,13 @@ func newObserver(cfg Config, reg prometheus.Registerer, changed func()) (observe
 	}
 	n := &names{Table: table}
 	n.found.Store(&[]netip.AddrPort{})
+	var client kubernetes.Interface
+	if cfg.API != nil {
+		client = cfg.API.Kubernetes()
+	}
 	n.Finder, err = resolvers.New(resolvers.Config{
 		Only:       cfg.DNSResolvers,
-		Client:     cfg.Client,
+		Client:     client,
 		ResolvConf: resolvConf,
 		Registerer: reg,
 	}, func(found []netip.AddrPort) {

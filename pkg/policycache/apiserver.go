@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
@@ -23,11 +24,40 @@ type APIServer struct {
 	admin  policyapi.Interface
 }
 
+// Connect returns the Source of the cluster that config leads to. All that it asks
+// goes over one connection.
+func Connect(config *rest.Config) (*APIServer, error) {
+	config = rest.CopyConfig(config)
+	pace := &podwatch.Pace{}
+	config.Dial = pace.Dial
+	over, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	admin, err := policyapi.NewForConfigAndClient(config, over) // custom resources are served as JSON only
+	if err != nil {
+		return nil, err
+	}
+	config.ContentType = runtime.ContentTypeProtobuf
+	client, err := kubernetes.NewForConfigAndClient(config, over)
+	if err != nil {
+		return nil, err
+	}
+	return newAPIServer(client, admin, pace), nil
+}
+
 // NewAPIServer returns the Source of the cluster that both clients talk to.
 // admin serves the administrators' kinds, and may be nil where none is enabled.
 func NewAPIServer(client kubernetes.Interface, admin policyapi.Interface) *APIServer {
-	return &APIServer{client, podwatch.New(client.CoreV1().RESTClient(), podwatch.NewShared()), admin}
+	return newAPIServer(client, admin, &podwatch.Pace{})
 }
+
+func newAPIServer(client kubernetes.Interface, admin policyapi.Interface, pace *podwatch.Pace) *APIServer {
+	return &APIServer{client, podwatch.New(client.CoreV1().RESTClient(), pace), admin}
+}
+
+// Kubernetes returns the client of Kubernetes' own kinds.
+func (a *APIServer) Kubernetes() kubernetes.Interface { return a.client }
 
 // Namespaces lists and watches all namespaces.
 func (a *APIServer) Namespaces() cache.ListerWatcher {

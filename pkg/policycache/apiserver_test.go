@@ -183,21 +183,20 @@ func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
 // RoundTrip serves a request as a transport.
 func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
-	in, out := io.Pipe()
-	w := &answer{header: http.Header{}, status: make(chan int, 1), body: out}
+	w := &answer{header: http.Header{}, status: make(chan int, 1), sent: make(chan []byte, 1<<10)}
 	go func() {
 		s.ServeHTTP(w, r.WithContext(ctx))
 		w.WriteHeader(http.StatusOK)
-		out.Close()
+		close(w.sent)
 	}()
-	return &http.Response{StatusCode: <-w.status, Header: w.header, Body: connection{in, cancel}, Request: r}, nil
+	return &http.Response{StatusCode: <-w.status, Header: w.header, Body: &connection{ctx, cancel, w.sent, nil}, Request: r}, nil
 }
 
 // answer is a response that is being written.
 type answer struct {
 	header http.Header
 	status chan int // takes the first status
-	body   io.Writer
+	sent   chan []byte
 }
 
 func (a *answer) Header() http.Header { return a.header }
@@ -209,22 +208,47 @@ func (a *answer) WriteHeader(status int) {
 	}
 }
 
+// Write does not wait for the client to read: the server is locked meanwhile.
 func (a *answer) Write(p []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
-	return a.body.Write(p)
+	select {
+	case a.sent <- bytes.Clone(p):
+		return len(p), nil
+	default:
+		return 0, io.ErrShortBuffer
+	}
 }
 
 func (a *answer) Flush() { a.WriteHeader(http.StatusOK) }
 
 // connection is the client's side of a response.
 type connection struct {
-	io.ReadCloser
+	ctx    context.Context
 	hangUp func()
+	sent   <-chan []byte
+	rest   []byte // sent, and not read yet
 }
 
-func (c connection) Close() error {
+func (c *connection) Read(p []byte) (int, error) {
+	for len(c.rest) == 0 {
+		var open bool
+		select {
+		case c.rest, open = <-c.sent:
+			if !open {
+				return 0, io.EOF
+			}
+		case <-c.ctx.Done():
+			return 0, c.ctx.Err()
+		}
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+func (c *connection) Close() error {
 	c.hangUp()
-	return c.ReadCloser.Close()
+	return nil
 }
 
 func (s *server) list(w http.ResponseWriter, resource string) {

@@ -59,6 +59,9 @@ type Config struct {
 	// within it share one. The first change after a quiet time does not wait.
 	// Zero compiles at every change.
 	MinInterval time.Duration
+	// Settle is how long a compile waits for the changes that come along with the
+	// first. Zero does not wait.
+	Settle time.Duration
 	// Registerer takes the metrics.
 	Registerer prometheus.Registerer
 }
@@ -71,6 +74,9 @@ func (c Config) Validate() error {
 	}
 	if c.MinInterval < 0 {
 		errs = append(errs, errors.New("MinInterval is negative"))
+	}
+	if c.Settle < 0 {
+		errs = append(errs, errors.New("Settle is negative"))
 	}
 	if c.Registerer == nil {
 		errs = append(errs, errors.New("Registerer is nil"))
@@ -120,7 +126,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	}
 	c.metrics = newMetrics(cfg.Registerer, cfg.Kinds.names(), c.len)
 	// A sync has no error, so the retry is never used.
-	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, RetryInterval: time.Minute}, c.sync)
+	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, Settle: cfg.Settle, RetryInterval: time.Minute}, c.sync)
 	c.mirrors = []*mirror{
 		newMirror(c, kindNamespace, source.Namespaces(), of(stripNamespace)),
 		newMirror(c, kindNetworkPolicy, source.NetworkPolicies(), of(stripNetworkPolicy)),

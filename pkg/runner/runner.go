@@ -16,6 +16,9 @@ type Config struct {
 	// MinInterval is the least time between the starts of two runs. Pokes that
 	// arrive earlier share one run. Zero runs at every poke.
 	MinInterval time.Duration
+	// Settle is how long a run waits after a poke for the pokes that come along
+	// with it. Zero does not wait.
+	Settle time.Duration
 	// RetryInterval is how long after a failed run the next one starts when
 	// nothing pokes before.
 	RetryInterval time.Duration
@@ -29,6 +32,9 @@ func (c Config) Validate() error {
 	var errs []error
 	if c.MinInterval < 0 {
 		errs = append(errs, errors.New("MinInterval is negative"))
+	}
+	if c.Settle < 0 {
+		errs = append(errs, errors.New("Settle is negative"))
 	}
 	if c.RetryInterval <= 0 {
 		errs = append(errs, errors.New("RetryInterval is not positive"))
@@ -74,6 +80,10 @@ func (r *Runner) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.poke:
+			if !sleep(ctx, r.cfg.Settle) {
+				return
+			}
+			r.settled()
 		case <-due:
 		}
 		started := time.Now()
@@ -90,6 +100,14 @@ func (r *Runner) Run(ctx context.Context) {
 		if !sleep(ctx, r.cfg.MinInterval-time.Since(started)) {
 			return
 		}
+	}
+}
+
+// settled forgets a poke that came while the run was waiting.
+func (r *Runner) settled() {
+	select {
+	case <-r.poke:
+	default:
 	}
 }
 

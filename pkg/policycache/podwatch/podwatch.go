@@ -61,15 +61,17 @@ func (l *List) DeepCopyObject() runtime.Object {
 // Pods are the pods of all namespaces.
 type Pods struct {
 	client rest.Interface
+	pace   *Pace
 	shared *Shared
 }
 
-// New returns the pods that client serves, which is one of the core group. What
-// they have in common they share by way of shared.
-func New(client rest.Interface, shared *Shared) *Pods { return &Pods{client, shared} }
+// New returns the pods that client serves, which is one of the core group, and
+// whose connections pace may have made.
+func New(client rest.Interface, pace *Pace) *Pods { return &Pods{client, pace, NewShared()} }
 
 // List returns all pods.
 func (p *Pods) List(ctx context.Context, o metav1.ListOptions) (*List, error) {
+	defer p.pace.list()()
 	body, err := p.get(ctx, o)
 	if err != nil {
 		return nil, err
@@ -82,12 +84,17 @@ func (p *Pods) List(ctx context.Context, o metav1.ListOptions) (*List, error) {
 // event, after which the pods have to be listed again.
 func (p *Pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true
+	listed := func() {}
+	if o.SendInitialEvents != nil && *o.SendInitialEvents {
+		listed = p.pace.list()
+	}
 	body, err := p.get(ctx, o)
 	if err != nil {
+		listed()
 		return nil, err
 	}
 	reporter := apierrors.NewClientErrorReporter(http.StatusInternalServerError, http.MethodGet, "ClientWatchDecoding")
-	return watch.NewStreamWatcher(newEvents(body, newDecoder(p.shared)), reporter), nil
+	return watch.NewStreamWatcher(newEvents(body, newDecoder(p.shared), listed), reporter), nil
 }
 
 func (p *Pods) get(ctx context.Context, o metav1.ListOptions) (io.ReadCloser, error) {

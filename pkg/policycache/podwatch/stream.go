@@ -126,15 +126,21 @@ func readItems(body io.Reader, length int64, d *decoder) (*List, error) {
 // events is the watch.Decoder of an answer: a sequence of WatchEvents, each
 // behind its length in four bytes.
 type events struct {
-	body io.Closer
-	in   *input
+	body   io.Closer
+	in     *input
+	listed func() // is called when a list that comes first has ended
 	*decoder
 }
 
-func newEvents(body io.ReadCloser, d *decoder) *events { return &events{body, newInput(body), d} }
+func newEvents(body io.ReadCloser, d *decoder, listed func()) *events {
+	return &events{body, newInput(body), listed, d}
+}
 
 // Close ends the answer.
-func (e *events) Close() { _ = e.body.Close() }
+func (e *events) Close() {
+	e.listed()
+	_ = e.body.Close()
+}
 
 // Decode returns the next event. The error is io.EOF at the end.
 func (e *events) Decode() (watch.EventType, runtime.Object, error) {
@@ -179,7 +185,11 @@ func (e *events) object(typ watch.EventType, message []byte) (runtime.Object, er
 	case watch.Added, watch.Modified, watch.Deleted:
 		return e.decode(message)
 	case watch.Bookmark:
-		return bookmark(message)
+		o, err := bookmark(message)
+		if o.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
+			e.listed()
+		}
+		return o, err
 	case watch.Error:
 		status := &metav1.Status{}
 		return status, status.Unmarshal(message)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
@@ -83,7 +84,7 @@ func server(t *testing.T, body []byte) (*Pods, *http.Request) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(client.CoreV1().RESTClient(), NewShared()), asked
+	return New(client.CoreV1().RESTClient(), &Pace{}), asked
 }
 
 func TestListReadsAllPods(t *testing.T) {
@@ -128,11 +129,14 @@ func TestWatchTellsOfEvents(t *testing.T) {
 		frame(t, "BOOKMARK", encode(t, bookmarkOf("9"))),
 		frame(t, "ERROR", encode(t, &apierrors.NewResourceExpired("too old").ErrStatus)))
 	pods, asked := server(t, stream)
-	w, err := pods.Watch(context.Background(), metav1.ListOptions{})
+	w, err := pods.Watch(context.Background(), metav1.ListOptions{SendInitialEvents: ptr.To(true)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Stop()
+	if n := pods.pace.lists.Load(); n != 1 {
+		t.Errorf("%d lists are under way, want 1", n)
+	}
 	pod := func(p *corev1.Pod) *compile.Pod { return NewShared().Strip(p) }
 	for _, want := range []struct {
 		typ watch.EventType
@@ -142,6 +146,9 @@ func TestWatchTellsOfEvents(t *testing.T) {
 		o, ok := e.Object.(*Object)
 		if e.Type != want.typ || !ok || !reflect.DeepEqual(o.Pod, want.pod) {
 			t.Fatalf("got %v %+v, want %+v", e.Type, e.Object, want)
+		}
+		if n := pods.pace.lists.Load(); e.Type == watch.Bookmark && n != 0 {
+			t.Errorf("%d lists are under way after the bookmark", n)
 		}
 		if e.Type == watch.Bookmark && (o.ResourceVersion != "9" || o.Annotations[metav1.InitialEventsAnnotationKey] != "true") {
 			t.Errorf("bookmark has %+v", o.ObjectMeta)
@@ -153,14 +160,14 @@ func TestWatchTellsOfEvents(t *testing.T) {
 	if e, ok := <-w.ResultChan(); ok {
 		t.Errorf("got %+v after the end", e)
 	}
-	if asked.URL.RawQuery != "watch=true" || asked.Header.Get("Accept") != runtime.ContentTypeProtobuf {
+	if asked.URL.RawQuery != "sendInitialEvents=true&watch=true" || asked.Header.Get("Accept") != runtime.ContentTypeProtobuf {
 		t.Errorf("asked for %v, accepting %s", asked.URL, asked.Header["Accept"])
 	}
 }
 
 func TestWhatCannotBeReadIsAnError(t *testing.T) {
 	decode := func(stream []byte) error {
-		_, _, err := newEvents(io.NopCloser(bytes.NewReader(stream)), newDecoder(NewShared())).Decode()
+		_, _, err := newEvents(io.NopCloser(bytes.NewReader(stream)), newDecoder(NewShared()), func() {}).Decode()
 		return err
 	}
 	whole := frame(t, "ADDED", encode(t, realisticPod(1)))
@@ -195,12 +202,15 @@ func TestARefusalIsTheServersOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pods := New(client.CoreV1().RESTClient(), NewShared())
+	pods := New(client.CoreV1().RESTClient(), &Pace{})
 	if _, err := pods.List(context.Background(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("list: got %v, want forbidden", err)
 	}
-	if _, err := pods.Watch(context.Background(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := pods.Watch(context.Background(), metav1.ListOptions{SendInitialEvents: ptr.To(true)}); !apierrors.IsForbidden(err) {
 		t.Errorf("watch: got %v, want forbidden", err)
+	}
+	if n := pods.pace.lists.Load(); n != 0 {
+		t.Errorf("%d lists are under way after all were refused", n)
 	}
 }
 
@@ -226,7 +236,7 @@ func FuzzStream(f *testing.F) {
 		if list, err := readList(bytes.NewReader(body), newDecoder(NewShared())); (list == nil) == (err == nil) {
 			t.Errorf("got a list %v and an error %v", list, err)
 		}
-		e := newEvents(io.NopCloser(bytes.NewReader(body)), newDecoder(NewShared()))
+		e := newEvents(io.NopCloser(bytes.NewReader(body)), newDecoder(NewShared()), func() {})
 		for {
 			typ, object, err := e.Decode()
 			if err != nil {
