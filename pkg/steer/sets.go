@@ -33,6 +33,14 @@ type Sets struct {
 	Since time.Time
 }
 
+// equal tells whether s and o are the same addresses in the same order.
+func (s Sets) equal(o Sets) bool {
+	return slices.Equal(s.Ingress, o.Ingress) && slices.Equal(s.Egress, o.Egress) &&
+		slices.Equal(s.ToHost, o.ToHost) && slices.Equal(s.Pods, o.Pods) &&
+		slices.Equal(s.IngressRanges, o.IngressRanges) && slices.Equal(s.EgressRanges, o.EgressRanges) &&
+		slices.Equal(s.Names, o.Names) && slices.Equal(s.Resolvers, o.Resolvers)
+}
+
 // element of a set. A single address is a prefix of full length.
 type element struct {
 	prefix netip.Prefix
@@ -67,10 +75,6 @@ func (s Sets) contents() contents {
 		c.addAddr(resolversSet, r.Addr(), r.Port())
 	}
 	return c
-}
-
-func (c contents) equal(o contents) bool {
-	return maps.EqualFunc(c, o, func(a, b elements) bool { return maps.Equal(a, b) })
 }
 
 func (c contents) addAddrs(set string, addrs []netip.Addr) {

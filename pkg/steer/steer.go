@@ -53,8 +53,9 @@ type Steerer struct {
 	health  error
 }
 
-// wish is an immutable Sets, sorted.
+// wish is Sets, sorted. It is immutable.
 type wish struct {
+	of    Sets // as it was asked for
 	sets  contents
 	since time.Time
 }
@@ -97,25 +98,22 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 func (s *Steerer) Divert() Divert { return s.divert }
 
 // Set keeps the latest wish and has it written soon, unless it is the one before
-// over again. It does not keep sets and never blocks for longer than sorting them
-// takes.
+// over again. sets must not change any more. It never blocks for longer than sorting
+// them takes.
 func (s *Steerer) Set(sets Sets) {
-	w := &wish{sets: sets.contents(), since: sets.Since}
 	s.mu.Lock()
-	if s.wish != nil && s.wish.sets.equal(w.sets) {
-		inForce := s.wish == s.inForce
-		s.mu.Unlock()
-		if inForce && !w.since.IsZero() {
-			s.metrics.programming.Observe(time.Since(w.since).Seconds())
+	defer s.mu.Unlock()
+	old := s.wish
+	if old != nil && old.of.equal(sets) {
+		if old == s.inForce && !sets.Since.IsZero() {
+			s.metrics.programming.Observe(time.Since(sets.Since).Seconds())
 		}
 		return // else it will be in force
 	}
-	if old := s.wish; old != nil && old != s.inForce && !old.since.IsZero() &&
-		(w.since.IsZero() || old.since.Before(w.since)) {
-		w.since = old.since // the old wish's changes wait for this one now
+	s.wish = &wish{of: sets, sets: sets.contents(), since: sets.Since}
+	if old != nil && old != s.inForce && !old.since.IsZero() && (sets.Since.IsZero() || old.since.Before(sets.Since)) {
+		s.wish.since = old.since // the old wish's changes wait for this one now
 	}
-	s.wish = w
-	s.mu.Unlock()
 	s.runner.Poke()
 }
 

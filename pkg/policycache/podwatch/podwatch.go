@@ -8,9 +8,7 @@ package podwatch
 import (
 	"context"
 	"io"
-	"net/http"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -93,8 +91,7 @@ func (p *Pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 		listed()
 		return nil, err
 	}
-	reporter := apierrors.NewClientErrorReporter(http.StatusInternalServerError, http.MethodGet, "ClientWatchDecoding")
-	return watch.NewStreamWatcher(newEvents(body, newDecoder(p.shared), listed), reporter), nil
+	return newWatcher(body, newDecoder(p.shared), listed), nil
 }
 
 func (p *Pods) get(ctx context.Context, o metav1.ListOptions) (io.ReadCloser, error) {

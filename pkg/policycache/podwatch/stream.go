@@ -7,10 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -21,6 +22,8 @@ const (
 	// stores is at most a tenth of it.
 	maxSize = 16 << 20
 )
+
+var errTooLong = fmt.Errorf("more in one piece than %d", maxSize)
 
 // input is an answer as it comes in.
 type input struct {
@@ -34,7 +37,7 @@ func newInput(r io.Reader) *input { return &input{Reader: bufio.NewReaderSize(r,
 // file within them only by mistake.
 func (in *input) piece(n uint64) ([]byte, error) {
 	if n > maxSize {
-		return nil, fmt.Errorf("%d bytes in one piece, more than %d", n, maxSize)
+		return nil, fmt.Errorf("%d bytes are %w", n, errTooLong)
 	}
 	if uint64(cap(in.room)) < n {
 		in.room = make([]byte, n)
@@ -123,45 +126,100 @@ func readItems(body io.Reader, length int64, d *decoder) (*List, error) {
 	}
 }
 
-// events is the watch.Decoder of an answer: a sequence of WatchEvents, each
-// behind its length in four bytes.
-type events struct {
-	body   io.Closer
-	in     *input
-	listed func() // is called when a list that comes first has ended
-	*decoder
+// waiting is how many events may wait until they are taken. They come in bursts,
+// and two goroutines that take turns at every event cost more than reading it.
+const waiting = 256
+
+// watcher reads a watch: a sequence of WatchEvents, each behind its length in four
+// bytes.
+type watcher struct {
+	body    io.Closer
+	in      *input
+	decoder *decoder
+	listed  func() // is called when a list that comes first has ended
+	results chan watch.Event
+	stopped chan struct{}
+	stop    func()
 }
 
-func newEvents(body io.ReadCloser, d *decoder, listed func()) *events {
-	return &events{body, newInput(body), listed, d}
+func newWatcher(body io.ReadCloser, d *decoder, listed func()) *watcher {
+	w := &watcher{
+		body: body, in: newInput(body), decoder: d, listed: listed,
+		results: make(chan watch.Event, waiting), stopped: make(chan struct{}),
+	}
+	w.stop = sync.OnceFunc(func() {
+		close(w.stopped)
+		_ = w.body.Close()
+	})
+	go w.run()
+	return w
 }
 
-// Close ends the answer.
-func (e *events) Close() {
-	e.listed()
-	_ = e.body.Close()
+// Stop ends the watch. Events that wait may be lost.
+func (w *watcher) Stop() { w.stop() }
+
+// ResultChan is closed when the watch has ended.
+func (w *watcher) ResultChan() <-chan watch.Event { return w.results }
+
+func (w *watcher) run() {
+	defer close(w.results)
+	defer w.stop()
+	defer w.listed()
+	for {
+		e, err := w.next()
+		if err != nil {
+			return // the connection has ended
+		}
+		select {
+		case w.results <- e:
+		case <-w.stopped:
+			return
+		}
+	}
 }
 
-// Decode returns the next event. The error is io.EOF at the end.
-func (e *events) Decode() (watch.EventType, runtime.Object, error) {
+// next returns the next event, which is an error if it could not be read. Its own
+// error is of the connection.
+func (w *watcher) next() (e watch.Event, err error) {
 	var length [4]byte
-	if _, err := io.ReadFull(e.in, length[:]); err != nil {
-		return "", nil, err
+	if _, err := io.ReadFull(w.in, length[:]); err != nil {
+		return e, err
 	}
-	frame, err := e.in.piece(uint64(binary.BigEndian.Uint32(length[:])))
+	frame, err := w.in.piece(uint64(binary.BigEndian.Uint32(length[:])))
+	if err == nil {
+		e, err = w.event(frame)
+	} else if !errors.Is(err, errTooLong) {
+		return e, err
+	}
 	if err != nil {
-		return "", nil, err
+		return watch.Event{Type: watch.Error, Object: &apierrors.NewInternalError(fmt.Errorf("watch of pods: %w", err)).ErrStatus}, nil
 	}
-	typ, message, err := event(frame)
-	if err != nil {
-		return "", nil, err
-	}
-	object, err := e.object(typ, message)
-	return typ, object, err
+	return e, nil
 }
 
-// event reads a WatchEvent, and returns the message of its object.
-func event(frame []byte) (typ watch.EventType, message []byte, err error) {
+// event reads a WatchEvent.
+func (w *watcher) event(frame []byte) (e watch.Event, err error) {
+	typ, message, err := unwrapEvent(frame)
+	if err != nil {
+		return e, err
+	}
+	e.Type = typ
+	switch typ {
+	case watch.Added, watch.Modified, watch.Deleted:
+		e.Object, err = w.decoder.decode(message)
+	case watch.Bookmark:
+		e.Object, err = w.bookmark(message)
+	case watch.Error:
+		status := &metav1.Status{}
+		e.Object, err = status, status.Unmarshal(message)
+	default:
+		err = fmt.Errorf("event of type %q", typ)
+	}
+	return e, err
+}
+
+// unwrapEvent reads a WatchEvent up to the message of its object.
+func unwrapEvent(frame []byte) (typ watch.EventType, message []byte, err error) {
 	err = each(frame, func(f field) error {
 		switch f.id {
 		case 1:
@@ -179,31 +237,17 @@ func event(frame []byte) (typ watch.EventType, message []byte, err error) {
 	return typ, message, err
 }
 
-// object reads what an event of that type is about.
-func (e *events) object(typ watch.EventType, message []byte) (runtime.Object, error) {
-	switch typ {
-	case watch.Added, watch.Modified, watch.Deleted:
-		return e.decode(message)
-	case watch.Bookmark:
-		o, err := bookmark(message)
-		if o.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
-			e.listed()
-		}
-		return o, err
-	case watch.Error:
-		status := &metav1.Status{}
-		return status, status.Unmarshal(message)
-	}
-	return nil, fmt.Errorf("watch event of type %q", typ)
-}
-
 // bookmark reads the metadata of a Pod, which is all that a bookmark has.
-func bookmark(message []byte) (*Object, error) {
+func (w *watcher) bookmark(message []byte) (*Object, error) {
 	o := &Object{}
-	return o, each(message, func(f field) error {
+	err := each(message, func(f field) error {
 		if f.id == 1 {
 			return o.Unmarshal(f.bytes)
 		}
 		return nil
 	})
+	if o.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
+		w.listed()
+	}
+	return o, err
 }

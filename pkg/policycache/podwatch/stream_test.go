@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -165,26 +166,33 @@ func TestWatchTellsOfEvents(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsAnError(t *testing.T) {
-	decode := func(stream []byte) error {
-		_, _, err := newEvents(io.NopCloser(bytes.NewReader(stream)), newDecoder(NewShared()), func() {}).Decode()
-		return err
+// events returns all events of a stream.
+func events(stream []byte) (all []watch.Event) {
+	w := newWatcher(io.NopCloser(bytes.NewReader(stream)), newDecoder(NewShared()), func() {})
+	for e := range w.ResultChan() {
+		all = append(all, e)
 	}
+	return all
+}
+
+func TestWhatCannotBeReadIsAnError(t *testing.T) {
 	whole := frame(t, "ADDED", encode(t, realisticPod(1)))
 	for want, stream := range map[string][]byte{
-		"unexpected EOF":                            whole[:len(whole)-1],
-		"4294967295 bytes in one piece":             {0xff, 0xff, 0xff, 0xff},
-		"malformed protobuf: ":                      {0, 0, 0, 2, 0x0a, 5},
-		`watch event of type "LOST"`:                frame(t, "LOST", encode(t, realisticPod(1))),
-		"not in the protobuf encoding":              frame(t, "ADDED", []byte(`{"kind":"Pod"}`)),
-		"pod ns-0000/web-00000000-00001: malformed": frame(t, "ADDED", bytes.Replace(encode(t, realisticPod(1)), []byte("\x0a\x04http\x10"), []byte("\x0a\x7fhttp\x10"), 1)),
+		"4294967295 bytes are more in one piece than": {0xff, 0xff, 0xff, 0xff},
+		"malformed protobuf: ":                        {0, 0, 0, 2, 0x0a, 5},
+		`event of type "LOST"`:                        frame(t, "LOST", encode(t, realisticPod(1))),
+		"not in the protobuf encoding":                frame(t, "ADDED", []byte(`{"kind":"Pod"}`)),
+		"pod ns-0000/web-00000000-00001: malformed":   frame(t, "ADDED", bytes.Replace(encode(t, realisticPod(1)), []byte("\x0a\x04http\x10"), []byte("\x0a\x7fhttp\x10"), 1)),
 	} {
-		if err := decode(stream); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
+		e := events(stream)
+		if len(e) != 1 || e[0].Type != watch.Error || !strings.Contains(apierrors.FromObject(e[0].Object).Error(), want) {
+			t.Errorf("got %+v, want %s", e, want)
 		}
 	}
-	if err := decode(nil); !errors.Is(err, io.EOF) {
-		t.Errorf("got %v at the end, want EOF", err)
+	for n := range whole {
+		if e := events(whole[:n]); len(e) > 0 {
+			t.Errorf("got %+v of an event that is cut at %d of %d bytes", e, n, len(whole))
+		}
 	}
 	if _, err := readList(strings.NewReader(`{"kind":"PodList"}`), newDecoder(NewShared())); !errors.Is(err, errNoProtobuf) {
 		t.Errorf("got %v for a list in JSON", err)
@@ -236,15 +244,27 @@ func FuzzStream(f *testing.F) {
 		if list, err := readList(bytes.NewReader(body), newDecoder(NewShared())); (list == nil) == (err == nil) {
 			t.Errorf("got a list %v and an error %v", list, err)
 		}
-		e := newEvents(io.NopCloser(bytes.NewReader(body)), newDecoder(NewShared()), func() {})
-		for {
-			typ, object, err := e.Decode()
-			if err != nil {
-				return
+		for _, e := range events(body) {
+			if e.Type == "" || e.Object == nil {
+				t.Errorf("an event of type %q with %v", e.Type, e.Object)
 			}
-			if typ == "" || object == nil {
-				t.Errorf("an event of type %q with %v", typ, object)
-			}
+		}
+	})
+}
+
+func TestAWatchThatIsStoppedEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		added := frame(t, "ADDED", encode(t, realisticPod(1)))
+		w := newWatcher(io.NopCloser(bytes.NewReader(bytes.Repeat(added, 2*waiting))), newDecoder(NewShared()), func() {})
+		synctest.Wait() // nobody takes what waits
+		w.Stop()
+		w.Stop()
+		n := 0
+		for range w.ResultChan() {
+			n++
+		}
+		if n != waiting {
+			t.Errorf("%d events, want the %d that waited", n, waiting)
 		}
 	})
 }
