@@ -3,25 +3,15 @@ package queue
 import (
 	"io"
 	"os"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// batch makes the system calls of a socket: one recvmmsg for many datagrams and
-// one write for many verdicts. The functions a syscall.RawConn calls are made
-// once, so that neither allocates.
+// batch receives many datagrams in one system call.
 type batch struct {
 	headers []mmsghdr
 	vectors []unix.Iovec
-	n       int
-	out     []byte
-	err     error // of the system call
-
-	receiveWaiting func(fd uintptr) bool // false when nothing was there
-	receiveOnce    func(fd uintptr)
-	write          func(fd uintptr)
 }
 
 // mmsghdr is struct mmsghdr of recvmmsg(2).
@@ -30,34 +20,25 @@ type mmsghdr struct {
 	length uint32
 }
 
-func newBatch() *batch {
-	b := &batch{}
-	b.receiveWaiting = func(fd uintptr) bool { b.recvmmsg(fd); return b.err != unix.EAGAIN }
-	b.receiveOnce = b.recvmmsg
-	b.write = b.writeAll
-	return b
-}
-
-// receive fills ms with what is there. If wait is true it waits until something
-// is there; the read deadline of conn ends that with os.ErrDeadlineExceeded.
-func (b *batch) receive(conn syscall.RawConn, ms []Message, wait bool) (int, error) {
+// receive fills ms with what is there, perhaps nothing.
+func (b *batch) receive(fd int, ms []Message) (int, error) {
 	b.prepare(ms)
-	var err error
-	if wait {
-		err = conn.Read(b.receiveWaiting)
-	} else {
-		err = conn.Control(b.receiveOnce)
+	for {
+		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b.headers))),
+			uintptr(len(b.headers)), unix.MSG_DONTWAIT, 0, 0)
+		switch errno {
+		case 0:
+			for i := range n {
+				ms[i].N = int(b.headers[i].length)
+			}
+			return int(n), nil
+		case unix.EAGAIN:
+			return 0, nil
+		case unix.EINTR:
+		default:
+			return 0, os.NewSyscallError("recvmmsg", errno)
+		}
 	}
-	if err != nil {
-		return 0, err
-	}
-	if b.err != nil && b.err != unix.EAGAIN {
-		return 0, os.NewSyscallError("recvmmsg", b.err)
-	}
-	for i := range b.n {
-		ms[i].N = int(b.headers[i].length)
-	}
-	return b.n, nil
 }
 
 // prepare points the headers to the buffers of ms.
@@ -66,7 +47,6 @@ func (b *batch) prepare(ms []Message) {
 		b.headers = make([]mmsghdr, len(ms))
 		b.vectors = make([]unix.Iovec, len(ms))
 	}
-	b.n, b.err = 0, nil
 	for i := range ms {
 		v := &b.vectors[i]
 		v.Base = unsafe.SliceData(ms[i].Buf)
@@ -77,42 +57,17 @@ func (b *batch) prepare(ms []Message) {
 	}
 }
 
-func (b *batch) recvmmsg(fd uintptr) {
-	for {
-		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b.headers))),
-			uintptr(len(b.headers)), unix.MSG_DONTWAIT, 0, 0)
-		switch errno {
-		case 0:
-			b.n, b.err = int(n), nil
-			return
-		case unix.EINTR:
-		default:
-			b.err = errno
-			return
-		}
-	}
-}
-
 // send writes out in one piece. It does not wait: the kernel acts on the
 // messages within the call.
-func (b *batch) send(conn syscall.RawConn, out []byte) error {
-	b.out, b.err = out, nil
-	if err := conn.Control(b.write); err != nil {
-		return err
-	}
-	return os.NewSyscallError("write", b.err)
-}
-
-func (b *batch) writeAll(fd uintptr) {
+func send(fd int, out []byte) error {
 	for {
-		n, err := unix.Write(int(fd), b.out)
+		n, err := unix.Write(fd, out)
 		if err == unix.EINTR {
 			continue
 		}
-		if err == nil && n < len(b.out) {
+		if err == nil && n < len(out) {
 			err = io.ErrShortWrite
 		}
-		b.err = err
-		return
+		return os.NewSyscallError("write", err)
 	}
 }

@@ -17,7 +17,7 @@ type Host struct{}
 func (Host) Stats() ([]Stat, error) { return readStats(statsPath) }
 
 // Bind implements Kernel and needs CAP_NET_ADMIN. The library opens, configures
-// and binds; then the socket is ours alone.
+// and binds; then the socket is ours.
 func (Host) Bind(ctx context.Context, number uint16, cfg Config) (Socket, error) {
 	nfq, err := nfqueue.Open(&nfqueue.Config{
 		NfQueue:     number,
@@ -31,17 +31,17 @@ func (Host) Bind(ctx context.Context, number uint16, cfg Config) (Socket, error)
 	if err != nil {
 		return nil, fmt.Errorf("open queue %d: %w", number, err)
 	}
-	s := newSocket(nfq)
-	err = s.bind(ctx, number, cfg.ReceiveBuffer)
+	s, err := bind(ctx, nfq, number, cfg.ReceiveBuffer)
+	if cerr := nfq.Close(); err == nil && cerr != nil {
+		err = errors.Join(cerr, s.Close())
+	}
 	switch {
 	case errors.Is(err, ErrTaken):
-		err = fmt.Errorf("queue %d is %w", number, err)
+		return nil, fmt.Errorf("queue %d is %w", number, err)
 	case err != nil:
-		err = fmt.Errorf("bind queue %d: %w", number, err)
-	default:
-		return s, nil
+		return nil, fmt.Errorf("bind queue %d: %w", number, err)
 	}
-	return nil, errors.Join(err, s.Close())
+	return s, nil
 }
 
 func flags(cfg Config) uint32 {

@@ -62,9 +62,10 @@ const (
 	holdTime = time.Second
 	askEvery = 20 * time.Millisecond // interval between two questions about held packets
 
-	bindEvery  = 100 * time.Millisecond // interval between two attempts at a taken number
-	drainTime  = time.Second            // most time to answer what still waits at the end
-	stuckAfter = 10 * time.Second       // packets wait and none is answered: not alive
+	bindEvery    = 100 * time.Millisecond // interval between two attempts to bind
+	bindAttempts = 30                     // as long as the kernel answers EINVAL
+	drainTime    = time.Second            // most time to answer what still waits at the end
+	stuckAfter   = 10 * time.Second       // packets wait and none is answered: not alive
 
 	batchLen = 64 // packets per receive, verdicts per send
 )

@@ -2,11 +2,10 @@ package queue
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/florianl/go-nfqueue/v2"
@@ -15,52 +14,62 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// past is a deadline that has passed.
-var past = time.Unix(1, 0)
-
-// socket is a bound queue. From bind to Close the goroutine of the library is
-// parked in its error function and the netlink socket is ours alone; then the
-// library unbinds.
+// socket is a bound queue. Go's poller does not know it: that would wake one
+// thread when a packet comes, and that thread another one for the goroutine that
+// waits.
 type socket struct {
-	nfq         *nfqueue.Nfqueue
-	raw         syscall.RawConn
-	batch       *batch
-	deadline    time.Time // the read deadline of nfq.Con, as far as we set it
-	interrupted atomic.Bool
-	parked      chan struct{}
-	closing     chan struct{}
+	fd    int
+	event int // an eventfd that Interrupt makes readable for good
+	batch batch
 }
 
-func newSocket(nfq *nfqueue.Nfqueue) *socket {
-	return &socket{nfq: nfq, batch: newBatch(), parked: make(chan struct{}), closing: make(chan struct{})}
-}
-
-func (s *socket) bind(ctx context.Context, number uint16, receiveBuffer int) error {
-	if err := s.setReceiveBuffer(ctx, number, receiveBuffer); err != nil {
-		return err
+// bind has the library configure and bind the queue, and returns the socket that
+// it did that with.
+func bind(ctx context.Context, nfq *nfqueue.Nfqueue, number uint16, receiveBuffer int) (*socket, error) {
+	if err := setReceiveBuffer(ctx, nfq.Con, number, receiveBuffer); err != nil {
+		return nil, err
 	}
-	if err := s.checkPermission(); err != nil {
-		return err
+	if err := checkPermission(nfq.Con); err != nil {
+		return nil, err
 	}
-	raw, err := s.nfq.Con.SyscallConn()
-	if err != nil {
-		return err
-	}
-	s.raw = raw
-	err = s.takeOver()
+	ignore := func(nfqueue.Attribute) int { return 0 } // nothing is queued yet
+	end := func(error) int { return 1 }                // Con is closed
+	err := nfq.RegisterWithErrorFunc(context.Background(), ignore, end)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EBUSY) {
-		return ErrTaken // we are permitted, so it is the number
+		return nil, ErrTaken // we are permitted, so it is the number
 	}
-	return err
+	if err != nil {
+		return nil, err
+	}
+	return newSocket(nfq.Con)
+}
+
+// newSocket returns the socket of conn by a descriptor of its own. The one of conn
+// can be closed then, and with it the library's interest in the socket ends.
+func newSocket(conn *netlink.Conn) (*socket, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	s := &socket{fd: -1}
+	if cerr := raw.Control(func(fd uintptr) {
+		s.fd, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+	}); cerr != nil || err != nil {
+		return nil, errors.Join(cerr, os.NewSyscallError("fcntl", err))
+	}
+	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
+		return nil, errors.Join(os.NewSyscallError("eventfd", err), unix.Close(s.fd))
+	}
+	return s, nil
 }
 
 // setReceiveBuffer raises the receive buffer, above the limit of the machine if
 // we may.
-func (s *socket) setReceiveBuffer(ctx context.Context, number uint16, size int) error {
-	if err := s.nfq.Con.SetReadBuffer(size); err != nil {
+func setReceiveBuffer(ctx context.Context, conn *netlink.Conn, number uint16, size int) error {
+	if err := conn.SetReadBuffer(size); err != nil {
 		return fmt.Errorf("set receive buffer to %d: %w", size, err)
 	}
-	got, err := s.nfq.Con.ReadBuffer()
+	got, err := conn.ReadBuffer()
 	if err != nil {
 		return fmt.Errorf("get receive buffer: %w", err)
 	}
@@ -74,12 +83,12 @@ func (s *socket) setReceiveBuffer(ctx context.Context, number uint16, size int) 
 // checkPermission sends a configuration message that does nothing in any kernel
 // of this century. The kernel answers EPERM to a process without CAP_NET_ADMIN
 // and to one that asks for a taken number; this tells the two apart.
-func (s *socket) checkPermission() error {
+func checkPermission(conn *netlink.Conn) error {
 	const attrLen = attrHeaderLen + 4
 	msg := appendHeader(nil, msgConfig, 0, 0, attrLen)
 	msg = appendAttrHeader(msg, attrConfigCommand, 4)
 	msg = append(msg, commandFamilyBind, 0, 0, unix.AF_UNSPEC)
-	_, err := s.nfq.Con.Execute(netlink.Message{
+	_, err := conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: msgConfig, Flags: netlink.Request | netlink.Acknowledge},
 		Data:   msg[msgHeaderLen:],
 	})
@@ -89,59 +98,45 @@ func (s *socket) checkPermission() error {
 	return err
 }
 
-// takeOver binds and parks the goroutine of the library. The library is given a
-// context of its own that Close ends: one that ended earlier would have it give
-// up its socket under our hands.
-func (s *socket) takeOver() error {
-	ignore := func(nfqueue.Attribute) int { return 0 } // nothing is queued yet
-	park := func(error) int {
-		close(s.parked)
-		<-s.closing
-		return 1 // the library unbinds
-	}
-	if err := s.nfq.RegisterWithErrorFunc(context.Background(), ignore, park); err != nil {
-		return err
-	}
-	if err := s.nfq.Con.SetReadDeadline(past); err != nil { // ends its Receive with an error
-		return err
-	}
-	<-s.parked
-	return s.nfq.Con.SetReadDeadline(time.Time{})
-}
-
 // Receive implements Socket.
 func (s *socket) Receive(ms []Message, deadline time.Time) (int, error) {
-	if !deadline.Equal(s.deadline) {
-		if err := s.nfq.Con.SetReadDeadline(deadline); err != nil {
-			return 0, err
-		}
-		s.deadline = deadline
+	n, err := s.batch.receive(s.fd, ms)
+	if n > 0 || err != nil {
+		return n, err
 	}
-	// Interrupt sets its flag first and its deadline next. Whichever of the
-	// two deadlines came last, either we see the flag or waiting ends at once.
-	if !s.interrupted.Load() {
-		n, err := s.batch.receive(s.raw, ms, true)
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return n, err
+	if err := s.wait(deadline); err != nil {
+		return 0, err
+	}
+	return s.batch.receive(s.fd, ms)
+}
+
+// wait returns when a datagram is there, at the deadline unless it is zero, or after
+// Interrupt.
+func (s *socket) wait(deadline time.Time) error {
+	fds := [...]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}, {Fd: int32(s.event), Events: unix.POLLIN}}
+	for {
+		var timeout *unix.Timespec
+		if !deadline.IsZero() {
+			t := unix.NsecToTimespec(int64(max(0, time.Until(deadline))))
+			timeout = &t
+		}
+		_, err := unix.Ppoll(fds[:], timeout, nil)
+		if err != unix.EINTR {
+			return os.NewSyscallError("ppoll", err)
 		}
 	}
-	return s.batch.receive(s.raw, ms, false)
 }
 
 // Interrupt implements Socket.
 func (s *socket) Interrupt() {
-	s.interrupted.Store(true)
-	_ = s.nfq.Con.SetReadDeadline(past) // fails on a closed socket only, which nobody reads
+	_, _ = unix.Write(s.event, binary.NativeEndian.AppendUint64(nil, 1)) // fails on a closed socket only, which nobody reads
 }
 
 // Send implements Socket. The kernel takes all messages of a write, and tells
 // errors of single ones in messages of its own.
-func (s *socket) Send(msgs []byte) error {
-	return s.batch.send(s.raw, msgs)
-}
+func (s *socket) Send(msgs []byte) error { return send(s.fd, msgs) }
 
-// Close implements Socket. Closing alone would unbind as well.
+// Close implements Socket. The kernel unbinds a queue when its socket is closed.
 func (s *socket) Close() error {
-	close(s.closing)
-	return s.nfq.Close()
+	return errors.Join(unix.Close(s.fd), unix.Close(s.event))
 }

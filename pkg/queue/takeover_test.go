@@ -2,12 +2,16 @@ package queue_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
@@ -38,6 +42,43 @@ func TestATakenNumberIsBoundOnceItIsFree(t *testing.T) {
 			t.Error("not bound a second after the number was free")
 		}
 		wantOutcome(t, "packet to the number taken over", k.Send(101, payload("x")), queuetest.Accepted)
+	})
+}
+
+// refusing answers the first attempts to bind with EINVAL.
+type refusing struct {
+	*queuetest.Kernel
+	attempts int
+}
+
+func (r *refusing) Bind(ctx context.Context, number uint16, cfg queue.Config) (queue.Socket, error) {
+	if r.attempts--; r.attempts >= 0 {
+		return nil, fmt.Errorf("bind queue %d: %w", number, unix.EINVAL)
+	}
+	return r.Kernel.Bind(ctx, number, cfg)
+}
+
+func TestAKernelThatIsLoadingItsModuleIsWaitedFor(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		cfg := on(k)
+		cfg.Kernel = &refusing{k, 3}
+		r := start(t, cfg, always(queue.Accept))
+		time.Sleep(time.Second)
+		if !r.Bound() {
+			t.Error("not bound though the module is there")
+		}
+	})
+}
+
+func TestAKernelWithoutQueuesEndsRun(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		cfg := on(k)
+		cfg.Kernel = &refusing{k, math.MaxInt}
+		r := start(t, cfg, always(queue.Accept))
+		time.Sleep(time.Minute)
+		if err := r.stop(); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("Run returned %v, want EINVAL", err)
+		}
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 )
 
@@ -46,16 +47,18 @@ func (w *worker) run(ctx context.Context, judge Judge, ready <-chan struct{}) er
 }
 
 // bind tries until the number is ours, ctx ends, or something else than a taken
-// number is wrong.
+// number is wrong. While another process has the kernel load its module the answer
+// is EINVAL, as it is of a kernel without one: that is believed after a while.
 func (w *worker) bind(ctx context.Context) (Socket, error) {
 	logger := klog.FromContext(ctx)
 	logged := ""
-	for {
+	for attempt := 1; ; attempt++ {
 		sock, err := w.cfg.Kernel.Bind(ctx, w.number, w.cfg)
 		if err == nil {
 			return sock, nil
 		}
-		if !errors.Is(err, ErrTaken) {
+		loading := errors.Is(err, unix.EINVAL) && attempt < bindAttempts
+		if !errors.Is(err, ErrTaken) && !loading {
 			return nil, err
 		}
 		if err.Error() != logged {
