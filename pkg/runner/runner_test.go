@@ -57,6 +57,24 @@ func TestPokesWithinMinIntervalShareARun(t *testing.T) {
 	})
 }
 
+func TestPokesThatComeTogetherShareARun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := intervals
+		cfg.Settle = time.Second
+		r, runs, cancel := start(t, cfg, nil)
+		defer cancel()
+		for range 4 {
+			r.Poke()
+			time.Sleep(200 * time.Millisecond)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if want := []int{1}; !slices.Equal(*runs, want) {
+			t.Errorf("runs at %v, want %v", *runs, want)
+		}
+	})
+}
+
 func TestPokeDuringARunIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r *Runner
@@ -123,8 +141,8 @@ func TestRunEndsWithItsContext(t *testing.T) {
 }
 
 func TestConfigNamesItsFaults(t *testing.T) {
-	err := Config{MinInterval: -1, MaxInterval: -1}.Validate()
-	want := "MinInterval is negative\nRetryInterval is not positive\nMaxInterval is negative"
+	err := Config{MinInterval: -1, Settle: -1, MaxInterval: -1}.Validate()
+	want := "MinInterval is negative\nSettle is negative\nRetryInterval is not positive\nMaxInterval is negative"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

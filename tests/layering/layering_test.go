@@ -42,6 +42,10 @@ var rules = map[string]rule{
 		ours:      []string{"pkg/policycache/manifests", "pkg/policycache/podwatch", "pkg/compile", "pkg/policy", "pkg/packet", "pkg/runner"},
 		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
 	},
+	"pkg/policycache/podwatch": {
+		ours:      []string{"pkg/compile", "pkg/policy", "pkg/packet"},
+		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
+	},
 	"pkg/enforce": {
 		ours:      []string{"pkg/policy", "pkg/packet"},
 		forbidden: []string{"k8s.io/client-go", "k8s.io/api/", "sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
