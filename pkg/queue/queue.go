@@ -68,6 +68,9 @@ const (
 	stuckAfter   = 10 * time.Second       // packets wait and none is answered: not alive
 
 	batchLen = 64 // packets per receive, verdicts per send
+	// gatherTime is how long packets gather while they come several at a time. It
+	// halves the CPU time of a flood, and is lost in what connections take then.
+	gatherTime = 100 * time.Microsecond
 )
 
 // Config says which queues to serve, and how.

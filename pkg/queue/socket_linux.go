@@ -21,6 +21,7 @@ type socket struct {
 	fd    int
 	event int // an eventfd that Interrupt makes readable for good
 	batch batch
+	last  int // how many datagrams the last Receive returned
 }
 
 // bind has the library configure and bind the queue, and returns the socket that
@@ -98,31 +99,41 @@ func checkPermission(conn *netlink.Conn) error {
 	return err
 }
 
-// Receive implements Socket.
+// Receive implements Socket. After several datagrams at once it lets more of them
+// gather before it asks to be woken: who sends a packet has to wake us, which takes
+// him longer than everything else that queueing the packet does.
 func (s *socket) Receive(ms []Message, deadline time.Time) (int, error) {
 	n, err := s.batch.receive(s.fd, ms)
-	if n > 0 || err != nil {
-		return n, err
+	if n == 0 && err == nil && s.last > 1 {
+		n, err = s.receiveAfter(ms, time.Now().Add(gatherTime), s.event)
 	}
-	if err := s.wait(deadline); err != nil {
-		return 0, err
+	if n == 0 && err == nil {
+		n, err = s.receiveAfter(ms, deadline, s.event, s.fd)
 	}
-	return s.batch.receive(s.fd, ms)
+	s.last = n
+	return n, err
 }
 
-// wait returns when a datagram is there, at the deadline unless it is zero, or after
-// Interrupt.
-func (s *socket) wait(deadline time.Time) error {
-	fds := [...]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}, {Fd: int32(s.event), Events: unix.POLLIN}}
+// receiveAfter receives what is there when one of fds has become readable, or at the
+// deadline unless it is zero.
+func (s *socket) receiveAfter(ms []Message, deadline time.Time, fds ...int) (int, error) {
+	var polled [2]unix.PollFd
+	for i, fd := range fds {
+		polled[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
+	}
 	for {
 		var timeout *unix.Timespec
 		if !deadline.IsZero() {
 			t := unix.NsecToTimespec(int64(max(0, time.Until(deadline))))
 			timeout = &t
 		}
-		_, err := unix.Ppoll(fds[:], timeout, nil)
-		if err != unix.EINTR {
-			return os.NewSyscallError("ppoll", err)
+		_, err := unix.Ppoll(polled[:len(fds)], timeout, nil)
+		switch err {
+		case nil:
+			return s.batch.receive(s.fd, ms)
+		case unix.EINTR:
+		default:
+			return 0, os.NewSyscallError("ppoll", err)
 		}
 	}
 }

@@ -3,8 +3,8 @@
 // and judged by the agent, with few and with many policies. All are measured beside
 // each other, in rounds, so that what the machine does meanwhile disturbs all alike.
 //
-// It prints results (package results) and needs root, nft, ip, and of util-linux nsenter
-// and chrt. Nothing leaves its network namespaces.
+// It prints results (package results) and needs root, nft, ip and nsenter. Nothing
+// leaves its network namespaces.
 package main
 
 import (
@@ -80,11 +80,6 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 	if err := describe(out, load, limit); err != nil {
 		return err
 	}
-	stop, err := awake()
-	if err != nil {
-		return err
-	}
-	defer stop()
 	for range o.rounds {
 		if err := round(ctx, out, setups, p.amounts.within(limit)); err != nil {
 			return err
