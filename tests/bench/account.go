@@ -60,7 +60,7 @@ func (s *setup) usage() (account, error) {
 	for _, queue := range stats {
 		a.asked += int(queue.PacketID + queue.QueueDropped)
 	}
-	// user, system, irq and softirq of all cores; what keeps them awake is nice
+	// user, system, irq and softirq of all cores
 	if a.machine, err = cpuTime("/proc/stat", "cpu ", 0, 2, 5, 6); err != nil || s.pid == 0 {
 		return a, err
 	}
