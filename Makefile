@@ -123,7 +123,7 @@ bench-short: ROUNDS = 1
 bench-short: SCALE_PODS = 1000
 bench-short: BENCH_FLAGS = -short
 
-bench: tools ## what is promised of speed and size, and what is reached: as root, on a quiet machine, minutes
+bench: tools bench-packages ## what is promised of speed and size, and what is reached: as root, on a quiet machine, minutes
 	$(MEASURE)
 
 bench-short: tools ## the same once and with less of everything: does it work?

@@ -2,7 +2,6 @@ package steer
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -121,11 +120,18 @@ func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// sorted makes transactions the same for the same wish.
-func (e elements) sorted() []element {
-	return slices.SortedFunc(maps.Keys(e), func(a, b element) int {
+// without returns the elements that o has not, in the same order each time.
+func (e elements) without(o elements) []element {
+	var missing []element
+	for x := range e {
+		if _, ok := o[x]; !ok {
+			missing = append(missing, x)
+		}
+	}
+	slices.SortFunc(missing, func(a, b element) int {
 		return cmp.Or(comparePrefix(a.prefix, b.prefix), cmp.Compare(a.port, b.port))
 	})
+	return missing
 }
 
 // key is e as nft writes it.

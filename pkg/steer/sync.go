@@ -153,15 +153,11 @@ func planElements(tx *knftables.Transaction, have, want contents) {
 		if have == nil {
 			tx.Flush(&knftables.Set{Name: spec.name})
 		}
-		for _, e := range have.sorted() {
-			if _, ok := want[e]; !ok {
-				tx.Delete(&knftables.Element{Set: spec.name, Key: e.key()})
-			}
+		for _, e := range have.without(want) {
+			tx.Delete(&knftables.Element{Set: spec.name, Key: e.key()})
 		}
-		for _, e := range want.sorted() {
-			if _, ok := have[e]; !ok {
-				tx.Add(&knftables.Element{Set: spec.name, Key: e.key()})
-			}
+		for _, e := range want.without(have) {
+			tx.Add(&knftables.Element{Set: spec.name, Key: e.key()})
 		}
 	}
 }
