@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os/exec"
@@ -219,5 +220,22 @@ func TestACommandFitsIntoAURL(t *testing.T) {
 	}
 	if longest > 7<<10 || commands > 30 {
 		t.Errorf("%d commands of up to %d bytes", commands, longest)
+	}
+}
+
+func TestProbeTellsWhyNoCommandRuns(t *testing.T) {
+	b := &Backend{run: func(_ context.Context, _, pod, _ string, _ []string) (string, error) {
+		if pod == "able" {
+			return "1 0 \n", nil
+		}
+		return "", errors.New("pods/exec is forbidden")
+	}}
+	unable, able := netpol.Connection{From: "x/unable"}, netpol.Connection{From: "x/able"}
+	if _, err := b.Probe(t.Context(), []netpol.Connection{unable, unable}); err == nil || !strings.Contains(err.Error(), "pods/exec is forbidden") {
+		t.Errorf("got %v, want why no command could be run", err)
+	}
+	got, err := b.Probe(t.Context(), []netpol.Connection{unable, able})
+	if want := []netpol.Outcome{netpol.Unobservable, netpol.Connected}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
 }

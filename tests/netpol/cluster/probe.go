@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -48,23 +49,36 @@ func newExec(access *rest.Config, client kubernetes.Interface) runner {
 }
 
 // Probe runs commands in the pods that connect. Each makes many connections: to
-// start a command costs a node more than a connection does.
+// start a command costs a node more than a connection does. The error is that of
+// the first command, if none could be run.
 func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
 	outcomes := slices.Repeat([]netpol.Outcome{netpol.Unobservable}, len(connections))
+	var ran atomic.Bool
+	var failure atomic.Pointer[error]
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(commandsAtOnce)
 	for from, indices := range bySource(connections) {
 		namespace, pod, _ := strings.Cut(from, "/")
 		for indices := range slices.Chunk(indices, connectionsOfCommand) {
 			group.Go(func() error {
-				// An error shows as lines that are missing.
-				output, _ := b.run(ctx, namespace, pod, clientContainer, []string{"/bin/sh", "-c", b.script(connections, indices)})
+				output, err := b.run(ctx, namespace, pod, clientContainer, []string{"/bin/sh", "-c", b.script(connections, indices)})
+				if err != nil && output == "" {
+					failure.CompareAndSwap(nil, &err)
+				} else {
+					ran.Store(true) // an error shows as lines that are missing
+				}
 				readOutcomes(output, outcomes)
 				return ctx.Err()
 			})
 		}
 	}
-	return outcomes, group.Wait()
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	if err := failure.Load(); err != nil && !ran.Load() {
+		return nil, fmt.Errorf("run a command in a pod: %w", *err)
+	}
+	return outcomes, nil
 }
 
 // bySource returns the indices of the connections that each pod makes.
