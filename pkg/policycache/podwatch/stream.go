@@ -175,6 +175,9 @@ func (w *watcher) run() {
 		case <-w.stopped:
 			return
 		}
+		if e.Type == watch.Error {
+			return
+		}
 	}
 }
 

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -71,6 +70,20 @@ func bookmarkOf(version string) *corev1.Pod {
 	}}
 }
 
+// podsOf returns the pods that a server serves.
+func podsOf(t *testing.T, url string) *Pods {
+	t.Helper()
+	client, err := rest.RESTClientFor(&rest.Config{
+		Host:          url,
+		APIPath:       "/api",
+		ContentConfig: rest.ContentConfig{GroupVersion: &corev1.SchemeGroupVersion, NegotiatedSerializer: scheme.Codecs},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(client, &Pace{})
+}
+
 // server answers each request with body and remembers the request.
 func server(t *testing.T, body []byte) (*Pods, *http.Request) {
 	t.Helper()
@@ -81,11 +94,7 @@ func server(t *testing.T, body []byte) (*Pods, *http.Request) {
 		_, _ = w.Write(body)
 	}))
 	t.Cleanup(web.Close)
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: web.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return New(client.CoreV1().RESTClient(), &Pace{}), asked
+	return podsOf(t, web.URL), asked
 }
 
 func TestListReadsAllPods(t *testing.T) {
@@ -184,7 +193,7 @@ func TestWhatCannotBeReadIsAnError(t *testing.T) {
 		"not in the protobuf encoding":                frame(t, "ADDED", []byte(`{"kind":"Pod"}`)),
 		"pod ns-0000/web-00000000-00001: malformed":   frame(t, "ADDED", bytes.Replace(encode(t, realisticPod(1)), []byte("\x0a\x04http\x10"), []byte("\x0a\x7fhttp\x10"), 1)),
 	} {
-		e := events(stream)
+		e := events(append(stream, whole...)) // and nothing behind it
 		if len(e) != 1 || e[0].Type != watch.Error || !strings.Contains(apierrors.FromObject(e[0].Object).Error(), want) {
 			t.Errorf("got %+v, want %s", e, want)
 		}
@@ -206,11 +215,7 @@ func TestARefusalIsTheServersOwn(t *testing.T) {
 		_, _ = w.Write(encode(t, &apierrors.NewForbidden(corev1.Resource("pods"), "", nil).ErrStatus))
 	}))
 	defer web.Close()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: web.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pods := New(client.CoreV1().RESTClient(), &Pace{})
+	pods := podsOf(t, web.URL)
 	if _, err := pods.List(context.Background(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("list: got %v, want forbidden", err)
 	}
