@@ -23,6 +23,9 @@ const (
 	// ownEvery is which change in so many is of a pod of the agent's node: in a
 	// cluster of a thousand nodes, each has its share.
 	ownEvery = 1000
+	// nodeEvery is which change goes along with a node's heartbeat: at 1,000 changes
+	// a second each of a thousand nodes reports every four minutes.
+	nodeEvery = 250
 )
 
 // churn changes the pods of a cluster, other pods than those that are probed.
@@ -67,6 +70,11 @@ func (c *churn) change() error {
 	c.done++
 	if c.done%statusEvery == 0 {
 		if _, err := c.server.Put(heartbeat(c.now(c.living()), time.Now())); err != nil {
+			return err
+		}
+	}
+	if others := c.size.nodes() - 1; others > 0 && c.done%nodeEvery == 0 {
+		if _, err := c.server.Put(node(2+c.done/nodeEvery%others, time.Now())); err != nil {
 			return err
 		}
 	}

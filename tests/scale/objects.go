@@ -129,9 +129,22 @@ func heartbeat(p *corev1.Pod, now time.Time) *corev1.Pod {
 	return &q
 }
 
+// nodes returns how many nodes there are. The first one is the agent's.
+func (s size) nodes() int { return (s.pods + perNode - 1) / perNode }
+
+// node returns another node than the agent's, as its kubelet reports it now.
+func node(i int, now time.Time) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(now)}}
+	return n
+}
+
 // fill gives the server the cluster.
-func (s size) fill(server *apiserver.Server, node *corev1.Node) error {
-	objects := []apiserver.Object{node}
+func (s size) fill(server *apiserver.Server, own *corev1.Node) error {
+	objects := []apiserver.Object{own}
+	for i := 2; i <= s.nodes(); i++ {
+		objects = append(objects, node(i, time.Time{}))
+	}
 	for _, ns := range cluster.Namespaces(s.namespaces * perNode) {
 		objects = append(objects, ns)
 	}
