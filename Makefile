@@ -17,7 +17,7 @@ export NETNS_REQUIRED ?= 1
 endif
 
 # Packages whose tests need a machine of their own for a while.
-ALONE = ./tests/lab ./tests/netns ./tests/netpol/suite ./tests/demo
+ALONE = ./tests/lab ./tests/netns ./tests/attacks ./tests/netpol/suite ./tests/demo
 
 # Packages whose tests ask the kernel.
 KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
@@ -29,7 +29,7 @@ MODULES = tests/integration tests/conformance tests/conformance/v0.1.7 tests/con
 BENCH_RESULTS ?= bin/bench.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-mutants test-integration test-vm test-conformance-vm race lint fuzz bench bench-short bench-table bench-plots bench-packages image clean demo-tools tools
+.PHONY: help build demo test test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-integration test-vm test-conformance-vm race lint fuzz bench bench-short bench-table bench-plots bench-packages image clean demo-tools tools
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -45,7 +45,7 @@ demo: demo-tools build ## show the agent at work on this machine, as root: no cl
 test: test-unit test-scenarios test-conformance test-packets ## all tests, as root: the rest skips what needs network namespaces
 
 test-unit: tools ## the tests of each package
-	$(GO) test $$($(GO) list ./... | grep -vE '/tests/(lab|netns|netpol/netns|netpol/suite|demo)$$')
+	$(GO) test $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|netpol/netns|netpol/suite|demo)$$')
 
 test-scenarios: ## the truth tables of every scenario, in process
 	$(GO) run ./tests/netpol/suite
@@ -63,7 +63,10 @@ test-conformance-packets: tools build ## the conformance suites with real packet
 test-netns: tools test-scenarios test-packets test-conformance-packets ## the same with every scenario
 	$(GO) run ./tests/netpol/suite -backend netns
 
-test-mutants: ## faults in the evaluator that the scenarios must notice
+test-hard: tools ## long attacks with real packets, as root: minutes
+	HARD=1 $(GO) test -v -p 1 -count 1 -timeout 60m ./tests/attacks
+
+test-mutants: tools ## faults in the code that the scenarios and attacks must notice, as root
 	MUTANTS=1 $(GO) test -v -count 1 -timeout 30m -run Mutants ./tests/mutants
 
 test-integration: ## the informers, install.yaml and the status writer against real API servers, built once

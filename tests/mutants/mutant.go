@@ -13,8 +13,20 @@ const root = "../.."
 // mutant is one fault.
 type mutant struct {
 	name  string
+	suite suite
 	edits []edit
 }
+
+// suite is the tests that must fail.
+type suite struct {
+	pkg, run string // import path below the module, and pattern of go test -run
+}
+
+// scenarios are the tests that must fail unless a mutant names others.
+var scenarios = suite{"tests/netpol/scenarios", "^TestSimulated"}
+
+// realPackets reports whether the suite needs network namespaces and root.
+func (s suite) realPackets() bool { return s.pkg == "tests/attacks" || s.pkg == "tests/netns" }
 
 // edit replaces lines of a file.
 type edit struct {
@@ -29,7 +41,15 @@ func parse(text string) ([]mutant, error) {
 	var previous byte
 	for number, line := range strings.Split(text, "\n") {
 		if name, ok := strings.CutPrefix(line, "== "); ok {
-			all, file = append(all, mutant{name: name}), ""
+			all, file = append(all, mutant{name: name, suite: scenarios}), ""
+			continue
+		}
+		if test, ok := strings.CutPrefix(line, "test "); ok && len(all) > 0 {
+			pkg, run, ok := strings.Cut(test, " ")
+			if !ok {
+				return nil, fmt.Errorf("line %d: %q names no test", number+1, line)
+			}
+			all[len(all)-1].suite = suite{pkg, run}
 			continue
 		}
 		if path, ok := strings.CutPrefix(line, "file "); ok {

@@ -12,13 +12,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// suite is what must fail.
-var suite = []string{"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios", "-run=^TestSimulated"}
+const module = "sigs.k8s.io/kube-network-policies/"
 
 // suiteTimeout bounds one mutant: building the packages behind the fault, and the
 // suite.
@@ -34,6 +36,9 @@ func TestMutants(t *testing.T) {
 	table := []string{}
 	for _, m := range mutants(t) {
 		t.Run(m.name, func(t *testing.T) {
+			if m.suite.realPackets() {
+				labtest.Need(t)
+			}
 			killer := run(t, m)
 			if killer == "" {
 				t.Errorf("no scenario notices it")
@@ -71,7 +76,7 @@ func mutants(t *testing.T) []mutant {
 	return all
 }
 
-// run plays the suite with the fault and returns the first scenario that notices,
+// run runs the suite with the fault and returns the first scenario that notices,
 // and how many more do. A fault that does not build is a fault of the list.
 func run(t *testing.T, m mutant) string {
 	t.Helper()
@@ -81,22 +86,36 @@ func run(t *testing.T, m mutant) string {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), suiteTimeout)
 	defer cancel()
-	args := append([]string{"test", "-vet=off", "-overlay=" + overlay}, suite...)
-	output, err := exec.CommandContext(ctx, "go", args...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-run="+m.suite.run, module+m.suite.pkg)
+	// By the environment, because tests with real packets build the agent themselves.
+	cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
+	output, err := cmd.CombinedOutput()
 	if strings.Contains(string(output), "[build failed]") || ctx.Err() != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	if err == nil {
 		return ""
 	}
-	failed := regexp.MustCompile(`--- FAIL: TestSimulated\w*/(.*) \(`).FindAllStringSubmatch(string(output), -1)
+	failed := failedTests(string(output))
 	switch len(failed) {
 	case 0:
-		t.Fatalf("the suite fails, but no scenario: %v\n%s", err, output)
+		t.Fatalf("the suite fails, but no test: %v\n%s", err, output)
 	case 1:
-		return failed[0][1]
+		return failed[0]
 	}
-	return fmt.Sprintf("%s and %d more", failed[0][1], len(failed)-1)
+	return fmt.Sprintf("%s and %d more", failed[0], len(failed)-1)
+}
+
+// failedTests returns the tests that go test reports as failed, without those that
+// failed because of a subtest.
+func failedTests(output string) []string {
+	var failed []string
+	for _, match := range regexp.MustCompile(`--- FAIL: (\S+) \(`).FindAllStringSubmatch(output, -1) {
+		failed = append(failed, match[1])
+	}
+	return slices.DeleteFunc(failed, func(name string) bool {
+		return slices.ContainsFunc(failed, func(other string) bool { return strings.HasPrefix(other, name+"/") })
+	})
 }
 
 // overlay writes the changed files into dir, and the list of them that the

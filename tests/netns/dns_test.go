@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
 const dnsPort = 53
@@ -165,9 +166,9 @@ func (c *cluster) lookUp(t *testing.T, pod, name string, proto lab.Proto, at net
 		if strings.HasPrefix(network, "tcp") {
 			proto = lab.TCP
 		}
-		return c.hosts[pod].Dial(ctx, proto, netip.AddrPortFrom(at, dnsPort))
+		return c.Hosts[pod].Dial(ctx, proto, netip.AddrPortFrom(at, dnsPort))
 	}}
-	ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), labtest.ChangeTimeout)
 	defer cancel()
 	addrs, err := library.LookupNetIP(ctx, "ip", name)
 	if err != nil {
@@ -179,7 +180,7 @@ func (c *cluster) lookUp(t *testing.T, pod, name string, proto lab.Proto, at net
 // ask sends a query for the A records of a name, of that ID, by hand.
 func (c *cluster) ask(t *testing.T, pod string, at netip.Addr, id uint16, name string) net.Conn {
 	t.Helper()
-	conn, err := c.hosts[pod].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(at, dnsPort))
+	conn, err := c.Hosts[pod].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(at, dnsPort))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +200,7 @@ func questionFor(name string) []dnsmessage.Question {
 func (c *cluster) heard(t *testing.T, conn net.Conn) []byte {
 	t.Helper()
 	buffer := make([]byte, 64<<10)
-	conn.SetReadDeadline(time.Now().Add(changeTimeout))
+	conn.SetReadDeadline(time.Now().Add(labtest.ChangeTimeout))
 	n, err := conn.Read(buffer)
 	if err != nil {
 		t.Fatal(err)

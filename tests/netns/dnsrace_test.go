@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
 // dnsService has the node send queries on to pods in turn.
@@ -34,16 +35,16 @@ func TestTwoQueriesOfOneSocketAreBothAnswered(t *testing.T) {
 	for _, option := range []string{"--dns-race-workaround=auto", "--dns-race-workaround=true"} {
 		t.Run(option, func(t *testing.T) {
 			c := newCluster(t, 2, "x/dns@1 app=dns", "x/far@2 app=dns", "y/web@1 app=web", "y/bad@1 app=bad")
-			vips := c.dnsService(t, c.pods["x/dns"], c.pods["x/far"])
-			c.apply(t, "policies", policy("x", "dns", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}]}]}`)+
-				policy("y", "web", `{podSelector: {matchLabels: {app: web}}, policyTypes: [Egress], egress: [{ports: [{port: 80, protocol: UDP}]}]}`))
-			c.start(t, option)
-			c.expect(t, yes("y/web", "x/dns", "udp/80"), yes("y/web", "x/far", "udp/80"), no("y/web", "x/dns", "tcp/80"), no("y/bad", "x/far", "udp/80"))
+			vips := c.dnsService(t, c.Pods["x/dns"], c.Pods["x/far"])
+			c.Apply(t, "policies", labtest.Policy("x", "dns", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}]}]}`)+
+				labtest.Policy("y", "web", `{podSelector: {matchLabels: {app: web}}, policyTypes: [Egress], egress: [{ports: [{port: 80, protocol: UDP}]}]}`))
+			c.Start(t, option)
+			c.Expect(t, labtest.Yes("y/web", "x/dns", "udp/80"), labtest.Yes("y/web", "x/far", "udp/80"), labtest.No("y/web", "x/dns", "tcp/80"), labtest.No("y/bad", "x/far", "udp/80"))
 			for _, vip := range vips {
 				for range 20 {
 					c.askTwice(t, "y/web", vip)
 				}
-				c.expect(t, no("y/bad", vip.Addr().String(), "udp/53"))
+				c.Expect(t, labtest.No("y/bad", vip.Addr().String(), "udp/53"))
 			}
 		})
 	}
@@ -52,7 +53,7 @@ func TestTwoQueriesOfOneSocketAreBothAnswered(t *testing.T) {
 // askTwice sends two datagrams from one socket and expects an answer to each.
 func (c *cluster) askTwice(t *testing.T, from string, to netip.AddrPort) {
 	t.Helper()
-	conn, err := c.hosts[from].Dial(t.Context(), lab.UDP, to)
+	conn, err := c.Hosts[from].Dial(t.Context(), lab.UDP, to)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,7 @@ func (c *cluster) askTwice(t *testing.T, from string, to netip.AddrPort) {
 			t.Fatal(err)
 		}
 	}
-	conn.SetReadDeadline(time.Now().Add(changeTimeout))
+	conn.SetReadDeadline(time.Now().Add(labtest.ChangeTimeout))
 	buffer := make([]byte, 100)
 	for i := range 2 {
 		n, err := conn.Read(buffer)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
 const (
@@ -44,15 +45,15 @@ spec:
 func newNames(t *testing.T) (*cluster, *lab.Agent, *resolver) {
 	t.Helper()
 	c := newCluster(t, 2, "x/web@1 app=web", "y/web@1 app=web", "x/dns@2 app=dns", "x/db@2 app=db", "y/db@2 app=db", "z/db@2 app=db", "x/eve@1 app=eve")
-	r := newResolver(t, c.hosts["x/dns"])
+	r := newResolver(t, c.Hosts["x/dns"])
 	c.forward(t, dnsService4, r.host.Addr(lab.IPv4))
 	var told []string
 	for _, addr := range r.host.Addrs {
 		told = append(told, addr.String())
 	}
-	agent := c.start(t, withClusterPolicies, "--dns-resolvers="+strings.Join(told, ","))[0]
-	c.apply(t, "names", allowNames(`"*.example.test", "DB.Elsewhere.test."`))
-	c.expect(t, no("x/web", "x/db", "tcp/80"), no("y/web", "x/db", "tcp/80"))
+	agent := c.Start(t, withClusterPolicies, "--dns-resolvers="+strings.Join(told, ","))[0]
+	c.Apply(t, "names", allowNames(`"*.example.test", "DB.Elsewhere.test."`))
+	c.Expect(t, labtest.No("x/web", "x/db", "tcp/80"), labtest.No("y/web", "x/db", "tcp/80"))
 	return c, agent, r
 }
 
@@ -75,7 +76,7 @@ table inet service {
 // reads fails unless a metric of the agent soon has a value.
 func reads(t *testing.T, agent *lab.Agent, want float64, name string, labels ...string) {
 	t.Helper()
-	if got := until(t, agent, want, func(m lab.Metrics) float64 { return m.Sum(name, labels...) }); got != want {
+	if got := labtest.Until(t, agent, want, func(m lab.Metrics) float64 { return m.Sum(name, labels...) }); got != want {
 		t.Errorf("%s%v is %v, want %v", name, labels, got, want)
 	}
 }
@@ -83,30 +84,30 @@ func reads(t *testing.T, agent *lab.Agent, want float64, name string, labels ...
 func TestDomainNames(t *testing.T) {
 	c, agent, r := newNames(t)
 	at := r.host.Addr(lab.IPv4)
-	r.set("x.example.test.", c.hosts["x/db"].Addrs...)
-	r.set("db.elsewhere.test.", c.hosts["y/db"].Addrs...)
-	r.set("example.test.", c.hosts["z/db"].Addrs...)
-	r.set("db.nowhere.test.", c.hosts["z/db"].Addrs...)
+	r.set("x.example.test.", c.Hosts["x/db"].Addrs...)
+	r.set("db.elsewhere.test.", c.Hosts["y/db"].Addrs...)
+	r.set("example.test.", c.Hosts["z/db"].Addrs...)
+	r.set("db.nowhere.test.", c.Hosts["z/db"].Addrs...)
 
 	// By UDP, to a Service. Both families are known, whichever was asked from.
 	c.lookUp(t, "x/web", "x.example.test.", lab.UDP, netip.MustParseAddr(dnsService4))
-	c.expect(t,
-		yes("x/web", "x/db", "tcp/80"), yes("x/web", "x/db", "udp/80"), yes("x/web", "x/db", "icmp"),
-		no("x/web", "y/db", "tcp/80"), no("x/web", "z/db", "tcp/80"),
-		no("y/web", "x/db", "tcp/80"), yes("x/eve", "y/db", "tcp/80"))
+	c.Expect(t,
+		labtest.Yes("x/web", "x/db", "tcp/80"), labtest.Yes("x/web", "x/db", "udp/80"), labtest.Yes("x/web", "x/db", "icmp"),
+		labtest.No("x/web", "y/db", "tcp/80"), labtest.No("x/web", "z/db", "tcp/80"),
+		labtest.No("y/web", "x/db", "tcp/80"), labtest.Yes("x/eve", "y/db", "tcp/80"))
 
 	// By TCP, over IPv6.
 	c.lookUp(t, "x/web", "db.elsewhere.test.", lab.TCP, r.host.Addr(lab.IPv6))
-	c.expect(t, yes("x/web", "y/db", "tcp/80"), no("y/web", "y/db", "tcp/80"), no("x/web", "z/db", "tcp/80"))
+	c.Expect(t, labtest.Yes("x/web", "y/db", "tcp/80"), labtest.No("y/web", "y/db", "tcp/80"), labtest.No("x/web", "z/db", "tcp/80"))
 
 	// Names that the policy does not have.
 	c.lookUp(t, "x/web", "example.test.", lab.UDP, at)
 	c.lookUp(t, "x/web", "db.nowhere.test.", lab.UDP, at)
-	c.expect(t, no("x/web", "z/db", "tcp/80"), yes("x/web", "x/db", "tcp/80"))
+	c.Expect(t, labtest.No("x/web", "z/db", "tcp/80"), labtest.Yes("x/web", "x/db", "tcp/80"))
 
 	// Names are read as people write them.
 	c.lookUp(t, "y/web", "X.Example.TEST.", lab.UDP, at)
-	c.expect(t, yes("y/web", "x/db", "tcp/80"), no("y/web", "y/db", "tcp/80"))
+	c.Expect(t, labtest.Yes("y/web", "x/db", "tcp/80"), labtest.No("y/web", "y/db", "tcp/80"))
 
 	reads(t, agent, 2, "netpol_dns_resolvers")
 }
@@ -120,23 +121,23 @@ func TestANameMayHaveManyAddresses(t *testing.T) {
 		addrs = append(addrs, netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}))
 	}
 
-	r.set("tcp.example.test.", append(slices.Clone(addrs), c.hosts["x/db"].Addrs...)...) // the library asks again by TCP
+	r.set("tcp.example.test.", append(slices.Clone(addrs), c.Hosts["x/db"].Addrs...)...) // the library asks again by TCP
 	if got := c.lookUp(t, "x/web", "tcp.example.test.", lab.UDP, r.host.Addr(lab.IPv4)); len(got) != count+1 {
 		t.Fatalf("the library has %d addresses, want %d", len(got), count+1)
 	}
-	c.expect(t, yes("x/web", "x/db", "tcp/80"), no("x/web", "y/db", "tcp/80"))
+	c.Expect(t, labtest.Yes("x/web", "x/db", "tcp/80"), labtest.No("x/web", "y/db", "tcp/80"))
 	reads(t, agent, count+1, "netpol_dns_addresses")
 	reads(t, agent, 1, "netpol_dns_answers_total", "result", "truncated")
 
 	r.allowLarge() // the next answer comes in fragments
-	r.set("udp.example.test.", append(slices.Clone(addrs), c.hosts["y/db"].Addrs...)...)
+	r.set("udp.example.test.", append(slices.Clone(addrs), c.Hosts["y/db"].Addrs...)...)
 	conn := c.ask(t, "x/web", r.host.Addr(lab.IPv4), 7, "udp.example.test.")
 	if got := len(c.heard(t, conn)); got < 16*count {
 		t.Fatalf("the answer has %d bytes", got)
 	}
-	for _, addr := range c.hosts["y/db"].Addrs {
-		e := newExpectation("x/web", addr.String(), "tcp/80", addr.Is4()) // AAAA was not asked for
-		c.expect(t, e)
+	for _, addr := range c.Hosts["y/db"].Addrs {
+		e := labtest.NewExpectation("x/web", addr.String(), "tcp/80", addr.Is4()) // AAAA was not asked for
+		c.Expect(t, e)
 	}
 }
 
@@ -148,7 +149,7 @@ func TestForgedAnswersOpenNothing(t *testing.T) {
 	const id = 4242
 	conn := c.ask(t, "x/web", at, id, silentName)
 	asker := netip.MustParseAddrPort(conn.LocalAddr().String())
-	evil := c.hosts["z/db"].Addr(lab.IPv4)
+	evil := c.Hosts["z/db"].Addr(lab.IPv4)
 	dns := netip.AddrPortFrom(at, dnsPort)
 	answer := func(id uint16, name string) []byte { return answerTo(id, questionFor(name)[0], evil) }
 
@@ -161,16 +162,16 @@ func TestForgedAnswersOpenNothing(t *testing.T) {
 		{"wrong ID", "", dns, asker, answer(id+1, silentName), true},
 		{"another name", "", dns, asker, answer(id, "other.example.test."), true},
 		{"another port", "", dns, netip.AddrPortFrom(asker.Addr(), asker.Port()^1), answer(id, silentName), false},
-		{"not the resolver's address", "x/eve", netip.AddrPortFrom(c.hosts["x/eve"].Addr(lab.IPv4), dnsPort), asker, answer(id, silentName), false},
+		{"not the resolver's address", "x/eve", netip.AddrPortFrom(c.Hosts["x/eve"].Addr(lab.IPv4), dnsPort), asker, answer(id, silentName), false},
 		{"not the resolver's port", "", netip.AddrPortFrom(at, 5353), asker, answer(id, silentName), false},
-		{"another pod, which has not asked", "", dns, netip.AddrPortFrom(c.hosts["y/web"].Addr(lab.IPv4), asker.Port()), answer(id, silentName), false},
+		{"another pod, which has not asked", "", dns, netip.AddrPortFrom(c.Hosts["y/web"].Addr(lab.IPv4), asker.Port()), answer(id, silentName), false},
 		{"all of it right but the way it comes", "x/eve", dns, asker, answer(id, silentName), true},
 		{"to the resolver, of its own making", "x/web", asker, dns, answer(id, silentName), false},
 	} {
-		packet := ipv4(forged.src.Addr(), forged.dst.Addr(), protoUDP, 0, datagram(forged.src.Port(), forged.dst.Port(), forged.message))
+		packet := labtest.IPv4(forged.src.Addr(), forged.dst.Addr(), labtest.ProtoUDP, 0, datagram(forged.src.Port(), forged.dst.Port(), forged.message))
 		by := r.host
 		if forged.by != "" {
-			by = c.hosts[forged.by]
+			by = c.Hosts[forged.by]
 		}
 		if err := by.SendIP(packet); err != nil {
 			t.Fatalf("%s: %v", forged.name, err)
@@ -180,21 +181,21 @@ func TestForgedAnswersOpenNothing(t *testing.T) {
 		}
 	}
 	reads(t, agent, 4, "netpol_dns_answers_total", "result", "unsolicited")
-	c.expect(t, no("x/web", "z/db", "tcp/80"), no("y/web", "z/db", "tcp/80"))
+	c.Expect(t, labtest.No("x/web", "z/db", "tcp/80"), labtest.No("y/web", "z/db", "tcp/80"))
 
 	// The query still waits for its true answer.
-	genuine := ipv4(dns.Addr(), asker.Addr(), protoUDP, 0, datagram(dns.Port(), asker.Port(), answer(id, silentName)))
+	genuine := labtest.IPv4(dns.Addr(), asker.Addr(), labtest.ProtoUDP, 0, datagram(dns.Port(), asker.Port(), answer(id, silentName)))
 	if err := r.host.SendIP(genuine); err != nil {
 		t.Fatal(err)
 	}
-	for _, addr := range c.hosts["z/db"].Addrs {
-		c.expect(t, newExpectation("x/web", addr.String(), "tcp/80", addr.Is4()), no("y/web", addr.String(), "tcp/80"))
+	for _, addr := range c.Hosts["z/db"].Addrs {
+		c.Expect(t, labtest.NewExpectation("x/web", addr.String(), "tcp/80", addr.Is4()), labtest.No("y/web", addr.String(), "tcp/80"))
 	}
 }
 
 // datagram is a UDP header and what follows, without a checksum.
 func datagram(src, dst uint16, payload []byte) []byte {
-	b := udpTo(src, payload)
+	b := labtest.UDP(src, 80, payload)
 	binary.BigEndian.PutUint16(b[2:], dst)
 	return b
 }
@@ -219,11 +220,11 @@ func TestWhatMakesNoSenseGoesOn(t *testing.T) {
 // them, and agents.
 func TestNamesExpire(t *testing.T) {
 	c, agent, r := newNames(t)
-	r.set("x.example.test.", c.hosts["x/db"].Addrs...)
-	listener := listenOn(t, c.hosts["x/db"], pairPort)
+	r.set("x.example.test.", c.Hosts["x/db"].Addrs...)
+	listener := listenOn(t, c.Hosts["x/db"], pairPort)
 	learn := func() (pairs []pair) {
 		c.lookUp(t, "x/web", "x.example.test.", lab.UDP, r.host.Addr(lab.IPv4))
-		for _, addr := range c.addrs(t, "x/db") {
+		for _, addr := range c.Addrs(t, "x/db") {
 			pairs = append(pairs, c.openPair(t, "x/web", listener, netip.AddrPortFrom(addr, pairPort)))
 		}
 		return pairs
@@ -231,7 +232,7 @@ func TestNamesExpire(t *testing.T) {
 	goesOn := func(pairs []pair) {
 		each(pairs, func(p pair) {
 			p.send(t, "go on")
-			p.received(t, "go on", changeTimeout)
+			p.received(t, "go on", labtest.ChangeTimeout)
 		})
 	}
 
@@ -239,25 +240,25 @@ func TestNamesExpire(t *testing.T) {
 	if err := agent.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	waitReady(t, c.startOn(t, c.Nodes[0], withClusterPolicies, "--dns-resolvers="+r.host.Addr(lab.IPv4).String()))
-	c.expect(t, no("x/web", "x/db", "tcp/80")) // the new agent has learned nothing yet
+	labtest.WaitReady(t, c.StartOn(t, c.Nodes[0], withClusterPolicies, "--dns-resolvers="+r.host.Addr(lab.IPv4).String()))
+	c.Expect(t, labtest.No("x/web", "x/db", "tcp/80")) // the new agent has learned nothing yet
 	goesOn(before)
 
 	pairs := learn()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	for _, addr := range c.addrs(t, "x/db") {
+	for _, addr := range c.Addrs(t, "x/db") {
 		err := lab.Poll(ctx, func() (bool, error) {
-			answer, err := c.hosts["x/web"].Probe(ctx, lab.TCP, netip.AddrPortFrom(addr, 80), silence)
+			answer, err := c.Hosts["x/web"].Probe(ctx, lab.TCP, netip.AddrPortFrom(addr, 80), labtest.Silence)
 			return answer.Outcome == lab.TimedOut, err
 		})
 		if err != nil {
 			t.Fatal(errors.Join(err, errors.New("the name does not expire")))
 		}
 	}
-	c.expect(t, no("x/web", "x/db", "tcp/80"))
+	c.Expect(t, labtest.No("x/web", "x/db", "tcp/80"))
 	goesOn(pairs)
 	goesOn(before)
 	c.lookUp(t, "x/web", "x.example.test.", lab.UDP, r.host.Addr(lab.IPv4))
-	c.expect(t, yes("x/web", "x/db", "tcp/80"))
+	c.Expect(t, labtest.Yes("x/web", "x/db", "tcp/80"))
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
 // Of this test.
@@ -65,9 +66,9 @@ func listenOn(t *testing.T, host *lab.Host, port int) net.Listener {
 // openPair opens a connection from a host to an address at which listener listens.
 func (c *cluster) openPair(t *testing.T, from string, listener net.Listener, to netip.AddrPort) pair {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), labtest.ChangeTimeout)
 	defer cancel()
-	client, err := c.hosts[from].Dial(ctx, lab.TCP, to)
+	client, err := c.Hosts[from].Dial(ctx, lab.TCP, to)
 	if err != nil {
 		t.Fatalf("%s: %v", from, err)
 	}
@@ -159,13 +160,13 @@ func (c *cluster) establish(t *testing.T, vips []netip.AddrPort) (all connection
 	t.Helper()
 	listeners := make(map[string]net.Listener)
 	for _, host := range []string{"x/web", "y/far", "node-1"} {
-		listeners[host] = listenOn(t, c.hosts[host], pairPort)
+		listeners[host] = listenOn(t, c.Hosts[host], pairPort)
 	}
 	for _, vip := range vips {
 		all.denied = append(all.denied, c.openPair(t, "y/near", listeners["x/web"], vip))
 	}
 	open := func(list *[]pair, from, to string) {
-		for _, addr := range c.addrs(t, to) {
+		for _, addr := range c.Addrs(t, to) {
 			*list = append(*list, c.openPair(t, from, listeners[to], netip.AddrPortFrom(addr, pairPort)))
 		}
 	}
@@ -176,10 +177,10 @@ func (c *cluster) establish(t *testing.T, vips []netip.AddrPort) (all connection
 	open(&all.spared, "x/web", "node-1")
 
 	var err error
-	if all.sink, err = c.hosts["x/web"].Sink(sinkPort); err != nil {
+	if all.sink, err = c.Hosts["x/web"].Sink(sinkPort); err != nil {
 		t.Fatal(err)
 	}
-	all.flow, err = c.hosts["y/far"].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(c.pods["x/web"].Addr(lab.IPv4), sinkPort))
+	all.flow, err = c.Hosts["y/far"].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(c.Pods["x/web"].Addr(lab.IPv4), sinkPort))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +193,7 @@ func (all connections) goOn(t *testing.T, when string) {
 	t.Helper()
 	each(slices.Concat(all.denied, all.spared), func(p pair) {
 		p.send(t, when)
-		p.received(t, when, changeTimeout)
+		p.received(t, when, labtest.ChangeTimeout)
 	})
 	all.flows(t, when)
 }
@@ -200,7 +201,7 @@ func (all connections) goOn(t *testing.T, when string) {
 // flows expects that a datagram arrives.
 func (all connections) flows(t *testing.T, when string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), labtest.ChangeTimeout)
 	defer cancel()
 	before := all.sink.Received()
 	err := lab.Poll(ctx, func() (bool, error) {
@@ -226,7 +227,7 @@ func (all connections) stall(t *testing.T, word string) {
 	})
 	each(all.spared, func(p pair) {
 		p.send(t, word)
-		p.received(t, word, changeTimeout)
+		p.received(t, word, labtest.ChangeTimeout)
 	})
 	if got := all.sink.Received(); got != before {
 		t.Errorf("%d datagrams arrived, want none", got-before)
@@ -244,16 +245,16 @@ func waitForPasses(t *testing.T, agent *lab.Agent, count float64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), passTime)
 	defer cancel()
-	if err := lab.Poll(ctx, func() (bool, error) { return passes(metrics(t, agent)) >= count, nil }); err != nil {
+	if err := lab.Poll(ctx, func() (bool, error) { return passes(labtest.Metrics(t, agent)) >= count, nil }); err != nil {
 		t.Fatalf("no pass over the connections: %v", err)
 	}
 }
 
 // fromY lets the pods of y connect to those of x.
-var fromY = policy("x", "ingress", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: y}}}]}]}`)
+var fromY = labtest.Policy("x", "ingress", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: y}}}]}]}`)
 
 // fromNobody lets nobody.
-var fromNobody = policy("x", "ingress", `{podSelector: {}}`)
+var fromNobody = labtest.Policy("x", "ingress", `{podSelector: {}}`)
 
 // TestEstablishedConnections has connections that a policy allows, then denies,
 // and then allows again. Whether they go on meanwhile is the operator's choice.
@@ -261,16 +262,16 @@ func TestEstablishedConnections(t *testing.T) {
 	for _, option := range []string{"--cut-established=true", "--cut-established=false"} {
 		t.Run(option, func(t *testing.T) {
 			c := newCluster(t, 2, "x/web@1 app=web", "y/near@1", "y/far@2")
-			vips := c.service(t, c.pods["x/web"])
-			c.apply(t, "policies", fromY)
-			agent := c.start(t, option)[0]
-			c.expect(t, yes("y/far", "x/web", "tcp/80"), no("node-2", "x/web", "tcp/80"))
+			vips := c.service(t, c.Pods["x/web"])
+			c.Apply(t, "policies", fromY)
+			agent := c.Start(t, option)[0]
+			c.Expect(t, labtest.Yes("y/far", "x/web", "tcp/80"), labtest.No("node-2", "x/web", "tcp/80"))
 			all := c.establish(t, vips)
 			all.goOn(t, "allowed")
 
-			before := passes(metrics(t, agent))
-			c.replace(t, "policies", fromNobody)
-			c.expect(t, no("y/far", "x/web", "tcp/80"), no("y/near", "x/web", "tcp/80"))
+			before := passes(labtest.Metrics(t, agent))
+			c.Replace(t, "policies", fromNobody)
+			c.Expect(t, labtest.No("y/far", "x/web", "tcp/80"), labtest.No("y/near", "x/web", "tcp/80"))
 			if option == "--cut-established=false" {
 				all.goOn(t, "denied meanwhile")
 				return
@@ -278,7 +279,7 @@ func TestEstablishedConnections(t *testing.T) {
 			waitForPasses(t, agent, before+2)
 			all.stall(t, "cut")
 
-			c.replace(t, "policies", fromY)
+			c.Replace(t, "policies", fromY)
 			each(all.denied, func(p pair) { p.received(t, "cut", passTime) })
 			all.goOn(t, "allowed again")
 		})

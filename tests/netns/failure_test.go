@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
 // session is an established connection that echoes lines.
@@ -22,7 +23,7 @@ type session struct {
 // connect opens a TCP session and reads the greeting.
 func (c *cluster) connect(t *testing.T, from, to string, family lab.Family) session {
 	t.Helper()
-	conn, err := c.hosts[from].Dial(t.Context(), lab.TCP, netip.AddrPortFrom(c.hosts[to].Addr(family), 80))
+	conn, err := c.Hosts[from].Dial(t.Context(), lab.TCP, netip.AddrPortFrom(c.Hosts[to].Addr(family), 80))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,26 +54,26 @@ func TestWithoutAnAgent(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fail-open=%v", failOpen), func(t *testing.T) {
 			c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db", "z/web@1 app=web")
-			agent := c.start(t, fmt.Sprintf("--fail-open=%v", failOpen))[0]
-			c.apply(t, "policies", onlyDB)
-			c.expect(t, yes("y/db", "x/web", "tcp/80"), no("y/web", "x/web", "tcp/80"))
+			agent := c.Start(t, fmt.Sprintf("--fail-open=%v", failOpen))[0]
+			c.Apply(t, "policies", onlyDB)
+			c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "tcp/80"))
 			var established []session
 			for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
 				established = append(established, c.connect(t, "y/db", "x/web", family))
 			}
 
 			agent.Kill()
-			allowed := map[bool]func(from, to, what string) expectation{false: no, true: yes}[failOpen]
-			c.expect(t, allowed("y/db", "x/web", "tcp/80"), allowed("y/web", "x/web", "udp/80"),
-				yes("y/web", "z/web", "tcp/80"), yes("x/web", "z/web", "tcp/80"), yes("node-1", "x/web", "tcp/80"))
+			allowed := map[bool]func(from, to, what string) labtest.Expectation{false: labtest.No, true: labtest.Yes}[failOpen]
+			c.Expect(t, allowed("y/db", "x/web", "tcp/80"), allowed("y/web", "x/web", "udp/80"),
+				labtest.Yes("y/web", "z/web", "tcp/80"), labtest.Yes("x/web", "z/web", "tcp/80"), labtest.Yes("node-1", "x/web", "tcp/80"))
 			for _, session := range established {
 				if err := session.echo("still here"); err != nil {
 					t.Errorf("an established connection: %v", err)
 				}
 			}
 
-			waitReady(t, c.startOn(t, c.Nodes[0]))
-			c.expect(t, yes("y/db", "x/web", "tcp/80"), no("y/web", "x/web", "udp/80"))
+			labtest.WaitReady(t, c.StartOn(t, c.Nodes[0]))
+			c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "udp/80"))
 			for _, session := range established {
 				if err := session.echo("and now"); err != nil {
 					t.Errorf("an established connection after the restart: %v", err)
@@ -89,16 +90,16 @@ func TestAFullQueue(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fail-open-queue-full=%v", failOpen), func(t *testing.T) {
 			c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-			needConntrack(t, sent)
-			agent := c.start(t, "--nfqueue-count=1", fmt.Sprintf("--fail-open-queue-full=%v", failOpen))[0]
-			sink, err := c.hosts["x/web"].Sink(9999)
+			labtest.NeedConntrack(t, sent)
+			agent := c.Start(t, "--nfqueue-count=1", fmt.Sprintf("--fail-open-queue-full=%v", failOpen))[0]
+			sink, err := c.Hosts["x/web"].Sink(9999)
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.apply(t, "policies", onlyDB)
-			c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
-			before := metrics(t, agent)
-			arrived := newCounter(t, c.Nodes[0], "udp dport 9999")
+			c.Apply(t, "policies", onlyDB)
+			c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+			before := labtest.Metrics(t, agent)
+			arrived := labtest.NewCounter(t, c.Nodes[0], "udp dport 9999")
 
 			if err := agent.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
@@ -110,22 +111,22 @@ func TestAFullQueue(t *testing.T) {
 			}
 
 			accounted := func(m lab.Metrics) float64 {
-				return denied(m) - denied(before) + lost(m) - lost(before) + float64(sink.Received())
+				return labtest.Denied(m) - labtest.Denied(before) + labtest.Lost(m) - labtest.Lost(before) + float64(sink.Received())
 			}
-			if got := until(t, agent, float64(arrived.packets(t)), accounted); got != sent {
-				t.Errorf("of %d packets %d arrived at the node and %v are accounted for", sent, arrived.packets(t), got)
+			if got := labtest.Until(t, agent, float64(arrived.Packets(t)), accounted); got != sent {
+				t.Errorf("of %d packets %d arrived at the node and %v are accounted for", sent, arrived.Packets(t), got)
 			}
-			now := metrics(t, agent)
-			t.Logf("passed %d, denied %v, dropped by the queue %v", passed, denied(now)-denied(before), lost(now)-lost(before))
+			now := labtest.Metrics(t, agent)
+			t.Logf("passed %d, denied %v, dropped by the queue %v", passed, labtest.Denied(now)-labtest.Denied(before), labtest.Lost(now)-labtest.Lost(before))
 			switch {
 			case failOpen && passed == 0:
 				t.Error("nothing passed the full queue")
 			case !failOpen && sink.Received() != 0:
 				t.Errorf("%d denied packets were delivered", sink.Received())
-			case !failOpen && lost(now) == lost(before):
+			case !failOpen && labtest.Lost(now) == labtest.Lost(before):
 				t.Error("the queue was not full")
 			}
-			c.expect(t, yes("y/db", "x/web", "tcp/80"), no("y/web", "x/web", "tcp/80"))
+			c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "tcp/80"))
 		})
 	}
 }
@@ -135,25 +136,25 @@ func TestAFullQueue(t *testing.T) {
 func TestAFloodOfDeniedPackets(t *testing.T) {
 	const sent = 30000
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	agent := c.start(t)[0]
-	sink, err := c.hosts["x/web"].Sink(9999)
+	agent := c.Start(t)[0]
+	sink, err := c.Hosts["x/web"].Sink(9999)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
-	before, logged := metrics(t, agent), len(agent.Log())
-	arrived := newCounter(t, c.Nodes[0], "udp dport 9999")
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+	before, logged := labtest.Metrics(t, agent), len(agent.Log())
+	arrived := labtest.NewCounter(t, c.Nodes[0], "udp dport 9999")
 
 	started := time.Now()
 	c.flood(t, "y/web", "x/web", 9999, sent)
 	took := time.Since(started)
 
 	accounted := func(m lab.Metrics) float64 {
-		return denied(m) - denied(before) + lost(m) - lost(before) + float64(conntrackDrops(t, c.Nodes[0]))
+		return labtest.Denied(m) - labtest.Denied(before) + labtest.Lost(m) - labtest.Lost(before) + float64(conntrackDrops(t, c.Nodes[0]))
 	}
-	if got := until(t, agent, sent, accounted); got != sent {
-		t.Errorf("of %d packets %d arrived at the node and %v are accounted for", sent, arrived.packets(t), got)
+	if got := labtest.Until(t, agent, sent, accounted); got != sent {
+		t.Errorf("of %d packets %d arrived at the node and %v are accounted for", sent, arrived.Packets(t), got)
 	}
 	if got := sink.Received(); got != 0 {
 		t.Errorf("%d denied packets were delivered", got)
@@ -161,10 +162,10 @@ func TestAFloodOfDeniedPackets(t *testing.T) {
 	if words := agent.Log()[logged:]; words != "" {
 		t.Errorf("the agent logs packets by default: %.500s", words)
 	}
-	now := metrics(t, agent)
+	now := labtest.Metrics(t, agent)
 	t.Logf("%.0f packets a second; denied %v, dropped by the queue %v",
-		sent/took.Seconds(), denied(now)-denied(before), lost(now)-lost(before))
-	c.expect(t, yes("y/db", "x/web", "tcp/80"), no("y/web", "x/web", "udp/80"))
+		sent/took.Seconds(), labtest.Denied(now)-labtest.Denied(before), labtest.Lost(now)-labtest.Lost(before))
+	c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "udp/80"))
 }
 
 // flood sends datagrams from several sockets as fast as it can.
@@ -173,7 +174,7 @@ func (c *cluster) flood(t *testing.T, from, to string, port uint16, count int) {
 	const sockets = 4
 	done := make(chan error, sockets)
 	for range sockets {
-		conn, err := c.hosts[from].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(c.hosts[to].Addr(lab.IPv4), port))
+		conn, err := c.Hosts[from].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(c.Hosts[to].Addr(lab.IPv4), port))
 		if err != nil {
 			t.Fatal(err)
 		}

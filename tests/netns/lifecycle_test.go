@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
 // TestTheAgentNeedsOneCapability reads what the running agent has: install.yaml
 // gives it no more.
 func TestTheAgentNeedsOneCapability(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web")
-	agent := c.start(t)[0]
+	agent := c.Start(t)[0]
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent.PID()))
 	if err != nil {
 		t.Fatal(err)
@@ -30,17 +31,17 @@ func TestTheAgentNeedsOneCapability(t *testing.T) {
 			t.Errorf("no %q in the status of the agent:\n%s", want, status)
 		}
 	}
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, no("y/web", "x/web", "tcp/80"))
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"))
 }
 
 // TestMetricsHaveTheNamesThatDashboardsKnow, and the endpoints answer.
 func TestMetricsHaveTheNamesThatDashboardsKnow(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web")
-	agent := c.start(t)[0]
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, no("y/web", "x/web", "tcp/80"))
-	m := metrics(t, agent)
+	agent := c.Start(t)[0]
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"))
+	m := labtest.Metrics(t, agent)
 	for _, name := range []string{
 		"packet_process_time_bucket", "packet_process_time_count", "packet_process_duration_microseconds",
 		"packet_count", "nfqueue_queue_total", "nfqueue_queue_dropped", "nfqueue_user_dropped", "nfqueue_packet_id",
@@ -65,19 +66,19 @@ func TestMetricsHaveTheNamesThatDashboardsKnow(t *testing.T) {
 func TestRulesOutliveTheAgent(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	node := c.Nodes[0]
-	agent := c.start(t)[0]
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	agent := c.Start(t)[0]
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 
 	if err := agent.Stop(t.Context()); err != nil {
 		t.Fatalf("the agent ends with %v", err)
 	}
-	c.expect(t, no("y/web", "x/web", "tcp/80"), no("y/db", "x/web", "tcp/80"), yes("x/web", "y/web", "tcp/80"))
-	c.start(t)
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.No("y/db", "x/web", "tcp/80"), labtest.Yes("x/web", "y/web", "tcp/80"))
+	c.Start(t)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 
 	for range 2 { // the second time there is nothing to remove
-		if output, err := node.Run(t.Context(), "", agentBinary, "--cleanup"); err != nil {
+		if output, err := node.Run(t.Context(), "", labtest.AgentBinary, "--cleanup"); err != nil {
 			t.Fatalf("cleanup: %v: %s", err, output)
 		}
 	}
@@ -90,21 +91,21 @@ func TestRulesOutliveTheAgent(t *testing.T) {
 // and started again.
 func TestNoRestartOpensAGap(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	agent := c.start(t)[0]
-	sink, err := c.hosts["x/web"].Sink(9999)
+	agent := c.Start(t)[0]
+	sink, err := c.Hosts["x/web"].Sink(9999)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 
 	ctx, stop := context.WithCancel(t.Context())
 	var sent atomic.Int64
 	var flood sync.WaitGroup
-	for _, addr := range c.hosts["x/web"].Addrs {
+	for _, addr := range c.Hosts["x/web"].Addrs {
 		flood.Go(func() {
 			for ctx.Err() == nil { // a new flow for each datagram
-				conn, err := c.hosts["y/web"].Dial(ctx, lab.UDP, netip.AddrPortFrom(addr, 9999))
+				conn, err := c.Hosts["y/web"].Dial(ctx, lab.UDP, netip.AddrPortFrom(addr, 9999))
 				if err != nil {
 					return
 				}
@@ -122,8 +123,8 @@ func TestNoRestartOpensAGap(t *testing.T) {
 		} else {
 			agent.Kill()
 		}
-		agent = c.start(t)[0]
-		c.expect(t, yes("y/db", "x/web", "tcp/80"))
+		agent = c.Start(t)[0]
+		c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"))
 	}
 	stop()
 	flood.Wait()
@@ -137,15 +138,15 @@ func TestNoRestartOpensAGap(t *testing.T) {
 // ready, says why, and goes on by itself once it can.
 func TestATakenQueueIsToldAndWaitedFor(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	first := c.start(t, "--nfqueue-count=1")[0]
+	first := c.Start(t, "--nfqueue-count=1")[0]
 	second, err := c.Nodes[0].StartAgent(lab.AgentConfig{
-		Binary: agentBinary, Manifests: c.manifests.Dir(), Args: []string{"--nfqueue-count=1"},
+		Binary: labtest.AgentBinary, Manifests: c.Manifests.Dir(), Args: []string{"--nfqueue-count=1"},
 		Metrics: netip.MustParseAddrPort("127.0.0.1:9081"),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.within(t, func() bool { return strings.Contains(second.Log(), "queue=100") }); err != nil {
+	if err := labtest.Within(t, func() bool { return strings.Contains(second.Log(), "queue=100") }); err != nil {
 		t.Errorf("the agent does not tell of the queue it cannot have:\n%s", second.Log())
 	}
 	status, body, err := second.Get(t.Context(), "/readyz")
@@ -158,9 +159,9 @@ func TestATakenQueueIsToldAndWaitedFor(t *testing.T) {
 	if err := first.Stop(t.Context()); err != nil {
 		t.Error(err)
 	}
-	waitReady(t, second)
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	labtest.WaitReady(t, second)
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 }
 
 // TestAnAcceptedFlowIsQueuedOnce sends one way: the connection stays new for the
@@ -168,19 +169,19 @@ func TestATakenQueueIsToldAndWaitedFor(t *testing.T) {
 func TestAnAcceptedFlowIsQueuedOnce(t *testing.T) {
 	const datagrams = 1000
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	agent := c.start(t)[0]
-	web := c.hosts["x/web"]
+	agent := c.Start(t)[0]
+	web := c.Hosts["x/web"]
 	sink, err := web.Sink(9999)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 	accepted := func(m lab.Metrics) float64 { return m.Sum(answered, "protocol", "UDP", "verdict", "accept") }
 
 	for i, addr := range web.Addrs {
-		before := accepted(metrics(t, agent))
-		conn, err := c.hosts["y/db"].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(addr, 9999))
+		before := accepted(labtest.Metrics(t, agent))
+		conn, err := c.Hosts["y/db"].Dial(t.Context(), lab.UDP, netip.AddrPortFrom(addr, 9999))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,13 +191,13 @@ func TestAnAcceptedFlowIsQueuedOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			if sent == 0 { // the kernel has the answer before the others are sent
-				c.within(t, func() bool { return sink.Received() == i*datagrams+1 })
+				labtest.Within(t, func() bool { return sink.Received() == i*datagrams+1 })
 			}
 		}
-		if err := c.within(t, func() bool { return sink.Received() == (i+1)*datagrams }); err != nil {
+		if err := labtest.Within(t, func() bool { return sink.Received() == (i+1)*datagrams }); err != nil {
 			t.Errorf("%s: %d datagrams arrived, want %d", addr, sink.Received()-i*datagrams, datagrams)
 		}
-		if got := accepted(metrics(t, agent)) - before; got != 1 {
+		if got := accepted(labtest.Metrics(t, agent)) - before; got != 1 {
 			t.Errorf("%s: %v datagrams were queued, want 1", addr, got)
 		}
 	}
@@ -207,18 +208,18 @@ func TestAnAcceptedFlowIsQueuedOnce(t *testing.T) {
 func TestChangesLoseNoPacket(t *testing.T) {
 	const changes, clients = 100, 8
 	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web", "z/a@1 app=a", "z/b@1 app=b")
-	agent := c.start(t)[0]
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	agent := c.Start(t)[0]
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 
 	ctx, stop := context.WithCancel(t.Context())
 	var asked, unanswered atomic.Int64
 	var flows sync.WaitGroup
 	for client := range clients {
-		addr := netip.AddrPortFrom(c.hosts["x/web"].Addrs[client%2], 80)
+		addr := netip.AddrPortFrom(c.Hosts["x/web"].Addrs[client%2], 80)
 		flows.Go(func() {
 			for ctx.Err() == nil {
-				answer, err := c.hosts["y/db"].Probe(context.WithoutCancel(ctx), lab.UDP, addr, 5*time.Second)
+				answer, err := c.Hosts["y/db"].Probe(context.WithoutCancel(ctx), lab.UDP, addr, 5*time.Second)
 				asked.Add(1)
 				if err != nil || answer.Outcome != lab.Connected {
 					unanswered.Add(1)
@@ -228,15 +229,15 @@ func TestChangesLoseNoPacket(t *testing.T) {
 	}
 	// Three states, so that each differs from the two before it.
 	states := []string{
-		policy("z", "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress, Egress]}`),
-		policy("z", "b", `{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}`),
-		policy("z", "all", `{podSelector: {}, policyTypes: [Ingress]}`),
+		labtest.Policy("z", "a", `{podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress, Egress]}`),
+		labtest.Policy("z", "b", `{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}`),
+		labtest.Policy("z", "all", `{podSelector: {}, policyTypes: [Ingress]}`),
 	}
 	syncs := func(m lab.Metrics) float64 { return m.Sum("netpol_steer_syncs_total", "result", "success") }
 	for i := range changes {
-		before := syncs(metrics(t, agent))
-		c.replace(t, "changing", states[i%len(states)])
-		if got := until(t, agent, before+1, syncs); got == before {
+		before := syncs(labtest.Metrics(t, agent))
+		c.Replace(t, "changing", states[i%len(states)])
+		if got := labtest.Until(t, agent, before+1, syncs); got == before {
 			t.Fatalf("change %d is not in force", i)
 		}
 	}
@@ -253,22 +254,22 @@ func TestChangesLoseNoPacket(t *testing.T) {
 func TestPacketsWaitForTheirPod(t *testing.T) {
 	const waiting = 150
 	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web")
-	c.start(t)
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	c.Start(t)
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 
-	pod := c.attach(t, newPod("x/new@1 app=web"))[0]
+	pod := c.Attach(t, labtest.NewPod("x/new@1 app=web"))[0]
 	var wg sync.WaitGroup
 	var reached atomic.Int64
 	for i := range waiting {
 		wg.Go(func() {
-			answer, err := c.hosts["y/db"].Probe(t.Context(), lab.UDP, netip.AddrPortFrom(pod.Addrs[i%2], 80), 5*time.Second)
+			answer, err := c.Hosts["y/db"].Probe(t.Context(), lab.UDP, netip.AddrPortFrom(pod.Addrs[i%2], 80), 5*time.Second)
 			if err == nil && answer.Outcome == lab.Connected {
 				reached.Add(1)
 			}
 		})
 	}
-	c.put(t, podFile(pod.Name), pod.Object)
+	c.Put(t, labtest.PodFile(pod.Name), pod.Object)
 	wg.Wait()
 	if got := reached.Load(); got != waiting {
 		t.Errorf("%d of %d packets were answered", got, waiting)
@@ -277,7 +278,7 @@ func TestPacketsWaitForTheirPod(t *testing.T) {
 
 // TestWrongFlagsAreRefused with the name of the flag and its value.
 func TestWrongFlagsAreRefused(t *testing.T) {
-	needLab(t)
+	labtest.Need(t)
 	folder := t.TempDir()
 	for _, c := range []struct {
 		args []string
@@ -297,7 +298,7 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		{[]string{"--no-such-flag=1"}, []string{"--no-such-flag"}},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		cmd := exec.CommandContext(ctx, agentBinary, append([]string{"--manifests", folder, "--hostname-override=node-1"}, c.args...)...)
+		cmd := exec.CommandContext(ctx, labtest.AgentBinary, append([]string{"--manifests", folder, "--hostname-override=node-1"}, c.args...)...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET} // it should not get far
 		output, err := cmd.CombinedOutput()
 		if err == nil || ctx.Err() != nil {

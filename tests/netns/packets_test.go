@@ -2,94 +2,14 @@ package netns
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
-
-// Protocol numbers.
-const (
-	protoTCP      = 6
-	protoUDP      = 17
-	protoFragment = 44
-	protoNone     = 59
-	protoDestOpts = 60
-	protoAny      = 253 // for experiments
-)
-
-// ipv4 builds a packet; flags are the flags and the offset of fragments.
-func ipv4(src, dst netip.Addr, proto byte, flags uint16, payload []byte) []byte {
-	packet := make([]byte, 20, 20+len(payload))
-	packet[0] = 4<<4 | 5
-	binary.BigEndian.PutUint16(packet[4:], 0x4242) // identification
-	binary.BigEndian.PutUint16(packet[6:], flags)
-	packet[8], packet[9] = 64, proto
-	copy(packet[12:], src.AsSlice())
-	copy(packet[16:], dst.AsSlice())
-	return append(packet, payload...)
-}
-
-// ipv6 builds a packet whose first header after the IPv6 header is next.
-func ipv6(src, dst netip.Addr, next byte, payload []byte) []byte {
-	packet := make([]byte, 40, 40+len(payload))
-	packet[0] = 6 << 4
-	binary.BigEndian.PutUint16(packet[4:], uint16(len(payload)))
-	packet[6], packet[7] = next, 64
-	copy(packet[8:], src.AsSlice())
-	copy(packet[24:], dst.AsSlice())
-	return append(packet, payload...)
-}
-
-// options builds a header of destination options of length bytes, a multiple of
-// 8, before next. The options are of a type that receivers skip.
-func options(length int, next byte, payload []byte) []byte {
-	const experiment, longest = 0x1e, 240
-	header := []byte{next, byte(length/8 - 1)}
-	for left := length - 2; left > 0; {
-		option := min(left, longest)
-		if left-option == 1 { // no room for an option's own two bytes
-			option--
-		}
-		header = append(header, experiment, byte(option-2))
-		header = append(header, make([]byte, option-2)...)
-		left -= option
-	}
-	return append(header, payload...)
-}
-
-// tcpSYN is a header that opens a connection from port to port 80.
-func tcpSYN(port uint16) []byte {
-	header := make([]byte, 20)
-	binary.BigEndian.PutUint16(header[0:], port)
-	binary.BigEndian.PutUint16(header[2:], 80)
-	header[12], header[13] = 5<<4, 0x02
-	return header
-}
-
-// udpTo is a datagram from port to port 80, without a checksum.
-func udpTo(port uint16, payload []byte) []byte {
-	header := make([]byte, 8)
-	binary.BigEndian.PutUint16(header[0:], port)
-	binary.BigEndian.PutUint16(header[2:], 80)
-	binary.BigEndian.PutUint16(header[4:], uint16(8+len(payload)))
-	return append(header, payload...)
-}
-
-// fragment6 puts payload behind a fragment header. The offset is in bytes.
-func fragment6(next byte, offset uint16, more bool, payload []byte) []byte {
-	header := make([]byte, 8)
-	header[0] = next
-	binary.BigEndian.PutUint16(header[2:], offset)
-	if more {
-		header[3] |= 1
-	}
-	binary.BigEndian.PutUint32(header[4:], 0x42424242)
-	return append(header, payload...)
-}
 
 func random(seed uint64, length int) []byte {
 	source := rand.New(rand.NewPCG(seed, 0))
@@ -112,38 +32,38 @@ func one(name string, packet []byte) odd { return odd{name, [][]byte{packet}} }
 // one port.
 func oddPackets(src, dst netip.Addr, port uint16) []odd {
 	if src.Is4() {
-		simple := func(proto byte, payload []byte) []byte { return ipv4(src, dst, proto, 0, payload) }
+		simple := func(proto byte, payload []byte) []byte { return labtest.IPv4(src, dst, proto, 0, payload) }
 		const more, second = 0x2000, 2 // flag; offset in units of 8 bytes
 		return []odd{
-			one("TCP without a header", simple(protoTCP, nil)),
-			one("TCP with 4 bytes of header", simple(protoTCP, tcpSYN(port)[:4])),
-			one("TCP with 12 bytes of header", simple(protoTCP, tcpSYN(port)[:12])),
-			one("UDP without a header", simple(protoUDP, nil)),
-			one("UDP with an empty payload", simple(protoUDP, udpTo(port, nil))),
-			one("an empty payload", simple(protoAny, nil)),
-			one("random bytes as TCP", simple(protoTCP, random(1, 64))),
-			one("random bytes as UDP", simple(protoUDP, random(2, 64))),
-			one("random bytes", simple(protoAny, random(3, 1000))),
+			one("TCP without a header", simple(labtest.ProtoTCP, nil)),
+			one("TCP with 4 bytes of header", simple(labtest.ProtoTCP, labtest.TCPSYN(port)[:4])),
+			one("TCP with 12 bytes of header", simple(labtest.ProtoTCP, labtest.TCPSYN(port)[:12])),
+			one("UDP without a header", simple(labtest.ProtoUDP, nil)),
+			one("UDP with an empty payload", simple(labtest.ProtoUDP, labtest.UDP(port, 80, nil))),
+			one("an empty payload", simple(labtest.ProtoAny, nil)),
+			one("random bytes as TCP", simple(labtest.ProtoTCP, random(1, 64))),
+			one("random bytes as UDP", simple(labtest.ProtoUDP, random(2, 64))),
+			one("random bytes", simple(labtest.ProtoAny, random(3, 1000))),
 			{"a first and a later fragment", [][]byte{
-				ipv4(src, dst, protoUDP, more, udpTo(port, make([]byte, 16))[:16]),
-				ipv4(src, dst, protoUDP, second, make([]byte, 8)),
+				labtest.IPv4(src, dst, labtest.ProtoUDP, more, labtest.UDP(port, 80, make([]byte, 16))[:16]),
+				labtest.IPv4(src, dst, labtest.ProtoUDP, second, make([]byte, 8)),
 			}},
 		}
 	}
-	simple := func(next byte, payload []byte) []byte { return ipv6(src, dst, next, payload) }
+	simple := func(next byte, payload []byte) []byte { return labtest.IPv6(src, dst, next, payload) }
 	return []odd{
-		one("TCP without a header", simple(protoTCP, nil)),
-		one("TCP with 12 bytes of header", simple(protoTCP, tcpSYN(port)[:12])),
-		one("96 bytes of options before TCP", simple(protoDestOpts, options(96, protoTCP, tcpSYN(port)))),
-		one("200 bytes of options before TCP", simple(protoDestOpts, options(200, protoTCP, tcpSYN(port)))),
-		one("1000 bytes of options before TCP", simple(protoDestOpts, options(1000, protoTCP, tcpSYN(port)))),
-		one("no next header", simple(protoNone, nil)),
-		one("UDP without a header", simple(protoUDP, nil)),
-		one("random bytes as TCP", simple(protoTCP, random(4, 64))),
-		one("random bytes", simple(protoAny, random(5, 1000))),
+		one("TCP without a header", simple(labtest.ProtoTCP, nil)),
+		one("TCP with 12 bytes of header", simple(labtest.ProtoTCP, labtest.TCPSYN(port)[:12])),
+		one("96 bytes of options before TCP", simple(labtest.ProtoDestOpts, labtest.DestinationOptions(96, labtest.ProtoTCP, labtest.TCPSYN(port)))),
+		one("200 bytes of options before TCP", simple(labtest.ProtoDestOpts, labtest.DestinationOptions(200, labtest.ProtoTCP, labtest.TCPSYN(port)))),
+		one("1000 bytes of options before TCP", simple(labtest.ProtoDestOpts, labtest.DestinationOptions(1000, labtest.ProtoTCP, labtest.TCPSYN(port)))),
+		one("no next header", simple(labtest.ProtoNone, nil)),
+		one("UDP without a header", simple(labtest.ProtoUDP, nil)),
+		one("random bytes as TCP", simple(labtest.ProtoTCP, random(4, 64))),
+		one("random bytes", simple(labtest.ProtoAny, random(5, 1000))),
 		{"a first and a later fragment", [][]byte{
-			simple(protoFragment, fragment6(protoUDP, 0, true, udpTo(port, make([]byte, 16))[:16])),
-			simple(protoFragment, fragment6(protoUDP, 16, false, make([]byte, 8))),
+			simple(labtest.ProtoFragment, labtest.Fragment6(labtest.ProtoUDP, 0, true, labtest.UDP(port, 80, make([]byte, 16))[:16])),
+			simple(labtest.ProtoFragment, labtest.Fragment6(labtest.ProtoUDP, 16, false, make([]byte, 8))),
 		}},
 	}
 }
@@ -153,9 +73,9 @@ func oddPackets(src, dst netip.Addr, port uint16) []odd {
 // may arrive, each must be counted, and the agent goes on.
 func TestOddPackets(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	agent := c.start(t)[0]
-	from, to := c.hosts["y/web"], c.hosts["x/web"]
-	arrived, err := to.Capture(func(packet []byte) bool { return isFrom(packet, from) })
+	agent := c.Start(t)[0]
+	from, to := c.Hosts["y/web"], c.Hosts["x/web"]
+	arrived, err := to.Capture(func(packet []byte) bool { return labtest.IsFrom(packet, from) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,26 +95,26 @@ func TestOddPackets(t *testing.T) {
 		}
 	}
 
-	c.expect(t, yes("y/web", "x/web", "tcp/80"))
+	c.Expect(t, labtest.Yes("y/web", "x/web", "tcp/80"))
 	each("open", 40000, func(t *testing.T, kind odd) {
 		before := arrived.Count()
 		send(t, kind)
-		if err := c.within(t, func() bool { return arrived.Count() > before }); err != nil {
+		if err := labtest.Within(t, func() bool { return arrived.Count() > before }); err != nil {
 			t.Error("it does not arrive where nothing denies it, so nothing can be shown with it")
 		}
 	})
 
-	c.apply(t, "policies", onlyDB+policy("x", "port", `
+	c.Apply(t, "policies", onlyDB+labtest.Policy("x", "port", `
   podSelector: {matchLabels: {app: web}}
   ingress: [{ports: [{port: 443}]}]`))
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 	delivered := arrived.Count()
 	// From another port, because the server has answered some of the first ones and
 	// so established them.
 	each("denied", 41000, func(t *testing.T, kind odd) {
-		before := denied(metrics(t, agent))
+		before := labtest.Denied(labtest.Metrics(t, agent))
 		send(t, kind)
-		if got := until(t, agent, before+1, denied); got != before+1 {
+		if got := labtest.Until(t, agent, before+1, labtest.Denied); got != before+1 {
 			t.Errorf("denied packets went from %v to %v, want one more", before, got)
 		}
 		if got := arrived.Count(); got != delivered {
@@ -206,7 +126,7 @@ func TestOddPackets(t *testing.T) {
 		t.Fatal("the agent has ended")
 	default:
 	}
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 }
 
 // TestALoneFragmentWaitsInVain sends only a first or only a later fragment: the
@@ -214,19 +134,19 @@ func TestOddPackets(t *testing.T) {
 func TestALoneFragmentWaitsInVain(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	node := c.Nodes[0]
-	c.start(t)
+	c.Start(t)
 	for _, key := range []string{"ipv4/ipfrag_time", "netfilter/nf_conntrack_frag6_timeout"} {
 		if err := node.Set(key, "1"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	from, to := c.hosts["y/web"], c.hosts["x/web"]
-	arrived, err := to.Capture(func(packet []byte) bool { return isFrom(packet, from) })
+	from, to := c.Hosts["y/web"], c.Hosts["x/web"]
+	arrived, err := to.Capture(func(packet []byte) bool { return labtest.IsFrom(packet, from) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 
 	before, sent := arrived.Count(), 0
 	for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
@@ -245,22 +165,11 @@ func TestALoneFragmentWaitsInVain(t *testing.T) {
 			sent++
 		}
 	}
-	if err := c.within(t, func() bool { return reassemblyFailures(t, node) >= sent }); err != nil {
+	if err := labtest.Within(t, func() bool { return reassemblyFailures(t, node) >= sent }); err != nil {
 		t.Errorf("%d of %d fragments were given up", reassemblyFailures(t, node), sent)
 	}
 	if got := arrived.Count(); got != before {
 		t.Errorf("%d fragments were delivered", got-before)
 	}
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
-}
-
-// isFrom tells whether the packet is the host's own, not an error about one.
-func isFrom(packet []byte, host *lab.Host) bool {
-	switch {
-	case len(packet) >= 20 && packet[0]>>4 == 4:
-		return bytes.Equal(packet[12:16], host.Addr(lab.IPv4).AsSlice()) && packet[9] != 1
-	case len(packet) >= 40 && packet[0]>>4 == 6:
-		return bytes.Equal(packet[8:24], host.Addr(lab.IPv6).AsSlice()) && packet[6] != 58
-	}
-	return false
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 }

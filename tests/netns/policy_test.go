@@ -1,15 +1,11 @@
 package netns
 
 import (
-	"fmt"
 	"net/netip"
 	"testing"
-)
 
-// policy returns a NetworkPolicy; body is indented text of its spec.
-func policy(namespace, name, spec string) string {
-	return fmt.Sprintf("---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: %q, name: %q}\nspec: %s\n", namespace, name, spec)
-}
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
 
 // TestPolicies holds what NetworkPolicy means against real packets, over both
 // families, with both ends on one node and on two. The cluster and its agents
@@ -22,99 +18,99 @@ func TestPolicies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.addHost(t, client)
-	c.start(t)
+	c.Serve(t, client)
+	c.Start(t)
 
 	for _, part := range []struct {
 		name         string
 		policies     string
-		expectations []expectation
+		expectations []labtest.Expectation
 	}{
 		{
 			"without a policy all is open", "",
-			[]expectation{
-				yes("x/db", "x/web", "tcp/80"), yes("x/far", "x/web", "tcp/80"), yes("client", "x/web", "udp/80"),
-				yes("x/web", "client", "tcp/80"), yes("node-2", "x/web", "tcp/80"), yes("y/db", "x/web", "icmp"),
+			[]labtest.Expectation{
+				labtest.Yes("x/db", "x/web", "tcp/80"), labtest.Yes("x/far", "x/web", "tcp/80"), labtest.Yes("client", "x/web", "udp/80"),
+				labtest.Yes("x/web", "client", "tcp/80"), labtest.Yes("node-2", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "icmp"),
 			},
 		}, {
 			"default deny of ingress",
-			policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress]}`),
-			[]expectation{
-				no("x/db", "x/web", "tcp/80"), no("x/db", "x/web", "udp/80"), no("y/web", "x/web", "tcp/80"),
-				no("y/db", "x/web", "tcp/80"), no("client", "x/web", "tcp/80"), no("x/web", "x/far", "udp/80"), no("y/web", "x/web", "icmp"),
+			labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress]}`),
+			[]labtest.Expectation{
+				labtest.No("x/db", "x/web", "tcp/80"), labtest.No("x/db", "x/web", "udp/80"), labtest.No("y/web", "x/web", "tcp/80"),
+				labtest.No("y/db", "x/web", "tcp/80"), labtest.No("client", "x/web", "tcp/80"), labtest.No("x/web", "x/far", "udp/80"), labtest.No("y/web", "x/web", "icmp"),
 				// Replies pass, whichever end is isolated.
-				yes("x/web", "y/web", "tcp/80"), yes("x/web", "y/db", "udp/80"), yes("x/web", "client", "tcp/80"), yes("x/far", "y/web", "icmp"),
+				labtest.Yes("x/web", "y/web", "tcp/80"), labtest.Yes("x/web", "y/db", "udp/80"), labtest.Yes("x/web", "client", "tcp/80"), labtest.Yes("x/far", "y/web", "icmp"),
 			},
 		}, {
 			"default deny of egress",
-			policy("x", "deny", `{podSelector: {}, policyTypes: [Egress]}`),
-			[]expectation{
-				no("x/web", "x/db", "tcp/80"), no("x/web", "y/db", "udp/80"), no("x/far", "client", "tcp/80"), no("x/web", "y/web", "icmp"),
-				no("x/web", "node-2", "tcp/80"),
-				yes("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "udp/80"), yes("client", "x/far", "tcp/80"),
+			labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Egress]}`),
+			[]labtest.Expectation{
+				labtest.No("x/web", "x/db", "tcp/80"), labtest.No("x/web", "y/db", "udp/80"), labtest.No("x/far", "client", "tcp/80"), labtest.No("x/web", "y/web", "icmp"),
+				labtest.No("x/web", "node-2", "tcp/80"),
+				labtest.Yes("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "udp/80"), labtest.Yes("client", "x/far", "tcp/80"),
 			},
 		}, {
 			"allow by label and namespace",
-			policy("x", "allow", `
+			labtest.Policy("x", "allow", `
   podSelector: {matchLabels: {app: web}}
   ingress:
   - from:
     - namespaceSelector: {matchLabels: {ns: "y"}}
       podSelector: {matchLabels: {app: db}}
     - podSelector: {matchLabels: {app: far}}`),
-			[]expectation{
-				yes("y/db", "x/web", "tcp/80"), yes("y/db", "x/web", "udp/81"), yes("x/far", "x/web", "tcp/80"), yes("y/db", "x/web", "icmp"),
-				no("y/web", "x/web", "tcp/80"), no("x/db", "x/web", "tcp/80"), no("z/web", "x/web", "udp/80"), no("client", "x/web", "tcp/80"),
-				yes("y/web", "x/db", "tcp/80"),
+			[]labtest.Expectation{
+				labtest.Yes("y/db", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "udp/81"), labtest.Yes("x/far", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "icmp"),
+				labtest.No("y/web", "x/web", "tcp/80"), labtest.No("x/db", "x/web", "tcp/80"), labtest.No("z/web", "x/web", "udp/80"), labtest.No("client", "x/web", "tcp/80"),
+				labtest.Yes("y/web", "x/db", "tcp/80"),
 			},
 		}, {
 			"egress by label needs ingress at the other end too",
-			policy("x", "out", `
+			labtest.Policy("x", "out", `
   podSelector: {matchLabels: {app: web}}
   policyTypes: [Egress]
   egress: [{to: [{namespaceSelector: {matchLabels: {ns: "y"}}}]}]`) +
-				policy("y", "in", `
+				labtest.Policy("y", "in", `
   podSelector: {matchLabels: {app: db}}
   ingress: [{from: [{namespaceSelector: {matchLabels: {ns: x}}, podSelector: {matchLabels: {app: far}}}]}]`),
-			[]expectation{
-				yes("x/web", "y/web", "tcp/80"), no("x/web", "y/db", "tcp/80"), no("x/web", "z/web", "tcp/80"),
-				yes("x/far", "y/db", "udp/80"), no("x/db", "y/db", "udp/80"),
+			[]labtest.Expectation{
+				labtest.Yes("x/web", "y/web", "tcp/80"), labtest.No("x/web", "y/db", "tcp/80"), labtest.No("x/web", "z/web", "tcp/80"),
+				labtest.Yes("x/far", "y/db", "udp/80"), labtest.No("x/db", "y/db", "udp/80"),
 			},
 		}, {
 			"a port, of its protocol only",
-			policy("x", "port", `
+			labtest.Policy("x", "port", `
   podSelector: {matchLabels: {app: web}}
   ingress: [{ports: [{port: 80}, {port: 81, protocol: UDP}]}]`),
-			[]expectation{
-				yes("y/db", "x/web", "tcp/80"), no("y/db", "x/web", "udp/80"), yes("y/web", "x/web", "udp/81"), no("y/web", "x/web", "tcp/81"),
-				yes("client", "x/web", "tcp/80"), no("client", "x/web", "tcp/8080"),
-				no("y/db", "x/web", "icmp"),
+			[]labtest.Expectation{
+				labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("y/db", "x/web", "udp/80"), labtest.Yes("y/web", "x/web", "udp/81"), labtest.No("y/web", "x/web", "tcp/81"),
+				labtest.Yes("client", "x/web", "tcp/80"), labtest.No("client", "x/web", "tcp/8080"),
+				labtest.No("y/db", "x/web", "icmp"),
 			},
 		}, {
 			"a range of ports, its ends included",
-			policy("x", "range", `
+			labtest.Policy("x", "range", `
   podSelector: {matchLabels: {app: web}}
   ingress: [{ports: [{port: 80, endPort: 81}, {port: 8000, endPort: 9000, protocol: UDP}]}]`),
-			[]expectation{
-				yes("y/db", "x/web", "tcp/80"), yes("y/web", "x/web", "tcp/81"), no("y/db", "x/web", "tcp/8080"),
-				yes("y/db", "x/web", "udp/8080"), no("y/db", "x/web", "udp/81"),
+			[]labtest.Expectation{
+				labtest.Yes("y/db", "x/web", "tcp/80"), labtest.Yes("y/web", "x/web", "tcp/81"), labtest.No("y/db", "x/web", "tcp/8080"),
+				labtest.Yes("y/db", "x/web", "udp/8080"), labtest.No("y/db", "x/web", "udp/81"),
 			},
 		}, {
 			"a named port is the destination pod's, for its protocol",
-			policy("x", "named", `
+			labtest.Policy("x", "named", `
   podSelector: {matchLabels: {app: web}}
   ingress: [{ports: [{port: web}]}]`) +
-				policy("z", "named", `
+				labtest.Policy("z", "named", `
   podSelector: {}
   policyTypes: [Egress]
   egress: [{to: [{namespaceSelector: {}}], ports: [{port: web, protocol: UDP}]}]`),
-			[]expectation{
-				yes("y/db", "x/web", "tcp/80"), no("y/db", "x/web", "udp/81"), no("y/web", "x/web", "tcp/81"),
-				yes("z/web", "y/db", "udp/81"), no("z/web", "y/db", "tcp/80"), no("z/web", "client", "udp/81"),
+			[]labtest.Expectation{
+				labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("y/db", "x/web", "udp/81"), labtest.No("y/web", "x/web", "tcp/81"),
+				labtest.Yes("z/web", "y/db", "udp/81"), labtest.No("z/web", "y/db", "tcp/80"), labtest.No("z/web", "client", "udp/81"),
 			},
 		}, {
 			"ipBlock and except",
-			policy("x", "blocks", `
+			labtest.Policy("x", "blocks", `
   podSelector: {matchLabels: {app: web}}
   ingress:
   - from:
@@ -122,56 +118,56 @@ func TestPolicies(t *testing.T) {
     - ipBlock: {cidr: "2001:db8::/32"}
     - ipBlock: {cidr: 10.244.2.0/24}
     - ipBlock: {cidr: "fd00:10:244:2::/64"}`) +
-				policy("y", "except", `
+				labtest.Policy("y", "except", `
   podSelector: {matchLabels: {app: web}}
   policyTypes: [Egress]
   egress:
   - to:
     - ipBlock: {cidr: 0.0.0.0/0, except: [203.0.113.0/28]}
     - ipBlock: {cidr: "::/0", except: ["2001:db8::/64"]}`),
-			[]expectation{
-				yes("client", "x/web", "tcp/80"), yes("z/web", "x/web", "udp/80"), no("x/db", "x/web", "tcp/80"), no("y/web", "x/web", "tcp/80"),
-				yes("y/web", "x/db", "tcp/80"), no("y/web", "client", "tcp/80"),
+			[]labtest.Expectation{
+				labtest.Yes("client", "x/web", "tcp/80"), labtest.Yes("z/web", "x/web", "udp/80"), labtest.No("x/db", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "tcp/80"),
+				labtest.Yes("y/web", "x/db", "tcp/80"), labtest.No("y/web", "client", "tcp/80"),
 			},
 		}, {
 			"a rule without ports lets ICMP pass",
-			policy("x", "pods", `
+			labtest.Policy("x", "pods", `
   podSelector: {matchLabels: {app: web}}
   ingress: [{from: [{namespaceSelector: {}}]}]`),
-			[]expectation{
-				yes("y/db", "x/web", "icmp"), yes("x/db", "x/web", "icmp"), no("client", "x/web", "icmp"),
-				yes("y/db", "x/web", "udp/8080"), no("client", "x/web", "udp/80"),
+			[]labtest.Expectation{
+				labtest.Yes("y/db", "x/web", "icmp"), labtest.Yes("x/db", "x/web", "icmp"), labtest.No("client", "x/web", "icmp"),
+				labtest.Yes("y/db", "x/web", "udp/8080"), labtest.No("client", "x/web", "udp/80"),
 			},
 		}, {
 			"the own node always passes, another node is an ordinary source",
-			policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`),
-			[]expectation{
-				yes("node-1", "x/web", "tcp/80"), yes("node-1", "x/db", "udp/80"), yes("node-2", "x/far", "icmp"),
-				yes("x/web", "node-1", "tcp/80"), yes("x/far", "node-2", "udp/80"), yes("x/web", "node-1", "icmp"),
-				no("node-2", "x/web", "tcp/80"), no("node-1", "x/far", "udp/80"), no("x/web", "node-2", "tcp/80"),
+			labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`),
+			[]labtest.Expectation{
+				labtest.Yes("node-1", "x/web", "tcp/80"), labtest.Yes("node-1", "x/db", "udp/80"), labtest.Yes("node-2", "x/far", "icmp"),
+				labtest.Yes("x/web", "node-1", "tcp/80"), labtest.Yes("x/far", "node-2", "udp/80"), labtest.Yes("x/web", "node-1", "icmp"),
+				labtest.No("node-2", "x/web", "tcp/80"), labtest.No("node-1", "x/far", "udp/80"), labtest.No("x/web", "node-2", "tcp/80"),
 			},
 		}, {
 			"no selector matches a node, an ipBlock does",
-			policy("x", "node", `
+			labtest.Policy("x", "node", `
   podSelector: {matchLabels: {app: web}}
   ingress: [{from: [{ipBlock: {cidr: 172.18.0.2/32}}, {ipBlock: {cidr: "fd00:172:18::2/128"}}]}]`) +
-				policy("x", "all-pods", `
+				labtest.Policy("x", "all-pods", `
   podSelector: {matchLabels: {app: db}}
   ingress: [{from: [{namespaceSelector: {}}, {podSelector: {}}]}]`),
-			[]expectation{
-				yes("node-2", "x/web", "tcp/80"), no("node-2", "x/db", "tcp/80"), no("x/far", "x/web", "tcp/80"), yes("x/far", "x/db", "udp/80"),
+			[]labtest.Expectation{
+				labtest.Yes("node-2", "x/web", "tcp/80"), labtest.No("node-2", "x/db", "tcp/80"), labtest.No("x/far", "x/web", "tcp/80"), labtest.Yes("x/far", "x/db", "udp/80"),
 			},
 		}, {
 			"a pod reaches itself",
-			policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`),
-			[]expectation{yes("x/web", "x/web", "tcp/80"), yes("x/far", "x/far", "udp/80"), no("x/web", "x/db", "tcp/80")},
+			labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`),
+			[]labtest.Expectation{labtest.Yes("x/web", "x/web", "tcp/80"), labtest.Yes("x/far", "x/far", "udp/80"), labtest.No("x/web", "x/db", "tcp/80")},
 		},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			if part.policies != "" {
-				c.apply(t, "policies", part.policies)
+				c.Apply(t, "policies", part.policies)
 			}
-			c.expect(t, part.expectations...)
+			c.Expect(t, part.expectations...)
 		})
 	}
 }

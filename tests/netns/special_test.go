@@ -10,10 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
 // onlyDB isolates the pods web of x: they accept the pods db of any namespace.
-var onlyDB = policy("x", "only-db", `
+var onlyDB = labtest.Policy("x", "only-db", `
   podSelector: {matchLabels: {app: web}}
   ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}]}]`)
 
@@ -30,7 +31,7 @@ func TestService(t *testing.T) {
 func testService(t *testing.T, option string) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	const vip4, vip6 = "10.96.0.10", "fd00:10:96::10"
-	web := c.pods["x/web"]
+	web := c.Pods["x/web"]
 	proxy := fmt.Sprintf(`
 table inet service {
 	chain prerouting {
@@ -47,16 +48,16 @@ table inet service {
 	if _, err := c.Nodes[0].Run(t.Context(), proxy, "nft", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
-	c.start(t, option)
-	c.apply(t, "policies", onlyDB+policy("y", "out", `
+	c.Start(t, option)
+	c.Apply(t, "policies", onlyDB+labtest.Policy("y", "out", `
   podSelector: {}
   policyTypes: [Egress]
   egress: [{to: [{namespaceSelector: {matchLabels: {ns: x}}}], ports: [{port: 80}]}]`)+
-		policy("x", "out", `{podSelector: {}, policyTypes: [Egress]}`))
+		labtest.Policy("x", "out", `{podSelector: {}, policyTypes: [Egress]}`))
 	for _, vip := range []string{vip4, vip6} {
-		c.expect(t,
-			yes("y/db", vip, "tcp/8000"), no("y/web", vip, "tcp/8000"), no("y/db", vip, "udp/8000"),
-			yes("x/web", vip, "tcp/8000"), yes("x/web", vip, "udp/8000"))
+		c.Expect(t,
+			labtest.Yes("y/db", vip, "tcp/8000"), labtest.No("y/web", vip, "tcp/8000"), labtest.No("y/db", vip, "udp/8000"),
+			labtest.Yes("x/web", vip, "tcp/8000"), labtest.Yes("x/web", vip, "udp/8000"))
 	}
 }
 
@@ -64,32 +65,32 @@ table inet service {
 // their neighbours: they have to ask again while everything is denied.
 func TestNeighbourDiscoveryPassesADenyAll(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "x/db@1 app=db", "y/db@2 app=db")
-	c.start(t)
-	c.apply(t, "policies", policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`)+onlyDB)
-	c.expect(t, no("x/db", "x/web", "tcp/80"), no("y/db", "x/db", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
-	for _, host := range c.hosts {
+	c.Start(t)
+	c.Apply(t, "policies", labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`)+onlyDB)
+	c.Expect(t, labtest.No("x/db", "x/web", "tcp/80"), labtest.No("y/db", "x/db", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+	for _, host := range c.Hosts {
 		if _, err := host.Run(t.Context(), "", "ip", "-6", "neigh", "flush", "all"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c.expect(t, yes("y/db", "x/web", "tcp/80"), yes("node-1", "x/db", "icmp"), no("x/db", "x/web", "tcp/80"))
+	c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.Yes("node-1", "x/db", "icmp"), labtest.No("x/db", "x/web", "tcp/80"))
 }
 
 // TestTheOwnNodeNeedsNoRoot: kubelets and other probers are told by the address
 // they send from, not by their user.
 func TestTheOwnNodeNeedsNoRoot(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web")
-	c.start(t)
-	c.apply(t, "policies", policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`))
-	c.expect(t, no("node-2", "x/web", "tcp/80"), yes("node-1", "x/web", "tcp/80"))
+	c.Start(t)
+	c.Apply(t, "policies", labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`))
+	c.Expect(t, labtest.No("node-2", "x/web", "tcp/80"), labtest.Yes("node-1", "x/web", "tcp/80"))
 	for _, user := range []string{"0", "65534"} {
-		for _, addr := range c.addrs(t, "x/web") {
+		for _, addr := range c.Addrs(t, "x/web") {
 			const read = `read -t 2 name < /dev/tcp/$0/80 && echo "$name"`
-			got, err := c.hosts["node-1"].Run(t.Context(), "", "setpriv", "--reuid", user, "--clear-groups", "timeout", "2", "bash", "-c", read, addr.String())
+			got, err := c.Hosts["node-1"].Run(t.Context(), "", "setpriv", "--reuid", user, "--clear-groups", "timeout", "2", "bash", "-c", read, addr.String())
 			if err != nil || strings.TrimSpace(got) != "x/web" {
 				t.Errorf("user %s to %s: %q, %v", user, addr, got, err)
 			}
-			got, err = c.hosts["node-2"].Run(t.Context(), "", "setpriv", "--reuid", user, "--clear-groups", "timeout", "0.3", "bash", "-c", read, addr.String())
+			got, err = c.Hosts["node-2"].Run(t.Context(), "", "setpriv", "--reuid", user, "--clear-groups", "timeout", "0.3", "bash", "-c", read, addr.String())
 			if err == nil {
 				t.Errorf("user %s of another node to %s: %q, want nothing", user, addr, got)
 			}
@@ -101,75 +102,75 @@ func TestTheOwnNodeNeedsNoRoot(t *testing.T) {
 // node's traffic, and no policy isolates it.
 func TestAHostNetworkPodIsItsNode(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "y/db@2 app=db")
-	object := newPod("x/agent@2 app=db")
+	object := labtest.NewPod("x/agent@2 app=db")
 	object.Spec.HostNetwork = true
 	object.Status.Phase = corev1.PodRunning
-	for _, addr := range c.hosts["node-2"].Addrs {
+	for _, addr := range c.Hosts["node-2"].Addrs {
 		object.Status.PodIPs = append(object.Status.PodIPs, corev1.PodIP{IP: addr.String()})
 	}
-	c.put(t, "host-network", object)
-	c.start(t)
-	c.apply(t, "policies", onlyDB+policy("x", "deny-db", `{podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress, Egress]}`))
-	c.expect(t, no("node-2", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"),
-		yes("y/db", "node-2", "tcp/80"), yes("node-1", "node-2", "udp/80"))
+	c.Put(t, "host-network", object)
+	c.Start(t)
+	c.Apply(t, "policies", onlyDB+labtest.Policy("x", "deny-db", `{podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress, Egress]}`))
+	c.Expect(t, labtest.No("node-2", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"),
+		labtest.Yes("y/db", "node-2", "tcp/80"), labtest.Yes("node-1", "node-2", "udp/80"))
 }
 
 // TestANewPodIsNeverOpen gives a pod its network before anyone is told of it:
 // while a policy isolates any pod, it may be one of those.
 func TestANewPodIsNeverOpen(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	agent := c.start(t)[0]
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
+	agent := c.Start(t)[0]
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 
 	unknown := func(m lab.Metrics) float64 { return m.Sum(failures, "failure", "unknown_pod", "verdict", "drop") }
-	before := unknown(metrics(t, agent))
-	pods := c.attach(t, newPod("x/new@1 app=web"), newPod("z/new@1 app=web"))
-	c.expect(t, no("y/web", "x/new", "tcp/80"), no("y/db", "x/new", "udp/80"), no("y/db", "z/new", "tcp/80"))
-	if after := until(t, agent, before+1, unknown); after <= before {
+	before := unknown(labtest.Metrics(t, agent))
+	pods := c.Attach(t, labtest.NewPod("x/new@1 app=web"), labtest.NewPod("z/new@1 app=web"))
+	c.Expect(t, labtest.No("y/web", "x/new", "tcp/80"), labtest.No("y/db", "x/new", "udp/80"), labtest.No("y/db", "z/new", "tcp/80"))
+	if after := labtest.Until(t, agent, before+1, unknown); after <= before {
 		t.Errorf("drops of unknown pods went from %v to %v, want more", before, after)
 	}
 	for _, pod := range pods {
-		c.put(t, podFile(pod.Name), pod.Object)
+		c.Put(t, labtest.PodFile(pod.Name), pod.Object)
 	}
-	c.expect(t, yes("y/db", "x/new", "tcp/80"), yes("y/web", "z/new", "tcp/80"), no("y/web", "x/new", "tcp/80"))
+	c.Expect(t, labtest.Yes("y/db", "x/new", "tcp/80"), labtest.Yes("y/web", "z/new", "tcp/80"), labtest.No("y/web", "x/new", "tcp/80"))
 }
 
 // TestDenialsAreAboutNewPodsOfOtherNodes (CN-35): nobody reaches a pod of another
 // node that he may be denied, nor is he reached by it, before it is told who it is.
 func TestDenialsAreAboutNewPodsOfOtherNodes(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "z/db@2")
-	c.start(t, withAdmin)
+	c.Start(t, labtest.WithAdmin)
 	known := func(pods []*lab.Pod) {
 		for _, pod := range pods {
-			c.put(t, podFile(pod.Name), pod.Object)
+			c.Put(t, labtest.PodFile(pod.Name), pod.Object)
 		}
 	}
 
-	c.apply(t, "egress", admin("egress", `egress: [{name: z, action: Deny, to: [{namespaces: {matchLabels: {ns: z}}}], ports: [{portNumber: {protocol: TCP, port: 80}}]}]`))
-	c.expect(t, no("x/web", "z/db", "tcp/80"), yes("x/web", "z/db", "tcp/81"))
-	pods := c.attach(t, newPod("y/new@2"), newPod("z/new@2"))
-	c.expect(t, no("x/web", "y/new", "tcp/80"), no("x/web", "z/new", "tcp/80"), yes("x/web", "y/new", "tcp/81"))
+	c.Apply(t, "egress", labtest.Admin("egress", `egress: [{name: z, action: Deny, to: [{namespaces: {matchLabels: {ns: z}}}], ports: [{portNumber: {protocol: TCP, port: 80}}]}]`))
+	c.Expect(t, labtest.No("x/web", "z/db", "tcp/80"), labtest.Yes("x/web", "z/db", "tcp/81"))
+	pods := c.Attach(t, labtest.NewPod("y/new@2"), labtest.NewPod("z/new@2"))
+	c.Expect(t, labtest.No("x/web", "y/new", "tcp/80"), labtest.No("x/web", "z/new", "tcp/80"), labtest.Yes("x/web", "y/new", "tcp/81"))
 	known(pods)
-	c.expect(t, yes("x/web", "y/new", "tcp/80"), no("x/web", "z/new", "tcp/80"))
+	c.Expect(t, labtest.Yes("x/web", "y/new", "tcp/80"), labtest.No("x/web", "z/new", "tcp/80"))
 
-	c.replace(t, "egress", admin("ingress", `ingress: [{name: z, action: Deny, from: [{namespaces: {matchLabels: {ns: z}}}]}]`))
-	c.expect(t, yes("x/web", "z/db", "tcp/80"), no("z/db", "x/web", "tcp/80"))
-	pods = c.attach(t, newPod("y/late@2"), newPod("z/late@2"))
-	c.expect(t, no("y/late", "x/web", "tcp/80"), no("z/late", "x/web", "tcp/80"), yes("node-2", "x/web", "tcp/80"), yes("node-2", "y/late", "tcp/80"))
+	c.Replace(t, "egress", labtest.Admin("ingress", `ingress: [{name: z, action: Deny, from: [{namespaces: {matchLabels: {ns: z}}}]}]`))
+	c.Expect(t, labtest.Yes("x/web", "z/db", "tcp/80"), labtest.No("z/db", "x/web", "tcp/80"))
+	pods = c.Attach(t, labtest.NewPod("y/late@2"), labtest.NewPod("z/late@2"))
+	c.Expect(t, labtest.No("y/late", "x/web", "tcp/80"), labtest.No("z/late", "x/web", "tcp/80"), labtest.Yes("node-2", "x/web", "tcp/80"), labtest.Yes("node-2", "y/late", "tcp/80"))
 	known(pods)
-	c.expect(t, yes("y/late", "x/web", "tcp/80"), no("z/late", "x/web", "tcp/80"), yes("node-2", "x/web", "tcp/80"))
+	c.Expect(t, labtest.Yes("y/late", "x/web", "tcp/80"), labtest.No("z/late", "x/web", "tcp/80"), labtest.Yes("node-2", "x/web", "tcp/80"))
 }
 
 // TestAnUnknownPodPassesWhereTheOperatorSaysSo, after it was waited for.
 func TestAnUnknownPodPassesWhereTheOperatorSaysSo(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
-	c.start(t, "--fail-open-unknown-packet")
-	c.apply(t, "policies", onlyDB)
-	c.attach(t, newPod("x/new@1 app=web"))
-	c.expect(t, no("y/web", "x/web", "tcp/80"), yes("y/db", "x/web", "tcp/80"))
-	web := c.hosts["y/web"]
-	for _, addr := range c.addrs(t, "x/new") {
+	c.Start(t, "--fail-open-unknown-packet")
+	c.Apply(t, "policies", onlyDB)
+	c.Attach(t, labtest.NewPod("x/new@1 app=web"))
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+	web := c.Hosts["y/web"]
+	for _, addr := range c.Addrs(t, "x/new") {
 		answer, err := web.Probe(t.Context(), lab.UDP, netip.AddrPortFrom(addr, 80), 5*time.Second)
 		if err != nil || answer.Outcome != lab.Connected {
 			t.Errorf("to %s: %s, %v", addr, answer.Outcome, err)
@@ -181,26 +182,26 @@ func TestAnUnknownPodPassesWhereTheOperatorSaysSo(t *testing.T) {
 // whose object is still there, to a pod with other labels.
 func TestAnAddressBelongsToItsLatestPod(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/old@1 app=db", "y/web@1 app=web")
-	c.start(t)
-	c.apply(t, "policies", onlyDB)
-	c.expect(t, yes("y/old", "x/web", "tcp/80"), no("y/web", "x/web", "tcp/80"))
+	c.Start(t)
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.Yes("y/old", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "tcp/80"))
 
-	old := c.pods["y/old"]
+	old := c.Pods["y/old"]
 	if err := c.Remove(t.Context(), old.Host); err != nil {
 		t.Fatal(err)
 	}
 	old.Object.Status.Phase = corev1.PodSucceeded
-	c.put(t, podFile("y/old"), old.Object)
-	next := newPod("y/next@1 app=web")
+	c.Put(t, labtest.PodFile("y/old"), old.Object)
+	next := labtest.NewPod("y/next@1 app=web")
 	next.Status.PodIPs, next.Status.Phase = old.Object.Status.PodIPs, corev1.PodRunning
-	c.put(t, podFile("y/next"), next)
-	c.attach(t, next)
-	c.expect(t, no("y/next", "x/web", "tcp/80"), yes("y/next", "y/web", "tcp/80"))
+	c.Put(t, labtest.PodFile("y/next"), next)
+	c.Attach(t, next)
+	c.Expect(t, labtest.No("y/next", "x/web", "tcp/80"), labtest.Yes("y/next", "y/web", "tcp/80"))
 
-	if err := c.manifests.Remove(podFile("y/old")); err != nil {
+	if err := c.Manifests.Remove(labtest.PodFile("y/old")); err != nil {
 		t.Fatal(err)
 	}
 	next.Labels["app"] = "db"
-	c.put(t, podFile("y/next"), next)
-	c.expect(t, yes("y/next", "x/web", "tcp/80"), no("y/web", "x/web", "tcp/80"))
+	c.Put(t, labtest.PodFile("y/next"), next)
+	c.Expect(t, labtest.Yes("y/next", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "tcp/80"))
 }

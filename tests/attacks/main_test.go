@@ -1,0 +1,14 @@
+// Package attacks plays what an attacker, a hostile tenant or an unlucky
+// operator would do to a node, with real packets and the built agent. Each file
+// is one attack; docs/security.md says what each mechanism is for. A scenario
+// that takes more than some seconds asks for labtest.NeedHard.
+package attacks
+
+import (
+	"os"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }

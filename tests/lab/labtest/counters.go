@@ -1,0 +1,113 @@
+package labtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+)
+
+// Metrics reads the metrics of an agent.
+func Metrics(t *testing.T, agent *lab.Agent) lab.Metrics {
+	t.Helper()
+	m, err := agent.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// Denied returns how many packets the agent has dropped by its verdict.
+func Denied(m lab.Metrics) float64 { return m.Sum("packet_count", "verdict", "drop") }
+
+// Lost returns how many packets the kernel dropped instead of queueing them.
+func Lost(m lab.Metrics) float64 {
+	return m.Sum("nfqueue_queue_dropped") + m.Sum("nfqueue_user_dropped")
+}
+
+// Steered returns how many packets the kernel has sent towards the queues.
+func Steered(m lab.Metrics) float64 { return m.Sum("netpol_steered_packets_total") }
+
+// Until waits until a number read from the agent is at least want, and returns
+// what it was last.
+func Until(t *testing.T, agent *lab.Agent, want float64, read func(lab.Metrics) float64) float64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), ChangeTimeout)
+	defer cancel()
+	var got float64
+	lab.Poll(ctx, func() (bool, error) {
+		got = read(Metrics(t, agent))
+		return got >= want, nil
+	})
+	return got
+}
+
+// Counter counts packets that arrive at a node, before any hook of the agent.
+type Counter struct{ node *lab.Node }
+
+// NewCounter counts what matches an nftables expression. A node has one.
+func NewCounter(t *testing.T, node *lab.Node, match string) Counter {
+	t.Helper()
+	table := fmt.Sprintf(`
+table inet test {
+	counter arrived { }
+	chain prerouting {
+		type filter hook prerouting priority -500
+		%s counter name arrived
+	}
+}
+`, match)
+	if _, err := node.Run(t.Context(), table, "nft", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	return Counter{node}
+}
+
+var packetsOf = regexp.MustCompile(`packets (\d+)`)
+
+// Packets returns how many packets have matched.
+func (c Counter) Packets(t *testing.T) int {
+	t.Helper()
+	text, err := c.node.Run(t.Context(), "", "nft", "list", "counter", "inet", "test", "arrived")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := packetsOf.FindStringSubmatch(text)
+	if found == nil {
+		t.Fatalf("no packets in %q", text)
+	}
+	return Atoi(t, found[1])
+}
+
+// NeedConntrack skips a test that fills more of the connection table than this
+// machine has. Where skipping is forbidden, root can raise the limit.
+func NeedConntrack(t *testing.T, entries int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := Atoi(t, strings.TrimSpace(string(text)))
+	switch {
+	case most >= entries:
+	case os.Getenv("NETNS_REQUIRED") != "":
+		t.Fatalf("nf_conntrack_max is %d, and the test needs %d", most, entries)
+	default:
+		t.Skipf("nf_conntrack_max is %d, and the test needs %d", most, entries)
+	}
+}
+
+// Atoi reads a decimal number.
+func Atoi(t *testing.T, s string) int {
+	t.Helper()
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,112 @@
+package labtest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+)
+
+// How long a probe waits for an answer before it counts as blocked: at first, and
+// at last.
+const (
+	Silence    = 200 * time.Millisecond
+	maxSilence = time.Second
+)
+
+// Expectation is what a probe should find.
+type Expectation struct {
+	from, to string // names of hosts; to may be an address
+	proto    lab.Proto
+	port     uint16
+	reaches  bool
+}
+
+// Yes expects an answer, and No expects silence, for "tcp/80", "udp/80" or
+// "icmp"; NewExpectation expects an answer if reaches is set.
+func Yes(from, to, what string) Expectation { return NewExpectation(from, to, what, true) }
+func No(from, to, what string) Expectation  { return NewExpectation(from, to, what, false) }
+
+func NewExpectation(from, to, what string, reaches bool) Expectation {
+	proto, number, _ := strings.Cut(what, "/")
+	var port uint16
+	fmt.Sscan(number, &port)
+	return Expectation{from, to, lab.Proto(strings.ToUpper(proto)), port, reaches}
+}
+
+// outcome is silence where e does not reach: policy drops, it does not reject.
+func (e Expectation) outcome() lab.Outcome {
+	if e.reaches {
+		return lab.Connected
+	}
+	return lab.TimedOut
+}
+
+func (e Expectation) String() string {
+	verb := map[bool]string{true: "reaches", false: "does not reach"}[e.reaches]
+	return fmt.Sprintf("%s %s %s at %s/%d", e.from, verb, e.to, e.proto, e.port)
+}
+
+// Expect probes over both families, and tries again what is not as expected
+// until a change had time to be in force. When all is as expected it probes once
+// more, because what was true before the change may have been seen then. At
+// least one expectation should become true by the change, or nothing is waited
+// for.
+func (c *Cluster) Expect(t *testing.T, expectations ...Expectation) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), ChangeTimeout)
+	defer cancel()
+	c.probeAll(ctx, t, expectations)
+	if t.Failed() {
+		return
+	}
+	c.probeAll(ctx, t, expectations)
+}
+
+// probeAll probes everything at the same time.
+func (c *Cluster) probeAll(ctx context.Context, t *testing.T, expectations []Expectation) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for _, e := range expectations {
+		for _, to := range c.Addrs(t, e.to) {
+			wg.Go(func() {
+				if got := c.probe(ctx, t, e, to); got != e.outcome() {
+					t.Errorf("want: %s (%s); got: %s", e, to, got)
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// probe tries until the outcome is as expected or ctx ends. It waits longer for
+// an answer with every try: a change is seen soon, and a busy machine has time.
+func (c *Cluster) probe(ctx context.Context, t *testing.T, e Expectation, to netip.Addr) lab.Outcome {
+	var got lab.Answer
+	timeout := Silence
+	lab.Poll(ctx, func() (bool, error) {
+		var err error
+		got, err = c.Hosts[e.from].Probe(ctx, e.proto, netip.AddrPortFrom(to, e.port), timeout)
+		if err != nil {
+			t.Errorf("%s (%s): %v", e, to, err)
+			return false, err
+		}
+		if e.reaches {
+			timeout = min(2*timeout, maxSilence)
+		}
+		return got.Outcome == e.outcome(), nil
+	})
+	return got.Outcome
+}
+
+// Within waits until the condition holds, or a change had time to be in force.
+func Within(t *testing.T, condition func() bool) error {
+	ctx, cancel := context.WithTimeout(t.Context(), ChangeTimeout)
+	defer cancel()
+	return lab.Poll(ctx, func() (bool, error) { return condition(), nil })
+}

@@ -1,0 +1,68 @@
+// Package labtest is what tests with real packets share: it builds the agent,
+// runs it on the nodes of a lab, changes the cluster by its manifests, and
+// compares what probes find with what they should find. Tests that use it call
+// Main from their TestMain. They need root, nft and ip; without them they are
+// skipped, unless NETNS_REQUIRED is set.
+package labtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+)
+
+// Bounds of waiting. They end a test that has failed; no test waits for them to
+// pass.
+const (
+	ReadyTimeout  = time.Minute      // for an agent to become ready, under a flood too
+	ChangeTimeout = 10 * time.Second // for a change to be in force
+)
+
+// AgentBinary is the agent under test: that of the variable AGENT_BINARY, for
+// machines without Go, or else one that Main builds.
+var AgentBinary string
+
+// Main builds the agent and runs the tests. It returns the exit status.
+func Main(m *testing.M) int {
+	if AgentBinary = os.Getenv("AGENT_BINARY"); AgentBinary != "" || lab.Check() != nil {
+		return m.Run() // without a lab each test says why it is skipped
+	}
+	dir, err := os.MkdirTemp("", "labtest-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if AgentBinary, err = lab.BuildAgent(context.Background(), dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// Need skips a test where a lab cannot be built, unless that is forbidden.
+func Need(t *testing.T) {
+	t.Helper()
+	err := lab.Check()
+	switch {
+	case err == nil:
+	case errors.Is(err, errors.ErrUnsupported) && os.Getenv("NETNS_REQUIRED") == "":
+		t.Skip(err)
+	default:
+		t.Fatal(err)
+	}
+}
+
+// NeedHard skips a test that takes long, unless HARD is set, as make test-hard
+// does.
+func NeedHard(t *testing.T) {
+	t.Helper()
+	if os.Getenv("HARD") == "" {
+		t.Skip("takes long; make test-hard runs it")
+	}
+}
