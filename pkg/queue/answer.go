@@ -25,9 +25,11 @@ type answerer struct {
 	held    []heldPacket
 	askAt   time.Time // when to ask about held packets again; zero if none is held
 	closing bool      // nothing more can be held
-	failure error     // the kernel refused our configuration
+	failure error     // the kernel refused our configuration or a verdict
 
-	panicLog, verdictLog throttle
+	configured bool // the kernel acknowledged it
+
+	panicLog throttle
 }
 
 func newAnswerer(cfg Config, number uint16, judge Judge, m *metrics, logger klog.Logger) *answerer {
@@ -124,6 +126,8 @@ func (a *answerer) kernelError(body []byte) {
 	switch {
 	case !ok:
 		a.metrics.malformed.Inc()
+	case errno == 0 && about == msgConfig:
+		a.configured = true
 	case errno == 0: // acknowledged
 	case about == msgConfig:
 		a.failure = fmt.Errorf("configure queue %d: %w", a.number, errno)
@@ -132,20 +136,8 @@ func (a *answerer) kernelError(body []byte) {
 		// queued it was deleted.
 		a.metrics.gone.Inc()
 	default:
+		// The packet would wait for ever: only to unbind the queue frees it.
 		a.metrics.refused.Inc()
-		if a.verdictLog.allow(time.Now()) {
-			a.logger.Error(errno, "Verdict refused by the kernel", "queue", a.number)
-		}
+		a.failure = fmt.Errorf("verdict of queue %d: %w", a.number, errno)
 	}
-}
-
-// throttle lets one event pass every ten seconds.
-type throttle struct{ next time.Time }
-
-func (t *throttle) allow(now time.Time) bool {
-	if now.Before(t.next) {
-		return false
-	}
-	t.next = now.Add(10 * time.Second)
-	return true
 }

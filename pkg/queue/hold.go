@@ -68,3 +68,10 @@ func (a *answerer) askAllHeld(last func(*heldPacket) bool) {
 		a.askAt = time.Time{}
 	}
 }
+
+// forgetHeld is the end of an answerer whose queue is unbound: the kernel drops what
+// it holds.
+func (a *answerer) forgetHeld() {
+	a.metrics.heldNow.Sub(float64(len(a.held)))
+	a.held, a.askAt = nil, time.Time{}
+}

@@ -15,6 +15,8 @@ type metrics struct {
 	heldTotal         prometheus.Counter
 	heldNow           prometheus.Gauge
 	bound             *prometheus.GaugeVec
+	callErrors        [operations]prometheus.Counter
+	rebinds, lost     prometheus.Counter
 }
 
 func newMetrics(cfg Config) *metrics {
@@ -26,6 +28,10 @@ func newMetrics(cfg Config) *metrics {
 		Name: "netpol_queue_verdict_errors_total",
 		Help: "Verdicts the kernel did not take, by reason: gone (the packet was dropped while it waited) or refused.",
 	}, []string{"reason"})
+	callErrors := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "netpol_queue_call_errors_total",
+		Help: "Calls to the kernel that failed, by operation. They are made again.",
+	}, []string{"operation"})
 	m := &metrics{
 		accepted: verdicts.WithLabelValues("accept"),
 		dropped:  verdicts.WithLabelValues("drop"),
@@ -55,13 +61,24 @@ func newMetrics(cfg Config) *metrics {
 			Name: "netpol_queue_bound",
 			Help: "Whether the queue number is bound by this process (1) or not (0).",
 		}, []string{"queue"}),
+		rebinds: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_rebinds_total",
+			Help: "Times a queue was closed and bound again because its socket did not work.",
+		}),
+		lost: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_lost_total",
+			Help: "Packets that waited in a queue when it was closed because its socket did not work. The kernel dropped them.",
+		}),
+	}
+	for op := range operations {
+		m.callErrors[op] = callErrors.WithLabelValues(op.String())
 	}
 	reg := cfg.Registerer
 	if cfg.Purpose != "" {
 		reg = prometheus.WrapRegistererWith(prometheus.Labels{"purpose": cfg.Purpose}, reg)
 	}
 	reg.MustRegister(verdicts, verdictErrors, m.enobufs, m.malformed, m.panics, m.heldTotal, m.heldNow, m.bound,
-		collector{kernel: cfg.Kernel, first: int(cfg.First), count: int(cfg.Count)})
+		callErrors, m.rebinds, m.lost, collector{kernel: cfg.Kernel, first: int(cfg.First), count: int(cfg.Count)})
 	return m
 }
 

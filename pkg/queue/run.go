@@ -19,8 +19,9 @@ type Queues struct {
 	workers []*worker
 	failure atomic.Pointer[error] // why a loop ended
 
-	mu    sync.Mutex
-	watch map[uint16]sighting // by queue number
+	mu         sync.Mutex
+	watch      map[uint16]sighting // by queue number
+	statsSince time.Time           // when the first of the latest calls of Stats failed
 }
 
 // sighting is a moment at which packets waited in the kernel.
@@ -53,7 +54,11 @@ func New(cfg Config) (*Queues, error) {
 // A number that another process holds is tried again and again, so that a new
 // process takes over as soon as the old one leaves. Each number is bound and
 // answered on its own: one that is taken costs the flows the kernel sends to
-// it, and no other. All other errors end Run.
+// it, and no other.
+//
+// A call to the kernel that fails is made again, with a new socket if need be; Live
+// tells when that does not help. Only an error of the first binding that no attempt
+// can mend ends Run: rights are missing, or the kernel has no queues.
 func (q *Queues) Run(ctx context.Context, judge Judge, ready <-chan struct{}) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "queue"))
 	ctx, cancel := context.WithCancel(ctx)
@@ -85,24 +90,51 @@ func (q *Queues) Bound() bool {
 }
 
 // Live returns an error when packets are not answered though they should be: a
-// loop has ended with an error, or packets of a queue wait in the kernel and
-// none of it was answered for ten seconds. It compares with what it saw in
-// earlier calls, so it has to be asked more than once. A queue that waits for
-// its number or for ready is alive.
+// loop has ended with an error, calls to the kernel have failed for ten seconds, or
+// packets of a queue wait in the kernel and none of it was answered for that long. It
+// compares with what it saw in earlier calls, so it has to be asked more than once. A
+// queue that waits for its number or for ready is alive.
 func (q *Queues) Live(now time.Time) error {
 	if err := q.failure.Load(); err != nil {
 		return *err
 	}
 	stats, err := q.cfg.Kernel.Stats()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if err != nil {
-		return err
+		return errors.Join(q.persistent(), q.unreadable(now, err))
 	}
+	q.statsSince = time.Time{}
+	return errors.Join(q.persistent(), q.stuck(now, stats))
+}
+
+// persistent returns an error for each queue whose calls keep failing.
+func (q *Queues) persistent() error {
+	var errs []error
+	for _, w := range q.workers {
+		errs = append(errs, w.persistent())
+	}
+	return errors.Join(errs...)
+}
+
+// unreadable takes note that the statistics could not be read, and returns the error
+// once that has been so for stuckAfter.
+func (q *Queues) unreadable(now time.Time, err error) error {
+	if q.statsSince.IsZero() {
+		q.statsSince = now
+	}
+	if now.Sub(q.statsSince) < stuckAfter {
+		return nil
+	}
+	return err
+}
+
+// stuck returns an error for each queue whose packets wait and are not answered.
+func (q *Queues) stuck(now time.Time, stats []Stat) error {
 	waiting := map[uint16]uint32{}
 	for _, s := range stats {
 		waiting[s.Number] = s.Waiting
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	var errs []error
 	for _, w := range q.workers {
 		n := waiting[w.number]

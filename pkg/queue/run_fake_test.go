@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -291,26 +290,5 @@ func TestMessagesThatCannotBeReadAreCounted(t *testing.T) {
 		k.Inject(100, make([]byte, 4096))
 		wantOutcome(t, "packet after them", k.Send(100, payload("x")), queuetest.Accepted)
 		r.wantMetric("netpol_queue_malformed_messages_total", "", 2)
-	})
-}
-
-func TestABrokenSocketEndsRun(t *testing.T) {
-	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		cfg := on(k)
-		cfg.Count = 3
-		r := start(t, cfg, always(queue.Accept))
-		synctest.Wait()
-		broken := errors.New("wires cut")
-		k.Break(101, broken)
-		<-r.done
-		if !errors.Is(r.err, broken) || !strings.Contains(r.err.Error(), "queue 101") {
-			t.Errorf("Run returned %v, want one about queue 101 and %v", r.err, broken)
-		}
-		if err := r.Live(time.Now()); !errors.Is(err, broken) {
-			t.Errorf("Live returned %v, want %v", err, broken)
-		}
-		if stats, _ := k.Stats(); len(stats) != 0 {
-			t.Errorf("queues still bound: %v", stats)
-		}
 	})
 }

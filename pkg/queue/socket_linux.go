@@ -128,19 +128,27 @@ func (s *socket) receiveAfter(ms []Message, deadline time.Time, fds ...int) (int
 			timeout = &t
 		}
 		_, err := unix.Ppoll(polled[:len(fds)], timeout, nil)
-		switch err {
-		case nil:
+		switch {
+		case err == nil && polled[0].Revents&unix.POLLNVAL != 0:
+			return 0, os.NewSyscallError("ppoll", unix.EBADF) // the eventfd is closed: no call would ever wait
+		case err == nil:
 			return s.batch.receive(s.fd, ms)
-		case unix.EINTR:
-		default:
+		case err != unix.EINTR:
 			return 0, os.NewSyscallError("ppoll", err)
 		}
 	}
 }
 
-// Interrupt implements Socket.
+// Interrupt implements Socket. It tries for a second: without it the loop would see
+// the end only when a packet comes.
 func (s *socket) Interrupt() {
-	_, _ = unix.Write(s.event, binary.NativeEndian.AppendUint64(nil, 1)) // fails on a closed socket only, which nobody reads
+	one := binary.NativeEndian.AppendUint64(nil, 1)
+	for range 1000 {
+		if _, err := unix.Write(s.event, one); err == nil || err == unix.EBADF {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // Send implements Socket. The kernel takes all messages of a write, and tells

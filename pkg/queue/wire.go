@@ -168,6 +168,11 @@ func appendVerdict(b []byte, number uint16, id, verdict uint32, mark *uint32) []
 	return b
 }
 
+// verdictOf returns the verdict of a message that appendVerdict made.
+func verdictOf(m message) uint32 {
+	return binary.BigEndian.Uint32(m.body[nfgenHeaderLen+attrHeaderLen:])
+}
+
 // appendCopyMode appends the wish to get packets, copyRange bytes of each, or
 // none at all. The kernel acknowledges it.
 func appendCopyMode(b []byte, number uint16, copyRange uint32, mode uint8) []byte {

@@ -23,7 +23,6 @@ type instance struct {
 	waiting map[uint32]*Fate
 	inbox   [][]byte // the receive buffer
 	overrun bool     // a message found no room
-	broken  error
 	closed  bool
 
 	arrived       chan struct{} // holds one token while Receive has something to see
@@ -112,12 +111,13 @@ func (q *instance) Receive(ms []queue.Message, deadline time.Time) (int, error) 
 func (q *instance) take(ms []queue.Message) (int, error) {
 	q.kernel.mu.Lock()
 	defer q.kernel.mu.Unlock()
-	switch {
-	case q.broken != nil:
-		err := q.broken
-		q.broken = nil
+	if q.closed {
+		return 0, unix.EBADF
+	}
+	if err := q.kernel.faultLocked(q.stat.Number, Receive); err != nil {
 		return 0, err
-	case q.overrun:
+	}
+	if q.overrun {
 		q.overrun = false
 		return 0, unix.ENOBUFS
 	}
@@ -136,6 +136,10 @@ func (q *instance) Send(msgs []byte) error {
 	if q.closed {
 		return unix.EBADF
 	}
+	if err := q.kernel.faultLocked(q.stat.Number, Send); err != nil {
+		return err
+	}
+	partly := q.kernel.faultLocked(q.stat.Number, SendPartly)
 	for len(msgs) > 0 {
 		m, rest, err := decodeRequest(msgs)
 		if err != nil {
@@ -143,8 +147,11 @@ func (q *instance) Send(msgs []byte) error {
 		}
 		q.request(m)
 		msgs = rest
+		if partly != nil {
+			return partly
+		}
 	}
-	return nil
+	return q.kernel.faultLocked(q.stat.Number, SendWholly)
 }
 
 // request acts on one message, and acknowledges it if that is asked for or if it
@@ -155,17 +162,25 @@ func (q *instance) request(m request) {
 	case m.queue != q.stat.Number:
 		errno = unix.ENODEV
 	case m.verdict != nil:
-		errno = q.verdict(*m.verdict)
+		if errno = q.refusal(Verdict); errno == 0 {
+			errno = q.verdict(*m.verdict)
+		}
 	case m.params != nil:
-		q.stat.CopyMode, q.stat.CopyRange = m.params.mode, m.params.copyRange
-		close(q.kernel.changed)
-		q.kernel.changed = make(chan struct{})
+		if errno = q.refusal(Configure); errno == 0 {
+			q.configure(*m.params)
+		}
 	default:
 		errno = unix.EINVAL
 	}
 	if errno != 0 || m.acknowledge {
 		q.deliver(encodeError(errno, m.header))
 	}
+}
+
+func (q *instance) configure(p params) {
+	q.stat.CopyMode, q.stat.CopyRange = p.mode, p.copyRange
+	close(q.kernel.changed)
+	q.kernel.changed = make(chan struct{})
 }
 
 func (q *instance) verdict(v verdict) unix.Errno {
@@ -198,5 +213,5 @@ func (q *instance) Close() error {
 	q.closed = true
 	q.flush()
 	delete(q.kernel.queues, q.stat.Number)
-	return nil
+	return q.kernel.faultLocked(q.stat.Number, Close)
 }

@@ -23,11 +23,12 @@ type Kernel struct {
 	queues   map[uint16]*instance // those bound
 	lastPort uint32
 	changed  chan struct{} // closed, and made anew, when a copy mode changes
+	faults   map[call]*fault
 }
 
 // New returns a Kernel without queues.
 func New() *Kernel {
-	return &Kernel{queues: map[uint16]*instance{}, changed: make(chan struct{})}
+	return &Kernel{queues: map[uint16]*instance{}, changed: make(chan struct{}), faults: map[call]*fault{}}
 }
 
 // AwaitListener waits until packets sent to the queue number reach somebody, or
@@ -86,16 +87,6 @@ func (k *Kernel) Inject(number uint16, datagram []byte) {
 	k.queues[number].deliver(datagram)
 }
 
-// Break makes the next Receive of the queue number return err. It panics when
-// nobody holds the number.
-func (k *Kernel) Break(number uint16, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	q := k.queues[number]
-	q.broken = err
-	q.wake()
-}
-
 // Forget drops all packets that wait in any queue, as the real kernel does when
 // a table of nftables is deleted. Verdicts on them come too late.
 func (k *Kernel) Forget() {
@@ -119,6 +110,9 @@ func (k *Kernel) Take(number uint16) (release func()) {
 
 // Bind implements queue.Kernel.
 func (k *Kernel) Bind(_ context.Context, number uint16, cfg queue.Config) (queue.Socket, error) {
+	if err := k.fault(number, Bind); err != nil {
+		return nil, err
+	}
 	q, err := k.bind(number, cfg)
 	if err != nil {
 		return nil, err // not a nil *instance, which is no nil Socket
@@ -147,6 +141,9 @@ func (k *Kernel) bind(number uint16, cfg queue.Config) (*instance, error) {
 
 // Stats implements queue.Kernel.
 func (k *Kernel) Stats() ([]queue.Stat, error) {
+	if err := k.fault(0, Stats); err != nil {
+		return nil, err
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var stats []queue.Stat
