@@ -2,6 +2,7 @@ package compile
 
 import (
 	"cmp"
+	"hash/fnv"
 	"maps"
 	"net/netip"
 	"slices"
@@ -32,7 +33,7 @@ type Pod struct {
 // NewPod reads a pod. It shares p's labels and strings.
 func NewPod(p *corev1.Pod) *Pod {
 	pod := &Pod{
-		Endpoint:    policy.Endpoint{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels},
+		Endpoint:    policy.Endpoint{Namespace: p.Namespace, Name: p.Name, ID: podID(p), Labels: p.Labels},
 		UID:         p.UID,
 		Node:        p.Spec.NodeName,
 		Created:     p.CreationTimestamp.Unix(),
@@ -43,6 +44,17 @@ func NewPod(p *corev1.Pod) *Pod {
 		pod.Endpoint.Ports = namedPorts(p)
 	}
 	return pod
+}
+
+// podID is a hash of what names a pod for good. Manifests may have no UID; a pod
+// that takes the place of another one then needs another name to be told from it.
+func podID(p *corev1.Pod) uint32 {
+	h := fnv.New32a()
+	for _, s := range []string{string(p.UID), p.Namespace, p.Name} {
+		h.Write([]byte(s))
+		h.Write([]byte{0})
+	}
+	return max(h.Sum32(), 1) // 0 is no pod
 }
 
 // hasOwnNetwork tells pods that policy is about. A host-network pod is its node

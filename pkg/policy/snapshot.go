@@ -13,7 +13,10 @@ import (
 // It never changes once it is part of a snapshot.
 type Endpoint struct {
 	Namespace, Name string
-	Labels          labels.Set
+	// ID tells the pod from others that have its name or its addresses at another
+	// time, now and after a restart. It is not zero.
+	ID     uint32
+	Labels labels.Set
 	// NamespaceLabels are those of the Namespace object; nil when the object is
 	// not known, which only an empty selector matches.
 	NamespaceLabels labels.Set

@@ -135,6 +135,9 @@ type Config struct {
 	// SCTPPerPacket has SCTP judged packet by packet in the original direction,
 	// for kernels that track SCTP by addresses only.
 	SCTPPerPacket bool
+	// InForce is told the Sets.Serial of each wish that has come into force. Nil is
+	// told nothing. It is called from the goroutine that writes, and must not block.
+	InForce func(serial uint64)
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer
 	// NFT runs the transactions; nil means the nft program. It must serve the

@@ -14,6 +14,7 @@ const (
 	TableName = "kube-network-policies" // of family inet
 
 	settledChain  = "settled"
+	currentChain  = "current"
 	selectChain   = "select"
 	exemptChain   = "exempt"
 	divertChain   = "divert"
@@ -67,8 +68,8 @@ const early = "meta l4proto udp ct state new ct status dnat"
 type setSpec struct {
 	name   string
 	ipv6   bool
-	ranges bool // holds prefixes; else single addresses
-	ports  bool // an address comes with a port
+	ranges bool   // holds prefixes; else single addresses
+	with   string // the type of the number that comes with an address, empty without
 }
 
 var setSpecs = func() []setSpec {
@@ -76,7 +77,8 @@ var setSpecs = func() []setSpec {
 	for _, s := range []setSpec{
 		{name: ingressSet}, {name: egressSet}, {name: hostSet}, {name: podsSet},
 		{name: ingressRangesSet, ranges: true}, {name: egressRangesSet, ranges: true},
-		{name: namesSet}, {name: resolversSet, ports: true},
+		{name: namesSet}, {name: resolversSet, with: "inet_service"},
+		{name: staleSet}, {name: ownersSet, with: "mark"},
 	} {
 		for _, f := range families {
 			s := s
@@ -96,6 +98,8 @@ const (
 	egressRangesSet  = "egress-ranges"
 	namesSet         = "names"
 	resolversSet     = "resolvers"
+	staleSet         = "stale"
+	ownersSet        = "owners" // for the next agent; no rule reads it
 )
 
 func familyName(set string, ipv6 bool) string {
@@ -121,8 +125,8 @@ func (s setSpec) object() *knftables.Set {
 	if s.ipv6 {
 		set.Type = "ipv6_addr"
 	}
-	if s.ports {
-		set.Type += " . inet_service"
+	if s.with != "" {
+		set.Type += " . " + s.with
 	}
 	if s.ranges {
 		set.Flags = []knftables.SetFlag{knftables.IntervalFlag}
@@ -154,6 +158,7 @@ func chains(cfg Config) []chain {
 		{name: divertChain, rules: divertRules(cfg)},
 		{name: exemptChain, rules: exemptRules()},
 		{name: selectChain, rules: selectRules()},
+		{name: currentChain, rules: currentRules()},
 		{name: settledChain, rules: settledRules(cfg)},
 		{name: keepChain, rules: keepRules(cfg)},
 		postrouting.judge("jump "+settledChain, "goto "+selectChain),
@@ -206,9 +211,9 @@ func settledRules(cfg Config) []string {
 	}
 	return append(rules,
 		// Not invalid ones: those are judged like a first packet.
-		"ct state established,related accept",
+		"ct state established,related goto "+currentChain,
 		// One-way UDP stays new for ever.
-		fmt.Sprintf("ct mark & %#x != 0 accept", cfg.Mark),
+		fmt.Sprintf("ct mark & %#x != 0 goto %s", cfg.Mark, currentChain),
 		// A router lowers the hop limit, so that what has 255 was not forwarded;
 		// forged discovery carries nothing out of a pod that way.
 		"ip6 hoplimit 255 icmpv6 type 133-137 accept",
@@ -216,6 +221,18 @@ func settledRules(cfg Config) []string {
 		// router forwards them.
 		"ip6 saddr { ::, fe80::/10 } icmpv6 type { 130-132, 143 } accept",
 	)
+}
+
+// currentRules let a connection go on, unless it may be one of a pod that had the
+// address before.
+func currentRules() []string {
+	var rules []string
+	for _, f := range families {
+		rules = append(rules,
+			fmt.Sprintf("%s saddr %s return", f.ip, f.set(staleSet)),
+			fmt.Sprintf("%s daddr %s return", f.ip, f.set(staleSet)))
+	}
+	return append(rules, "accept")
 }
 
 // inputRules send to divertChain what some pods send to this node itself.
@@ -228,11 +245,14 @@ func inputRules() []string {
 }
 
 // selectRules send to exemptChain what a selected pod, or a pod too new to be
-// known, sends or receives.
+// known, sends or receives. What an address sends or receives that is stale is all
+// held until it is not: an answer could not be told from a first packet.
 func selectRules() []string {
 	var rules []string
 	for _, f := range families {
 		rules = append(rules,
+			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(staleSet), exemptChain),
+			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(staleSet), exemptChain),
 			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(ingressSet), exemptChain),
 			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(egressSet), exemptChain),
 			fmt.Sprintf("%s daddr %s %s daddr != %s goto %s", f.ip, f.set(ingressRangesSet), f.ip, f.set(podsSet), exemptChain),

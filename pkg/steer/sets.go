@@ -27,6 +27,14 @@ type Sets struct {
 	// with Resolvers, by TCP and UDP. Without an observer both are idle.
 	Names     []netip.Addr
 	Resolvers []netip.AddrPort
+	// Stale are addresses whose connections may be those of a pod that had the
+	// address before: all that they send and receive is steered.
+	Stale []netip.Addr
+	// Owners are the pods whose connections the kernel may track under an address.
+	// They are kept for the next agent, see Steerer.Owners.
+	Owners []Owner
+	// Serial is given to Config.InForce once the wish is in force.
+	Serial uint64
 	// Since is when the oldest change in this wish was seen. The zero value
 	// keeps it out of the latency histogram.
 	Since time.Time
@@ -37,13 +45,14 @@ func (s Sets) equal(o Sets) bool {
 	return slices.Equal(s.Ingress, o.Ingress) && slices.Equal(s.Egress, o.Egress) &&
 		slices.Equal(s.ToHost, o.ToHost) && slices.Equal(s.Pods, o.Pods) &&
 		slices.Equal(s.IngressRanges, o.IngressRanges) && slices.Equal(s.EgressRanges, o.EgressRanges) &&
-		slices.Equal(s.Names, o.Names) && slices.Equal(s.Resolvers, o.Resolvers)
+		slices.Equal(s.Names, o.Names) && slices.Equal(s.Resolvers, o.Resolvers) &&
+		slices.Equal(s.Stale, o.Stale) && slices.Equal(s.Owners, o.Owners) && s.Serial == o.Serial
 }
 
 // element of a set. A single address is a prefix of full length.
 type element struct {
 	prefix netip.Prefix
-	port   uint16 // of resolvers, else 0
+	with   uint32 // of resolvers the port, of owners the pod, else 0
 }
 
 // elements of one set.
@@ -71,7 +80,11 @@ func (s Sets) contents() contents {
 		if r.Port() == 0 {
 			continue
 		}
-		c.addAddr(resolversSet, r.Addr(), r.Port())
+		c.addAddr(resolversSet, r.Addr(), uint32(r.Port()))
+	}
+	c.addAddrs(staleSet, s.Stale)
+	for _, o := range s.Owners {
+		c.addAddr(ownersSet, o.Addr, o.Pod)
 	}
 	return c
 }
@@ -82,9 +95,9 @@ func (c contents) addAddrs(set string, addrs []netip.Addr) {
 	}
 }
 
-func (c contents) addAddr(set string, a netip.Addr, port uint16) {
+func (c contents) addAddr(set string, a netip.Addr, with uint32) {
 	if a = a.Unmap().WithZone(""); a.IsValid() {
-		c[familyName(set, a.Is6())][element{netip.PrefixFrom(a, a.BitLen()), port}] = struct{}{}
+		c[familyName(set, a.Is6())][element{netip.PrefixFrom(a, a.BitLen()), with}] = struct{}{}
 	}
 }
 
@@ -129,7 +142,7 @@ func (e elements) without(o elements) []element {
 		}
 	}
 	slices.SortFunc(missing, func(a, b element) int {
-		return cmp.Or(comparePrefix(a.prefix, b.prefix), cmp.Compare(a.port, b.port))
+		return cmp.Or(comparePrefix(a.prefix, b.prefix), cmp.Compare(a.with, b.with))
 	})
 	return missing
 }
@@ -140,8 +153,8 @@ func (e element) key() []string {
 	if e.prefix.IsSingleIP() {
 		key[0] = e.prefix.Addr().String()
 	}
-	if e.port != 0 {
-		key = append(key, strconv.Itoa(int(e.port)))
+	if e.with != 0 {
+		key = append(key, strconv.FormatUint(uint64(e.with), 10))
 	}
 	return key
 }
@@ -151,11 +164,11 @@ func parseElement(key []string) (e element, ok bool) {
 	switch len(key) {
 	case 1:
 	case 2:
-		port, err := strconv.ParseUint(key[1], 10, 16)
+		with, err := strconv.ParseUint(key[1], 0, 32)
 		if err != nil {
 			return element{}, false
 		}
-		e.port = uint16(port)
+		e.with = uint32(with)
 	default:
 		return element{}, false
 	}

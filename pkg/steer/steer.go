@@ -171,6 +171,9 @@ func (s *Steerer) syncOnce(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	s.metrics.synced(err, s.held)
+	if first && s.cfg.InForce != nil {
+		s.cfg.InForce(w.of.Serial)
+	}
 	if first && !w.since.IsZero() {
 		s.metrics.programming.Observe(time.Since(w.since).Seconds())
 	}

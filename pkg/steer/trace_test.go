@@ -322,6 +322,7 @@ func TestEarlyOrNotTheAnswerIsTheSame(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	for range 20 {
 		sets := randomSets(r)
+		sets.Stale = nil // what is still stale at the second hook is asked about there again
 		var fakes []*knftables.Fake
 		for _, where := range []EarlyUDP{EarlyOn, EarlyOff} {
 			s, fake := newFake(t, func(c *Config) { c.EarlyUDP, c.ObserveQueue = where, observeQueue })
@@ -476,8 +477,12 @@ func randomSets(r *rand.Rand) Sets {
 	for _, a := range addrs() {
 		resolvers = append(resolvers, netip.AddrPortFrom(a, uint16(r.IntN(3)*53))) // 0 is no port
 	}
+	var owners []Owner
+	for _, a := range addrs() {
+		owners = append(owners, Owner{a, 1 + uint32(r.IntN(3))})
+	}
 	return Sets{Ingress: addrs(), Egress: addrs(), ToHost: addrs(), Pods: addrs(), IngressRanges: ranges(), EgressRanges: ranges(),
-		Names: addrs(), Resolvers: resolvers}
+		Names: addrs(), Resolvers: resolvers, Stale: addrs(), Owners: owners}
 }
 
 func TestRandomWishesEndInTheLastOne(t *testing.T) {

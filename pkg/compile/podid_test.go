@@ -1,0 +1,27 @@
+package compile
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestPodIDTellsPodsApart(t *testing.T) {
+	pod := func(uid types.UID, namespace, name string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: namespace, Name: name}}
+	}
+	ids := map[uint32]bool{}
+	for _, p := range []*corev1.Pod{pod("1", "x", "a"), pod("2", "x", "a"), pod("1", "y", "a"), pod("1", "x", "b"), pod("", "x", "a"), pod("", "xa", "")} {
+		id := NewPod(p).Endpoint.ID
+		if id == 0 || ids[id] {
+			t.Errorf("%s/%s (%s) has ID %d: it is 0, or another pod's", p.Namespace, p.Name, p.UID, id)
+		}
+		ids[id] = true
+		p.Labels, p.Status.PodIP = map[string]string{"app": "a"}, "10.0.0.1"
+		if got := NewPod(p).Endpoint.ID; got != id {
+			t.Errorf("%s/%s: the ID changes with the pod's state", p.Namespace, p.Name)
+		}
+	}
+}
