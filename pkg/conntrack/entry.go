@@ -15,6 +15,7 @@ const (
 	attrReply    = 2
 	attrStatus   = 3
 	attrMark     = 8
+	attrID       = 12
 	attrZone     = 18
 	attrMarkMask = 21
 
@@ -53,6 +54,7 @@ type key struct {
 	family uint8
 	tuple  []byte // content of the attribute CTA_TUPLE_ORIG
 	zone   []byte // content of CTA_ZONE, empty in the default zone
+	id     []byte // content of CTA_ID: tells the entry from a later one of the same tuple
 }
 
 // sender is who sends in one direction of a connection.
@@ -106,6 +108,8 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 			return getUint32(value, &e.mark)
 		case attrZone:
 			e.key.zone = value
+		case attrID:
+			e.key.id = value
 		}
 		return true
 	})

@@ -27,6 +27,8 @@ type fakeTable struct {
 	opened int
 	closed int
 
+	unfiltered bool // lists everything whatever the filter, as old kernels do
+
 	broken   error            // the listing ends with it
 	refused  error            // every change is refused with it
 	onChange func(*fakeTable) // called before each change
@@ -52,12 +54,16 @@ func newSender(proto packet.Proto, s string) sender {
 	return sender{addr: a.Addr(), port: a.Port(), hasPorts: true, proto: proto}
 }
 
-func (f *fakeTable) entries() iter.Seq2[entry, error] {
+func (f *fakeTable) entries(asked filter) iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
 		f.mu.Lock()
-		defer f.mu.Unlock()
+		rows := slices.Clone(f.rows)
+		f.mu.Unlock()
 		buffer := make([]byte, 4) // one for all: what is yielded is valid until the next
-		for _, e := range f.rows {
+		for _, e := range rows {
+			if !f.unfiltered && !asked.has(e) {
+				continue
+			}
 			copy(buffer, e.key.tuple)
 			e.key.tuple = buffer
 			if !yield(e, nil) {
@@ -85,6 +91,21 @@ func (f *fakeTable) setMark(k key, mark, mask uint32) error {
 		return unix.ENOENT
 	}
 	f.rows[i].mark = f.rows[i].mark&^mask ^ mark
+	return nil
+}
+
+func (f *fakeTable) remove(k key) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.writes++
+	if f.refused != nil {
+		return f.refused
+	}
+	i := slices.IndexFunc(f.rows, func(e entry) bool { return slices.Equal(e.key.tuple, k.tuple) })
+	if i < 0 {
+		return unix.ENOENT
+	}
+	f.rows = slices.Delete(f.rows, i, i+1)
 	return nil
 }
 

@@ -14,8 +14,9 @@ import (
 
 // Messages of linux/netfilter/nfnetlink_conntrack.h.
 const (
-	msgNew = unix.NFNL_SUBSYS_CTNETLINK << 8 // IPCTNL_MSG_CT_NEW is 0
-	msgGet = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
+	msgNew    = unix.NFNL_SUBSYS_CTNETLINK << 8 // IPCTNL_MSG_CT_NEW is 0
+	msgGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
+	msgDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 )
 
 // errMalformed is about one message of the kernel.
@@ -42,13 +43,17 @@ func (k *kernelTable) close() {
 	_ = k.conn.Close()
 }
 
-// entries lists the connections of both families as the kernel sends them.
-func (k *kernelTable) entries() iter.Seq2[entry, error] {
+// entries lists connections as the kernel sends them. Kernels before 5.9 ignore
+// the filter and list all of its family.
+func (k *kernelTable) entries(f filter) iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
-		_, err := k.conn.Send(netlink.Message{
-			Header: netlink.Header{Type: msgGet, Flags: netlink.Request | netlink.Dump},
-			Data:   nfgenHeader(unix.AF_UNSPEC),
-		})
+		data, err := f.message()
+		if err == nil {
+			_, err = k.conn.Send(netlink.Message{
+				Header: netlink.Header{Type: msgGet, Flags: netlink.Request | netlink.Dump},
+				Data:   data,
+			})
+		}
 		if err != nil {
 			yield(entry{}, fmt.Errorf("list connections: %w", err))
 			return
@@ -82,6 +87,39 @@ func (k *kernelTable) setMark(key key, mark, mask uint32) error {
 		return fmt.Errorf("mark a connection with %#x/%#x: %w", mark, mask, err)
 	}
 	return nil
+}
+
+// remove deletes an entry, and no other that has its tuple by now.
+func (k *kernelTable) remove(key key) error {
+	data, err := key.message()
+	if err == nil {
+		_, err = k.conn.Execute(netlink.Message{
+			Header: netlink.Header{Type: msgDelete, Flags: netlink.Request | netlink.Acknowledge},
+			Data:   data,
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("remove a connection: %w", err)
+	}
+	return nil
+}
+
+// message is the data of the message that removes an entry. It always has a
+// tuple: without one the kernel removes everything.
+func (k key) message() ([]byte, error) {
+	if len(k.tuple) == 0 {
+		return nil, errors.New("the entry has no tuple")
+	}
+	ae := netlink.NewAttributeEncoder()
+	ae.Bytes(attrOriginal|netlink.Nested, k.tuple)
+	if len(k.zone) > 0 {
+		ae.Bytes(attrZone, k.zone)
+	}
+	if len(k.id) > 0 {
+		ae.Bytes(attrID, k.id)
+	}
+	attributes, err := ae.Encode()
+	return append(nfgenHeader(k.family), attributes...), err
 }
 
 // markMessage is the data of the message that changes a mark: the bits of mask

@@ -57,7 +57,7 @@ func insert(t testing.TB, k *kernelTable, c connection) {
 func marks(t *testing.T, k *kernelTable) map[string]uint32 {
 	t.Helper()
 	got := make(map[string]uint32)
-	for e, err := range k.entries() {
+	for e, err := range k.entries(filter{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

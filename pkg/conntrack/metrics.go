@@ -60,3 +60,47 @@ func (m *metrics) passed(took time.Duration, err error) {
 	m.passes.WithLabelValues("success").Inc()
 	m.lastSuccess.SetToCurrentTime()
 }
+
+type removerMetrics struct {
+	removed  prometheus.Counter
+	read     prometheus.Counter
+	runs     *prometheus.CounterVec
+	duration prometheus.Histogram
+}
+
+func newRemoverMetrics(reg prometheus.Registerer) *removerMetrics {
+	m := &removerMetrics{
+		removed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_conntrack_removed_total",
+			Help: "Connections removed from the kernel's table because the address of an end has changed hands.",
+		}),
+		read: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_conntrack_removal_read_total",
+			Help: "Connections that the kernel listed in search of those to remove.",
+		}),
+		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "netpol_conntrack_removals_total",
+			Help: "Removals of the connections of one or more addresses, by result.",
+		}, []string{"result"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "netpol_conntrack_removal_duration_seconds",
+			Help:    "Time of a removal.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8), // 1 ms to 16 s
+		}),
+	}
+	for _, result := range []string{"success", "error"} {
+		m.runs.WithLabelValues(result)
+	}
+	reg.MustRegister(m.removed, m.read, m.runs, m.duration)
+	return m
+}
+
+// ran counts a removal.
+func (m *removerMetrics) ran(took time.Duration, err error) {
+	m.duration.Observe(took.Seconds())
+	result := "success"
+	if err != nil {
+		result = "error"
+	}
+	m.runs.WithLabelValues(result).Inc()
+}

@@ -16,12 +16,15 @@ import (
 
 // table is the kernel's table of connections.
 type table interface {
-	// entries yields the connections. An error may be about one of them or end
-	// the iteration. What an entry points to is valid until the next one.
-	entries() iter.Seq2[entry, error]
+	// entries yields the connections that f asks for; a kernel that knows no
+	// filters yields others, too. An error may be about one of them or end the
+	// iteration. What an entry points to is valid until the next one.
+	entries(f filter) iter.Seq2[entry, error]
 	// setMark sets the bits of mask in a connection's mark to those of mark. A
 	// connection that has ended is ENOENT.
 	setMark(k key, mark, mask uint32) error
+	// remove deletes a connection's entry. One that has ended is ENOENT.
+	remove(k key) error
 	close()
 }
 
@@ -74,7 +77,7 @@ func (c *Cutter) pass(ctx context.Context, judge Judge) error {
 // plan counts the connections and returns those whose bit is wrong. Only these
 // are kept in memory.
 func (c *Cutter) plan(t table, local addrSet, judge Judge, faults *faults) (count int, changes []change) {
-	for e, err := range t.entries() {
+	for e, err := range t.entries(filter{}) {
 		if err != nil {
 			faults.add(err)
 			continue
@@ -143,6 +146,6 @@ func ask(judge Judge, p packet.Packet, toHost bool) (v Verdict, err error) {
 
 // clone returns a copy that stays valid.
 func (k key) clone() key {
-	k.tuple, k.zone = bytes.Clone(k.tuple), bytes.Clone(k.zone)
+	k.tuple, k.zone, k.id = bytes.Clone(k.tuple), bytes.Clone(k.zone), bytes.Clone(k.id)
 	return k
 }

@@ -1,0 +1,75 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Attributes and flags of linux/netfilter/nfnetlink_conntrack.h and
+// net/netfilter/nf_conntrack_netlink.c.
+const (
+	attrFilter = 25
+
+	attrFilterOriginal = 1
+	attrFilterReply    = 2
+
+	filterBySource = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC
+)
+
+// filter asks for the connections that have an end at an address. The zero value
+// asks for all connections.
+//
+// The ends of a connection are the sources of its two directions: of the first
+// packet as it came in, and of the answers as they come in. Address translation
+// changes neither: behind a Service the answers come from the pod, and the client
+// sends from its own address before it is masqueraded. Only packets that one of
+// the ends sends, or that are delivered to it, belong to the connection of a pod
+// at that address.
+type filter struct {
+	end   netip.Addr
+	reply bool // the end that answers, else the one that opened the connection
+}
+
+// has reports whether e is what f asks for.
+func (f filter) has(e entry) bool {
+	switch {
+	case !f.end.IsValid():
+		return true
+	case f.reply:
+		return e.reply.addr == f.end
+	}
+	return e.original.addr == f.end
+}
+
+// message is the data of the message that lists what f asks for.
+func (f filter) message() ([]byte, error) {
+	if !f.end.IsValid() {
+		return nfgenHeader(unix.AF_UNSPEC), nil
+	}
+	family, source := uint8(unix.AF_INET), uint16(attrIPv4Src)
+	if f.end.Is6() {
+		family, source = unix.AF_INET6, attrIPv6Src
+	}
+	tuple, flags := uint16(attrOriginal), uint16(attrFilterOriginal)
+	if f.reply {
+		tuple, flags = attrReply, attrFilterReply
+	}
+	ae := netlink.NewAttributeEncoder()
+	ae.Nested(tuple, func(ae *netlink.AttributeEncoder) error {
+		ae.Nested(attrTupleIP, func(ae *netlink.AttributeEncoder) error {
+			ae.Bytes(source, f.end.AsSlice())
+			return nil
+		})
+		return nil
+	})
+	ae.Nested(attrFilter, func(ae *netlink.AttributeEncoder) error {
+		ae.ByteOrder = binary.NativeEndian
+		ae.Uint32(flags, filterBySource)
+		return nil
+	})
+	attributes, err := ae.Encode()
+	return append(nfgenHeader(family), attributes...), err
+}
