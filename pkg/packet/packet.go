@@ -23,14 +23,13 @@ const (
 	SCTP   Proto = 132
 
 	// Unknown stands for a packet whose transport protocol or ports could not
-	// be read: a later fragment, an encrypted or unknown extension header, a
-	// header that is cut off. Only rules without ports match it. IANA reserves
-	// the number (255), so no real protocol has it.
+	// be read: a later fragment, or a header that is cut off. IANA reserves the
+	// number (255), so no real protocol has it.
 	Unknown Proto = 255
 )
 
 // IPv6 extension headers that carry a next header (RFC 8200, RFC 4302,
-// RFC 5533, RFC 6275, RFC 7401). ESP and everything else ends the walk.
+// RFC 5533, RFC 6275, RFC 7401). Everything else ends the walk.
 const (
 	hopByHop        Proto = 0
 	routing         Proto = 43
@@ -41,6 +40,19 @@ const (
 	mobility        Proto = 135
 	hostIdentity    Proto = 139
 	shim6           Proto = 140
+)
+
+// Protocols that carry the transport header in a form that cannot be read:
+// encrypted or compressed (RFC 4303, RFC 3173, RFC 5840, RFC 5858).
+const (
+	esp           Proto = 50
+	ipComp        Proto = 108
+	wrappedESP    Proto = 141
+	robustHeaders Proto = 142
+
+	// lastAssigned is the highest number that IANA has assigned. What is above
+	// it may be an extension header that is not known here.
+	lastAssigned Proto = 147
 )
 
 // String returns the name that people use, or the number.
@@ -66,6 +78,17 @@ func (p Proto) String() string {
 // can name. It is false for Unknown.
 func (p Proto) HasPorts() bool { return p == TCP || p == UDP || p == SCTP }
 
+// Hidden reports whether the transport protocol behind p cannot be told: it may be
+// any, with any ports. Policy must treat such a packet as the worst that it could
+// be. A protocol that is known and has no ports, such as ICMP, is not hidden.
+func (p Proto) Hidden() bool {
+	switch p {
+	case esp, ipComp, wrappedESP, robustHeaders:
+		return true
+	}
+	return p > lastAssigned
+}
+
 // Packet is what policy knows of an IP packet. Src and Dst are the sides of the
 // packet, after DNAT. The addresses are never IPv4-mapped IPv6 ones. The ports
 // are zero unless Proto.HasPorts.
@@ -90,9 +113,10 @@ var (
 )
 
 // Parse reads the packet that begins at b[0] with its IP header. The packet may
-// be cut: lengths in its headers are never compared with len(b), except that
-// what is not in b cannot be read. A packet whose addresses cannot be read is
-// an error; one whose transport header cannot be read has protocol Unknown.
+// be cut: what is not in b cannot be read. What is in b beyond the length that the
+// IP header states is no part of the packet, and is not read; the kernel states 0
+// for packets that are too long for the field. A packet whose addresses cannot be
+// read is an error; one whose transport header cannot be read has protocol Unknown.
 func Parse(b []byte) (Packet, error) {
 	if len(b) == 0 {
 		return Packet{}, ErrTruncated
@@ -120,11 +144,23 @@ func parse4(b []byte) (Packet, error) {
 	}
 	src := netip.AddrFrom4([4]byte(b[12:16]))
 	dst := netip.AddrFrom4([4]byte(b[16:20]))
-	proto := Proto(b[9])
+	proto, rest := Proto(b[9]), stated(b, int(binary.BigEndian.Uint16(b[2:4])), header)
 	if offset := binary.BigEndian.Uint16(b[6:8]) & 0x1fff; offset != 0 {
-		proto = Unknown // a later fragment: what follows is payload, not ports
+		rest = nil // a later fragment: what follows is payload, not ports
 	}
-	return transport(src, dst, proto, b[header:]), nil
+	if proto == authentication {
+		proto, rest = walk(proto, rest)
+	}
+	return transport(src, dst, proto, rest), nil
+}
+
+// stated returns what follows the header of a packet of total bytes, as far as b
+// has it.
+func stated(b []byte, total, header int) []byte {
+	if total == 0 || total > len(b) {
+		total = len(b)
+	}
+	return b[header:max(header, total)]
 }
 
 func parse6(b []byte) (Packet, error) {
@@ -136,12 +172,16 @@ func parse6(b []byte) (Packet, error) {
 	// writing the address differently would lead past an ipBlock.
 	src := netip.AddrFrom16([16]byte(b[8:24])).Unmap()
 	dst := netip.AddrFrom16([16]byte(b[24:40])).Unmap()
-	proto, rest := walk(Proto(b[6]), b[header:])
+	total := int(binary.BigEndian.Uint16(b[4:6]))
+	if total != 0 {
+		total += header
+	}
+	proto, rest := walk(Proto(b[6]), stated(b, total, header))
 	return transport(src, dst, proto, rest), nil
 }
 
-// walk follows IPv6 extension headers from next, which begins at b[0], to the
-// transport header. It consumes at least eight bytes a header and so always
+// walk follows extension headers from next, which begins at b[0], to the transport
+// header. It consumes at least eight bytes a header and so always
 // ends.
 func walk(next Proto, b []byte) (Proto, []byte) {
 	for {
@@ -186,8 +226,6 @@ func transport(src, dst netip.Addr, proto Proto, b []byte) Packet {
 		minHeader = 8
 	case SCTP:
 		minHeader = 12
-	case noNextHeader:
-		proto = Unknown
 	}
 	if len(b) < minHeader {
 		proto = Unknown

@@ -62,6 +62,31 @@ func fragmentHeader(next Proto, offset uint16) []byte {
 	return b
 }
 
+// stating4 makes the IPv4 header of b state the length n.
+func stating4(n uint16, b []byte) []byte {
+	binary.BigEndian.PutUint16(b[2:], n)
+	return b
+}
+
+// stating6 makes the IPv6 header of b state the payload length n.
+func stating6(n uint16, b []byte) []byte {
+	binary.BigEndian.PutUint16(b[4:], n)
+	return b
+}
+
+// What cannot be told to be something else may be TCP.
+func TestHidden(t *testing.T) {
+	hidden := map[Proto]bool{50: true, 108: true, 141: true, 142: true}
+	for n := 148; n <= 255; n++ {
+		hidden[Proto(n)] = true
+	}
+	for n := range 256 {
+		if p := Proto(n); p.Hidden() != hidden[p] {
+			t.Errorf("%v is hidden: %v, want %v", p, p.Hidden(), hidden[p])
+		}
+	}
+}
+
 func TestParse(t *testing.T) {
 	const (
 		v4     = "10.0.0.1 -> 10.0.0.2"
@@ -92,7 +117,16 @@ func TestParse(t *testing.T) {
 		{"udp of 7 bytes", ipv4(UDP, 0, 0, ports(7)), "unknown " + v4},
 		{"sctp of 11 bytes", ipv4(SCTP, 0, 0, ports(11)), "unknown " + v4},
 		{"udp-lite is not udp", ipv4(136, 0, 0, ports(8)), "protocol 136 " + v4},
-		{"length field lies", append(ipv4(UDP, 0, 0, nil), ports(8)...), "UDP " + v4Port},
+		{"later fragment of icmp", ipv4(ICMP, 0x2001, 0, ports(20)), "ICMP " + v4},
+		{"ports behind the stated length", append(ipv4(UDP, 0, 0, nil), ports(8)...), "unknown " + v4},
+		{"stated length within the header", stating4(19, ipv4(TCP, 0, 8, ports(20))), "unknown " + v4},
+		{"stated length within the ports", stating4(39, ipv4(TCP, 0, 0, ports(20))), "unknown " + v4},
+		{"stated length above what was copied", stating4(1500, ipv4(TCP, 0, 0, ports(20))), "TCP " + v4Port},
+		{"too long to state its length", stating4(0, ipv4(TCP, 0, 0, ports(20))), "TCP " + v4Port},
+		{"authentication header 4", ipv4(authentication, 0, 0, append(authHeader(TCP, 24), ports(20)...)), "TCP " + v4Port},
+		{"cut authentication header 4", ipv4(authentication, 0, 0, authHeader(TCP, 24)[:20]), "unknown " + v4},
+		{"later fragment of authentication 4", ipv4(authentication, 0x2001, 0, append(authHeader(TCP, 24), ports(20)...)), "unknown " + v4},
+		{"extension headers are of IPv6", ipv4(destinationOpts, 0, 0, append(extension(TCP, 8), ports(20)...)), "protocol 60 " + v4},
 
 		{"tcp6", ipv6(TCP, ports(20)), "TCP " + v6Port},
 		{"icmpv6", ipv6(ICMPv6, ports(8)), "ICMPv6 " + v6},
@@ -110,7 +144,10 @@ func TestParse(t *testing.T) {
 		{"cut extension", ipv6(hopByHop, extension(TCP, 8)[:7]), "unknown " + v6},
 		{"cut fragment header", ipv6(fragment, fragmentHeader(TCP, 0)[:7]), "unknown " + v6},
 		{"cut authentication header", ipv6(authentication, authHeader(TCP, 24)[:7]), "unknown " + v6},
-		{"no next header", ipv6(noNextHeader), "unknown " + v6},
+		{"no next header", ipv6(noNextHeader), "protocol 59 " + v6},
+		{"ports behind the stated length 6", append(ipv6(hopByHop, extension(TCP, 8)), ports(20)...), "unknown " + v6},
+		{"jumbogram", stating6(0, ipv6(hopByHop, extension(TCP, 8), ports(20))), "TCP " + v6Port},
+		{"unassigned next header", ipv6(hopByHop, extension(200, 8), extension(TCP, 8), ports(20)), "protocol 200 " + v6},
 		{"esp", ipv6(50, ports(40)), "protocol 50 " + v6},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -54,6 +54,7 @@ const (
 	PortNoPod                         // the port has a name and the destination is no pod
 	PortNotDeclared                   // the destination declares no port of that name and protocol
 	PortDeclaredOther                 // the destination declares the name for another number
+	PortHidden                        // the packet's ports cannot be read, and the rule allows or the item has none
 )
 
 // Explain answers like Judge and tells how the answer came about. It asks the
@@ -90,20 +91,20 @@ func (s *Snapshot) course(d Direction, subject end, f *flow, exempt Reason) Cour
 func (c *Chain) steps(f *flow, exempt Reason) []Step {
 	var steps []Step
 	decider := c.decide(f)
-	passed := DefaultTier
+	var p progress
 	for i := range c.Rules {
 		r := &c.Rules[i]
 		if exempt != NotSelected && r.Tier == NetworkPolicyTier {
 			break
 		}
 		step := r.step(f)
-		step.Passed = r.Tier == passed
+		step.Passed = !p.asks(r)
 		steps = append(steps, step)
 		if r == decider {
 			break
 		}
-		if step.Matched && !step.Passed && r.Verdict == Pass {
-			passed = r.Tier
+		if step.Matched && !step.Passed {
+			p.settles(r, f)
 		}
 	}
 	return steps
@@ -112,6 +113,7 @@ func (c *Chain) steps(f *flow, exempt Reason) []Step {
 // unasked asks the tiers behind the one that decided, each on its own.
 func (c *Chain) unasked(d Direction, f *flow, exempt Reason, decided Tier) []Decision {
 	var said []Decision
+	var p progress
 	for i := range c.Rules {
 		r := &c.Rules[i]
 		if decided == DefaultTier || r.Tier <= decided {
@@ -122,10 +124,13 @@ func (c *Chain) unasked(d Direction, f *flow, exempt Reason, decided Tier) []Dec
 		}
 		answer := &said[len(said)-1]
 		switch {
-		case answer.Reason != Unmatched:
 		case exempt != NotSelected && r.Tier == NetworkPolicyTier:
 			*answer = Decision{Verdict: Allow, Direction: d, Tier: r.Tier, Reason: exempt}
-		case r.matches(f):
+		case !p.asks(r) || !r.matches(f):
+		case p.settles(r, f):
+			*answer = r.decision(d)
+			p.passed = r.Tier
+		case answer.Reason == Unmatched:
 			*answer = r.decision(d)
 		}
 	}
@@ -141,10 +146,21 @@ func (r *Rule) step(f *flow) Step {
 	}
 	if !r.AnyPort {
 		for i := range r.Ports {
-			s.Ports = append(s.Ports, r.Ports[i].explain(f))
+			s.Ports = append(s.Ports, r.explainPort(&r.Ports[i], f))
 		}
 	}
 	return s
+}
+
+// explainPort explains an item of Ports.
+func (r *Rule) explainPort(p *Port, f *flow) Match {
+	switch {
+	case !f.proto.Hidden() || p.Name == "" && p.First > p.Last:
+		return p.explain(f)
+	case r.Verdict != Allow && p.isOf(f.dst):
+		return Matched
+	}
+	return PortHidden
 }
 
 // explain finds out why matches said no.

@@ -13,6 +13,7 @@ import (
 // settled, only protocol and port are left to ask. Whatever the number of
 // rules, an answer is one binary search.
 type program struct {
+	hidden         *Rule // for protocols and ports that cannot be read
 	other          *Rule // for protocols without ports
 	tcp, udp, sctp []span
 }
@@ -33,11 +34,25 @@ func (c *Chain) newProgram(f *flow) *program {
 		}
 	}
 	return &program{
-		other: decideSpans(rules, packet.Unknown, nil)[0].rule,
-		tcp:   decideSpans(rules, packet.TCP, f.dst),
-		udp:   decideSpans(rules, packet.UDP, f.dst),
-		sctp:  decideSpans(rules, packet.SCTP, f.dst),
+		hidden: decideHidden(rules, f.dst),
+		other:  decideSpans(rules, packet.ICMP, nil)[0].rule,
+		tcp:    decideSpans(rules, packet.TCP, f.dst),
+		udp:    decideSpans(rules, packet.UDP, f.dst),
+		sctp:   decideSpans(rules, packet.SCTP, f.dst),
 	}
+}
+
+// decideHidden lets the rules, whose peers match, decide about packets to dst whose
+// ports are hidden.
+func decideHidden(rules []*Rule, dst *Endpoint) *Rule {
+	f := flow{proto: packet.Unknown, dst: dst}
+	var p progress
+	for _, r := range rules {
+		if p.asks(r) && r.matchesPort(&f) && p.settles(r, &f) {
+			return r
+		}
+	}
+	return p.allowed
 }
 
 // rule returns the rule that decides, nil if there is none.
@@ -51,6 +66,9 @@ func (p *program) rule(proto packet.Proto, port uint16) *Rule {
 	case packet.SCTP:
 		spans = p.sctp
 	default:
+		if proto.Hidden() {
+			return p.hidden
+		}
 		return p.other
 	}
 	i, _ := slices.BinarySearchFunc(spans, port, func(s span, port uint16) int { return cmp.Compare(s.last, port) })

@@ -153,7 +153,7 @@ type flow struct {
 }
 
 // decide returns the first rule that matches f and does not pass, nil if there
-// is none.
+// is none. What that means where ports are hidden is said at progress.
 func (c *Chain) decide(f *flow) *Rule {
 	if len(c.Rules) <= scanLimit {
 		return c.scan(f)
@@ -163,38 +163,64 @@ func (c *Chain) decide(f *flow) *Rule {
 
 // scan asks rule by rule. It says what decide means.
 func (c *Chain) scan(f *flow) *Rule {
-	passed := DefaultTier // no rule is of this tier
+	var p progress
 	for i := range c.Rules {
-		r := &c.Rules[i]
-		if r.Tier == passed || !r.matches(f) {
-			continue
-		}
-		if r.Verdict != Pass {
+		if r := &c.Rules[i]; p.asks(r) && r.matches(f) && p.settles(r, f) {
 			return r
 		}
-		passed = r.Tier
 	}
-	return nil
+	return p.allowed
+}
+
+// progress is how far a flow has come through the rules of a chain. The zero
+// progress is at the first rule.
+//
+// Whether a rule with ports matches a flow whose ports are hidden cannot be known.
+// The flow is denied if either answer would deny it. So a rule that allows does not
+// match, one that denies does, and one that passes is followed both ways.
+type progress struct {
+	passed    Tier  // the tier that the flow has left
+	mayPassed Tier  // the tier that it may have left
+	allowed   *Rule // the rule that allows the flow unless it left a tier before
+}
+
+// asks tells whether r is still to be asked.
+func (p *progress) asks(r *Rule) bool { return r.Tier != p.passed }
+
+// settles takes note that r, which asks has let through, matches f. It reports
+// whether r decides: no rule behind it can change the verdict.
+func (p *progress) settles(r *Rule, f *flow) bool {
+	switch {
+	case r.Verdict == Pass && f.proto.Hidden() && !r.AnyPort:
+		p.mayPassed = r.Tier
+	case r.Verdict == Pass:
+		p.passed = r.Tier
+	case r.Verdict == Allow && r.Tier == p.mayPassed:
+		p.passed = r.Tier
+		if p.allowed == nil {
+			p.allowed = r
+		}
+	default:
+		return true
+	}
+	return false
 }
 
 // decideExempt decides about a flow that NetworkPolicy always allows: where its
 // tier begins, exempt is true and nothing else is asked. Administrators' rules
 // before it decide, and those behind it if no NetworkPolicy isolates the pod.
 func (c *Chain) decideExempt(f *flow) (rule *Rule, exempt bool) {
-	passed := DefaultTier
+	var p progress
 	for i := range c.Rules {
 		r := &c.Rules[i]
-		switch {
-		case r.Tier == NetworkPolicyTier:
+		if r.Tier == NetworkPolicyTier {
 			return nil, true
-		case r.Tier == passed || !r.matches(f):
-		case r.Verdict != Pass:
+		}
+		if p.asks(r) && r.matches(f) && p.settles(r, f) {
 			return r, false
-		default:
-			passed = r.Tier
 		}
 	}
-	return nil, false
+	return p.allowed, false
 }
 
 // turnsOnPeer tells whether f, whose peer is a pod of which nothing is known, may
@@ -202,21 +228,19 @@ func (c *Chain) decideExempt(f *flow) (rule *Rule, exempt bool) {
 // before any that decides whoever it is. NetworkPolicy denies what it does not
 // know, and has the last word.
 func (c *Chain) turnsOnPeer(f *flow) bool {
-	passed := DefaultTier
+	var p progress
 	for i := range c.Rules {
 		r := &c.Rules[i]
 		switch {
 		case r.Tier == NetworkPolicyTier:
 			return false
-		case r.Tier == passed:
-		case !r.matches(f):
-			if r.Verdict != Allow && r.mayMatch(f) {
-				return true
+		case !p.asks(r):
+		case r.matches(f):
+			if p.settles(r, f) {
+				return false
 			}
-		case r.Verdict != Pass:
-			return false
-		default:
-			passed = r.Tier
+		case r.Verdict != Allow && r.mayMatch(f):
+			return true
 		}
 	}
 	return false
@@ -230,7 +254,9 @@ func (r *Rule) mayMatch(f *flow) bool {
 }
 
 func (r *Rule) namesPort(proto packet.Proto) bool {
-	return slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Name != "" && p.is(proto) && proto.HasPorts() })
+	return slices.ContainsFunc(r.Ports, func(p Port) bool {
+		return p.Name != "" && (proto.Hidden() || p.is(proto) && proto.HasPorts())
+	})
 }
 
 func (r *Rule) matches(f *flow) bool {
@@ -250,11 +276,24 @@ func (r *Rule) matchesPeer(f *flow) bool {
 }
 
 func (r *Rule) matchesPort(f *flow) bool {
-	if r.AnyPort {
+	switch {
+	case r.AnyPort:
 		return true
+	case f.proto.Hidden():
+		return r.Verdict != Allow && r.hasPortOf(f.dst)
 	}
 	for i := range r.Ports {
 		if r.Ports[i].matches(f) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasPortOf tells whether Ports matches any packet to dst.
+func (r *Rule) hasPortOf(dst *Endpoint) bool {
+	for i := range r.Ports {
+		if r.Ports[i].isOf(dst) {
 			return true
 		}
 	}
@@ -348,6 +387,16 @@ func (p *Port) matches(f *flow) bool {
 		}
 	}
 	return false
+}
+
+// isOf tells whether the item matches any packet to dst.
+func (p *Port) isOf(dst *Endpoint) bool {
+	if p.Name == "" {
+		return p.First <= p.Last
+	}
+	return dst != nil && slices.ContainsFunc(dst.Ports, func(n NamedPort) bool {
+		return n.Name == p.Name && p.is(n.Proto)
+	})
 }
 
 // is tells whether the item is for proto.

@@ -136,7 +136,7 @@ func TestPorts(t *testing.T) {
 		{"above the range", Port{Proto: packet.TCP, First: 80, Last: 90}, with(packet.TCP, 91), Deny},
 		{"another protocol", Port{Proto: packet.TCP, First: 80, Last: 90}, with(packet.SCTP, 80), Deny},
 		{"ICMP has no ports", Port{Proto: packet.TCP, Last: 65535}, with(packet.ICMP, 0), Deny},
-		{"unknown has no ports", Port{Proto: packet.TCP, Last: 65535}, with(packet.Unknown, 0), Deny},
+		{"hidden ports are not allowed", Port{Proto: packet.TCP, Last: 65535}, with(packet.Unknown, 0), Deny},
 		{"named", Port{Proto: packet.TCP, Name: "web"}, with(packet.TCP, 8080), Allow},
 		{"named, another number", Port{Proto: packet.TCP, Name: "web"}, with(packet.TCP, 80), Deny},
 		{"named, another protocol", Port{Proto: packet.TCP, Name: "dns"}, with(packet.UDP, 53), Deny},
@@ -182,7 +182,7 @@ func TestEvaluateDoesNotAllocate(t *testing.T) {
 	s := snapshot(chain, chain)
 	s.m.PodRanges = NewPodRanges([]netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, []netip.Addr{addrWeb})
 	for _, p := range []packet.Packet{tcp(addrB, addrA, 80), tcp(addrA, addrC, 8080), tcp(addrWeb, addrA, 1), tcp(addrNew, addrA, 8080),
-		tcp(addrA, addrFar, 80), tcp(addrA, addrWeb, 80)} {
+		tcp(addrA, addrFar, 80), tcp(addrA, addrWeb, 80), {Src: tcp(addrB, addrA, 0).Src, Dst: tcp(addrB, addrA, 0).Dst, Proto: packet.Unknown}} {
 		if n := testing.AllocsPerRun(100, func() { s.Evaluate(p) }); n != 0 {
 			t.Errorf("%v: %v allocations, want 0", p, n)
 		}

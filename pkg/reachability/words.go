@@ -134,6 +134,8 @@ func (c *Cluster) whyNotPort(m policy.Match, f *flow) string {
 		return fmt.Sprintf("the connection is to port %d", p.Dst.Port())
 	case policy.PortNoPod:
 		return fmt.Sprintf("%s is no pod and declares no ports", f.dst.Name)
+	case policy.PortHidden:
+		return fmt.Sprintf("the ports of %v cannot be read", p.Proto)
 	case policy.PortNotDeclared:
 		return fmt.Sprintf("%s declares no %v port of that name", f.dst.Name, p.Proto)
 	}

@@ -164,20 +164,33 @@ func (c Cluster) mayBeDenied(q Query, dir networkingv1.PolicyType) bool {
 
 // judgePod decides one direction of a packet for a pod of this node.
 //
-// CN-1: the tiers are asked in order. What none decides is allowed.
+// CN-1: the tiers are asked in order. What none decides is allowed. NP-44: where a
+// tier may answer in several ways, because the packet's ports cannot be read, it is
+// denied if any of them denies it.
 func (c Cluster) judgePod(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) Judgement {
-	j, decided := c.askAdministrators(adminTier, pod, q, dir)
-	if !decided {
-		j, decided = c.askNetworkPolicies(pod, q, dir)
+	tiers := [][]answer{
+		c.askAdministrators(adminTier, pod, q, dir),
+		c.askNetworkPolicies(pod, q, dir),
+		c.askAdministrators(baselineTier, pod, q, dir),
 	}
-	if !decided {
-		j, decided = c.askAdministrators(baselineTier, pod, q, dir)
+	for _, answers := range tiers {
+		if i := slices.IndexFunc(answers, func(a answer) bool { return a.decided && a.Outcome == Denied }); i >= 0 {
+			return answers[i].Judgement
+		}
+		if !slices.Contains(answers, undecided) {
+			return answers[0].Judgement
+		}
 	}
-	if !decided {
-		j = Judgement{Allowed, fmt.Sprintf("no policy decides about pod %s/%s", pod.Namespace, pod.Name)}
-	}
-	return j
+	return Judgement{Allowed, fmt.Sprintf("no policy denies it to pod %s/%s", pod.Namespace, pod.Name)}
 }
+
+// answer is what a tier says: a judgement, or that the next tier is to be asked.
+type answer struct {
+	Judgement
+	decided bool
+}
+
+var undecided = answer{}
 
 // askNetworkPolicies asks the tier of NetworkPolicy. It decides for pods that are
 // isolated, and for no other (CN-5).
@@ -185,12 +198,15 @@ func (c Cluster) judgePod(pod *corev1.Pod, q Query, dir networkingv1.PolicyType)
 // NP-2: policies and rules are a union, and one that matches is enough. NP-7:
 // without any, an isolated pod gets nothing. What NetworkPolicy always allows, an
 // isolated pod gets.
-func (c Cluster) askNetworkPolicies(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) (_ Judgement, decided bool) {
+func (c Cluster) askNetworkPolicies(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) []answer {
+	decide := func(o Outcome, why string, args ...any) []answer {
+		return []answer{{Judgement{o, fmt.Sprintf(why, args...)}, true}}
+	}
 	if !c.isolated(pod, dir) {
-		return Judgement{}, false
+		return []answer{undecided}
 	}
 	if c.hairpin(q) || q.ToHost {
-		return Judgement{Allowed, "NetworkPolicy always allows a pod's packet to itself and to its node"}, true
+		return decide(Allowed, "NetworkPolicy always allows a pod's packet to itself and to its node")
 	}
 	for _, policy := range c.NetworkPolicies {
 		if !isolates(policy, pod, dir) {
@@ -198,11 +214,11 @@ func (c Cluster) askNetworkPolicies(pod *corev1.Pod, q Query, dir networkingv1.P
 		}
 		for i, rule := range rulesOf(policy, dir) {
 			if c.ruleMatches(policy, rule, q, dir) {
-				return Judgement{Allowed, fmt.Sprintf("policy %s/%s, rule %d", policy.Namespace, policy.Name, i)}, true
+				return decide(Allowed, "policy %s/%s, rule %d", policy.Namespace, policy.Name, i)
 			}
 		}
 	}
-	return Judgement{Denied, fmt.Sprintf("pod %s/%s is isolated and no rule matches", pod.Namespace, pod.Name)}, true
+	return decide(Denied, "pod %s/%s is isolated and no rule matches", pod.Namespace, pod.Name)
 }
 
 // hairpin: NP-30 and CN-19. A pod cannot block itself, its administrator can: what

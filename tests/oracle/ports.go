@@ -10,8 +10,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
-// protocols are those that a policy can name. Every other one, and one that
-// could not be read (NP-40, NP-43 to NP-45), matches only rules without ports.
+// protocols are those that a policy can name. No other one matches a port (NP-40,
+// NP-45). One that cannot be read may be any of them, but is not allowed for what it
+// may be (NP-43, NP-44).
 var protocols = map[corev1.Protocol]packet.Proto{
 	corev1.ProtocolTCP:  packet.TCP,
 	corev1.ProtocolUDP:  packet.UDP,

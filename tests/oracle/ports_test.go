@@ -16,10 +16,10 @@ var probes = []struct {
 	{packet.TCP, 80}, {packet.TCP, 81}, {packet.TCP, 53}, {packet.TCP, 0},
 	{packet.UDP, 80}, {packet.UDP, 53},
 	{packet.SCTP, 80},
-	{packet.ICMP, 0}, {packet.ICMPv6, 0}, {136, 0}, {packet.Unknown, 0},
+	{packet.ICMP, 0}, {packet.ICMPv6, 0}, {136, 0}, {50, 0}, {packet.Unknown, 0},
 }
 
-const everything = "TCP:80 TCP:81 TCP:53 TCP:0 UDP:80 UDP:53 SCTP:80 ICMP:0 ICMPv6:0 protocol 136:0 unknown:0"
+const everything = "TCP:80 TCP:81 TCP:53 TCP:0 UDP:80 UDP:53 SCTP:80 ICMP:0 ICMPv6:0 protocol 136:0 protocol 50:0 unknown:0"
 
 // admitted names the probes that may go from src to dst.
 func admitted(c Cluster, src, dst string) string {

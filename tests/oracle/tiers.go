@@ -29,32 +29,42 @@ func (c Cluster) inOrder(t tier) []adminPolicy {
 
 func (p adminPolicy) isBANP() bool { return p.kind == "BaselineAdminNetworkPolicy" }
 
-// askAdministrators asks the policies of a tier about a pod's packet.
+// askAdministrators asks the policies of a tier about a pod's packet. It returns
+// every answer that the tier may give: one, unless the packet's ports cannot be
+// read, so that nobody knows which of the rules with ports match (NP-44).
 //
 // CN-2: the first rule that matches decides, of policies whose subject the pod is.
 // CN-3: Deny and Allow are final for the direction. CN-4: Pass leaves the tier.
 // CN-6: what no rule matches is not affected.
-func (c Cluster) askAdministrators(t tier, pod *corev1.Pod, q Query, dir networkingv1.PolicyType) (_ Judgement, decided bool) {
+func (c Cluster) askAdministrators(t tier, pod *corev1.Pod, q Query, dir networkingv1.PolicyType) []answer {
+	var answers []answer
 	for _, policy := range c.inOrder(t) {
 		if !c.isSubject(policy, pod) {
 			continue
 		}
 		for i, written := range policy.rules(dir) {
 			rule := c.enforced(written)
-			if !c.adminRuleMatches(rule, q, dir) {
+			m := c.adminRuleMatches(rule, q, dir)
+			if m == no {
 				continue
 			}
-			why := fmt.Sprintf("%s %s, rule %d", policy.kind, policy.name, i)
-			switch rule.action {
-			case allow:
-				return Judgement{Allowed, why}, true
-			case pass:
-				return Judgement{}, false
+			answers = append(answers, rule.answer(fmt.Sprintf("%s %s, rule %d", policy.kind, policy.name, i)))
+			if m == yes {
+				return answers
 			}
-			return Judgement{Denied, why}, true
 		}
 	}
-	return Judgement{}, false
+	return append(answers, undecided)
+}
+
+func (r adminRule) answer(why string) answer {
+	switch r.action {
+	case allow:
+		return answer{Judgement{Allowed, why}, true}
+	case pass:
+		return undecided
+	}
+	return answer{Judgement{Denied, why}, true}
 }
 
 // isSubject: CN-9, pods in namespaces, or pods of some labels in namespaces. A
@@ -93,10 +103,13 @@ func (c Cluster) turnsOnThePeer(pod *corev1.Pod, q Query, dir networkingv1.Polic
 }
 
 func (c Cluster) tierTurnsOnThePeer(t tier, pod *corev1.Pod, q Query, dir networkingv1.PolicyType) (turns, decided bool) {
+	mayPass := false // NP-44: a rule that passes ports may match those that cannot be read
 	for _, r := range c.rulesOfTier(t, pod, dir) {
-		switch {
-		case c.adminRuleMatches(r, q, dir):
-			return false, r.action != pass
+		switch m := c.adminRuleMatches(r, q, dir); {
+		case m == yes:
+			return false, r.action != pass && !mayPass
+		case m == perhaps:
+			mayPass = mayPass || r.action == pass
 		case r.action != allow && c.isAboutItIfItIsAPeer(r, q):
 			return true, false
 		}
@@ -108,10 +121,11 @@ func (c Cluster) tierTurnsOnThePeer(t tier, pod *corev1.Pod, q Query, dir networ
 // that nobody knows. What an unknown destination calls its ports nobody knows
 // either.
 func (c Cluster) isAboutItIfItIsAPeer(r adminRule, q Query) bool {
-	nameless := c.podAt(q.Packet.Dst.Addr()) == nil && q.Packet.Proto.HasPorts()
+	proto := q.Packet.Proto
+	nameless := c.podAt(q.Packet.Dst.Addr()) == nil && (proto.HasPorts() || proto.Hidden())
 	return slices.ContainsFunc(r.peers, func(peer adminPeer) bool {
 		return peer.arePods() && (len(r.ports) == 0 || slices.ContainsFunc(r.ports, func(port adminPort) bool {
-			return nameless && port.name != nil || c.adminPortMatches(port, peer, q)
+			return nameless && port.name != nil || c.adminPortMatches(port, peer, q) || c.adminPortMayMatch(port, peer, q)
 		}))
 	})
 }
@@ -152,15 +166,40 @@ func (c Cluster) enforced(r adminRule) adminRule {
 	return adminRule{action: deny, peers: r.peers, ports: r.ports} // an action that is not known denies, too
 }
 
+// match is whether a rule matches a packet.
+type match uint8
+
+const (
+	no match = iota
+	// perhaps is for packets whose ports cannot be read: the rule matches some of
+	// those that it may be (NP-44).
+	perhaps
+	yes
+)
+
 // adminRuleMatches: CN-11, some peer and some port. CN-12: no ports is every
 // protocol, those without ports too.
-func (c Cluster) adminRuleMatches(r adminRule, q Query, dir networkingv1.PolicyType) bool {
-	return r.everyone || slices.ContainsFunc(r.peers, func(peer adminPeer) bool {
-		if !c.adminPeerMatches(peer, q, dir) {
-			return false
+func (c Cluster) adminRuleMatches(r adminRule, q Query, dir networkingv1.PolicyType) match {
+	if r.everyone {
+		return yes
+	}
+	m := no
+	for _, peer := range r.peers {
+		if c.adminPeerMatches(peer, q, dir) {
+			m = max(m, c.anyAdminPortMatches(r.ports, peer, q))
 		}
-		return len(r.ports) == 0 || slices.ContainsFunc(r.ports, func(port adminPort) bool {
-			return c.adminPortMatches(port, peer, q)
-		})
-	})
+	}
+	return m
+}
+
+func (c Cluster) anyAdminPortMatches(ports []adminPort, peer adminPeer, q Query) match {
+	switch {
+	case len(ports) == 0:
+		return yes
+	case slices.ContainsFunc(ports, func(p adminPort) bool { return c.adminPortMatches(p, peer, q) }):
+		return yes
+	case slices.ContainsFunc(ports, func(p adminPort) bool { return c.adminPortMayMatch(p, peer, q) }):
+		return perhaps
+	}
+	return no
 }

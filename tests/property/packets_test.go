@@ -136,7 +136,7 @@ func (g *gen) question(src, dst netip.Addr) question {
 func (g *gen) packet(src, dst netip.Addr) packet.Packet {
 	p := packet.Packet{
 		Proto: pick(g, packet.TCP, packet.TCP, packet.TCP, packet.UDP, packet.UDP, packet.SCTP,
-			packet.ICMP, packet.ICMPv6, packet.Unknown, 136, 0),
+			packet.ICMP, packet.ICMPv6, packet.Unknown, packet.Unknown, 50, 200, 136, 0),
 		Src: netip.AddrPortFrom(src, 0),
 		Dst: netip.AddrPortFrom(dst, 0),
 	}
