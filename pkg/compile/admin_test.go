@@ -191,6 +191,31 @@ func TestAdminPolicies(t *testing.T) {
 			allow y/a x/a icmp
 			allow y/a x/a udp/80
 			deny  y/a x/a tcp/80`, nil},
+		{"NP-44 hidden ports may be those that are denied", []object{anp("p", admin(1, rule("Deny", fromY+", ports: [{portNumber: {port: 25}}]")))}, `
+			deny  y/a x/a unknown
+			deny  y/a x/a esp
+			allow y/a x/a udplite
+			allow z/a x/a unknown`, nil},
+		{"NP-44 hidden ports are never allowed by number", []object{anp("p", admin(1, rule("Allow", fromY+", ports: [{portNumber: {port: 25}}]"), rule("Deny", fromY)))}, `
+			allow y/a x/a tcp/25
+			deny  y/a x/a unknown`, nil},
+		{"NP-44 an Allow without ports allows hidden ones", []object{anp("p", admin(1, rule("Allow", fromY), rule("Deny", fromY+", ports: [{portNumber: {port: 25}}]")))}, `
+			allow y/a x/a unknown`, nil},
+		{"NP-44 hidden ports may be those that pass", []object{anp("p", admin(1, rule("Pass", fromY+", ports: [{portNumber: {port: 25}}]"), rule("Allow", fromY))),
+			banp("default", `{subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)}, `
+			deny  y/a x/a tcp/25
+			allow y/a x/a tcp/26
+			deny  y/a x/a unknown`, nil},
+		{"NP-44 hidden ports may not be those that pass", []object{anp("p", admin(1, rule("Pass", fromY+", ports: [{portNumber: {port: 25}}]"), rule("Deny", fromY)))}, `
+			allow y/a x/a tcp/25
+			deny  y/a x/a unknown`, nil},
+		{"NP-44 hidden ports to nodes", []object{egress(rule("Deny", `to: [{nodes: {}}], protocols: [{tcp: {destinationPort: {number: 25}}}]`))}, `
+			deny  x/a 192.168.0.2 unknown
+			deny  x/a 192.168.0.1 unknown host
+			allow x/a 192.0.2.1 unknown`, nil},
+		{"NP-44 a named port, of who declares it", []object{egress(rule("Deny", `to: [{namespaces: {}}], protocols: [{destinationNamedPort: http}]`))}, `
+			deny  x/a y/a unknown
+			allow x/a 192.0.2.1 unknown`, nil},
 		{"CN-13 numbers and ranges of v1alpha1", []object{anp("p", admin(1, rule("Deny", fromY+", ports: [{portNumber: {protocol: UDP, port: 53}}, {portRange: {start: 80, end: 82}}]")))}, `
 			deny  y/a x/a udp/53
 			allow y/a x/a tcp/53
@@ -302,12 +327,24 @@ func TestAdminPolicies(t *testing.T) {
 			allow y/a x/a tcp/80`, []string{"spec.subject InvalidSelector"}},
 		{"a tier that is not known", []object{cnp("p", tier("Top", admin(1, rule("Deny", all))))}, `
 			allow y/a x/a tcp/80`, []string{"spec.tier FeatureNotSupported"}},
-		{"named ports do not match what declares none", []object{egress(rule("Deny", `to: [{networks: ["0.0.0.0/0"]}, {namespaces: {matchLabels: {ns: "y"}}}], protocols: [{destinationNamedPort: http}, {tcp: {destinationPort: {number: 81}}}]`))}, `
+		{"CN-14 named ports do not match what declares none", []object{egress(rule("Accept", `to: [{networks: ["0.0.0.0/0"]}, {namespaces: {matchLabels: {ns: "y"}}}], protocols: [{destinationNamedPort: http}, {tcp: {destinationPort: {number: 81}}}]`),
+			rule("Deny", `to: [{networks: ["0.0.0.0/0"]}]`))}, `
+			allow x/a y/a tcp/80
+			allow x/a y/a tcp/81
+			deny  x/a z/a tcp/80
+			allow x/a z/a tcp/81
+			allow x/a 192.0.2.1 tcp/81`, []string{"spec.egress[0].to[0] InvalidPort"}},
+		{"CN-14 a named port of networks denies every port", []object{egress(rule("Deny", `to: [{networks: ["192.0.2.0/24"]}, {namespaces: {matchLabels: {ns: "y"}}}], protocols: [{destinationNamedPort: http}, {tcp: {destinationPort: {number: 81}}}]`))}, `
 			deny  x/a y/a tcp/80
-			deny  x/a y/a tcp/81
+			deny  x/a y/a tcp/82
+			deny  x/a 192.0.2.1 tcp/82
+			deny  x/a 192.0.2.1 icmp
 			allow x/a z/a tcp/80
-			deny  x/a z/a tcp/81
-			deny  x/a 192.0.2.1 tcp/81`, []string{"spec.egress[0].to[0] InvalidPort"}},
+			allow x/a 198.51.100.1 tcp/80`, []string{"spec.egress[0].protocols[0].destinationNamedPort InvalidPort"}},
+		{"CN-14 a named port of nodes denies in a rule that passes", []object{egressV1(rule("Pass", `to: [{nodes: {}}], ports: [{namedPort: http}]`))}, `
+			deny  x/a 192.168.0.2 tcp/80
+			deny  x/a 192.168.0.2 icmp
+			allow x/a y/a tcp/80`, []string{"spec.egress[0].ports[0].namedPort InvalidPort"}},
 		{"CN-32 a baseline of another name", []object{banp("other", `{subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)}, `
 			allow y/a x/a tcp/80`, []string{"metadata.name FeatureNotSupported"}},
 	} {

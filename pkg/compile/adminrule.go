@@ -49,8 +49,8 @@ type adminRuleSpec struct {
 	ports func(*adminRule)
 }
 
-// adminRule compiles s into a rule, or into two where named ports meet peers
-// that have none.
+// adminRule compiles s into a rule, or into two where a rule that allows has named
+// ports and peers that declare none.
 func (d *diagnosis) adminRule(s adminRuleSpec, tier policy.Tier, index int) []policy.Rule {
 	verdict := d.action(s.at.Child("action"), s.action, s.actions)
 	r := &adminRule{diagnosis: d, allows: verdict == policy.Allow, anyPort: s.ports == nil}
@@ -218,10 +218,15 @@ func parseDomain(s string) (policy.Domain, bool) {
 }
 
 // namedPort compiles the name of a port, of whatever protocol the destination
-// declares it for (CN-14).
+// declares it for (CN-14). The API forbids it beside peers that are told by address,
+// which declare no ports, but not every server rejects such a rule. One that denies
+// or passes would let through what it was written for; one that allows is split.
 func (r *adminRule) namedPort(at *field.Path, name string) policy.Port {
 	if len(validation.IsValidPortName(name)) > 0 {
 		return r.losePort(at, policy.InvalidPort, "%q is not a port name", name)
+	}
+	if !r.allows && slices.ContainsFunc(r.peers, byAddress) {
+		return r.losePort(at, policy.InvalidPort, "the rule has peers that declare no ports, and a port has a name")
 	}
 	return policy.Port{Proto: packet.Unknown, Name: name}
 }
@@ -264,19 +269,17 @@ func (r *adminRule) portRange(at *field.Path, proto packet.Proto, start, end int
 	return policy.Port{Proto: proto, First: uint16(start), Last: uint16(end)}
 }
 
-// splitNamed keeps named ports from peers that are told by address: such a peer
-// declares no ports, even where its addresses are pods'. The rule becomes two,
-// in which items keep their places.
+// splitNamed keeps named ports of a rule that allows from peers that are told by
+// address: such a peer declares no ports, even where its addresses are pods'. The
+// rule becomes two, in which items keep their places.
 func (r *adminRule) splitNamed(rule policy.Rule, peersAt *field.Path) []policy.Rule {
-	named := slices.ContainsFunc(rule.Ports, func(p policy.Port) bool { return p.Name != "" })
-	byAddr := func(p policy.Peer) bool { return p.Blocks != nil || p.Nodes != nil || p.Domains != nil }
-	if !named || !slices.ContainsFunc(rule.Peers, byAddr) {
+	if !slices.ContainsFunc(rule.Ports, isNamed) || !slices.ContainsFunc(rule.Peers, byAddress) {
 		return []policy.Rule{rule}
 	}
 	pods, addrs := rule, rule
 	pods.Peers, addrs.Peers, addrs.Ports = slices.Clone(rule.Peers), slices.Clone(rule.Peers), slices.Clone(rule.Ports)
 	for i, p := range rule.Peers {
-		if byAddr(p) {
+		if byAddress(p) {
 			pods.Peers[i] = policy.Peer{}
 			r.find(peersAt.Index(i), policy.InvalidPort, "the peer declares no ports; named ports do not match it")
 		} else {
@@ -284,9 +287,14 @@ func (r *adminRule) splitNamed(rule policy.Rule, peersAt *field.Path) []policy.R
 		}
 	}
 	for i, p := range rule.Ports {
-		if p.Name != "" {
+		if isNamed(p) {
 			addrs.Ports[i] = noPort
 		}
 	}
 	return []policy.Rule{pods, addrs}
 }
+
+func isNamed(p policy.Port) bool { return p.Name != "" }
+
+// byAddress tells peers that are told by address from those that are pods.
+func byAddress(p policy.Peer) bool { return p.Blocks != nil || p.Nodes != nil || p.Domains != nil }

@@ -150,7 +150,7 @@ func TestExplanationsOfAdministratorsPolicies(t *testing.T) {
 		toNodes  = "egress: [{action: Deny, to: [{nodes: {}}]}]"
 		toZoneB  = "egress: [{action: Deny, to: [{nodes: {matchLabels: {zone: b}}}]}]"
 		learned  = "egress: [{action: Accept, to: [{domainNames: [a.example, '*.b.example']}]}, {action: Deny, to: [{networks: [0.0.0.0/0]}]}]"
-		halves   = "egress: [{action: Deny, to: [{namespaces: {matchLabels: {team: y}}}, {networks: [10.0.0.0/8]}], ports: [{namedPort: http}, {portNumber: {port: 9, protocol: TCP}}]}]"
+		halves   = "egress: [{action: Allow, to: [{namespaces: {matchLabels: {team: y}}}, {networks: [10.0.0.0/8]}], ports: [{namedPort: http}, {portNumber: {port: 9, protocol: TCP}}]}]"
 	)
 	for name, tc := range map[string]struct {
 		src, dst, port, protocol string
@@ -181,6 +181,7 @@ func TestExplanationsOfAdministratorsPolicies(t *testing.T) {
 		"a port that cannot be read":  {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Pass, from: [{namespaces: {}}], ports: [{}]}]"}, false, "spec.ingress[0].ports: any protocol and port: the port has 0 fields that are known, exactly one is needed; the rule denies its peers on every port; \n", "empty"},
 		"named ports, of pods":        {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "to[1]: nobody; the peer declares no ports; named ports do not match it\nspec.egress[0].ports[0]: http of any protocol; \n", ""},
 		"named ports, of addresses":   {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "spec.egress[0].to[1]: addresses 10.0.0.0/8; \nspec.egress[0].ports[0]: a named port; peers that are no pods declare none\n", "to[0]: nobody"},
+		"named ports, denied":         {"x/a", "x/b", "http", "TCP", specs{anp: strings.Replace(halves, "Allow", "Deny", 1)}, false, "spec.egress[0].ports: any protocol and port: the rule has peers that declare no ports, and a port has a name; the rule denies its peers on every port; \n", "empty"},
 		"the own node, denied":        {"x/a", "192.168.0.1", "80", "TCP", specs{anp: toNodes, np: "policyTypes: [Egress]"}, false, "denied by egress of x/a\n192.168.0.1 is an address of node n1\negress: AdminNetworkPolicy/a spec.egress[0] matches\nspec.egress[0].to[0]: all nodes; \nspec.egress[0].ports: any protocol and port: the list is empty; \ndeny, which is final\nnot asked; would allow: NetworkPolicy lets every pod reach its own node\n", "ingress"},
 		"the own node, by NetworkPolicy": {"x/a", "192.168.0.1", "80", "TCP", specs{anp: toZoneB, np: "policyTypes: [Egress]", banp: toNodes}, true, "" +
 			"egress allows it, and a node has no policies\n192.168.0.1 is an address of node n1\n" +

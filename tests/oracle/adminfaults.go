@@ -66,19 +66,22 @@ func (c Cluster) adminRuleFaults(r adminRule, path, peers, ports string, void bo
 		faults = append(faults, Fault{peers, InvalidPeer, void})
 	}
 	named := slices.ContainsFunc(r.ports, func(p adminPort) bool { return p.name != nil && c.portIsReadable(p) })
-	widened := c.enforced(r).everyone || len(c.enforced(r).ports) < len(r.ports)
 	for i, peer := range r.peers {
 		field := fmt.Sprintf("%s[%d]", peers, i)
 		faults = appendFaults(faults, field, void, c.adminPeerFaults(peer))
 		if r.action != allow && peer.domainNames != nil { // CN-17
 			faults = append(faults, Fault{field, FeatureNotSupported, void})
 		}
-		if named && peer.fields() == 1 && !peer.arePods() { // CN-14
-			faults = append(faults, Fault{field, InvalidPort, void || widened})
+		if r.action == allow && named && peer.fields() == 1 && !peer.arePods() { // CN-14
+			faults = append(faults, Fault{field, InvalidPort, void || c.enforced(r).peers == nil})
 		}
 	}
 	for i, port := range r.ports {
-		faults = appendFaults(faults, fmt.Sprintf("%s[%d]", ports, i), void, c.adminPortFaults(port))
+		field := fmt.Sprintf("%s[%d]", ports, i)
+		faults = appendFaults(faults, field, void, c.adminPortFaults(port))
+		if r.action != allow && port.name != nil && c.portIsReadable(port) && !r.allArePods() { // CN-14
+			faults = append(faults, Fault{field, InvalidPort, void || c.enforced(r).everyone})
+		}
 	}
 	return faults
 }

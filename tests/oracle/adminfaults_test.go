@@ -35,9 +35,12 @@ func TestAdminFaults(t *testing.T) {
 		{"backwards", outANP(`{action: Deny, ` + peer + `, ports: [{portRange: {start: 2, end: 1}}]}`), "spec.egress[0].ports[0] InvalidPort"},
 		{"range of one", outANP(`{action: Deny, ` + peer + `, ports: [{portRange: {start: 2, end: 2}}]}`), "spec.egress[0].ports[0] InvalidPort"},
 		{"protocol", outANP(`{action: Deny, ` + peer + `, ports: [{portNumber: {protocol: ICMP, port: 1}}]}`), "spec.egress[0].ports[0] UnsupportedProtocol"},
-		{"CN-14", outANP(`{action: Deny, to: [{networks: [1.0.0.0/8]}, {namespaces: {}}], ports: [{namedPort: web}]}`), "spec.egress[0].to[0] InvalidPort"},
-		{"CN-14 where all ports are denied", outANP(`{action: Deny, to: [{nodes: {}}], ports: [{namedPort: web}, {}]}`),
-			"spec.egress[0].to[0] InvalidPort void, spec.egress[0].ports[1] InvalidPort"},
+		{"CN-14 Allow", outANP(`{action: Allow, to: [{networks: [1.0.0.0/8]}, {namespaces: {}}], ports: [{namedPort: web}]}`), "spec.egress[0].to[0] InvalidPort"},
+		{"CN-14 Deny", outANP(`{action: Deny, to: [{networks: [1.0.0.0/8]}, {namespaces: {}}], ports: [{namedPort: web}]}`), "spec.egress[0].ports[0] InvalidPort"},
+		{"CN-14 Pass", outANP(`{action: Pass, to: [{nodes: {}}], ports: [{namedPort: web}, {}]}`),
+			"spec.egress[0].ports[0] InvalidPort, spec.egress[0].ports[1] InvalidPort"},
+		{"CN-14 where everything is denied", outANP(`{action: Deny, to: [{nodes: {}}, {}], ports: [{namedPort: web}]}`),
+			"spec.egress[0].to[1] InvalidPeer, spec.egress[0].ports[0] InvalidPort void"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string

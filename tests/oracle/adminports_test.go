@@ -115,7 +115,8 @@ func comparePorts(t *testing.T, spec string, c Cluster, want string) {
 	}
 }
 
-// TestNamedPortsOfAdministrators: CN-14, pod by pod, and never by an address.
+// TestNamedPortsOfAdministrators: CN-14, pod by pod, and never by an address: a rule
+// that denies does so on every port then, and one that passes denies.
 func TestNamedPortsOfAdministrators(t *testing.T) {
 	const src, one, two = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 	pods := []any{
@@ -136,8 +137,13 @@ func TestNamedPortsOfAdministrators(t *testing.T) {
 
 	closed := policy(t, "x/closed", `{policyTypes: [Egress]}`)
 	for _, peers := range []string{`[{networks: [10.0.0.0/24]}]`, `[{nodes: {}}]`} {
-		check(t, world(append(pods, cnp(t, "p", spec("Deny", peers)))...), tcp(src, one, 81), true)
 		check(t, world(append(pods, closed, cnp(t, "p", spec("Accept", peers)))...), tcp(src, one, 81), false)
+		for _, action := range []string{"Deny", "Pass"} {
+			c := world(append(pods, cnp(t, "p", spec(action, peers)))...)
+			check(t, c, tcp(src, one, 81), false)
+			check(t, c, tcp(src, one, 99), false)
+			check(t, c, tcp(src, outside, 81), true)
+		}
 	}
 }
 

@@ -160,10 +160,20 @@ func (c Cluster) enforced(r adminRule) adminRule {
 		return adminRule{action: deny, everyone: true}
 	case slices.ContainsFunc(r.ports, func(p adminPort) bool { return !c.portIsReadable(p) }):
 		return adminRule{action: deny, peers: r.peers}
+	case r.namesPorts() && !r.allArePods(): // CN-14
+		return adminRule{action: deny, peers: r.peers}
 	case r.action == pass:
 		return r
 	}
 	return adminRule{action: deny, peers: r.peers, ports: r.ports} // an action that is not known denies, too
+}
+
+func (r adminRule) namesPorts() bool {
+	return slices.ContainsFunc(r.ports, func(p adminPort) bool { return p.name != nil })
+}
+
+func (r adminRule) allArePods() bool {
+	return !slices.ContainsFunc(r.peers, func(p adminPeer) bool { return !p.arePods() })
 }
 
 // match is whether a rule matches a packet.

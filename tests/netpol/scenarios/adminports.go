@@ -66,14 +66,18 @@ var adminPorts = inBoth(func(v version) []Scenario {
 			},
 		}, FreeObjects)),
 		needing(Scenario{
-			Name: "a name does not meet networks, though pods are there", Statements: np("CN-14"),
+			Name: "a named port of networks, which declare none", Statements: np("CN-14"),
 			Steps: []Step{
-				{Name: "denied", Change: apply(v.admin("web", 10, onX, DenyTo(world).At(Named("", "tcp-80"))))},
-				{Name: "beside pods, who have names", Change: apply(v.admin("web", 10, onX, DenyTo(world, podsOfY).At(Named("", "tcp-80")))), Want: func(r *Reachability) {
-					r.For(TCP(80)).ExpectPeer("x/*", "y/*", false)
+				{Name: "denied: every port", Change: apply(v.admin("web", 10, onX, DenyTo(world).At(Named("", "tcp-80")))), Want: func(r *Reachability) {
+					r.ExpectAllEgress("x/*", false)
 				}},
-				{Name: "beside a number", Change: apply(v.admin("web", 10, onX, DenyTo(world).At(Named("", "tcp-80"), TCP(81)))), Want: func(r *Reachability) {
-					r.For(TCP(81)).ExpectAllEgress("x/*", false)
+				{Name: "allowed: nothing, though pods are there", Change: apply(v.admin("web", 10, onX, AllowTo(world).At(Named("", "tcp-80"), TCP(81)), DenyTo(world))), Want: func(r *Reachability) {
+					r.ExpectAllEgress("x/*", false)
+					r.For(TCP(81)).ExpectAllEgress("x/*", true)
+				}},
+				{Name: "allowed beside pods, which declare it", Change: apply(v.admin("web", 10, onX, AllowTo(world, podsOfY).At(Named("", "tcp-80")), DenyTo(world))), Want: func(r *Reachability) {
+					r.ExpectAllEgress("x/*", false)
+					r.For(TCP(80)).ExpectPeer("x/*", "y/*", true)
 				}},
 			},
 		}, FreeObjects), // experimental definitions refuse it
