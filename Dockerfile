@@ -1,5 +1,10 @@
+# Images by digest: a tag may name another image tomorrow. Where they come from
+# somewhere else, say so with --build-arg.
+ARG GO_IMAGE=golang:1.26-bookworm@sha256:116d58cbd88c1297624acc6e967a060012422bacf9930927e23fb719189c6f36
+ARG DEBIAN_IMAGE=debian:bookworm-slim@sha256:7b140f374b289a7c2befc338f42ebe6441b7ea838a042bbd5acbfca6ec875818
+
 # The agent, static.
-FROM golang:1.26-bookworm AS agent
+FROM ${GO_IMAGE} AS agent
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
@@ -8,7 +13,7 @@ COPY pkg pkg
 RUN CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o /kube-network-policies ./cmd/kube-network-policies
 
 # nft, the only other program the agent runs, with the libraries it is linked to.
-FROM debian:bookworm-slim AS nft
+FROM ${DEBIAN_IMAGE} AS nft
 RUN apt-get update && apt-get install --yes --no-install-recommends nftables
 RUN for file in /usr/sbin/nft $(ldd /usr/sbin/nft | grep -o '/[^ ]*'); do install -D "$file" "/root-of-image$file"; done
 

@@ -2,6 +2,7 @@
 GO ?= $(or $(shell command -v go),/usr/local/go/bin/go)
 IMAGE ?= kube-network-policies:v0.1.0
 STATICCHECK ?= v0.7.0
+GOVULNCHECK ?= v1.2.0
 FUZZTIME ?= 10s
 
 # Everything is pure Go: no C compiler is needed, and one build cache serves all.
@@ -19,6 +20,9 @@ endif
 # Packages whose tests need a machine of their own for a while.
 ALONE = ./tests/lab ./tests/netns ./tests/attacks ./tests/netpol/suite ./tests/demo
 
+# Packages that run goroutines or are called from several.
+RACE = ./pkg/agent ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/status/... ./pkg/steer/...
+
 # Packages whose tests ask the kernel.
 KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
 
@@ -28,8 +32,10 @@ MODULES = tests/integration tests/conformance tests/conformance/v0.1.7 tests/con
 # What bench measures, in the form of Go's benchmarks.
 BENCH_RESULTS ?= bin/bench.txt
 
+comma := ,
+
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-integration test-vm test-conformance-vm race lint fuzz bench bench-short bench-table bench-plots bench-packages image clean demo-tools tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-integration test-vm test-conformance-vm race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages image clean demo-tools tools
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -42,19 +48,23 @@ demo: demo-tools build ## show the agent at work on this machine, as root: no cl
 	@$(GIVE_BACK)
 	@bin/demo
 
-test: test-unit test-scenarios test-conformance test-packets ## all tests, as root: the rest skips what needs network namespaces
+test: ## what every change should pass, as root: the short form of each kind of test, minutes
+	@SHORT=-short tests/parts.sh test-unit test-scenarios test-conformance test-packets
+
+test-all: ## every test there is, the linters and the demo, as root: what CI runs
+	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-conformance-packets test-mutants test-integration demo vulnerabilities
 
 test-unit: tools ## the tests of each package
-	$(GO) test $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|netpol/netns|netpol/suite|demo)$$')
+	$(GO) test $(SHORT) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|netpol/netns|netpol/suite|demo)$$')
 
 test-scenarios: ## the truth tables of every scenario, in process
 	$(GO) run ./tests/netpol/suite
 
-test-conformance: ## the conformance suites of the network policy API on the evaluator and on the oracle
-	cd tests/conformance && $(GO) test ./... && $(GO) run .
+test-conformance: ## the conformance suites of the network policy API on the evaluator and, unless SHORT, on the oracle
+	cd tests/conformance && $(GO) test ./... && $(GO) run . $(if $(SHORT),-networks compiled -clusters IPv4-beside$(comma)IPv6-apart)
 
 test-packets: tools ## real packets through the agent and a few scenarios, in network namespaces, as root
-	$(GO) test -p 1 -count 1 $(ALONE)
+	$(GO) test $(SHORT) -p 1 -count 1 $(ALONE)
 	$(GO) test -v -count 1 ./tests/netpol/netns
 
 test-conformance-packets: tools build ## the conformance suites with real packets, as root: three minutes
@@ -67,7 +77,7 @@ test-hard: tools ## long attacks with real packets, as root: minutes
 	HARD=1 $(GO) test -v -p 1 -count 1 -timeout 60m ./tests/attacks
 
 test-mutants: tools ## faults in the code that the scenarios and attacks must notice, as root
-	MUTANTS=1 $(GO) test -v -count 1 -timeout 30m -run Mutants ./tests/mutants
+	MUTANTS=1 $(GO) test -v -count 1 -timeout 40m -run Mutants ./tests/mutants
 
 test-integration: ## the informers, install.yaml and the status writer against real API servers, built once
 	cd tests/integration && $(GO) run ./servers/build && $(GO) test -count 1 -timeout 20m ./...
@@ -88,8 +98,11 @@ test-conformance-vm: build ## the conformance suites on that kernel: half an hou
 			for release in v0.1.7 v0.2.0; do ./conformance -suites "$$release" -clusters IPv4-beside -networks netns -binaries . \
 				-agent ./kube-network-policies -silence 2s || failed=1; done; [ -z "$$failed" ]'
 
-race: ## the tests of each package with the race detector, needs a C compiler
-	CGO_ENABLED=1 $(GO) test -race ./pkg/... ./cmd/...
+race: tools ## the tests of the packages that run goroutines, with the race detector: needs a C compiler
+	CGO_ENABLED=1 $(GO) test -race -short $(RACE)
+
+vulnerabilities: ## known vulnerabilities that the programs can reach, where their database can be
+	@tests/vulnerabilities.sh $(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./cmd/...
 
 lint: ## gofmt, vet, staticcheck, and which package may import which
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi

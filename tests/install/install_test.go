@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -130,7 +132,7 @@ func checkReads(t *testing.T, rules []rbacv1.PolicyRule, want []string) {
 	t.Helper()
 	var resources []string
 	for _, rule := range rules {
-		if !slices.Equal(rule.Verbs, []string{"get", "list", "watch"}) {
+		if !slices.Equal(rule.Verbs, []string{"list", "watch"}) {
 			t.Errorf("verbs %q on %v", rule.Verbs, rule.Resources)
 		}
 		for _, group := range rule.APIGroups {
@@ -247,6 +249,24 @@ func checkFlags(t *testing.T, binary string, args []string) {
 		flag, _, _ := strings.Cut(arg, "=")
 		if !strings.Contains(string(help), flag+" ") {
 			t.Errorf("%v has no flag %s", command, flag)
+		}
+	}
+}
+
+// What is built and what builds it is named by content: a tag may be moved.
+func TestImagesAndActionsArePinned(t *testing.T) {
+	for file, pinned := range map[string]*regexp.Regexp{
+		"Dockerfile":                  regexp.MustCompile(`(?m)^ARG \w+_IMAGE=\S+@sha256:[0-9a-f]{64}$`),
+		".github/workflows/test.yaml": regexp.MustCompile(`(?m)uses: \S+@[0-9a-f]{40} # v\d`),
+	} {
+		content, err := os.ReadFile(filepath.Join("../..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := regexp.MustCompile(`(?m)^ARG \w+_IMAGE=|^FROM [^$\s]|uses: `).FindAllString(string(content), -1)
+		named = slices.DeleteFunc(named, func(line string) bool { return line == "FROM s" }) // scratch is no image
+		if len(named) == 0 || len(pinned.FindAllString(string(content), -1)) != len(named) {
+			t.Errorf("%s names %d images or actions, and these are pinned: %q", file, len(named), pinned.FindAllString(string(content), -1))
 		}
 	}
 }

@@ -34,14 +34,14 @@ func rights(rules []rbacv1.PolicyRule) []string {
 func TestTheWriterHasTheRightsItNeedsAndNoMore(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
 		want := []string{
-			"networking.k8s.io/networkpolicies[] get,list,watch,patch",
+			"networking.k8s.io/networkpolicies[] list,watch,patch",
 			"networking.k8s.io/networkpolicies/status[] patch",
 		}
 		if file == adminFile {
 			want = append(want,
-				"policy.networking.k8s.io/adminnetworkpolicies[] get,list,watch",
-				"policy.networking.k8s.io/baselineadminnetworkpolicies[] get,list,watch",
-				"policy.networking.k8s.io/clusternetworkpolicies[] get,list,watch",
+				"policy.networking.k8s.io/adminnetworkpolicies[] list,watch",
+				"policy.networking.k8s.io/baselineadminnetworkpolicies[] list,watch",
+				"policy.networking.k8s.io/clusternetworkpolicies[] list,watch",
 				"policy.networking.k8s.io/adminnetworkpolicies/status[] patch",
 				"policy.networking.k8s.io/baselineadminnetworkpolicies/status[] patch",
 				"policy.networking.k8s.io/clusternetworkpolicies/status[] patch",

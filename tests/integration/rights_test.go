@@ -194,7 +194,7 @@ func TestAWriterWithoutTheRightToAnnotateStoresNothing(t *testing.T) {
 	k := newKubectl(t, plane.Admin())
 	k.apply(nodePorts(c.namespace, "range"))
 	as := asWriter(t, plane)
-	const withoutPatch = `[{"op":"replace","path":"/rules/0/verbs","value":["get","list","watch"]}]`
+	const withoutPatch = `[{"op":"replace","path":"/rules/0/verbs","value":["list","watch"]}]`
 	k.run("patch", "clusterrole", statusWriter, "--type=json", "-p", withoutPatch)
 	t.Cleanup(func() {
 		if _, err := k.with(context.Background(), "", "apply", "--server-side", "--force-conflicts", "-f", installFile); err != nil {

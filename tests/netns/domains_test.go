@@ -219,6 +219,7 @@ func TestWhatMakesNoSenseGoesOn(t *testing.T) {
 // TestNamesExpire takes as long as names are known at least. Connections outlive
 // them, and agents.
 func TestNamesExpire(t *testing.T) {
+	labtest.SkipShort(t)
 	c, agent, r := newNames(t)
 	r.set("x.example.test.", c.Hosts["x/db"].Addrs...)
 	listener := listenOn(t, c.Hosts["x/db"], pairPort)

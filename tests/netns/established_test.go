@@ -259,6 +259,7 @@ var fromNobody = labtest.Policy("x", "ingress", `{podSelector: {}}`)
 // TestEstablishedConnections has connections that a policy allows, then denies,
 // and then allows again. Whether they go on meanwhile is the operator's choice.
 func TestEstablishedConnections(t *testing.T) {
+	labtest.SkipShort(t)
 	for _, option := range []string{"--cut-established=true", "--cut-established=false"} {
 		t.Run(option, func(t *testing.T) {
 			c := newCluster(t, 2, "x/web@1 app=web", "y/near@1", "y/far@2")

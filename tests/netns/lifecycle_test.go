@@ -206,6 +206,7 @@ func TestAnAcceptedFlowIsQueuedOnce(t *testing.T) {
 // TestChangesLoseNoPacket opens new flows of an allowed pair, one after the other
 // and many at a time, while the set of selected pods changes a hundred times.
 func TestChangesLoseNoPacket(t *testing.T) {
+	labtest.SkipShort(t)
 	const changes, clients = 100, 8
 	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web", "z/a@1 app=a", "z/b@1 app=b")
 	agent := c.Start(t)[0]

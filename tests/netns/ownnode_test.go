@@ -68,6 +68,7 @@ table inet service {
 // TestEstablishedConnectionsToTheOwnNode are cut where an administrator has come
 // to deny them, and where only a NetworkPolicy would they are not.
 func TestEstablishedConnectionsToTheOwnNode(t *testing.T) {
+	labtest.SkipShort(t)
 	c := newCluster(t, 1, "x/web@1 app=web", "x/db@1 app=db")
 	agent := c.Start(t, labtest.WithAdmin, "--cut-established")[0]
 	listener := listenOn(t, c.Hosts["node-1"], pairPort)

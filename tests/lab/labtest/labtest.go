@@ -66,3 +66,12 @@ func NeedHard(t *testing.T) {
 		t.Skip("takes long; make test-hard runs it")
 	}
 }
+
+// SkipShort skips a test that waits for timers of the kernel or of the agent,
+// where only the short form of the tests is asked for. CI runs all.
+func SkipShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("waits for timers; runs without -short")
+	}
+}

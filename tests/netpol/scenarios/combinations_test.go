@@ -29,15 +29,22 @@ func (r *recorder) Apply(ctx context.Context, state *netpol.State) error {
 // TestCombinations stacks every pair of the sets of policies that the scenarios
 // apply, on the default model, and compares with the oracle. What two policies do
 // together is where evaluators go wrong, and nobody writes these tables by hand.
-// Every pair takes minutes; unless NETPOL_SUITE is "full", it is one of 32.
+// Every pair takes minutes; unless NETPOL_SUITE is "full", it is one of 32, and
+// one of 256 in short mode.
 func TestCombinations(t *testing.T) {
 	sets := policySets(t)
 	compiled, oracle := simulated.New(simulated.Compiled), simulated.New(simulated.Oracle)
 	model := netpol.Model{HostNetwork: true, Hosts: []netpol.Host{netpol.Outside()}, Pods: []string{"a", "b"}}
-	pairs, cells := 0, 0
+	every, pairs, cells := 32, 0, 0
+	switch {
+	case os.Getenv("NETPOL_SUITE") == "full":
+		every = 1
+	case testing.Short():
+		every = 256
+	}
 	for i := range sets {
 		for j := range i {
-			if os.Getenv("NETPOL_SUITE") != "full" && (i+j)%32 != 0 {
+			if (i+j)%every != 0 {
 				continue
 			}
 			state := model.State()
