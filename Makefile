@@ -35,7 +35,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-integration test-vm test-conformance-vm race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages image clean demo-tools tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages image clean demo-tools tools
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -75,6 +75,10 @@ test-netns: tools test-scenarios test-packets test-conformance-packets ## the sa
 
 test-hard: tools ## long attacks with real packets, as root: minutes
 	HARD=1 $(GO) test -v -p 1 -count 1 -timeout 60m ./tests/attacks
+
+test-property: ## the properties of random clusters, 10000 fresh ones of each: minutes
+	PROPERTY_CLUSTERS=$${PROPERTY_CLUSTERS:-10000} PROPERTY_SEED=$${PROPERTY_SEED:-$$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')} \
+		$(GO) test -v -count 1 -timeout 1h -run 'Test' ./tests/property
 
 test-mutants: tools ## faults in the code that the scenarios and attacks must notice, as root
 	MUTANTS=1 $(GO) test -v -count 1 -timeout 40m -run Mutants ./tests/mutants

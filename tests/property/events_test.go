@@ -31,7 +31,7 @@ import (
 // its answers are those of a cluster that always was so.
 func TestOrderOfEventsIsIrrelevant(t *testing.T) {
 	changes := 0
-	forClusters(t, 0.15, func(t *testing.T, g *gen, end oracle.Cluster) {
+	forClusters(t, func(t *testing.T, g *gen, end oracle.Cluster) {
 		clusters := []oracle.Cluster{g.cluster(), g.cluster(), end}
 		kinds := policycache.Kinds{AdminNetworkPolicy: true, BaselineAdminNetworkPolicy: true, ClusterNetworkPolicy: true}
 		if g.oneIn(4) {

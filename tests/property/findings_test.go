@@ -16,7 +16,7 @@ import (
 // its field, and nothing else is.
 func TestEveryFaultIsAFinding(t *testing.T) {
 	items, clean := 0, 0
-	forClusters(t, 0.1, func(t *testing.T, _ *gen, c oracle.Cluster) {
+	forClusters(t, func(t *testing.T, _ *gen, c oracle.Cluster) {
 		for _, faults := range faultsOf(c) {
 			if items += len(faults); len(faults) == 0 {
 				clean++

@@ -18,7 +18,7 @@ import (
 // the answers, at any moment, of one that is compiled as it is then.
 func TestFollowingIsCompilingAnew(t *testing.T) {
 	changes := 0
-	forClusters(t, 0.1, func(t *testing.T, g *gen, end oracle.Cluster) {
+	forClusters(t, func(t *testing.T, g *gen, end oracle.Cluster) {
 		clusters := []oracle.Cluster{g.cluster(), g.cluster(), end}
 		if g.oneIn(2) { // what chains remember outlives changes of pods, namespaces and nodes
 			for i := range clusters {

@@ -10,7 +10,7 @@ import (
 
 // TestOrderOfObjectsIsIrrelevant: NP-54. Reversing swaps every two objects.
 func TestOrderOfObjectsIsIrrelevant(t *testing.T) {
-	forClusters(t, 0.1, func(t *testing.T, g *gen, c oracle.Cluster) {
+	forClusters(t, func(t *testing.T, g *gen, c oracle.Cluster) {
 		questions := g.questions(c)
 		diff := func(c oracle.Cluster) string {
 			return difference(compile.Compile(input(c)), compile.Compile(input(reversed(c))), questions)

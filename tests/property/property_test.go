@@ -2,16 +2,14 @@
 // clusters: every packet must get the same answer, every order of events must
 // lead to the same answers, and what is reported must be what is enforced.
 //
-// A run prints its seed. PROPERTY_SEED repeats it, PROPERTY_TIME (a duration,
-// such as 10m) makes it longer or shorter.
+// Without any settings the clusters are always the same ones. PROPERTY_CLUSTERS is how
+// many each property gets, and PROPERTY_SEED is the seed of the first one.
 package property
 
 import (
-	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
-	"time"
 
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
@@ -19,50 +17,58 @@ import (
 // here is the node that judges.
 const here, there = "here", "there"
 
-// runTime is how long all properties together may take.
-func runTime(t *testing.T) time.Duration {
-	text := os.Getenv("PROPERTY_TIME")
-	switch {
-	case text == "" && testing.Short():
-		return time.Second
-	case text == "":
-		return 5 * time.Second
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("PROPERTY_TIME: %v", err)
-	}
-	return d
-}
+// What a run without settings asks: clusters of the seeds from 1 on, and those that
+// once found that evaluator and oracle disagreed. They are different clusters by now,
+// and TestPastDisagreements has what they were.
+const defaultClusters = 250
 
-// firstSeed is the seed of the first cluster; the next ones count up from it.
-func firstSeed(t *testing.T) uint64 {
-	text := os.Getenv("PROPERTY_SEED")
-	if text == "" {
-		return rand.Uint64()
-	}
-	seed, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("PROPERTY_SEED: %v", err)
-	}
-	return seed
-}
+var pastSeeds = []uint64{13043964403359885339, 8193503906538744289}
 
-// forClusters hands random clusters to a property until its share of the run
-// time is over, or the property fails. A cluster depends on its seed alone, and
-// so do the choices that the property makes with g.
-func forClusters(t *testing.T, share float64, property func(t *testing.T, g *gen, c oracle.Cluster)) {
+// seeds returns the seeds of the clusters of one property.
+func seeds(t *testing.T) []uint64 {
 	t.Helper()
-	first := firstSeed(t)
-	clusters := 0
-	end := time.Now().Add(time.Duration(share * float64(runTime(t))))
-	for seed := first; !t.Failed() && (seed == first || time.Now().Before(end)); seed++ {
+	first, given := uintSetting(t, "PROPERTY_SEED", 1)
+	n, _ := uintSetting(t, "PROPERTY_CLUSTERS", defaultClusters)
+	var all []uint64
+	for i := range n {
+		all = append(all, first+i)
+	}
+	if !given {
+		all = append(all, pastSeeds...)
+	}
+	return all
+}
+
+// uintSetting reads a number from the environment.
+func uintSetting(t *testing.T, name string, otherwise uint64) (n uint64, given bool) {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise, false
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n, true
+}
+
+// forClusters hands random clusters to a property until the property fails. A
+// cluster depends on its seed alone, and so do the choices that the property makes
+// with g. Long runs tell how far they are.
+func forClusters(t *testing.T, property func(t *testing.T, g *gen, c oracle.Cluster)) {
+	t.Helper()
+	const report = 1000
+	all := seeds(t)
+	for i, seed := range all {
 		g := newGen(seed)
 		property(t, g, g.cluster())
-		clusters++
 		if t.Failed() {
-			t.Logf("repeat with PROPERTY_SEED=%d", seed)
+			t.Fatalf("cluster %d of %d; repeat with\n\tPROPERTY_SEED=%d PROPERTY_CLUSTERS=1 go test ./tests/property -run '^%s$'", i+1, len(all), seed, t.Name())
+		}
+		if (i+1)%report == 0 {
+			t.Logf("%d of %d clusters", i+1, len(all))
 		}
 	}
-	t.Logf("%d clusters from seed %d", clusters, first)
+	t.Logf("%d clusters from seed %d", len(all), all[0])
 }

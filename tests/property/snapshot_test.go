@@ -46,7 +46,7 @@ var selections = map[string]struct {
 // policy has a say in are steered to the evaluator.
 func TestSelectedAddressesAreThoseOfTheOracle(t *testing.T) {
 	selected := map[string]int{}
-	forClusters(t, 0.1, func(t *testing.T, _ *gen, c oracle.Cluster) {
+	forClusters(t, func(t *testing.T, _ *gen, c oracle.Cluster) {
 		for name, selection := range selections {
 			ask := func(c oracle.Cluster) (got, want []netip.Addr) {
 				return selection.got(compile.Compile(input(c))), selection.want(c)
@@ -70,7 +70,7 @@ func TestSelectedAddressesAreThoseOfTheOracle(t *testing.T) {
 // TestWhatIsDeniedIsSteered: no packet that policy denies misses the evaluator,
 // and none is steered that this node has no say in.
 func TestWhatIsDeniedIsSteered(t *testing.T) {
-	forClusters(t, 0.1, func(t *testing.T, g *gen, c oracle.Cluster) {
+	forClusters(t, func(t *testing.T, g *gen, c oracle.Cluster) {
 		questions := g.questions(c)
 		if missteered(c, questions) != "" {
 			c = shrink(c, func(c oracle.Cluster) bool { return missteered(c, questions) != "" })
@@ -114,7 +114,7 @@ func steering(s *policy.Snapshot, d policy.Direction) func(netip.Addr) bool {
 // TestCompileIsPure: it modifies no object, and the same objects give the same
 // answers, findings included.
 func TestCompileIsPure(t *testing.T) {
-	forClusters(t, 0.1, func(t *testing.T, g *gen, c oracle.Cluster) {
+	forClusters(t, func(t *testing.T, g *gen, c oracle.Cluster) {
 		before := clone(c)
 		first := compile.Compile(input(c))
 		if !reflect.DeepEqual(c, before) {

@@ -73,7 +73,7 @@ func (n tally) String() string {
 
 func TestVerdictsAreThoseOfTheOracle(t *testing.T) {
 	counts := tally{}
-	forClusters(t, 0.35, func(t *testing.T, g *gen, c oracle.Cluster) {
+	forClusters(t, func(t *testing.T, g *gen, c oracle.Cluster) {
 		compareVerdicts(t, g, c, counts)
 	})
 	t.Logf("packets:\n%v", counts)

@@ -1,0 +1,71 @@
+package property
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/tests/oracle"
+)
+
+// TestHiddenPortsAreTheWorstThatTheyCouldBe: NP-44. Where a packet passes whose ports
+// cannot be read, every packet passes that it could be.
+func TestHiddenPortsAreTheWorstThatTheyCouldBe(t *testing.T) {
+	allowed, denied := 0, 0
+	forClusters(t, func(t *testing.T, g *gen, c oracle.Cluster) {
+		questions := g.questions(c)
+		s := compile.Compile(input(c))
+		for _, q := range questions {
+			if s.Judge(q.with(packet.Unknown, 0).query()).Verdict == policy.Allow {
+				allowed++
+			} else {
+				denied++
+			}
+		}
+		if concealed(c, questions) != "" {
+			c = shrink(c, func(c oracle.Cluster) bool { return concealed(c, questions) != "" })
+			t.Errorf("%s\n%s", concealed(c, questions), describe(c))
+		}
+	})
+	t.Logf("hidden packets: %d allowed, %d denied", allowed, denied)
+}
+
+// concealed names a packet that is denied, and that passes with its ports hidden, or
+// nothing.
+func concealed(c oracle.Cluster, questions []question) string {
+	s := compile.Compile(input(c))
+	for _, q := range questions {
+		hidden := q.with(packet.Unknown, 0)
+		if s.Judge(hidden.query()).Verdict != policy.Allow {
+			continue
+		}
+		for _, shown := range q.possible() {
+			if d := s.Judge(shown.query()); d.Verdict != policy.Allow {
+				return fmt.Sprintf("%v passes, but %v: %v", hidden, shown, d)
+			}
+		}
+	}
+	return ""
+}
+
+// with returns the question about a packet of another protocol and port.
+func (q question) with(proto packet.Proto, port uint16) question {
+	q.Proto = proto
+	q.Src, q.Dst = netip.AddrPortFrom(q.Src.Addr(), 0), netip.AddrPortFrom(q.Dst.Addr(), port)
+	return q
+}
+
+// possible returns what the packet could be if its ports were hidden: all protocols,
+// and the ports at which rules begin and end.
+func (q question) possible() []question {
+	all := []question{q.with(packet.ICMP, 0)}
+	for _, proto := range []packet.Proto{packet.TCP, packet.UDP, packet.SCTP} {
+		for _, port := range []uint16{1, 2, 53, 54, 80, 81, 82, 90, 91, 8080, 8081, 10000, 65535} {
+			all = append(all, q.with(proto, port))
+		}
+	}
+	return all
+}
