@@ -106,7 +106,7 @@ func TestResolversThatAreFoundAreSteered(t *testing.T) {
 	pod := netip.MustParseAddr("10.244.1.2")
 	synctest.Test(t, func(t *testing.T) {
 		fake, reg := knftables.NewFake(knftables.InetFamily, steer.TableName), prometheus.NewRegistry()
-		steerer, err := steer.New(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, NFT: fake, Registerer: reg}, steer.Capabilities{})
+		steerer, err := steer.NewFake(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, fake)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/knftables"
 )
 
 const (
@@ -140,10 +139,6 @@ type Config struct {
 	InForce func(serial uint64)
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer
-	// NFT runs the transactions; nil means the nft program. It must serve the
-	// table TableName of family inet. Only with nil can Divert be
-	// DivertXTables, because that writes to the kernel itself.
-	NFT knftables.Interface
 }
 
 // Validate names every field that cannot work.

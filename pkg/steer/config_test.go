@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-
-	"sigs.k8s.io/knftables"
 )
 
 func TestConfigNamesItsFaults(t *testing.T) {
@@ -135,14 +132,6 @@ func TestEarlyUDPIsChosenByTheKernelsVersion(t *testing.T) {
 	}
 	if err := resolvesUDPClash("linux"); err == nil || errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("kernel linux: %v, want could not tell", err)
-	}
-}
-
-func TestXTablesDoesNotWriteBesideAFake(t *testing.T) {
-	cfg := testConfig()
-	cfg.Divert, cfg.NFT = DivertXTables, knftables.NewFake(knftables.InetFamily, TableName)
-	if _, err := New(cfg, Capabilities{}); err == nil || !strings.Contains(err.Error(), "Config.NFT") {
-		t.Errorf("got %v", err)
 	}
 }
 

@@ -195,9 +195,23 @@ func TestAChangeDoesNotWaitForTheVerification(t *testing.T) {
 	nft := &diary{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
 	s := newOn(t, nft, nil)
 	mustSync(t, s, Sets{})
+	tamper(t, nft.Fake, tamperings["element added"])
 	s.verified, nft.notes = time.Time{}, nil // as when the interval is over
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
-	if want := []string{"write", "read"}; !slices.Equal(nft.notes, want) {
+	if want := []string{"write", "read", "write"}; !slices.Equal(nft.notes, want) {
 		t.Errorf("got %v, want %v", nft.notes, want)
+	}
+}
+
+func TestNothingIsReadWhileNobodyCommits(t *testing.T) {
+	nft := &diary{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
+	s := newOn(t, nft, nil)
+	for _, a := range []netip.Addr{v4, v4b} {
+		mustSync(t, s, Sets{Ingress: []netip.Addr{a}})
+	}
+	s.verified, nft.notes = time.Time{}, nil
+	mustSync(t, s, Sets{Ingress: []netip.Addr{v4b}})
+	if len(nft.notes) > 0 {
+		t.Errorf("got %v", nft.notes)
 	}
 }

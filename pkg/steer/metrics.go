@@ -7,10 +7,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/knftables"
 )
 
-// scrapeTimeout bounds the run of nft that reads the counter.
+// scrapeTimeout bounds the reading of the counter.
 const scrapeTimeout = 2 * time.Second
 
 type metrics struct {
@@ -20,8 +19,17 @@ type metrics struct {
 	programming prometheus.Histogram
 	divert      *prometheus.GaugeVec
 	support     *prometheus.GaugeVec
+	foreign     *prometheus.CounterVec
+	repairs     prometheus.Counter
+	lost        prometheus.Counter
 	inPlace     atomic.Bool // the table stands, the counter can be read
 }
+
+// How a change of the table by another process was found.
+const (
+	byNotification = "notification"
+	byPoll         = "poll"
+)
 
 func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 	m := &metrics{
@@ -46,6 +54,18 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 			Name: "netpol_divert_info",
 			Help: "The way into the queue that is in use: queue statement or xtables target.",
 		}, []string{"mode"}),
+		foreign: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "netpol_steer_foreign_changes_total",
+			Help: "Changes of the nftables table by other processes, by how they were found.",
+		}, []string{"found"}),
+		repairs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_steer_repairs_total",
+			Help: "Times the nftables table was found changed and was put right.",
+		}),
+		lost: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_steer_lost_notifications_total",
+			Help: "Times notifications of nftables were lost. The table was verified each time.",
+		}),
 		support: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_kernel_support",
 			Help: "What the kernel was found to have at start: 1 yes, 0 no, -1 could not tell.",
@@ -54,11 +74,14 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 	for _, result := range []string{"success", "error"} {
 		m.syncs.WithLabelValues(result)
 	}
+	for _, found := range []string{byNotification, byPoll} {
+		m.foreign.WithLabelValues(found)
+	}
 	for _, spec := range setSpecs {
 		m.elements.WithLabelValues(spec.name)
 	}
 	reg.MustRegister(m.syncs, m.lastSuccess, m.elements, m.programming, m.divert, m.support,
-		&steeredCollector{nft: s.nft, inPlace: &m.inPlace})
+		m.foreign, m.repairs, m.lost, &steeredCollector{kernel: s.kernel, inPlace: &m.inPlace})
 	return m
 }
 
@@ -102,7 +125,7 @@ var steeredDesc = prometheus.NewDesc("netpol_steered_packets_total",
 // steeredCollector reads the counter of the table when it is scraped. While it
 // cannot be read there is no sample.
 type steeredCollector struct {
-	nft     knftables.Interface
+	kernel  kernel
 	inPlace *atomic.Bool
 }
 
@@ -116,14 +139,9 @@ func (c *steeredCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	counters, err := c.nft.ListCounters(ctx)
+	packets, err := c.kernel.steered(ctx)
 	if err != nil {
 		return
 	}
-	for _, counter := range counters {
-		if counter == nil || counter.Name != steeredCounter || counter.Packets == nil {
-			continue // the fake lists nil counters before the real ones
-		}
-		ch <- prometheus.MustNewConstMetric(steeredDesc, prometheus.CounterValue, float64(*counter.Packets))
-	}
+	ch <- prometheus.MustNewConstMetric(steeredDesc, prometheus.CounterValue, float64(packets))
 }

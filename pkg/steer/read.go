@@ -2,86 +2,74 @@ package steer
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"slices"
-
-	"sigs.k8s.io/knftables"
 )
 
-// read asks the kernel what it holds.
-func (s *Steerer) read(ctx context.Context) (*held, error) {
-	objects, err := s.nft.ListAll(ctx)
-	if knftables.IsNotFound(err) {
-		return emptyTable(), nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if !s.isOurs(objects) {
-		return &held{layout: foreign}, nil
-	}
-	h := &held{layout: ours, sets: make(contents, len(setSpecs))}
-	if h.rules, err = s.readRules(ctx); err != nil {
-		return nil, err
-	}
-	for _, spec := range setSpecs {
-		if h.sets[spec.name], err = s.readSet(ctx, spec.name); err != nil {
-			return nil, fmt.Errorf("set %s: %w", spec.name, err)
-		}
-	}
-	return h, nil
+// kernel is what a Steerer asks the kernel. Only nft and writeXTables write.
+type kernel interface {
+	// generation counts the commits to nftables in this network namespace,
+	// whoever made them. It wraps and leaves out 0.
+	generation(context.Context) (uint32, error)
+	// read returns what stands under the table's name.
+	read(context.Context) (*held, error)
+	// steered returns the packets that the table's counter has counted.
+	steered(context.Context) (uint64, error)
+	// listen reports the commits to nftables until ctx ends, which is no error.
+	// It calls started once nothing is missed any more.
+	listen(ctx context.Context, started func(), report func(commit)) error
+}
+
+// layout tells what stands under the table's name.
+type layout uint8
+
+const (
+	absent  layout = iota // nothing
+	foreign               // other objects than ours, e.g. of an older version
+	ours                  // our chains, sets and counter, and no others
+)
+
+// held is what the kernel holds.
+type held struct {
+	// generation is the last one at which this is known to be so.
+	generation uint32
+	layout     layout
+	base       base
+	sets       contents // nil elements: something in there that we do not write
+}
+
+// base identifies all of a table but the elements of our sets. Two that are equal
+// do the same to a packet.
+type base struct {
+	objects map[string]string   // by kind and name
+	rules   map[string][]string // of each chain, in order
+}
+
+func (b base) equal(o base) bool {
+	return maps.Equal(b.objects, o.objects) && maps.EqualFunc(b.rules, o.rules, slices.Equal)
+}
+
+// emptyTable is what a table that does not exist holds.
+func emptyTable() *held { return &held{layout: absent, sets: Sets{}.contents()} }
+
+// sameAs reports whether h and o are the same table, at whatever generation.
+func (h *held) sameAs(o *held) bool {
+	return h.layout == o.layout && h.base.equal(o.base) &&
+		maps.EqualFunc(h.sets, o.sets, func(a, b elements) bool { return (a == nil) == (b == nil) && maps.Equal(a, b) })
 }
 
 // isOurs reports whether the names in a table, by the kind of object, are
-// exactly the ones that planBase makes.
-func (s *Steerer) isOurs(objects map[string][]string) bool {
+// exactly the ones that planBase makes from all.
+func isOurs(all []chain, names map[string][]string) bool {
 	want := map[string][]string{"counter": {steeredCounter}}
-	for _, c := range chains(s.cfg) {
+	for _, c := range all {
 		want["chain"] = append(want["chain"], c.name)
 	}
 	for _, spec := range setSpecs {
 		want["set"] = append(want["set"], spec.name)
 	}
-	for kind, names := range objects {
-		if kind == "table" {
-			continue
-		}
-		if !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(want[kind]))) {
-			return false
-		}
-		delete(want, kind)
+	sorted := func(a, b []string) bool {
+		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 	}
-	return len(want) == 0
-}
-
-func (s *Steerer) readRules(ctx context.Context) (ruleHandles, error) {
-	rules, err := s.nft.ListRules(ctx, "")
-	if err != nil {
-		return nil, fmt.Errorf("rules: %w", err)
-	}
-	handles := make(ruleHandles)
-	for _, r := range rules {
-		if r.Handle != nil {
-			handles[r.Chain] = append(handles[r.Chain], *r.Handle)
-		}
-	}
-	return handles, nil
-}
-
-// readSet returns nil elements for a set that holds what we would not write,
-// such as a range that is no prefix. Such a set is written anew.
-func (s *Steerer) readSet(ctx context.Context, name string) (elements, error) {
-	listed, err := s.nft.ListElements(ctx, "set", name)
-	if err != nil {
-		return nil, err
-	}
-	e := make(elements, len(listed))
-	for _, l := range listed {
-		element, ok := parseElement(l.Key)
-		if !ok {
-			return nil, nil
-		}
-		e[element] = struct{}{}
-	}
-	return e, nil
+	return maps.EqualFunc(names, want, sorted)
 }

@@ -20,11 +20,16 @@ const (
 	// retryInterval is short, because a failed sync may have left new pods
 	// unsteered.
 	retryInterval = time.Second
-	// verifyInterval bounds how long a table flushed by somebody else goes
-	// unnoticed. Looking costs a dozen short runs of nft.
-	verifyInterval = time.Minute
+	// verifyInterval bounds how long a change of the table by another process goes
+	// unnoticed if it is not notified. The table is read only if anybody has
+	// committed to nftables since.
+	verifyInterval = 5 * time.Second
 	// syncTimeout ends an nft that hangs.
-	syncTimeout = 30 * time.Second
+	syncTimeout = 5 * time.Second
+	// applyTimeout is how long a change may wait to be in force.
+	applyTimeout = 5 * time.Second
+	// listenRetry is how long after an error commits are listened for again.
+	listenRetry = time.Second
 )
 
 // errNoSync is what Healthy says before the first wish is in force.
@@ -36,20 +41,28 @@ type Steerer struct {
 	cfg     Config
 	divert  Divert // never DivertAuto
 	nft     knftables.Interface
+	kernel  kernel
 	runner  *runner.Runner
 	metrics *metrics
+	commits commits
 
 	// writeXTables writes the chains that queue where nft cannot, else nil.
 	writeXTables func(Config) error
 
 	// Of the goroutine that syncs alone.
 	held      *held // what the kernel holds; nil when it must be read
-	installed ruleHandles
+	expected  *held // what it held when we last knew, nil before the first time
+	installed base  // as it was when we laid it
+	replace   bool  // the base could not be put right: make a new table
 	verified  time.Time
+	reported  time.Time // when a change by another process was last logged
 
 	mu      sync.Mutex
-	wish    *wish // the latest
-	inForce *wish // the last one that the kernel took
+	wish    *wish     // the latest
+	inForce *wish     // the last one that the kernel took
+	applied time.Time // when the wish that is being applied was first waited for; zero: none
+	waiting time.Time // the same of the wish behind it
+	syncing time.Time // since when a sync runs; zero: none does
 	health  error
 }
 
@@ -71,27 +84,29 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if divert == DivertXTables && cfg.NFT != nil {
-		return nil, fmt.Errorf("divert=%v writes to the kernel and not to Config.NFT", divert)
+	nft, err := newProgram()
+	if err != nil {
+		return nil, fmt.Errorf("open table %s: %w", TableName, err)
 	}
-	cfg.EarlyUDP = cfg.EarlyUDP.choose(caps)
-	s := &Steerer{cfg: cfg, divert: divert, nft: cfg.NFT, health: errNoSync}
-	if s.nft == nil {
-		if s.nft, err = knftables.New(knftables.InetFamily, TableName); err != nil {
-			return nil, fmt.Errorf("open table %s: %w", TableName, err)
-		}
-	}
+	cfg.Divert, cfg.EarlyUDP = divert, cfg.EarlyUDP.choose(caps)
+	s := newSteerer(cfg, caps, nft, netlinkKernel{chains(cfg)})
 	if divert == DivertXTables {
 		s.writeXTables = writeXTables
 	}
+	return s, nil
+}
+
+// newSteerer takes a Config that is valid and settled.
+func newSteerer(cfg Config, caps Capabilities, nft knftables.Interface, k kernel) *Steerer {
+	s := &Steerer{cfg: cfg, divert: cfg.Divert, nft: nft, kernel: k, health: errNoSync}
 	s.runner = runner.New(runner.Config{
 		MinInterval:   minInterval,
 		RetryInterval: retryInterval,
 		MaxInterval:   verifyInterval,
 	}, s.sync)
 	s.metrics = newMetrics(cfg.Registerer, s)
-	s.metrics.describeKernel(divert, caps)
-	return s, nil
+	s.metrics.describeKernel(s.divert, caps)
+	return s
 }
 
 // Divert is the way into the queue that was chosen, never DivertAuto.
@@ -114,6 +129,9 @@ func (s *Steerer) Set(sets Sets) {
 	if old != nil && old != s.inForce && !old.since.IsZero() && (sets.Since.IsZero() || old.since.Before(sets.Since)) {
 		s.wish.since = old.since // the old wish's changes wait for this one now
 	}
+	if s.waiting.IsZero() {
+		s.waiting = time.Now()
+	}
 	s.runner.Poke()
 }
 
@@ -125,59 +143,16 @@ func (s *Steerer) Run(ctx context.Context) error {
 	logger.Info("Steering starts", "table", TableName, "divert", s.divert,
 		"queue", s.cfg.Queue, "queues", s.cfg.Queues, "observeQueue", s.cfg.ObserveQueue, "bypass", s.cfg.Bypass,
 		"mark", fmt.Sprintf("%#x", s.cfg.Mark), "sctpPerPacket", s.cfg.SCTPPerPacket, "earlyUDP", s.cfg.EarlyUDP)
+	ctx = klog.NewContext(ctx, logger)
+	var listening sync.WaitGroup
+	tried := make(chan struct{})
+	listening.Go(func() { s.listen(ctx, sync.OnceFunc(func() { close(tried) })) })
+	<-tried // so that the first commits are known to be ours
 	s.runner.Poke()
-	s.runner.Run(klog.NewContext(ctx, logger))
+	s.runner.Run(ctx)
+	listening.Wait()
 	logger.Info("Steering stops, the table stays in force")
 	return nil
-}
-
-// Healthy returns nil when a wish is in force and the last sync succeeded.
-func (s *Steerer) Healthy() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.health
-}
-
-// sync is one run of the runner. It writes before it verifies, so that no change
-// waits for the reading.
-func (s *Steerer) sync(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
-	defer cancel()
-	err := s.syncOnce(ctx)
-	if err == nil && time.Since(s.verified) >= verifyInterval {
-		s.held = nil
-		err = s.syncOnce(ctx)
-	}
-	return err
-}
-
-// syncOnce applies the latest wish and tells what came of it.
-func (s *Steerer) syncOnce(ctx context.Context) error {
-	s.mu.Lock()
-	w := s.wish
-	s.mu.Unlock()
-
-	err := s.apply(ctx, w)
-	if err != nil {
-		s.held = nil // the next run reads before it writes
-	}
-	s.mu.Lock()
-	if s.health = err; err == nil && w == nil {
-		s.health = errNoSync // the base alone steers nobody
-	}
-	first := err == nil && w != nil && s.inForce != w
-	if first {
-		s.inForce = w
-	}
-	s.mu.Unlock()
-	s.metrics.synced(err, s.held)
-	if first && s.cfg.InForce != nil {
-		s.cfg.InForce(w.of.Serial)
-	}
-	if first && !w.since.IsZero() {
-		s.metrics.programming.Observe(time.Since(w.since).Seconds())
-	}
-	return err
 }
 
 // Cleanup removes the table with all that is in it. Packets that wait in any

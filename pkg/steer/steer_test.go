@@ -47,11 +47,10 @@ func newFake(t *testing.T, edit func(*Config)) (*Steerer, *knftables.Fake) {
 func newOn(t *testing.T, nft knftables.Interface, edit func(*Config)) *Steerer {
 	t.Helper()
 	cfg := testConfig()
-	cfg.NFT = nft
 	if edit != nil {
 		edit(&cfg)
 	}
-	s, err := New(cfg, Capabilities{})
+	s, err := newFakeSteerer(cfg, nft, fakeOf(t, nft))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,8 +2,8 @@ package steer
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -11,36 +11,128 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// layout tells what stands under the table's name.
-type layout uint8
+// baseAttempts bounds how often the base is laid while other processes commit.
+const baseAttempts = 5
 
-const (
-	absent  layout = iota // nothing
-	foreign               // other objects than ours, e.g. of an older version
-	ours                  // exactly our chains, sets and counter
-)
+// errDisturbed is about a base that was laid while other processes committed, so
+// that it cannot be told what is ours of what is there now.
+var errDisturbed = errors.New("other processes change nftables while the table is written")
 
-// ruleHandles are the handles of the rules of each chain, in order. The kernel
-// gives no handle twice in the life of a table, so that equal handles are equal
-// rules.
-type ruleHandles map[string][]int
-
-// held is what the kernel holds.
-type held struct {
-	layout layout
-	rules  ruleHandles
-	sets   contents // nil elements: something in there that we do not write
+// sync is one run of the runner. What is known to be wrong is put right along with
+// what is new; else it writes before it verifies, so that no change waits for the
+// reading.
+func (s *Steerer) sync(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	s.setSyncing(time.Now())
+	defer s.setSyncing(time.Time{})
+	doubts := s.commits.doubts()
+	s.report(ctx, doubts)
+	if doubts.any() {
+		s.held = nil
+	}
+	err := s.syncOnce(ctx, doubts.foreign > 0)
+	if err == nil && time.Since(s.verified) >= verifyInterval {
+		err = s.poll(ctx)
+	}
+	if err == nil {
+		s.commits.verified(doubts)
+	}
+	return err
 }
 
-// emptyTable is what a table that does not exist holds.
-func emptyTable() *held { return &held{layout: absent, sets: Sets{}.contents()} }
+func (s *Steerer) setSyncing(since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.syncing = since
+}
+
+// poll verifies the table unless nobody has committed anything since.
+func (s *Steerer) poll(ctx context.Context) error {
+	generation, err := s.kernel.generation(ctx)
+	if err == nil && generation == s.held.generation {
+		s.verified = time.Now()
+		return nil
+	}
+	s.held = nil
+	return s.syncOnce(ctx, false)
+}
+
+// syncOnce applies the latest wish and tells what came of it. notified says that a
+// change by another process is known.
+func (s *Steerer) syncOnce(ctx context.Context, notified bool) error {
+	w := s.take()
+	err := s.apply(ctx, w, notified)
+	if err != nil {
+		s.held = nil // the next run reads before it writes
+	}
+	first := s.taken(w, err)
+	s.metrics.synced(err, s.held)
+	if first && s.cfg.InForce != nil {
+		s.cfg.InForce(w.of.Serial)
+	}
+	if first && !w.since.IsZero() {
+		s.metrics.programming.Observe(time.Since(w.since).Seconds())
+	}
+	return err
+}
+
+// take returns the latest wish, to be applied.
+func (s *Steerer) take() *wish {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.applied.IsZero() {
+		s.applied = s.waiting
+	}
+	s.waiting = time.Time{}
+	return s.wish
+}
+
+// taken notes what came of applying w and reports whether it is newly in force.
+func (s *Steerer) taken(w *wish, err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.health = err; err != nil {
+		return false
+	}
+	s.applied = time.Time{}
+	if w == nil {
+		s.health = errNoSync // the base alone steers nobody
+		return false
+	}
+	first := s.inForce != w
+	s.inForce = w
+	return first
+}
 
 // apply brings the kernel from what it holds to what w wants; a nil w wants
 // only the base.
-func (s *Steerer) apply(ctx context.Context, w *wish) error {
-	if err := s.look(ctx); err != nil {
-		return err
+func (s *Steerer) apply(ctx context.Context, w *wish, notified bool) error {
+	for range baseAttempts {
+		repairs, err := s.look(ctx, notified)
+		if err != nil {
+			return err
+		}
+		err = s.applyOnce(ctx, w)
+		if errors.Is(err, errDisturbed) {
+			s.held = nil
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.expected = s.held
+		if repairs {
+			s.metrics.repairs.Inc()
+			klog.FromContext(ctx).Info("Table put right", "table", TableName)
+		}
+		return nil
 	}
+	return errDisturbed
+}
+
+// applyOnce is apply from what s.held says.
+func (s *Steerer) applyOnce(ctx context.Context, w *wish) error {
 	logger := klog.FromContext(ctx)
 	if w == nil && s.held.layout == foreign {
 		// Replacing it now, with empty sets, would open a gap.
@@ -48,7 +140,7 @@ func (s *Steerer) apply(ctx context.Context, w *wish) error {
 		return nil
 	}
 	tx := s.nft.NewTransaction()
-	base := s.held.layout != ours || !maps.EqualFunc(s.held.rules, s.installed, slices.Equal)
+	base := s.held.layout != ours || !s.held.base.equal(s.installed)
 	if base {
 		s.planBase(tx)
 	}
@@ -63,46 +155,113 @@ func (s *Steerer) apply(ctx context.Context, w *wish) error {
 	if l := logger.V(6); l.Enabled() {
 		l.Info("Transaction", "tx", tx.String())
 	}
-	if err := s.run(ctx, tx, base); err != nil {
+	var err error
+	if base {
+		err = s.writeBase(ctx, tx)
+	} else {
+		err = s.writeElements(ctx, tx, sets)
+	}
+	if err != nil {
 		return err
 	}
-	s.held = &held{layout: ours, rules: s.installed, sets: sets}
 	logger.V(2).Info("Steering updated", "operations", tx.NumOperations(), "base", base, "elements", sets.sizes())
 	return nil
 }
 
-// run commits tx and, when it has laid the base, what nft cannot say.
-func (s *Steerer) run(ctx context.Context, tx *knftables.Transaction, base bool) error {
-	if err := s.nft.Run(ctx, tx); err != nil {
-		return fmt.Errorf("write table %s: %w", TableName, err)
+// commit makes a write, so that its commit can be told from those of others. It
+// returns the generations before and after.
+func (s *Steerer) commit(ctx context.Context, write func(context.Context) error) (before, after uint32, err error) {
+	if before, err = s.kernel.generation(ctx); err != nil {
+		return 0, 0, err
 	}
-	if !base {
+	s.commits.begin(before)
+	err = write(ctx)
+	after, errAfter := s.kernel.generation(ctx)
+	err = errors.Join(err, errAfter)
+	if s.commits.end(after, err != nil) {
+		s.runner.Poke()
+	}
+	return before, after, err
+}
+
+// runNFT writes tx.
+func (s *Steerer) runNFT(tx *knftables.Transaction) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := s.nft.Run(ctx, tx); err != nil {
+			return fmt.Errorf("write table %s: %w", TableName, err)
+		}
 		return nil
 	}
-	if s.writeXTables != nil {
-		if err := s.writeXTables(s.cfg); err != nil {
-			return err
-		}
-	}
-	rules, err := s.readRules(ctx)
+}
+
+// writeElements commits tx, which makes the sets those given.
+func (s *Steerer) writeElements(ctx context.Context, tx *knftables.Transaction, sets contents) error {
+	before, after, err := s.commit(ctx, s.runNFT(tx))
 	if err != nil {
 		return err
 	}
-	s.installed = rules
+	now := &held{generation: s.held.generation, layout: ours, base: s.held.base, sets: sets}
+	if before == s.held.generation && alone(before, after) {
+		now.generation = after
+	}
+	s.held = now
 	return nil
 }
 
-// look reads what the kernel holds, unless that is known.
-func (s *Steerer) look(ctx context.Context) error {
+// alone reports whether there was one commit between two generations.
+func alone(before, after uint32) bool { return after-before == 1 || before+1 == 0 && after == 1 }
+
+// writeBase commits tx, which lays the base, and what nft cannot say, and reads how
+// the kernel shows it.
+func (s *Steerer) writeBase(ctx context.Context, tx *knftables.Transaction) error {
+	s.installed, s.replace = base{}, true
+	_, after, err := s.commit(ctx, s.runNFT(tx))
+	if err == nil && s.writeXTables != nil {
+		_, after, err = s.commit(ctx, func(context.Context) error { return s.writeXTables(s.cfg) })
+	}
+	if err != nil {
+		return err
+	}
+	s.replace = false
+	now, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
+	if now.generation != after || now.layout != ours {
+		return errDisturbed
+	}
+	s.held, s.installed = now, now.base
+	return nil
+}
+
+// look reads what the kernel holds, unless that is known, and reports whether
+// another process has made it something else than it should be.
+func (s *Steerer) look(ctx context.Context, notified bool) (changed bool, err error) {
 	if s.held != nil {
-		return nil
+		return false, nil
 	}
 	h, err := s.read(ctx)
 	if err != nil {
-		return fmt.Errorf("read table %s: %w", TableName, err)
+		return false, err
+	}
+	if s.replace && h.layout == ours {
+		h.layout = foreign
 	}
 	s.held, s.verified = h, time.Now()
-	return nil
+	changed = s.expected != nil && !h.sameAs(s.expected)
+	if changed && !notified {
+		s.metrics.foreign.WithLabelValues(byPoll).Inc()
+		klog.FromContext(ctx).Info("The table is not as it was left", "table", TableName)
+	}
+	return changed, nil
+}
+
+func (s *Steerer) read(ctx context.Context) (*held, error) {
+	h, err := s.kernel.read(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read table %s: %w", TableName, err)
+	}
+	return h, nil
 }
 
 // planBase lays the table, its chains and their rules into tx. It empties
@@ -134,7 +293,7 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 // divertChain drops until then; showChain lets packets go on.
 func (s *Steerer) planRules(tx *knftables.Transaction, c chain) {
 	if s.writeXTables != nil && (c.name == divertChain || c.name == showChain) {
-		if c.name == showChain || len(s.held.rules[divertChain]) > 0 {
+		if c.name == showChain || s.intactDivert() {
 			return
 		}
 		c.rules = []string{"drop"}
@@ -143,6 +302,16 @@ func (s *Steerer) planRules(tx *knftables.Transaction, c chain) {
 	for _, r := range c.rules {
 		tx.Add(&knftables.Rule{Chain: c.name, Rule: r})
 	}
+}
+
+// intactDivert reports whether divertChain may stay until writeXTables replaces its
+// rules: it is as we wrote it or, at a start, as an earlier agent may have.
+func (s *Steerer) intactDivert() bool {
+	rules := s.held.base.rules[divertChain]
+	if s.expected == nil || s.expected.layout != ours {
+		return len(rules) > 0
+	}
+	return len(rules) > 0 && slices.Equal(rules, s.expected.base.rules[divertChain])
 }
 
 // planElements adds to tx what leads from have to want. Removals come first:

@@ -1,0 +1,171 @@
+package steer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Attributes of linux/netfilter/nf_tables.h that x/sys/unix does not have.
+const (
+	nftaTableHandle   = 4
+	nftaSetHandle     = 16
+	nftaObjHandle     = 6
+	nftaSetElemKeyEnd = 10
+)
+
+// nfgenLen is the length of struct nfgenmsg, with which each message begins.
+const nfgenLen = 4
+
+// netlinkKernel asks the kernel of this process's network namespace by netlink,
+// with a socket for each question. It knows the chains that the table should have.
+type netlinkKernel struct{ chains []chain }
+
+// conn opens a socket for as long as ctx allows.
+func (netlinkKernel) conn(ctx context.Context) (*netlink.Conn, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			conn.Close()
+			return nil, err
+		}
+	}
+	return conn, nil
+}
+
+// argument is an attribute of a request.
+type argument struct {
+	kind  uint16
+	value []byte
+}
+
+func name(kind uint16, s string) argument { return argument{kind, append([]byte(s), 0)} }
+
+func kind(kind uint16, n uint32) argument {
+	return argument{kind, binary.BigEndian.AppendUint32(nil, n)}
+}
+
+// ofTable asks for what is in our table: NFTA_…_TABLE is 1 everywhere.
+var ofTable = name(1, TableName)
+
+// get sends one request and returns the attributes of each answer. what is an
+// NFT_MSG_GET.
+func get(conn *netlink.Conn, what netlink.HeaderType, flags netlink.HeaderFlags, of ...argument) ([][]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	for _, a := range of {
+		ae.Bytes(a.kind, a.value)
+	}
+	attributes, err := ae.Encode()
+	if err != nil {
+		return nil, err
+	}
+	messages, err := conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | what, Flags: netlink.Request | flags},
+		Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, attributes...),
+	})
+	if err != nil {
+		return nil, err
+	}
+	answers := make([][]byte, 0, len(messages))
+	for _, m := range messages {
+		if len(m.Data) < nfgenLen {
+			return nil, errors.New("a message of nftables is too short")
+		}
+		answers = append(answers, m.Data[nfgenLen:])
+	}
+	return answers, nil
+}
+
+// attributes walks over netlink attributes. It ends at one that is cut off, which
+// the kernel does not send.
+func attributes(b []byte) iter.Seq2[uint16, []byte] {
+	const header, flags = 4, unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= header {
+			length := int(binary.NativeEndian.Uint16(b))
+			if length < header || length > len(b) {
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(b[2:])&^flags, b[header:length]) {
+				return
+			}
+			b = b[min(align(length), len(b)):]
+		}
+	}
+}
+
+// attribute returns the value of the attribute at the end of path, each within the
+// one before; nil if there is none.
+func attribute(b []byte, path ...uint16) []byte {
+	for _, want := range path {
+		var found []byte
+		for kind, value := range attributes(b) {
+			if kind == want {
+				found = value
+				break
+			}
+		}
+		b = found
+	}
+	return b
+}
+
+// align rounds up to the alignment of netlink.
+func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
+
+// text reads a string that may end in NUL.
+func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }
+
+// number reads a number in network byte order; 0 is none at all.
+func number(b []byte) (n uint64) {
+	for _, x := range b {
+		n = n<<8 | uint64(x)
+	}
+	return n
+}
+
+func (k netlinkKernel) generation(ctx context.Context) (uint32, error) {
+	conn, err := k.conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	return generation(conn)
+}
+
+func generation(conn *netlink.Conn) (uint32, error) {
+	answers, err := get(conn, unix.NFT_MSG_GETGEN, 0)
+	if err == nil && len(answers) == 0 {
+		err = errors.New("no answer")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the generation of nftables: %w", err)
+	}
+	return uint32(number(attribute(answers[0], unix.NFTA_GEN_ID))), nil
+}
+
+func (k netlinkKernel) steered(ctx context.Context) (uint64, error) {
+	conn, err := k.conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	answers, err := get(conn, unix.NFT_MSG_GETOBJ, 0,
+		ofTable, name(unix.NFTA_OBJ_NAME, steeredCounter), kind(unix.NFTA_OBJ_TYPE, objectCounter))
+	if err == nil && len(answers) == 0 {
+		err = errors.New("no answer")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read counter %s: %w", steeredCounter, err)
+	}
+	return number(attribute(answers[0], unix.NFTA_OBJ_DATA, unix.NFTA_COUNTER_PACKETS)), nil
+}

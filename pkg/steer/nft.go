@@ -1,0 +1,58 @@
+package steer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+)
+
+// killGrace is how long the output of a killed nft is waited for: a child of its own
+// that has left the process group may hold it open.
+const killGrace = 100 * time.Millisecond
+
+// program runs transactions by the nft program as knftables does, but so that one
+// that hangs ends with its context: it is killed with all of its process group.
+type program struct {
+	knftables.Interface
+	path string
+}
+
+func newProgram() (*program, error) {
+	nft, err := knftables.New(knftables.InetFamily, TableName)
+	if err != nil {
+		return nil, err
+	}
+	path, err := exec.LookPath("nft")
+	return &program{nft, path}, err
+}
+
+// Run commits tx.
+func (p *program) Run(ctx context.Context, tx *knftables.Transaction) error {
+	script := tx.String()
+	if _, fault, ok := strings.Cut(script, "# ERROR: "); ok {
+		return errors.New(fault) // of a faulty transaction, only to be seen so
+	}
+	cmd := exec.CommandContext(ctx, p.path, "-f", "-")
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = killGrace
+	cmd.Stdin = strings.NewReader(script)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	err := cmd.Run()
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("nft did not end and was killed: %w", ctx.Err())
+	}
+	line, _, _ := strings.Cut(stderr.String(), "\n")
+	return fmt.Errorf("nft: %w: %s", err, line)
+}

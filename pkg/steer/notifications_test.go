@@ -1,0 +1,82 @@
+package steer
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// message returns a notification of nftables.
+func message(t testing.TB, what uint16, family byte, attributes ...argument) []byte {
+	t.Helper()
+	ae := netlink.NewAttributeEncoder()
+	for _, a := range attributes {
+		ae.Bytes(a.kind, a.value)
+	}
+	encoded, err := ae.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := append([]byte{family, 0, 0, 0}, encoded...)
+	header := make([]byte, unix.NLMSG_HDRLEN)
+	binary.NativeEndian.PutUint32(header, uint32(len(header)+len(body)))
+	binary.NativeEndian.PutUint16(header[4:], unix.NFNL_SUBSYS_NFTABLES<<8|what)
+	return append(header, body...)
+}
+
+func newGeneration(t testing.TB, generation uint32) []byte {
+	return message(t, unix.NFT_MSG_NEWGEN, 0, kind(unix.NFTA_GEN_ID, generation),
+		kind(unix.NFTA_GEN_PROC_PID, 42), name(unix.NFTA_GEN_PROC_NAME, "nft"))
+}
+
+func TestNotificationsNameWhoTouchedTheTable(t *testing.T) {
+	element := func(family byte, table string) []byte {
+		return message(t, unix.NFT_MSG_NEWSETELEM, family, name(1, table), name(2, "ingress-v4"))
+	}
+	ours := element(unix.NFPROTO_INET, TableName)
+	for _, tt := range []struct {
+		name      string
+		datagrams [][]byte
+		want      []commit
+	}{
+		{"our table", [][]byte{ours, newGeneration(t, 7)}, []commit{{7, "nft", 42, true, false}}},
+		{"one datagram", [][]byte{slices.Concat(ours, newGeneration(t, 7), newGeneration(t, 8))},
+			[]commit{{7, "nft", 42, true, false}, {8, "nft", 42, false, false}}},
+		{"another table", [][]byte{element(unix.NFPROTO_INET, "kube-proxy"), newGeneration(t, 7)}, []commit{{7, "nft", 42, false, false}}},
+		{"our name in another family", [][]byte{element(unix.NFPROTO_IPV4, TableName), newGeneration(t, 7)}, []commit{{7, "nft", 42, false, false}}},
+		{"a longer name", [][]byte{element(unix.NFPROTO_INET, TableName+"-probe"), newGeneration(t, 7)}, []commit{{7, "nft", 42, false, false}}},
+		{"no table at all", [][]byte{message(t, unix.NFT_MSG_NEWRULE, unix.NFPROTO_INET), newGeneration(t, 7)}, []commit{{7, "nft", 42, true, false}}},
+		{"cut off", [][]byte{ours[:len(ours)-8], newGeneration(t, 7)}, []commit{{7, "nft", 42, true, false}}},
+	} {
+		var s scanner
+		var got []commit
+		for _, d := range tt.datagrams {
+			s.scan(d, func(c commit) { got = append(got, c) })
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestNotificationsOfOthersAreReadWithoutAllocation(t *testing.T) {
+	var datagram []byte
+	for range 1000 {
+		datagram = append(datagram, message(t, unix.NFT_MSG_NEWSETELEM, unix.NFPROTO_IPV4, name(1, "kube-proxy"))...)
+	}
+	var s scanner
+	if n := testing.AllocsPerRun(10, func() { s.scan(datagram, func(commit) {}) }); n > 0 || s.touched {
+		t.Errorf("%v allocations, touched %v", n, s.touched)
+	}
+}
+
+func FuzzNotifications(f *testing.F) {
+	f.Add(slices.Concat(message(f, unix.NFT_MSG_NEWRULE, unix.NFPROTO_INET, name(1, TableName)), newGeneration(f, 1)))
+	f.Fuzz(func(t *testing.T, datagram []byte) {
+		var s scanner
+		s.scan(datagram, func(commit) {}) // must not panic
+	})
+}

@@ -1,0 +1,143 @@
+package steer
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// startReal runs a Steerer over the kernel until the test ends, and returns once
+// sets are in force.
+func startReal(t *testing.T, sets Sets) *Steerer {
+	t.Helper()
+	s := newReal(t, nil)
+	ctx, cancel := context.WithCancel(testContext(t))
+	done := make(chan error, 1)
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	s.Set(sets)
+	go func() { done <- s.Run(ctx) }()
+	await(t, func() bool { return s.Healthy() == nil })
+	return s
+}
+
+func (s *Steerer) foreignCommits(found string) float64 {
+	return testutil.ToFloat64(s.metrics.foreign.WithLabelValues(found))
+}
+
+func TestKernelNotifiesWhatOthersDoToTheTable(t *testing.T) {
+	n := newNode(t)
+	s := startReal(t, isolated(n.b))
+	want := listTable(t)
+	for i, script := range []string{
+		"flush ruleset",
+		"delete table inet kube-network-policies",
+		"flush chain inet kube-network-policies divert",
+		"delete element inet kube-network-policies ingress-v4 { 10.244.2.2 }",
+		"replace rule inet kube-network-policies divert handle $DROP accept",
+		"delete rule inet kube-network-policies divert handle $DROP",
+		"add table inet kube-network-policies { flags dormant; }",
+	} {
+		mustShell(t, "nft '"+strings.Replace(script, "$DROP", dropHandle(t), 1)+"'")
+		await(t, func() bool { return s.foreignCommits(byNotification) == float64(i+1) && s.Healthy() == nil })
+		if got := listTable(t); got != want {
+			t.Errorf("after %q:\n%s", script, got)
+		}
+	}
+	if n := testutil.ToFloat64(s.metrics.lost); n != 0 {
+		t.Errorf("notifications were lost %v times", n)
+	}
+}
+
+func TestKernelNotificationsOfOursAndOfOtherTablesAreKnown(t *testing.T) {
+	newNode(t)
+	s := startReal(t, Sets{})
+	for i := range 20 {
+		mustShell(t, fmt.Sprintf("nft 'add table ip theirs; add set ip theirs s { type ipv4_addr; }; add element ip theirs s { 10.9.0.%d }'", i))
+		s.Set(Sets{Ingress: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}})
+		await(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.inForce == s.wish
+		})
+	}
+	// One commit of somebody else, which leaves everything as it was, ends the
+	// sequence: what comes first is counted first.
+	mustShell(t, "nft 'add chain inet kube-network-policies theirs; delete chain inet kube-network-policies theirs'")
+	await(t, func() bool { return s.foreignCommits(byNotification) > 0 && s.Healthy() == nil })
+	if n := s.foreignCommits(byNotification); n != 1 {
+		t.Errorf("%v commits of others, want 1", n)
+	}
+	if n := testutil.ToFloat64(s.metrics.repairs); n != 0 {
+		t.Errorf("%v repairs", n)
+	}
+}
+
+func TestKernelReadsAdjacentAndOuterRanges(t *testing.T) {
+	newNode(t)
+	s := newReal(t, nil)
+	sets := Sets{
+		IngressRanges: prefixes("10.0.0.0/24", "10.0.1.0/24", "0.0.0.0/8", "255.255.255.0/24", "192.0.2.1/32", "fd00::/64", "fd00:0:0:1::/64", "ffff::/16"),
+		EgressRanges:  prefixes("0.0.0.0/0", "::/0"),
+	}
+	mustSync(t, s, sets)
+	h, err := s.kernel.read(t.Context())
+	if err != nil || !equalContents(h.sets, sets.contents()) {
+		t.Errorf("got %v, %v, want %v", h.sets, err, sets.contents())
+	}
+}
+
+// TestRepairTime prints how long the table is wrong: from the notification of
+// somebody else's commit to that of ours.
+func TestRepairTime(t *testing.T) {
+	if os.Getenv("HARD") == "" {
+		t.Skip("measures; HARD=1")
+	}
+	n := newNode(t)
+	sets := isolated(n.b)
+	for i := range 200 {
+		sets.Ingress = append(sets.Ingress, netip.AddrFrom4([4]byte{10, 244, 9, byte(i)}))
+	}
+	s := startReal(t, sets)
+	type stamp struct {
+		commit
+		at time.Time
+	}
+	stamps := make(chan stamp, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	started, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- netlinkKernel{}.listen(ctx, func() { close(started) }, func(c commit) { stamps <- stamp{c, time.Now()} })
+	}()
+	<-started
+	for _, script := range []string{"flush ruleset", "delete element inet kube-network-policies ingress-v4 { 10.244.2.2 }"} {
+		var took []time.Duration
+		for range 200 {
+			mustShell(t, "nft '"+script+"'")
+			broken := <-stamps
+			mended := <-stamps
+			if s.writeXTables != nil && script == "flush ruleset" {
+				mended = <-stamps // until the second commit it drops
+			}
+			took = append(took, mended.at.Sub(broken.at))
+			await(t, func() bool { return s.Healthy() == nil })
+		}
+		slices.Sort(took)
+		t.Logf("%s: wrong for p50 %v, p99 %v, max %v", script, took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,237 @@
+package steer
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+)
+
+// running is a Steerer that runs in a bubble.
+type running struct {
+	*Steerer
+	fake *knftables.Fake
+	hang *hanging
+}
+
+// run starts a Steerer with sets in force and waits for it at the end of the test.
+func run(t *testing.T, sets Sets) running {
+	t.Helper()
+	nft := &hanging{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
+	s := newOn(t, nft, nil)
+	ctx, cancel := context.WithCancel(testContext(t))
+	done := make(chan error, 1)
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	s.Set(sets)
+	go func() { done <- s.Run(ctx) }()
+	time.Sleep(time.Second)
+	synctest.Wait()
+	if err := s.Healthy(); err != nil {
+		t.Fatal(err)
+	}
+	return running{s, nft.Fake, nft}
+}
+
+// notify reports the last transaction of the fake.
+func (r running) notify(t *testing.T, touched bool) {
+	k := r.kernel.(*fakeKernel)
+	generation, _ := k.generation(t.Context())
+	k.notify <- commit{generation: generation, process: "flusher", pid: 7, touched: touched}
+	synctest.Wait()
+}
+
+var isolatedPod = Sets{Ingress: []netip.Addr{v4}, Egress: []netip.Addr{v6}}
+
+func TestANotifiedChangeIsPutRightAtOnce(t *testing.T) {
+	for name, edit := range tamperings {
+		if name == "odd element added" {
+			continue // there are no ranges
+		}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := run(t, isolatedPod)
+				want := s.fake.Dump()
+				tamper(t, s.fake, edit)
+				began := time.Now()
+				s.notify(t, true)
+				if got := inOrder(s.fake.Dump()); got != inOrder(want) {
+					t.Errorf("got\n%swant\n%s", got, want)
+				}
+				if took := time.Since(began); took > minInterval {
+					t.Errorf("it took %v", took)
+				}
+				if err := s.Healthy(); err != nil {
+					t.Error(err)
+				}
+				if n := testutil.ToFloat64(s.metrics.foreign.WithLabelValues(byNotification)); n != 1 {
+					t.Errorf("%v changes counted", n)
+				}
+				if n := testutil.ToFloat64(s.metrics.repairs); n != 1 {
+					t.Errorf("%v repairs counted", n)
+				}
+			})
+		})
+	}
+}
+
+func TestNotReadyWhileAChangeIsNotPutRight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, isolatedPod)
+		s.hang.hang = true
+		tamper(t, s.fake, tamperings["table deleted"])
+		s.notify(t, true)
+		if err := s.Healthy(); err == nil || !strings.Contains(err.Error(), "flusher, pid 7") {
+			t.Errorf("healthy: %v", err)
+		}
+		time.Sleep(syncTimeout)
+		s.hang.hang = false
+		time.Sleep(retryInterval)
+		synctest.Wait()
+		if err := s.Healthy(); err != nil || s.fake.Table == nil {
+			t.Errorf("healthy: %v, table %v", err, s.fake.Table)
+		}
+	})
+}
+
+func TestCommitsOfOursAndToOtherTablesAreNotVerified(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, isolatedPod)
+		s.Set(Sets{Ingress: []netip.Addr{v4b}})
+		synctest.Wait()
+		s.notify(t, true) // of that
+		tamper(t, s.fake, tamperings["element added"])
+		s.notify(t, false) // of another table, as far as is known
+		if _, ok := fakeContents(s.fake)["ingress-v4"][element{prefix: netip.MustParsePrefix("192.0.2.9/32")}]; !ok {
+			t.Error("the table was verified")
+		}
+		if n := testutil.ToFloat64(s.metrics.foreign.WithLabelValues(byNotification)); n != 0 {
+			t.Errorf("%v changes by others counted", n)
+		}
+		time.Sleep(verifyInterval)
+		synctest.Wait()
+		if n := testutil.ToFloat64(s.metrics.foreign.WithLabelValues(byPoll)); n != 1 {
+			t.Errorf("%v changes by others found at the interval", n)
+		}
+	})
+}
+
+func TestLostNotificationsLeadToAVerification(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, isolatedPod)
+		tamper(t, s.fake, tamperings["table deleted"])
+		s.kernel.(*fakeKernel).notify <- commit{lost: true}
+		synctest.Wait()
+		if s.fake.Table == nil || s.Healthy() != nil {
+			t.Errorf("table %v, healthy: %v", s.fake.Table, s.Healthy())
+		}
+		if n := testutil.ToFloat64(s.metrics.lost); n != 1 {
+			t.Errorf("%v losses counted", n)
+		}
+	})
+}
+
+func TestNotReadyOnceAChangeHasWaitedTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, isolatedPod)
+		s.hang.hang = true
+		s.Set(Sets{Ingress: []netip.Addr{v4b}})
+		time.Sleep(applyTimeout - time.Millisecond)
+		if err := s.Healthy(); err != nil {
+			t.Errorf("before the time is over: %v", err)
+		}
+		for range 20 { // also while changes go on, and while each is tried again
+			time.Sleep(time.Second)
+			s.Set(Sets{Ingress: []netip.Addr{v4b}, Egress: s.wish.of.Ingress})
+			s.Set(Sets{Ingress: []netip.Addr{v4b}})
+			if s.Healthy() == nil {
+				t.Fatal("ready, and the change is not in force")
+			}
+		}
+		s.hang.hang = false
+		time.Sleep(syncTimeout + retryInterval)
+		synctest.Wait()
+		if err := s.Healthy(); err != nil {
+			t.Errorf("when it is in force: %v", err)
+		}
+	})
+}
+
+// TestReadyWhileChangesFollowEachOther: one that comes while another is written has
+// not waited as long as that one.
+func TestReadyWhileChangesFollowEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, isolatedPod)
+		for i := range 2000 {
+			s.Set(Sets{Ingress: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}})
+			time.Sleep(10 * time.Millisecond)
+			if err := s.Healthy(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// TestAHangingProgramIsKilled has an nft whose child holds its output open.
+func TestAHangingProgramIsKilled(t *testing.T) {
+	dir := t.TempDir()
+	started := filepath.Join(dir, "started")
+	script := "#!/bin/sh\nsleep 1000 &\necho $! >" + started + ".tmp\nmv " + started + ".tmp " + started + "\nwait\n"
+	path := filepath.Join(dir, "nft")
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fake := knftables.NewFake(knftables.InetFamily, TableName)
+	tx := fake.NewTransaction()
+	tx.Add(&knftables.Table{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- (&program{fake, path}).Run(ctx, tx) }()
+	pid := 0
+	await(t, func() bool {
+		content, err := os.ReadFile(started)
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(content)))
+		return err == nil
+	})
+	cancel()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("got %v", err)
+	}
+	await(t, func() bool {
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		return err != nil || strings.Contains(string(stat), ") Z ") || unix.Kill(pid, 0) == unix.ESRCH
+	})
+}
+
+// await polls until f is true.
+func await(t *testing.T, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("waited in vain")
+		}
+	}
+}
+
+func TestAFaultyTransactionIsNotWritten(t *testing.T) {
+	fake := knftables.NewFake(knftables.InetFamily, TableName)
+	tx := fake.NewTransaction()
+	tx.Add(&knftables.Table{})
+	tx.Add(&knftables.Chain{}) // has no name
+	if err := (&program{fake, "/bin/true"}).Run(t.Context(), tx); err == nil {
+		t.Error("it was run")
+	}
+}
