@@ -46,13 +46,13 @@ type Judge func(Question) Verdict
 const (
 	// DefaultMaxLen absorbs a burst of 8,192 packets twice over.
 	DefaultMaxLen = 2 * 8192
-	// DefaultCopyRange covers an IPv6 header, the usual extension headers and a
-	// TCP header. Packets are cut on purpose: never compare with the IP length.
-	DefaultCopyRange = 128
+	// DefaultCopyRange covers an IPv6 header, hundreds of bytes of extension headers
+	// and a TCP header. Packets are cut on purpose: never compare with the IP length.
+	DefaultCopyRange = 512
 	// DefaultReceiveBuffer holds DefaultMaxLen messages. The kernel charges each
-	// about 820 bytes and grants twice what is asked for; its own default holds
-	// 260 messages, whatever the length of the queue.
-	DefaultReceiveBuffer = 8 << 20
+	// 832 bytes, or 1280 where DefaultCopyRange is used up, and grants twice what is
+	// asked for; its own default holds 260 messages, whatever the length of the queue.
+	DefaultReceiveBuffer = 10 << 20
 
 	// MaxCopyRange is the longest payload that fits into a netlink attribute:
 	// packets that are not longer are whole.

@@ -115,12 +115,20 @@ func echoRequest(to netip.Addr) []byte {
 	return []byte{kind, 0, 0, 0, 0, 0, 0, 1, 'l', 'a', 'b'}
 }
 
+// SocketOption changes a socket before it is connected.
+type SocketOption func(fd int) error
+
 // Dial opens a connection from the host; UDP and ICMP sockets are connected to
 // the address, so that errors of the network come back.
-func (h *Host) Dial(ctx context.Context, proto Proto, to netip.AddrPort) (net.Conn, error) {
+func (h *Host) Dial(ctx context.Context, proto Proto, to netip.AddrPort, options ...SocketOption) (net.Conn, error) {
 	fd, err := h.socket(proto, to.Addr())
 	if err != nil {
 		return nil, err
+	}
+	for _, option := range options {
+		if err := option(fd); err != nil {
+			return nil, errors.Join(err, unix.Close(fd))
+		}
 	}
 	return connect(ctx, fd, to)
 }

@@ -45,7 +45,7 @@ func IPv6(src, dst netip.Addr, next byte, payload []byte) []byte {
 // DestinationOptions builds an extension header of length bytes, a multiple of
 // 8, before next. The options are of a type that receivers skip.
 func DestinationOptions(length int, next byte, payload []byte) []byte {
-	const experiment, longest = 0x1e, 240
+	const experiment, longest = 0x1e, 257 // receivers take eight options
 	header := []byte{next, byte(length/8 - 1)}
 	for left := length - 2; left > 0; {
 		option := min(left, longest)
