@@ -10,7 +10,8 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY cmd cmd
 COPY pkg pkg
-RUN CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o /kube-network-policies ./cmd/kube-network-policies
+ARG LDFLAGS=
+RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w $LDFLAGS" -o /kube-network-policies ./cmd/kube-network-policies
 
 # nft, the only other program the agent runs, with the libraries it is linked to.
 FROM ${DEBIAN_IMAGE} AS nft

@@ -11,6 +11,14 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 export PATH := $(patsubst %/,%,$(dir $(GO))):$(PATH):/usr/sbin:/sbin
 
+# What --version says. The date is that of the commit, so that equal sources make
+# equal programs.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+DATE ?= $(shell git log -1 --format=%cI 2>/dev/null)
+BUILD = github.com/prometheus/common/version
+LDFLAGS = -X $(BUILD).Version=$(VERSION) -X $(BUILD).Revision=$(COMMIT) -X $(BUILD).BuildDate=$(DATE)
+
 # Tests that need root and network namespaces are skipped for other users. For root
 # a skip is a failure.
 ifeq ($(shell id -u),0)
@@ -40,8 +48,8 @@ comma := ,
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-build: ## build the agent into bin/
-	$(GO) build -o bin/ ./cmd/...
+build: ## build the programs into bin/
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 demo: demo-tools build ## show the agent at work on this machine, as root: no cluster, under a minute
 	@$(GO) build -o bin/demo ./tests/demo
@@ -159,7 +167,7 @@ bench-packages: ## the benchmarks of each package
 	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
 
 image: ## build the container image IMAGE
-	docker build -t $(IMAGE) .
+	docker build --build-arg LDFLAGS='$(LDFLAGS)' -t $(IMAGE) .
 
 clean: ## remove what was built
 	rm -rf bin

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/prometheus/common/version"
 	"github.com/spf13/pflag"
 	"k8s.io/component-base/logs"
 	"k8s.io/klog/v2"
@@ -28,6 +29,18 @@ type program interface {
 	run(context.Context) error
 }
 
+const usage = `Usage: %s [flags]
+
+Programs of this binary:
+  kube-network-policies                 enforce network policies on this node
+                                        kube-network-policies --manifests ./cluster
+  kube-network-policies status-writer   write conditions on policies that are not honoured as written
+                                        kube-network-policies status-writer --kubeconfig ~/.kube/config
+  kube-network-policies version         print the version and exit
+
+Flags:
+%s`
+
 func main() {
 	name, args := "kube-network-policies", os.Args[1:]
 	var p program = newOptions()
@@ -36,9 +49,15 @@ func main() {
 		p = newWriterOptions()
 	}
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	fs.Usage = func() { fmt.Fprintf(os.Stderr, usage, name, fs.FlagUsages()) }
 	p.addFlags(fs)
+	showVersion := fs.Bool("version", len(args) == 1 && args[0] == "version", "Print version, commit, build date, Go version and platform, and exit.")
 	err := fs.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
+		return
+	}
+	if err == nil && *showVersion {
+		fmt.Println(version.Print(name))
 		return
 	}
 	if err == nil {

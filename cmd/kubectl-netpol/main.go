@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/prometheus/common/version"
 	"github.com/spf13/cobra"
 )
 
@@ -56,11 +57,25 @@ func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "kubectl-netpol",
 		Short:         "Tell what the network policies of a cluster do",
+		Version:       version.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	o := &options{}
 	o.addFlags(cmd.PersistentFlags())
-	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o))
+	cmd.SetVersionTemplate(version.Print(cmd.Name()) + "\n")
+	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newVersion())
 	return cmd
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print version, commit, build date, Go version and platform",
+		Example: "  kubectl netpol version",
+		Args:    cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) {
+			fmt.Fprintln(cmd.OutOrStdout(), version.Print(cmd.Root().Name()))
+		},
+	}
 }
