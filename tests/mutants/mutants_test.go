@@ -86,7 +86,9 @@ func run(t *testing.T, m mutant) string {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), suiteTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-run="+m.suite.run, module+m.suite.pkg)
+	// What waits for packets that do not come takes long to fail: once is enough.
+	failFast := fmt.Sprintf("-failfast=%v", m.suite.realPackets())
+	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", failFast, "-run="+m.suite.run, module+m.suite.pkg)
 	// By the environment, because tests with real packets build the agent themselves.
 	cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
 	output, err := cmd.CombinedOutput()
