@@ -12,15 +12,27 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the outputs into docs/kubectl-netpol.md")
+var update = flag.Bool("update", false, "write the outputs into the documentation")
 
 // console begins a block of commands and their outputs.
 const console = "```console\n"
 
 // The outputs in the documentation are those of the program. They are the golden
-// ones, too: go test ./cmd/kubectl-netpol -update writes them anew.
+// ones, too: go test ./cmd/kubectl-netpol -update writes them again.
 func TestDocumentedOutputsAreTrue(t *testing.T) {
-	path, err := filepath.Abs("../../docs/kubectl-netpol.md")
+	for _, d := range []struct {
+		doc, folder string // the commands run in folder
+		blocks      int    // at least
+	}{
+		{"../../docs/kubectl-netpol.md", "testdata", 5},
+		{"../../examples/README.md", "../../examples", 10},
+	} {
+		t.Run(filepath.Base(filepath.Dir(d.doc)), func(t *testing.T) { checkOutputs(t, d.doc, d.folder, d.blocks) })
+	}
+}
+
+func checkOutputs(t *testing.T, path, folder string, blocks int) {
+	path, err := filepath.Abs(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,10 +40,10 @@ func TestDocumentedOutputsAreTrue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Chdir("testdata")
+	t.Chdir(folder)
 	parts := strings.Split(string(doc), console)
-	if len(parts) < 6 {
-		t.Fatalf("found %d blocks in %s", len(parts)-1, path)
+	if len(parts) <= blocks {
+		t.Fatalf("found %d blocks in %s, want %d at least", len(parts)-1, path, blocks)
 	}
 	want := parts[0]
 	for _, part := range parts[1:] {
@@ -44,16 +56,15 @@ func TestDocumentedOutputsAreTrue(t *testing.T) {
 		}
 		want += "```" + rest
 	}
-	if string(doc) == want {
-		return
-	}
-	if *update {
+	switch {
+	case string(doc) == want:
+	case *update:
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		return
+	default:
+		t.Errorf("the outputs in %s are out of date; go test ./cmd/kubectl-netpol -update writes\n%s", path, want)
 	}
-	t.Errorf("%s is not true any more; it should be\n%s", path, want)
 }
 
 // shell runs a command of the documentation: the program with words for
