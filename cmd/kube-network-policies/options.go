@@ -15,6 +15,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
+	"sigs.k8s.io/kube-network-policies/pkg/links"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/pkg/resolvers"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
@@ -42,6 +43,7 @@ type options struct {
 	dnsRace            steer.EarlyUDP
 	failOpen           agent.FailOpen
 	kinds              policycache.Kinds
+	sourceCheckExempt  []string
 	dnsResolvers       []string
 	featureGates       map[string]bool
 	metricsBindAddress string
@@ -81,6 +83,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.kinds.BaselineAdminNetworkPolicy, "baseline-admin-network-policy", o.kinds.BaselineAdminNetworkPolicy, "the same for BaselineAdminNetworkPolicy (v1alpha1)")
 	fs.BoolVar(&o.kinds.ClusterNetworkPolicy, "cluster-network-policy", o.kinds.ClusterNetworkPolicy, "the same for ClusterNetworkPolicy (v1alpha2)")
 	fs.StringSliceVar(&o.dnsResolvers, "dns-resolvers", o.dnsResolvers, "the only DNS resolvers from whose answers pods learn what domain names in administrators' policies mean, as IP[:port],…; empty takes the cluster's DNS Service and the pods behind it (in kube-system, k8s-app=kube-dns) and the nameservers of this machine. Names that pods look up elsewhere open nothing, and a resolver that lies opens what it likes")
+	fs.StringSliceVar(&o.sourceCheckExempt, "source-check-exempt", o.sourceCheckExempt, "names of interfaces, or patterns such as net*, by which packets of any source may come in, besides the uplinks that the agent finds. By every other one packets are dropped whose source is not reached by it, while a policy selects a pod of this node. * switches the check off: pods with raw sockets can then send with addresses of others, and be judged as these are")
 	addFeatureGates(fs, &o.featureGates)
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port of /metrics, /livez and /readyz")
 	fs.BoolVar(&o.logDenied, "log-denied", o.logDenied, "log denied packets with their pods and the policy that denied, at most ten a second")
@@ -117,6 +120,11 @@ func (o *options) validate(args []string) error {
 	for _, s := range o.dnsResolvers {
 		if _, err := resolvers.Parse(s); err != nil {
 			errs = append(errs, fmt.Errorf("--dns-resolvers: %w", err))
+		}
+	}
+	for _, pattern := range o.sourceCheckExempt {
+		if err := links.CheckPattern(pattern); err != nil {
+			fault("source-check-exempt", pattern, "must be the name of an interface or a pattern (%v)", err)
 		}
 	}
 	if o.kubeconfig != "" && o.manifests != "" {
@@ -157,6 +165,7 @@ func (o *options) config() (agent.Config, error) {
 		Divert:             o.divert,
 		Mark:               mark,
 		EarlyUDP:           o.dnsRace,
+		SourceCheckExempt:  o.sourceCheckExempt,
 		FailOpen:           o.failOpen,
 		LogDenied:          o.logDenied,
 		MetricsBindAddress: o.metricsBindAddress,

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/links"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
@@ -57,6 +58,9 @@ type Config struct {
 	// EarlyUDP works around a race of kernels before 6.12 that costs packets of
 	// DNS.
 	EarlyUDP steer.EarlyUDP
+	// SourceCheckExempt are names of interfaces, or patterns of path.Match, by which
+	// packets of any source may come in. EveryInterface switches the check off.
+	SourceCheckExempt []string
 	// DNSResolvers are the only resolvers whose answers to pods are believed.
 	// Without any, these are the cluster's DNS Service and the node's nameservers.
 	DNSResolvers []netip.AddrPort
@@ -99,6 +103,7 @@ type agent struct {
 	queues   []served
 	steerer  *steer.Steerer
 	cutter   *conntrack.Cutter // nil lets established connections go on
+	links    *links.Watcher    // nil lets packets have any source
 	cache    *policycache.Cache
 	metrics  *metrics
 
@@ -133,6 +138,12 @@ func Run(ctx context.Context, cfg Config) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return serve(ctx, listener, a.handler(reg)) })
 	group.Go(func() error { return a.steerer.Run(ctx) })
+	if a.links != nil {
+		if err := a.links.Read(); err != nil {
+			logger.Error(err, "Sources of packets are not checked until interfaces and routes can be read")
+		}
+		group.Go(func() error { return a.links.Run(ctx) })
+	}
 	if a.cutter != nil {
 		group.Go(func() error { return a.cutter.Run(ctx) })
 	}
@@ -166,6 +177,9 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Logger:                klog.LoggerWithName(logger, "enforce"),
 		Registerer:            reg,
 	})
+	if a.links, err = newLinks(cfg, caps, a.steerAgain, logger); err != nil {
+		return nil, err
+	}
 	if a.steerer, err = steer.New(steer.Config{
 		Queue:         cfg.Queue,
 		Queues:        cfg.Queues,
@@ -175,6 +189,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		CutMark:       cfg.CutMark,
 		Divert:        cfg.Divert,
 		EarlyUDP:      cfg.EarlyUDP,
+		SourceCheck:   a.links != nil,
 		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
 		Registerer:    reg,
 	}, caps); err != nil {
@@ -234,7 +249,7 @@ func (a *agent) steer(s *policy.Snapshot, since time.Time) {
 	a.steerer.Set(a.sets(s, since))
 }
 
-// steerAgain follows a change of resolvers. Before the first snapshot the rules of
+// steerAgain follows a change of resolvers or of interfaces. Before the first snapshot the rules of
 // an earlier run stay as they are.
 func (a *agent) steerAgain() {
 	a.mu.Lock()
@@ -256,6 +271,9 @@ func (a *agent) sets(s *policy.Snapshot, since time.Time) steer.Sets {
 	}
 	if a.observer != nil {
 		sets.Names, sets.Resolvers = s.SelectedForNames(), a.observer.Resolvers()
+	}
+	if a.links != nil {
+		a.checkSources(&sets)
 	}
 	return sets
 }

@@ -44,6 +44,11 @@ func (a *agent) readiness() error {
 	if err := a.steerer.Healthy(); err != nil {
 		errs = append(errs, fmt.Errorf("steering: %w", err))
 	}
+	if a.links != nil {
+		if err := a.links.Healthy(); err != nil {
+			errs = append(errs, fmt.Errorf("interfaces: %w", err))
+		}
+	}
 	return errors.Join(errs...)
 }
 

@@ -14,6 +14,8 @@ var documentSets = Sets{
 	Egress:        []netip.Addr{v4, v6},
 	ToHost:        []netip.Addr{v4b, v6b},
 	Pods:          []netip.Addr{v4, v4b, v6, v6b},
+	CheckSources:  true,
+	Unchecked:     []string{"eth0"},
 	IngressRanges: prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
 	Names:         []netip.Addr{v4b, v6b},
 	Resolvers:     []netip.AddrPort{netip.MustParseAddrPort("10.244.1.9:53"), netip.MustParseAddrPort("[fd00:10:244:1::9]:53")},
@@ -57,6 +59,7 @@ func translate(table string) string {
 		{`(counter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 100-103 fanout\n"},
 		{`(chain show \{\n\t\t)(xt target "NFQUEUE")?\n`, "${1}queue num 104 bypass\n"},
 		{`l4proto 17`, "l4proto udp"},
+		{`l4proto 58`, "l4proto ipv6-icmp"},
 		{`l4proto \{ 6, 17 \}`, "l4proto { tcp, udp }"},
 	} {
 		table = regexp.MustCompile(r.pattern).ReplaceAllString(table, r.with)
@@ -84,7 +87,7 @@ func TestDocumentShowsTheTable(t *testing.T) {
 		}
 		show := func(early EarlyUDP) {
 			mustSync(t, newReal(t, func(c *Config) {
-				c.Divert, c.Queues, c.ObserveQueue, c.EarlyUDP = tt.divert, 4, 104, early
+				c.Divert, c.Queues, c.ObserveQueue, c.EarlyUDP, c.SourceCheck = tt.divert, 4, 104, early, true
 			}), documentSets)
 		}
 		show(EarlyOff)

@@ -1,7 +1,6 @@
 package steer
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -42,15 +41,16 @@ func (k *fakeKernel) generation(context.Context) (uint32, error) {
 	return k.now, nil
 }
 
-func (k *fakeKernel) steered(ctx context.Context) (uint64, error) {
+func (k *fakeKernel) counters(ctx context.Context) (map[string]uint64, error) {
 	counters, err := k.nft.ListCounters(ctx)
+	packets := make(map[string]uint64)
 	for _, c := range counters {
 		// The fake lists nil counters before the real ones.
-		if c != nil && c.Name == steeredCounter && c.Packets != nil {
-			return *c.Packets, nil
+		if c != nil && c.Packets != nil {
+			packets[c.Name] = *c.Packets
 		}
 	}
-	return 0, cmp.Or(err, fmt.Errorf("no counter %s", steeredCounter))
+	return packets, err
 }
 
 func (k *fakeKernel) listen(ctx context.Context, started func(), report func(commit)) error {
@@ -89,21 +89,21 @@ func (k *fakeKernel) read(ctx context.Context) (*held, error) {
 		h.base.rules[r.Chain] = append(h.base.rules[r.Chain], fmt.Sprint(*r.Handle, " ", r.Rule))
 	}
 	for _, spec := range setSpecs {
-		if h.sets[spec.name], err = k.readSet(ctx, spec.name); err != nil {
+		if h.sets[spec.name], err = k.readSet(ctx, spec); err != nil {
 			return nil, err
 		}
 	}
 	return h, nil
 }
 
-func (k *fakeKernel) readSet(ctx context.Context, name string) (elements, error) {
-	listed, err := k.nft.ListElements(ctx, "set", name)
+func (k *fakeKernel) readSet(ctx context.Context, spec setSpec) (elements, error) {
+	listed, err := k.nft.ListElements(ctx, "set", spec.name)
 	if err != nil {
 		return nil, err
 	}
 	e := make(elements, len(listed))
 	for _, l := range listed {
-		element, ok := parseElement(l.Key)
+		element, ok := spec.parse(l.Key)
 		if !ok {
 			return nil, nil
 		}

@@ -44,11 +44,11 @@ func listTable(t *testing.T) string {
 // counterValue reads the counter of the table.
 func counterValue(t *testing.T, s *Steerer) uint64 {
 	t.Helper()
-	packets, err := s.kernel.steered(t.Context())
+	packets, err := s.kernel.counters(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return packets
+	return packets[steeredCounter]
 }
 
 func TestKernelHoldsWhatTheWishSays(t *testing.T) {

@@ -81,7 +81,7 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 		m.elements.WithLabelValues(spec.name)
 	}
 	reg.MustRegister(m.syncs, m.lastSuccess, m.elements, m.programming, m.divert, m.support,
-		m.foreign, m.repairs, m.lost, &steeredCollector{kernel: s.kernel, inPlace: &m.inPlace})
+		m.foreign, m.repairs, m.lost, &countersCollector{kernel: s.kernel, inPlace: &m.inPlace})
 	return m
 }
 
@@ -89,6 +89,7 @@ func (m *metrics) describeKernel(divert Divert, caps Capabilities) {
 	m.divert.WithLabelValues(divert.String()).Set(1)
 	for feature, err := range map[string]error{
 		"queue": caps.Queue, "xtables": caps.XTables, "sctp_conntrack": caps.SCTPConntrack, "udp_clash": caps.UDPClash,
+		"source_check": caps.SourceCheck,
 	} {
 		m.support.WithLabelValues(feature).Set(supportValue(err))
 	}
@@ -122,26 +123,43 @@ func (m *metrics) synced(err error, h *held) {
 var steeredDesc = prometheus.NewDesc("netpol_steered_packets_total",
 	"Packets that the kernel sent towards the queues. What exceeds the queues' own counts found no agent.", nil, nil)
 
-// steeredCollector reads the counter of the table when it is scraped. While it
+var forgedSourcesDesc = prometheus.NewDesc("netpol_forged_source_packets_total",
+	"Packets dropped because their source is not reached by the interface that they came in by.", nil, nil)
+
+// counterDescs are the metrics of the table's counters, by the counter's name.
+var counterDescs = map[string]*prometheus.Desc{
+	steeredCounter:       steeredDesc,
+	forgedSourcesCounter: forgedSourcesDesc,
+}
+
+// countersCollector reads the counters of the table when it is scraped. While they
 // cannot be read there is no sample.
-type steeredCollector struct {
+type countersCollector struct {
 	kernel  kernel
 	inPlace *atomic.Bool
 }
 
 // Describe implements prometheus.Collector.
-func (c *steeredCollector) Describe(ch chan<- *prometheus.Desc) { ch <- steeredDesc }
+func (c *countersCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, desc := range counterDescs {
+		ch <- desc
+	}
+}
 
 // Collect implements prometheus.Collector.
-func (c *steeredCollector) Collect(ch chan<- prometheus.Metric) {
+func (c *countersCollector) Collect(ch chan<- prometheus.Metric) {
 	if !c.inPlace.Load() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	packets, err := c.kernel.steered(ctx)
+	packets, err := c.kernel.counters(ctx)
 	if err != nil {
 		return
 	}
-	ch <- prometheus.MustNewConstMetric(steeredDesc, prometheus.CounterValue, float64(packets))
+	for name, desc := range counterDescs {
+		if n, ok := packets[name]; ok {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n))
+		}
+	}
 }

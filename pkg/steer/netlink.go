@@ -153,19 +153,19 @@ func generation(conn *netlink.Conn) (uint32, error) {
 	return uint32(number(attribute(answers[0], unix.NFTA_GEN_ID))), nil
 }
 
-func (k netlinkKernel) steered(ctx context.Context) (uint64, error) {
+func (k netlinkKernel) counters(ctx context.Context) (map[string]uint64, error) {
 	conn, err := k.conn(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer conn.Close()
-	answers, err := get(conn, unix.NFT_MSG_GETOBJ, 0,
-		ofTable, name(unix.NFTA_OBJ_NAME, steeredCounter), kind(unix.NFTA_OBJ_TYPE, objectCounter))
-	if err == nil && len(answers) == 0 {
-		err = errors.New("no answer")
-	}
+	answers, err := get(conn, unix.NFT_MSG_GETOBJ, netlink.Dump, ofTable, kind(unix.NFTA_OBJ_TYPE, objectCounter))
 	if err != nil {
-		return 0, fmt.Errorf("read counter %s: %w", steeredCounter, err)
+		return nil, fmt.Errorf("read the counters: %w", err)
 	}
-	return number(attribute(answers[0], unix.NFTA_OBJ_DATA, unix.NFTA_COUNTER_PACKETS)), nil
+	packets := make(map[string]uint64, len(answers))
+	for _, a := range answers {
+		packets[text(attribute(a, unix.NFTA_OBJ_NAME))] = number(attribute(a, unix.NFTA_OBJ_DATA, unix.NFTA_COUNTER_PACKETS))
+	}
+	return packets, nil
 }

@@ -261,8 +261,11 @@ func (s setSpec) addrLen() int {
 	return 4
 }
 
-// element reads an address, with a number where it has one.
+// element reads an address, with a number where it has one, or a word.
 func (s setSpec) element(k setKey) (element, bool) {
+	if s.words != "" {
+		return s.wordOf(k)
+	}
 	n := s.addrLen()
 	if k.flags != 0 || len(k.bytes) < n {
 		return element{}, false

@@ -32,6 +32,9 @@ type Capabilities struct {
 	// UDPClash is about two packets of one new UDP connection that leave a queue
 	// with destinations that were translated differently: whether both arrive.
 	UDPClash error
+	// SourceCheck is about looking up the route back to a packet's source
+	// (CONFIG_NFT_FIB_INET).
+	SourceCheck error
 }
 
 // Probe asks the kernel of this process's network namespace. It needs
@@ -55,12 +58,16 @@ func Probe(ctx context.Context) (Capabilities, error) {
 		XTables:       probeXTables(),
 		SCTPConntrack: ProbeSCTPConntrack(),
 		UDPClash:      probeUDPClash(),
+		SourceCheck:   probeSourceCheck(ctx, nft),
 	}, nil
 }
 
+// checksSources takes an answer that could not be told for yes.
+func (c Capabilities) checksSources() bool { return !errors.Is(c.SourceCheck, errors.ErrUnsupported) }
+
 // unknown is when err keeps everything from being asked.
 func unknown(err error) Capabilities {
-	return Capabilities{Queue: err, XTables: err, SCTPConntrack: err, UDPClash: err}
+	return Capabilities{Queue: err, XTables: err, SCTPConntrack: err, UDPClash: err, SourceCheck: err}
 }
 
 // checkRule asks whether the kernel would take rule, without committing it.
@@ -81,6 +88,17 @@ func probeQueue(ctx context.Context, nft knftables.Interface) error {
 		return fmt.Errorf("%w: the kernel has no queue statement (CONFIG_NFT_QUEUE)", errors.ErrUnsupported)
 	}
 	return fmt.Errorf("probe the queue statement: %w", err)
+}
+
+func probeSourceCheck(ctx context.Context, nft knftables.Interface) error {
+	err := checkRule(ctx, nft, "fib saddr . iif oif missing")
+	switch {
+	case err == nil:
+		return nil
+	case knftables.IsNotFound(err):
+		return fmt.Errorf("%w: the kernel does not look routes up for nftables (CONFIG_NFT_FIB_INET)", errors.ErrUnsupported)
+	}
+	return fmt.Errorf("probe the fib expression: %w", err)
 }
 
 // probeXTables adds and removes a rule in one batch, because nft cannot write

@@ -13,8 +13,8 @@ type kernel interface {
 	generation(context.Context) (uint32, error)
 	// read returns what stands under the table's name.
 	read(context.Context) (*held, error)
-	// steered returns the packets that the table's counter has counted.
-	steered(context.Context) (uint64, error)
+	// counters returns the packets that each counter of the table has counted.
+	counters(context.Context) (map[string]uint64, error)
 	// listen reports the commits to nftables until ctx ends, which is no error.
 	// It calls started once nothing is missed any more.
 	listen(ctx context.Context, started func(), report func(commit)) error
@@ -61,7 +61,7 @@ func (h *held) sameAs(o *held) bool {
 // isOurs reports whether the names in a table, by the kind of object, are
 // exactly the ones that planBase makes from all.
 func isOurs(all []chain, names map[string][]string) bool {
-	want := map[string][]string{"counter": {steeredCounter}}
+	want := map[string][]string{"counter": tableCounters}
 	for _, c := range all {
 		want["chain"] = append(want["chain"], c.name)
 	}

@@ -70,6 +70,7 @@ type setSpec struct {
 	ipv6   bool
 	ranges bool   // holds prefixes; else single addresses
 	with   string // the type of the number that comes with an address, empty without
+	words  string // the type of a set that holds no addresses and has no family
 }
 
 var setSpecs = func() []setSpec {
@@ -86,7 +87,7 @@ var setSpecs = func() []setSpec {
 			specs = append(specs, s)
 		}
 	}
-	return specs
+	return append(specs, wordSpecs...)
 }()
 
 const (
@@ -122,7 +123,10 @@ func (f family) set(name string) string { return "@" + familyName(name, f.ipv6) 
 
 func (s setSpec) object() *knftables.Set {
 	set := &knftables.Set{Name: s.name, Type: "ipv4_addr"}
-	if s.ipv6 {
+	switch {
+	case s.words != "":
+		set.Type = s.words
+	case s.ipv6:
 		set.Type = "ipv6_addr"
 	}
 	if s.with != "" {
@@ -165,6 +169,9 @@ func chains(cfg Config) []chain {
 		postrouting.accepted(),
 		input.judge(inputRules()...),
 		input.accepted(),
+	}
+	if cfg.SourceCheck {
+		all = append(all, sourceChains()...)
 	}
 	if cfg.EarlyUDP == EarlyOn {
 		// What is for this node itself, or for IPVS, waits for its own hook.

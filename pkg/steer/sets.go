@@ -33,6 +33,12 @@ type Sets struct {
 	// Owners are the pods whose connections the kernel may track under an address.
 	// They are kept for the next agent, see Steerer.Owners.
 	Owners []Owner
+	// CheckSources drops what has a source address that is reached by another
+	// interface than the one it came in by. Without Config.SourceCheck it is idle.
+	CheckSources bool
+	// Unchecked are the names of the interfaces that are exempt from it. A name
+	// that nft would not read as it is meant is passed over.
+	Unchecked []string
 	// Serial is given to Config.InForce once the wish is in force.
 	Serial uint64
 	// Since is when the oldest change in this wish was seen. The zero value
@@ -46,13 +52,15 @@ func (s Sets) equal(o Sets) bool {
 		slices.Equal(s.ToHost, o.ToHost) && slices.Equal(s.Pods, o.Pods) &&
 		slices.Equal(s.IngressRanges, o.IngressRanges) && slices.Equal(s.EgressRanges, o.EgressRanges) &&
 		slices.Equal(s.Names, o.Names) && slices.Equal(s.Resolvers, o.Resolvers) &&
-		slices.Equal(s.Stale, o.Stale) && slices.Equal(s.Owners, o.Owners) && s.Serial == o.Serial
+		slices.Equal(s.Stale, o.Stale) && slices.Equal(s.Owners, o.Owners) && s.Serial == o.Serial &&
+		s.CheckSources == o.CheckSources && slices.Equal(s.Unchecked, o.Unchecked)
 }
 
 // element of a set. A single address is a prefix of full length.
 type element struct {
 	prefix netip.Prefix
 	with   uint32 // of resolvers the port, of owners the pod, else 0
+	word   string // of a set without addresses, as nft reads it
 }
 
 // elements of one set.
@@ -86,6 +94,7 @@ func (s Sets) contents() contents {
 	for _, o := range s.Owners {
 		c.addAddr(ownersSet, o.Addr, o.Pod)
 	}
+	c.addSources(s)
 	return c
 }
 
@@ -97,7 +106,7 @@ func (c contents) addAddrs(set string, addrs []netip.Addr) {
 
 func (c contents) addAddr(set string, a netip.Addr, with uint32) {
 	if a = a.Unmap().WithZone(""); a.IsValid() {
-		c[familyName(set, a.Is6())][element{netip.PrefixFrom(a, a.BitLen()), with}] = struct{}{}
+		c[familyName(set, a.Is6())][element{prefix: netip.PrefixFrom(a, a.BitLen()), with: with}] = struct{}{}
 	}
 }
 
@@ -142,13 +151,16 @@ func (e elements) without(o elements) []element {
 		}
 	}
 	slices.SortFunc(missing, func(a, b element) int {
-		return cmp.Or(comparePrefix(a.prefix, b.prefix), cmp.Compare(a.with, b.with))
+		return cmp.Or(comparePrefix(a.prefix, b.prefix), cmp.Compare(a.with, b.with), cmp.Compare(a.word, b.word))
 	})
 	return missing
 }
 
 // key is e as nft writes it.
 func (e element) key() []string {
+	if e.word != "" {
+		return []string{e.word}
+	}
 	key := []string{e.prefix.String()}
 	if e.prefix.IsSingleIP() {
 		key[0] = e.prefix.Addr().String()
@@ -159,7 +171,15 @@ func (e element) key() []string {
 	return key
 }
 
-// parseElement reads what key and nft write.
+// parse reads what key and nft write.
+func (s setSpec) parse(key []string) (element, bool) {
+	if s.words != "" && len(key) == 1 {
+		return s.word(key[0]), true
+	}
+	return parseElement(key)
+}
+
+// parseElement reads an address.
 func parseElement(key []string) (e element, ok bool) {
 	switch len(key) {
 	case 1:

@@ -89,6 +89,7 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 		return nil, fmt.Errorf("open table %s: %w", TableName, err)
 	}
 	cfg.Divert, cfg.EarlyUDP = divert, cfg.EarlyUDP.choose(caps)
+	cfg.SourceCheck = cfg.SourceCheck && caps.checksSources()
 	s := newSteerer(cfg, caps, nft, netlinkKernel{chains(cfg)})
 	if divert == DivertXTables {
 		s.writeXTables = writeXTables
@@ -142,7 +143,7 @@ func (s *Steerer) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "steer")
 	logger.Info("Steering starts", "table", TableName, "divert", s.divert,
 		"queue", s.cfg.Queue, "queues", s.cfg.Queues, "observeQueue", s.cfg.ObserveQueue, "bypass", s.cfg.Bypass,
-		"mark", fmt.Sprintf("%#x", s.cfg.Mark), "sctpPerPacket", s.cfg.SCTPPerPacket, "earlyUDP", s.cfg.EarlyUDP)
+		"mark", fmt.Sprintf("%#x", s.cfg.Mark), "sctpPerPacket", s.cfg.SCTPPerPacket, "earlyUDP", s.cfg.EarlyUDP, "sourceCheck", s.cfg.SourceCheck)
 	ctx = klog.NewContext(ctx, logger)
 	var listening sync.WaitGroup
 	tried := make(chan struct{})

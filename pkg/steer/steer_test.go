@@ -74,11 +74,11 @@ func testContext(t *testing.T) context.Context {
 // fakeContents is what the sets of fake hold.
 func fakeContents(fake *knftables.Fake) contents {
 	c := contents{}
-	for name, set := range fake.Table.Sets {
-		c[name] = elements{}
-		for _, e := range set.Elements {
-			element, _ := parseElement(e.Key)
-			c[name][element] = struct{}{}
+	for _, spec := range setSpecs {
+		c[spec.name] = elements{}
+		for _, e := range fake.Table.Sets[spec.name].Elements {
+			element, _ := spec.parse(e.Key)
+			c[spec.name][element] = struct{}{}
 		}
 	}
 	return c
@@ -95,6 +95,7 @@ func TestRulesetIsTheGoldenOne(t *testing.T) {
 		{"queue-bypass.nft", func(c *Config) { c.Bypass = true }},
 		{"queue-single-sctp.nft", func(c *Config) { c.Queues, c.SCTPPerPacket = 1, true }},
 		{"queue-observe.nft", func(c *Config) { c.ObserveQueue = 104 }},
+		{"queue-sources.nft", func(c *Config) { c.SourceCheck = true }},
 		{"queue-observe-early.nft", func(c *Config) { c.ObserveQueue, c.EarlyUDP = 104, EarlyOn }},
 	} {
 		s, fake := newFake(t, tt.edit)
@@ -159,7 +160,7 @@ func TestWishIsNormalised(t *testing.T) {
 			want[set][element{prefix: p}] = struct{}{}
 		}
 	}
-	want["resolvers-v4"][element{netip.MustParsePrefix("10.96.0.10/32"), 53}] = struct{}{}
+	want["resolvers-v4"][element{prefix: netip.MustParsePrefix("10.96.0.10/32"), with: 53}] = struct{}{}
 	if got := fakeContents(fake); !equalContents(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

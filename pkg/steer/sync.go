@@ -275,7 +275,9 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 		fallthrough
 	case absent:
 		tx.Add(&knftables.Table{})
-		tx.Add(&knftables.Counter{Name: steeredCounter})
+		for _, name := range tableCounters {
+			tx.Add(&knftables.Counter{Name: name})
+		}
 		for _, spec := range setSpecs {
 			tx.Add(spec.object())
 		}

@@ -61,6 +61,10 @@ var rules = map[string]rule{
 		ours:      []string{"pkg/packet", "pkg/runner"},
 		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/google/nftables", "github.com/florianl/"},
 	},
+	"pkg/links": {
+		ours:      []string{"pkg/runner"},
+		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/google/nftables", "github.com/florianl/"},
+	},
 	"pkg/domains": {
 		ours:      []string{"pkg/policy", "pkg/packet"},
 		forbidden: []string{"k8s.io/api/", "k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},

@@ -165,7 +165,7 @@ func TestForgedAnswersOpenNothing(t *testing.T) {
 		{"not the resolver's address", "x/eve", netip.AddrPortFrom(c.Hosts["x/eve"].Addr(lab.IPv4), dnsPort), asker, answer(id, silentName), false},
 		{"not the resolver's port", "", netip.AddrPortFrom(at, 5353), asker, answer(id, silentName), false},
 		{"another pod, which has not asked", "", dns, netip.AddrPortFrom(c.Hosts["y/web"].Addr(lab.IPv4), asker.Port()), answer(id, silentName), false},
-		{"all of it right but the way it comes", "x/eve", dns, asker, answer(id, silentName), true},
+		{"all of it right but the way it comes", "x/eve", dns, asker, answer(id, silentName), false}, // forged sources are dropped
 		{"to the resolver, of its own making", "x/web", asker, dns, answer(id, silentName), false},
 	} {
 		packet := labtest.IPv4(forged.src.Addr(), forged.dst.Addr(), labtest.ProtoUDP, 0, datagram(forged.src.Port(), forged.dst.Port(), forged.message))

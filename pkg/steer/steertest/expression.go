@@ -56,6 +56,18 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		return p.Mark&n == 0, t.skip(6), err
 	case t.starts("meta l4proto *"):
 		return match(t.skip(2), func(s string) (bool, error) { return p.Proto == s, nil })
+	case t.starts("meta nfproto *"):
+		set, _ := strings.CutPrefix(t.at(2), "@")
+		protocol := "ipv4"
+		if p.Src.Is6() {
+			protocol = "ipv6"
+		}
+		m, err := w.hasElement(set, protocol)
+		return m, t.skip(3), err
+	case t.starts("iifname != *"):
+		set, _ := strings.CutPrefix(t.at(2), "@")
+		m, err := w.hasElement(set, strconv.Quote(p.Interface))
+		return !m, t.skip(3), err
 	case t.starts("iif != 0"):
 		return p.Forwarded, t.skip(3), nil
 	case t.starts("fib saddr type local"):
@@ -177,6 +189,15 @@ func (w *walk) inSet(name string, addr netip.Addr, rest ...string) (bool, error)
 		return in && slices.Equal(e.Key[1:], rest)
 	})
 	return found, err
+}
+
+// hasElement reports whether a set has the element that is written as key.
+func (w *walk) hasElement(name, key string) (bool, error) {
+	set := w.table.Sets[name]
+	if set == nil {
+		return false, fmt.Errorf("there is no set %s", name)
+	}
+	return set.FindElement(key) != nil, nil
 }
 
 // match tries the value at the start of t, or each one of a list in braces.

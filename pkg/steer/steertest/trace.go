@@ -36,11 +36,12 @@ type Packet struct {
 	Reply      bool  // of the connection; else original
 	Mark       uint32
 	CTMark     uint32
-	DNAT       bool // the destination of the connection was translated
-	SrcLocal   bool // Src is an address of this node
-	NoWayBack  bool // no way to Src leads out of the interface that the packet came in by
-	ToHost     bool // is for this node itself: it meets the input hook
-	Forwarded  bool // came in through an interface; neither sent from here nor by IPVS
+	DNAT       bool   // the destination of the connection was translated
+	SrcLocal   bool   // Src is an address of this node
+	Interface  string // it came in by
+	NoWayBack  bool   // no way to Src leads out of the interface that the packet came in by
+	ToHost     bool   // is for this node itself: it meets the input hook
+	Forwarded  bool   // came in through an interface; neither sent from here nor by IPVS
 }
 
 // Verdict is the end of a packet's way.

@@ -1,0 +1,42 @@
+package agent
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/links"
+	"sigs.k8s.io/kube-network-policies/pkg/steer"
+)
+
+// EveryInterface in Config.SourceCheckExempt exempts all, those too that do not
+// exist yet.
+const EveryInterface = "*"
+
+// newLinks returns what finds out by which interfaces pods send, nil if the sources
+// of packets are not checked.
+func newLinks(cfg Config, caps steer.Capabilities, changed func(), logger klog.Logger) (*links.Watcher, error) {
+	if slices.Contains(cfg.SourceCheckExempt, EveryInterface) {
+		return nil, nil
+	}
+	if err := caps.SourceCheck; errors.Is(err, errors.ErrUnsupported) {
+		logger.Error(err, "Sources of packets are not checked: pods can send with addresses that are not theirs")
+		return nil, nil
+	}
+	return links.New(links.Config{Exempt: cfg.SourceCheckExempt, Changed: changed})
+}
+
+// checkSources has the sources of packets checked while a policy selects a pod of
+// this node, or may select one that is not known yet.
+func (a *agent) checkSources(sets *steer.Sets) {
+	uplinks, known := a.links.Uplinks(func(addr netip.Addr) bool {
+		_, ok := slices.BinarySearchFunc(sets.Pods, addr, netip.Addr.Compare)
+		return ok
+	})
+	selects := len(sets.Ingress)+len(sets.Egress)+len(sets.ToHost)+len(sets.IngressRanges)+len(sets.EgressRanges) > 0
+	if known && selects {
+		sets.CheckSources, sets.Unchecked = true, uplinks
+	}
+}

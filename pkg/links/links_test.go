@@ -1,0 +1,55 @@
+package links
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+var pod4, pod6 = netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00:10:244:1::2")
+
+func isLocal(a netip.Addr) bool { return a == pod4 || a == pod6 }
+
+func TestUplinks(t *testing.T) {
+	host := []netip.Addr{netip.MustParseAddr("10.244.1.99")}
+	for _, tt := range []struct {
+		name  string
+		links []Link
+		want  []string
+	}{
+		{"hardware, and what is made of it", []Link{{Name: "eth0"}, {Name: "bond0", Kind: "bond"}, {Name: "eth0.5", Kind: "vlan", OnLink: true}}, []string{"bond0", "eth0", "eth0.5"}},
+		{"tunnels", []Link{{Name: "flannel.1", Kind: "vxlan", Gateway: true}, {Name: "tunl0", Kind: "ipip"}, {Name: "wg0", Kind: "wireguard"}}, []string{"flannel.1", "tunl0", "wg0"}},
+		{"a pod that is known", []Link{{Name: "cali1", Kind: "veth", Hosts: []netip.Addr{pod4}, OnLink: true}}, nil},
+		{"a pod that is not known", []Link{{Name: "cali1", Kind: "veth", Hosts: host, OnLink: true}}, nil},
+		{"a pod without a route yet", []Link{{Name: "cali1", Kind: "veth"}, {Name: "nk0", Kind: "netkit"}}, nil},
+		{"the uplink of a node in a container", []Link{{Name: "eth0", Kind: "veth", Gateway: true, OnLink: true}}, []string{"eth0"}},
+		{"a pod that is a gateway, too", []Link{{Name: "cali1", Kind: "veth", Gateway: true, Hosts: []netip.Addr{pod6}}}, nil},
+		{"hardware that leads to a pod", []Link{{Name: "eth1r0", Hosts: []netip.Addr{pod4}}}, nil},
+		{"a link that rules are about", []Link{{Name: "vlan1", Kind: "veth", InRule: true, Hosts: []netip.Addr{pod4}}}, []string{"vlan1"}},
+		{"a bridge of pods", []Link{{Index: 2, Name: "cni0", Kind: "bridge", OnLink: true}, {Name: "v1", Kind: "veth", Master: 2}}, nil},
+		{"a bridge without a network", []Link{{Name: "br0", Kind: "bridge"}}, []string{"br0"}},
+		{"a bridge with hardware", []Link{{Index: 2, Name: "br0", Kind: "bridge", OnLink: true}, {Name: "eth0", Master: 2}, {Name: "v1", Kind: "veth", Master: 2}}, []string{"br0", "eth0"}},
+		{"a bridge that is the uplink", []Link{{Name: "br0", Kind: "bridge", OnLink: true, Gateway: true}}, []string{"br0"}},
+		{"what the operator exempts", []Link{{Name: "net1", Kind: "veth"}, {Name: "net22", Kind: "veth"}, {Name: "cali1", Kind: "veth"}}, []string{"net1", "net22"}},
+	} {
+		links := Links{}
+		for i, link := range tt.links {
+			if link.Index == 0 {
+				link.Index = 100 + i
+			}
+			links[link.Index] = &link
+		}
+		if got := links.uplinks(isLocal, []string{"net*", "net1"}); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestPatternsAreChecked(t *testing.T) {
+	for pattern, valid := range map[string]bool{"eth0": true, "net*": true, "": false, "net[": false} {
+		_, err := New(Config{Exempt: []string{pattern}})
+		if (err == nil) != valid {
+			t.Errorf("%q: %v", pattern, err)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package links
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// inNamespace moves the goroutine of a test into a network namespace of its own,
+// whose thread ends with it.
+func inNamespace(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread()
+	err := unix.Unshare(unix.CLONE_NEWNET)
+	switch {
+	case err == nil:
+	case errors.Is(err, unix.EPERM) && os.Getenv("NETNS_REQUIRED") == "":
+		t.Skip("needs to be root and allowed to make network namespaces")
+	default:
+		t.Fatal(err)
+	}
+}
+
+// ip runs ip -batch in the namespace of the thread.
+func ip(t *testing.T, lines string) {
+	t.Helper()
+	if out, err := exec.Command("bash", "-c", "ip -batch - <<<'"+lines+"'").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+const network = `link set lo up
+link add up0 type veth peer name up1
+link set up0 up
+link set up1 up
+addr add 172.18.0.1/24 dev up0
+route add default via 172.18.0.254 dev up0
+link add pod0 type veth peer name pod1
+link set pod0 up
+link set pod1 up
+route add 10.244.1.2/32 dev pod0
+link add sgp0 type veth peer name sgp1
+link add cni0 type bridge
+link set cni0 up
+addr add 10.244.1.1/24 dev cni0
+link add br0 type bridge
+link add port type veth peer name in-pod
+link set port master cni0
+route add 203.0.113.0/24 nexthop via 172.18.0.253 nexthop dev pod1
+rule add iif sgp0 lookup 101
+route add fd00:10:244:1::2/128 dev pod0
+route add 2001:db8::/32 via fe80::1 dev up1 proto ra`
+
+func TestTheKernelsLinksAreRead(t *testing.T) {
+	inNamespace(t)
+	ip(t, network)
+	links, err := rtnetlink{}.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]*Link{}
+	for _, link := range links {
+		got[link.Name] = link
+	}
+	for name, check := range map[string]func(*Link) bool{
+		"lo":  func(l *Link) bool { return l.Kind == "" && !l.Gateway },
+		"up0": func(l *Link) bool { return l.Kind == "veth" && l.Gateway && l.OnLink },
+		"up1": func(l *Link) bool { return l.Kind == "veth" && !l.Gateway },
+		"pod0": func(l *Link) bool {
+			return !l.Gateway && slices.Contains(l.Hosts, pod4) && slices.Contains(l.Hosts, pod6)
+		},
+		"sgp0": func(l *Link) bool { return l.InRule && !l.OnLink },
+		"cni0": func(l *Link) bool { return l.Kind == "bridge" && l.OnLink },
+		"br0":  func(l *Link) bool { return l.Kind == "bridge" && !l.OnLink },
+		"port": func(l *Link) bool { return l.Master == got["cni0"].Index },
+	} {
+		if link := got[name]; link == nil || !check(link) {
+			t.Errorf("%s: got %+v", name, link)
+		}
+	}
+	want := []string{"br0", "lo", "sgp0", "up0"}
+	if got := links.uplinks(isLocal, nil); !slices.Equal(got, want) {
+		t.Errorf("uplinks are %v, want %v", got, want)
+	}
+}
+
+// TestChangesAreFollowed: a watcher knows a link that came after it had started.
+func TestChangesAreFollowed(t *testing.T) {
+	inNamespace(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	changed := make(chan struct{}, 1)
+	done := make(chan error, 1)
+	namespace, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer namespace.Close()
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+		}
+		done <- rtnetlink{}.watch(ctx, func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	<-changed // it has subscribed
+	ip(t, "link add late type bridge")
+	<-changed
+	links, err := rtnetlink{}.read()
+	if got := links.uplinks(func(netip.Addr) bool { return false }, nil); err != nil || !slices.Contains(got, "late") {
+		t.Errorf("uplinks are %v, %v", got, err)
+	}
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("watch ended without an error")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(make([]byte, 16))
+	f.Add(append(make([]byte, 12), 12, 0, 9, 0, 8, 0, 0, 0, 1, 0, 0, 0))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		links := Links{}
+		_ = links.addLink(data) // must not panic
+		_ = links.addRoute(data)
+		_ = links.addRule(data)
+	})
+}

@@ -1,0 +1,61 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/steer/steertest"
+)
+
+func sourceCheck(c *Config) { c.SourceCheck = true }
+
+// by is the way of a packet that came in by an interface.
+func by(name string) func(*steertest.Packet) {
+	return func(p *steertest.Packet) { p.Interface, p.Forwarded = name, true }
+}
+
+func TestSourcesAreCheckedWhereTheyComeFromPods(t *testing.T) {
+	s, fake := newFake(t, sourceCheck)
+	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}, CheckSources: true, Unchecked: []string{"eth0", "up.5"}})
+	checkTraces(t, fake, []traceCase{
+		{"honest", packet(v4b, peer4, by("cali1")), accept},
+		{"forged", packet(v4b, peer4, by("cali1"), astray), drop},
+		{"forged", packet(v6b, peer6, by("cali1"), astray), drop},
+		{"forged, to the node", packet(v4b, peer4, by("cali1"), astray, toHost), drop},
+		{"forged, of somebody's connection", packet(v4b, peer4, by("cali1"), astray, state(steertest.Established), marked(0, DefaultMark)), drop},
+		{"by an uplink", packet(peer4, v4b, by("eth0"), astray), accept},
+		{"by an uplink", packet(peer6, v6b, by("up.5"), astray), accept},
+		{"of the node", packet(peer4, v4b, astray), accept},
+		{"duplicate address detection", packet(netip.IPv6Unspecified(), peer6, icmpv6(135, 255), by("cali1"), astray, toHost), accept},
+		{"UDP of no address", packet(netip.IPv6Unspecified(), peer6, by("cali1"), astray, toHost), drop},
+	})
+	mustSync(t, s, Sets{Unchecked: []string{"eth0"}})
+	checkTraces(t, fake, []traceCase{{"no policy selects a pod", packet(v4b, peer4, by("cali1"), astray), accept}})
+}
+
+func TestOddNamesOfInterfacesAreNotWritten(t *testing.T) {
+	s, fake := newFake(t, sourceCheck)
+	mustSync(t, s, Sets{CheckSources: true, Unchecked: []string{"eth0", `a"; drop`, "", "way-too-long-name", "a\nb"}})
+	want := Sets{CheckSources: true, Unchecked: []string{"eth0"}}.contents()
+	if got := fakeContents(fake); !equalContents(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestSourcesAreCheckedUnlessTheKernelCannot(t *testing.T) {
+	for _, tt := range []struct {
+		answer error
+		want   bool
+	}{{nil, true}, {errors.New("not permitted"), true}, {fmt.Errorf("%w here", errors.ErrUnsupported), false}} {
+		if got := (Capabilities{SourceCheck: tt.answer}).checksSources(); got != tt.want {
+			t.Errorf("%v: got %v", tt.answer, got)
+		}
+	}
+	s, fake := newFake(t, nil)
+	mustSync(t, s, Sets{CheckSources: true})
+	if c := fake.Table.Chains[sourcesChain]; c != nil {
+		t.Errorf("without the check its chain has %v", c.Rules)
+	}
+}
