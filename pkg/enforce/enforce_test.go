@@ -205,8 +205,9 @@ func TestMetrics(t *testing.T) {
 	e.Judge(Question{Payload: tcp(open, isolated, 80)})
 	e.Judge(Question{Payload: tcp(open, isolated, 81)})
 	e.Judge(Question{Payload: tcp(isolated, open, 81)})
+	e.Judge(Question{Payload: tcp(open, isolated, 80)[:30]})
 	e.Judge(Question{Payload: []byte{1}})
-	if got, want := counted(t, reg, "packet_count"), "IPv4/TCP/accept IPv4/TCP/drop unknown/other/drop"; got != want {
+	if got, want := counted(t, reg, "packet_count"), "IPv4/TCP/accept IPv4/TCP/drop IPv4/hidden/drop unknown/other/drop"; got != want {
 		t.Errorf("packet_count of %q, want %q", got, want)
 	}
 	if got, want := counted(t, reg, "netpol_decisions_total"), "egress/default/allow ingress/networkpolicy/allow ingress/networkpolicy/deny"; got != want {

@@ -23,7 +23,7 @@ var (
 	failureNames  = [...]string{noSnapshot: "no_snapshot", unparsable: "unparsable", unknownPod: "unknown_pod"}
 	verdictNames  = [...]string{Drop: "drop", Accept: "accept"}
 	familyNames   = [...]string{familyUnknown: "unknown", familyIPv4: "IPv4", familyIPv6: "IPv6"}
-	protocolNames = [...]string{protoOther: "other", protoTCP: "TCP", protoUDP: "UDP", protoSCTP: "SCTP", protoICMP: "ICMP", protoICMPv6: "ICMPv6"}
+	protocolNames = [...]string{protoOther: "other", protoTCP: "TCP", protoUDP: "UDP", protoSCTP: "SCTP", protoICMP: "ICMP", protoICMPv6: "ICMPv6", protoHidden: "hidden"}
 )
 
 const (
@@ -39,6 +39,7 @@ const (
 	protoSCTP
 	protoICMP
 	protoICMPv6
+	protoHidden // it cannot be read whether there are ports
 )
 
 // metrics holds the counters already resolved by label, so that a packet costs
@@ -152,6 +153,9 @@ func protocolLabel(p packet.Proto) int {
 		return protoICMP
 	case packet.ICMPv6:
 		return protoICMPv6
+	}
+	if p.Hidden() {
+		return protoHidden
 	}
 	return protoOther
 }

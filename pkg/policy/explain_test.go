@@ -106,6 +106,37 @@ func TestExplainTellsWhatNetworkPolicyIsNotAskedAbout(t *testing.T) {
 	}
 }
 
+// What a rule with ports says of hidden ones is told as it is judged.
+func TestExplainHiddenPorts(t *testing.T) {
+	smtp := func(v Verdict, tier Tier) Rule {
+		r := rule(tier, v)
+		r.AnyPort, r.Ports = false, []Port{{Proto: packet.TCP, First: 25, Last: 25}}
+		return r
+	}
+	for name, tc := range map[string]struct {
+		rules []Rule
+		want  string
+	}{
+		"allowed, then denied": {[]Rule{smtp(Allow, AdminTier), smtp(Deny, AdminTier)}, "admin 0 17; admin 0 + 1"},
+		"passed both ways":     {[]Rule{smtp(Pass, AdminTier), rule(AdminTier, Allow), isolate()}, "admin 0 + 1; admin 0 +; networkpolicy -1 +"},
+		"what a tier not asked would say": {[]Rule{rule(AdminTier, Deny), smtp(Pass, BaselineTier), rule(BaselineTier, Deny)},
+			"admin 0 +; unasked: deny ingress by baseline baseline rule 0"},
+		"what a tier not asked would pass": {[]Rule{rule(AdminTier, Deny), smtp(Pass, BaselineTier), rule(BaselineTier, Allow)},
+			"admin 0 +; unasked: pass ingress by baseline baseline rule 0"},
+	} {
+		p := tcp(addrB, addrA, 0)
+		p.Proto = packet.Unknown
+		s := snapshot(&Chain{Rules: tc.rules}, nil)
+		e := s.Explain(Query{Packet: p})
+		if got := steps(e.Directions[Ingress]); got != tc.want {
+			t.Errorf("%s: got %q, want %q", name, got, tc.want)
+		}
+		if want := s.Evaluate(p); e.Decision != want {
+			t.Errorf("%s: explained %v, evaluated %v", name, e.Decision, want)
+		}
+	}
+}
+
 // Of a peer that may be a pod too new to be known no rule says anything, if one
 // of an administrator about pods comes first.
 func TestExplainOfAnUnknownPodAsksNoRule(t *testing.T) {
