@@ -7,12 +7,10 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/dynamic"
@@ -20,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
@@ -48,7 +47,7 @@ func (o *writerOptions) run(ctx context.Context) error {
 		return fmt.Errorf("--metrics-bind-address=%s: %w", o.metricsBindAddress, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return serveMetrics(ctx, listener, reg) })
+	group.Go(func() error { return httpserver.New(endpoints(reg), reg).Run(ctx, listener) })
 	group.Go(func() error { return w.Run(ctx) })
 	return group.Wait()
 }
@@ -82,20 +81,14 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, reg 
 	})
 }
 
-// serveMetrics answers on l until ctx ends. A writer that waits for its turn is
-// as healthy as the one that writes, and one that cannot reach the API server is
-// not helped by a restart.
-func serveMetrics(ctx context.Context, l net.Listener, reg *prometheus.Registry) error {
+// endpoints are /metrics and the probes. A writer that waits for its turn is as
+// healthy as the one that writes, and one that cannot reach the API server is not
+// helped by a restart.
+func endpoints(reg *prometheus.Registry) http.Handler {
 	ok := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, Registry: reg}))
+	mux.Handle("GET /metrics", httpserver.Metrics(reg))
 	mux.HandleFunc("GET /livez", ok)
 	mux.HandleFunc("GET /readyz", ok)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve %v: %w", l.Addr(), err)
-	}
-	return nil
+	return mux
 }

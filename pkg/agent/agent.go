@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/links"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
@@ -136,7 +137,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("metrics-bind-address %q: %w", cfg.MetricsBindAddress, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return serve(ctx, listener, a.handler(reg)) })
+	group.Go(func() error { return httpserver.New(a.handler(reg), reg).Run(ctx, listener) })
 	group.Go(func() error { return a.steerer.Run(ctx) })
 	if a.links != nil {
 		if err := a.links.Read(); err != nil {

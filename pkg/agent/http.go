@@ -1,22 +1,21 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
 )
 
 // handler serves the endpoints that Prometheus and the kubelet ask.
 func (a *agent) handler(reg *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.InstrumentMetricHandler(reg, promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, Registry: reg})))
+	mux.Handle("GET /metrics", httpserver.Metrics(reg))
 	mux.Handle("GET /livez", health(a.live))
 	mux.Handle("GET /readyz", health(a.readiness))
 	return mux
@@ -60,21 +59,4 @@ func health(check func() error) http.HandlerFunc {
 		}
 		fmt.Fprintln(w, "ok")
 	}
-}
-
-// serve answers on l until ctx ends.
-func serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	server := &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-	}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve %v: %w", l.Addr(), err)
-	}
-	return nil
 }

@@ -77,6 +77,9 @@ var rules = map[string]rule{
 		ours:      []string{"pkg/policy", "pkg/packet"},
 		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
 	},
+	"pkg/httpserver": {
+		forbidden: []string{"k8s.io/", "sigs.k8s.io/", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
+	},
 	"pkg/runner": {
 		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "sigs.k8s.io/", "github.com/prometheus/"},
 	},

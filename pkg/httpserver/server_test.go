@@ -1,0 +1,204 @@
+package httpserver
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/time/rate"
+)
+
+// start serves "ok" on 127.0.0.1, where other addresses of the loopback network are
+// other clients.
+func start(t *testing.T) (*Server, string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }), prometheus.NewRegistry())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s, l.Addr().String()
+}
+
+// ask opens a connection of a client, sends a request and leaves the connection
+// open. It reports whether there was an answer.
+func ask(t *testing.T, client, server string) (net.Conn, bool) {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	n, _ := io.ReadFull(conn, make([]byte, len("HTTP/1.1 200")))
+	return conn, n > 0
+}
+
+func TestOneClientDoesNotTakeTheConnectionsOfOthers(t *testing.T) {
+	s, server := start(t)
+	var open []net.Conn
+	for range maxPerClient {
+		conn, ok := ask(t, "127.0.0.2", server)
+		if !ok {
+			t.Fatal("refused within the limit")
+		}
+		open = append(open, conn)
+	}
+	if _, ok := ask(t, "127.0.0.2", server); ok {
+		t.Error("answered beyond the limit")
+	}
+	if n := testutil.ToFloat64(s.refused); n != 1 {
+		t.Errorf("%v refusals counted", n)
+	}
+	for _, client := range []string{"127.0.0.3", "127.0.0.1"} {
+		if _, ok := ask(t, client, server); !ok {
+			t.Errorf("%s is refused", client)
+		}
+	}
+	open[0].Close()
+	for deadline := time.Now().Add(30 * time.Second); ; { // the server sees it a little later
+		if _, ok := ask(t, "127.0.0.2", server); ok {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("refused after a connection was closed")
+		}
+	}
+}
+
+func TestProbesOfTheMachineHaveNoLimits(t *testing.T) {
+	l := &listener{refused: prometheus.NewCounter(prometheus.CounterOpts{}), all: maxConnections, Listener: &one{at: "192.0.2.1:9080", from: "192.0.2.1:4000"}}
+	if _, err := l.Accept(); err != nil {
+		t.Error(err)
+	}
+	l.Listener = &one{at: "192.0.2.1:9080", from: "192.0.2.2:4000", then: io.EOF}
+	if _, err := l.Accept(); err != io.EOF {
+		t.Errorf("got %v, want the connection closed and the next one asked for", err)
+	}
+}
+
+// one is a Listener of a connection between two addresses, and of then.
+type one struct {
+	net.Listener
+	at, from string
+	then     error
+	accepted bool
+}
+
+func (o *one) address(s string) net.Addr {
+	a, _ := net.ResolveTCPAddr("tcp", s)
+	return a
+}
+
+func (o *one) Accept() (net.Conn, error) {
+	if o.accepted {
+		return nil, o.then
+	}
+	o.accepted = true
+	return fakeConn{at: o.address(o.at), from: o.address(o.from)}, nil
+}
+
+type fakeConn struct {
+	net.Conn
+	at, from net.Addr
+}
+
+func (c fakeConn) LocalAddr() net.Addr  { return c.at }
+func (c fakeConn) RemoteAddr() net.Addr { return c.from }
+func (c fakeConn) Close() error         { return nil }
+
+// request is one of a client to 192.0.2.1.
+func request(client string) *http.Request {
+	r := httptest.NewRequest("GET", "/metrics", nil)
+	r.RemoteAddr = net.JoinHostPort(client, "4000")
+	at := &net.TCPAddr{IP: net.ParseIP("192.0.2.1"), Port: 9080}
+	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, at))
+}
+
+func TestRequestsWaitForTheirTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answered := 0
+		h := paced(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { answered++ }), rate.NewLimiter(10, 5))
+		gone, cancel := context.WithCancel(t.Context())
+		go h.ServeHTTP(httptest.NewRecorder(), request("192.0.2.2"))
+		for range 24 {
+			go h.ServeHTTP(httptest.NewRecorder(), request("192.0.2.2"))
+		}
+		for _, want := range []int{5, 15, 25} {
+			synctest.Wait()
+			if answered != want {
+				t.Errorf("%d requests are answered, want %d", answered, want)
+			}
+			time.Sleep(time.Second)
+		}
+		for range 20 {
+			h.ServeHTTP(httptest.NewRecorder(), request("192.0.2.1"))
+		}
+		if answered != 45 {
+			t.Errorf("%d requests are answered, want those of the machine at once", answered)
+		}
+		cancel()
+		for range 20 {
+			h.ServeHTTP(httptest.NewRecorder(), request("192.0.2.2").WithContext(gone))
+		}
+		if answered != 45 {
+			t.Error("clients that have gone are answered")
+		}
+	})
+}
+
+func TestMetricsAreCollectedOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewPedanticRegistry()
+		collected := 0
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "x", Help: "x"}, func() float64 {
+			collected++
+			return 1
+		}))
+		h := Metrics(reg)
+		scrape := func(client string) {
+			w := httptest.NewRecorder()
+			r := request(client)
+			r.Header.Set("Accept-Encoding", "gzip")
+			h.ServeHTTP(w, r)
+			if w.Code != http.StatusOK || w.Header().Get("Content-Encoding") != "" {
+				t.Errorf("%d, %v", w.Code, w.Header())
+			}
+		}
+		for _, want := range []int{1, 2} {
+			for range 50 {
+				scrape("192.0.2.2")
+			}
+			if collected != want {
+				t.Errorf("%d collections, want %d", collected, want)
+			}
+			time.Sleep(time.Second)
+		}
+		scrape("192.0.2.1")
+		scrape("192.0.2.1")
+		if collected != 4 {
+			t.Errorf("%d collections, want those of the machine to be fresh", collected)
+		}
+		if problems, err := testutil.GatherAndLint(reg, "netpol_metrics_collections_total"); err != nil || len(problems) > 0 {
+			t.Errorf("%v %v", problems, err)
+		}
+	})
+}
