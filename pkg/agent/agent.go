@@ -103,6 +103,8 @@ type agent struct {
 	observer observer // nil knows no names
 	queues   []served
 	steerer  *steer.Steerer
+	owners   *owners
+	reuse    *reuse
 	cutter   *conntrack.Cutter // nil lets established connections go on
 	links    *links.Watcher    // nil lets packets have any source
 	cache    *policycache.Cache
@@ -132,6 +134,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	if err := a.recall(ctx, reg); err != nil {
+		return err
+	}
 	listener, err := net.Listen("tcp", cfg.MetricsBindAddress)
 	if err != nil {
 		return fmt.Errorf("metrics-bind-address %q: %w", cfg.MetricsBindAddress, err)
@@ -145,6 +150,7 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		group.Go(func() error { return a.links.Run(ctx) })
 	}
+	group.Go(func() error { return a.reuse.Run(ctx) })
 	if a.cutter != nil {
 		group.Go(func() error { return a.cutter.Run(ctx) })
 	}
@@ -192,6 +198,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		EarlyUDP:      cfg.EarlyUDP,
 		SourceCheck:   a.links != nil,
 		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
+		InForce:       func(serial uint64) { a.reuse.inForce(serial) },
 		Registerer:    reg,
 	}, caps); err != nil {
 		return nil, err
@@ -217,6 +224,23 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	return a, err
 }
 
+// recall reads which pods' connections the kernel may track. To be called before
+// anything runs.
+func (a *agent) recall(ctx context.Context, reg prometheus.Registerer) error {
+	recorded, err := a.steerer.Owners(ctx)
+	if err != nil {
+		return err
+	}
+	a.follow(recorded, conntrack.NewRemover(reg), reg)
+	return nil
+}
+
+// follow begins to follow whose addresses are whose.
+func (a *agent) follow(recorded []steer.Owner, r remover, reg prometheus.Registerer) {
+	a.owners = newOwners(recorded, a.enforcer.Hold)
+	a.reuse = newReuse(a.owners, r, a.steerAgain, reg)
+}
+
 // newSource returns where the cluster is read from.
 func newSource(cfg Config, reg prometheus.Registerer) (policycache.Source, error) {
 	if cfg.API != nil {
@@ -227,25 +251,28 @@ func newSource(cfg Config, reg prometheus.Registerer) (policycache.Source, error
 
 // publish puts a snapshot in force. The order matters: the observer and the
 // evaluator know a policy before nftables sends them the first packet of a newly
-// selected pod.
+// selected pod, and packets of an address are held before its new pod's policies
+// are asked.
 func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time) {
 	if a.observer != nil {
 		a.observer.Follow(s)
 	}
-	a.enforcer.Swap(s)
-	a.open()
-	a.metrics.inForce(since)
-	a.steer(s, since)
+	a.enforce(s, since)
 	if a.cutter != nil {
 		a.cutter.Set(established(s, a.observer))
 	}
 	a.metrics.published(ctx, s)
 }
 
-// steer has the kernel send us the packets that s is about.
-func (a *agent) steer(s *policy.Snapshot, since time.Time) {
+// enforce judges packets by s and has the kernel send us those that s is about. No
+// wish tells of the owners of s and steers by another snapshot.
+func (a *agent) enforce(s *policy.Snapshot, since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.owners.follow(s)
+	a.enforcer.Swap(s)
+	a.open()
+	a.metrics.inForce(since)
 	a.steered = s
 	a.steerer.Set(a.sets(s, since))
 }
@@ -276,6 +303,7 @@ func (a *agent) sets(s *policy.Snapshot, since time.Time) steer.Sets {
 	if a.links != nil {
 		a.checkSources(&sets)
 	}
+	a.owners.addSets(&sets)
 	return sets
 }
 

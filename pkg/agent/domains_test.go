@@ -112,6 +112,7 @@ func TestResolversThatAreFoundAreSteered(t *testing.T) {
 		}
 		l := &lookout{onFollow: func() {}}
 		a := &agent{enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, observer: l, metrics: newMetrics(reg), ready: make(chan struct{})}
+		a.follow(nil, nil, reg)
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		ended := make(chan error)

@@ -48,6 +48,9 @@ func (a *agent) readiness() error {
 			errs = append(errs, fmt.Errorf("interfaces: %w", err))
 		}
 	}
+	if err := a.reuse.Healthy(); err != nil {
+		errs = append(errs, fmt.Errorf("connections of addresses that have changed hands are not removed: %w", err))
+	}
 	return errors.Join(errs...)
 }
 

@@ -106,6 +106,7 @@ func TestTheObserverKnowsBeforePacketsAreSteered(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := &agent{enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
+			a.follow(nil, nil, reg)
 			l := &lookout{resolvers: []netip.AddrPort{resolver}, onFollow: func() {
 				select {
 				case <-a.ready:

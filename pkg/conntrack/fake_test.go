@@ -24,10 +24,12 @@ type fakeTable struct {
 	rows   []entry
 	next   uint32
 	writes int
+	listed int // entries
 	opened int
 	closed int
 
-	unfiltered bool // lists everything whatever the filter, as old kernels do
+	// How filters work, by family: as they should where there is no entry.
+	filtering map[uint8]filtering
 
 	broken   error            // the listing ends with it
 	refused  error            // every change is refused with it
@@ -40,7 +42,7 @@ func (f *fakeTable) add(proto packet.Proto, src, dst string) *entry {
 	e := entry{
 		original: newSender(proto, src),
 		reply:    newSender(proto, dst),
-		key:      key{family: unix.AF_INET, tuple: binary.BigEndian.AppendUint32(nil, f.next)},
+		key:      key{family: familyOf(newSender(proto, src).addr), tuple: binary.BigEndian.AppendUint32(nil, f.next)},
 	}
 	f.rows = append(f.rows, e)
 	return &f.rows[len(f.rows)-1]
@@ -61,9 +63,10 @@ func (f *fakeTable) entries(asked filter) iter.Seq2[entry, error] {
 		f.mu.Unlock()
 		buffer := make([]byte, 4) // one for all: what is yielded is valid until the next
 		for _, e := range rows {
-			if !f.unfiltered && !asked.has(e) {
+			if !f.lists(asked, e) {
 				continue
 			}
+			f.edit(func() { f.listed++ })
 			copy(buffer, e.key.tuple)
 			e.key.tuple = buffer
 			if !yield(e, nil) {
@@ -74,6 +77,28 @@ func (f *fakeTable) entries(asked filter) iter.Seq2[entry, error] {
 			yield(entry{}, f.broken)
 		}
 	}
+}
+
+// filtering is how a kernel filters connections.
+type filtering uint8
+
+const (
+	rightly  filtering = iota
+	notAtAll           // as kernels before 5.9
+	inverted           // as later ones do for IPv6
+)
+
+func (f *fakeTable) lists(asked filter, e entry) bool {
+	if asked.family != unix.AF_UNSPEC && asked.family != e.key.family {
+		return false
+	}
+	switch how := f.filtering[asked.family]; {
+	case !asked.end.IsValid(), how == notAtAll:
+		return true
+	case how == inverted:
+		return !asked.has(e)
+	}
+	return asked.has(e)
 }
 
 func (f *fakeTable) setMark(k key, mark, mask uint32) error {

@@ -19,8 +19,8 @@ const (
 	filterBySource = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC
 )
 
-// filter asks for the connections that have an end at an address. The zero value
-// asks for all connections.
+// filter asks for the connections that have an end at an address. Without an end it
+// asks for all connections of the family, those of both for the zero value.
 //
 // The ends of a connection are the sources of its two directions: of the first
 // packet as it came in, and of the answers as they come in. Address translation
@@ -29,15 +29,28 @@ const (
 // the ends sends, or that are delivered to it, belong to the connection of a pod
 // at that address.
 type filter struct {
-	end   netip.Addr
-	reply bool // the end that answers, else the one that opened the connection
+	family uint8
+	end    netip.Addr
+	reply  bool // the end that answers, else the one that opened the connection
+}
+
+// opened and answered ask for the connections that addr has opened, and for those
+// that were opened to it.
+func opened(addr netip.Addr) filter   { return filter{family: familyOf(addr), end: addr} }
+func answered(addr netip.Addr) filter { return filter{family: familyOf(addr), end: addr, reply: true} }
+
+func familyOf(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
 }
 
 // has reports whether e is what f asks for.
 func (f filter) has(e entry) bool {
 	switch {
 	case !f.end.IsValid():
-		return true
+		return f.family == unix.AF_UNSPEC || f.family == e.key.family
 	case f.reply:
 		return e.reply.addr == f.end
 	}
@@ -47,11 +60,11 @@ func (f filter) has(e entry) bool {
 // message is the data of the message that lists what f asks for.
 func (f filter) message() ([]byte, error) {
 	if !f.end.IsValid() {
-		return nfgenHeader(unix.AF_UNSPEC), nil
+		return nfgenHeader(f.family), nil
 	}
-	family, source := uint8(unix.AF_INET), uint16(attrIPv4Src)
+	source := uint16(attrIPv4Src)
 	if f.end.Is6() {
-		family, source = unix.AF_INET6, attrIPv6Src
+		source = attrIPv6Src
 	}
 	tuple, flags := uint16(attrOriginal), uint16(attrFilterOriginal)
 	if f.reply {
@@ -71,5 +84,5 @@ func (f filter) message() ([]byte, error) {
 		return nil
 	})
 	attributes, err := ae.Encode()
-	return append(nfgenHeader(family), attributes...), err
+	return append(nfgenHeader(f.family), attributes...), err
 }

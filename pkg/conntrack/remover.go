@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"time"
 
@@ -17,22 +18,19 @@ import (
 // a fortieth of the time that reading the whole table takes.
 const maxFiltered = 16
 
-// errNoFilter is about a kernel that lists more than it was asked for.
-var errNoFilter = errors.New("the kernel does not filter connections")
-
 // Remover removes the entries of addresses that have changed hands. It keeps no
 // list of them: a failed run is to be repeated by the caller. It is for one
 // goroutine.
 type Remover struct {
-	metrics  *removerMetrics
-	noFilter bool // the kernel knows no filters
+	metrics    *removerMetrics
+	unfiltered map[uint8]bool // families whose connections the kernel does not filter
 
 	open func(context.Context) (table, error) // a fake in tests
 }
 
 // NewRemover returns a Remover that has not touched the kernel yet.
 func NewRemover(reg prometheus.Registerer) *Remover {
-	return &Remover{metrics: newRemoverMetrics(reg), open: openKernel}
+	return &Remover{metrics: newRemoverMetrics(reg), unfiltered: make(map[uint8]bool), open: openKernel}
 }
 
 // Remove removes the entries of all connections that have an end at one of addrs,
@@ -53,23 +51,67 @@ func (r *Remover) Remove(ctx context.Context, addrs []netip.Addr) error {
 }
 
 func (r *Remover) remove(ctx context.Context, removal *removal, addrs []netip.Addr) error {
-	if r.noFilter || len(addrs) > maxFiltered {
+	if len(addrs) > maxFiltered {
 		return r.walk(ctx, removal, filter{})
 	}
+	var families [2][]netip.Addr
 	for _, a := range addrs {
-		for _, reply := range []bool{false, true} {
-			err := r.walk(ctx, removal, filter{end: a, reply: reply})
-			if errors.Is(err, errNoFilter) {
-				klog.FromContext(ctx).Info("The kernel cannot filter its table of connections, the whole of it is read each time")
-				r.noFilter = true
-				return r.walk(ctx, removal, filter{})
-			}
-			if err != nil {
-				return err
-			}
+		if a.Is4() {
+			families[0] = append(families[0], a)
+		} else {
+			families[1] = append(families[1], a)
+		}
+	}
+	return errors.Join(r.removeFamily(ctx, removal, families[0]), r.removeFamily(ctx, removal, families[1]))
+}
+
+// removeFamily removes the connections of addresses of one family.
+func (r *Remover) removeFamily(ctx context.Context, removal *removal, addrs []netip.Addr) error {
+	if len(addrs) == 0 {
+		return nil
+	}
+	filters, err := r.filters(ctx, addrs[0])
+	if err != nil {
+		return err
+	}
+	if !filters {
+		return r.walk(ctx, removal, filter{family: familyOf(addrs[0])})
+	}
+	for _, a := range addrs {
+		if err := errors.Join(r.walk(ctx, removal, opened(a)), r.walk(ctx, removal, answered(a))); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// filters reports whether the kernel filters connections of the family of like. It
+// is asked for those of an address that no connection has. Kernels before 5.9 list
+// all connections then, and so do later ones for IPv6, where the comparison is the
+// wrong way round: they would keep back just what was asked for. A kernel without
+// connections passes, as there is nothing that it could keep back.
+func (r *Remover) filters(ctx context.Context, like netip.Addr) (bool, error) {
+	family, nobody := familyOf(like), netip.IPv6Unspecified()
+	if r.unfiltered[family] {
+		return false, nil
+	}
+	if like.Is4() {
+		nobody = netip.IPv4Unspecified()
+	}
+	list, err := r.open(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer list.close()
+	for _, err := range list.entries(opened(nobody)) {
+		if err != nil {
+			return false, err
+		}
+		klog.FromContext(ctx).V(2).Info("The kernel does not filter connections, all of the family are read each time", "ipv6", like.Is6())
+		r.unfiltered[family] = true
+		return false, nil
+	}
+	return true, nil
 }
 
 // walk removes what it finds with one listing. It does so while it lists, so that
@@ -85,7 +127,7 @@ func (r *Remover) walk(ctx context.Context, removal *removal, f filter) error {
 		return err
 	}
 	defer edit.close()
-	return removal.walk(list, edit, f)
+	return removal.walk(list.entries(f), edit)
 }
 
 // removal is one run of a Remover.
@@ -102,18 +144,15 @@ func (r *removal) concerns(e entry) bool {
 	return opens || answers
 }
 
-func (r *removal) walk(list, edit table, f filter) error {
+func (r *removal) walk(entries iter.Seq2[entry, error], edit table) error {
 	var faults faults
-	for e, err := range list.entries(f) {
+	for e, err := range entries {
 		if err != nil {
 			faults.add(err)
 			continue
 		}
 		r.read++
 		r.metrics.read.Inc()
-		if !f.has(e) {
-			return errNoFilter
-		}
 		if r.concerns(e) {
 			r.delete(edit, e, &faults)
 		}

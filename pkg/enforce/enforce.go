@@ -4,6 +4,7 @@
 package enforce
 
 import (
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -46,6 +47,7 @@ type Config struct {
 type Enforcer struct {
 	cfg      Config
 	snapshot atomic.Pointer[policy.Snapshot]
+	held     atomic.Pointer[map[netip.Addr]struct{}]
 	metrics  *metrics
 	denials  *denialLog
 }
@@ -61,6 +63,27 @@ func New(cfg Config) *Enforcer {
 
 // Swap makes s the snapshot for every packet that is judged from now on.
 func (e *Enforcer) Swap(s *policy.Snapshot) { e.snapshot.Store(s) }
+
+// Hold has all packets from and to addrs treated as those of a pod that is not
+// known, until it is called again. addrs must not change any more.
+func (e *Enforcer) Hold(addrs map[netip.Addr]struct{}) {
+	if len(addrs) == 0 {
+		e.held.Store(nil)
+		return
+	}
+	e.held.Store(&addrs)
+}
+
+// holds reports whether p is from or to an address of Hold.
+func (e *Enforcer) holds(p packet.Packet) bool {
+	held := e.held.Load()
+	if held == nil {
+		return false
+	}
+	_, src := (*held)[p.Src.Addr()]
+	_, dst := (*held)[p.Dst.Addr()]
+	return src || dst
+}
 
 // Question is one packet and what is known of it.
 type Question struct {
@@ -92,6 +115,9 @@ func (e *Enforcer) judge(p packet.Packet, parseErr error, q Question) Verdict {
 	s := e.snapshot.Load() // once: both directions are asked of the same cluster
 	if s == nil {
 		return e.metrics.failure(noSnapshot, e.cfg.FailOpen)
+	}
+	if e.holds(p) {
+		return e.judgeUnknown(p, policy.Decision{Reason: policy.UnknownPod}, s, q.Last)
 	}
 	d := s.Judge(policy.Query{Packet: p, ToHost: q.ToHost, Learned: e.cfg.Learned})
 	if l := e.cfg.Logger.V(4); l.Enabled() {

@@ -273,3 +273,29 @@ func BenchmarkJudge(b *testing.B) {
 		})
 	}
 }
+
+func TestPacketsOfHeldAddressesWait(t *testing.T) {
+	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
+	e.Swap(snapshot())
+	outside := netip.MustParseAddr("198.51.100.1")
+	for _, tc := range []struct {
+		held []netip.Addr
+		last bool
+		want Verdict
+	}{
+		{[]netip.Addr{open}, false, Hold},
+		{[]netip.Addr{outside}, false, Hold},
+		{[]netip.Addr{open, outside}, true, Drop},
+		{[]netip.Addr{tooNew}, false, Accept},
+		{nil, false, Accept},
+	} {
+		held := make(map[netip.Addr]struct{})
+		for _, a := range tc.held {
+			held[a] = struct{}{}
+		}
+		e.Hold(held)
+		if got := e.Judge(Question{Payload: tcp(open, outside, 80), Last: tc.last}); got != tc.want {
+			t.Errorf("while %v are held, last %v: %v, want %v", tc.held, tc.last, got, tc.want)
+		}
+	}
+}

@@ -11,7 +11,7 @@ import (
 // Owner is the pod whose connections the kernel may track under an address.
 type Owner struct {
 	Addr netip.Addr
-	// Pod tells pods apart. It is not zero.
+	// Pod tells pods apart.
 	Pod uint32
 }
 

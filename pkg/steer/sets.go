@@ -10,7 +10,8 @@ import (
 
 // Sets is a wish: the addresses to steer, of both families. IPv4 addresses
 // mapped into IPv6 are taken as IPv4, zones are cut off, and addresses and
-// prefixes that are not valid are passed over, as are resolvers without a port.
+// prefixes that are not valid are passed over, as are resolvers without a port and
+// owners without a pod.
 type Sets struct {
 	// Ingress and Egress are the local pods isolated in that direction.
 	Ingress, Egress []netip.Addr
@@ -92,6 +93,9 @@ func (s Sets) contents() contents {
 	}
 	c.addAddrs(staleSet, s.Stale)
 	for _, o := range s.Owners {
+		if o.Pod == 0 {
+			continue
+		}
 		c.addAddr(ownersSet, o.Addr, o.Pod)
 	}
 	c.addSources(s)

@@ -1,0 +1,281 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/steer"
+)
+
+var (
+	reused  = netip.MustParseAddr("10.244.1.2")
+	reused6 = netip.MustParseAddr("fd00:10:244:1::2")
+)
+
+// openPod is a pod that no policy selects, all others are isolated.
+const openPod = 2
+
+// ownedBy is a snapshot in which pods have addresses. All other addresses of the
+// node's range are held.
+func ownedBy(pods map[netip.Addr]uint32) *policy.Snapshot {
+	endpoints := make(map[netip.Addr]*policy.Endpoint)
+	var local []netip.Addr
+	for addr, id := range pods {
+		endpoints[addr] = &policy.Endpoint{Namespace: "x", Name: fmt.Sprint(id), ID: id}
+		if id != openPod {
+			endpoints[addr].Ingress = &policy.Chain{}
+		}
+		local = append(local, addr)
+	}
+	known := policy.NewEndpoints(endpoints)
+	return policy.New(policy.Model{
+		Endpoints: known,
+		Local:     policy.NewLocal(known, local),
+		Ranges:    []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:10:244:1::/64")},
+		Isolating: [2]bool{true, true},
+	})
+}
+
+// node is a model of a node: an agent, its table of nftables and the kernel's table
+// of connections, whose entries know what the kernel does not: which pod they are of.
+type node struct {
+	*owners
+	held     map[netip.Addr]struct{}
+	snapshot map[netip.Addr]uint32 // what the agent was told last
+	wish     modelWish             // the latest
+	kernel   modelWish             // the one in force
+	entries  map[netip.Addr]map[uint32]bool // false: from before the owner changed
+	lost     []string                       // connections of isolated owners that were removed
+	removing map[netip.Addr]uint64 // under way
+}
+
+type modelWish struct {
+	steer.Sets
+	snapshot map[netip.Addr]uint32
+}
+
+func (n *node) start() {
+	n.removing, n.kernel.Serial = nil, 0 // that was the agent's before
+	n.owners = newOwners(n.kernel.Owners, func(held map[netip.Addr]struct{}) { n.held = held })
+}
+
+func (n *node) set() {
+	n.wish = modelWish{snapshot: n.snapshot}
+	n.addSets(&n.wish.Sets)
+}
+
+func (n *node) publish(pods map[netip.Addr]uint32) {
+	for a, connected := range n.entries {
+		for pod := range connected {
+			connected[pod] = connected[pod] && pods[a] == n.snapshot[a]
+		}
+	}
+	n.snapshot = pods
+	n.follow(ownedBy(pods))
+	n.set()
+}
+
+func (n *node) steer() {
+	n.kernel = n.wish
+	n.reached(n.kernel.Serial)
+}
+
+func (n *node) beginRemoval() {
+	n.removing = n.due()
+	for a := range n.removing {
+		if owner := n.snapshot[a]; owner != openPod && n.entries[a][owner] {
+			n.lost = append(n.lost, fmt.Sprintf("connection of pod %d at %s", owner, a))
+		}
+		delete(n.entries, a)
+	}
+}
+
+func (n *node) endRemoval() {
+	if len(n.removing) > 0 {
+		n.removed(n.removing)
+		n.removing = nil
+		n.set()
+	}
+}
+
+// connect opens connections of a: one that the agent accepts as one of the pod that
+// it takes for the owner, and one of the pod that the kernel takes for it, if that
+// pod's packets are not steered.
+func (n *node) connect(a netip.Addr) {
+	if n.entries[a] == nil {
+		n.entries[a] = make(map[uint32]bool)
+	}
+	if pod, ok := n.snapshot[a]; ok {
+		if _, held := n.held[a]; !held {
+			n.entries[a][pod] = true
+		}
+	}
+	if n.kernel.snapshot[a] == openPod && !slices.Contains(n.kernel.Stale, a) {
+		n.entries[a][openPod] = true
+	}
+}
+
+// restart has the agent begin anew with what the kernel holds. A pod that has
+// connections before its first record is in force, some milliseconds after it is
+// known, is forgotten: it is not what this is about.
+func (n *node) restart() {
+	recorded := make(map[netip.Addr]bool)
+	for _, o := range n.kernel.Owners {
+		recorded[o.Addr] = true
+	}
+	for a := range n.entries {
+		if !recorded[a] {
+			delete(n.entries, a)
+		}
+	}
+	n.start()
+	n.publish(n.snapshot)
+}
+
+// opens returns the entries by which the successor of a pod can be reached: the
+// kernel was told of the change, and lets a connection go on that is another pod's.
+func (n *node) opens() (open []string) {
+	for a, pods := range n.entries {
+		owner, told := n.snapshot[a], n.stale[a] <= n.kernel.Serial
+		for pod := range pods {
+			if pod != owner && owner != openPod && told && !slices.Contains(n.kernel.Stale, a) {
+				open = append(open, fmt.Sprintf("connection of pod %d at %s, which is pod %d's", pod, a, owner))
+			}
+		}
+	}
+	return open
+}
+
+// TestNoOrderOfEventsOpensASuccessor plays random orders of changes of owners, syncs
+// of the table, removals, connections and restarts.
+func TestNoOrderOfEventsOpensASuccessor(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		n := &node{entries: make(map[netip.Addr]map[uint32]bool)}
+		n.start()
+		n.publish(map[netip.Addr]uint32{reused: 2, reused6: 2})
+		n.steer()
+		var story []string
+		for range 60 {
+			event := r.IntN(6)
+			switch event {
+			case 0:
+				pods := make(map[netip.Addr]uint32)
+				for _, a := range []netip.Addr{reused, reused6} {
+					if id := r.Uint32N(4); id > 0 {
+						pods[a] = 1 + id
+					}
+				}
+				n.publish(pods)
+			case 1:
+				n.steer()
+			case 2:
+				n.beginRemoval()
+			case 3:
+				n.endRemoval()
+			case 4:
+				n.connect(reused)
+				n.connect(reused6)
+			case 5:
+				n.restart()
+			}
+			story = append(story, fmt.Sprintf("%s, %v", [...]string{"publish", "steer", "begin", "end", "connect", "restart"}[event], n.snapshot))
+			if open := n.opens(); len(open)+len(n.lost) > 0 {
+				t.Fatalf("seed %d: open: %v, lost: %v after\n%s", seed, open, n.lost, strings.Join(story, "\n"))
+			}
+		}
+		for range 3 {
+			n.steer()
+			n.beginRemoval()
+			n.endRemoval()
+		}
+		n.steer()
+		if len(n.held) > 0 || len(n.kernel.Stale) > 0 || n.staleCount() > 0 {
+			t.Errorf("seed %d: when all is quiet %v are held and %v stale", seed, n.held, n.kernel.Stale)
+		}
+	}
+}
+
+func TestAFirstStartLeavesConnectionsAlone(t *testing.T) {
+	n := &node{entries: make(map[netip.Addr]map[uint32]bool)}
+	n.start()
+	n.publish(map[netip.Addr]uint32{reused: 2})
+	n.steer()
+	if due := n.due(); len(due) > 0 || len(n.held) > 0 {
+		t.Errorf("due: %v, held: %v, want nothing", due, n.held)
+	}
+}
+
+// A pod that no policy selects loses its predecessor's connections, too, and is not
+// steered for it.
+func TestAPodWithoutPoliciesIsNotSteered(t *testing.T) {
+	n := &node{entries: make(map[netip.Addr]map[uint32]bool)}
+	n.start()
+	n.publish(map[netip.Addr]uint32{reused: 2})
+	known := policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{reused: {ID: 3}})
+	n.follow(policy.New(policy.Model{Endpoints: known, Local: policy.NewLocal(known, []netip.Addr{reused})}))
+	n.set()
+	n.steer()
+	if len(n.kernel.Stale) > 0 || len(n.held) > 0 {
+		t.Errorf("steered: %v, held: %v, want nothing", n.kernel.Stale, n.held)
+	}
+	if due := n.due(); len(due) != 1 {
+		t.Errorf("due: %v, want one address", due)
+	}
+}
+
+// listOfRemovals is a remover that fails while err is set.
+type listOfRemovals struct {
+	addrs []netip.Addr
+	err   error
+}
+
+func (l *listOfRemovals) Remove(_ context.Context, addrs []netip.Addr) error {
+	if l.err == nil {
+		l.addrs = append(l.addrs, addrs...)
+	}
+	return l.err
+}
+
+func TestRemovalIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg, l := prometheus.NewRegistry(), &listOfRemovals{err: errors.New("not permitted")}
+		o := newOwners([]steer.Owner{{Addr: reused, Pod: 1}}, func(map[netip.Addr]struct{}) {})
+		done := 0
+		u := newReuse(o, l, func() { done++ }, reg)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- u.Run(ctx) }()
+		defer func() { cancel(); <-ended }()
+
+		o.follow(ownedBy(map[netip.Addr]uint32{reused: 3}))
+		var sets steer.Sets
+		o.addSets(&sets)
+		u.inForce(sets.Serial)
+		synctest.Wait()
+		if err := u.Healthy(); !errors.Is(err, l.err) || done != 0 || o.staleCount() != 1 {
+			t.Errorf("healthy: %v, done %d times, %d stale", err, done, o.staleCount())
+		}
+		l.err = nil
+		time.Sleep(reuseRetry)
+		synctest.Wait()
+		if err := u.Healthy(); err != nil || done != 1 || o.staleCount() != 0 || !slices.Equal(l.addrs, []netip.Addr{reused}) {
+			t.Errorf("healthy: %v, done %d times, %d stale, removed %v", err, done, o.staleCount(), l.addrs)
+		}
+		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+			t.Errorf("%v, %v", problems, err)
+		}
+	})
+}

@@ -1,0 +1,223 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+)
+
+// newFakeRemover returns a Remover over an empty table.
+func newFakeRemover() (*Remover, *fakeTable) {
+	r, f := NewRemover(prometheus.NewRegistry()), &fakeTable{filtering: map[uint8]filtering{}}
+	r.open = func(context.Context) (table, error) {
+		f.edit(func() { f.opened++ })
+		return f, nil
+	}
+	return r, f
+}
+
+func addrs(texts ...string) []netip.Addr {
+	var as []netip.Addr
+	for _, s := range texts {
+		as = append(as, netip.MustParseAddr(s))
+	}
+	return as
+}
+
+// firsts are the packets that opened the connections of the table.
+func (f *fakeTable) firsts() []string {
+	var firsts []string
+	for _, e := range f.rows {
+		p, _ := e.first()
+		firsts = append(firsts, p.String())
+	}
+	return firsts
+}
+
+func TestAllConnectionsOfAnAddressAreRemoved(t *testing.T) {
+	rows := []struct {
+		proto    packet.Proto
+		src, dst string
+	}{
+		{packet.TCP, "10.0.0.1:40000", "10.0.0.2:80"},
+		{packet.UDP, "10.0.0.2:5000", "10.0.0.3:53"},
+		{packet.SCTP, "10.0.0.1:1", "10.0.0.3:2"},
+		{packet.TCP, "[fd00::1]:40000", "[fd00::2]:80"},
+		{packet.UDP, "[fd00::2]:40000", "[fd00::3]:80"},
+		{packet.ICMPv6, "fd00::3", "fd00::1"},
+		{packet.ICMP, "10.0.0.3", "10.0.0.4"},
+	}
+	many := addrs("10.0.0.1", "fd00::1")
+	for i := range maxFiltered {
+		many = append(many, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
+	}
+	for _, how := range []filtering{rightly, notAtAll, inverted} {
+		for _, tt := range []struct {
+			addrs []netip.Addr
+			want  []string
+		}{
+			{addrs("10.0.0.1"), []string{"UDP 10.0.0.2:5000 -> 10.0.0.3:53", "TCP [fd00::1]:40000 -> [fd00::2]:80",
+				"UDP [fd00::2]:40000 -> [fd00::3]:80", "ICMPv6 fd00::3 -> fd00::1", "ICMP 10.0.0.3 -> 10.0.0.4"}},
+			{addrs("fd00::2", "10.0.0.2"), []string{"SCTP 10.0.0.1:1 -> 10.0.0.3:2", "ICMPv6 fd00::3 -> fd00::1", "ICMP 10.0.0.3 -> 10.0.0.4"}},
+			{addrs("10.0.0.9", "fd00::9"), nil},
+			{many, []string{"UDP 10.0.0.2:5000 -> 10.0.0.3:53", "UDP [fd00::2]:40000 -> [fd00::3]:80", "ICMP 10.0.0.3 -> 10.0.0.4"}},
+		} {
+			r, f := newFakeRemover()
+			for _, row := range rows {
+				f.add(row.proto, row.src, row.dst)
+			}
+			if tt.want == nil {
+				tt.want = f.firsts()
+			}
+			f.filtering[unix.AF_INET], f.filtering[unix.AF_INET6] = how, how
+			for range 2 {
+				if err := r.Remove(testContext(t), tt.addrs); err != nil {
+					t.Fatal(err)
+				}
+				if got := f.firsts(); !slices.Equal(got, tt.want) {
+					t.Errorf("filtering %d: without %v there is %q, want %q", how, tt.addrs, got, tt.want)
+				}
+			}
+			if f.opened != f.closed {
+				t.Errorf("opened %d times and closed %d times", f.opened, f.closed)
+			}
+			if got := testutil.ToFloat64(r.metrics.removed); got != float64(len(rows)-len(tt.want)) {
+				t.Errorf("counted %v removed, want %d", got, len(rows)-len(tt.want))
+			}
+		}
+	}
+}
+
+func TestFailedRemovalsAreErrors(t *testing.T) {
+	refused := errors.New("not permitted")
+	for name, edit := range map[string]func(*Remover, *fakeTable){
+		"the table cannot be opened": func(r *Remover, _ *fakeTable) {
+			r.open = func(context.Context) (table, error) { return nil, refused }
+		},
+		"the listing breaks off": func(_ *Remover, f *fakeTable) { f.broken = refused },
+		"an entry stays":         func(_ *Remover, f *fakeTable) { f.refused = refused },
+	} {
+		r, f := newFakeRemover()
+		f.add(packet.TCP, "10.0.0.1:1", "10.0.0.2:2")
+		edit(r, f)
+		if err := r.Remove(testContext(t), addrs("10.0.0.1")); !errors.Is(err, refused) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := testutil.ToFloat64(r.metrics.runs.WithLabelValues("error")); got != 1 {
+			t.Errorf("%s: %v runs failed, want 1", name, got)
+		}
+	}
+}
+
+func TestRemoverMetricsAreClean(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	NewRemover(reg)
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+func TestKernelRemovesTheConnectionsOfAddresses(t *testing.T) {
+	enterNamespace(t)
+	k := realTable(t)
+	for _, gone := range [][]netip.Addr{addrs("10.0.0.1"), addrs("10.0.0.2", "fd00::2"), addrs("fd00::1"), addrs("10.0.0.9"),
+		addrs("198.51.100.1"), addrs("10.96.0.1", "203.0.113.1", "fd00:96::1", "2001:db8::7")} {
+		var want []string
+		for _, tt := range connections {
+			insert(t, k, tt.connection)
+			e, _ := decodeEntry(tt.connection.message(t))
+			if !slices.Contains(gone, e.original.addr) && !slices.Contains(gone, e.reply.addr) {
+				want = append(want, tt.first)
+			}
+		}
+		r := NewRemover(prometheus.NewRegistry())
+		if err := r.Remove(testContext(t), gone); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for first := range marks(t, k) {
+			got = append(got, first)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("without %v there is %q, want %q", gone, got, want)
+		}
+		everything := append(addrs("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"), make([]netip.Addr, maxFiltered)...)
+		if err := r.Remove(testContext(t), everything); err != nil || len(marks(t, k)) != 0 {
+			t.Fatalf("%v; left: %v", err, marks(t, k))
+		}
+	}
+}
+
+func TestKernelRemovesNoLaterEntryOfTheTuple(t *testing.T) {
+	enterNamespace(t)
+	k := realTable(t)
+	conn := direct(packet.TCP, "10.0.0.1:1", "10.0.0.2:2")
+	insert(t, k, conn)
+	var old key
+	for e, err := range k.entries(filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		old = e.key.clone()
+	}
+	if err := k.remove(old); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.remove(old); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("once more: %v, want ENOENT", err)
+	}
+	if err := k.remove(key{family: unix.AF_INET}); err == nil {
+		t.Error("a key without a tuple is accepted: the kernel would remove everything")
+	}
+	other := old.clone()
+	other.id = []byte{1, 2, 3, 4}
+	insert(t, k, conn)
+	if err := k.remove(other); !errors.Is(err, unix.ENOENT) || len(marks(t, k)) != 1 {
+		t.Errorf("another entry of the tuple: %v, want ENOENT; there is %v", err, marks(t, k))
+	}
+}
+
+// TestALongTableCostsLittle counts what the kernel lists of IPv4 connections that
+// are not those of the address.
+func TestALongTableCostsLittle(t *testing.T) {
+	enterNamespace(t)
+	k := realTable(t)
+	others := 2_000
+	if os.Getenv("HARD") != "" {
+		others = 260_000
+	}
+	for i := range others {
+		src := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(1 + i>>16), byte(i >> 8), byte(i)}), 40000)
+		insert(t, k, direct(packet.UDP, src.String(), "10.0.0.2:80"))
+	}
+	const own = 20
+	for i := range own {
+		insert(t, k, direct(packet.UDP, fmt.Sprintf("192.0.2.1:%d", 1+i), "10.0.0.7:80"))
+	}
+	r := NewRemover(prometheus.NewRegistry())
+	if ok, err := r.filters(testContext(t), netip.MustParseAddr("10.0.0.7")); err != nil || !ok {
+		if os.Getenv("NETNS_REQUIRED") != "" {
+			t.Fatalf("the kernel does not filter connections, which those from 5.9 on do (%v)", err)
+		}
+		t.Skip("the kernel does not filter connections")
+	}
+	if err := r.Remove(testContext(t), addrs("10.0.0.7")); err != nil {
+		t.Fatal(err)
+	}
+	if read, removed := testutil.ToFloat64(r.metrics.read), testutil.ToFloat64(r.metrics.removed); read != own || removed != own {
+		t.Errorf("the kernel listed %v of %d connections and %v were removed, want %d and %[4]d", read, others+own, removed, own)
+	}
+}

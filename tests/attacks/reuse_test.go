@@ -1,0 +1,306 @@
+package attacks
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
+
+// Ports of the pod that dies, and of the Services in front of it.
+const (
+	echoPort    = 80   // answers, as every pod does
+	flowPort    = 7000 // UDP in the hands of the test
+	servicePort = 8000
+)
+
+// closed isolates a pod in both directions from all but namespace z.
+const closedSpec = `{podSelector: {matchLabels: {app: closed}}, policyTypes: [Ingress, Egress],
+	ingress: [{from: [{namespaceSelector: {matchLabels: {ns: z}}}]}],
+	egress: [{to: [{namespaceSelector: {matchLabels: {ns: z}}}]}]}`
+
+// successions give the address of x/old to an isolated pod.
+var successions = map[string]func(*testing.T, *labtest.Cluster, *lab.Agent) *lab.Agent{
+	"the pod is deleted and its address is used again": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) *lab.Agent {
+		old := c.Pods["x/old"]
+		removeHost(t, c, old)
+		if err := c.Manifests.Remove(labtest.PodFile("x/old")); err != nil {
+			t.Fatal(err)
+		}
+		labtest.Until(t, agent, 1, removed)
+		next := successor("x/new", old)
+		c.Attach(t, next)
+		c.Put(t, labtest.PodFile("x/new"), next)
+		return agent
+	},
+	"the pod has ended and its object stays": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) *lab.Agent {
+		old := c.Pods["x/old"]
+		removeHost(t, c, old)
+		next := successor("x/new", old)
+		old.Object.Status.Phase = corev1.PodSucceeded
+		c.Put(t, labtest.PodFile("x/old"), old.Object)
+		labtest.Until(t, agent, 1, removed)
+		c.Attach(t, next)
+		c.Put(t, labtest.PodFile("x/new"), next)
+		return agent
+	},
+	"the object is replaced by one of the same name": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) *lab.Agent {
+		old := c.Pods["x/old"]
+		removeHost(t, c, old)
+		next := successor("x/old", old)
+		next.UID = "another"
+		c.Attach(t, next)
+		c.Put(t, labtest.PodFile("x/old"), next)
+		return agent
+	},
+	"the agent restarts meanwhile": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) *lab.Agent {
+		agent.Kill()
+		old := c.Pods["x/old"]
+		removeHost(t, c, old)
+		next := successor("x/new", old)
+		c.Attach(t, next)
+		if err := c.Manifests.Remove(labtest.PodFile("x/old")); err != nil {
+			t.Fatal(err)
+		}
+		c.Put(t, labtest.PodFile("x/new"), next)
+		return c.Start(t)[0]
+	},
+}
+
+func removeHost(t *testing.T, c *labtest.Cluster, pod *lab.Pod) {
+	t.Helper()
+	if err := c.Remove(t.Context(), pod.Host); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// successor is an isolated pod that has the addresses of another one.
+func successor(name string, old *lab.Pod) *corev1.Pod {
+	next := labtest.NewPod(name + "@1 app=closed")
+	next.Status.PodIPs, next.Status.Phase = old.Object.Status.PodIPs, corev1.PodRunning
+	return next
+}
+
+func removed(m lab.Metrics) float64 { return m.Sum("netpol_conntrack_removed_total") }
+
+// TestAConnectionEndsWithItsPod has connections of every kind with a pod that dies,
+// and with one that lives on. The address of the first goes to an isolated pod.
+func TestAConnectionEndsWithItsPod(t *testing.T) {
+	for name, succeed := range successions {
+		t.Run(name, func(t *testing.T) {
+			c := labtest.NewCluster(t, 1, "x/old@1 app=open", "x/other@1 app=open", "y/client@1", "z/friend@1")
+			vips := exposeUDP(t, c.Nodes[0], c.Pods["x/old"])
+			c.Apply(t, "policies", labtest.Policy("x", "closed", closedSpec))
+			agent := c.Start(t)[0]
+			c.Expect(t, labtest.Yes("y/client", "x/old", "tcp/80"))
+			flows := openFlows(t, c, vips)
+			spared := dial(t, c, lab.TCP, netip.AddrPortFrom(c.Pods["x/other"].Addr(lab.IPv4), echoPort))
+
+			agent = succeed(t, c, agent)
+			next := c.Pods["x/new"]
+			if next == nil {
+				next = c.Pods["x/old"]
+			}
+			// Known by its policy: a new connection of another client is denied.
+			c.Expect(t, labtest.No("x/other", next.Name, "tcp/80"), labtest.Yes("z/friend", next.Name, "tcp/80"), labtest.Yes(next.Name, "z/friend", "udp/81"))
+
+			denied := labtest.Denied(labtest.Metrics(t, agent))
+			arrived := arrivals(t, c, next)
+			sent := flows.goOn(t, next)
+			if got := labtest.Until(t, agent, denied+float64(sent), labtest.Denied) - denied; got < float64(sent) {
+				t.Errorf("%v packets of old connections were denied, want %d", got, sent)
+			}
+			for what, capture := range arrived {
+				if n := capture.Count(); n != 0 {
+					t.Errorf("%d packets of old connections arrived at %s", n, what)
+				}
+			}
+			exchange(t, spared, "the connection of a pod that lives on")
+		})
+	}
+}
+
+// flows are connections of y/client with x/old.
+type flows struct {
+	clients []net.Conn     // opened by the client
+	served  []*net.UDPConn // of the client, for what the pod has opened
+	from    []net.Addr     // where that came from
+	replies []netip.AddrPort
+}
+
+// openFlows opens TCP and UDP connections and pings in both directions, directly and
+// through Services.
+func openFlows(t *testing.T, c *labtest.Cluster, vips []netip.AddrPort) *flows {
+	t.Helper()
+	f := &flows{}
+	client, old := c.Hosts["y/client"], c.Pods["x/old"]
+	for i, addr := range old.Addrs {
+		for _, proto := range []lab.Proto{lab.TCP, lab.UDP, lab.ICMP} {
+			f.clients = append(f.clients, dial(t, c, proto, netip.AddrPortFrom(addr, echoPort)))
+		}
+		f.clients = append(f.clients, dial(t, c, lab.UDP, vips[i]))
+
+		// A flow that the pod opens, and one of which it is the server.
+		at := netip.AddrPortFrom(client.Addrs[i], flowPort)
+		server, err := client.ListenPacket(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened, err := old.Dial(t.Context(), lab.UDP, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.served = append(f.served, server)
+		f.from = append(f.from, answer(t, server, opened))
+
+		listener, err := old.ListenPacket(netip.AddrPortFrom(addr, flowPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		asking, err := client.Dial(t.Context(), lab.UDP, netip.AddrPortFrom(addr, flowPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { asking.Close() })
+		f.replies = append(f.replies, netip.MustParseAddrPort(answer(t, listener, asking).String()))
+	}
+	return f
+}
+
+// goOn sends one packet on each connection, as if the old pod were there, and
+// returns how many.
+func (f *flows) goOn(t *testing.T, next *lab.Pod) (sent int) {
+	t.Helper()
+	note := func(err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		sent++
+	}
+	for _, conn := range f.clients {
+		_, err := conn.Write(request(conn))
+		note(err)
+	}
+	for i, server := range f.served {
+		_, err := server.WriteTo([]byte("answer"), f.from[i])
+		note(err)
+	}
+	for i, to := range f.replies {
+		conn, err := next.ListenPacket(netip.AddrPortFrom(next.Addrs[i], flowPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = conn.WriteToUDPAddrPort([]byte("answer"), to)
+		note(err)
+	}
+	return sent
+}
+
+// arrivals counts what y/client and the new pod get from each other.
+func arrivals(t *testing.T, c *labtest.Cluster, next *lab.Pod) map[string]*lab.Capture {
+	t.Helper()
+	captures := make(map[string]*lab.Capture)
+	client := c.Hosts["y/client"]
+	for from, to := range map[*lab.Host]*lab.Host{client: next.Host, next.Host: client} {
+		capture, err := to.Capture(func(packet []byte) bool { return labtest.IsFrom(packet, from) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		captures[to.Name] = capture
+	}
+	return captures
+}
+
+// dial opens a connection from y/client and has the other end answer once.
+func dial(t *testing.T, c *labtest.Cluster, proto lab.Proto, to netip.AddrPort) net.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), labtest.ChangeTimeout)
+	defer cancel()
+	conn, err := c.Hosts["y/client"].Dial(ctx, proto, to)
+	if err != nil {
+		t.Fatalf("%s %s: %v", proto, to, err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	exchange(t, conn, fmt.Sprintf("%s %s", proto, to))
+	return conn
+}
+
+// exchange has the other end of a connection answer.
+func exchange(t *testing.T, conn net.Conn, what string) {
+	t.Helper()
+	conn.SetDeadline(time.Now().Add(labtest.ChangeTimeout))
+	if _, err := conn.Write(request(conn)); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	if _, err := conn.Read(make([]byte, 512)); err != nil {
+		t.Fatalf("%s: no answer: %v", what, err)
+	}
+}
+
+// request is an echo request to a socket of ICMP, and says something to any other.
+func request(conn net.Conn) []byte {
+	kind := byte(8)
+	if addr, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil && addr.Addr().Is6() {
+		kind = 128
+	}
+	return []byte{kind, 0, 0, 0, 0, 0, 0, 1, 'l', 'a', 'b'}
+}
+
+// answer sends one datagram from conn to server and one back, and returns where the
+// first one came from.
+func answer(t *testing.T, server *net.UDPConn, conn net.Conn) net.Addr {
+	t.Helper()
+	deadline := time.Now().Add(labtest.ChangeTimeout)
+	server.SetDeadline(deadline)
+	conn.SetDeadline(deadline)
+	if _, err := io.WriteString(conn, "question"); err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, 64)
+	_, from, err := server.ReadFrom(buffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.WriteTo([]byte("answer"), from); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(buffer); err != nil {
+		t.Fatal(err)
+	}
+	return from
+}
+
+// exposeUDP gives a pod a Service of each family that translates both ends.
+func exposeUDP(t *testing.T, node *lab.Node, pod *lab.Pod) []netip.AddrPort {
+	t.Helper()
+	vips := []netip.AddrPort{
+		netip.AddrPortFrom(netip.MustParseAddr("10.96.0.10"), servicePort),
+		netip.AddrPortFrom(netip.MustParseAddr("fd00:10:96::10"), servicePort),
+	}
+	rules := fmt.Sprintf(`
+table inet service {
+	chain prerouting {
+		type nat hook prerouting priority dstnat
+		ip daddr %s udp dport %d dnat ip to %s
+		ip6 daddr %s udp dport %d dnat ip6 to %s
+	}
+	chain postrouting {
+		type nat hook postrouting priority srcnat
+		ct status dnat masquerade
+	}
+}
+`, vips[0].Addr(), servicePort, netip.AddrPortFrom(pod.Addr(lab.IPv4), echoPort),
+		vips[1].Addr(), servicePort, netip.AddrPortFrom(pod.Addr(lab.IPv6), echoPort))
+	if _, err := node.Run(t.Context(), rules, "nft", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	return vips
+}
