@@ -53,12 +53,12 @@ func ownedBy(pods map[netip.Addr]uint32) *policy.Snapshot {
 type node struct {
 	*owners
 	held     map[netip.Addr]struct{}
-	snapshot map[netip.Addr]uint32 // what the agent was told last
-	wish     modelWish             // the latest
-	kernel   modelWish             // the one in force
+	snapshot map[netip.Addr]uint32          // what the agent was told last
+	wish     modelWish                      // the latest
+	kernel   modelWish                      // the one in force
 	entries  map[netip.Addr]map[uint32]bool // false: from before the owner changed
 	lost     []string                       // connections of isolated owners that were removed
-	removing map[netip.Addr]uint64 // under way
+	removing map[netip.Addr]uint64          // under way
 }
 
 type modelWish struct {
