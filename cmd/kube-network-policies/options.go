@@ -36,6 +36,7 @@ type options struct {
 	manifests          string
 	queue              int
 	queues             int
+	share              int
 	divert             steer.Divert
 	mark               string
 	cutEstablished     bool
@@ -56,6 +57,7 @@ func newOptions() *options {
 	return &options{
 		queue:              100,
 		queues:             min(runtime.NumCPU(), defaultMaxQueues),
+		share:              int(steer.DefaultShare),
 		mark:               fmt.Sprintf("%#x", steer.DefaultMark),
 		cutMark:            fmt.Sprintf("%#x", conntrack.DefaultMark),
 		featureGates:       map[string]bool{},
@@ -70,6 +72,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.manifests, "manifests", o.manifests, "directory of Kubernetes manifests (pods, namespaces, nodes, network policies) to enforce instead of an API server's, read again as files change")
 	fs.IntVar(&o.queue, "nfqueue-id", o.queue, "number of the first NFQUEUE. While another process holds it the agent is not ready")
 	fs.IntVar(&o.queues, "nfqueue-count", o.queues, "how many queues, from --nfqueue-id up; the kernel spreads connections over them by CPU")
+	fs.IntVar(&o.share, "pod-share", o.share, "how many packets a second each pod of this node may have judged ahead of what exceeds the shares of others; more of them is judged as capacity is left. 0 means no shares: a pod that floods delays the first packets of all others")
 	fs.TextVar(&o.divert, "divert", o.divert, "how packets get into the queue: queue (nftables statement), xtables (NFQUEUE target through nft_compat), or auto, which takes what the kernel has. One that the kernel lacks is refused at start")
 	fs.StringVar(&o.mark, "mark", o.mark, "the one bit of packet marks and conntrack marks that is the agent's own. Software that uses the same bit breaks enforcement")
 	fs.BoolVar(&o.cutEstablished, "cut-established", o.cutEstablished, "cut established connections that policy has come to deny, and let them go on when it allows them again; when false policy is about new connections only")
@@ -107,6 +110,12 @@ func (o *options) validate(args []string) error {
 		fault("nfqueue-count", o.queues, "must be in 1-%d", maxQueues)
 	} else if o.queue+o.queues-1 > 65535 {
 		fault("nfqueue-count", o.queues, "the last queue would be number %d, above 65535", o.queue+o.queues-1)
+	}
+	if last := o.queue + 2*o.queues; o.share > 0 && o.queue+o.queues-1 <= 65535 && last > 65535 {
+		fault("nfqueue-count", o.queues, "the last queue for what exceeds --pod-share would be number %d, above 65535", last)
+	}
+	if o.share < 0 || o.share > int(steer.MaxShare) {
+		fault("pod-share", o.share, "must be in 0-%d", steer.MaxShare)
 	}
 	mark, err := parseMark(o.mark)
 	if err != nil {
@@ -162,6 +171,7 @@ func (o *options) config() (agent.Config, error) {
 		Features:           features(o.featureGates),
 		Queue:              uint16(o.queue),
 		Queues:             uint16(o.queues),
+		Share:              uint32(o.share),
 		Divert:             o.divert,
 		Mark:               mark,
 		EarlyUDP:           o.dnsRace,

@@ -49,6 +49,9 @@ type Config struct {
 	Features compile.Features
 	// Queue is the number of the first NFQUEUE, Queues how many there are.
 	Queue, Queues uint16
+	// Share is how many packets a second each local pod may have judged ahead of what
+	// exceeds the shares of others. Zero means that there are no shares.
+	Share uint32
 	// Divert is how the kernel hands packets to the queue.
 	Divert steer.Divert
 	// Mark is the one bit of packet and conntrack marks that is ours.
@@ -91,8 +94,8 @@ func (c Config) Validate() error {
 	if (c.API == nil) == (c.Manifests == "") {
 		errs = append(errs, errors.New("exactly one of API and Manifests is needed"))
 	}
-	if last := int(c.Queue) + int(c.Queues); c.learnsNames() && last > 0xffff {
-		errs = append(errs, fmt.Errorf("Queues: the observer's queue would be %d, above 65535", last))
+	if last := c.lastQueue(); last > 0xffff {
+		errs = append(errs, fmt.Errorf("Queues: the last queue would be %d, above 65535", last))
 	}
 	return errors.Join(errs...)
 }
@@ -169,6 +172,10 @@ func Run(ctx context.Context, cfg Config) error {
 
 func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {
 	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg)}
+	if cfg.Share > 0 && caps.Share != nil {
+		logger.Error(caps.Share, "Pods have no shares: one that floods delays the others' first packets")
+		cfg.Share = 0
+	}
 	if cfg.FailOpen.NoAgent {
 		a.open() // packets need not wait for a snapshot
 	}
@@ -191,6 +198,8 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Queue:         cfg.Queue,
 		Queues:        cfg.Queues,
 		ObserveQueue:  cfg.observeQueue(),
+		Share:         cfg.Share,
+		OverflowQueue: cfg.overflowQueue(),
 		Bypass:        cfg.FailOpen.NoAgent,
 		Mark:          cfg.Mark,
 		CutMark:       cfg.CutMark,

@@ -131,7 +131,7 @@ func TestResolversThatAreFoundAreSteered(t *testing.T) {
 				t.Errorf("the sets hold\n%s\nwant\n%s", got, want)
 			}
 		}
-		const selected = "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\nnames-v4 [10.244.1.2]"
+		const selected = "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\nnames-v4 [10.244.1.2]\npods-v4 [10.244.1.2]"
 		find("192.0.2.53:53")
 		if a.steered != nil {
 			t.Error("something is steered before the first snapshot")

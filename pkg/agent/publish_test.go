@@ -96,8 +96,8 @@ func TestTheObserverKnowsBeforePacketsAreSteered(t *testing.T) {
 		observed bool
 		want     string
 	}{
-		{true, "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\nnames-v4 [10.244.1.2]\nresolvers-v4 [10.96.0.10 53]"},
-		{false, "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]"},
+		{true, "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\nnames-v4 [10.244.1.2]\npods-v4 [10.244.1.2]\nresolvers-v4 [10.96.0.10 53]"},
+		{false, "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\npods-v4 [10.244.1.2]"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			fake, reg := knftables.NewFake(knftables.InetFamily, steer.TableName), prometheus.NewRegistry()
@@ -165,7 +165,9 @@ func TestTheObserversQueueIsBehindTheOthers(t *testing.T) {
 		{observed(100, 4), 104, ""},
 		{Config{Queue: 65535, Queues: 1}, 0, ""},
 		{observed(65534, 1), 65535, ""},
-		{observed(65535, 1), 0, "Queues: the observer's queue would be 65536, above 65535"},
+		{observed(65535, 1), 0, "Queues: the last queue would be 65536, above 65535"},
+		{Config{Queue: 65533, Queues: 1, Share: 1}, 0, ""},
+		{Config{Queue: 65534, Queues: 1, Share: 1}, 0, "Queues: the last queue would be 65536, above 65535"},
 	} {
 		tt.cfg.NodeName, tt.cfg.Manifests = "node", "dir"
 		got := ""

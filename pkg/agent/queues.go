@@ -3,10 +3,14 @@ package agent
 import (
 	"context"
 	"net/netip"
+	"os"
+	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sigs.k8s.io/kube-network-policies/pkg/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/queue"
 )
@@ -42,6 +46,7 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Regis
 		FailOpen:        cfg.FailOpen.QueueFull,
 		FailOpenOnPanic: cfg.FailOpen.InternalError,
 		AcceptMark:      cfg.Mark,
+		Source:          source,
 		Purpose:         "judge",
 		Registerer:      reg,
 	})
@@ -49,6 +54,24 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Regis
 		return nil, err
 	}
 	all := []served{{judging, judge(e)}}
+	if cfg.Share > 0 {
+		overflowing, err := queue.New(queue.Config{
+			First:           cfg.overflowQueue(),
+			Count:           cfg.Queues,
+			MaxLen:          overflowLen(cfg.Queues),
+			FailOpen:        cfg.FailOpen.QueueFull,
+			FailOpenOnPanic: cfg.FailOpen.InternalError,
+			AcceptMark:      cfg.Mark,
+			Source:          source,
+			Background:      true,
+			Purpose:         "overflow",
+			Registerer:      reg,
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, served{overflowing, judge(e)})
+	}
 	if o == nil {
 		return all, nil
 	}
@@ -77,6 +100,38 @@ func (c Config) observeQueue() uint16 {
 	return c.Queue + c.Queues
 }
 
+// overflowQueue is the number of the first queue for what exceeds a share, behind
+// the observer's, whether there is one or not.
+func (c Config) overflowQueue() uint16 { return c.Queue + c.Queues + 1 }
+
+// lastQueue is the highest number of a queue.
+func (c Config) lastQueue() int {
+	switch queues := int(c.Queues); {
+	case c.Share > 0:
+		return int(c.Queue) + 2*queues
+	case c.learnsNames():
+		return int(c.Queue) + queues
+	default:
+		return int(c.Queue) + queues - 1
+	}
+}
+
+// overflowLen is how many packets wait in each of the queues for what exceeds a
+// share. Each of them holds an entry of the connection table: together they may have
+// a quarter of it, so that a flood leaves room for the connections of others.
+func overflowLen(queues uint16) uint32 {
+	const path = "/proc/sys/net/netfilter/nf_conntrack_max"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return queue.DefaultMaxLen
+	}
+	entries, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32)
+	if err != nil || entries == 0 { // 0 is no limit
+		return queue.DefaultMaxLen
+	}
+	return uint32(min(queue.DefaultMaxLen, max(64, entries/4/uint64(queues))))
+}
+
 func judge(e *enforce.Enforcer) queue.Judge {
 	return func(q queue.Question) queue.Verdict {
 		switch e.Judge(enforce.Question(q)) {
@@ -87,6 +142,16 @@ func judge(e *enforce.Enforcer) queue.Judge {
 		}
 		return queue.Drop
 	}
+}
+
+// source is whose packet a payload is. That of packets that cannot be parsed is the
+// invalid address, for all of them.
+func source(payload []byte) netip.Addr {
+	p, err := packet.Parse(payload)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return p.Src.Addr()
 }
 
 func observe(o observer) queue.Judge {

@@ -3,6 +3,7 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime/debug"
 	"time"
 
@@ -17,6 +18,7 @@ type answerer struct {
 	judge           Judge
 	acceptMark      uint32
 	failOpenOnPanic bool
+	source          func(payload []byte) netip.Addr
 	metrics         *metrics
 	logger          klog.Logger
 
@@ -38,6 +40,7 @@ func newAnswerer(cfg Config, number uint16, judge Judge, m *metrics, logger klog
 		judge:           judge,
 		acceptMark:      cfg.AcceptMark,
 		failOpenOnPanic: cfg.FailOpenOnPanic,
+		source:          cfg.Source,
 		metrics:         m,
 		logger:          logger,
 	}
@@ -77,10 +80,22 @@ func (a *answerer) packet(m message) {
 	last := a.closing || len(a.held) >= maxHeld // attackers choose packets: they must not fill our memory
 	verdict := a.ask(Question{Payload: p.payload, ToHost: p.toHost, Last: last})
 	if verdict == Hold && !last {
-		a.hold(p)
-		return
+		source := a.sourceOf(p)
+		if a.mayHold(source) {
+			a.hold(p, source)
+			return
+		}
+		verdict = a.ask(Question{Payload: p.payload, ToHost: p.toHost, Last: true})
 	}
 	a.answer(p.id, p.mark, verdict)
+}
+
+// sourceOf tells whose packet p is.
+func (a *answerer) sourceOf(p packet) netip.Addr {
+	if a.source == nil {
+		return netip.Addr{}
+	}
+	return a.source(p.payload)
 }
 
 // ask calls the Judge and survives it.

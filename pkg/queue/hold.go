@@ -1,18 +1,22 @@
 package queue
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // heldPacket is a packet the Judge could not decide yet.
 type heldPacket struct {
 	id, mark uint32
 	toHost   bool
+	source   netip.Addr
 	payload  []byte    // a copy of our own
 	until    time.Time // when the Judge is asked for the last time
 }
 
 // hold keeps p until the Judge is asked again. The room of packets held earlier
 // is used again.
-func (a *answerer) hold(p packet) {
+func (a *answerer) hold(p packet, source netip.Addr) {
 	now := time.Now()
 	n := len(a.held)
 	if n < cap(a.held) {
@@ -21,13 +25,27 @@ func (a *answerer) hold(p packet) {
 		a.held = append(a.held, heldPacket{})
 	}
 	h := &a.held[n]
-	h.id, h.mark, h.toHost, h.until = p.id, p.mark, p.toHost, now.Add(holdTime)
+	h.id, h.mark, h.toHost, h.source, h.until = p.id, p.mark, p.toHost, source, now.Add(holdTime)
 	h.payload = append(h.payload[:0], p.payload...)
 	if n == 0 {
 		a.askAt = now.Add(askEvery)
 	}
 	a.metrics.heldTotal.Inc()
 	a.metrics.heldNow.Inc()
+}
+
+// mayHold reports whether a source has room for one more packet.
+func (a *answerer) mayHold(source netip.Addr) bool {
+	if a.source == nil {
+		return true
+	}
+	n := 0
+	for i := range a.held {
+		if a.held[i].source == source {
+			n++
+		}
+	}
+	return n < maxEach
 }
 
 // askHeld asks about the held packets once more if it is time to.

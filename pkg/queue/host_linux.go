@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/florianl/go-nfqueue/v2"
 	"golang.org/x/sys/unix"
@@ -15,6 +16,11 @@ type Host struct{}
 
 // Stats implements Kernel.
 func (Host) Stats() ([]Stat, error) { return readStats(statsPath) }
+
+// LowerPriority implements Kernel. Without rights it cannot be taken back.
+func (Host) LowerPriority() error {
+	return os.NewSyscallError("setpriority", unix.Setpriority(unix.PRIO_PROCESS, 0, backgroundNice))
+}
 
 // Bind implements Kernel and needs CAP_NET_ADMIN. The library opens, configures
 // and binds; then the socket is ours.

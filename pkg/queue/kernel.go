@@ -21,6 +21,9 @@ type Kernel interface {
 	// Stats returns what the kernel tells about each queue of the network
 	// namespace, whoever bound it.
 	Stats() ([]Stat, error)
+	// LowerPriority makes the calling thread give way to other threads of this
+	// process.
+	LowerPriority() error
 }
 
 // Socket is the netlink socket of one bound queue. All its methods but

@@ -12,6 +12,7 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,6 +60,7 @@ const (
 	MaxCopyRange = 0xffff - attrHeaderLen
 
 	maxHeld  = 256 // packets held per queue at one time
+	maxEach  = 32  // of which one source may have so many
 	holdTime = time.Second
 	askEvery = 20 * time.Millisecond // interval between two questions about held packets
 
@@ -66,6 +68,10 @@ const (
 	bindAttempts = 30                     // as long as the kernel answers EINVAL
 	drainTime    = time.Second            // most time to answer what still waits at the end
 	stuckAfter   = 10 * time.Second       // packets wait and none is answered: not alive
+
+	// backgroundNice makes a thread give way and still lets it have a quarter of a
+	// core that everybody wants.
+	backgroundNice = 5
 
 	batchLen = 64 // packets per receive, verdicts per send
 	// gatherTime is how long packets gather while they come several at a time. It
@@ -99,6 +105,13 @@ type Config struct {
 	Purpose string
 	// Registerer receives the metrics of the package.
 	Registerer prometheus.Registerer
+	// Background serves the queues on threads that give way to those of other
+	// Queues.
+	Background bool
+	// Source tells whose packet a payload is. Each of them may have only so many
+	// packets held at one time, so that it leaves room for others. Nil means that
+	// all packets are those of one, who may have all the room.
+	Source func(payload []byte) netip.Addr
 	// Kernel is where the queues are. Nil means Host.
 	Kernel Kernel
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,13 @@ func newWorker(cfg Config, number uint16, m *metrics) *worker {
 // closed, and the queue bound again. An error is one of the first binding.
 func (w *worker) run(ctx context.Context, judge Judge, ready <-chan struct{}) error {
 	logger := klog.FromContext(ctx)
+	if w.cfg.Background {
+		// The thread ends with the goroutine, and its low priority with it.
+		runtime.LockOSThread()
+		if err := w.cfg.Kernel.LowerPriority(); err != nil {
+			logger.Error(err, "Queue is served with the priority of others", "queue", w.number)
+		}
+	}
 	var rebound throttle
 	for first := true; ; first = false {
 		begin := time.Now()

@@ -17,6 +17,12 @@ const (
 	// kubeProxyMarks are the bits by which kube-proxy asks for a drop or a
 	// masquerade (its KUBE-MARK-DROP and KUBE-MARK-MASQ).
 	kubeProxyMarks uint32 = 0x8000 | 0x4000
+
+	// DefaultShare is many more connections than a usual pod opens, and few enough
+	// for many pods to use up theirs at once.
+	DefaultShare uint32 = 1000
+	// MaxShare is more than any kernel queues.
+	MaxShare uint32 = 1000000
 )
 
 // Divert is the way by which the table hands a packet to a queue.
@@ -126,6 +132,12 @@ type Config struct {
 	// passes on any more, in either direction. Somebody else sets it. Zero means
 	// that there is no such bit, and that established connections go on.
 	CutMark uint32
+	// Share is how many packets a second one local pod may have judged ahead of what
+	// exceeds the shares of others. Zero means that there are no shares.
+	Share uint32
+	// OverflowQueue is the number of the first queue for what exceeds a share; there
+	// are as many as Queues.
+	OverflowQueue uint16
 	// Divert is the way into the queue.
 	Divert Divert
 	// EarlyUDP is where new UDP connections are judged whose destination was
@@ -167,6 +179,9 @@ func (c Config) Validate() error {
 	}
 	if int(c.EarlyUDP) >= len(earlyNames) {
 		errs = append(errs, fmt.Errorf("EarlyUDP %d is unknown", c.EarlyUDP))
+	}
+	if err := c.validateShare(); err != nil {
+		errs = append(errs, err)
 	}
 	if c.Registerer == nil {
 		errs = append(errs, errors.New("Registerer is nil"))

@@ -39,14 +39,15 @@ func documentBlocks(t *testing.T) (table, early, xtables string) {
 }
 
 var (
-	divertBlock = regexp.MustCompile(`(?s)\tchain divert \{.*?\n\t\}\n`)
-	showBlock   = regexp.MustCompile(`(?s)\tchain show \{.*?\n\t\}\n`)
-	counted     = regexp.MustCompile(`packets \d+ bytes \d+`)
+	overflowBlock = regexp.MustCompile(`(?s)\tchain overflow \{.*?\n\t\}\n`)
+	divertBlock   = regexp.MustCompile(`(?s)\tchain divert \{.*?\n\t\}\n`)
+	showBlock     = regexp.MustCompile(`(?s)\tchain show \{.*?\n\t\}\n`)
+	counted       = regexp.MustCompile(`packets \d+ bytes \d+`)
 )
 
 // withXTables puts the chains of xtables into table in place of its own.
 func withXTables(table, xtables string) string {
-	for _, block := range []*regexp.Regexp{divertBlock, showBlock} {
+	for _, block := range []*regexp.Regexp{divertBlock, overflowBlock, showBlock} {
 		table = block.ReplaceAllLiteralString(table, block.FindString(xtables))
 	}
 	return table
@@ -56,6 +57,7 @@ func withXTables(table, xtables string) string {
 // name or, before 1.0.7, nothing) and without /etc/protocols.
 func translate(table string) string {
 	for _, r := range []struct{ pattern, with string }{
+		{`(chain overflow \{\n\t\tcounter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 105-108 fanout\n"},
 		{`(counter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 100-103 fanout\n"},
 		{`(chain show \{\n\t\t)(xt target "NFQUEUE")?\n`, "${1}queue num 104 bypass\n"},
 		{`l4proto 17`, "l4proto udp"},
@@ -88,6 +90,7 @@ func TestDocumentShowsTheTable(t *testing.T) {
 		show := func(early EarlyUDP) {
 			mustSync(t, newReal(t, func(c *Config) {
 				c.Divert, c.Queues, c.ObserveQueue, c.EarlyUDP, c.SourceCheck = tt.divert, 4, 104, early, true
+				c.Share, c.OverflowQueue = DefaultShare, 105
 			}), documentSets)
 		}
 		show(EarlyOff)

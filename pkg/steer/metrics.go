@@ -89,7 +89,7 @@ func (m *metrics) describeKernel(divert Divert, caps Capabilities) {
 	m.divert.WithLabelValues(divert.String()).Set(1)
 	for feature, err := range map[string]error{
 		"queue": caps.Queue, "xtables": caps.XTables, "sctp_conntrack": caps.SCTPConntrack, "udp_clash": caps.UDPClash,
-		"source_check": caps.SourceCheck,
+		"source_check": caps.SourceCheck, "share": caps.Share,
 	} {
 		m.support.WithLabelValues(feature).Set(supportValue(err))
 	}

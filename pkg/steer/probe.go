@@ -35,6 +35,8 @@ type Capabilities struct {
 	// SourceCheck is about looking up the route back to a packet's source
 	// (CONFIG_NFT_FIB_INET).
 	SourceCheck error
+	// Share is about sets that packets update, with a limit for each element.
+	Share error
 }
 
 // Probe asks the kernel of this process's network namespace. It needs
@@ -59,6 +61,7 @@ func Probe(ctx context.Context) (Capabilities, error) {
 		SCTPConntrack: ProbeSCTPConntrack(),
 		UDPClash:      probeUDPClash(),
 		SourceCheck:   probeSourceCheck(ctx, nft),
+		Share:         probeShare(ctx, nft),
 	}, nil
 }
 
@@ -67,7 +70,7 @@ func (c Capabilities) checksSources() bool { return !errors.Is(c.SourceCheck, er
 
 // unknown is when err keeps everything from being asked.
 func unknown(err error) Capabilities {
-	return Capabilities{Queue: err, XTables: err, SCTPConntrack: err, UDPClash: err, SourceCheck: err}
+	return Capabilities{Queue: err, XTables: err, SCTPConntrack: err, UDPClash: err, SourceCheck: err, Share: err}
 }
 
 // checkRule asks whether the kernel would take rule, without committing it.

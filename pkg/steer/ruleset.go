@@ -158,18 +158,19 @@ func (c chain) object() *knftables.Chain {
 // chains lists ours, referred ones before those that refer to them. Those of
 // divert and show are for DivertQueue; writeXTables has the others.
 func chains(cfg Config) []chain {
-	all := []chain{
-		{name: divertChain, rules: divertRules(cfg)},
-		{name: exemptChain, rules: exemptRules()},
-		{name: selectChain, rules: selectRules()},
-		{name: currentChain, rules: currentRules()},
-		{name: settledChain, rules: settledRules(cfg)},
-		{name: keepChain, rules: keepRules(cfg)},
+	all := []chain{{name: divertChain, rules: divertRules(cfg)}}
+	all = append(all, shareChains(cfg)...)
+	all = append(all,
+		chain{name: exemptChain, rules: exemptRules(cfg)},
+		chain{name: selectChain, rules: selectRules()},
+		chain{name: currentChain, rules: currentRules()},
+		chain{name: settledChain, rules: settledRules(cfg)},
+		chain{name: keepChain, rules: keepRules(cfg)},
 		postrouting.judge("jump "+settledChain, "goto "+selectChain),
 		postrouting.accepted(),
-		input.judge(inputRules()...),
+		input.judge(inputRules(cfg)...),
 		input.accepted(),
-	}
+	)
 	if cfg.SourceCheck {
 		all = append(all, sourceChains()...)
 	}
@@ -242,11 +243,11 @@ func currentRules() []string {
 	return append(rules, "accept")
 }
 
-// inputRules send to divertChain what some pods send to this node itself.
-func inputRules() []string {
+// inputRules have judged what some pods send to this node itself.
+func inputRules(cfg Config) []string {
 	rules := []string{"jump " + settledChain}
 	for _, f := range families {
-		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), divertChain))
+		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), cfg.judgedChain()))
 	}
 	return rules
 }
@@ -270,26 +271,26 @@ func selectRules() []string {
 }
 
 // exemptRules let the pod's own node talk to it, kubelet's probes above all, and
-// send the rest to divertChain.
-func exemptRules() []string {
+// have the rest judged.
+func exemptRules(cfg Config) []string {
 	return []string{
 		// What came in through an interface was not sent by this node, though a
 		// pod may have forged its address: the kernel refuses its own IPv4
 		// addresses from outside, but not its IPv6 ones. Kernels before 5.7 know
 		// no input interface here, and then this rule matches nothing.
-		"iif != 0 goto " + divertChain,
+		"iif != 0 goto " + cfg.judgedChain(),
 		// Told by the address, not by the user or by the missing interface:
 		// probes do not all run as root, and IPVS sends other clients' packets
 		// from here too.
 		"fib saddr type local accept",
-		"goto " + divertChain,
+		"goto " + cfg.judgedChain(),
 	}
 }
 
 // divertRules count what goes to the agent.
 func divertRules(cfg Config) []string {
 	return []string{
-		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), queueNumbers(cfg)),
+		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), numbers{cfg.Queue, cfg.Queues}.numbers()),
 		"drop", // never reached while the line above is whole
 	}
 }
@@ -339,13 +340,6 @@ func queueFlags(cfg Config) string {
 		return "flags bypass "
 	}
 	return ""
-}
-
-func queueNumbers(cfg Config) string {
-	if cfg.Queues == 1 {
-		return fmt.Sprint(cfg.Queue)
-	}
-	return fmt.Sprintf("%d-%d", cfg.Queue, cfg.Queue+cfg.Queues-1)
 }
 
 // keepRules keep the agent's word: from the packet, where a verdict can put it,

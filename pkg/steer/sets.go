@@ -17,8 +17,8 @@ type Sets struct {
 	Ingress, Egress []netip.Addr
 	// ToHost are the local pods whose packets to this node itself are steered.
 	ToHost []netip.Addr
-	// Pods is every live local pod address known. It only matters within the
-	// ranges.
+	// Pods is every live local pod address known. It only matters while anything is
+	// steered: within the ranges, and for shares.
 	Pods []netip.Addr
 	// IngressRanges and EgressRanges are the ranges of the node's pods. An
 	// address in them that is not in Pods is steered too, so that a pod too new
@@ -81,7 +81,7 @@ func (s Sets) contents() contents {
 	c.addAddrs(hostSet, s.ToHost)
 	c.addPrefixes(ingressRangesSet, s.IngressRanges)
 	c.addPrefixes(egressRangesSet, s.EgressRanges)
-	if len(s.IngressRanges)+len(s.EgressRanges) > 0 {
+	if len(s.Ingress)+len(s.Egress)+len(s.ToHost)+len(s.IngressRanges)+len(s.EgressRanges) > 0 {
 		c.addAddrs(podsSet, s.Pods)
 	}
 	c.addAddrs(namesSet, s.Names)

@@ -94,6 +94,7 @@ func TestRulesetIsTheGoldenOne(t *testing.T) {
 		{"queue.nft", nil},
 		{"queue-bypass.nft", func(c *Config) { c.Bypass = true }},
 		{"queue-single-sctp.nft", func(c *Config) { c.Queues, c.SCTPPerPacket = 1, true }},
+		{"queue-share.nft", func(c *Config) { c.Share, c.OverflowQueue = DefaultShare, 105 }},
 		{"queue-observe.nft", func(c *Config) { c.ObserveQueue = 104 }},
 		{"queue-sources.nft", func(c *Config) { c.SourceCheck = true }},
 		{"queue-observe-early.nft", func(c *Config) { c.ObserveQueue, c.EarlyUDP = 104, EarlyOn }},

@@ -281,6 +281,11 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 		for _, spec := range setSpecs {
 			tx.Add(spec.object())
 		}
+		if s.cfg.shares() {
+			for _, set := range shareSets() {
+				tx.Add(set)
+			}
+		}
 	}
 	all := chains(s.cfg)
 	for _, c := range all {
@@ -292,10 +297,10 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 }
 
 // planRules fills c. Where writeXTables will do that, it makes sure that
-// divertChain drops until then; showChain lets packets go on.
+// divertChain and overflowChain drop until then; showChain lets packets go on.
 func (s *Steerer) planRules(tx *knftables.Transaction, c chain) {
-	if s.writeXTables != nil && (c.name == divertChain || c.name == showChain) {
-		if c.name == showChain || s.intactDivert() {
+	if s.writeXTables != nil && slices.Contains([]string{divertChain, overflowChain, showChain}, c.name) {
+		if c.name == showChain || s.intact(c.name) {
 			return
 		}
 		c.rules = []string{"drop"}
@@ -306,14 +311,14 @@ func (s *Steerer) planRules(tx *knftables.Transaction, c chain) {
 	}
 }
 
-// intactDivert reports whether divertChain may stay until writeXTables replaces its
-// rules: it is as we wrote it or, at a start, as an earlier agent may have.
-func (s *Steerer) intactDivert() bool {
-	rules := s.held.base.rules[divertChain]
+// intact reports whether a chain may stay until writeXTables replaces its rules: it
+// is as we wrote it or, at a start, as an earlier agent may have.
+func (s *Steerer) intact(chain string) bool {
+	rules := s.held.base.rules[chain]
 	if s.expected == nil || s.expected.layout != ours {
 		return len(rules) > 0
 	}
-	return len(rules) > 0 && slices.Equal(rules, s.expected.base.rules[divertChain])
+	return len(rules) > 0 && slices.Equal(rules, s.expected.base.rules[chain])
 }
 
 // planElements adds to tx what leads from have to want. Removals come first:

@@ -3,6 +3,7 @@ package steer
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -54,8 +55,13 @@ func writeXTables(cfg Config) error {
 	}
 	count := []expr.Any{&expr.Objref{Type: objectCounter, Name: steeredCounter}}
 	replace(divertChain,
-		append(count, nfqueueTarget(cfg.Queue, cfg.Queues, cfg.Bypass)...),
+		slices.Concat(count, nfqueueTarget(cfg.Queue, cfg.Queues, cfg.Bypass)),
 		[]expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
+	if cfg.shares() {
+		replace(overflowChain,
+			slices.Concat(count, nfqueueTarget(cfg.OverflowQueue, cfg.Queues, cfg.Bypass)),
+			[]expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
+	}
 	if cfg.ObserveQueue != 0 {
 		replace(showChain, nfqueueTarget(cfg.ObserveQueue, 1, true))
 	}

@@ -139,6 +139,9 @@ func (k *Kernel) bind(number uint16, cfg queue.Config) (*instance, error) {
 	return q, nil
 }
 
+// LowerPriority implements queue.Kernel: there are no priorities.
+func (k *Kernel) LowerPriority() error { return nil }
+
 // Stats implements queue.Kernel.
 func (k *Kernel) Stats() ([]queue.Stat, error) {
 	if err := k.fault(0, Stats); err != nil {

@@ -84,6 +84,8 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 	case t.starts("ip6 hoplimit *"):
 		n, err := number(t.at(2))
 		return p.Src.Is6() && uint32(p.HopLimit) == n, t.skip(3), err
+	case t.starts("update * { * * limit rate * burst * packets }"):
+		return w.limit(t)
 	case t.starts("* * . th * *"):
 		return w.addressAndPort(t)
 	case t.starts("ip *"), t.starts("ip6 *"):
@@ -133,6 +135,19 @@ func (w *walk) side(t tokens) (addr netip.Addr, family bool, err error) {
 		return addr, false, fmt.Errorf("%q is unknown here", strings.Join(t, " "))
 	}
 	return addr, addr.Is6() == (t.at(0) == "ip6"), nil
+}
+
+// limit runs "update @set { ip saddr limit … }" and its kin: the limit of one address.
+func (w *walk) limit(t tokens) (bool, tokens, error) {
+	if name, _ := strings.CutPrefix(t.at(1), "@"); w.table.Sets[name] == nil {
+		return false, nil, fmt.Errorf("there is no set %s", name)
+	}
+	_, family, err := w.side(t.skip(3))
+	spent := w.packet.SrcSpent
+	if t.at(4) == "daddr" {
+		spent = w.packet.DstSpent
+	}
+	return family && !spent, t.skip(12), err
 }
 
 // addressAndPort runs "ip saddr . th sport …" and its kin, against a set.

@@ -42,6 +42,8 @@ type Packet struct {
 	NoWayBack  bool   // no way to Src leads out of the interface that the packet came in by
 	ToHost     bool   // is for this node itself: it meets the input hook
 	Forwarded  bool   // came in through an interface; neither sent from here nor by IPVS
+	SrcSpent   bool   // Src has sent more than any limit of its own lets pass
+	DstSpent   bool   // Dst has received more than that
 }
 
 // Verdict is the end of a packet's way.

@@ -1,0 +1,184 @@
+package steer
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/steer/steertest"
+)
+
+// overflowQueue is the number in these tests.
+const overflowQueue = 105
+
+func sharing(c *Config) { c.Share, c.OverflowQueue = 1, overflowQueue }
+
+func srcSpent(p *steertest.Packet) { p.SrcSpent = true }
+func dstSpent(p *steertest.Packet) { p.DstSpent = true }
+
+// A packet is judged by the queues of its pod's share while that lasts, and then by
+// the others. A source's share comes first: whoever it sends to loses nothing.
+func TestWhoseShareAPacketUses(t *testing.T) {
+	s, fake := newFake(t, sharing)
+	pods, outside := []netip.Addr{v4, v6, v4b, v6b}, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	tooNew := []netip.Addr{netip.MustParseAddr("10.244.1.99"), netip.MustParseAddr("fd00:10:244:1::99")}
+	mustSync(t, s, Sets{Ingress: pods, Egress: pods, ToHost: pods, Pods: pods, IngressRanges: prefixes("10.244.1.0/24", "fd00:10:244:1::/64")})
+	for family := range families {
+		pod, other, out, fresh := pods[family], pods[2+family], outside[family], tooNew[family]
+		for _, tt := range []struct {
+			name   string
+			packet steertest.Packet
+			beyond bool
+		}{
+			{"between pods", packet(pod, other), false},
+			{"between pods, the source's share is spent", packet(pod, other, srcSpent), true},
+			{"between pods, the destination's share is spent by others", packet(pod, other, dstSpent), false},
+			{"to the outside", packet(pod, out, dstSpent), false},
+			{"to the outside, the share is spent", packet(pod, out, srcSpent), true},
+			{"from the outside", packet(out, pod, srcSpent), false},
+			{"from the outside, the destination's share is spent", packet(out, pod, dstSpent), true},
+			{"to the node", packet(pod, out, toHost), false},
+			{"to the node, the share is spent", packet(pod, out, toHost, srcSpent), true},
+			{"from the outside to a pod too new to be known", packet(out, fresh), true},
+			{"from a pod to a pod too new to be known", packet(pod, fresh), false},
+			{"invalid", packet(pod, other, state(steertest.Invalid), srcSpent), true},
+		} {
+			got, err := steertest.Trace(fake, tt.packet, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			queues := " to 100-103"
+			if tt.beyond {
+				queues = " to 105-108"
+			}
+			if got.Verdict != queue || !strings.HasSuffix(got.Statement, queues) {
+				t.Errorf("%s: %+v: %s %q, want%s", tt.name, tt.packet, got.Verdict, got.Statement, queues)
+			}
+		}
+	}
+}
+
+// With shares the same packets are judged as without, only by other queues.
+func TestSharesChangeNoAnswer(t *testing.T) {
+	pods := []netip.Addr{v4, v6}
+	sets := Sets{Ingress: pods, Egress: pods[:1], ToHost: pods, Pods: []netip.Addr{v4, v6, v4b, v6b}}
+	with, withFake := newFake(t, sharing)
+	without, withoutFake := newFake(t, nil)
+	mustSync(t, with, sets)
+	mustSync(t, without, sets)
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		p := randomPacket(r)
+		p.SrcSpent, p.DstSpent = r.IntN(2) == 0, r.IntN(2) == 0
+		if got, want := fate(t, withFake, p), fate(t, withoutFake, p); got != want {
+			t.Errorf("%+v: %s with shares, %s without", p, got, want)
+		}
+	}
+}
+
+func TestShareFieldsAreChecked(t *testing.T) {
+	for _, tt := range []struct {
+		edit func(*Config)
+		want string
+	}{
+		{func(c *Config) {}, ""},
+		{func(c *Config) { c.Share = 0; c.OverflowQueue = 100 }, ""},
+		{func(c *Config) { c.Share = MaxShare + 1 }, "Share 1000001 is above 1000000"},
+		{func(c *Config) { c.OverflowQueue = 65535 }, "OverflowQueue: the last queue would be 65538, above 65535"},
+		{func(c *Config) { c.OverflowQueue = 101 }, "OverflowQueue 101: one of its queues is one of the others"},
+		{func(c *Config) { c.OverflowQueue = 99 }, "OverflowQueue 99: one of its queues is one of the others"},
+		{func(c *Config) { c.ObserveQueue = 106 }, "OverflowQueue 105: one of its queues is one of the others"},
+	} {
+		cfg := testConfig()
+		sharing(&cfg)
+		tt.edit(&cfg)
+		got := ""
+		if err := cfg.Validate(); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+}
+
+// TestKernelDividesByShares sends more than a share, on each way into the queue that
+// the kernel has. All of it is judged.
+func TestKernelDividesByShares(t *testing.T) {
+	n := newNode(t)
+	caps, err := Probe(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if caps.Share != nil {
+		t.Fatal(caps.Share)
+	}
+	const port = 4020
+	judge, overflow := listen(t), listenTo(t, overflowQueue)
+	for d, missing := range map[Divert]error{DivertQueue: caps.Queue, DivertXTables: caps.XTables} {
+		if missing != nil {
+			continue
+		}
+		t.Run(d.String(), func(t *testing.T) {
+			bothFamilies(t, func(t *testing.T, ipv6 bool) {
+				sets := isolated(n.b)
+				sets.Pods = []netip.Addr{n.a.v4, n.a.v6}
+				s := newReal(t, func(c *Config) { sharing(c); c.Divert, c.Queues = d, 1 })
+				mustSync(t, s, sets)
+				to := netip.AddrPortFrom(n.b.addr(ipv6), port)
+				say(t, n.a.send(t, to), "first")
+				judge.accept(t, judge.next(t))
+				// One a second is its share: sooner or later two come within one.
+				for beyond := false; !beyond; {
+					say(t, n.a.send(t, to), "more")
+					select {
+					case a := <-overflow.packets:
+						overflow.accept(t, a)
+						beyond = true
+					case a := <-judge.packets:
+						judge.accept(t, a)
+					}
+				}
+				// The other pod's share is untouched, and an unknown source uses the
+				// destination's: both are not known here, so there is none.
+				say(t, n.outside.send(t, to), "unknown")
+				overflow.accept(t, overflow.next(t))
+				mustSync(t, s, Sets{Ingress: sets.Ingress, Pods: []netip.Addr{n.b.v4, n.b.v6}})
+				say(t, n.outside.send(t, to), "known")
+				judge.accept(t, judge.next(t))
+				if got := counterValue(t, s); got < 4 {
+					t.Errorf("steered %d packets, want 4 at least", got)
+				}
+			})
+		})
+	}
+}
+
+// Elements that packets add are no change of the table.
+func TestKernelSharesAreNoDrift(t *testing.T) {
+	n := newNode(t)
+	s := newReal(t, func(c *Config) { sharing(c); c.Queues = 1 })
+	sets := isolated(n.b)
+	sets.Pods = []netip.Addr{n.a.v4}
+	mustSync(t, s, sets)
+	judge := listen(t)
+	say(t, n.a.send(t, netip.AddrPortFrom(n.b.v4, 4021)), "x")
+	judge.accept(t, judge.next(t))
+	if !strings.Contains(listTable(t), n.a.v4.String()+" limit rate") {
+		t.Fatalf("no share in\n%s", listTable(t))
+	}
+	before, err := s.kernel.read(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustSync(t, s, sets)
+	after, err := s.kernel.read(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.layout != ours || !before.sameAs(after) || !slices.Equal(before.base.rules[shareChain], after.base.rules[shareChain]) {
+		t.Errorf("%+v became %+v", before, after)
+	}
+}

@@ -1,0 +1,178 @@
+package attacks
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/tests/bench/load"
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
+
+const (
+	floodPort = 9000
+	// floodRate is new flows a second, of which each asks for a verdict.
+	floodRate = 80000
+)
+
+// onlyDB lets app=db connect to x/web, and nobody else.
+var onlyDB = labtest.Policy("x", "only-db", `{podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}]}]}`)
+
+// expensive denies what the flood sends after many blocks that do not match.
+func expensive(namespace string) string {
+	const blocks = 10000
+	var b strings.Builder
+	for i := range blocks {
+		fmt.Fprintf(&b, "{ipBlock: {cidr: 172.16.%d.%d/32}}, ", i/256, i%256)
+	}
+	return labtest.Policy(namespace, "expensive", `{podSelector: {matchLabels: {app: flooder}}, policyTypes: [Egress], egress: [{to: [`+b.String()+`]}]}`)
+}
+
+// TestAFloodTakesNothingFromOthers has one sender open new flows as fast as
+// floodRate, while an innocent pod connects to a server again and again. Connections
+// neither fail nor have to send their first packet twice.
+func TestAFloodTakesNothingFromOthers(t *testing.T) {
+	for _, flood := range []struct {
+		name     string
+		from, to string
+		policies string
+	}{
+		{"by a pod", "y/flooder", "x/web", onlyDB},
+		{"by a pod with an expensive policy", "y/flooder", "z/web", onlyDB + expensive("y")},
+		{"from outside", "outside", "z/sink", onlyDB + labtest.Policy("z", "closed", `{podSelector: {}, policyTypes: [Ingress]}`)},
+	} {
+		t.Run(flood.name, func(t *testing.T) {
+			c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/flooder@1 app=flooder", "z/web@1 app=web", "z/sink@1 app=sink")
+			outside, err := c.AddHost(t.Context(), c.Nodes[0], "outside", netip.MustParseAddr("192.0.2.7"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Hosts["outside"] = outside
+			agent := c.Start(t, strings.Fields(os.Getenv("AGENT_ARGS"))...)[0]
+			c.Apply(t, "policies", flood.policies)
+			c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("z/sink", "x/web", "tcp/80"))
+			quiet := connects(t, c, "y/db", "x/web", connectTime())
+			t.Logf("quiet:   %v", quiet)
+			steered := labtest.Steered(labtest.Metrics(t, agent))
+			stop := startFlood(t, c.Hosts[flood.from], c.Hosts[flood.to])
+			beside := connects(t, c, "y/db", "x/web", connectTime())
+			sent, took := stop()
+			t.Logf("flooded: %v, beside %.0f flows a second", beside, float64(sent)/took.Seconds())
+			now := labtest.Metrics(t, agent)
+			t.Logf("steered %.0f, lost %.0f, overflow %.0f", labtest.Steered(now)-steered, labtest.Lost(now), now.Sum("netpol_steered_overflow_packets_total"))
+			if beside.failed > 0 || beside.again > 0 {
+				t.Errorf("%d connections failed and %d sent their first packet again", beside.failed, beside.again)
+			}
+			c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("z/sink", "x/web", "tcp/80"))
+		})
+	}
+}
+
+// connectTime is how long connections are opened.
+func connectTime() time.Duration {
+	if os.Getenv("HARD") != "" {
+		return 10 * time.Second
+	}
+	return 2 * time.Second
+}
+
+// connections are how a series of them went.
+type connections struct {
+	took   []time.Duration // of those that were established
+	failed int
+	again  int // first packets that were sent more than once
+}
+
+func (c connections) String() string {
+	if len(c.took) == 0 {
+		return fmt.Sprintf("no connections, %d failed", c.failed)
+	}
+	slices.Sort(c.took)
+	quantile := func(q float64) time.Duration { return c.took[int(q*float64(len(c.took)-1))].Round(time.Microsecond) }
+	return fmt.Sprintf("%d connections, %d failed, %d sent again, p50 %v, p90 %v, p99 %v, max %v",
+		len(c.took), c.failed, c.again, quantile(0.5), quantile(0.9), quantile(0.99), quantile(1))
+}
+
+// connects opens connections one after the other.
+func connects(t *testing.T, c *labtest.Cluster, from, to string, during time.Duration) (series connections) {
+	t.Helper()
+	at := netip.AddrPortFrom(c.Hosts[to].Addr(lab.IPv4), 80)
+	for end := time.Now().Add(during); time.Now().Before(end); {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		began := time.Now()
+		conn, err := c.Hosts[from].Dial(ctx, lab.TCP, at)
+		cancel()
+		if err != nil {
+			series.failed++
+			continue
+		}
+		series.took = append(series.took, time.Since(began))
+		series.again += retransmitted(t, conn)
+		conn.Close()
+		time.Sleep(time.Millisecond)
+	}
+	return series
+}
+
+// retransmitted returns how many packets the client of a new connection sent again.
+func retransmitted(t *testing.T, conn net.Conn) int {
+	t.Helper()
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info *unix.TCPInfo
+	if cerr := raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	}); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
+	}
+	return int(info.Total_retrans)
+}
+
+// startFlood sends new UDP flows until stop is called.
+func startFlood(t *testing.T, from, to *lab.Host) (stop func() (sent int, took time.Duration)) {
+	t.Helper()
+	flows, err := load.OpenFlows(from.NetNS(), netip.AddrPortFrom(to.Addr(lab.IPv4), floodPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, quit, ended := time.Now(), make(chan struct{}), make(chan error)
+	sent := 0
+	go func() {
+		for {
+			select {
+			case <-quit:
+				ended <- nil
+				return
+			default:
+			}
+			if _, err := flows.Send(floodRate/10, floodRate); err != nil {
+				ended <- err
+				return
+			}
+			sent += floodRate / 10
+		}
+	}()
+	return func() (int, time.Duration) {
+		close(quit)
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(began)
+		if err := flows.Close(); err != nil {
+			t.Error(err)
+		}
+		return sent, took
+	}
+}
