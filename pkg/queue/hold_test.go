@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -139,5 +140,32 @@ func TestHeldPacketsAreAnsweredAtTheEnd(t *testing.T) {
 		}
 		wantOutcome(t, "held packet", f, queuetest.Accepted)
 		r.wantMetric("netpol_queue_held", "", 0)
+	})
+}
+
+// One source must not take the room for held packets from the others.
+func TestEachSourceMayHaveSoManyPacketsHeld(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		cfg := on(k)
+		cfg.Source = func(payload []byte) netip.Addr { return netip.AddrFrom4([4]byte{payload[0]}) }
+		r := start(t, cfg, func(q queue.Question) queue.Verdict {
+			if q.Last {
+				return queue.Drop
+			}
+			return queue.Hold
+		})
+		synctest.Wait()
+		for i := range 1000 {
+			want := queuetest.Waiting
+			if i >= 32 {
+				want = queuetest.Dropped
+			}
+			wantOutcome(t, "packet of the first source", k.Send(100, payload("\x01")), want)
+		}
+		wantOutcome(t, "packet of the second source", k.Send(100, payload("\x02")), queuetest.Waiting)
+		r.wantMetric("netpol_queue_held", "", 33)
+		time.Sleep(2 * time.Second)
+		r.wantMetric("netpol_queue_held", "", 0)
+		wantOutcome(t, "packet of the first source, later", k.Send(100, payload("\x01")), queuetest.Waiting)
 	})
 }
