@@ -36,7 +36,7 @@ func (a *answerer) hold(p packet, source netip.Addr) {
 
 // mayHold reports whether a source has room for one more packet.
 func (a *answerer) mayHold(source netip.Addr) bool {
-	if a.source == nil {
+	if len(a.held) < freeHeld {
 		return true
 	}
 	n := 0

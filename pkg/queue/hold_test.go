@@ -157,13 +157,23 @@ func TestEachSourceMayHaveSoManyPacketsHeld(t *testing.T) {
 		synctest.Wait()
 		for i := range 1000 {
 			want := queuetest.Waiting
-			if i >= 32 {
+			if i >= 256 { // half of the room
 				want = queuetest.Dropped
 			}
 			wantOutcome(t, "packet of the first source", k.Send(100, payload("\x01")), want)
 		}
-		wantOutcome(t, "packet of the second source", k.Send(100, payload("\x02")), queuetest.Waiting)
-		r.wantMetric("netpol_queue_held", "", 33)
+		for i := range 40 {
+			want := queuetest.Waiting
+			if i >= 32 { // what a source may have of the other half
+				want = queuetest.Dropped
+			}
+			wantOutcome(t, "packet of the second source", k.Send(100, payload("\x02")), want)
+		}
+		for source := 3; source <= 100; source++ {
+			k.Send(100, payload(string([]byte{byte(source)})))
+		}
+		synctest.Wait()
+		r.wantMetric("netpol_queue_held", "", 256+32+98)
 		time.Sleep(2 * time.Second)
 		r.wantMetric("netpol_queue_held", "", 0)
 		wantOutcome(t, "packet of the first source, later", k.Send(100, payload("\x01")), queuetest.Waiting)

@@ -59,8 +59,9 @@ const (
 	// packets that are not longer are whole.
 	MaxCopyRange = 0xffff - attrHeaderLen
 
-	maxHeld  = 256 // packets held per queue at one time
-	maxEach  = 32  // of which one source may have so many
+	maxHeld  = 512 // packets held per queue at one time
+	freeHeld = 256 // of which one source may have so many,
+	maxEach  = 32  // and only so many once all sources together have that many
 	holdTime = time.Second
 	askEvery = 20 * time.Millisecond // interval between two questions about held packets
 
@@ -108,9 +109,8 @@ type Config struct {
 	// Background serves the queues on threads that give way to those of other
 	// Queues.
 	Background bool
-	// Source tells whose packet a payload is. Each of them may have only so many
-	// packets held at one time, so that it leaves room for others. Nil means that
-	// all packets are those of one, who may have all the room.
+	// Source tells whose packet a payload is, so that none takes all the room for
+	// held packets. Nil means that all are of one, who may have the room of one.
 	Source func(payload []byte) netip.Addr
 	// Kernel is where the queues are. Nil means Host.
 	Kernel Kernel
