@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/links"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/pkg/resolvers"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
@@ -27,6 +28,8 @@ const (
 	maxQueues = 64
 	// defaultMaxQueues leaves the cores of a large node to its pods.
 	defaultMaxQueues = 4
+	// minEvaluationMemory is enough for the peers of a few pods.
+	minEvaluationMemory = 1 << 20
 )
 
 // options are the flags.
@@ -49,6 +52,7 @@ type options struct {
 	featureGates       map[string]bool
 	metricsBindAddress string
 	logDenied          bool
+	evaluationMemory   int64
 	cleanup            bool
 	logging            *logsapi.LoggingConfiguration
 }
@@ -62,6 +66,7 @@ func newOptions() *options {
 		cutMark:            fmt.Sprintf("%#x", conntrack.DefaultMark),
 		featureGates:       map[string]bool{},
 		metricsBindAddress: ":9080",
+		evaluationMemory:   policy.DefaultMemory,
 		logging:            logsapi.NewLoggingConfiguration(),
 	}
 }
@@ -90,6 +95,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	addFeatureGates(fs, &o.featureGates)
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port of /metrics, /livez and /readyz")
 	fs.BoolVar(&o.logDenied, "log-denied", o.logDenied, "log denied packets with their pods and the policy that denied, at most ten a second")
+	fs.Int64Var(&o.evaluationMemory, "evaluation-memory", o.evaluationMemory, "bytes to remember which rules select which peers, for all pods of the node together. Too few, and peers are evaluated again and again, those of long policies while their packets wait")
 	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything the agent has put into the kernel, and exit. Pods are then not isolated")
 	logsapi.AddFlags(o.logging, fs)
 }
@@ -136,6 +142,9 @@ func (o *options) validate(args []string) error {
 			fault("source-check-exempt", pattern, "must be the name of an interface or a pattern (%v)", err)
 		}
 	}
+	if o.evaluationMemory < minEvaluationMemory {
+		fault("evaluation-memory", o.evaluationMemory, "must be at least %d bytes", minEvaluationMemory)
+	}
 	if o.kubeconfig != "" && o.manifests != "" {
 		fault("manifests", o.manifests, "excludes --kubeconfig=%s", o.kubeconfig)
 	}
@@ -178,6 +187,7 @@ func (o *options) config() (agent.Config, error) {
 		SourceCheckExempt:  o.sourceCheckExempt,
 		FailOpen:           o.failOpen,
 		LogDenied:          o.logDenied,
+		EvaluationMemory:   o.evaluationMemory,
 		MetricsBindAddress: o.metricsBindAddress,
 	}
 	if o.cutEstablished {

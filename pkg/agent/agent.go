@@ -72,6 +72,9 @@ type Config struct {
 	FailOpen FailOpen
 	// LogDenied logs denied packets at a bounded rate.
 	LogDenied bool
+	// EvaluationMemory is how many bytes the agent remembers of which rules select
+	// which peers.
+	EvaluationMemory int64
 	// MetricsBindAddress is the "host:port" of the HTTP endpoints.
 	MetricsBindAddress string
 }
@@ -108,6 +111,7 @@ type agent struct {
 	steerer  *steer.Steerer
 	owners   *owners
 	reuse    *reuse
+	eval     *evaluator
 	cutter   *conntrack.Cutter // nil lets established connections go on
 	links    *links.Watcher    // nil lets packets have any source
 	cache    *policycache.Cache
@@ -157,6 +161,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if a.cutter != nil {
 		group.Go(func() error { return a.cutter.Run(ctx) })
 	}
+	group.Go(func() error { return a.eval.Run(ctx) })
 	for _, q := range a.queues {
 		group.Go(func() error { return q.Run(ctx, q.judge, a.ready) })
 	}
@@ -171,7 +176,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {
-	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg)}
+	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg), eval: newEvaluator(cfg.EvaluationMemory, reg)}
 	if cfg.Share > 0 && caps.Share != nil {
 		logger.Error(caps.Share, "Pods have no shares: one that floods delays the others' first packets")
 		cfg.Share = 0
@@ -226,6 +231,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		NodeName:    cfg.NodeName,
 		Kinds:       cfg.Kinds,
 		Features:    cfg.Features,
+		Memory:      a.eval.memory,
 		MinInterval: compileInterval,
 		Settle:      compileSettle,
 		Registerer:  reg,
@@ -263,6 +269,7 @@ func newSource(cfg Config, reg prometheus.Registerer) (policycache.Source, error
 // selected pod, and packets of an address are held before its new pod's policies
 // are asked.
 func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time) {
+	s.Prepare()
 	if a.observer != nil {
 		a.observer.Follow(s)
 	}

@@ -42,6 +42,9 @@ type Config struct {
 	// is not known here: who asks says so (policy.Query).
 	AllNodes bool
 	Features Features
+	// Memory is where evaluations are remembered. Nil makes one of the default
+	// size.
+	Memory *policy.Memory
 }
 
 // judges tells whether what happens on node is judged by the snapshot.
@@ -65,8 +68,11 @@ type Cluster struct {
 	stale  map[podKey]bool // those whose chains may have to change
 	judged *policy.Local   // nil when one of them has changed
 
-	derived   *derived          // nil when a policy or a node has changed
-	podRanges *policy.PodRanges // of all nodes, nil until a policy asks, and when a node has changed
+	derived *derived // nil when a policy or a node has changed
+	// podRanges and hosts are of all nodes, nil until a policy asks, and when a node
+	// has changed.
+	podRanges *policy.PodRanges
+	hosts     map[netip.Addr]*policy.Host
 }
 
 // namespace holds what is in a namespace, whether its object is known or not.
@@ -91,6 +97,9 @@ type derived struct {
 
 // NewCluster returns an empty Cluster.
 func NewCluster(cfg Config) *Cluster {
+	if cfg.Memory == nil {
+		cfg.Memory = policy.NewMemory(policy.DefaultMemory)
+	}
 	return &Cluster{
 		cfg:        cfg,
 		namespaces: map[string]*namespace{},
@@ -225,6 +234,7 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		PodRanges: c.derived.podRanges,
 		Hosts:     c.derived.hosts,
 		Findings:  c.derived.findings,
+		Memory:    c.cfg.Memory,
 	})
 }
 
@@ -246,7 +256,7 @@ func (c *Cluster) setPod(p *Pod) bool {
 	if old != nil && old.equal(p) {
 		return false
 	}
-	p.Endpoint.NamespaceLabels = ns.labels
+	p.Endpoint.NamespaceLabels, p.Endpoint.Version = ns.labels, policy.NewVersion()
 	c.replacePod(old, p)
 	key := p.key()
 	if !c.cfg.judges(p.Node) {
@@ -310,7 +320,7 @@ func (c *Cluster) label(name string, l labels.Set) bool {
 	ns.labels = l
 	for _, old := range ns.pods {
 		now := *old
-		now.Endpoint.NamespaceLabels = l
+		now.Endpoint.NamespaceLabels, now.Endpoint.Version = l, policy.NewVersion()
 		c.replacePod(old, &now)
 		if key := now.key(); c.local[key] {
 			c.stale[key] = true
@@ -327,16 +337,19 @@ func (c *Cluster) setNode(o *corev1.Node) bool {
 	if old != nil && reflect.DeepEqual(nodeFacts(old), nodeFacts(o)) {
 		return false
 	}
-	c.derived, c.podRanges = nil, nil
+	c.forgetNodes()
 	return true
 }
+
+// forgetNodes is told that a node has changed.
+func (c *Cluster) forgetNodes() { c.derived, c.podRanges, c.hosts = nil, nil, nil }
 
 func (c *Cluster) deleteNode(name string) bool {
 	if c.nodes[name] == nil {
 		return false
 	}
 	delete(c.nodes, name)
-	c.derived, c.podRanges = nil, nil
+	c.forgetNodes()
 	return true
 }
 
@@ -478,7 +491,7 @@ func (c *Cluster) derive() *derived {
 		d.podRanges = c.allPodRanges()
 	}
 	if slices.ContainsFunc(c.admin, (*adminPolicy).namesNodes) {
-		d.hosts = c.hosts()
+		d.hosts = c.allHosts()
 	}
 	return d
 }

@@ -72,8 +72,12 @@ func (c *Cluster) allPodRanges() *policy.PodRanges {
 	return c.podRanges
 }
 
-// hosts finds the nodes behind each address of a node.
-func (c *Cluster) hosts() map[netip.Addr]*policy.Host {
+// allHosts returns the nodes behind each address of a node. What is remembered of
+// them is about these very values.
+func (c *Cluster) allHosts() map[netip.Addr]*policy.Host {
+	if c.hosts != nil {
+		return c.hosts
+	}
 	hosts := make(map[netip.Addr]*policy.Host, len(c.nodes))
 	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
 		n := c.nodes[name]
@@ -84,5 +88,6 @@ func (c *Cluster) hosts() map[netip.Addr]*policy.Host {
 			*hosts[addr] = append(*hosts[addr], n.Labels)
 		}
 	}
+	c.hosts = hosts
 	return hosts
 }

@@ -153,7 +153,7 @@ func namedPorts(pod *corev1.Pod) []policy.NamedPort {
 			add(c)
 		}
 	}
-	return named
+	return policy.SortPorts(named)
 }
 
 const maxPort = 65535

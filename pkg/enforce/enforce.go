@@ -21,7 +21,7 @@ type Verdict uint8
 const (
 	Drop   Verdict = iota // the zero value fails closed
 	Accept                // let the packet go on
-	Hold                  // ask again in a moment: the packet's pod may be known by then
+	Hold                  // ask again in a moment: the packet's pod may be known, or its peer evaluated, by then
 )
 
 // Config holds what an Enforcer needs to be told.
@@ -117,14 +117,14 @@ func (e *Enforcer) judge(p packet.Packet, parseErr error, q Question) Verdict {
 		return e.metrics.failure(noSnapshot, e.cfg.FailOpen)
 	}
 	if e.holds(p) {
-		return e.judgeUnknown(p, policy.Decision{Reason: policy.UnknownPod}, s, q.Last)
+		return e.judgeUndecided(p, policy.Decision{Reason: policy.UnknownPod}, s, q.Last)
 	}
-	d := s.Judge(policy.Query{Packet: p, ToHost: q.ToHost, Learned: e.cfg.Learned})
+	d := s.Judge(policy.Query{Packet: p, ToHost: q.ToHost, Learned: e.cfg.Learned, Defer: true})
 	if l := e.cfg.Logger.V(4); l.Enabled() {
 		l.Info("Packet decided", "packet", p, "decision", d)
 	}
-	if d.Reason == policy.UnknownPod {
-		return e.judgeUnknown(p, d, s, q.Last)
+	if d.Reason == policy.UnknownPod || d.Reason == policy.NotEvaluated {
+		return e.judgeUndecided(p, d, s, q.Last)
 	}
 	e.metrics.decision(d)
 	if d.Verdict == policy.Allow {
@@ -134,13 +134,17 @@ func (e *Enforcer) judge(p packet.Packet, parseErr error, q Question) Verdict {
 	return Drop
 }
 
-// judgeUnknown answers a packet of a pod that is not known yet. A new pod's
-// status takes a moment to arrive, so the packet is held before it is dropped.
-func (e *Enforcer) judgeUnknown(p packet.Packet, d policy.Decision, s *policy.Snapshot, last bool) Verdict {
+// judgeUndecided answers a packet whose pod is not known yet, or whose peer is not
+// evaluated yet. Either takes a moment, so the packet is held before it is dropped.
+func (e *Enforcer) judgeUndecided(p packet.Packet, d policy.Decision, s *policy.Snapshot, last bool) Verdict {
 	if !last {
 		return Hold
 	}
-	v := e.metrics.failure(unknownPod, e.cfg.FailOpenUnknownPacket)
+	failure, open := notEvaluated, false
+	if d.Reason == policy.UnknownPod {
+		failure, open = unknownPod, e.cfg.FailOpenUnknownPacket
+	}
+	v := e.metrics.failure(failure, open)
 	if v == Drop {
 		e.denials.denied(p, d, s)
 	}

@@ -17,10 +17,11 @@ const (
 	noSnapshot failure = iota
 	unparsable
 	unknownPod
+	notEvaluated
 )
 
 var (
-	failureNames  = [...]string{noSnapshot: "no_snapshot", unparsable: "unparsable", unknownPod: "unknown_pod"}
+	failureNames  = [...]string{noSnapshot: "no_snapshot", unparsable: "unparsable", unknownPod: "unknown_pod", notEvaluated: "not_evaluated"}
 	verdictNames  = [...]string{Drop: "drop", Accept: "accept"}
 	familyNames   = [...]string{familyUnknown: "unknown", familyIPv4: "IPv4", familyIPv6: "IPv6"}
 	protocolNames = [...]string{protoOther: "other", protoTCP: "TCP", protoUDP: "UDP", protoSCTP: "SCTP", protoICMP: "ICMP", protoICMPv6: "ICMPv6", protoHidden: "hidden"}

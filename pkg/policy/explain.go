@@ -57,8 +57,8 @@ const (
 	PortHidden                        // the packet's ports cannot be read, and the rule allows or the item has none
 )
 
-// Explain answers like Judge and tells how the answer came about. It asks the
-// same chains with the same matching; it is for people and takes its time.
+// Explain answers like Judge and tells how the answer came about. It asks
+// rule by rule; it is for people and takes its time.
 func (s *Snapshot) Explain(q Query) Explanation {
 	e := Explanation{Decision: s.Judge(q)}
 	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
@@ -90,7 +90,7 @@ func (s *Snapshot) course(d Direction, subject end, f *flow, exempt Reason) Cour
 // of NetworkPolicy are not asked, nor what is behind them.
 func (c *Chain) steps(f *flow, exempt Reason) []Step {
 	var steps []Step
-	decider := c.decide(f)
+	decider := c.scan(f)
 	var p progress
 	for i := range c.Rules {
 		r := &c.Rules[i]

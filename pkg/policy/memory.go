@@ -1,91 +1,292 @@
 package policy
 
 import (
+	"hash/maphash"
 	"sync"
+	"sync/atomic"
 
-	"github.com/gaissmai/bart"
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
+
+// DefaultMemory is the budget of a Memory in bytes.
+const DefaultMemory = 64 << 20
 
 const (
-	// scanLimit is the most rules that are asked one by one. Longer chains
-	// remember a program for each peer, which costs about as much.
-	scanLimit = 16
-	// maxPrograms bounds what one chain remembers, at a few hundred bytes each.
-	// Beyond it everything is forgotten and made anew as it is asked for.
-	maxPrograms = 2048
+	// inlineCost is how many comparisons may be made while a packet waits. More
+	// are deferred. A comparison takes some 30 ns.
+	inlineCost = 64
+	// maxDeferred bounds the evaluations that wait to be made.
+	maxDeferred = 1024
+	// bucketEntries is the number of places that an entry can be in.
+	bucketEntries = 8
+	minBuckets    = 8
+	// entryBytes is what an entry occupies besides its set and what it refers to:
+	// itself, places of the table, and the allocator's losses.
+	entryBytes = 192
 )
 
-// memory holds the programs of a long chain. They follow from the chain and the
-// endpoints, which never change, so that remembering them cannot be observed.
-type memory struct {
-	once   sync.Once
-	named  bool            // some rule has a named port: programs depend on the destination
-	blocks bart.Table[int] // all prefixes and holes, and the place that each is
-	places int             // how many were given out
+// Memory remembers which rules select a peer, for all chains of a cluster. What it
+// holds follows from chains and peers, which never change, so that neither
+// remembering nor forgetting can be observed in a verdict. It stays within a budget
+// of bytes and forgets what was not used for longest, about. Its methods may be called from
+// any goroutine.
+type Memory struct {
+	budget   int64
+	seed     maphash.Seed
+	secret   uint64
+	table    atomic.Pointer[table]
+	deferred chan *Evaluation
 
-	mu       sync.RWMutex
-	programs map[meeting]*program
+	used    atomic.Int64
+	evicted atomic.Uint64
+
+	mu   sync.Mutex // of who writes to the table
+	hand int        // the bucket where the next entry to forget is looked for
 }
 
-// meeting is what a program depends on.
-type meeting struct {
-	peer  *Endpoint // nil for an address that is no known pod's
-	dst   *Endpoint // nil unless named
-	host  *Host     // nil for an address that is no node's
-	names *Names    // nil for an address that was not learned
-	// place is the smallest block around the peer's address, 0 for none. All
-	// addresses of one place are in the same blocks and the same holes.
-	place int
+// table is a hash table of a power of two buckets. It is read without a lock.
+type table []bucket
+
+type bucket [bucketEntries]atomic.Pointer[entry]
+
+// key is a question about a peer that has one answer for ever. It keeps no pod and
+// no chain from being freed.
+type key struct {
+	index uint64
+	pod   uint64 // Endpoint.Version
+	node  *Host
+	names *Names
+	port  uint64 // namedKey, for named ports that the pod declares; else 0
 }
 
-// program returns the program for f, from memory if it is there.
-func (c *Chain) program(f *flow) *program {
-	m := &c.memory
-	m.once.Do(func() { m.prepare(c.Rules) })
-	key := meeting{peer: f.peer, host: f.host, names: f.names}
-	if m.named {
-		key.dst = f.dst
+// hiddenKey is namedKey of packets whose ports are hidden.
+const hiddenKey = 2 << 32
+
+// namedKey says which of a pod's named ports a packet may be for. It is 0 for
+// protocols without ports.
+func namedKey(proto packet.Proto, port uint16) uint64 {
+	switch {
+	case proto.HasPorts():
+		return 1<<32 | uint64(proto)<<16 | uint64(port)
+	case proto.Hidden():
+		return hiddenKey
 	}
-	key.place, _ = m.blocks.Lookup(f.peerAddr)
-	m.mu.RLock()
-	p := m.programs[key]
-	m.mu.RUnlock()
-	if p == nil {
-		p = c.newProgram(f)
-		m.remember(key, p)
-	}
-	return p
+	return 0
 }
 
-func (m *memory) remember(key meeting, p *program) {
+// entry is the answer to a key, or notes that it is deferred.
+type entry struct {
+	key
+	rules    set
+	bytes    int64
+	deferred bool
+	used     atomic.Bool // since the hand came by
+}
+
+// NewMemory returns a Memory that stays within a number of bytes.
+func NewMemory(budget int64) *Memory {
+	seed := maphash.MakeSeed()
+	return &Memory{
+		budget:   budget,
+		seed:     seed,
+		secret:   maphash.Comparable(seed, budget),
+		deferred: make(chan *Evaluation, maxDeferred),
+	}
+}
+
+// Used returns how many bytes are remembered.
+func (m *Memory) Used() int64 { return m.used.Load() }
+
+// Evicted returns how many answers were forgotten to stay within the budget.
+func (m *Memory) Evicted() uint64 { return m.evicted.Load() }
+
+// Deferred gives the evaluations that are too much work for the path of a packet.
+// Somebody must make them: until then the packets that need them are not decided.
+func (m *Memory) Deferred() <-chan *Evaluation { return m.deferred }
+
+// Evaluation is work that was deferred.
+type Evaluation struct {
+	memory *Memory
+	index  *index
+	key    key
+	peer   peer
+}
+
+// Run does the work.
+func (e *Evaluation) Run() {
+	e.memory.put(e.key, e.index.evaluate(e.peer, e.key.port), false)
+}
+
+// recall returns the rules of x that p matches, p being who k is about. It reports
+// false if that is deferred.
+func (f *flow) recall(x *index, k key, p peer) (set, bool) {
+	if f.memory == nil || p.pod != nil && k.pod == 0 {
+		return x.evaluate(p, k.port), true
+	}
+	e := f.memory.find(k)
+	switch {
+	case e != nil && !e.deferred:
+		return e.rules, true
+	case f.mayDefer && e != nil:
+		return nil, false
+	case f.mayDefer && x.cost(p, k.port, inlineCost) > inlineCost:
+		f.memory.deferEvaluation(&Evaluation{f.memory, x, k, p})
+		return nil, false
+	}
+	rules := x.evaluate(p, k.port)
+	f.memory.put(k, rules, false)
+	return rules, true
+}
+
+// deferEvaluation does nothing if too many wait. The packet is asked about again.
+func (m *Memory) deferEvaluation(e *Evaluation) {
+	select {
+	case m.deferred <- e:
+		m.put(e.key, nil, true)
+	default:
+	}
+}
+
+// find returns the entry of k, nil if there is none.
+func (m *Memory) find(k key) *entry {
+	t := m.table.Load()
+	if t == nil {
+		return nil
+	}
+	b := t.bucket(m.hash(k))
+	for i := range b {
+		if e := b[i].Load(); e != nil && e.key == k {
+			if !e.used.Load() {
+				e.used.Store(true)
+			}
+			return e
+		}
+	}
+	return nil
+}
+
+// hash spreads keys over the buckets. Who makes pods and policies cannot tell where
+// theirs are.
+func (m *Memory) hash(k key) uint64 {
+	h := mix(m.secret ^ k.index)
+	h = mix(h ^ k.pod ^ k.port<<24)
+	if k.node != nil || k.names != nil {
+		h ^= maphash.Comparable(m.seed, peer{node: k.node, names: k.names})
+	}
+	return h
+}
+
+func (t table) bucket(hash uint64) *bucket { return &t[hash&uint64(len(t)-1)] }
+
+// put remembers an entry in the place of the one of its key.
+func (m *Memory) put(k key, rules set, deferred bool) {
+	e := &entry{key: k, rules: rules, deferred: deferred}
+	e.bytes = int64(entryBytes + rules.bytes() + k.bytes())
+	e.used.Store(true)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.programs == nil || len(m.programs) >= maxPrograms {
-		m.programs = make(map[meeting]*program)
+	if e.bytes > m.budget {
+		return
 	}
-	m.programs[key] = p
+	m.replace(m.room(k), e)
+	for m.used.Load() > m.budget {
+		m.evict(e)
+	}
 }
 
-// prepare reads off the rules what programs depend on.
-func (m *memory) prepare(rules []Rule) {
-	for i := range rules {
-		for _, p := range rules[i].Ports {
-			m.named = m.named || p.Name != ""
+// replace puts e, nil for none, in a place.
+func (m *Memory) replace(place *atomic.Pointer[entry], e *entry) {
+	if old := place.Swap(e); old != nil {
+		m.used.Add(-old.bytes)
+	}
+	if e != nil {
+		m.used.Add(e.bytes)
+	}
+}
+
+// room returns the place for k: that of its entry, an empty one, or that of an
+// entry that was not used lately.
+func (m *Memory) room(k key) *atomic.Pointer[entry] {
+	for {
+		t := m.table.Load()
+		if t == nil {
+			m.grow(nil)
+			continue
 		}
-		for _, p := range rules[i].Peers {
-			for _, b := range p.Blocks {
-				m.add(b)
+		b := t.bucket(m.hash(k))
+		var empty *atomic.Pointer[entry]
+		for i := range b {
+			switch e := b[i].Load(); {
+			case e == nil:
+				empty = &b[i]
+			case e.key == k:
+				return &b[i]
+			}
+		}
+		if empty != nil {
+			return empty
+		}
+		if int64(len(*t))*bucketEntries*entryBytes >= m.budget {
+			m.evicted.Add(1)
+			return b.unused()
+		}
+		m.grow(*t)
+	}
+}
+
+// unused returns the place of an entry that was not used since it was looked at
+// last.
+func (b *bucket) unused() *atomic.Pointer[entry] {
+	for i := range b {
+		if !b[i].Load().used.Swap(false) {
+			return &b[i]
+		}
+	}
+	return &b[0]
+}
+
+// grow doubles the table.
+func (m *Memory) grow(old table) {
+	t := make(table, max(minBuckets, 2*len(old)))
+	for i := range old {
+		for j := range old[i] {
+			e := old[i][j].Load()
+			if e == nil {
+				continue
+			}
+			b := t.bucket(m.hash(e.key))
+			for n := range b {
+				if b[n].Load() == nil {
+					b[n].Store(e)
+					break
+				}
 			}
 		}
 	}
+	m.table.Store(&t)
 }
 
-// add makes the block's prefix and its holes places of their own.
-func (m *memory) add(b Block) {
-	m.places++
-	m.blocks.Insert(b.Prefix, m.places)
-	for _, hole := range b.Except {
-		m.places++
-		m.blocks.Insert(hole, m.places)
+// evict forgets entries of one bucket that were not used since it was looked at
+// last, and not keep.
+func (m *Memory) evict(keep *entry) {
+	t := *m.table.Load()
+	m.hand = (m.hand + 1) & (len(t) - 1)
+	b := &t[m.hand]
+	for i := range b {
+		if e := b[i].Load(); e != nil && e != keep && !e.used.Swap(false) {
+			m.replace(&b[i], nil)
+			m.evicted.Add(1)
+		}
 	}
+}
+
+// bytes is what k keeps from being freed.
+func (k *key) bytes() int {
+	n := 0
+	if k.names != nil {
+		for _, name := range *k.names {
+			n += 16 + len(name)
+		}
+	}
+	return n
 }

@@ -43,6 +43,8 @@ const (
 	AdminTier                     // AdminNetworkPolicy, ClusterNetworkPolicy of tier Admin
 	NetworkPolicyTier             // NetworkPolicy
 	BaselineTier                  // ClusterNetworkPolicy of tier Baseline, BaselineAdminNetworkPolicy
+
+	tiers = 4
 )
 
 // String returns "default", "admin", "networkpolicy" or "baseline".
@@ -54,18 +56,19 @@ func (t Tier) String() string {
 type Reason uint8
 
 const (
-	NotSelected Reason = iota // no policy of that direction selects the pod
-	RuleMatched               // Decision.Rule of Decision.Policy matched
-	Isolated                  // policies select the pod and none of their rules matched
-	Unmatched                 // policies select the pod, none of their rules matched, none isolates
-	Hairpin                   // a pod talks to itself through a Service: NetworkPolicy lets it
-	OwnNode                   // a pod talks to its own node: NetworkPolicy lets it
-	UnknownPod                // an address of the node's pod ranges belongs to no known pod (yet)
+	NotSelected  Reason = iota // no policy of that direction selects the pod
+	RuleMatched                // Decision.Rule of Decision.Policy matched
+	Isolated                   // policies select the pod and none of their rules matched
+	Unmatched                  // policies select the pod, none of their rules matched, none isolates
+	Hairpin                    // a pod talks to itself through a Service: NetworkPolicy lets it
+	OwnNode                    // a pod talks to its own node: NetworkPolicy lets it
+	UnknownPod                 // an address of the node's pod ranges belongs to no known pod (yet)
+	NotEvaluated               // which rules select the peer is still being evaluated
 )
 
 // String returns the reason in lower case words.
 func (r Reason) String() string {
-	return [...]string{"not selected", "rule matched", "isolated", "unmatched", "hairpin", "own node", "unknown pod"}[r]
+	return [...]string{"not selected", "rule matched", "isolated", "unmatched", "hairpin", "own node", "unknown pod", "not evaluated"}[r]
 }
 
 // Decision is the answer to one packet and where it came from. When both

@@ -22,9 +22,16 @@ type Chain struct {
 	// are asked. They are for people: some have no rule at all.
 	Policies []*Ref
 
-	once   sync.Once // reads needs off Rules
-	needs  needs
-	memory memory // of long chains
+	needsOnce sync.Once // reads needs off Rules
+	needs     needs
+	indexOnce sync.Once // makes index of Rules
+	index     *index
+}
+
+// prepare makes what deciding needs and does not have.
+func (c *Chain) prepare() *index {
+	c.indexOnce.Do(func() { c.index = newIndex(c.Rules) })
+	return c.index
 }
 
 // needs are what a chain asks besides labels, prefixes and ports.
@@ -40,7 +47,7 @@ type needs struct {
 
 // read returns the chain's needs.
 func (c *Chain) read() *needs {
-	c.once.Do(func() {
+	c.needsOnce.Do(func() {
 		for i := range c.Rules {
 			c.needs.add(&c.Rules[i])
 		}
@@ -150,18 +157,14 @@ type flow struct {
 	dst      *Endpoint  // who declares named ports, nil when not a known pod
 	proto    packet.Proto
 	dstPort  uint16
+
+	memory   *Memory // nil remembers nothing
+	mayDefer bool    // see Query.Defer
 }
 
-// decide returns the first rule that matches f and does not pass, nil if there
-// is none. What that means where ports are hidden is said at progress.
-func (c *Chain) decide(f *flow) *Rule {
-	if len(c.Rules) <= scanLimit {
-		return c.scan(f)
-	}
-	return c.program(f).rule(f.proto, f.dstPort)
-}
-
-// scan asks rule by rule. It says what decide means.
+// scan asks rule by rule for the first one that matches f and does not pass. It
+// returns nil if there is none. What that means where ports are hidden is said at
+// progress. An index decides as scan does.
 func (c *Chain) scan(f *flow) *Rule {
 	var p progress
 	for i := range c.Rules {
@@ -206,57 +209,9 @@ func (p *progress) settles(r *Rule, f *flow) bool {
 	return false
 }
 
-// decideExempt decides about a flow that NetworkPolicy always allows: where its
-// tier begins, exempt is true and nothing else is asked. Administrators' rules
-// before it decide, and those behind it if no NetworkPolicy isolates the pod.
-func (c *Chain) decideExempt(f *flow) (rule *Rule, exempt bool) {
-	var p progress
-	for i := range c.Rules {
-		r := &c.Rules[i]
-		if r.Tier == NetworkPolicyTier {
-			return nil, true
-		}
-		if p.asks(r) && r.matches(f) && p.settles(r, f) {
-			return r, false
-		}
-	}
-	return p.allowed, false
-}
-
-// turnsOnPeer tells whether f, whose peer is a pod of which nothing is known, may
-// be denied for who it is: an administrator's rule that denies or passes pods comes
-// before any that decides whoever it is. NetworkPolicy denies what it does not
-// know, and has the last word.
-func (c *Chain) turnsOnPeer(f *flow) bool {
-	var p progress
-	for i := range c.Rules {
-		r := &c.Rules[i]
-		switch {
-		case r.Tier == NetworkPolicyTier:
-			return false
-		case !p.asks(r):
-		case r.matches(f):
-			if p.settles(r, f) {
-				return false
-			}
-		case r.Verdict != Allow && r.mayMatch(f):
-			return true
-		}
-	}
-	return false
-}
-
-// mayMatch tells whether f matches r if its peer is one of the pods of r. What
-// an unknown destination calls its ports is not known either.
-func (r *Rule) mayMatch(f *flow) bool {
-	return slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.Pods != nil }) &&
-		(r.matchesPort(f) || f.dst == nil && r.namesPort(f.proto))
-}
-
-func (r *Rule) namesPort(proto packet.Proto) bool {
-	return slices.ContainsFunc(r.Ports, func(p Port) bool {
-		return p.Name != "" && (proto.Hidden() || p.is(proto) && proto.HasPorts())
-	})
+// selectsPods tells whether some peer of r selects pods.
+func (r *Rule) selectsPods() bool {
+	return slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.Pods != nil })
 }
 
 func (r *Rule) matches(f *flow) bool {

@@ -3,6 +3,7 @@ package policy
 import (
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -15,16 +16,24 @@ type Endpoint struct {
 	Namespace, Name string
 	// ID tells the pod from others that have its name or its addresses at another
 	// time, now and after a restart. It is not zero.
-	ID     uint32
-	Labels labels.Set
+	ID uint32
+	// Version is another one whenever Labels, NamespaceLabels or Ports are others
+	// (NewVersion). With 0 nothing is remembered of the endpoint.
+	Version uint64
+	Labels  labels.Set
 	// NamespaceLabels are those of the Namespace object; nil when the object is
 	// not known, which only an empty selector matches.
 	NamespaceLabels labels.Set
-	Ports           []NamedPort
+	Ports           []NamedPort // in the order of SortPorts
 	// Ingress and Egress are nil where no policy selects the pod, and for every
 	// pod of another node: its own node judges it.
 	Ingress, Egress *Chain
 }
+
+var versions atomic.Uint64 // how many were given out
+
+// NewVersion returns an Endpoint.Version that no endpoint has.
+func NewVersion() uint64 { return versions.Add(1) }
 
 // String returns "namespace/name".
 func (e *Endpoint) String() string { return e.Namespace + "/" + e.Name }
@@ -57,6 +66,9 @@ type Model struct {
 	// for nodes.
 	Hosts    map[netip.Addr]*Host
 	Findings []Finding
+	// Memory is shared by the snapshots of a cluster. Nil gives the snapshot one of
+	// its own.
+	Memory *Memory
 }
 
 // Snapshot is a compiled cluster as one node judges it. It is immutable; all
@@ -70,7 +82,23 @@ func New(m Model) *Snapshot {
 	if m.Local == nil {
 		m.Local = &Local{}
 	}
+	if m.Memory == nil {
+		m.Memory = NewMemory(DefaultMemory)
+	}
 	return &Snapshot{m: m}
+}
+
+// Prepare makes what judging needs of the policies, so that the first packets do
+// not wait for it.
+func (s *Snapshot) Prepare() {
+	for _, a := range s.m.Local.all {
+		e := s.m.Endpoints.At(a)
+		for d := range directions {
+			if chain := e.chain(Direction(d)); chain != nil {
+				chain.prepare()
+			}
+		}
+	}
 }
 
 // Query is a packet and what the kernel and the pods know of it.
@@ -81,6 +109,9 @@ type Query struct {
 	ToHost bool
 	// Learned has the domain names that pods have learned; nil knows none.
 	Learned Learned
+	// Defer leaves what takes long to Memory.Deferred. Where the decision depends
+	// on it, its reason is NotEvaluated.
+	Defer bool
 }
 
 // Learned tells the domain names of addresses.
@@ -145,12 +176,13 @@ func (s *Snapshot) Judge(q Query) Decision {
 // deniesForGood tells a denial from one that a moment's patience may change,
 // once the pod is known.
 func (d Decision) deniesForGood() bool {
-	return d.Verdict == Deny && d.Reason != UnknownPod
+	return d.Verdict == Deny && d.Reason != UnknownPod && d.Reason != NotEvaluated
 }
 
 // flows returns the packet as egress and as ingress see it.
 func (s *Snapshot) flows(q Query, src, dst end) (out, in flow) {
-	out = flow{peer: dst.endpoint, peerAddr: dst.addr, dst: dst.endpoint, proto: q.Packet.Proto, dstPort: q.Packet.Dst.Port()}
+	out = flow{peer: dst.endpoint, peerAddr: dst.addr, dst: dst.endpoint, proto: q.Packet.Proto, dstPort: q.Packet.Dst.Port(),
+		memory: s.m.Memory, mayDefer: q.Defer}
 	in = out
 	in.peer, in.peerAddr = src.endpoint, src.addr
 	// Nodes and domains are peers of egress alone.
@@ -172,25 +204,30 @@ func (s *Snapshot) judge(d Direction, subject end, f *flow, exempt Reason) Decis
 		return Decision{Verdict: Allow, Direction: d, Reason: NotSelected}
 	}
 	chain := subject.endpoint.chain(d)
-	switch {
-	case chain == nil:
+	if chain == nil {
 		return Decision{Verdict: Allow, Direction: d, Reason: exempt} // NotSelected, as a rule
+	}
+	x := chain.prepare()
+	var m match
+	switch {
+	case !x.match(f, &m):
+		return Decision{Verdict: Deny, Direction: d, Reason: NotEvaluated}
 	case exempt != NotSelected:
-		return chain.judgeExempt(d, f, exempt)
+		return x.judgeExempt(d, f, &m, exempt)
 	}
 	beside := f.peer == nil && s.m.Isolating[d] && s.besides(subject.addr, f.peerAddr)
-	if chain.read().pods && (beside || s.unknownElsewhere(d, f)) && chain.turnsOnPeer(f) {
+	if chain.read().pods && (beside || s.unknownElsewhere(d, f)) && x.turnsOnPeer(f, &m) {
 		return Decision{Verdict: Deny, Direction: d, Reason: UnknownPod}
 	}
-	rule := chain.decide(f)
+	rule := x.decide(f, &m)
 	if rule != nil && rule.Index == Isolation && beside {
 		return Decision{Verdict: Deny, Direction: d, Tier: rule.Tier, Reason: UnknownPod, Policy: rule.Policy}
 	}
 	return rule.decision(d)
 }
 
-func (c *Chain) judgeExempt(d Direction, f *flow, exempt Reason) Decision {
-	rule, let := c.decideExempt(f)
+func (x *index) judgeExempt(d Direction, f *flow, m *match, exempt Reason) Decision {
+	rule, let := x.decideExempt(f, m)
 	if let {
 		return Decision{Verdict: Allow, Direction: d, Tier: NetworkPolicyTier, Reason: exempt}
 	}

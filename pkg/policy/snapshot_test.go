@@ -22,12 +22,16 @@ func tcp(src, dst netip.Addr, port uint16) packet.Packet {
 	return packet.Packet{Src: netip.AddrPortFrom(src, 40000), Dst: netip.AddrPortFrom(dst, port), Proto: packet.TCP}
 }
 
-func pods(selector string) Peer {
-	s, err := labels.Parse(selector)
+func selector(text string) labels.Selector {
+	s, err := labels.Parse(text)
 	if err != nil {
 		panic(err)
 	}
-	return Peer{Pods: &PodSelector{Namespace: "x", Pods: s}}
+	return s
+}
+
+func pods(text string) Peer {
+	return Peer{Pods: &PodSelector{Namespace: "x", Pods: selector(text)}}
 }
 
 func rule(tier Tier, v Verdict, peers ...Peer) Rule {
@@ -40,10 +44,10 @@ func isolate() Rule {
 
 // snapshot holds pod a with the given chains, and the pods b and c.
 func snapshot(ingress, egress *Chain) *Snapshot {
-	a := &Endpoint{Namespace: "x", Name: "a", Labels: labels.Set{"pod": "a"}, Ingress: ingress, Egress: egress,
+	a := &Endpoint{Version: 1, Namespace: "x", Name: "a", Labels: labels.Set{"pod": "a"}, Ingress: ingress, Egress: egress,
 		Ports: []NamedPort{{"web", packet.TCP, 8080}, {"dns", packet.UDP, 53}}}
-	b := &Endpoint{Namespace: "x", Name: "b", Labels: labels.Set{"pod": "b"}}
-	c := &Endpoint{Namespace: "x", Name: "c", Labels: labels.Set{"pod": "c"}}
+	b := &Endpoint{Version: 2, Namespace: "x", Name: "b", Labels: labels.Set{"pod": "b"}}
+	c := &Endpoint{Version: 3, Namespace: "x", Name: "c", Labels: labels.Set{"pod": "c"}}
 	endpoints := NewEndpoints(map[netip.Addr]*Endpoint{addrA: a, addrB: b, addrC: c})
 	return New(Model{
 		Endpoints: endpoints,

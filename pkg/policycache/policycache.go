@@ -55,6 +55,8 @@ type Config struct {
 	Kinds Kinds
 	// Features are handed on to every compile.
 	Features compile.Features
+	// Memory is handed on to every compile. Nil makes one of the default size.
+	Memory *policy.Memory
 	// MinInterval is the least time between the starts of two compiles; changes
 	// within it share one. The first change after a quiet time does not wait.
 	// Zero compiles at every change.
@@ -122,7 +124,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		cfg:     cfg,
 		source:  source,
 		publish: publish,
-		view:    compile.NewCluster(compile.Config{NodeName: cfg.NodeName, Features: cfg.Features}),
+		view:    compile.NewCluster(compile.Config{NodeName: cfg.NodeName, Features: cfg.Features, Memory: cfg.Memory}),
 	}
 	c.metrics = newMetrics(cfg.Registerer, cfg.Kinds.names(), c.len)
 	// A sync has no error, so the retry is never used.

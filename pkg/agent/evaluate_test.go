@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// crowded has a pod whose rules select peers by a hundred selectors that each need
+// to be evaluated, and n peers.
+func crowded(t *testing.T, memory *policy.Memory, n int) (*policy.Snapshot, []packet.Packet) {
+	t.Helper()
+	chain := &policy.Chain{}
+	for i := range 100 {
+		selector, err := labels.Parse(fmt.Sprintf("app!=x%d", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain.Rules = append(chain.Rules, policy.Rule{
+			Verdict: policy.Allow, Tier: policy.NetworkPolicyTier, AnyPort: true,
+			Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespace: "x", Pods: selector}}},
+		})
+	}
+	subject := netip.MustParseAddr("10.0.0.1")
+	endpoints := map[netip.Addr]*policy.Endpoint{subject: {Namespace: "x", Version: policy.NewVersion(), Ingress: chain}}
+	var packets []packet.Packet
+	for i := range n {
+		addr := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		endpoints[addr] = &policy.Endpoint{Namespace: "x", Version: policy.NewVersion()}
+		packets = append(packets, packet.Packet{Src: netip.AddrPortFrom(addr, 1), Dst: netip.AddrPortFrom(subject, 2), Proto: packet.TCP})
+	}
+	return policy.New(policy.Model{Endpoints: policy.NewEndpoints(endpoints), Memory: memory}), packets
+}
+
+func TestDeferredEvaluationsAreMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewPedanticRegistry()
+		e := newEvaluator(policy.DefaultMemory, reg)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- e.Run(ctx) }()
+		snapshot, packets := crowded(t, e.memory, 20)
+		for _, p := range packets {
+			if d := snapshot.Judge(policy.Query{Packet: p, Defer: true}); d.Reason != policy.NotEvaluated {
+				t.Fatalf("%v: %v, want not evaluated", p, d)
+			}
+		}
+		for _, p := range packets {
+			for snapshot.Judge(policy.Query{Packet: p, Defer: true}).Reason == policy.NotEvaluated {
+				time.Sleep(time.Millisecond) // of the bubble's clock
+			}
+		}
+		if got := testutil.ToFloat64(e.made); got != float64(len(packets)) {
+			t.Errorf("%v evaluations made, want %d", got, len(packets))
+		}
+		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+			t.Errorf("lint: %v %v", problems, err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,60 @@
+package enforce
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// expensive has a pod that lets others in by a thousand selectors.
+func expensive(t *testing.T, memory *policy.Memory) *policy.Snapshot {
+	t.Helper()
+	chain := &policy.Chain{}
+	for i := range 1000 {
+		selector, err := labels.Parse(fmt.Sprintf("app!=x%d", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain.Rules = append(chain.Rules, policy.Rule{
+			Verdict: policy.Allow, Tier: policy.NetworkPolicyTier, AnyPort: true,
+			Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespace: "x", Pods: selector}}},
+		})
+	}
+	return policy.New(policy.Model{
+		Memory: memory,
+		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
+			isolated: {Namespace: "x", Name: "isolated", Version: policy.NewVersion(), Ingress: chain},
+			open:     {Namespace: "x", Name: "open", Version: policy.NewVersion()},
+		}),
+	})
+}
+
+func TestExpensivePeersAreHeld(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	memory := policy.NewMemory(policy.DefaultMemory)
+	// No failure policy lets them go on.
+	e := New(Config{Registerer: reg, Logger: logr.Discard(), FailOpen: true, FailOpenUnknownPacket: true})
+	e.Swap(expensive(t, memory))
+	q := Question{Payload: tcp(open, isolated, 80)}
+	if got := e.Judge(q); got != Hold {
+		t.Errorf("got %d for a peer that is not evaluated, want %d", got, Hold)
+	}
+	q.Last = true
+	if got := e.Judge(q); got != Drop {
+		t.Errorf("got %d for a packet that was held as long as it may be, want %d", got, Drop)
+	}
+	if got, want := counted(t, reg, "netpol_failure_policy_packets_total"), "not_evaluated/drop"; got != want {
+		t.Errorf("counted %q as failure, want %q", got, want)
+	}
+	(<-memory.Deferred()).Run()
+	q.Last = false
+	if got := e.Judge(q); got != Accept {
+		t.Errorf("got %d once it is evaluated, want %d", got, Accept)
+	}
+}

@@ -1,0 +1,109 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+)
+
+// scanExempt is decideExempt, rule by rule: it decides about a flow that NetworkPolicy always allows: where its
+// tier begins, exempt is true and nothing else is asked. Administrators' rules
+// before it decide, and those behind it if no NetworkPolicy isolates the pod.
+func (c *Chain) scanExempt(f *flow) (rule *Rule, exempt bool) {
+	var p progress
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		if r.Tier == NetworkPolicyTier {
+			return nil, true
+		}
+		if p.asks(r) && r.matches(f) && p.settles(r, f) {
+			return r, false
+		}
+	}
+	return p.allowed, false
+}
+
+// scanTurnsOnPeer is turnsOnPeer, rule by rule: it tells whether f, whose peer is a pod of which nothing is known, may
+// be denied for who it is: an administrator's rule that denies or passes pods comes
+// before any that decides whoever it is. NetworkPolicy denies what it does not
+// know, and has the last word.
+func (c *Chain) scanTurnsOnPeer(f *flow) bool {
+	var p progress
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		switch {
+		case r.Tier == NetworkPolicyTier:
+			return false
+		case !p.asks(r):
+		case r.matches(f):
+			if p.settles(r, f) {
+				return false
+			}
+		case r.Verdict != Allow && r.mayMatch(f):
+			return true
+		}
+	}
+	return false
+}
+
+// mayMatch tells whether f matches r if its peer is one of the pods of r. What
+// an unknown destination calls its ports is not known either.
+func (r *Rule) mayMatch(f *flow) bool {
+	return r.selectsPods() &&
+		(r.matchesPort(f) || f.dst == nil && r.namesPort(f.proto))
+}
+
+func (r *Rule) namesPort(proto packet.Proto) bool {
+	return slices.ContainsFunc(r.Ports, func(p Port) bool {
+		return p.Name != "" && (proto.Hidden() || p.is(proto) && proto.HasPorts())
+	})
+}
+
+// An index decides as if the chain were asked rule by rule, whatever is
+// remembered.
+func TestIndexDecidesAsTheChain(t *testing.T) {
+	c := chance{rand.New(rand.NewPCG(1, 0))}
+	decided := map[string]int{}
+	memory := NewMemory(100 << 10)
+	for i := range 300 {
+		chain, e := c.chain(), c.ends()
+		if i%10 == 0 {
+			chain = c.long(chain)
+		}
+		for range 200 {
+			f := c.flow(e, memory)
+			x := chain.prepare()
+			var m match
+			x.match(f, &m)
+			want, got := chain.scan(f), x.decide(f, &m)
+			if got != want {
+				t.Fatalf("%+v: index says %+v, chain says %+v", f, got, want)
+			}
+			rule, exempt := x.decideExempt(f, &m)
+			if wantRule, wantExempt := chain.scanExempt(f); rule != wantRule || exempt != wantExempt {
+				t.Fatalf("%+v: index says %+v, %v of an exempt flow, chain says %+v, %v", f, rule, exempt, wantRule, wantExempt)
+			}
+			if f.peer == nil {
+				if got, want := x.turnsOnPeer(f, &m), chain.scanTurnsOnPeer(f); got != want {
+					t.Fatalf("%+v: turns on the peer %v, want %v", f, got, want)
+				} else if want {
+					decided["by who the peer is"]++
+				}
+			}
+			if want == nil {
+				decided["by no rule"]++
+			} else {
+				decided["in tier "+want.Tier.String()]++
+			}
+		}
+	}
+	for _, outcome := range []string{"by no rule", "by who the peer is", "in tier admin", "in tier networkpolicy", "in tier baseline"} {
+		if decided[outcome] < 100 {
+			t.Errorf("only %d flows were decided %s: the test asks too little", decided[outcome], outcome)
+		}
+	}
+	t.Log(fmt.Sprint(decided))
+}

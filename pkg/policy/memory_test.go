@@ -1,0 +1,166 @@
+package policy
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+)
+
+// excluding are n rules each of which selects all pods but one, so that every peer
+// is selected by many rules, and each by others.
+func excluding(n int) []Rule {
+	return repeat(n, func(i int, r *Rule) {
+		r.AnyPort, r.Ports, r.Peers = false, []Port{hostilePort(i)}, []Peer{pods(fmt.Sprintf("pod!=x%d", i))}
+	})
+}
+
+func peerNumber(i int) *Endpoint {
+	return &Endpoint{Version: NewVersion(), Namespace: "x", Labels: labels.Set{"pod": fmt.Sprintf("x%d", i)}}
+}
+
+// remember evaluates the peer of f.
+func remember(x *index, f *flow) {
+	var m match
+	x.match(f, &m)
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// The heap grows by no more than the budget, whatever is remembered.
+func TestMemoryStaysWithinItsBudget(t *testing.T) {
+	const budget = 4 << 20
+	for _, tc := range []struct {
+		name         string
+		rules, peers int
+	}{
+		{"long answers", 2000, 20000},
+		{"short answers", 2, 100000},
+	} {
+		x := newIndex(excluding(tc.rules))
+		m := NewMemory(budget)
+		// What rules select does not depend on the number of labels that were tried:
+		// a few evaluations stand for all.
+		answers := make([]set, 10)
+		for i := range answers {
+			answers[i] = x.evaluate(peer{pod: peerNumber(i)}, 0)
+		}
+		before := heap()
+		for i := range tc.peers {
+			answer := set(nil).flip(rulesOf(answers[i%len(answers)]))
+			m.put(key{index: x.id, pod: NewVersion()}, answer, false)
+			if used := m.Used(); used > budget {
+				t.Fatalf("%s: %d bytes are remembered, more than %d", tc.name, used, budget)
+			}
+		}
+		if m.Evicted() == 0 || m.Used() < budget/4 {
+			t.Errorf("%s: %d bytes remembered, %d evicted: the test asks too little", tc.name, m.Used(), m.Evicted())
+		}
+		if grown := heap() - before; grown > budget+budget/4 {
+			t.Errorf("%s: the heap grew by %d bytes, the budget is %d", tc.name, grown, budget)
+		}
+		runtime.KeepAlive(m)
+		runtime.KeepAlive(x)
+	}
+}
+
+func rulesOf(s set) (rules []uint32) {
+	m := match{anyPeer: s, anyPort: s}
+	for i, end := m.next(0, len(s)*pageRules), len(s)*pageRules; i < end; i = m.next(i+1, end) {
+		rules = append(rules, uint32(i))
+	}
+	return rules
+}
+
+// What is in use is kept while others come and go.
+func TestMemoryForgetsWhatWasNotUsed(t *testing.T) {
+	x := newIndex(excluding(10))
+	m := NewMemory(1 << 20)
+	hot := &flow{peer: peerNumber(0), memory: m}
+	for range 20000 {
+		remember(x, hot)
+		remember(x, &flow{peer: peerNumber(1), memory: m})
+	}
+	if m.Evicted() < 1000 {
+		t.Fatalf("only %d evicted: the test asks too little", m.Evicted())
+	}
+	if m.find(key{index: x.id, pod: hot.peer.Version}) == nil {
+		t.Error("a peer that is always in use was forgotten")
+	}
+}
+
+// A pod, a chain and a policy that are gone must not be kept by what is remembered
+// of them.
+func TestMemoryKeepsNoPodsAndNoChains(t *testing.T) {
+	m := NewMemory(1 << 20)
+	freed := make(chan string, 2)
+	func() {
+		x, pod := newIndex(excluding(10)), peerNumber(1)
+		remember(x, &flow{peer: pod, memory: m})
+		runtime.AddCleanup(x, func(string) { freed <- "index" }, "")
+		runtime.AddCleanup(pod, func(string) { freed <- "pod" }, "")
+	}()
+	if m.Used() == 0 {
+		t.Fatal("nothing is remembered")
+	}
+	for range 2 {
+		runtime.GC()
+		<-freed
+	}
+	runtime.KeepAlive(m)
+}
+
+// Queues ask at the same time; evictions happen meanwhile.
+func TestMemoryIsForManyGoroutines(t *testing.T) {
+	rules := excluding(50)
+	x := newIndex(rules)
+	chain := &Chain{Rules: rules}
+	m := NewMemory(64 << 10)
+	peers := make([]*Endpoint, 1000)
+	for i := range peers {
+		peers[i] = peerNumber(i % 100)
+	}
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range 4000 {
+				n := (i*7 + g*13) % len(peers)
+				f := &flow{peer: peers[n], proto: packet.TCP, dstPort: uint16(2*(i%60) + 1), memory: m}
+				var found match
+				x.match(f, &found)
+				if got, want := x.decide(f, &found), chain.scan(f); (got == nil) != (want == nil) || got != nil && got.Index != want.Index {
+					t.Errorf("peer %d, port %d: index says %v, chain says %v", n, f.dstPort, got, want)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if m.Evicted() == 0 {
+		t.Error("nothing was evicted: the test asks too little")
+	}
+}
+
+// A peer must have the same answer as every other that looks the same, but for its
+// version: when its labels change it is evaluated anew.
+func TestAnotherVersionIsEvaluated(t *testing.T) {
+	x := newIndex([]Rule{rule(NetworkPolicyTier, Allow, pods("pod=x1"))})
+	m := NewMemory(1 << 20)
+	for _, n := range []int{1, 2, 1} {
+		f := &flow{peer: peerNumber(n), memory: m}
+		var found match
+		x.match(f, &found)
+		if got := x.decide(f, &found) != nil; got != (n == 1) {
+			t.Errorf("pod=x%d: matched %v", n, got)
+		}
+	}
+}
