@@ -48,6 +48,8 @@ type options struct {
 	failOpen           agent.FailOpen
 	kinds              policycache.Kinds
 	sourceCheckExempt  []string
+	tunnelPorts        []string
+	podTunnels         []string
 	dnsResolvers       []string
 	featureGates       map[string]bool
 	metricsBindAddress string
@@ -92,6 +94,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.kinds.ClusterNetworkPolicy, "cluster-network-policy", o.kinds.ClusterNetworkPolicy, "the same for ClusterNetworkPolicy (v1alpha2)")
 	fs.StringSliceVar(&o.dnsResolvers, "dns-resolvers", o.dnsResolvers, "the only DNS resolvers from whose answers pods learn what domain names in administrators' policies mean, as IP[:port],…; empty takes the cluster's DNS Service and the pods behind it (in kube-system, k8s-app=kube-dns) and the nameservers of this machine. Names that pods look up elsewhere open nothing, and a resolver that lies opens what it likes")
 	fs.StringSliceVar(&o.sourceCheckExempt, "source-check-exempt", o.sourceCheckExempt, "names of interfaces, or patterns such as net*, by which packets of any source may come in, besides the uplinks that the agent finds. By every other one packets are dropped whose source is not reached by it, while a policy selects a pod of this node. * switches the check off: pods with raw sockets can then send with addresses of others, and be judged as these are")
+	fs.StringSliceVar(&o.tunnelPorts, "tunnel-ports", o.tunnelPorts, "UDP ports at which programs of this node take tunnels in (flannel's udp backend, a VPN, FOU), besides those of its vxlan, geneve and bareudp devices, which the agent finds. What pods of this node send there is dropped while a policy selects a pod; a port that is missing lets them put packets past every policy")
+	fs.StringSliceVar(&o.podTunnels, "pod-tunnels", o.podTunnels, "tunnels of this node into which its pods may send, as udp/PORT, gre, ipip, ipv6, l2tp or mpls. Policy does not see what comes out of them")
 	addFeatureGates(fs, &o.featureGates)
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port of /metrics, /livez and /readyz")
 	fs.BoolVar(&o.logDenied, "log-denied", o.logDenied, "log denied packets with their pods and the policy that denied, at most ten a second")
@@ -135,6 +139,16 @@ func (o *options) validate(args []string) error {
 	for _, s := range o.dnsResolvers {
 		if _, err := resolvers.Parse(s); err != nil {
 			errs = append(errs, fmt.Errorf("--dns-resolvers: %w", err))
+		}
+	}
+	for _, port := range o.tunnelPorts {
+		if _, err := agent.ParsePort(port); err != nil {
+			fault("tunnel-ports", port, "%v", err)
+		}
+	}
+	for _, tunnel := range o.podTunnels {
+		if err := new(agent.PodTunnels).ParsePodTunnel(tunnel); err != nil {
+			fault("pod-tunnels", tunnel, "%v", err)
 		}
 	}
 	for _, pattern := range o.sourceCheckExempt {
@@ -192,6 +206,13 @@ func (o *options) config() (agent.Config, error) {
 	}
 	if o.cutEstablished {
 		cfg.CutMark, _ = parseMark(o.cutMark)
+	}
+	for _, s := range o.tunnelPorts {
+		port, _ := agent.ParsePort(s)
+		cfg.TunnelPorts = append(cfg.TunnelPorts, port)
+	}
+	for _, s := range o.podTunnels {
+		_ = cfg.PodTunnels.ParsePodTunnel(s)
 	}
 	for _, s := range o.dnsResolvers {
 		resolver, _ := resolvers.Parse(s)

@@ -52,6 +52,8 @@ func TestWrongFlagsAreRefusedByNameAndValue(t *testing.T) {
 		{[]string{"--feature-gates=SCTP=perhaps"}, []string{"--feature-gates", "perhaps"}},
 		{[]string{"--dns-resolvers=10.96.0.10,dns"}, []string{"--dns-resolvers", `"dns"`, "IP:port"}},
 		{[]string{"--source-check-exempt=eth1,net["}, []string{"--source-check-exempt=net[", "must be the name of an interface or a pattern"}},
+		{[]string{"--tunnel-ports=8285,0"}, []string{"--tunnel-ports=0", "1-65535"}},
+		{[]string{"--pod-tunnels=gre,udp/8472,tcp/1"}, []string{"--pod-tunnels=tcp/1", "neither udp/PORT nor one of gre"}},
 		{[]string{"--dns-resolvers=127.0.0.53"}, []string{"--dns-resolvers", `"127.0.0.53"`}},
 		{[]string{"--logging-format=xml"}, []string{"--logging-format=xml"}},
 		{[]string{"--fail-open=perhaps"}, []string{"--fail-open", "perhaps"}},

@@ -65,6 +65,11 @@ type Config struct {
 	// SourceCheckExempt are names of interfaces, or patterns of path.Match, by which
 	// packets of any source may come in. EveryInterface switches the check off.
 	SourceCheckExempt []string
+	// TunnelPorts are UDP ports at which this node takes tunnels in, besides those of
+	// its devices: of tunnels that programs make.
+	TunnelPorts []uint16
+	// PodTunnels are the tunnels of the node into which its pods may send.
+	PodTunnels PodTunnels
 	// DNSResolvers are the only resolvers whose answers to pods are believed.
 	// Without any, these are the cluster's DNS Service and the node's nameservers.
 	DNSResolvers []netip.AddrPort
@@ -114,8 +119,12 @@ type agent struct {
 	eval     *evaluator
 	cutter   *conntrack.Cutter // nil lets established connections go on
 	links    *links.Watcher    // nil lets packets have any source
-	cache    *policycache.Cache
-	metrics  *metrics
+
+	tunnelPorts []uint16
+	podTunnels  PodTunnels
+
+	cache   *policycache.Cache
+	metrics *metrics
 
 	ready     chan struct{} // closed when packets can be judged
 	published sync.Once     // closes ready
@@ -177,6 +186,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {
 	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg), eval: newEvaluator(cfg.EvaluationMemory, reg)}
+	a.tunnelPorts, a.podTunnels = cfg.TunnelPorts, cfg.PodTunnels
 	if cfg.Share > 0 && caps.Share != nil {
 		logger.Error(caps.Share, "Pods have no shares: one that floods delays the others' first packets")
 		cfg.Share = 0

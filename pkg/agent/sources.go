@@ -38,5 +38,6 @@ func (a *agent) checkSources(sets *steer.Sets) {
 	selects := len(sets.Ingress)+len(sets.Egress)+len(sets.ToHost)+len(sets.IngressRanges)+len(sets.EgressRanges) > 0
 	if known && selects {
 		sets.CheckSources, sets.Unchecked = true, uplinks
+		a.closeTunnels(sets)
 	}
 }

@@ -44,10 +44,31 @@ func (l Links) addLink(data []byte) error {
 	return nil
 }
 
+// portAttributes are those of IFLA_INFO_DATA that have the port of a tunnel, by
+// its kind.
+var portAttributes = map[string]uint16{
+	"vxlan":   unix.IFLA_VXLAN_PORT,
+	"geneve":  unix.IFLA_GENEVE_PORT,
+	"bareudp": unix.IFLA_BAREUDP_PORT,
+}
+
+// decodeInfo counts on the kind coming ahead of its data, as the kernel sends them.
 func (link *Link) decodeInfo(ad *netlink.AttributeDecoder) error {
 	for ad.Next() {
-		if ad.Type() == unix.IFLA_INFO_KIND {
+		switch ad.Type() {
+		case unix.IFLA_INFO_KIND:
 			link.Kind = ad.String()
+		case unix.IFLA_INFO_DATA:
+			if want, ok := portAttributes[link.Kind]; ok {
+				ad.Nested(func(data *netlink.AttributeDecoder) error {
+					for data.Next() {
+						if b := data.Bytes(); data.Type() == want && len(b) == 2 {
+							link.Port = binary.BigEndian.Uint16(b)
+						}
+					}
+					return nil
+				})
+			}
 		}
 	}
 	return nil

@@ -15,6 +15,8 @@ type Link struct {
 	Master int // index of the bridge or other link it is a port of, else 0
 	Name   string
 	Kind   string // of rtnetlink: veth, bridge, vxlan, …; empty for hardware
+	// Port is the UDP port at which a tunnel takes packets in, else 0.
+	Port uint16
 	// Gateway is whether a network is reached through it by somebody who forwards,
 	// or all is. Routes that a router advertisement has made do not count: a pod
 	// could send one.
@@ -77,6 +79,18 @@ func (l Links) hasForeignPort(bridge *Link) bool {
 		}
 	}
 	return false
+}
+
+// tunnelPorts returns, in order, the UDP ports at which tunnels take packets in.
+func (l Links) tunnelPorts() []uint16 {
+	var ports []uint16
+	for _, link := range l {
+		if link.Port != 0 {
+			ports = append(ports, link.Port)
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
 // CheckPattern tells whether a name of Config.Exempt can be one of an interface.

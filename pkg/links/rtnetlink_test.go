@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -124,6 +125,51 @@ func TestChangesAreFollowed(t *testing.T) {
 	cancel()
 	if err := <-done; err == nil {
 		t.Error("watch ended without an error")
+	}
+}
+
+// linkMessage is what rtnetlink says of a tunnel device.
+func linkMessage(t *testing.T, kind string, attribute, port uint16) []byte {
+	t.Helper()
+	ae := netlink.NewAttributeEncoder()
+	ae.String(unix.IFLA_IFNAME, "tunnel")
+	ae.Nested(unix.IFLA_LINKINFO, func(info *netlink.AttributeEncoder) error {
+		info.String(unix.IFLA_INFO_KIND, kind)
+		info.Nested(unix.IFLA_INFO_DATA, func(data *netlink.AttributeEncoder) error {
+			data.Uint32(99, 1)
+			data.Bytes(attribute, []byte{byte(port >> 8), byte(port)})
+			return nil
+		})
+		return nil
+	})
+	b, err := ae.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := make([]byte, unix.SizeofIfInfomsg)
+	header[4] = 7 // the index
+	return append(header, b...)
+}
+
+func TestPortsOfTunnelsAreRead(t *testing.T) {
+	for _, tt := range []struct {
+		kind      string
+		attribute uint16
+		want      []uint16
+	}{
+		{"vxlan", unix.IFLA_VXLAN_PORT, []uint16{8472}},
+		{"geneve", unix.IFLA_GENEVE_PORT, []uint16{8472}},
+		{"bareudp", unix.IFLA_BAREUDP_PORT, []uint16{8472}},
+		{"vxlan", unix.IFLA_VXLAN_ID, nil},
+		{"veth", unix.IFLA_VXLAN_PORT, nil},
+	} {
+		links := Links{}
+		if err := links.addLink(linkMessage(t, tt.kind, tt.attribute, 8472)); err != nil {
+			t.Fatal(err)
+		}
+		if got := links.tunnelPorts(); !slices.Equal(got, tt.want) || links[7].Kind != tt.kind {
+			t.Errorf("%s: got ports %v of %+v, want %v", tt.kind, got, links[7], tt.want)
+		}
 	}
 }
 

@@ -141,3 +141,12 @@ func (w *Watcher) Uplinks(local func(netip.Addr) bool) ([]string, bool) {
 	w.mu.Unlock()
 	return links.uplinks(local, w.cfg.Exempt), links != nil
 }
+
+// TunnelPorts returns, in order, the UDP ports at which the node's tunnel devices
+// take packets in.
+func (w *Watcher) TunnelPorts() []uint16 {
+	w.mu.Lock()
+	links := w.links
+	w.mu.Unlock()
+	return links.tunnelPorts()
+}

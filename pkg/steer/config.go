@@ -149,8 +149,9 @@ type Config struct {
 	// InForce is told the Sets.Serial of each wish that has come into force. Nil is
 	// told nothing. It is called from the goroutine that writes, and must not block.
 	InForce func(serial uint64)
-	// SourceCheck makes the chains that check the sources of packets, see
-	// Sets.CheckSources. A kernel that cannot look routes up goes without.
+	// SourceCheck makes the chains that check the sources of packets, and those that
+	// keep pods out of tunnels, see Sets.CheckSources. A kernel that cannot look
+	// routes up goes without.
 	SourceCheck bool
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer

@@ -10,16 +10,19 @@ import (
 
 // documentSets is the wish whose table docs/nftables.md shows.
 var documentSets = Sets{
-	Ingress:       []netip.Addr{v4, v4b, v6, v6b},
-	Egress:        []netip.Addr{v4, v6},
-	ToHost:        []netip.Addr{v4b, v6b},
-	Pods:          []netip.Addr{v4, v4b, v6, v6b},
-	CheckSources:  true,
-	Unchecked:     []string{"eth0"},
-	IngressRanges: prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
-	Names:         []netip.Addr{v4b, v6b},
-	Resolvers:     []netip.AddrPort{netip.MustParseAddrPort("10.244.1.9:53"), netip.MustParseAddrPort("[fd00:10:244:1::9]:53")},
-	Owners:        []Owner{{v4, 0x0f3b77e0}, {v4b, 0x5d0c2a11}, {v6, 0x0f3b77e0}, {v6b, 0x5d0c2a11}},
+	Ingress:      []netip.Addr{v4, v4b, v6, v6b},
+	Egress:       []netip.Addr{v4, v6},
+	ToHost:       []netip.Addr{v4b, v6b},
+	Pods:         []netip.Addr{v4, v4b, v6, v6b},
+	CheckSources: true,
+	Unchecked:    []string{"eth0"},
+	TunnelPorts:  []uint16{8472},
+
+	TunnelProtocols: []uint8{4, 47},
+	IngressRanges:   prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
+	Names:           []netip.Addr{v4b, v6b},
+	Resolvers:       []netip.AddrPort{netip.MustParseAddrPort("10.244.1.9:53"), netip.MustParseAddrPort("[fd00:10:244:1::9]:53")},
+	Owners:          []Owner{{v4, 0x0f3b77e0}, {v4b, 0x5d0c2a11}, {v6, 0x0f3b77e0}, {v6b, 0x5d0c2a11}},
 }
 
 // documentBlocks are the parts of docs/nftables.md fenced as nft: the table
@@ -61,6 +64,7 @@ func translate(table string) string {
 		{`(counter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 100-103 fanout\n"},
 		{`(chain show \{\n\t\t)(xt target "NFQUEUE")?\n`, "${1}queue num 104 bypass\n"},
 		{`l4proto 17`, "l4proto udp"},
+		{`elements = \{ 4, 47 \}`, "elements = { ipencap, gre }"},
 		{`l4proto 58`, "l4proto ipv6-icmp"},
 		{`l4proto \{ 6, 17 \}`, "l4proto { tcp, udp }"},
 	} {

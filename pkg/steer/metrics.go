@@ -126,10 +126,14 @@ var steeredDesc = prometheus.NewDesc("netpol_steered_packets_total",
 var forgedSourcesDesc = prometheus.NewDesc("netpol_forged_source_packets_total",
 	"Packets dropped because their source is not reached by the interface that they came in by.", nil, nil)
 
+var podTunnelsDesc = prometheus.NewDesc("netpol_pod_tunnel_packets_total",
+	"Packets dropped because pods sent them to a tunnel of their own node.", nil, nil)
+
 // counterDescs are the metrics of the table's counters, by the counter's name.
 var counterDescs = map[string]*prometheus.Desc{
 	steeredCounter:       steeredDesc,
 	forgedSourcesCounter: forgedSourcesDesc,
+	tunnelsCounter:       podTunnelsDesc,
 }
 
 // countersCollector reads the counters of the table when it is scraped. While they

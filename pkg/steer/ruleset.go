@@ -173,6 +173,7 @@ func chains(cfg Config) []chain {
 	)
 	if cfg.SourceCheck {
 		all = append(all, sourceChains()...)
+		all = append(all, tunnelChains()...)
 	}
 	if cfg.EarlyUDP == EarlyOn {
 		// What is for this node itself, or for IPVS, waits for its own hook.

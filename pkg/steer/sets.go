@@ -40,6 +40,11 @@ type Sets struct {
 	// Unchecked are the names of the interfaces that are exempt from it. A name
 	// that nft would not read as it is meant is passed over.
 	Unchecked []string
+	// TunnelPorts are UDP ports, and TunnelProtocols protocols, that pods do not
+	// send to this node itself. They are idle without CheckSources, and by the
+	// interfaces of Unchecked.
+	TunnelPorts     []uint16
+	TunnelProtocols []uint8
 	// Serial is given to Config.InForce once the wish is in force.
 	Serial uint64
 	// Since is when the oldest change in this wish was seen. The zero value
@@ -54,7 +59,8 @@ func (s Sets) equal(o Sets) bool {
 		slices.Equal(s.IngressRanges, o.IngressRanges) && slices.Equal(s.EgressRanges, o.EgressRanges) &&
 		slices.Equal(s.Names, o.Names) && slices.Equal(s.Resolvers, o.Resolvers) &&
 		slices.Equal(s.Stale, o.Stale) && slices.Equal(s.Owners, o.Owners) && s.Serial == o.Serial &&
-		s.CheckSources == o.CheckSources && slices.Equal(s.Unchecked, o.Unchecked)
+		s.CheckSources == o.CheckSources && slices.Equal(s.Unchecked, o.Unchecked) &&
+		slices.Equal(s.TunnelPorts, o.TunnelPorts) && slices.Equal(s.TunnelProtocols, o.TunnelProtocols)
 }
 
 // element of a set. A single address is a prefix of full length.
@@ -99,6 +105,7 @@ func (s Sets) contents() contents {
 		c.addAddr(ownersSet, o.Addr, o.Pod)
 	}
 	c.addSources(s)
+	c.addTunnels(s)
 	return c
 }
 

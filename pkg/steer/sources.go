@@ -19,7 +19,12 @@ const (
 )
 
 // wordSpecs are the sets whose elements are no addresses.
-var wordSpecs = []setSpec{{name: checkedSet, words: "nf_proto"}, uncheckedSpec}
+var wordSpecs = []setSpec{
+	{name: checkedSet, words: "nf_proto"},
+	uncheckedSpec,
+	{name: tunnelPortsSet, words: "inet_service"},
+	{name: tunnelProtocolsSet, words: "inet_proto"},
+}
 
 var uncheckedSpec = setSpec{name: uncheckedSet, words: "ifname"}
 
@@ -50,7 +55,7 @@ func sourceRules() []string {
 }
 
 // tableCounters are the names of the counters of the table.
-var tableCounters = []string{steeredCounter, forgedSourcesCounter}
+var tableCounters = []string{steeredCounter, forgedSourcesCounter, tunnelsCounter}
 
 // addSources sorts what s says of sources into the sets.
 func (c contents) addSources(s Sets) {
@@ -96,6 +101,9 @@ func (s setSpec) wordOf(k setKey) (element, bool) {
 		return s.word(name), plainName(name)
 	case len(k.bytes) == 0:
 		return element{}, false
+	}
+	if s.words != "nf_proto" {
+		return s.word(strconv.FormatUint(number(k.bytes), 10)), true
 	}
 	word, ok := protocols[k.bytes[0]]
 	return s.word(word), ok

@@ -35,6 +35,24 @@ func TestSourcesAreCheckedWhereTheyComeFromPods(t *testing.T) {
 	checkTraces(t, fake, []traceCase{{"no policy selects a pod", packet(v4b, peer4, by("cali1"), astray), accept}})
 }
 
+func TestPodsSendNothingIntoTunnels(t *testing.T) {
+	s, fake := newFake(t, sourceCheck)
+	mustSync(t, s, Sets{CheckSources: true, Unchecked: []string{"eth0"}, TunnelPorts: []uint16{8472}, TunnelProtocols: []uint8{4, 47}})
+	port := func(n uint16) func(*steertest.Packet) { return func(p *steertest.Packet) { p.DstPort = n } }
+	checkTraces(t, fake, []traceCase{
+		{"VXLAN", packet(v4, peer4, by("cali1"), toHost, port(8472)), drop},
+		{"VXLAN", packet(v6, peer6, by("cali1"), toHost, port(8472), state(steertest.Established)), drop},
+		{"GRE", packet(v4, peer4, by("cali1"), toHost, proto("gre")), drop},
+		{"IPIP", packet(v4, peer4, by("cali1"), toHost, proto("ipencap")), drop},
+		{"VXLAN of another node", packet(peer4, v4, by("eth0"), toHost, port(8472)), accept},
+		{"GRE of another node", packet(peer4, v4, by("eth0"), toHost, proto("gre")), accept},
+		{"VXLAN to somebody else", packet(v4, peer4, by("cali1"), port(8472)), accept},
+		{"another port", packet(v4, peer4, by("cali1"), toHost, port(53)), accept},
+		{"TCP", packet(v4, peer4, by("cali1"), toHost, port(8472), proto("tcp")), accept},
+		{"IPv6 in IPv4, which is not named", packet(v4, peer4, by("cali1"), toHost, proto("ipv6")), accept},
+	})
+}
+
 func TestOddNamesOfInterfacesAreNotWritten(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
 	mustSync(t, s, Sets{CheckSources: true, Unchecked: []string{"eth0", `a"; drop`, "", "way-too-long-name", "a\nb"}})

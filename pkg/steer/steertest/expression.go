@@ -54,6 +54,13 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 	case t.starts("meta mark & * == 0"):
 		n, err := number(t.at(3))
 		return p.Mark&n == 0, t.skip(6), err
+	case t.starts("udp dport *"):
+		set, _ := strings.CutPrefix(t.at(2), "@")
+		m, err := w.hasElement(set, strconv.Itoa(int(p.DstPort)))
+		return m && p.Proto == "udp", t.skip(3), err
+	case t.starts("meta l4proto *") && strings.HasPrefix(t.at(2), "@"):
+		m, err := w.hasElement(t.at(2)[1:], protocolNumbers[p.Proto])
+		return m, t.skip(3), err
 	case t.starts("meta l4proto *"):
 		return match(t.skip(2), func(s string) (bool, error) { return p.Proto == s, nil })
 	case t.starts("meta nfproto *"):
@@ -205,6 +212,9 @@ func (w *walk) inSet(name string, addr netip.Addr, rest ...string) (bool, error)
 	})
 	return found, err
 }
+
+// protocolNumbers are those of protocols that are elements of sets.
+var protocolNumbers = map[string]string{"ipencap": "4", "ipv6": "41", "gre": "47"}
 
 // hasElement reports whether a set has the element that is written as key.
 func (w *walk) hasElement(name, key string) (bool, error) {

@@ -1,0 +1,208 @@
+package attacks
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
+
+const (
+	vxlanPort = 8472
+	protoIPIP = 4
+)
+
+// fromFriends lets the pods friend of y in to the pods of z.
+var fromFriends = labtest.Policy("z", "friends", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: y}}}]}]}`)
+
+// podTunnels is how many packets to tunnels of their node were dropped.
+func podTunnels(m lab.Metrics) float64 { return m.Sum("netpol_pod_tunnel_packets_total") }
+
+// unpack has a node take tunnels in as its devices would, and put what is inside on
+// the way to its destination: VXLAN, GRE and IPIP, the last two by IPv4.
+func unpack(t *testing.T, node *lab.Node) {
+	t.Helper()
+	forward := func(inner []byte) {
+		if err := node.SendIP(inner); err != nil {
+			t.Errorf("forward: %v", err)
+		}
+	}
+	for protocol, header := range map[int]int{protoIPIP: 0, protoGRE: 4} {
+		if err := node.Receive(protocol, func(payload []byte) {
+			if len(payload) > header && payload[header]>>4 == 4 {
+				forward(payload[header:])
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := node.Receive(labtest.ProtoUDP, func(payload []byte) {
+		if len(payload) > 16 && binary.BigEndian.Uint16(payload[2:]) == vxlanPort {
+			forward(payload[16:])
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wrapped returns inner within each kind of tunnel, from src to dst.
+func wrapped(src, dst netip.Addr, inner []byte) [][]byte {
+	vxlan := labtest.UDP(40000, vxlanPort, append(make([]byte, 8), inner...))
+	if src.Is6() {
+		return [][]byte{labtest.IPv6(src, dst, labtest.ProtoUDP, vxlan)}
+	}
+	gre := append([]byte{0, 0, 0x08, 0x00}, inner...)
+	return [][]byte{
+		labtest.IPv4(src, dst, labtest.ProtoUDP, 0, vxlan),
+		labtest.IPv4(src, dst, protoGRE, 0, gre),
+		labtest.IPv4(src, dst, protoIPIP, 0, inner),
+	}
+}
+
+// TestPodsSendIntoTunnels has an isolated pod hide packets to a protected pod, as if
+// they came from one of its friends, in tunnels to its own node. Another node's
+// tunnels go on.
+func TestPodsSendIntoTunnels(t *testing.T) {
+	c := labtest.NewCluster(t, 2, "x/bad@1", "y/friend@2", "z/protected@1")
+	target := c.Hosts["z/protected"]
+	arrived := sink(t, target)
+	unpack(t, c.Nodes[0])
+	send := func(by *lab.Host) (sent int) {
+		t.Helper()
+		for _, from := range by.Addrs {
+			family := lab.IPv6
+			if from.Is4() {
+				family = lab.IPv4
+			}
+			inner := datagram(c.Hosts["y/friend"].Addr(family), target.Addr(family))
+			for _, packet := range wrapped(from, c.Nodes[0].Addr(family), finished(inner)) {
+				if err := by.SendIP(packet); err != nil {
+					t.Fatal(err)
+				}
+				sent++
+			}
+		}
+		return sent
+	}
+	arrive := func(want int, what string) {
+		t.Helper()
+		waitFor(t, func() bool { return arrived.Count() == want }, func() string {
+			return fmt.Sprintf("%s: %d packets came out of tunnels, want %d", what, arrived.Count(), want)
+		})
+	}
+	want := send(c.Hosts["x/bad"])
+	arrive(want, "without an agent")
+
+	agent := c.Start(t, fmt.Sprintf("--tunnel-ports=%d", vxlanPort))[0]
+	c.Apply(t, "policies", isolateX+fromFriends)
+	c.Expect(t, labtest.No("x/bad", "y/friend", "udp/80"), labtest.No("x/bad", "z/protected", "udp/80"), labtest.Yes("y/friend", "z/protected", "udp/80"))
+	dropped := 0
+	for range 5 {
+		dropped += send(c.Hosts["x/bad"])
+	}
+	if got := labtest.Until(t, agent, float64(dropped), podTunnels); got != float64(dropped) {
+		t.Errorf("%v of %d packets to tunnels were dropped", got, dropped)
+	}
+	want += send(c.Nodes[1].Host)
+	arrive(want, "from the other node")
+	c.Expect(t, labtest.Yes("x/bad", "node-1", "udp/80"), labtest.Yes("y/friend", "z/protected", "tcp/80"))
+}
+
+// TestPodsSendIntoTunnelsThatTheyMayUse is what the operator says with the flag.
+func TestPodsSendIntoTunnelsThatTheyMayUse(t *testing.T) {
+	c := labtest.NewCluster(t, 1, "x/bad@1", "z/sink@1")
+	arrived := sink(t, c.Hosts["z/sink"])
+	unpack(t, c.Nodes[0])
+	agent := c.Start(t, "--tunnel-ports=8472", "--pod-tunnels=udp/8472,gre")[0]
+	c.Apply(t, "policies", isolateX)
+	c.Expect(t, labtest.No("x/bad", "z/sink", "udp/80"))
+	bad, node := c.Hosts["x/bad"], c.Nodes[0]
+	inner := finished(datagram(node.Addr(lab.IPv4), c.Hosts["z/sink"].Addr(lab.IPv4)))
+	for _, packet := range wrapped(bad.Addr(lab.IPv4), node.Addr(lab.IPv4), inner) {
+		if err := bad.SendIP(packet); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := labtest.Until(t, agent, 1, podTunnels); got != 1 {
+		t.Errorf("%v packets were dropped, want that of IPIP", got)
+	}
+	waitFor(t, func() bool { return arrived.Count() == 2 }, func() string {
+		return fmt.Sprintf("%d packets came out of tunnels, want 2", arrived.Count())
+	})
+}
+
+// TestPodsSendIntoDevices is TestPodsSendIntoTunnels with a device of the kernel,
+// whose port the agent finds by itself.
+func TestPodsSendIntoDevices(t *testing.T) {
+	c := labtest.NewCluster(t, 2, "x/bad@1", "y/friend@2", "z/protected@1")
+	node, target := c.Nodes[0], c.Hosts["z/protected"]
+	out, err := node.Run(t.Context(), "", "ip", "link", "add", "flannel.1", "address", "02:00:00:00:00:01", "type", "vxlan", "id", "1", "dstport", "8472", "local", node.Addr(lab.IPv4).String(), "nolearning")
+	if strings.Contains(out, "Unknown device type") || strings.Contains(out, "not supported") {
+		t.Skip("the kernel has no vxlan") // whatever is required
+	}
+	if err != nil {
+		t.Fatal(err, out)
+	}
+	looseFilter(t, node)
+	if _, err := node.Run(t.Context(), "addr add 10.244.1.0/32 dev flannel.1\nlink set flannel.1 up\n", "ip", "-batch", "-"); err != nil {
+		t.Fatal(err)
+	}
+	arrived := sink(t, target)
+	inner := finished(datagram(c.Hosts["y/friend"].Addr(lab.IPv4), target.Addr(lab.IPv4)))
+	ethernet := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00}
+	header := []byte{0x08, 0, 0, 0, 0, 0, 1, 0}
+	send := func(by *lab.Host) {
+		t.Helper()
+		conn := openUDP(t, by, netip.AddrPortFrom(node.Addr(lab.IPv4), vxlanPort))
+		if _, err := conn.Write(append(append(header[:8:8], ethernet...), inner...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(c.Hosts["x/bad"])
+	waitFor(t, func() bool { return arrived.Count() == 1 }, func() string { return "the device delivers nothing" })
+
+	agent := c.Start(t)[0]
+	c.Apply(t, "policies", isolateX+fromFriends)
+	c.Expect(t, labtest.No("x/bad", "z/protected", "udp/80"), labtest.Yes("y/friend", "z/protected", "udp/80"))
+	send(c.Hosts["x/bad"])
+	if got := labtest.Until(t, agent, 1, podTunnels); got != 1 {
+		t.Errorf("%v packets were dropped, want 1", got)
+	}
+	send(c.Nodes[1].Host)
+	waitFor(t, func() bool { return arrived.Count() == 2 }, func() string {
+		return fmt.Sprintf("%d packets came out of the tunnel, want 2", arrived.Count())
+	})
+}
+
+func openUDP(t *testing.T, host *lab.Host, to netip.AddrPort) net.Conn {
+	t.Helper()
+	conn, err := host.Dial(context.Background(), lab.UDP, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// finished fills in what the kernel would: length and checksum of an IPv4 header.
+func finished(packet []byte) []byte {
+	if packet[0]>>4 != 4 {
+		return packet
+	}
+	binary.BigEndian.PutUint16(packet[2:], uint16(len(packet)))
+	var sum uint32
+	for i := 0; i < 20; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(packet[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(packet[10:], ^uint16(sum))
+	return packet
+}
