@@ -48,7 +48,7 @@ func sourceRules() []string {
 	return []string{
 		// Duplicate address detection and multicast listener discovery. No router
 		// forwards a packet from there. Newer kernels know this by themselves.
-		"ip6 saddr :: meta l4proto ipv6-icmp accept",
+		"ip6 saddr :: meta l4proto icmpv6 accept",
 		fmt.Sprintf("meta nfproto @%s iifname != @%s fib saddr . iif oif missing counter name %s drop",
 			checkedSet, uncheckedSet, forgedSourcesCounter),
 	}

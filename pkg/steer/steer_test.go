@@ -8,6 +8,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -114,6 +117,30 @@ func TestRulesetIsTheGoldenOne(t *testing.T) {
 		}
 		if got != string(want) {
 			t.Errorf("%s: the ruleset is now\n%s", tt.file, got)
+		}
+	}
+}
+
+// The image has no /etc/protocols: nft knows only those names of protocols there
+// that are words of its language.
+func TestProtocolsAreWordsOfNft(t *testing.T) {
+	words := []string{"ah", "comp", "dccp", "esp", "icmp", "icmpv6", "sctp", "tcp", "udp", "udplite"}
+	files, err := filepath.Glob("testdata/*.nft")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("golden files %q, %v", files, err)
+	}
+	named := regexp.MustCompile(`l4proto (?:!= )?(\w[\w-]*|\{[^}]*\})`)
+	for _, file := range files {
+		rules, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range named.FindAllStringSubmatch(string(rules), -1) {
+			for _, name := range strings.FieldsFunc(m[1], func(r rune) bool { return strings.ContainsRune("{}, ", r) }) {
+				if _, err := strconv.Atoi(name); err != nil && !slices.Contains(words, name) {
+					t.Errorf("%s: %q needs /etc/protocols", file, m[0])
+				}
+			}
 		}
 	}
 }

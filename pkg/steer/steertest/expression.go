@@ -62,7 +62,9 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		m, err := w.hasElement(t.at(2)[1:], protocolNumbers[p.Proto])
 		return m, t.skip(3), err
 	case t.starts("meta l4proto *"):
-		return match(t.skip(2), func(s string) (bool, error) { return p.Proto == s, nil })
+		return match(t.skip(2), func(s string) (bool, error) {
+			return p.Proto == s || s == "icmpv6" && p.Proto == "ipv6-icmp", nil
+		})
 	case t.starts("meta nfproto *"):
 		set, _ := strings.CutPrefix(t.at(2), "@")
 		protocol := "ipv4"
