@@ -34,7 +34,11 @@ func openKernel(ctx context.Context) (table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the table of connections: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	expire := func() { _ = conn.SetDeadline(time.Unix(1, 0)) }
+	if ctx.Err() != nil {
+		expire() // now: the function below runs in a goroutine of its own
+	}
+	stop := context.AfterFunc(ctx, expire)
 	return &kernelTable{conn: conn, stop: stop}, nil
 }
 
