@@ -1,0 +1,79 @@
+package attacks
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
+
+// TestFailingSystemCalls has the kernel fail calls of the agent's packet path, as it
+// does when memory is short. The agent goes on, by a new socket where it needs one,
+// and judges as before.
+func TestFailingSystemCalls(t *testing.T) {
+	labtest.NeedHard(t)
+	if _, err := exec.LookPath("strace"); err != nil {
+		t.Fatal(err)
+	}
+	c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "z/web@1 app=web")
+	agent := c.Start(t)[0]
+	c.Apply(t, "policies", onlyDB)
+	judged := []labtest.Expectation{labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("z/web", "x/web", "tcp/80")}
+	c.Expect(t, judged...)
+	failed := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_call_errors_total") }
+	rebound := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_rebinds_total") }
+	for _, f := range []struct {
+		inject string
+		told   func(lab.Metrics) float64 // rises
+	}{
+		{"recvmmsg:error=ENOMEM:when=1", failed},
+		{"recvmmsg:error=EIO:when=1..20", rebound},
+		{"ppoll:error=ENOMEM:when=1", failed},
+		{"ppoll:error=ENOMEM:when=1..20", rebound},
+		{"recvmmsg:error=EBADF:when=1..20", rebound},
+	} {
+		t.Run(f.inject, func(t *testing.T) {
+			before := f.told(labtest.Metrics(t, agent))
+			detach := attachStrace(t, agent.PID(), f.inject)
+			err := labtest.Within(t, func() bool {
+				c.Expect(t, judged[1]) // packets, answered or not: nothing is delivered
+				return f.told(labtest.Metrics(t, agent)) > before
+			})
+			detach()
+			if err != nil {
+				t.Fatalf("the agent does not tell of the failure: %v", err)
+			}
+			select {
+			case <-agent.Ended():
+				t.Fatal("the agent ended")
+			default:
+			}
+			labtest.WaitReady(t, agent)
+			c.Expect(t, judged...)
+		})
+	}
+}
+
+// attachStrace makes system calls of a process fail until detach is called.
+func attachStrace(t *testing.T, pid int, inject string) (detach func()) {
+	t.Helper()
+	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-p", fmt.Sprint(pid), "-e", "inject="+inject)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := labtest.Within(t, func() bool {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		return err == nil && strings.Contains(string(status), fmt.Sprintf("TracerPid:\t%d\n", cmd.Process.Pid))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		_ = cmd.Process.Signal(syscall.SIGINT)
+		_ = cmd.Wait() // strace ends by the signal
+	}
+}
