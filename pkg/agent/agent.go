@@ -223,6 +223,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		SourceCheck:   a.links != nil,
 		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
 		InForce:       func(serial uint64) { a.reuse.inForce(serial) },
+		Repaired:      a.cutAgain,
 		Registerer:    reg,
 	}, caps); err != nil {
 		return nil, err
@@ -301,6 +302,13 @@ func (a *agent) enforce(s *policy.Snapshot, since time.Time) {
 	a.metrics.inForce(since)
 	a.steered = s
 	a.steerer.Set(a.sets(s, since))
+}
+
+// cutAgain judges what was accepted while another process had changed the rules.
+func (a *agent) cutAgain() {
+	if a.cutter != nil {
+		a.cutter.Again()
+	}
 }
 
 // steerAgain follows a change of resolvers or of interfaces. Before the first snapshot the rules of

@@ -112,6 +112,10 @@ func (c *Cutter) Set(judge Judge) {
 	c.runner.Poke()
 }
 
+// Again has all connections judged soon, because some may have been accepted that
+// nobody was asked about. It never blocks.
+func (c *Cutter) Again() { c.runner.Poke() }
+
 // Run passes over the table whenever there is a new Judge, and every minute,
 // until ctx ends. What is cut then stays cut.
 func (c *Cutter) Run(ctx context.Context) error {

@@ -290,6 +290,10 @@ func TestPassesAreBounded(t *testing.T) {
 		expect("the last of them", 2*minInterval, 7, DefaultMark)
 		f.edit(func() { f.refused = nil })
 		expect("again after an error", 2*minInterval, 8, 0)
+		f.edit(func() { f.rows[0].mark = DefaultMark })
+		expect("nothing is new", 2*minInterval, 8, DefaultMark)
+		c.Again()
+		expect("asked to look again", 0, 9, 0)
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)

@@ -149,6 +149,11 @@ type Config struct {
 	// InForce is told the Sets.Serial of each wish that has come into force. Nil is
 	// told nothing. It is called from the goroutine that writes, and must not block.
 	InForce func(serial uint64)
+	// Repaired is told each time that the table was found changed by another process
+	// and was put right: packets may have passed meanwhile that should have been
+	// steered. Nil is told nothing. It is called from the goroutine that writes, and
+	// must not block.
+	Repaired func()
 	// SourceCheck makes the chains that check the sources of packets, and those that
 	// keep pods out of tunnels, see Sets.CheckSources. A kernel that cannot look
 	// routes up goes without.

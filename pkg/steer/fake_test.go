@@ -24,13 +24,18 @@ func fakeOf(t *testing.T, nft knftables.Interface) *knftables.Fake {
 	return nil
 }
 
-// hanging blocks transactions until their context ends while hang is set.
+// hanging blocks transactions until their context ends while hang is set, or longer,
+// as the kernel may, until deaf is closed.
 type hanging struct {
 	*knftables.Fake
 	hang bool
+	deaf chan struct{}
 }
 
 func (h *hanging) Run(ctx context.Context, tx *knftables.Transaction) error {
+	if h.deaf != nil {
+		<-h.deaf
+	}
 	if h.hang {
 		<-ctx.Done()
 		return ctx.Err()

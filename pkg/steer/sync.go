@@ -125,6 +125,9 @@ func (s *Steerer) apply(ctx context.Context, w *wish, notified bool) error {
 		if repairs {
 			s.metrics.repairs.Inc()
 			klog.FromContext(ctx).Info("Table put right", "table", TableName)
+			if s.cfg.Repaired != nil {
+				s.cfg.Repaired()
+			}
 		}
 		return nil
 	}

@@ -19,15 +19,17 @@ import (
 // running is a Steerer that runs in a bubble.
 type running struct {
 	*Steerer
-	fake *knftables.Fake
-	hang *hanging
+	fake     *knftables.Fake
+	hang     *hanging
+	repaired *int // how often Config.Repaired was called
 }
 
 // run starts a Steerer with sets in force and waits for it at the end of the test.
 func run(t *testing.T, sets Sets) running {
 	t.Helper()
 	nft := &hanging{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
-	s := newOn(t, nft, nil)
+	repaired := 0
+	s := newOn(t, nft, func(c *Config) { c.Repaired = func() { repaired++ } })
 	ctx, cancel := context.WithCancel(testContext(t))
 	done := make(chan error, 1)
 	t.Cleanup(func() {
@@ -43,7 +45,7 @@ func run(t *testing.T, sets Sets) running {
 	if err := s.Healthy(); err != nil {
 		t.Fatal(err)
 	}
-	return running{s, nft.Fake, nft}
+	return running{s, nft.Fake, nft, &repaired}
 }
 
 // notify reports the last transaction of the fake.
@@ -80,8 +82,8 @@ func TestANotifiedChangeIsPutRightAtOnce(t *testing.T) {
 				if n := testutil.ToFloat64(s.metrics.foreign.WithLabelValues(byNotification)); n != 1 {
 					t.Errorf("%v changes counted", n)
 				}
-				if n := testutil.ToFloat64(s.metrics.repairs); n != 1 {
-					t.Errorf("%v repairs counted", n)
+				if n := testutil.ToFloat64(s.metrics.repairs); n != 1 || *s.repaired != 1 {
+					t.Errorf("%v repairs counted, %d told", n, *s.repaired)
 				}
 			})
 		})
@@ -129,6 +131,23 @@ func TestCommitsOfOursAndToOtherTablesAreNotVerified(t *testing.T) {
 	})
 }
 
+// TestATamperedDivertDropsUntilItIsWhole has a writer of xtables targets that fails:
+// nft has written before, in the transaction of the other rules.
+func TestATamperedDivertDropsUntilItIsWhole(t *testing.T) {
+	s, fake := newFake(t, nil)
+	s.writeXTables = func(Config) error { return nil }
+	mustSync(t, s, isolatedPod)
+	tamper(t, fake, func(tx *knftables.Transaction) {
+		tx.Insert(&knftables.Rule{Chain: divertChain, Rule: "accept"})
+	})
+	s.writeXTables = func(Config) error { return errNoSync }
+	s.commits.started()
+	if err := s.sync(testContext(t)); err == nil {
+		t.Fatal("the sync succeeded")
+	}
+	checkTraces(t, fake, []traceCase{{"first packet", packet(peer4, v4), drop}})
+}
+
 func TestLostNotificationsLeadToAVerification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, isolatedPod)
@@ -163,6 +182,23 @@ func TestNotReadyOnceAChangeHasWaitedTooLong(t *testing.T) {
 		}
 		s.hang.hang = false
 		time.Sleep(syncTimeout + retryInterval)
+		synctest.Wait()
+		if err := s.Healthy(); err != nil {
+			t.Errorf("when it is in force: %v", err)
+		}
+	})
+}
+
+func TestNotReadyWhileTheKernelHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, isolatedPod)
+		s.hang.deaf = make(chan struct{})
+		s.Set(Sets{Ingress: []netip.Addr{v4b}})
+		time.Sleep(applyTimeout)
+		if err := s.Healthy(); err == nil || !strings.Contains(err.Error(), "a change has waited 5s to be in force") {
+			t.Errorf("healthy: %v", err)
+		}
+		close(s.hang.deaf)
 		synctest.Wait()
 		if err := s.Healthy(); err != nil {
 			t.Errorf("when it is in force: %v", err)

@@ -41,7 +41,7 @@ func TestForeignChanges(t *testing.T) {
 			t.Fatalf("%s: %v: %s", script, err, out)
 		}
 		if err := labtest.Within(t, func() bool { return foreignFound(labtest.Metrics(t, agent)) > before && ready(t, agent) }); err != nil {
-			t.Errorf("%s: not found by a notification, or not put right", change)
+			t.Fatalf("%s: not found by a notification, or not put right", change)
 		}
 		took := time.Since(began)
 		c.Expect(t, labtest.No("y/web", "x/web", "udp/80"), labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
