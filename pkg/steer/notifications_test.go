@@ -80,3 +80,13 @@ func FuzzNotifications(f *testing.F) {
 		s.scan(datagram, func(commit) {}) // must not panic
 	})
 }
+
+// BenchmarkNotificationsOfOthers reads a message about another table.
+func BenchmarkNotificationsOfOthers(b *testing.B) {
+	datagram := message(b, unix.NFT_MSG_NEWSETELEM, unix.NFPROTO_IPV4, name(1, "kube-proxy"), argument{3, make([]byte, 100)})
+	var s scanner
+	b.ReportAllocs()
+	for b.Loop() {
+		s.scan(datagram, func(commit) {})
+	}
+}

@@ -52,6 +52,8 @@ type Steerer struct {
 	// Of the goroutine that syncs alone.
 	held      *held // what the kernel holds; nil when it must be read
 	expected  *held // what it held when we last knew, nil before the first time
+	unsure    bool  // a write has begun since expected, and not all of it is known to have succeeded
+	changed   bool  // another process has changed the table, which is not put right yet
 	installed base  // as it was when we laid it
 	replace   bool  // the base could not be put right: make a new table
 	verified  time.Time

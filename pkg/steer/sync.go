@@ -109,11 +109,10 @@ func (s *Steerer) taken(w *wish, err error) bool {
 // only the base.
 func (s *Steerer) apply(ctx context.Context, w *wish, notified bool) error {
 	for range baseAttempts {
-		repairs, err := s.look(ctx, notified)
-		if err != nil {
+		if err := s.look(ctx, notified); err != nil {
 			return err
 		}
-		err = s.applyOnce(ctx, w)
+		err := s.applyOnce(ctx, w)
 		if errors.Is(err, errDisturbed) {
 			s.held = nil
 			continue
@@ -121,17 +120,23 @@ func (s *Steerer) apply(ctx context.Context, w *wish, notified bool) error {
 		if err != nil {
 			return err
 		}
-		s.expected = s.held
-		if repairs {
-			s.metrics.repairs.Inc()
-			klog.FromContext(ctx).Info("Table put right", "table", TableName)
-			if s.cfg.Repaired != nil {
-				s.cfg.Repaired()
-			}
+		s.expected, s.unsure = s.held, false
+		if s.changed {
+			s.changed = false
+			s.repaired(ctx)
 		}
 		return nil
 	}
 	return errDisturbed
+}
+
+// repaired tells that the table is right again after another process had changed it.
+func (s *Steerer) repaired(ctx context.Context) {
+	s.metrics.repairs.Inc()
+	klog.FromContext(ctx).Info("Table put right", "table", TableName)
+	if s.cfg.Repaired != nil {
+		s.cfg.Repaired()
+	}
 }
 
 // applyOnce is apply from what s.held says.
@@ -178,6 +183,7 @@ func (s *Steerer) commit(ctx context.Context, write func(context.Context) error)
 		return 0, 0, err
 	}
 	s.commits.begin(before)
+	s.unsure = true
 	err = write(ctx)
 	after, errAfter := s.kernel.generation(ctx)
 	err = errors.Join(err, errAfter)
@@ -237,26 +243,29 @@ func (s *Steerer) writeBase(ctx context.Context, tx *knftables.Transaction) erro
 	return nil
 }
 
-// look reads what the kernel holds, unless that is known, and reports whether
-// another process has made it something else than it should be.
-func (s *Steerer) look(ctx context.Context, notified bool) (changed bool, err error) {
+// look reads what the kernel holds, unless that is known, and notes whether another
+// process has made it something else than it should be.
+func (s *Steerer) look(ctx context.Context, notified bool) error {
 	if s.held != nil {
-		return false, nil
+		return nil
 	}
 	h, err := s.read(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if s.replace && h.layout == ours {
 		h.layout = foreign
 	}
 	s.held, s.verified = h, time.Now()
-	changed = s.expected != nil && !h.sameAs(s.expected)
-	if changed && !notified {
+	if s.expected == nil || s.unsure && !notified || h.sameAs(s.expected) {
+		return nil
+	}
+	s.changed = true
+	if !notified {
 		s.metrics.foreign.WithLabelValues(byPoll).Inc()
 		klog.FromContext(ctx).Info("The table is not as it was left", "table", TableName)
 	}
-	return changed, nil
+	return nil
 }
 
 func (s *Steerer) read(ctx context.Context) (*held, error) {

@@ -141,3 +141,32 @@ func TestRepairTime(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// BenchmarkKernelRead reads a table with 1,000 elements, as a verification does.
+func BenchmarkKernelRead(b *testing.B) {
+	if os.Getenv(inNamespace) == "" {
+		b.Skip("needs to be root and allowed to make network namespaces")
+	}
+	caps, err := Probe(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := New(testConfig(), caps)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var sets Sets
+	for i := range 1000 {
+		sets.Ingress = append(sets.Ingress, netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}))
+	}
+	s.Set(sets)
+	if err := s.sync(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.kernel.read(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
