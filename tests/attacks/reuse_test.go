@@ -27,52 +27,52 @@ const closedSpec = `{podSelector: {matchLabels: {app: closed}}, policyTypes: [In
 	ingress: [{from: [{namespaceSelector: {matchLabels: {ns: z}}}]}],
 	egress: [{to: [{namespaceSelector: {matchLabels: {ns: z}}}]}]}`
 
-// successions give the address of x/old to an isolated pod.
-var successions = map[string]func(*testing.T, *labtest.Cluster, *lab.Agent) *lab.Agent{
-	"the pod is deleted and its address is used again": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) *lab.Agent {
-		old := c.Pods["x/old"]
-		removeHost(t, c, old)
-		if err := c.Manifests.Remove(labtest.PodFile("x/old")); err != nil {
-			t.Fatal(err)
-		}
+// succession shows the agent that x/old is gone, and an isolated pod in its place.
+type succession func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) (*lab.Agent, *corev1.Pod)
+
+var successions = map[string]succession{
+	"the pod is deleted and its address is used again": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) (*lab.Agent, *corev1.Pod) {
+		removeObject(t, c)
 		labtest.Until(t, agent, 1, removed)
-		next := successor("x/new", old)
-		c.Attach(t, next)
-		c.Put(t, labtest.PodFile("x/new"), next)
-		return agent
+		return agent, show(t, c, successor("x/new", c.Pods["x/old"]))
 	},
-	"the pod has ended and its object stays": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) *lab.Agent {
-		old := c.Pods["x/old"]
-		removeHost(t, c, old)
-		next := successor("x/new", old)
-		old.Object.Status.Phase = corev1.PodSucceeded
-		c.Put(t, labtest.PodFile("x/old"), old.Object)
+	"the pod has ended and its object stays": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) (*lab.Agent, *corev1.Pod) {
+		old := c.Pods["x/old"].Object.DeepCopy()
+		old.Status.Phase = corev1.PodSucceeded
+		show(t, c, old)
 		labtest.Until(t, agent, 1, removed)
-		c.Attach(t, next)
-		c.Put(t, labtest.PodFile("x/new"), next)
-		return agent
+		return agent, show(t, c, successor("x/new", c.Pods["x/old"]))
 	},
-	"the object is replaced by one of the same name": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) *lab.Agent {
-		old := c.Pods["x/old"]
-		removeHost(t, c, old)
-		next := successor("x/old", old)
+	"the object is replaced by one of the same name": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) (*lab.Agent, *corev1.Pod) {
+		next := successor("x/old", c.Pods["x/old"])
 		next.UID = "another"
-		c.Attach(t, next)
-		c.Put(t, labtest.PodFile("x/old"), next)
-		return agent
+		return agent, show(t, c, next)
 	},
-	"the agent restarts meanwhile": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) *lab.Agent {
+	"the new pod is there before the old one is gone": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) (*lab.Agent, *corev1.Pod) {
+		next := successor("x/new", c.Pods["x/old"])
+		next.CreationTimestamp.Time = time.Unix(1e9, 0) // later than the other's, which is none
+		return agent, show(t, c, next)
+	},
+	"the agent restarts meanwhile": func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) (*lab.Agent, *corev1.Pod) {
 		agent.Kill()
-		old := c.Pods["x/old"]
-		removeHost(t, c, old)
-		next := successor("x/new", old)
-		c.Attach(t, next)
-		if err := c.Manifests.Remove(labtest.PodFile("x/old")); err != nil {
-			t.Fatal(err)
-		}
-		c.Put(t, labtest.PodFile("x/new"), next)
-		return c.Start(t)[0]
+		removeObject(t, c)
+		next := show(t, c, successor("x/new", c.Pods["x/old"]))
+		return c.Start(t)[0], next
 	},
+}
+
+func removeObject(t *testing.T, c *labtest.Cluster) {
+	t.Helper()
+	if err := c.Manifests.Remove(labtest.PodFile("x/old")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// show tells the agents of a pod.
+func show(t *testing.T, c *labtest.Cluster, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	c.Put(t, labtest.PodFile(pod.Namespace+"/"+pod.Name), pod)
+	return pod
 }
 
 func removeHost(t *testing.T, c *labtest.Cluster, pod *lab.Pod) {
@@ -104,11 +104,12 @@ func TestAConnectionEndsWithItsPod(t *testing.T) {
 			flows := openFlows(t, c, vips)
 			spared := dial(t, c, lab.TCP, netip.AddrPortFrom(c.Pods["x/other"].Addr(lab.IPv4), echoPort))
 
-			agent = succeed(t, c, agent)
-			next := c.Pods["x/new"]
-			if next == nil {
-				next = c.Pods["x/old"]
-			}
+			// The new pod has no network before the agent knows of it: a late packet of
+			// the client would be answered, and end its connection.
+			removeHost(t, c, c.Pods["x/old"])
+			agent, object := succeed(t, c, agent)
+			labtest.Until(t, agent, 1, removed)
+			next := c.Attach(t, object)[0]
 			// Known by its policy: a new connection of another client is denied.
 			c.Expect(t, labtest.No("x/other", next.Name, "tcp/80"), labtest.Yes("z/friend", next.Name, "tcp/80"), labtest.Yes(next.Name, "z/friend", "udp/81"))
 
