@@ -91,6 +91,9 @@ type Question struct {
 	Payload []byte
 	// ToHost tells that the packet is for this node itself.
 	ToHost bool
+	// Marked tells that the packet is an ICMP error of a pod that is related to an
+	// established connection, whosever that is.
+	Marked bool
 	// Last tells that Hold is no answer any more.
 	Last bool
 }
@@ -119,6 +122,9 @@ func (e *Enforcer) judge(p packet.Packet, parseErr error, q Question) Verdict {
 	if e.holds(p) {
 		return e.judgeUndecided(p, policy.Decision{Reason: policy.UnknownPod}, s, q.Last)
 	}
+	if q.Marked && isOwnError(p, q.Payload) {
+		return Accept
+	}
 	d := s.Judge(policy.Query{Packet: p, ToHost: q.ToHost, Learned: e.cfg.Learned, Defer: true})
 	if l := e.cfg.Logger.V(4); l.Enabled() {
 		l.Info("Packet decided", "packet", p, "decision", d)
@@ -132,6 +138,14 @@ func (e *Enforcer) judge(p packet.Packet, parseErr error, q Question) Verdict {
 	}
 	e.denials.denied(p, d, s)
 	return Drop
+}
+
+// isOwnError reports whether p is an ICMP error about a packet that its destination
+// has sent to its source. An end of a connection may report about that connection,
+// and about nobody else's: an error carries what its sender likes.
+func isOwnError(p packet.Packet, payload []byte) bool {
+	about, ok := packet.ParseError(payload)
+	return ok && about.Src.Addr() == p.Dst.Addr() && about.Dst.Addr() == p.Src.Addr()
 }
 
 // judgeUndecided answers a packet whose pod is not known yet, or whose peer is not

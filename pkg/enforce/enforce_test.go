@@ -299,3 +299,31 @@ func TestPacketsOfHeldAddressesWait(t *testing.T) {
 		}
 	}
 }
+
+// TestOwnErrors: an end of a connection may report about it, and nobody else.
+func TestOwnErrors(t *testing.T) {
+	e := New(Config{Registerer: prometheus.NewRegistry()})
+	e.Swap(snapshot())
+	other := netip.MustParseAddr("10.0.0.3")
+	unreachable := func(src, dst, from, to netip.Addr) []byte {
+		b := append(tcp(src, dst, 0)[:20], 3, 3, 0, 0, 0, 0, 0, 0)
+		b[9] = byte(packet.ICMP)
+		return append(b, tcp(from, to, 80)...)
+	}
+	for _, tt := range []struct {
+		name    string
+		payload []byte
+		marked  bool
+		want    Verdict
+	}{
+		{"about its own connection", unreachable(open, isolated, isolated, open), true, Accept},
+		{"about somebody else's", unreachable(open, isolated, isolated, other), true, Drop},
+		{"about what it has sent itself", unreachable(open, isolated, open, isolated), true, Drop},
+		{"about no connection", unreachable(open, isolated, isolated, open), false, Drop},
+		{"no error", tcp(open, isolated, 81), true, Drop},
+	} {
+		if got := e.Judge(Question{Payload: tt.payload, Marked: tt.marked}); got != tt.want {
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}

@@ -118,8 +118,23 @@ var (
 // for packets that are too long for the field. A packet whose addresses cannot be
 // read is an error; one whose transport header cannot be read has protocol Unknown.
 func Parse(b []byte) (Packet, error) {
+	h, err := headers(b)
+	if err != nil {
+		return Packet{}, err
+	}
+	return transport(h, wholeHeader), nil
+}
+
+// ip is what the headers ahead of the transport header say.
+type ip struct {
+	src, dst netip.Addr
+	proto    Proto
+	rest     []byte // from the transport header on
+}
+
+func headers(b []byte) (ip, error) {
 	if len(b) == 0 {
-		return Packet{}, ErrTruncated
+		return ip{}, ErrTruncated
 	}
 	switch b[0] >> 4 {
 	case 4:
@@ -127,20 +142,20 @@ func Parse(b []byte) (Packet, error) {
 	case 6:
 		return parse6(b)
 	}
-	return Packet{}, ErrVersion
+	return ip{}, ErrVersion
 }
 
-func parse4(b []byte) (Packet, error) {
+func parse4(b []byte) (ip, error) {
 	const minHeader = 20
 	if len(b) < minHeader {
-		return Packet{}, ErrTruncated
+		return ip{}, ErrTruncated
 	}
 	header := int(b[0]&0x0f) * 4
 	if header < minHeader {
-		return Packet{}, ErrHeader
+		return ip{}, ErrHeader
 	}
 	if len(b) < header {
-		return Packet{}, ErrTruncated
+		return ip{}, ErrTruncated
 	}
 	src := netip.AddrFrom4([4]byte(b[12:16]))
 	dst := netip.AddrFrom4([4]byte(b[16:20]))
@@ -151,7 +166,7 @@ func parse4(b []byte) (Packet, error) {
 	if proto == authentication {
 		proto, rest = walk(proto, rest)
 	}
-	return transport(src, dst, proto, rest), nil
+	return ip{src, dst, proto, rest}, nil
 }
 
 // stated returns what follows the header of a packet of total bytes, as far as b
@@ -163,10 +178,10 @@ func stated(b []byte, total, header int) []byte {
 	return b[header:max(header, total)]
 }
 
-func parse6(b []byte) (Packet, error) {
+func parse6(b []byte) (ip, error) {
 	const header = 40
 	if len(b) < header {
-		return Packet{}, ErrTruncated
+		return ip{}, ErrTruncated
 	}
 	// Unmap: ::ffff:10.0.0.1 on the wire is 10.0.0.1 to every rule. Otherwise
 	// writing the address differently would lead past an ipBlock.
@@ -177,7 +192,7 @@ func parse6(b []byte) (Packet, error) {
 		total += header
 	}
 	proto, rest := walk(Proto(b[6]), stated(b, total, header))
-	return transport(src, dst, proto, rest), nil
+	return ip{src, dst, proto, rest}, nil
 }
 
 // walk follows extension headers from next, which begins at b[0], to the transport
@@ -215,9 +230,13 @@ func walk(next Proto, b []byte) (Proto, []byte) {
 	}
 }
 
-// transport adds the ports. A header shorter than its protocol's least length
-// is cut off or forged, and its ports are not believed.
-func transport(src, dst netip.Addr, proto Proto, b []byte) Packet {
+// wholeHeader wants the least length of the protocol's header.
+const wholeHeader = 0
+
+// transport adds the ports. A header shorter than enough bytes, or than its
+// protocol's least length, is cut off or forged, and its ports are not believed.
+func transport(h ip, enough int) Packet {
+	proto, b := h.proto, h.rest
 	var minHeader int
 	switch proto {
 	case TCP:
@@ -226,6 +245,9 @@ func transport(src, dst netip.Addr, proto Proto, b []byte) Packet {
 		minHeader = 8
 	case SCTP:
 		minHeader = 12
+	}
+	if enough != wholeHeader {
+		minHeader = min(minHeader, enough)
 	}
 	if len(b) < minHeader {
 		proto = Unknown
@@ -236,8 +258,8 @@ func transport(src, dst netip.Addr, proto Proto, b []byte) Packet {
 		dstPort = binary.BigEndian.Uint16(b[2:4])
 	}
 	return Packet{
-		Src:   netip.AddrPortFrom(src, srcPort),
-		Dst:   netip.AddrPortFrom(dst, dstPort),
+		Src:   netip.AddrPortFrom(h.src, srcPort),
+		Dst:   netip.AddrPortFrom(h.dst, dstPort),
 		Proto: proto,
 	}
 }

@@ -67,6 +67,9 @@ func (a *answerer) datagram(b []byte) {
 	}
 }
 
+// marked reports whether a packet has the mark of those that are accepted.
+func (a *answerer) marked(mark uint32) bool { return mark&a.acceptMark != 0 }
+
 // packet answers or holds one packet.
 func (a *answerer) packet(m message) {
 	p, ok := decodePacket(m.body)
@@ -78,14 +81,14 @@ func (a *answerer) packet(m message) {
 		return
 	}
 	last := a.closing || len(a.held) >= maxHeld // attackers choose packets: they must not fill our memory
-	verdict := a.ask(Question{Payload: p.payload, ToHost: p.toHost, Last: last})
+	verdict := a.ask(Question{Payload: p.payload, ToHost: p.toHost, Marked: a.marked(p.mark), Last: last})
 	if verdict == Hold && !last {
 		source := a.sourceOf(p)
 		if a.mayHold(source) {
 			a.hold(p, source)
 			return
 		}
-		verdict = a.ask(Question{Payload: p.payload, ToHost: p.toHost, Last: true})
+		verdict = a.ask(Question{Payload: p.payload, ToHost: p.toHost, Marked: a.marked(p.mark), Last: true})
 	}
 	a.answer(p.id, p.mark, verdict)
 }

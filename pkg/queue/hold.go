@@ -72,7 +72,7 @@ func (a *answerer) askAllHeld(last func(*heldPacket) bool) {
 	for i := range a.held {
 		h := &a.held[i]
 		last := last(h)
-		verdict := a.ask(Question{Payload: h.payload, ToHost: h.toHost, Last: last})
+		verdict := a.ask(Question{Payload: h.payload, ToHost: h.toHost, Marked: a.marked(h.mark), Last: last})
 		if verdict == Hold && !last {
 			a.held[kept], a.held[i] = a.held[i], a.held[kept] // a swap, so that no room is lost
 			kept++

@@ -35,6 +35,8 @@ type Question struct {
 	// ToHost tells that the packet was queued at the input hook: it is for this
 	// machine itself.
 	ToHost bool
+	// Marked tells that the packet had Config.AcceptMark when it was queued.
+	Marked bool
 	// Last tells that the packet was held as long as it may be, or that no
 	// further packet can be held: Judge has to decide, and Hold counts as Drop.
 	Last bool

@@ -65,6 +65,7 @@ func translate(table string) string {
 		{`(chain show \{\n\t\t)(xt target "NFQUEUE")?\n`, "${1}queue num 104 bypass\n"},
 		{`l4proto 17`, "l4proto udp"},
 		{`elements = \{ 4, 47 \}`, "elements = { ipencap, gre }"},
+		{`l4proto \{ 1, 58 \}`, "l4proto { icmp, ipv6-icmp }"},
 		{`l4proto 58`, "l4proto ipv6-icmp"},
 		{`l4proto \{ 6, 17 \}`, "l4proto { tcp, udp }"},
 	} {

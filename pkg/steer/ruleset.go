@@ -163,7 +163,7 @@ func chains(cfg Config) []chain {
 	all = append(all,
 		chain{name: exemptChain, rules: exemptRules(cfg)},
 		chain{name: selectChain, rules: selectRules()},
-		chain{name: currentChain, rules: currentRules()},
+		chain{name: currentChain, rules: currentRules(cfg)},
 		chain{name: settledChain, rules: settledRules(cfg)},
 		chain{name: keepChain, rules: keepRules(cfg)},
 		postrouting.judge("jump "+settledChain, "goto "+selectChain),
@@ -234,8 +234,14 @@ func settledRules(cfg Config) []string {
 
 // currentRules let a connection go on, unless it may be one of a pod that had the
 // address before.
-func currentRules() []string {
+func currentRules(cfg Config) []string {
 	var rules []string
+	if cfg.SourceCheck {
+		// Errors of pods may be about other pods' connections. Our mark says that
+		// they are related to one.
+		rules = append(rules, fmt.Sprintf("meta nfproto @%s oif != 0 iif != 0 iifname != @%s ct state related meta l4proto { icmp, icmpv6 } meta mark set meta mark | %#x return",
+			checkedSet, uncheckedSet, cfg.Mark))
+	}
 	for _, f := range families {
 		rules = append(rules,
 			fmt.Sprintf("%s saddr %s return", f.ip, f.set(staleSet)),
@@ -348,7 +354,7 @@ func queueFlags(cfg Config) string {
 // belongs to no connection.
 func keepRules(cfg Config) []string {
 	return []string{
-		fmt.Sprintf("meta mark & %#x != 0 ct mark set ct mark | %#[1]x", cfg.Mark),
+		fmt.Sprintf("meta mark & %#x != 0 ct state != related ct mark set ct mark | %#[1]x", cfg.Mark),
 		clearMark(cfg),
 	}
 }

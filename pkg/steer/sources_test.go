@@ -77,3 +77,35 @@ func TestSourcesAreCheckedUnlessTheKernelCannot(t *testing.T) {
 		t.Errorf("without the check its chain has %v", c.Rules)
 	}
 }
+
+func TestErrorsOfPodsAreAskedAbout(t *testing.T) {
+	s, fake := newFake(t, sourceCheck)
+	mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}, Egress: []netip.Addr{v4b, v6b}, CheckSources: true, Unchecked: []string{"eth0"}})
+	related := state(steertest.Related)
+	cases := []struct {
+		traceCase
+		marked bool // when it is queued
+	}{
+		{traceCase{"of an isolated pod", packet(v4b, peer4, by("cali1"), related, proto("icmp")), queue}, true},
+		{traceCase{"of an isolated pod", packet(v6b, peer6, by("cali1"), related, proto("ipv6-icmp")), queue}, true},
+		{traceCase{"to an isolated pod", packet(peer4, v4, by("cali1"), related, proto("icmp")), queue}, true},
+		{traceCase{"between others", packet(peer4, v4b, by("cali1"), related, proto("icmp")), accept}, false},
+		{traceCase{"of a router", packet(peer4, v4, by("eth0"), related, proto("icmp")), accept}, false},
+		{traceCase{"of this node", packet(peer4, v4, related, proto("icmp")), accept}, false},
+		{traceCase{"to this node", packet(v4b, peer4, by("cali1"), toHost, related, proto("icmp")), accept}, false},
+		{traceCase{"no error, but related", packet(v4b, peer4, by("cali1"), related, proto("tcp")), accept}, false},
+		{traceCase{"related to nothing, with a mark", packet(v4b, peer4, by("cali1"), state(steertest.Invalid), proto("icmp"), marked(DefaultMark, 0)), queue}, false},
+	}
+	for _, tt := range cases {
+		checkTraces(t, fake, []traceCase{tt.traceCase})
+		got, err := steertest.Trace(fake, tt.packet, func(p steertest.Packet, _ string) (steertest.Verdict, uint32) {
+			if (p.Mark&DefaultMark != 0) != tt.marked {
+				t.Errorf("%s: queued with mark %#x", tt.name, p.Mark)
+			}
+			return accept, p.Mark | DefaultMark
+		})
+		if related := tt.packet.State == steertest.Related; err != nil || got.Mark != 0 || related && got.CTMark != 0 {
+			t.Errorf("%s: %+v, %v: an accepted error leaves marks", tt.name, got, err)
+		}
+	}
+}

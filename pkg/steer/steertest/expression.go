@@ -77,6 +77,8 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		set, _ := strings.CutPrefix(t.at(2), "@")
 		m, err := w.hasElement(set, strconv.Quote(p.Interface))
 		return !m, t.skip(3), err
+	case t.starts("oif != 0"):
+		return w.hook == knftables.PostroutingHook, t.skip(3), nil
 	case t.starts("iif != 0"):
 		return p.Forwarded, t.skip(3), nil
 	case t.starts("fib saddr type local"):
@@ -113,6 +115,8 @@ func (w *walk) conntrack(t tokens) (bool, tokens, error) {
 		direction = "reply"
 	}
 	switch {
+	case t.starts("ct state != *"):
+		return t.at(3) != string(p.State), t.skip(4), nil
 	case t.starts("ct state *"):
 		return slices.Contains(strings.Split(t.at(2), ","), string(p.State)), t.skip(3), nil
 	case t.starts("ct status dnat"):

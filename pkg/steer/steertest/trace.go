@@ -97,6 +97,7 @@ func Trace(fake *knftables.Fake, p Packet, agent Agent) (Result, error) {
 	}
 	result := Result{Verdict: Accept}
 	for _, base := range bases {
+		w.hook = *base.Hook
 		verdict, err := w.base(base)
 		if err != nil {
 			return Result{}, err
@@ -155,6 +156,7 @@ func baseChains(table *knftables.FakeTable, hook knftables.BaseChainHook) ([]*kn
 // walk is the way of one packet through a table.
 type walk struct {
 	table     *knftables.FakeTable
+	hook      knftables.BaseChainHook
 	packet    Packet
 	statement string
 }
