@@ -1,0 +1,80 @@
+package attacks
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/tests/bench/load"
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
+
+// expensiveRate is how many packets a second the author of an expensive policy has
+// denied. Any pod may send so many.
+const expensiveRate = 5000
+
+// TestExpensivePoliciesSlowNobody has a tenant write a policy that is as expensive as
+// can be, and send packets that it denies. The connections of others are
+// established, and not ten times slower than without the packets, with a single queue
+// and without a share for each pod.
+func TestExpensivePoliciesSlowNobody(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		n    int
+		item func(i int) string // of the lists below
+		rule string             // the rules, with the list in place of %s
+	}{
+		{"blocks", 60000, func(i int) string {
+			return fmt.Sprintf("{ipBlock: {cidr: 172.%d.%d.%d/32}}", 16+i>>16, i>>8&255, i&255)
+		}, "[{to: [%s]}]"},
+		{"ports", 60000, func(i int) string { return fmt.Sprintf("{protocol: UDP, port: %d}", 1+i+i/(floodPort-1)) }, "[{ports: [%s]}]"},
+		{"rules", 10000, func(i int) string {
+			return fmt.Sprintf("{to: [{ipBlock: {cidr: 172.%d.%d.%d/32}}], ports: [{protocol: UDP, port: %d}]}", 16+i>>16, i>>8&255, i&255, floodPort)
+		}, "[%s]"},
+		{"selectors", 10000, func(i int) string {
+			return fmt.Sprintf("{to: [{podSelector: {matchExpressions: [{key: app, operator: NotIn, values: [x%d]}]}, namespaceSelector: {}}], ports: [{port: 81}]}", i)
+		}, "[%s]"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := floodCluster(t)
+			agent := c.Start(t, "--nfqueue-count=1", "--pod-share=0")[0]
+			items := make([]string, tc.n)
+			for i := range items {
+				items[i] = tc.item(i)
+			}
+			egress := fmt.Sprintf(tc.rule, strings.Join(items, ", "))
+			c.Apply(t, "policies", onlyDB+labtest.Policy("y", "expensive", "{podSelector: {matchLabels: {app: flooder}}, policyTypes: [Egress], egress: "+egress+"}"))
+			c.Expect(t, labtest.No("y/flooder", "z/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+
+			quiet := connects(t, c, "y/db", "x/web", time.Second)
+			denied := labtest.Denied(labtest.Metrics(t, agent))
+			flows, err := load.OpenFlows(c.Hosts["y/flooder"].NetNS(), netip.AddrPortFrom(c.Hosts["z/web"].Addr(lab.IPv4), floodPort))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer flows.Close()
+			sent := make(chan error)
+			go func() {
+				_, err := flows.Send(2*expensiveRate, expensiveRate)
+				sent <- err
+			}()
+			series := connects(t, c, "y/db", "x/web", 2*time.Second)
+			if err := <-sent; err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("quiet: %v; beside: %v", quiet, series)
+			if series.failed > 0 || len(series.took)/2 < len(quiet.took)/10 {
+				t.Errorf("%d connections in two seconds, %d failed; without the packets %d in one", len(series.took), series.failed, len(quiet.took))
+			}
+			if got := labtest.Until(t, agent, denied+2*expensiveRate, labtest.Denied) - denied; got < 2*expensiveRate {
+				t.Errorf("%v packets were denied, want %d", got, 2*expensiveRate)
+			}
+			if lost := lostBy(labtest.Metrics(t, agent), "judge"); lost > 0 {
+				t.Errorf("%v packets found no room in the queue", lost)
+			}
+		})
+	}
+}
