@@ -68,9 +68,7 @@ func isOurs(all []chain, names map[string][]string) bool {
 	for _, spec := range setSpecs {
 		want["set"] = append(want["set"], spec.name)
 	}
-	for _, name := range shareSetNames(all) {
-		want["set"] = append(want["set"], name)
-	}
+	want["set"] = append(want["set"], shareSetNames(all)...)
 	sorted := func(a, b []string) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 	}
