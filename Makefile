@@ -43,10 +43,10 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages image clean demo-tools tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages image clean demo-tools tools
 
 help: ## this list
-	@sed -nE 's/^([a-z-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 build: ## build the programs into bin/
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -109,6 +109,18 @@ test-conformance-vm: build ## the conformance suites on that kernel: half an hou
 		bash -c 'cd /tests; modprobe -a nf_conntrack nfnetlink_queue; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
 			for release in v0.1.7 v0.2.0; do ./conformance -suites "$$release" -clusters IPv4-beside -networks netns -binaries . \
 				-agent ./kube-network-policies -silence 2s || failed=1; done; [ -z "$$failed" ]'
+
+cluster-up: ## two nodes of Kubernetes on this machine, with DNS and the agent, as root and without Docker (docs/testing/cluster.md)
+	LDFLAGS='$(LDFLAGS)' tests/e2e/cluster/up.sh
+
+cluster-status: ## what of that cluster is up
+	@tests/e2e/cluster/status.sh
+
+cluster-down: ## end that cluster
+	tests/e2e/cluster/down.sh
+
+e2e: ## Kubernetes' own tests of network policies, or those that FOCUS matches, on that cluster
+	tests/e2e/e2e.sh
 
 race: tools ## the tests of the packages that run goroutines, with the race detector: needs a C compiler
 	CGO_ENABLED=1 $(GO) test -race -short $(RACE)

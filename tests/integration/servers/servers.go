@@ -1,5 +1,6 @@
 // Package servers builds the programs that the tests talk to, kube-apiserver,
-// etcd and kubectl, out of their Go modules. Each folder beside this file is a
+// etcd and kubectl, and those that a whole cluster is made of, out of their Go
+// modules. Each folder beside this file is a
 // module of its own that pins one release and, with its go.sum, every byte of
 // it. What is built is kept in the user's cache, so that only the first run on
 // a machine waits for it.
@@ -29,7 +30,7 @@ type Release struct {
 	folder   string            // the module beside this file
 	name     string            // as people say it, without the version
 	module   string            // whose version the release has
-	programs map[string]string // file name to package
+	programs map[string]string // file name to package; NAME.test is the package's tests
 	// stamped are packages whose variables tell the version. Without them a
 	// server calls itself v0.0.0 and clients do not know what it can do.
 	stamped []string
@@ -64,9 +65,47 @@ var (
 		module:   "go.etcd.io/etcd/server/v3",
 		programs: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"},
 	}
-	// All are the releases that a complete run needs.
+	// Cluster is the Kubernetes that the nodes of tests/e2e/cluster run, with its
+	// end-to-end tests.
+	Cluster = Release{
+		folder: "v1.35",
+		name:   "kubernetes",
+		module: "k8s.io/kubernetes",
+		programs: map[string]string{
+			"agnhost":                 "k8s.io/kubernetes/test/images/agnhost",
+			"e2e.test":                "k8s.io/kubernetes/test/e2e",
+			"ginkgo":                  "github.com/onsi/ginkgo/v2/ginkgo",
+			"kube-apiserver":          "k8s.io/kubernetes/cmd/kube-apiserver",
+			"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+			"kube-proxy":              "k8s.io/kubernetes/cmd/kube-proxy",
+			"kube-scheduler":          "k8s.io/kubernetes/cmd/kube-scheduler",
+			"kubectl":                 "k8s.io/kubernetes/cmd/kubectl",
+			"kubelet":                 "k8s.io/kubernetes/cmd/kubelet",
+		},
+		stamped: []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"},
+	}
+	// DNS is that of the cluster.
+	DNS = Release{
+		folder:   "coredns",
+		name:     "coredns",
+		module:   "github.com/coredns/coredns",
+		programs: map[string]string{"coredns": "."},
+	}
+	// All are the releases that the tests of this module need.
 	All = []Release{Etcd, Newest, WithStatus}
 )
+
+// Named returns the release of a folder beside this file.
+func Named(folder string) (Release, error) {
+	var known []string
+	for _, r := range append([]Release{Cluster, DNS}, All...) {
+		if r.folder == folder {
+			return r, nil
+		}
+		known = append(known, r.folder)
+	}
+	return Release{}, fmt.Errorf("no release %q, only %s", folder, strings.Join(known, ", "))
+}
 
 // Build returns the folder that holds the programs of r, and builds those that
 // are missing, which takes minutes and the network. What it does is told to log.
@@ -165,7 +204,12 @@ func (r Release) build(ctx context.Context, source, file, program string, log io
 			"-X", p+".gitMajor="+strings.TrimPrefix(numbers[0], "v"),
 			"-X", p+".gitMinor="+numbers[1])
 	}
-	cmd := command(ctx, source, "go", "build", "-trimpath", "-ldflags", strings.Join(flags, " "), "-o", file+".new", program)
+	args := []string{"build"}
+	if strings.HasSuffix(file, ".test") {
+		args = []string{"test", "-c", "-vet=off"}
+	}
+	args = append(args, "-trimpath", "-ldflags", strings.Join(flags, " "), "-o", file+".new", program)
+	cmd := command(ctx, source, "go", args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
 		return err

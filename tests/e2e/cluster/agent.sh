@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# agent.sh MANIFEST: builds the agent's image out of this checkout, makes it known to
+# the nodes and applies a manifest of the repository, as a user would.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+settings
+manifest=$root/$1
+[[ -f $manifest ]] || die "AGENT=$1: no such file in the repository"
+image=$(awk '$1 == "image:" {print $2; exit}' "$manifest")
+
+"$here/agent-image.sh" "$image" "$state/agent.tar.new"
+changed=
+if ! cmp -s "$state/agent.tar.new" "$state/agent.tar"; then
+	changed=1
+	for node in $nodes; do in_node "$node" ctr -n k8s.io images import "$state/agent.tar.new" >/dev/null; done
+fi
+
+if [[ $1 == install-anp.yaml ]]; then
+	for release in v0.1.7 v0.2.0; do
+		api=$(cd "$root/tests/conformance/$release" && go mod download && go list -m -f '{{.Dir}}' sigs.k8s.io/network-policy-api)
+		find "$api/config/crd/experimental" -name 'policy.*.yaml' | while read -r definition; do
+			kubectl apply --server-side --force-conflicts -f "$definition" >/dev/null
+		done
+	done
+fi
+kubectl apply -f "$manifest" -f "$root/install-writer-guard.yaml" >/dev/null
+workloads=(daemonset/kube-network-policies deployment/kube-network-policies-status)
+# The image has changed but not its name.
+[[ -z $changed || ! -f $state/agent.tar ]] || kubectl -n kube-system rollout restart "${workloads[@]}" >/dev/null
+for workload in "${workloads[@]}"; do
+	kubectl -n kube-system rollout status "$workload" --timeout 120s >/dev/null
+done
+mv "$state/agent.tar.new" "$state/agent.tar"

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# down.sh: ends what up.sh has started, by its process ids, and removes what it made:
+# namespaces, cgroups, folders, state.
+set -uo pipefail
+. "$(dirname "$0")/lib.sh"
+[[ -d $state ]] || exit 0
+[[ $EUID -eq 0 ]] || die "a cluster needs root"
+exec 9>"$state/lock"
+flock -w 10 9 || die "another process brings the cluster up or down"
+
+# A node ends with its first process.
+for node in $nodes; do
+	for pid in $(node_init "$node") $(running "$state/$node/pid"); do kill -KILL "$pid"; done
+done
+control_plane=$(compgen -G "$state/*.pid")
+for file in $control_plane; do
+	pid=$(running "$file") && kill "$pid"
+done
+all_ended() {
+	local file
+	for file in $control_plane; do ! running "$file" || return 1; done
+}
+if ! (within 10 "end of the control plane" all_ended) 2>/dev/null; then
+	for file in $control_plane; do
+		pid=$(running "$file") && kill -KILL "$pid"
+	done
+fi
+
+no_cgroups() {
+	local node hierarchy left=0
+	for node in $nodes; do
+		for hierarchy in $(hierarchies); do
+			[[ ! -d $hierarchy/$prefix-$node ]] || find "$hierarchy/$prefix-$node" -depth -type d -exec rmdir {} + || left=1
+		done
+	done
+	return $left
+}
+no_state() { rm -rf "$state"; }
+(within 10 "removal of the cgroups" no_cgroups)
+for name in cp $nodes; do
+	[[ ! -e /run/netns/$prefix-$name ]] || ip netns del "$prefix-$name"
+done
+# To remove a folder takes away what another cluster has mounted there.
+if [[ -f $state/made ]] && ! grep -qs ' /var/lib/kubelet ' /proc/[0-9]*/mountinfo; then
+	tac "$state/made" | xargs rmdir --ignore-fail-on-non-empty
+fi
+within 20 "removal of $state" no_state

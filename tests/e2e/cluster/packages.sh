@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# packages.sh: installs the Debian packages of the programs that are missing.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+declare -A package=(
+	[containerd]=containerd [runc]=runc [nft]=nftables [iptables]=iptables [conntrack]=conntrack
+	[ip]=iproute2 [nsenter]=util-linux [pgrep]=procps [openssl]=openssl [jq]=jq
+	# In the image that the end-to-end tests run.
+	[busybox]=busybox-static [curl]=curl [dig]=bind9-dnsutils [nc.openbsd]=netcat-openbsd
+)
+missing() {
+	local program
+	for program in "${!package[@]}"; do
+		command -v "$program" >/dev/null || echo "${package[$program]}"
+	done
+	[[ -x /usr/lib/cni/ptp ]] || echo containernetworking-plugins
+}
+
+wanted=$(missing)
+[[ -n $wanted ]] || exit 0
+command -v apt-get >/dev/null || die "Please install: "$wanted
+say "installing "$wanted
+export DEBIAN_FRONTEND=noninteractive
+# One that was interrupted must end before another can start.
+dpkg --configure -a >/dev/null
+apt-get update -qq
+apt-get install -qq -y --no-install-recommends $wanted >/dev/null || {
+	# A package's own script may fail where no init system runs.
+	dpkg --configure -a >/dev/null || true
+}
+left=$(missing)
+[[ -z $left ]] || die "apt-get did not install: "$left

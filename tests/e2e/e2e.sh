@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# e2e.sh: runs Kubernetes' own end-to-end tests on the cluster that is up, and prints
+# and keeps a line of results. FOCUS and SKIP are regular expressions of specs. PROCS
+# is how many run at once, TIMEOUT how long all may take. What was said and seen is in
+# OUT; after a failure that has the agents' logs and the kernel's tables, too.
+set -euo pipefail
+. "$(dirname "$0")/cluster/lib.sh"
+[[ -f $state/programs ]] || die "no cluster is up: make cluster-up"
+settings
+focus=${FOCUS:-Netpol}
+skip=${SKIP:-}
+procs=${PROCS:-2}
+out=${OUT:-$root/bin/e2e}
+rm -rf "$out/run"
+mkdir -p "$out/run"
+
+agent=$(kubectl -n kube-system exec daemonset/kube-network-policies -- kube-network-policies --version 2>/dev/null |
+	awk 'NR == 1 {print $3}' || true)
+agent=${agent:-none}
+
+# Specs that cannot pass on this machine, each with its reason.
+skips=()
+add_skip() {
+	skips+=("$1")
+	echo "Skipped: $1 ($2)"
+}
+if ! grep -q SCTP /proc/net/protocols && ! modprobe -q sctp 2>/dev/null; then
+	add_skip SCTPConnectivity "this kernel has no SCTP sockets"
+fi
+[[ -z $skip ]] || add_skip "$skip" "SKIP"
+skip=$(IFS='|' && echo "${skips[*]}")
+
+flags=(--kubeconfig "$state/admin.conf" --provider skeleton --num-nodes 2 --minStartupPods 0 --disable-log-dump
+	--kubectl-path "$(program kubectl)" --report-dir "$out/run")
+started=$SECONDS
+status=0
+cd "$out/run" # ginkgo writes where it is
+in_control_plane "$(program ginkgo)" run --procs "$procs" --focus "$focus" ${skip:+--skip "$skip"} --no-color -v \
+	--timeout "${TIMEOUT:-1h}" "$(program e2e.test)" -- "${flags[@]}" >"$out/run/log" 2>&1 || status=$?
+seconds=$((SECONDS - started))
+
+# collect keeps what tells why a spec has failed.
+collect() {
+	local node pod
+	kubectl get pods -A -o wide >"$out/run/pods" || true
+	kubectl get events -A >"$out/run/events" || true
+	for pod in $(kubectl -n kube-system get pods -l 'app.kubernetes.io/name in (kube-network-policies, kube-network-policies-status)' -o name); do
+		kubectl -n kube-system logs "$pod" >"$out/run/$(basename "$pod").log" || true
+		kubectl -n kube-system logs -p "$pod" >"$out/run/$(basename "$pod").previous.log" 2>/dev/null || true
+	done
+	for node in $nodes; do
+		in_node "$node" nft list ruleset >"$out/run/$node.nft" || true
+		in_node "$node" conntrack -L >"$out/run/$node.conntrack" 2>/dev/null || true
+		in_node "$node" conntrack -L -f ipv6 >>"$out/run/$node.conntrack" 2>/dev/null || true
+		in_node "$node" curl -s --max-time 10 http://127.0.0.1:9080/metrics >"$out/run/$node.metrics" || true
+	done
+}
+((status == 0)) || collect
+
+# Ran 47 of 7340 Specs in 1020.000 seconds … 47 Passed | 0 Failed | …
+number() { grep -oE "$1" "$out/run/log" | tail -n 1 | grep -oE '[0-9]+' | head -n 1; }
+ran=$(number 'Ran [0-9]+ of') passed=$(number '[0-9]+ Passed') failed=$(number '[0-9]+ Failed')
+grep -E '^\s*\[(FAIL|TIMEDOUT|INTERRUPTED|PANICKED)' "$out/run/log" | sort -u || true
+version=$(basename "$(dirname "$(program kubelet)")" | cut -d - -f 2)
+echo "$focus: ${ran:-0} specs run, ${passed:-0} passed, ${failed:-0} failed in $seconds s ($FAMILY, kube-proxy $PROXY, CNI $CNI, Kubernetes $version, agent $agent)" | tee -a "$out/results"
+if ((status != 0)); then
+	echo "See $out/run" >&2
+elif ((${ran:-0} == 0)); then
+	die "no spec matches FOCUS=$focus"
+fi
+exit $status

@@ -1,0 +1,20 @@
+// Command coredns is CoreDNS with the plugins that a cluster's DNS needs and no
+// others: those for the clouds make most of its size and of the time to build it.
+package main
+
+import (
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/coremain"
+
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/health"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/ready"
+)
+
+func main() {
+	// The order in which a query passes them.
+	dnsserver.Directives = []string{"health", "ready", "errors", "cache", "kubernetes"}
+	coremain.Run()
+}
