@@ -44,6 +44,10 @@ const (
 	rediscover = 10 * time.Second
 	// reprobe is how long a sink that does not work is left alone.
 	reprobe = 10 * time.Minute
+	// settleTime is how long a policy has to be left alone before its conditions
+	// are written. Who has just written it may be about to update what he got back:
+	// a write between the two would make that a conflict.
+	settleTime = 2 * time.Second
 	// minBackoff and maxBackoff bound the wait before a policy is tried again.
 	minBackoff = time.Second
 	maxBackoff = 5 * time.Minute

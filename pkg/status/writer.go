@@ -87,6 +87,9 @@ type kindWriter struct {
 	teller   *teller
 	informer cache.SharedIndexInformer
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
+
+	mu      sync.Mutex
+	changed map[types.NamespacedName]time.Time // of those that wait to be left alone
 }
 
 func (w *Writer) newKindWriter(k Kind) *kindWriter {
@@ -97,6 +100,7 @@ func (w *Writer) newKindWriter(k Kind) *kindWriter {
 		informer: dynamicinformer.NewFilteredDynamicInformer(w.cfg.Dynamic, k.Resource, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minBackoff, maxBackoff)),
+		changed: make(map[types.NamespacedName]time.Time),
 	}
 	if w.cfg.Events {
 		kw.teller = newTeller(w.cfg.Client.EventsV1(), w)
@@ -160,7 +164,21 @@ func (w *kindWriter) enqueue(obj any) {
 	}
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 	w.metrics.waits(w.item(name))
+	w.mu.Lock()
+	w.changed[name] = time.Now()
+	w.mu.Unlock()
 	w.queue.Add(name)
+}
+
+// unsettled returns how long the policy should still be left alone.
+func (w *kindWriter) unsettled(key types.NamespacedName) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rest := settleTime - time.Since(w.changed[key])
+	if rest <= 0 {
+		delete(w.changed, key)
+	}
+	return rest
 }
 
 func (w *kindWriter) item(key types.NamespacedName) item { return item{w.kind.Name, key} }
@@ -172,6 +190,10 @@ func (w *kindWriter) next(ctx context.Context) bool {
 		return false
 	}
 	defer w.queue.Done(key)
+	if rest := w.unsettled(key); rest > 0 {
+		w.queue.AddAfter(key, rest)
+		return true
+	}
 	err := w.sync(ctx, key)
 	switch {
 	case ctx.Err() != nil:

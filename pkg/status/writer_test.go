@@ -124,6 +124,27 @@ func TestTheFeatureComesBackAndSoDoesTheAcceptance(t *testing.T) {
 	})
 }
 
+// A client creates a policy, patches it and updates what he got back, as soon as the
+// API server answers: no write comes between.
+func TestAPolicyIsLeftAloneWhileItChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Personality{})
+		w := start(t, s, setting{})
+		settle(time.Minute)
+		s.Create(netpol(t, "p", clean))
+		for _, spec := range []string{ranges, lost, ranges} {
+			settle(settleTime - time.Millisecond)
+			if got := len(s.Writes()); got != 0 {
+				t.Fatalf("%d writes while the policy changes", got)
+			}
+			setSpec(t, s, "p", spec)
+		}
+		settle(time.Minute)
+		wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @4")
+		w.wantWrites(t, AnnotationSink, success, 1)
+	})
+}
+
 // A policy changes while the write about it is under way: no generation is ever
 // said to be another one's.
 func TestAChangeDuringTheWriteWins(t *testing.T) {
