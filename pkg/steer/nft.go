@@ -13,8 +13,9 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// killGrace is how long the output of a killed nft is waited for: a child of its own
-// that has left the process group may hold it open.
+// killGrace is how long the output of an nft that has ended is waited for: a child of
+// its own that has left the process group may hold it open, and on a busy machine
+// this process may not get to read.
 const killGrace = 100 * time.Millisecond
 
 // program runs transactions by the nft program as knftables does, but so that one
@@ -48,8 +49,8 @@ func (p *program) Run(ctx context.Context, tx *knftables.Transaction) error {
 	cmd.Stderr = &stderr
 	err := cmd.Run()
 	switch {
-	case err == nil:
-		return nil
+	case err == nil, errors.Is(err, exec.ErrWaitDelay):
+		return nil // nft has ended with success, whatever became of its output
 	case ctx.Err() != nil:
 		return fmt.Errorf("nft did not end and was killed: %w", ctx.Err())
 	}

@@ -253,6 +253,27 @@ func TestAHangingProgramIsKilled(t *testing.T) {
 	})
 }
 
+// What nft has committed is in force, also where the end of its output is not seen.
+func TestTheEndOfTheOutputIsNotWaitedForWithoutEnd(t *testing.T) {
+	dir := t.TempDir()
+	started := filepath.Join(dir, "started")
+	path := filepath.Join(dir, "nft")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nsleep 1000 &\necho $! >"+started+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fake := knftables.NewFake(knftables.InetFamily, TableName)
+	tx := fake.NewTransaction()
+	tx.Add(&knftables.Table{})
+	err := (&program{fake, path}).Run(t.Context(), tx)
+	content, _ := os.ReadFile(started)
+	if pid, _ := strconv.Atoi(strings.TrimSpace(string(content))); pid > 0 {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // await polls until f is true.
 func await(t *testing.T, f func() bool) {
 	t.Helper()
