@@ -5,6 +5,8 @@
 # OUT; after a failure that has the agents' logs and the kernel's tables, too.
 set -euo pipefail
 . "$(dirname "$0")/cluster/lib.sh"
+
+{ # read as a whole, so that the checkout may change meanwhile
 [[ -f $state/programs ]] || die "no cluster is up: make cluster-up"
 settings
 focus=${FOCUS:-Netpol}
@@ -49,7 +51,7 @@ collect() {
 		kubectl -n kube-system logs -p "$pod" >"$out/run/$(basename "$pod").previous.log" 2>/dev/null || true
 	done
 	for node in $nodes; do
-		in_node "$node" nft list ruleset >"$out/run/$node.nft" || true
+		in_node "$node" nft list ruleset >"$out/run/$node.nft" 2>/dev/null || true
 		in_node "$node" conntrack -L >"$out/run/$node.conntrack" 2>/dev/null || true
 		in_node "$node" conntrack -L -f ipv6 >>"$out/run/$node.conntrack" 2>/dev/null || true
 		in_node "$node" curl -s --max-time 10 http://127.0.0.1:9080/metrics >"$out/run/$node.metrics" || true
@@ -69,3 +71,4 @@ elif ((${ran:-0} == 0)); then
 	die "no spec matches FOCUS=$focus"
 fi
 exit $status
+}
