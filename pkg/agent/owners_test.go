@@ -236,22 +236,26 @@ func TestAPodWithoutPoliciesIsNotSteered(t *testing.T) {
 	}
 }
 
-// listOfRemovals is a remover that fails while err is set.
+// listOfRemovals is a remover that fails the first time.
 type listOfRemovals struct {
-	addrs []netip.Addr
-	err   error
+	addrs  []netip.Addr
+	failed bool
 }
 
+var errNotPermitted = errors.New("not permitted")
+
 func (l *listOfRemovals) Remove(_ context.Context, addrs []netip.Addr) error {
-	if l.err == nil {
-		l.addrs = append(l.addrs, addrs...)
+	if !l.failed {
+		l.failed = true
+		return errNotPermitted
 	}
-	return l.err
+	l.addrs = append(l.addrs, addrs...)
+	return nil
 }
 
 func TestRemovalIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reg, l := prometheus.NewRegistry(), &listOfRemovals{err: errors.New("not permitted")}
+		reg, l := prometheus.NewRegistry(), &listOfRemovals{}
 		o := newOwners([]steer.Owner{{Addr: reused, Pod: 1}}, func(map[netip.Addr]struct{}) {})
 		done := 0
 		u := newReuse(o, l, func() { done++ }, reg)
@@ -265,10 +269,9 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 		o.addSets(&sets)
 		u.inForce(sets.Serial)
 		synctest.Wait()
-		if err := u.Healthy(); !errors.Is(err, l.err) || done != 0 || o.staleCount() != 1 {
+		if err := u.Healthy(); !errors.Is(err, errNotPermitted) || done != 0 || o.staleCount() != 1 {
 			t.Errorf("healthy: %v, done %d times, %d stale", err, done, o.staleCount())
 		}
-		l.err = nil
 		time.Sleep(reuseRetry)
 		synctest.Wait()
 		if err := u.Healthy(); err != nil || done != 1 || o.staleCount() != 0 || !slices.Equal(l.addrs, []netip.Addr{reused}) {

@@ -36,7 +36,7 @@ const agentPackage = "sigs.k8s.io/kube-network-policies/cmd/kube-network-policie
 // BuildAgent builds the agent of this source tree into dir and returns its path.
 func BuildAgent(ctx context.Context, dir string) (string, error) {
 	binary := filepath.Join(dir, "kube-network-policies")
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, agentPackage)
+	build := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", binary, agentPackage)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the agent: %w: %s", err, output)
