@@ -86,15 +86,23 @@ func TestMemoryForgetsWhatWasNotUsed(t *testing.T) {
 	x := newIndex(excluding(10))
 	m := NewMemory(1 << 20)
 	hot := &flow{peer: peerNumber(0), memory: m}
-	for range 20000 {
+	// Where peers are in the table is random. Where all that could make room is in
+	// use, one of them has to: that is seen about once in 200,000. Forgetting by
+	// first would be seen 50 times.
+	const most = 15
+	forgotten := 0
+	for range 200_000 {
 		remember(x, hot)
 		remember(x, &flow{peer: peerNumber(1), memory: m})
+		if m.find(key{index: x.id, pod: hot.peer.Version}) == nil {
+			forgotten++
+		}
+	}
+	if forgotten > most {
+		t.Errorf("a peer that is always in use was forgotten %d times, want at most %d", forgotten, most)
 	}
 	if m.Evicted() < 1000 {
 		t.Fatalf("only %d evicted: the test asks too little", m.Evicted())
-	}
-	if m.find(key{index: x.id, pod: hot.peer.Version}) == nil {
-		t.Error("a peer that is always in use was forgotten")
 	}
 }
 
