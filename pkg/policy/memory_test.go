@@ -86,9 +86,9 @@ func TestMemoryForgetsWhatWasNotUsed(t *testing.T) {
 	x := newIndex(excluding(10))
 	m := NewMemory(1 << 20)
 	hot := &flow{peer: peerNumber(0), memory: m}
-	// Where peers are in the table is random. Where all that could make room is in
-	// use, one of them has to: that is seen about once in 200,000. Forgetting by
-	// first would be seen 50 times.
+	// Places in the table are random. Where everything that could make room is in
+	// use, something in use is forgotten: once in some runs. The reversed choice
+	// forgets it 50 times.
 	const most = 15
 	forgotten := 0
 	for range 200_000 {
