@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,6 +50,15 @@ func unreachable(src netip.Addr, client, server netip.AddrPort) []byte {
 	return labtest.IPv6(src, client.Addr(), 58, message)
 }
 
+// read waits for a datagram or an error about one.
+func read(conn net.Conn) error {
+	if err := conn.SetReadDeadline(time.Now().Add(labtest.ChangeTimeout)); err != nil {
+		return err
+	}
+	_, err := conn.Read(make([]byte, 100))
+	return err
+}
+
 // TestErrorsAboutOthersConnections has an isolated pod send ICMP errors about a
 // connection that two other pods have, with something to say to one of them. The
 // errors of who has the connection, and of the router between, go on.
@@ -66,7 +77,7 @@ func TestErrorsAboutOthersConnections(t *testing.T) {
 			if _, err := conn.Write([]byte("hello")); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := conn.Read(make([]byte, 100)); err != nil {
+			if err := read(conn); err != nil {
 				t.Fatal(err)
 			}
 			from := netip.MustParseAddrPort(conn.LocalAddr().String())
@@ -98,7 +109,7 @@ func TestErrorsAboutOthersConnections(t *testing.T) {
 		if _, err := conn.Write([]byte("hello")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Read(make([]byte, 100)); !errors.Is(err, unix.ECONNREFUSED) {
+		if err := read(conn); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("the server's own error: got %v, want that the connection was refused", err)
 		}
 	}
