@@ -90,7 +90,7 @@ var (
 
 	fineCNP  = adminPolicy{"cnp", "fine", `ingress: [{action: Accept, from: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {range: {start: 80, end: 90}}}}]}]`, clean, nil}
 	namedCNP = adminPolicy{"cnp", "named", `egress: [{action: Deny, to: [{networks: ["10.0.0.0/8"]}], protocols: [{destinationNamedPort: http}]}]`,
-		partial("InvalidPort"), []string{"spec.egress[0].to[0]: the peer declares no ports"}}
+		partial("InvalidPort"), []string{"spec.egress[0].protocols[0].destinationNamedPort: ", "denies its peers on every port"}}
 	nobodyCNP = adminPolicy{"cnp", "nobody", `subject: {pods: {podSelector: {matchLabels: {team: "a b"}}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]`,
 		failed("InvalidSelector"), []string{"spec.subject.pods: "}}
 	nodesCNP = adminPolicy{"cnp", "nodes", `egress: [{action: Deny, to: [{nodes: {}}]}]`, unsupported, []string{"spec.egress[0].to[0].nodes: nodes as peers are switched off"}}

@@ -120,39 +120,39 @@ func TestAccountsHaveNoMoreRightsThanTheyNeed(t *testing.T) {
 	want := map[string]map[string][]string{
 		installFile: {
 			agent: {
-				"get list watch namespaces",
-				"get list watch networkpolicies.networking.k8s.io",
-				"get list watch nodes",
-				"get list watch pods",
+				"list watch namespaces",
+				"list watch networkpolicies.networking.k8s.io",
+				"list watch nodes",
+				"list watch pods",
 			},
 			statusWriter: {
 				"create events.events.k8s.io",
 				"create leases.coordination.k8s.io",
-				"get list watch patch networkpolicies.networking.k8s.io",
 				"get update leases.coordination.k8s.io kube-network-policies-status",
+				"list watch patch networkpolicies.networking.k8s.io",
 				"patch networkpolicies/status.networking.k8s.io",
 			},
 		},
 		installAdminFile: {
 			agent: {
-				"get list watch adminnetworkpolicies.policy.networking.k8s.io",
-				"get list watch baselineadminnetworkpolicies.policy.networking.k8s.io",
-				"get list watch clusternetworkpolicies.policy.networking.k8s.io",
-				"get list watch endpointslices.discovery.k8s.io", // of kube-system alone
-				"get list watch namespaces",
-				"get list watch networkpolicies.networking.k8s.io",
-				"get list watch nodes",
-				"get list watch pods",
-				"get list watch services", // of kube-system alone
+				"list watch adminnetworkpolicies.policy.networking.k8s.io",
+				"list watch baselineadminnetworkpolicies.policy.networking.k8s.io",
+				"list watch clusternetworkpolicies.policy.networking.k8s.io",
+				"list watch endpointslices.discovery.k8s.io", // of kube-system alone
+				"list watch namespaces",
+				"list watch networkpolicies.networking.k8s.io",
+				"list watch nodes",
+				"list watch pods",
+				"list watch services", // of kube-system alone
 			},
 			statusWriter: {
 				"create events.events.k8s.io",
 				"create leases.coordination.k8s.io",
-				"get list watch adminnetworkpolicies.policy.networking.k8s.io",
-				"get list watch baselineadminnetworkpolicies.policy.networking.k8s.io",
-				"get list watch clusternetworkpolicies.policy.networking.k8s.io",
-				"get list watch patch networkpolicies.networking.k8s.io",
 				"get update leases.coordination.k8s.io kube-network-policies-status",
+				"list watch adminnetworkpolicies.policy.networking.k8s.io",
+				"list watch baselineadminnetworkpolicies.policy.networking.k8s.io",
+				"list watch clusternetworkpolicies.policy.networking.k8s.io",
+				"list watch patch networkpolicies.networking.k8s.io",
 				"patch adminnetworkpolicies/status.policy.networking.k8s.io",
 				"patch baselineadminnetworkpolicies/status.policy.networking.k8s.io",
 				"patch clusternetworkpolicies/status.policy.networking.k8s.io",
