@@ -46,11 +46,13 @@ func TestKernelAccountsForEveryPacketOfAFlood(t *testing.T) {
 	send(t, sender(t, port), packets)
 	r.awaitEmpty("100")
 	dropped := r.metric("nfqueue_queue_dropped", "100") + r.metric("nfqueue_user_dropped", "100")
-	answered := r.metric("netpol_queue_verdicts_total", "drop")
-	if answered+dropped != packets || answered == 0 {
-		t.Errorf("%v answered and %v dropped by the kernel, want %d together", answered, dropped, packets)
+	// The kernel has the last verdicts a moment before they are counted.
+	eventually(t, fmt.Sprintf("all but %v packets are answered", dropped), func() bool {
+		return r.metric("netpol_queue_verdicts_total", "drop") == packets-dropped
+	})
+	if dropped == packets {
+		t.Error("nothing was answered")
 	}
-	t.Logf("%v answered, %v dropped by the kernel", answered, dropped)
 	r.wantMetric("netpol_queue_verdict_errors_total", "gone", 0)
 	r.wantMetric("netpol_queue_verdict_errors_total", "refused", 0)
 	r.wantMetric("netpol_queue_malformed_messages_total", "", 0)
@@ -95,7 +97,7 @@ func TestKernelSharesPacketsAmongQueues(t *testing.T) {
 			t.Errorf("queue %d had %v packets, want some whole pairs of addresses", number, got)
 		}
 	}
-	r.wantMetric("netpol_queue_verdicts_total", "accept", addresses*each)
+	eventually(t, "all are counted", func() bool { return r.metric("netpol_queue_verdicts_total", "accept") == addresses*each })
 }
 
 func TestKernelNumberIsTakenOverWhenItIsFree(t *testing.T) {
