@@ -34,8 +34,11 @@ type fakeKernel struct {
 }
 
 func (k *fakeKernel) generation(context.Context) (uint32, error) {
-	if k.fake.LastTransaction != k.last {
-		k.last = k.fake.LastTransaction
+	k.fake.RLock()
+	last := k.fake.LastTransaction
+	k.fake.RUnlock()
+	if last != k.last {
+		k.last = last
 		k.now++
 	}
 	return k.now, nil

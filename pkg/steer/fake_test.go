@@ -2,6 +2,7 @@ package steer
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"sigs.k8s.io/knftables"
@@ -28,15 +29,15 @@ func fakeOf(t *testing.T, nft knftables.Interface) *knftables.Fake {
 // as the kernel may, until deaf is closed.
 type hanging struct {
 	*knftables.Fake
-	hang bool
-	deaf chan struct{}
+	hang atomic.Bool
+	deaf atomic.Pointer[chan struct{}]
 }
 
 func (h *hanging) Run(ctx context.Context, tx *knftables.Transaction) error {
-	if h.deaf != nil {
-		<-h.deaf
+	if deaf := h.deaf.Load(); deaf != nil {
+		<-*deaf
 	}
-	if h.hang {
+	if h.hang.Load() {
 		<-ctx.Done()
 		return ctx.Err()
 	}

@@ -93,14 +93,14 @@ func TestANotifiedChangeIsPutRightAtOnce(t *testing.T) {
 func TestNotReadyWhileAChangeIsNotPutRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, isolatedPod)
-		s.hang.hang = true
+		s.hang.hang.Store(true)
 		tamper(t, s.fake, tamperings["table deleted"])
 		s.notify(t, true)
 		if err := s.Healthy(); err == nil || !strings.Contains(err.Error(), "flusher, pid 7") {
 			t.Errorf("healthy: %v", err)
 		}
 		time.Sleep(syncTimeout)
-		s.hang.hang = false
+		s.hang.hang.Store(false)
 		time.Sleep(retryInterval)
 		synctest.Wait()
 		if err := s.Healthy(); err != nil || s.fake.Table == nil {
@@ -166,7 +166,7 @@ func TestLostNotificationsLeadToAVerification(t *testing.T) {
 func TestNotReadyOnceAChangeHasWaitedTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, isolatedPod)
-		s.hang.hang = true
+		s.hang.hang.Store(true)
 		s.Set(Sets{Ingress: []netip.Addr{v4b}})
 		time.Sleep(applyTimeout - time.Millisecond)
 		if err := s.Healthy(); err != nil {
@@ -180,7 +180,7 @@ func TestNotReadyOnceAChangeHasWaitedTooLong(t *testing.T) {
 				t.Fatal("ready, and the change is not in force")
 			}
 		}
-		s.hang.hang = false
+		s.hang.hang.Store(false)
 		time.Sleep(syncTimeout + retryInterval)
 		synctest.Wait()
 		if err := s.Healthy(); err != nil {
@@ -192,13 +192,14 @@ func TestNotReadyOnceAChangeHasWaitedTooLong(t *testing.T) {
 func TestNotReadyWhileTheKernelHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, isolatedPod)
-		s.hang.deaf = make(chan struct{})
+		deaf := make(chan struct{})
+		s.hang.deaf.Store(&deaf)
 		s.Set(Sets{Ingress: []netip.Addr{v4b}})
 		time.Sleep(applyTimeout)
 		if err := s.Healthy(); err == nil || !strings.Contains(err.Error(), "a change has waited 5s to be in force") {
 			t.Errorf("healthy: %v", err)
 		}
-		close(s.hang.deaf)
+		close(deaf)
 		synctest.Wait()
 		if err := s.Healthy(); err != nil {
 			t.Errorf("when it is in force: %v", err)
