@@ -34,17 +34,18 @@ type fakeKernel struct {
 }
 
 func (k *fakeKernel) generation(context.Context) (uint32, error) {
-	k.fake.RLock()
-	last := k.fake.LastTransaction
-	k.fake.RUnlock()
-	if last != k.last {
-		k.last = last
+	k.fake.Lock() // guards last and now, too
+	defer k.fake.Unlock()
+	if k.fake.LastTransaction != k.last {
+		k.last = k.fake.LastTransaction
 		k.now++
 	}
 	return k.now, nil
 }
 
 func (k *fakeKernel) counters(ctx context.Context) (map[string]uint64, error) {
+	k.fake.RLock() // which ListCounters, unlike the other lists, does not take
+	defer k.fake.RUnlock()
 	counters, err := k.nft.ListCounters(ctx)
 	packets := make(map[string]uint64)
 	for _, c := range counters {

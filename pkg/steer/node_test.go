@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/florianl/go-nfqueue/v2"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -66,7 +67,8 @@ ip -n NS -6 route add default via GW6
 	return n, shell(script)
 })
 
-// newNode returns the node, once packets can pass, without our table.
+// newNode returns the node, once packets can pass, without our table and without
+// connections: a port used before would be that of a known one.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	needKernel(t)
@@ -81,7 +83,28 @@ func newNode(t *testing.T) *node {
 	}
 	removeTables()
 	t.Cleanup(removeTables)
+	if err := removeConnections(); err != nil {
+		t.Fatal(err)
+	}
 	return n
+}
+
+// removeConnections removes all that the kernel tracks.
+func removeConnections() error {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	const deleteConnections = 2 // IPCTNL_MSG_CT_DELETE of linux/netfilter/nfnetlink_conntrack.h
+	_, err = conn.Execute(netlink.Message{
+		Header: netlink.Header{
+			Type:  unix.NFNL_SUBSYS_CTNETLINK<<8 | deleteConnections,
+			Flags: netlink.Request | netlink.Acknowledge,
+		},
+		Data: []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+	})
+	return err
 }
 
 func shell(script string) error {

@@ -72,7 +72,7 @@ type Steerer struct {
 type wish struct {
 	of    Sets // as it was asked for
 	sets  contents
-	since time.Time
+	since time.Time // of the first change that waits for it: its own, or one of a wish that it replaces
 }
 
 // New returns a Steerer that has not touched the kernel yet. caps comes from
@@ -123,10 +123,14 @@ func (s *Steerer) Set(sets Sets) {
 	defer s.mu.Unlock()
 	old := s.wish
 	if old != nil && old.of.equal(sets) {
-		if old == s.inForce && !sets.Since.IsZero() {
+		switch {
+		case sets.Since.IsZero():
+		case old == s.inForce:
 			s.metrics.programming.Observe(time.Since(sets.Since).Seconds())
+		case old.since.IsZero():
+			old.of.Since, old.since = sets.Since, sets.Since // in force when old is
 		}
-		return // else it will be in force
+		return
 	}
 	s.wish = &wish{of: sets, sets: sets.contents(), since: sets.Since}
 	if old != nil && old != s.inForce && !old.since.IsZero() && (sets.Since.IsZero() || old.since.Before(sets.Since)) {

@@ -76,6 +76,8 @@ func testContext(t *testing.T) context.Context {
 
 // fakeContents is what the sets of fake hold.
 func fakeContents(fake *knftables.Fake) contents {
+	fake.RLock()
+	defer fake.RUnlock()
 	c := contents{}
 	for _, spec := range setSpecs {
 		c[spec.name] = elements{}
@@ -309,6 +311,58 @@ func TestTheSameWishAgainWakesNobody(t *testing.T) {
 	s.Set(Sets{Ingress: []netip.Addr{v4b}, Since: time.Now()})
 	if s.wish == wish || programmed(t, s) != 2 {
 		t.Errorf("another wish is taken for the same, or for one in force (%d)", programmed(t, s))
+	}
+}
+
+// interrupted calls during in the middle of each transaction.
+type interrupted struct {
+	*knftables.Fake
+	during func()
+}
+
+func (i *interrupted) Run(ctx context.Context, tx *knftables.Transaction) error {
+	i.during()
+	return i.Fake.Run(ctx, tx)
+}
+
+// TestEveryChangeIsCountedOnce: sets also change without a change of the cluster, when
+// interfaces do. Then Since is zero.
+func TestEveryChangeIsCountedOnce(t *testing.T) {
+	ours, others := []netip.Addr{v4}, []netip.Addr{v4b}
+	change := func(addrs []netip.Addr) Sets { return Sets{Ingress: addrs, Since: time.Now()} }
+	for name, tt := range map[string]struct {
+		before, during Sets
+		twice          bool // before is set again with a change
+	}{
+		"pending without a change, then with one":       {before: Sets{Ingress: ours}, during: Sets{Ingress: ours}, twice: true},
+		"pending with a change, then without one":       {before: change(ours), during: Sets{Ingress: ours}},
+		"replaced without a change while it is written": {before: change(ours), during: Sets{Ingress: others}},
+		"the change comes while it is written":          {before: Sets{Ingress: ours}, during: change(ours)},
+		"another comes while it is written":             {before: Sets{Ingress: ours}, during: change(others)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake := knftables.NewFake(knftables.InetFamily, TableName)
+			nft := &interrupted{Fake: fake, during: func() {}}
+			s, err := newFakeSteerer(Config{Queue: 100, Queues: 1, Mark: DefaultMark, Registerer: prometheus.NewRegistry()}, nft, fake)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Set(tt.before)
+			if tt.twice {
+				s.Set(change(tt.before.Ingress))
+			}
+			nft.during = func() { s.Set(tt.during) }
+			if err := s.sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			nft.during = func() {}
+			if err := s.sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := programmed(t, s); got != 1 {
+				t.Errorf("%d changes counted, want 1", got)
+			}
+		})
 	}
 }
 

@@ -66,13 +66,13 @@ func (s *Steerer) syncOnce(ctx context.Context, notified bool) error {
 	if err != nil {
 		s.held = nil // the next run reads before it writes
 	}
-	first := s.taken(w, err)
+	first, since := s.taken(w, err)
 	s.metrics.synced(err, s.held)
 	if first && s.cfg.InForce != nil {
 		s.cfg.InForce(w.of.Serial)
 	}
-	if first && !w.since.IsZero() {
-		s.metrics.programming.Observe(time.Since(w.since).Seconds())
+	if !since.IsZero() {
+		s.metrics.programming.Observe(time.Since(since).Seconds())
 	}
 	return err
 }
@@ -88,21 +88,27 @@ func (s *Steerer) take() *wish {
 	return s.wish
 }
 
-// taken notes what came of applying w and reports whether it is newly in force.
-func (s *Steerer) taken(w *wish, err error) bool {
+// taken notes what came of applying w. It reports whether w is newly in force and, if
+// a change of the cluster has waited for it, since when.
+func (s *Steerer) taken(w *wish, err error) (first bool, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.health = err; err != nil {
-		return false
+		return false, time.Time{}
 	}
 	s.applied = time.Time{}
 	if w == nil {
 		s.health = errNoSync // the base alone steers nobody
-		return false
+		return false, time.Time{}
 	}
-	first := s.inForce != w
+	if s.inForce == w {
+		return false, time.Time{}
+	}
 	s.inForce = w
-	return first
+	if s.wish != w {
+		s.wish.since = s.wish.of.Since // what has waited for w does not wait for it
+	}
+	return true, w.since
 }
 
 // apply brings the kernel from what it holds to what w wants; a nil w wants
