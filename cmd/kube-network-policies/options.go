@@ -42,9 +42,9 @@ type options struct {
 	share              int
 	divert             steer.Divert
 	mark               string
-	cutEstablished     bool
-	cutMark            string
-	dnsRace            steer.EarlyUDP
+	blockEstablished   bool
+	blockMark          string
+	earlyUDP           steer.EarlyUDP
 	failOpen           agent.FailOpen
 	kinds              policycache.Kinds
 	sourceCheckExempt  []string
@@ -65,7 +65,7 @@ func newOptions() *options {
 		queues:             min(runtime.NumCPU(), defaultMaxQueues),
 		share:              int(steer.DefaultShare),
 		mark:               fmt.Sprintf("%#x", steer.DefaultMark),
-		cutMark:            fmt.Sprintf("%#x", conntrack.DefaultMark),
+		blockMark:          fmt.Sprintf("%#x", conntrack.DefaultMark),
 		featureGates:       map[string]bool{},
 		metricsBindAddress: ":9080",
 		evaluationMemory:   policy.DefaultMemory,
@@ -82,9 +82,9 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.share, "pod-share", o.share, "how many packets a second each pod of this node may have judged ahead of what exceeds the shares of others; more of them is judged as capacity is left. 0 means no shares: a pod that floods delays the first packets of all others")
 	fs.TextVar(&o.divert, "divert", o.divert, "how packets get into the queue: queue (nftables statement), xtables (NFQUEUE target through nft_compat), or auto, which takes what the kernel has. One that the kernel lacks is refused at start")
 	fs.StringVar(&o.mark, "mark", o.mark, "the one bit of packet marks and conntrack marks that is the agent's own. Software that uses the same bit breaks enforcement")
-	fs.BoolVar(&o.cutEstablished, "cut-established", o.cutEstablished, "cut established connections that policy has come to deny, and let them go on when it allows them again; when false policy is about new connections only")
-	fs.StringVar(&o.cutMark, "cut-mark", o.cutMark, "with --cut-established, the one bit of conntrack marks that tells which connections are cut. Software that uses the same bit cuts connections, or has them go on")
-	fs.TextVar(&o.dnsRace, "dns-race-workaround", o.dnsRace, "judge new UDP connections to Services before they are routed (true) or behind (false). Kernels before 6.12 lose one of two DNS queries that are sent at once when false; auto goes by the kernel's version")
+	fs.BoolVar(&o.blockEstablished, "block-established", o.blockEstablished, "block established connections that policies no longer allow, until they allow them again; when false policies apply to new connections only")
+	fs.StringVar(&o.blockMark, "block-mark", o.blockMark, "with --block-established, the one bit of conntrack marks that marks blocked connections. Software that uses the same bit blocks connections or unblocks them")
+	fs.TextVar(&o.earlyUDP, "early-udp", o.earlyUDP, "queue new UDP connections to Services before routing (true) or after it (false). With false, kernels before 6.12 lose one of two DNS queries that are sent at the same time; auto decides by the kernel's version")
 	fs.BoolVar(&o.failOpen.NoAgent, "fail-open", o.failOpen.NoAgent, "accept new connections of selected pods while no agent can decide: none runs, or it has not seen the cluster yet; when false they wait and then drop")
 	fs.BoolVar(&o.failOpen.QueueFull, "fail-open-queue-full", o.failOpen.QueueFull, "accept packets that find the queue full, so that a flood delivers what policy denies; when false they drop and are counted")
 	fs.BoolVar(&o.failOpen.UnknownPacket, "fail-open-unknown-packet", o.failOpen.UnknownPacket, "accept packets that cannot be parsed and packets of pods of this node that are not known; when false they drop, the latter after a second")
@@ -131,10 +131,10 @@ func (o *options) validate(args []string) error {
 	if err != nil {
 		fault("mark", o.mark, "%v", err)
 	}
-	if cutMark, err := parseMark(o.cutMark); err != nil {
-		fault("cut-mark", o.cutMark, "%v", err)
-	} else if o.cutEstablished && cutMark == mark {
-		fault("cut-mark", o.cutMark, "is the bit of --mark")
+	if blockMark, err := parseMark(o.blockMark); err != nil {
+		fault("block-mark", o.blockMark, "%v", err)
+	} else if o.blockEstablished && blockMark == mark {
+		fault("block-mark", o.blockMark, "is the bit of --mark")
 	}
 	for _, s := range o.dnsResolvers {
 		if _, err := resolvers.Parse(s); err != nil {
@@ -197,15 +197,15 @@ func (o *options) config() (agent.Config, error) {
 		Share:              uint32(o.share),
 		Divert:             o.divert,
 		Mark:               mark,
-		EarlyUDP:           o.dnsRace,
+		EarlyUDP:           o.earlyUDP,
 		SourceCheckExempt:  o.sourceCheckExempt,
 		FailOpen:           o.failOpen,
 		LogDenied:          o.logDenied,
 		EvaluationMemory:   o.evaluationMemory,
 		MetricsBindAddress: o.metricsBindAddress,
 	}
-	if o.cutEstablished {
-		cfg.CutMark, _ = parseMark(o.cutMark)
+	if o.blockEstablished {
+		cfg.BlockMark, _ = parseMark(o.blockMark)
 	}
 	for _, s := range o.tunnelPorts {
 		port, _ := agent.ParsePort(s)

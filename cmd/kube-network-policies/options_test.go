@@ -39,11 +39,11 @@ func TestWrongFlagsAreRefusedByNameAndValue(t *testing.T) {
 		{[]string{"--mark=0x3000"}, []string{"--mark=0x3000", "exactly one bit"}},
 		{[]string{"--mark=0x4000"}, []string{"--mark=0x4000", "kube-proxy"}},
 		{[]string{"--mark=bit"}, []string{"--mark=bit"}},
-		{[]string{"--cut-mark=0x6"}, []string{"--cut-mark=0x6", "exactly one bit"}},
-		{[]string{"--cut-mark=0x8000"}, []string{"--cut-mark=0x8000", "kube-proxy"}},
-		{[]string{"--cut-mark=bit"}, []string{"--cut-mark=bit", "number"}},
-		{[]string{"--cut-established", "--cut-mark=0x1000"}, []string{"--cut-mark=0x1000", "--mark"}},
-		{[]string{"--cut-established", "--mark=0x800"}, []string{"--cut-mark=0x800", "--mark"}},
+		{[]string{"--block-mark=0x6"}, []string{"--block-mark=0x6", "exactly one bit"}},
+		{[]string{"--block-mark=0x8000"}, []string{"--block-mark=0x8000", "kube-proxy"}},
+		{[]string{"--block-mark=bit"}, []string{"--block-mark=bit", "number"}},
+		{[]string{"--block-established", "--block-mark=0x1000"}, []string{"--block-mark=0x1000", "--mark"}},
+		{[]string{"--block-established", "--mark=0x800"}, []string{"--block-mark=0x800", "--mark"}},
 		{[]string{"--kubeconfig=k", "--manifests=."}, []string{"--manifests=.", "--kubeconfig=k"}},
 		{[]string{"--manifests=does/not/exist"}, []string{"--manifests=does/not/exist"}},
 		{[]string{"--metrics-bind-address=9080"}, []string{"--metrics-bind-address=9080", "host:port"}},
@@ -133,23 +133,23 @@ func TestEachKindHasItsFlag(t *testing.T) {
 	}
 }
 
-func TestCutMarkIsForTheOptionAlone(t *testing.T) {
+func TestBlockMarkNeedsBlockEstablished(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		want uint32
 	}{
 		{nil, 0},
-		{[]string{"--cut-mark=0x400"}, 0},
+		{[]string{"--block-mark=0x400"}, 0},
 		{[]string{"--mark=0x800"}, 0},
-		{[]string{"--cut-established"}, 0x800},
-		{[]string{"--cut-established", "--cut-mark=0x400"}, 0x400},
+		{[]string{"--block-established"}, 0x800},
+		{[]string{"--block-established", "--block-mark=0x400"}, 0x400},
 	} {
 		o, err := parse(append(tc.args, "--manifests=.", "--hostname-override=n")...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cfg, err := o.config(); err != nil || cfg.CutMark != tc.want {
-			t.Errorf("%v: %#x, %v, want %#x", tc.args, cfg.CutMark, err, tc.want)
+		if cfg, err := o.config(); err != nil || cfg.BlockMark != tc.want {
+			t.Errorf("%v: %#x, %v, want %#x", tc.args, cfg.BlockMark, err, tc.want)
 		}
 	}
 }

@@ -56,9 +56,9 @@ type Config struct {
 	Divert steer.Divert
 	// Mark is the one bit of packet and conntrack marks that is ours.
 	Mark uint32
-	// CutMark is the one bit of conntrack marks by which established connections
+	// BlockMark is the one bit of conntrack marks by which established connections
 	// are cut that policy denies. Zero lets them go on.
-	CutMark uint32
+	BlockMark uint32
 	// EarlyUDP works around a race of kernels before 6.12 that costs packets of
 	// DNS.
 	EarlyUDP steer.EarlyUDP
@@ -217,7 +217,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		OverflowQueue: cfg.overflowQueue(),
 		Bypass:        cfg.FailOpen.NoAgent,
 		Mark:          cfg.Mark,
-		CutMark:       cfg.CutMark,
+		BlockMark:     cfg.BlockMark,
 		Divert:        cfg.Divert,
 		EarlyUDP:      cfg.EarlyUDP,
 		SourceCheck:   a.links != nil,

@@ -12,10 +12,10 @@ import (
 
 // newCutter returns nil where established connections go on.
 func newCutter(cfg Config, reg prometheus.Registerer) (*conntrack.Cutter, error) {
-	if cfg.CutMark == 0 {
+	if cfg.BlockMark == 0 {
 		return nil, nil
 	}
-	return conntrack.New(conntrack.Config{Mark: cfg.CutMark, Registerer: reg})
+	return conntrack.New(conntrack.Config{Mark: cfg.BlockMark, Registerer: reg})
 }
 
 // established has connections cut that s denies for good. What depends on a pod

@@ -128,10 +128,10 @@ type Config struct {
 	// agent sets it in the packet mark of what it accepts, and leaves all other
 	// bits as it got them.
 	Mark uint32
-	// CutMark is the one bit of the conntrack mark of connections that nothing
+	// BlockMark is the one bit of the conntrack mark of connections that nothing
 	// passes on any more, in either direction. Somebody else sets it. Zero means
 	// that there is no such bit, and that established connections go on.
-	CutMark uint32
+	BlockMark uint32
 	// Share is how many packets a second one local pod may have judged ahead of what
 	// exceeds the shares of others. Zero means that there are no shares.
 	Share uint32
@@ -177,8 +177,8 @@ func (c Config) Validate() error {
 	if err := CheckMark(c.Mark); err != nil {
 		errs = append(errs, fmt.Errorf("Mark %#x %w", c.Mark, err))
 	}
-	if err := c.checkCutMark(); err != nil {
-		errs = append(errs, fmt.Errorf("CutMark %#x %w", c.CutMark, err))
+	if err := c.checkBlockMark(); err != nil {
+		errs = append(errs, fmt.Errorf("BlockMark %#x %w", c.BlockMark, err))
 	}
 	if int(c.Divert) >= len(divertNames) {
 		errs = append(errs, fmt.Errorf("Divert %d is unknown", c.Divert))
@@ -195,14 +195,14 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c Config) checkCutMark() error {
-	switch c.CutMark {
+func (c Config) checkBlockMark() error {
+	switch c.BlockMark {
 	case 0:
 		return nil
 	case c.Mark:
 		return errors.New("is Mark, too")
 	}
-	return CheckMark(c.CutMark)
+	return CheckMark(c.BlockMark)
 }
 
 // CheckMark tells whether mark can be ours: it must be exactly one bit, and none

@@ -209,9 +209,9 @@ func observeChains(cfg Config) []chain {
 func settledRules(cfg Config) []string {
 	// Whoever set our bit before us, it was not the agent.
 	rules := []string{clearMark(cfg)}
-	if cfg.CutMark != 0 {
+	if cfg.BlockMark != 0 {
 		// Ahead of all that lets a connection go on, and for both directions.
-		rules = append(rules, fmt.Sprintf("ct mark & %#x != 0 drop", cfg.CutMark))
+		rules = append(rules, fmt.Sprintf("ct mark & %#x != 0 drop", cfg.BlockMark))
 	}
 	if cfg.SCTPPerPacket {
 		// Another association to another port shares the conntrack entry, its

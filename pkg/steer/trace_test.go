@@ -428,7 +428,7 @@ func TestNothingPassesOnAConnectionThatIsCut(t *testing.T) {
 		mark uint32
 		want steertest.Verdict
 	}{{cut, drop}, {0, accept}} {
-		s, fake := newFake(t, func(c *Config) { c.CutMark, c.SCTPPerPacket, c.EarlyUDP = tt.mark, true, EarlyOn })
+		s, fake := newFake(t, func(c *Config) { c.BlockMark, c.SCTPPerPacket, c.EarlyUDP = tt.mark, true, EarlyOn })
 		mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
 		checkTraces(t, fake, []traceCase{
 			{"original", packet(peer4, v4, proto("tcp"), established, marked(0, cut)), tt.want},

@@ -260,7 +260,7 @@ var fromNobody = labtest.Policy("x", "ingress", `{podSelector: {}}`)
 // and then allows again. Whether they go on meanwhile is the operator's choice.
 func TestEstablishedConnections(t *testing.T) {
 	labtest.SkipShort(t)
-	for _, option := range []string{"--cut-established=true", "--cut-established=false"} {
+	for _, option := range []string{"--block-established=true", "--block-established=false"} {
 		t.Run(option, func(t *testing.T) {
 			c := newCluster(t, 2, "x/web@1 app=web", "y/near@1", "y/far@2")
 			vips := c.service(t, c.Pods["x/web"])
@@ -273,7 +273,7 @@ func TestEstablishedConnections(t *testing.T) {
 			before := passes(labtest.Metrics(t, agent))
 			c.Replace(t, "policies", fromNobody)
 			c.Expect(t, labtest.No("y/far", "x/web", "tcp/80"), labtest.No("y/near", "x/web", "tcp/80"))
-			if option == "--cut-established=false" {
+			if option == "--block-established=false" {
 				all.goOn(t, "denied meanwhile")
 				return
 			}

@@ -23,7 +23,7 @@ var onlyDB = labtest.Policy("x", "only-db", `
 // the proxy hides it. A pod reaches itself through its Service.
 func TestService(t *testing.T) {
 	// Where UDP is judged makes no difference.
-	for _, option := range []string{"--dns-race-workaround=false", "--dns-race-workaround=true"} {
+	for _, option := range []string{"--early-udp=false", "--early-udp=true"} {
 		t.Run(option, func(t *testing.T) { testService(t, option) })
 	}
 }
