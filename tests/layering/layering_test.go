@@ -1,5 +1,5 @@
-// Package layering holds the import boundaries of docs/architecture.md: who may
-// reach whom, transitively.
+// Package layering holds the table of packages in docs/architecture.md: what each
+// package may reach of this module, and what it must not reach elsewhere.
 package layering
 
 import (
@@ -7,137 +7,187 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 )
 
-const module = "sigs.k8s.io/kube-network-policies/"
+const (
+	module   = "sigs.k8s.io/kube-network-policies/"
+	document = "../../docs/architecture.md"
+)
 
-// rule says what a package may be made of. Standard library packages are
-// allowed unless forbidden names them.
+// A rule is a row of the table of packages.
 type rule struct {
-	// ours are the packages of this module that it may reach.
-	ours []string
-	// forbidden are path prefixes that it must never reach, through whatever.
-	forbidden []string
-}
-
-var rules = map[string]rule{
-	"pkg/packet": {forbidden: []string{"k8s.io/", "sigs.k8s.io/", "github.com/", "golang.org/", "context", "time", "os", "net/http"}},
-	"pkg/policy": {
-		ours:      []string{"pkg/packet"},
-		forbidden: []string{"k8s.io/api/", "k8s.io/client-go", "sigs.k8s.io/knftables", "sigs.k8s.io/network-policy-api", "github.com/prometheus/", "github.com/mdlayher/", "github.com/google/nftables"},
-	},
-	"pkg/compile": {
-		ours:      []string{"pkg/policy", "pkg/packet"},
-		forbidden: []string{"k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/prometheus/", "github.com/mdlayher/", "github.com/google/nftables"},
-	},
-	"pkg/reachability": {
-		ours:      []string{"pkg/compile", "pkg/policy", "pkg/packet"},
-		forbidden: []string{"k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/prometheus/", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
-	},
-	"pkg/policycache": {
-		ours:      []string{"pkg/policycache/manifests", "pkg/policycache/podwatch", "pkg/compile", "pkg/policy", "pkg/packet", "pkg/runner"},
-		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
-	},
-	"pkg/policycache/podwatch": {
-		ours:      []string{"pkg/compile", "pkg/policy", "pkg/packet"},
-		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
-	},
-	"pkg/enforce": {
-		ours:      []string{"pkg/policy", "pkg/packet"},
-		forbidden: []string{"k8s.io/client-go", "k8s.io/api/", "sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
-	},
-	"pkg/queue": {
-		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "k8s.io/component-base", "sigs.k8s.io/"},
-	},
-	"pkg/steer": {
-		ours:      []string{"pkg/runner"},
-		forbidden: []string{"k8s.io/api/", "k8s.io/client-go", "github.com/florianl/"},
-	},
-	"pkg/conntrack": {
-		ours:      []string{"pkg/packet", "pkg/runner"},
-		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/google/nftables", "github.com/florianl/"},
-	},
-	"pkg/links": {
-		ours:      []string{"pkg/runner"},
-		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/google/nftables", "github.com/florianl/"},
-	},
-	"pkg/domains": {
-		ours:      []string{"pkg/policy", "pkg/packet"},
-		forbidden: []string{"k8s.io/api/", "k8s.io/client-go", "sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
-	},
-	"pkg/resolvers": {
-		ours:      []string{"pkg/runner"},
-		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
-	},
-	"pkg/status": {
-		ours:      []string{"pkg/policy", "pkg/packet"},
-		forbidden: []string{"sigs.k8s.io/knftables", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
-	},
-	"pkg/httpserver": {
-		forbidden: []string{"k8s.io/", "sigs.k8s.io/", "github.com/mdlayher/", "github.com/google/nftables", "github.com/florianl/"},
-	},
-	"pkg/runner": {
-		forbidden: []string{"k8s.io/api", "k8s.io/client-go", "sigs.k8s.io/", "github.com/prometheus/"},
-	},
-}
-
-// directlyForbidden are imports that a package must not write itself, though
-// something it may use reaches them.
-var directlyForbidden = map[string][]string{
-	"pkg/policy":       {"context", "time", "os", "net", "net/http"},
-	"pkg/compile":      {"context", "os", "net", "net/http", "io"},
-	"pkg/reachability": {"context", "time", "os", "net", "net/http", "io"},
-}
-
-// onlyFor are packages that nothing but the given prefixes may import.
-var onlyFor = map[string][]string{
-	"pkg/agent": {"cmd/", "tests/"},
+	// packages is a package, or with "/..." all below it that have no row of their own.
+	packages string
+	// reaches are the packages of this module that it may reach, through whatever.
+	reaches []string
+	// anything allows all packages of this module.
+	anything bool
+	// never are the import paths that it must not reach, see banned.
+	never []string
 }
 
 func TestPackagesStayBehindTheirBoundaries(t *testing.T) {
 	graph := load(t)
-	for name, r := range rules {
-		t.Run(name, func(t *testing.T) {
-			if graph[module+name] == nil {
-				t.Fatalf("package %s does not exist", name)
+	rules := readRules(t)
+	used := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(graph)) {
+		own, ok := strings.CutPrefix(name, module)
+		if !ok {
+			continue
+		}
+		t.Run(own, func(t *testing.T) {
+			r := ruleOf(rules, own)
+			if r == nil {
+				t.Fatalf("%s has no row in the table of packages of docs/architecture.md", own)
 			}
-			via := reach(graph, module+name)
-			for dep := range via {
-				if own, ok := strings.CutPrefix(dep, module); ok && !slices.Contains(r.ours, own) {
-					t.Errorf("%s reaches %s: %s", name, own, path(via, dep))
-				}
-				if matches(dep, r.forbidden) && !strings.HasPrefix(dep, module) {
-					t.Errorf("%s reaches %s: %s", name, dep, path(via, dep))
-				}
-			}
-			for _, dep := range graph[module+name] {
-				if slices.Contains(directlyForbidden[name], dep) {
-					t.Errorf("%s imports %s", name, dep)
-				}
-			}
+			used[r.packages] = true
+			check(t, graph, own, r)
 		})
 	}
-}
-
-func TestOnlyProgramsCompose(t *testing.T) {
-	for importer, deps := range load(t) {
-		for target, allowed := range onlyFor {
-			own := strings.TrimPrefix(importer, module)
-			if slices.Contains(deps, module+target) && !matches(own, allowed) {
-				t.Errorf("%s imports %s", own, target)
-			}
+	for _, r := range rules {
+		if !used[r.packages] {
+			t.Errorf("docs/architecture.md has a row for %s, which does not exist", r.packages)
 		}
 	}
 }
 
-func matches(path string, prefixes []string) bool {
-	return slices.ContainsFunc(prefixes, func(p string) bool {
-		return path == strings.TrimSuffix(p, "/") || strings.HasPrefix(path, strings.TrimSuffix(p, "/")+"/")
+func check(t *testing.T, graph map[string][]string, own string, r *rule) {
+	via := reach(graph, module+own)
+	for dep := range via {
+		if ours, ok := strings.CutPrefix(dep, module); ok && !r.anything && !slices.Contains(r.reaches, ours) {
+			t.Errorf("%s reaches %s: %s", own, ours, path(via, dep))
+		}
+		// Of the standard library only what the package imports itself counts.
+		if banned(dep, r.never) && (!isStandard(dep) || via[dep] == module+own) {
+			t.Errorf("%s reaches %s: %s", own, dep, path(via, dep))
+		}
+	}
+	if r.anything || strings.HasSuffix(r.packages, "/...") {
+		return
+	}
+	for _, ours := range r.reaches {
+		if _, ok := via[module+ours]; !ok {
+			t.Errorf("docs/architecture.md lets %s reach %s, which it does not", own, ours)
+		}
+	}
+}
+
+// ruleOf returns the row of a package: its own, or else the longest pattern.
+func ruleOf(rules []*rule, own string) *rule {
+	var found *rule
+	for _, r := range rules {
+		prefix, pattern := strings.CutSuffix(r.packages, "...")
+		if r.packages == own {
+			return r
+		}
+		if pattern && strings.HasPrefix(own, prefix) && (found == nil || len(prefix) > len(found.packages)-len("...")) {
+			found = r
+		}
+	}
+	return found
+}
+
+// readRules returns the rows of the table of packages. Its names of libraries are
+// explained by a second table.
+func readRules(t *testing.T) []*rule {
+	t.Helper()
+	libraries := map[string][]string{}
+	for _, row := range table(t, "| library | import paths |") {
+		libraries[row[0]] = list(row[1])
+	}
+	var rules []*rule
+	for _, row := range table(t, "| package | owns | may reach | never reaches |") {
+		r := &rule{packages: strings.Trim(row[0], "`")}
+		switch row[2] {
+		case "anything":
+			r.anything = true
+		case "all of the above":
+			for _, above := range rules {
+				r.reaches = append(r.reaches, above.packages)
+			}
+		default:
+			for _, name := range list(row[2]) {
+				r.reaches = append(r.reaches, "pkg/"+name)
+			}
+		}
+		for _, name := range list(row[3]) {
+			if libraries[name] == nil {
+				t.Fatalf("docs/architecture.md: %s names %q, which the table of libraries does not have", r.packages, name)
+			}
+			r.never = append(r.never, libraries[name]...)
+		}
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// table returns the cells of the table of the document that begins with header.
+func table(t *testing.T, header string) [][]string {
+	t.Helper()
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body, ok := strings.Cut(string(text), "\n"+header+"\n")
+	if !ok {
+		t.Fatalf("%s has no table %q", document, header)
+	}
+	columns := strings.Count(header, "|") - 1
+	var rows [][]string
+	for line := range strings.Lines(body) {
+		if !strings.HasPrefix(line, "|") {
+			break
+		}
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if len(cells) != columns {
+			t.Fatalf("%s: not %d cells: %s", document, columns, line)
+		}
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		rows = append(rows, cells)
+	}
+	return rows[1:] // the line below the header
+}
+
+// list splits a cell at its commas.
+func list(cell string) []string {
+	var out []string
+	for item := range strings.SplitSeq(cell, ",") {
+		if item = strings.Trim(item, " `"); item != "" {
+			out = append(out, item)
+		}
+	}
+	return out
+}
+
+// banned reports whether an import path is one of paths: a path of the standard
+// library itself, another one with all that is below it. "*" is every other module.
+func banned(dep string, paths []string) bool {
+	if strings.HasPrefix(dep, module) {
+		return false
+	}
+	return slices.ContainsFunc(paths, func(p string) bool {
+		switch {
+		case p == "*":
+			return !isStandard(dep)
+		case isStandard(p):
+			return dep == p
+		}
+		return dep == p || strings.HasPrefix(dep, p+"/")
 	})
+}
+
+// isStandard reports whether an import path is of the standard library.
+func isStandard(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".")
 }
 
 // load returns what every package of the module and its dependencies imports.
@@ -164,13 +214,14 @@ func load(t *testing.T) map[string][]string {
 			t.Fatal(err)
 		}
 		if p.Standard {
-			p.Imports = nil // what the standard library is made of is its own affair
+			p.Imports = nil // the standard library may import what it likes
 		}
 		graph[p.ImportPath] = append([]string{}, p.Imports...)
 	}
 }
 
-// reach returns what root reaches, and for each of it who imports it on the way.
+// reach returns everything that root imports, directly or not, each with the
+// package that imports it on the shortest way.
 func reach(graph map[string][]string, root string) map[string]string {
 	via := map[string]string{}
 	for todo := []string{root}; len(todo) > 0; {
