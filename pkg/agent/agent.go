@@ -117,8 +117,8 @@ type agent struct {
 	owners   *owners
 	reuse    *reuse
 	eval     *evaluator
-	cutter   *conntrack.Cutter // nil lets established connections go on
-	links    *links.Watcher    // nil lets packets have any source
+	blocker  *conntrack.Blocker // nil lets established connections go on
+	links    *links.Watcher     // nil lets packets have any source
 
 	tunnelPorts []uint16
 	podTunnels  PodTunnels
@@ -167,8 +167,8 @@ func Run(ctx context.Context, cfg Config) error {
 		group.Go(func() error { return a.links.Run(ctx) })
 	}
 	group.Go(func() error { return a.reuse.Run(ctx) })
-	if a.cutter != nil {
-		group.Go(func() error { return a.cutter.Run(ctx) })
+	if a.blocker != nil {
+		group.Go(func() error { return a.blocker.Run(ctx) })
 	}
 	group.Go(func() error { return a.eval.Run(ctx) })
 	for _, q := range a.queues {
@@ -223,7 +223,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		SourceCheck:   a.links != nil,
 		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
 		InForce:       func(serial uint64) { a.reuse.inForce(serial) },
-		Repaired:      a.cutAgain,
+		Repaired:      a.recheck,
 		Registerer:    reg,
 	}, caps); err != nil {
 		return nil, err
@@ -231,7 +231,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	if a.queues, err = newQueues(cfg, a.enforcer, a.observer, reg); err != nil {
 		return nil, err
 	}
-	if a.cutter, err = newCutter(cfg, reg); err != nil {
+	if a.blocker, err = newBlocker(cfg, reg); err != nil {
 		return nil, err
 	}
 	source, err := newSource(cfg, reg)
@@ -285,8 +285,8 @@ func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time
 		a.observer.Follow(s)
 	}
 	a.enforce(s, since)
-	if a.cutter != nil {
-		a.cutter.Set(established(s, a.observer))
+	if a.blocker != nil {
+		a.blocker.Set(established(s, a.observer))
 	}
 	a.metrics.published(ctx, s)
 }
@@ -304,10 +304,10 @@ func (a *agent) enforce(s *policy.Snapshot, since time.Time) {
 	a.steerer.Set(a.sets(s, since))
 }
 
-// cutAgain judges what was accepted while another process had changed the rules.
-func (a *agent) cutAgain() {
-	if a.cutter != nil {
-		a.cutter.Again()
+// recheck judges what was accepted while another process had changed the rules.
+func (a *agent) recheck() {
+	if a.blocker != nil {
+		a.blocker.Recheck()
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// newCutter returns nil where established connections go on.
-func newCutter(cfg Config, reg prometheus.Registerer) (*conntrack.Cutter, error) {
+// newBlocker returns nil where established connections go on.
+func newBlocker(cfg Config, reg prometheus.Registerer) (*conntrack.Blocker, error) {
 	if cfg.BlockMark == 0 {
 		return nil, nil
 	}
@@ -21,19 +21,19 @@ func newCutter(cfg Config, reg prometheus.Registerer) (*conntrack.Cutter, error)
 // established has connections cut that s denies for good. What depends on a pod
 // that is not known, no longer or not yet, or on names that were forgotten
 // meanwhile, stays as it is.
-func established(s *policy.Snapshot, learned policy.Learned) conntrack.Judge {
+func established(s *policy.Snapshot, learned policy.Learned) conntrack.Evaluator {
 	anyName := &anyName{snapshot: s, names: make(map[*policy.Chain]*policy.Names)}
 	return func(p packet.Packet, toHost bool) conntrack.Verdict {
 		q := policy.Query{Packet: p, ToHost: toHost, Learned: learned}
 		d := s.Judge(q)
 		if d.Verdict == policy.Allow {
-			return conntrack.Go
+			return conntrack.Unblock
 		}
 		q.Learned = anyName
 		if d.Reason == policy.UnknownPod || s.Judge(q).Verdict == policy.Allow {
-			return conntrack.Leave
+			return conntrack.Keep
 		}
-		return conntrack.Cut
+		return conntrack.Block
 	}
 }
 

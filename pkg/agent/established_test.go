@@ -28,12 +28,12 @@ func TestOnlyWhatIsDeniedForGoodIsCut(t *testing.T) {
 		src, dst string
 		want     conntrack.Verdict
 	}{
-		{"10.244.1.3:40000", "10.244.1.2:80", conntrack.Cut},
-		{"192.0.2.1:40000", "10.244.1.2:80", conntrack.Cut},
-		{"10.244.1.2:40000", "10.244.1.3:80", conntrack.Go},
-		{"192.0.2.1:40000", "192.0.2.2:80", conntrack.Go},
-		{"192.0.2.1:40000", "10.244.1.9:80", conntrack.Leave},
-		{"10.244.1.9:40000", "10.244.1.2:80", conntrack.Leave},
+		{"10.244.1.3:40000", "10.244.1.2:80", conntrack.Block},
+		{"192.0.2.1:40000", "10.244.1.2:80", conntrack.Block},
+		{"10.244.1.2:40000", "10.244.1.3:80", conntrack.Unblock},
+		{"192.0.2.1:40000", "192.0.2.2:80", conntrack.Unblock},
+		{"192.0.2.1:40000", "10.244.1.9:80", conntrack.Keep},
+		{"10.244.1.9:40000", "10.244.1.2:80", conntrack.Keep},
 	} {
 		p := packet.Packet{Src: netip.MustParseAddrPort(tt.src), Dst: netip.MustParseAddrPort(tt.dst), Proto: packet.TCP}
 		if got := judge(p, false); got != tt.want {
@@ -66,16 +66,16 @@ func TestTheOwnNodeAndNames(t *testing.T) {
 		knows  policy.Learned
 		want   conntrack.Verdict
 	}{
-		{isolated, false, nil, conntrack.Cut},
-		{isolated, true, nil, conntrack.Go},
-		{denied, false, nil, conntrack.Cut},
-		{denied, true, nil, conntrack.Cut},
-		{denied, false, learned{"a.test"}, conntrack.Cut},
-		{named, false, learned{"a.test"}, conntrack.Go},
-		{named, true, learned{"x.b.test"}, conntrack.Go},
-		{named, false, learned{"c.test"}, conntrack.Leave},
-		{named, false, nil, conntrack.Leave},
-		{named, true, nil, conntrack.Leave},
+		{isolated, false, nil, conntrack.Block},
+		{isolated, true, nil, conntrack.Unblock},
+		{denied, false, nil, conntrack.Block},
+		{denied, true, nil, conntrack.Block},
+		{denied, false, learned{"a.test"}, conntrack.Block},
+		{named, false, learned{"a.test"}, conntrack.Unblock},
+		{named, true, learned{"x.b.test"}, conntrack.Unblock},
+		{named, false, learned{"c.test"}, conntrack.Keep},
+		{named, false, nil, conntrack.Keep},
+		{named, true, nil, conntrack.Keep},
 	} {
 		p := packet.Packet{
 			Src:   netip.AddrPortFrom(netip.MustParseAddr(tt.src), 40000),

@@ -1,4 +1,4 @@
-// Package conntrack changes the kernel's table of connections. A Cutter cuts
+// Package conntrack changes the kernel's table of connections. A Blocker cuts
 // established connections and lets them go on: it asks of each whether its first
 // packet would still pass, and tells the kernel by one bit of the connection's mark.
 // A Remover removes the entries of addresses that belong to another pod now, or to

@@ -136,7 +136,7 @@ func (f *fakeTable) remove(k key) error {
 
 func (f *fakeTable) close() { f.edit(func() { f.closed++ }) }
 
-// edit changes the table while a Cutter runs.
+// edit changes the table while a Blocker runs.
 func (f *fakeTable) edit(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,9 +154,9 @@ func (f *fakeTable) marks() []uint32 {
 	return marks
 }
 
-// newFake returns a Cutter over an empty table, on a node that has 192.0.2.1 and
+// newFake returns a Blocker over an empty table, on a node that has 192.0.2.1 and
 // 2001:db8::1.
-func newFake(t testing.TB) (*Cutter, *fakeTable) {
+func newFake(t testing.TB) (*Blocker, *fakeTable) {
 	t.Helper()
 	c, err := New(Config{Mark: DefaultMark, Registerer: prometheus.NewRegistry()})
 	if err != nil {
@@ -182,7 +182,7 @@ func testContext(t testing.TB) context.Context {
 }
 
 // always answers v, and keeps what it was asked.
-func always(v Verdict, asked *[]string) Judge {
+func always(v Verdict, asked *[]string) Evaluator {
 	return func(p packet.Packet, toHost bool) Verdict {
 		if asked != nil {
 			s := p.String()

@@ -20,7 +20,7 @@ const (
 )
 
 // errMalformed is about one message of the kernel.
-var errMalformed = errors.New("the kernel told of a connection in words that cannot be read")
+var errMalformed = errors.New("malformed conntrack message")
 
 // kernelTable is the table of the network namespace.
 type kernelTable struct {

@@ -67,8 +67,8 @@ func marks(t *testing.T, k *kernelTable) map[string]uint32 {
 	return got
 }
 
-// newReal returns a Cutter over the kernel.
-func newReal(t testing.TB) *Cutter {
+// newReal returns a Blocker over the kernel.
+func newReal(t testing.TB) *Blocker {
 	t.Helper()
 	c, _ := newFake(t)
 	c.open, c.nodeAddrs = openKernel, interfaceAddrs
@@ -93,7 +93,7 @@ func TestKernelMarksWhatIsCut(t *testing.T) {
 	for _, tt := range []struct {
 		verdict Verdict
 		bit     uint32
-	}{{Cut, DefaultMark}, {Cut, DefaultMark}, {Leave, DefaultMark}, {Go, 0}, {Leave, 0}, {Cut, DefaultMark}} {
+	}{{Block, DefaultMark}, {Block, DefaultMark}, {Keep, DefaultMark}, {Unblock, 0}, {Keep, 0}, {Block, DefaultMark}} {
 		if err := c.pass(testContext(t), always(tt.verdict, &asked)); err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func TestKernelKeepsTheBitsOfOthers(t *testing.T) {
 	for _, tt := range []struct {
 		verdict Verdict
 		want    uint32
-	}{{Cut, ^uint32(0)}, {Go, others}} {
+	}{{Block, ^uint32(0)}, {Unblock, others}} {
 		if err := c.pass(testContext(t), always(tt.verdict, nil)); err != nil {
 			t.Fatal(err)
 		}
@@ -162,9 +162,9 @@ func TestKernelKnowsTheNode(t *testing.T) {
 	insert(t, k, direct(packet.TCP, "192.0.2.8:1", "10.0.0.2:80"))
 	cutUnlessToHost := func(_ packet.Packet, toHost bool) Verdict {
 		if toHost {
-			return Leave
+			return Keep
 		}
-		return Cut
+		return Block
 	}
 	if err := c.pass(testContext(t), cutUnlessToHost); err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestKernelIsLeftWhenTheContextEnds(t *testing.T) {
 	enterNamespace(t)
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
-	if err := newReal(t).pass(ctx, always(Cut, nil)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := newReal(t).pass(ctx, always(Block, nil)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v, want deadline exceeded", err)
 	}
 }
@@ -198,7 +198,7 @@ func BenchmarkPass(b *testing.B) {
 		insert(b, k, direct(packet.TCP, src.String(), "10.0.0.2:80"))
 	}
 	for b.Loop() {
-		if err := c.pass(context.Background(), always(Go, nil)); err != nil {
+		if err := c.pass(context.Background(), always(Unblock, nil)); err != nil {
 			b.Fatal(err)
 		}
 	}

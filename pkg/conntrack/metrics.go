@@ -7,8 +7,8 @@ import (
 )
 
 type metrics struct {
-	cut         prometheus.Counter
-	restored    prometheus.Counter
+	blocked     prometheus.Counter
+	unblocked   prometheus.Counter
 	entries     prometheus.Gauge
 	passes      *prometheus.CounterVec
 	duration    prometheus.Histogram
@@ -17,13 +17,13 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		cut: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_conntrack_cut_total",
-			Help: "Established connections that were cut.",
+		blocked: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_conntrack_blocked_total",
+			Help: "Established connections that were blocked.",
 		}),
-		restored: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_conntrack_restored_total",
-			Help: "Connections that were cut and may go on.",
+		unblocked: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_conntrack_unblocked_total",
+			Help: "Blocked connections that were unblocked.",
 		}),
 		entries: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_conntrack_connections",
@@ -46,7 +46,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for _, result := range []string{"success", "error"} {
 		m.passes.WithLabelValues(result)
 	}
-	reg.MustRegister(m.cut, m.restored, m.entries, m.passes, m.duration, m.lastSuccess)
+	reg.MustRegister(m.blocked, m.unblocked, m.entries, m.passes, m.duration, m.lastSuccess)
 	return m
 }
 

@@ -30,8 +30,8 @@ type table interface {
 
 // change is an entry whose bit is not as wished.
 type change struct {
-	key key
-	cut bool
+	key   key
+	block bool
 }
 
 // faults counts errors and keeps the first: a table has many entries.
@@ -54,55 +54,55 @@ func (f *faults) err() error {
 	return f.first
 }
 
-// pass brings the whole table to what judge wants. Whatever fails leaves the
+// pass brings the whole table to what evaluate wants. Whatever fails leaves the
 // rest of the table served.
-func (c *Cutter) pass(ctx context.Context, judge Judge) error {
-	local, err := c.nodeAddrs()
+func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
+	local, err := b.nodeAddrs()
 	if err != nil {
 		return fmt.Errorf("list the node's addresses: %w", err)
 	}
-	t, err := c.open(ctx)
+	t, err := b.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer t.close()
 	var faults faults
-	count, changes := c.plan(t, local, judge, &faults)
-	c.metrics.entries.Set(float64(count))
-	done := c.apply(t, changes, &faults)
+	count, changes := b.plan(t, local, evaluate, &faults)
+	b.metrics.entries.Set(float64(count))
+	done := b.apply(t, changes, &faults)
 	klog.FromContext(ctx).V(2).Info("Connections checked", "connections", count, "changed", done)
 	return faults.err()
 }
 
 // plan counts the connections and returns those whose bit is wrong. Only these
 // are kept in memory.
-func (c *Cutter) plan(t table, local addrSet, judge Judge, faults *faults) (count int, changes []change) {
+func (b *Blocker) plan(t table, local addrSet, evaluate Evaluator, faults *faults) (count int, changes []change) {
 	for e, err := range t.entries(filter{}) {
 		if err != nil {
 			faults.add(err)
 			continue
 		}
 		count++
-		v, err := verdict(e, local, judge)
+		v, err := verdict(e, local, evaluate)
 		if err != nil {
 			faults.add(err)
 		}
-		isCut := e.mark&c.mark != 0
-		if v == Cut && !isCut || v == Go && isCut {
-			changes = append(changes, change{key: e.key.clone(), cut: v == Cut})
+		isBlocked := e.mark&b.mark != 0
+		if v == Block && !isBlocked || v == Unblock && isBlocked {
+			changes = append(changes, change{key: e.key.clone(), block: v == Block})
 		}
 	}
 	return count, changes
 }
 
 // apply writes the changes and returns how many it made.
-func (c *Cutter) apply(t table, changes []change, faults *faults) (done int) {
+func (b *Blocker) apply(t table, changes []change, faults *faults) (done int) {
 	for _, ch := range changes {
-		mark, counter := uint32(0), c.metrics.restored
-		if ch.cut {
-			mark, counter = c.mark, c.metrics.cut
+		mark, counter := uint32(0), b.metrics.unblocked
+		if ch.block {
+			mark, counter = b.mark, b.metrics.blocked
 		}
-		switch err := t.setMark(ch.key, mark, c.mark); {
+		switch err := t.setMark(ch.key, mark, b.mark); {
 		case errors.Is(err, unix.ENOENT): // it ended meanwhile
 		case err != nil:
 			faults.add(err)
@@ -114,34 +114,34 @@ func (c *Cutter) apply(t table, changes []change, faults *faults) (done int) {
 	return done
 }
 
-// verdict asks judge about e, unless the connection is nobody's to cut.
-func verdict(e entry, local addrSet, judge Judge) (Verdict, error) {
+// verdict asks evaluate about e, unless the connection is nobody's to cut.
+func verdict(e entry, local addrSet, evaluate Evaluator) (Verdict, error) {
 	if e.expected {
 		// It belongs to another connection, which announced it and was judged.
-		return Leave, nil
+		return Keep, nil
 	}
 	p, ok := e.first()
 	if !ok {
-		return Leave, nil
+		return Keep, nil
 	}
 	if local.has(p.Src.Addr()) {
 		// The node may always talk to its pods: kubelet's probes. Where its
 		// packets come in an entry does not tell, so that a pod is spared if it
 		// forged its node's address while that was allowed.
-		return Go, nil
+		return Unblock, nil
 	}
-	return ask(judge, p, local.has(p.Dst.Addr()))
+	return ask(evaluate, p, local.has(p.Dst.Addr()))
 }
 
-// ask turns a panic of judge into an error: one connection must not end the
+// ask turns a panic of evaluate into an error: one connection must not end the
 // agent.
-func ask(judge Judge, p packet.Packet, toHost bool) (v Verdict, err error) {
+func ask(evaluate Evaluator, p packet.Packet, toHost bool) (v Verdict, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			v, err = Leave, fmt.Errorf("judge %v: panic: %v\n%s", p, r, debug.Stack())
+			v, err = Keep, fmt.Errorf("evaluate %v: panic: %v\n%s", p, r, debug.Stack())
 		}
 	}()
-	return judge(p, toHost), nil
+	return evaluate(p, toHost), nil
 }
 
 // clone returns a copy that stays valid.

@@ -48,15 +48,15 @@ func TestMarksFollowTheJudge(t *testing.T) {
 		before  uint32
 		want    uint32
 	}{
-		{Cut, 0, DefaultMark},
-		{Cut, others, ^uint32(0)},
-		{Cut, DefaultMark, DefaultMark},
-		{Cut, ^uint32(0), ^uint32(0)},
-		{Leave, others, others},
-		{Leave, ^uint32(0), ^uint32(0)},
-		{Go, others, others},
-		{Go, DefaultMark, 0},
-		{Go, ^uint32(0), others},
+		{Block, 0, DefaultMark},
+		{Block, others, ^uint32(0)},
+		{Block, DefaultMark, DefaultMark},
+		{Block, ^uint32(0), ^uint32(0)},
+		{Keep, others, others},
+		{Keep, ^uint32(0), ^uint32(0)},
+		{Unblock, others, others},
+		{Unblock, DefaultMark, 0},
+		{Unblock, ^uint32(0), others},
 	} {
 		c, f := newFake(t)
 		f.add(packet.TCP, "10.0.0.1:40000", "10.0.0.2:80").mark = tt.before
@@ -81,17 +81,17 @@ func TestOnlyWhatDiffersIsWritten(t *testing.T) {
 	for _, dst := range []string{"10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"} {
 		f.add(packet.TCP, "10.0.1.1:40000", dst)
 	}
-	deny := func(ports ...uint16) Judge {
+	deny := func(ports ...uint16) Evaluator {
 		return func(p packet.Packet, _ bool) Verdict {
 			if slices.Contains(ports, uint16(p.Dst.Addr().As4()[3])) {
-				return Cut
+				return Block
 			}
-			return Go
+			return Unblock
 		}
 	}
 	for _, tt := range []struct {
 		name       string
-		judge      Judge
+		evaluate   Evaluator
 		wantMarks  []uint32
 		wantWrites int
 	}{
@@ -99,19 +99,19 @@ func TestOnlyWhatDiffersIsWritten(t *testing.T) {
 		{"two are", deny(1, 3), []uint32{DefaultMark, 0, DefaultMark}, 2},
 		{"the same again", deny(1, 3), []uint32{DefaultMark, 0, DefaultMark}, 0},
 		{"one less, one more", deny(2, 3), []uint32{0, DefaultMark, DefaultMark}, 2},
-		{"nobody can tell", always(Leave, nil), []uint32{0, DefaultMark, DefaultMark}, 0},
+		{"nobody can tell", always(Keep, nil), []uint32{0, DefaultMark, DefaultMark}, 0},
 		{"nothing is denied", deny(), []uint32{0, 0, 0}, 2},
 	} {
 		f.writes = 0
-		if err := c.pass(testContext(t), tt.judge); err != nil {
+		if err := c.pass(testContext(t), tt.evaluate); err != nil {
 			t.Fatal(err)
 		}
 		if got := f.marks(); !slices.Equal(got, tt.wantMarks) || f.writes != tt.wantWrites {
 			t.Errorf("%s: marks %#x with %d writes, want %#x with %d", tt.name, got, f.writes, tt.wantMarks, tt.wantWrites)
 		}
 	}
-	if cut, restored := testutil.ToFloat64(c.metrics.cut), testutil.ToFloat64(c.metrics.restored); cut != 3 || restored != 3 {
-		t.Errorf("%v were cut and %v restored, want 3 and 3", cut, restored)
+	if blocked, unblocked := testutil.ToFloat64(c.metrics.blocked), testutil.ToFloat64(c.metrics.unblocked); blocked != 3 || unblocked != 3 {
+		t.Errorf("%v were blocked and %v unblocked, want 3 and 3", blocked, unblocked)
 	}
 	if f.closed != f.opened {
 		t.Errorf("opened %d times and closed %d times", f.opened, f.closed)
@@ -137,7 +137,7 @@ func TestTheJudgeIsAskedAboutTheFirstPacket(t *testing.T) {
 		c, f := newFake(t)
 		f.add(tt.proto, tt.src, tt.dst)
 		var asked []string
-		if err := c.pass(testContext(t), always(Cut, &asked)); err != nil {
+		if err := c.pass(testContext(t), always(Block, &asked)); err != nil {
 			t.Fatal(err)
 		}
 		want := []string{tt.want}
@@ -167,7 +167,7 @@ func TestWhatTheOwnNodeOpensIsNeverCut(t *testing.T) {
 		f.add(packet.TCP, ends[0], ends[1]).mark = DefaultMark
 	}
 	var asked []string
-	if err := c.pass(testContext(t), always(Cut, &asked)); err != nil || len(asked) > 0 {
+	if err := c.pass(testContext(t), always(Block, &asked)); err != nil || len(asked) > 0 {
 		t.Fatalf("%v; asked about %q", err, asked)
 	}
 	for i, mark := range f.marks() {
@@ -176,7 +176,7 @@ func TestWhatTheOwnNodeOpensIsNeverCut(t *testing.T) {
 		}
 	}
 	c.nodeAddrs = func() (addrSet, error) { return nil, errors.New("no answer") }
-	if err := c.pass(testContext(t), always(Cut, nil)); err == nil || err.Error() != "list the node's addresses: no answer" {
+	if err := c.pass(testContext(t), always(Block, nil)); err == nil || err.Error() != "list the node's addresses: no answer" {
 		t.Errorf("without the node's addresses: %v", err)
 	}
 }
@@ -187,7 +187,7 @@ func TestTheJudgeIsToldWhatIsForTheOwnNode(t *testing.T) {
 		f.add(packet.TCP, map[bool]string{false: "10.0.0.2:40000", true: "[fd00::2]:40000"}[dst[0] == '['], dst)
 	}
 	var asked []string
-	if err := c.pass(testContext(t), always(Cut, &asked)); err != nil {
+	if err := c.pass(testContext(t), always(Block, &asked)); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -206,7 +206,7 @@ func TestTheJudgeIsToldWhatIsForTheOwnNode(t *testing.T) {
 func TestAnAnnouncedConnectionIsLeftAlone(t *testing.T) {
 	c, f := newFake(t)
 	f.add(packet.TCP, "10.0.0.1:40000", "10.0.0.2:80").expected = true
-	if err := c.pass(testContext(t), always(Cut, nil)); err != nil || f.marks()[0] != 0 {
+	if err := c.pass(testContext(t), always(Block, nil)); err != nil || f.marks()[0] != 0 {
 		t.Errorf("mark %#x, %v", f.marks()[0], err)
 	}
 }
@@ -218,13 +218,13 @@ func TestAConnectionThatEndsMeanwhileIsNoError(t *testing.T) {
 	f.onChange = func(f *fakeTable) {
 		f.rows = slices.DeleteFunc(f.rows, func(e entry) bool { return e.original.port == 1 })
 	}
-	if err := c.pass(testContext(t), always(Cut, nil)); err != nil {
+	if err := c.pass(testContext(t), always(Block, nil)); err != nil {
 		t.Error(err)
 	}
 	if got := f.marks(); !slices.Equal(got, []uint32{DefaultMark}) {
 		t.Errorf("marks %#x", got)
 	}
-	if n := testutil.ToFloat64(c.metrics.cut); n != 1 {
+	if n := testutil.ToFloat64(c.metrics.blocked); n != 1 {
 		t.Errorf("%v were cut, want 1", n)
 	}
 }
@@ -238,22 +238,22 @@ func TestFaultsLeaveTheRestServed(t *testing.T) {
 		if p.Src.Port() == 1 {
 			panic("defect")
 		}
-		return Cut
+		return Block
 	}
 	err := c.pass(testContext(t), panics)
-	if err == nil || !strings.HasPrefix(err.Error(), "judge TCP 10.0.0.1:1 -> 10.0.0.2:80: panic: defect") || !strings.HasSuffix(err.Error(), "(and 1 more errors)") {
+	if err == nil || !strings.HasPrefix(err.Error(), "evaluate TCP 10.0.0.1:1 -> 10.0.0.2:80: panic: defect") || !strings.HasSuffix(err.Error(), "(and 1 more errors)") {
 		t.Errorf("got %v", err)
 	}
 	if got := f.marks(); !slices.Equal(got, []uint32{0, DefaultMark}) {
 		t.Errorf("marks %#x", got)
 	}
 	f.broken, f.refused = nil, errors.New("not permitted")
-	if err := c.pass(testContext(t), always(Go, nil)); err == nil || err.Error() != "not permitted" {
+	if err := c.pass(testContext(t), always(Unblock, nil)); err == nil || err.Error() != "not permitted" {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestPassesAreBounded counts the passes of a Cutter at work.
+// TestPassesAreBounded counts the passes of a Blocker at work.
 func TestPassesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, f := newFake(t)
@@ -273,7 +273,7 @@ func TestPassesAreBounded(t *testing.T) {
 			})
 		}
 		expect("without a judge", time.Hour, 0, 0)
-		c.Set(always(Cut, nil))
+		c.Set(always(Block, nil))
 		expect("at once", 0, 1, DefaultMark)
 		expect("a second look", minInterval, 2, DefaultMark)
 		expect("and no third", maxInterval-time.Second, 2, DefaultMark)
@@ -281,8 +281,8 @@ func TestPassesAreBounded(t *testing.T) {
 		expect("drift", time.Second, 3, DefaultMark)
 		time.Sleep(minInterval)
 		for range 100 {
-			c.Set(always(Leave, nil))
-			c.Set(always(Go, nil))
+			c.Set(always(Keep, nil))
+			c.Set(always(Unblock, nil))
 			time.Sleep(minInterval / 100)
 		}
 		expect("a flood of judges", 0, 5, 0)
@@ -292,7 +292,7 @@ func TestPassesAreBounded(t *testing.T) {
 		expect("again after an error", 2*minInterval, 8, 0)
 		f.edit(func() { f.rows[0].mark = DefaultMark })
 		expect("nothing is new", 2*minInterval, 8, DefaultMark)
-		c.Again()
+		c.Recheck()
 		expect("asked to look again", 0, 9, 0)
 		cancel()
 		if err := <-ended; err != nil {

@@ -39,19 +39,19 @@ const (
 type Verdict uint8
 
 const (
-	Cut   Verdict = iota // nothing passes, in either direction; zero, so that a forgotten answer fails closed
-	Leave                // as it is, cut or not
-	Go                   // everything passes
+	Block   Verdict = iota // nothing passes, in either direction; zero, so that a forgotten answer fails closed
+	Keep                   // as it is, cut or not
+	Unblock                // everything passes
 )
 
-// Judge answers for the connection that p opened. p is the packet as policy sees
+// Evaluator answers for the connection that p opened. p is the packet as policy sees
 // it: behind DNAT and before SNAT. toHost tells that its destination is this node
-// itself. A Judge is called from one goroutine.
-type Judge func(p packet.Packet, toHost bool) Verdict
+// itself. An Evaluator is called from one goroutine.
+type Evaluator func(p packet.Packet, toHost bool) Verdict
 
 // Config says which bit is ours.
 type Config struct {
-	// Mark is the one bit of connection marks that a Cutter sets and clears.
+	// Mark is the one bit of connection marks that a Blocker sets and clears.
 	// All other bits stay as they are.
 	Mark uint32
 	// Registerer receives the metrics.
@@ -70,81 +70,81 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Cutter keeps the marks of all connections as the latest Judge wants them. Its
+// Blocker keeps the marks of all connections as the latest Evaluator wants them. Its
 // methods may be called from any goroutine; Run once.
-type Cutter struct {
+type Blocker struct {
 	mark    uint32
 	runner  *runner.Runner
 	metrics *metrics
-	wish    atomic.Pointer[Judge] // the latest, nil before the first
+	desired atomic.Pointer[Evaluator] // the latest, nil before the first
 
 	// Fakes in tests.
 	open      func(context.Context) (table, error)
 	nodeAddrs func() (addrSet, error)
 
-	applied *Judge // the last one that a whole pass asked; of sync alone
+	applied *Evaluator // the last one that a whole pass asked; of sync alone
 }
 
-// New returns a Cutter that has not touched the kernel yet. A faulty Config is
+// New returns a Blocker that has not touched the kernel yet. A faulty Config is
 // refused whole.
-func New(cfg Config) (*Cutter, error) {
+func New(cfg Config) (*Blocker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("conntrack: %w", err)
 	}
-	c := &Cutter{
+	b := &Blocker{
 		mark:      cfg.Mark,
 		metrics:   newMetrics(cfg.Registerer),
 		open:      openKernel,
 		nodeAddrs: interfaceAddrs,
 	}
-	c.runner = runner.New(runner.Config{
+	b.runner = runner.New(runner.Config{
 		MinInterval:   minInterval,
 		RetryInterval: retryInterval,
 		MaxInterval:   maxInterval,
-	}, c.sync)
-	return c, nil
+	}, b.sync)
+	return b, nil
 }
 
-// Set keeps the latest Judge and has it asked soon: at once after five quiet
+// Set keeps the latest Evaluator and has it asked soon: at once after five quiet
 // seconds. It never blocks.
-func (c *Cutter) Set(judge Judge) {
-	c.wish.Store(&judge)
-	c.runner.Poke()
+func (b *Blocker) Set(evaluate Evaluator) {
+	b.desired.Store(&evaluate)
+	b.runner.Poke()
 }
 
-// Again has all connections judged soon, because some may have been accepted that
+// Recheck has all connections judged soon, because some may have been accepted that
 // nobody was asked about. It never blocks.
-func (c *Cutter) Again() { c.runner.Poke() }
+func (b *Blocker) Recheck() { b.runner.Poke() }
 
-// Run passes over the table whenever there is a new Judge, and every minute,
+// Run passes over the table whenever there is a new Evaluator, and every minute,
 // until ctx ends. What is cut then stays cut.
-func (c *Cutter) Run(ctx context.Context) error {
+func (b *Blocker) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "conntrack")
-	logger.Info("Cutting of established connections starts", "mark", fmt.Sprintf("%#x", c.mark))
-	c.runner.Run(klog.NewContext(ctx, logger))
+	logger.Info("Cutting of established connections starts", "mark", fmt.Sprintf("%#x", b.mark))
+	b.runner.Run(klog.NewContext(ctx, logger))
 	logger.Info("Cutting of established connections stops, what is cut stays cut")
 	return nil
 }
 
 // sync is one run of the runner.
-func (c *Cutter) sync(ctx context.Context) error {
-	judge := c.wish.Load()
-	if judge == nil {
+func (b *Blocker) sync(ctx context.Context) error {
+	evaluate := b.desired.Load()
+	if evaluate == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	start := time.Now()
-	err := c.pass(ctx, *judge)
-	c.metrics.passed(time.Since(start), err)
+	err := b.pass(ctx, *evaluate)
+	b.metrics.passed(time.Since(start), err)
 	if err != nil {
 		return err
 	}
-	if c.applied != judge {
-		c.applied = judge
+	if b.applied != evaluate {
+		b.applied = evaluate
 		// A first packet that passed by the last policies is not in the table
 		// before it has left the node: look once more.
-		c.runner.Poke()
+		b.runner.Poke()
 	}
 	return nil
 }
