@@ -172,7 +172,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	group.Go(func() error { return a.eval.Run(ctx) })
 	for _, q := range a.queues {
-		group.Go(func() error { return q.Run(ctx, q.judge, a.ready) })
+		group.Go(func() error { return q.Run(ctx, q.handler, a.ready) })
 	}
 	if a.observer != nil {
 		group.Go(func() error { return a.observer.Run(ctx) })
@@ -263,7 +263,7 @@ func (a *agent) recall(ctx context.Context, reg prometheus.Registerer) error {
 
 // follow begins to follow whose addresses are whose.
 func (a *agent) follow(recorded []steer.Owner, r remover, reg prometheus.Registerer) {
-	a.owners = newOwners(recorded, a.enforcer.Hold)
+	a.owners = newOwners(recorded, a.enforcer.SetPending)
 	a.reuse = newReuse(a.owners, r, a.steerAgain, reg)
 }
 

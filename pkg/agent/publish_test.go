@@ -143,7 +143,7 @@ func TestTheObserverKnowsBeforePacketsAreSteered(t *testing.T) {
 func TestTheObserverSeesAndEverythingGoesOn(t *testing.T) {
 	l := &lookout{}
 	for _, last := range []bool{false, true} {
-		if got := observe(l)(queue.Question{Payload: []byte("message"), Last: last}); got != queue.Accept {
+		if got := observe(l)(queue.Packet{Payload: []byte("message"), Last: last}); got != queue.Accept {
 			t.Errorf("verdict %v, want accept", got)
 		}
 	}

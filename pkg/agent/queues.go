@@ -31,29 +31,29 @@ type observer interface {
 	Run(ctx context.Context) error
 }
 
-// served are queues and who answers for their packets.
+// served are queues and the handler of their packets.
 type served struct {
 	*queue.Queues
-	judge queue.Judge
+	handler queue.Handler
 }
 
-// newQueues returns the queues that judge and, with an observer, the one of what
-// it sees.
+// newQueues returns the queues of packets to decide and, with an observer, the queue of
+// packets that it observes.
 func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Registerer) ([]served, error) {
-	judging, err := queue.New(queue.Config{
+	deciding, err := queue.New(queue.Config{
 		First:           cfg.Queue,
 		Count:           cfg.Queues,
 		FailOpen:        cfg.FailOpen.QueueFull,
 		FailOpenOnPanic: cfg.FailOpen.InternalError,
 		AcceptMark:      cfg.Mark,
 		Source:          source,
-		Purpose:         "judge",
+		Purpose:         "decide",
 		Registerer:      reg,
 	})
 	if err != nil {
 		return nil, err
 	}
-	all := []served{{judging, judge(e)}}
+	all := []served{{deciding, decide(e)}}
 	if cfg.Share > 0 {
 		overflowing, err := queue.New(queue.Config{
 			First:           cfg.overflowQueue(),
@@ -70,7 +70,7 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Regis
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, served{overflowing, judge(e)})
+		all = append(all, served{overflowing, decide(e)})
 	}
 	if o == nil {
 		return all, nil
@@ -132,13 +132,13 @@ func overflowLen(queues uint16) uint32 {
 	return uint32(min(queue.DefaultMaxLen, max(64, entries/4/uint64(queues))))
 }
 
-func judge(e *enforce.Enforcer) queue.Judge {
-	return func(q queue.Question) queue.Verdict {
-		switch e.Judge(enforce.Question(q)) {
+func decide(e *enforce.Enforcer) queue.Handler {
+	return func(p queue.Packet) queue.Verdict {
+		switch e.Decide(enforce.Input(p)) {
 		case enforce.Accept:
 			return queue.Accept
-		case enforce.Hold:
-			return queue.Hold
+		case enforce.Undecided:
+			return queue.Defer
 		}
 		return queue.Drop
 	}
@@ -154,9 +154,9 @@ func source(payload []byte) netip.Addr {
 	return p.Src.Addr()
 }
 
-func observe(o observer) queue.Judge {
-	return func(q queue.Question) queue.Verdict {
-		o.Observe(q.Payload)
+func observe(o observer) queue.Handler {
+	return func(p queue.Packet) queue.Verdict {
+		o.Observe(p.Payload)
 		return queue.Accept
 	}
 }

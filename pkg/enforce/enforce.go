@@ -1,6 +1,7 @@
-// Package enforce answers one packet: parse, evaluate, or follow the failure
-// policy when there is no answer, then count and log. It knows neither where
-// packets come from nor how snapshots are made.
+// Package enforce decides one packet: it parses the packet, evaluates it by the
+// current snapshot, or applies the failure policy where that is not possible, and
+// counts and logs the result. It knows neither where packets come from nor how
+// snapshots are made.
 package enforce
 
 import (
@@ -15,24 +16,25 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// Verdict is the answer to one packet.
-type Verdict uint8
+// Result is what becomes of one packet: policy.Decision or the failure policy, turned
+// into what to do.
+type Result uint8
 
 const (
-	Drop   Verdict = iota // the zero value fails closed
-	Accept                // let the packet go on
-	Hold                  // ask again in a moment: the packet's pod may be known, or its peer evaluated, by then
+	Drop      Result = iota // the zero value fails closed
+	Accept                  // let the packet pass
+	Undecided               // retry shortly: the pod may be known, or the peer evaluated, by then
 )
 
-// Config holds what an Enforcer needs to be told.
+// Config is the configuration of an Enforcer.
 type Config struct {
 	// FailOpen accepts packets while there is no snapshot.
 	FailOpen bool
 	// FailOpenUnknownPacket accepts packets that cannot be parsed, and packets
-	// of a pod of this node that stays unknown while it is held.
+	// of a pod of this node that is still unknown when they cannot wait longer.
 	FailOpenUnknownPacket bool
-	// Learned has the domain names that pods have learned. Nil knows none, and
-	// then a rule that names domains matches nothing.
+	// Learned has the domain names that pods have resolved. With nil, a rule that
+	// names domains matches nothing.
 	Learned policy.Learned
 	// LogDenied logs denied packets, at most ten a second.
 	LogDenied bool
@@ -42,12 +44,12 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
-// Enforcer judges packets by the snapshot that was swapped in last. All its
-// methods may be called from any goroutine.
+// Enforcer decides packets by the snapshot of the latest Swap. All its methods may
+// be called from any goroutine.
 type Enforcer struct {
 	cfg      Config
 	snapshot atomic.Pointer[policy.Snapshot]
-	held     atomic.Pointer[map[netip.Addr]struct{}]
+	pending  atomic.Pointer[map[netip.Addr]struct{}]
 	metrics  *metrics
 	denials  *denialLog
 }
@@ -61,76 +63,76 @@ func New(cfg Config) *Enforcer {
 	return e
 }
 
-// Swap makes s the snapshot for every packet that is judged from now on.
+// Swap makes s the snapshot by which packets are decided from now on.
 func (e *Enforcer) Swap(s *policy.Snapshot) { e.snapshot.Store(s) }
 
-// Hold has all packets from and to addrs treated as those of a pod that is not
-// known, until it is called again. addrs must not change any more.
-func (e *Enforcer) Hold(addrs map[netip.Addr]struct{}) {
+// SetPending replaces the set of addresses whose packets, from and to them, are
+// treated as those of an unknown pod. addrs must not be modified afterwards.
+func (e *Enforcer) SetPending(addrs map[netip.Addr]struct{}) {
 	if len(addrs) == 0 {
-		e.held.Store(nil)
+		e.pending.Store(nil)
 		return
 	}
-	e.held.Store(&addrs)
+	e.pending.Store(&addrs)
 }
 
-// holds reports whether p is from or to an address of Hold.
-func (e *Enforcer) holds(p packet.Packet) bool {
-	held := e.held.Load()
-	if held == nil {
+// isPending reports whether p is from or to an address of SetPending.
+func (e *Enforcer) isPending(p packet.Packet) bool {
+	pending := e.pending.Load()
+	if pending == nil {
 		return false
 	}
-	_, src := (*held)[p.Src.Addr()]
-	_, dst := (*held)[p.Dst.Addr()]
+	_, src := (*pending)[p.Src.Addr()]
+	_, dst := (*pending)[p.Dst.Addr()]
 	return src || dst
 }
 
-// Question is one packet and what is known of it.
-type Question struct {
-	// Payload begins with the packet's IP header. It may be cut.
+// Input is one packet and its metadata.
+type Input struct {
+	// Payload begins with the packet's IP header. It may be truncated.
 	Payload []byte
-	// ToHost tells that the packet is for this node itself.
+	// ToHost is set if the packet is for this node itself.
 	ToHost bool
-	// Marked tells that the packet is an ICMP error of a pod that is related to an
-	// established connection, whosever that is.
+	// Marked is set if the packet is an ICMP error sent by a pod that conntrack relates
+	// to an established connection, which may be a connection of other pods.
 	Marked bool
-	// Last tells that Hold is no answer any more.
+	// Last is set if the packet cannot wait any longer: the result is not Undecided.
 	Last bool
 }
 
-// Judge answers one packet and keeps no reference to it. It does not allocate
-// unless it logs.
-func (e *Enforcer) Judge(q Question) Verdict {
+// Decide returns what becomes of one packet. It keeps no reference to the packet and
+// does not allocate unless it logs.
+func (e *Enforcer) Decide(in Input) Result {
 	start := time.Now()
-	p, err := packet.Parse(q.Payload)
-	v := e.judge(p, err, q)
-	if v != Hold {
-		e.metrics.observe(p, v, time.Since(start))
+	p, err := packet.Parse(in.Payload)
+	r := e.decide(p, err, in)
+	if r != Undecided {
+		e.metrics.observe(p, r, time.Since(start))
 	}
-	return v
+	return r
 }
 
-func (e *Enforcer) judge(p packet.Packet, parseErr error, q Question) Verdict {
+func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input) Result {
 	if parseErr != nil {
 		e.denials.unparsable(parseErr)
 		return e.metrics.failure(unparsable, e.cfg.FailOpenUnknownPacket)
 	}
-	s := e.snapshot.Load() // once: both directions are asked of the same cluster
+	s := e.snapshot.Load() // once: both directions are evaluated by the same snapshot
 	if s == nil {
 		return e.metrics.failure(noSnapshot, e.cfg.FailOpen)
 	}
-	if e.holds(p) {
-		return e.judgeUndecided(p, policy.Decision{Reason: policy.UnknownPod}, s, q.Last)
+	if e.isPending(p) {
+		return e.undecided(p, policy.Decision{Reason: policy.UnknownPod}, s, in.Last)
 	}
-	if q.Marked && isOwnError(p, q.Payload) {
+	if in.Marked && isOwnError(p, in.Payload) {
 		return Accept
 	}
-	d := s.Judge(policy.Query{Packet: p, ToHost: q.ToHost, Learned: e.cfg.Learned, Defer: true})
+	d := s.Judge(policy.Query{Packet: p, ToHost: in.ToHost, Learned: e.cfg.Learned, Defer: true})
 	if l := e.cfg.Logger.V(4); l.Enabled() {
 		l.Info("Packet decided", "packet", p, "decision", d)
 	}
 	if d.Reason == policy.UnknownPod || d.Reason == policy.NotEvaluated {
-		return e.judgeUndecided(p, d, s, q.Last)
+		return e.undecided(p, d, s, in.Last)
 	}
 	e.metrics.decision(d)
 	if d.Verdict == policy.Allow {
@@ -141,26 +143,26 @@ func (e *Enforcer) judge(p packet.Packet, parseErr error, q Question) Verdict {
 }
 
 // isOwnError reports whether p is an ICMP error about a packet that its destination
-// has sent to its source. An end of a connection may report about that connection,
-// and about nobody else's: an error carries what its sender likes.
+// has sent to its source. An endpoint may report errors of its own connections only:
+// the sender chooses what an ICMP error quotes.
 func isOwnError(p packet.Packet, payload []byte) bool {
 	about, ok := packet.ParseError(payload)
 	return ok && about.Src.Addr() == p.Dst.Addr() && about.Dst.Addr() == p.Src.Addr()
 }
 
-// judgeUndecided answers a packet whose pod is not known yet, or whose peer is not
-// evaluated yet. Either takes a moment, so the packet is held before it is dropped.
-func (e *Enforcer) judgeUndecided(p packet.Packet, d policy.Decision, s *policy.Snapshot, last bool) Verdict {
+// undecided returns the result for a packet whose pod is not known yet, or whose peer
+// is not evaluated yet. Either takes a moment, so the packet waits before it is dropped.
+func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snapshot, last bool) Result {
 	if !last {
-		return Hold
+		return Undecided
 	}
 	failure, open := notEvaluated, false
 	if d.Reason == policy.UnknownPod {
 		failure, open = unknownPod, e.cfg.FailOpenUnknownPacket
 	}
-	v := e.metrics.failure(failure, open)
-	if v == Drop {
+	r := e.metrics.failure(failure, open)
+	if r == Drop {
 		e.denials.denied(p, d, s)
 	}
-	return v
+	return r
 }

@@ -47,7 +47,7 @@ func tcp(src, dst netip.Addr, port uint16) []byte {
 	return b
 }
 
-func TestJudge(t *testing.T) {
+func TestDecide(t *testing.T) {
 	allOpen := Config{FailOpen: true, FailOpenUnknownPacket: true}
 	for _, tc := range []struct {
 		name     string
@@ -55,7 +55,7 @@ func TestJudge(t *testing.T) {
 		snapshot *policy.Snapshot
 		payload  []byte
 		last     bool
-		want     Verdict
+		want     Result
 		counter  string // of the failure policy
 	}{
 		{"allowed", Config{}, snapshot(), tcp(open, isolated, 80), false, Accept, ""},
@@ -67,7 +67,7 @@ func TestJudge(t *testing.T) {
 		{"empty payload", Config{FailOpen: true}, snapshot(), nil, false, Drop, "unparsable/drop"},
 		{"random bytes", Config{}, snapshot(), []byte{0xde, 0xad, 0xbe, 0xef}, false, Drop, "unparsable/drop"},
 		{"random bytes, open", Config{FailOpenUnknownPacket: true}, snapshot(), []byte{0xde, 0xad}, false, Accept, "unparsable/accept"},
-		{"unknown pod waits", allOpen, snapshot(), tcp(open, tooNew, 80), false, Hold, ""},
+		{"unknown pod waits", allOpen, snapshot(), tcp(open, tooNew, 80), false, Undecided, ""},
 		{"unknown pod has waited", Config{}, snapshot(), tcp(open, tooNew, 80), true, Drop, "unknown_pod/drop"},
 		{"unknown pod has waited, open", Config{FailOpenUnknownPacket: true}, snapshot(), tcp(open, tooNew, 80), true, Accept, "unknown_pod/accept"},
 	} {
@@ -78,14 +78,14 @@ func TestJudge(t *testing.T) {
 			tc.cfg.Logger = logr.Discard()
 			e := New(tc.cfg)
 			e.Swap(tc.snapshot)
-			if got := e.Judge(Question{Payload: tc.payload, Last: tc.last}); got != tc.want {
+			if got := e.Decide(Input{Payload: tc.payload, Last: tc.last}); got != tc.want {
 				t.Errorf("got %d, want %d", got, tc.want)
 			}
 			if got := counted(t, reg, "netpol_failure_policy_packets_total"); got != tc.counter {
 				t.Errorf("counted %q as failure, want %q", got, tc.counter)
 			}
 			answered := 1
-			if tc.want == Hold {
+			if tc.want == Undecided {
 				answered = 0
 			}
 			if got := total(t, reg, "packet_count"); got != answered {
@@ -134,7 +134,7 @@ func TestWhatIsKnownOfAPacketIsAsked(t *testing.T) {
 		dst    netip.Addr
 		toHost bool
 		knows  policy.Learned
-		want   Verdict
+		want   Result
 	}{
 		{"an address that is denied", node, false, nil, Drop},
 		{"the own node, denied", node, true, nil, Drop},
@@ -147,11 +147,11 @@ func TestWhatIsKnownOfAPacketIsAsked(t *testing.T) {
 	} {
 		e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard(), Learned: tc.knows})
 		e.Swap(guarded(open))
-		q := Question{Payload: tcp(open, tc.dst, 80), ToHost: tc.toHost}
-		if got := e.Judge(q); got != tc.want {
+		in := Input{Payload: tcp(open, tc.dst, 80), ToHost: tc.toHost}
+		if got := e.Decide(in); got != tc.want {
 			t.Errorf("%s: got %d, want %d", tc.name, got, tc.want)
 		}
-		if n := testing.AllocsPerRun(100, func() { e.Judge(q) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { e.Decide(in) }); n != 0 {
 			t.Errorf("%s: %v allocations, want 0", tc.name, n)
 		}
 	}
@@ -202,11 +202,11 @@ func TestMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	e := New(Config{Registerer: reg, Logger: logr.Discard()})
 	e.Swap(snapshot())
-	e.Judge(Question{Payload: tcp(open, isolated, 80)})
-	e.Judge(Question{Payload: tcp(open, isolated, 81)})
-	e.Judge(Question{Payload: tcp(isolated, open, 81)})
-	e.Judge(Question{Payload: tcp(open, isolated, 80)[:30]})
-	e.Judge(Question{Payload: []byte{1}})
+	e.Decide(Input{Payload: tcp(open, isolated, 80)})
+	e.Decide(Input{Payload: tcp(open, isolated, 81)})
+	e.Decide(Input{Payload: tcp(isolated, open, 81)})
+	e.Decide(Input{Payload: tcp(open, isolated, 80)[:30]})
+	e.Decide(Input{Payload: []byte{1}})
 	if got, want := counted(t, reg, "packet_count"), "IPv4/TCP/accept IPv4/TCP/drop IPv4/hidden/drop unknown/other/drop"; got != want {
 		t.Errorf("packet_count of %q, want %q", got, want)
 	}
@@ -219,12 +219,12 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-func TestJudgeDoesNotAllocate(t *testing.T) {
+func TestDecideDoesNotAllocate(t *testing.T) {
 	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
 	e.Swap(snapshot())
 	for _, payload := range [][]byte{tcp(open, isolated, 80), tcp(open, isolated, 81), tcp(open, tooNew, 80), {0xff}} {
 		// The summary sorts its samples now and then; that is not per packet.
-		if n := testing.AllocsPerRun(1000, func() { e.Judge(Question{Payload: payload, Last: true}) }); n != 0 {
+		if n := testing.AllocsPerRun(1000, func() { e.Decide(Input{Payload: payload, Last: true}) }); n != 0 {
 			t.Errorf("%v allocations for %x, want 0", n, payload)
 		}
 	}
@@ -235,9 +235,9 @@ func TestDenialsAreLoggedAtABoundedRate(t *testing.T) {
 	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
 	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logger, LogDenied: true})
 	e.Swap(snapshot())
-	e.Judge(Question{Payload: tcp(open, isolated, 80)}) // allowed: never logged at this verbosity
+	e.Decide(Input{Payload: tcp(open, isolated, 80)}) // allowed: never logged at this verbosity
 	for range 1000 {
-		e.Judge(Question{Payload: tcp(open, isolated, 81)})
+		e.Decide(Input{Payload: tcp(open, isolated, 81)})
 	}
 	if len(lines) < denialBurst || len(lines) > 2*denialBurst {
 		t.Fatalf("%d lines for 1000 denials, want about %d", len(lines), denialBurst)
@@ -254,37 +254,37 @@ func TestNothingIsLoggedByDefault(t *testing.T) {
 	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logger})
 	e.Swap(snapshot())
 	for _, payload := range [][]byte{tcp(open, isolated, 80), tcp(open, isolated, 81), {0xff}} {
-		e.Judge(Question{Payload: payload, Last: true})
+		e.Decide(Input{Payload: payload, Last: true})
 	}
 	if len(lines) > 0 {
 		t.Errorf("logged %q", lines)
 	}
 }
 
-func BenchmarkJudge(b *testing.B) {
+func BenchmarkDecide(b *testing.B) {
 	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
 	e.Swap(snapshot())
 	for name, payload := range map[string][]byte{"allow": tcp(open, isolated, 80), "deny": tcp(open, isolated, 81)} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				e.Judge(Question{Payload: payload})
+				e.Decide(Input{Payload: payload})
 			}
 		})
 	}
 }
 
-func TestPacketsOfHeldAddressesWait(t *testing.T) {
+func TestPacketsOfPendingAddressesAreUndecided(t *testing.T) {
 	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
 	e.Swap(snapshot())
 	outside := netip.MustParseAddr("198.51.100.1")
 	for _, tc := range []struct {
 		held []netip.Addr
 		last bool
-		want Verdict
+		want Result
 	}{
-		{[]netip.Addr{open}, false, Hold},
-		{[]netip.Addr{outside}, false, Hold},
+		{[]netip.Addr{open}, false, Undecided},
+		{[]netip.Addr{outside}, false, Undecided},
 		{[]netip.Addr{open, outside}, true, Drop},
 		{[]netip.Addr{tooNew}, false, Accept},
 		{nil, false, Accept},
@@ -293,8 +293,8 @@ func TestPacketsOfHeldAddressesWait(t *testing.T) {
 		for _, a := range tc.held {
 			held[a] = struct{}{}
 		}
-		e.Hold(held)
-		if got := e.Judge(Question{Payload: tcp(open, outside, 80), Last: tc.last}); got != tc.want {
+		e.SetPending(held)
+		if got := e.Decide(Input{Payload: tcp(open, outside, 80), Last: tc.last}); got != tc.want {
 			t.Errorf("while %v are held, last %v: %v, want %v", tc.held, tc.last, got, tc.want)
 		}
 	}
@@ -314,7 +314,7 @@ func TestOwnErrors(t *testing.T) {
 		name    string
 		payload []byte
 		marked  bool
-		want    Verdict
+		want    Result
 	}{
 		{"about its own connection", unreachable(open, isolated, isolated, open), true, Accept},
 		{"about somebody else's", unreachable(open, isolated, isolated, other), true, Drop},
@@ -322,7 +322,7 @@ func TestOwnErrors(t *testing.T) {
 		{"about no connection", unreachable(open, isolated, isolated, open), false, Drop},
 		{"no error", tcp(open, isolated, 81), true, Drop},
 	} {
-		if got := e.Judge(Question{Payload: tt.payload, Marked: tt.marked}); got != tt.want {
+		if got := e.Decide(Input{Payload: tt.payload, Marked: tt.marked}); got != tt.want {
 			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
 		}
 	}

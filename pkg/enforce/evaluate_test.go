@@ -35,26 +35,26 @@ func expensive(t *testing.T, memory *policy.Memory) *policy.Snapshot {
 	})
 }
 
-func TestExpensivePeersAreHeld(t *testing.T) {
+func TestExpensivePeersAreUndecided(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	memory := policy.NewMemory(policy.DefaultMemory)
 	// No failure policy lets them go on.
 	e := New(Config{Registerer: reg, Logger: logr.Discard(), FailOpen: true, FailOpenUnknownPacket: true})
 	e.Swap(expensive(t, memory))
-	q := Question{Payload: tcp(open, isolated, 80)}
-	if got := e.Judge(q); got != Hold {
-		t.Errorf("got %d for a peer that is not evaluated, want %d", got, Hold)
+	in := Input{Payload: tcp(open, isolated, 80)}
+	if got := e.Decide(in); got != Undecided {
+		t.Errorf("got %d for a peer that is not evaluated, want %d", got, Undecided)
 	}
-	q.Last = true
-	if got := e.Judge(q); got != Drop {
+	in.Last = true
+	if got := e.Decide(in); got != Drop {
 		t.Errorf("got %d for a packet that was held as long as it may be, want %d", got, Drop)
 	}
 	if got, want := counted(t, reg, "netpol_failure_policy_packets_total"), "not_evaluated/drop"; got != want {
 		t.Errorf("counted %q as failure, want %q", got, want)
 	}
 	(<-memory.Deferred()).Run()
-	q.Last = false
-	if got := e.Judge(q); got != Accept {
+	in.Last = false
+	if got := e.Decide(in); got != Accept {
 		t.Errorf("got %d once it is evaluated, want %d", got, Accept)
 	}
 }

@@ -11,26 +11,25 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// The denial log is for people. Attackers choose how many packets are denied,
-// so more than this is counted only.
+// The denial log is meant to be read by people, and attackers choose how many packets
+// are denied. Beyond this rate denials are only counted.
 const (
 	denialsPerSecond = 10
 	denialBurst      = 50
 )
 
-// denialLog writes denied packets at a bounded rate. A nil denialLog writes
-// nothing.
+// denialLog logs denied packets at a bounded rate. A nil denialLog logs nothing.
 type denialLog struct {
 	logger     klog.Logger
 	limiter    *rate.Limiter
-	suppressed atomic.Uint64 // since the last line that was written
+	suppressed atomic.Uint64 // denials since the last line that was logged
 }
 
 func newDenialLog(logger klog.Logger) *denialLog {
 	return &denialLog{logger: logger, limiter: rate.NewLimiter(denialsPerSecond, denialBurst)}
 }
 
-// enabled tells whether a line may be written now.
+// enabled reports whether a line may be logged now.
 func (l *denialLog) enabled() bool {
 	if l == nil {
 		return false
@@ -42,7 +41,7 @@ func (l *denialLog) enabled() bool {
 	return true
 }
 
-// denied writes what was denied, whose it is, and who denied it.
+// denied logs a denied packet with its pods and the policy that denied it.
 func (l *denialLog) denied(p packet.Packet, d policy.Decision, s *policy.Snapshot) {
 	if !l.enabled() {
 		return
@@ -60,7 +59,7 @@ func (l *denialLog) denied(p packet.Packet, d policy.Decision, s *policy.Snapsho
 	l.write("Packet denied", args)
 }
 
-// unparsable writes that a packet had no addresses to judge by.
+// unparsable logs a packet whose addresses could not be read.
 func (l *denialLog) unparsable(err error) {
 	if l.enabled() {
 		l.write("Packet cannot be parsed", []any{"reason", err.Error()})

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// failure is a reason why a packet was not judged by policy.
+// failure is a reason why no policy decided a packet.
 type failure int
 
 const (
@@ -40,11 +40,11 @@ const (
 	protoSCTP
 	protoICMP
 	protoICMPv6
-	protoHidden // it cannot be read whether there are ports
+	protoHidden // the transport header cannot be read
 )
 
-// metrics holds the counters already resolved by label, so that a packet costs
-// no look-up and no allocation.
+// metrics has all counters resolved by label in advance, so that a packet costs
+// neither a look-up nor an allocation.
 type metrics struct {
 	packets   [len(protocolNames)][len(familyNames)]packetMetrics
 	decisions [2][4][2]prometheus.Counter // by allow, tier, direction
@@ -56,22 +56,22 @@ type packetMetrics struct {
 	count   [len(verdictNames)]prometheus.Counter
 }
 
-// The names without the prefix netpol_, and that they are in microseconds, are
-// those that existing dashboards know.
+// The names without the prefix netpol_, and the unit microseconds, are those that
+// existing dashboards use.
 var (
 	processTime = prometheus.NewDesc("packet_process_time",
-		"Time it took to decide about a packet, in microseconds.", []string{"protocol", "family"}, nil)
+		"Time to decide one packet, in microseconds.", []string{"protocol", "family"}, nil)
 	processDuration = prometheus.NewDesc("packet_process_duration_microseconds",
-		"Time it took to decide about a packet, in microseconds.", []string{"protocol", "family"}, nil)
+		"Time to decide one packet, in microseconds.", []string{"protocol", "family"}, nil)
 )
 
-// Describe sends the metrics of latency.
+// Describe implements prometheus.Collector for the latencies.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- processTime
 	ch <- processDuration
 }
 
-// Collect shows the latencies.
+// Collect implements prometheus.Collector for the latencies.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	for p, protocol := range protocolNames {
@@ -84,15 +84,15 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	count := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "packet_count",
-		Help: "Packets answered.",
+		Help: "Packets decided, by verdict.",
 	}, []string{"protocol", "family", "verdict"})
 	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_decisions_total",
-		Help: "Packets judged by policy, by verdict, by the tier that decided (default: no policy had a say) and by direction.",
+		Help: "Packets decided by policy, by verdict, by the tier that decided (default: no policy applies) and by direction.",
 	}, []string{"verdict", "tier", "direction"})
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_failure_policy_packets_total",
-		Help: "Packets that no policy could judge, by what failed and by the verdict of the failure policy.",
+		Help: "Packets that could not be evaluated by policy, by reason and by the verdict of the failure policy.",
 	}, []string{"failure", "verdict"})
 	m := &metrics{}
 	reg.MustRegister(m, count, decisions, failures)
@@ -119,27 +119,26 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// observe counts an answered packet. One that could not be parsed is the zero
+// observe counts a decided packet. A packet that could not be parsed is the zero
 // Packet and counts as protocol "other" of family "unknown".
-func (m *metrics) observe(p packet.Packet, v Verdict, took time.Duration) {
+func (m *metrics) observe(p packet.Packet, r Result, took time.Duration) {
 	pm := &m.packets[protocolLabel(p.Proto)][family(p.Src.Addr())]
 	pm.latency.observe(took)
-	pm.count[v].Inc()
+	pm.count[r].Inc()
 }
 
 func (m *metrics) decision(d policy.Decision) {
 	m.decisions[d.Verdict][d.Tier][d.Direction].Inc()
 }
 
-// failure counts a packet that follows a failure policy, and returns the
-// verdict.
-func (m *metrics) failure(f failure, open bool) Verdict {
-	v := Drop
+// failure counts a packet to which a failure policy applies, and returns the result.
+func (m *metrics) failure(f failure, open bool) Result {
+	r := Drop
 	if open {
-		v = Accept
+		r = Accept
 	}
-	m.failures[f][v].Inc()
-	return v
+	m.failures[f][r].Inc()
+	return r
 }
 
 func protocolLabel(p packet.Proto) int {

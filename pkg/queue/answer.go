@@ -15,7 +15,7 @@ import (
 // packet. It touches no socket. It belongs to one goroutine.
 type answerer struct {
 	number          uint16
-	judge           Judge
+	handler         Handler
 	acceptMark      uint32
 	failOpenOnPanic bool
 	source          func(payload []byte) netip.Addr
@@ -24,8 +24,8 @@ type answerer struct {
 
 	out     []byte    // verdicts not yet sent
 	unsent  [2]uint64 // how many of them drop, how many accept
-	held    []heldPacket
-	askAt   time.Time // when to ask about held packets again; zero if none is held
+	pending []pendingPacket
+	retryAt time.Time // when to ask about held packets again; zero if none is held
 	closing bool      // nothing more can be held
 	failure error     // the kernel refused our configuration or a verdict
 
@@ -34,10 +34,10 @@ type answerer struct {
 	panicLog throttle
 }
 
-func newAnswerer(cfg Config, number uint16, judge Judge, m *metrics, logger klog.Logger) *answerer {
+func newAnswerer(cfg Config, number uint16, handler Handler, m *metrics, logger klog.Logger) *answerer {
 	return &answerer{
 		number:          number,
-		judge:           judge,
+		handler:         handler,
 		acceptMark:      cfg.AcceptMark,
 		failOpenOnPanic: cfg.FailOpenOnPanic,
 		source:          cfg.Source,
@@ -80,41 +80,41 @@ func (a *answerer) packet(m message) {
 		}
 		return
 	}
-	last := a.closing || len(a.held) >= maxHeld // attackers choose packets: they must not fill our memory
-	verdict := a.ask(Question{Payload: p.payload, ToHost: p.toHost, Marked: a.marked(p.mark), Last: last})
-	if verdict == Hold && !last {
+	last := a.closing || len(a.pending) >= maxPending // attackers choose packets: they must not fill our memory
+	verdict := a.decide(Packet{Payload: p.payload, ToHost: p.toHost, Marked: a.marked(p.mark), Last: last})
+	if verdict == Defer && !last {
 		source := a.sourceOf(p)
-		if a.mayHold(source) {
-			a.hold(p, source)
+		if a.mayDefer(source) {
+			a.addPending(p, source)
 			return
 		}
-		verdict = a.ask(Question{Payload: p.payload, ToHost: p.toHost, Marked: a.marked(p.mark), Last: true})
+		verdict = a.decide(Packet{Payload: p.payload, ToHost: p.toHost, Marked: a.marked(p.mark), Last: true})
 	}
 	a.answer(p.id, p.mark, verdict)
 }
 
 // sourceOf tells whose packet p is.
-func (a *answerer) sourceOf(p packet) netip.Addr {
+func (a *answerer) sourceOf(p packetMessage) netip.Addr {
 	if a.source == nil {
 		return netip.Addr{}
 	}
 	return a.source(p.payload)
 }
 
-// ask calls the Judge and survives it.
-func (a *answerer) ask(q Question) (verdict Verdict) {
+// ask calls the Handler and survives it.
+func (a *answerer) decide(q Packet) (verdict Verdict) {
 	defer func() {
 		if r := recover(); r != nil {
 			verdict = a.panicked(r)
 		}
 	}()
-	return a.judge(q)
+	return a.handler(q)
 }
 
 func (a *answerer) panicked(r any) Verdict {
 	a.metrics.panics.Inc()
 	if a.panicLog.allow(time.Now()) {
-		a.logger.Error(fmt.Errorf("panic: %v", r), "Judge panicked", "queue", a.number, "stack", string(debug.Stack()))
+		a.logger.Error(fmt.Errorf("panic: %v", r), "Handler panicked", "queue", a.number, "stack", string(debug.Stack()))
 	}
 	if a.failOpenOnPanic {
 		return Accept

@@ -13,11 +13,11 @@ import (
 	"k8s.io/klog/v2"
 )
 
-func accept(Question) Verdict { return Accept }
+func accept(Packet) Verdict { return Accept }
 
-func testAnswerer(judge Judge) *answerer {
+func testAnswerer(handler Handler) *answerer {
 	cfg := Config{First: 100, Count: 1, Registerer: prometheus.NewRegistry(), AcceptMark: 0x100}.withDefaults()
-	return newAnswerer(cfg, cfg.First, judge, newMetrics(cfg), klog.Background())
+	return newAnswerer(cfg, cfg.First, handler, newMetrics(cfg), klog.Background())
 }
 
 // attr returns one netlink attribute, padded.
@@ -141,24 +141,24 @@ func batchOf(mark bool) [][]byte {
 }
 
 func TestABatchAllocatesNothing(t *testing.T) {
-	tests := map[string]Judge{
+	tests := map[string]Handler{
 		"accepted": accept,
-		"dropped":  func(Question) Verdict { return Drop },
-		"held and then accepted": func(q Question) Verdict {
+		"dropped":  func(Packet) Verdict { return Drop },
+		"held and then accepted": func(q Packet) Verdict {
 			if q.Last {
 				return Accept
 			}
-			return Hold
+			return Defer
 		},
 	}
-	for name, judge := range tests {
+	for name, handler := range tests {
 		t.Run(name, func(t *testing.T) {
-			a, batch := testAnswerer(judge), batchOf(true)
+			a, batch := testAnswerer(handler), batchOf(true)
 			got := testing.AllocsPerRun(100, func() {
 				for _, datagram := range batch {
 					a.datagram(datagram)
 				}
-				a.askAllHeld(func(*heldPacket) bool { return true })
+				a.retryAllPending(func(*pendingPacket) bool { return true })
 				a.out = a.out[:0]
 			})
 			if got != 0 {
@@ -193,14 +193,14 @@ func FuzzMessages(f *testing.F) {
 			}
 			rest = next
 		}
-		a := testAnswerer(func(q Question) Verdict {
+		a := testAnswerer(func(q Packet) Verdict {
 			if len(q.Payload) > len(datagram) {
 				t.Fatalf("payload of %d bytes in a datagram of %d", len(q.Payload), len(datagram))
 			}
 			return Verdict(len(q.Payload)) // all verdicts, and what is none
 		})
 		a.datagram(datagram)
-		a.closeHeld()
+		a.closePending()
 		if got := len(a.verdicts()); got != packets {
 			t.Fatalf("%d verdicts for %d packets", got, packets)
 		}
@@ -209,14 +209,14 @@ func FuzzMessages(f *testing.F) {
 
 func BenchmarkAnswer(b *testing.B) {
 	for _, bench := range []struct {
-		name  string
-		judge Judge
+		name    string
+		handler Handler
 	}{
 		{"accepted with a mark", accept},
-		{"dropped", func(Question) Verdict { return Drop }},
+		{"dropped", func(Packet) Verdict { return Drop }},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			a, batch := testAnswerer(bench.judge), batchOf(true)
+			a, batch := testAnswerer(bench.handler), batchOf(true)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				if i%batchLen == 0 {

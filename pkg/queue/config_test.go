@@ -77,7 +77,7 @@ nfqueue_queue_total{queue="101"} 1
 func TestQueuesShareARegistryByTheirPurpose(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		reg := prometheus.NewPedanticRegistry()
-		for number, purpose := range map[uint16]string{100: "judge", 101: "observe"} {
+		for number, purpose := range map[uint16]string{100: "decide", 101: "observe"} {
 			cfg := on(k)
 			cfg.First, cfg.Purpose, cfg.Registerer = number, purpose, reg
 			if _, err := queue.New(cfg); err != nil {
@@ -87,7 +87,7 @@ func TestQueuesShareARegistryByTheirPurpose(t *testing.T) {
 		const want = `
 # HELP netpol_queue_bound Whether the queue number is bound by this process (1) or not (0).
 # TYPE netpol_queue_bound gauge
-netpol_queue_bound{purpose="judge",queue="100"} 0
+netpol_queue_bound{purpose="decide",queue="100"} 0
 netpol_queue_bound{purpose="observe",queue="101"} 0
 `
 		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "netpol_queue_bound"); err != nil {

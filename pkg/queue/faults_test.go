@@ -81,7 +81,7 @@ func (f fault) walk(t *testing.T, k *queuetest.Kernel, errno unix.Errno) {
 	judged := make([]int, 2)
 	cfg := on(k)
 	cfg.Count = 2
-	r := start(t, cfg, func(q queue.Question) queue.Verdict {
+	r := start(t, cfg, func(q queue.Packet) queue.Verdict {
 		judged[q.Payload[0]]++
 		return queue.Accept
 	})
@@ -226,14 +226,14 @@ func TestANumberLostToAnotherProcessIsTakenBack(t *testing.T) {
 // Packets that are kept for a later question are lost with the socket.
 func TestHeldPacketsAreLostWithTheirSocket(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		r := start(t, on(k), always(queue.Hold))
+		r := start(t, on(k), always(queue.Defer))
 		synctest.Wait()
 		f := k.Send(100, payload("x"))
 		synctest.Wait()
 		k.Fail(100, queuetest.Receive, attempts, unix.EIO)
 		time.Sleep(100 * time.Millisecond)
 		wantOutcome(t, "held packet", f, queuetest.Flushed)
-		r.wantMetric("netpol_queue_held", "", 0)
+		r.wantMetric("netpol_queue_pending", "", 0)
 		r.wantMetric("netpol_queue_lost_total", "", 1)
 	})
 }

@@ -19,14 +19,14 @@ type loop struct {
 	ms   []Message
 }
 
-func newLoop(w *worker, sock Socket, judge Judge, logger klog.Logger) *loop {
+func newLoop(w *worker, sock Socket, handler Handler, logger klog.Logger) *loop {
 	size := align4(int(w.cfg.CopyRange)) + metaLen
 	room := make([]byte, batchLen*size)
 	ms := make([]Message, batchLen)
 	for i := range ms {
 		ms[i].Buf = room[i*size : (i+1)*size : (i+1)*size]
 	}
-	a := newAnswerer(w.cfg, w.number, judge, w.metrics, logger)
+	a := newAnswerer(w.cfg, w.number, handler, w.metrics, logger)
 	return &loop{answerer: a, w: w, sock: sock, ms: ms}
 }
 
@@ -38,7 +38,7 @@ func (l *loop) run(ctx context.Context) error {
 		if _, err := l.turn(deadline); err != nil {
 			return err
 		}
-		deadline = l.askAt // zero while no packet is held: then only a datagram wakes us
+		deadline = l.retryAt // zero while no packet is held: then only a datagram wakes us
 	}
 	return nil
 }
@@ -49,7 +49,7 @@ func (l *loop) drain() error {
 	if err := l.sock.Send(appendCopyMode(nil, l.number, 0, copyNone)); err != nil {
 		return fmt.Errorf("configure queue %d: %w", l.number, err)
 	}
-	l.closeHeld()
+	l.closePending()
 	for end := time.Now().Add(drainTime); time.Now().Before(end); {
 		if more, err := l.turn(time.Time{}); err != nil || !more {
 			return err
@@ -78,8 +78,8 @@ func (l *loop) turn(deadline time.Time) (more bool, err error) {
 	if l.configured {
 		l.w.worked(opConfigure)
 	}
-	if !l.askAt.IsZero() {
-		l.askHeld(time.Now())
+	if !l.retryAt.IsZero() {
+		l.retryPending(time.Now())
 	}
 	return lost || n > 0, l.flush()
 }

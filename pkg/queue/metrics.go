@@ -12,8 +12,8 @@ type metrics struct {
 	enobufs           prometheus.Counter
 	malformed         prometheus.Counter
 	panics            prometheus.Counter
-	heldTotal         prometheus.Counter
-	heldNow           prometheus.Gauge
+	pendingTotal      prometheus.Counter
+	pendingNow        prometheus.Gauge
 	bound             *prometheus.GaugeVec
 	callErrors        [operations]prometheus.Counter
 	rebinds, lost     prometheus.Counter
@@ -47,15 +47,15 @@ func newMetrics(cfg Config) *metrics {
 		}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_queue_panics_total",
-			Help: "Panics while a packet was judged.",
+			Help: "Panics while a packet was decided.",
 		}),
-		heldTotal: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "netpol_queue_held_total",
-			Help: "Packets that could not be decided at once and were held.",
+		pendingTotal: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_pending_total",
+			Help: "Packets that could not be decided at once and became pending.",
 		}),
-		heldNow: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "netpol_queue_held",
-			Help: "Packets held now until they can be decided.",
+		pendingNow: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_queue_pending",
+			Help: "Packets pending now: they wait in the queue until they can be decided.",
 		}),
 		bound: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_queue_bound",
@@ -77,7 +77,7 @@ func newMetrics(cfg Config) *metrics {
 	if cfg.Purpose != "" {
 		reg = prometheus.WrapRegistererWith(prometheus.Labels{"purpose": cfg.Purpose}, reg)
 	}
-	reg.MustRegister(verdicts, verdictErrors, m.enobufs, m.malformed, m.panics, m.heldTotal, m.heldNow, m.bound,
+	reg.MustRegister(verdicts, verdictErrors, m.enobufs, m.malformed, m.panics, m.pendingTotal, m.pendingNow, m.bound,
 		callErrors, m.rebinds, m.lost, collector{kernel: cfg.Kernel, first: int(cfg.First), count: int(cfg.Count)})
 	return m
 }

@@ -1,11 +1,11 @@
 // Package queue owns NFQUEUE: it binds queue numbers, receives packets in
-// batches, asks a Judge about each, answers every packet exactly once, and tells
+// batches, asks a Handler about each, answers every packet exactly once, and tells
 // what the kernel counts. It refuses to know what a packet says, who sent it and
 // why it was queued.
 //
 // A packet that is not answered holds its place in the kernel's queue for ever,
 // so everything that can go wrong with one packet (a message that does not
-// parse, a Judge that panics, a Judge that cannot tell yet) still ends in a
+// parse, a Handler that panics, a Handler that cannot tell yet) still ends in a
 // verdict, and the verdict of last resort is Drop.
 package queue
 
@@ -24,11 +24,11 @@ type Verdict uint8
 const (
 	Drop   Verdict = iota // the zero value, so a forgotten assignment fails closed
 	Accept                // the packet goes on
-	Hold                  // cannot tell yet: ask again shortly
+	Defer                 // cannot tell yet: ask again shortly
 )
 
-// Question is what a Judge is asked about one packet.
-type Question struct {
+// Packet is what a Handler is asked about one packet.
+type Packet struct {
 	// Payload starts with the network header, is cut at Config.CopyRange and may
 	// be empty. It is valid only during the call.
 	Payload []byte
@@ -38,13 +38,13 @@ type Question struct {
 	// Marked tells that the packet had Config.AcceptMark when it was queued.
 	Marked bool
 	// Last tells that the packet was held as long as it may be, or that no
-	// further packet can be held: Judge has to decide, and Hold counts as Drop.
+	// further packet can be held: Handler has to decide, and Defer counts as Drop.
 	Last bool
 }
 
-// Judge decides one packet. Judges of different queues run at the same time. One
+// Handler decides one packet. Handlers of different queues run at the same time. One
 // that blocks stops its queue.
-type Judge func(Question) Verdict
+type Handler func(Packet) Verdict
 
 const (
 	// DefaultMaxLen absorbs a burst of 8,192 packets twice over.
@@ -61,11 +61,11 @@ const (
 	// packets that are not longer are whole.
 	MaxCopyRange = 0xffff - attrHeaderLen
 
-	maxHeld  = 512 // packets held per queue at one time
-	freeHeld = 256 // of which one source may have so many,
-	maxEach  = 32  // and only so many once all sources together have that many
-	holdTime = time.Second
-	askEvery = 20 * time.Millisecond // interval between two questions about held packets
+	maxPending      = 512 // packets held per queue at one time
+	unsharedPending = 256 // of which one source may have so many,
+	maxPendingEach  = 32  // and only so many once all sources together have that many
+	maxPendingTime  = time.Second
+	retryEvery      = 20 * time.Millisecond // interval between two questions about held packets
 
 	bindEvery    = 100 * time.Millisecond // interval between two attempts to bind
 	bindAttempts = 30                     // as long as the kernel answers EINVAL
@@ -98,7 +98,7 @@ type Config struct {
 	// FailOpen makes the kernel accept a packet that finds the queue or the
 	// receive buffer full. The kernel counts such packets nowhere.
 	FailOpen bool
-	// FailOpenOnPanic accepts a packet whose Judge panicked.
+	// FailOpenOnPanic accepts a packet whose Handler panicked.
 	FailOpenOnPanic bool
 	// AcceptMark is OR-ed into the mark of every accepted packet, for base
 	// chains behind the queue to see. Zero leaves marks alone.

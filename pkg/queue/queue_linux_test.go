@@ -199,7 +199,7 @@ func TestKernelTellsTheInputHook(t *testing.T) {
 	queueUDP(t, port, "100") // at output
 	command(t, "iptables-nft", "-A", "INPUT", "-p", "udp", "--dport", fmt.Sprint(port), "-j", "NFQUEUE", "--queue-num", "101")
 	asked := make(chan bool, 2)
-	r := start(t, queue.Config{First: 100, Count: 2}, func(q queue.Question) queue.Verdict {
+	r := start(t, queue.Config{First: 100, Count: 2}, func(q queue.Packet) queue.Verdict {
 		asked <- q.ToHost
 		return queue.Accept
 	})
@@ -218,7 +218,7 @@ func TestKernelHandsOverWholePackets(t *testing.T) {
 	conn, port := receiver(t)
 	queueUDP(t, port, "100")
 	lengths := make(chan int, 1)
-	r := start(t, queue.Config{First: 100, Count: 1, CopyRange: queue.MaxCopyRange}, func(q queue.Question) queue.Verdict {
+	r := start(t, queue.Config{First: 100, Count: 1, CopyRange: queue.MaxCopyRange}, func(q queue.Packet) queue.Verdict {
 		lengths <- len(q.Payload)
 		return queue.Accept
 	})
@@ -243,7 +243,7 @@ func TestKernelPacketsSurviveAPanic(t *testing.T) {
 	conn, port := receiver(t)
 	queueUDP(t, port, "100")
 	var judged atomic.Int32
-	r := start(t, queue.Config{First: 100, Count: 1}, func(queue.Question) queue.Verdict {
+	r := start(t, queue.Config{First: 100, Count: 1}, func(queue.Packet) queue.Verdict {
 		if judged.Add(1)%10 == 0 {
 			panic("tenth")
 		}
@@ -263,7 +263,7 @@ func TestKernelPacketsAreAnsweredAtTheEnd(t *testing.T) {
 	conn, port := receiver(t)
 	queueUDP(t, port, "100")
 	answer := make(chan struct{})
-	r := start(t, queue.Config{First: 100, Count: 1}, func(queue.Question) queue.Verdict {
+	r := start(t, queue.Config{First: 100, Count: 1}, func(queue.Packet) queue.Verdict {
 		<-answer
 		return queue.Accept
 	})

@@ -59,7 +59,7 @@ func New(cfg Config) (*Queues, error) {
 // A call to the kernel that fails is made again, with a new socket if need be; Live
 // tells when that does not help. Only an error of the first binding that no attempt
 // can mend ends Run: rights are missing, or the kernel has no queues.
-func (q *Queues) Run(ctx context.Context, judge Judge, ready <-chan struct{}) error {
+func (q *Queues) Run(ctx context.Context, handler Handler, ready <-chan struct{}) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "queue"))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -68,7 +68,7 @@ func (q *Queues) Run(ctx context.Context, judge Judge, ready <-chan struct{}) er
 	var wg sync.WaitGroup
 	for i, w := range q.workers {
 		wg.Go(func() {
-			if errs[i] = w.run(ctx, judge, ready); errs[i] != nil {
+			if errs[i] = w.run(ctx, handler, ready); errs[i] != nil {
 				q.failure.CompareAndSwap(nil, &errs[i])
 				cancel()
 			}

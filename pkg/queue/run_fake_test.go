@@ -45,7 +45,7 @@ func TestPacketsAreJudgedInOrderAndAnswered(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		var judged []string
 		ready := make(chan struct{})
-		r := startGated(t, on(k), func(q queue.Question) queue.Verdict {
+		r := startGated(t, on(k), func(q queue.Packet) queue.Verdict {
 			judged = append(judged, string(q.Payload))
 			if strings.HasPrefix(string(q.Payload), "good") {
 				return queue.Accept
@@ -147,7 +147,7 @@ func TestPayloads(t *testing.T) {
 		var got []string
 		cfg := on(k)
 		cfg.CopyRange = 5
-		start(t, cfg, func(q queue.Question) queue.Verdict {
+		start(t, cfg, func(q queue.Packet) queue.Verdict {
 			got = append(got, string(q.Payload))
 			return queue.Accept
 		})
@@ -165,10 +165,10 @@ func TestPayloads(t *testing.T) {
 func TestTheInputHookIsTold(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		asked := map[string][]bool{} // by payload
-		start(t, on(k), func(q queue.Question) queue.Verdict {
+		start(t, on(k), func(q queue.Packet) queue.Verdict {
 			asked[string(q.Payload)] = append(asked[string(q.Payload)], q.ToHost)
 			if len(asked[string(q.Payload)]) < 2 {
-				return queue.Hold
+				return queue.Defer
 			}
 			return queue.Accept
 		})
@@ -190,7 +190,7 @@ func TestAPanicCostsOnePacket(t *testing.T) {
 			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 				cfg := on(k)
 				cfg.FailOpenOnPanic = failOpen
-				r := start(t, cfg, func(q queue.Question) queue.Verdict {
+				r := start(t, cfg, func(q queue.Packet) queue.Verdict {
 					_ = q.Payload[2]
 					return queue.Accept
 				})
@@ -270,7 +270,7 @@ func TestFullQueue(t *testing.T) {
 
 func TestVerdictsOnPacketsThatAreGoneAreCounted(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		r := start(t, on(k), func(queue.Question) queue.Verdict {
+		r := start(t, on(k), func(queue.Packet) queue.Verdict {
 			k.Forget()
 			return queue.Accept
 		})

@@ -20,8 +20,8 @@ type run struct {
 	err    error // once done is closed
 }
 
-func always(v queue.Verdict) queue.Judge {
-	return func(queue.Question) queue.Verdict { return v }
+func always(v queue.Verdict) queue.Handler {
+	return func(queue.Packet) queue.Verdict { return v }
 }
 
 // open is a gate that never was closed.
@@ -31,12 +31,12 @@ func open() <-chan struct{} {
 	return c
 }
 
-func start(t testing.TB, cfg queue.Config, judge queue.Judge) *run {
+func start(t testing.TB, cfg queue.Config, handler queue.Handler) *run {
 	t.Helper()
-	return startGated(t, cfg, judge, open())
+	return startGated(t, cfg, handler, open())
 }
 
-func startGated(t testing.TB, cfg queue.Config, judge queue.Judge, ready <-chan struct{}) *run {
+func startGated(t testing.TB, cfg queue.Config, handler queue.Handler, ready <-chan struct{}) *run {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	cfg.Registerer = reg
@@ -49,7 +49,7 @@ func startGated(t testing.TB, cfg queue.Config, judge queue.Judge, ready <-chan 
 	r := &run{Queues: q, t: t, reg: reg, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(r.done)
-		r.err = q.Run(ctx, judge, ready)
+		r.err = q.Run(ctx, handler, ready)
 	}()
 	t.Cleanup(func() { r.stop() })
 	return r

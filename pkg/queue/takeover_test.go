@@ -117,7 +117,7 @@ func TestANewProcessTakesOver(t *testing.T) {
 func TestWhatWaitsAtTheEndIsAnswered(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		answer := make(chan struct{})
-		r := start(t, on(k), func(queue.Question) queue.Verdict {
+		r := start(t, on(k), func(queue.Packet) queue.Verdict {
 			<-answer
 			return queue.Accept
 		})
@@ -141,7 +141,7 @@ func TestWhatWaitsAtTheEndIsAnswered(t *testing.T) {
 
 func TestASlowJudgeDoesNotDelayTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		r := start(t, on(k), func(queue.Question) queue.Verdict {
+		r := start(t, on(k), func(queue.Packet) queue.Verdict {
 			time.Sleep(100 * time.Millisecond)
 			return queue.Accept
 		})
@@ -175,7 +175,7 @@ func TestRunEndsBeforeReady(t *testing.T) {
 func TestLive(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		answer := make(chan struct{})
-		r := start(t, on(k), func(queue.Question) queue.Verdict {
+		r := start(t, on(k), func(queue.Packet) queue.Verdict {
 			<-answer
 			return queue.Accept
 		})

@@ -72,7 +72,7 @@ func nextMessage(b []byte) (m message, rest []byte, ok bool) {
 }
 
 // packet is what the kernel tells about one packet.
-type packet struct {
+type packetMessage struct {
 	id      uint32
 	hasID   bool
 	mark    uint32
@@ -82,7 +82,7 @@ type packet struct {
 
 // decodePacket reads the body of a packet message. It reports false when the
 // body is malformed; p is then what could be read.
-func decodePacket(body []byte) (p packet, ok bool) {
+func decodePacket(body []byte) (p packetMessage, ok bool) {
 	if len(body) < nfgenHeaderLen {
 		return p, false
 	}
@@ -105,7 +105,7 @@ func decodePacket(body []byte) (p packet, ok bool) {
 
 // set takes over one attribute. It reports false when the attribute is too
 // short for what it means.
-func (p *packet) set(typ uint16, value []byte) bool {
+func (p *packetMessage) set(typ uint16, value []byte) bool {
 	switch typ {
 	case attrPacketHeader: // struct nfqnl_msg_packet_hdr: id, protocol, hook
 		if len(value) < 7 {

@@ -33,7 +33,7 @@ func newWorker(cfg Config, number uint16, m *metrics) *worker {
 
 // run binds the queue and serves it until ctx ends. A socket that does not work is
 // closed, and the queue bound again. An error is one of the first binding.
-func (w *worker) run(ctx context.Context, judge Judge, ready <-chan struct{}) error {
+func (w *worker) run(ctx context.Context, handler Handler, ready <-chan struct{}) error {
 	logger := klog.FromContext(ctx)
 	if w.cfg.Background {
 		// The thread ends with the goroutine, and its low priority with it.
@@ -52,7 +52,7 @@ func (w *worker) run(ctx context.Context, judge Judge, ready <-chan struct{}) er
 		if sock == nil {
 			return nil
 		}
-		err = w.serveBound(ctx, sock, judge, ready)
+		err = w.serveBound(ctx, sock, handler, ready)
 		lost := w.unbind(logger, sock, err != nil)
 		if err != nil && rebound.allow(time.Now()) {
 			logger.Error(err, "Queue unbound, packets that waited are lost", "queue", w.number, "lost", lost)
@@ -127,7 +127,7 @@ func (w *worker) waiting() uint32 {
 
 // serveBound lets packets come, and serves them once ready is closed. It returns nil
 // when ctx ends and all that waited is answered.
-func (w *worker) serveBound(ctx context.Context, sock Socket, judge Judge, ready <-chan struct{}) error {
+func (w *worker) serveBound(ctx context.Context, sock Socket, handler Handler, ready <-chan struct{}) error {
 	logger := klog.FromContext(ctx)
 	if err := sock.Send(appendCopyMode(nil, w.number, w.cfg.CopyRange, copyPacket)); err != nil {
 		w.failed(logger, opConfigure, err)
@@ -142,8 +142,8 @@ func (w *worker) serveBound(ctx context.Context, sock Socket, judge Judge, ready
 
 	w.serving.Store(true)
 	defer w.serving.Store(false)
-	l := newLoop(w, sock, judge, logger)
-	defer l.forgetHeld()
+	l := newLoop(w, sock, handler, logger)
+	defer l.forgetPending()
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()

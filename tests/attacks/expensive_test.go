@@ -72,7 +72,7 @@ func TestExpensivePoliciesSlowNobody(t *testing.T) {
 			if got := labtest.Until(t, agent, denied+2*expensiveRate, labtest.Denied) - denied; got < 2*expensiveRate {
 				t.Errorf("%v packets were denied, want %d", got, 2*expensiveRate)
 			}
-			if lost := lostBy(labtest.Metrics(t, agent), "judge"); lost > 0 {
+			if lost := lostBy(labtest.Metrics(t, agent), "decide"); lost > 0 {
 				t.Errorf("%v packets found no room in the queue", lost)
 			}
 		})

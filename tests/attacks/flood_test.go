@@ -72,7 +72,7 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 			if beside.failed > 0 {
 				t.Errorf("%d connections failed", beside.failed)
 			}
-			if lost := lostBy(now, "judge"); lost > 0 {
+			if lost := lostBy(now, "decide"); lost > 0 {
 				t.Errorf("%v packets within shares were lost", lost)
 			}
 			c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("z/sink", "x/web", "tcp/80"))
@@ -113,7 +113,7 @@ func TestAFloodDoesNotFillTheQueueOfOthers(t *testing.T) {
 				t.Errorf("%v", series)
 			}
 			now := labtest.Metrics(t, agent)
-			if lost := lostBy(now, "judge"); lost > 0 {
+			if lost := lostBy(now, "decide"); lost > 0 {
 				t.Errorf("%v packets found no room in the queue that shares are for", lost)
 			}
 			if lostBy(now, "overflow") == 0 {

@@ -23,13 +23,13 @@ func Example() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error)
-	judge := func(q queue.Question) queue.Verdict {
+	handler := func(q queue.Packet) queue.Verdict {
 		if string(q.Payload) == "friend" {
 			return queue.Accept
 		}
 		return queue.Drop
 	}
-	go func() { ended <- queues.Run(ctx, judge, ready) }()
+	go func() { ended <- queues.Run(ctx, handler, ready) }()
 	close(ready)
 	if err := kernel.AwaitListener(ctx, 100); err != nil {
 		fmt.Println(err)

@@ -15,20 +15,20 @@ func TestHeldPacketsAreAskedAboutAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		begin := time.Now()
 		var asked []time.Duration
-		r := start(t, on(k), func(q queue.Question) queue.Verdict {
+		r := start(t, on(k), func(q queue.Packet) queue.Verdict {
 			if string(q.Payload) != "later" {
 				return queue.Drop
 			}
 			asked = append(asked, time.Since(begin))
 			if len(asked) < 4 {
-				return queue.Hold
+				return queue.Defer
 			}
 			return queue.Accept
 		})
 		synctest.Wait()
 		f := k.Send(100, payload("later"))
 		wantOutcome(t, "held packet", f, queuetest.Waiting)
-		r.wantMetric("netpol_queue_held", "", 1)
+		r.wantMetric("netpol_queue_pending", "", 1)
 		wantOutcome(t, "packet behind it", k.Send(100, payload("now")), queuetest.Dropped)
 		<-f.Done()
 		wantOutcome(t, "held packet", f, queuetest.Accepted)
@@ -37,8 +37,8 @@ func TestHeldPacketsAreAskedAboutAgain(t *testing.T) {
 				t.Errorf("question %d after %v, want %v", i, at, want)
 			}
 		}
-		r.wantMetric("netpol_queue_held", "", 0)
-		r.wantMetric("netpol_queue_held_total", "", 1)
+		r.wantMetric("netpol_queue_pending", "", 0)
+		r.wantMetric("netpol_queue_pending_total", "", 1)
 	})
 }
 
@@ -50,16 +50,16 @@ func TestHoldEndsAfterASecond(t *testing.T) {
 	}{
 		{"accepted at last", queue.Accept, queuetest.Accepted},
 		{"dropped at last", queue.Drop, queuetest.Dropped},
-		{"never decided", queue.Hold, queuetest.Dropped},
+		{"never decided", queue.Defer, queuetest.Dropped},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-				start(t, on(k), func(q queue.Question) queue.Verdict {
+				start(t, on(k), func(q queue.Packet) queue.Verdict {
 					if q.Last {
 						return tt.lastAnswer
 					}
-					return queue.Hold
+					return queue.Defer
 				})
 				synctest.Wait()
 				begin := time.Now()
@@ -76,21 +76,21 @@ func TestHoldEndsAfterASecond(t *testing.T) {
 
 func TestOnlySoManyPacketsAreHeld(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		r := start(t, on(k), func(q queue.Question) queue.Verdict {
+		r := start(t, on(k), func(q queue.Packet) queue.Verdict {
 			if q.Last {
 				return queue.Accept
 			}
-			return queue.Hold
+			return queue.Defer
 		})
 		synctest.Wait()
 		for range 256 {
 			k.Send(100, payload("x"))
 		}
 		synctest.Wait()
-		r.wantMetric("netpol_queue_held", "", 256)
+		r.wantMetric("netpol_queue_pending", "", 256)
 		wantOutcome(t, "one more packet", k.Send(100, payload("x")), queuetest.Accepted)
 		time.Sleep(2 * time.Second)
-		r.wantMetric("netpol_queue_held", "", 0)
+		r.wantMetric("netpol_queue_pending", "", 0)
 		r.wantMetric("netpol_queue_verdicts_total", "accept", 257)
 	})
 }
@@ -98,11 +98,11 @@ func TestOnlySoManyPacketsAreHeld(t *testing.T) {
 func TestHeldPacketsKeepTheirPayloads(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		var decided sync.Map // by payload
-		start(t, on(k), func(q queue.Question) queue.Verdict {
+		start(t, on(k), func(q queue.Packet) queue.Verdict {
 			if _, ok := decided.Load(string(q.Payload)); ok {
 				return queue.Accept
 			}
-			return queue.Hold
+			return queue.Defer
 		})
 		synctest.Wait()
 		fates := map[string]*queuetest.Fate{}
@@ -122,11 +122,11 @@ func TestHeldPacketsKeepTheirPayloads(t *testing.T) {
 
 func TestHeldPacketsAreAnsweredAtTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		r := start(t, on(k), func(q queue.Question) queue.Verdict {
+		r := start(t, on(k), func(q queue.Packet) queue.Verdict {
 			if q.Last {
 				return queue.Accept
 			}
-			return queue.Hold
+			return queue.Defer
 		})
 		synctest.Wait()
 		f := k.Send(100, payload("x"))
@@ -139,7 +139,7 @@ func TestHeldPacketsAreAnsweredAtTheEnd(t *testing.T) {
 			t.Errorf("the end took %v, want none", took)
 		}
 		wantOutcome(t, "held packet", f, queuetest.Accepted)
-		r.wantMetric("netpol_queue_held", "", 0)
+		r.wantMetric("netpol_queue_pending", "", 0)
 	})
 }
 
@@ -148,11 +148,11 @@ func TestEachSourceMayHaveSoManyPacketsHeld(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		cfg := on(k)
 		cfg.Source = func(payload []byte) netip.Addr { return netip.AddrFrom4([4]byte{payload[0]}) }
-		r := start(t, cfg, func(q queue.Question) queue.Verdict {
+		r := start(t, cfg, func(q queue.Packet) queue.Verdict {
 			if q.Last {
 				return queue.Drop
 			}
-			return queue.Hold
+			return queue.Defer
 		})
 		synctest.Wait()
 		for i := range 1000 {
@@ -173,9 +173,9 @@ func TestEachSourceMayHaveSoManyPacketsHeld(t *testing.T) {
 			k.Send(100, payload(string([]byte{byte(source)})))
 		}
 		synctest.Wait()
-		r.wantMetric("netpol_queue_held", "", 256+32+98)
+		r.wantMetric("netpol_queue_pending", "", 256+32+98)
 		time.Sleep(2 * time.Second)
-		r.wantMetric("netpol_queue_held", "", 0)
+		r.wantMetric("netpol_queue_pending", "", 0)
 		wantOutcome(t, "packet of the first source, later", k.Send(100, payload("\x01")), queuetest.Waiting)
 	})
 }
