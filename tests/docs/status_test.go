@@ -65,7 +65,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 	}
 }
 
-// What kubectl is told to look for is what the writer writes.
+// The annotation that readers look for with kubectl is the one that the writer writes.
 func TestStatusNamesTheAnnotation(t *testing.T) {
 	m := regexp.MustCompile(`const Annotation = "([^"]+)"`).FindStringSubmatch(read(t, "pkg/status/annotation.go"))
 	if m == nil {
