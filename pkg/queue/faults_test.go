@@ -224,7 +224,7 @@ func TestANumberLostToAnotherProcessIsTakenBack(t *testing.T) {
 }
 
 // Packets that are kept for a later question are lost with the socket.
-func TestHeldPacketsAreLostWithTheirSocket(t *testing.T) {
+func TestPendingPacketsAreLostWithTheirSocket(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		r := start(t, on(k), always(queue.Defer))
 		synctest.Wait()

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/queue/queuetest"
 )
 
-func TestHeldPacketsAreAskedAboutAgain(t *testing.T) {
+func TestPendingPacketsAreRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		begin := time.Now()
 		var asked []time.Duration
@@ -42,7 +42,7 @@ func TestHeldPacketsAreAskedAboutAgain(t *testing.T) {
 	})
 }
 
-func TestHoldEndsAfterASecond(t *testing.T) {
+func TestPendingPacketsWaitAtMostASecond(t *testing.T) {
 	tests := []struct {
 		name       string
 		lastAnswer queue.Verdict
@@ -74,7 +74,7 @@ func TestHoldEndsAfterASecond(t *testing.T) {
 	}
 }
 
-func TestOnlySoManyPacketsAreHeld(t *testing.T) {
+func TestPendingPacketsAreBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		r := start(t, on(k), func(q queue.Packet) queue.Verdict {
 			if q.Last {
@@ -95,7 +95,7 @@ func TestOnlySoManyPacketsAreHeld(t *testing.T) {
 	})
 }
 
-func TestHeldPacketsKeepTheirPayloads(t *testing.T) {
+func TestPendingPacketsKeepTheirPayloads(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		var decided sync.Map // by payload
 		start(t, on(k), func(q queue.Packet) queue.Verdict {
@@ -120,7 +120,7 @@ func TestHeldPacketsKeepTheirPayloads(t *testing.T) {
 	})
 }
 
-func TestHeldPacketsAreAnsweredAtTheEnd(t *testing.T) {
+func TestPendingPacketsAreAnsweredAtTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		r := start(t, on(k), func(q queue.Packet) queue.Verdict {
 			if q.Last {
@@ -144,7 +144,7 @@ func TestHeldPacketsAreAnsweredAtTheEnd(t *testing.T) {
 }
 
 // One source must not take the room for held packets from the others.
-func TestEachSourceMayHaveSoManyPacketsHeld(t *testing.T) {
+func TestEachSourceHasBoundedPendingPackets(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		cfg := on(k)
 		cfg.Source = func(payload []byte) netip.Addr { return netip.AddrFrom4([4]byte{payload[0]}) }

@@ -41,7 +41,7 @@ func (r *run) wantMetric(name, label string, want float64) {
 	}
 }
 
-func TestPacketsAreJudgedInOrderAndAnswered(t *testing.T) {
+func TestPacketsAreAnsweredInOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		var judged []string
 		ready := make(chan struct{})
@@ -203,7 +203,7 @@ func TestAPanicCostsOnePacket(t *testing.T) {
 	}
 }
 
-func TestNothingIsJudgedBeforeReady(t *testing.T) {
+func TestNothingIsDecidedBeforeReady(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		ready := make(chan struct{})
 		r := startGated(t, on(k), always(queue.Accept), ready)

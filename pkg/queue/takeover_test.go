@@ -139,7 +139,7 @@ func TestWhatWaitsAtTheEndIsAnswered(t *testing.T) {
 	})
 }
 
-func TestASlowJudgeDoesNotDelayTheEnd(t *testing.T) {
+func TestSlowHandlerDoesNotDelayTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		r := start(t, on(k), func(queue.Packet) queue.Verdict {
 			time.Sleep(100 * time.Millisecond)
