@@ -80,7 +80,7 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 	}
 	addresses := d.addresses
 	if len(addresses) == 0 {
-		addresses = append(reachability.NodeAddresses(before, after), reachability.Outsiders(before, after)...)
+		addresses = append(reachability.NodeAddresses(before, after), reachability.ExternalAddresses(before, after)...)
 	}
 	difference, err := reachability.Compare(before, after, spans, addresses, family)
 	if err != nil {
@@ -152,16 +152,16 @@ func apply[P metav1.Object](policies, applied []P) []P {
 }
 
 // spans returns the traffic to compare.
-func (d *diffOptions) spans(before, after *reachability.Cluster) ([]reachability.Span, error) {
+func (d *diffOptions) spans(before, after *reachability.Cluster) ([]reachability.PortRange, error) {
 	if d.traffic.port != "" {
 		port, err := reachability.ParsePort(d.traffic.port, cmp.Or(d.traffic.protocol, packet.TCP.String()))
-		return []reachability.Span{reachability.SpanOf(port)}, err
+		return []reachability.PortRange{reachability.PortRangeOf(port)}, err
 	}
-	spans := reachability.Spans(before, after)
+	spans := reachability.PortRanges(before, after)
 	if d.traffic.protocol == "" {
 		return spans, nil
 	}
-	spans = slices.DeleteFunc(spans, func(s reachability.Span) bool {
+	spans = slices.DeleteFunc(spans, func(s reachability.PortRange) bool {
 		return !strings.EqualFold(d.traffic.protocol, s.Proto.String())
 	})
 	if len(spans) > 0 {
@@ -169,7 +169,7 @@ func (d *diffOptions) spans(before, after *reachability.Cluster) ([]reachability
 	}
 	// No policy names a port of the protocol: they are all alike.
 	port, err := reachability.ParsePort("1", d.traffic.protocol)
-	return []reachability.Span{{Proto: port.Proto, First: 1, Last: 65535}}, err
+	return []reachability.PortRange{{Proto: port.Proto, First: 1, Last: 65535}}, err
 }
 
 func printDifference(w io.Writer, d *reachability.Difference) error {
@@ -187,8 +187,8 @@ func printDifference(w io.Writer, d *reachability.Difference) error {
 	if len(d.Nodes) > 0 {
 		fmt.Fprintf(&out, ", with %s of nodes", shorten(d.Nodes))
 	}
-	if len(d.Outsiders) > 0 {
-		fmt.Fprintf(&out, ", and with %s outside", shorten(d.Outsiders))
+	if len(d.External) > 0 {
+		fmt.Fprintf(&out, ", and with %s outside", shorten(d.External))
 	}
 	out.WriteString(".\n")
 	if len(d.DomainRules) > 0 {
@@ -201,9 +201,9 @@ func printDifference(w io.Writer, d *reachability.Difference) error {
 }
 
 // join lists traffic, what follows each other as one.
-func join(spans []reachability.Span) string {
+func join(spans []reachability.PortRange) string {
 	var names []string
-	for _, s := range reachability.Join(spans) {
+	for _, s := range reachability.JoinPortRanges(spans) {
 		names = append(names, s.String())
 	}
 	return strings.Join(names, "; ")

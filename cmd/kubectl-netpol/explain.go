@@ -54,11 +54,11 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 		return err
 	}
 	c := reachability.New(in)
-	from, err := c.Side(e.qualified(src))
+	from, err := c.Endpoint(e.qualified(src))
 	if err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
-	to, err := c.Side(e.qualified(dst))
+	to, err := c.Endpoint(e.qualified(dst))
 	if err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
@@ -96,7 +96,7 @@ func printExplanation(w io.Writer, e *reachability.Explanation) error {
 	return err
 }
 
-func printCourse(out *strings.Builder, c *reachability.Course) {
+func printCourse(out *strings.Builder, c *reachability.Trace) {
 	at := c.Address
 	if c.Node != "" {
 		at += " on node " + c.Node

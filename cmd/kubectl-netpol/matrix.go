@@ -93,7 +93,7 @@ func (m *matrixOptions) namespaces() []string {
 }
 
 // side returns the sides that a flag names, and all pods if it names none.
-func (m *matrixOptions) side(c *reachability.Cluster, flag string, names []string, family reachability.Family) ([]reachability.Side, error) {
+func (m *matrixOptions) side(c *reachability.Cluster, flag string, names []string, family reachability.Family) ([]reachability.Endpoint, error) {
 	if len(names) == 0 {
 		return c.Pods(family, m.namespaces()...), nil
 	}

@@ -109,16 +109,16 @@ func (o *options) qualified(name string) string {
 }
 
 // sides finds the sides of those names, each once.
-func (o *options) sides(c *reachability.Cluster, flag string, names []string) ([]reachability.Side, error) {
-	var sides []reachability.Side
+func (o *options) sides(c *reachability.Cluster, flag string, names []string) ([]reachability.Endpoint, error) {
+	var sides []reachability.Endpoint
 	var errs []error
 	for _, name := range names {
-		s, err := c.Side(o.qualified(name))
+		s, err := c.Endpoint(o.qualified(name))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--%s=%s: %w", flag, name, err))
 			continue
 		}
-		if !slices.ContainsFunc(sides, func(known reachability.Side) bool { return known.Name == s.Name }) {
+		if !slices.ContainsFunc(sides, func(known reachability.Endpoint) bool { return known.Name == s.Name }) {
 			sides = append(sides, s)
 		}
 	}

@@ -25,12 +25,12 @@ func established(s *policy.Snapshot, learned policy.Learned) conntrack.Evaluator
 	anyName := &anyName{snapshot: s, names: make(map[*policy.Chain]*policy.Names)}
 	return func(p packet.Packet, toHost bool) conntrack.Verdict {
 		q := policy.Query{Packet: p, ToHost: toHost, Learned: learned}
-		d := s.Judge(q)
-		if d.Verdict == policy.Allow {
+		d := s.Evaluate(q)
+		if d.Allowed() {
 			return conntrack.Unblock
 		}
 		q.Learned = anyName
-		if d.Reason == policy.UnknownPod || s.Judge(q).Verdict == policy.Allow {
+		if d.Reason == policy.UnknownPod || s.Evaluate(q).Allowed() {
 			return conntrack.Keep
 		}
 		return conntrack.Block

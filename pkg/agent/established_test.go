@@ -16,7 +16,7 @@ func TestOnlyWhatIsDeniedForGoodIsCut(t *testing.T) {
 	judge := established(policy.New(policy.Model{
 		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
 			isolated: {Namespace: "x", Name: "isolated", Ingress: &policy.Chain{Rules: []policy.Rule{{
-				Verdict: policy.Deny, Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation,
+				Action: policy.Deny, Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation,
 				AnyPeer: true, AnyPort: true,
 			}}}},
 			open: {Namespace: "x", Name: "open"},
@@ -53,7 +53,7 @@ func TestTheOwnNodeAndNames(t *testing.T) {
 	const isolated, denied, named = "10.244.1.2", "10.244.1.3", "10.244.1.4"
 	isolate := policy.Rule{Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation, AnyPeer: true, AnyPort: true}
 	deny := policy.Rule{Tier: policy.AdminTier, Policy: "AdminNetworkPolicy/deny", AnyPeer: true, AnyPort: true}
-	allow := policy.Rule{Tier: policy.AdminTier, Policy: "AdminNetworkPolicy/deny", Verdict: policy.Allow, AnyPort: true,
+	allow := policy.Rule{Tier: policy.AdminTier, Policy: "AdminNetworkPolicy/deny", Action: policy.Allow, AnyPort: true,
 		Peers: []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}, {Name: "b.test", Below: true}}}}}
 	endpoints := map[netip.Addr]*policy.Endpoint{}
 	for addr, rules := range map[string][]policy.Rule{isolated: {isolate}, denied: {deny}, named: {allow, deny}} {

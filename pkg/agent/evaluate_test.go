@@ -27,7 +27,7 @@ func crowded(t *testing.T, memory *policy.Memory, n int) (*policy.Snapshot, []pa
 			t.Fatal(err)
 		}
 		chain.Rules = append(chain.Rules, policy.Rule{
-			Verdict: policy.Allow, Tier: policy.NetworkPolicyTier, AnyPort: true,
+			Action: policy.Allow, Tier: policy.NetworkPolicyTier, AnyPort: true,
 			Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespace: "x", Pods: selector}}},
 		})
 	}
@@ -51,12 +51,12 @@ func TestDeferredEvaluationsAreMade(t *testing.T) {
 		go func() { done <- e.Run(ctx) }()
 		snapshot, packets := crowded(t, e.memory, 20)
 		for _, p := range packets {
-			if d := snapshot.Judge(policy.Query{Packet: p, Defer: true}); d.Reason != policy.NotEvaluated {
+			if d := snapshot.Evaluate(policy.Query{Packet: p, Defer: true}); d.Reason != policy.NotEvaluated {
 				t.Fatalf("%v: %v, want not evaluated", p, d)
 			}
 		}
 		for _, p := range packets {
-			for snapshot.Judge(policy.Query{Packet: p, Defer: true}).Reason == policy.NotEvaluated {
+			for snapshot.Evaluate(policy.Query{Packet: p, Defer: true}).Reason == policy.NotEvaluated {
 				time.Sleep(time.Millisecond) // of the bubble's clock
 			}
 		}

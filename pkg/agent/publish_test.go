@@ -48,7 +48,7 @@ func (l *lookout) Observe(payload []byte) { l.seen = append(l.seen, string(paylo
 func administered(addrs ...netip.Addr) *policy.Snapshot {
 	pod := &policy.Endpoint{
 		Namespace: "x", Name: "web", Egress: &policy.Chain{Rules: []policy.Rule{
-			{Tier: policy.AdminTier, Verdict: policy.Allow, AnyPort: true, Peers: []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}}}}},
+			{Tier: policy.AdminTier, Action: policy.Allow, AnyPort: true, Peers: []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}}}}},
 			{Tier: policy.AdminTier, AnyPeer: true, AnyPort: true},
 		}},
 	}

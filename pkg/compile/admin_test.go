@@ -395,7 +395,7 @@ func TestAPodThroughAServiceToItself(t *testing.T) {
 			add(t, &in)
 		}
 		a := netip.AddrPortFrom(in.addr(t, "x/a"), 80)
-		if got := Compile(in).Evaluate(packet.Packet{Src: a, Dst: a, Proto: packet.TCP}).String(); got != tc.want {
+		if got := Compile(in).Evaluate(policy.Query{Packet: packet.Packet{Src: a, Dst: a, Proto: packet.TCP}}).String(); got != tc.want {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
 		}
 	}

@@ -65,7 +65,7 @@ func (p *adminPolicy) selects(e *policy.Endpoint, d policy.Direction) bool {
 
 // denies tells whether some rule of direction d denies.
 func (p *adminPolicy) denies(d policy.Direction) bool {
-	return p.subject != nil && slices.ContainsFunc(p.rules(d), func(r policy.Rule) bool { return r.Verdict == policy.Deny })
+	return p.subject != nil && slices.ContainsFunc(p.rules(d), func(r policy.Rule) bool { return r.Action == policy.Deny })
 }
 
 // namesNodes tells whether some rule has nodes for peers.
@@ -78,7 +78,7 @@ func (p *adminPolicy) namesNodes() bool {
 // stopsPods tells whether some rule of egress denies or passes pods.
 func (p *adminPolicy) stopsPods() bool {
 	return slices.ContainsFunc(p.egress, func(r policy.Rule) bool {
-		return r.Verdict != policy.Allow && slices.ContainsFunc(r.Peers, func(peer policy.Peer) bool { return peer.Pods != nil })
+		return r.Action != policy.Allow && slices.ContainsFunc(r.Peers, func(peer policy.Peer) bool { return peer.Pods != nil })
 	})
 }
 

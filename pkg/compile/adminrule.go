@@ -63,15 +63,15 @@ func (d *diagnosis) adminRule(s adminRuleSpec, tier policy.Tier, index int) []po
 	if s.ports != nil {
 		s.ports(r)
 	}
-	rule := policy.Rule{Verdict: verdict, Tier: tier, Policy: d.ref.String(), Index: index, Peers: r.peers, Ports: r.ports, AnyPort: r.anyPort}
+	rule := policy.Rule{Action: verdict, Tier: tier, Policy: d.ref.String(), Index: index, Peers: r.peers, Ports: r.ports, AnyPort: r.anyPort}
 	if r.peerLost && !r.allows {
-		return []policy.Rule{{Verdict: policy.Deny, Tier: tier, Policy: rule.Policy, Index: index, AnyPeer: true, AnyPort: true}}
+		return []policy.Rule{{Action: policy.Deny, Tier: tier, Policy: rule.Policy, Index: index, AnyPeer: true, AnyPort: true}}
 	}
 	if r.kindLost && r.allows {
 		rule.Peers = make([]policy.Peer, len(rule.Peers)) // which match nothing
 	}
 	if r.portLost && !r.allows {
-		rule.Verdict, rule.Ports, rule.AnyPort = policy.Deny, nil, true
+		rule.Action, rule.Ports, rule.AnyPort = policy.Deny, nil, true
 		return []policy.Rule{rule}
 	}
 	return r.splitNamed(rule, s.peersAt)
@@ -79,7 +79,7 @@ func (d *diagnosis) adminRule(s adminRuleSpec, tier policy.Tier, index int) []po
 
 // action returns the verdict of an action. One that the kind does not have
 // denies.
-func (d *diagnosis) action(at *field.Path, action string, known []string) policy.Verdict {
+func (d *diagnosis) action(at *field.Path, action string, known []string) policy.Action {
 	if !slices.Contains(known, action) {
 		d.find(at, policy.FeatureNotSupported, "action %q is none of %s; the rule denies", action, strings.Join(known, ", "))
 		return policy.Deny

@@ -58,7 +58,7 @@ ingress:
 	}
 	check(t, in, "deny x/b x/a icmp\nallow x/b x/a tcp/80")
 	zero := packet.Packet{Src: netip.AddrPortFrom(in.addr(t, "x/b"), 0), Dst: netip.AddrPortFrom(in.addr(t, "x/a"), 0)}
-	if d := s.Evaluate(zero); d.Verdict != policy.Deny {
+	if d := s.Evaluate(policy.Query{Packet: zero}); d.Action != policy.Deny {
 		t.Errorf("protocol 0: %v", d)
 	}
 }

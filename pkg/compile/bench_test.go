@@ -106,12 +106,12 @@ func BenchmarkEvaluate(b *testing.B) {
 						cluster, want = in, policy.Allow
 					}
 					s := Compile(cluster)
-					if got := s.Evaluate(firstPacket); got.Verdict != want {
+					if got := s.Evaluate(policy.Query{Packet: firstPacket}); got.Action != want {
 						b.Fatalf("%v: %v, want %v", firstPacket, got, want)
 					}
 					b.ReportAllocs()
 					for b.Loop() {
-						s.Evaluate(firstPacket)
+						s.Evaluate(policy.Query{Packet: firstPacket})
 					}
 				})
 			}

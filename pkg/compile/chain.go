@@ -106,7 +106,7 @@ func (s *selection) addNetworkPolicies(chain *policy.Chain, d policy.Direction) 
 		chain.Rules = append(chain.Rules, p.side(d).rules...)
 	}
 	chain.Rules = append(chain.Rules, policy.Rule{
-		Verdict: policy.Deny,
+		Action:  policy.Deny,
 		Tier:    policy.NetworkPolicyTier,
 		Policy:  s.policies[0].ref.String(),
 		Index:   policy.Isolation,

@@ -149,7 +149,7 @@ func describe(s *policy.Snapshot) string {
 		for b := range 9 {
 			dst := netip.AddrFrom4([4]byte{10, 0, 0, byte(b)})
 			p := packet.Packet{Src: netip.AddrPortFrom(src, 1), Dst: netip.AddrPortFrom(dst, 80), Proto: packet.TCP}
-			fmt.Fprintln(&out, p, s.Evaluate(p))
+			fmt.Fprintln(&out, p, s.Evaluate(policy.Query{Packet: p}))
 		}
 	}
 	return out.String()

@@ -99,7 +99,7 @@ func check(t *testing.T, in Input, probes string) *policy.Snapshot {
 		if len(f) > 4 {
 			q.ToHost, q.Learned = f[4] == "host", knows{f[4]}
 		}
-		if d := s.Judge(q); d.Verdict.String() != f[0] {
+		if d := s.Evaluate(q); d.Action.String() != f[0] {
 			t.Errorf("%s: %v", line, d)
 		}
 	}

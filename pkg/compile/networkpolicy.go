@@ -115,7 +115,7 @@ var noPort = policy.Port{First: 1}
 // that are there and cannot be read match nothing, and keep their places.
 func (c *networkPolicyCompiler) rule(at, peersAt *field.Path, index int, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) policy.Rule {
 	r := policy.Rule{
-		Verdict: policy.Allow,
+		Action:  policy.Allow,
 		Tier:    policy.NetworkPolicyTier,
 		Policy:  c.ref.String(),
 		Index:   index,

@@ -127,7 +127,7 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input) Result {
 	if in.Marked && isOwnError(p, in.Payload) {
 		return Accept
 	}
-	d := s.Judge(policy.Query{Packet: p, ToHost: in.ToHost, Learned: e.cfg.Learned, Defer: true})
+	d := s.Evaluate(policy.Query{Packet: p, ToHost: in.ToHost, Learned: e.cfg.Learned, Defer: true})
 	if l := e.cfg.Logger.V(4); l.Enabled() {
 		l.Info("Packet decided", "packet", p, "decision", d)
 	}
@@ -135,7 +135,7 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input) Result {
 		return e.undecided(p, d, s, in.Last)
 	}
 	e.metrics.decision(d)
-	if d.Verdict == policy.Allow {
+	if d.Allowed() {
 		return Accept
 	}
 	e.denials.denied(p, d, s)

@@ -25,7 +25,7 @@ var (
 // snapshot holds an isolated pod, which lets TCP port 80 in, and an open one.
 func snapshot() *policy.Snapshot {
 	chain := &policy.Chain{Rules: []policy.Rule{
-		{Verdict: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: "x/web", AnyPeer: true, Ports: []policy.Port{{Proto: packet.TCP, First: 80, Last: 80}}},
+		{Action: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: "x/web", AnyPeer: true, Ports: []policy.Port{{Proto: packet.TCP, First: 80, Last: 80}}},
 		{Tier: policy.NetworkPolicyTier, Policy: "x/web", Index: policy.Isolation, AnyPeer: true, AnyPort: true},
 	}}
 	return policy.New(policy.Model{
@@ -103,7 +103,7 @@ var nodeNet = netip.MustParsePrefix("192.0.2.0/24")
 func guarded(pod netip.Addr) *policy.Snapshot {
 	rule := policy.Rule{Tier: policy.AdminTier, Policy: "AdminNetworkPolicy/guard", AnyPort: true}
 	allow, deny := rule, rule
-	allow.Verdict, allow.Peers = policy.Allow, []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}}}}
+	allow.Action, allow.Peers = policy.Allow, []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}}}}
 	deny.Peers = []policy.Peer{{Blocks: []policy.Block{{Prefix: nodeNet}}}}
 	return policy.New(policy.Model{
 		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{pod: {

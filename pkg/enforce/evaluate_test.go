@@ -22,7 +22,7 @@ func expensive(t *testing.T, memory *policy.Memory) *policy.Snapshot {
 			t.Fatal(err)
 		}
 		chain.Rules = append(chain.Rules, policy.Rule{
-			Verdict: policy.Allow, Tier: policy.NetworkPolicyTier, AnyPort: true,
+			Action: policy.Allow, Tier: policy.NetworkPolicyTier, AnyPort: true,
 			Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespace: "x", Pods: selector}}},
 		})
 	}

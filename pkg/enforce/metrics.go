@@ -104,7 +104,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			}
 		}
 	}
-	for _, v := range []policy.Verdict{policy.Deny, policy.Allow} {
+	for _, v := range []policy.Action{policy.Deny, policy.Allow} {
 		for t := range m.decisions[v] {
 			for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 				m.decisions[v][t][d] = decisions.WithLabelValues(v.String(), policy.Tier(t).String(), d.String())
@@ -128,7 +128,7 @@ func (m *metrics) observe(p packet.Packet, r Result, took time.Duration) {
 }
 
 func (m *metrics) decision(d policy.Decision) {
-	m.decisions[d.Verdict][d.Tier][d.Direction].Inc()
+	m.decisions[d.Action][d.Tier][d.Direction].Inc()
 }
 
 // failure counts a packet to which a failure policy applies, and returns the result.

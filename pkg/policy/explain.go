@@ -6,11 +6,11 @@ type Explanation struct {
 	Decision Decision
 	// Directions are the two answers of which Decision is one. With ToHost it is
 	// Egress, and Ingress says nothing.
-	Directions [directions]Course
+	Directions [directions]Trace
 }
 
 // Course is the way to one direction's decision.
-type Course struct {
+type Trace struct {
 	Decision Decision
 	Subject  *Endpoint // nil when the address is no known pod's
 	Policies []*Ref    // those that select Subject in this direction
@@ -44,11 +44,11 @@ const (
 	PeerNamespaceUnknown              // the Namespace object of the peer is not known
 	PeerNamespaceLabels               // the labels of the peer's namespace differ
 	PeerLabels                        // the labels of the peer differ
-	PeerOutside                       // the peer's address is not in the block
+	PeerNotInBlock                    // the peer's address is not in the block
 	PeerExcepted                      // the peer's address is in a hole of the block
 	PeerNoNode                        // the peer's address is no node's
 	PeerNodeLabels                    // the labels of the peer's node differ
-	PeerNameless                      // the subject has learned none of the names for the peer's address
+	PeerNotLearned                    // the subject has learned none of the names for the peer's address
 	OtherProtocol                     // the item is for another protocol
 	OtherPort                         // the port is not in the item's range
 	PortNoPod                         // the port has a name and the destination is no pod
@@ -60,19 +60,19 @@ const (
 // Explain answers like Judge and tells how the answer came about. It asks
 // rule by rule; it is for people and takes its time.
 func (s *Snapshot) Explain(q Query) Explanation {
-	e := Explanation{Decision: s.Judge(q)}
+	e := Explanation{Decision: s.Evaluate(q)}
 	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
 	exempt := q.exempt(src, dst)
 	out, in := s.flows(q, src, dst)
-	e.Directions[Egress] = s.course(Egress, src, &out, exempt)
+	e.Directions[Egress] = s.trace(Egress, src, &out, exempt)
 	if !q.ToHost {
-		e.Directions[Ingress] = s.course(Ingress, dst, &in, exempt)
+		e.Directions[Ingress] = s.trace(Ingress, dst, &in, exempt)
 	}
 	return e
 }
 
-func (s *Snapshot) course(d Direction, subject end, f *flow, exempt Reason) Course {
-	c := Course{Decision: s.judge(d, subject, f, exempt), Subject: subject.endpoint}
+func (s *Snapshot) trace(d Direction, subject end, f *flow, exempt Reason) Trace {
+	c := Trace{Decision: s.evaluate(d, subject, f, exempt), Subject: subject.endpoint}
 	if subject.endpoint == nil || subject.endpoint.chain(d) == nil {
 		return c
 	}
@@ -120,12 +120,12 @@ func (c *Chain) unasked(d Direction, f *flow, exempt Reason, decided Tier) []Dec
 			continue
 		}
 		if n := len(said); n == 0 || said[n-1].Tier != r.Tier {
-			said = append(said, Decision{Verdict: Pass, Direction: d, Tier: r.Tier, Reason: Unmatched})
+			said = append(said, Decision{Action: Pass, Direction: d, Tier: r.Tier, Reason: Unmatched})
 		}
 		answer := &said[len(said)-1]
 		switch {
 		case exempt != NotSelected && r.Tier == NetworkPolicyTier:
-			*answer = Decision{Verdict: Allow, Direction: d, Tier: r.Tier, Reason: exempt}
+			*answer = Decision{Action: Allow, Direction: d, Tier: r.Tier, Reason: exempt}
 		case !p.asks(r) || !r.matches(f):
 		case p.settles(r, f):
 			*answer = r.decision(d)
@@ -157,7 +157,7 @@ func (r *Rule) explainPort(p *Port, f *flow) Match {
 	switch {
 	case !f.proto.Hidden() || p.Name == "" && p.First > p.Last:
 		return p.explain(f)
-	case r.Verdict != Allow && p.isOf(f.dst):
+	case r.Action != Allow && p.isOf(f.dst):
 		return Matched
 	}
 	return PortHidden
@@ -175,7 +175,7 @@ func (p *Peer) explain(f *flow) Match {
 	case p.Nodes != nil:
 		return PeerNodeLabels
 	case p.Domains != nil:
-		return PeerNameless
+		return PeerNotLearned
 	case p.Pods == nil:
 		return Unreadable
 	case f.peer == nil:
@@ -190,7 +190,7 @@ func (p *Peer) explainBlocks(f *flow) Match {
 			return PeerExcepted
 		}
 	}
-	return PeerOutside
+	return PeerNotInBlock
 }
 
 // explain finds out why matches said no.

@@ -14,7 +14,7 @@ import (
 // steps prints the rules that were asked: "tier index", "+" if it matched, and
 // the matches of its peers and ports; and what the tiers that were not asked
 // would have said.
-func steps(c Course) string {
+func steps(c Trace) string {
 	var out []string
 	for _, s := range c.Steps {
 		line := fmt.Sprintf("%v %d", s.Rule.Tier, s.Rule.Index)
@@ -64,7 +64,7 @@ func TestExplainTellsTheWay(t *testing.T) {
 			if got := steps(e.Directions[Ingress]); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
-			if want := s.Evaluate(p); e.Decision != want || tc.chain != nil && e.Directions[Ingress].Decision != want {
+			if want := s.Evaluate(Query{Packet: p}); e.Decision != want || tc.chain != nil && e.Directions[Ingress].Decision != want {
 				t.Errorf("explained %v and %v, evaluated %v", e.Decision, e.Directions[Ingress].Decision, want)
 			}
 		})
@@ -99,7 +99,7 @@ func TestExplainTellsWhatNetworkPolicyIsNotAskedAbout(t *testing.T) {
 			if got := steps(e.Directions[Egress]); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
-			if want := s.Judge(tc.query); e.Decision != want || e.Directions[Egress].Decision.Verdict != want.Verdict {
+			if want := s.Evaluate(tc.query); e.Decision != want || e.Directions[Egress].Decision.Action != want.Action {
 				t.Errorf("explained %v and %v, judged %v", e.Decision, e.Directions[Egress].Decision, want)
 			}
 		})
@@ -108,7 +108,7 @@ func TestExplainTellsWhatNetworkPolicyIsNotAskedAbout(t *testing.T) {
 
 // What a rule with ports says of hidden ones is told as it is judged.
 func TestExplainHiddenPorts(t *testing.T) {
-	smtp := func(v Verdict, tier Tier) Rule {
+	smtp := func(v Action, tier Tier) Rule {
 		r := rule(tier, v)
 		r.AnyPort, r.Ports = false, []Port{{Proto: packet.TCP, First: 25, Last: 25}}
 		return r
@@ -131,7 +131,7 @@ func TestExplainHiddenPorts(t *testing.T) {
 		if got := steps(e.Directions[Ingress]); got != tc.want {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)
 		}
-		if want := s.Evaluate(p); e.Decision != want {
+		if want := s.Evaluate(Query{Packet: p}); e.Decision != want {
 			t.Errorf("%s: explained %v, evaluated %v", name, e.Decision, want)
 		}
 	}
@@ -168,7 +168,7 @@ func TestExplainTellsWhyAnItemDoesNotMatch(t *testing.T) {
 		"no field":             {&Peer{}, flow{peer: pod}, Unreadable},
 		"in the block":         {&Peer{Blocks: []Block{*block}}, flow{peerAddr: addr("10.9.9.9")}, Matched},
 		"in the hole":          {&Peer{Blocks: []Block{*block}}, flow{peerAddr: addr("10.0.0.1")}, PeerExcepted},
-		"outside":              {&Peer{Blocks: []Block{*block}}, flow{peerAddr: addr("11.0.0.1")}, PeerOutside},
+		"outside":              {&Peer{Blocks: []Block{*block}}, flow{peerAddr: addr("11.0.0.1")}, PeerNotInBlock},
 		"no pod":               {&Peer{Pods: &PodSelector{Namespace: "x", Pods: everything}}, flow{}, PeerNoPod},
 		"another namespace":    {&Peer{Pods: &PodSelector{Namespace: "y", Pods: everything}}, flow{peer: pod}, PeerOtherNamespace},
 		"labels":               {&Peer{Pods: &PodSelector{Namespace: "x", Pods: team}}, flow{peer: pod}, PeerLabels},
@@ -179,8 +179,8 @@ func TestExplainTellsWhyAnItemDoesNotMatch(t *testing.T) {
 		"no node":              {&Peer{Nodes: everything}, flow{}, PeerNoNode},
 		"another node":         {&Peer{Nodes: team}, flow{host: &Host{labels.Set{"team": "b"}, nil}}, PeerNodeLabels},
 		"one of two nodes":     {&Peer{Nodes: team}, flow{host: &Host{nil, labels.Set{"team": "a"}}}, Matched},
-		"names not learned":    {&Peer{Domains: []Domain{{Name: "a.example"}}}, flow{}, PeerNameless},
-		"other names learned":  {&Peer{Domains: []Domain{{Name: "a.example"}}}, flow{names: &Names{"b.example"}}, PeerNameless},
+		"names not learned":    {&Peer{Domains: []Domain{{Name: "a.example"}}}, flow{}, PeerNotLearned},
+		"other names learned":  {&Peer{Domains: []Domain{{Name: "a.example"}}}, flow{names: &Names{"b.example"}}, PeerNotLearned},
 		"a name learned":       {&Peer{Domains: []Domain{{Name: "a.example", Below: true}}}, flow{names: &Names{"b.a.example"}}, Matched},
 		"a name of any":        {&Port{Proto: packet.Unknown, Name: "dns"}, flow{proto: packet.UDP, dstPort: 53, dst: &Endpoint{Ports: []NamedPort{{"dns", packet.UDP, 53}}}}, Matched},
 		"a name of no ports":   {&Port{Proto: packet.Unknown, Name: "web"}, flow{proto: packet.ICMP, dst: pod}, OtherProtocol},

@@ -17,12 +17,12 @@ func TestHiddenPortsAreTheWorstThatTheyCouldBe(t *testing.T) {
 		chain := c.chain()
 		chain.Rules = chain.Rules[c.IntN(1+len(chain.Rules)):] // or nearly everything is denied
 		if c.IntN(2) == 0 {
-			chain.Rules = slices.DeleteFunc(chain.Rules, func(r Rule) bool { return r.Verdict == Deny })
+			chain.Rules = slices.DeleteFunc(chain.Rules, func(r Rule) bool { return r.Action == Deny })
 		}
 		f := c.flow(e, nil)
 		f.proto, f.dstPort = pick(c, packet.Unknown, packet.Proto(50), packet.Proto(200)), 0
 		rule := chain.scan(f)
-		if rule != nil && rule.Verdict == Deny {
+		if rule != nil && rule.Action == Deny {
 			denied++
 			continue
 		}
@@ -31,7 +31,7 @@ func TestHiddenPortsAreTheWorstThatTheyCouldBe(t *testing.T) {
 			shown := *f
 			open := c.flow(e, nil)
 			shown.proto, shown.dstPort = open.proto, open.dstPort
-			if r := chain.scan(&shown); r != nil && r.Verdict == Deny {
+			if r := chain.scan(&shown); r != nil && r.Action == Deny {
 				t.Fatalf("%+v is allowed by %+v, but %v %d is denied by %+v", f, rule, shown.proto, shown.dstPort, r)
 			}
 		}
@@ -42,7 +42,7 @@ func TestHiddenPortsAreTheWorstThatTheyCouldBe(t *testing.T) {
 }
 
 func TestHiddenPorts(t *testing.T) {
-	to := func(v Verdict, tier Tier, ports ...Port) Rule {
+	to := func(v Action, tier Tier, ports ...Port) Rule {
 		r := rule(tier, v)
 		r.AnyPort, r.Ports = len(ports) == 0, ports
 		return r
@@ -76,7 +76,7 @@ func TestHiddenPorts(t *testing.T) {
 			p.Proto = proto
 			chain := &Chain{Rules: tc.rules}
 			s := snapshot(chain, nil)
-			if got := s.Evaluate(p).String(); got != tc.want {
+			if got := s.Evaluate(Query{Packet: p}).String(); got != tc.want {
 				t.Errorf("%s: %v: got %q, want %q", tc.name, p, got, tc.want)
 			}
 		}

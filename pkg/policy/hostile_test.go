@@ -86,7 +86,7 @@ func interleaved(n int) []Rule {
 }
 
 func allowing(with func(*Rule)) Rule {
-	r := Rule{Tier: NetworkPolicyTier, Verdict: Allow, Policy: "x/hostile", AnyPort: true}
+	r := Rule{Tier: NetworkPolicyTier, Action: Allow, Policy: "x/hostile", AnyPort: true}
 	with(&r)
 	return r
 }
@@ -123,10 +123,10 @@ func TestHostilePoliciesDeny(t *testing.T) {
 	}{"interleaved", interleaved}) {
 		s := hostileSnapshot(h.rules(5000))
 		p := tcp(addrB, addrA, 8080)
-		if got := s.Evaluate(p); got.Reason != Isolated {
+		if got := s.Evaluate(Query{Packet: p}); got.Reason != Isolated {
 			t.Errorf("%s: %v, want isolated", h.name, got)
 		}
-		if n := testing.AllocsPerRun(10, func() { s.Evaluate(p) }); n != 0 {
+		if n := testing.AllocsPerRun(10, func() { s.Evaluate(Query{Packet: p}) }); n != 0 {
 			t.Errorf("%s: %v allocations, want 0", h.name, n)
 		}
 	}
@@ -151,7 +151,7 @@ func TestExpensivePeersAreDeferred(t *testing.T) {
 	} {
 		s := hostileSnapshot(repeat(tc.n, tc.rules))
 		q := Query{Packet: tcp(addrB, addrA, 8080), Defer: true}
-		if got := s.Judge(q); got.Reason != tc.want || tc.want == NotEvaluated && got.Verdict != Deny {
+		if got := s.Evaluate(q); got.Reason != tc.want || tc.want == NotEvaluated && got.Action != Deny {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 		if n := len(s.m.Memory.deferred); (n == 1) != (tc.want == NotEvaluated) {
@@ -160,14 +160,14 @@ func TestExpensivePeersAreDeferred(t *testing.T) {
 		if tc.want != NotEvaluated {
 			continue
 		}
-		s.Judge(q)
+		s.Evaluate(q)
 		if n := len(s.m.Memory.deferred); n != 1 {
 			t.Errorf("%s: %d evaluations deferred for two packets of one peer, want 1", tc.name, n)
 			continue
 		}
 		(<-s.m.Memory.Deferred()).Run()
 		want := s.m.Endpoints.At(addrA).Ingress.scan(&flow{peer: s.Endpoint(addrB), peerAddr: addrB, dst: s.Endpoint(addrA), proto: packet.TCP, dstPort: 8080})
-		if got := s.Judge(q); got != want.decision(Ingress) {
+		if got := s.Evaluate(q); got != want.decision(Ingress) {
 			t.Errorf("%s: %v after it was evaluated, want %v", tc.name, got, want.decision(Ingress))
 		}
 	}
@@ -200,12 +200,12 @@ func BenchmarkInterleaved(b *testing.B) {
 func benchmarkHostile(b *testing.B, rules []Rule) {
 	s := hostileSnapshot(rules)
 	p := tcp(addrB, addrA, 8080)
-	if got := s.Evaluate(p); got.Verdict != Deny && len(rules) > 1 {
+	if got := s.Evaluate(Query{Packet: p}); got.Action != Deny && len(rules) > 1 {
 		b.Fatalf("%v, want deny", got)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		s.Evaluate(p)
+		s.Evaluate(Query{Packet: p})
 	}
 }
 
@@ -220,7 +220,7 @@ func BenchmarkFirstPacket(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					s.m.Endpoints.At(addrB).Version = NewVersion()
-					s.Judge(q)
+					s.Evaluate(q)
 					select {
 					case <-s.m.Memory.Deferred():
 					default:

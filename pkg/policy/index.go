@@ -21,7 +21,7 @@ type index struct {
 	anyPeer, anyPort set
 	blocks           *blockTable
 	peers            *peerTable
-	tcp, udp, sctp   spanTable
+	tcp, udp, sctp   portTable
 	named            map[portName][]uint32 // the rules that have a port of that name
 	// namedTCP to namedSCTP are all rules with a named port for the protocol.
 	namedTCP, namedUDP, namedSCTP set
@@ -47,17 +47,17 @@ func newIndex(rules []Rule) *index {
 		rules:  rules,
 		blocks: newBlockTable(rules),
 		peers:  newPeerTable(rules),
-		tcp:    newSpanTable(rules, packet.TCP),
-		udp:    newSpanTable(rules, packet.UDP),
-		sctp:   newSpanTable(rules, packet.SCTP),
+		tcp:    newPortTable(rules, packet.TCP),
+		udp:    newPortTable(rules, packet.UDP),
+		sctp:   newPortTable(rules, packet.SCTP),
 	}
 	for t := range x.ends {
 		x.ends[t], _ = slices.BinarySearchFunc(rules, Tier(t)+1, func(r Rule, t Tier) int { return cmp.Compare(r.Tier, t) })
 	}
 	x.anyPeer = where(rules, func(r *Rule) bool { return r.AnyPeer })
 	x.anyPort = where(rules, func(r *Rule) bool { return r.AnyPort })
-	x.hidden = where(rules, func(r *Rule) bool { return r.Verdict != Allow && !r.AnyPort && r.hasPortOf(nil) })
-	x.mayDenyPods = where(rules, func(r *Rule) bool { return r.Verdict != Allow && r.selectsPods() })
+	x.hidden = where(rules, func(r *Rule) bool { return r.Action != Allow && !r.AnyPort && r.hasPortOf(nil) })
+	x.mayDenyPods = where(rules, func(r *Rule) bool { return r.Action != Allow && r.selectsPods() })
 	x.addNames()
 	return x
 }
@@ -96,7 +96,7 @@ func (x *index) addNames() {
 
 // worst returns those of rules that count for a packet whose ports are hidden.
 func (x *index) worst(rules []uint32) set {
-	return newSet(slices.DeleteFunc(rules, func(n uint32) bool { return x.rules[n].Verdict == Allow }))
+	return newSet(slices.DeleteFunc(rules, func(n uint32) bool { return x.rules[n].Action == Allow }))
 }
 
 func (x *index) withNames(proto packet.Proto) set {
@@ -142,14 +142,14 @@ func (x *index) match(f *flow, m *match) bool {
 	m.anyPeer, m.anyPort, m.blocks = x.anyPeer, x.anyPort, x.blocks.at(f.peerAddr)
 	switch f.proto {
 	case packet.TCP:
-		m.spans = x.tcp.match(f.dstPort)
+		m.ports = x.tcp.match(f.dstPort)
 	case packet.UDP:
-		m.spans = x.udp.match(f.dstPort)
+		m.ports = x.udp.match(f.dstPort)
 	case packet.SCTP:
-		m.spans = x.sctp.match(f.dstPort)
+		m.ports = x.sctp.match(f.dstPort)
 	default:
 		if f.proto.Hidden() {
-			m.spans = x.hidden
+			m.ports = x.hidden
 		}
 	}
 	var peersKnown, namesKnown bool
@@ -295,8 +295,8 @@ func (x *index) decideExempt(f *flow, m *match) (rule *Rule, exempt bool) {
 // be denied for who it is: an administrator's rule that denies or passes pods comes
 // before any that decides whoever it is. NetworkPolicy denies what it does not
 // know, and has the last word.
-func (x *index) turnsOnPeer(f *flow, m *match) bool {
-	may := match{anyPeer: x.mayDenyPods, anyPort: m.anyPort, spans: m.spans, named: m.named}
+func (x *index) dependsOnPeer(f *flow, m *match) bool {
+	may := match{anyPeer: x.mayDenyPods, anyPort: m.anyPort, ports: m.ports, named: m.named}
 	if f.dst == nil {
 		may.named = x.namedFor(f.proto) // what it calls its ports is not known either
 	}

@@ -42,7 +42,7 @@ func (c *Chain) scanTurnsOnPeer(f *flow) bool {
 			if p.settles(r, f) {
 				return false
 			}
-		case r.Verdict != Allow && r.mayMatch(f):
+		case r.Action != Allow && r.mayMatch(f):
 			return true
 		}
 	}
@@ -87,7 +87,7 @@ func TestIndexDecidesAsTheChain(t *testing.T) {
 				t.Fatalf("%+v: index says %+v, %v of an exempt flow, chain says %+v, %v", f, rule, exempt, wantRule, wantExempt)
 			}
 			if f.peer == nil {
-				if got, want := x.turnsOnPeer(f, &m), chain.scanTurnsOnPeer(f); got != want {
+				if got, want := x.dependsOnPeer(f, &m), chain.scanTurnsOnPeer(f); got != want {
 					t.Fatalf("%+v: turns on the peer %v, want %v", f, got, want)
 				} else if want {
 					decided["by who the peer is"]++

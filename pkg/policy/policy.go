@@ -1,23 +1,24 @@
 // Package policy is the compiled model of a cluster's policies and the
-// evaluator that asks it about a packet. It is pure: no clock, no I/O, no API
-// kinds. What an API field means is known to package compile alone; here are
-// only endpoints, chains of rules, and verdicts.
+// evaluator that decides about a packet. It is pure: no clock, no I/O, no API
+// kinds. Only package compile knows what an API field means; this package knows
+// endpoints, chains of rules, and decisions. A Decision is what policies say about
+// a packet. The answer that the kernel gets is a verdict (queue.Verdict).
 package policy
 
 import "fmt"
 
-// Verdict is what a rule or a snapshot says of a packet.
-type Verdict uint8
+// Action is what a rule does with the packets that it matches.
+type Action uint8
 
 const (
-	Deny  Verdict = iota // the zero value, so a forgotten assignment fails closed
-	Allow                // let the packet through, as far as this direction goes
-	Pass                 // leave this tier, go on with the next; never a final verdict
+	Deny  Action = iota // the zero value, so a forgotten assignment fails closed
+	Allow               // allow the packet in this direction
+	Pass                // skip the rest of this tier; never the action of a Decision
 )
 
 // String returns "deny", "allow" or "pass".
-func (v Verdict) String() string {
-	return [...]string{"deny", "allow", "pass"}[v]
+func (a Action) String() string {
+	return [...]string{"deny", "allow", "pass"}[a]
 }
 
 // Direction is a direction of traffic as the subject of a policy sees it.
@@ -71,11 +72,11 @@ func (r Reason) String() string {
 	return [...]string{"not selected", "rule matched", "isolated", "unmatched", "hairpin", "own node", "unknown pod", "not evaluated"}[r]
 }
 
-// Decision is the answer to one packet and where it came from. When both
-// directions allow, it describes ingress if a policy had a say in it, and
-// else egress. The zero Decision denies.
+// Decision is what policies say about one packet, and which rule said it. When
+// both directions allow, it describes ingress if a policy selects the destination,
+// and egress otherwise. The zero Decision denies.
 type Decision struct {
-	Verdict   Verdict // Allow or Deny
+	Action    Action // Allow or Deny
 	Direction Direction
 	Tier      Tier
 	Reason    Reason
@@ -87,15 +88,18 @@ type Decision struct {
 	Rule int
 }
 
+// Allowed reports whether policies allow the packet.
+func (d Decision) Allowed() bool { return d.Action == Allow }
+
 // String returns the decision in one line, for logs.
 func (d Decision) String() string {
 	switch d.Reason {
 	case RuleMatched:
-		return fmt.Sprintf("%v %v by %v %s rule %d", d.Verdict, d.Direction, d.Tier, d.Policy, d.Rule)
+		return fmt.Sprintf("%v %v by %v %s rule %d", d.Action, d.Direction, d.Tier, d.Policy, d.Rule)
 	case Isolated:
-		return fmt.Sprintf("%v %v by %v %s, isolated", d.Verdict, d.Direction, d.Tier, d.Policy)
+		return fmt.Sprintf("%v %v by %v %s, isolated", d.Action, d.Direction, d.Tier, d.Policy)
 	}
-	return fmt.Sprintf("%v %v, %v", d.Verdict, d.Direction, d.Reason)
+	return fmt.Sprintf("%v %v, %v", d.Action, d.Direction, d.Reason)
 }
 
 // Ref names a policy object.

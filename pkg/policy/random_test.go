@@ -66,7 +66,7 @@ func (c chance) port() Port {
 }
 
 func (c chance) rule(tier Tier, index int) Rule {
-	r := Rule{Tier: tier, Index: index, Verdict: pick(c, Deny, Allow, Pass), AnyPeer: c.IntN(6) == 0, AnyPort: c.IntN(6) == 0}
+	r := Rule{Tier: tier, Index: index, Action: pick(c, Deny, Allow, Pass), AnyPeer: c.IntN(6) == 0, AnyPort: c.IntN(6) == 0}
 	for range c.IntN(3) {
 		r.Peers = append(r.Peers, c.peer())
 	}

@@ -57,22 +57,22 @@ func (c *Chain) read() *needs {
 
 func (n *needs) add(r *Rule) {
 	admin := r.Tier != NetworkPolicyTier
-	n.host = n.host || admin && r.Verdict == Deny && r.AnyPeer
+	n.host = n.host || admin && r.Action == Deny && r.AnyPeer
 	for i := range r.Peers {
 		p := &r.Peers[i]
 		n.names = n.names || len(p.Domains) > 0
-		n.pods = n.pods || admin && r.Verdict != Allow && p.Pods != nil
-		n.host = n.host || admin && r.Verdict == Deny && (len(p.Blocks) > 0 || p.Nodes != nil)
+		n.pods = n.pods || admin && r.Action != Allow && p.Pods != nil
+		n.host = n.host || admin && r.Action == Deny && (len(p.Blocks) > 0 || p.Nodes != nil)
 	}
 }
 
 // Rule decides about the packets that match one of its peers and one of its
 // ports. The zero Rule matches nothing.
 type Rule struct {
-	Verdict Verdict
-	Tier    Tier
-	Policy  string // of Decision.Policy
-	Index   int    // of Decision.Rule; Isolation for the rule that isolates
+	Action Action
+	Tier   Tier
+	Policy string // of Decision.Policy
+	Index  int    // of Decision.Rule; Isolation for the rule that isolates
 
 	AnyPeer bool // matches every peer; Peers is not asked
 	Peers   []Peer
@@ -194,11 +194,11 @@ func (p *progress) asks(r *Rule) bool { return r.Tier != p.passed }
 // whether r decides: no rule behind it can change the verdict.
 func (p *progress) settles(r *Rule, f *flow) bool {
 	switch {
-	case r.Verdict == Pass && f.proto.Hidden() && !r.AnyPort:
+	case r.Action == Pass && f.proto.Hidden() && !r.AnyPort:
 		p.mayPassed = r.Tier
-	case r.Verdict == Pass:
+	case r.Action == Pass:
 		p.passed = r.Tier
-	case r.Verdict == Allow && r.Tier == p.mayPassed:
+	case r.Action == Allow && r.Tier == p.mayPassed:
 		p.passed = r.Tier
 		if p.allowed == nil {
 			p.allowed = r
@@ -235,7 +235,7 @@ func (r *Rule) matchesPort(f *flow) bool {
 	case r.AnyPort:
 		return true
 	case f.proto.Hidden():
-		return r.Verdict != Allow && r.hasPortOf(f.dst)
+		return r.Action != Allow && r.hasPortOf(f.dst)
 	}
 	for i := range r.Ports {
 		if r.Ports[i].matches(f) {

@@ -111,7 +111,7 @@ func (s set) bytes() int {
 // sets of each dimension.
 type match struct {
 	anyPeer, blocks, peers set
-	anyPort, spans, named  set
+	anyPort, ports, named  set
 }
 
 // next returns the first rule from on, before end, that the packet matches, end if
@@ -119,7 +119,7 @@ type match struct {
 func (m *match) next(from, end int) int {
 	for n := from / pageRules; n*pageRules < end; n++ {
 		a, b, c := m.anyPeer.page(n), m.blocks.page(n), m.peers.page(n)
-		d, e, f := m.anyPort.page(n), m.spans.page(n), m.named.page(n)
+		d, e, f := m.anyPort.page(n), m.ports.page(n), m.named.page(n)
 		present := (a.present | b.present | c.present) & (d.present | e.present | f.present)
 		if n == from/pageRules {
 			present &= ^uint64(0) << (from % pageRules / wordRules)

@@ -145,27 +145,24 @@ func (s *Snapshot) end(a netip.AddrPort) end {
 	return end{a.Addr(), s.m.Endpoints.At(a.Addr())}
 }
 
-// Evaluate is Judge of a packet of which nothing else is known.
-func (s *Snapshot) Evaluate(p packet.Packet) Decision { return s.Judge(Query{Packet: p}) }
-
-// Judge answers whether the packet may pass: the source's egress chain and the
-// destination's ingress chain must both allow it, as far as the pods are local.
-// It does not allocate.
-func (s *Snapshot) Judge(q Query) Decision {
+// Evaluate decides about a packet: the source's egress chain and the destination's
+// ingress chain must both allow it, as far as the pods are local. It does not
+// allocate.
+func (s *Snapshot) Evaluate(q Query) Decision {
 	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
 	exempt := q.exempt(src, dst)
 	f, g := s.flows(q, src, dst)
-	out := s.judge(Egress, src, &f, exempt)
+	out := s.evaluate(Egress, src, &f, exempt)
 	if q.ToHost {
 		return out
 	}
-	in := s.judge(Ingress, dst, &g, exempt)
+	in := s.evaluate(Ingress, dst, &g, exempt)
 	switch {
-	case out.deniesForGood():
+	case out.isFinalDenial():
 		return out
-	case in.deniesForGood():
+	case in.isFinalDenial():
 		return in
-	case out.Verdict == Deny:
+	case out.Action == Deny:
 		return out
 	case in.Reason == NotSelected:
 		return out
@@ -175,8 +172,8 @@ func (s *Snapshot) Judge(q Query) Decision {
 
 // deniesForGood tells a denial from one that a moment's patience may change,
 // once the pod is known.
-func (d Decision) deniesForGood() bool {
-	return d.Verdict == Deny && d.Reason != UnknownPod && d.Reason != NotEvaluated
+func (d Decision) isFinalDenial() bool {
+	return d.Action == Deny && d.Reason != UnknownPod && d.Reason != NotEvaluated
 }
 
 // flows returns the packet as egress and as ingress see it.
@@ -196,40 +193,40 @@ func (s *Snapshot) flows(q Query, src, dst end) (out, in flow) {
 }
 
 // judge asks the chain of subject about f.
-func (s *Snapshot) judge(d Direction, subject end, f *flow, exempt Reason) Decision {
+func (s *Snapshot) evaluate(d Direction, subject end, f *flow, exempt Reason) Decision {
 	if subject.endpoint == nil {
 		if s.m.Isolating[d] && s.inRanges(subject.addr) {
-			return Decision{Verdict: Deny, Direction: d, Reason: UnknownPod}
+			return Decision{Action: Deny, Direction: d, Reason: UnknownPod}
 		}
-		return Decision{Verdict: Allow, Direction: d, Reason: NotSelected}
+		return Decision{Action: Allow, Direction: d, Reason: NotSelected}
 	}
 	chain := subject.endpoint.chain(d)
 	if chain == nil {
-		return Decision{Verdict: Allow, Direction: d, Reason: exempt} // NotSelected, as a rule
+		return Decision{Action: Allow, Direction: d, Reason: exempt} // NotSelected, as a rule
 	}
 	x := chain.prepare()
 	var m match
 	switch {
 	case !x.match(f, &m):
-		return Decision{Verdict: Deny, Direction: d, Reason: NotEvaluated}
+		return Decision{Action: Deny, Direction: d, Reason: NotEvaluated}
 	case exempt != NotSelected:
-		return x.judgeExempt(d, f, &m, exempt)
+		return x.evaluateExempt(d, f, &m, exempt)
 	}
-	beside := f.peer == nil && s.m.Isolating[d] && s.besides(subject.addr, f.peerAddr)
-	if chain.read().pods && (beside || s.unknownElsewhere(d, f)) && x.turnsOnPeer(f, &m) {
-		return Decision{Verdict: Deny, Direction: d, Reason: UnknownPod}
+	beside := f.peer == nil && s.m.Isolating[d] && s.sharesPodRange(subject.addr, f.peerAddr)
+	if chain.read().pods && (beside || s.unknownRemotePeer(d, f)) && x.dependsOnPeer(f, &m) {
+		return Decision{Action: Deny, Direction: d, Reason: UnknownPod}
 	}
 	rule := x.decide(f, &m)
 	if rule != nil && rule.Index == Isolation && beside {
-		return Decision{Verdict: Deny, Direction: d, Tier: rule.Tier, Reason: UnknownPod, Policy: rule.Policy}
+		return Decision{Action: Deny, Direction: d, Tier: rule.Tier, Reason: UnknownPod, Policy: rule.Policy}
 	}
 	return rule.decision(d)
 }
 
-func (x *index) judgeExempt(d Direction, f *flow, m *match, exempt Reason) Decision {
+func (x *index) evaluateExempt(d Direction, f *flow, m *match, exempt Reason) Decision {
 	rule, let := x.decideExempt(f, m)
 	if let {
-		return Decision{Verdict: Allow, Direction: d, Tier: NetworkPolicyTier, Reason: exempt}
+		return Decision{Action: Allow, Direction: d, Tier: NetworkPolicyTier, Reason: exempt}
 	}
 	return rule.decision(d)
 }
@@ -239,16 +236,16 @@ func (x *index) judgeExempt(d Direction, f *flow, m *match, exempt Reason) Decis
 func (r *Rule) decision(d Direction) Decision {
 	switch {
 	case r == nil:
-		return Decision{Verdict: Allow, Direction: d, Reason: Unmatched}
+		return Decision{Action: Allow, Direction: d, Reason: Unmatched}
 	case r.Index == Isolation:
-		return Decision{Verdict: r.Verdict, Direction: d, Tier: r.Tier, Reason: Isolated, Policy: r.Policy}
+		return Decision{Action: r.Action, Direction: d, Tier: r.Tier, Reason: Isolated, Policy: r.Policy}
 	}
-	return Decision{Verdict: r.Verdict, Direction: d, Tier: r.Tier, Reason: RuleMatched, Policy: r.Policy, Rule: r.Index}
+	return Decision{Action: r.Action, Direction: d, Tier: r.Tier, Reason: RuleMatched, Policy: r.Policy, Rule: r.Index}
 }
 
 // besides tells whether a is of the range that the pod's own address is of: who
 // is there may be too new to be known.
-func (s *Snapshot) besides(pod, a netip.Addr) bool {
+func (s *Snapshot) sharesPodRange(pod, a netip.Addr) bool {
 	for _, r := range s.m.Ranges {
 		if r.Contains(a) && r.Contains(pod) {
 			return true
@@ -260,7 +257,7 @@ func (s *Snapshot) besides(pod, a netip.Addr) bool {
 // unknownElsewhere tells whether f goes where pods of any node are, and to none
 // that is known. What comes from there may come from the node, by an address that
 // no object shows, and its pods are held there until they are known.
-func (s *Snapshot) unknownElsewhere(d Direction, f *flow) bool {
+func (s *Snapshot) unknownRemotePeer(d Direction, f *flow) bool {
 	return d == Egress && f.peer == nil && s.m.Isolating[Egress] && s.m.PodRanges.contain(f.peerAddr)
 }
 

@@ -34,8 +34,8 @@ func pods(text string) Peer {
 	return Peer{Pods: &PodSelector{Namespace: "x", Pods: selector(text)}}
 }
 
-func rule(tier Tier, v Verdict, peers ...Peer) Rule {
-	return Rule{Tier: tier, Verdict: v, Peers: peers, AnyPeer: len(peers) == 0, AnyPort: true, Policy: tier.String()}
+func rule(tier Tier, v Action, peers ...Peer) Rule {
+	return Rule{Tier: tier, Action: v, Peers: peers, AnyPeer: len(peers) == 0, AnyPort: true, Policy: tier.String()}
 }
 
 func isolate() Rule {
@@ -75,13 +75,13 @@ func TestChainsAreAskedInTierOrder(t *testing.T) {
 		{"pass meets isolation", &Chain{Rules: []Rule{rule(AdminTier, Pass), rule(AdminTier, Allow), isolate(), rule(BaselineTier, Allow)}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
 		{"pass out of the last tier", &Chain{Rules: []Rule{rule(BaselineTier, Pass), rule(BaselineTier, Deny)}}, addrB, "allow ingress, unmatched"},
 		{"baseline denies", &Chain{Rules: []Rule{rule(BaselineTier, Deny)}}, addrB, "deny ingress by baseline baseline rule 0"},
-		{"the zero rule matches nothing", &Chain{Rules: []Rule{{Verdict: Allow}, isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
+		{"the zero rule matches nothing", &Chain{Rules: []Rule{{Action: Allow}, isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
 		{"the zero peer matches nothing", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, Peer{}), isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
 		{"selectors match pods only", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("")), isolate()}}, addrWeb, "deny ingress by networkpolicy x/isolating, isolated"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := tcp(tc.from, addrA, 80)
-			if got := snapshot(tc.chain, nil).Evaluate(p).String(); got != tc.want {
+			if got := snapshot(tc.chain, nil).Evaluate(Query{Packet: p}).String(); got != tc.want {
 				t.Errorf("%v: got %q, want %q", p, got, tc.want)
 			}
 		})
@@ -112,7 +112,7 @@ func TestBothDirectionsMustAllow(t *testing.T) {
 		{"a denial for good goes before", &Chain{Rules: []Rule{rule(AdminTier, Deny)}}, closed, tcp(addrNew, addrA, 80), "deny ingress by admin admin rule 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := snapshot(tc.ingress, tc.egress).Evaluate(tc.packet).String(); got != tc.want {
+			if got := snapshot(tc.ingress, tc.egress).Evaluate(Query{Packet: tc.packet}).String(); got != tc.want {
 				t.Errorf("%v: got %q, want %q", tc.packet, got, tc.want)
 			}
 		})
@@ -121,7 +121,7 @@ func TestBothDirectionsMustAllow(t *testing.T) {
 
 func TestPorts(t *testing.T) {
 	port := func(p Port) *Chain {
-		return &Chain{Rules: []Rule{{Tier: NetworkPolicyTier, Verdict: Allow, AnyPeer: true, Ports: []Port{p}}, isolate()}}
+		return &Chain{Rules: []Rule{{Tier: NetworkPolicyTier, Action: Allow, AnyPeer: true, Ports: []Port{p}}, isolate()}}
 	}
 	with := func(proto packet.Proto, port uint16) packet.Packet {
 		p := tcp(addrB, addrA, port)
@@ -132,7 +132,7 @@ func TestPorts(t *testing.T) {
 		name   string
 		port   Port
 		packet packet.Packet
-		want   Verdict
+		want   Action
 	}{
 		{"first of the range", Port{Proto: packet.TCP, First: 80, Last: 90}, with(packet.TCP, 80), Allow},
 		{"last of the range", Port{Proto: packet.TCP, First: 80, Last: 90}, with(packet.TCP, 90), Allow},
@@ -149,13 +149,13 @@ func TestPorts(t *testing.T) {
 		{"the zero port matches nothing at all", Port{}, with(0, 0), Deny},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := snapshot(port(tc.port), nil).Evaluate(tc.packet).Verdict; got != tc.want {
+			if got := snapshot(port(tc.port), nil).Evaluate(Query{Packet: tc.packet}).Action; got != tc.want {
 				t.Errorf("%v: got %v, want %v", tc.packet, got, tc.want)
 			}
 		})
 	}
 	egress := snapshot(nil, port(Port{Proto: packet.TCP, Name: "web"}))
-	if got := egress.Evaluate(tcp(addrA, addrWeb, 8080)).Verdict; got != Deny {
+	if got := egress.Evaluate(Query{Packet: tcp(addrA, addrWeb, 8080)}).Action; got != Deny {
 		t.Errorf("a named port matched a destination that is no pod: %v", got)
 	}
 }
@@ -180,14 +180,14 @@ func TestEvaluateDoesNotAllocate(t *testing.T) {
 	chain := &Chain{Rules: []Rule{
 		rule(AdminTier, Pass, pods("pod in (b, c)")),
 		rule(NetworkPolicyTier, Allow, Peer{Blocks: []Block{{Prefix: netip.MustParsePrefix("192.0.2.0/24")}}}),
-		{Tier: NetworkPolicyTier, Verdict: Allow, AnyPeer: true, Ports: []Port{{Proto: packet.TCP, Name: "web"}}},
+		{Tier: NetworkPolicyTier, Action: Allow, AnyPeer: true, Ports: []Port{{Proto: packet.TCP, Name: "web"}}},
 		isolate(),
 	}}
 	s := snapshot(chain, chain)
 	s.m.PodRanges = NewPodRanges([]netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, []netip.Addr{addrWeb})
 	for _, p := range []packet.Packet{tcp(addrB, addrA, 80), tcp(addrA, addrC, 8080), tcp(addrWeb, addrA, 1), tcp(addrNew, addrA, 8080),
 		tcp(addrA, addrFar, 80), tcp(addrA, addrWeb, 80), {Src: tcp(addrB, addrA, 0).Src, Dst: tcp(addrB, addrA, 0).Dst, Proto: packet.Unknown}} {
-		if n := testing.AllocsPerRun(100, func() { s.Evaluate(p) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { s.Evaluate(Query{Packet: p}) }); n != 0 {
 			t.Errorf("%v: %v allocations, want 0", p, n)
 		}
 	}

@@ -15,10 +15,10 @@ import (
 // Cluster is a cluster at one moment, ready to be asked. It is immutable; all
 // methods may be called from any goroutine.
 type Cluster struct {
-	snapshot *policy.Snapshot
-	pods     map[string]*corev1.Pod // by "namespace/name"
-	sides    map[string]Side        // of the pods that can be asked about
-	nodes    map[netip.Addr]string  // the node that has the address
+	snapshot  *policy.Snapshot
+	pods      map[string]*corev1.Pod // by "namespace/name"
+	endpoints map[string]Endpoint    // of the pods that can be asked about
+	nodes     map[netip.Addr]string  // the node that has the address
 	// labels are those of the nodes, by name.
 	labels map[string]labels.Set
 	// toHost are the addresses of pods whose traffic to their own node is judged.
@@ -30,12 +30,12 @@ type Cluster struct {
 func New(in compile.Input) *Cluster {
 	in.AllNodes = true
 	c := &Cluster{
-		snapshot: compile.Compile(in),
-		pods:     make(map[string]*corev1.Pod, len(in.Pods)),
-		sides:    make(map[string]Side, len(in.Pods)),
-		nodes:    nodeAddresses(in),
-		labels:   make(map[string]labels.Set, len(in.Nodes)),
-		toHost:   map[netip.Addr]bool{},
+		snapshot:  compile.Compile(in),
+		pods:      make(map[string]*corev1.Pod, len(in.Pods)),
+		endpoints: make(map[string]Endpoint, len(in.Pods)),
+		nodes:     nodeAddresses(in),
+		labels:    make(map[string]labels.Set, len(in.Nodes)),
+		toHost:    map[netip.Addr]bool{},
 	}
 	for _, n := range in.Nodes {
 		c.labels[n.Name] = n.Labels
@@ -78,32 +78,32 @@ func nodeAddresses(in compile.Input) map[netip.Addr]string {
 }
 
 func (c *Cluster) addHostNetwork(pod *corev1.Pod) {
-	s := Side{Name: pod.Namespace + "/" + pod.Name, Node: pod.Spec.NodeName, Kind: HostNetworkPod, ports: compile.NamedPorts(pod)}
+	s := Endpoint{Name: pod.Namespace + "/" + pod.Name, Node: pod.Spec.NodeName, Kind: HostNetworkPod, ports: compile.NamedPorts(pod)}
 	for _, addr := range compile.Addresses(pod) {
 		s.add(addr)
 	}
 	if s.v4.IsValid() || s.v6.IsValid() {
-		c.sides[s.Name] = s
+		c.endpoints[s.Name] = s
 	}
 }
 
 // addEndpoint gives the pod that owns addr this address.
 func (c *Cluster) addEndpoint(addr netip.Addr) {
 	e := c.snapshot.Endpoint(addr)
-	s, known := c.sides[e.String()]
+	s, known := c.endpoints[e.String()]
 	if !known {
-		s = Side{Name: e.String(), Kind: Pod, Node: c.pods[e.String()].Spec.NodeName, ports: e.Ports}
+		s = Endpoint{Name: e.String(), Kind: Pod, Node: c.pods[e.String()].Spec.NodeName, ports: e.Ports}
 	}
 	s.add(addr)
-	c.sides[s.Name] = s
+	c.endpoints[s.Name] = s
 }
 
 // Pods returns the pods that can be asked about in a family, ordered by name:
 // those that live and have an address. With namespaces it returns theirs only.
-func (c *Cluster) Pods(family Family, namespaces ...string) []Side {
-	var pods []Side
-	for _, name := range slices.Sorted(maps.Keys(c.sides)) {
-		s := c.sides[name]
+func (c *Cluster) Pods(family Family, namespaces ...string) []Endpoint {
+	var pods []Endpoint
+	for _, name := range slices.Sorted(maps.Keys(c.endpoints)) {
+		s := c.endpoints[name]
 		if s.has(family) && (len(namespaces) == 0 || slices.Contains(namespaces, c.pods[name].Namespace)) {
 			pods = append(pods, s)
 		}
@@ -119,7 +119,7 @@ func (c *Cluster) LeftOut(family Family, namespaces ...string) []error {
 		if len(namespaces) > 0 && !slices.Contains(namespaces, c.pods[name].Namespace) {
 			continue
 		}
-		if s, ok := c.sides[name]; !ok {
+		if s, ok := c.endpoints[name]; !ok {
 			reasons = append(reasons, c.cannotAsk(name))
 		} else if !s.has(family) {
 			reasons = append(reasons, noAddress(s, family))

@@ -8,11 +8,11 @@ import (
 
 // Difference is what changes between two clusters.
 type Difference struct {
-	Checked   []Span   `json:"checked"`   // the traffic that was compared
-	Pods      int      `json:"pods"`      // how many were compared
-	Nodes     []string `json:"nodes"`     // addresses of nodes that were compared besides
-	Outsiders []string `json:"outsiders"` // and others
-	Changes   []Change `json:"changes"`
+	Checked  []PortRange `json:"checked"`  // the traffic that was compared
+	Pods     int         `json:"pods"`     // how many were compared
+	Nodes    []string    `json:"nodes"`    // addresses of nodes that were compared besides
+	External []string    `json:"external"` // and others
+	Changes  []Change    `json:"changes"`
 	// DomainRules are rules of both clusters whose domain names match nobody here.
 	DomainRules []string `json:"domainRules,omitempty"`
 	// OnlyBefore and OnlyAfter are pods of one of the clusters; there is nothing
@@ -23,8 +23,8 @@ type Difference struct {
 
 // Change is the connections that change for some traffic.
 type Change struct {
-	Traffic []Span `json:"traffic"`
-	Cells   []Cell `json:"cells"`
+	Traffic []PortRange `json:"traffic"`
+	Cells   []Cell      `json:"cells"`
 
 	// Lost and Gained have the cells that change to denied and to allowed.
 	Lost, Gained *Matrix `json:"-"`
@@ -40,23 +40,23 @@ type Cell struct {
 // Compare tells what changes from before to after, for the pods that are in both
 // and for addresses, in the order of spans. Traffic that changes alike is one
 // Change.
-func Compare(before, after *Cluster, spans []Span, addresses []string, family Family) (Difference, error) {
-	d := Difference{Checked: spans, Nodes: []string{}, Outsiders: []string{}, Changes: []Change{}}
+func Compare(before, after *Cluster, spans []PortRange, addresses []string, family Family) (Difference, error) {
+	d := Difference{Checked: spans, Nodes: []string{}, External: []string{}, Changes: []Change{}}
 	d.DomainRules = slices.Compact(slices.Sorted(slices.Values(append(before.DomainRules(), after.DomainRules()...))))
 	d.OnlyBefore, d.OnlyAfter = unshared(before, after, family), unshared(after, before, family)
-	var from, to []Side // of before and of after, in the same order
+	var from, to []Endpoint // of before and of after, in the same order
 	for _, s := range before.Pods(family) {
-		if other, both := after.sides[s.Name]; both && other.has(family) {
+		if other, both := after.endpoints[s.Name]; both && other.has(family) {
 			from, to = append(from, s), append(to, other)
 		}
 	}
 	d.Pods = len(from)
 	for _, name := range addresses {
-		b, err := before.Side(name)
+		b, err := before.Endpoint(name)
 		if err != nil {
 			return Difference{}, err
 		}
-		a, err := after.Side(name)
+		a, err := after.Endpoint(name)
 		if err != nil {
 			return Difference{}, err
 		}
@@ -64,7 +64,7 @@ func Compare(before, after *Cluster, spans []Span, addresses []string, family Fa
 		if a.Kind == Node || b.Kind == Node {
 			d.Nodes = append(d.Nodes, name)
 		} else {
-			d.Outsiders = append(d.Outsiders, name)
+			d.External = append(d.External, name)
 		}
 	}
 	alike := map[string]int{}
@@ -87,8 +87,8 @@ func Compare(before, after *Cluster, spans []Span, addresses []string, family Fa
 // unshared returns the names of the pods of c that other does not have.
 func unshared(c, other *Cluster, family Family) []string {
 	var names []string
-	for _, name := range slices.Sorted(maps.Keys(c.sides)) {
-		s, o := c.sides[name], other.sides[name]
+	for _, name := range slices.Sorted(maps.Keys(c.endpoints)) {
+		s, o := c.endpoints[name], other.endpoints[name]
 		if s.has(family) && !o.has(family) {
 			names = append(names, name)
 		}
@@ -118,8 +118,8 @@ func difference(was, is *Matrix) string {
 	return key.String()
 }
 
-func newChange(span Span, was, is *Matrix) Change {
-	c := Change{Traffic: []Span{span}}
+func newChange(span PortRange, was, is *Matrix) Change {
+	c := Change{Traffic: []PortRange{span}}
 	matrix := func() *Matrix {
 		return &Matrix{Port: span.Port(), From: is.From, To: is.To, allowed: make([]bool, len(is.allowed))}
 	}

@@ -19,11 +19,11 @@ type Explanation struct {
 	Notes    []string `json:"notes,omitempty"`
 	// Directions are egress and ingress, egress alone to the pod's own node; none
 	// where no agent is asked.
-	Directions []Course `json:"directions,omitempty"`
+	Directions []Trace `json:"directions,omitempty"`
 }
 
 // Course is what one direction says and why.
-type Course struct {
+type Trace struct {
 	Direction string   `json:"direction"`
 	Subject   string   `json:"subject"` // the side whose policies are asked
 	Address   string   `json:"address"`
@@ -83,8 +83,8 @@ func NewFinding(f policy.Finding) Finding {
 }
 
 // Explain judges a connection and tells how the answer came about.
-func (c *Cluster) Explain(src, dst *Side, port Port, family Family) Explanation {
-	a := c.Judge(src, dst, port, family)
+func (c *Cluster) Explain(src, dst *Endpoint, port Port, family Family) Explanation {
+	a := c.Evaluate(src, dst, port, family)
 	e := Explanation{
 		From: src.Name, To: dst.Name, Port: port.String(), Protocol: port.Proto.String(), Allowed: a.Allowed,
 		Notes: notes(src, dst, port, a),
@@ -107,9 +107,9 @@ func (c *Cluster) Explain(src, dst *Side, port Port, family Family) Explanation 
 	default:
 		way := c.snapshot.Explain(a.Query)
 		out := flow{policy.Egress, a.Query.Packet, src, dst, src, dst}
-		e.Directions = []Course{c.course(way.Directions[policy.Egress], out)}
+		e.Directions = []Trace{c.trace(way.Directions[policy.Egress], out)}
 		if !a.Query.ToHost {
-			e.Directions = append(e.Directions, c.course(way.Directions[policy.Ingress], flow{policy.Ingress, a.Query.Packet, src, dst, dst, src}))
+			e.Directions = append(e.Directions, c.trace(way.Directions[policy.Ingress], flow{policy.Ingress, a.Query.Packet, src, dst, dst, src}))
 		}
 		e.Reason = summary(e)
 		e.Notes = append(e.Notes, c.domainNotes(way.Directions[policy.Egress], out)...)
@@ -137,12 +137,12 @@ func summary(e Explanation) string {
 }
 
 // notes tells what a reader would not expect.
-func notes(src, dst *Side, port Port, a Answer) []string {
+func notes(src, dst *Endpoint, port Port, a Answer) []string {
 	var notes []string
 	if p := a.Query.Packet; port.Name != "" && p.Dst.IsValid() {
 		notes = append(notes, fmt.Sprintf("%s is port %d of %s", port.Name, p.Dst.Port(), dst.Name))
 	}
-	for _, s := range []*Side{src, dst} {
+	for _, s := range []*Endpoint{src, dst} {
 		switch {
 		case s.Kind == Pod && s.Node == "":
 			notes = append(notes, s.Name+" has no spec.nodeName: it is judged as the node will that gets it")
@@ -158,9 +158,9 @@ func notes(src, dst *Side, port Port, a Answer) []string {
 // hairpinNotes tells when a pod reaches itself directly, and through a Service
 // does not: that takes the connection out of the pod, where administrators'
 // policies are asked about it.
-func (c *Cluster) hairpinNotes(pod *Side, q policy.Query) []string {
-	d := c.snapshot.Judge(q)
-	if d.Verdict == policy.Allow {
+func (c *Cluster) hairpinNotes(pod *Endpoint, q policy.Query) []string {
+	d := c.snapshot.Evaluate(q)
+	if d.Allowed() {
 		return nil
 	}
 	return []string{fmt.Sprintf("through a Service it is denied by %v of %s: %s", d.Direction, pod.Name, because(d))}
@@ -169,13 +169,13 @@ func (c *Cluster) hairpinNotes(pod *Side, q policy.Query) []string {
 // domainNotes tells of the first rule that would have allowed what is denied, had
 // the pod learned one of the rule's domain names for the address. Rules that do
 // not allow have none.
-func (c *Cluster) domainNotes(way policy.Course, f flow) []string {
-	if way.Decision.Verdict == policy.Allow {
+func (c *Cluster) domainNotes(way policy.Trace, f flow) []string {
+	if way.Decision.Allowed() {
 		return nil
 	}
 	for _, s := range way.Steps {
 		ports := s.Rule.AnyPort || slices.Contains(s.Ports, policy.Matched)
-		if !s.Passed && !s.Matched && ports && slices.Contains(s.Peers, policy.PeerNameless) {
+		if !s.Passed && !s.Matched && ports && slices.Contains(s.Peers, policy.PeerNotLearned) {
 			return []string{fmt.Sprintf("%s %s allows by domain names: if %v is an address that %s has learned for one of them, which only its agent knows, %v allows it",
 				s.Rule.Policy, field(f.direction, s.Rule.Index), f.peerAddr(), f.subject.Name, f.direction)}
 		}

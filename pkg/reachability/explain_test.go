@@ -42,8 +42,8 @@ func explained(t *testing.T, src, dst, port, protocol string, s specs) (Explanat
 	}
 	s.add(t, &in)
 	c := New(in)
-	from, err1 := c.Side(src)
-	to, err2 := c.Side(dst)
+	from, err1 := c.Endpoint(src)
+	to, err2 := c.Endpoint(dst)
 	number, err3 := ParsePort(port, protocol)
 	if err1 != nil || err2 != nil || err3 != nil {
 		t.Fatal(err1, err2, err3)

@@ -10,7 +10,7 @@ import (
 // reach each other all or not at all. Everyone's way to itself aside, the cells
 // of two groups are therefore one.
 type Group struct {
-	Members []Side
+	Members []Endpoint
 	// Row and Column are places of one member in From and To of the matrix, -1
 	// where the members are not there.
 	Row, Column int
@@ -34,14 +34,14 @@ func (m *Matrix) members() []Group {
 	at := map[string]int{}
 	for row, s := range m.From {
 		at[s.Name] = len(groups)
-		groups = append(groups, Group{Members: []Side{s}, Row: row, Column: -1})
+		groups = append(groups, Group{Members: []Endpoint{s}, Row: row, Column: -1})
 	}
 	for column, s := range m.To {
 		if i, both := at[s.Name]; both {
 			groups[i].Column = column
 			continue
 		}
-		groups = append(groups, Group{Members: []Side{s}, Row: -1, Column: column})
+		groups = append(groups, Group{Members: []Endpoint{s}, Row: -1, Column: column})
 	}
 	return groups
 }
@@ -95,7 +95,7 @@ func (m *Matrix) lines(g Group, self bool) [sha256.Size]byte {
 // group with itself it tells of two different members, if there are two.
 func (m *Matrix) AllowedBetween(from, to Group) bool {
 	if from.Row == to.Row && len(from.Members) > 1 && to.Column >= 0 {
-		other := slices.IndexFunc(m.To, func(s Side) bool { return s.Name == from.Members[1].Name })
+		other := slices.IndexFunc(m.To, func(s Endpoint) bool { return s.Name == from.Members[1].Name })
 		return m.Allowed(from.Row, other)
 	}
 	return m.Allowed(from.Row, to.Column)

@@ -12,13 +12,13 @@ import (
 // from the one to the other is allowed.
 type Matrix struct {
 	Port    Port
-	From    []Side
-	To      []Side
+	From    []Endpoint
+	To      []Endpoint
 	allowed []bool // row by row
 }
 
 // Matrix asks about every pair. It uses all processors.
-func (c *Cluster) Matrix(from, to []Side, port Port, family Family) *Matrix {
+func (c *Cluster) Matrix(from, to []Endpoint, port Port, family Family) *Matrix {
 	m := &Matrix{Port: port, From: from, To: to, allowed: make([]bool, len(from)*len(to))}
 	var next atomic.Int64
 	var workers sync.WaitGroup
@@ -26,7 +26,7 @@ func (c *Cluster) Matrix(from, to []Side, port Port, family Family) *Matrix {
 		workers.Go(func() {
 			for row := int(next.Add(1)) - 1; row < len(from); row = int(next.Add(1)) - 1 {
 				for column := range to {
-					m.allowed[row*len(to)+column] = c.Judge(&from[row], &to[column], port, family).Allowed
+					m.allowed[row*len(to)+column] = c.Evaluate(&from[row], &to[column], port, family).Allowed
 				}
 			}
 		})

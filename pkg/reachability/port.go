@@ -62,7 +62,7 @@ func (p Port) String() string {
 
 // on returns the port's number on dst. A name that dst declares several times
 // for the protocol is the first of them, as it is to a Service.
-func (p Port) on(dst *Side) (number uint16, ok bool) {
+func (p Port) on(dst *Endpoint) (number uint16, ok bool) {
 	if p.Name == "" {
 		return p.Number, true
 	}

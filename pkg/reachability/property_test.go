@@ -21,16 +21,16 @@ var (
 )
 
 // allSides returns the pods of a cluster and what is outside of it.
-func allSides(t *testing.T, c *Cluster) []Side {
+func allSides(t *testing.T, c *Cluster) []Endpoint {
 	t.Helper()
 	return append(c.Pods(FirstCommon), sidesOf(t, c, slices.Concat(ofNodes, outside))...)
 }
 
-func sidesOf(t *testing.T, c *Cluster, names []string) []Side {
+func sidesOf(t *testing.T, c *Cluster, names []string) []Endpoint {
 	t.Helper()
-	var sides []Side
+	var sides []Endpoint
 	for _, name := range names {
-		s, err := c.Side(name)
+		s, err := c.Endpoint(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestMatrixIsWhatTheAgentsSay(t *testing.T) {
 // allowedByAgents asks every agent. Those of other nodes let the packet pass: it
 // is not of their pods. None is asked about what a node sends to its own pods, and
 // what a pod sends to itself.
-func allowedByAgents(nodes map[string]*policy.Snapshot, src, dst *Side, port Port, family Family) bool {
+func allowedByAgents(nodes map[string]*policy.Snapshot, src, dst *Endpoint, port Port, family Family) bool {
 	from, to, ok := addresses(src, dst, family)
 	number, declared := port.on(dst)
 	if !ok || !declared {
@@ -90,7 +90,7 @@ func allowedByAgents(nodes map[string]*policy.Snapshot, src, dst *Side, port Por
 			return true
 		}
 		toHost := (dst.Kind == HostNetworkPod || dst.Kind == Node) && dst.Node == name && src.Node == name
-		if s.Judge(policy.Query{Packet: port.packet(from, to, number), ToHost: toHost}).Verdict != policy.Allow {
+		if !s.Evaluate(policy.Query{Packet: port.packet(from, to, number), ToHost: toHost}).Allowed() {
 			return false
 		}
 	}
@@ -105,7 +105,7 @@ func TestExplanationLeadsToTheDecision(t *testing.T) {
 		for _, src := range sides {
 			for _, dst := range sides {
 				port := g.connection()
-				a, e := c.Judge(&src, &dst, port, FirstCommon), c.Explain(&src, &dst, port, FirstCommon)
+				a, e := c.Evaluate(&src, &dst, port, FirstCommon), c.Explain(&src, &dst, port, FirstCommon)
 				if e.Allowed != a.Allowed {
 					t.Errorf("%s -> %s: explained %v, judged %v", src.Name, dst.Name, e.Allowed, a.Allowed)
 				}
@@ -133,7 +133,7 @@ func TestExplanationLeadsToTheDecision(t *testing.T) {
 
 // checkCourse checks that a direction's verdict follows from its rules, tier by
 // tier, and that nothing that does not match goes without a reason.
-func checkCourse(t *testing.T, c *Course, ownNode bool) {
+func checkCourse(t *testing.T, c *Trace, ownNode bool) {
 	t.Helper()
 	verdict := ""
 	for _, tier := range c.Tiers {
@@ -222,7 +222,7 @@ func TestSpansStandForAllTheirPorts(t *testing.T) {
 	forClusters(t, 200, func(t *testing.T, g gen, in compile.Input) {
 		c := New(in)
 		sides := allSides(t, c)
-		for _, s := range Spans(c) {
+		for _, s := range PortRanges(c) {
 			others := []Port{{Proto: s.Proto, Number: s.Last}}
 			if s.Proto.HasPorts() {
 				others = append(others, Port{Proto: s.Proto, Number: s.First + uint16(g.IntN(int(s.Last-s.First)+1))})
@@ -246,13 +246,13 @@ func TestOutsidersStandForAllAddresses(t *testing.T) {
 		pods, port := c.Pods(FirstCommon), g.connection()
 		lines := map[string]bool{}
 		line := func(name string) string {
-			s, err := c.Side(name)
+			s, err := c.Endpoint(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return fmt.Sprint(s.v4.IsValid(), c.Matrix([]Side{s}, pods, port, FirstCommon).allowed, c.Matrix(pods, []Side{s}, port, FirstCommon).allowed)
+			return fmt.Sprint(s.v4.IsValid(), c.Matrix([]Endpoint{s}, pods, port, FirstCommon).allowed, c.Matrix(pods, []Endpoint{s}, port, FirstCommon).allowed)
 		}
-		for _, name := range Outsiders(c) {
+		for _, name := range ExternalAddresses(c) {
 			lines[line(name)] = true
 		}
 		for range 20 {
@@ -260,8 +260,8 @@ func TestOutsidersStandForAllAddresses(t *testing.T) {
 			if g.oneIn(3) {
 				addr = netip.MustParseAddr(fmt.Sprintf("%s::%x", pick(g, "fd00:1", "2001:db8", "fd00:3", "ff"), g.IntN(300)))
 			}
-			if isNobodys(addr, []*Cluster{c}) && hasFamily(addr, []*Cluster{c}) && !lines[line(addr.String())] {
-				t.Errorf("%v is like none of %v", addr, Outsiders(c))
+			if isExternal(addr, []*Cluster{c}) && hasFamily(addr, []*Cluster{c}) && !lines[line(addr.String())] {
+				t.Errorf("%v is like none of %v", addr, ExternalAddresses(c))
 			}
 		}
 	})
@@ -273,8 +273,8 @@ func TestCompareTellsEveryChange(t *testing.T) {
 	changes := map[bool]int{} // by whether it is a node's
 	forClusters(t, 400, func(t *testing.T, g gen, in compile.Input) {
 		before, after := New(in), New(g.changed(in))
-		addresses := append(NodeAddresses(before, after), Outsiders(before, after)...)
-		d, err := Compare(before, after, Spans(before, after), addresses, FirstCommon)
+		addresses := append(NodeAddresses(before, after), ExternalAddresses(before, after)...)
+		d, err := Compare(before, after, PortRanges(before, after), addresses, FirstCommon)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -315,8 +315,8 @@ func TestCompareTellsNodesFromOutsiders(t *testing.T) {
 	with, without := cluster(), New(compile.Input{})
 	for _, clusters := range [][2]*Cluster{{with, without}, {without, with}} {
 		d, err := Compare(clusters[0], clusters[1], nil, []string{"192.168.0.1", "203.0.113.9"}, FirstCommon)
-		if err != nil || !slices.Equal(d.Nodes, []string{"192.168.0.1"}) || !slices.Equal(d.Outsiders, []string{"203.0.113.9"}) {
-			t.Errorf("got nodes %v, outsiders %v, %v", d.Nodes, d.Outsiders, err)
+		if err != nil || !slices.Equal(d.Nodes, []string{"192.168.0.1"}) || !slices.Equal(d.External, []string{"203.0.113.9"}) {
+			t.Errorf("got nodes %v, external %v, %v", d.Nodes, d.External, err)
 		}
 	}
 }
@@ -338,8 +338,8 @@ func (g gen) changed(in compile.Input) compile.Input {
 
 // standIn returns the host-network pod that stands for the address of a node, if
 // there is one, and else s.
-func standIn(s Side, sides []Side) Side {
-	i := slices.IndexFunc(sides, func(pod Side) bool { return pod.Kind == HostNetworkPod && pod.first() == s.first() })
+func standIn(s Endpoint, sides []Endpoint) Endpoint {
+	i := slices.IndexFunc(sides, func(pod Endpoint) bool { return pod.Kind == HostNetworkPod && pod.first() == s.first() })
 	if s.Kind == Node && i >= 0 {
 		return sides[i]
 	}
@@ -347,9 +347,9 @@ func standIn(s Side, sides []Side) Side {
 }
 
 func TestJoinMakesOneOfWhatFollows(t *testing.T) {
-	spans := []Span{{Proto: 6, First: 1, Last: 79}, {Proto: 6, First: 80, Last: 80}, {Proto: 6, First: 82, Last: 65535}, {Proto: 17, First: 1, Last: 65535}, {Proto: 1}}
+	spans := []PortRange{{Proto: 6, First: 1, Last: 79}, {Proto: 6, First: 80, Last: 80}, {Proto: 6, First: 82, Last: 65535}, {Proto: 17, First: 1, Last: 65535}, {Proto: 1}}
 	var got []string
-	for _, s := range Join(spans) {
+	for _, s := range JoinPortRanges(spans) {
 		got = append(got, s.String())
 	}
 	if want := "TCP 1-80; TCP 82-65535; UDP, every port; ICMP and every other protocol"; strings.Join(got, "; ") != want {

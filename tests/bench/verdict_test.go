@@ -43,13 +43,13 @@ func judge(tb testing.TB, s *policy.Snapshot, payload []byte) policy.Decision {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return s.Evaluate(p)
+	return s.Evaluate(policy.Query{Packet: p})
 }
 
 // mustDeny makes sure that it is the policies that are measured.
 func mustDeny(tb testing.TB, s *policy.Snapshot, payload []byte) {
 	tb.Helper()
-	if d := judge(tb, s, payload); d.Verdict != policy.Deny || d.Reason != policy.Isolated {
+	if d := judge(tb, s, payload); d.Action != policy.Deny || d.Reason != policy.Isolated {
 		tb.Fatalf("%v, want a denial of every policy", d)
 	}
 }
@@ -62,10 +62,10 @@ func TestPoliciesJudgeWhatIsMeasured(t *testing.T) {
 		mustDeny(t, compile.Compile(in), segment(cluster.Addr(1)))
 		in.NetworkPolicies = append(in.NetworkPolicies, cluster.Allowing(cluster.NamespaceName(0), cluster.NamespaceName(1)))
 		s := compile.Compile(in)
-		if d := judge(t, s, segment(cluster.Addr(1))); d.Verdict != policy.Allow || d.Reason != policy.RuleMatched {
+		if d := judge(t, s, segment(cluster.Addr(1))); !d.Allowed() || d.Reason != policy.RuleMatched {
 			t.Errorf("%d policies and one that allows: %v", policies, d)
 		}
-		if d := judge(t, s, segment(cluster.Addr(2))); d.Verdict != policy.Deny {
+		if d := judge(t, s, segment(cluster.Addr(2))); d.Action != policy.Deny {
 			t.Errorf("%d policies and one that allows another namespace: %v", policies, d)
 		}
 	}

@@ -69,7 +69,7 @@ func compiled(node string, objects manifests.Objects) (func(packet.Packet, bool)
 		return nil, fmt.Errorf("not honoured: %v", findings)
 	}
 	return func(p packet.Packet, toHost bool) bool {
-		return snapshot.Judge(policy.Query{Packet: p, ToHost: toHost}).Verdict == policy.Allow
+		return snapshot.Evaluate(policy.Query{Packet: p, ToHost: toHost}).Allowed()
 	}, nil
 }
 
@@ -84,7 +84,7 @@ func byOracle(node string, objects manifests.Objects) (func(packet.Packet, bool)
 		EndPort:                      true, SCTP: true, NodePeers: true, DomainNames: true,
 	}
 	return func(p packet.Packet, toHost bool) bool {
-		return oracle.Judge(known, node, oracle.Query{Packet: p, ToHost: toHost}).Allowed()
+		return oracle.Evaluate(known, node, oracle.Query{Packet: p, ToHost: toHost}).Allowed()
 	}, nil
 }
 

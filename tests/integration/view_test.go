@@ -31,7 +31,7 @@ const patience = 90 * time.Second
 type claim struct {
 	src, dst string
 	port     uint16
-	want     policy.Verdict
+	want     policy.Action
 }
 
 func allowed(src, dst string, port uint16) claim { return claim{src, dst, port, policy.Allow} }
@@ -41,12 +41,12 @@ func denied(src, dst string, port uint16) claim  { return claim{src, dst, port, 
 func check(s *policy.Snapshot, claims []claim) string {
 	var wrong []string
 	for _, c := range claims {
-		got := s.Evaluate(packet.Packet{
+		got := s.Evaluate(policy.Query{Packet: packet.Packet{
 			Src:   netip.AddrPortFrom(netip.MustParseAddr(c.src), 40000),
 			Dst:   netip.AddrPortFrom(netip.MustParseAddr(c.dst), c.port),
 			Proto: packet.TCP,
-		})
-		if got.Verdict != c.want {
+		}})
+		if got.Action != c.want {
 			wrong = append(wrong, fmt.Sprintf("%s -> %s:%d: got %v, want %v", c.src, c.dst, c.port, got, c.want))
 		}
 	}

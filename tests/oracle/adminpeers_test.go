@@ -38,7 +38,7 @@ func reached(c Cluster) string {
 		if strings.Contains(d.ip, ":") {
 			a = "fd00::1"
 		}
-		if Judge(c, here, Query{Packet: tcp(a, d.ip, 80), Names: names}).Allowed() {
+		if Evaluate(c, here, Query{Packet: tcp(a, d.ip, 80), Names: names}).Allowed() {
 			got = append(got, d.name)
 		}
 	}

@@ -68,15 +68,15 @@ func TestANodeJudgesItsOwnPods(t *testing.T) { // NP-35, NP-46
 		src, dst        string
 		egress, ingress Outcome
 	}{
-		{local, remote, Denied, NotJudged},
-		{remote, local, NotJudged, Denied},
-		{local, outside, Denied, NotJudged},
-		{outside, local, NotJudged, Denied},
-		{remote, outside, NotJudged, NotJudged},
-		{outside, outside6, NotJudged, NotJudged},
+		{local, remote, Denied, NotEnforced},
+		{remote, local, NotEnforced, Denied},
+		{local, outside, Denied, NotEnforced},
+		{outside, local, NotEnforced, Denied},
+		{remote, outside, NotEnforced, NotEnforced},
+		{outside, outside6, NotEnforced, NotEnforced},
 		{local, local, Allowed, Allowed}, // NP-30
 	} {
-		d := Judge(c, here, Query{Packet: tcp(test.src, test.dst, 80)})
+		d := Evaluate(c, here, Query{Packet: tcp(test.src, test.dst, 80)})
 		if d.Egress.Outcome != test.egress || d.Ingress.Outcome != test.ingress {
 			t.Errorf("%s to %s: got %v, want egress %v, ingress %v", test.src, test.dst, d, test.egress, test.ingress)
 		}
@@ -105,7 +105,7 @@ func TestSelectedAddresses(t *testing.T) {
 func TestDecisionSaysWhy(t *testing.T) {
 	c := world(pod("x/a", "10.0.0.1", ""), policy(t, "x/p", `{ingress: [{ports: [{port: 80}]}]}`))
 	want := "allowed (egress not judged: 203.0.113.9 is no pod; ingress allowed: policy x/p, rule 0)"
-	if got := fmt.Sprint(Judge(c, here, Query{Packet: tcp(outside, "10.0.0.1", 80)})); got != want {
+	if got := fmt.Sprint(Evaluate(c, here, Query{Packet: tcp(outside, "10.0.0.1", 80)})); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

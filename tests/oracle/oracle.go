@@ -81,7 +81,7 @@ const (
 	Allowed
 	// NotJudged means that this node has no say: the packet does not leave
 	// (egress) or reach (ingress) a pod of the node.
-	NotJudged
+	NotEnforced
 )
 
 // String returns the outcome in lower case.
@@ -90,7 +90,7 @@ func (o Outcome) String() string {
 }
 
 // Judgement is the outcome of one direction, and the reason in words.
-type Judgement struct {
+type DirectionDecision struct {
 	Outcome Outcome
 	Why     string
 }
@@ -98,7 +98,7 @@ type Judgement struct {
 // Decision holds both directions of a packet. They are independent: each is
 // judged whatever the other one says.
 type Decision struct {
-	Egress, Ingress Judgement
+	Egress, Ingress DirectionDecision
 }
 
 // Allowed reports whether the node lets the packet pass.
@@ -119,10 +119,10 @@ func (d Decision) String() string {
 }
 
 // Judge decides what the node called node does with a packet.
-func Judge(c Cluster, node string, q Query) Decision {
+func Evaluate(c Cluster, node string, q Query) Decision {
 	return Decision{
-		Egress:  c.judge(node, q, networkingv1.PolicyTypeEgress),
-		Ingress: c.judge(node, q, networkingv1.PolicyTypeIngress),
+		Egress:  c.evaluate(node, q, networkingv1.PolicyTypeEgress),
+		Ingress: c.evaluate(node, q, networkingv1.PolicyTypeIngress),
 	}
 }
 
@@ -131,21 +131,21 @@ func Judge(c Cluster, node string, q Query) Decision {
 //
 // NP-35 and NP-46: each only on the node where that pod runs, and what is no
 // pod of this node is not judged. The node itself is no pod.
-func (c Cluster) judge(node string, q Query, dir networkingv1.PolicyType) Judgement {
+func (c Cluster) evaluate(node string, q Query, dir networkingv1.PolicyType) DirectionDecision {
 	if q.ToHost && dir == networkingv1.PolicyTypeIngress {
-		return Judgement{NotJudged, "the destination is the node"}
+		return DirectionDecision{NotEnforced, "the destination is the node"}
 	}
 	subject := q.subject(dir)
 	pod := c.podAt(subject)
 	switch {
 	case pod == nil && c.unknownLocal(node, subject) && c.mayBeDenied(q, dir):
-		return Judgement{Denied, fmt.Sprintf("Unknown: nobody knows the local address %v", subject)}
+		return DirectionDecision{Denied, fmt.Sprintf("Unknown: nobody knows the local address %v", subject)}
 	case pod == nil:
-		return Judgement{NotJudged, fmt.Sprintf("%v is no pod", subject)}
+		return DirectionDecision{NotEnforced, fmt.Sprintf("%v is no pod", subject)}
 	case pod.Spec.NodeName != node:
-		return Judgement{NotJudged, fmt.Sprintf("pod %s/%s runs elsewhere", pod.Namespace, pod.Name)}
+		return DirectionDecision{NotEnforced, fmt.Sprintf("pod %s/%s runs elsewhere", pod.Namespace, pod.Name)}
 	case !q.ToHost && c.unknownPeer(node, q, dir) && c.mayBeDenied(q, dir) && c.turnsOnThePeer(pod, q, dir):
-		return Judgement{Denied, fmt.Sprintf("Unknown: nobody knows the peer %v", q.peer(dir))}
+		return DirectionDecision{Denied, fmt.Sprintf("Unknown: nobody knows the peer %v", q.peer(dir))}
 	}
 	return c.judgePod(pod, q, dir)
 }
@@ -167,7 +167,7 @@ func (c Cluster) mayBeDenied(q Query, dir networkingv1.PolicyType) bool {
 // CN-1: the tiers are asked in order. What none decides is allowed. NP-44: where a
 // tier may answer in several ways, because the packet's ports cannot be read, it is
 // denied if any of them denies it.
-func (c Cluster) judgePod(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) Judgement {
+func (c Cluster) judgePod(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) DirectionDecision {
 	tiers := [][]answer{
 		c.askAdministrators(adminTier, pod, q, dir),
 		c.askNetworkPolicies(pod, q, dir),
@@ -175,18 +175,18 @@ func (c Cluster) judgePod(pod *corev1.Pod, q Query, dir networkingv1.PolicyType)
 	}
 	for _, answers := range tiers {
 		if i := slices.IndexFunc(answers, func(a answer) bool { return a.decided && a.Outcome == Denied }); i >= 0 {
-			return answers[i].Judgement
+			return answers[i].DirectionDecision
 		}
 		if !slices.Contains(answers, undecided) {
-			return answers[0].Judgement
+			return answers[0].DirectionDecision
 		}
 	}
-	return Judgement{Allowed, fmt.Sprintf("no policy denies it to pod %s/%s", pod.Namespace, pod.Name)}
+	return DirectionDecision{Allowed, fmt.Sprintf("no policy denies it to pod %s/%s", pod.Namespace, pod.Name)}
 }
 
 // answer is what a tier says: a judgement, or that the next tier is to be asked.
 type answer struct {
-	Judgement
+	DirectionDecision
 	decided bool
 }
 
@@ -200,7 +200,7 @@ var undecided = answer{}
 // isolated pod gets.
 func (c Cluster) askNetworkPolicies(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) []answer {
 	decide := func(o Outcome, why string, args ...any) []answer {
-		return []answer{{Judgement{o, fmt.Sprintf(why, args...)}, true}}
+		return []answer{{DirectionDecision{o, fmt.Sprintf(why, args...)}, true}}
 	}
 	if !c.isolated(pod, dir) {
 		return []answer{undecided}

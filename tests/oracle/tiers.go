@@ -60,11 +60,11 @@ func (c Cluster) askAdministrators(t tier, pod *corev1.Pod, q Query, dir network
 func (r adminRule) answer(why string) answer {
 	switch r.action {
 	case allow:
-		return answer{Judgement{Allowed, why}, true}
+		return answer{DirectionDecision{Allowed, why}, true}
 	case pass:
 		return undecided
 	}
-	return answer{Judgement{Denied, why}, true}
+	return answer{DirectionDecision{Denied, why}, true}
 }
 
 // isSubject: CN-9, pods in namespaces, or pods of some labels in namespaces. A

@@ -197,10 +197,10 @@ func check(t *testing.T, c Cluster, p packet.Packet, want bool) {
 
 func checkQuery(t *testing.T, c Cluster, q Query, want bool) {
 	t.Helper()
-	if got := Judge(c, here, q); got.Allowed() != want {
+	if got := Evaluate(c, here, q); got.Allowed() != want {
 		t.Errorf("%+v: got %v, want allowed = %v", q, got, want)
 	}
 }
 
 // allowed tells what the node called here says of a packet.
-func allowed(c Cluster, p packet.Packet) bool { return Judge(c, here, Query{Packet: p}).Allowed() }
+func allowed(c Cluster, p packet.Packet) bool { return Evaluate(c, here, Query{Packet: p}).Allowed() }

@@ -19,7 +19,7 @@ func TestHiddenPortsAreTheWorstThatTheyCouldBe(t *testing.T) {
 		questions := g.questions(c)
 		s := compile.Compile(input(c))
 		for _, q := range questions {
-			if s.Judge(q.with(packet.Unknown, 0).query()).Verdict == policy.Allow {
+			if s.Evaluate(q.with(packet.Unknown, 0).query()).Allowed() {
 				allowed++
 			} else {
 				denied++
@@ -39,11 +39,11 @@ func concealed(c oracle.Cluster, questions []question) string {
 	s := compile.Compile(input(c))
 	for _, q := range questions {
 		hidden := q.with(packet.Unknown, 0)
-		if s.Judge(hidden.query()).Verdict != policy.Allow {
+		if !s.Evaluate(hidden.query()).Allowed() {
 			continue
 		}
 		for _, shown := range q.possible() {
-			if d := s.Judge(shown.query()); d.Verdict != policy.Allow {
+			if d := s.Evaluate(shown.query()); !d.Allowed() {
 				return fmt.Sprintf("%v passes, but %v: %v", hidden, shown, d)
 			}
 		}

@@ -93,8 +93,8 @@ func missteered(c oracle.Cluster, questions []question) string {
 		if q.toHost {
 			in, out = false, slices.Contains(toHost, q.Src.Addr())
 		}
-		if d.Ingress.Outcome == oracle.Denied && !in || d.Ingress.Outcome == oracle.NotJudged && in ||
-			d.Egress.Outcome == oracle.Denied && !out || d.Egress.Outcome == oracle.NotJudged && out {
+		if d.Ingress.Outcome == oracle.Denied && !in || d.Ingress.Outcome == oracle.NotEnforced && in ||
+			d.Egress.Outcome == oracle.Denied && !out || d.Egress.Outcome == oracle.NotEnforced && out {
 			return fmt.Sprintf("%v: steered for ingress: %v, for egress: %v; but %v", q, in, out, d)
 		}
 	}
@@ -139,7 +139,7 @@ func difference(a, b *policy.Snapshot, questions []question) string {
 		}
 	}
 	for _, q := range questions {
-		if d, e := a.Judge(q.query()), b.Judge(q.query()); d != e {
+		if d, e := a.Evaluate(q.query()), b.Evaluate(q.query()); d != e {
 			return fmt.Sprintf("%v: %v and %v", q, d, e)
 		}
 	}

@@ -31,7 +31,7 @@ func input(c oracle.Cluster) compile.Input {
 // disagreement says in which way the evaluator's decision is not the oracle's,
 // or nothing.
 func disagreement(got policy.Decision, want oracle.Decision) string {
-	if got.Verdict == policy.Pass || (got.Verdict == policy.Allow) != want.Allowed() {
+	if got.Action == policy.Pass || (got.Allowed()) != want.Allowed() {
 		return "verdict"
 	}
 	egress, ingress := want.Egress.Outcome == oracle.Denied, want.Ingress.Outcome == oracle.Denied
@@ -47,7 +47,7 @@ func judgements(c oracle.Cluster, s *policy.Snapshot, q question) (got policy.De
 	if q.toHost && s.Endpoint(q.Src.Addr()) == nil {
 		return got, want, false
 	}
-	return s.Judge(q.query()), oracle.Judge(c, here, q.oracleQuery()), true
+	return s.Evaluate(q.query()), oracle.Evaluate(c, here, q.oracleQuery()), true
 }
 
 // tally counts what kinds of answers the packets had: a property that only sees
@@ -56,7 +56,7 @@ type tally map[string]int
 
 func (n tally) add(d oracle.Decision) {
 	n[fmt.Sprintf("egress %v, ingress %v", d.Egress.Outcome, d.Ingress.Outcome)]++
-	for _, j := range []oracle.Judgement{d.Egress, d.Ingress} {
+	for _, j := range []oracle.DirectionDecision{d.Egress, d.Ingress} {
 		if by, _, ok := strings.Cut(j.Why, "NetworkPolicy"); ok {
 			n[fmt.Sprintf("a direction %v by %sNetworkPolicy", j.Outcome, by)]++
 		}

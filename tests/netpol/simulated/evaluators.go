@@ -23,7 +23,7 @@ func Compiled(node string, state *netpol.State, nodes []*corev1.Node) func(Packe
 		ClusterNetworkPolicies:       state.ClusterNetworkPolicies,
 	})
 	return func(p Packet) bool {
-		return snapshot.Judge(policy.Query{Packet: p.Packet, ToHost: p.ToHost}).Verdict == policy.Allow
+		return snapshot.Evaluate(policy.Query{Packet: p.Packet, ToHost: p.ToHost}).Allowed()
 	}
 }
 
@@ -88,6 +88,6 @@ func Oracle(node string, state *netpol.State, nodes []*corev1.Node) func(Packet)
 		EndPort:                      true, SCTP: true, NodePeers: true, DomainNames: true,
 	}
 	return func(p Packet) bool {
-		return oracle.Judge(cluster, node, oracle.Query{Packet: p.Packet, ToHost: p.ToHost}).Allowed()
+		return oracle.Evaluate(cluster, node, oracle.Query{Packet: p.Packet, ToHost: p.ToHost}).Allowed()
 	}
 }

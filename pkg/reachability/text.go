@@ -102,7 +102,7 @@ func (c *Cluster) whyNot(m policy.Match, f *flow, r *policy.Rule, at string) str
 		return fmt.Sprintf("%v is in no Node's status.addresses", f.peerAddr())
 	case policy.PeerNodeLabels:
 		return fmt.Sprintf("node %s has %s", f.peer.Node, labelsMean(c.labels[f.peer.Node]))
-	case policy.PeerNameless:
+	case policy.PeerNotLearned:
 		return "addresses learned from DNS are known to the agent only"
 	case policy.PeerNoPod:
 		if f.peer.onHost() {
@@ -117,7 +117,7 @@ func (c *Cluster) whyNot(m policy.Match, f *flow, r *policy.Rule, at string) str
 		return fmt.Sprintf("namespace %s has %s", peer.Namespace, labelsMean(peer.NamespaceLabels))
 	case policy.PeerLabels:
 		return fmt.Sprintf("%s has %s", f.peer.Name, labelsMean(peer.Labels))
-	case policy.PeerOutside:
+	case policy.PeerNotInBlock:
 		return fmt.Sprintf("%v is not among them", f.peerAddr())
 	case policy.PeerExcepted:
 		return fmt.Sprintf("%v is excepted", f.peerAddr())

@@ -13,8 +13,8 @@ import (
 type flow struct {
 	direction     policy.Direction
 	packet        packet.Packet
-	src, dst      *Side
-	subject, peer *Side // src and dst, or the other way round
+	src, dst      *Endpoint
+	subject, peer *Endpoint // src and dst, or the other way round
 }
 
 func (f *flow) subjectAddr() netip.Addr {
@@ -51,13 +51,13 @@ func portList(r *policy.Rule) string {
 }
 
 // course tells one direction.
-func (c *Cluster) course(way policy.Course, f flow) Course {
-	out := Course{
+func (c *Cluster) trace(way policy.Trace, f flow) Trace {
+	out := Trace{
 		Direction: f.direction.String(),
 		Subject:   f.subject.Name,
 		Address:   f.subjectAddr().String(),
 		Node:      f.subject.Node,
-		Allowed:   way.Decision.Verdict == policy.Allow,
+		Allowed:   way.Decision.Allowed(),
 		Reason:    c.reason(way, &f),
 	}
 	for _, ref := range way.Policies {
@@ -73,7 +73,7 @@ func (c *Cluster) course(way policy.Course, f flow) Course {
 }
 
 // reason tells why the direction decided as it did.
-func (c *Cluster) reason(way policy.Course, f *flow) string {
+func (c *Cluster) reason(way policy.Trace, f *flow) string {
 	switch {
 	case way.Decision.Reason == policy.UnknownPod:
 		return c.unknownPod(way, f)
@@ -101,7 +101,7 @@ func because(d policy.Decision) string {
 }
 
 // unknownPod tells which side is the pod that nobody knows.
-func (c *Cluster) unknownPod(way policy.Course, f *flow) string {
+func (c *Cluster) unknownPod(way policy.Trace, f *flow) string {
 	unknown := f.subjectAddr()
 	if way.Subject != nil {
 		unknown = f.peerAddr()
@@ -112,7 +112,7 @@ func (c *Cluster) unknownPod(way policy.Course, f *flow) string {
 // concerns tells whether a finding has to do with a direction of a subject: it is
 // of a policy that selects the subject, or of one that does not because its
 // selector or its types could not be read.
-func concerns(found policy.Finding, way policy.Course, d policy.Direction) bool {
+func concerns(found policy.Finding, way policy.Trace, d policy.Direction) bool {
 	if way.Subject == nil {
 		return false
 	}
@@ -135,7 +135,7 @@ func concerns(found policy.Finding, way policy.Course, d policy.Direction) bool 
 // tiers groups the rules that were asked by their tiers, and tells how each one
 // ended, and of those that were not asked how they would have ended. Isolation is
 // an outcome, though the evaluator has it as a rule.
-func (c *Cluster) tiers(way policy.Course, f *flow) []Tier {
+func (c *Cluster) tiers(way policy.Trace, f *flow) []Tier {
 	var tiers []Tier
 	ask := func(tier policy.Tier, outcome string) {
 		if n := len(tiers); n > 0 {
@@ -173,10 +173,10 @@ func outcome(r *policy.Rule) string {
 	switch {
 	case r.Index == policy.Isolation:
 		return "no rule matches, and the pod is isolated: deny, which is final"
-	case r.Verdict == policy.Pass:
+	case r.Action == policy.Pass:
 		return "pass"
 	}
-	return r.Verdict.String() + ", which is final"
+	return r.Action.String() + ", which is final"
 }
 
 // wouldHaveBeen tells the outcome of a tier that was not asked.
@@ -184,12 +184,12 @@ func wouldHaveBeen(d policy.Decision) string {
 	if d.Reason == policy.Unmatched {
 		return "not asked; no rule of it would match"
 	}
-	return fmt.Sprintf("not asked; would %v: %s", d.Verdict, because(d))
+	return fmt.Sprintf("not asked; would %v: %s", d.Action, because(d))
 }
 
 func (c *Cluster) rule(s *policy.Step, f *flow) Rule {
 	at := field(f.direction, s.Rule.Index)
-	r := Rule{Policy: s.Rule.Policy, Field: at, Action: s.Rule.Verdict.String(), Matches: s.Matched, Skipped: s.Passed}
+	r := Rule{Policy: s.Rule.Policy, Field: at, Action: s.Rule.Action.String(), Matches: s.Matched, Skipped: s.Passed}
 	peers, ports := at+"."+peerList(f.direction), at+"."+portList(s.Rule)
 	if s.Rule.AnyPeer {
 		r.Peers = []Item{{Field: peers, Means: c.anyMeans("anybody", s.Rule, peers), Matches: true}}

@@ -10,20 +10,20 @@ import (
 
 // Span is ports of a protocol that are asked about as one. ICMP, which no rule
 // can name, stands for every protocol that none names.
-type Span struct {
+type PortRange struct {
 	Proto       packet.Proto
 	Name        string // a port that has a name instead of a number
 	First, Last uint16 // zero for ICMP, and with Name
 }
 
 // SpanOf returns the span of one port.
-func SpanOf(p Port) Span { return Span{p.Proto, p.Name, p.Number, p.Number} }
+func PortRangeOf(p Port) PortRange { return PortRange{p.Proto, p.Name, p.Number, p.Number} }
 
 // Port returns the one that stands for all.
-func (s Span) Port() Port { return Port{Proto: s.Proto, Name: s.Name, Number: s.First} }
+func (s PortRange) Port() Port { return Port{Proto: s.Proto, Name: s.Name, Number: s.First} }
 
 // String returns "TCP 80", "TCP 1-79", "TCP, every port", or what ICMP stands for.
-func (s Span) String() string {
+func (s PortRange) String() string {
 	switch {
 	case !s.Proto.HasPorts():
 		return "ICMP and every other protocol"
@@ -38,11 +38,11 @@ func (s Span) String() string {
 }
 
 // MarshalText renders the span like String.
-func (s Span) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+func (s PortRange) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Join returns spans with those that follow each other made one.
-func Join(spans []Span) []Span {
-	var joined []Span
+func JoinPortRanges(spans []PortRange) []PortRange {
+	var joined []PortRange
 	for _, s := range spans {
 		if i := len(joined) - 1; i >= 0 && s.Name == "" && joined[i].Name == "" && joined[i].Proto == s.Proto && int(joined[i].Last)+1 == int(s.First) {
 			joined[i].Last = s.Last
@@ -56,7 +56,7 @@ func Join(spans []Span) []Span {
 // Spans divides all traffic into what no rule of some clusters and no port of
 // their pods tells apart, so that one port of each span stands for all: TCP
 // always, UDP and SCTP where a rule names them, and the rest.
-func Spans(clusters ...*Cluster) []Span {
+func PortRanges(clusters ...*Cluster) []PortRange {
 	cuts := map[packet.Proto][]int{packet.TCP: {1}} // the first ports of spans
 	cut := func(proto packet.Proto, first, last uint16) {
 		cuts[proto] = append(cuts[proto], 1, max(1, int(first)), int(last)+1)
@@ -74,7 +74,7 @@ func Spans(clusters ...*Cluster) []Span {
 		}
 	}
 	for _, c := range clusters {
-		for _, s := range c.sides {
+		for _, s := range c.endpoints {
 			for _, n := range s.ports {
 				if names[policy.NamedPort{Name: n.Name, Proto: n.Proto}] || names[policy.NamedPort{Name: n.Name, Proto: packet.Unknown}] {
 					cut(n.Proto, n.Port, n.Port)
@@ -82,24 +82,24 @@ func Spans(clusters ...*Cluster) []Span {
 			}
 		}
 	}
-	var spans []Span
+	var spans []PortRange
 	for _, proto := range []packet.Proto{packet.TCP, packet.UDP, packet.SCTP} {
-		spans = append(spans, spansBetween(proto, cuts[proto])...)
+		spans = append(spans, portRangesBetween(proto, cuts[proto])...)
 	}
-	return append(spans, Span{Proto: packet.ICMP})
+	return append(spans, PortRange{Proto: packet.ICMP})
 }
 
-func spansBetween(proto packet.Proto, cuts []int) []Span {
+func portRangesBetween(proto packet.Proto, cuts []int) []PortRange {
 	slices.Sort(cuts)
 	cuts = slices.Compact(cuts)
-	var spans []Span
+	var spans []PortRange
 	for i, first := range cuts {
 		last := maxPort
 		if i+1 < len(cuts) {
 			last = cuts[i+1] - 1
 		}
 		if first <= maxPort {
-			spans = append(spans, Span{Proto: proto, First: uint16(first), Last: uint16(last)})
+			spans = append(spans, PortRange{Proto: proto, First: uint16(first), Last: uint16(last)})
 		}
 	}
 	return spans

@@ -10,14 +10,14 @@ import (
 
 // spanTable finds the rules whose numeric ports match a destination port of one
 // protocol. The zero spanTable finds none.
-type spanTable struct {
+type portTable struct {
 	starts []uint16 // where another set of rules matches
 	at     []uint32 // its place in sets
 	sets   []set
 }
 
 // match returns the rules that match port.
-func (t *spanTable) match(port uint16) set {
+func (t *portTable) match(port uint16) set {
 	n, found := slices.BinarySearch(t.starts, port)
 	if !found {
 		n--
@@ -35,10 +35,10 @@ type portEdge struct {
 	n    int32
 }
 
-func newSpanTable(rules []Rule, proto packet.Proto) spanTable {
+func newPortTable(rules []Rule, proto packet.Proto) portTable {
 	edges := portEdges(rules, proto)
 	w := newSweep(len(rules))
-	var t spanTable
+	var t portTable
 	for i, e := range edges {
 		w.add(e.rule, e.n)
 		if i+1 < len(edges) && edges[i+1].port == e.port {

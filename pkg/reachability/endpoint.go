@@ -34,7 +34,7 @@ const (
 )
 
 // Side is one end of connections.
-type Side struct {
+type Endpoint struct {
 	Name string // "namespace/name", or the address
 	Kind Kind
 	Node string // where it is; empty for External, and for a pod without a node
@@ -44,9 +44,9 @@ type Side struct {
 }
 
 // onHost tells whether the side is a node rather than a pod, to policy.
-func (s *Side) onHost() bool { return s.Kind == HostNetworkPod || s.Kind == Node }
+func (s *Endpoint) onHost() bool { return s.Kind == HostNetworkPod || s.Kind == Node }
 
-func (s *Side) add(addr netip.Addr) {
+func (s *Endpoint) add(addr netip.Addr) {
 	switch {
 	case addr.Is4() && !s.v4.IsValid():
 		s.v4 = addr
@@ -56,20 +56,20 @@ func (s *Side) add(addr netip.Addr) {
 }
 
 // first returns the address that goes before the other.
-func (s *Side) first() netip.Addr {
+func (s *Endpoint) first() netip.Addr {
 	if s.v4.IsValid() {
 		return s.v4
 	}
 	return s.v6
 }
 
-func (s *Side) has(f Family) bool {
+func (s *Endpoint) has(f Family) bool {
 	return f != IPv6 && s.v4.IsValid() || f != IPv4 && s.v6.IsValid()
 }
 
 // addresses returns the addresses of a connection; ok is false when the sides
 // have no address of one family.
-func addresses(src, dst *Side, f Family) (a, b netip.Addr, ok bool) {
+func addresses(src, dst *Endpoint, f Family) (a, b netip.Addr, ok bool) {
 	switch {
 	case f != IPv6 && src.v4.IsValid() && dst.v4.IsValid():
 		return src.v4, dst.v4, true
@@ -82,21 +82,21 @@ func addresses(src, dst *Side, f Family) (a, b netip.Addr, ok bool) {
 // Side finds the side of that name: "namespace/pod", or an address, which may be
 // anybody's. An error names what is wrong with it and, for a pod that does not
 // exist, the pods that may have been meant.
-func (c *Cluster) Side(name string) (Side, error) {
+func (c *Cluster) Endpoint(name string) (Endpoint, error) {
 	if addr, err := netip.ParseAddr(name); err == nil {
 		if addr.Zone() != "" {
-			return Side{}, fmt.Errorf("%q: an address with a zone belongs to one link only", name)
+			return Endpoint{}, fmt.Errorf("%q: an address with a zone belongs to one link only", name)
 		}
 		return c.at(name, addr.Unmap()), nil
 	}
-	if s, ok := c.sides[name]; ok {
+	if s, ok := c.endpoints[name]; ok {
 		return s, nil
 	}
-	return Side{}, c.cannotAsk(name)
+	return Endpoint{}, c.cannotAsk(name)
 }
 
-func (c *Cluster) at(name string, addr netip.Addr) Side {
-	s := Side{Name: name, Node: c.nodes[addr]}
+func (c *Cluster) at(name string, addr netip.Addr) Endpoint {
+	s := Endpoint{Name: name, Node: c.nodes[addr]}
 	if e := c.snapshot.Endpoint(addr); e != nil {
 		s.Kind, s.Node, s.ports = Pod, c.pods[e.String()].Spec.NodeName, e.Ports
 	} else if s.Node != "" {
@@ -133,7 +133,7 @@ func (c *Cluster) unknown(name string) error {
 }
 
 // noAddress tells that a side lacks the family.
-func noAddress(s Side, f Family) error { return fmt.Errorf("%s has no %s address", s.Name, f) }
+func noAddress(s Endpoint, f Family) error { return fmt.Errorf("%s has no %s address", s.Name, f) }
 
 // nearest returns up to three of names that are like name: those of the fewest
 // changes, or of the same pod name in another namespace.

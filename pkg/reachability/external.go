@@ -10,13 +10,13 @@ import (
 // Outsiders returns addresses outside of some clusters that stand for all: one
 // for each set of rules' blocks that an address can be in. Addresses of pods and
 // nodes, and of the ranges of pods, are not among them.
-func Outsiders(clusters ...*Cluster) []string {
+func ExternalAddresses(clusters ...*Cluster) []string {
 	blocks, borders := prefixes(clusters)
 	var found []netip.Addr
 	seen := map[string]bool{}
 	try := func(a netip.Addr) {
 		key := membership(a, blocks)
-		if !seen[key] && isNobodys(a, clusters) {
+		if !seen[key] && isExternal(a, clusters) {
 			seen[key] = true
 			found = append(found, a)
 		}
@@ -31,7 +31,7 @@ func Outsiders(clusters ...*Cluster) []string {
 		if i+1 < len(borders) && borders[i+1].Is4() == start.Is4() {
 			next = borders[i+1]
 		}
-		if a, ok := outsider(start, next, clusters); ok && hasFamily(a, clusters) {
+		if a, ok := externalAddress(start, next, clusters); ok && hasFamily(a, clusters) {
 			try(a)
 		}
 	}
@@ -43,8 +43,8 @@ func Outsiders(clusters ...*Cluster) []string {
 // that a host-network pod of all of them stands for.
 func NodeAddresses(clusters ...*Cluster) []string {
 	told := map[netip.Addr]bool{}
-	for name, s := range clusters[0].sides {
-		elsewhere := func(c *Cluster) bool { o := c.sides[name]; return o.first() != s.first() }
+	for name, s := range clusters[0].endpoints {
+		elsewhere := func(c *Cluster) bool { o := c.endpoints[name]; return o.first() != s.first() }
 		if !slices.ContainsFunc(clusters, elsewhere) {
 			told[s.first()] = true
 		}
@@ -118,7 +118,7 @@ func hasFamily(a netip.Addr, clusters []*Cluster) bool {
 		family = IPv4
 	}
 	return slices.ContainsFunc(clusters, func(c *Cluster) bool {
-		for _, s := range c.sides {
+		for _, s := range c.endpoints {
 			if s.has(family) {
 				return true
 			}
@@ -129,7 +129,7 @@ func hasFamily(a netip.Addr, clusters []*Cluster) bool {
 
 // outsider finds the first address from start to before next that is nobody's.
 // Of a stretch, all or nothing is in a range of pods.
-func outsider(start, next netip.Addr, clusters []*Cluster) (netip.Addr, bool) {
+func externalAddress(start, next netip.Addr, clusters []*Cluster) (netip.Addr, bool) {
 	const tries = 1 << 16 // addresses of pods that follow each other
 	ranges := clusterRanges(clusters)
 	a := start
@@ -137,7 +137,7 @@ func outsider(start, next netip.Addr, clusters []*Cluster) (netip.Addr, bool) {
 		switch {
 		case !a.IsValid() || a == next || inAny(ranges, a):
 			return netip.Addr{}, false
-		case isNobodys(a, clusters):
+		case isExternal(a, clusters):
 			return a, true
 		}
 		a = a.Next()
@@ -145,7 +145,7 @@ func outsider(start, next netip.Addr, clusters []*Cluster) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-func isNobodys(a netip.Addr, clusters []*Cluster) bool {
+func isExternal(a netip.Addr, clusters []*Cluster) bool {
 	return !a.IsUnspecified() && !inAny(clusterRanges(clusters), a) &&
 		!slices.ContainsFunc(clusters, func(c *Cluster) bool {
 			return c.snapshot.Endpoint(a) != nil || c.nodes[a] != ""

@@ -37,7 +37,7 @@ const clientPort = 40000
 
 // Judge tells whether src may open a connection to dst. Egress is asked of the
 // agent on the source's node, ingress of the one on the destination's.
-func (c *Cluster) Judge(src, dst *Side, port Port, family Family) Answer {
+func (c *Cluster) Evaluate(src, dst *Endpoint, port Port, family Family) Answer {
 	from, to, ok := addresses(src, dst, family)
 	if !ok {
 		return Answer{Cause: NoCommonFamily}
@@ -47,17 +47,17 @@ func (c *Cluster) Judge(src, dst *Side, port Port, family Family) Answer {
 		return Answer{Cause: PortNotDeclared}
 	}
 	q := policy.Query{Packet: port.packet(from, to, number), ToHost: dst.onHost() && sameNode(src, dst)}
-	if cause, unasked := c.unasked(src, dst, &q); unasked {
+	if cause, unasked := c.alwaysAllowed(src, dst, &q); unasked {
 		return Answer{Allowed: true, Cause: cause, Query: q}
 	}
-	d := c.snapshot.Judge(q)
-	return Answer{Allowed: d.Verdict == policy.Allow, Cause: ByPolicy, Query: q, Decision: d}
+	d := c.snapshot.Evaluate(q)
+	return Answer{Allowed: d.Allowed(), Cause: ByPolicy, Query: q, Decision: d}
 }
 
 // unasked tells traffic that agents are not asked about: that of a node with the
 // pods on it, probes and host-network pods included, unless an administrator may
 // deny it to a pod; and that of a pod with itself, which never leaves it.
-func (c *Cluster) unasked(src, dst *Side, q *policy.Query) (cause Cause, unasked bool) {
+func (c *Cluster) alwaysAllowed(src, dst *Endpoint, q *policy.Query) (cause Cause, unasked bool) {
 	switch from, to := q.Packet.Src.Addr(), q.Packet.Dst.Addr(); {
 	case src.onHost():
 		return FromNode, sameNode(src, dst)
@@ -69,7 +69,7 @@ func (c *Cluster) unasked(src, dst *Side, q *policy.Query) (cause Cause, unasked
 	return ByPolicy, false
 }
 
-func sameNode(src, dst *Side) bool { return src.Node == dst.Node && src.Node != "" }
+func sameNode(src, dst *Endpoint) bool { return src.Node == dst.Node && src.Node != "" }
 
 func (p Port) packet(from, to netip.Addr, number uint16) packet.Packet {
 	proto := p.Proto

@@ -67,7 +67,7 @@ func TestSidesAreNamed(t *testing.T) {
 		"203.0.113.9":     {External, ""},
 		"10.0.0.9":        {External, ""},
 	} {
-		s, err := c.Side(name)
+		s, err := c.Endpoint(name)
 		if err != nil || s.Kind != want.kind || s.Node != want.node || s.Name != name {
 			t.Errorf("%s: got %+v, %v, want %+v", name, s, err, want)
 		}
@@ -120,7 +120,7 @@ func TestWhoCannotBeAskedAboutIsToldWhy(t *testing.T) {
 		"both":       `"both" is neither an address nor namespace/pod`,
 		"fe80::1%e0": `"fe80::1%e0": an address with a zone belongs to one link only`,
 	} {
-		if _, err := c.Side(name); err == nil || err.Error() != want {
+		if _, err := c.Endpoint(name); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %s", name, err, want)
 		}
 	}
@@ -175,13 +175,13 @@ func TestWhatIsAskedOfTheAgents(t *testing.T) {
 		{"x/host", "192.168.0.2", "80", "TCP", FirstCommon, FromNode, "TCP 192.168.0.2:40000 -> 192.168.0.2:80"},
 		{"x/both", "x/host", "http", "TCP", FirstCommon, ByPolicy, "TCP 10.0.0.2:40000 -> 192.168.0.2:8080"},
 	} {
-		src, err1 := c.Side(tc.src)
-		dst, err2 := c.Side(tc.dst)
+		src, err1 := c.Endpoint(tc.src)
+		dst, err2 := c.Endpoint(tc.dst)
 		port, err3 := ParsePort(tc.port, tc.protocol)
 		if err1 != nil || err2 != nil || err3 != nil {
 			t.Fatal(err1, err2, err3)
 		}
-		a := c.Judge(&src, &dst, port, tc.family)
+		a := c.Evaluate(&src, &dst, port, tc.family)
 		got := ""
 		if a.Query.Packet.Src.IsValid() {
 			got = a.Query.Packet.String()
