@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
-// The resources of the administrators' kinds.
+// The resources of the admin kinds.
 const (
 	anps  = "adminnetworkpolicies"
 	banps = "baselineadminnetworkpolicies"
@@ -27,8 +27,8 @@ const (
 
 var adminKinds = []string{anps, banps, cnps}
 
-// adminServer serves the administrators' kinds.
-func adminServer(p statustest.Personality) *statustest.Server {
+// adminServer returns a server that serves the admin kinds.
+func adminServer(p statustest.Behavior) *statustest.Server {
 	s := statustest.NewServer(p)
 	for _, resource := range adminKinds {
 		s.Install(resource)
@@ -36,15 +36,15 @@ func adminServer(p statustest.Personality) *statustest.Server {
 	return s
 }
 
-// required is what a spec of each kind must have.
+// required are the required fields of a spec of each kind.
 var required = map[string]string{
 	anps:  `{priority: 1, subject: {namespaces: {}}}`,
 	banps: `{subject: {namespaces: {}}}`,
 	cnps:  `{tier: Admin, priority: 1, subject: {namespaces: {}}}`,
 }
 
-// admin returns a policy of an administrator. Its spec need not say what is
-// required and no test is about.
+// admin returns a policy of an admin kind. Required fields that are not in spec are
+// added.
 func admin(t *testing.T, resource, name, spec string) *unstructured.Unstructured {
 	t.Helper()
 	var fields map[string]any
@@ -58,61 +58,61 @@ func admin(t *testing.T, resource, name, spec string) *unstructured.Unstructured
 	return u
 }
 
-// Specs that are alike in all administrators' kinds.
+// Specs that are valid in all admin kinds.
 const (
-	// sound can be honoured.
-	sound = `{egress: [{action: Deny, to: [{namespaces: {}}]}]}`
-	// garbled has an address that is none.
-	garbled = `{egress: [{action: Deny, to: [{networks: ["300.0.0.0/8"]}]}]}`
-	// subjectless is about nobody who can be found.
-	subjectless = `{subject: {namespaces: {matchLabels: {a: "?"}}}}`
+	// supported is enforced as written.
+	supported = `{egress: [{action: Deny, to: [{namespaces: {}}]}]}`
+	// badCIDR has a malformed CIDR.
+	badCIDR = `{egress: [{action: Deny, to: [{networks: ["300.0.0.0/8"]}]}]}`
+	// badSubject has a malformed selector in its subject.
+	badSubject = `{subject: {namespaces: {matchLabels: {a: "?"}}}}`
 )
 
-// told returns our conditions in the status of an administrators' policy.
-func told(s *statustest.Server, resource, name string) []metav1.Condition {
+// adminStatus returns our conditions in the status of an admin policy.
+func adminStatus(s *statustest.Server, resource, name string) []metav1.Condition {
 	return (&subresource{}).Read(s.Of(resource).Policy("", name))
 }
 
-func TestAdministratorsPoliciesHaveConditionsInTheirStatus(t *testing.T) {
+func TestAdminPolicyConditions(t *testing.T) {
 	for _, tc := range []struct{ resource, name, spec, want string }{
-		{anps, "sound", `{ingress: [{action: Allow, from: [{namespaces: {}}], ports: [{portRange: {start: 80, end: 90}}]}]}`, "Accepted @1"},
+		{anps, "supported", `{ingress: [{action: Allow, from: [{namespaces: {}}], ports: [{portRange: {start: 80, end: 90}}]}]}`, "Accepted @1"},
 		{anps, "range", `{ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{portRange: {start: 90, end: 80}}]}]}`, "Accepted PartialFailure/InvalidPort @1"},
 		{anps, "protocol", `{ingress: [{action: Allow, from: [{namespaces: {}}], ports: [{portNumber: {protocol: ICMP, port: 1}}]}]}`, "Accepted PartialFailure/UnsupportedProtocol @1"},
-		{anps, "networks", garbled, "Accepted PartialFailure/InvalidCIDR @1"},
+		{anps, "networks", badCIDR, "Accepted PartialFailure/InvalidCIDR @1"},
 		{anps, "names", `{egress: [{action: Deny, to: [{domainNames: [a.test]}]}]}`, "Accepted PartialFailure/FeatureNotSupported @1"},
 		{anps, "worst", `{egress: [{action: Deny, to: [{domainNames: [a.test]}]}, {action: Log, to: [{}]}]}`, "Accepted PartialFailure/InvalidPeer @1"},
-		{anps, "subject", subjectless, "Failure/InvalidSelector @1"},
-		{banps, "default", garbled, "Accepted PartialFailure/InvalidCIDR @1"},
-		{banps, "other", sound, "Failure/FeatureNotSupported @1"},
-		{cnps, "sound", sound, "Accepted @1"},
+		{anps, "subject", badSubject, "Failure/InvalidSelector @1"},
+		{banps, "default", badCIDR, "Accepted PartialFailure/InvalidCIDR @1"},
+		{banps, "other", supported, "Failure/FeatureNotSupported @1"},
+		{cnps, "supported", supported, "Accepted @1"},
 		{cnps, "tier", `{tier: Top}`, "Failure/FeatureNotSupported @1"},
 		{cnps, "range", `{ingress: [{action: Accept, from: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {range: {start: 90, end: 80}}}}]}]}`, "Accepted PartialFailure/InvalidPort @1"},
 	} {
 		t.Run(tc.resource+" "+tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := adminServer(statustest.Personality{})
+				s := adminServer(statustest.Behavior{})
 				s.Of(tc.resource).Create(admin(t, tc.resource, tc.name, tc.spec))
 				start(t, s, setting{admin: true})
 				settle(25 * time.Minute) // two resyncs
-				wantBrief(t, told(s, tc.resource, tc.name), tc.want)
+				wantBrief(t, adminStatus(s, tc.resource, tc.name), tc.want)
 				if writes := s.Writes(); len(writes) != 1 || writes[0].Resource != tc.resource+"/status" {
 					t.Errorf("writes %v, want one to the status", writes)
 				}
 				if got := len(s.Events()); got != 0 {
-					t.Errorf("%d Events about what is in the status", got)
+					t.Errorf("%d Events about a policy with a status, want none", got)
 				}
 			})
 		})
 	}
 }
 
-func TestKindsHaveTheirOwnMetrics(t *testing.T) {
+func TestMetricsByKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := adminServer(statustest.Personality{})
+		s := adminServer(statustest.Behavior{})
 		s.Create(netpol(t, "p", clean))
-		s.Of(anps).Create(admin(t, anps, "p", garbled))
-		s.Of(cnps).Create(admin(t, cnps, "p", garbled))
-		s.Of(cnps).Create(admin(t, cnps, "q", garbled))
+		s.Of(anps).Create(admin(t, anps, "p", badCIDR))
+		s.Of(cnps).Create(admin(t, cnps, "p", badCIDR))
+		s.Of(cnps).Create(admin(t, cnps, "q", badCIDR))
 		w := start(t, s, setting{admin: true})
 		settle(time.Minute)
 		for kind, want := range map[string]float64{"NetworkPolicy": 0, "AdminNetworkPolicy": 1, "BaselineAdminNetworkPolicy": 0, "ClusterNetworkPolicy": 2} {
@@ -125,46 +125,46 @@ func TestKindsHaveTheirOwnMetrics(t *testing.T) {
 
 func isDiscovery(r statustest.Request) bool { return r.Verb == "discover" }
 
-// isAbout tells whether a request is for a resource, whatever is asked.
+// isAbout returns a function that reports whether a request is for a resource.
 func isAbout(resource string) func(statustest.Request) bool {
 	return func(r statustest.Request) bool { return strings.HasPrefix(r.Resource, resource) }
 }
 
-func TestAKindThatIsNotServedIsWaitedForQuietly(t *testing.T) {
+func TestKindNotServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		s.Create(netpol(t, "p", clean))
 		w := start(t, s, setting{admin: true})
 		settle(time.Hour)
 		wantBrief(t, annotated(s, "p"), "Accepted @1")
-		if got := w.logged("is not served, waiting"); got != len(adminKinds) || strings.Contains(w.log(), "E0") {
-			t.Errorf("%d lines tell of kinds that are not served, want %d and no error:\n%s", got, len(adminKinds), w.log())
+		if got := w.logged("Kind not served, waiting"); got != len(adminKinds) || strings.Contains(w.log(), "E0") {
+			t.Errorf("%d log messages about kinds that are not served, want %d and no error:\n%s", got, len(adminKinds), w.log())
 		}
 		if got := s.Requests(isAbout(anps)); len(got) != 0 {
-			t.Errorf("requests for what is not there: %v", got)
+			t.Errorf("requests for a kind that is not served: %v", got)
 		}
 		if got := len(s.Requests(isDiscovery)); got > 3*361+10 {
-			t.Errorf("%d times discovery was asked in an hour for three kinds", got)
+			t.Errorf("%d discovery requests in an hour for three kinds", got)
 		}
 		if got := w.metrics.oldest(); got != 0 {
-			t.Errorf("something waits for %v s", got)
+			t.Errorf("a policy has waited %v s", got)
 		}
 	})
 }
 
-func TestAKindComesAndGoes(t *testing.T) {
+func TestKindInstalledAndRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		w := start(t, s, setting{admin: true})
 		settle(time.Hour)
 		for round := range 3 {
 			s.Install(anps)
 			for i := range 10 {
-				s.Of(anps).Create(admin(t, anps, fmt.Sprintf("p%d", i), garbled))
+				s.Of(anps).Create(admin(t, anps, fmt.Sprintf("p%d", i), badCIDR))
 			}
 			settle(30 * time.Second)
 			for i := range 10 {
-				wantBrief(t, told(s, anps, fmt.Sprintf("p%d", i)), "Accepted PartialFailure/InvalidCIDR @1")
+				wantBrief(t, adminStatus(s, anps, fmt.Sprintf("p%d", i)), "Accepted PartialFailure/InvalidCIDR @1")
 			}
 			if got := len(s.Writes()); got != 10*(round+1) {
 				t.Errorf("round %d: %d writes, want 10 in each", round, got)
@@ -172,78 +172,78 @@ func TestAKindComesAndGoes(t *testing.T) {
 			if got := testutil.ToFloat64(w.metrics.conditions.WithLabelValues("AdminNetworkPolicy", PartialFailure, "InvalidCIDR")); got != 10 {
 				t.Errorf("round %d: the metric counts %v policies, want 10", round, got)
 			}
-			s.Be(statustest.Personality{Refuse: only(isPatch, statustest.Refused)})
-			s.Of(anps).Create(admin(t, anps, "unwritten", garbled))
+			s.SetBehavior(statustest.Behavior{Refuse: refuse(isPatch, statustest.Refused)})
+			s.Of(anps).Create(admin(t, anps, "unwritten", badCIDR))
 			settle(time.Second)
 			s.Uninstall(anps)
-			s.Be(statustest.Personality{})
+			s.SetBehavior(statustest.Behavior{})
 			settle(time.Minute)
 			before := len(s.Requests(isAbout(anps)))
 			settle(time.Hour)
 			if got := len(s.Requests(isAbout(anps))) - before; got != 0 {
-				t.Errorf("%d requests for what is not there any more", got)
+				t.Errorf("%d requests for a kind that was removed", got)
 			}
 			if got := testutil.CollectAndCount(w.metrics.conditions); got != 0 {
-				t.Errorf("the metric has %d series about policies that are gone", got)
+				t.Errorf("the metric has %d series of removed policies", got)
 			}
 			if got := w.metrics.oldest(); got != 0 {
-				t.Errorf("something that is gone waits for %v s", got)
+				t.Errorf("a removed policy has waited %v s", got)
 			}
 		}
-		if got := w.logged("is not served, waiting"); got != len(adminKinds)+3 {
-			t.Errorf("%d lines tell of kinds that are not served, want %d:\n%s", got, len(adminKinds)+3, w.log())
+		if got := w.logged("Kind not served, waiting"); got != len(adminKinds)+3 {
+			t.Errorf("%d log messages about kinds that are not served, want %d:\n%s", got, len(adminKinds)+3, w.log())
 		}
-		if got := strings.Count(w.log(), "E0"); got > 3 { // those that were refused
+		if got := strings.Count(w.log(), "E0"); got > 3 { // one for each refused write
 			t.Errorf("%d errors in the log:\n%s", got, w.log())
 		}
 	})
 }
 
-// Discovery that fails is no reason not to tell: the list finds out.
-func TestWithoutDiscoveryTheListTells(t *testing.T) {
+// If discovery fails, the list finds out which kinds are served.
+func TestKindsWithoutDiscovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{Refuse: only(isDiscovery, statustest.Forbidden)})
+		s := statustest.NewServer(statustest.Behavior{Refuse: refuse(isDiscovery, statustest.Forbidden)})
 		s.Install(cnps)
 		s.Create(netpol(t, "p", clean))
-		s.Of(cnps).Create(admin(t, cnps, "p", garbled))
+		s.Of(cnps).Create(admin(t, cnps, "p", badCIDR))
 		w := start(t, s, setting{admin: true})
 		settle(time.Hour)
 		wantBrief(t, annotated(s, "p"), "Accepted @1")
 		if got := testutil.ToFloat64(w.metrics.conditions.WithLabelValues("ClusterNetworkPolicy", PartialFailure, "InvalidCIDR")); got != 1 {
 			t.Errorf("the metric counts %v policies, want 1", got)
 		}
-		if got := w.logged("is not served, waiting"); got != 2 {
-			t.Errorf("%d lines tell of kinds that are not served, want 2:\n%s", got, w.log())
+		if got := w.logged("Kind not served, waiting"); got != 2 {
+			t.Errorf("%d log messages about kinds that are not served, want 2:\n%s", got, w.log())
 		}
 	})
 }
 
-func TestFaultsOfAServerWithAdministratorsPolicies(t *testing.T) {
+func TestServerFaultsWithAdminPolicies(t *testing.T) {
 	isStatus := func(r statustest.Request) bool { return isPatch(r) && r.Resource == anps+"/status" }
 	isList := func(r statustest.Request) bool { return r.Resource == anps }
 	for _, tc := range []struct {
 		name   string
-		server statustest.Personality
-		log    int // lines about it in an hour, at most
-		events int // sent meanwhile
+		server statustest.Behavior
+		log    int // maximum number of logged errors in an hour
+		events int // created in that hour
 	}{
-		{"conflict", statustest.Personality{Refuse: only(isStatus, statustest.Conflict)}, 0, 0},
-		{"refused by admission", statustest.Personality{Refuse: only(isStatus, statustest.Refused)}, 30, 3},
-		{"invalid", statustest.Personality{Refuse: only(isStatus, statustest.Invalid)}, 30, 3},
-		{"no right to write", statustest.Personality{Refuse: only(isStatus, statustest.Forbidden)}, 1, 3},
-		{"no right to read", statustest.Personality{Refuse: only(isList, statustest.Forbidden)}, 60, 0},
-		{"down", statustest.Personality{Down: true}, 70, 0},
+		{"conflict", statustest.Behavior{Refuse: refuse(isStatus, statustest.Conflict)}, 0, 0},
+		{"refused by admission", statustest.Behavior{Refuse: refuse(isStatus, statustest.Refused)}, 30, 3},
+		{"invalid", statustest.Behavior{Refuse: refuse(isStatus, statustest.Invalid)}, 30, 3},
+		{"no right to write", statustest.Behavior{Refuse: refuse(isStatus, statustest.Forbidden)}, 1, 3},
+		{"no right to read", statustest.Behavior{Refuse: refuse(isList, statustest.Forbidden)}, 60, 0},
+		{"down", statustest.Behavior{Down: true}, 70, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := adminServer(tc.server)
 				for i := range 3 {
-					s.Of(anps).Create(admin(t, anps, fmt.Sprintf("p%d", i), garbled))
+					s.Of(anps).Create(admin(t, anps, fmt.Sprintf("p%d", i), badCIDR))
 				}
 				w := start(t, s, setting{admin: true})
 				settle(time.Hour)
 				if got := len(s.Writes()); got != 0 {
-					t.Fatalf("%d writes: the fault was not there", got)
+					t.Fatalf("%d writes in spite of the fault, want none", got)
 				}
 				if got := strings.Count(w.log(), "E0"); got > tc.log {
 					t.Errorf("%d errors in the log, want at most %d:\n%s", got, tc.log, w.log())
@@ -251,10 +251,10 @@ func TestFaultsOfAServerWithAdministratorsPolicies(t *testing.T) {
 				if got := len(s.Events()); got != tc.events {
 					t.Errorf("%d Events, want %d", got, tc.events)
 				}
-				s.Be(statustest.Personality{Delay: 2 * time.Second})
+				s.SetBehavior(statustest.Behavior{Delay: 2 * time.Second})
 				settle(30 * time.Minute)
 				for i := range 3 {
-					wantBrief(t, told(s, anps, fmt.Sprintf("p%d", i)), "Accepted PartialFailure/InvalidCIDR @1")
+					wantBrief(t, adminStatus(s, anps, fmt.Sprintf("p%d", i)), "Accepted PartialFailure/InvalidCIDR @1")
 				}
 				if got := len(s.Writes()); got != 3 {
 					t.Errorf("%d writes, want 3", got)
@@ -264,26 +264,26 @@ func TestFaultsOfAServerWithAdministratorsPolicies(t *testing.T) {
 	}
 }
 
-// Events about what has no namespace are where kubectl looks for them.
-func TestEventsAboutAdministratorsPoliciesAreInTheDefaultNamespace(t *testing.T) {
+// Events about cluster-scoped policies are where kubectl looks for them.
+func TestAdminPolicyEventsAreInDefaultNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := adminServer(statustest.Personality{})
-		s.Of(cnps).Create(admin(t, cnps, "p", garbled))
+		s := adminServer(statustest.Behavior{})
+		s.Of(cnps).Create(admin(t, cnps, "p", badCIDR))
 		start(t, s, setting{admin: true, noSinks: true})
 		settle(time.Minute)
 		all := events(t, s)
 		if len(all) != 1 || all[0].Namespace != "default" || all[0].Regarding.Kind != "ClusterNetworkPolicy" || all[0].Regarding.Namespace != "" || all[0].Reason != "InvalidCIDR" {
-			t.Errorf("events %+v, want one about the policy", all)
+			t.Errorf("Events %+v, want one about the policy", all)
 		}
 	})
 }
 
-func TestConditionsOfOthersStayOnAdministratorsPolicies(t *testing.T) {
+func TestAdminPolicyConditionsOfOtherManagersAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := adminServer(statustest.Personality{})
+		s := adminServer(statustest.Behavior{})
 		theirs := map[string]any{"type": "Programmed", "status": "True", "reason": "Yes", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
 		for _, resource := range adminKinds {
-			p := admin(t, resource, "default", garbled)
+			p := admin(t, resource, "default", badCIDR)
 			_ = unstructured.SetNestedSlice(p.Object, []any{theirs}, "status", "conditions")
 			s.Of(resource).Create(p)
 		}
@@ -311,12 +311,12 @@ func TestConditionsOfOthersStayOnAdministratorsPolicies(t *testing.T) {
 	})
 }
 
-func TestCleanupSkipsKindsThatAreNotServed(t *testing.T) {
+func TestCleanupSkipsKindsNotServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		s.Install(cnps)
 		s.Create(netpol(t, "p", clean))
-		s.Of(cnps).Create(admin(t, cnps, "p", garbled))
+		s.Of(cnps).Create(admin(t, cnps, "p", badCIDR))
 		w := start(t, s, setting{admin: true})
 		settle(time.Minute)
 		w.stop()
@@ -325,6 +325,6 @@ func TestCleanupSkipsKindsThatAreNotServed(t *testing.T) {
 			t.Error(err)
 		}
 		wantBrief(t, annotated(s, "p"), "none")
-		wantBrief(t, told(s, cnps, "p"), "none")
+		wantBrief(t, adminStatus(s, cnps, "p"), "none")
 	})
 }

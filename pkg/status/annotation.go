@@ -12,19 +12,20 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Annotation is the key under which conditions are kept as a JSON list on
+// Annotation is the key under which conditions are stored as a JSON list on
 // objects that have no status.
 const Annotation = "kube-network-policies.x-k8s.io/conditions"
 
 // annotation stores conditions in an annotation of the object. It needs the
-// right to patch the object, so it belongs to one writer, never to every node.
+// right to patch the object, which the one writer may have and the agents on the
+// nodes must not.
 type annotation struct {
 	client   dynamic.Interface
 	resource schema.GroupVersionResource
 	prefix   string
 }
 
-// NewAnnotationSink returns the Sink that keeps conditions of resource in
+// NewAnnotationSink returns the Sink that stores conditions of resource in
 // Annotation, with types that begin with "prefix/" unless prefix is empty.
 func NewAnnotationSink(client dynamic.Interface, resource schema.GroupVersionResource, prefix string) Sink {
 	return &annotation{client, resource, prefix}
@@ -32,11 +33,11 @@ func NewAnnotationSink(client dynamic.Interface, resource schema.GroupVersionRes
 
 func (a *annotation) Name() string { return AnnotationSink }
 
-// Read takes an annotation that holds anything else for none: it is written anew.
+// Read ignores an annotation with any other content, so that it is overwritten.
 func (a *annotation) Read(o *unstructured.Unstructured) []metav1.Condition {
 	var conditions []metav1.Condition
 	if err := json.Unmarshal([]byte(o.GetAnnotations()[Annotation]), &conditions); err != nil {
-		return nil // missing, or somebody else has written there
+		return nil // missing, or written by another client
 	}
 	for i := range conditions {
 		var ours bool
@@ -52,7 +53,7 @@ func (a *annotation) Marked(o *unstructured.Unstructured) bool {
 	return ok
 }
 
-// Probe asks with a dry run whether we may.
+// Probe checks with a dry run whether the writer has the right to patch.
 func (a *annotation) Probe(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
 	return a.apply(ctx, o, conditions, metav1.DryRunAll)
 }
@@ -62,7 +63,7 @@ func (a *annotation) Write(ctx context.Context, o *unstructured.Unstructured, co
 }
 
 func (a *annotation) apply(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition, dryRun ...string) error {
-	value, err := json.Marshal(withPrefix(a.prefix, troubleFirst(conditions)))
+	value, err := json.Marshal(withPrefix(a.prefix, problemFirst(conditions)))
 	if err != nil {
 		return fmt.Errorf("encode conditions: %w", err)
 	}
@@ -74,7 +75,7 @@ func (a *annotation) apply(ctx context.Context, o *unstructured.Unstructured, co
 	return err
 }
 
-// Clear removes the one key, also where somebody has copied it with the object
+// Clear removes the key, also where another client has copied it with the object
 // and thus owns it. Unlike an apply, this patch cannot create an object.
 func (a *annotation) Clear(ctx context.Context, o *unstructured.Unstructured) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{

@@ -10,12 +10,12 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// cleanupPage is how many objects are asked for at a time.
+// cleanupPage is the number of objects in one page of a list.
 const cleanupPage = 500
 
-// Cleanup removes our conditions from all objects, at the rate of writes, and
-// nothing of anybody else. A writer that still leads would write them anew. It
-// goes through all objects whatever fails, and returns what did.
+// Cleanup removes our conditions, and nothing else, from all objects, at the rate
+// of writes. A writer that still leads would write them again. An error does not
+// end it; all errors are returned.
 func (w *Writer) Cleanup(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "status")
 	ctx = klog.NewContext(ctx, logger)
@@ -28,8 +28,8 @@ func (w *Writer) Cleanup(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// cleanupKind returns of how many objects it has removed something. A kind that
-// is not served has none.
+// cleanupKind returns the number of objects from which something was removed. A
+// kind that is not served has no objects.
 func (w *Writer) cleanupKind(ctx context.Context, k Kind) (cleared int, err error) {
 	if served, err := serves(ctx, w.cfg.Client.Discovery(), k.Resource.GroupVersion(), k.Resource.Resource); err == nil && !served {
 		return 0, nil
@@ -55,7 +55,7 @@ func (w *Writer) cleanupKind(ctx context.Context, k Kind) (cleared int, err erro
 	}
 }
 
-// clear removes what any sink may have put on o, and tells whether there was
+// clear removes what any sink may have stored on o, and reports whether there was
 // anything.
 func (w *Writer) clear(ctx context.Context, k Kind, o *unstructured.Unstructured) (bool, error) {
 	var errs []error

@@ -14,10 +14,10 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
-func TestCleanupRemovesOursAndNothingElse(t *testing.T) {
-	for _, status := range []statustest.Status{statustest.Unserved, statustest.Stored} {
+func TestCleanupRemovesOnlyOurConditions(t *testing.T) {
+	forEachStatus(t, []statustest.Status{statustest.Unserved, statustest.Stored}, func(t *testing.T, status statustest.Status) {
 		synctest.Test(t, func(t *testing.T) {
-			s := statustest.NewServer(statustest.Personality{Status: status})
+			s := statustest.NewServer(statustest.Behavior{Status: status})
 			const policies = cleanupPage + 100 // two pages
 			for i := range policies {
 				p := netpol(t, fmt.Sprintf("p%d", i), ranges)
@@ -31,7 +31,7 @@ func TestCleanupRemovesOursAndNothingElse(t *testing.T) {
 			w := start(t, s, setting{noEvents: true})
 			settle(5 * time.Minute)
 			w.stop()
-			// Somebody has copied a policy with all that was on it, and owns it.
+			// Another client has copied a policy with its annotations, and owns them.
 			s.Update("x", "p1", func(u *unstructured.Unstructured) {
 				u.SetAnnotations(map[string]string{"example.com/owner": "team", Annotation: "copied"})
 			})
@@ -44,10 +44,10 @@ func TestCleanupRemovesOursAndNothingElse(t *testing.T) {
 			for i := range policies {
 				p := s.Policy("x", fmt.Sprintf("p%d", i))
 				if text := fmt.Sprint(p.Object); strings.Contains(text, FieldManager) || strings.Contains(text, Annotation) || strings.Contains(text, Accepted) {
-					t.Fatalf("something of ours is left: %s", text)
+					t.Fatalf("fields of ours are left: %s", text)
 				}
 				if p.GetAnnotations()["example.com/owner"] != "team" {
-					t.Fatalf("annotations of others: %v", p.GetAnnotations())
+					t.Fatalf("annotations %v, want those of other managers", p.GetAnnotations())
 				}
 			}
 			conditions, _, _ := unstructured.NestedSlice(s.Policy("x", "p0").Object, "status", "conditions")
@@ -56,18 +56,18 @@ func TestCleanupRemovesOursAndNothingElse(t *testing.T) {
 			}
 			after := len(s.Writes())
 			if after-before < policies || after-before > policies+1 {
-				t.Errorf("%d writes for %d policies", after-before, policies)
+				t.Errorf("%d writes for %d policies, want one for each", after-before, policies)
 			}
 			if err := cleaner.Cleanup(klog.NewContext(context.Background(), logger)); err != nil || len(s.Writes()) != after {
-				t.Errorf("cleaning up twice: %v, %d more writes", err, len(s.Writes())-after)
+				t.Errorf("second cleanup: %v, %d writes, want none", err, len(s.Writes())-after)
 			}
 		})
-	}
+	})
 }
 
-func TestCleanupGoesOnAfterAnErrorAndReturnsIt(t *testing.T) {
+func TestCleanupContinuesAfterError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		for i := range 10 {
 			s.Create(netpol(t, fmt.Sprintf("p%d", i), ranges))
 		}
@@ -75,7 +75,7 @@ func TestCleanupGoesOnAfterAnErrorAndReturnsIt(t *testing.T) {
 		w := start(t, s, setting{noEvents: true})
 		settle(time.Minute)
 		w.stop()
-		s.Be(statustest.Personality{Refuse: only(func(r statustest.Request) bool { return isPatch(r) && r.Name == "p3" }, statustest.Refused)})
+		s.SetBehavior(statustest.Behavior{Refuse: refuse(func(r statustest.Request) bool { return isPatch(r) && r.Name == "p3" }, statustest.Refused)})
 		cleaner, logger := newWriter(t, s, setting{})
 		err := cleaner.Cleanup(klog.NewContext(context.Background(), logger))
 		if err == nil || !strings.Contains(err.Error(), "x/p3") {
@@ -83,7 +83,7 @@ func TestCleanupGoesOnAfterAnErrorAndReturnsIt(t *testing.T) {
 		}
 		for i := range 10 {
 			if _, left := s.Policy("x", fmt.Sprintf("p%d", i)).GetAnnotations()[Annotation]; left != (i == 3) {
-				t.Errorf("p%d: annotation is there: %v", i, left)
+				t.Errorf("p%d: annotation left %v, want %v", i, left, i == 3)
 			}
 		}
 	})

@@ -16,24 +16,24 @@ import (
 // The types of conditions, as the API defined them for the status of a
 // NetworkPolicy in Kubernetes 1.24 to 1.27.
 const (
-	Accepted       = "Accepted"       // read, and enforced
-	PartialFailure = "PartialFailure" // enforced in part; what is not fails closed
+	Accepted       = "Accepted"       // enforced, at least in part
+	PartialFailure = "PartialFailure" // enforced in part; the other parts fail closed
 	Failure        = "Failure"        // not enforced
 )
 
-// The reasons of conditions that tell of no problem. All others are those of
+// The reasons of conditions that report no problem. All other reasons are those of
 // findings, see package policy.
 const (
 	PolicyAccepted = "PolicyAccepted"
 	NoFailure      = "NoFailure"
 )
 
-// maxMessage is the most bytes of a condition's message. Policies are listed by
-// the thousand, and an annotation holds three messages.
+// maxMessage is the maximum length of a condition's message in bytes. Lists return
+// thousands of policies, and an annotation holds three messages.
 const maxMessage = 1024
 
-// severity orders reasons, the worst first: what is wrong wherever the policy is
-// used comes before what only this implementation lacks.
+// severity orders reasons, the most severe first: a fault of the policy comes
+// before a feature that only this implementation lacks.
 var severity = []string{
 	policy.InvalidSelector,
 	policy.InvalidPeer,
@@ -43,25 +43,25 @@ var severity = []string{
 	policy.FeatureNotSupported,
 }
 
-// Conditions returns the three conditions of a spec of that generation, of which
-// findings could not be honoured. They are always all three, so that none of an
-// earlier generation remains. The times are not set.
+// Conditions returns the three conditions of a spec of that generation with those
+// findings. All three are always there, so that none of an earlier generation
+// remains. The transition times are not set.
 func Conditions(generation int64, findings []policy.Finding) []metav1.Condition {
 	accepted := condition(Accepted, metav1.ConditionTrue, PolicyAccepted, "The whole spec is enforced.")
 	partial := condition(PartialFailure, metav1.ConditionFalse, NoFailure, "No problem was found.")
 	failure := condition(Failure, metav1.ConditionFalse, NoFailure, "No problem was found.")
 
-	void := slices.DeleteFunc(slices.Clone(findings), func(f policy.Finding) bool { return !f.Whole })
+	fatal := slices.DeleteFunc(slices.Clone(findings), func(f policy.Finding) bool { return !f.Whole })
 	lines := describe(findings)
 	switch {
-	case len(void) > 0:
-		accepted = condition(Accepted, metav1.ConditionFalse, worst(void), "Nothing is enforced as written, see Failure.")
-		partial.Message = "The policy fails as a whole, see Failure."
-		failure = condition(Failure, metav1.ConditionTrue, worst(void), join(lines))
+	case len(fatal) > 0:
+		accepted = condition(Accepted, metav1.ConditionFalse, mostSevere(fatal), "The policy is not enforced, see Failure.")
+		partial.Message = "The policy is not enforced at all, see Failure."
+		failure = condition(Failure, metav1.ConditionTrue, mostSevere(fatal), join(lines))
 	case len(findings) > 0:
 		accepted.Message = fmt.Sprintf("Enforced with %s, see PartialFailure.", problems(len(lines)))
-		partial = condition(PartialFailure, metav1.ConditionTrue, worst(findings), join(lines))
-		failure.Message = "The policy is enforced in part."
+		partial = condition(PartialFailure, metav1.ConditionTrue, mostSevere(findings), join(lines))
+		failure.Message = "The policy is enforced in part, see PartialFailure."
 	}
 	conditions := []metav1.Condition{accepted, partial, failure}
 	for i := range conditions {
@@ -81,9 +81,9 @@ func problems(n int) string {
 	return fmt.Sprintf("%d problems", n)
 }
 
-// worst returns the first reason by severity. A reason that has no place there
-// comes last, by name.
-func worst(findings []policy.Finding) string {
+// mostSevere returns the first reason by severity. Reasons that are not in that
+// list come last, by name.
+func mostSevere(findings []policy.Finding) string {
 	rank := func(reason string) int {
 		if i := slices.Index(severity, reason); i >= 0 {
 			return i
@@ -95,8 +95,8 @@ func worst(findings []policy.Finding) string {
 	}).Reason
 }
 
-// describe returns "field: message" of each finding once, in the order given,
-// which is that of the spec.
+// describe returns "field: message" of each finding, without duplicates, in the
+// order given, which is that of the spec.
 func describe(findings []policy.Finding) []string {
 	var lines []string
 	seen := sets.New[string]()
@@ -109,14 +109,14 @@ func describe(findings []policy.Finding) []string {
 	return lines
 }
 
-// join makes one message of lines, of at most maxMessage bytes. Lines that do not
-// fit are counted; at least a part of the first is there.
+// join returns lines as one message of at most maxMessage bytes. Lines that do not
+// fit are counted; at least the beginning of the first line is there.
 func join(lines []string) string {
 	if whole := strings.Join(lines, ". ") + "."; len(whole) <= maxMessage {
 		return whole
 	}
 	const room = maxMessage - len(". And 1000000 more.")
-	message, shown := cut(lines[0], room), 1
+	message, shown := truncate(lines[0], room), 1
 	for shown < len(lines) && len(message)+len(". ")+len(lines[shown]) <= room {
 		message += ". " + lines[shown]
 		shown++
@@ -127,41 +127,42 @@ func join(lines []string) string {
 	return fmt.Sprintf("%s. And %d more.", message, len(lines)-shown)
 }
 
-// cut returns the first bytes of s, at most n, without breaking a character.
-func cut(s string, n int) string {
+// truncate returns at most the first n bytes of s, without splitting a character.
+func truncate(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	const mark = "…"
-	n -= len(mark)
+	const ellipsis = "…"
+	n -= len(ellipsis)
 	for !utf8.RuneStart(s[n]) {
 		n--
 	}
-	return s[:n] + mark
+	return s[:n] + ellipsis
 }
 
-// carry sets the times of conditions: that of the old one of the same type where
-// the status is the same, and else now.
-func carry(old, conditions []metav1.Condition, now metav1.Time) []metav1.Condition {
+// withTimes returns conditions with their transition times: that of the old
+// condition of the same type where the status is the same, and now otherwise.
+func withTimes(old, conditions []metav1.Condition, now metav1.Time) []metav1.Condition {
 	conditions = slices.Clone(conditions)
 	for i := range conditions {
 		c := &conditions[i]
 		c.LastTransitionTime = now
-		for _, was := range old {
-			if was.Type == c.Type && was.Status == c.Status && !was.LastTransitionTime.IsZero() {
-				c.LastTransitionTime = was.LastTransitionTime
+		for _, o := range old {
+			if o.Type == c.Type && o.Status == c.Status && !o.LastTransitionTime.IsZero() {
+				c.LastTransitionTime = o.LastTransitionTime
 			}
 		}
 	}
 	return conditions
 }
 
-// same tells whether two lists say the same, in any order and at any time.
-func same(a, b []metav1.Condition) bool {
-	return slices.Equal(timeless(a), timeless(b))
+// sameConditions reports whether two lists are equal but for their order and for
+// transition times.
+func sameConditions(a, b []metav1.Condition) bool {
+	return slices.Equal(normalized(a), normalized(b))
 }
 
-func timeless(conditions []metav1.Condition) []metav1.Condition {
+func normalized(conditions []metav1.Condition) []metav1.Condition {
 	conditions = slices.Clone(conditions)
 	for i := range conditions {
 		conditions[i].LastTransitionTime = metav1.Time{}
@@ -170,15 +171,15 @@ func timeless(conditions []metav1.Condition) []metav1.Condition {
 	return conditions
 }
 
-// troubleFirst puts a condition that tells of a problem before the others. Of a
-// long value kubectl describe shows the beginning.
-func troubleFirst(conditions []metav1.Condition) []metav1.Condition {
-	trouble := func(c metav1.Condition) bool { return c.Type != Accepted && c.Status == metav1.ConditionTrue }
-	i := max(0, slices.IndexFunc(conditions, trouble))
+// problemFirst puts a condition that reports a problem before the others: kubectl
+// describe shows only the beginning of a long annotation.
+func problemFirst(conditions []metav1.Condition) []metav1.Condition {
+	problem := func(c metav1.Condition) bool { return c.Type != Accepted && c.Status == metav1.ConditionTrue }
+	i := max(0, slices.IndexFunc(conditions, problem))
 	return slices.Concat(conditions[i:i+1], conditions[:i], conditions[i+1:])
 }
 
-// withPrefix puts "prefix/" before each type, unless prefix is empty.
+// withPrefix adds "prefix/" to each type, unless prefix is empty.
 func withPrefix(prefix string, conditions []metav1.Condition) []metav1.Condition {
 	conditions = slices.Clone(conditions)
 	for i := range conditions {
@@ -187,8 +188,8 @@ func withPrefix(prefix string, conditions []metav1.Condition) []metav1.Condition
 	return conditions
 }
 
-// withoutPrefix undoes withPrefix for one condition. It reports whether the
-// condition is one of ours.
+// withoutPrefix removes the prefix from the type of one condition. It reports
+// whether the condition is one of ours.
 func withoutPrefix(prefix string, c metav1.Condition) (metav1.Condition, bool) {
 	for _, kind := range []string{Accepted, PartialFailure, Failure} {
 		if c.Type == typeName(prefix, kind) {

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -22,7 +23,7 @@ func whole(f policy.Finding) policy.Finding {
 	return f
 }
 
-// lines writes conditions as "Type=Status Reason message".
+// lines formats conditions as "Type=Status Reason message".
 func lines(conditions []metav1.Condition) []string {
 	var out []string
 	for _, c := range conditions {
@@ -47,28 +48,28 @@ func TestFindingsBecomeConditions(t *testing.T) {
 		{"one problem", []policy.Finding{endPort}, []string{
 			"Accepted=True PolicyAccepted Enforced with 1 problem, see PartialFailure.",
 			"PartialFailure=True FeatureNotSupported spec.ingress[2].ports[0].endPort: endPort is switched off; the port matches nothing.",
-			"Failure=False NoFailure The policy is enforced in part.",
+			"Failure=False NoFailure The policy is enforced in part, see PartialFailure.",
 		}},
-		{"two problems and one again: the worst reason, the order of the spec", []policy.Finding{endPort, cidr, endPort}, []string{
+		{"two problems, one of them twice: most severe reason, order of the spec", []policy.Finding{endPort, cidr, endPort}, []string{
 			"Accepted=True PolicyAccepted Enforced with 2 problems, see PartialFailure.",
 			`PartialFailure=True InvalidCIDR spec.ingress[2].ports[0].endPort: endPort is switched off; the port matches nothing. spec.egress[0].to[1].ipBlock.cidr: "x" is no prefix; the peer matches nothing.`,
-			"Failure=False NoFailure The policy is enforced in part.",
+			"Failure=False NoFailure The policy is enforced in part, see PartialFailure.",
 		}},
 		{"the whole policy", []policy.Finding{whole(finding("spec.podSelector", policy.InvalidSelector, "bad")), endPort}, []string{
-			"Accepted=False InvalidSelector Nothing is enforced as written, see Failure.",
-			"PartialFailure=False NoFailure The policy fails as a whole, see Failure.",
+			"Accepted=False InvalidSelector The policy is not enforced, see Failure.",
+			"PartialFailure=False NoFailure The policy is not enforced at all, see Failure.",
 			"Failure=True InvalidSelector spec.podSelector: bad. spec.ingress[2].ports[0].endPort: endPort is switched off; the port matches nothing.",
 		}},
-		{"a reason that is new", []policy.Finding{finding("spec", "Zebra", "z"), finding("spec", "Ape", "a")}, []string{
+		{"unknown reasons: the first by name", []policy.Finding{finding("spec", "Zebra", "z"), finding("spec", "Ape", "a")}, []string{
 			"Accepted=True PolicyAccepted Enforced with 2 problems, see PartialFailure.",
 			"PartialFailure=True Ape spec: z. spec: a.",
-			"Failure=False NoFailure The policy is enforced in part.",
+			"Failure=False NoFailure The policy is enforced in part, see PartialFailure.",
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := Conditions(7, tc.findings)
-			if !slices.Equal(lines(got), tc.want) {
-				t.Errorf("got\n%s\nwant\n%s", strings.Join(lines(got), "\n"), strings.Join(tc.want, "\n"))
+			if diff := cmp.Diff(tc.want, lines(got)); diff != "" {
+				t.Errorf("conditions differ (-want +got):\n%s", diff)
 			}
 			for _, c := range got {
 				if c.ObservedGeneration != 7 || !c.LastTransitionTime.IsZero() {
@@ -79,7 +80,7 @@ func TestFindingsBecomeConditions(t *testing.T) {
 	}
 }
 
-func TestEveryReasonHasASeverity(t *testing.T) {
+func TestEveryReasonHasSeverity(t *testing.T) {
 	for _, reason := range []string{policy.FeatureNotSupported, policy.UnsupportedProtocol, policy.InvalidPort, policy.InvalidCIDR, policy.InvalidSelector, policy.InvalidPeer} {
 		if !slices.Contains(severity, reason) {
 			t.Errorf("%s has no severity", reason)
@@ -87,7 +88,7 @@ func TestEveryReasonHasASeverity(t *testing.T) {
 	}
 }
 
-func TestMessagesAreCutAndCount(t *testing.T) {
+func TestMessagesAreTruncated(t *testing.T) {
 	var many []policy.Finding
 	for i := range 5000 {
 		many = append(many, finding(fmt.Sprintf("spec.ingress[%d]", i), policy.InvalidPort, "wrong"))
@@ -99,29 +100,31 @@ func TestMessagesAreCutAndCount(t *testing.T) {
 	}{
 		{"many", many, ". And 4960 more."},
 		{"one long", []policy.Finding{finding("spec", policy.InvalidCIDR, strings.Repeat("é", 2000))}, "é…."},
-		{"a long first", []policy.Finding{finding("spec", policy.InvalidCIDR, strings.Repeat("é", 2000)), finding("spec", policy.InvalidCIDR, "x")}, "é…. And 1 more."},
+		{"long and short", []policy.Finding{finding("spec", policy.InvalidCIDR, strings.Repeat("é", 2000)), finding("spec", policy.InvalidCIDR, "x")}, "é…. And 1 more."},
 	} {
-		message := Conditions(1, tc.findings)[1].Message
-		if len(message) > maxMessage || !utf8.ValidString(message) || !strings.HasSuffix(message, tc.end) {
-			t.Errorf("%s: %d bytes, valid %v: %s", tc.name, len(message), utf8.ValidString(message), message)
-		}
+		t.Run(tc.name, func(t *testing.T) {
+			message := Conditions(1, tc.findings)[1].Message
+			if len(message) > maxMessage || !utf8.ValidString(message) || !strings.HasSuffix(message, tc.end) {
+				t.Errorf("%d bytes, valid UTF-8 %v, want at most %d bytes that end in %q: %s", len(message), utf8.ValidString(message), maxMessage, tc.end, message)
+			}
+		})
 	}
 }
 
-func TestTimesChangeWithTheStatusAlone(t *testing.T) {
-	then, now := metav1.Unix(1000, 0), metav1.Unix(2000, 0)
-	old := carry(nil, Conditions(1, nil), then)
-	got := carry(old, Conditions(2, []policy.Finding{finding("spec", policy.InvalidPort, "x")}), now)
-	for i, want := range []time.Time{then.Time, now.Time, then.Time} {
+func TestTransitionTimes(t *testing.T) {
+	past, now := metav1.Unix(1000, 0), metav1.Unix(2000, 0)
+	old := withTimes(nil, Conditions(1, nil), past)
+	got := withTimes(old, Conditions(2, []policy.Finding{finding("spec", policy.InvalidPort, "x")}), now)
+	for i, want := range []time.Time{past.Time, now.Time, past.Time} {
 		if !got[i].LastTransitionTime.Time.Equal(want) {
 			t.Errorf("%s changed at %v, want %v", got[i].Type, got[i].LastTransitionTime, want)
 		}
 	}
-	if same(old, got) {
-		t.Error("two generations count as the same")
+	if sameConditions(old, got) {
+		t.Error("conditions of two generations count as equal")
 	}
 	slices.Reverse(old)
-	if !same(old, Conditions(1, nil)) {
-		t.Error("order and time make a difference")
+	if !sameConditions(old, Conditions(1, nil)) {
+		t.Error("conditions that differ in order and time count as different")
 	}
 }

@@ -10,69 +10,69 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Config is all that a writer is told.
+// Config is the configuration of a Writer.
 type Config struct {
-	// Client reads and writes Leases and Events, and asks what is served.
+	// Client reads and writes Leases and Events, and is used for discovery.
 	Client kubernetes.Interface
 	// Dynamic lists and watches the policies.
 	Dynamic dynamic.Interface
-	// Kinds are the kinds of policies to tell about.
+	// Kinds are the kinds of policies that get conditions.
 	Kinds []Kind
-	// QPS is how many writes there may be in a second, over time; Burst how many
-	// at once. Conditions and Events share it.
+	// QPS is the average rate of writes per second, Burst how many may be made at
+	// once. Conditions and Events share both.
 	QPS   float64
 	Burst int
-	// Events sends a Warning Event for each problem of a policy whose conditions
-	// cannot go to its status.
+	// Events creates a Warning Event for each problem of a policy whose conditions
+	// cannot be stored in its status.
 	Events bool
-	// LeaseNamespace is where the Lease lives that decides who writes.
+	// LeaseNamespace is the namespace of the Lease that elects the writer.
 	LeaseNamespace string
-	// Identity tells this writer from all others.
+	// Identity is unique among all writers.
 	Identity string
-	// Registerer takes the metrics.
+	// Registerer registers the metrics.
 	Registerer prometheus.Registerer
 }
 
-// LeaseName is the name of the Lease that decides who writes.
+// LeaseName is the name of the Lease that elects the writer.
 const LeaseName = FieldManager
 
 const (
-	// resync is how often every policy is looked at again.
+	// resync is the interval at which every policy is checked again.
 	resync = 10 * time.Minute
-	// rediscover is how often the server is asked for a kind that it does not
+	// rediscover is the interval of discovery for a kind that the server does not
 	// serve: one small request of one writer.
 	rediscover = 10 * time.Second
-	// reprobe is how long a sink that does not work is left alone.
+	// reprobe is the time until a sink that does not work is probed again.
 	reprobe = 10 * time.Minute
-	// settleTime is how long a policy has to be left alone before its conditions
-	// are written. Who has just written it may be about to update what he got back:
-	// a write between the two would make that a conflict.
+	// settleTime is how long a policy must be unchanged before its conditions are
+	// written. A client that has just created it may be about to update the object
+	// that it got back, and a write in between would make that update a conflict.
 	settleTime = 2 * time.Second
-	// minBackoff and maxBackoff bound the wait before a policy is tried again.
+	// minBackoff and maxBackoff bound the wait before a policy is retried.
 	minBackoff = time.Second
 	maxBackoff = 5 * time.Minute
-	// requestTimeout bounds one request, so that none holds up the others.
+	// requestTimeout bounds one request, so that none delays the others for long.
 	requestTimeout = 30 * time.Second
-	// workers is how many requests are under way at most: a server that takes
-	// half a second for each can still be written to at the default rate.
+	// workers is the maximum number of concurrent requests for one kind: enough for
+	// the default rate with a server that takes half a second for each.
 	workers = 4
 )
 
-// Validate names every field that cannot work.
+// Validate returns an error that names every invalid field.
 func (c Config) Validate() error {
 	var errs []error
-	need := func(ok bool, fault string) {
+	require := func(ok bool, fault string) {
 		if !ok {
 			errs = append(errs, errors.New(fault))
 		}
 	}
-	need(c.Client != nil, "Client is nil")
-	need(c.Dynamic != nil, "Dynamic is nil")
-	need(c.QPS > 0, "QPS is not positive")
-	need(c.Burst > 0, "Burst is not positive")
-	need(c.LeaseNamespace != "", "LeaseNamespace is empty")
-	need(c.Identity != "", "Identity is empty")
-	need(c.Registerer != nil, "Registerer is nil")
+	require(c.Client != nil, "Client is nil")
+	require(c.Dynamic != nil, "Dynamic is nil")
+	require(c.QPS > 0, "QPS is not positive")
+	require(c.Burst > 0, "Burst is not positive")
+	require(c.LeaseNamespace != "", "LeaseNamespace is empty")
+	require(c.Identity != "", "Identity is empty")
+	require(c.Registerer != nil, "Registerer is nil")
 	for i, k := range c.Kinds {
 		if err := k.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("Kinds[%d]: %w", i, err))

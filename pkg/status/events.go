@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// eventReporter is who reports. The API wants a qualified name.
+	// eventReporter is the reporting controller. The API wants a qualified name.
 	eventReporter = "kube-network-policies.x-k8s.io/status-writer"
-	// maxEvents is the most Events about one generation of a policy: they are
-	// to be noticed, the conditions tell all.
+	// maxEvents is the maximum number of Events about one generation of a policy.
+	// The conditions list all problems.
 	maxEvents = 5
 	// maxEventName leaves room for the hash in the 253 bytes of a name.
 	maxEventName = 230
@@ -30,113 +30,113 @@ const (
 	maxNote             = 1024
 )
 
-// edition is one spec of one object.
-type edition struct {
+// revision identifies one spec of one object.
+type revision struct {
 	uid        types.UID
 	generation int64
 }
 
-func editionOf(o *unstructured.Unstructured) edition {
-	return edition{o.GetUID(), o.GetGeneration()}
+func revisionOf(o *unstructured.Unstructured) revision {
+	return revision{o.GetUID(), o.GetGeneration()}
 }
 
-// teller sends a Warning Event for each finding, once for each edition. A nil
-// teller is silent.
-type teller struct {
+// eventRecorder creates a Warning Event for each finding, once for each revision.
+// A nil eventRecorder creates none.
+type eventRecorder struct {
 	client eventsclient.EventsV1Interface
 	writer *Writer
 
 	mu sync.Mutex
-	// told is the edition that was told last, the zero edition while one is
-	// still to be told. An object that is missing has not been looked at.
-	told map[types.NamespacedName]edition
+	// recorded is the revision whose Events were created last; the zero revision
+	// while Events are pending. It has no entry for an object that was not seen yet.
+	recorded map[types.NamespacedName]revision
 }
 
-func newTeller(client eventsclient.EventsV1Interface, w *Writer) *teller {
-	return &teller{client: client, writer: w, told: map[types.NamespacedName]edition{}}
+func newEventRecorder(client eventsclient.EventsV1Interface, w *Writer) *eventRecorder {
+	return &eventRecorder{client: client, writer: w, recorded: map[types.NamespacedName]revision{}}
 }
 
-// owe notes that o is to be told.
-func (t *teller) owe(key types.NamespacedName) {
-	if t != nil {
-		t.mark(key, edition{})
+// markPending notes that Events of the object are to be created.
+func (r *eventRecorder) markPending(key types.NamespacedName) {
+	if r != nil {
+		r.mark(key, revision{})
 	}
 }
 
-// settled notes that somebody, before this process, has told of o as it is,
-// unless it is owed.
-func (t *teller) settled(key types.NamespacedName, o *unstructured.Unstructured) {
-	if t == nil {
+// assumeRecorded notes that an earlier process has created the Events of o, unless
+// they are pending.
+func (r *eventRecorder) assumeRecorded(key types.NamespacedName, o *unstructured.Unstructured) {
+	if r == nil {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if _, ok := t.told[key]; !ok {
-		t.told[key] = editionOf(o)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.recorded[key]; !ok {
+		r.recorded[key] = revisionOf(o)
 	}
 }
 
-func (t *teller) forget(key types.NamespacedName) {
-	if t == nil {
+func (r *eventRecorder) forget(key types.NamespacedName) {
+	if r == nil {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.told, key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.recorded, key)
 }
 
-func (t *teller) mark(key types.NamespacedName, e edition) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.told[key] = e
+func (r *eventRecorder) mark(key types.NamespacedName, rev revision) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recorded[key] = rev
 }
 
-func (t *teller) isTold(key types.NamespacedName, e edition) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.told[key] == e
+func (r *eventRecorder) isRecorded(key types.NamespacedName, rev revision) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.recorded[key] == rev
 }
 
-// tell sends what is not told yet. An error is worth another try; a server that
-// refuses is counted, and no reason to hold anything up.
-func (t *teller) tell(ctx context.Context, key types.NamespacedName, o *unstructured.Unstructured, findings []policy.Finding) error {
-	if t == nil || t.isTold(key, editionOf(o)) {
+// record creates the Events of o that were not created yet. An error means that a
+// retry may help. Events that the server refuses are counted and not retried.
+func (r *eventRecorder) record(ctx context.Context, key types.NamespacedName, o *unstructured.Unstructured, findings []policy.Finding) error {
+	if r == nil || r.isRecorded(key, revisionOf(o)) {
 		return nil
 	}
-	for _, e := range t.events(o, findings) {
-		if err := t.send(ctx, e); err != nil {
+	for _, e := range r.events(o, findings) {
+		if err := r.create(ctx, e); err != nil {
 			return fmt.Errorf("create event %s/%s: %w", e.Namespace, e.Name, err)
 		}
 	}
-	t.mark(key, editionOf(o))
+	r.mark(key, revisionOf(o))
 	return nil
 }
 
-func (t *teller) send(ctx context.Context, e *eventsv1.Event) error {
-	if err := t.writer.wait(ctx); err != nil {
+func (r *eventRecorder) create(ctx context.Context, e *eventsv1.Event) error {
+	if err := r.writer.wait(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	_, err := t.client.Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{FieldManager: FieldManager})
+	_, err := r.client.Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{FieldManager: FieldManager})
 	if apierrors.IsAlreadyExists(err) {
-		err = nil // of a writer that ended before it could remember
+		err = nil // created by a writer that ended before it could note it
 	}
-	r := resultOf(err)
-	t.writer.metrics.events.WithLabelValues(string(r)).Inc()
-	switch r {
+	res := resultOf(err)
+	r.writer.metrics.events.WithLabelValues(string(res)).Inc()
+	switch res {
 	case success:
 		return nil
 	case failed:
 		return err
 	}
-	t.writer.tellError(ctx, err, "Events cannot be sent", "namespace", e.Namespace)
+	r.writer.logError(ctx, err, "Cannot create events", "namespace", e.Namespace)
 	return nil
 }
 
-// events returns the Events of findings. Their names follow from what they say,
-// so that none is ever there twice.
-func (t *teller) events(o *unstructured.Unstructured, findings []policy.Finding) []*eventsv1.Event {
+// events returns the Events of findings. Their names are hashes of their content,
+// so that no Event is created twice.
+func (r *eventRecorder) events(o *unstructured.Unstructured, findings []policy.Finding) []*eventsv1.Event {
 	var events []*eventsv1.Event
 	for i, f := range findings {
 		if i == maxEvents {
@@ -144,14 +144,14 @@ func (t *teller) events(o *unstructured.Unstructured, findings []policy.Finding)
 		}
 		note := f.Field + ": " + f.Message
 		if more := len(findings) - maxEvents; i == maxEvents-1 && more > 0 {
-			note = fmt.Sprintf("%s. And %d more, see the conditions", cut(note, maxNote/2), more)
+			note = fmt.Sprintf("%s. And %d more, see the conditions", truncate(note, maxNote/2), more)
 		}
-		events = append(events, t.event(o, f.Reason, cut(note, maxNote)))
+		events = append(events, r.event(o, f.Reason, truncate(note, maxNote)))
 	}
 	return events
 }
 
-func (t *teller) event(o *unstructured.Unstructured, reason, note string) *eventsv1.Event {
+func (r *eventRecorder) event(o *unstructured.Unstructured, reason, note string) *eventsv1.Event {
 	namespace := o.GetNamespace()
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault // where Events about cluster-scoped objects live
@@ -163,7 +163,7 @@ func (t *teller) event(o *unstructured.Unstructured, reason, note string) *event
 		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", name[:min(len(name), maxEventName)], hash.Sum64())},
 		EventTime:           metav1.NowMicro(),
 		ReportingController: eventReporter,
-		ReportingInstance:   cut(t.writer.cfg.Identity, maxReporterInstance),
+		ReportingInstance:   truncate(r.writer.cfg.Identity, maxReporterInstance),
 		Action:              "Accept",
 		Type:                corev1.EventTypeWarning,
 		Reason:              reason,

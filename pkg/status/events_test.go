@@ -29,9 +29,9 @@ func events(t *testing.T, s *statustest.Server) []eventsv1.Event {
 	return out
 }
 
-func TestAnEventNamesPolicyFieldAndReason(t *testing.T) {
+func TestEventNamesPolicyFieldAndReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		s.Create(netpol(t, "p", `{podSelector: {}, ingress: [{ports: [{port: 1, endPort: 2}]}]}`))
 		start(t, s, setting{identity: strings.Repeat("long", 100)})
 		settle(time.Minute)
@@ -48,14 +48,14 @@ func TestAnEventNamesPolicyFieldAndReason(t *testing.T) {
 	})
 }
 
-func TestEventsOfOnePolicyAreFewAndShort(t *testing.T) {
+func TestEventsAreLimited(t *testing.T) {
 	o := &unstructured.Unstructured{Object: map[string]any{}}
 	o.SetName(strings.Repeat("p", 253))
 	var findings []policy.Finding
 	for i := range 100 {
 		findings = append(findings, finding(fmt.Sprintf("spec.ingress[%d]", i), policy.InvalidPort, strings.Repeat("é", 1000)))
 	}
-	all := (&teller{writer: &Writer{}}).events(o, findings)
+	all := (&eventRecorder{writer: &Writer{}}).events(o, findings)
 	if len(all) != maxEvents {
 		t.Fatalf("%d events, want %d", len(all), maxEvents)
 	}
@@ -71,75 +71,75 @@ func TestEventsOfOnePolicyAreFewAndShort(t *testing.T) {
 	}
 }
 
-// The writer is stopped after the conditions and before the Events; Events
-// cannot be sent for a while; nothing is said twice.
-func TestEventsAreSentOnceWhateverHappens(t *testing.T) {
+// Events are created once, also if the server refuses them for a while and a second
+// writer takes over.
+func TestEventsAreCreatedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unavailable := statustest.Conflict(statustest.Request{})
 		unavailable.Code, unavailable.Reason = 500, "InternalError"
 		isEvent := func(r statustest.Request) bool { return r.Resource == "events" }
-		s := statustest.NewServer(statustest.Personality{Refuse: only(isEvent, func(statustest.Request) *metav1.Status { return unavailable })})
+		s := statustest.NewServer(statustest.Behavior{Refuse: refuse(isEvent, func(statustest.Request) *metav1.Status { return unavailable })})
 		s.Create(netpol(t, "p", ranges))
 		w := start(t, s, setting{})
 		settle(time.Minute)
 		wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
-		s.Be(statustest.Personality{})
+		s.SetBehavior(statustest.Behavior{})
 		settle(10 * time.Minute)
 		if got := len(s.Events()); got != 2 {
-			t.Errorf("%d events after the server could take them, want 2", got)
+			t.Errorf("%d Events after the server accepts them, want 2", got)
 		}
 		w.stop()
 		start(t, s, setting{identity: "2"})
 		settle(time.Hour)
 		if got := len(s.Requests(func(r statustest.Request) bool { return isEvent(r) && r.Code == 200 })); got != 2 {
-			t.Errorf("%d events were sent, want 2", got)
+			t.Errorf("%d Events were created, want 2", got)
 		}
 	})
 }
 
-func TestForbiddenEventsHoldNothingUp(t *testing.T) {
+func TestForbiddenEventsDelayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{Refuse: only(func(r statustest.Request) bool { return r.Resource == "events" }, statustest.Forbidden)})
+		s := statustest.NewServer(statustest.Behavior{Refuse: refuse(func(r statustest.Request) bool { return r.Resource == "events" }, statustest.Forbidden)})
 		for i := range 20 {
 			s.Create(netpol(t, fmt.Sprintf("p%d", i), ranges))
 		}
 		w := start(t, s, setting{})
 		settle(time.Minute)
 		w.wantWrites(t, AnnotationSink, success, 20)
-		if got := w.logged("Events cannot be sent"); got < 1 || got > 2 {
-			t.Errorf("%d lines in the log:\n%s", got, w.log())
+		if got := w.logged("Cannot create events"); got < 1 || got > 2 {
+			t.Errorf("%d log messages, want 1 or 2:\n%s", got, w.log())
 		}
 	})
 }
 
-// Where the server takes no conditions of a policy, its author is told by Events,
-// and not again when it does.
-func TestEventsStandInForConditionsThatAreRefused(t *testing.T) {
+// While the server refuses the conditions of a policy, its author gets Events, and
+// no more of them once the conditions are stored.
+func TestEventsReplaceRefusedConditions(t *testing.T) {
 	for name, answer := range map[string]func(statustest.Request) *metav1.Status{"refused": statustest.Refused, "invalid": statustest.Invalid} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := statustest.NewServer(statustest.Personality{Status: statustest.Stored})
+				s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
 				s.Create(netpol(t, "first", clean))
 				start(t, s, setting{})
 				settle(time.Minute)
-				s.Be(statustest.Personality{Status: statustest.Stored, Refuse: only(isPatch, answer)})
+				s.SetBehavior(statustest.Behavior{Status: statustest.Stored, Refuse: refuse(isPatch, answer)})
 				s.Create(netpol(t, "p", ranges))
 				settle(time.Hour)
-				s.Be(statustest.Personality{Status: statustest.Stored})
+				s.SetBehavior(statustest.Behavior{Status: statustest.Stored})
 				settle(10 * time.Minute)
 				wantBrief(t, inStatus(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
 				if got := len(s.Requests(func(r statustest.Request) bool { return r.Resource == "events" })); got != 2 {
-					t.Errorf("%d Events were sent, want 2", got)
+					t.Errorf("%d Events were created, want 2", got)
 				}
 			})
 		})
 	}
 }
 
-// Without a sink Events are all that authors see.
-func TestWithoutSinksThereAreEvents(t *testing.T) {
+// Without a sink there are Events only.
+func TestEventsWithoutSinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		s.Create(netpol(t, "p", ranges))
 		s.Create(netpol(t, "q", clean))
 		w := start(t, s, setting{noSinks: true})
@@ -148,10 +148,10 @@ func TestWithoutSinksThereAreEvents(t *testing.T) {
 			t.Errorf("%d events, want 2", got)
 		}
 		if patches := s.Requests(isPatch); len(patches) != 0 {
-			t.Errorf("policies were written to: %v", patches)
+			t.Errorf("patches %v, want none", patches)
 		}
 		if got := w.metrics.oldest(); got != 0 {
-			t.Errorf("something waits for %v s, and nothing is to be written", got)
+			t.Errorf("a policy has waited %v s, but nothing is to be written", got)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -10,15 +11,38 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
-// only refuses the requests for which want is true.
-func only(want func(statustest.Request) bool, answer func(statustest.Request) *metav1.Status) func(statustest.Request) *metav1.Status {
+// Only the message tells a denial of the authorizer from a refusal by admission.
+func TestAuthorizerDenialText(t *testing.T) {
+	networkPolicies := schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}
+	for _, tc := range []struct {
+		name string
+		err  error
+		want result
+	}{
+		{"authorizer", apierrors.NewForbidden(networkPolicies, "p", errors.New(`User "writer" cannot patch resource "networkpolicies" in API group "networking.k8s.io" in the namespace "x"`)), forbidden},
+		{"admission plugin", apierrors.NewForbidden(networkPolicies, "p", errors.New("exceeded quota")), refused},
+		{"authorizer in the fake server", apierrors.FromObject(statustest.Forbidden(statustest.Request{Verb: "patch", Resource: "networkpolicies", Name: "p", Namespace: "x"})), forbidden},
+		{"webhook in the fake server", apierrors.FromObject(statustest.Refused(statustest.Request{})), refused},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := resultOf(tc.err); got != tc.want {
+				t.Errorf("%q: result %s, want %s", tc.err, got, tc.want)
+			}
+		})
+	}
+}
+
+// refuse answers the requests for which want returns true with an error.
+func refuse(want func(statustest.Request) bool, answer func(statustest.Request) *metav1.Status) func(statustest.Request) *metav1.Status {
 	return func(r statustest.Request) *metav1.Status {
 		if want(r) {
 			return answer(r)
@@ -29,89 +53,88 @@ func only(want func(statustest.Request) bool, answer func(statustest.Request) *m
 
 func (r *running) logged(text string) int { return strings.Count(r.log(), text) }
 
-func TestASinkWithoutRightsIsLeftAloneAndTriedAgain(t *testing.T) {
+func TestForbiddenSinkIsProbedAgainLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{Refuse: only(isPatch, statustest.Forbidden)})
+		s := statustest.NewServer(statustest.Behavior{Refuse: refuse(isPatch, statustest.Forbidden)})
 		for i := range 100 {
 			s.Create(netpol(t, fmt.Sprintf("p%d", i), ranges))
 		}
 		w := start(t, s, setting{noEvents: true})
 		settle(59 * time.Minute)
 		if got := len(s.Requests(isPatch)); got > 6 {
-			t.Errorf("%d patches in an hour, want one every 10 minutes", got)
+			t.Errorf("%d patches in an hour, want one every 10 minutes for each sink", got)
 		}
-		if got := w.logged("Conditions cannot be stored in this way"); got != 2 {
-			t.Errorf("%d lines in the log, want one for each sink:\n%s", got, w.log())
+		if got := w.logged("Sink cannot be used"); got != 2 {
+			t.Errorf("%d log messages, want one for each sink:\n%s", got, w.log())
 		}
 		if got := testutil.ToFloat64(w.metrics.usable.WithLabelValues("NetworkPolicy", AnnotationSink)); got != 0 {
-			t.Errorf("the metric says that the sink is usable: %v", got)
+			t.Errorf("sink usable %v, want 0", got)
 		}
 		if oldest := w.metrics.oldest(); oldest < 3500 {
-			t.Errorf("the oldest has waited for %v s, want nearly an hour", oldest)
+			t.Errorf("the oldest policy has waited %v s, want nearly an hour", oldest)
 		}
-		s.Be(statustest.Personality{})
+		s.SetBehavior(statustest.Behavior{})
 		settle(30 * time.Minute)
 		w.wantWrites(t, AnnotationSink, success, 100)
 		if got := testutil.ToFloat64(w.metrics.usable.WithLabelValues("NetworkPolicy", AnnotationSink)); got != 1 {
-			t.Errorf("the metric says that the sink is not usable: %v", got)
+			t.Errorf("sink usable %v, want 1", got)
 		}
 	})
 }
 
-// The right is taken away, and the subresource with an upgrade, while the writer
-// works.
-func TestASinkThatStopsWorkingIsReplaced(t *testing.T) {
+// While the writer runs, its right is revoked, or an upgrade of the server removes
+// the subresource or its storage.
+func TestUnusableSinkIsReplaced(t *testing.T) {
 	inStatus := func(r statustest.Request) bool { return isPatch(r) && r.Resource == "networkpolicies/status" }
-	for name, later := range map[string]statustest.Personality{
-		"right":   {Status: statustest.Stored, Refuse: only(inStatus, statustest.Forbidden)},
+	for name, later := range map[string]statustest.Behavior{
+		"right":   {Status: statustest.Stored, Refuse: refuse(inStatus, statustest.Forbidden)},
 		"path":    {Status: statustest.Unserved},
 		"storage": {Status: statustest.Dropped},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := statustest.NewServer(statustest.Personality{Status: statustest.Stored})
+				s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
 				s.Create(netpol(t, "p", clean))
 				w := start(t, s, setting{})
 				settle(time.Minute)
-				s.Be(later)
+				s.SetBehavior(later)
 				s.Create(netpol(t, "q", ranges))
 				settle(time.Minute)
 				wantBrief(t, annotated(s, "q"), "Accepted PartialFailure/FeatureNotSupported @1")
-				if got := w.logged("Conditions cannot be stored in this way"); got != 1 {
-					t.Errorf("%d lines in the log, want 1:\n%s", got, w.log())
+				if got := w.logged("Sink cannot be used"); got != 1 {
+					t.Errorf("%d log messages, want 1:\n%s", got, w.log())
 				}
 			})
 		})
 	}
 }
 
-func TestConflictsAreTriedAgain(t *testing.T) {
+func TestConflictsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		s.Create(netpol(t, "first", clean))
 		w := start(t, s, setting{})
 		settle(time.Minute)
-		s.Be(statustest.Personality{Refuse: only(isPatch, statustest.Conflict)})
+		s.SetBehavior(statustest.Behavior{Refuse: refuse(isPatch, statustest.Conflict)})
 		for i := range 10 {
 			s.Create(netpol(t, fmt.Sprintf("p%d", i), ranges))
 		}
 		settle(time.Hour)
 		// 1, 2, 4 … 256 s, then every 5 minutes, and at each resync.
 		if got := testutil.ToFloat64(w.metrics.writes.WithLabelValues("NetworkPolicy", AnnotationSink, string(conflict))); got < 100 || got > 300 {
-			t.Errorf("%v attempts for 10 policies in an hour", got)
+			t.Errorf("%v attempts for 10 policies in an hour, want 100 to 300", got)
 		}
-		s.Be(statustest.Personality{})
+		s.SetBehavior(statustest.Behavior{})
 		settle(10 * time.Minute)
 		w.wantWrites(t, AnnotationSink, success, 11)
-		if w.logged("will retry") != 0 {
-			t.Errorf("conflicts are logged:\n%s", w.log())
+		if w.logged("retrying") != 0 {
+			t.Errorf("conflicts are logged by default:\n%s", w.log())
 		}
 	})
 }
 
-// What an admission plugin has against one policy does not keep the others from
-// being written.
-func TestOnePolicyThatIsRefusedStandsAlone(t *testing.T) {
+// A policy that an admission plugin refuses does not delay writes of other policies.
+func TestRefusedPolicyDelaysNoOther(t *testing.T) {
 	for _, tc := range []struct {
 		result result
 		answer func(statustest.Request) *metav1.Status
@@ -119,7 +142,7 @@ func TestOnePolicyThatIsRefusedStandsAlone(t *testing.T) {
 		t.Run(string(tc.result), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				bad := func(r statustest.Request) bool { return isPatch(r) && r.Name == "p0" }
-				s := statustest.NewServer(statustest.Personality{Refuse: only(bad, tc.answer)})
+				s := statustest.NewServer(statustest.Behavior{Refuse: refuse(bad, tc.answer)})
 				for i := range 20 {
 					s.Create(netpol(t, fmt.Sprintf("p%d", i), ranges))
 				}
@@ -127,9 +150,9 @@ func TestOnePolicyThatIsRefusedStandsAlone(t *testing.T) {
 				settle(30 * time.Minute)
 				w.wantWrites(t, AnnotationSink, success, 19)
 				if got := testutil.ToFloat64(w.metrics.writes.WithLabelValues("NetworkPolicy", AnnotationSink, string(tc.result))); got < 5 || got > 20 {
-					t.Errorf("%v attempts in half an hour", got)
+					t.Errorf("%v attempts in half an hour, want 5 to 20", got)
 				}
-				if got := w.logged("will retry"); got == 0 || got > 20 {
+				if got := w.logged("retrying"); got == 0 || got > 20 {
 					t.Errorf("%d lines in the log:\n%s", got, w.log())
 				}
 			})
@@ -137,25 +160,25 @@ func TestOnePolicyThatIsRefusedStandsAlone(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsDownIsWaitedForQuietly(t *testing.T) {
+func TestServerDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{Down: true})
+		s := statustest.NewServer(statustest.Behavior{Down: true})
 		for i := range 200 {
 			s.Create(netpol(t, fmt.Sprintf("p%d", i), ranges))
 		}
 		w := start(t, s, setting{noEvents: true})
 		settle(10 * time.Minute)
-		s.Be(statustest.Personality{})
+		s.SetBehavior(statustest.Behavior{})
 		settle(25 * time.Second)
-		s.Be(statustest.Personality{Down: true}) // in the middle of it
+		s.SetBehavior(statustest.Behavior{Down: true}) // during the writes
 		settle(10 * time.Minute)
 		if written := len(s.Writes()); written == 0 || written == 200 {
-			t.Fatalf("%d of 200 were written: the server did not go in the middle of it", written)
+			t.Fatalf("%d of 200 were written: the server did not fail during the writes", written)
 		}
 		if got := strings.Count(w.log(), "\n"); got > 30 {
-			t.Errorf("%d lines in the log in 20 minutes:\n%s", got, w.log())
+			t.Errorf("%d log messages in 20 minutes, want at most 30:\n%s", got, w.log())
 		}
-		s.Be(statustest.Personality{})
+		s.SetBehavior(statustest.Behavior{})
 		settle(10 * time.Minute)
 		if got := len(s.Writes()); got != 200 {
 			t.Errorf("%d writes, want 200", got)
@@ -163,9 +186,9 @@ func TestAServerThatIsDownIsWaitedForQuietly(t *testing.T) {
 	})
 }
 
-func TestASlowServerIsWrittenTo(t *testing.T) {
+func TestSlowServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{Status: statustest.Stored, Delay: 4 * time.Second})
+		s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored, Delay: 4 * time.Second})
 		for i := range 20 {
 			s.Create(netpol(t, fmt.Sprintf("p%d", i), ranges))
 		}
@@ -175,9 +198,9 @@ func TestASlowServerIsWrittenTo(t *testing.T) {
 	})
 }
 
-func TestTheNextLeaderGoesOnWhereTheLastOneEnded(t *testing.T) {
+func TestNextLeaderContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{Status: statustest.Stored})
+		s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
 		for i := range 40 {
 			s.Create(netpol(t, fmt.Sprintf("p%d", i), ranges))
 		}
@@ -186,16 +209,16 @@ func TestTheNextLeaderGoesOnWhereTheLastOneEnded(t *testing.T) {
 		second := start(t, s, setting{identity: "2"})
 		settle(time.Second)
 		if a, b := testutil.ToFloat64(first.metrics.leader), testutil.ToFloat64(second.metrics.leader); a != 1 || b != 0 {
-			t.Errorf("leaders: %v and %v, want the first alone", a, b)
+			t.Errorf("leader metrics %v and %v, want 1 and 0", a, b)
 		}
 		before := inStatus(s, "p0")
 		if n := len(s.Writes()); n == 40 {
-			t.Fatal("all is written: there is nothing to hand over")
+			t.Fatal("all is written: nothing is left for the second leader")
 		}
 		first.stop()
-		settle(5 * time.Second) // it gave the Lease up: no need to wait until it expires
+		settle(5 * time.Second) // the Lease was released and need not expire
 		if got := testutil.ToFloat64(second.metrics.leader); got != 1 {
-			t.Fatal("the second does not lead")
+			t.Fatal("the second writer does not lead")
 		}
 		settle(time.Minute)
 		setSpec(t, s, "p0", ranges[:len(ranges)-1]+`, policyTypes: [Ingress]}`)
@@ -207,27 +230,26 @@ func TestTheNextLeaderGoesOnWhereTheLastOneEnded(t *testing.T) {
 		wantBrief(t, after, "Accepted PartialFailure/FeatureNotSupported @2")
 		for i := range before {
 			if !after[i].LastTransitionTime.Equal(&before[i].LastTransitionTime) {
-				t.Errorf("the time of %s has changed with the leader", before[i].Type)
+				t.Errorf("the transition time of %s changed with the leader", before[i].Type)
 			}
 		}
 		if managed := s.Policy("x", "p0").GetManagedFields(); len(managed) != 1 || managed[0].Manager != FieldManager {
-			t.Errorf("managers %v, want %s alone", managed, FieldManager)
+			t.Errorf("field managers %v, want only %s", managed, FieldManager)
 		}
 	})
 }
 
-// The Lease cannot be renewed for a while: somebody leads afterwards, and only
-// one.
-func TestALostLeaseIsTakenAgain(t *testing.T) {
+// After a time in which no Lease can be renewed, exactly one writer leads.
+func TestLostLeaseIsAcquiredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		start(t, s, setting{identity: "1"})
 		settle(time.Second)
 		start(t, s, setting{identity: "2"})
 		settle(time.Second)
-		s.Be(statustest.Personality{Refuse: only(func(r statustest.Request) bool { return r.Resource == "leases" }, statustest.Conflict)})
-		settle(time.Minute) // nobody can renew
-		s.Be(statustest.Personality{})
+		s.SetBehavior(statustest.Behavior{Refuse: refuse(func(r statustest.Request) bool { return r.Resource == "leases" }, statustest.Conflict)})
+		settle(time.Minute) // no writer can renew
+		s.SetBehavior(statustest.Behavior{})
 		settle(time.Minute)
 		s.Create(netpol(t, "p", clean))
 		settle(time.Minute)
@@ -237,9 +259,9 @@ func TestALostLeaseIsTakenAgain(t *testing.T) {
 	})
 }
 
-// All of it once more over a real connection.
-func TestOverARealConnection(t *testing.T) {
-	s := statustest.NewServer(statustest.Personality{Status: statustest.Stored})
+// The sink works over a real connection, too.
+func TestSinkOverHTTP(t *testing.T) {
+	s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
 	s.Create(netpol(t, "p", ranges))
 	server := httptest.NewServer(s)
 	defer server.Close()
@@ -256,11 +278,11 @@ func TestOverARealConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	for status, want := range map[statustest.Status]result{statustest.Stored: success, statustest.Dropped: unserved, statustest.Unserved: unserved} {
-		s.Be(statustest.Personality{Status: status})
+		s.SetBehavior(statustest.Behavior{Status: status})
 		sink := &subresource{client: dyn, resource: NetworkPolicyResource}
 		o.SetResourceVersion("")
 		if got := resultOf(sink.Write(ctx, o, stamp(Conditions(1, nil), nil))); got != want {
-			t.Errorf("a server of status %d: %s, want %s", status, got, want)
+			t.Errorf("server with status %d: result %s, want %s", status, got, want)
 		}
 		if err := sink.Clear(ctx, o); status == statustest.Stored && err != nil {
 			t.Error(err)

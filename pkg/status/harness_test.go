@@ -27,16 +27,16 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
-// withoutEndPort is what the writers of these tests support, unless told
-// otherwise.
+// withoutEndPort are the features of the writers in these tests, unless a test sets
+// others.
 var withoutEndPort = compile.Features{SCTP: true}
 
 const (
 	clean = `{podSelector: {}}`
-	// ranges has two problems without the feature EndPort.
+	// ranges has two problems without the EndPort feature.
 	ranges = `{podSelector: {}, ingress: [{ports: [{port: 30000, endPort: 32767}, {port: 80}, {port: 1, endPort: 2}]}]}`
-	// lost has no subject that can be read.
-	lost = `{podSelector: {matchLabels: {a: "?"}}}`
+	// malformed has a malformed subject.
+	malformed = `{podSelector: {matchLabels: {a: "?"}}}`
 )
 
 func netpol(t *testing.T, name, spec string) *networkingv1.NetworkPolicy {
@@ -48,16 +48,16 @@ func netpol(t *testing.T, name, spec string) *networkingv1.NetworkPolicy {
 	return p
 }
 
-// running is a writer that runs.
+// running is a running writer.
 type running struct {
 	*Writer
-	stop func() // and wait for the end
+	stop func() // stops it and waits for its end
 	log  func() string
 }
 
 type setting struct {
 	features compile.Features
-	admin    bool // all kinds, not NetworkPolicies alone
+	admin    bool // all kinds, not only NetworkPolicies
 	prefix   string
 	identity string
 	noEvents bool
@@ -78,7 +78,7 @@ func with[O any](features compile.Features, diagnose func(O, compile.Features) [
 	return func(o O) []policy.Finding { return diagnose(o, features) }
 }
 
-// newWriter returns a writer for s, and where it logs. It runs nothing.
+// newWriter returns a writer for s that is not started, and its logger.
 func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.Logger) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(s.Config())
@@ -134,9 +134,17 @@ func start(t *testing.T, s *statustest.Server, set setting) *running {
 	return r
 }
 
-// settle lets time pass, until what runs has done what it could.
+// forEachStatus runs a test with servers of each status.
+func forEachStatus(t *testing.T, statuses []statustest.Status, test func(*testing.T, statustest.Status)) {
+	names := map[statustest.Status]string{statustest.Unserved: "unserved", statustest.Dropped: "dropped", statustest.Stored: "stored"}
+	for _, status := range statuses {
+		t.Run(names[status], func(t *testing.T) { test(t, status) })
+	}
+}
+
+// settle advances the time of the bubble and waits until all goroutines are idle.
 func settle(d time.Duration) {
-	time.Sleep(d) // in a bubble: no real time passes
+	time.Sleep(d) // in a bubble this takes no real time
 	synctest.Wait()
 }
 
@@ -156,7 +164,7 @@ func inStatus(s *statustest.Server, name string) []metav1.Condition {
 	return (&subresource{}).Read(s.Policy("x", name))
 }
 
-// brief writes conditions as "Accepted PartialFailure/InvalidPort @2": those that
+// brief formats conditions as "Accepted PartialFailure/InvalidPort @2": those that
 // are true with their reasons, and the generation.
 func brief(conditions []metav1.Condition) string {
 	if len(conditions) == 0 {

@@ -12,21 +12,22 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// Kind is a kind of policy and how to tell about it.
+// Kind is a kind of policy that gets conditions.
 type Kind struct {
 	// Name is the kind, "NetworkPolicy".
 	Name string
-	// Resource is what the API server serves it as. A server that does not, or
-	// not yet, is waited for.
+	// Resource is its resource. While the API server does not serve it, the writer
+	// waits for it.
 	Resource schema.GroupVersionResource
-	// Diagnose returns what of o cannot be honoured. It may not change o.
+	// Diagnose returns the parts of o that are not enforced as written. It must not
+	// change o.
 	Diagnose func(o *unstructured.Unstructured) []policy.Finding
-	// Sinks are the ways to store conditions, the preferred first. None stores
-	// nothing; there are still metrics and Events.
+	// Sinks are the ways to store conditions, in order of preference. Without any,
+	// no conditions are stored; there are still metrics and Events.
 	Sinks []Sink
 }
 
-// Where each kind is served.
+// The resources of the kinds.
 var (
 	NetworkPolicyResource              = networkingv1.SchemeGroupVersion.WithResource("networkpolicies")
 	AdminNetworkPolicyResource         = schema.GroupVersion(v1alpha1.GroupVersion).WithResource("adminnetworkpolicies")
@@ -34,33 +35,33 @@ var (
 	ClusterNetworkPolicyResource       = schema.GroupVersion(v1alpha2.GroupVersion).WithResource("clusternetworkpolicies")
 )
 
-// NetworkPolicies returns the Kind of NetworkPolicies, which diagnose knows to
-// judge. Fields of the spec that are newer than this program, and which therefore
-// diagnose cannot see, are findings too, here and for the other kinds.
+// NetworkPolicies returns the Kind of NetworkPolicies. For this and the other kinds
+// diagnose returns the findings of one policy. Fields of the spec that are newer
+// than this program, and therefore are not visible to diagnose, become findings too.
 func NetworkPolicies(diagnose func(*networkingv1.NetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
 	const name = "NetworkPolicy"
-	return Kind{name, NetworkPolicyResource, seeingAll(name, diagnose), sinks}
+	return Kind{name, NetworkPolicyResource, withUnknownFields(name, diagnose), sinks}
 }
 
 // AdminNetworkPolicies returns the Kind of AdminNetworkPolicies.
 func AdminNetworkPolicies(diagnose func(*v1alpha1.AdminNetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
 	const name = "AdminNetworkPolicy"
-	return Kind{name, AdminNetworkPolicyResource, seeingAll(name, diagnose), sinks}
+	return Kind{name, AdminNetworkPolicyResource, withUnknownFields(name, diagnose), sinks}
 }
 
 // BaselineAdminNetworkPolicies returns the Kind of BaselineAdminNetworkPolicies.
 func BaselineAdminNetworkPolicies(diagnose func(*v1alpha1.BaselineAdminNetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
 	const name = "BaselineAdminNetworkPolicy"
-	return Kind{name, BaselineAdminNetworkPolicyResource, seeingAll(name, diagnose), sinks}
+	return Kind{name, BaselineAdminNetworkPolicyResource, withUnknownFields(name, diagnose), sinks}
 }
 
 // ClusterNetworkPolicies returns the Kind of ClusterNetworkPolicies.
 func ClusterNetworkPolicies(diagnose func(*v1alpha2.ClusterNetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
 	const name = "ClusterNetworkPolicy"
-	return Kind{name, ClusterNetworkPolicyResource, seeingAll(name, diagnose), sinks}
+	return Kind{name, ClusterNetworkPolicyResource, withUnknownFields(name, diagnose), sinks}
 }
 
-// Validate names every field that cannot work.
+// Validate returns an error that names every invalid field.
 func (k Kind) Validate() error {
 	var errs []error
 	if k.Name == "" {

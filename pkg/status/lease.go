@@ -13,50 +13,50 @@ import (
 )
 
 const (
-	// leaseDuration is how long a writer that vanished keeps the others waiting.
+	// leaseDuration is how long other writers wait after the leader has crashed.
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
 )
 
-// tellingLock logs why the Lease cannot be had, now and then.
-type tellingLock struct {
+// loggingLock logs why the Lease cannot be acquired or renewed, at a limited rate.
+type loggingLock struct {
 	w      *Writer
 	logger klog.Logger
 	resourcelock.Interface
 }
 
 // Get implements resourcelock.Interface.
-func (l tellingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+func (l loggingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.Interface.Get(ctx)
-	l.tell(ctx, err)
+	l.log(ctx, err)
 	return record, raw, err
 }
 
 // Create implements resourcelock.Interface.
-func (l tellingLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+func (l loggingLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	err := l.Interface.Create(ctx, r)
-	l.tell(ctx, err)
+	l.log(ctx, err)
 	return err
 }
 
 // Update implements resourcelock.Interface.
-func (l tellingLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+func (l loggingLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	err := l.Interface.Update(ctx, r)
-	l.tell(ctx, err)
+	l.log(ctx, err)
 	return err
 }
 
-// tell keeps silent about what belongs to an election: there is no Lease yet, or
-// another one was faster.
-func (l tellingLock) tell(ctx context.Context, err error) {
+// log ignores errors that are part of an election: there is no Lease yet, or
+// another writer was faster.
+func (l loggingLock) log(ctx context.Context, err error) {
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
-		l.w.tellError(klog.NewContext(ctx, l.logger), err, "Lease cannot be used, will retry", "lease", l.Describe())
+		l.w.logError(klog.NewContext(ctx, l.logger), err, "Cannot use the lease; retrying", "lease", l.Describe())
 	}
 }
 
 // lead waits for the Lease and calls work with a context that ends with the
-// leadership or with ctx. The Lease is given up only after work has returned, so
+// leadership or with ctx. The Lease is released only after work has returned, so
 // that there are never two writers.
 func (w *Writer) lead(ctx context.Context, work func(context.Context)) error {
 	electing, release := context.WithCancel(context.WithoutCancel(ctx))
@@ -65,7 +65,7 @@ func (w *Writer) lead(ctx context.Context, work func(context.Context)) error {
 	logger := klog.FromContext(ctx)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name: LeaseName,
-		Lock: tellingLock{w, logger, &resourcelock.LeaseLock{
+		Lock: loggingLock{w, logger, &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: w.cfg.LeaseNamespace, Name: LeaseName},
 			Client:     w.cfg.Client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: w.cfg.Identity},
@@ -85,7 +85,7 @@ func (w *Writer) lead(ctx context.Context, work func(context.Context)) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		elector.Run(klog.NewContext(electing, klog.Logger{})) // it would log each attempt
+		elector.Run(klog.NewContext(electing, klog.Logger{})) // without a logger: it would log each attempt
 	}()
 	logger.Info("Waiting for the lease", "lease", klog.KRef(w.cfg.LeaseNamespace, LeaseName), "identity", w.cfg.Identity)
 	select {

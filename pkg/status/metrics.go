@@ -17,45 +17,45 @@ type metrics struct {
 	leader     prometheus.Gauge
 
 	mu      sync.Mutex
-	holds   map[item][]prometheus.Labels // the true conditions of each object
-	pending map[item]time.Time           // since when an object may be unwritten
+	current map[item][]prometheus.Labels // the true conditions of each object
+	pending map[item]time.Time           // since when the conditions of an object may have to be written
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_status_writes_total",
-			Help: "Requests that store or remove conditions, by kind of policy, sink and result.",
+			Help: "Number of requests that store or remove conditions, by kind of policy, sink and result.",
 		}, []string{"kind", "sink", "result"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_status_events_total",
-			Help: "Events about policies sent, by result.",
+			Help: "Number of Events created about policies, by result.",
 		}, []string{"result"}),
 		conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_status_conditions",
-			Help: "Policies for which a condition is true, by kind of policy, type and reason.",
+			Help: "Number of policies for which a condition is true, by kind of policy, type and reason.",
 		}, []string{"kind", "type", "reason"}),
 		usable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_status_sink_usable",
-			Help: "Whether conditions can be stored in that way, by kind of policy and sink, as last found.",
+			Help: "1 if the last probe or write found the sink usable, else 0, by kind of policy and sink.",
 		}, []string{"kind", "sink"}),
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_status_leader",
-			Help: "1 while this writer leads and writes.",
+			Help: "1 while this writer holds the lease and writes, else 0.",
 		}),
-		holds:   map[item][]prometheus.Labels{},
+		current: map[item][]prometheus.Labels{},
 		pending: map[item]time.Time{},
 	}
 	reg.MustRegister(m.writes, m.events, m.conditions, m.usable, m.leader,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "netpol_status_oldest_unwritten_seconds",
-			Help: "How long the longest waiting policy has waited for its conditions to be stored, 0 if none waits.",
+			Help: "Longest time that a policy has been waiting for its conditions to be stored, 0 if none waits.",
 		}, m.oldest))
 	return m
 }
 
-// declare makes the counters of kinds exist at 0.
-func (m *metrics) declare(kinds []Kind) {
+// initialize creates the counters of kinds with value 0.
+func (m *metrics) initialize(kinds []Kind) {
 	for _, r := range results {
 		m.events.WithLabelValues(string(r))
 		for _, k := range kinds {
@@ -66,8 +66,9 @@ func (m *metrics) declare(kinds []Kind) {
 	}
 }
 
-// waits notes that i may have to be written, from now on if it is new.
-func (m *metrics) waits(i item) {
+// markPending notes that the conditions of i may have to be written. An earlier
+// time stays.
+func (m *metrics) markPending(i item) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.pending[i]; !ok {
@@ -75,8 +76,8 @@ func (m *metrics) waits(i item) {
 	}
 }
 
-// written notes that nothing of i is to be written.
-func (m *metrics) written(i item) {
+// markDone notes that nothing is to be written for i.
+func (m *metrics) markDone(i item) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.pending, i)
@@ -95,55 +96,55 @@ func (m *metrics) oldest() float64 {
 	return now.Sub(oldest).Seconds()
 }
 
-// describe counts the conditions of i instead of those it had before.
-func (m *metrics) describe(i item, kind string, conditions []metav1.Condition) {
-	var holds []prometheus.Labels
+// setConditions counts the conditions of i in place of its earlier ones.
+func (m *metrics) setConditions(i item, kind string, conditions []metav1.Condition) {
+	var labels []prometheus.Labels
 	for _, c := range conditions {
 		if c.Status == metav1.ConditionTrue {
-			holds = append(holds, prometheus.Labels{"kind": kind, "type": c.Type, "reason": c.Reason})
+			labels = append(labels, prometheus.Labels{"kind": kind, "type": c.Type, "reason": c.Reason})
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, labels := range holds {
-		m.conditions.With(labels).Inc()
+	for _, l := range labels {
+		m.conditions.With(l).Inc()
 	}
-	for _, labels := range m.holds[i] {
-		m.conditions.With(labels).Dec()
+	for _, l := range m.current[i] {
+		m.conditions.With(l).Dec()
 	}
-	m.holds[i] = holds
-	if len(holds) == 0 {
-		delete(m.holds, i)
+	m.current[i] = labels
+	if len(labels) == 0 {
+		delete(m.current, i)
 	}
 }
 
-// forget drops an object that is no more.
+// forget drops an object that was deleted.
 func (m *metrics) forget(i item) {
-	m.describe(i, "", nil)
-	m.written(i)
+	m.setConditions(i, "", nil)
+	m.markDone(i)
 }
 
-// forgetKind drops all that is known of a kind.
+// forgetKind drops all objects of a kind.
 func (m *metrics) forgetKind(kind string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ofKind := func(i item) bool { return i.kind == kind }
-	maps.DeleteFunc(m.holds, func(i item, _ []prometheus.Labels) bool { return ofKind(i) })
+	maps.DeleteFunc(m.current, func(i item, _ []prometheus.Labels) bool { return ofKind(i) })
 	maps.DeleteFunc(m.pending, func(i item, _ time.Time) bool { return ofKind(i) })
 	m.conditions.DeletePartialMatch(prometheus.Labels{"kind": kind})
 	m.usable.DeletePartialMatch(prometheus.Labels{"kind": kind})
 }
 
-// lead starts or ends a time of leadership. What is known of the objects is only
-// kept up to date by the leader.
-func (m *metrics) lead(leads bool) {
+// setLeader starts or ends a period of leadership. Only the leader keeps the
+// metrics of objects up to date.
+func (m *metrics) setLeader(leads bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.leader.Set(0)
 	if leads {
 		m.leader.Set(1)
 	}
-	clear(m.holds)
+	clear(m.current)
 	clear(m.pending)
 	m.conditions.Reset()
 	m.usable.Reset()

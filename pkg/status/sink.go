@@ -10,54 +10,55 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// FieldManager is the name under which every writer applies, whichever of them
-// leads: what one has written the next one owns.
+// FieldManager is the field manager of every writer, so that the next leader owns
+// what the previous one has written.
 const FieldManager = "kube-network-policies-status"
 
-// The names of sinks, as flags and metrics use them.
+// The names of sinks in flags and metrics.
 const (
 	SubresourceSink = "subresource"
 	AnnotationSink  = "annotation"
 )
 
-// ErrUnserved is wrapped by a Sink's errors when the server cannot store
-// conditions in that way, for any object.
-var ErrUnserved = errors.New("not served")
+// ErrNotServed is wrapped by a Sink's errors when the server cannot store
+// conditions in that way for any object.
+var ErrNotServed = errors.New("not served")
 
 // Sink is a way to store conditions on objects of one kind. Its methods never
-// create an object, never touch what is not ours, and may be called from
-// several goroutines. The objects they are given are read only.
+// create an object, never change fields that are not ours, and may be called from
+// several goroutines. They must not change the objects that are passed to them.
 type Sink interface {
-	// Name is a constant, for the log and for metrics.
+	// Name returns a constant, for logs and metrics.
 	Name() string
-	// Read returns our conditions on o, nil if there are none that can be read.
+	// Read returns our conditions on o, nil if there are none or they are malformed.
 	Read(o *unstructured.Unstructured) []metav1.Condition
-	// Marked tells whether anything of ours is on o, also what Read cannot make
-	// sense of. Without o's managed fields it may miss something.
+	// Marked reports whether o has anything of ours, also if it is malformed.
+	// Without o's managed fields it may miss something.
 	Marked(o *unstructured.Unstructured) bool
-	// Probe asks the server whether Write would work for o, and changes nothing.
-	// An error that wraps ErrUnserved says no, any other could not tell.
+	// Probe checks with the server whether Write would work for o, and changes
+	// nothing. An error that wraps ErrNotServed means no; with any other error the
+	// answer is not known.
 	Probe(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error
-	// Write stores conditions on the o that the server still holds in this
-	// version: an object that was changed meanwhile is a conflict, one that was
-	// deleted is a conflict or not found.
+	// Write stores conditions on o if the server still has this version of it. If o
+	// was changed meanwhile the error is a conflict, if it was deleted a conflict or
+	// not found.
 	Write(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error
-	// Clear removes our conditions, whatever version the server holds of o.
+	// Clear removes our conditions, whatever version of o the server has.
 	Clear(ctx context.Context, o *unstructured.Unstructured) error
 }
 
-// result is how a request ended, for metrics and for what comes next.
+// result classifies the outcome of a request, for metrics and for retries.
 type result string
 
 const (
 	success   result = "success"
 	conflict  result = "conflict"  // changed or deleted meanwhile
 	gone      result = "gone"      // deleted
-	unserved  result = "unserved"  // the sink does not work here
-	forbidden result = "forbidden" // no right to use the sink at all
-	refused   result = "refused"   // an admission plugin said no to this object
-	invalid   result = "invalid"   // a defect of ours
-	failed    result = "error"     // worth another try
+	unserved  result = "unserved"  // the server does not have this sink
+	forbidden result = "forbidden" // the writer has no right to use this sink
+	refused   result = "refused"   // an admission plugin refused this object
+	invalid   result = "invalid"   // the object, or what is applied, does not validate
+	failed    result = "error"     // any other error; a retry may help
 )
 
 var results = []result{success, conflict, gone, unserved, forbidden, refused, invalid, failed}
@@ -66,14 +67,14 @@ func resultOf(err error) result {
 	switch {
 	case err == nil:
 		return success
-	case errors.Is(err, ErrUnserved), isNoResource(err):
+	case errors.Is(err, ErrNotServed), isNoResource(err):
 		return unserved
 	case apierrors.IsConflict(err):
 		return conflict
 	case apierrors.IsNotFound(err):
 		return gone
 	case apierrors.IsForbidden(err):
-		if isUnauthorized(err) {
+		if isAuthorizerDenial(err) {
 			return forbidden
 		}
 		return refused
@@ -83,21 +84,30 @@ func resultOf(err error) result {
 	return failed
 }
 
-// isNoResource tells a 404 about the path from one about the object: the latter
-// comes with a Status from the server, for the former the client makes one up.
+// isNoResource reports whether a 404 is about the path rather than the object. For
+// an object the server sends a Status; for an unknown path client-go makes one up,
+// with this cause.
 func isNoResource(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// isUnauthorized tells a 403 of the authorizer, which holds for every object,
-// from one of an admission plugin. Only the text tells: API servers word it
-// alike, whatever authorizes.
-func isUnauthorized(err error) bool {
-	return strings.Contains(err.Error(), "is forbidden: User ")
+// authorizerDenial is in the message of each 403 from an API server's authorizer,
+// as apierrors.NewForbidden and the server's authorization filter compose it:
+// `RESOURCE "NAME" is forbidden: User "NAME" cannot VERB resource …`.
+const authorizerDenial = " is forbidden: User "
+
+// isAuthorizerDenial reports whether a 403 comes from the authorizer, which denies
+// the request for every object, rather than from an admission plugin, which refuses
+// one object. Code, reason and details of the Status can be the same for both; only
+// the message distinguishes them. If the message changes, a missing right is
+// counted as refused and retried for each policy with backoff.
+// TestAuthorizerDenialText checks it for the version of apimachinery in go.mod.
+func isAuthorizerDenial(err error) bool {
+	return strings.Contains(err.Error(), authorizerDenial)
 }
 
-// identity returns an apply configuration of o with nothing in it but who is
-// meant. The UID keeps a server from creating an object that was deleted.
+// identity returns an apply configuration that only identifies o. The UID keeps the
+// server from creating an object that was deleted.
 func identity(o *unstructured.Unstructured) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetAPIVersion(o.GetAPIVersion())
@@ -108,8 +118,8 @@ func identity(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return u
 }
 
-// managed tells whether our field manager owns anything of o in a subresource,
-// or with "" in the object itself.
+// managed reports whether our field manager owns any field of a subresource of o,
+// or with "" of the object itself.
 func managed(o *unstructured.Unstructured, subresource string) bool {
 	for _, f := range o.GetManagedFields() {
 		if f.Manager == FieldManager && f.Subresource == subresource {

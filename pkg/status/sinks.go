@@ -12,57 +12,58 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// sinks knows which of a kind's sinks work.
+// sinks keeps track of which of a kind's sinks are usable.
 type sinks struct {
 	kind    Kind
 	metrics *metrics
-	turn    chan struct{} // holds one for who picks: others wait for its probe
+	picking chan struct{} // a lock of capacity 1: one worker probes, the others wait
 
 	mu    sync.Mutex
 	state map[string]*sinkState // by name
 }
 
 type sinkState struct {
-	open bool      // the probe found that it works
-	till time.Time // until when a closed one is left alone
-	told bool      // the log has said that it is closed
-	// forbidden tells why it is closed: nothing can be removed either.
+	usable  bool      // the probe succeeded
+	probeAt time.Time // when an unusable sink is probed again
+	logged  bool      // it was logged that the sink is unusable
+	// forbidden means that the writer has no right to use it, so that it cannot
+	// remove anything either.
 	forbidden bool
 }
 
 func newSinks(k Kind, m *metrics) *sinks {
-	s := &sinks{kind: k, metrics: m, turn: make(chan struct{}, 1), state: map[string]*sinkState{}}
+	s := &sinks{kind: k, metrics: m, picking: make(chan struct{}, 1), state: map[string]*sinkState{}}
 	for _, sink := range k.Sinks {
 		s.state[sink.Name()] = &sinkState{}
 	}
 	return s
 }
 
-// pick returns the first sink that works, nil if none does. One that was not
-// tried yet, or not for a while, is probed with o. An error means that it could
-// not be told.
+// pick returns the first usable sink, nil if there is none. A sink that was never
+// probed, or whose next probe is due, is probed with o. An error means that a probe
+// had no clear result.
 func (s *sinks) pick(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) (Sink, error) {
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case s.picking <- struct{}{}:
+		defer func() { <-s.picking }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	for _, sink := range s.kind.Sinks {
-		state := s.look(sink)
+		state := s.get(sink)
 		switch {
-		case state.open:
+		case state.usable:
 			return sink, nil
-		case time.Now().Before(state.till):
+		case time.Now().Before(state.probeAt):
 			continue
 		}
 		err := s.probe(ctx, sink, o, conditions)
 		switch resultOf(err) {
 		case success:
-			s.open(ctx, sink)
+			s.markUsable(ctx, sink)
 			return sink, nil
 		case unserved, forbidden:
-			s.close(ctx, sink, err)
+			s.markUnusable(ctx, sink, err)
 		default:
 			return nil, fmt.Errorf("probe the %s with %s %s/%s: %w", sink.Name(), s.kind.Name, o.GetNamespace(), o.GetName(), err)
 		}
@@ -70,8 +71,8 @@ func (s *sinks) pick(ctx context.Context, o *unstructured.Unstructured, conditio
 	return nil, nil
 }
 
-// look returns what is known of a sink.
-func (s *sinks) look(sink Sink) sinkState {
+// get returns the state of a sink.
+func (s *sinks) get(sink Sink) sinkState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return *s.state[sink.Name()]
@@ -83,27 +84,28 @@ func (s *sinks) probe(ctx context.Context, sink Sink, o *unstructured.Unstructur
 	return sink.Probe(ctx, o, conditions)
 }
 
-func (s *sinks) open(ctx context.Context, sink Sink) {
+func (s *sinks) markUsable(ctx context.Context, sink Sink) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	*s.state[sink.Name()] = sinkState{open: true}
+	*s.state[sink.Name()] = sinkState{usable: true}
 	s.metrics.usable.WithLabelValues(s.kind.Name, sink.Name()).Set(1)
-	klog.FromContext(ctx).Info("Conditions can be stored", "kind", s.kind.Name, "sink", sink.Name())
+	klog.FromContext(ctx).Info("Storing conditions", "kind", s.kind.Name, "sink", sink.Name())
 }
 
-// close gives up a sink for a while. Only the first time in a row is logged.
-func (s *sinks) close(ctx context.Context, sink Sink, err error) {
+// markUnusable stops the use of a sink until its next probe. Only the first of
+// several failures in a row is logged.
+func (s *sinks) markUnusable(ctx context.Context, sink Sink, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	state := s.state[sink.Name()]
-	told := state.told
-	*state = sinkState{till: time.Now().Add(reprobe), told: true, forbidden: resultOf(err) == forbidden}
+	logged := state.logged
+	*state = sinkState{probeAt: time.Now().Add(reprobe), logged: true, forbidden: resultOf(err) == forbidden}
 	s.metrics.usable.WithLabelValues(s.kind.Name, sink.Name()).Set(0)
 	switch logger := klog.FromContext(ctx); {
-	case told:
-	case errors.Is(err, ErrUnserved):
-		logger.Info("Conditions cannot be stored in this way on this server", "kind", s.kind.Name, "sink", sink.Name(), "reason", err.Error(), "retryAfter", reprobe)
+	case logged:
+	case errors.Is(err, ErrNotServed):
+		logger.Info("Sink cannot be used on this server", "kind", s.kind.Name, "sink", sink.Name(), "reason", err.Error(), "retryAfter", reprobe)
 	default:
-		logger.Error(err, "Conditions cannot be stored in this way", "kind", s.kind.Name, "sink", sink.Name(), "retryAfter", reprobe)
+		logger.Error(err, "Sink cannot be used", "kind", s.kind.Name, "sink", sink.Name(), "retryAfter", reprobe)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// subresource stores conditions in status.conditions. Typed clients know no
-// status of a NetworkPolicy any more, hence the dynamic one.
+// subresource stores conditions in status.conditions. It uses a dynamic client
+// because the NetworkPolicy type no longer has a status.
 type subresource struct {
 	client    dynamic.Interface
 	discovery discovery.DiscoveryInterface
@@ -41,7 +41,7 @@ func (s *subresource) Read(o *unstructured.Unstructured) []metav1.Condition {
 		}
 		var c metav1.Condition
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &c); err != nil {
-			continue // another one's, or written anew
+			continue // malformed: another manager's, or ours and rewritten
 		}
 		if c, ours := withoutPrefix(s.prefix, c); ours {
 			conditions = append(conditions, c)
@@ -52,10 +52,10 @@ func (s *subresource) Read(o *unstructured.Unstructured) []metav1.Condition {
 
 func (s *subresource) Marked(o *unstructured.Unstructured) bool { return managed(o, "status") }
 
-// Probe asks discovery whether there is such a subresource, and then with a dry
-// run whether it stores: with its feature gate off, an API server answers 200,
-// drops what is new and keeps what it has. So the trial is about conditions that
-// it cannot have.
+// Probe checks with discovery whether there is such a subresource, and then with a
+// dry run whether the server stores conditions: with its feature gate off, it
+// answers 200, ignores new conditions and keeps those that it has. Therefore the
+// dry run applies conditions that it cannot have.
 func (s *subresource) Probe(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
 	name := s.resource.Resource + "/status"
 	served, err := serves(ctx, s.discovery, s.resource.GroupVersion(), name)
@@ -63,20 +63,20 @@ func (s *subresource) Probe(ctx context.Context, o *unstructured.Unstructured, c
 		return err
 	}
 	if !served {
-		return fmt.Errorf("%s: %w", name, ErrUnserved)
+		return fmt.Errorf("%s: %w", name, ErrNotServed)
 	}
-	trial := slices.Clone(conditions)
-	for i := range trial {
-		trial[i].Message = "A trial, which is not stored."
+	probe := slices.Clone(conditions)
+	for i := range probe {
+		probe[i].Message = "Dry run, not stored."
 	}
-	return s.apply(ctx, o, trial, metav1.DryRunAll)
+	return s.apply(ctx, o, probe, metav1.DryRunAll)
 }
 
 func (s *subresource) Write(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
 	return s.apply(ctx, o, conditions)
 }
 
-// apply writes and looks at what the server says it has stored.
+// apply writes conditions and checks that the answer of the server has them.
 func (s *subresource) apply(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition, dryRun ...string) error {
 	list := make([]any, 0, len(conditions))
 	for _, c := range withPrefix(s.prefix, conditions) {
@@ -96,13 +96,13 @@ func (s *subresource) apply(ctx context.Context, o *unstructured.Unstructured, c
 	if err != nil {
 		return err
 	}
-	if !same(s.Read(stored), conditions) {
-		return fmt.Errorf("%s/status answers and does not store: %w", s.resource.Resource, ErrUnserved)
+	if !sameConditions(s.Read(stored), conditions) {
+		return fmt.Errorf("%s/status does not store conditions: %w", s.resource.Resource, ErrNotServed)
 	}
 	return nil
 }
 
-// Clear applies an empty status: what we alone own of it goes.
+// Clear applies an empty status, which removes the fields that only we own.
 func (s *subresource) Clear(ctx context.Context, o *unstructured.Unstructured) error {
 	_, err := s.client.Resource(s.resource).Namespace(o.GetNamespace()).
 		Apply(ctx, o.GetName(), identity(o), metav1.ApplyOptions{FieldManager: FieldManager, Force: true}, "status")

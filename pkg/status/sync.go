@@ -14,62 +14,62 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// plan is what is to be done about an object as it is known now.
+// plan is what to do for the cached version of an object.
 type plan struct {
 	object     *unstructured.Unstructured
 	findings   []policy.Finding
 	conditions []metav1.Condition
-	sink       Sink // nil if no sink works
-	old        Sink // another sink that still holds something, nil for none
-	same       bool // sink holds these conditions already
+	sink       Sink // nil if no sink is usable
+	old        Sink // another sink that still stores something of ours, nil for none
+	upToDate   bool // sink stores these conditions already
 }
 
-func (p plan) writes() bool { return p.sink != nil && (!p.same || p.old != nil) }
+func (p plan) writes() bool { return p.sink != nil && (!p.upToDate || p.old != nil) }
 
-// sync makes the object say what it should. A steady state writes nothing.
+// sync stores the conditions of an object. In a steady state it writes nothing.
 func (w *kindWriter) sync(ctx context.Context, key types.NamespacedName) error {
 	p, err := w.plan(ctx, key)
 	if err == nil && p.writes() {
-		// The wait may be long. What is written is what is known after it.
+		// The wait may be long: write what the cache has after it.
 		if err = w.wait(ctx); err == nil {
 			p, err = w.plan(ctx, key)
 		}
 	}
 	switch {
 	case err != nil:
-		return w.tellInstead(ctx, key, p, err)
+		return w.recordInstead(ctx, key, p, err)
 	case p.object == nil:
 		w.metrics.forget(w.item(key))
-		w.teller.forget(key)
+		w.events.forget(key)
 		return nil
 	case p.writes():
 		if err := w.write(ctx, key, p); err != nil {
-			return w.tellInstead(ctx, key, p, err)
+			return w.recordInstead(ctx, key, p, err)
 		}
 	case p.sink != nil:
-		w.metrics.written(w.item(key))
-		w.teller.settled(key, p.object)
+		w.metrics.markDone(w.item(key))
+		w.events.assumeRecorded(key, p.object)
 	case len(w.kind.Sinks) == 0:
-		w.metrics.written(w.item(key)) // nothing is ever written
+		w.metrics.markDone(w.item(key)) // there is nothing to write
 	}
 	if p.sink != nil && p.sink.Name() == SubresourceSink {
-		return nil // the status is seen without Events
+		return nil // authors see the status, and need no Events
 	}
-	return w.teller.tell(ctx, key, p.object, p.findings)
+	return w.events.record(ctx, key, p.object, p.findings)
 }
 
-// tellInstead sends the Events of an object of which the server takes no
-// conditions: what is stored of it may not be valid any more, or an admission
-// plugin is against it. It returns err, and what else went wrong.
-func (w *kindWriter) tellInstead(ctx context.Context, key types.NamespacedName, p plan, err error) error {
+// recordInstead creates the Events of an object for which the server accepts no
+// conditions: the stored object may no longer validate, or an admission plugin
+// refuses the write. It returns err, joined with an error of the Events.
+func (w *kindWriter) recordInstead(ctx context.Context, key types.NamespacedName, p plan, err error) error {
 	if r := resultOf(err); r == invalid || r == refused {
-		return errors.Join(err, w.teller.tell(ctx, key, p.object, p.findings))
+		return errors.Join(err, w.events.record(ctx, key, p.object, p.findings))
 	}
 	return err
 }
 
-// plan looks at the object in the informer's store. It is nil if there is none.
-// With an error of a sink, what else is known is there.
+// plan returns what to do for the object in the informer's store. Without an
+// object the plan is empty. With an error of a sink, only the sink is missing.
 func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, error) {
 	obj, exists, err := w.informer.GetStore().GetByKey(cacheKey(key))
 	if err != nil || !exists {
@@ -81,31 +81,31 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 	}
 	p := plan{object: o, findings: w.kind.Diagnose(o)}
 	p.conditions = Conditions(o.GetGeneration(), p.findings)
-	w.metrics.describe(w.item(key), w.kind.Name, p.conditions)
+	w.metrics.setConditions(w.item(key), w.kind.Name, p.conditions)
 	if p.sink, err = w.sinks.pick(ctx, o, stamp(p.conditions, w.stored(o))); err != nil {
 		return p, err
 	}
 	if p.sink == nil {
 		return p, nil
 	}
-	p.same = same(p.sink.Read(o), p.conditions)
+	p.upToDate = sameConditions(p.sink.Read(o), p.conditions)
 	for _, s := range w.kind.Sinks {
-		if s != p.sink && (len(s.Read(o)) > 0 || s.Marked(o)) && !w.sinks.look(s).forbidden {
+		if s != p.sink && (len(s.Read(o)) > 0 || s.Marked(o)) && !w.sinks.get(s).forbidden {
 			p.old = s
 		}
 	}
 	return p, nil
 }
 
-// write stores the conditions of p. Where they are stored already, it removes
-// those that another sink holds: the change made by the one brings the object
-// back for the other.
+// write stores the conditions of p. If they are stored already, it removes those
+// in the other sink: the update caused by the first write queues the object again
+// for the second.
 func (w *kindWriter) write(ctx context.Context, key types.NamespacedName, p plan) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	sink, verb := p.sink, "write"
 	var err error
-	if !p.same {
+	if !p.upToDate {
 		err = sink.Write(ctx, p.object, stamp(p.conditions, w.stored(p.object)))
 	} else {
 		sink, verb = p.old, "clear"
@@ -116,18 +116,18 @@ func (w *kindWriter) write(ctx context.Context, key types.NamespacedName, p plan
 	switch r {
 	case success:
 		klog.FromContext(ctx).V(2).Info("Conditions stored", "kind", w.kind.Name, "policy", key.String(), "sink", sink.Name(), "verb", verb, "generation", p.object.GetGeneration())
-		w.metrics.written(w.item(key))
-		if !p.same {
-			w.teller.owe(key)
+		w.metrics.markDone(w.item(key))
+		if !p.upToDate {
+			w.events.markPending(key)
 		}
 		return nil
 	case unserved, forbidden:
-		w.sinks.close(ctx, sink, err)
+		w.sinks.markUnusable(ctx, sink, err)
 	}
 	return fmt.Errorf("%s conditions of %s %v in the %s: %w", verb, w.kind.Name, key, sink.Name(), err)
 }
 
-// stored returns the conditions that o has, wherever they are.
+// stored returns the conditions that o has, in any sink.
 func (w *kindWriter) stored(o *unstructured.Unstructured) []metav1.Condition {
 	for _, s := range w.kind.Sinks {
 		if conditions := s.Read(o); len(conditions) > 0 {
@@ -137,9 +137,9 @@ func (w *kindWriter) stored(o *unstructured.Unstructured) []metav1.Condition {
 	return nil
 }
 
-// stamp gives conditions their times.
+// stamp returns conditions with their transition times.
 func stamp(conditions, old []metav1.Condition) []metav1.Condition {
-	return carry(old, conditions, metav1.NewTime(time.Now()).Rfc3339Copy())
+	return withTimes(old, conditions, metav1.NewTime(time.Now()).Rfc3339Copy())
 }
 
 func cacheKey(key types.NamespacedName) string {

@@ -23,15 +23,15 @@ type item struct {
 	types.NamespacedName
 }
 
-// Writer stores the conditions of all policies of a cluster. Of several writers
-// the one that holds the Lease writes.
+// Writer stores the conditions of all policies of a cluster. Of several Writers
+// only the one that holds the Lease writes.
 type Writer struct {
 	cfg     Config
 	metrics *metrics
 	limiter *rate.Limiter
-	// complain lets an error through to the log now and then: while the API
-	// server is down there is one for each policy and attempt.
-	complain rate.Sometimes
+	// errorLog limits the rate of logged errors: while the API server is down there
+	// is one for each policy and attempt.
+	errorLog rate.Sometimes
 }
 
 // New returns a Writer. It starts nothing.
@@ -43,13 +43,13 @@ func New(cfg Config) (*Writer, error) {
 		cfg:      cfg,
 		metrics:  newMetrics(cfg.Registerer),
 		limiter:  rate.NewLimiter(rate.Limit(cfg.QPS), cfg.Burst),
-		complain: rate.Sometimes{First: 1, Interval: time.Minute},
+		errorLog: rate.Sometimes{First: 1, Interval: time.Minute},
 	}
-	w.metrics.declare(cfg.Kinds)
+	w.metrics.initialize(cfg.Kinds)
 	return w, nil
 }
 
-// Run waits for the Lease and writes, until ctx ends. When the Lease is lost it
+// Run waits for the Lease and writes, until ctx ends. After losing the Lease it
 // waits for it again.
 func (w *Writer) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "status")
@@ -65,31 +65,31 @@ func (w *Writer) Run(ctx context.Context) error {
 // work writes until ctx ends.
 func (w *Writer) work(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	w.metrics.lead(true)
-	defer w.metrics.lead(false)
-	logger.Info("Writing conditions", "fieldManager", FieldManager)
-	defer logger.Info("Not writing any more")
+	w.metrics.setLeader(true)
+	defer w.metrics.setLeader(false)
+	logger.Info("Started writing conditions", "fieldManager", FieldManager)
+	defer logger.Info("Stopped writing conditions")
 	var kinds sync.WaitGroup
 	for _, k := range w.cfg.Kinds {
-		kinds.Go(func() { w.tend(ctx, k) })
+		kinds.Go(func() { w.runKind(ctx, k) })
 	}
 	kinds.Wait()
 }
 
-// wait returns when there may be one more write.
+// wait blocks until the rate limit allows one more write.
 func (w *Writer) wait(ctx context.Context) error { return w.limiter.Wait(ctx) }
 
-// kindWriter writes for one kind while it leads and the kind is served.
+// kindWriter writes for one kind while the Writer leads and the kind is served.
 type kindWriter struct {
 	*Writer
 	kind     Kind
 	sinks    *sinks
-	teller   *teller
+	events   *eventRecorder
 	informer cache.SharedIndexInformer
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu      sync.Mutex
-	changed map[types.NamespacedName]time.Time // of those that wait to be left alone
+	changed map[types.NamespacedName]time.Time // when policies changed that are not settled
 }
 
 func (w *Writer) newKindWriter(k Kind) *kindWriter {
@@ -103,23 +103,23 @@ func (w *Writer) newKindWriter(k Kind) *kindWriter {
 		changed: make(map[types.NamespacedName]time.Time),
 	}
 	if w.cfg.Events {
-		kw.teller = newTeller(w.cfg.Client.EventsV1(), w)
+		kw.events = newEventRecorder(w.cfg.Client.EventsV1(), w)
 	}
 	return kw
 }
 
-// run writes until ctx ends or the server does not serve the kind any more.
+// run writes until ctx ends or the server no longer serves the kind.
 func (w *kindWriter) run(ctx context.Context) {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
-	// The set-up of an informer that has not started does not fail.
+	// These return errors only for an informer that has started.
 	_ = w.informer.SetTransform(strip)
 	_ = w.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		if isNoResource(err) {
 			leave()
 			return
 		}
-		w.tellError(ctx, err, "Policies cannot be read, will retry", "kind", w.kind.Name)
+		w.logError(ctx, err, "Cannot read policies; retrying", "kind", w.kind.Name)
 	})
 	_, _ = w.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    w.enqueue,
@@ -142,7 +142,7 @@ func (w *kindWriter) run(ctx context.Context) {
 	w.metrics.forgetKind(w.kind.Name)
 }
 
-// strip takes away what the writer does not look at.
+// strip removes the fields that the writer does not use.
 func strip(obj any) (any, error) {
 	o, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -160,17 +160,17 @@ func strip(obj any) (any, error) {
 func (w *kindWriter) enqueue(obj any) {
 	key, err := cache.DeletionHandlingObjectToName(obj)
 	if err != nil {
-		return // no object of ours
+		return // not an API object
 	}
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
-	w.metrics.waits(w.item(name))
+	w.metrics.markPending(w.item(name))
 	w.mu.Lock()
 	w.changed[name] = time.Now()
 	w.mu.Unlock()
 	w.queue.Add(name)
 }
 
-// unsettled returns how long the policy should still be left alone.
+// unsettled returns the time until the policy is settled, 0 or less if it is.
 func (w *kindWriter) unsettled(key types.NamespacedName) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,7 +183,7 @@ func (w *kindWriter) unsettled(key types.NamespacedName) time.Duration {
 
 func (w *kindWriter) item(key types.NamespacedName) item { return item{w.kind.Name, key} }
 
-// next does one piece of work and reports whether there may be more.
+// next handles one object of the queue and reports whether there may be more.
 func (w *kindWriter) next(ctx context.Context) bool {
 	key, shutdown := w.queue.Get()
 	if shutdown {
@@ -203,22 +203,22 @@ func (w *kindWriter) next(ctx context.Context) bool {
 	default:
 		w.queue.AddRateLimited(key)
 		if r := resultOf(err); r == conflict || r == gone {
-			klog.FromContext(ctx).V(2).Info("Policy changed while it was written, will retry", "kind", w.kind.Name, "policy", key.String())
+			klog.FromContext(ctx).V(2).Info("Policy changed during the write; retrying", "kind", w.kind.Name, "policy", key.String())
 			break
 		}
-		w.tellError(ctx, err, "Conditions cannot be written, will retry", "kind", w.kind.Name, "policy", key.String())
+		w.logError(ctx, err, "Cannot write conditions; retrying", "kind", w.kind.Name, "policy", key.String())
 	}
 	return true
 }
 
-// tellError logs an error if none was logged of late.
-func (w *Writer) tellError(ctx context.Context, err error, message string, keysAndValues ...any) {
+// logError logs at most one error a minute as an error, and the others at level 2.
+func (w *Writer) logError(ctx context.Context, err error, message string, keysAndValues ...any) {
 	if ctx.Err() != nil {
 		return
 	}
 	logger := klog.FromContext(ctx)
 	logged := false
-	w.complain.Do(func() {
+	w.errorLog.Do(func() {
 		logger.Error(err, message, keysAndValues...)
 		logged = true
 	})

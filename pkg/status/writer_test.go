@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
-func TestConditionsGoWhereTheServerStoresThem(t *testing.T) {
+func TestConditionsUseSinkOfServer(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		server statustest.Status
@@ -25,22 +25,22 @@ func TestConditionsGoWhereTheServerStoresThem(t *testing.T) {
 		events int
 	}{
 		{"no status", statustest.Unserved, annotated, inStatus, 2 + 1},
-		{"a status that drops", statustest.Dropped, annotated, inStatus, 2 + 1},
-		{"a status that stores", statustest.Stored, inStatus, annotated, 0},
+		{"status that drops conditions", statustest.Dropped, annotated, inStatus, 2 + 1},
+		{"status that stores conditions", statustest.Stored, inStatus, annotated, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := statustest.NewServer(statustest.Personality{Status: tc.server})
-				specs := map[string]string{"clean": clean, "ranges": ranges, "lost": lost}
+				s := statustest.NewServer(statustest.Behavior{Status: tc.server})
+				specs := map[string]string{"clean": clean, "ranges": ranges, "malformed": malformed}
 				for name, spec := range specs {
 					s.Create(netpol(t, name, spec))
 				}
 				start(t, s, setting{})
 				settle(time.Minute)
 				for name, want := range map[string]string{
-					"clean":  "Accepted @1",
-					"ranges": "Accepted PartialFailure/FeatureNotSupported @1",
-					"lost":   "Failure/InvalidSelector @1",
+					"clean":     "Accepted @1",
+					"ranges":    "Accepted PartialFailure/FeatureNotSupported @1",
+					"malformed": "Failure/InvalidSelector @1",
 				} {
 					wantBrief(t, tc.read(s, name), want)
 					wantBrief(t, tc.other(s, name), "none")
@@ -57,9 +57,9 @@ func TestConditionsGoWhereTheServerStoresThem(t *testing.T) {
 }
 
 func TestSteadyStateWritesNothing(t *testing.T) {
-	for _, p := range []statustest.Personality{{}, {Status: statustest.Dropped}, {Status: statustest.Stored}} {
+	forEachStatus(t, []statustest.Status{statustest.Unserved, statustest.Dropped, statustest.Stored}, func(t *testing.T, status statustest.Status) {
 		synctest.Test(t, func(t *testing.T) {
-			s := statustest.NewServer(p)
+			s := statustest.NewServer(statustest.Behavior{Status: status})
 			for i := range 30 {
 				s.Create(netpol(t, fmt.Sprintf("p%d", i), ranges))
 			}
@@ -72,23 +72,23 @@ func TestSteadyStateWritesNothing(t *testing.T) {
 			settle(time.Hour)
 			patches := slices.DeleteFunc(s.Requests(isPatch)[len(before):], func(r statustest.Request) bool { return r.DryRun })
 			if len(before) < 30 || len(patches) != 0 || len(s.Events()) != events {
-				t.Errorf("server %+v: %d patches, then %v and %d more events; want none", p, len(before), patches, len(s.Events())-events)
+				t.Errorf("%d patches, then %v and %d more events; want none", len(before), patches, len(s.Events())-events)
 			}
 			if got := testutil.ToFloat64(second.metrics.conditions.WithLabelValues("NetworkPolicy", PartialFailure, "FeatureNotSupported")); got != 30 {
 				t.Errorf("the metric counts %v policies with problems, want 30", got)
 			}
 		})
-	}
+	})
 }
 
 func TestEachGenerationIsWrittenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		s.Create(netpol(t, "p", clean))
 		w := start(t, s, setting{})
 		settle(time.Minute)
 		first := annotated(s, "p")
-		for _, spec := range []string{ranges, lost, clean} {
+		for _, spec := range []string{ranges, malformed, clean} {
 			setSpec(t, s, "p", spec)
 			s.Update("x", "p", func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"spec": fmt.Sprint(len(spec))}) })
 			settle(time.Minute)
@@ -99,14 +99,14 @@ func TestEachGenerationIsWrittenOnce(t *testing.T) {
 			t.Errorf("%d events, want 2 about the second generation and 1 about the third", got)
 		}
 		if last := annotated(s, "p"); last[0].LastTransitionTime.Equal(&first[0].LastTransitionTime) {
-			t.Error("Accepted was true, false and true again, and its time has not changed")
+			t.Error("Accepted was true, false and true again, but its transition time did not change")
 		}
 	})
 }
 
-func TestTheFeatureComesBackAndSoDoesTheAcceptance(t *testing.T) {
+func TestConditionsFollowFeatures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		s.Create(netpol(t, "p", ranges))
 		w := start(t, s, setting{})
 		settle(time.Minute)
@@ -118,24 +118,24 @@ func TestTheFeatureComesBackAndSoDoesTheAcceptance(t *testing.T) {
 		after := annotated(s, "p")
 		wantBrief(t, after, "Accepted @1")
 		if !after[0].LastTransitionTime.Equal(&before[0].LastTransitionTime) || after[1].LastTransitionTime.Equal(&before[1].LastTransitionTime) {
-			t.Errorf("times of Accepted and PartialFailure: %v and %v, before %v and %v; want the first to stay",
+			t.Errorf("transition times of Accepted and PartialFailure: %v and %v, before %v and %v; want only the second to change",
 				after[0].LastTransitionTime, after[1].LastTransitionTime, before[0].LastTransitionTime, before[1].LastTransitionTime)
 		}
 	})
 }
 
-// A client creates a policy, patches it and updates what he got back, as soon as the
-// API server answers: no write comes between.
-func TestAPolicyIsLeftAloneWhileItChanges(t *testing.T) {
+// A client creates a policy, patches it and updates the returned object as soon as
+// the API server answers: there is no write in between.
+func TestUnsettledPolicyIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		w := start(t, s, setting{})
 		settle(time.Minute)
 		s.Create(netpol(t, "p", clean))
-		for _, spec := range []string{ranges, lost, ranges} {
+		for _, spec := range []string{ranges, malformed, ranges} {
 			settle(settleTime - time.Millisecond)
 			if got := len(s.Writes()); got != 0 {
-				t.Fatalf("%d writes while the policy changes", got)
+				t.Fatalf("%d writes while the policy changes, want none", got)
 			}
 			setSpec(t, s, "p", spec)
 		}
@@ -145,26 +145,26 @@ func TestAPolicyIsLeftAloneWhileItChanges(t *testing.T) {
 	})
 }
 
-// A policy changes while the write about it is under way: no generation is ever
-// said to be another one's.
-func TestAChangeDuringTheWriteWins(t *testing.T) {
+// A policy changes while its conditions are written: no generation gets the
+// conditions of another generation.
+func TestChangeDuringWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		s.Create(netpol(t, "p", clean))
 		w := start(t, s, setting{})
 		settle(time.Minute)
-		s.Be(statustest.Personality{Delay: 2 * time.Second})
-		specs := []string{ranges, lost, clean}
+		s.SetBehavior(statustest.Behavior{Delay: 2 * time.Second})
+		specs := []string{ranges, malformed, clean}
 		for i := range 30 {
 			setSpec(t, s, "p", specs[i%3])
 			settle(time.Duration(i%4)*time.Second + 500*time.Millisecond)
 			if c := annotated(s, "p"); len(c) > 0 && c[0].ObservedGeneration > int64(i+2) {
-				t.Fatalf("generation %d is reported, of %d", c[0].ObservedGeneration, i+2)
+				t.Fatalf("conditions of generation %d, the policy has %d", c[0].ObservedGeneration, i+2)
 			} else if len(c) > 0 {
-				// The first spec was clean, then they come round.
+				// The first spec was clean, then specs repeat in order.
 				want := brief(Conditions(c[0].ObservedGeneration, compile.DiagnoseNetworkPolicy(netpol(t, "p", append([]string{clean}, specs...)[specAt(c[0].ObservedGeneration)]), withoutEndPort)))
 				if brief(c) != want {
-					t.Fatalf("%s is reported, want %s", brief(c), want)
+					t.Fatalf("conditions %s, want %s", brief(c), want)
 				}
 			}
 		}
@@ -172,12 +172,12 @@ func TestAChangeDuringTheWriteWins(t *testing.T) {
 		wantBrief(t, annotated(s, "p"), "Accepted @31")
 		w.wantWrites(t, AnnotationSink, success, float64(len(s.Writes())))
 		if got := testutil.ToFloat64(w.metrics.writes.WithLabelValues("NetworkPolicy", AnnotationSink, string(conflict))); got == 0 {
-			t.Error("no conflict: the race was not there")
+			t.Error("no conflict: the race did not happen")
 		}
 	})
 }
 
-// specAt returns which of {clean, ranges, lost, clean} a generation of the test
+// specAt returns which of {clean, ranges, malformed, clean} a generation of the test
 // above has.
 func specAt(generation int64) int {
 	if generation == 1 {
@@ -186,10 +186,10 @@ func specAt(generation int64) int {
 	return int((generation-2)%3) + 1
 }
 
-func TestAPolicyDeletedDuringTheWriteStaysDeleted(t *testing.T) {
-	for _, status := range []statustest.Status{statustest.Unserved, statustest.Stored} {
+func TestDeletionDuringWrite(t *testing.T) {
+	forEachStatus(t, []statustest.Status{statustest.Unserved, statustest.Stored}, func(t *testing.T, status statustest.Status) {
 		synctest.Test(t, func(t *testing.T) {
-			s := statustest.NewServer(statustest.Personality{Status: status, Delay: 2 * time.Second})
+			s := statustest.NewServer(statustest.Behavior{Status: status, Delay: 2 * time.Second})
 			w := start(t, s, setting{})
 			for i := range 20 {
 				name := fmt.Sprintf("p%d", i)
@@ -199,21 +199,21 @@ func TestAPolicyDeletedDuringTheWriteStaysDeleted(t *testing.T) {
 			}
 			settle(time.Hour)
 			if got := s.Len(); got != 0 {
-				t.Errorf("%d policies are there again", got)
+				t.Errorf("%d policies exist again", got)
 			}
 			if got := w.metrics.oldest(); got != 0 {
-				t.Errorf("something has waited for %v s", got)
+				t.Errorf("a deleted policy has waited %v s", got)
 			}
 			if got := testutil.CollectAndCount(w.metrics.conditions); got > 0 && testutil.ToFloat64(w.metrics.conditions.WithLabelValues("NetworkPolicy", Accepted, PolicyAccepted)) != 0 {
-				t.Error("the metric counts policies that are no more")
+				t.Error("the metric counts deleted policies")
 			}
 		})
-	}
+	})
 }
 
-func TestWhatOthersHaveWrittenStays(t *testing.T) {
+func TestFieldsOfOtherManagersAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{Status: statustest.Stored})
+		s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
 		p := netpol(t, "p", ranges)
 		p.Annotations = map[string]string{"example.com/owner": "team"}
 		s.Create(p)
@@ -230,14 +230,14 @@ func TestWhatOthersHaveWrittenStays(t *testing.T) {
 			t.Errorf("conditions %v, want ours and %v", conditions, theirs)
 		}
 		if got.GetAnnotations()["example.com/owner"] != "team" || got.GetGeneration() != 1 {
-			t.Errorf("annotations %v, generation %d; want them as they were", got.GetAnnotations(), got.GetGeneration())
+			t.Errorf("annotations %v, generation %d; want them unchanged", got.GetAnnotations(), got.GetGeneration())
 		}
 	})
 }
 
-func TestWhatSomebodyDamagesIsMended(t *testing.T) {
+func TestMalformedAnnotationIsRewritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		s.Create(netpol(t, "p", ranges))
 		w := start(t, s, setting{})
 		settle(time.Minute)
@@ -250,67 +250,66 @@ func TestWhatSomebodyDamagesIsMended(t *testing.T) {
 	})
 }
 
-// A server that is upgraded takes the status away, and one whose feature gate is
-// switched on gives it.
-func TestConditionsMoveWithTheServer(t *testing.T) {
+// Enabling the server's feature gate adds the status, and an upgrade removes it.
+func TestConditionsMoveBetweenSinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
+		s := statustest.NewServer(statustest.Behavior{})
 		s.Create(netpol(t, "p", ranges))
 		w := start(t, s, setting{})
 		settle(time.Minute)
 		before := annotated(s, "p")
-		s.Be(statustest.Personality{Status: statustest.Stored})
-		settle(25 * time.Minute) // a resync after the sink was left alone
+		s.SetBehavior(statustest.Behavior{Status: statustest.Stored})
+		settle(25 * time.Minute) // the next resync after the probe is due
 		after := inStatus(s, "p")
 		wantBrief(t, after, "Accepted PartialFailure/FeatureNotSupported @1")
 		wantBrief(t, annotated(s, "p"), "none")
 		if len(after) == 3 && !after[0].LastTransitionTime.Equal(&before[0].LastTransitionTime) {
-			t.Error("the time of Accepted has changed with the place")
+			t.Error("the transition time of Accepted changed with the sink")
 		}
-		// What somebody has copied is stale from the start.
+		// An annotation that another client has copied is removed.
 		s.Update("x", "p", func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{Annotation: "[]"}) })
 		settle(time.Minute)
 		if text := fmt.Sprint(s.Policy("x", "p").Object); strings.Contains(text, Annotation) {
-			t.Errorf("the annotation stays beside the status: %s", text)
+			t.Errorf("the annotation is left: %s", text)
 		}
 		s.Update("x", "p", func(u *unstructured.Unstructured) { delete(u.Object, "status") })
-		s.Be(statustest.Personality{})
+		s.SetBehavior(statustest.Behavior{})
 		settle(25 * time.Minute)
 		wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
-		w.wantWrites(t, AnnotationSink, success, 4) // there, away, the copy away, there again
+		w.wantWrites(t, AnnotationSink, success, 4) // write, remove, remove the copy, write
 	})
 }
 
-// With its gate switched off a server still shows the conditions that it has. The
-// next writer does not take that for a place to store them.
-func TestAStatusThatKeepsWhatItHasIsNotBelieved(t *testing.T) {
+// With its feature gate disabled a server still returns the conditions that it has.
+// A new writer does not mistake it for one that stores them.
+func TestStatusThatDropsIsNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{Status: statustest.Stored})
+		s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
 		s.Create(netpol(t, "p", ranges))
 		w := start(t, s, setting{})
 		settle(time.Minute)
 		w.stop()
-		s.Be(statustest.Personality{Status: statustest.Dropped})
+		s.SetBehavior(statustest.Behavior{Status: statustest.Dropped})
 		start(t, s, setting{})
 		settle(time.Minute)
 		wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
-		wantBrief(t, inStatus(s, "p"), "none") // it can be cleared
+		wantBrief(t, inStatus(s, "p"), "none") // Clear works
 	})
 }
 
-// kubectl describe shows the beginning of an annotation.
-func TestTheAnnotationBeginsWithTheProblem(t *testing.T) {
+// kubectl describe shows only the beginning of an annotation.
+func TestAnnotationBeginsWithProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Personality{})
-		for name, spec := range map[string]string{"clean": clean, "ranges": ranges, "lost": lost} {
+		s := statustest.NewServer(statustest.Behavior{})
+		for name, spec := range map[string]string{"clean": clean, "ranges": ranges, "malformed": malformed} {
 			s.Create(netpol(t, name, spec))
 		}
 		start(t, s, setting{})
 		settle(time.Minute)
 		for name, want := range map[string]string{
-			"clean":  `[{"type":"Accepted","status":"True"`,
-			"ranges": `[{"type":"PartialFailure","status":"True"`,
-			"lost":   `[{"type":"Failure","status":"True"`,
+			"clean":     `[{"type":"Accepted","status":"True"`,
+			"ranges":    `[{"type":"PartialFailure","status":"True"`,
+			"malformed": `[{"type":"Failure","status":"True"`,
 		} {
 			if got := s.Policy("x", name).GetAnnotations()[Annotation]; !strings.HasPrefix(got, want) || strings.Count(got, `"type"`) != 3 {
 				t.Errorf("%s: the annotation is %s, want three conditions, the first %s", name, got, want)
@@ -319,10 +318,10 @@ func TestTheAnnotationBeginsWithTheProblem(t *testing.T) {
 	})
 }
 
-func TestTypesHaveThePrefix(t *testing.T) {
-	for _, status := range []statustest.Status{statustest.Unserved, statustest.Stored} {
+func TestConditionPrefix(t *testing.T) {
+	forEachStatus(t, []statustest.Status{statustest.Unserved, statustest.Stored}, func(t *testing.T, status statustest.Status) {
 		synctest.Test(t, func(t *testing.T) {
-			s := statustest.NewServer(statustest.Personality{Status: status})
+			s := statustest.NewServer(statustest.Behavior{Status: status})
 			s.Create(netpol(t, "p", ranges))
 			first := start(t, s, setting{})
 			settle(time.Minute)
@@ -337,13 +336,13 @@ func TestTypesHaveThePrefix(t *testing.T) {
 				t.Errorf("want one Accepted, with the prefix: %s", text)
 			}
 		})
-	}
+	})
 }
 
-func TestTenThousandPoliciesAreWrittenAtTheRate(t *testing.T) {
+func TestWriteRateWithTenThousandPolicies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const policies = 10_000
-		s := statustest.NewServer(statustest.Personality{Delay: 10 * time.Millisecond})
+		s := statustest.NewServer(statustest.Behavior{Delay: 10 * time.Millisecond})
 		for i := range policies {
 			s.Create(netpol(t, fmt.Sprintf("p%05d", i), ranges))
 		}
@@ -351,7 +350,7 @@ func TestTenThousandPoliciesAreWrittenAtTheRate(t *testing.T) {
 		begin := time.Now()
 		settle(10 * time.Minute)
 		if oldest := w.metrics.oldest(); oldest < 590 || oldest > 600 {
-			t.Errorf("the oldest has waited for %v s after 10 minutes", oldest)
+			t.Errorf("the oldest policy has waited %v s after 10 minutes", oldest)
 		}
 		settle(policies / 5 * time.Second)
 		writes := s.Writes()
@@ -368,7 +367,7 @@ func TestTenThousandPoliciesAreWrittenAtTheRate(t *testing.T) {
 			}
 		}
 		if got := w.metrics.oldest(); got != 0 {
-			t.Errorf("something still waits, for %v s", got)
+			t.Errorf("a policy has waited %v s after all writes", got)
 		}
 	})
 }

@@ -16,33 +16,33 @@ import (
 
 func (o *object) clone() *object {
 	c := &object{fields: runtime.DeepCopyJSON(o.fields), owners: map[owner]sets.Set[string]{}}
-	for who, what := range o.owners {
-		c.owners[who] = what.Clone()
+	for manager, items := range o.owners {
+		c.owners[manager] = items.Clone()
 	}
 	return c
 }
 
-// own makes who the only owner of item.
-func (o *object) own(who owner, item string) {
+// own makes manager the only owner of item.
+func (o *object) own(manager owner, item string) {
 	for other, items := range o.owners {
-		if other != who {
+		if other != manager {
 			items.Delete(item)
 		}
 	}
-	if o.owners[who] == nil {
-		o.owners[who] = sets.New[string]()
+	if o.owners[manager] == nil {
+		o.owners[manager] = sets.New[string]()
 	}
-	o.owners[who].Insert(item)
+	o.owners[manager].Insert(item)
 }
 
 // render returns the object as clients see it, with its managers.
 func (o *object) render() map[string]any {
 	u := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(o.fields)}
 	var managed []metav1.ManagedFieldsEntry
-	for who, items := range o.owners {
+	for by, items := range o.owners {
 		if items.Len() > 0 {
 			managed = append(managed, metav1.ManagedFieldsEntry{
-				Manager: who.manager, Subresource: who.subresource, Operation: metav1.ManagedFieldsOperationApply,
+				Manager: by.manager, Subresource: by.subresource, Operation: metav1.ManagedFieldsOperationApply,
 				FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")},
 			})
 		}
@@ -54,7 +54,7 @@ func (o *object) render() map[string]any {
 	return u.Object
 }
 
-// items returns the parts of an object that can be owned: annotations by key, or
+// items returns the parts of an object that have owners: annotations by key, or
 // conditions by type.
 func items(fields map[string]any, subresource string) map[string]any {
 	all := map[string]any{}
@@ -89,32 +89,32 @@ func setItems(fields map[string]any, subresource string, all map[string]any) {
 	_ = unstructured.SetNestedSlice(fields, conditions, "status", "conditions")
 }
 
-// apply merges what who applies into o. What who owned alone and does not apply
-// any more goes. With force, what others own of it becomes who's.
-func (o *object) apply(who owner, applied map[string]any, force bool) *metav1.Status {
-	all := items(o.fields, who.subresource)
+// apply merges the applied items of a manager into o. Items that only it owned and
+// no longer applies are removed. With force, it takes over items of other managers.
+func (o *object) apply(manager owner, applied map[string]any, force bool) *metav1.Status {
+	all := items(o.fields, manager.subresource)
 	for item, value := range applied {
 		for other, owned := range o.owners {
-			if other != who && owned.Has(item) && !reflect.DeepEqual(all[item], value) && !force {
+			if other != manager && owned.Has(item) && !reflect.DeepEqual(all[item], value) && !force {
 				return failure(http.StatusConflict, metav1.StatusReasonConflict, "conflict with "+other.manager+" over "+item)
 			}
 		}
 	}
-	for item := range o.owners[who] {
+	for item := range o.owners[manager] {
 		if _, ok := applied[item]; !ok {
-			o.owners[who].Delete(item)
+			o.owners[manager].Delete(item)
 			delete(all, item)
 		}
 	}
 	for item, value := range applied {
 		all[item] = value
-		o.own(who, item)
+		o.own(manager, item)
 	}
-	setItems(o.fields, who.subresource, all)
+	setItems(o.fields, manager.subresource, all)
 	return nil
 }
 
-// patch answers a patch of a policy with the object, or with a failure.
+// patch patches a policy and returns the object, or an error.
 func (s *Server) patch(r Request, body []byte, mergePatch, force bool) (map[string]any, *metav1.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,15 +130,15 @@ func (s *Server) patch(r Request, body []byte, mergePatch, force bool) (map[stri
 	if status := precondition(o, applied); status != nil {
 		return nil, status
 	}
-	if o == nil { // a server creates what is applied and is not there
+	if o == nil { // an apply creates the object
 		o = &object{fields: map[string]any{"metadata": map[string]any{"namespace": r.Namespace, "name": r.Name}}}
 	}
 	next := o.clone()
 	switch {
 	case mergePatch:
 		next.merge(applied)
-	case s.personality.Status == Dropped && r.Resource == "networkpolicies/status" && len(items(applied.Object, subresource)) > 0:
-		// answered, and not stored
+	case s.behavior.Status == Dropped && r.Resource == "networkpolicies/status" && len(items(applied.Object, subresource)) > 0:
+		// answered, but not stored
 	default:
 		if status := next.apply(owner{r.Manager, subresource}, items(applied.Object, subresource), force); status != nil {
 			return nil, status
@@ -151,7 +151,7 @@ func (s *Server) patch(r Request, body []byte, mergePatch, force bool) (map[stri
 	return next.render(), nil
 }
 
-// merge takes away the annotations that are null in a merge patch.
+// merge removes the annotations that are null in a merge patch.
 func (o *object) merge(patch *unstructured.Unstructured) {
 	all := items(o.fields, "")
 	annotations, _, _ := unstructured.NestedMap(patch.Object, "metadata", "annotations")
@@ -167,17 +167,17 @@ func (o *object) merge(patch *unstructured.Unstructured) {
 	setItems(o.fields, "", all)
 }
 
-// precondition holds the applied object's UID and version against o, which may
-// be nil.
+// precondition compares the UID and the version of the applied object with those of
+// o, which may be nil.
 func precondition(o *object, applied *unstructured.Unstructured) *metav1.Status {
-	is := &unstructured.Unstructured{}
+	stored := &unstructured.Unstructured{}
 	if o != nil {
-		is.Object = o.fields
+		stored.Object = o.fields
 	}
-	if uid := applied.GetUID(); uid != "" && uid != is.GetUID() {
+	if uid := applied.GetUID(); uid != "" && uid != stored.GetUID() {
 		return failure(http.StatusConflict, metav1.StatusReasonConflict, "uid mismatch")
 	}
-	if version := applied.GetResourceVersion(); version != "" && version != is.GetResourceVersion() {
+	if version := applied.GetResourceVersion(); version != "" && version != stored.GetResourceVersion() {
 		return failure(http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
 	}
 	return nil

@@ -14,12 +14,14 @@ import (
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// resources are what a server can serve.
+// resources are the resources that a server can serve.
 var resources = map[string]struct{ groupVersion, kind string }{
 	"networkpolicies":              {"networking.k8s.io/v1", "NetworkPolicy"},
 	"adminnetworkpolicies":         {"policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy"},
@@ -31,12 +33,12 @@ var resources = map[string]struct{ groupVersion, kind string }{
 
 // RoundTrip implements http.RoundTripper without a connection.
 func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
-	if s.personalityNow().Down {
+	if s.currentBehavior().Down {
 		return nil, fmt.Errorf("dial %s: %w", r.Host, syscall.ECONNREFUSED)
 	}
 	if r.Body == nil {
 		r = r.Clone(r.Context())
-		r.Body = http.NoBody // as handlers expect
+		r.Body = http.NoBody // a handler expects one
 	}
 	reader, writer := io.Pipe()
 	w := &response{header: http.Header{}, body: writer, started: make(chan struct{})}
@@ -84,7 +86,7 @@ func (w *response) Flush() {}
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p := s.personalityNow()
+	behavior := s.currentBehavior()
 	request, ok := parse(r)
 	if !ok {
 		s.discover(w, r)
@@ -92,21 +94,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if !s.serves(request.Resource) {
 		s.note(request, http.StatusNotFound)
-		http.NotFound(w, r) // the path is not known, so the answer is plain text
+		http.NotFound(w, r) // the path is unknown, so that the answer is plain text
 		return
 	}
 	if request.Verb == "watch" {
 		s.watch(w, r, request)
 		return
 	}
-	if !pause(r.Context(), p.Delay) {
+	if !pause(r.Context(), behavior.Delay) {
 		return
 	}
 	body, _ := io.ReadAll(r.Body)
 	var answer map[string]any
 	var fault *metav1.Status
-	if p.Refuse != nil {
-		fault = p.Refuse(request)
+	if behavior.Refuse != nil {
+		fault = behavior.Refuse(request)
 	}
 	if fault == nil {
 		answer, fault = s.answer(r, request, body)
@@ -120,7 +122,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, answer)
 }
 
-// pause waits for d and reports whether ctx is still alive.
+// pause waits for d and reports whether ctx has not ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	if d == 0 {
 		return true
@@ -175,25 +177,25 @@ func parse(r *http.Request) (Request, bool) {
 	return request, known
 }
 
-// serves tells whether the server has a resource, or a status: every kind that
-// was defined with one has it.
+// serves reports whether the server serves a resource or its status.
+// CustomResourceDefinitions always have a status.
 func (s *Server) serves(resource string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name, _, _ := strings.Cut(resource, "/")
-	if resource == "networkpolicies/status" && s.personality.Status == Unserved {
+	if resource == "networkpolicies/status" && s.behavior.Status == Unserved {
 		return false
 	}
 	return s.objects[name] != nil
 }
 
-// discover answers about a group version, which is not known while nothing of it
-// is served.
+// discover answers a discovery request for a group version, which is unknown while
+// none of its resources is served.
 func (s *Server) discover(w http.ResponseWriter, r *http.Request) {
 	groupVersion := strings.TrimPrefix(r.URL.Path, "/apis/")
 	request := Request{Verb: "discover", Resource: groupVersion, At: time.Now()}
-	if p := s.personalityNow(); p.Refuse != nil {
-		if fault := p.Refuse(request); fault != nil {
+	if b := s.currentBehavior(); b.Refuse != nil {
+		if fault := b.Refuse(request); fault != nil {
 			s.note(request, int(fault.Code))
 			reply(w, int(fault.Code), fault)
 			return
@@ -269,14 +271,14 @@ func (s *Server) put(r Request, body []byte) (map[string]any, *metav1.Status) {
 	}
 	u.SetNamespace(r.Namespace)
 	next := &object{fields: u.Object, owners: map[owner]sets.Set[string]{}}
-	is := s.objects[r.Resource][r.Namespace+"/"+u.GetName()]
+	stored := s.objects[r.Resource][r.Namespace+"/"+u.GetName()]
 	switch {
-	case r.Verb == "create" && is != nil:
+	case r.Verb == "create" && stored != nil:
 		return nil, failure(http.StatusConflict, metav1.StatusReasonAlreadyExists, "already exists")
-	case r.Verb == "update" && is == nil:
+	case r.Verb == "update" && stored == nil:
 		return nil, notFound(r)
 	case r.Verb == "update":
-		if status := precondition(is, u); status != nil {
+		if status := precondition(stored, u); status != nil {
 			return nil, status
 		}
 	}
@@ -284,7 +286,8 @@ func (s *Server) put(r Request, body []byte) (map[string]any, *metav1.Status) {
 	return next.render(), nil
 }
 
-// watch follows a resource until the client leaves or the server changes.
+// watch sends the changes of a resource until the client disconnects or the server
+// ends watches.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, request Request) {
 	if r.URL.Query().Has("sendInitialEvents") {
 		fault := failure(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
@@ -315,8 +318,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, request Request) 
 	}
 }
 
-// since returns what changed after a version, and what is closed at the next
-// change. down tells that the watch ends.
+// since returns the changes after a version, and a channel that is closed at the
+// next change. down reports whether the watch ends.
 func (s *Server) since(resource string, version int64) (changes []change, next <-chan struct{}, down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +329,7 @@ func (s *Server) since(resource string, version int64) (changes []change, next <
 			changes = append(changes, c)
 		}
 	}
-	return changes, s.changed, s.personality.Down || s.objects[resource] == nil
+	return changes, s.changed, s.behavior.Down || s.objects[resource] == nil
 }
 
 func failure(code int, reason metav1.StatusReason, message string) *metav1.Status {
@@ -342,23 +345,25 @@ func notFound(r Request) *metav1.Status {
 	return status
 }
 
-// Forbidden is the answer of an authorizer, for Personality.Refuse.
+// Forbidden is the error of an authorizer, for Behavior.Refuse.
 func Forbidden(r Request) *metav1.Status {
-	return failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(
-		"%s %q is forbidden: User %q cannot %s resource %q in the namespace %q", r.Resource, r.Name, "writer", r.Verb, r.Resource, r.Namespace))
+	reason := fmt.Errorf("User %q cannot %s resource %q in the namespace %q", "writer", r.Verb, r.Resource, r.Namespace)
+	status := apierrors.NewForbidden(schema.GroupResource{Resource: r.Resource}, r.Name, reason).Status()
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	return &status
 }
 
-// Conflict is the answer to a write that comes too late.
+// Conflict is the error for a write of an old version.
 func Conflict(r Request) *metav1.Status {
 	return failure(http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
 }
 
-// Refused is the answer of an admission plugin.
+// Refused is the error of an admission plugin.
 func Refused(r Request) *metav1.Status {
 	return failure(http.StatusForbidden, metav1.StatusReasonForbidden, "admission webhook \"guard\" denied the request: no")
 }
 
-// Invalid is the answer to an object that does not validate.
+// Invalid is the error for an object that does not validate.
 func Invalid(r Request) *metav1.Status {
 	return failure(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "metadata.annotations: Invalid value")
 }

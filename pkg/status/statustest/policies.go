@@ -10,19 +10,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// Policies are the policies of one resource of a Server. Those without a
-// namespace have the empty one.
+// Policies are the policies of one resource of a Server. The namespace of
+// cluster-scoped policies is empty.
 type Policies struct {
 	server   *Server
 	resource string
 }
 
-// Create stores a new policy, a pointer to the API's type, with generation 1. Its
-// annotations belong to the manager "author".
+// Create stores a new policy, a pointer to the API's type, with generation 1. The
+// manager "author" owns its annotations.
 func (p Policies) Create(policy any) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(policy)
 	if err != nil {
-		panic(err) // the type is the API's own
+		panic(err) // not a type of the API
 	}
 	s := p.server
 	s.mu.Lock()
@@ -39,7 +39,7 @@ func (p Policies) Create(policy any) {
 	s.store(p.resource, "ADDED", o)
 }
 
-// Update changes a policy as its author does. A new spec is a new generation.
+// Update changes a policy as its author does. A changed spec is a new generation.
 func (p Policies) Update(namespace, name string, change func(*unstructured.Unstructured)) {
 	s := p.server
 	s.mu.Lock()
@@ -51,9 +51,9 @@ func (p Policies) Update(namespace, name string, change func(*unstructured.Unstr
 	if !reflect.DeepEqual(o.fields["spec"], next.fields["spec"]) {
 		u.SetGeneration(u.GetGeneration() + 1)
 	}
-	was, _, _ := unstructured.NestedStringMap(o.fields, "metadata", "annotations")
+	before, _, _ := unstructured.NestedStringMap(o.fields, "metadata", "annotations")
 	for key, value := range u.GetAnnotations() {
-		if was[key] != value {
+		if before[key] != value {
 			next.own(owner{"author", ""}, key)
 		}
 	}
@@ -81,7 +81,7 @@ func (p Policies) Policy(namespace, name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: o.render()}
 }
 
-// Len returns how many policies there are.
+// Len returns the number of policies.
 func (p Policies) Len() int {
 	s := p.server
 	s.mu.Lock()

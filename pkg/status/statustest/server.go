@@ -1,8 +1,8 @@
-// Package statustest holds a stateful fake of the API server as a status writer
-// sees it: policies with server-side apply and field managers, Leases and Events.
-// It can be asked over a real connection or without one, so that it also works in
-// a bubble of testing/synctest. What it does not need to know it does not: only
-// annotations and status.conditions have owners.
+// Package statustest is a stateful fake of the API server for tests of the status
+// writer: policies with server-side apply and field managers, Leases and Events.
+// Clients may use it over a connection or without one, so that it also works in a
+// bubble of testing/synctest. Of an object, only annotations and status.conditions
+// have owners.
 package statustest
 
 import (
@@ -19,30 +19,31 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Status is what a server makes of networkpolicies/status.
+// Status is how a server handles networkpolicies/status.
 type Status uint8
 
 const (
-	Unserved Status = iota // Kubernetes 1.28 and later, and up to 1.23
-	Dropped                // 1.24 to 1.27: a write is answered with 200, and nothing is stored
-	Stored                 // the same with the feature gate NetworkPolicyStatus
+	Unserved Status = iota // Kubernetes 1.28 and later, and 1.23 and earlier
+	Dropped                // 1.24 to 1.27: a write is answered with 200 and not stored
+	Stored                 // 1.24 to 1.27 with the feature gate NetworkPolicyStatus
 )
 
-// Personality is how a Server behaves. The zero value is a server of today.
-type Personality struct {
+// Behavior is how a Server behaves. The zero value is a current server without
+// faults.
+type Behavior struct {
 	Status Status
-	// Refuse answers a request in the server's place, unless it returns nil.
+	// Refuse returns the error for a request, or nil to let the server handle it.
 	Refuse func(Request) *metav1.Status
-	// Delay passes before each answer but those of watches.
+	// Delay is the time before each answer, except those to watches.
 	Delay time.Duration
-	// Down refuses connections and breaks watches.
+	// Down refuses connections and ends watches.
 	Down bool
 }
 
-// Request is a request as the server has seen it.
+// Request is a request that the server has received.
 type Request struct {
 	Verb      string // get, list, watch, create, update, patch, discover
-	Resource  string // with the subresource, if any: "networkpolicies/status"; what is discovered is a group version
+	Resource  string // with the subresource, if any: "networkpolicies/status"; of discovery the group version
 	Namespace string
 	Name      string
 	Manager   string // of a patch
@@ -51,21 +52,21 @@ type Request struct {
 	Code      int // of the answer
 }
 
-// Server is the fake. Its methods may be called from any goroutine.
+// Server is the fake API server. Its methods may be called from any goroutine.
 type Server struct {
-	// Policies are the NetworkPolicies, which every server has.
+	// Policies are the NetworkPolicies, which every server serves.
 	Policies
 
-	mu          sync.Mutex
-	personality Personality
-	version     int64
-	objects     map[string]map[string]*object // by resource, if it is served, then namespace/name
-	history     []change
-	changed     chan struct{} // closed at each change
-	requests    []Request
+	mu       sync.Mutex
+	behavior Behavior
+	version  int64
+	objects  map[string]map[string]*object // by resource, if it is served, then namespace/name
+	history  []change
+	changed  chan struct{} // closed at each change
+	requests []Request
 }
 
-// object is an object and who owns what of it.
+// object is an API object with the owners of its items.
 type object struct {
 	fields map[string]any
 	owners map[owner]sets.Set[string]
@@ -81,14 +82,14 @@ type change struct {
 	object   map[string]any
 }
 
-// NewServer returns a server with nothing in it. Of policies it serves the one
-// kind that needs no CustomResourceDefinition.
-func NewServer(p Personality) *Server {
+// NewServer returns a server without objects. Of the kinds of policies it serves
+// NetworkPolicy, which needs no CustomResourceDefinition.
+func NewServer(b Behavior) *Server {
 	s := &Server{
-		personality: p,
-		version:     1,
-		objects:     map[string]map[string]*object{"networkpolicies": {}, "leases": {}, "events": {}},
-		changed:     make(chan struct{}),
+		behavior: b,
+		version:  1,
+		objects:  map[string]map[string]*object{"networkpolicies": {}, "leases": {}, "events": {}},
+		changed:  make(chan struct{}),
 	}
 	s.Policies = s.Of("networkpolicies")
 	return s
@@ -97,16 +98,16 @@ func NewServer(p Personality) *Server {
 // Of returns the policies of a resource.
 func (s *Server) Of(resource string) Policies { return Policies{s, resource} }
 
-// Install makes the server serve a resource, as if its CustomResourceDefinition
-// were created.
+// Install makes the server serve a resource, as after its CustomResourceDefinition
+// was created.
 func (s *Server) Install(resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.objects[resource] = map[string]*object{}
 }
 
-// Uninstall takes a resource away, with all its objects. Who watches is cut off
-// before he hears of it.
+// Uninstall removes a resource with all its objects. Watches end without events
+// about that.
 func (s *Server) Uninstall(resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,8 +115,8 @@ func (s *Server) Uninstall(resource string) {
 	s.notify()
 }
 
-// Config returns how to talk to the server without a connection. It speaks JSON
-// only.
+// Config returns a client configuration that needs no connection. The server
+// supports JSON only.
 func (s *Server) Config() *rest.Config {
 	return &rest.Config{
 		Host: "http://statustest", Transport: s, QPS: -1,
@@ -123,21 +124,21 @@ func (s *Server) Config() *rest.Config {
 	}
 }
 
-// Be changes the server's behaviour. Watches end.
-func (s *Server) Be(p Personality) {
+// SetBehavior changes the behavior of the server. Watches end.
+func (s *Server) SetBehavior(b Behavior) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.personality = p
+	s.behavior = b
 	s.notify()
 }
 
-func (s *Server) personalityNow() Personality {
+func (s *Server) currentBehavior() Behavior {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.personality
+	return s.behavior
 }
 
-// Requests returns all requests so far for which want is true.
+// Requests returns all requests so far for which want returns true.
 func (s *Server) Requests(want func(Request) bool) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +150,7 @@ func (s *Server) Writes() []Request {
 	return s.Requests(func(r Request) bool { return r.Verb == "patch" && !r.DryRun && r.Code == http.StatusOK })
 }
 
-// Events returns all Events, in no order.
+// Events returns all Events, in no particular order.
 func (s *Server) Events() []*unstructured.Unstructured {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +161,7 @@ func (s *Server) Events() []*unstructured.Unstructured {
 	return events
 }
 
-// store puts o in place with a new version and tells the watchers.
+// store stores or deletes o with a new version and notifies watches.
 func (s *Server) store(resource, kind string, o *object) {
 	s.version++
 	u := &unstructured.Unstructured{Object: o.fields}

@@ -13,22 +13,23 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// tend writes for one kind until ctx ends, whenever the server serves it. The
-// CustomResourceDefinition of a kind may come late, go, and come back.
-func (w *Writer) tend(ctx context.Context, k Kind) {
+// runKind writes for one kind until ctx ends, while the server serves it. The
+// CustomResourceDefinition of a kind may be installed late, removed, and installed
+// again.
+func (w *Writer) runKind(ctx context.Context, k Kind) {
 	logger := klog.FromContext(ctx)
-	told := false
+	logged := false
 	for {
 		served, err := serves(ctx, w.cfg.Client.Discovery(), k.Resource.GroupVersion(), k.Resource.Resource)
 		if served {
-			told = false
+			logged = false
 		}
-		if served || err != nil { // what discovery could not tell the list will
+		if served || err != nil { // without discovery, the list finds out
 			w.newKindWriter(k).run(ctx)
 		}
-		if ctx.Err() == nil && !told {
-			logger.Info("Kind is not served, waiting for it", "kind", k.Name, "resource", k.Resource.GroupResource().String(), "version", k.Resource.Version)
-			told = true
+		if ctx.Err() == nil && !logged {
+			logger.Info("Kind not served, waiting for it", "kind", k.Name, "resource", k.Resource.GroupResource().String(), "version", k.Resource.Version)
+			logged = true
 		}
 		select {
 		case <-time.After(rediscover):
@@ -38,8 +39,8 @@ func (w *Writer) tend(ctx context.Context, k Kind) {
 	}
 }
 
-// serves asks discovery whether the server has a resource, or a subresource
-// "resource/name".
+// serves reports whether the server serves a resource, or a subresource
+// "resource/name", according to discovery.
 func serves(ctx context.Context, d discovery.DiscoveryInterface, gv schema.GroupVersion, resource string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
