@@ -4,8 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"golang.org/x/sys/unix"
-
+	"sigs.k8s.io/kube-network-policies/pkg/nlattr"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
@@ -33,10 +32,7 @@ const (
 	statusExpected = 1 << 0
 )
 
-const (
-	nfgenHeaderLen = 4         // struct nfgenmsg: family, version, resource
-	attrTypeMask   = 1<<14 - 1 // without the bits "nested" and "net byte order"
-)
+const nfgenHeaderLen = 4 // struct nfgenmsg: family, version, resource
 
 // entry is a connection as the kernel tracks it. It points into the message it
 // was decoded from.
@@ -92,7 +88,7 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 		return e, false
 	}
 	e.key.family = data[0]
-	ok = eachAttribute(data[nfgenHeaderLen:], func(typ uint16, value []byte) bool {
+	ok = nlattr.Each(data[nfgenHeaderLen:], func(typ uint16, value []byte) bool {
 		switch typ {
 		case attrOriginal:
 			e.key.tuple = value
@@ -118,12 +114,12 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 
 // decode reads the content of CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
 func (s *sender) decode(b []byte) bool {
-	return eachAttribute(b, func(typ uint16, value []byte) bool {
+	return nlattr.Each(b, func(typ uint16, value []byte) bool {
 		switch typ {
 		case attrTupleIP:
-			return eachAttribute(value, s.setIP)
+			return nlattr.Each(value, s.setIP)
 		case attrTupleProto:
-			return eachAttribute(value, s.setProto)
+			return nlattr.Each(value, s.setProto)
 		}
 		return true
 	})
@@ -153,26 +149,6 @@ func (s *sender) setProto(typ uint16, value []byte) bool {
 			return false
 		}
 		s.port, s.hasPorts = binary.BigEndian.Uint16(value), true
-	}
-	return true
-}
-
-// eachAttribute gives each netlink attribute of b to set. It reports false when
-// b is malformed or set did not like what it got.
-func eachAttribute(b []byte, set func(typ uint16, value []byte) bool) bool {
-	for len(b) > 0 {
-		if len(b) < unix.NLA_HDRLEN {
-			return false
-		}
-		length := int(binary.NativeEndian.Uint16(b))
-		if length < unix.NLA_HDRLEN || length > len(b) {
-			return false
-		}
-		typ := binary.NativeEndian.Uint16(b[2:]) & attrTypeMask
-		if !set(typ, b[unix.NLA_HDRLEN:length]) {
-			return false
-		}
-		b = b[min((length+3)&^3, len(b)):]
 	}
 	return true
 }

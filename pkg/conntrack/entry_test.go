@@ -9,6 +9,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"sigs.k8s.io/kube-network-policies/pkg/nlattr"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
@@ -201,7 +202,7 @@ func FuzzDecodeEntry(f *testing.F) {
 		}
 		var tuple []byte
 		var mark, mask uint32
-		if !eachAttribute(message[nfgenHeaderLen:], func(typ uint16, value []byte) bool {
+		if !nlattr.Each(message[nfgenHeaderLen:], func(typ uint16, value []byte) bool {
 			switch typ {
 			case attrOriginal:
 				tuple = value

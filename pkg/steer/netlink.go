@@ -5,11 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"iter"
 	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/nlattr"
 )
 
 // Attributes of linux/netfilter/nf_tables.h that x/sys/unix does not have.
@@ -85,30 +86,12 @@ func get(conn *netlink.Conn, what netlink.HeaderType, flags netlink.HeaderFlags,
 	return answers, nil
 }
 
-// attributes walks over netlink attributes. It ends at one that is cut off, which
-// the kernel does not send.
-func attributes(b []byte) iter.Seq2[uint16, []byte] {
-	const header, flags = 4, unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
-	return func(yield func(uint16, []byte) bool) {
-		for len(b) >= header {
-			length := int(binary.NativeEndian.Uint16(b))
-			if length < header || length > len(b) {
-				return
-			}
-			if !yield(binary.NativeEndian.Uint16(b[2:])&^flags, b[header:length]) {
-				return
-			}
-			b = b[min(align(length), len(b)):]
-		}
-	}
-}
-
 // attribute returns the value of the attribute at the end of path, each within the
 // one before; nil if there is none.
 func attribute(b []byte, path ...uint16) []byte {
 	for _, want := range path {
 		var found []byte
-		for kind, value := range attributes(b) {
+		for kind, value := range nlattr.All(b) {
 			if kind == want {
 				found = value
 				break

@@ -15,6 +15,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/nlattr"
 )
 
 // readAttempts bounds how often the table is read while others commit.
@@ -202,7 +204,7 @@ var counting = []string{"counter", "quota", "last"}
 // expressionsHash tells what a rule does.
 func expressionsHash(expressions []byte) string {
 	hash := sha256.New()
-	for _, e := range attributes(expressions) {
+	for _, e := range nlattr.All(expressions) {
 		name, data := text(attribute(e, unix.NFTA_EXPR_NAME)), attribute(e, unix.NFTA_EXPR_DATA)
 		if slices.Contains(counting, name) {
 			data = nil
@@ -222,7 +224,7 @@ func readSet(conn *netlink.Conn, spec setSpec) (elements, error) {
 	}
 	var keys []setKey
 	for _, a := range answers {
-		for _, e := range attributes(attribute(a, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+		for _, e := range nlattr.All(attribute(a, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			if attribute(e, nftaSetElemKeyEnd) != nil {
 				return nil, nil
 			}
