@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/nlattr"
 )
 
 // Messages and attributes of linux/netfilter/nfnetlink_queue.h.
@@ -35,7 +37,6 @@ const (
 	msgHeaderLen   = unix.NLMSG_HDRLEN
 	nfgenHeaderLen = 4
 	attrHeaderLen  = unix.NLA_HDRLEN
-	attrTypeMask   = 1<<14 - 1 // without the bits "nested" and "net byte order"
 
 	// metaLen is room for all the kernel puts around a payload: the attributes
 	// of a packet without conntrack and security context make up less than 300
@@ -87,18 +88,11 @@ func decodePacket(body []byte) (p packetMessage, ok bool) {
 		return p, false
 	}
 	for b := body[nfgenHeaderLen:]; len(b) > 0; {
-		if len(b) < attrHeaderLen {
+		typ, value, rest, ok := nlattr.Next(b)
+		if !ok || !p.set(typ, value) {
 			return p, false
 		}
-		length := int(binary.NativeEndian.Uint16(b))
-		if length < attrHeaderLen || length > len(b) {
-			return p, false
-		}
-		typ := binary.NativeEndian.Uint16(b[2:]) & attrTypeMask
-		if !p.set(typ, b[attrHeaderLen:length]) {
-			return p, false
-		}
-		b = b[min(align4(length), len(b)):] // the payload is last, and not padded
+		b = rest
 	}
 	return p, p.hasID
 }
