@@ -7,6 +7,7 @@ ARG DEBIAN_IMAGE=debian:bookworm-slim@sha256:7b140f374b289a7c2befc338f42ebe6441b
 FROM ${GO_IMAGE} AS agent
 WORKDIR /src
 COPY go.mod go.sum ./
+COPY tests/netpol/go.mod tests/netpol/
 RUN go mod download
 COPY cmd cmd
 COPY pkg pkg

@@ -26,7 +26,7 @@ export NETNS_REQUIRED ?= 1
 endif
 
 # Packages whose tests need a machine of their own for a while.
-ALONE = ./tests/lab ./tests/netns ./tests/attacks ./tests/netpol/suite ./tests/demo
+ALONE = ./tests/lab ./tests/netns ./tests/attacks ./tests/suite ./tests/demo
 
 # Packages that run goroutines or are called from several.
 RACE = ./pkg/agent ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/status/... ./pkg/steer/...
@@ -35,7 +35,7 @@ RACE = ./pkg/agent ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/policy ./pk
 KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
 
 # Modules of their own, because of what they depend on.
-MODULES = tests/integration tests/conformance tests/conformance/v0.1.7 tests/conformance/v0.2.0 tests/bench/plots
+MODULES = tests/netpol tests/integration tests/conformance tests/conformance/v0.1.7 tests/conformance/v0.2.0 tests/bench/plots
 
 # What bench measures, in the form of Go's benchmarks.
 BENCH_RESULTS ?= bin/bench.txt
@@ -63,23 +63,24 @@ test-all: ## every test there is, the linters and the demo, as root: what CI run
 	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-conformance-packets test-mutants test-integration demo vulnerabilities
 
 test-unit: tools ## the tests of each package
-	$(GO) test $(SHORT) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|netpol/netns|netpol/suite|demo)$$')
+	$(GO) test $(SHORT) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo)$$')
+	cd tests/netpol && $(GO) test $(SHORT) ./...
 
 test-scenarios: ## the truth tables of every scenario, in process
-	$(GO) run ./tests/netpol/suite
+	$(GO) run ./tests/suite
 
 test-conformance: ## the conformance suites of the network policy API on the evaluator and, unless SHORT, on the oracle
 	cd tests/conformance && $(GO) test ./... && $(GO) run . $(if $(SHORT),-networks compiled -clusters IPv4-beside$(comma)IPv6-apart)
 
 test-packets: tools ## real packets through the agent and a few scenarios, in network namespaces, as root
 	$(GO) test $(SHORT) -p 1 -count 1 $(ALONE)
-	$(GO) test -v -count 1 ./tests/netpol/netns
+	$(GO) test -v -count 1 ./tests/backends/netns
 
 test-conformance-packets: tools build ## the conformance suites with real packets, as root: three minutes
 	cd tests/conformance && $(GO) run . -networks netns -agent ../../bin/kube-network-policies
 
 test-netns: tools test-scenarios test-packets test-conformance-packets ## the same with every scenario
-	$(GO) run ./tests/netpol/suite -backend netns
+	$(GO) run ./tests/suite -backend netns
 
 test-hard: tools ## long attacks with real packets, as root: minutes
 	HARD=1 $(GO) test -v -p 1 -count 1 -timeout 60m ./tests/attacks
@@ -135,6 +136,7 @@ lint: ## gofmt, vet, staticcheck, and which package may import which
 		echo "vet and tidy $$module"; (cd "$$module" && $(GO) vet ./... && $(GO) mod tidy -diff) || exit 1; \
 	done
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
+	cd tests/netpol && $(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
 	$(GO) test ./tests/layering
 
 fuzz: ## every fuzz target for FUZZTIME (10s) each

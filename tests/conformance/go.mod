@@ -9,6 +9,7 @@ require (
 	k8s.io/cri-streaming v0.37.2
 	k8s.io/utils v0.0.0-20260707023825-cf1189d6abe3
 	sigs.k8s.io/kube-network-policies v0.0.0-00010101000000-000000000000
+	sigs.k8s.io/kube-network-policies/tests/netpol v0.0.0
 	sigs.k8s.io/network-policy-api v0.2.0
 )
 
@@ -72,3 +73,5 @@ require (
 )
 
 replace sigs.k8s.io/kube-network-policies => ../..
+
+replace sigs.k8s.io/kube-network-policies/tests/netpol => ../netpol

@@ -14,10 +14,10 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
+	"sigs.k8s.io/kube-network-policies/tests/backends/netns"
 	"sigs.k8s.io/kube-network-policies/tests/conformance/cluster"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
-	"sigs.k8s.io/kube-network-policies/tests/netpol/netns"
 )
 
 // programTimeout is how long a change may take to come into force.

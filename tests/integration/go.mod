@@ -67,3 +67,5 @@ require (
 )
 
 replace sigs.k8s.io/kube-network-policies => ../..
+
+replace sigs.k8s.io/kube-network-policies/tests/netpol => ../netpol

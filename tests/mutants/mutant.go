@@ -23,7 +23,7 @@ type suite struct {
 }
 
 // scenarios are the tests that must fail unless a mutant names others.
-var scenarios = suite{"tests/netpol/scenarios", "^TestSimulated"}
+var scenarios = suite{"tests/backends/simulated", "^TestSimulated"}
 
 // realPackets reports whether the suite needs network namespaces and root.
 func (s suite) realPackets() bool { return s.pkg == "tests/attacks" || s.pkg == "tests/netns" }

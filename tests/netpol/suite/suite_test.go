@@ -1,80 +1,73 @@
-package main
+package suite
 
 import (
+	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// shop is a folder as users have it.
-const shop = `
-apiVersion: v1
-kind: Pod
-metadata: {namespace: shop, name: web, labels: {app: web}}
-spec: {containers: [{name: web, ports: [{name: http, containerPort: 8080}]}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {namespace: shop, name: db, labels: {app: db}}
-spec: {containers: [{name: db, ports: [{name: sql, containerPort: 5432}]}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {namespace: guests, name: anyone}
-spec: {containers: [{name: anyone}]}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {namespace: shop, name: db-from-web}
-spec:
-  podSelector: {matchLabels: {app: db}}
-  ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: sql}]}]
-`
+// incapable is a backend that supports nothing.
+type incapable struct{ netpol.Backend }
 
-func shopFolder(t *testing.T) string {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "shop.yaml"), []byte(shop), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
+func (incapable) Supports() netpol.Support { return netpol.Support{} }
+func (incapable) Close() error             { return nil }
 
-func TestAFolderGivesItsTable(t *testing.T) {
-	var out strings.Builder
-	if err := run(t.Context(), &out, options{backend: "simulated", dir: shopFolder(t), all: true}); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"TCP 5432 IPv4, TCP 5432 IPv6", "simulated: 1 scenarios, 1 steps, 36 cells"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the output has no %q:\n%s", want, &out)
-		}
-	}
-}
+func newIncapable(context.Context) (netpol.Backend, error) { return incapable{}, nil }
 
-func TestAFolderIsHeldAgainstRealPackets(t *testing.T) {
-	if err := lab.Check(); errors.Is(err, errors.ErrUnsupported) && os.Getenv("NETNS_REQUIRED") == "" {
-		t.Skip(err)
+func TestRunRejectsInvalidFlags(t *testing.T) {
+	command := Command{
+		Default: "incapable",
+		Backends: map[string]NewBackend{
+			"incapable": newIncapable,
+			"broken":    func(context.Context) (netpol.Backend, error) { return nil, errors.New("no such machine") },
+		},
+		Reference: incapable{},
 	}
-	var out strings.Builder
-	if err := run(t.Context(), &out, options{backend: "netns", dir: shopFolder(t)}); err != nil {
-		t.Errorf("%v\n%s", err, &out)
-	}
-}
-
-func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
-	for want, o := range map[string]options{
-		`"nowhere"`:     {backend: "nowhere"},
-		"-run":          {backend: "simulated", run: "("},
-		"no scenario":   {backend: "simulated", run: "no such thing"},
-		"load /nowhere": {backend: "simulated", dir: "/nowhere"},
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"unknown backend", []string{"-backend", "nowhere"}, `-backend "nowhere": want one of broken, cluster, incapable`},
+		{"invalid pattern", []string{"-run", "("}, "-run: "},
+		{"no scenario matches", []string{"-run", "no such thing"}, "matches no scenario"},
+		{"no such folder", []string{"-dir", "/nowhere"}, "load /nowhere"},
+		{"no such flag", []string{"-nothing"}, "-nothing"},
+		{"argument", []string{"scenarios"}, `unexpected argument "scenarios"`},
+		{"backend does not start", []string{"-backend", "broken"}, "start broken: no such machine"},
+		{"no kubeconfig", []string{"-backend", "cluster", "-kubeconfig", "/nowhere"}, "start cluster: "},
 	} {
-		err := run(t.Context(), &strings.Builder{}, o)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("run %+v = %v, want an error with %q", o, err, want)
+		t.Run(c.name, func(t *testing.T) {
+			err := command.Run(t.Context(), &strings.Builder{}, c.args)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Run(%q) = %v, want an error with %q", c.args, err, c.want)
+			}
+		})
+	}
+}
+
+func TestRunReportsUnsupportedScenarios(t *testing.T) {
+	command := Command{Default: "incapable", Backends: map[string]NewBackend{"incapable": newIncapable}}
+	var out strings.Builder
+	if err := command.Run(t.Context(), &out, []string{"-run", "^default deny of ingress to a namespace$"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"default deny of ingress to a namespace: not supported by this backend: 2 nodes\n", "incapable: 0 scenarios, "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the output does not contain %q:\n%s", want, &out)
 		}
+	}
+}
+
+func TestRunWithoutReferenceHasNoFolders(t *testing.T) {
+	var out strings.Builder
+	if err := (Command{}).Run(t.Context(), &out, []string{"-help"}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "-kubeconfig") || strings.Contains(out.String(), "-dir") {
+		t.Errorf("help:\n%s", &out)
 	}
 }

@@ -1,4 +1,4 @@
-package scenarios_test
+package simulated_test
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 
+	"sigs.k8s.io/kube-network-policies/tests/backends/simulated"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios"
-	"sigs.k8s.io/kube-network-policies/tests/netpol/simulated"
 )
 
 // recorder keeps the states that scenarios apply.

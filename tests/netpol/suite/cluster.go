@@ -1,0 +1,36 @@
+package suite
+
+import (
+	"context"
+	"flag"
+	"os"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
+)
+
+// clusterFlags registers the flags of the backend "cluster" and returns what makes it
+// once they are parsed.
+func clusterFlags(flags *flag.FlagSet) NewBackend {
+	var cfg cluster.Config
+	kubeconfig := flags.String("kubeconfig", os.Getenv("KUBECONFIG"), "cluster: path of the kubeconfig; the default is $KUBECONFIG")
+	families := flags.String("families", "IPv4", "cluster: address families of its pods: IPv4, IPv6, or both with a comma")
+	flags.StringVar(&cfg.Image, "image", "registry.k8s.io/e2e-test-images/agnhost:2.59", "cluster: image of the pods, with a shell and the commands of agnhost")
+	flags.BoolVar(&cfg.ViaServices, "via-services", false, "cluster: connect to every pod through a Service in front of it")
+	flags.BoolVar(&cfg.SilentDrops, "silent-drops", false, "cluster: a denied connection that is refused instead of timing out fails")
+	return func(ctx context.Context) (netpol.Backend, error) {
+		access, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+		if err != nil {
+			return nil, err
+		}
+		access.QPS, access.Burst = -1, 0 // each cell runs a command
+		for family := range strings.SplitSeq(*families, ",") {
+			cfg.Families = append(cfg.Families, corev1.IPFamily(family))
+		}
+		return cluster.New(ctx, access, cfg)
+	}
+}

@@ -1,0 +1,147 @@
+// Package suite is a command line that plays scenarios on a backend, prints the tables
+// that differ from what is expected, and counts. A Command knows live clusters; a
+// program can add backends of its own.
+package suite
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios"
+)
+
+// Command is the command line. The zero Command plays scenarios on a cluster.
+type Command struct {
+	// Backends are those that -backend accepts in addition to "cluster".
+	Backends map[string]NewBackend
+	// Default is the backend if there is no -backend, "cluster" if empty.
+	Default string
+	// Reference computes the tables that -dir expects, see netpol.FolderScenario.
+	// Without it there is no -dir.
+	Reference netpol.Backend
+}
+
+// NewBackend returns a new backend. The command closes it.
+type NewBackend func(context.Context) (netpol.Backend, error)
+
+// ErrFailed is returned when a scenario failed, which has been reported by then.
+var ErrFailed = errors.New("not as expected")
+
+// Main runs the command with the arguments of the process, and exits with status 1
+// if it fails.
+func (c Command) Main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := c.Run(ctx, os.Stdout, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+		os.Exit(1)
+	}
+}
+
+// Run plays what args select and reports on out.
+func (c Command) Run(ctx context.Context, out io.Writer, args []string) error {
+	var o options
+	flags := flag.NewFlagSet("netpol", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the caller reports the error
+	backends := map[string]NewBackend{"cluster": clusterFlags(flags)}
+	maps.Copy(backends, c.Backends)
+	c.register(flags, &o, slices.Sorted(maps.Keys(backends)))
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(out)
+		flags.PrintDefaults()
+		return nil
+	case err != nil:
+		return err
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	newBackend, ok := backends[o.backend]
+	if !ok {
+		return fmt.Errorf("-backend %q: want one of %s", o.backend, strings.Join(slices.Sorted(maps.Keys(backends)), ", "))
+	}
+	chosen, err := c.choose(ctx, o)
+	if err != nil {
+		return err
+	}
+	return play(ctx, out, o, newBackend, chosen)
+}
+
+// options are the flags of every backend.
+type options struct {
+	backend string
+	dir     string
+	run     string
+	settle  time.Duration
+	all     bool
+}
+
+func (c Command) register(flags *flag.FlagSet, o *options, backends []string) {
+	backend := c.Default
+	if backend == "" {
+		backend = "cluster"
+	}
+	flags.StringVar(&o.backend, "backend", backend, "what to play on: "+strings.Join(backends, ", "))
+	flags.StringVar(&o.run, "run", "", "play only the scenarios whose name matches this regular expression")
+	flags.DurationVar(&o.settle, "settle", 10*time.Second, "how long a change may take to become effective; what differs after that fails")
+	flags.BoolVar(&o.all, "v", false, "print all tables, not only those that differ")
+	if c.Reference != nil {
+		flags.StringVar(&o.dir, "dir", "", "play the pods, namespaces and policies of this folder in place of the scenarios; the evaluator of this program computes what is expected")
+	}
+}
+
+// choose returns the scenarios to play.
+func (c Command) choose(ctx context.Context, o options) ([]netpol.Scenario, error) {
+	if o.dir != "" {
+		state, err := netpol.Load(os.DirFS(o.dir))
+		if err != nil {
+			return nil, fmt.Errorf("load %s: %w", o.dir, err)
+		}
+		scenario, err := netpol.FolderScenario(ctx, o.dir, state, c.Reference)
+		return []netpol.Scenario{scenario}, err
+	}
+	name, err := regexp.Compile(o.run)
+	if err != nil {
+		return nil, fmt.Errorf("-run: %w", err)
+	}
+	chosen := slices.DeleteFunc(scenarios.All(), func(s netpol.Scenario) bool { return !name.MatchString(s.Name) })
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("-run %q matches no scenario", o.run)
+	}
+	return chosen, nil
+}
+
+// play plays the chosen scenarios on a new backend.
+func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, chosen []netpol.Scenario) (err error) {
+	backend, err := newBackend(ctx)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", o.backend, err)
+	}
+	defer func() { err = errors.Join(err, backend.Close()) }()
+	runner := netpol.Runner{Backend: backend, Settle: o.settle}
+	summary := runner.PlayAll(ctx, chosen, func(r netpol.Result) {
+		fmt.Fprint(out, r.Report(netpol.Unicode, o.all))
+		if len(r.Unsupported) > 0 {
+			fmt.Fprintf(out, "%s: not supported by this backend: %s\n", r.Scenario, strings.Join(r.Unsupported, ", "))
+		}
+	})
+	fmt.Fprintf(out, "%s: %s\n", o.backend, &summary)
+	if summary.Failed > 0 || ctx.Err() != nil {
+		return ErrFailed
+	}
+	return nil
+}

@@ -1,0 +1,31 @@
+// The suite command plays the scenarios of tests/netpol, or a folder of manifests, on
+// the backends of this project and on live clusters.
+//
+//	go run ./tests/suite -backend simulated
+//	go run ./tests/suite -backend netns -run 'except|block'
+//	go run ./tests/suite -backend netns -dir examples/shop -v
+package main
+
+import (
+	"context"
+
+	"sigs.k8s.io/kube-network-policies/tests/backends/netns"
+	"sigs.k8s.io/kube-network-policies/tests/backends/simulated"
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/suite"
+)
+
+func main() { command().Main() }
+
+// command is the command with the backends of this project.
+func command() suite.Command {
+	return suite.Command{
+		Default: "simulated",
+		Backends: map[string]suite.NewBackend{
+			"simulated": func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.Compiled), nil },
+			"oracle":    func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.Oracle), nil },
+			"netns":     func(ctx context.Context) (netpol.Backend, error) { return netns.New(ctx) },
+		},
+		Reference: simulated.New(simulated.Compiled),
+	}
+}
