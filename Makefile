@@ -174,8 +174,8 @@ bench-short: tools ## the same once and with less of everything: does it work?
 bench-table: ## the table of what BENCH_RESULTS has
 	@$(GO) run ./tests/bench/table $(BENCH_RESULTS)
 
-bench-plots: ## pictures of what BENCH_RESULTS has, for docs/testing
-	cd tests/bench/plots && $(GO) run . -into ../../../docs/testing/img ../../../$(BENCH_RESULTS)
+bench-plots: ## pictures of what BENCH_RESULTS has, for docs/performance
+	cd tests/bench/plots && $(GO) run . -into ../../../docs/performance/img ../../../$(BENCH_RESULTS)
 
 bench-packages: ## the benchmarks of each package
 	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...

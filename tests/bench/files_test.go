@@ -28,11 +28,11 @@ var kinds = map[string]func() any{
 	"ServiceAccount": func() any { return &corev1.ServiceAccount{} },
 }
 
-// objects reads a file of docs/testing. Fields that the API does not have are
+// objects reads a file of docs/performance. Fields that the API does not have are
 // errors.
 func objects(t *testing.T, name string) []any {
 	t.Helper()
-	content, err := os.ReadFile("../../docs/testing/" + name)
+	content, err := os.ReadFile("../../docs/performance/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}

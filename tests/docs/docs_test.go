@@ -65,21 +65,6 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// Every flag of the agent and of the status writer is described in
-// docs/operations.md.
-func TestFlagsAreDocumented(t *testing.T) {
-	doc := read(t, "docs/operations.md")
-	flags := regexp.MustCompile(`fs\.\w*Var\(.*?"([a-z-]+)"`).FindAllStringSubmatch(sources(t, "cmd/kube-network-policies", func(path string) bool { return !isTest(path) }), -1)
-	if len(flags) < 10 {
-		t.Fatalf("found %d flags in the code: the search is wrong", len(flags))
-	}
-	for _, m := range append(flags, []string{"", "feature-gates"}, []string{"", "logging-format"}, []string{"", "v"}) {
-		if !strings.Contains(doc, "`--"+m[1]) {
-			t.Errorf("docs/operations.md does not describe --%s", m[1])
-		}
-	}
-}
-
 // Every numbered statement names the tests that hold it, and they exist.
 func TestStatementsAreHeldByTests(t *testing.T) {
 	row := regexp.MustCompile(`(?m)^\| ((?:NP|CN)-\d+) \|(.*)\|([^|]*)\|$`)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -43,12 +44,19 @@ func anchor(heading string) string {
 	return strings.ReplaceAll(regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(heading, ""), " ", "-")
 }
 
+// index is the page that leads to all others.
+const index = "docs/README.md"
+
 // Every link within the repository leads to a file that exists and, where it names
-// one, to a heading; every page can be reached from the README.
+// one, to a heading. Every page can be reached from the index, and the index from the
+// README.
 func TestLinksLead(t *testing.T) {
 	all := pages(t)
-	reached := map[string]bool{"README.md": true}
-	for todo := []string{"README.md"}; len(todo) > 0; todo = todo[1:] {
+	if !slices.Contains(targets(all, "README.md"), index) {
+		t.Errorf("README.md does not link to %s", index)
+	}
+	reached := map[string]bool{index: true, "README.md": true}
+	for todo := []string{index}; len(todo) > 0; todo = todo[1:] {
 		for _, to := range targets(all, todo[0]) {
 			if _, page := all[to]; page && !reached[to] {
 				reached[to] = true
@@ -58,7 +66,7 @@ func TestLinksLead(t *testing.T) {
 	}
 	for name, text := range all {
 		if !reached[name] {
-			t.Errorf("no links lead from README.md to %s", name)
+			t.Errorf("no links lead from %s to %s", index, name)
 		}
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
 			if !strings.Contains(m[1], "://") {
