@@ -222,7 +222,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		EarlyUDP:      cfg.EarlyUDP,
 		SourceCheck:   a.links != nil,
 		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
-		InForce:       func(serial uint64) { a.reuse.inForce(serial) },
+		Applied:       func(serial uint64) { a.reuse.inForce(serial) },
 		Repaired:      a.recheck,
 		Registerer:    reg,
 	}, caps); err != nil {

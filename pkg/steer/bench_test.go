@@ -8,17 +8,17 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// BenchmarkDiff makes the transaction for one pod more, with an address of each
-// family, on a node with so many that are isolated in both directions.
+// BenchmarkDiff plans the transaction for one more pod, with an address of each family,
+// on a node with many pods that are isolated in both directions.
 func BenchmarkDiff(b *testing.B) {
 	for _, pods := range []int{110, 1000} {
 		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
 			nft := knftables.NewFake(knftables.InetFamily, TableName)
-			have, wish := manyPods(pods).contents(), manyPods(pods+1)
+			have, want := manyPods(pods).contents(), manyPods(pods+1)
 			b.ReportAllocs()
 			for b.Loop() {
 				tx := nft.NewTransaction()
-				planElements(tx, have, wish.contents())
+				planElements(tx, have, want.contents())
 				if n := tx.NumOperations(); n != 6 {
 					b.Fatalf("%d operations, want 6", n)
 				}
@@ -27,7 +27,7 @@ func BenchmarkDiff(b *testing.B) {
 	}
 }
 
-// manyPods isolates n pods in both directions.
+// manyPods returns sets that isolate n pods in both directions.
 func manyPods(n int) (s Sets) {
 	for i := range n {
 		v4 := netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})

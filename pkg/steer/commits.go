@@ -1,80 +1,83 @@
 package steer
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 )
 
-// commit is one to nftables in this network namespace, by anybody.
+// commit is a commit to nftables in this network namespace, by any process.
 type commit struct {
 	generation uint32
-	process    string // who made it
+	process    string // that committed
 	pid        uint32 // in the first PID namespace
-	touched    bool   // it is about our table
-	// lost is set alone: notifications were lost, nobody knows which.
+	touched    bool   // it changed our table
+	// lost is set alone: an unknown number of notifications was lost.
 	lost bool
 }
 
-// commits tells the commits of others from ours. The kernel says in a notification
-// which process made one, but names can be borrowed and process numbers differ
-// between PID namespaces. So ours are told by their generation, which is read before
-// and after each write. Whatever remains in doubt counts as somebody else's.
+// commits distinguishes commits by other processes from our own. A notification names
+// the process that committed, but process names can be reused and process IDs differ
+// between PID namespaces. Therefore our own commits are recognized by their generation,
+// which is read before and after each write. A commit that could be either counts as
+// external.
 type commits struct {
 	mu        sync.Mutex
 	listening bool
 	seen      uint32 // the last generation notified
 	writes    []write
-	unknown   int    // how often notifications were lost, since the last verification
-	foreign   int    // commits of others to our table, since the last verification
-	last      commit // of those
+	lost      int    // how often notifications were lost since the last verification
+	external  int    // commits by other processes to our table since the last verification
+	last      commit // the latest external one
 }
 
-// write is a write of ours: one of the generations after from, up to to, is its
-// commit.
+// write is one of our writes. Its commit has one of the generations after from, up to
+// and including to.
 type write struct {
 	from, to uint32
 	open     bool     // to is not known yet
-	touched  []commit // of these generations, about our table
+	touched  []commit // commits to our table in these generations
 }
 
-// later reports whether generation a is behind b, which wrap.
+// later reports whether generation a comes after b. Generations wrap.
 func later(a, b uint32) bool { return int32(a-b) > 0 }
 
-// started is called when commits begin to be notified, also after a break.
+// started is called when notifications begin, also after an interruption.
 func (c *commits) started() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.listening, c.writes = true, nil
-	c.unknown++
+	c.lost++
 }
 
-// stopped is called when commits are not notified any more.
+// stopped is called when notifications end.
 func (c *commits) stopped() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.listening, c.writes = false, nil
 }
 
-// notified takes a commit, in the order of generations, and reports whether the
-// table must be verified.
+// notified records a commit, in order of generations, and reports whether the table
+// must be verified.
 func (c *commits) notified(n commit) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n.lost {
-		c.unknown++
+		c.lost++
 		return true
 	}
-	before := c.foreign
+	before := c.external
 	c.seen = n.generation
-	if n.touched && !c.ascribe(n) {
-		c.blame(n)
+	if n.touched && !c.assign(n) {
+		c.addExternal(n)
 	}
 	c.settle()
-	return c.foreign != before
+	return c.external != before
 }
 
-// ascribe adds n to the write of ours that may have made it.
-func (c *commits) ascribe(n commit) bool {
+// assign adds n to the write of ours that may have made it, and reports whether there
+// is one.
+func (c *commits) assign(n commit) bool {
 	for i := range c.writes {
 		w := &c.writes[i]
 		if later(n.generation, w.from) && (w.open || !later(n.generation, w.to)) {
@@ -85,25 +88,26 @@ func (c *commits) ascribe(n commit) bool {
 	return false
 }
 
-func (c *commits) blame(others ...commit) {
-	for _, n := range others {
-		c.foreign++
+func (c *commits) addExternal(all ...commit) {
+	for _, n := range all {
+		c.external++
 		c.last = n
 	}
 }
 
-// settle decides about the writes of which all is notified. A write of ours is one
-// commit to the table: if there were more, somebody else's is among them.
+// settle classifies the commits of the writes whose generations were all notified. A
+// write of ours makes one commit to the table. If there were more, at least one of them
+// is external.
 func (c *commits) settle() {
 	for len(c.writes) > 0 && !c.writes[0].open && !later(c.writes[0].to, c.seen) {
 		if touched := c.writes[0].touched; len(touched) > 1 {
-			c.blame(touched...)
+			c.addExternal(touched...)
 		}
 		c.writes = c.writes[1:]
 	}
 }
 
-// begin is called ahead of a write, at this generation.
+// begin is called before a write, with the current generation.
 func (c *commits) begin(generation uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,57 +116,57 @@ func (c *commits) begin(generation uint32) {
 	}
 }
 
-// end is called behind a write, at this generation, and reports whether the table
-// must be verified. A write that has failed may have been committed or not: what
-// touched the table meanwhile is in doubt.
+// end is called after a write, with the current generation, and reports whether the
+// table must be verified. A write that failed may have been committed or not.
+// Therefore all commits to the table since begin count as external.
 func (c *commits) end(generation uint32, failed bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.writes) == 0 || !c.writes[len(c.writes)-1].open {
-		return false // commits are not notified, or not since the write began
+		return false // there were no notifications when the write began, or they stopped since
 	}
-	before := c.foreign
+	before := c.external
 	last := &c.writes[len(c.writes)-1]
 	if failed {
-		c.blame(last.touched...)
+		c.addExternal(last.touched...)
 		c.writes = c.writes[:len(c.writes)-1]
 	} else {
 		last.to, last.open = generation, false
 	}
 	c.settle()
-	return c.foreign != before
+	return c.external != before
 }
 
-// doubts is a state of commits, to be verified.
-type doubts struct {
-	unknown, foreign int
-	last             commit
+// unverified is what has happened to the table since it was last verified.
+type unverified struct {
+	lost, external int
+	last           commit
 }
 
-func (d doubts) any() bool { return d.unknown > 0 || d.foreign > 0 }
+func (d unverified) any() bool { return d.lost > 0 || d.external > 0 }
 
-// error is nil without doubts.
-func (d doubts) error() error {
+// error is nil if there is nothing to verify.
+func (d unverified) error() error {
 	switch {
-	case d.foreign > 0:
+	case d.external > 0:
 		return fmt.Errorf("another process (%s, pid %d) changed the table, which is not verified yet", d.last.process, d.last.pid)
-	case d.unknown > 0:
-		return fmt.Errorf("notifications of nftables were lost and the table is not verified yet")
+	case d.lost > 0:
+		return errors.New("nftables notifications were lost, and the table is not verified yet")
 	}
 	return nil
 }
 
-// doubts returns what has been in doubt since the last verification.
-func (c *commits) doubts() doubts {
+// unverified returns what must be verified.
+func (c *commits) unverified() unverified {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return doubts{c.unknown, c.foreign, c.last}
+	return unverified{c.lost, c.external, c.last}
 }
 
-// verified removes d: the table was read after d was taken, and is right.
-func (c *commits) verified(d doubts) {
+// verified removes d: the table was read after d was returned, and is correct.
+func (c *commits) verified(d unverified) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unknown -= d.unknown
-	c.foreign -= d.foreign
+	c.lost -= d.lost
+	c.external -= d.external
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// event is one step of a history of commits.
+// event is one step in a sequence of commits.
 type event func(*commits)
 
 func begins(generation uint32) event { return func(c *commits) { c.begin(generation) } }
@@ -15,35 +15,35 @@ func lost(c *commits)                { c.notified(commit{lost: true}) }
 func breaks(c *commits)              { c.stopped() }
 func resumes(c *commits)             { c.started() }
 
-// touches is a commit to our table, others one to other tables only.
+// touches is a commit to our table, unrelated a commit to other tables only.
 func touches(generation uint32) event {
 	return func(c *commits) { c.notified(commit{generation: generation, touched: true}) }
 }
 
-func others(generation uint32) event {
+func unrelated(generation uint32) event {
 	return func(c *commits) { c.notified(commit{generation: generation}) }
 }
 
-func TestCommitsOfOthersAreToldFromOurs(t *testing.T) {
+func TestCommitsDistinguishOwnAndExternal(t *testing.T) {
 	for _, tt := range []struct {
-		name    string
-		history []event
-		foreign int
-		unknown int
+		name     string
+		events   []event
+		external int
+		lost     int
 	}{
 		{"ours, notified while we write", []event{begins(4), touches(5), ends(5)}, 0, 0},
 		{"ours, notified later", []event{begins(4), ends(5), begins(5), ends(6), touches(5), touches(6)}, 0, 0},
-		{"another table", []event{others(5), others(6)}, 0, 0},
-		{"another table while we write", []event{begins(4), others(5), touches(6), ends(6)}, 0, 0},
-		{"another table while we write, later", []event{begins(4), ends(6), touches(5), others(6)}, 0, 0},
-		{"somebody else", []event{touches(5)}, 1, 0},
-		{"somebody else just ahead of our write", []event{begins(5), touches(5), touches(6), ends(6)}, 1, 0},
-		{"somebody else just behind our write", []event{begins(4), ends(5), touches(5), touches(6)}, 1, 0},
-		{"somebody else while we write", []event{begins(4), touches(5), touches(6), ends(6)}, 2, 0},
-		{"somebody else while we write, later", []event{begins(4), ends(6), touches(5), touches(6)}, 2, 0},
+		{"another table", []event{unrelated(5), unrelated(6)}, 0, 0},
+		{"another table while we write", []event{begins(4), unrelated(5), touches(6), ends(6)}, 0, 0},
+		{"another table while we write, later", []event{begins(4), ends(6), touches(5), unrelated(6)}, 0, 0},
+		{"another process", []event{touches(5)}, 1, 0},
+		{"another process just before our write", []event{begins(5), touches(5), touches(6), ends(6)}, 1, 0},
+		{"another process just after our write", []event{begins(4), ends(5), touches(5), touches(6)}, 1, 0},
+		{"another process while we write", []event{begins(4), touches(5), touches(6), ends(6)}, 2, 0},
+		{"another process while we write, later", []event{begins(4), ends(6), touches(5), touches(6)}, 2, 0},
 		{"our write fails", []event{begins(4), fails(4)}, 0, 0},
-		{"our write fails and somebody else commits", []event{begins(4), touches(5), fails(5)}, 1, 0},
-		{"our write fails and somebody else's commit is notified later", []event{begins(4), fails(5), touches(5)}, 1, 0},
+		{"our write fails and another process commits", []event{begins(4), touches(5), fails(5)}, 1, 0},
+		{"our write fails and a commit by another process is notified later", []event{begins(4), fails(5), touches(5)}, 1, 0},
 		{"our write commits nothing", []event{begins(4), ends(4), touches(5)}, 1, 0},
 		{"generations wrap", []event{begins(math.MaxUint32), touches(1), ends(1), touches(2)}, 1, 0},
 		{"notifications are lost", []event{lost, lost}, 0, 2},
@@ -52,32 +52,32 @@ func TestCommitsOfOthersAreToldFromOurs(t *testing.T) {
 	} {
 		var c commits
 		c.started()
-		c.verified(c.doubts())
-		for _, e := range tt.history {
+		c.verified(c.unverified())
+		for _, e := range tt.events {
 			e(&c)
 		}
-		got := c.doubts()
-		if got.foreign != tt.foreign || got.unknown != tt.unknown {
-			t.Errorf("%s: %d of others and %d unknown, want %d and %d", tt.name, got.foreign, got.unknown, tt.foreign, tt.unknown)
+		got := c.unverified()
+		if got.external != tt.external || got.lost != tt.lost {
+			t.Errorf("%s: %d external and %d lost, want %d and %d", tt.name, got.external, got.lost, tt.external, tt.lost)
 		}
-		if (got.error() != nil) != (tt.foreign+tt.unknown > 0) {
+		if (got.error() != nil) != (tt.external+tt.lost > 0) {
 			t.Errorf("%s: the error is %v", tt.name, got.error())
 		}
 		c.verified(got)
-		if d := c.doubts(); d.any() {
+		if d := c.unverified(); d.any() {
 			t.Errorf("%s: after the verification %+v", tt.name, d)
 		}
 	}
 }
 
-func TestWhatIsCommittedDuringAVerificationIsVerifiedAgain(t *testing.T) {
+func TestCommitDuringVerificationIsVerifiedAgain(t *testing.T) {
 	var c commits
 	c.started()
 	touches(5)(&c)
-	d := c.doubts()
+	d := c.unverified()
 	touches(6)(&c)
 	c.verified(d)
-	if got := c.doubts(); got.foreign != 1 || got.unknown != 0 {
-		t.Errorf("got %+v, want one commit of others", got)
+	if got := c.unverified(); got.external != 1 || got.lost != 0 {
+		t.Errorf("got %+v, want one external commit", got)
 	}
 }

@@ -11,37 +11,36 @@ import (
 )
 
 const (
-	// DefaultMark is the mark bit that is ours unless the operator moves it.
+	// DefaultMark is the default of Config.Mark.
 	DefaultMark uint32 = 0x1000
 
-	// kubeProxyMarks are the bits by which kube-proxy asks for a drop or a
-	// masquerade (its KUBE-MARK-DROP and KUBE-MARK-MASQ).
+	// kubeProxyMarks are the bits of kube-proxy's KUBE-MARK-DROP and
+	// KUBE-MARK-MASQ.
 	kubeProxyMarks uint32 = 0x8000 | 0x4000
 
-	// DefaultShare is many more connections than a usual pod opens, and few enough
-	// for many pods to use up theirs at once.
+	// DefaultShare is well above the connection rate of usual pods, and low enough
+	// for many pods to use their shares at the same time.
 	DefaultShare uint32 = 1000
-	// MaxShare is more than any kernel queues.
+	// MaxShare is above the packet rate of any queue.
 	MaxShare uint32 = 1000000
 )
 
-// Divert is the way by which the table hands a packet to a queue.
+// Divert is the mechanism by which the table sends a packet to a queue.
 type Divert uint8
 
 const (
-	// DivertAuto takes DivertQueue where the kernel has it and else
-	// DivertXTables.
+	// DivertAuto is DivertQueue where the kernel supports it, else DivertXTables.
 	DivertAuto Divert = iota
 	// DivertQueue is the nftables queue statement.
 	DivertQueue
-	// DivertXTables is the NFQUEUE target of xtables, called through
-	// nft_compat: for kernels without the queue statement.
+	// DivertXTables is the NFQUEUE target of xtables through nft_compat, for
+	// kernels without the queue statement.
 	DivertXTables
 )
 
 var divertNames = [...]string{DivertAuto: "auto", DivertQueue: "queue", DivertXTables: "xtables"}
 
-// String returns the word by which flags, logs and metrics name d.
+// String returns the name of d in flags, logs and metrics.
 func (d Divert) String() string {
 	if int(d) < len(divertNames) {
 		return divertNames[d]
@@ -49,40 +48,40 @@ func (d Divert) String() string {
 	return fmt.Sprintf("Divert(%d)", uint8(d))
 }
 
-// MarshalText returns the word that UnmarshalText reads.
+// MarshalText implements encoding.TextMarshaler.
 func (d Divert) MarshalText() ([]byte, error) {
 	return []byte(d.String()), nil
 }
 
-// UnmarshalText reads auto, queue or xtables, so that a Divert can be a flag.
+// UnmarshalText parses auto, queue or xtables, so that a Divert can be a flag.
 func (d *Divert) UnmarshalText(text []byte) error {
 	i, err := nameIndex(divertNames[:], text)
 	*d = Divert(i)
 	return err
 }
 
-// EarlyUDP says whether new UDP connections are judged at prerouting already, if
-// their destination was translated.
+// EarlyUDP selects the hook at which new UDP connections are queued whose destination
+// was translated.
 //
-// Two packets of one such connection may wait in a queue at the same time, each
-// with a destination of its own: DNS clients ask for IPv4 and IPv6 addresses at
-// once, from one socket. Kernels before 6.12 then send the second one where the
-// first one goes, but by the way of its own destination, and it is lost. Before
-// routing there is no way yet.
+// Two packets of such a connection may wait in a queue at the same time, with different
+// translated destinations: DNS clients ask for IPv4 and IPv6 addresses at the same time
+// from one socket. Kernels before 6.12 then give the second packet the destination of
+// the first, but keep the route to its own destination, and the packet is lost. At
+// prerouting it has no route yet.
 type EarlyUDP uint8
 
 const (
-	// EarlyAuto takes EarlyOn unless the kernel is known not to need it.
+	// EarlyAuto is EarlyOff where the kernel is known not to need EarlyOn.
 	EarlyAuto EarlyUDP = iota
-	// EarlyOn judges at prerouting, behind DNAT.
+	// EarlyOn queues at prerouting, after DNAT.
 	EarlyOn
-	// EarlyOff judges all at postrouting.
+	// EarlyOff queues at postrouting.
 	EarlyOff
 )
 
 var earlyNames = [...]string{EarlyAuto: "auto", EarlyOn: "true", EarlyOff: "false"}
 
-// String returns the word by which flags and logs name e.
+// String returns the name of e in flags and logs.
 func (e EarlyUDP) String() string {
 	if int(e) < len(earlyNames) {
 		return earlyNames[e]
@@ -90,79 +89,79 @@ func (e EarlyUDP) String() string {
 	return fmt.Sprintf("EarlyUDP(%d)", uint8(e))
 }
 
-// MarshalText returns the word that UnmarshalText reads.
+// MarshalText implements encoding.TextMarshaler.
 func (e EarlyUDP) MarshalText() ([]byte, error) {
 	return []byte(e.String()), nil
 }
 
-// UnmarshalText reads auto, true or false, so that an EarlyUDP can be a flag.
+// UnmarshalText parses auto, true or false, so that an EarlyUDP can be a flag.
 func (e *EarlyUDP) UnmarshalText(text []byte) error {
 	i, err := nameIndex(earlyNames[:], text)
 	*e = EarlyUDP(i)
 	return err
 }
 
-// nameIndex finds text among names. With an error it returns 0.
+// nameIndex returns the index of text in names, 0 with an error.
 func nameIndex(names []string, text []byte) (int, error) {
 	i := slices.Index(names, string(text))
 	if i < 0 {
-		return 0, fmt.Errorf("%q is none of %s", text, strings.Join(names, ", "))
+		return 0, fmt.Errorf("%q is not one of %s", text, strings.Join(names, ", "))
 	}
 	return i, nil
 }
 
-// Config says what the table looks like. It does not change while a Steerer
-// lives.
+// Config describes the table. It is constant for the life of a Steerer.
 type Config struct {
-	// Queue is the number of the first queue, Queues how many follow each other
-	// from there; the kernel spreads packets over them by CPU.
+	// Queue is the number of the first queue and Queues the number of consecutive
+	// queues. The kernel distributes packets among them by CPU.
 	Queue, Queues uint16
-	// Bypass lets the kernel accept what nobody listens for (fail open). When
-	// false it drops.
+	// Bypass has the kernel accept packets when no process listens on the queue (fail
+	// open). When false it drops them.
 	Bypass bool
-	// ObserveQueue is the number of the queue to which the observer listens. What
-	// nobody listens for there goes on, as does what the observer has seen. Zero
+	// ObserveQueue is the number of the queue of DNS messages for the observer.
+	// Packets continue to the steering chains after it, and without a listener. Zero
 	// means that there is no observer.
 	ObserveQueue uint16
 	// Mark is the one bit of packet mark and conntrack mark that is ours. The
-	// agent sets it in the packet mark of what it accepts, and leaves all other
-	// bits as it got them.
+	// agent sets it in the packet mark of packets that it accepts, and keeps all
+	// other bits.
 	Mark uint32
-	// BlockMark is the one bit of the conntrack mark of connections that nothing
-	// passes on any more, in either direction. Somebody else sets it. Zero means
-	// that there is no such bit, and that established connections go on.
+	// BlockMark is the one bit of the conntrack mark that blocks a connection in both
+	// directions. This package does not set it. Zero means that no connection is
+	// blocked.
 	BlockMark uint32
-	// Share is how many packets a second one local pod may have judged ahead of what
-	// exceeds the shares of others. Zero means that there are no shares.
+	// Share is the number of packets per second of each local pod that go to the
+	// first queues. What exceeds it goes to the overflow queues. Zero means that
+	// there are no shares.
 	Share uint32
-	// OverflowQueue is the number of the first queue for what exceeds a share; there
-	// are as many as Queues.
+	// OverflowQueue is the number of the first overflow queue. There are as many as
+	// Queues.
 	OverflowQueue uint16
-	// Divert is the way into the queue.
+	// Divert is the mechanism that queues packets.
 	Divert Divert
-	// EarlyUDP is where new UDP connections are judged whose destination was
+	// EarlyUDP selects the hook for new UDP connections whose destination was
 	// translated.
 	EarlyUDP EarlyUDP
-	// SCTPPerPacket has SCTP judged packet by packet in the original direction,
-	// for kernels that track SCTP by addresses only.
+	// SCTPPerPacket queues every SCTP packet in the original direction, for kernels
+	// that track SCTP by addresses only.
 	SCTPPerPacket bool
-	// InForce is told the Sets.Serial of each wish that has come into force. Nil is
-	// told nothing. It is called from the goroutine that writes, and must not block.
-	InForce func(serial uint64)
-	// Repaired is told each time that the table was found changed by another process
-	// and was put right: packets may have passed meanwhile that should have been
-	// steered. Nil is told nothing. It is called from the goroutine that writes, and
-	// must not block.
+	// Applied is called with the Sets.Serial of each desired state that the kernel has
+	// accepted. It may be nil. It is called from the goroutine that writes, and must
+	// not block.
+	Applied func(serial uint64)
+	// Repaired is called each time a change of the table by another process was
+	// repaired: packets may have passed meanwhile that should have been steered. It may
+	// be nil. It is called from the goroutine that writes, and must not block.
 	Repaired func()
-	// SourceCheck makes the chains that check the sources of packets, and those that
-	// keep pods out of tunnels, see Sets.CheckSources. A kernel that cannot look
-	// routes up goes without.
+	// SourceCheck adds the chains that check the sources of packets and those that
+	// keep pods out of tunnels, see Sets.CheckSources. It is ignored on kernels that
+	// cannot look up routes.
 	SourceCheck bool
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer
 }
 
-// Validate names every field that cannot work.
+// Validate returns an error that names every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Queues == 0 {
@@ -200,13 +199,13 @@ func (c Config) checkBlockMark() error {
 	case 0:
 		return nil
 	case c.Mark:
-		return errors.New("is Mark, too")
+		return errors.New("is the same bit as Mark")
 	}
 	return CheckMark(c.BlockMark)
 }
 
-// CheckMark tells whether mark can be ours: it must be exactly one bit, and none
-// of kube-proxy's. The error is about the mark and does not name it.
+// CheckMark returns nil if mark is exactly one bit and not one of kube-proxy's. The
+// error does not name the mark.
 func CheckMark(mark uint32) error {
 	switch {
 	case bits.OnesCount32(mark) != 1:
@@ -217,7 +216,7 @@ func CheckMark(mark uint32) error {
 	return nil
 }
 
-// choose settles DivertAuto and refuses what the kernel lacks.
+// choose replaces DivertAuto and returns an error if the kernel does not support d.
 func (d Divert) choose(caps Capabilities) (Divert, error) {
 	switch d {
 	case DivertQueue:
@@ -234,7 +233,7 @@ func (d Divert) choose(caps Capabilities) (Divert, error) {
 	return DivertAuto, errors.Join(unavailable(DivertQueue, caps.Queue), unavailable(DivertXTables, caps.XTables))
 }
 
-// choose settles EarlyAuto.
+// choose replaces EarlyAuto.
 func (e EarlyUDP) choose(caps Capabilities) EarlyUDP {
 	switch {
 	case e != EarlyAuto:

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestConfigNamesItsFaults(t *testing.T) {
+func TestConfigValidate(t *testing.T) {
 	for _, tt := range []struct {
 		edit func(*Config)
 		want string
@@ -19,7 +19,7 @@ func TestConfigNamesItsFaults(t *testing.T) {
 		{func(c *Config) { c.Mark = 0x3000 }, "Mark 0x3000 is not exactly one bit"},
 		{func(c *Config) { c.Mark = 0x4000 }, "Mark 0x4000 belongs to kube-proxy"},
 		{func(c *Config) { c.Mark = 0x8000 }, "Mark 0x8000 belongs to kube-proxy"},
-		{func(c *Config) { c.BlockMark = DefaultMark }, "BlockMark 0x1000 is Mark, too"},
+		{func(c *Config) { c.BlockMark = DefaultMark }, "BlockMark 0x1000 is the same bit as Mark"},
 		{func(c *Config) { c.BlockMark = 0x4000 }, "BlockMark 0x4000 belongs to kube-proxy"},
 		{func(c *Config) { c.BlockMark = 0x0c00 }, "BlockMark 0xc00 is not exactly one bit"},
 		{func(c *Config) { c.BlockMark = 0x0800 }, ""},
@@ -44,7 +44,7 @@ func TestConfigNamesItsFaults(t *testing.T) {
 	}
 }
 
-func TestDivertIsChosenByWhatTheKernelHas(t *testing.T) {
+func TestDivertAutoByCapabilities(t *testing.T) {
 	no := fmt.Errorf("%w here", errors.ErrUnsupported)
 	unknown := errors.New("not permitted")
 	for _, tt := range []struct {
@@ -74,7 +74,7 @@ func TestDivertIsChosenByWhatTheKernelHas(t *testing.T) {
 	}
 }
 
-func TestDivertIsAFlagValue(t *testing.T) {
+func TestDivertText(t *testing.T) {
 	for _, want := range []Divert{DivertAuto, DivertQueue, DivertXTables} {
 		text, _ := want.MarshalText()
 		var got Divert
@@ -83,12 +83,12 @@ func TestDivertIsAFlagValue(t *testing.T) {
 		}
 	}
 	var d Divert
-	if err := d.UnmarshalText([]byte("nfqueue")); err == nil || err.Error() != `"nfqueue" is none of auto, queue, xtables` {
+	if err := d.UnmarshalText([]byte("nfqueue")); err == nil || err.Error() != `"nfqueue" is not one of auto, queue, xtables` {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestEarlyUDPIsAFlagValue(t *testing.T) {
+func TestEarlyUDPText(t *testing.T) {
 	for _, want := range []EarlyUDP{EarlyAuto, EarlyOn, EarlyOff} {
 		text, _ := want.MarshalText()
 		var got EarlyUDP
@@ -97,12 +97,12 @@ func TestEarlyUDPIsAFlagValue(t *testing.T) {
 		}
 	}
 	var e EarlyUDP
-	if err := e.UnmarshalText([]byte("yes")); err == nil || err.Error() != `"yes" is none of auto, true, false` {
+	if err := e.UnmarshalText([]byte("yes")); err == nil || err.Error() != `"yes" is not one of auto, true, false` {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestEarlyUDPIsChosenByTheKernelsVersion(t *testing.T) {
+func TestEarlyUDPAutoByKernelVersion(t *testing.T) {
 	for _, tt := range []struct {
 		release string
 		want    EarlyUDP
@@ -131,14 +131,14 @@ func TestEarlyUDPIsChosenByTheKernelsVersion(t *testing.T) {
 		t.Errorf("kernel 6.1: %v, want unsupported", err)
 	}
 	if err := resolvesUDPClash("linux"); err == nil || errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("kernel linux: %v, want could not tell", err)
+		t.Errorf("kernel linux: %v, want unknown", err)
 	}
 }
 
-func TestSCTPProbeHasThreeAnswers(t *testing.T) {
+func TestProbeSCTPConntrack(t *testing.T) {
 	dir := t.TempDir()
 	if err := probeSCTPConntrack(dir); err == nil || errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("without connection tracking: %v, want could not tell", err)
+		t.Errorf("without connection tracking: %v, want unknown", err)
 	}
 	touch(t, dir, "nf_conntrack_max")
 	if err := probeSCTPConntrack(dir); !errors.Is(err, errors.ErrUnsupported) {

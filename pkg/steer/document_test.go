@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// documentSets is the wish whose table docs/nftables.md shows.
+// documentSets are the sets whose table docs/nftables.md shows.
 var documentSets = Sets{
 	Ingress:      []netip.Addr{v4, v4b, v6, v6b},
 	Egress:       []netip.Addr{v4, v6},
@@ -48,7 +48,7 @@ var (
 	counted       = regexp.MustCompile(`packets \d+ bytes \d+`)
 )
 
-// withXTables puts the chains of xtables into table in place of its own.
+// withXTables replaces the chains of table that differ with the xtables target.
 func withXTables(table, xtables string) string {
 	for _, block := range []*regexp.Regexp{divertBlock, overflowBlock, showBlock} {
 		table = block.ReplaceAllLiteralString(table, block.FindString(xtables))
@@ -74,7 +74,7 @@ func translate(table string) string {
 	return table
 }
 
-func TestDocumentShowsTheTable(t *testing.T) {
+func TestDocumentShowsTable(t *testing.T) {
 	newNode(t)
 	caps, err := Probe(testContext(t))
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-func TestRestartKeepsElementsUntilTheFirstWish(t *testing.T) {
+func TestRestartKeepsElementsUntilFirstSet(t *testing.T) {
 	s, fake := newFake(t, nil)
 	sets := Sets{Ingress: []netip.Addr{v4}, Egress: []netip.Addr{v6}}
 	mustSync(t, s, sets)
@@ -33,11 +33,11 @@ func TestRestartKeepsElementsUntilTheFirstWish(t *testing.T) {
 	}
 	mustSync(t, s, Sets{})
 	if got := fakeContents(fake); !equalContents(got, Sets{}.contents()) {
-		t.Errorf("after an empty wish: %v", got)
+		t.Errorf("after empty sets: %v", got)
 	}
 }
 
-// broken fails transactions while err is set, and reads while readErr is.
+// broken returns err from transactions and readErr from reads, if set.
 type broken struct {
 	*knftables.Fake
 	err, readErr error
@@ -57,10 +57,10 @@ func (b *broken) ListAll(ctx context.Context) (map[string][]string, error) {
 	return b.Fake.ListAll(ctx)
 }
 
-func TestFailedSyncIsUnhealthyAndMendedByTheNext(t *testing.T) {
+func TestFailedSyncIsUnhealthyUntilNextSucceeds(t *testing.T) {
 	nft := &broken{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
 	s := newOn(t, nft, nil)
-	if err := s.Healthy(); !errors.Is(err, errNoSync) {
+	if err := s.Healthy(); !errors.Is(err, errNotSynced) {
 		t.Errorf("before the first sync: %v", err)
 	}
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
@@ -81,7 +81,7 @@ func TestFailedSyncIsUnhealthyAndMendedByTheNext(t *testing.T) {
 	}
 }
 
-// tamper runs a transaction of somebody else.
+// tamper runs a transaction of another process.
 func tamper(t *testing.T, fake *knftables.Fake, edit func(*knftables.Transaction)) {
 	t.Helper()
 	tx := fake.NewTransaction()
@@ -97,7 +97,7 @@ var tamperings = map[string]func(*knftables.Transaction){
 	"rule added": func(tx *knftables.Transaction) {
 		tx.Insert(&knftables.Rule{Chain: selectChain, Rule: "accept"})
 	},
-	"base chain deleted": func(tx *knftables.Transaction) { tx.Delete(&knftables.Chain{Name: postrouting.judge().name}) },
+	"base chain deleted": func(tx *knftables.Transaction) { tx.Delete(&knftables.Chain{Name: postrouting.steer().name}) },
 	"set deleted":        func(tx *knftables.Transaction) { tx.Delete(&knftables.Set{Name: "pods-v6"}) },
 	"element added": func(tx *knftables.Transaction) {
 		tx.Add(&knftables.Element{Set: "ingress-v4", Key: []string{"192.0.2.9"}})
@@ -108,10 +108,10 @@ var tamperings = map[string]func(*knftables.Transaction){
 	"odd element added": func(tx *knftables.Transaction) {
 		tx.Add(&knftables.Element{Set: "ingress-ranges-v4", Key: []string{"10.0.0.1-10.0.0.9"}})
 	},
-	"foreign chain added": func(tx *knftables.Transaction) { tx.Add(&knftables.Chain{Name: "theirs"}) },
+	"unknown chain added": func(tx *knftables.Transaction) { tx.Add(&knftables.Chain{Name: "theirs"}) },
 }
 
-func TestTamperedTableIsRestoredWithinTheVerifyInterval(t *testing.T) {
+func TestTamperedTableIsRepairedWithinVerifyInterval(t *testing.T) {
 	sets := Sets{Ingress: []netip.Addr{v4}, Egress: []netip.Addr{v6}, Pods: []netip.Addr{v4},
 		IngressRanges: prefixes("10.244.1.0/24")}
 	for name, edit := range tamperings {
@@ -137,7 +137,7 @@ func TestTamperedTableIsRestoredWithinTheVerifyInterval(t *testing.T) {
 	}
 }
 
-// inOrder sorts the elements of a dump, whose order does not count.
+// inOrder sorts the elements of a dump, which have no defined order.
 func inOrder(dump string) string {
 	lines := strings.Split(dump, "\n")
 	slices.SortStableFunc(lines, func(a, b string) int {
@@ -149,7 +149,7 @@ func inOrder(dump string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestAnotherLayoutStaysUntilTheFirstWishReplacesIt(t *testing.T) {
+func TestIncompatibleTableStaysUntilFirstSet(t *testing.T) {
 	fake := knftables.NewFake(knftables.InetFamily, TableName)
 	tamper(t, fake, func(tx *knftables.Transaction) {
 		tx.Add(&knftables.Table{})
@@ -163,7 +163,7 @@ func TestAnotherLayoutStaysUntilTheFirstWishReplacesIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := fake.Dump(); got != old {
-		t.Errorf("without a wish the table became\n%s", got)
+		t.Errorf("before the first Set the table became\n%s", got)
 	}
 	sets := Sets{Ingress: []netip.Addr{v4}}
 	mustSync(t, s, sets)
@@ -175,24 +175,24 @@ func TestAnotherLayoutStaysUntilTheFirstWishReplacesIt(t *testing.T) {
 	}
 }
 
-// diary notes the order of writing and reading.
-type diary struct {
+// recorder records the order of writes and reads.
+type recorder struct {
 	*knftables.Fake
 	notes []string
 }
 
-func (d *diary) Run(ctx context.Context, tx *knftables.Transaction) error {
+func (d *recorder) Run(ctx context.Context, tx *knftables.Transaction) error {
 	d.notes = append(d.notes, "write")
 	return d.Fake.Run(ctx, tx)
 }
 
-func (d *diary) ListAll(ctx context.Context) (map[string][]string, error) {
+func (d *recorder) ListAll(ctx context.Context) (map[string][]string, error) {
 	d.notes = append(d.notes, "read")
 	return d.Fake.ListAll(ctx)
 }
 
-func TestAChangeDoesNotWaitForTheVerification(t *testing.T) {
-	nft := &diary{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
+func TestSetDoesNotWaitForVerification(t *testing.T) {
+	nft := &recorder{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
 	s := newOn(t, nft, nil)
 	mustSync(t, s, Sets{})
 	tamper(t, nft.Fake, tamperings["element added"])
@@ -203,8 +203,8 @@ func TestAChangeDoesNotWaitForTheVerification(t *testing.T) {
 	}
 }
 
-func TestNothingIsReadWhileNobodyCommits(t *testing.T) {
-	nft := &diary{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
+func TestTableIsNotReadWithoutCommits(t *testing.T) {
+	nft := &recorder{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
 	s := newOn(t, nft, nil)
 	for _, a := range []netip.Addr{v4, v4b} {
 		mustSync(t, s, Sets{Ingress: []netip.Addr{a}})

@@ -7,13 +7,13 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// NewFake returns a Steerer over a fake kernel, for tests. It queues by the queue
-// statement and hears of no commits.
+// NewFake returns a Steerer over a fake kernel, for tests. It uses the queue statement,
+// and no commits are notified.
 func NewFake(cfg Config, fake *knftables.Fake) (*Steerer, error) {
 	return newFakeSteerer(cfg, fake, fake)
 }
 
-// newFakeSteerer has nft between the Steerer and fake.
+// newFakeSteerer returns a Steerer that writes through nft, which may wrap fake.
 func newFakeSteerer(cfg Config, nft knftables.Interface, fake *knftables.Fake) (*Steerer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("steer: %w", err)
@@ -22,15 +22,15 @@ func newFakeSteerer(cfg Config, nft knftables.Interface, fake *knftables.Fake) (
 	return newSteerer(cfg, Capabilities{}, nft, &fakeKernel{nft: nft, fake: fake, chains: chains(cfg), notify: make(chan commit)}), nil
 }
 
-// fakeKernel asks a knftables.Fake, perhaps behind something that interferes.
-// Generations count the transactions of anybody.
+// fakeKernel reads a knftables.Fake through nft, which may inject faults. Generations
+// count all transactions.
 type fakeKernel struct {
 	nft    knftables.Interface
 	fake   *knftables.Fake
 	chains []chain
 	last   *knftables.Transaction
 	now    uint32
-	notify chan commit // what listen reports
+	notify chan commit // commits for listen to report
 }
 
 func (k *fakeKernel) generation(context.Context) (uint32, error) {
@@ -44,7 +44,7 @@ func (k *fakeKernel) generation(context.Context) (uint32, error) {
 }
 
 func (k *fakeKernel) counters(ctx context.Context) (map[string]uint64, error) {
-	k.fake.RLock() // which ListCounters, unlike the other lists, does not take
+	k.fake.RLock() // ListCounters, unlike the other lists, does not lock
 	defer k.fake.RUnlock()
 	counters, err := k.nft.ListCounters(ctx)
 	packets := make(map[string]uint64)
@@ -69,35 +69,35 @@ func (k *fakeKernel) listen(ctx context.Context, started func(), report func(com
 	}
 }
 
-func (k *fakeKernel) read(ctx context.Context) (*held, error) {
+func (k *fakeKernel) read(ctx context.Context) (*observedState, error) {
 	generation, _ := k.generation(ctx)
 	objects, err := k.nft.ListAll(ctx)
 	if knftables.IsNotFound(err) {
-		h := emptyTable()
-		h.generation = generation
-		return h, nil
+		o := emptyTable()
+		o.generation = generation
+		return o, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	delete(objects, "table")
 	if !isOurs(k.chains, objects) {
-		return &held{generation: generation, layout: foreign}, nil
+		return &observedState{generation: generation, layout: incompatible}, nil
 	}
-	h := &held{generation: generation, layout: ours, base: base{rules: make(map[string][]string)}, sets: make(contents)}
+	o := &observedState{generation: generation, layout: ours, base: base{rules: make(map[string][]string)}, sets: make(contents)}
 	rules, err := k.nft.ListRules(ctx, "")
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range rules {
-		h.base.rules[r.Chain] = append(h.base.rules[r.Chain], fmt.Sprint(*r.Handle, " ", r.Rule))
+		o.base.rules[r.Chain] = append(o.base.rules[r.Chain], fmt.Sprint(*r.Handle, " ", r.Rule))
 	}
 	for _, spec := range setSpecs {
-		if h.sets[spec.name], err = k.readSet(ctx, spec); err != nil {
+		if o.sets[spec.name], err = k.readSet(ctx, spec); err != nil {
 			return nil, err
 		}
 	}
-	return h, nil
+	return o, nil
 }
 
 func (k *fakeKernel) readSet(ctx context.Context, spec setSpec) (elements, error) {

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// fakeOf finds the Fake behind what interferes.
+// fakeOf returns the Fake that nft is or wraps.
 func fakeOf(t *testing.T, nft knftables.Interface) *knftables.Fake {
 	t.Helper()
 	switch nft := nft.(type) {
@@ -16,7 +16,7 @@ func fakeOf(t *testing.T, nft knftables.Interface) *knftables.Fake {
 		return nft
 	case *broken:
 		return nft.Fake
-	case *diary:
+	case *recorder:
 		return nft.Fake
 	case *hanging:
 		return nft.Fake
@@ -25,8 +25,8 @@ func fakeOf(t *testing.T, nft knftables.Interface) *knftables.Fake {
 	return nil
 }
 
-// hanging blocks transactions until their context ends while hang is set, or longer,
-// as the kernel may, until deaf is closed.
+// hanging blocks transactions until their context ends while hang is set. It ignores
+// the context, as a process in the kernel may, until deaf is closed.
 type hanging struct {
 	*knftables.Fake
 	hang atomic.Bool

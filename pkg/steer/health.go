@@ -8,29 +8,29 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Healthy returns nil when a wish is in force and the last sync succeeded, no wish
-// has waited too long, and no other process has changed the table since it was
-// verified. It answers also while nft or the kernel hang.
+// Healthy returns nil if a desired state is applied, the last sync succeeded, no
+// desired state has been pending too long, and no other process has changed the table
+// since it was verified. It returns at once even while nft or the kernel hangs.
 func (s *Steerer) Healthy() error {
-	if err := s.commits.doubts().error(); err != nil {
+	if err := s.commits.unverified().error(); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	oldest := s.applied
+	oldest := s.applyingSince
 	if oldest.IsZero() {
-		oldest = s.waiting
+		oldest = s.pendingSince
 	}
 	if d := age(oldest); d >= applyTimeout {
-		return fmt.Errorf("a change has waited %v to be in force", d.Round(time.Second))
+		return fmt.Errorf("a change has been pending for %v", d.Round(time.Second))
 	}
-	if d := age(s.syncing); d >= applyTimeout {
-		return fmt.Errorf("writing or reading the table has taken %v", d.Round(time.Second))
+	if d := age(s.syncingSince); d >= applyTimeout {
+		return fmt.Errorf("writing or reading the table has taken %v so far", d.Round(time.Second))
 	}
 	return s.health
 }
 
-// age of the zero Time is 0.
+// age returns 0 for the zero Time.
 func age(t time.Time) time.Duration {
 	if t.IsZero() {
 		return 0
@@ -38,13 +38,14 @@ func age(t time.Time) time.Duration {
 	return time.Since(t)
 }
 
-// listen follows the commits to nftables until ctx ends, and has the table verified
-// when another process has changed it. Without notifications the table is verified
-// at intervals only. It calls tried when it listens, or cannot yet.
+// listen receives notifications of nftables commits until ctx ends, and triggers a
+// verification when another process has changed the table. Without notifications the
+// table is verified only at intervals. It calls tried after its first attempt to
+// subscribe, successful or not.
 func (s *Steerer) listen(ctx context.Context, tried func()) {
 	logger := klog.FromContext(ctx)
 	started := func() {
-		s.commits.started() // what came before was missed
+		s.commits.started() // earlier commits were missed
 		s.runner.Poke()
 		tried()
 	}
@@ -56,7 +57,7 @@ func (s *Steerer) listen(ctx context.Context, tried func()) {
 			return
 		}
 		s.metrics.lost.Inc()
-		logger.Error(err, "Changes of nftables are not notified, will retry", "after", listenRetry)
+		logger.Error(err, "Not notified of nftables changes, retrying", "after", listenRetry)
 		select {
 		case <-ctx.Done():
 			return
@@ -65,7 +66,7 @@ func (s *Steerer) listen(ctx context.Context, tried func()) {
 	}
 }
 
-// notified takes a commit to nftables.
+// notified records a commit to nftables.
 func (s *Steerer) notified(c commit) {
 	if c.lost {
 		s.metrics.lost.Inc()
@@ -78,17 +79,17 @@ func (s *Steerer) notified(c commit) {
 // reportInterval bounds how often changes by other processes are logged.
 const reportInterval = time.Second
 
-// report counts and logs the changes that other processes made to the table, which
-// are about to be verified.
-func (s *Steerer) report(ctx context.Context, d doubts) {
-	if d.foreign == 0 {
+// report counts and logs changes of the table by other processes. They are about to be
+// verified.
+func (s *Steerer) report(ctx context.Context, d unverified) {
+	if d.external == 0 {
 		return
 	}
-	s.metrics.foreign.WithLabelValues(byNotification).Add(float64(d.foreign))
+	s.metrics.external.WithLabelValues(byNotification).Add(float64(d.external))
 	if age(s.reported) < reportInterval && !s.reported.IsZero() {
 		return
 	}
 	s.reported = time.Now()
 	klog.FromContext(ctx).Info("Another process changed the table", "table", TableName,
-		"process", d.last.process, "pid", d.last.pid, "commits", d.foreign)
+		"process", d.last.process, "pid", d.last.pid, "commits", d.external)
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// needIPVS skips a test where there is no IPVS; NETNS_REQUIRED does not forbid
-// that, because many kernels are built without it.
+// needIPVS skips a test where there is no IPVS. NETNS_REQUIRED does not forbid that,
+// because many kernels are built without it.
 func needIPVS(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("ipvsadm"); err != nil {
@@ -21,10 +21,10 @@ func needIPVS(t *testing.T) {
 	}
 }
 
-// TestIPVSServiceIsAskedAboutOnceBehindItsDNAT builds what kube-proxy builds in
+// TestIPVSServiceIsQueuedOnceAfterDNAT builds what kube-proxy builds in
 // its IPVS mode: the Service's address is local, and IPVS sends the packet out
 // again from there, past the forward hook.
-func TestIPVSServiceIsAskedAboutOnceBehindItsDNAT(t *testing.T) {
+func TestIPVSServiceIsQueuedOnceAfterDNAT(t *testing.T) {
 	needKernel(t)
 	needIPVS(t)
 	if err := os.WriteFile("/proc/sys/net/ipv4/vs/conntrack", []byte("1"), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -53,7 +53,7 @@ ipvsadm -a -u %[3]v -r %v -m`, vip, prefix, service, backend))
 		say(t, client, "query")
 		a := l.next(t)
 		if src, dst := addrs(a); src != n.a.addr(ipv6) || dst != n.b.addr(ipv6) {
-			t.Errorf("asked about %v → %v, want %v → %v", src, dst, n.a.addr(ipv6), n.b.addr(ipv6))
+			t.Errorf("queued %v → %v, want %v → %v", src, dst, n.a.addr(ipv6), n.b.addr(ipv6))
 		}
 		l.accept(t, a)
 		hear(t, in)

@@ -51,7 +51,7 @@ func counterValue(t *testing.T, s *Steerer) uint64 {
 	return packets[steeredCounter]
 }
 
-func TestKernelHoldsWhatTheWishSays(t *testing.T) {
+func TestKernelReachesDesiredState(t *testing.T) {
 	newNode(t)
 	s := newReal(t, nil)
 	seed := rand.Uint64()
@@ -64,12 +64,12 @@ func TestKernelHoldsWhatTheWishSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := sets.contents(); !equalContents(h.sets, want) {
-			t.Fatalf("seed %d, wish %d: got %v, want %v", seed, i, h.sets, want)
+			t.Fatalf("seed %d, sets %d: got %v, want %v", seed, i, h.sets, want)
 		}
 	}
 }
 
-func TestTwentyThousandElementsFitInOneSync(t *testing.T) {
+func TestKernelSyncOf20000Elements(t *testing.T) {
 	newNode(t)
 	s := newReal(t, nil)
 	var sets Sets
@@ -84,12 +84,12 @@ func TestTwentyThousandElementsFitInOneSync(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !equalContents(h.sets, sets.contents()) {
-		t.Errorf("the kernel holds %v", h.sets.sizes())
+		t.Errorf("the kernel has %v", h.sets.sizes())
 	}
 	mustSync(t, s, Sets{})
 }
 
-func TestRestartKeepsElementsInTheKernel(t *testing.T) {
+func TestKernelRestartKeepsElements(t *testing.T) {
 	n := newNode(t)
 	sets := isolated(n.b)
 	mustSync(t, newReal(t, nil), sets)
@@ -103,7 +103,7 @@ func TestRestartKeepsElementsInTheKernel(t *testing.T) {
 	}
 }
 
-func TestKernelTableIsRestored(t *testing.T) {
+func TestKernelTamperedTableIsRepaired(t *testing.T) {
 	n := newNode(t)
 	s := newReal(t, nil)
 	sets := isolated(n.b)
@@ -151,7 +151,7 @@ func dropHandle(t *testing.T) string {
 	return handle
 }
 
-func TestDriftFailsOneSyncAtMost(t *testing.T) {
+func TestKernelDriftFailsAtMostOneSync(t *testing.T) {
 	n := newNode(t)
 	s := newReal(t, nil)
 	mustSync(t, s, isolated(n.b))
@@ -163,7 +163,7 @@ func TestDriftFailsOneSyncAtMost(t *testing.T) {
 	mustSync(t, s, Sets{})
 }
 
-func TestProbeAndCleanupLeaveNothing(t *testing.T) {
+func TestKernelProbeAndCleanupLeaveNothing(t *testing.T) {
 	n := newNode(t)
 	caps, err := Probe(testContext(t))
 	if err != nil {
@@ -181,7 +181,7 @@ func TestProbeAndCleanupLeaveNothing(t *testing.T) {
 	}
 }
 
-func TestMetricsReadTheCounterOfTheKernel(t *testing.T) {
+func TestKernelMetricsReadCounter(t *testing.T) {
 	newNode(t)
 	reg := prometheus.NewRegistry()
 	mustSync(t, newReal(t, func(c *Config) { c.Registerer = reg }), Sets{})

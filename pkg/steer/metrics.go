@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// scrapeTimeout bounds the reading of the counter.
+// scrapeTimeout bounds the time for reading the counters.
 const scrapeTimeout = 2 * time.Second
 
 type metrics struct {
@@ -19,10 +19,10 @@ type metrics struct {
 	programming prometheus.Histogram
 	divert      *prometheus.GaugeVec
 	support     *prometheus.GaugeVec
-	foreign     *prometheus.CounterVec
+	external    *prometheus.CounterVec
 	repairs     prometheus.Counter
 	lost        prometheus.Counter
-	inPlace     atomic.Bool // the table stands, the counter can be read
+	inPlace     atomic.Bool // the table exists, and its counters can be read
 }
 
 // How a change of the table by another process was found.
@@ -39,49 +39,49 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 		}, []string{"result"}),
 		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_steer_last_success_timestamp_seconds",
-			Help: "When the nftables table was last synced or found to be right.",
+			Help: "When the nftables table was last synced or found correct.",
 		}),
 		elements: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_steer_elements",
-			Help: "Addresses or prefixes in force, by nftables set.",
+			Help: "Elements in the nftables table, by set.",
 		}, []string{"set"}),
 		programming: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "netpol_policy_programming_duration_seconds",
-			Help:    "Time from seeing a change to steering by it.",
+			Help:    "Time from seeing a change of the cluster to having it in the nftables table.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 2, 14), // 10 ms to 82 s
 		}),
 		divert: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_divert_info",
-			Help: "The way into the queue that is in use: queue statement or xtables target.",
+			Help: "1 for the mechanism that queues packets: queue statement or xtables target.",
 		}, []string{"mode"}),
-		foreign: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_steer_foreign_changes_total",
+		external: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "netpol_steer_external_changes_total",
 			Help: "Changes of the nftables table by other processes, by how they were found.",
 		}, []string{"found"}),
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_steer_repairs_total",
-			Help: "Times the nftables table was found changed and was put right.",
+			Help: "Repairs of the nftables table after changes by other processes.",
 		}),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_steer_lost_notifications_total",
-			Help: "Times notifications of nftables were lost. The table was verified each time.",
+			Help: "Times nftables notifications were lost. The table is verified each time.",
 		}),
 		support: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_kernel_support",
-			Help: "What the kernel was found to have at start: 1 yes, 0 no, -1 could not tell.",
+			Help: "Kernel features found at start: 1 for supported, 0 for not supported, -1 for unknown.",
 		}, []string{"feature"}),
 	}
 	for _, result := range []string{"success", "error"} {
 		m.syncs.WithLabelValues(result)
 	}
 	for _, found := range []string{byNotification, byPoll} {
-		m.foreign.WithLabelValues(found)
+		m.external.WithLabelValues(found)
 	}
 	for _, spec := range setSpecs {
 		m.elements.WithLabelValues(spec.name)
 	}
 	reg.MustRegister(m.syncs, m.lastSuccess, m.elements, m.programming, m.divert, m.support,
-		m.foreign, m.repairs, m.lost, &countersCollector{kernel: s.kernel, inPlace: &m.inPlace})
+		m.external, m.repairs, m.lost, &countersCollector{kernel: s.kernel, inPlace: &m.inPlace})
 	return m
 }
 
@@ -105,39 +105,38 @@ func supportValue(err error) float64 {
 	return -1
 }
 
-// synced counts a sync; h is what the kernel holds after it, nil after an
-// error.
-func (m *metrics) synced(err error, h *held) {
+// synced counts a sync. o is the observed state after it, nil after an error.
+func (m *metrics) synced(err error, o *observedState) {
 	if err != nil {
 		m.syncs.WithLabelValues("error").Inc()
 		return
 	}
 	m.syncs.WithLabelValues("success").Inc()
 	m.lastSuccess.SetToCurrentTime()
-	m.inPlace.Store(h.layout == ours)
+	m.inPlace.Store(o.layout == ours)
 	for _, spec := range setSpecs {
-		m.elements.WithLabelValues(spec.name).Set(float64(len(h.sets[spec.name])))
+		m.elements.WithLabelValues(spec.name).Set(float64(len(o.sets[spec.name])))
 	}
 }
 
 var steeredDesc = prometheus.NewDesc("netpol_steered_packets_total",
-	"Packets that the kernel sent towards the queues. What exceeds the queues' own counts found no agent.", nil, nil)
+	"Packets that the table sent to the agent's queues. Those missing in the counts of the queues found no agent listening.", nil, nil)
 
 var forgedSourcesDesc = prometheus.NewDesc("netpol_forged_source_packets_total",
-	"Packets dropped because their source is not reached by the interface that they came in by.", nil, nil)
+	"Packets dropped because the route to their source is not through the interface that they came in by.", nil, nil)
 
 var podTunnelsDesc = prometheus.NewDesc("netpol_pod_tunnel_packets_total",
 	"Packets dropped because pods sent them to a tunnel of their own node.", nil, nil)
 
-// counterDescs are the metrics of the table's counters, by the counter's name.
+// counterDescs are the metrics of the table's counters, by name of the counter.
 var counterDescs = map[string]*prometheus.Desc{
 	steeredCounter:       steeredDesc,
 	forgedSourcesCounter: forgedSourcesDesc,
 	tunnelsCounter:       podTunnelsDesc,
 }
 
-// countersCollector reads the counters of the table when it is scraped. While they
-// cannot be read there is no sample.
+// countersCollector reads the counters of the table when it is scraped. There are no
+// samples while they cannot be read.
 type countersCollector struct {
 	kernel  kernel
 	inPlace *atomic.Bool

@@ -24,11 +24,11 @@ const (
 // nfgenLen is the length of struct nfgenmsg, with which each message begins.
 const nfgenLen = 4
 
-// netlinkKernel asks the kernel of this process's network namespace by netlink,
-// with a socket for each question. It knows the chains that the table should have.
+// netlinkKernel reads nftables of this process's network namespace by netlink, with a
+// socket for each request. It knows the chains that the table should have.
 type netlinkKernel struct{ chains []chain }
 
-// conn opens a socket for as long as ctx allows.
+// conn opens a socket with the deadline of ctx.
 func (netlinkKernel) conn(ctx context.Context) (*netlink.Conn, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -49,14 +49,14 @@ type argument struct {
 	value []byte
 }
 
-func name(kind uint16, s string) argument { return argument{kind, append([]byte(s), 0)} }
+func stringArgument(kind uint16, s string) argument { return argument{kind, append([]byte(s), 0)} }
 
-func kind(kind uint16, n uint32) argument {
+func uint32Argument(kind uint16, n uint32) argument {
 	return argument{kind, binary.BigEndian.AppendUint32(nil, n)}
 }
 
-// ofTable asks for what is in our table: NFTA_…_TABLE is 1 everywhere.
-var ofTable = name(1, TableName)
+// ofTable limits a request to our table: NFTA_*_TABLE is 1 in all requests.
+var ofTable = stringArgument(1, TableName)
 
 // get sends one request and returns the attributes of each answer. what is an
 // NFT_MSG_GET.
@@ -79,15 +79,14 @@ func get(conn *netlink.Conn, what netlink.HeaderType, flags netlink.HeaderFlags,
 	answers := make([][]byte, 0, len(messages))
 	for _, m := range messages {
 		if len(m.Data) < nfgenLen {
-			return nil, errors.New("a message of nftables is too short")
+			return nil, errors.New("nftables message too short")
 		}
 		answers = append(answers, m.Data[nfgenLen:])
 	}
 	return answers, nil
 }
 
-// attribute returns the value of the attribute at the end of path, each within the
-// one before; nil if there is none.
+// attribute returns the value of the nested attribute at path, nil if there is none.
 func attribute(b []byte, path ...uint16) []byte {
 	for _, want := range path {
 		var found []byte
@@ -102,13 +101,13 @@ func attribute(b []byte, path ...uint16) []byte {
 	return b
 }
 
-// align rounds up to the alignment of netlink.
+// align rounds n up to the alignment of netlink.
 func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
-// text reads a string that may end in NUL.
+// text decodes a string that may end in NUL.
 func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }
 
-// number reads a number in network byte order; 0 is none at all.
+// number decodes a number in network byte order, 0 if b is empty.
 func number(b []byte) (n uint64) {
 	for _, x := range b {
 		n = n<<8 | uint64(x)
@@ -142,7 +141,7 @@ func (k netlinkKernel) counters(ctx context.Context) (map[string]uint64, error) 
 		return nil, err
 	}
 	defer conn.Close()
-	answers, err := get(conn, unix.NFT_MSG_GETOBJ, netlink.Dump, ofTable, kind(unix.NFTA_OBJ_TYPE, objectCounter))
+	answers, err := get(conn, unix.NFT_MSG_GETOBJ, netlink.Dump, ofTable, uint32Argument(unix.NFTA_OBJ_TYPE, objectCounter))
 	if err != nil {
 		return nil, fmt.Errorf("read the counters: %w", err)
 	}

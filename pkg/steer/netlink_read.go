@@ -19,13 +19,13 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/nlattr"
 )
 
-// readAttempts bounds how often the table is read while others commit.
+// readAttempts bounds how often the table is read while other processes commit.
 const readAttempts = 10
 
-// read reads again while others commit, because a list that comes in several
-// messages could miss entries. The last reading is taken as it is: the commit that
-// made it stale is notified.
-func (k netlinkKernel) read(ctx context.Context) (*held, error) {
+// read reads again if there were commits meanwhile, because a list in several messages
+// could then miss entries. The last attempt is returned even so: the commit that made
+// it outdated is notified.
+func (k netlinkKernel) read(ctx context.Context) (*observedState, error) {
 	conn, err := k.conn(ctx)
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func (k netlinkKernel) read(ctx context.Context) (*held, error) {
 		return nil, err
 	}
 	for attempt := 1; ; attempt++ {
-		h, err := k.readOnce(conn)
+		o, err := k.readOnce(conn)
 		after, errAfter := generation(conn)
 		switch {
 		case errAfter != nil:
@@ -47,13 +47,13 @@ func (k netlinkKernel) read(ctx context.Context) (*held, error) {
 		case err != nil:
 			return nil, err
 		}
-		h.generation = before
-		return h, nil
+		o.generation = before
+		return o, nil
 	}
 }
 
-// readOnce reads the table as it is now.
-func (k netlinkKernel) readOnce(conn *netlink.Conn) (*held, error) {
+// readOnce reads the table once.
+func (k netlinkKernel) readOnce(conn *netlink.Conn) (*observedState, error) {
 	r := reading{conn: conn, chains: k.chains, sound: true, names: make(map[string][]string),
 		base: base{objects: make(map[string]string), rules: make(map[string][]string)}}
 	switch err := r.table(); {
@@ -68,25 +68,25 @@ func (k netlinkKernel) readOnce(conn *netlink.Conn) (*held, error) {
 		}
 	}
 	if !r.sound || !isOurs(k.chains, r.names) {
-		return &held{layout: foreign}, nil
+		return &observedState{layout: incompatible}, nil
 	}
-	h := &held{layout: ours, base: r.base, sets: make(contents, len(setSpecs))}
+	o := &observedState{layout: ours, base: r.base, sets: make(contents, len(setSpecs))}
 	for _, spec := range setSpecs {
 		var err error
-		if h.sets[spec.name], err = readSet(conn, spec); err != nil {
+		if o.sets[spec.name], err = readSet(conn, spec); err != nil {
 			return nil, fmt.Errorf("set %s: %w", spec.name, err)
 		}
 	}
-	return h, nil
+	return o, nil
 }
 
-// reading collects what a table is made of.
+// reading collects the objects of a table.
 type reading struct {
 	conn   *netlink.Conn
-	chains []chain // that should be there
+	chains []chain // the expected ones
 	names  map[string][]string
 	base   base
-	sound  bool // false: something that cannot be put right but by a new table
+	sound  bool // false: something can only be repaired by a new table
 }
 
 func (r *reading) table() error {
@@ -96,15 +96,15 @@ func (r *reading) table() error {
 	}
 	for _, a := range answers {
 		if number(attribute(a, unix.NFTA_TABLE_FLAGS))&unix.NFT_TABLE_F_DORMANT != 0 {
-			r.sound = false // no packet meets a chain of it
+			r.sound = false // no packet enters its chains
 		}
 		r.add("table", TableName, attribute(a, nftaTableHandle))
 	}
 	return nil
 }
 
-// add notes an object. The kernel gives no handle of an object twice in the life of
-// a table, nor that of a table twice in the life of a network namespace.
+// add records an object. The kernel does not reuse handles of objects in the life of a
+// table, nor handles of tables in the life of a network namespace.
 func (r *reading) add(kind, name string, handle []byte) {
 	r.base.objects[kind+" "+name] = fmt.Sprint(number(handle))
 }
@@ -136,8 +136,8 @@ var hookNumbers = map[knftables.BaseChainHook]uint64{
 // policyAccept is NF_ACCEPT.
 const policyAccept = 1
 
-// hookedAs reports whether a chain with these attributes is met by the same packets
-// as c at the same place, and lets them go on.
+// hookedAs reports whether a chain with these attributes has the hook, priority and
+// type of c and the policy accept.
 func (c chain) hookedAs(a []byte) bool {
 	hook := attribute(a, unix.NFTA_CHAIN_HOOK)
 	if c.hook == "" {
@@ -160,7 +160,7 @@ func (r *reading) listSets() error {
 		set := text(attribute(a, unix.NFTA_SET_NAME))
 		r.add("set", set, attribute(a, nftaSetHandle))
 		if number(attribute(a, unix.NFTA_SET_FLAGS))&unix.NFT_SET_ANONYMOUS == 0 {
-			r.names["set"] = append(r.names["set"], set) // the others belong to rules
+			r.names["set"] = append(r.names["set"], set) // anonymous sets belong to rules
 		}
 	}
 	return nil
@@ -183,8 +183,8 @@ func (r *reading) listObjects() error {
 	return nil
 }
 
-// listRules goes by what rules do, too: a rule that is put in another's place has
-// that one's handle.
+// listRules records handles and contents of rules: a rule that replaces another one
+// keeps its handle.
 func (r *reading) listRules() error {
 	answers, err := get(r.conn, unix.NFT_MSG_GETRULE, netlink.Dump, ofTable)
 	if err != nil {
@@ -198,10 +198,10 @@ func (r *reading) listRules() error {
 	return nil
 }
 
-// counting are the expressions whose data change with the packets that they meet.
+// counting are the expressions whose data change with each packet.
 var counting = []string{"counter", "quota", "last"}
 
-// expressionsHash tells what a rule does.
+// expressionsHash identifies what a rule does.
 func expressionsHash(expressions []byte) string {
 	hash := sha256.New()
 	for _, e := range nlattr.All(expressions) {
@@ -215,10 +215,10 @@ func expressionsHash(expressions []byte) string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// readSet returns nil elements for a set that holds what we would not write,
-// such as a range that is no prefix. Such a set is written anew.
+// readSet returns nil elements for a set with elements that we do not write, such as a
+// range that is no prefix. Such a set is written again.
 func readSet(conn *netlink.Conn, spec setSpec) (elements, error) {
-	answers, err := get(conn, unix.NFT_MSG_GETSETELEM, netlink.Dump, ofTable, name(unix.NFTA_SET_ELEM_LIST_SET, spec.name))
+	answers, err := get(conn, unix.NFT_MSG_GETSETELEM, netlink.Dump, ofTable, stringArgument(unix.NFTA_SET_ELEM_LIST_SET, spec.name))
 	if err != nil {
 		return nil, err
 	}
@@ -248,8 +248,8 @@ func readSet(conn *netlink.Conn, spec setSpec) (elements, error) {
 	return found, nil
 }
 
-// setKey is an element as the kernel lists it: that of a set of ranges is where one
-// begins or, with a flag, the first address behind it.
+// setKey is an element as the kernel lists it. In a set of ranges it is the first
+// address of a range or, with a flag, the first address after a range.
 type setKey struct {
 	bytes []byte
 	flags uint64
@@ -263,34 +263,34 @@ func (s setSpec) addrLen() int {
 	return 4
 }
 
-// element reads an address, with a number where it has one, or a word.
+// element decodes an address, an address with a number, or another value.
 func (s setSpec) element(k setKey) (element, bool) {
-	if s.words != "" {
-		return s.wordOf(k)
+	if s.keyType != "" {
+		return s.decodeValue(k)
 	}
 	n := s.addrLen()
 	if k.flags != 0 || len(k.bytes) < n {
 		return element{}, false
 	}
 	a, _ := netip.AddrFromSlice(k.bytes[:n])
-	e, with := element{prefix: netip.PrefixFrom(a, a.BitLen())}, k.bytes[n:]
+	e, rest := element{prefix: netip.PrefixFrom(a, a.BitLen())}, k.bytes[n:]
 	switch {
-	case s.with == "":
-		return e, len(with) == 0
-	case len(with) != 4: // each part of a key is padded to that
+	case s.number == "":
+		return e, len(rest) == 0
+	case len(rest) != 4: // each part of a key is padded to 4 bytes
 		return element{}, false
-	case s.with == "mark":
-		e.with = binary.NativeEndian.Uint32(with)
+	case s.number == "mark":
+		e.number = binary.NativeEndian.Uint32(rest)
 	default:
-		e.with = uint32(binary.BigEndian.Uint16(with))
+		e.number = uint32(binary.BigEndian.Uint16(rest))
 	}
 	return e, true
 }
 
-// intervals reads the prefixes of a set of ranges, nil if not all are prefixes.
+// intervals decodes the prefixes of a set of ranges, nil if not all are prefixes.
 func intervals(keys []setKey, addrLen int) elements {
 	slices.SortFunc(keys, func(a, b setKey) int {
-		// Where one range ends and the next begins, the end comes first.
+		// Where one range ends and the next one begins, the end comes first.
 		return cmp.Or(bytes.Compare(a.bytes, b.bytes), -cmp.Compare(a.flags, b.flags))
 	})
 	found := make(elements, len(keys)/2)
@@ -300,17 +300,17 @@ func intervals(keys []setKey, addrLen int) elements {
 			return nil
 		}
 		if k.flags != 0 {
-			continue // the gap ahead of the first range
+			continue // the gap before the first range
 		}
 		first, _ := netip.AddrFromSlice(k.bytes)
-		var behind netip.Addr // the zero Addr where the range reaches the last address
+		var end netip.Addr // the zero Addr if the range includes the last address
 		if i++; i < len(keys) {
 			if keys[i].flags == 0 {
 				return nil
 			}
-			behind, _ = netip.AddrFromSlice(keys[i].bytes)
+			end, _ = netip.AddrFromSlice(keys[i].bytes)
 		}
-		p, ok := prefixOf(first, behind)
+		p, ok := prefixOf(first, end)
 		if !ok {
 			return nil
 		}
@@ -319,11 +319,11 @@ func intervals(keys []setKey, addrLen int) elements {
 	return found
 }
 
-// prefixOf returns the prefix that begins with first and ends ahead of behind.
-func prefixOf(first, behind netip.Addr) (netip.Prefix, bool) {
+// prefixOf returns the prefix that begins with first and ends before end.
+func prefixOf(first, end netip.Addr) (netip.Prefix, bool) {
 	for bits := range first.BitLen() + 1 {
 		p := netip.PrefixFrom(first, bits)
-		if p.Masked().Addr() == first && lastAddr(p).Next() == behind {
+		if p.Masked().Addr() == first && lastAddr(p).Next() == end {
 			return p, true
 		}
 	}

@@ -13,13 +13,13 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// killGrace is how long the output of an nft that has ended is waited for: a child of
-// its own that has left the process group may hold it open, and on a busy machine
-// this process may not get to read.
+// killGrace bounds the wait for the output of an nft process that has ended: a child
+// that has left the process group may keep the pipe open, and on a busy machine this
+// process may not have read it yet.
 const killGrace = 100 * time.Millisecond
 
-// program runs transactions by the nft program as knftables does, but so that one
-// that hangs ends with its context: it is killed with all of its process group.
+// program runs the nft program as knftables does. Unlike knftables it kills an nft
+// process that hangs, with its process group, when the context ends.
 type program struct {
 	knftables.Interface
 	path string
@@ -38,7 +38,7 @@ func newProgram() (*program, error) {
 func (p *program) Run(ctx context.Context, tx *knftables.Transaction) error {
 	script := tx.String()
 	if _, fault, ok := strings.Cut(script, "# ERROR: "); ok {
-		return errors.New(fault) // of a faulty transaction, only to be seen so
+		return errors.New(fault) // the only access to the error of a transaction
 	}
 	cmd := exec.CommandContext(ctx, p.path, "-f", "-")
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
@@ -50,7 +50,7 @@ func (p *program) Run(ctx context.Context, tx *knftables.Transaction) error {
 	err := cmd.Run()
 	switch {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay):
-		return nil // nft has ended with success, whatever became of its output
+		return nil // nft has succeeded, even if its output is incomplete
 	case ctx.Err() != nil:
 		return fmt.Errorf("nft did not end and was killed: %w", ctx.Err())
 	}

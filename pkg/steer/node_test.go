@@ -21,16 +21,16 @@ import (
 
 // node is this process's network namespace with two pods, each in one of its
 // own, and a host outside.
-type node struct{ a, b, outside *place }
+type node struct{ a, b, outside *netns }
 
-// place is a network namespace with one address of each family.
-type place struct {
+// netns is a network namespace with one address of each family.
+type netns struct {
 	name   string
 	v4, v6 netip.Addr
 }
 
 // addr is p's address of a family.
-func (p *place) addr(ipv6 bool) netip.Addr {
+func (p *netns) addr(ipv6 bool) netip.Addr {
 	if ipv6 {
 		return p.v6
 	}
@@ -39,15 +39,15 @@ func (p *place) addr(ipv6 bool) netip.Addr {
 
 var theNode = sync.OnceValues(func() (*node, error) {
 	n := &node{
-		a:       &place{"steer-a", netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00:10:244:1::2")},
-		b:       &place{"steer-b", netip.MustParseAddr("10.244.2.2"), netip.MustParseAddr("fd00:10:244:2::2")},
-		outside: &place{"steer-outside", netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")},
+		a:       &netns{"steer-a", netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00:10:244:1::2")},
+		b:       &netns{"steer-b", netip.MustParseAddr("10.244.2.2"), netip.MustParseAddr("fd00:10:244:2::2")},
+		outside: &netns{"steer-outside", netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")},
 	}
 	script := `set -e
 echo 1 >/proc/sys/net/ipv4/ip_forward
 echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
 `
-	for _, p := range []*place{n.a, n.b, n.outside} {
+	for _, p := range []*netns{n.a, n.b, n.outside} {
 		gw4, gw6 := p.v4.Prev(), p.v6.Prev()
 		script += strings.NewReplacer("NS", p.name, "GW4", gw4.String(), "GW6", gw6.String(),
 			"IP4", p.v4.String(), "IP6", p.v6.String()).Replace(`
@@ -67,8 +67,8 @@ ip -n NS -6 route add default via GW6
 	return n, shell(script)
 })
 
-// newNode returns the node, once packets can pass, without our table and without
-// connections: a port used before would be that of a known one.
+// newNode returns the node once packets can pass, without our table and without
+// tracked connections: a port used before would belong to a known connection.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	needKernel(t)
@@ -89,7 +89,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// removeConnections removes all that the kernel tracks.
+// removeConnections removes all conntrack entries.
 func removeConnections() error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -115,7 +115,7 @@ func shell(script string) error {
 	return nil
 }
 
-// mustShell is for what a test adds to the node.
+// mustShell runs a script that must succeed.
 func mustShell(t *testing.T, script string) {
 	t.Helper()
 	if err := shell(script); err != nil {
@@ -123,9 +123,9 @@ func mustShell(t *testing.T, script string) {
 	}
 }
 
-// in runs f with p's network namespace; sockets that f opens stay in it. A nil p
-// is the node.
-func (p *place) in(f func() error) error {
+// in runs f in p's network namespace; sockets that f opens stay in it. A nil p is the
+// node.
+func (p *netns) in(f func() error) error {
 	if p == nil {
 		return f()
 	}
@@ -146,13 +146,13 @@ func (p *place) in(f func() error) error {
 }
 
 // receive returns a socket in p that listens on port.
-func (p *place) receive(t *testing.T, ipv6 bool, port uint16) *net.UDPConn {
+func (p *netns) receive(t *testing.T, ipv6 bool, port uint16) *net.UDPConn {
 	t.Helper()
 	return p.receiveAt(t, netip.AddrPortFrom(p.addr(ipv6), port))
 }
 
-// receiveAt is receive for a place with other addresses.
-func (p *place) receiveAt(t *testing.T, at netip.AddrPort) *net.UDPConn {
+// receiveAt is receive at another address.
+func (p *netns) receiveAt(t *testing.T, at netip.AddrPort) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
 	if err := p.in(func() (err error) {
@@ -166,7 +166,7 @@ func (p *place) receiveAt(t *testing.T, at netip.AddrPort) *net.UDPConn {
 }
 
 // send returns a socket in p that sends to dst.
-func (p *place) send(t *testing.T, dst netip.AddrPort) net.Conn {
+func (p *netns) send(t *testing.T, dst netip.AddrPort) net.Conn {
 	t.Helper()
 	var conn net.Conn
 	if err := p.in(func() (err error) {
@@ -187,8 +187,7 @@ func say(t *testing.T, conn net.Conn, text string) {
 	}
 }
 
-// patience bounds how long anything in these tests takes, in an emulated
-// machine too.
+// patience bounds every wait in these tests, also in an emulated machine.
 const patience = 20 * time.Second
 
 // hear returns the next datagram and its source.
@@ -203,7 +202,7 @@ func hear(t *testing.T, conn *net.UDPConn) (string, netip.Addr) {
 	return string(buf[:n]), src.Addr().Unmap()
 }
 
-// hearAll hands on every datagram until the socket is closed.
+// hearAll sends every datagram to a channel until the socket is closed.
 func hearAll(conn *net.UDPConn, to chan<- string) {
 	buf := make([]byte, 100)
 	for {
@@ -215,7 +214,7 @@ func hearAll(conn *net.UDPConn, to chan<- string) {
 	}
 }
 
-// next returns what comes next.
+// next returns the next text.
 func next(t *testing.T, from <-chan string) string {
 	t.Helper()
 	select {
@@ -227,13 +226,13 @@ func next(t *testing.T, from <-chan string) string {
 	}
 }
 
-// listener holds what comes to a queue until the test answers.
+// listener collects the packets of a queue, pending until the test answers.
 type listener struct {
 	nfq     *nfqueue.Nfqueue
 	packets chan nfqueue.Attribute
 }
 
-// listen opens the queue that judges.
+// listen opens the agent's queue.
 func listen(t *testing.T) *listener { return listenTo(t, 100) }
 
 func listenTo(t *testing.T, queue uint16) *listener {
@@ -267,7 +266,7 @@ func listenTo(t *testing.T, queue uint16) *listener {
 	return l
 }
 
-// next returns the next held packet.
+// next returns the next pending packet.
 func (l *listener) next(t *testing.T) nfqueue.Attribute {
 	t.Helper()
 	select {
@@ -279,7 +278,7 @@ func (l *listener) next(t *testing.T) nfqueue.Attribute {
 	}
 }
 
-// accept answers as the agent does: our bit is set, others stay.
+// accept answers as the agent does: with our bit set and the others unchanged.
 func (l *listener) accept(t *testing.T, a nfqueue.Attribute) {
 	t.Helper()
 	mark := DefaultMark
@@ -291,7 +290,7 @@ func (l *listener) accept(t *testing.T, a nfqueue.Attribute) {
 	}
 }
 
-// letGo answers as the observer does: the packet goes on as it is.
+// letGo answers as the observer does: with the mark unchanged.
 func (l *listener) letGo(t *testing.T, a nfqueue.Attribute) {
 	t.Helper()
 	if err := l.nfq.SetVerdict(*a.PacketID, nfqueue.NfAccept); err != nil {
@@ -299,7 +298,7 @@ func (l *listener) letGo(t *testing.T, a nfqueue.Attribute) {
 	}
 }
 
-// addrs reads source and destination of a held packet.
+// addrs returns source and destination of a pending packet.
 func addrs(a nfqueue.Attribute) (src, dst netip.Addr) {
 	p := *a.Payload
 	if p[0]>>4 == 4 {

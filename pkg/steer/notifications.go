@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// notificationsBuffer holds what a large transaction of somebody else sends
-	// at once. What is too much for it leads to a verification.
+	// notificationsBuffer has room for the notifications of a large transaction of
+	// another process. An overrun leads to a verification.
 	notificationsBuffer = 4 << 20
-	// datagramSize is above what the kernel puts together.
+	// datagramSize is above the size of the kernel's datagrams.
 	datagramSize = 1 << 17
 )
 
@@ -27,7 +27,7 @@ func (netlinkKernel) listen(ctx context.Context, started func(), report func(com
 		return fmt.Errorf("open a netlink socket: %w", err)
 	}
 	defer conn.Close()
-	_ = conn.SetReadBuffer(notificationsBuffer) // a smaller one overruns earlier
+	_ = conn.SetReadBuffer(notificationsBuffer) // with a smaller buffer overruns are more frequent
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func (netlinkKernel) listen(ctx context.Context, started func(), report func(com
 	}
 }
 
-// receive waits for a datagram. One that is larger than buffer is as good as lost.
+// receive waits for a datagram. One that is larger than buffer counts as lost.
 func receive(raw syscall.RawConn, buffer []byte) ([]byte, error) {
 	var n int
 	var result error
@@ -75,12 +75,12 @@ func receive(raw syscall.RawConn, buffer []byte) ([]byte, error) {
 	return buffer[:n], nil
 }
 
-// scanner reads notifications: messages that each name the table they are about,
-// and behind them a message that names their generation and who committed. What it
-// cannot read counts as being about our table. Most are about others' tables and
-// must cost little.
+// scanner decodes the notifications of a commit: messages that each name the table
+// they are about, followed by a message with the generation and the process that
+// committed. Malformed messages count as being about our table. Most messages are about
+// other tables and must be cheap.
 type scanner struct {
-	touched bool // something since the last generation was about our table
+	touched bool // a message since the last generation was about our table
 }
 
 func (s *scanner) scan(datagram []byte, report func(commit)) {
@@ -117,7 +117,7 @@ func (s *scanner) commit(generation []byte) commit {
 
 var tableNameBytes = []byte(TableName)
 
-// aboutTable reports whether a message is about our table or something in it.
+// aboutTable reports whether a message is about our table or an object in it.
 func aboutTable(body []byte) bool {
 	if body[0] != unix.NFPROTO_INET {
 		return false

@@ -28,13 +28,13 @@ func message(t testing.TB, what uint16, family byte, attributes ...argument) []b
 }
 
 func newGeneration(t testing.TB, generation uint32) []byte {
-	return message(t, unix.NFT_MSG_NEWGEN, 0, kind(unix.NFTA_GEN_ID, generation),
-		kind(unix.NFTA_GEN_PROC_PID, 42), name(unix.NFTA_GEN_PROC_NAME, "nft"))
+	return message(t, unix.NFT_MSG_NEWGEN, 0, uint32Argument(unix.NFTA_GEN_ID, generation),
+		uint32Argument(unix.NFTA_GEN_PROC_PID, 42), stringArgument(unix.NFTA_GEN_PROC_NAME, "nft"))
 }
 
-func TestNotificationsNameWhoTouchedTheTable(t *testing.T) {
+func TestNotificationsNameProcess(t *testing.T) {
 	element := func(family byte, table string) []byte {
-		return message(t, unix.NFT_MSG_NEWSETELEM, family, name(1, table), name(2, "ingress-v4"))
+		return message(t, unix.NFT_MSG_NEWSETELEM, family, stringArgument(1, table), stringArgument(2, "ingress-v4"))
 	}
 	ours := element(unix.NFPROTO_INET, TableName)
 	for _, tt := range []struct {
@@ -62,10 +62,10 @@ func TestNotificationsNameWhoTouchedTheTable(t *testing.T) {
 	}
 }
 
-func TestNotificationsOfOthersAreReadWithoutAllocation(t *testing.T) {
+func TestNotificationsOfOtherTablesDoNotAllocate(t *testing.T) {
 	var datagram []byte
 	for range 1000 {
-		datagram = append(datagram, message(t, unix.NFT_MSG_NEWSETELEM, unix.NFPROTO_IPV4, name(1, "kube-proxy"))...)
+		datagram = append(datagram, message(t, unix.NFT_MSG_NEWSETELEM, unix.NFPROTO_IPV4, stringArgument(1, "kube-proxy"))...)
 	}
 	var s scanner
 	if n := testing.AllocsPerRun(10, func() { s.scan(datagram, func(commit) {}) }); n > 0 || s.touched {
@@ -74,16 +74,16 @@ func TestNotificationsOfOthersAreReadWithoutAllocation(t *testing.T) {
 }
 
 func FuzzNotifications(f *testing.F) {
-	f.Add(slices.Concat(message(f, unix.NFT_MSG_NEWRULE, unix.NFPROTO_INET, name(1, TableName)), newGeneration(f, 1)))
+	f.Add(slices.Concat(message(f, unix.NFT_MSG_NEWRULE, unix.NFPROTO_INET, stringArgument(1, TableName)), newGeneration(f, 1)))
 	f.Fuzz(func(t *testing.T, datagram []byte) {
 		var s scanner
 		s.scan(datagram, func(commit) {}) // must not panic
 	})
 }
 
-// BenchmarkNotificationsOfOthers reads a message about another table.
-func BenchmarkNotificationsOfOthers(b *testing.B) {
-	datagram := message(b, unix.NFT_MSG_NEWSETELEM, unix.NFPROTO_IPV4, name(1, "kube-proxy"), argument{3, make([]byte, 100)})
+// BenchmarkNotificationsOfOtherTables reads a message about another table.
+func BenchmarkNotificationsOfOtherTables(b *testing.B) {
+	datagram := message(b, unix.NFT_MSG_NEWSETELEM, unix.NFPROTO_IPV4, stringArgument(1, "kube-proxy"), argument{3, make([]byte, 100)})
 	var s scanner
 	b.ReportAllocs()
 	for b.Loop() {

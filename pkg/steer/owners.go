@@ -11,12 +11,12 @@ import (
 // Owner is the pod whose connections the kernel may track under an address.
 type Owner struct {
 	Addr netip.Addr
-	// Pod tells pods apart.
+	// Pod identifies the pod.
 	Pod uint32
 }
 
-// Owners returns what an earlier agent kept in the kernel, in no order: nothing on
-// a node on which none has run. To be asked before the first wish.
+// Owners returns the owners that an earlier agent has stored in the kernel, in no
+// order, nothing if there was none. It must be called before the first Set.
 func (s *Steerer) Owners(ctx context.Context) ([]Owner, error) {
 	var owners []Owner
 	for _, f := range families {
@@ -29,9 +29,9 @@ func (s *Steerer) Owners(ctx context.Context) ([]Owner, error) {
 			return nil, fmt.Errorf("read set %s: %w", name, err)
 		}
 		for _, l := range listed {
-			// What cannot be read is not ours, and is replaced by the first wish.
-			if e, ok := parseElement(l.Key); ok && e.prefix.IsSingleIP() && e.with != 0 {
-				owners = append(owners, Owner{e.prefix.Addr(), e.with})
+			// Malformed elements are not ours, and the first desired state replaces them.
+			if e, ok := parseElement(l.Key); ok && e.prefix.IsSingleIP() && e.number != 0 {
+				owners = append(owners, Owner{e.prefix.Addr(), e.number})
 			}
 		}
 	}

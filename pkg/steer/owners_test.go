@@ -13,7 +13,7 @@ import (
 )
 
 // A connection of a stale address may be one of the pod that had it before.
-func TestAllOfAStaleAddressIsAskedAbout(t *testing.T) {
+func TestStaleAddressIsQueued(t *testing.T) {
 	established, related, accepted := state(steertest.Established), state(steertest.Related), marked(0, DefaultMark)
 	for _, tt := range []struct {
 		stale []netip.Addr
@@ -42,7 +42,7 @@ func TestAllOfAStaleAddressIsAskedAbout(t *testing.T) {
 	}
 }
 
-func TestOwnersOutliveTheAgent(t *testing.T) {
+func TestOwnersSurviveRestart(t *testing.T) {
 	fake := knftables.NewFake(knftables.InetFamily, TableName)
 	s := newOn(t, fake, nil)
 	if got, err := s.Owners(t.Context()); len(got) != 0 || err != nil {
@@ -66,7 +66,7 @@ func TestOwnersOutliveTheAgent(t *testing.T) {
 	}
 }
 
-func TestKernelKeepsOwners(t *testing.T) {
+func TestKernelOwnersSurviveRestart(t *testing.T) {
 	newNode(t)
 	s := newReal(t, nil)
 	want := []Owner{{v4, 7}, {v4b, 0xfffffffe}, {v6, 0x01020304}}
@@ -82,27 +82,27 @@ func TestKernelKeepsOwners(t *testing.T) {
 	}
 }
 
-func TestTheSerialOfEachWishInForceIsTold(t *testing.T) {
+func TestAppliedReportsEachSerial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told []uint64
+		var applied []uint64
 		nft := &broken{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
 		s := newOn(t, nft, func(c *Config) {
 			c.Registerer = prometheus.NewRegistry()
-			c.InForce = func(serial uint64) { told = append(told, serial) }
+			c.Applied = func(serial uint64) { applied = append(applied, serial) }
 		})
-		for i, err := range []error{nil, nil, errNoSync, nil} {
+		for i, err := range []error{nil, nil, errNotSynced, nil} {
 			nft.err = err
 			s.Set(Sets{Ingress: []netip.Addr{v4}, Serial: uint64(i)})
 			_ = s.sync(testContext(t))
 			_ = s.sync(testContext(t))
 		}
-		if want := []uint64{0, 1, 2, 3}; !slices.Equal(told, want) {
-			t.Errorf("told of %v, want %v: a wish that changes nothing is in force, too", told, want)
+		if want := []uint64{0, 1, 2, 3}; !slices.Equal(applied, want) {
+			t.Errorf("applied %v, want %v, with those that change nothing", applied, want)
 		}
-		nft.err = errNoSync
+		nft.err = errNotSynced
 		s.Set(Sets{Ingress: []netip.Addr{v6}, Serial: 9})
-		if err := s.sync(testContext(t)); err == nil || told[len(told)-1] == 9 {
-			t.Errorf("told of %v, and the sync ended with %v", told, err)
+		if err := s.sync(testContext(t)); err == nil || applied[len(applied)-1] == 9 {
+			t.Errorf("applied %v, and the sync ended with %v", applied, err)
 		}
 	})
 }

@@ -22,20 +22,20 @@ func bothFamilies(t *testing.T, f func(t *testing.T, ipv6 bool)) {
 	t.Run("IPv6", func(t *testing.T) { f(t, true) })
 }
 
-// isolated wishes to ask about all that comes to p.
-func isolated(p *place) Sets {
+// isolated queues everything that p receives.
+func isolated(p *netns) Sets {
 	return Sets{Ingress: []netip.Addr{p.v4, p.v6}, Since: time.Now()}
 }
 
-func TestHeldPacketsSurviveSyncsAndARestart(t *testing.T) {
+func TestQueuedPacketsSurviveSyncsAndRestart(t *testing.T) {
 	n := newNode(t)
-	const held, port = 150, 4001
+	const count, port = 150, 4001
 	s := newReal(t, nil)
 	sets := isolated(n.b)
 	mustSync(t, s, sets)
 	l := listen(t)
 	in := n.b.receive(t, false, port)
-	waiting := make([]func(), held)
+	waiting := make([]func(), count)
 	for i := range waiting {
 		say(t, n.a.send(t, netip.AddrPortFrom(n.b.v4, port)), fmt.Sprint(i))
 		a := l.next(t)
@@ -59,17 +59,17 @@ func TestHeldPacketsSurviveSyncsAndARestart(t *testing.T) {
 		got = append(got, text)
 	}
 	slices.Sort(got)
-	if got = slices.Compact(got); len(got) != held {
-		t.Errorf("%d of %d packets arrived", len(got), held)
+	if got = slices.Compact(got); len(got) != count {
+		t.Errorf("%d of %d packets arrived", len(got), count)
 	}
 }
 
-func TestOneWayFlowIsAskedAboutOnceAndMarksOfOthersStay(t *testing.T) {
+func TestOneWayFlowIsQueuedOnceAndKeepsOtherMarks(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		s := newReal(t, nil)
 		mustSync(t, s, isolated(n.b))
-		// Others mark packet and connection before us and look behind us.
+		// Another table marks packet and connection before ours and checks after it.
 		mustShell(t, `nft -f - <<X
 table inet others {
 	counter good { }
@@ -106,7 +106,7 @@ X`)
 	})
 }
 
-func TestRepliesAreNotAskedAbout(t *testing.T) {
+func TestRepliesAreNotQueued(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		s := newReal(t, nil)
@@ -134,7 +134,7 @@ func TestRepliesAreNotAskedAbout(t *testing.T) {
 	})
 }
 
-func TestOwnNodeIsNotAskedAbout(t *testing.T) {
+func TestOwnNodeIsNotQueued(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		s := newReal(t, nil)
@@ -142,7 +142,7 @@ func TestOwnNodeIsNotAskedAbout(t *testing.T) {
 		mustShell(t, "ip neigh flush all") // so that discovery comes first
 		const port = 4004
 		in := n.b.receive(t, ipv6, port)
-		var node *place
+		var node *netns
 		say(t, node.send(t, netip.AddrPortFrom(n.b.addr(ipv6), port)), "probe")
 		hear(t, in)
 		if got := counterValue(t, s); got != 0 {
@@ -151,9 +151,8 @@ func TestOwnNodeIsNotAskedAbout(t *testing.T) {
 	})
 }
 
-// A pod that may do what it likes in its own network takes an address of its
-// node. The kernel stops it for IPv4.
-func TestAForgedAddressOfTheNodeIsAskedAbout(t *testing.T) {
+// A privileged pod takes an address of its node. The kernel prevents it for IPv4.
+func TestForgedNodeAddressIsQueued(t *testing.T) {
 	n := newNode(t)
 	s, l := newReal(t, nil), listen(t)
 	mustSync(t, s, isolated(n.b))
@@ -167,11 +166,11 @@ func TestAForgedAddressOfTheNodeIsAskedAbout(t *testing.T) {
 		t.Fatal(err)
 	}
 	if src, _ := addrs(l.next(t)); src != forged {
-		t.Errorf("asked about a packet of %v, want %v", src, forged)
+		t.Errorf("queued a packet of %v, want %v", src, forged)
 	}
 }
 
-func TestServiceIsAskedAboutBehindDNATAndBeforeMasquerade(t *testing.T) {
+func TestServiceIsQueuedAfterDNATBeforeMasquerade(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		mustSync(t, newReal(t, nil), isolated(n.b))
@@ -190,7 +189,7 @@ X`)
 		say(t, n.a.send(t, vip), "query")
 		a := l.next(t)
 		if src, dst := addrs(a); src != n.a.addr(ipv6) || dst != n.b.addr(ipv6) {
-			t.Errorf("asked about %v → %v, want %v → %v", src, dst, n.a.addr(ipv6), n.b.addr(ipv6))
+			t.Errorf("queued %v → %v, want %v → %v", src, dst, n.a.addr(ipv6), n.b.addr(ipv6))
 		}
 		l.accept(t, a)
 		if _, src := hear(t, in); src != n.b.addr(ipv6).Prev() {
@@ -199,7 +198,7 @@ X`)
 	})
 }
 
-func TestUnknownPodOfTheRangeIsAskedAbout(t *testing.T) {
+func TestUnknownPodInRangeIsQueued(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		mustSync(t, newReal(t, nil), Sets{
@@ -213,12 +212,12 @@ func TestUnknownPodOfTheRangeIsAskedAbout(t *testing.T) {
 		hear(t, known)
 		say(t, n.outside.send(t, netip.AddrPortFrom(n.b.addr(ipv6), port)), "to an unknown one")
 		if _, dst := addrs(l.next(t)); dst != n.b.addr(ipv6) {
-			t.Errorf("asked about %v, want %v", dst, n.b.addr(ipv6))
+			t.Errorf("queued %v, want %v", dst, n.b.addr(ipv6))
 		}
 	})
 }
 
-func TestWithoutAListenerBypassDecides(t *testing.T) {
+func TestBypassDecidesWithoutListener(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		const port = 4007
@@ -249,18 +248,18 @@ const (
 // hostAddr is an address of the node that no interface of a pod has.
 func (n *node) hostAddr(ipv6 bool) netip.Addr { return n.outside.addr(ipv6).Prev() }
 
-func TestOwnNodeIsAskedAboutAtTheInputHook(t *testing.T) {
+func TestToHostIsQueuedAtInput(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		s, l := newReal(t, nil), listen(t)
 		mustSync(t, s, Sets{ToHost: []netip.Addr{n.a.v4, n.a.v6}, Egress: []netip.Addr{n.b.v4, n.b.v6}})
 		to := netip.AddrPortFrom(n.hostAddr(ipv6), 4010)
-		in := (*place)(nil).receiveAt(t, to)
+		in := (*netns)(nil).receiveAt(t, to)
 		out := n.a.send(t, to)
 		say(t, out, "first")
 		a := l.next(t)
 		if src, dst := addrs(a); src != n.a.addr(ipv6) || dst != to.Addr() || *a.Hook != inputHook {
-			t.Errorf("asked about %v → %v at hook %d, want %v → %v at %d", src, dst, *a.Hook, n.a.addr(ipv6), to.Addr(), inputHook)
+			t.Errorf("queued %v → %v at hook %d, want %v → %v at %d", src, dst, *a.Hook, n.a.addr(ipv6), to.Addr(), inputHook)
 		}
 		l.accept(t, a)
 		hear(t, in)
@@ -276,17 +275,17 @@ func TestOwnNodeIsAskedAboutAtTheInputHook(t *testing.T) {
 	})
 }
 
-func TestServiceOfTheOwnNodeIsAskedAboutAtTheInputHook(t *testing.T) {
+func TestServiceOfOwnNodeIsQueuedAtInput(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		l := listen(t)
 		mustSync(t, newReal(t, nil), Sets{ToHost: []netip.Addr{n.a.v4, n.a.v6}})
 		to := netip.AddrPortFrom(n.hostAddr(ipv6), 4011)
-		in := (*place)(nil).receiveAt(t, to)
+		in := (*netns)(nil).receiveAt(t, to)
 		say(t, n.a.send(t, service(t, to)), "query")
 		a := l.next(t)
 		if src, dst := addrs(a); src != n.a.addr(ipv6) || dst != to.Addr() || *a.Hook != inputHook {
-			t.Errorf("asked about %v → %v at hook %d, want %v → %v at %d", src, dst, *a.Hook, n.a.addr(ipv6), to.Addr(), inputHook)
+			t.Errorf("queued %v → %v at hook %d, want %v → %v at %d", src, dst, *a.Hook, n.a.addr(ipv6), to.Addr(), inputHook)
 		}
 		l.accept(t, a)
 		hear(t, in)
@@ -309,12 +308,11 @@ func service(t *testing.T, backends ...netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(vip, 53)
 }
 
-// long is more than the head of a packet.
+// long does not fit into a truncated copy of a packet.
 var long = strings.Repeat("abcdefgh", 100)
 
-// TestQueriesAndAnswersAreObservedAndStillJudged has b serve names to a, behind a
-// Service.
-func TestQueriesAndAnswersAreObservedAndStillJudged(t *testing.T) {
+// TestObservedMessagesAreStillQueued has a query names of b through a Service.
+func TestObservedMessagesAreStillQueued(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		s := newReal(t, observing)
@@ -362,9 +360,9 @@ func TestQueriesAndAnswersAreObservedAndStillJudged(t *testing.T) {
 	})
 }
 
-// TestTheNodesOwnResolverIsObserved without tracking its connections, as
-// NodeLocal DNSCache has it.
-func TestTheNodesOwnResolverIsObserved(t *testing.T) {
+// TestResolverOfOwnNodeIsObserved has no connection tracking for the resolver, like
+// NodeLocal DNSCache.
+func TestResolverOfOwnNodeIsObserved(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		resolver := netip.AddrPortFrom(n.hostAddr(ipv6), 4013)
@@ -376,7 +374,7 @@ table inet untracked {
 }
 X`)
 		observer := listenTo(t, observeQueue)
-		server := (*place)(nil).receiveAt(t, resolver)
+		server := (*netns)(nil).receiveAt(t, resolver)
 		client := n.a.send(t, resolver)
 		say(t, client, "query")
 		query := observer.next(t)
@@ -402,10 +400,10 @@ X`)
 	})
 }
 
-// TestTwoPacketsOfOneConnectionBothArrive has them wait in a queue at the same
+// TestTwoQueuedPacketsOfOneConnectionBothArrive has them wait in a queue at the same
 // time. Each is for another backend of a Service, on another link. Where the
 // kernel loses the second one, EarlyAuto must be EarlyOn.
-func TestTwoPacketsOfOneConnectionBothArrive(t *testing.T) {
+func TestTwoQueuedPacketsOfOneConnectionBothArrive(t *testing.T) {
 	for _, early := range []EarlyUDP{EarlyAuto, EarlyOn} {
 		t.Run(early.String(), func(t *testing.T) {
 			bothFamilies(t, func(t *testing.T, ipv6 bool) {
@@ -417,7 +415,7 @@ func TestTwoPacketsOfOneConnectionBothArrive(t *testing.T) {
 					Names:  []netip.Addr{n.a.v4, n.a.v6}, Resolvers: backends,
 				})
 				heard := make(chan string, 3)
-				for _, p := range []*place{n.b, n.outside} {
+				for _, p := range []*netns{n.b, n.outside} {
 					go hearAll(p.receive(t, ipv6, 4015), heard)
 				}
 				judge, observer := listen(t), listenTo(t, observeQueue)
@@ -452,7 +450,7 @@ func TestTwoPacketsOfOneConnectionBothArrive(t *testing.T) {
 	}
 }
 
-func TestWithoutAnObserverMessagesGoOnToBeJudged(t *testing.T) {
+func TestMessagesAreQueuedWithoutObserver(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, ipv6 bool) {
 		n := newNode(t)
 		resolver := netip.AddrPortFrom(n.b.addr(ipv6), 4014)
@@ -468,9 +466,9 @@ func TestWithoutAnObserverMessagesGoOnToBeJudged(t *testing.T) {
 	})
 }
 
-// TestEveryDivertOfTheKernelWorks tries what the probe found. DIVERTS_REQUIRED
+// TestKernelSupportedDivertsWork tries what the probe found. DIVERTS_REQUIRED
 // names, separated by commas, what it must have found.
-func TestEveryDivertOfTheKernelWorks(t *testing.T) {
+func TestKernelSupportedDivertsWork(t *testing.T) {
 	n := newNode(t)
 	caps, err := Probe(testContext(t))
 	if err != nil {
@@ -481,7 +479,7 @@ func TestEveryDivertOfTheKernelWorks(t *testing.T) {
 	to := netip.AddrPortFrom(n.hostAddr(false), port)
 	ins := map[netip.AddrPort]*net.UDPConn{
 		netip.AddrPortFrom(n.b.v4, port): n.b.receive(t, false, port),
-		to:                               (*place)(nil).receiveAt(t, to),
+		to:                               (*netns)(nil).receiveAt(t, to),
 	}
 	for d, missing := range map[Divert]error{DivertQueue: caps.Queue, DivertXTables: caps.XTables} {
 		if missing != nil {

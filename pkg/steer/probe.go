@@ -17,31 +17,30 @@ import (
 // would drop whatever waits in a queue of this network namespace.
 const probeTable = TableName + "-probe"
 
-// Capabilities are three-valued answers about the kernel: nil is yes, an error
-// that wraps errors.ErrUnsupported is no, any other error means that it could
-// not be told.
+// Capabilities are features of the kernel: nil means supported, an error that wraps
+// errors.ErrUnsupported means not supported, any other error means unknown.
 type Capabilities struct {
-	// Queue is about the queue statement of nftables (CONFIG_NFT_QUEUE).
+	// Queue is the queue statement of nftables (CONFIG_NFT_QUEUE).
 	Queue error
-	// XTables is about the NFQUEUE target called from nftables
+	// XTables is the NFQUEUE target called from nftables
 	// (CONFIG_NFT_COMPAT and CONFIG_NETFILTER_XT_TARGET_NFQUEUE).
 	XTables error
-	// SCTPConntrack is about connection tracking that reads SCTP ports
+	// SCTPConntrack is connection tracking by SCTP ports
 	// (CONFIG_NF_CT_PROTO_SCTP).
 	SCTPConntrack error
-	// UDPClash is about two packets of one new UDP connection that leave a queue
-	// with destinations that were translated differently: whether both arrive.
+	// UDPClash is that two packets of one new UDP connection both arrive if their
+	// destinations were translated differently and both were queued.
 	UDPClash error
-	// SourceCheck is about looking up the route back to a packet's source
+	// SourceCheck is the lookup of the route to a packet's source
 	// (CONFIG_NFT_FIB_INET).
 	SourceCheck error
-	// Share is about sets that packets update, with a limit for each element.
+	// Share is sets that packets update, with a limit for each element.
 	Share error
 }
 
-// Probe asks the kernel of this process's network namespace. It needs
-// CAP_NET_ADMIN and leaves nothing behind. The error tells why nothing could be
-// asked at all; the answers are then "could not tell".
+// Probe probes the kernel in this process's network namespace. It needs CAP_NET_ADMIN
+// and leaves nothing behind. An error means that nothing could be probed; all
+// Capabilities are then unknown.
 func Probe(ctx context.Context) (Capabilities, error) {
 	nft, err := knftables.New(knftables.InetFamily, probeTable)
 	if err != nil {
@@ -49,8 +48,8 @@ func Probe(ctx context.Context) (Capabilities, error) {
 		return unknown(err), err
 	}
 	// A conntrack expression makes the kernel load connection tracking, without
-	// which there is no sysctl to look at. It also proves that ENOENT in the
-	// next check can only be about the queue statement.
+	// which there is no sysctl to read. It also proves that ENOENT in the next check
+	// can only be about the queue statement.
 	if err := checkRule(ctx, nft, "ct state new"); err != nil {
 		err = fmt.Errorf("probe the ct expression: %w", err)
 		return unknown(err), err
@@ -65,15 +64,15 @@ func Probe(ctx context.Context) (Capabilities, error) {
 	}, nil
 }
 
-// checksSources takes an answer that could not be told for yes.
+// checksSources reports whether sources can be checked. Unknown counts as supported.
 func (c Capabilities) checksSources() bool { return !errors.Is(c.SourceCheck, errors.ErrUnsupported) }
 
-// unknown is when err keeps everything from being asked.
+// unknown returns Capabilities that are all unknown because of err.
 func unknown(err error) Capabilities {
 	return Capabilities{Queue: err, XTables: err, SCTPConntrack: err, UDPClash: err, SourceCheck: err, Share: err}
 }
 
-// checkRule asks whether the kernel would take rule, without committing it.
+// checkRule reports whether the kernel accepts rule, without committing it.
 func checkRule(ctx context.Context, nft knftables.Interface, rule string) error {
 	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{})
@@ -99,16 +98,16 @@ func probeSourceCheck(ctx context.Context, nft knftables.Interface) error {
 	case err == nil:
 		return nil
 	case knftables.IsNotFound(err):
-		return fmt.Errorf("%w: the kernel does not look routes up for nftables (CONFIG_NFT_FIB_INET)", errors.ErrUnsupported)
+		return fmt.Errorf("%w: the kernel has no route lookups in nftables (CONFIG_NFT_FIB_INET)", errors.ErrUnsupported)
 	}
 	return fmt.Errorf("probe the fib expression: %w", err)
 }
 
-// probeXTables adds and removes a rule in one batch, because nft cannot write
-// an xtables target and thus cannot check one.
+// probeXTables adds and removes a rule in one batch, because nft has no syntax for an
+// xtables target and thus cannot check one.
 func probeXTables() error {
-	// The kernel loads the target's module by a name that it knows for ip and
-	// not for inet. The answer is that for inet.
+	// The kernel loads the target's module by an alias that exists for ip but not
+	// for inet. The result is that for inet.
 	var err error
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyINet} {
 		err = tryXTables(family)
@@ -136,11 +135,11 @@ func tryXTables(family nftables.TableFamily) error {
 	return conn.Flush()
 }
 
-// ProbeSCTPConntrack gives Probe's answer for Capabilities.SCTPConntrack, without
-// rights. Where nothing has used connection tracking yet it could not be told.
+// ProbeSCTPConntrack returns Capabilities.SCTPConntrack without needing privileges. It
+// is unknown until connection tracking is used.
 func ProbeSCTPConntrack() error { return probeSCTPConntrack("/proc/sys/net/netfilter") }
 
-// probeSCTPConntrack looks into dir, where connection tracking has its sysctls.
+// probeSCTPConntrack reads dir, the directory of connection tracking sysctls.
 func probeSCTPConntrack(dir string) error {
 	if _, err := os.Stat(dir + "/nf_conntrack_max"); err != nil {
 		return fmt.Errorf("probe connection tracking: %w", err)
@@ -155,12 +154,11 @@ func probeSCTPConntrack(dir string) error {
 	return fmt.Errorf("probe SCTP connection tracking: %w", err)
 }
 
-// clashResolved is the kernel that leaves two packets of one new connection to
-// connection tracking, as if they had not been queued: commit 8af79d3edb5f.
+// clashResolved is the kernel version in which connection tracking resolves the clash
+// of two queued packets of one new connection: commit 8af79d3edb5f.
 var clashResolved = [2]int{6, 12}
 
-// probeUDPClash goes by the version. Whether a distribution has ported the change
-// back cannot be seen.
+// probeUDPClash decides by the version. A backport of the change cannot be detected.
 func probeUDPClash() error {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -169,11 +167,11 @@ func probeUDPClash() error {
 	return resolvesUDPClash(unix.ByteSliceToString(name.Release[:]))
 }
 
-// resolvesUDPClash reads a release such as "6.1.0-28-cloud-amd64".
+// resolvesUDPClash decides by a release such as "6.1.0-28-cloud-amd64".
 func resolvesUDPClash(release string) error {
 	var version [2]int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &version[0], &version[1]); n != 2 {
-		return fmt.Errorf("probe the kernel's version: %q is none", release)
+		return fmt.Errorf("probe the kernel's version: malformed release %q", release)
 	}
 	if slices.Compare(version[:], clashResolved[:]) < 0 {
 		return fmt.Errorf("%w: kernel %s may lose the second packet of a UDP connection in a queue (6.12 does not)", errors.ErrUnsupported, release)

@@ -6,40 +6,40 @@ import (
 	"slices"
 )
 
-// kernel is what a Steerer asks the kernel. Only nft and writeXTables write.
+// kernel reads the state of nftables. Only nft and writeXTables write.
 type kernel interface {
-	// generation counts the commits to nftables in this network namespace,
-	// whoever made them. It wraps and leaves out 0.
+	// generation returns the number of commits to nftables in this network
+	// namespace, by any process. It wraps and skips 0.
 	generation(context.Context) (uint32, error)
-	// read returns what stands under the table's name.
-	read(context.Context) (*held, error)
-	// counters returns the packets that each counter of the table has counted.
+	// read returns the observed state of the table.
+	read(context.Context) (*observedState, error)
+	// counters returns the number of packets of each counter of the table.
 	counters(context.Context) (map[string]uint64, error)
-	// listen reports the commits to nftables until ctx ends, which is no error.
-	// It calls started once nothing is missed any more.
+	// listen reports the commits to nftables until ctx ends, and then returns nil. It
+	// calls started once it is subscribed.
 	listen(ctx context.Context, started func(), report func(commit)) error
 }
 
-// layout tells what stands under the table's name.
+// layout is what exists under the table's name.
 type layout uint8
 
 const (
-	absent  layout = iota // nothing
-	foreign               // other objects than ours, e.g. of an older version
-	ours                  // our chains, sets and counter, and no others
+	absent       layout = iota // nothing
+	incompatible               // other objects than ours, for example of an older version
+	ours                       // exactly our chains, sets and counters
 )
 
-// held is what the kernel holds.
-type held struct {
-	// generation is the last one at which this is known to be so.
+// observedState is what the kernel was found to have.
+type observedState struct {
+	// generation is the last one at which this state is known to be correct.
 	generation uint32
 	layout     layout
 	base       base
-	sets       contents // nil elements: something in there that we do not write
+	sets       contents // nil elements: the set has elements that we do not write
 }
 
-// base identifies all of a table but the elements of our sets. Two that are equal
-// do the same to a packet.
+// base identifies everything in a table except the elements of our sets. Equal bases
+// treat packets the same way.
 type base struct {
 	objects map[string]string   // by kind and name
 	rules   map[string][]string // of each chain, in order
@@ -49,17 +49,17 @@ func (b base) equal(o base) bool {
 	return maps.Equal(b.objects, o.objects) && maps.EqualFunc(b.rules, o.rules, slices.Equal)
 }
 
-// emptyTable is what a table that does not exist holds.
-func emptyTable() *held { return &held{layout: absent, sets: Sets{}.contents()} }
+// emptyTable is the observed state of a table that does not exist.
+func emptyTable() *observedState { return &observedState{layout: absent, sets: Sets{}.contents()} }
 
-// sameAs reports whether h and o are the same table, at whatever generation.
-func (h *held) sameAs(o *held) bool {
-	return h.layout == o.layout && h.base.equal(o.base) &&
-		maps.EqualFunc(h.sets, o.sets, func(a, b elements) bool { return (a == nil) == (b == nil) && maps.Equal(a, b) })
+// sameAs reports whether o and p are the same table, regardless of their generations.
+func (o *observedState) sameAs(p *observedState) bool {
+	return o.layout == p.layout && o.base.equal(p.base) &&
+		maps.EqualFunc(o.sets, p.sets, func(a, b elements) bool { return (a == nil) == (b == nil) && maps.Equal(a, b) })
 }
 
-// isOurs reports whether the names in a table, by the kind of object, are
-// exactly the ones that planBase makes from all.
+// isOurs reports whether the names in a table, by kind of object, are exactly those
+// that planBase makes from the chains in all.
 func isOurs(all []chain, names map[string][]string) bool {
 	want := map[string][]string{"counter": tableCounters}
 	for _, c := range all {

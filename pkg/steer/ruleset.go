@@ -7,9 +7,9 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// Names of the table and of what is in it. Whatever changes its meaning in an
-// incompatible way must change its name: a table with other names in it is
-// another layout and is replaced whole.
+// Names of the table and of its objects. An object whose meaning changes in an
+// incompatible way must get a new name: a table with other names is incompatible and
+// is replaced as a whole.
 const (
 	TableName = "kube-network-policies" // of family inet
 
@@ -26,51 +26,52 @@ const (
 	steeredCounter = "steered"
 )
 
-// station is a hook at which packets are judged, by three base chains one behind
-// the other. A packet that comes out of a queue goes on with the chain behind the
-// one that queued it: what was observed is then judged as if it had not been, and
-// what was judged meets the chain that keeps the agent's word.
-type station struct {
+// hookPoint is a hook at which packets are queued, with three base chains in a row. A
+// packet that leaves a queue continues with the base chain after the one that queued
+// it. So a packet that the observer has seen is then handled as if it had not been
+// queued, and a packet that the agent has accepted gets to the chain that stores the
+// accepting mark.
+type hookPoint struct {
 	hook   knftables.BaseChainHook
 	anchor knftables.BaseChainPriority
-	offset int // of the judging chain from anchor
+	offset int // of the steering chain from anchor
 }
 
 var (
-	// postrouting is behind DNAT, so that a Service is already the pod behind it,
-	// and before SNAT, so that the client is still the client.
-	postrouting = station{knftables.PostroutingHook, knftables.SNATPriority, -5}
-	// input is behind IPVS, which takes its packets away at srcnat-2 and srcnat-1:
-	// what is still there is for this node itself. There is no room between it
-	// and the SNAT of this hook, which is at srcnat.
-	input = station{knftables.InputHook, knftables.SNATPriority, +5}
-	// prerouting is behind DNAT and before routing.
-	prerouting = station{knftables.PreroutingHook, knftables.DNATPriority, +5}
+	// postrouting is after DNAT, so that the destination is the pod and not the
+	// Service, and before SNAT, so that the source is still the client.
+	postrouting = hookPoint{knftables.PostroutingHook, knftables.SNATPriority, -5}
+	// input is after IPVS, which takes its packets at srcnat-2 and srcnat-1: what is
+	// left is for the node itself. There is no room between IPVS and the SNAT of this
+	// hook, which is at srcnat.
+	input = hookPoint{knftables.InputHook, knftables.SNATPriority, +5}
+	// prerouting is after DNAT and before routing.
+	prerouting = hookPoint{knftables.PreroutingHook, knftables.DNATPriority, +5}
 )
 
-func (s station) observe(rules ...string) chain { return s.base("-observe", -1, rules) }
-func (s station) judge(rules ...string) chain   { return s.base("", 0, rules) }
-func (s station) accepted() chain               { return s.base("-accepted", +1, []string{"goto " + keepChain}) }
+func (p hookPoint) observe(rules ...string) chain { return p.base("-observe", -1, rules) }
+func (p hookPoint) steer(rules ...string) chain   { return p.base("", 0, rules) }
+func (p hookPoint) accepted() chain               { return p.base("-accepted", +1, []string{"goto " + keepChain}) }
 
-func (s station) base(suffix string, offset int, rules []string) chain {
+func (p hookPoint) base(suffix string, offset int, rules []string) chain {
 	return chain{
-		name:     string(s.hook) + suffix,
-		hook:     s.hook,
-		priority: knftables.BaseChainPriority(fmt.Sprintf("%s%+d", s.anchor, s.offset+offset)),
+		name:     string(p.hook) + suffix,
+		hook:     p.hook,
+		priority: knftables.BaseChainPriority(fmt.Sprintf("%s%+d", p.anchor, p.offset+offset)),
 		rules:    rules,
 	}
 }
 
-// early matches the packets that EarlyOn is about.
+// early matches the packets that EarlyOn queues at prerouting.
 const early = "meta l4proto udp ct state new ct status dnat"
 
-// setSpec is a set of one family. Each set exists twice, see setSpecs.
+// setSpec describes a set. Sets of addresses exist once for each family.
 type setSpec struct {
-	name   string
-	ipv6   bool
-	ranges bool   // holds prefixes; else single addresses
-	with   string // the type of the number that comes with an address, empty without
-	words  string // the type of a set that holds no addresses and has no family
+	name    string
+	ipv6    bool
+	ranges  bool   // of prefixes, else of single addresses
+	number  string // the type of a number concatenated to each address, else empty
+	keyType string // the type of a set of other values than addresses, else empty
 }
 
 var setSpecs = func() []setSpec {
@@ -78,8 +79,8 @@ var setSpecs = func() []setSpec {
 	for _, s := range []setSpec{
 		{name: ingressSet}, {name: egressSet}, {name: hostSet}, {name: podsSet},
 		{name: ingressRangesSet, ranges: true}, {name: egressRangesSet, ranges: true},
-		{name: namesSet}, {name: resolversSet, with: "inet_service"},
-		{name: staleSet}, {name: ownersSet, with: "mark"},
+		{name: namesSet}, {name: resolversSet, number: "inet_service"},
+		{name: staleSet}, {name: ownersSet, number: "mark"},
 	} {
 		for _, f := range families {
 			s := s
@@ -87,7 +88,7 @@ var setSpecs = func() []setSpec {
 			specs = append(specs, s)
 		}
 	}
-	return append(specs, wordSpecs...)
+	return append(specs, valueSpecs...)
 }()
 
 const (
@@ -110,7 +111,7 @@ func familyName(set string, ipv6 bool) string {
 	return set + "-v4"
 }
 
-// family is one in the words of rules.
+// family is an address family and its name in rules.
 type family struct {
 	ip   string
 	ipv6 bool
@@ -118,19 +119,19 @@ type family struct {
 
 var families = []family{{"ip", false}, {"ip6", true}}
 
-// set names the set of this family.
+// set returns the name of a set of this family, as rules write it.
 func (f family) set(name string) string { return "@" + familyName(name, f.ipv6) }
 
 func (s setSpec) object() *knftables.Set {
 	set := &knftables.Set{Name: s.name, Type: "ipv4_addr"}
 	switch {
-	case s.words != "":
-		set.Type = s.words
+	case s.keyType != "":
+		set.Type = s.keyType
 	case s.ipv6:
 		set.Type = "ipv6_addr"
 	}
-	if s.with != "" {
-		set.Type += " . " + s.with
+	if s.number != "" {
+		set.Type += " . " + s.number
 	}
 	if s.ranges {
 		set.Flags = []knftables.SetFlag{knftables.IntervalFlag}
@@ -138,7 +139,7 @@ func (s setSpec) object() *knftables.Set {
 	return set
 }
 
-// chain is one of ours, a base chain if it has a hook.
+// chain is a base chain if it has a hook, else a regular chain.
 type chain struct {
 	name     string
 	hook     knftables.BaseChainHook
@@ -155,8 +156,9 @@ func (c chain) object() *knftables.Chain {
 	return object
 }
 
-// chains lists ours, referred ones before those that refer to them. Those of
-// divert and show are for DivertQueue; writeXTables has the others.
+// chains lists our chains, each after those that it jumps to. The rules of divertChain,
+// overflowChain and showChain are those for DivertQueue; for DivertXTables see
+// writeXTables.
 func chains(cfg Config) []chain {
 	all := []chain{{name: divertChain, rules: divertRules(cfg)}}
 	all = append(all, shareChains(cfg)...)
@@ -166,9 +168,9 @@ func chains(cfg Config) []chain {
 		chain{name: currentChain, rules: currentRules(cfg)},
 		chain{name: settledChain, rules: settledRules(cfg)},
 		chain{name: keepChain, rules: keepRules(cfg)},
-		postrouting.judge("jump "+settledChain, "goto "+selectChain),
+		postrouting.steer("jump "+settledChain, "goto "+selectChain),
 		postrouting.accepted(),
-		input.judge(inputRules(cfg)...),
+		input.steer(inputRules(cfg)...),
 		input.accepted(),
 	)
 	if cfg.SourceCheck {
@@ -176,9 +178,9 @@ func chains(cfg Config) []chain {
 		all = append(all, tunnelChains()...)
 	}
 	if cfg.EarlyUDP == EarlyOn {
-		// What is for this node itself, or for IPVS, waits for its own hook.
+		// What is for the node itself, or for IPVS, is queued at its own hook.
 		all = append(all,
-			prerouting.judge("jump "+settledChain, early+" fib daddr type != local goto "+selectChain),
+			prerouting.steer("jump "+settledChain, early+" fib daddr type != local goto "+selectChain),
 			prerouting.accepted())
 	}
 	if cfg.ObserveQueue != 0 {
@@ -187,7 +189,7 @@ func chains(cfg Config) []chain {
 	return all
 }
 
-// observeChains show each message once.
+// observeChains queue each DNS message to the observer once.
 func observeChains(cfg Config) []chain {
 	all := []chain{
 		{name: showChain, rules: showRules(cfg)},
@@ -197,48 +199,47 @@ func observeChains(cfg Config) []chain {
 	}
 	rules := []string{"goto " + messagesChain}
 	if cfg.EarlyUDP == EarlyOn {
-		// To wait in this queue loses packets as to wait in the others does.
+		// Waiting in the observer's queue loses packets just as waiting in the others.
 		all = append(all, prerouting.observe(early+" jump "+forgedChain, early+" goto "+messagesChain))
 		rules = slices.Insert(rules, 0, early+" accept")
 	}
 	return append(all, postrouting.observe(rules...), input.observe(rules...))
 }
 
-// settledRules let pass what is never judged, at any hook. What is left comes
-// back.
+// settledRules accept what is never queued, at any hook. Other packets return.
 func settledRules(cfg Config) []string {
-	// Whoever set our bit before us, it was not the agent.
+	// If our bit is set here, another program has set it.
 	rules := []string{clearMark(cfg)}
 	if cfg.BlockMark != 0 {
-		// Ahead of all that lets a connection go on, and for both directions.
+		// Before all rules that accept established connections, and for both directions.
 		rules = append(rules, fmt.Sprintf("ct mark & %#x != 0 drop", cfg.BlockMark))
 	}
 	if cfg.SCTPPerPacket {
-		// Another association to another port shares the conntrack entry, its
-		// state and its mark.
+		// An association to another port shares the conntrack entry, its state and
+		// its mark.
 		rules = append(rules, "meta l4proto sctp ct direction original return")
 	}
 	return append(rules,
-		// Not invalid ones: those are judged like a first packet.
+		// Not invalid packets: those are queued like a first packet.
 		"ct state established,related goto "+currentChain,
-		// One-way UDP stays new for ever.
+		// One-way UDP stays in state new forever.
 		fmt.Sprintf("ct mark & %#x != 0 goto %s", cfg.Mark, currentChain),
-		// A router lowers the hop limit, so that what has 255 was not forwarded;
-		// forged discovery carries nothing out of a pod that way.
+		// Routers decrement the hop limit, so a packet with 255 was not forwarded.
+		// Forged discovery messages cannot carry data out of a pod.
 		"ip6 hoplimit 255 icmpv6 type 133-137 accept",
-		// Multicast listener discovery comes from such sources only, and no
-		// router forwards them.
+		// Multicast listener discovery comes only from such sources, and no router
+		// forwards them.
 		"ip6 saddr { ::, fe80::/10 } icmpv6 type { 130-132, 143 } accept",
 	)
 }
 
-// currentRules let a connection go on, unless it may be one of a pod that had the
-// address before.
+// currentRules accept packets of accepted connections, unless the connection may be
+// one of a pod that had the address before.
 func currentRules(cfg Config) []string {
 	var rules []string
 	if cfg.SourceCheck {
-		// Errors of pods may be about other pods' connections. Our mark says that
-		// they are related to one.
+		// ICMP errors from pods may be about other pods' connections. Our mark tells
+		// the agent that they are related to a connection.
 		rules = append(rules, fmt.Sprintf("meta nfproto @%s oif != 0 iif != 0 iifname != @%s ct state related meta l4proto { icmp, icmpv6 } meta mark set meta mark | %#x return",
 			checkedSet, uncheckedSet, cfg.Mark))
 	}
@@ -250,18 +251,18 @@ func currentRules(cfg Config) []string {
 	return append(rules, "accept")
 }
 
-// inputRules have judged what some pods send to this node itself.
+// inputRules queue what some pods send to the node itself.
 func inputRules(cfg Config) []string {
 	rules := []string{"jump " + settledChain}
 	for _, f := range families {
-		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), cfg.judgedChain()))
+		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), cfg.queueChain()))
 	}
 	return rules
 }
 
-// selectRules send to exemptChain what a selected pod, or a pod too new to be
-// known, sends or receives. What an address sends or receives that is stale is all
-// held until it is not: an answer could not be told from a first packet.
+// selectRules send to exemptChain what a selected pod, or a pod too new to be known,
+// sends or receives, and all packets of stale addresses: for those a reply cannot be
+// distinguished from a first packet.
 func selectRules() []string {
 	var rules []string
 	for _, f := range families {
@@ -277,33 +278,32 @@ func selectRules() []string {
 	return rules
 }
 
-// exemptRules let the pod's own node talk to it, kubelet's probes above all, and
-// have the rest judged.
+// exemptRules accept what the pod's own node sends to it, such as the kubelet's
+// probes, and queue the rest.
 func exemptRules(cfg Config) []string {
 	return []string{
-		// What came in through an interface was not sent by this node, though a
-		// pod may have forged its address: the kernel refuses its own IPv4
-		// addresses from outside, but not its IPv6 ones. Kernels before 5.7 know
-		// no input interface here, and then this rule matches nothing.
-		"iif != 0 goto " + cfg.judgedChain(),
-		// Told by the address, not by the user or by the missing interface:
-		// probes do not all run as root, and IPVS sends other clients' packets
-		// from here too.
+		// A packet that came in by an interface was not sent by the node, even if it
+		// has an address of the node: the kernel refuses its own IPv4 addresses as
+		// sources from outside, but not its IPv6 addresses. Kernels before 5.7 have no
+		// input interface here; this rule then matches nothing.
+		"iif != 0 goto " + cfg.queueChain(),
+		// By address, not by user or by the missing input interface: not all probes
+		// run as root, and IPVS sends packets of other clients from here too.
 		"fib saddr type local accept",
-		"goto " + cfg.judgedChain(),
+		"goto " + cfg.queueChain(),
 	}
 }
 
-// divertRules count what goes to the agent.
+// divertRules count packets and send them to the agent's queues.
 func divertRules(cfg Config) []string {
 	return []string{
-		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), numbers{cfg.Queue, cfg.Queues}.numbers()),
-		"drop", // never reached while the line above is whole
+		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), queueRange{cfg.Queue, cfg.Queues}.String()),
+		"drop", // not reached while the rule above is complete
 	}
 }
 
-// messagesRules send to showChain what the pods of names say to resolvers, and
-// what those say to them.
+// messagesRules send to showChain the queries of the pods in namesSet to resolvers,
+// and the answers.
 func messagesRules(cfg Config) []string {
 	var rules []string
 	for _, f := range families {
@@ -314,25 +314,25 @@ func messagesRules(cfg Config) []string {
 	return rules
 }
 
-// forgedRules mark what has a resolver's address and came another way than that
-// one's packets would: from a pod that answers in its stead. It is not shown. Nor
-// is it dropped, because the ways of a network need not be the same in both
-// directions. The mark is gone when the packet is judged, see settledRules.
+// forgedRules mark packets with a resolver's address that came in by another interface
+// than the route to the resolver, for example from a pod that forges answers. The
+// observer does not see them. They are not dropped, because routes need not be
+// symmetric. settledRules clears the mark before the packet can be queued again.
 func forgedRules(cfg Config) []string {
-	rules := []string{clearMark(cfg)} // somebody else's says nothing here
+	rules := []string{clearMark(cfg)} // set by another program
 	for _, f := range families {
 		rules = append(rules, fmt.Sprintf("%s fib saddr . iif oif missing meta mark set meta mark | %#x", f.answers(), cfg.Mark))
 	}
 	return rules
 }
 
-// answers matches what resolvers say to the pods of names.
+// answers matches what resolvers send to the pods in namesSet.
 func (f family) answers() string {
 	return fmt.Sprintf("%s daddr %s meta l4proto { tcp, udp } %s saddr . th sport %s", f.ip, f.set(namesSet), f.ip, f.set(resolversSet))
 }
 
-// showRules hand a packet to the observer. Without one, or without the rule, the
-// packet goes on: it is judged all the same.
+// showRules queue a packet to the observer. Without an observer, or without the rule,
+// the packet continues to the steering chain.
 func showRules(cfg Config) []string {
 	return []string{fmt.Sprintf("queue flags bypass to %d", cfg.ObserveQueue)}
 }
@@ -349,9 +349,9 @@ func queueFlags(cfg Config) string {
 	return ""
 }
 
-// keepRules keep the agent's word: from the packet, where a verdict can put it,
-// into the connection. Two rules, because the first ends early for a packet that
-// belongs to no connection.
+// keepRules copy the agent's mark from the packet, where a verdict can set it, to the
+// connection. There are two rules because the first one ends early for packets that
+// belong to no connection.
 func keepRules(cfg Config) []string {
 	return []string{
 		fmt.Sprintf("meta mark & %#x != 0 ct state != related ct mark set ct mark | %#[1]x", cfg.Mark),
@@ -359,7 +359,7 @@ func keepRules(cfg Config) []string {
 	}
 }
 
-// clearMark takes our bit, and no other, off the packet.
+// clearMark clears our bit of the packet mark, and no other.
 func clearMark(cfg Config) string {
 	return fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x", cfg.Mark, ^cfg.Mark)
 }

@@ -8,51 +8,50 @@ import (
 	"time"
 )
 
-// Sets is a wish: the addresses to steer, of both families. IPv4 addresses
-// mapped into IPv6 are taken as IPv4, zones are cut off, and addresses and
-// prefixes that are not valid are passed over, as are resolvers without a port and
-// owners without a pod.
+// Sets is the desired state: the addresses to steer, of both families. IPv4 addresses
+// mapped into IPv6 are taken as IPv4, zones are removed, and invalid addresses and
+// prefixes are ignored, as are resolvers without a port and owners without a pod.
 type Sets struct {
 	// Ingress and Egress are the local pods isolated in that direction.
 	Ingress, Egress []netip.Addr
-	// ToHost are the local pods whose packets to this node itself are steered.
+	// ToHost are the local pods whose packets to the node itself are steered.
 	ToHost []netip.Addr
-	// Pods is every live local pod address known. It only matters while anything is
-	// steered: within the ranges, and for shares.
+	// Pods are the addresses of all known local pods. They are used for the ranges and
+	// for shares, and are in the table only while anything is steered.
 	Pods []netip.Addr
-	// IngressRanges and EgressRanges are the ranges of the node's pods. An
-	// address in them that is not in Pods is steered too, so that a pod too new
-	// to be known does not slip through.
+	// IngressRanges and EgressRanges are the ranges of the node's pods. An address in
+	// them that is not in Pods is steered too, because it may belong to a pod that is
+	// not known yet.
 	IngressRanges, EgressRanges []netip.Prefix
-	// Names are the local pods of which the observer sees what they exchange
-	// with Resolvers, by TCP and UDP. Without an observer both are idle.
+	// Names are the local pods whose TCP and UDP packets to and from Resolvers are
+	// shown to the observer. Both are ignored without an observer.
 	Names     []netip.Addr
 	Resolvers []netip.AddrPort
 	// Stale are addresses whose connections may be those of a pod that had the
-	// address before: all that they send and receive is steered.
+	// address before: all their packets are steered.
 	Stale []netip.Addr
 	// Owners are the pods whose connections the kernel may track under an address.
-	// They are kept for the next agent, see Steerer.Owners.
+	// They are stored for the next agent, see Steerer.Owners.
 	Owners []Owner
-	// CheckSources drops what has a source address that is reached by another
-	// interface than the one it came in by. Without Config.SourceCheck it is idle.
+	// CheckSources drops packets that came in by another interface than the one of the
+	// route to their source. It is ignored without Config.SourceCheck.
 	CheckSources bool
-	// Unchecked are the names of the interfaces that are exempt from it. A name
-	// that nft would not read as it is meant is passed over.
+	// Unchecked are the names of the interfaces that are exempt from it. Names that
+	// nft would parse differently are ignored.
 	Unchecked []string
-	// TunnelPorts are UDP ports, and TunnelProtocols protocols, that pods do not
-	// send to this node itself. They are idle without CheckSources, and by the
-	// interfaces of Unchecked.
+	// TunnelPorts are UDP ports and TunnelProtocols protocols of packets to the node
+	// itself that pods must not send. They are ignored without CheckSources and for
+	// packets that come in by the interfaces of Unchecked.
 	TunnelPorts     []uint16
 	TunnelProtocols []uint8
-	// Serial is given to Config.InForce once the wish is in force.
+	// Serial is the argument of Config.Applied once these sets are applied.
 	Serial uint64
-	// Since is when the oldest change in this wish was seen. The zero value
-	// keeps it out of the latency histogram.
+	// Since is when the oldest change in these sets was observed. The zero value
+	// keeps them out of the latency histogram.
 	Since time.Time
 }
 
-// equal tells whether s and o are the same addresses in the same order.
+// equal reports whether s and o have the same contents in the same order.
 func (s Sets) equal(o Sets) bool {
 	return slices.Equal(s.Ingress, o.Ingress) && slices.Equal(s.Egress, o.Egress) &&
 		slices.Equal(s.ToHost, o.ToHost) && slices.Equal(s.Pods, o.Pods) &&
@@ -63,20 +62,20 @@ func (s Sets) equal(o Sets) bool {
 		slices.Equal(s.TunnelPorts, o.TunnelPorts) && slices.Equal(s.TunnelProtocols, o.TunnelProtocols)
 }
 
-// element of a set. A single address is a prefix of full length.
+// element is an element of a set. A single address is a prefix of full length.
 type element struct {
 	prefix netip.Prefix
-	with   uint32 // of resolvers the port, of owners the pod, else 0
-	word   string // of a set without addresses, as nft reads it
+	number uint32 // the port of a resolver, the pod of an owner, else 0
+	value  string // of a set of other values than addresses, as nft writes it
 }
 
-// elements of one set.
+// elements are the elements of one set.
 type elements map[element]struct{}
 
-// contents are the elements of each set, by its name.
+// contents are the elements of all sets, by name of the set.
 type contents map[string]elements
 
-// contents sorts s into the sets of the table. Every set has an entry.
+// contents returns the contents of the table's sets. Every set has an entry.
 func (s Sets) contents() contents {
 	c := make(contents, len(setSpecs))
 	for _, spec := range setSpecs {
@@ -115,14 +114,14 @@ func (c contents) addAddrs(set string, addrs []netip.Addr) {
 	}
 }
 
-func (c contents) addAddr(set string, a netip.Addr, with uint32) {
+func (c contents) addAddr(set string, a netip.Addr, number uint32) {
 	if a = a.Unmap().WithZone(""); a.IsValid() {
-		c[familyName(set, a.Is6())][element{prefix: netip.PrefixFrom(a, a.BitLen()), with: with}] = struct{}{}
+		c[familyName(set, a.Is6())][element{prefix: netip.PrefixFrom(a, a.BitLen()), number: number}] = struct{}{}
 	}
 }
 
-// addPrefixes leaves out prefixes that lie in another one: the intervals of a
-// set must not overlap.
+// addPrefixes omits prefixes within another one: the intervals of a set must not
+// overlap.
 func (c contents) addPrefixes(set string, prefixes []netip.Prefix) {
 	normal := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
@@ -130,7 +129,7 @@ func (c contents) addPrefixes(set string, prefixes []netip.Prefix) {
 			normal = append(normal, p)
 		}
 	}
-	slices.SortFunc(normal, comparePrefix) // the wider one first
+	slices.SortFunc(normal, comparePrefix) // wider prefixes first
 	var last netip.Prefix
 	for _, p := range normal {
 		if last.IsValid() && last.Contains(p.Addr()) {
@@ -141,7 +140,7 @@ func (c contents) addPrefixes(set string, prefixes []netip.Prefix) {
 	}
 }
 
-// normalPrefix has no bits beyond its length set and is of the family it means.
+// normalPrefix masks p, and makes it IPv4 if it is mapped into IPv6.
 func normalPrefix(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -153,7 +152,7 @@ func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// without returns the elements that o has not, in the same order each time.
+// without returns the elements that o lacks, in a fixed order.
 func (e elements) without(o elements) []element {
 	var missing []element
 	for x := range e {
@@ -162,44 +161,44 @@ func (e elements) without(o elements) []element {
 		}
 	}
 	slices.SortFunc(missing, func(a, b element) int {
-		return cmp.Or(comparePrefix(a.prefix, b.prefix), cmp.Compare(a.with, b.with), cmp.Compare(a.word, b.word))
+		return cmp.Or(comparePrefix(a.prefix, b.prefix), cmp.Compare(a.number, b.number), cmp.Compare(a.value, b.value))
 	})
 	return missing
 }
 
-// key is e as nft writes it.
+// key returns e as nft writes it.
 func (e element) key() []string {
-	if e.word != "" {
-		return []string{e.word}
+	if e.value != "" {
+		return []string{e.value}
 	}
 	key := []string{e.prefix.String()}
 	if e.prefix.IsSingleIP() {
 		key[0] = e.prefix.Addr().String()
 	}
-	if e.with != 0 {
-		key = append(key, strconv.FormatUint(uint64(e.with), 10))
+	if e.number != 0 {
+		key = append(key, strconv.FormatUint(uint64(e.number), 10))
 	}
 	return key
 }
 
-// parse reads what key and nft write.
+// parse decodes what key and nft write.
 func (s setSpec) parse(key []string) (element, bool) {
-	if s.words != "" && len(key) == 1 {
-		return s.word(key[0]), true
+	if s.keyType != "" && len(key) == 1 {
+		return s.valueElement(key[0]), true
 	}
 	return parseElement(key)
 }
 
-// parseElement reads an address.
+// parseElement decodes an address, with or without a number.
 func parseElement(key []string) (e element, ok bool) {
 	switch len(key) {
 	case 1:
 	case 2:
-		with, err := strconv.ParseUint(key[1], 0, 32)
+		number, err := strconv.ParseUint(key[1], 0, 32)
 		if err != nil {
 			return element{}, false
 		}
-		e.with = uint32(with)
+		e.number = uint32(number)
 	default:
 		return element{}, false
 	}

@@ -10,41 +10,40 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// A share is how many packets a second one local pod may have judged before those of
-// others: as their source or, for what comes from elsewhere, as their destination.
-// What exceeds it goes to queues of its own, where it waits for nobody but its like.
-// So whoever floods stands in the way of nobody else's first packets, and has all
-// the same what the others leave.
+// A share is the number of packets per second of one local pod that go to the first
+// queues: as their source or, for packets from elsewhere, as their destination. What
+// exceeds it goes to the overflow queues. So a pod that floods does not delay first
+// packets of other pods, and still gets the capacity that they leave.
 //
-// A packet has a share only if it is of a pod that is known. So the sets have no more
-// elements than the node has pods, whatever addresses a sender invents.
+// Only packets of known pods count for a share. So the sets have no more elements than
+// the node has pods, whatever addresses a sender forges.
 const (
 	shareChain    = "share"
 	overflowChain = "overflow"
 
-	sentSet     = "sent"     // shares of pods as sources
-	receivedSet = "received" // shares of pods as destinations
+	sentSet     = "sent"     // pods as sources
+	receivedSet = "received" // pods as destinations
 
-	// shareSize is more than the pods of any node.
+	// shareSize is above the number of pods of any node.
 	shareSize = 1 << 16
-	// shareTimeout is when an unused share is forgotten. It is full by then.
+	// shareTimeout removes an unused element. Its share is full again by then.
 	shareTimeout = time.Minute
-	// shareBurst is what part of a second's share may come at once.
+	// shareBurst is the part of a second's share that may come at once.
 	shareBurst = 4
 )
 
-// shares reports whether packets beyond a pod's share have queues of their own.
+// shares reports whether there are overflow queues.
 func (c Config) shares() bool { return c.Share > 0 }
 
-// judgedChain is where a packet goes that is to be judged.
-func (c Config) judgedChain() string {
+// queueChain returns the chain that queues packets.
+func (c Config) queueChain() string {
 	if c.shares() {
 		return shareChain
 	}
 	return divertChain
 }
 
-// shareSetNames are those of the sets that come with chains.
+// shareSetNames returns the names of the sets that the chains in all use for shares.
 func shareSetNames(all []chain) []string {
 	if !slices.ContainsFunc(all, func(c chain) bool { return c.name == shareChain }) {
 		return nil
@@ -56,7 +55,7 @@ func shareSetNames(all []chain) []string {
 	return names
 }
 
-// shareSets are the sets that packets fill. The agent never writes their elements.
+// shareSets are the sets that packets update. The agent does not write their elements.
 func shareSets() []*knftables.Set {
 	var sets []*knftables.Set
 	for _, name := range []string{sentSet, receivedSet} {
@@ -74,7 +73,7 @@ func (f family) shareSet(name string) *knftables.Set {
 	return set
 }
 
-// shareChains are ahead of divertChain.
+// shareChains come before divertChain.
 func shareChains(cfg Config) []chain {
 	if !cfg.shares() {
 		return nil
@@ -85,9 +84,9 @@ func shareChains(cfg Config) []chain {
 	}
 }
 
-// shareRules let pass to divertChain what is within a share. The source counts
-// first, so that a pod that floods others uses up nothing of theirs. A full set, or
-// one without memory, makes the update fail: such a packet is beyond its share.
+// shareRules send to divertChain what is within a share. The source counts first, so
+// that a pod that floods others does not use their shares. The update fails if the set
+// is full or the kernel has no memory: such a packet exceeds its share.
 func shareRules(cfg Config) []string {
 	limit := fmt.Sprintf("limit rate %d/second burst %d packets", cfg.Share, max(1, cfg.Share/shareBurst))
 	var rules []string
@@ -101,32 +100,33 @@ func shareRules(cfg Config) []string {
 	return append(rules, "goto "+overflowChain)
 }
 
-// overflowRules are those of divertChain with the other queues.
+// overflowRules are the rules of divertChain with the overflow queues.
 func overflowRules(cfg Config) []string {
 	return []string{
-		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), cfg.overflow().numbers()),
+		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), cfg.overflow().String()),
 		"drop",
 	}
 }
 
-// numbers are queue numbers that follow each other.
-type numbers struct{ first, count uint16 }
+// queueRange is a range of queue numbers.
+type queueRange struct{ first, count uint16 }
 
-func (c Config) overflow() numbers { return numbers{c.OverflowQueue, c.Queues} }
+func (c Config) overflow() queueRange { return queueRange{c.OverflowQueue, c.Queues} }
 
-func (n numbers) numbers() string {
+// String returns n as rules write it.
+func (n queueRange) String() string {
 	if n.count == 1 {
 		return fmt.Sprint(n.first)
 	}
 	return fmt.Sprintf("%d-%d", n.first, n.first+n.count-1)
 }
 
-// overlaps reports whether a number is in both.
-func (n numbers) overlaps(o numbers) bool {
+// overlaps reports whether n and o have a number in common.
+func (n queueRange) overlaps(o queueRange) bool {
 	return uint32(n.first) < uint32(o.first)+uint32(o.count) && uint32(o.first) < uint32(n.first)+uint32(n.count)
 }
 
-// validateShare names every field about shares that cannot work.
+// validateShare returns an error that names every invalid field about shares.
 func (c Config) validateShare() error {
 	if !c.shares() {
 		return nil
@@ -138,13 +138,13 @@ func (c Config) validateShare() error {
 	if last := uint32(c.OverflowQueue) + uint32(c.Queues) - 1; last > 0xffff {
 		errs = append(errs, fmt.Errorf("OverflowQueue: the last queue would be %d, above 65535", last))
 	}
-	if c.overflow().overlaps(numbers{c.Queue, c.Queues}) || c.ObserveQueue != 0 && c.overflow().overlaps(numbers{c.ObserveQueue, 1}) {
+	if c.overflow().overlaps(queueRange{c.Queue, c.Queues}) || c.ObserveQueue != 0 && c.overflow().overlaps(queueRange{c.ObserveQueue, 1}) {
 		errs = append(errs, fmt.Errorf("OverflowQueue %d: one of its queues is one of the others", c.OverflowQueue))
 	}
 	return errors.Join(errs...)
 }
 
-// probeShare asks whether packets can update a set with a limit for each element.
+// probeShare reports whether packets can update a set with a limit for each element.
 func probeShare(ctx context.Context, nft knftables.Interface) error {
 	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{})

@@ -18,9 +18,9 @@ func sharing(c *Config) { c.Share, c.OverflowQueue = 1, overflowQueue }
 func srcSpent(p *steertest.Packet) { p.SrcSpent = true }
 func dstSpent(p *steertest.Packet) { p.DstSpent = true }
 
-// A packet is judged by the queues of its pod's share while that lasts, and then by
-// the others. A source's share comes first: whoever it sends to loses nothing.
-func TestWhoseShareAPacketUses(t *testing.T) {
+// A packet within its pod's share goes to the first queues, others to the overflow
+// queues. The source's share counts first and leaves the destination's share unused.
+func TestShareOfEachPacket(t *testing.T) {
 	s, fake := newFake(t, sharing)
 	pods, outside := []netip.Addr{v4, v6, v4b, v6b}, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	tooNew := []netip.Addr{netip.MustParseAddr("10.244.1.99"), netip.MustParseAddr("fd00:10:244:1::99")}
@@ -60,8 +60,8 @@ func TestWhoseShareAPacketUses(t *testing.T) {
 	}
 }
 
-// With shares the same packets are judged as without, only by other queues.
-func TestSharesChangeNoAnswer(t *testing.T) {
+// With shares the same packets are queued as without, only in other queues.
+func TestSharesDoNotChangeVerdicts(t *testing.T) {
 	pods := []netip.Addr{v4, v6}
 	sets := Sets{Ingress: pods, Egress: pods[:1], ToHost: pods, Pods: []netip.Addr{v4, v6, v4b, v6b}}
 	with, withFake := newFake(t, sharing)
@@ -72,13 +72,13 @@ func TestSharesChangeNoAnswer(t *testing.T) {
 	for range 2000 {
 		p := randomPacket(r)
 		p.SrcSpent, p.DstSpent = r.IntN(2) == 0, r.IntN(2) == 0
-		if got, want := fate(t, withFake, p), fate(t, withoutFake, p); got != want {
+		if got, want := outcome(t, withFake, p), outcome(t, withoutFake, p); got != want {
 			t.Errorf("%+v: %s with shares, %s without", p, got, want)
 		}
 	}
 }
 
-func TestShareFieldsAreChecked(t *testing.T) {
+func TestConfigValidateShare(t *testing.T) {
 	for _, tt := range []struct {
 		edit func(*Config)
 		want string
@@ -104,9 +104,9 @@ func TestShareFieldsAreChecked(t *testing.T) {
 	}
 }
 
-// TestKernelDividesByShares sends more than a share, on each way into the queue that
+// TestKernelShares sends more than a share, on each way into the queue that
 // the kernel has. All of it is judged.
-func TestKernelDividesByShares(t *testing.T) {
+func TestKernelShares(t *testing.T) {
 	n := newNode(t)
 	caps, err := Probe(testContext(t))
 	if err != nil {
@@ -156,8 +156,8 @@ func TestKernelDividesByShares(t *testing.T) {
 	}
 }
 
-// Elements that packets add are no change of the table.
-func TestKernelSharesAreNoDrift(t *testing.T) {
+// Elements that packets add are not changes of the table.
+func TestKernelShareElementsAreNoDrift(t *testing.T) {
 	n := newNode(t)
 	s := newReal(t, func(c *Config) { sharing(c); c.Queues = 1 })
 	sets := isolated(n.b)

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// Names of what checks the sources of packets.
+// Names of the objects that check the sources of packets.
 const (
 	sourcesChain = "sources"
 	checkedSet   = "checked"
@@ -18,20 +18,20 @@ const (
 	forgedSourcesCounter = "forged-sources"
 )
 
-// wordSpecs are the sets whose elements are no addresses.
-var wordSpecs = []setSpec{
-	{name: checkedSet, words: "nf_proto"},
+// valueSpecs are the sets whose elements are not addresses.
+var valueSpecs = []setSpec{
+	{name: checkedSet, keyType: "nf_proto"},
 	uncheckedSpec,
-	{name: tunnelPortsSet, words: "inet_service"},
-	{name: tunnelProtocolsSet, words: "inet_proto"},
+	{name: tunnelPortsSet, keyType: "inet_service"},
+	{name: tunnelProtocolsSet, keyType: "inet_proto"},
 }
 
-var uncheckedSpec = setSpec{name: uncheckedSet, words: "ifname"}
+var uncheckedSpec = setSpec{name: uncheckedSet, keyType: "ifname"}
 
-// sourceChains drop what comes in by an interface that leads to a pod, or that is
-// not known yet, and has a source address that is reached by another interface.
-// They see a packet before connection tracking does, so that a forged one neither
-// makes an entry nor uses somebody else's.
+// sourceChains drop packets that come in by an interface that leads to a pod, or that
+// is not known yet, if the route to their source is through another interface. They run
+// before connection tracking, so that a forged packet neither creates a conntrack entry
+// nor matches one of another pod.
 func sourceChains() []chain {
 	return []chain{
 		{name: sourcesChain, rules: sourceRules()},
@@ -46,65 +46,65 @@ func sourceChains() []chain {
 
 func sourceRules() []string {
 	return []string{
-		// Duplicate address detection and multicast listener discovery. No router
-		// forwards a packet from there. Newer kernels know this by themselves.
+		// Duplicate address detection and multicast listener discovery. Routers do not
+		// forward packets from ::. Newer kernels except them in fib lookups.
 		"ip6 saddr :: meta l4proto icmpv6 accept",
 		fmt.Sprintf("meta nfproto @%s iifname != @%s fib saddr . iif oif missing counter name %s drop",
 			checkedSet, uncheckedSet, forgedSourcesCounter),
 	}
 }
 
-// tableCounters are the names of the counters of the table.
+// tableCounters are the names of the table's counters.
 var tableCounters = []string{steeredCounter, forgedSourcesCounter, tunnelsCounter}
 
-// addSources sorts what s says of sources into the sets.
+// addSources adds what the source check needs.
 func (c contents) addSources(s Sets) {
 	if !s.CheckSources {
 		return
 	}
 	for _, protocol := range protocols {
-		c[checkedSet][element{word: protocol}] = struct{}{}
+		c[checkedSet][element{value: protocol}] = struct{}{}
 	}
 	for _, name := range s.Unchecked {
 		if plainName(name) {
-			c[uncheckedSet][uncheckedSpec.word(name)] = struct{}{}
+			c[uncheckedSet][uncheckedSpec.valueElement(name)] = struct{}{}
 		}
 	}
 }
 
-// plainName tells whether nft reads name as the kernel means it. A name may have
-// quotes and other characters; such an interface is checked.
+// plainName reports whether nft parses name as it is. Interface names may contain
+// quotes and other special characters; such an interface is checked.
 func plainName(name string) bool {
 	return name != "" && len(name) < unix.IFNAMSIZ && !strings.ContainsFunc(name, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-@", r))
 	})
 }
 
-// word is an element as key writes it, from what key or nft have written.
-func (s setSpec) word(w string) element {
-	if s.words == "ifname" {
-		w = strconv.Quote(strings.Trim(w, `"`))
+// valueElement returns an element of a value that key or nft has written.
+func (s setSpec) valueElement(value string) element {
+	if s.keyType == "ifname" {
+		value = strconv.Quote(strings.Trim(value, `"`))
 	}
-	return element{word: w}
+	return element{value: value}
 }
 
-// protocols are the words for elements of type nf_proto.
+// protocols are the names of elements of type nf_proto.
 var protocols = map[byte]string{unix.NFPROTO_IPV4: "ipv4", unix.NFPROTO_IPV6: "ipv6"}
 
-// wordOf reads an element as the kernel lists it.
-func (s setSpec) wordOf(k setKey) (element, bool) {
+// decodeValue decodes an element as the kernel lists it.
+func (s setSpec) decodeValue(k setKey) (element, bool) {
 	switch {
 	case k.flags != 0:
 		return element{}, false
-	case s.words == "ifname":
+	case s.keyType == "ifname":
 		name := text(k.bytes)
-		return s.word(name), plainName(name)
+		return s.valueElement(name), plainName(name)
 	case len(k.bytes) == 0:
 		return element{}, false
 	}
-	if s.words != "nf_proto" {
-		return s.word(strconv.FormatUint(number(k.bytes), 10)), true
+	if s.keyType != "nf_proto" {
+		return s.valueElement(strconv.FormatUint(number(k.bytes), 10)), true
 	}
-	word, ok := protocols[k.bytes[0]]
-	return s.word(word), ok
+	protocol, ok := protocols[k.bytes[0]]
+	return s.valueElement(protocol), ok
 }

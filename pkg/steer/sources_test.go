@@ -11,12 +11,12 @@ import (
 
 func sourceCheck(c *Config) { c.SourceCheck = true }
 
-// by is the way of a packet that came in by an interface.
+// by makes a packet one that came in by an interface.
 func by(name string) func(*steertest.Packet) {
 	return func(p *steertest.Packet) { p.Interface, p.Forwarded = name, true }
 }
 
-func TestSourcesAreCheckedWhereTheyComeFromPods(t *testing.T) {
+func TestSourceCheck(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}, CheckSources: true, Unchecked: []string{"eth0", "up.5"}})
 	checkTraces(t, fake, []traceCase{
@@ -24,7 +24,7 @@ func TestSourcesAreCheckedWhereTheyComeFromPods(t *testing.T) {
 		{"forged", packet(v4b, peer4, by("cali1"), astray), drop},
 		{"forged", packet(v6b, peer6, by("cali1"), astray), drop},
 		{"forged, to the node", packet(v4b, peer4, by("cali1"), astray, toHost), drop},
-		{"forged, of somebody's connection", packet(v4b, peer4, by("cali1"), astray, state(steertest.Established), marked(0, DefaultMark)), drop},
+		{"forged, of another pod's connection", packet(v4b, peer4, by("cali1"), astray, state(steertest.Established), marked(0, DefaultMark)), drop},
 		{"by an uplink", packet(peer4, v4b, by("eth0"), astray), accept},
 		{"by an uplink", packet(peer6, v6b, by("up.5"), astray), accept},
 		{"of the node", packet(peer4, v4b, astray), accept},
@@ -35,7 +35,7 @@ func TestSourcesAreCheckedWhereTheyComeFromPods(t *testing.T) {
 	checkTraces(t, fake, []traceCase{{"no policy selects a pod", packet(v4b, peer4, by("cali1"), astray), accept}})
 }
 
-func TestPodsSendNothingIntoTunnels(t *testing.T) {
+func TestPodTunnelPacketsAreDropped(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
 	mustSync(t, s, Sets{CheckSources: true, Unchecked: []string{"eth0"}, TunnelPorts: []uint16{8472}, TunnelProtocols: []uint8{4, 47}})
 	port := func(n uint16) func(*steertest.Packet) { return func(p *steertest.Packet) { p.DstPort = n } }
@@ -46,14 +46,14 @@ func TestPodsSendNothingIntoTunnels(t *testing.T) {
 		{"IPIP", packet(v4, peer4, by("cali1"), toHost, proto("ipencap")), drop},
 		{"VXLAN of another node", packet(peer4, v4, by("eth0"), toHost, port(8472)), accept},
 		{"GRE of another node", packet(peer4, v4, by("eth0"), toHost, proto("gre")), accept},
-		{"VXLAN to somebody else", packet(v4, peer4, by("cali1"), port(8472)), accept},
+		{"VXLAN to another destination", packet(v4, peer4, by("cali1"), port(8472)), accept},
 		{"another port", packet(v4, peer4, by("cali1"), toHost, port(53)), accept},
 		{"TCP", packet(v4, peer4, by("cali1"), toHost, port(8472), proto("tcp")), accept},
 		{"IPv6 in IPv4, which is not named", packet(v4, peer4, by("cali1"), toHost, proto("ipv6")), accept},
 	})
 }
 
-func TestOddNamesOfInterfacesAreNotWritten(t *testing.T) {
+func TestSpecialInterfaceNamesAreIgnored(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
 	mustSync(t, s, Sets{CheckSources: true, Unchecked: []string{"eth0", `a"; drop`, "", "way-too-long-name", "a\nb"}})
 	want := Sets{CheckSources: true, Unchecked: []string{"eth0"}}.contents()
@@ -62,7 +62,7 @@ func TestOddNamesOfInterfacesAreNotWritten(t *testing.T) {
 	}
 }
 
-func TestSourcesAreCheckedUnlessTheKernelCannot(t *testing.T) {
+func TestSourceCheckNeedsKernelSupport(t *testing.T) {
 	for _, tt := range []struct {
 		answer error
 		want   bool
@@ -78,7 +78,7 @@ func TestSourcesAreCheckedUnlessTheKernelCannot(t *testing.T) {
 	}
 }
 
-func TestErrorsOfPodsAreAskedAbout(t *testing.T) {
+func TestICMPErrorsOfPodsAreQueued(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}, Egress: []netip.Addr{v4b, v6b}, CheckSources: true, Unchecked: []string{"eth0"}})
 	related := state(steertest.Related)

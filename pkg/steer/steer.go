@@ -15,28 +15,28 @@ import (
 
 const (
 	// minInterval bounds how often changes are written. A run of nft takes some
-	// 5 ms of a core.
+	// 5 ms of CPU time.
 	minInterval = 25 * time.Millisecond
 	// retryInterval is short, because a failed sync may have left new pods
 	// unsteered.
 	retryInterval = time.Second
 	// verifyInterval bounds how long a change of the table by another process goes
-	// unnoticed if it is not notified. The table is read only if anybody has
+	// unnoticed without a notification. The table is read only if any process has
 	// committed to nftables since.
 	verifyInterval = 5 * time.Second
-	// syncTimeout ends an nft that hangs.
+	// syncTimeout ends an nft process that hangs.
 	syncTimeout = 5 * time.Second
-	// applyTimeout is how long a change may wait to be in force.
+	// applyTimeout is how long a change may be pending before Healthy fails.
 	applyTimeout = 5 * time.Second
-	// listenRetry is how long after an error commits are listened for again.
+	// listenRetry is the time between an error of a subscription and the next attempt.
 	listenRetry = time.Second
 )
 
-// errNoSync is what Healthy says before the first wish is in force.
-var errNoSync = errors.New("steering was not synced yet")
+// errNotSynced is what Healthy returns before the first desired state is applied.
+var errNotSynced = errors.New("steering is not synced yet")
 
-// Steerer keeps the table as wished. Its methods may be called from any
-// goroutine; Run once.
+// Steerer keeps the table in the desired state. Its methods may be called from any
+// goroutine, Run only once.
 type Steerer struct {
 	cfg     Config
 	divert  Divert // never DivertAuto
@@ -46,38 +46,39 @@ type Steerer struct {
 	metrics *metrics
 	commits commits
 
-	// writeXTables writes the chains that queue where nft cannot, else nil.
+	// writeXTables writes the chains that nft cannot express, nil if there are none.
 	writeXTables func(Config) error
 
-	// Of the goroutine that syncs alone.
-	held      *held // what the kernel holds; nil when it must be read
-	expected  *held // what it held when we last knew, nil before the first time
-	unsure    bool  // a write has begun since expected, and not all of it is known to have succeeded
-	changed   bool  // another process has changed the table, which is not put right yet
-	installed base  // as it was when we laid it
-	replace   bool  // the base could not be put right: make a new table
+	// Used only by the goroutine that syncs.
+	observed  *observedState // nil when it must be read
+	expected  *observedState // the last observed state that was correct, nil before the first
+	unsure    bool           // a write began since expected, and not all of it is known to have succeeded
+	changed   bool           // another process has changed the table, and it is not repaired yet
+	installed base           // as observed after we wrote it
+	replace   bool           // repairing the base failed: make a new table
 	verified  time.Time
 	reported  time.Time // when a change by another process was last logged
 
-	mu      sync.Mutex
-	wish    *wish     // the latest
-	inForce *wish     // the last one that the kernel took
-	applied time.Time // when the wish that is being applied was first waited for; zero: none
-	waiting time.Time // the same of the wish behind it
-	syncing time.Time // since when a sync runs; zero: none does
-	health  error
+	mu            sync.Mutex
+	desired       *desiredState // the latest
+	applied       *desiredState // the last one that the kernel accepted
+	applyingSince time.Time     // when the change that is being applied became pending, zero for none
+	pendingSince  time.Time     // the same for the change after it
+	syncingSince  time.Time     // when the running sync started, zero for none
+	health        error
 }
 
-// wish is Sets, sorted. It is immutable.
-type wish struct {
-	of    Sets // as it was asked for
-	sets  contents
-	since time.Time // of the first change that waits for it: its own, or one of a wish that it replaces
+// desiredState is a set of addresses to steer. It is immutable once it is taken for
+// applying.
+type desiredState struct {
+	requested Sets
+	sets      contents
+	since     time.Time // of the oldest change in it that was not applied when it was set
 }
 
-// New returns a Steerer that has not touched the kernel yet. caps comes from
-// Probe; a Config.Divert that it does not offer is an error, as is a missing
-// nft program. A faulty Config is refused whole.
+// New returns a Steerer that has not accessed the kernel yet. caps is a result of
+// Probe. It is an error if caps does not support Config.Divert, if there is no nft
+// program, or if cfg is not valid.
 func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("steer: %w", err)
@@ -99,9 +100,9 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	return s, nil
 }
 
-// newSteerer takes a Config that is valid and settled.
+// newSteerer takes a valid Config without automatic choices.
 func newSteerer(cfg Config, caps Capabilities, nft knftables.Interface, k kernel) *Steerer {
-	s := &Steerer{cfg: cfg, divert: cfg.Divert, nft: nft, kernel: k, health: errNoSync}
+	s := &Steerer{cfg: cfg, divert: cfg.Divert, nft: nft, kernel: k, health: errNotSynced}
 	s.runner = runner.New(runner.Config{
 		MinInterval:   minInterval,
 		RetryInterval: retryInterval,
@@ -112,42 +113,42 @@ func newSteerer(cfg Config, caps Capabilities, nft knftables.Interface, k kernel
 	return s
 }
 
-// Divert is the way into the queue that was chosen, never DivertAuto.
+// Divert returns the chosen Divert, never DivertAuto.
 func (s *Steerer) Divert() Divert { return s.divert }
 
-// Set keeps the latest wish and has it written soon, unless it is the one before
-// over again. sets must not change any more. It never blocks for longer than sorting
-// them takes.
+// Set makes sets the desired state and has it written soon, unless it equals the
+// current one. The caller must not change sets afterwards. Set does not wait for the
+// kernel.
 func (s *Steerer) Set(sets Sets) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.wish
-	if old != nil && old.of.equal(sets) {
+	old := s.desired
+	if old != nil && old.requested.equal(sets) {
 		switch {
 		case sets.Since.IsZero():
-		case old == s.inForce:
+		case old == s.applied:
 			s.metrics.programming.Observe(time.Since(sets.Since).Seconds())
 		case old.since.IsZero():
-			old.of.Since, old.since = sets.Since, sets.Since // in force when old is
+			old.requested.Since, old.since = sets.Since, sets.Since // applied when old is
 		}
 		return
 	}
-	s.wish = &wish{of: sets, sets: sets.contents(), since: sets.Since}
-	if old != nil && old != s.inForce && !old.since.IsZero() && (sets.Since.IsZero() || old.since.Before(sets.Since)) {
-		s.wish.since = old.since // the old wish's changes wait for this one now
+	s.desired = &desiredState{requested: sets, sets: sets.contents(), since: sets.Since}
+	if old != nil && old != s.applied && !old.since.IsZero() && (sets.Since.IsZero() || old.since.Before(sets.Since)) {
+		s.desired.since = old.since // pending changes of old are now part of this one
 	}
-	if s.waiting.IsZero() {
-		s.waiting = time.Now()
+	if s.pendingSince.IsZero() {
+		s.pendingSince = time.Now()
 	}
 	s.runner.Poke()
 }
 
-// Run makes the table, retrying, and then writes wishes until ctx ends. It
-// leaves everything in force, so that a restart opens no gap. Before the first
-// wish the elements of an earlier run stay.
+// Run creates the table and writes desired states to it until ctx ends. It leaves the
+// table in place, so that a restart leaves no gap. Until the first desired state is
+// applied, the elements of an earlier run stay.
 func (s *Steerer) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "steer")
-	logger.Info("Steering starts", "table", TableName, "divert", s.divert,
+	logger.Info("Steering started", "table", TableName, "divert", s.divert,
 		"queue", s.cfg.Queue, "queues", s.cfg.Queues, "observeQueue", s.cfg.ObserveQueue, "bypass", s.cfg.Bypass,
 		"mark", fmt.Sprintf("%#x", s.cfg.Mark), "sctpPerPacket", s.cfg.SCTPPerPacket, "earlyUDP", s.cfg.EarlyUDP, "sourceCheck", s.cfg.SourceCheck,
 		"share", s.cfg.Share, "overflowQueue", s.cfg.OverflowQueue)
@@ -155,17 +156,16 @@ func (s *Steerer) Run(ctx context.Context) error {
 	var listening sync.WaitGroup
 	tried := make(chan struct{})
 	listening.Go(func() { s.listen(ctx, sync.OnceFunc(func() { close(tried) })) })
-	<-tried // so that the first commits are known to be ours
+	<-tried // so that our first commits are notified
 	s.runner.Poke()
 	s.runner.Run(ctx)
 	listening.Wait()
-	logger.Info("Steering stops, the table stays in force")
+	logger.Info("Steering stopped, the table stays in place")
 	return nil
 }
 
-// Cleanup removes the table with all that is in it. Packets that wait in any
-// queue of the network namespace are dropped by that. A table that does not
-// exist is no error.
+// Cleanup removes the table. This drops the packets that wait in any queue of the
+// network namespace. It is no error if there is no table.
 func Cleanup(ctx context.Context) error {
 	nft, err := knftables.New(knftables.InetFamily, TableName)
 	if err != nil {

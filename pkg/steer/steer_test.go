@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
 var (
 	v4    = netip.MustParseAddr("10.244.1.2") // selected in the tests below
@@ -46,7 +46,7 @@ func newFake(t *testing.T, edit func(*Config)) (*Steerer, *knftables.Fake) {
 	return newOn(t, fake, edit), fake
 }
 
-// newOn is newFake on a kernel that may have a past.
+// newOn is newFake on a kernel that may have a table already.
 func newOn(t *testing.T, nft knftables.Interface, edit func(*Config)) *Steerer {
 	t.Helper()
 	cfg := testConfig()
@@ -60,7 +60,7 @@ func newOn(t *testing.T, nft knftables.Interface, edit func(*Config)) *Steerer {
 	return s
 }
 
-// mustSync wishes for sets and syncs once.
+// mustSync sets the desired state and syncs once.
 func mustSync(t *testing.T, s *Steerer, sets Sets) {
 	t.Helper()
 	s.Set(sets)
@@ -74,7 +74,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// fakeContents is what the sets of fake hold.
+// fakeContents returns the contents of the sets in fake.
 func fakeContents(fake *knftables.Fake) contents {
 	fake.RLock()
 	defer fake.RUnlock()
@@ -91,7 +91,7 @@ func fakeContents(fake *knftables.Fake) contents {
 
 func equalContents(a, b contents) bool { return maps.EqualFunc(a, b, maps.Equal) }
 
-func TestRulesetIsTheGoldenOne(t *testing.T) {
+func TestRulesetMatchesGoldenFiles(t *testing.T) {
 	for _, tt := range []struct {
 		file string
 		edit func(*Config)
@@ -123,10 +123,10 @@ func TestRulesetIsTheGoldenOne(t *testing.T) {
 	}
 }
 
-// The image has no /etc/protocols: nft knows only those names of protocols there
-// that are words of its language.
-func TestProtocolsAreWordsOfNft(t *testing.T) {
-	words := []string{"ah", "comp", "dccp", "esp", "icmp", "icmpv6", "sctp", "tcp", "udp", "udplite"}
+// The image has no /etc/protocols. Without it nft knows only the names of protocols that
+// are keywords of its language.
+func TestProtocolNamesAreNftKeywords(t *testing.T) {
+	keywords := []string{"ah", "comp", "dccp", "esp", "icmp", "icmpv6", "sctp", "tcp", "udp", "udplite"}
 	files, err := filepath.Glob("testdata/*.nft")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("golden files %q, %v", files, err)
@@ -139,7 +139,7 @@ func TestProtocolsAreWordsOfNft(t *testing.T) {
 		}
 		for _, m := range named.FindAllStringSubmatch(string(rules), -1) {
 			for _, name := range strings.FieldsFunc(m[1], func(r rune) bool { return strings.ContainsRune("{}, ", r) }) {
-				if _, err := strconv.Atoi(name); err != nil && !slices.Contains(words, name) {
+				if _, err := strconv.Atoi(name); err != nil && !slices.Contains(keywords, name) {
 					t.Errorf("%s: %q needs /etc/protocols", file, m[0])
 				}
 			}
@@ -147,7 +147,7 @@ func TestProtocolsAreWordsOfNft(t *testing.T) {
 	}
 }
 
-func TestUnchangedWishWritesNothing(t *testing.T) {
+func TestUnchangedSetsWriteNothing(t *testing.T) {
 	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
 	before := fake.LastTransaction
@@ -157,7 +157,7 @@ func TestUnchangedWishWritesNothing(t *testing.T) {
 	}
 }
 
-func TestOnlyElementsChangeOnceTheBaseStands(t *testing.T) {
+func TestOnlyElementsChangeAfterBase(t *testing.T) {
 	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}, Egress: []netip.Addr{v4}})
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
@@ -168,7 +168,7 @@ func TestOnlyElementsChangeOnceTheBaseStands(t *testing.T) {
 	}
 }
 
-func TestWishIsNormalised(t *testing.T) {
+func TestSetsAreNormalized(t *testing.T) {
 	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{
 		Ingress: []netip.Addr{netip.MustParseAddr("::ffff:10.244.1.2"), v4, {}},
@@ -190,7 +190,7 @@ func TestWishIsNormalised(t *testing.T) {
 			want[set][element{prefix: p}] = struct{}{}
 		}
 	}
-	want["resolvers-v4"][element{prefix: netip.MustParsePrefix("10.96.0.10/32"), with: 53}] = struct{}{}
+	want["resolvers-v4"][element{prefix: netip.MustParsePrefix("10.96.0.10/32"), number: 53}] = struct{}{}
 	if got := fakeContents(fake); !equalContents(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -204,7 +204,7 @@ func prefixes(texts ...string) []netip.Prefix {
 	return ps
 }
 
-func TestPodsAreNotWrittenWithoutRanges(t *testing.T) {
+func TestPodsAreNotWrittenWithoutSteering(t *testing.T) {
 	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{Pods: []netip.Addr{v4, v6}})
 	if got := fakeContents(fake); !equalContents(got, Sets{}.contents()) {
@@ -212,7 +212,7 @@ func TestPodsAreNotWrittenWithoutRanges(t *testing.T) {
 	}
 }
 
-func TestLatencyCountsFromTheOldestUnwrittenChange(t *testing.T) {
+func TestLatencyStartsAtOldestPendingChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nft := &broken{Fake: knftables.NewFake(knftables.InetFamily, TableName), err: errors.New("boom")}
 		s := newOn(t, nft, nil)
@@ -236,7 +236,7 @@ func TestLatencyCountsFromTheOldestUnwrittenChange(t *testing.T) {
 	})
 }
 
-func TestRunLeavesTheTableInForce(t *testing.T) {
+func TestRunLeavesTableInPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, fake := newFake(t, nil)
 		ctx, cancel := context.WithCancel(testContext(t))
@@ -269,7 +269,7 @@ func TestCleanupIsIdempotent(t *testing.T) {
 	}
 }
 
-func TestMetricsAreWellFormed(t *testing.T) {
+func TestMetricsLint(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	s, fake := newFake(t, func(c *Config) { c.Registerer = reg })
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}, Since: time.Now()})
@@ -279,10 +279,10 @@ func TestMetricsAreWellFormed(t *testing.T) {
 		t.Errorf("%v %v", problems, err)
 	}
 	err = testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP netpol_divert_info The way into the queue that is in use: queue statement or xtables target.
+# HELP netpol_divert_info 1 for the mechanism that queues packets: queue statement or xtables target.
 # TYPE netpol_divert_info gauge
 netpol_divert_info{mode="queue"} 1
-# HELP netpol_steered_packets_total Packets that the kernel sent towards the queues. What exceeds the queues' own counts found no agent.
+# HELP netpol_steered_packets_total Packets that the table sent to the agent's queues. Those missing in the counts of the queues found no agent listening.
 # TYPE netpol_steered_packets_total counter
 netpol_steered_packets_total 7
 `), "netpol_divert_info", "netpol_steered_packets_total")
@@ -291,30 +291,30 @@ netpol_steered_packets_total 7
 	}
 }
 
-// TestTheSameWishAgainWakesNobody: most changes of a cluster change nobody's
-// being selected. They are in force at once, and count as such.
-func TestTheSameWishAgainWakesNobody(t *testing.T) {
+// Most changes of a cluster do not change which pods are selected. They count as applied
+// at once.
+func TestEqualSetsDoNotTriggerSync(t *testing.T) {
 	s, _ := newFake(t, nil)
 	sets := Sets{Ingress: []netip.Addr{v4}, Since: time.Now()}
 	s.Set(sets)
 	if err := s.sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wish := s.wish
+	before := s.desired
 	s.Set(sets)
-	if s.wish != wish {
-		t.Error("the same wish takes the place of the one in force")
+	if s.desired != before {
+		t.Error("equal sets replaced the desired state")
 	}
 	if got := programmed(t, s); got != 2 {
-		t.Errorf("%d changes are in force, want 2", got)
+		t.Errorf("%d changes counted, want 2", got)
 	}
 	s.Set(Sets{Ingress: []netip.Addr{v4b}, Since: time.Now()})
-	if s.wish == wish || programmed(t, s) != 2 {
-		t.Errorf("another wish is taken for the same, or for one in force (%d)", programmed(t, s))
+	if s.desired == before || programmed(t, s) != 2 {
+		t.Errorf("different sets are taken for equal or for applied (%d)", programmed(t, s))
 	}
 }
 
-// interrupted calls during in the middle of each transaction.
+// interrupted calls during before each transaction.
 type interrupted struct {
 	*knftables.Fake
 	during func()
@@ -325,9 +325,9 @@ func (i *interrupted) Run(ctx context.Context, tx *knftables.Transaction) error 
 	return i.Fake.Run(ctx, tx)
 }
 
-// TestEveryChangeIsCountedOnce: sets also change without a change of the cluster, when
-// interfaces do. Then Since is zero.
-func TestEveryChangeIsCountedOnce(t *testing.T) {
+// Sets also change without a change of the cluster when interfaces change. Then Since is
+// zero.
+func TestLatencyCountsEachChangeOnce(t *testing.T) {
 	ours, others := []netip.Addr{v4}, []netip.Addr{v4b}
 	change := func(addrs []netip.Addr) Sets { return Sets{Ingress: addrs, Since: time.Now()} }
 	for name, tt := range map[string]struct {
@@ -366,7 +366,7 @@ func TestEveryChangeIsCountedOnce(t *testing.T) {
 	}
 }
 
-// programmed counts the changes that have come into force.
+// programmed returns the number of changes counted as applied.
 func programmed(t *testing.T, s *Steerer) uint64 {
 	t.Helper()
 	var m dto.Metric

@@ -11,65 +11,65 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// baseAttempts bounds how often the base is laid while other processes commit.
+// baseAttempts bounds how often the base is written while other processes commit.
 const baseAttempts = 5
 
-// errDisturbed is about a base that was laid while other processes committed, so
-// that it cannot be told what is ours of what is there now.
-var errDisturbed = errors.New("other processes change nftables while the table is written")
+// errConcurrentWrites means that other processes committed while the base was
+// written, so that what was read afterwards may not be what we wrote.
+var errConcurrentWrites = errors.New("other processes keep changing nftables while the table is written")
 
-// sync is one run of the runner. What is known to be wrong is put right along with
-// what is new; else it writes before it verifies, so that no change waits for the
-// reading.
+// sync is one run of the runner. If the table is known to be changed, it is read and
+// repaired in the same write as the desired state. Otherwise the desired state is
+// written before the table is verified, so that changes do not wait for reading.
 func (s *Steerer) sync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	s.setSyncing(time.Now())
-	defer s.setSyncing(time.Time{})
-	doubts := s.commits.doubts()
-	s.report(ctx, doubts)
-	if doubts.any() {
-		s.held = nil
+	s.setSyncingSince(time.Now())
+	defer s.setSyncingSince(time.Time{})
+	unverified := s.commits.unverified()
+	s.report(ctx, unverified)
+	if unverified.any() {
+		s.observed = nil
 	}
-	err := s.syncOnce(ctx, doubts.foreign > 0)
+	err := s.syncOnce(ctx, unverified.external > 0)
 	if err == nil && time.Since(s.verified) >= verifyInterval {
 		err = s.poll(ctx)
 	}
 	if err == nil {
-		s.commits.verified(doubts)
+		s.commits.verified(unverified)
 	}
 	return err
 }
 
-func (s *Steerer) setSyncing(since time.Time) {
+func (s *Steerer) setSyncingSince(since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.syncing = since
+	s.syncingSince = since
 }
 
-// poll verifies the table unless nobody has committed anything since.
+// poll verifies the table unless there was no commit since the observed state.
 func (s *Steerer) poll(ctx context.Context) error {
 	generation, err := s.kernel.generation(ctx)
-	if err == nil && generation == s.held.generation {
+	if err == nil && generation == s.observed.generation {
 		s.verified = time.Now()
 		return nil
 	}
-	s.held = nil
+	s.observed = nil
 	return s.syncOnce(ctx, false)
 }
 
-// syncOnce applies the latest wish and tells what came of it. notified says that a
-// change by another process is known.
+// syncOnce applies the desired state and reports the result. notified means that a
+// change by another process was notified.
 func (s *Steerer) syncOnce(ctx context.Context, notified bool) error {
-	w := s.take()
-	err := s.apply(ctx, w, notified)
+	d := s.take()
+	err := s.apply(ctx, d, notified)
 	if err != nil {
-		s.held = nil // the next run reads before it writes
+		s.observed = nil // the next run reads before it writes
 	}
-	first, since := s.taken(w, err)
-	s.metrics.synced(err, s.held)
-	if first && s.cfg.InForce != nil {
-		s.cfg.InForce(w.of.Serial)
+	first, since := s.taken(d, err)
+	s.metrics.synced(err, s.observed)
+	if first && s.cfg.Applied != nil {
+		s.cfg.Applied(d.requested.Serial)
 	}
 	if !since.IsZero() {
 		s.metrics.programming.Observe(time.Since(since).Seconds())
@@ -77,91 +77,90 @@ func (s *Steerer) syncOnce(ctx context.Context, notified bool) error {
 	return err
 }
 
-// take returns the latest wish, to be applied.
-func (s *Steerer) take() *wish {
+// take returns the desired state, to be applied.
+func (s *Steerer) take() *desiredState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.applied.IsZero() {
-		s.applied = s.waiting
+	if s.applyingSince.IsZero() {
+		s.applyingSince = s.pendingSince
 	}
-	s.waiting = time.Time{}
-	return s.wish
+	s.pendingSince = time.Time{}
+	return s.desired
 }
 
-// taken notes what came of applying w. It reports whether w is newly in force and, if
-// a change of the cluster has waited for it, since when.
-func (s *Steerer) taken(w *wish, err error) (first bool, since time.Time) {
+// taken records the result of applying d. It reports whether d is newly applied and,
+// if a change of the cluster was pending for it, since when.
+func (s *Steerer) taken(d *desiredState, err error) (first bool, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.health = err; err != nil {
 		return false, time.Time{}
 	}
-	s.applied = time.Time{}
-	if w == nil {
-		s.health = errNoSync // the base alone steers nobody
+	s.applyingSince = time.Time{}
+	if d == nil {
+		s.health = errNotSynced // the base alone steers no pod
 		return false, time.Time{}
 	}
-	if s.inForce == w {
+	if s.applied == d {
 		return false, time.Time{}
 	}
-	s.inForce = w
-	if s.wish != w {
-		s.wish.since = s.wish.of.Since // what has waited for w does not wait for it
+	s.applied = d
+	if s.desired != d {
+		s.desired.since = s.desired.requested.Since // changes that were pending for d are applied
 	}
-	return true, w.since
+	return true, d.since
 }
 
-// apply brings the kernel from what it holds to what w wants; a nil w wants
-// only the base.
-func (s *Steerer) apply(ctx context.Context, w *wish, notified bool) error {
+// apply brings the table to the desired state d. A nil d means the base alone.
+func (s *Steerer) apply(ctx context.Context, d *desiredState, notified bool) error {
 	for range baseAttempts {
-		if err := s.look(ctx, notified); err != nil {
+		if err := s.refresh(ctx, notified); err != nil {
 			return err
 		}
-		err := s.applyOnce(ctx, w)
-		if errors.Is(err, errDisturbed) {
-			s.held = nil
+		err := s.applyOnce(ctx, d)
+		if errors.Is(err, errConcurrentWrites) {
+			s.observed = nil
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		s.expected, s.unsure = s.held, false
+		s.expected, s.unsure = s.observed, false
 		if s.changed {
 			s.changed = false
 			s.repaired(ctx)
 		}
 		return nil
 	}
-	return errDisturbed
+	return errConcurrentWrites
 }
 
-// repaired tells that the table is right again after another process had changed it.
+// repaired reports that the table is repaired after a change by another process.
 func (s *Steerer) repaired(ctx context.Context) {
 	s.metrics.repairs.Inc()
-	klog.FromContext(ctx).Info("Table put right", "table", TableName)
+	klog.FromContext(ctx).Info("Table repaired", "table", TableName)
 	if s.cfg.Repaired != nil {
 		s.cfg.Repaired()
 	}
 }
 
-// applyOnce is apply from what s.held says.
-func (s *Steerer) applyOnce(ctx context.Context, w *wish) error {
+// applyOnce applies d to the observed state.
+func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
 	logger := klog.FromContext(ctx)
-	if w == nil && s.held.layout == foreign {
+	if d == nil && s.observed.layout == incompatible {
 		// Replacing it now, with empty sets, would open a gap.
-		logger.Info("A table of another layout stays in force until the first wish replaces it", "table", TableName)
+		logger.Info("A table of another version stays in place until the first snapshot replaces it", "table", TableName)
 		return nil
 	}
 	tx := s.nft.NewTransaction()
-	base := s.held.layout != ours || !s.held.base.equal(s.installed)
+	base := s.observed.layout != ours || !s.observed.base.equal(s.installed)
 	if base {
 		s.planBase(tx)
 	}
-	sets := s.held.sets
-	if w != nil {
-		planElements(tx, sets, w.sets)
-		sets = w.sets
+	sets := s.observed.sets
+	if d != nil {
+		planElements(tx, sets, d.sets)
+		sets = d.sets
 	}
 	if tx.NumOperations() == 0 {
 		return nil
@@ -182,8 +181,8 @@ func (s *Steerer) applyOnce(ctx context.Context, w *wish) error {
 	return nil
 }
 
-// commit makes a write, so that its commit can be told from those of others. It
-// returns the generations before and after.
+// commit runs write such that its commit is recognized as our own. It returns the
+// generations before and after.
 func (s *Steerer) commit(ctx context.Context, write func(context.Context) error) (before, after uint32, err error) {
 	if before, err = s.kernel.generation(ctx); err != nil {
 		return 0, 0, err
@@ -209,25 +208,25 @@ func (s *Steerer) runNFT(tx *knftables.Transaction) func(context.Context) error 
 	}
 }
 
-// writeElements commits tx, which makes the sets those given.
+// writeElements commits tx, which changes the contents of the sets to sets.
 func (s *Steerer) writeElements(ctx context.Context, tx *knftables.Transaction, sets contents) error {
 	before, after, err := s.commit(ctx, s.runNFT(tx))
 	if err != nil {
 		return err
 	}
-	now := &held{generation: s.held.generation, layout: ours, base: s.held.base, sets: sets}
-	if before == s.held.generation && alone(before, after) {
+	now := &observedState{generation: s.observed.generation, layout: ours, base: s.observed.base, sets: sets}
+	if before == s.observed.generation && alone(before, after) {
 		now.generation = after
 	}
-	s.held = now
+	s.observed = now
 	return nil
 }
 
 // alone reports whether there was one commit between two generations.
 func alone(before, after uint32) bool { return after-before == 1 || before+1 == 0 && after == 1 }
 
-// writeBase commits tx, which lays the base, and what nft cannot say, and reads how
-// the kernel shows it.
+// writeBase commits tx, which writes the base, then what nft cannot express, and
+// observes the result.
 func (s *Steerer) writeBase(ctx context.Context, tx *knftables.Transaction) error {
 	s.installed, s.replace = base{}, true
 	_, after, err := s.commit(ctx, s.runNFT(tx))
@@ -243,53 +242,53 @@ func (s *Steerer) writeBase(ctx context.Context, tx *knftables.Transaction) erro
 		return err
 	}
 	if now.generation != after || now.layout != ours {
-		return errDisturbed
+		return errConcurrentWrites
 	}
-	s.held, s.installed = now, now.base
+	s.observed, s.installed = now, now.base
 	return nil
 }
 
-// look reads what the kernel holds, unless that is known, and notes whether another
-// process has made it something else than it should be.
-func (s *Steerer) look(ctx context.Context, notified bool) error {
-	if s.held != nil {
+// refresh reads the table unless its observed state is known, and records whether
+// another process has changed it.
+func (s *Steerer) refresh(ctx context.Context, notified bool) error {
+	if s.observed != nil {
 		return nil
 	}
-	h, err := s.read(ctx)
+	o, err := s.read(ctx)
 	if err != nil {
 		return err
 	}
-	if s.replace && h.layout == ours {
-		h.layout = foreign
+	if s.replace && o.layout == ours {
+		o.layout = incompatible
 	}
-	s.held, s.verified = h, time.Now()
-	if s.expected == nil || s.unsure && !notified || h.sameAs(s.expected) {
+	s.observed, s.verified = o, time.Now()
+	if s.expected == nil || s.unsure && !notified || o.sameAs(s.expected) {
 		return nil
 	}
 	s.changed = true
 	if !notified {
-		s.metrics.foreign.WithLabelValues(byPoll).Inc()
-		klog.FromContext(ctx).Info("The table is not as it was left", "table", TableName)
+		s.metrics.external.WithLabelValues(byPoll).Inc()
+		klog.FromContext(ctx).Info("Another process changed the table, found by polling", "table", TableName)
 	}
 	return nil
 }
 
-func (s *Steerer) read(ctx context.Context) (*held, error) {
-	h, err := s.kernel.read(ctx)
+func (s *Steerer) read(ctx context.Context) (*observedState, error) {
+	o, err := s.kernel.read(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read table %s: %w", TableName, err)
 	}
-	return h, nil
+	return o, nil
 }
 
-// planBase lays the table, its chains and their rules into tx. It empties
-// s.held of a table that tx removes.
+// planBase adds the table, its chains and their rules to tx. If tx removes an
+// incompatible table, planBase empties the observed state.
 func (s *Steerer) planBase(tx *knftables.Transaction) {
-	switch s.held.layout {
-	case foreign:
+	switch s.observed.layout {
+	case incompatible:
 		tx.Add(&knftables.Table{})
 		tx.Delete(&knftables.Table{})
-		s.held = emptyTable()
+		s.observed = emptyTable()
 		fallthrough
 	case absent:
 		tx.Add(&knftables.Table{})
@@ -314,8 +313,9 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 	}
 }
 
-// planRules fills c. Where writeXTables will do that, it makes sure that
-// divertChain and overflowChain drop until then; showChain lets packets go on.
+// planRules adds the rules of c to tx. Where writeXTables will write the rules later,
+// it makes divertChain and overflowChain drop until then. An empty showChain lets
+// packets go on.
 func (s *Steerer) planRules(tx *knftables.Transaction, c chain) {
 	if s.writeXTables != nil && slices.Contains([]string{divertChain, overflowChain, showChain}, c.name) {
 		if c.name == showChain || s.intact(c.name) {
@@ -330,17 +330,17 @@ func (s *Steerer) planRules(tx *knftables.Transaction, c chain) {
 }
 
 // intact reports whether a chain may stay until writeXTables replaces its rules: it
-// is as we wrote it or, at a start, as an earlier agent may have.
+// is as we wrote it or, at start, as an earlier agent may have written it.
 func (s *Steerer) intact(chain string) bool {
-	rules := s.held.base.rules[chain]
+	rules := s.observed.base.rules[chain]
 	if s.expected == nil || s.expected.layout != ours {
 		return len(rules) > 0
 	}
 	return len(rules) > 0 && slices.Equal(rules, s.expected.base.rules[chain])
 }
 
-// planElements adds to tx what leads from have to want. Removals come first:
-// an interval cannot be added while another one overlaps it.
+// planElements adds the difference between have and want to tx. Removals come first
+// because an interval cannot be added while another one overlaps it.
 func planElements(tx *knftables.Transaction, have, want contents) {
 	for _, spec := range setSpecs {
 		have, want := have[spec.name], want[spec.name]
@@ -356,7 +356,7 @@ func planElements(tx *knftables.Transaction, have, want contents) {
 	}
 }
 
-// sizes is for the log.
+// sizes returns the number of elements of each set, for the log.
 func (c contents) sizes() map[string]int {
 	sizes := make(map[string]int, len(c))
 	for set, e := range c {

@@ -18,7 +18,7 @@ const (
 	queue  = steertest.Queue
 )
 
-// packet is a first one; the families of src and dst must agree.
+// packet returns a first packet. src and dst must be of one family.
 func packet(src, dst netip.Addr, edits ...func(*steertest.Packet)) steertest.Packet {
 	p := steertest.Packet{Src: src, Dst: dst, Proto: "udp", HopLimit: 63}
 	for _, edit := range edits {
@@ -74,7 +74,7 @@ func checkTraces(t *testing.T, fake *knftables.Fake, cases []traceCase) {
 	}
 }
 
-func TestWhatIsAskedAbout(t *testing.T) {
+func TestQueuedPackets(t *testing.T) {
 	s, fake := newFake(t, nil)
 	in4, in6, out4, out6 := v4, v6, v4b, v6b
 	mustSync(t, s, Sets{Ingress: []netip.Addr{in4, in6}, Egress: []netip.Addr{out4, out6}})
@@ -94,8 +94,8 @@ func TestWhatIsAskedAbout(t *testing.T) {
 		{"to an egress pod", packet(peer6, out6), accept},
 		{"between the selected", packet(out4, in4), queue},
 		{"hairpin", packet(in4, in4), queue},
-		{"nobody selected", packet(peer4, netip.MustParseAddr("10.244.1.9")), accept},
-		{"nobody selected", packet(peer6, netip.MustParseAddr("2001:db8::9")), accept},
+		{"no pod selected", packet(peer4, netip.MustParseAddr("10.244.1.9")), accept},
+		{"no pod selected", packet(peer6, netip.MustParseAddr("2001:db8::9")), accept},
 
 		{"reply", packet(in4, out4, state(steertest.Established), reply), accept},
 		{"established", packet(out4, in4, state(steertest.Established)), accept},
@@ -131,7 +131,7 @@ func TestWhatIsAskedAbout(t *testing.T) {
 	})
 }
 
-func TestAddressTooNewToBeKnownIsAskedAbout(t *testing.T) {
+func TestUnknownAddressInRangeIsQueued(t *testing.T) {
 	s, fake := newFake(t, nil)
 	unknown4, unknown6 := netip.MustParseAddr("10.244.1.77"), netip.MustParseAddr("fd00:10:244:1::77")
 	mustSync(t, s, Sets{
@@ -161,7 +161,7 @@ func TestAddressTooNewToBeKnownIsAskedAbout(t *testing.T) {
 	})
 }
 
-func TestOnlyThePodsConcernedAreAskedAboutTheirOwnNode(t *testing.T) {
+func TestOnlyToHostPodsAreQueuedAtInput(t *testing.T) {
 	s, fake := newFake(t, nil)
 	node4, node6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")
 	mustSync(t, s, Sets{
@@ -198,8 +198,8 @@ const observeQueue = 104
 
 func observing(c *Config) { c.ObserveQueue = observeQueue }
 
-// observed counts the packets that the observer sees, and gives verdict on those
-// that are judged.
+// observed counts the packets that the observer sees, and returns verdict for the
+// others.
 func observed(count *int, verdict steertest.Verdict) steertest.Agent {
 	return func(p steertest.Packet, statement string) (steertest.Verdict, uint32) {
 		if strings.HasSuffix(statement, fmt.Sprintf(" %d", observeQueue)) {
@@ -210,7 +210,7 @@ func observed(count *int, verdict steertest.Verdict) steertest.Agent {
 	}
 }
 
-func TestTheObserverSeesWhatPodsSayToResolvers(t *testing.T) {
+func TestObservedPackets(t *testing.T) {
 	s, fake := newFake(t, observing)
 	res4, res6 := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::10")
 	mustSync(t, s, Sets{
@@ -243,7 +243,7 @@ func TestTheObserverSeesWhatPodsSayToResolvers(t *testing.T) {
 		{"answer to another pod", packet(res4, v4b, ports(53, 40000), reply, established), 0},
 		{"forged answer", packet(res4, v4, ports(53, 40000), forwarded, astray), 0},
 		{"forged answer", packet(res6, v6, ports(5353, 40000), forwarded, astray, reply, established), 0},
-		{"query by an odd way", packet(v4, res4, ports(40000, 53), forwarded, astray), 1},
+		{"query by an asymmetric route", packet(v4, res4, ports(40000, 53), forwarded, astray), 1},
 		{"from the port, not to it", packet(v4, res4, ports(53, 40000)), 0},
 	} {
 		got := 0
@@ -256,8 +256,8 @@ func TestTheObserverSeesWhatPodsSayToResolvers(t *testing.T) {
 	}
 }
 
-// TestBeingObservedIsNotBeingAllowed has queries of a pod that is judged, too.
-func TestBeingObservedIsNotBeingAllowed(t *testing.T) {
+// TestObservedPacketsAreNotAccepted sends DNS queries of a pod that is isolated, too.
+func TestObservedPacketsAreNotAccepted(t *testing.T) {
 	resolver := netip.AddrPortFrom(peer4, 53)
 	for _, p := range []steertest.Packet{packet(v4, peer4), packet(v4, peer4, toHost), packet(v4, peer4, marked(DefaultMark, 0))} {
 		p.SrcPort, p.DstPort = 40000, 53
@@ -280,7 +280,7 @@ func TestBeingObservedIsNotBeingAllowed(t *testing.T) {
 	}
 }
 
-func TestTranslatedUDPIsAskedAboutEarly(t *testing.T) {
+func TestTranslatedUDPIsQueuedEarly(t *testing.T) {
 	for _, where := range []EarlyUDP{EarlyOn, EarlyOff} {
 		s, fake := newFake(t, func(c *Config) { c.EarlyUDP = where })
 		mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}, ToHost: []netip.Addr{v4b}})
@@ -315,14 +315,14 @@ func TestTranslatedUDPIsAskedAboutEarly(t *testing.T) {
 	}
 }
 
-// TestEarlyOrNotTheAnswerIsTheSame sends random packets through both tables. The
-// agent answers by the addresses.
-func TestEarlyOrNotTheAnswerIsTheSame(t *testing.T) {
+// TestEarlyUDPDoesNotChangeVerdicts sends random packets through both tables. The
+// agent's verdict depends on the addresses.
+func TestEarlyUDPDoesNotChangeVerdicts(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	for range 20 {
 		sets := randomSets(r)
-		sets.Stale = nil // what is still stale at the second hook is asked about there again
+		sets.Stale = nil // packets of stale addresses are queued again at the second hook
 		var fakes []*knftables.Fake
 		for _, where := range []EarlyUDP{EarlyOn, EarlyOff} {
 			s, fake := newFake(t, func(c *Config) { c.EarlyUDP, c.ObserveQueue = where, observeQueue })
@@ -331,15 +331,15 @@ func TestEarlyOrNotTheAnswerIsTheSame(t *testing.T) {
 		}
 		for range 500 {
 			p := randomPacket(r)
-			if early, late := fate(t, fakes[0], p), fate(t, fakes[1], p); early != late {
+			if early, late := outcome(t, fakes[0], p), outcome(t, fakes[1], p); early != late {
 				t.Fatalf("seed %d: %+v\nearly: %s\nlate:  %s", seed, p, early, late)
 			}
 		}
 	}
 }
 
-// fate is all that becomes of a packet.
-func fate(t *testing.T, fake *knftables.Fake, p steertest.Packet) string {
+// outcome describes everything that happens to a packet.
+func outcome(t *testing.T, fake *knftables.Fake, p steertest.Packet) string {
 	t.Helper()
 	verdict := accept
 	if p.Src.As4()[3]%2 == p.Dst.As4()[3]%2 {
@@ -353,10 +353,10 @@ func fate(t *testing.T, fake *knftables.Fake, p steertest.Packet) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%s, mark %#x, ct mark %#x, seen %d times, judged %d times", got.Verdict, got.Mark, got.CTMark, seen, asked-seen)
+	return fmt.Sprintf("%s, mark %#x, ct mark %#x, seen %d times, queued %d times", got.Verdict, got.Mark, got.CTMark, seen, asked-seen)
 }
 
-// randomPacket is of few addresses, ports and marks.
+// randomPacket returns a packet of few addresses, ports and marks.
 func randomPacket(r *rand.Rand) steertest.Packet {
 	addr := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 1, byte(r.IntN(14))}) }
 	coin := func() bool { return r.IntN(2) == 0 }
@@ -374,7 +374,7 @@ func randomPacket(r *rand.Rand) steertest.Packet {
 	return p
 }
 
-func TestSCTPIsAskedAboutPacketByPacketWhereItsPortsAreNotTracked(t *testing.T) {
+func TestSCTPIsQueuedPerPacketWithoutPortTracking(t *testing.T) {
 	s, fake := newFake(t, func(c *Config) { c.SCTPPerPacket = true })
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
 	established := state(steertest.Established)
@@ -390,9 +390,9 @@ func TestSCTPIsAskedAboutPacketByPacketWhereItsPortsAreNotTracked(t *testing.T) 
 	})
 }
 
-// TestMarksOfOthersStay goes the whole way of a packet with every other bit of
-// both marks set, and with none.
-func TestMarksOfOthersStay(t *testing.T) {
+// TestOtherMarkBitsAreKept traces packets with every other bit of both marks set, and
+// with none.
+func TestOtherMarkBitsAreKept(t *testing.T) {
 	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
 	agent := func(p steertest.Packet, _ string) (steertest.Verdict, uint32) { return accept, p.Mark | DefaultMark }
@@ -421,7 +421,7 @@ func TestMarksOfOthersStay(t *testing.T) {
 	}
 }
 
-func TestNothingPassesOnAConnectionThatIsCut(t *testing.T) {
+func TestBlockedConnectionsAreDropped(t *testing.T) {
 	const cut uint32 = 0x800
 	established := state(steertest.Established)
 	for _, tt := range []struct {
@@ -447,7 +447,7 @@ func TestNothingPassesOnAConnectionThatIsCut(t *testing.T) {
 	}
 }
 
-func TestDivertChainWithoutAQueueStatementDrops(t *testing.T) {
+func TestDivertChainDropsWithoutQueueStatement(t *testing.T) {
 	s, fake := newFake(t, nil)
 	s.writeXTables = func(Config) error { return nil } // as between two batches
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
@@ -485,7 +485,7 @@ func randomSets(r *rand.Rand) Sets {
 		Names: addrs(), Resolvers: resolvers, Stale: addrs(), Owners: owners}
 }
 
-func TestRandomWishesEndInTheLastOne(t *testing.T) {
+func TestRandomSetsEndInLastOne(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	s, fake := newFake(t, nil)
@@ -493,7 +493,7 @@ func TestRandomWishesEndInTheLastOne(t *testing.T) {
 		sets := randomSets(r)
 		mustSync(t, s, sets)
 		if got, want := fakeContents(fake), sets.contents(); !equalContents(got, want) {
-			t.Fatalf("seed %d, wish %d: got %v, want %v", seed, i, got, want)
+			t.Fatalf("seed %d, sets %d: got %v, want %v", seed, i, got, want)
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Names of what keeps pods out of the tunnels of their node.
+// Names of the objects that keep pods out of the tunnels of their node.
 const (
 	tunnelsChain       = "tunnels"
 	tunnelPortsSet     = "tunnel-ports"
@@ -14,10 +14,10 @@ const (
 	tunnelsCounter = "pod-tunnels"
 )
 
-// tunnelChains drop what pods send to the tunnels of this node. What a tunnel
-// device unpacks has any source that its sender likes, and comes from an uplink.
-// They are behind IPVS, which may have made this node the destination, and ahead of
-// all that looks at packets to the node.
+// tunnelChains drop what pods send to the tunnels of the node. The inner packets of a
+// tunnel can have any source address, and come in by an uplink. The chains are after
+// IPVS, which may have made the node the destination, and before all other chains for
+// packets to the node.
 func tunnelChains() []chain {
 	return []chain{
 		{name: tunnelsChain, rules: tunnelRules()},
@@ -34,12 +34,12 @@ func tunnelRules() []string {
 	}
 }
 
-// addTunnels sorts what s says of tunnels into the sets.
+// addTunnels adds the ports and protocols of tunnels.
 func (c contents) addTunnels(s Sets) {
 	for _, port := range s.TunnelPorts {
-		c[tunnelPortsSet][element{word: strconv.Itoa(int(port))}] = struct{}{}
+		c[tunnelPortsSet][element{value: strconv.Itoa(int(port))}] = struct{}{}
 	}
 	for _, protocol := range s.TunnelProtocols {
-		c[tunnelProtocolsSet][element{word: strconv.Itoa(int(protocol))}] = struct{}{}
+		c[tunnelProtocolsSet][element{value: strconv.Itoa(int(protocol))}] = struct{}{}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// startReal runs a Steerer over the kernel until the test ends, and returns once
-// sets are in force.
+// startReal runs a Steerer over the kernel until the test ends, and returns once sets
+// are applied.
 func startReal(t *testing.T, sets Sets) *Steerer {
 	t.Helper()
 	s := newReal(t, nil)
@@ -32,11 +32,11 @@ func startReal(t *testing.T, sets Sets) *Steerer {
 	return s
 }
 
-func (s *Steerer) foreignCommits(found string) float64 {
-	return testutil.ToFloat64(s.metrics.foreign.WithLabelValues(found))
+func (s *Steerer) externalChanges(found string) float64 {
+	return testutil.ToFloat64(s.metrics.external.WithLabelValues(found))
 }
 
-func TestKernelNotifiesWhatOthersDoToTheTable(t *testing.T) {
+func TestKernelExternalChangesAreRepaired(t *testing.T) {
 	n := newNode(t)
 	s := startReal(t, isolated(n.b))
 	want := listTable(t)
@@ -50,7 +50,7 @@ func TestKernelNotifiesWhatOthersDoToTheTable(t *testing.T) {
 		"add table inet kube-network-policies { flags dormant; }",
 	} {
 		mustShell(t, "nft '"+strings.Replace(script, "$DROP", dropHandle(t), 1)+"'")
-		await(t, func() bool { return s.foreignCommits(byNotification) == float64(i+1) && s.Healthy() == nil })
+		await(t, func() bool { return s.externalChanges(byNotification) == float64(i+1) && s.Healthy() == nil })
 		if got := listTable(t); got != want {
 			t.Errorf("after %q:\n%s", script, got)
 		}
@@ -60,7 +60,7 @@ func TestKernelNotifiesWhatOthersDoToTheTable(t *testing.T) {
 	}
 }
 
-func TestKernelNotificationsOfOursAndOfOtherTablesAreKnown(t *testing.T) {
+func TestKernelOwnAndUnrelatedCommitsAreIgnored(t *testing.T) {
 	newNode(t)
 	s := startReal(t, Sets{})
 	for i := range 20 {
@@ -69,22 +69,22 @@ func TestKernelNotificationsOfOursAndOfOtherTablesAreKnown(t *testing.T) {
 		await(t, func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.inForce == s.wish
+			return s.applied == s.desired
 		})
 	}
-	// One commit of somebody else, which leaves everything as it was, ends the
-	// sequence: what comes first is counted first.
+	// An external commit without effect ends the sequence: earlier notifications are
+	// counted before it.
 	mustShell(t, "nft 'add chain inet kube-network-policies theirs; delete chain inet kube-network-policies theirs'")
-	await(t, func() bool { return s.foreignCommits(byNotification) > 0 && s.Healthy() == nil })
-	if n := s.foreignCommits(byNotification); n != 1 {
-		t.Errorf("%v commits of others, want 1", n)
+	await(t, func() bool { return s.externalChanges(byNotification) > 0 && s.Healthy() == nil })
+	if n := s.externalChanges(byNotification); n != 1 {
+		t.Errorf("%v external commits, want 1", n)
 	}
 	if n := testutil.ToFloat64(s.metrics.repairs); n != 0 {
 		t.Errorf("%v repairs", n)
 	}
 }
 
-func TestKernelReadsAdjacentAndOuterRanges(t *testing.T) {
+func TestKernelReadsRanges(t *testing.T) {
 	newNode(t)
 	s := newReal(t, nil)
 	sets := Sets{
@@ -98,9 +98,9 @@ func TestKernelReadsAdjacentAndOuterRanges(t *testing.T) {
 	}
 }
 
-// TestRepairTime prints how long the table is wrong: from the notification of
-// somebody else's commit to that of ours.
-func TestRepairTime(t *testing.T) {
+// TestKernelRepairTime logs how long the table is wrong: from the notification of an
+// external commit to the notification of the repair.
+func TestKernelRepairTime(t *testing.T) {
 	if os.Getenv("HARD") == "" {
 		t.Skip("measures; HARD=1")
 	}
@@ -125,12 +125,12 @@ func TestRepairTime(t *testing.T) {
 		var took []time.Duration
 		for range 200 {
 			mustShell(t, "nft '"+script+"'")
-			broken := <-stamps
-			mended := <-stamps
+			changed := <-stamps
+			repaired := <-stamps
 			if s.writeXTables != nil && script == "flush ruleset" {
-				mended = <-stamps // until the second commit it drops
+				repaired = <-stamps // until the second commit the table drops
 			}
-			took = append(took, mended.at.Sub(broken.at))
+			took = append(took, repaired.at.Sub(changed.at))
 			await(t, func() bool { return s.Healthy() == nil })
 		}
 		slices.Sort(took)

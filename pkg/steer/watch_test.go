@@ -24,7 +24,7 @@ type running struct {
 	repaired *int // how often Config.Repaired was called
 }
 
-// run starts a Steerer with sets in force and waits for it at the end of the test.
+// run starts a Steerer that has applied sets, and ends it with the test.
 func run(t *testing.T, sets Sets) running {
 	t.Helper()
 	nft := &hanging{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
@@ -58,7 +58,7 @@ func (r running) notify(t *testing.T, touched bool) {
 
 var isolatedPod = Sets{Ingress: []netip.Addr{v4}, Egress: []netip.Addr{v6}}
 
-func TestANotifiedChangeIsPutRightAtOnce(t *testing.T) {
+func TestExternalChangesAreRepairedAtOnce(t *testing.T) {
 	for name, edit := range tamperings {
 		if name == "odd element added" {
 			continue // there are no ranges
@@ -79,18 +79,18 @@ func TestANotifiedChangeIsPutRightAtOnce(t *testing.T) {
 				if err := s.Healthy(); err != nil {
 					t.Error(err)
 				}
-				if n := testutil.ToFloat64(s.metrics.foreign.WithLabelValues(byNotification)); n != 1 {
+				if n := testutil.ToFloat64(s.metrics.external.WithLabelValues(byNotification)); n != 1 {
 					t.Errorf("%v changes counted", n)
 				}
 				if n := testutil.ToFloat64(s.metrics.repairs); n != 1 || *s.repaired != 1 {
-					t.Errorf("%v repairs counted, %d told", n, *s.repaired)
+					t.Errorf("%v repairs counted, %d reported", n, *s.repaired)
 				}
 			})
 		})
 	}
 }
 
-func TestNotReadyWhileAChangeIsNotPutRight(t *testing.T) {
+func TestUnhealthyUntilExternalChangeIsRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, isolatedPod)
 		s.hang.hang.Store(true)
@@ -109,38 +109,38 @@ func TestNotReadyWhileAChangeIsNotPutRight(t *testing.T) {
 	})
 }
 
-func TestCommitsOfOursAndToOtherTablesAreNotVerified(t *testing.T) {
+func TestOwnAndUnrelatedCommitsAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, isolatedPod)
 		s.Set(Sets{Ingress: []netip.Addr{v4b}})
 		synctest.Wait()
-		s.notify(t, true) // of that
+		s.notify(t, true) // the commit of Set
 		tamper(t, s.fake, tamperings["element added"])
-		s.notify(t, false) // of another table, as far as is known
+		s.notify(t, false) // reported as of another table
 		if _, ok := fakeContents(s.fake)["ingress-v4"][element{prefix: netip.MustParsePrefix("192.0.2.9/32")}]; !ok {
 			t.Error("the table was verified")
 		}
-		if n := testutil.ToFloat64(s.metrics.foreign.WithLabelValues(byNotification)); n != 0 {
-			t.Errorf("%v changes by others counted", n)
+		if n := testutil.ToFloat64(s.metrics.external.WithLabelValues(byNotification)); n != 0 {
+			t.Errorf("%v external changes counted", n)
 		}
 		time.Sleep(verifyInterval)
 		synctest.Wait()
-		if n := testutil.ToFloat64(s.metrics.foreign.WithLabelValues(byPoll)); n != 1 {
-			t.Errorf("%v changes by others found at the interval", n)
+		if n := testutil.ToFloat64(s.metrics.external.WithLabelValues(byPoll)); n != 1 {
+			t.Errorf("%v external changes found by polling", n)
 		}
 	})
 }
 
-// TestATamperedDivertDropsUntilItIsWhole has a writer of xtables targets that fails:
-// nft has written before, in the transaction of the other rules.
-func TestATamperedDivertDropsUntilItIsWhole(t *testing.T) {
+// TestTamperedDivertDropsUntilRepaired has a writer of xtables targets that fails:
+// nft has written the other rules before.
+func TestTamperedDivertDropsUntilRepaired(t *testing.T) {
 	s, fake := newFake(t, nil)
 	s.writeXTables = func(Config) error { return nil }
 	mustSync(t, s, isolatedPod)
 	tamper(t, fake, func(tx *knftables.Transaction) {
 		tx.Insert(&knftables.Rule{Chain: divertChain, Rule: "accept"})
 	})
-	s.writeXTables = func(Config) error { return errNoSync }
+	s.writeXTables = func(Config) error { return errNotSynced }
 	s.commits.started()
 	if err := s.sync(testContext(t)); err == nil {
 		t.Fatal("the sync succeeded")
@@ -148,7 +148,7 @@ func TestATamperedDivertDropsUntilItIsWhole(t *testing.T) {
 	checkTraces(t, fake, []traceCase{{"first packet", packet(peer4, v4), drop}})
 }
 
-func TestLostNotificationsLeadToAVerification(t *testing.T) {
+func TestLostNotificationsTriggerVerification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, isolatedPod)
 		tamper(t, s.fake, tamperings["table deleted"])
@@ -163,53 +163,53 @@ func TestLostNotificationsLeadToAVerification(t *testing.T) {
 	})
 }
 
-func TestNotReadyOnceAChangeHasWaitedTooLong(t *testing.T) {
+func TestUnhealthyWhileChangeIsPendingTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, isolatedPod)
 		s.hang.hang.Store(true)
 		s.Set(Sets{Ingress: []netip.Addr{v4b}})
 		time.Sleep(applyTimeout - time.Millisecond)
 		if err := s.Healthy(); err != nil {
-			t.Errorf("before the time is over: %v", err)
+			t.Errorf("before the timeout: %v", err)
 		}
-		for range 20 { // also while changes go on, and while each is tried again
+		for range 20 { // also with further changes, and while each is retried
 			time.Sleep(time.Second)
-			s.Set(Sets{Ingress: []netip.Addr{v4b}, Egress: s.wish.of.Ingress})
+			s.Set(Sets{Ingress: []netip.Addr{v4b}, Egress: s.desired.requested.Ingress})
 			s.Set(Sets{Ingress: []netip.Addr{v4b}})
 			if s.Healthy() == nil {
-				t.Fatal("ready, and the change is not in force")
+				t.Fatal("healthy, and the change is still pending")
 			}
 		}
 		s.hang.hang.Store(false)
 		time.Sleep(syncTimeout + retryInterval)
 		synctest.Wait()
 		if err := s.Healthy(); err != nil {
-			t.Errorf("when it is in force: %v", err)
+			t.Errorf("once it is applied: %v", err)
 		}
 	})
 }
 
-func TestNotReadyWhileTheKernelHangs(t *testing.T) {
+func TestUnhealthyWhileKernelHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, isolatedPod)
 		deaf := make(chan struct{})
 		s.hang.deaf.Store(&deaf)
 		s.Set(Sets{Ingress: []netip.Addr{v4b}})
 		time.Sleep(applyTimeout)
-		if err := s.Healthy(); err == nil || !strings.Contains(err.Error(), "a change has waited 5s to be in force") {
+		if err := s.Healthy(); err == nil || !strings.Contains(err.Error(), "a change has been pending for 5s") {
 			t.Errorf("healthy: %v", err)
 		}
 		close(deaf)
 		synctest.Wait()
 		if err := s.Healthy(); err != nil {
-			t.Errorf("when it is in force: %v", err)
+			t.Errorf("once it is applied: %v", err)
 		}
 	})
 }
 
-// TestReadyWhileChangesFollowEachOther: one that comes while another is written has
-// not waited as long as that one.
-func TestReadyWhileChangesFollowEachOther(t *testing.T) {
+// A change that comes while another one is written has not been pending as long as that
+// one.
+func TestHealthyDuringFrequentChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, isolatedPod)
 		for i := range 2000 {
@@ -222,8 +222,8 @@ func TestReadyWhileChangesFollowEachOther(t *testing.T) {
 	})
 }
 
-// TestAHangingProgramIsKilled has an nft whose child holds its output open.
-func TestAHangingProgramIsKilled(t *testing.T) {
+// TestHangingNftIsKilled has an nft whose child keeps its output open.
+func TestHangingNftIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	started := filepath.Join(dir, "started")
 	script := "#!/bin/sh\nsleep 1000 &\necho $! >" + started + ".tmp\nmv " + started + ".tmp " + started + "\nwait\n"
@@ -243,7 +243,7 @@ func TestAHangingProgramIsKilled(t *testing.T) {
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(content)))
 		return err == nil
 	})
-	t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) }) // where the test fails it lives on
+	t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) }) // if the test fails
 	cancel()
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("got %v", err)
@@ -254,8 +254,8 @@ func TestAHangingProgramIsKilled(t *testing.T) {
 	})
 }
 
-// What nft has committed is in force, also where the end of its output is not seen.
-func TestTheEndOfTheOutputIsNotWaitedForWithoutEnd(t *testing.T) {
+// A commit of nft counts even if the end of its output is not read.
+func TestNftOutputIsNotWaitedForIndefinitely(t *testing.T) {
 	dir := t.TempDir()
 	started := filepath.Join(dir, "started")
 	path := filepath.Join(dir, "nft")
@@ -280,12 +280,12 @@ func await(t *testing.T, f func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("waited in vain")
+			t.Fatal("condition not met within 30s")
 		}
 	}
 }
 
-func TestAFaultyTransactionIsNotWritten(t *testing.T) {
+func TestFaultyTransactionIsNotRun(t *testing.T) {
 	fake := knftables.NewFake(knftables.InetFamily, TableName)
 	tx := fake.NewTransaction()
 	tx.Add(&knftables.Table{})

@@ -37,8 +37,8 @@ func nfqueueTarget(queue, queues uint16, bypass bool) []expr.Any {
 	return []expr.Any{&expr.Target{Name: "NFQUEUE", Rev: 3, Info: &info}}
 }
 
-// writeXTables replaces the rules of the chains that queue, in one batch, by the
-// ones that divertRules and showRules describe: nft has no words for an xtables
+// writeXTables replaces the rules of the chains that queue, in one batch. They do the
+// same as divertRules, overflowRules and showRules: nft has no syntax for an xtables
 // target.
 func writeXTables(cfg Config) error {
 	conn, err := nftables.New()

@@ -122,7 +122,7 @@ func sendDenied(t *testing.T, c *labtest.Cluster) *lab.Sink {
 }
 
 func foreignFound(m lab.Metrics) float64 {
-	return m.Sum("netpol_steer_foreign_changes_total", "found", "notification")
+	return m.Sum("netpol_steer_external_changes_total", "found", "notification")
 }
 
 func ready(t *testing.T, agent *lab.Agent) bool {

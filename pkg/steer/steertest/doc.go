@@ -1,4 +1,3 @@
-// Package steertest asks a knftables.Fake what a packet would do: it walks the
-// chains that a packet meets at the hooks of its way, as the kernel would. It
-// knows the words of nftables that our rules are made of, and refuses all others.
+// Package steertest traces packets through the rules of a knftables.Fake as the kernel
+// would. It knows the nftables expressions that our rules use; all others are errors.
 package steertest

@@ -10,10 +10,10 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// tokens are the words of a rule that were not read yet.
+// tokens are the part of a rule that is not evaluated yet.
 type tokens []string
 
-// at returns an empty word behind the end.
+// at returns an empty token beyond the end.
 func (t tokens) at(i int) string {
 	if i < len(t) {
 		return t[i]
@@ -23,7 +23,7 @@ func (t tokens) at(i int) string {
 
 func (t tokens) skip(n int) tokens { return t[min(n, len(t)):] }
 
-// starts reports whether t begins with the words of s, where * is any word.
+// starts reports whether t begins with the tokens of s, where * is any token.
 func (t tokens) starts(s string) bool {
 	for i, want := range strings.Fields(s) {
 		if got := t.at(i); got == "" || want != "*" && got != want {
@@ -33,8 +33,8 @@ func (t tokens) starts(s string) bool {
 	return true
 }
 
-// expression runs the match or the statement at the start of t and returns the
-// words behind it.
+// expression evaluates the match or the statement at the start of t and returns the
+// tokens after it.
 func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 	p := &w.packet
 	switch {
@@ -102,11 +102,11 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 	case t.starts("ip *"), t.starts("ip6 *"):
 		return w.address(t)
 	}
-	return false, nil, fmt.Errorf("%q is unknown here", strings.Join(t, " "))
+	return false, nil, fmt.Errorf("unknown expression %q", strings.Join(t, " "))
 }
 
-// conntrack does nothing and matches nothing for a packet without connection,
-// but for its state.
+// conntrack evaluates ct expressions. Those other than ct state do not match packets
+// without a connection.
 func (w *walk) conntrack(t tokens) (bool, tokens, error) {
 	p := &w.packet
 	tracked := p.State != Invalid && p.State != Untracked
@@ -131,31 +131,31 @@ func (w *walk) conntrack(t tokens) (bool, tokens, error) {
 		if tracked {
 			p.CTMark |= n
 		}
-		return tracked, t.skip(7), err // without a mark to read the rule ends
+		return tracked, t.skip(7), err // without a connection the rule ends
 	}
-	return false, nil, fmt.Errorf("%q is unknown here", strings.Join(t, " "))
+	return false, nil, fmt.Errorf("unknown expression %q", strings.Join(t, " "))
 }
 
-// side reads "ip saddr" and its kin. It reports whether the packet is of the
+// addr evaluates "ip saddr" and the like. family reports whether the packet is of the
 // family.
-func (w *walk) side(t tokens) (addr netip.Addr, family bool, err error) {
+func (w *walk) addr(t tokens) (addr netip.Addr, family bool, err error) {
 	switch t.at(1) {
 	case "saddr":
 		addr = w.packet.Src
 	case "daddr":
 		addr = w.packet.Dst
 	default:
-		return addr, false, fmt.Errorf("%q is unknown here", strings.Join(t, " "))
+		return addr, false, fmt.Errorf("unknown expression %q", strings.Join(t, " "))
 	}
 	return addr, addr.Is6() == (t.at(0) == "ip6"), nil
 }
 
-// limit runs "update @set { ip saddr limit … }" and its kin: the limit of one address.
+// limit evaluates "update @set { ip saddr limit … }" and the like.
 func (w *walk) limit(t tokens) (bool, tokens, error) {
 	if name, _ := strings.CutPrefix(t.at(1), "@"); w.table.Sets[name] == nil {
-		return false, nil, fmt.Errorf("there is no set %s", name)
+		return false, nil, fmt.Errorf("unknown set %s", name)
 	}
-	_, family, err := w.side(t.skip(3))
+	_, family, err := w.addr(t.skip(3))
 	spent := w.packet.SrcSpent
 	if t.at(4) == "daddr" {
 		spent = w.packet.DstSpent
@@ -163,16 +163,16 @@ func (w *walk) limit(t tokens) (bool, tokens, error) {
 	return family && !spent, t.skip(12), err
 }
 
-// addressAndPort runs "ip saddr . th sport …" and its kin, against a set.
+// addressAndPort evaluates "ip saddr . th sport @set" and the like.
 func (w *walk) addressAndPort(t tokens) (bool, tokens, error) {
-	addr, family, err := w.side(t)
+	addr, family, err := w.addr(t)
 	port := w.packet.SrcPort
 	switch t.at(4) {
 	case "sport":
 	case "dport":
 		port = w.packet.DstPort
 	default:
-		err = fmt.Errorf("%q is unknown here", strings.Join(t, " "))
+		err = fmt.Errorf("unknown expression %q", strings.Join(t, " "))
 	}
 	if err != nil {
 		return false, nil, err
@@ -182,9 +182,9 @@ func (w *walk) addressAndPort(t tokens) (bool, tokens, error) {
 	return m && family, t.skip(6), err
 }
 
-// address runs "ip saddr …" and its kin, against a set, a list or one prefix.
+// address evaluates "ip saddr …" and the like with a set, a list or one prefix.
 func (w *walk) address(t tokens) (bool, tokens, error) {
-	addr, family, err := w.side(t)
+	addr, family, err := w.addr(t)
 	if err != nil {
 		return false, nil, err
 	}
@@ -202,11 +202,11 @@ func (w *walk) address(t tokens) (bool, tokens, error) {
 	return family && m != negate, rest, err
 }
 
-// inSet reports whether a set has an element of addr and, behind it, rest.
+// inSet reports whether a set has an element of addr concatenated with rest.
 func (w *walk) inSet(name string, addr netip.Addr, rest ...string) (bool, error) {
 	set := w.table.Sets[name]
 	if set == nil {
-		return false, fmt.Errorf("there is no set %s", name)
+		return false, fmt.Errorf("unknown set %s", name)
 	}
 	var err error
 	found := slices.ContainsFunc(set.Elements, func(e *knftables.Element) bool {
@@ -219,19 +219,19 @@ func (w *walk) inSet(name string, addr netip.Addr, rest ...string) (bool, error)
 	return found, err
 }
 
-// protocolNumbers are those of protocols that are elements of sets.
+// protocolNumbers are the numbers of protocols in sets.
 var protocolNumbers = map[string]string{"ipencap": "4", "ipv6": "41", "gre": "47"}
 
 // hasElement reports whether a set has the element that is written as key.
 func (w *walk) hasElement(name, key string) (bool, error) {
 	set := w.table.Sets[name]
 	if set == nil {
-		return false, fmt.Errorf("there is no set %s", name)
+		return false, fmt.Errorf("unknown set %s", name)
 	}
 	return set.FindElement(key) != nil, nil
 }
 
-// match tries the value at the start of t, or each one of a list in braces.
+// match evaluates is for the value at the start of t, or for each of a list in braces.
 func match(t tokens, is func(string) (bool, error)) (bool, tokens, error) {
 	if t.at(0) != "{" {
 		m, err := is(t.at(0))
@@ -239,7 +239,7 @@ func match(t tokens, is func(string) (bool, error)) (bool, tokens, error) {
 	}
 	end := slices.Index(t, "}")
 	if end < 0 {
-		return false, nil, fmt.Errorf("%q has no end", strings.Join(t, " "))
+		return false, nil, fmt.Errorf("unterminated list %q", strings.Join(t, " "))
 	}
 	for _, value := range t[1:end] {
 		if m, err := is(strings.TrimSuffix(value, ",")); m || err != nil {

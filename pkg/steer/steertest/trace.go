@@ -10,11 +10,11 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// State is what connection tracking says of a packet.
+// State is the conntrack state of a packet.
 type State string
 
-// States that rules can tell apart. Invalid and untracked packets belong to no
-// connection: they have no direction and no ct mark.
+// States that rules distinguish. Invalid and untracked packets belong to no connection:
+// they have no direction and no ct mark.
 const (
 	New         State = "new"
 	Established State = "established"
@@ -23,8 +23,8 @@ const (
 	Untracked   State = "untracked"
 )
 
-// Packet is one with DNAT behind it. It leaves the node, by postrouting, unless
-// it is ToHost. What did not begin at the node has met prerouting before.
+// Packet is a packet after DNAT. It leaves the node by postrouting unless it is ToHost.
+// If it was not sent by the node, it has passed prerouting.
 type Packet struct {
 	Src, Dst   netip.Addr
 	Proto      string // as in /etc/protocols: tcp, udp, sctp, icmp, ipv6-icmp
@@ -38,15 +38,15 @@ type Packet struct {
 	CTMark     uint32
 	DNAT       bool   // the destination of the connection was translated
 	SrcLocal   bool   // Src is an address of this node
-	Interface  string // it came in by
-	NoWayBack  bool   // no way to Src leads out of the interface that the packet came in by
-	ToHost     bool   // is for this node itself: it meets the input hook
-	Forwarded  bool   // came in through an interface; neither sent from here nor by IPVS
-	SrcSpent   bool   // Src has sent more than any limit of its own lets pass
-	DstSpent   bool   // Dst has received more than that
+	Interface  string // the interface it came in by
+	NoWayBack  bool   // the route to Src is not through the interface that the packet came in by
+	ToHost     bool   // is for the node itself and passes the input hook
+	Forwarded  bool   // came in by an interface; not sent by the node or IPVS
+	SrcSpent   bool   // Src has sent more than its limits allow
+	DstSpent   bool   // Dst has received more than its limits allow
 }
 
-// Verdict is the end of a packet's way.
+// Verdict is the final verdict on a packet.
 type Verdict string
 
 // Verdicts of Trace.
@@ -56,27 +56,24 @@ const (
 	Queue  Verdict = "queue"
 )
 
-// Result tells the way of a packet.
+// Result is the result of a Trace.
 type Result struct {
 	Verdict Verdict
-	// Hook is where the way ended.
+	// Hook is the hook of the final verdict.
 	Hook knftables.BaseChainHook
-	// Statement is the statement that queued the packet, as the rule has it;
-	// empty when none did.
+	// Statement is the statement that queued the packet, empty without one.
 	Statement string
-	// Mark and CTMark are what the packet and its connection carry afterwards.
+	// Mark and CTMark are the final marks of the packet and its connection.
 	Mark, CTMark uint32
 }
 
-// Agent answers for those who listen on the queues: it gets the packet as queued
-// and the statement that queued it, and returns Accept or Drop and the packet
-// mark of its verdict.
+// Agent listens on the queues: it gets a queued packet and the statement that queued
+// it, and returns Accept or Drop and the packet mark of the verdict.
 type Agent func(p Packet, statement string) (Verdict, uint32)
 
-// Trace sends p through the base chains of fake's table at the hooks of its way.
-// At a queue it asks agent, and an accepted packet goes on with the next base
-// chain. With a nil agent the way ends there with Queue. What the rules say that
-// Trace does not know is an error.
+// Trace evaluates the base chains of fake's table at the hooks that p passes. It calls
+// agent for a queued packet; an accepted one continues with the next base chain. With a
+// nil agent the trace ends with Queue. Expressions that Trace does not know are errors.
 func Trace(fake *knftables.Fake, p Packet, agent Agent) (Result, error) {
 	fake.RLock()
 	defer fake.RUnlock()
@@ -117,7 +114,7 @@ func Trace(fake *knftables.Fake, p Packet, agent Agent) (Result, error) {
 	return result, nil
 }
 
-// hooks are those of the packet's way, in order.
+// hooks returns the hooks that p passes, in order.
 func (p Packet) hooks() []knftables.BaseChainHook {
 	switch {
 	case p.ToHost:
@@ -128,7 +125,7 @@ func (p Packet) hooks() []knftables.BaseChainHook {
 	return []knftables.BaseChainHook{knftables.PostroutingHook}
 }
 
-// baseChains are those at a hook, in the order in which packets meet them.
+// baseChains returns the base chains at a hook, by priority.
 func baseChains(table *knftables.FakeTable, hook knftables.BaseChainHook) ([]*knftables.FakeChain, error) {
 	type ranked struct {
 		chain    *knftables.FakeChain
@@ -153,7 +150,7 @@ func baseChains(table *knftables.FakeTable, hook knftables.BaseChainHook) ([]*kn
 	return chains, nil
 }
 
-// walk is the way of one packet through a table.
+// walk is the state of a Trace.
 type walk struct {
 	table     *knftables.FakeTable
 	hook      knftables.BaseChainHook
@@ -161,7 +158,7 @@ type walk struct {
 	statement string
 }
 
-// base runs a base chain; who falls out of it meets its policy.
+// base evaluates a base chain. At its end the policy of the chain applies.
 func (w *walk) base(c *knftables.FakeChain) (Verdict, error) {
 	verdict, err := w.chain(c.Name, 0)
 	if verdict != "" || err != nil {
@@ -191,28 +188,28 @@ func (w *walk) chain(name string, depth int) (Verdict, error) {
 	return "", nil
 }
 
-// rule runs one rule. leave means that the chain is over for the packet, though
-// it has no verdict.
+// rule evaluates one rule. leave means that the packet leaves the chain without a
+// verdict.
 func (w *walk) rule(rule string, depth int) (verdict Verdict, leave bool, err error) {
-	words := tokens(strings.Fields(rule))
-	for len(words) > 0 {
-		switch word := words[0]; word {
+	rest := tokens(strings.Fields(rule))
+	for len(rest) > 0 {
+		switch token := rest[0]; token {
 		case "accept", "drop":
-			return Verdict(word), false, nil
+			return Verdict(token), false, nil
 		case "return":
 			return "", true, nil
 		case "queue", "xt":
-			w.statement = strings.Join(words, " ")
+			w.statement = strings.Join(rest, " ")
 			return Queue, false, nil
 		case "goto", "jump":
-			verdict, err := w.chain(words.at(1), depth+1)
-			if word == "goto" || verdict != "" || err != nil {
+			verdict, err := w.chain(rest.at(1), depth+1)
+			if token == "goto" || verdict != "" || err != nil {
 				return verdict, true, err
 			}
-			words = words.skip(2)
+			rest = rest.skip(2)
 		default:
 			var matched bool
-			if matched, words, err = w.expression(words); err != nil || !matched {
+			if matched, rest, err = w.expression(rest); err != nil || !matched {
 				return "", false, err
 			}
 		}

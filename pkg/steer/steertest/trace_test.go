@@ -65,7 +65,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-func TestAcceptedPacketGoesOnWithTheNextBaseChain(t *testing.T) {
+func TestAcceptedPacketContinuesWithNextBaseChain(t *testing.T) {
 	for _, rule := range []string{"accept", "queue to 1"} {
 		p := udp
 		p.Proto = "sctp"
@@ -76,7 +76,7 @@ func TestAcceptedPacketGoesOnWithTheNextBaseChain(t *testing.T) {
 	}
 }
 
-func TestAPacketMeetsTheHooksOfItsWay(t *testing.T) {
+func TestHooksOfPacket(t *testing.T) {
 	forwarded, toHost := udp, udp
 	forwarded.Forwarded, toHost.ToHost = true, true
 	for _, tt := range []struct {
@@ -111,7 +111,7 @@ func TestAPacketMeetsTheHooksOfItsWay(t *testing.T) {
 	}
 }
 
-func TestUnknownWordsAreAnError(t *testing.T) {
+func TestUnknownSyntaxIsAnError(t *testing.T) {
 	for _, rule := range []string{"tcp dport 80 accept", "ip ttl 1 drop", "ct zone 1 drop", "ip saddr { 192.0.2.9", "meta mark & x != 0"} {
 		if _, err := Trace(table(t, rule), udp, nil); err == nil || !strings.Contains(err.Error(), "chain first: rule") {
 			t.Errorf("%q: error %v", rule, err)
@@ -119,7 +119,7 @@ func TestUnknownWordsAreAnError(t *testing.T) {
 	}
 }
 
-func TestNoTableAcceptsAll(t *testing.T) {
+func TestNoTableAcceptsEverything(t *testing.T) {
 	got, err := Trace(knftables.NewFake(knftables.InetFamily, "t"), udp, nil)
 	if err != nil || got.Verdict != Accept {
 		t.Errorf("got %v, %v", got, err)
