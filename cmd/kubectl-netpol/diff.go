@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
@@ -102,7 +102,7 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 
 // clusters reads the two clusters.
 func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.Cluster, err error) {
-	var a, b compile.Input
+	var a, b clusterstate.Input
 	switch len(d.files) {
 	case 1:
 		if b, err = d.readFiles(d.files, cmd.InOrStdin()); err != nil {
@@ -132,7 +132,7 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 }
 
 // applied returns a cluster with the policies of changes applied to it.
-func applied(cluster, changes compile.Input) compile.Input {
+func applied(cluster, changes clusterstate.Input) clusterstate.Input {
 	cluster.NetworkPolicies = apply(cluster.NetworkPolicies, changes.NetworkPolicies)
 	cluster.AdminNetworkPolicies = apply(cluster.AdminNetworkPolicies, changes.AdminNetworkPolicies)
 	cluster.BaselineAdminNetworkPolicies = apply(cluster.BaselineAdminNetworkPolicies, changes.BaselineAdminNetworkPolicies)

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 )
 
 func isAddress(s string) bool {
@@ -25,14 +25,14 @@ func isAddress(s string) bool {
 }
 
 // live lists the cluster of the kubeconfig.
-func (o *options) live(ctx context.Context) (compile.Input, error) {
+func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.context}
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	rest, err := config.ClientConfig()
 	if err != nil {
-		return compile.Input{}, fmt.Errorf("read kubeconfig (or name manifests with -f): %w", err)
+		return clusterstate.Input{}, fmt.Errorf("read kubeconfig (or name manifests with -f): %w", err)
 	}
 	if o.namespace == "" {
 		if ns, _, err := config.Namespace(); err == nil {
@@ -41,29 +41,29 @@ func (o *options) live(ctx context.Context) (compile.Input, error) {
 	}
 	features, err := o.features()
 	if err != nil {
-		return compile.Input{}, err
+		return clusterstate.Input{}, err
 	}
-	in := compile.Input{Features: features}
+	in := clusterstate.Input{Features: features}
 	client, err := kubernetes.NewForConfig(rest)
 	if err != nil {
-		return compile.Input{}, fmt.Errorf("connect to %s: %w", rest.Host, err)
+		return clusterstate.Input{}, fmt.Errorf("connect to %s: %w", rest.Host, err)
 	}
 	if err := list(ctx, client, &in); err != nil {
-		return compile.Input{}, err
+		return clusterstate.Input{}, err
 	}
 	admin, err := policyapi.NewForConfig(rest)
 	if err != nil {
-		return compile.Input{}, fmt.Errorf("connect to %s: %w", rest.Host, err)
+		return clusterstate.Input{}, fmt.Errorf("connect to %s: %w", rest.Host, err)
 	}
 	if err := o.listAdmin(ctx, admin, &in); err != nil {
-		return compile.Input{}, err
+		return clusterstate.Input{}, err
 	}
 	return in, nil
 }
 
 // list reads the cluster that client talks to. It needs the right to list
 // namespaces, pods, nodes and networkpolicies of all namespaces.
-func list(ctx context.Context, client kubernetes.Interface, in *compile.Input) error {
+func list(ctx context.Context, client kubernetes.Interface, in *clusterstate.Input) error {
 	all := metav1.ListOptions{}
 	namespaces, err := client.CoreV1().Namespaces().List(ctx, all)
 	if err != nil {
@@ -91,7 +91,7 @@ func list(ctx context.Context, client kubernetes.Interface, in *compile.Input) e
 // listAdmin reads the policies of administrators that count. Of a kind that the
 // cluster does not serve there are none. One that it serves and the user may not
 // list is an error: an answer without its policies may be wrong.
-func (o *options) listAdmin(ctx context.Context, client policyapi.Interface, in *compile.Input) error {
+func (o *options) listAdmin(ctx context.Context, client policyapi.Interface, in *clusterstate.Input) error {
 	all := metav1.ListOptions{}
 	v1, v2 := schema.GroupVersion(v1alpha1.GroupVersion), schema.GroupVersion(v1alpha2.GroupVersion)
 	for _, kind := range []struct {

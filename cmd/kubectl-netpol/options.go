@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cliflag "k8s.io/component-base/cli/flag"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
@@ -60,23 +61,23 @@ func (o *options) features() (compile.Features, error) {
 }
 
 // read returns the cluster of the files, or the live one.
-func (o *options) read(ctx context.Context, stdin io.Reader) (compile.Input, error) {
+func (o *options) read(ctx context.Context, stdin io.Reader) (clusterstate.Input, error) {
 	if len(o.files) == 0 {
 		return o.live(ctx)
 	}
 	return o.readFiles(o.files, stdin)
 }
 
-func (o *options) readFiles(paths []string, stdin io.Reader) (compile.Input, error) {
+func (o *options) readFiles(paths []string, stdin io.Reader) (clusterstate.Input, error) {
 	features, err := o.features()
 	if err != nil {
-		return compile.Input{}, err
+		return clusterstate.Input{}, err
 	}
 	objects, err := manifests.Read(paths, stdin)
 	if err != nil {
-		return compile.Input{}, err
+		return clusterstate.Input{}, err
 	}
-	in := compile.Input{
+	in := clusterstate.Input{
 		Features:        features,
 		Namespaces:      objects.Namespaces,
 		Pods:            objects.Pods,
@@ -96,7 +97,7 @@ func (o *options) readFiles(paths []string, stdin io.Reader) (compile.Input, err
 }
 
 // countPolicies counts those of every kind.
-func countPolicies(in *compile.Input) int {
+func countPolicies(in *clusterstate.Input) int {
 	return len(in.NetworkPolicies) + len(in.AdminNetworkPolicies) + len(in.BaselineAdminNetworkPolicies) + len(in.ClusterNetworkPolicies)
 }
 

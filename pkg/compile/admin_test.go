@@ -1,4 +1,4 @@
-package compile
+package compile_test
 
 import (
 	"fmt"
@@ -13,12 +13,14 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// object adds a policy to an Input.
-type object func(t *testing.T, in *Input)
+// object adds a policy to an input.
+type object func(t *testing.T, in *input)
 
 func read(t *testing.T, spec string, into any) {
 	t.Helper()
@@ -31,13 +33,13 @@ func unmarshal(spec string, into any) error { return yaml.UnmarshalStrict([]byte
 
 // np is a NetworkPolicy of namespace x.
 func np(spec string) object {
-	return func(t *testing.T, in *Input) {
+	return func(t *testing.T, in *input) {
 		in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "np", spec))
 	}
 }
 
 func anp(name, spec string) object {
-	return func(t *testing.T, in *Input) {
+	return func(t *testing.T, in *input) {
 		p := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		read(t, spec, &p.Spec)
 		in.AdminNetworkPolicies = append(in.AdminNetworkPolicies, p)
@@ -45,7 +47,7 @@ func anp(name, spec string) object {
 }
 
 func banp(name, spec string) object {
-	return func(t *testing.T, in *Input) {
+	return func(t *testing.T, in *input) {
 		p := &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		read(t, spec, &p.Spec)
 		in.BaselineAdminNetworkPolicies = append(in.BaselineAdminNetworkPolicies, p)
@@ -53,7 +55,7 @@ func banp(name, spec string) object {
 }
 
 func cnp(name, spec string) object {
-	return func(t *testing.T, in *Input) {
+	return func(t *testing.T, in *input) {
 		p := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		read(t, spec, &p.Spec)
 		in.ClusterNetworkPolicies = append(in.ClusterNetworkPolicies, p)
@@ -361,7 +363,7 @@ func TestAdminPolicies(t *testing.T) {
 }
 
 // withNodes is the fixture with its nodes.
-func withNodes() Input {
+func withNodes() input {
 	in := fixture()
 	for i, name := range []string{"n1", "n2"} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"node": name}}}
@@ -395,7 +397,7 @@ func TestAPodThroughAServiceToItself(t *testing.T) {
 			add(t, &in)
 		}
 		a := netip.AddrPortFrom(in.addr(t, "x/a"), 80)
-		if got := Compile(in).Evaluate(policy.Query{Packet: packet.Packet{Src: a, Dst: a, Proto: packet.TCP}}).String(); got != tc.want {
+		if got := clusterstate.Compile(in.Input).Evaluate(policy.Query{Packet: packet.Packet{Src: a, Dst: a, Proto: packet.TCP}}).String(); got != tc.want {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
 		}
 	}
@@ -435,7 +437,7 @@ func TestWhoIsSelectedByAdministrators(t *testing.T) {
 	} {
 		in := withNodes()
 		tc.policy(t, &in)
-		s := Compile(in)
+		s := clusterstate.Compile(in.Input)
 		names := func(addrs []netip.Addr) string {
 			var pods []string
 			for _, a := range addrs {
@@ -530,7 +532,7 @@ func TestNewPodsAreNobodyWhereAdministratorsDeny(t *testing.T) {
 	}
 }
 
-func TestDiagnoseOfAdministratorsPoliciesFindsWhatCompileFinds(t *testing.T) {
+func TestDiagnoseOfAdministratorsPoliciesMatchesSnapshot(t *testing.T) {
 	in := fixture()
 	for _, add := range []object{
 		anp("p", admin(1, rule("Deny", `from: [{}]`))),
@@ -540,13 +542,13 @@ func TestDiagnoseOfAdministratorsPoliciesFindsWhatCompileFinds(t *testing.T) {
 	} {
 		add(t, &in)
 	}
-	want := DiagnoseAdminNetworkPolicy(in.AdminNetworkPolicies[0], in.Features)
+	want := compile.KindAdminNetworkPolicy.Diagnose(in.AdminNetworkPolicies[0], in.Features)
 	for _, o := range in.BaselineAdminNetworkPolicies {
-		want = append(want, DiagnoseBaselineAdminNetworkPolicy(o, in.Features)...)
+		want = append(want, compile.KindBaselineAdminNetworkPolicy.Diagnose(o, in.Features)...)
 	}
-	want = append(want, DiagnoseClusterNetworkPolicy(in.ClusterNetworkPolicies[0], in.Features)...)
-	if got := Compile(in).Findings(); len(got) != 4 || !slices.Equal(got, want) {
-		t.Errorf("Compile finds %v, Diagnose %v", got, want)
+	want = append(want, compile.KindClusterNetworkPolicy.Diagnose(in.ClusterNetworkPolicies[0], in.Features)...)
+	if got := clusterstate.Compile(in.Input).Findings(); len(got) != 4 || !slices.Equal(got, want) {
+		t.Errorf("the snapshot has %v, Diagnose returns %v", got, want)
 	}
 	for _, f := range want {
 		if whole := f.Policy.Name == "other"; f.Whole != whole {

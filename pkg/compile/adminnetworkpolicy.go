@@ -1,6 +1,8 @@
 package compile
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
@@ -10,39 +12,42 @@ import (
 
 var adminNetworkPolicyActions = []string{actionAllow, actionDeny, actionPass}
 
-// DiagnoseAdminNetworkPolicy returns what of o cannot be honoured, the same
-// findings in the same order that Compile has for it. They depend on no other
-// object.
-func DiagnoseAdminNetworkPolicy(o *v1alpha1.AdminNetworkPolicy, features Features) []policy.Finding {
-	return compileAdminNetworkPolicy(o, features).findings
-}
+// KindAdminNetworkPolicy is version v1alpha1.
+var KindAdminNetworkPolicy = policyKind(Kind{
+	Name:           "AdminNetworkPolicy",
+	Resource:       schema.GroupVersion(v1alpha1.GroupVersion).WithResource("adminnetworkpolicies"),
+	Flag:           "admin-network-policy",
+	HasStatus:      true,
+	HasDomainNames: true,
+	Docs:           "docs/semantics.md#administrators-policies",
+}, func(m metav1.ObjectMeta, o *v1alpha1.AdminNetworkPolicy) *v1alpha1.AdminNetworkPolicy {
+	return &v1alpha1.AdminNetworkPolicy{ObjectMeta: m, Spec: o.Spec}
+}, compileAdminNetworkPolicy)
 
-func compileAdminNetworkPolicy(o *v1alpha1.AdminNetworkPolicy, features Features) *adminPolicy {
-	d := newDiagnosis(KindAdminNetworkPolicy, o, features)
-	p := &adminPolicy{ref: d.ref, spec: &o.Spec, tier: policy.AdminTier, priority: o.Spec.Priority}
+func compileAdminNetworkPolicy(d *diagnosis, o *v1alpha1.AdminNetworkPolicy) *Policy {
+	p := &Policy{spec: &o.Spec, Tier: policy.AdminTier, priority: o.Spec.Priority}
 	d.v1alpha1(p, &o.Spec, adminNetworkPolicyActions)
 	return p
 }
 
 // v1alpha1 compiles what AdminNetworkPolicy and BaselineAdminNetworkPolicy have
 // in common into p.
-func (d *diagnosis) v1alpha1(p *adminPolicy, spec *v1alpha1.AdminNetworkPolicySpec, actions []string) {
+func (d *diagnosis) v1alpha1(p *Policy, spec *v1alpha1.AdminNetworkPolicySpec, actions []string) {
 	p.subject = d.subject(v1alpha1Subject(spec.Subject))
 	for i, r := range spec.Ingress {
 		at := specPath.Child("ingress").Index(i)
-		p.ingress = append(p.ingress, d.adminRule(adminRuleSpec{
+		p.rules[policy.Ingress] = append(p.rules[policy.Ingress], d.adminRule(adminRuleSpec{
 			at: at, action: string(r.Action), actions: actions,
 			peersAt: at.Child("from"), peers: v1alpha1Sources(r.From), ports: v1alpha1Ports(at, r.Ports),
-		}, p.tier, i)...)
+		}, p.Tier, i)...)
 	}
 	for i, r := range spec.Egress {
 		at := specPath.Child("egress").Index(i)
-		p.egress = append(p.egress, d.adminRule(adminRuleSpec{
+		p.rules[policy.Egress] = append(p.rules[policy.Egress], d.adminRule(adminRuleSpec{
 			at: at, action: string(r.Action), actions: actions,
 			peersAt: at.Child("to"), peers: v1alpha1Destinations(r.To), ports: v1alpha1Ports(at, r.Ports),
-		}, p.tier, i)...)
+		}, p.Tier, i)...)
 	}
-	p.findings = d.findings
 }
 
 func v1alpha1Subject(s v1alpha1.AdminNetworkPolicySubject) v1alpha2.ClusterNetworkPolicySubject {

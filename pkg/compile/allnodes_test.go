@@ -1,4 +1,4 @@
-package compile
+package compile_test
 
 import (
 	"net/netip"
@@ -8,6 +8,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -48,7 +49,7 @@ ingress:
 - from: [{}, {podSelector: {}}]
   ports: [{protocol: ICMP}, {port: 80}]
 `))
-	s := Compile(in)
+	s := clusterstate.Compile(in.Input)
 	rule := s.Endpoint(in.addr(t, "x/a")).Ingress.Rules[0]
 	if len(rule.Peers) != 2 || rule.Peers[1].Pods == nil {
 		t.Errorf("peers are %+v", rule.Peers)
@@ -68,7 +69,7 @@ func TestChainsNameTheirPolicies(t *testing.T) {
 	in.NetworkPolicies = []*networkingv1.NetworkPolicy{
 		netpol(t, "b", "podSelector: {}"), netpol(t, "a", "podSelector: {}\negress: [{}]"), netpol(t, "c", "podSelector: {matchLabels: {pod: none}}"),
 	}
-	e := Compile(in).Endpoint(in.addr(t, "x/a"))
+	e := clusterstate.Compile(in.Input).Endpoint(in.addr(t, "x/a"))
 	for _, tc := range []struct {
 		chain *policy.Chain
 		want  []string

@@ -1,6 +1,8 @@
 package compile
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -12,27 +14,30 @@ const baselineName = "default"
 
 var baselineAdminNetworkPolicyActions = []string{actionAllow, actionDeny}
 
-// DiagnoseBaselineAdminNetworkPolicy returns what of o cannot be honoured, the
-// same findings in the same order that Compile has for it. They depend on no
-// other object.
-func DiagnoseBaselineAdminNetworkPolicy(o *v1alpha1.BaselineAdminNetworkPolicy, features Features) []policy.Finding {
-	return compileBaselineAdminNetworkPolicy(o, features).findings
-}
+// KindBaselineAdminNetworkPolicy is version v1alpha1.
+var KindBaselineAdminNetworkPolicy = policyKind(Kind{
+	Name:      "BaselineAdminNetworkPolicy",
+	Resource:  schema.GroupVersion(v1alpha1.GroupVersion).WithResource("baselineadminnetworkpolicies"),
+	Flag:      "baseline-admin-network-policy",
+	HasStatus: true,
+	Docs:      "docs/semantics.md#administrators-policies",
+}, func(m metav1.ObjectMeta, o *v1alpha1.BaselineAdminNetworkPolicy) *v1alpha1.BaselineAdminNetworkPolicy {
+	return &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: m, Spec: o.Spec}
+}, compileBaselineAdminNetworkPolicy)
 
-func compileBaselineAdminNetworkPolicy(o *v1alpha1.BaselineAdminNetworkPolicy, features Features) *adminPolicy {
-	d := newDiagnosis(KindBaselineAdminNetworkPolicy, o, features)
-	p := &adminPolicy{ref: d.ref, spec: &o.Spec, tier: policy.BaselineTier, priority: lastPriority}
+func compileBaselineAdminNetworkPolicy(d *diagnosis, o *v1alpha1.BaselineAdminNetworkPolicy) *Policy {
+	p := &Policy{spec: &o.Spec, Tier: policy.BaselineTier, priority: lastPriority}
 	if o.Name != baselineName {
 		d.find(metadataName, policy.FeatureNotSupported, "%q is not %q; the policy is ignored", o.Name, baselineName)
 		d.nothingLeft()
-		p.findings = d.findings
 		return p
 	}
 	d.v1alpha1(p, baselineSpec(&o.Spec), baselineAdminNetworkPolicyActions)
 	return p
 }
 
-// baselineSpec says s in the words of AdminNetworkPolicy, which has them all.
+// baselineSpec converts s into the spec of an AdminNetworkPolicy, which has all
+// of its fields.
 func baselineSpec(s *v1alpha1.BaselineAdminNetworkPolicySpec) *v1alpha1.AdminNetworkPolicySpec {
 	spec := &v1alpha1.AdminNetworkPolicySpec{Subject: s.Subject}
 	for _, r := range s.Ingress {

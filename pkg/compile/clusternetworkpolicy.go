@@ -2,6 +2,8 @@ package compile
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
@@ -10,43 +12,45 @@ import (
 
 var clusterNetworkPolicyActions = []string{actionAccept, actionDeny, actionPass}
 
-// DiagnoseClusterNetworkPolicy returns what of o cannot be honoured, the same
-// findings in the same order that Compile has for it. They depend on no other
-// object.
-func DiagnoseClusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, features Features) []policy.Finding {
-	return compileClusterNetworkPolicy(o, features).findings
-}
+// KindClusterNetworkPolicy is version v1alpha2.
+var KindClusterNetworkPolicy = policyKind(Kind{
+	Name:           "ClusterNetworkPolicy",
+	Resource:       schema.GroupVersion(v1alpha2.GroupVersion).WithResource("clusternetworkpolicies"),
+	Flag:           "cluster-network-policy",
+	HasStatus:      true,
+	HasDomainNames: true,
+	Docs:           "docs/semantics.md#administrators-policies",
+}, func(m metav1.ObjectMeta, o *v1alpha2.ClusterNetworkPolicy) *v1alpha2.ClusterNetworkPolicy {
+	return &v1alpha2.ClusterNetworkPolicy{ObjectMeta: m, Spec: o.Spec}
+}, compileClusterNetworkPolicy)
 
-func compileClusterNetworkPolicy(o *v1alpha2.ClusterNetworkPolicy, features Features) *adminPolicy {
-	d := newDiagnosis(KindClusterNetworkPolicy, o, features)
-	p := &adminPolicy{ref: d.ref, spec: &o.Spec, priority: o.Spec.Priority}
+func compileClusterNetworkPolicy(d *diagnosis, o *v1alpha2.ClusterNetworkPolicy) *Policy {
+	p := &Policy{spec: &o.Spec, priority: o.Spec.Priority}
 	switch o.Spec.Tier {
 	case v1alpha2.AdminTier:
-		p.tier = policy.AdminTier
+		p.Tier = policy.AdminTier
 	case v1alpha2.BaselineTier:
-		p.tier = policy.BaselineTier
+		p.Tier = policy.BaselineTier
 	default:
 		d.find(specPath.Child("tier"), policy.FeatureNotSupported, "tier %q is none of Admin, Baseline; the policy is ignored", o.Spec.Tier)
 		d.nothingLeft()
-		p.findings = d.findings
 		return p
 	}
 	p.subject = d.subject(o.Spec.Subject)
 	for i, r := range o.Spec.Ingress {
 		at := specPath.Child("ingress").Index(i)
-		p.ingress = append(p.ingress, d.adminRule(adminRuleSpec{
+		p.rules[policy.Ingress] = append(p.rules[policy.Ingress], d.adminRule(adminRuleSpec{
 			at: at, action: string(r.Action), actions: clusterNetworkPolicyActions,
 			peersAt: at.Child("from"), peers: clusterSources(r.From), ports: clusterPorts(at, r.Protocols),
-		}, p.tier, i)...)
+		}, p.Tier, i)...)
 	}
 	for i, r := range o.Spec.Egress {
 		at := specPath.Child("egress").Index(i)
-		p.egress = append(p.egress, d.adminRule(adminRuleSpec{
+		p.rules[policy.Egress] = append(p.rules[policy.Egress], d.adminRule(adminRuleSpec{
 			at: at, action: string(r.Action), actions: clusterNetworkPolicyActions,
 			peersAt: at.Child("to"), peers: r.To, ports: clusterPorts(at, r.Protocols),
-		}, p.tier, i)...)
+		}, p.Tier, i)...)
 	}
-	p.findings = d.findings
 	return p
 }
 

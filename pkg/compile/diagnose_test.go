@@ -1,4 +1,4 @@
-package compile
+package compile_test
 
 import (
 	"slices"
@@ -6,10 +6,12 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-func TestDiagnoseFindsWhatCompileFinds(t *testing.T) {
+func TestDiagnoseMatchesSnapshot(t *testing.T) {
 	in := fixture()
 	in.Features.EndPort = false
 	var want []policy.Finding
@@ -19,10 +21,10 @@ func TestDiagnoseFindsWhatCompileFinds(t *testing.T) {
 		netpol(t, "selector", `{podSelector: {matchLabels: {a: "?"}}}`),
 	} {
 		in.NetworkPolicies = append(in.NetworkPolicies, o)
-		want = append(want, DiagnoseNetworkPolicy(o, in.Features)...)
+		want = append(want, compile.KindNetworkPolicy.Diagnose(o, in.Features)...)
 	}
-	if got := Compile(in).Findings(); len(got) != 3 || !slices.Equal(got, want) {
-		t.Errorf("Compile finds %v, Diagnose %v", got, want)
+	if got := clusterstate.Compile(in.Input).Findings(); len(got) != 3 || !slices.Equal(got, want) {
+		t.Errorf("the snapshot has %v, Diagnose returns %v", got, want)
 	}
 }
 
@@ -37,7 +39,7 @@ func TestOnlyWhatVoidsThePolicyIsAboutTheWholeOfIt(t *testing.T) {
 		{"no rule is left", `{podSelector: {}, ingress: [{from: [{}]}]}`, []bool{false}},
 	} {
 		var got []bool
-		for _, f := range DiagnoseNetworkPolicy(netpol(t, tc.name, tc.spec), AllFeatures()) {
+		for _, f := range compile.KindNetworkPolicy.Diagnose(netpol(t, tc.name, tc.spec), compile.AllFeatures()) {
 			got = append(got, f.Whole)
 		}
 		if !slices.Equal(got, tc.want) {

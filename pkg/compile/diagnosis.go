@@ -16,10 +16,10 @@ type diagnosis struct {
 	findings []policy.Finding
 }
 
-func newDiagnosis(kind Kind, o metav1.Object, features Features) diagnosis {
-	return diagnosis{
+func newDiagnosis(kind string, o metav1.Object, features Features) *diagnosis {
+	return &diagnosis{
 		features: features,
-		ref:      policy.Ref{Kind: string(kind), Namespace: o.GetNamespace(), Name: o.GetName(), Generation: o.GetGeneration()},
+		ref:      policy.Ref{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), Generation: o.GetGeneration()},
 	}
 }
 
@@ -29,7 +29,7 @@ func (d *diagnosis) find(at *field.Path, reason, format string, args ...any) {
 	})
 }
 
-// nothingLeft says of the findings so far that they are about the whole policy.
+// nothingLeft marks the findings so far as being about the whole policy.
 func (d *diagnosis) nothingLeft() {
 	for i := range d.findings {
 		d.findings[i].Whole = true

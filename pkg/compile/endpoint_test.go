@@ -1,4 +1,4 @@
-package compile
+package compile_test
 
 import (
 	"net/netip"
@@ -10,13 +10,14 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
 // fromB isolates the pods of x and lets those of pods b of any namespace in.
 const fromB = `{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {pod: b}}}]}]}`
 
-func withPolicy(t *testing.T, spec string) Input {
+func withPolicy(t *testing.T, spec string) input {
 	in := fixture()
 	in.NetworkPolicies = []*networkingv1.NetworkPolicy{netpol(t, "p", spec)}
 	return in
@@ -26,19 +27,19 @@ func TestNamespaces(t *testing.T) {
 	const labelled = `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: ns, operator: NotIn, values: [x]}]}}]}]}`
 	const named = `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: "y"}}}]}]}`
 	const all = `{podSelector: {}, ingress: [{from: [{namespaceSelector: {}}]}]}`
-	removeY := func(in *Input) {
+	removeY := func(in *input) {
 		in.Namespaces = slices.DeleteFunc(in.Namespaces, func(ns *corev1.Namespace) bool { return ns.Name == "y" })
 	}
 	for _, tc := range []struct {
 		name, spec, probe string
-		change            func(*Input)
+		change            func(*input)
 	}{
-		{"NP-14 the name label is a real label", named, "allow y/a x/a tcp/80", func(*Input) {}},
-		{"NP-14 the name label is not made up", named, "deny y/a x/a tcp/80", func(in *Input) { in.Namespaces[1].Labels = nil }},
+		{"NP-14 the name label is a real label", named, "allow y/a x/a tcp/80", func(*input) {}},
+		{"NP-14 the name label is not made up", named, "deny y/a x/a tcp/80", func(in *input) { in.Namespaces[1].Labels = nil }},
 		{"NP-15 an unknown namespace has no labels to select by", labelled, "deny y/a x/a tcp/80", removeY},
 		{"NP-15 an unknown namespace is one of all namespaces", all, "allow y/a x/a tcp/80", removeY},
-		{"NP-15 a namespace without labels is known", labelled, "allow y/a x/a tcp/80", func(in *Input) { in.Namespaces[1].Labels = nil }},
-		{"NP-15 the own namespace needs no object", fromB, "allow x/b x/a tcp/80", func(in *Input) { in.Namespaces = nil }},
+		{"NP-15 a namespace without labels is known", labelled, "allow y/a x/a tcp/80", func(in *input) { in.Namespaces[1].Labels = nil }},
+		{"NP-15 the own namespace needs no object", fromB, "allow x/b x/a tcp/80", func(in *input) { in.Namespaces = nil }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			in := withPolicy(t, tc.spec)
@@ -51,7 +52,7 @@ func TestNamespaces(t *testing.T) {
 func TestPods(t *testing.T) {
 	now := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	// reuse adds a pod c of namespace y, which no rule allows, at x/b's address.
-	reuse := func(in *Input, change func(old, new *corev1.Pod)) {
+	reuse := func(in *input, change func(old, new *corev1.Pod)) {
 		old := in.pod("x/b")
 		p := pod("y", "reuser", "n1", old.Status.PodIPs[0].IP)
 		change(old, p)
@@ -59,40 +60,40 @@ func TestPods(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name, probes string
-		change       func(*Input)
+		change       func(*input)
 	}{
-		{"NP-22 a host-network pod is no peer", "deny x/b x/a tcp/80", func(in *Input) { in.pod("x/b").Spec.HostNetwork = true }},
-		{"NP-23 NP-33 a host-network pod is no subject", "allow y/a x/a tcp/80", func(in *Input) { in.pod("x/a").Spec.HostNetwork = true }},
-		{"NP-50 a succeeded pod is no peer", "deny x/b x/a tcp/80", func(in *Input) { in.pod("x/b").Status.Phase = corev1.PodSucceeded }},
-		{"NP-50 a failed pod is no subject", "allow y/a x/a tcp/80", func(in *Input) { in.pod("x/a").Status.Phase = corev1.PodFailed }},
-		{"NP-50 a failed pod's address is reused", "deny x/b x/a tcp/80", func(in *Input) {
+		{"NP-22 a host-network pod is no peer", "deny x/b x/a tcp/80", func(in *input) { in.pod("x/b").Spec.HostNetwork = true }},
+		{"NP-23 NP-33 a host-network pod is no subject", "allow y/a x/a tcp/80", func(in *input) { in.pod("x/a").Spec.HostNetwork = true }},
+		{"NP-50 a succeeded pod is no peer", "deny x/b x/a tcp/80", func(in *input) { in.pod("x/b").Status.Phase = corev1.PodSucceeded }},
+		{"NP-50 a failed pod is no subject", "allow y/a x/a tcp/80", func(in *input) { in.pod("x/a").Status.Phase = corev1.PodFailed }},
+		{"NP-50 a failed pod's address is reused", "deny x/b x/a tcp/80", func(in *input) {
 			reuse(in, func(old, _ *corev1.Pod) { old.Status.Phase = corev1.PodFailed })
 		}},
-		{"NP-50 a failed pod does not take an address away", "allow x/b x/a tcp/80", func(in *Input) {
+		{"NP-50 a failed pod does not take an address away", "allow x/b x/a tcp/80", func(in *input) {
 			reuse(in, func(_, new *corev1.Pod) { new.Status.Phase = corev1.PodFailed; new.CreationTimestamp = now })
 		}},
-		{"NP-51 a terminating pod still counts", "allow x/b x/a tcp/80", func(in *Input) { in.pod("x/b").DeletionTimestamp = &now }},
-		{"NP-51 a terminating pod loses its address to a new one", "deny x/b x/a tcp/80", func(in *Input) {
+		{"NP-51 a terminating pod still counts", "allow x/b x/a tcp/80", func(in *input) { in.pod("x/b").DeletionTimestamp = &now }},
+		{"NP-51 a terminating pod loses its address to a new one", "deny x/b x/a tcp/80", func(in *input) {
 			reuse(in, func(old, _ *corev1.Pod) { old.DeletionTimestamp = &now; old.CreationTimestamp = now })
 		}},
-		{"NP-51 of two live pods the younger one has the address", "deny x/b x/a tcp/80", func(in *Input) {
+		{"NP-51 of two live pods the younger one has the address", "deny x/b x/a tcp/80", func(in *input) {
 			reuse(in, func(_, new *corev1.Pod) { new.CreationTimestamp = now })
 		}},
-		{"NP-51 of two live pods the older one does not", "allow x/b x/a tcp/80", func(in *Input) {
+		{"NP-51 of two live pods the older one does not", "allow x/b x/a tcp/80", func(in *input) {
 			reuse(in, func(old, _ *corev1.Pod) { old.CreationTimestamp = now })
 		}},
-		{"NP-51 of two equal pods the smaller UID has the address", "deny x/b x/a tcp/80", func(in *Input) {
+		{"NP-51 of two equal pods the smaller UID has the address", "deny x/b x/a tcp/80", func(in *input) {
 			reuse(in, func(old, new *corev1.Pod) { old.UID, new.UID = "2", "1" })
 		}},
-		{"NP-52 all addresses count", "allow x/b x/a tcp/80\nallow x/b:6 x/a:6 tcp/80\ndeny y/a:6 x/a:6 tcp/80", func(*Input) {}},
-		{"NP-52 podIP alone will do", "allow x/b x/a tcp/80\ndeny 10.0.0.77 x/a tcp/80", func(in *Input) {
+		{"NP-52 all addresses count", "allow x/b x/a tcp/80\nallow x/b:6 x/a:6 tcp/80\ndeny y/a:6 x/a:6 tcp/80", func(*input) {}},
+		{"NP-52 podIP alone will do", "allow x/b x/a tcp/80\ndeny 10.0.0.77 x/a tcp/80", func(in *input) {
 			in.pod("x/b").Status.PodIP = "10.0.0.2"
 		}},
-		{"NP-52 a pod without addresses is nowhere", "deny 10.0.0.2 x/a tcp/80", func(in *Input) { in.pod("x/b").Status = corev1.PodStatus{} }},
-		{"NP-52 an address that cannot be read is not one", "deny 10.0.0.2 x/a tcp/80", func(in *Input) {
+		{"NP-52 a pod without addresses is nowhere", "deny 10.0.0.2 x/a tcp/80", func(in *input) { in.pod("x/b").Status = corev1.PodStatus{} }},
+		{"NP-52 an address that cannot be read is not one", "deny 10.0.0.2 x/a tcp/80", func(in *input) {
 			in.pod("x/b").Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.2.3"}, {IP: ""}}
 		}},
-		{"NP-20 a mapped address is its IPv4 address", "allow 10.0.0.2 x/a tcp/80", func(in *Input) {
+		{"NP-20 a mapped address is its IPv4 address", "allow 10.0.0.2 x/a tcp/80", func(in *input) {
 			in.pod("x/b").Status.PodIPs = []corev1.PodIP{{IP: "::ffff:10.0.0.2"}}
 		}},
 	} {
@@ -162,7 +163,7 @@ func TestSelected(t *testing.T) {
 	in := withPolicy(t, `{podSelector: {matchExpressions: [{key: pod, operator: In, values: [a, c]}]}}`)
 	in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "q", `{podSelector: {matchLabels: {pod: b}}, policyTypes: [Egress]}`))
 	in.pod("x/c").Status.Phase = corev1.PodSucceeded
-	s := Compile(in)
+	s := clusterstate.Compile(in.Input)
 	addrs := func(of ...string) (out []netip.Addr) {
 		for _, a := range of {
 			out = append(out, netip.MustParseAddr(a))

@@ -1,4 +1,4 @@
-package compile
+package compile_test
 
 import (
 	"fmt"
@@ -12,16 +12,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
+// input is a cluster to compile.
+type input struct{ clusterstate.Input }
+
 // fixture is a cluster of the namespaces x, y, z with the pods a, b, c each.
 // Namespaces have the label ns, pods the label pod. The pods of x and y run on
-// the node that judges, n1, those of z on n2. Each pod has an IPv4 and an IPv6
+// the node that enforces, n1, those of z on n2. Each pod has an IPv4 and an IPv6
 // address and serves http (TCP 80) and dns (UDP and TCP 53).
-func fixture() Input {
-	in := Input{NodeName: "n1", Features: AllFeatures()}
+func fixture() input {
+	in := input{clusterstate.Input{NodeName: "n1", Features: compile.AllFeatures()}}
 	for i, ns := range []string{"x", "y", "z"} {
 		in.Namespaces = append(in.Namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 			Name: ns, Labels: map[string]string{"ns": ns, "kubernetes.io/metadata.name": ns},
@@ -56,7 +61,7 @@ func pod(ns, name, node string, ips ...string) *corev1.Pod {
 	return p
 }
 
-func (in *Input) pod(name string) *corev1.Pod {
+func (in *input) pod(name string) *corev1.Pod {
 	for _, p := range in.Pods {
 		if p.Namespace+"/"+p.Name == name {
 			return p
@@ -80,9 +85,9 @@ func netpol(t *testing.T, name, spec string) *networkingv1.NetworkPolicy {
 // address), a pod with ":6" (its IPv6 address), or an address. Behind them can
 // be "host", for a packet to the judging node itself, or a name under which FROM
 // knows TO.
-func check(t *testing.T, in Input, probes string) *policy.Snapshot {
+func check(t *testing.T, in input, probes string) *policy.Snapshot {
 	t.Helper()
-	s := Compile(in)
+	s := clusterstate.Compile(in.Input)
 	for line := range strings.Lines(probes) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
@@ -116,7 +121,7 @@ var protos = map[string]packet.Proto{
 	"udplite": 136, "esp": 50, "unknown": packet.Unknown,
 }
 
-func (in *Input) addr(t *testing.T, side string) netip.Addr {
+func (in *input) addr(t *testing.T, side string) netip.Addr {
 	t.Helper()
 	name, v6 := strings.CutSuffix(side, ":6")
 	if !strings.Contains(name, "/") {

@@ -1,8 +1,6 @@
 package compile
 
 import (
-	"reflect"
-
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,97 +12,69 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// networkPolicy is a NetworkPolicy whose rules are ready to be put into chains.
-type networkPolicy struct {
-	id              uint64 // see chains
-	ref             policy.Ref
-	object          *networkingv1.NetworkPolicy
-	subject         labels.Selector
-	ingress, egress side
-	findings        []policy.Finding
-}
+// KindNetworkPolicy is version v1 of the group networking.k8s.io.
+var KindNetworkPolicy = policyKind(Kind{
+	Name:       "NetworkPolicy",
+	Resource:   networkingv1.SchemeGroupVersion.WithResource("networkpolicies"),
+	Namespaced: true,
+	Docs:       "docs/semantics.md#isolation-and-defaults",
+}, func(m metav1.ObjectMeta, o *networkingv1.NetworkPolicy) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{ObjectMeta: m, Spec: o.Spec}
+}, compileNetworkPolicy)
 
-// same tells whether two objects of one name say the same.
-func (p *networkPolicy) same(o *networkPolicy) bool {
-	return p.ref == o.ref && reflect.DeepEqual(p.object.Spec, o.object.Spec)
-}
-
-// side is one direction of a policy. Rules of a direction that the policy does
-// not isolate are not there (NP-5).
-type side struct {
-	isolates bool
-	rules    []policy.Rule
-}
-
-func (p *networkPolicy) side(d policy.Direction) *side {
-	if d == policy.Ingress {
-		return &p.ingress
-	}
-	return &p.egress
-}
-
-func compileNetworkPolicy(o *networkingv1.NetworkPolicy, features Features) *networkPolicy {
-	c := &networkPolicyCompiler{newDiagnosis(KindNetworkPolicy, o, features)}
-	p := c.compile(o)
-	p.findings = c.findings
-	return p
-}
-
-// DiagnoseNetworkPolicy returns what of o cannot be honoured, the same findings
-// in the same order that Compile has for it. They depend on no other object.
-func DiagnoseNetworkPolicy(o *networkingv1.NetworkPolicy, features Features) []policy.Finding {
-	return compileNetworkPolicy(o, features).findings
+func compileNetworkPolicy(d *diagnosis, o *networkingv1.NetworkPolicy) *Policy {
+	return (&networkPolicyCompiler{d}).compile(o)
 }
 
 // networkPolicyCompiler compiles one policy and gathers its findings.
 type networkPolicyCompiler struct {
-	diagnosis
+	*diagnosis
 }
 
-func (c *networkPolicyCompiler) compile(o *networkingv1.NetworkPolicy) *networkPolicy {
-	p := &networkPolicy{ref: c.ref, object: o}
+func (c *networkPolicyCompiler) compile(o *networkingv1.NetworkPolicy) *Policy {
+	p := &Policy{spec: &o.Spec, Tier: policy.NetworkPolicyTier}
 	subject, err := metav1.LabelSelectorAsSelector(&o.Spec.PodSelector)
 	if err != nil {
 		c.find(specPath.Child("podSelector"), policy.InvalidSelector, "%v; the policy selects no pod", err)
 		c.nothingLeft()
 		subject = labels.Nothing()
 	}
-	p.subject = subject
-	p.ingress.isolates, p.egress.isolates = c.policyTypes(specPath.Child("policyTypes"), &o.Spec)
-	if !p.ingress.isolates && !p.egress.isolates {
+	p.subject = &policy.PodSelector{Namespace: o.Namespace, Pods: subject}
+	p.isolates = c.policyTypes(specPath.Child("policyTypes"), &o.Spec)
+	if p.isolates == [2]bool{} {
 		c.nothingLeft()
 	}
-	if p.ingress.isolates {
+	if p.isolates[policy.Ingress] {
 		for i, r := range o.Spec.Ingress {
 			at := specPath.Child("ingress").Index(i)
-			p.ingress.rules = append(p.ingress.rules, c.rule(at, at.Child("from"), i, r.From, r.Ports))
+			p.rules[policy.Ingress] = append(p.rules[policy.Ingress], c.rule(at, at.Child("from"), i, r.From, r.Ports))
 		}
 	}
-	if p.egress.isolates {
+	if p.isolates[policy.Egress] {
 		for i, r := range o.Spec.Egress {
 			at := specPath.Child("egress").Index(i)
-			p.egress.rules = append(p.egress.rules, c.rule(at, at.Child("to"), i, r.To, r.Ports))
+			p.rules[policy.Egress] = append(p.rules[policy.Egress], c.rule(at, at.Child("to"), i, r.To, r.Ports))
 		}
 	}
 	return p
 }
 
-// policyTypes tells in which directions the policy isolates (NP-4, NP-5).
-func (c *networkPolicyCompiler) policyTypes(at *field.Path, spec *networkingv1.NetworkPolicySpec) (ingress, egress bool) {
+// policyTypes returns the directions in which the policy isolates (NP-4, NP-5).
+func (c *networkPolicyCompiler) policyTypes(at *field.Path, spec *networkingv1.NetworkPolicySpec) (isolates [2]bool) {
 	if len(spec.PolicyTypes) == 0 {
-		return true, len(spec.Egress) > 0
+		return [2]bool{policy.Ingress: true, policy.Egress: len(spec.Egress) > 0}
 	}
 	for i, t := range spec.PolicyTypes {
 		switch t {
 		case networkingv1.PolicyTypeIngress:
-			ingress = true
+			isolates[policy.Ingress] = true
 		case networkingv1.PolicyTypeEgress:
-			egress = true
+			isolates[policy.Egress] = true
 		default:
 			c.find(at.Index(i), policy.FeatureNotSupported, "policy type %q is not known; it is ignored", t)
 		}
 	}
-	return ingress, egress
+	return isolates
 }
 
 // noPort stands for a port that cannot be read. Its range is empty, whatever the

@@ -1,10 +1,13 @@
-package compile
+package compile_test
 
 import (
 	"slices"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 // The numbers are those of docs/semantics.md. The policies are in namespace x.
@@ -277,21 +280,21 @@ func TestFeatureGatesFailClosed(t *testing.T) {
 	const spec = `{podSelector: {}, ingress: [{ports: [{port: 80, endPort: 82}, {port: 90}, {protocol: SCTP, port: 80}, {protocol: SCTP}, {port: 91, endPort: 91}]}]}`
 	for _, tc := range []struct {
 		name     string
-		features Features
+		features compile.Features
 		probes   string
 		findings []string
 	}{
-		{"all on", AllFeatures(), `
+		{"all on", compile.AllFeatures(), `
 			allow y/a x/a tcp/80
 			allow y/a x/a tcp/90
 			allow y/a x/a sctp/80`, nil},
-		{"EndPort off", Features{SCTP: true}, `
+		{"EndPort off", compile.Features{SCTP: true}, `
 			deny y/a x/a tcp/80
 			deny y/a x/a tcp/81
 			deny y/a x/a tcp/91
 			allow y/a x/a tcp/90
 			allow y/a x/a sctp/80`, []string{"spec.ingress[0].ports[0].endPort FeatureNotSupported", "spec.ingress[0].ports[4].endPort FeatureNotSupported"}},
-		{"SCTP off", Features{EndPort: true}, `
+		{"SCTP off", compile.Features{EndPort: true}, `
 			allow y/a x/a tcp/81
 			deny y/a x/a sctp/80
 			deny y/a x/a sctp/1`, []string{"spec.ingress[0].ports[2].protocol FeatureNotSupported", "spec.ingress[0].ports[3].protocol FeatureNotSupported"}},
@@ -310,7 +313,7 @@ func TestFeatureGatesFailClosed(t *testing.T) {
 func TestFindingNamesPolicyFieldAndValue(t *testing.T) {
 	in := fixture()
 	in.NetworkPolicies = []*networkingv1.NetworkPolicy{netpol(t, "ports", `{podSelector: {}, ingress: [{}, {ports: [{port: 82, endPort: 81}]}]}`)}
-	got := Compile(in).Findings()
+	got := clusterstate.Compile(in.Input).Findings()
 	const want = "NetworkPolicy x/ports: spec.ingress[1].ports[0].endPort: endPort 81 is not in 82-65535; the port matches nothing"
 	if len(got) != 1 || got[0].String() != want {
 		t.Errorf("got %v, want %s", got, want)

@@ -15,11 +15,11 @@ import (
 )
 
 // Pod is what policy needs of a pod, a few hundred bytes. What many pods have in
-// common, labels and ports above all, they may share. A Pod never changes once
-// it is part of a Cluster.
+// common, labels and ports above all, they may share. A Pod is immutable once it
+// is part of a clusterstate.Cluster.
 type Pod struct {
 	// Endpoint is the pod as a snapshot has it. The labels of its namespace and
-	// its chains are the Cluster's to fill in.
+	// its chains are filled in by the Cluster.
 	Endpoint policy.Endpoint
 	UID      types.UID
 	Node     string
@@ -57,21 +57,21 @@ func podID(p *corev1.Pod) uint32 {
 	return max(h.Sum32(), 1) // 0 is no pod
 }
 
-// hasOwnNetwork tells pods that policy is about. A host-network pod is its node
+// hasOwnNetwork reports whether policy applies to the pod. A host-network pod is its node
 // (NP-22, NP-23), and one that has ended has no network, though its addresses
 // stay in its status (NP-50).
 func hasOwnNetwork(pod *corev1.Pod) bool {
 	return !pod.Spec.HostNetwork && !Ended(pod)
 }
 
-// Ended tells that the pod runs no more: it has no network, whatever addresses
+// Ended reports whether the pod has ended: it has no network, whatever addresses
 // its status still has (NP-50).
 func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // Addresses returns every address that the pod's status has, as the snapshot
-// reads them. Whether the pod is who owns them, the snapshot tells.
+// reads them. The snapshot knows which pod owns them.
 func Addresses(pod *corev1.Pod) []netip.Addr {
 	var addrs []netip.Addr
 	for addr := range podAddrs(pod) {
@@ -86,19 +86,19 @@ func Addresses(pod *corev1.Pod) []netip.Addr {
 // snapshot reads them.
 func NamedPorts(pod *corev1.Pod) []policy.NamedPort { return namedPorts(pod) }
 
-// equal tells whether two readings of a pod say the same.
-func (p *Pod) equal(o *Pod) bool {
+// Equal reports whether two readings of a pod are the same.
+func (p *Pod) Equal(o *Pod) bool {
 	return p.UID == o.UID && p.Node == o.Node && p.Created == o.Created && p.Terminating == o.Terminating &&
 		slices.Equal(p.Addrs, o.Addrs) &&
 		maps.Equal(p.Endpoint.Labels, o.Endpoint.Labels) &&
 		slices.Equal(p.Endpoint.Ports, o.Endpoint.Ports)
 }
 
-// takesOver tells whether p owns an address that o claims, too (NP-51): a pod
+// TakesOver reports whether p owns an address that o also claims (NP-51): a pod
 // that is not terminating goes before one that is, then the younger one, then the
 // one with the smaller UID, namespace or name, so that the order of events is
 // irrelevant.
-func (p *Pod) takesOver(o *Pod) bool {
+func (p *Pod) TakesOver(o *Pod) bool {
 	terminating := func(p *Pod) int {
 		if p.Terminating {
 			return 1

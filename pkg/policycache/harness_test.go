@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	policyfake "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned/fake"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -87,7 +88,7 @@ func startWith(t *testing.T, source Source, cfg Config) *harness {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recorded.Cluster = h.view.(*compile.Cluster)
+	recorded.Cluster = h.view.(*clusterstate.Cluster)
 	h.view = recorded
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	h.log = logger.GetSink().(ktesting.Underlier).GetBuffer()
@@ -122,7 +123,7 @@ func (h *harness) last(t *testing.T) published {
 
 // recorder is a Cluster that can tell its objects.
 type recorder struct {
-	*compile.Cluster
+	*clusterstate.Cluster
 	objects map[string]string // by kind, namespace and name
 	in      string            // of the last snapshot: objects in order, pods and nodes with addresses
 }
@@ -155,7 +156,7 @@ func (r *recorder) Set(o any) bool {
 	return r.Cluster.Set(o)
 }
 
-func (r *recorder) Delete(kind compile.Kind, namespace, name string) bool {
+func (r *recorder) Delete(kind *compile.Kind, namespace, name string) bool {
 	delete(r.objects, fmt.Sprint(kind, "/", namespace, "/", name))
 	return r.Cluster.Delete(kind, namespace, name)
 }
@@ -205,6 +206,20 @@ type object interface {
 
 // allKinds enables every kind there is.
 var allKinds = Kinds{AdminNetworkPolicy: true, BaselineAdminNetworkPolicy: true, ClusterNetworkPolicy: true}
+
+// names returns the names of the kinds that are enabled.
+func names(kinds Kinds) []string {
+	var names []string
+	for _, k := range kinds.enabled() {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// kindNamed returns the kind of policy of that name.
+func kindNamed(name string) *compile.Kind {
+	return compile.Kinds[slices.IndexFunc(compile.Kinds, func(k *compile.Kind) bool { return k.Name == name })]
+}
 
 // resources are the kinds as paths name them, by type.
 var resources = map[string]schema.GroupVersionResource{

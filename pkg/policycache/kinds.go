@@ -7,14 +7,14 @@ import (
 )
 
 // The kinds, as they are named in metrics and logs.
-const (
-	kindNamespace                  = string(compile.KindNamespace)
-	kindNetworkPolicy              = string(compile.KindNetworkPolicy)
-	kindNode                       = string(compile.KindNode)
-	kindPod                        = string(compile.KindPod)
-	kindAdminNetworkPolicy         = string(compile.KindAdminNetworkPolicy)
-	kindBaselineAdminNetworkPolicy = string(compile.KindBaselineAdminNetworkPolicy)
-	kindClusterNetworkPolicy       = string(compile.KindClusterNetworkPolicy)
+var (
+	kindNamespace                  = compile.KindNamespace.Name
+	kindNetworkPolicy              = compile.KindNetworkPolicy.Name
+	kindNode                       = compile.KindNode.Name
+	kindPod                        = compile.KindPod.Name
+	kindAdminNetworkPolicy         = compile.KindAdminNetworkPolicy.Name
+	kindBaselineAdminNetworkPolicy = compile.KindBaselineAdminNetworkPolicy.Name
+	kindClusterNetworkPolicy       = compile.KindClusterNetworkPolicy.Name
 )
 
 // Kinds are the administrators' kinds of policy that are watched. Their peers
@@ -27,22 +27,25 @@ type Kinds struct {
 	ClusterNetworkPolicy       bool // v1alpha2
 }
 
-// any tells whether a kind is enabled.
+// any reports whether a kind is enabled.
 func (k Kinds) any() bool { return k != Kinds{} }
 
-// names returns the kinds that are enabled.
-func (k Kinds) names() []string {
-	var names []string
+// enabled returns the kinds that are enabled.
+func (k Kinds) enabled() []*compile.Kind {
+	var kinds []*compile.Kind
 	if k.AdminNetworkPolicy {
-		names = append(names, kindAdminNetworkPolicy)
+		kinds = append(kinds, compile.KindAdminNetworkPolicy)
 	}
 	if k.BaselineAdminNetworkPolicy {
-		names = append(names, kindBaselineAdminNetworkPolicy)
+		kinds = append(kinds, compile.KindBaselineAdminNetworkPolicy)
 	}
 	if k.ClusterNetworkPolicy {
-		names = append(names, kindClusterNetworkPolicy)
+		kinds = append(kinds, compile.KindClusterNetworkPolicy)
 	}
-	return names
+	return kinds
 }
 
-func (k Kinds) has(kind string) bool { return slices.Contains(k.names(), kind) }
+// Has reports whether policies of a kind are watched.
+func (k Kinds) Has(kind *compile.Kind) bool {
+	return kind.Flag == "" || slices.Contains(k.enabled(), kind)
+}

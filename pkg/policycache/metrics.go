@@ -17,9 +17,9 @@ type metrics struct {
 }
 
 // newMetrics registers the metrics of Kubernetes' own kinds and of those that
-// are enabled. count tells how many objects of a kind there are when the metrics
-// are asked for.
-func newMetrics(reg prometheus.Registerer, enabled []string, count func(compile.Kind) int) *metrics {
+// are enabled. count returns the number of objects of a kind when the metrics are
+// collected.
+func newMetrics(reg prometheus.Registerer, enabled []*compile.Kind, count func(*compile.Kind) int) *metrics {
 	byKind := []string{"kind"}
 	counter := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, byKind)
@@ -43,15 +43,15 @@ func newMetrics(reg prometheus.Registerer, enabled []string, count func(compile.
 		ignored:     counter("netpol_changes_ignored_total", "Changes of objects that concern no policy, by kind."),
 	}
 	reg.MustRegister(m.compileDuration, m.snapshotTimestamp, m.served, m.watchErrors, m.changes, m.ignored)
-	for _, kind := range append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, enabled...) {
+	for _, kind := range append([]*compile.Kind{compile.KindNamespace, compile.KindNetworkPolicy, compile.KindNode, compile.KindPod}, enabled...) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "netpol_objects",
 			Help:        "Objects that are known, by kind.",
-			ConstLabels: prometheus.Labels{"kind": kind},
-		}, func() float64 { return float64(count(compile.Kind(kind))) }))
-		m.watchErrors.WithLabelValues(kind)
-		m.changes.WithLabelValues(kind)
-		m.ignored.WithLabelValues(kind)
+			ConstLabels: prometheus.Labels{"kind": kind.Name},
+		}, func() float64 { return float64(count(kind)) }))
+		m.watchErrors.WithLabelValues(kind.Name)
+		m.changes.WithLabelValues(kind.Name)
+		m.ignored.WithLabelValues(kind.Name)
 	}
 	return m
 }

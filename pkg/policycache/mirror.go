@@ -21,7 +21,7 @@ import (
 // hold every object a second time.
 type mirror struct {
 	cache            *Cache
-	kind             compile.Kind
+	kind             *compile.Kind
 	source           cache.ListerWatcher
 	strip            stripFunc
 	changes, ignored prometheus.Counter
@@ -32,19 +32,19 @@ type mirror struct {
 
 // newMirror returns the mirror of what lw yields. The administrators' kinds need
 // not be served.
-func newMirror(c *Cache, kind string, lw cache.ListerWatcher, strip stripFunc) *mirror {
+func newMirror(c *Cache, kind *compile.Kind, lw cache.ListerWatcher, strip stripFunc) *mirror {
 	m := &mirror{
 		cache:   c,
-		kind:    compile.Kind(kind),
+		kind:    kind,
 		strip:   strip,
-		changes: c.metrics.changes.WithLabelValues(kind),
-		ignored: c.metrics.ignored.WithLabelValues(kind),
+		changes: c.metrics.changes.WithLabelValues(kind.Name),
+		ignored: c.metrics.ignored.WithLabelValues(kind.Name),
 		listed:  make(chan struct{}),
 	}
-	optional := c.cfg.Kinds.has(kind)
-	m.source = reportFailures(lw, kind, optional, c.metrics.watchErrors.WithLabelValues(kind))
+	optional := kind.Flag != ""
+	m.source = reportFailures(lw, kind.Name, optional, c.metrics.watchErrors.WithLabelValues(kind.Name))
 	if optional {
-		m.source = waitUntilServed(m.source, kind, m.holdsAny, c.metrics.served.WithLabelValues(kind))
+		m.source = waitUntilServed(m.source, kind.Name, m.holdsAny, c.metrics.served.WithLabelValues(kind.Name))
 	}
 	return m
 }
@@ -54,8 +54,8 @@ func newMirror(c *Cache, kind string, lw cache.ListerWatcher, strip stripFunc) *
 func (m *mirror) run(ctx context.Context) {
 	silent := logr.Discard()
 	cache.NewReflectorWithOptions(logged(m.source, klog.FromContext(ctx)), nil, m, cache.ReflectorOptions{
-		Name:            string(m.kind),
-		TypeDescription: string(m.kind),
+		Name:            m.kind.Name,
+		TypeDescription: m.kind.Name,
 		Logger:          &silent,
 	}).RunWithContext(klog.NewContext(ctx, silent))
 }

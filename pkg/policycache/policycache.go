@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
@@ -91,12 +92,12 @@ func (c Config) Validate() error {
 // snapshot waits for its return. ctx ends with the Cache.
 type Publish func(ctx context.Context, s *policy.Snapshot, since time.Time)
 
-// view is compile.Cluster.
+// view is a *clusterstate.Cluster.
 type view interface {
 	Set(o any) bool
-	Delete(kind compile.Kind, namespace, name string) bool
-	Names(kind compile.Kind) iter.Seq2[string, string]
-	Len(kind compile.Kind) int
+	Delete(kind *compile.Kind, namespace, name string) bool
+	Names(kind *compile.Kind) iter.Seq2[string, string]
+	Len(kind *compile.Kind) int
 	Snapshot() *policy.Snapshot
 }
 
@@ -124,29 +125,29 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		cfg:     cfg,
 		source:  source,
 		publish: publish,
-		view:    compile.NewCluster(compile.Config{NodeName: cfg.NodeName, Features: cfg.Features, Memory: cfg.Memory}),
+		view:    clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Features: cfg.Features, Memory: cfg.Memory}),
 	}
-	c.metrics = newMetrics(cfg.Registerer, cfg.Kinds.names(), c.len)
+	c.metrics = newMetrics(cfg.Registerer, cfg.Kinds.enabled(), c.len)
 	// A sync has no error, so the retry is never used.
 	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, Settle: cfg.Settle, RetryInterval: time.Minute}, c.sync)
 	c.mirrors = []*mirror{
-		newMirror(c, kindNamespace, source.Namespaces(), of(stripNamespace)),
-		newMirror(c, kindNetworkPolicy, source.NetworkPolicies(), of(stripNetworkPolicy)),
-		newMirror(c, kindPod, source.Pods(), stripPod(podwatch.NewShared())),
+		newMirror(c, compile.KindNamespace, source.Namespaces(), of(stripNamespace)),
+		newMirror(c, compile.KindNetworkPolicy, source.NetworkPolicies(), of(stripNetworkPolicy)),
+		newMirror(c, compile.KindPod, source.Pods(), stripPod(podwatch.NewShared())),
 	}
 	if cfg.Kinds.any() {
-		c.add(newMirror(c, kindNode, source.Nodes(), of(stripPeerNode)))
+		c.add(newMirror(c, compile.KindNode, source.Nodes(), of(stripPeerNode)))
 	} else {
-		c.add(newMirror(c, kindNode, source.Node(cfg.NodeName), of(stripNode)))
+		c.add(newMirror(c, compile.KindNode, source.Node(cfg.NodeName), of(stripNode)))
 	}
 	if cfg.Kinds.AdminNetworkPolicy {
-		c.add(newMirror(c, kindAdminNetworkPolicy, source.AdminNetworkPolicies(), of(stripAdminNetworkPolicy)))
+		c.add(newMirror(c, compile.KindAdminNetworkPolicy, source.AdminNetworkPolicies(), of(stripAdminNetworkPolicy)))
 	}
 	if cfg.Kinds.BaselineAdminNetworkPolicy {
-		c.add(newMirror(c, kindBaselineAdminNetworkPolicy, source.BaselineAdminNetworkPolicies(), of(stripBaselineAdminNetworkPolicy)))
+		c.add(newMirror(c, compile.KindBaselineAdminNetworkPolicy, source.BaselineAdminNetworkPolicies(), of(stripBaselineAdminNetworkPolicy)))
 	}
 	if cfg.Kinds.ClusterNetworkPolicy {
-		c.add(newMirror(c, kindClusterNetworkPolicy, source.ClusterNetworkPolicies(), of(stripClusterNetworkPolicy)))
+		c.add(newMirror(c, compile.KindClusterNetworkPolicy, source.ClusterNetworkPolicies(), of(stripClusterNetworkPolicy)))
 	}
 	return c, nil
 }
@@ -196,7 +197,7 @@ func (c *Cache) change(f func(view) int) {
 	}
 }
 
-func (c *Cache) len(kind compile.Kind) int {
+func (c *Cache) len(kind *compile.Kind) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.view.Len(kind)

@@ -65,7 +65,7 @@ func (l late) Pods() cache.ListerWatcher  { return l.wait(kindPod, l.Source.Pods
 func (l late) Nodes() cache.ListerWatcher { return l.wait(kindNode, l.Source.Nodes()) }
 
 func TestNothingIsPublishedBeforeEveryKindIsThere(t *testing.T) {
-	for _, kind := range append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, allKinds.names()...) {
+	for _, kind := range append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, names(allKinds)...) {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t, namespace("x"), pod("a", "10.0.0.1"), node("n"), denyAll("deny"),
@@ -431,7 +431,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%v %v", problems, err)
 		}
 		want := "# HELP netpol_objects Objects that are known, by kind.\n# TYPE netpol_objects gauge\n"
-		for _, kind := range append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, allKinds.names()...) {
+		for _, kind := range append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, names(allKinds)...) {
 			want += fmt.Sprintf("netpol_objects{kind=%q} %d\n", kind, map[string]int{kindPod: 2, kindNetworkPolicy: 1}[kind])
 		}
 		if err := testutil.GatherAndCompare(h.cfg.Registerer.(*prometheus.Registry), strings.NewReader(want), "netpol_objects"); err != nil {

@@ -10,8 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/watch"
-
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 const (
@@ -260,12 +258,12 @@ func TestOnlyEnabledKindsAreAskedForAndCounted(t *testing.T) {
 				if asked := s.requests(tc.resource) > 0; asked != tc.enabled {
 					t.Errorf("%+v: asked for %s: %v", kinds, tc.resource, asked)
 				}
-				objects := h.len(compile.Kind(tc.kind))
+				objects := h.len(kindNamed(tc.kind))
 				if (objects == 1) != tc.enabled {
 					t.Errorf("%+v: %v objects of %s", kinds, objects, tc.kind)
 				}
 			}
-			if got, want := testutil.CollectAndCount(h.metrics.changes), 4+len(kinds.names()); got != want {
+			if got, want := testutil.CollectAndCount(h.metrics.changes), 4+len(kinds.enabled()); got != want {
 				t.Errorf("%+v: %d kinds have rows, want %d", kinds, got, want)
 			}
 		})

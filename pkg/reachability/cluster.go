@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -27,10 +28,10 @@ type Cluster struct {
 
 // New returns the cluster of the objects of in. Every node judges; in.NodeName
 // means nothing.
-func New(in compile.Input) *Cluster {
+func New(in clusterstate.Input) *Cluster {
 	in.AllNodes = true
 	c := &Cluster{
-		snapshot:  compile.Compile(in),
+		snapshot:  clusterstate.Compile(in),
 		pods:      make(map[string]*corev1.Pod, len(in.Pods)),
 		endpoints: make(map[string]Endpoint, len(in.Pods)),
 		nodes:     nodeAddresses(in),
@@ -58,7 +59,7 @@ func New(in compile.Input) *Cluster {
 // nodeAddresses finds the node behind each address of a node. It knows the
 // addresses that Node objects and host-network pods tell; a node has more, of
 // bridges and tunnels, that the API does not know.
-func nodeAddresses(in compile.Input) map[netip.Addr]string {
+func nodeAddresses(in clusterstate.Input) map[netip.Addr]string {
 	nodes := map[netip.Addr]string{}
 	for _, n := range in.Nodes {
 		for _, a := range n.Status.Addresses {

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
@@ -34,7 +35,7 @@ func onHost(p *corev1.Pod) { p.Spec.HostNetwork = true }
 
 // cluster has pods of every sort.
 func cluster() *Cluster {
-	return New(compile.Input{
+	return New(clusterstate.Input{
 		Features: compile.AllFeatures(),
 		Nodes: []*corev1.Node{{
 			ObjectMeta: metav1.ObjectMeta{Name: "n1"},
@@ -78,7 +79,7 @@ func TestSidesAreNamed(t *testing.T) {
 func TestAddressesOfNodesThatNoPodStandsFor(t *testing.T) {
 	host := func(name, ip string) *corev1.Pod { return with(pod(name, "n1", ip), onHost) }
 	cluster := func(pods ...*corev1.Pod) *Cluster {
-		return New(compile.Input{
+		return New(clusterstate.Input{
 			Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 				{Address: "192.168.0.1"}, {Address: "203.0.113.1"}, {Address: "2001:db8::1"}, {Address: "fe80::1%eth0"}, {Address: "n1.example"},
 			}}}},

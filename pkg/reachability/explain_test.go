@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
@@ -27,7 +28,7 @@ type specs struct {
 func explained(t *testing.T, src, dst, port, protocol string, s specs) (Explanation, string) {
 	t.Helper()
 	label := func(p *corev1.Pod) { p.Labels = map[string]string{"app": p.Name} }
-	in := compile.Input{
+	in := clusterstate.Input{
 		Features:   compile.AllFeatures(),
 		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "x", Labels: map[string]string{"team": "x"}}}},
 		Nodes: []*corev1.Node{{
@@ -67,7 +68,7 @@ func explained(t *testing.T, src, dst, port, protocol string, s specs) (Explanat
 	return e, text
 }
 
-func (s *specs) add(t *testing.T, in *compile.Input) {
+func (s *specs) add(t *testing.T, in *clusterstate.Input) {
 	t.Helper()
 	read := func(text string, spec any) bool {
 		if err := yaml.UnmarshalStrict([]byte(text), spec); err != nil {

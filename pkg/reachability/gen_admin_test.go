@@ -8,12 +8,12 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 )
 
 // addAdminPolicies adds policies of every administrators' kind to half of the
 // clusters.
-func (g gen) addAdminPolicies(in *compile.Input) {
+func (g gen) addAdminPolicies(in *clusterstate.Input) {
 	if g.oneIn(2) {
 		return
 	}

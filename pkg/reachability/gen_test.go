@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
@@ -30,7 +31,7 @@ func upTo[T any](g gen, n int, one func() T) []T {
 }
 
 // forClusters calls do with many random clusters.
-func forClusters(t *testing.T, n int, do func(t *testing.T, g gen, in compile.Input)) {
+func forClusters(t *testing.T, n int, do func(t *testing.T, g gen, in clusterstate.Input)) {
 	t.Helper()
 	for seed := range uint64(n) {
 		g := gen{rand.New(rand.NewPCG(seed, 0))}
@@ -41,8 +42,8 @@ func forClusters(t *testing.T, n int, do func(t *testing.T, g gen, in compile.In
 	}
 }
 
-func (g gen) cluster() compile.Input {
-	in := compile.Input{Features: compile.Features{EndPort: !g.oneIn(5), SCTP: !g.oneIn(5), Nodes: !g.oneIn(5), DomainNames: !g.oneIn(5)}}
+func (g gen) cluster() clusterstate.Input {
+	in := clusterstate.Input{Features: compile.Features{EndPort: !g.oneIn(5), SCTP: !g.oneIn(5), Nodes: !g.oneIn(5), DomainNames: !g.oneIn(5)}}
 	for i, node := range []string{"n1", "n2"} {
 		in.Nodes = append(in.Nodes, &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: node, Labels: g.labels()},

@@ -9,7 +9,7 @@ import (
 
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
@@ -40,11 +40,11 @@ func sidesOf(t *testing.T, c *Cluster, names []string) []Endpoint {
 }
 
 // agents are the snapshots of the nodes, as their agents compile them.
-func agents(in compile.Input) map[string]*policy.Snapshot {
+func agents(in clusterstate.Input) map[string]*policy.Snapshot {
 	nodes := map[string]*policy.Snapshot{}
 	for _, n := range in.Nodes {
 		in.NodeName = n.Name
-		nodes[n.Name] = compile.Compile(in)
+		nodes[n.Name] = clusterstate.Compile(in)
 	}
 	return nodes
 }
@@ -53,7 +53,7 @@ func agents(in compile.Input) map[string]*policy.Snapshot {
 // snapshot.
 func TestMatrixIsWhatTheAgentsSay(t *testing.T) {
 	counts := map[bool]int{}
-	forClusters(t, 300, func(t *testing.T, g gen, in compile.Input) {
+	forClusters(t, 300, func(t *testing.T, g gen, in clusterstate.Input) {
 		c, nodes := New(in), agents(in)
 		sides := allSides(t, c)
 		for _, family := range []Family{FirstCommon, IPv6} {
@@ -99,7 +99,7 @@ func allowedByAgents(nodes map[string]*policy.Snapshot, src, dst *Endpoint, port
 
 // What explain says is what Evaluate says, and every step of it is sound.
 func TestExplanationLeadsToTheDecision(t *testing.T) {
-	forClusters(t, 300, func(t *testing.T, g gen, in compile.Input) {
+	forClusters(t, 300, func(t *testing.T, g gen, in clusterstate.Input) {
 		c := New(in)
 		sides := allSides(t, c)
 		for _, src := range sides {
@@ -191,7 +191,7 @@ func checkRule(t *testing.T, r *Rule) {
 // Every cell can be read off the groups of its row and column.
 func TestGroupsHaveOneCell(t *testing.T) {
 	merged := 0
-	forClusters(t, 300, func(t *testing.T, g gen, in compile.Input) {
+	forClusters(t, 300, func(t *testing.T, g gen, in clusterstate.Input) {
 		c := New(in)
 		sides := allSides(t, c)
 		m := c.Matrix(sides[g.IntN(3):], sides[:len(sides)-g.IntN(3)], g.connection(), FirstCommon)
@@ -219,7 +219,7 @@ func TestGroupsHaveOneCell(t *testing.T) {
 
 // One port of a span stands for all of it.
 func TestSpansStandForAllTheirPorts(t *testing.T) {
-	forClusters(t, 200, func(t *testing.T, g gen, in compile.Input) {
+	forClusters(t, 200, func(t *testing.T, g gen, in clusterstate.Input) {
 		c := New(in)
 		sides := allSides(t, c)
 		for _, s := range PortRanges(c) {
@@ -241,7 +241,7 @@ func TestSpansStandForAllTheirPorts(t *testing.T) {
 
 // Every address outside is judged as one of those that stand for all.
 func TestOutsidersStandForAllAddresses(t *testing.T) {
-	forClusters(t, 200, func(t *testing.T, g gen, in compile.Input) {
+	forClusters(t, 200, func(t *testing.T, g gen, in clusterstate.Input) {
 		c := New(in)
 		pods, port := c.Pods(FirstCommon), g.connection()
 		lines := map[string]bool{}
@@ -271,7 +271,7 @@ func TestOutsidersStandForAllAddresses(t *testing.T) {
 // and of nodes.
 func TestCompareTellsEveryChange(t *testing.T) {
 	changes := map[bool]int{} // by whether it is a node's
-	forClusters(t, 400, func(t *testing.T, g gen, in compile.Input) {
+	forClusters(t, 400, func(t *testing.T, g gen, in clusterstate.Input) {
 		before, after := New(in), New(g.changed(in))
 		addresses := append(NodeAddresses(before, after), ExternalAddresses(before, after)...)
 		d, err := Compare(before, after, PortRanges(before, after), addresses, FirstCommon)
@@ -312,7 +312,7 @@ func TestCompareTellsEveryChange(t *testing.T) {
 }
 
 func TestCompareTellsNodesFromOutsiders(t *testing.T) {
-	with, without := cluster(), New(compile.Input{})
+	with, without := cluster(), New(clusterstate.Input{})
 	for _, clusters := range [][2]*Cluster{{with, without}, {without, with}} {
 		d, err := Compare(clusters[0], clusters[1], nil, []string{"192.168.0.1", "203.0.113.9"}, FirstCommon)
 		if err != nil || !slices.Equal(d.Nodes, []string{"192.168.0.1"}) || !slices.Equal(d.External, []string{"203.0.113.9"}) {
@@ -322,7 +322,7 @@ func TestCompareTellsNodesFromOutsiders(t *testing.T) {
 }
 
 // changed returns the cluster with one policy more, of any kind.
-func (g gen) changed(in compile.Input) compile.Input {
+func (g gen) changed(in clusterstate.Input) clusterstate.Input {
 	switch g.IntN(4) {
 	case 0:
 		in.NetworkPolicies = append(slices.Clone(in.NetworkPolicies), g.policy("x", "new"))

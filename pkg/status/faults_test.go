@@ -273,13 +273,13 @@ func TestSinkOverHTTP(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	o, err := dyn.Resource(NetworkPolicyResource).Namespace("x").Get(ctx, "p", metav1.GetOptions{})
+	o, err := dyn.Resource(networkPolicies).Namespace("x").Get(ctx, "p", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for status, want := range map[statustest.Status]result{statustest.Stored: success, statustest.Dropped: unserved, statustest.Unserved: unserved} {
 		s.SetBehavior(statustest.Behavior{Status: status})
-		sink := &subresource{client: dyn, resource: NetworkPolicyResource}
+		sink := &subresource{client: dyn, resource: networkPolicies}
 		o.SetResourceVersion("")
 		if got := resultOf(sink.Write(ctx, o, stamp(Conditions(1, nil), nil))); got != want {
 			t.Errorf("server with status %d: result %s, want %s", status, got, want)

@@ -66,17 +66,15 @@ type setting struct {
 
 // allKinds returns the kinds, NetworkPolicies first, without sinks.
 func allKinds(features compile.Features) []Kind {
-	return []Kind{
-		NetworkPolicies(with(features, compile.DiagnoseNetworkPolicy)),
-		AdminNetworkPolicies(with(features, compile.DiagnoseAdminNetworkPolicy)),
-		BaselineAdminNetworkPolicies(with(features, compile.DiagnoseBaselineAdminNetworkPolicy)),
-		ClusterNetworkPolicies(with(features, compile.DiagnoseClusterNetworkPolicy)),
+	var kinds []Kind
+	for _, k := range compile.Kinds {
+		diagnose := func(o compile.Object) []policy.Finding { return k.Diagnose(o, features) }
+		kinds = append(kinds, NewKind(k.Name, k.Resource, k.New, diagnose))
 	}
+	return kinds
 }
 
-func with[O any](features compile.Features, diagnose func(O, compile.Features) []policy.Finding) func(O) []policy.Finding {
-	return func(o O) []policy.Finding { return diagnose(o, features) }
-}
+var networkPolicies = compile.KindNetworkPolicy.Resource
 
 // newWriter returns a writer for s that is not started, and its logger.
 func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.Logger) {
@@ -102,7 +100,7 @@ func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.L
 			break
 		}
 		k.Sinks = []Sink{NewSubresourceSink(dyn, client.Discovery(), k.Resource, set.prefix)}
-		if k.Resource == NetworkPolicyResource {
+		if k.Resource == networkPolicies {
 			k.Sinks = append(k.Sinks, NewAnnotationSink(dyn, k.Resource, set.prefix))
 		}
 	}

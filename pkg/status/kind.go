@@ -3,11 +3,8 @@ package status
 import (
 	"errors"
 
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -27,38 +24,12 @@ type Kind struct {
 	Sinks []Sink
 }
 
-// The resources of the kinds.
-var (
-	NetworkPolicyResource              = networkingv1.SchemeGroupVersion.WithResource("networkpolicies")
-	AdminNetworkPolicyResource         = schema.GroupVersion(v1alpha1.GroupVersion).WithResource("adminnetworkpolicies")
-	BaselineAdminNetworkPolicyResource = schema.GroupVersion(v1alpha1.GroupVersion).WithResource("baselineadminnetworkpolicies")
-	ClusterNetworkPolicyResource       = schema.GroupVersion(v1alpha2.GroupVersion).WithResource("clusternetworkpolicies")
-)
-
-// NetworkPolicies returns the Kind of NetworkPolicies. For this and the other kinds
-// diagnose returns the findings of one policy. Fields of the spec that are newer
-// than this program, and therefore are not visible to diagnose, become findings too.
-func NetworkPolicies(diagnose func(*networkingv1.NetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
-	const name = "NetworkPolicy"
-	return Kind{name, NetworkPolicyResource, withUnknownFields(name, diagnose), sinks}
-}
-
-// AdminNetworkPolicies returns the Kind of AdminNetworkPolicies.
-func AdminNetworkPolicies(diagnose func(*v1alpha1.AdminNetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
-	const name = "AdminNetworkPolicy"
-	return Kind{name, AdminNetworkPolicyResource, withUnknownFields(name, diagnose), sinks}
-}
-
-// BaselineAdminNetworkPolicies returns the Kind of BaselineAdminNetworkPolicies.
-func BaselineAdminNetworkPolicies(diagnose func(*v1alpha1.BaselineAdminNetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
-	const name = "BaselineAdminNetworkPolicy"
-	return Kind{name, BaselineAdminNetworkPolicyResource, withUnknownFields(name, diagnose), sinks}
-}
-
-// ClusterNetworkPolicies returns the Kind of ClusterNetworkPolicies.
-func ClusterNetworkPolicies(diagnose func(*v1alpha2.ClusterNetworkPolicy) []policy.Finding, sinks ...Sink) Kind {
-	const name = "ClusterNetworkPolicy"
-	return Kind{name, ClusterNetworkPolicyResource, withUnknownFields(name, diagnose), sinks}
+// NewKind returns the Kind of that name, which is served as resource. newObject
+// returns an empty object for diagnose, which returns the findings of one policy.
+// Fields of the spec that are newer than this program, and therefore are not
+// visible to diagnose, become findings too.
+func NewKind[O any](name string, resource schema.GroupVersionResource, newObject func() O, diagnose func(O) []policy.Finding, sinks ...Sink) Kind {
+	return Kind{name, resource, withUnknownFields(name, newObject, diagnose), sinks}
 }
 
 // Validate returns an error that names every invalid field.

@@ -109,7 +109,7 @@ func TestConfigValidation(t *testing.T) {
 func TestMetricsAreWellFormed(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := newMetrics(reg)
-	m.initialize([]Kind{NetworkPolicies(nil, NewAnnotationSink(nil, NetworkPolicyResource, ""))})
+	m.initialize([]Kind{{Name: "NetworkPolicy", Resource: networkPolicies, Sinks: []Sink{NewAnnotationSink(nil, networkPolicies, "")}}})
 	i := item{kind: "NetworkPolicy"}
 	m.setConditions(i, "NetworkPolicy", Conditions(1, nil))
 	m.setConditions(i, "NetworkPolicy", Conditions(2, []policy.Finding{finding("spec", policy.InvalidPort, "x")}))

@@ -14,16 +14,16 @@ import (
 
 // withUnknownFields returns a function that decodes an object of a kind, diagnoses
 // it, and adds a finding for each field of the spec that the type does not have.
-func withUnknownFields[O any](kind string, diagnose func(*O) []policy.Finding) func(*unstructured.Unstructured) []policy.Finding {
+func withUnknownFields[O any](kind string, newObject func() O, diagnose func(O) []policy.Finding) func(*unstructured.Unstructured) []policy.Finding {
 	return func(u *unstructured.Unstructured) []policy.Finding {
-		var o O
-		err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, &o, true)
+		o := newObject()
+		err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, o, true)
 		ref := policy.Ref{Kind: kind, Namespace: u.GetNamespace(), Name: u.GetName(), Generation: u.GetGeneration()}
 		unknown, err := unknownFields(err)
 		if err != nil {
 			return []policy.Finding{{Policy: ref, Field: "spec", Reason: policy.FeatureNotSupported, Message: err.Error(), Whole: true}}
 		}
-		return addUnknown(diagnose(&o), ref, unknown)
+		return addUnknown(diagnose(o), ref, unknown)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -15,8 +16,8 @@ import (
 
 // input is a cluster as the node of pod 0 sees it, and so many policies that select
 // the pod.
-func input(pods, policies int) compile.Input {
-	return compile.Input{
+func input(pods, policies int) clusterstate.Input {
+	return clusterstate.Input{
 		NodeName:        "node-0",
 		Features:        compile.AllFeatures(),
 		Namespaces:      cluster.Namespaces(pods),
@@ -59,9 +60,9 @@ func TestPoliciesJudgeWhatIsMeasured(t *testing.T) {
 	const pods = 200
 	for _, policies := range []int{1, 20, 100} {
 		in := input(pods, policies)
-		mustDeny(t, compile.Compile(in), segment(cluster.Addr(1)))
+		mustDeny(t, clusterstate.Compile(in), segment(cluster.Addr(1)))
 		in.NetworkPolicies = append(in.NetworkPolicies, cluster.Allowing(cluster.NamespaceName(0), cluster.NamespaceName(1)))
-		s := compile.Compile(in)
+		s := clusterstate.Compile(in)
 		if d := judge(t, s, segment(cluster.Addr(1))); !d.Allowed() || d.Reason != policy.RuleMatched {
 			t.Errorf("%d policies and one that allows: %v", policies, d)
 		}
@@ -76,7 +77,7 @@ func TestPoliciesJudgeWhatIsMeasured(t *testing.T) {
 func BenchmarkVerdict(b *testing.B) {
 	for _, pods := range []int{1000, 100000} {
 		for _, policies := range []int{1, 10000} {
-			s := compile.Compile(input(pods, policies))
+			s := clusterstate.Compile(input(pods, policies))
 			payload := segment(cluster.Addr(1))
 			mustDeny(b, s, payload)
 			b.Run(fmt.Sprintf("policies=%d/pods=%d", policies, pods), func(b *testing.B) {
@@ -93,7 +94,7 @@ func BenchmarkVerdict(b *testing.B) {
 // before, the same way.
 func BenchmarkFirstPacket(b *testing.B) {
 	const pods, policies = 100000, 10000
-	s := compile.Compile(input(pods, policies))
+	s := clusterstate.Compile(input(pods, policies))
 	payload := segment(cluster.Addr(1))
 	mustDeny(b, s, payload)
 	b.Run(fmt.Sprintf("policies=%d/pods=%d", policies, pods), func(b *testing.B) {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -57,7 +58,7 @@ func newEvaluated(evaluator evaluator) *evaluated {
 // compiled judges by the snapshot that the node's agent would have. A finding is
 // an error: of a suite, everything can be honoured.
 func compiled(node string, objects manifests.Objects) (func(packet.Packet, bool) bool, error) {
-	snapshot := compile.Compile(compile.Input{
+	snapshot := clusterstate.Compile(clusterstate.Input{
 		NodeName: node, Features: compile.AllFeatures(),
 		Namespaces: objects.Namespaces, Pods: objects.Pods, Nodes: objects.Nodes,
 		NetworkPolicies:              objects.NetworkPolicies,

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
-	"sigs.k8s.io/kube-network-policies/pkg/status"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
 	"sigs.k8s.io/kube-network-policies/tests/integration/crds"
 )
@@ -232,7 +232,7 @@ func TestAnAdministratorSeesAllComplaintsOfAllKinds(t *testing.T) {
 func adminObjects(t *testing.T, plane *controlplane.ControlPlane) dynamic.ResourceInterface {
 	t.Helper()
 	client := must[*dynamic.DynamicClient](t)(dynamic.NewForConfig(plane.Admin()))
-	return client.Resource(status.AdminNetworkPolicyResource)
+	return client.Resource(compile.KindAdminNetworkPolicy.Resource)
 }
 
 func TestNothingIsWrittenToAdministratorsPoliciesWhileNothingChanges(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
@@ -46,7 +46,7 @@ func TestOrderOfEventsIsIrrelevant(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			got = replay(t, g, histories, policycache.Config{Kinds: kinds, Features: input(end).Features})
 		})
-		if diff := difference(compile.Compile(input(end)), got, g.questions(end)); diff != "" {
+		if diff := difference(clusterstate.Compile(input(end)), got, g.questions(end)); diff != "" {
 			t.Errorf("compiled at once and after events: %s\n%s", diff, describe(end))
 		}
 		changes += len(clusters) * len(histories)

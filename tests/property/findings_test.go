@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
@@ -47,7 +47,7 @@ func (i faultyItem) explains(f policy.Finding) bool {
 // complaint names an item without a finding, or a finding without an item, or
 // nothing. Items of void rules may be reported, the others must.
 func complaint(c oracle.Cluster) string {
-	findings := compile.Compile(input(c)).Findings()
+	findings := clusterstate.Compile(input(c)).Findings()
 	items := faultyItems(c)
 	for _, item := range items {
 		if !item.void && !slices.ContainsFunc(findings, item.explains) {

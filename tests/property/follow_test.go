@@ -2,7 +2,6 @@ package property
 
 import (
 	"fmt"
-	"reflect"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +9,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
@@ -26,8 +26,8 @@ func TestFollowingIsCompilingAnew(t *testing.T) {
 			}
 		}
 		histories := historiesOf(clusters...)
-		cfg := compile.Config{NodeName: here, Features: input(end).Features}
-		followed := compile.NewCluster(cfg)
+		cfg := clusterstate.Config{NodeName: here, Features: input(end).Features}
+		followed := clusterstate.New(cfg)
 		for follow(g, followed, histories) && !t.Failed() {
 			changes++
 			if g.oneIn(8) {
@@ -48,16 +48,16 @@ func withPoliciesOf(c, other oracle.Cluster) oracle.Cluster {
 	return c
 }
 
-func compareFollowed(t *testing.T, g *gen, followed *compile.Cluster, now oracle.Cluster) {
+func compareFollowed(t *testing.T, g *gen, followed *clusterstate.Cluster, now oracle.Cluster) {
 	t.Helper()
-	if diff := difference(compile.Compile(input(now)), followed.Snapshot(), g.questions(now)); diff != "" {
+	if diff := difference(clusterstate.Compile(input(now)), followed.Snapshot(), g.questions(now)); diff != "" {
 		t.Errorf("compiled anew and followed: %s\n%s", diff, describe(now))
 	}
 }
 
 // follow tells of the next version of a random object. It returns false when every
 // object has reached its last one.
-func follow(g *gen, c *compile.Cluster, histories []*history) bool {
+func follow(g *gen, c *clusterstate.Cluster, histories []*history) bool {
 	h := unfinished(g, histories)
 	if h == nil {
 		return false
@@ -71,12 +71,20 @@ func follow(g *gen, c *compile.Cluster, histories []*history) bool {
 	return true
 }
 
-// kindOf names the kind of an object as a compile.Cluster does.
-func kindOf(o object) compile.Kind {
-	return compile.Kind(reflect.TypeOf(o).Elem().Name())
+// kindOf returns the kind of an object.
+func kindOf(o object) *compile.Kind {
+	switch o.(type) {
+	case *corev1.Namespace:
+		return compile.KindNamespace
+	case *corev1.Node:
+		return compile.KindNode
+	case *corev1.Pod:
+		return compile.KindPod
+	}
+	return compile.KindOf(o)
 }
 
-// told is an object as a compile.Cluster takes it.
+// told is an object as a clusterstate.Cluster takes it.
 func told(o object) any {
 	if pod, ok := o.(*corev1.Pod); ok {
 		return compile.NewPod(pod)

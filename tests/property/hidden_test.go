@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
@@ -16,7 +16,7 @@ func TestHiddenPortsAreTheWorstThatTheyCouldBe(t *testing.T) {
 	allowed, denied := 0, 0
 	forClusters(t, func(t *testing.T, g *gen, c oracle.Cluster) {
 		questions := g.questions(c)
-		s := compile.Compile(input(c))
+		s := clusterstate.Compile(input(c))
 		for _, q := range questions {
 			if s.Evaluate(q.with(packet.Unknown, 0).query()).Allowed() {
 				allowed++
@@ -35,7 +35,7 @@ func TestHiddenPortsAreTheWorstThatTheyCouldBe(t *testing.T) {
 // concealed names a packet that is denied, and that passes with its ports hidden, or
 // nothing.
 func concealed(c oracle.Cluster, questions []question) string {
-	s := compile.Compile(input(c))
+	s := clusterstate.Compile(input(c))
 	for _, q := range questions {
 		hidden := q.with(packet.Unknown, 0)
 		if !s.Evaluate(hidden.query()).Allowed() {

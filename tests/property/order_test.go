@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
@@ -13,7 +13,7 @@ func TestOrderOfObjectsIsIrrelevant(t *testing.T) {
 	forClusters(t, func(t *testing.T, g *gen, c oracle.Cluster) {
 		questions := g.questions(c)
 		diff := func(c oracle.Cluster) string {
-			return difference(compile.Compile(input(c)), compile.Compile(input(reversed(c))), questions)
+			return difference(clusterstate.Compile(input(c)), clusterstate.Compile(input(reversed(c))), questions)
 		}
 		if diff(c) != "" {
 			c = shrink(c, func(c oracle.Cluster) bool { return diff(c) != "" })

@@ -9,7 +9,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
@@ -49,7 +49,7 @@ func TestSelectedAddressesAreThoseOfTheOracle(t *testing.T) {
 	forClusters(t, func(t *testing.T, _ *gen, c oracle.Cluster) {
 		for name, selection := range selections {
 			ask := func(c oracle.Cluster) (got, want []netip.Addr) {
-				return selection.got(compile.Compile(input(c))), selection.want(c)
+				return selection.got(clusterstate.Compile(input(c))), selection.want(c)
 			}
 			got, want := ask(c)
 			selected[name] += len(want)
@@ -81,7 +81,7 @@ func TestWhatIsDeniedIsSteered(t *testing.T) {
 
 // missteered names a packet that is steered wrongly, or nothing.
 func missteered(c oracle.Cluster, questions []question) string {
-	s := compile.Compile(input(c))
+	s := clusterstate.Compile(input(c))
 	steersIn, steersOut := steering(s, policy.Ingress), steering(s, policy.Egress)
 	toHost := s.SelectedToHost()
 	for _, q := range questions {
@@ -116,11 +116,11 @@ func steering(s *policy.Snapshot, d policy.Direction) func(netip.Addr) bool {
 func TestCompileIsPure(t *testing.T) {
 	forClusters(t, func(t *testing.T, g *gen, c oracle.Cluster) {
 		before := clone(c)
-		first := compile.Compile(input(c))
+		first := clusterstate.Compile(input(c))
 		if !reflect.DeepEqual(c, before) {
 			t.Errorf("an object was modified; before:\n%s\nafter:\n%s", describe(before), describe(c))
 		}
-		second := compile.Compile(input(before))
+		second := clusterstate.Compile(input(before))
 		if diff := difference(first, second, g.questions(c)); diff != "" {
 			t.Errorf("two compilations differ: %s\n%s", diff, describe(c))
 		}

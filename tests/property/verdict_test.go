@@ -7,14 +7,15 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
 // input is what the node called here is told of a cluster.
-func input(c oracle.Cluster) compile.Input {
-	return compile.Input{
+func input(c oracle.Cluster) clusterstate.Input {
+	return clusterstate.Input{
 		NodeName:        here,
 		Features:        compile.Features{EndPort: c.EndPort, SCTP: c.SCTP, Nodes: c.NodePeers, DomainNames: c.DomainNames},
 		Namespaces:      c.Namespaces,
@@ -83,7 +84,7 @@ func TestVerdictsAreThoseOfTheOracle(t *testing.T) {
 // they do not agree on.
 func compareVerdicts(t *testing.T, g *gen, c oracle.Cluster, counts tally) {
 	t.Helper()
-	snapshot := compile.Compile(input(c))
+	snapshot := clusterstate.Compile(input(c))
 	for _, q := range g.questions(c) {
 		got, want, asked := judgements(c, snapshot, q)
 		if !asked {
@@ -101,10 +102,10 @@ func compareVerdicts(t *testing.T, g *gen, c oracle.Cluster, counts tally) {
 // what is left.
 func explain(c oracle.Cluster, q question) string {
 	c = shrink(c, func(c oracle.Cluster) bool {
-		got, want, asked := judgements(c, compile.Compile(input(c)), q)
+		got, want, asked := judgements(c, clusterstate.Compile(input(c)), q)
 		return asked && disagreement(got, want) != ""
 	})
-	got, want, _ := judgements(c, compile.Compile(input(c)), q)
+	got, want, _ := judgements(c, clusterstate.Compile(input(c)), q)
 	return fmt.Sprintf("%s of %v on node %s differs\n got %v\nwant %v\n%s", disagreement(got, want), q, here, got, want, describe(c))
 }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -96,7 +97,7 @@ func BenchmarkPodMemory(b *testing.B) {
 	})
 	b.Run("cluster", func(b *testing.B) {
 		for b.Loop() {
-			c := compile.NewCluster(compile.Config{NodeName: "node-0000", Features: compile.AllFeatures()})
+			c := clusterstate.New(clusterstate.Config{NodeName: "node-0000", Features: compile.AllFeatures()})
 			d := newDecoder(NewShared())
 			var last *policy.Snapshot
 			measure(b, func(i int, message []byte) {

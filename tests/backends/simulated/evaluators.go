@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
@@ -15,7 +16,7 @@ import (
 
 // Compiled judges as the agent does.
 func Compiled(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
-	snapshot := compile.Compile(compile.Input{
+	snapshot := clusterstate.Compile(clusterstate.Input{
 		NodeName: node, Features: compile.AllFeatures(),
 		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes, NetworkPolicies: state.Policies,
 		AdminNetworkPolicies:         state.AdminNetworkPolicies,

@@ -1,4 +1,4 @@
-package compile
+package clusterstate
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -19,7 +20,7 @@ import (
 // The pods of node-0 are local; pod 0 of ns-0000 is the destination of every
 // benchmark and pod 1 of ns-0001 its client.
 func busy(n int) Input {
-	in := Input{NodeName: "node-0", Features: AllFeatures()}
+	in := Input{NodeName: "node-0", Features: compile.AllFeatures()}
 	namespaces := n / 100
 	for i := range namespaces {
 		name := fmt.Sprintf("ns-%04d", i)
@@ -160,8 +161,8 @@ func BenchmarkChange(b *testing.B) {
 }
 
 // relabelled is p with another label.
-func relabelled(p *corev1.Pod, i int) *Pod {
-	pod := NewPod(p)
+func relabelled(p *corev1.Pod, i int) *compile.Pod {
+	pod := compile.NewPod(p)
 	pod.Endpoint.Labels = map[string]string{"app": pod.Endpoint.Labels["app"], "tier": pod.Endpoint.Labels["tier"], "release": fmt.Sprint(i)}
 	return pod
 }

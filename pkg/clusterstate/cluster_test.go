@@ -1,4 +1,4 @@
-package compile
+package clusterstate
 
 import (
 	"fmt"
@@ -13,10 +13,62 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/yaml"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
+
+// fixture is a cluster of the namespaces x, y, z with the pods a, b, c each, as
+// the node n1 sees it. The pods of z run on n2.
+func fixture() Input {
+	in := Input{NodeName: "n1", Features: compile.AllFeatures()}
+	for i, ns := range []string{"x", "y", "z"} {
+		in.Namespaces = append(in.Namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{"ns": ns}}})
+		for j, name := range []string{"a", "b", "c"} {
+			in.Pods = append(in.Pods, pod(ns, name, map[string]string{"x": "n1", "y": "n1", "z": "n2"}[ns], fmt.Sprintf("10.0.%d.%d", i, j+1)))
+		}
+	}
+	in.Nodes = []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, {ObjectMeta: metav1.ObjectMeta{Name: "n2"}}}
+	return in
+}
+
+// withPolicies is the fixture with a policy of each kind.
+func withPolicies() Input {
+	in := fixture()
+	in.NetworkPolicies = []*networkingv1.NetworkPolicy{netpol("x", "p", `{podSelector: {}}`)}
+	anp, banp, cnp := &v1alpha1.AdminNetworkPolicy{}, &v1alpha1.BaselineAdminNetworkPolicy{}, &v1alpha2.ClusterNetworkPolicy{}
+	anp.Name, banp.Name, cnp.Name = "a", "default", "a"
+	mustRead(`{priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`, &anp.Spec)
+	mustRead(`{subject: {namespaces: {}}}`, &banp.Spec)
+	mustRead(`{tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`, &cnp.Spec)
+	in.AdminNetworkPolicies = []*v1alpha1.AdminNetworkPolicy{anp}
+	in.BaselineAdminNetworkPolicies = []*v1alpha1.BaselineAdminNetworkPolicy{banp}
+	in.ClusterNetworkPolicies = []*v1alpha2.ClusterNetworkPolicy{cnp}
+	return in
+}
+
+func pod(ns, name, node, ip string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{"pod": name}},
+		Spec:       corev1.PodSpec{NodeName: node},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: ip}}},
+	}
+}
+
+func netpol(ns, name, spec string) *networkingv1.NetworkPolicy {
+	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
+	mustRead(spec, &p.Spec)
+	return p
+}
+
+func mustRead(spec string, into any) {
+	if err := yaml.UnmarshalStrict([]byte(spec), into); err != nil {
+		panic(err)
+	}
+}
 
 // world is all objects of a small cluster, by kind and name.
 type world struct {
@@ -43,7 +95,7 @@ func (w *world) pick(names ...string) string { return names[w.r.IntN(len(names))
 
 func (w *world) addr() string { return fmt.Sprintf("10.0.0.%d", w.r.IntN(8)) }
 
-// change changes an object of w, or adds or deletes one, and tells c.
+// change changes an object of w, or adds or deletes one, and reports it to c.
 func (w *world) change(c *Cluster) string {
 	name, ns := w.pick("a", "b", "c"), w.pick("x", "y")
 	del := w.r.IntN(3) == 0
@@ -56,38 +108,32 @@ func (w *world) change(c *Cluster) string {
 		}
 		p.Spec.HostNetwork = w.r.IntN(8) == 0
 		p.CreationTimestamp.Time = p.CreationTimestamp.AddDate(2000, 0, w.r.IntN(3))
-		tell(c, KindPod, w.pods, p, del, func(p *corev1.Pod) any { return NewPod(p) })
+		apply(c, compile.KindPod, w.pods, p, del, func(p *corev1.Pod) any { return compile.NewPod(p) })
 	case 2:
 		o := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{"ns": w.pick("x", "y")}}}
-		tell(c, KindNamespace, w.namespaces, o, del, itself)
+		apply(c, compile.KindNamespace, w.namespaces, o, del, itself)
 	case 3:
 		o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.pick("n1", "n2"), Labels: map[string]string{"node": w.pick("n1", "n2")}}}
 		o.Spec.PodCIDR = w.pick("", "10.0.0.0/30", "10.0.0.4/30")
 		o.Status.Addresses = []corev1.NodeAddress{{Address: w.addr()}, {Address: "a.host"}}
-		tell(c, KindNode, w.nodes, o, del, itself)
+		apply(c, compile.KindNode, w.nodes, o, del, itself)
 	case 4:
 		o := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
 		mustRead(w.pick(`{podSelector: {}}`, `{podSelector: {matchLabels: {pod: a}}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: x}}}]}]}`,
 			`{podSelector: {matchLabels: {pod: b}}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.0.0/31}}]}]}`, `{podSelector: {}, ingress: [{from: [{}]}]}`), &o.Spec)
-		tell(c, KindNetworkPolicy, w.policies, o, del, itself)
+		apply(c, compile.KindNetworkPolicy, w.policies, o, del, itself)
 	default:
 		o := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		mustRead(fmt.Sprintf(w.pick(`{priority: %d, subject: {namespaces: {matchLabels: {ns: x}}}, ingress: [{action: Deny, from: [{namespaces: {matchLabels: {ns: "y"}}}]}]}`,
 			`{priority: %d, subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {pod: a}}}}, egress: [{action: Allow, to: [{networks: [10.0.0.2/31]}]}, {action: Deny, to: [{nodes: {matchLabels: {node: n1}}}]}]}`,
 			`{priority: %d, subject: {}}`), w.r.IntN(3)), &o.Spec)
-		tell(c, KindAdminNetworkPolicy, w.admin, o, del, itself)
+		apply(c, compile.KindAdminNetworkPolicy, w.admin, o, del, itself)
 	}
 	return fmt.Sprintf("%s/%s", ns, name)
 }
 
-func mustRead(spec string, into any) {
-	if err := unmarshal(spec, into); err != nil {
-		panic(err)
-	}
-}
-
-// tell sets or deletes an object in both.
-func tell[O metav1.Object](c *Cluster, kind Kind, objects map[string]O, o O, del bool, as func(O) any) {
+// apply sets or deletes an object in both.
+func apply[O metav1.Object](c *Cluster, kind *compile.Kind, objects map[string]O, o O, del bool, as func(O) any) {
 	key := o.GetNamespace() + "/" + o.GetName()
 	if del {
 		delete(objects, key)
@@ -102,7 +148,7 @@ func itself[O any](o O) any { return o }
 
 func (w *world) input() Input {
 	return Input{
-		NodeName: "n1", Features: AllFeatures(),
+		NodeName: "n1", Features: compile.AllFeatures(),
 		Namespaces:           slices.Collect(maps.Values(w.namespaces)),
 		Pods:                 slices.Collect(maps.Values(w.pods)),
 		Nodes:                slices.Collect(maps.Values(w.nodes)),
@@ -111,19 +157,18 @@ func (w *world) input() Input {
 	}
 }
 
-// TestAClusterThatFollowsIsOneThatIsReadAnew compares, after each change, what a
-// Cluster has become with what the objects say when they are read anew.
-func TestAClusterThatFollowsIsOneThatIsReadAnew(t *testing.T) {
-	for range 200 {
-		seed := rand.Uint64()
+// TestClusterFollowsLikeCompile compares, after each change, what a
+// Cluster has become with a new one of the same objects.
+func TestClusterFollowsLikeCompile(t *testing.T) {
+	for seed := range uint64(200) {
 		w := newWorld(seed)
-		c := NewCluster(Config{NodeName: "n1", Features: AllFeatures()})
+		c := New(Config{NodeName: "n1", Features: compile.AllFeatures()})
 		for step := range 60 {
 			what := w.change(c)
 			if w.r.IntN(3) > 0 {
 				continue // several changes in one snapshot
 			}
-			if got, want := c.Len(KindPod), len(w.pods); got != want {
+			if got, want := c.Len(compile.KindPod), len(w.pods); got != want {
 				t.Fatalf("seed %d, step %d (%s): %d pods, want %d", seed, step, what, got, want)
 			}
 			if got, want := describe(c.Snapshot()), describe(Compile(w.input())); got != want {
@@ -133,7 +178,7 @@ func TestAClusterThatFollowsIsOneThatIsReadAnew(t *testing.T) {
 	}
 }
 
-// describe tells what a snapshot says of the addresses of a world.
+// describe prints what a snapshot decides for the addresses of a world.
 func describe(s *policy.Snapshot) string {
 	var out strings.Builder
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
@@ -155,13 +200,11 @@ func describe(s *policy.Snapshot) string {
 	return out.String()
 }
 
-func TestWhatSaysTheSameIsNoChange(t *testing.T) {
-	in := withNodes()
-	in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "p", `{podSelector: {}}`))
-	anp("a", admin(1, rule("Deny", all)))(t, &in)
-	c := NewCluster(Config{NodeName: "n1", Features: AllFeatures()})
+func TestSetReportsChanges(t *testing.T) {
+	in := withPolicies()
+	c := New(Config{NodeName: "n1", Features: compile.AllFeatures()})
 	objects := func() []any {
-		return []any{NewPod(in.Pods[0].DeepCopy()), in.Namespaces[0].DeepCopy(), in.Nodes[0].DeepCopy(), in.NetworkPolicies[0].DeepCopy(), in.AdminNetworkPolicies[0].DeepCopy()}
+		return []any{compile.NewPod(in.Pods[0].DeepCopy()), in.Namespaces[0].DeepCopy(), in.Nodes[0].DeepCopy(), in.NetworkPolicies[0].DeepCopy(), in.AdminNetworkPolicies[0].DeepCopy()}
 	}
 	for _, o := range objects() {
 		if !c.Set(o) {
@@ -175,24 +218,19 @@ func TestWhatSaysTheSameIsNoChange(t *testing.T) {
 	}
 }
 
-func TestObjectsAreCountedNamedAndDeleted(t *testing.T) {
-	in := withNodes()
-	in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "p", `{podSelector: {}}`))
-	anp("a", admin(1, rule("Deny", all)))(t, &in)
-	banp("default", `{subject: {namespaces: {}}}`)(t, &in)
-	cnp("a", tier("Admin", admin(1, rule("Deny", all))))(t, &in)
-	c := fill(in)
+func TestClusterCountsNamesAndDeletes(t *testing.T) {
+	c := fill(withPolicies())
 	for _, tc := range []struct {
-		kind Kind
+		kind *compile.Kind
 		want string
 	}{
-		{KindPod, "x/a x/b x/c y/a y/b y/c z/a z/b z/c"},
-		{KindNamespace, "/x /y /z"},
-		{KindNode, "/n1 /n2"},
-		{KindNetworkPolicy, "x/p"},
-		{KindAdminNetworkPolicy, "/a"},
-		{KindBaselineAdminNetworkPolicy, "/default"},
-		{KindClusterNetworkPolicy, "/a"},
+		{compile.KindPod, "x/a x/b x/c y/a y/b y/c z/a z/b z/c"},
+		{compile.KindNamespace, "/x /y /z"},
+		{compile.KindNode, "/n1 /n2"},
+		{compile.KindNetworkPolicy, "x/p"},
+		{compile.KindAdminNetworkPolicy, "/a"},
+		{compile.KindBaselineAdminNetworkPolicy, "/default"},
+		{compile.KindClusterNetworkPolicy, "/a"},
 	} {
 		var names []string
 		for ns, name := range c.Names(tc.kind) {
@@ -217,34 +255,33 @@ func TestObjectsAreCountedNamedAndDeleted(t *testing.T) {
 	}
 }
 
-// What a chain remembers of its peers is lost with the chain and with the peer.
-func TestChainsAndEndpointsOutliveChangesElsewhere(t *testing.T) {
+// What is remembered of the peers of a chain is lost with the chain and with the peer.
+func TestChainsAndEndpointsSurviveOtherChanges(t *testing.T) {
 	in := fixture()
-	in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "p", `{podSelector: {}}`))
-	c := NewCluster(Config{NodeName: "n1", Features: AllFeatures()})
+	in.NetworkPolicies = append(in.NetworkPolicies, netpol("x", "p", `{podSelector: {}}`))
+	c := New(Config{NodeName: "n1", Features: compile.AllFeatures()})
 	setAll(c, in.Namespaces)
 	setAll(c, in.NetworkPolicies)
 	for _, p := range in.Pods {
-		c.Set(NewPod(p))
+		c.Set(compile.NewPod(p))
 	}
 	before := c.Snapshot()
-	other := netpol(t, "p", `{podSelector: {}}`)
-	other.Namespace = "y"
-	c.Set(other)
-	c.Set(NewPod(pod("z", "d", "n2", "10.0.2.9")))
-	c.Set(NewPod(pod("x", "d", "n1", "10.0.0.9")))
+	c.Set(netpol("y", "p", `{podSelector: {}}`))
+	c.Set(compile.NewPod(pod("z", "d", "n2", "10.0.2.9")))
+	c.Set(compile.NewPod(pod("x", "d", "n1", "10.0.0.9")))
 	after := c.Snapshot()
-	for _, name := range []string{"x/a", "z/a"} {
-		if addr := in.addr(t, name); before.Endpoint(addr) != after.Endpoint(addr) {
+	xa, za := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.2.1")
+	for name, addr := range map[string]netip.Addr{"x/a": xa, "z/a": za} {
+		if before.Endpoint(addr) != after.Endpoint(addr) {
 			t.Errorf("%s is another endpoint", name)
 		}
 	}
-	if a, d := after.Endpoint(in.addr(t, "x/a")), after.Endpoint(netip.MustParseAddr("10.0.0.9")); a.Ingress != d.Ingress {
+	if a, d := after.Endpoint(xa), after.Endpoint(netip.MustParseAddr("10.0.0.9")); a.Ingress != d.Ingress {
 		t.Error("a new pod of the same policies has a chain of its own")
 	}
-	c.Set(netpol(t, "p", `{podSelector: {}, policyTypes: [Egress]}`))
+	c.Set(netpol("x", "p", `{podSelector: {}, policyTypes: [Egress]}`))
 	for range 3 {
-		c.Set(NewPod(pod("x", "d", "n1", "10.0.0.9")))
+		c.Set(compile.NewPod(pod("x", "d", "n1", "10.0.0.9")))
 		c.Snapshot()
 	}
 	if n := len(c.chains.built); n != 2 {
@@ -254,7 +291,7 @@ func TestChainsAndEndpointsOutliveChangesElsewhere(t *testing.T) {
 
 // The cost of a pod's change is the same in a large cluster: counted in
 // allocations, which do not depend on the machine.
-func TestAChangeCostsTheSameInALargeCluster(t *testing.T) {
+func TestChangeCostDoesNotDependOnClusterSize(t *testing.T) {
 	cost := func(pods int) float64 {
 		in := busy(pods).withPolicies("spread", 1000)
 		c := clusterOf(in)
@@ -263,7 +300,7 @@ func TestAChangeCostsTheSameInALargeCluster(t *testing.T) {
 		i := 0
 		return testing.AllocsPerRun(100, func() {
 			i++
-			c.Set(NewPod(moved[i%2]))
+			c.Set(compile.NewPod(moved[i%2]))
 			c.Snapshot()
 		})
 	}
@@ -276,4 +313,22 @@ func clusterOf(in Input) *Cluster {
 	c := fill(in)
 	c.Snapshot()
 	return c
+}
+
+func TestUnknownKindsPanic(t *testing.T) {
+	mustPanic := func(name string, f func(c *Cluster)) {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if recover() == nil {
+					t.Error("it does not panic")
+				}
+			}()
+			f(New(Config{}))
+		})
+	}
+	unknown := &compile.Kind{Name: "AdminNetworkPolicy"} // which is not the one of the table
+	mustPanic("Set", func(c *Cluster) { c.Set(&corev1.Service{}) })
+	mustPanic("Delete", func(c *Cluster) { c.Delete(unknown, "", "a") })
+	mustPanic("Names", func(c *Cluster) { c.Names(unknown) })
+	mustPanic("Len", func(c *Cluster) { c.Len(unknown) })
 }

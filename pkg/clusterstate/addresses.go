@@ -1,20 +1,21 @@
-package compile
+package clusterstate
 
 import (
 	"net/netip"
 	"slices"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// addresses tells who owns which address. Addresses are reused while the API
+// addresses knows which pod owns which address. Addresses are reused while the API
 // still shows who had them before, so several pods can claim one.
 type addresses struct {
 	owners policy.Endpoints
 	edit   *policy.EndpointsEdit // nil while nothing changes
 	// contested are the claims to addresses that have several.
-	contested map[netip.Addr][]*Pod
-	settled   bool // since it was last asked, an address was or had been contested
+	contested map[netip.Addr][]*compile.Pod
+	settled   bool // an address was or had been contested since this was last reset
 }
 
 func (a *addresses) change() *policy.EndpointsEdit {
@@ -24,7 +25,7 @@ func (a *addresses) change() *policy.EndpointsEdit {
 	return a.edit
 }
 
-// current ends the changes under way and returns who owns what.
+// current ends the changes under way and returns the owners.
 func (a *addresses) current() policy.Endpoints {
 	if a.edit != nil {
 		a.owners, a.edit = a.edit.Done(), nil
@@ -40,12 +41,12 @@ func (a *addresses) at(addr netip.Addr) *policy.Endpoint {
 	return a.owners.At(addr)
 }
 
-// owns tells whether p is the owner of addr.
-func (a *addresses) owns(p *Pod, addr netip.Addr) bool { return a.at(addr) == &p.Endpoint }
+// owns reports whether p is the owner of addr.
+func (a *addresses) owns(p *compile.Pod, addr netip.Addr) bool { return a.at(addr) == &p.Endpoint }
 
-// replace puts the claims of now in the place of those of old. Either may be
+// replace replaces the claims of old by those of now. Either may be
 // nil. pod finds the pod of an endpoint.
-func (a *addresses) replace(old, now *Pod, pod func(*policy.Endpoint) *Pod) {
+func (a *addresses) replace(old, now *compile.Pod, pod func(*policy.Endpoint) *compile.Pod) {
 	if old != nil {
 		for _, addr := range old.Addrs {
 			if now == nil || !slices.Contains(now.Addrs, addr) {
@@ -61,18 +62,18 @@ func (a *addresses) replace(old, now *Pod, pod func(*policy.Endpoint) *Pod) {
 }
 
 // others returns the claims to addr of pods other than p.
-func (a *addresses) others(addr netip.Addr, p *Pod, pod func(*policy.Endpoint) *Pod) []*Pod {
+func (a *addresses) others(addr netip.Addr, p *compile.Pod, pod func(*policy.Endpoint) *compile.Pod) []*compile.Pod {
 	if claims := a.contested[addr]; claims != nil {
-		return slices.DeleteFunc(slices.Clone(claims), func(c *Pod) bool { return c == p })
+		return slices.DeleteFunc(slices.Clone(claims), func(c *compile.Pod) bool { return c == p })
 	}
 	if owner := a.at(addr); owner != nil && (p == nil || owner != &p.Endpoint) {
-		return []*Pod{pod(owner)}
+		return []*compile.Pod{pod(owner)}
 	}
 	return nil
 }
 
 // settle gives addr to the best of its claims.
-func (a *addresses) settle(addr netip.Addr, claims []*Pod) {
+func (a *addresses) settle(addr netip.Addr, claims []*compile.Pod) {
 	if len(claims) > 1 {
 		a.contested[addr], a.settled = claims, true
 	} else if a.contested[addr] != nil {
@@ -80,9 +81,9 @@ func (a *addresses) settle(addr netip.Addr, claims []*Pod) {
 		a.settled = true
 	}
 	var owner *policy.Endpoint
-	var best *Pod
+	var best *compile.Pod
 	for _, p := range claims {
-		if best == nil || p.takesOver(best) {
+		if best == nil || p.TakesOver(best) {
 			best, owner = p, &p.Endpoint
 		}
 	}

@@ -1,0 +1,91 @@
+package clusterstate
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// setNode takes a node. Every node counts: for the ranges of its pods, and as a
+// peer for its labels and addresses.
+func (c *Cluster) setNode(o *corev1.Node) bool {
+	now := compile.NewNode(o)
+	if old := c.nodes[o.Name]; old != nil && old.Equal(now) {
+		return false
+	}
+	c.nodes[o.Name] = now
+	c.nodesChanged()
+	return true
+}
+
+func (c *Cluster) deleteNode(name string) bool {
+	if c.nodes[name] == nil {
+		return false
+	}
+	delete(c.nodes, name)
+	c.nodesChanged()
+	return true
+}
+
+// nodesChanged drops everything that is derived from nodes.
+func (c *Cluster) nodesChanged() { c.derived, c.podRanges, c.hosts = nil, nil, nil }
+
+// rangesOf returns the ranges that pods of some nodes get their addresses from.
+func (c *Cluster) rangesOf(of func(node string) bool) []netip.Prefix {
+	var ranges []netip.Prefix
+	for _, n := range c.nodes {
+		if of(n.Name) {
+			ranges = append(ranges, n.PodRanges...)
+		}
+	}
+	slices.SortFunc(ranges, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	return slices.Compact(ranges)
+}
+
+// allPodRanges returns the addresses that pods of any node may have.
+func (c *Cluster) allPodRanges() *policy.PodRanges {
+	if c.podRanges == nil {
+		var nodes []netip.Addr
+		for _, n := range c.nodes {
+			nodes = append(nodes, n.Addrs...)
+		}
+		c.podRanges = policy.NewPodRanges(c.rangesOf(func(string) bool { return true }), nodes)
+	}
+	return c.podRanges
+}
+
+// allHosts returns the nodes behind each address of a node. Memories refer to
+// these very values, so that they are kept as long as no node changes.
+func (c *Cluster) allHosts() map[netip.Addr]*policy.Host {
+	if c.hosts != nil {
+		return c.hosts
+	}
+	hosts := make(map[netip.Addr]*policy.Host, len(c.nodes))
+	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
+		n := c.nodes[name]
+		for _, addr := range n.Addrs {
+			if hosts[addr] == nil {
+				hosts[addr] = &policy.Host{}
+			}
+			*hosts[addr] = append(*hosts[addr], n.Labels)
+		}
+	}
+	c.hosts = hosts
+	return hosts
+}
+
+func (c *Cluster) nodeNames(yield func(namespace, name string) bool) {
+	for name := range c.nodes {
+		if !yield("", name) {
+			return
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package clusterstate
+
+import (
+	"iter"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// namespace holds what is in a namespace, whether its object is known or not.
+type namespace struct {
+	labels   labels.Set // nil while the object is not known
+	pods     map[string]*compile.Pod
+	policies []*compiled // in the order of evaluation
+}
+
+type podKey struct{ namespace, name string }
+
+func keyOf(p *compile.Pod) podKey { return podKey{p.Endpoint.Namespace, p.Endpoint.Name} }
+
+func (c *Cluster) namespace(name string) *namespace {
+	ns := c.namespaces[name]
+	if ns == nil {
+		ns = &namespace{pods: map[string]*compile.Pod{}}
+		c.namespaces[name] = ns
+	}
+	return ns
+}
+
+// forget drops a namespace that holds nothing.
+func (c *Cluster) forget(name string, ns *namespace) {
+	if ns.labels == nil && len(ns.pods) == 0 && len(ns.policies) == 0 {
+		delete(c.namespaces, name)
+	}
+}
+
+func (c *Cluster) setNamespace(o *corev1.Namespace) bool {
+	l := labels.Set(o.Labels)
+	if l == nil {
+		l = labels.Set{} // known, and without labels
+	}
+	return c.label(o.Name, l)
+}
+
+// label gives a namespace labels, nil ones when its object is gone.
+func (c *Cluster) label(name string, l labels.Set) bool {
+	ns := c.namespace(name)
+	defer c.forget(name, ns)
+	if (ns.labels == nil) == (l == nil) && labels.Equals(ns.labels, l) {
+		return false
+	}
+	ns.labels = l
+	for _, old := range ns.pods {
+		now := *old
+		now.Endpoint.NamespaceLabels, now.Endpoint.Version = l, policy.NewVersion()
+		c.replacePod(old, &now)
+		if key := keyOf(&now); c.local[key] {
+			c.stale[key] = true
+		}
+	}
+	return true
+}
+
+func (c *Cluster) namespaceNames(yield func(namespace, name string) bool) {
+	for name, ns := range c.namespaces {
+		if ns.labels != nil && !yield("", name) {
+			return
+		}
+	}
+}
+
+func (c *Cluster) setPod(p *compile.Pod) bool {
+	ns := c.namespace(p.Endpoint.Namespace)
+	old := ns.pods[p.Endpoint.Name]
+	if old != nil && old.Equal(p) {
+		return false
+	}
+	p.Endpoint.NamespaceLabels, p.Endpoint.Version = ns.labels, policy.NewVersion()
+	c.replacePod(old, p)
+	key := keyOf(p)
+	if !c.cfg.enforces(p.Node) {
+		c.forgetLocal(key)
+		return true
+	}
+	c.local[key], c.stale[key], c.localPods = true, true, nil
+	return true
+}
+
+func (c *Cluster) deletePod(key podKey) bool {
+	ns := c.namespace(key.namespace)
+	defer c.forget(key.namespace, ns)
+	old := ns.pods[key.name]
+	if old == nil {
+		return false
+	}
+	c.addresses.replace(old, nil, c.podOf)
+	delete(ns.pods, key.name)
+	c.forgetLocal(key)
+	return true
+}
+
+// replacePod replaces old, which may be nil, by now, which has the same name.
+func (c *Cluster) replacePod(old, now *compile.Pod) {
+	c.addresses.replace(old, now, c.podOf)
+	c.namespace(now.Endpoint.Namespace).pods[now.Endpoint.Name] = now
+}
+
+// forgetLocal removes a pod from those of this node, if it is one.
+func (c *Cluster) forgetLocal(key podKey) {
+	if c.local[key] {
+		c.localPods = nil
+	}
+	delete(c.local, key)
+	delete(c.stale, key)
+}
+
+// pod returns the pod of that name, which is known.
+func (c *Cluster) pod(key podKey) *compile.Pod { return c.namespaces[key.namespace].pods[key.name] }
+
+// podOf returns the pod that e belongs to.
+func (c *Cluster) podOf(e *policy.Endpoint) *compile.Pod {
+	return c.pod(podKey{e.Namespace, e.Name})
+}
+
+// allLocal yields the pods of this node.
+func (c *Cluster) allLocal() iter.Seq[*compile.Pod] {
+	return func(yield func(*compile.Pod) bool) {
+		for key := range c.local {
+			if !yield(c.pod(key)) {
+				return
+			}
+		}
+	}
+}
+
+func (c *Cluster) localAddresses() []netip.Addr {
+	var addrs []netip.Addr
+	for p := range c.allLocal() {
+		for _, addr := range p.Addrs {
+			if c.addresses.owns(p, addr) {
+				addrs = append(addrs, addr)
+			}
+		}
+	}
+	return addrs
+}
+
+func (c *Cluster) podNames(yield func(namespace, name string) bool) {
+	for nsName, ns := range c.namespaces {
+		for name := range ns.pods {
+			if !yield(nsName, name) {
+				return
+			}
+		}
+	}
+}

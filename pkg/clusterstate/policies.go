@@ -1,0 +1,140 @@
+package clusterstate
+
+import (
+	"cmp"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// compiled is a policy and what tells it from its earlier versions.
+type compiled struct {
+	*compile.Policy
+	id uint64 // see chains
+}
+
+func compare(p, o *compiled) int { return p.Compare(o.Policy) }
+
+func (c *Cluster) setPolicy(p *compile.Policy) bool { return c.replacePolicy(p.Ref, p.Kind, p) }
+
+// replacePolicy replaces the policy of that kind and name by now, nil for none. It
+// reports whether that is a change.
+func (c *Cluster) replacePolicy(ref policy.Ref, kind *compile.Kind, now *compile.Policy) bool {
+	list := &c.policies
+	if kind.Namespaced {
+		ns := c.namespace(ref.Namespace)
+		defer c.forget(ref.Namespace, ns)
+		list = &ns.policies
+	}
+	at := slices.IndexFunc(*list, func(p *compiled) bool { return p.Kind == kind && p.Ref.Name == ref.Name })
+	if at < 0 && now == nil {
+		return false
+	}
+	if at >= 0 {
+		old := (*list)[at]
+		if now != nil && now.Equal(old.Policy) {
+			return false
+		}
+		*list = slices.Delete(*list, at, at+1)
+		c.markStale(old.Policy)
+	}
+	if now != nil {
+		p := &compiled{now, c.chains.newID()}
+		at, _ := slices.BinarySearchFunc(*list, p, compare)
+		*list = slices.Insert(*list, at, p)
+		c.markStale(now)
+	}
+	c.derived = nil
+	return true
+}
+
+// markStale marks the pods of this node that p selects: their chains have to
+// change.
+func (c *Cluster) markStale(p *compile.Policy) {
+	for key := range c.local {
+		if p.Kind.Namespaced && p.Ref.Namespace != key.namespace {
+			continue // which SelectsPod would find out more slowly
+		}
+		if p.SelectsPod(&c.pod(key).Endpoint) {
+			c.stale[key] = true
+		}
+	}
+}
+
+// updateChains gives stale pods the chains of the policies that select them now.
+func (c *Cluster) updateChains() {
+	for key := range c.stale {
+		old := c.pod(key)
+		policies := c.namespaces[key.namespace].policies
+		in := c.chains.of(c.policies, policies, &old.Endpoint, policy.Ingress)
+		out := c.chains.of(c.policies, policies, &old.Endpoint, policy.Egress)
+		if in == old.Endpoint.Ingress && out == old.Endpoint.Egress {
+			continue
+		}
+		now := *old
+		now.Endpoint.Ingress, now.Endpoint.Egress, c.localPods = in, out, nil
+		c.replacePod(old, &now)
+	}
+	if len(c.stale) > 0 {
+		c.chains.keep(c.allLocal())
+		clear(c.stale)
+	}
+}
+
+// allPolicies yields all policies, in no order.
+func (c *Cluster) allPolicies() iter.Seq[*compiled] {
+	return func(yield func(*compiled) bool) {
+		for _, p := range c.policies {
+			if !yield(p) {
+				return
+			}
+		}
+		for _, ns := range c.namespaces {
+			for _, p := range ns.policies {
+				if !yield(p) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// derived is what follows from all policies and nodes, apart from the chains.
+type derived struct {
+	ranges    []netip.Prefix
+	isolating [2]bool
+	podRanges *policy.PodRanges
+	hosts     map[netip.Addr]*policy.Host
+	findings  []policy.Finding
+}
+
+func (c *Cluster) derive() *derived {
+	d := &derived{ranges: c.rangesOf(c.cfg.enforces)}
+	for p := range c.allPolicies() {
+		d.findings = append(d.findings, p.Findings...)
+		for _, direction := range []policy.Direction{policy.Ingress, policy.Egress} {
+			d.isolating[direction] = d.isolating[direction] || p.HoldsUnknown(direction)
+		}
+		if p.StopsPods() {
+			d.podRanges = c.allPodRanges()
+		}
+		if p.SelectsNodes() {
+			d.hosts = c.allHosts()
+		}
+	}
+	slices.SortStableFunc(d.findings, compareFindings)
+	return d
+}
+
+// compareFindings orders findings by policy. Those of one policy are in order
+// already.
+func compareFindings(a, b policy.Finding) int {
+	return cmp.Or(
+		cmp.Compare(a.Policy.Kind, b.Policy.Kind),
+		cmp.Compare(a.Policy.Namespace, b.Policy.Namespace),
+		cmp.Compare(a.Policy.Name, b.Policy.Name),
+	)
+}

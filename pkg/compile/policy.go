@@ -1,0 +1,87 @@
+package compile
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// Policy is a compiled policy of any kind: rules that are ready to be put into
+// chains. It is immutable.
+type Policy struct {
+	Kind *Kind
+	Ref  policy.Ref
+	Tier policy.Tier
+	// Findings are what of the policy could not be honoured.
+	Findings []policy.Finding
+
+	spec     any // of the object, by pointer
+	priority int32
+	subject  *policy.PodSelector // nil selects nothing
+	// isolates and rules are by direction. Only a NetworkPolicy isolates, and it
+	// has no rules for a direction that it does not isolate (NP-5).
+	isolates [2]bool
+	rules    [2][]policy.Rule
+}
+
+// Compare orders policies as they are evaluated: tier, priority, and for equal
+// ones kind and name (CN-1, CN-2, CN-7, CN-8).
+func (p *Policy) Compare(o *Policy) int {
+	return cmp.Or(
+		cmp.Compare(p.Tier, o.Tier),
+		cmp.Compare(p.priority, o.priority),
+		cmp.Compare(p.Ref.Kind, o.Ref.Kind),
+		cmp.Compare(p.Ref.Name, o.Ref.Name),
+	)
+}
+
+// Equal reports whether two policies come from objects that say the same.
+func (p *Policy) Equal(o *Policy) bool {
+	return p.Ref == o.Ref && reflect.DeepEqual(p.spec, o.spec)
+}
+
+// Rules returns the rules of direction d in the order in which they are
+// evaluated. They must not be changed.
+func (p *Policy) Rules(d policy.Direction) []policy.Rule { return p.rules[d] }
+
+// SelectsPod reports whether the pod e is a subject of the policy, whatever the
+// direction.
+func (p *Policy) SelectsPod(e *policy.Endpoint) bool {
+	return p.subject != nil && p.subject.Selects(e)
+}
+
+// Selects reports whether the policy applies to the traffic of e in direction d:
+// a policy without rules for a direction applies only if it isolates (NP-4,
+// CN-6).
+func (p *Policy) Selects(e *policy.Endpoint, d policy.Direction) bool {
+	return (p.isolates[d] || len(p.rules[d]) > 0) && p.SelectsPod(e)
+}
+
+// HoldsUnknown reports whether the packets of a pod of this node in direction d
+// have to wait until the pod is known, because the policy may deny them.
+func (p *Policy) HoldsUnknown(d policy.Direction) bool {
+	// The receiver's node cannot tell a new pod of this node from the node
+	// itself, so that nothing may leave before the pod is known (CN-35).
+	return p.isolates[d] || p.denies(d) || d == policy.Egress && p.denies(policy.Ingress)
+}
+
+// denies reports whether some rule of direction d denies.
+func (p *Policy) denies(d policy.Direction) bool {
+	return p.subject != nil && slices.ContainsFunc(p.rules[d], func(r policy.Rule) bool { return r.Action == policy.Deny })
+}
+
+// SelectsNodes reports whether some rule has nodes as peers.
+func (p *Policy) SelectsNodes() bool {
+	return slices.ContainsFunc(p.rules[policy.Egress], func(r policy.Rule) bool {
+		return slices.ContainsFunc(r.Peers, func(peer policy.Peer) bool { return peer.Nodes != nil })
+	})
+}
+
+// StopsPods reports whether some rule of egress denies or passes packets to pods.
+func (p *Policy) StopsPods() bool {
+	return slices.ContainsFunc(p.rules[policy.Egress], func(r policy.Rule) bool {
+		return r.Action != policy.Allow && slices.ContainsFunc(r.Peers, func(peer policy.Peer) bool { return peer.Pods != nil })
+	})
+}
