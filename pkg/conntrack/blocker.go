@@ -15,50 +15,50 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/runner"
 )
 
-// DefaultMark is the bit of connection marks that is ours unless the operator
-// moves it. It lies below those of kube-proxy (0x4000, 0x8000), portmap (0x2000),
+// DefaultMark is the bit of connection marks that the agent uses unless configured
+// otherwise. It lies below those of kube-proxy (0x4000, 0x8000), portmap (0x2000),
 // kube-router and Weave (0x10000 to 0x40000), Tailscale (0xff0000) and Calico
 // (0xffff0000), and above that of the VPC plugin of AWS (0x80).
 const DefaultMark uint32 = 0x800
 
 const (
-	// minInterval bounds what a cluster in motion costs: a pass walks the whole
+	// minInterval bounds the cost of frequent changes: a pass lists the whole
 	// table.
 	minInterval = 5 * time.Second
 	// retryInterval is no shorter for the same reason.
 	retryInterval = 5 * time.Second
-	// maxInterval bounds how long a connection stays that a pass has missed.
-	// The kernel may move entries while it lists them, and a mark that two
-	// write at the same time keeps what one of them wrote.
+	// maxInterval bounds how long a missed connection stays as it is. The kernel
+	// may move entries while it lists them, and when two processes write a mark
+	// at the same time, one of the writes is lost.
 	maxInterval = time.Minute
-	// passTimeout ends a pass whose kernel does not answer.
+	// passTimeout ends a pass when the kernel does not answer.
 	passTimeout = 30 * time.Second
 )
 
-// Verdict is what becomes of an established connection.
+// Verdict is what happens to an established connection.
 type Verdict uint8
 
 const (
-	Block   Verdict = iota // nothing passes, in either direction; zero, so that a forgotten answer fails closed
-	Keep                   // as it is, cut or not
-	Unblock                // everything passes
+	Block   Verdict = iota // no packet passes, in either direction; zero, so that a missing answer fails closed
+	Keep                   // unchanged, blocked or not
+	Unblock                // all packets pass
 )
 
-// Evaluator answers for the connection that p opened. p is the packet as policy sees
-// it: behind DNAT and before SNAT. toHost tells that its destination is this node
+// Evaluator decides about the connection that p opened. p is the packet as policies
+// see it: after DNAT and before SNAT. toHost is true if its destination is this node
 // itself. An Evaluator is called from one goroutine.
 type Evaluator func(p packet.Packet, toHost bool) Verdict
 
-// Config says which bit is ours.
+// Config configures a Blocker.
 type Config struct {
 	// Mark is the one bit of connection marks that a Blocker sets and clears.
-	// All other bits stay as they are.
+	// All other bits are left unchanged.
 	Mark uint32
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer
 }
 
-// Validate names every field that cannot work.
+// Validate reports every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	if bits.OnesCount32(c.Mark) != 1 {
@@ -70,8 +70,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Blocker keeps the marks of all connections as the latest Evaluator wants them. Its
-// methods may be called from any goroutine; Run once.
+// Blocker keeps the marks of all connections as the latest Evaluator decides. Its
+// methods may be called from any goroutine; Run is called once.
 type Blocker struct {
 	mark    uint32
 	runner  *runner.Runner
@@ -82,11 +82,10 @@ type Blocker struct {
 	open      func(context.Context) (table, error)
 	nodeAddrs func() (addrSet, error)
 
-	applied *Evaluator // the last one that a whole pass asked; of sync alone
+	applied *Evaluator // of the last complete pass; only sync uses it
 }
 
-// New returns a Blocker that has not touched the kernel yet. A faulty Config is
-// refused whole.
+// New returns a Blocker that has not touched the kernel yet.
 func New(cfg Config) (*Blocker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("conntrack: %w", err)
@@ -105,24 +104,24 @@ func New(cfg Config) (*Blocker, error) {
 	return b, nil
 }
 
-// Set keeps the latest Evaluator and has it asked soon: at once after five quiet
-// seconds. It never blocks.
+// Set stores the latest Evaluator and triggers a pass, which begins at once unless
+// the last one began less than five seconds ago. It never blocks.
 func (b *Blocker) Set(evaluate Evaluator) {
 	b.desired.Store(&evaluate)
 	b.runner.Poke()
 }
 
-// Recheck has all connections judged soon, because some may have been accepted that
-// nobody was asked about. It never blocks.
+// Recheck triggers a pass, because connections may have been accepted without being
+// evaluated. It never blocks.
 func (b *Blocker) Recheck() { b.runner.Poke() }
 
 // Run passes over the table whenever there is a new Evaluator, and every minute,
-// until ctx ends. What is cut then stays cut.
+// until ctx ends. Blocked connections then stay blocked.
 func (b *Blocker) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "conntrack")
-	logger.Info("Cutting of established connections starts", "mark", fmt.Sprintf("%#x", b.mark))
+	logger.Info("Started blocking established connections", "mark", fmt.Sprintf("%#x", b.mark))
 	b.runner.Run(klog.NewContext(ctx, logger))
-	logger.Info("Cutting of established connections stops, what is cut stays cut")
+	logger.Info("Stopped blocking established connections; blocked ones stay blocked")
 	return nil
 }
 
@@ -142,8 +141,8 @@ func (b *Blocker) sync(ctx context.Context) error {
 	}
 	if b.applied != evaluate {
 		b.applied = evaluate
-		// A first packet that passed by the last policies is not in the table
-		// before it has left the node: look once more.
+		// A connection whose first packet was accepted by the previous policies
+		// enters the table only when the packet leaves the node: pass once more.
 		b.runner.Poke()
 	}
 	return nil

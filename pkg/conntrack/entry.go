@@ -38,33 +38,33 @@ const nfgenHeaderLen = 4 // struct nfgenmsg: family, version, resource
 // was decoded from.
 type entry struct {
 	original sender // of the first packet, as it came in
-	reply    sender // of the answers, as they come in
+	reply    sender // of the replies, as they come in
 	mark     uint32
 	expected bool
 	key      key
 }
 
-// key names a connection to the kernel, in the kernel's own words. They hold
-// more than a tuple does: ICMP identifiers, keys of GRE, zones.
+// key identifies a connection to the kernel, in the kernel's own encoding, which
+// contains more than addresses and ports: ICMP identifiers, GRE keys, zones.
 type key struct {
 	family uint8
 	tuple  []byte // content of the attribute CTA_TUPLE_ORIG
 	zone   []byte // content of CTA_ZONE, empty in the default zone
-	id     []byte // content of CTA_ID: tells the entry from a later one of the same tuple
+	id     []byte // content of CTA_ID: distinguishes the entry from a later one of the same tuple
 }
 
-// sender is who sends in one direction of a connection.
+// sender is the source of one direction of a connection.
 type sender struct {
 	addr     netip.Addr
 	port     uint16
-	hasPorts bool // the kernel tells connections of this protocol apart by ports
+	hasPorts bool // the kernel tracks ports of this protocol
 	proto    packet.Proto
 }
 
-// first returns the packet that opened the connection, as it passes between DNAT
-// and SNAT: it still has the source that the original direction has, and the
-// destination that replies come from. It reports false where the entry does not
-// tell one connection from another: SCTP, on kernels that do not track its ports.
+// first returns the packet that opened the connection, as it is between DNAT and
+// SNAT: with the source of the original direction, and with the source of replies
+// as its destination. It reports false if the entry lacks ports that the protocol
+// has: SCTP, on kernels that do not track its ports.
 func (e entry) first() (packet.Packet, bool) {
 	src, dst := e.original.addr, e.reply.addr
 	if !src.IsValid() || !dst.IsValid() || src.Is4() != dst.Is4() {
@@ -81,8 +81,8 @@ func (e entry) first() (packet.Packet, bool) {
 	return p, true
 }
 
-// decodeEntry reads the data of a message about a connection. It reports false
-// when the message is malformed.
+// decodeEntry decodes the data of a message about a connection. It reports false
+// if the message is malformed.
 func decodeEntry(data []byte) (e entry, ok bool) {
 	if len(data) < nfgenHeaderLen {
 		return e, false
@@ -112,7 +112,7 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 	return e, ok && e.original.addr.IsValid() && e.reply.addr.IsValid()
 }
 
-// decode reads the content of CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
+// decode decodes the content of CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
 func (s *sender) decode(b []byte) bool {
 	return nlattr.Each(b, func(typ uint16, value []byte) bool {
 		switch typ {

@@ -17,14 +17,14 @@ import (
 type connection struct {
 	proto packet.Proto
 	// ends are source and destination of the first packet as it came in, and
-	// source and destination of the answers.
+	// source and destination of the replies.
 	ends   [4]string
 	mark   uint32
 	zone   uint16
 	status uint32
 }
 
-// direct is a connection whose ends nobody translates.
+// direct returns a connection without NAT.
 func direct(proto packet.Proto, src, dst string) connection {
 	return connection{proto: proto, ends: [4]string{src, dst, dst, src}}
 }
@@ -42,11 +42,10 @@ const (
 	attrICMPv6Type = 8
 	attrICMPv6Code = 9
 
-	statusConfirmed = 1 << 3 // as all that is in the table
+	statusConfirmed = 1 << 3 // IPS_CONFIRMED, which all entries of the table have
 )
 
-// message is the data of a message that tells of c, as the kernel and for the
-// kernel.
+// message returns the data of a message about c, from the kernel or to it.
 func (c connection) message(t testing.TB) []byte {
 	t.Helper()
 	ae := netlink.NewAttributeEncoder()
@@ -109,7 +108,7 @@ func (c connection) encodeTuple(from, to string, icmpType, icmpv6Type uint8) fun
 	}
 }
 
-// connections are of every kind; first is the packet that opened each.
+// connections are connections of every kind; first is the packet that opened each.
 var connections = []struct {
 	connection connection
 	first      string
@@ -134,21 +133,23 @@ var connections = []struct {
 		"TCP [fd00::1]:40001 -> [fd00::1]:8080", // hairpin through a Service: both
 	},
 	{
-		connection{proto: packet.UDP, ends: direct(packet.UDP, "10.0.0.1:9", "10.0.0.2:9").ends, zone: 5, mark: others},
+		connection{proto: packet.UDP, ends: direct(packet.UDP, "10.0.0.1:9", "10.0.0.2:9").ends, zone: 5, mark: otherBits},
 		"UDP 10.0.0.1:9 -> 10.0.0.2:9",
 	},
 }
 
-func TestEntriesAreDecoded(t *testing.T) {
+func TestDecodeEntry(t *testing.T) {
 	for _, tt := range connections {
-		e, ok := decodeEntry(tt.connection.message(t))
-		p, known := e.first()
-		if !ok || !known || p.String() != tt.first {
-			t.Errorf("%+v: %v, %v, %v, want %s", tt.connection, p, known, ok, tt.first)
-		}
-		if e.mark != tt.connection.mark || e.expected {
-			t.Errorf("%+v: mark %#x, expected %v", tt.connection, e.mark, e.expected)
-		}
+		t.Run(tt.first, func(t *testing.T) {
+			e, ok := decodeEntry(tt.connection.message(t))
+			p, known := e.first()
+			if !ok || !known || p.String() != tt.first {
+				t.Errorf("%+v: %v, %v, %v, want %s", tt.connection, p, known, ok, tt.first)
+			}
+			if e.mark != tt.connection.mark || e.expected {
+				t.Errorf("%+v: mark %#x, expected %v", tt.connection, e.mark, e.expected)
+			}
+		})
 	}
 	c := direct(packet.TCP, "10.0.0.1:1", "10.0.0.2:1")
 	c.status = 0xffffffff
@@ -161,9 +162,8 @@ func TestEntriesAreDecoded(t *testing.T) {
 	}
 }
 
-// A message that ends too early is malformed, unless it ends between attributes
-// that need not be there.
-func TestCutMessagesAreRefused(t *testing.T) {
+// A truncated message is malformed, unless it ends between optional attributes.
+func TestDecodeEntryRefusesTruncatedMessages(t *testing.T) {
 	c := direct(packet.TCP, "10.0.0.1:1", "10.0.0.2:1")
 	whole := c.message(t)
 	full, _ := decodeEntry(whole)
@@ -180,8 +180,8 @@ func TestCutMessagesAreRefused(t *testing.T) {
 	}
 }
 
-// FuzzDecodeEntry also sends the key of what it could read back through the
-// message that sets a mark.
+// FuzzDecodeEntry also encodes the key of each decoded entry into the message that
+// sets a mark.
 func FuzzDecodeEntry(f *testing.F) {
 	for _, c := range connections {
 		f.Add(c.connection.message(f))
@@ -213,7 +213,7 @@ func FuzzDecodeEntry(f *testing.F) {
 			}
 			return true
 		}) {
-			t.Fatalf("%x cannot be read", message)
+			t.Fatalf("%x is malformed", message)
 		}
 		if message[0] != data[0] || !bytes.Equal(tuple, e.key.tuple) || mark != DefaultMark || mask != DefaultMark {
 			t.Errorf("%x became %x", data, message)

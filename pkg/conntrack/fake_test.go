@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
-// fakeTable is a table with the kernel's ways: marks change under a mask, and
+// fakeTable is a table that behaves like the kernel's: marks change under a mask, and
 // connections may end between the listing and the change.
 type fakeTable struct {
 	mu     sync.Mutex // guards all below against Run
@@ -28,11 +28,11 @@ type fakeTable struct {
 	opened int
 	closed int
 
-	// How filters work, by family: as they should where there is no entry.
+	// How filters work, by family: correctly if there is no entry.
 	filtering map[uint8]filtering
 
-	broken   error            // the listing ends with it
-	refused  error            // every change is refused with it
+	broken   error            // the listing ends with this error
+	refused  error            // every change fails with this error
 	onChange func(*fakeTable) // called before each change
 }
 
@@ -61,7 +61,7 @@ func (f *fakeTable) entries(asked filter) iter.Seq2[entry, error] {
 		f.mu.Lock()
 		rows := slices.Clone(f.rows)
 		f.mu.Unlock()
-		buffer := make([]byte, 4) // one for all: what is yielded is valid until the next
+		buffer := make([]byte, 4) // reused: an entry is valid until the next one
 		for _, e := range rows {
 			if !f.lists(asked, e) {
 				continue
@@ -83,9 +83,9 @@ func (f *fakeTable) entries(asked filter) iter.Seq2[entry, error] {
 type filtering uint8
 
 const (
-	rightly  filtering = iota
-	notAtAll           // as kernels before 5.9
-	inverted           // as later ones do for IPv6
+	correct  filtering = iota
+	ignored            // kernels before 5.9
+	inverted           // later ones, for IPv6
 )
 
 func (f *fakeTable) lists(asked filter, e entry) bool {
@@ -93,7 +93,7 @@ func (f *fakeTable) lists(asked filter, e entry) bool {
 		return false
 	}
 	switch how := f.filtering[asked.family]; {
-	case !asked.end.IsValid(), how == notAtAll:
+	case !asked.end.IsValid(), how == ignored:
 		return true
 	case how == inverted:
 		return !asked.has(e)
@@ -143,7 +143,7 @@ func (f *fakeTable) edit(change func()) {
 	change()
 }
 
-// marks are those of all connections, in order.
+// marks returns the marks of all connections, in order.
 func (f *fakeTable) marks() []uint32 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -158,22 +158,22 @@ func (f *fakeTable) marks() []uint32 {
 // 2001:db8::1.
 func newFake(t testing.TB) (*Blocker, *fakeTable) {
 	t.Helper()
-	c, err := New(Config{Mark: DefaultMark, Registerer: prometheus.NewRegistry()})
+	b, err := New(Config{Mark: DefaultMark, Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &fakeTable{}
-	c.open = func(ctx context.Context) (table, error) {
+	b.open = func(ctx context.Context) (table, error) {
 		if ctx.Err() != nil {
 			return nil, errors.New("opened too late")
 		}
 		f.edit(func() { f.opened++ })
 		return f, nil
 	}
-	c.nodeAddrs = func() (addrSet, error) {
+	b.nodeAddrs = func() (addrSet, error) {
 		return addrSet{netip.MustParseAddr("192.0.2.1"): {}, netip.MustParseAddr("2001:db8::1"): {}}, nil
 	}
-	return c, f
+	return b, f
 }
 
 func testContext(t testing.TB) context.Context {
@@ -181,15 +181,15 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// always answers v, and keeps what it was asked.
-func always(v Verdict, asked *[]string) Evaluator {
+// always decides v, and records what it evaluates.
+func always(v Verdict, evaluated *[]string) Evaluator {
 	return func(p packet.Packet, toHost bool) Verdict {
-		if asked != nil {
+		if evaluated != nil {
 			s := p.String()
 			if toHost {
 				s += " (the node)"
 			}
-			*asked = append(*asked, s)
+			*evaluated = append(*evaluated, s)
 		}
 		return v
 	}

@@ -19,23 +19,21 @@ const (
 	filterBySource = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC
 )
 
-// filter asks for the connections that have an end at an address. Without an end it
-// asks for all connections of the family, those of both for the zero value.
+// filter selects the connections that have an end at an address. Without an end it
+// selects all connections of the family; the zero value selects those of both.
 //
 // The ends of a connection are the sources of its two directions: of the first
-// packet as it came in, and of the answers as they come in. Address translation
-// changes neither: behind a Service the answers come from the pod, and the client
-// sends from its own address before it is masqueraded. Only packets that one of
-// the ends sends, or that are delivered to it, belong to the connection of a pod
-// at that address.
+// packet as it came in, and of the replies as they come in. NAT changes neither:
+// behind a Service the replies come from the pod, and a masqueraded client still
+// sends from its own address.
 type filter struct {
 	family uint8
 	end    netip.Addr
-	reply  bool // the end that answers, else the one that opened the connection
+	reply  bool // the end that replies, otherwise the one that opened the connection
 }
 
-// opened and answered ask for the connections that addr has opened, and for those
-// that were opened to it.
+// opened selects the connections that addr has opened, answered those that were
+// opened to it.
 func opened(addr netip.Addr) filter   { return filter{family: familyOf(addr), end: addr} }
 func answered(addr netip.Addr) filter { return filter{family: familyOf(addr), end: addr, reply: true} }
 
@@ -46,7 +44,7 @@ func familyOf(a netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
-// has reports whether e is what f asks for.
+// has reports whether f selects e.
 func (f filter) has(e entry) bool {
 	switch {
 	case !f.end.IsValid():
@@ -57,7 +55,7 @@ func (f filter) has(e entry) bool {
 	return e.original.addr == f.end
 }
 
-// message is the data of the message that lists what f asks for.
+// message returns the data of the message that lists what f selects.
 func (f filter) message() ([]byte, error) {
 	if !f.end.IsValid() {
 		return nfgenHeader(f.family), nil

@@ -19,7 +19,7 @@ const (
 	msgDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 )
 
-// errMalformed is about one message of the kernel.
+// errMalformed is about one message of the kernel; others are still read.
 var errMalformed = errors.New("malformed conntrack message")
 
 // kernelTable is the table of the network namespace.
@@ -32,11 +32,11 @@ type kernelTable struct {
 func openKernel(ctx context.Context) (table, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
-		return nil, fmt.Errorf("open the table of connections: %w", err)
+		return nil, fmt.Errorf("open the conntrack table: %w", err)
 	}
 	expire := func() { _ = conn.SetDeadline(time.Unix(1, 0)) }
 	if ctx.Err() != nil {
-		expire() // now: the function below runs in a goroutine of its own
+		expire() // now: AfterFunc runs it in another goroutine
 	}
 	stop := context.AfterFunc(ctx, expire)
 	return &kernelTable{conn: conn, stop: stop}, nil
@@ -78,7 +78,7 @@ func (k *kernelTable) entries(f filter) iter.Seq2[entry, error] {
 	}
 }
 
-// setMark changes an entry that exists and makes none.
+// setMark changes an existing entry and creates none.
 func (k *kernelTable) setMark(key key, mark, mask uint32) error {
 	data, err := markMessage(key, mark, mask)
 	if err == nil {
@@ -93,7 +93,7 @@ func (k *kernelTable) setMark(key key, mark, mask uint32) error {
 	return nil
 }
 
-// remove deletes an entry, and no other that has its tuple by now.
+// remove deletes an entry, but not a later one of the same tuple.
 func (k *kernelTable) remove(key key) error {
 	data, err := key.message()
 	if err == nil {
@@ -108,8 +108,8 @@ func (k *kernelTable) remove(key key) error {
 	return nil
 }
 
-// message is the data of the message that removes an entry. It always has a
-// tuple: without one the kernel removes everything.
+// message returns the data of the message that removes an entry. It always has a
+// tuple: without one the kernel removes all entries.
 func (k key) message() ([]byte, error) {
 	if len(k.tuple) == 0 {
 		return nil, errors.New("the entry has no tuple")
@@ -126,7 +126,7 @@ func (k key) message() ([]byte, error) {
 	return append(nfgenHeader(k.family), attributes...), err
 }
 
-// markMessage is the data of the message that changes a mark: the bits of mask
+// markMessage returns the data of the message that changes a mark: the bits of mask
 // become those of mark.
 func markMessage(k key, mark, mask uint32) ([]byte, error) {
 	ae := netlink.NewAttributeEncoder()
@@ -141,7 +141,7 @@ func markMessage(k key, mark, mask uint32) ([]byte, error) {
 	return append(nfgenHeader(k.family), attributes...), err
 }
 
-// nfgenHeader is a struct nfgenmsg.
+// nfgenHeader returns a struct nfgenmsg.
 func nfgenHeader(family uint8) []byte {
 	return []byte{family, unix.NFNETLINK_V0, 0, 0}
 }

@@ -16,11 +16,11 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
-// enterNamespace moves the test to a network namespace that ends with it. The
-// test is skipped where that is not allowed, unless NETNS_REQUIRED is set.
+// enterNamespace moves the test to a network namespace that ends with it. It skips
+// the test if that is not permitted, unless NETNS_REQUIRED is set.
 func enterNamespace(t testing.TB) {
 	t.Helper()
-	runtime.LockOSThread() // for ever: the thread ends with the test's goroutine
+	runtime.LockOSThread() // without unlocking: the thread ends with the test's goroutine
 	err := unix.Unshare(unix.CLONE_NEWNET)
 	if errors.Is(err, unix.EPERM) && os.Getenv("NETNS_REQUIRED") == "" {
 		t.Skip("needs to be root and allowed to make network namespaces")
@@ -30,7 +30,7 @@ func enterNamespace(t testing.TB) {
 	}
 }
 
-// realTable is the table of the test's namespace.
+// realTable returns the table of the test's namespace.
 func realTable(t testing.TB) *kernelTable {
 	t.Helper()
 	tbl, err := openKernel(t.Context())
@@ -41,7 +41,7 @@ func realTable(t testing.TB) *kernelTable {
 	return tbl.(*kernelTable)
 }
 
-// insert makes the kernel track c.
+// insert has the kernel track c.
 func insert(t testing.TB, k *kernelTable, c connection) {
 	t.Helper()
 	_, err := k.conn.Execute(netlink.Message{
@@ -53,7 +53,7 @@ func insert(t testing.TB, k *kernelTable, c connection) {
 	}
 }
 
-// marks are those of all connections, by first packet.
+// marks returns the marks of all connections, by first packet.
 func marks(t *testing.T, k *kernelTable) map[string]uint32 {
 	t.Helper()
 	got := make(map[string]uint32)
@@ -70,14 +70,14 @@ func marks(t *testing.T, k *kernelTable) map[string]uint32 {
 // newReal returns a Blocker over the kernel.
 func newReal(t testing.TB) *Blocker {
 	t.Helper()
-	c, _ := newFake(t)
-	c.open, c.nodeAddrs = openKernel, interfaceAddrs
-	return c
+	b, _ := newFake(t)
+	b.open, b.nodeAddrs = openKernel, interfaceAddrs
+	return b
 }
 
-func TestKernelMarksWhatIsCut(t *testing.T) {
+func TestKernelMarksBlockedConnections(t *testing.T) {
 	enterNamespace(t)
-	k, c := realTable(t), newReal(t)
+	k, blocker := realTable(t), newReal(t)
 	if got := marks(t, k); len(got) != 0 {
 		t.Fatalf("an empty table: %v", got)
 	}
@@ -89,12 +89,12 @@ func TestKernelMarksWhatIsCut(t *testing.T) {
 	if got := marks(t, k); !maps.Equal(got, want) {
 		t.Fatalf("before: %v, want %v", got, want)
 	}
-	var asked []string
+	var evaluated []string
 	for _, tt := range []struct {
 		verdict Verdict
 		bit     uint32
 	}{{Block, DefaultMark}, {Block, DefaultMark}, {Keep, DefaultMark}, {Unblock, 0}, {Keep, 0}, {Block, DefaultMark}} {
-		if err := c.pass(testContext(t), always(tt.verdict, &asked)); err != nil {
+		if err := blocker.pass(testContext(t), always(tt.verdict, &evaluated)); err != nil {
 			t.Fatal(err)
 		}
 		for first, mark := range want {
@@ -104,22 +104,22 @@ func TestKernelMarksWhatIsCut(t *testing.T) {
 			t.Errorf("after verdict %d: %#x, want %#x", tt.verdict, got, want)
 		}
 	}
-	if len(asked) != 6*len(connections) {
-		t.Errorf("asked %d times about %d connections", len(asked), len(connections))
+	if len(evaluated) != 6*len(connections) {
+		t.Errorf("%d evaluations of %d connections in 6 passes", len(evaluated), len(connections))
 	}
 }
 
-func TestKernelKeepsTheBitsOfOthers(t *testing.T) {
+func TestKernelKeepsOtherBits(t *testing.T) {
 	enterNamespace(t)
-	k, c := realTable(t), newReal(t)
+	k, blocker := realTable(t), newReal(t)
 	conn := direct(packet.TCP, "10.0.0.1:1", "10.0.0.2:2")
-	conn.mark = others
+	conn.mark = otherBits
 	insert(t, k, conn)
 	for _, tt := range []struct {
 		verdict Verdict
 		want    uint32
-	}{{Block, ^uint32(0)}, {Unblock, others}} {
-		if err := c.pass(testContext(t), always(tt.verdict, nil)); err != nil {
+	}{{Block, ^uint32(0)}, {Unblock, otherBits}} {
+		if err := blocker.pass(testContext(t), always(tt.verdict, nil)); err != nil {
 			t.Fatal(err)
 		}
 		for first, got := range marks(t, k) {
@@ -130,7 +130,7 @@ func TestKernelKeepsTheBitsOfOthers(t *testing.T) {
 	}
 }
 
-func TestKernelKnowsNoSuchConnection(t *testing.T) {
+func TestKernelSetMarkOfMissingConnection(t *testing.T) {
 	enterNamespace(t)
 	k := realTable(t)
 	e, _ := decodeEntry(direct(packet.TCP, "10.0.0.1:1", "10.0.0.2:2").message(t))
@@ -138,11 +138,11 @@ func TestKernelKnowsNoSuchConnection(t *testing.T) {
 		t.Errorf("got %v, want ENOENT", err)
 	}
 	if got := marks(t, k); len(got) != 0 {
-		t.Errorf("made %v", got)
+		t.Errorf("created %v", got)
 	}
 }
 
-func TestKernelKnowsTheNode(t *testing.T) {
+func TestKernelNodeAddresses(t *testing.T) {
 	enterNamespace(t)
 	for _, args := range [][]string{
 		{"addr", "add", "192.0.2.7/24", "dev", "lo"},
@@ -156,17 +156,17 @@ func TestKernelKnowsTheNode(t *testing.T) {
 	if err != nil || !addrs.has(netip.MustParseAddr("192.0.2.7")) || addrs.has(netip.MustParseAddr("192.0.2.8")) {
 		t.Errorf("addresses of the node: %v, %v", addrs, err)
 	}
-	k, c := realTable(t), newReal(t)
+	k, blocker := realTable(t), newReal(t)
 	insert(t, k, direct(packet.TCP, "192.0.2.7:1", "10.0.0.2:80"))
 	insert(t, k, direct(packet.TCP, "[fd00::2]:1", "[2001:db8::7]:80"))
 	insert(t, k, direct(packet.TCP, "192.0.2.8:1", "10.0.0.2:80"))
-	cutUnlessToHost := func(_ packet.Packet, toHost bool) Verdict {
+	blockUnlessToHost := func(_ packet.Packet, toHost bool) Verdict {
 		if toHost {
 			return Keep
 		}
 		return Block
 	}
-	if err := c.pass(testContext(t), cutUnlessToHost); err != nil {
+	if err := blocker.pass(testContext(t), blockUnlessToHost); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]uint32{
@@ -179,7 +179,7 @@ func TestKernelKnowsTheNode(t *testing.T) {
 	}
 }
 
-func TestKernelIsLeftWhenTheContextEnds(t *testing.T) {
+func TestPassEndsWithItsContext(t *testing.T) {
 	enterNamespace(t)
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
@@ -188,17 +188,17 @@ func TestKernelIsLeftWhenTheContextEnds(t *testing.T) {
 	}
 }
 
-// BenchmarkPass passes over a table of 20,000 connections that stay as they are.
+// BenchmarkPass passes over a table of 20,000 connections, all unchanged.
 func BenchmarkPass(b *testing.B) {
 	enterNamespace(b)
-	k, c := realTable(b), newReal(b)
+	k, blocker := realTable(b), newReal(b)
 	const count = 20_000
 	for i := range count {
 		src := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 40000)
 		insert(b, k, direct(packet.TCP, src.String(), "10.0.0.2:80"))
 	}
 	for b.Loop() {
-		if err := c.pass(context.Background(), always(Unblock, nil)); err != nil {
+		if err := blocker.pass(context.Background(), always(Unblock, nil)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -8,15 +8,15 @@ import (
 // addrSet are the addresses of the node.
 type addrSet map[netip.Addr]struct{}
 
-// has reports whether a is the node's own. All of 127.0.0.0/8 is.
+// has reports whether a is the node's own. All loopback addresses are.
 func (s addrSet) has(a netip.Addr) bool {
 	_, ok := s[a]
 	return ok || a.IsLoopback()
 }
 
-// interfaceAddrs reads the addresses of all interfaces, those that IPVS keeps
-// for Services included. To the kernel they are the addresses of type local, but
-// for local routes without an address; nothing sends from those.
+// interfaceAddrs reads the addresses of all interfaces, including those that IPVS
+// adds for Services. They are all that the kernel regards as local, except local
+// routes without an address; no packet has those as its source.
 func interfaceAddrs() (addrSet, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

@@ -40,7 +40,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_conntrack_last_success_timestamp_seconds",
-			Help: "When all connections were last found or made as policy wants them.",
+			Help: "When a pass last completed without an error.",
 		}),
 	}
 	for _, result := range []string{"success", "error"} {
@@ -72,11 +72,11 @@ func newRemoverMetrics(reg prometheus.Registerer) *removerMetrics {
 	m := &removerMetrics{
 		removed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_conntrack_removed_total",
-			Help: "Connections removed from the kernel's table because the address of an end has changed hands.",
+			Help: "Connections removed from the kernel's table because the pod at one of their addresses has changed.",
 		}),
 		read: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_conntrack_removal_read_total",
-			Help: "Connections that the kernel listed in search of those to remove.",
+			Help: "Connections that the kernel listed to find those to remove.",
 		}),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_conntrack_removals_total",

@@ -16,8 +16,8 @@ import (
 
 // table is the kernel's table of connections.
 type table interface {
-	// entries yields the connections that f asks for; a kernel that knows no
-	// filters yields others, too. An error may be about one of them or end the
+	// entries yields the connections that f selects; a kernel without filters
+	// yields others, too. An error may be about one of them or end the
 	// iteration. What an entry points to is valid until the next one.
 	entries(f filter) iter.Seq2[entry, error]
 	// setMark sets the bits of mask in a connection's mark to those of mark. A
@@ -28,7 +28,7 @@ type table interface {
 	close()
 }
 
-// change is an entry whose bit is not as wished.
+// change is an entry whose bit differs from the desired one.
 type change struct {
 	key   key
 	block bool
@@ -54,8 +54,8 @@ func (f *faults) err() error {
 	return f.first
 }
 
-// pass brings the whole table to what evaluate wants. Whatever fails leaves the
-// rest of the table served.
+// pass sets the marks of all connections as evaluate decides. An error about one
+// connection does not prevent the rest.
 func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
 	local, err := b.nodeAddrs()
 	if err != nil {
@@ -114,10 +114,10 @@ func (b *Blocker) apply(t table, changes []change, faults *faults) (done int) {
 	return done
 }
 
-// verdict asks evaluate about e, unless the connection is nobody's to cut.
+// verdict evaluates e, unless it is a connection that must not be blocked.
 func verdict(e entry, local addrSet, evaluate Evaluator) (Verdict, error) {
 	if e.expected {
-		// It belongs to another connection, which announced it and was judged.
+		// It was expected by another connection, which was evaluated.
 		return Keep, nil
 	}
 	p, ok := e.first()
@@ -125,16 +125,16 @@ func verdict(e entry, local addrSet, evaluate Evaluator) (Verdict, error) {
 		return Keep, nil
 	}
 	if local.has(p.Src.Addr()) {
-		// The node may always talk to its pods: kubelet's probes. Where its
-		// packets come in an entry does not tell, so that a pod is spared if it
-		// forged its node's address while that was allowed.
+		// The node may always connect to its pods: kubelet's probes. An entry
+		// does not contain the interface, so that the connection of a pod is not
+		// blocked if it forged its node's address while that was allowed.
 		return Unblock, nil
 	}
 	return ask(evaluate, p, local.has(p.Dst.Addr()))
 }
 
-// ask turns a panic of evaluate into an error: one connection must not end the
-// agent.
+// ask turns a panic of evaluate into an error: one connection must not terminate
+// the agent.
 func ask(evaluate Evaluator, p packet.Packet, toHost bool) (v Verdict, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -13,17 +13,17 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// maxFiltered is the most addresses whose connections the kernel is asked for one
-// address at a time, twice each. It looks at its whole table each time, which takes
-// a fortieth of the time that reading the whole table takes.
+// maxFiltered is the largest number of addresses for which the kernel lists the
+// connections of each address, in two filtered dumps. The kernel walks its whole
+// table for each dump, which takes a fortieth of the time of an unfiltered one.
 const maxFiltered = 16
 
-// Remover removes the entries of addresses that have changed hands. It keeps no
-// list of them: a failed run is to be repeated by the caller. It is for one
-// goroutine.
+// Remover removes the entries of addresses whose pod has changed. It keeps no list
+// of them: the caller repeats a failed run. It must not be used by several
+// goroutines.
 type Remover struct {
 	metrics    *removerMetrics
-	unfiltered map[uint8]bool // families whose connections the kernel does not filter
+	unfiltered map[uint8]bool // address families that the kernel does not filter
 
 	open func(context.Context) (table, error) // a fake in tests
 }
@@ -86,36 +86,36 @@ func (r *Remover) removeFamily(ctx context.Context, removal *removal, addrs []ne
 }
 
 // filters reports whether the kernel filters connections of the family of like. It
-// is asked for those of an address that no connection has. Kernels before 5.9 list
-// all connections then, and so do later ones for IPv6, where the comparison is the
-// wrong way round: they would keep back just what was asked for. A kernel without
-// connections passes, as there is nothing that it could keep back.
+// lists those of an address that no connection has. Kernels before 5.9 then list all
+// connections, and so do later ones for IPv6, where the comparison is inverted: they
+// leave out what the filter selects. An empty table reports true, as there is
+// nothing that the kernel could leave out.
 func (r *Remover) filters(ctx context.Context, like netip.Addr) (bool, error) {
-	family, nobody := familyOf(like), netip.IPv6Unspecified()
+	family, unused := familyOf(like), netip.IPv6Unspecified()
 	if r.unfiltered[family] {
 		return false, nil
 	}
 	if like.Is4() {
-		nobody = netip.IPv4Unspecified()
+		unused = netip.IPv4Unspecified()
 	}
 	list, err := r.open(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer list.close()
-	for _, err := range list.entries(opened(nobody)) {
+	for _, err := range list.entries(opened(unused)) {
 		if err != nil {
 			return false, err
 		}
-		klog.FromContext(ctx).V(2).Info("The kernel does not filter connections, all of the family are read each time", "ipv6", like.Is6())
+		klog.FromContext(ctx).V(2).Info("The kernel does not filter connections; all of the family are listed each time", "ipv6", like.Is6())
 		r.unfiltered[family] = true
 		return false, nil
 	}
 	return true, nil
 }
 
-// walk removes what it finds with one listing. It does so while it lists, so that
-// nothing has to be kept of a table that may be long.
+// walk lists connections and removes those of the addresses. It removes them while
+// it lists, so that nothing of a possibly long table is kept in memory.
 func (r *Remover) walk(ctx context.Context, removal *removal, f filter) error {
 	list, err := r.open(ctx)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
@@ -34,7 +35,7 @@ func addrs(texts ...string) []netip.Addr {
 	return as
 }
 
-// firsts are the packets that opened the connections of the table.
+// firsts returns the packets that opened the connections of the table.
 func (f *fakeTable) firsts() []string {
 	var firsts []string
 	for _, e := range f.rows {
@@ -44,7 +45,7 @@ func (f *fakeTable) firsts() []string {
 	return firsts
 }
 
-func TestAllConnectionsOfAnAddressAreRemoved(t *testing.T) {
+func TestRemove(t *testing.T) {
 	rows := []struct {
 		proto    packet.Proto
 		src, dst string
@@ -61,44 +62,48 @@ func TestAllConnectionsOfAnAddressAreRemoved(t *testing.T) {
 	for i := range maxFiltered {
 		many = append(many, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
 	}
-	for _, how := range []filtering{rightly, notAtAll, inverted} {
+	for name, how := range map[string]filtering{"correct filters": correct, "ignored filters": ignored, "inverted filters": inverted} {
 		for _, tt := range []struct {
+			name  string
 			addrs []netip.Addr
-			want  []string
+			want  []string // first packets of the connections that remain
 		}{
-			{addrs("10.0.0.1"), []string{"UDP 10.0.0.2:5000 -> 10.0.0.3:53", "TCP [fd00::1]:40000 -> [fd00::2]:80",
+			{"one address", addrs("10.0.0.1"), []string{"UDP 10.0.0.2:5000 -> 10.0.0.3:53", "TCP [fd00::1]:40000 -> [fd00::2]:80",
 				"UDP [fd00::2]:40000 -> [fd00::3]:80", "ICMPv6 fd00::3 -> fd00::1", "ICMP 10.0.0.3 -> 10.0.0.4"}},
-			{addrs("fd00::2", "10.0.0.2"), []string{"SCTP 10.0.0.1:1 -> 10.0.0.3:2", "ICMPv6 fd00::3 -> fd00::1", "ICMP 10.0.0.3 -> 10.0.0.4"}},
-			{addrs("10.0.0.9", "fd00::9"), nil},
-			{many, []string{"UDP 10.0.0.2:5000 -> 10.0.0.3:53", "UDP [fd00::2]:40000 -> [fd00::3]:80", "ICMP 10.0.0.3 -> 10.0.0.4"}},
+			{"both families", addrs("fd00::2", "10.0.0.2"), []string{"SCTP 10.0.0.1:1 -> 10.0.0.3:2", "ICMPv6 fd00::3 -> fd00::1", "ICMP 10.0.0.3 -> 10.0.0.4"}},
+			{"no connection", addrs("10.0.0.9", "fd00::9"), nil},
+			{"many addresses", many, []string{"UDP 10.0.0.2:5000 -> 10.0.0.3:53", "UDP [fd00::2]:40000 -> [fd00::3]:80", "ICMP 10.0.0.3 -> 10.0.0.4"}},
 		} {
-			r, f := newFakeRemover()
-			for _, row := range rows {
-				f.add(row.proto, row.src, row.dst)
-			}
-			if tt.want == nil {
-				tt.want = f.firsts()
-			}
-			f.filtering[unix.AF_INET], f.filtering[unix.AF_INET6] = how, how
-			for range 2 {
-				if err := r.Remove(testContext(t), tt.addrs); err != nil {
-					t.Fatal(err)
+			t.Run(name+", "+tt.name, func(t *testing.T) {
+				r, f := newFakeRemover()
+				for _, row := range rows {
+					f.add(row.proto, row.src, row.dst)
 				}
-				if got := f.firsts(); !slices.Equal(got, tt.want) {
-					t.Errorf("filtering %d: without %v there is %q, want %q", how, tt.addrs, got, tt.want)
+				want := tt.want
+				if want == nil {
+					want = f.firsts()
 				}
-			}
-			if f.opened != f.closed {
-				t.Errorf("opened %d times and closed %d times", f.opened, f.closed)
-			}
-			if got := testutil.ToFloat64(r.metrics.removed); got != float64(len(rows)-len(tt.want)) {
-				t.Errorf("counted %v removed, want %d", got, len(rows)-len(tt.want))
-			}
+				f.filtering[unix.AF_INET], f.filtering[unix.AF_INET6] = how, how
+				for range 2 {
+					if err := r.Remove(testContext(t), tt.addrs); err != nil {
+						t.Fatal(err)
+					}
+					if diff := cmp.Diff(want, f.firsts()); diff != "" {
+						t.Errorf("connections after the removal (-want +got):\n%s", diff)
+					}
+				}
+				if f.opened != f.closed {
+					t.Errorf("opened %d times and closed %d times", f.opened, f.closed)
+				}
+				if got := testutil.ToFloat64(r.metrics.removed); got != float64(len(rows)-len(want)) {
+					t.Errorf("counted %v removed, want %d", got, len(rows)-len(want))
+				}
+			})
 		}
 	}
 }
 
-func TestFailedRemovalsAreErrors(t *testing.T) {
+func TestRemoveReportsErrors(t *testing.T) {
 	refused := errors.New("not permitted")
 	for name, edit := range map[string]func(*Remover, *fakeTable){
 		"the table cannot be opened": func(r *Remover, _ *fakeTable) {
@@ -107,19 +112,21 @@ func TestFailedRemovalsAreErrors(t *testing.T) {
 		"the listing breaks off": func(_ *Remover, f *fakeTable) { f.broken = refused },
 		"an entry stays":         func(_ *Remover, f *fakeTable) { f.refused = refused },
 	} {
-		r, f := newFakeRemover()
-		f.add(packet.TCP, "10.0.0.1:1", "10.0.0.2:2")
-		edit(r, f)
-		if err := r.Remove(testContext(t), addrs("10.0.0.1")); !errors.Is(err, refused) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if got := testutil.ToFloat64(r.metrics.runs.WithLabelValues("error")); got != 1 {
-			t.Errorf("%s: %v runs failed, want 1", name, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			r, f := newFakeRemover()
+			f.add(packet.TCP, "10.0.0.1:1", "10.0.0.2:2")
+			edit(r, f)
+			if err := r.Remove(testContext(t), addrs("10.0.0.1")); !errors.Is(err, refused) {
+				t.Errorf("got %v, want %v", err, refused)
+			}
+			if got := testutil.ToFloat64(r.metrics.runs.WithLabelValues("error")); got != 1 {
+				t.Errorf("%v runs failed, want 1", got)
+			}
+		})
 	}
 }
 
-func TestRemoverMetricsAreClean(t *testing.T) {
+func TestRemoverMetricsLint(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	NewRemover(reg)
 	problems, err := testutil.GatherAndLint(reg)
@@ -128,7 +135,7 @@ func TestRemoverMetricsAreClean(t *testing.T) {
 	}
 }
 
-func TestKernelRemovesTheConnectionsOfAddresses(t *testing.T) {
+func TestKernelRemovesConnectionsOfAddresses(t *testing.T) {
 	enterNamespace(t)
 	k := realTable(t)
 	for _, gone := range [][]netip.Addr{addrs("10.0.0.1"), addrs("10.0.0.2", "fd00::2"), addrs("fd00::1"), addrs("10.0.0.9"),
@@ -151,8 +158,8 @@ func TestKernelRemovesTheConnectionsOfAddresses(t *testing.T) {
 		}
 		slices.Sort(got)
 		slices.Sort(want)
-		if !slices.Equal(got, want) {
-			t.Errorf("without %v there is %q, want %q", gone, got, want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("connections after the removal of %v (-want +got):\n%s", gone, diff)
 		}
 		everything := append(addrs("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"), make([]netip.Addr, maxFiltered)...)
 		if err := r.Remove(testContext(t), everything); err != nil || len(marks(t, k)) != 0 {
@@ -161,7 +168,7 @@ func TestKernelRemovesTheConnectionsOfAddresses(t *testing.T) {
 	}
 }
 
-func TestKernelRemovesNoLaterEntryOfTheTuple(t *testing.T) {
+func TestKernelKeepsLaterEntryOfATuple(t *testing.T) {
 	enterNamespace(t)
 	k := realTable(t)
 	conn := direct(packet.TCP, "10.0.0.1:1", "10.0.0.2:2")
@@ -177,10 +184,10 @@ func TestKernelRemovesNoLaterEntryOfTheTuple(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := k.remove(old); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("once more: %v, want ENOENT", err)
+		t.Errorf("second removal: %v, want ENOENT", err)
 	}
 	if err := k.remove(key{family: unix.AF_INET}); err == nil {
-		t.Error("a key without a tuple is accepted: the kernel would remove everything")
+		t.Error("a key without a tuple is accepted: the kernel would remove all entries")
 	}
 	other := old.clone()
 	other.id = []byte{1, 2, 3, 4}
@@ -190,9 +197,9 @@ func TestKernelRemovesNoLaterEntryOfTheTuple(t *testing.T) {
 	}
 }
 
-// TestALongTableCostsLittle counts what the kernel lists of IPv4 connections that
-// are not those of the address.
-func TestALongTableCostsLittle(t *testing.T) {
+// TestKernelListsOnlyConnectionsOfTheAddress counts the IPv4 connections that the
+// kernel lists from a long table.
+func TestKernelListsOnlyConnectionsOfTheAddress(t *testing.T) {
 	enterNamespace(t)
 	k := realTable(t)
 	others := 2_000
