@@ -1,12 +1,11 @@
-// Package domains learns from the DNS answers that a node's pods receive which
-// names each pod knows an address by. It owns what is learned, for whom and for
-// how long. It does not know policies, nor how packets come to it, nor which
-// resolvers are to be believed: who hands it packets has chosen them.
+// Package domains learns the domain names of addresses from the DNS answers that a
+// node's pods receive, for each pod separately. It decides what a pod learns and for
+// how long. It does not know policies, nor how packets are intercepted, nor which
+// resolvers are trusted: the caller passes only packets of trusted ones.
 //
-// What an attacker could want is an address of his under somebody else's name.
-// Therefore only an answer counts to a query that the pod was seen to send, and
-// it teaches addresses for the name in the question alone, whatever other names
-// it has records for.
+// An attacker may try to bind its address to a trusted name. Therefore an answer
+// counts only if the pod has sent the query, and it binds addresses only to the name
+// in the question, whatever other names it has records for.
 package domains
 
 import (
@@ -25,16 +24,16 @@ import (
 )
 
 const (
-	// MinTTL is how long an address is known at least. Clients connect some time
-	// after they have asked, and cluster DNS hands out TTLs of a few seconds, or
-	// of none.
+	// MinTTL is the shortest time for which an address is known. Clients connect
+	// some time after their query, and cluster DNS sends TTLs of a few seconds or
+	// zero.
 	MinTTL = time.Minute
-	// MaxTTL is how long an address is known at most, whatever its TTL says. It is
-	// the bound of resolvers, too (cache-max-ttl of unbound).
+	// MaxTTL is the longest time for which an address is known, whatever its TTL.
+	// Resolvers have the same bound (cache-max-ttl of unbound).
 	MaxTTL = 24 * time.Hour
 )
 
-// Config is what a Table needs.
+// Config configures a Table.
 type Config struct {
 	// Now is the clock, time.Now outside of tests.
 	Now func() time.Time
@@ -42,7 +41,7 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
-// Validate names every field that cannot work.
+// Validate reports every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Now == nil {
@@ -54,7 +53,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Table is what all pods of the node have learned. It is a policy.Learned.
+// Table holds what all pods of the node have learned. It is a policy.Learned.
 // Observe and Names may be called from any goroutine.
 type Table struct {
 	now     func() time.Time
@@ -62,18 +61,18 @@ type Table struct {
 	pods    atomic.Pointer[map[netip.Addr]*pod] // the map never changes
 }
 
-// pod is one pod with all its addresses: it may ask from one and connect from
-// another.
+// pod is one pod with all its addresses: it may send queries from one and connect
+// from another.
 type pod struct {
 	owner string
 	known *known
 
-	mu      sync.Mutex // guards what was seen of its DNS traffic
+	mu      sync.Mutex // guards the state of its DNS traffic
 	queries queries
 	streams streams
 }
 
-// New returns a Table that learns nothing until Keep tells for whom.
+// New returns a Table that learns nothing before Keep is called.
 func New(cfg Config) (*Table, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("domains: %w", err)
@@ -84,9 +83,9 @@ func New(cfg Config) (*Table, error) {
 	return t, nil
 }
 
-// Keep has names learned for the pods that own these addresses, and forgets what
-// all others have learned. Addresses of one owner share what they learn; an
-// address that changes hands starts anew. Keep is called from one goroutine.
+// Keep sets the pods that learn names, by the addresses that they own, and forgets
+// what all other pods have learned. Addresses of one owner share what they learn; an
+// address that gets another owner starts empty. Keep is called from one goroutine.
 func (t *Table) Keep(owners map[netip.Addr]string) {
 	pods := make(map[string]*pod)
 	for _, p := range *t.pods.Load() {
@@ -111,9 +110,9 @@ func (t *Table) newPod(owner string) *pod {
 	}
 }
 
-// Names returns the names by which the pod at that address knows addr, nil if
-// there are none or all have expired. It is the same pointer while nothing
-// changes, and then nothing is allocated.
+// Names returns the names of addr that the pod at that address has learned, nil if
+// there are none or all have expired. It returns the same pointer as long as the
+// names do not change, and does not allocate then.
 func (t *Table) Names(pod, addr netip.Addr) *policy.Names {
 	p := (*t.pods.Load())[pod]
 	if p == nil {
@@ -122,8 +121,8 @@ func (t *Table) Names(pod, addr netip.Addr) *policy.Names {
 	return p.known.find(addr, t.now())
 }
 
-// addresses returns how many addresses are known, each counted once for each of
-// its names and of the pods that know it.
+// addresses returns the number of known addresses, each counted once for each of
+// its names and each pod that knows it.
 func (t *Table) addresses() int {
 	n, counted := 0, make(map[*pod]bool)
 	for _, p := range *t.pods.Load() {
@@ -135,9 +134,8 @@ func (t *Table) addresses() int {
 	return n
 }
 
-// Observe looks at an IP packet of DNS traffic between a pod and a resolver, of
-// either direction. The packet goes on whatever it is; one that is not whole or
-// makes no sense teaches nothing.
+// Observe reads an IP packet of DNS traffic between a pod and a resolver, in either
+// direction. Nothing is learned from a packet that is truncated or malformed.
 func (t *Table) Observe(payload []byte) {
 	s, ok := packet.ParseSegment(payload)
 	if !ok {
@@ -146,15 +144,15 @@ func (t *Table) Observe(payload []byte) {
 	}
 	pods := *t.pods.Load()
 	if p := pods[s.Src.Addr()]; p != nil {
-		p.hear(s, func(b []byte) { t.sent(p, s, b) })
+		p.read(s, func(b []byte) { t.sent(p, s, b) })
 	}
 	if p := pods[s.Dst.Addr()]; p != nil {
-		p.hear(s, func(b []byte) { t.received(p, s, b) })
+		p.read(s, func(b []byte) { t.received(p, s, b) })
 	}
 }
 
-// hear calls message for each DNS message that is whole with s.
-func (p *pod) hear(s packet.Segment, message func([]byte)) {
+// read calls message for each DNS message that is complete with s.
+func (p *pod) read(s packet.Segment, message func([]byte)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.Proto == packet.UDP {
@@ -164,7 +162,7 @@ func (p *pod) hear(s packet.Segment, message func([]byte)) {
 	p.streams.feed(s, message)
 }
 
-// sent notes the query in a message that p has sent.
+// sent records the query in a message that p has sent.
 func (t *Table) sent(p *pod, s packet.Segment, b []byte) {
 	m, err := parse(b)
 	if err != nil || m.Response || !m.asksForAddresses() {
@@ -174,7 +172,7 @@ func (t *Table) sent(p *pod, s packet.Segment, b []byte) {
 	p.queries.add(m.transaction(s.Src, s.Proto), string(text(&m.question.Name)), t.now())
 }
 
-// received learns from the answer in a message that comes to p.
+// received learns from the answer in a message to p.
 func (t *Table) received(p *pod, s packet.Segment, b []byte) {
 	m, err := parse(b)
 	switch {
@@ -185,8 +183,8 @@ func (t *Table) received(p *pod, s packet.Segment, b []byte) {
 	}
 }
 
-// learn learns what an answer teaches. The query waits on unless the answer is
-// one that the pod will be content with: it may have asked several resolvers.
+// learn learns from an answer. The query stays pending unless the answer is one that
+// ends the pod's lookup: the pod may have sent it to several resolvers.
 func (p *pod) learn(m *message, t transaction, now time.Time) result {
 	if !m.asksForAddresses() {
 		return other
@@ -213,7 +211,7 @@ func (p *pod) learn(m *message, t transaction, now time.Time) result {
 	return found
 }
 
-// lifetime returns how long an address of that TTL, in seconds, is known.
+// lifetime returns how long an address with that TTL, in seconds, is known.
 func lifetime(ttl uint32) time.Duration {
 	return min(max(time.Duration(ttl)*time.Second, MinTTL), MaxTTL)
 }

@@ -17,7 +17,7 @@ import (
 
 var _ policy.Learned = (*Table)(nil)
 
-func TestAnswersTeach(t *testing.T) {
+func TestNamesAreLearned(t *testing.T) {
 	const name = "api.example.test"
 	chain := []dnsmessage.Resource{cname(name, "b.test", 300), cname("b.test", "c.test", 300), at("c.test", "192.0.2.1", 300)}
 	for _, tc := range []struct {
@@ -66,10 +66,10 @@ func TestAnswersTeach(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatWasAskedForCounts is about answers that a pod, or somebody who
-// writes to it, makes up. The pod has asked for the A records of
-// api.example.test; each case changes one thing of the true answer.
-func TestOnlyWhatWasAskedForCounts(t *testing.T) {
+// TestForgedAnswers is about answers that a pod or an attacker forges. The pod has
+// sent a query for the A records of api.example.test; each case changes one property
+// of the genuine answer.
+func TestForgedAnswers(t *testing.T) {
 	const name = "api.example.test"
 	evil := at(name, "192.0.2.66", 300)
 	good := dnsmessage.Message{
@@ -87,16 +87,16 @@ func TestOnlyWhatWasAskedForCounts(t *testing.T) {
 	for _, tc := range []struct {
 		title  string
 		packet []byte
-		want   result // counted once; empty if no answer is seen at all
+		want   result // counted once; empty if no answer is counted
 	}{
-		{"the true answer", udp(dns, podAt+":4000", truth), learned},
-		{"the true answer, from the pod behind the Service", udp("10.0.9.9:5353", podAt+":4000", truth), learned},
+		{"the genuine answer", udp(dns, podAt+":4000", truth), learned},
+		{"the genuine answer, from the pod behind the Service", udp("10.0.9.9:5353", podAt+":4000", truth), learned},
 
 		{"another ID", with(func(m *dnsmessage.Message) { m.ID = 8 }), unsolicited},
 		{"another port", udp(dns, podAt+":4001", truth), unsolicited},
 		{"another address of the pod", udp("[fd00::10]:53", "["+podAt6+"]:4000", truth), unsolicited},
 		{"another pod", udp(dns, otherAt+":4000", truth), unsolicited},
-		{"a pod that is not ours", udp(dns, "10.0.0.3:4000", truth), ""},
+		{"a pod of another node", udp(dns, "10.0.0.3:4000", truth), ""},
 		{"from the pod itself", udp(podAt+":4000", dns, truth), ""},
 		{"by TCP", tcp(dns, podAt+":4000", 0, true, prefixed(truth)), unsolicited},
 		{"another name", with(func(m *dnsmessage.Message) { m.Questions[0].Name = named("www.example.test") }), unsolicited},
@@ -108,7 +108,7 @@ func TestOnlyWhatWasAskedForCounts(t *testing.T) {
 		{"no question", with(func(m *dnsmessage.Message) { m.Questions = nil }), malformed},
 		{"two questions", with(func(m *dnsmessage.Message) { m.Questions = append(m.Questions, m.Questions[0]) }), malformed},
 		{"a query", with(func(m *dnsmessage.Message) { m.Response = false }), ""},
-		{"cut off by the resolver", with(func(m *dnsmessage.Message) { m.Truncated = true }), truncated},
+		{"truncated by the resolver", with(func(m *dnsmessage.Message) { m.Truncated = true }), truncated},
 		{"no such name", with(func(m *dnsmessage.Message) { m.RCode = dnsmessage.RCodeNameError }), negative},
 		{"failure", with(func(m *dnsmessage.Message) { m.RCode = dnsmessage.RCodeServerFailure }), negative},
 		{"a record in another class", with(func(m *dnsmessage.Message) {
@@ -123,7 +123,7 @@ func TestOnlyWhatWasAskedForCounts(t *testing.T) {
 		{"not a message", udp(dns, podAt+":4000", []byte("hello")), malformed},
 		{"nothing", udp(dns, podAt+":4000", nil), malformed},
 		{"a fragment", fragment(udp(dns, podAt+":4000", truth)), ""},
-		{"a packet that is cut off", udp(dns, podAt+":4000", truth)[:60], ""},
+		{"a truncated packet", udp(dns, podAt+":4000", truth)[:60], ""},
 	} {
 		t.Run(tc.title, func(t *testing.T) {
 			f := newFixture(t)
@@ -159,7 +159,7 @@ func fragment(b []byte) []byte {
 	return b
 }
 
-func TestAnswersWithoutQueriesTeachNothing(t *testing.T) {
+func TestUnsolicitedAnswers(t *testing.T) {
 	f := newFixture(t)
 	f.hears("api.example.test", typeA, at("api.example.test", "192.0.2.1", 300))
 	f.answered(unsolicited, 1)
@@ -176,15 +176,17 @@ func TestAnswersWithoutQueriesTeachNothing(t *testing.T) {
 	f.expect("192.0.2.2", "api.example.test")
 }
 
-// TestQueriesThatTeachNothingAreNotRemembered has queries for other things than
-// addresses; their answers may hold addresses all the same.
-func TestQueriesThatTeachNothingAreNotRemembered(t *testing.T) {
+// TestQueriesOfOtherTypes has queries that are not for addresses; their answers may
+// contain addresses nevertheless.
+func TestQueriesOfOtherTypes(t *testing.T) {
 	for _, kind := range []dnsmessage.Type{typeHTTPS, dnsmessage.TypeSRV, dnsmessage.TypeALL} {
-		f := newFixture(t)
-		f.asks("api.example.test", kind)
-		f.hears("api.example.test", kind, at("api.example.test", "192.0.2.1", 300))
-		f.hears("api.example.test", typeA, at("api.example.test", "192.0.2.1", 300))
-		f.expect("192.0.2.1", "")
+		t.Run(kind.String(), func(t *testing.T) {
+			f := newFixture(t)
+			f.asks("api.example.test", kind)
+			f.hears("api.example.test", kind, at("api.example.test", "192.0.2.1", 300))
+			f.hears("api.example.test", typeA, at("api.example.test", "192.0.2.1", 300))
+			f.expect("192.0.2.1", "")
+		})
 	}
 	f := newFixture(t)
 	root := pack(dnsmessage.Message{Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName("."), Type: typeA, Class: dnsmessage.ClassINET}}})
@@ -195,9 +197,8 @@ func TestQueriesThatTeachNothingAreNotRemembered(t *testing.T) {
 	}
 }
 
-// TestBothFamiliesAreAskedAtOnce has two queries under way that differ in type
-// alone.
-func TestBothFamiliesAreAskedAtOnce(t *testing.T) {
+// TestQueriesOfBothFamilies has two pending queries that differ only in their type.
+func TestQueriesOfBothFamilies(t *testing.T) {
 	f := newFixture(t)
 	f.asks("api.example.test", typeA)
 	f.asks("api.example.test", typeAAAA)
@@ -207,7 +208,7 @@ func TestBothFamiliesAreAskedAtOnce(t *testing.T) {
 	f.expect("192.0.2.1", "api.example.test")
 }
 
-func TestTTLsAreHonouredWithinBounds(t *testing.T) {
+func TestTTLBounds(t *testing.T) {
 	const name = "api.example.test"
 	for _, tc := range []struct {
 		title   string
@@ -218,11 +219,11 @@ func TestTTLsAreHonouredWithinBounds(t *testing.T) {
 		{"none", []dnsmessage.Resource{at(name, "192.0.2.1", 0)}, MinTTL},
 		{"too short", []dnsmessage.Resource{at(name, "192.0.2.1", 59)}, MinTTL},
 		{"too long", []dnsmessage.Resource{at(name, "192.0.2.1", 1<<31-1)}, MaxTTL},
-		{"no number", []dnsmessage.Resource{at(name, "192.0.2.1", 1<<31)}, MinTTL},
-		{"the address's is least", []dnsmessage.Resource{cname(name, "b.test", 900), at("b.test", "192.0.2.1", 300)}, 5 * time.Minute},
-		{"the first link's is least", []dnsmessage.Resource{cname(name, "b.test", 300), cname("b.test", "c.test", 600), at("c.test", "192.0.2.1", 900)}, 5 * time.Minute},
-		{"the last link's is least", []dnsmessage.Resource{cname(name, "b.test", 900), cname("b.test", "c.test", 300), at("c.test", "192.0.2.1", 900)}, 5 * time.Minute},
-		{"another record's is less", []dnsmessage.Resource{at(name, "192.0.2.2", 100), at(name, "192.0.2.1", 300)}, 5 * time.Minute},
+		{"invalid", []dnsmessage.Resource{at(name, "192.0.2.1", 1<<31)}, MinTTL},
+		{"smallest at the address", []dnsmessage.Resource{cname(name, "b.test", 900), at("b.test", "192.0.2.1", 300)}, 5 * time.Minute},
+		{"smallest at the first CNAME", []dnsmessage.Resource{cname(name, "b.test", 300), cname("b.test", "c.test", 600), at("c.test", "192.0.2.1", 900)}, 5 * time.Minute},
+		{"smallest at the last CNAME", []dnsmessage.Resource{cname(name, "b.test", 900), cname("b.test", "c.test", 300), at("c.test", "192.0.2.1", 900)}, 5 * time.Minute},
+		{"smaller at another record", []dnsmessage.Resource{at(name, "192.0.2.2", 100), at(name, "192.0.2.1", 300)}, 5 * time.Minute},
 	} {
 		t.Run(tc.title, func(t *testing.T) {
 			f := newFixture(t)
@@ -237,23 +238,24 @@ func TestTTLsAreHonouredWithinBounds(t *testing.T) {
 	}
 }
 
-// TestChainsAreFollowedSoFar has chains of the greatest length that is followed
-// and of one more.
-func TestChainsAreFollowedSoFar(t *testing.T) {
+// TestMaximumChain has a chain of the maximum length and a longer one.
+func TestMaximumChain(t *testing.T) {
 	for links, want := range map[int]string{maxChain: "n0.test", maxChain + 1: ""} {
-		f := newFixture(t)
-		var answers []dnsmessage.Resource
-		for i := range links {
-			answers = append(answers, cname(fmt.Sprintf("n%d.test", i), fmt.Sprintf("n%d.test", i+1), 300))
-		}
-		answers = append(answers, at(fmt.Sprintf("n%d.test", links), "192.0.2.1", 300))
-		f.asks("n0.test", typeA)
-		f.hears("n0.test", typeA, answers...)
-		f.expect("192.0.2.1", want)
+		t.Run(fmt.Sprintf("%d CNAMEs", links), func(t *testing.T) {
+			f := newFixture(t)
+			var answers []dnsmessage.Resource
+			for i := range links {
+				answers = append(answers, cname(fmt.Sprintf("n%d.test", i), fmt.Sprintf("n%d.test", i+1), 300))
+			}
+			answers = append(answers, at(fmt.Sprintf("n%d.test", links), "192.0.2.1", 300))
+			f.asks("n0.test", typeA)
+			f.hears("n0.test", typeA, answers...)
+			f.expect("192.0.2.1", want)
+		})
 	}
 }
 
-func TestAnAddressHasAllItsNames(t *testing.T) {
+func TestAddressWithSeveralNames(t *testing.T) {
 	f := newFixture(t)
 	f.learns("a.test", at("a.test", "192.0.2.1", 100))
 	f.learns("B.test", at("B.test", "192.0.2.1", 300))
@@ -264,7 +266,7 @@ func TestAnAddressHasAllItsNames(t *testing.T) {
 	f.expect("192.0.2.1", "")
 }
 
-func TestAskingAgainProlongs(t *testing.T) {
+func TestLaterAnswerExtendsLifetime(t *testing.T) {
 	f := newFixture(t)
 	f.learns("a.test", at("a.test", "192.0.2.1", 300))
 	f.now = f.now.Add(200 * time.Second)
@@ -272,13 +274,13 @@ func TestAskingAgainProlongs(t *testing.T) {
 	f.now = f.now.Add(299 * time.Second)
 	f.expect("192.0.2.1", "a.test")
 	f.learns("a.test", at("a.test", "192.0.2.1", 300))
-	f.learns("a.test", at("a.test", "192.0.2.1", 60)) // a shorter one takes nothing away
+	f.learns("a.test", at("a.test", "192.0.2.1", 60)) // a shorter TTL does not shorten it
 	f.now = f.now.Add(299 * time.Second)
 	f.expect("192.0.2.1", "a.test")
 }
 
-// TestThePointerChangesWithTheNames holds what the evaluator remembers by.
-func TestThePointerChangesWithTheNames(t *testing.T) {
+// TestPointerChangesWithNames: the evaluator remembers results by this pointer.
+func TestPointerChangesWithNames(t *testing.T) {
 	f := newFixture(t)
 	at1, at2 := ip("192.0.2.1"), ip("192.0.2.2")
 	f.learns("a.test", at("a.test", "192.0.2.1", 300), at("a.test", "192.0.2.2", 300))
@@ -297,14 +299,14 @@ func TestThePointerChangesWithTheNames(t *testing.T) {
 	}
 	f.now = f.now.Add(100 * time.Second)
 	if got := f.Names(ip(podAt), at1); got != first || names(both) != "a.test b.test" {
-		t.Errorf("after expiry Names is %q, and what it was is %q", names(got), names(both))
+		t.Errorf("after expiry Names is %q, and the earlier value is %q", names(got), names(both))
 	}
 	if f.Names(ip(podAt), at2) != first {
 		t.Error("Names of another address changed")
 	}
 }
 
-func TestThePointerStaysWhenANameIsProlonged(t *testing.T) {
+func TestPointerStaysWhenLifetimeIsExtended(t *testing.T) {
 	f := newFixture(t)
 	f.learns("a.test", at("a.test", "192.0.2.1", 100))
 	f.learns("b.test", at("b.test", "192.0.2.1", 300))
@@ -312,7 +314,7 @@ func TestThePointerStaysWhenANameIsProlonged(t *testing.T) {
 	f.learns("a.test", at("a.test", "192.0.2.1", 300))
 	f.now = f.now.Add(200 * time.Second)
 	if got := f.Names(ip(podAt), ip("192.0.2.1")); got != both {
-		t.Errorf("%q is not what it was", names(got))
+		t.Errorf("another pointer, with %q", names(got))
 	}
 }
 
@@ -327,7 +329,7 @@ func TestNamesDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func TestOnePodLearnsForItself(t *testing.T) {
+func TestPodsLearnSeparately(t *testing.T) {
 	f := newFixture(t)
 	f.learns("a.test", at("a.test", "192.0.2.1", 300))
 	for pod, want := range map[string]string{podAt: "a.test", podAt6: "a.test", otherAt: "", "10.0.0.3": ""} {
@@ -337,7 +339,7 @@ func TestOnePodLearnsForItself(t *testing.T) {
 	}
 }
 
-func TestPodsThatAreNotKeptAreForgotten(t *testing.T) {
+func TestKeep(t *testing.T) {
 	learn := func(f *fixture) { f.learns("a.test", at("a.test", "192.0.2.1", 300)) }
 	for _, tc := range []struct {
 		title string
@@ -346,7 +348,7 @@ func TestPodsThatAreNotKeptAreForgotten(t *testing.T) {
 	}{
 		{"the same", []string{podAt + " pod", podAt6 + " pod"}, "a.test"},
 		{"one address less", []string{podAt + " pod"}, "a.test"},
-		{"others", []string{otherAt + " other"}, ""},
+		{"another pod", []string{otherAt + " other"}, ""},
 		{"none", nil, ""},
 		{"a new pod at the address", []string{podAt + " new"}, ""},
 		{"another pod at the address", []string{podAt + " other", otherAt + " other"}, ""},
@@ -363,14 +365,14 @@ func TestPodsThatAreNotKeptAreForgotten(t *testing.T) {
 	learn(f)
 	f.keep()
 	if got := f.addresses(); got != 0 {
-		t.Errorf("%d addresses are held for nobody", got)
+		t.Errorf("%d addresses are known without a pod", got)
 	}
 	learn(f)
 	f.keep(podAt + " pod")
-	f.expect("192.0.2.1", "") // nothing was learned meanwhile, and nothing came back
+	f.expect("192.0.2.1", "") // nothing was learned meanwhile, and nothing was restored
 }
 
-func TestOneNameMayHaveManyAddresses(t *testing.T) {
+func TestNameWithManyAddresses(t *testing.T) {
 	f := newFixture(t)
 	var answers []dnsmessage.Resource
 	for i := range 1000 {
@@ -383,8 +385,8 @@ func TestOneNameMayHaveManyAddresses(t *testing.T) {
 	f.evictions("address", 0)
 }
 
-// TestAPodForgetsWhatItUsedLeast has a pod learn one address too many.
-func TestAPodForgetsWhatItUsedLeast(t *testing.T) {
+// TestLeastRecentlyUsedAddressIsEvicted has a pod learn one address above the bound.
+func TestLeastRecentlyUsedAddressIsEvicted(t *testing.T) {
 	f := newFixture(t)
 	f.Observe(udp(otherAt+":4000", dns, question(7, "other.test", typeA)))
 	f.Observe(udp(dns, otherAt+":4000", reply(7, "other.test", typeA, at("other.test", "192.0.2.1", 300))))
@@ -393,7 +395,7 @@ func TestAPodForgetsWhatItUsedLeast(t *testing.T) {
 	for i := range MaxAddresses {
 		f.learns("a.test", at("a.test", addr(i), 300))
 	}
-	f.expect(addr(0), "a.test") // and so used
+	f.expect(addr(0), "a.test") // which counts as a use
 	f.learns("a.test", at("a.test", addr(MaxAddresses), 300))
 	f.expect(addr(1), "")
 	for _, i := range []int{0, 2, MaxAddresses} {
@@ -401,21 +403,21 @@ func TestAPodForgetsWhatItUsedLeast(t *testing.T) {
 	}
 	f.evictions("address", 1)
 	if got := f.addresses(); got != MaxAddresses+1 {
-		t.Errorf("%d addresses are held, want %d and one of the other pod", got, MaxAddresses)
+		t.Errorf("%d addresses are known, want %d and one of the other pod", got, MaxAddresses)
 	}
 	if names(f.Names(ip(otherAt), ip("192.0.2.1"))) != "other.test" {
 		t.Error("the other pod has forgotten its address")
 	}
 
-	f.now = f.now.Add(300 * time.Second) // what has expired goes first, and without a word
+	f.now = f.now.Add(300 * time.Second) // expired addresses are removed first, and not counted as evicted
 	f.learns("a.test", at("a.test", "192.0.2.1", 300))
 	f.evictions("address", 1)
 	if got := f.addresses(); got != 2 {
-		t.Errorf("%d addresses are held, want 2", got)
+		t.Errorf("%d addresses are known, want 2", got)
 	}
 }
 
-func TestAnAddressForgetsTheNameThatExpiresFirst(t *testing.T) {
+func TestNameThatExpiresFirstIsEvicted(t *testing.T) {
 	f := newFixture(t)
 	for i := range maxNames + 1 {
 		ttl := uint32(300)
@@ -446,21 +448,21 @@ func TestQueriesAreBounded(t *testing.T) {
 	hear(maxQueries)
 	f.answered(empty, 2)
 
-	f.now = f.now.Add(queryLifetime) // nobody waits for these any more
+	f.now = f.now.Add(queryLifetime) // all pending queries expire
 	for id := range maxQueries {
 		ask(10000 + id)
 	}
 	f.evictions("query", 1)
 }
 
-func TestIPv6PacketsTeach(t *testing.T) {
+func TestIPv6Packets(t *testing.T) {
 	f := newFixture(t)
 	f.Observe(udp("["+podAt6+"]:4000", "[fd00::10]:53", question(7, "a.test", typeAAAA)))
 	f.Observe(udp("[fd00::10]:53", "["+podAt6+"]:4000", reply(7, "a.test", typeAAAA, at("a.test", "2001:db8::1", 300))))
 	f.expect("2001:db8::1", "a.test")
 }
 
-func TestPacketsThatAreNotWholeAreCounted(t *testing.T) {
+func TestIncompletePacketsAreCounted(t *testing.T) {
 	f := newFixture(t)
 	f.Observe(nil)
 	f.Observe(fragment(udp(dns, podAt+":4000", nil)))
@@ -469,8 +471,8 @@ func TestPacketsThatAreNotWholeAreCounted(t *testing.T) {
 	}
 }
 
-// TestAllAtOnce is for the race detector.
-func TestAllAtOnce(t *testing.T) {
+// TestConcurrentUse is for the race detector.
+func TestConcurrentUse(t *testing.T) {
 	f := newFixture(t)
 	var wg sync.WaitGroup
 	for range 4 {
@@ -494,7 +496,7 @@ func TestAllAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestConfigValidate(t *testing.T) {
 	if _, err := New(Config{}); err == nil || !strings.Contains(err.Error(), "Now") || !strings.Contains(err.Error(), "Registerer") {
 		t.Errorf("an empty Config: %v", err)
 	}
@@ -510,6 +512,6 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%v, %v", problems, err)
 	}
 	if n, err := testutil.GatherAndCount(reg, "netpol_dns_answers_total"); err != nil || n != len(results) {
-		t.Errorf("%d results of answers before the first, %v; want %d", n, err, len(results))
+		t.Errorf("%d results before the first answer, %v; want %d", n, err, len(results))
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// The cast. The pod has two addresses.
+// Addresses. The pod has two.
 const (
 	podAt   = "10.0.0.1"
 	podAt6  = "fd00::1"
@@ -58,17 +58,17 @@ func (f *fixture) keep(owners ...string) {
 	f.Keep(m)
 }
 
-// asks has the pod ask for the addresses of a name, with ID 7 from port 4000.
+// asks has the pod send a query for the addresses of a name, with ID 7 from port 4000.
 func (f *fixture) asks(name string, kind dnsmessage.Type) {
 	f.Observe(udp(podAt+":4000", dns, question(7, name, kind)))
 }
 
-// hears answers that.
+// hears has the pod receive an answer to that query.
 func (f *fixture) hears(name string, kind dnsmessage.Type, answers ...dnsmessage.Resource) {
 	f.Observe(udp(dns, podAt+":4000", reply(7, name, kind, answers...)))
 }
 
-// learns asks and hears.
+// learns has the pod send a query and receive its answer.
 func (f *fixture) learns(name string, addrs ...dnsmessage.Resource) {
 	kind := typeA
 	if len(addrs) > 0 {
@@ -96,7 +96,7 @@ func (f *fixture) expect(addr, names string) {
 	}
 }
 
-// answered fails unless exactly so many answers had that result.
+// answered fails unless exactly that number of answers had that result.
 func (f *fixture) answered(r result, want int) {
 	f.t.Helper()
 	if got := testutil.ToFloat64(f.metrics.answers.WithLabelValues(string(r))); got != float64(want) {

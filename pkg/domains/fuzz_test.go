@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// seeds are answers to the query that the fuzz targets ask.
+// seeds are answers to the query of the fuzz targets.
 func seeds() [][]byte {
 	const name = "api.example.test"
 	return [][]byte{
@@ -21,7 +21,7 @@ func seeds() [][]byte {
 	}
 }
 
-// asked returns a fixture whose pod has asked by UDP and by TCP.
+// asked returns a fixture after the pod has sent the query by UDP and by TCP.
 func asked(t *testing.T) *fixture {
 	const name = "api.example.test"
 	f := newFixture(t)
@@ -32,7 +32,7 @@ func asked(t *testing.T) *fixture {
 	return f
 }
 
-// unharmed fails if anything was learned that was not asked for.
+// unharmed fails if a name was learned that was not in a query.
 func (f *fixture) unharmed() {
 	f.t.Helper()
 	if f.addresses() > MaxAddresses {
@@ -56,7 +56,7 @@ func FuzzAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > 1<<16-100 {
-			return // more than a datagram holds
+			return // too long for a datagram
 		}
 		table := asked(t)
 		table.Observe(udp(dns, podAt+":4000", b))
@@ -80,8 +80,8 @@ func FuzzObserve(f *testing.F) {
 	})
 }
 
-// FuzzName has names as messages may have them, and looks for what policy could
-// mistake.
+// FuzzName has names as messages may contain them, and checks that policies cannot
+// confuse them with other names.
 func FuzzName(f *testing.F) {
 	f.Add("api.example.test.")
 	f.Add("A.b.")
@@ -133,7 +133,7 @@ func BenchmarkObserve(b *testing.B) {
 		{"by TCP", [][]byte{
 			tcp(podAt+":4000", dns, 0, true, prefixed(question(7, name, typeA))),
 			tcp(dns, podAt+":4000", 0, true, prefixed(reply(7, name, typeA, many[0]))),
-			tcp(podAt+":4000", dns, 1, true, nil), // and forget, so that the next is no repetition
+			tcp(podAt+":4000", dns, 1, true, nil), // restarts the stream, so that the next segment is not a retransmission
 			tcp(dns, podAt+":4000", 1, true, nil),
 		}},
 	} {

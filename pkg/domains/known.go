@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// MaxAddresses is the most addresses that are known to one pod, each counted
-	// once for each of its names. A policy's author may rely on a hundred for a
-	// name; this is twenty such names, and a megabyte if all names are as long as
-	// names can be.
+	// MaxAddresses is the largest number of addresses that one pod knows, each
+	// counted once for each of its names. Policies may rely on a hundred addresses
+	// for a name; this is room for twenty such names, and takes a megabyte if all
+	// names are as long as possible.
 	MaxAddresses = 2048
-	// maxNames is the most names of one address: evaluating a packet looks at all
-	// of them.
+	// maxNames is the largest number of names of one address: evaluating a packet
+	// compares all of them.
 	maxNames = 64
 )
 
-// known is what one pod has learned. Its methods may be called from any
+// known holds what one pod has learned. Its methods may be called from any
 // goroutine.
 type known struct {
-	evicted func() // is told of each address and name that had to go before its time
+	evicted func() // is called for each address or name that is evicted before it expires
 
 	mu     sync.Mutex
 	addrs  recent[netip.Addr, *address]
@@ -31,26 +31,26 @@ type known struct {
 	leases int // of all addresses
 }
 
-// address is an address under all its names.
+// address is an address with all its names.
 type address struct {
 	addr    netip.Addr
-	names   *policy.Names // those of leases, nil for none; changes only when they do
+	names   *policy.Names // the names of leases, nil if there are none; replaced only when they change
 	leases  []lease
-	soonest time.Time // when the first of them ends
+	soonest time.Time // when the first lease expires
 }
 
-// lease is an address's right to a name.
+// lease is a name of an address, until it expires.
 type lease struct {
 	name  *name
 	until time.Time
 }
 
-// name is a name that some address has.
+// name is a name of one or more addresses.
 type name struct {
 	text   string
 	leases int
-	// alone is shared by the addresses that have no other name: to the evaluator
-	// a hundred addresses of one name are the same thing.
+	// alone is shared by all addresses that have no other name, so that the
+	// evaluator treats a hundred addresses of one name as one peer.
 	alone *policy.Names
 }
 
@@ -58,7 +58,7 @@ func newKnown(evicted func()) *known {
 	return &known{evicted: evicted, addrs: newRecent[netip.Addr, *address](), names: make(map[string]*name)}
 }
 
-// find returns the names that addr has now, nil if there are none.
+// find returns the current names of addr, nil if there are none.
 func (k *known) find(addr netip.Addr, now time.Time) *policy.Names {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,8 +71,8 @@ func (k *known) find(addr netip.Addr, now time.Time) *policy.Names {
 	return a.names
 }
 
-// learn gives addr a name until then. A name that it has already is not taken
-// away sooner.
+// learn adds a name to addr until the given time. It never shortens the lifetime of
+// a name.
 func (k *known) learn(text string, addr netip.Addr, now, until time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -91,7 +91,7 @@ func (k *known) learn(text string, addr netip.Addr, now, until time.Time) {
 	k.shrink(now)
 }
 
-// begin gives a one name more.
+// begin adds a name to a.
 func (k *known) begin(a *address, text string, until time.Time) {
 	n := k.names[text]
 	if n == nil {
@@ -108,7 +108,7 @@ func (k *known) begin(a *address, text string, until time.Time) {
 	a.describe()
 }
 
-// end takes a name away from a.
+// end removes a name from a.
 func (k *known) end(a *address, l lease) {
 	a.leases = slices.DeleteFunc(a.leases, func(other lease) bool { return other.name == l.name })
 	k.leases--
@@ -117,8 +117,8 @@ func (k *known) end(a *address, l lease) {
 	}
 }
 
-// expire takes away the names of a whose time is over, and a itself with the
-// last of them.
+// expire removes the names of a that have expired, and a itself with the last of
+// them.
 func (k *known) expire(a *address, now time.Time) {
 	if now.Before(a.soonest) {
 		return
@@ -132,8 +132,8 @@ func (k *known) expire(a *address, now time.Time) {
 	}
 }
 
-// shrink forgets addresses, the least recently used first: those that have
-// expired, and then as many as are too many.
+// shrink forgets addresses, the least recently used first: those that have expired,
+// and then as many as exceed the bound.
 func (k *known) shrink(now time.Time) {
 	for {
 		addr, a, ok := k.addrs.oldest()
@@ -155,20 +155,20 @@ func (k *known) shrink(now time.Time) {
 	}
 }
 
-// count returns how many addresses there are, each counted once for each of its
-// names. Those that have expired may be among them.
+// count returns the number of addresses, each counted once for each of its names,
+// including expired ones that were not removed yet.
 func (k *known) count() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.leases
 }
 
-// first returns the lease that ends first.
+// first returns the lease that expires first.
 func (a *address) first() lease {
 	return slices.MinFunc(a.leases, func(x, y lease) int { return x.until.Compare(y.until) })
 }
 
-// describe follows a change of leases.
+// describe updates what depends on leases.
 func (a *address) describe() {
 	switch len(a.leases) {
 	case 0:

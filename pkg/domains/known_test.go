@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// model is known as it would be without bounds: slow, and obviously right.
+// model is a simple reference implementation of known, without bounds.
 type model map[netip.Addr]map[string]time.Time
 
 func (m model) learn(text string, addr netip.Addr, until time.Time) {
@@ -59,8 +59,8 @@ func TestKnownAgreesWithTheModel(t *testing.T) {
 	}
 }
 
-// TestKnownStaysWithinItsBounds learns more than there is room for.
-func TestKnownStaysWithinItsBounds(t *testing.T) {
+// TestKnownIsBounded learns more than the bounds allow.
+func TestKnownIsBounded(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 0))
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	k := newKnown(func() {})
@@ -83,7 +83,7 @@ func TestKnownStaysWithinItsBounds(t *testing.T) {
 	}
 }
 
-// checkCounts compares what is counted with what is there.
+// checkCounts compares the counters with the entries.
 func (k *known) checkCounts(t *testing.T) {
 	t.Helper()
 	leases, names := 0, make(map[string]int)

@@ -3,6 +3,7 @@ package domains
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"iter"
 	"net/netip"
 
@@ -11,23 +12,23 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
-// maxChain is the most CNAMEs that are followed from a question to its
-// addresses. Recursive resolvers themselves follow about a dozen.
+// maxChain is the largest number of CNAMEs between a question and its addresses.
+// Recursive resolvers themselves follow about a dozen.
 const maxChain = 16
 
 var (
 	errQuestion = errors.New("not exactly one question")
-	errChain    = errors.New("more CNAMEs than are followed")
+	errChain    = fmt.Errorf("more than %d CNAMEs", maxChain)
 )
 
-// message is a DNS message with one question, read up to its answers.
+// message is a DNS message with one question, parsed up to its answers.
 type message struct {
 	dnsmessage.Header
 	question dnsmessage.Question // its name in lower case
-	answers  dnsmessage.Parser   // stands before the answers
+	answers  dnsmessage.Parser   // at the first answer
 }
 
-// parse reads a message up to its answers.
+// parse parses a message up to its answers.
 func parse(b []byte) (message, error) {
 	var m message
 	var err error
@@ -44,7 +45,7 @@ func parse(b []byte) (message, error) {
 	return m, nil
 }
 
-// asksForAddresses tells whether an answer can teach anything.
+// asksForAddresses reports whether addresses can be learned from an answer.
 func (m *message) asksForAddresses() bool {
 	q := &m.question
 	return m.OpCode == 0 && q.Class == dnsmessage.ClassINET &&
@@ -59,11 +60,10 @@ func (m *message) transaction(asker netip.AddrPort, proto packet.Proto) transact
 // record is one of the answers.
 type record struct {
 	dnsmessage.ResourceHeader                   // its name in lower case
-	data                      dnsmessage.Parser // stands before the record's data
+	data                      dnsmessage.Parser // at the record's data
 }
 
-// records yields the answers in their order. An error is the last thing it
-// yields.
+// records yields the answers in their order. It stops after an error.
 func (m *message) records() iter.Seq2[*record, error] {
 	return func(yield func(*record, error) bool) {
 		var r record
@@ -85,14 +85,14 @@ func (m *message) records() iter.Seq2[*record, error] {
 	}
 }
 
-// is tells whether the record is of that kind and is owner's.
+// is reports whether the record has that type and owner.
 func (r *record) is(kind dnsmessage.Type, owner *dnsmessage.Name) bool {
 	return r.Type == kind && r.Class == dnsmessage.ClassINET && bytes.Equal(text(&r.Name), text(owner))
 }
 
-// follow follows CNAMEs from the question's name to the one that has the
-// addresses, and returns it with the least TTL on the way. The records may be in
-// any order. It reads all of them.
+// follow follows CNAMEs from the question's name to the name that has the addresses,
+// and returns that name with the smallest TTL of the chain. The records may be in
+// any order; all of them are read.
 func (m *message) follow() (owner dnsmessage.Name, ttl uint32, err error) {
 	owner, ttl = m.question.Name, maxTTLSeconds
 	links := 0
@@ -119,7 +119,7 @@ func (m *message) follow() (owner dnsmessage.Name, ttl uint32, err error) {
 	return owner, ttl, nil
 }
 
-// addresses yields the addresses of owner that are of the kind asked for, each
+// addresses yields the addresses of owner that have the type of the question, each
 // with its TTL.
 func (m *message) addresses(owner *dnsmessage.Name) iter.Seq2[netip.Addr, uint32] {
 	return func(yield func(netip.Addr, uint32) bool) {
@@ -165,8 +165,8 @@ func seconds(ttl uint32) uint32 {
 	return ttl
 }
 
-// fold turns a name's letters into lower case: DNS does not tell them apart, and
-// resolvers change them on purpose.
+// fold converts a name to lower case: DNS names are case insensitive, and resolvers
+// change the case on purpose.
 func fold(n *dnsmessage.Name) {
 	for i, c := range n.Data[:n.Length] {
 		if 'A' <= c && c <= 'Z' {
@@ -175,7 +175,7 @@ func fold(n *dnsmessage.Name) {
 	}
 }
 
-// text returns the name without the dot at its end.
+// text returns the name without its trailing dot.
 func text(n *dnsmessage.Name) []byte {
 	return bytes.TrimSuffix(n.Data[:n.Length], []byte{'.'})
 }

@@ -2,15 +2,15 @@ package domains
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// result is what became of an answer.
+// result is the outcome of an answer.
 type result string
 
 const (
 	learned     result = "learned"
-	empty       result = "empty"       // the name has no address of that kind
-	negative    result = "negative"    // the resolver says that the name does not exist, or that it failed
-	truncated   result = "truncated"   // the pod is to ask again by TCP
-	unsolicited result = "unsolicited" // the pod did not ask that, or no longer waits
+	empty       result = "empty"       // the name has no address of that type
+	negative    result = "negative"    // NXDOMAIN, SERVFAIL or another error code
+	truncated   result = "truncated"   // the pod repeats the query by TCP
+	unsolicited result = "unsolicited" // there is no such query, or it has expired
 	malformed   result = "malformed"
 	other       result = "other" // not about addresses
 )
@@ -24,24 +24,24 @@ type metrics struct {
 	evictions  *prometheus.CounterVec
 }
 
-// newMetrics registers the metrics. addresses is asked when they are scraped.
+// newMetrics registers the metrics. addresses is called when they are scraped.
 func newMetrics(reg prometheus.Registerer, addresses func() int) *metrics {
 	m := &metrics{
 		queries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_dns_queries_total",
-			Help: "Queries for addresses by pods whose policies name domains.",
+			Help: "DNS queries for addresses by pods whose policies have domain names.",
 		}),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_dns_answers_total",
-			Help: "DNS answers to pods whose policies name domains, by what became of them.",
+			Help: "DNS answers to pods whose policies have domain names, by result.",
 		}, []string{"result"}),
 		unreadable: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_dns_unreadable_packets_total",
-			Help: "Packets of DNS traffic that are no whole UDP datagram or TCP segment. Nothing is learned from them.",
+			Help: "Packets of DNS traffic that are not a complete UDP datagram or TCP segment. Nothing is learned from them.",
 		}),
 		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_dns_evictions_total",
-			Help: "What was forgotten before its time because a pod had too much of it: addresses, queries, TCP streams.",
+			Help: "Addresses, queries and TCP streams of a pod that were evicted because it had too many, by kind.",
 		}, []string{"kind"}),
 	}
 	for _, r := range results {

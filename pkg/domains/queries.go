@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// queryLifetime is how long an answer is waited for. Resolver libraries ask
-	// again after five seconds (resolv.conf(5)) and seldom wait twice as long.
+	// queryLifetime is how long a query stays pending. Resolver libraries retry
+	// after five seconds (resolv.conf(5)) and seldom wait twice as long.
 	queryLifetime = 10 * time.Second
-	// maxQueries bounds the queries of one pod that wait for their answers, at
-	// up to half a kilobyte each.
+	// maxQueries bounds the pending queries of one pod, at up to half a kilobyte
+	// each.
 	maxQueries = 512
 )
 
-// transaction is what an answer shares with its query. The resolver is not in
-// it: what the pod calls a Service may answer as the pod behind it.
+// transaction is what an answer shares with its query. The resolver's address is not
+// part of it: the answer to a query to a Service may come from the pod behind it.
 type transaction struct {
 	asker netip.AddrPort
 	proto packet.Proto
@@ -30,13 +30,13 @@ type transaction struct {
 // query is the rest of a query.
 type query struct {
 	name  string
-	until time.Time // no answer counts from then on
+	until time.Time // later answers do not count
 }
 
-// queries are those of one pod that are not answered yet, oldest first.
+// queries are the pending queries of one pod, oldest first.
 type queries struct {
 	open    recent[transaction, query]
-	evicted func() // is told of each query that had to go before its time
+	evicted func() // is called for each query that is evicted before it expires
 }
 
 func newQueries(evicted func()) queries {
@@ -48,7 +48,7 @@ func (q *queries) add(t transaction, name string, now time.Time) {
 	for {
 		oldest, first, _ := q.open.oldest()
 		switch {
-		case !now.Before(first.until): // nobody answers it any more
+		case !now.Before(first.until): // expired
 		case q.open.len() > maxQueries:
 			q.evicted()
 		default:
@@ -58,7 +58,7 @@ func (q *queries) add(t transaction, name string, now time.Time) {
 	}
 }
 
-// find returns the name that was asked for, if that was text.
+// find returns the name of the query, if it is text.
 func (q *queries) find(t transaction, text []byte, now time.Time) (name string, ok bool) {
 	asked, ok := q.open.get(t)
 	if !ok || !now.Before(asked.until) || asked.name != string(text) {
@@ -67,5 +67,5 @@ func (q *queries) find(t transaction, text []byte, now time.Time) (name string, 
 	return asked.name, true
 }
 
-// remove takes a query away that was answered.
+// remove removes a query that was answered.
 func (q *queries) remove(t transaction) { q.open.remove(t) }

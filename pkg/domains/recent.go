@@ -2,8 +2,8 @@ package domains
 
 import "container/list"
 
-// recent is a map that knows in which order its entries were used, so that one
-// that is full can forget the least recently used.
+// recent is a map that keeps the order in which its entries were used, so that the
+// least recently used can be evicted.
 type recent[K comparable, V any] struct {
 	elements map[K]*list.Element // of entry
 	order    list.List           // least recently used first
@@ -54,8 +54,7 @@ func (r *recent[K, V]) remove(k K) {
 	}
 }
 
-// oldest returns the entry that was used least recently; ok is false if there
-// is none.
+// oldest returns the least recently used entry; ok is false if there is none.
 func (r *recent[K, V]) oldest() (k K, v V, ok bool) {
 	front := r.order.Front()
 	if front == nil {

@@ -9,40 +9,40 @@ import (
 )
 
 const (
-	// maxStreams bounds the TCP streams of one pod that are followed. A
-	// connection is two.
+	// maxStreams bounds the TCP streams that are followed for one pod. A
+	// connection has two.
 	maxStreams = 64
-	// maxBuffered bounds the bytes of one pod's streams that wait for the rest of
-	// their message: two messages of the greatest length, or many common ones.
+	// maxBuffered bounds the buffered bytes of incomplete messages of one pod: two
+	// messages of the maximum length, or many usual ones.
 	maxBuffered = 128 << 10
-	// maxAhead is the most segments that wait for one that was lost or
-	// overtaken.
+	// maxAhead is the largest number of segments of a stream that are buffered
+	// because an earlier one was lost or reordered.
 	maxAhead = 16
 )
 
 // flow is one direction of a connection.
 type flow struct{ src, dst netip.AddrPort }
 
-// streams are what one pod says and hears by TCP. A stream is followed from its
-// SYN on. One that cannot be followed is given up: nothing is learned from it
-// any more, its connection is not touched.
+// streams are the TCP streams from and to one pod. A stream is followed from its SYN
+// on. If it cannot be followed, nothing more is learned from it; its connection is
+// not affected.
 type streams struct {
 	followed recent[flow, *stream]
 	buffered int
-	evicted  func() // is told of each stream that was given up
+	evicted  func() // is called for each stream that is dropped
 }
 
 // stream puts the bytes of a flow in order.
 type stream struct {
-	start  uint32  // number of the first byte
-	next   uint32  // number of the byte that is due
-	unread []byte  // what came before it and is no whole message yet
-	ahead  []piece // what came too early
+	start  uint32  // sequence number of the first byte
+	next   uint32  // sequence number of the next byte
+	unread []byte  // the bytes before next that are not a complete message yet
+	ahead  []piece // segments that arrived early
 }
 
 // piece is a part of a stream.
 type piece struct {
-	seq  uint32 // number of its first byte
+	seq  uint32 // sequence number of its first byte
 	data []byte
 }
 
@@ -50,7 +50,7 @@ func newStreams(evicted func()) streams {
 	return streams{followed: newRecent[flow, *stream](), evicted: evicted}
 }
 
-// feed calls message for each DNS message that is whole with s. The message is
+// feed calls message for each DNS message that is complete with s. The message is
 // valid during the call.
 func (f *streams) feed(s packet.Segment, message func([]byte)) {
 	key := flow{s.Src, s.Dst}
@@ -67,13 +67,13 @@ func (f *streams) feed(s packet.Segment, message func([]byte)) {
 	ok := st.receive(arrived, message)
 	f.buffered += st.size() - before
 	if !ok {
-		f.giveUp(key, st)
+		f.drop(key, st)
 	}
 	f.shrink()
 }
 
-// open returns the stream of s, nil if it is not followed. A SYN begins it anew,
-// unless it came twice.
+// open returns the stream of s, nil if it is not followed. A SYN starts a new stream
+// unless it is a retransmission.
 func (f *streams) open(key flow, s packet.Segment) *stream {
 	st, ok := f.followed.get(key)
 	first := s.Seq + 1
@@ -89,15 +89,15 @@ func (f *streams) open(key flow, s packet.Segment) *stream {
 	return st
 }
 
-// shrink gives up the least recently used streams as long as there is too much.
+// shrink drops the least recently used streams until the rest is within the bounds.
 func (f *streams) shrink() {
 	for f.followed.len() > maxStreams || f.buffered > maxBuffered {
 		key, st, _ := f.followed.oldest()
-		f.giveUp(key, st)
+		f.drop(key, st)
 	}
 }
 
-func (f *streams) giveUp(key flow, st *stream) {
+func (f *streams) drop(key flow, st *stream) {
 	f.forget(key, st)
 	f.evicted()
 }
@@ -107,7 +107,7 @@ func (f *streams) forget(key flow, st *stream) {
 	f.buffered -= st.size()
 }
 
-// size returns how many bytes the stream holds.
+// size returns the number of buffered bytes.
 func (st *stream) size() int {
 	n := len(st.unread)
 	for _, p := range st.ahead {
@@ -116,8 +116,8 @@ func (st *stream) size() int {
 	return n
 }
 
-// receive reads what is due and keeps what is not. It reports whether the stream
-// can still be followed.
+// receive reads p if it is next and buffers it otherwise. It reports whether the
+// stream can still be followed.
 func (st *stream) receive(p piece, message func([]byte)) bool {
 	if !st.due(p) {
 		p.data = slices.Clone(p.data)
@@ -133,11 +133,11 @@ func (st *stream) receive(p piece, message func([]byte)) bool {
 	return true
 }
 
-// due tells whether no byte before p is missing. Numbers begin anew after the
-// last one, so only their distance has a meaning.
+// due reports whether no byte before p is missing. Sequence numbers wrap, so that
+// only their distance is compared.
 func (st *stream) due(p piece) bool { return int32(p.seq-st.next) <= 0 }
 
-// read reads what is new in a piece that is due.
+// read reads the new bytes of a piece that is due.
 func (st *stream) read(p piece, message func([]byte)) {
 	seen := uint64(st.next - p.seq)
 	if seen >= uint64(len(p.data)) {
@@ -155,8 +155,8 @@ func (st *stream) read(p piece, message func([]byte)) {
 	}
 }
 
-// split calls message for each whole message in data and returns the rest. Each
-// has its length in two bytes before it (RFC 1035, section 4.2.2).
+// split calls message for each complete message in data and returns the rest. Two
+// bytes before each message hold its length (RFC 1035, section 4.2.2).
 func split(data []byte, message func([]byte)) (rest []byte) {
 	const prefix = 2
 	for len(data) >= prefix {

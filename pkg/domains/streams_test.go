@@ -21,7 +21,7 @@ func prefixed(messages ...[]byte) []byte {
 	return b
 }
 
-// listener feeds segments to streams and keeps the messages.
+// listener passes segments to streams and records the messages.
 type listener struct {
 	streams
 	heard   []string
@@ -34,7 +34,7 @@ func newListener() *listener {
 	return l
 }
 
-// segment is one from port to the resolver.
+// segment returns a TCP segment from port to the resolver.
 func segment(port uint16, seq uint32, syn bool, data string) packet.Segment {
 	return packet.Segment{
 		Packet: packet.Packet{
@@ -46,18 +46,18 @@ func segment(port uint16, seq uint32, syn bool, data string) packet.Segment {
 
 func (l *listener) hear(s packet.Segment) {
 	l.feed(s, func(m []byte) { l.heard = append(l.heard, string(m)) })
-	clear(s.Payload) // it is not ours any more
+	clear(s.Payload) // it is valid only during the call
 }
 
 func (l *listener) expect(t *testing.T, want ...string) {
 	t.Helper()
 	if !slices.Equal(l.heard, want) {
-		t.Errorf("heard %q, want %q", l.heard, want)
+		t.Errorf("got messages %q, want %q", l.heard, want)
 	}
 }
 
 func TestStreamsAreSplitIntoMessages(t *testing.T) {
-	const isn = 1<<32 - 5 // the numbers begin anew in the first message
+	const isn = 1<<32 - 5 // sequence numbers wrap in the first message
 	stream := string(prefixed([]byte("first"), nil, []byte("second"), []byte("3")))
 	opened := func() *listener {
 		l := newListener()
@@ -103,13 +103,13 @@ func TestStreamsAreSplitIntoMessages(t *testing.T) {
 		l.hear(part(0, len(stream)))
 		l.expect(t, want...)
 		if l.buffered != 0 {
-			t.Errorf("cut at %d: %d bytes are held for nothing", cut, l.buffered)
+			t.Errorf("split at %d: %d bytes stay buffered", cut, l.buffered)
 		}
 	}
 }
 
-// TestStreamsAreReadInAnyOrder shuffles and repeats the pieces of a stream.
-func TestStreamsAreReadInAnyOrder(t *testing.T) {
+// TestReorderedSegments shuffles and repeats the segments of a stream.
+func TestReorderedSegments(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		isn := random.Uint32()
@@ -123,7 +123,7 @@ func TestStreamsAreReadInAnyOrder(t *testing.T) {
 		var pieces []packet.Segment
 		for range maxAhead / 2 {
 			from, to := random.IntN(len(stream)), random.IntN(len(stream)+1)
-			if from < to { // a part that is sent again
+			if from < to { // a retransmission
 				pieces = append(pieces, segment(1, isn+1+uint32(from), false, string(stream[from:to])))
 			}
 		}
@@ -143,12 +143,12 @@ func TestStreamsAreReadInAnyOrder(t *testing.T) {
 		}
 		l.expect(t, messages...)
 		if l.buffered != l.sum() || l.evicted != 0 {
-			t.Errorf("seed %d: %d bytes are counted, %d held, %d streams given up", seed, l.buffered, l.sum(), l.evicted)
+			t.Errorf("seed %d: %d bytes are counted, %d buffered, %d streams dropped", seed, l.buffered, l.sum(), l.evicted)
 		}
 	}
 }
 
-// sum returns how many bytes are held.
+// sum returns the number of buffered bytes.
 func (f *streams) sum() int {
 	n := 0
 	for e := f.followed.order.Front(); e != nil; e = e.Next() {
@@ -157,16 +157,16 @@ func (f *streams) sum() int {
 	return n
 }
 
-func TestStreamsWithoutABeginningAreIgnored(t *testing.T) {
+func TestStreamWithoutSYN(t *testing.T) {
 	l := newListener()
 	l.hear(segment(1, 1000, false, string(prefixed([]byte("message")))))
 	l.expect(t)
 	if l.followed.len() != 0 {
-		t.Error("a stream is followed whose SYN was not seen")
+		t.Error("a stream without a SYN is followed")
 	}
 }
 
-func TestAPortThatIsUsedAgainBeginsAnew(t *testing.T) {
+func TestReusedPort(t *testing.T) {
 	l := newListener()
 	l.hear(segment(1, 1000, true, ""))
 	l.hear(segment(1, 1001, false, "\x00\x09unfin"))
@@ -174,26 +174,26 @@ func TestAPortThatIsUsedAgainBeginsAnew(t *testing.T) {
 	l.hear(segment(1, 5001, false, "\x00\x01x"))
 	l.expect(t, "x")
 	if l.buffered != 0 || l.evicted != 0 {
-		t.Errorf("%d bytes of the first stream are held, %d streams given up", l.buffered, l.evicted)
+		t.Errorf("%d bytes of the first stream are buffered, %d streams dropped", l.buffered, l.evicted)
 	}
 }
 
-func TestAStreamThatCannotBeFollowedIsGivenUp(t *testing.T) {
+func TestStreamWithLostSegmentIsDropped(t *testing.T) {
 	l := newListener()
 	l.hear(segment(1, 0, true, ""))
 	l.hear(segment(2, 0, true, ""))
 	for i := range uint32(maxAhead + 1) {
-		l.hear(segment(1, 100+i, false, "x")) // what is before 100 never comes
+		l.hear(segment(1, 100+i, false, "x")) // the bytes before 100 are lost
 	}
 	if l.evicted != 1 || l.buffered != 0 {
-		t.Errorf("%d streams given up, %d bytes held", l.evicted, l.buffered)
+		t.Errorf("%d streams dropped, %d bytes buffered", l.evicted, l.buffered)
 	}
 	l.hear(segment(1, 1, false, "\x00\x01x"))
 	l.hear(segment(2, 1, false, "\x00\x01y"))
 	l.expect(t, "y")
 }
 
-func TestTheLeastRecentlyUsedStreamIsGivenUp(t *testing.T) {
+func TestLeastRecentlyUsedStreamIsDropped(t *testing.T) {
 	l := newListener()
 	for port := range uint16(maxStreams) {
 		l.hear(segment(port, 0, true, ""))
@@ -205,30 +205,30 @@ func TestTheLeastRecentlyUsedStreamIsGivenUp(t *testing.T) {
 	l.hear(segment(2, 1, false, "\x00\x01d"))
 	l.expect(t, "a", "b", "d")
 	if l.evicted != 1 {
-		t.Errorf("%d streams given up, want 1", l.evicted)
+		t.Errorf("%d streams dropped, want 1", l.evicted)
 	}
 }
 
-// TestMemoryIsBounded has streams that begin long messages and never end them.
-func TestMemoryIsBounded(t *testing.T) {
+// TestBufferIsBounded has streams with long messages that never end.
+func TestBufferIsBounded(t *testing.T) {
 	l := newListener()
 	const part = 10000
 	begun := "\xff\xff" + strings.Repeat("x", part)
 	for port := range uint16(20) {
 		l.hear(segment(port, 0, true, ""))
 		l.hear(segment(port, 1, false, begun))
-		l.hear(segment(port, 100000, false, begun)) // ahead of its time
+		l.hear(segment(port, 100000, false, begun)) // out of order
 		if l.buffered > maxBuffered || l.buffered != l.sum() {
-			t.Fatalf("%d bytes are counted, %d held", l.buffered, l.sum())
+			t.Fatalf("%d bytes are counted, %d buffered", l.buffered, l.sum())
 		}
 	}
 	if l.evicted == 0 || l.buffered < maxBuffered/2 {
-		t.Errorf("%d streams given up, %d bytes held", l.evicted, l.buffered)
+		t.Errorf("%d streams dropped, %d bytes buffered", l.evicted, l.buffered)
 	}
 }
 
-// TestTheLongestMessageIsHeard comes in segments of usual size.
-func TestTheLongestMessageIsHeard(t *testing.T) {
+// TestLongestMessage has a message of the maximum length in segments of usual size.
+func TestLongestMessage(t *testing.T) {
 	message := strings.Repeat("x", 1<<16-1)
 	stream := string(prefixed([]byte(message)))
 	l := newListener()
@@ -239,7 +239,7 @@ func TestTheLongestMessageIsHeard(t *testing.T) {
 	l.expect(t, message)
 }
 
-func TestAnswersByTCPTeach(t *testing.T) {
+func TestAnswersByTCP(t *testing.T) {
 	f := newFixture(t)
 	const name = "api.example.test"
 	ask := prefixed(question(7, name, typeA), question(8, name, typeAAAA))
@@ -255,8 +255,8 @@ func TestAnswersByTCPTeach(t *testing.T) {
 	f.expect("192.0.2.1", name)
 }
 
-// FuzzStreams cuts a stream into pieces as the input says, and gives them in the
-// order that it says. What is heard must be how the stream begins.
+// FuzzStreams splits a stream into segments and reorders them as the input says. The
+// messages must be the first ones of the stream.
 func FuzzStreams(f *testing.F) {
 	f.Add([]byte("\x00\x03abc\x00\x00\x00\x02de"), uint32(0), []byte{0, 5, 5, 9, 2, 3})
 	f.Add([]byte("\x00\x03abc\x00"), uint32(1<<32-3), []byte{3, 3, 0, 3, 0, 3})
@@ -269,13 +269,13 @@ func FuzzStreams(f *testing.F) {
 			to := min(from+int(pieces[1]), len(stream))
 			l.hear(segment(1, isn+1+uint32(from), false, string(stream[from:to])))
 			if l.buffered != l.sum() || l.buffered > maxBuffered {
-				t.Fatalf("%d bytes are counted, %d held", l.buffered, l.sum())
+				t.Fatalf("%d bytes are counted, %d buffered", l.buffered, l.sum())
 			}
 		}
 		var want []string
 		split(stream, func(m []byte) { want = append(want, string(m)) })
 		if len(l.heard) > len(want) || !slices.Equal(l.heard, want[:len(l.heard)]) {
-			t.Fatalf("heard %q of %q", l.heard, want)
+			t.Fatalf("got %q, want a prefix of %q", l.heard, want)
 		}
 	})
 }

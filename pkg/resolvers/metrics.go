@@ -9,7 +9,7 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{resolvers: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "netpol_dns_resolvers",
-		Help: "Addresses and ports of resolvers whose answers to pods are believed.",
+		Help: "Addresses and ports of DNS resolvers whose answers to pods are trusted.",
 	})}
 	reg.MustRegister(m.resolvers)
 	return m

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// Port is where resolvers listen that say nothing else (RFC 1035, section 4.2).
+// Port is the default port of resolvers (RFC 1035, section 4.2).
 const Port = 53
 
-// Parse reads "IP" or "IP:port", an IPv6 address before a port in brackets.
-// Without a port it is Port.
+// Parse parses "IP" or "IP:port", with an IPv6 address in brackets if there is a
+// port. The default is Port.
 func Parse(s string) (netip.AddrPort, error) {
 	resolver, err := netip.ParseAddrPort(s)
 	if err != nil {
@@ -27,14 +27,13 @@ func Parse(s string) (netip.AddrPort, error) {
 	return resolver, nil
 }
 
-// reachable tells whether pods can mean the node's resolver by that address. A
-// zone is the name of an interface of the node.
+// reachable reports whether pods can reach a resolver of the node at that address.
+// An address with a zone is one of an interface of the node.
 func reachable(a netip.Addr) bool {
 	return !a.IsLoopback() && !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == ""
 }
 
-// parseResolvConf returns the nameservers in a resolv.conf(5) that pods can
-// reach.
+// parseResolvConf returns the nameservers of a resolv.conf(5) that pods can reach.
 func parseResolvConf(text string) []netip.AddrPort {
 	var nameservers []netip.AddrPort
 	for line := range strings.Lines(text) {

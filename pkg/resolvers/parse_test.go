@@ -30,33 +30,37 @@ func TestParse(t *testing.T) {
 		"224.0.0.251":  "",
 		"fe80::1%eth0": "",
 	} {
-		got, err := Parse(in)
-		switch {
-		case want == "" && err == nil:
-			t.Errorf("Parse(%q) = %v, want an error", in, got)
-		case want == "" && !strings.Contains(err.Error(), fmt.Sprintf("%q", in)):
-			t.Errorf("Parse(%q) does not name it: %v", in, err)
-		case want != "" && (err != nil || got.String() != want):
-			t.Errorf("Parse(%q) = %v, %v; want %s", in, got, err, want)
-		}
+		t.Run(in, func(t *testing.T) {
+			got, err := Parse(in)
+			switch {
+			case want == "" && err == nil:
+				t.Errorf("Parse(%q) = %v, want an error", in, got)
+			case want == "" && !strings.Contains(err.Error(), fmt.Sprintf("%q", in)):
+				t.Errorf("the error of Parse(%q) does not contain it: %v", in, err)
+			case want != "" && (err != nil || got.String() != want):
+				t.Errorf("Parse(%q) = %v, %v; want %s", in, got, err, want)
+			}
+		})
 	}
 }
 
 func TestParseResolvConf(t *testing.T) {
-	for _, tc := range []struct{ text, want string }{
-		{"", ""},
-		{"nameserver 192.0.2.1\n", "192.0.2.1:53"},
-		{"nameserver 192.0.2.1", "192.0.2.1:53"},
-		{"  nameserver\t192.0.2.1  # the first\r\n\nnameserver 2001:db8::1\n", "192.0.2.1:53 [2001:db8::1]:53"},
-		{"nameserver ::ffff:192.0.2.1\n", "192.0.2.1:53"},
-		{"# nameserver 192.0.2.1\n;nameserver 192.0.2.2\nsearch nameserver 192.0.2.3\n", ""},
-		{"nameserver\nnameserver dns.test\nnameservers 192.0.2.1\nNAMESERVER 192.0.2.2\n", ""},
-		{"nameserver 127.0.0.53\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver 0.0.0.0\n", ""},
-		{"options ndots:5\nsearch a.test b.test\nnameserver 192.0.2.1\n", "192.0.2.1:53"},
+	for _, tc := range []struct{ name, text, want string }{
+		{"empty", "", ""},
+		{"one", "nameserver 192.0.2.1\n", "192.0.2.1:53"},
+		{"without a newline", "nameserver 192.0.2.1", "192.0.2.1:53"},
+		{"spaces and a comment", "  nameserver\t192.0.2.1  # the first\r\n\nnameserver 2001:db8::1\n", "192.0.2.1:53 [2001:db8::1]:53"},
+		{"mapped address", "nameserver ::ffff:192.0.2.1\n", "192.0.2.1:53"},
+		{"comments and other keywords", "# nameserver 192.0.2.1\n;nameserver 192.0.2.2\nsearch nameserver 192.0.2.3\n", ""},
+		{"malformed", "nameserver\nnameserver dns.test\nnameservers 192.0.2.1\nNAMESERVER 192.0.2.2\n", ""},
+		{"unreachable for pods", "nameserver 127.0.0.53\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver 0.0.0.0\n", ""},
+		{"with options", "options ndots:5\nsearch a.test b.test\nnameserver 192.0.2.1\n", "192.0.2.1:53"},
 	} {
-		if got := show(parseResolvConf(tc.text)); got != tc.want {
-			t.Errorf("%q names %q, want %q", tc.text, got, tc.want)
-		}
+		t.Run(tc.name, func(t *testing.T) {
+			if got := show(parseResolvConf(tc.text)); got != tc.want {
+				t.Errorf("%q has %q, want %q", tc.text, got, tc.want)
+			}
+		})
 	}
 }
 
@@ -67,7 +71,7 @@ func FuzzParseResolvConf(f *testing.F) {
 		for _, r := range parseResolvConf(text) {
 			again, err := Parse(r.String())
 			if err != nil || again != r {
-				t.Fatalf("%q names %v, which Parse reads as %v, %v", text, r, again, err)
+				t.Fatalf("%q has %v, which Parse parses as %v, %v", text, r, again, err)
 			}
 		}
 	})

@@ -1,6 +1,6 @@
-// Package resolvers finds out which DNS resolvers a node's pods ask: the
-// cluster's DNS Service and the pods behind it, and the nameservers of the node.
-// It knows addresses and ports; what is done with them is for others to know.
+// Package resolvers finds the DNS resolvers of a node's pods: the cluster's DNS
+// Service and the pods behind it, and the nameservers of the node. It knows their
+// addresses and ports, not what they are used for.
 package resolvers
 
 import (
@@ -21,19 +21,19 @@ import (
 )
 
 const (
-	// minInterval lets the changes of a rollout share a run.
+	// minInterval coalesces the changes of a rollout.
 	minInterval = time.Second
-	// retryInterval is for a resolv.conf that cannot be read.
+	// retryInterval applies to a resolv.conf that cannot be read.
 	retryInterval = 10 * time.Second
 	// maxInterval is how often resolv.conf is read.
 	maxInterval = 30 * time.Second
 )
 
-// Config says where to look.
+// Config configures a Finder.
 type Config struct {
-	// Only are all the resolvers there are. None look for them.
+	// Only are the resolvers, if there are any: the Finder then looks for no others.
 	Only []netip.AddrPort
-	// Client reads the cluster's DNS Service. Nil looks at ResolvConf alone.
+	// Client reads the cluster's DNS Service. If nil, only ResolvConf is read.
 	Client kubernetes.Interface
 	// ResolvConf is the path of the node's resolv.conf(5).
 	ResolvConf string
@@ -41,7 +41,7 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
-// Validate names every field that cannot work.
+// Validate reports every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	if c.ResolvConf == "" {
@@ -53,7 +53,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Finder keeps looking for resolvers.
+// Finder follows the changes of resolvers.
 type Finder struct {
 	only       []netip.AddrPort
 	resolvConf string
@@ -62,14 +62,14 @@ type Finder struct {
 	metrics    *metrics
 	runner     *runner.Runner
 
-	// Of find alone.
-	nameservers []netip.AddrPort // when resolv.conf was last read
+	// Only find uses these.
+	nameservers []netip.AddrPort // of the last resolv.conf that was read
 	published   []netip.AddrPort // nil before the first time
 }
 
-// New returns a Finder that hands what it finds to publish, in ascending order,
-// at first and whenever it changes. publish is called from one goroutine and
-// must not change the slice.
+// New returns a Finder that calls publish with the resolvers, in ascending order, at
+// first and whenever they change. publish is called from one goroutine and must not
+// change the slice.
 func New(cfg Config, publish func([]netip.AddrPort)) (*Finder, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("resolvers: %w", err)
@@ -86,8 +86,9 @@ func New(cfg Config, publish func([]netip.AddrPort)) (*Finder, error) {
 	return f, nil
 }
 
-// Run looks for resolvers until ctx ends. Nothing waits for the cluster: a
-// Service that cannot be read is told once, and the rest goes on without it.
+// Run looks for resolvers until ctx ends. It does not wait for the cluster: a
+// Service that cannot be read is logged once, and the other resolvers are published
+// without it.
 func (f *Finder) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "resolvers"))
 	if f.service != nil {
@@ -114,8 +115,8 @@ func (f *Finder) find(ctx context.Context) error {
 	return err
 }
 
-// readResolvConf reads the node's nameservers. Those of last time stay when it
-// cannot; a file that does not exist names none.
+// readResolvConf reads the node's nameservers. On an error the previous ones stay; a
+// file that does not exist has none.
 func (f *Finder) readResolvConf() error {
 	b, err := os.ReadFile(f.resolvConf)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

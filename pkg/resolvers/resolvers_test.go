@@ -31,15 +31,14 @@ import (
 )
 
 func show(resolvers []netip.AddrPort) string {
-	var words []string
+	var all []string
 	for _, r := range resolvers {
-		words = append(words, r.String())
+		all = append(all, r.String())
 	}
-	return strings.Join(words, " ")
+	return strings.Join(all, " ")
 }
 
-// dnsService is a Service of CoreDNS as its manifests have it, for DNS and for
-// metrics.
+// dnsService returns a Service of CoreDNS as in its manifests.
 func dnsService(name string, ports []corev1.ServicePort, clusterIPs ...string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name, Labels: map[string]string{"k8s-app": "kube-dns"}},
@@ -47,7 +46,7 @@ func dnsService(name string, ports []corev1.ServicePort, clusterIPs ...string) *
 	}
 }
 
-// servicePort reads "NAME PROTOCOL/PORT".
+// servicePort parses "NAME PROTOCOL/PORT".
 func servicePort(s string) corev1.ServicePort {
 	var p corev1.ServicePort
 	name, rest, _ := strings.Cut(s, " ")
@@ -59,7 +58,8 @@ func servicePort(s string) corev1.ServicePort {
 
 var corePorts = []corev1.ServicePort{servicePort("dns UDP/53"), servicePort("dns-tcp TCP/53"), servicePort("metrics TCP/9153")}
 
-// dnsSlice has the pods of a Service, each at port for DNS and at 9153.
+// dnsSlice returns an EndpointSlice of a Service, with the given port for DNS and
+// 9153 for metrics.
 func dnsSlice(service, name string, port int32, pods ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "kube-system", Name: name,
@@ -77,7 +77,7 @@ func dnsSlice(service, name string, port int32, pods ...string) *discoveryv1.End
 	return s
 }
 
-// finding is a Finder that runs in a bubble.
+// finding is a Finder that runs in a synctest bubble.
 type finding struct {
 	t       *testing.T
 	conf    string
@@ -88,7 +88,7 @@ type finding struct {
 	published []string
 }
 
-// start runs a Finder with a resolv.conf that names 192.0.2.53.
+// start runs a Finder with 192.0.2.53 in its resolv.conf.
 func start(t *testing.T, ctx context.Context, client kubernetes.Interface, only ...netip.AddrPort) *finding {
 	t.Helper()
 	f := &finding{t: t, conf: filepath.Join(t.TempDir(), "resolv.conf")}
@@ -122,28 +122,28 @@ func (f *finding) write(text string) {
 	}
 }
 
-// all returns what was published, in its order.
+// all returns the published lists, in order.
 func (f *finding) all() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.published)
 }
 
-// expect waits as long as changes may take, and wants the last list to be want.
+// expect waits as long as changes may take, and fails unless the last list is want.
 func (f *finding) expect(want string) {
 	f.t.Helper()
 	time.Sleep(maxInterval + time.Second)
 	synctest.Wait()
 	if all := f.all(); len(all) == 0 || all[len(all)-1] != want {
-		f.t.Errorf("published %q, want %q at last", all, want)
+		f.t.Errorf("published %q, want %q as the last list", all, want)
 		return
 	}
 	if got := testutil.ToFloat64(f.metrics.resolvers); got != float64(len(strings.Fields(want))) {
-		f.t.Errorf("the metric says %v, want as many as in %q", got, want)
+		f.t.Errorf("the metric is %v, want the number of resolvers in %q", got, want)
 	}
 }
 
-func TestTheServiceAndTheNodeAreFound(t *testing.T) {
+func TestResolversOfServiceAndNode(t *testing.T) {
 	coreDNS := []runtime.Object{
 		dnsService("kube-dns", corePorts, "10.96.0.10", "fd00::a"),
 		dnsSlice("kube-dns", "kube-dns-4", 53, "10.244.1.5", "10.244.2.5"),
@@ -162,35 +162,34 @@ func TestTheServiceAndTheNodeAreFound(t *testing.T) {
 		{"a headless Service", []runtime.Object{
 			dnsService("kube-dns", corePorts, "None"), dnsSlice("kube-dns", "s", 53, "10.244.1.5"),
 		}, "10.244.1.5:53 192.0.2.53:53"},
-		{"the node's and the Service's are one", []runtime.Object{dnsService("kube-dns", corePorts, "192.0.2.53")}, "192.0.2.53:53"},
+		{"the node's nameserver is the Service", []runtime.Object{dnsService("kube-dns", corePorts, "192.0.2.53")}, "192.0.2.53:53"},
 		{"two Services", []runtime.Object{
 			dnsService("kube-dns", corePorts, "10.96.0.10"), dnsService("upstream", corePorts, "10.96.0.11"),
 			dnsSlice("upstream", "s", 53, "10.244.1.5"),
 		}, "10.96.0.10:53 10.96.0.11:53 10.244.1.5:53 192.0.2.53:53"},
-		{"names of ports by other people", []runtime.Object{
+		{"other names of ports", []runtime.Object{
 			dnsService("kube-dns", []corev1.ServicePort{servicePort("udp-53 UDP/53"), servicePort("dns-tcp TCP/5300"), servicePort("http TCP/8080"), servicePort("dns-tls TCP/853"), servicePort("dns-sctp SCTP/53")}, "10.96.0.10"),
 		}, "10.96.0.10:53 10.96.0.10:5300 192.0.2.53:53"},
 		{"a slice of another Service", []runtime.Object{
 			dnsService("kube-dns", corePorts, "10.96.0.10"), dnsSlice("other", "s", 53, "10.244.1.5"),
 		}, "10.96.0.10:53 192.0.2.53:53"},
-		{"addresses that make no sense", []runtime.Object{
+		{"invalid addresses", []runtime.Object{
 			dnsService("kube-dns", corePorts, "10.96.0.10", "127.0.0.1", ""), dnsSlice("kube-dns", "s", 53, "dns.test", "::1"),
 		}, "10.96.0.10:53 192.0.2.53:53"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
-			f := start(t, ctx, fake.NewClientset(tc.objects...))
-			defer f.stop()
-			f.expect(tc.want)
-			if t.Failed() {
-				t.Logf("in the case of %s", tc.name)
-			}
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, ctx := ktesting.NewTestContext(t)
+				f := start(t, ctx, fake.NewClientset(tc.objects...))
+				defer f.stop()
+				f.expect(tc.want)
+			})
 		})
 	}
 }
 
-// TestOnlyTheDNSServiceIsRead looks at what is asked of the API server.
-func TestOnlyTheDNSServiceIsRead(t *testing.T) {
+// TestRequestsAreLimitedToDNS checks the requests to the API server.
+func TestRequestsAreLimitedToDNS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		client := fake.NewClientset()
@@ -253,13 +252,13 @@ func TestChangesArePublishedOnce(t *testing.T) {
 		}
 		f.expect("192.0.2.54:53")
 		if got := len(f.all()) - before; got != 4 {
-			t.Errorf("something was published without a change: %q", f.all())
+			t.Errorf("published without a change: %q", f.all())
 		}
 	})
 }
 
-// TestAServiceThatCannotBeReadHoldsNothingUp has an API server that refuses.
-func TestAServiceThatCannotBeReadHoldsNothingUp(t *testing.T) {
+// TestUnreadableServiceDelaysNothing has an API server that refuses requests.
+func TestUnreadableServiceDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(0)))
 		ctx := klog.NewContext(t.Context(), logger)
@@ -280,26 +279,26 @@ func TestAServiceThatCannotBeReadHoldsNothingUp(t *testing.T) {
 		for range 20 {
 			f.expect("192.0.2.53:53")
 		}
-		told := 0
+		logged := 0
 		for _, line := range logger.GetSink().(ktesting.Underlier).GetBuffer().Data() {
-			if strings.Contains(line.Message, "cannot be read") {
-				told++
+			if strings.Contains(line.Message, "Cannot read") {
+				logged++
 			}
 		}
-		if told != 2 {
-			t.Errorf("it was told %d times, want once for each kind", told)
+		if logged != 2 {
+			t.Errorf("logged %d times, want once for each kind", logged)
 		}
 
 		granted.Store(true)
 		if _, err := client.CoreV1().Services("kube-system").Create(ctx, dnsService("kube-dns", corePorts, "10.96.0.10"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute) // informers try again after so long at most
+		time.Sleep(time.Minute) // the longest retry interval of informers
 		f.expect("10.96.0.10:53 192.0.2.53:53")
 	})
 }
 
-func TestAFileThatCannotBeReadChangesNothing(t *testing.T) {
+func TestUnreadableResolvConfChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, klog.NewContext(t.Context(), klog.Background()), nil)
 		defer f.stop()
@@ -320,21 +319,21 @@ func TestAFileThatCannotBeReadChangesNothing(t *testing.T) {
 	})
 }
 
-func TestNothingIsLookedForWhenAllAreTold(t *testing.T) {
+func TestConfiguredResolversReplaceAllOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		client := fake.NewClientset(dnsService("kube-dns", corePorts, "10.96.0.10"))
-		told := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.9:5353"), netip.MustParseAddrPort("169.254.20.10:53"), netip.MustParseAddrPort("169.254.20.10:53")}
-		f := start(t, ctx, client, told...)
+		configured := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.9:5353"), netip.MustParseAddrPort("169.254.20.10:53"), netip.MustParseAddrPort("169.254.20.10:53")}
+		f := start(t, ctx, client, configured...)
 		defer f.stop()
 		f.expect("169.254.20.10:53 192.0.2.9:5353")
 		if n := len(client.Actions()); n != 0 {
-			t.Errorf("the API server was asked %d times", n)
+			t.Errorf("%d requests to the API server", n)
 		}
 	})
 }
 
-func TestConfigIsChecked(t *testing.T) {
+func TestConfigValidate(t *testing.T) {
 	if _, err := New(Config{}, nil); err == nil || !strings.Contains(err.Error(), "ResolvConf") || !strings.Contains(err.Error(), "Registerer") {
 		t.Errorf("an empty Config: %v", err)
 	}

@@ -17,22 +17,23 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Where a cluster has its DNS. Every add-on keeps the label that kube-dns, the
-// first of them, had. EndpointSlices have the labels of their Service.
+// The cluster's DNS Service. All add-ons use the label of kube-dns, the first one.
+// EndpointSlices have the labels of their Service.
 const (
 	namespace = metav1.NamespaceSystem
 	selector  = "k8s-app=kube-dns"
 )
 
-// service is the cluster's DNS Service and the pods behind it, both as they are
-// asked: some ways to a Service show its address to the node, some its pods'.
+// service is the cluster's DNS Service and the pods behind it. It returns the
+// addresses of both: it depends on the implementation of Services which of them a
+// packet has when the agent sees it.
 type service struct {
 	factory  informers.SharedInformerFactory
 	services corelisters.ServiceNamespaceLister
 	slices   discoverylisters.EndpointSliceNamespaceLister
 }
 
-// newService returns a service that calls changed from any goroutine.
+// newService returns a service that calls changed, possibly from several goroutines.
 func newService(client kubernetes.Interface, changed func()) *service {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
 		informers.WithNamespace(namespace),
@@ -47,8 +48,8 @@ func newService(client kubernetes.Interface, changed func()) *service {
 	return s
 }
 
-// follow has changed called at every change, and tells once if the objects
-// cannot be read.
+// follow calls changed at every change, and logs the first error at the default
+// verbosity.
 func follow(i cache.SharedIndexInformer, kind string, changed func()) {
 	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { changed() },
@@ -60,13 +61,13 @@ func follow(i cache.SharedIndexInformer, kind string, changed func()) {
 	must(i.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		logger := klog.FromContext(ctx)
 		once.Do(func() {
-			logger.Info("The cluster's DNS Service cannot be read, will try again in silence", "kind", kind, "namespace", namespace, "selector", selector, "err", err)
+			logger.Info("Cannot read the cluster's DNS Service; retrying; further errors at -v=4", "kind", kind, "namespace", namespace, "selector", selector, "err", err)
 		})
-		logger.V(4).Info("List and watch start over", "kind", kind, "err", err)
+		logger.V(4).Info("List and watch restart", "kind", kind, "err", err)
 	}))
 }
 
-// must is for calls that fail only for an informer that has started.
+// must panics on errors that only a started informer returns.
 func must(err error) {
 	if err != nil {
 		panic(err)
@@ -75,12 +76,12 @@ func must(err error) {
 
 func (s *service) start(ctx context.Context) { s.factory.StartWithContext(ctx) }
 
-// wait returns when nothing runs any more, after the end of start's ctx.
+// wait returns when all goroutines have ended, after the end of start's ctx.
 func (s *service) wait() { s.factory.Shutdown() }
 
-// resolvers returns what is known of the Service now, in no order.
+// resolvers returns the current addresses of the Service and its pods, in no order.
 func (s *service) resolvers() []netip.AddrPort {
-	// Listers fail for selectors only that do not parse.
+	// Listers fail only for invalid selectors.
 	services, _ := s.services.List(labels.Everything())
 	slices, _ := s.slices.List(labels.Everything())
 	var found []netip.AddrPort
@@ -100,8 +101,8 @@ func (s *service) resolvers() []netip.AddrPort {
 	return found
 }
 
-// isDNS tells a port where DNS is spoken from the one for metrics, and from those
-// for DNS over TLS or HTTPS, which nobody can look into.
+// isDNS reports whether a port serves plain DNS, not metrics, nor DNS over TLS or
+// HTTPS, which cannot be read.
 func isDNS(port corev1.ServicePort) bool {
 	if port.Protocol != corev1.ProtocolUDP && port.Protocol != corev1.ProtocolTCP && port.Protocol != "" {
 		return false
@@ -109,8 +110,8 @@ func isDNS(port corev1.ServicePort) bool {
 	return port.Port == Port || port.Name == "dns" || port.Name == "dns-tcp"
 }
 
-// endpoints returns the pods of a slice at the port of that name. Those that are
-// not ready may still have queries to answer.
+// endpoints returns the pods of a slice at the port of that name. Pods that are not
+// ready are included: they may still answer earlier queries.
 func endpoints(slice *discoveryv1.EndpointSlice, name string) []netip.AddrPort {
 	var found []netip.AddrPort
 	for _, port := range slice.Ports {
@@ -124,8 +125,8 @@ func endpoints(slice *discoveryv1.EndpointSlice, name string) []netip.AddrPort {
 	return found
 }
 
-// appendAll appends the addresses among addrs. A headless Service has "None", and
-// a slice may have host names.
+// appendAll appends those of addrs that are addresses. A headless Service has
+// "None", and a slice may have host names.
 func appendAll(found []netip.AddrPort, addrs []string, port uint16) []netip.AddrPort {
 	for _, s := range addrs {
 		if addr, err := netip.ParseAddr(s); err == nil && reachable(addr) {
