@@ -10,9 +10,8 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
-// NewClusterNetworkPolicy returns a policy of a tier whose subject is every pod,
-// unless On says otherwise. Its rules are asked in the order in which they are
-// given.
+// NewClusterNetworkPolicy returns a policy of a tier whose subject is every pod, unless
+// it has an On. Its rules are evaluated in the given order.
 //
 //	NewClusterNetworkPolicy("guests", v1alpha2.AdminTier, 10, On(Pods("pod=a").InNamespaces("ns=x")),
 //		PassFrom(Namespaces("ns=y")),
@@ -32,7 +31,7 @@ func typeMeta(version, kind string) metav1.TypeMeta {
 }
 
 // AdminPart is a part of the spec of an administrator's policy: its subject or a
-// rule. All kinds take the same parts; here they are in the words of v1alpha2.
+// rule. All kinds take the same parts; here they have the types of v1alpha2.
 type AdminPart interface {
 	addTo(*v1alpha2.ClusterNetworkPolicySpec)
 }
@@ -54,14 +53,13 @@ type adminSubject Peer
 func (s adminSubject) addTo(spec *v1alpha2.ClusterNetworkPolicySpec) {
 	peer := Peer(s).adminPeer()
 	if peer.Networks != nil {
-		panic("netpol: a block is no subject")
+		panic("netpol: a block cannot be a subject")
 	}
 	spec.Subject = v1alpha2.ClusterNetworkPolicySubject{Namespaces: peer.Namespaces, Pods: peer.Pods}
 }
 
-// AdminRule is one rule as a sentence: what is done to traffic from or to any of
-// its peers, of which there must be one. Without At it is all traffic, of every
-// protocol.
+// AdminRule is one rule: an action for traffic from or to any of its peers, of which
+// there must be one at least. Without At it matches traffic of every protocol.
 type AdminRule struct {
 	action  v1alpha2.ClusterNetworkPolicyRuleAction
 	ingress bool
@@ -69,17 +67,17 @@ type AdminRule struct {
 	ports   []Port
 }
 
-// AllowFrom is a rule that lets in.
+// AllowFrom is a rule that allows ingress.
 func AllowFrom(peers ...Peer) AdminRule {
 	return from(v1alpha2.ClusterNetworkPolicyRuleActionAccept, peers)
 }
 
-// DenyFrom is a rule that keeps out.
+// DenyFrom is a rule that denies ingress.
 func DenyFrom(peers ...Peer) AdminRule {
 	return from(v1alpha2.ClusterNetworkPolicyRuleActionDeny, peers)
 }
 
-// PassFrom is a rule that leaves what comes in to the next tier.
+// PassFrom is a rule that leaves ingress to the next tier.
 func PassFrom(peers ...Peer) AdminRule {
 	return from(v1alpha2.ClusterNetworkPolicyRuleActionPass, peers)
 }
@@ -88,7 +86,7 @@ func from(action v1alpha2.ClusterNetworkPolicyRuleAction, peers []Peer) AdminRul
 	var sources []AdminPeer
 	for _, p := range peers {
 		if p.IPBlock != nil {
-			panic("netpol: no block can be a source in an administrator's policy")
+			panic("netpol: a block cannot be a source in an administrator's policy")
 		}
 		sources = append(sources, p)
 	}
@@ -97,17 +95,17 @@ func from(action v1alpha2.ClusterNetworkPolicyRuleAction, peers []Peer) AdminRul
 	return r
 }
 
-// AllowTo is a rule that lets out.
+// AllowTo is a rule that allows egress.
 func AllowTo(peers ...AdminPeer) AdminRule {
 	return to(v1alpha2.ClusterNetworkPolicyRuleActionAccept, peers)
 }
 
-// DenyTo is a rule that keeps in.
+// DenyTo is a rule that denies egress.
 func DenyTo(peers ...AdminPeer) AdminRule {
 	return to(v1alpha2.ClusterNetworkPolicyRuleActionDeny, peers)
 }
 
-// PassTo is a rule that leaves what goes out to the next tier.
+// PassTo is a rule that leaves egress to the next tier.
 func PassTo(peers ...AdminPeer) AdminRule {
 	return to(v1alpha2.ClusterNetworkPolicyRuleActionPass, peers)
 }
@@ -123,8 +121,8 @@ func to(action v1alpha2.ClusterNetworkPolicyRuleAction, peers []AdminPeer) Admin
 	return r
 }
 
-// At returns the rule for some ports only: any one of them is enough. A Named port
-// has no protocol here; one with a protocol panics.
+// At returns the rule restricted to some ports. Traffic must match one of them. A Named
+// port must have no protocol here, or At panics.
 func (r AdminRule) At(ports ...Port) AdminRule {
 	r.ports = ports
 	return r
@@ -146,9 +144,8 @@ func (r AdminRule) addTo(spec *v1alpha2.ClusterNetworkPolicySpec) {
 	spec.Ingress = append(spec.Ingress, rule)
 }
 
-// AdminPeer is one destination of a rule: a Peer, whose Pods without InNamespaces
-// are those of all namespaces and whose Block has no exceptions, or Networks,
-// Nodes, DomainNames.
+// AdminPeer is one destination of a rule: Networks, Nodes, DomainNames, or a Peer. Pods
+// without InNamespaces are those of all namespaces, and a Block has no exceptions.
 type AdminPeer interface {
 	adminPeer() v1alpha2.ClusterNetworkPolicyEgressPeer
 }
@@ -156,7 +153,7 @@ type AdminPeer interface {
 func (p Peer) adminPeer() v1alpha2.ClusterNetworkPolicyEgressPeer {
 	switch {
 	case p.IPBlock != nil && len(p.IPBlock.Except) > 0:
-		panic("netpol: an administrator's policy has no exceptions of a block")
+		panic("netpol: a block in an administrator's policy has no exceptions")
 	case p.IPBlock != nil:
 		return v1alpha2.ClusterNetworkPolicyEgressPeer{Networks: []v1alpha2.CIDR{v1alpha2.CIDR(p.IPBlock.CIDR)}}
 	case p.PodSelector == nil:
@@ -189,11 +186,11 @@ func DomainNames(names ...string) AdminPeer {
 	return adminPeer{DomainNames: stringsAs[v1alpha2.DomainName](names)}
 }
 
-// protocolV1alpha2 translates a port. All ports of a protocol are a range.
+// protocolV1alpha2 converts a port. All ports of a protocol are a range.
 func protocolV1alpha2(p networkingv1.NetworkPolicyPort) v1alpha2.ClusterNetworkPolicyProtocol {
 	if p.Port != nil && p.Port.Type == intstr.String {
 		if p.Protocol != nil {
-			panic(fmt.Sprintf("netpol: the name %s of a port has a protocol, which an administrator's policy cannot say", p.Port.StrVal))
+			panic(fmt.Sprintf("netpol: named port %s has a protocol, which an administrator's policy cannot express", p.Port.StrVal))
 		}
 		return v1alpha2.ClusterNetworkPolicyProtocol{DestinationNamedPort: p.Port.StrVal}
 	}
@@ -218,5 +215,5 @@ func protocolV1alpha2(p networkingv1.NetworkPolicyPort) v1alpha2.ClusterNetworkP
 	case corev1.ProtocolSCTP:
 		return v1alpha2.ClusterNetworkPolicyProtocol{SCTP: &v1alpha2.ClusterNetworkPolicyProtocolSCTP{DestinationPort: port}}
 	}
-	panic(fmt.Sprintf("netpol: an administrator's policy has no ports of %s", protocol))
+	panic(fmt.Sprintf("netpol: an administrator's policy cannot have ports of protocol %s", protocol))
 }

@@ -2,6 +2,7 @@ package netpol
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,9 +10,9 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
-// TestAdminPartsAreWhatTheYAMLSays shows every part of an administrator's policy
+// TestAdminPartsMatchYAML shows every part of an administrator's policy
 // beside the YAML that it stands for, in both versions.
-func TestAdminPartsAreWhatTheYAMLSays(t *testing.T) {
+func TestAdminPartsMatchYAML(t *testing.T) {
 	const all = "subject: {namespaces: {}}"
 	for _, c := range []struct {
 		name               string
@@ -75,8 +76,8 @@ func same(t *testing.T, a, b Policy) {
 	}
 }
 
-func TestWhatAdministratorsCannotSayPanics(t *testing.T) {
-	for name, say := range map[string]func(){
+func TestInvalidAdminPartsPanic(t *testing.T) {
+	for name, build := range map[string]func(){
 		"no peer":                   func() { DenyFrom() },
 		"a block as a source":       func() { DenyFrom(Block("10.0.0.0/8")) },
 		"an exception":              func() { DenyTo(Block("10.0.0.0/8").Except("10.1.0.0/16")) },
@@ -90,15 +91,15 @@ func TestWhatAdministratorsCannotSayPanics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
 				if recover() == nil {
-					t.Error("it is taken")
+					t.Error("no panic")
 				}
 			}()
-			say()
+			build()
 		})
 	}
 }
 
-func TestPoliciesOfAllKindsAreAppliedAndWithdrawn(t *testing.T) {
+func TestApplyAndWithdrawAllKinds(t *testing.T) {
 	s := &State{}
 	names := func() string {
 		var names []string
@@ -122,7 +123,7 @@ func TestPoliciesOfAllKindsAreAppliedAndWithdrawn(t *testing.T) {
 	}
 }
 
-func TestPoliciesThatAScenarioDoesNotNeedAreAnError(t *testing.T) {
+func TestPoliciesMustBeAmongNeeds(t *testing.T) {
 	scenario := Scenario{Name: "p", Model: small, Steps: []Step{{Change: func(s *State) { s.Apply(NewAdminNetworkPolicy("p", 1)) }}}}
 	f := newFake(func(Connection, int) Outcome { return Connected })
 	if result := (Runner{Backend: f}).Play(t.Context(), scenario); result.Err == nil || !strings.Contains(result.Err.Error(), string(AdminNetworkPolicies)) {
@@ -154,8 +155,13 @@ func TestExpectationsWithOwn(t *testing.T) {
 		{"host/node-2", "x/a", direct, false, false},
 		{"x/a", "y/a", direct, false, false},
 	} {
-		if got, gotOwn := r.Table(c.traffic).Get(c.from, c.to), own.Table(c.traffic).Get(c.from, c.to); got != c.r || gotOwn != c.own {
-			t.Errorf("%s -> %s %s: connected %v, with own %v, want %v and %v", c.from, c.to, c.traffic, got, gotOwn, c.r, c.own)
-		}
+		t.Run(fmt.Sprintf("%s to %s %s", c.from, c.to, c.traffic), func(t *testing.T) {
+			if got := r.Table(c.traffic).Get(c.from, c.to); got != c.r {
+				t.Errorf("connected %v, want %v", got, c.r)
+			}
+			if got := own.Table(c.traffic).Get(c.from, c.to); got != c.own {
+				t.Errorf("with own: connected %v, want %v", got, c.own)
+			}
+		})
 	}
 }

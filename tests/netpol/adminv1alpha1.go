@@ -35,7 +35,7 @@ func NewAdminNetworkPolicy(name string, priority int32, parts ...AdminPart) *v1a
 }
 
 // NewBaselineAdminNetworkPolicy returns the one policy of its kind, which is called
-// default. It cannot pass, nor name domains; a part that does panics.
+// default. It has neither the action Pass nor domain names; a part with them panics.
 func NewBaselineAdminNetworkPolicy(parts ...AdminPart) *v1alpha1.BaselineAdminNetworkPolicy {
 	spec := newAdminSpec(parts)
 	policy := &v1alpha1.BaselineAdminNetworkPolicy{

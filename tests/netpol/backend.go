@@ -11,22 +11,20 @@ import (
 // Backend is a cluster that scenarios can be played on. A Runner calls it from one
 // goroutine, except that Apply and Probe may run at the same time.
 type Backend interface {
-	// Supports says what the backend can show. The answer never changes.
+	// Supports returns what the backend can show. It always returns the same.
 	Supports() Support
 
-	// Apply makes the cluster be as state says: what state does not have is removed.
-	// Pods that have no address get addresses and run when Apply returns; they are
-	// written into state in place of the pods that it had. Policies may come into
-	// force later.
+	// Apply makes the cluster match state and removes what state does not have. Pods
+	// without an address get addresses and run when Apply returns; they replace the
+	// pods in state. Policies may become effective later.
 	Apply(ctx context.Context, state *State) error
 
-	// Probe makes one attempt for each connection, at the same time as far as it
-	// sees fit, and returns the outcomes in the order of connections. An error is for
-	// a backend that does not work; a single attempt that cannot be made is
-	// Unobservable.
+	// Probe makes one attempt for each connection, concurrently if it likes, and
+	// returns the outcomes in the order of connections. An error means that the
+	// backend does not work; a single attempt that cannot be made is Unobservable.
 	Probe(ctx context.Context, connections []Connection) ([]Outcome, error)
 
-	// Close removes what Apply has made.
+	// Close removes what Apply created.
 	Close() error
 }
 
@@ -35,24 +33,24 @@ type Feature string
 
 // The features.
 const (
-	// Services are addresses of which each has one pod behind it.
+	// Services have one pod each.
 	Services Feature = "Services"
-	// HostNetwork are pods that share their node's network.
+	// HostNetwork are pods in the network namespace of their node.
 	HostNetwork Feature = "host-network pods"
-	// OutsideHosts are machines that are no part of the cluster.
+	// OutsideHosts are hosts that are not part of the cluster.
 	OutsideHosts Feature = "hosts outside the cluster"
-	// FreeObjects are pods whose status, addresses included, is as the state says,
-	// where a real cluster decides itself.
-	FreeObjects Feature = "pods with a status at will"
+	// FreeObjects are pods with an arbitrary status, addresses included. In a real
+	// cluster kubelets write it.
+	FreeObjects Feature = "pods with an arbitrary status"
 	// AdminNetworkPolicies are policies of these two kinds (v1alpha1).
 	AdminNetworkPolicies Feature = "AdminNetworkPolicy and BaselineAdminNetworkPolicy"
 	// ClusterNetworkPolicies are policies of that kind (v1alpha2).
 	ClusterNetworkPolicies Feature = "ClusterNetworkPolicy"
-	// ExperimentalFields are those that the standard definitions of the
-	// administrators' kinds do not have.
+	// ExperimentalFields are the fields of the administrators' kinds that only the
+	// experimental channel has.
 	ExperimentalFields Feature = "experimental fields of administrators' policies"
-	// SilentDrops are denied connections that time out. Without it, denied
-	// connections may also be refused.
+	// SilentDrops means that denied connections time out. Without it they may also be
+	// refused.
 	SilentDrops Feature = "denied connections time out"
 )
 
@@ -63,12 +61,12 @@ type Support struct {
 	Features  []Feature
 	// Nodes is how many nodes there are.
 	Nodes int
-	// Immediate tells that what was applied is in force when Apply returns, so that
-	// nothing is gained by a second look.
+	// Immediate means that changes are effective when Apply returns, so that nothing
+	// is tried again.
 	Immediate bool
 }
 
-// missing returns what of traffic cannot be observed, in words, empty if nothing.
+// missing names what is needed to observe traffic and not supported, empty if nothing.
 func (s Support) missing(t Traffic) string {
 	switch {
 	case !slices.Contains(s.Protocols, t.Protocol):
@@ -81,7 +79,7 @@ func (s Support) missing(t Traffic) string {
 	return ""
 }
 
-// lacks returns what scenario needs and s does not have.
+// lacks names what scenario needs and the backend does not support.
 func (s Support) lacks(scenario Scenario) []string {
 	var lacks []string
 	for _, feature := range scenario.needs() {

@@ -8,12 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// fake is a cluster in which everything connects, but for what a test says.
+// fake is a cluster in which a test decides what connects.
 type fake struct {
 	support Support
 	applied []*State
 	probes  int
-	// outcome says how an attempt ends, given how often Probe was called before.
+	// outcome returns how an attempt ends, given how often Probe was called before.
 	outcome func(c Connection, probe int) Outcome
 }
 
@@ -69,14 +69,14 @@ func closedX(model Model) Scenario {
 // denied is what closedX means.
 func denied(c Connection) bool { return c.To == "x/a" && c.From != "x/a" }
 
-// connectedIf is Connected or silence.
+// connectedIf is Connected or TimedOut.
 func connectedIf(connected bool) Outcome { return outcomeOf(connected) }
 
-func TestATableThatCannotBeObservedStopsTheScenarioBeforeAnyPolicy(t *testing.T) {
+func TestPlayStopsIfBaselineDoesNotConnect(t *testing.T) {
 	f := newFake(func(c Connection, _ int) Outcome { return connectedIf(c.To != "y/b") })
 	result := (Runner{Backend: f, Settle: 1}).Play(t.Context(), closedX(small))
 	if result.Err == nil || len(result.Steps) != 0 || result.OK() {
-		t.Errorf("played on: %+v", result)
+		t.Errorf("the scenario went on: %+v", result)
 	}
 	for _, state := range f.applied {
 		if len(state.Policies) != 0 {

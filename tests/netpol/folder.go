@@ -8,10 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// FolderScenario returns the scenario of a state that was loaded: all of its
-// policies are applied at once, and what must be seen is what reference shows of
-// it, a backend that is trusted, takes pods as they are (FreeObjects) and is
-// Immediate. It is asked with the addresses that the pods then have.
+// FolderScenario returns the scenario of a loaded state: all of its policies are applied
+// at once, and expected is what the backend reference observes, with the addresses that
+// the pods have then. The reference must support FreeObjects and be Immediate.
 func FolderScenario(ctx context.Context, name string, state *State, reference Backend) (Scenario, error) {
 	model := Model{start: state}
 	if err := reference.Apply(ctx, state.Clone()); err != nil {
@@ -21,13 +20,13 @@ func FolderScenario(ctx context.Context, name string, state *State, reference Ba
 		Change: func(s *State) { s.Apply(state.AllPolicies()...) },
 		Want: func(r *Reachability) {
 			if err := r.expectAsSeen(ctx, reference); err != nil {
-				panic(fmt.Sprintf("netpol: a reference that has worked: %v", err))
+				panic(fmt.Sprintf("netpol: the reference failed: %v", err))
 			}
 		},
 	}}}, nil
 }
 
-// expectAsSeen expects what reference shows.
+// expectAsSeen expects what reference observes.
 func (r *Reachability) expectAsSeen(ctx context.Context, reference Backend) error {
 	if err := reference.Apply(ctx, r.state.Clone()); err != nil {
 		return err
@@ -64,8 +63,7 @@ func startState(loaded *State) *State {
 	return s
 }
 
-// declared returns the protocols that a port of the loaded pods is declared for,
-// and TCP.
+// declared returns TCP and the protocols of the ports that pods declare.
 func declared(s *State) []corev1.Protocol {
 	protocols := []corev1.Protocol{corev1.ProtocolTCP}
 	for _, pod := range s.Pods {

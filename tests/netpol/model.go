@@ -21,23 +21,22 @@ type Model struct {
 	// Nodes is how many nodes the pods are spread over, one after the other. They
 	// are called node-1, node-2 and so on.
 	Nodes int
-	// HostNetwork adds a pod called host/node-1 and so on to each node, which
-	// shares the node's network.
+	// HostNetwork adds a host-network pod to each node, called host/node-1 and so on.
 	HostNetwork bool
-	// Hosts are machines outside the cluster.
+	// Hosts are hosts outside the cluster.
 	Hosts []Host
 
 	Ports     []int32
 	Protocols []corev1.Protocol
 	Families  []corev1.IPFamily
-	// Vias is how each pod is reached. Hosts and host-network pods have no
-	// Service and are reached directly, whatever it says.
+	// Vias is how connections reach each pod. Hosts and host-network pods have no
+	// Service: connections to them are always direct.
 	Vias []Via
 
-	start *State // a cluster that was loaded, in place of all but Families and Vias
+	start *State // a loaded cluster, which replaces all fields but Families and Vias
 }
 
-// withDefaults fills in what is not said.
+// withDefaults returns m with defaults for the fields that are not set.
 func (m Model) withDefaults() Model {
 	if m.start != nil {
 		m.Ports, m.Protocols = m.start.Ports, declared(m.start)
@@ -60,8 +59,8 @@ func setDefault[T any](field *[]T, values ...T) {
 	}
 }
 
-// Outside is a host for Model.Hosts: it is called outside/client and enters the
-// cluster by node-1. Its addresses are reserved for documentation.
+// Outside returns a host for Model.Hosts, called outside/client. Its packets enter the
+// cluster through node-1. Its addresses are reserved for documentation.
 func Outside() Host {
 	return Host{
 		Name:  "outside/client",
@@ -100,7 +99,7 @@ func (m Model) State() *State {
 
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i+1) }
 
-// Traffic returns what the model is probed with, one table each.
+// Traffic returns the traffic that the model is probed with. Each has a table.
 func (m Model) Traffic() []Traffic {
 	m = m.withDefaults()
 	var all []Traffic

@@ -14,8 +14,8 @@ type cell struct {
 	pair  Pair
 }
 
-// observe tries every cell until it is as wanted, or the time for the change to
-// settle is over. Cells that are as wanted are not tried again.
+// observe tries every cell until it is as expected, or the time for the change to
+// settle is over. Cells that are as expected are not tried again.
 func (p *play) observe(ctx context.Context, want *Reachability) ([]Comparison, error) {
 	settled, cancel := context.WithTimeout(ctx, cmp.Or(p.runner.Settle, defaultSettle))
 	defer cancel()
@@ -34,7 +34,7 @@ func (p *play) observe(ctx context.Context, want *Reachability) ([]Comparison, e
 	}
 }
 
-// look tries every cell once. Where an answer is expected it is waited for.
+// look tries every cell once, and waits longer where an answer is expected.
 func (p *play) look(ctx context.Context, want *Reachability) ([]Comparison, error) {
 	comparisons := newComparisons(want)
 	return comparisons, p.try(ctx, comparisons, allCells(comparisons), patience*cmp.Or(p.runner.Silence, defaultSilence))
@@ -53,7 +53,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// newComparisons returns the tables that are wanted, and nothing seen yet.
+// newComparisons returns the expected tables, with nothing observed yet.
 func newComparisons(want *Reachability) []Comparison {
 	var comparisons []Comparison
 	for _, t := range want.traffic {
@@ -71,7 +71,7 @@ func (c Comparison) agrees(pair Pair) bool {
 	return c.Want.Outcome(pair.From, pair.To) == c.Got.Outcome(pair.From, pair.To)
 }
 
-// allCells returns every cell of the tables that can be tried.
+// allCells returns every cell of the tables.
 func allCells(comparisons []Comparison) []cell {
 	var cells []cell
 	for i, c := range comparisons {
@@ -84,8 +84,8 @@ func allCells(comparisons []Comparison) []cell {
 	return cells
 }
 
-// try makes one attempt for each cell and writes down what is seen. An answer that
-// is expected is waited for that long.
+// try makes one attempt for each cell and stores the outcomes. It waits for the given
+// time where an answer is expected.
 func (p *play) try(ctx context.Context, comparisons []Comparison, cells []cell, expected time.Duration) error {
 	connections := make([]Connection, len(cells))
 	for i, c := range cells {

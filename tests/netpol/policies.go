@@ -18,7 +18,7 @@ type Policy interface {
 }
 
 // PolicyName returns "namespace/name" for a NetworkPolicy, and "Kind/name" for the
-// other kinds, which have no namespace.
+// cluster-scoped kinds.
 func PolicyName(p Policy) string {
 	switch p.(type) {
 	case *v1alpha1.AdminNetworkPolicy:
@@ -49,7 +49,7 @@ func (s *State) AllPolicies() []Policy {
 	return all
 }
 
-// Apply adds policies of any kind, each in place of one of the same name.
+// Apply adds policies of any kind. A policy replaces the one with its name.
 func (s *State) Apply(policies ...Policy) {
 	for _, p := range policies {
 		switch p := p.(type) {
@@ -62,7 +62,7 @@ func (s *State) Apply(policies ...Policy) {
 		case *v1alpha2.ClusterNetworkPolicy:
 			put(&s.ClusterNetworkPolicies, p)
 		default:
-			panic(fmt.Sprintf("netpol: %T is no policy", p))
+			panic(fmt.Sprintf("netpol: %T is not a policy", p))
 		}
 	}
 }
@@ -77,7 +77,7 @@ func put[P Policy](list *[]P, policy P) {
 	*list = append(*list, policy)
 }
 
-// Withdraw deletes the policies of these names, as PolicyName has them.
+// Withdraw deletes policies by the names that PolicyName returns.
 func (s *State) Withdraw(names ...string) {
 	for _, name := range names {
 		found := remove(&s.Policies, name) || remove(&s.AdminNetworkPolicies, name) ||

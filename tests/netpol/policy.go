@@ -7,15 +7,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// NewPolicy returns a policy that selects every pod of its namespace, unless
-// Subject says otherwise. Its policy types are what its parts say: Ingress and
-// DenyIngress, Egress and DenyEgress.
+// NewPolicy returns a policy that selects every pod of its namespace, unless it has a
+// Subject. Its policy types follow from its parts: Ingress and DenyIngress, Egress and
+// DenyEgress.
 //
 //	NewPolicy("x", "web-from-front-or-y", Subject("pod=a"),
 //		Ingress(From(Pods("pod=b"), Namespaces("ns=y")), At(TCP(80))))
 //
 // Label selectors are written as for kubectl, without "!=": "pod in (a,b), !old,
-// tier notin (db)". One that cannot be read panics.
+// tier notin (db)". An invalid selector panics.
 func NewPolicy(namespace, name string, parts ...Part) *networkingv1.NetworkPolicy {
 	policy := &networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
@@ -35,10 +35,10 @@ func Subject(labels string) Part {
 	return func(spec *networkingv1.NetworkPolicySpec) { spec.PodSelector = *selector(labels) }
 }
 
-// DenyIngress isolates the subject: nothing comes in but what a rule lets in.
+// DenyIngress isolates the subject for ingress without a rule.
 func DenyIngress() Part { return withType(networkingv1.PolicyTypeIngress) }
 
-// DenyEgress isolates the subject: nothing goes out but what a rule lets out.
+// DenyEgress isolates the subject for egress without a rule.
 func DenyEgress() Part { return withType(networkingv1.PolicyTypeEgress) }
 
 func withType(t networkingv1.PolicyType) Part {
@@ -52,14 +52,13 @@ func withType(t networkingv1.PolicyType) Part {
 	}
 }
 
-// Types overwrites the policy types that the parts before it have made, with none
-// if none are given.
+// Types overwrites the policy types of the parts before it.
 func Types(types ...networkingv1.PolicyType) Part {
 	return func(spec *networkingv1.NetworkPolicySpec) { spec.PolicyTypes = types }
 }
 
-// Ingress isolates the subject and adds one rule that lets in. Without From it is
-// from anyone, without At it is everything.
+// Ingress isolates the subject for ingress and adds one rule. Without From the rule
+// allows every source, without At every port.
 func Ingress(parts ...RulePart) Part {
 	return func(spec *networkingv1.NetworkPolicySpec) {
 		DenyIngress()(spec)
@@ -68,8 +67,8 @@ func Ingress(parts ...RulePart) Part {
 	}
 }
 
-// Egress isolates the subject and adds one rule that lets out. Without To it is to
-// anyone, without At it is everything.
+// Egress isolates the subject for egress and adds one rule. Without To the rule allows
+// every destination, without At every port.
 func Egress(parts ...RulePart) Part {
 	return func(spec *networkingv1.NetworkPolicySpec) {
 		DenyEgress()(spec)
@@ -95,7 +94,7 @@ func newRule(parts []RulePart) rule {
 // RulePart is a part of a rule: its peers or its ports.
 type RulePart func(*rule)
 
-// From gives an ingress rule its peers: any one of them is enough.
+// From sets the peers of an ingress rule. Traffic must match one of them.
 func From(peers ...Peer) RulePart {
 	return func(r *rule) {
 		for _, peer := range peers {
@@ -104,10 +103,10 @@ func From(peers ...Peer) RulePart {
 	}
 }
 
-// To gives an egress rule its peers: any one of them is enough.
+// To sets the peers of an egress rule. Traffic must match one of them.
 func To(peers ...Peer) RulePart { return From(peers...) }
 
-// At gives a rule its ports: any one of them is enough.
+// At sets the ports of a rule. Traffic must match one of them.
 func At(ports ...Port) RulePart {
 	return func(r *rule) {
 		for _, port := range ports {
@@ -116,8 +115,8 @@ func At(ports ...Port) RulePart {
 	}
 }
 
-// Peer is one item of a from or to list. A peer is one sentence: what a method
-// adds to it must hold too. Alternatives are several peers.
+// Peer is one item of a from or to list. A method such as InNamespaces restricts it
+// further. Alternatives are several peers.
 type Peer networkingv1.NetworkPolicyPeer
 
 // Pods are the pods with these labels in the policy's own namespace.

@@ -7,9 +7,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// TestPartsAreWhatTheYAMLSays shows every part of a policy beside the YAML that it
+// TestPolicyPartsMatchYAML shows every part of a policy beside the YAML that it
 // stands for.
-func TestPartsAreWhatTheYAMLSays(t *testing.T) {
+func TestPolicyPartsMatchYAML(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		parts []Part

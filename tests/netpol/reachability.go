@@ -8,16 +8,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Reachability is what should be seen after a step: a truth table for each
-// traffic of the model. It begins with everything connected. Later expectations
-// overwrite earlier ones.
+// Reachability is what is expected after a step: a truth table for each traffic of the
+// model. It starts with everything connected. Later expectations overwrite earlier
+// ones.
 //
-// Pods are named by patterns: "x/a", "x/*", "*/a", "*/[ab]", or "*" for everyone.
-// A pattern that fits nobody panics.
+// Pods are named by patterns: "x/a", "x/*", "*/a", "*/[ab]", or "*" for all. A pattern
+// that matches no pod panics.
 //
-// To NetworkPolicy a pod always reaches itself, and a pod and its own node always
-// reach each other; expectations leave these cells alone. What an administrator can
-// deny of them, WithOwn is for.
+// With NetworkPolicy a pod always reaches itself, and a pod and its own node always
+// reach each other; expectations leave these cells connected. WithOwn is for what an
+// administrator can deny of them.
 type Reachability struct {
 	state   *State
 	traffic []Traffic
@@ -35,19 +35,18 @@ func NewReachability(state *State, traffic []Traffic) *Reachability {
 	return r
 }
 
-// State returns the cluster that r is about, for expectations that depend on what
-// addresses the backend gave.
+// State returns the cluster, for expectations that depend on the addresses of pods.
 func (r *Reachability) State() *State { return r.state }
 
-// Traffic returns what r has tables for.
+// Traffic returns the traffic that r has tables for.
 func (r *Reachability) Traffic() []Traffic { return r.traffic }
 
-// Table returns the table of one of r's traffic.
+// Table returns the table of one kind of traffic.
 func (r *Reachability) Table(traffic Traffic) *TruthTable { return r.tables[traffic] }
 
-// For returns the part of r that is about any of the kinds, whose zero fields mean
-// any: For(TCP(80)) is TCP 80 over both families. What is expected of the part is
-// expected of r. A part without any table panics.
+// For returns r restricted to some kinds of traffic, whose zero fields match any value:
+// For(TCP(80)) is TCP 80 over both families. Expectations of the result are
+// expectations of r. It panics if r has no such traffic.
 func (r *Reachability) For(kinds ...Traffic) *Reachability {
 	part := &Reachability{state: r.state, tables: r.tables, own: r.own}
 	for _, t := range r.traffic {
@@ -61,26 +60,26 @@ func (r *Reachability) For(kinds ...Traffic) *Reachability {
 	return part
 }
 
-// WithOwn returns r for expectations that are also about what only an administrator
-// can deny: that a pod reaches its own node, and itself through its Service.
+// WithOwn returns r for expectations that include what only an administrator can deny:
+// that a pod reaches its own node, and itself through its Service.
 func (r *Reachability) WithOwn() *Reachability {
 	all := *r
 	all.own = true
 	return &all
 }
 
-// ExpectAll states whether everyone reaches everyone.
+// ExpectAll sets whether all pods reach all pods.
 func (r *Reachability) ExpectAll(connected bool) { r.ExpectPeer("*", "*", connected) }
 
-// ExpectAllIngress states whether everyone reaches to.
+// ExpectAllIngress sets whether all pods reach to.
 func (r *Reachability) ExpectAllIngress(to string, connected bool) { r.ExpectPeer("*", to, connected) }
 
-// ExpectAllEgress states whether from reaches everyone.
+// ExpectAllEgress sets whether from reaches all pods.
 func (r *Reachability) ExpectAllEgress(from string, connected bool) {
 	r.ExpectPeer(from, "*", connected)
 }
 
-// ExpectPeer states whether from reaches to.
+// ExpectPeer sets whether from reaches to.
 func (r *Reachability) ExpectPeer(from, to string, connected bool) {
 	names := r.state.Endpoints()
 	clients, servers := match(names, from), match(names, to)
@@ -95,30 +94,30 @@ func (r *Reachability) ExpectPeer(from, to string, connected bool) {
 	}
 }
 
-// match returns the names that fit a pattern.
+// match returns the names that match a pattern.
 func match(names []string, pattern string) []string {
 	if pattern == "*" {
 		return names
 	}
-	var fit []string
+	var matching []string
 	for _, name := range names {
 		ok, err := path.Match(pattern, name)
 		if err != nil {
 			panic("netpol: pattern " + pattern + ": " + err.Error())
 		}
 		if ok {
-			fit = append(fit, name)
+			matching = append(matching, name)
 		}
 	}
-	if len(fit) == 0 {
-		panic(fmt.Sprintf("netpol: %q fits none of %v", pattern, names))
+	if len(matching) == 0 {
+		panic(fmt.Sprintf("netpol: %q matches none of %v", pattern, names))
 	}
-	return fit
+	return matching
 }
 
-// exempt tells whether policy has no say: a pod and itself, a pod and its node.
-// With own, what remains is that no node is kept from its pods, and that nobody sees
-// what a pod sends to its own address.
+// exempt reports whether policies do not apply: between a pod and itself, and a pod and
+// its node. With own these are connections of a node to its pods, and of a pod to its
+// own address, which never leave the pod.
 func (r *Reachability) exempt(from, to string, t Traffic) bool {
 	if from == to {
 		return !r.own || t.Via == Direct
@@ -139,8 +138,8 @@ func (s *State) findPod(name string) *corev1.Pod {
 	return nil
 }
 
-// OwnNode tells whether traffic between two pods is that of a pod with its own
-// node, which one of them is by using the node's network.
+// OwnNode reports whether traffic between two pods is traffic between a pod and its own
+// node, because one of them is a host-network pod there.
 func OwnNode(a, b *corev1.Pod) bool {
 	return (a.Spec.HostNetwork || b.Spec.HostNetwork) && a.Spec.NodeName == b.Spec.NodeName
 }

@@ -16,7 +16,7 @@ func blocked(t *TruthTable) int {
 	return len(NewTruthTable(t.Pods(), true).Compare(t))
 }
 
-func TestExpectationsLeaveAPodAndItselfAlone(t *testing.T) {
+func TestExpectationsExemptPodItself(t *testing.T) {
 	r := newReachability(Model{})
 	r.ExpectAll(false)
 	for _, traffic := range r.Traffic() {
@@ -26,7 +26,7 @@ func TestExpectationsLeaveAPodAndItselfAlone(t *testing.T) {
 	}
 }
 
-func TestExpectationsLeaveAPodAndItsNodeAlone(t *testing.T) {
+func TestExpectationsExemptOwnNode(t *testing.T) {
 	r := newReachability(Model{HostNetwork: true})
 	r.ExpectAllIngress("x/a", false) // on node-1
 	table := r.Table(r.Traffic()[0])
@@ -35,7 +35,7 @@ func TestExpectationsLeaveAPodAndItsNodeAlone(t *testing.T) {
 	}
 }
 
-func TestForIsOnlyAboutItsKinds(t *testing.T) {
+func TestForRestrictsTraffic(t *testing.T) {
 	r := newReachability(Model{})
 	r.For(TCP(80), UDP(0)).ExpectPeer("y/*", "x/[ab]", false)
 	for _, traffic := range r.Traffic() {
@@ -56,7 +56,7 @@ func TestForIsOnlyAboutItsKinds(t *testing.T) {
 	}
 }
 
-func TestWhatFitsNobodyPanics(t *testing.T) {
+func TestUnknownNamesPanic(t *testing.T) {
 	for name, f := range map[string]func(r *Reachability){
 		"pattern": func(r *Reachability) { r.ExpectPeer("w/*", "x/a", true) },
 		"traffic": func(r *Reachability) { r.For(TCP(8080)) },
@@ -75,7 +75,7 @@ func TestWhatFitsNobodyPanics(t *testing.T) {
 	}
 }
 
-func TestStepsDoNotChangeWhatABackendKeeps(t *testing.T) {
+func TestStateChangesAreCopies(t *testing.T) {
 	before := Model{}.State()
 	after := before.Clone()
 	after.LabelPod("x/a", "pod=other", "more=yes")

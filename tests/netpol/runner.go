@@ -12,10 +12,10 @@ import (
 // Runner plays scenarios on a backend.
 type Runner struct {
 	Backend Backend
-	// Settle is how long a change may take to be in force everywhere, 10 s if zero.
+	// Settle is how long a change may take to be effective everywhere, 10 s if zero.
 	Settle time.Duration
-	// Silence is how long an answer is waited for where none is expected, 200 ms if
-	// zero. Where one is expected it may be patience times as long.
+	// Silence is how long to wait for an answer where none is expected, 200 ms if zero.
+	// Where one is expected the time is up to five times as long.
 	Silence time.Duration
 }
 
@@ -25,41 +25,41 @@ const (
 	defaultSilence = 200 * time.Millisecond
 )
 
-// patience is how much longer a busy machine is given for an answer that is
-// expected.
+// patience is how many times Silence to wait for an expected answer: a busy machine
+// answers late.
 const patience = 5
 
-// Result is what came of a scenario.
+// Result is the result of a scenario.
 type Result struct {
 	Scenario string
 	Steps    []StepResult
-	// Unsupported is what the backend lacks, in words; the tables that need it are
-	// not observed. When Steps is empty too, the scenario was not played at all.
+	// Unsupported names what the backend lacks; the tables that need it are not
+	// observed. If Steps is empty, too, the scenario was not played at all.
 	Unsupported []string
 	// LeftOut counts the cells that are not observed for that reason.
 	LeftOut int
-	// Err tells why the scenario could not be played to its end.
+	// Err is why the scenario could not be played to its end.
 	Err  error
 	Took time.Duration
 }
 
-// StepResult is what was seen after a step.
+// StepResult is what was observed after a step.
 type StepResult struct {
 	Name        string
 	Comparisons []Comparison
 }
 
-// Comparison is one table as it should be and as it was seen.
+// Comparison is one table as expected and as observed.
 type Comparison struct {
 	Traffic   Traffic
 	Want, Got *TruthTable
 }
 
-// errNotObservable says that the cluster does not connect before any policy.
-var errNotObservable = errors.New("the table cannot be observed: without a policy not everything connects")
+// errNotObservable means that pods do not connect even without policies.
+var errNotObservable = errors.New("the table cannot be observed: without policies not everything connects")
 
-// Play plays one scenario. It ends at the first step that is not as expected, and
-// before any policy is applied if not everything connects then.
+// Play plays one scenario. It ends at the first step that is not as expected. It ends
+// before the first policy if not everything connects then.
 func (r Runner) Play(ctx context.Context, scenario Scenario) Result {
 	started := time.Now()
 	p := &play{runner: r, scenario: scenario, state: scenario.Model.State(), result: Result{Scenario: scenario.Name}}
@@ -79,7 +79,7 @@ type play struct {
 	result   Result
 }
 
-// findTraffic finds what can be observed, and tells whether that is anything.
+// findTraffic finds what can be observed, and reports whether that is anything.
 func (p *play) findTraffic() bool {
 	support := p.runner.Backend.Supports()
 	cells := len(p.state.Endpoints()) * len(p.state.Endpoints()) * len(p.scenario.Steps)
@@ -118,7 +118,7 @@ func (p *play) run(ctx context.Context) error {
 	return nil
 }
 
-// baseline brings the cluster up and looks whether everything connects.
+// baseline brings the cluster up and checks that everything connects.
 func (p *play) baseline(ctx context.Context) error {
 	if err := p.runner.Backend.Apply(ctx, p.state); err != nil {
 		return fmt.Errorf("apply the model: %w", err)
@@ -135,7 +135,7 @@ func (p *play) baseline(ctx context.Context) error {
 	return nil
 }
 
-// step applies a change and looks until the truth is as wanted, and then again: a
+// step applies a change and observes until all is as expected, and then once more: a
 // cell that was right before the change took effect may be wrong since.
 func (p *play) step(ctx context.Context, step Step) error {
 	p.state = p.state.Clone()
@@ -144,7 +144,7 @@ func (p *play) step(ctx context.Context, step Step) error {
 	}
 	for _, kind := range p.state.kinds() {
 		if !slices.Contains(p.scenario.Needs, kind) {
-			return fmt.Errorf("the scenario applies policies of kind %s and does not say that it needs them", kind)
+			return fmt.Errorf("the scenario applies %s, which is not among its Needs", kind)
 		}
 	}
 	if err := p.runner.Backend.Apply(ctx, p.state); err != nil {
@@ -162,7 +162,7 @@ func (p *play) step(ctx context.Context, step Step) error {
 	return err
 }
 
-// churn goes on changing the state while it looks.
+// churn changes the state while it observes.
 func (p *play) churn(ctx context.Context, step Step, want *Reachability) ([]Comparison, error) {
 	for round := range churnRounds {
 		p.state = p.state.Clone()
@@ -180,15 +180,15 @@ func (p *play) churn(ctx context.Context, step Step, want *Reachability) ([]Comp
 	return nil, nil
 }
 
-// Differs tells whether anything was seen that should not be.
+// Differs reports whether anything is not as expected.
 func (r Result) Differs() bool {
 	return slices.ContainsFunc(r.Steps, func(s StepResult) bool { return anyDiffers(s.Comparisons) })
 }
 
-// OK tells whether all was as expected, as far as the backend can show it.
+// OK reports whether everything is as expected, as far as the backend can show it.
 func (r Result) OK() bool { return r.Err == nil && !r.Differs() }
 
-// Cells counts what was compared.
+// Cells returns how many cells were compared.
 func (r Result) Cells() int {
 	cells := 0
 	for _, step := range r.Steps {
@@ -203,8 +203,8 @@ func anyDiffers(comparisons []Comparison) bool {
 	return slices.ContainsFunc(comparisons, func(c Comparison) bool { return len(c.Want.Compare(c.Got)) > 0 })
 }
 
-// Report shows the tables that differ, all tables if all is set, and why the
-// scenario was not played to its end.
+// Report returns the tables that differ, all tables if all is set, and why the scenario
+// was not played to its end.
 func (r Result) Report(symbols Symbols, all bool) string {
 	var out strings.Builder
 	for i, step := range r.Steps {

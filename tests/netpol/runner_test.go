@@ -1,6 +1,7 @@
 package netpol
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestCellsAreTriedAgainUntilTheChangeIsInForce(t *testing.T) {
+func TestPlayRetriesUntilChangeIsEffective(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(func(c Connection, probe int) Outcome { return connectedIf(probe < 4 || !denied(c)) })
 		result := (Runner{Backend: f}).Play(t.Context(), closedX(small))
@@ -22,7 +23,7 @@ func TestCellsAreTriedAgainUntilTheChangeIsInForce(t *testing.T) {
 	})
 }
 
-func TestWhatChangesAfterTheFirstLookIsSeen(t *testing.T) {
+func TestPlayObservesTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// The baseline is probe 0, the first look 1, and from then on y/b is blocked too.
 		f := newFake(func(c Connection, probe int) Outcome {
@@ -35,7 +36,7 @@ func TestWhatChangesAfterTheFirstLookIsSeen(t *testing.T) {
 	})
 }
 
-func TestALeakIsShownAndCounted(t *testing.T) {
+func TestReportShowsLeak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(func(c Connection, probe int) Outcome {
 			return connectedIf(probe == 0 || !denied(c) || strings.HasPrefix(c.From, "y/"))
@@ -62,7 +63,7 @@ y/* -> x/a: connected, should be silently dropped
 	})
 }
 
-func TestARefusalIsADenialOnlyWhereTheBackendSaysSo(t *testing.T) {
+func TestRefusalsCountAsDenialWithoutSilentDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(func(c Connection, probe int) Outcome {
 			if probe > 0 && denied(c) {
@@ -80,7 +81,7 @@ func TestARefusalIsADenialOnlyWhereTheBackendSaysSo(t *testing.T) {
 	})
 }
 
-func TestWhatTheBackendLacksIsCounted(t *testing.T) {
+func TestUnsupportedTrafficIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(func(c Connection, probe int) Outcome { return connectedIf(probe == 0 || !denied(c)) })
 		model := small
@@ -100,22 +101,24 @@ func TestWhatTheBackendLacksIsCounted(t *testing.T) {
 	})
 }
 
-func TestChurnHoldsAtEveryMoment(t *testing.T) {
+func TestChurnNoticesShortLeaks(t *testing.T) {
 	for _, leaky := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			scenario := closedX(small)
-			rounds := 0
-			scenario.Steps[0].Churn = func(*State, int) { rounds++ }
-			f := newFake(func(c Connection, probe int) Outcome {
-				return connectedIf(probe == 0 || !denied(c) || leaky && probe == 5)
+		t.Run(fmt.Sprintf("leaky %v", leaky), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				scenario := closedX(small)
+				rounds := 0
+				scenario.Steps[0].Churn = func(*State, int) { rounds++ }
+				f := newFake(func(c Connection, probe int) Outcome {
+					return connectedIf(probe == 0 || !denied(c) || leaky && probe == 5)
+				})
+				result := (Runner{Backend: f}).Play(t.Context(), scenario)
+				if result.OK() == leaky {
+					t.Errorf("leaky %v: OK %v", leaky, result.OK())
+				}
+				if !leaky && rounds != churnRounds {
+					t.Errorf("%d rounds, want %d", rounds, churnRounds)
+				}
 			})
-			result := (Runner{Backend: f}).Play(t.Context(), scenario)
-			if result.OK() == leaky {
-				t.Errorf("leaky %v: OK %v", leaky, result.OK())
-			}
-			if !leaky && rounds != churnRounds {
-				t.Errorf("%d rounds, want %d", rounds, churnRounds)
-			}
 		})
 	}
 }

@@ -1,39 +1,39 @@
 package netpol
 
-// Scenario is a series of changes to a cluster and what must be seen after each.
+// Scenario is a series of changes to a cluster and the tables that must hold after each.
 type Scenario struct {
-	// Name says the behaviour in a few words.
+	// Name is the behaviour, in short.
 	Name string
-	// Statements are the numbers of the statements of docs/semantics.md that it is
-	// about, "NP-12".
+	// Statements identify what the scenario tests. Those of package scenarios are
+	// numbers of docs/semantics.md of kube-network-policies, such as "NP-12".
 	Statements []string
 	// Model is the cluster at the start. It is applied, and everything must connect,
 	// before the first step.
 	Model Model
-	// Needs is what the backend must have, besides what the model tells.
+	// Needs is what the backend must support, in addition to what the model needs.
 	Needs []Feature
 	Steps []Step
 }
 
-// Step is one change and the truth afterwards.
+// Step is one change and the tables that must hold afterwards.
 type Step struct {
 	// Name is what the change does. It may be empty in a scenario of one step.
 	Name string
-	// Change changes the state; all of it is applied at once. Nil changes nothing.
+	// Change changes the state, which is applied as a whole. Nil changes nothing.
 	Change func(*State)
-	// Want says what must be seen. Nil is that everything connects.
+	// Want sets what is expected. If nil, everything must connect.
 	Want func(*Reachability)
-	// Churn, if there is one, changes the state further while connections are tried.
-	// It is called with 1, 2 and so on for each round. What Want says must hold at
-	// every moment: nothing is tried again.
+	// Churn, if not nil, changes the state while connections are tried. It is called
+	// with 1, 2 and so on for each round. The expectations must hold all the time:
+	// nothing is tried again.
 	Churn func(state *State, round int)
 }
 
 // churnRounds is how often Step.Churn is called.
 const churnRounds = 10
 
-// needs returns what the backend must have. Services are not among it: their
-// tables are left out where there are none.
+// needs returns what the backend must support. Services are not part of it: without
+// them only their tables are left out.
 func (s Scenario) needs() []Feature {
 	needs := s.Needs
 	model := s.Model.withDefaults()
@@ -46,7 +46,7 @@ func (s Scenario) needs() []Feature {
 	return needs
 }
 
-// reachability returns what the step expects of state.
+// reachability returns what the step expects.
 func (s Step) reachability(state *State, traffic []Traffic) *Reachability {
 	r := NewReachability(state, traffic)
 	if s.Want != nil {

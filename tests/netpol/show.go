@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Diff shows t and observed side by side with the differences marked, and below
-// them the differences in words. It is empty when there are none.
+// Diff returns t and observed side by side with the differences marked, and below them
+// the differences as text. It is empty if there are none.
 func (t *TruthTable) Diff(observed *TruthTable) string {
 	differ := t.Compare(observed)
 	if len(differ) == 0 {
@@ -20,8 +20,8 @@ func (t *TruthTable) Diff(observed *TruthTable) string {
 		t.explain(observed, differ)
 }
 
-// explain says the differences in words, one line for the clients that differ in
-// the same way.
+// explain returns the differences as text, one line for the clients that differ in the
+// same way.
 func (t *TruthTable) explain(observed *TruthTable, differ []Pair) string {
 	var out strings.Builder
 	for _, want := range []Outcome{Connected, TimedOut} {
@@ -39,7 +39,7 @@ func (t *TruthTable) explain(observed *TruthTable, differ []Pair) string {
 	return out.String()
 }
 
-// wanted is the word for an expectation.
+// wanted returns an expectation as text.
 func wanted(o Outcome) string {
 	if o == Connected {
 		return "connected"
@@ -99,8 +99,8 @@ func byNamespace(pods, some []string) iter.Seq2[string, []string] {
 	}
 }
 
-// Symbols are the marks of a printed table, one column wide each. Differs marks
-// what connects although it should not, or is silent although it should connect.
+// Symbols are the marks of a printed table, one column wide each. Differs marks a
+// connection that should be denied, or a timeout that should be a connection.
 type Symbols struct{ Reaches, Blocked, Differs, Refused, Unobservable string }
 
 // The two sets of symbols: for terminals that show UTF-8, and for the others.
@@ -109,15 +109,15 @@ var (
 	ASCII   = Symbols{Reaches: "+", Blocked: ".", Differs: "X", Refused: "r", Unobservable: "?"}
 )
 
-// Grid is one table to print. Without Got it shows Want; with it, it shows Got
-// and marks the cells that Want has otherwise.
+// Grid is one table to print: Want, or if Got is not nil, Got with the cells marked that
+// differ from Want.
 type Grid struct {
 	Title     string
 	Want, Got *TruthTable
 }
 
-// Show prints grids over the same pods side by side: clients down, servers
-// across, grouped by namespace.
+// Show prints grids over the same pods side by side. Rows are clients, columns are
+// servers, grouped by namespace.
 func Show(symbols Symbols, grids ...Grid) string {
 	pods := grids[0].Want.pods
 	blocks := [][]string{labels(pods)}
@@ -144,8 +144,8 @@ func labels(pods []string) []string {
 }
 
 // lines returns the grid as lines of one width: the title, the namespaces, the
-// pods, and a row for each client. A namespace is cut to the width of its pods;
-// the left edge has all names whole.
+// pods, and a row for each client. The name of a namespace is truncated to the width of
+// its pods; the left edge has complete names.
 func (g Grid) lines(symbols Symbols) []string {
 	pods := g.Want.pods
 	width := 1
@@ -201,7 +201,7 @@ func split(pod string) (namespace, name string) {
 	return namespace, name
 }
 
-// pad fills every line up to the longest one.
+// pad pads every line to the width of the longest one.
 func pad(lines []string) []string {
 	width := 0
 	for _, line := range lines {
@@ -213,7 +213,7 @@ func pad(lines []string) []string {
 	return lines
 }
 
-// fit cuts s to width columns, or fills it up with blanks.
+// fit truncates s to width columns, or pads it with blanks.
 func fit(s string, width int) string {
 	runes := []rune(s)
 	if len(runes) >= width {

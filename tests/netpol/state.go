@@ -13,12 +13,12 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
-// State is a cluster: the API objects themselves, what its pods answer on, and
-// machines outside of it. Objects that are part of a state never change; the
-// methods replace them, so that a Backend may keep and compare them.
+// State is a cluster: the API objects, the ports that its pods serve, and hosts outside
+// of it. Objects in a state never change; the methods replace them, so that a Backend
+// may keep and compare them.
 //
-// The methods that change a state are for the steps of a scenario. They panic on
-// a name that does not exist: a scenario with such an error must not pass.
+// The methods that change a state are for the steps of a scenario. They panic on a name
+// that does not exist: a scenario with such an error must not pass.
 type State struct {
 	Namespaces []*corev1.Namespace
 	Pods       []*corev1.Pod
@@ -28,22 +28,22 @@ type State struct {
 	BaselineAdminNetworkPolicies []*v1alpha1.BaselineAdminNetworkPolicy
 	ClusterNetworkPolicies       []*v1alpha2.ClusterNetworkPolicy
 
-	// Hosts are machines that are no part of the cluster.
+	// Hosts are hosts that are not part of the cluster.
 	Hosts []Host
-	// Ports are what pods and hosts answer on, by all protocols.
+	// Ports are what pods and hosts serve, with every protocol.
 	Ports []int32
-	// Services tells whether each pod has a Service of its own.
+	// Services reports whether each pod has a Service of its own.
 	Services bool
 }
 
-// Host is a machine outside of the cluster.
+// Host is a host outside the cluster.
 type Host struct {
-	Name  string // with a "/", to have a place in tables
-	Node  string // the node by which its packets enter the cluster
+	Name  string // "group/name", as for pods
+	Node  string // the node through which its packets enter the cluster
 	Addrs []netip.Addr
 }
 
-// Clone returns a copy whose changes do not show in s.
+// Clone returns a copy. Changes of the copy do not change s.
 func (s *State) Clone() *State {
 	c := *s
 	c.Namespaces = slices.Clone(s.Namespaces)
@@ -56,8 +56,8 @@ func (s *State) Clone() *State {
 	return &c
 }
 
-// Endpoints returns the names that a table of this state has: the pods that have
-// a network, and the hosts.
+// Endpoints returns the names of the rows of a table of this state: the pods that are
+// up, and the hosts.
 func (s *State) Endpoints() []string {
 	var names []string
 	for _, pod := range s.Pods {
@@ -71,8 +71,8 @@ func (s *State) Endpoints() []string {
 	return names
 }
 
-// IsUp tells whether a pod should answer. One that has ended does not, whatever
-// addresses its status still shows.
+// IsUp reports whether a pod should answer. A terminated pod does not, even if its
+// status still has addresses.
 func IsUp(pod *corev1.Pod) bool {
 	return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
@@ -117,8 +117,8 @@ func (s *State) addrs(name string) []netip.Addr {
 	return addrs
 }
 
-// CIDR returns the smallest block around the address of a family that a pod or
-// host has. Without one it panics.
+// CIDR returns the /32 or /128 prefix of the address of a family that a pod or host has.
+// It panics if there is none.
 func (s *State) CIDR(name string, family corev1.IPFamily) string {
 	addr := s.Addr(name, family)
 	if !addr.IsValid() {
@@ -127,8 +127,7 @@ func (s *State) CIDR(name string, family corev1.IPFamily) string {
 	return netip.PrefixFrom(addr, addr.BitLen()).String()
 }
 
-// CIDRs returns the smallest blocks around each address of a pod or host, one of
-// each family that it has.
+// CIDRs returns the /32 and /128 prefixes of the addresses of a pod or host.
 func (s *State) CIDRs(name string) []string {
 	var cidrs []string
 	for _, addr := range s.addrs(name) {
@@ -137,8 +136,7 @@ func (s *State) CIDRs(name string) []string {
 	return cidrs
 }
 
-// ChangePod replaces the pod called "namespace/name" by a copy that change may
-// write to.
+// ChangePod replaces the pod called "namespace/name" by a copy, which change modifies.
 func (s *State) ChangePod(name string, change func(*corev1.Pod)) {
 	i := s.podIndex(name)
 	s.Pods[i] = s.Pods[i].DeepCopy()
@@ -151,7 +149,7 @@ func (s *State) LabelPod(name string, changes ...string) {
 	s.ChangePod(name, func(pod *corev1.Pod) { label(&pod.ObjectMeta, changes) })
 }
 
-// LabelNamespace changes labels of a namespace as LabelPod does those of a pod.
+// LabelNamespace changes labels of a namespace, like LabelPod.
 func (s *State) LabelNamespace(name string, changes ...string) {
 	i := s.namespaceIndex(name)
 	s.Namespaces[i] = s.Namespaces[i].DeepCopy()
@@ -175,7 +173,7 @@ func label(meta *metav1.ObjectMeta, changes []string) {
 	}
 }
 
-// AddPod adds a pod. Without addresses it gets some when the state is applied.
+// AddPod adds a pod. Apply gives it addresses if it has none.
 func (s *State) AddPod(pod *corev1.Pod) {
 	name := PodName(pod)
 	if slices.ContainsFunc(s.Pods, func(p *corev1.Pod) bool { return PodName(p) == name }) {
@@ -190,8 +188,7 @@ func (s *State) DeletePod(name string) {
 	s.Pods = slices.Delete(s.Pods, i, i+1)
 }
 
-// RecreatePod replaces the pod called "namespace/name" by a new one that has yet
-// to get its addresses.
+// RecreatePod replaces the pod called "namespace/name" by a new one without addresses.
 func (s *State) RecreatePod(name string) {
 	s.ChangePod(name, func(pod *corev1.Pod) {
 		pod.UID = ""
@@ -217,7 +214,7 @@ func (s *State) AddNamespace(namespace *corev1.Namespace) {
 	s.Namespaces = append(s.Namespaces, namespace)
 }
 
-// DeleteNamespace deletes a namespace with all that is in it.
+// DeleteNamespace deletes a namespace with its pods and policies.
 func (s *State) DeleteNamespace(name string) {
 	i := s.namespaceIndex(name)
 	s.Namespaces = slices.Delete(s.Namespaces, i, i+1)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Summary counts what was played.
+// Summary counts results.
 type Summary struct {
 	Scenarios   int // played to their end or failed
 	Failed      int
@@ -47,7 +47,7 @@ func (s *Summary) String() string {
 }
 
 // PlayAll plays scenarios one after the other, gives each result to report, and
-// counts. It ends early only with ctx.
+// counts. It ends early only when ctx ends.
 func (r Runner) PlayAll(ctx context.Context, scenarios []Scenario, report func(Result)) Summary {
 	var summary Summary
 	for _, scenario := range scenarios {
@@ -61,8 +61,8 @@ func (r Runner) PlayAll(ctx context.Context, scenarios []Scenario, report func(R
 	return summary
 }
 
-// Run plays each scenario as a subtest. What differs is shown, everything is with
-// -v. A scenario that the backend cannot show at all is a skipped test.
+// Run plays each scenario as a subtest. It prints the tables that differ, with -v all of
+// them. A scenario that the backend does not support at all is skipped.
 func (r Runner) Run(t *testing.T, scenarios ...Scenario) Summary {
 	t.Helper()
 	var summary Summary

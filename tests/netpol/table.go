@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// TruthTable tells for every ordered pair of pods whether the first one reaches
-// the second, and if not, how that showed. Pods are named "namespace/pod"; what
-// is no pod may have a row, too. It is not safe for concurrent writes.
+// TruthTable has an outcome for every ordered pair of pods: a client and a server. Pods
+// are named "namespace/pod"; hosts can have rows and columns, too. It is not safe for
+// concurrent writes.
 type TruthTable struct {
 	pods  []string
 	index map[string]int
@@ -15,7 +15,7 @@ type TruthTable struct {
 }
 
 // NewTruthTable returns a table over pods, in this order, with every pair set to
-// reaches. Two pods of one name are a programmer's error and panic.
+// reaches. A name that occurs twice panics.
 func NewTruthTable(pods []string, reaches bool) *TruthTable {
 	t := &TruthTable{
 		pods:  slices.Clone(pods),
@@ -34,7 +34,7 @@ func NewTruthTable(pods []string, reaches bool) *TruthTable {
 // Pods returns the names in the order of rows and columns.
 func (t *TruthTable) Pods() []string { return slices.Clone(t.pods) }
 
-// outcomeOf is what an expectation says: policy drops silently.
+// outcomeOf returns the expected outcome: policies drop silently.
 func outcomeOf(reaches bool) Outcome {
 	if reaches {
 		return Connected
@@ -42,21 +42,21 @@ func outcomeOf(reaches bool) Outcome {
 	return TimedOut
 }
 
-// Get tells whether from reaches to.
+// Get reports whether from reaches to.
 func (t *TruthTable) Get(from, to string) bool { return t.Outcome(from, to) == Connected }
 
-// Set states whether from reaches to. One that does not is met with silence.
+// Set sets whether from reaches to. If not, the outcome is TimedOut.
 func (t *TruthTable) Set(from, to string, reaches bool) { t.SetOutcome(from, to, outcomeOf(reaches)) }
 
-// Outcome tells how an attempt of from to reach to ends.
+// Outcome returns the outcome of a connection.
 func (t *TruthTable) Outcome(from, to string) Outcome { return t.cells[t.cell(from, to)] }
 
-// SetOutcome states how an attempt of from to reach to ends.
+// SetOutcome sets the outcome of a connection.
 func (t *TruthTable) SetOutcome(from, to string, outcome Outcome) {
 	t.cells[t.cell(from, to)] = outcome
 }
 
-// Fill sets every pair to what reaches says of it and returns the table.
+// Fill sets every pair to what reaches returns, and returns the table.
 func (t *TruthTable) Fill(reaches func(from, to string) bool) *TruthTable {
 	for _, from := range t.pods {
 		for _, to := range t.pods {
@@ -66,8 +66,8 @@ func (t *TruthTable) Fill(reaches func(from, to string) bool) *TruthTable {
 	return t
 }
 
-// cell panics for a pod the table does not have: a test that asks for one is
-// wrong and must not pass.
+// cell panics for a pod that the table does not have: a test with such an error must
+// not pass.
 func (t *TruthTable) cell(from, to string) int {
 	row, knownRow := t.index[from]
 	column, knownColumn := t.index[to]
@@ -80,9 +80,9 @@ func (t *TruthTable) cell(from, to string) int {
 // Pair is one cell: a client and a server.
 type Pair struct{ From, To string }
 
-// Compare returns the pairs in which observed differs from t, row by row: an
-// expected silence is neither a refusal nor an attempt that was not made. Both
-// tables must be over the same pods.
+// Compare returns the pairs in which observed differs from t, row by row. Where t has
+// TimedOut, Refused and Unobservable differ, too. Both tables must be over the same
+// pods.
 func (t *TruthTable) Compare(observed *TruthTable) []Pair {
 	var differ []Pair
 	for _, from := range t.pods {

@@ -7,7 +7,7 @@ import (
 
 var pods = []string{"x/a", "x/b", "y/a"}
 
-func TestTruthTableRemembersEachPair(t *testing.T) {
+func TestTruthTableSet(t *testing.T) {
 	table := NewTruthTable(pods, false)
 	table.Set("x/a", "y/a", true)
 	for _, from := range pods {
@@ -20,7 +20,7 @@ func TestTruthTableRemembersEachPair(t *testing.T) {
 	}
 }
 
-func TestCompareNamesWhatDiffers(t *testing.T) {
+func TestTruthTableCompare(t *testing.T) {
 	want := NewTruthTable(pods, true)
 	got := NewTruthTable(pods, true)
 	if differ := want.Compare(got); len(differ) != 0 {
@@ -36,7 +36,7 @@ func TestCompareNamesWhatDiffers(t *testing.T) {
 	}
 }
 
-func TestAnUnknownPodPanics(t *testing.T) {
+func TestTruthTableUnknownPodPanics(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("a cell that does not exist was read")
@@ -45,7 +45,7 @@ func TestAnUnknownPodPanics(t *testing.T) {
 	NewTruthTable(pods, true).Get("x/a", "x/c")
 }
 
-func TestDiffShowsBothTablesAndMarksTheDifference(t *testing.T) {
+func TestTruthTableDiff(t *testing.T) {
 	want := NewTruthTable(pods, true).Fill(func(from, to string) bool { return from == to || to == "y/a" })
 	got := NewTruthTable(pods, true).Fill(want.Get)
 	got.Set("x/b", "y/a", false)
@@ -63,7 +63,7 @@ x/b -> y/a: timed out, should be connected
 	}
 }
 
-func TestLongNamesKeepTheColumnsAligned(t *testing.T) {
+func TestShowAlignsLongNames(t *testing.T) {
 	names := []string{"kube-system/dns", "web/front"}
 	got := "\n" + Show(ASCII, Grid{Title: "TCP 80", Want: NewTruthTable(names, true)})
 	const want = `

@@ -8,24 +8,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ICMP is the protocol of echo requests, ICMPv6 over IPv6. NetworkPolicy has no
-// name for it; rules without ports match it.
+// ICMP is the protocol of echo requests, ICMPv6 over IPv6. NetworkPolicy cannot name
+// it; rules without ports match it.
 const ICMP corev1.Protocol = "ICMP"
 
-// Via is the way that a connection takes to a pod.
+// Via is how a connection reaches a pod.
 type Via uint8
 
-// The ways.
+// The ways to reach a pod.
 const (
-	Direct  Via = iota // to the pod's address
-	Service            // to the address of a Service that has this pod alone behind it
+	Direct  Via = iota // by the pod's address
+	Service            // by the address of a Service with this pod as its only endpoint
 )
 
-// Traffic is what one truth table is about. As an argument of Reachability.For
-// its zero fields mean any.
+// Traffic is the traffic of one truth table. In an argument of Reachability.For zero
+// fields match any value.
 type Traffic struct {
 	Protocol corev1.Protocol
-	Port     int32 // of no meaning to ICMP
+	Port     int32 // not used with ICMP
 	Family   corev1.IPFamily
 	Via      Via
 }
@@ -45,15 +45,14 @@ func (t Traffic) Over(family corev1.IPFamily) Traffic {
 	return t
 }
 
-// String returns, for example, "TCP 80 IPv4 via Service"; fields that mean any are
-// left out.
+// String returns, for example, "TCP 80 IPv4 via Service", without fields that are zero.
 func (t Traffic) String() string {
 	text := string(t.Protocol)
-	add := func(word string) {
-		if text != "" && word != "" {
+	add := func(field string) {
+		if text != "" && field != "" {
 			text += " "
 		}
-		text += word
+		text += field
 	}
 	if t.Port != 0 {
 		add(strconv.Itoa(int(t.Port)))
@@ -65,7 +64,7 @@ func (t Traffic) String() string {
 	return text
 }
 
-// covers tells whether other is of the kind that t, with its zero fields, means.
+// covers reports whether t matches other; zero fields of t match any value.
 func (t Traffic) covers(other Traffic) bool {
 	return (t.Protocol == "" || t.Protocol == other.Protocol) &&
 		(t.Port == 0 || t.Port == other.Port) &&
@@ -73,11 +72,11 @@ func (t Traffic) covers(other Traffic) bool {
 		(t.Via == Direct || t.Via == other.Via)
 }
 
-// Connection is one attempt: the first packet of a new connection, and the answer.
+// Connection is one attempt to connect.
 type Connection struct {
 	From, To string // names of the state's endpoints
 	Traffic
-	// Silence is how long no answer is waited for until it counts as none.
+	// Silence is how long to wait for an answer before the outcome is TimedOut.
 	Silence time.Duration
 }
 
@@ -86,18 +85,18 @@ func (c Connection) String() string {
 	return fmt.Sprintf("%s -> %s %s", c.From, c.To, c.Traffic)
 }
 
-// Outcome is how an attempt ended.
+// Outcome is the outcome of an attempt.
 type Outcome uint8
 
-// The outcomes. Only Connected means that an answer came from the other side.
+// The outcomes. Only Connected means that the server answered.
 const (
-	Unobservable Outcome = iota // the attempt could not be made: nothing is known
-	TimedOut                    // silence
-	Refused                     // a reset or an ICMP error said no
+	Unobservable Outcome = iota // the attempt could not be made
+	TimedOut                    // no answer
+	Refused                     // a reset or an ICMP error
 	Connected
 )
 
-// String returns the outcome in words.
+// String returns, for example, "timed out".
 func (o Outcome) String() string {
 	return [...]string{"not observed", "timed out", "refused", "connected"}[o]
 }

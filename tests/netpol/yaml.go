@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 )
 
-// PolicyYAML returns a policy with a spec written in YAML. One that cannot be read
-// panics.
+// PolicyYAML returns a policy with a spec written in YAML. It panics if the spec is
+// invalid.
 func PolicyYAML(namespace, name, spec string) *networkingv1.NetworkPolicy {
 	policy := NewPolicy(namespace, name)
 	mustDecode(policy, spec, &policy.Spec)
@@ -62,7 +62,7 @@ func mustDecode(policy Policy, text string, spec any) {
 // Namespaces, Pods and policies of all kinds. A namespace without an object gets one
 // with the label that API servers add. Pods without a node are spread over two.
 // Ports are those that pods declare, 80 if none does. Any other kind, unknown
-// field or second object of a name is an error.
+// field or duplicate name is an error.
 func Load(folder fs.FS) (*State, error) {
 	state := &State{}
 	err := fs.WalkDir(folder, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -82,7 +82,7 @@ func Load(folder fs.FS) (*State, error) {
 		return nil, err
 	}
 	if len(state.Pods) == 0 {
-		return nil, errors.New("no pod in any file")
+		return nil, errors.New("no Pod in any file")
 	}
 	return state, state.complete()
 }
@@ -131,7 +131,7 @@ func (s *State) readObject(document []byte) error {
 	case "policy.networking.k8s.io/v1alpha2, Kind=ClusterNetworkPolicy":
 		return readInto(content, &s.ClusterNetworkPolicies)
 	}
-	return fmt.Errorf("%s %s is none of v1 Namespace, v1 Pod, networking.k8s.io/v1 NetworkPolicy, "+
+	return fmt.Errorf("%s %s is not one of v1 Namespace, v1 Pod, networking.k8s.io/v1 NetworkPolicy, "+
 		"policy.networking.k8s.io/v1alpha1 AdminNetworkPolicy and BaselineAdminNetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy",
 		kind.APIVersion, kind.Kind)
 }
@@ -145,13 +145,13 @@ func readInto[T any](content []byte, list *[]*T) error {
 	return nil
 }
 
-// toJSON translates YAML, of which JSON is a part. The comment keeps "{a: b}" from
-// being taken for JSON.
+// toJSON converts YAML, of which JSON is a subset. The comment keeps the reader from
+// taking "{a: b}" for JSON.
 func toJSON(content []byte) ([]byte, error) {
 	return yaml.ToJSON(append([]byte("#\n"), content...))
 }
 
-// decode reads YAML or JSON and refuses fields that the object does not have.
+// decode reads YAML or JSON. Unknown fields are errors.
 func decode(content []byte, object any) error {
 	content, err := toJSON(content)
 	if err != nil {
@@ -162,11 +162,11 @@ func decode(content []byte, object any) error {
 	return decoder.Decode(object)
 }
 
-// complete fills in what files may leave out, and finds names that are there twice.
+// complete sets defaults for what files may leave out, and rejects duplicate names.
 func (s *State) complete() error {
 	for i, pod := range s.Pods {
 		pod.Namespace = cmp.Or(pod.Namespace, metav1.NamespaceDefault)
-		pod.Status = corev1.PodStatus{} // addresses are the backend's
+		pod.Status = corev1.PodStatus{} // the backend gives addresses
 		pod.Spec.NodeName = nodeName(i % 2)
 		s.addPorts(pod)
 	}
@@ -176,7 +176,7 @@ func (s *State) complete() error {
 	for _, namespace := range s.Namespaces {
 		label(&namespace.ObjectMeta, []string{corev1.LabelMetadataName + "=" + namespace.Name})
 	}
-	if err := s.findTwice(); err != nil {
+	if err := s.rejectDuplicates(); err != nil {
 		return err
 	}
 	s.addNamespaces()
@@ -184,8 +184,8 @@ func (s *State) complete() error {
 	return nil
 }
 
-// findTwice names an object that is there twice.
-func (s *State) findTwice() error {
+// rejectDuplicates returns an error if a name occurs twice.
+func (s *State) rejectDuplicates() error {
 	var names []string
 	for _, namespace := range s.Namespaces {
 		names = append(names, "namespace "+namespace.Name)
@@ -199,13 +199,13 @@ func (s *State) findTwice() error {
 	slices.Sort(names)
 	for i := range names[1:] {
 		if names[i] == names[i+1] {
-			return fmt.Errorf("%s is there twice", names[i])
+			return fmt.Errorf("duplicate %s", names[i])
 		}
 	}
 	return nil
 }
 
-// addPorts lets everyone answer on the ports that a pod declares.
+// addPorts lets every pod serve the ports that a pod declares.
 func (s *State) addPorts(pod *corev1.Pod) {
 	for _, container := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
 		for _, port := range container.Ports {
@@ -217,7 +217,7 @@ func (s *State) addPorts(pod *corev1.Pod) {
 	slices.Sort(s.Ports)
 }
 
-// addNamespaces adds those that pods and policies are in and that have no object.
+// addNamespaces adds the namespaces of pods and policies that have no object.
 func (s *State) addNamespaces() {
 	ensure := func(name string) {
 		if !slices.ContainsFunc(s.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name }) {

@@ -42,7 +42,7 @@ metadata: {name: a}
 spec: {tier: Admin, priority: 1, subject: {namespaces: {}}}
 `
 
-func TestLoadReadsAFolder(t *testing.T) {
+func TestLoad(t *testing.T) {
 	state, err := Load(fstest.MapFS{
 		"all.yaml":       {Data: []byte(somePods)},
 		"deep/ns.json":   {Data: []byte(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop","labels":{"team":"red"}}}`)},
@@ -72,19 +72,21 @@ func TestLoadReadsAFolder(t *testing.T) {
 	}
 }
 
-func TestLoadRefusesWhatItDoesNotUnderstand(t *testing.T) {
+func TestLoadRejectsInvalidFiles(t *testing.T) {
 	for want, text := range map[string]string{
-		"none of":                       "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n",
-		"unknown":                       "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {contaners: []}\n",
-		"there twice":                   somePods + "---\n" + somePods,
-		"no pod":                        "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n",
-		"a.yaml":                        "apiVersion: [\n",
-		"policy ClusterNetworkPolicy/a": somePods + "---\n" + adminPolicies + "---\n" + adminPolicies[strings.Index(adminPolicies, "apiVersion: policy.networking.k8s.io/v1alpha2"):],
-		"policy shop/":                  somePods + "---\n" + somePods[strings.Index(somePods, "apiVersion: networking"):],
+		"is not one of":               "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n",
+		"unknown":                     "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {contaners: []}\n",
+		"duplicate pod default/other": somePods + "---\n" + somePods,
+		"no Pod":                      "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n",
+		"a.yaml":                      "apiVersion: [\n",
+		"duplicate policy ClusterNetworkPolicy/a": somePods + "---\n" + adminPolicies + "---\n" + adminPolicies[strings.Index(adminPolicies, "apiVersion: policy.networking.k8s.io/v1alpha2"):],
+		"duplicate policy shop/deny":              somePods + "---\n" + somePods[strings.Index(somePods, "apiVersion: networking"):],
 	} {
-		_, err := Load(fstest.MapFS{"a.yaml": {Data: []byte(text)}})
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one with %q", err, want)
-		}
+		t.Run(want, func(t *testing.T) {
+			_, err := Load(fstest.MapFS{"a.yaml": {Data: []byte(text)}})
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v, want one with %q", err, want)
+			}
+		})
 	}
 }

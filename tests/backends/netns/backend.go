@@ -1,6 +1,6 @@
-// Package netns plays scenarios on one machine with the real agent and real
-// packets: two joined nodes and their pods are network namespaces, and an agent on
-// each node reads the state as manifests. It needs root.
+// Package netns is a backend with the real agent and real packets on one machine: two
+// connected nodes and their pods are network namespaces, and an agent on each node reads
+// the state as manifests. It needs root.
 package netns
 
 import (
@@ -21,14 +21,14 @@ import (
 // nodes is how many nodes there are.
 const nodes = 2
 
-// startTimeout is how long an agent may take to be ready.
+// startTimeout is how long agents may take to be ready.
 const startTimeout = time.Minute
 
 // kindFlags let agents enforce the administrators' kinds, which are off by default.
 var kindFlags = []string{"--admin-network-policy", "--baseline-admin-network-policy", "--cluster-network-policy"}
 
-// Backend is a lab with an agent on each node. Pods of one scenario are used again
-// by the next, where name and node are the same.
+// Backend is a lab with an agent on each node. A scenario reuses the pods of the previous
+// one where name and node are the same.
 type Backend struct {
 	folder    string
 	lab       *lab.Lab
@@ -37,13 +37,13 @@ type Backend struct {
 	network   *network
 }
 
-// New builds the agent and does as Start.
+// New builds the agent and calls Start.
 func New(ctx context.Context, args ...string) (*Backend, error) {
 	folder, err := os.MkdirTemp("", "netpol-netns-")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(folder) // what runs stays
+	defer os.RemoveAll(folder) // running agents keep the binary
 	binary, err := lab.BuildAgent(ctx, folder)
 	if err != nil {
 		return nil, err
@@ -51,8 +51,8 @@ func New(ctx context.Context, args ...string) (*Backend, error) {
 	return Start(ctx, binary, args...)
 }
 
-// Start builds the nodes and starts an agent on each, the program binary with
-// args as further flags.
+// Start builds the nodes and starts the agent binary on each, with args as additional
+// flags.
 func Start(ctx context.Context, binary string, args ...string) (_ *Backend, err error) {
 	b := &Backend{}
 	defer func() {
@@ -96,8 +96,8 @@ func (b *Backend) startAgents(ctx context.Context, binary string, args []string)
 	return nil
 }
 
-// Supports returns everything. Of SCTP, for which the kernel may have no sockets,
-// the first packet is seen to arrive; the answer is not part of it.
+// Supports returns everything. The kernel may have no sockets for SCTP, so the outcome
+// depends only on the arrival of the first packet.
 func (b *Backend) Supports() netpol.Support {
 	return netpol.Support{
 		Protocols: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP, netpol.ICMP},
@@ -110,7 +110,7 @@ func (b *Backend) Supports() netpol.Support {
 	}
 }
 
-// Apply brings pods and hosts up, and then writes the manifests.
+// Apply starts pods and hosts, and then writes the manifests.
 func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 	if err := b.network.apply(ctx, state); err != nil {
 		return err
@@ -145,8 +145,8 @@ func (b *Backend) Nodes() []*corev1.Node {
 	return objects
 }
 
-// Programmed returns how many changes have come into force on each node. One that
-// is alone, of a single object, is counted once.
+// Programmed returns how many changes have become effective on each node. A change of a
+// single object alone counts once.
 func (b *Backend) Programmed(ctx context.Context) ([]int, error) {
 	var changes []int
 	for _, agent := range b.agents {
@@ -164,7 +164,7 @@ func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([
 	return b.network.probe(ctx, connections)
 }
 
-// Logs returns what the agents have printed.
+// Logs returns the logs of the agents.
 func (b *Backend) Logs() string {
 	var logs string
 	for i, agent := range b.agents {
@@ -173,7 +173,7 @@ func (b *Backend) Logs() string {
 	return logs
 }
 
-// Close ends the agents and removes the nodes.
+// Close stops the agents and removes the nodes.
 func (b *Backend) Close() error {
 	if b.lab != nil {
 		b.lab.Close()

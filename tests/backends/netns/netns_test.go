@@ -40,7 +40,7 @@ var smoke = []string{
 	"a protocol SCTP without a port",
 	"from a machine outside only",
 	"a namespace is labelled and is a peer",
-	"a pod is made anew under its name",
+	"a pod is recreated under its name",
 	"a closed pod reaches itself, through its Service too",
 	"a pod and its own node always reach each other",
 	"a rule without ports lets ICMP in",

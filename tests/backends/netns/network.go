@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// network is what is up of a state.
+// network has the running hosts of a state.
 type network struct {
 	lab  *lab.Lab
 	port int // the first source port of the next probe
@@ -22,10 +22,10 @@ type network struct {
 	hosts    map[string]*host
 	services map[netip.Addr]netip.Addr // of pods by their address
 	nodes    map[*lab.Host]*host       // the servers of nodes
-	outside  map[string]*host          // all that ever were; they stay, and do no harm
+	outside  map[string]*host          // all that were ever added; they are not removed
 }
 
-// host is a pod, a node that host-network pods share, or a machine outside.
+// host is a pod, a node of host-network pods, or a host outside the cluster.
 type host struct {
 	*lab.Host
 	node    string // where it is attached
@@ -45,12 +45,12 @@ func newNetwork(l *lab.Lab) (*network, error) {
 	return n, nil
 }
 
-// apply removes what state does not have and brings up what it has.
+// apply removes hosts that state does not have and starts those that it has.
 func (n *network) apply(ctx context.Context, state *netpol.State) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.adopt(state)
-	if err := n.removeOthers(ctx, state); err != nil {
+	if err := n.removeSurplus(ctx, state); err != nil {
 		return err
 	}
 	if err := n.addPods(ctx, state); err != nil {
@@ -70,8 +70,8 @@ func (n *network) apply(ctx context.Context, state *netpol.State) error {
 	return nil
 }
 
-// adopt gives the addresses of pods that are up to the pods of a new state, in
-// which none has any.
+// adopt gives the addresses of running pods to the pods of a new state, in which no pod
+// has addresses.
 func (n *network) adopt(state *netpol.State) {
 	for _, pod := range state.Pods {
 		if len(pod.Status.PodIPs) > 0 {
@@ -98,9 +98,9 @@ func running(pod *corev1.Pod, addrs []netip.Addr) *corev1.Pod {
 	return pod
 }
 
-// removeOthers removes the hosts that state does not have in that place and with
-// these addresses.
-func (n *network) removeOthers(ctx context.Context, state *netpol.State) error {
+// removeSurplus removes the hosts that state does not have on the same node and with the
+// same addresses.
+func (n *network) removeSurplus(ctx context.Context, state *netpol.State) error {
 	keep := make(map[string]bool)
 	for _, pod := range state.Pods {
 		h := n.hosts[netpol.PodName(pod)]
@@ -113,7 +113,7 @@ func (n *network) removeOthers(ctx context.Context, state *netpol.State) error {
 		}
 		delete(n.hosts, name)
 		if !h.pod {
-			continue // nodes and machines outside stay
+			continue // nodes and hosts outside stay
 		}
 		if err := n.lab.Remove(ctx, h.Host); err != nil {
 			return fmt.Errorf("remove %s: %w", name, err)
@@ -126,7 +126,7 @@ func hasAddrs(pod *corev1.Pod, addrs []netip.Addr) bool {
 	return slices.EqualFunc(pod.Status.PodIPs, addrs, func(ip corev1.PodIP, addr netip.Addr) bool { return ip.IP == addr.String() })
 }
 
-// addPods brings up the pods that are not, and writes their addresses into state.
+// addPods starts the missing pods and writes their addresses into state.
 func (n *network) addPods(ctx context.Context, state *netpol.State) error {
 	var missing []*corev1.Pod
 	for i, pod := range state.Pods {
@@ -136,7 +136,7 @@ func (n *network) addPods(ctx context.Context, state *netpol.State) error {
 		case pod.Spec.HostNetwork:
 			node := n.lab.Node(pod.Spec.NodeName)
 			if node == nil {
-				return fmt.Errorf("pod %s: there is no node %q", name, pod.Spec.NodeName)
+				return fmt.Errorf("pod %s: no node %q", name, pod.Spec.NodeName)
 			}
 			n.hosts[name] = n.nodes[node.Host]
 			state.Pods[i] = running(pod, node.Addrs)
@@ -155,13 +155,13 @@ func (n *network) addPods(ctx context.Context, state *netpol.State) error {
 	return nil
 }
 
-// addHosts brings up the machines outside that are not. One that was up before is
-// used again, so it must not come back elsewhere.
+// addHosts starts the missing hosts outside the cluster. A host of an earlier state is
+// reused, so its node and addresses must be the same.
 func (n *network) addHosts(ctx context.Context, state *netpol.State) error {
 	for _, wanted := range state.Hosts {
 		node := n.lab.Node(wanted.Node)
 		if node == nil {
-			return fmt.Errorf("host %s: there is no node %q", wanted.Name, wanted.Node)
+			return fmt.Errorf("host %s: no node %q", wanted.Name, wanted.Node)
 		}
 		h := n.outside[wanted.Name]
 		if h == nil {
@@ -180,7 +180,7 @@ func (n *network) addHosts(ctx context.Context, state *netpol.State) error {
 	return nil
 }
 
-// listen lets a host answer on ports that it does not answer on yet.
+// listen starts the servers of a host for ports that it does not serve yet.
 func (h *host) listen(ports []int32) error {
 	for _, port := range ports {
 		if slices.Contains(h.serving, uint16(port)) {

@@ -12,11 +12,11 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// atOnce bounds the attempts in flight. Those that are denied wait and cost
-// nothing, so that a table is as fast as one silence.
+// atOnce limits the attempts in flight. Denied attempts only wait, so that a table takes
+// hardly longer than one timeout.
 const atOnce = 1000
 
-// outcomes translates what the lab says.
+// outcomes converts outcomes of the lab.
 var outcomes = map[lab.Outcome]netpol.Outcome{
 	lab.TimedOut:  netpol.TimedOut,
 	lab.Refused:   netpol.Refused,

@@ -27,20 +27,20 @@ const (
 	initChunkBytes = 20
 )
 
-// inits are the INIT chunks that a host waits for. The kernel may know no SCTP, so
-// that they are seen before its stack, but behind its hooks.
+// inits are the INIT chunks that a host waits for. The kernel may not support SCTP, so
+// they are read from a raw socket, behind the netfilter hooks.
 type inits struct {
 	mu      sync.Mutex
 	waiting map[uint32]chan struct{} // by initiate tag
 }
 
-// receiveInits lets a host see the INIT chunks that arrive for it.
+// receiveInits reads the INIT chunks that arrive at a host.
 func receiveInits(host *lab.Host) (*inits, error) {
 	i := &inits{waiting: make(map[uint32]chan struct{})}
 	return i, host.Receive(sctp, i.arrived)
 }
 
-// arrived is shown every SCTP packet for the host.
+// arrived handles an SCTP packet for the host.
 func (i *inits) arrived(payload []byte) {
 	if len(payload) >= initLength && payload[chunkTypeAt] == chunkTypeINIT {
 		i.notify(binary.BigEndian.Uint32(payload[initiateTagAt:]))
@@ -70,7 +70,7 @@ func (i *inits) forget(tag uint32) {
 	delete(i.waiting, tag)
 }
 
-// tags makes every INIT different from all others of this process.
+// tags makes every INIT of this process unique.
 var tags atomic.Uint32
 
 // sendInit sends one INIT chunk and waits until it arrives.

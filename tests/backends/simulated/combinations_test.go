@@ -28,7 +28,7 @@ func (r *recorder) Apply(ctx context.Context, state *netpol.State) error {
 
 // TestCombinations stacks every pair of the sets of policies that the scenarios
 // apply, on the default model, and compares with the oracle. What two policies do
-// together is where evaluators go wrong, and nobody writes these tables by hand.
+// together is where evaluators go wrong, and too much to write by hand.
 // Every pair takes minutes; unless NETPOL_SUITE is "full", it is one of 32, and
 // one of 256 in short mode.
 func TestCombinations(t *testing.T) {
@@ -93,8 +93,8 @@ func policySets(t *testing.T) [][]netpol.Policy {
 	return sets
 }
 
-// renamed returns copies whose names no other set has, but for the kind that has
-// only one.
+// renamed returns copies with names that no other set has, except for the kind of which
+// there is only one.
 func renamed(policies []netpol.Policy, set int) []netpol.Policy {
 	var copies []netpol.Policy
 	for i, policy := range policies {
@@ -107,7 +107,7 @@ func renamed(policies []netpol.Policy, set int) []netpol.Policy {
 	return copies
 }
 
-// compare shows both backends a state and compares what they say.
+// compare applies a state to both backends and compares their outcomes.
 func compare(t *testing.T, name string, state *netpol.State, traffic []netpol.Traffic, backends ...netpol.Backend) int {
 	t.Helper()
 	var tables [2]map[netpol.Traffic]*netpol.TruthTable

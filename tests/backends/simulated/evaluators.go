@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
-// Compiled judges as the agent does.
+// Compiled evaluates like the agent.
 func Compiled(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 	snapshot := clusterstate.Compile(clusterstate.Input{
 		NodeName: node, Features: compile.AllFeatures(),
@@ -28,8 +28,8 @@ func Compiled(node string, state *netpol.State, nodes []*corev1.Node) func(Packe
 	}
 }
 
-// CompiledLong judges as the agent does, with rules beside those of the state that
-// match nothing: an evaluator may treat many rules otherwise than few.
+// CompiledLong evaluates like the agent, with additional rules that match nothing: an
+// evaluator may treat many rules differently from few.
 func CompiledLong(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 	state = state.Clone()
 	for i, policy := range state.Policies {
@@ -49,7 +49,7 @@ func CompiledLong(node string, state *netpol.State, nodes []*corev1.Node) func(P
 	return Compiled(node, state, nodes)
 }
 
-// fillers are rules that match nobody: a network reserved for documentation, a
+// fillers are rules that match nothing: a network reserved for documentation, a
 // label that no pod has, a port name that none declares.
 func fillers() []netpol.Part {
 	var parts []netpol.Part
@@ -58,8 +58,8 @@ func fillers() []netpol.Part {
 		parts = append(parts,
 			netpol.Ingress(netpol.From(block)),
 			netpol.Egress(netpol.To(block), netpol.At(netpol.Range("UDP", 80, 90+i))),
-			netpol.Ingress(netpol.From(netpol.Pods("pod=nobody").InNamespaces("")), netpol.At(netpol.Range("TCP", 70+i, 80+i))),
-			netpol.Egress(netpol.At(netpol.Named("TCP", "nobody"))))
+			netpol.Ingress(netpol.From(netpol.Pods("pod=none").InNamespaces("")), netpol.At(netpol.Range("TCP", 70+i, 80+i))),
+			netpol.Egress(netpol.At(netpol.Named("TCP", "none"))))
 	}
 	return parts
 }
@@ -70,16 +70,16 @@ func adminFillers() []netpol.AdminPart {
 	for i := range int32(10) {
 		network := netpol.Block(fmt.Sprintf("198.51.100.%d/28", 16*i))
 		parts = append(parts,
-			netpol.DenyFrom(netpol.Pods("pod=nobody")).At(netpol.Range("TCP", 70+i, 80+i)),
-			netpol.AllowFrom(netpol.Namespaces("")).At(netpol.Named("", "nobody")),
+			netpol.DenyFrom(netpol.Pods("pod=none")).At(netpol.Range("TCP", 70+i, 80+i)),
+			netpol.AllowFrom(netpol.Namespaces("")).At(netpol.Named("", "none")),
 			netpol.PassTo(network, netpol.Nodes("no=node")),
 			netpol.DenyTo(network).At(netpol.Range("UDP", 80, 90+i)),
-			netpol.AllowTo(netpol.DomainNames("nobody.test"), netpol.Pods("pod=nobody")))
+			netpol.AllowTo(netpol.DomainNames("none.test"), netpol.Pods("pod=none")))
 	}
 	return parts
 }
 
-// Oracle judges as tests/oracle does, which shares no code with the agent.
+// Oracle evaluates with tests/oracle, which shares no code with the agent.
 func Oracle(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 	cluster := oracle.Cluster{
 		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes, NetworkPolicies: state.Policies,

@@ -8,14 +8,14 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// Naive are evaluators that understand administrators' policies wrongly, each in a
-// way that suggests itself. Scenarios must notice every one of them.
+// Naive are evaluators that misunderstand administrators' policies, each in a plausible
+// way. Scenarios must notice every one of them.
 var Naive = map[string]Evaluator{
-	"Pass is Allow":                    misread(changeActions(map[string]string{"Pass": "Allow"})),
-	"Pass is Deny":                     misread(changeActions(map[string]string{"Pass": "Deny"})),
-	"a larger number is asked first":   misread(reversePriorities),
-	"there is no Baseline":             misread(dropBaseline),
-	"Baseline comes before the others": misread(raiseBaseline),
+	"Pass is Allow":                         misread(changeActions(map[string]string{"Pass": "Allow"})),
+	"Pass is Deny":                          misread(changeActions(map[string]string{"Pass": "Deny"})),
+	"a larger number is evaluated first":    misread(reversePriorities),
+	"there is no Baseline":                  misread(dropBaseline),
+	"Baseline comes before the other tiers": misread(raiseBaseline),
 	"the own node is always allowed": exempting(func(p Packet) bool {
 		return p.ToHost
 	}),
@@ -24,7 +24,7 @@ var Naive = map[string]Evaluator{
 	}),
 }
 
-// misread judges as the agent does, once the policies have been changed.
+// misread evaluates like the agent, after a change of the policies.
 func misread(change func(*netpol.State)) Evaluator {
 	return func(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 		state = state.Clone()
@@ -39,7 +39,7 @@ func misread(change func(*netpol.State)) Evaluator {
 	}
 }
 
-// exempting judges as the agent does, but for some packets, which pass.
+// exempting evaluates like the agent, but allows some packets.
 func exempting(exempt func(Packet) bool) Evaluator {
 	return func(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 		allows := Compiled(node, state, nodes)
@@ -47,7 +47,7 @@ func exempting(exempt func(Packet) bool) Evaluator {
 	}
 }
 
-// changeActions puts other actions in the place of some, in the words of v1alpha1.
+// changeActions replaces actions, which have their names of v1alpha1.
 func changeActions(actions map[string]string) func(*netpol.State) {
 	v1 := func(a *v1alpha1.AdminNetworkPolicyRuleAction) {
 		if other, ok := actions[string(*a)]; ok {

@@ -1,6 +1,6 @@
-// Package simulated plays scenarios in this process: the nodes' evaluators are
-// asked what they would do with the first packet of each connection. It is as
-// fast as the evaluators are, and shows nothing of the kernel.
+// Package simulated is a backend in this process: evaluators of the nodes decide about
+// the first packet of each connection. It is as fast as the evaluators are, and does not
+// involve the kernel.
 package simulated
 
 import (
@@ -16,13 +16,13 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// Evaluator makes what judges packets on a node, of all that it knows.
+// Evaluator returns the function that decides about packets on a node.
 type Evaluator func(node string, state *netpol.State, nodes []*corev1.Node) (allows func(Packet) bool)
 
 // Packet is the first packet of a connection, as a node at one end sees it.
 type Packet struct {
 	packet.Packet
-	// ToHost tells that it goes to the node itself.
+	// ToHost reports whether the packet goes to the node itself.
 	ToHost bool
 }
 
@@ -34,8 +34,7 @@ type Backend struct {
 	cluster *cluster
 }
 
-// New returns a backend without a pod. All evaluators of a node are made by
-// evaluator: Compiled or Oracle.
+// New returns a backend without pods. The evaluator is one of Compiled, Oracle and so on.
 func New(evaluator Evaluator) *Backend { return &Backend{evaluator: evaluator} }
 
 // nodes is how many nodes there are.
@@ -55,14 +54,14 @@ func (b *Backend) Supports() netpol.Support {
 	}
 }
 
-// cluster is a state with its evaluators.
+// cluster is a state and its evaluators.
 type cluster struct {
 	state  *netpol.State
 	pods   map[string]*corev1.Pod
 	allows map[string]func(Packet) bool // by node
 }
 
-// Apply gives pods addresses and makes the nodes' evaluators anew.
+// Apply gives addresses to pods and creates new evaluators of the nodes.
 func (b *Backend) Apply(_ context.Context, state *netpol.State) error {
 	if err := giveAddresses(state); err != nil {
 		return err
@@ -83,7 +82,7 @@ func (b *Backend) Apply(_ context.Context, state *netpol.State) error {
 	return nil
 }
 
-// Probe judges the connections on the nodes of both ends. Silence takes no time.
+// Probe evaluates the connections on the nodes of both ends. TimedOut takes no time.
 func (b *Backend) Probe(_ context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
 	b.mu.RLock()
 	c := b.cluster
@@ -98,9 +97,9 @@ func (b *Backend) Probe(_ context.Context, connections []netpol.Connection) ([]n
 // Close does nothing.
 func (b *Backend) Close() error { return nil }
 
-// connect sends the first packet of a connection past the nodes of both ends. What
-// a pod sends to its own address stays in it, and what a node sends to its own pods
-// is not judged.
+// connect evaluates the first packet of a connection on the nodes of both ends. Packets
+// from a pod to its own address stay in the pod, and packets from a node to its own pods
+// are not evaluated.
 func (c *cluster) connect(connection netpol.Connection) netpol.Outcome {
 	p, err := c.packet(connection)
 	if err != nil {
@@ -122,12 +121,12 @@ func (c *cluster) connect(connection netpol.Connection) netpol.Outcome {
 // sourcePort is one of those that clients are given.
 const sourcePort = 40000
 
-// packet returns the first packet as policy sees it: a Service is already the pod
-// behind it.
+// packet returns the first packet as policies match it: the address of a Service is
+// already that of the pod.
 func (c *cluster) packet(connection netpol.Connection) (packet.Packet, error) {
 	src, dst := c.state.Addr(connection.From, connection.Family), c.state.Addr(connection.To, connection.Family)
 	if !src.IsValid() || !dst.IsValid() {
-		return packet.Packet{}, fmt.Errorf("%s: an end has no %s address", connection, connection.Family)
+		return packet.Packet{}, fmt.Errorf("%s: no %s address at one end", connection, connection.Family)
 	}
 	proto, err := protocol(connection)
 	p := packet.Packet{Proto: proto, Src: netip.AddrPortFrom(src, 0), Dst: netip.AddrPortFrom(dst, 0)}
@@ -169,7 +168,7 @@ func giveAddresses(state *netpol.State) error {
 		}
 		n := slices.IndexFunc(objects, func(o *corev1.Node) bool { return o.Name == pod.Spec.NodeName })
 		if n < 0 {
-			return fmt.Errorf("pod %s: there is no node %q", netpol.PodName(pod), pod.Spec.NodeName)
+			return fmt.Errorf("pod %s: no node %q", netpol.PodName(pod), pod.Spec.NodeName)
 		}
 		pod = pod.DeepCopy()
 		pod.Status.Phase = corev1.PodRunning

@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// adminFeatures finds out which of the administrators' kinds the cluster has, and
-// whether their definitions have the experimental fields. It says nothing of
-// whether the provider honours them.
+// adminFeatures returns which of the administrators' kinds the API server has, and
+// whether their definitions have the experimental fields. The provider may still not
+// enforce them.
 func (b *Backend) adminFeatures(ctx context.Context) ([]netpol.Feature, error) {
 	var features []netpol.Feature
 	v1, err := b.serves(v1alpha1.GroupVersion.String(), "adminnetworkpolicies", "baselineadminnetworkpolicies")
@@ -42,14 +42,14 @@ func (b *Backend) adminFeatures(ctx context.Context) ([]netpol.Feature, error) {
 	return features, err
 }
 
-// serves tells whether the API server has all of some resources.
+// serves reports whether the API server has all of some resources.
 func (b *Backend) serves(groupVersion string, resources ...string) (bool, error) {
 	list, err := b.client.Discovery().ServerResourcesForGroupVersion(groupVersion)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("what %s has: %w", groupVersion, err)
+		return false, fmt.Errorf("list resources of %s: %w", groupVersion, err)
 	}
 	for _, resource := range resources {
 		if !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }) {
@@ -59,8 +59,8 @@ func (b *Backend) serves(groupVersion string, resources ...string) (bool, error)
 	return true, nil
 }
 
-// takesExperimentalFields asks whether policies with such fields would be created,
-// and creates none.
+// takesExperimentalFields reports whether the API server accepts policies with such
+// fields. It creates none.
 func (b *Backend) takesExperimentalFields(ctx context.Context, v1, v2 bool) (bool, error) {
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
 	subject, names := netpol.On(netpol.Namespaces(ownerLabel)), netpol.AllowTo(netpol.Nodes(""), netpol.DomainNames("example.com"))
@@ -81,36 +81,36 @@ func (b *Backend) takesExperimentalFields(ctx context.Context, v1, v2 bool) (boo
 	return true, nil
 }
 
-// applyAdminPolicies makes the owned policies of administrators be those of state.
+// applyAdminPolicies makes the owned cluster-scoped policies match state.
 func (b *Backend) applyAdminPolicies(ctx context.Context, state *netpol.State) error {
-	if err := b.guardOthers(ctx, state); err != nil {
+	if err := b.rejectForeignSubjects(ctx, state); err != nil {
 		return err
 	}
 	owned := metav1.ListOptions{LabelSelector: ownerLabel + "=" + ownerValue}
 	if b.has(netpol.AdminNetworkPolicies) {
 		admin, baseline := b.policies.PolicyV1alpha1().AdminNetworkPolicies(), b.policies.PolicyV1alpha1().BaselineAdminNetworkPolicies()
-		are, err := admin.List(ctx, owned)
+		existing, err := admin.List(ctx, owned)
 		if err != nil {
 			return fmt.Errorf("list AdminNetworkPolicies: %w", err)
 		}
-		if err := applyOwned(ctx, admin, pointers(are.Items), state.AdminNetworkPolicies); err != nil {
+		if err := applyOwned(ctx, admin, pointers(existing.Items), state.AdminNetworkPolicies); err != nil {
 			return err
 		}
-		baselineAre, err := baseline.List(ctx, owned)
+		existingBaseline, err := baseline.List(ctx, owned)
 		if err != nil {
 			return fmt.Errorf("list BaselineAdminNetworkPolicies: %w", err)
 		}
-		if err := applyOwned(ctx, baseline, pointers(baselineAre.Items), state.BaselineAdminNetworkPolicies); err != nil {
+		if err := applyOwned(ctx, baseline, pointers(existingBaseline.Items), state.BaselineAdminNetworkPolicies); err != nil {
 			return err
 		}
 	}
 	if b.has(netpol.ClusterNetworkPolicies) {
 		client := b.policies.PolicyV1alpha2().ClusterNetworkPolicies()
-		are, err := client.List(ctx, owned)
+		existing, err := client.List(ctx, owned)
 		if err != nil {
 			return fmt.Errorf("list ClusterNetworkPolicies: %w", err)
 		}
-		return applyOwned(ctx, client, pointers(are.Items), state.ClusterNetworkPolicies)
+		return applyOwned(ctx, client, pointers(existing.Items), state.ClusterNetworkPolicies)
 	}
 	return nil
 }
@@ -125,18 +125,18 @@ func pointers[T any](items []T) []*T {
 	return all
 }
 
-// policyClient is what the clients of all kinds have.
+// policyClient has the methods that the clients of all kinds share.
 type policyClient[P netpol.Policy] interface {
 	Create(context.Context, P, metav1.CreateOptions) (P, error)
 	Update(context.Context, P, metav1.UpdateOptions) (P, error)
 	Delete(context.Context, string, metav1.DeleteOptions) error
 }
 
-// applyOwned makes policies that are, all of them owned, be those that are wanted.
-// One of that name that somebody else made is an error.
-func applyOwned[P netpol.Policy](ctx context.Context, client policyClient[P], are, wanted []P) error {
+// applyOwned makes the existing policies, all of them owned, match those that are
+// wanted. If a wanted name is taken by a policy of another owner, that is an error.
+func applyOwned[P netpol.Policy](ctx context.Context, client policyClient[P], existing, wanted []P) error {
 	old := make(map[string]P)
-	for _, p := range are {
+	for _, p := range existing {
 		old[p.GetName()] = p
 	}
 	for _, p := range wanted {
@@ -176,9 +176,9 @@ func specOf(p netpol.Policy) any {
 	return p
 }
 
-// guardOthers makes sure that no policy has a subject among the pods of somebody
-// else: a Deny there could cut the cluster itself off.
-func (b *Backend) guardOthers(ctx context.Context, state *netpol.State) error {
+// rejectForeignSubjects returns an error if a policy selects pods of namespaces that the
+// backend does not own: a Deny there could disconnect the cluster itself.
+func (b *Backend) rejectForeignSubjects(ctx context.Context, state *netpol.State) error {
 	subjects := make(map[string]*metav1.LabelSelector) // of namespaces, by policy
 	for _, p := range state.AdminNetworkPolicies {
 		subjects[netpol.PolicyName(p)] = namespacesOf(p.Spec.Subject.Namespaces, (*v1alpha2.NamespacedPod)(p.Spec.Subject.Pods))
@@ -192,7 +192,7 @@ func (b *Backend) guardOthers(ctx context.Context, state *netpol.State) error {
 	if len(subjects) == 0 {
 		return nil
 	}
-	others, err := b.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: ownerLabel + "!=" + ownerValue})
+	foreign, err := b.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: ownerLabel + "!=" + ownerValue})
 	if err != nil {
 		return fmt.Errorf("list namespaces: %w", err)
 	}
@@ -201,9 +201,9 @@ func (b *Backend) guardOthers(ctx context.Context, state *netpol.State) error {
 		if err != nil {
 			return fmt.Errorf("policy %s: %w", name, err)
 		}
-		reached := slices.IndexFunc(others.Items, func(n corev1.Namespace) bool { return selector.Matches(labels.Set(n.Labels)) })
+		reached := slices.IndexFunc(foreign.Items, func(n corev1.Namespace) bool { return selector.Matches(labels.Set(n.Labels)) })
 		if reached >= 0 {
-			return fmt.Errorf("policy %s is about namespace %s, which is not the suite's", name, others.Items[reached].Name)
+			return fmt.Errorf("policy %s selects namespace %s, which the suite does not own", name, foreign.Items[reached].Name)
 		}
 	}
 	return nil

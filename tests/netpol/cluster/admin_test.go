@@ -22,8 +22,8 @@ var (
 	v2Resources = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1alpha2", APIResources: []metav1.APIResource{{Name: "clusternetworkpolicies"}}}
 )
 
-// serve lets the world have resources. What is only tried is not kept, and refused
-// unless the definitions are experimental.
+// serve adds resources to the world. Dry runs store nothing, and fail unless the
+// definitions are experimental.
 func (w *world) serve(experimental bool, resources ...*metav1.APIResourceList) {
 	w.Resources = resources
 	w.policies.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -37,7 +37,7 @@ func (w *world) serve(experimental bool, resources ...*metav1.APIResourceList) {
 	})
 }
 
-func TestWhatTheClusterHas(t *testing.T) {
+func TestSupportedPolicyKinds(t *testing.T) {
 	noBaseline := v1Resources.DeepCopy()
 	noBaseline.APIResources = noBaseline.APIResources[:1]
 	for _, c := range []struct {
@@ -90,7 +90,7 @@ func (w *world) adminPolicies(t *testing.T) string {
 	return strings.Join(all, ", ")
 }
 
-func TestPoliciesOfAdministratorsAreThoseOfTheState(t *testing.T) {
+func TestApplyAdminPolicies(t *testing.T) {
 	w := newWorld(t)
 	w.serve(false, v1Resources, v2Resources)
 	theirs := netpol.NewClusterNetworkPolicy("theirs", v1alpha2.AdminTier, 1)
@@ -126,29 +126,31 @@ func TestPoliciesOfAdministratorsAreThoseOfTheState(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := w.adminPolicies(t), "ClusterNetworkPolicy/theirs 1"; got != want {
-		t.Errorf("in the end policies are %s, want %s", got, want)
+		t.Errorf("after Close policies are %s, want %s", got, want)
 	}
 }
 
-func TestNobodyElsesPodsAndPoliciesAreTouched(t *testing.T) {
+func TestAdminPoliciesOutsideTheSuiteAreRejected(t *testing.T) {
 	for want, policy := range map[string]netpol.Policy{
-		"namespace kube-system":                              netpol.NewAdminNetworkPolicy("a", 1, netpol.DenyFrom(netpol.Namespaces(""))),
-		"policy BaselineAdminNetworkPolicy/default is about": netpol.NewBaselineAdminNetworkPolicy(netpol.On(netpol.Pods("pod=a"))),
-		"ClusterNetworkPolicy/theirs":                        netpol.NewClusterNetworkPolicy("theirs", v1alpha2.AdminTier, 9, netpol.On(netpol.Namespaces("ns=x"))),
+		"namespace kube-system":                             netpol.NewAdminNetworkPolicy("a", 1, netpol.DenyFrom(netpol.Namespaces(""))),
+		"policy BaselineAdminNetworkPolicy/default selects": netpol.NewBaselineAdminNetworkPolicy(netpol.On(netpol.Pods("pod=a"))),
+		"ClusterNetworkPolicy/theirs":                       netpol.NewClusterNetworkPolicy("theirs", v1alpha2.AdminTier, 9, netpol.On(netpol.Namespaces("ns=x"))),
 	} {
-		w := newWorld(t)
-		w.serve(false, v1Resources, v2Resources)
-		theirs := netpol.NewClusterNetworkPolicy("theirs", v1alpha2.AdminTier, 1)
-		if _, err := w.policies.PolicyV1alpha2().ClusterNetworkPolicies().Create(t.Context(), theirs, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		state := netpol.Model{}.State()
-		state.Apply(policy)
-		if err := w.backend(t, Config{}).Apply(t.Context(), state); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("Apply = %v, want an error about %s", err, want)
-		}
-		if got, want := w.adminPolicies(t), "ClusterNetworkPolicy/theirs 1"; got != want {
-			t.Errorf("policies are %s, want %s", got, want)
-		}
+		t.Run(want, func(t *testing.T) {
+			w := newWorld(t)
+			w.serve(false, v1Resources, v2Resources)
+			theirs := netpol.NewClusterNetworkPolicy("theirs", v1alpha2.AdminTier, 1)
+			if _, err := w.policies.PolicyV1alpha2().ClusterNetworkPolicies().Create(t.Context(), theirs, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			state := netpol.Model{}.State()
+			state.Apply(policy)
+			if err := w.backend(t, Config{}).Apply(t.Context(), state); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("Apply = %v, want an error about %s", err, want)
+			}
+			if got, want := w.adminPolicies(t), "ClusterNetworkPolicy/theirs 1"; got != want {
+				t.Errorf("policies are %s, want %s", got, want)
+			}
+		})
 	}
 }

@@ -1,7 +1,7 @@
-// Package cluster plays scenarios on a live Kubernetes cluster through its API
-// server: pods are created, and connections are tried by commands in them. It owns
-// the namespaces that it creates and touches no other, nor does any policy of an
-// administrator that it creates. It knows nothing of what enforces the policies.
+// Package cluster is a backend for live Kubernetes clusters. It creates pods through the
+// API server and tries connections with commands in them. It changes only namespaces
+// that it created, and its cluster-scoped policies select no other. It does not depend
+// on what enforces the policies.
 package cluster
 
 import (
@@ -22,22 +22,22 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// Config says how to use a cluster.
+// Config is the configuration of a Backend.
 type Config struct {
 	// Image has a shell, and the commands of agnhost: serve-hostname and connect.
 	Image string
-	// ViaServices makes every connection go to a Service in front of the pod.
+	// ViaServices makes every connection use a Service in front of the pod.
 	ViaServices bool
-	// Families are those that pods have addresses of.
+	// Families are the address families of pods.
 	Families []corev1.IPFamily
-	// SilentDrops tells that the provider answers nothing to what it denies.
+	// SilentDrops means that the provider drops denied packets without an answer.
 	SilentDrops bool
-	// PodTimeout bounds the time in which pods must run, and deleted ones must be
-	// gone. 2 minutes if zero.
+	// PodTimeout is how long pods may take to run, and deleted pods to be gone, 2 minutes
+	// if zero.
 	PodTimeout time.Duration
 }
 
-// Validate names the field that cannot work.
+// Validate returns an error that names every invalid field.
 func (c Config) Validate() error {
 	var faults []error
 	if c.Image == "" {
@@ -66,7 +66,7 @@ type Backend struct {
 	services  map[string]string // of the Services in front of them
 }
 
-// New connects to a cluster. It needs two nodes that take pods for most scenarios.
+// New connects to a cluster. Most scenarios need two nodes without taints.
 func New(ctx context.Context, access *rest.Config, cfg Config) (*Backend, error) {
 	client, err := kubernetes.NewForConfig(access)
 	if err != nil {
@@ -104,7 +104,7 @@ func newBackend(ctx context.Context, client kubernetes.Interface, policies polic
 	return b, err
 }
 
-// Supports returns what commands in ordinary pods can show.
+// Supports returns what commands in ordinary pods can observe.
 func (b *Backend) Supports() netpol.Support {
 	features := append([]netpol.Feature{netpol.Services}, b.admin...)
 	if b.cfg.SilentDrops {
@@ -118,7 +118,7 @@ func (b *Backend) Supports() netpol.Support {
 	}
 }
 
-// Apply makes the namespaces of state, with all that is in them, be as it says.
+// Apply makes the owned namespaces, with all that is in them, match state.
 func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 	owned, err := b.ownedNamespaces(ctx)
 	if err != nil {
@@ -141,8 +141,7 @@ func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 	return b.applyAdminPolicies(ctx, state)
 }
 
-// Close deletes the policies of administrators and the namespaces that the backend
-// has made.
+// Close deletes the cluster-scoped policies and the namespaces that the backend created.
 func (b *Backend) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PodTimeout)
 	defer cancel()
@@ -154,7 +153,7 @@ func (b *Backend) Close() error {
 	return errors.Join(policiesErr, err)
 }
 
-// note keeps the addresses of a pod or of its Service for Probe.
+// note stores the addresses of a pod or of its Service for Probe.
 func (b *Backend) note(addresses map[string]string, pod string, ips ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,14 +166,14 @@ func (b *Backend) note(addresses map[string]string, pod string, ips ...string) {
 	}
 }
 
-// wait asks until the answer is yes, an error, or the time for pods is over.
-func (b *Backend) wait(ctx context.Context, what string, ask func(context.Context) (bool, error)) error {
+// wait polls until the condition holds, returns an error, or PodTimeout is over.
+func (b *Backend) wait(ctx context.Context, what string, condition func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.PodTimeout)
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
-		if yes, err := ask(ctx); yes || err != nil {
+		if done, err := condition(ctx); done || err != nil {
 			return err
 		}
 		select {
@@ -185,5 +184,5 @@ func (b *Backend) wait(ctx context.Context, what string, ask func(context.Contex
 	}
 }
 
-// pollInterval is the time between two questions of wait.
+// pollInterval is the interval of wait.
 const pollInterval = 200 * time.Millisecond

@@ -80,7 +80,7 @@ func (w *world) backend(t *testing.T, cfg Config) *Backend {
 	return b
 }
 
-func TestApplyMakesTheClusterBeTheState(t *testing.T) {
+func TestApply(t *testing.T) {
 	w := newWorld(t)
 	b := w.backend(t, Config{})
 	state := netpol.Model{}.State()
@@ -110,7 +110,7 @@ func TestApplyMakesTheClusterBeTheState(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now := state.Addr("x/a", corev1.IPv4Protocol); now == old {
-		t.Errorf("x/a was not made anew: it still has %s", now)
+		t.Errorf("x/a was not recreated: it still has %s", now)
 	}
 	changed, _ := w.CoreV1().Pods("x").Get(t.Context(), "b", metav1.GetOptions{})
 	namespace, _ := w.CoreV1().Namespaces().Get(t.Context(), "y", metav1.GetOptions{})
@@ -128,7 +128,7 @@ func TestApplyMakesTheClusterBeTheState(t *testing.T) {
 	}
 }
 
-func TestANamespaceOfSomebodyElseIsNotTouched(t *testing.T) {
+func TestApplyRejectsForeignNamespace(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -139,31 +139,35 @@ func TestANamespaceOfSomebodyElseIsNotTouched(t *testing.T) {
 	}
 }
 
-// TestAScenarioIsPlayed lets the commands fail where a policy denies all ingress.
-func TestAScenarioIsPlayed(t *testing.T) {
+// TestPlayScenario lets the commands fail where a policy denies all ingress.
+func TestPlayScenario(t *testing.T) {
 	for _, services := range []bool{false, true} {
-		w := newWorld(t)
-		b := w.backend(t, Config{ViaServices: services})
-		w.answer = func(from, address string) (string, int) {
-			if services != strings.HasPrefix(address, "10.96.") {
-				t.Errorf("services %v: connected to %s", services, address)
-			}
-			policies, _ := w.NetworkingV1().NetworkPolicies("x").List(context.Background(), metav1.ListOptions{})
-			host, _, _ := strings.Cut(address, ":")
-			if len(policies.Items) > 0 && b.podAt(host) != from && strings.HasPrefix(b.podAt(host), "x/") {
-				return "TIMEOUT\n", 1
-			}
-			return "", 0
+		t.Run(fmt.Sprintf("services %v", services), func(t *testing.T) { playScenario(t, services) })
+	}
+}
+
+func playScenario(t *testing.T, services bool) {
+	w := newWorld(t)
+	b := w.backend(t, Config{ViaServices: services})
+	w.answer = func(from, address string) (string, int) {
+		if services != strings.HasPrefix(address, "10.96.") {
+			t.Errorf("services %v: connected to %s", services, address)
 		}
-		result := netpol.Runner{Backend: b, Settle: 1}.Play(t.Context(), netpol.Scenario{
-			Name: "deny", Steps: []netpol.Step{{
-				Change: func(s *netpol.State) { s.Apply(netpol.NewPolicy("x", "deny", netpol.DenyIngress())) },
-				Want:   func(r *netpol.Reachability) { r.ExpectAllIngress("x/*", false) },
-			}},
-		})
-		if !result.OK() || result.Cells() != 4*81 || !slices.Equal(result.Unsupported, []string{"IPv6"}) {
-			t.Errorf("%d cells, unsupported %v\n%s", result.Cells(), result.Unsupported, result.Report(netpol.ASCII, false))
+		policies, _ := w.NetworkingV1().NetworkPolicies("x").List(context.Background(), metav1.ListOptions{})
+		host, _, _ := strings.Cut(address, ":")
+		if len(policies.Items) > 0 && b.podAt(host) != from && strings.HasPrefix(b.podAt(host), "x/") {
+			return "TIMEOUT\n", 1
 		}
+		return "", 0
+	}
+	result := netpol.Runner{Backend: b, Settle: 1}.Play(t.Context(), netpol.Scenario{
+		Name: "deny", Steps: []netpol.Step{{
+			Change: func(s *netpol.State) { s.Apply(netpol.NewPolicy("x", "deny", netpol.DenyIngress())) },
+			Want:   func(r *netpol.Reachability) { r.ExpectAllIngress("x/*", false) },
+		}},
+	})
+	if !result.OK() || result.Cells() != 4*81 || !slices.Equal(result.Unsupported, []string{"IPv6"}) {
+		t.Errorf("%d cells, unsupported %v\n%s", result.Cells(), result.Unsupported, result.Report(netpol.ASCII, false))
 	}
 }
 
@@ -182,7 +186,7 @@ func (b *Backend) podAt(address string) string {
 	return ""
 }
 
-func TestWhatTheCommandSays(t *testing.T) {
+func TestReadOutcomes(t *testing.T) {
 	output := "3 1 OTHER: no route\n1 1 TIMEOUT\n0 0 \n2 1 REFUSED: connection refused\nsh: out of memory\n9 0\n4 127 /agnhost: not found\n"
 	got := slices.Repeat([]netpol.Outcome{netpol.Unobservable}, 6)
 	readOutcomes(output, got)
@@ -192,7 +196,7 @@ func TestWhatTheCommandSays(t *testing.T) {
 	}
 }
 
-func TestConfigNamesWhatIsMissing(t *testing.T) {
+func TestConfigValidate(t *testing.T) {
 	err := Config{PodTimeout: -1}.Validate()
 	for _, field := range []string{"Image", "Families", "PodTimeout"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
@@ -201,8 +205,8 @@ func TestConfigNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestACommandFitsIntoAURL makes what a pod tries of a large table.
-func TestACommandFitsIntoAURL(t *testing.T) {
+// TestCommandsFitIntoURL makes what a pod tries of a large table.
+func TestCommandsFitIntoURL(t *testing.T) {
 	b := newWorld(t).backend(t, Config{})
 	b.note(b.addresses, "y/b", "2001:db8:1111:2222:3333:4444:5555:6666")
 	var mu sync.Mutex
@@ -223,7 +227,7 @@ func TestACommandFitsIntoAURL(t *testing.T) {
 	}
 }
 
-func TestProbeTellsWhyNoCommandRuns(t *testing.T) {
+func TestProbeReturnsErrorOfCommands(t *testing.T) {
 	b := &Backend{run: func(_ context.Context, _, pod, _ string, _ []string) (string, error) {
 		if pod == "able" {
 			return "1 0 \n", nil

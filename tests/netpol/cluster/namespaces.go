@@ -15,14 +15,14 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// Labels of what the backend makes.
+// Labels of the backend's objects.
 const (
 	ownerLabel = "netpol-suite/owner" // on namespaces
 	ownerValue = "netpol-suite"
 	podLabel   = "netpol-suite/pod" // on pods: their name, for their Service
 )
 
-// ownedNamespaces returns the namespaces that a backend has made, by name.
+// ownedNamespaces returns the namespaces that a backend created, by name.
 func (b *Backend) ownedNamespaces(ctx context.Context) (map[string]*corev1.Namespace, error) {
 	list, err := b.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: ownerLabel + "=" + ownerValue})
 	if err != nil {
@@ -35,8 +35,8 @@ func (b *Backend) ownedNamespaces(ctx context.Context) (map[string]*corev1.Names
 	return owned, nil
 }
 
-// applyNamespaces creates, relabels and deletes namespaces. One of that name that
-// somebody else made is an error.
+// applyNamespaces creates, relabels and deletes owned namespaces. If a name is taken by
+// a namespace that the backend does not own, that is an error.
 func (b *Backend) applyNamespaces(ctx context.Context, state *netpol.State, owned map[string]*corev1.Namespace) error {
 	client := b.client.CoreV1().Namespaces()
 	for _, wanted := range state.Namespaces {
@@ -67,7 +67,7 @@ func (b *Backend) applyNamespaces(ctx context.Context, state *netpol.State, owne
 	})
 }
 
-// applyPolicies makes the policies of owned namespaces be those of state.
+// applyPolicies makes the policies of owned namespaces match state.
 func (b *Backend) applyPolicies(ctx context.Context, state *netpol.State) error {
 	for _, namespace := range state.Namespaces {
 		wanted := slices.DeleteFunc(slices.Clone(state.Policies), func(p *networkingv1.NetworkPolicy) bool {

@@ -15,13 +15,13 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// applyPods makes the pods of owned namespaces be those of state, waits until they
-// run, and writes them into state. A pod is made anew when the state's has no
-// address though others have: it is then another one under the same name.
+// applyPods makes the pods of owned namespaces match state, waits until they run, and
+// writes their status into state. A pod without addresses is recreated if other pods of
+// the state have addresses: RecreatePod made it.
 func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
-	anew := slices.ContainsFunc(state.Pods, func(p *corev1.Pod) bool { return len(p.Status.PodIPs) > 0 })
+	recreate := slices.ContainsFunc(state.Pods, func(p *corev1.Pod) bool { return len(p.Status.PodIPs) > 0 })
 	for _, namespace := range state.Namespaces {
-		if err := b.deletePods(ctx, state, namespace.Name, anew); err != nil {
+		if err := b.deletePods(ctx, state, namespace.Name, recreate); err != nil {
 			return err
 		}
 	}
@@ -45,12 +45,12 @@ func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
 }
 
 // deletePods deletes the pods of a namespace that state does not have, that serve
-// other ports, or that are to be made anew, and waits until they are gone.
-func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace string, anew bool) error {
+// other ports, or that are to be recreated, and waits until they are gone.
+func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace string, recreate bool) error {
 	client := b.client.CoreV1().Pods(namespace)
 	keep := make(map[string]*corev1.Pod)
 	for _, pod := range state.Pods {
-		if anew && len(pod.Status.PodIPs) == 0 {
+		if recreate && len(pod.Status.PodIPs) == 0 {
 			continue
 		}
 		object, err := b.podObject(state, pod)
@@ -85,7 +85,7 @@ func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace
 	})
 }
 
-// serveAlike reports whether two pods answer on the same ports of the same names.
+// serveAlike reports whether two pods serve the same ports with the same names.
 func serveAlike(a, b *corev1.Pod) bool {
 	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, func(a, b corev1.Container) bool {
 		return a.Name == b.Name && slices.EqualFunc(a.Ports, b.Ports, func(a, b corev1.ContainerPort) bool { return a.Name == b.Name })
@@ -110,12 +110,12 @@ func (b *Backend) applyPod(ctx context.Context, state *netpol.State, pod *corev1
 	return err
 }
 
-// podObject returns a pod that answers on the ports of state, a container each,
+// podObject returns a pod that serves the ports of state, with a container each,
 // under the names that the state's pod declares.
 func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, error) {
 	number, err := strconv.Atoi(strings.TrimPrefix(pod.Spec.NodeName, "node-"))
 	if err != nil || number < 1 || number > len(b.nodes) {
-		return nil, fmt.Errorf("there is no node %q", pod.Spec.NodeName)
+		return nil, fmt.Errorf("no node %q", pod.Spec.NodeName)
 	}
 	object := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: maps.Clone(pod.Labels)},
@@ -137,7 +137,7 @@ func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, 
 	return object, nil
 }
 
-// clientContainer is where a pod's connections are tried from.
+// clientContainer is the container that a pod connects from.
 const clientContainer = "client"
 
 // container runs a command of agnhost.
@@ -150,7 +150,7 @@ func (b *Backend) container(name string, command ...string) corev1.Container {
 	}
 }
 
-// server answers on one port.
+// server serves one port.
 func (b *Backend) server(pod *corev1.Pod, protocol corev1.Protocol, port int32) corev1.Container {
 	lower := strings.ToLower(string(protocol))
 	c := b.container(fmt.Sprintf("%s-%d", lower, port), "serve-hostname", "--http=false", "--"+lower, fmt.Sprintf("--port=%d", port))
@@ -186,7 +186,7 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
-// applyServices makes a Service in front of each pod and notes its addresses.
+// applyServices creates a Service in front of each pod and notes its addresses.
 func (b *Backend) applyServices(ctx context.Context, state *netpol.State) error {
 	for _, pod := range state.Pods {
 		client := b.client.CoreV1().Services(pod.Namespace)

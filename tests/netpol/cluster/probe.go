@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// What runs at the same time: commands, and connections of each.
+	// Limits of concurrent commands, and of concurrent connections of each.
 	commandsAtOnce, connectionsAtOnce = 4, 4
 
-	// connectionsOfCommand bounds what one command makes. It travels in a URL, which
-	// then stays below the 8 KiB that proxies take.
+	// connectionsOfCommand limits the connections of one command. The command is part
+	// of a URL, which must stay below the 8 KiB that proxies accept.
 	connectionsOfCommand = 40
 )
 
-// runner runs a command in a container of a pod and returns what it prints, also
-// of a command that failed.
+// runner runs a command in a container of a pod and returns its output, even if the
+// command fails.
 type runner func(ctx context.Context, namespace, pod, container string, command []string) (output string, err error)
 
 // newExec returns a runner over the API server.
@@ -48,9 +48,9 @@ func newExec(access *rest.Config, client kubernetes.Interface) runner {
 	}
 }
 
-// Probe runs commands in the pods that connect. Each makes many connections: to
-// start a command costs a node more than a connection does. The error is that of
-// the first command, if none could be run.
+// Probe runs commands in the client pods. Each makes many connections: starting a
+// command costs a node more than a connection does. If no command could be run, Probe
+// returns the error of the first.
 func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
 	outcomes := slices.Repeat([]netpol.Outcome{netpol.Unobservable}, len(connections))
 	var ran atomic.Bool
@@ -65,7 +65,7 @@ func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([
 				if err != nil && output == "" {
 					failure.CompareAndSwap(nil, &err)
 				} else {
-					ran.Store(true) // an error shows as lines that are missing
+					ran.Store(true) // an error leaves lines out
 				}
 				readOutcomes(output, outcomes)
 				return ctx.Err()
@@ -90,8 +90,8 @@ func bySource(connections []netpol.Connection) map[string][]int {
 	return indices
 }
 
-// script returns what makes some connections, a few at a time. For each it prints a
-// line of the connection's index, the exit status of agnhost, and what that says.
+// script returns a shell script that makes connections, a few at a time. For each it
+// prints a line: the index of the connection, the exit status of agnhost, its output.
 func (b *Backend) script(connections []netpol.Connection, indices []int) string {
 	var script strings.Builder
 	script.WriteString(`try() { i=$1; shift; said=$(/agnhost connect "$@" 2>&1); echo "$i $? $said"; }` + "\n")
@@ -112,8 +112,8 @@ func (b *Backend) script(connections []netpol.Connection, indices []int) string 
 	return script.String()
 }
 
-// readOutcomes writes down what the lines of a script say. A connection without a
-// line was not tried.
+// readOutcomes stores the outcomes that a script printed. A connection without a line
+// was not tried.
 func readOutcomes(output string, outcomes []netpol.Outcome) {
 	for line := range strings.Lines(output) {
 		var i, status int
@@ -125,8 +125,8 @@ func readOutcomes(output string, outcomes []netpol.Outcome) {
 	}
 }
 
-// outcomeOf reads what agnhost says of a connection. An attempt that it could not
-// make is Unobservable.
+// outcomeOf returns the outcome for an output of agnhost. An attempt that agnhost could
+// not make is Unobservable.
 func outcomeOf(status int, said string) netpol.Outcome {
 	switch {
 	case status == 0:
@@ -140,7 +140,7 @@ func outcomeOf(status int, said string) netpol.Outcome {
 	}
 }
 
-// address returns where a connection goes, empty if there is no such address.
+// address returns the destination of a connection, empty if it has no address.
 func (b *Backend) address(c netpol.Connection) string {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -34,11 +34,11 @@ var versions = []version{
 	},
 }
 
-// inBoth returns what both versions can say, said in each.
-func inBoth(say func(v version) []Scenario) []Scenario {
+// inBoth returns the scenarios that both versions can express, in each version.
+func inBoth(build func(v version) []Scenario) []Scenario {
 	var all []Scenario
 	for _, v := range versions {
-		for _, scenario := range say(v) {
+		for _, scenario := range build(v) {
 			scenario.Name += ", " + v.name
 			all = append(all, needing(scenario, v.feature))
 		}
@@ -61,7 +61,7 @@ func needingAll(scenarios []Scenario, features ...Feature) []Scenario {
 }
 
 // Subjects and peers. Subjects are of the model's namespaces only, which all have
-// the label: nobody else in a live cluster is touched.
+// the label: no other pod in a live cluster is affected.
 var (
 	everyone = On(Namespaces("ns"))
 	onX      = On(Namespaces("ns=x"))

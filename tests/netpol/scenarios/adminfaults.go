@@ -48,13 +48,13 @@ var adminFaults = needingAll([]Scenario{
 	with(outside, holds("a peer of a newer version beside another one denies everybody in a Pass, too", np("CN-4", "CN-30"),
 		policies(outV1alpha2(`{action: Pass, to: [{namespaces: {}}, {}]}`)),
 		func(r *Reachability) { r.ExpectAllEgress("x/*", false) })),
-	holds("a peer of a newer version allows nobody", np("CN-30"),
+	holds("a peer of a newer version allows no pod", np("CN-30"),
 		policies(inV1alpha2(`{action: Accept, from: [{}]}`), NewPolicy("x", "deny", DenyIngress())),
 		func(r *Reachability) { r.ExpectAllIngress("x/*", false) }),
 	with(outside, holds("a network that is none denies everybody", np("CN-15"),
 		policies(outV1alpha1(`{action: Deny, to: [{networks: [300.0.0.0/8]}]}`)),
 		func(r *Reachability) { r.ExpectAllEgress("x/*", false) })),
-	with(outside, holds("a network that is none allows nobody, the next one its own", np("CN-15"),
+	with(outside, holds("an invalid network allows nothing, the next one its own", np("CN-15"),
 		policies(outV1alpha1(`{action: Allow, to: [{networks: [300.0.0.0/8, 203.0.113.0/24, "2001:db8::/32"]}]}`), NewPolicy("x", "deny", DenyEgress())),
 		func(r *Reachability) {
 			r.ExpectAllEgress("x/*", false)
@@ -73,7 +73,7 @@ var adminFaults = needingAll([]Scenario{
 		func(r *Reachability) { r.For(TCP(81)).ExpectPeer("y/*", "x/*", false) }),
 	holds("a BaselineAdminNetworkPolicy of another name is ignored", np("CN-32"),
 		policies(BaselineAdminNetworkPolicyYAML("other", `{subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)), nil),
-	holds("a subject that cannot be read is nobody", np("CN-9"),
+	holds("an invalid subject selects no pod", np("CN-9"),
 		policies(
 			AdminNetworkPolicyYAML("p", `{priority: 10, subject: {}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`),
 			AdminNetworkPolicyYAML("q", `{priority: 10, subject: {namespaces: {matchLabels: {ns: "!"}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)), nil),

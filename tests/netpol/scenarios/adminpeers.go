@@ -4,7 +4,7 @@ import (
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// adminPeers are about who is a subject and who is a peer.
+// adminPeers are about subjects and peers.
 var adminPeers = inBoth(func(v version) []Scenario {
 	return []Scenario{
 		holds("a subject of pods in namespaces", np("CN-9"),
@@ -29,7 +29,7 @@ var adminPeers = inBoth(func(v version) []Scenario {
 		holds("a peer of pods by an expression", np("CN-9", "NP-24"),
 			policies(v.admin("peers", 10, onX, DenyTo(Pods("pod notin (a),pod").InNamespaces("ns notin (x)")))),
 			keepOut("x/*", "[yz]/[bc]")),
-		with(outside, holds("all pods are nobody outside", np("CN-9", "CN-10"),
+		with(outside, holds("all pods do not include hosts outside", np("CN-9", "CN-10"),
 			policies(v.admin("pods", 10, onX, DenyFrom(anyPod), DenyTo(anyPod))),
 			func(r *Reachability) {
 				r.ExpectPeer("[xyz]/*", "x/*", false)
@@ -104,7 +104,7 @@ var adminPeers = inBoth(func(v version) []Scenario {
 				r.WithOwn().ExpectAllEgress("x/*", false)
 				r.ExpectPeer("x/*", "y/*", true)
 			})),
-		needing(holds("domain names that nobody has learned admit nobody", np("CN-17"),
+		needing(holds("domain names without known addresses allow nothing", np("CN-17"),
 			policies(v.admin("names", 10, onX, AllowTo(DomainNames("example.com", "*.example.com")), DenyTo(world))),
 			func(r *Reachability) { r.ExpectAllEgress("x/*", false) }), ExperimentalFields),
 	}

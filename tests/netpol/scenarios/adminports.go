@@ -39,7 +39,7 @@ var adminPorts = inBoth(func(v version) []Scenario {
 
 		named(denied("a denied name of a port", np("CN-14"), Named("", "tcp-80"), TCP(80))),
 		named(denied("a name needs no protocol", np("CN-14"), Named("", "udp-81"), UDP(81))),
-		named(denied("a denied name that nobody declares", np("CN-14"), Named("", "nothing"))),
+		named(denied("a denied name that no pod declares", np("CN-14"), Named("", "nothing"))),
 		named(needing(Scenario{
 			Name: "a denied name with another number on each pod", Statements: np("CN-14"),
 			Steps: []Step{

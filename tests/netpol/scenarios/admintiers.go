@@ -6,7 +6,7 @@ import (
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// adminTiers are about who is asked before whom, and who has the last word.
+// adminTiers are about the order of tiers and priorities.
 var adminTiers = inBoth(func(v version) []Scenario {
 	return []Scenario{
 		holds("Admin denies what NetworkPolicy allows", np("CN-1", "CN-3"),
@@ -18,9 +18,9 @@ var adminTiers = inBoth(func(v version) []Scenario {
 				r.ExpectAllIngress("x/*", false)
 				r.For(TCP(80)).ExpectPeer("y/*", "x/*", true)
 			}),
-		holds("nobody is isolated by an Allow", np("CN-6"),
+		holds("an Allow isolates no pod", np("CN-6"),
 			policies(v.admin("allow", 10, onX, AllowFrom(podsOfY), AllowTo(podsOfY))), nil),
-		holds("rules of one direction have no say in the other", np("CN-6"),
+		holds("rules of one direction do not apply to the other", np("CN-6"),
 			policies(v.admin("in", 10, onX, DenyFrom(anyPod)), v.admin("out", 5, onX, AllowTo(anyPod))),
 			func(r *Reachability) { r.ExpectAllIngress("x/*", false) }),
 		holds("rules are asked in order", np("CN-2"),
@@ -117,7 +117,7 @@ var adminTiers = inBoth(func(v version) []Scenario {
 	}
 })
 
-// clusterTiers are what only ClusterNetworkPolicy can say.
+// clusterTiers are what only ClusterNetworkPolicy can express.
 var clusterTiers = needingAll([]Scenario{
 	holds("Pass out of Baseline is allowed", np("CN-4"),
 		policies(

@@ -6,7 +6,7 @@ import (
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// adminUpdates are about changes of administrators' policies, and of who they are
+// adminUpdates are about changes of administrators' policies, and of the pods they are
 // about.
 var adminUpdates = inBoth(func(v version) []Scenario {
 	nameOf := func(name string) string { return PolicyName(v.admin(name, 0)) }
@@ -52,9 +52,9 @@ var adminUpdates = inBoth(func(v version) []Scenario {
 			},
 		},
 		{
-			Name: "labels decide who is a subject", Statements: np("CN-9", "NP-53"),
+			Name: "labels decide which pods are subjects", Statements: np("CN-9", "NP-53"),
 			Steps: []Step{
-				{Name: "nobody yet", Change: apply(
+				{Name: "no pod yet", Change: apply(
 					v.admin("pods", 10, On(Pods("role=sealed").InNamespaces("ns")), DenyTo(anyPod)),
 					v.admin("namespaces", 20, On(Namespaces("ns,sealed=yes")), DenyFrom(anyPod)))},
 				{Name: "a pod and a namespace", Change: func(s *State) {
@@ -64,7 +64,7 @@ var adminUpdates = inBoth(func(v version) []Scenario {
 					r.ExpectAllEgress("x/a", false)
 					r.ExpectAllIngress("z/*", false)
 				}},
-				{Name: "others", Change: func(s *State) {
+				{Name: "other pods", Change: func(s *State) {
 					s.LabelPod("x/a", "role-")
 					s.LabelPod("y/b", "role=sealed")
 					s.LabelNamespace("z", "sealed=no")
@@ -72,9 +72,9 @@ var adminUpdates = inBoth(func(v version) []Scenario {
 			},
 		},
 		{
-			Name: "labels decide who is a peer", Statements: np("CN-9", "NP-53"),
+			Name: "labels decide which pods are peers", Statements: np("CN-9", "NP-53"),
 			Steps: []Step{
-				{Name: "nobody yet", Change: apply(v.admin("guests", 10, onX, DenyFrom(Pods("guest=yes"), Namespaces("guests=yes"))))},
+				{Name: "no pod yet", Change: apply(v.admin("guests", 10, onX, DenyFrom(Pods("guest=yes"), Namespaces("guests=yes"))))},
 				{Name: "a pod and a namespace", Change: func(s *State) {
 					s.LabelPod("y/b", "guest=yes")
 					s.LabelNamespace("z", "guests=yes")

@@ -99,13 +99,13 @@ var blocks = []Scenario{
 				r.For(UDP(80)).ExpectPeer("y/c", "x/*", true)
 			},
 		}, {
-			Name: "a rule for each pod and port, among many that match nobody",
+			Name: "a rule for each pod and port, among many that match no pod",
 			Change: func(s *State) {
 				var parts []Part
 				for _, name := range s.Endpoints() {
 					parts = append(parts,
 						Ingress(From(Blocks(s.CIDRs(name)...)...), At(Range("TCP", 81, 89))),
-						Ingress(From(Block("198.51.100.0/24"), Pods("pod=nobody")), At(TCP(0), Named("UDP", "nothing"))),
+						Ingress(From(Block("198.51.100.0/24"), Pods("pod=none")), At(TCP(0), Named("UDP", "nothing"))),
 						Egress(To(Blocks(s.CIDRs(name)...)...), At(UDP(80), UDP(81), TCP(0))))
 				}
 				s.Withdraw("x/blocks")

@@ -108,11 +108,11 @@ var lives = []Scenario{
 		},
 	},
 	{
-		Name: "a pod is made anew under its name", Statements: np("NP-51"),
+		Name: "a pod is recreated under its name", Statements: np("NP-51"),
 		Steps: []Step{
 			{Name: "policy", Change: apply(NewPolicy("x", "from-y-a", Subject("pod=a"), Ingress(From(Pods("pod=a").InNamespaces("ns=y"))))), Want: onlyYA},
-			{Name: "the client anew", Change: func(s *State) { s.RecreatePod("y/a") }, Want: onlyYA},
-			{Name: "the server anew", Change: func(s *State) { s.RecreatePod("x/a") }, Want: onlyYA},
+			{Name: "the client is recreated", Change: func(s *State) { s.RecreatePod("y/a") }, Want: onlyYA},
+			{Name: "the server is recreated", Change: func(s *State) { s.RecreatePod("x/a") }, Want: onlyYA},
 		},
 	},
 	{

@@ -104,7 +104,7 @@ var namedPorts = []Scenario{
 	opens("a named port", np("NP-27"), fromYAt(Named("TCP", "tcp-80")), TCP(80)),
 	opens("a named port of UDP", np("NP-27"), fromYAt(Named("UDP", "udp-81")), UDP(81)),
 	opens("a name that is declared for UDP does not match without the protocol", np("NP-10", "NP-27"), fromYAt(Named("", "udp-81"))),
-	opens("a name that nobody declares matches nothing", np("NP-29"), fromYAt(Named("TCP", "nothing"))),
+	opens("a name that no pod declares matches nothing", np("NP-29"), fromYAt(Named("TCP", "nothing"))),
 	holds("ingress from all on a named port", np("NP-27"),
 		policies(NewPolicy("x", "named", Subject("pod=a"), Ingress(At(Named("TCP", "tcp-81"))))),
 		func(r *Reachability) {

@@ -1,7 +1,7 @@
-// Package scenarios is what NetworkPolicy and administrators' policies must do, each
-// behaviour with the whole truth table. It holds for every implementation of the
-// API: where the API leaves something open, the scenario says so and holds what
-// docs/semantics.md chooses.
+// Package scenarios has what NetworkPolicy and administrators' policies must do, each
+// behaviour with complete truth tables. It applies to every implementation of the APIs:
+// where an API leaves something open, the scenario says so and expects what
+// docs/semantics.md of kube-network-policies chooses.
 package scenarios
 
 import (
@@ -16,7 +16,7 @@ func All() []netpol.Scenario {
 		adminTiers, clusterTiers, bothVersions, adminPeers, adminPorts, adminServices, adminUpdates, adminFaults)
 }
 
-// holds is a scenario of one step: these policies, and what they mean.
+// holds returns a scenario of one step: these policies, and what is expected.
 func holds(name string, statements []string, policies []netpol.Policy, want func(*netpol.Reachability)) netpol.Scenario {
 	return netpol.Scenario{Name: name, Statements: statements, Steps: []netpol.Step{{Change: apply(policies...), Want: want}}}
 }
@@ -27,17 +27,17 @@ func with(model netpol.Model, scenario netpol.Scenario) netpol.Scenario {
 	return scenario
 }
 
-// apply is a change that adds or replaces policies.
+// apply returns a change that adds or replaces policies.
 func apply(policies ...netpol.Policy) func(*netpol.State) {
 	return func(s *netpol.State) { s.Apply(policies...) }
 }
 
-// withdraw is a change that deletes policies.
+// withdraw returns a change that deletes policies.
 func withdraw(names ...string) func(*netpol.State) {
 	return func(s *netpol.State) { s.Withdraw(names...) }
 }
 
-// np lists statements, and policies those of a scenario.
+// np lists statements, and policies the policies of a scenario.
 func np(numbers ...string) []string { return numbers }
 
 func policies(p ...netpol.Policy) []netpol.Policy { return p }

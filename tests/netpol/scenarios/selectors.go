@@ -4,7 +4,7 @@ import (
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// selectors are about who is selected, as subject and as peer.
+// selectors are about the pods that are selected, as subject and as peer.
 var selectors = []Scenario{
 	holds("from pods of the own namespace by label", np("NP-12"),
 		policies(NewPolicy("x", "from-b", Subject("pod=a"), Ingress(From(Pods("pod=b"))))),
@@ -13,7 +13,7 @@ var selectors = []Scenario{
 			r.ExpectPeer("x/b", "x/a", true)
 		}),
 
-	holds("an empty podSelector is the own namespace, nobody of another", np("NP-13"),
+	holds("an empty podSelector is the own namespace, no pod of another", np("NP-13"),
 		policies(NewPolicy("x", "same-namespace", Ingress(From(Pods(""))))),
 		func(r *Reachability) {
 			r.ExpectAllIngress("x/*", false)

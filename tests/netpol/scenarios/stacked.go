@@ -9,7 +9,7 @@ import (
 // stacked are about several policies at a time.
 var stacked = []Scenario{
 	{
-		Name: "an allow-all policy outweighs others for ingress", Statements: np("NP-2"),
+		Name: "an allow-all policy outweighs other policies for ingress", Statements: np("NP-2"),
 		Steps: []Step{
 			{Name: "one pod may", Change: apply(NewPolicy("x", "from-b", Subject("pod=a"), Ingress(From(Pods("pod=b"))))), Want: func(r *Reachability) {
 				r.ExpectAllIngress("x/a", false)
@@ -23,7 +23,7 @@ var stacked = []Scenario{
 		},
 	},
 	{
-		Name: "an allow-all policy outweighs others for egress", Statements: np("NP-2"),
+		Name: "an allow-all policy outweighs other policies for egress", Statements: np("NP-2"),
 		Steps: []Step{
 			{Name: "on one port", Change: apply(NewPolicy("x", "out-81", Subject("pod=a"), Egress(At(TCP(81))))), Want: func(r *Reachability) {
 				r.ExpectAllEgress("x/a", false)
@@ -59,7 +59,7 @@ var stacked = []Scenario{
 	{
 		Name: "ten policies on one pod add up", Statements: np("NP-2"),
 		Steps: []Step{
-			{Name: "each lets one in, the tenth nobody", Change: tenPolicies, Want: wantTen},
+			{Name: "each allows one pod, the tenth none", Change: tenPolicies, Want: wantTen},
 			{Name: "without the seventh", Change: withdraw("x/p6"), Want: func(r *Reachability) {
 				wantTen(r)
 				r.ExpectPeer("z/a", "x/a", false)
