@@ -40,7 +40,7 @@ type served struct {
 // newQueues returns the queues of packets to decide and, with an observer, the queue of
 // packets that it observes.
 func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Registerer) ([]served, error) {
-	deciding, err := queue.New(queue.Config{
+	within := queue.Config{
 		First:           cfg.Queue,
 		Count:           cfg.Queues,
 		FailOpen:        cfg.FailOpen.QueueFull,
@@ -49,29 +49,20 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Regis
 		Source:          source,
 		Purpose:         "decide",
 		Registerer:      reg,
-	})
+	}
+	var lower []queue.Config
+	if cfg.Share > 0 {
+		overflow := within
+		overflow.First = cfg.overflowQueue()
+		overflow.MaxLen = overflowLen(cfg.Queues)
+		overflow.Purpose = "overflow"
+		lower = append(lower, overflow)
+	}
+	deciding, err := queue.New(within, lower...)
 	if err != nil {
 		return nil, err
 	}
 	all := []served{{deciding, decide(e)}}
-	if cfg.Share > 0 {
-		overflowing, err := queue.New(queue.Config{
-			First:           cfg.overflowQueue(),
-			Count:           cfg.Queues,
-			MaxLen:          overflowLen(cfg.Queues),
-			FailOpen:        cfg.FailOpen.QueueFull,
-			FailOpenOnPanic: cfg.FailOpen.InternalError,
-			AcceptMark:      cfg.Mark,
-			Source:          source,
-			Background:      true,
-			Purpose:         "overflow",
-			Registerer:      reg,
-		})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, served{overflowing, decide(e)})
-	}
 	if o == nil {
 		return all, nil
 	}

@@ -16,19 +16,20 @@ type operation int
 const (
 	opBind      operation = iota // open a socket and bind the queue number
 	opConfigure                  // set the copy mode
-	opReceive                    // receive packets, and wait for them
+	opWait                       // wait for packets; of the queue of the highest priority
+	opReceive                    // receive packets
 	opSend                       // send verdicts
 	opClose                      // close the socket
 	operations
 )
 
 func (o operation) String() string {
-	return [operations]string{"bind", "configure", "receive", "send", "close"}[o]
+	return [operations]string{"bind", "configure", "wait", "receive", "send", "close"}[o]
 }
 
 // A call that fails is made again a few times, with pauses of firstPause, twice
-// that, and so on: 15 ms together. Then the socket is closed and the queue bound
-// again, at most every bindEvery.
+// that, and so on: 15 ms together, for which the other queues of the worker wait, too.
+// Then the socket is closed and the queue bound again, at most every bindEvery.
 const (
 	attempts   = 5
 	firstPause = time.Millisecond
@@ -64,9 +65,12 @@ func (f *faults) failed(logger klog.Logger, op operation, err error) {
 	}
 }
 
+// fails reports whether the last call failed.
+func (f *faults) fails(op operation) bool { return f.now[op].Load() != nil }
+
 // worked ends a series of failures.
 func (f *faults) worked(op operation) {
-	if f.now[op].Load() != nil {
+	if f.fails(op) {
 		f.now[op].Store(nil)
 	}
 }

@@ -15,21 +15,21 @@ import (
 )
 
 // injections are system calls that strace makes fail while packets come, and the
-// metric that has to tell. "when" counts the calls of each thread.
+// metric that has to count that. "when" counts the calls of each thread.
 var injections = []struct{ inject, metric, label string }{
 	{"recvmmsg:error=ENOMEM:when=3", "netpol_queue_call_errors_total", "receive"},
 	{"recvmmsg:error=EIO:when=3..40", "netpol_queue_rebinds_total", ""},
 	{"recvmmsg:error=EBADF:when=3..40", "netpol_queue_rebinds_total", ""},
-	{"ppoll:error=ENOMEM:when=3", "netpol_queue_call_errors_total", "receive"},
-	{"ppoll:error=EINVAL:when=3..40", "netpol_queue_rebinds_total", ""},
+	{"ppoll:error=ENOMEM:when=3", "netpol_queue_call_errors_total", "wait"},
+	{"ppoll:error=EINVAL:when=3..40", "netpol_queue_call_errors_total", "wait"},
 	{"write:error=ENOBUFS:when=1..3", "netpol_queue_call_errors_total", "send"},
 	{"write:error=ENOMEM:when=1..3", "netpol_queue_call_errors_total", "send"},
 	{"write:error=EAGAIN:when=1..40", "netpol_queue_rebinds_total", ""},
-	{"recvmmsg:error=EIO:when=1..20 eventfd2:error=EMFILE:when=1", "netpol_queue_call_errors_total", "bind"},
+	{"recvmmsg:error=EIO:when=1..20 socket:error=EMFILE:when=1", "netpol_queue_call_errors_total", "bind"},
 	{"recvmmsg:error=EIO:when=1..20 sendmsg,sendto:error=ENOBUFS:when=1", "netpol_queue_call_errors_total", "bind"},
 }
 
-// TestKernelInjectedErrors has system calls of the packet path fail for real. The
+// TestKernelInjectedErrors makes system calls of the packet path fail for real. The
 // queue goes on, and no descriptor is left behind.
 func TestKernelInjectedErrors(t *testing.T) {
 	if os.Getenv("HARD") == "" {
@@ -49,7 +49,7 @@ func TestKernelInjectedErrors(t *testing.T) {
 	to := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}
 	for _, i := range injections {
 		t.Run(i.inject, func(t *testing.T) {
-			r := start(t, queue.Config{First: 100, Count: 1}, always(queue.Accept))
+			r := start(t, queue.Config{First: 100, Count: 1}, always(queue.Accept), queue.Config{First: 200, Count: 1})
 			r.awaitBound()
 			before := descriptors(t)
 			detach := attachStrace(t, strings.Fields(i.inject))

@@ -26,6 +26,8 @@ type fault struct {
 
 // faultTable has every call of the packet path.
 var faultTable = []fault{
+	{op: queuetest.Wait, times: 1},
+	{op: queuetest.Wait, times: 20},
 	{op: queuetest.Receive, times: 1},
 	{op: queuetest.Receive, times: attempts - 1},
 	{op: queuetest.Receive, times: attempts, rebinds: 1},
@@ -55,7 +57,7 @@ func (f fault) name(errno unix.Errno) string {
 	return fmt.Sprintf("%s/%d/%s", f.op, f.times, unix.ErrnoName(errno))
 }
 
-// number is the one under fault; the other one must not notice.
+// number is the one under fault; packets of the other one must not be lost.
 func (f fault) number() uint16 {
 	if f.op == queuetest.Stats {
 		return 0
@@ -63,28 +65,44 @@ func (f fault) number() uint16 {
 	return 100
 }
 
+// layouts are the ways in which queues 100 and 101 can be served.
+var layouts = map[string]func(k *queuetest.Kernel) (cfg queue.Config, lower []queue.Config){
+	"by workers of their own": func(k *queuetest.Kernel) (queue.Config, []queue.Config) {
+		return queue.Config{First: 100, Count: 2, Kernel: k}, nil
+	},
+	"the other by the same worker": func(k *queuetest.Kernel) (queue.Config, []queue.Config) {
+		return queue.Config{First: 100, Count: 1, Kernel: k}, []queue.Config{{First: 101, Count: 1, Kernel: k}}
+	},
+	"the other first by the same worker": func(k *queuetest.Kernel) (queue.Config, []queue.Config) {
+		return queue.Config{First: 101, Count: 1, Kernel: k}, []queue.Config{{First: 100, Count: 1, Kernel: k}}
+	},
+}
+
 // TestTheFaultTable walks through all calls and errors. Packets come all the time.
 func TestTheFaultTable(t *testing.T) {
-	for _, f := range faultTable {
-		for _, errno := range errnos {
-			if f.op == queuetest.Receive && errno == unix.ENOBUFS {
-				continue
+	for name, layout := range layouts {
+		for _, f := range faultTable {
+			for _, errno := range errnos {
+				if f.op == queuetest.Receive && errno == unix.ENOBUFS {
+					continue
+				}
+				t.Run(name+"/"+f.name(errno), func(t *testing.T) {
+					inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+						cfg, lower := layout(k)
+						f.walk(t, k, errno, cfg, lower...)
+					})
+				})
 			}
-			t.Run(f.name(errno), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, k *queuetest.Kernel) { f.walk(t, k, errno) })
-			})
 		}
 	}
 }
 
-func (f fault) walk(t *testing.T, k *queuetest.Kernel, errno unix.Errno) {
-	judged := make([]int, 2)
-	cfg := on(k)
-	cfg.Count = 2
-	r := start(t, cfg, func(q queue.Packet) queue.Verdict {
-		judged[q.Payload[0]]++
+func (f fault) walk(t *testing.T, k *queuetest.Kernel, errno unix.Errno, cfg queue.Config, lower ...queue.Config) {
+	decided := make([]int, 2)
+	r := start(t, cfg, func(p queue.Packet) queue.Verdict {
+		decided[p.Payload[0]]++
 		return queue.Accept
-	})
+	}, lower...)
 	synctest.Wait()
 	fates := send100(k)
 	k.Fail(f.number(), f.op, f.times, errno)
@@ -110,7 +128,7 @@ func (f fault) walk(t *testing.T, k *queuetest.Kernel, errno unix.Errno) {
 	for _, fate := range fates {
 		outcomes[fate.Outcome()]++
 	}
-	accounted(t, r, outcomes, judged)
+	accounted(t, r, outcomes, decided)
 	if err := r.stop(); err != nil {
 		t.Errorf("Run returned %v", err)
 	}
@@ -127,10 +145,10 @@ func send100(k *queuetest.Kernel) []*queuetest.Fate {
 
 // accounted checks that each packet was answered once, or counted as lost, or found
 // no listener while the queue was bound again. One more packet was sent afterwards.
-func accounted(t *testing.T, r *run, outcomes map[queuetest.Outcome]float64, judged []int) {
+func accounted(t *testing.T, r *run, outcomes map[queuetest.Outcome]float64, decided []int) {
 	t.Helper()
-	if judged[1] != 101 {
-		t.Errorf("%d packets of the other queue judged, want 101", judged[1])
+	if decided[1] != 101 {
+		t.Errorf("%d packets of the other queue were decided, want 101", decided[1])
 	}
 	gone := r.metric("netpol_queue_verdict_errors_total", "gone") + r.metric("netpol_queue_verdict_errors_total", "refused")
 	if accepted := r.metric("netpol_queue_verdicts_total", "accept") - 1; accepted < outcomes[queuetest.Accepted] ||

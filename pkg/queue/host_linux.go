@@ -17,9 +17,13 @@ type Host struct{}
 // Stats implements Kernel.
 func (Host) Stats() ([]Stat, error) { return readStats(statsPath) }
 
-// LowerPriority implements Kernel. Without rights it cannot be taken back.
-func (Host) LowerPriority() error {
-	return os.NewSyscallError("setpriority", unix.Setpriority(unix.PRIO_PROCESS, 0, backgroundNice))
+// NewPoller implements Kernel.
+func (Host) NewPoller() (Poller, error) {
+	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	return &poller{event: event}, nil
 }
 
 // Bind implements Kernel and needs CAP_NET_ADMIN. The library opens, configures

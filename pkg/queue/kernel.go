@@ -21,26 +21,33 @@ type Kernel interface {
 	// Stats returns what the kernel tells about each queue of the network
 	// namespace, whoever bound it.
 	Stats() ([]Stat, error)
-	// LowerPriority makes the calling thread give way to other threads of this
-	// process.
-	LowerPriority() error
+	// NewPoller returns a Poller for sockets of this kernel.
+	NewPoller() (Poller, error)
 }
 
-// Socket is the netlink socket of one bound queue. All its methods but
-// Interrupt are called from one goroutine.
+// Poller waits for packets of several queues. All its methods but Interrupt are called
+// from one goroutine, which also calls those of the sockets.
+type Poller interface {
+	// Wait waits until one of sockets is readable, and returns the index of the first
+	// that is. Nil sockets are ignored. At the deadline, unless it is zero, and after
+	// Interrupt it returns -1 if none is.
+	Wait(sockets []Socket, deadline time.Time) (int, error)
+	// Interrupt makes the present and every later Wait return without waiting.
+	Interrupt()
+	// Close releases the Poller, not the sockets.
+	Close() error
+}
+
+// Socket is the netlink socket of one bound queue. Its methods are called from one
+// goroutine.
 type Socket interface {
-	// Receive waits until a datagram is there and fills ms from the front with
-	// as many as are there. At the deadline, unless it is zero, and after
-	// Interrupt it returns what is there, perhaps nothing. The error is
-	// unix.ENOBUFS when messages were lost since the last call; the socket goes
-	// on after it.
-	Receive(ms []Message, deadline time.Time) (int, error)
+	// Receive does not wait: it fills ms from the front with the datagrams that have
+	// arrived, perhaps none. The error is unix.ENOBUFS when messages were lost since
+	// the last call; the socket goes on after it.
+	Receive(ms []Message) (int, error)
 	// Send hands netlink messages to the kernel, which has acted on them when
 	// Send returns.
 	Send(msgs []byte) error
-	// Interrupt makes the present and every later Receive return without
-	// waiting.
-	Interrupt()
 	// Close unbinds the queue, which drops what waits in it, and closes the
 	// socket. The number is free when Close returns.
 	Close() error

@@ -72,10 +72,6 @@ const (
 	drainTime    = time.Second            // most time to answer what still waits at the end
 	stuckAfter   = 10 * time.Second       // packets wait and none is answered: not alive
 
-	// backgroundNice makes a thread give way and still lets it have a quarter of a
-	// core that everybody wants.
-	backgroundNice = 5
-
 	batchLen = 64 // packets per receive, verdicts per send
 	// gatherTime is how long packets gather while they come several at a time. It
 	// halves the CPU time of a flood, and is lost in what connections take then.
@@ -108,9 +104,6 @@ type Config struct {
 	Purpose string
 	// Registerer receives the metrics of the package.
 	Registerer prometheus.Registerer
-	// Background serves the queues on threads that give way to those of other
-	// Queues.
-	Background bool
 	// Source tells whose packet a payload is, so that none takes all the room for
 	// held packets. Nil means that all are of one, who may have the room of one.
 	Source func(payload []byte) netip.Addr

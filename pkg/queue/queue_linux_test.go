@@ -2,9 +2,11 @@ package queue_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -98,6 +100,36 @@ func TestKernelSharesPacketsAmongQueues(t *testing.T) {
 		}
 	}
 	eventually(t, "all are counted", func() bool { return r.metric("netpol_queue_verdicts_total", "accept") == addresses*each })
+}
+
+func TestKernelServesTheFirstQueueFirst(t *testing.T) {
+	if !inNetNS(t) {
+		return
+	}
+	conn, port := receiver(t)
+	low, lowPort := receiver(t)
+	queueUDP(t, port, "100")
+	queueUDP(t, lowPort, "101")
+	const each = 1000
+	var ports []uint16 // of the destination, in the order of decisions
+	ready := make(chan struct{})
+	r := startGated(t, queue.Config{First: 100, Count: 1}, func(p queue.Packet) queue.Verdict {
+		ports = append(ports, binary.BigEndian.Uint16(p.Payload[22:]))
+		return queue.Accept
+	}, ready, queue.Config{First: 101, Count: 1})
+	r.awaitBound()
+	send(t, sender(t, lowPort), each)
+	send(t, sender(t, port), each)
+	close(ready)
+	received(t, conn, each)
+	received(t, low, each)
+	if err := r.stop(); err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+	want := slices.Concat(slices.Repeat([]uint16{uint16(port)}, each), slices.Repeat([]uint16{uint16(lowPort)}, each))
+	if !slices.Equal(ports, want) {
+		t.Errorf("decided packets to the ports %v, want %d to %d first", ports, each, port)
+	}
 }
 
 func TestKernelNumberIsTakenOverWhenItIsFree(t *testing.T) {

@@ -11,65 +11,81 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Queues serves a range of queue numbers. It is made by New, and Run may be
-// called once.
+// Queues serves ranges of queue numbers. It is made by New, and Run may be called once.
 type Queues struct {
-	cfg     Config
-	metrics *metrics
+	kernel  Kernel
+	queues  []*queue
 	workers []*worker
-	failure atomic.Pointer[error] // why a loop ended
+	failure atomic.Pointer[error] // why a worker ended
 
 	mu         sync.Mutex
-	watch      map[uint16]sighting // by queue number
-	statsSince time.Time           // when the first of the latest calls of Stats failed
+	watch      map[uint16]observation // by queue number
+	statsSince time.Time              // when the first of the latest calls of Stats failed
 }
 
-// sighting is a moment at which packets waited in the kernel.
-type sighting struct {
+// observation is a moment at which packets waited in the kernel.
+type observation struct {
 	since    time.Time
 	answered uint64 // packets answered until then
 }
 
-// New returns the queues of cfg and registers their metrics. It binds nothing;
-// Run does.
-func New(cfg Config) (*Queues, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("queue config: %w", err)
+// New returns the queues of cfg and of lower, and registers their metrics. It binds
+// nothing; Run does.
+//
+// Each Config of lower has as many queues as cfg, and the same Kernel. One goroutine
+// serves the i-th queue of every Config by strict priority: packets of a lower Config are
+// decided, a batch at a time, while the queues of those before it are empty.
+func New(cfg Config, lower ...Config) (*Queues, error) {
+	cfgs := append([]Config{cfg}, lower...)
+	for i, c := range cfgs {
+		if err := c.Validate(); err != nil {
+			return nil, fmt.Errorf("queue config: %w", err)
+		}
+		if c.Count != cfg.Count {
+			return nil, fmt.Errorf("queue config: Count is %d, and %d in the first Config", c.Count, cfg.Count)
+		}
+		cfgs[i] = c.withDefaults()
 	}
-	cfg = cfg.withDefaults()
-	q := &Queues{cfg: cfg, metrics: newMetrics(cfg), watch: map[uint16]sighting{}}
-	for i := range cfg.Count {
-		q.workers = append(q.workers, newWorker(cfg, cfg.First+i, q.metrics))
+	qs := &Queues{kernel: cfgs[0].Kernel, watch: map[uint16]observation{}}
+	byWorker := make([][]*queue, cfg.Count)
+	for _, c := range cfgs {
+		m := newMetrics(c)
+		for i := range c.Count {
+			q := newQueue(c, c.First+i, m)
+			byWorker[i] = append(byWorker[i], q)
+			qs.queues = append(qs.queues, q)
+		}
 	}
-	return q, nil
+	for _, queues := range byWorker {
+		qs.workers = append(qs.workers, newWorker(qs.kernel, queues))
+	}
+	return qs, nil
 }
 
-// Run binds all queues and answers their packets until ctx ends: one goroutine
-// per queue, and all have ended when Run returns.
+// Run binds all queues and answers their packets until ctx ends. All its goroutines
+// have ended when it returns.
 //
-// Until ready is closed packets wait in the kernel and judge is not called. When
-// ctx ends, Run tells the kernel to send no more, answers what still waits, and
-// unbinds.
+// Until ready is closed packets wait in the kernel and handler is not called. When ctx
+// ends, Run tells the kernel to send no more, answers what still waits, and unbinds.
 //
-// A number that another process holds is tried again and again, so that a new
-// process takes over as soon as the old one leaves. Each number is bound and
-// answered on its own: one that is taken costs the flows the kernel sends to
-// it, and no other.
+// A number that another process has bound is tried again and again, so that a new
+// process takes over as soon as the old one leaves. Each number is bound on its own: if
+// one is taken, the flows that the kernel sends to it are lost, and no other.
 //
 // A call to the kernel that fails is made again, with a new socket if need be; Live
-// tells when that does not help. Only an error of the first binding that no attempt
-// can mend ends Run: rights are missing, or the kernel has no queues.
-func (q *Queues) Run(ctx context.Context, handler Handler, ready <-chan struct{}) error {
+// reports when that does not help. Only an error of the first binding that no attempt
+// can avoid ends Run: rights are missing, or the kernel has no queues.
+func (qs *Queues) Run(ctx context.Context, handler Handler, ready <-chan struct{}) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "queue"))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	errs := make([]error, len(q.workers))
+	errs := make([]error, len(qs.workers))
 	var wg sync.WaitGroup
-	for i, w := range q.workers {
+	for i, w := range qs.workers {
 		wg.Go(func() {
 			if errs[i] = w.run(ctx, handler, ready); errs[i] != nil {
-				q.failure.CompareAndSwap(nil, &errs[i])
+				qs.failure.CompareAndSwap(nil, &errs[i])
 				cancel()
 			}
 		})
@@ -78,75 +94,79 @@ func (q *Queues) Run(ctx context.Context, handler Handler, ready <-chan struct{}
 	return errors.Join(errs...)
 }
 
-// Bound reports whether all queues are bound, so that no packet misses its
-// listener.
-func (q *Queues) Bound() bool {
-	for _, w := range q.workers {
-		if !w.bound.Load() {
+// Bound reports whether all queues are bound, so that no packet misses its listener.
+func (qs *Queues) Bound() bool {
+	for _, q := range qs.queues {
+		if !q.bound.Load() {
 			return false
 		}
 	}
 	return true
 }
 
-// Live returns an error when packets are not answered though they should be: a
-// loop has ended with an error, calls to the kernel have failed for ten seconds, or
-// packets of a queue wait in the kernel and none of it was answered for that long. It
-// compares with what it saw in earlier calls, so it has to be asked more than once. A
-// queue that waits for its number or for ready is alive.
-func (q *Queues) Live(now time.Time) error {
-	if err := q.failure.Load(); err != nil {
+// Live returns an error if packets are not answered though they should be: a worker has
+// ended with an error, calls to the kernel have failed for ten seconds, or packets of a
+// queue wait in the kernel and for that long neither one of them nor one of a higher
+// priority was answered. Live compares with its earlier calls, so it has to be called
+// repeatedly. A queue that waits for its number or for ready is alive, and so is one
+// that waits for queues of a higher priority.
+func (qs *Queues) Live(now time.Time) error {
+	if err := qs.failure.Load(); err != nil {
 		return *err
 	}
-	stats, err := q.cfg.Kernel.Stats()
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	stats, err := qs.kernel.Stats()
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
 	if err != nil {
-		return errors.Join(q.persistent(), q.unreadable(now, err))
+		return errors.Join(qs.persistent(), qs.unreadable(now, err))
 	}
-	q.statsSince = time.Time{}
-	return errors.Join(q.persistent(), q.stuck(now, stats))
+	qs.statsSince = time.Time{}
+	return errors.Join(qs.persistent(), qs.stuck(now, stats))
 }
 
 // persistent returns an error for each queue whose calls keep failing.
-func (q *Queues) persistent() error {
+func (qs *Queues) persistent() error {
 	var errs []error
-	for _, w := range q.workers {
-		errs = append(errs, w.persistent())
+	for _, q := range qs.queues {
+		errs = append(errs, q.persistent())
 	}
 	return errors.Join(errs...)
 }
 
-// unreadable takes note that the statistics could not be read, and returns the error
-// once that has been so for stuckAfter.
-func (q *Queues) unreadable(now time.Time, err error) error {
-	if q.statsSince.IsZero() {
-		q.statsSince = now
+// unreadable records that the statistics could not be read, and returns the error once
+// that has been so for stuckAfter.
+func (qs *Queues) unreadable(now time.Time, err error) error {
+	if qs.statsSince.IsZero() {
+		qs.statsSince = now
 	}
-	if now.Sub(q.statsSince) < stuckAfter {
+	if now.Sub(qs.statsSince) < stuckAfter {
 		return nil
 	}
 	return err
 }
 
 // stuck returns an error for each queue whose packets wait and are not answered.
-func (q *Queues) stuck(now time.Time, stats []Stat) error {
+func (qs *Queues) stuck(now time.Time, stats []Stat) error {
 	waiting := map[uint16]uint32{}
 	for _, s := range stats {
 		waiting[s.Number] = s.Waiting
 	}
 	var errs []error
-	for _, w := range q.workers {
-		n := waiting[w.number]
-		if !w.serving.Load() || n == 0 {
-			delete(q.watch, w.number)
-			continue
-		}
-		seen, ok := q.watch[w.number]
-		if answered := w.answered.Load(); !ok || seen.answered != answered {
-			q.watch[w.number] = sighting{now, answered}
-		} else if d := now.Sub(seen.since); d >= stuckAfter {
-			errs = append(errs, fmt.Errorf("queue %d: %d packets wait and none was answered for %v", w.number, n, d))
+	for _, w := range qs.workers {
+		answered := uint64(0) // by this priority and higher ones
+		for _, q := range w.queues {
+			answered += q.answered.Load()
+			n := waiting[q.number]
+			if !w.serving.Load() || !q.bound.Load() || n == 0 {
+				delete(qs.watch, q.number)
+				continue
+			}
+			seen, ok := qs.watch[q.number]
+			if !ok || seen.answered != answered {
+				qs.watch[q.number] = observation{now, answered}
+			} else if d := now.Sub(seen.since); d >= stuckAfter {
+				errs = append(errs, fmt.Errorf("queue %d: %d packets wait and none was answered for %v", q.number, n, d))
+			}
 		}
 	}
 	return errors.Join(errs...)

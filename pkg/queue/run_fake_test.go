@@ -1,11 +1,9 @@
 package queue_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,40 +72,18 @@ func TestPacketsAreAnsweredInOrder(t *testing.T) {
 	})
 }
 
-// countingKernel counts the writes to the socket it binds.
-type countingKernel struct {
-	*queuetest.Kernel
-	writes atomic.Int32
-}
-
-func (k *countingKernel) Bind(ctx context.Context, number uint16, cfg queue.Config) (queue.Socket, error) {
-	s, err := k.Kernel.Bind(ctx, number, cfg)
-	return countingSocket{s, &k.writes}, err
-}
-
-type countingSocket struct {
-	queue.Socket
-	writes *atomic.Int32
-}
-
-func (s countingSocket) Send(msgs []byte) error {
-	s.writes.Add(1)
-	return s.Socket.Send(msgs)
-}
-
 func TestABatchIsAnsweredInOneWrite(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		counting := &countingKernel{Kernel: k}
 		ready := make(chan struct{})
-		startGated(t, queue.Config{First: 100, Count: 1, Kernel: counting}, always(queue.Accept), ready)
+		startGated(t, on(k), always(queue.Accept), ready)
 		synctest.Wait()
 		for range 60 {
 			k.Send(100, payload("x"))
 		}
-		before := counting.writes.Load()
+		before := k.Writes(100)
 		close(ready)
 		synctest.Wait()
-		if got := counting.writes.Load() - before; got != 1 {
+		if got := k.Writes(100) - before; got != 1 {
 			t.Errorf("%d writes for 60 packets, want 1", got)
 		}
 	})

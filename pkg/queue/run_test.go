@@ -2,9 +2,12 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/klog/v2/ktesting"
 
 	"sigs.k8s.io/kube-network-policies/pkg/queue"
@@ -31,16 +34,25 @@ func open() <-chan struct{} {
 	return c
 }
 
-func start(t testing.TB, cfg queue.Config, handler queue.Handler) *run {
+func start(t testing.TB, cfg queue.Config, handler queue.Handler, lower ...queue.Config) *run {
 	t.Helper()
-	return startGated(t, cfg, handler, open())
+	return startGated(t, cfg, handler, open(), lower...)
 }
 
-func startGated(t testing.TB, cfg queue.Config, handler queue.Handler, ready <-chan struct{}) *run {
+func startGated(t testing.TB, cfg queue.Config, handler queue.Handler, ready <-chan struct{}, lower ...queue.Config) *run {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	cfg.Registerer = reg
-	q, err := queue.New(cfg)
+	if len(lower) > 0 {
+		cfg.Purpose = "first"
+	}
+	for i := range lower {
+		lower[i].Registerer = reg
+		if lower[i].Purpose == "" {
+			lower[i].Purpose = fmt.Sprintf("lower %d", i)
+		}
+	}
+	q, err := queue.New(cfg, lower...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,23 +74,24 @@ func (r *run) stop() error {
 	return r.err
 }
 
-// metric returns the value of a series, by its only label value if it has one.
-// Zero for one that is not there.
-func (r *run) metric(name, label string) float64 {
+// metric returns the sum of the series that have the value in one of their labels, of all
+// series if it is empty.
+func (r *run) metric(name, value string) float64 {
 	r.t.Helper()
 	families, err := r.reg.Gather()
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	sum := 0.0
 	for _, f := range families {
 		if f.GetName() != name {
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			if len(m.GetLabel()) == 0 || m.GetLabel()[0].GetValue() == label {
-				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			if value == "" || slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetValue() == value }) {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}
-	return 0
+	return sum
 }

@@ -2,11 +2,9 @@ package queue
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/florianl/go-nfqueue/v2"
 	"github.com/mdlayher/netlink"
@@ -14,14 +12,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// socket is a bound queue. Go's poller does not know it: that would wake one
-// thread when a packet comes, and that thread another one for the goroutine that
-// waits.
+// socket is the socket of a bound queue. It is not registered with the poller of the Go
+// runtime: that would wake one thread when a packet comes, and that thread another one
+// for the goroutine that waits.
 type socket struct {
-	fd    int
-	event int // an eventfd that Interrupt makes readable for good
-	batch batch
-	last  int // how many datagrams the last Receive returned
+	fd     int
+	batch  batch
+	gather bool // packets came several at a time, and all were received
 }
 
 // bind has the library configure and bind the queue, and returns the socket that
@@ -57,9 +54,6 @@ func newSocket(conn *netlink.Conn) (*socket, error) {
 		s.fd, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 	}); cerr != nil || err != nil {
 		return nil, errors.Join(cerr, os.NewSyscallError("fcntl", err))
-	}
-	if s.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
-		return nil, errors.Join(os.NewSyscallError("eventfd", err), unix.Close(s.fd))
 	}
 	return s, nil
 }
@@ -99,56 +93,11 @@ func checkPermission(conn *netlink.Conn) error {
 	return err
 }
 
-// Receive implements Socket. After several datagrams at once it lets more of them
-// gather before it asks to be woken: who sends a packet has to wake us, which takes
-// him longer than everything else that queueing the packet does.
-func (s *socket) Receive(ms []Message, deadline time.Time) (int, error) {
+// Receive implements Socket.
+func (s *socket) Receive(ms []Message) (int, error) {
 	n, err := s.batch.receive(s.fd, ms)
-	if n == 0 && err == nil && s.last > 1 {
-		n, err = s.receiveAfter(ms, time.Now().Add(gatherTime), s.event)
-	}
-	if n == 0 && err == nil {
-		n, err = s.receiveAfter(ms, deadline, s.event, s.fd)
-	}
-	s.last = n
+	s.gather = 1 < n && n < len(ms)
 	return n, err
-}
-
-// receiveAfter receives what is there when one of fds has become readable, or at the
-// deadline unless it is zero.
-func (s *socket) receiveAfter(ms []Message, deadline time.Time, fds ...int) (int, error) {
-	var polled [2]unix.PollFd
-	for i, fd := range fds {
-		polled[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
-	}
-	for {
-		var timeout *unix.Timespec
-		if !deadline.IsZero() {
-			t := unix.NsecToTimespec(int64(max(0, time.Until(deadline))))
-			timeout = &t
-		}
-		_, err := unix.Ppoll(polled[:len(fds)], timeout, nil)
-		switch {
-		case err == nil && polled[0].Revents&unix.POLLNVAL != 0:
-			return 0, os.NewSyscallError("ppoll", unix.EBADF) // the eventfd is closed: no call would ever wait
-		case err == nil:
-			return s.batch.receive(s.fd, ms)
-		case err != unix.EINTR:
-			return 0, os.NewSyscallError("ppoll", err)
-		}
-	}
-}
-
-// Interrupt implements Socket. It tries for a second: without it the loop would see
-// the end only when a packet comes.
-func (s *socket) Interrupt() {
-	one := binary.NativeEndian.AppendUint64(nil, 1)
-	for range 1000 {
-		if _, err := unix.Write(s.event, one); err == nil || err == unix.EBADF {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // Send implements Socket. The kernel takes all messages of a write, and tells
@@ -156,6 +105,4 @@ func (s *socket) Interrupt() {
 func (s *socket) Send(msgs []byte) error { return send(s.fd, msgs) }
 
 // Close implements Socket. The kernel unbinds a queue when its socket is closed.
-func (s *socket) Close() error {
-	return errors.Join(unix.Close(s.fd), unix.Close(s.event))
-}
+func (s *socket) Close() error { return os.NewSyscallError("close", unix.Close(s.fd)) }

@@ -12,6 +12,7 @@ type Operation string
 const (
 	Bind       Operation = "bind"
 	Configure  Operation = "configure" // the message that sets the copy mode is refused
+	Wait       Operation = "wait"      // to wait for packets of this number, and maybe others
 	Receive    Operation = "receive"
 	Send       Operation = "send"        // the kernel acts on no message
 	SendPartly Operation = "send partly" // the kernel acts on the first message
@@ -41,9 +42,7 @@ func (k *Kernel) Fail(number uint16, op Operation, n int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.faults[call{number, op}] = &fault{left: n, err: err}
-	if q := k.queues[number]; q != nil {
-		q.wake()
-	}
+	k.wake()
 }
 
 // fault returns the error that the operation is to fail with now.

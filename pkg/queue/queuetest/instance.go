@@ -2,8 +2,6 @@ package queuetest
 
 import (
 	"errors"
-	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,7 +13,7 @@ import (
 const messageCharge = 820
 
 // instance is a bound queue and the socket that bound it. Kernel.mu guards its
-// fields; the channels need no guard.
+// fields.
 type instance struct {
 	kernel  *Kernel
 	cfg     queue.Config
@@ -24,10 +22,6 @@ type instance struct {
 	inbox   [][]byte // the receive buffer
 	overrun bool     // a message found no room
 	closed  bool
-
-	arrived       chan struct{} // holds one token while Receive has something to see
-	interruptOnce sync.Once
-	interrupted   chan struct{}
 }
 
 // enqueue takes p in. The order of its checks is that of the real kernel.
@@ -60,20 +54,13 @@ func (q *instance) enqueue(p Packet, f *Fate) {
 // deliver puts a datagram into the receive buffer. It reports false when there
 // is no room, which Receive tells as well.
 func (q *instance) deliver(datagram []byte) bool {
-	defer q.wake()
+	defer q.kernel.wake()
 	if len(q.inbox)*messageCharge > 2*q.cfg.ReceiveBuffer { // the real kernel doubles it, too
 		q.overrun = true
 		return false
 	}
 	q.inbox = append(q.inbox, datagram)
 	return true
-}
-
-func (q *instance) wake() {
-	select {
-	case q.arrived <- struct{}{}:
-	default:
-	}
 }
 
 // flush drops all that waits.
@@ -84,31 +71,14 @@ func (q *instance) flush() {
 	}
 }
 
-// Receive implements queue.Socket.
-func (q *instance) Receive(ms []queue.Message, deadline time.Time) (int, error) {
-	var expired <-chan time.Time
-	if !deadline.IsZero() {
-		timer := time.NewTimer(time.Until(deadline))
-		defer timer.Stop()
-		expired = timer.C
-	}
-	for {
-		n, err := q.take(ms)
-		if n > 0 || err != nil {
-			return n, err
-		}
-		select {
-		case <-q.arrived:
-		case <-expired:
-			return q.take(ms)
-		case <-q.interrupted:
-			return q.take(ms)
-		}
-	}
+// readable reports whether Receive has something to return.
+func (q *instance) readable() bool {
+	fault := q.kernel.faults[call{q.stat.Number, Receive}]
+	return q.closed || q.overrun || len(q.inbox) > 0 || fault != nil && fault.left > 0
 }
 
-// take receives without waiting.
-func (q *instance) take(ms []queue.Message) (int, error) {
+// Receive implements queue.Socket.
+func (q *instance) Receive(ms []queue.Message) (int, error) {
 	q.kernel.mu.Lock()
 	defer q.kernel.mu.Unlock()
 	if q.closed {
@@ -136,6 +106,7 @@ func (q *instance) Send(msgs []byte) error {
 	if q.closed {
 		return unix.EBADF
 	}
+	q.kernel.writes[q.stat.Number]++
 	if err := q.kernel.faultLocked(q.stat.Number, Send); err != nil {
 		return err
 	}
@@ -199,9 +170,6 @@ func (q *instance) verdict(v verdict) unix.Errno {
 	}
 	return 0
 }
-
-// Interrupt implements queue.Socket.
-func (q *instance) Interrupt() { q.interruptOnce.Do(func() { close(q.interrupted) }) }
 
 // Close implements queue.Socket.
 func (q *instance) Close() error {

@@ -22,13 +22,21 @@ type Kernel struct {
 	mu       sync.Mutex
 	queues   map[uint16]*instance // those bound
 	lastPort uint32
-	changed  chan struct{} // closed, and made anew, when a copy mode changes
+	changed  chan struct{} // closed, and replaced, when a copy mode changes
+	pollers  map[*poller]struct{}
 	faults   map[call]*fault
+	writes   map[uint16]int // by queue number
 }
 
 // New returns a Kernel without queues.
 func New() *Kernel {
-	return &Kernel{queues: map[uint16]*instance{}, changed: make(chan struct{}), faults: map[call]*fault{}}
+	return &Kernel{
+		queues:  map[uint16]*instance{},
+		changed: make(chan struct{}),
+		pollers: map[*poller]struct{}{},
+		faults:  map[call]*fault{},
+		writes:  map[uint16]int{},
+	}
 }
 
 // AwaitListener waits until packets sent to the queue number reach somebody, or
@@ -128,19 +136,22 @@ func (k *Kernel) bind(number uint16, cfg queue.Config) (*instance, error) {
 	}
 	k.lastPort++
 	q := &instance{
-		kernel:      k,
-		cfg:         cfg,
-		stat:        queue.Stat{Number: number, PortID: k.lastPort},
-		waiting:     map[uint32]*Fate{},
-		arrived:     make(chan struct{}, 1),
-		interrupted: make(chan struct{}),
+		kernel:  k,
+		cfg:     cfg,
+		stat:    queue.Stat{Number: number, PortID: k.lastPort},
+		waiting: map[uint32]*Fate{},
 	}
 	k.queues[number] = q
 	return q, nil
 }
 
-// LowerPriority implements queue.Kernel: there are no priorities.
-func (k *Kernel) LowerPriority() error { return nil }
+// Writes returns how often messages were sent to the kernel by sockets of the queue
+// number.
+func (k *Kernel) Writes(number uint16) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.writes[number]
+}
 
 // Stats implements queue.Kernel.
 func (k *Kernel) Stats() ([]queue.Stat, error) {

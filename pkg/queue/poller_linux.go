@@ -1,0 +1,95 @@
+package queue
+
+import (
+	"encoding/binary"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// poller waits by ppoll.
+type poller struct {
+	event  int // an eventfd that Interrupt makes readable for good
+	polled []unix.PollFd
+}
+
+// Wait implements Poller. If the latest packets came several at a time and no more have
+// arrived, it lets more of them gather before it waits for them: the sender of a packet
+// has to wake us, which takes longer than everything else that queueing the packet does.
+// Packets of a higher priority end that.
+func (p *poller) Wait(sockets []Socket, deadline time.Time) (int, error) {
+	if i := gathering(sockets); i >= 0 {
+		now := time.Now()
+		if first, err := p.poll(sockets, now); first >= 0 || err != nil {
+			return first, err
+		}
+		if first, err := p.poll(sockets[:i], now.Add(gatherTime)); first >= 0 || err != nil {
+			return first, err
+		}
+	}
+	return p.poll(sockets, deadline)
+}
+
+// gathering returns the index of the socket whose packets are to gather, and -1 if there
+// is none. Packets gather once after each Receive.
+func gathering(sockets []Socket) int {
+	first := -1
+	for i := len(sockets) - 1; i >= 0; i-- {
+		if s, ok := sockets[i].(*socket); ok && s.gather {
+			first, s.gather = i, false
+		}
+	}
+	return first
+}
+
+// poll waits until one of sockets is readable, and returns the index of the first that
+// is. At the deadline, unless it is zero, and after Interrupt it returns -1.
+func (p *poller) poll(sockets []Socket, deadline time.Time) (int, error) {
+	p.polled = append(p.polled[:0], unix.PollFd{Fd: int32(p.event), Events: unix.POLLIN})
+	for _, s := range sockets {
+		fd := -1 // is ignored
+		if s != nil {
+			fd = s.(*socket).fd
+		}
+		p.polled = append(p.polled, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	for {
+		var timeout *unix.Timespec
+		if !deadline.IsZero() {
+			t := unix.NsecToTimespec(int64(max(0, time.Until(deadline))))
+			timeout = &t
+		}
+		_, err := unix.Ppoll(p.polled, timeout, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return -1, os.NewSyscallError("ppoll", err)
+		}
+		if p.polled[0].Revents&unix.POLLNVAL != 0 {
+			return -1, os.NewSyscallError("ppoll", unix.EBADF) // the eventfd is closed: no call would ever wait
+		}
+		for i, s := range p.polled[1:] {
+			if s.Revents != 0 { // errors of the socket are for Receive to return
+				return i, nil
+			}
+		}
+		return -1, nil
+	}
+}
+
+// Interrupt implements Poller. It tries for a second: without it the worker would notice
+// the end only when a packet comes.
+func (p *poller) Interrupt() {
+	one := binary.NativeEndian.AppendUint64(nil, 1)
+	for range 1000 {
+		if _, err := unix.Write(p.event, one); err == nil || err == unix.EBADF {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Close implements Poller.
+func (p *poller) Close() error { return os.NewSyscallError("close", unix.Close(p.event)) }
