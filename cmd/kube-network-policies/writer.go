@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/dynamic"
@@ -33,8 +30,7 @@ func (o *writerOptions) run(ctx context.Context) error {
 		return err
 	}
 	config.QPS = -1 // the writer has its own limit, for writes; reads are few
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector(), versioncollector.NewCollector("kube_network_policies"))
+	reg := httpserver.NewRegistry()
 	w, err := o.newWriter(ctx, config, reg)
 	if err != nil {
 		return err
@@ -47,7 +43,7 @@ func (o *writerOptions) run(ctx context.Context) error {
 		return fmt.Errorf("--metrics-bind-address=%s: %w", o.metricsBindAddress, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return httpserver.New(endpoints(reg), reg).Run(ctx, listener) })
+	group.Go(func() error { return httpserver.New(httpserver.Handler(reg, healthy, healthy), reg).Run(ctx, listener) })
 	group.Go(func() error { return w.Run(ctx) })
 	return group.Wait()
 }
@@ -81,14 +77,6 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, reg 
 	})
 }
 
-// endpoints are /metrics and the probes. A writer that waits for its turn is as
-// healthy as the one that writes, and one that cannot reach the API server is not
-// helped by a restart.
-func endpoints(reg *prometheus.Registry) http.Handler {
-	ok := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", httpserver.Metrics(reg))
-	mux.HandleFunc("GET /livez", ok)
-	mux.HandleFunc("GET /readyz", ok)
-	return mux
-}
+// healthy is the probe of the writer. A writer that waits for its lease is as healthy as
+// the active one, and a restart does not help one that cannot reach the API server.
+func healthy() error { return nil }

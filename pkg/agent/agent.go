@@ -1,6 +1,6 @@
-// Package agent puts the parts together: it builds them, publishes each
-// snapshot in the right order, runs everything until it is told to stop, and
-// serves /metrics, /livez and /readyz.
+// Package agent composes the agent: it builds the parts, publishes each snapshot in the
+// right order, runs everything until its context ends, and serves /metrics, /livez and
+// /readyz.
 package agent
 
 import (
@@ -27,37 +27,37 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
-// compileInterval is the least time between two compiles, and compileSettle how
-// long one waits for the changes that were read along with the first. More of what
-// a change waits for in a cluster that always changes is podwatch.Pace.
+// compileInterval is the least time between two compiles, and compileSettle how long a
+// compile waits for further changes that were read together with the first. In a busy
+// cluster changes wait for podwatch.Pace, too.
 const (
 	compileInterval = 10 * time.Millisecond
 	compileSettle   = 2 * time.Millisecond
 )
 
-// Config is all that an agent is told.
+// Config configures an agent.
 type Config struct {
-	// NodeName is the name of the Node whose pods are judged here.
+	// NodeName is the name of the Node on whose pods policies are enforced.
 	NodeName string
 	// API is where the cluster is read from. Nil reads Manifests instead.
 	API *policycache.APIServer
 	// Manifests is a directory of Kubernetes objects, used without API.
 	Manifests string
-	// Kinds are the administrators' kinds of policy that are enforced, besides
-	// NetworkPolicy.
+	// Kinds are the administrators' kinds of policy that are enforced in
+	// addition to NetworkPolicy.
 	Kinds    policycache.Kinds
 	Features compile.Features
 	// Queue is the number of the first NFQUEUE, Queues how many there are.
 	Queue, Queues uint16
-	// Share is how many packets a second each local pod may have judged ahead of what
-	// exceeds the shares of others. Zero means that there are no shares.
+	// Share is the number of packets per second of each local pod that are decided
+	// before packets that exceed a share. Zero means that there are no shares.
 	Share uint32
 	// Divert is how the kernel hands packets to the queue.
 	Divert steer.Divert
 	// Mark is the one bit of packet and conntrack marks that is ours.
 	Mark uint32
-	// BlockMark is the one bit of conntrack marks by which established connections
-	// are cut that policy denies. Zero lets them go on.
+	// BlockMark is the one bit of conntrack marks that blocks established connections
+	// that policies no longer allow. Zero means that none is blocked.
 	BlockMark uint32
 	// EarlyUDP works around a race of kernels before 6.12 that costs packets of
 	// DNS.
@@ -65,8 +65,8 @@ type Config struct {
 	// SourceCheckExempt are names of interfaces, or patterns of path.Match, by which
 	// packets of any source may come in. EveryInterface switches the check off.
 	SourceCheckExempt []string
-	// TunnelPorts are UDP ports at which this node takes tunnels in, besides those of
-	// its devices: of tunnels that programs make.
+	// TunnelPorts are UDP ports of tunnels that end in programs of this node. Those of
+	// tunnel devices are found automatically.
 	TunnelPorts []uint16
 	// PodTunnels are the tunnels of the node into which its pods may send.
 	PodTunnels PodTunnels
@@ -77,23 +77,23 @@ type Config struct {
 	FailOpen FailOpen
 	// LogDenied logs denied packets at a bounded rate.
 	LogDenied bool
-	// EvaluationMemory is how many bytes the agent remembers of which rules select
-	// which peers.
+	// EvaluationMemory is the size in bytes of the cache of which rules select which
+	// peers.
 	EvaluationMemory int64
 	// MetricsBindAddress is the "host:port" of the HTTP endpoints.
 	MetricsBindAddress string
 }
 
 // FailOpen holds a switch for each way to fail. All false, the default, drops
-// what cannot be judged.
+// what cannot be decided.
 type FailOpen struct {
 	NoAgent       bool // no agent listens, or it has no snapshot yet
 	QueueFull     bool // the queue or its socket's buffer is full
 	UnknownPacket bool // the packet cannot be parsed, or its pod is not known
-	InternalError bool // judging the packet panicked
+	InternalError bool // deciding the packet panicked
 }
 
-// Validate names every field that cannot work.
+// Validate returns an error that names every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	if c.NodeName == "" {
@@ -111,14 +111,14 @@ func (c Config) Validate() error {
 // agent holds the parts that publish and the HTTP endpoints talk to.
 type agent struct {
 	enforcer *enforce.Enforcer
-	observer observer // nil knows no names
+	observer observer // nil if no policy may name domains
 	queues   []served
 	steerer  *steer.Steerer
 	owners   *owners
 	reuse    *reuse
 	eval     *evaluator
-	blocker  *conntrack.Blocker // nil lets established connections go on
-	links    *links.Watcher     // nil lets packets have any source
+	blocker  *conntrack.Blocker // nil blocks no established connections
+	links    *links.Watcher     // nil if sources are not checked
 
 	tunnelPorts []uint16
 	podTunnels  PodTunnels
@@ -126,16 +126,16 @@ type agent struct {
 	cache   *policycache.Cache
 	metrics *metrics
 
-	ready     chan struct{} // closed when packets can be judged
+	ready     chan struct{} // closed when packets can be decided
 	published sync.Once     // closes ready
 
 	mu      sync.Mutex
 	steered *policy.Snapshot // whose packets are steered, nil before the first
 }
 
-// Run enforces policy until ctx ends and leaves the rules in force. It returns
-// an error when something cannot work at all: a faulty Config, a kernel without
-// NFQUEUE, an address that is taken.
+// Run enforces policies until ctx ends and leaves the nftables rules in place. It
+// returns an error if it cannot work at all: an invalid Config, a kernel without
+// NFQUEUE, an HTTP address in use.
 func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("agent config: %w", err)
@@ -145,7 +145,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	reg := newRegistry()
+	reg := httpserver.NewRegistry()
 	a, err := newAgent(cfg, caps, reg, logger)
 	if err != nil {
 		return err
@@ -158,7 +158,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("metrics-bind-address %q: %w", cfg.MetricsBindAddress, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return httpserver.New(a.handler(reg), reg).Run(ctx, listener) })
+	group.Go(func() error {
+		return httpserver.New(httpserver.Handler(reg, a.live, a.readiness), reg).Run(ctx, listener)
+	})
 	group.Go(func() error { return a.steerer.Run(ctx) })
 	if a.links != nil {
 		if err := a.links.Read(); err != nil {
@@ -180,7 +182,7 @@ func Run(ctx context.Context, cfg Config) error {
 	group.Go(func() error { return a.cache.Run(ctx) })
 	logger.Info("Agent started", "node", cfg.NodeName, "manifests", cfg.Manifests, "failOpen", cfg.FailOpen)
 	err = group.Wait()
-	logger.Info("Agent stopped, rules stay in force")
+	logger.Info("Agent stopped, nftables rules stay in place")
 	return err
 }
 
@@ -188,14 +190,14 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg), eval: newEvaluator(cfg.EvaluationMemory, reg)}
 	a.tunnelPorts, a.podTunnels = cfg.TunnelPorts, cfg.PodTunnels
 	if cfg.Share > 0 && caps.Share != nil {
-		logger.Error(caps.Share, "Pods have no shares: one that floods delays the others' first packets")
+		logger.Error(caps.Share, "Pods have no shares: a pod that floods delays first packets of other pods")
 		cfg.Share = 0
 	}
 	if cfg.FailOpen.NoAgent {
 		a.open() // packets need not wait for a snapshot
 	}
 	var err error
-	if a.observer, err = newObserver(cfg, reg, a.steerAgain); err != nil {
+	if a.observer, err = newObserver(cfg, reg, a.resteer); err != nil {
 		return nil, err
 	}
 	a.enforcer = enforce.New(enforce.Config{
@@ -206,7 +208,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Logger:                klog.LoggerWithName(logger, "enforce"),
 		Registerer:            reg,
 	})
-	if a.links, err = newLinks(cfg, caps, a.steerAgain, logger); err != nil {
+	if a.links, err = newLinks(cfg, caps, a.resteer, logger); err != nil {
 		return nil, err
 	}
 	if a.steerer, err = steer.New(steer.Config{
@@ -222,7 +224,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		EarlyUDP:      cfg.EarlyUDP,
 		SourceCheck:   a.links != nil,
 		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
-		Applied:       func(serial uint64) { a.reuse.inForce(serial) },
+		Applied:       func(serial uint64) { a.reuse.applied(serial) },
 		Repaired:      a.recheck,
 		Registerer:    reg,
 	}, caps); err != nil {
@@ -250,7 +252,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	return a, err
 }
 
-// recall reads which pods' connections the kernel may track. To be called before
+// recall reads which pods' connections the kernel may track. It must be called before
 // anything runs.
 func (a *agent) recall(ctx context.Context, reg prometheus.Registerer) error {
 	recorded, err := a.steerer.Owners(ctx)
@@ -261,10 +263,10 @@ func (a *agent) recall(ctx context.Context, reg prometheus.Registerer) error {
 	return nil
 }
 
-// follow begins to follow whose addresses are whose.
+// follow starts to track the owners of addresses.
 func (a *agent) follow(recorded []steer.Owner, r remover, reg prometheus.Registerer) {
 	a.owners = newOwners(recorded, a.enforcer.SetPending)
-	a.reuse = newReuse(a.owners, r, a.steerAgain, reg)
+	a.reuse = newReuse(a.owners, r, a.resteer, reg)
 }
 
 // newSource returns where the cluster is read from.
@@ -275,10 +277,9 @@ func newSource(cfg Config, reg prometheus.Registerer) (policycache.Source, error
 	return manifests.New(cfg.Manifests, reg)
 }
 
-// publish puts a snapshot in force. The order matters: the observer and the
-// evaluator know a policy before nftables sends them the first packet of a newly
-// selected pod, and packets of an address are held before its new pod's policies
-// are asked.
+// publish activates a snapshot. The order matters: the observer and the enforcer know a
+// policy before nftables queues the first packet of a newly selected pod, and packets of
+// an address are pending before the policies of its new pod are evaluated.
 func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time) {
 	s.Prepare()
 	if a.observer != nil {
@@ -291,29 +292,30 @@ func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time
 	a.metrics.published(ctx, s)
 }
 
-// enforce judges packets by s and has the kernel send us those that s is about. No
-// wish tells of the owners of s and steers by another snapshot.
+// enforce decides packets by s and steers the packets that s is about. The owners and the
+// steered addresses in the desired state are always of the same snapshot.
 func (a *agent) enforce(s *policy.Snapshot, since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.owners.follow(s)
 	a.enforcer.Swap(s)
 	a.open()
-	a.metrics.inForce(since)
+	a.metrics.swapped(since)
 	a.steered = s
 	a.steerer.Set(a.sets(s, since))
 }
 
-// recheck judges what was accepted while another process had changed the rules.
+// recheck evaluates the connections that were accepted while another process had changed
+// the rules.
 func (a *agent) recheck() {
 	if a.blocker != nil {
 		a.blocker.Recheck()
 	}
 }
 
-// steerAgain follows a change of resolvers or of interfaces. Before the first snapshot the rules of
-// an earlier run stay as they are.
-func (a *agent) steerAgain() {
+// resteer applies a change of resolvers, interfaces or owners. Before the first snapshot
+// the rules of an earlier run stay.
+func (a *agent) resteer() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.steered != nil {
@@ -341,7 +343,7 @@ func (a *agent) sets(s *policy.Snapshot, since time.Time) steer.Sets {
 	return sets
 }
 
-// open lets packets be judged from now on.
+// open starts deciding packets.
 func (a *agent) open() {
 	a.published.Do(func() { close(a.ready) })
 }

@@ -16,20 +16,20 @@ import (
 // resolvConf is the node's, which the agent shares with it.
 const resolvConf = "/etc/resolv.conf"
 
-// learnsNames tells whether some policy may name domains.
+// learnsNames reports whether policies may name domains.
 func (c Config) learnsNames() bool {
 	return c.Features.DomainNames && (c.Kinds.AdminNetworkPolicy || c.Kinds.ClusterNetworkPolicy)
 }
 
-// names is the observer: a table of what the answers of some resolvers teach.
+// names is the observer: the names that pods have learned from the answers of resolvers.
 type names struct {
 	*domains.Table
 	*resolvers.Finder
 	found atomic.Pointer[[]netip.AddrPort]
 }
 
-// newObserver returns nil where no policy may name domains. It calls changed
-// whenever Resolvers has changed.
+// newObserver returns nil if no policy may name domains. It calls changed whenever
+// Resolvers has changed.
 func newObserver(cfg Config, reg prometheus.Registerer, changed func()) (observer, error) {
 	if !cfg.learnsNames() {
 		return nil, nil

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
-func TestNamesAreLearnedWherePoliciesMayNameThem(t *testing.T) {
+func TestObserverNeedsPoliciesWithDomains(t *testing.T) {
 	all := compile.AllFeatures()
 	off := all
 	off.DomainNames = false
@@ -48,9 +48,8 @@ func TestNamesAreLearnedWherePoliciesMayNameThem(t *testing.T) {
 	}
 }
 
-// TestAddressesOfAPodShareWhatTheyLearn has a pod ask from its IPv4 address for
-// what it will reach from its IPv6 address.
-func TestAddressesOfAPodShareWhatTheyLearn(t *testing.T) {
+// TestAddressesOfPodShareNames looks up a name from the pod's IPv4 address.
+func TestAddressesOfPodShareNames(t *testing.T) {
 	pod4, pod6, peer := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00::2"), netip.MustParseAddr("2001:db8::1")
 	o, err := newObserver(Config{Features: compile.AllFeatures(), Kinds: policycache.Kinds{ClusterNetworkPolicy: true}}, prometheus.NewRegistry(), func() {})
 	if err != nil {
@@ -67,12 +66,11 @@ func TestAddressesOfAPodShareWhatTheyLearn(t *testing.T) {
 	}
 	o.Follow(policy.New(policy.Model{}))
 	if got := o.Names(pod4, peer); got != nil {
-		t.Errorf("%v knows %v as %v and is no pod any more", pod4, peer, *got)
+		t.Errorf("%v knows %v as %v and is no longer selected", pod4, peer, *got)
 	}
 }
 
-// lookUp returns the packets by which a pod asks for a name and learns an IPv6
-// address.
+// lookUp returns the packets of a pod's query and of its answer with an IPv6 address.
 func lookUp(pod netip.Addr, name string, addr netip.Addr) [][]byte {
 	question := []dnsmessage.Question{{Name: dnsmessage.MustNewName(name + "."), Type: dnsmessage.TypeAAAA, Class: dnsmessage.ClassINET}}
 	ask := dnsmessage.Message{Header: dnsmessage.Header{ID: 7}, Questions: question}
@@ -101,8 +99,7 @@ func datagram(src, dst netip.AddrPort, m dnsmessage.Message) []byte {
 	return append(b, payload...)
 }
 
-// TestResolversThatAreFoundAreSteered changes the resolvers of an observer.
-func TestResolversThatAreFoundAreSteered(t *testing.T) {
+func TestChangedResolversAreSteered(t *testing.T) {
 	pod := netip.MustParseAddr("10.244.1.2")
 	synctest.Test(t, func(t *testing.T) {
 		fake, reg := knftables.NewFake(knftables.InetFamily, steer.TableName), prometheus.NewRegistry()
@@ -110,7 +107,7 @@ func TestResolversThatAreFoundAreSteered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &lookout{onFollow: func() {}}
+		l := &fakeObserver{onFollow: func() {}}
 		a := &agent{enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, observer: l, metrics: newMetrics(reg), ready: make(chan struct{})}
 		a.follow(nil, nil, reg)
 		_, ctx := ktesting.NewTestContext(t)
@@ -122,7 +119,7 @@ func TestResolversThatAreFoundAreSteered(t *testing.T) {
 			for _, r := range resolvers {
 				l.resolvers = append(l.resolvers, netip.MustParseAddrPort(r))
 			}
-			a.steerAgain()
+			a.resteer()
 		}
 		expect := func(want string) {
 			t.Helper()

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// newBlocker returns nil where established connections go on.
+// newBlocker returns nil if established connections are not blocked.
 func newBlocker(cfg Config, reg prometheus.Registerer) (*conntrack.Blocker, error) {
 	if cfg.BlockMark == 0 {
 		return nil, nil
@@ -18,9 +18,8 @@ func newBlocker(cfg Config, reg prometheus.Registerer) (*conntrack.Blocker, erro
 	return conntrack.New(conntrack.Config{Mark: cfg.BlockMark, Registerer: reg})
 }
 
-// established has connections cut that s denies for good. What depends on a pod
-// that is not known, no longer or not yet, or on names that were forgotten
-// meanwhile, stays as it is.
+// established blocks connections that s denies permanently. Connections that depend on
+// an unknown pod, or on names that may have expired, stay as they are.
 func established(s *policy.Snapshot, learned policy.Learned) conntrack.Evaluator {
 	anyName := &anyName{snapshot: s, names: make(map[*policy.Chain]*policy.Names)}
 	return func(p packet.Packet, toHost bool) conntrack.Verdict {
@@ -37,9 +36,9 @@ func established(s *policy.Snapshot, learned policy.Learned) conntrack.Evaluator
 	}
 }
 
-// anyName has pods know each address by all the names that their policies speak
-// of. A connection outlives the time for which a name was learned: only what is
-// denied whatever the names is to be cut. It belongs to one goroutine.
+// anyName gives each address all names in the policies of the pod. A connection outlives
+// the names that it was allowed by: it is blocked only if it is denied whatever the
+// names. It belongs to one goroutine.
 type anyName struct {
 	snapshot *policy.Snapshot
 	names    map[*policy.Chain]*policy.Names

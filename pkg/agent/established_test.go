@@ -9,11 +9,11 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// TestOnlyWhatIsDeniedForGoodIsCut has a pod of this node that accepts nothing,
-// and an address next to it that may be a new pod's.
-func TestOnlyWhatIsDeniedForGoodIsCut(t *testing.T) {
+// TestOnlyPermanentlyDeniedIsBlocked has a pod of this node that accepts nothing, and an
+// address in its range that may belong to a new pod.
+func TestOnlyPermanentlyDeniedIsBlocked(t *testing.T) {
 	isolated, open := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.1.3")
-	judge := established(policy.New(policy.Model{
+	evaluate := established(policy.New(policy.Model{
 		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
 			isolated: {Namespace: "x", Name: "isolated", Ingress: &policy.Chain{Rules: []policy.Rule{{
 				Action: policy.Deny, Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation,
@@ -36,20 +36,20 @@ func TestOnlyWhatIsDeniedForGoodIsCut(t *testing.T) {
 		{"10.244.1.9:40000", "10.244.1.2:80", conntrack.Keep},
 	} {
 		p := packet.Packet{Src: netip.MustParseAddrPort(tt.src), Dst: netip.MustParseAddrPort(tt.dst), Proto: packet.TCP}
-		if got := judge(p, false); got != tt.want {
+		if got := evaluate(p, false); got != tt.want {
 			t.Errorf("%v: %d, want %d", p, got, tt.want)
 		}
 	}
 }
 
-// learned has every pod know each address by the same names.
+// learned gives every address the same names.
 type learned policy.Names
 
 func (l learned) Names(_, _ netip.Addr) *policy.Names { return (*policy.Names)(&l) }
 
-// TestTheOwnNodeAndNames has pods that may send nothing: by NetworkPolicy, by an
-// administrator, and by an administrator but for some domains.
-func TestTheOwnNodeAndNames(t *testing.T) {
+// TestEstablishedToHostAndNames has pods that may not send: by NetworkPolicy, by an
+// administrator, and by an administrator except to some domains.
+func TestEstablishedToHostAndNames(t *testing.T) {
 	const isolated, denied, named = "10.244.1.2", "10.244.1.3", "10.244.1.4"
 	isolate := policy.Rule{Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation, AnyPeer: true, AnyPort: true}
 	deny := policy.Rule{Tier: policy.AdminTier, Policy: "AdminNetworkPolicy/deny", AnyPeer: true, AnyPort: true}
@@ -83,7 +83,7 @@ func TestTheOwnNodeAndNames(t *testing.T) {
 			Proto: packet.TCP,
 		}
 		if got := established(s, tt.knows)(p, tt.toHost); got != tt.want {
-			t.Errorf("%v, to the node %v, known as %v: %d, want %d", p, tt.toHost, tt.knows, got, tt.want)
+			t.Errorf("%v, to the node %v, with names %v: %d, want %d", p, tt.toHost, tt.knows, got, tt.want)
 		}
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// evaluationShare is the part of one core that deferred evaluations may take: one
-// in so many.
+// evaluationShare bounds the CPU time of deferred evaluations to this fraction of one
+// core: 1/evaluationShare.
 const evaluationShare = 4
 
-// evaluator makes the evaluations that are too much work for the path of a packet.
+// evaluator runs the evaluations that are too expensive for the packet path.
 type evaluator struct {
 	memory *policy.Memory
 	made   prometheus.Counter
@@ -24,24 +24,24 @@ func newEvaluator(budget int64, reg prometheus.Registerer) *evaluator {
 		memory: policy.NewMemory(budget),
 		made: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_evaluations_deferred_total",
-			Help: "Evaluations of a peer by many selectors, made while its packets were held.",
+			Help: "Evaluations of a peer by many selectors, made while its packets were pending.",
 		}),
 	}
 	reg.MustRegister(e.made,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "netpol_evaluation_memory_bytes",
-			Help: "Memory of remembered evaluations, at most --evaluation-memory.",
+			Help: "Memory of cached evaluations, at most --evaluation-memory.",
 		}, func() float64 { return float64(e.memory.Used()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "netpol_evaluation_evictions_total",
-			Help: "Evaluations forgotten to stay within --evaluation-memory.",
+			Help: "Cached evaluations evicted to stay within --evaluation-memory.",
 		}, func() float64 { return float64(e.memory.Evicted()) }),
 	)
 	return e
 }
 
-// Run makes deferred evaluations until ctx ends, one at a time, and rests after
-// each so that together they take their share of a core.
+// Run runs deferred evaluations until ctx ends, one at a time, and sleeps after each to
+// stay within evaluationShare.
 func (e *evaluator) Run(ctx context.Context) error {
 	for {
 		select {

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// crowded has a pod whose rules select peers by a hundred selectors that each need
-// to be evaluated, and n peers.
+// crowded returns a snapshot with a pod whose rules select peers by a hundred selectors
+// that must each be evaluated, and packets of n peers.
 func crowded(t *testing.T, memory *policy.Memory, n int) (*policy.Snapshot, []packet.Packet) {
 	t.Helper()
 	chain := &policy.Chain{}
@@ -42,7 +42,7 @@ func crowded(t *testing.T, memory *policy.Memory, n int) (*policy.Snapshot, []pa
 	return policy.New(policy.Model{Endpoints: policy.NewEndpoints(endpoints), Memory: memory}), packets
 }
 
-func TestDeferredEvaluationsAreMade(t *testing.T) {
+func TestDeferredEvaluationsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewPedanticRegistry()
 		e := newEvaluator(policy.DefaultMemory, reg)
@@ -61,7 +61,7 @@ func TestDeferredEvaluationsAreMade(t *testing.T) {
 			}
 		}
 		if got := testutil.ToFloat64(e.made); got != float64(len(packets)) {
-			t.Errorf("%v evaluations made, want %d", got, len(packets))
+			t.Errorf("%v evaluations run, want %d", got, len(packets))
 		}
 		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 			t.Errorf("lint: %v %v", problems, err)

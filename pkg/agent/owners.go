@@ -10,42 +10,41 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
-// owners follows which pod each address of this node's pods belongs to. An address
-// is stale while the kernel may track connections under it that are those of a pod
-// that had it before. Its methods may be called from any goroutine.
+// owners tracks which pod owns each address of the node's pod ranges. An address is
+// stale while the kernel may track connections of an earlier owner. Its methods may be
+// called from any goroutine.
 //
-// An address is stale from the snapshot on that shows another owner, or none. Only
-// once the kernel steers by that snapshot its connections are removed, so that none
-// can begin again unjudged. Only once the kernel knows that this is done its packets
-// are no longer held: before, an answer would be taken for a first packet.
+// An address becomes stale with a snapshot in which it has another owner, or none. Its
+// connections are removed once that snapshot is applied to nftables, so that none can
+// be established again without a decision. Its packets stay pending until the end of
+// staleness is applied, too: before, a reply would be taken for a first packet.
 type owners struct {
-	// hold is given the addresses whose packets cannot be judged, each time that
-	// they may have changed. It is called under the lock, so that the last call has
-	// the last word.
-	hold func(map[netip.Addr]struct{})
+	// setPending is called with the addresses whose packets cannot be decided, each
+	// time that they may have changed. It is called with the lock held, to keep the
+	// order of calls.
+	setPending func(map[netip.Addr]struct{})
 
 	mu       sync.Mutex
 	snapshot *policy.Snapshot
-	now      map[netip.Addr]uint32 // the pods of the snapshot
-	recorded map[netip.Addr]uint32 // the pods whose connections the kernel may track
-	stale    map[netip.Addr]uint64 // since the wish of that serial
-	settling map[netip.Addr]uint64 // not stale any more, which the wish of that serial says
-	serial   uint64                // of the next wish
-	inForce  uint64                // serial of the last wish that is in force
+	now      map[netip.Addr]uint32 // the owners in the snapshot
+	recorded map[netip.Addr]uint32 // the owners whose connections the kernel may track
+	stale    map[netip.Addr]uint64 // by the serial of steer.Sets since which they are
+	settling map[netip.Addr]uint64 // no longer stale, by the serial that says so
+	serial   uint64                // of the next steer.Sets
+	applied  uint64                // serial of the last applied steer.Sets
 }
 
-// nobody is recorded of a stale address: the next agent must not take any pod for the
-// one that has had it all the time. A pod whose ID this is loses its connections when
-// the agent restarts.
-const nobody uint32 = 1
+// noOwner is recorded for a stale address, so that the next agent takes every pod for a
+// new owner. A pod with this ID loses its connections when the agent restarts.
+const noOwner uint32 = 1
 
 // newOwners returns the owners that an earlier agent has recorded.
-func newOwners(recorded []steer.Owner, hold func(map[netip.Addr]struct{})) *owners {
+func newOwners(recorded []steer.Owner, setPending func(map[netip.Addr]struct{})) *owners {
 	o := &owners{
-		hold:     hold,
-		recorded: make(map[netip.Addr]uint32, len(recorded)),
-		stale:    make(map[netip.Addr]uint64),
-		settling: make(map[netip.Addr]uint64),
+		setPending: setPending,
+		recorded:   make(map[netip.Addr]uint32, len(recorded)),
+		stale:      make(map[netip.Addr]uint64),
+		settling:   make(map[netip.Addr]uint64),
 	}
 	for _, r := range recorded {
 		o.recorded[r.Addr] = r.Pod
@@ -53,7 +52,7 @@ func newOwners(recorded []steer.Owner, hold func(map[netip.Addr]struct{})) *owne
 	return o
 }
 
-// follow is told of each snapshot before packets are judged by it.
+// follow is called with each snapshot before packets are decided by it.
 func (o *owners) follow(s *policy.Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -72,29 +71,29 @@ func (o *owners) follow(s *policy.Snapshot) {
 	}
 	for a, pod := range o.now {
 		if _, known := o.recorded[a]; !known {
-			// On a node without a record these may be connections of the pod that is
-			// there now. They go on.
+			// On a node without a record these may be connections of the current
+			// owner. They are kept.
 			o.recorded[a] = pod
 		}
 	}
 	o.changed(changed)
 }
 
-// changed has the next wish tell the kernel.
+// changed starts a new serial if really, and updates the pending addresses.
 func (o *owners) changed(really bool) {
 	if really {
 		o.serial++
 	}
-	o.tellHeld()
+	o.updatePending()
 }
 
-// reached is told the serial of each wish that has come into force.
-func (o *owners) reached(serial uint64) {
+// markApplied is called with the serial of each applied steer.Sets.
+func (o *owners) markApplied(serial uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.inForce = serial
+	o.applied = serial
 	maps.DeleteFunc(o.settling, func(_ netip.Addr, since uint64) bool { return since <= serial })
-	o.tellHeld()
+	o.updatePending()
 }
 
 // due returns the addresses whose connections are to be removed now.
@@ -103,15 +102,15 @@ func (o *owners) due() map[netip.Addr]uint64 {
 	defer o.mu.Unlock()
 	due := make(map[netip.Addr]uint64)
 	for a, since := range o.stale {
-		if since <= o.inForce {
+		if since <= o.applied {
 			due[a] = since
 		}
 	}
 	return due
 }
 
-// removed is told that the connections of what was due are removed. What has
-// changed hands once more meanwhile stays stale.
+// removed is called after the connections of the due addresses were removed. An address
+// whose owner has changed again meanwhile stays stale.
 func (o *owners) removed(due map[netip.Addr]uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -130,7 +129,7 @@ func (o *owners) removed(due map[netip.Addr]uint64) {
 	o.changed(len(due) > 0)
 }
 
-// addSets says in a wish who owns what.
+// addSets adds the owners and the stale addresses.
 func (o *owners) addSets(sets *steer.Sets) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -138,7 +137,7 @@ func (o *owners) addSets(sets *steer.Sets) {
 	for _, a := range slices.SortedFunc(maps.Keys(o.recorded), netip.Addr.Compare) {
 		owner := steer.Owner{Addr: a, Pod: o.recorded[a]}
 		if _, stale := o.stale[a]; stale {
-			owner.Pod = nobody
+			owner.Pod = noOwner
 			if o.steers(a) {
 				sets.Stale = append(sets.Stale, a)
 			}
@@ -147,8 +146,8 @@ func (o *owners) addSets(sets *steer.Sets) {
 	}
 }
 
-// steers reports whether packets of an address are steered, whatever they are. Those
-// of a pod that no policy selects go on: with its old connections, too.
+// steers reports whether all packets of a stale address are steered. Those of a pod that
+// no policy selects are not, not even those of old connections.
 func (o *owners) steers(a netip.Addr) bool {
 	if e := o.snapshot.Endpoint(a); e != nil {
 		return e.Ingress != nil || e.Egress != nil
@@ -164,15 +163,15 @@ func (o *owners) staleCount() int {
 	return len(o.stale)
 }
 
-func (o *owners) tellHeld() {
-	held := make(map[netip.Addr]struct{}, len(o.stale)+len(o.settling))
+func (o *owners) updatePending() {
+	pending := make(map[netip.Addr]struct{}, len(o.stale)+len(o.settling))
 	for a := range o.stale {
 		if o.steers(a) {
-			held[a] = struct{}{}
+			pending[a] = struct{}{}
 		}
 	}
 	for a := range o.settling {
-		held[a] = struct{}{}
+		pending[a] = struct{}{}
 	}
-	o.hold(held)
+	o.setPending(pending)
 }

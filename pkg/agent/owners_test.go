@@ -24,11 +24,11 @@ var (
 	reused6 = netip.MustParseAddr("fd00:10:244:1::2")
 )
 
-// openPod is a pod that no policy selects, all others are isolated.
+// openPod is a pod that no policy selects. All others are isolated.
 const openPod = 2
 
-// ownedBy is a snapshot in which pods have addresses. All other addresses of the
-// node's range are held.
+// ownedBy returns a snapshot in which pods have addresses. Packets of all other
+// addresses of the node's ranges are pending.
 func ownedBy(pods map[netip.Addr]uint32) *policy.Snapshot {
 	endpoints := make(map[netip.Addr]*policy.Endpoint)
 	var local []netip.Addr
@@ -48,32 +48,32 @@ func ownedBy(pods map[netip.Addr]uint32) *policy.Snapshot {
 	})
 }
 
-// node is a model of a node: an agent, its table of nftables and the kernel's table
-// of connections, whose entries know what the kernel does not: which pod they are of.
+// node models a node: an agent, its nftables table and the conntrack table. Unlike in the
+// kernel, entries of the conntrack table name their pod.
 type node struct {
 	*owners
-	held     map[netip.Addr]struct{}
-	snapshot map[netip.Addr]uint32          // what the agent was told last
-	wish     modelWish                      // the latest
-	kernel   modelWish                      // the one in force
+	pending  map[netip.Addr]struct{}
+	snapshot map[netip.Addr]uint32 // the latest of the agent
+	desired  modelSets
+	kernel   modelSets                      // applied
 	entries  map[netip.Addr]map[uint32]bool // false: from before the owner changed
 	lost     []string                       // connections of isolated owners that were removed
-	removing map[netip.Addr]uint64          // under way
+	removing map[netip.Addr]uint64          // in progress
 }
 
-type modelWish struct {
+type modelSets struct {
 	steer.Sets
 	snapshot map[netip.Addr]uint32
 }
 
 func (n *node) start() {
-	n.removing, n.kernel.Serial = nil, 0 // that was the agent's before
-	n.owners = newOwners(n.kernel.Owners, func(held map[netip.Addr]struct{}) { n.held = held })
+	n.removing, n.kernel.Serial = nil, 0 // of the agent before
+	n.owners = newOwners(n.kernel.Owners, func(addrs map[netip.Addr]struct{}) { n.pending = addrs })
 }
 
 func (n *node) set() {
-	n.wish = modelWish{snapshot: n.snapshot}
-	n.addSets(&n.wish.Sets)
+	n.desired = modelSets{snapshot: n.snapshot}
+	n.addSets(&n.desired.Sets)
 }
 
 func (n *node) publish(pods map[netip.Addr]uint32) {
@@ -88,8 +88,8 @@ func (n *node) publish(pods map[netip.Addr]uint32) {
 }
 
 func (n *node) steer() {
-	n.kernel = n.wish
-	n.reached(n.kernel.Serial)
+	n.kernel = n.desired
+	n.markApplied(n.kernel.Serial)
 }
 
 func (n *node) beginRemoval() {
@@ -110,15 +110,14 @@ func (n *node) endRemoval() {
 	}
 }
 
-// connect opens connections of a: one that the agent accepts as one of the pod that
-// it takes for the owner, and one of the pod that the kernel takes for it, if that
-// pod's packets are not steered.
+// connect opens connections of a: one that the agent accepts for the owner in its
+// snapshot, and one for the owner in nftables if that pod's packets are not steered.
 func (n *node) connect(a netip.Addr) {
 	if n.entries[a] == nil {
 		n.entries[a] = make(map[uint32]bool)
 	}
 	if pod, ok := n.snapshot[a]; ok {
-		if _, held := n.held[a]; !held {
+		if _, pending := n.pending[a]; !pending {
 			n.entries[a][pod] = true
 		}
 	}
@@ -127,9 +126,9 @@ func (n *node) connect(a netip.Addr) {
 	}
 }
 
-// restart has the agent begin anew with what the kernel holds. A pod that has
-// connections before its first record is in force, some milliseconds after it is
-// known, is forgotten: it is not what this is about.
+// restart starts another agent with the state of the kernel. It removes connections of
+// pods whose first record is not applied yet, which takes some milliseconds: an agent
+// that ends in this time is a documented exception.
 func (n *node) restart() {
 	recorded := make(map[netip.Addr]bool)
 	for _, o := range n.kernel.Owners {
@@ -144,13 +143,13 @@ func (n *node) restart() {
 	n.publish(n.snapshot)
 }
 
-// opens returns the entries by which the successor of a pod can be reached: the
-// kernel was told of the change, and lets a connection go on that is another pod's.
+// opens returns the entries by which the successor of a pod can be reached: the change is
+// applied, and the kernel still accepts a connection of another pod.
 func (n *node) opens() (open []string) {
 	for a, pods := range n.entries {
-		owner, told := n.snapshot[a], n.stale[a] <= n.kernel.Serial
+		owner, applied := n.snapshot[a], n.stale[a] <= n.kernel.Serial
 		for pod := range pods {
-			if pod != owner && owner != openPod && told && !slices.Contains(n.kernel.Stale, a) {
+			if pod != owner && owner != openPod && applied && !slices.Contains(n.kernel.Stale, a) {
 				open = append(open, fmt.Sprintf("connection of pod %d at %s, which is pod %d's", pod, a, owner))
 			}
 		}
@@ -158,8 +157,8 @@ func (n *node) opens() (open []string) {
 	return open
 }
 
-// TestNoOrderOfEventsOpensASuccessor plays random orders of changes of owners, syncs
-// of the table, removals, connections and restarts.
+// TestNoOrderOfEventsOpensASuccessor runs random sequences of owner changes, syncs of the
+// table, removals, connections and restarts.
 func TestNoOrderOfEventsOpensASuccessor(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -167,7 +166,7 @@ func TestNoOrderOfEventsOpensASuccessor(t *testing.T) {
 		n.start()
 		n.publish(map[netip.Addr]uint32{reused: 2, reused6: 2})
 		n.steer()
-		var story []string
+		var events []string
 		for range 60 {
 			event := r.IntN(6)
 			switch event {
@@ -191,9 +190,9 @@ func TestNoOrderOfEventsOpensASuccessor(t *testing.T) {
 			case 5:
 				n.restart()
 			}
-			story = append(story, fmt.Sprintf("%s, %v", [...]string{"publish", "steer", "begin", "end", "connect", "restart"}[event], n.snapshot))
+			events = append(events, fmt.Sprintf("%s, %v", [...]string{"publish", "steer", "begin", "end", "connect", "restart"}[event], n.snapshot))
 			if open := n.opens(); len(open)+len(n.lost) > 0 {
-				t.Fatalf("seed %d: open: %v, lost: %v after\n%s", seed, open, n.lost, strings.Join(story, "\n"))
+				t.Fatalf("seed %d: open: %v, lost: %v after\n%s", seed, open, n.lost, strings.Join(events, "\n"))
 			}
 		}
 		for range 3 {
@@ -202,25 +201,25 @@ func TestNoOrderOfEventsOpensASuccessor(t *testing.T) {
 			n.endRemoval()
 		}
 		n.steer()
-		if len(n.held) > 0 || len(n.kernel.Stale) > 0 || n.staleCount() > 0 {
-			t.Errorf("seed %d: when all is quiet %v are held and %v stale", seed, n.held, n.kernel.Stale)
+		if len(n.pending) > 0 || len(n.kernel.Stale) > 0 || n.staleCount() > 0 {
+			t.Errorf("seed %d: in the end %v are pending and %v stale", seed, n.pending, n.kernel.Stale)
 		}
 	}
 }
 
-func TestAFirstStartLeavesConnectionsAlone(t *testing.T) {
+func TestFirstStartKeepsConnections(t *testing.T) {
 	n := &node{entries: make(map[netip.Addr]map[uint32]bool)}
 	n.start()
 	n.publish(map[netip.Addr]uint32{reused: 2})
 	n.steer()
-	if due := n.due(); len(due) > 0 || len(n.held) > 0 {
-		t.Errorf("due: %v, held: %v, want nothing", due, n.held)
+	if due := n.due(); len(due) > 0 || len(n.pending) > 0 {
+		t.Errorf("due: %v, pending: %v, want nothing", due, n.pending)
 	}
 }
 
-// A pod that no policy selects loses its predecessor's connections, too, and is not
-// steered for it.
-func TestAPodWithoutPoliciesIsNotSteered(t *testing.T) {
+// Connections of the earlier owner are also removed for a pod that no policy selects,
+// without steering it.
+func TestPodWithoutPoliciesIsNotSteered(t *testing.T) {
 	n := &node{entries: make(map[netip.Addr]map[uint32]bool)}
 	n.start()
 	n.publish(map[netip.Addr]uint32{reused: 2})
@@ -228,23 +227,23 @@ func TestAPodWithoutPoliciesIsNotSteered(t *testing.T) {
 	n.follow(policy.New(policy.Model{Endpoints: known, Local: policy.NewLocal(known, []netip.Addr{reused})}))
 	n.set()
 	n.steer()
-	if len(n.kernel.Stale) > 0 || len(n.held) > 0 {
-		t.Errorf("steered: %v, held: %v, want nothing", n.kernel.Stale, n.held)
+	if len(n.kernel.Stale) > 0 || len(n.pending) > 0 {
+		t.Errorf("steered: %v, pending: %v, want nothing", n.kernel.Stale, n.pending)
 	}
 	if due := n.due(); len(due) != 1 {
 		t.Errorf("due: %v, want one address", due)
 	}
 }
 
-// listOfRemovals is a remover that fails the first time.
-type listOfRemovals struct {
+// removals is a remover that fails the first time.
+type removals struct {
 	addrs  []netip.Addr
 	failed bool
 }
 
 var errNotPermitted = errors.New("not permitted")
 
-func (l *listOfRemovals) Remove(_ context.Context, addrs []netip.Addr) error {
+func (l *removals) Remove(_ context.Context, addrs []netip.Addr) error {
 	if !l.failed {
 		l.failed = true
 		return errNotPermitted
@@ -253,9 +252,9 @@ func (l *listOfRemovals) Remove(_ context.Context, addrs []netip.Addr) error {
 	return nil
 }
 
-func TestRemovalIsTriedAgain(t *testing.T) {
+func TestRemovalIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reg, l := prometheus.NewRegistry(), &listOfRemovals{}
+		reg, l := prometheus.NewRegistry(), &removals{}
 		o := newOwners([]steer.Owner{{Addr: reused, Pod: 1}}, func(map[netip.Addr]struct{}) {})
 		done := 0
 		u := newReuse(o, l, func() { done++ }, reg)
@@ -267,7 +266,7 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 		o.follow(ownedBy(map[netip.Addr]uint32{reused: 3}))
 		var sets steer.Sets
 		o.addSets(&sets)
-		u.inForce(sets.Serial)
+		u.applied(sets.Serial)
 		synctest.Wait()
 		if err := u.Healthy(); !errors.Is(err, errNotPermitted) || done != 0 || o.staleCount() != 1 {
 			t.Errorf("healthy: %v, done %d times, %d stale", err, done, o.staleCount())

@@ -22,29 +22,29 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
-// lookout is an observer that knows nothing and remembers what it is told.
-type lookout struct {
+// fakeObserver is an observer that learns no names and records calls.
+type fakeObserver struct {
 	followed  int
 	onFollow  func()
 	resolvers []netip.AddrPort
 	seen      []string
 }
 
-func (l *lookout) Names(_, _ netip.Addr) *policy.Names { return nil }
+func (l *fakeObserver) Names(_, _ netip.Addr) *policy.Names { return nil }
 
-func (l *lookout) Follow(*policy.Snapshot) {
+func (l *fakeObserver) Follow(*policy.Snapshot) {
 	l.followed++
 	l.onFollow()
 }
 
-func (l *lookout) Resolvers() []netip.AddrPort { return l.resolvers }
+func (l *fakeObserver) Resolvers() []netip.AddrPort { return l.resolvers }
 
-func (l *lookout) Run(context.Context) error { return nil }
+func (l *fakeObserver) Run(context.Context) error { return nil }
 
-func (l *lookout) Observe(payload []byte) { l.seen = append(l.seen, string(payload)) }
+func (l *fakeObserver) Observe(payload []byte) { l.seen = append(l.seen, string(payload)) }
 
-// administered has one pod with a rule of an administrator that allows a domain,
-// and one that denies the rest.
+// administered returns a snapshot with a pod and two administrator's rules: one allows a
+// domain, the other denies the rest.
 func administered(addrs ...netip.Addr) *policy.Snapshot {
 	pod := &policy.Endpoint{
 		Namespace: "x", Name: "web", Egress: &policy.Chain{Rules: []policy.Rule{
@@ -60,7 +60,7 @@ func administered(addrs ...netip.Addr) *policy.Snapshot {
 	return policy.New(policy.Model{Endpoints: known, Local: policy.NewLocal(known, addrs)})
 }
 
-// setsOf are the elements of the sets that are not empty.
+// setsOf lists the elements of all sets.
 func setsOf(fake *knftables.Fake) string {
 	fake.RLock()
 	defer fake.RUnlock()
@@ -74,7 +74,7 @@ func setsOf(fake *knftables.Fake) string {
 	return strings.Join(lines, "\n")
 }
 
-// latencies is how long all snapshots together took to come into force.
+// latencies returns the sum of the latencies of all snapshots.
 func latencies(t *testing.T, reg prometheus.Gatherer) float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -86,11 +86,11 @@ func latencies(t *testing.T, reg prometheus.Gatherer) float64 {
 			return family.Metric[0].GetHistogram().GetSampleSum()
 		}
 	}
-	t.Fatal("no latency of snapshots")
+	t.Fatal("no metric of snapshot latency")
 	return 0
 }
 
-func TestTheObserverKnowsBeforePacketsAreSteered(t *testing.T) {
+func TestObserverFollowsBeforeSteering(t *testing.T) {
 	pod, resolver := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddrPort("10.96.0.10:53")
 	for _, tt := range []struct {
 		observed bool
@@ -107,10 +107,10 @@ func TestTheObserverKnowsBeforePacketsAreSteered(t *testing.T) {
 			}
 			a := &agent{enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
 			a.follow(nil, nil, reg)
-			l := &lookout{resolvers: []netip.AddrPort{resolver}, onFollow: func() {
+			l := &fakeObserver{resolvers: []netip.AddrPort{resolver}, onFollow: func() {
 				select {
 				case <-a.ready:
-					t.Error("packets are judged before the observer knows")
+					t.Error("packets are decided before the observer follows")
 				default:
 				}
 			}}
@@ -123,14 +123,14 @@ func TestTheObserverKnowsBeforePacketsAreSteered(t *testing.T) {
 			go func() { ended <- steerer.Run(ctx) }()
 			a.publish(ctx, administered(pod), time.Now().Add(-3*time.Second))
 			if got := latencies(t, reg); got != 3 {
-				t.Errorf("%v s from the change to judging by it, want 3", got)
+				t.Errorf("latency %v s, want 3", got)
 			}
 			time.Sleep(time.Second) // of the bubble's clock
 			if got := setsOf(fake); got != tt.want {
 				t.Errorf("observed %v: the sets hold\n%s\nwant\n%s", tt.observed, got, tt.want)
 			}
 			if l.followed > 0 != tt.observed {
-				t.Errorf("observed %v: told %d times", tt.observed, l.followed)
+				t.Errorf("observed %v: followed %d times", tt.observed, l.followed)
 			}
 			cancel()
 			if err := <-ended; err != nil {
@@ -140,8 +140,8 @@ func TestTheObserverKnowsBeforePacketsAreSteered(t *testing.T) {
 	}
 }
 
-func TestTheObserverSeesAndEverythingGoesOn(t *testing.T) {
-	l := &lookout{}
+func TestObservedPacketsAreAccepted(t *testing.T) {
+	l := &fakeObserver{}
 	for _, last := range []bool{false, true} {
 		if got := observe(l)(queue.Packet{Payload: []byte("message"), Last: last}); got != queue.Accept {
 			t.Errorf("verdict %v, want accept", got)
@@ -152,7 +152,7 @@ func TestTheObserverSeesAndEverythingGoesOn(t *testing.T) {
 	}
 }
 
-func TestTheObserversQueueIsBehindTheOthers(t *testing.T) {
+func TestObserveQueueNumber(t *testing.T) {
 	observed := func(queue, queues uint16) Config {
 		return Config{Queue: queue, Queues: queues, Features: compile.AllFeatures(), Kinds: policycache.Kinds{ClusterNetworkPolicy: true}}
 	}

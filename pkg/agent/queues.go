@@ -15,17 +15,17 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/queue"
 )
 
-// observer learns what domain names mean to pods, by looking on. Its methods may
-// be called from any goroutine.
+// observer learns the addresses of domain names from the DNS messages of pods. Its
+// methods may be called from any goroutine.
 type observer interface {
 	policy.Learned
-	// Follow is told of each snapshot before packets are judged by it.
+	// Follow is called with each snapshot before packets are decided by it.
 	Follow(s *policy.Snapshot)
-	// Resolvers are those of which Observe is to see what they exchange with the
-	// pods of Snapshot.SelectedForNames.
+	// Resolvers returns the resolvers whose messages to and from the pods of
+	// Snapshot.SelectedForNames Observe must see.
 	Resolvers() []netip.AddrPort
-	// Observe is shown one packet, from its IP header on, whole. The payload is
-	// valid only during the call.
+	// Observe gets one complete packet, from its IP header on. The payload is valid
+	// only during the call.
 	Observe(payload []byte)
 	// Run keeps Resolvers up to date until ctx ends.
 	Run(ctx context.Context) error
@@ -66,7 +66,7 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Regis
 	if o == nil {
 		return all, nil
 	}
-	// What the observer misses goes on all the same, to be judged.
+	// Packets that the observer misses continue to the other queues.
 	observing, err := queue.New(queue.Config{
 		First:           cfg.observeQueue(),
 		Count:           1,
@@ -82,7 +82,7 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Regis
 	return append(all, served{observing, observe(o)}), nil
 }
 
-// observeQueue is the number of the observer's queue, behind those that judge,
+// observeQueue is the number of the observer's queue, after those that decide,
 // and 0 without an observer.
 func (c Config) observeQueue() uint16 {
 	if !c.learnsNames() {
@@ -107,9 +107,9 @@ func (c Config) lastQueue() int {
 	}
 }
 
-// overflowLen is how many packets wait in each of the queues for what exceeds a
-// share. Each of them holds an entry of the connection table: together they may have
-// a quarter of it, so that a flood leaves room for the connections of others.
+// overflowLen is the length of each overflow queue. Each queued packet has a conntrack
+// entry: together they may use a quarter of the table, so that a flood leaves room for
+// connections of other pods.
 func overflowLen(queues uint16) uint32 {
 	const path = "/proc/sys/net/netfilter/nf_conntrack_max"
 	text, err := os.ReadFile(path)
@@ -135,8 +135,7 @@ func decide(e *enforce.Enforcer) queue.Handler {
 	}
 }
 
-// source is whose packet a payload is. That of packets that cannot be parsed is the
-// invalid address, for all of them.
+// source returns the source address of a packet, the zero Addr if it cannot be parsed.
 func source(payload []byte) netip.Addr {
 	p, err := packet.Parse(payload)
 	if err != nil {

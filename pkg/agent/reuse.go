@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// reuseInterval gathers addresses that go at the same time: a pod has two, and a
-	// drained node loses many pods.
+	// reuseInterval collects addresses that become stale at the same time: a pod has
+	// two, and a drained node loses many pods.
 	reuseInterval = 20 * time.Millisecond
-	// reuseRetry is as short as the time for which packets are held.
+	// reuseRetry is as short as the time for which packets are pending.
 	reuseRetry = time.Second
-	// reuseRest is how long the removal rests after a run, as a multiple of what the
-	// run took: it uses a fifth of a core at most.
+	// reuseRest is the pause after a removal, as a multiple of its duration: removals
+	// use at most a fifth of a core.
 	reuseRest = 4
 )
 
@@ -30,12 +30,12 @@ type remover interface {
 	Remove(ctx context.Context, addrs []netip.Addr) error
 }
 
-// reuse removes the connections of addresses that have changed hands.
+// reuse removes the connections of addresses whose owner has changed.
 type reuse struct {
 	owners  *owners
 	remover remover
 	runner  *runner.Runner
-	done    func() // called when addresses are not stale any more
+	done    func() // called when addresses are no longer stale
 
 	mu     sync.Mutex
 	health error
@@ -46,14 +46,14 @@ func newReuse(o *owners, r remover, done func(), reg prometheus.Registerer) *reu
 	u.runner = runner.New(runner.Config{MinInterval: reuseInterval, RetryInterval: reuseRetry}, u.sync)
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "netpol_stale_addresses",
-		Help: "Addresses of this node's pods that have changed hands and whose connections are not removed yet.",
+		Help: "Addresses of this node's pods whose owner has changed and whose connections are not removed yet.",
 	}, func() float64 { return float64(o.staleCount()) }))
 	return u
 }
 
-// inForce is told the serial of each wish that has come into force.
-func (u *reuse) inForce(serial uint64) {
-	u.owners.reached(serial)
+// applied is called with the serial of each applied steer.Sets.
+func (u *reuse) applied(serial uint64) {
+	u.owners.markApplied(serial)
 	u.runner.Poke()
 }
 
@@ -64,7 +64,7 @@ func (u *reuse) Run(ctx context.Context) error {
 	return nil
 }
 
-// Healthy returns nil unless connections could not be removed that should have been.
+// Healthy returns the error of the last removal.
 func (u *reuse) Healthy() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -11,12 +11,12 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
-// EveryInterface in Config.SourceCheckExempt exempts all, those too that do not
-// exist yet.
+// EveryInterface in Config.SourceCheckExempt exempts all interfaces, also those that do
+// not exist yet.
 const EveryInterface = "*"
 
-// newLinks returns what finds out by which interfaces pods send, nil if the sources
-// of packets are not checked.
+// newLinks returns a watcher of the interfaces that lead to pods, nil if the sources of
+// packets are not checked.
 func newLinks(cfg Config, caps steer.Capabilities, changed func(), logger klog.Logger) (*links.Watcher, error) {
 	if slices.Contains(cfg.SourceCheckExempt, EveryInterface) {
 		return nil, nil
@@ -28,8 +28,8 @@ func newLinks(cfg Config, caps steer.Capabilities, changed func(), logger klog.L
 	return links.New(links.Config{Exempt: cfg.SourceCheckExempt, Changed: changed})
 }
 
-// checkSources has the sources of packets checked while a policy selects a pod of
-// this node, or may select one that is not known yet.
+// checkSources enables the check of sources while a policy selects a pod of this node,
+// or may select one that is not known yet.
 func (a *agent) checkSources(sets *steer.Sets) {
 	uplinks, known := a.links.Uplinks(func(addr netip.Addr) bool {
 		_, ok := slices.BinarySearchFunc(sets.Pods, addr, netip.Addr.Compare)

@@ -13,9 +13,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
-// tunnelProtocols are the protocols whose packets the kernel unpacks, by the name
-// that flags use. None needs a port, and no program of a node is known to serve
-// them to pods.
+// tunnelProtocols are the protocols that the kernel decapsulates, by their names in
+// flags. None has ports, and no program of a node is known to serve them to pods.
 var tunnelProtocols = map[string]uint8{
 	"ipip": unix.IPPROTO_IPIP,
 	"ipv6": unix.IPPROTO_IPV6, // IPv6 in IPv4 and in IPv6
@@ -45,7 +44,7 @@ func (p *PodTunnels) ParsePodTunnel(s string) error {
 	return nil
 }
 
-// ParsePort reads a port, which is not 0.
+// ParsePort parses a port other than 0.
 func ParsePort(s string) (uint16, error) {
 	port, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || port == 0 {

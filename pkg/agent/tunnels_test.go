@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestPodTunnelsAreParsed(t *testing.T) {
+func TestParsePodTunnel(t *testing.T) {
 	var got PodTunnels
 	for _, s := range []string{"udp/8472", "gre", "udp/65535", "ipip"} {
 		if err := got.ParsePodTunnel(s); err != nil {

@@ -15,7 +15,7 @@ type listener struct {
 
 	mu   sync.Mutex
 	all  int
-	open map[netip.Addr]int // by client; without those that have none
+	open map[netip.Addr]int // by client; without entries of 0
 }
 
 // Accept waits for a connection within the limits.
@@ -62,7 +62,7 @@ func (l *listener) leave(client netip.Addr) {
 	}
 }
 
-// connection gives its place back when it is closed.
+// connection no longer counts for the limits once it is closed.
 type connection struct {
 	net.Conn
 	leave func()

@@ -10,16 +10,16 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// collectInterval is how long what was collected is served.
+// collectInterval is how long a collection is reused.
 const collectInterval = time.Second
 
-// Metrics returns the handler of reg's metrics. They are collected by one request at
-// a time. Clients of other machines, and pods, are served what was collected in the
-// last second; answers are not compressed.
-func Metrics(reg *prometheus.Registry) http.Handler {
+// metricsHandler serves the metrics of reg. One request at a time collects them. Clients
+// on other machines, and pods, get a collection of the last second; responses are not
+// compressed.
+func metricsHandler(reg *prometheus.Registry) http.Handler {
 	c := &collection{of: reg, count: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "netpol_metrics_collections_total",
-		Help: "Collections of all metrics. Several requests may be answered by one.",
+		Help: "Collections of all metrics. Several requests may share one.",
 	})}
 	reg.MustRegister(c.count)
 	handler := func(maxAge time.Duration) http.Handler {
@@ -36,7 +36,7 @@ func Metrics(reg *prometheus.Registry) http.Handler {
 	}))
 }
 
-// collection is the last one.
+// collection is the latest collection of all metrics.
 type collection struct {
 	of    prometheus.Gatherer
 	count prometheus.Counter
@@ -47,7 +47,7 @@ type collection struct {
 	err      error
 }
 
-// gather returns what was collected no longer than maxAge ago.
+// gather returns a collection that is at most maxAge old.
 func (c *collection) gather(maxAge time.Duration) ([]*dto.MetricFamily, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

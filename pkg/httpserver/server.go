@@ -1,10 +1,10 @@
-// Package httpserver serves metrics and probes so that clients, however many and
-// however eager, cost little: connections and requests have limits, and what is
-// collected is collected once for all that ask at the same time. It knows nothing of
-// what is collected.
+// Package httpserver serves metrics and probes at a bounded cost: connections and requests
+// are limited, and requests at the same time share one collection of metrics. It does not
+// know what is collected.
 //
-// Clients of the machine itself, such as the kubelet that probes a pod on the host's
-// network, are told by their address, which is the server's, and have no limits.
+// There are no limits for clients on the same machine, such as the kubelet that probes a
+// pod in the host's network. They are recognized by their address, which is also the
+// server's.
 package httpserver
 
 import (
@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// maxConnections is how many may be open at a time, and maxPerClient how many
-	// of one address.
+	// maxConnections bounds the open connections, and maxPerClient those of one
+	// address.
 	maxConnections = 128
 	maxPerClient   = 8
-	// requestRate is how many requests are answered in a second over time, and
-	// requestBurst at once. Others wait: what waits costs no CPU, while a refusal
-	// would only be followed by the next request. With all connections waiting a
-	// request takes six seconds.
+	// requestRate limits the requests per second over time, and requestBurst those at
+	// once. Requests beyond the limit wait: waiting costs no CPU, while clients would
+	// repeat a refused request. With all connections waiting a request takes six
+	// seconds.
 	requestRate  = 20
 	requestBurst = 20
 	// maxHeader bounds the memory of a connection.
@@ -45,13 +45,13 @@ type Server struct {
 func New(h http.Handler, reg prometheus.Registerer) *Server {
 	s := &Server{handler: h, refused: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "netpol_http_connections_refused_total",
-		Help: "Connections for metrics and probes that were closed because too many were open, of one address or in all.",
+		Help: "Connections for metrics and probes that were closed because too many were open, from one address or in total.",
 	})}
 	reg.MustRegister(s.refused)
 	return s
 }
 
-// Run answers on l until ctx ends.
+// Run serves requests on l until ctx ends.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler:           paced(s.handler, rate.NewLimiter(requestRate, requestBurst)),
@@ -70,11 +70,11 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// paced has requests wait for their turn, but for those of this machine.
+// paced limits the rate of requests except those from this machine.
 func paced(h http.Handler, limiter *rate.Limiter) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !local(r) && limiter.Wait(r.Context()) != nil {
-			return // the client has gone
+			return // the client is gone
 		}
 		h.ServeHTTP(w, r)
 	})
@@ -87,7 +87,7 @@ func local(r *http.Request) bool {
 	return err == nil && sameAddress(client.Addr(), at)
 }
 
-// sameAddress reports whether a client has the address that it talks to.
+// sameAddress reports whether a client has the address of the server.
 func sameAddress(client netip.Addr, at net.Addr) bool {
 	tcp, ok := at.(*net.TCPAddr)
 	return ok && tcp.AddrPort().Addr().Unmap() == client.Unmap()

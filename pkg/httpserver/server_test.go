@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,8 +17,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// start serves "ok" on 127.0.0.1, where other addresses of the loopback network are
-// other clients.
+// start serves "ok" on 127.0.0.1. Other addresses of the loopback network are other
+// clients.
 func start(t *testing.T) (*Server, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,7 +53,7 @@ func ask(t *testing.T, client, server string) (net.Conn, bool) {
 	return conn, n > 0
 }
 
-func TestOneClientDoesNotTakeTheConnectionsOfOthers(t *testing.T) {
+func TestOneClientDoesNotTakeAllConnections(t *testing.T) {
 	s, server := start(t)
 	var open []net.Conn
 	for range maxPerClient {
@@ -74,7 +75,7 @@ func TestOneClientDoesNotTakeTheConnectionsOfOthers(t *testing.T) {
 		}
 	}
 	open[0].Close()
-	for deadline := time.Now().Add(30 * time.Second); ; { // the server sees it a little later
+	for deadline := time.Now().Add(30 * time.Second); ; { // the server notices it later
 		if _, ok := ask(t, "127.0.0.2", server); ok {
 			break
 		}
@@ -84,18 +85,18 @@ func TestOneClientDoesNotTakeTheConnectionsOfOthers(t *testing.T) {
 	}
 }
 
-func TestProbesOfTheMachineHaveNoLimits(t *testing.T) {
+func TestLocalClientsHaveNoLimits(t *testing.T) {
 	l := &listener{refused: prometheus.NewCounter(prometheus.CounterOpts{}), all: maxConnections, Listener: &one{at: "192.0.2.1:9080", from: "192.0.2.1:4000"}}
 	if _, err := l.Accept(); err != nil {
 		t.Error(err)
 	}
 	l.Listener = &one{at: "192.0.2.1:9080", from: "192.0.2.2:4000", then: io.EOF}
 	if _, err := l.Accept(); err != io.EOF {
-		t.Errorf("got %v, want the connection closed and the next one asked for", err)
+		t.Errorf("got %v, want the connection closed and the next one accepted", err)
 	}
 }
 
-// one is a Listener of a connection between two addresses, and of then.
+// one is a Listener that accepts one connection and then returns then.
 type one struct {
 	net.Listener
 	at, from string
@@ -125,7 +126,7 @@ func (c fakeConn) LocalAddr() net.Addr  { return c.at }
 func (c fakeConn) RemoteAddr() net.Addr { return c.from }
 func (c fakeConn) Close() error         { return nil }
 
-// request is one of a client to 192.0.2.1.
+// request returns a request of a client to 192.0.2.1.
 func request(client string) *http.Request {
 	r := httptest.NewRequest("GET", "/metrics", nil)
 	r.RemoteAddr = net.JoinHostPort(client, "4000")
@@ -133,7 +134,7 @@ func request(client string) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, at))
 }
 
-func TestRequestsWaitForTheirTurn(t *testing.T) {
+func TestRequestsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answered := 0
 		h := paced(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { answered++ }), rate.NewLimiter(10, 5))
@@ -153,19 +154,19 @@ func TestRequestsWaitForTheirTurn(t *testing.T) {
 			h.ServeHTTP(httptest.NewRecorder(), request("192.0.2.1"))
 		}
 		if answered != 45 {
-			t.Errorf("%d requests are answered, want those of the machine at once", answered)
+			t.Errorf("%d requests are answered, want those from the machine at once", answered)
 		}
 		cancel()
 		for range 20 {
 			h.ServeHTTP(httptest.NewRecorder(), request("192.0.2.2").WithContext(gone))
 		}
 		if answered != 45 {
-			t.Error("clients that have gone are answered")
+			t.Error("requests of clients that are gone are answered")
 		}
 	})
 }
 
-func TestMetricsAreCollectedOnceASecond(t *testing.T) {
+func TestMetricsAreCollectedOncePerSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewPedanticRegistry()
 		collected := 0
@@ -173,7 +174,7 @@ func TestMetricsAreCollectedOnceASecond(t *testing.T) {
 			collected++
 			return 1
 		}))
-		h := Metrics(reg)
+		h := metricsHandler(reg)
 		scrape := func(client string) {
 			w := httptest.NewRecorder()
 			r := request(client)
@@ -195,10 +196,30 @@ func TestMetricsAreCollectedOnceASecond(t *testing.T) {
 		scrape("192.0.2.1")
 		scrape("192.0.2.1")
 		if collected != 4 {
-			t.Errorf("%d collections, want those of the machine to be fresh", collected)
+			t.Errorf("%d collections, want a fresh one for each request from the machine", collected)
 		}
 		if problems, err := testutil.GatherAndLint(reg, "netpol_metrics_collections_total"); err != nil || len(problems) > 0 {
 			t.Errorf("%v %v", problems, err)
 		}
 	})
+}
+
+func TestProbes(t *testing.T) {
+	h := Handler(NewRegistry(), func() error { return nil }, func() error { return errors.New("not synced") })
+	for _, tt := range []struct {
+		path, want string
+		code       int
+	}{
+		{"/livez", "ok\n", http.StatusOK},
+		{"/readyz", "not synced\n", http.StatusServiceUnavailable},
+		{"/other", "404 page not found\n", http.StatusNotFound},
+	} {
+		t.Run(tt.path, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", tt.path, nil))
+			if w.Code != tt.code || w.Body.String() != tt.want {
+				t.Errorf("got %d %q, want %d %q", w.Code, w.Body, tt.code, tt.want)
+			}
+		})
+	}
 }

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var errShort = errors.New("the message is too short")
+var errShort = errors.New("rtnetlink message too short")
 
-// attributes decodes what comes behind the fixed part of a message.
+// attributes decodes the attributes after the fixed part of a message.
 func attributes(data []byte, fixed int) (*netlink.AttributeDecoder, error) {
 	if len(data) < fixed {
 		return nil, errShort
@@ -20,7 +20,7 @@ func attributes(data []byte, fixed int) (*netlink.AttributeDecoder, error) {
 	return netlink.NewAttributeDecoder(data[fixed:])
 }
 
-// addLink reads a struct ifinfomsg with its attributes.
+// addLink decodes a struct ifinfomsg with its attributes.
 func (l Links) addLink(data []byte) error {
 	ad, err := attributes(data, unix.SizeofIfInfomsg)
 	if err != nil {
@@ -44,15 +44,15 @@ func (l Links) addLink(data []byte) error {
 	return nil
 }
 
-// portAttributes are those of IFLA_INFO_DATA that have the port of a tunnel, by
-// its kind.
+// portAttributes are the attributes of IFLA_INFO_DATA with the port of a tunnel, by kind
+// of the tunnel.
 var portAttributes = map[string]uint16{
 	"vxlan":   unix.IFLA_VXLAN_PORT,
 	"geneve":  unix.IFLA_GENEVE_PORT,
 	"bareudp": unix.IFLA_BAREUDP_PORT,
 }
 
-// decodeInfo counts on the kind coming ahead of its data, as the kernel sends them.
+// decodeInfo expects the kind before the data, as the kernel sends them.
 func (link *Link) decodeInfo(ad *netlink.AttributeDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
@@ -74,7 +74,7 @@ func (link *Link) decodeInfo(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// addRule reads a struct fib_rule_hdr, which is as long as a struct rtmsg.
+// addRule decodes a struct fib_rule_hdr, which is as long as a struct rtmsg.
 func (l Links) addRule(data []byte) error {
 	ad, err := attributes(data, unix.SizeofRtMsg)
 	if err != nil {
@@ -94,7 +94,7 @@ func (l Links) addRule(data []byte) error {
 	return ad.Err()
 }
 
-// route is what of a route matters here.
+// route is the relevant part of a route.
 type route struct {
 	dst        netip.Prefix // not valid for a default route
 	gateway    bool
@@ -102,7 +102,7 @@ type route struct {
 	advertised bool // by a router
 }
 
-// addRoute reads a struct rtmsg with its attributes.
+// addRoute decodes a struct rtmsg with its attributes.
 func (l Links) addRoute(data []byte) error {
 	ad, err := attributes(data, unix.SizeofRtMsg)
 	if err != nil {
@@ -141,7 +141,7 @@ func (l Links) addRoute(data []byte) error {
 	return nil
 }
 
-// note adds what r says to its link.
+// note adds r to its link.
 func (l Links) note(r route) {
 	link := l[r.index]
 	switch {
@@ -159,7 +159,7 @@ func (l Links) note(r route) {
 // sizeofRtNexthop is that of struct rtnexthop, linux/rtnetlink.h.
 const sizeofRtNexthop = 8
 
-// decodeHops reads structs rtnexthop, each with its attributes.
+// decodeHops decodes structs rtnexthop, each with its attributes.
 func decodeHops(b []byte) ([]route, error) {
 	var hops []route
 	for len(b) > 0 {

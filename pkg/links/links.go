@@ -1,6 +1,6 @@
-// Package links finds out which interfaces of the node lead to pods, without
-// knowing the network plugin, and follows their changes. It reads links, routes and
-// rules through rtnetlink; it changes nothing, and knows nothing of policies.
+// Package links finds out which interfaces of the node lead to pods, for any network
+// plugin, and watches for changes. It reads links, routes and rules by rtnetlink. It
+// changes nothing and does not know policies.
 package links
 
 import (
@@ -9,22 +9,21 @@ import (
 	"slices"
 )
 
-// Link is an interface of the node and what the routing tables say of it.
+// Link is an interface of the node with its role in the routing tables.
 type Link struct {
 	Index  int
 	Master int // index of the bridge or other link it is a port of, else 0
 	Name   string
 	Kind   string // of rtnetlink: veth, bridge, vxlan, …; empty for hardware
-	// Port is the UDP port at which a tunnel takes packets in, else 0.
+	// Port is the UDP port at which a tunnel device receives, else 0.
 	Port uint16
-	// Gateway is whether a network is reached through it by somebody who forwards,
-	// or all is. Routes that a router advertisement has made do not count: a pod
-	// could send one.
+	// Gateway reports whether it has a default route or a route through a gateway.
+	// Routes from router advertisements do not count: a pod could send one.
 	Gateway bool
-	// OnLink is whether the routing tables say who is directly behind it.
+	// OnLink reports whether it has a route without a gateway.
 	OnLink bool
-	// InRule is whether a routing rule is about packets that come in by it. The way
-	// back to their sources is then not what a look-up without the rule finds.
+	// InRule reports whether a routing rule matches packets that come in by it. The
+	// route to their sources then depends on the rule.
 	InRule bool
 	// Hosts are the single addresses that have a route through it.
 	Hosts []netip.Addr
@@ -33,9 +32,8 @@ type Link struct {
 // Links are those of the node, by index.
 type Links map[int]*Link
 
-// uplinks returns the names of the links that are not known to lead to pods of
-// this node, in order. Those of an uplink may have come by another way than packets
-// to their sources go.
+// uplinks returns the names of the links that are not known to lead to pods of this
+// node, in order. Routes through uplinks may be asymmetric.
 func (l Links) uplinks(local func(netip.Addr) bool, exempt []string) []string {
 	var names []string
 	for _, link := range l {
@@ -47,15 +45,15 @@ func (l Links) uplinks(local func(netip.Addr) bool, exempt []string) []string {
 	return names
 }
 
-// isUplink goes by what network plugins have in common: a pod is behind one end of
-// a pair of links, with a route to its address, or behind a bridge that has an
-// address in its network.
+// isUplink relies on what network plugins have in common: a pod is connected by a pair
+// of links with a route to its address, or by a bridge with an address in the pod's
+// network.
 func (l Links) isUplink(link *Link, local func(netip.Addr) bool) bool {
 	switch {
 	case link.InRule:
 		return true
 	case slices.ContainsFunc(link.Hosts, local):
-		return false // though a pod may be a gateway, too
+		return false // a pod may be a gateway, too
 	case link.Gateway:
 		return true
 	}
@@ -63,16 +61,16 @@ func (l Links) isUplink(link *Link, local func(netip.Addr) bool) bool {
 	case "veth", "netkit":
 		return false
 	case "bridge":
-		// Of packets between the ports of a bridge without a network the node
-		// knows no sources, and one with hardware behind it is a network's.
-		return !link.OnLink || l.hasForeignPort(link)
+		// The node has no routes to the sources of packets on a bridge without a
+		// network, and a bridge with hardware is part of an external network.
+		return !link.OnLink || l.hasOtherPort(link)
 	}
 	return true
 }
 
-// hasForeignPort tells whether something else than pods or virtual machines of
-// this node is connected to a bridge.
-func (l Links) hasForeignPort(bridge *Link) bool {
+// hasOtherPort reports whether anything but pods or virtual machines of this node is
+// connected to a bridge.
+func (l Links) hasOtherPort(bridge *Link) bool {
 	for _, port := range l {
 		if port.Master == bridge.Index && !slices.Contains([]string{"veth", "netkit", "tun"}, port.Kind) {
 			return true
@@ -81,7 +79,7 @@ func (l Links) hasForeignPort(bridge *Link) bool {
 	return false
 }
 
-// tunnelPorts returns, in order, the UDP ports at which tunnels take packets in.
+// tunnelPorts returns, in order, the UDP ports at which tunnel devices receive.
 func (l Links) tunnelPorts() []uint16 {
 	var ports []uint16
 	for _, link := range l {
@@ -93,7 +91,7 @@ func (l Links) tunnelPorts() []uint16 {
 	return slices.Compact(ports)
 }
 
-// CheckPattern tells whether a name of Config.Exempt can be one of an interface.
+// CheckPattern returns nil if pattern is a valid element of Config.Exempt.
 func CheckPattern(pattern string) error {
 	if pattern == "" {
 		return errEmptyPattern

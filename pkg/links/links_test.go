@@ -45,7 +45,7 @@ func TestUplinks(t *testing.T) {
 	}
 }
 
-func TestPatternsAreChecked(t *testing.T) {
+func TestCheckPattern(t *testing.T) {
 	for pattern, valid := range map[string]bool{"eth0": true, "net*": true, "": false, "net[": false} {
 		_, err := New(Config{Exempt: []string{pattern}})
 		if (err == nil) != valid {

@@ -13,13 +13,13 @@ import (
 // rtnetlink is the kernel of this network namespace.
 type rtnetlink struct{}
 
-// groups are the notifications that tell of a change; a group is a bit.
+// groups is the bit set of the multicast groups of relevant changes.
 const groups = 1<<(unix.RTNLGRP_LINK-1) |
 	1<<(unix.RTNLGRP_IPV4_ROUTE-1) | 1<<(unix.RTNLGRP_IPV6_ROUTE-1) |
 	1<<(unix.RTNLGRP_IPV4_RULE-1) | 1<<(unix.RTNLGRP_IPV6_RULE-1)
 
-// read asks for links first: what is about a link that came later is read again
-// after its notification.
+// read lists links first. Routes and rules of links that are added meanwhile are read
+// again after the notification.
 func (rtnetlink) read() (Links, error) {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
@@ -71,7 +71,7 @@ func list(conn *netlink.Conn, kind netlink.HeaderType, request []byte, add func(
 	return nil
 }
 
-// watch needs nothing of a notification but that there is one.
+// watch ignores the contents of notifications.
 func (rtnetlink) watch(ctx context.Context, changed func()) error {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups})
 	if err != nil {
@@ -80,7 +80,7 @@ func (rtnetlink) watch(ctx context.Context, changed func()) error {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	changed() // from here on nothing is missed
+	changed() // no change is missed from now on
 	for {
 		if _, err := conn.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return fmt.Errorf("receive from rtnetlink: %w", err)

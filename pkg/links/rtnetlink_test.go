@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNamespace moves the goroutine of a test into a network namespace of its own,
-// whose thread ends with it.
+// inNamespace moves the goroutine of a test into a new network namespace. Its thread ends
+// with the goroutine.
 func inNamespace(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -92,7 +92,7 @@ func TestTheKernelsLinksAreRead(t *testing.T) {
 	}
 }
 
-// TestChangesAreFollowed: a watcher knows a link that came after it had started.
+// TestChangesAreFollowed adds a link after the watcher has started.
 func TestChangesAreFollowed(t *testing.T) {
 	inNamespace(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -128,7 +128,7 @@ func TestChangesAreFollowed(t *testing.T) {
 	}
 }
 
-// linkMessage is what rtnetlink says of a tunnel device.
+// linkMessage returns the rtnetlink message of a tunnel device.
 func linkMessage(t *testing.T, kind string, attribute, port uint16) []byte {
 	t.Helper()
 	ae := netlink.NewAttributeEncoder()

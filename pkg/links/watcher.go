@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// minInterval bounds how often everything is read while pods come and go. A
-	// new link is checked until it was read.
+	// minInterval bounds how often everything is read while pods come and go. Sources
+	// of packets from a new link are checked until it is read.
 	minInterval = 100 * time.Millisecond
-	// retryInterval is the time after which a failed reading is tried again.
+	// retryInterval is the time after which a failed read is retried.
 	retryInterval = time.Second
-	// maxInterval is how long a change whose notification was lost goes unnoticed.
+	// maxInterval bounds how long a change goes unnoticed if its notification is lost.
 	maxInterval = time.Minute
 )
 
 var (
-	errEmptyPattern = errors.New("the name of an interface is empty")
-	errNotRead      = errors.New("interfaces and routes were not read yet")
+	errEmptyPattern = errors.New("empty interface name")
+	errNotRead      = errors.New("interfaces and routes are not read yet")
 )
 
-// Config says what a Watcher does.
+// Config configures a Watcher.
 type Config struct {
-	// Exempt are names of interfaces, or patterns of path.Match, that are taken
-	// for uplinks whatever is behind them.
+	// Exempt are names of interfaces, or patterns of path.Match, that always count as
+	// uplinks.
 	Exempt []string
 	// Changed is called after interfaces or routes were read. It may be nil.
 	Changed func()
@@ -45,7 +45,7 @@ type kernel interface {
 	watch(ctx context.Context, changed func()) error
 }
 
-// Watcher keeps the links of the node. Its methods may be called from any
+// Watcher tracks the links of the node. Its methods may be called from any
 // goroutine; Run once.
 type Watcher struct {
 	cfg    Config
@@ -53,11 +53,11 @@ type Watcher struct {
 	runner *runner.Runner
 
 	mu     sync.Mutex
-	links  Links // nil before they were read
+	links  Links // nil before the first read
 	health error
 }
 
-// New returns a Watcher that has read nothing yet.
+// New returns a Watcher that has not read anything yet.
 func New(cfg Config) (*Watcher, error) {
 	for _, p := range cfg.Exempt {
 		if err := CheckPattern(p); err != nil {
@@ -77,8 +77,8 @@ func newWatcher(cfg Config, k kernel) *Watcher {
 	return w
 }
 
-// Run follows changes until ctx ends. What was read last stays known while
-// nothing can be read.
+// Run watches for changes until ctx ends. If reading fails, the links of the last
+// successful read are kept.
 func (w *Watcher) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "links")
 	ctx = klog.NewContext(ctx, logger)
@@ -89,8 +89,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return
 			}
-			logger.Error(err, "Changes of interfaces and routes cannot be followed, will retry", "after", retryInterval)
-			w.runner.Poke() // what was missed is read
+			logger.Error(err, "Not notified of changes of interfaces and routes, retrying", "after", retryInterval)
+			w.runner.Poke() // read what was missed
 			select {
 			case <-ctx.Done():
 			case <-time.After(retryInterval):
@@ -118,14 +118,14 @@ func (w *Watcher) sync(ctx context.Context) error {
 	if err := w.Read(); err != nil {
 		return err
 	}
-	klog.FromContext(ctx).V(2).Info("Interfaces and routes were read")
+	klog.FromContext(ctx).V(2).Info("Interfaces and routes read")
 	if w.cfg.Changed != nil {
 		w.cfg.Changed()
 	}
 	return nil
 }
 
-// Healthy returns nil when the last reading succeeded.
+// Healthy returns nil if the last read succeeded.
 func (w *Watcher) Healthy() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,7 +134,7 @@ func (w *Watcher) Healthy() error {
 
 // Uplinks returns, in order, the names of the interfaces that are not known to
 // lead to pods; local reports whether an address is one of this node's pods. The
-// second result is false while nothing is known.
+// second result is false before the first successful read.
 func (w *Watcher) Uplinks(local func(netip.Addr) bool) ([]string, bool) {
 	w.mu.Lock()
 	links := w.links
@@ -143,7 +143,7 @@ func (w *Watcher) Uplinks(local func(netip.Addr) bool) ([]string, bool) {
 }
 
 // TunnelPorts returns, in order, the UDP ports at which the node's tunnel devices
-// take packets in.
+// receive.
 func (w *Watcher) TunnelPorts() []uint16 {
 	w.mu.Lock()
 	links := w.links

@@ -28,34 +28,34 @@ func (f *fake) watch(ctx context.Context, changed func()) error {
 	return ctx.Err()
 }
 
-func TestWatcherKnowsTheLatestLinks(t *testing.T) {
+func TestWatcherTracksLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		k := &fake{err: errors.New("boom")}
 		changes := 0
 		w := newWatcher(Config{Changed: func() { changes++ }}, k)
-		nobody := func(netip.Addr) bool { return false }
-		if _, known := w.Uplinks(nobody); known || !errors.Is(w.Healthy(), errNotRead) {
-			t.Errorf("before the first reading: known %v, %v", known, w.Healthy())
+		noPod := func(netip.Addr) bool { return false }
+		if _, known := w.Uplinks(noPod); known || !errors.Is(w.Healthy(), errNotRead) {
+			t.Errorf("before the first read: known %v, %v", known, w.Healthy())
 		}
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
 		synctest.Wait()
-		if _, known := w.Uplinks(nobody); known || w.Healthy() == nil || changes != 0 {
-			t.Errorf("nothing can be read: known %v, %v, %d changes", known, w.Healthy(), changes)
+		if _, known := w.Uplinks(noPod); known || w.Healthy() == nil || changes != 0 {
+			t.Errorf("read fails: known %v, %v, %d changes", known, w.Healthy(), changes)
 		}
 		k.err, k.links = nil, Links{1: {Index: 1, Name: "eth0"}}
 		time.Sleep(retryInterval)
 		synctest.Wait()
-		if got, known := w.Uplinks(nobody); !known || !slices.Equal(got, []string{"eth0"}) || w.Healthy() != nil || changes != 1 {
-			t.Errorf("after the first reading: %v, %v, %v, %d changes", got, known, w.Healthy(), changes)
+		if got, known := w.Uplinks(noPod); !known || !slices.Equal(got, []string{"eth0"}) || w.Healthy() != nil || changes != 1 {
+			t.Errorf("after the first read: %v, %v, %v, %d changes", got, known, w.Healthy(), changes)
 		}
 		k.links = Links{1: {Index: 1, Name: "eth1"}}
 		k.changed()
 		time.Sleep(minInterval)
 		synctest.Wait()
-		if got, _ := w.Uplinks(nobody); !slices.Equal(got, []string{"eth1"}) || changes != 2 {
+		if got, _ := w.Uplinks(noPod); !slices.Equal(got, []string{"eth1"}) || changes != 2 {
 			t.Errorf("after a change: %v, %d changes", got, changes)
 		}
 		cancel()

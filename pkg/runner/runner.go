@@ -1,6 +1,6 @@
-// Package runner drives a level-triggered sync: many changes coalesce into one
-// run, a failed run is tried again, and a quiet one is repeated now and then to
-// mend drift. It knows nothing of what is synced.
+// Package runner drives a level-triggered sync: changes coalesce into one run, a failed
+// run is retried, and runs repeat periodically to correct drift. It does not know what
+// is synced.
 package runner
 
 import (
@@ -16,18 +16,17 @@ type Config struct {
 	// MinInterval is the least time between the starts of two runs. Pokes that
 	// arrive earlier share one run. Zero runs at every poke.
 	MinInterval time.Duration
-	// Settle is how long a run waits after a poke for the pokes that come along
-	// with it. Zero does not wait.
+	// Settle is how long a run waits after a poke for further pokes. Zero does not
+	// wait.
 	Settle time.Duration
-	// RetryInterval is how long after a failed run the next one starts when
-	// nothing pokes before.
+	// RetryInterval is the time between a failed run and its retry.
 	RetryInterval time.Duration
-	// MaxInterval is the most time between two runs when nothing pokes. Zero
-	// means that only pokes and failures start a run.
+	// MaxInterval is the longest time between two runs. Zero means that only pokes
+	// and failures start a run.
 	MaxInterval time.Duration
 }
 
-// Validate names every field that cannot work.
+// Validate returns an error that names every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	if c.MinInterval < 0 {
@@ -52,8 +51,8 @@ type Runner struct {
 	poke chan struct{}
 }
 
-// New returns a Runner that calls sync. It starts nothing. A faulty Config is a
-// programmer's error and panics.
+// New returns a Runner that calls sync. It starts nothing. It panics if
+// cfg is not valid.
 func New(cfg Config, sync func(context.Context) error) *Runner {
 	if err := cfg.Validate(); err != nil {
 		panic("runner: " + err.Error())
@@ -66,7 +65,7 @@ func New(cfg Config, sync func(context.Context) error) *Runner {
 func (r *Runner) Poke() {
 	select {
 	case r.poke <- struct{}{}:
-	default: // a run is asked for already
+	default: // a run is pending already
 	}
 }
 
@@ -92,7 +91,7 @@ func (r *Runner) Run(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			logger.Error(err, "Sync failed, will retry", "after", r.cfg.RetryInterval)
+			logger.Error(err, "Sync failed, retrying", "after", r.cfg.RetryInterval)
 			due = time.After(r.cfg.RetryInterval)
 		} else if r.cfg.MaxInterval > 0 {
 			due = time.After(r.cfg.MaxInterval)
@@ -103,7 +102,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// settled forgets a poke that came while the run was waiting.
+// settled discards a poke that came while the run was waiting.
 func (r *Runner) settled() {
 	select {
 	case <-r.poke:

@@ -57,7 +57,7 @@ func TestPokesWithinMinIntervalShareARun(t *testing.T) {
 	})
 }
 
-func TestPokesThatComeTogetherShareARun(t *testing.T) {
+func TestSettleCoalescesPokes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := intervals
 		cfg.Settle = time.Second
@@ -75,7 +75,7 @@ func TestPokesThatComeTogetherShareARun(t *testing.T) {
 	})
 }
 
-func TestPokeDuringARunIsNotLost(t *testing.T) {
+func TestPokeDuringRunIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r *Runner
 		runs := 0
@@ -114,7 +114,7 @@ func TestFailureIsRetried(t *testing.T) {
 	})
 }
 
-func TestQuietRunsRepeatAtMaxInterval(t *testing.T) {
+func TestRunsRepeatAtMaxInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, runs, cancel := start(t, intervals, nil)
 		defer cancel()
@@ -127,7 +127,7 @@ func TestQuietRunsRepeatAtMaxInterval(t *testing.T) {
 	})
 }
 
-func TestRunEndsWithItsContext(t *testing.T) {
+func TestRunEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(intervals, func(context.Context) error { return nil })
 		ctx, cancel := context.WithCancel(t.Context())
@@ -140,7 +140,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestConfigNamesItsFaults(t *testing.T) {
+func TestConfigValidate(t *testing.T) {
 	err := Config{MinInterval: -1, Settle: -1, MaxInterval: -1}.Validate()
 	want := "MinInterval is negative\nSettle is negative\nRetryInterval is not positive\nMaxInterval is negative"
 	if err == nil || err.Error() != want {

@@ -1,0 +1,41 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// live fails when queued packets get no verdict: then a restart helps.
+func (a *agent) live() error {
+	var errs []error
+	for _, q := range a.queues {
+		errs = append(errs, q.Live(time.Now()))
+	}
+	return errors.Join(errs...)
+}
+
+// readiness fails until the first snapshot is active, and while rules cannot be written
+// or a queue is bound by another process. A restart would not help.
+func (a *agent) readiness() error {
+	var errs []error
+	if !a.metrics.hasSnapshot() {
+		errs = append(errs, errors.New("no snapshot of the cluster yet"))
+	}
+	if slices.ContainsFunc(a.queues, func(q served) bool { return !q.Bound() }) {
+		errs = append(errs, errors.New("not all queues are bound"))
+	}
+	if err := a.steerer.Healthy(); err != nil {
+		errs = append(errs, fmt.Errorf("steering: %w", err))
+	}
+	if a.links != nil {
+		if err := a.links.Healthy(); err != nil {
+			errs = append(errs, fmt.Errorf("interfaces: %w", err))
+		}
+	}
+	if err := a.reuse.Healthy(); err != nil {
+		errs = append(errs, fmt.Errorf("connections of stale addresses are not removed: %w", err))
+	}
+	return errors.Join(errs...)
+}
