@@ -16,7 +16,7 @@ func TestOnlyPermanentlyDeniedIsBlocked(t *testing.T) {
 	evaluate := established(policy.New(policy.Model{
 		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
 			isolated: {Namespace: "x", Name: "isolated", Ingress: &policy.Chain{Rules: []policy.Rule{{
-				Action: policy.Deny, Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation,
+				Action: policy.Deny, Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "deny"}, Index: policy.Isolation,
 				AnyPeer: true, AnyPort: true,
 			}}}},
 			open: {Namespace: "x", Name: "open"},
@@ -51,9 +51,9 @@ func (l learned) Names(_, _ netip.Addr) *policy.Names { return (*policy.Names)(&
 // administrator, and by an administrator except to some domains.
 func TestEstablishedToHostAndNames(t *testing.T) {
 	const isolated, denied, named = "10.244.1.2", "10.244.1.3", "10.244.1.4"
-	isolate := policy.Rule{Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation, AnyPeer: true, AnyPort: true}
-	deny := policy.Rule{Tier: policy.AdminTier, Policy: "AdminNetworkPolicy/deny", AnyPeer: true, AnyPort: true}
-	allow := policy.Rule{Tier: policy.AdminTier, Policy: "AdminNetworkPolicy/deny", Action: policy.Allow, AnyPort: true,
+	isolate := policy.Rule{Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "deny"}, Index: policy.Isolation, AnyPeer: true, AnyPort: true}
+	deny := policy.Rule{Tier: policy.AdminTier, Policy: &policy.Ref{Kind: "AdminNetworkPolicy", Name: "deny"}, AnyPeer: true, AnyPort: true}
+	allow := policy.Rule{Tier: policy.AdminTier, Policy: &policy.Ref{Kind: "AdminNetworkPolicy", Name: "deny"}, Action: policy.Allow, AnyPort: true,
 		Peers: []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}, {Name: "b.test", Below: true}}}}}
 	endpoints := map[netip.Addr]*policy.Endpoint{}
 	for addr, rules := range map[string][]policy.Rule{isolated: {isolate}, denied: {deny}, named: {allow, deny}} {

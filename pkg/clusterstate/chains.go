@@ -104,7 +104,7 @@ func isolation(p *compiled) policy.Rule {
 	return policy.Rule{
 		Action:  policy.Deny,
 		Tier:    policy.NetworkPolicyTier,
-		Policy:  p.Ref.String(),
+		Policy:  &p.Ref,
 		Index:   policy.Isolation,
 		AnyPeer: true,
 		AnyPort: true,

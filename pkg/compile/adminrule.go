@@ -63,7 +63,7 @@ func (d *diagnosis) adminRule(s adminRuleSpec, tier policy.Tier, index int) []po
 	if s.ports != nil {
 		s.ports(r)
 	}
-	rule := policy.Rule{Action: verdict, Tier: tier, Policy: d.ref.String(), Index: index, Peers: r.peers, Ports: r.ports, AnyPort: r.anyPort}
+	rule := policy.Rule{Action: verdict, Tier: tier, Policy: &d.ref, Index: index, Peers: r.peers, Ports: r.ports, AnyPort: r.anyPort}
 	if r.peerLost && !r.allows {
 		return []policy.Rule{{Action: policy.Deny, Tier: tier, Policy: rule.Policy, Index: index, AnyPeer: true, AnyPort: true}}
 	}

@@ -87,7 +87,7 @@ func (c *networkPolicyCompiler) rule(at, peersAt *field.Path, index int, peers [
 	r := policy.Rule{
 		Action:  policy.Allow,
 		Tier:    policy.NetworkPolicyTier,
-		Policy:  c.ref.String(),
+		Policy:  &c.ref,
 		Index:   index,
 		AnyPeer: len(peers) == 0,
 		AnyPort: len(ports) == 0,

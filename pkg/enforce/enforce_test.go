@@ -25,8 +25,8 @@ var (
 // snapshot holds an isolated pod, which lets TCP port 80 in, and an open one.
 func snapshot() *policy.Snapshot {
 	chain := &policy.Chain{Rules: []policy.Rule{
-		{Action: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: "x/web", AnyPeer: true, Ports: []policy.Port{{Proto: packet.TCP, First: 80, Last: 80}}},
-		{Tier: policy.NetworkPolicyTier, Policy: "x/web", Index: policy.Isolation, AnyPeer: true, AnyPort: true},
+		{Action: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "web"}, AnyPeer: true, Ports: []policy.Port{{Proto: packet.TCP, First: 80, Last: 80}}},
+		{Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "web"}, Index: policy.Isolation, AnyPeer: true, AnyPort: true},
 	}}
 	return policy.New(policy.Model{
 		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
@@ -101,14 +101,14 @@ var nodeNet = netip.MustParsePrefix("192.0.2.0/24")
 // guarded has an administrator deny a pod its node's network, but for what the
 // pod knows as "a.test".
 func guarded(pod netip.Addr) *policy.Snapshot {
-	rule := policy.Rule{Tier: policy.AdminTier, Policy: "AdminNetworkPolicy/guard", AnyPort: true}
+	rule := policy.Rule{Tier: policy.AdminTier, Policy: &policy.Ref{Kind: "AdminNetworkPolicy", Name: "guard"}, AnyPort: true}
 	allow, deny := rule, rule
 	allow.Action, allow.Peers = policy.Allow, []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}}}}
 	deny.Peers = []policy.Peer{{Blocks: []policy.Block{{Prefix: nodeNet}}}}
 	return policy.New(policy.Model{
 		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{pod: {
 			Namespace: "x", Name: "guarded", Egress: &policy.Chain{Rules: []policy.Rule{allow, deny, {
-				Tier: policy.NetworkPolicyTier, Policy: "x/deny", Index: policy.Isolation, AnyPeer: true, AnyPort: true,
+				Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "deny"}, Index: policy.Isolation, AnyPeer: true, AnyPort: true,
 			}}},
 		}}),
 	})

@@ -51,7 +51,7 @@ func (l *denialLog) denied(p packet.Packet, d policy.Decision, s *policy.Snapsho
 		"src", p.Src.String(), "srcPod", podAt(s, p.Src.Addr()),
 		"dst", p.Dst.String(), "dstPod", podAt(s, p.Dst.Addr()),
 		"direction", d.Direction.String(), "tier", d.Tier.String(), "reason", d.Reason.String(),
-		"policy", d.Policy,
+		"policy", d.Policy.String(),
 	}
 	if d.Reason == policy.RuleMatched {
 		args = append(args, "rule", d.Rule)

@@ -52,11 +52,11 @@ func TestExplainTellsTheWay(t *testing.T) {
 		{"nothing decides", &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=c"))}}, "admin 0 6"},
 		{"no tier is left out", &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=c")), rule(BaselineTier, Pass)}}, "admin 0 6; baseline 0 +"},
 		{"a tier behind isolation", &Chain{Rules: []Rule{rule(AdminTier, Pass), isolate(), rule(BaselineTier, Deny, pods("pod=c")), rule(BaselineTier, Allow), rule(BaselineTier, Deny)}},
-			"admin 0 +; networkpolicy -1 +; unasked: allow ingress by baseline baseline rule 0"},
+			"admin 0 +; networkpolicy -1 +; unasked: allow ingress by baseline x/baseline rule 0"},
 		{"tiers behind the first", &Chain{Rules: []Rule{rule(AdminTier, Allow), isolate(), rule(BaselineTier, Deny, pods("pod=c"))}},
 			"admin 0 +; unasked: deny ingress by networkpolicy x/isolating, isolated; unasked: pass ingress, unmatched"},
 		{"a tier that would have passed", &Chain{Rules: []Rule{rule(AdminTier, Deny), rule(BaselineTier, Pass)}},
-			"admin 0 +; unasked: pass ingress by baseline baseline rule 0"},
+			"admin 0 +; unasked: pass ingress by baseline x/baseline rule 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, p := snapshot(tc.chain, nil), tcp(addrB, addrA, 80)
@@ -85,11 +85,11 @@ func TestExplainTellsWhatNetworkPolicyIsNotAskedAbout(t *testing.T) {
 		{"itself, admin decides", Query{Packet: tcp(addrA, addrA, 80)}, &Chain{Rules: []Rule{denyPods, isolate()}},
 			"admin 0 + 1; unasked: allow egress, hairpin"},
 		{"itself, isolated", Query{Packet: tcp(addrA, addrA, 80)}, &Chain{Rules: []Rule{isolate(), rule(BaselineTier, Deny)}},
-			"unasked: deny egress by baseline baseline rule 0"},
+			"unasked: deny egress by baseline x/baseline rule 0"},
 		{"own node, admin decides", Query{Packet: tcp(addrA, addrWeb, 80), ToHost: true}, &Chain{Rules: []Rule{denyPods, denyAll, isolate()}},
 			"admin 0 2; admin 0 +; unasked: allow egress, own node"},
 		{"own node, isolated", Query{Packet: tcp(addrA, addrWeb, 80), ToHost: true}, &Chain{Rules: []Rule{denyPods, isolate(), rule(BaselineTier, Deny)}},
-			"admin 0 2; unasked: deny egress by baseline baseline rule 0"},
+			"admin 0 2; unasked: deny egress by baseline x/baseline rule 0"},
 		{"own node, not isolated", Query{Packet: tcp(addrA, addrWeb, 80), ToHost: true}, &Chain{Rules: []Rule{denyPods, rule(BaselineTier, Deny)}},
 			"admin 0 2; baseline 0 +"},
 	} {
@@ -120,9 +120,9 @@ func TestExplainHiddenPorts(t *testing.T) {
 		"allowed, then denied": {[]Rule{smtp(Allow, AdminTier), smtp(Deny, AdminTier)}, "admin 0 17; admin 0 + 1"},
 		"passed both ways":     {[]Rule{smtp(Pass, AdminTier), rule(AdminTier, Allow), isolate()}, "admin 0 + 1; admin 0 +; networkpolicy -1 +"},
 		"what a tier not asked would say": {[]Rule{rule(AdminTier, Deny), smtp(Pass, BaselineTier), rule(BaselineTier, Deny)},
-			"admin 0 +; unasked: deny ingress by baseline baseline rule 0"},
+			"admin 0 +; unasked: deny ingress by baseline x/baseline rule 0"},
 		"what a tier not asked would pass": {[]Rule{rule(AdminTier, Deny), smtp(Pass, BaselineTier), rule(BaselineTier, Allow)},
-			"admin 0 +; unasked: pass ingress by baseline baseline rule 0"},
+			"admin 0 +; unasked: pass ingress by baseline x/baseline rule 0"},
 	} {
 		p := tcp(addrB, addrA, 0)
 		p.Proto = packet.Unknown

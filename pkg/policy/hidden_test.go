@@ -55,20 +55,20 @@ func TestHiddenPorts(t *testing.T) {
 		want  string
 	}{
 		{"nothing denies", []Rule{to(Allow, AdminTier, smtp)}, "allow ingress, unmatched"},
-		{"a denied port", []Rule{to(Deny, AdminTier, smtp)}, "deny ingress by admin admin rule 0"},
-		{"an allowed port before everything is denied", []Rule{to(Allow, AdminTier, smtp), to(Deny, AdminTier)}, "deny ingress by admin admin rule 0"},
-		{"everything is allowed before a denied port", []Rule{to(Allow, AdminTier), to(Deny, AdminTier, smtp)}, "allow ingress by admin admin rule 0"},
-		{"a denied name that the destination declares", []Rule{to(Deny, AdminTier, web)}, "deny ingress by admin admin rule 0"},
+		{"a denied port", []Rule{to(Deny, AdminTier, smtp)}, "deny ingress by admin x/admin rule 0"},
+		{"an allowed port before everything is denied", []Rule{to(Allow, AdminTier, smtp), to(Deny, AdminTier)}, "deny ingress by admin x/admin rule 0"},
+		{"everything is allowed before a denied port", []Rule{to(Allow, AdminTier), to(Deny, AdminTier, smtp)}, "allow ingress by admin x/admin rule 0"},
+		{"a denied name that the destination declares", []Rule{to(Deny, AdminTier, web)}, "deny ingress by admin x/admin rule 0"},
 		{"a denied name that it does not declare", []Rule{to(Deny, AdminTier, db)}, "allow ingress, unmatched"},
 		{"a port that matches nothing", []Rule{to(Deny, AdminTier, none)}, "allow ingress, unmatched"},
 		{"an allowed port of an isolated pod", []Rule{to(Allow, NetworkPolicyTier, smtp), isolate()}, "deny ingress by networkpolicy x/isolating, isolated"},
-		{"every port of an isolated pod", []Rule{to(Allow, NetworkPolicyTier), isolate()}, "allow ingress by networkpolicy networkpolicy rule 0"},
-		{"a passed port, then everything is denied", []Rule{to(Pass, AdminTier, smtp), to(Deny, AdminTier)}, "deny ingress by admin admin rule 0"},
+		{"every port of an isolated pod", []Rule{to(Allow, NetworkPolicyTier), isolate()}, "allow ingress by networkpolicy x/networkpolicy rule 0"},
+		{"a passed port, then everything is denied", []Rule{to(Pass, AdminTier, smtp), to(Deny, AdminTier)}, "deny ingress by admin x/admin rule 0"},
 		{"a passed port, then everything is allowed, of an isolated pod",
 			[]Rule{to(Pass, AdminTier, smtp), to(Allow, AdminTier), isolate()}, "deny ingress by networkpolicy x/isolating, isolated"},
-		{"a passed port, then everything is allowed", []Rule{to(Pass, AdminTier, smtp), to(Allow, AdminTier), to(Deny, AdminTier)}, "allow ingress by admin admin rule 0"},
+		{"a passed port, then everything is allowed", []Rule{to(Pass, AdminTier, smtp), to(Allow, AdminTier), to(Deny, AdminTier)}, "allow ingress by admin x/admin rule 0"},
 		{"a passed port, then everything is allowed, then another tier allows",
-			[]Rule{to(Pass, AdminTier, smtp), to(Allow, AdminTier), to(Allow, BaselineTier)}, "allow ingress by baseline baseline rule 0"},
+			[]Rule{to(Pass, AdminTier, smtp), to(Allow, AdminTier), to(Allow, BaselineTier)}, "allow ingress by baseline x/baseline rule 0"},
 		{"everything is passed, then a port is denied", []Rule{to(Pass, AdminTier), to(Deny, AdminTier, smtp)}, "allow ingress, unmatched"},
 	} {
 		for _, proto := range []packet.Proto{packet.Unknown, 50, 200} {

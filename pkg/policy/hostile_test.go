@@ -86,7 +86,7 @@ func interleaved(n int) []Rule {
 }
 
 func allowing(with func(*Rule)) Rule {
-	r := Rule{Tier: NetworkPolicyTier, Action: Allow, Policy: "x/hostile", AnyPort: true}
+	r := Rule{Tier: NetworkPolicyTier, Action: Allow, Policy: &Ref{Namespace: "x", Name: "hostile"}, AnyPort: true}
 	with(&r)
 	return r
 }

@@ -80,11 +80,11 @@ type Decision struct {
 	Direction Direction
 	Tier      Tier
 	Reason    Reason
-	// Policy is the policy that decided, as Ref.String has it. For Isolated it
-	// is the first of the isolating ones.
-	Policy string
-	// Rule is the place of the matching rule in its policy's list for
-	// Direction. It has a meaning only with RuleMatched.
+	// Policy is the policy that decided, nil if none did. For Isolated it is the
+	// first of the isolating ones.
+	Policy *Ref
+	// Rule is the index of the matching rule in its policy's list for Direction. It
+	// is valid only with RuleMatched.
 	Rule int
 }
 
@@ -112,8 +112,12 @@ type Ref struct {
 }
 
 // String returns "namespace/name", or "Kind/name" for a cluster-scoped kind: two
-// of them may have policies of one name. No namespace begins with a capital.
-func (r Ref) String() string {
+// of them may have policies of one name. No namespace begins with a capital. Of nil
+// it is empty.
+func (r *Ref) String() string {
+	if r == nil {
+		return ""
+	}
 	if r.Namespace == "" {
 		return r.Kind + "/" + r.Name
 	}

@@ -71,8 +71,8 @@ func (n *needs) add(r *Rule) {
 type Rule struct {
 	Action Action
 	Tier   Tier
-	Policy string // of Decision.Policy
-	Index  int    // of Decision.Rule; Isolation for the rule that isolates
+	Policy *Ref // the policy that has the rule
+	Index  int  // in its policy's list for the direction; Isolation for the rule that isolates
 
 	AnyPeer bool // matches every peer; Peers is not asked
 	Peers   []Peer

@@ -35,11 +35,11 @@ func pods(text string) Peer {
 }
 
 func rule(tier Tier, v Action, peers ...Peer) Rule {
-	return Rule{Tier: tier, Action: v, Peers: peers, AnyPeer: len(peers) == 0, AnyPort: true, Policy: tier.String()}
+	return Rule{Tier: tier, Action: v, Peers: peers, AnyPeer: len(peers) == 0, AnyPort: true, Policy: &Ref{Namespace: "x", Name: tier.String()}}
 }
 
 func isolate() Rule {
-	return Rule{Tier: NetworkPolicyTier, AnyPeer: true, AnyPort: true, Policy: "x/isolating", Index: Isolation}
+	return Rule{Tier: NetworkPolicyTier, AnyPeer: true, AnyPort: true, Policy: &Ref{Namespace: "x", Name: "isolating"}, Index: Isolation}
 }
 
 // snapshot holds pod a with the given chains, and the pods b and c.
@@ -67,14 +67,14 @@ func TestChainsAreAskedInTierOrder(t *testing.T) {
 		{"no chain", nil, addrB, "allow egress, not selected"},
 		{"a chain that says nothing", &Chain{}, addrB, "allow ingress, unmatched"},
 		{"isolated", &Chain{Rules: []Rule{isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
-		{"a rule before isolation", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=b")), isolate()}}, addrB, "allow ingress by networkpolicy networkpolicy rule 0"},
+		{"a rule before isolation", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=b")), isolate()}}, addrB, "allow ingress by networkpolicy x/networkpolicy rule 0"},
 		{"a rule for another", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=c")), isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
-		{"admin denies before", &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=b")), rule(NetworkPolicyTier, Allow), isolate()}}, addrB, "deny ingress by admin admin rule 0"},
-		{"admin allows before", &Chain{Rules: []Rule{rule(AdminTier, Allow, pods("pod=b")), isolate()}}, addrB, "allow ingress by admin admin rule 0"},
-		{"pass leaves the tier", &Chain{Rules: []Rule{rule(AdminTier, Pass), rule(AdminTier, Deny), rule(BaselineTier, Allow)}}, addrB, "allow ingress by baseline baseline rule 0"},
+		{"admin denies before", &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=b")), rule(NetworkPolicyTier, Allow), isolate()}}, addrB, "deny ingress by admin x/admin rule 0"},
+		{"admin allows before", &Chain{Rules: []Rule{rule(AdminTier, Allow, pods("pod=b")), isolate()}}, addrB, "allow ingress by admin x/admin rule 0"},
+		{"pass leaves the tier", &Chain{Rules: []Rule{rule(AdminTier, Pass), rule(AdminTier, Deny), rule(BaselineTier, Allow)}}, addrB, "allow ingress by baseline x/baseline rule 0"},
 		{"pass meets isolation", &Chain{Rules: []Rule{rule(AdminTier, Pass), rule(AdminTier, Allow), isolate(), rule(BaselineTier, Allow)}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
 		{"pass out of the last tier", &Chain{Rules: []Rule{rule(BaselineTier, Pass), rule(BaselineTier, Deny)}}, addrB, "allow ingress, unmatched"},
-		{"baseline denies", &Chain{Rules: []Rule{rule(BaselineTier, Deny)}}, addrB, "deny ingress by baseline baseline rule 0"},
+		{"baseline denies", &Chain{Rules: []Rule{rule(BaselineTier, Deny)}}, addrB, "deny ingress by baseline x/baseline rule 0"},
 		{"the zero rule matches nothing", &Chain{Rules: []Rule{{Action: Allow}, isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
 		{"the zero peer matches nothing", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, Peer{}), isolate()}}, addrB, "deny ingress by networkpolicy x/isolating, isolated"},
 		{"selectors match pods only", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("")), isolate()}}, addrWeb, "deny ingress by networkpolicy x/isolating, isolated"},
@@ -97,10 +97,10 @@ func TestBothDirectionsMustAllow(t *testing.T) {
 		packet          packet.Packet
 		want            string
 	}{
-		{"out of an open pod", nil, open, tcp(addrA, addrB, 80), "allow egress by networkpolicy networkpolicy rule 0"},
+		{"out of an open pod", nil, open, tcp(addrA, addrB, 80), "allow egress by networkpolicy x/networkpolicy rule 0"},
 		{"out of a closed pod", nil, closed, tcp(addrA, addrB, 80), "deny egress by networkpolicy x/isolating, isolated"},
-		{"egress does not matter into it", open, closed, tcp(addrB, addrA, 80), "allow ingress by networkpolicy networkpolicy rule 0"},
-		{"ingress does not matter out of it", closed, open, tcp(addrA, addrC, 80), "allow egress by networkpolicy networkpolicy rule 0"},
+		{"egress does not matter into it", open, closed, tcp(addrB, addrA, 80), "allow ingress by networkpolicy x/networkpolicy rule 0"},
+		{"ingress does not matter out of it", closed, open, tcp(addrA, addrC, 80), "allow egress by networkpolicy x/networkpolicy rule 0"},
 		{"a pod reaches itself", closed, closed, tcp(addrA, addrA, 80), "allow ingress, hairpin"},
 		{"neither end is ours", closed, closed, tcp(addrC, addrWeb, 80), "allow egress, not selected"},
 		{"too new a pod sends", nil, closed, tcp(addrNew, addrC, 80), "deny egress, unknown pod"},
@@ -109,7 +109,7 @@ func TestBothDirectionsMustAllow(t *testing.T) {
 		{"too new a pod, the other direction isolates", nil, closed, tcp(addrC, addrNew, 80), "allow egress, not selected"},
 		{"a closed pod hears too new a pod", closed, nil, tcp(addrNew, addrA, 80), "deny ingress, unknown pod"},
 		{"a closed pod calls too new a pod", closed, closed, tcp(addrA, addrNew, 80), "deny egress, unknown pod"},
-		{"a denial for good goes before", &Chain{Rules: []Rule{rule(AdminTier, Deny)}}, closed, tcp(addrNew, addrA, 80), "deny ingress by admin admin rule 0"},
+		{"a denial for good goes before", &Chain{Rules: []Rule{rule(AdminTier, Deny)}}, closed, tcp(addrNew, addrA, 80), "deny ingress by admin x/admin rule 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := snapshot(tc.ingress, tc.egress).Evaluate(Query{Packet: tc.packet}).String(); got != tc.want {

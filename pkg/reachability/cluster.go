@@ -135,7 +135,7 @@ func (c *Cluster) DomainRules() []string {
 	var found []string
 	for r := range c.rules() {
 		if slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Domains != nil }) {
-			found = append(found, r.Policy+" "+field(policy.Egress, r.Index))
+			found = append(found, r.Policy.String()+" "+field(policy.Egress, r.Index))
 		}
 	}
 	slices.Sort(found)

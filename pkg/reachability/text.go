@@ -143,11 +143,11 @@ func (c *Cluster) whyNotPort(m policy.Match, f *flow) string {
 }
 
 // unreadable finds the finding about an item that could not be compiled.
-func (c *Cluster) unreadable(name, at string) string {
+func (c *Cluster) unreadable(ref *policy.Ref, at string) string {
 	var messages []string
 	for _, found := range c.snapshot.Findings() {
 		inside := strings.TrimPrefix(found.Field, at)
-		if found.Policy.String() == name && inside != found.Field && (inside == "" || inside[0] == '.' || inside[0] == '[') {
+		if found.Policy == *ref && inside != found.Field && (inside == "" || inside[0] == '.' || inside[0] == '[') {
 			messages = append(messages, found.Message)
 		}
 	}

@@ -44,7 +44,7 @@ func peerList(d policy.Direction) string {
 
 // portList is the name of a rule's list of ports.
 func portList(r *policy.Rule) string {
-	if strings.HasPrefix(r.Policy, policy.Ref{Kind: "ClusterNetworkPolicy"}.String()) {
+	if r.Policy.Kind == "ClusterNetworkPolicy" {
 		return "protocols"
 	}
 	return "ports"
@@ -189,7 +189,7 @@ func wouldHaveBeen(d policy.Decision) string {
 
 func (c *Cluster) rule(s *policy.Step, f *flow) Rule {
 	at := field(f.direction, s.Rule.Index)
-	r := Rule{Policy: s.Rule.Policy, Field: at, Action: s.Rule.Action.String(), Matches: s.Matched, Skipped: s.Passed}
+	r := Rule{Policy: s.Rule.Policy.String(), Field: at, Action: s.Rule.Action.String(), Matches: s.Matched, Skipped: s.Passed}
 	peers, ports := at+"."+peerList(f.direction), at+"."+portList(s.Rule)
 	if s.Rule.AnyPeer {
 		r.Peers = []Item{{Field: peers, Means: c.anyMeans("anybody", s.Rule, peers), Matches: true}}

@@ -139,7 +139,7 @@ func difference(a, b *policy.Snapshot, questions []question) string {
 		}
 	}
 	for _, q := range questions {
-		if d, e := a.Evaluate(q.query()), b.Evaluate(q.query()); d != e {
+		if d, e := a.Evaluate(q.query()), b.Evaluate(q.query()); d != e && !reflect.DeepEqual(d, e) {
 			return fmt.Sprintf("%v: %v and %v", q, d, e)
 		}
 	}

@@ -32,7 +32,7 @@ func input(c oracle.Cluster) clusterstate.Input {
 // disagreement says in which way the evaluator's decision is not the oracle's,
 // or nothing.
 func disagreement(got policy.Decision, want oracle.Decision) string {
-	if got.Action == policy.Pass || (got.Allowed()) != want.Allowed() {
+	if got.Action == policy.Pass || got.Allowed() != want.Allowed() {
 		return "verdict"
 	}
 	egress, ingress := want.Egress.Outcome == oracle.Denied, want.Ingress.Outcome == oracle.Denied
