@@ -13,11 +13,11 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/bench/results"
 )
 
-// account keeps what a run uses: CPU time, and places in the queue.
+// account holds what a run uses: CPU time and queued packets.
 type account struct {
 	setup          *setup
-	judge, machine time.Duration // CPU time of the process that judges, and of all
-	asked          int           // packets that were to be queued
+	judge, machine time.Duration // CPU time of the deciding process, and of the whole machine
+	asked          int           // packets that the kernel wanted to queue
 }
 
 // open opens an account for a run that begins now, with an empty table of
@@ -29,16 +29,16 @@ func (s *setup) open() (account, error) {
 	return s.usage()
 }
 
-// close returns what each of done has cost. If the packets were not to be queued,
-// somebody judges who is not the one that is measured: that is an error. A few may
-// not be: a port that comes again soon is an old connection to the kernel.
+// close returns the cost of each of done. It is an error if the packets were not
+// queued: then not the measured process has decided. A few may be missing: a port
+// that is soon reused is an old connection to the kernel.
 func (a account) close(wanted, done int, each string) ([]results.Value, error) {
 	now, err := a.setup.usage()
 	if err != nil || done == 0 {
 		return nil, err
 	}
-	cost := func(used time.Duration, whose string) results.Value {
-		return results.Value{Number: float64(int(used) / done), Unit: whose + "-cpu-ns/" + each}
+	cost := func(used time.Duration, of string) results.Value {
+		return results.Value{Number: float64(int(used) / done), Unit: of + "-cpu-ns/" + each}
 	}
 	values := []results.Value{cost(now.machine-a.machine, "machine")}
 	if a.setup.pid == 0 {
@@ -72,8 +72,8 @@ func (s *setup) usage() (account, error) {
 // tick is the unit of CPU times in /proc, USER_HZ.
 const tick = 10 * time.Millisecond
 
-// cpuTime adds up columns of a file in /proc, counted from behind the first place
-// where it has the word.
+// cpuTime adds up columns of a file in /proc, counted from the first occurrence of
+// behind.
 func cpuTime(path, behind string, columns ...int) (sum time.Duration, err error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -97,8 +97,9 @@ func cpuTime(path, behind string, columns ...int) (sum time.Duration, err error)
 // deleteConnections is IPCTNL_MSG_CT_DELETE of linux/netfilter/nfnetlink_conntrack.h.
 const deleteConnections = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 
-// forgetConnections empties the node's table of connections, so that each run has
-// all of it.
+// forgetConnections empties the node's conntrack table, so that each run can use all
+// of it. The kernel tests of pkg/steer repeat these lines: they must not depend on
+// the benchmarks, and the agent itself never empties the table.
 func (s *setup) forgetConnections() error {
 	namespace, err := os.Open(s.node.NetNS())
 	if err != nil {
@@ -107,7 +108,7 @@ func (s *setup) forgetConnections() error {
 	defer namespace.Close()
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(namespace.Fd())})
 	if err != nil {
-		return fmt.Errorf("open the table of connections: %w", err)
+		return fmt.Errorf("open the conntrack table: %w", err)
 	}
 	defer conn.Close()
 	_, err = conn.Execute(netlink.Message{
@@ -115,7 +116,7 @@ func (s *setup) forgetConnections() error {
 		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
 	})
 	if err != nil {
-		return fmt.Errorf("empty the table of connections: %w", err)
+		return fmt.Errorf("empty the conntrack table: %w", err)
 	}
 	return nil
 }

@@ -70,9 +70,9 @@ func find[T any](t *testing.T, objects []any) (found T) {
 	return found
 }
 
-// What is to be measured on a real cluster fits together: clients reach the backend
+// The files for measurements on a real cluster match: clients reach the backend
 // through its Service and are allowed, and the further policies select it too.
-func TestFilesForARealClusterFitTogether(t *testing.T) {
+func TestClusterFilesMatch(t *testing.T) {
 	backend := objects(t, "backend.yaml")
 	client := find[*batchv1.Job](t, objects(t, "job.yaml")).Spec.Template
 	server := find[*appsv1.Deployment](t, backend).Spec.Template
@@ -95,13 +95,13 @@ func TestFilesForARealClusterFitTogether(t *testing.T) {
 		"the Deployment's selector selects its template": selects(find[*appsv1.Deployment](t, backend).Spec.Selector.MatchLabels, server),
 	} {
 		if !so {
-			t.Errorf("not so: %s", what)
+			t.Errorf("not true: %s", what)
 		}
 	}
 }
 
-// Prometheus asks for the agents as install.yaml labels them, and may list them.
-func TestPrometheusFindsTheAgents(t *testing.T) {
+// Prometheus selects the agents by the labels of install.yaml, and may list them.
+func TestPrometheusConfigSelectsAgents(t *testing.T) {
 	all := objects(t, "prometheus.yaml")
 	config := find[*corev1.ConfigMap](t, all).Data["prometheus.yml"]
 	var parsed map[string]any
@@ -118,7 +118,7 @@ func TestPrometheusFindsTheAgents(t *testing.T) {
 		}
 	}
 	if !strings.Contains(config, "regex: kube-network-policies;metrics\n") {
-		t.Errorf("Prometheus is not asked to keep the agents:\n%s", config)
+		t.Errorf("the configuration of Prometheus does not keep the agents:\n%s", config)
 	}
 	role := find[*rbacv1.Role](t, all)
 	if role.Namespace != "kube-system" || role.Rules[0].Resources[0] != "pods" {

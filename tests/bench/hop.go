@@ -19,8 +19,7 @@ const (
 	judgeChain = "judge"
 )
 
-// hop returns a table where the agent has its own, for which rule judges what is
-// new.
+// hop returns a table that hooks like the agent's, with rule for new connections.
 func hop(rule string) string {
 	return fmt.Sprintf(`table inet %[1]s {
 	chain %[2]s {
@@ -35,8 +34,8 @@ func hop(rule string) string {
 `, hopTable, judgeChain, rule)
 }
 
-// divert sends what is new to queue 0, with the kernel's queue statement or, where
-// it has none, with the NFQUEUE target of xtables. nft has no words for the latter.
+// divert sends new connections to queue 0, with the kernel's queue statement or, if
+// it has none, with the NFQUEUE target of xtables. nft has no syntax for the latter.
 func divert(ctx context.Context, node *lab.Node) error {
 	if _, err := node.Run(ctx, hop("queue to 0"), "nft", "-f", "-"); err == nil {
 		return nil

@@ -1,7 +1,7 @@
-// The bench measures what judging costs new flows and connections that cross a
-// node: not judged at all, accepted by a rule, accepted by a plain callback loop,
-// and judged by the agent, with few and with many policies. All are measured beside
-// each other, in rounds, so that what the machine does meanwhile disturbs all alike.
+// The bench measures the cost of a decision about new flows and connections that
+// cross a node: with none, accepted by a rule, accepted by a plain callback loop, and
+// decided by the agent with few and with many policies. All are measured in rounds,
+// one after the other, so that other load of the machine affects all alike.
 //
 // It prints results (package results) and needs root, nft, ip and nsenter. Nothing
 // leaves its network namespaces.
@@ -29,7 +29,7 @@ func main() {
 	flag.StringVar(&o.agent, "agent", "bin/kube-network-policies", "path of the agent")
 	flag.StringVar(&o.callback, "callback", "bin/callback", "path of the callback loop to compare with")
 	flag.IntVar(&o.rounds, "rounds", 7, "how often each is measured")
-	flag.BoolVar(&o.short, "short", false, "measure less of everything: shows that it works")
+	flag.BoolVar(&o.short, "short", false, "measure less of everything, as a smoke test")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	done := make(chan error)

@@ -18,29 +18,29 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 )
 
-// readyTimeout is for what judges to be ready: for an agent to read its policies,
-// beside the others.
+// readyTimeout bounds the start of the deciding process: an agent reads its policies
+// while the others start.
 const readyTimeout = 2 * time.Minute
 
 // udpPort is the first port of the sink.
 const udpPort = 9000
 
-// setup is one way for packets to be judged, and traffic through it: a client and
-// a server behind a node of their own.
+// setup is one way to decide about packets, with traffic through it: a client and a
+// server behind a node of their own.
 type setup struct {
 	name           string
 	lab            *lab.Lab
 	node           *lab.Node
 	client, server *lab.Pod
-	pid            int // of the process that judges, 0 if the kernel does
+	pid            int // of the process that decides, 0 if the kernel does
 
 	flows    *load.Flows
 	sink     *load.Sink
 	acceptor *load.Acceptor
-	stop     func() error // ends what judges
+	stop     func() error // ends that process
 }
 
-// newSetup builds the network and the servers. Nothing judges yet.
+// newSetup builds the network and the servers. Nothing decides about packets yet.
 func newSetup(ctx context.Context, name string) (_ *setup, err error) {
 	s := &setup{name: name, stop: func() error { return nil }}
 	defer func() {
@@ -104,7 +104,7 @@ func (s *setup) close() error {
 	return err
 }
 
-// stats returns what the kernel tells of the node's queues.
+// stats returns the kernel's statistics of the node's queues.
 func (s *setup) stats() (stats []queue.Stat, err error) {
 	err = load.Inside(s.node.NetNS(), func() (err error) {
 		stats, err = queue.Host{}.Stats()
@@ -138,7 +138,7 @@ func (s *setup) judgedByCallback(ctx context.Context, binary string) error {
 	return s.waitBound(ctx)
 }
 
-// waitBound waits until somebody listens to a queue.
+// waitBound waits until a process listens to a queue.
 func (s *setup) waitBound(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -148,8 +148,8 @@ func (s *setup) waitBound(ctx context.Context) error {
 	})
 }
 
-// judgedByAgent has an agent with so many queues judge every new connection by so
-// many policies.
+// judgedByAgent has an agent with the given number of queues decide about every new
+// connection by the given number of policies.
 func (s *setup) judgedByAgent(ctx context.Context, binary, dir string, policies, queues int) error {
 	manifests, err := lab.NewManifests(dir)
 	if err != nil {
@@ -170,8 +170,8 @@ func (s *setup) judgedByAgent(ctx context.Context, binary, dir string, policies,
 	return agent.WaitReady(ctx)
 }
 
-// objects are the cluster and so many policies that select the server, of which
-// the last one allows the client.
+// objects returns the cluster and the given number of policies that select the
+// server, of which the last one allows the client.
 func (s *setup) objects(policies int) []runtime.Object {
 	objects := []runtime.Object{s.node.Object(), s.server.Object, s.client.Object}
 	for _, pod := range []*lab.Pod{s.server, s.client} {

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 )
 
-// newTestSetup returns a setup where the kernel accepts. The test is skipped where a
-// lab cannot be, unless that is forbidden.
+// newTestSetup returns a setup where the kernel accepts. It skips the test where a lab
+// is not possible, unless skipping is forbidden.
 func newTestSetup(t *testing.T) *setup {
 	t.Helper()
 	err := lab.Check()
@@ -40,7 +40,7 @@ func newTestSetup(t *testing.T) *setup {
 
 var few = amounts{flows: 500, sockets: 500, paced: 500, connect: 20 * time.Millisecond, clients: 20 * time.Millisecond}
 
-func TestARoundMeasuresEverything(t *testing.T) {
+func TestRoundHasAllMeasurements(t *testing.T) {
 	s := newTestSetup(t)
 	var out strings.Builder
 	if err := round(t.Context(), &out, []*setup{s}, few); err != nil {
@@ -53,7 +53,7 @@ func TestARoundMeasuresEverything(t *testing.T) {
 	}
 }
 
-// What is lost is told, and the wait for it ends.
+// Lost flows are counted, and the wait for them ends.
 func TestLostFlowsAreCounted(t *testing.T) {
 	s := newTestSetup(t)
 	const rule = `table inet lose { chain forward { type filter hook forward priority 0; udp sport 1024-1073 drop; }; }`
@@ -66,7 +66,7 @@ func TestLostFlowsAreCounted(t *testing.T) {
 	}
 }
 
-func TestPacketsThatPassTheQueueByAreAnError(t *testing.T) {
+func TestPacketsPastTheQueueAreAnError(t *testing.T) {
 	s := newTestSetup(t)
 	s.pid = os.Getpid() // as if this process judged
 	for _, m := range measurements {

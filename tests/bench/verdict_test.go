@@ -34,7 +34,7 @@ func segment(src netip.Addr) []byte {
 	copy(b[16:], cluster.Addr(0).AsSlice())
 	binary.BigEndian.PutUint16(b[20:], 40000)
 	binary.BigEndian.PutUint16(b[22:], cluster.Port)
-	b[32] = 5 << 4 // length of the header, in words
+	b[32] = 5 << 4 // length of the header, in units of 4 bytes
 	return b
 }
 
@@ -47,7 +47,7 @@ func judge(tb testing.TB, s *policy.Snapshot, payload []byte) policy.Decision {
 	return s.Evaluate(policy.Query{Packet: p})
 }
 
-// mustDeny makes sure that it is the policies that are measured.
+// mustDeny checks that the measured decision is made by the policies.
 func mustDeny(tb testing.TB, s *policy.Snapshot, payload []byte) {
 	tb.Helper()
 	if d := judge(tb, s, payload); d.Action != policy.Deny || d.Reason != policy.Isolated {
@@ -55,8 +55,8 @@ func mustDeny(tb testing.TB, s *policy.Snapshot, payload []byte) {
 	}
 }
 
-// Every policy that is measured has a say, and the last one may allow.
-func TestPoliciesJudgeWhatIsMeasured(t *testing.T) {
+// Every measured policy is evaluated, and the last one may allow.
+func TestMeasuredPoliciesDecide(t *testing.T) {
 	const pods = 200
 	for _, policies := range []int{1, 20, 100} {
 		in := input(pods, policies)
@@ -72,8 +72,7 @@ func TestPoliciesJudgeWhatIsMeasured(t *testing.T) {
 	}
 }
 
-// BenchmarkVerdict is one packet, from its bytes to the decision, of a peer that
-// was met before.
+// BenchmarkVerdict is one packet, from its bytes to the decision, of a known peer.
 func BenchmarkVerdict(b *testing.B) {
 	for _, pods := range []int{1000, 100000} {
 		for _, policies := range []int{1, 10000} {
@@ -90,8 +89,7 @@ func BenchmarkVerdict(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstPacket is the first packet of a peer with labels that were not met
-// before, the same way.
+// BenchmarkFirstPacket is the same for the first packet of a peer with new labels.
 func BenchmarkFirstPacket(b *testing.B) {
 	const pods, policies = 100000, 10000
 	s := clusterstate.Compile(input(pods, policies))

@@ -31,7 +31,7 @@ func (c count) of(what string) string {
 // they are made of.
 type counts struct{ tests, subtests count }
 
-// clean tells whether something ran and all of it passed.
+// clean reports whether at least one test ran and all passed.
 func (c counts) clean() bool {
 	return c.tests.passed > 0 && c.subtests.passed > 0 &&
 		c.tests.passed == c.tests.total() && c.subtests.passed == c.subtests.total()
@@ -40,8 +40,8 @@ func (c counts) clean() bool {
 // String returns both counts in one line.
 func (c counts) String() string { return c.tests.of("tests") + ", " + c.subtests.of("subtests") }
 
-// result is a line of a verbose test binary that tells how a test has ended. Each
-// level is indented by four spaces: the first is the test that runs the suite.
+// result is the line of a verbose test binary with the result of a test. Each level
+// is indented by four spaces: the first is the test that runs the suite.
 var result = regexp.MustCompile(`(?m)^((?:    )+)--- (PASS|FAIL|SKIP): `)
 
 // countResults counts what a verbose test binary has printed.

@@ -26,9 +26,11 @@ PASS
         --- PASS: TestConformance/Gress/allows (0.50s)
 `, want: "2 tests (1 passed, 0 failed, 1 skipped), 1 subtests (1 passed, 0 failed, 0 skipped)"},
 	} {
-		got := countResults(c.output)
-		if got.String() != c.want || got.clean() != c.clean {
-			t.Errorf("%s: %v, clean is %v; want %s", c.name, got, got.clean(), c.want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			got := countResults(c.output)
+			if got.String() != c.want || got.clean() != c.clean {
+				t.Errorf("got %v, clean %v; want %s, clean %v", got, got.clean(), c.want, c.clean)
+			}
+		})
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
-// evaluated is a network without packets: on each node is an evaluator of its
-// own, and is asked what the node's agent would be asked.
+// evaluated is a network without packets: each node has an evaluator, which decides
+// what the node's agent would decide.
 type evaluated struct {
 	evaluator evaluator
 	nodes     []*corev1.Node
@@ -30,8 +30,8 @@ type evaluated struct {
 	state evaluatedState
 }
 
-// evaluator makes what judges packets on a node, of all that it knows. toHost
-// tells that a packet is for the node itself.
+// evaluator returns the function that decides about packets on a node. toHost is true
+// for a packet to the node itself.
 type evaluator func(node string, objects manifests.Objects) (allows func(p packet.Packet, toHost bool) bool, err error)
 
 type evaluatedState struct {
@@ -55,8 +55,8 @@ func newEvaluated(evaluator evaluator) *evaluated {
 	return e
 }
 
-// compiled judges by the snapshot that the node's agent would have. A finding is
-// an error: of a suite, everything can be honoured.
+// compiled decides by the snapshot that the node's agent would have. A finding is an
+// error: all policies of the suites can be enforced.
 func compiled(node string, objects manifests.Objects) (func(packet.Packet, bool) bool, error) {
 	snapshot := clusterstate.Compile(clusterstate.Input{
 		NodeName: node, Features: compile.AllFeatures(),
@@ -67,14 +67,14 @@ func compiled(node string, objects manifests.Objects) (func(packet.Packet, bool)
 		ClusterNetworkPolicies:       objects.ClusterNetworkPolicies,
 	})
 	if findings := snapshot.Findings(); len(findings) > 0 {
-		return nil, fmt.Errorf("not honoured: %v", findings)
+		return nil, fmt.Errorf("cannot be enforced: %v", findings)
 	}
 	return func(p packet.Packet, toHost bool) bool {
 		return snapshot.Evaluate(policy.Query{Packet: p, ToHost: toHost}).Allowed()
 	}, nil
 }
 
-// byOracle judges as tests/oracle does, which shares no code with the agent.
+// byOracle decides as tests/oracle does, which shares no code with the agent.
 func byOracle(node string, objects manifests.Objects) (func(packet.Packet, bool) bool, error) {
 	known := oracle.Cluster{
 		Namespaces: objects.Namespaces, Pods: objects.Pods, Nodes: objects.Nodes,
@@ -134,7 +134,7 @@ func (e *evaluated) Connect(_ context.Context, a cluster.Attempt) (netpol.Outcom
 	case from == nil || from.Spec.HostNetwork:
 		return netpol.Unobservable, fmt.Errorf("%s has no network of its own", a.From)
 	case to == nil:
-		return netpol.Unobservable, fmt.Errorf("nobody is at %s", a.To.Addr())
+		return netpol.Unobservable, fmt.Errorf("no pod is at %s", a.To.Addr())
 	case proto == packet.Unknown:
 		return netpol.Unobservable, fmt.Errorf("protocol %q", a.Protocol)
 	}
@@ -153,7 +153,7 @@ func (e *evaluated) Connect(_ context.Context, a cluster.Attempt) (netpol.Outcom
 	return netpol.Connected, nil
 }
 
-// passes asks both nodes, as far as the packet passes hooks of theirs.
+// passes evaluates the packet on each node whose hooks it passes.
 func (s *evaluatedState) passes(p packet.Packet, from, to *corev1.Pod) bool {
 	source, destination := from.Spec.NodeName, to.Spec.NodeName
 	if !s.allows[source](p, to.Spec.HostNetwork && source == destination) {

@@ -1,6 +1,6 @@
 // Conformance runs the conformance suites of the network policy API, as their
 // authors have released them, and counts. Each runs in a process of its own with
-// the libraries of its release, and sees nothing of us but an API server.
+// the libraries of its release, and sees nothing of this module but an API server.
 //
 //	go run .
 //	go run . -networks netns -agent ../../bin/kube-network-policies
@@ -43,14 +43,14 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.suites, "suites", "v0.1.7,v0.2.0", "releases of the suite, with a comma")
-	flag.StringVar(&o.clusters, "clusters", names(clusters), "what clusters to run on, with a comma")
-	flag.StringVar(&o.networks, "networks", "compiled,oracle", "what connects their pods, with a comma: "+names(networks))
+	flag.StringVar(&o.suites, "suites", "v0.1.7,v0.2.0", "releases of the suite, separated by commas")
+	flag.StringVar(&o.clusters, "clusters", names(clusters), "clusters to run on, separated by commas")
+	flag.StringVar(&o.networks, "networks", "compiled,oracle", "networks of their pods, separated by commas: "+names(networks))
 	flag.StringVar(&o.agent, "agent", "", "netns: the agent's binary")
 	flag.StringVar(&o.run, "run", "", "run only the tests whose name matches this regular expression")
 	flag.DurationVar(&o.silence, "silence", 500*time.Millisecond, "how long a connection may be without an answer until it counts as denied")
 	flag.StringVar(&o.binaries, "binaries", "", "a folder with the suites as test binaries, RELEASE.test; when empty they are built")
-	flag.BoolVar(&o.all, "v", false, "show all that suites print, not only that of one which fails")
+	flag.BoolVar(&o.all, "v", false, "show the output of all suites, not only of failed ones")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, o)
@@ -74,9 +74,9 @@ var networks = map[string]func(context.Context, options) (network, error){
 	"netns":    func(ctx context.Context, o options) (network, error) { return newPackets(ctx, o.agent) },
 }
 
-// clusters are what suites are run on: the family of the pods' first address, and
-// whether host-network pods run beside the others of their ordinal, so that some
-// of the connections to nodes are to the client's own, or apart.
+// clusters are the clusters that suites run on: the family of the pods' first address,
+// and whether host-network pods run on the node of the pods of the same ordinal, so
+// that some connections to nodes are to the client's own node, or on another one.
 var clusters = map[string]cluster.Config{
 	"IPv4-beside": {Family: corev1.IPv4Protocol},
 	"IPv4-apart":  {Family: corev1.IPv4Protocol, HostNetworkApart: true},

@@ -104,7 +104,7 @@ func stateOf(objects manifests.Objects) *netpol.State {
 func (p *packets) Connect(ctx context.Context, a cluster.Attempt) (netpol.Outcome, error) {
 	to := p.owner(a.To.Addr())
 	if to == "" {
-		return netpol.Unobservable, fmt.Errorf("nobody is at %s", a.To.Addr())
+		return netpol.Unobservable, fmt.Errorf("no pod is at %s", a.To.Addr())
 	}
 	family := corev1.IPv6Protocol
 	if a.To.Addr().Is4() {

@@ -46,8 +46,8 @@ const suiteTimeout = time.Hour
 
 var errFailed = errors.New("not everything has passed")
 
-// run runs the suite and prints the result. An error tells that it could not be
-// run, or that something has not passed.
+// run runs the suite and prints the result. It returns an error if the suite could
+// not be run or a test has not passed.
 func (p play) run(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -97,7 +97,7 @@ func serve(ctx context.Context, handler http.Handler) (url string, stop func() e
 	return "http://" + listener.Addr().String(), server.Close, nil
 }
 
-// writeKubeconfig tells the suite where its cluster is.
+// writeKubeconfig writes a kubeconfig for the suite's cluster.
 func (p play) writeKubeconfig(url string) error {
 	const name = "conformance"
 	config := clientcmdapi.NewConfig()

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 )
 
-func TestPodsLiveInTheNetworkOfTheirNode(t *testing.T) {
+func TestPodAddressesAreInTheirNodesRange(t *testing.T) {
 	pods, err := readPods()
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestPodsLiveInTheNetworkOfTheirNode(t *testing.T) {
 	}
 }
 
-func TestStepsApplyAndRemovePoliciesThatExist(t *testing.T) {
+func TestStepsUseExistingPolicies(t *testing.T) {
 	applied := make(map[string]bool)
 	for _, step := range steps {
 		for _, name := range step.apply {

@@ -97,7 +97,7 @@ func (s *show) check(ctx context.Context, c check) error {
 	return s.report(c, want, over4, over6)
 }
 
-// report prints what was observed and counts it.
+// report prints the observed table and counts its probes.
 func (s *show) report(c check, want *netpol.TruthTable, over4, over6 []*netpol.TruthTable) error {
 	grids4 := []netpol.Grid{{Title: "expected", Want: want}}
 	grids6 := []netpol.Grid{{Title: "expected", Want: want}}

@@ -6,7 +6,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 )
 
-// step is one change of the policies and what must then be seen.
+// step is one change of the policies and its expected effect.
 type step struct {
 	title string
 	// apply and remove name files of manifests/policies.
@@ -94,7 +94,7 @@ func everything(string, string) bool { return true }
 func notY(from, to string) bool { return from == to || !in("y", from) && !in("y", to) }
 
 // notYBut adds what a policy opens to notY. It opens ingress only: the pods of y
-// may send to nobody.
+// may send to no pod.
 func notYBut(opened func(from, to string) bool) func(from, to string) bool {
 	return func(from, to string) bool {
 		return notY(from, to) || !in("y", from) && opened(from, to)

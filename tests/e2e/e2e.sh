@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # e2e.sh: runs Kubernetes' own end-to-end tests on the cluster that is up, and prints
 # and keeps a line of results. FOCUS and SKIP are regular expressions of specs. PROCS
-# is how many run at once, TIMEOUT how long all may take. What was said and seen is in
-# OUT; after a failure that has the agents' logs and the kernel's tables, too.
+# is how many run at once, TIMEOUT how long all may take. The output is in OUT; after a
+# failure it includes the agents' logs and the kernel's tables.
 set -euo pipefail
 . "$(dirname "$0")/cluster/lib.sh"
 
@@ -41,7 +41,7 @@ in_control_plane "$(program ginkgo)" run --procs "$procs" --focus "$focus" ${ski
 	--timeout "${TIMEOUT:-1h}" "$(program e2e.test)" -- "${flags[@]}" >"$out/run/log" 2>&1 || status=$?
 seconds=$((SECONDS - started))
 
-# collect keeps what tells why a spec has failed.
+# collect keeps what is needed to find out why a spec has failed.
 collect() {
 	local node pod
 	kubectl get pods -A -o wide >"$out/run/pods" || true

@@ -15,11 +15,10 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/integration/crds"
 )
 
-// adminFlags make the writer tell about all kinds.
+// adminFlags enable the conditions of all kinds.
 var adminFlags = []string{"--admin-network-policy", "--baseline-admin-network-policy", "--cluster-network-policy"}
 
-// asAdminWriter returns the rights of the status writer that tells about
-// administrators' policies.
+// asAdminWriter returns the rights of the status writer for administrators' policies.
 func asAdminWriter(t *testing.T, plane *controlplane.ControlPlane) *rest.Config {
 	t.Helper()
 	installAdmin(t, plane)
@@ -66,22 +65,22 @@ func (p adminPolicy) shown(k *kubectl) {
 	}
 }
 
-// What administrators of each kind write, and what they learn of it.
+// Policies of each kind with the conditions that they get.
 var (
 	fineANP = adminPolicy{"anp", "fine", `egress: [{action: Pass, to: [{namespaces: {}}], ports: [{portRange: {start: 80, end: 90}}]}]`, clean, nil}
-	// The schemas of v1alpha1 let all of this pass.
+	// The schemas of v1alpha1 accept all of these.
 	rangeANP = adminPolicy{"anp", "range", `ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{portNumber: {port: 80}}, {portRange: {start: 90, end: 80}}]}]`,
 		partial("InvalidPort"), []string{"spec.ingress[0].ports[1].portRange.end: ", "denies its peers on every port"}}
 	protocolANP = adminPolicy{"anp", "protocol", `ingress: [{action: Allow, from: [{namespaces: {}}], ports: [{portNumber: {protocol: ICMP, port: 1}}]}]`,
 		partial("UnsupportedProtocol"), []string{`spec.ingress[0].ports[0].portNumber.protocol: protocol "ICMP"`, "matches nothing"}}
 	namesANP = adminPolicy{"anp", "names", `egress: [{action: Deny, to: [{domainNames: ["*.example.com"]}]}]`,
 		unsupported, []string{"spec.egress[0].to[0].domainNames: ", "denies everything"}}
-	// The schema of 0.1.5 takes it for an address.
+	// The schema of 0.1.5 accepts it as an address.
 	garbageANP = adminPolicy{"anp", "garbage", `egress: [{action: Allow, to: [{networks: ["1.2.3.4", "10.0.0.0/8"]}]}, {action: Deny, to: [{networks: ["300.0.0.0/8"]}]}]`,
 		partial("InvalidCIDR"), []string{"spec.egress[0].to[0].networks[0]: ", "spec.egress[1].to[0].networks[0]: "}}
 
-	// No schema knows what a label may be.
-	nobodyANP = adminPolicy{"anp", "nobody", `subject: {namespaces: {matchLabels: {team: "a b"}}}`,
+	// No schema validates labels.
+	emptyANP = adminPolicy{"anp", "empty", `subject: {namespaces: {matchLabels: {team: "a b"}}}`,
 		failed("InvalidSelector"), []string{"spec.subject.namespaces: ", "selects no pod"}}
 
 	fineBANP    = adminPolicy{"banp", "default", `ingress: [{action: Deny, from: [{namespaces: {}}]}]`, clean, nil}
@@ -91,26 +90,26 @@ var (
 	fineCNP  = adminPolicy{"cnp", "fine", `ingress: [{action: Accept, from: [{namespaces: {}}], protocols: [{tcp: {destinationPort: {range: {start: 80, end: 90}}}}]}]`, clean, nil}
 	namedCNP = adminPolicy{"cnp", "named", `egress: [{action: Deny, to: [{networks: ["10.0.0.0/8"]}], protocols: [{destinationNamedPort: http}]}]`,
 		partial("InvalidPort"), []string{"spec.egress[0].protocols[0].destinationNamedPort: ", "denies its peers on every port"}}
-	nobodyCNP = adminPolicy{"cnp", "nobody", `subject: {pods: {podSelector: {matchLabels: {team: "a b"}}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]`,
+	emptyCNP = adminPolicy{"cnp", "empty", `subject: {pods: {podSelector: {matchLabels: {team: "a b"}}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]`,
 		failed("InvalidSelector"), []string{"spec.subject.pods: "}}
 	nodesCNP = adminPolicy{"cnp", "nodes", `egress: [{action: Deny, to: [{nodes: {}}]}]`, unsupported, []string{"spec.egress[0].to[0].nodes: nodes as peers are switched off"}}
 	namesCNP = adminPolicy{"cnp", "names", `egress: [{action: Pass, to: [{domainNames: ["example.com"]}]}]`, unsupported, []string{"spec.egress[0].to[0].domainNames: "}}
 )
 
-// The story of administrators: what the schema lets pass and nobody can enforce
-// as written, they see where they look first.
-func TestAdministratorsLearnOfWhatIsNotEnforced(t *testing.T) {
+// Administrators see in the conditions of a policy what its schema accepts and
+// cannot be enforced as written.
+func TestAdminPolicyConditions(t *testing.T) {
 	for _, tc := range []struct {
 		release  crds.Release
 		channel  crds.Channel
 		servers  []*server
 		policies []adminPolicy
 	}{
-		{crds.V015, crds.Standard, releases, []adminPolicy{fineANP, rangeANP, protocolANP, nobodyANP, fineBANP, rangeBANP}},
+		{crds.V015, crds.Standard, releases, []adminPolicy{fineANP, rangeANP, protocolANP, emptyANP, fineBANP, rangeBANP}},
 		{crds.V015, crds.Experimental, releases, []adminPolicy{fineANP, rangeANP, garbageANP, garbageBANP}},
 		{crds.V017, crds.Standard, []*server{newest}, []adminPolicy{fineANP, rangeANP, protocolANP, fineBANP, rangeBANP}},
 		{crds.V017, crds.Experimental, []*server{newest}, []adminPolicy{fineANP, rangeANP, namesANP, fineBANP}},
-		{crds.V020, crds.Standard, []*server{newest}, []adminPolicy{fineCNP, namedCNP, nobodyCNP}},
+		{crds.V020, crds.Standard, []*server{newest}, []adminPolicy{fineCNP, namedCNP, emptyCNP}},
 		{crds.V020, crds.Experimental, []*server{newest}, []adminPolicy{fineCNP, nodesCNP, namesCNP}},
 	} {
 		t.Run(fmt.Sprint(tc.release, " ", tc.channel), func(t *testing.T) {
@@ -127,9 +126,9 @@ func TestAdministratorsLearnOfWhatIsNotEnforced(t *testing.T) {
 	}
 }
 
-// The agent does without the kinds that are not defined, hears of them when they
-// are, and forgets them with their definitions.
-func TestAdministratorsPoliciesComeAndGoWithTheirDefinitions(t *testing.T) {
+// The agent works without kinds that are not defined, watches them as soon as they
+// are, and removes their policies with their definitions.
+func TestAgentFollowsDefinitions(t *testing.T) {
 	for _, tc := range []struct {
 		release          crds.Release
 		servers          []*server
@@ -149,7 +148,7 @@ func TestAdministratorsPoliciesComeAndGoWithTheirDefinitions(t *testing.T) {
 				k := newKubectl(t, plane.Admin())
 				forbidden := denied(s.client, s.web, port)
 				if tc.deny == "client" {
-					forbidden = denied(s.stranger, s.client, port)
+					forbidden = denied(s.visitor, s.client, port)
 				}
 				subject := fmt.Sprintf("subject: {pods: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}, podSelector: {matchLabels: {app: %s}}}}", s.namespace, tc.deny)
 				for range 2 {
@@ -164,8 +163,8 @@ func TestAdministratorsPoliciesComeAndGoWithTheirDefinitions(t *testing.T) {
 	}
 }
 
-// The same with the status writer, which says nothing of it but that it waits.
-func TestTheWriterWaitsForDefinitions(t *testing.T) {
+// The status writer does the same, and logs nothing but that it waits.
+func TestWriterWaitsForDefinitions(t *testing.T) {
 	plane := newest.start(t)
 	c := newCluster(t, plane)
 	k := newKubectl(t, plane.Admin())
@@ -180,7 +179,7 @@ func TestTheWriterWaitsForDefinitions(t *testing.T) {
 		undefine(t, plane, crds.V017, crds.Standard)
 		eventually(t, func() string {
 			if got := w.metric(complaints); got != "" && got != "0" {
-				return "complaints about what is gone: " + got
+				return "findings about deleted policies: " + got
 			}
 			return ""
 		})
@@ -193,8 +192,8 @@ func TestTheWriterWaitsForDefinitions(t *testing.T) {
 	}
 }
 
-// All kinds at one glance, with the commands of the documentation.
-func TestAnAdministratorSeesAllComplaintsOfAllKinds(t *testing.T) {
+// The commands of docs/status.md list the findings about all kinds.
+func TestDocumentedCommandsListFindingsOfAllKinds(t *testing.T) {
 	plane := newest.start(t)
 	k := newKubectl(t, plane.Admin())
 	define(t, plane, crds.V017, crds.Standard)
@@ -235,7 +234,7 @@ func adminObjects(t *testing.T, plane *controlplane.ControlPlane) dynamic.Resour
 	return client.Resource(compile.KindAdminNetworkPolicy.Resource)
 }
 
-func TestNothingIsWrittenToAdministratorsPoliciesWhileNothingChanges(t *testing.T) {
+func TestAdminPoliciesAreWrittenOnce(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		k := newKubectl(t, plane.Admin())
 		define(t, plane, crds.V015, crds.Standard)
@@ -264,9 +263,9 @@ func TestNothingIsWrittenToAdministratorsPoliciesWhileNothingChanges(t *testing.
 	})
 }
 
-// What others say in the status is as it was, while the writer works and after
-// its own is taken away.
-func TestWhatOthersSayOfAdministratorsPoliciesStays(t *testing.T) {
+// Conditions of other controllers stay unchanged, while the writer runs and after its
+// own conditions are removed.
+func TestForeignConditionsOfAdminPoliciesStay(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		k := newKubectl(t, plane.Admin())
 		define(t, plane, crds.V015, crds.Standard)

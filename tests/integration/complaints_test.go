@@ -11,8 +11,7 @@ import (
 )
 
 // documented returns the one command of docs/status.md that contains all parts,
-// without its first word and without what its output goes to, as a shell would
-// split it.
+// without "kubectl" and without redirections, split as a shell would split it.
 func documented(t *testing.T, parts ...string) []string {
 	t.Helper()
 	text := must[[]byte](t)(os.ReadFile("../../docs/status.md"))
@@ -27,7 +26,7 @@ func documented(t *testing.T, parts ...string) []string {
 	if len(found) != 1 {
 		t.Fatalf("docs/status.md has %d commands with %q, want 1", len(found), parts)
 	}
-	var words []string
+	var fields []string
 	quoted := false
 	for _, word := range strings.FieldsFunc(found[0], func(r rune) bool {
 		if r == '\'' {
@@ -35,14 +34,14 @@ func documented(t *testing.T, parts ...string) []string {
 		}
 		return r == ' ' && !quoted
 	}) {
-		words = append(words, strings.ReplaceAll(word, "'", ""))
+		fields = append(fields, strings.ReplaceAll(word, "'", ""))
 	}
-	return words[1:]
+	return fields[1:]
 }
 
-// The second story: an administrator wants all complaints of a cluster at one
-// glance, with the commands of the documentation.
-func TestAnAdministratorSeesAllComplaints(t *testing.T) {
+// Administrators list the findings about all policies of a cluster with the commands
+// of docs/status.md.
+func TestDocumentedCommandsListFindings(t *testing.T) {
 	onWriters(t, func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool) {
 		shop, bank := newCluster(t, plane), newCluster(t, plane)
 		k := newKubectl(t, plane.Admin())
@@ -61,18 +60,18 @@ func TestAnAdministratorSeesAllComplaints(t *testing.T) {
 		if inStatus {
 			place = ".status.conditions"
 		}
-		complaints := lines(k.run(documented(t, "-A -o custom-columns=", place)...))
+		listed := lines(k.run(documented(t, "-A -o custom-columns=", place)...))
 		for _, c := range []struct {
 			namespace, name string
-			complains       bool
+			found           bool
 		}{{shop.namespace, "a", true}, {shop.namespace, "b", true}, {bank.namespace, "c", true}, {bank.namespace, "fine", false}} {
-			line := complaints[c.namespace+" "+c.name]
-			if got := strings.Contains(line, "FeatureNotSupported") && strings.Contains(line, "ports[1].endPort"); got != c.complains {
-				t.Errorf("%s/%s complains: %t, want %t: %s", c.namespace, c.name, got, c.complains, line)
+			line := listed[c.namespace+" "+c.name]
+			if got := strings.Contains(line, "FeatureNotSupported") && strings.Contains(line, "ports[1].endPort"); got != c.found {
+				t.Errorf("%s/%s has findings: %t, want %t: %s", c.namespace, c.name, got, c.found, line)
 			}
 		}
 		if inStatus {
-			return // which is seen without Events
+			return // conditions in the status need no Events
 		}
 		events := k.run(documented(t, "get events -A")...)
 		for _, name := range []string{"networkpolicy/a", "networkpolicy/b", "networkpolicy/c"} {
@@ -83,24 +82,24 @@ func TestAnAdministratorSeesAllComplaints(t *testing.T) {
 	})
 }
 
-// lines returns the lines of a table by the words of its first two columns.
+// lines returns the lines of a table by their first two columns.
 func lines(table string) map[string]string {
 	all := map[string]string{}
 	for line := range strings.Lines(table) {
-		if words := strings.Fields(line); len(words) > 1 {
-			all[words[0]+" "+words[1]] = line
+		if fields := strings.Fields(line); len(fields) > 1 {
+			all[fields[0]+" "+fields[1]] = line
 		}
 	}
 	return all
 }
 
-// versions returns the versions of all policies. One that is written to has
-// another one, even if nothing of it changes.
+// versions returns the resource versions of all policies. Each write changes them,
+// even one that changes nothing else.
 func versions(k *kubectl) string {
 	return k.run("get", "netpol", "-A", "-o", `jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}`)
 }
 
-func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
+func TestPoliciesAreWrittenOnce(t *testing.T) {
 	onWriters(t, func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool) {
 		c := newCluster(t, plane)
 		k := newKubectl(t, plane.Admin())
@@ -122,13 +121,13 @@ func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
 		w = startWriter(t, as, "--feature-gates=EndPort=false")
 		w.settled("NetworkPolicy", both)
 		if got := w.writes(inStatus); got != "0" {
-			t.Errorf("a writer that finds everything written has written %s times, want 0", got)
+			t.Errorf("a writer that finds all conditions up to date has written %s times, want 0", got)
 		}
 		if after := versions(k); after != before {
 			t.Errorf("versions were\n%s\nand are\n%s", before, after)
 		}
-		// What is no change of the spec is none for the writer. It has seen the
-		// label when it has seen what comes after it.
+		// The writer reacts only to changes of the spec. It has seen the label when
+		// it has seen the later policy.
 		k.run("label", "netpol", "-n", c.namespace, "range", "seen=yes")
 		k.apply(plain(c.namespace, "later"))
 		shows(k, c.namespace, "later", inStatus, clean)
@@ -147,7 +146,7 @@ func (w *writer) writes(inStatus bool) string {
 	return w.metric(fmt.Sprintf(`netpol_status_writes_total{kind="NetworkPolicy",result="success",sink=%q}`, sink))
 }
 
-func TestTheWriterSurvivesAnAPIServerRestart(t *testing.T) {
+func TestWriterSurvivesAPIServerRestart(t *testing.T) {
 	onWriters(t, func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool) {
 		c := newCluster(t, plane)
 		k := newKubectl(t, plane.Admin())

@@ -43,7 +43,7 @@ func undefineFiles(ctx context.Context, k *kubectl, files ...string) {
 
 // Kubernetes 1.27 knows no addresses in validation rules. What was released
 // since, its users cannot have.
-func TestServersAcceptTheDefinitionsTheyCan(t *testing.T) {
+func TestServersAcceptDefinitions(t *testing.T) {
 	for _, tc := range []struct {
 		release crds.Release
 		servers []*server

@@ -11,29 +11,29 @@ import (
 
 const port = 80
 
-// shop is a cluster with a guarded pod, web, which only client may reach.
+// shop is a cluster with an isolated pod, web, which only client may reach.
 type shop struct {
 	*cluster
-	web, client, stranger string // addresses
+	web, client, visitor string // addresses
 }
 
 func newShop(t *testing.T, plane *controlplane.ControlPlane) *shop {
 	t.Helper()
 	c := newCluster(t, plane)
-	s := &shop{cluster: c, web: c.address(1), client: c.address(2), stranger: c.address(102)}
+	s := &shop{cluster: c, web: c.address(1), client: c.address(2), visitor: c.address(102)}
 	c.createPod("web", c.node, s.web)
 	c.createPod("client", c.node, s.client)
-	c.createPod("stranger", c.otherNode, s.stranger)
+	c.createPod("visitor", c.otherNode, s.visitor)
 	c.createPolicy("guard", "web", fromApp("client"))
 	return s
 }
 
-// guarded is what must be true as long as nobody changes the shop.
+// guarded returns the claims that hold unless a test changes the shop.
 func (s *shop) guarded() []claim {
-	return []claim{allowed(s.client, s.web, port), denied(s.stranger, s.web, port), allowed(s.stranger, s.client, port)}
+	return []claim{allowed(s.client, s.web, port), denied(s.visitor, s.web, port), allowed(s.visitor, s.client, port)}
 }
 
-// through returns the admin's way to the server through a link.
+// through returns the admin's configuration with a link between client and server.
 func through(t *testing.T, plane *controlplane.ControlPlane) (*link.Link, *rest.Config) {
 	t.Helper()
 	l, err := link.New(plane.Address())
@@ -54,51 +54,51 @@ func TestObjectsReachTheSnapshot(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		c := newCluster(t, plane)
 		v := newView(t, plane.Admin(), c.node)
-		web, client, stranger := c.address(1), c.address(2), c.address(102)
+		web, client, visitor := c.address(1), c.address(2), c.address(102)
 		c.createPod("web", c.node, web)
 		c.createPod("client", c.node, client)
-		c.createPod("stranger", c.otherNode, stranger)
-		v.eventually(allowed(client, web, port), allowed(stranger, web, port))
-		v.always(allowed(web, stranger, port))
+		c.createPod("visitor", c.otherNode, visitor)
+		v.eventually(allowed(client, web, port), allowed(visitor, web, port))
+		v.always(allowed(web, visitor, port))
 
 		c.createPolicy("guard", "web", fromApp("client"), fromNamespaces("trusted", "yes"))
-		v.eventually(allowed(client, web, port), denied(stranger, web, port))
-		c.labelPod("stranger", "client")
-		v.eventually(allowed(stranger, web, port))
-		c.labelPod("stranger", "stranger")
-		v.eventually(denied(stranger, web, port))
+		v.eventually(allowed(client, web, port), denied(visitor, web, port))
+		c.labelPod("visitor", "client")
+		v.eventually(allowed(visitor, web, port))
+		c.labelPod("visitor", "visitor")
+		v.eventually(denied(visitor, web, port))
 		c.labelNamespace(c.namespace, "trusted", "yes")
-		v.eventually(allowed(stranger, web, port))
+		v.eventually(allowed(visitor, web, port))
 		c.labelNamespace(c.namespace, "trusted", "no")
-		v.eventually(denied(stranger, web, port))
+		v.eventually(denied(visitor, web, port))
 		c.deletePod(t.Context(), "client")
 		v.eventually(denied(client, web, port))
 		c.deletePolicy(t.Context(), "guard")
-		v.eventually(allowed(stranger, web, port))
+		v.eventually(allowed(visitor, web, port))
 	})
 }
 
-// The node's own address ranges tell which unknown addresses are pods too new to
-// be known.
-func TestTheAgentKnowsItsOwnNodeOnly(t *testing.T) {
+// The node's own pod ranges contain the addresses of pods that are too new to be
+// known.
+func TestAgentReadsOnlyItsNode(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		s := newShop(t, plane)
 		var asked requests
 		v := newView(t, asked.note(plane.Admin()), s.node)
-		v.eventually(denied(s.stranger, s.address(9), port), allowed(s.stranger, s.address(109), port))
+		v.eventually(denied(s.visitor, s.address(9), port), allowed(s.visitor, s.address(109), port))
 		questions := asked.of(func(q request) bool { return q.path == "/api/v1/nodes" })
 		if len(questions) == 0 {
-			t.Error("nobody asked for nodes")
+			t.Error("no request for nodes")
 		}
 		for _, q := range questions {
 			if want := "metadata.name=" + s.node; q.fieldSelector != want {
-				t.Errorf("nodes are asked for with field selector %q, want %q", q.fieldSelector, want)
+				t.Errorf("request for nodes with field selector %q, want %q", q.fieldSelector, want)
 			}
 		}
 	})
 }
 
-func TestTheFirstSnapshotIsComplete(t *testing.T) {
+func TestFirstSnapshotIsComplete(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		s := newShop(t, plane)
 		l, config := through(t, plane)
@@ -109,7 +109,7 @@ func TestTheFirstSnapshotIsComplete(t *testing.T) {
 	})
 }
 
-func TestBrokenWatchesChangeNoVerdict(t *testing.T) {
+func TestBrokenWatchesChangeNoDecision(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		s := newShop(t, plane)
 		l, config := through(t, plane)
@@ -117,7 +117,7 @@ func TestBrokenWatchesChangeNoVerdict(t *testing.T) {
 		v.eventually(s.guarded()...)
 		// Twice, not more often: the informers wait longer from time to time.
 		l.Break()
-		s.createPolicy("more", "client", fromApp("stranger"))
+		s.createPolicy("more", "client", fromApp("visitor"))
 		v.eventually(denied(s.web, s.client, port))
 		l.Break()
 		s.deletePolicy(t.Context(), "more")

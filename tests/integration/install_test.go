@@ -27,14 +27,14 @@ const (
 	statusWriter     = "kube-network-policies-status"
 )
 
-// install applies install.yaml as its readers are told to.
+// install applies install.yaml as documented.
 func install(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 	newKubectl(t, plane.Admin()).run("apply", "--server-side", "--validate=strict", "-f", installFile)
 }
 
-// installAdmin does the same with install-anp.yaml, for one test: the others are
-// not to have the rights that it adds.
+// installAdmin applies install-anp.yaml for one test: other tests must not have the
+// rights that it adds.
 func installAdmin(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 	k := newKubectl(t, plane.Admin())
@@ -74,7 +74,7 @@ func account(t *testing.T, plane *controlplane.ControlPlane, name string) (*rest
 	return config, must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(config))
 }
 
-func TestServersAcceptWhatIsInstalled(t *testing.T) {
+func TestServersAcceptInstallation(t *testing.T) {
 	onInstallations(t, releases, func(t *testing.T, plane *controlplane.ControlPlane, i installation) {
 		i.apply(t, plane)
 		// Applied again it changes nothing: all of it is there, as written.
@@ -89,9 +89,9 @@ func TestServersAcceptWhatIsInstalled(t *testing.T) {
 	})
 }
 
-// The guard of the status writer is for servers from 1.30 on. Older ones do not
-// know the kind, which is why it is a file of its own.
-func TestServersAcceptTheGuardIfTheyKnowIt(t *testing.T) {
+// The guard of the status writer needs a server of 1.30 or later. Older ones do not
+// serve its kind, which is why it has its own file.
+func TestServersAcceptWriterGuard(t *testing.T) {
 	apply := func(t *testing.T, s *server) error {
 		_, err := newKubectl(t, s.start(t).Admin()).try("", "apply", "--server-side", "--validate=strict", "-f", guardFile)
 		return err
@@ -104,19 +104,19 @@ func TestServersAcceptTheGuardIfTheyKnowIt(t *testing.T) {
 	}
 }
 
-func TestTheAgentsAccountSuffices(t *testing.T) {
+func TestAgentAccountHasItsRights(t *testing.T) {
 	onInstallations(t, releases, func(t *testing.T, plane *controlplane.ControlPlane, i installation) {
 		i.apply(t, plane)
 		s := newShop(t, plane)
 		config, _ := account(t, plane, agent)
 		v := newViewOf(t, config, s.node, i.kinds, s.guarded()...)
 		v.eventually(s.guarded()...)
-		s.createPolicy("more", "client", fromApp("stranger"))
+		s.createPolicy("more", "client", fromApp("visitor"))
 		v.eventually(denied(s.web, s.client, port))
 	})
 }
 
-func TestAccountsHaveNoMoreRightsThanTheyNeed(t *testing.T) {
+func TestAccountsHaveOnlyTheirRights(t *testing.T) {
 	want := map[string]map[string][]string{
 		installFile: {
 			agent: {
@@ -171,7 +171,7 @@ func TestAccountsHaveNoMoreRightsThanTheyNeed(t *testing.T) {
 	})
 }
 
-func TestAgentsCannotChangePolicies(t *testing.T) {
+func TestAgentCannotChangePolicies(t *testing.T) {
 	onInstallations(t, releases, func(t *testing.T, plane *controlplane.ControlPlane, i installation) {
 		i.apply(t, plane)
 		s := newShop(t, plane)
@@ -184,14 +184,14 @@ func TestAgentsCannotChangePolicies(t *testing.T) {
 	})
 }
 
-// rights returns what a client may do in kube-system to objects, without what
-// everybody may: to ask about oneself.
+// rights returns a client's rights on objects in kube-system, without the rights
+// that all users have: to review their own access.
 func rights(t *testing.T, client kubernetes.Interface) []string {
 	t.Helper()
 	review := must[*authorizationv1.SelfSubjectRulesReview](t)(client.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(),
 		&authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: namespace}}, metav1.CreateOptions{}))
 	if review.Status.Incomplete {
-		t.Errorf("the server tells not all rights: %s", review.Status.EvaluationError)
+		t.Errorf("the server does not list all rights: %s", review.Status.EvaluationError)
 	}
 	var all []string
 	for _, rule := range review.Status.ResourceRules {

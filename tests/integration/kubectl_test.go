@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/integration/servers"
 )
 
-// kubectl is the program that people use, as somebody.
+// kubectl runs the program with the credentials of one user.
 type kubectl struct {
 	t      *testing.T
 	binary string
@@ -37,7 +37,7 @@ func newKubectl(t *testing.T, as *rest.Config) *kubectl {
 	return k
 }
 
-// try returns what kubectl prints, or says why it fails.
+// try returns the output of kubectl, or an error with its messages.
 func (k *kubectl) try(input string, args ...string) (string, error) {
 	return k.with(k.t.Context(), input, args...)
 }
@@ -56,14 +56,14 @@ func (k *kubectl) with(ctx context.Context, input string, args ...string) (strin
 	return string(output), err
 }
 
-// run is for what must work.
+// run fails the test if kubectl fails.
 func (k *kubectl) run(args ...string) string {
 	k.t.Helper()
 	return must[string](k.t)(k.try("", args...))
 }
 
-// apply writes a policy, in which the server may find nothing that it does not
-// know. It goes with the test.
+// apply writes a policy with strict field validation, and deletes it at the end of
+// the test.
 func (k *kubectl) apply(manifest string) {
 	k.t.Helper()
 	must[string](k.t)(k.try(manifest, "apply", "--server-side", "--validate=strict", "-f", "-"))

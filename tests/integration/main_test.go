@@ -1,11 +1,11 @@
-// Package integration asks real API servers. The agent's informers, what
-// install.yaml and install-anp.yaml give to whom, and the status writer are
-// tested against the newest Kubernetes that can be built and against 1.27, the
-// last one whose NetworkPolicy has a status. The administrators' kinds are
-// defined as their releases define them, as far as the servers let it.
+// Package integration tests with real API servers: the agent's informers, the rights
+// that install.yaml and install-anp.yaml grant, and the status writer. The servers
+// are the newest Kubernetes that can be built and 1.27, the last one whose
+// NetworkPolicy has a status. The administrators' kinds have the definitions of their
+// releases, as far as the servers accept them.
 //
-// The servers are built once and kept, see the package servers. Build them
-// before the tests, which would else time out on a machine that has none:
+// The servers are built once and cached, see the package servers. Build them before
+// the tests, which would time out otherwise:
 //
 //	go run ./servers/build
 //	go test ./...
@@ -70,7 +70,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// stop ends all servers and removes what the tests share.
+// stop ends all servers and removes the shared folder.
 var stop = sync.OnceValue(func() error {
 	var errs []error
 	for _, s := range fleet {

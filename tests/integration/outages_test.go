@@ -6,9 +6,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
 )
 
-// A connection that says nothing any more looks healthy to TCP for hours.
-func TestSilentConnectionsAreNoticed(t *testing.T) {
-	// How client-go is told to look for them more often than every 30 seconds.
+// TCP regards a connection without any packets as healthy for hours.
+func TestSilentConnectionsAreDetected(t *testing.T) {
+	// client-go reads these to probe connections more often than every 30 seconds.
 	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "1")
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "1")
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
@@ -17,18 +17,18 @@ func TestSilentConnectionsAreNoticed(t *testing.T) {
 		v := newView(t, config, s.node, s.guarded()...)
 		v.eventually(s.guarded()...)
 		l.Silence()
-		s.createPolicy("more", "client", fromApp("stranger"))
+		s.createPolicy("more", "client", fromApp("visitor"))
 		v.eventually(denied(s.web, s.client, port))
 	})
 }
 
-func TestAnAPIServerRestartChangesNoVerdict(t *testing.T) {
+func TestAPIServerRestartChangesNoDecision(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		s := newShop(t, plane)
 		v := newView(t, plane.Admin(), s.node, s.guarded()...)
 		v.eventually(s.guarded()...)
 		restart(t, plane, func() { v.always() })
-		s.createPolicy("more", "client", fromApp("stranger"))
+		s.createPolicy("more", "client", fromApp("visitor"))
 		v.eventually(denied(s.web, s.client, port))
 	})
 }
@@ -46,25 +46,25 @@ func restart(t *testing.T, plane *controlplane.ControlPlane, without func(), mor
 	}
 }
 
-// An agent that was cut off asks for what has changed since. The server does not
-// know any more, and the agent must read everything again: what has gone
-// meanwhile must go, though nobody tells of it.
-func TestChangesThatTheServerHasForgottenAreFound(t *testing.T) {
+// A disconnected agent resumes its watches. If the server has compacted the changes
+// since, the agent must list all objects again, and remove those that were deleted
+// meanwhile without an event.
+func TestCompactedChangesAreFound(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		s := newShop(t, plane)
 		l, config := through(t, plane)
 		var asked requests
 		v := newView(t, asked.note(config), s.node, allowed(s.client, s.web, port))
 		v.eventually(s.guarded()...)
-		s.createPolicy("more", "client", fromApp("stranger"))
+		s.createPolicy("more", "client", fromApp("visitor"))
 		v.eventually(denied(s.web, s.client, port))
 		lists := func() int { return len(asked.of(func(q request) bool { return q.whole })) }
 		before := lists()
 
 		l.Down()
 		s.deletePolicy(t.Context(), "more")
-		s.deletePod(t.Context(), "stranger")
-		s.createPod("client-2", s.otherNode, s.stranger) // the address is used again
+		s.deletePod(t.Context(), "visitor")
+		s.createPod("client-2", s.otherNode, s.visitor) // the address is used again
 		s.labelPod("client-2", "client")
 		if err := plane.Compact(t.Context()); err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestChangesThatTheServerHasForgottenAreFound(t *testing.T) {
 		restart(t, plane, func() {}) // without, its cache would know
 		l.Up()
 
-		v.eventually(allowed(s.web, s.client, port), allowed(s.stranger, s.web, port), allowed(s.client, s.web, port))
+		v.eventually(allowed(s.web, s.client, port), allowed(s.visitor, s.web, port), allowed(s.client, s.web, port))
 		if lists() == before {
 			t.Error("the watches went on, nothing was forgotten")
 		}

@@ -19,9 +19,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
 )
 
-// What a server of 1.27 does whose gate is off: it answers that all is well, and
-// forgets. The status writer must not believe it.
-func TestAServerMayAnswerAndNotStore(t *testing.T) {
+// A server of 1.27 whose feature gate is off answers 200 and does not store the
+// status. The status writer must notice.
+func TestStatusThatIsNotStored(t *testing.T) {
 	for _, s := range []*server{statusOn, statusOff} {
 		t.Run(s.name, func(t *testing.T) {
 			plane := s.start(t)
@@ -37,8 +37,8 @@ func TestAServerMayAnswerAndNotStore(t *testing.T) {
 
 const foreignType = "example.com/Audited"
 
-// applyForeignCondition stores a condition of somebody else and returns what the
-// server says.
+// applyForeignCondition stores a condition of another field manager and returns the
+// server's answer.
 func applyForeignCondition(t *testing.T, api dynamic.ResourceInterface, kind, namespace, name string) *unstructured.Unstructured {
 	t.Helper()
 	version := map[string]string{"NetworkPolicy": "networking.k8s.io/v1", "AdminNetworkPolicy": "policy.networking.k8s.io/v1alpha1"}[kind]
@@ -67,9 +67,9 @@ func foreignConditions(t *testing.T, policy *unstructured.Unstructured) []any {
 	return foreign
 }
 
-// What others put on a policy is as it was, while the writer works and after its
-// own is taken away.
-func TestWhatOthersWroteStays(t *testing.T) {
+// The fields of other managers stay unchanged, while the writer runs and after its
+// own fields are removed.
+func TestForeignFieldsStay(t *testing.T) {
 	onWriters(t, func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool) {
 		c := newCluster(t, plane)
 		k := newKubectl(t, plane.Admin())
@@ -109,7 +109,7 @@ func TestWhatOthersWroteStays(t *testing.T) {
 	})
 }
 
-// cleanUp takes everything of the writer away, in its own way.
+// cleanUp has the writer remove everything that it has written.
 func cleanUp(t *testing.T, as *rest.Config) {
 	t.Helper()
 	if said, err := writerCommand(t, as, "--cleanup").CombinedOutput(); err != nil {
@@ -117,8 +117,7 @@ func cleanUp(t *testing.T, as *rest.Config) {
 	}
 }
 
-// others checks that two states of a policy differ in nothing but what is the
-// writer's.
+// others checks that two states of a policy differ only in the fields of the writer.
 func others(t *testing.T, before, after *unstructured.Unstructured) {
 	t.Helper()
 	strip := func(o *unstructured.Unstructured) string {
@@ -137,8 +136,8 @@ func others(t *testing.T, before, after *unstructured.Unstructured) {
 	}
 }
 
-// Without the guard, the right to annotate is the right to change everything.
-func TestTheGuardLetsTheWriterAnnotateOnly(t *testing.T) {
+// Without the guard, the right to annotate is the right to change every field.
+func TestGuardLimitsWriterToAnnotations(t *testing.T) {
 	onInstallations(t, []*server{newest}, func(t *testing.T, plane *controlplane.ControlPlane, i installation) {
 		i.apply(t, plane)
 		guards(t, plane)
@@ -157,7 +156,7 @@ func guards(t *testing.T, plane *controlplane.ControlPlane) {
 		return err
 	}
 	const opens = `{"spec":{"ingress":[{}]}}`
-	// A server takes a moment to heed what is new.
+	// A server applies a new admission policy after a moment.
 	eventually(t, func() string {
 		if err := patch(opens); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 			return fmt.Sprintf("a change of the spec: got %v, want a refusal", err)
@@ -177,7 +176,7 @@ func guards(t *testing.T, plane *controlplane.ControlPlane) {
 	if err := patch(fmt.Sprintf(`{"metadata":{"annotations":{%q:"[]"}}}`, status.Annotation)); err != nil {
 		t.Errorf("its own annotation: %v", err)
 	}
-	// Others are not guarded.
+	// The guard does not apply to other users.
 	admin := policies(t, plane, c.namespace)
 	must[*unstructured.Unstructured](t)(admin.Patch(t.Context(), "range", types.MergePatchType, []byte(opens), metav1.PatchOptions{}))
 
@@ -187,8 +186,8 @@ func guards(t *testing.T, plane *controlplane.ControlPlane) {
 	shows(k, c.namespace, "guarded", false, unsupported)
 }
 
-// The writer goes on without what it may not do, and says so.
-func TestAWriterWithoutTheRightToAnnotateStoresNothing(t *testing.T) {
+// The writer continues without the missing right, and reports it.
+func TestWriterWithoutPatchRightStoresNothing(t *testing.T) {
 	plane := newest.start(t)
 	c := newCluster(t, plane)
 	k := newKubectl(t, plane.Admin())

@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/integration/crds"
 )
 
-// A definition that is newer than the program lets administrators use what it
-// does not know: the part fails closed, and the status names it.
-func TestAFieldFromTheFutureIsNamed(t *testing.T) {
+// A definition that is newer than the program allows fields that the program does
+// not know: that part of the policy fails closed, and a condition names it.
+func TestUnknownFieldIsReported(t *testing.T) {
 	plane := newest.start(t)
 	k := newKubectl(t, plane.Admin())
 	file := must[[]string](t)(crds.V020.Files(t.Context(), crds.Standard))[0]
@@ -49,9 +49,9 @@ func addField(text, known, field string) string {
 	return all.String()
 }
 
-// What an older definition let pass stays when a newer one comes, and can still
-// be told about.
-func TestAnUpgradeKeepsWhatItWouldRefuse(t *testing.T) {
+// A policy that only an older definition accepts stays when a newer one replaces it,
+// and can still get conditions.
+func TestUpgradeKeepsInvalidPolicies(t *testing.T) {
 	plane := newest.start(t)
 	k := newKubectl(t, plane.Admin())
 	define(t, plane, crds.V015, crds.Experimental)
@@ -69,9 +69,9 @@ func TestAnUpgradeKeepsWhatItWouldRefuse(t *testing.T) {
 	garbageANP.shown(k)
 }
 
-// An older definition takes fields out of what is stored. A server that checks
-// all of an object at each change of it then takes no conditions: Events tell.
-func TestADowngradeLeavesPeersWithoutFields(t *testing.T) {
+// An older definition prunes fields of stored objects. A server that validates the
+// whole object at each change then refuses conditions: there are Events instead.
+func TestDowngradeRemovesFieldsOfPeers(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		k := newKubectl(t, plane.Admin())
 		define(t, plane, crds.V015, crds.Experimental)

@@ -50,7 +50,7 @@ spec:
 `, name, namespace)
 }
 
-// plain has nothing that anybody could not do.
+// plain returns a policy that every implementation supports.
 func plain(namespace, name string) string {
 	text := nodePorts(namespace, name)
 	return strings.ReplaceAll(text, "endPort: 32767", "")
@@ -58,16 +58,16 @@ func plain(namespace, name string) string {
 
 // shows waits until kubectl shows these conditions of a NetworkPolicy, and returns
 // them.
-func shows(k *kubectl, namespace, name string, inStatus bool, want string) told {
+func shows(k *kubectl, namespace, name string, inStatus bool, want string) shownConditions {
 	k.t.Helper()
 	return k.shows(inStatus, want, "netpol", "-n", namespace, name)
 }
 
 // shows waits until kubectl shows these conditions of what it is to get. They
 // must speak of the spec as it is.
-func (k *kubectl) shows(inStatus bool, want string, what ...string) told {
+func (k *kubectl) shows(inStatus bool, want string, what ...string) shownConditions {
 	k.t.Helper()
-	var conditions told
+	var conditions shownConditions
 	eventually(k.t, func() string {
 		var policy unstructured.Unstructured
 		text := must[[]byte](k.t)(yaml.YAMLToJSON([]byte(k.run(slices.Concat([]string{"get", "-o", "yaml"}, what)...))))
@@ -88,7 +88,7 @@ func (k *kubectl) shows(inStatus bool, want string, what ...string) told {
 	return conditions
 }
 
-// onWriters runs a test on each server, telling whether it has a place for
+// onWriters runs a test on each server. inStatus reports whether the server stores
 // conditions in the status.
 func onWriters(t *testing.T, test func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool)) {
 	for _, s := range fleet {
@@ -96,9 +96,9 @@ func onWriters(t *testing.T, test func(t *testing.T, plane *controlplane.Control
 	}
 }
 
-// The first story of the KEP that gave policies a status: an author opens a
-// range of ports on a cluster whose implementation does not know ranges.
-func TestAnAuthorLearnsOfARangeThatIsNotEnforced(t *testing.T) {
+// The first user story of the KEP that added the status: an author allows a range of
+// ports on a cluster whose implementation does not support ranges.
+func TestConditionsOfPortRange(t *testing.T) {
 	onWriters(t, func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool) {
 		c := newCluster(t, plane)
 		k := newKubectl(t, plane.Admin())
@@ -130,7 +130,7 @@ func TestAnAuthorLearnsOfARangeThatIsNotEnforced(t *testing.T) {
 	})
 }
 
-// tellsInEvents checks where people look who do not read YAML.
+// tellsInEvents checks the output of kubectl events.
 func tellsInEvents(k *kubectl, namespace, name string) {
 	k.t.Helper()
 	eventually(k.t, func() string {
@@ -144,8 +144,8 @@ func tellsInEvents(k *kubectl, namespace, name string) {
 	})
 }
 
-// A server may lose its place for conditions, and get it back.
-func TestConditionsMoveToWhereTheServerStoresThem(t *testing.T) {
+// A server may stop storing the status of policies, and start again.
+func TestConditionsMoveWithTheServersStatus(t *testing.T) {
 	plane := statusOn.start(t)
 	c := newCluster(t, plane)
 	k := newKubectl(t, plane.Admin())
@@ -174,9 +174,9 @@ func TestConditionsMoveToWhereTheServerStoresThem(t *testing.T) {
 	move(nodePorts(c.namespace, "range"), true, unsupported)
 }
 
-// Whoever changes a policy sees the conditions of the new one, and never those
-// of an old one under its name.
-func TestConditionsBelongToTheSpecTheyName(t *testing.T) {
+// The conditions of a policy are those of its spec, never those of an earlier
+// generation.
+func TestConditionsMatchObservedGeneration(t *testing.T) {
 	onWriters(t, func(t *testing.T, plane *controlplane.ControlPlane, inStatus bool) {
 		c := newCluster(t, plane)
 		k := newKubectl(t, plane.Admin())

@@ -27,7 +27,7 @@ import (
 // retries back off to half a minute.
 const patience = 90 * time.Second
 
-// claim is what the verdict on a TCP packet must be.
+// claim is the decision that a TCP packet must get.
 type claim struct {
 	src, dst string
 	port     uint16
@@ -37,7 +37,7 @@ type claim struct {
 func allowed(src, dst string, port uint16) claim { return claim{src, dst, port, policy.Allow} }
 func denied(src, dst string, port uint16) claim  { return claim{src, dst, port, policy.Deny} }
 
-// check tells how a snapshot breaks the claims; "" if it does not.
+// check reports which claims a snapshot breaks; "" if it breaks none.
 func check(s *policy.Snapshot, claims []claim) string {
 	var wrong []string
 	for _, c := range claims {
@@ -135,8 +135,7 @@ func (v *view) eventually(claims ...claim) {
 	}
 }
 
-// always makes the claims hold in every snapshot from now on, the last one
-// included.
+// always requires the claims of every snapshot from now on, including the last one.
 func (v *view) always(claims ...claim) {
 	v.t.Helper()
 	v.mu.Lock()
@@ -157,11 +156,11 @@ type request struct {
 	method, path string
 	// fieldSelector is that of a list or watch.
 	fieldSelector string
-	// whole tells a request for all objects, as a list or at a watch's start.
+	// whole reports whether all objects are requested, by a list or a watch.
 	whole bool
 }
 
-// note makes config tell r of its requests.
+// note has r record the requests of clients with this config.
 func (r *requests) note(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {

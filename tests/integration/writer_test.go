@@ -76,7 +76,7 @@ func (w *writer) stop() {
 		return
 	}
 	w.stopped = true
-	_ = w.cmd.Process.Signal(syscall.SIGTERM) // fails if it has ended, which Wait tells
+	_ = w.cmd.Process.Signal(syscall.SIGTERM) // fails if it has ended, which Wait reports
 	if err := w.cmd.Wait(); err != nil || w.t.Failed() {
 		w.t.Errorf("status writer ended: %v\n%s", err, w.log.String())
 	}
@@ -111,7 +111,7 @@ func (w *writer) settled(kind string, conditions map[string]string) {
 			}
 		}
 		if oldest := w.metric("netpol_status_oldest_unwritten_seconds"); oldest != "0" {
-			return fmt.Sprintf("something waits for %q seconds", oldest)
+			return fmt.Sprintf("the oldest pending write is %q seconds old", oldest)
 		}
 		return ""
 	})
@@ -144,14 +144,14 @@ func eventually(t *testing.T, wrong func() string) {
 	}
 }
 
-// told is what an author sees on a policy: each condition by type.
-type told map[string]metav1.Condition
+// shownConditions are the conditions that an author sees on a policy, by type.
+type shownConditions map[string]metav1.Condition
 
 // ours are the types of the writer's conditions.
 var ours = []string{status.Accepted, status.PartialFailure, status.Failure}
 
 // summary is our conditions in a line.
-func (c told) summary() string {
+func (c shownConditions) summary() string {
 	var parts []string
 	for _, kind := range ours {
 		if one, ok := c[kind]; ok {
@@ -179,7 +179,7 @@ func failed(reason string) string {
 
 // conditionsOf reads the conditions of a policy where the server keeps them:
 // in the status or in the annotation, never in both.
-func conditionsOf(t *testing.T, policy *unstructured.Unstructured, inStatus bool) told {
+func conditionsOf(t *testing.T, policy *unstructured.Unstructured, inStatus bool) shownConditions {
 	t.Helper()
 	inside, _, err := unstructured.NestedSlice(policy.Object, "status", "conditions")
 	if err != nil {
@@ -199,7 +199,7 @@ func conditionsOf(t *testing.T, policy *unstructured.Unstructured, inStatus bool
 			t.Fatalf("conditions of %s: %v in %q", policy.GetName(), err, text)
 		}
 	}
-	conditions := told{}
+	conditions := shownConditions{}
 	for _, c := range list {
 		conditions[c.Type] = c
 	}

@@ -43,7 +43,7 @@ func allowing(label string) *networkingv1.NetworkPolicy {
 	return p
 }
 
-// denying returns the policy that selects the other server, or nobody, and allows
+// denying returns the policy that selects the other server, or no pod, and allows
 // nothing.
 func denying(selects bool) *networkingv1.NetworkPolicy {
 	p := cluster.Allowing(chosenSpace, "")
@@ -74,8 +74,8 @@ type flip struct {
 	change func(open bool) (time.Time, error) // returns when the agent could see it
 }
 
-// podFlips are changes of pods; policyFlips are changes of policies, of what a
-// policy says and of whom it selects.
+// podFlips are changes of pods; policyFlips are changes of policies: of their rules
+// and of their selectors.
 func (e *environment) podFlips() []flip {
 	return []flip{
 		{"PodLabel", e.server, func(open bool) (time.Time, error) {
@@ -97,7 +97,7 @@ func (e *environment) policyFlips() []flip {
 	return []flip{
 		{"PolicyRules", e.server, func(open bool) (time.Time, error) {
 			if !open {
-				return e.api.Put(allowing("nobody"))
+				return e.api.Put(allowing("none"))
 			}
 			return e.api.Put(allowing(labelOpen))
 		}},
@@ -116,7 +116,7 @@ func (l latencies) quantile(percent int) time.Duration {
 	return sorted[min(len(sorted)-1, len(sorted)*percent/100)]
 }
 
-// measure makes so many changes, one after the other took effect, and returns how
+// measure makes count changes, each after the one before took effect, and returns how
 // long each took.
 func (e *environment) measure(ctx context.Context, f flip, count int) (latencies, error) {
 	p, err := newProber(e.client.NetNS(), f.target.NetNS(), netip.AddrPortFrom(f.target.Addr(lab.IPv4), firstPort+e.probers))

@@ -1,8 +1,8 @@
 // The scale test measures an agent in a large cluster: a fake API server (package
 // apiserver) serves the objects of thousands of nodes to the agent's binary, which
-// runs in a network namespace, and changes them as busy clusters do. What changes
-// is seen by real packets: probes, each a new flow, that a pod's label, its coming
-// or a policy lets pass or not.
+// runs in a network namespace, and changes them as busy clusters do. The effect of
+// changes is observed with real packets: probes, each a new flow, that are allowed or
+// denied because of a pod's label, a new pod or a policy.
 //
 // It prints results (package results) and needs root, nft, ip and nsenter. Nothing
 // leaves its network namespaces.
@@ -32,11 +32,11 @@ func main() {
 	flag.IntVar(&o.size.pods, "pods", 100000, "pods in the cluster")
 	flag.IntVar(&o.size.policies, "policies", 10000, "policies in the cluster")
 	flag.StringVar(&o.size.shape, "shape", "spread", `where the policies are: "spread" over all namespaces or "all" in the one of the server that is probed`)
-	flag.IntVar(&o.rate, "rate", 1000, "changes of pods each second; a quarter as many are of no concern to policy and come on top")
+	flag.IntVar(&o.rate, "rate", 1000, "changes of pods each second that may concern policies; a quarter as many that do not are added")
 	flag.DurationVar(&o.during, "during", 20*time.Second, "how long CPU time and traffic are measured")
 	flag.IntVar(&o.flips, "flips", 100, "changes of each kind whose latency is measured")
 	flag.BoolVar(&o.lists, "lists", false, "serve no streamed lists, as API servers before Kubernetes 1.34")
-	flag.BoolVar(&o.short, "short", false, "measure a small cluster for a short time: shows that it works")
+	flag.BoolVar(&o.short, "short", false, "measure a small cluster for a short time, as a smoke test")
 	heapOf := flag.String("heap-of", "", "print the heap of a process that holds the cluster of this kubeconfig, and nothing else")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -66,7 +66,7 @@ type options struct {
 	lists, short bool
 }
 
-// validate names every flag whose value cannot work.
+// validate reports every flag with an invalid value.
 func (o options) validate() error {
 	var errs []error
 	if o.size.pods <= perNode {

@@ -11,41 +11,44 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
 )
 
-// TestVerdictsAreOfProbesThatAgree has a probe each millisecond since the change.
+// TestProbesMustAgree has a probe each millisecond since the change.
 // "x" is one that does not pass.
-func TestVerdictsAreOfProbesThatAgree(t *testing.T) {
+func TestProbesMustAgree(t *testing.T) {
 	pass, drop := strings.Repeat(".", agreeing), strings.Repeat("x", agreeing)
 	changed := time.Unix(0, 0)
 	for _, tt := range []struct {
+		name   string
 		probes string
 		pass   bool
-		want   int // number of the first probe, -1 for no verdict
+		want   int // number of the first probe that agrees, -1 if too few agree
 	}{
-		{pass, true, 0},
-		{pass, false, -1},
-		{"xxx" + pass, true, 3},
-		{"x.x" + pass, true, 3},
-		{"..." + drop, false, 3},
-		{pass[1:], true, -1},
-		{pass + "x", true, -1},
-		{drop + pass + pass, true, agreeing},
-		{"", true, -1},
+		{"all pass", pass, true, 0},
+		{"all pass, to be dropped", pass, false, -1},
+		{"pass after drops", "xxx" + pass, true, 3},
+		{"pass after both", "x.x" + pass, true, 3},
+		{"dropped after passes", "..." + drop, false, 3},
+		{"one too few", pass[1:], true, -1},
+		{"the last one disagrees", pass + "x", true, -1},
+		{"more than enough", drop + pass + pass, true, agreeing},
+		{"none", "", true, -1},
 	} {
-		p := &prober{sent: []time.Time{changed}, passed: []bool{!tt.pass}}
-		last := changed
-		for _, probe := range tt.probes {
-			last = last.Add(time.Millisecond)
-			p.sent, p.passed = append(p.sent, last), append(p.passed, probe == '.')
-		}
-		p.sent, p.passed = append(p.sent, last.Add(time.Millisecond)), append(p.passed, !tt.pass) // too young to count
-		first, ok := p.agreed(tt.pass, changed, last)
-		got := int(first.Sub(changed)/time.Millisecond) - 1
-		if !ok {
-			got = -1
-		}
-		if got != tt.want {
-			t.Errorf("%q, to pass %v: probe %d, want %d", tt.probes, tt.pass, got, tt.want)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			p := &prober{sent: []time.Time{changed}, passed: []bool{!tt.pass}}
+			last := changed
+			for _, probe := range tt.probes {
+				last = last.Add(time.Millisecond)
+				p.sent, p.passed = append(p.sent, last), append(p.passed, probe == '.')
+			}
+			p.sent, p.passed = append(p.sent, last.Add(time.Millisecond)), append(p.passed, !tt.pass) // too young to count
+			first, ok := p.agreed(tt.pass, changed, last)
+			got := int(first.Sub(changed)/time.Millisecond) - 1
+			if !ok {
+				got = -1
+			}
+			if got != tt.want {
+				t.Errorf("%q: probe %d, want %d", tt.probes, got, tt.want)
+			}
+		})
 	}
 }
 
@@ -61,9 +64,9 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// TestChurnKeepsTheClustersSize follows the pods of a cluster by the changes
+// TestChurnKeepsClusterSize follows the pods of a cluster by the changes
 // that are made to them.
-func TestChurnKeepsTheClustersSize(t *testing.T) {
+func TestChurnKeepsClusterSize(t *testing.T) {
 	s := size{pods: 1000, namespaces: 10}
 	c := newChurn(apiserver.New(), s)
 	for range 20000 {
@@ -79,7 +82,7 @@ func TestChurnKeepsTheClustersSize(t *testing.T) {
 		again += max(life, ^life)
 	}
 	if want := 20000 / cycle * additions; again < want*9/10 || again > want {
-		t.Errorf("%d pods came in another's place, want about %d", again, want)
+		t.Errorf("%d pods replaced others, want about %d", again, want)
 	}
 }
 
@@ -101,7 +104,7 @@ func TestPodsDiffer(t *testing.T) {
 	}
 }
 
-func TestWhatIsOfNoConcernDiffers(t *testing.T) {
+func TestIrrelevantFieldsDiffer(t *testing.T) {
 	s := size{pods: 1000, namespaces: 10}
 	p := s.pod(7, 0)
 	q := heartbeat(relabelled(p, "release", "r1"), time.Unix(9, 0))
@@ -109,7 +112,7 @@ func TestWhatIsOfNoConcernDiffers(t *testing.T) {
 		t.Errorf("%v and %v", p.Labels, q.Labels)
 	}
 	if other := s.pod(8, 0); other.Status.Conditions[1].LastProbeTime != p.Status.Conditions[1].LastProbeTime {
-		t.Error("a heartbeat of one pod is that of others")
+		t.Error("two pods have the same heartbeat")
 	}
 	if size := (&corev1.Pod{}).Size(); p.Size() < 2000+size {
 		t.Errorf("a pod has %d bytes", p.Size())

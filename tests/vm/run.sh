@@ -84,8 +84,8 @@ copy_modules() { # version
 }
 
 # write_init writes the machine's only process. The exit status comes out on the
-# serial line, behind a word that no command prints.
-write_init() { # end-word command...
+# serial line, after a marker that no command prints.
+write_init() { # end-marker command...
 	local end=$1
 	shift
 	printf '%q ' "$@" >"$root/command"

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Connect opens TCP connections from a namespace for as long as it is told: each
-// client opens one, resets it, and opens the next. It returns how long each took to
-// be established. Connections under way at the end are given up.
+// Connect opens TCP connections from a namespace for the given time: each client
+// opens one, resets it, and opens the next. It returns how long each took to be
+// established. Connections that are pending at the end are closed.
 func Connect(netns string, to netip.AddrPort, clients int, during time.Duration) ([]time.Duration, error) {
 	c := &connector{to: sockaddr(to), began: make(map[int]time.Time)}
 	err := Inside(netns, func() error {
@@ -81,7 +81,7 @@ func (c *connector) begin() error {
 	return nil
 }
 
-// finish notes how long a connection took and resets it.
+// finish records how long a connection took and resets it.
 func (c *connector) finish(fd int, now time.Time) error {
 	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err == nil && code != 0 {
@@ -95,7 +95,7 @@ func (c *connector) finish(fd int, now time.Time) error {
 	return os.NewSyscallError("close", unix.Close(fd))
 }
 
-// close gives up what is under way.
+// close closes all pending connections.
 func (c *connector) close() {
 	for fd := range c.began {
 		unix.Close(fd)
@@ -103,8 +103,8 @@ func (c *connector) close() {
 	unix.Close(c.epoll)
 }
 
-// resetAtClose has the end of a connection leave nothing behind: no port that is
-// taken for a minute, and no state in either end.
+// resetAtClose closes the connection with a reset, so that no port stays in use for a
+// minute and no end keeps state.
 func resetAtClose(fd int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
 }

@@ -83,7 +83,7 @@ func TestEveryFlowArrives(t *testing.T) {
 }
 
 // Each datagram is a flow of its own until all have been sent.
-func TestNoFlowComesTwice(t *testing.T) {
+func TestFlowsAreUnique(t *testing.T) {
 	f := &Flows{to: netip.MustParseAddrPort("192.0.2.1:9000"), batch: []ipv4.Message{{Buffers: [][]byte{make([]byte, datagramLen)}}}}
 	seen := make(map[uint32]bool)
 	for ; f.next < ports*SinkPorts; f.next++ {
@@ -97,7 +97,7 @@ func TestNoFlowComesTwice(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreTimed(t *testing.T) {
+func TestConnect(t *testing.T) {
 	client, server := newPods(t)
 	acceptor, err := OpenAcceptor(server.NetNS(), at(server, 80))
 	if err != nil {

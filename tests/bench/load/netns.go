@@ -1,6 +1,6 @@
-// Package load makes traffic in network namespaces: datagrams of which each is a
-// new flow, and connections one after the other. It knows addresses and names of
-// namespaces, and nothing of who judges what it sends.
+// Package load generates traffic in network namespaces: datagrams, each of a new
+// flow, and connections, one after the other. It knows addresses and names of
+// namespaces, not what decides about the packets.
 package load
 
 import (
@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inside runs f on a thread of the network namespace that path names. Sockets that
-// f opens stay in it and may be used from any goroutine.
+// Inside runs f on a thread in the network namespace at path. Sockets that f opens
+// stay in it and may be used from any goroutine.
 //
-// A program that uses it keeps its main thread for itself (runtime.LockOSThread in
-// an init function), because /proc/self speaks of that thread.
+// A program that uses it locks its main goroutine to the main thread
+// (runtime.LockOSThread in an init function), because /proc/self is about that thread.
 func Inside(path string, f func() error) error {
 	done := make(chan error)
 	go func() {

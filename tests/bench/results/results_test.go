@@ -27,7 +27,7 @@ func read(t *testing.T, text string) *Results {
 	return r
 }
 
-func TestGoBenchmarksAreRead(t *testing.T) {
+func TestReadGoBenchmarks(t *testing.T) {
 	r := read(t, text)
 	for _, tc := range []struct {
 		name, unit string
@@ -39,9 +39,11 @@ func TestGoBenchmarksAreRead(t *testing.T) {
 		{"Long/a", "ns/op", Samples{3}},
 		{"Long", "ns/op", nil},
 	} {
-		if got := r.Samples(tc.name, tc.unit); !slices.Equal(got, tc.want) {
-			t.Errorf("samples of %s in %s: %v, want %v", tc.name, tc.unit, got, tc.want)
-		}
+		t.Run(tc.name+" in "+tc.unit, func(t *testing.T) {
+			if got := r.Samples(tc.name, tc.unit); !slices.Equal(got, tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
 	}
 	want := []Fact{{"goos", "linux"}, {"cpu", "Some Processor @ 2 GHz"}, {"pkg", "example.com/x"}}
 	if !slices.Equal(r.Facts, want) {
@@ -49,7 +51,7 @@ func TestGoBenchmarksAreRead(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrittenIsRead(t *testing.T) {
+func TestLineRoundTrip(t *testing.T) {
 	line := Line{Name: "UDPFlows/agent/policies=11/queues=2", Count: 100000, Values: []Value{{71000.5, "flows/s"}, {0, "lost"}}}
 	r := read(t, Fact{"kernel", "6.1"}.String()+"\n"+line.String()+"\n")
 	for _, v := range line.Values {
@@ -62,11 +64,13 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestAMeasurementThatCannotBeReadIsAnError(t *testing.T) {
+func TestReadReportsMalformedLines(t *testing.T) {
 	for _, line := range []string{"BenchmarkX many 1 ns/op", "BenchmarkX 1 fast ns/op", "BenchmarkX 1 2"} {
-		if _, err := Read(strings.NewReader("goos: linux\n" + line)); err == nil || !strings.Contains(err.Error(), "line 2") {
-			t.Errorf("%q: %v, want an error about line 2", line, err)
-		}
+		t.Run(line, func(t *testing.T) {
+			if _, err := Read(strings.NewReader("goos: linux\n" + line)); err == nil || !strings.Contains(err.Error(), "line 2") {
+				t.Errorf("got %v, want an error about line 2", err)
+			}
+		})
 	}
 }
 

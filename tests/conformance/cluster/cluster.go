@@ -1,7 +1,7 @@
 // Package cluster is as much of a Kubernetes cluster as conformance suites see:
 // an API server that keeps their objects in memory, pods for their StatefulSets,
 // and the exec by which they open connections from pods. It owns what a client
-// of the API sees. Who reaches whom is the Network's business.
+// of the API sees. The Network decides about connections.
 package cluster
 
 import (
@@ -34,22 +34,22 @@ type Network interface {
 	Nodes() []*corev1.Node
 	// Apply makes the network what objects say. Their pods have addresses, those
 	// of their nodes if they share its network. Not more than one object differs
-	// from the call before. What policies say is in force when it returns.
+	// from the call before. Policies are in force when it returns.
 	Apply(ctx context.Context, objects manifests.Objects) error
 	// Connect makes one attempt. An error is for one that could not be made.
 	Connect(ctx context.Context, attempt Attempt) (netpol.Outcome, error)
 }
 
-// Attempt is a connection that a pod tries to open.
+// Attempt is an attempt of a pod to open a connection.
 type Attempt struct {
 	From     string // the pod, "namespace/name"
 	Protocol corev1.Protocol
 	To       netip.AddrPort
-	// Timeout is how long no answer is waited for until it counts as none.
+	// Timeout is how long the attempt waits for an answer.
 	Timeout time.Duration
 }
 
-// Config says what the cluster is like.
+// Config configures the cluster.
 type Config struct {
 	Network Network
 	// Family is that of the first address of pods, which is the one that suites
@@ -68,7 +68,7 @@ type Server struct {
 	handler http.Handler
 
 	changing sync.Mutex // held for a change, until it is in force
-	pods     int        // that ever were
+	pods     int        // created so far
 }
 
 // New returns the API server of a cluster that has nodes and nothing else.
@@ -109,8 +109,8 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// apply puts what the objects say in force. They are read as the agent reads
-// manifests: a field that it does not know is an error.
+// apply applies the objects to the network. They are parsed as the agent parses
+// manifests: an unknown field is an error.
 func (s *Server) apply(ctx context.Context) error {
 	var text bytes.Buffer
 	for _, kind := range kinds {

@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// fakeNetwork keeps what it is told and answers what it is set to.
+// fakeNetwork records what is applied and returns configured results.
 type fakeNetwork struct {
 	objects manifests.Objects
 	refuse  error // of Apply
@@ -86,7 +86,7 @@ func newSet(hostNetwork bool) *appsv1.StatefulSet {
 	return set
 }
 
-func TestStatefulSetsHavePods(t *testing.T) {
+func TestStatefulSetCreatesPods(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		family      corev1.IPFamily
@@ -132,7 +132,7 @@ func TestStatefulSetsHavePods(t *testing.T) {
 	}
 }
 
-func TestChangesAreAppliedBeforeTheAnswer(t *testing.T) {
+func TestChangesAreAppliedBeforeTheResponse(t *testing.T) {
 	network := &fakeNetwork{}
 	client, _ := newClient(t, Config{Network: network, Family: corev1.IPv4Protocol})
 	policies := client.NetworkingV1().NetworkPolicies("house")
@@ -181,7 +181,7 @@ func TestChangesAreAppliedBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-func TestNamespacesHaveTheirNameAsLabel(t *testing.T) {
+func TestNamespaceNameLabel(t *testing.T) {
 	network := &fakeNetwork{}
 	client, _ := newClient(t, Config{Network: network, Family: corev1.IPv4Protocol})
 	created := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "house", Labels: map[string]string{"a": "b"}}}
@@ -213,7 +213,7 @@ func TestDiscovery(t *testing.T) {
 	}
 }
 
-func TestExecSaysHowTheAttemptEnded(t *testing.T) {
+func TestExecReportsResult(t *testing.T) {
 	network := &fakeNetwork{}
 	client, access := newClient(t, Config{Network: network, Family: corev1.IPv4Protocol})
 	if _, err := client.AppsV1().StatefulSets("house").Create(t.Context(), newSet(false), metav1.CreateOptions{}); err != nil {
@@ -241,7 +241,7 @@ func TestExecSaysHowTheAttemptEnded(t *testing.T) {
 			network.outcome, network.err = c.outcome, c.err
 			stdout, stderr, err := run(t, client, access, c.container, c.command)
 			if stdout != "" || stderr != c.want || (err != nil) != c.fails {
-				t.Errorf("said %q and %q, ended with %v; want %q on stderr", stdout, stderr, err, c.want)
+				t.Errorf("stdout %q, stderr %q, error %v; want %q on stderr", stdout, stderr, err, c.want)
 			}
 		})
 	}
@@ -274,7 +274,7 @@ func TestServing(t *testing.T) {
 		{corev1.Container{Command: []string{"/bin/bash", "-c", "/agnhost serve-hostname --udp --http=false --port 53"}}, "UDP 53"},
 		{corev1.Container{Command: []string{"/bin/bash", "-c", "/agnhost netexec --http-port 34348 --udp-port 34347 --udp-listen-addresses $(HOST_IP)"}}, "UDP 34347"},
 		{corev1.Container{Command: []string{"/bin/bash", "-c", "/agnhost porter"}, Env: []corev1.EnvVar{{Name: "SERVE_SCTP_PORT_9003"}}}, "SCTP 9003"},
-		{corev1.Container{Ports: []corev1.ContainerPort{{ContainerPort: 80}}}, ""}, // declared, and nobody there
+		{corev1.Container{Ports: []corev1.ContainerPort{{ContainerPort: 80}}}, ""}, // declared, but not served
 	} {
 		got := Serving(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{c.container}}})
 		var text string

@@ -138,7 +138,7 @@ func NodeAddrs(node *corev1.Node) []netip.Addr {
 	return addrs
 }
 
-// servers are the ways in which the agnhost image is told to serve a port: by its
+// servers are the ways in which the agnhost image is configured to serve a port: by its
 // arguments or, for SCTP, by the name of an environment variable.
 var servers = map[corev1.Protocol]*regexp.Regexp{
 	corev1.ProtocolTCP:  regexp.MustCompile(`serve-hostname --tcp .*--port (\d+)`),

@@ -1,5 +1,6 @@
 // Package conformance runs the conformance suite of AdminNetworkPolicy and
-// BaselineAdminNetworkPolicy.
+// BaselineAdminNetworkPolicy. The folder v0.2.0 repeats this file: each release of the
+// suite is another version of one module, and a module has one version in a build.
 package conformance
 
 import (

@@ -1,4 +1,5 @@
-// Package conformance runs the conformance suite of ClusterNetworkPolicy.
+// Package conformance runs the conformance suite of ClusterNetworkPolicy. The folder
+// v0.1.7 says why it repeats this file.
 package conformance
 
 import (

@@ -5,8 +5,8 @@ set -euo pipefail
 settings
 node=$1
 mine=$state/$node
-mkdir -p "$mine/log" "$mine/root/opt/cni/bin" "$mine/root/etc/cni/net.d"
-cp -u /usr/lib/cni/* "$mine/root/opt/cni/bin/"
+mkdir -p "$mine/log" "$mine/rootfs/opt/cni/bin" "$mine/rootfs/etc/cni/net.d"
+cp -u /usr/lib/cni/* "$mine/rootfs/opt/cni/bin/"
 
 # put FILE writes what it reads, only where that differs: kube-proxy ends when its
 # file is written.

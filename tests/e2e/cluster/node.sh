@@ -29,8 +29,8 @@ done
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/lock /run/netns
 for folder in $(<"$state/folders"); do
-	mkdir -p "$mine/root$folder"
-	mount --bind "$mine/root$folder" "$folder"
+	mkdir -p "$mine/rootfs$folder"
+	mount --bind "$mine/rootfs$folder" "$folder"
 done
 mount --make-rshared /
 

@@ -7,7 +7,7 @@ settings
 pki=$state/pki
 mkdir -p "$pki"
 cd "$pki"
-exec 2>>"$state/log/pki.log" # openssl tells of its progress
+exec 2>>"$state/log/pki.log" # openssl reports its progress there
 
 key=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
 [[ -s ca.crt ]] || openssl req -x509 "${key[@]}" -days 30 -subj /CN=cluster-ca -keyout ca.key -out ca.crt \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# pod-network.sh NODE: tells the CNI plugin of a node which addresses the node has for
-# its pods, and everybody else the way to them.
+# pod-network.sh NODE: configures the CNI plugin of a node with the node's pod ranges,
+# and adds routes to them on the control plane and the other nodes.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 settings
@@ -28,7 +28,7 @@ if [[ $CNI == bridge ]]; then
 	nsenter --net="/run/netns/$prefix-$node" -- \
 		sh -c 'for family in ip ip6; do echo 1 >/proc/sys/net/bridge/bridge-nf-call-${family}tables; done'
 fi
-folder=$state/$node/root/etc/cni/net.d
+folder=$state/$node/rootfs/etc/cni/net.d
 [[ ! -e $folder/10-cluster.conflist ]] || exit 0
 # containerd sees a file that is renamed within the folder.
 cat >"$folder/.new" <<JSON

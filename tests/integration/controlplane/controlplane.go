@@ -117,7 +117,7 @@ func (c *ControlPlane) Address() string {
 // Logs returns what the API server said.
 func (c *ControlPlane) Logs() string { return c.api.logs() }
 
-// ready tells whether the API server answers and has its own objects in place.
+// ready reports whether the API server answers and has its own objects in place.
 func (c *ControlPlane) ready(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(c.Admin())
 	if err != nil {
@@ -152,8 +152,8 @@ func (c *ControlPlane) flags() []string {
 	}
 }
 
-// freePort returns a port that nobody listens on. Somebody may take it before
-// the server does: then the server ends, and says so.
+// freePort returns a port on which no process listens. Another process may take it
+// before the server does: then the server ends with an error.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

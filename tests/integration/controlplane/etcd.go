@@ -40,7 +40,7 @@ func (c *ControlPlane) startEtcd(ctx context.Context, binary string) (err error)
 }
 
 // Compact makes etcd forget all revisions but the last. A watch that would go on
-// from one of the others is told that it is too old.
+// from another version gets the answer that it is too old.
 func (c *ControlPlane) Compact(ctx context.Context) error {
 	revision, err := c.revision(ctx)
 	if err != nil {

@@ -31,7 +31,7 @@ type Release struct {
 	name     string            // as people say it, without the version
 	module   string            // whose version the release has
 	programs map[string]string // file name to package; NAME.test is the package's tests
-	// stamped are packages whose variables tell the version. Without them a
+	// stamped are packages whose variables hold the version. Without them a
 	// server calls itself v0.0.0 and clients do not know what it can do.
 	stamped []string
 }
@@ -108,7 +108,7 @@ func Named(folder string) (Release, error) {
 }
 
 // Build returns the folder that holds the programs of r, and builds those that
-// are missing, which takes minutes and the network. What it does is told to log.
+// are missing, which takes minutes and the network. It reports its progress to log.
 // Several processes may call it at once: one builds, the others wait.
 func (r Release) Build(ctx context.Context, log io.Writer) (folder string, err error) {
 	source, err := r.source(ctx)

@@ -1,8 +1,12 @@
-// Package apiserver stands for the API server of a large cluster. It lists and
-// watches objects as a real one does towards a node agent: in protobuf, with
-// streamed lists, one frame for each event. Objects are kept encoded, so that
-// serving costs little beside what is measured. It knows nothing of what objects
-// mean; it stores nothing that clients send.
+// Package apiserver is a fake API server of a large cluster. It serves lists and
+// watches as a real one does to a node agent: in protobuf, with streamed lists, one
+// frame for each event. Objects are kept encoded, so that serving them costs little
+// compared with what is measured. It does not interpret objects and stores nothing
+// that clients send.
+//
+// The fakes of pkg/policycache (faults, compaction, no network) and of
+// pkg/status/statustest (writes and field managers, JSON) keep objects decoded and
+// share no more with this one than the paths of requests.
 package apiserver
 
 import (
@@ -62,7 +66,7 @@ type Server struct {
 	lists   []List
 }
 
-// List is a list that was sent whole.
+// List is a list that was sent completely.
 type List struct {
 	Kind    string
 	Objects int
@@ -111,7 +115,7 @@ func (s *Server) change(typ watch.EventType, o Object) (time.Time, error) {
 	defer s.mu.Unlock()
 	k := s.byType[reflect.TypeOf(o)]
 	if k == nil {
-		return time.Time{}, fmt.Errorf("no kind that is served: %T", o)
+		return time.Time{}, fmt.Errorf("kind %T is not served", o)
 	}
 	s.version++
 	o.SetResourceVersion(strconv.FormatUint(s.version, 10))
@@ -150,7 +154,7 @@ func (s *Server) Lists() []List {
 	return slices.Clone(s.lists)
 }
 
-// WithoutPods begins the paths of a cluster that is the same, but has no pods.
+// WithoutPods is the path prefix of the same cluster without its pods.
 const WithoutPods = "/without-pods"
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -125,7 +125,7 @@ func TestClientsFollowTheServer(t *testing.T) {
 	}
 }
 
-func TestAClusterCanBeSeenWithoutItsPods(t *testing.T) {
+func TestWithoutPods(t *testing.T) {
 	s, url := newServer(t, true)
 	put(t, s, pod("a", "1"), node("a"))
 	pods := follow(t, url+WithoutPods, "pods", &corev1.Pod{}, fields.Everything())
@@ -137,7 +137,7 @@ func TestAClusterCanBeSeenWithoutItsPods(t *testing.T) {
 	pods.until(t, "")
 }
 
-func TestHistoryIsForgotten(t *testing.T) {
+func TestHistoryIsBounded(t *testing.T) {
 	s, url := newServer(t, true)
 	for range 3 * historyLen {
 		put(t, s, node("a"))

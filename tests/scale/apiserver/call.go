@@ -87,7 +87,7 @@ func (c *call) note(l List) {
 	c.lists = append(c.lists, l)
 }
 
-// watch sends what happens behind a version until the client goes.
+// watch sends the events after a version until the client disconnects.
 func (c *call) watch(from uint64) {
 	c.watches.Add(1)
 	defer c.watches.Add(-1)
@@ -112,8 +112,8 @@ func (c *call) watch(from uint64) {
 	}
 }
 
-// behind returns the events since a version and what tells of the next one, and
-// whether history goes back so far.
+// behind returns the events since a version and a channel that is closed at the next
+// one. It reports false if the history does not go back to that version.
 func (c *call) behind(version uint64) (events []event, changed <-chan struct{}, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,7 +122,7 @@ func (c *call) behind(version uint64) (events []event, changed <-chan struct{}, 
 	return history[at:], c.kind.changed, version >= c.kind.dropped
 }
 
-// expire tells that a watch must begin anew, with a list.
+// expire answers that the version is too old, so that the client lists again.
 func (c *call) expire() {
 	if c.out == nil {
 		http.Error(c.w, "too old resource version", http.StatusGone)
