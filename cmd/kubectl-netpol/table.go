@@ -155,7 +155,7 @@ func (t *table) printGroups(out io.Writer, bullet string) {
 	if t.self {
 		self = "; each reaches itself"
 	}
-	fmt.Fprintf(out, "\nPods of one row or column cannot be told apart by who reaches whom%s:\n", self)
+	fmt.Fprintf(out, "\nPods of one row or column have the same connections%s:\n", self)
 	if bullet != "" {
 		fmt.Fprintln(out)
 	}
