@@ -46,7 +46,7 @@ type options struct {
 	blockMark          string
 	earlyUDP           steer.EarlyUDP
 	failOpen           agent.FailOpen
-	kinds              policycache.Kinds
+	kinds              kindFlags
 	sourceCheckExempt  []string
 	tunnelPorts        []string
 	podTunnels         []string
@@ -89,9 +89,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.failOpen.QueueFull, "fail-open-queue-full", o.failOpen.QueueFull, "accept packets that find the queue full, so that a flood delivers what policy denies; when false they drop and are counted")
 	fs.BoolVar(&o.failOpen.UnknownPacket, "fail-open-unknown-packet", o.failOpen.UnknownPacket, "accept packets that cannot be parsed and packets of pods of this node that are not known; when false they drop, the latter after a second")
 	fs.BoolVar(&o.failOpen.InternalError, "fail-open-internal-error", o.failOpen.InternalError, "accept a packet whose judgement fails by a defect of the agent; when false it drops")
-	fs.BoolVar(&o.kinds.AdminNetworkPolicy, "admin-network-policy", o.kinds.AdminNetworkPolicy, "enforce AdminNetworkPolicy (v1alpha1); while its CustomResourceDefinition is not installed it is waited for. When false none has effect. Agents and status writer need the same value")
-	fs.BoolVar(&o.kinds.BaselineAdminNetworkPolicy, "baseline-admin-network-policy", o.kinds.BaselineAdminNetworkPolicy, "the same for BaselineAdminNetworkPolicy (v1alpha1)")
-	fs.BoolVar(&o.kinds.ClusterNetworkPolicy, "cluster-network-policy", o.kinds.ClusterNetworkPolicy, "the same for ClusterNetworkPolicy (v1alpha2)")
+	o.kinds = addKindFlags(fs, "enforce %s; while its CustomResourceDefinition is not installed it is waited for. When false none has effect. Agents and status writer need the same value")
 	fs.StringSliceVar(&o.dnsResolvers, "dns-resolvers", o.dnsResolvers, "the only DNS resolvers from whose answers pods learn what domain names in administrators' policies mean, as IP[:port],…; empty takes the cluster's DNS Service and the pods behind it (in kube-system, k8s-app=kube-dns) and the nameservers of this machine. Names that pods look up elsewhere open nothing, and a resolver that lies opens what it likes")
 	fs.StringSliceVar(&o.sourceCheckExempt, "source-check-exempt", o.sourceCheckExempt, "names of interfaces, or patterns such as net*, by which packets of any source may come in, besides the uplinks that the agent finds. By every other one packets are dropped whose source is not reached by it, while a policy selects a pod of this node. * switches the check off: pods with raw sockets can then send with addresses of others, and be judged as these are")
 	fs.StringSliceVar(&o.tunnelPorts, "tunnel-ports", o.tunnelPorts, "UDP ports at which programs of this node take tunnels in (flannel's udp backend, a VPN, FOU), besides those of its vxlan, geneve and bareudp devices, which the agent finds. What pods of this node send there is dropped while a policy selects a pod; a port that is missing lets them put packets past every policy")
@@ -190,7 +188,7 @@ func (o *options) config() (agent.Config, error) {
 	mark, _ := parseMark(o.mark)
 	cfg := agent.Config{
 		Manifests:          o.manifests,
-		Kinds:              o.kinds,
+		Kinds:              o.kinds.enabled(),
 		Features:           features(o.featureGates),
 		Queue:              uint16(o.queue),
 		Queues:             uint16(o.queues),

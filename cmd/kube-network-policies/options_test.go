@@ -2,13 +2,13 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 )
 
 // parse returns the options of args, and what is wrong with them.
@@ -116,19 +116,19 @@ func TestEachFeatureHasItsGate(t *testing.T) {
 func TestEachKindHasItsFlag(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
-		want policycache.Kinds
+		want []*compile.Kind
 	}{
-		{nil, policycache.Kinds{}},
-		{[]string{"--admin-network-policy"}, policycache.Kinds{AdminNetworkPolicy: true}},
-		{[]string{"--baseline-admin-network-policy"}, policycache.Kinds{BaselineAdminNetworkPolicy: true}},
-		{[]string{"--cluster-network-policy=true"}, policycache.Kinds{ClusterNetworkPolicy: true}},
+		{nil, []*compile.Kind{}},
+		{[]string{"--admin-network-policy"}, []*compile.Kind{compile.KindAdminNetworkPolicy}},
+		{[]string{"--baseline-admin-network-policy"}, []*compile.Kind{compile.KindBaselineAdminNetworkPolicy}},
+		{[]string{"--cluster-network-policy=true"}, []*compile.Kind{compile.KindClusterNetworkPolicy}},
 	} {
 		o, err := parse(append(tc.args, "--manifests=.", "--hostname-override=n")...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cfg, err := o.config(); err != nil || cfg.Kinds != tc.want {
-			t.Errorf("%v: %+v, %v, want %+v", tc.args, cfg.Kinds, err, tc.want)
+		if cfg, err := o.config(); err != nil || !slices.Equal(cfg.Kinds, tc.want) {
+			t.Errorf("%v: %v, %v, want %v", tc.args, cfg.Kinds, err, tc.want)
 		}
 	}
 }

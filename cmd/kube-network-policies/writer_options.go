@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	logsapi "k8s.io/component-base/logs/api/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 )
 
@@ -29,7 +28,7 @@ var sinkNames = []string{sinkAuto, status.SubresourceSink, status.AnnotationSink
 // writerOptions are the flags of the status writer.
 type writerOptions struct {
 	kubeconfig         string
-	kinds              policycache.Kinds
+	kinds              kindFlags
 	sink               string
 	conditionPrefix    string
 	events             bool
@@ -57,9 +56,7 @@ func newWriterOptions() *writerOptions {
 
 func (o *writerOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file that tells the API server; empty uses the service account of the pod")
-	fs.BoolVar(&o.kinds.AdminNetworkPolicy, "admin-network-policy", o.kinds.AdminNetworkPolicy, "tell about AdminNetworkPolicy (v1alpha1) too; while its CustomResourceDefinition is not installed it is waited for. Agents and status writer need the same value")
-	fs.BoolVar(&o.kinds.BaselineAdminNetworkPolicy, "baseline-admin-network-policy", o.kinds.BaselineAdminNetworkPolicy, "the same for BaselineAdminNetworkPolicy (v1alpha1)")
-	fs.BoolVar(&o.kinds.ClusterNetworkPolicy, "cluster-network-policy", o.kinds.ClusterNetworkPolicy, "the same for ClusterNetworkPolicy (v1alpha2)")
+	o.kinds = addKindFlags(fs, "report on %s too; while its CustomResourceDefinition is not installed it is waited for. Agents and status writer need the same value")
 	fs.StringVar(&o.sink, "status-sink", o.sink, "where the conditions of a NetworkPolicy go: subresource (its status, which API servers 1.24 to 1.27 can serve), annotation, none, or auto, which takes the status where the server stores it and else the annotation. A sink that the server does not have stores nothing. Conditions of other kinds go to their status, or with none nowhere")
 	fs.StringVar(&o.conditionPrefix, "condition-prefix", o.conditionPrefix, "domain to put before the types of conditions, as in example.com/Accepted, where another implementation writes the plain ones")
 	fs.BoolVar(&o.events, "events", o.events, "send a Warning Event for each problem of a policy whose conditions cannot go to its status")

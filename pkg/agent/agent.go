@@ -45,7 +45,7 @@ type Config struct {
 	Manifests string
 	// Kinds are the administrators' kinds of policy that are enforced in
 	// addition to NetworkPolicy.
-	Kinds    policycache.Kinds
+	Kinds    []*compile.Kind
 	Features compile.Features
 	// Queue is the number of the first NFQUEUE, Queues how many there are.
 	Queue, Queues uint16

@@ -2,12 +2,14 @@ package agent
 
 import (
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/domains"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/resolvers"
@@ -18,7 +20,7 @@ const resolvConf = "/etc/resolv.conf"
 
 // learnsNames reports whether policies may name domains.
 func (c Config) learnsNames() bool {
-	return c.Features.DomainNames && (c.Kinds.AdminNetworkPolicy || c.Kinds.ClusterNetworkPolicy)
+	return c.Features.DomainNames && slices.ContainsFunc(c.Kinds, func(k *compile.Kind) bool { return k.HasDomainNames })
 }
 
 // names is the observer: the names that pods have learned from the answers of resolvers.

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
@@ -32,10 +31,10 @@ func TestObserverNeedsPoliciesWithDomains(t *testing.T) {
 		want bool
 	}{
 		{Config{Features: all}, false},
-		{Config{Features: all, Kinds: policycache.Kinds{AdminNetworkPolicy: true}}, true},
-		{Config{Features: all, Kinds: policycache.Kinds{ClusterNetworkPolicy: true}}, true},
-		{Config{Features: all, Kinds: policycache.Kinds{BaselineAdminNetworkPolicy: true}}, false},
-		{Config{Features: off, Kinds: policycache.Kinds{ClusterNetworkPolicy: true}}, false},
+		{Config{Features: all, Kinds: []*compile.Kind{compile.KindAdminNetworkPolicy}}, true},
+		{Config{Features: all, Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}, true},
+		{Config{Features: all, Kinds: []*compile.Kind{compile.KindBaselineAdminNetworkPolicy}}, false},
+		{Config{Features: off, Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}, false},
 	} {
 		reg := prometheus.NewRegistry()
 		o, err := newObserver(tt.cfg, reg, func() {})
@@ -51,7 +50,7 @@ func TestObserverNeedsPoliciesWithDomains(t *testing.T) {
 // TestAddressesOfPodShareNames looks up a name from the pod's IPv4 address.
 func TestAddressesOfPodShareNames(t *testing.T) {
 	pod4, pod6, peer := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00::2"), netip.MustParseAddr("2001:db8::1")
-	o, err := newObserver(Config{Features: compile.AllFeatures(), Kinds: policycache.Kinds{ClusterNetworkPolicy: true}}, prometheus.NewRegistry(), func() {})
+	o, err := newObserver(Config{Features: compile.AllFeatures(), Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}, prometheus.NewRegistry(), func() {})
 	if err != nil {
 		t.Fatal(err)
 	}

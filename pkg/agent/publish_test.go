@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/pkg/queue"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
@@ -154,7 +153,7 @@ func TestObservedPacketsAreAccepted(t *testing.T) {
 
 func TestObserveQueueNumber(t *testing.T) {
 	observed := func(queue, queues uint16) Config {
-		return Config{Queue: queue, Queues: queues, Features: compile.AllFeatures(), Kinds: policycache.Kinds{ClusterNetworkPolicy: true}}
+		return Config{Queue: queue, Queues: queues, Features: compile.AllFeatures(), Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}
 	}
 	for _, tt := range []struct {
 		cfg     Config

@@ -118,5 +118,8 @@ func (k *Kind) Diagnose(o Object, features Features) []policy.Finding {
 	return k.Compile(o, features).Findings
 }
 
+// Enabled reports whether the kind counts where these kinds are enabled.
+func (k *Kind) Enabled(enabled []*Kind) bool { return k.Flag == "" || slices.Contains(enabled, k) }
+
 // String returns the name of the kind.
 func (k *Kind) String() string { return k.Name }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
 )
 
@@ -59,45 +60,38 @@ func newAPIServer(client kubernetes.Interface, admin policyapi.Interface, pace *
 // Kubernetes returns the client of Kubernetes' own kinds.
 func (a *APIServer) Kubernetes() kubernetes.Interface { return a.client }
 
-// Namespaces lists and watches all namespaces.
-func (a *APIServer) Namespaces() cache.ListerWatcher {
-	api := a.client.CoreV1().Namespaces()
-	return listWatch(a.client, fields.Everything(), api.List, api.Watch)
-}
+// Objects lists and watches all objects of a kind.
+func (a *APIServer) Objects(kind *compile.Kind) cache.ListerWatcher { return listers[kind](a) }
 
-// NetworkPolicies lists and watches the policies of all namespaces.
-func (a *APIServer) NetworkPolicies() cache.ListerWatcher {
-	api := a.client.NetworkingV1().NetworkPolicies(metav1.NamespaceAll)
-	return listWatch(a.client, fields.Everything(), api.List, api.Watch)
-}
-
-// AdminNetworkPolicies lists and watches those of version v1alpha1.
-func (a *APIServer) AdminNetworkPolicies() cache.ListerWatcher {
-	api := a.admin.PolicyV1alpha1().AdminNetworkPolicies()
-	return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
-}
-
-// BaselineAdminNetworkPolicies lists and watches those of version v1alpha1.
-func (a *APIServer) BaselineAdminNetworkPolicies() cache.ListerWatcher {
-	api := a.admin.PolicyV1alpha1().BaselineAdminNetworkPolicies()
-	return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
-}
-
-// ClusterNetworkPolicies lists and watches those of version v1alpha2.
-func (a *APIServer) ClusterNetworkPolicies() cache.ListerWatcher {
-	api := a.admin.PolicyV1alpha2().ClusterNetworkPolicies()
-	return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
-}
-
-// Pods lists and watches the pods of all nodes.
-func (a *APIServer) Pods() cache.ListerWatcher {
-	return listWatch(a.client, fields.Everything(), a.pods.List, a.pods.Watch)
-}
-
-// Nodes lists and watches all nodes.
-func (a *APIServer) Nodes() cache.ListerWatcher {
-	api := a.client.CoreV1().Nodes()
-	return listWatch(a.client, fields.Everything(), api.List, api.Watch)
+// listers list and watch all objects of each kind.
+var listers = map[*compile.Kind]func(a *APIServer) cache.ListerWatcher{
+	compile.KindNamespace: func(a *APIServer) cache.ListerWatcher {
+		api := a.client.CoreV1().Namespaces()
+		return listWatch(a.client, fields.Everything(), api.List, api.Watch)
+	},
+	compile.KindNode: func(a *APIServer) cache.ListerWatcher {
+		api := a.client.CoreV1().Nodes()
+		return listWatch(a.client, fields.Everything(), api.List, api.Watch)
+	},
+	compile.KindPod: func(a *APIServer) cache.ListerWatcher {
+		return listWatch(a.client, fields.Everything(), a.pods.List, a.pods.Watch)
+	},
+	compile.KindNetworkPolicy: func(a *APIServer) cache.ListerWatcher {
+		api := a.client.NetworkingV1().NetworkPolicies(metav1.NamespaceAll)
+		return listWatch(a.client, fields.Everything(), api.List, api.Watch)
+	},
+	compile.KindAdminNetworkPolicy: func(a *APIServer) cache.ListerWatcher {
+		api := a.admin.PolicyV1alpha1().AdminNetworkPolicies()
+		return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
+	},
+	compile.KindBaselineAdminNetworkPolicy: func(a *APIServer) cache.ListerWatcher {
+		api := a.admin.PolicyV1alpha1().BaselineAdminNetworkPolicies()
+		return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
+	},
+	compile.KindClusterNetworkPolicy: func(a *APIServer) cache.ListerWatcher {
+		api := a.admin.PolicyV1alpha2().ClusterNetworkPolicies()
+		return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
+	},
 }
 
 // Node lists and watches the one node of that name, so that the heartbeats of

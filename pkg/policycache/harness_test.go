@@ -205,20 +205,29 @@ type object interface {
 }
 
 // allKinds enables every kind there is.
-var allKinds = Kinds{AdminNetworkPolicy: true, BaselineAdminNetworkPolicy: true, ClusterNetworkPolicy: true}
+var allKinds = []*compile.Kind{compile.KindAdminNetworkPolicy, compile.KindBaselineAdminNetworkPolicy, compile.KindClusterNetworkPolicy}
 
-// names returns the names of the kinds that are enabled.
-func names(kinds Kinds) []string {
+// allNames are the names of all kinds.
+var allNames = []string{
+	kindNamespace, kindNetworkPolicy, kindNode, kindPod, kindAdminNetworkPolicy, kindBaselineAdminNetworkPolicy, kindClusterNetworkPolicy,
+}
+
+var (
+	kindNamespace                  = compile.KindNamespace.Name
+	kindNetworkPolicy              = compile.KindNetworkPolicy.Name
+	kindNode                       = compile.KindNode.Name
+	kindPod                        = compile.KindPod.Name
+	kindAdminNetworkPolicy         = compile.KindAdminNetworkPolicy.Name
+	kindBaselineAdminNetworkPolicy = compile.KindBaselineAdminNetworkPolicy.Name
+	kindClusterNetworkPolicy       = compile.KindClusterNetworkPolicy.Name
+)
+
+func names(kinds []*compile.Kind) []string {
 	var names []string
-	for _, k := range kinds.enabled() {
+	for _, k := range kinds {
 		names = append(names, k.Name)
 	}
 	return names
-}
-
-// kindNamed returns the kind of policy of that name.
-func kindNamed(name string) *compile.Kind {
-	return compile.Kinds[slices.IndexFunc(compile.Kinds, func(k *compile.Kind) bool { return k.Name == name })]
 }
 
 // resources are the kinds as paths name them, by type.
@@ -260,7 +269,10 @@ type unencoded struct {
 	c *cluster
 }
 
-func (u unencoded) Pods() cache.ListerWatcher {
+func (u unencoded) Objects(kind *compile.Kind) cache.ListerWatcher {
+	if kind != compile.KindPod {
+		return u.APIServer.Objects(kind)
+	}
 	api := u.c.CoreV1().Pods(metav1.NamespaceAll)
 	return listWatch(u.c, fields.Everything(), api.List, api.Watch)
 }

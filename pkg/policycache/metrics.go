@@ -16,10 +16,9 @@ type metrics struct {
 	changes, ignored  *prometheus.CounterVec
 }
 
-// newMetrics registers the metrics of Kubernetes' own kinds and of those that
-// are enabled. count returns the number of objects of a kind when the metrics are
+// newMetrics registers the metrics of these kinds. count returns the number of objects of a kind when the metrics are
 // collected.
-func newMetrics(reg prometheus.Registerer, enabled []*compile.Kind, count func(*compile.Kind) int) *metrics {
+func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*compile.Kind) int) *metrics {
 	byKind := []string{"kind"}
 	counter := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, byKind)
@@ -43,7 +42,7 @@ func newMetrics(reg prometheus.Registerer, enabled []*compile.Kind, count func(*
 		ignored:     counter("netpol_changes_ignored_total", "Changes of objects that concern no policy, by kind."),
 	}
 	reg.MustRegister(m.compileDuration, m.snapshotTimestamp, m.served, m.watchErrors, m.changes, m.ignored)
-	for _, kind := range append([]*compile.Kind{compile.KindNamespace, compile.KindNetworkPolicy, compile.KindNode, compile.KindPod}, enabled...) {
+	for _, kind := range kinds {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "netpol_objects",
 			Help:        "Objects that are known, by kind.",

@@ -1,8 +1,7 @@
 // Package policycache keeps a node's view of its cluster and turns every change
 // of it into a compiled snapshot: list and watch, coalesce, compile, publish. It
 // owns what is held of each object and when a compile is due. It knows nothing
-// of what policies mean, which is pkg/compile's, nor of what is done with a
-// snapshot.
+// of what policies mean, which is pkg/compile's, nor of how a snapshot is used.
 //
 // Objects come from a Source, an API server or a directory of manifests, and go
 // the same way from both. A watch that breaks and a list that is made again
@@ -32,13 +31,8 @@ import (
 
 // Source is where objects come from.
 type Source interface {
-	Namespaces() cache.ListerWatcher
-	NetworkPolicies() cache.ListerWatcher
-	AdminNetworkPolicies() cache.ListerWatcher
-	BaselineAdminNetworkPolicies() cache.ListerWatcher
-	ClusterNetworkPolicies() cache.ListerWatcher
-	Pods() cache.ListerWatcher
-	Nodes() cache.ListerWatcher
+	// Objects yields all objects of a kind.
+	Objects(kind *compile.Kind) cache.ListerWatcher
 	// Node yields the one node of that name.
 	Node(name string) cache.ListerWatcher
 	// Run serves the ListerWatchers until ctx ends. They may be used before,
@@ -46,14 +40,16 @@ type Source interface {
 	Run(ctx context.Context) error
 }
 
-// Config is what a Cache needs to know besides its Source.
+// Config is what a Cache needs to know in addition to its Source.
 type Config struct {
 	// NodeName is the name of the node whose view is kept, as in spec.nodeName
 	// of its pods.
 	NodeName string
-	// Kinds are the kinds of policy that are enabled besides NetworkPolicy. No
-	// other is asked for.
-	Kinds Kinds
+	// Kinds are the kinds of policy that are enabled in addition to those that
+	// always are. No other is watched. Their peers may be any nodes, so with one of
+	// them all nodes are watched. A kind that the Source does not serve is waited
+	// for, without holding up the others.
+	Kinds []*compile.Kind
 	// Features are handed on to every compile.
 	Features compile.Features
 	// Memory is handed on to every compile. Nil makes one of the default size.
@@ -87,7 +83,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Publish takes a new snapshot into force. since is when the oldest of the
+// Publish applies a new snapshot. since is when the oldest of the
 // changes in it was seen. It is called from one goroutine, and the next
 // snapshot waits for its return. ctx ends with the Cache.
 type Publish func(ctx context.Context, s *policy.Snapshot, since time.Time)
@@ -127,35 +123,40 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		publish: publish,
 		view:    clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Features: cfg.Features, Memory: cfg.Memory}),
 	}
-	c.metrics = newMetrics(cfg.Registerer, cfg.Kinds.enabled(), c.len)
+	kinds := []*compile.Kind{compile.KindNamespace}
+	for _, k := range compile.Kinds {
+		if k.Enabled(cfg.Kinds) {
+			kinds = append(kinds, k)
+		}
+	}
+	kinds = append(kinds, compile.KindNode, compile.KindPod)
+	c.metrics = newMetrics(cfg.Registerer, kinds, c.len)
 	// A sync has no error, so the retry is never used.
 	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, Settle: cfg.Settle, RetryInterval: time.Minute}, c.sync)
-	c.mirrors = []*mirror{
-		newMirror(c, compile.KindNamespace, source.Namespaces(), of(stripNamespace)),
-		newMirror(c, compile.KindNetworkPolicy, source.NetworkPolicies(), of(stripNetworkPolicy)),
-		newMirror(c, compile.KindPod, source.Pods(), stripPod(podwatch.NewShared())),
-	}
-	if cfg.Kinds.any() {
-		c.add(newMirror(c, compile.KindNode, source.Nodes(), of(stripPeerNode)))
-	} else {
-		c.add(newMirror(c, compile.KindNode, source.Node(cfg.NodeName), of(stripNode)))
-	}
-	if cfg.Kinds.AdminNetworkPolicy {
-		c.add(newMirror(c, compile.KindAdminNetworkPolicy, source.AdminNetworkPolicies(), of(stripAdminNetworkPolicy)))
-	}
-	if cfg.Kinds.BaselineAdminNetworkPolicy {
-		c.add(newMirror(c, compile.KindBaselineAdminNetworkPolicy, source.BaselineAdminNetworkPolicies(), of(stripBaselineAdminNetworkPolicy)))
-	}
-	if cfg.Kinds.ClusterNetworkPolicy {
-		c.add(newMirror(c, compile.KindClusterNetworkPolicy, source.ClusterNetworkPolicies(), of(stripClusterNetworkPolicy)))
+	for _, k := range kinds {
+		c.mirrors = append(c.mirrors, c.newMirror(k))
 	}
 	return c, nil
 }
 
-func (c *Cache) add(m *mirror) { c.mirrors = append(c.mirrors, m) }
+// newMirror returns the mirror of the objects of a kind.
+func (c *Cache) newMirror(k *compile.Kind) *mirror {
+	switch {
+	case k == compile.KindNamespace:
+		return newMirror(c, k, c.source.Objects(k), of(stripNamespace))
+	case k == compile.KindPod:
+		return newMirror(c, k, c.source.Objects(k), stripPod(podwatch.NewShared()))
+	case k == compile.KindNode && len(c.cfg.Kinds) > 0:
+		return newMirror(c, k, c.source.Objects(k), of(stripPeerNode))
+	case k == compile.KindNode:
+		return newMirror(c, k, c.source.Node(c.cfg.NodeName), of(stripNode))
+	}
+	return newMirror(c, k, c.source.Objects(k), stripPolicy(k))
+}
 
 // Run keeps the view until ctx ends, or until the Source fails, which is the
-// only error. The first snapshot is published when all kinds are there. On
+// only error. The first snapshot is published when the initial lists of
+// all kinds have synced. On
 // return nothing of the Cache runs any more.
 func (c *Cache) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "policycache"))
@@ -175,7 +176,7 @@ func (c *Cache) Run(ctx context.Context) error {
 				return nil
 			}
 		}
-		klog.FromContext(ctx).Info("First lists are there")
+		klog.FromContext(ctx).Info("Initial lists synced")
 		c.change(func(view) int { return 1 }) // an empty cluster has a snapshot, too
 		c.runner.Run(ctx)
 		return nil
@@ -207,7 +208,7 @@ func (c *Cache) len(kind *compile.Kind) int {
 func (c *Cache) sync(ctx context.Context) error {
 	snapshot, since, took := c.snapshot()
 	if since.IsZero() {
-		return nil // the run before has met the change that poked for this one
+		return nil // the previous run has covered the change that poked for this one
 	}
 	klog.FromContext(ctx).V(2).Info("Snapshot compiled", "took", took, "addresses", snapshot.Len())
 	c.publish(ctx, snapshot, since)

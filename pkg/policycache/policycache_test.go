@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 // late is a Source with one kind that cannot be listed before it has arrived.
@@ -46,26 +48,12 @@ func (l late) wait(kind string, lw cache.ListerWatcher) cache.ListerWatcher {
 	}, lw)
 }
 
-func (l late) Namespaces() cache.ListerWatcher {
-	return l.wait(kindNamespace, l.Source.Namespaces())
+func (l late) Objects(kind *compile.Kind) cache.ListerWatcher {
+	return l.wait(kind.Name, l.Source.Objects(kind))
 }
-func (l late) NetworkPolicies() cache.ListerWatcher {
-	return l.wait(kindNetworkPolicy, l.Source.NetworkPolicies())
-}
-func (l late) AdminNetworkPolicies() cache.ListerWatcher {
-	return l.wait(kindAdminNetworkPolicy, l.Source.AdminNetworkPolicies())
-}
-func (l late) BaselineAdminNetworkPolicies() cache.ListerWatcher {
-	return l.wait(kindBaselineAdminNetworkPolicy, l.Source.BaselineAdminNetworkPolicies())
-}
-func (l late) ClusterNetworkPolicies() cache.ListerWatcher {
-	return l.wait(kindClusterNetworkPolicy, l.Source.ClusterNetworkPolicies())
-}
-func (l late) Pods() cache.ListerWatcher  { return l.wait(kindPod, l.Source.Pods()) }
-func (l late) Nodes() cache.ListerWatcher { return l.wait(kindNode, l.Source.Nodes()) }
 
-func TestNothingIsPublishedBeforeEveryKindIsThere(t *testing.T) {
-	for _, kind := range append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, names(allKinds)...) {
+func TestNothingIsPublishedBeforeAllKindsSynced(t *testing.T) {
+	for _, kind := range allNames {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t, namespace("x"), pod("a", "10.0.0.1"), node("n"), denyAll("deny"),
@@ -286,8 +274,8 @@ func permute(s []int, f func([]int)) {
 	rec(0)
 }
 
-// TestAPodMadeAnewReplacesTheOldOne is NP-51 for what is compiled.
-func TestAPodMadeAnewReplacesTheOldOne(t *testing.T) {
+// TestRecreatedPodReplacesTheOldOne is NP-51 for what is compiled.
+func TestRecreatedPodReplacesTheOldOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := pod("a", "10.0.0.1")
 		c := newCluster(t, a)
@@ -304,13 +292,13 @@ func TestAPodMadeAnewReplacesTheOldOne(t *testing.T) {
 
 func TestOnlyTheOwnNodeIsWatchedUnlessNodesMayBePeers(t *testing.T) {
 	for _, tc := range []struct {
-		kinds Kinds
+		kinds []*compile.Kind
 		want  string
 	}{
-		{Kinds{}, "metadata.name=n"},
-		{Kinds{AdminNetworkPolicy: true}, ""},
-		{Kinds{BaselineAdminNetworkPolicy: true}, ""},
-		{Kinds{ClusterNetworkPolicy: true}, ""},
+		{nil, "metadata.name=n"},
+		{[]*compile.Kind{compile.KindAdminNetworkPolicy}, ""},
+		{[]*compile.Kind{compile.KindBaselineAdminNetworkPolicy}, ""},
+		{[]*compile.Kind{compile.KindClusterNetworkPolicy}, ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCluster(t)
@@ -326,7 +314,7 @@ func TestOnlyTheOwnNodeIsWatchedUnlessNodesMayBePeers(t *testing.T) {
 			startWith(t, c.source(), Config{Kinds: tc.kinds})
 			synctest.Wait()
 			if want := []string{tc.want, tc.want}; !slices.Equal(selectors, want) {
-				t.Errorf("%+v: field selectors %q, want %q", tc.kinds, selectors, want)
+				t.Errorf("%+v: field selectors %q, want %q", names(tc.kinds), selectors, want)
 			}
 		})
 	}
@@ -339,8 +327,12 @@ type broken struct {
 	err  error
 }
 
-func (b broken) Pods() cache.ListerWatcher {
-	inner := cache.ToListerWatcherWithContext(b.Source.Pods())
+func (b broken) Objects(kind *compile.Kind) cache.ListerWatcher {
+	objects := b.Source.Objects(kind)
+	if kind != compile.KindPod {
+		return objects
+	}
+	inner := cache.ToListerWatcherWithContext(objects)
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: inner.ListWithContext,
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -349,7 +341,7 @@ func (b broken) Pods() cache.ListerWatcher {
 			}
 			return inner.WatchWithContext(ctx, o)
 		},
-	}, b.Source.Pods())
+	}, objects)
 }
 
 func TestFailedWatchesAreCountedAndObjectsKept(t *testing.T) {
@@ -431,7 +423,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%v %v", problems, err)
 		}
 		want := "# HELP netpol_objects Objects that are known, by kind.\n# TYPE netpol_objects gauge\n"
-		for _, kind := range append([]string{kindNamespace, kindNetworkPolicy, kindNode, kindPod}, names(allKinds)...) {
+		for _, kind := range allNames {
 			want += fmt.Sprintf("netpol_objects{kind=%q} %d\n", kind, map[string]int{kindPod: 2, kindNetworkPolicy: 1}[kind])
 		}
 		if err := testutil.GatherAndCompare(h.cfg.Registerer.(*prometheus.Registry), strings.NewReader(want), "netpol_objects"); err != nil {

@@ -3,6 +3,7 @@ package policycache
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 const (
@@ -62,7 +65,7 @@ func TestAKindThatIsNotInstalledIsWaitedFor(t *testing.T) {
 		s := newServer(true)
 		s.add(pod("a", "10.0.0.1"), clusterPolicy("q"))
 		s.answer(anps, http.StatusNotFound)
-		h := startWith(t, s.inBubble(t), Config{Kinds: Kinds{AdminNetworkPolicy: true, ClusterNetworkPolicy: true}})
+		h := startWith(t, s.inBubble(t), Config{Kinds: []*compile.Kind{compile.KindAdminNetworkPolicy, compile.KindClusterNetworkPolicy}})
 		h.expect(t, "at once", "cnp/q pod/a=10.0.0.1", kindAdminNetworkPolicy, 0)
 		h.expect(t, "at once", "cnp/q pod/a=10.0.0.1", kindClusterNetworkPolicy, 1)
 
@@ -241,30 +244,23 @@ func TestKubernetesOwnKindsAreNotWaitedFor(t *testing.T) {
 }
 
 func TestOnlyEnabledKindsAreAskedForAndCounted(t *testing.T) {
-	for _, kinds := range []Kinds{{}, {AdminNetworkPolicy: true}, {BaselineAdminNetworkPolicy: true}, {ClusterNetworkPolicy: true}, allKinds} {
+	for _, kinds := range [][]*compile.Kind{nil, allKinds[:1], allKinds[1:2], allKinds[2:], allKinds} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(true)
 			s.add(adminPolicy("p"), baselinePolicy("default"), clusterPolicy("q"))
 			h := startWith(t, s.inBubble(t), Config{Kinds: kinds})
 			synctest.Wait()
-			for _, tc := range []struct {
-				enabled        bool
-				resource, kind string
-			}{
-				{kinds.AdminNetworkPolicy, anps, kindAdminNetworkPolicy},
-				{kinds.BaselineAdminNetworkPolicy, "baselineadminnetworkpolicies", kindBaselineAdminNetworkPolicy},
-				{kinds.ClusterNetworkPolicy, cnps, kindClusterNetworkPolicy},
-			} {
-				if asked := s.requests(tc.resource) > 0; asked != tc.enabled {
-					t.Errorf("%+v: asked for %s: %v", kinds, tc.resource, asked)
+			for _, k := range allKinds {
+				enabled := slices.Contains(kinds, k)
+				if asked := s.requests(k.Resource.Resource) > 0; asked != enabled {
+					t.Errorf("%v: asked for %s: %v", kinds, k, asked)
 				}
-				objects := h.len(kindNamed(tc.kind))
-				if (objects == 1) != tc.enabled {
-					t.Errorf("%+v: %v objects of %s", kinds, objects, tc.kind)
+				if objects := h.len(k); (objects == 1) != enabled {
+					t.Errorf("%v: %v objects of %s", kinds, objects, k)
 				}
 			}
-			if got, want := testutil.CollectAndCount(h.metrics.changes), 4+len(kinds.enabled()); got != want {
-				t.Errorf("%+v: %d kinds have rows, want %d", kinds, got, want)
+			if got, want := testutil.CollectAndCount(h.metrics.changes), 4+len(kinds); got != want {
+				t.Errorf("%v: %d kinds have rows, want %d", kinds, got, want)
 			}
 		})
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
 )
 
@@ -14,6 +15,17 @@ var (
 	_ Source = (*APIServer)(nil)
 	_ Source = (*manifests.Source)(nil)
 )
+
+func TestEveryKindHasAListerWatcher(t *testing.T) {
+	for _, k := range append([]*compile.Kind{compile.KindNamespace, compile.KindNode, compile.KindPod}, compile.Kinds...) {
+		if listers[k] == nil {
+			t.Errorf("%v has none", k)
+		}
+	}
+	if got, want := len(listers), 3+len(compile.Kinds); got != want {
+		t.Errorf("%d kinds have one, want %d", got, want)
+	}
+}
 
 // TestSnapshotsFollowTheManifests is the way from files to what is compiled.
 func TestSnapshotsFollowTheManifests(t *testing.T) {
@@ -61,15 +73,18 @@ func TestSnapshotsFollowTheManifestsOfEveryKind(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "policies.yaml"), []byte(policies), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for kinds, want := range map[Kinds]string{
-		{}: "node/n",
-		{AdminNetworkPolicy: true, ClusterNetworkPolicy: true}: "anp/p cnp/q node/n node/other=192.168.0.2",
-		allKinds: "anp/p banp/default cnp/q node/n node/other=192.168.0.2",
+	for _, tc := range []struct {
+		kinds []*compile.Kind
+		want  string
+	}{
+		{nil, "node/n"},
+		{[]*compile.Kind{compile.KindAdminNetworkPolicy, compile.KindClusterNetworkPolicy}, "anp/p cnp/q node/n node/other=192.168.0.2"},
+		{allKinds, "anp/p banp/default cnp/q node/n node/other=192.168.0.2"},
 	} {
 		source, err := manifests.New(dir, prometheus.NewRegistry())
 		if err != nil {
 			t.Fatal(err)
 		}
-		startWith(t, source, Config{Kinds: kinds}).until(t, want)
+		startWith(t, source, Config{Kinds: tc.kinds}).until(t, tc.want)
 	}
 }

@@ -4,11 +4,9 @@ import (
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
 )
 
@@ -69,30 +67,13 @@ func stripPeerNode(n *corev1.Node) any {
 	return stripped
 }
 
-// The policies keep their whole spec.
-
-func stripNetworkPolicy(p *networkingv1.NetworkPolicy) any {
-	return &networkingv1.NetworkPolicy{ObjectMeta: policyMeta(p.ObjectMeta), Spec: p.Spec}
-}
-
-func stripAdminNetworkPolicy(p *v1alpha1.AdminNetworkPolicy) any {
-	return &v1alpha1.AdminNetworkPolicy{ObjectMeta: policyMeta(p.ObjectMeta), Spec: p.Spec}
-}
-
-func stripBaselineAdminNetworkPolicy(p *v1alpha1.BaselineAdminNetworkPolicy) any {
-	return &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: policyMeta(p.ObjectMeta), Spec: p.Spec}
-}
-
-func stripClusterNetworkPolicy(p *v1alpha2.ClusterNetworkPolicy) any {
-	return &v1alpha2.ClusterNetworkPolicy{ObjectMeta: policyMeta(p.ObjectMeta), Spec: p.Spec}
-}
-
-// policyMeta keeps the generation that tells a reader of findings which one it
-// was.
-func policyMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
-	return metav1.ObjectMeta{
-		Name:       m.Name,
-		Namespace:  m.Namespace,
-		Generation: m.Generation,
+// stripPolicy returns the function for a kind of policy, which keeps the whole
+// spec.
+func stripPolicy(k *compile.Kind) stripFunc {
+	return func(o metav1.Object) (any, bool) {
+		if !k.Has(o) {
+			return nil, false
+		}
+		return k.Strip(o.(compile.Object)), true
 	}
 }

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 func TestStripKeepsWhatPolicyNeeds(t *testing.T) {
@@ -52,11 +54,11 @@ func TestStripKeepsWhatPolicyNeeds(t *testing.T) {
 	}); !reflect.DeepEqual(peer, want) {
 		t.Errorf("got %+v, want %+v", peer, want)
 	}
-	p := stripNetworkPolicy(&networkingv1.NetworkPolicy{ObjectMeta: generation(bulky()), Spec: spec})
+	p := compile.KindNetworkPolicy.Strip(&networkingv1.NetworkPolicy{ObjectMeta: generation(bulky()), Spec: spec})
 	if want := (&networkingv1.NetworkPolicy{ObjectMeta: generation(slim), Spec: spec}); !reflect.DeepEqual(p, want) {
 		t.Errorf("got %+v, want %+v", p, want)
 	}
-	admin := stripAdminNetworkPolicy(&v1alpha1.AdminNetworkPolicy{
+	admin := compile.KindAdminNetworkPolicy.Strip(&v1alpha1.AdminNetworkPolicy{
 		ObjectMeta: generation(bulky()),
 		Spec:       v1alpha1.AdminNetworkPolicySpec{Priority: 7},
 		Status:     v1alpha1.AdminNetworkPolicyStatus{Conditions: []metav1.Condition{{}}},
@@ -65,7 +67,7 @@ func TestStripKeepsWhatPolicyNeeds(t *testing.T) {
 		t.Errorf("got %+v, want %+v", admin, want)
 	}
 	ingress := []v1alpha1.BaselineAdminNetworkPolicyIngressRule{{Action: v1alpha1.BaselineAdminNetworkPolicyRuleActionDeny}}
-	baseline := stripBaselineAdminNetworkPolicy(&v1alpha1.BaselineAdminNetworkPolicy{
+	baseline := compile.KindBaselineAdminNetworkPolicy.Strip(&v1alpha1.BaselineAdminNetworkPolicy{
 		ObjectMeta: generation(bulky()),
 		Spec:       v1alpha1.BaselineAdminNetworkPolicySpec{Ingress: ingress},
 		Status:     v1alpha1.BaselineAdminNetworkPolicyStatus{Conditions: []metav1.Condition{{}}},
@@ -73,7 +75,7 @@ func TestStripKeepsWhatPolicyNeeds(t *testing.T) {
 	if want := (&v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: generation(slim), Spec: v1alpha1.BaselineAdminNetworkPolicySpec{Ingress: ingress}}); !reflect.DeepEqual(baseline, want) {
 		t.Errorf("got %+v, want %+v", baseline, want)
 	}
-	cluster := stripClusterNetworkPolicy(&v1alpha2.ClusterNetworkPolicy{
+	cluster := compile.KindClusterNetworkPolicy.Strip(&v1alpha2.ClusterNetworkPolicy{
 		ObjectMeta: generation(bulky()),
 		Spec:       v1alpha2.ClusterNetworkPolicySpec{Tier: v1alpha2.AdminTier},
 		Status:     v1alpha2.ClusterNetworkPolicyStatus{Conditions: []metav1.Condition{{}}},

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"sigs.k8s.io/kube-network-policies/pkg/policycache"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
 )
 
@@ -47,13 +47,13 @@ func installAdmin(t *testing.T, plane *controlplane.ControlPlane) {
 type installation struct {
 	file  string
 	apply func(*testing.T, *controlplane.ControlPlane)
-	kinds policycache.Kinds // that its agents watch
+	kinds []*compile.Kind // that its agents watch
 }
 
 var (
-	allKinds = policycache.Kinds{AdminNetworkPolicy: true, BaselineAdminNetworkPolicy: true, ClusterNetworkPolicy: true}
+	allKinds = []*compile.Kind{compile.KindAdminNetworkPolicy, compile.KindBaselineAdminNetworkPolicy, compile.KindClusterNetworkPolicy}
 
-	plainInstallation = installation{installFile, install, policycache.Kinds{}}
+	plainInstallation = installation{installFile, install, []*compile.Kind{}}
 	adminInstallation = installation{installAdminFile, installAdmin, allKinds}
 )
 

@@ -68,11 +68,11 @@ type view struct {
 // Every snapshot must fulfil the claims, the first one too.
 func newView(t *testing.T, config *rest.Config, node string, claims ...claim) *view {
 	t.Helper()
-	return newViewOf(t, config, node, policycache.Kinds{}, claims...)
+	return newViewOf(t, config, node, []*compile.Kind{}, claims...)
 }
 
 // newViewOf does the same with more kinds of policies.
-func newViewOf(t *testing.T, config *rest.Config, node string, kinds policycache.Kinds, claims ...claim) *view {
+func newViewOf(t *testing.T, config *rest.Config, node string, kinds []*compile.Kind, claims ...claim) *view {
 	t.Helper()
 	v := &view{t: t, changed: make(chan struct{}), claims: claims}
 	admin := must[*policyapi.Clientset](t)(policyapi.NewForConfig(config))

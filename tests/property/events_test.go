@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
@@ -33,9 +34,9 @@ func TestOrderOfEventsIsIrrelevant(t *testing.T) {
 	changes := 0
 	forClusters(t, func(t *testing.T, g *gen, end oracle.Cluster) {
 		clusters := []oracle.Cluster{g.cluster(), g.cluster(), end}
-		kinds := policycache.Kinds{AdminNetworkPolicy: true, BaselineAdminNetworkPolicy: true, ClusterNetworkPolicy: true}
+		kinds := []*compile.Kind{compile.KindAdminNetworkPolicy, compile.KindBaselineAdminNetworkPolicy, compile.KindClusterNetworkPolicy}
 		if g.oneIn(4) {
-			kinds = policycache.Kinds{}
+			kinds = []*compile.Kind{}
 			for i := range clusters {
 				clusters[i] = withoutAdministrators(clusters[i])
 			}
@@ -187,22 +188,11 @@ func newFakeSource() fakeSource {
 	return f
 }
 
-func (f fakeSource) Namespaces() cache.ListerWatcher { return listerWatcher{f["*v1.Namespace"]} }
-func (f fakeSource) Pods() cache.ListerWatcher       { return listerWatcher{f["*v1.Pod"]} }
-func (f fakeSource) Nodes() cache.ListerWatcher      { return listerWatcher{f["*v1.Node"]} }
-func (f fakeSource) Node(string) cache.ListerWatcher { return f.Nodes() }
-func (f fakeSource) NetworkPolicies() cache.ListerWatcher {
-	return listerWatcher{f["*v1.NetworkPolicy"]}
+func (f fakeSource) Objects(kind *compile.Kind) cache.ListerWatcher {
+	return listerWatcher{f[fmt.Sprintf("%T", kind.New())]}
 }
-func (f fakeSource) AdminNetworkPolicies() cache.ListerWatcher {
-	return listerWatcher{f["*v1alpha1.AdminNetworkPolicy"]}
-}
-func (f fakeSource) BaselineAdminNetworkPolicies() cache.ListerWatcher {
-	return listerWatcher{f["*v1alpha1.BaselineAdminNetworkPolicy"]}
-}
-func (f fakeSource) ClusterNetworkPolicies() cache.ListerWatcher {
-	return listerWatcher{f["*v1alpha2.ClusterNetworkPolicy"]}
-}
+
+func (f fakeSource) Node(string) cache.ListerWatcher { return f.Objects(compile.KindNode) }
 
 func (f fakeSource) Run(ctx context.Context) error {
 	<-ctx.Done()

@@ -22,17 +22,17 @@ func (k kind) complete(o object) (path string, err error) {
 		return "metadata.name", fmt.Errorf("metadata.name: %w", err)
 	}
 	switch {
-	case !k.namespaced && o.GetNamespace() != "":
-		return "metadata.namespace", fmt.Errorf("metadata.namespace: not for a %s", k.name)
-	case k.namespaced && o.GetNamespace() == "":
+	case !k.Namespaced && o.GetNamespace() != "":
+		return "metadata.namespace", fmt.Errorf("metadata.namespace: not for a %s", k.Name)
+	case k.Namespaced && o.GetNamespace() == "":
 		o.SetNamespace(metav1.NamespaceDefault)
-	case k.namespaced:
+	case k.Namespaced:
 		if err := checkName(o.GetNamespace(), validation.IsDNS1123Label); err != nil {
 			return "metadata.namespace", fmt.Errorf("metadata.namespace: %w", err)
 		}
 	}
 	if o.GetUID() == "" {
-		o.SetUID(types.UID(k.name + "/" + o.GetNamespace() + "/" + o.GetName()))
+		o.SetUID(types.UID(k.Name + "/" + o.GetNamespace() + "/" + o.GetName()))
 	}
 	o.SetResourceVersion("") // the table gives versions
 	if k.check == nil {

@@ -39,7 +39,7 @@ func FuzzParse(f *testing.F) {
 
 func check(t *testing.T, m manifest) {
 	t.Helper()
-	if m.object.GetName() == "" || m.object.GetUID() == "" || (m.object.GetNamespace() != "") != (m.kind == "Pod" || m.kind == "NetworkPolicy") {
+	if m.object.GetName() == "" || m.object.GetUID() == "" || (m.object.GetNamespace() != "") != m.kind.Namespaced {
 		t.Fatalf("accepted %+v", m.object)
 	}
 	if p, ok := m.object.(*corev1.Pod); ok {

@@ -8,10 +8,9 @@
 //   - Files named *.yaml, *.yml and *.json count, in nested folders too.
 //     Hidden files and folders, and any other name, are ignored. Links are
 //     followed.
-//   - Pod, Namespace, Node and NetworkPolicy are read, and the administrators'
-//     AdminNetworkPolicy, BaselineAdminNetworkPolicy and ClusterNetworkPolicy,
-//     strictly: an unknown field is an error. A List is read as its items.
-//     Other kinds are ignored.
+//   - Pods, Namespaces, Nodes and all kinds of policy are read, strictly: an
+//     unknown field is an error. A List is read as its items. Other kinds are
+//     ignored.
 //   - A file counts as a whole. While anything in it is wrong, or it is empty
 //     or unreadable, what it last said stays in force.
 //   - A file that is gone takes its objects with it. A folder that cannot be
@@ -32,6 +31,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/tools/cache"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 // Source is a directory of manifests. Its ListerWatchers may be used from any
@@ -40,8 +41,8 @@ type Source struct {
 	dir     string // absolute, links not resolved
 	metrics *metrics
 
-	tables map[string]*table // by kind
-	ready  chan struct{}     // closed when the tables hold the directory
+	tables map[*compile.Kind]*table
+	ready  chan struct{} // closed when the tables hold the directory
 
 	// What follows belongs to the goroutine of Run.
 	files  map[string]*file
@@ -61,42 +62,23 @@ func New(dir string, reg prometheus.Registerer) (*Source, error) {
 	s := &Source{
 		dir:     abs,
 		metrics: newMetrics(reg),
-		tables:  map[string]*table{},
+		tables:  map[*compile.Kind]*table{},
 		ready:   make(chan struct{}),
 		files:   map[string]*file{},
 		faults:  map[string]fault{},
 	}
 	for _, k := range kinds {
-		s.tables[k.name] = newTable(k.make(), s.ready)
+		s.tables[k.Kind] = newTable(k.New(), s.ready)
 	}
 	return s, nil
 }
 
-// Namespaces lists and watches the Namespaces of the directory.
-func (s *Source) Namespaces() cache.ListerWatcher { return s.all("Namespace") }
-
-// NetworkPolicies lists and watches the NetworkPolicies of the directory.
-func (s *Source) NetworkPolicies() cache.ListerWatcher { return s.all("NetworkPolicy") }
-
-// AdminNetworkPolicies lists and watches those of the directory.
-func (s *Source) AdminNetworkPolicies() cache.ListerWatcher { return s.all("AdminNetworkPolicy") }
-
-// BaselineAdminNetworkPolicies lists and watches those of the directory.
-func (s *Source) BaselineAdminNetworkPolicies() cache.ListerWatcher {
-	return s.all("BaselineAdminNetworkPolicy")
+// Objects lists and watches all objects of a kind.
+func (s *Source) Objects(kind *compile.Kind) cache.ListerWatcher {
+	return s.tables[kind].listerWatcher("")
 }
 
-// ClusterNetworkPolicies lists and watches those of the directory.
-func (s *Source) ClusterNetworkPolicies() cache.ListerWatcher { return s.all("ClusterNetworkPolicy") }
-
-// Pods lists and watches the Pods of the directory.
-func (s *Source) Pods() cache.ListerWatcher { return s.all("Pod") }
-
-// Nodes lists and watches all Nodes of the directory.
-func (s *Source) Nodes() cache.ListerWatcher { return s.all("Node") }
-
 // Node lists and watches the one Node of that name.
-func (s *Source) Node(name string) cache.ListerWatcher { return s.tables["Node"].listerWatcher(name) }
-
-// all serves every object of a kind.
-func (s *Source) all(kind string) cache.ListerWatcher { return s.tables[kind].listerWatcher("") }
+func (s *Source) Node(name string) cache.ListerWatcher {
+	return s.tables[compile.KindNode].listerWatcher(name)
+}

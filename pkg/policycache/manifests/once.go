@@ -13,6 +13,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 // Stdin is the path that stands for the standard input.
@@ -97,14 +99,14 @@ func gather(files map[string][]byte) (Objects, map[string]fault) {
 	}
 	merged := s.merge(faults)
 	return Objects{
-		Namespaces:      sorted[*corev1.Namespace](merged["Namespace"]),
-		Pods:            sorted[*corev1.Pod](merged["Pod"]),
-		Nodes:           sorted[*corev1.Node](merged["Node"]),
-		NetworkPolicies: sorted[*networkingv1.NetworkPolicy](merged["NetworkPolicy"]),
+		Namespaces:      sorted[*corev1.Namespace](merged[compile.KindNamespace]),
+		Pods:            sorted[*corev1.Pod](merged[compile.KindPod]),
+		Nodes:           sorted[*corev1.Node](merged[compile.KindNode]),
+		NetworkPolicies: sorted[*networkingv1.NetworkPolicy](merged[compile.KindNetworkPolicy]),
 
-		AdminNetworkPolicies:         sorted[*v1alpha1.AdminNetworkPolicy](merged["AdminNetworkPolicy"]),
-		BaselineAdminNetworkPolicies: sorted[*v1alpha1.BaselineAdminNetworkPolicy](merged["BaselineAdminNetworkPolicy"]),
-		ClusterNetworkPolicies:       sorted[*v1alpha2.ClusterNetworkPolicy](merged["ClusterNetworkPolicy"]),
+		AdminNetworkPolicies:         sorted[*v1alpha1.AdminNetworkPolicy](merged[compile.KindAdminNetworkPolicy]),
+		BaselineAdminNetworkPolicies: sorted[*v1alpha1.BaselineAdminNetworkPolicy](merged[compile.KindBaselineAdminNetworkPolicy]),
+		ClusterNetworkPolicies:       sorted[*v1alpha2.ClusterNetworkPolicy](merged[compile.KindClusterNetworkPolicy]),
 	}, faults
 }
 

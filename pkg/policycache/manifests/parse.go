@@ -9,41 +9,34 @@ import (
 	"slices"
 
 	"go.yaml.in/yaml/v3"
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	strictjson "sigs.k8s.io/json"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
-// kind is what the parser has to know of an API kind.
+// kind is a kind of object that is read.
 type kind struct {
-	api        schema.GroupVersion // no other version of the group's is read
-	name       string
-	namespaced bool
-	make       func() object
+	*compile.Kind
 	// check reports the first value that the type allows and the API does not,
 	// with its path below the document.
 	check func(object) (path string, err error)
 }
 
-// kinds are in the order in which a Source serves what it has read anew. What a
+// kinds are in the order in which a Source serves what it has read again. What a
 // policy selects comes after the policies, so that a pod and what isolates it,
 // from one file, are not served in the unsafe order.
-var kinds = []kind{
-	{api: corev1.SchemeGroupVersion, name: "Namespace", make: func() object { return &corev1.Namespace{} }},
-	{api: networkingv1.SchemeGroupVersion, name: "NetworkPolicy", make: func() object { return &networkingv1.NetworkPolicy{} }, namespaced: true},
-	{api: schema.GroupVersion(v1alpha1.GroupVersion), name: "AdminNetworkPolicy", make: func() object { return &v1alpha1.AdminNetworkPolicy{} }},
-	{api: schema.GroupVersion(v1alpha1.GroupVersion), name: "BaselineAdminNetworkPolicy", make: func() object { return &v1alpha1.BaselineAdminNetworkPolicy{} }},
-	{api: schema.GroupVersion(v1alpha2.GroupVersion), name: "ClusterNetworkPolicy", make: func() object { return &v1alpha2.ClusterNetworkPolicy{} }},
-	{api: corev1.SchemeGroupVersion, name: "Node", make: func() object { return &corev1.Node{} }, check: checkNode},
-	{api: corev1.SchemeGroupVersion, name: "Pod", make: func() object { return &corev1.Pod{} }, check: checkPod, namespaced: true},
-}
+var kinds = func() []kind {
+	all := []kind{{Kind: compile.KindNamespace}}
+	for _, k := range compile.Kinds {
+		all = append(all, kind{Kind: k})
+	}
+	return append(all, kind{compile.KindNode, checkNode}, kind{compile.KindPod, checkPod})
+}()
 
 // kindOf returns the kind of that group and name.
 func kindOf(group, name string) (kind, bool) {
-	i := slices.IndexFunc(kinds, func(k kind) bool { return k.api.Group == group && k.name == name })
+	i := slices.IndexFunc(kinds, func(k kind) bool { return k.Resource.Group == group && k.Name == name })
 	if i < 0 {
 		return kind{}, false
 	}
@@ -52,7 +45,7 @@ func kindOf(group, name string) (kind, bool) {
 
 // manifest is one object and where its file says it.
 type manifest struct {
-	kind   string
+	kind   *compile.Kind
 	object object
 	line   int // of the document or list item, from 1
 }
@@ -139,8 +132,8 @@ func (c *content) add(n *yaml.Node, seen map[string]int) error {
 	case !ours:
 		c.ignored = append(c.ignored, head.APIVersion+" "+head.Kind)
 		return nil
-	case version != k.api:
-		return fault{lineOf(n, "apiVersion"), fmt.Errorf("%s of version %s is not read, only %s", k.name, head.APIVersion, k.api.Version)}
+	case version != k.Resource.GroupVersion():
+		return fault{lineOf(n, "apiVersion"), fmt.Errorf("%s of version %s is not read, only %s", k.Name, head.APIVersion, k.Resource.Version)}
 	}
 	return c.addObject(k, n, data, seen)
 }
@@ -167,7 +160,7 @@ func (c *content) addItems(n *yaml.Node, seen map[string]int) error {
 }
 
 func (c *content) addObject(k kind, n *yaml.Node, data []byte, seen map[string]int) error {
-	o := k.make()
+	var o object = k.New()
 	strict, err := strictjson.UnmarshalStrict(data, o)
 	if err != nil {
 		return typeFault(n, err)
@@ -178,7 +171,7 @@ func (c *content) addObject(k kind, n *yaml.Node, data []byte, seen map[string]i
 	if path, err := k.complete(o); err != nil {
 		return fault{lineOf(n, path), err}
 	}
-	m := manifest{kind: k.name, object: o, line: n.Line}
+	m := manifest{kind: k.Kind, object: o, line: n.Line}
 	if line, twice := seen[m.key()]; twice {
 		return fault{n.Line, fmt.Errorf("%s is at line %d already", m.key(), line)}
 	}
@@ -190,9 +183,9 @@ func (c *content) addObject(k kind, n *yaml.Node, data []byte, seen map[string]i
 // key names the object among those of all kinds.
 func (m manifest) key() string {
 	if ns := m.object.GetNamespace(); ns != "" {
-		return m.kind + " " + ns + "/" + m.object.GetName()
+		return m.kind.Name + " " + ns + "/" + m.object.GetName()
 	}
-	return m.kind + " " + m.object.GetName()
+	return m.kind.Name + " " + m.object.GetName()
 }
 
 const (

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 // file is what the Source remembers of a file.
@@ -40,7 +42,7 @@ func (s *Source) read(ctx context.Context, watch func(folder string) error) {
 		return // there is nothing yet to stand in for it
 	}
 	for _, k := range kinds {
-		s.tables[k.name].replace(merged[k.name])
+		s.tables[k.Kind].replace(merged[k.Kind])
 	}
 	if !s.isReady() {
 		close(s.ready)
@@ -102,8 +104,8 @@ func unreadable(name string, faults map[string]error) bool {
 // merge returns the objects of all files by kind and by namespace and name. Of
 // an object in several files, the first file by path has it, and a fault is
 // added for the others.
-func (s *Source) merge(faults map[string]fault) map[string]map[string]object {
-	merged := map[string]map[string]object{}
+func (s *Source) merge(faults map[string]fault) map[*compile.Kind]map[string]object {
+	merged := map[*compile.Kind]map[string]object{}
 	owners := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		for _, m := range s.files[name].manifests {

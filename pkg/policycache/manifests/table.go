@@ -11,13 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
-// object is what all API kinds have in common.
-type object interface {
-	runtime.Object
-	metav1.Object
-}
+type object = compile.Object
 
 // row is an object of a table and the version it changed at. The object itself
 // carries no resource version, so that it compares with what a file says.

@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 // follower keeps what a streamed list and watch tells, as an informer does.
@@ -81,7 +83,7 @@ func TestChangesOfFilesAreSeen(t *testing.T) {
 	f := newFolder(t)
 	f.write("a.yaml", podV("a", "1"))
 	f.run()
-	pods := follow(t, f.Pods())
+	pods := follow(t, f.Objects(compile.KindPod))
 	pods.until("a=1")
 
 	f.write("a.yaml", podV("a", "2"))
@@ -115,7 +117,7 @@ func TestSwappedLinksAreSeen(t *testing.T) {
 	f.link("..1", "..data")
 	f.link("..data/a.yaml", "a.yaml")
 	f.run()
-	pods := follow(t, f.Pods())
+	pods := follow(t, f.Objects(compile.KindPod))
 	pods.until("a=1")
 	f.write("..2/a.yaml", podV("a", "2"))
 	f.link("..2", "..data")
@@ -130,7 +132,7 @@ func TestASwapOfTheDirectoryItselfIsSeen(t *testing.T) {
 	at := f.dir
 	f.dir = filepath.Join(at, "current")
 	f.run()
-	pods := follow(t, f.Pods())
+	pods := follow(t, f.Objects(compile.KindPod))
 	pods.until("a=1")
 	(&folder{&Source{dir: at}, t}).link("two", "current")
 	pods.until("a=2")
@@ -172,15 +174,15 @@ func TestEveryKindIsServedAsItself(t *testing.T) {
 		lw   cache.ListerWatcher
 		want string
 	}{
-		{f.Namespaces(), "*v1.Namespace x"},
-		{f.Pods(), "*v1.Pod a"},
-		{f.Nodes(), "*v1.Node n"},
+		{f.Objects(compile.KindNamespace), "*v1.Namespace x"},
+		{f.Objects(compile.KindPod), "*v1.Pod a"},
+		{f.Objects(compile.KindNode), "*v1.Node n"},
 		{f.Node("n"), "*v1.Node n"},
 		{f.Node("other"), ""},
-		{f.NetworkPolicies(), "*v1.NetworkPolicy deny"},
-		{f.AdminNetworkPolicies(), "*v1alpha1.AdminNetworkPolicy admin"},
-		{f.BaselineAdminNetworkPolicies(), "*v1alpha1.BaselineAdminNetworkPolicy default"},
-		{f.ClusterNetworkPolicies(), "*v1alpha2.ClusterNetworkPolicy cluster"},
+		{f.Objects(compile.KindNetworkPolicy), "*v1.NetworkPolicy deny"},
+		{f.Objects(compile.KindAdminNetworkPolicy), "*v1alpha1.AdminNetworkPolicy admin"},
+		{f.Objects(compile.KindBaselineAdminNetworkPolicy), "*v1alpha1.BaselineAdminNetworkPolicy default"},
+		{f.Objects(compile.KindClusterNetworkPolicy), "*v1alpha2.ClusterNetworkPolicy cluster"},
 	} {
 		list, err := cache.ToListerWatcherWithContext(tc.lw).ListWithContext(t.Context(), metav1.ListOptions{})
 		if err != nil {
