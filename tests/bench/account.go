@@ -15,9 +15,9 @@ import (
 
 // account holds what a run uses: CPU time and queued packets.
 type account struct {
-	setup          *setup
-	judge, machine time.Duration // CPU time of the deciding process, and of the whole machine
-	asked          int           // packets that the kernel wanted to queue
+	setup            *setup
+	process, machine time.Duration // CPU time of the deciding process, and of the whole machine
+	asked            int           // packets that the kernel wanted to queue
 }
 
 // open opens an account for a run that begins now, with an empty table of
@@ -47,7 +47,7 @@ func (a account) close(wanted, done int, each string) ([]results.Value, error) {
 	if asked := now.asked - a.asked; asked < wanted*9/10 {
 		return nil, fmt.Errorf("of %d packets only %d came to the queue", wanted, asked)
 	}
-	return append(values, cost(now.judge-a.judge, "judge")), nil
+	return append(values, cost(now.process-a.process, "judge")), nil
 }
 
 // usage returns what was used until now.
@@ -65,7 +65,7 @@ func (s *setup) usage() (account, error) {
 		return a, err
 	}
 	// user and system, behind the name of the program
-	a.judge, err = cpuTime(fmt.Sprintf("/proc/%d/stat", s.pid), ") ", 11, 12)
+	a.process, err = cpuTime(fmt.Sprintf("/proc/%d/stat", s.pid), ") ", 11, 12)
 	return a, err
 }
 

@@ -15,8 +15,8 @@ import (
 
 // Names of the table of setups without an agent.
 const (
-	hopTable   = "bench"
-	judgeChain = "judge"
+	hopTable  = "bench"
+	chainName = "judge"
 )
 
 // hop returns a table that hooks like the agent's, with rule for new connections.
@@ -31,7 +31,7 @@ func hop(rule string) string {
 		goto %[2]s
 	}
 }
-`, hopTable, judgeChain, rule)
+`, hopTable, chainName, rule)
 }
 
 // divert sends new connections to queue 0, with the kernel's queue statement or, if
@@ -57,7 +57,7 @@ func divert(ctx context.Context, node *lab.Node) error {
 	table := &nftables.Table{Name: hopTable, Family: nftables.TableFamilyINet}
 	conn.AddRule(&nftables.Rule{
 		Table: table,
-		Chain: &nftables.Chain{Name: judgeChain, Table: table},
+		Chain: &nftables.Chain{Name: chainName, Table: table},
 		Exprs: []expr.Any{&expr.Target{Name: "NFQUEUE", Rev: 3, Info: &info}},
 	})
 	if err := conn.Flush(); err != nil {

@@ -13,12 +13,12 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/bench/results"
 )
 
-// leastConnections is what a burst needs, and room for what is left of the run
-// before.
+// leastConnections is enough for a burst and for connections that are left of the
+// previous run.
 const leastConnections = 2 * burst
 
-// connectionLimit returns how many connections each namespace's table may have.
-// There is none to ask before some namespace tracks connections.
+// connectionLimit returns the maximum number of connections of each namespace. The
+// setting does not exist before a namespace tracks connections.
 func connectionLimit() (int, error) {
 	const path = "/proc/sys/net/netfilter/nf_conntrack_max"
 	content, err := os.ReadFile(path)
@@ -35,14 +35,14 @@ func connectionLimit() (int, error) {
 	return limit, nil
 }
 
-// within keeps floods to half of what the table of connections holds: when it is
-// full the kernel drops what is new, whoever judges.
+// within limits floods to half of the conntrack table: when it is full the kernel
+// drops new connections in every setup.
 func (a amounts) within(limit int) amounts {
 	a.flows, a.sockets, a.paced = min(a.flows, limit/2), min(a.sockets, limit/2), min(a.paced, limit/2)
 	return a
 }
 
-// machineLoad returns how busy the machine was in the last minutes.
+// machineLoad returns the load of the machine in the last minutes.
 func machineLoad() (results.Fact, error) {
 	content, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -52,7 +52,7 @@ func machineLoad() (results.Fact, error) {
 	return results.Fact{Key: "load-before", Value: strings.Join(averages, " ")}, nil
 }
 
-// describe prints what the machine is and how it was when nothing had begun.
+// describe prints the machine and its load before the first measurement.
 func describe(out io.Writer, load results.Fact, limit int) error {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

@@ -17,13 +17,13 @@ const (
 	burst   = 8192  // flows at once
 	clients = 64    // that connect side by side
 
-	settleTimeout = 30 * time.Second // for what was sent to arrive or to be lost
-	// stalledAfter is when a packet that waits in a queue is taken for lost: a
-	// callback loop that fails to answer one leaves it there for ever.
+	settleTimeout = 30 * time.Second // until packets have arrived or are lost
+	// stalledAfter is when a queued packet counts as lost: a callback loop that fails
+	// to answer a packet leaves it in the queue for ever.
 	stalledAfter = time.Second
 )
 
-// amounts say how much is measured in a round.
+// amounts are how much is measured in a round.
 type amounts struct {
 	flows   int           // of a flood
 	sockets int           // of a flood with a socket for each flow
@@ -65,7 +65,7 @@ func (s *setup) sendFlows(ctx context.Context, count, perSecond int) (results.Li
 	return s.measureFlows(ctx, count, func(count int) (time.Time, error) { return s.flows.Send(count, perSecond) })
 }
 
-// measureFlows has new UDP flows sent and waits for their fate.
+// measureFlows has new UDP flows sent and waits until they have arrived or are lost.
 func (s *setup) measureFlows(ctx context.Context, count int, send func(count int) (time.Time, error)) (results.Line, error) {
 	account, err := s.open()
 	if err != nil {
@@ -91,15 +91,15 @@ func (s *setup) measureFlows(ctx context.Context, count int, send func(count int
 	return line, err
 }
 
-// settle waits until nothing is under way any more, and returns how much of count
-// has arrived and in what time.
+// settle waits until no packet is in transit, and returns how many of count have
+// arrived and in what time.
 func (s *setup) settle(ctx context.Context, before, count int, began time.Time) (received int, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	seen := underWay{received: -1} // nothing was seen yet
-	var since time.Time            // when it was first seen so
+	seen := inTransit{received: -1} // nothing was seen yet
+	var since time.Time             // when it was first seen so
 	err = lab.Poll(ctx, func() (bool, error) {
-		now, err := s.underWay()
+		now, err := s.inTransit()
 		if now != seen {
 			seen, since = now, time.Now()
 		} else if now.none() || time.Since(since) > stalledAfter {
@@ -111,15 +111,15 @@ func (s *setup) settle(ctx context.Context, before, count int, began time.Time) 
 	return seen.received - before, last.Sub(began), err
 }
 
-// underWay tells where packets are.
-type underWay struct {
+// inTransit counts packets by where they are.
+type inTransit struct {
 	received, inQueues int
 	inSink             bool
 }
 
-func (u underWay) none() bool { return u.inQueues == 0 && !u.inSink }
+func (u inTransit) none() bool { return u.inQueues == 0 && !u.inSink }
 
-func (s *setup) underWay() (u underWay, err error) {
+func (s *setup) inTransit() (u inTransit, err error) {
 	stats, err := s.stats()
 	if err != nil {
 		return u, err
@@ -159,12 +159,12 @@ func (s *setup) connect(clients int, during time.Duration) (results.Line, error)
 	return line, err
 }
 
-// percentile returns that of what is sorted, in nanoseconds.
+// percentile returns a percentile of sorted durations, in nanoseconds.
 func percentile(sorted []time.Duration, percent int) float64 {
 	return float64(sorted[(len(sorted)-1)*percent/100])
 }
 
-// perSec returns a rate in whole numbers, 0 for nothing in no time.
+// perSec returns a rate as an integer, 0 if no time has passed.
 func perSec(count int, took time.Duration) float64 {
 	if took <= 0 {
 		return 0

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// plan says what is measured.
+// plan is what is measured.
 type plan struct {
 	policies []int // of the agent, each with each number of queues
 	queues   []int
@@ -29,46 +29,46 @@ func (o options) plan() plan {
 	}
 }
 
-// way is a way to judge.
+// way is a way to decide about packets.
 type way struct {
 	name  string // of its setup
-	judge func(ctx context.Context, s *setup) error
+	start func(ctx context.Context, s *setup) error
 }
 
 // ways returns all that are compared. Folders of agents are made in dir.
 func (p plan) ways(o options, dir string) []way {
 	ways := []way{
 		{"none", func(context.Context, *setup) error { return nil }},
-		{"accept", func(ctx context.Context, s *setup) error { return s.judgedByRules(ctx) }},
-		{"callback", func(ctx context.Context, s *setup) error { return s.judgedByCallback(ctx, o.callback) }},
+		{"accept", func(ctx context.Context, s *setup) error { return s.decideByRules(ctx) }},
+		{"callback", func(ctx context.Context, s *setup) error { return s.decideByCallback(ctx, o.callback) }},
 	}
 	for _, queues := range p.queues {
 		for _, policies := range p.policies {
 			ways = append(ways, way{
 				fmt.Sprintf("agent/policies=%d/queues=%d", policies, queues),
-				func(ctx context.Context, s *setup) error { return s.judgedByAgent(ctx, o.agent, dir, policies, queues) },
+				func(ctx context.Context, s *setup) error { return s.decideByAgent(ctx, o.agent, dir, policies, queues) },
 			})
 		}
 	}
 	return ways
 }
 
-// setUp makes a setup for each way. What judges starts beside the others.
+// setUp makes a setup for each way. The deciding processes start at the same time.
 func setUp(ctx context.Context, ways []way) ([]*setup, error) {
 	var setups []*setup
-	judges, ctx := errgroup.WithContext(ctx)
+	processes, ctx := errgroup.WithContext(ctx)
 	for _, w := range ways {
 		s, err := newSetup(ctx, w.name)
 		if err != nil {
-			return setups, errors.Join(err, judges.Wait())
+			return setups, errors.Join(err, processes.Wait())
 		}
 		setups = append(setups, s)
-		judges.Go(func() error {
-			if err := w.judge(ctx, s); err != nil {
+		processes.Go(func() error {
+			if err := w.start(ctx, s); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 			return nil
 		})
 	}
-	return setups, judges.Wait()
+	return setups, processes.Wait()
 }

@@ -113,14 +113,14 @@ func (s *setup) stats() (stats []queue.Stat, err error) {
 	return stats, err
 }
 
-// judgedByRules has the kernel accept every new connection.
-func (s *setup) judgedByRules(ctx context.Context) error {
+// decideByRules has the kernel accept every new connection.
+func (s *setup) decideByRules(ctx context.Context) error {
 	_, err := s.node.Run(ctx, hop("accept"), "nft", "-f", "-")
 	return err
 }
 
-// judgedByCallback has the callback loop accept every new connection.
-func (s *setup) judgedByCallback(ctx context.Context, binary string) error {
+// decideByCallback has the callback loop accept every new connection.
+func (s *setup) decideByCallback(ctx context.Context, binary string) error {
 	if err := divert(ctx, s.node); err != nil {
 		return err
 	}
@@ -148,9 +148,9 @@ func (s *setup) waitBound(ctx context.Context) error {
 	})
 }
 
-// judgedByAgent has an agent with the given number of queues decide about every new
+// decideByAgent has an agent with the given number of queues decide about every new
 // connection by the given number of policies.
-func (s *setup) judgedByAgent(ctx context.Context, binary, dir string, policies, queues int) error {
+func (s *setup) decideByAgent(ctx context.Context, binary, dir string, policies, queues int) error {
 	manifests, err := lab.NewManifests(dir)
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ func newTestSetup(t *testing.T) *setup {
 			t.Error(err)
 		}
 	})
-	if err := s.judgedByRules(t.Context()); err != nil {
+	if err := s.decideByRules(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -68,7 +68,7 @@ func TestLostFlowsAreCounted(t *testing.T) {
 
 func TestPacketsPastTheQueueAreAnError(t *testing.T) {
 	s := newTestSetup(t)
-	s.pid = os.Getpid() // as if this process judged
+	s.pid = os.Getpid() // as if this process decided
 	for _, m := range measurements {
 		if line, err := m.do(t.Context(), s, few); err == nil || !strings.Contains(err.Error(), "came to the queue") {
 			t.Errorf("%s: %v, %v, want an error", m.name, line, err)

@@ -38,8 +38,8 @@ func segment(src netip.Addr) []byte {
 	return b
 }
 
-// judge parses and evaluates.
-func judge(tb testing.TB, s *policy.Snapshot, payload []byte) policy.Decision {
+// evaluate parses and evaluates a packet.
+func evaluate(tb testing.TB, s *policy.Snapshot, payload []byte) policy.Decision {
 	p, err := packet.Parse(payload)
 	if err != nil {
 		tb.Fatal(err)
@@ -50,7 +50,7 @@ func judge(tb testing.TB, s *policy.Snapshot, payload []byte) policy.Decision {
 // mustDeny checks that the measured decision is made by the policies.
 func mustDeny(tb testing.TB, s *policy.Snapshot, payload []byte) {
 	tb.Helper()
-	if d := judge(tb, s, payload); d.Action != policy.Deny || d.Reason != policy.Isolated {
+	if d := evaluate(tb, s, payload); d.Action != policy.Deny || d.Reason != policy.Isolated {
 		tb.Fatalf("%v, want a denial of every policy", d)
 	}
 }
@@ -63,10 +63,10 @@ func TestMeasuredPoliciesDecide(t *testing.T) {
 		mustDeny(t, clusterstate.Compile(in), segment(cluster.Addr(1)))
 		in.NetworkPolicies = append(in.NetworkPolicies, cluster.Allowing(cluster.NamespaceName(0), cluster.NamespaceName(1)))
 		s := clusterstate.Compile(in)
-		if d := judge(t, s, segment(cluster.Addr(1))); !d.Allowed() || d.Reason != policy.RuleMatched {
+		if d := evaluate(t, s, segment(cluster.Addr(1))); !d.Allowed() || d.Reason != policy.RuleMatched {
 			t.Errorf("%d policies and one that allows: %v", policies, d)
 		}
-		if d := judge(t, s, segment(cluster.Addr(2))); d.Action != policy.Deny {
+		if d := evaluate(t, s, segment(cluster.Addr(2))); d.Action != policy.Deny {
 			t.Errorf("%d policies and one that allows another namespace: %v", policies, d)
 		}
 	}
@@ -82,7 +82,7 @@ func BenchmarkVerdict(b *testing.B) {
 			b.Run(fmt.Sprintf("policies=%d/pods=%d", policies, pods), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					judge(b, s, payload)
+					evaluate(b, s, payload)
 				}
 			})
 		}
@@ -102,7 +102,7 @@ func BenchmarkFirstPacket(b *testing.B) {
 		for b.Loop() {
 			copy(payload[12:], cluster.Addr(next%pods).AsSlice())
 			next++
-			judge(b, s, payload)
+			evaluate(b, s, payload)
 		}
 	})
 }

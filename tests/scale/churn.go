@@ -11,24 +11,23 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
 )
 
-// A change of a pod that may matter to policy is one of twenty: ten times another
-// label, five times a pod that goes, and five times one that comes in its place. In
-// between, as often as each statusEvery-th change, a status changes that concerns
-// no policy.
+// Of twenty changes of pods that may concern policies, ten change a label, five
+// delete a pod, and five create its replacement. With each statusEvery-th change the
+// status of a pod changes, which concerns no policy.
 const (
 	cycle       = 20
 	deletions   = 5
 	additions   = 5
 	statusEvery = 4
-	// ownEvery is which change in so many is of a pod of the agent's node: in a
-	// cluster of a thousand nodes, each has its share.
+	// ownEvery: each ownEvery-th change is of a pod of the agent's node, its share
+	// in a cluster of a thousand nodes.
 	ownEvery = 1000
-	// nodeEvery is which change goes along with a node's heartbeat: at 1,000 changes
-	// a second each of a thousand nodes reports every four minutes.
+	// nodeEvery: each nodeEvery-th change comes with a node's heartbeat. At 1,000
+	// changes a second each of a thousand nodes reports every four minutes.
 	nodeEvery = 250
 )
 
-// churn changes the pods of a cluster, other pods than those that are probed.
+// churn changes the pods of a cluster, except those that are probed.
 type churn struct {
 	server *apiserver.Server
 	size   size
@@ -36,7 +35,7 @@ type churn struct {
 	lives  []int // of each pod, to name the next
 	labels []int // versions of each pod's label
 	gone   []int // pods that are deleted now
-	done   int   // changes that may matter to policy
+	done   int   // changes that may concern policies
 }
 
 func newChurn(server *apiserver.Server, s size) *churn {
@@ -90,7 +89,7 @@ func (c *churn) change() error {
 	return c.relabel(c.living())
 }
 
-// living picks a pod of another node that is there.
+// living picks an existing pod of another node.
 func (c *churn) living() int {
 	for {
 		i := perNode + c.random.IntN(c.size.pods-perNode)
@@ -100,7 +99,7 @@ func (c *churn) living() int {
 	}
 }
 
-// now returns pod i as it is.
+// now returns the current state of pod i.
 func (c *churn) now(i int) *corev1.Pod {
 	return relabelled(c.size.pod(i, c.lives[i]), "release", fmt.Sprint("r", c.labels[i]))
 }

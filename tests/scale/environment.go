@@ -20,8 +20,8 @@ import (
 )
 
 // environment is a node, an API server that only this node can reach, and the few
-// pods of a large cluster that really are there: two servers on the node and a
-// client elsewhere.
+// pods of a large cluster that have a network: two servers on the node and a client
+// on another one.
 type environment struct {
 	dir            string
 	lab            *lab.Lab
@@ -36,7 +36,7 @@ type environment struct {
 // clientAddr is of none of the generated pods and beyond the node's pod ranges.
 var clientAddr = netip.MustParseAddr("10.255.0.2")
 
-// newEnvironment builds all of it, with the cluster's objects.
+// newEnvironment builds the environment, with the cluster's objects.
 func newEnvironment(ctx context.Context, s size, streaming bool) (_ *environment, err error) {
 	e := &environment{api: apiserver.New()}
 	e.api.Streaming = streaming

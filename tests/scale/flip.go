@@ -19,7 +19,7 @@ import (
 )
 
 // The client is a pod of another node, in a namespace that all clusters have. The
-// label lets it in.
+// label allows it.
 const (
 	clientName   = "client"
 	clientNode   = "node-2"
@@ -35,8 +35,8 @@ func (e *environment) clientPod(label string) *corev1.Pod {
 	return relabelled(p, clientLabel, label)
 }
 
-// allowing returns the policy that lets pods of the client's namespace with a label
-// reach the server.
+// allowing returns the policy that allows pods of the client's namespace with a label
+// to reach the server.
 func allowing(label string) *networkingv1.NetworkPolicy {
 	p := cluster.Allowing(cluster.NamespaceName(0), cluster.NamespaceName(1))
 	p.Spec.Ingress[0].From[0].PodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{clientLabel: label}}
@@ -54,7 +54,7 @@ func denying(selects bool) *networkingv1.NetworkPolicy {
 	return p
 }
 
-// put stores what the probes are about, open for the client.
+// put stores the objects of the probes, with the client allowed.
 func (e *environment) put() error {
 	for _, o := range []apiserver.Object{
 		e.server.Object, e.chosen.Object, e.clientPod(labelOpen),
@@ -67,7 +67,7 @@ func (e *environment) put() error {
 	return nil
 }
 
-// flip is a change that takes a right away from the client, or gives it back.
+// flip is a change after which the client is denied, or allowed again.
 type flip struct {
 	name   string
 	target *lab.Pod
@@ -110,7 +110,7 @@ func (e *environment) policyFlips() []flip {
 // latencies are those of one kind of change.
 type latencies []time.Duration
 
-// quantile returns the latency that so many of a hundred do not exceed.
+// quantile returns the latency that the given percentage does not exceed.
 func (l latencies) quantile(percent int) time.Duration {
 	sorted := slices.Sorted(slices.Values(l))
 	return sorted[min(len(sorted)-1, len(sorted)*percent/100)]

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 )
 
-// heapOf returns the heap of a process that holds what the API server of a
-// kubeconfig has and nothing else of an agent, without garbage.
+// heapOf returns the heap, after garbage collection, of a process that holds the
+// objects of the API server of a kubeconfig and no other part of an agent.
 func (e *environment) heapOf(ctx context.Context, kubeconfig string) (bytes int, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -38,7 +38,7 @@ func (e *environment) heapOf(ctx context.Context, kubeconfig string) (bytes int,
 	return bytes, nil
 }
 
-// printHeap is that process.
+// printHeap is the main function of that process.
 func printHeap(ctx context.Context, kubeconfig string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

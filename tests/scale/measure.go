@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
 )
 
-// readyTimeout is for an agent to read the cluster.
+// readyTimeout bounds the time in which an agent reads the cluster.
 const readyTimeout = 3 * time.Minute
 
 // measurement is one run.
@@ -39,8 +39,8 @@ func (m *measurement) print(name string, count int, values ...value) {
 	fmt.Fprintln(m.out, results.Line{Name: name + "/" + m.size.String(), Count: count, Values: values})
 }
 
-// heap measures what a pod costs: the heap with all pods and the one with none,
-// the rest being equal.
+// heap measures the memory of a pod, as the difference between the heap with all pods
+// and the one with none.
 func (m *measurement) heap(ctx context.Context) error {
 	var heaps []int
 	for _, prefix := range []string{"", apiserver.WithoutPods} {
@@ -91,7 +91,7 @@ func (m *measurement) start(ctx context.Context) error {
 	return nil
 }
 
-// load measures what changes cost the agent and the API server.
+// load measures the cost of changes for the agent and the API server.
 func (m *measurement) load(ctx context.Context) error {
 	settled, _, err := resident(m.agent.PID())
 	if err != nil {
@@ -156,8 +156,8 @@ func (a account) since(before account) []value {
 	}
 }
 
-// latencies measures how long changes take to be seen by packets, while the
-// cluster goes on changing.
+// latencies measures how long changes take to have an effect on packets, while the
+// cluster keeps changing.
 func (m *measurement) latencies(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -34,8 +34,8 @@ func (s size) String() string {
 	return fmt.Sprintf("policies=%d/pods=%d", s.policies, s.pods)
 }
 
-// replica is what all pods have in common: what an API server sends of a pod is
-// mostly of no concern to policy.
+// replica returns what all pods have in common: most of what an API server sends of a
+// pod does not concern policies.
 var replica = func() corev1.Pod {
 	created := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	p := corev1.Pod{
@@ -79,7 +79,7 @@ func container(name string, port int32) corev1.Container {
 }
 
 // newPod returns a running pod with two containers, and the labels and the owner
-// of a replica. What it shares with others must not be written to.
+// of a replica. It shares data with other pods, which must not be changed.
 func newPod(namespace, name, set, node string, addrs ...netip.Addr) *corev1.Pod {
 	p := replica
 	p.Namespace, p.Name = namespace, name
@@ -121,7 +121,7 @@ func relabelled(p *corev1.Pod, key, value string) *corev1.Pod {
 	return &q
 }
 
-// heartbeat returns a copy of p that differs in nothing that concerns policy.
+// heartbeat returns a copy of p with changes that concern no policy.
 func heartbeat(p *corev1.Pod, now time.Time) *corev1.Pod {
 	q := *p
 	q.Status.Conditions = append([]corev1.PodCondition(nil), p.Status.Conditions...)
@@ -132,14 +132,14 @@ func heartbeat(p *corev1.Pod, now time.Time) *corev1.Pod {
 // nodes returns how many nodes there are. The first one is the agent's.
 func (s size) nodes() int { return (s.pods + perNode - 1) / perNode }
 
-// node returns another node than the agent's, as its kubelet reports it now.
+// node returns a node that is not the agent's, as its kubelet reports it now.
 func node(i int, now time.Time) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(now)}}
 	return n
 }
 
-// fill gives the server the cluster.
+// fill stores the cluster's objects in the server.
 func (s size) fill(server *apiserver.Server, own *corev1.Node) error {
 	objects := []apiserver.Object{own}
 	for i := 2; i <= s.nodes(); i++ {

@@ -16,23 +16,23 @@ import (
 const (
 	firstPort     = 9000             // of the servers
 	probeInterval = time.Millisecond // between two probes
-	// patience is how long a probe may take to arrive: what takes longer is
-	// taken as dropped, until it does arrive.
+	// patience is how long a probe may take to arrive: it counts as dropped when it
+	// takes longer, until it arrives.
 	patience = 20 * time.Millisecond
-	// agreeing is how many probes in a row make a verdict.
+	// agreeing is the number of consecutive probes that must have the same result.
 	agreeing = 30
-	// flipTimeout is for a change to have its effect.
+	// flipTimeout bounds the time until a change has its effect.
 	flipTimeout = 10 * time.Second
 
-	// The kernel knows a flow for half a minute. Source ports come again after a
-	// whole one.
+	// The kernel keeps a flow for half a minute. Source ports are reused after a
+	// minute.
 	firstSourcePort, sourcePorts = 1024, 1<<16 - 1024
 	udpHeaderLen                 = 8
 	sequenceLen                  = 8
 )
 
-// prober asks with real packets, all the time, whether a server lets a client's
-// new flows in. Its methods may be called from any goroutine.
+// prober probes continuously, with real packets, whether a client's new flows reach a
+// server. Its methods may be called from any goroutine.
 type prober struct {
 	target netip.AddrPort
 	conn   *net.IPConn
@@ -43,9 +43,8 @@ type prober struct {
 	passed []bool
 }
 
-// newProber opens the sockets of both sides in their namespaces. No two probers
-// have the same port, because flows of the one would be known to the kernel when
-// the other sends them.
+// newProber opens the sockets of client and server in their namespaces. Each prober
+// has its own port: otherwise the kernel would know its flows from another prober.
 func newProber(client, server string, target netip.AddrPort) (*prober, error) {
 	p := &prober{target: target}
 	err := load.Inside(server, func() (err error) {
@@ -106,7 +105,7 @@ func (p *prober) next() int {
 	return len(p.sent) - 1
 }
 
-// receive notes which probes arrive, until ctx ends.
+// receive records which probes arrive, until ctx ends.
 func (p *prober) receive(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = p.sink.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -126,10 +125,10 @@ func (p *prober) receive(ctx context.Context) error {
 	}
 }
 
-// verdict waits until probes that were sent after a change agree that they pass,
-// or that they do not, and returns how long after it the first of them was sent.
-// One that disagrees begins a new count: what it returns is when the last probe had
-// the old verdict, and the next one the new one.
+// verdict waits until consecutive probes that were sent after a change all pass, or
+// are all dropped, and returns how long after the change the first of them was sent.
+// A probe with the other result restarts the count, so that the result is the moment
+// between the last probe with the old verdict and the first with the new one.
 func (p *prober) verdict(ctx context.Context, pass bool, changed time.Time) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, flipTimeout)
 	defer cancel()
@@ -141,14 +140,14 @@ func (p *prober) verdict(ctx context.Context, pass bool, changed time.Time) (tim
 		}
 		select {
 		case <-ctx.Done():
-			return 0, fmt.Errorf("probes to %v do not come to pass=%v: %w", p.target, pass, ctx.Err())
+			return 0, fmt.Errorf("probes to %v do not get the result pass=%v: %w", p.target, pass, ctx.Err())
 		case <-ticker.C:
 		}
 	}
 }
 
-// agreed looks at the probes that were sent between changed and until, from the
-// last one back.
+// agreed compares the probes that were sent between changed and until, from the last
+// one backwards.
 func (p *prober) agreed(pass bool, changed, until time.Time) (first time.Time, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -34,8 +34,7 @@ func cpuTime(pid int) (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// resident returns the resident memory of a process in bytes, and the most it has
-// ever had.
+// resident returns the current and the peak resident memory of a process in bytes.
 func resident(pid int) (now, peak int, err error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -15,7 +15,7 @@ type goal struct {
 
 // check is one number to reach.
 type check struct {
-	// figure returns what was measured, one value for each round.
+	// figure returns the measured values, one for each round.
 	figure func(*results.Results) results.Samples
 	show   string  // format of a value
 	unit   string  // behind the values, as it is shown
@@ -23,8 +23,8 @@ type check struct {
 	holds  func(results.Samples) bool
 }
 
-// judge returns what was measured, and whether it is what is to be reached.
-func (g goal) judge(r *results.Results) (measured, reached string) {
+// evaluate returns the measured values, and whether they reach the goal.
+func (g goal) evaluate(r *results.Results) (measured, reached string) {
 	var cells []string
 	reached = "yes"
 	for _, c := range g.checks {
@@ -88,5 +88,5 @@ func never(s results.Samples) bool {
 	return high == 0
 }
 
-// always is for what is shown and not judged.
+// always is for values that are shown without a goal.
 func always(results.Samples) bool { return true }

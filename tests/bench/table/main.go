@@ -46,7 +46,7 @@ func write(out io.Writer, r *results.Results) {
 	}
 	fmt.Fprint(out, "\n| what | to reach | measured: median (lowest to highest) | reached |\n| --- | --- | --- | --- |\n")
 	for _, g := range goals {
-		measured, reached := g.judge(r)
+		measured, reached := g.evaluate(r)
 		fmt.Fprintf(out, "| %s | %s | %s | %s |\n", g.what, g.reach, measured, reached)
 	}
 }
