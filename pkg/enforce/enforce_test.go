@@ -22,7 +22,7 @@ var (
 	tooNew   = netip.MustParseAddr("10.0.0.9")
 )
 
-// snapshot holds an isolated pod, which lets TCP port 80 in, and an open one.
+// snapshot has an isolated pod, which lets TCP port 80 in, and an open one.
 func snapshot() *policy.Snapshot {
 	chain := &policy.Chain{Rules: []policy.Rule{
 		{Action: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "web"}, AnyPeer: true, Ports: []policy.Port{{Proto: packet.TCP, First: 80, Last: 80}}},
@@ -279,9 +279,9 @@ func TestPacketsOfPendingAddressesAreUndecided(t *testing.T) {
 	e.Swap(snapshot())
 	outside := netip.MustParseAddr("198.51.100.1")
 	for _, tc := range []struct {
-		held []netip.Addr
-		last bool
-		want Result
+		pending []netip.Addr
+		last    bool
+		want    Result
 	}{
 		{[]netip.Addr{open}, false, Undecided},
 		{[]netip.Addr{outside}, false, Undecided},
@@ -289,18 +289,18 @@ func TestPacketsOfPendingAddressesAreUndecided(t *testing.T) {
 		{[]netip.Addr{tooNew}, false, Accept},
 		{nil, false, Accept},
 	} {
-		held := make(map[netip.Addr]struct{})
-		for _, a := range tc.held {
-			held[a] = struct{}{}
+		pending := make(map[netip.Addr]struct{})
+		for _, a := range tc.pending {
+			pending[a] = struct{}{}
 		}
-		e.SetPending(held)
+		e.SetPending(pending)
 		if got := e.Decide(Input{Payload: tcp(open, outside, 80), Last: tc.last}); got != tc.want {
-			t.Errorf("while %v are held, last %v: %v, want %v", tc.held, tc.last, got, tc.want)
+			t.Errorf("while %v are pending, last %v: %v, want %v", tc.pending, tc.last, got, tc.want)
 		}
 	}
 }
 
-// TestOwnErrors: an end of a connection may report about it, and nobody else.
+// An endpoint of a connection may report errors about it, and no other sender.
 func TestOwnErrors(t *testing.T) {
 	e := New(Config{Registerer: prometheus.NewRegistry()})
 	e.Swap(snapshot())
@@ -317,7 +317,7 @@ func TestOwnErrors(t *testing.T) {
 		want    Result
 	}{
 		{"about its own connection", unreachable(open, isolated, isolated, open), true, Accept},
-		{"about somebody else's", unreachable(open, isolated, isolated, other), true, Drop},
+		{"about another pod's", unreachable(open, isolated, isolated, other), true, Drop},
 		{"about what it has sent itself", unreachable(open, isolated, open, isolated), true, Drop},
 		{"about no connection", unreachable(open, isolated, isolated, open), false, Drop},
 		{"no error", tcp(open, isolated, 81), true, Drop},

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// expensive has a pod that lets others in by a thousand selectors.
+// expensive has a pod that admits peers by a thousand selectors.
 func expensive(t *testing.T, memory *policy.Memory) *policy.Snapshot {
 	t.Helper()
 	chain := &policy.Chain{}
@@ -47,7 +47,7 @@ func TestExpensivePeersAreUndecided(t *testing.T) {
 	}
 	in.Last = true
 	if got := e.Decide(in); got != Drop {
-		t.Errorf("got %d for a packet that was held as long as it may be, want %d", got, Drop)
+		t.Errorf("got %d for a packet that cannot wait longer, want %d", got, Drop)
 	}
 	if got, want := counted(t, reg, "netpol_failure_policy_packets_total"), "not_evaluated/drop"; got != want {
 		t.Errorf("counted %q as failure, want %q", got, want)

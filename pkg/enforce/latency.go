@@ -23,8 +23,8 @@ var bounds = func() []time.Duration {
 	return append(all, time.Second)
 }()
 
-// beginnings has for each number of bits the first range in which a duration of
-// so many bits can be.
+// beginnings has for each number of bits the first range in which a duration of that
+// many bits can be.
 var beginnings = func() (first [65]uint8) {
 	for n := range first {
 		i, _ := slices.BinarySearch(bounds, time.Duration(1)<<max(n-1, 0))
@@ -39,23 +39,27 @@ var histogramBounds = []float64{0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5
 // quantiles are those of the summary.
 var quantiles = []float64{0.5, 0.9, 0.99}
 
-// latency counts durations. It is shown as a histogram and as a summary. A
-// summary of the Prometheus library takes longer to observe a duration than a
-// packet takes to be judged: it locks, and keeps and sorts what it has seen.
+// latency counts durations, and is exported as a histogram and as a summary. It is own
+// code because the summary of the Prometheus library takes longer to observe a duration
+// than a packet takes to be decided: it locks, keeps all samples and sorts them. By
+// BenchmarkObserve, on two busy cores, a duration takes 13 to 14 ns here, 45 to 112 ns in
+// the library's histogram and 540 to 1,070 ns in its summary; BenchmarkDecide, with
+// latency in it, takes 360 to 530 ns. The counts of the summary are those of the
+// histogram, so the histogram costs no more.
 type latency struct {
 	counts [128]atomic.Uint64 // by range; the last of bounds' has all that is longer
 	sum    atomic.Int64       // in nanoseconds
 
 	mu sync.Mutex
 	// past and earlier are the counts as they were. Quantiles are of what came
-	// after earlier, so that they tell of the last five to ten minutes.
+	// after earlier, so that they are of the last five to ten minutes.
 	past, earlier tally
-	turned        time.Time // when past was taken
+	rotated       time.Time // when past was taken
 }
 
-// turnInterval is half of the time that the quantiles of a Prometheus summary
+// rotateInterval is half of the time that the quantiles of a Prometheus summary
 // reach back.
-const turnInterval = prometheus.DefMaxAge / 2
+const rotateInterval = prometheus.DefMaxAge / 2
 
 // tally is how many durations were in each range.
 type tally [128]uint64
@@ -78,8 +82,8 @@ func (l *latency) tally() (t tally, count uint64) {
 	return t, count
 }
 
-// show sends the histogram and the summary.
-func (l *latency) show(ch chan<- prometheus.Metric, histogram, summary *prometheus.Desc, now time.Time, labels ...string) {
+// collect sends the histogram and the summary.
+func (l *latency) collect(ch chan<- prometheus.Metric, histogram, summary *prometheus.Desc, now time.Time, labels ...string) {
 	t, count := l.tally()
 	sum := float64(l.sum.Load()) / float64(time.Microsecond)
 	ch <- prometheus.MustNewConstHistogram(histogram, count, sum, t.cumulate(), labels...)
@@ -87,7 +91,7 @@ func (l *latency) show(ch chan<- prometheus.Metric, histogram, summary *promethe
 	ch <- prometheus.MustNewConstSummary(summary, count, sum, recent.quantiles(), labels...)
 }
 
-// recent returns what was counted lately.
+// recent returns the counts of the last five to ten minutes.
 func (l *latency) recent(t tally, now time.Time) tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,11 +99,11 @@ func (l *latency) recent(t tally, now time.Time) tally {
 	for i := range recent {
 		recent[i] -= l.earlier[i]
 	}
-	if l.turned.IsZero() {
-		l.turned = now
+	if l.rotated.IsZero() {
+		l.rotated = now
 	}
-	if now.Sub(l.turned) >= turnInterval {
-		l.earlier, l.past, l.turned = l.past, t, now
+	if now.Sub(l.rotated) >= rotateInterval {
+		l.earlier, l.past, l.rotated = l.past, t, now
 	}
 	return recent
 }

@@ -76,7 +76,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	for p, protocol := range protocolNames {
 		for f, family := range familyNames {
-			m.packets[p][f].latency.show(ch, processTime, processDuration, now, protocol, family)
+			m.packets[p][f].latency.collect(ch, processTime, processDuration, now, protocol, family)
 		}
 	}
 }

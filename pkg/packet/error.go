@@ -3,7 +3,7 @@ package packet
 import "encoding/binary"
 
 // ParseError reads the packet that an ICMP error reports about, from the error that
-// begins at b[0] with its IP header. An error holds the beginning of that packet: of a
+// begins at b[0] with its IP header. An error contains the beginning of that packet: of a
 // transport header that is cut off behind the ports these are read all the same. ok is false
 // for everything else, for errors in fragments or behind IPv6 extension headers, and
 // for redirects.

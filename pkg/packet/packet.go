@@ -1,7 +1,6 @@
-// Package packet reads from the bytes of an IP packet the five things policy
-// asks about: protocol, addresses and ports; and, for those who follow what
-// applications say, the payload of a TCP segment or UDP datagram. It keeps
-// nothing, allocates nothing, and treats every byte as chosen by an attacker.
+// Package packet parses IP packets for policy: protocol, addresses and ports; and, to
+// follow application protocols, the payload of TCP segments and UDP datagrams. It
+// keeps no state, does not allocate, and treats every byte as chosen by an attacker.
 package packet
 
 import (
@@ -14,7 +13,7 @@ import (
 // Proto is an IP protocol number as assigned by IANA.
 type Proto uint8
 
-// The protocols that have a name here. Every other number is judged as it is.
+// The protocols that have a name here. Every other number is evaluated as it is.
 const (
 	ICMP   Proto = 1
 	TCP    Proto = 6
@@ -78,7 +77,7 @@ func (p Proto) String() string {
 // can name. It is false for Unknown.
 func (p Proto) HasPorts() bool { return p == TCP || p == UDP || p == SCTP }
 
-// Hidden reports whether the transport protocol behind p cannot be told: it may be
+// Hidden reports whether the transport protocol behind p cannot be read: it may be
 // any, with any ports. Policy must treat such a packet as the worst that it could
 // be. A protocol that is known and has no ports, such as ICMP, is not hidden.
 func (p Proto) Hidden() bool {
@@ -89,8 +88,8 @@ func (p Proto) Hidden() bool {
 	return p > lastAssigned
 }
 
-// Packet is what policy knows of an IP packet. Src and Dst are the sides of the
-// packet, after DNAT. The addresses are never IPv4-mapped IPv6 ones. The ports
+// Packet is what policy evaluates of an IP packet. Src and Dst are those of the packet,
+// after DNAT. The addresses are never IPv4-mapped IPv6 ones. The ports
 // are zero unless Proto.HasPorts.
 type Packet struct {
 	Src, Dst netip.AddrPort
@@ -105,7 +104,7 @@ func (p Packet) String() string {
 	return fmt.Sprintf("%v %v -> %v", p.Proto, p.Src, p.Dst)
 }
 
-// Errors of Parse. A packet that has them has no addresses to judge by.
+// Errors of Parse. A packet that has them has no addresses to evaluate.
 var (
 	ErrTruncated = errors.New("packet is shorter than its IP header")
 	ErrVersion   = errors.New("packet is neither IPv4 nor IPv6")

@@ -74,7 +74,7 @@ func stating6(n uint16, b []byte) []byte {
 	return b
 }
 
-// What cannot be told to be something else may be TCP.
+// A protocol that cannot be read may be TCP.
 func TestHidden(t *testing.T) {
 	hidden := map[Proto]bool{50: true, 108: true, 141: true, 142: true}
 	for n := 148; n <= 255; n++ {

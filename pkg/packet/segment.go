@@ -5,7 +5,7 @@ import "encoding/binary"
 // Segment is a TCP segment or a UDP datagram, whole.
 type Segment struct {
 	Packet
-	// Seq is the sequence number of the segment's first byte and SYN tells that
+	// Seq is the sequence number of the segment's first byte and SYN is set if
 	// it opens a connection; then Payload begins at Seq+1. Both are of TCP.
 	Seq uint32
 	SYN bool
@@ -69,7 +69,7 @@ func (s *Segment) readUDP(b []byte) bool {
 }
 
 // whole returns what follows the IP header of the packet b, which Parse has
-// read and whose protocol is proto: all that the header says, no fragment and no
+// read and whose protocol is proto: as long as the header states, no fragment and no
 // extension header.
 func whole(b []byte, proto Proto) ([]byte, bool) {
 	var header, total int

@@ -25,8 +25,8 @@ type answerer struct {
 	out     []byte    // verdicts not yet sent
 	unsent  [2]uint64 // how many of them drop, how many accept
 	pending []pendingPacket
-	retryAt time.Time // when to ask about held packets again; zero if none is held
-	closing bool      // nothing more can be held
+	retryAt time.Time // when to retry pending packets; zero if there are none
+	closing bool      // no more packets can become pending
 	failure error     // the kernel refused our configuration or a verdict
 
 	configured bool // the kernel acknowledged it
@@ -70,7 +70,7 @@ func (a *answerer) datagram(b []byte) {
 // marked reports whether a packet has the mark of those that are accepted.
 func (a *answerer) marked(mark uint32) bool { return mark&a.acceptMark != 0 }
 
-// packet answers or holds one packet.
+// packet answers one packet, or keeps it as pending.
 func (a *answerer) packet(m message) {
 	p, ok := decodePacket(m.body)
 	if !ok || m.cut {
@@ -93,7 +93,7 @@ func (a *answerer) packet(m message) {
 	a.answer(p.id, p.mark, verdict)
 }
 
-// sourceOf tells whose packet p is.
+// sourceOf returns the source of p, as Config.Source has it.
 func (a *answerer) sourceOf(p packetMessage) netip.Addr {
 	if a.source == nil {
 		return netip.Addr{}
@@ -101,7 +101,7 @@ func (a *answerer) sourceOf(p packetMessage) netip.Addr {
 	return a.source(p.payload)
 }
 
-// ask calls the Handler and survives it.
+// decide calls the Handler and recovers its panics.
 func (a *answerer) decide(q Packet) (verdict Verdict) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -138,7 +138,7 @@ func (a *answerer) answer(id, mark uint32, v Verdict) {
 	a.out = appendVerdict(a.out, a.number, id, verdictAccept, &mark)
 }
 
-// kernelError takes what the kernel says about a message of ours.
+// kernelError handles the answer of the kernel to one of our messages.
 func (a *answerer) kernelError(body []byte) {
 	errno, about, ok := decodeError(body)
 	switch {
@@ -154,7 +154,7 @@ func (a *answerer) kernelError(body []byte) {
 		// queued it was deleted.
 		a.metrics.gone.Inc()
 	default:
-		// The packet would wait for ever: only to unbind the queue frees it.
+		// The packet would wait for ever: only unbinding the queue frees it.
 		a.metrics.refused.Inc()
 		a.failure = fmt.Errorf("verdict of queue %d: %w", a.number, errno)
 	}

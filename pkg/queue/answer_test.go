@@ -144,7 +144,7 @@ func TestABatchAllocatesNothing(t *testing.T) {
 	tests := map[string]Handler{
 		"accepted": accept,
 		"dropped":  func(Packet) Verdict { return Drop },
-		"held and then accepted": func(q Packet) Verdict {
+		"pending and then accepted": func(q Packet) Verdict {
 			if q.Last {
 				return Accept
 			}
@@ -168,7 +168,7 @@ func TestABatchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzMessages feeds any bytes: nothing may panic, every packet that can be told
+// FuzzMessages feeds any bytes: nothing may panic, every packet that has an id
 // gets one answer, and payloads lie within the datagram.
 func FuzzMessages(f *testing.F) {
 	whole := packetMsg(idAttr(7), attr(attrMark, 0, 0, 0x40, 0), attr(attrPayload, 1, 2, 3, 4))

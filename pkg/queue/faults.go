@@ -51,7 +51,7 @@ type faults struct {
 	log     [operations]throttle
 }
 
-// failed takes note of a failure. It logs at most one of each kind in ten seconds.
+// failed records a failure. It logs at most one of each kind in ten seconds.
 func (f *faults) failed(logger klog.Logger, op operation, err error) {
 	f.metrics.callErrors[op].Inc()
 	now := time.Now()
@@ -91,8 +91,8 @@ func (f *faults) persistent() error {
 	return errors.Join(errs...)
 }
 
-// hopeless reports whether an error of the first attempt to bind tells that no later
-// attempt can succeed: rights are missing, or the kernel has no queues.
+// hopeless reports whether after this error of the first attempt to bind no later one
+// can succeed: rights are missing, or the kernel has no queues.
 func hopeless(err error) bool {
 	for _, errno := range []unix.Errno{
 		unix.EPERM, unix.EACCES, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.ENOSYS,

@@ -137,8 +137,8 @@ func (f fault) walk(t *testing.T, k *queuetest.Kernel, errno unix.Errno, cfg que
 	}
 }
 
-// send100 sends one packet to the queue under fault and one to the other. A payload
-// tells for which.
+// send100 sends one packet to the queue under fault and one to the other. The payload
+// is the index of the queue.
 func send100(k *queuetest.Kernel) []*queuetest.Fate {
 	return []*queuetest.Fate{k.Send(100, payload("\x00")), k.Send(101, payload("\x01"))}
 }
@@ -166,7 +166,7 @@ func accounted(t *testing.T, r *run, outcomes map[queuetest.Outcome]float64, dec
 	}
 }
 
-// A fault that stays is told, so that the kubelet starts the agent again, and the
+// A fault that stays makes Live fail, so that the kubelet restarts the agent, and the
 // agent goes on as soon as the fault is over.
 func TestAPersistentFaultIsNotLive(t *testing.T) {
 	for _, op := range []queuetest.Operation{
@@ -241,7 +241,7 @@ func TestANumberLostToAnotherProcessIsTakenBack(t *testing.T) {
 	})
 }
 
-// Packets that are kept for a later question are lost with the socket.
+// Pending packets are lost with the socket.
 func TestPendingPacketsAreLostWithTheirSocket(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		r := start(t, on(k), always(queue.Defer))
@@ -250,7 +250,7 @@ func TestPendingPacketsAreLostWithTheirSocket(t *testing.T) {
 		synctest.Wait()
 		k.Fail(100, queuetest.Receive, attempts, unix.EIO)
 		time.Sleep(100 * time.Millisecond)
-		wantOutcome(t, "held packet", f, queuetest.Flushed)
+		wantOutcome(t, "pending packet", f, queuetest.Flushed)
 		r.wantMetric("netpol_queue_pending", "", 0)
 		r.wantMetric("netpol_queue_lost_total", "", 1)
 	})

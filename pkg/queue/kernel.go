@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ErrTaken is the error of Kernel.Bind when another process holds the queue
+// ErrTaken is the error of Kernel.Bind when another process has bound the queue
 // number.
 var ErrTaken = errors.New("taken by another process")
 
@@ -15,11 +15,11 @@ var ErrTaken = errors.New("taken by another process")
 type Kernel interface {
 	// Bind opens a socket and binds it to the queue number, with the length,
 	// flags and receive buffer of cfg. Its copy mode is none: the kernel drops
-	// what is queued until the socket is told to copy packets. The error wraps
-	// ErrTaken when another process holds the number.
+	// what is queued until the copy mode is changed. The error wraps
+	// ErrTaken when another process has bound the number.
 	Bind(ctx context.Context, number uint16, cfg Config) (Socket, error)
-	// Stats returns what the kernel tells about each queue of the network
-	// namespace, whoever bound it.
+	// Stats returns the statistics of all queues of the network namespace, those
+	// of other processes included.
 	Stats() ([]Stat, error)
 	// NewPoller returns a Poller for sockets of this kernel.
 	NewPoller() (Poller, error)
@@ -60,12 +60,12 @@ type Message struct {
 	N   int
 }
 
-// Stat is what the kernel tells about one queue: a line of
+// Stat is the statistics of one queue: a line of
 // /proc/net/netfilter/nfnetlink_queue. Its counters start at zero each time the
 // queue is bound.
 type Stat struct {
 	Number       uint16
-	PortID       uint32 // netlink port of the socket that holds the number
+	PortID       uint32 // netlink port of the socket that is bound to the number
 	Waiting      uint32 // packets without an answer
 	CopyMode     uint8
 	CopyRange    uint32 // bytes

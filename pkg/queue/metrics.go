@@ -26,11 +26,11 @@ func newMetrics(cfg Config) *metrics {
 	}, []string{"verdict"})
 	verdictErrors := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_queue_verdict_errors_total",
-		Help: "Verdicts the kernel did not take, by reason: gone (the packet was dropped while it waited) or refused.",
+		Help: "Verdicts that the kernel did not accept, by reason: gone (the packet was dropped while it waited) or refused.",
 	}, []string{"reason"})
 	callErrors := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_queue_call_errors_total",
-		Help: "Calls to the kernel that failed, by operation. They are made again.",
+		Help: "Calls to the kernel that failed, by operation. They are retried.",
 	}, []string{"operation"})
 	m := &metrics{
 		accepted: verdicts.WithLabelValues("accept"),
@@ -43,7 +43,7 @@ func newMetrics(cfg Config) *metrics {
 		}),
 		malformed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_queue_malformed_messages_total",
-			Help: "Messages of the kernel that could not be read. Where the packet could be told it was dropped.",
+			Help: "Malformed messages of the kernel. If the packet could be identified it was dropped.",
 		}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_queue_panics_total",
@@ -92,8 +92,8 @@ func (m *metrics) setBound(number uint16, yes bool) {
 
 func queueLabel(number uint16) string { return strconv.Itoa(int(number)) }
 
-// collector asks the kernel about our queues at scrape time. The names are those
-// dashboards know.
+// collector reads the statistics of our queues at scrape time. The names are those that
+// existing dashboards use.
 type collector struct {
 	kernel       Kernel
 	first, count int

@@ -47,7 +47,7 @@ func inNetNS(t *testing.T) bool {
 }
 
 // skipOrFail ends the test if err is not nil: it skips it where this machine
-// cannot run it and nobody insists.
+// cannot run it, unless NETNS_REQUIRED is set.
 func skipOrFail(t *testing.T, err error) {
 	t.Helper()
 	if err == nil {
@@ -103,7 +103,7 @@ func senderTo(t testing.TB, addr string, port int) *net.UDPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	// A packet that waits in a queue is charged to its sender, who would have
+	// A packet that waits in a queue is charged to its sender, which would have
 	// to wait for the verdicts.
 	setBuffer(t, conn, syscall.SO_SNDBUFFORCE)
 	return conn

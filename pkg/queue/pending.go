@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// pendingPacket is a packet the Handler could not decide yet.
+// pendingPacket is a packet whose verdict was deferred.
 type pendingPacket struct {
 	id, mark uint32
 	toHost   bool
 	source   netip.Addr
 	payload  []byte    // a copy of our own
-	until    time.Time // when the Handler is asked for the last time
+	until    time.Time // when the Handler has to decide
 }
 
-// hold keeps p until the Handler is asked again. The room of packets held earlier
-// is used again.
+// addPending keeps p until the Handler is called again. It uses the memory of earlier
+// pending packets again.
 func (a *answerer) addPending(p packetMessage, source netip.Addr) {
 	now := time.Now()
 	n := len(a.pending)
@@ -48,7 +48,7 @@ func (a *answerer) mayDefer(source netip.Addr) bool {
 	return n < maxPendingEach
 }
 
-// retryPending asks about the held packets once more if it is time to.
+// retryPending has the pending packets decided again if that is due.
 func (a *answerer) retryPending(now time.Time) {
 	if a.retryAt.IsZero() || now.Before(a.retryAt) {
 		return
@@ -59,14 +59,14 @@ func (a *answerer) retryPending(now time.Time) {
 	}
 }
 
-// closePending answers every held packet. From now on none is held.
+// closePending answers every pending packet. From now on no verdict is deferred.
 func (a *answerer) closePending() {
 	a.closing = true
 	a.retryAllPending(func(*pendingPacket) bool { return true })
 }
 
-// retryAllPending asks about every held packet, in the order of their arrival, and
-// keeps those that remain undecided.
+// retryAllPending calls the Handler for every pending packet, in the order of their
+// arrival, and keeps those whose verdict is deferred again.
 func (a *answerer) retryAllPending(last func(*pendingPacket) bool) {
 	kept := 0
 	for i := range a.pending {
@@ -87,8 +87,8 @@ func (a *answerer) retryAllPending(last func(*pendingPacket) bool) {
 	}
 }
 
-// forgetPending is the end of an answerer whose queue is unbound: the kernel drops what
-// it holds.
+// forgetPending is the end of an answerer whose queue is unbound: the kernel drops the
+// packets.
 func (a *answerer) forgetPending() {
 	a.metrics.pendingNow.Sub(float64(len(a.pending)))
 	a.pending, a.retryAt = nil, time.Time{}

@@ -14,27 +14,27 @@ import (
 func TestPendingPacketsAreRetried(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		begin := time.Now()
-		var asked []time.Duration
+		var called []time.Duration
 		r := start(t, on(k), func(q queue.Packet) queue.Verdict {
 			if string(q.Payload) != "later" {
 				return queue.Drop
 			}
-			asked = append(asked, time.Since(begin))
-			if len(asked) < 4 {
+			called = append(called, time.Since(begin))
+			if len(called) < 4 {
 				return queue.Defer
 			}
 			return queue.Accept
 		})
 		synctest.Wait()
 		f := k.Send(100, payload("later"))
-		wantOutcome(t, "held packet", f, queuetest.Waiting)
+		wantOutcome(t, "pending packet", f, queuetest.Waiting)
 		r.wantMetric("netpol_queue_pending", "", 1)
 		wantOutcome(t, "packet behind it", k.Send(100, payload("now")), queuetest.Dropped)
 		<-f.Done()
-		wantOutcome(t, "held packet", f, queuetest.Accepted)
-		for i, at := range asked {
+		wantOutcome(t, "pending packet", f, queuetest.Accepted)
+		for i, at := range called {
 			if want := time.Duration(i) * 20 * time.Millisecond; at != want {
-				t.Errorf("question %d after %v, want %v", i, at, want)
+				t.Errorf("call %d after %v, want %v", i, at, want)
 			}
 		}
 		r.wantMetric("netpol_queue_pending", "", 0)
@@ -66,7 +66,7 @@ func TestPendingPacketsWaitAtMostASecond(t *testing.T) {
 				f := k.Send(100, payload("x"))
 				<-f.Done()
 				if took := time.Since(begin); took != time.Second {
-					t.Errorf("held for %v, want 1s", took)
+					t.Errorf("pending for %v, want 1s", took)
 				}
 				wantOutcome(t, "packet", f, tt.want)
 			})
@@ -138,12 +138,12 @@ func TestPendingPacketsAreAnsweredAtTheEnd(t *testing.T) {
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("the end took %v, want none", took)
 		}
-		wantOutcome(t, "held packet", f, queuetest.Accepted)
+		wantOutcome(t, "pending packet", f, queuetest.Accepted)
 		r.wantMetric("netpol_queue_pending", "", 0)
 	})
 }
 
-// One source must not take the room for held packets from the others.
+// One source must not take the room for pending packets from the others.
 func TestEachSourceHasBoundedPendingPackets(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		cfg := on(k)

@@ -1,12 +1,11 @@
-// Package queue owns NFQUEUE: it binds queue numbers, receives packets in
-// batches, asks a Handler about each, answers every packet exactly once, and tells
-// what the kernel counts. It refuses to know what a packet says, who sent it and
-// why it was queued.
+// Package queue owns NFQUEUE: it binds queue numbers, receives packets in batches,
+// calls a Handler for each, answers every packet exactly once, and exports the
+// kernel's counters. It does not know what is in a packet, where it comes from and why
+// it was queued.
 //
-// A packet that is not answered holds its place in the kernel's queue for ever,
-// so everything that can go wrong with one packet (a message that does not
-// parse, a Handler that panics, a Handler that cannot tell yet) still ends in a
-// verdict, and the verdict of last resort is Drop.
+// A packet without an answer stays in the kernel's queue for ever. Therefore whatever
+// goes wrong with one packet (a message that does not parse, a Handler that panics or
+// cannot decide yet) still ends in a verdict, and the verdict of last resort is Drop.
 package queue
 
 import (
@@ -23,22 +22,22 @@ type Verdict uint8
 
 const (
 	Drop   Verdict = iota // the zero value, so a forgotten assignment fails closed
-	Accept                // the packet goes on
-	Defer                 // cannot tell yet: ask again shortly
+	Accept                // the packet passes
+	Defer                 // no verdict yet: the packet is pending, and Handler is called again shortly
 )
 
-// Packet is what a Handler is asked about one packet.
+// Packet is a packet that waits for its verdict.
 type Packet struct {
 	// Payload starts with the network header, is cut at Config.CopyRange and may
 	// be empty. It is valid only during the call.
 	Payload []byte
-	// ToHost tells that the packet was queued at the input hook: it is for this
+	// ToHost is set if the packet was queued at the input hook: it is for this
 	// machine itself.
 	ToHost bool
-	// Marked tells that the packet had Config.AcceptMark when it was queued.
+	// Marked is set if the packet had Config.AcceptMark when it was queued.
 	Marked bool
-	// Last tells that the packet was held as long as it may be, or that no
-	// further packet can be held: Handler has to decide, and Defer counts as Drop.
+	// Last is set if the packet cannot be pending, or not any longer: Handler has
+	// to decide, and Defer counts as Drop.
 	Last bool
 }
 
@@ -61,11 +60,11 @@ const (
 	// packets that are not longer are whole.
 	MaxCopyRange = 0xffff - attrHeaderLen
 
-	maxPending      = 512 // packets held per queue at one time
+	maxPending      = 512 // pending packets per queue at one time
 	unsharedPending = 256 // of which one source may have so many,
 	maxPendingEach  = 32  // and only so many once all sources together have that many
 	maxPendingTime  = time.Second
-	retryEvery      = 20 * time.Millisecond // interval between two questions about held packets
+	retryEvery      = 20 * time.Millisecond // interval between two calls for pending packets
 
 	bindEvery    = 100 * time.Millisecond // interval between two attempts to bind
 	bindAttempts = 30                     // as long as the kernel answers EINVAL
@@ -104,14 +103,14 @@ type Config struct {
 	Purpose string
 	// Registerer receives the metrics of the package.
 	Registerer prometheus.Registerer
-	// Source tells whose packet a payload is, so that none takes all the room for
-	// held packets. Nil means that all are of one, who may have the room of one.
+	// Source returns the source of a packet, so that no source takes all the room
+	// for pending packets. Nil means that all packets are of one source.
 	Source func(payload []byte) netip.Addr
 	// Kernel is where the queues are. Nil means Host.
 	Kernel Kernel
 }
 
-// Validate names every field that cannot work, and its value.
+// Validate returns an error that names every invalid field, and its value.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Count == 0 {

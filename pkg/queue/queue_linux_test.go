@@ -158,7 +158,7 @@ func TestKernelNumberIsTakenOverWhenItIsFree(t *testing.T) {
 	received(t, conn, 10)
 }
 
-func TestKernelSaysWhyItDoesNotBind(t *testing.T) {
+func TestKernelBindErrors(t *testing.T) {
 	if !inNetNS(t) {
 		return
 	}
@@ -223,22 +223,22 @@ func TestKernelQueueBindsWhilePacketsFlood(t *testing.T) {
 	<-flooded
 }
 
-func TestKernelTellsTheInputHook(t *testing.T) {
+func TestKernelReportsTheInputHook(t *testing.T) {
 	if !inNetNS(t) {
 		return
 	}
 	conn, port := receiver(t)
 	queueUDP(t, port, "100") // at output
 	command(t, "iptables-nft", "-A", "INPUT", "-p", "udp", "--dport", fmt.Sprint(port), "-j", "NFQUEUE", "--queue-num", "101")
-	asked := make(chan bool, 2)
+	toHost := make(chan bool, 2)
 	r := start(t, queue.Config{First: 100, Count: 2}, func(q queue.Packet) queue.Verdict {
-		asked <- q.ToHost
+		toHost <- q.ToHost
 		return queue.Accept
 	})
 	r.awaitBound()
 	send(t, sender(t, port), 1)
 	received(t, conn, 1)
-	if first, second := <-asked, <-asked; first || !second {
+	if first, second := <-toHost, <-toHost; first || !second {
 		t.Errorf("ToHost is %v at output and %v at input", first, second)
 	}
 }
@@ -274,9 +274,9 @@ func TestKernelPacketsSurviveAPanic(t *testing.T) {
 	}
 	conn, port := receiver(t)
 	queueUDP(t, port, "100")
-	var judged atomic.Int32
+	var decided atomic.Int32
 	r := start(t, queue.Config{First: 100, Count: 1}, func(queue.Packet) queue.Verdict {
-		if judged.Add(1)%10 == 0 {
+		if decided.Add(1)%10 == 0 {
 			panic("tenth")
 		}
 		return queue.Accept
@@ -336,7 +336,7 @@ func TestKernelReceiveBufferOverflows(t *testing.T) {
 	received(t, conn, 10)
 }
 
-func TestKernelAcceptsWhatFindsTheQueueFullIfToldSo(t *testing.T) {
+func TestKernelFailsOpenWhenTheQueueIsFull(t *testing.T) {
 	if !inNetNS(t) {
 		return
 	}

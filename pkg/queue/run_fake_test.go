@@ -41,10 +41,10 @@ func (r *run) wantMetric(name, label string, want float64) {
 
 func TestPacketsAreAnsweredInOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		var judged []string
+		var decided []string
 		ready := make(chan struct{})
 		r := startGated(t, on(k), func(q queue.Packet) queue.Verdict {
-			judged = append(judged, string(q.Payload))
+			decided = append(decided, string(q.Payload))
 			if strings.HasPrefix(string(q.Payload), "good") {
 				return queue.Accept
 			}
@@ -59,8 +59,8 @@ func TestPacketsAreAnsweredInOrder(t *testing.T) {
 		}
 		close(ready)
 		synctest.Wait()
-		if !slices.Equal(judged, sent) {
-			t.Errorf("judged %v, want %v", judged, sent)
+		if !slices.Equal(decided, sent) {
+			t.Errorf("decided %v, want %v", decided, sent)
 		}
 		for i, f := range fates {
 			wantOutcome(t, sent[i], f, []queuetest.Outcome{queuetest.Accepted, queuetest.Dropped}[i%2])
@@ -97,7 +97,7 @@ func TestAcceptMarkIsAddedToTheMarkOfAcceptedPackets(t *testing.T) {
 		want             uint32
 	}{
 		{"no mark before", 0x100, 0, queue.Accept, 0x100},
-		{"bits of others are kept", 0x100, 0x4000, queue.Accept, 0x4100},
+		{"other bits are kept", 0x100, 0x4000, queue.Accept, 0x4100},
 		{"no AcceptMark", 0, 0x4000, queue.Accept, 0x4000},
 		{"dropped", 0x100, 0x4000, queue.Drop, 0x4000},
 	}
@@ -132,18 +132,18 @@ func TestPayloads(t *testing.T) {
 			wantOutcome(t, s, k.Send(100, payload(s)), queuetest.Accepted)
 		}
 		if want := []string{"", "1", "123", "12345", "cut o"}; !slices.Equal(got, want) {
-			t.Errorf("judged %q, want %q", got, want)
+			t.Errorf("decided %q, want %q", got, want)
 		}
 	})
 }
 
-// TestTheInputHookIsTold also asks about a packet that was held.
-func TestTheInputHookIsTold(t *testing.T) {
+// TestInputHookIsReported also has a packet pending.
+func TestInputHookIsReported(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		asked := map[string][]bool{} // by payload
+		seen := map[string][]bool{} // by payload
 		start(t, on(k), func(q queue.Packet) queue.Verdict {
-			asked[string(q.Payload)] = append(asked[string(q.Payload)], q.ToHost)
-			if len(asked[string(q.Payload)]) < 2 {
+			seen[string(q.Payload)] = append(seen[string(q.Payload)], q.ToHost)
+			if len(seen[string(q.Payload)]) < 2 {
 				return queue.Defer
 			}
 			return queue.Accept
@@ -152,10 +152,10 @@ func TestTheInputHookIsTold(t *testing.T) {
 		for _, toHost := range []bool{true, false, true} {
 			f := k.Send(100, queuetest.Packet{Payload: fmt.Append(nil, toHost), ToHost: toHost})
 			<-f.Done()
-			if got := asked[fmt.Sprint(toHost)]; !slices.Equal(got, []bool{toHost, toHost}) {
-				t.Errorf("asked with ToHost %v, want %v twice", got, toHost)
+			if got := seen[fmt.Sprint(toHost)]; !slices.Equal(got, []bool{toHost, toHost}) {
+				t.Errorf("called with ToHost %v, want %v twice", got, toHost)
 			}
-			clear(asked)
+			clear(seen)
 		}
 	})
 }

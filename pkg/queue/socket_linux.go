@@ -69,7 +69,7 @@ func setReceiveBuffer(ctx context.Context, conn *netlink.Conn, number uint16, si
 		return fmt.Errorf("get receive buffer: %w", err)
 	}
 	if got < size {
-		klog.FromContext(ctx).Info("Receive buffer is smaller than asked for, see net.core.rmem_max",
+		klog.FromContext(ctx).Info("Receive buffer is smaller than requested, see net.core.rmem_max",
 			"queue", number, "bytes", got, "wanted", size)
 	}
 	return nil
@@ -77,7 +77,7 @@ func setReceiveBuffer(ctx context.Context, conn *netlink.Conn, number uint16, si
 
 // checkPermission sends a configuration message that does nothing in any kernel
 // of this century. The kernel answers EPERM to a process without CAP_NET_ADMIN
-// and to one that asks for a taken number; this tells the two apart.
+// and to one that binds a taken number; this distinguishes the two.
 func checkPermission(conn *netlink.Conn) error {
 	const attrLen = attrHeaderLen + 4
 	msg := appendHeader(nil, msgConfig, 0, 0, attrLen)
@@ -100,7 +100,7 @@ func (s *socket) Receive(ms []Message) (int, error) {
 	return n, err
 }
 
-// Send implements Socket. The kernel takes all messages of a write, and tells
+// Send implements Socket. The kernel takes all messages of a write, and reports
 // errors of single ones in messages of its own.
 func (s *socket) Send(msgs []byte) error { return send(s.fd, msgs) }
 

@@ -23,7 +23,7 @@ func TestParseStatsNamesTheLine(t *testing.T) {
 	for _, line := range []string{"", "100 1 0 2 128 0 0", "65536 1 0 2 128 0 0 0 1", "100 1 0 2 128 0 x 0 1", "100 1 0 256 128 0 0 0 1", "-1 1 0 2 128 0 0 0 1"} {
 		_, err := parseStats(strings.NewReader("100 1 0 2 128 0 0 0 1\n" + line + "\n"))
 		if err == nil || !strings.Contains(err.Error(), `line "`+line+`"`) {
-			t.Errorf("%q: error %v, want one that tells the line", line, err)
+			t.Errorf("%q: error %v, want one that names the line", line, err)
 		}
 	}
 }

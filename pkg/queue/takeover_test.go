@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/queue/queuetest"
 )
 
-func TestATakenNumberIsBoundOnceItIsFree(t *testing.T) {
+func TestTakenNumberIsBoundOnceItIsFree(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		release := k.Take(101)
 		cfg := on(k)
@@ -27,7 +27,7 @@ func TestATakenNumberIsBoundOnceItIsFree(t *testing.T) {
 		r := start(t, cfg, always(queue.Accept))
 		time.Sleep(time.Minute)
 		if r.Bound() {
-			t.Error("bound while another process holds a number")
+			t.Error("bound while another process has bound a number")
 		}
 		if err := r.Live(time.Now()); err != nil {
 			t.Errorf("not live while a number is taken: %v", err)
@@ -58,7 +58,7 @@ func (r *refusing) Bind(ctx context.Context, number uint16, cfg queue.Config) (q
 	return r.Kernel.Bind(ctx, number, cfg)
 }
 
-func TestAKernelThatIsLoadingItsModuleIsWaitedFor(t *testing.T) {
+func TestModuleThatIsLoadingIsWaitedFor(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		cfg := on(k)
 		cfg.Kernel = &refusing{k, 3}
@@ -93,7 +93,7 @@ func TestRunEndsWhileItsNumberIsTaken(t *testing.T) {
 	})
 }
 
-func TestANewProcessTakesOver(t *testing.T) {
+func TestNewProcessTakesOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		old := start(t, on(k), always(queue.Drop))
 		synctest.Wait()
@@ -168,7 +168,7 @@ func TestRunEndsBeforeReady(t *testing.T) {
 		if err := r.stop(); err != nil {
 			t.Errorf("Run returned %v", err)
 		}
-		wantOutcome(t, "packet that nobody could judge", f, queuetest.Flushed)
+		wantOutcome(t, "packet that could not be decided", f, queuetest.Flushed)
 	})
 }
 
@@ -208,7 +208,7 @@ func TestLive(t *testing.T) {
 	})
 }
 
-func TestATakenNumberIsLoggedOnce(t *testing.T) {
+func TestTakenNumberIsLoggedOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		defer k.Take(100)()
 		cfg := on(k)

@@ -72,7 +72,7 @@ func nextMessage(b []byte) (m message, rest []byte, ok bool) {
 	return m, b[min(align4(int(length)), len(b)):], true
 }
 
-// packet is what the kernel tells about one packet.
+// packetMessage is what the kernel sends about one packet.
 type packetMessage struct {
 	id      uint32
 	hasID   bool
@@ -145,7 +145,7 @@ func appendAttrHeader(b []byte, typ uint16, length int) []byte {
 }
 
 // appendVerdict appends the verdict on packet id. A nil mark leaves the mark of
-// the packet alone. The kernel acknowledges nothing and tells errors.
+// the packet alone. The kernel acknowledges nothing and reports errors.
 func appendVerdict(b []byte, number uint16, id, verdict uint32, mark *uint32) []byte {
 	length := attrHeaderLen + 8
 	if mark != nil {
@@ -167,7 +167,7 @@ func verdictOf(m message) uint32 {
 	return binary.BigEndian.Uint32(m.body[nfgenHeaderLen+attrHeaderLen:])
 }
 
-// appendCopyMode appends the wish to get packets, copyRange bytes of each, or
+// appendCopyMode appends a request to receive packets, copyRange bytes of each, or
 // none at all. The kernel acknowledges it.
 func appendCopyMode(b []byte, number uint16, copyRange uint32, mode uint8) []byte {
 	const length = 5 // struct nfqnl_msg_config_params, packed

@@ -9,16 +9,16 @@ const (
 	Waiting    Outcome = "waiting"     // without an answer
 	Accepted   Outcome = "accepted"    // by a verdict
 	Dropped    Outcome = "dropped"     // by a verdict
-	Bypassed   Outcome = "bypassed"    // accepted: nobody listens, and the rule says bypass
+	Bypassed   Outcome = "bypassed"    // accepted: no process listens, and the rule says bypass
 	FailedOpen Outcome = "failed open" // accepted: there was no room, and the queue fails open
-	NoListener Outcome = "no listener" // dropped: nobody listens
+	NoListener Outcome = "no listener" // dropped: no process listens
 	NotCopied  Outcome = "not copied"  // dropped: the copy mode is none
 	QueueFull  Outcome = "queue full"  // dropped: as many packets wait as may
 	BufferFull Outcome = "buffer full" // dropped: no room in the receive buffer
 	Flushed    Outcome = "flushed"     // dropped while it waited
 )
 
-// Fate tells what becomes of one packet.
+// Fate reports what becomes of one packet.
 type Fate struct {
 	done chan struct{}
 

@@ -12,7 +12,7 @@ type Operation string
 const (
 	Bind       Operation = "bind"
 	Configure  Operation = "configure" // the message that sets the copy mode is refused
-	Wait       Operation = "wait"      // to wait for packets of this number, and maybe others
+	Wait       Operation = "wait"      // to wait for packets of a set of queues with this one
 	Receive    Operation = "receive"
 	Send       Operation = "send"        // the kernel acts on no message
 	SendPartly Operation = "send partly" // the kernel acts on the first message
@@ -36,7 +36,7 @@ type fault struct {
 }
 
 // Fail makes the next n calls of an operation on the queue number return err, which
-// is a unix.Errno for what the kernel tells in a message: Configure and Verdict. With
+// is a unix.Errno for what the kernel reports in a message: Configure and Verdict. With
 // n = 0 the operation succeeds again.
 func (k *Kernel) Fail(number uint16, op Operation, n int, err error) {
 	k.mu.Lock()

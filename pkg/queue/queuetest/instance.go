@@ -52,7 +52,7 @@ func (q *instance) enqueue(p Packet, f *Fate) {
 }
 
 // deliver puts a datagram into the receive buffer. It reports false when there
-// is no room, which Receive tells as well.
+// is no room, which Receive reports as well.
 func (q *instance) deliver(datagram []byte) bool {
 	defer q.kernel.wake()
 	if len(q.inbox)*messageCharge > 2*q.cfg.ReceiveBuffer { // the real kernel doubles it, too

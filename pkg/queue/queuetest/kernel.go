@@ -1,6 +1,6 @@
 // Package queuetest is a kernel that has nothing but packet queues. Like the
 // real one it numbers packets, keeps each until it is answered, drops when a
-// queue or a receive buffer is full, and takes a queue number away from nobody.
+// queue or a receive buffer is full, and gives a queue number to one socket only.
 //
 // It stands at the socket: queue.Queues run on it unchanged, down to the bytes
 // of the netlink messages. It sleeps only where the real one waits, and works in
@@ -39,7 +39,7 @@ func New() *Kernel {
 	}
 }
 
-// AwaitListener waits until packets sent to the queue number reach somebody, or
+// AwaitListener waits until packets sent to the queue number are received, or
 // ctx ends.
 func (k *Kernel) AwaitListener(ctx context.Context, number uint16) error {
 	for {
@@ -62,15 +62,15 @@ func (k *Kernel) AwaitListener(ctx context.Context, number uint16) error {
 type Packet struct {
 	Payload []byte
 	Mark    uint32
-	// ToHost says that it was queued at the input hook, else at postrouting.
+	// ToHost is set if it was queued at the input hook, else at postrouting.
 	ToHost bool
-	// Bypass says what the rule says that queues the packet: accept it when
-	// nobody listens.
+	// Bypass is the flag of the rule that queues the packet: accept it when
+	// no process listens.
 	Bypass bool
 }
 
 // Send queues p to the queue number, as a rule of the firewall would. It does
-// not wait for the verdict: the Fate tells.
+// not wait for the verdict: the Fate reports it.
 func (k *Kernel) Send(number uint16, p Packet) *Fate {
 	f := &Fate{mark: p.Mark, done: make(chan struct{})}
 	k.mu.Lock()
@@ -88,7 +88,7 @@ func (k *Kernel) Send(number uint16, p Packet) *Fate {
 }
 
 // Inject puts a datagram into the receive buffer of the queue number, for what a
-// kernel says when it is at odds with us. It panics when nobody holds the number.
+// malformed or unexpected messages. It panics when the number is not bound.
 func (k *Kernel) Inject(number uint16, datagram []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

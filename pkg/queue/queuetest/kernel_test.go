@@ -52,7 +52,7 @@ func TestPacketsWithoutListener(t *testing.T) {
 	wantOutcome(t, k.Send(100, queuetest.Packet{}), queuetest.NoListener)
 	wantOutcome(t, k.Send(100, queuetest.Packet{Bypass: true}), queuetest.Bypassed)
 
-	// Nobody is asked before packets are copied, and bypass does not help.
+	// Nothing is received before packets are copied, and bypass does not help.
 	s := bind(t, k, 100)
 	wantOutcome(t, k.Send(100, queuetest.Packet{Bypass: true}), queuetest.NotCopied)
 	if err := s.Close(); err != nil {

@@ -34,7 +34,7 @@ const (
 	nfgenLen  = 4
 )
 
-// encodePacket tells of packet s.PacketID.
+// encodePacket returns the message of packet s.PacketID.
 func encodePacket(s queue.Stat, p Packet) []byte {
 	payload := p.Payload
 	ae := netlink.NewAttributeEncoder()
