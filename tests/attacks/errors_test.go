@@ -59,10 +59,10 @@ func read(conn net.Conn) error {
 	return err
 }
 
-// TestErrorsAboutOthersConnections has an isolated pod send ICMP errors about a
-// connection that two other pods have, with something to say to one of them. The
-// errors of who has the connection, and of the router between, go on.
-func TestErrorsAboutOthersConnections(t *testing.T) {
+// TestForgedICMPErrors has an isolated pod send ICMP errors about a
+// connection of two other pods, with data for one of them. The errors of the ends of the
+// connection, and of the router between, still arrive.
+func TestForgedICMPErrors(t *testing.T) {
 	c := labtest.NewCluster(t, 1, "x/bad@1", "y/client@1", "z/server@1")
 	bad, client, server := c.Hosts["x/bad"], c.Hosts["y/client"], c.Hosts["z/server"]
 	arrived, err := client.Capture(func(packet []byte) bool { return bytes.Contains(packet, secret) })

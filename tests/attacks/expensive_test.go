@@ -16,11 +16,11 @@ import (
 // denied. Any pod may send so many.
 const expensiveRate = 5000
 
-// TestExpensivePoliciesSlowNobody has a tenant write a policy that is as expensive as
-// can be, and send packets that it denies. The connections of others are
+// TestExpensivePolicies has a tenant write a policy that is as expensive as
+// can be, and send packets that it denies. The connections of other pods are
 // established, and not ten times slower than without the packets, with a single queue
 // and without a share for each pod.
-func TestExpensivePoliciesSlowNobody(t *testing.T) {
+func TestExpensivePolicies(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		n    int

@@ -25,7 +25,7 @@ const (
 	floodRate = 80000
 )
 
-// onlyDB lets app=db connect to x/web, and nobody else.
+// onlyDB allows app=db, and no other pod, to connect to x/web.
 var onlyDB = labtest.Policy("x", "only-db", `{podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}]}]}`)
 
 // closed isolates the pods of z.
@@ -41,10 +41,10 @@ func expensive(namespace string) string {
 	return labtest.Policy(namespace, "expensive", `{podSelector: {matchLabels: {app: flooder}}, policyTypes: [Egress], egress: [{to: [`+b.String()+`]}]}`)
 }
 
-// TestAFloodTakesNothingFromOthers has one sender open new flows as fast as
+// TestFloodOfNewFlows has one sender open new flows as fast as
 // floodRate, while an innocent pod connects to a server again and again. No
 // connection fails, and none of its packets is lost.
-func TestAFloodTakesNothingFromOthers(t *testing.T) {
+func TestFloodOfNewFlows(t *testing.T) {
 	for _, flood := range []struct {
 		name     string
 		from, to string
@@ -80,10 +80,10 @@ func TestAFloodTakesNothingFromOthers(t *testing.T) {
 	}
 }
 
-// TestAFloodDoesNotFillTheQueueOfOthers stops the agent, so that nothing is judged
+// TestFloodWhileAgentIsStopped stops the agent, so that nothing is evaluated
 // while a flood is queued that is longer than any queue. What an innocent pod sends
-// then still finds room, and is judged as soon as the agent goes on.
-func TestAFloodDoesNotFillTheQueueOfOthers(t *testing.T) {
+// then still finds room, and is evaluated as soon as the agent continues.
+func TestFloodWhileAgentIsStopped(t *testing.T) {
 	const sent = 30000
 	for _, flood := range []struct{ name, from, to string }{
 		{"by a pod", "y/flooder", "x/web"},
@@ -124,7 +124,7 @@ func TestAFloodDoesNotFillTheQueueOfOthers(t *testing.T) {
 }
 
 // floodCluster is a node with a server that is selected, a client that may connect to
-// it, a pod and a host outside that flood, and others that are flooded.
+// it, a pod and a host outside that flood, and other pods that are flooded.
 func floodCluster(t *testing.T) *labtest.Cluster {
 	t.Helper()
 	c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/flooder@1 app=flooder", "z/web@1 app=web", "z/sink@1 app=sink")

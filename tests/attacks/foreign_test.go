@@ -41,7 +41,7 @@ func TestForeignChanges(t *testing.T) {
 			t.Fatalf("%s: %v: %s", script, err, out)
 		}
 		if err := labtest.Within(t, func() bool { return foreignFound(labtest.Metrics(t, agent)) > before && ready(t, agent) }); err != nil {
-			t.Fatalf("%s: not found by a notification, or not put right", change)
+			t.Fatalf("%s: not found by a notification, or not repaired", change)
 		}
 		took := time.Since(began)
 		c.Expect(t, labtest.No("y/web", "x/web", "udp/80"), labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
@@ -50,7 +50,7 @@ func TestForeignChanges(t *testing.T) {
 	if log := agent.Log(); !strings.Contains(log, "Another process changed the table") || !strings.Contains(log, `process="nft"`) {
 		t.Errorf("the log does not name the process:\n%s", log)
 	}
-	// Not more either: what is right must be seen to be right.
+	// And no more: what is right must not be repaired.
 	if repairs := labtest.Metrics(t, agent).Sum("netpol_steer_repairs_total"); repairs != float64(len(foreignChanges)) {
 		t.Errorf("%v repairs are counted, want %d", repairs, len(foreignChanges))
 	}

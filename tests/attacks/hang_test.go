@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// TestAHangingNFT has an nft that does not end while a policy comes: the agent is
-// not ready after five seconds, and the policy is in force once nft ends again.
-func TestAHangingNFT(t *testing.T) {
+// TestHangingNFT has an nft that does not end while a policy comes: the agent is
+// not ready after five seconds, and the policy is effective once nft ends again.
+func TestHangingNFT(t *testing.T) {
 	labtest.Need(t)
 	real, err := exec.LookPath("nft")
 	if err != nil {
@@ -38,7 +38,7 @@ func TestAHangingNFT(t *testing.T) {
 		status, body, err := agent.Get(t.Context(), "/readyz")
 		return err == nil && status == http.StatusServiceUnavailable && strings.Contains(body, "steering")
 	}); err != nil {
-		t.Error("ready while a policy is not in force")
+		t.Error("ready while a policy is not effective")
 	}
 	if err := os.Remove(hang); err != nil {
 		t.Fatal(err)

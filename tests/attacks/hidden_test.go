@@ -137,8 +137,7 @@ func (h hidden) try(t *testing.T, port uint16, connects bool, option, length int
 	return nil
 }
 
-// TestHiddenProtocols sends packets of which nobody can tell whether they are TCP to
-// port 80. First, without a policy, to see that each arrives; then where port 80 is
+// TestHiddenProtocols sends packets that may or may not be TCP to port 80. First, without a policy, to see that each arrives; then where port 80 is
 // denied: none may arrive, and each is counted. What is known to have no ports
 // arrives as before. NP-44, CN-12.
 func TestHiddenProtocols(t *testing.T) {
@@ -186,7 +185,7 @@ type odd struct {
 	proto  byte // of the IP header
 	// rest is what follows, a connection from port to port 80 if it is one.
 	rest func(port uint16) []byte
-	// known tells that the packet has no ports.
+	// known reports that the packet is known to have no ports.
 	known bool
 }
 

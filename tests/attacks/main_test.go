@@ -1,7 +1,7 @@
-// Package attacks plays what an attacker, a hostile tenant or an unlucky
-// operator would do to a node, with real packets and the built agent. Each file
-// is one attack; docs/security.md says what each mechanism is for. A scenario
-// that takes more than some seconds asks for labtest.NeedHard.
+// Package attacks does what an attacker, a hostile tenant or an unlucky operator would
+// do to a node, with real packets and the built agent. Each file is one attack;
+// docs/security.md describes the defences. A test that takes more than some seconds
+// calls labtest.NeedHard.
 package attacks
 
 import (

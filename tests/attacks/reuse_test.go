@@ -18,7 +18,7 @@ import (
 // Ports of the pod that dies, and of the Services in front of it.
 const (
 	echoPort    = 80   // answers, as every pod does
-	flowPort    = 7000 // UDP in the hands of the test
+	flowPort    = 7000 // UDP that the test reads and writes
 	servicePort = 8000
 )
 
@@ -68,7 +68,7 @@ func removeObject(t *testing.T, c *labtest.Cluster) {
 	}
 }
 
-// show tells the agents of a pod.
+// show adds a pod to the manifests of the agents.
 func show(t *testing.T, c *labtest.Cluster, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	c.Put(t, labtest.PodFile(pod.Namespace+"/"+pod.Name), pod)
@@ -91,9 +91,9 @@ func successor(name string, old *lab.Pod) *corev1.Pod {
 
 func removed(m lab.Metrics) float64 { return m.Sum("netpol_conntrack_removed_total") }
 
-// TestAConnectionEndsWithItsPod has connections of every kind with a pod that dies,
+// TestAddressReuseEndsConnections has connections of every kind with a pod that dies,
 // and with one that lives on. The address of the first goes to an isolated pod.
-func TestAConnectionEndsWithItsPod(t *testing.T) {
+func TestAddressReuseEndsConnections(t *testing.T) {
 	for name, succeed := range successions {
 		t.Run(name, func(t *testing.T) {
 			c := labtest.NewCluster(t, 1, "x/old@1 app=open", "x/other@1 app=open", "y/client@1", "z/friend@1")
@@ -246,7 +246,7 @@ func exchange(t *testing.T, conn net.Conn, what string) {
 	}
 }
 
-// request is an echo request to a socket of ICMP, and says something to any other.
+// request returns an echo request for an ICMP socket, and a line for any other.
 func request(conn net.Conn) []byte {
 	kind := byte(8)
 	if addr, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil && addr.Addr().Is6() {

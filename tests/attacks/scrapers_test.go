@@ -16,10 +16,10 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// TestScrapersDoNotStarveOthers has 50 clients in one pod read the metrics as fast
+// TestScrapers has 50 clients in one pod read the metrics as fast
 // as they can, while another pod connects and Prometheus and the kubelet ask as
 // they do.
-func TestScrapersDoNotStarveOthers(t *testing.T) {
+func TestScrapers(t *testing.T) {
 	const clients, connects = 50, 300
 	c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/scraper@1", "z/prometheus@1")
 	agent := c.Start(t, "--metrics-bind-address=:9080")[0]

@@ -73,8 +73,8 @@ func looseFilter(t *testing.T, node *lab.Node) {
 }
 
 // TestForgedSources has an isolated pod, and then one that was started just now, send
-// with the addresses of others: of a pod that no policy isolates, of both nodes, and
-// of nobody.
+// from addresses of a pod that no policy isolates, of both nodes, and from one that is
+// not in use.
 func TestForgedSources(t *testing.T) {
 	c := labtest.NewCluster(t, 2, "x/bad@1", "y/good@1", "z/sink@2")
 	looseFilter(t, c.Nodes[0])
@@ -83,7 +83,7 @@ func TestForgedSources(t *testing.T) {
 	forged := append(append(append(append([]netip.Addr{
 		netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")},
 		c.Addrs(t, "y/good")...), c.Addrs(t, "z/sink")...), c.Addrs(t, "node-1")...), c.Addrs(t, "node-2")...)
-	// The kernel refuses its own IPv4 addresses and passes the others.
+	// The kernel rejects its own IPv4 addresses and accepts the other ones.
 	passing := []netip.Addr{forged[0], forged[1], c.Hosts["y/good"].Addr(lab.IPv4), c.Hosts["y/good"].Addr(lab.IPv6)}
 
 	sent := sendFrom(t, bad, target, passing)
@@ -118,7 +118,7 @@ func TestForgedSources(t *testing.T) {
 	}
 }
 
-// TestForgedSourcesOfAnExemptInterface is what the operator says with the flag.
+// TestForgedSourcesOfAnExemptInterface tests --source-check-exempt.
 func TestForgedSourcesOfAnExemptInterface(t *testing.T) {
 	c := labtest.NewCluster(t, 2, "x/bad@1", "y/good@1", "z/sink@2")
 	looseFilter(t, c.Nodes[0])
@@ -161,7 +161,7 @@ func TestAsymmetricUplinks(t *testing.T) {
 	}
 }
 
-// waitFor waits until a condition holds; problem says what is wrong meanwhile.
+// waitFor waits until a condition holds; problem returns what is wrong meanwhile.
 func waitFor(t *testing.T, holds func() bool, problem func() string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), labtest.ChangeTimeout)

@@ -14,7 +14,7 @@ import (
 
 // TestFailingSystemCalls has the kernel fail calls of the agent's packet path, as it
 // does when memory is short. The agent goes on, by a new socket where it needs one,
-// and judges as before.
+// and decides as before.
 func TestFailingSystemCalls(t *testing.T) {
 	labtest.NeedHard(t)
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -23,13 +23,13 @@ func TestFailingSystemCalls(t *testing.T) {
 	c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "z/web@1 app=web")
 	agent := c.Start(t)[0]
 	c.Apply(t, "policies", onlyDB)
-	judged := []labtest.Expectation{labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("z/web", "x/web", "tcp/80")}
-	c.Expect(t, judged...)
+	expectations := []labtest.Expectation{labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("z/web", "x/web", "tcp/80")}
+	c.Expect(t, expectations...)
 	failed := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_call_errors_total") }
 	rebound := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_rebinds_total") }
 	for _, f := range []struct {
 		inject string
-		told   func(lab.Metrics) float64 // rises
+		count  func(lab.Metrics) float64 // rises
 	}{
 		{"recvmmsg:error=ENOMEM:when=1", failed},
 		{"recvmmsg:error=EIO:when=1..20", rebound},
@@ -38,15 +38,15 @@ func TestFailingSystemCalls(t *testing.T) {
 		{"recvmmsg:error=EBADF:when=1..20", rebound},
 	} {
 		t.Run(f.inject, func(t *testing.T) {
-			before := f.told(labtest.Metrics(t, agent))
+			before := f.count(labtest.Metrics(t, agent))
 			detach := attachStrace(t, agent.PID(), f.inject)
 			err := labtest.Within(t, func() bool {
-				c.Expect(t, judged[1]) // packets, answered or not: nothing is delivered
-				return f.told(labtest.Metrics(t, agent)) > before
+				c.Expect(t, expectations[1]) // packets, answered or not: nothing is delivered
+				return f.count(labtest.Metrics(t, agent)) > before
 			})
 			detach()
 			if err != nil {
-				t.Fatalf("the agent does not tell of the failure: %v", err)
+				t.Fatalf("the agent does not count the failure: %v", err)
 			}
 			select {
 			case <-agent.Ended():
@@ -54,7 +54,7 @@ func TestFailingSystemCalls(t *testing.T) {
 			default:
 			}
 			labtest.WaitReady(t, agent)
-			c.Expect(t, judged...)
+			c.Expect(t, expectations...)
 		})
 	}
 }

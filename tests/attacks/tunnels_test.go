@@ -114,8 +114,8 @@ func TestPodsSendIntoTunnels(t *testing.T) {
 	c.Expect(t, labtest.Yes("x/bad", "node-1", "udp/80"), labtest.Yes("y/friend", "z/protected", "tcp/80"))
 }
 
-// TestPodsSendIntoTunnelsThatTheyMayUse is what the operator says with the flag.
-func TestPodsSendIntoTunnelsThatTheyMayUse(t *testing.T) {
+// TestPodsSendIntoAllowedTunnels tests --tunnel-ports.
+func TestPodsSendIntoAllowedTunnels(t *testing.T) {
 	c := labtest.NewCluster(t, 1, "x/bad@1", "z/sink@1")
 	arrived := sink(t, c.Hosts["z/sink"])
 	unpack(t, c.Nodes[0])
@@ -138,7 +138,7 @@ func TestPodsSendIntoTunnelsThatTheyMayUse(t *testing.T) {
 }
 
 // TestPodsSendIntoDevices is TestPodsSendIntoTunnels with a device of the kernel,
-// whose port the agent finds by itself.
+// whose port the agent detects.
 func TestPodsSendIntoDevices(t *testing.T) {
 	c := labtest.NewCluster(t, 2, "x/bad@1", "y/friend@2", "z/protected@1")
 	node, target := c.Nodes[0], c.Hosts["z/protected"]

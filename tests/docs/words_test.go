@@ -44,11 +44,8 @@ var exemptFolders = []string{
 	"pkg/policycache/manifests",
 	"pkg/policycache/podwatch",
 	"pkg/reachability",
-	"tests/attacks",
 	"tests/install",
-	"tests/lab",
 	"tests/mutants",
-	"tests/netns",
 	"tests/oracle",
 	"tests/property",
 }

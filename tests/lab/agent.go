@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AgentConfig says how to run the agent on a node.
+// AgentConfig is how to run the agent on a node.
 type AgentConfig struct {
 	// Binary is the path of the agent.
 	Binary string
@@ -26,7 +26,7 @@ type AgentConfig struct {
 	Manifests string
 	// Metrics is where the agent serves its endpoints, 127.0.0.1:9080 if zero.
 	Metrics netip.AddrPort
-	// Args are further flags.
+	// Args are additional flags.
 	Args []string
 }
 
@@ -44,8 +44,8 @@ func BuildAgent(ctx context.Context, dir string) (string, error) {
 	return binary, nil
 }
 
-// Agent is an agent's process. It runs as root with CAP_NET_ADMIN and no other
-// capability, nor a way to gain one, as a pod of install.yaml does.
+// Agent is an agent process. It runs as root with CAP_NET_ADMIN and cannot gain another
+// capability, as in a pod of install.yaml.
 type Agent struct {
 	node    *Node
 	metrics netip.AddrPort
@@ -102,13 +102,13 @@ func keepOnlyNetAdmin() error {
 	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 }
 
-// PID returns the process's number.
+// PID returns the process ID.
 func (a *Agent) PID() int { return a.cmd.Process.Pid }
 
-// Log returns what the agent has printed so far.
+// Log returns the output of the agent so far.
 func (a *Agent) Log() string { return a.log.String() }
 
-// Ended is closed when the process has ended.
+// Ended is closed when the process has exited.
 func (a *Agent) Ended() <-chan struct{} { return a.ended }
 
 // ExitCode returns the exit status of an ended process, -1 for a signal.
@@ -117,14 +117,14 @@ func (a *Agent) ExitCode() int {
 	return a.cmd.ProcessState.ExitCode()
 }
 
-// WaitReady waits until /readyz answers 200. An agent that ends before, or ctx,
-// ends the wait with an error that has the agent's last words.
+// WaitReady waits until /readyz answers 200. If the agent exits before, or ctx ends, the
+// error has the last answer and the log.
 func (a *Agent) WaitReady(ctx context.Context) error {
 	var last string
 	err := Poll(ctx, func() (bool, error) {
 		select {
 		case <-a.ended:
-			return false, fmt.Errorf("it ended: %w", a.err)
+			return false, fmt.Errorf("it exited: %w", a.err)
 		default:
 		}
 		status, body, err := a.Get(ctx, "/readyz")
@@ -137,7 +137,7 @@ func (a *Agent) WaitReady(ctx context.Context) error {
 	return nil
 }
 
-// Get asks one of the agent's HTTP endpoints.
+// Get requests one of the agent's HTTP endpoints.
 func (a *Agent) Get(ctx context.Context, path string) (status int, body string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.metrics.String()+path, nil)
 	if err != nil {
@@ -167,7 +167,7 @@ func (a *Agent) Metrics(ctx context.Context) (Metrics, error) {
 // Signal sends a signal to the process.
 func (a *Agent) Signal(signal syscall.Signal) error { return a.cmd.Process.Signal(signal) }
 
-// Stop ends the agent in good order (SIGTERM) and waits for it.
+// Stop sends SIGTERM and waits until the agent has exited.
 func (a *Agent) Stop(ctx context.Context) error {
 	if err := a.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -176,11 +176,11 @@ func (a *Agent) Stop(ctx context.Context) error {
 	case <-a.ended:
 		return a.err
 	case <-ctx.Done():
-		return fmt.Errorf("agent on %s does not end after SIGTERM: %w; log:\n%s", a.node.Name, ctx.Err(), a.Log())
+		return fmt.Errorf("agent on %s does not exit after SIGTERM: %w; log:\n%s", a.node.Name, ctx.Err(), a.Log())
 	}
 }
 
-// Kill ends the agent at once (SIGKILL) and waits for it.
+// Kill sends SIGKILL and waits until the agent has exited.
 func (a *Agent) Kill() {
 	a.cmd.Process.Kill()
 	<-a.ended
@@ -192,15 +192,15 @@ func (n *Node) killAgents() {
 	}
 }
 
-// pollInterval is the time between two questions of Poll.
+// pollInterval is the interval of Poll.
 const pollInterval = 10 * time.Millisecond
 
-// Poll asks until the answer is yes, an error, or ctx ends.
-func Poll(ctx context.Context, ask func() (bool, error)) error {
+// Poll polls until the condition holds, returns an error, or ctx ends.
+func Poll(ctx context.Context, condition func() (bool, error)) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
-		if yes, err := ask(); yes || err != nil {
+		if done, err := condition(); done || err != nil {
 			return err
 		}
 		select {

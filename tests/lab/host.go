@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// Host is a network namespace with a name and addresses: a node, a pod, or a
-// machine outside the cluster. Its methods may be called from any goroutine.
+// Host is a network namespace with a name and addresses: a node, a pod, or a host
+// outside the cluster. Its methods may be called from any goroutine.
 type Host struct {
 	Name  string
 	Addrs []netip.Addr
@@ -27,7 +27,7 @@ type Host struct {
 }
 
 // settings are written in every namespace: addresses work at once (no duplicate
-// address detection), and anyone may send ICMP echo requests.
+// address detection), and every user may send ICMP echo requests.
 var settings = map[string]string{
 	"ipv6/conf/all/accept_dad":     "0",
 	"ipv6/conf/default/accept_dad": "0",
@@ -67,8 +67,8 @@ func (h *Host) ReadProc(name string) (string, error) {
 	return string(content), err
 }
 
-// Run runs a command to its end in the host's namespace, with stdin to read, and
-// returns all that it prints. A command that fails is an error that tells it.
+// Run runs a command in the host's namespace, with stdin as its input, and returns its
+// output. If the command fails, the error has the output.
 func (h *Host) Run(ctx context.Context, stdin, name string, args ...string) (string, error) {
 	output, err := h.ns.run(ctx, stdin, name, args...)
 	if err != nil {
@@ -77,8 +77,8 @@ func (h *Host) Run(ctx context.Context, stdin, name string, args ...string) (str
 	return output, nil
 }
 
-// NetNS returns a path that names the host's namespace for nsenter --net=PATH and
-// others while this process lives.
+// NetNS returns a path of the host's namespace for commands such as nsenter --net=PATH.
+// It is valid while this process lives.
 func (h *Host) NetNS() string { return h.ns.path() }
 
 // ip runs lines of ip commands in one process.
@@ -87,7 +87,7 @@ func (h *Host) ip(ctx context.Context, lines string) error {
 	return err
 }
 
-// configure gives the pod's end of its link addresses and routes.
+// configure sets addresses and routes on the pod's end of its link.
 func (h *Host) configure(ctx context.Context) error {
 	var lines strings.Builder
 	lines.WriteString("link set lo up\n" + linkUp("eth0"))
@@ -99,8 +99,8 @@ func (h *Host) configure(ctx context.Context) error {
 	return h.ip(ctx, lines.String())
 }
 
-// linkUp brings a link up. A neighbour asked for before the other end is up is
-// asked for again after 50 ms, not after a second.
+// linkUp brings a link up. Neighbour requests that were sent before the other end was up
+// are repeated after 50 ms, not after a second.
 func linkUp(dev string) string {
 	return fmt.Sprintf("ntable change name arp_cache dev %[1]s retrans 50\n"+
 		"ntable change name ndisc_cache dev %[1]s retrans 50\nlink set %[1]s up\n", dev)
@@ -139,7 +139,7 @@ func (h *Host) close() {
 	h.ns.close()
 }
 
-// output collects what a process prints; it may be read while the process runs.
+// output collects the output of a process; it may be read while the process runs.
 type output struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer

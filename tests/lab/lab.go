@@ -3,10 +3,9 @@
 // is a network namespace, so that every packet between two pods crosses the
 // netfilter hooks of their nodes, as in a cluster.
 //
-// The namespaces have no names and live only as long as this process, which is
-// why there is nothing to clean up after a crash. The lab knows addresses,
-// processes and files; what policies mean is for those who use it. It needs root
-// and the ip command.
+// The namespaces have no names and live only as long as this process, so that a crash
+// leaves nothing behind. The lab handles addresses, processes and files; it does not
+// interpret policies. It needs root and the ip command.
 package lab
 
 import (
@@ -23,13 +22,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Config says what to build.
+// Config is the configuration of a Lab.
 type Config struct {
 	// Nodes is the number of nodes, 1 or 2. They are named node-1 and node-2.
 	Nodes int
 }
 
-// Validate names the field that cannot work.
+// Validate returns an error that names the invalid field.
 func (c Config) Validate() error {
 	if c.Nodes < 1 || c.Nodes > 2 {
 		return fmt.Errorf("field Nodes is %d, want 1 or 2", c.Nodes)
@@ -37,8 +36,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Check tells whether this process can build a lab. The error wraps
-// errors.ErrUnsupported where rights or tools are missing.
+// Check returns an error if this process cannot build a lab. It wraps
+// errors.ErrUnsupported if rights or tools are missing.
 func Check() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("a lab needs root: %w", errors.ErrUnsupported)
@@ -57,14 +56,14 @@ func Check() error {
 	return nil
 }
 
-// Lab is a running network. Its methods are for one goroutine; those of its
+// Lab is a running network. Its methods must be called from one goroutine, those of its
 // hosts may be called from any.
 type Lab struct {
 	Nodes []*Node
 	hosts []*Host
 }
 
-// New builds the nodes and joins them. Close ends everything.
+// New builds the nodes and connects them. Close removes everything.
 func New(ctx context.Context, cfg Config) (_ *Lab, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("lab: %w", err)
@@ -89,7 +88,7 @@ func New(ctx context.Context, cfg Config) (_ *Lab, err error) {
 	return l, l.Nodes[0].ip(ctx, l.Nodes[0].addressLines("lo"))
 }
 
-// join links two nodes and gives each the routes to the other's pods.
+// join connects two nodes and adds routes to each other's pods.
 func join(ctx context.Context, a, b *Node) error {
 	if err := a.ip(ctx, fmt.Sprintf("link add up0 index %d type veth peer name up0 netns %s\n", firstLink, b.ns.path())); err != nil {
 		return err
@@ -123,9 +122,9 @@ type Pod struct {
 	Object *corev1.Pod
 }
 
-// AddPods gives each object a network on the node that spec.nodeName tells. A
-// pod without status.podIPs gets one of each family, written into the object,
-// which becomes Running.
+// AddPods adds a network for each object on its node, spec.nodeName. A pod without
+// status.podIPs gets an address of each family, which is written into the object. The
+// object becomes Running.
 func (l *Lab) AddPods(ctx context.Context, objects ...*corev1.Pod) ([]*Pod, error) {
 	pods := make([]*Pod, len(objects))
 	attachments := make(map[*Node][]*Host)
@@ -153,8 +152,8 @@ func (l *Lab) AddPods(ctx context.Context, objects ...*corev1.Pod) ([]*Pod, erro
 	return pods, nil
 }
 
-// AddHost attaches a host that is no pod to node, a client from outside say, and
-// gives the other node a route to it.
+// AddHost attaches a host that is not a pod to a node, such as a client outside the
+// cluster, and adds a route on the other node.
 func (l *Lab) AddHost(ctx context.Context, node *Node, name string, addrs ...netip.Addr) (*Host, error) {
 	host, err := l.newHost(name, addrs...)
 	if err != nil {
@@ -186,8 +185,8 @@ func (l *Lab) newHost(name string, addrs ...netip.Addr) (*Host, error) {
 	return host, err
 }
 
-// Remove takes a host's network away, as when its pod is deleted. Its addresses
-// are free again afterwards.
+// Remove removes a host's network, as when its pod is deleted. Its addresses are free
+// afterwards.
 func (l *Lab) Remove(ctx context.Context, host *Host) error {
 	if host.uplink == nil {
 		return errors.New(host.Name + " has no link to remove")
@@ -199,7 +198,7 @@ func (l *Lab) Remove(ctx context.Context, host *Host) error {
 	return nil
 }
 
-// Close ends servers, agents and networks. It may be called twice.
+// Close stops servers and agents and removes networks. It may be called twice.
 func (l *Lab) Close() {
 	for _, node := range l.Nodes {
 		node.killAgents()

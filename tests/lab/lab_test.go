@@ -95,7 +95,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-func TestOutcomesAreToldApart(t *testing.T) {
+func TestProbeOutcomes(t *testing.T) {
 	l, pods := newLab(t, 1)
 	from, to := pods[0], pods[1]
 	const drop = `table inet lab { chain forward { type filter hook forward priority 0; meta l4proto { tcp, udp } th dport 81 drop; }; }`
@@ -273,7 +273,7 @@ func TestReceiveShowsWhatHooksLetThrough(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			if _, err := conn.Write([]byte("who?")); err != nil {
+			if _, err := conn.Write([]byte("name?")); err != nil {
 				t.Fatal(err)
 			}
 		}

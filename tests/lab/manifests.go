@@ -13,7 +13,7 @@ import (
 // Manifests is the folder of Kubernetes manifests that an agent watches.
 type Manifests struct{ dir string }
 
-// NewManifests makes an empty folder inside dir.
+// NewManifests creates an empty folder inside dir.
 func NewManifests(dir string) (Manifests, error) {
 	made, err := os.MkdirTemp(dir, "manifests-")
 	return Manifests{made}, err
@@ -22,7 +22,7 @@ func NewManifests(dir string) (Manifests, error) {
 // Dir returns the folder's path.
 func (m Manifests) Dir() string { return m.dir }
 
-// Put writes objects into the file NAME.yaml in place of what it had.
+// Put replaces the content of the file NAME.yaml with objects.
 func (m Manifests) Put(name string, objects ...runtime.Object) error {
 	var text bytes.Buffer
 	for _, object := range objects {
@@ -36,8 +36,8 @@ func (m Manifests) Put(name string, objects ...runtime.Object) error {
 	return m.Write(name, text.String())
 }
 
-// Write writes YAML into the file NAME.yaml in place of what it had. A reader
-// sees the old content or the new one, never a part.
+// Write replaces the content of the file NAME.yaml. A reader sees the old content or the
+// new one, never a part.
 func (m Manifests) Write(name, text string) error {
 	temporary := filepath.Join(m.dir, "."+name+".tmp")
 	if err := os.WriteFile(temporary, []byte(text), 0o644); err != nil {

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// Traffic is what to probe all pairs of pods with.
+// Traffic is the traffic of probes.
 type Traffic struct {
 	Proto  Proto
 	Port   uint16
@@ -34,18 +34,18 @@ func (t Traffic) String() string {
 
 // Bounds of Observe.
 const (
-	// firstTimeout is how long silence is waited for where silence is expected or
-	// nothing is known; an answer takes a millisecond.
+	// firstTimeout is how long to wait for an answer where none is expected, or in the
+	// first attempt; an answer takes a millisecond.
 	firstTimeout = 300 * time.Millisecond
-	// laterTimeout gives a busy machine time for an answer that is expected.
+	// laterTimeout is how long to wait for an expected answer on a busy machine.
 	laterTimeout = time.Second
-	// probesAtOnce bounds the sockets in flight.
+	// probesAtOnce limits the sockets in flight.
 	probesAtOnce = 200
 )
 
-// Observe probes every pair of pods until all are as want says, or ctx ends, and
-// returns what it saw last. A change of policy takes a moment to be in force:
-// pairs that differ are tried again, those that do not are not.
+// Observe probes every pair of pods until all are as expected, or ctx ends, and returns
+// the last outcomes. A change of policies takes a moment to become effective: only
+// pairs that differ are tried again.
 func Observe(ctx context.Context, pods []*Pod, traffic Traffic, want *netpol.TruthTable) (*netpol.TruthTable, error) {
 	byName := make(map[string]*Pod, len(pods))
 	for _, pod := range pods {
@@ -67,7 +67,7 @@ func Observe(ctx context.Context, pods []*Pod, traffic Traffic, want *netpol.Tru
 	return got, nil
 }
 
-// probePairs tries pairs at the same time and writes the answers into got.
+// probePairs tries pairs concurrently and stores the outcomes in got.
 func probePairs(ctx context.Context, pods map[string]*Pod, pairs []netpol.Pair, traffic Traffic, timeout time.Duration, got *netpol.TruthTable) error {
 	reaches := make([]bool, len(pairs))
 	var group errgroup.Group

@@ -16,8 +16,8 @@ type Sample struct {
 // Metrics is a scrape in the Prometheus text format.
 type Metrics []Sample
 
-// Sum adds up the samples of a name whose labels have these values, given as
-// pairs of a label and its value. No sample at all is 0.
+// Sum returns the sum of the samples of a name whose labels have these values, given as
+// pairs of a label and its value. Without samples it is 0.
 func (m Metrics) Sum(name string, labels ...string) float64 {
 	var sum float64
 	for _, sample := range m {
@@ -28,7 +28,7 @@ func (m Metrics) Sum(name string, labels ...string) float64 {
 	return sum
 }
 
-// Has tells whether there is a sample of that name.
+// Has reports whether there is a sample of that name.
 func (m Metrics) Has(name string) bool {
 	for _, sample := range m {
 		if sample.Name == name {
@@ -48,7 +48,7 @@ func (s Sample) has(labels []string) bool {
 }
 
 // parseMetrics reads a scrape. Label values with a quote, a comma or a line feed
-// inside are not understood; the agent has none.
+// inside are not supported; the agent has none.
 func parseMetrics(text string) (Metrics, error) {
 	var metrics Metrics
 	for line := range strings.Lines(text) {

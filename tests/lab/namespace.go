@@ -22,7 +22,7 @@ type namespace struct {
 	closed chan struct{}
 }
 
-// newNamespace makes a namespace and a thread that stays in it for do.
+// newNamespace creates a namespace and a thread that stays in it for do.
 func newNamespace() (*namespace, error) {
 	n := &namespace{calls: make(chan func()), closed: make(chan struct{})}
 	made := make(chan error)
@@ -45,13 +45,13 @@ func newNamespace() (*namespace, error) {
 		}
 	})
 	if err := <-made; err != nil {
-		return nil, fmt.Errorf("make a network namespace: %w", err)
+		return nil, fmt.Errorf("create a network namespace: %w", err)
 	}
 	return n, nil
 }
 
-// onOwnThread runs f in a goroutine whose thread nobody else gets, neither now
-// nor later. The main thread is left alone, because /proc/self speaks of it.
+// onOwnThread runs f in a goroutine with a thread of its own, which no other goroutine
+// gets later. It does not use the main thread, because /proc/self shows that one.
 func onOwnThread(f func()) {
 	go func() {
 		runtime.LockOSThread()
@@ -88,8 +88,8 @@ func (n *namespace) path() string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd())
 }
 
-// close gives the namespace up. The kernel removes it with the last process and
-// socket in it.
+// close releases the namespace. The kernel removes it with the last process and socket
+// in it.
 func (n *namespace) close() {
 	close(n.closed)
 	n.file.Close()
@@ -124,7 +124,7 @@ func (n *namespace) start(cmd *exec.Cmd, setup func() error) (<-chan error, erro
 	return ended, nil
 }
 
-// run runs a command to its end inside the namespace and returns what it prints.
+// run runs a command inside the namespace and returns its output.
 func (n *namespace) run(ctx context.Context, stdin, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	printed := &output{}

@@ -35,17 +35,17 @@ const (
 	ICMP Proto = "ICMP" // echo request and reply, ICMPv6 for IPv6 addresses
 )
 
-// Outcome tells how a probe ended.
+// Outcome is the outcome of a probe.
 type Outcome uint8
 
-// The outcomes. Only Connected means that an answer came.
+// The outcomes. Only Connected means that the other end answered.
 const (
-	TimedOut  Outcome = iota // silence
-	Connected                // the other side answered
-	Refused                  // a reset or an ICMP error said no
+	TimedOut  Outcome = iota // no answer
+	Connected                // the other end answered
+	Refused                  // a reset or an ICMP error
 )
 
-// String returns the outcome in words.
+// String returns, for example, "timed out".
 func (o Outcome) String() string {
 	return [...]string{"timed out", "connected", "refused"}[o]
 }
@@ -57,9 +57,9 @@ type Answer struct {
 	From string
 }
 
-// Probe makes one try to reach an address from the host, and waits for an answer
-// until timeout or the end of ctx. The error is for a probe that could not be
-// made at all. The port is of no meaning to ICMP.
+// Probe tries to reach an address from the host once, and waits for an answer until the
+// timeout or the end of ctx. It returns an error if the probe could not be made at all.
+// ICMP does not use the port.
 func (h *Host) Probe(ctx context.Context, proto Proto, to netip.AddrPort, timeout time.Duration) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -74,7 +74,7 @@ func (h *Host) Probe(ctx context.Context, proto Proto, to netip.AddrPort, timeou
 	defer stop()
 	switch proto {
 	case UDP:
-		_, err = conn.Write([]byte("who?"))
+		_, err = conn.Write([]byte("name?"))
 	case ICMP:
 		_, err = conn.Write(echoRequest(to.Addr()))
 	}
@@ -93,7 +93,7 @@ func (h *Host) Probe(ctx context.Context, proto Proto, to netip.AddrPort, timeou
 	return Answer{Outcome: Connected, From: name}, nil
 }
 
-// answerOf tells an answer that failed from a probe that could not be made.
+// answerOf distinguishes a failed connection from a probe that could not be made.
 func answerOf(err error) (Answer, error) {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(err, unix.ETIMEDOUT):

@@ -44,7 +44,7 @@ func destination(packet []byte) (netip.Addr, int, error) {
 	}
 }
 
-// Capture counts packets that arrive at a host, whatever its stack makes of them.
+// Capture counts packets that arrive at a host, accepted or not.
 type Capture struct{ count atomic.Int64 }
 
 // Count returns how many packets have matched.
@@ -64,12 +64,12 @@ func (h *Host) Capture(match func(packet []byte) bool) (*Capture, error) {
 	return c, err
 }
 
-// Receive shows got the payload of each packet of an IP protocol that the host
-// takes in at one of its addresses, until the host is closed: what its hooks have
-// let through, and whether or not its stack knows the protocol.
+// Receive calls got with the payload of each packet of an IP protocol that arrives at one
+// of the host's addresses, until the host is closed: behind the netfilter hooks, and
+// whether or not the kernel supports the protocol.
 func (h *Host) Receive(protocol int, got func(payload []byte)) error {
 	for _, addr := range h.Addrs {
-		domain, header := unix.AF_INET6, func([]byte) int { return 0 } // IPv6 sockets are not shown the header
+		domain, header := unix.AF_INET6, func([]byte) int { return 0 } // IPv6 sockets do not get the header
 		if addr.Is4() {
 			domain, header = unix.AF_INET, func(packet []byte) int { return int(packet[0]&15) * 4 }
 		}
@@ -84,7 +84,7 @@ func (h *Host) Receive(protocol int, got func(payload []byte)) error {
 	return nil
 }
 
-// receive shows got every packet of a socket, until the host is closed.
+// receive calls got with every packet of a socket, until the host is closed.
 func (h *Host) receive(domain, kind, protocol int, at unix.Sockaddr, got func(packet []byte, from unix.Sockaddr)) error {
 	var fd int
 	err := h.ns.do(func() (err error) {

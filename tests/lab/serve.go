@@ -92,12 +92,12 @@ func (h *Host) ListenPacket(at netip.AddrPort) (*net.UDPConn, error) {
 	return conn, enlarge(conn)
 }
 
-// receiveBuffer holds a flood until a server gets to it, so that what is missing
-// was lost on the way.
+// receiveBuffer is large enough for a flood, so that a missing packet was lost on the
+// way.
 const receiveBuffer = 32 << 20
 
-// enlarge gives a socket that buffer, beyond what the machine allows to others
-// than root.
+// enlarge sets that buffer, which may be larger than the limit for users other than
+// root.
 func enlarge(conn *net.UDPConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package netns asks the kernel whether it agrees: its tests run the agent's
-// binary on nodes made of network namespaces and see what becomes of real
-// packets. They need root, nft and ip; without them they are skipped unless
-// NETNS_REQUIRED is set.
+// Package netns tests the agent's binary with the kernel: nodes are network namespaces,
+// and the tests send real packets. They need root, nft and ip; without them they are
+// skipped unless NETNS_REQUIRED is set.
 package netns
 
 import (

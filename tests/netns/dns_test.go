@@ -112,7 +112,7 @@ func readMessage(from io.Reader) ([]byte, error) {
 	return message, err
 }
 
-// answer returns what the resolver says to a query, nil for nothing.
+// answer returns the resolver's answer to a query, nil for none.
 func (r *resolver) answer(query []byte, short bool) []byte {
 	var m dnsmessage.Message
 	if m.Unpack(query) != nil || len(m.Questions) != 1 {
@@ -134,8 +134,7 @@ func (r *resolver) answer(query []byte, short bool) []byte {
 	return answer
 }
 
-// answerTo answers with the addresses that are of the family asked for, for ten
-// seconds.
+// answerTo answers with the addresses of the requested family and a TTL of ten seconds.
 func answerTo(id uint16, q dnsmessage.Question, addrs ...netip.Addr) []byte {
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: id, Response: true, RecursionAvailable: true}, Questions: []dnsmessage.Question{q}}
 	for _, addr := range addrs {
@@ -159,7 +158,7 @@ func pack(m dnsmessage.Message) []byte {
 }
 
 // lookUp has a pod ask for all addresses of a name, as programs do: from a
-// resolver library, by UDP, or by TCP when told so.
+// resolver library, by UDP or TCP.
 func (c *cluster) lookUp(t *testing.T, pod, name string, proto lab.Proto, at netip.Addr) []netip.Addr {
 	t.Helper()
 	library := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {

@@ -47,11 +47,11 @@ func newNames(t *testing.T) (*cluster, *lab.Agent, *resolver) {
 	c := newCluster(t, 2, "x/web@1 app=web", "y/web@1 app=web", "x/dns@2 app=dns", "x/db@2 app=db", "y/db@2 app=db", "z/db@2 app=db", "x/eve@1 app=eve")
 	r := newResolver(t, c.Hosts["x/dns"])
 	c.forward(t, dnsService4, r.host.Addr(lab.IPv4))
-	var told []string
+	var resolvers []string
 	for _, addr := range r.host.Addrs {
-		told = append(told, addr.String())
+		resolvers = append(resolvers, addr.String())
 	}
-	agent := c.Start(t, withClusterPolicies, "--dns-resolvers="+strings.Join(told, ","))[0]
+	agent := c.Start(t, withClusterPolicies, "--dns-resolvers="+strings.Join(resolvers, ","))[0]
 	c.Apply(t, "names", allowNames(`"*.example.test", "DB.Elsewhere.test."`))
 	c.Expect(t, labtest.No("x/web", "x/db", "tcp/80"), labtest.No("y/web", "x/db", "tcp/80"))
 	return c, agent, r
@@ -112,8 +112,8 @@ func TestDomainNames(t *testing.T) {
 	reads(t, agent, 2, "netpol_dns_resolvers")
 }
 
-// TestANameMayHaveManyAddresses has one with more than a datagram usually holds.
-func TestANameMayHaveManyAddresses(t *testing.T) {
+// TestNameWithManyAddresses has one with more than a datagram usually holds.
+func TestNameWithManyAddresses(t *testing.T) {
 	const count = 150
 	c, agent, r := newNames(t)
 	var addrs []netip.Addr
@@ -141,9 +141,9 @@ func TestANameMayHaveManyAddresses(t *testing.T) {
 	}
 }
 
-// TestForgedAnswersOpenNothing has pods that write what a resolver would. The
+// TestForgedAnswers has pods that write what a resolver would. The
 // query that they answer is one that the resolver has not answered yet.
-func TestForgedAnswersOpenNothing(t *testing.T) {
+func TestForgedAnswers(t *testing.T) {
 	c, agent, r := newNames(t)
 	at := r.host.Addr(lab.IPv4)
 	const id = 4242
@@ -200,9 +200,9 @@ func datagram(src, dst uint16, payload []byte) []byte {
 	return b
 }
 
-// TestWhatMakesNoSenseGoesOn: being looked at costs no packet its way, nor a
-// place in the queue.
-func TestWhatMakesNoSenseGoesOn(t *testing.T) {
+// TestMalformedDNSIsDelivered checks that messages that the observer cannot parse are
+// delivered and leave the queue.
+func TestMalformedDNSIsDelivered(t *testing.T) {
 	c, agent, r := newNames(t)
 	const count = 100
 	for i := range count {

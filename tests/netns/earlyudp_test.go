@@ -28,10 +28,10 @@ func (c *cluster) dnsService(t *testing.T, pods ...*lab.Pod) []netip.AddrPort {
 	return vips
 }
 
-// TestTwoQueriesOfOneSocketAreBothAnswered sends what resolvers of the C library
+// TestEarlyUDPAnswersBothQueries sends what resolvers of the C library
 // send: a query for IPv4 and one for IPv6 addresses, at once. Where the kernel
 // needs the workaround for that, auto must have it on.
-func TestTwoQueriesOfOneSocketAreBothAnswered(t *testing.T) {
+func TestEarlyUDPAnswersBothQueries(t *testing.T) {
 	for _, option := range []string{"--early-udp=auto", "--early-udp=true"} {
 		t.Run(option, func(t *testing.T) {
 			c := newCluster(t, 2, "x/dns@1 app=dns", "x/far@2 app=dns", "y/web@1 app=web", "y/bad@1 app=bad")

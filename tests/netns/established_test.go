@@ -28,7 +28,7 @@ const (
 	passTime  = 30 * time.Second       // for passes over the table, and for TCP to send again
 )
 
-// pair is a TCP connection whose both ends are in the hands of the test.
+// pair is a TCP connection of which the test has both ends.
 type pair struct {
 	name           string
 	client, server net.Conn
@@ -81,7 +81,7 @@ func (c *cluster) openPair(t *testing.T, from string, listener net.Listener, to 
 	return pair{fmt.Sprintf("%s to %s", from, to), client, server}
 }
 
-// send sends one word from each end.
+// send sends one line from each end.
 func (p pair) send(t *testing.T, word string) {
 	for _, end := range []net.Conn{p.client, p.server} {
 		if _, err := io.WriteString(end, word); err != nil {
@@ -150,7 +150,7 @@ table inet service {
 type connections struct {
 	denied []pair // by the policy that comes
 	spared []pair
-	flow   net.Conn // sends UDP that nobody answers, denied too
+	flow   net.Conn // sends UDP without an answer, denied, too
 	sink   *lab.Sink
 }
 
@@ -214,7 +214,7 @@ func (all connections) flows(t *testing.T, when string) {
 }
 
 // stall expects that what is sent on denied connections now does not arrive, and
-// that the others go on.
+// that the other connections go on.
 func (all connections) stall(t *testing.T, word string) {
 	t.Helper()
 	before := all.sink.Received()
@@ -253,8 +253,8 @@ func waitForPasses(t *testing.T, agent *lab.Agent, count float64) {
 // fromY lets the pods of y connect to those of x.
 var fromY = labtest.Policy("x", "ingress", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: y}}}]}]}`)
 
-// fromNobody lets nobody.
-var fromNobody = labtest.Policy("x", "ingress", `{podSelector: {}}`)
+// noIngress allows no pod.
+var noIngress = labtest.Policy("x", "ingress", `{podSelector: {}}`)
 
 // TestEstablishedConnections has connections that a policy allows, then denies,
 // and then allows again. Whether they go on meanwhile is the operator's choice.
@@ -271,17 +271,17 @@ func TestEstablishedConnections(t *testing.T) {
 			all.goOn(t, "allowed")
 
 			before := passes(labtest.Metrics(t, agent))
-			c.Replace(t, "policies", fromNobody)
+			c.Replace(t, "policies", noIngress)
 			c.Expect(t, labtest.No("y/far", "x/web", "tcp/80"), labtest.No("y/near", "x/web", "tcp/80"))
 			if option == "--block-established=false" {
 				all.goOn(t, "denied meanwhile")
 				return
 			}
 			waitForPasses(t, agent, before+2)
-			all.stall(t, "cut")
+			all.stall(t, "blocked")
 
 			c.Replace(t, "policies", fromY)
-			each(all.denied, func(p pair) { p.received(t, "cut", passTime) })
+			each(all.denied, func(p pair) { p.received(t, "blocked", passTime) })
 			all.goOn(t, "allowed again")
 		})
 	}

@@ -48,8 +48,8 @@ func (s session) echo(line string) error {
 	return err
 }
 
-// TestWithoutAnAgent kills the agent: what policy selects waits for nobody and
-// drops, or passes where the operator said so; nothing else is touched.
+// TestWithoutAnAgent kills the agent: new connections of selected pods are dropped, or
+// accepted with --fail-open; nothing else changes.
 func TestWithoutAnAgent(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fail-open=%v", failOpen), func(t *testing.T) {
@@ -83,9 +83,9 @@ func TestWithoutAnAgent(t *testing.T) {
 	}
 }
 
-// TestAFullQueue sends more than the queue holds to an agent that has stopped.
+// TestFullQueue sends more than the queue holds to an agent that has stopped.
 // By default what is too much drops and is counted; with the flag it passes.
-func TestAFullQueue(t *testing.T) {
+func TestFullQueue(t *testing.T) {
 	const sent = 30000
 	for _, failOpen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fail-open-queue-full=%v", failOpen), func(t *testing.T) {
@@ -131,9 +131,9 @@ func TestAFullQueue(t *testing.T) {
 	}
 }
 
-// TestAFloodOfDeniedPackets sends at full speed: none is delivered, and every
+// TestFloodOfDeniedPackets sends at full speed: none is delivered, and every
 // one is counted, as denied or as one too many for the queue.
-func TestAFloodOfDeniedPackets(t *testing.T) {
+func TestFloodOfDeniedPackets(t *testing.T) {
 	const sent = 30000
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	agent := c.Start(t)[0]
@@ -159,8 +159,8 @@ func TestAFloodOfDeniedPackets(t *testing.T) {
 	if got := sink.Received(); got != 0 {
 		t.Errorf("%d denied packets were delivered", got)
 	}
-	if words := agent.Log()[logged:]; words != "" {
-		t.Errorf("the agent logs packets by default: %.500s", words)
+	if logs := agent.Log()[logged:]; logs != "" {
+		t.Errorf("the agent logs packets by default: %.500s", logs)
 	}
 	now := labtest.Metrics(t, agent)
 	t.Logf("%.0f packets a second; denied %v, dropped by the queue %v",

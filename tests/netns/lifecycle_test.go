@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// TestTheAgentNeedsOneCapability reads what the running agent has: install.yaml
-// gives it no more.
-func TestTheAgentNeedsOneCapability(t *testing.T) {
+// TestAgentCapabilities reads the capabilities of the running agent, which are
+// those of install.yaml.
+func TestAgentCapabilities(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web")
 	agent := c.Start(t)[0]
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent.PID()))
@@ -35,8 +35,8 @@ func TestTheAgentNeedsOneCapability(t *testing.T) {
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"))
 }
 
-// TestMetricsHaveTheNamesThatDashboardsKnow, and the endpoints answer.
-func TestMetricsHaveTheNamesThatDashboardsKnow(t *testing.T) {
+// TestMetricNames checks the names and the endpoints.
+func TestMetricNames(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web")
 	agent := c.Start(t)[0]
 	c.Apply(t, "policies", onlyDB)
@@ -62,8 +62,8 @@ func TestMetricsHaveTheNamesThatDashboardsKnow(t *testing.T) {
 	}
 }
 
-// TestRulesOutliveTheAgent until it is told to clean up.
-func TestRulesOutliveTheAgent(t *testing.T) {
+// TestRulesStayWithoutAgent checks that the rules stay until --cleanup.
+func TestRulesStayWithoutAgent(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	node := c.Nodes[0]
 	agent := c.Start(t)[0]
@@ -87,9 +87,9 @@ func TestRulesOutliveTheAgent(t *testing.T) {
 	}
 }
 
-// TestNoRestartOpensAGap floods a denied pair while the agent is stopped, killed
+// TestRestartsDeny floods a denied pair while the agent is stopped, killed
 // and started again.
-func TestNoRestartOpensAGap(t *testing.T) {
+func TestRestartsDeny(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	agent := c.Start(t)[0]
 	sink, err := c.Hosts["x/web"].Sink(9999)
@@ -134,9 +134,9 @@ func TestNoRestartOpensAGap(t *testing.T) {
 	}
 }
 
-// TestATakenQueueIsToldAndWaitedFor: an agent that cannot have its queues is not
-// ready, says why, and goes on by itself once it can.
-func TestATakenQueueIsToldAndWaitedFor(t *testing.T) {
+// TestQueueInUse checks that an agent whose queues are in use is not
+// ready, reports why, and continues by itself once they are free.
+func TestQueueInUse(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	first := c.Start(t, "--nfqueue-count=1")[0]
 	second, err := c.Nodes[0].StartAgent(lab.AgentConfig{
@@ -147,14 +147,14 @@ func TestATakenQueueIsToldAndWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := labtest.Within(t, func() bool { return strings.Contains(second.Log(), "queue=100") }); err != nil {
-		t.Errorf("the agent does not tell of the queue it cannot have:\n%s", second.Log())
+		t.Errorf("the agent does not report the queue in use:\n%s", second.Log())
 	}
 	status, body, err := second.Get(t.Context(), "/readyz")
 	if status == 200 || err != nil {
 		t.Errorf("/readyz without a queue: %d %s, %v", status, body, err)
 	}
 	if !strings.Contains(body, "queue") {
-		t.Errorf("/readyz does not tell why: %s", body)
+		t.Errorf("/readyz does not report the reason: %s", body)
 	}
 	if err := first.Stop(t.Context()); err != nil {
 		t.Error(err)
@@ -164,9 +164,9 @@ func TestATakenQueueIsToldAndWaitedFor(t *testing.T) {
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 }
 
-// TestAnAcceptedFlowIsQueuedOnce sends one way: the connection stays new for the
-// kernel, and is still asked about only once.
-func TestAnAcceptedFlowIsQueuedOnce(t *testing.T) {
+// TestAcceptedFlowIsQueuedOnce sends one way: the connection stays new for the kernel,
+// but only its first packet is queued.
+func TestAcceptedFlowIsQueuedOnce(t *testing.T) {
 	const datagrams = 1000
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	agent := c.Start(t)[0]
@@ -190,7 +190,7 @@ func TestAnAcceptedFlowIsQueuedOnce(t *testing.T) {
 			if _, err := conn.Write([]byte("one way")); err != nil {
 				t.Fatal(err)
 			}
-			if sent == 0 { // the kernel has the answer before the others are sent
+			if sent == 0 { // the kernel has the verdict before the other datagrams are sent
 				labtest.Within(t, func() bool { return sink.Received() == i*datagrams+1 })
 			}
 		}
@@ -239,7 +239,7 @@ func TestChangesLoseNoPacket(t *testing.T) {
 		before := syncs(labtest.Metrics(t, agent))
 		c.Replace(t, "changing", states[i%len(states)])
 		if got := labtest.Until(t, agent, before+1, syncs); got == before {
-			t.Fatalf("change %d is not in force", i)
+			t.Fatalf("change %d is not effective", i)
 		}
 	}
 	stop()
@@ -250,8 +250,8 @@ func TestChangesLoseNoPacket(t *testing.T) {
 	}
 }
 
-// TestPacketsWaitForTheirPod sends to a pod that nobody has told of, more than
-// one batch at a time; its object comes while they wait, and all are answered.
+// TestPacketsWaitForTheirPod sends more than a batch of packets to a pod whose object
+// comes while they are pending. All are answered.
 func TestPacketsWaitForTheirPod(t *testing.T) {
 	const waiting = 150
 	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web")
@@ -277,13 +277,13 @@ func TestPacketsWaitForTheirPod(t *testing.T) {
 	}
 }
 
-// TestWrongFlagsAreRefused with the name of the flag and its value.
-func TestWrongFlagsAreRefused(t *testing.T) {
+// TestInvalidFlags checks that the error has the name of the flag and its value.
+func TestInvalidFlags(t *testing.T) {
 	labtest.Need(t)
 	folder := t.TempDir()
 	for _, c := range []struct {
 		args []string
-		want []string // words of the error
+		want []string // parts of the error
 	}{
 		{[]string{"--nfqueue-id=70000"}, []string{"--nfqueue-id", "70000"}},
 		{[]string{"--nfqueue-id=-1"}, []string{"--nfqueue-id", "-1"}},

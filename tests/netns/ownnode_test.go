@@ -12,9 +12,9 @@ import (
 // denyNodes denies port 80 of every node by TCP.
 var denyNodes = labtest.Admin("nodes", `egress: [{name: nodes, action: Deny, to: [{nodes: {}}], ports: [{portNumber: {protocol: TCP, port: 80}}]}]`)
 
-// TestAdministratorsDenyTheOwnNode: NetworkPolicy cannot, and costs the pods it
+// TestAdminDenyOwnNode: NetworkPolicy cannot, and costs the pods it
 // isolates nothing on their way to the node.
-func TestAdministratorsDenyTheOwnNode(t *testing.T) {
+func TestAdminDenyOwnNode(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "x/db@1 app=db", "y/web@2 app=web")
 	agent := c.Start(t, labtest.WithAdmin)[0]
 	c.Apply(t, "isolated", labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Egress]}`))
@@ -40,9 +40,9 @@ func TestAdministratorsDenyTheOwnNode(t *testing.T) {
 	c.Expect(t, labtest.Yes("x/web", "node-1", "tcp/80"), labtest.No("x/web", "node-2", "tcp/80"))
 }
 
-// TestAServiceMayBeTheOwnNode has a host-network pod of the node behind a
+// TestServiceOfOwnNode has a host-network pod of the node behind a
 // Service: an administrator's policy is about what is behind it.
-func TestAServiceMayBeTheOwnNode(t *testing.T) {
+func TestServiceOfOwnNode(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "x/db@1 app=db")
 	node := c.Nodes[0]
 	const vip4, vip6 = "10.96.0.10", "fd00:10:96::10"
@@ -65,8 +65,8 @@ table inet service {
 	}
 }
 
-// TestEstablishedConnectionsToTheOwnNode are cut where an administrator has come
-// to deny them, and where only a NetworkPolicy would they are not.
+// TestEstablishedConnectionsToTheOwnNode checks that they are blocked when an
+// administrator denies them, and not when only a NetworkPolicy would.
 func TestEstablishedConnectionsToTheOwnNode(t *testing.T) {
 	labtest.SkipShort(t)
 	c := newCluster(t, 1, "x/web@1 app=web", "x/db@1 app=db")
@@ -83,7 +83,7 @@ func TestEstablishedConnectionsToTheOwnNode(t *testing.T) {
 	c.Expect(t, labtest.No("x/web", "node-1", "tcp/80"), labtest.No("x/db", "x/web", "tcp/80"), labtest.Yes("x/db", "node-1", "tcp/80"))
 	waitForPasses(t, agent, before+2)
 	each(denied, func(p pair) {
-		p.send(t, "cut")
+		p.send(t, "blocked")
 		p.silent(t)
 	})
 	each(spared, func(p pair) {
@@ -93,5 +93,5 @@ func TestEstablishedConnectionsToTheOwnNode(t *testing.T) {
 	if err := c.Manifests.Remove("admin"); err != nil {
 		t.Fatal(err)
 	}
-	each(denied, func(p pair) { p.received(t, "cut", passTime) })
+	each(denied, func(p pair) { p.received(t, "blocked", passTime) })
 }

@@ -129,9 +129,9 @@ func TestOddPackets(t *testing.T) {
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 }
 
-// TestALoneFragmentWaitsInVain sends only a first or only a later fragment: the
-// kernel waits for the rest before it asks anyone, gives up, and counts that.
-func TestALoneFragmentWaitsInVain(t *testing.T) {
+// TestLoneFragmentIsDropped sends only a first or only a later fragment: the kernel
+// waits for the rest before it queues the packet, gives up, and counts that.
+func TestLoneFragmentIsDropped(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	node := c.Nodes[0]
 	c.Start(t)

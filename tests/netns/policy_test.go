@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// TestPolicies holds what NetworkPolicy means against real packets, over both
+// TestPolicies tests the meaning of NetworkPolicy with real packets, over both
 // families, with both ends on one node and on two. The cluster and its agents
 // are the same for all of it: each part removes its policies again.
 func TestPolicies(t *testing.T) {

@@ -22,7 +22,7 @@ var onlyDB = labtest.Policy("x", "only-db", `
 // the pod behind it in both directions, and the client is still the client where
 // the proxy hides it. A pod reaches itself through its Service.
 func TestService(t *testing.T) {
-	// Where UDP is judged makes no difference.
+	// It makes no difference where UDP is evaluated.
 	for _, option := range []string{"--early-udp=false", "--early-udp=true"} {
 		t.Run(option, func(t *testing.T) { testService(t, option) })
 	}
@@ -61,9 +61,9 @@ table inet service {
 	}
 }
 
-// TestNeighbourDiscoveryPassesADenyAll takes away what nodes and pods know of
+// TestDenyAllAllowsNeighbourDiscovery takes away what nodes and pods know of
 // their neighbours: they have to ask again while everything is denied.
-func TestNeighbourDiscoveryPassesADenyAll(t *testing.T) {
+func TestDenyAllAllowsNeighbourDiscovery(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "x/db@1 app=db", "y/db@2 app=db")
 	c.Start(t)
 	c.Apply(t, "policies", labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`)+onlyDB)
@@ -76,9 +76,9 @@ func TestNeighbourDiscoveryPassesADenyAll(t *testing.T) {
 	c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.Yes("node-1", "x/db", "icmp"), labtest.No("x/db", "x/web", "tcp/80"))
 }
 
-// TestTheOwnNodeNeedsNoRoot: kubelets and other probers are told by the address
-// they send from, not by their user.
-func TestTheOwnNodeNeedsNoRoot(t *testing.T) {
+// TestOwnNodeNeedsNoRoot checks that kubelets and other probers are recognized by
+// their source address, not by their user.
+func TestOwnNodeNeedsNoRoot(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web")
 	c.Start(t)
 	c.Apply(t, "policies", labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`))
@@ -98,9 +98,9 @@ func TestTheOwnNodeNeedsNoRoot(t *testing.T) {
 	}
 }
 
-// TestAHostNetworkPodIsItsNode: neither its labels nor its namespace admit the
+// TestHostNetworkPodIsItsNode: neither its labels nor its namespace admit the
 // node's traffic, and no policy isolates it.
-func TestAHostNetworkPodIsItsNode(t *testing.T) {
+func TestHostNetworkPodIsItsNode(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "y/db@2 app=db")
 	object := labtest.NewPod("x/agent@2 app=db")
 	object.Spec.HostNetwork = true
@@ -115,9 +115,9 @@ func TestAHostNetworkPodIsItsNode(t *testing.T) {
 		labtest.Yes("y/db", "node-2", "tcp/80"), labtest.Yes("node-1", "node-2", "udp/80"))
 }
 
-// TestANewPodIsNeverOpen gives a pod its network before anyone is told of it:
-// while a policy isolates any pod, it may be one of those.
-func TestANewPodIsNeverOpen(t *testing.T) {
+// TestNewPodIsNeverOpen gives a pod its network before its object exists: while a policy
+// isolates any pod, it may be one of those.
+func TestNewPodIsNeverOpen(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	agent := c.Start(t)[0]
 	c.Apply(t, "policies", onlyDB)
@@ -136,9 +136,9 @@ func TestANewPodIsNeverOpen(t *testing.T) {
 	c.Expect(t, labtest.Yes("y/db", "x/new", "tcp/80"), labtest.Yes("y/web", "z/new", "tcp/80"), labtest.No("y/web", "x/new", "tcp/80"))
 }
 
-// TestDenialsAreAboutNewPodsOfOtherNodes (CN-35): nobody reaches a pod of another
-// node that he may be denied, nor is he reached by it, before it is told who it is.
-func TestDenialsAreAboutNewPodsOfOtherNodes(t *testing.T) {
+// TestAdminDenyHoldsUnknownRemotePods (CN-35): while a pod of another node is unknown,
+// a pod that may be denied to reach it does not, nor the other way round.
+func TestAdminDenyHoldsUnknownRemotePods(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "z/db@2")
 	c.Start(t, labtest.WithAdmin)
 	known := func(pods []*lab.Pod) {
@@ -162,8 +162,8 @@ func TestDenialsAreAboutNewPodsOfOtherNodes(t *testing.T) {
 	c.Expect(t, labtest.Yes("y/late", "x/web", "tcp/80"), labtest.No("z/late", "x/web", "tcp/80"), labtest.Yes("node-2", "x/web", "tcp/80"))
 }
 
-// TestAnUnknownPodPassesWhereTheOperatorSaysSo, after it was waited for.
-func TestAnUnknownPodPassesWhereTheOperatorSaysSo(t *testing.T) {
+// TestFailOpenUnknownPacket checks --fail-open-unknown-packet.
+func TestFailOpenUnknownPacket(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	c.Start(t, "--fail-open-unknown-packet")
 	c.Apply(t, "policies", onlyDB)
@@ -178,9 +178,9 @@ func TestAnUnknownPodPassesWhereTheOperatorSaysSo(t *testing.T) {
 	}
 }
 
-// TestAnAddressBelongsToItsLatestPod gives the address of a pod that ended, and
+// TestAddressBelongsToLatestPod gives the address of a pod that ended, and
 // whose object is still there, to a pod with other labels.
-func TestAnAddressBelongsToItsLatestPod(t *testing.T) {
+func TestAddressBelongsToLatestPod(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/old@1 app=db", "y/web@1 app=web")
 	c.Start(t)
 	c.Apply(t, "policies", onlyDB)

@@ -17,11 +17,11 @@ import (
 type Cluster struct {
 	*lab.Lab
 	Manifests lab.Manifests
-	Hosts     map[string]*lab.Host // nodes, pods and others, by name
+	Hosts     map[string]*lab.Host // nodes, pods and other hosts, by name
 	Pods      map[string]*lab.Pod
 }
 
-// ports are those that pods and nodes answer on, by TCP and UDP.
+// ports are the TCP and UDP ports of pods and nodes.
 var ports = []uint16{80, 81, 8080}
 
 // NewCluster returns nodes without agents. Its namespaces x, y and z have a label

@@ -19,7 +19,7 @@ const (
 	maxSilence = time.Second
 )
 
-// Expectation is what a probe should find.
+// Expectation is the expected outcome of a probe.
 type Expectation struct {
 	from, to string // names of hosts; to may be an address
 	proto    lab.Proto
@@ -39,7 +39,7 @@ func NewExpectation(from, to, what string, reaches bool) Expectation {
 	return Expectation{from, to, lab.Proto(strings.ToUpper(proto)), port, reaches}
 }
 
-// outcome is silence where e does not reach: policy drops, it does not reject.
+// outcome is TimedOut where no answer is expected: policies drop, they do not reject.
 func (e Expectation) outcome() lab.Outcome {
 	if e.reaches {
 		return lab.Connected
@@ -52,11 +52,10 @@ func (e Expectation) String() string {
 	return fmt.Sprintf("%s %s %s at %s/%d", e.from, verb, e.to, e.proto, e.port)
 }
 
-// Expect probes over both families, and tries again what is not as expected
-// until a change had time to be in force. When all is as expected it probes once
-// more, because what was true before the change may have been seen then. At
-// least one expectation should become true by the change, or nothing is waited
-// for.
+// Expect probes over both families, and repeats probes that are not as expected until a
+// change had time to become effective. When all is as expected it probes once more,
+// because the first probes may have been made before the change. At least one
+// expectation should become true by the change, or Expect does not wait for it.
 func (c *Cluster) Expect(t *testing.T, expectations ...Expectation) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), ChangeTimeout)
@@ -68,7 +67,7 @@ func (c *Cluster) Expect(t *testing.T, expectations ...Expectation) {
 	c.probeAll(ctx, t, expectations)
 }
 
-// probeAll probes everything at the same time.
+// probeAll makes all probes concurrently.
 func (c *Cluster) probeAll(ctx context.Context, t *testing.T, expectations []Expectation) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -104,7 +103,7 @@ func (c *Cluster) probe(ctx context.Context, t *testing.T, e Expectation, to net
 	return got.Outcome
 }
 
-// Within waits until the condition holds, or a change had time to be in force.
+// Within waits until the condition holds, or a change had time to become effective.
 func Within(t *testing.T, condition func() bool) error {
 	ctx, cancel := context.WithTimeout(t.Context(), ChangeTimeout)
 	defer cancel()

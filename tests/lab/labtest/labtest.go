@@ -1,8 +1,7 @@
-// Package labtest is what tests with real packets share: it builds the agent,
-// runs it on the nodes of a lab, changes the cluster by its manifests, and
-// compares what probes find with what they should find. Tests that use it call
-// Main from their TestMain. They need root, nft and ip; without them they are
-// skipped, unless NETNS_REQUIRED is set.
+// Package labtest has what tests with real packets share: it builds the agent, runs it
+// on the nodes of a lab, changes the cluster with manifests, and compares probes with
+// expectations. Tests that use it call Main from their TestMain. They need root, nft and
+// ip; without them they are skipped, unless NETNS_REQUIRED is set.
 package labtest
 
 import (
@@ -16,11 +15,10 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 )
 
-// Bounds of waiting. They end a test that has failed; no test waits for them to
-// pass.
+// Timeouts. They end a test that has failed; a test that passes does not wait for them.
 const (
 	ReadyTimeout  = time.Minute      // for an agent to become ready, under a flood too
-	ChangeTimeout = 10 * time.Second // for a change to be in force
+	ChangeTimeout = 10 * time.Second // for a change to become effective
 )
 
 // AgentBinary is the agent under test: that of the variable AGENT_BINARY, for
@@ -30,7 +28,7 @@ var AgentBinary string
 // Main builds the agent and runs the tests. It returns the exit status.
 func Main(m *testing.M) int {
 	if AgentBinary = os.Getenv("AGENT_BINARY"); AgentBinary != "" || lab.Check() != nil {
-		return m.Run() // without a lab each test says why it is skipped
+		return m.Run() // without a lab each test is skipped with the reason
 	}
 	dir, err := os.MkdirTemp("", "labtest-")
 	if err != nil {
