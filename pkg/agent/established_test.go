@@ -35,10 +35,12 @@ func TestOnlyPermanentlyDeniedIsBlocked(t *testing.T) {
 		{"192.0.2.1:40000", "10.244.1.9:80", conntrack.Keep},
 		{"10.244.1.9:40000", "10.244.1.2:80", conntrack.Keep},
 	} {
-		p := packet.Packet{Src: netip.MustParseAddrPort(tt.src), Dst: netip.MustParseAddrPort(tt.dst), Proto: packet.TCP}
-		if got := evaluate(p, false); got != tt.want {
-			t.Errorf("%v: %d, want %d", p, got, tt.want)
-		}
+		t.Run(tt.src+" to "+tt.dst, func(t *testing.T) {
+			p := packet.Packet{Src: netip.MustParseAddrPort(tt.src), Dst: netip.MustParseAddrPort(tt.dst), Proto: packet.TCP}
+			if got := evaluate(p, false); got != tt.want {
+				t.Errorf("%v: %d, want %d", p, got, tt.want)
+			}
+		})
 	}
 }
 

@@ -32,16 +32,18 @@ func TestUplinks(t *testing.T) {
 		{"a bridge that is the uplink", []Link{{Name: "br0", Kind: "bridge", OnLink: true, Gateway: true}}, []string{"br0"}},
 		{"what the operator exempts", []Link{{Name: "net1", Kind: "veth"}, {Name: "net22", Kind: "veth"}, {Name: "cali1", Kind: "veth"}}, []string{"net1", "net22"}},
 	} {
-		links := Links{}
-		for i, link := range tt.links {
-			if link.Index == 0 {
-				link.Index = 100 + i
+		t.Run(tt.name, func(t *testing.T) {
+			links := Links{}
+			for i, link := range tt.links {
+				if link.Index == 0 {
+					link.Index = 100 + i
+				}
+				links[link.Index] = &link
 			}
-			links[link.Index] = &link
-		}
-		if got := links.uplinks(isLocal, []string{"net*", "net1"}); !slices.Equal(got, tt.want) {
-			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
-		}
+			if got := links.uplinks(isLocal, []string{"net*", "net1"}); !slices.Equal(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
 	}
 }
 

@@ -50,23 +50,25 @@ func TestCommitsDistinguishOwnAndExternal(t *testing.T) {
 		{"our write while nothing is notified", []event{breaks, begins(4), ends(5)}, 0, 0},
 		{"our write while notifications begin", []event{breaks, begins(4), resumes, ends(5), touches(5)}, 1, 1},
 	} {
-		var c commits
-		c.started()
-		c.verified(c.unverified())
-		for _, e := range tt.events {
-			e(&c)
-		}
-		got := c.unverified()
-		if got.external != tt.external || got.lost != tt.lost {
-			t.Errorf("%s: %d external and %d lost, want %d and %d", tt.name, got.external, got.lost, tt.external, tt.lost)
-		}
-		if (got.error() != nil) != (tt.external+tt.lost > 0) {
-			t.Errorf("%s: the error is %v", tt.name, got.error())
-		}
-		c.verified(got)
-		if d := c.unverified(); d.any() {
-			t.Errorf("%s: after the verification %+v", tt.name, d)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			var c commits
+			c.started()
+			c.verified(c.unverified())
+			for _, e := range tt.events {
+				e(&c)
+			}
+			got := c.unverified()
+			if got.external != tt.external || got.lost != tt.lost {
+				t.Errorf("%d external and %d lost, want %d and %d", got.external, got.lost, tt.external, tt.lost)
+			}
+			if (got.error() != nil) != (tt.external+tt.lost > 0) {
+				t.Errorf("the error is %v", got.error())
+			}
+			c.verified(got)
+			if d := c.unverified(); d.any() {
+				t.Errorf("after the verification %+v", d)
+			}
+		})
 	}
 }
 

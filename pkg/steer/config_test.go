@@ -1,6 +1,7 @@
 package steer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -32,15 +33,17 @@ func TestConfigValidate(t *testing.T) {
 		{func(c *Config) { c.Queues, c.Mark = 0, 0 }, "Queues is 0\nMark 0x0 is not exactly one bit"},
 		{func(c *Config) { c.Queue, c.Queues = 65535, 1 }, ""},
 	} {
-		cfg := testConfig()
-		tt.edit(&cfg)
-		got := ""
-		if err := cfg.Validate(); err != nil {
-			got = err.Error()
-		}
-		if got != tt.want {
-			t.Errorf("got %q, want %q", got, tt.want)
-		}
+		t.Run(cmp.Or(tt.want, "valid"), func(t *testing.T) {
+			cfg := testConfig()
+			tt.edit(&cfg)
+			got := ""
+			if err := cfg.Validate(); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package steer
 import (
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -187,5 +188,48 @@ func TestKernelMetricsReadCounter(t *testing.T) {
 	mustSync(t, newReal(t, func(c *Config) { c.Registerer = reg }), Sets{})
 	if n, err := testutil.GatherAndCount(reg, "netpol_steered_packets_total"); n != 1 || err != nil {
 		t.Errorf("%d samples, %v, want 1", n, err)
+	}
+}
+
+func TestKernelReadsRanges(t *testing.T) {
+	newNode(t)
+	s := newReal(t, nil)
+	sets := Sets{
+		IngressRanges: prefixes("10.0.0.0/24", "10.0.1.0/24", "0.0.0.0/8", "255.255.255.0/24", "192.0.2.1/32", "fd00::/64", "fd00:0:0:1::/64", "ffff::/16"),
+		EgressRanges:  prefixes("0.0.0.0/0", "::/0"),
+	}
+	mustSync(t, s, sets)
+	h, err := s.kernel.read(t.Context())
+	if err != nil || !equalContents(h.sets, sets.contents()) {
+		t.Errorf("got %v, %v, want %v", h.sets, err, sets.contents())
+	}
+}
+
+// BenchmarkKernelRead reads a table with 1,000 elements, as a verification does.
+func BenchmarkKernelRead(b *testing.B) {
+	if os.Getenv(inNamespace) == "" {
+		b.Skip("needs to be root and allowed to make network namespaces")
+	}
+	caps, err := Probe(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := New(testConfig(), caps)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var sets Sets
+	for i := range 1000 {
+		sets.Ingress = append(sets.Ingress, netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}))
+	}
+	s.Set(sets)
+	if err := s.sync(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.kernel.read(b.Context()); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -51,14 +51,16 @@ func TestNotificationsNameProcess(t *testing.T) {
 		{"no table at all", [][]byte{message(t, unix.NFT_MSG_NEWRULE, unix.NFPROTO_INET), newGeneration(t, 7)}, []commit{{7, "nft", 42, true, false}}},
 		{"cut off", [][]byte{ours[:len(ours)-8], newGeneration(t, 7)}, []commit{{7, "nft", 42, true, false}}},
 	} {
-		var s scanner
-		var got []commit
-		for _, d := range tt.datagrams {
-			s.scan(d, func(c commit) { got = append(got, c) })
-		}
-		if !slices.Equal(got, tt.want) {
-			t.Errorf("%s: got %+v, want %+v", tt.name, got, tt.want)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			var s scanner
+			var got []commit
+			for _, d := range tt.datagrams {
+				s.scan(d, func(c commit) { got = append(got, c) })
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
 	}
 }
 

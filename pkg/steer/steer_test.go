@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
@@ -104,22 +105,24 @@ func TestRulesetMatchesGoldenFiles(t *testing.T) {
 		{"queue-sources.nft", func(c *Config) { c.SourceCheck = true }},
 		{"queue-observe-early.nft", func(c *Config) { c.ObserveQueue, c.EarlyUDP = 104, EarlyOn }},
 	} {
-		s, fake := newFake(t, tt.edit)
-		mustSync(t, s, Sets{})
-		got := fake.Dump()
-		file := filepath.Join("testdata", tt.file)
-		if *update {
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+		t.Run(tt.file, func(t *testing.T) {
+			s, fake := newFake(t, tt.edit)
+			mustSync(t, s, Sets{})
+			got := fake.Dump()
+			file := filepath.Join("testdata", tt.file)
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
 				t.Fatal(err)
 			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != string(want) {
-			t.Errorf("%s: the ruleset is now\n%s", tt.file, got)
-		}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("the ruleset has changed (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

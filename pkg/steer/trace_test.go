@@ -64,13 +64,15 @@ type traceCase struct {
 func checkTraces(t *testing.T, fake *knftables.Fake, cases []traceCase) {
 	t.Helper()
 	for _, tt := range cases {
-		got, err := steertest.Trace(fake, tt.packet, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.Verdict != tt.want {
-			t.Errorf("%s: %+v: %s, want %s", tt.name, tt.packet, got.Verdict, tt.want)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := steertest.Trace(fake, tt.packet, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Verdict != tt.want {
+				t.Errorf("%+v: %s, want %s", tt.packet, got.Verdict, tt.want)
+			}
+		})
 	}
 }
 
@@ -246,13 +248,15 @@ func TestObservedPackets(t *testing.T) {
 		{"query by an asymmetric route", packet(v4, res4, ports(40000, 53), forwarded, astray), 1},
 		{"from the port, not to it", packet(v4, res4, ports(53, 40000)), 0},
 	} {
-		got := 0
-		if _, err := steertest.Trace(fake, tt.packet, observed(&got, accept)); err != nil {
-			t.Fatal(err)
-		}
-		if got != tt.want {
-			t.Errorf("%s: %+v: seen %d times, want %d", tt.name, tt.packet, got, tt.want)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			got := 0
+			if _, err := steertest.Trace(fake, tt.packet, observed(&got, accept)); err != nil {
+				t.Fatal(err)
+			}
+			if got != tt.want {
+				t.Errorf("%+v: seen %d times, want %d", tt.packet, got, tt.want)
+			}
+		})
 	}
 }
 

@@ -18,22 +18,9 @@ import (
 func startReal(t *testing.T, sets Sets) *Steerer {
 	t.Helper()
 	s := newReal(t, nil)
-	ctx, cancel := context.WithCancel(testContext(t))
-	done := make(chan error, 1)
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	s.Set(sets)
-	go func() { done <- s.Run(ctx) }()
+	startRun(t, s, sets)
 	await(t, func() bool { return s.Healthy() == nil })
 	return s
-}
-
-func (s *Steerer) externalChanges(found string) float64 {
-	return testutil.ToFloat64(s.metrics.external.WithLabelValues(found))
 }
 
 func TestKernelExternalChangesAreRepaired(t *testing.T) {
@@ -84,20 +71,6 @@ func TestKernelOwnAndUnrelatedCommitsAreIgnored(t *testing.T) {
 	}
 }
 
-func TestKernelReadsRanges(t *testing.T) {
-	newNode(t)
-	s := newReal(t, nil)
-	sets := Sets{
-		IngressRanges: prefixes("10.0.0.0/24", "10.0.1.0/24", "0.0.0.0/8", "255.255.255.0/24", "192.0.2.1/32", "fd00::/64", "fd00:0:0:1::/64", "ffff::/16"),
-		EgressRanges:  prefixes("0.0.0.0/0", "::/0"),
-	}
-	mustSync(t, s, sets)
-	h, err := s.kernel.read(t.Context())
-	if err != nil || !equalContents(h.sets, sets.contents()) {
-		t.Errorf("got %v, %v, want %v", h.sets, err, sets.contents())
-	}
-}
-
 // TestKernelRepairTime logs how long the table is wrong: from the notification of an
 // external commit to the notification of the repair.
 func TestKernelRepairTime(t *testing.T) {
@@ -139,34 +112,5 @@ func TestKernelRepairTime(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
-	}
-}
-
-// BenchmarkKernelRead reads a table with 1,000 elements, as a verification does.
-func BenchmarkKernelRead(b *testing.B) {
-	if os.Getenv(inNamespace) == "" {
-		b.Skip("needs to be root and allowed to make network namespaces")
-	}
-	caps, err := Probe(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	s, err := New(testConfig(), caps)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var sets Sets
-	for i := range 1000 {
-		sets.Ingress = append(sets.Ingress, netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}))
-	}
-	s.Set(sets)
-	if err := s.sync(b.Context()); err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := s.kernel.read(b.Context()); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
