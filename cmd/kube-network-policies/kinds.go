@@ -11,9 +11,9 @@ import (
 // kindFlags are the flags that enable kinds of policy.
 type kindFlags map[*compile.Kind]*bool
 
-// addKindFlags adds a flag for each kind that is not always enabled. The help is
-// about the kind that it names with %s.
-func addKindFlags(fs *pflag.FlagSet, help string) kindFlags {
+// addKindFlags adds a flag for each kind that is not always enabled.
+func addKindFlags(fs *pflag.FlagSet) kindFlags {
+	const help = "enable %s, as soon as its CustomResourceDefinition is installed. When false, these policies have no effect and get no conditions. Agents and status writer need the same value"
 	flags := kindFlags{}
 	for _, k := range compile.Kinds {
 		if k.Flag != "" {

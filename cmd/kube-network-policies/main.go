@@ -1,6 +1,6 @@
-// Command kube-network-policies enforces Kubernetes network policies on the node
-// it runs on. As "kube-network-policies status-writer" it tells the authors of
-// policies what the implementation makes of them.
+// Command kube-network-policies enforces Kubernetes network policies on its node.
+// As "kube-network-policies status-writer" it writes conditions on policies that are
+// not enforced as written.
 package main
 
 import (
@@ -21,37 +21,40 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
-// program is one of the programs in this binary.
-type program interface {
+// command is the agent or the status writer.
+type command interface {
 	addFlags(*pflag.FlagSet)
-	// validate is called with the arguments that are no flags.
+	// validate checks the flags, and args, the arguments that are not flags.
 	validate(args []string) error
 	run(context.Context) error
 }
 
 const usage = `Usage: %s [flags]
 
-Programs of this binary:
-  kube-network-policies                 enforce network policies on this node
-                                        kube-network-policies --manifests ./cluster
-  kube-network-policies status-writer   write conditions on policies that are not honoured as written
-                                        kube-network-policies status-writer --kubeconfig ~/.kube/config
-  kube-network-policies version         print the version and exit
+Commands:
+  kube-network-policies                 Enforce network policies on this node.
+                                        Example: kube-network-policies --manifests ./cluster
+  kube-network-policies status-writer   Write conditions on policies, with the parts that are not enforced as written.
+                                        Example: kube-network-policies status-writer --kubeconfig ~/.kube/config
+  kube-network-policies version         Print version, commit, build date, Go version and platform.
+                                        Example: kube-network-policies version
+
+A wrong flag or value is an error before anything starts: the exit status is 2, and 1 after any later error.
 
 Flags:
 %s`
 
 func main() {
 	name, args := "kube-network-policies", os.Args[1:]
-	var p program = newOptions()
+	var c command = newOptions()
 	if len(args) > 0 && args[0] == writerName {
 		name, args = name+" "+writerName, args[1:]
-		p = newWriterOptions()
+		c = newWriterOptions()
 	}
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintf(os.Stderr, usage, name, fs.FlagUsages()) }
-	p.addFlags(fs)
-	showVersion := fs.Bool("version", len(args) == 1 && args[0] == "version", "Print version, commit, build date, Go version and platform, and exit.")
+	c.addFlags(fs)
+	showVersion := fs.Bool("version", len(args) == 1 && args[0] == "version", "print version, commit, build date, Go version and platform, and exit")
 	err := fs.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
 		return
@@ -61,17 +64,17 @@ func main() {
 		return
 	}
 	if err == nil {
-		err = p.validate(fs.Args())
+		err = c.validate(fs.Args())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err = p.run(ctx)
+	err = c.run(ctx)
 	stop()
 	if err != nil {
-		klog.ErrorS(err, "Ended", "program", name)
+		klog.ErrorS(err, "Stopped by an error", "command", name)
 	}
 	logs.FlushLogs()
 	if err != nil {
@@ -80,7 +83,7 @@ func main() {
 }
 
 func (o *options) run(ctx context.Context) error {
-	if err := applyLogging(o.logging); err != nil {
+	if err := o.applyLogging(); err != nil {
 		return err
 	}
 	if o.cleanup {
@@ -96,7 +99,7 @@ func (o *options) run(ctx context.Context) error {
 	return agent.Run(ctx, cfg)
 }
 
-// gcPercent lets the heap grow by two thirds rather than double until it is
-// collected. Most of it is the cluster, which stays; the rest is what was
-// decoded. docs/scalability.md has the figures.
+// gcPercent lets the heap grow by two thirds between collections rather than double.
+// Most of it is the state of the cluster, which is not garbage; the rest are decoded
+// objects. docs/scalability.md has the figures.
 const gcPercent = 66

@@ -8,10 +8,11 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
-// parse returns the options of args, and what is wrong with them.
+// parse returns the options of args, or the error of parsing or validation.
 func parse(args ...string) (*options, error) {
 	o := newOptions()
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
@@ -22,7 +23,31 @@ func parse(args ...string) (*options, error) {
 	return o, o.validate(fs.Args())
 }
 
-func TestWrongFlagsAreRefusedByNameAndValue(t *testing.T) {
+// configOf returns the configuration that args make.
+func configOf(t *testing.T, args ...string) agent.Config {
+	t.Helper()
+	o, err := parse(append(args, "--manifests=.", "--hostname-override=n")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := o.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// wantError checks that err contains all parts.
+func wantError(t *testing.T, err error, parts []string) {
+	t.Helper()
+	for _, part := range parts {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("error %v does not contain %q", err, part)
+		}
+	}
+}
+
+func TestWrongFlags(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		want []string // parts of the error
@@ -47,9 +72,7 @@ func TestWrongFlagsAreRefusedByNameAndValue(t *testing.T) {
 		{[]string{"--kubeconfig=k", "--manifests=."}, []string{"--manifests=.", "--kubeconfig=k"}},
 		{[]string{"--manifests=does/not/exist"}, []string{"--manifests=does/not/exist"}},
 		{[]string{"--metrics-bind-address=9080"}, []string{"--metrics-bind-address=9080", "host:port"}},
-		{[]string{"--feature-gates=EndPorts=false"}, []string{"--feature-gates=EndPorts", "DomainNames, EndPort, Nodes, SCTP"}},
-		{[]string{"--feature-gates=SCTP"}, []string{"--feature-gates", `"SCTP"`}},
-		{[]string{"--feature-gates=SCTP=perhaps"}, []string{"--feature-gates", "perhaps"}},
+		{[]string{"--feature-gates=EndPorts=false"}, []string{"--feature-gates", `"EndPorts"`, "DomainNames, EndPort, Nodes, SCTP"}},
 		{[]string{"--dns-resolvers=10.96.0.10,dns"}, []string{"--dns-resolvers", `"dns"`, "IP:port"}},
 		{[]string{"--source-check-exempt=eth1,net["}, []string{"--source-check-exempt=net[", "must be the name of an interface or a pattern"}},
 		{[]string{"--tunnel-ports=8285,0"}, []string{"--tunnel-ports=0", "1-65535"}},
@@ -60,20 +83,14 @@ func TestWrongFlagsAreRefusedByNameAndValue(t *testing.T) {
 		{[]string{"status"}, []string{`"status"`}},
 		{[]string{"--nfqueue-id=-1", "--mark=7"}, []string{"--nfqueue-id=-1", "--mark=7"}},
 	} {
-		_, err := parse(tc.args...)
-		if err == nil {
-			t.Errorf("%v: no error", tc.args)
-			continue
-		}
-		for _, part := range tc.want {
-			if !strings.Contains(err.Error(), part) {
-				t.Errorf("%v: %q does not name %q", tc.args, err, part)
-			}
-		}
+		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
+			_, err := parse(tc.args...)
+			wantError(t, err, tc.want)
+		})
 	}
 }
 
-func TestOptionsBecomeTheConfig(t *testing.T) {
+func TestConfigOfOptions(t *testing.T) {
 	o, err := parse("--manifests=.", "--hostname-override=Node1", "--nfqueue-id=7", "--nfqueue-count=3", "--mark=0x200",
 		"--fail-open-queue-full", "--feature-gates=SCTP=false", "--logging-format=json")
 	if err != nil {
@@ -94,26 +111,7 @@ func TestOptionsBecomeTheConfig(t *testing.T) {
 	}
 }
 
-func TestEachFeatureHasItsGate(t *testing.T) {
-	for gate, want := range map[string]func(*compile.Features){
-		"DomainNames": func(f *compile.Features) { f.DomainNames = false },
-		"EndPort":     func(f *compile.Features) { f.EndPort = false },
-		"Nodes":       func(f *compile.Features) { f.Nodes = false },
-		"SCTP":        func(f *compile.Features) { f.SCTP = false },
-	} {
-		o, err := parse("--feature-gates=" + gate + "=false")
-		if err != nil {
-			t.Fatal(err)
-		}
-		f := compile.AllFeatures()
-		want(&f)
-		if got := features(o.featureGates); got != f {
-			t.Errorf("%s off: features %+v, want %+v", gate, got, f)
-		}
-	}
-}
-
-func TestEachKindHasItsFlag(t *testing.T) {
+func TestKindFlags(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		want []*compile.Kind
@@ -123,13 +121,11 @@ func TestEachKindHasItsFlag(t *testing.T) {
 		{[]string{"--baseline-admin-network-policy"}, []*compile.Kind{compile.KindBaselineAdminNetworkPolicy}},
 		{[]string{"--cluster-network-policy=true"}, []*compile.Kind{compile.KindClusterNetworkPolicy}},
 	} {
-		o, err := parse(append(tc.args, "--manifests=.", "--hostname-override=n")...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if cfg, err := o.config(); err != nil || !slices.Equal(cfg.Kinds, tc.want) {
-			t.Errorf("%v: %v, %v, want %v", tc.args, cfg.Kinds, err, tc.want)
-		}
+		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
+			if cfg := configOf(t, tc.args...); !slices.Equal(cfg.Kinds, tc.want) {
+				t.Errorf("kinds %v, want %v", cfg.Kinds, tc.want)
+			}
+		})
 	}
 }
 
@@ -144,34 +140,30 @@ func TestBlockMarkNeedsBlockEstablished(t *testing.T) {
 		{[]string{"--block-established"}, 0x800},
 		{[]string{"--block-established", "--block-mark=0x400"}, 0x400},
 	} {
-		o, err := parse(append(tc.args, "--manifests=.", "--hostname-override=n")...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if cfg, err := o.config(); err != nil || cfg.BlockMark != tc.want {
-			t.Errorf("%v: %#x, %v, want %#x", tc.args, cfg.BlockMark, err, tc.want)
-		}
+		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
+			if cfg := configOf(t, tc.args...); cfg.BlockMark != tc.want {
+				t.Errorf("mark %#x, want %#x", cfg.BlockMark, tc.want)
+			}
+		})
 	}
 }
 
-func TestResolversAreRead(t *testing.T) {
+func TestDNSResolversFlag(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                               "[]",
 		"--dns-resolvers=10.96.0.10":     "[10.96.0.10:53]",
 		"--dns-resolvers=[fd00::a]:5353": "[[fd00::a]:5353]",
 		"--dns-resolvers=10.96.0.10,fd00::a --dns-resolvers=192.0.2.1:5353": "[10.96.0.10:53 [fd00::a]:53 192.0.2.1:5353]",
 	} {
-		o, err := parse(append(strings.Fields(args), "--manifests=.", "--hostname-override=n")...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if cfg, err := o.config(); err != nil || fmt.Sprint(cfg.DNSResolvers) != want {
-			t.Errorf("%q: %v, %v, want %s", args, cfg.DNSResolvers, err, want)
-		}
+		t.Run(args, func(t *testing.T) {
+			if cfg := configOf(t, strings.Fields(args)...); fmt.Sprint(cfg.DNSResolvers) != want {
+				t.Errorf("resolvers %v, want %s", cfg.DNSResolvers, want)
+			}
+		})
 	}
 }
 
-// Nothing fails open unless it is asked for.
+// Nothing fails open by default.
 func TestDefaultsFailClosed(t *testing.T) {
 	o, err := parse()
 	if err != nil {
@@ -180,8 +172,8 @@ func TestDefaultsFailClosed(t *testing.T) {
 	if o.failOpen.NoAgent || o.failOpen.QueueFull || o.failOpen.UnknownPacket || o.failOpen.InternalError {
 		t.Errorf("fails open by default: %+v", o.failOpen)
 	}
-	if features(o.featureGates) != compile.AllFeatures() {
-		t.Errorf("features by default: %+v", features(o.featureGates))
+	if o.features != compile.AllFeatures() {
+		t.Errorf("features by default: %+v, want all", o.features)
 	}
 	if o.queue != 100 {
 		t.Errorf("queue %d by default, want 100", o.queue)

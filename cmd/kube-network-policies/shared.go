@@ -3,70 +3,76 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
+	"net"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 
+	"sigs.k8s.io/kube-network-policies/cmd/internal/featuregates"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
-// gates are the feature gates by name, the same for the agent and the status
-// writer: what the one does not do the other reports.
-var gates = map[string]func(*compile.Features) *bool{
-	"DomainNames": func(f *compile.Features) *bool { return &f.DomainNames },
-	"EndPort":     func(f *compile.Features) *bool { return &f.EndPort },
-	"Nodes":       func(f *compile.Features) *bool { return &f.Nodes },
-	"SCTP":        func(f *compile.Features) *bool { return &f.SCTP },
+// sharedOptions are the flags that the agent and the status writer have in common.
+type sharedOptions struct {
+	kubeconfig         string
+	kinds              kindFlags
+	features           compile.Features
+	metricsBindAddress string
+	logging            *logsapi.LoggingConfiguration
 }
 
-func gateNames() []string { return slices.Sorted(maps.Keys(gates)) }
-
-func addFeatureGates(fs *pflag.FlagSet, featureGates *map[string]bool) {
-	fs.Var(cliflag.NewMapStringBool(featureGates), "feature-gates", "parts of the API to switch off or on, as NAME=true|false,…: "+strings.Join(gateNames(), ", ")+" (all true by default). Policies that use what is off fail closed and are reported. Agents and status writer need the same value")
+func newSharedOptions() sharedOptions {
+	return sharedOptions{
+		features:           compile.AllFeatures(),
+		metricsBindAddress: ":9080",
+		logging:            logsapi.NewLoggingConfiguration(),
+	}
 }
 
-// checkFeatureGates names every gate that does not exist.
-func checkFeatureGates(featureGates map[string]bool) error {
+func (o *sharedOptions) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file for the API server; empty uses the service account of the pod. Start fails if it cannot be read")
+	o.kinds = addKindFlags(fs)
+	featuregates.AddFlag(fs, &o.features, "Policies that use a disabled part fail closed and are reported. Agents and status writer need the same value")
+	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port, as `HOST:PORT`, of /metrics, /livez and /readyz; an empty host means all addresses. Start fails if the port is in use")
+	logsapi.AddFlags(o.logging, fs)
+}
+
+// validate returns an error for each flag with a wrong value.
+func (o *sharedOptions) validate() error {
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(featureGates)) {
-		if _, ok := gates[name]; !ok {
-			errs = append(errs, fmt.Errorf("--feature-gates=%s: is none of %s", name, strings.Join(gateNames(), ", ")))
-		}
+	if _, _, err := net.SplitHostPort(o.metricsBindAddress); err != nil {
+		errs = append(errs, flagError("metrics-bind-address", o.metricsBindAddress, "must be host:port (%v)", err))
+	}
+	if err := logsapi.Validate(o.logging, nil, nil).ToAggregate(); err != nil {
+		errs = append(errs, flagError("logging-format", o.logging.Format, "%v", err))
 	}
 	return errors.Join(errs...)
 }
 
-func features(featureGates map[string]bool) compile.Features {
-	f := compile.AllFeatures()
-	for name, on := range featureGates {
-		*gates[name](&f) = on
-	}
-	return f
+// flagError returns an error that begins with the flag and its value.
+func flagError(flag string, value any, format string, args ...any) error {
+	return fmt.Errorf("--%s=%v: %s", flag, value, fmt.Sprintf(format, args...))
 }
 
-func applyLogging(c *logsapi.LoggingConfiguration) error {
+func (o *sharedOptions) applyLogging() error {
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingError
-	return logsapi.ValidateAndApply(c, nil)
+	return logsapi.ValidateAndApply(o.logging, nil)
 }
 
-// restConfig tells how to reach the API server. An empty kubeconfig is the pod's
-// service account.
-func restConfig(kubeconfig string) (*rest.Config, error) {
+// restConfig returns the configuration of clients of the API server.
+func (o *sharedOptions) restConfig() (*rest.Config, error) {
 	var config *rest.Config
 	var err error
-	if kubeconfig == "" {
+	if o.kubeconfig == "" {
 		config, err = rest.InClusterConfig()
 	} else {
-		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+		config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig=%s: %w", kubeconfig, err)
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
 	}
 	config.UserAgent = "kube-network-policies"
 	return config, nil

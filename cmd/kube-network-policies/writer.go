@@ -20,16 +20,16 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
-// run writes conditions until ctx ends, or removes them.
+// run writes conditions until ctx ends, or removes all of them.
 func (o *writerOptions) run(ctx context.Context) error {
-	if err := applyLogging(o.logging); err != nil {
+	if err := o.applyLogging(); err != nil {
 		return err
 	}
-	config, err := restConfig(o.kubeconfig)
+	config, err := o.restConfig()
 	if err != nil {
 		return err
 	}
-	config.QPS = -1 // the writer has its own limit, for writes; reads are few
+	config.QPS = -1 // the writer limits the rate of writes itself, and reads are few
 	reg := httpserver.NewRegistry()
 	w, err := o.newWriter(ctx, config, reg)
 	if err != nil {
@@ -61,9 +61,9 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, reg 
 	if err != nil {
 		return nil, fmt.Errorf("name of this host: %w", err)
 	}
-	features := features(o.featureGates)
+	features := o.features
 	features.SCTPUntracked = errors.Is(steer.ProbeSCTPConntrack(), errors.ErrUnsupported)
-	klog.FromContext(ctx).Info("Judging policies", "features", features)
+	klog.FromContext(ctx).Info("Checking policies", "features", features)
 	return status.New(status.Config{
 		Client:         client,
 		Dynamic:        dynamicClient,

@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 )
 
-// statusKinds returns the kinds of policies to tell about. What is to be cleaned
-// up may be on any of them.
+// statusKinds returns the kinds of policies that get conditions. A cleanup includes
+// all kinds.
 func (o *writerOptions) statusKinds(dynamicClient dynamic.Interface, client kubernetes.Interface, features compile.Features) []status.Kind {
 	var kinds []status.Kind
 	for _, k := range compile.Kinds {
@@ -23,8 +23,7 @@ func (o *writerOptions) statusKinds(dynamicClient dynamic.Interface, client kube
 	return kinds
 }
 
-// sinks returns the ways to store the conditions of a kind. What is to be cleaned
-// up may be in any of them.
+// sinks returns the sinks for the conditions of a kind. A cleanup includes all sinks.
 func (o *writerOptions) sinks(dynamicClient dynamic.Interface, client kubernetes.Interface, kind *compile.Kind) []status.Sink {
 	all := o.cleanup || o.sink == sinkAuto
 	toStatus, toAnnotation := all || o.sink == status.SubresourceSink, all || o.sink == status.AnnotationSink

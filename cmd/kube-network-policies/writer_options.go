@@ -3,21 +3,19 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
-	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 )
 
-// writerName is the argument that chooses the status writer.
+// writerName is the argument that runs the status writer.
 const writerName = "status-writer"
 
-// The values of --status-sink that name no single sink.
+// The values of --status-sink that do not name one sink.
 const (
 	sinkAuto = "auto"
 	sinkNone = "none"
@@ -27,59 +25,49 @@ var sinkNames = []string{sinkAuto, status.SubresourceSink, status.AnnotationSink
 
 // writerOptions are the flags of the status writer.
 type writerOptions struct {
-	kubeconfig         string
-	kinds              kindFlags
-	sink               string
-	conditionPrefix    string
-	events             bool
-	qps                float32
-	burst              int
-	featureGates       map[string]bool
-	leaseNamespace     string
-	metricsBindAddress string
-	cleanup            bool
-	logging            *logsapi.LoggingConfiguration
+	sharedOptions
+	sink            string
+	conditionPrefix string
+	events          bool
+	qps             float32
+	burst           int
+	leaseNamespace  string
+	cleanup         bool
 }
 
 func newWriterOptions() *writerOptions {
 	return &writerOptions{
-		sink:               sinkAuto,
-		events:             true,
-		qps:                5,
-		burst:              20,
-		featureGates:       map[string]bool{},
-		leaseNamespace:     "kube-system",
-		metricsBindAddress: ":9080",
-		logging:            logsapi.NewLoggingConfiguration(),
+		sharedOptions:  newSharedOptions(),
+		sink:           sinkAuto,
+		events:         true,
+		qps:            5,
+		burst:          20,
+		leaseNamespace: "kube-system",
 	}
 }
 
 func (o *writerOptions) addFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file that tells the API server; empty uses the service account of the pod")
-	o.kinds = addKindFlags(fs, "report on %s too; while its CustomResourceDefinition is not installed it is waited for. Agents and status writer need the same value")
-	fs.StringVar(&o.sink, "status-sink", o.sink, "where the conditions of a NetworkPolicy go: subresource (its status, which API servers 1.24 to 1.27 can serve), annotation, none, or auto, which takes the status where the server stores it and else the annotation. A sink that the server does not have stores nothing. Conditions of other kinds go to their status, or with none nowhere")
-	fs.StringVar(&o.conditionPrefix, "condition-prefix", o.conditionPrefix, "domain to put before the types of conditions, as in example.com/Accepted, where another implementation writes the plain ones")
-	fs.BoolVar(&o.events, "events", o.events, "send a Warning Event for each problem of a policy whose conditions cannot go to its status")
-	fs.Float32Var(&o.qps, "status-qps", o.qps, "writes per second over time, conditions and events together. A low value delays what authors see, a high one burdens the API server")
-	fs.IntVar(&o.burst, "status-burst", o.burst, "writes that may be made at once after a quiet time")
-	addFeatureGates(fs, &o.featureGates)
-	fs.StringVar(&o.leaseNamespace, "leader-elect-namespace", o.leaseNamespace, "namespace of the Lease "+status.LeaseName+" by which several writers agree on one. Writers with different values write both")
-	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port of /metrics, /livez and /readyz")
-	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove all conditions and annotations that a writer has stored, and exit. A writer that still runs would store them anew")
-	logsapi.AddFlags(o.logging, fs)
+	o.sharedOptions.addFlags(fs)
+	fs.StringVar(&o.sink, "status-sink", o.sink, "where the conditions of a NetworkPolicy are stored: subresource (its status, on API servers 1.24 to 1.27 with a feature gate), annotation, none, or auto, which uses the status where the server stores it and the annotation elsewhere. With a sink that the server lacks nothing is stored. Conditions of other kinds are stored in their status, or with none not at all")
+	fs.StringVar(&o.conditionPrefix, "condition-prefix", o.conditionPrefix, "`DOMAIN` before the types of conditions, as in example.com/Accepted, for clusters where another implementation writes the same types; must be a DNS subdomain")
+	fs.BoolVar(&o.events, "events", o.events, "create a Warning Event for each problem of a policy whose conditions cannot be stored in its status")
+	fs.Float32Var(&o.qps, "status-qps", o.qps, "average rate of writes per second, conditions and Events together. A lower rate delays conditions, a higher one adds load to the API server. Must be positive")
+	fs.IntVar(&o.burst, "status-burst", o.burst, "number of writes that may exceed --status-qps at once after a quiet period. Must be positive")
+	fs.StringVar(&o.leaseNamespace, "leader-elect-namespace", o.leaseNamespace, "namespace of the Lease "+status.LeaseName+", which elects one of several writers. Writers with different values would all write")
+	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove all conditions and annotations that a writer has stored, and exit. Stop the writer first: it would store them again")
 }
 
-// validate names every flag whose value cannot work, and the value.
+// validate returns an error for each flag with a wrong value.
 func (o *writerOptions) validate(args []string) error {
 	var errs []error
-	fault := func(flag string, value any, format string, more ...any) {
-		errs = append(errs, fmt.Errorf("--%s=%v: %s", flag, value, fmt.Sprintf(format, more...)))
+	fault := func(flag string, value any, format string, args ...any) {
+		errs = append(errs, flagError(flag, value, format, args...))
 	}
 	if len(args) > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", args[0]))
 	}
 	if !slices.Contains(sinkNames, o.sink) {
-		fault("status-sink", o.sink, "is none of %s", strings.Join(sinkNames, ", "))
+		fault("status-sink", o.sink, "must be one of %s", strings.Join(sinkNames, ", "))
 	}
 	if o.conditionPrefix != "" {
 		if faults := validation.IsDNS1123Subdomain(o.conditionPrefix); len(faults) > 0 {
@@ -95,11 +83,5 @@ func (o *writerOptions) validate(args []string) error {
 	if faults := validation.IsDNS1123Label(o.leaseNamespace); len(faults) > 0 {
 		fault("leader-elect-namespace", o.leaseNamespace, "%s", faults[0])
 	}
-	if _, _, err := net.SplitHostPort(o.metricsBindAddress); err != nil {
-		fault("metrics-bind-address", o.metricsBindAddress, "must be host:port (%v)", err)
-	}
-	if err := logsapi.Validate(o.logging, nil, nil).ToAggregate(); err != nil {
-		fault("logging-format", o.logging.Format, "%v", err)
-	}
-	return errors.Join(append(errs, checkFeatureGates(o.featureGates))...)
+	return errors.Join(append(errs, o.sharedOptions.validate())...)
 }

@@ -39,11 +39,7 @@ func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 			o.defaultNamespace = ns
 		}
 	}
-	features, err := o.features()
-	if err != nil {
-		return clusterstate.Input{}, err
-	}
-	in := clusterstate.Input{Features: features}
+	in := clusterstate.Input{Features: o.features}
 	client, err := kubernetes.NewForConfig(rest)
 	if err != nil {
 		return clusterstate.Input{}, fmt.Errorf("connect to %s: %w", rest.Host, err)

@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	cliflag "k8s.io/component-base/cli/flag"
 
+	"sigs.k8s.io/kube-network-policies/cmd/internal/featuregates"
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
@@ -22,11 +21,11 @@ import (
 
 // options are the flags of all commands: where the cluster comes from.
 type options struct {
-	files        []string
-	kubeconfig   string
-	context      string
-	namespace    string
-	featureGates map[string]bool
+	files      []string
+	kubeconfig string
+	context    string
+	namespace  string
+	features   compile.Features
 
 	// The kinds of administrators' policies that count.
 	adminPolicies, baselinePolicies, clusterPolicies bool
@@ -36,7 +35,7 @@ type options struct {
 }
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
-	o.featureGates = map[string]bool{}
+	o.features = compile.AllFeatures()
 	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory of manifests (pods, namespaces, nodes, policies of every kind) to read instead of the live cluster; - is the standard input; may be repeated")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file that tells the live cluster; empty looks where kubectl looks")
 	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty takes its current one")
@@ -44,20 +43,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.adminPolicies, "admin-network-policy", true, "AdminNetworkPolicies count; false leaves them out, as agents do without this flag")
 	fs.BoolVar(&o.baselinePolicies, "baseline-admin-network-policy", true, "the same for BaselineAdminNetworkPolicies")
 	fs.BoolVar(&o.clusterPolicies, "cluster-network-policy", true, "the same for ClusterNetworkPolicies")
-	fs.Var(cliflag.NewMapStringBool(&o.featureGates), "feature-gates", "what the agents' --feature-gates say, as NAME=true|false,…: DomainNames, EndPort, Nodes, SCTP (all true by default). With others than the agents', the answers are not theirs")
-}
-
-// features returns the agents' features.
-func (o *options) features() (compile.Features, error) {
-	features := compile.AllFeatures()
-	gates := map[string]*bool{"DomainNames": &features.DomainNames, "EndPort": &features.EndPort, "Nodes": &features.Nodes, "SCTP": &features.SCTP}
-	for name, on := range o.featureGates {
-		if gates[name] == nil {
-			return compile.Features{}, fmt.Errorf("--feature-gates=%s: is none of %s", name, strings.Join(slices.Sorted(maps.Keys(gates)), ", "))
-		}
-		*gates[name] = on
-	}
-	return features, nil
+	featuregates.AddFlag(fs, &o.features, "Use the value of the agents: with another one, answers differ from what they enforce")
 }
 
 // read returns the cluster of the files, or the live one.
@@ -69,16 +55,12 @@ func (o *options) read(ctx context.Context, stdin io.Reader) (clusterstate.Input
 }
 
 func (o *options) readFiles(paths []string, stdin io.Reader) (clusterstate.Input, error) {
-	features, err := o.features()
-	if err != nil {
-		return clusterstate.Input{}, err
-	}
 	objects, err := manifests.Read(paths, stdin)
 	if err != nil {
 		return clusterstate.Input{}, err
 	}
 	in := clusterstate.Input{
-		Features:        features,
+		Features:        o.features,
 		Namespaces:      objects.Namespaces,
 		Pods:            objects.Pods,
 		Nodes:           objects.Nodes,

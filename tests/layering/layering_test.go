@@ -116,7 +116,10 @@ func readRules(t *testing.T) []*rule {
 		default:
 			r.exact = !strings.HasSuffix(r.packages, "/...")
 			for _, name := range list(row[2]) {
-				r.reaches = append(r.reaches, "pkg/"+name)
+				if !strings.HasPrefix(name, "cmd/") {
+					name = "pkg/" + name
+				}
+				r.reaches = append(r.reaches, name)
 			}
 		}
 		for _, name := range list(row[3]) {
