@@ -19,14 +19,14 @@ func newCheck(o *options) *cobra.Command {
 	c := &checkOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Tell which parts of policies cannot be honoured as written",
-		Long: `Tell which parts of policies the agents cannot honour as written, and what they
-enforce instead. Files must be right by the API's schema, too: a field that is
-unknown or of a wrong type is an error, with its file and line. With -n, policies
-of the whole cluster are left out.
+		Short: "List the parts of policies that are not enforced as written",
+		Long: `List the parts of policies that the agents do not enforce as written, and what
+they enforce instead. Files must also conform to the schema of the API: an unknown
+field, or one of a wrong type, is an error with its file and line. With -n,
+cluster-scoped policies are left out.
 
-The exit code is 0 when there is nothing to tell, 1 when there is, 2 when the
-manifests or the cluster cannot be read.`,
+The exit code is 0 without findings, 1 with findings, and 2 when the manifests or
+the cluster cannot be read.`,
 		Example: `  kubectl-netpol check -f ./manifests
   git show HEAD:policy.yaml | kubectl-netpol check -f -`,
 		Args: cobra.NoArgs,

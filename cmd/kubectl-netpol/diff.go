@@ -27,18 +27,18 @@ func newDiff(o *options) *cobra.Command {
 	d := &diffOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "diff -f BEFORE -f AFTER | diff -f POLICIES",
-		Short: "Tell which connections would change",
-		Long: `Tell which connections two clusters allow differently.
+		Short: "Show which connections would change",
+		Long: `Show which connections two clusters allow differently.
 
-With two -f, BEFORE and AFTER are whole clusters; where AFTER has no pods, its
-pods, namespaces and nodes are those of BEFORE, so that AFTER may hold all the
-policies and nothing else. With one -f, its policies are added to the live
-cluster, in the place of those of the same name, as "kubectl apply" would; what
-else the manifests hold is not looked at.
+With two -f, BEFORE and AFTER are whole clusters. If AFTER has no pods, its pods,
+namespaces and nodes are those of BEFORE, so that AFTER may consist of policies
+alone. With one -f, its policies are added to the live cluster and replace those
+of the same name, as "kubectl apply" would; other objects in the manifests are
+ignored.
 
-Every port and protocol is compared: where policies name ports, each stretch of
-ports that they do not tell apart is compared by one of them. So are addresses
-outside of the cluster; of nodes, each address is. What domain names allow is not
+All ports and protocols are compared: of each range of ports that the policies
+treat alike, one port is compared, and likewise of addresses outside of the
+cluster. Of nodes, every address is compared. What domain names allow is not
 compared: only agents know what pods learn from DNS. --port, --protocol and
 --address narrow it down.
 
@@ -250,7 +250,7 @@ func members(g reachability.Group) []string {
 	return names
 }
 
-// mostNames is how many names a line tells.
+// mostNames is the maximum number of names in a line.
 const mostNames = 8
 
 func shorten(names []string) string {

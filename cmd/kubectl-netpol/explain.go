@@ -21,9 +21,10 @@ func newExplain(o *options) *cobra.Command {
 	e := &explainOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "explain SRC DST --port PORT [--protocol PROTOCOL]",
-		Short: "Tell whether one connection is allowed, and why",
-		Long: `Tell whether SRC may connect to DST, and why: the policies that select each side,
-the rules that were asked, and which item of them matched or why it did not.
+		Short: "Explain whether one connection is allowed, and why",
+		Long: `Explain whether SRC may connect to DST, and why: the policies that select each
+endpoint, the rules that were evaluated, and for each of their items whether it
+matched, or why not.
 
 SRC and DST are pods (namespace/pod) or addresses. The exit code is 0 when the
 connection is allowed, 1 when it is not, 2 when there is no answer.`,

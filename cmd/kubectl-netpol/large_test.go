@@ -29,7 +29,7 @@ func largeCluster(pods, namespaces int) string {
 	return `{"apiVersion":"v1","kind":"List","items":[` + strings.Join(items, ",") + `]}`
 }
 
-func TestTableOfAThousandPodsIsUsable(t *testing.T) {
+func TestTableOfThousandPods(t *testing.T) {
 	code, stdout, stderr := call(t, largeCluster(1000, 20), "matrix --port http -f -")
 	if code != 0 || stderr != "" {
 		t.Fatalf("got %d, %s", code, stderr)
@@ -50,7 +50,7 @@ func TestTableOfAThousandPodsIsUsable(t *testing.T) {
 	}
 }
 
-func TestNumberedColumnsWithoutARowAreTold(t *testing.T) {
+func TestNumberedColumnsWithoutRowAreListed(t *testing.T) {
 	command := "matrix --port http -f -"
 	for i := 0; i < 20; i += 3 { // web pods
 		command += fmt.Sprintf(" --from ns-%02d/pod-%04d", i, i)
@@ -61,7 +61,7 @@ func TestNumberedColumnsWithoutARowAreTold(t *testing.T) {
 	}
 }
 
-func TestJSONOfAThousandPodsHasEveryCell(t *testing.T) {
+func TestJSONOfThousandPods(t *testing.T) {
 	code, stdout, stderr := call(t, largeCluster(1000, 20), "matrix --port http -f - -o json")
 	var got struct {
 		Pods    []string

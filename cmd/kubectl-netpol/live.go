@@ -131,8 +131,8 @@ func (o *options) listAdmin(ctx context.Context, client policyapi.Interface, in 
 	return nil
 }
 
-// serves tells whether the cluster has a resource. To list it would not do: who
-// may not is told so even of what does not exist.
+// serves reports whether the cluster serves a resource. Listing would not show that:
+// without the right to list, the answer is 403 also for a resource that does not exist.
 func serves(client discovery.DiscoveryInterface, r schema.GroupVersionResource) (bool, error) {
 	list, err := client.ServerResourcesForGroupVersion(r.GroupVersion().String())
 	if apierrors.IsNotFound(err) {

@@ -70,7 +70,7 @@ func resources(names ...string) metav1.APIResourceList {
 	return all
 }
 
-// kubeconfig tells of a server, in its context "shop" only.
+// kubeconfig writes a kubeconfig whose context "shop" has a server, and returns its path.
 func kubeconfig(t *testing.T, url string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config")

@@ -1,7 +1,7 @@
-// Command kubectl-netpol tells what the network policies of a cluster do: who
-// reaches whom, why, what would change, and what is wrong with them. It works
-// alone and, found on PATH, as "kubectl netpol". It uses the agents' own compile
-// and policy packages, so that what it says is what they do.
+// Command kubectl-netpol shows what the network policies of a cluster do: which pods
+// reach which, why, what would change, and which parts are not enforced as written.
+// It runs alone or, on PATH, as "kubectl netpol". It uses the compile and policy
+// packages of the agents, so that its answers are theirs.
 package main
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The exit codes. What no means is for each command to say: denied, changed,
-// faulty.
+// The exit codes. The meaning of exitNo depends on the command: denied, changed, or
+// with findings.
 const (
 	exitYes   = 0
 	exitNo    = 1
@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "kubectl-netpol",
-		Short:         "Tell what the network policies of a cluster do",
+		Short:         "Show what the network policies of a cluster do",
 		Version:       version.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -50,7 +50,7 @@ func TestExitCodes(t *testing.T) {
 		{"diff -f shop -f shop", 0, ""},
 		{"diff -f shop -f proposed", 1, ""},
 		{"diff -f shop -f proposed --port 1 --address 8.8.8.8", 1, ""},
-		{"diff -f shop -f proposed --address nobody", 2, `"nobody" is neither an address nor namespace/pod`},
+		{"diff -f shop -f proposed --address unknown", 2, `"unknown" is neither an address nor namespace/pod`},
 		{"diff -f proposed -f proposed", 2, "no pod is in both clusters"},
 		{"diff -f shop -f proposed --protocol udp", 1, ""},
 		{"diff -f shop -f proposed --protocol icmp", 1, ""},
@@ -86,8 +86,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// Agents do not enforce administrators' kinds unless they are told to.
-func TestAdministratorsKindsCanBeLeftOut(t *testing.T) {
+// By default agents do not enforce the admin kinds.
+func TestAdminKindFlags(t *testing.T) {
 	t.Chdir("testdata")
 	const connection = "explain monitoring/prometheus shop/db --port 5432 -f shop "
 	_, without, _ := call(t, "", connection)
@@ -169,8 +169,8 @@ func TestExplanationAsJSON(t *testing.T) {
 }
 
 // A node without host-network pods is compared by its address, one that has some
-// by these. What domain names allow cannot be compared, and that is told.
-func TestWhatChangesForNodesIsTold(t *testing.T) {
+// by these. What domain names allow is not compared, and the output says so.
+func TestDiffOfNodes(t *testing.T) {
 	t.Chdir("testdata")
 	code, stdout, stderr := call(t, "", "diff --port 10250 -f shop/cluster.yaml -f admin.yaml")
 	const want = `TCP 10250:
@@ -184,7 +184,7 @@ Not compared: what is allowed by domain names, which only agents know: ClusterNe
 	}
 }
 
-func TestPodsOfOneClusterAreTold(t *testing.T) {
+func TestDiffListsPodsOfOneCluster(t *testing.T) {
 	t.Chdir("testdata")
 	more := "apiVersion: v1\nkind: Pod\nmetadata: {namespace: shop, name: old}\nspec: {nodeName: n1}\nstatus: {podIP: 10.0.1.9}\n---\n"
 	cluster, err := os.ReadFile("shop/cluster.yaml")
@@ -202,7 +202,7 @@ func TestPodsOfOneClusterAreTold(t *testing.T) {
 	}
 }
 
-func TestPodsThatCannotBeJudgedAreTold(t *testing.T) {
+func TestMatrixListsPodsLeftOut(t *testing.T) {
 	t.Chdir("testdata")
 	pending := "apiVersion: v1\nkind: Pod\nmetadata: {namespace: shop, name: pending}\n"
 	code, stdout, stderr := call(t, pending, "matrix --port 80 -f shop -f -")

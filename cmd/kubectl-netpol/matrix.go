@@ -22,15 +22,15 @@ func newMatrix(o *options) *cobra.Command {
 	m := &matrixOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "matrix --port PORT [--protocol PROTOCOL]",
-		Short: "Show who reaches whom",
+		Short: "Show which pods reach which",
 		Long: `Show for every pair of pods whether the first may connect to the second.
 
 Sides are pods (namespace/pod) and addresses. Those of --from are the rows, those
 of --to the columns; where a flag is missing, they are all pods, or all of -n. In
-a table, pods that no other can tell apart share a row and a column.
+a table, pods with the same reachability share a row and a column.
 
-Rules that allow by domain names match nobody here, because only agents know what
-pods learn from DNS; the standard error names them.`,
+Rules that allow by domain names match nothing here, because only agents know what
+pods learn from DNS; they are listed on standard error.`,
 		Example: `  kubectl-netpol matrix --port 80 -f ./manifests
   kubectl-netpol matrix --port http -n shop -o markdown
   kubectl-netpol matrix --port 53 --protocol UDP --from shop/web --from 203.0.113.9`,
@@ -77,7 +77,7 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	return m.print(cmd.OutOrStdout(), c.Matrix(from, to, port, family))
 }
 
-// inNamespace tells the namespace that was asked for.
+// inNamespace names the namespace of --namespace, if any.
 func inNamespace(namespace string) string {
 	if namespace == "" {
 		return ""
@@ -133,7 +133,7 @@ func printYAML(w io.Writer, m *reachability.Matrix) error {
 	return out.Flush()
 }
 
-// printLeftOut tells which pods are not shown, the first few of them.
+// printLeftOut lists the first few pods that are not shown, with the reasons.
 func printLeftOut(w io.Writer, reasons []error) {
 	const most = 5
 	for _, err := range reasons[:min(most, len(reasons))] {

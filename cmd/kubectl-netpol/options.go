@@ -36,11 +36,11 @@ type options struct {
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	o.features = compile.AllFeatures()
-	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory of manifests (pods, namespaces, nodes, policies of every kind) to read instead of the live cluster; - is the standard input; may be repeated")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file that tells the live cluster; empty looks where kubectl looks")
-	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty takes its current one")
-	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one, and the only one that matrix and check look at; diff refuses it")
-	fs.BoolVar(&o.adminPolicies, "admin-network-policy", true, "AdminNetworkPolicies count; false leaves them out, as agents do without this flag")
+	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory of manifests (pods, namespaces, nodes, policies of every kind) to read instead of the live cluster; - is standard input; may be repeated. A malformed manifest is an error with its file and line")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file for the live cluster; empty uses the same files as kubectl")
+	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty uses the current context. One that does not exist is an error")
+	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one; matrix and check show this namespace only, and diff refuses the flag")
+	fs.BoolVar(&o.adminPolicies, "admin-network-policy", true, "include AdminNetworkPolicies; when false they are ignored, as by agents without this flag")
 	fs.BoolVar(&o.baselinePolicies, "baseline-admin-network-policy", true, "the same for BaselineAdminNetworkPolicies")
 	fs.BoolVar(&o.clusterPolicies, "cluster-network-policy", true, "the same for ClusterNetworkPolicies")
 	featuregates.AddFlag(fs, &o.features, "Use the value of the agents: with another one, answers differ from what they enforce")
@@ -108,7 +108,7 @@ func (o *options) sides(c *reachability.Cluster, flag string, names []string) ([
 	return sides, errors.Join(errs...)
 }
 
-// traffic are the flags that tell which connections are meant.
+// traffic are the flags that select connections.
 type traffic struct {
 	port     string
 	protocol string

@@ -26,7 +26,7 @@ const maxWidth = 120
 type table struct {
 	title  string
 	self   bool                 // everyone reaches itself
-	groups []reachability.Group // those with more than one member have to be told
+	groups []reachability.Group // those with more than one member, which are listed
 	rows   []string             // labels
 	names  []string             // labels of columns
 	cells  [][]string
@@ -106,22 +106,22 @@ func (t *table) print(w io.Writer) error {
 	return out.Flush()
 }
 
-// printColumns tells the names of numbered columns that no row has.
+// printColumns lists the names of numbered columns that have no row.
 func (t *table) printColumns(out io.Writer) {
-	told := false
+	begun := false
 	for i, name := range t.names {
 		if slices.Contains(t.rows, name) {
 			continue
 		}
-		if !told {
+		if !begun {
 			fmt.Fprintln(out)
-			told = true
+			begun = true
 		}
 		fmt.Fprintf(out, "Column %d: %s\n", i+1, name)
 	}
 }
 
-// wide tells that a table with names as headings is too wide.
+// wide reports whether a table with names as headings is too wide.
 func wide(rows, names []string) bool {
 	width := longest(rows)
 	for _, name := range names {
@@ -130,8 +130,8 @@ func wide(rows, names []string) bool {
 	return width > maxWidth
 }
 
-// numbered returns the labels with numbers: columns have only these, and are
-// told by the row of the same number, or by a list of their own.
+// numbered returns the labels with numbers. Columns have only the number, which a row
+// or a list of columns explains.
 func (t *table) numbered() (rows, names []string) {
 	digits := len(strconv.Itoa(len(t.names)))
 	for i := range t.names {

@@ -16,9 +16,8 @@ import (
 // kindFlags enable the administrators' kinds, of the agent and of the writer.
 var kindFlags = []string{"--admin-network-policy", "--baseline-admin-network-policy", "--cluster-network-policy"}
 
-// TestTheFilesDifferInAdministratorsPoliciesAlone tells whoever edits one of the
-// two files to edit the other.
-func TestTheFilesDifferInAdministratorsPoliciesAlone(t *testing.T) {
+// Both files must be edited together: they differ in the admin kinds only.
+func TestFilesDifferInAdminKindsOnly(t *testing.T) {
 	plain, admin := decode(t, installFile), withoutKinds(decode(t, adminFile))
 	if len(admin) != len(plain) {
 		t.Fatalf("%s has %d objects of its own, %s has %d", adminFile, len(admin), installFile, len(plain))
@@ -58,7 +57,7 @@ func withoutKinds(objects []runtime.Object) []runtime.Object {
 	return left
 }
 
-func TestAdministratorsPoliciesAreOnForBoth(t *testing.T) {
+func TestAdminKindsAreEnabledForBoth(t *testing.T) {
 	_, agents := agent(t, adminFile)
 	_, writers := writer(t, adminFile)
 	for _, flag := range kindFlags {
@@ -68,7 +67,7 @@ func TestAdministratorsPoliciesAreOnForBoth(t *testing.T) {
 	}
 }
 
-func TestTheAgentMayReadWhereDNSIs(t *testing.T) {
+func TestAgentMayReadDNSService(t *testing.T) {
 	role, binding := named[*rbacv1.Role](t, adminFile, agentName), named[*rbacv1.RoleBinding](t, adminFile, agentName)
 	checkReads(t, role.Rules, []string{"/services", "discovery.k8s.io/endpointslices"})
 	account := named[*corev1.ServiceAccount](t, adminFile, agentName)

@@ -94,8 +94,8 @@ func only(t *testing.T, pod corev1.PodSpec) (corev1.PodSpec, corev1.Container) {
 	return pod, pod.Containers[0]
 }
 
-// checkBinding tells whether the ClusterRole of that name is given to the
-// ServiceAccount of that name and to nobody else.
+// checkBinding checks that the ClusterRole of that name is bound to the ServiceAccount
+// of that name and to no other subject.
 func checkBinding(t *testing.T, file, name string) {
 	t.Helper()
 	account, binding := named[*corev1.ServiceAccount](t, file, name), named[*rbacv1.ClusterRoleBinding](t, file, name)
@@ -111,7 +111,7 @@ func subjects(account *corev1.ServiceAccount) []rbacv1.Subject {
 	return []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}
 }
 
-func TestTheAgentMayOnlyReadWhatPolicyNeeds(t *testing.T) {
+func TestAgentRights(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
 		want := []string{"/namespaces", "/nodes", "/pods", "networking.k8s.io/networkpolicies"}
 		if file == adminFile {
@@ -126,8 +126,8 @@ func TestTheAgentMayOnlyReadWhatPolicyNeeds(t *testing.T) {
 	})
 }
 
-// checkReads tells whether rules give the right to read these resources, and no
-// other right.
+// checkReads checks that rules grant the right to read these resources, and no other
+// right.
 func checkReads(t *testing.T, rules []rbacv1.PolicyRule, want []string) {
 	t.Helper()
 	var resources []string
@@ -147,7 +147,7 @@ func checkReads(t *testing.T, rules []rbacv1.PolicyRule, want []string) {
 	}
 }
 
-func TestTheAgentHasOneCapabilityAndNoMore(t *testing.T) {
+func TestAgentSecurityContext(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
 		pod, container := agent(t, file)
 		if !pod.HostNetwork || pod.HostPID || pod.HostIPC || len(pod.Volumes) != 0 {
@@ -180,7 +180,7 @@ func TestTheAgentHasOneCapabilityAndNoMore(t *testing.T) {
 	})
 }
 
-func TestTheAgentRunsOnEveryNodeBeforeAndLongerThanOthers(t *testing.T) {
+func TestAgentScheduling(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
 		pod, container := agent(t, file)
 		if pod.PriorityClassName != "system-node-critical" {
@@ -199,7 +199,7 @@ func TestTheAgentRunsOnEveryNodeBeforeAndLongerThanOthers(t *testing.T) {
 	})
 }
 
-func TestProbesAskTheEndpointsOfTheAgent(t *testing.T) {
+func TestAgentProbesAndMetrics(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
 		_, container := agent(t, file)
 		for path, probe := range map[string]*corev1.Probe{"/livez": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
@@ -213,13 +213,13 @@ func TestProbesAskTheEndpointsOfTheAgent(t *testing.T) {
 		}
 		annotations := named[*appsv1.DaemonSet](t, file, agentName).Spec.Template.Annotations
 		if annotations["prometheus.io/scrape"] != "true" || annotations["prometheus.io/port"] != "9080" {
-			t.Errorf("annotations %v do not tell Prometheus where to scrape", annotations)
+			t.Errorf("annotations %v do not configure scraping by Prometheus", annotations)
 		}
 	})
 }
 
-// TestBothKnowTheirFlags asks the program itself for its flags.
-func TestBothKnowTheirFlags(t *testing.T) {
+// TestFlagsExist asks the program itself for its flags.
+func TestFlagsExist(t *testing.T) {
 	binary, err := lab.BuildAgent(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func TestBothKnowTheirFlags(t *testing.T) {
 		_, container := agent(t, file)
 		checkFlags(t, binary, container.Args)
 		if container.Env[0].ValueFrom.FieldRef.FieldPath != "spec.nodeName" || !slices.Contains(container.Args, "--hostname-override=$("+container.Env[0].Name+")") {
-			t.Errorf("arguments %v do not tell the node's name", container.Args)
+			t.Errorf("arguments %v do not set the name of the node", container.Args)
 		}
 		_, container = writer(t, file)
 		checkFlags(t, binary, container.Args)

@@ -31,7 +31,7 @@ func rights(rules []rbacv1.PolicyRule) []string {
 	return out
 }
 
-func TestTheWriterHasTheRightsItNeedsAndNoMore(t *testing.T) {
+func TestWriterRights(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
 		want := []string{
 			"networking.k8s.io/networkpolicies[] list,watch,patch",
@@ -74,7 +74,7 @@ func TestTheWriterHasTheRightsItNeedsAndNoMore(t *testing.T) {
 	})
 }
 
-func TestTheWriterIsAnOrdinaryPod(t *testing.T) {
+func TestWriterPod(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
 		pod, container := writer(t, file)
 		if pod.HostNetwork || pod.HostPID || pod.HostIPC || len(pod.Volumes) != 0 {
@@ -104,7 +104,7 @@ func TestTheWriterIsAnOrdinaryPod(t *testing.T) {
 	})
 }
 
-func TestTheGuardIsAboutTheWriterAndItsAnnotation(t *testing.T) {
+func TestWriterGuard(t *testing.T) {
 	guard := named[*admissionv1.ValidatingAdmissionPolicy](t, guardFile, writerName)
 	binding := named[*admissionv1.ValidatingAdmissionPolicyBinding](t, guardFile, writerName)
 	account := named[*corev1.ServiceAccount](t, installFile, writerName)
