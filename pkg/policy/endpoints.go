@@ -102,7 +102,7 @@ func (e *Endpoints) Edit() *EndpointsEdit {
 // EndpointsEdit is a change under way, for one goroutine.
 type EndpointsEdit struct {
 	chunks []*chunk
-	own    []*[chunkLen]bool // the shards that nobody else has; nil for chunks that others have
+	own    []*[chunkLen]bool // the shards that this edit has copied; nil for chunks that are shared
 	len    int
 }
 
@@ -121,7 +121,7 @@ func (e *EndpointsEdit) At(a netip.Addr) *Endpoint {
 	return now.At(a)
 }
 
-// Set puts endpoint at a; nil puts nobody there.
+// Set puts endpoint at a; nil removes the one there.
 func (e *EndpointsEdit) Set(a netip.Addr, endpoint *Endpoint) {
 	s := e.shard(a)
 	at := slices.IndexFunc(*s, func(p placed) bool { return p.addr == a })

@@ -1,34 +1,34 @@
 package policy
 
-// Explanation is a decision and the way to it: what each direction's chain was
-// asked and what it said.
+// Explanation is a decision and how it was made: the rules of each direction that
+// were evaluated, and their results.
 type Explanation struct {
 	Decision Decision
-	// Directions are the two answers of which Decision is one. With ToHost it is
-	// Egress, and Ingress says nothing.
+	// Directions are the two traces, of which one has Decision. With ToHost it is
+	// that of Egress, and that of Ingress is empty.
 	Directions [directions]Trace
 }
 
-// Course is the way to one direction's decision.
+// Trace is how one direction's decision was made.
 type Trace struct {
 	Decision Decision
 	Subject  *Endpoint // nil when the address is no known pod's
 	Policies []*Ref    // those that select Subject in this direction
-	// Steps are the rules that were asked, in order. The last one decided, if
-	// any did; those behind it were not asked.
+	// Steps are the rules that were evaluated, in order. The last one decided, if
+	// any did; those after it were not evaluated.
 	Steps []Step
-	// Unasked is what each tier behind the one that decided would have said on
-	// its own: Pass where it would have left the matter to the next.
+	// Unasked is what each tier after the one that decided would have decided on
+	// its own: Pass where the next tier would have been evaluated.
 	Unasked []Decision
 }
 
-// Step is one rule that was asked.
+// Step is one rule that was evaluated.
 type Step struct {
 	Rule *Rule
-	// Passed tells that a rule before it has left the tier.
+	// Passed reports whether an earlier rule has passed the tier.
 	Passed  bool
 	Matched bool
-	// Peers and Ports say of each item of the rule's lists whether it matched,
+	// Peers and Ports report for each item of the rule's lists whether it matched,
 	// and why not.
 	Peers, Ports []Match
 }
@@ -57,8 +57,8 @@ const (
 	PortHidden                        // the packet's ports cannot be read, and the rule allows or the item has none
 )
 
-// Explain answers like Judge and tells how the answer came about. It asks
-// rule by rule; it is for people and takes its time.
+// Explain decides as Evaluate does and reports how. It evaluates rule by rule, which
+// is slow; it is for people.
 func (s *Snapshot) Explain(q Query) Explanation {
 	e := Explanation{Decision: s.Evaluate(q)}
 	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
@@ -79,7 +79,7 @@ func (s *Snapshot) trace(d Direction, subject end, f *flow, exempt Reason) Trace
 	chain := subject.endpoint.chain(d)
 	c.Policies = chain.Policies
 	if c.Decision.Reason == UnknownPod && c.Decision.Tier == DefaultTier {
-		return c // what the rules say turns on who the peer is, and nobody knows
+		return c // what the rules decide depends on the peer, which is not known
 	}
 	c.Steps = chain.steps(f, exempt)
 	c.Unasked = chain.unasked(d, f, exempt, c.Decision.Tier)
@@ -87,7 +87,7 @@ func (s *Snapshot) trace(d Direction, subject end, f *flow, exempt Reason) Trace
 }
 
 // steps follows the rules up to the one that decides. For an exempt flow those
-// of NetworkPolicy are not asked, nor what is behind them.
+// of NetworkPolicy are not evaluated, nor those after them.
 func (c *Chain) steps(f *flow, exempt Reason) []Step {
 	var steps []Step
 	decider := c.scan(f)
@@ -110,7 +110,7 @@ func (c *Chain) steps(f *flow, exempt Reason) []Step {
 	return steps
 }
 
-// unasked asks the tiers behind the one that decided, each on its own.
+// unasked evaluates the tiers after the one that decided, each on its own.
 func (c *Chain) unasked(d Direction, f *flow, exempt Reason, decided Tier) []Decision {
 	var said []Decision
 	var p progress
@@ -163,7 +163,7 @@ func (r *Rule) explainPort(p *Port, f *flow) Match {
 	return PortHidden
 }
 
-// explain finds out why matches said no.
+// explain returns why matches returned false.
 func (p *Peer) explain(f *flow) Match {
 	switch {
 	case p.matches(f):
@@ -193,7 +193,7 @@ func (p *Peer) explainBlocks(f *flow) Match {
 	return PeerNotInBlock
 }
 
-// explain finds out why matches said no.
+// explain returns why matches returned false.
 func (s *PodSelector) explain(e *Endpoint) Match {
 	switch {
 	case s.Namespace != "" && s.Namespace != e.Namespace:
@@ -208,7 +208,7 @@ func (s *PodSelector) explain(e *Endpoint) Match {
 	return PeerLabels
 }
 
-// explain finds out why matches said no.
+// explain returns why matches returned false.
 func (p *Port) explain(f *flow) Match {
 	switch {
 	case p.matches(f):

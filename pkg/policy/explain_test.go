@@ -72,7 +72,7 @@ func TestExplainTellsTheWay(t *testing.T) {
 }
 
 // What NetworkPolicy has no say in, to the pod itself and to its own node, is
-// told without its rules.
+// reported without its rules.
 func TestExplainTellsWhatNetworkPolicyIsNotAskedAbout(t *testing.T) {
 	denyPods := rule(AdminTier, Deny, pods("pod=a"))
 	denyAll := rule(AdminTier, Deny)
@@ -106,7 +106,7 @@ func TestExplainTellsWhatNetworkPolicyIsNotAskedAbout(t *testing.T) {
 	}
 }
 
-// What a rule with ports says of hidden ones is told as it is judged.
+// What a rule with ports does with hidden ports is explained as it is decided.
 func TestExplainHiddenPorts(t *testing.T) {
 	smtp := func(v Action, tier Tier) Rule {
 		r := rule(tier, v)

@@ -254,8 +254,8 @@ func (x *index) decide(f *flow, m *match) *Rule {
 	return rule
 }
 
-// decideBefore asks the rules before end, and reports whether those behind it need not
-// be asked.
+// decideBefore evaluates the rules before end, and reports whether the later ones need
+// not be evaluated.
 func (x *index) decideBefore(end int, f *flow, m *match) (rule *Rule, settled bool) {
 	var p progress
 	for i := m.next(x.ends[DefaultTier], end); i < end; i = m.next(x.behind(i, &p), end) {
@@ -266,7 +266,7 @@ func (x *index) decideBefore(end int, f *flow, m *match) (rule *Rule, settled bo
 	return p.allowed, false
 }
 
-// behind returns the first rule behind rule i that is still to be asked.
+// behind returns the first rule after rule i that is still to be evaluated.
 func (x *index) behind(i int, p *progress) int {
 	if t := x.rules[i].Tier; t == p.passed {
 		return x.ends[t]
@@ -274,12 +274,12 @@ func (x *index) behind(i int, p *progress) int {
 	return i + 1
 }
 
-// hasNetworkPolicy tells whether NetworkPolicy isolates the pod.
+// hasNetworkPolicy reports whether NetworkPolicy isolates the pod.
 func (x *index) hasNetworkPolicy() bool { return x.ends[AdminTier] < x.ends[NetworkPolicyTier] }
 
 // decideExempt decides about a flow that NetworkPolicy always allows: where its
-// tier begins, exempt is true and nothing else is asked. Administrators' rules
-// before it decide, and those behind it if no NetworkPolicy isolates the pod.
+// tier begins, exempt is true and nothing else is evaluated. Administrators' rules
+// before it decide, and those after it if no NetworkPolicy isolates the pod.
 func (x *index) decideExempt(f *flow, m *match) (rule *Rule, exempt bool) {
 	if !x.hasNetworkPolicy() {
 		return x.decide(f, m), false
@@ -291,14 +291,14 @@ func (x *index) decideExempt(f *flow, m *match) (rule *Rule, exempt bool) {
 	return rule, false
 }
 
-// turnsOnPeer tells whether f, whose peer is a pod of which nothing is known, may
-// be denied for who it is: an administrator's rule that denies or passes pods comes
-// before any that decides whoever it is. NetworkPolicy denies what it does not
-// know, and has the last word.
+// dependsOnPeer reports whether f, whose peer is an unknown pod, may be denied
+// because of its labels: an administrator's rule that denies or passes pods comes
+// before any rule that decides for every peer. NetworkPolicy denies unknown peers,
+// so nothing after it matters.
 func (x *index) dependsOnPeer(f *flow, m *match) bool {
 	may := match{anyPeer: x.mayDenyPods, anyPort: m.anyPort, ports: m.ports, named: m.named}
 	if f.dst == nil {
-		may.named = x.namedFor(f.proto) // what it calls its ports is not known either
+		may.named = x.namedFor(f.proto) // its named ports are not known either
 	}
 	end := len(x.rules)
 	if x.hasNetworkPolicy() {

@@ -26,11 +26,11 @@ func (c *Chain) scanExempt(f *flow) (rule *Rule, exempt bool) {
 	return p.allowed, false
 }
 
-// scanTurnsOnPeer is turnsOnPeer, rule by rule: it tells whether f, whose peer is a pod of which nothing is known, may
+// scanDependsOnPeer is dependsOnPeer, rule by rule: it reports whether f, whose peer is an unknown pod, may
 // be denied for who it is: an administrator's rule that denies or passes pods comes
 // before any that decides whoever it is. NetworkPolicy denies what it does not
 // know, and has the last word.
-func (c *Chain) scanTurnsOnPeer(f *flow) bool {
+func (c *Chain) scanDependsOnPeer(f *flow) bool {
 	var p progress
 	for i := range c.Rules {
 		r := &c.Rules[i]
@@ -49,7 +49,7 @@ func (c *Chain) scanTurnsOnPeer(f *flow) bool {
 	return false
 }
 
-// mayMatch tells whether f matches r if its peer is one of the pods of r. What
+// mayMatch reports whether f matches r if its peer is one of the pods of r. What
 // an unknown destination calls its ports is not known either.
 func (r *Rule) mayMatch(f *flow) bool {
 	return r.selectsPods() &&
@@ -87,7 +87,7 @@ func TestIndexDecidesAsTheChain(t *testing.T) {
 				t.Fatalf("%+v: index says %+v, %v of an exempt flow, chain says %+v, %v", f, rule, exempt, wantRule, wantExempt)
 			}
 			if f.peer == nil {
-				if got, want := x.dependsOnPeer(f, &m), chain.scanTurnsOnPeer(f); got != want {
+				if got, want := x.dependsOnPeer(f, &m), chain.scanDependsOnPeer(f); got != want {
 					t.Fatalf("%+v: turns on the peer %v, want %v", f, got, want)
 				} else if want {
 					decided["by who the peer is"]++

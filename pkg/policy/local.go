@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Local is what a snapshot tells of this node's own pods: whose packets have to
-// be judged. It is the same for all snapshots between which no pod of the node has
+// Local is what a snapshot has about this node's own pods: whose packets have to
+// be evaluated. It is the same for all snapshots between which no pod of the node has
 // changed. Nil knows no pods.
 type Local struct {
 	all             []netip.Addr

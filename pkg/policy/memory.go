@@ -20,7 +20,7 @@ const (
 	// bucketEntries is the number of places that an entry can be in.
 	bucketEntries = 8
 	minBuckets    = 8
-	// entryBytes is what an entry occupies besides its set and what it refers to:
+	// entryBytes is what an entry occupies in addition to its set and what it refers to:
 	// itself, places of the table, and the allocator's losses.
 	entryBytes = 192
 )
@@ -28,7 +28,7 @@ const (
 // Memory remembers which rules select a peer, for all chains of a cluster. What it
 // holds follows from chains and peers, which never change, so that neither
 // remembering nor forgetting can be observed in a verdict. It stays within a budget
-// of bytes and forgets what was not used for longest, about. Its methods may be called from
+// of bytes and forgets about what was least recently used. Its methods may be called from
 // any goroutine.
 type Memory struct {
 	budget   int64
@@ -40,7 +40,7 @@ type Memory struct {
 	used    atomic.Int64
 	evicted atomic.Uint64
 
-	mu   sync.Mutex // of who writes to the table
+	mu   sync.Mutex // of writers to the table
 	hand int        // the bucket where the next entry to forget is looked for
 }
 
@@ -49,7 +49,7 @@ type table []bucket
 
 type bucket [bucketEntries]atomic.Pointer[entry]
 
-// key is a question about a peer that has one answer for ever. It keeps no pod and
+// key is what is evaluated of a peer: its result never changes. It keeps no pod and
 // no chain from being freed.
 type key struct {
 	index uint64
@@ -62,7 +62,7 @@ type key struct {
 // hiddenKey is namedKey of packets whose ports are hidden.
 const hiddenKey = 2 << 32
 
-// namedKey says which of a pod's named ports a packet may be for. It is 0 for
+// namedKey identifies the named ports of a pod that a packet may be for. It is 0 for
 // protocols without ports.
 func namedKey(proto packet.Proto, port uint16) uint64 {
 	switch {
@@ -74,7 +74,7 @@ func namedKey(proto packet.Proto, port uint16) uint64 {
 	return 0
 }
 
-// entry is the answer to a key, or notes that it is deferred.
+// entry is the result of a key, or notes that it is deferred.
 type entry struct {
 	key
 	rules    set
@@ -101,7 +101,7 @@ func (m *Memory) Used() int64 { return m.used.Load() }
 func (m *Memory) Evicted() uint64 { return m.evicted.Load() }
 
 // Deferred gives the evaluations that are too much work for the path of a packet.
-// Somebody must make them: until then the packets that need them are not decided.
+// The caller must run them: until then the packets that need them are not decided.
 func (m *Memory) Deferred() <-chan *Evaluation { return m.deferred }
 
 // Evaluation is work that was deferred.
@@ -138,7 +138,7 @@ func (f *flow) recall(x *index, k key, p peer) (set, bool) {
 	return rules, true
 }
 
-// deferEvaluation does nothing if too many wait. The packet is asked about again.
+// deferEvaluation does nothing if too many are pending. The packet is evaluated again.
 func (m *Memory) deferEvaluation(e *Evaluation) {
 	select {
 	case m.deferred <- e:
@@ -165,8 +165,8 @@ func (m *Memory) find(k key) *entry {
 	return nil
 }
 
-// hash spreads keys over the buckets. Who makes pods and policies cannot tell where
-// theirs are.
+// hash spreads keys over the buckets. Authors of pods and policies cannot predict
+// where theirs are.
 func (m *Memory) hash(k key) uint64 {
 	h := mix(m.secret ^ k.index)
 	h = mix(h ^ k.pod ^ k.port<<24)

@@ -159,7 +159,7 @@ func TestMemoryIsForManyGoroutines(t *testing.T) {
 }
 
 // A peer must have the same answer as every other that looks the same, but for its
-// version: when its labels change it is evaluated anew.
+// version: when its labels change it is evaluated again.
 func TestAnotherVersionIsEvaluated(t *testing.T) {
 	x := newIndex([]Rule{rule(NetworkPolicyTier, Allow, pods("pod=x1"))})
 	m := NewMemory(1 << 20)

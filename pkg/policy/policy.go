@@ -36,7 +36,7 @@ func (d Direction) String() string {
 	return [...]string{"ingress", "egress"}[d]
 }
 
-// Tier is a group of policies that is asked as a whole before the next one.
+// Tier is a group of policies that is evaluated before the next one.
 type Tier uint8
 
 const (
@@ -53,7 +53,7 @@ func (t Tier) String() string {
 	return [...]string{"default", "admin", "networkpolicy", "baseline"}[t]
 }
 
-// Reason tells how a decision came about.
+// Reason is why a decision was made.
 type Reason uint8
 
 const (
@@ -142,7 +142,7 @@ type Finding struct {
 	Field   string // the path of the part, "spec.ingress[2].ports[0].endPort"
 	Reason  string // one of the reasons above
 	Message string // for people: what is wrong and what is enforced instead
-	// Whole tells that nothing of the policy can be enforced as written, not
+	// Whole reports that nothing of the policy can be enforced as written, not
 	// only this part of it.
 	Whole bool
 }

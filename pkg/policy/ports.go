@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
-// spanTable finds the rules whose numeric ports match a destination port of one
-// protocol. The zero spanTable finds none.
+// portTable finds the rules whose numeric ports match a destination port of one
+// protocol. The zero portTable finds none.
 type portTable struct {
 	starts []uint16 // where another set of rules matches
 	at     []uint32 // its place in sets

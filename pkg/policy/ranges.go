@@ -6,7 +6,7 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// PodRanges tell the addresses that pods may have, of whatever node. They never
+// PodRanges are the addresses that pods of any node may have. They never
 // change. Nil ones have none.
 type PodRanges struct {
 	pods bart.Table[bool] // false for addresses of nodes

@@ -12,14 +12,14 @@ import (
 )
 
 // Chain is the rules of one endpoint in one direction, in the order in which
-// they are asked: tiers in order, policies by priority inside a tier, rules as
+// they are evaluated: tiers in order, policies by priority inside a tier, rules as
 // listed inside a policy. The first rule that matches decides. Isolation is a
 // last rule of its tier that denies everything. Chains are shared by endpoints
 // that the same policies select, and never change.
 type Chain struct {
 	Rules []Rule
 	// Policies are those that select the endpoints, in the order in which they
-	// are asked. They are for people: some have no rule at all.
+	// are evaluated. They are for people: some have no rule at all.
 	Policies []*Ref
 
 	needsOnce sync.Once // reads needs off Rules
@@ -34,13 +34,13 @@ func (c *Chain) prepare() *index {
 	return c.index
 }
 
-// needs are what a chain asks besides labels, prefixes and ports.
+// needs are what evaluating a chain needs in addition to labels, prefixes and ports.
 type needs struct {
 	names bool // some rule names domains
-	// pods tells that some rule of an administrator denies or passes pods: who
-	// the peer is may deny what would be allowed were it nobody.
+	// pods reports whether some rule of an administrator denies or passes pods: what
+	// would be allowed for an unknown peer may be denied for a pod.
 	pods bool
-	// host tells that some rule of an administrator may deny traffic to the
+	// host reports whether some rule of an administrator may deny traffic to the
 	// pod's own node.
 	host bool
 }
@@ -74,9 +74,9 @@ type Rule struct {
 	Policy *Ref // the policy that has the rule
 	Index  int  // in its policy's list for the direction; Isolation for the rule that isolates
 
-	AnyPeer bool // matches every peer; Peers is not asked
+	AnyPeer bool // matches every peer; Peers is ignored
 	Peers   []Peer
-	AnyPort bool // matches every protocol and port; Ports is not asked
+	AnyPort bool // matches every protocol and port; Ports is ignored
 	Ports   []Port
 }
 
@@ -88,7 +88,7 @@ const Isolation = -1
 // zero Peer matches nothing.
 type Peer struct {
 	Pods    *PodSelector
-	Blocks  []Block         // whoever is at these addresses
+	Blocks  []Block         // any peer at these addresses
 	Nodes   labels.Selector // the addresses of these nodes
 	Domains []Domain        // the addresses that the pod has learned for these names
 }
@@ -154,7 +154,7 @@ type flow struct {
 	peerAddr netip.Addr // where the peer is
 	host     *Host      // nil when the peer's address is no node's
 	names    *Names     // what the subject knows the peer's address as, nil for none
-	dst      *Endpoint  // who declares named ports, nil when not a known pod
+	dst      *Endpoint  // declares named ports; nil when no known pod
 	proto    packet.Proto
 	dstPort  uint16
 
@@ -162,9 +162,8 @@ type flow struct {
 	mayDefer bool    // see Query.Defer
 }
 
-// scan asks rule by rule for the first one that matches f and does not pass. It
-// returns nil if there is none. What that means where ports are hidden is said at
-// progress. An index decides as scan does.
+// scan evaluates rule by rule and returns the first one that matches f and does not
+// pass, nil if there is none. For hidden ports see progress. An index decides as scan does.
 func (c *Chain) scan(f *flow) *Rule {
 	var p progress
 	for i := range c.Rules {
@@ -187,11 +186,11 @@ type progress struct {
 	allowed   *Rule // the rule that allows the flow unless it left a tier before
 }
 
-// asks tells whether r is still to be asked.
+// asks reports whether r is still to be evaluated.
 func (p *progress) asks(r *Rule) bool { return r.Tier != p.passed }
 
-// settles takes note that r, which asks has let through, matches f. It reports
-// whether r decides: no rule behind it can change the verdict.
+// settles notes that r, for which asks is true, matches f. It reports whether r
+// decides: no later rule can change the decision.
 func (p *progress) settles(r *Rule, f *flow) bool {
 	switch {
 	case r.Action == Pass && f.proto.Hidden() && !r.AnyPort:
@@ -209,7 +208,7 @@ func (p *progress) settles(r *Rule, f *flow) bool {
 	return false
 }
 
-// selectsPods tells whether some peer of r selects pods.
+// selectsPods reports whether some peer of r selects pods.
 func (r *Rule) selectsPods() bool {
 	return slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.Pods != nil })
 }
@@ -245,7 +244,7 @@ func (r *Rule) matchesPort(f *flow) bool {
 	return false
 }
 
-// hasPortOf tells whether Ports matches any packet to dst.
+// hasPortOf reports whether Ports matches any packet to dst.
 func (r *Rule) hasPortOf(dst *Endpoint) bool {
 	for i := range r.Ports {
 		if r.Ports[i].isOf(dst) {
@@ -292,7 +291,7 @@ func (n *Names) matchAny(domains []Domain) bool {
 	return false
 }
 
-// Matches tells whether name, in lower case and without the dot at the end, is
+// Matches reports whether name, in lower case and without the dot at the end, is
 // the domain or below it.
 func (d Domain) Matches(name string) bool {
 	if !d.Below {
@@ -302,7 +301,7 @@ func (d Domain) Matches(name string) bool {
 	return ok && len(above) > 1 && strings.HasSuffix(above, ".")
 }
 
-// Selects tells whether e is one of the pods.
+// Selects reports whether e is one of the pods.
 func (s *PodSelector) Selects(e *Endpoint) bool {
 	if s.Namespace != "" {
 		return s.Namespace == e.Namespace && s.Pods.Matches(e.Labels)
@@ -344,7 +343,7 @@ func (p *Port) matches(f *flow) bool {
 	return false
 }
 
-// isOf tells whether the item matches any packet to dst.
+// isOf reports whether the item matches any packet to dst.
 func (p *Port) isOf(dst *Endpoint) bool {
 	if p.Name == "" {
 		return p.First <= p.Last
@@ -354,7 +353,7 @@ func (p *Port) isOf(dst *Endpoint) bool {
 	})
 }
 
-// is tells whether the item is for proto.
+// is reports whether the item is for proto.
 func (p *Port) is(proto packet.Proto) bool {
 	return p.Proto == proto || p.Proto == packet.Unknown && p.Name != ""
 }

@@ -12,7 +12,7 @@ type set []*page
 // page is the part of a set that is about pageRules neighbouring rules. Only words
 // that are not zero are stored.
 type page struct {
-	present uint64   // bit i tells that word i is not zero
+	present uint64   // bit i is set if word i is not zero
 	words   []uint64 // the words that are not zero
 }
 

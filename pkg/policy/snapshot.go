@@ -14,8 +14,8 @@ import (
 // It never changes once it is part of a snapshot.
 type Endpoint struct {
 	Namespace, Name string
-	// ID tells the pod from others that have its name or its addresses at another
-	// time, now and after a restart. It is not zero.
+	// ID distinguishes the pod from others that have its name or its addresses at
+	// another time, now and after a restart. It is not zero.
 	ID uint32
 	// Version is another one whenever Labels, NamespaceLabels or Ports are others
 	// (NewVersion). With 0 nothing is remembered of the endpoint.
@@ -26,7 +26,7 @@ type Endpoint struct {
 	NamespaceLabels labels.Set
 	Ports           []NamedPort // in the order of SortPorts
 	// Ingress and Egress are nil where no policy selects the pod, and for every
-	// pod of another node: its own node judges it.
+	// pod of another node: its own node evaluates it.
 	Ingress, Egress *Chain
 }
 
@@ -54,7 +54,7 @@ type Model struct {
 	Local *Local
 	// Ranges are the address ranges out of which this node's pods get theirs.
 	Ranges []netip.Prefix
-	// Isolating tells for each direction whether some policy of the cluster may
+	// Isolating reports for each direction whether some policy of the cluster may
 	// deny something to a pod of which nothing is known. Where one does, an address
 	// of Ranges that is no endpoint is a pod too new to be known, and nothing is
 	// allowed for it.
@@ -62,8 +62,8 @@ type Model struct {
 	// PodRanges are those of the pods of all nodes, nil unless some policy denies
 	// or passes what goes to pods.
 	PodRanges *PodRanges
-	// Hosts holds the nodes under each of their addresses, if any policy asks
-	// for nodes.
+	// Hosts holds the nodes under each of their addresses, if any policy names
+	// nodes.
 	Hosts    map[netip.Addr]*Host
 	Findings []Finding
 	// Memory is shared by the snapshots of a cluster. Nil gives the snapshot one of
@@ -71,7 +71,7 @@ type Model struct {
 	Memory *Memory
 }
 
-// Snapshot is a compiled cluster as one node judges it. It is immutable; all
+// Snapshot is a compiled cluster as one node evaluates it. It is immutable; all
 // methods may be called from any goroutine.
 type Snapshot struct {
 	m Model
@@ -104,8 +104,8 @@ func (s *Snapshot) Prepare() {
 // Query is a packet and what the kernel and the pods know of it.
 type Query struct {
 	Packet packet.Packet
-	// ToHost tells that the destination is an address of the judging node
-	// itself. Nobody but the source's policies has a say in it then.
+	// ToHost reports whether the destination is an address of the evaluating node
+	// itself. Then only the source's policies apply.
 	ToHost bool
 	// Learned has the domain names that pods have learned; nil knows none.
 	Learned Learned
@@ -114,7 +114,7 @@ type Query struct {
 	Defer bool
 }
 
-// Learned tells the domain names of addresses.
+// Learned has the domain names of addresses.
 type Learned interface {
 	// Names returns the names under which the pod at pod knows addr, nil if
 	// there are none. It is called only for pods whose policies name domains,
@@ -135,7 +135,7 @@ func (q *Query) exempt(src, dst end) Reason {
 	return NotSelected
 }
 
-// end is a side of a packet.
+// end is the source or the destination of a packet.
 type end struct {
 	addr     netip.Addr
 	endpoint *Endpoint // nil if addr is no known pod's
@@ -170,8 +170,8 @@ func (s *Snapshot) Evaluate(q Query) Decision {
 	return in
 }
 
-// deniesForGood tells a denial from one that a moment's patience may change,
-// once the pod is known.
+// isFinalDenial reports whether d denies and does not change once the pod is known or
+// the peer evaluated.
 func (d Decision) isFinalDenial() bool {
 	return d.Action == Deny && d.Reason != UnknownPod && d.Reason != NotEvaluated
 }
@@ -192,7 +192,7 @@ func (s *Snapshot) flows(q Query, src, dst end) (out, in flow) {
 	return out, in
 }
 
-// judge asks the chain of subject about f.
+// evaluate decides about f by the chain of subject.
 func (s *Snapshot) evaluate(d Direction, subject end, f *flow, exempt Reason) Decision {
 	if subject.endpoint == nil {
 		if s.m.Isolating[d] && s.inRanges(subject.addr) {
@@ -243,8 +243,8 @@ func (r *Rule) decision(d Direction) Decision {
 	return Decision{Action: r.Action, Direction: d, Tier: r.Tier, Reason: RuleMatched, Policy: r.Policy, Rule: r.Index}
 }
 
-// besides tells whether a is of the range that the pod's own address is of: who
-// is there may be too new to be known.
+// sharesPodRange reports whether a is in the range of the pod's own address: a pod
+// there may be too new to be known.
 func (s *Snapshot) sharesPodRange(pod, a netip.Addr) bool {
 	for _, r := range s.m.Ranges {
 		if r.Contains(a) && r.Contains(pod) {
@@ -254,8 +254,8 @@ func (s *Snapshot) sharesPodRange(pod, a netip.Addr) bool {
 	return false
 }
 
-// unknownElsewhere tells whether f goes where pods of any node are, and to none
-// that is known. What comes from there may come from the node, by an address that
+// unknownRemotePeer reports whether f goes to a range of pods of any node, and to no
+// known pod. What comes from there may come from the node, by an address that
 // no object shows, and its pods are held there until they are known.
 func (s *Snapshot) unknownRemotePeer(d Direction, f *flow) bool {
 	return d == Egress && f.peer == nil && s.m.Isolating[Egress] && s.m.PodRanges.contain(f.peerAddr)
@@ -281,11 +281,11 @@ func (s *Snapshot) Len() int { return s.m.Endpoints.Len() }
 func (s *Snapshot) Local() []netip.Addr { return s.m.Local.all }
 
 // Selected returns, in ascending order, the addresses of this node's pods that
-// some policy selects in direction d: those whose packets must be judged.
+// some policy selects in direction d: those whose packets must be evaluated.
 func (s *Snapshot) Selected(d Direction) []netip.Addr { return s.m.Local.selected[d] }
 
 // SelectedToHost returns, in ascending order, the addresses of this node's pods
-// whose packets to the node itself must be judged: an administrator's rule may
+// whose packets to the node itself must be evaluated: an administrator's rule may
 // deny them.
 func (s *Snapshot) SelectedToHost() []netip.Addr { return s.m.Local.toHost }
 

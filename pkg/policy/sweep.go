@@ -14,7 +14,7 @@ type sweep struct {
 	found map[uint64]uint32
 }
 
-// was tells whether a rule matched when the walk stopped last.
+// was records whether a rule matched when the walk stopped last.
 type was struct {
 	rule    uint32
 	matched bool
@@ -24,7 +24,7 @@ func newSweep(rules int) *sweep {
 	return &sweep{count: make([]int32, rules), sets: []set{nil}, found: map[uint64]uint32{0: 0}}
 }
 
-// add is told of n items more, or less, of a rule that match from here on.
+// add notes that n items more, or less, of a rule match from here on.
 func (w *sweep) add(rule uint32, n int32) {
 	w.dirty = append(w.dirty, was{rule, w.count[rule] > 0})
 	w.count[rule] += n
@@ -62,7 +62,7 @@ func (w *sweep) store() uint32 {
 	return at
 }
 
-// same tells whether the sets have the same rules, whatever the number of their
+// same reports whether the sets have the same rules, whatever the number of their
 // pages.
 func (s set) same(o set) bool {
 	for n := range max(len(s), len(o)) {

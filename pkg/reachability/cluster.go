@@ -129,8 +129,8 @@ func (c *Cluster) LeftOut(family Family, namespaces ...string) []error {
 	return reasons
 }
 
-// DomainRules returns the rules that allow by domain names, ordered by name. What
-// pods learn from DNS only agents know: here those names match nobody.
+// DomainRules returns the rules that allow by domain names, ordered by name. Only
+// agents know what pods learn from DNS: here those names match no address.
 func (c *Cluster) DomainRules() []string {
 	var found []string
 	for r := range c.rules() {

@@ -10,10 +10,10 @@ import (
 type Difference struct {
 	Checked  []PortRange `json:"checked"`  // the traffic that was compared
 	Pods     int         `json:"pods"`     // how many were compared
-	Nodes    []string    `json:"nodes"`    // addresses of nodes that were compared besides
-	External []string    `json:"external"` // and others
+	Nodes    []string    `json:"nodes"`    // addresses of nodes that were also compared
+	External []string    `json:"external"` // external addresses that were also compared
 	Changes  []Change    `json:"changes"`
-	// DomainRules are rules of both clusters whose domain names match nobody here.
+	// DomainRules are rules of both clusters whose domain names match no address here.
 	DomainRules []string `json:"domainRules,omitempty"`
 	// OnlyBefore and OnlyAfter are pods of one of the clusters; there is nothing
 	// to compare them with.
@@ -37,7 +37,7 @@ type Cell struct {
 	Allowed bool   `json:"allowed"` // afterwards
 }
 
-// Compare tells what changes from before to after, for the pods that are in both
+// Compare returns what changes from before to after, for the pods that are in both
 // and for addresses, in the order of spans. Traffic that changes alike is one
 // Change.
 func Compare(before, after *Cluster, spans []PortRange, addresses []string, family Family) (Difference, error) {

@@ -11,21 +11,21 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// Family tells which address of a side to use.
+// Family is which address of an endpoint to use.
 type Family string
 
 // The families. FirstCommon takes for each connection the first one that both
-// sides have, IPv4 before IPv6.
+// endpoints have, IPv4 before IPv6.
 const (
 	FirstCommon Family = ""
 	IPv4        Family = "IPv4"
 	IPv6        Family = "IPv6"
 )
 
-// Kind is what a side is.
+// Kind is what an endpoint is.
 type Kind uint8
 
-// The kinds of sides.
+// The kinds of endpoints.
 const (
 	External       Kind = iota // an address that is neither a pod's nor a node's
 	Pod                        // a pod with a network of its own
@@ -33,7 +33,7 @@ const (
 	Node                       // an address of a node
 )
 
-// Side is one end of connections.
+// Endpoint is the source or the destination of connections.
 type Endpoint struct {
 	Name string // "namespace/name", or the address
 	Kind Kind
@@ -43,7 +43,7 @@ type Endpoint struct {
 	ports  []policy.NamedPort
 }
 
-// onHost tells whether the side is a node rather than a pod, to policy.
+// onHost reports whether policies treat the endpoint as a node rather than a pod.
 func (s *Endpoint) onHost() bool { return s.Kind == HostNetworkPod || s.Kind == Node }
 
 func (s *Endpoint) add(addr netip.Addr) {
@@ -67,7 +67,7 @@ func (s *Endpoint) has(f Family) bool {
 	return f != IPv6 && s.v4.IsValid() || f != IPv4 && s.v6.IsValid()
 }
 
-// addresses returns the addresses of a connection; ok is false when the sides
+// addresses returns the addresses of a connection; ok is false when the endpoints
 // have no address of one family.
 func addresses(src, dst *Endpoint, f Family) (a, b netip.Addr, ok bool) {
 	switch {
@@ -79,8 +79,7 @@ func addresses(src, dst *Endpoint, f Family) (a, b netip.Addr, ok bool) {
 	return netip.Addr{}, netip.Addr{}, false
 }
 
-// Side finds the side of that name: "namespace/pod", or an address, which may be
-// anybody's. An error names what is wrong with it and, for a pod that does not
+// Endpoint finds the endpoint of that name: "namespace/pod", or any address. An error names what is wrong with it and, for a pod that does not
 // exist, the pods that may have been meant.
 func (c *Cluster) Endpoint(name string) (Endpoint, error) {
 	if addr, err := netip.ParseAddr(name); err == nil {
@@ -106,7 +105,7 @@ func (c *Cluster) at(name string, addr netip.Addr) Endpoint {
 	return s
 }
 
-// cannotAsk tells why there is no side of that name.
+// cannotAsk returns why there is no endpoint of that name.
 func (c *Cluster) cannotAsk(name string) error {
 	pod, ok := c.pods[name]
 	if !ok {
@@ -132,7 +131,7 @@ func (c *Cluster) unknown(name string) error {
 	return fmt.Errorf("no pod %q among %d", name, len(c.pods))
 }
 
-// noAddress tells that a side lacks the family.
+// noAddress is the error for an endpoint without an address of the family.
 func noAddress(s Endpoint, f Family) error { return fmt.Errorf("%s has no %s address", s.Name, f) }
 
 // nearest returns up to three of names that are like name: those of the fewest

@@ -108,7 +108,7 @@ func TestAddressesOfNodesThatNoPodStandsFor(t *testing.T) {
 	}
 }
 
-func TestWhoCannotBeAskedAboutIsToldWhy(t *testing.T) {
+func TestMissingEndpointsHaveAReason(t *testing.T) {
 	c := cluster()
 	for name, want := range map[string]string{
 		"x/pending":  "pod x/pending has no address yet (status.podIPs is empty), and agents judge by addresses",

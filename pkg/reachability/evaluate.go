@@ -20,7 +20,7 @@ const (
 	ToOwnNode                    // a pod to its own node, which no rule may deny it: allowed
 )
 
-// Answer tells whether a connection is allowed.
+// Answer reports whether a connection is allowed.
 type Answer struct {
 	Allowed bool
 	Cause   Cause
@@ -35,8 +35,8 @@ type Answer struct {
 // outgoing connections. Policies do not look at it.
 const clientPort = 40000
 
-// Judge tells whether src may open a connection to dst. Egress is asked of the
-// agent on the source's node, ingress of the one on the destination's.
+// Evaluate decides whether src may open a connection to dst: egress as the agent on
+// the source's node does, ingress as the one on the destination's.
 func (c *Cluster) Evaluate(src, dst *Endpoint, port Port, family Family) Answer {
 	from, to, ok := addresses(src, dst, family)
 	if !ok {
@@ -54,7 +54,7 @@ func (c *Cluster) Evaluate(src, dst *Endpoint, port Port, family Family) Answer 
 	return Answer{Allowed: d.Allowed(), Cause: ByPolicy, Query: q, Decision: d}
 }
 
-// unasked tells traffic that agents are not asked about: that of a node with the
+// alwaysAllowed reports traffic that agents do not evaluate: that of a node with the
 // pods on it, probes and host-network pods included, unless an administrator may
 // deny it to a pod; and that of a pod with itself, which never leaves it.
 func (c *Cluster) alwaysAllowed(src, dst *Endpoint, q *policy.Query) (cause Cause, unasked bool) {

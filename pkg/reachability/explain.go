@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// Explanation is an answer about one connection and the way to it, in words.
+// Explanation is the decision about one connection and its reasons, as text.
 type Explanation struct {
 	From     string   `json:"from"`
 	To       string   `json:"to"`
@@ -22,12 +22,12 @@ type Explanation struct {
 	Directions []Trace `json:"directions,omitempty"`
 }
 
-// Course is what one direction says and why.
+// Trace is the decision of one direction and its reasons.
 type Trace struct {
 	Direction string   `json:"direction"`
-	Subject   string   `json:"subject"` // the side whose policies are asked
+	Subject   string   `json:"subject"` // the endpoint whose policies apply
 	Address   string   `json:"address"`
-	Node      string   `json:"node,omitempty"` // where it is judged
+	Node      string   `json:"node,omitempty"` // where it is evaluated
 	Allowed   bool     `json:"allowed"`
 	Reason    string   `json:"reason"`
 	Policies  []string `json:"policies,omitempty"` // those that select the subject in this direction
@@ -37,23 +37,23 @@ type Trace struct {
 	Findings []Finding `json:"findings,omitempty"`
 }
 
-// Tier is what the rules of one tier say, or would have said.
+// Tier is what the rules of one tier decide, or would have decided.
 type Tier struct {
 	Name  string `json:"name"`
-	Rules []Rule `json:"rules,omitempty"` // those that were asked
-	// Unasked tells that a tier before it decided.
+	Rules []Rule `json:"rules,omitempty"` // those that were evaluated
+	// Unasked reports that an earlier tier decided.
 	Unasked bool   `json:"unasked,omitempty"`
 	Outcome string `json:"outcome"`
 }
 
-// Rule is one rule that was asked. One that meets pods and addresses with named
-// ports is there twice, because addresses declare no ports: once for each.
+// Rule is one rule that was evaluated. One with named ports whose peers are both pods
+// and addresses is there twice, because addresses declare no ports: once for each.
 type Rule struct {
 	Policy  string `json:"policy"`
 	Field   string `json:"field"` // "spec.ingress[0]"
 	Action  string `json:"action"`
 	Matches bool   `json:"matches"`
-	// Skipped tells that a rule before it has left the tier.
+	// Skipped reports that an earlier rule has passed the tier.
 	Skipped bool   `json:"skipped,omitempty"`
 	Peers   []Item `json:"peers"`
 	Ports   []Item `json:"ports"`
@@ -77,12 +77,12 @@ type Finding struct {
 	Message   string `json:"message"`
 }
 
-// NewFinding returns f as it is told.
+// NewFinding returns f as it is printed.
 func NewFinding(f policy.Finding) Finding {
 	return Finding{f.Policy.Kind, f.Policy.Namespace, f.Policy.Name, f.Field, f.Reason, f.Message}
 }
 
-// Explain judges a connection and tells how the answer came about.
+// Explain evaluates a connection and reports how the decision was made.
 func (c *Cluster) Explain(src, dst *Endpoint, port Port, family Family) Explanation {
 	a := c.Evaluate(src, dst, port, family)
 	e := Explanation{
@@ -117,7 +117,7 @@ func (c *Cluster) Explain(src, dst *Endpoint, port Port, family Family) Explanat
 	return e
 }
 
-// summary tells which directions decided.
+// summary names which directions decided.
 func summary(e Explanation) string {
 	var denying, allowing []string
 	for _, d := range e.Directions {
@@ -136,7 +136,7 @@ func summary(e Explanation) string {
 	return strings.Join(allowing, " and ") + " allow it"
 }
 
-// notes tells what a reader would not expect.
+// notes are what a reader would not expect.
 func notes(src, dst *Endpoint, port Port, a Answer) []string {
 	var notes []string
 	if p := a.Query.Packet; port.Name != "" && p.Dst.IsValid() {

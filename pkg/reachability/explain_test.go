@@ -110,13 +110,13 @@ func TestExplanationsInWords(t *testing.T) {
 			"spec.ingress[0].from: anybody: the list is empty; \nspec.ingress[0].ports: any protocol and port: the list is empty; \nallow, which is final"},
 		"egress": {"x/a", "x/b", "80", "TCP", "{policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: c}}}]}]}", false,
 			"spec.egress[0].to[0]: pods with app=c of namespace x; x/b has app=b\n"},
-		"isolated":          {"x/a", "x/b", "80", "TCP", "{}", false, "NetworkPolicies isolate the pod and none of their rules matches\nno rule matches, and the pod is isolated: deny, which is final"},
-		"another namespace": {"y/a", "x/b", "80", "TCP", "ingress: [{from: [{podSelector: {}}]}]", false, "all pods of namespace x; y/a is in namespace y\n"},
-		"no Namespace":      {"y/a", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {matchLabels: {a: b}}}]}]", false, "all pods of namespaces with a=b; there is no Namespace object y to have labels\n"},
-		"namespace labels":  {"x/a", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {matchLabels: {a: b}}}]}]", false, "namespace x has team=x\n"},
-		"any namespace":     {"x/a", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {}}]}]", true, "all pods of all namespaces; \n"},
-		"a node":            {"x/host", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {}}]}]", false, "x/host is node n2, and selectors match pods only\n"},
-		"an outsider":       {"203.0.113.9", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {}}]}]", false, "203.0.113.9 is no pod's address\n"},
+		"isolated":            {"x/a", "x/b", "80", "TCP", "{}", false, "NetworkPolicies isolate the pod and none of their rules matches\nno rule matches, and the pod is isolated: deny, which is final"},
+		"another namespace":   {"y/a", "x/b", "80", "TCP", "ingress: [{from: [{podSelector: {}}]}]", false, "all pods of namespace x; y/a is in namespace y\n"},
+		"no Namespace":        {"y/a", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {matchLabels: {a: b}}}]}]", false, "all pods of namespaces with a=b; there is no Namespace object y to have labels\n"},
+		"namespace labels":    {"x/a", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {matchLabels: {a: b}}}]}]", false, "namespace x has team=x\n"},
+		"any namespace":       {"x/a", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {}}]}]", true, "all pods of all namespaces; \n"},
+		"a node":              {"x/host", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {}}]}]", false, "x/host is node n2, and selectors match pods only\n"},
+		"an external address": {"203.0.113.9", "x/b", "80", "TCP", "ingress: [{from: [{namespaceSelector: {}}]}]", false, "203.0.113.9 is no pod's address\n"},
 		"excepted": {"10.0.0.1", "x/b", "80", "TCP", "ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.0/30, 10.1.0.0/16]}}]}]", false,
 			"addresses 10.0.0.0/8 except 10.0.0.0/30, 10.1.0.0/16; 10.0.0.1 is excepted\n"},
 		"a range":                    {"x/a", "x/b", "80", "TCP", "ingress: [{ports: [{port: 81, endPort: 90}]}]", false, "TCP 81-90; the connection is to port 80\n"},
@@ -180,8 +180,8 @@ func TestExplanationsOfAdministratorsPolicies(t *testing.T) {
 		"a name that is not declared": {"x/a", "x/b", "53", "TCP", specs{anp: "ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{namedPort: dns}]}]"}, true, "dns of any protocol; x/b declares no TCP port of that name\n", ""},
 		"a peer that cannot be read":  {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Pass, from: [{}]}]"}, false, "spec.ingress[0].from: anybody: the peer has 0 fields that are known, exactly one is needed; the rule denies everything; \nspec.ingress[0].ports: any protocol and port; \n", "empty"},
 		"a port that cannot be read":  {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Pass, from: [{namespaces: {}}], ports: [{}]}]"}, false, "spec.ingress[0].ports: any protocol and port: the port has 0 fields that are known, exactly one is needed; the rule denies its peers on every port; \n", "empty"},
-		"named ports, of pods":        {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "to[1]: nobody; the peer declares no ports; named ports do not match it\nspec.egress[0].ports[0]: http of any protocol; \n", ""},
-		"named ports, of addresses":   {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "spec.egress[0].to[1]: addresses 10.0.0.0/8; \nspec.egress[0].ports[0]: a named port; peers that are no pods declare none\n", "to[0]: nobody"},
+		"named ports, of pods":        {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "to[1]: nothing; the peer declares no ports; named ports do not match it\nspec.egress[0].ports[0]: http of any protocol; \n", ""},
+		"named ports, of addresses":   {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "spec.egress[0].to[1]: addresses 10.0.0.0/8; \nspec.egress[0].ports[0]: a named port; peers that are no pods declare none\n", "to[0]: nothing"},
 		"named ports, denied":         {"x/a", "x/b", "http", "TCP", specs{anp: strings.Replace(halves, "Allow", "Deny", 1)}, false, "spec.egress[0].ports: any protocol and port: the rule has peers that declare no ports, and a port has a name; the rule denies its peers on every port; \n", "empty"},
 		"the own node, denied":        {"x/a", "192.168.0.1", "80", "TCP", specs{anp: toNodes, np: "policyTypes: [Egress]"}, false, "denied by egress of x/a\n192.168.0.1 is an address of node n1\negress: AdminNetworkPolicy/a spec.egress[0] matches\nspec.egress[0].to[0]: all nodes; \nspec.egress[0].ports: any protocol and port: the list is empty; \ndeny, which is final\nnot asked; would allow: NetworkPolicy lets every pod reach its own node\n", "ingress"},
 		"the own node, by NetworkPolicy": {"x/a", "192.168.0.1", "80", "TCP", specs{anp: toZoneB, np: "policyTypes: [Egress]", banp: toNodes}, true, "" +
@@ -190,11 +190,11 @@ func TestExplanationsOfAdministratorsPolicies(t *testing.T) {
 			"spec.egress[0].ports: any protocol and port: the list is empty; \nno rule matches: the next tier is asked\n" +
 			"NetworkPolicy lets every pod reach its own node: allow, which is final\n" +
 			"not asked; would deny: BaselineAdminNetworkPolicy/default spec.egress[0] matches\n", "ingress"},
-		"the own node, nobody may deny it": {"x/a", "192.168.0.1", "80", "TCP", specs{anp: allowAll, np: "policyTypes: [Egress]"}, true, "allowed, no agent is asked: only an administrator's rule about nodes or networks could deny the pod its own node, and there is none for it\n", "gress:"},
-		"from the own node":                {"192.168.0.1", "x/a", "80", "TCP", specs{anp: "ingress: [{action: Deny, from: [{}]}]"}, true, "always allowed, no agent is asked: a node reaches itself and the pods on it\n", ""},
-		"another node":                     {"x/a", "x/host", "80", "TCP", specs{anp: toNodes}, true, "all nodes; 192.168.0.2 is in no Node's status.addresses\n", ""},
-		"itself, through a Service":        {"x/a", "x/a", "80", "TCP", specs{anp: "ingress: [{action: Deny, from: [{namespaces: {}}]}]"}, true, "through a Service it is denied by ingress of x/a: AdminNetworkPolicy/a spec.ingress[0] matches\n", ""},
-		"itself, isolated":                 {"x/a", "x/a", "80", "TCP", specs{np: "{}", banp: "ingress: [{action: Deny, from: [{namespaces: {}}]}]"}, true, "does not leave it\n\n", "Service"},
+		"the own node, no rule may deny it": {"x/a", "192.168.0.1", "80", "TCP", specs{anp: allowAll, np: "policyTypes: [Egress]"}, true, "allowed, no agent is asked: only an administrator's rule about nodes or networks could deny the pod its own node, and there is none for it\n", "gress:"},
+		"from the own node":                 {"192.168.0.1", "x/a", "80", "TCP", specs{anp: "ingress: [{action: Deny, from: [{}]}]"}, true, "always allowed, no agent is asked: a node reaches itself and the pods on it\n", ""},
+		"another node":                      {"x/a", "x/host", "80", "TCP", specs{anp: toNodes}, true, "all nodes; 192.168.0.2 is in no Node's status.addresses\n", ""},
+		"itself, through a Service":         {"x/a", "x/a", "80", "TCP", specs{anp: "ingress: [{action: Deny, from: [{namespaces: {}}]}]"}, true, "through a Service it is denied by ingress of x/a: AdminNetworkPolicy/a spec.ingress[0] matches\n", ""},
+		"itself, isolated":                  {"x/a", "x/a", "80", "TCP", specs{np: "{}", banp: "ingress: [{action: Deny, from: [{namespaces: {}}]}]"}, true, "does not leave it\n\n", "Service"},
 		"names that may be learned": {"x/a", "203.0.113.9", "80", "TCP", specs{cnp: learned}, false, "" +
 			"ClusterNetworkPolicy/c spec.egress[0] allows by domain names: if 203.0.113.9 is an address that x/a has learned for one of them, which only its agent knows, egress allows it\n" +
 			"egress: ClusterNetworkPolicy/c spec.egress[1] matches\n" +
@@ -215,9 +215,9 @@ func TestExplanationsOfAdministratorsPolicies(t *testing.T) {
 	}
 }
 
-// A finding is told where it matters: not in the other direction, and not of a
+// A finding is reported where it matters: not in the other direction, and not of a
 // policy that has nothing to do with the pod.
-func TestFindingsAreToldWhereTheyMatter(t *testing.T) {
+func TestFindingsAreReportedWhereTheyMatter(t *testing.T) {
 	spec := "{podSelector: {matchLabels: {app: %}}, policyTypes: [Ingress, Egress], ingress: [{from: [{}]}], egress: [{to: [{}]}]}"
 	for app, want := range map[string]string{"b": "spec.ingress[0].from[0]", "c": ""} {
 		e, _ := explained(t, "x/a", "x/b", "80", "TCP", specs{np: strings.ReplaceAll(spec, "%", app)})

@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// Outsiders returns addresses outside of some clusters that stand for all: one
+// ExternalAddresses returns addresses outside of some clusters that stand for all: one
 // for each set of rules' blocks that an address can be in. Addresses of pods and
 // nodes, and of the ranges of pods, are not among them.
 func ExternalAddresses(clusters ...*Cluster) []string {
@@ -27,7 +27,7 @@ func ExternalAddresses(clusters ...*Cluster) []string {
 		}
 	}
 	for i, start := range borders {
-		var next netip.Addr // of the next stretch, invalid behind the last one of the family
+		var next netip.Addr // of the next range, invalid after the last one of the family
 		if i+1 < len(borders) && borders[i+1].Is4() == start.Is4() {
 			next = borders[i+1]
 		}
@@ -42,17 +42,17 @@ func ExternalAddresses(clusters ...*Cluster) []string {
 // NodeAddresses returns the addresses of the nodes of some clusters, but for those
 // that a host-network pod of all of them stands for.
 func NodeAddresses(clusters ...*Cluster) []string {
-	told := map[netip.Addr]bool{}
+	covered := map[netip.Addr]bool{}
 	for name, s := range clusters[0].endpoints {
 		elsewhere := func(c *Cluster) bool { o := c.endpoints[name]; return o.first() != s.first() }
 		if !slices.ContainsFunc(clusters, elsewhere) {
-			told[s.first()] = true
+			covered[s.first()] = true
 		}
 	}
 	var found []netip.Addr
 	for _, c := range clusters {
 		for a := range c.nodes {
-			if !told[a] && hasFamily(a, clusters) {
+			if !covered[a] && hasFamily(a, clusters) {
 				found = append(found, a)
 			}
 		}
@@ -69,12 +69,12 @@ func addressNames(addrs []netip.Addr) []string {
 	return names
 }
 
-// examples are addresses that nobody has (RFC 5737, RFC 3849). They stand for
+// examples are documentation addresses (RFC 5737, RFC 3849). They stand for
 // others where they can, because they look like what they are.
 var examples = []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("2001:db8::1")}
 
 // prefixes returns the blocks of all rules, holes included, and the first
-// addresses of the stretches that they and the ranges of pods divide.
+// addresses of the ranges that they and the ranges of pods divide.
 func prefixes(clusters []*Cluster) (blocks []netip.Prefix, borders []netip.Addr) {
 	divide := clusterRanges(clusters)
 	for _, c := range clusters {
@@ -95,7 +95,7 @@ func prefixes(clusters []*Cluster) (blocks []netip.Prefix, borders []netip.Addr)
 	return blocks, slices.Compact(borders)
 }
 
-// membership tells in which of blocks a is.
+// membership encodes in which of blocks a is.
 func membership(a netip.Addr, blocks []netip.Prefix) string {
 	key := []byte{'6'}
 	if a.Is4() {
@@ -111,7 +111,7 @@ func membership(a netip.Addr, blocks []netip.Prefix) string {
 	return string(key)
 }
 
-// hasFamily tells whether some pod has an address of a's family.
+// hasFamily reports whether some pod has an address of a's family.
 func hasFamily(a netip.Addr, clusters []*Cluster) bool {
 	family := IPv6
 	if a.Is4() {
@@ -127,8 +127,8 @@ func hasFamily(a netip.Addr, clusters []*Cluster) bool {
 	})
 }
 
-// outsider finds the first address from start to before next that is nobody's.
-// Of a stretch, all or nothing is in a range of pods.
+// externalAddress finds the first address from start to before next that is external.
+// Of such a range, all or nothing is in a range of pods.
 func externalAddress(start, next netip.Addr, clusters []*Cluster) (netip.Addr, bool) {
 	const tries = 1 << 16 // addresses of pods that follow each other
 	ranges := clusterRanges(clusters)

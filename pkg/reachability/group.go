@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Group is sides that nobody can tell apart by who reaches whom: every other
-// side reaches all of them or none, they all reach it or none does, and they
+// Group is endpoints with the same connections: every other
+// endpoint reaches all of them or none, they all reach it or none does, and they
 // reach each other all or not at all. Everyone's way to itself aside, the cells
 // of two groups are therefore one.
 type Group struct {
@@ -21,7 +21,7 @@ type Group struct {
 func (m *Matrix) Groups() []Group {
 	members := m.members()
 	// Those who reach each other have equal lines once everyone reaches itself,
-	// the others once nobody does. No side can be of both sorts.
+	// the others once none does. No endpoint can be of both sorts.
 	for _, self := range []bool{true, false} {
 		members = m.merge(members, self)
 	}
@@ -91,7 +91,7 @@ func (m *Matrix) lines(g Group, self bool) [sha256.Size]byte {
 	return sha256.Sum256(line)
 }
 
-// AllowedBetween tells whether the members of from reach those of to. Of one
+// AllowedBetween reports whether the members of from reach those of to. Of one
 // group with itself it tells of two different members, if there are two.
 func (m *Matrix) AllowedBetween(from, to Group) bool {
 	if from.Row == to.Row && len(from.Members) > 1 && to.Column >= 0 {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Matrix tells for every side of From and every side of To whether a connection
+// Matrix reports for every endpoint of From and every endpoint of To whether a connection
 // from the one to the other is allowed.
 type Matrix struct {
 	Port    Port
@@ -17,7 +17,7 @@ type Matrix struct {
 	allowed []bool // row by row
 }
 
-// Matrix asks about every pair. It uses all processors.
+// Matrix evaluates every pair. It uses all processors.
 func (c *Cluster) Matrix(from, to []Endpoint, port Port, family Family) *Matrix {
 	m := &Matrix{Port: port, From: from, To: to, allowed: make([]bool, len(from)*len(to))}
 	var next atomic.Int64
@@ -35,7 +35,7 @@ func (c *Cluster) Matrix(from, to []Endpoint, port Port, family Family) *Matrix 
 	return m
 }
 
-// Allowed tells whether From[row] reaches To[column].
+// Allowed reports whether From[row] reaches To[column].
 func (m *Matrix) Allowed(row, column int) bool { return m.allowed[row*len(m.To)+column] }
 
 // Names returns the names of all sides, each once, in order.

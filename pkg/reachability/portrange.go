@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// Span is ports of a protocol that are asked about as one. ICMP, which no rule
+// PortRange is ports of a protocol that no policy distinguishes. ICMP, which no rule
 // can name, stands for every protocol that none names.
 type PortRange struct {
 	Proto       packet.Proto
@@ -16,7 +16,7 @@ type PortRange struct {
 	First, Last uint16 // zero for ICMP, and with Name
 }
 
-// SpanOf returns the span of one port.
+// PortRangeOf returns the range of one port.
 func PortRangeOf(p Port) PortRange { return PortRange{p.Proto, p.Name, p.Number, p.Number} }
 
 // Port returns the one that stands for all.
@@ -37,10 +37,10 @@ func (s PortRange) String() string {
 	return fmt.Sprintf("%v %d-%d", s.Proto, s.First, s.Last)
 }
 
-// MarshalText renders the span like String.
+// MarshalText renders the range like String.
 func (s PortRange) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Join returns spans with those that follow each other made one.
+// JoinPortRanges returns ranges with adjacent ones joined.
 func JoinPortRanges(spans []PortRange) []PortRange {
 	var joined []PortRange
 	for _, s := range spans {
@@ -53,8 +53,8 @@ func JoinPortRanges(spans []PortRange) []PortRange {
 	return joined
 }
 
-// Spans divides all traffic into what no rule of some clusters and no port of
-// their pods tells apart, so that one port of each span stands for all: TCP
+// PortRanges divides all traffic into what no rule of some clusters and no port of
+// their pods distinguishes, so that one port of each range stands for all: TCP
 // always, UDP and SCTP where a rule names them, and the rest.
 func PortRanges(clusters ...*Cluster) []PortRange {
 	cuts := map[packet.Proto][]int{packet.TCP: {1}} // the first ports of spans

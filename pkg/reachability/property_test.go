@@ -14,7 +14,7 @@ import (
 )
 
 // ofNodes are addresses of nodes, and outside are other sides that are no pods:
-// addresses that nobody has, and ones of the ranges of pods that no pod has.
+// addresses that no pod or node has, and ones of the ranges of pods that no pod has.
 var (
 	ofNodes = []string{"192.168.0.1", "192.168.0.2", "203.0.113.1", "203.0.113.2"}
 	outside = []string{"203.0.113.9", "203.0.113.200", "10.1.0.99", "2001:db8::9", "fd00:2::99"}
@@ -240,7 +240,7 @@ func TestSpansStandForAllTheirPorts(t *testing.T) {
 }
 
 // Every address outside is judged as one of those that stand for all.
-func TestOutsidersStandForAllAddresses(t *testing.T) {
+func TestExternalAddressesStandForAll(t *testing.T) {
 	forClusters(t, 200, func(t *testing.T, g gen, in clusterstate.Input) {
 		c := New(in)
 		pods, port := c.Pods(FirstCommon), g.connection()
@@ -278,11 +278,11 @@ func TestCompareTellsEveryChange(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := map[string]bool{}
+		reported := map[string]bool{}
 		for _, c := range d.Changes {
 			for _, span := range c.Traffic {
 				for _, cell := range c.Cells {
-					told[fmt.Sprint(span, cell)] = true
+					reported[fmt.Sprint(span, cell)] = true
 				}
 			}
 		}
@@ -300,7 +300,7 @@ func TestCompareTellsEveryChange(t *testing.T) {
 				}
 				// A stand-in may have a family more than the address.
 				same := toldFrom.Name == from.Name && toldTo.Name == to.Name
-				if told := told[fmt.Sprint(span, cell)]; differs && !told || told && !differs && same {
+				if reported := reported[fmt.Sprint(span, cell)]; differs && !reported || reported && !differs && same {
 					t.Errorf("%v %+v: differs is %v", span, cell, differs)
 				}
 			}
@@ -311,7 +311,7 @@ func TestCompareTellsEveryChange(t *testing.T) {
 	}
 }
 
-func TestCompareTellsNodesFromOutsiders(t *testing.T) {
+func TestCompareSeparatesNodesFromExternalAddresses(t *testing.T) {
 	with, without := cluster(), New(clusterstate.Input{})
 	for _, clusters := range [][2]*Cluster{{with, without}, {without, with}} {
 		d, err := Compare(clusters[0], clusters[1], nil, []string{"192.168.0.1", "203.0.113.9"}, FirstCommon)

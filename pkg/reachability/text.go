@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// peerMeans tells in words whom a peer is.
+// peerMeans describes what a peer matches.
 func peerMeans(p *policy.Peer) string {
 	switch {
 	case p.Blocks != nil:
@@ -23,7 +23,7 @@ func peerMeans(p *policy.Peer) string {
 	case p.Domains != nil:
 		return "addresses that the pod has learned for " + joined(p.Domains)
 	case p.Pods == nil:
-		return "nobody"
+		return "nothing"
 	case p.Pods.Namespace != "":
 		return podsMean(p.Pods.Pods) + " of namespace " + p.Pods.Namespace
 	case p.Pods.Namespaces.Empty():
@@ -44,11 +44,11 @@ func blocksMean(blocks []policy.Block) string {
 }
 
 func joined[S fmt.Stringer](all []S) string {
-	words := make([]string, len(all))
+	texts := make([]string, len(all))
 	for i, s := range all {
-		words[i] = s.String()
+		texts[i] = s.String()
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(texts, ", ")
 }
 
 func podsMean(s labels.Selector) string {
@@ -58,7 +58,7 @@ func podsMean(s labels.Selector) string {
 	return "pods with " + s.String()
 }
 
-// portMeans tells in words what a port is.
+// portMeans describes what a port matches.
 func portMeans(p *policy.Port) string {
 	switch {
 	case p.Name != "" && p.Proto == packet.Unknown:
@@ -77,7 +77,7 @@ func portMeans(p *policy.Port) string {
 
 const maxPort = 65535
 
-// anyMeans tells in words what a list is that matches everything, because it is
+// anyMeans describes a list that matches everything, because it is
 // empty or because some of it cannot be honoured and the rule therefore denies.
 func (c *Cluster) anyMeans(what string, r *policy.Rule, at string) string {
 	if why := c.unreadable(r.Policy, at); why != "" {
@@ -89,7 +89,7 @@ func (c *Cluster) anyMeans(what string, r *policy.Rule, at string) string {
 	return what + ": the list is empty"
 }
 
-// whyNot tells why an item does not match, nothing if it does. at is the path of
+// whyNot returns why an item does not match, nothing if it does. at is the path of
 // the item.
 func (c *Cluster) whyNot(m policy.Match, f *flow, r *policy.Rule, at string) string {
 	peer := c.snapshot.Endpoint(f.peerAddr())

@@ -50,7 +50,7 @@ func portList(r *policy.Rule) string {
 	return "ports"
 }
 
-// course tells one direction.
+// trace explains one direction.
 func (c *Cluster) trace(way policy.Trace, f flow) Trace {
 	out := Trace{
 		Direction: f.direction.String(),
@@ -72,7 +72,7 @@ func (c *Cluster) trace(way policy.Trace, f flow) Trace {
 	return out
 }
 
-// reason tells why the direction decided as it did.
+// reason returns why the direction decided as it did.
 func (c *Cluster) reason(way policy.Trace, f *flow) string {
 	switch {
 	case way.Decision.Reason == policy.UnknownPod:
@@ -87,7 +87,7 @@ func (c *Cluster) reason(way policy.Trace, f *flow) string {
 	return fmt.Sprintf("no policy selects the pod for %v", f.direction)
 }
 
-// because tells what a decision about a selected pod rests on.
+// because returns what a decision about a selected pod rests on.
 func because(d policy.Decision) string {
 	switch d.Reason {
 	case policy.RuleMatched:
@@ -100,7 +100,7 @@ func because(d policy.Decision) string {
 	return "no rule of the policies that select the pod allows or denies it, and none isolates the pod"
 }
 
-// unknownPod tells which side is the pod that nobody knows.
+// unknownPod reports which endpoint is the unknown pod.
 func (c *Cluster) unknownPod(way policy.Trace, f *flow) string {
 	unknown := f.subjectAddr()
 	if way.Subject != nil {
@@ -109,7 +109,7 @@ func (c *Cluster) unknownPod(way policy.Trace, f *flow) string {
 	return fmt.Sprintf("%v is in a node's range of pod addresses and no known pod has it: it is taken for a pod too new to be known, and nothing is allowed for it (traffic of the node itself passes)", unknown)
 }
 
-// concerns tells whether a finding has to do with a direction of a subject: it is
+// concerns reports whether a finding is about a direction of a subject: it is
 // of a policy that selects the subject, or of one that does not because its
 // selector or its types could not be read.
 func concerns(found policy.Finding, way policy.Trace, d policy.Direction) bool {
@@ -132,8 +132,8 @@ func concerns(found policy.Finding, way policy.Trace, d policy.Direction) bool {
 	return !ofRule && (found.Policy.Namespace == "" || found.Policy.Namespace == way.Subject.Namespace)
 }
 
-// tiers groups the rules that were asked by their tiers, and tells how each one
-// ended, and of those that were not asked how they would have ended. Isolation is
+// tiers groups the rules that were evaluated by their tiers, with the outcome of each,
+// and adds the tiers that were not evaluated, with what would have been theirs. Isolation is
 // an outcome, though the evaluator has it as a rule.
 func (c *Cluster) tiers(way policy.Trace, f *flow) []Tier {
 	var tiers []Tier
@@ -168,7 +168,7 @@ func (c *Cluster) tiers(way policy.Trace, f *flow) []Tier {
 	return tiers
 }
 
-// outcome tells what follows for a tier from the rule that matches.
+// outcome returns what follows for a tier from the rule that matches.
 func outcome(r *policy.Rule) string {
 	switch {
 	case r.Index == policy.Isolation:
@@ -179,7 +179,7 @@ func outcome(r *policy.Rule) string {
 	return r.Action.String() + ", which is final"
 }
 
-// wouldHaveBeen tells the outcome of a tier that was not asked.
+// wouldHaveBeen returns the outcome of a tier that was not asked.
 func wouldHaveBeen(d policy.Decision) string {
 	if d.Reason == policy.Unmatched {
 		return "not asked; no rule of it would match"

@@ -42,7 +42,7 @@ func TestMutants(t *testing.T) {
 			killer := run(t, m)
 			if killer == "" {
 				t.Errorf("no scenario notices it")
-				killer = "NOBODY"
+				killer = "NONE"
 			}
 			table = append(table, fmt.Sprintf("%-60s killed by %s", m.name, killer))
 		})

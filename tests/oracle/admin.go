@@ -42,11 +42,11 @@ type adminRule struct {
 	action action
 	peers  []adminPeer
 	ports  []adminPort // none is every one
-	// everyone tells that the rule matches whatever the peer and the port are.
+	// everyone reports whether the rule matches whatever the peer and the port are.
 	everyone bool
 }
 
-// action is what a rule does: one of the three, or a word that nobody knows.
+// action is what a rule does: one of the three, or an unknown one.
 type action string
 
 const (

@@ -86,16 +86,16 @@ func (c Cluster) adminRuleFaults(r adminRule, path, peers, ports string, void bo
 	return faults
 }
 
-// peersAreReadable tells whether a rule that denies or passes can be honoured as
+// peersAreReadable reports whether a rule that denies or passes can be honoured as
 // far as its peers go. CN-17: it cannot be asked about domain names. Without any
-// peer, which no server admits, it is as if nobody could read them.
+// peer, which no server admits, it is as if they were not readable.
 func (c Cluster) peersAreReadable(r adminRule) bool {
 	return len(r.peers) > 0 && !slices.ContainsFunc(r.peers, func(p adminPeer) bool {
 		return p.domainNames != nil || !c.peerIsReadable(p)
 	})
 }
 
-// peerIsReadable tells whether the whole of a peer can be honoured.
+// peerIsReadable reports whether the whole of a peer can be honoured.
 func (c Cluster) peerIsReadable(p adminPeer) bool { return len(c.adminPeerFaults(p)) == 0 }
 
 // adminPeerFaults: CN-15, CN-17, CN-30, CN-31 and selectors as in NP-24.
@@ -119,7 +119,7 @@ func (c Cluster) adminPeerFaults(p adminPeer) []Reason {
 	return faults
 }
 
-// isReadable tells whether it is one thing, with selectors that can be read.
+// isReadable reports whether it is one thing, with selectors that can be read.
 func (s podSet) isReadable() bool { return s.fields() == 1 && len(s.faults()) == 0 }
 
 // faults are those of selectors that cannot be read.
@@ -146,7 +146,7 @@ func (c Cluster) adminPortFaults(p adminPort) []Reason {
 	return c.unreadable(p)
 }
 
-// portIsReadable tells whether an item can be honoured.
+// portIsReadable reports whether an item can be honoured.
 func (c Cluster) portIsReadable(p adminPort) bool { return len(c.unreadable(p)) == 0 }
 
 // unreadable: CN-13, CN-14, CN-30 and the table of the status section.

@@ -18,7 +18,7 @@ func TestAdminFaults(t *testing.T) {
 		want   string
 	}{
 		{"nothing", outCNP(`{action: Pass, to: [{nodes: {}}, {networks: [10.1.2.3/8]}], protocols: [{tcp: {destinationPort: {number: 1}}}]}`), ""},
-		{"a port name of nobody", inANP(`{action: Deny, from: [{namespaces: {}}], ports: [{namedPort: none}]}`), ""},
+		{"a port name that no pod declares", inANP(`{action: Deny, from: [{namespaces: {}}], ports: [{namedPort: none}]}`), ""},
 		{"CN-32", banp(t, "other", `{subject: {}}`), "metadata.name FeatureNotSupported, spec.subject InvalidSelector void"},
 		{"tier", cnp(t, "p", `{tier: Next, subject: {namespaces: {}}}`), "spec.tier FeatureNotSupported"},
 		{"subject", anp(t, "p", `{subject: {}, ingress: [{action: Deny, from: [{}]}]}`), "spec.subject InvalidSelector, spec.ingress[0].from[0] InvalidPeer void"},

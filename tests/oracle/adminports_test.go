@@ -44,7 +44,7 @@ func TestAdminPorts(t *testing.T) {
 		{"CN-13 all of TCP", `[{portRange: {start: 1, end: 65535}}]`, `[{tcp: {destinationPort: {range: {start: 1, end: 65535}}}}]`, "TCP:80 TCP:81 TCP:53", ""},
 		{"CN-14 name", `[{namedPort: web}]`, `[{destinationNamedPort: web}]`, "TCP:80", ""},
 		{"CN-14 name on two protocols", `[{namedPort: dns}]`, `[{destinationNamedPort: dns}]`, "TCP:53 UDP:53", ""},
-		{"CN-14 name of nobody", `[{namedPort: none}]`, `[{destinationNamedPort: none}]`, "", ""},
+		{"CN-14 name that no pod declares", `[{namedPort: none}]`, `[{destinationNamedPort: none}]`, "", ""},
 		{"range backwards", `[{portRange: {start: 81, end: 80}}]`, `[{tcp: {destinationPort: {range: {start: 81, end: 80}}}}]`, "", unreadable},
 		{"one of two unreadable", `[{portRange: {start: 81, end: 80}}, {portNumber: {port: 53}}]`,
 			`[{tcp: {}}, {tcp: {destinationPort: {number: 53}}}]`, "TCP:53", unreadable},
@@ -101,7 +101,7 @@ func portsWorld(p any) Cluster {
 }
 
 // comparePorts asks what b may send to a. The table of the status section: a port
-// that cannot be read denies the peers of its rule, and nobody else.
+// that cannot be read denies the peers of its rule, and no other peers.
 func comparePorts(t *testing.T, spec string, c Cluster, want string) {
 	t.Helper()
 	if got := admitted(c, "10.0.0.2", "10.0.0.1"); got != want {

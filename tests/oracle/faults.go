@@ -26,10 +26,10 @@ const (
 // Fault is a part of a policy that cannot be enforced as written.
 type Fault struct {
 	// Field is the path of the faulty item, such as spec.ingress[0].ports[1].
-	// A fault of a field inside the item is told by the item's path.
+	// A fault of a field inside the item is reported with the item's path.
 	Field  string
 	Reason Reason
-	// Void tells that nothing depends on the item: it stands in rules that the
+	// Void reports that nothing depends on the item: it stands in rules that the
 	// policy's types or its unreadable podSelector switch off.
 	Void bool
 }

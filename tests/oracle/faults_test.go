@@ -10,7 +10,7 @@ func TestFaults(t *testing.T) {
 	for _, test := range []struct{ name, spec, want string }{
 		{"nothing", `{}`, ""},
 		{"NP-19 NP-20 old notations", `{ingress: [{from: [{ipBlock: {cidr: 010.1.2.3/8, except: ["::ffff:10.1.0.0/112"]}}]}]}`, ""},
-		{"NP-29 name of nobody", `{ingress: [{ports: [{port: none}]}]}`, ""},
+		{"NP-29 name that no pod declares", `{ingress: [{ports: [{port: none}]}]}`, ""},
 		{"NP-26 range of one", `{ingress: [{ports: [{port: 80, endPort: 80}]}]}`, ""},
 		{"NP-24 subject", `{podSelector: {matchLabels: {a: "!"}}}`, "spec.podSelector InvalidSelector"},
 		{"NP-24 peer", `{ingress: [{}, {from: [{podSelector: {matchLabels: {a: "!"}}}]}]}`, "spec.ingress[1].from[0] InvalidSelector"},

@@ -1,6 +1,6 @@
 // Package oracle says what NetworkPolicy and the policies of administrators
 // (AdminNetworkPolicy, BaselineAdminNetworkPolicy, ClusterNetworkPolicy) mean for
-// one packet on one node, slowly and obviously: it reads the API objects anew for
+// one packet on one node, slowly and obviously: it reads the API objects again for
 // every packet, keeps nothing between two calls, and has one function per
 // statement of docs/semantics.md, whose number stands above it.
 //
@@ -39,16 +39,16 @@ type Cluster struct {
 	BaselineAdminNetworkPolicies []*v1alpha1.BaselineAdminNetworkPolicy
 	ClusterNetworkPolicies       []*v1alpha2.ClusterNetworkPolicy
 
-	// The feature gates. What is switched off cannot be honoured, as if nobody
-	// could read it. EndPort is about NetworkPolicy alone, NodePeers and
+	// The feature gates. What is switched off cannot be honoured, as if it
+	// were not readable. EndPort is about NetworkPolicy alone, NodePeers and
 	// DomainNames are about the policies of administrators.
 	EndPort, SCTP, NodePeers, DomainNames bool
 }
 
-// Query is a packet and what is known of it besides.
+// Query is a packet and what else is known of it.
 type Query struct {
 	Packet packet.Packet
-	// ToHost tells that the destination is an address of the judging node itself.
+	// ToHost reports whether the destination is an address of the judging node itself.
 	ToHost bool
 	// Names are the domain names under which the sending pod knows addresses, in
 	// lower case and without a dot at the end.
@@ -79,7 +79,7 @@ const (
 	Denied Outcome = iota
 	// Allowed means that policy was asked and permits the packet.
 	Allowed
-	// NotJudged means that this node has no say: the packet does not leave
+	// NotEnforced means that this node enforces nothing: the packet does not leave
 	// (egress) or reach (ingress) a pod of the node.
 	NotEnforced
 )
@@ -89,14 +89,14 @@ func (o Outcome) String() string {
 	return [...]string{"denied", "allowed", "not judged"}[o]
 }
 
-// Judgement is the outcome of one direction, and the reason in words.
+// DirectionDecision is the outcome of one direction, and the reason as text.
 type DirectionDecision struct {
 	Outcome Outcome
 	Why     string
 }
 
 // Decision holds both directions of a packet. They are independent: each is
-// judged whatever the other one says.
+// decided whatever the other one says.
 type Decision struct {
 	Egress, Ingress DirectionDecision
 }
@@ -108,7 +108,7 @@ func (d Decision) Allowed() bool {
 	return d.Egress.Outcome != Denied && d.Ingress.Outcome != Denied
 }
 
-// String returns both judgements in words.
+// String returns both directions as text.
 func (d Decision) String() string {
 	verdict := "denied"
 	if d.Allowed() {
@@ -118,7 +118,7 @@ func (d Decision) String() string {
 		d.Egress.Outcome, d.Egress.Why, d.Ingress.Outcome, d.Ingress.Why)
 }
 
-// Judge decides what the node called node does with a packet.
+// Evaluate decides what the node called node does with a packet.
 func Evaluate(c Cluster, node string, q Query) Decision {
 	return Decision{
 		Egress:  c.evaluate(node, q, networkingv1.PolicyTypeEgress),
@@ -126,7 +126,7 @@ func Evaluate(c Cluster, node string, q Query) Decision {
 	}
 }
 
-// judge decides one direction. Egress is judged for the pod that sends, ingress
+// evaluate decides one direction. Egress is evaluated for the pod that sends, ingress
 // for the pod that receives.
 //
 // NP-35 and NP-46: each only on the node where that pod runs, and what is no
@@ -139,13 +139,13 @@ func (c Cluster) evaluate(node string, q Query, dir networkingv1.PolicyType) Dir
 	pod := c.podAt(subject)
 	switch {
 	case pod == nil && c.unknownLocal(node, subject) && c.mayBeDenied(q, dir):
-		return DirectionDecision{Denied, fmt.Sprintf("Unknown: nobody knows the local address %v", subject)}
+		return DirectionDecision{Denied, fmt.Sprintf("Unknown: no known pod has the local address %v", subject)}
 	case pod == nil:
 		return DirectionDecision{NotEnforced, fmt.Sprintf("%v is no pod", subject)}
 	case pod.Spec.NodeName != node:
 		return DirectionDecision{NotEnforced, fmt.Sprintf("pod %s/%s runs elsewhere", pod.Namespace, pod.Name)}
 	case !q.ToHost && c.unknownPeer(node, q, dir) && c.mayBeDenied(q, dir) && c.turnsOnThePeer(pod, q, dir):
-		return DirectionDecision{Denied, fmt.Sprintf("Unknown: nobody knows the peer %v", q.peer(dir))}
+		return DirectionDecision{Denied, fmt.Sprintf("Unknown: no known pod is the peer %v", q.peer(dir))}
 	}
 	return c.judgePod(pod, q, dir)
 }

@@ -48,7 +48,7 @@ func hasOwnNetwork(pod *corev1.Pod) bool {
 // claim.
 //
 // NP-50 and NP-51: one that is being deleted gives way to one that is not; then
-// the one created last wins. Two of the same second are told apart by UID and
+// the one created last wins. Two of the same second are distinguished by UID and
 // then by namespace and name, the smaller one wins: arbitrary, but the same for
 // every order of events.
 func succeeds(a, b *corev1.Pod) bool {

@@ -15,7 +15,7 @@ func TestAddressOwner(t *testing.T) {
 		pods []any
 		want string
 	}{
-		{"nobody", nil, ""},
+		{"no pod", nil, ""},
 		{"NP-50 succeeded", []any{pod("x/a", ip, "", phase("Succeeded"))}, ""},
 		{"NP-50 failed", []any{pod("x/a", ip, "", phase("Failed"))}, ""},
 		{"NP-50 pending counts", []any{pod("x/a", ip, "", phase("Pending"))}, "a"},
@@ -62,7 +62,7 @@ func TestReusedAddress(t *testing.T) {
 	c := world(
 		pod("x/server", server, "app=server"),
 		pod("x/old", ip, "app=friend", old),
-		pod("x/new", ip, "app=stranger"),
+		pod("x/new", ip, "app=other"),
 		policy(t, "x/p", `{podSelector: {matchLabels: {app: server}}, ingress: [{from: [{podSelector: {matchLabels: {app: friend}}}]}]}`),
 	)
 	check(t, c, tcp(ip, server, 80), false)
@@ -107,7 +107,7 @@ func TestUnknownLocalAddress(t *testing.T) { // NP-55
 	open := world(node, other, pod("x/a", known, ""))
 	check(t, open, tcp(outside, unknown, 80), true)
 
-	// A policy of another namespace, that selects nobody, may be the one that
+	// A policy of another namespace, that selects no pod, may be the one that
 	// selects the pod not yet known.
 	c := world(node, other, pod("x/a", known, ""), policy(t, "y/p", `{podSelector: {matchLabels: {app: a}}}`))
 	check(t, c, tcp(outside, unknown, 80), false)

@@ -31,7 +31,7 @@ func isolates(policy *networkingv1.NetworkPolicy, pod *corev1.Pod, dir networkin
 
 // hasType: NP-4, without types a policy is for ingress, and for egress too if
 // it has egress rules. NP-5: else the types are taken at their word; one that is
-// not known isolates nobody.
+// not known isolates no pod.
 func hasType(policy *networkingv1.NetworkPolicy, dir networkingv1.PolicyType) bool {
 	if len(policy.Spec.PolicyTypes) > 0 {
 		return slices.Contains(policy.Spec.PolicyTypes, dir)

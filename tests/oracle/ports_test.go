@@ -55,7 +55,7 @@ func TestPorts(t *testing.T) {
 		{"NP-28 name of an init container", `[{port: init}]`, ""},
 		{"NP-28 name of a sidecar", `[{port: side}]`, "TCP:81"},
 		{"NP-28 name in two containers", `[{port: twice}]`, "TCP:80 TCP:81"},
-		{"NP-29 name of nobody", `[{port: none}]`, ""},
+		{"NP-29 name that no pod declares", `[{port: none}]`, ""},
 		{"name of a number out of range", `[{port: zero}]`, ""},
 		{"no name", `[{port: ""}]`, ""},
 		{"NP-25 number in quotes is a name", `[{port: "80"}]`, ""},

@@ -31,7 +31,7 @@ func (p adminPolicy) isBANP() bool { return p.kind == "BaselineAdminNetworkPolic
 
 // askAdministrators asks the policies of a tier about a pod's packet. It returns
 // every answer that the tier may give: one, unless the packet's ports cannot be
-// read, so that nobody knows which of the rules with ports match (NP-44).
+// read, so that it is unknown which of the rules with ports match (NP-44).
 //
 // CN-2: the first rule that matches decides, of policies whose subject the pod is.
 // CN-3: Deny and Allow are final for the direction. CN-4: Pass leaves the tier.
@@ -68,7 +68,7 @@ func (r adminRule) answer(why string) answer {
 }
 
 // isSubject: CN-9, pods in namespaces, or pods of some labels in namespaces. A
-// subject without a known field, or with both, is nobody; so is one that cannot be
+// subject without a known field, or with both, selects no pod; so does one that cannot be
 // read. CN-10: pods of the host's network are never asked about.
 func (c Cluster) isSubject(policy adminPolicy, pod *corev1.Pod) bool {
 	return policy.subject.isReadable() && c.inPodSet(policy.subject, pod)
@@ -91,7 +91,7 @@ func (c Cluster) rulesOfTier(t tier, pod *corev1.Pod, dir networkingv1.PolicyTyp
 }
 
 // turnsOnThePeer: CN-35, whether a peer of whom nothing is known might be denied
-// what it would be allowed were it nobody. A rule that denies or passes pods may be
+// what it would be allowed were it no pod. A rule that denies or passes pods may be
 // about it. One that matches whoever it is settles the tier, and for a pod that is
 // isolated Baseline is not asked (CN-5).
 func (c Cluster) turnsOnThePeer(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) bool {
@@ -118,7 +118,7 @@ func (c Cluster) tierTurnsOnThePeer(t tier, pod *corev1.Pod, q Query, dir networ
 }
 
 // isAboutItIfItIsAPeer asks for the ports of a rule, whose peers may be the one
-// that nobody knows. What an unknown destination calls its ports nobody knows
+// that is unknown. The named ports of an unknown destination are not known
 // either.
 func (c Cluster) isAboutItIfItIsAPeer(r adminRule, q Query) bool {
 	proto := q.Packet.Proto
@@ -148,7 +148,7 @@ func (c Cluster) anyRuleDenies(dir networkingv1.PolicyType) bool {
 //
 // The part that cannot be read is narrowed to nothing for Allow, and widened for
 // Deny and Pass, which then denies. CN-30: the API says what this is for peers that
-// nobody knows, in Allow that the rule matches nothing, else that it denies
+// is not known, in Allow that the rule matches nothing, else that it denies
 // everything.
 func (c Cluster) enforced(r adminRule) adminRule {
 	switch {

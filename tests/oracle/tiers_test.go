@@ -217,7 +217,7 @@ func TestUnknownLocalAddressAndAdministrators(t *testing.T) {
 		{"Deny of pods on one port", `{action: Deny, from: [{namespaces: {}}], ports: [{portNumber: {port: 1}}]}`, false, false, true},
 		{"Pass of pods, where nothing denies", `{action: Pass, from: [{namespaces: {}}]}`, true, true, true},
 		{"Allow of pods", `{action: Allow, from: [{namespaces: {}}]}`, true, true, true},
-		{"CN-30 Pass of nobody knows whom", `{action: Pass, from: [{}]}`, false, false, true},
+		{"CN-30 Pass of an unknown peer", `{action: Pass, from: [{}]}`, false, false, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := world(n, pod("x/a", known, ""), anp(t, "p", fmt.Sprintf(spec, test.rule)))

@@ -21,7 +21,7 @@ import (
 // here is the node that judges in these tests, there is another one.
 const here, there = "here", "there"
 
-// outside is an address that belongs to nobody in the cluster.
+// outside is an address that belongs to no pod or node of the cluster.
 const outside, outside6 = "203.0.113.9", "2001:db8::9"
 
 // world builds a cluster from its objects, all feature gates on.

@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
-// TestFollowingIsCompilingAnew: a cluster that is followed object by object gives
+// TestFollowingEqualsCompiling: a cluster that is followed object by object gives
 // the answers, at any moment, of one that is compiled as it is then.
-func TestFollowingIsCompilingAnew(t *testing.T) {
+func TestFollowingEqualsCompiling(t *testing.T) {
 	changes := 0
 	forClusters(t, func(t *testing.T, g *gen, end oracle.Cluster) {
 		clusters := []oracle.Cluster{g.cluster(), g.cluster(), end}
@@ -51,7 +51,7 @@ func withPoliciesOf(c, other oracle.Cluster) oracle.Cluster {
 func compareFollowed(t *testing.T, g *gen, followed *clusterstate.Cluster, now oracle.Cluster) {
 	t.Helper()
 	if diff := difference(clusterstate.Compile(input(now)), followed.Snapshot(), g.questions(now)); diff != "" {
-		t.Errorf("compiled anew and followed: %s\n%s", diff, describe(now))
+		t.Errorf("compiled at once and followed: %s\n%s", diff, describe(now))
 	}
 }
 
@@ -64,7 +64,7 @@ func follow(g *gen, c *clusterstate.Cluster, histories []*history) bool {
 	}
 	switch from, to := h.step(); {
 	case to != nil:
-		c.Set(told(to))
+		c.Set(setting(to))
 	case from != nil:
 		c.Delete(kindOf(from), from.GetNamespace(), from.GetName())
 	}
@@ -84,8 +84,8 @@ func kindOf(o object) *compile.Kind {
 	return compile.KindOf(o)
 }
 
-// told is an object as a clusterstate.Cluster takes it.
-func told(o object) any {
+// setting is an object as a clusterstate.Cluster takes it.
+func setting(o object) any {
 	if pod, ok := o.(*corev1.Pod); ok {
 		return compile.NewPod(pod)
 	}

@@ -22,11 +22,11 @@ var (
 	}, outside6, "fd00:1:0:1::1")
 )
 
-// outside4 and outside6 belong to nobody in the cluster.
+// outside4 and outside6 belong to no pod or node of the cluster.
 const outside4, outside6 = "203.0.113.9", "2001:db8::9"
 
 // addressesOfFamily lists every address that a pod can have, one more on each
-// node that no pod has, those of the nodes, and more that belong to nobody.
+// node that no pod has, those of the nodes, and more that belong to no pod or node.
 func addressesOfFamily(family func(addressPlan) (pod string, node []string), more ...string) []netip.Addr {
 	var addrs []netip.Addr
 	for _, name := range []string{here, there} {
@@ -119,14 +119,14 @@ func isNodeHere(a netip.Addr) bool {
 	return slices.Contains([]string{plans[here].node4, plans[here].node6, plans[here].bridge4}, a.String())
 }
 
-// isNobodys reports whether an address is of no node and of no pod range.
-func isNobodys(a netip.Addr) bool {
+// isExternal reports whether an address is of no node and of no pod range.
+func isExternal(a netip.Addr) bool {
 	return a == netip.MustParseAddr(outside4) || a == netip.MustParseAddr(outside6)
 }
 
 func (g *gen) question(src, dst netip.Addr) question {
 	q := question{Packet: g.packet(src, dst)}
-	q.toHost = isNodeHere(dst) || isNobodys(dst) && g.oneIn(4) // nodes have addresses that no object shows
+	q.toHost = isNodeHere(dst) || isExternal(dst) && g.oneIn(4) // nodes have addresses that no object shows
 	if g.oneIn(2) {
 		q.names = append(list(g, 1, func() string { return pick(g, namesOfAddresses...) }), pick(g, namesOfAddresses...))
 	}

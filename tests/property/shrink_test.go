@@ -109,7 +109,7 @@ func removeFrom(part any, replace func(any), yield func(func()) bool) bool {
 	return true
 }
 
-// kept are keys that stay: without names nobody could read the rest, and the
+// kept are keys that stay: without names the rest could not be read, and the
 // feature gates are no part of it.
 var kept = []string{"metadata", "name", "namespace", "EndPort", "SCTP", "NodePeers", "DomainNames"}
 

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
-// input is what the node called here is told of a cluster.
+// input is what the node called here knows of a cluster.
 func input(c oracle.Cluster) clusterstate.Input {
 	return clusterstate.Input{
 		NodeName:        here,
@@ -52,7 +52,7 @@ func judgements(c oracle.Cluster, s *policy.Snapshot, q question) (got policy.De
 }
 
 // tally counts what kinds of answers the packets had: a property that only sees
-// packets that nobody judges proves nothing.
+// packets that no agent evaluates proves nothing.
 type tally map[string]int
 
 func (n tally) add(d oracle.Decision) {
