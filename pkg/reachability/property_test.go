@@ -292,14 +292,14 @@ func TestCompareTellsEveryChange(t *testing.T) {
 			was, is := before.Matrix(sides, sides, port, FirstCommon), after.Matrix(sides, sides, port, FirstCommon)
 			for i := range was.allowed {
 				from, to := sides[i/len(sides)], sides[i%len(sides)]
-				toldFrom, toldTo := standIn(from, sides), standIn(to, sides)
-				cell := Cell{toldFrom.Name, toldTo.Name, is.allowed[i]}
+				listedFrom, listedTo := standIn(from, sides), standIn(to, sides)
+				cell := Cell{listedFrom.Name, listedTo.Name, is.allowed[i]}
 				differs := was.allowed[i] != is.allowed[i]
 				if differs {
 					changes[from.Kind == Node || to.Kind == Node]++
 				}
 				// A stand-in may have a family more than the address.
-				same := toldFrom.Name == from.Name && toldTo.Name == to.Name
+				same := listedFrom.Name == from.Name && listedTo.Name == to.Name
 				if reported := reported[fmt.Sprint(span, cell)]; differs && !reported || reported && !differs && same {
 					t.Errorf("%v %+v: differs is %v", span, cell, differs)
 				}

@@ -39,15 +39,11 @@ var exemptFolders = []string{
 	"cmd/kubectl-netpol",
 	"docs",
 	"pkg/compile",
-	"pkg/policy",
 	"pkg/policycache",
 	"pkg/policycache/manifests",
 	"pkg/policycache/podwatch",
-	"pkg/reachability",
 	"tests/install",
 	"tests/mutants",
-	"tests/oracle",
-	"tests/property",
 }
 
 var (
