@@ -110,7 +110,7 @@ func TestAdminPolicies(t *testing.T) {
 			deny  y/a x/b tcp/80`, nil},
 		{"CN-5 baseline cannot allow what NetworkPolicy denies", []object{cnp("b", tier("Baseline", admin(1, rule("Accept", all)))), np(`{podSelector: {}}`)}, `
 			deny  y/a x/a tcp/80`, nil},
-		{"CN-1 nobody has a say", []object{anp("p", admin(1, rule("Deny", fromY)))}, `
+		{"CN-1 no policy applies", []object{anp("p", admin(1, rule("Deny", fromY)))}, `
 			allow z/a x/a tcp/80
 			allow 192.0.2.1 x/a tcp/80
 			allow x/a y/a tcp/80`, nil},
@@ -454,8 +454,8 @@ func TestWhoIsSelectedByAdministrators(t *testing.T) {
 	}
 }
 
-func TestNewPodsAreNobodyWhereAdministratorsDeny(t *testing.T) {
-	const anew = "10.0.0.99"      // of the node's range, and no pod's
+func TestAdminDenyHoldsUnknownPods(t *testing.T) {
+	const unknown = "10.0.0.99"   // of the node's range, and no pod's
 	const elsewhere = "10.0.2.99" // of the range of another node, whose own address is 10.0.2.254
 	const toPods = `to: [{namespaces: {}}]`
 	const toAll = `to: [{networks: [0.0.0.0/0]}]`
@@ -465,20 +465,20 @@ func TestNewPodsAreNobodyWhereAdministratorsDeny(t *testing.T) {
 		probes   string
 	}{
 		{"a new destination", []object{anp("p", admin(1, rule("Deny", fromA)))}, `
-			deny  y/b ` + anew + ` tcp/80
+			deny  y/b ` + unknown + ` tcp/80
 			allow y/b ` + elsewhere + ` tcp/80`},
 		{"a new peer of a rule for pods", []object{anp("p", admin(1, rule("Deny", fromA)))}, `
-			deny  ` + anew + ` x/a tcp/80
+			deny  ` + unknown + ` x/a tcp/80
 			allow 192.0.2.1 x/a tcp/80`},
-		{"nobody denies", []object{anp("p", admin(1, rule("Allow", fromA)))}, `
-			allow ` + anew + ` x/a tcp/80
-			allow x/a ` + anew + ` tcp/80`},
+		{"no rule denies", []object{anp("p", admin(1, rule("Allow", fromA)))}, `
+			allow ` + unknown + ` x/a tcp/80
+			allow x/a ` + unknown + ` tcp/80`},
 		{"to the own node, whatever its address", []object{egress(rule("Deny", toPods))}, `
 			allow x/a 10.0.0.254 tcp/80 host`},
 
 		{"CN-35 a new pod is not heard where an ingress rule may deny it", []object{anp("p", admin(1, rule("Deny", fromA)))}, `
-			deny  ` + anew + ` z/a tcp/80
-			deny  ` + anew + ` 192.0.2.1 tcp/80
+			deny  ` + unknown + ` z/a tcp/80
+			deny  ` + unknown + ` 192.0.2.1 tcp/80
 			allow 192.0.2.1 ` + elsewhere + ` tcp/80`},
 		{"CN-35 what comes from elsewhere its own node has held", []object{anp("p", admin(1, rule("Deny", all))), egress(rule("Deny", toPods))}, `
 			allow ` + elsewhere + ` x/a tcp/80
@@ -491,10 +491,10 @@ func TestNewPodsAreNobodyWhereAdministratorsDeny(t *testing.T) {
 			allow y/a ` + elsewhere + ` tcp/80`},
 		{"CN-35 ports count", []object{egressV1(rule("Deny", toPods+`, ports: [{portNumber: {port: 80}}]`))}, `
 			deny  x/a ` + elsewhere + ` tcp/80
-			deny  x/a ` + anew + ` tcp/80
+			deny  x/a ` + unknown + ` tcp/80
 			allow x/a ` + elsewhere + ` tcp/81
-			allow x/a ` + anew + ` icmp`},
-		{"CN-35 nobody knows the names of ports", []object{egress(rule("Deny", toPods+`, protocols: [{destinationNamedPort: http}]`))}, `
+			allow x/a ` + unknown + ` icmp`},
+		{"CN-35 named ports of unknown pods", []object{egress(rule("Deny", toPods+`, protocols: [{destinationNamedPort: http}]`))}, `
 			deny  x/a ` + elsewhere + ` tcp/81
 			allow x/a ` + elsewhere + ` icmp`},
 		{"CN-35 no rule that accepts pods", []object{egress(rule("Accept", toPods), rule("Deny", toPods))}, `
@@ -504,10 +504,10 @@ func TestNewPodsAreNobodyWhereAdministratorsDeny(t *testing.T) {
 			allow x/a ` + elsewhere + ` tcp/81`},
 		{"CN-35 an earlier rule decides by address", []object{egress(rule("Accept", `to: [{networks: [10.0.2.0/24]}]`), rule("Deny", toPods))}, `
 			allow x/a ` + elsewhere + ` tcp/80
-			deny  x/a ` + anew + ` tcp/80`},
+			deny  x/a ` + unknown + ` tcp/80`},
 		{"CN-35 an earlier rule passes by address", []object{egress(rule("Pass", `to: [{networks: [10.0.2.0/24]}]`), rule("Deny", toPods))}, `
 			allow x/a ` + elsewhere + ` tcp/80
-			deny  x/a ` + anew + ` tcp/80`},
+			deny  x/a ` + unknown + ` tcp/80`},
 		{"CN-35 Pass may lead to a denial", []object{egress(rule("Pass", toPods), rule("Accept", toAll)), np(`{podSelector: {}, policyTypes: [Egress]}`)}, `
 			deny  x/a ` + elsewhere + ` tcp/80
 			allow x/a 192.0.2.1 tcp/80`},
@@ -516,7 +516,7 @@ func TestNewPodsAreNobodyWhereAdministratorsDeny(t *testing.T) {
 		{"CN-35 Baseline", []object{cnp("b", `{tier: Baseline, priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, `+toPods+`}]}`),
 			np(`{podSelector: {matchLabels: {pod: a}}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.2.0/24}}]}]}`)}, `
 			allow x/a ` + elsewhere + ` tcp/80
-			deny  x/a ` + anew + ` tcp/80
+			deny  x/a ` + unknown + ` tcp/80
 			deny  x/b ` + elsewhere + ` tcp/80`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

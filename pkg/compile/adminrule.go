@@ -18,7 +18,7 @@ import (
 // adminRule compiles one rule of an administrator's policy. What of it cannot be
 // read fails closed (CN-30, CN-31): in a rule that allows, it matches nothing, nor
 // does the whole rule if a peer is of a kind that is not known or switched off. A
-// rule that denies or passes denies instead: everybody if a peer cannot be read,
+// rule that denies or passes denies instead: every peer if a peer cannot be read,
 // its peers on every port if a port cannot.
 type adminRule struct {
 	*diagnosis
@@ -93,13 +93,13 @@ func (d *diagnosis) action(at *field.Path, action string, known []string) policy
 	return policy.Deny
 }
 
-// losePeer tells of a peer that cannot be read.
+// losePeer records a peer that cannot be read.
 func (r *adminRule) losePeer(at *field.Path, reason, format string, args ...any) {
 	r.peerLost = true
 	r.find(at, reason, "%s; %s", fmt.Sprintf(format, args...), r.effect("the peer matches nothing"))
 }
 
-// loseKind tells of a peer of a kind that is not known, or switched off.
+// loseKind records a peer of a kind that is not known, or switched off.
 func (r *adminRule) loseKind(at *field.Path, reason, format string, args ...any) {
 	r.peerLost, r.kindLost = true, true
 	r.find(at, reason, "%s; %s", fmt.Sprintf(format, args...), r.effect("the rule matches nothing"))
@@ -112,7 +112,7 @@ func (r *adminRule) effect(ofAllow string) string {
 	return "the rule denies everything"
 }
 
-// losePort tells of a port that cannot be read, and returns what stands for it.
+// losePort records a port that cannot be read, and returns a port that matches nothing.
 func (r *adminRule) losePort(at *field.Path, reason, format string, args ...any) policy.Port {
 	effect := "the rule denies its peers on every port"
 	if r.allows {
@@ -218,7 +218,7 @@ func parseDomain(s string) (policy.Domain, bool) {
 }
 
 // namedPort compiles the name of a port, of whatever protocol the destination
-// declares it for (CN-14). The API forbids it beside peers that are told by address,
+// declares it for (CN-14). The API forbids it beside peers that are addresses,
 // which declare no ports, but not every server rejects such a rule. One that denies
 // or passes would let through what it was written for; one that allows is split.
 func (r *adminRule) namedPort(at *field.Path, name string) policy.Port {
@@ -269,7 +269,7 @@ func (r *adminRule) portRange(at *field.Path, proto packet.Proto, start, end int
 	return policy.Port{Proto: proto, First: uint16(start), Last: uint16(end)}
 }
 
-// splitNamed keeps named ports of a rule that allows from peers that are told by
+// splitNamed keeps named ports of a rule that allows from peers that are
 // address: such a peer declares no ports, even where its addresses are pods'. The
 // rule becomes two, in which items keep their places.
 func (r *adminRule) splitNamed(rule policy.Rule, peersAt *field.Path) []policy.Rule {
@@ -296,5 +296,5 @@ func (r *adminRule) splitNamed(rule policy.Rule, peersAt *field.Path) []policy.R
 
 func isNamed(p policy.Port) bool { return p.Name != "" }
 
-// byAddress tells peers that are told by address from those that are pods.
+// byAddress reports whether a peer is selected by address and not as a pod.
 func byAddress(p policy.Peer) bool { return p.Blocks != nil || p.Nodes != nil || p.Domains != nil }

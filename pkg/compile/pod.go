@@ -47,7 +47,7 @@ func NewPod(p *corev1.Pod) *Pod {
 }
 
 // podID is a hash of what names a pod for good. Manifests may have no UID; a pod
-// that takes the place of another one then needs another name to be told from it.
+// that replaces another one then needs another name to get another ID.
 func podID(p *corev1.Pod) uint32 {
 	h := fnv.New32a()
 	for _, s := range []string{string(p.UID), p.Namespace, p.Name} {

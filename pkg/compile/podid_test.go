@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func TestPodIDTellsPodsApart(t *testing.T) {
+func TestPodIDIsUnique(t *testing.T) {
 	pod := func(uid types.UID, namespace, name string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: namespace, Name: name}}
 	}

@@ -32,7 +32,7 @@ import (
 	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 )
 
-// event is what a watch is told, and when.
+// event is what a watch sends, and when.
 type event struct {
 	resource string
 	version  int

@@ -20,8 +20,8 @@ const failureLogInterval = time.Minute
 
 // reportFailures counts and logs the lists and watches that lw refuses. An
 // informer's own error handler would not do: a server that cannot be reached
-// for a watch is tried again without a word, for hours if need be. That an
-// optional kind is not there is no failure, and told by waitUntilServed.
+// for a watch is retried without a log message, for hours if need be. It is not a failure that
+// an optional kind is not served; waitUntilServed reports it.
 func reportFailures(lw cache.ListerWatcher, kind string, optional bool, count prometheus.Counter) cache.ListerWatcher {
 	inner := cache.ToListerWatcherWithContext(lw)
 	f := &failures{kind: kind, optional: optional, count: count}
@@ -42,7 +42,7 @@ func reportFailures(lw cache.ListerWatcher, kind string, optional bool, count pr
 	}, lw)
 }
 
-// failures tells of one kind's lists and watches as they fail and work again.
+// failures reports one kind's lists and watches as they fail and recover.
 type failures struct {
 	kind     string
 	optional bool
@@ -63,7 +63,7 @@ func (f *failures) note(ctx context.Context, verb string, err error) {
 	switch {
 	case err == nil:
 		if !f.logged.IsZero() {
-			logger.Info("Objects can be read again", "kind", f.kind, "failures", f.failed)
+			logger.Info("Objects readable again", "kind", f.kind, "failures", f.failed)
 		}
 		f.failed, f.logged = 0, time.Time{}
 		return
@@ -71,13 +71,13 @@ func (f *failures) note(ctx context.Context, verb string, err error) {
 		return
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
 		f.count.Inc()
-		logger.V(2).Info("Watch is too old, objects are listed again", "kind", f.kind, "err", err)
+		logger.V(2).Info("Watch expired, listing objects again", "kind", f.kind, "err", err)
 		return
 	}
 	f.count.Inc()
 	f.failed++
 	if f.logged.IsZero() || time.Since(f.logged) >= failureLogInterval {
 		f.logged = time.Now()
-		logger.Error(err, "Objects cannot be read, what is known of them stays in force", "kind", f.kind, "verb", verb, "failures", f.failed)
+		logger.Error(err, "Objects cannot be read; what was read before stays in force", "kind", f.kind, "verb", verb, "failures", f.failed)
 	}
 }

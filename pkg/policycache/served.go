@@ -27,7 +27,7 @@ const (
 
 // waitUntilServed makes lw yield nothing, rather than fail, while the server
 // does not serve its kind: while no CustomResourceDefinition is installed.
-// known tells whether objects of the kind are known, which are not given up at
+// known reports whether objects of the kind are known, which are not given up at
 // the first such answer. A server deletes them before it removes a definition,
 // and mostly says so; it may also end the watch first. Every other failure
 // remains one.
@@ -51,7 +51,7 @@ type optional struct {
 }
 
 // IsWatchListSemanticsUnSupported keeps Reflectors from streaming lists: it is a
-// list that tells whether the kind is served.
+// list that shows whether the kind is served.
 func (*optional) IsWatchListSemanticsUnSupported() bool { return true }
 
 // list returns what the server lists, and no objects where it does not serve
@@ -79,7 +79,7 @@ func (o *optional) list(ctx context.Context, opts metav1.ListOptions) (runtime.O
 	}
 }
 
-// watch follows a list of the server's. After one that was made up it tells
+// watch follows a list of the server's. After one that was made up it reports
 // nothing, and expires as soon as the server can be asked for another.
 func (o *optional) watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	if !o.absent {
@@ -91,7 +91,7 @@ func (o *optional) watch(ctx context.Context, opts metav1.ListOptions) (watch.In
 	return nil, apierrors.NewResourceExpired(o.kind + " is served now")
 }
 
-// quietWatch tells nothing and ends after a while.
+// quietWatch reports nothing and ends after a while.
 func quietWatch(d time.Duration) watch.Interface {
 	events := make(chan watch.Event)
 	time.AfterFunc(d, func() { close(events) })
@@ -102,7 +102,7 @@ func (o *optional) isServed(ctx context.Context) {
 	o.served.Set(1)
 	if o.absent {
 		o.absent = false
-		klog.FromContext(ctx).Info("Kind is served now", "kind", o.kind)
+		klog.FromContext(ctx).Info("Kind is served", "kind", o.kind)
 	}
 }
 
@@ -110,11 +110,11 @@ func (o *optional) isAbsent(ctx context.Context) {
 	o.served.Set(0)
 	if !o.absent {
 		o.absent = true
-		klog.FromContext(ctx).Info("Kind is not served, its policies are in force when it is installed", "kind", o.kind)
+		klog.FromContext(ctx).Info("Kind is not served; its policies will be in force once it is installed", "kind", o.kind)
 	}
 }
 
 func (o *optional) isDoubted(ctx context.Context, err error) {
 	o.served.Set(0)
-	klog.FromContext(ctx).Error(err, "Kind is no longer served, what is known of it stays in force for half a minute", "kind", o.kind)
+	klog.FromContext(ctx).Error(err, "Kind is no longer served; its policies stay in force for half a minute", "kind", o.kind)
 }

@@ -87,7 +87,7 @@ func TestAKindThatIsNotInstalledIsWaitedFor(t *testing.T) {
 		h.expect(t, "installed", "anp/p anp/r cnp/q pod/a=10.0.0.1", kindAdminNetworkPolicy, 1)
 		s.remove(p)
 		h.expect(t, "changed", "anp/r cnp/q pod/a=10.0.0.1", kindAdminNetworkPolicy, 1)
-		for _, line := range []string{"Kind is not served", "Kind is served now"} {
+		for _, line := range []string{"Kind is not served", "Kind is served"} {
 			if got := strings.Count(h.log.String(), line); got != 1 {
 				t.Errorf("%q is logged %d times, want once", line, got)
 			}
@@ -95,7 +95,7 @@ func TestAKindThatIsNotInstalledIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestAKindMayBeRemovedAndInstalledAnew(t *testing.T) {
+func TestKindRemovedAndInstalledAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(true)
 		s.add(pod("a", "10.0.0.1"), clusterPolicy("q"))

@@ -1,7 +1,7 @@
 // Package manifests serves a directory of Kubernetes manifests the way an API
 // server serves a cluster: as things to list and to watch. It owns the files:
-// finding them, reading them again as they change, telling what is wrong with
-// them and at which line. It knows nothing of what the objects mean.
+// finding them, reading them again as they change, reporting errors with
+// their lines. It knows nothing of what the objects mean.
 //
 // The rules:
 //
@@ -12,9 +12,9 @@
 //     unknown field is an error. A List is read as its items. Other kinds are
 //     ignored.
 //   - A file counts as a whole. While anything in it is wrong, or it is empty
-//     or unreadable, what it last said stays in force.
+//     or unreadable, its last valid content stays in force.
 //   - A file that is gone takes its objects with it. A folder that cannot be
-//     read keeps what its files last said.
+//     read keeps the last valid content of its files.
 //   - An object in two files is that of the first path in byte order; the
 //     second file is reported.
 //   - A Pod or NetworkPolicy without a namespace is in "default". An object
@@ -50,7 +50,7 @@ type Source struct {
 }
 
 // New returns the Source of the manifests below dir and registers its metrics.
-// An error tells that dir cannot be read as a directory.
+// An error means that dir cannot be read as a directory.
 func New(dir string, reg prometheus.Registerer) (*Source, error) {
 	if _, err := os.ReadDir(dir); err != nil {
 		return nil, fmt.Errorf("read manifest directory %q: %w", dir, err)

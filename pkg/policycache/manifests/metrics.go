@@ -10,7 +10,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		errors: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_manifest_errors",
-			Help: "Manifest files and folders in error now; what they last said is in force.",
+			Help: "Manifest files and folders that are invalid or unreadable; their last valid content is in force.",
 		}),
 	}
 	reg.MustRegister(m.errors)

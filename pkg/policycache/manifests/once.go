@@ -20,7 +20,7 @@ import (
 // Stdin is the path that stands for the standard input.
 const Stdin = "-"
 
-// Objects are what manifests say, ordered by namespace and name.
+// Objects are the objects of manifests, ordered by namespace and name.
 type Objects struct {
 	Namespaces      []*corev1.Namespace
 	Pods            []*corev1.Pod
@@ -33,8 +33,8 @@ type Objects struct {
 }
 
 // Read reads files, and directories by the rules of a Source, once. A file that
-// is named may have any name. A Source keeps what a wrong file last said; here
-// it is an error, with the name and the line, and so is an object that two files
+// is named may have any name. A Source keeps the last valid content of a file; here
+// an invalid one is an error, with the name and the line, and so is an object that two files
 // have. All errors are joined.
 func Read(paths []string, stdin io.Reader) (Objects, error) {
 	files := map[string][]byte{}

@@ -68,7 +68,7 @@ func indent(document string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(document, "\n"), "\n", "\n  ") + "\n"
 }
 
-func TestParseTellsTheLineOfAFault(t *testing.T) {
+func TestParseReportsTheLineOfAFault(t *testing.T) {
 	const lines = 7 // of namespaceX and a separator
 	policy := "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: p\nspec:\n  podSelector: {}\n  ingress:\n"
 	for name, tc := range map[string]struct {

@@ -17,7 +17,7 @@ import (
 type file struct {
 	sum       [sha256.Size]byte // of what was read last
 	err       error             // of what was read last
-	manifests []manifest        // what it said when it was last right
+	manifests []manifest        // its last valid content
 }
 
 // read brings the tables up to date with the directory and reports what is
@@ -134,11 +134,11 @@ func (s *Source) report(ctx context.Context, faults map[string]fault) {
 		if before, known := s.faults[name]; known && before.Error() == f.Error() {
 			continue
 		}
-		logger.Error(f.err, "Manifest in error, what it last said stays in force", "file", name, "line", f.line)
+		logger.Error(f.err, "Invalid manifest; its last valid content stays in force", "file", name, "line", f.line)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.faults)) {
 		if _, still := faults[name]; !still {
-			logger.Info("Manifest no longer in error", "file", name)
+			logger.Info("Manifest valid again", "file", name)
 		}
 	}
 	s.faults = faults

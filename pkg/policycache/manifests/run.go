@@ -22,7 +22,7 @@ const (
 )
 
 // Run reads the directory, and reads it again as it changes, until ctx ends. An
-// error tells that the system gives no notifications at all.
+// error means that the system gives no notifications at all.
 func (s *Source) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "manifests"))
 	notify, err := fsnotify.NewWatcher()
@@ -61,7 +61,7 @@ func (w *watches) begin(ctx context.Context) {
 }
 
 // add is called again for folders watched already: one that was removed and
-// made anew has the same name and needs a new watch.
+// created again has the same name and needs a new watch.
 func (w *watches) add(folder string) error {
 	err := w.notify.Add(folder)
 	w.seen[folder] = err == nil

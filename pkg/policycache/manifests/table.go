@@ -25,8 +25,8 @@ type row struct {
 }
 
 // table holds the objects of one kind and serves them as an API server would,
-// with resource versions and watches. It keeps no history: who asks for an old
-// version is told that it is expired, and lists again.
+// with resource versions and watches. It keeps no history: a request for an old
+// version is answered as expired, and the client lists again.
 type table struct {
 	example object
 	ready   <-chan struct{} // no answer before it is closed
@@ -48,7 +48,7 @@ func newTable(example object, ready <-chan struct{}) *table {
 }
 
 // replace makes objects, by namespace and name, all that the table holds.
-// Watchers are told the differences.
+// Watchers get the differences.
 func (t *table) replace(objects map[string]object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +56,7 @@ func (t *table) replace(objects map[string]object) {
 		if _, kept := objects[key]; !kept {
 			delete(t.rows, key)
 			t.version++
-			t.tell(watch.Deleted, row{old.object, t.version})
+			t.notify(watch.Deleted, row{old.object, t.version})
 		}
 	}
 	for key, o := range objects {
@@ -67,16 +67,16 @@ func (t *table) replace(objects map[string]object) {
 		t.version++
 		t.rows[key] = row{o, t.version}
 		if known {
-			t.tell(watch.Modified, t.rows[key])
+			t.notify(watch.Modified, t.rows[key])
 		} else {
-			t.tell(watch.Added, t.rows[key])
+			t.notify(watch.Added, t.rows[key])
 		}
 	}
 }
 
-// tell queues an event for every watcher that asked for such an object. t.mu is
+// notify queues an event for every watcher of such an object. t.mu is
 // held.
-func (t *table) tell(typ watch.EventType, r row) {
+func (t *table) notify(typ watch.EventType, r row) {
 	for w := range t.watchers {
 		if w.wants(r.object) {
 			w.queue(watch.Event{Type: typ, Object: r.copy()})
@@ -149,7 +149,7 @@ func (t *table) watch(ctx context.Context, name string, o metav1.ListOptions) (w
 	return w, nil
 }
 
-// endOfInitialEvents is the bookmark that tells a reflector that it has it all.
+// endOfInitialEvents is the bookmark after the initial events of a streamed list.
 func (t *table) endOfInitialEvents() runtime.Object {
 	b := row{t.example, t.version}.copy().(object)
 	b.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})

@@ -238,7 +238,7 @@ func TestAWatchGoesOnFromTheListOnly(t *testing.T) {
 	}
 }
 
-func TestAWatchOfOneNameTellsOfNoOther(t *testing.T) {
+func TestWatchOfOneNameYieldsNoOther(t *testing.T) {
 	ready := make(chan struct{})
 	close(ready)
 	table := newTable(&corev1.Pod{}, ready)

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// watcher is one watch of a table. A slow receiver holds up nobody: what it has
+// watcher is one watch of a table. A slow receiver delays no other: what it has
 // not taken yet is kept for it.
 type watcher struct {
 	table  *table

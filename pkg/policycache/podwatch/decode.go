@@ -292,7 +292,7 @@ func (d *decoder) newLabels() (map[string]string, error) {
 	return all, nil
 }
 
-// hasLabels tells whether known are the labels.
+// hasLabels reports whether known are the labels.
 func (d *decoder) hasLabels(known map[string]string) bool {
 	for _, entry := range d.labels {
 		key, value, err := label(entry)

@@ -32,7 +32,7 @@ func (p *Pace) Dial(ctx context.Context, network, address string) (net.Conn, err
 	return &pacedConn{conn, p.reader(conn)}, nil
 }
 
-// list is told that a list is under way, until it calls end.
+// list suspends the pace while a list is under way, until end is called.
 func (p *Pace) list() (end func()) {
 	p.lists.Add(1)
 	return sync.OnceFunc(func() { p.lists.Add(-1) })

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
-// Object is a pod as a list or a watch tells of it. Of its metadata it has the
+// Object is a pod in a list or a watch. Of its metadata it has the
 // name, the namespace and the resource version; a bookmark has its annotations
 // and no Pod.
 type Object struct {
@@ -78,7 +78,7 @@ func (p *Pods) List(ctx context.Context, o metav1.ListOptions) (*List, error) {
 	return readList(body, newDecoder(p.shared))
 }
 
-// Watch tells of changes. An event that cannot be read ends it with an error
+// Watch yields changes. An event that cannot be read ends it with an error
 // event, after which the pods have to be listed again.
 func (p *Pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true

@@ -58,7 +58,7 @@ func TestPoolForgetsWhatIsNotAskedFor(t *testing.T) {
 	}
 }
 
-func TestPoolTellsValuesOfOneHashApart(t *testing.T) {
+func TestPoolKeepsValuesOfOneHashApart(t *testing.T) {
 	p := newPool[map[string]string]()
 	a, b := map[string]string{"a": "1"}, map[string]string{"b": "1"}
 	for range 2 {

@@ -126,13 +126,13 @@ func TestAListThatIsCutShortIsAnError(t *testing.T) {
 			end = min(end, n)
 		}
 	}
-	// Behind the pods the envelope has two empty fields, which nobody reads.
+	// Behind the pods the envelope has two empty fields, which no reader needs.
 	if end < len(body)-4 {
 		t.Errorf("%d bytes of %d were taken for the list", end, len(body))
 	}
 }
 
-func TestWatchTellsOfEvents(t *testing.T) {
+func TestWatchYieldsEvents(t *testing.T) {
 	first, second := realisticPod(1), realisticPod(2)
 	stream := slices.Concat(
 		frame(t, "ADDED", encode(t, first)), frame(t, "MODIFIED", encode(t, second)), frame(t, "DELETED", encode(t, first)),
@@ -261,7 +261,7 @@ func TestAWatchThatIsStoppedEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		added := frame(t, "ADDED", encode(t, realisticPod(1)))
 		w := newWatcher(io.NopCloser(bytes.NewReader(bytes.Repeat(added, 2*waiting))), newDecoder(NewShared()), func() {})
-		synctest.Wait() // nobody takes what waits
+		synctest.Wait() // the events that wait are not taken
 		w.Stop()
 		w.Stop()
 		n := 0
