@@ -40,7 +40,6 @@ var exemptFolders = []string{
 	"pkg/policycache",
 	"pkg/policycache/manifests",
 	"pkg/policycache/podwatch",
-	"tests/mutants",
 }
 
 var (
