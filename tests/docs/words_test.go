@@ -33,15 +33,6 @@ var (
 	bannedFunctions = regexp.MustCompile(`func (\([^)]*\) )?[wW]ords\(`)
 )
 
-// exemptFolders are not yet checked. The list only shrinks.
-var exemptFolders = []string{
-	"docs",
-	"pkg/compile",
-	"pkg/policycache",
-	"pkg/policycache/manifests",
-	"pkg/policycache/podwatch",
-}
-
 var (
 	wordsOf   = regexp.MustCompile(`[A-Z]+[a-z]*|[a-z]+`)
 	checked   = []string{".go", ".md", ".yaml", ".yml"}
@@ -51,7 +42,6 @@ var (
 
 // Code, documentation and manifests use the vocabulary of docs/glossary.md.
 func TestVocabulary(t *testing.T) {
-	exempt := map[string]int{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -71,10 +61,6 @@ func TestVocabulary(t *testing.T) {
 		}
 		for number, line := range strings.Split(string(text), "\n") {
 			for _, problem := range problems(line) {
-				if dir := filepath.Dir(name); slices.Contains(exemptFolders, dir) {
-					exempt[dir]++
-					continue
-				}
 				t.Errorf("%s:%d: %s", name, number+1, problem)
 			}
 		}
@@ -82,9 +68,6 @@ func TestVocabulary(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, dir := range exemptFolders {
-		t.Logf("exempt: %s: %d", dir, exempt[dir])
 	}
 }
 
