@@ -27,13 +27,13 @@ func (c *chains) newID() uint64 {
 
 // selection is the policies that select a subject in one direction.
 type selection struct {
-	policies []*compiled
+	policies []compiled
 	key      []byte // the direction and the ids of the policies
 }
 
 // of returns the chain of e in direction d, nil if no policy applies to it (NP-1,
 // CN-6). all are the policies without a namespace, own those of the pod's.
-func (c *chains) of(all, own []*compiled, e *policy.Endpoint, d policy.Direction) *policy.Chain {
+func (c *chains) of(all, own []compiled, e *policy.Endpoint, d policy.Direction) *policy.Chain {
 	s := &c.found
 	s.policies, s.key = s.policies[:0], append(s.key[:0], byte(d))
 	s.find(all, e, d)
@@ -62,9 +62,9 @@ func (c *chains) keep(pods iter.Seq[*compile.Pod]) {
 	}
 }
 
-func (s *selection) find(policies []*compiled, e *policy.Endpoint, d policy.Direction) {
+func (s *selection) find(policies []compiled, e *policy.Endpoint, d policy.Direction) {
 	for _, p := range policies {
-		if p.Selects(e, d) {
+		if p.applies[d] && p.SelectsPod(e) {
 			s.policies = append(s.policies, p)
 			s.key = binary.AppendUvarint(s.key, p.id)
 		}
@@ -84,13 +84,13 @@ func (s *selection) chain(d policy.Direction) *policy.Chain {
 
 // add adds the rules of a tier's policies. Of NetworkPolicies that is the union
 // (NP-2). It returns the first policy, nil if there is none.
-func (s *selection) add(chain *policy.Chain, tier policy.Tier, d policy.Direction) (first *compiled) {
+func (s *selection) add(chain *policy.Chain, tier policy.Tier, d policy.Direction) (first *compile.Policy) {
 	for _, p := range s.policies {
 		if p.Tier != tier {
 			continue
 		}
 		if first == nil {
-			first = p
+			first = p.Policy
 		}
 		chain.Policies = append(chain.Policies, &p.Ref)
 		chain.Rules = append(chain.Rules, p.Rules(d)...)
@@ -100,7 +100,7 @@ func (s *selection) add(chain *policy.Chain, tier policy.Tier, d policy.Directio
 
 // isolation is the last rule of the NetworkPolicy tier (NP-7). What follows it is
 // never evaluated (CN-5). p is the first policy that isolates.
-func isolation(p *compiled) policy.Rule {
+func isolation(p *compile.Policy) policy.Rule {
 	return policy.Rule{
 		Action:  policy.Deny,
 		Tier:    policy.NetworkPolicyTier,

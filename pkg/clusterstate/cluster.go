@@ -44,7 +44,8 @@ type Cluster struct {
 	cfg        Config
 	namespaces map[string]*namespace
 	nodes      map[string]*compile.Node
-	policies   []*compiled // of kinds without namespaces, in the order of evaluation
+	policies   []compiled // of kinds without namespaces, in the order of evaluation
+	byName     map[policyKey]compiled
 	addresses  addresses
 	chains     chains
 
@@ -67,6 +68,7 @@ func New(cfg Config) *Cluster {
 	return &Cluster{
 		cfg:        cfg,
 		namespaces: map[string]*namespace{},
+		byName:     map[policyKey]compiled{},
 		nodes:      map[string]*compile.Node{},
 		addresses:  addresses{contested: map[netip.Addr][]*compile.Pod{}},
 		chains:     chains{built: map[string]*policy.Chain{}},

@@ -15,7 +15,7 @@ import (
 type namespace struct {
 	labels   labels.Set // nil while the object is not known
 	pods     map[string]*compile.Pod
-	policies []*compiled // in the order of evaluation
+	policies []compiled // in the order of evaluation
 }
 
 type podKey struct{ namespace, name string }

@@ -10,13 +10,34 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// compiled is a policy and what tells it from its earlier versions.
+// compiled is a policy and what tells it from its earlier versions. The rest repeats
+// what every change asks of all policies: lists of thousands are walked without
+// following a pointer of each.
 type compiled struct {
 	*compile.Policy
-	id uint64 // see chains
+	id           uint64 // see chains
+	applies      [2]bool
+	holdsUnknown [2]bool
+	stopsPods    bool
+	selectsNodes bool
+	faulty       bool // has findings
 }
 
-func compare(p, o *compiled) int { return p.Compare(o.Policy) }
+// policyKey names a policy.
+type policyKey struct {
+	kind            *compile.Kind
+	namespace, name string
+}
+
+func newCompiled(p *compile.Policy, id uint64) compiled {
+	c := compiled{Policy: p, id: id, stopsPods: p.StopsPods(), selectsNodes: p.SelectsNodes(), faulty: len(p.Findings) > 0}
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		c.applies[d], c.holdsUnknown[d] = p.Applies(d), p.HoldsUnknown(d)
+	}
+	return c
+}
+
+func compare(p, o compiled) int { return p.Compare(o.Policy) }
 
 func (c *Cluster) setPolicy(p *compile.Policy) bool { return c.replacePolicy(p.Ref, p.Kind, p) }
 
@@ -29,22 +50,25 @@ func (c *Cluster) replacePolicy(ref policy.Ref, kind *compile.Kind, now *compile
 		defer c.forget(ref.Namespace, ns)
 		list = &ns.policies
 	}
-	at := slices.IndexFunc(*list, func(p *compiled) bool { return p.Kind == kind && p.Ref.Name == ref.Name })
-	if at < 0 && now == nil {
+	key := policyKey{kind, ref.Namespace, ref.Name}
+	old, found := c.byName[key]
+	switch {
+	case !found && now == nil:
+		return false
+	case found && now != nil && now.Equal(old.Policy):
 		return false
 	}
-	if at >= 0 {
-		old := (*list)[at]
-		if now != nil && now.Equal(old.Policy) {
-			return false
-		}
+	if found {
+		at, _ := slices.BinarySearchFunc(*list, old, compare)
 		*list = slices.Delete(*list, at, at+1)
+		delete(c.byName, key)
 		c.markStale(old.Policy)
 	}
 	if now != nil {
-		p := &compiled{now, c.chains.newID()}
+		p := newCompiled(now, c.chains.newID())
 		at, _ := slices.BinarySearchFunc(*list, p, compare)
 		*list = slices.Insert(*list, at, p)
+		c.byName[key] = p
 		c.markStale(now)
 	}
 	c.derived = nil
@@ -85,8 +109,8 @@ func (c *Cluster) updateChains() {
 }
 
 // allPolicies yields all policies, in no order.
-func (c *Cluster) allPolicies() iter.Seq[*compiled] {
-	return func(yield func(*compiled) bool) {
+func (c *Cluster) allPolicies() iter.Seq[compiled] {
+	return func(yield func(compiled) bool) {
 		for _, p := range c.policies {
 			if !yield(p) {
 				return
@@ -114,14 +138,16 @@ type derived struct {
 func (c *Cluster) derive() *derived {
 	d := &derived{ranges: c.rangesOf(c.cfg.enforces)}
 	for p := range c.allPolicies() {
-		d.findings = append(d.findings, p.Findings...)
-		for _, direction := range []policy.Direction{policy.Ingress, policy.Egress} {
-			d.isolating[direction] = d.isolating[direction] || p.HoldsUnknown(direction)
+		if p.faulty {
+			d.findings = append(d.findings, p.Findings...)
 		}
-		if p.StopsPods() {
+		for _, direction := range []policy.Direction{policy.Ingress, policy.Egress} {
+			d.isolating[direction] = d.isolating[direction] || p.holdsUnknown[direction]
+		}
+		if p.stopsPods {
 			d.podRanges = c.allPodRanges()
 		}
-		if p.SelectsNodes() {
+		if p.selectsNodes {
 			d.hosts = c.allHosts()
 		}
 	}

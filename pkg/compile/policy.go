@@ -52,11 +52,11 @@ func (p *Policy) SelectsPod(e *policy.Endpoint) bool {
 	return p.subject != nil && p.subject.Selects(e)
 }
 
-// Selects reports whether the policy applies to the traffic of e in direction d:
-// a policy without rules for a direction applies only if it isolates (NP-4,
+// Applies reports whether the policy applies to the traffic of its subjects in
+// direction d: one without rules for a direction applies only if it isolates (NP-4,
 // CN-6).
-func (p *Policy) Selects(e *policy.Endpoint, d policy.Direction) bool {
-	return (p.isolates[d] || len(p.rules[d]) > 0) && p.SelectsPod(e)
+func (p *Policy) Applies(d policy.Direction) bool {
+	return p.isolates[d] || len(p.rules[d]) > 0
 }
 
 // HoldsUnknown reports whether the packets of a pod of this node in direction d
