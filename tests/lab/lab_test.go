@@ -205,8 +205,8 @@ func TestAnAgentThatEndsIsNotWaitedFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := agent.WaitReady(t.Context()); err == nil || !strings.Contains(err.Error(), "it ended") {
-		t.Errorf("WaitReady = %v, want that it ended", err)
+	if err := agent.WaitReady(t.Context()); err == nil || !strings.Contains(err.Error(), "it exited") {
+		t.Errorf("WaitReady = %v, want that it exited", err)
 	}
 	if got := agent.ExitCode(); got != 1 {
 		t.Errorf("exit status %d, want 1", got)
