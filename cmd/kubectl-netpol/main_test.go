@@ -206,7 +206,7 @@ func TestMatrixListsPodsLeftOut(t *testing.T) {
 	t.Chdir("testdata")
 	pending := "apiVersion: v1\nkind: Pod\nmetadata: {namespace: shop, name: pending}\n"
 	code, stdout, stderr := call(t, pending, "matrix --port 80 -f shop -f -")
-	if code != 0 || strings.Contains(stdout, "pending") || stderr != "Left out: pod shop/pending has no address yet (status.podIPs is empty), and agents judge by addresses\n" {
+	if code != 0 || strings.Contains(stdout, "pending") || stderr != "Left out: pod shop/pending has no address yet (status.podIPs is empty), and agents evaluate by address\n" {
 		t.Errorf("got %d\n%s%s", code, stdout, stderr)
 	}
 }

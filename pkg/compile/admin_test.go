@@ -160,7 +160,7 @@ func TestAdminPolicies(t *testing.T) {
 		{"CN-9 an empty subject is every pod", []object{anp("p", `{priority: 1, subject: {pods: {namespaceSelector: {}, podSelector: {}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`)}, `
 			deny  z/a x/a tcp/80
 			deny  x/a y/a tcp/80
-			allow x/a z/a tcp/80`, nil}, // z is not judged here
+			allow x/a z/a tcp/80`, nil}, // z is not evaluated here
 		{"CN-9 labels and expressions are and", []object{anp("p", `{priority: 1, subject: {pods: {namespaceSelector: {matchLabels: {ns: x}}, podSelector: {matchLabels: {pod: a}, matchExpressions: [{key: other, operator: DoesNotExist}]}}},
 			ingress: [{action: Deny, from: [{pods: {namespaceSelector: {matchLabels: {ns: "y"}}, podSelector: {matchExpressions: [{key: pod, operator: NotIn, values: [a]}]}}}]}]}`)}, `
 			deny  y/b x/a tcp/80

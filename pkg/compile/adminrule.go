@@ -242,7 +242,7 @@ func (r *adminRule) portProtocol(at *field.Path, p corev1.Protocol) (packet.Prot
 		r.losePort(at, policy.FeatureNotSupported, "SCTP is switched off")
 		return 0, false
 	case proto == packet.SCTP && r.features.SCTPUntracked:
-		r.find(at, policy.FeatureNotSupported, "the kernel does not track SCTP connections; each packet is judged on its own, replies too")
+		r.find(at, policy.FeatureNotSupported, "the kernel does not track SCTP connections; each packet is evaluated on its own, including replies")
 	}
 	return proto, true
 }

@@ -198,7 +198,7 @@ func (c *networkPolicyCompiler) port(at *field.Path, p *networkingv1.NetworkPoli
 		c.find(at.Child("protocol"), policy.FeatureNotSupported, "SCTP is switched off; the port matches nothing")
 		return policy.Port{}, false
 	case apiProtocol == corev1.ProtocolSCTP && c.features.SCTPUntracked:
-		c.find(at.Child("protocol"), policy.FeatureNotSupported, "the kernel does not track SCTP connections; each packet is judged on its own, replies too")
+		c.find(at.Child("protocol"), policy.FeatureNotSupported, "the kernel does not track SCTP connections; each packet is evaluated on its own, including replies")
 	}
 	port := policy.Port{Proto: proto}
 	switch {

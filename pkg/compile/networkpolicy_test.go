@@ -233,7 +233,7 @@ func TestNetworkPolicy(t *testing.T) {
 			allow x/a x/a tcp/80
 			allow x/a:6 x/a:6 udp/1
 			deny x/a x/b tcp/80`},
-		{name: "NP-35 each node judges its own pods", policies: []string{`{podSelector: {}, policyTypes: [Ingress, Egress]}`}, probes: `
+		{name: "NP-35 each node evaluates its own pods", policies: []string{`{podSelector: {}, policyTypes: [Ingress, Egress]}`}, probes: `
 			allow z/a 192.0.2.7 tcp/80
 			deny z/a x/a tcp/80
 			allow y/a z/a tcp/80`},

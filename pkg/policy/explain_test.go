@@ -100,7 +100,7 @@ func TestExplainTellsWhatNetworkPolicyIsNotAskedAbout(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 			if want := s.Evaluate(tc.query); e.Decision != want || e.Directions[Egress].Decision.Action != want.Action {
-				t.Errorf("explained %v and %v, judged %v", e.Decision, e.Directions[Egress].Decision, want)
+				t.Errorf("explained %v and %v, evaluated %v", e.Decision, e.Directions[Egress].Decision, want)
 			}
 		})
 	}

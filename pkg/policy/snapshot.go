@@ -294,7 +294,7 @@ func (s *Snapshot) SelectedToHost() []netip.Addr { return s.m.Local.toHost }
 func (s *Snapshot) SelectedForNames() []netip.Addr { return s.m.Local.toNames }
 
 // Ranges returns the ranges in which an address that is no endpoint must be
-// judged, because some policy may deny something to a new pod in direction d.
+// evaluated, because some policy may deny something to a new pod in direction d.
 func (s *Snapshot) Ranges(d Direction) []netip.Prefix {
 	if !s.m.Isolating[d] {
 		return nil

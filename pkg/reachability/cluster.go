@@ -22,11 +22,11 @@ type Cluster struct {
 	nodes     map[netip.Addr]string  // the node that has the address
 	// labels are those of the nodes, by name.
 	labels map[string]labels.Set
-	// toHost are the addresses of pods whose traffic to their own node is judged.
+	// toHost are the addresses of pods whose traffic to their own node is evaluated.
 	toHost map[netip.Addr]bool
 }
 
-// New returns the cluster of the objects of in. Every node judges; in.NodeName
+// New returns the cluster of the objects of in. Every node evaluates its own pods; in.NodeName
 // means nothing.
 func New(in clusterstate.Input) *Cluster {
 	in.AllNodes = true

@@ -116,7 +116,7 @@ func (c *Cluster) cannotAsk(name string) error {
 	case compile.Ended(pod):
 		return fmt.Errorf("pod %s has ended (status.phase is %s) and has no network", name, pod.Status.Phase)
 	case len(addrs) == 0:
-		return fmt.Errorf("pod %s has no address yet (status.podIPs is empty), and agents judge by addresses", name)
+		return fmt.Errorf("pod %s has no address yet (status.podIPs is empty), and agents evaluate by address", name)
 	}
 	return fmt.Errorf("pod %s does not own %v (status.podIPs): it is that of pod %v", name, addrs[0], c.snapshot.Endpoint(addrs[0]))
 }

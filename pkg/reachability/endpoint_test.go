@@ -111,7 +111,7 @@ func TestAddressesOfNodesThatNoPodStandsFor(t *testing.T) {
 func TestMissingEndpointsHaveAReason(t *testing.T) {
 	c := cluster()
 	for name, want := range map[string]string{
-		"x/pending":  "pod x/pending has no address yet (status.podIPs is empty), and agents judge by addresses",
+		"x/pending":  "pod x/pending has no address yet (status.podIPs is empty), and agents evaluate by address",
 		"x/done":     "pod x/done has ended (status.phase is Succeeded) and has no network",
 		"x/late":     "pod x/late does not own 10.0.0.1 (status.podIPs): it is that of pod x/web-7d4b9-abcde",
 		"y/both":     `no pod "y/both"; near it: x/both`,

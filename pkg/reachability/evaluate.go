@@ -24,7 +24,7 @@ const (
 type Answer struct {
 	Allowed bool
 	Cause   Cause
-	// Query is the first packet of the connection, the one that is judged. It is
+	// Query is the first packet of the connection, the one that is evaluated. It is
 	// zero where there is no connection.
 	Query policy.Query
 	// Decision is the agents', with ByPolicy.

@@ -145,7 +145,7 @@ func notes(src, dst *Endpoint, port Port, a Answer) []string {
 	for _, s := range []*Endpoint{src, dst} {
 		switch {
 		case s.Kind == Pod && s.Node == "":
-			notes = append(notes, s.Name+" has no spec.nodeName: it is judged as the node will that gets it")
+			notes = append(notes, s.Name+" has no spec.nodeName: it is evaluated as by the node that it will be scheduled to")
 		case s.Kind == HostNetworkPod:
 			notes = append(notes, fmt.Sprintf("%s uses the network of its node %s: to policies it is that node", s.Name, s.Node))
 		case s.Kind == Node:

@@ -156,7 +156,7 @@ func inAny(ranges []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
-// clusterRanges are the ranges of pods in which an unknown address is judged.
+// clusterRanges are the ranges of pods in which an unknown address is evaluated.
 func clusterRanges(clusters []*Cluster) []netip.Prefix {
 	var ranges []netip.Prefix
 	for _, c := range clusters {

@@ -107,7 +107,7 @@ func TestExplanationLeadsToTheDecision(t *testing.T) {
 				port := g.connection()
 				a, e := c.Evaluate(&src, &dst, port, FirstCommon), c.Explain(&src, &dst, port, FirstCommon)
 				if e.Allowed != a.Allowed {
-					t.Errorf("%s -> %s: explained %v, judged %v", src.Name, dst.Name, e.Allowed, a.Allowed)
+					t.Errorf("%s -> %s: explained %v, evaluated %v", src.Name, dst.Name, e.Allowed, a.Allowed)
 				}
 				if a.Cause != ByPolicy {
 					continue
@@ -239,7 +239,7 @@ func TestSpansStandForAllTheirPorts(t *testing.T) {
 	})
 }
 
-// Every address outside is judged as one of those that stand for all.
+// Every address outside is evaluated as one of those that stand for all.
 func TestExternalAddressesStandForAll(t *testing.T) {
 	forClusters(t, 200, func(t *testing.T, g gen, in clusterstate.Input) {
 		c := New(in)

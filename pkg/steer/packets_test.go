@@ -322,7 +322,7 @@ func TestObservedMessagesAreStillQueued(t *testing.T) {
 			Resolvers: []netip.AddrPort{resolver},
 			Egress:    []netip.Addr{n.a.v4, n.a.v6},
 		})
-		judge, observer := listen(t), listenTo(t, observeQueue)
+		decide, observer := listen(t), listenTo(t, observeQueue)
 		server := n.b.receive(t, ipv6, resolver.Port())
 		client := n.a.send(t, service(t, resolver))
 		see := func(src, dst netip.Addr) {
@@ -337,7 +337,7 @@ func TestObservedMessagesAreStillQueued(t *testing.T) {
 			say(t, client, long)
 			see(n.a.addr(ipv6), resolver.Addr())
 			if i == 0 {
-				judge.accept(t, judge.next(t))
+				decide.accept(t, decide.next(t))
 			}
 			buf := make([]byte, 2000)
 			server.SetReadDeadline(time.Now().Add(patience))
@@ -354,8 +354,8 @@ func TestObservedMessagesAreStillQueued(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if got := counterValue(t, s); got != 1 || len(judge.packets) != 0 {
-			t.Errorf("steered %d packets and %d more wait, want 1 and none", got, len(judge.packets))
+		if got := counterValue(t, s); got != 1 || len(decide.packets) != 0 {
+			t.Errorf("steered %d packets and %d more wait, want 1 and none", got, len(decide.packets))
 		}
 	})
 }
@@ -418,15 +418,15 @@ func TestTwoQueuedPacketsOfOneConnectionBothArrive(t *testing.T) {
 				for _, p := range []*netns{n.b, n.outside} {
 					go hearAll(p.receive(t, ipv6, 4015), heard)
 				}
-				judge, observer := listen(t), listenTo(t, observeQueue)
+				decide, observer := listen(t), listenTo(t, observeQueue)
 				client := n.a.send(t, service(t, backends...))
 				for _, text := range []string{"A", "AAAA"} {
 					say(t, client, text)
 				}
-				for _, l := range []*listener{observer, judge} {
+				for _, l := range []*listener{observer, decide} {
 					first, second := l.next(t), l.next(t)
 					for _, a := range []nfqueue.Attribute{first, second} {
-						if l == judge {
+						if l == decide {
 							l.accept(t, a)
 						} else {
 							l.letGo(t, a)
@@ -459,9 +459,9 @@ func TestMessagesAreQueuedWithoutObserver(t *testing.T) {
 			Resolvers: []netip.AddrPort{resolver},
 			Egress:    []netip.Addr{n.a.v4, n.a.v6},
 		})
-		judge, server := listen(t), n.b.receive(t, ipv6, resolver.Port())
+		decide, server := listen(t), n.b.receive(t, ipv6, resolver.Port())
 		say(t, n.a.send(t, resolver), "query")
-		judge.accept(t, judge.next(t))
+		decide.accept(t, decide.next(t))
 		hear(t, server)
 	})
 }
@@ -475,7 +475,7 @@ func TestKernelSupportedDivertsWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	const port = 4008
-	judge, observer := listen(t), listenTo(t, observeQueue)
+	decide, observer := listen(t), listenTo(t, observeQueue)
 	to := netip.AddrPortFrom(n.hostAddr(false), port)
 	ins := map[netip.AddrPort]*net.UDPConn{
 		netip.AddrPortFrom(n.b.v4, port): n.b.receive(t, false, port),
@@ -495,7 +495,7 @@ func TestKernelSupportedDivertsWork(t *testing.T) {
 		for to, in := range ins {
 			say(t, n.a.send(t, to), d.String())
 			observer.letGo(t, observer.next(t))
-			judge.accept(t, judge.next(t))
+			decide.accept(t, decide.next(t))
 			if text, _ := hear(t, in); text != d.String() {
 				t.Errorf("%v: heard %q", d, text)
 			}

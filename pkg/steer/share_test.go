@@ -105,7 +105,7 @@ func TestConfigValidateShare(t *testing.T) {
 }
 
 // TestKernelShares sends more than a share, on each way into the queue that
-// the kernel has. All of it is judged.
+// the kernel has. All of it is decided.
 func TestKernelShares(t *testing.T) {
 	n := newNode(t)
 	caps, err := Probe(testContext(t))
@@ -116,7 +116,7 @@ func TestKernelShares(t *testing.T) {
 		t.Fatal(caps.Share)
 	}
 	const port = 4020
-	judge, overflow := listen(t), listenTo(t, overflowQueue)
+	decide, overflow := listen(t), listenTo(t, overflowQueue)
 	for d, missing := range map[Divert]error{DivertQueue: caps.Queue, DivertXTables: caps.XTables} {
 		if missing != nil {
 			continue
@@ -129,7 +129,7 @@ func TestKernelShares(t *testing.T) {
 				mustSync(t, s, sets)
 				to := netip.AddrPortFrom(n.b.addr(ipv6), port)
 				say(t, n.a.send(t, to), "first")
-				judge.accept(t, judge.next(t))
+				decide.accept(t, decide.next(t))
 				// One a second is its share: sooner or later two come within one.
 				for beyond := false; !beyond; {
 					say(t, n.a.send(t, to), "more")
@@ -137,8 +137,8 @@ func TestKernelShares(t *testing.T) {
 					case a := <-overflow.packets:
 						overflow.accept(t, a)
 						beyond = true
-					case a := <-judge.packets:
-						judge.accept(t, a)
+					case a := <-decide.packets:
+						decide.accept(t, a)
 					}
 				}
 				// The other pod's share is untouched, and an unknown source uses the
@@ -147,7 +147,7 @@ func TestKernelShares(t *testing.T) {
 				overflow.accept(t, overflow.next(t))
 				mustSync(t, s, Sets{Ingress: sets.Ingress, Pods: []netip.Addr{n.b.v4, n.b.v6}})
 				say(t, n.outside.send(t, to), "known")
-				judge.accept(t, judge.next(t))
+				decide.accept(t, decide.next(t))
 				if got := counterValue(t, s); got < 4 {
 					t.Errorf("steered %d packets, want 4 at least", got)
 				}
@@ -163,9 +163,9 @@ func TestKernelShareElementsAreNoDrift(t *testing.T) {
 	sets := isolated(n.b)
 	sets.Pods = []netip.Addr{n.a.v4}
 	mustSync(t, s, sets)
-	judge := listen(t)
+	decide := listen(t)
 	say(t, n.a.send(t, netip.AddrPortFrom(n.b.v4, 4021)), "x")
-	judge.accept(t, judge.next(t))
+	decide.accept(t, decide.next(t))
 	if !strings.Contains(listTable(t), n.a.v4.String()+" limit rate") {
 		t.Fatalf("no share in\n%s", listTable(t))
 	}

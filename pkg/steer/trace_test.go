@@ -265,10 +265,10 @@ func TestObservedPacketsAreNotAccepted(t *testing.T) {
 	resolver := netip.AddrPortFrom(peer4, 53)
 	for _, p := range []steertest.Packet{packet(v4, peer4), packet(v4, peer4, toHost), packet(v4, peer4, marked(DefaultMark, 0))} {
 		p.SrcPort, p.DstPort = 40000, 53
-		for _, judged := range []bool{true, false} {
+		for _, evaluated := range []bool{true, false} {
 			s, fake := newFake(t, observing)
 			sets := Sets{Names: []netip.Addr{v4}, Resolvers: []netip.AddrPort{resolver}}
-			if judged {
+			if evaluated {
 				sets.Egress, sets.ToHost = []netip.Addr{v4}, []netip.Addr{v4}
 			}
 			mustSync(t, s, sets)
@@ -277,8 +277,8 @@ func TestObservedPacketsAreNotAccepted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := map[bool]steertest.Verdict{true: drop, false: accept}[judged]; got.Verdict != want || seen != 1 || got.CTMark != 0 {
-				t.Errorf("%+v, judged %v: %+v, seen %d times; want %s, seen once and no ct mark", p, judged, got, seen, want)
+			if want := map[bool]steertest.Verdict{true: drop, false: accept}[evaluated]; got.Verdict != want || seen != 1 || got.CTMark != 0 {
+				t.Errorf("%+v, evaluated %v: %+v, seen %d times; want %s, seen once and no ct mark", p, evaluated, got, seen, want)
 			}
 		}
 	}

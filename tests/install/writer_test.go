@@ -112,7 +112,7 @@ func TestWriterGuard(t *testing.T) {
 		t.Errorf("the binding is %+v", binding.Spec)
 	}
 	if *guard.Spec.FailurePolicy != admissionv1.Fail {
-		t.Error("the guard lets pass what it cannot judge")
+		t.Error("the guard lets pass what it cannot check")
 	}
 	user := fmt.Sprintf("request.userInfo.username == 'system:serviceaccount:%s:%s'", account.Namespace, account.Name)
 	if c := guard.Spec.MatchConditions; len(c) != 1 || c[0].Expression != user {

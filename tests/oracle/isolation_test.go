@@ -104,7 +104,7 @@ func TestSelectedAddresses(t *testing.T) {
 
 func TestDecisionSaysWhy(t *testing.T) {
 	c := world(pod("x/a", "10.0.0.1", ""), policy(t, "x/p", `{ingress: [{ports: [{port: 80}]}]}`))
-	want := "allowed (egress not judged: 203.0.113.9 is no pod; ingress allowed: policy x/p, rule 0)"
+	want := "allowed (egress not evaluated: 203.0.113.9 is no pod; ingress allowed: policy x/p, rule 0)"
 	if got := fmt.Sprint(Evaluate(c, here, Query{Packet: tcp(outside, "10.0.0.1", 80)})); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

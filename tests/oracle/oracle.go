@@ -86,7 +86,7 @@ const (
 
 // String returns the outcome in lower case.
 func (o Outcome) String() string {
-	return [...]string{"denied", "allowed", "not judged"}[o]
+	return [...]string{"denied", "allowed", "not evaluated"}[o]
 }
 
 // DirectionDecision is the outcome of one direction, and the reason as text.
@@ -130,7 +130,7 @@ func Evaluate(c Cluster, node string, q Query) Decision {
 // for the pod that receives.
 //
 // NP-35 and NP-46: each only on the node where that pod runs, and what is no
-// pod of this node is not judged. The node itself is no pod.
+// pod of this node is not evaluated. The node itself is no pod.
 func (c Cluster) evaluate(node string, q Query, dir networkingv1.PolicyType) DirectionDecision {
 	if q.ToHost && dir == networkingv1.PolicyTypeIngress {
 		return DirectionDecision{NotEnforced, "the destination is the node"}
@@ -147,7 +147,7 @@ func (c Cluster) evaluate(node string, q Query, dir networkingv1.PolicyType) Dir
 	case !q.ToHost && c.unknownPeer(node, q, dir) && c.mayBeDenied(q, dir) && c.turnsOnThePeer(pod, q, dir):
 		return DirectionDecision{Denied, fmt.Sprintf("Unknown: no known pod is the peer %v", q.peer(dir))}
 	}
-	return c.judgePod(pod, q, dir)
+	return c.evaluatePod(pod, q, dir)
 }
 
 // mayBeDenied: NP-55, whether a pod not yet known might be denied the packet.
@@ -162,12 +162,12 @@ func (c Cluster) mayBeDenied(q Query, dir networkingv1.PolicyType) bool {
 		dir == networkingv1.PolicyTypeEgress && c.anyRuleDenies(networkingv1.PolicyTypeIngress))
 }
 
-// judgePod decides one direction of a packet for a pod of this node.
+// evaluatePod decides one direction of a packet for a pod of this node.
 //
 // CN-1: the tiers are asked in order. What none decides is allowed. NP-44: where a
 // tier may answer in several ways, because the packet's ports cannot be read, it is
 // denied if any of them denies it.
-func (c Cluster) judgePod(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) DirectionDecision {
+func (c Cluster) evaluatePod(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) DirectionDecision {
 	tiers := [][]answer{
 		c.askAdministrators(adminTier, pod, q, dir),
 		c.askNetworkPolicies(pod, q, dir),
@@ -184,7 +184,7 @@ func (c Cluster) judgePod(pod *corev1.Pod, q Query, dir networkingv1.PolicyType)
 	return DirectionDecision{Allowed, fmt.Sprintf("no policy denies it to pod %s/%s", pod.Namespace, pod.Name)}
 }
 
-// answer is what a tier says: a judgement, or that the next tier is to be asked.
+// answer is what a tier says: a decision, or that the next tier decides.
 type answer struct {
 	DirectionDecision
 	decided bool

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
-// here is the node that judges in these tests, there is another one.
+// here is the node that evaluates in these tests, there is another one.
 const here, there = "here", "there"
 
 // outside is an address that belongs to no pod or node of the cluster.

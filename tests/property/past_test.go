@@ -62,7 +62,7 @@ ClusterNetworkPolicies:
 			q := question{Packet: packet.Packet{
 				Src: netip.AddrPortFrom(netip.MustParseAddr(tc.src), 40000), Dst: netip.AddrPortFrom(netip.MustParseAddr(tc.dst), 53), Proto: packet.UDP,
 			}}
-			got, want, _ := judgements(c, clusterstate.Compile(input(c)), q)
+			got, want, _ := decisions(c, clusterstate.Compile(input(c)), q)
 			if outcome := fmt.Sprintf("egress %v, ingress %v", want.Egress.Outcome, want.Ingress.Outcome); outcome != tc.want {
 				t.Errorf("the oracle says %v, want %s", want, tc.want)
 			}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
-// here is the node that judges.
+// here is the node that evaluates.
 const here, there = "here", "there"
 
 // What a run without settings asks: clusters of the seeds from 1 on, and those that

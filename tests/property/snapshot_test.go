@@ -85,7 +85,7 @@ func missteered(c oracle.Cluster, questions []question) string {
 	steersIn, steersOut := steering(s, policy.Ingress), steering(s, policy.Egress)
 	toHost := s.SelectedToHost()
 	for _, q := range questions {
-		_, d, asked := judgements(c, s, q)
+		_, d, asked := decisions(c, s, q)
 		if !asked {
 			continue
 		}

@@ -42,9 +42,9 @@ func disagreement(got policy.Decision, want oracle.Decision) string {
 	return ""
 }
 
-// judgements asks both about a packet, if the evaluator would be asked: what a pod
+// decisions asks both about a packet, if the evaluator would be asked: what a pod
 // too new to be known sends to its node is not steered.
-func judgements(c oracle.Cluster, s *policy.Snapshot, q question) (got policy.Decision, want oracle.Decision, asked bool) {
+func decisions(c oracle.Cluster, s *policy.Snapshot, q question) (got policy.Decision, want oracle.Decision, asked bool) {
 	if q.toHost && s.Endpoint(q.Src.Addr()) == nil {
 		return got, want, false
 	}
@@ -86,7 +86,7 @@ func compareVerdicts(t *testing.T, g *gen, c oracle.Cluster, counts tally) {
 	t.Helper()
 	snapshot := clusterstate.Compile(input(c))
 	for _, q := range g.questions(c) {
-		got, want, asked := judgements(c, snapshot, q)
+		got, want, asked := decisions(c, snapshot, q)
 		if !asked {
 			continue
 		}
@@ -102,10 +102,10 @@ func compareVerdicts(t *testing.T, g *gen, c oracle.Cluster, counts tally) {
 // what is left.
 func explain(c oracle.Cluster, q question) string {
 	c = shrink(c, func(c oracle.Cluster) bool {
-		got, want, asked := judgements(c, clusterstate.Compile(input(c)), q)
+		got, want, asked := decisions(c, clusterstate.Compile(input(c)), q)
 		return asked && disagreement(got, want) != ""
 	})
-	got, want, _ := judgements(c, clusterstate.Compile(input(c)), q)
+	got, want, _ := decisions(c, clusterstate.Compile(input(c)), q)
 	return fmt.Sprintf("%s of %v on node %s differs\n got %v\nwant %v\n%s", disagreement(got, want), q, here, got, want, describe(c))
 }
 
