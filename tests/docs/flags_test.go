@@ -19,7 +19,7 @@ var (
 	helpDefault = regexp.MustCompile(`\(default "?([^")]+)"?\)$`)
 	flagRow     = regexp.MustCompile("(?m)^\\| (`--[^|]+) \\| ([^|]*) ?\\| .+ \\|$")
 	libraryFlag = regexp.MustCompile(`^log-(flush|json|text)-`)
-	flagName    = regexp.MustCompile("--([a-z][a-z-]+|v)\\b")
+	flagName    = regexp.MustCompile(`--([a-z][a-z-]+|v)\b`)
 )
 
 var subcommands = []string{"matrix", "explain", "diff", "check"}
