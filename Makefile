@@ -7,7 +7,7 @@ FUZZTIME ?= 10s
 
 # Everything is pure Go: no C compiler is needed, and one build cache serves all.
 export CGO_ENABLED = 0
-# Root may build another user's checkout, of which git would tell it nothing.
+# Root may build another user's checkout, in which git refuses to work.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 export PATH := $(patsubst %/,%,$(dir $(GO))):$(PATH):/usr/sbin:/sbin
 

@@ -19,7 +19,7 @@ type chains struct {
 	found selection
 }
 
-// newID tells a compiled policy from all others and from its earlier versions.
+// newID distinguishes a compiled policy from all others and from its earlier versions.
 func (c *chains) newID() uint64 {
 	c.last++
 	return c.last

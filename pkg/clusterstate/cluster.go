@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// Config tells whose view a Cluster is.
+// Config is the view that a Cluster has.
 type Config struct {
 	// NodeName is the node that enforces: its pods get chains.
 	NodeName string

@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// compiled is a policy and what tells it from its earlier versions. The rest repeats
-// what every change asks of all policies: lists of thousands are walked without
-// following a pointer of each.
+// compiled is a policy and an id that distinguishes it from its earlier versions. The
+// rest are properties that every change reads of all policies: they are copied here so
+// that a list of thousands is read without following a pointer of each.
 type compiled struct {
 	*compile.Policy
 	id           uint64 // see chains

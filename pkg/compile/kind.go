@@ -49,7 +49,7 @@ type Kind struct {
 	HasStatus bool
 	// HasDomainNames reports whether rules of the kind may have domain names as peers.
 	HasDomainNames bool
-	// Docs is the section of the documentation that tells what is enforced.
+	// Docs is the section of the documentation that describes what is enforced.
 	Docs string
 
 	newObject func() Object

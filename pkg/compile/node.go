@@ -14,7 +14,7 @@ type Node struct {
 	Name   string
 	Labels labels.Set
 	// PodRanges are the ranges that its pods get their addresses from, as far as
-	// the Node object tells. Some network plugins allocate from elsewhere; then they
+	// the Node object has. Some network plugins allocate from elsewhere; then they
 	// are missing or match nothing.
 	PodRanges []netip.Prefix
 	// Addrs are the node's own addresses (CN-16).

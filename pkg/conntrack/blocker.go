@@ -142,7 +142,7 @@ func (b *Blocker) sync(ctx context.Context) error {
 	if b.applied != evaluate {
 		b.applied = evaluate
 		// A connection whose first packet was accepted by the previous policies
-		// enters the table only when the packet leaves the node: pass once more.
+		// enters the table only when the packet leaves the node: make another pass.
 		b.runner.Poke()
 	}
 	return nil

@@ -96,8 +96,8 @@ func (t *peerTable) addPeer(known map[trait]uint32, p *Peer, rule uint32) {
 	}
 }
 
-// selectsNothing tells of selectors that say so. As text they look like those that
-// select everything.
+// selectsNothing reports whether a selector matches nothing. Its text is that of a
+// selector that matches everything.
 func (p *Peer) selectsNothing() bool {
 	nothing := func(s labels.Selector) bool { return s != nil && labels.MatchesNothing(s) }
 	return nothing(p.Nodes) || p.Pods != nil && (nothing(p.Pods.Pods) || nothing(p.Pods.Namespaces))

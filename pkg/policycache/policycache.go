@@ -83,9 +83,9 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Publish applies a new snapshot. since is when the oldest of the
-// changes in it was seen. It is called from one goroutine, and the next
-// snapshot waits for its return. ctx ends with the Cache.
+// Publish applies a new snapshot. since is when the oldest of the changes in it was
+// seen. It is called from one goroutine, and the next snapshot waits for its return.
+// ctx ends with the Cache.
 type Publish func(ctx context.Context, s *policy.Snapshot, since time.Time)
 
 // view is a *clusterstate.Cluster.
@@ -155,9 +155,8 @@ func (c *Cache) newMirror(k *compile.Kind) *mirror {
 }
 
 // Run keeps the view until ctx ends, or until the Source fails, which is the
-// only error. The first snapshot is published when the initial lists of
-// all kinds have synced. On
-// return nothing of the Cache runs any more.
+// only error. The first snapshot is published when the initial lists of all kinds
+// have synced. On return nothing of the Cache runs any more.
 func (c *Cache) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "policycache"))
 	group, ctx := errgroup.WithContext(ctx)

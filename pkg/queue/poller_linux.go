@@ -10,7 +10,7 @@ import (
 
 // poller waits by ppoll.
 type poller struct {
-	event  int // an eventfd that Interrupt makes readable for good
+	event  int // an eventfd that Interrupt makes readable permanently
 	polled []unix.PollFd
 }
 

@@ -66,7 +66,7 @@ func New(cfg Config, lower ...Config) (*Queues, error) {
 // have ended when it returns.
 //
 // Until ready is closed packets wait in the kernel and handler is not called. When ctx
-// ends, Run tells the kernel to send no more, answers what still waits, and unbinds.
+// ends, Run has the kernel send no more packets, answers what still waits, and unbinds.
 //
 // A number that another process has bound is tried again and again, so that a new
 // process takes over as soon as the old one leaves. Each number is bound on its own: if

@@ -57,7 +57,7 @@ func New(in clusterstate.Input) *Cluster {
 }
 
 // nodeAddresses finds the node behind each address of a node. It knows the
-// addresses that Node objects and host-network pods tell; a node has more, of
+// addresses that Node objects and host-network pods have; a node has more, of
 // bridges and tunnels, that the API does not know.
 func nodeAddresses(in clusterstate.Input) map[netip.Addr]string {
 	nodes := map[netip.Addr]string{}

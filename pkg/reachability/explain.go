@@ -155,9 +155,9 @@ func notes(src, dst *Endpoint, port Port, a Answer) []string {
 	return slices.Compact(notes)
 }
 
-// hairpinNotes tells when a pod reaches itself directly, and through a Service
-// does not: that takes the connection out of the pod, where administrators'
-// policies are asked about it.
+// hairpinNotes reports that a pod reaches itself directly, and through a Service
+// does not: through a Service the connection leaves the pod, and administrators'
+// policies apply to it.
 func (c *Cluster) hairpinNotes(pod *Endpoint, q policy.Query) []string {
 	d := c.snapshot.Evaluate(q)
 	if d.Allowed() {
@@ -166,7 +166,7 @@ func (c *Cluster) hairpinNotes(pod *Endpoint, q policy.Query) []string {
 	return []string{fmt.Sprintf("through a Service it is denied by %v of %s: %s", d.Direction, pod.Name, because(d))}
 }
 
-// domainNotes tells of the first rule that would have allowed what is denied, had
+// domainNotes reports the first rule that would have allowed what is denied, had
 // the pod learned one of the rule's domain names for the address. Rules that do
 // not allow have none.
 func (c *Cluster) domainNotes(way policy.Trace, f flow) []string {

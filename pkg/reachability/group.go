@@ -92,7 +92,7 @@ func (m *Matrix) lines(g Group, self bool) [sha256.Size]byte {
 }
 
 // AllowedBetween reports whether the members of from reach those of to. Of one
-// group with itself it tells of two different members, if there are two.
+// group with itself it is about two different members, if there are two.
 func (m *Matrix) AllowedBetween(from, to Group) bool {
 	if from.Row == to.Row && len(from.Members) > 1 && to.Column >= 0 {
 		other := slices.IndexFunc(m.To, func(s Endpoint) bool { return s.Name == from.Members[1].Name })

@@ -238,8 +238,8 @@ func settledRules(cfg Config) []string {
 func currentRules(cfg Config) []string {
 	var rules []string
 	if cfg.SourceCheck {
-		// ICMP errors from pods may be about other pods' connections. Our mark tells
-		// the agent that they are related to a connection.
+		// ICMP errors from pods may be about other pods' connections. By our
+		// mark the agent recognizes that they are related to a connection.
 		rules = append(rules, fmt.Sprintf("meta nfproto @%s oif != 0 iif != 0 iifname != @%s ct state related meta l4proto { icmp, icmpv6 } meta mark set meta mark | %#x return",
 			checkedSet, uncheckedSet, cfg.Mark))
 	}

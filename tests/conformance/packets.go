@@ -33,7 +33,7 @@ type packets struct {
 
 func newPackets(ctx context.Context, agent string) (network, error) {
 	if agent == "" {
-		return nil, errors.New("-agent does not tell the agent's binary")
+		return nil, errors.New("-agent is missing: it is the path of the agent's binary")
 	}
 	backend, err := netns.Start(ctx, agent)
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 var (
@@ -73,6 +75,14 @@ func TestLinksLead(t *testing.T) {
 				checkLink(t, all, name, m[1])
 			}
 		}
+	}
+}
+
+// TestKindsHaveDocs checks the sections that the table of kinds names.
+func TestKindsHaveDocs(t *testing.T) {
+	all := pages(t)
+	for _, k := range compile.Kinds {
+		t.Run(k.Name, func(t *testing.T) { checkLink(t, all, "README.md", k.Docs) })
 	}
 }
 

@@ -116,7 +116,7 @@ func isDomainName(text string) bool {
 	return domainName.MatchString(text) && len(bare) <= 253
 }
 
-// arePods tells peers that are pods from those that are addresses or names.
+// arePods reports whether peers are pods, not addresses or names.
 func (p adminPeer) arePods() bool { return p.podSet.fields() > 0 }
 
 // mayDenyHosts: CN-16, a rule that denies addresses, whoever is there.

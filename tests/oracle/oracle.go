@@ -144,7 +144,7 @@ func (c Cluster) evaluate(node string, q Query, dir networkingv1.PolicyType) Dir
 		return DirectionDecision{NotEnforced, fmt.Sprintf("%v is no pod", subject)}
 	case pod.Spec.NodeName != node:
 		return DirectionDecision{NotEnforced, fmt.Sprintf("pod %s/%s runs elsewhere", pod.Namespace, pod.Name)}
-	case !q.ToHost && c.unknownPeer(node, q, dir) && c.mayBeDenied(q, dir) && c.turnsOnThePeer(pod, q, dir):
+	case !q.ToHost && c.unknownPeer(node, q, dir) && c.mayBeDenied(q, dir) && c.dependsOnPeer(pod, q, dir):
 		return DirectionDecision{Denied, fmt.Sprintf("Unknown: no known pod is the peer %v", q.peer(dir))}
 	}
 	return c.evaluatePod(pod, q, dir)

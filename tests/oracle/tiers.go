@@ -90,11 +90,11 @@ func (c Cluster) rulesOfTier(t tier, pod *corev1.Pod, dir networkingv1.PolicyTyp
 	return rules
 }
 
-// turnsOnThePeer: CN-35, whether a peer of whom nothing is known might be denied
+// dependsOnPeer: CN-35, whether a peer of which nothing is known might be denied
 // what it would be allowed were it no pod. A rule that denies or passes pods may be
 // about it. One that matches whoever it is settles the tier, and for a pod that is
 // isolated Baseline is not asked (CN-5).
-func (c Cluster) turnsOnThePeer(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) bool {
+func (c Cluster) dependsOnPeer(pod *corev1.Pod, q Query, dir networkingv1.PolicyType) bool {
 	turns, decided := c.tierTurnsOnThePeer(adminTier, pod, q, dir)
 	if !turns && !decided && !c.isolated(pod, dir) {
 		turns, _ = c.tierTurnsOnThePeer(baselineTier, pod, q, dir)

@@ -77,7 +77,7 @@ func strictFault(n *yaml.Node, err error) fault {
 }
 
 // typeFault turns an error of decoding the object at n into a fault. Where the
-// error does not tell its field, the fault is at the object's first line.
+// error does not name its field, the fault is at the object's first line.
 func typeFault(n *yaml.Node, err error) fault {
 	var mismatch *json.UnmarshalTypeError
 	if errors.As(err, &mismatch) {

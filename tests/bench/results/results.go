@@ -6,7 +6,7 @@
 // The name is followed by how often the thing was done, and then by pairs of a
 // value and its unit. What was measured several times has several lines; the first
 // lines of all names were measured beside each other, and so on. A line "key: value"
-// tells of the machine. benchstat reads the same.
+// describes the machine. benchstat reads the same.
 package results
 
 import (
@@ -53,7 +53,7 @@ func (f Fact) String() string { return f.Key + ": " + f.Value }
 
 // Results are the measurements of one run.
 type Results struct {
-	// Facts tell of the machine, in the order in which they came and each once.
+	// Facts describe the machine, in the order in which they came and each once.
 	Facts []Fact
 	lines map[string][]Line // by name
 }

@@ -49,12 +49,12 @@ func kindOf(r *http.Request) (kind, bool) {
 	return kinds[i], true
 }
 
-// serveVersions tells the versions of the group without a name.
+// serveVersions serves the versions of the group without a name.
 func serveVersions(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusOK, &metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
 }
 
-// serveGroups tells the groups and their versions. The version that comes first
+// serveGroups serves the groups and their versions. The version that comes first
 // is the preferred one.
 func serveGroups(w http.ResponseWriter, _ *http.Request) {
 	groups := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
@@ -75,7 +75,7 @@ func serveGroups(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusOK, groups)
 }
 
-// serveResources tells the resources of one version of a group.
+// serveResources serves the resources of one version of a group.
 func serveResources(w http.ResponseWriter, r *http.Request) {
 	asked := schema.GroupVersion{Group: r.PathValue("group"), Version: r.PathValue("version")}
 	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: asked.String()}

@@ -28,7 +28,7 @@ const (
 	pollInterval = 100 * time.Millisecond
 )
 
-// Config tells which servers to run.
+// Config is which servers to run.
 type Config struct {
 	Release servers.Release
 	// Args are further flags of the API server.
