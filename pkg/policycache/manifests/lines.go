@@ -4,67 +4,44 @@ import (
 	"encoding/json"
 	"errors"
 	"iter"
-	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 	strictjson "sigs.k8s.io/json"
 )
 
-// yamlLine finds the line in an error of the YAML package, and what is wrong.
-var yamlLine = regexp.MustCompile(`(?s)^yaml: (?:unmarshal errors:\s+)?(?:line (\d+): )?([^\n]*)`)
-
-// parserErrors begin the messages whose lines the YAML package counts from 0.
-// They come from its parser; its scanner and decoder count from 1.
-var parserErrors = []string{
-	"did not find expected <stream-start>",
-	"did not find expected <document start>",
-	"did not find expected node content",
-	"did not find expected '-' indicator",
-	"did not find expected key",
-	"did not find expected ',' or",
-	"found undefined tag handle",
-	"found duplicate %",
-	"found incompatible YAML document",
+// syntaxFault turns an error of reading the next document of data into a fault.
+// Where it has no line, the fault is at line. What the end of the file interrupts,
+// such as an open quote, is a fault where it begins.
+func syntaxFault(err error, data []byte, line int) fault {
+	var at *yaml.LoadError
+	if errors.As(err, &at) && at.ContextMark.Line > 0 && at.Mark.Index >= utf8.RuneCount(data) {
+		return fault{at.ContextMark.Line, yamlProblem(at)}
+	}
+	return yamlFault(err, line)
 }
 
-// unknownAnchor is the one message of the parser that never comes with a line.
-var unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
-
-// yamlFault turns an error of the YAML package into a fault. Its lines count
-// from the start of the file; where it names none, it is at line.
+// yamlFault turns an error of the YAML package into a fault, which is at line where
+// the error has none.
 func yamlFault(err error, line int) fault {
-	m := yamlLine.FindStringSubmatch(err.Error())
-	if m == nil {
+	var at *yaml.LoadError
+	if !errors.As(err, &at) {
 		return fault{line, err}
 	}
-	if n, err := strconv.Atoi(m[1]); err == nil {
-		line = n
-		for _, prefix := range parserErrors {
-			if strings.HasPrefix(m[2], prefix) {
-				line++
-			}
-		}
+	if at.Mark.Line > 0 {
+		line = at.Mark.Line
 	}
-	return fault{line, errors.New(m[2])}
+	return fault{line, yamlProblem(at)}
 }
 
-// streamFault is yamlFault for an error of reading the next document of data,
-// the one before being at line.
-func streamFault(err error, data []byte, line int) fault {
-	f := yamlFault(err, 1) // an error in the first line comes without it
-	m := unknownAnchor.FindStringSubmatch(f.err.Error())
-	if m == nil {
-		return f
+// yamlProblem returns what is wrong, without where.
+func yamlProblem(at *yaml.LoadError) error {
+	if at.ContextMsg == "" {
+		return errors.New(at.Message)
 	}
-	for i, text := range strings.Split(string(data), "\n") {
-		if i+1 >= line && strings.Contains(text, "*"+m[1]) {
-			f.line = i + 1
-			break
-		}
-	}
-	return f
+	return errors.New(at.Message + " " + at.ContextMsg)
 }
 
 // strictFault turns an unknown or doubled field of the object at n into a fault.

@@ -11,6 +11,8 @@
 //   - Pods, Namespaces, Nodes and all kinds of policy are read, strictly: an
 //     unknown field is an error. A List is read as its items. Other kinds are
 //     ignored.
+//   - In brackets and braces, an address that ends in a colon needs quotes, as
+//     YAML 1.2 has it: ["fd00::"].
 //   - A file counts as a whole. While anything in it is wrong, or it is empty
 //     or unreadable, its last valid content stays in force.
 //   - A file that is gone takes its objects with it. A folder that cannot be

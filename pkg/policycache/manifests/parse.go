@@ -8,7 +8,7 @@ import (
 	"io"
 	"slices"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	strictjson "sigs.k8s.io/json"
 
@@ -92,7 +92,7 @@ func parse(data []byte) (content, error) {
 			return c, nil
 		}
 		if err != nil {
-			return content{}, streamFault(err, data, line)
+			return content{}, syntaxFault(err, data, line)
 		}
 		line = document.Line
 		if err := c.add(document.Content[0], seen); err != nil {
