@@ -3,7 +3,7 @@
 ARG GO_IMAGE=golang:1.26-bookworm@sha256:116d58cbd88c1297624acc6e967a060012422bacf9930927e23fb719189c6f36
 ARG DEBIAN_IMAGE=debian:bookworm-slim@sha256:7b140f374b289a7c2befc338f42ebe6441b7ea838a042bbd5acbfca6ec875818
 
-# The agent, static.
+# The agent and the prober, static.
 FROM ${GO_IMAGE} AS agent
 WORKDIR /src
 COPY go.mod go.sum ./
@@ -11,15 +11,23 @@ COPY tests/netpol/go.mod tests/netpol/
 RUN go mod download
 COPY cmd cmd
 COPY pkg pkg
+COPY tests/prober tests/prober
 ARG LDFLAGS=
-RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w $LDFLAGS" -o /kube-network-policies ./cmd/kube-network-policies
+RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w $LDFLAGS" -o / ./cmd/kube-network-policies ./tests/prober
 
 # nft, the only other program the agent runs, with the libraries it is linked to.
 FROM ${DEBIAN_IMAGE} AS nft
 RUN apt-get update && apt-get install --yes --no-install-recommends nftables
 RUN for file in /usr/sbin/nft $(ldd /usr/sbin/nft | grep -o '/[^ ]*'); do install -D "$file" "/root-of-image$file"; done
 
-# Nothing else: no shell, no package manager, about 40 MB. The user is root because
+# The prober, for --target prober (docs/testing/prober.md).
+FROM scratch AS prober
+COPY --from=agent /prober /usr/bin/
+ENV PATH=/usr/bin
+USER 65532:65532
+ENTRYPOINT ["prober"]
+
+# The agent's image. Nothing else: no shell, no package manager, about 40 MB. The user is root because
 # Kubernetes can give a capability (CAP_NET_ADMIN, see install.yaml) to root only:
 # of another user it is lost when the container's program is executed.
 FROM scratch

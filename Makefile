@@ -1,6 +1,7 @@
 # sudo's PATH often lacks the folder that Go is installed in.
 GO ?= $(or $(shell command -v go),/usr/local/go/bin/go)
 IMAGE ?= kube-network-policies:v0.1.0
+PROBER_IMAGE ?= netpol-prober:v0.1.0
 STATICCHECK ?= v0.7.0
 GOVULNCHECK ?= v1.2.0
 FUZZTIME ?= 10s
@@ -43,7 +44,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages image clean demo-tools tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-conformance e2e-dsl race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages image image-prober clean demo-tools tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -123,6 +124,12 @@ cluster-down: ## end that cluster
 e2e: ## Kubernetes' own tests of network policies, or those that FOCUS matches, on that cluster
 	tests/e2e/e2e.sh
 
+e2e-conformance: ## the conformance suites of the network policy API with real pods on that cluster, or on that of KUBECONFIG
+	tests/e2e/conformance.sh
+
+e2e-dsl: ## the truth tables of every scenario with real pods on that cluster, or on that of KUBECONFIG
+	tests/e2e/dsl.sh
+
 race: tools ## the tests of the packages that run goroutines, with the race detector: needs a C compiler
 	CGO_ENABLED=1 $(GO) test -race -short $(RACE)
 
@@ -182,6 +189,9 @@ bench-packages: ## the benchmarks of each package
 
 image: ## build the container image IMAGE
 	docker build --build-arg LDFLAGS='$(LDFLAGS)' -t $(IMAGE) .
+
+image-prober: ## build the image of the prober (docs/testing/prober.md) PROBER_IMAGE
+	docker build --target prober -t $(PROBER_IMAGE) .
 
 clean: ## remove what was built
 	rm -rf bin

@@ -41,6 +41,10 @@ agnhost=$work/agnhost
 mkdir -p "$agnhost"/{bin,tmp,etc,uploads,proc,sys,dev}
 chmod 1777 "$agnhost/tmp"
 cp "$(program agnhost)" "$agnhost/agnhost"
+if ! has_sctp; then
+	mv "$agnhost/agnhost" "$agnhost/agnhost-real"
+	(cd "$root" && go build -trimpath -ldflags '-s -w' -o "$agnhost/agnhost" ./tests/e2e/cluster/agnhost)
+fi
 echo 'root:x:0:0:root:/:/bin/sh' >"$agnhost/etc/passwd"
 echo 'root:x:0:' >"$agnhost/etc/group"
 with_libraries "$(command -v busybox)" "$agnhost" /bin/busybox

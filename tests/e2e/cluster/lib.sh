@@ -77,6 +77,9 @@ within() {
 	done
 }
 
+# has_sctp succeeds if the kernel has SCTP sockets.
+has_sctp() { grep -q SCTP /proc/net/protocols || modprobe -q sctp 2>/dev/null; }
+
 # Programs, once they are built.
 built() { cat "$state/programs"; }
 program() {

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# dsl.sh: runs every scenario of the truth tables (docs/testing/dsl.md) with real pods,
+# on the cluster that is up, or on that of KUBECONFIG. RUN is a regular expression of
+# scenarios. Others of its flags are in FLAGS. The output is in OUT.
+set -euo pipefail
+. "$(dirname "$0")/cluster/lib.sh"
+. "$(dirname "$0")/target.sh"
+
+{ # read as a whole, so that the checkout may change meanwhile
+target
+out=${OUT:-$root/bin/e2e}
+log=$out/dsl.log
+mkdir -p "$out"
+(cd "$root/tests/netpol" && go build -o "$out/netpol" ./cmd/netpol)
+image=$(cd "$root/tests/netpol" && sed -nE 's/.*"image", "([^"]+)".*/\1/p' suite/cluster.go)
+provide "$image"
+started=$SECONDS status=0
+at_target "$out/netpol" -kubeconfig "$KUBECONFIG" -families "$families" ${RUN:+-run "$RUN"} ${FLAGS:-} 2>&1 | tee "$log" || status=$?
+record "scenarios: $(tail -n 1 "$log") in $((SECONDS - started)) s" "$out/results"
+exit $status
+}

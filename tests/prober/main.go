@@ -1,0 +1,83 @@
+// Command prober opens new connections all the time and reports, as JSON, how long
+// there was no success (gaps) and what was denied but got through (leaks). It is for
+// clusters that change meanwhile: an agent that restarts, a node that is drained, an
+// API server that is away. docs/testing/prober.md describes it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+const usage = `Usage:
+  prober serve [flags]   answers TCP connections and UDP datagrams
+  prober probe [flags]   opens connections and prints a report
+  prober stop            ends the prober that is process 1 of this container
+
+"prober probe -h" lists the flags.
+`
+
+// errNotAsExpected is returned after a report that has a leak, or a gap that is too
+// long.
+var errNotAsExpected = errors.New("the result is not as expected, see the report")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Stdout, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "prober:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer, args []string) error {
+	if len(args) == 0 {
+		return errors.New("no command\n" + usage)
+	}
+	flags := flag.NewFlagSet("prober "+args[0], flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the caller reports the error
+	command := commands[args[0]]
+	if command == nil {
+		return fmt.Errorf("unknown command %q\n%s", args[0], usage)
+	}
+	do := command(flags)
+	switch err := flags.Parse(args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		flags.SetOutput(out)
+		flags.PrintDefaults()
+		return nil
+	case err != nil:
+		return err
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return do(ctx, out)
+}
+
+// commands register their flags and return what runs once these are parsed.
+var commands = map[string]func(*flag.FlagSet) func(context.Context, io.Writer) error{
+	"serve": func(flags *flag.FlagSet) func(context.Context, io.Writer) error {
+		address := flags.String("listen", ":8080", "address and port to answer on, TCP and UDP")
+		return func(ctx context.Context, _ io.Writer) error {
+			s, err := listen(*address)
+			if err != nil {
+				return err
+			}
+			return s.serve(ctx)
+		}
+	},
+	"probe": func(flags *flag.FlagSet) func(context.Context, io.Writer) error {
+		o := probeFlags(flags)
+		return func(ctx context.Context, out io.Writer) error { return probeAndReport(ctx, out, o) }
+	},
+	"stop": func(*flag.FlagSet) func(context.Context, io.Writer) error {
+		return func(context.Context, io.Writer) error { return syscall.Kill(1, syscall.SIGTERM) }
+	},
+}

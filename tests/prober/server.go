@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// patience is how long a client may be silent.
+const patience = 10 * time.Second
+
+// A server sends back what it receives.
+type server struct {
+	tcp net.Listener
+	udp net.PacketConn
+}
+
+// listen opens the same port for TCP and for UDP, of both address families.
+func listen(address string) (*server, error) {
+	tcp, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	udp, err := net.ListenPacket("udp", tcp.Addr().String())
+	if err != nil {
+		return nil, errors.Join(err, tcp.Close())
+	}
+	return &server{tcp: tcp, udp: udp}, nil
+}
+
+// serve answers until the context ends.
+func (s *server) serve(ctx context.Context) error {
+	ended := make(chan error, 2)
+	go func() { ended <- s.serveTCP() }()
+	go func() { ended <- s.serveUDP() }()
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-ended:
+	}
+	return errors.Join(err, s.tcp.Close(), s.udp.Close())
+}
+
+func (s *server) serveTCP() error {
+	for {
+		conn, err := s.tcp.Accept()
+		if err != nil {
+			return fmt.Errorf("accept: %w", err)
+		}
+		go echo(conn)
+	}
+}
+
+// echo ends with the client, or with its silence. Its errors are the client's.
+func echo(conn net.Conn) {
+	defer conn.Close()
+	if conn.SetDeadline(time.Now().Add(patience)) == nil {
+		_, _ = io.Copy(conn, conn)
+	}
+}
+
+func (s *server) serveUDP() error {
+	buffer := make([]byte, 1500)
+	for {
+		n, from, err := s.udp.ReadFrom(buffer)
+		if err != nil {
+			return fmt.Errorf("read: %w", err)
+		}
+		// An answer that cannot be sent is one that the client does not get.
+		_, _ = s.udp.WriteTo(buffer[:n], from)
+	}
+}
