@@ -62,17 +62,16 @@ const (
 func (s *Snapshot) Explain(q Query) Explanation {
 	e := Explanation{Decision: s.Evaluate(q)}
 	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
-	exempt := q.exempt(src, dst)
-	out, in := s.flows(q, src, dst)
-	e.Directions[Egress] = s.trace(Egress, src, &out, exempt)
+	e.Directions[Egress] = s.trace(Egress, &q, &src, &dst)
 	if !q.ToHost {
-		e.Directions[Ingress] = s.trace(Ingress, dst, &in, exempt)
+		e.Directions[Ingress] = s.trace(Ingress, &q, &src, &dst)
 	}
 	return e
 }
 
-func (s *Snapshot) trace(d Direction, subject end, f *flow, exempt Reason) Trace {
-	c := Trace{Decision: s.evaluate(d, subject, f, exempt), Subject: subject.endpoint}
+func (s *Snapshot) trace(d Direction, q *Query, src, dst *end) Trace {
+	subject := d.subject(src, dst)
+	c := Trace{Decision: s.evaluate(d, q, src, dst), Subject: subject.endpoint}
 	if subject.endpoint == nil || subject.endpoint.chain(d) == nil {
 		return c
 	}
@@ -81,8 +80,9 @@ func (s *Snapshot) trace(d Direction, subject end, f *flow, exempt Reason) Trace
 	if c.Decision.Reason == UnknownPod && c.Decision.Tier == DefaultTier {
 		return c // what the rules decide depends on the peer, which is not known
 	}
-	c.Steps = chain.steps(f, exempt)
-	c.Unasked = chain.unasked(d, f, exempt, c.Decision.Tier)
+	f, exempt := s.flow(d, q, src, dst), q.exempt(src, dst)
+	c.Steps = chain.steps(&f, exempt)
+	c.Unasked = chain.unasked(d, &f, exempt, c.Decision.Tier)
 	return c
 }
 

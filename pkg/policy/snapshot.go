@@ -125,7 +125,7 @@ type Learned interface {
 // exempt returns why NetworkPolicy always allows the packet, NotSelected if it
 // does not. A pod's packet to itself is seen here only if it went through a
 // Service; else it never leaves the pod.
-func (q *Query) exempt(src, dst end) Reason {
+func (q *Query) exempt(src, dst *end) Reason {
 	switch {
 	case q.ToHost:
 		return OwnNode
@@ -150,13 +150,11 @@ func (s *Snapshot) end(a netip.AddrPort) end {
 // allocate.
 func (s *Snapshot) Evaluate(q Query) Decision {
 	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
-	exempt := q.exempt(src, dst)
-	f, g := s.flows(q, src, dst)
-	out := s.evaluate(Egress, src, &f, exempt)
+	out := s.evaluate(Egress, &q, &src, &dst)
 	if q.ToHost {
 		return out
 	}
-	in := s.evaluate(Ingress, dst, &g, exempt)
+	in := s.evaluate(Ingress, &q, &src, &dst)
 	switch {
 	case out.isFinalDenial():
 		return out
@@ -176,51 +174,64 @@ func (d Decision) isFinalDenial() bool {
 	return d.Action == Deny && d.Reason != UnknownPod && d.Reason != NotEvaluated
 }
 
-// flows returns the packet as egress and as ingress see it.
-func (s *Snapshot) flows(q Query, src, dst end) (out, in flow) {
-	out = flow{peer: dst.endpoint, peerAddr: dst.addr, dst: dst.endpoint, proto: q.Packet.Proto, dstPort: q.Packet.Dst.Port(),
-		memory: s.m.Memory, mayDefer: q.Defer}
-	in = out
-	in.peer, in.peerAddr = src.endpoint, src.addr
+// flow returns the packet as d sees it. The subject has a chain.
+func (s *Snapshot) flow(d Direction, q *Query, src, dst *end) (f flow) {
+	f.dst, f.proto, f.dstPort = dst.endpoint, q.Packet.Proto, q.Packet.Dst.Port()
+	f.memory, f.mayDefer = s.m.Memory, q.Defer
+	if d == Ingress {
+		f.peer, f.peerAddr = src.endpoint, src.addr
+		return f
+	}
+	f.peer, f.peerAddr = dst.endpoint, dst.addr
 	// Nodes and domains are peers of egress alone.
 	if s.m.Hosts != nil {
-		out.host = s.m.Hosts[dst.addr]
+		f.host = s.m.Hosts[dst.addr]
 	}
-	if q.Learned != nil && src.endpoint != nil && src.endpoint.Egress != nil && src.endpoint.Egress.read().names {
-		out.names = q.Learned.Names(src.addr, dst.addr)
+	if q.Learned != nil && src.endpoint.Egress.read().names {
+		f.names = q.Learned.Names(src.addr, dst.addr)
 	}
-	return out, in
+	return f
 }
 
-// evaluate decides about f by the chain of subject.
-func (s *Snapshot) evaluate(d Direction, subject end, f *flow, exempt Reason) Decision {
+// evaluate decides about the packet by the chain of the subject.
+func (s *Snapshot) evaluate(d Direction, q *Query, src, dst *end) Decision {
+	subject := d.subject(src, dst)
 	if subject.endpoint == nil {
 		if s.m.Isolating[d] && s.inRanges(subject.addr) {
 			return Decision{Action: Deny, Direction: d, Reason: UnknownPod}
 		}
 		return Decision{Action: Allow, Direction: d, Reason: NotSelected}
 	}
+	exempt := q.exempt(src, dst)
 	chain := subject.endpoint.chain(d)
 	if chain == nil {
 		return Decision{Action: Allow, Direction: d, Reason: exempt} // NotSelected, as a rule
 	}
-	x := chain.prepare()
+	f, x := s.flow(d, q, src, dst), chain.prepare()
 	var m match
 	switch {
-	case !x.match(f, &m):
+	case !x.match(&f, &m):
 		return Decision{Action: Deny, Direction: d, Reason: NotEvaluated}
 	case exempt != NotSelected:
-		return x.evaluateExempt(d, f, &m, exempt)
+		return x.evaluateExempt(d, &f, &m, exempt)
 	}
 	beside := f.peer == nil && s.m.Isolating[d] && s.sharesPodRange(subject.addr, f.peerAddr)
-	if chain.read().pods && (beside || s.unknownRemotePeer(d, f)) && x.dependsOnPeer(f, &m) {
+	if chain.read().pods && (beside || s.unknownRemotePeer(d, &f)) && x.dependsOnPeer(&f, &m) {
 		return Decision{Action: Deny, Direction: d, Reason: UnknownPod}
 	}
-	rule := x.decide(f, &m)
+	rule := x.decide(&f, &m)
 	if rule != nil && rule.Index == Isolation && beside {
 		return Decision{Action: Deny, Direction: d, Tier: rule.Tier, Reason: UnknownPod, Policy: rule.Policy}
 	}
 	return rule.decision(d)
+}
+
+// subject returns the end whose policies are evaluated in direction d.
+func (d Direction) subject(src, dst *end) *end {
+	if d == Ingress {
+		return dst
+	}
+	return src
 }
 
 func (x *index) evaluateExempt(d Direction, f *flow, m *match, exempt Reason) Decision {
