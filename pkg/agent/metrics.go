@@ -61,7 +61,7 @@ func (m *metrics) published(ctx context.Context, s *policy.Snapshot) {
 		line := f.String()
 		now.Insert(line)
 		if !m.logged.Has(line) {
-			logger.Info("Policy is not enforced as written", "kind", f.Policy.Kind, "policy", f.Policy.String(), "field", f.Field, "reason", f.Reason, "message", f.Message)
+			logger.Info("Policy is not enforced as written", "kind", f.Policy.Kind, "policy", f.Policy.String(), "field", f.Field.String(), "reason", f.Reason, "message", f.Message)
 		}
 	}
 	m.logged = now

@@ -3,6 +3,7 @@ package compile_test
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -547,7 +548,7 @@ func TestDiagnoseOfAdministratorsPoliciesMatchesSnapshot(t *testing.T) {
 		want = append(want, compile.KindBaselineAdminNetworkPolicy.Diagnose(o, in.Features)...)
 	}
 	want = append(want, compile.KindClusterNetworkPolicy.Diagnose(in.ClusterNetworkPolicies[0], in.Features)...)
-	if got := clusterstate.Compile(in.Input).Findings(); len(got) != 4 || !slices.Equal(got, want) {
+	if got := clusterstate.Compile(in.Input).Findings(); len(got) != 4 || !reflect.DeepEqual(got, want) {
 		t.Errorf("the snapshot has %v, Diagnose returns %v", got, want)
 	}
 	for _, f := range want {

@@ -3,12 +3,13 @@ package compile
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
+
+const v1alpha1PortsField = "ports"
 
 var adminNetworkPolicyActions = []string{actionAllow, actionDeny, actionPass}
 
@@ -19,6 +20,7 @@ var KindAdminNetworkPolicy = policyKind(Kind{
 	Flag:           "admin-network-policy",
 	HasStatus:      true,
 	HasDomainNames: true,
+	PortsField:     v1alpha1PortsField,
 	Docs:           "docs/semantics.md#administrators-policies",
 }, func(m metav1.ObjectMeta, o *v1alpha1.AdminNetworkPolicy) *v1alpha1.AdminNetworkPolicy {
 	return &v1alpha1.AdminNetworkPolicy{ObjectMeta: m, Spec: o.Spec}
@@ -35,18 +37,18 @@ func compileAdminNetworkPolicy(d *diagnosis, o *v1alpha1.AdminNetworkPolicy) *Po
 func (d *diagnosis) v1alpha1(p *Policy, spec *v1alpha1.AdminNetworkPolicySpec, actions []string) {
 	p.subject = d.subject(v1alpha1Subject(spec.Subject))
 	for i, r := range spec.Ingress {
-		at := specPath.Child("ingress").Index(i)
+		at := ruleAt(policy.Ingress, i)
 		p.rules[policy.Ingress] = append(p.rules[policy.Ingress], d.adminRule(adminRuleSpec{
 			at: at, action: string(r.Action), actions: actions,
-			peersAt: at.Child("from"), peers: v1alpha1Sources(r.From), ports: v1alpha1Ports(at, r.Ports),
-		}, p.Tier, i)...)
+			peers: v1alpha1Sources(r.From), ports: v1alpha1Ports(at, r.Ports),
+		}, p.Tier)...)
 	}
 	for i, r := range spec.Egress {
-		at := specPath.Child("egress").Index(i)
+		at := ruleAt(policy.Egress, i)
 		p.rules[policy.Egress] = append(p.rules[policy.Egress], d.adminRule(adminRuleSpec{
 			at: at, action: string(r.Action), actions: actions,
-			peersAt: at.Child("to"), peers: v1alpha1Destinations(r.To), ports: v1alpha1Ports(at, r.Ports),
-		}, p.Tier, i)...)
+			peers: v1alpha1Destinations(r.To), ports: v1alpha1Ports(at, r.Ports),
+		}, p.Tier)...)
 	}
 }
 
@@ -78,35 +80,35 @@ func v1alpha1Destinations(peers []v1alpha1.AdminNetworkPolicyEgressPeer) []v1alp
 
 // v1alpha1Ports compiles the ports of the rule at a path. A missing list and one
 // without items, which the CRD of 0.1.5 lets pass, match everything (CN-12).
-func v1alpha1Ports(at *field.Path, ports *[]v1alpha1.AdminNetworkPolicyPort) func(*adminRule) {
+func v1alpha1Ports(at location, ports *[]v1alpha1.AdminNetworkPolicyPort) func(*adminRule) {
 	if ports == nil || len(*ports) == 0 {
 		return nil
 	}
 	return func(r *adminRule) {
 		for i := range *ports {
-			r.ports = append(r.ports, r.v1alpha1Port(at.Child("ports").Index(i), &(*ports)[i]))
+			r.ports = append(r.ports, r.v1alpha1Port(at.ports(v1alpha1PortsField).item(i), &(*ports)[i]))
 		}
 	}
 }
 
-func (r *adminRule) v1alpha1Port(at *field.Path, p *v1alpha1.AdminNetworkPolicyPort) policy.Port {
+func (r *adminRule) v1alpha1Port(at location, p *v1alpha1.AdminNetworkPolicyPort) policy.Port {
 	switch known := count(p.PortNumber != nil, p.PortRange != nil, p.NamedPort != nil); {
 	case known != 1:
 		return r.losePort(at, policy.InvalidPort, "the port has %d fields that are known, exactly one is needed", known)
 	case p.PortNumber != nil:
-		at = at.Child("portNumber")
-		proto, ok := r.portProtocol(at.Child("protocol"), p.PortNumber.Protocol)
+		at = at.child("portNumber")
+		proto, ok := r.portProtocol(at.child("protocol"), p.PortNumber.Protocol)
 		if !ok {
 			return noPort
 		}
-		return r.portNumber(at.Child("port"), proto, p.PortNumber.Port)
+		return r.portNumber(at.child("port"), proto, p.PortNumber.Port)
 	case p.PortRange != nil:
-		at = at.Child("portRange")
-		proto, ok := r.portProtocol(at.Child("protocol"), p.PortRange.Protocol)
+		at = at.child("portRange")
+		proto, ok := r.portProtocol(at.child("protocol"), p.PortRange.Protocol)
 		if !ok {
 			return noPort
 		}
 		return r.portRange(at, proto, p.PortRange.Start, p.PortRange.End)
 	}
-	return r.namedPort(at.Child("namedPort"), *p.NamedPort)
+	return r.namedPort(at.child("namedPort"), *p.NamedPort)
 }

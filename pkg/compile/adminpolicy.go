@@ -20,15 +20,15 @@ const lastPriority = math.MaxInt32
 // subject compiles the subject of a policy (CN-10: pods with a network of their
 // own, which endpoints are). One that cannot be read selects nothing.
 func (d *diagnosis) subject(s v1alpha2.ClusterNetworkPolicySubject) *policy.PodSelector {
-	at := specPath.Child("subject")
+	at := specPath.child("subject")
 	var selector *policy.PodSelector
 	var err error
 	switch {
 	case s.Namespaces != nil && s.Pods == nil:
-		at = at.Child("namespaces")
+		at = at.child("namespaces")
 		selector, err = selectNamespaces(s.Namespaces)
 	case s.Pods != nil && s.Namespaces == nil:
-		at = at.Child("pods")
+		at = at.child("pods")
 		selector, err = selectPods(s.Pods)
 	default:
 		d.find(at, policy.InvalidSelector, "exactly one of namespaces and pods is needed; the policy selects no pod")

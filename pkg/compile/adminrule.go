@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
@@ -40,10 +39,9 @@ const (
 
 // adminRuleSpec is a rule as the kinds have it.
 type adminRuleSpec struct {
-	at      *field.Path // of the rule
+	at      location // of the rule
 	action  string
 	actions []string // that the kind has
-	peersAt *field.Path
 	peers   []v1alpha2.ClusterNetworkPolicyEgressPeer
 	// ports compiles the ports that the rule has, nil if it has none.
 	ports func(*adminRule)
@@ -51,14 +49,15 @@ type adminRuleSpec struct {
 
 // adminRule compiles s into a rule, or into two where a rule that allows has named
 // ports and peers that declare none.
-func (d *diagnosis) adminRule(s adminRuleSpec, tier policy.Tier, index int) []policy.Rule {
-	verdict := d.action(s.at.Child("action"), s.action, s.actions)
+func (d *diagnosis) adminRule(s adminRuleSpec, tier policy.Tier) []policy.Rule {
+	verdict := d.action(s.at.child("action"), s.action, s.actions)
+	peersAt, index := s.at.peers(), s.at.place.Rule
 	r := &adminRule{diagnosis: d, allows: verdict == policy.Allow, anyPort: s.ports == nil}
 	if len(s.peers) == 0 {
-		r.losePeer(s.peersAt, policy.InvalidPeer, "there is no peer")
+		r.losePeer(peersAt, policy.InvalidPeer, "there is no peer")
 	}
 	for i := range s.peers {
-		r.peers = append(r.peers, r.peer(s.peersAt.Index(i), &s.peers[i]))
+		r.peers = append(r.peers, r.peer(peersAt.item(i), &s.peers[i]))
 	}
 	if s.ports != nil {
 		s.ports(r)
@@ -74,12 +73,12 @@ func (d *diagnosis) adminRule(s adminRuleSpec, tier policy.Tier, index int) []po
 		rule.Action, rule.Ports, rule.AnyPort = policy.Deny, nil, true
 		return []policy.Rule{rule}
 	}
-	return r.splitNamed(rule, s.peersAt)
+	return r.splitNamed(rule, peersAt)
 }
 
 // action returns the verdict of an action. One that the kind does not have
 // denies.
-func (d *diagnosis) action(at *field.Path, action string, known []string) policy.Action {
+func (d *diagnosis) action(at location, action string, known []string) policy.Action {
 	if !slices.Contains(known, action) {
 		d.find(at, policy.FeatureNotSupported, "action %q is none of %s; the rule denies", action, strings.Join(known, ", "))
 		return policy.Deny
@@ -94,13 +93,13 @@ func (d *diagnosis) action(at *field.Path, action string, known []string) policy
 }
 
 // losePeer records a peer that cannot be read.
-func (r *adminRule) losePeer(at *field.Path, reason, format string, args ...any) {
+func (r *adminRule) losePeer(at location, reason, format string, args ...any) {
 	r.peerLost = true
 	r.find(at, reason, "%s; %s", fmt.Sprintf(format, args...), r.effect("the peer matches nothing"))
 }
 
 // loseKind records a peer of a kind that is not known, or switched off.
-func (r *adminRule) loseKind(at *field.Path, reason, format string, args ...any) {
+func (r *adminRule) loseKind(at location, reason, format string, args ...any) {
 	r.peerLost, r.kindLost = true, true
 	r.find(at, reason, "%s; %s", fmt.Sprintf(format, args...), r.effect("the rule matches nothing"))
 }
@@ -113,7 +112,7 @@ func (r *adminRule) effect(ofAllow string) string {
 }
 
 // losePort records a port that cannot be read, and returns a port that matches nothing.
-func (r *adminRule) losePort(at *field.Path, reason, format string, args ...any) policy.Port {
+func (r *adminRule) losePort(at location, reason, format string, args ...any) policy.Port {
 	effect := "the rule denies its peers on every port"
 	if r.allows {
 		effect = "the port matches nothing"
@@ -124,7 +123,7 @@ func (r *adminRule) losePort(at *field.Path, reason, format string, args ...any)
 }
 
 // peer compiles one item of a from or to list (CN-11, CN-15 to CN-17).
-func (r *adminRule) peer(at *field.Path, p *v1alpha2.ClusterNetworkPolicyEgressPeer) policy.Peer {
+func (r *adminRule) peer(at location, p *v1alpha2.ClusterNetworkPolicyEgressPeer) policy.Peer {
 	known := count(p.Namespaces != nil, p.Pods != nil, p.Nodes != nil, len(p.Networks) > 0, len(p.DomainNames) > 0)
 	switch {
 	case known != 1:
@@ -132,19 +131,19 @@ func (r *adminRule) peer(at *field.Path, p *v1alpha2.ClusterNetworkPolicyEgressP
 		return policy.Peer{}
 	case p.Namespaces != nil:
 		s, err := selectNamespaces(p.Namespaces)
-		return r.podsPeer(at.Child("namespaces"), s, err)
+		return r.podsPeer(at.child("namespaces"), s, err)
 	case p.Pods != nil:
 		s, err := selectPods(p.Pods)
-		return r.podsPeer(at.Child("pods"), s, err)
+		return r.podsPeer(at.child("pods"), s, err)
 	case p.Nodes != nil:
-		return r.nodes(at.Child("nodes"), p.Nodes)
+		return r.nodes(at.child("nodes"), p.Nodes)
 	case len(p.Networks) > 0:
-		return r.networks(at.Child("networks"), p.Networks)
+		return r.networks(at.child("networks"), p.Networks)
 	}
-	return r.domainNames(at.Child("domainNames"), p.DomainNames)
+	return r.domainNames(at.child("domainNames"), p.DomainNames)
 }
 
-func (r *adminRule) podsPeer(at *field.Path, s *policy.PodSelector, err error) policy.Peer {
+func (r *adminRule) podsPeer(at location, s *policy.PodSelector, err error) policy.Peer {
 	if err != nil {
 		r.losePeer(at, policy.InvalidSelector, "%v", err)
 		return policy.Peer{}
@@ -152,7 +151,7 @@ func (r *adminRule) podsPeer(at *field.Path, s *policy.PodSelector, err error) p
 	return policy.Peer{Pods: s}
 }
 
-func (r *adminRule) nodes(at *field.Path, s *metav1.LabelSelector) policy.Peer {
+func (r *adminRule) nodes(at location, s *metav1.LabelSelector) policy.Peer {
 	if !r.features.Nodes {
 		r.loseKind(at, policy.FeatureNotSupported, "nodes as peers are switched off")
 		return policy.Peer{}
@@ -165,12 +164,12 @@ func (r *adminRule) nodes(at *field.Path, s *metav1.LabelSelector) policy.Peer {
 	return policy.Peer{Nodes: selector}
 }
 
-func (r *adminRule) networks(at *field.Path, networks []v1alpha2.CIDR) policy.Peer {
+func (r *adminRule) networks(at location, networks []v1alpha2.CIDR) policy.Peer {
 	var peer policy.Peer
 	for i, cidr := range networks {
 		prefix, err := parsePrefix(string(cidr))
 		if err != nil {
-			r.losePeer(at.Index(i), policy.InvalidCIDR, "%v", err)
+			r.losePeer(at.index(i), policy.InvalidCIDR, "%v", err)
 			continue
 		}
 		peer.Blocks = append(peer.Blocks, policy.Block{Prefix: prefix})
@@ -180,7 +179,7 @@ func (r *adminRule) networks(at *field.Path, networks []v1alpha2.CIDR) policy.Pe
 
 // domainNames compiles names to be learned from DNS. Addresses are learned as
 // pods ask, so that what is not learned yet would slip through a denial.
-func (r *adminRule) domainNames(at *field.Path, names []v1alpha2.DomainName) policy.Peer {
+func (r *adminRule) domainNames(at location, names []v1alpha2.DomainName) policy.Peer {
 	switch {
 	case !r.features.DomainNames:
 		r.loseKind(at, policy.FeatureNotSupported, "domain names as peers are switched off")
@@ -193,7 +192,7 @@ func (r *adminRule) domainNames(at *field.Path, names []v1alpha2.DomainName) pol
 	for i, name := range names {
 		domain, ok := parseDomain(string(name))
 		if !ok {
-			r.losePeer(at.Index(i), policy.InvalidPeer, "%q is not a domain name", name)
+			r.losePeer(at.index(i), policy.InvalidPeer, "%q is not a domain name", name)
 			continue
 		}
 		peer.Domains = append(peer.Domains, domain)
@@ -221,7 +220,7 @@ func parseDomain(s string) (policy.Domain, bool) {
 // declares it for (CN-14). The API forbids it beside peers that are addresses,
 // which declare no ports, but not every server rejects such a rule. One that denies
 // or passes would let through what it was written for; one that allows is split.
-func (r *adminRule) namedPort(at *field.Path, name string) policy.Port {
+func (r *adminRule) namedPort(at location, name string) policy.Port {
 	if len(validation.IsValidPortName(name)) > 0 {
 		return r.losePort(at, policy.InvalidPort, "%q is not a port name", name)
 	}
@@ -232,7 +231,7 @@ func (r *adminRule) namedPort(at *field.Path, name string) policy.Port {
 }
 
 // portProtocol compiles the protocol of a port; ok is false if the port is lost.
-func (r *adminRule) portProtocol(at *field.Path, p corev1.Protocol) (packet.Proto, bool) {
+func (r *adminRule) portProtocol(at location, p corev1.Protocol) (packet.Proto, bool) {
 	proto, ok := protocol(p)
 	switch {
 	case !ok:
@@ -248,7 +247,7 @@ func (r *adminRule) portProtocol(at *field.Path, p corev1.Protocol) (packet.Prot
 }
 
 // portNumber compiles a single port (CN-13).
-func (r *adminRule) portNumber(at *field.Path, proto packet.Proto, number int32) policy.Port {
+func (r *adminRule) portNumber(at location, proto packet.Proto, number int32) policy.Port {
 	if number < 1 || number > maxPort {
 		return r.losePort(at, policy.InvalidPort, "port %d is not in 1-65535", number)
 	}
@@ -257,14 +256,14 @@ func (r *adminRule) portNumber(at *field.Path, proto packet.Proto, number int32)
 
 // portRange compiles a range, both ends included (CN-13). A start that is not
 // below the end passes the schema of v1alpha1; equal ones can still be honoured.
-func (r *adminRule) portRange(at *field.Path, proto packet.Proto, start, end int32) policy.Port {
+func (r *adminRule) portRange(at location, proto packet.Proto, start, end int32) policy.Port {
 	switch {
 	case start < 1 || start > maxPort:
-		return r.losePort(at.Child("start"), policy.InvalidPort, "start %d is not in 1-65535", start)
+		return r.losePort(at.child("start"), policy.InvalidPort, "start %d is not in 1-65535", start)
 	case end < start || end > maxPort:
-		return r.losePort(at.Child("end"), policy.InvalidPort, "end %d is not in %d-65535", end, start)
+		return r.losePort(at.child("end"), policy.InvalidPort, "end %d is not in %d-65535", end, start)
 	case end == start:
-		r.find(at.Child("end"), policy.InvalidPort, "end %d is not above start; the one port is matched", end)
+		r.find(at.child("end"), policy.InvalidPort, "end %d is not above start; the one port is matched", end)
 	}
 	return policy.Port{Proto: proto, First: uint16(start), Last: uint16(end)}
 }
@@ -272,7 +271,7 @@ func (r *adminRule) portRange(at *field.Path, proto packet.Proto, start, end int
 // splitNamed keeps named ports of a rule that allows from peers that are
 // address: such a peer declares no ports, even where its addresses are pods'. The
 // rule becomes two, in which items keep their places.
-func (r *adminRule) splitNamed(rule policy.Rule, peersAt *field.Path) []policy.Rule {
+func (r *adminRule) splitNamed(rule policy.Rule, peersAt location) []policy.Rule {
 	if !slices.ContainsFunc(rule.Ports, isNamed) || !slices.ContainsFunc(rule.Peers, byAddress) {
 		return []policy.Rule{rule}
 	}
@@ -281,7 +280,7 @@ func (r *adminRule) splitNamed(rule policy.Rule, peersAt *field.Path) []policy.R
 	for i, p := range rule.Peers {
 		if byAddress(p) {
 			pods.Peers[i] = policy.Peer{}
-			r.find(peersAt.Index(i), policy.InvalidPort, "the peer declares no ports; named ports do not match it")
+			r.find(peersAt.item(i), policy.InvalidPort, "the peer declares no ports; named ports do not match it")
 		} else {
 			addrs.Peers[i] = policy.Peer{}
 		}

@@ -16,11 +16,12 @@ var baselineAdminNetworkPolicyActions = []string{actionAllow, actionDeny}
 
 // KindBaselineAdminNetworkPolicy is version v1alpha1.
 var KindBaselineAdminNetworkPolicy = policyKind(Kind{
-	Name:      "BaselineAdminNetworkPolicy",
-	Resource:  schema.GroupVersion(v1alpha1.GroupVersion).WithResource("baselineadminnetworkpolicies"),
-	Flag:      "baseline-admin-network-policy",
-	HasStatus: true,
-	Docs:      "docs/semantics.md#administrators-policies",
+	Name:       "BaselineAdminNetworkPolicy",
+	Resource:   schema.GroupVersion(v1alpha1.GroupVersion).WithResource("baselineadminnetworkpolicies"),
+	Flag:       "baseline-admin-network-policy",
+	HasStatus:  true,
+	PortsField: v1alpha1PortsField,
+	Docs:       "docs/semantics.md#administrators-policies",
 }, func(m metav1.ObjectMeta, o *v1alpha1.BaselineAdminNetworkPolicy) *v1alpha1.BaselineAdminNetworkPolicy {
 	return &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: m, Spec: o.Spec}
 }, compileBaselineAdminNetworkPolicy)

@@ -4,11 +4,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
+
+const clusterPortsField = "protocols"
 
 var clusterNetworkPolicyActions = []string{actionAccept, actionDeny, actionPass}
 
@@ -19,6 +20,7 @@ var KindClusterNetworkPolicy = policyKind(Kind{
 	Flag:           "cluster-network-policy",
 	HasStatus:      true,
 	HasDomainNames: true,
+	PortsField:     clusterPortsField,
 	Docs:           "docs/semantics.md#administrators-policies",
 }, func(m metav1.ObjectMeta, o *v1alpha2.ClusterNetworkPolicy) *v1alpha2.ClusterNetworkPolicy {
 	return &v1alpha2.ClusterNetworkPolicy{ObjectMeta: m, Spec: o.Spec}
@@ -32,24 +34,24 @@ func compileClusterNetworkPolicy(d *diagnosis, o *v1alpha2.ClusterNetworkPolicy)
 	case v1alpha2.BaselineTier:
 		p.Tier = policy.BaselineTier
 	default:
-		d.find(specPath.Child("tier"), policy.FeatureNotSupported, "tier %q is none of Admin, Baseline; the policy is ignored", o.Spec.Tier)
+		d.find(specPath.child("tier"), policy.FeatureNotSupported, "tier %q is none of Admin, Baseline; the policy is ignored", o.Spec.Tier)
 		d.nothingLeft()
 		return p
 	}
 	p.subject = d.subject(o.Spec.Subject)
 	for i, r := range o.Spec.Ingress {
-		at := specPath.Child("ingress").Index(i)
+		at := ruleAt(policy.Ingress, i)
 		p.rules[policy.Ingress] = append(p.rules[policy.Ingress], d.adminRule(adminRuleSpec{
 			at: at, action: string(r.Action), actions: clusterNetworkPolicyActions,
-			peersAt: at.Child("from"), peers: clusterSources(r.From), ports: clusterPorts(at, r.Protocols),
-		}, p.Tier, i)...)
+			peers: clusterSources(r.From), ports: clusterPorts(at, r.Protocols),
+		}, p.Tier)...)
 	}
 	for i, r := range o.Spec.Egress {
-		at := specPath.Child("egress").Index(i)
+		at := ruleAt(policy.Egress, i)
 		p.rules[policy.Egress] = append(p.rules[policy.Egress], d.adminRule(adminRuleSpec{
 			at: at, action: string(r.Action), actions: clusterNetworkPolicyActions,
-			peersAt: at.Child("to"), peers: r.To, ports: clusterPorts(at, r.Protocols),
-		}, p.Tier, i)...)
+			peers: r.To, ports: clusterPorts(at, r.Protocols),
+		}, p.Tier)...)
 	}
 	return p
 }
@@ -63,35 +65,35 @@ func clusterSources(peers []v1alpha2.ClusterNetworkPolicyIngressPeer) []v1alpha2
 }
 
 // clusterPorts compiles the protocols of the rule at a path (CN-12).
-func clusterPorts(at *field.Path, protocols []v1alpha2.ClusterNetworkPolicyProtocol) func(*adminRule) {
+func clusterPorts(at location, protocols []v1alpha2.ClusterNetworkPolicyProtocol) func(*adminRule) {
 	if len(protocols) == 0 {
 		return nil
 	}
 	return func(r *adminRule) {
 		for i := range protocols {
-			r.ports = append(r.ports, r.clusterProtocol(at.Child("protocols").Index(i), &protocols[i]))
+			r.ports = append(r.ports, r.clusterProtocol(at.ports(clusterPortsField).item(i), &protocols[i]))
 		}
 	}
 }
 
-func (r *adminRule) clusterProtocol(at *field.Path, p *v1alpha2.ClusterNetworkPolicyProtocol) policy.Port {
+func (r *adminRule) clusterProtocol(at location, p *v1alpha2.ClusterNetworkPolicyProtocol) policy.Port {
 	switch known := count(p.TCP != nil, p.UDP != nil, p.SCTP != nil, p.DestinationNamedPort != ""); {
 	case known != 1:
 		return r.losePort(at, policy.InvalidPort, "the protocol has %d fields that are known, exactly one is needed", known)
 	case p.TCP != nil:
-		return r.destinationPort(at.Child("tcp"), corev1.ProtocolTCP, p.TCP.DestinationPort)
+		return r.destinationPort(at.child("tcp"), corev1.ProtocolTCP, p.TCP.DestinationPort)
 	case p.UDP != nil:
-		return r.destinationPort(at.Child("udp"), corev1.ProtocolUDP, p.UDP.DestinationPort)
+		return r.destinationPort(at.child("udp"), corev1.ProtocolUDP, p.UDP.DestinationPort)
 	case p.SCTP != nil:
-		return r.destinationPort(at.Child("sctp"), corev1.ProtocolSCTP, p.SCTP.DestinationPort)
+		return r.destinationPort(at.child("sctp"), corev1.ProtocolSCTP, p.SCTP.DestinationPort)
 	}
-	return r.namedPort(at.Child("destinationNamedPort"), p.DestinationNamedPort)
+	return r.namedPort(at.child("destinationNamedPort"), p.DestinationNamedPort)
 }
 
 // destinationPort compiles what a protocol is restricted to. The schema asks for
 // some restriction; where there is none that is known, there was one that is
 // not, and to match every port would be more than was said.
-func (r *adminRule) destinationPort(at *field.Path, api corev1.Protocol, p *v1alpha2.Port) policy.Port {
+func (r *adminRule) destinationPort(at location, api corev1.Protocol, p *v1alpha2.Port) policy.Port {
 	proto, ok := r.portProtocol(at, api)
 	if !ok {
 		return noPort
@@ -99,12 +101,12 @@ func (r *adminRule) destinationPort(at *field.Path, api corev1.Protocol, p *v1al
 	if p == nil {
 		return r.losePort(at, policy.InvalidPort, "there is no destinationPort, nor another field that is known")
 	}
-	at = at.Child("destinationPort")
+	at = at.child("destinationPort")
 	switch known := count(p.Number != 0, p.Range != nil); {
 	case known != 1:
 		return r.losePort(at, policy.InvalidPort, "the port has %d fields that are known, exactly one is needed", known)
 	case p.Range != nil:
-		return r.portRange(at.Child("range"), proto, p.Range.Start, p.Range.End)
+		return r.portRange(at.child("range"), proto, p.Range.Start, p.Range.End)
 	}
-	return r.portNumber(at.Child("number"), proto, p.Number)
+	return r.portNumber(at.child("number"), proto, p.Number)
 }

@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
@@ -23,7 +24,7 @@ func TestDiagnoseMatchesSnapshot(t *testing.T) {
 		in.NetworkPolicies = append(in.NetworkPolicies, o)
 		want = append(want, compile.KindNetworkPolicy.Diagnose(o, in.Features)...)
 	}
-	if got := clusterstate.Compile(in.Input).Findings(); len(got) != 3 || !slices.Equal(got, want) {
+	if got := clusterstate.Compile(in.Input).Findings(); len(got) != 3 || !reflect.DeepEqual(got, want) {
 		t.Errorf("the snapshot has %v, Diagnose returns %v", got, want)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -23,9 +22,9 @@ func newDiagnosis(kind string, o metav1.Object, features Features) *diagnosis {
 	}
 }
 
-func (d *diagnosis) find(at *field.Path, reason, format string, args ...any) {
+func (d *diagnosis) find(at location, reason, format string, args ...any) {
 	d.findings = append(d.findings, policy.Finding{
-		Policy: d.ref, Field: at.String(), Reason: reason, Message: fmt.Sprintf(format, args...),
+		Policy: d.ref, Place: at.place, Field: at.path, Reason: reason, Message: fmt.Sprintf(format, args...),
 	})
 }
 
@@ -35,8 +34,3 @@ func (d *diagnosis) nothingLeft() {
 		d.findings[i].Whole = true
 	}
 }
-
-var (
-	specPath     = field.NewPath("spec")
-	metadataName = field.NewPath("metadata", "name")
-)

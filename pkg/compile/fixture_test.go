@@ -138,7 +138,7 @@ func (in *input) addr(t *testing.T, side string) netip.Addr {
 func fields(findings []policy.Finding) []string {
 	var out []string
 	for _, f := range findings {
-		out = append(out, f.Field+" "+f.Reason)
+		out = append(out, f.Field.String()+" "+f.Reason)
 	}
 	return out
 }

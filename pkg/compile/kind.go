@@ -49,6 +49,8 @@ type Kind struct {
 	HasStatus bool
 	// HasDomainNames reports whether rules of the kind may have domain names as peers.
 	HasDomainNames bool
+	// PortsField is the field of a rule that has its ports.
+	PortsField string
 	// Docs is the section of the documentation that describes what is enforced.
 	Docs string
 
@@ -89,6 +91,22 @@ func KindOf(o any) *Kind {
 		return Kinds[i]
 	}
 	return nil
+}
+
+// KindNamed returns the kind of policy of that name, nil if there is none.
+func KindNamed(name string) *Kind {
+	if i := slices.IndexFunc(Kinds, func(k *Kind) bool { return k.Name == name }); i >= 0 {
+		return Kinds[i]
+	}
+	return nil
+}
+
+// PeersField returns the field of a rule that has its peers, for all kinds.
+func PeersField(d policy.Direction) string {
+	if d == policy.Egress {
+		return "to"
+	}
+	return "from"
 }
 
 // New returns an empty object of the kind.

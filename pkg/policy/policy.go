@@ -5,7 +5,11 @@
 // a packet. The answer that the kernel gets is a verdict (queue.Verdict).
 package policy
 
-import "fmt"
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
 
 // Action is what a rule does with the packets that it matches.
 type Action uint8
@@ -135,13 +139,48 @@ const (
 	InvalidPeer         = "InvalidPeer"
 )
 
+// Part is a part of a policy.
+type Part uint8
+
+const (
+	WholePart Part = iota // what no single rule has: the subject, the types, the name
+	RulePart              // a rule
+	PeersPart             // the peers of a rule
+	PortsPart             // the ports of a rule
+)
+
+// Place is a part of a policy by its indices, in the object as it is written.
+type Place struct {
+	Part      Part
+	Direction Direction // of the rule; not for WholePart
+	Rule      int       // its index in the list of Direction; not for WholePart
+	Item      int       // of the peers or ports, or AllItems
+}
+
+// AllItems is the Item of a list as a whole.
+const AllItems = -1
+
+// Contains reports whether o is p or a part of it.
+func (p Place) Contains(o Place) bool {
+	switch {
+	case p.Part == WholePart:
+		return true
+	case o.Part == WholePart || p.Direction != o.Direction || p.Rule != o.Rule:
+		return false
+	case p.Part == RulePart:
+		return true
+	}
+	return p.Part == o.Part && (p.Item == AllItems || p.Item == o.Item)
+}
+
 // Finding is a part of a policy that could not be honoured as written. What is
 // enforced instead fails closed; the rest of the policy is enforced.
 type Finding struct {
 	Policy  Ref
-	Field   string // the path of the part, "spec.ingress[2].ports[0].endPort"
-	Reason  string // one of the reasons above
-	Message string // for people: what is wrong and what is enforced instead
+	Place   Place
+	Field   *field.Path // within Place, "spec.ingress[2].ports[0].endPort"
+	Reason  string      // one of the reasons above
+	Message string      // for people: what is wrong and what is enforced instead
 	// Whole reports that nothing of the policy can be enforced as written, not
 	// only this part of it.
 	Whole bool

@@ -79,7 +79,7 @@ type Finding struct {
 
 // NewFinding returns f as it is printed.
 func NewFinding(f policy.Finding) Finding {
-	return Finding{f.Policy.Kind, f.Policy.Namespace, f.Policy.Name, f.Field, f.Reason, f.Message}
+	return Finding{f.Policy.Kind, f.Policy.Namespace, f.Policy.Name, f.Field.String(), f.Reason, f.Message}
 }
 
 // Explain evaluates a connection and reports how the decision was made.

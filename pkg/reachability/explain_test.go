@@ -107,7 +107,7 @@ func TestExplanationsInWords(t *testing.T) {
 	}{
 		"a rule matches": {"x/a", "x/b", "80", "TCP", "ingress: [{}]", true, "x/np spec.ingress[0] matches"},
 		"empty lists": {"x/a", "x/b", "80", "TCP", "ingress: [{}]", true,
-			"spec.ingress[0].from: anybody: the list is empty; \nspec.ingress[0].ports: any protocol and port: the list is empty; \nallow, which is final"},
+			"spec.ingress[0].from: any peer: the list is empty; \nspec.ingress[0].ports: any protocol and port: the list is empty; \nallow, which is final"},
 		"egress": {"x/a", "x/b", "80", "TCP", "{policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: c}}}]}]}", false,
 			"spec.egress[0].to[0]: pods with app=c of namespace x; x/b has app=b\n"},
 		"isolated":            {"x/a", "x/b", "80", "TCP", "{}", false, "NetworkPolicies isolate the pod and none of their rules matches\nno rule matches, and the pod is isolated: deny, which is final"},
@@ -178,7 +178,7 @@ func TestExplanationsOfAdministratorsPolicies(t *testing.T) {
 		"the list of protocols":       {"x/a", "x/b", "80", "TCP", specs{cnp: "ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 80}}}]}]"}, true, "spec.ingress[0].protocols[0]: UDP 80; the connection is TCP\n", ""},
 		"a name of any protocol":      {"x/a", "x/b", "dns", "UDP", specs{anp: "ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{namedPort: dns}]}]"}, false, "spec.ingress[0].ports[0]: dns of any protocol; \n", ""},
 		"a name that is not declared": {"x/a", "x/b", "53", "TCP", specs{anp: "ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{namedPort: dns}]}]"}, true, "dns of any protocol; x/b declares no TCP port of that name\n", ""},
-		"a peer that cannot be read":  {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Pass, from: [{}]}]"}, false, "spec.ingress[0].from: anybody: the peer has 0 fields that are known, exactly one is needed; the rule denies everything; \nspec.ingress[0].ports: any protocol and port; \n", "empty"},
+		"a peer that cannot be read":  {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Pass, from: [{}]}]"}, false, "spec.ingress[0].from: any peer: the peer has 0 fields that are known, exactly one is needed; the rule denies everything; \nspec.ingress[0].ports: any protocol and port; \n", "empty"},
 		"a port that cannot be read":  {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Pass, from: [{namespaces: {}}], ports: [{}]}]"}, false, "spec.ingress[0].ports: any protocol and port: the port has 0 fields that are known, exactly one is needed; the rule denies its peers on every port; \n", "empty"},
 		"named ports, of pods":        {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "to[1]: nothing; the peer declares no ports; named ports do not match it\nspec.egress[0].ports[0]: http of any protocol; \n", ""},
 		"named ports, of addresses":   {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "spec.egress[0].to[1]: addresses 10.0.0.0/8; \nspec.egress[0].ports[0]: a named port; peers that are no pods declare none\n", "to[0]: nothing"},

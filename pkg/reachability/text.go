@@ -79,7 +79,7 @@ const maxPort = 65535
 
 // anyMeans describes a list that matches everything, because it is
 // empty or because some of it cannot be honoured and the rule therefore denies.
-func (c *Cluster) anyMeans(what string, r *policy.Rule, at string) string {
+func (c *Cluster) anyMeans(what string, r *policy.Rule, at policy.Place) string {
 	if why := c.unreadable(r.Policy, at); why != "" {
 		return what + ": " + why
 	}
@@ -89,9 +89,8 @@ func (c *Cluster) anyMeans(what string, r *policy.Rule, at string) string {
 	return what + ": the list is empty"
 }
 
-// whyNot returns why an item does not match, nothing if it does. at is the path of
-// the item.
-func (c *Cluster) whyNot(m policy.Match, f *flow, r *policy.Rule, at string) string {
+// whyNot returns why the item at a place does not match, nothing if it does.
+func (c *Cluster) whyNot(m policy.Match, f *flow, r *policy.Rule, at policy.Place) string {
 	peer := c.snapshot.Endpoint(f.peerAddr())
 	switch m {
 	case policy.Matched:
@@ -142,12 +141,11 @@ func (c *Cluster) whyNotPort(m policy.Match, f *flow) string {
 	return fmt.Sprintf("%s declares the name for another port than %d", f.dst.Name, p.Dst.Port())
 }
 
-// unreadable finds the finding about an item that could not be compiled.
-func (c *Cluster) unreadable(ref *policy.Ref, at string) string {
+// unreadable returns what is wrong with what is at a place of a policy.
+func (c *Cluster) unreadable(ref *policy.Ref, at policy.Place) string {
 	var messages []string
 	for _, found := range c.snapshot.Findings() {
-		inside := strings.TrimPrefix(found.Field, at)
-		if found.Policy == *ref && inside != found.Field && (inside == "" || inside[0] == '.' || inside[0] == '[') {
+		if found.Policy == *ref && at.Contains(found.Place) {
 			messages = append(messages, found.Message)
 		}
 	}

@@ -3,8 +3,8 @@ package reachability
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -34,20 +34,17 @@ func (f *flow) peerAddr() netip.Addr {
 // field is the path of a rule.
 func field(d policy.Direction, rule int) string { return fmt.Sprintf("spec.%v[%d]", d, rule) }
 
-// peerList is the name of a rule's list of peers.
-func peerList(d policy.Direction) string {
-	if d == policy.Egress {
-		return "to"
+// itemField is the path of a place in the peers or ports of a rule of a kind.
+func itemField(kind string, p policy.Place) string {
+	list := compile.PeersField(p.Direction)
+	if p.Part == policy.PortsPart {
+		list = compile.KindNamed(kind).PortsField
 	}
-	return "from"
-}
-
-// portList is the name of a rule's list of ports.
-func portList(r *policy.Rule) string {
-	if r.Policy.Kind == "ClusterNetworkPolicy" {
-		return "protocols"
+	path := field(p.Direction, p.Rule) + "." + list
+	if p.Item == policy.AllItems {
+		return path
 	}
-	return "ports"
+	return fmt.Sprintf("%s[%d]", path, p.Item)
 }
 
 // trace explains one direction.
@@ -116,11 +113,8 @@ func concerns(found policy.Finding, way policy.Trace, d policy.Direction) bool {
 	if way.Subject == nil {
 		return false
 	}
-	other := policy.Ingress
-	if d == policy.Ingress {
-		other = policy.Egress
-	}
-	if strings.HasPrefix(found.Field, "spec."+other.String()) {
+	ofRule := found.Place.Part != policy.WholePart
+	if ofRule && found.Place.Direction != d {
 		return false
 	}
 	for _, ref := range way.Policies {
@@ -128,7 +122,6 @@ func concerns(found policy.Finding, way policy.Trace, d policy.Direction) bool {
 			return true
 		}
 	}
-	ofRule := strings.HasPrefix(found.Field, "spec."+d.String())
 	return !ofRule && (found.Policy.Namespace == "" || found.Policy.Namespace == way.Subject.Namespace)
 }
 
@@ -188,30 +181,40 @@ func wouldHaveBeen(d policy.Decision) string {
 }
 
 func (c *Cluster) rule(s *policy.Step, f *flow) Rule {
-	at := field(f.direction, s.Rule.Index)
-	r := Rule{Policy: s.Rule.Policy.String(), Field: at, Action: s.Rule.Action.String(), Matches: s.Matched, Skipped: s.Passed}
-	peers, ports := at+"."+peerList(f.direction), at+"."+portList(s.Rule)
+	r := Rule{Policy: s.Rule.Policy.String(), Field: field(f.direction, s.Rule.Index), Action: s.Rule.Action.String(), Matches: s.Matched, Skipped: s.Passed}
+	at := policy.Place{Part: policy.PeersPart, Direction: f.direction, Rule: s.Rule.Index, Item: policy.AllItems}
 	if s.Rule.AnyPeer {
-		r.Peers = []Item{{Field: peers, Means: c.anyMeans("anybody", s.Rule, peers), Matches: true}}
+		r.Peers = []Item{c.everything("any peer", s.Rule, at)}
 	}
 	for i, m := range s.Peers {
-		item := Item{Field: fmt.Sprintf("%s[%d]", peers, i), Means: peerMeans(&s.Rule.Peers[i]), Matches: m == policy.Matched}
-		item.Why = c.whyNot(m, f, s.Rule, item.Field)
+		at.Item = i
+		item := c.item(peerMeans(&s.Rule.Peers[i]), m, f, s.Rule, at)
 		if m == policy.Unreadable && item.Why == "" {
 			continue // of the rule's other half
 		}
 		r.Peers = append(r.Peers, item)
 	}
+	at.Part, at.Item = policy.PortsPart, policy.AllItems
 	if s.Rule.AnyPort {
-		r.Ports = []Item{{Field: ports, Means: c.anyMeans("any protocol and port", s.Rule, ports), Matches: true}}
+		r.Ports = []Item{c.everything("any protocol and port", s.Rule, at)}
 	}
 	for i, m := range s.Ports {
-		item := Item{Field: fmt.Sprintf("%s[%d]", ports, i), Means: portMeans(&s.Rule.Ports[i]), Matches: m == policy.Matched}
-		item.Why = c.whyNot(m, f, s.Rule, item.Field)
+		at.Item = i
+		item := c.item(portMeans(&s.Rule.Ports[i]), m, f, s.Rule, at)
 		if m == policy.Unreadable && item.Why == "" {
 			item.Means, item.Why = "a named port", "peers that are no pods declare none"
 		}
 		r.Ports = append(r.Ports, item)
 	}
 	return r
+}
+
+// item is the item at a place of a rule, and whether it matches.
+func (c *Cluster) item(means string, m policy.Match, f *flow, r *policy.Rule, at policy.Place) Item {
+	return Item{Field: itemField(r.Policy.Kind, at), Means: means, Matches: m == policy.Matched, Why: c.whyNot(m, f, r, at)}
+}
+
+// everything is the list at a place of a rule, which matches everything.
+func (c *Cluster) everything(means string, r *policy.Rule, at policy.Place) Item {
+	return Item{Field: itemField(r.Policy.Kind, at), Means: c.anyMeans(means, r, at), Matches: true}
 }

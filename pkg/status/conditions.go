@@ -101,7 +101,7 @@ func describe(findings []policy.Finding) []string {
 	var lines []string
 	seen := sets.New[string]()
 	for _, f := range findings {
-		if line := f.Field + ": " + f.Message; !seen.Has(line) {
+		if line := f.Field.String() + ": " + f.Message; !seen.Has(line) {
 			seen.Insert(line)
 			lines = append(lines, line)
 		}

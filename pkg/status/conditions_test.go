@@ -10,12 +10,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-func finding(field, reason, message string) policy.Finding {
-	return policy.Finding{Field: field, Reason: reason, Message: message}
+func finding(path, reason, message string) policy.Finding {
+	return policy.Finding{Field: field.NewPath(path), Reason: reason, Message: message}
 }
 
 func whole(f policy.Finding) policy.Finding {

@@ -142,7 +142,7 @@ func (r *eventRecorder) events(o *unstructured.Unstructured, findings []policy.F
 		if i == maxEvents {
 			break
 		}
-		note := f.Field + ": " + f.Message
+		note := f.Field.String() + ": " + f.Message
 		if more := len(findings) - maxEvents; i == maxEvents-1 && more > 0 {
 			note = fmt.Sprintf("%s. And %d more, see the conditions", truncate(note, maxNote/2), more)
 		}

@@ -67,7 +67,7 @@ func TestUnknownFieldsAreFindings(t *testing.T) {
 			}
 			for i, f := range got {
 				want := strings.SplitN(tc.want[i]+" ", " ", 3)
-				if f.Field != want[0] || f.Reason != want[1] || !strings.Contains(f.Message, strings.TrimSpace(want[2])) || f.Policy.Kind != tc.kind {
+				if f.Field.String() != want[0] || f.Reason != want[1] || !strings.Contains(f.Message, strings.TrimSpace(want[2])) || f.Policy.Kind != tc.kind {
 					t.Errorf("finding %v (%s), want %q", f, f.Reason, tc.want[i])
 				}
 			}

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -21,7 +22,7 @@ func withUnknownFields[O any](kind string, newObject func() O, diagnose func(O) 
 		ref := policy.Ref{Kind: kind, Namespace: u.GetNamespace(), Name: u.GetName(), Generation: u.GetGeneration()}
 		unknown, err := unknownFields(err)
 		if err != nil {
-			return []policy.Finding{{Policy: ref, Field: "spec", Reason: policy.FeatureNotSupported, Message: err.Error(), Whole: true}}
+			return []policy.Finding{{Policy: ref, Field: field.NewPath("spec"), Reason: policy.FeatureNotSupported, Message: err.Error(), Whole: true}}
 		}
 		return addUnknown(diagnose(o), ref, unknown)
 	}
@@ -67,10 +68,10 @@ func unknownFields(err error) ([]unknownField, error) {
 func addUnknown(findings []policy.Finding, ref policy.Ref, unknown []unknownField) []policy.Finding {
 	findings = slices.Clone(findings)
 	for _, u := range unknown {
-		i := slices.IndexFunc(findings, func(f policy.Finding) bool { return f.Field == u.parent })
+		i := slices.IndexFunc(findings, func(f policy.Finding) bool { return f.Field.String() == u.parent })
 		if i < 0 {
 			findings = append(findings, policy.Finding{
-				Policy: ref, Field: u.path(), Reason: policy.FeatureNotSupported,
+				Policy: ref, Field: field.NewPath(u.path()), Reason: policy.FeatureNotSupported,
 				Message: "the field is newer than this implementation, which ignores it",
 			})
 			continue

@@ -39,7 +39,7 @@ type faultyItem struct {
 
 // explains reports whether a finding is about the item or a field of it.
 func (i faultyItem) explains(f policy.Finding) bool {
-	inside, ok := strings.CutPrefix(f.Field, i.field)
+	inside, ok := strings.CutPrefix(f.Field.String(), i.field)
 	return ok && (inside == "" || inside[0] == '.' || inside[0] == '[') &&
 		f.Policy.String() == i.policy && slices.Contains(i.reasons, oracle.Reason(f.Reason))
 }
@@ -58,8 +58,35 @@ func complaint(c oracle.Cluster) string {
 		if !slices.ContainsFunc(items, func(i faultyItem) bool { return i.explains(f) }) {
 			return fmt.Sprintf("a finding without a fault: %v (%s)", f, f.Reason)
 		}
+		if inside, ok := strings.CutPrefix(f.Field.String(), fieldOf(f)); !ok || inside != "" && inside[0] != '.' && inside[0] != '[' {
+			return fmt.Sprintf("a finding about %s with the place of %s", f.Field, fieldOf(f))
+		}
 	}
 	return ""
+}
+
+// fieldOf returns the path of a finding's place.
+func fieldOf(f policy.Finding) string {
+	if f.Place.Part == policy.WholePart {
+		if strings.HasPrefix(f.Field.String(), "spec.ingress") || strings.HasPrefix(f.Field.String(), "spec.egress") {
+			return "no rule"
+		}
+		return f.Field.String()
+	}
+	path := fmt.Sprintf("spec.%v[%d]", f.Place.Direction, f.Place.Rule)
+	list := map[policy.Direction]string{policy.Ingress: "from", policy.Egress: "to"}[f.Place.Direction]
+	switch {
+	case f.Place.Part == policy.RulePart:
+		return path + ".action" // the one field of a rule apart from its lists
+	case f.Place.Part == policy.PortsPart && f.Policy.Kind == "ClusterNetworkPolicy":
+		list = "protocols"
+	case f.Place.Part == policy.PortsPart:
+		list = "ports"
+	}
+	if f.Place.Item == policy.AllItems {
+		return path + "." + list
+	}
+	return fmt.Sprintf("%s.%s[%d]", path, list, f.Place.Item)
 }
 
 // faultsOf returns the faults of each policy, by the name that findings give it.
