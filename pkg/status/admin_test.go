@@ -133,10 +133,10 @@ func isAbout(resource string) func(statustest.Request) bool {
 func TestKindNotServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := statustest.NewServer(statustest.Behavior{})
-		s.Create(netpol(t, "p", clean))
+		s.Create(netpol(t, "p", ranges))
 		w := start(t, s, setting{admin: true})
 		settle(time.Hour)
-		wantBrief(t, annotated(s, "p"), "Accepted @1")
+		wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
 		if got := w.logged("Kind not served, waiting"); got != len(adminKinds) || strings.Contains(w.log(), "E0") {
 			t.Errorf("%d log messages about kinds that are not served, want %d and no error:\n%s", got, len(adminKinds), w.log())
 		}
@@ -204,11 +204,11 @@ func TestKindsWithoutDiscovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := statustest.NewServer(statustest.Behavior{Refuse: refuse(isDiscovery, statustest.Forbidden)})
 		s.Install(cnps)
-		s.Create(netpol(t, "p", clean))
+		s.Create(netpol(t, "p", ranges))
 		s.Of(cnps).Create(admin(t, cnps, "p", badCIDR))
 		w := start(t, s, setting{admin: true})
 		settle(time.Hour)
-		wantBrief(t, annotated(s, "p"), "Accepted @1")
+		wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
 		if got := testutil.ToFloat64(w.metrics.conditions.WithLabelValues("ClusterNetworkPolicy", PartialFailure, "InvalidCIDR")); got != 1 {
 			t.Errorf("the metric counts %v policies, want 1", got)
 		}

@@ -12,21 +12,33 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Annotation is the key under which conditions are stored as a JSON list on
-// objects that have no status.
-const Annotation = "kube-network-policies.x-k8s.io/conditions"
+// The annotations of objects that have no status. A policy that is enforced as
+// written has neither.
+const (
+	// Annotation holds the conditions as a JSON list.
+	Annotation = "kube-network-policies.x-k8s.io/conditions"
+	// SummaryAnnotation holds the parts that are not enforced as written, in a line
+	// of at most maxSummary bytes.
+	SummaryAnnotation = "kube-network-policies.x-k8s.io/not-enforced"
+)
 
-// annotation stores conditions in an annotation of the object. It needs the
-// right to patch the object, which the one writer may have and the agents on the
-// nodes must not.
+// maxSummary is the longest line of an annotation, in bytes, that kubectl describe
+// shows whole: maxAnnotationLen less the two spaces that indent it, in
+// k8s.io/kubectl/pkg/describe.
+const maxSummary = 138
+
+// annotation stores conditions in annotations of the object. It needs the right to
+// patch the object, which the one writer may have and the agents on the nodes must
+// not.
 type annotation struct {
 	client   dynamic.Interface
 	resource schema.GroupVersionResource
 	prefix   string
 }
 
-// NewAnnotationSink returns the Sink that stores conditions of resource in
-// Annotation, with types that begin with "prefix/" unless prefix is empty.
+// NewAnnotationSink returns the Sink that stores conditions of resource that report
+// a problem in Annotation and SummaryAnnotation, with types that begin with
+// "prefix/" unless prefix is empty.
 func NewAnnotationSink(client dynamic.Interface, resource schema.GroupVersionResource, prefix string) Sink {
 	return &annotation{client, resource, prefix}
 }
@@ -48,9 +60,19 @@ func (a *annotation) Read(o *unstructured.Unstructured) []metav1.Condition {
 	return conditions
 }
 
+func (a *annotation) Stores(o *unstructured.Unstructured, conditions []metav1.Condition) bool {
+	p := problem(conditions)
+	if p == nil {
+		return !a.Marked(o)
+	}
+	return sameConditions(a.Read(o), conditions) && o.GetAnnotations()[SummaryAnnotation] == truncate(p.Message, maxSummary)
+}
+
 func (a *annotation) Marked(o *unstructured.Unstructured) bool {
-	_, ok := o.GetAnnotations()[Annotation]
-	return ok
+	all := o.GetAnnotations()
+	_, conditions := all[Annotation]
+	_, summary := all[SummaryAnnotation]
+	return conditions || summary
 }
 
 // Probe checks with a dry run whether the writer has the right to patch.
@@ -58,30 +80,49 @@ func (a *annotation) Probe(ctx context.Context, o *unstructured.Unstructured, co
 	return a.apply(ctx, o, conditions, metav1.DryRunAll)
 }
 
+// Write removes the annotations if conditions report no problem: most policies are
+// enforced as written, and lists should not return this for each of them.
 func (a *annotation) Write(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
+	if problem(conditions) == nil {
+		return a.remove(ctx, o, o.GetResourceVersion())
+	}
 	return a.apply(ctx, o, conditions)
 }
 
 func (a *annotation) apply(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition, dryRun ...string) error {
-	value, err := json.Marshal(withPrefix(a.prefix, problemFirst(conditions)))
+	value, err := json.Marshal(withPrefix(a.prefix, conditions))
 	if err != nil {
 		return fmt.Errorf("encode conditions: %w", err)
 	}
+	annotations := map[string]string{Annotation: string(value)}
+	if p := problem(conditions); p != nil {
+		annotations[SummaryAnnotation] = truncate(p.Message, maxSummary)
+	}
 	u := identity(o)
 	u.SetResourceVersion(o.GetResourceVersion())
-	u.SetAnnotations(map[string]string{Annotation: string(value)})
+	u.SetAnnotations(annotations)
 	_, err = a.client.Resource(a.resource).Namespace(o.GetNamespace()).
 		Apply(ctx, o.GetName(), u, metav1.ApplyOptions{FieldManager: FieldManager, Force: true, DryRun: dryRun})
 	return err
 }
 
-// Clear removes the key, also where another client has copied it with the object
-// and thus owns it. Unlike an apply, this patch cannot create an object.
 func (a *annotation) Clear(ctx context.Context, o *unstructured.Unstructured) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+	return a.remove(ctx, o, "")
+}
+
+// remove removes the keys if the object still has this version; with an empty
+// version, whatever version it has. Another client may have copied the keys with
+// the object and thus own them, so this is no apply. Nor can this patch create an
+// object.
+func (a *annotation) remove(ctx context.Context, o *unstructured.Unstructured, version string) error {
+	metadata := map[string]any{
 		"uid":         o.GetUID(),
-		"annotations": map[string]any{Annotation: nil},
-	}})
+		"annotations": map[string]any{Annotation: nil, SummaryAnnotation: nil},
+	}
+	if version != "" {
+		metadata["resourceVersion"] = version
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}

@@ -171,12 +171,14 @@ func normalized(conditions []metav1.Condition) []metav1.Condition {
 	return conditions
 }
 
-// problemFirst puts a condition that reports a problem before the others: kubectl
-// describe shows only the beginning of a long annotation.
-func problemFirst(conditions []metav1.Condition) []metav1.Condition {
-	problem := func(c metav1.Condition) bool { return c.Type != Accepted && c.Status == metav1.ConditionTrue }
-	i := max(0, slices.IndexFunc(conditions, problem))
-	return slices.Concat(conditions[i:i+1], conditions[:i], conditions[i+1:])
+// problem returns the condition that reports problems, nil if the policy is
+// enforced as written.
+func problem(conditions []metav1.Condition) *metav1.Condition {
+	i := slices.IndexFunc(conditions, func(c metav1.Condition) bool { return c.Type != Accepted && c.Status == metav1.ConditionTrue })
+	if i < 0 {
+		return nil
+	}
+	return &conditions[i]
 }
 
 // withPrefix adds "prefix/" to each type, unless prefix is empty.

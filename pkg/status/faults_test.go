@@ -112,7 +112,7 @@ func TestUnusableSinkIsReplaced(t *testing.T) {
 func TestConflictsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := statustest.NewServer(statustest.Behavior{})
-		s.Create(netpol(t, "first", clean))
+		s.Create(netpol(t, "first", ranges))
 		w := start(t, s, setting{})
 		settle(time.Minute)
 		s.SetBehavior(statustest.Behavior{Refuse: refuse(isPatch, statustest.Conflict)})
@@ -251,7 +251,7 @@ func TestLostLeaseIsAcquiredAgain(t *testing.T) {
 		settle(time.Minute) // no writer can renew
 		s.SetBehavior(statustest.Behavior{})
 		settle(time.Minute)
-		s.Create(netpol(t, "p", clean))
+		s.Create(netpol(t, "p", ranges))
 		settle(time.Minute)
 		if got := len(s.Writes()); got != 1 {
 			t.Errorf("%d writes, want 1", got)

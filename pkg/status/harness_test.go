@@ -146,20 +146,23 @@ func settle(d time.Duration) {
 	synctest.Wait()
 }
 
-// annotated returns the conditions in the annotation of a policy, in the order of
-// Conditions.
+// annotated returns the conditions in the annotation of a policy.
 func annotated(s *statustest.Server, name string) []metav1.Condition {
-	conditions := (&annotation{}).Read(s.Policy("x", name))
+	return ordered((&annotation{}).Read(s.Policy("x", name)))
+}
+
+// inStatus returns our conditions in the status of a policy.
+func inStatus(s *statustest.Server, name string) []metav1.Condition {
+	return ordered((&subresource{}).Read(s.Policy("x", name)))
+}
+
+// ordered sorts conditions into the order of Conditions.
+func ordered(conditions []metav1.Condition) []metav1.Condition {
 	order := []string{Accepted, PartialFailure, Failure}
 	slices.SortFunc(conditions, func(a, b metav1.Condition) int {
 		return cmp.Compare(slices.Index(order, a.Type), slices.Index(order, b.Type))
 	})
 	return conditions
-}
-
-// inStatus returns our conditions in the status of a policy.
-func inStatus(s *statustest.Server, name string) []metav1.Condition {
-	return (&subresource{}).Read(s.Policy("x", name))
 }
 
 // brief formats conditions as "Accepted PartialFailure/InvalidPort @2": those that

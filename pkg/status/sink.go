@@ -32,6 +32,9 @@ type Sink interface {
 	Name() string
 	// Read returns our conditions on o, nil if there are none or they are malformed.
 	Read(o *unstructured.Unstructured) []metav1.Condition
+	// Stores reports whether o has what Write stores for conditions, but for
+	// transition times.
+	Stores(o *unstructured.Unstructured, conditions []metav1.Condition) bool
 	// Marked reports whether o has anything of ours, also if it is malformed.
 	// Without o's managed fields it may miss something.
 	Marked(o *unstructured.Unstructured) bool
@@ -39,7 +42,7 @@ type Sink interface {
 	// nothing. An error that wraps ErrNotServed means no; with any other error the
 	// answer is not known.
 	Probe(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error
-	// Write stores conditions on o if the server still has this version of it. If o
+	// Write stores conditions on o, or what the sink keeps of them, if the server still has this version of it. If o
 	// was changed meanwhile the error is a conflict, if it was deleted a conflict or
 	// not found.
 	Write(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error

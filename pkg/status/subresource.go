@@ -50,6 +50,10 @@ func (s *subresource) Read(o *unstructured.Unstructured) []metav1.Condition {
 	return conditions
 }
 
+func (s *subresource) Stores(o *unstructured.Unstructured, conditions []metav1.Condition) bool {
+	return sameConditions(s.Read(o), conditions)
+}
+
 func (s *subresource) Marked(o *unstructured.Unstructured) bool { return managed(o, "status") }
 
 // Probe checks with discovery whether there is such a subresource, and then with a
@@ -96,7 +100,7 @@ func (s *subresource) apply(ctx context.Context, o *unstructured.Unstructured, c
 	if err != nil {
 		return err
 	}
-	if !sameConditions(s.Read(stored), conditions) {
+	if !s.Stores(stored, conditions) {
 		return fmt.Errorf("%s/status does not store conditions: %w", s.resource.Resource, ErrNotServed)
 	}
 	return nil

@@ -88,7 +88,7 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 	if p.sink == nil {
 		return p, nil
 	}
-	p.upToDate = sameConditions(p.sink.Read(o), p.conditions)
+	p.upToDate = p.sink.Stores(o, p.conditions)
 	for _, s := range w.kind.Sinks {
 		if s != p.sink && (len(s.Read(o)) > 0 || s.Marked(o)) && !w.sinks.get(s).forbidden {
 			p.old = s

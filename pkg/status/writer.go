@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -149,11 +150,9 @@ func strip(obj any) (any, error) {
 		return obj, nil
 	}
 	o.SetManagedFields(nil)
-	if value, ok := o.GetAnnotations()[Annotation]; ok {
-		o.SetAnnotations(map[string]string{Annotation: value})
-	} else {
-		o.SetAnnotations(nil)
-	}
+	annotations := o.GetAnnotations()
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return key != Annotation && key != SummaryAnnotation })
+	o.SetAnnotations(annotations)
 	return o, nil
 }
 

@@ -22,11 +22,13 @@ func TestConditionsUseSinkOfServer(t *testing.T) {
 		server statustest.Status
 		read   func(*statustest.Server, string) []metav1.Condition
 		other  func(*statustest.Server, string) []metav1.Condition
+		clean  string
+		writes int
 		events int
 	}{
-		{"no status", statustest.Unserved, annotated, inStatus, 2 + 1},
-		{"status that drops conditions", statustest.Dropped, annotated, inStatus, 2 + 1},
-		{"status that stores conditions", statustest.Stored, inStatus, annotated, 0},
+		{"no status", statustest.Unserved, annotated, inStatus, "none", 2, 2 + 1},
+		{"status that drops conditions", statustest.Dropped, annotated, inStatus, "none", 2, 2 + 1},
+		{"status that stores conditions", statustest.Stored, inStatus, annotated, "Accepted @1", 3, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -38,15 +40,15 @@ func TestConditionsUseSinkOfServer(t *testing.T) {
 				start(t, s, setting{})
 				settle(time.Minute)
 				for name, want := range map[string]string{
-					"clean":     "Accepted @1",
+					"clean":     tc.clean,
 					"ranges":    "Accepted PartialFailure/FeatureNotSupported @1",
 					"malformed": "Failure/InvalidSelector @1",
 				} {
 					wantBrief(t, tc.read(s, name), want)
 					wantBrief(t, tc.other(s, name), "none")
 				}
-				if got := len(s.Writes()); got != len(specs) {
-					t.Errorf("%d writes, want one for each of %d policies", got, len(specs))
+				if got := len(s.Writes()); got != tc.writes {
+					t.Errorf("%d writes, want %d: one for each policy that has conditions", got, tc.writes)
 				}
 				if got := len(s.Events()); got != tc.events {
 					t.Errorf("%d events, want %d", got, tc.events)
@@ -87,35 +89,33 @@ func TestEachGenerationIsWrittenOnce(t *testing.T) {
 		s.Create(netpol(t, "p", clean))
 		w := start(t, s, setting{})
 		settle(time.Minute)
-		first := annotated(s, "p")
 		for _, spec := range []string{ranges, malformed, clean} {
 			setSpec(t, s, "p", spec)
 			s.Update("x", "p", func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"spec": fmt.Sprint(len(spec))}) })
 			settle(time.Minute)
 		}
-		wantBrief(t, annotated(s, "p"), "Accepted @4")
-		w.wantWrites(t, AnnotationSink, success, 4)
+		if got := s.Policy("x", "p").GetAnnotations(); len(got) != 0 {
+			t.Errorf("annotations %v on a policy that is enforced as written", got)
+		}
+		w.wantWrites(t, AnnotationSink, success, 3)
 		if got := len(s.Events()); got != 2+1 {
 			t.Errorf("%d events, want 2 about the second generation and 1 about the third", got)
-		}
-		if last := annotated(s, "p"); last[0].LastTransitionTime.Equal(&first[0].LastTransitionTime) {
-			t.Error("Accepted was true, false and true again, but its transition time did not change")
 		}
 	})
 }
 
 func TestConditionsFollowFeatures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := statustest.NewServer(statustest.Behavior{})
+		s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
 		s.Create(netpol(t, "p", ranges))
 		w := start(t, s, setting{})
 		settle(time.Minute)
-		before := annotated(s, "p")
+		before := inStatus(s, "p")
 		wantBrief(t, before, "Accepted PartialFailure/FeatureNotSupported @1")
 		w.stop()
 		start(t, s, setting{features: compile.AllFeatures()})
 		settle(time.Minute)
-		after := annotated(s, "p")
+		after := inStatus(s, "p")
 		wantBrief(t, after, "Accepted @1")
 		if !after[0].LastTransitionTime.Equal(&before[0].LastTransitionTime) || after[1].LastTransitionTime.Equal(&before[1].LastTransitionTime) {
 			t.Errorf("transition times of Accepted and PartialFailure: %v and %v, before %v and %v; want only the second to change",
@@ -169,7 +169,7 @@ func TestChangeDuringWrite(t *testing.T) {
 			}
 		}
 		settle(10 * time.Minute)
-		wantBrief(t, annotated(s, "p"), "Accepted @31")
+		wantBrief(t, annotated(s, "p"), "none") // generation 31 is clean
 		w.wantWrites(t, AnnotationSink, success, float64(len(s.Writes())))
 		if got := testutil.ToFloat64(w.metrics.writes.WithLabelValues("NetworkPolicy", AnnotationSink, string(conflict))); got == 0 {
 			t.Error("no conflict: the race did not happen")
@@ -297,24 +297,48 @@ func TestStatusThatDropsIsNotUsed(t *testing.T) {
 	})
 }
 
-// kubectl describe shows only the beginning of an annotation.
-func TestAnnotationBeginsWithProblem(t *testing.T) {
+// Authors read the summary with kubectl describe, which does not show a long
+// annotation whole.
+func TestSummaryAnnotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := statustest.NewServer(statustest.Behavior{})
 		for name, spec := range map[string]string{"clean": clean, "ranges": ranges, "malformed": malformed} {
 			s.Create(netpol(t, name, spec))
 		}
-		start(t, s, setting{})
+		w := start(t, s, setting{})
 		settle(time.Minute)
-		for name, want := range map[string]string{
-			"clean":     `[{"type":"Accepted","status":"True"`,
-			"ranges":    `[{"type":"PartialFailure","status":"True"`,
-			"malformed": `[{"type":"Failure","status":"True"`,
-		} {
-			if got := s.Policy("x", name).GetAnnotations()[Annotation]; !strings.HasPrefix(got, want) || strings.Count(got, `"type"`) != 3 {
-				t.Errorf("%s: the annotation is %s, want three conditions, the first %s", name, got, want)
+		check := func() {
+			t.Helper()
+			for name, want := range map[string]string{
+				"clean":     "",
+				"ranges":    "spec.ingress[0].ports[0].endPort: ",
+				"malformed": "spec.podSelector: ",
+			} {
+				got := s.Policy("x", name).GetAnnotations()[SummaryAnnotation]
+				if !strings.HasPrefix(got, want) || (want == "") != (got == "") || len(got) > maxSummary {
+					t.Errorf("%s: the summary is %q, want %q and at most %d bytes", name, got, want, maxSummary)
+				}
 			}
 		}
+		check()
+		// Another client removes or changes it.
+		for _, change := range []func(map[string]string){
+			func(all map[string]string) { delete(all, SummaryAnnotation) },
+			func(all map[string]string) { all[SummaryAnnotation] = "nothing" },
+		} {
+			s.Update("x", "ranges", func(u *unstructured.Unstructured) {
+				all := u.GetAnnotations()
+				change(all)
+				u.SetAnnotations(all)
+			})
+			settle(time.Minute)
+			check()
+		}
+		// A policy that was copied with the annotations of another one.
+		s.Update("x", "clean", func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{SummaryAnnotation: "copied"}) })
+		settle(time.Minute)
+		check()
+		w.wantWrites(t, AnnotationSink, success, 2+2+1)
 	})
 }
 

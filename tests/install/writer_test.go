@@ -118,7 +118,8 @@ func TestWriterGuard(t *testing.T) {
 	if c := guard.Spec.MatchConditions; len(c) != 1 || c[0].Expression != user {
 		t.Errorf("the guard is for %v, want %s", c, user)
 	}
-	if v := guard.Spec.Variables; len(v) == 0 || v[0].Name != "key" || v[0].Expression != "'"+status.Annotation+"'" {
-		t.Errorf("the key is %v, want %s", v, status.Annotation)
+	ours := fmt.Sprintf("['%s', '%s']", status.Annotation, status.SummaryAnnotation)
+	if v := guard.Spec.Variables; len(v) == 0 || v[0].Name != "ours" || v[0].Expression != ours {
+		t.Errorf("the writer's annotations are %v, want %s", v, ours)
 	}
 }

@@ -126,6 +126,7 @@ func others(t *testing.T, before, after *unstructured.Unstructured) {
 		o.SetResourceVersion("")
 		annotations := o.GetAnnotations()
 		delete(annotations, status.Annotation)
+		delete(annotations, status.SummaryAnnotation)
 		o.SetAnnotations(annotations)
 		kept := foreignConditions(t, o)
 		unstructured.RemoveNestedField(o.Object, "status")
@@ -173,8 +174,8 @@ func guards(t *testing.T, plane *controlplane.ControlPlane) {
 			t.Errorf("%s: got %v, want a refusal", text, err)
 		}
 	}
-	if err := patch(fmt.Sprintf(`{"metadata":{"annotations":{%q:"[]"}}}`, status.Annotation)); err != nil {
-		t.Errorf("its own annotation: %v", err)
+	if err := patch(fmt.Sprintf(`{"metadata":{"annotations":{%q:"[]",%q:"nothing"}}}`, status.Annotation, status.SummaryAnnotation)); err != nil {
+		t.Errorf("its own annotations: %v", err)
 	}
 	// The guard does not apply to other users.
 	admin := policies(t, plane, c.namespace)

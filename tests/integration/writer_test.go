@@ -167,6 +167,15 @@ const (
 	unsupported = "Accepted=True/PolicyAccepted PartialFailure=True/FeatureNotSupported Failure=False/NoFailure"
 )
 
+// cleanWhere is the summary for a policy that is enforced as written. Annotations are
+// for problems only.
+func cleanWhere(inStatus bool) string {
+	if inStatus {
+		return clean
+	}
+	return ""
+}
+
 // partial is the summary for a policy that is enforced in part.
 func partial(reason string) string {
 	return "Accepted=True/PolicyAccepted PartialFailure=True/" + reason + " Failure=False/NoFailure"
