@@ -169,7 +169,7 @@ func (o *options) config() (agent.Config, error) {
 	mark, _ := parseMark(o.mark)
 	cfg := agent.Config{
 		Manifests:          o.manifests,
-		Kinds:              o.kinds.enabled(),
+		Kinds:              o.kinds.Enabled(),
 		Features:           o.features,
 		Queue:              uint16(o.queue),
 		Queues:             uint16(o.queues),

@@ -12,13 +12,14 @@ import (
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/featuregates"
+	"sigs.k8s.io/kube-network-policies/cmd/internal/kindflags"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 // sharedOptions are the flags that the agent and the status writer have in common.
 type sharedOptions struct {
 	kubeconfig         string
-	kinds              kindFlags
+	kinds              kindflags.Flags
 	features           compile.Features
 	metricsBindAddress string
 	logging            *logsapi.LoggingConfiguration
@@ -34,7 +35,7 @@ func newSharedOptions() sharedOptions {
 
 func (o *sharedOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file for the API server; empty uses the service account of the pod. Start fails if it cannot be read")
-	o.kinds = addKindFlags(fs)
+	o.kinds = kindflags.Add(fs, "enable %s, as soon as its CustomResourceDefinition is installed. When false, these policies have no effect and get no conditions. Agents and status writer need the same value", false)
 	featuregates.AddFlag(fs, &o.features, "Policies that use a disabled part fail closed and are reported. Agents and status writer need the same value")
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port, as `HOST:PORT`, of /metrics, /livez and /readyz; an empty host means all addresses. Start fails if the port is in use")
 	logsapi.AddFlags(o.logging, fs)

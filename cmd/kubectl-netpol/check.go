@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	networkingv1 "k8s.io/api/networking/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
 
@@ -45,12 +45,11 @@ func (c *checkOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	if c.namespace != "" {
-		in.NetworkPolicies = slices.DeleteFunc(in.NetworkPolicies, func(p *networkingv1.NetworkPolicy) bool {
-			return p.Namespace != c.namespace
+		in.Policies = slices.DeleteFunc(in.Policies, func(p compile.Object) bool {
+			return p.GetNamespace() != c.namespace
 		})
-		in.AdminNetworkPolicies, in.BaselineAdminNetworkPolicies, in.ClusterNetworkPolicies = nil, nil, nil
 	}
-	policies := countPolicies(&in)
+	policies := len(in.Policies)
 	findings := []reachability.Finding{}
 	for _, f := range reachability.New(in).Findings() {
 		findings = append(findings, reachability.NewFinding(f))

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
@@ -108,7 +108,7 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 		if b, err = d.readFiles(d.files, cmd.InOrStdin()); err != nil {
 			return nil, nil, err
 		}
-		if countPolicies(&b) == 0 {
+		if len(b.Policies) == 0 {
 			return nil, nil, fmt.Errorf("--filename=%s: no policy to apply", d.files[0])
 		}
 		if a, err = d.live(cmd.Context()); err != nil {
@@ -133,22 +133,13 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 
 // applied returns a cluster with the policies of changes applied to it.
 func applied(cluster, changes clusterstate.Input) clusterstate.Input {
-	cluster.NetworkPolicies = apply(cluster.NetworkPolicies, changes.NetworkPolicies)
-	cluster.AdminNetworkPolicies = apply(cluster.AdminNetworkPolicies, changes.AdminNetworkPolicies)
-	cluster.BaselineAdminNetworkPolicies = apply(cluster.BaselineAdminNetworkPolicies, changes.BaselineAdminNetworkPolicies)
-	cluster.ClusterNetworkPolicies = apply(cluster.ClusterNetworkPolicies, changes.ClusterNetworkPolicies)
-	return cluster
-}
-
-// apply returns policies of a kind with new ones added or put in the place of
-// others.
-func apply[P metav1.Object](policies, applied []P) []P {
-	replaced := func(p P) bool {
-		return slices.ContainsFunc(applied, func(a P) bool {
-			return a.GetNamespace() == p.GetNamespace() && a.GetName() == p.GetName()
+	replaced := func(p compile.Object) bool {
+		return slices.ContainsFunc(changes.Policies, func(c compile.Object) bool {
+			return compile.KindOf(c) == compile.KindOf(p) && c.GetNamespace() == p.GetNamespace() && c.GetName() == p.GetName()
 		})
 	}
-	return append(slices.DeleteFunc(slices.Clone(policies), replaced), applied...)
+	cluster.Policies = append(slices.DeleteFunc(slices.Clone(cluster.Policies), replaced), changes.Policies...)
+	return cluster
 }
 
 // spans returns the traffic to compare.

@@ -8,15 +8,15 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
-	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 func isAddress(s string) bool {
@@ -44,21 +44,19 @@ func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 	if err != nil {
 		return clusterstate.Input{}, fmt.Errorf("connect to %s: %w", rest.Host, err)
 	}
-	if err := list(ctx, client, &in); err != nil {
-		return clusterstate.Input{}, err
-	}
-	admin, err := policyapi.NewForConfig(rest)
+	policies, err := dynamic.NewForConfig(rest)
 	if err != nil {
 		return clusterstate.Input{}, fmt.Errorf("connect to %s: %w", rest.Host, err)
 	}
-	if err := o.listAdmin(ctx, admin, &in); err != nil {
+	if err := list(ctx, client, &in); err != nil {
 		return clusterstate.Input{}, err
 	}
-	return in, nil
+	in.Policies, err = o.listPolicies(ctx, client.Discovery(), policies)
+	return in, err
 }
 
-// list reads the cluster that client talks to. It needs the right to list
-// namespaces, pods, nodes and networkpolicies of all namespaces.
+// list reads the objects of the cluster that client talks to, without the policies. It
+// needs the right to list namespaces, pods and nodes.
 func list(ctx context.Context, client kubernetes.Interface, in *clusterstate.Input) error {
 	all := metav1.ListOptions{}
 	namespaces, err := client.CoreV1().Namespaces().List(ctx, all)
@@ -73,62 +71,50 @@ func list(ctx context.Context, client kubernetes.Interface, in *clusterstate.Inp
 	if err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
-	policies, err := client.NetworkingV1().NetworkPolicies(metav1.NamespaceAll).List(ctx, all)
-	if err != nil {
-		return fmt.Errorf("list networkpolicies: %w", err)
-	}
 	in.Namespaces = pointers(namespaces.Items)
 	in.Pods = pointers(pods.Items)
 	in.Nodes = pointers(nodes.Items)
-	in.NetworkPolicies = pointers(policies.Items)
 	return nil
 }
 
-// listAdmin reads the policies of administrators that count. Of a kind that the
-// cluster does not serve there are none. One that it serves and the user may not
-// list is an error: an answer without its policies may be wrong.
-func (o *options) listAdmin(ctx context.Context, client policyapi.Interface, in *clusterstate.Input) error {
-	all := metav1.ListOptions{}
-	v1, v2 := schema.GroupVersion(v1alpha1.GroupVersion), schema.GroupVersion(v1alpha2.GroupVersion)
-	for _, kind := range []struct {
-		counts   bool
-		resource schema.GroupVersionResource
-		list     func() error
-	}{
-		{o.adminPolicies, v1.WithResource("adminnetworkpolicies"), func() error {
-			list, err := client.PolicyV1alpha1().AdminNetworkPolicies().List(ctx, all)
-			if err == nil {
-				in.AdminNetworkPolicies = pointers(list.Items)
-			}
-			return err
-		}},
-		{o.baselinePolicies, v1.WithResource("baselineadminnetworkpolicies"), func() error {
-			list, err := client.PolicyV1alpha1().BaselineAdminNetworkPolicies().List(ctx, all)
-			if err == nil {
-				in.BaselineAdminNetworkPolicies = pointers(list.Items)
-			}
-			return err
-		}},
-		{o.clusterPolicies, v2.WithResource("clusternetworkpolicies"), func() error {
-			list, err := client.PolicyV1alpha2().ClusterNetworkPolicies().List(ctx, all)
-			if err == nil {
-				in.ClusterNetworkPolicies = pointers(list.Items)
-			}
-			return err
-		}},
-	} {
-		if !kind.counts {
+// listPolicies reads the policies of the kinds that are enabled. If the cluster does
+// not serve a kind that it need not serve, there are none. If it serves the kind and
+// the user may not list it, that is an error: an answer without these policies may be
+// wrong.
+func (o *options) listPolicies(ctx context.Context, served discovery.DiscoveryInterface, client dynamic.Interface) ([]compile.Object, error) {
+	var policies []compile.Object
+	enabled := o.kinds.Enabled()
+	for _, k := range compile.Kinds {
+		if !k.Enabled(enabled) {
 			continue
 		}
-		served, err := serves(client.Discovery(), kind.resource)
-		if err == nil && served {
-			err = kind.list()
-		}
+		ofKind, err := listKind(ctx, k, served, client)
 		if err != nil {
-			return fmt.Errorf("list %s: %w", kind.resource.Resource, err)
+			return nil, fmt.Errorf("list %s: %w", k.Resource.Resource, err)
+		}
+		policies = append(policies, ofKind...)
+	}
+	return policies, nil
+}
+
+func listKind(ctx context.Context, k *compile.Kind, served discovery.DiscoveryInterface, client dynamic.Interface) ([]compile.Object, error) {
+	if k.Flag != "" {
+		if found, err := serves(served, k.Resource); err != nil || !found {
+			return nil, err
 		}
 	}
-	return nil
+	list, err := client.Resource(k.Resource).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	objects := make([]compile.Object, len(list.Items))
+	for i := range list.Items {
+		objects[i] = k.New()
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, objects[i]); err != nil {
+			return nil, fmt.Errorf("read %s: %w", list.Items[i].GetName(), err)
+		}
+	}
+	return objects, nil
 }
 
 // serves reports whether the cluster serves a resource. Listing would not show that:

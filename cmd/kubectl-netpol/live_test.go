@@ -6,11 +6,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
 )
 
@@ -24,18 +26,21 @@ func server(t *testing.T, forbidden string, paths ...string) *httptest.Server {
 		t.Fatal(err)
 	}
 	answers := map[string]any{
-		"/api/v1/namespaces": items{objects.Namespaces},
-		"/api/v1/pods":       items{objects.Pods},
-		"/api/v1/nodes":      items{objects.Nodes},
-		"/apis/networking.k8s.io/v1/networkpolicies": items{objects.NetworkPolicies},
+		"/api/v1/namespaces": listOf(compile.KindNamespace, objects.Namespaces),
+		"/api/v1/pods":       listOf(compile.KindPod, objects.Pods),
+		"/api/v1/nodes":      listOf(compile.KindNode, objects.Nodes),
 	}
 	const admin = "/apis/policy.networking.k8s.io/"
-	if len(objects.AdminNetworkPolicies) > 0 {
-		answers[admin+"v1alpha1"] = resources("adminnetworkpolicies", "baselineadminnetworkpolicies")
-		answers[admin+"v1alpha2"] = resources("clusternetworkpolicies")
-		answers[admin+"v1alpha1/adminnetworkpolicies"] = items{objects.AdminNetworkPolicies}
-		answers[admin+"v1alpha1/baselineadminnetworkpolicies"] = items{objects.BaselineAdminNetworkPolicies}
-		answers[admin+"v1alpha2/clusternetworkpolicies"] = items{objects.ClusterNetworkPolicies}
+	administrators := slices.ContainsFunc(objects.Policies, func(o compile.Object) bool { return compile.KindOf(o).Flag != "" })
+	for _, k := range compile.Kinds {
+		if k.Flag != "" && !administrators {
+			continue
+		}
+		version := "/apis/" + k.Resource.GroupVersion().String()
+		served, _ := answers[version].(metav1.APIResourceList)
+		served.APIResources = append(served.APIResources, metav1.APIResource{Name: k.Resource.Resource, Verbs: []string{"list"}})
+		answers[version] = served
+		answers[version+"/"+k.Resource.Resource] = listOf(k, slices.DeleteFunc(slices.Clone(objects.Policies), func(o compile.Object) bool { return !k.Has(o) }))
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -58,16 +63,9 @@ func server(t *testing.T, forbidden string, paths ...string) *httptest.Server {
 	return s
 }
 
-type items struct {
-	Items any `json:"items"`
-}
-
-func resources(names ...string) metav1.APIResourceList {
-	var all metav1.APIResourceList
-	for _, name := range names {
-		all.APIResources = append(all.APIResources, metav1.APIResource{Name: name, Verbs: []string{"list"}})
-	}
-	return all
+// listOf is a list of objects of a kind, as an API server encodes it.
+func listOf(k *compile.Kind, objects any) any {
+	return map[string]any{"apiVersion": k.Resource.GroupVersion().String(), "kind": k.Name + "List", "items": objects}
 }
 
 // kubeconfig writes a kubeconfig whose context "shop" has a server, and returns its path.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/featuregates"
+	"sigs.k8s.io/kube-network-policies/cmd/internal/kindflags"
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
@@ -26,9 +27,7 @@ type options struct {
 	context    string
 	namespace  string
 	features   compile.Features
-
-	// The kinds of administrators' policies that count.
-	adminPolicies, baselinePolicies, clusterPolicies bool
+	kinds      kindflags.Flags
 
 	// defaultNamespace is that of the kubeconfig's context.
 	defaultNamespace string
@@ -40,9 +39,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file for the live cluster; empty uses the same files as kubectl")
 	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty uses the current context. One that does not exist is an error")
 	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one; matrix and check show this namespace only, and diff refuses the flag")
-	fs.BoolVar(&o.adminPolicies, "admin-network-policy", true, "include AdminNetworkPolicies; when false they are ignored, as by agents without this flag")
-	fs.BoolVar(&o.baselinePolicies, "baseline-admin-network-policy", true, "the same for BaselineAdminNetworkPolicies")
-	fs.BoolVar(&o.clusterPolicies, "cluster-network-policy", true, "the same for ClusterNetworkPolicies")
+	o.kinds = kindflags.Add(fs, "include %s; when false, these policies are ignored, as by agents without this flag", true)
 	featuregates.AddFlag(fs, &o.features, "Use the value of the agents: with another one, answers differ from what they enforce")
 }
 
@@ -59,28 +56,16 @@ func (o *options) readFiles(paths []string, stdin io.Reader) (clusterstate.Input
 	if err != nil {
 		return clusterstate.Input{}, err
 	}
-	in := clusterstate.Input{
-		Features:        o.features,
-		Namespaces:      objects.Namespaces,
-		Pods:            objects.Pods,
-		Nodes:           objects.Nodes,
-		NetworkPolicies: objects.NetworkPolicies,
-	}
-	if o.adminPolicies {
-		in.AdminNetworkPolicies = objects.AdminNetworkPolicies
-	}
-	if o.baselinePolicies {
-		in.BaselineAdminNetworkPolicies = objects.BaselineAdminNetworkPolicies
-	}
-	if o.clusterPolicies {
-		in.ClusterNetworkPolicies = objects.ClusterNetworkPolicies
-	}
-	return in, nil
-}
-
-// countPolicies counts those of every kind.
-func countPolicies(in *clusterstate.Input) int {
-	return len(in.NetworkPolicies) + len(in.AdminNetworkPolicies) + len(in.BaselineAdminNetworkPolicies) + len(in.ClusterNetworkPolicies)
+	enabled := o.kinds.Enabled()
+	return clusterstate.Input{
+		Features:   o.features,
+		Namespaces: objects.Namespaces,
+		Pods:       objects.Pods,
+		Nodes:      objects.Nodes,
+		Policies: slices.DeleteFunc(objects.Policies, func(p compile.Object) bool {
+			return !compile.KindOf(p).Enabled(enabled)
+		}),
+	}, nil
 }
 
 // qualified returns the name of a side with its namespace.

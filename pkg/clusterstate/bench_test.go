@@ -68,7 +68,7 @@ func (in Input) withPolicies(shape string, n int) Input {
 			namespace = in.Namespaces[j%len(in.Namespaces)].Name
 		}
 		port := intstr.FromInt32(8080)
-		in.NetworkPolicies = append(in.NetworkPolicies, &networkingv1.NetworkPolicy{
+		in.Policies = append(in.Policies, &networkingv1.NetworkPolicy{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("np-%05d", j)},
 			Spec: networkingv1.NetworkPolicySpec{
 				PodSelector: subject,
@@ -145,7 +145,7 @@ func BenchmarkChange(b *testing.B) {
 			for name, next := range map[string]func(in Input, i int) any{
 				"remote-pod": func(in Input, i int) any { return relabelled(in.Pods[7], i) },
 				"local-pod":  func(in Input, i int) any { return relabelled(in.Pods[0], i) },
-				"policy":     func(in Input, i int) any { return reported(in.NetworkPolicies[0], i) },
+				"policy":     func(in Input, i int) any { return reported(in.Policies[0].(*networkingv1.NetworkPolicy), i) },
 			} {
 				b.Run(fmt.Sprintf("%s/%s/policies=10000/pods=%d", name, shape, pods), func(b *testing.B) {
 					c := clusterOf(in)

@@ -38,15 +38,12 @@ func fixture() Input {
 // withPolicies is the fixture with a policy of each kind.
 func withPolicies() Input {
 	in := fixture()
-	in.NetworkPolicies = []*networkingv1.NetworkPolicy{netpol("x", "p", `{podSelector: {}}`)}
 	anp, banp, cnp := &v1alpha1.AdminNetworkPolicy{}, &v1alpha1.BaselineAdminNetworkPolicy{}, &v1alpha2.ClusterNetworkPolicy{}
 	anp.Name, banp.Name, cnp.Name = "a", "default", "a"
 	mustRead(`{priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`, &anp.Spec)
 	mustRead(`{subject: {namespaces: {}}}`, &banp.Spec)
 	mustRead(`{tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}`, &cnp.Spec)
-	in.AdminNetworkPolicies = []*v1alpha1.AdminNetworkPolicy{anp}
-	in.BaselineAdminNetworkPolicies = []*v1alpha1.BaselineAdminNetworkPolicy{banp}
-	in.ClusterNetworkPolicies = []*v1alpha2.ClusterNetworkPolicy{cnp}
+	in.Policies = []compile.Object{netpol("x", "p", `{podSelector: {}}`), anp, banp, cnp}
 	return in
 }
 
@@ -147,13 +144,19 @@ func apply[O metav1.Object](c *Cluster, kind *compile.Kind, objects map[string]O
 func itself[O any](o O) any { return o }
 
 func (w *world) input() Input {
+	var policies []compile.Object
+	for _, o := range w.policies {
+		policies = append(policies, o)
+	}
+	for _, o := range w.admin {
+		policies = append(policies, o)
+	}
 	return Input{
 		NodeName: "n1", Features: compile.AllFeatures(),
-		Namespaces:           slices.Collect(maps.Values(w.namespaces)),
-		Pods:                 slices.Collect(maps.Values(w.pods)),
-		Nodes:                slices.Collect(maps.Values(w.nodes)),
-		NetworkPolicies:      slices.Collect(maps.Values(w.policies)),
-		AdminNetworkPolicies: slices.Collect(maps.Values(w.admin)),
+		Namespaces: slices.Collect(maps.Values(w.namespaces)),
+		Pods:       slices.Collect(maps.Values(w.pods)),
+		Nodes:      slices.Collect(maps.Values(w.nodes)),
+		Policies:   policies,
 	}
 }
 
@@ -204,7 +207,11 @@ func TestSetReportsChanges(t *testing.T) {
 	in := withPolicies()
 	c := New(Config{NodeName: "n1", Features: compile.AllFeatures()})
 	objects := func() []any {
-		return []any{compile.NewPod(in.Pods[0].DeepCopy()), in.Namespaces[0].DeepCopy(), in.Nodes[0].DeepCopy(), in.NetworkPolicies[0].DeepCopy(), in.AdminNetworkPolicies[0].DeepCopy()}
+		all := []any{compile.NewPod(in.Pods[0].DeepCopy()), in.Namespaces[0].DeepCopy(), in.Nodes[0].DeepCopy()}
+		for _, o := range in.Policies {
+			all = append(all, o.DeepCopyObject())
+		}
+		return all
 	}
 	for _, o := range objects() {
 		if !c.Set(o) {
@@ -258,10 +265,10 @@ func TestClusterCountsNamesAndDeletes(t *testing.T) {
 // What is remembered of the peers of a chain is lost with the chain and with the peer.
 func TestChainsAndEndpointsSurviveOtherChanges(t *testing.T) {
 	in := fixture()
-	in.NetworkPolicies = append(in.NetworkPolicies, netpol("x", "p", `{podSelector: {}}`))
+	in.Policies = append(in.Policies, netpol("x", "p", `{podSelector: {}}`))
 	c := New(Config{NodeName: "n1", Features: compile.AllFeatures()})
 	setAll(c, in.Namespaces)
-	setAll(c, in.NetworkPolicies)
+	setAll(c, in.Policies)
 	for _, p := range in.Pods {
 		c.Set(compile.NewPod(p))
 	}

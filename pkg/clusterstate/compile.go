@@ -2,9 +2,6 @@ package clusterstate
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -13,17 +10,13 @@ import (
 // Input is all that a node knows of its cluster, for one snapshot of it. The
 // objects are read only and in any order.
 type Input struct {
-	NodeName        string // as in Config
-	AllNodes        bool   // as in Config
-	Features        compile.Features
-	Namespaces      []*corev1.Namespace
-	Pods            []*corev1.Pod
-	Nodes           []*corev1.Node
-	NetworkPolicies []*networkingv1.NetworkPolicy
-
-	AdminNetworkPolicies         []*v1alpha1.AdminNetworkPolicy
-	BaselineAdminNetworkPolicies []*v1alpha1.BaselineAdminNetworkPolicy
-	ClusterNetworkPolicies       []*v1alpha2.ClusterNetworkPolicy
+	NodeName   string // as in Config
+	AllNodes   bool   // as in Config
+	Features   compile.Features
+	Namespaces []*corev1.Namespace
+	Pods       []*corev1.Pod
+	Nodes      []*corev1.Node
+	Policies   []compile.Object // of the kinds in compile.Kinds
 }
 
 // Compile returns the snapshot of in.
@@ -34,10 +27,7 @@ func fill(in Input) *Cluster {
 	c := New(Config{NodeName: in.NodeName, AllNodes: in.AllNodes, Features: in.Features})
 	setAll(c, in.Namespaces)
 	setAll(c, in.Nodes)
-	setAll(c, in.NetworkPolicies)
-	setAll(c, in.AdminNetworkPolicies)
-	setAll(c, in.BaselineAdminNetworkPolicies)
-	setAll(c, in.ClusterNetworkPolicies)
+	setAll(c, in.Policies)
 	for _, p := range in.Pods {
 		c.Set(compile.NewPod(p))
 	}

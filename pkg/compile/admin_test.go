@@ -35,7 +35,7 @@ func unmarshal(spec string, into any) error { return yaml.UnmarshalStrict([]byte
 // np is a NetworkPolicy of namespace x.
 func np(spec string) object {
 	return func(t *testing.T, in *input) {
-		in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "np", spec))
+		in.Policies = append(in.Policies, netpol(t, "np", spec))
 	}
 }
 
@@ -43,7 +43,7 @@ func anp(name, spec string) object {
 	return func(t *testing.T, in *input) {
 		p := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		read(t, spec, &p.Spec)
-		in.AdminNetworkPolicies = append(in.AdminNetworkPolicies, p)
+		in.Policies = append(in.Policies, p)
 	}
 }
 
@@ -51,7 +51,7 @@ func banp(name, spec string) object {
 	return func(t *testing.T, in *input) {
 		p := &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		read(t, spec, &p.Spec)
-		in.BaselineAdminNetworkPolicies = append(in.BaselineAdminNetworkPolicies, p)
+		in.Policies = append(in.Policies, p)
 	}
 }
 
@@ -59,7 +59,7 @@ func cnp(name, spec string) object {
 	return func(t *testing.T, in *input) {
 		p := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		read(t, spec, &p.Spec)
-		in.ClusterNetworkPolicies = append(in.ClusterNetworkPolicies, p)
+		in.Policies = append(in.Policies, p)
 	}
 }
 
@@ -543,11 +543,10 @@ func TestDiagnoseOfAdministratorsPoliciesMatchesSnapshot(t *testing.T) {
 	} {
 		add(t, &in)
 	}
-	want := compile.KindAdminNetworkPolicy.Diagnose(in.AdminNetworkPolicies[0], in.Features)
-	for _, o := range in.BaselineAdminNetworkPolicies {
-		want = append(want, compile.KindBaselineAdminNetworkPolicy.Diagnose(o, in.Features)...)
+	var want []policy.Finding
+	for _, o := range in.Policies {
+		want = append(want, compile.KindOf(o).Diagnose(o, in.Features)...)
 	}
-	want = append(want, compile.KindClusterNetworkPolicy.Diagnose(in.ClusterNetworkPolicies[0], in.Features)...)
 	if got := clusterstate.Compile(in.Input).Findings(); len(got) != 4 || !reflect.DeepEqual(got, want) {
 		t.Errorf("the snapshot has %v, Diagnose returns %v", got, want)
 	}

@@ -5,10 +5,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -22,7 +22,7 @@ func TestAllNodesJudgeTogether(t *testing.T) {
 	closed := netpol(t, "closed", "podSelector: {}\npolicyTypes: [Ingress]")
 	remote := closed.DeepCopy()
 	remote.Namespace = "z" // whose pods run on n2
-	in.NetworkPolicies = []*networkingv1.NetworkPolicy{closed, remote}
+	in.Policies = []compile.Object{closed, remote}
 	s := check(t, in, `
 		deny  y/a x/a tcp/80
 		deny  y/a z/a tcp/80
@@ -43,7 +43,7 @@ func TestAllNodesJudgeTogether(t *testing.T) {
 // the item that it speaks of.
 func TestUnreadableItemsKeepTheirPlaces(t *testing.T) {
 	in := fixture()
-	in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "odd", `
+	in.Policies = append(in.Policies, netpol(t, "odd", `
 podSelector: {}
 ingress:
 - from: [{}, {podSelector: {}}]
@@ -66,7 +66,7 @@ ingress:
 
 func TestChainsNameTheirPolicies(t *testing.T) {
 	in := fixture()
-	in.NetworkPolicies = []*networkingv1.NetworkPolicy{
+	in.Policies = []compile.Object{
 		netpol(t, "b", "podSelector: {}"), netpol(t, "a", "podSelector: {}\negress: [{}]"), netpol(t, "c", "podSelector: {matchLabels: {pod: none}}"),
 	}
 	e := clusterstate.Compile(in.Input).Endpoint(in.addr(t, "x/a"))

@@ -21,7 +21,7 @@ func TestDiagnoseMatchesSnapshot(t *testing.T) {
 		netpol(t, "range", `{podSelector: {}, ingress: [{ports: [{port: 80, endPort: 90}, {port: 1, protocol: ICMP}]}]}`),
 		netpol(t, "selector", `{podSelector: {matchLabels: {a: "?"}}}`),
 	} {
-		in.NetworkPolicies = append(in.NetworkPolicies, o)
+		in.Policies = append(in.Policies, o)
 		want = append(want, compile.KindNetworkPolicy.Diagnose(o, in.Features)...)
 	}
 	if got := clusterstate.Compile(in.Input).Findings(); len(got) != 3 || !reflect.DeepEqual(got, want) {
@@ -52,7 +52,7 @@ func TestOnlyWhatVoidsThePolicyIsAboutTheWholeOfIt(t *testing.T) {
 func TestUntrackedSCTPIsReportedAndEnforced(t *testing.T) {
 	in := fixture()
 	in.Features.SCTPUntracked = true
-	in.NetworkPolicies = append(in.NetworkPolicies,
+	in.Policies = append(in.Policies,
 		netpol(t, "sctp", `{podSelector: {}, ingress: [{ports: [{protocol: SCTP, port: 80}, {port: 80}]}]}`))
 	s := check(t, in, `
 		allow z/a x/a sctp/80

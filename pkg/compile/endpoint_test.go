@@ -7,10 +7,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
@@ -19,7 +19,7 @@ const fromB = `{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSe
 
 func withPolicy(t *testing.T, spec string) input {
 	in := fixture()
-	in.NetworkPolicies = []*networkingv1.NetworkPolicy{netpol(t, "p", spec)}
+	in.Policies = []compile.Object{netpol(t, "p", spec)}
 	return in
 }
 
@@ -161,7 +161,7 @@ func TestPodsTooNewToBeKnown(t *testing.T) {
 
 func TestSelected(t *testing.T) {
 	in := withPolicy(t, `{podSelector: {matchExpressions: [{key: pod, operator: In, values: [a, c]}]}}`)
-	in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, "q", `{podSelector: {matchLabels: {pod: b}}, policyTypes: [Egress]}`))
+	in.Policies = append(in.Policies, netpol(t, "q", `{podSelector: {matchLabels: {pod: b}}, policyTypes: [Egress]}`))
 	in.pod("x/c").Status.Phase = corev1.PodSucceeded
 	s := clusterstate.Compile(in.Input)
 	addrs := func(of ...string) (out []netip.Addr) {
@@ -188,6 +188,6 @@ func TestWhatIsGoneIsGone(t *testing.T) {
 	now := metav1.Now()
 	in.Namespaces[0].DeletionTimestamp = &now
 	check(t, in, "deny y/a x/a tcp/80")
-	in.NetworkPolicies = nil
+	in.Policies = nil
 	check(t, in, "allow y/a x/a tcp/80")
 }

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	networkingv1 "k8s.io/api/networking/v1"
-
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
@@ -262,13 +260,13 @@ func TestNetworkPolicy(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			in := fixture()
 			for i, spec := range tc.policies {
-				in.NetworkPolicies = append(in.NetworkPolicies, netpol(t, string(rune('a'+i)), spec))
+				in.Policies = append(in.Policies, netpol(t, string(rune('a'+i)), spec))
 			}
 			s := check(t, in, tc.probes)
 			if got := fields(s.Findings()); !slices.Equal(got, tc.findings) {
 				t.Errorf("findings %q, want %q", got, tc.findings)
 			}
-			slices.Reverse(in.NetworkPolicies) // NP-2: order is irrelevant
+			slices.Reverse(in.Policies) // NP-2: order is irrelevant
 			slices.Reverse(in.Pods)
 			slices.Reverse(in.Namespaces)
 			check(t, in, tc.probes)
@@ -302,7 +300,7 @@ func TestFeatureGatesFailClosed(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			in := fixture()
 			in.Features = tc.features
-			in.NetworkPolicies = []*networkingv1.NetworkPolicy{netpol(t, "p", spec)}
+			in.Policies = []compile.Object{netpol(t, "p", spec)}
 			if got := fields(check(t, in, tc.probes).Findings()); !slices.Equal(got, tc.findings) {
 				t.Errorf("findings %q, want %q", got, tc.findings)
 			}
@@ -312,7 +310,7 @@ func TestFeatureGatesFailClosed(t *testing.T) {
 
 func TestFindingNamesPolicyFieldAndValue(t *testing.T) {
 	in := fixture()
-	in.NetworkPolicies = []*networkingv1.NetworkPolicy{netpol(t, "ports", `{podSelector: {}, ingress: [{}, {ports: [{port: 82, endPort: 81}]}]}`)}
+	in.Policies = []compile.Object{netpol(t, "ports", `{podSelector: {}, ingress: [{}, {ports: [{port: 82, endPort: 81}]}]}`)}
 	got := clusterstate.Compile(in.Input).Findings()
 	const want = "NetworkPolicy x/ports: spec.ingress[1].ports[0].endPort: endPort 81 is not in 82-65535; the port matches nothing"
 	if len(got) != 1 || got[0].String() != want {

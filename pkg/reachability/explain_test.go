@@ -79,22 +79,22 @@ func (s *specs) add(t *testing.T, in *clusterstate.Input) {
 	all := v1alpha1.AdminNetworkPolicySubject{Namespaces: &metav1.LabelSelector{}}
 	np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "np"}}
 	if read(s.np, &np.Spec) {
-		in.NetworkPolicies = append(in.NetworkPolicies, np)
+		in.Policies = append(in.Policies, np)
 	}
 	anp := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	if read(s.anp, &anp.Spec) {
 		anp.Spec.Subject = all
-		in.AdminNetworkPolicies = append(in.AdminNetworkPolicies, anp)
+		in.Policies = append(in.Policies, anp)
 	}
 	cnp := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
 	if read(s.cnp, &cnp.Spec) {
 		cnp.Spec.Tier, cnp.Spec.Subject.Namespaces = v1alpha2.AdminTier, all.Namespaces
-		in.ClusterNetworkPolicies = append(in.ClusterNetworkPolicies, cnp)
+		in.Policies = append(in.Policies, cnp)
 	}
 	banp := &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if read(s.banp, &banp.Spec) {
 		banp.Spec.Subject = all
-		in.BaselineAdminNetworkPolicies = append(in.BaselineAdminNetworkPolicies, banp)
+		in.Policies = append(in.Policies, banp)
 	}
 }
 

@@ -18,13 +18,13 @@ func (g gen) addAdminPolicies(in *clusterstate.Input) {
 		return
 	}
 	for i := range g.IntN(3) {
-		in.AdminNetworkPolicies = append(in.AdminNetworkPolicies, g.adminPolicy(fmt.Sprintf("anp%d", i)))
+		in.Policies = append(in.Policies, g.adminPolicy(fmt.Sprintf("anp%d", i)))
 	}
 	for i := range g.IntN(3) {
-		in.ClusterNetworkPolicies = append(in.ClusterNetworkPolicies, g.clusterPolicy(fmt.Sprintf("cnp%d", i)))
+		in.Policies = append(in.Policies, g.clusterPolicy(fmt.Sprintf("cnp%d", i)))
 	}
 	if g.oneIn(2) {
-		in.BaselineAdminNetworkPolicies = append(in.BaselineAdminNetworkPolicies, g.baselinePolicy())
+		in.Policies = append(in.Policies, g.baselinePolicy())
 	}
 }
 

@@ -63,7 +63,7 @@ func (g gen) cluster() clusterstate.Input {
 		}
 	}
 	for i := range g.IntN(6) {
-		in.NetworkPolicies = append(in.NetworkPolicies, g.policy(pick(g, "x", "y"), fmt.Sprintf("np%d", i)))
+		in.Policies = append(in.Policies, g.policy(pick(g, "x", "y"), fmt.Sprintf("np%d", i)))
 	}
 	g.addAdminPolicies(&in)
 	return in

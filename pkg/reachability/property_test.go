@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
@@ -325,16 +324,18 @@ func TestCompareSeparatesNodesFromExternalAddresses(t *testing.T) {
 func (g gen) changed(in clusterstate.Input) clusterstate.Input {
 	switch g.IntN(4) {
 	case 0:
-		in.NetworkPolicies = append(slices.Clone(in.NetworkPolicies), g.policy("x", "new"))
+		in.Policies = append(slices.Clone(in.Policies), g.policy("x", "new"))
 	case 1:
-		in.AdminNetworkPolicies = append(slices.Clone(in.AdminNetworkPolicies), g.adminPolicy("new"))
+		in.Policies = append(slices.Clone(in.Policies), g.adminPolicy("new"))
 	case 2:
-		in.ClusterNetworkPolicies = append(slices.Clone(in.ClusterNetworkPolicies), g.clusterPolicy("new"))
+		in.Policies = append(slices.Clone(in.Policies), g.clusterPolicy("new"))
 	default:
-		in.BaselineAdminNetworkPolicies = []*v1alpha1.BaselineAdminNetworkPolicy{g.baselinePolicy()}
+		in.Policies = append(slices.DeleteFunc(slices.Clone(in.Policies), isBaseline), g.baselinePolicy())
 	}
 	return in
 }
+
+func isBaseline(o compile.Object) bool { return compile.KindBaselineAdminNetworkPolicy.Has(o) }
 
 // standIn returns the host-network pod that stands for the address of a node, if
 // there is one, and else s.

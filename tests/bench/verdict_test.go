@@ -17,13 +17,16 @@ import (
 // input is a cluster as the node of pod 0 sees it, and so many policies that select
 // the pod.
 func input(pods, policies int) clusterstate.Input {
-	return clusterstate.Input{
-		NodeName:        "node-0",
-		Features:        compile.AllFeatures(),
-		Namespaces:      cluster.Namespaces(pods),
-		Pods:            cluster.Pods(pods),
-		NetworkPolicies: cluster.Policies(cluster.NamespaceName(0), policies),
+	in := clusterstate.Input{
+		NodeName:   "node-0",
+		Features:   compile.AllFeatures(),
+		Namespaces: cluster.Namespaces(pods),
+		Pods:       cluster.Pods(pods),
 	}
+	for _, p := range cluster.Policies(cluster.NamespaceName(0), policies) {
+		in.Policies = append(in.Policies, p)
+	}
+	return in
 }
 
 // segment returns the first packet of a TCP connection to pod 0.
@@ -61,7 +64,7 @@ func TestMeasuredPoliciesDecide(t *testing.T) {
 	for _, policies := range []int{1, 20, 100} {
 		in := input(pods, policies)
 		mustDeny(t, clusterstate.Compile(in), segment(cluster.Addr(1)))
-		in.NetworkPolicies = append(in.NetworkPolicies, cluster.Allowing(cluster.NamespaceName(0), cluster.NamespaceName(1)))
+		in.Policies = append(in.Policies, cluster.Allowing(cluster.NamespaceName(0), cluster.NamespaceName(1)))
 		s := clusterstate.Compile(in)
 		if d := evaluate(t, s, segment(cluster.Addr(1))); !d.Allowed() || d.Reason != policy.RuleMatched {
 			t.Errorf("%d policies and one that allows: %v", policies, d)

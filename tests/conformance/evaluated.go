@@ -60,11 +60,7 @@ func newEvaluated(evaluator evaluator) *evaluated {
 func compiled(node string, objects manifests.Objects) (func(packet.Packet, bool) bool, error) {
 	snapshot := clusterstate.Compile(clusterstate.Input{
 		NodeName: node, Features: compile.AllFeatures(),
-		Namespaces: objects.Namespaces, Pods: objects.Pods, Nodes: objects.Nodes,
-		NetworkPolicies:              objects.NetworkPolicies,
-		AdminNetworkPolicies:         objects.AdminNetworkPolicies,
-		BaselineAdminNetworkPolicies: objects.BaselineAdminNetworkPolicies,
-		ClusterNetworkPolicies:       objects.ClusterNetworkPolicies,
+		Namespaces: objects.Namespaces, Pods: objects.Pods, Nodes: objects.Nodes, Policies: objects.Policies,
 	})
 	if findings := snapshot.Findings(); len(findings) > 0 {
 		return nil, fmt.Errorf("cannot be enforced: %v", findings)
@@ -76,12 +72,13 @@ func compiled(node string, objects manifests.Objects) (func(packet.Packet, bool)
 
 // byOracle decides as tests/oracle does, which shares no code with the agent.
 func byOracle(node string, objects manifests.Objects) (func(packet.Packet, bool) bool, error) {
+	state := stateOf(objects)
 	known := oracle.Cluster{
 		Namespaces: objects.Namespaces, Pods: objects.Pods, Nodes: objects.Nodes,
-		NetworkPolicies:              objects.NetworkPolicies,
-		AdminNetworkPolicies:         objects.AdminNetworkPolicies,
-		BaselineAdminNetworkPolicies: objects.BaselineAdminNetworkPolicies,
-		ClusterNetworkPolicies:       objects.ClusterNetworkPolicies,
+		NetworkPolicies:              state.Policies,
+		AdminNetworkPolicies:         state.AdminNetworkPolicies,
+		BaselineAdminNetworkPolicies: state.BaselineAdminNetworkPolicies,
+		ClusterNetworkPolicies:       state.ClusterNetworkPolicies,
 		EndPort:                      true, SCTP: true, NodePeers: true, DomainNames: true,
 	}
 	return func(p packet.Packet, toHost bool) bool {

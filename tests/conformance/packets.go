@@ -85,12 +85,11 @@ func (p *packets) inForce() manifests.Objects {
 // all ports that one of them serves.
 func stateOf(objects manifests.Objects) *netpol.State {
 	state := &netpol.State{
-		Namespaces:                   objects.Namespaces,
-		Pods:                         slices.Clone(objects.Pods), // the backend replaces some
-		Policies:                     objects.NetworkPolicies,
-		AdminNetworkPolicies:         objects.AdminNetworkPolicies,
-		BaselineAdminNetworkPolicies: objects.BaselineAdminNetworkPolicies,
-		ClusterNetworkPolicies:       objects.ClusterNetworkPolicies,
+		Namespaces: objects.Namespaces,
+		Pods:       slices.Clone(objects.Pods), // the backend replaces some
+	}
+	for _, p := range objects.Policies {
+		state.Apply(p)
 	}
 	for _, pod := range objects.Pods {
 		for _, port := range cluster.Serving(pod) {

@@ -86,14 +86,8 @@ func policyNames(t *testing.T, content []byte) []string {
 		t.Error(err)
 	}
 	var names []string
-	for _, p := range objects.NetworkPolicies {
-		names = append(names, p.Name)
-	}
-	for _, p := range objects.AdminNetworkPolicies {
-		names = append(names, p.Name)
-	}
-	for _, p := range objects.ClusterNetworkPolicies {
-		names = append(names, p.Name)
+	for _, p := range objects.Policies {
+		names = append(names, p.GetName())
 	}
 	return names
 }

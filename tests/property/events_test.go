@@ -12,8 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 	"k8s.io/klog/v2"
@@ -64,10 +62,7 @@ func withoutAdministrators(c oracle.Cluster) oracle.Cluster {
 }
 
 // object is what all kinds have in common.
-type object interface {
-	runtime.Object
-	metav1.Object
-}
+type object = compile.Object
 
 // history is what becomes of one object: its next versions, nil where it does
 // not exist.
@@ -120,6 +115,15 @@ func objectsOf(c oracle.Cluster) []object {
 	for _, o := range c.Pods {
 		objects = append(objects, o)
 	}
+	objects = append(objects, policiesOf(c)...)
+	for _, o := range c.Nodes {
+		objects = append(objects, o)
+	}
+	return objects
+}
+
+func policiesOf(c oracle.Cluster) []object {
+	var objects []object
 	for _, o := range c.NetworkPolicies {
 		objects = append(objects, o)
 	}
@@ -130,9 +134,6 @@ func objectsOf(c oracle.Cluster) []object {
 		objects = append(objects, o)
 	}
 	for _, o := range c.ClusterNetworkPolicies {
-		objects = append(objects, o)
-	}
-	for _, o := range c.Nodes {
 		objects = append(objects, o)
 	}
 	return objects

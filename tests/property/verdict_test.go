@@ -16,16 +16,12 @@ import (
 // input is what the node called here knows of a cluster.
 func input(c oracle.Cluster) clusterstate.Input {
 	return clusterstate.Input{
-		NodeName:        here,
-		Features:        compile.Features{EndPort: c.EndPort, SCTP: c.SCTP, Nodes: c.NodePeers, DomainNames: c.DomainNames},
-		Namespaces:      c.Namespaces,
-		Pods:            c.Pods,
-		Nodes:           c.Nodes,
-		NetworkPolicies: c.NetworkPolicies,
-
-		AdminNetworkPolicies:         c.AdminNetworkPolicies,
-		BaselineAdminNetworkPolicies: c.BaselineAdminNetworkPolicies,
-		ClusterNetworkPolicies:       c.ClusterNetworkPolicies,
+		NodeName:   here,
+		Features:   compile.Features{EndPort: c.EndPort, SCTP: c.SCTP, Nodes: c.NodePeers, DomainNames: c.DomainNames},
+		Namespaces: c.Namespaces,
+		Pods:       c.Pods,
+		Nodes:      c.Nodes,
+		Policies:   policiesOf(c),
 	}
 }
 

@@ -10,9 +10,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
@@ -22,14 +19,10 @@ const Stdin = "-"
 
 // Objects are the objects of manifests, ordered by namespace and name.
 type Objects struct {
-	Namespaces      []*corev1.Namespace
-	Pods            []*corev1.Pod
-	Nodes           []*corev1.Node
-	NetworkPolicies []*networkingv1.NetworkPolicy
-
-	AdminNetworkPolicies         []*v1alpha1.AdminNetworkPolicy
-	BaselineAdminNetworkPolicies []*v1alpha1.BaselineAdminNetworkPolicy
-	ClusterNetworkPolicies       []*v1alpha2.ClusterNetworkPolicy
+	Namespaces []*corev1.Namespace
+	Pods       []*corev1.Pod
+	Nodes      []*corev1.Node
+	Policies   []compile.Object // kind by kind, in the order of compile.Kinds
 }
 
 // Read reads files, and directories by the rules of a Source, once. A file that
@@ -98,16 +91,15 @@ func gather(files map[string][]byte) (Objects, map[string]fault) {
 		s.files[name] = &file{manifests: c.manifests}
 	}
 	merged := s.merge(faults)
-	return Objects{
-		Namespaces:      sorted[*corev1.Namespace](merged[compile.KindNamespace]),
-		Pods:            sorted[*corev1.Pod](merged[compile.KindPod]),
-		Nodes:           sorted[*corev1.Node](merged[compile.KindNode]),
-		NetworkPolicies: sorted[*networkingv1.NetworkPolicy](merged[compile.KindNetworkPolicy]),
-
-		AdminNetworkPolicies:         sorted[*v1alpha1.AdminNetworkPolicy](merged[compile.KindAdminNetworkPolicy]),
-		BaselineAdminNetworkPolicies: sorted[*v1alpha1.BaselineAdminNetworkPolicy](merged[compile.KindBaselineAdminNetworkPolicy]),
-		ClusterNetworkPolicies:       sorted[*v1alpha2.ClusterNetworkPolicy](merged[compile.KindClusterNetworkPolicy]),
-	}, faults
+	objects := Objects{
+		Namespaces: sorted[*corev1.Namespace](merged[compile.KindNamespace]),
+		Pods:       sorted[*corev1.Pod](merged[compile.KindPod]),
+		Nodes:      sorted[*corev1.Node](merged[compile.KindNode]),
+	}
+	for _, k := range compile.Kinds {
+		objects.Policies = append(objects.Policies, sorted[compile.Object](merged[k])...)
+	}
+	return objects, faults
 }
 
 func sorted[P object](objects map[string]object) []P {

@@ -3,8 +3,13 @@ package manifests
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 func write(t *testing.T, dir, name, text string) string {
@@ -48,11 +53,17 @@ func TestReadTakesEveryKind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(o.Namespaces) != 1 || len(o.Pods) != 1 || len(o.Nodes) != 1 || len(o.NetworkPolicies) != 1 ||
-		len(o.AdminNetworkPolicies) != 1 || len(o.BaselineAdminNetworkPolicies) != 1 || len(o.ClusterNetworkPolicies) != 1 {
+	if len(o.Namespaces) != 1 || len(o.Pods) != 1 || len(o.Nodes) != 1 {
 		t.Errorf("got %+v, want one of each", o)
 	}
-	if got := o.ClusterNetworkPolicies[0].Spec.Egress[0].To[0].DomainNames; len(got) != 1 || got[0] != "*.example.com" {
+	var kinds []*compile.Kind
+	for _, p := range o.Policies {
+		kinds = append(kinds, compile.KindOf(p))
+	}
+	if !slices.Equal(kinds, compile.Kinds) {
+		t.Fatalf("got policies of the kinds %v, want one of each of %v", kinds, compile.Kinds)
+	}
+	if got := o.Policies[3].(*v1alpha2.ClusterNetworkPolicy).Spec.Egress[0].To[0].DomainNames; len(got) != 1 || got[0] != "*.example.com" {
 		t.Errorf("domain names %q", got)
 	}
 }

@@ -16,12 +16,13 @@ import (
 
 // Compiled evaluates like the agent.
 func Compiled(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
+	var policies []compile.Object
+	for _, p := range state.AllPolicies() {
+		policies = append(policies, p)
+	}
 	snapshot := clusterstate.Compile(clusterstate.Input{
 		NodeName: node, Features: compile.AllFeatures(),
-		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes, NetworkPolicies: state.Policies,
-		AdminNetworkPolicies:         state.AdminNetworkPolicies,
-		BaselineAdminNetworkPolicies: state.BaselineAdminNetworkPolicies,
-		ClusterNetworkPolicies:       state.ClusterNetworkPolicies,
+		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes, Policies: policies,
 	})
 	return func(p Packet) bool {
 		return snapshot.Evaluate(policy.Query{Packet: p.Packet, ToHost: p.ToHost}).Allowed()

@@ -138,10 +138,10 @@ func TestChangesAreAppliedBeforeTheResponse(t *testing.T) {
 	policies := client.NetworkingV1().NetworkPolicies("house")
 	policyTypes := func() []networkingv1.PolicyType {
 		t.Helper()
-		if len(network.objects.NetworkPolicies) != 1 {
-			t.Fatalf("the network has %d policies, want 1", len(network.objects.NetworkPolicies))
+		if len(network.objects.Policies) != 1 {
+			t.Fatalf("the network has %d policies, want 1", len(network.objects.Policies))
 		}
-		return network.objects.NetworkPolicies[0].Spec.PolicyTypes
+		return network.objects.Policies[0].(*networkingv1.NetworkPolicy).Spec.PolicyTypes
 	}
 
 	created := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
@@ -168,7 +168,7 @@ func TestChangesAreAppliedBeforeTheResponse(t *testing.T) {
 	if err := policies.Delete(t.Context(), "p", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if len(network.objects.NetworkPolicies) != 0 {
+	if len(network.objects.Policies) != 0 {
 		t.Error("deleted: the network still has the policy")
 	}
 	if _, err := policies.Get(t.Context(), "p", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
