@@ -29,7 +29,7 @@ import (
 
 // compileInterval is the least time between two compiles, and compileSettle how long a
 // compile waits for further changes that were read together with the first. In a busy
-// cluster changes wait for podwatch.Pace, too.
+// cluster changes wait for the pace at which policycache/apiconn reads, too.
 const (
 	compileInterval = 10 * time.Millisecond
 	compileSettle   = 2 * time.Millisecond

@@ -13,6 +13,7 @@ import (
 	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/apiconn"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
 )
 
@@ -28,13 +29,13 @@ type APIServer struct {
 // Connect returns the Source of the cluster that config leads to. All that it asks
 // goes over one connection.
 func Connect(config *rest.Config) (*APIServer, error) {
-	config = rest.CopyConfig(config)
-	pace := &podwatch.Pace{}
-	config.Dial = pace.Dial
-	over, err := rest.HTTPClientFor(config)
+	connections := &apiconn.Connections{}
+	over, err := connections.Client(config)
 	if err != nil {
 		return nil, err
 	}
+	config = rest.CopyConfig(config)
+	config.QPS = -1                                             // retries are paced by the Cache, for all kinds together
 	admin, err := policyapi.NewForConfigAndClient(config, over) // custom resources are served as JSON only
 	if err != nil {
 		return nil, err
@@ -44,17 +45,17 @@ func Connect(config *rest.Config) (*APIServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newAPIServer(client, admin, pace), nil
+	return newAPIServer(client, admin, connections), nil
 }
 
 // NewAPIServer returns the Source of the cluster that both clients talk to.
 // admin serves the administrators' kinds, and may be nil where none is enabled.
 func NewAPIServer(client kubernetes.Interface, admin policyapi.Interface) *APIServer {
-	return newAPIServer(client, admin, &podwatch.Pace{})
+	return newAPIServer(client, admin, &apiconn.Connections{})
 }
 
-func newAPIServer(client kubernetes.Interface, admin policyapi.Interface, pace *podwatch.Pace) *APIServer {
-	return &APIServer{client, podwatch.New(client.CoreV1().RESTClient(), pace), admin}
+func newAPIServer(client kubernetes.Interface, admin policyapi.Interface, connections *apiconn.Connections) *APIServer {
+	return &APIServer{client, podwatch.New(client.CoreV1().RESTClient(), connections.Listing), admin}
 }
 
 // Kubernetes returns the client of Kubernetes' own kinds.

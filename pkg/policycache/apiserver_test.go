@@ -56,6 +56,9 @@ type server struct {
 	refusals  int            // lists and watches of pods to be refused
 	answers   map[string]int // resources that get this answer, and no other
 	asked     map[string]int // lists and watches of each resource
+	whole     map[string]int // lists of each resource that were answered, streamed or not
+	away      error          // what every request in a bubble fails with, if any
+	breaking  bool           // watches end as soon as they begin
 }
 
 func newServer(streaming bool) *server {
@@ -67,6 +70,7 @@ func newServer(streaming bool) *server {
 		broken:    make(chan struct{}),
 		answers:   map[string]int{},
 		asked:     map[string]int{},
+		whole:     map[string]int{},
 	}
 }
 
@@ -135,6 +139,29 @@ func (s *server) cut(refusals int, compact bool, meanwhile func()) {
 	s.compacted = min(s.compacted, s.version)
 }
 
+// leave ends all watches, and fails each request in a bubble with err, if it is not nil.
+func (s *server) leave(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = err
+	s.breakWatches()
+}
+
+// restore makes these objects all that there is, at this version, and breaks all watches.
+func (s *server) restore(version int, objects ...object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version, s.history, s.objects = version, nil, map[string]map[string]object{}
+	for _, o := range objects {
+		resource := resourceOf(o).Resource
+		if s.objects[resource] == nil {
+			s.objects[resource] = map[string]object{}
+		}
+		s.objects[resource][o.GetName()] = o
+	}
+	s.breakWatches()
+}
+
 // breakWatches is called with s.mu held.
 func (s *server) breakWatches() {
 	close(s.broken)
@@ -164,14 +191,34 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case resource == "pods" && s.refusals > 0:
 		s.refusals--
 		refuse(w, apierrors.NewInternalError(http.ErrAbortHandler))
+	case s.version < version(q.Get("resourceVersion")) && (q.Get("watch") == "" || q.Get("sendInitialEvents") != ""):
+		refuse(w, tooLarge())
 	case q.Get("watch") == "":
+		if q.Get("limit") != "1" {
+			s.whole[resource]++
+		}
 		s.list(w, resource)
 	case q.Get("sendInitialEvents") != "" && !s.streaming:
 		refuse(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
 	default:
-		from, _ := strconv.Atoi(q.Get("resourceVersion"))
-		s.watch(w, r, resource, from, q.Get("sendInitialEvents") != "")
+		if q.Get("sendInitialEvents") != "" {
+			s.whole[resource]++
+		}
+		s.watch(w, r, resource, version(q.Get("resourceVersion")), q.Get("sendInitialEvents") != "")
 	}
+}
+
+// version returns a resource version, 0 for none.
+func version(s string) int {
+	v, _ := strconv.Atoi(s)
+	return v
+}
+
+// tooLarge is the answer to a request for a version that is not there yet.
+func tooLarge() *apierrors.StatusError {
+	err := apierrors.NewTimeoutError("Too large resource version", 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+	return err
 }
 
 func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
@@ -182,6 +229,15 @@ func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
 
 // RoundTrip serves a request as a transport.
 func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	away := s.away
+	if away != nil {
+		s.asked[path.Base(r.URL.Path)]++
+	}
+	s.mu.Unlock()
+	if away != nil {
+		return nil, away
+	}
 	ctx, cancel := context.WithCancel(r.Context())
 	w := &answer{header: http.Header{}, status: make(chan int, 1), sent: make(chan []byte, 1<<10)}
 	go func() {
@@ -292,6 +348,10 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 		from = s.version
 	}
 	broken := s.broken
+	if s.breaking {
+		broken = make(chan struct{})
+		close(broken)
+	}
 	for {
 		for _, e := range s.history {
 			if e.resource == resource && e.version > from {

@@ -16,9 +16,9 @@ type metrics struct {
 	changes, ignored  *prometheus.CounterVec
 }
 
-// newMetrics registers the metrics of these kinds. count returns the number of objects of a kind when the metrics are
-// collected.
-func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*compile.Kind) int) *metrics {
+// newMetrics registers the metrics of these kinds. When the metrics are collected, count
+// returns the number of objects of a kind, and age the age of what is known in seconds.
+func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*compile.Kind) int, age func() float64) *metrics {
 	byKind := []string{"kind"}
 	counter := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, byKind)
@@ -37,11 +37,15 @@ func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*co
 			Name: "netpol_kind_served",
 			Help: "1 while an enabled kind of policies is served, 0 while its CustomResourceDefinition is not installed.",
 		}, byKind),
-		watchErrors: counter("netpol_watch_errors_total", "Lists and watches that failed, by kind."),
+		watchErrors: counter("netpol_watch_errors_total", "Lists and watches that failed, and lists older than what is known, by kind."),
 		changes:     counter("netpol_changes_total", "Changes of objects that policy depends on, by kind."),
 		ignored:     counter("netpol_changes_ignored_total", "Changes of objects that concern no policy, by kind."),
 	}
 	reg.MustRegister(m.compileDuration, m.snapshotTimestamp, m.served, m.watchErrors, m.changes, m.ignored)
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "netpol_snapshot_age_seconds",
+		Help: "Time since all kinds of objects were last being watched: 0 while they are, +Inf if they never were.",
+	}, age))
 	for _, kind := range kinds {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "netpol_objects",

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -25,52 +27,83 @@ type mirror struct {
 	source           cache.ListerWatcher
 	strip            stripFunc
 	changes, ignored prometheus.Counter
+	failures         prometheus.Counter
 
 	first  sync.Once
 	listed chan struct{} // closed when the first list is in the Cluster
+
+	// These are used by the Reflector alone.
+	logger    klog.Logger
+	watching  watch.Interface // nil if nothing is being watched
+	streaming bool            // that watch begins with a list
+	version   string          // the newest resource version that was seen
+	older     time.Time       // since when lists have older versions, zero if they do not
 }
 
 // newMirror returns the mirror of what lw yields. The administrators' kinds need
 // not be served.
 func newMirror(c *Cache, kind *compile.Kind, lw cache.ListerWatcher, strip stripFunc) *mirror {
 	m := &mirror{
-		cache:   c,
-		kind:    kind,
-		strip:   strip,
-		changes: c.metrics.changes.WithLabelValues(kind.Name),
-		ignored: c.metrics.ignored.WithLabelValues(kind.Name),
-		listed:  make(chan struct{}),
+		cache:    c,
+		kind:     kind,
+		strip:    strip,
+		changes:  c.metrics.changes.WithLabelValues(kind.Name),
+		ignored:  c.metrics.ignored.WithLabelValues(kind.Name),
+		failures: c.metrics.watchErrors.WithLabelValues(kind.Name),
+		listed:   make(chan struct{}),
 	}
 	optional := kind.Flag != ""
-	m.source = reportFailures(lw, kind.Name, optional, c.metrics.watchErrors.WithLabelValues(kind.Name))
+	m.source = checkVersions(reportFailures(lw, kind.Name, optional, m.failures))
 	if optional {
 		m.source = waitUntilServed(m.source, kind.Name, m.holdsAny, c.metrics.served.WithLabelValues(kind.Name))
 	}
+	m.source = c.retries.retry(m.source)
 	return m
 }
 
 // run follows the source until ctx ends. What the source answers is reported by
-// reportFailures; what a Reflector says of the same is not logged.
+// reportFailures; what a Reflector says of the same is not logged. Its delays are those of
+// retries.
 func (m *mirror) run(ctx context.Context) {
+	m.logger = klog.FromContext(ctx)
 	silent := logr.Discard()
-	cache.NewReflectorWithOptions(logged(m.source, klog.FromContext(ctx)), nil, m, cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(m.followed(), nil, m, cache.ReflectorOptions{
 		Name:            m.kind.Name,
 		TypeDescription: m.kind.Name,
 		Logger:          &silent,
+		Backoff:         &wait.Backoff{},
 	}).RunWithContext(klog.NewContext(ctx, silent))
 }
 
-// logged calls lw with logger.
-func logged(lw cache.ListerWatcher, logger klog.Logger) cache.ListerWatcher {
-	inner := cache.ToListerWatcherWithContext(lw)
+// followed calls the source with the logger, and notes when the kind is being watched.
+func (m *mirror) followed() cache.ListerWatcher {
+	inner := cache.ToListerWatcherWithContext(m.source)
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return inner.ListWithContext(klog.NewContext(ctx, logger), o)
+			m.unwatch()
+			return inner.ListWithContext(klog.NewContext(ctx, m.logger), o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return inner.WatchWithContext(klog.NewContext(ctx, logger), o)
+			m.unwatch()
+			w, err := inner.WatchWithContext(klog.NewContext(ctx, m.logger), o)
+			if err != nil {
+				return nil, err
+			}
+			m.watching, m.streaming = w, o.SendInitialEvents != nil
+			m.cache.currency.set(m, !m.streaming)
+			return w, nil
 		},
-	}, lw)
+	}, m.source)
+}
+
+// unwatch is called when a Reflector asks for something: its watch has ended. It does not
+// stop one whose list was refused.
+func (m *mirror) unwatch() {
+	m.cache.currency.set(m, false)
+	if m.watching != nil {
+		m.watching.Stop()
+	}
+	m.watching, m.streaming = nil, false
 }
 
 // stripped is an object as the Cluster takes it.
@@ -138,8 +171,15 @@ func (m *mirror) delete(v view, namespace, name string) int {
 	return 1
 }
 
+// UpdateResourceVersion notes the version of a change.
+func (m *mirror) UpdateResourceVersion(version string) { m.version = version }
+
 // Replace makes a list all that there is of the kind, in one step.
-func (m *mirror) Replace(list []any, _ string) error {
+func (m *mirror) Replace(list []any, version string) error {
+	if err := m.refuse(version); err != nil {
+		return err
+	}
+	m.version = version
 	all := make([]*stripped, len(list))
 	listed := make(map[[2]string]bool, len(list))
 	for i, o := range list {
@@ -170,6 +210,9 @@ func (m *mirror) Replace(list []any, _ string) error {
 		return changed
 	})
 	m.first.Do(func() { close(m.listed) })
+	if m.streaming {
+		m.cache.currency.set(m, true)
+	}
 	return nil
 }
 

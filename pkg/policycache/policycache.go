@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -61,6 +62,8 @@ type Config struct {
 	// Settle is how long a compile waits for the changes that come along with the
 	// first. Zero does not wait.
 	Settle time.Duration
+	// Jitter returns numbers in [0,1) that spread retries. Nil spreads them at random.
+	Jitter func() float64
 	// Registerer takes the metrics.
 	Registerer prometheus.Registerer
 }
@@ -99,12 +102,14 @@ type view interface {
 
 // Cache publishes a snapshot for every change of its Source.
 type Cache struct {
-	cfg     Config
-	source  Source
-	publish Publish
-	metrics *metrics
-	runner  *runner.Runner
-	mirrors []*mirror
+	cfg      Config
+	source   Source
+	publish  Publish
+	metrics  *metrics
+	runner   *runner.Runner
+	mirrors  []*mirror
+	retries  *retries
+	currency *currency
 
 	mu    sync.Mutex
 	view  view
@@ -117,11 +122,17 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("policy cache: %w", err)
 	}
+	jitter := cfg.Jitter
+	if jitter == nil {
+		jitter = rand.Float64
+	}
 	c := &Cache{
-		cfg:     cfg,
-		source:  source,
-		publish: publish,
-		view:    clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Features: cfg.Features, Memory: cfg.Memory}),
+		cfg:      cfg,
+		source:   source,
+		publish:  publish,
+		retries:  newRetries(jitter),
+		currency: newCurrency(),
+		view:     clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Features: cfg.Features, Memory: cfg.Memory}),
 	}
 	kinds := []*compile.Kind{compile.KindNamespace}
 	for _, k := range compile.Kinds {
@@ -130,11 +141,12 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		}
 	}
 	kinds = append(kinds, compile.KindNode, compile.KindPod)
-	c.metrics = newMetrics(cfg.Registerer, kinds, c.len)
+	c.metrics = newMetrics(cfg.Registerer, kinds, c.len, c.currency.age)
 	// A sync has no error, so the retry is never used.
 	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, Settle: cfg.Settle, RetryInterval: time.Minute}, c.sync)
 	for _, k := range kinds {
-		c.mirrors = append(c.mirrors, c.newMirror(k))
+		m := c.newMirror(k)
+		c.mirrors, c.currency.behind[m] = append(c.mirrors, m), true
 	}
 	return c, nil
 }

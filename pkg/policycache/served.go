@@ -15,8 +15,8 @@ import (
 
 const (
 	// absentPause is how long a kind that is not served is left alone before it
-	// is asked for again. Reflectors pause for up to 1.6 s before they list what
-	// has appeared: it is in force within ten seconds.
+	// is asked for again. With the delay before a list that follows a list, what has
+	// appeared is in force within ten seconds.
 	absentPause = 7 * time.Second
 	// A server that says that it does not serve a kind of which objects are
 	// known is believed when it has said so this often in a row, with these

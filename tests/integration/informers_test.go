@@ -115,7 +115,6 @@ func TestBrokenWatchesChangeNoDecision(t *testing.T) {
 		l, config := through(t, plane)
 		v := newView(t, config, s.node, s.guarded()...)
 		v.eventually(s.guarded()...)
-		// Twice, not more often: the informers wait longer from time to time.
 		l.Break()
 		s.createPolicy("more", "client", fromApp("visitor"))
 		v.eventually(denied(s.web, s.client, port))

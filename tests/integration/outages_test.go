@@ -2,21 +2,43 @@ package integration
 
 import (
 	"testing"
+	"time"
 
 	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
 )
 
 // TCP regards a connection without any packets as healthy for hours.
 func TestSilentConnectionsAreDetected(t *testing.T) {
-	// client-go reads these to probe connections more often than every 30 seconds.
-	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "1")
-	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "1")
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		s := newShop(t, plane)
 		l, config := through(t, plane)
 		v := newView(t, config, s.node, s.guarded()...)
 		v.eventually(s.guarded()...)
 		l.Silence()
+		s.createPolicy("more", "client", fromApp("visitor"))
+		v.eventually(denied(s.web, s.client, port))
+	})
+}
+
+// A stopped server's kernel goes on acknowledging packets, so that TCP sees no fault.
+func TestAStoppedAPIServerIsNoticed(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		s := newShop(t, plane)
+		l, config := through(t, plane)
+		v := newView(t, config, s.node, s.guarded()...)
+		v.eventually(s.guarded()...)
+		again := l.Next()
+		if err := plane.PauseAPIServer(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-again:
+		case <-time.After(patience):
+			t.Error("the agent did not connect again")
+		}
+		if err := plane.ResumeAPIServer(); err != nil {
+			t.Fatal(err)
+		}
 		s.createPolicy("more", "client", fromApp("visitor"))
 		v.eventually(denied(s.web, s.client, port))
 	})

@@ -11,11 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2/ktesting"
-	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
@@ -23,8 +20,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 )
 
-// patience bounds every wait for something that must happen. An informer's
-// retries back off to half a minute.
+// patience bounds every wait for something that must happen.
 const patience = 90 * time.Second
 
 // claim is the decision that a TCP packet must get.
@@ -75,11 +71,8 @@ func newView(t *testing.T, config *rest.Config, node string, claims ...claim) *v
 func newViewOf(t *testing.T, config *rest.Config, node string, kinds []*compile.Kind, claims ...claim) *view {
 	t.Helper()
 	v := &view{t: t, changed: make(chan struct{}), claims: claims}
-	admin := must[*policyapi.Clientset](t)(policyapi.NewForConfig(config))
-	config = rest.CopyConfig(config)
-	config.ContentType = runtime.ContentTypeProtobuf
-	client := must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(config))
-	c, err := policycache.New(policycache.NewAPIServer(client, admin), policycache.Config{
+	source := must[*policycache.APIServer](t)(policycache.Connect(config))
+	c, err := policycache.New(source, policycache.Config{
 		NodeName:   node,
 		Kinds:      kinds,
 		Features:   compile.AllFeatures(),

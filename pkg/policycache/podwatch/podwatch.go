@@ -58,18 +58,20 @@ func (l *List) DeepCopyObject() runtime.Object {
 
 // Pods are the pods of all namespaces.
 type Pods struct {
-	client rest.Interface
-	pace   *Pace
-	shared *Shared
+	client  rest.Interface
+	listing func() (end func())
+	shared  *Shared
 }
 
-// New returns the pods that client serves, which is one of the core group, and
-// whose connections pace may have made.
-func New(client rest.Interface, pace *Pace) *Pods { return &Pods{client, pace, NewShared()} }
+// New returns the pods that client serves, which is one of the core group. listing is
+// called when a list begins, and end when it has ended.
+func New(client rest.Interface, listing func() (end func())) *Pods {
+	return &Pods{client, listing, NewShared()}
+}
 
 // List returns all pods.
 func (p *Pods) List(ctx context.Context, o metav1.ListOptions) (*List, error) {
-	defer p.pace.list()()
+	defer p.listing()()
 	body, err := p.get(ctx, o)
 	if err != nil {
 		return nil, err
@@ -84,7 +86,7 @@ func (p *Pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 	o.Watch = true
 	listed := func() {}
 	if o.SendInitialEvents != nil && *o.SendInitialEvents {
-		listed = p.pace.list()
+		listed = p.listing()
 	}
 	body, err := p.get(ctx, o)
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -70,8 +72,14 @@ func bookmarkOf(version string) *corev1.Pod {
 	}}
 }
 
+// countedPods count the lists that are in progress.
+type countedPods struct {
+	*Pods
+	lists atomic.Int32
+}
+
 // podsOf returns the pods that a server serves.
-func podsOf(t *testing.T, url string) *Pods {
+func podsOf(t *testing.T, url string) *countedPods {
 	t.Helper()
 	client, err := rest.RESTClientFor(&rest.Config{
 		Host:          url,
@@ -81,11 +89,16 @@ func podsOf(t *testing.T, url string) *Pods {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(client, &Pace{})
+	p := &countedPods{}
+	p.Pods = New(client, func() func() {
+		p.lists.Add(1)
+		return sync.OnceFunc(func() { p.lists.Add(-1) })
+	})
+	return p
 }
 
 // server answers each request with body and remembers the request.
-func server(t *testing.T, body []byte) (*Pods, *http.Request) {
+func server(t *testing.T, body []byte) (*countedPods, *http.Request) {
 	t.Helper()
 	asked := &http.Request{}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -144,7 +157,7 @@ func TestWatchYieldsEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	if n := pods.pace.lists.Load(); n != 1 {
+	if n := pods.lists.Load(); n != 1 {
 		t.Errorf("%d lists are under way, want 1", n)
 	}
 	pod := func(p *corev1.Pod) *compile.Pod { return NewShared().Strip(p) }
@@ -157,7 +170,7 @@ func TestWatchYieldsEvents(t *testing.T) {
 		if e.Type != want.typ || !ok || !reflect.DeepEqual(o.Pod, want.pod) {
 			t.Fatalf("got %v %+v, want %+v", e.Type, e.Object, want)
 		}
-		if n := pods.pace.lists.Load(); e.Type == watch.Bookmark && n != 0 {
+		if n := pods.lists.Load(); e.Type == watch.Bookmark && n != 0 {
 			t.Errorf("%d lists are under way after the bookmark", n)
 		}
 		if e.Type == watch.Bookmark && (o.ResourceVersion != "9" || o.Annotations[metav1.InitialEventsAnnotationKey] != "true") {
@@ -222,7 +235,7 @@ func TestARefusalIsTheServersOwn(t *testing.T) {
 	if _, err := pods.Watch(context.Background(), metav1.ListOptions{SendInitialEvents: ptr.To(true)}); !apierrors.IsForbidden(err) {
 		t.Errorf("watch: got %v, want forbidden", err)
 	}
-	if n := pods.pace.lists.Load(); n != 0 {
+	if n := pods.lists.Load(); n != 0 {
 		t.Errorf("%d lists are under way after all were refused", n)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -99,6 +100,13 @@ func (c *ControlPlane) StopAPIServer() error {
 	c.api = nil
 	return err
 }
+
+// PauseAPIServer stops the API server as a debugger would: its kernel goes on answering for
+// its connections. ResumeAPIServer lets it go on.
+func (c *ControlPlane) PauseAPIServer() error { return c.api.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// ResumeAPIServer lets a paused API server go on.
+func (c *ControlPlane) ResumeAPIServer() error { return c.api.cmd.Process.Signal(syscall.SIGCONT) }
 
 // StartAPIServer starts the API server where it was, this time with more flags,
 // and returns when it is ready.

@@ -20,6 +20,7 @@ type Link struct {
 	mu    sync.Mutex
 	down  bool
 	pairs map[*pair]struct{}
+	next  chan struct{} // closed with the next connection
 }
 
 // New returns a Link to target, a "host:port". Close ends it.
@@ -28,7 +29,7 @@ func New(target string) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("link to %s: %w", target, err)
 	}
-	l := &Link{listener: listener, target: target, pairs: map[*pair]struct{}{}}
+	l := &Link{listener: listener, target: target, pairs: map[*pair]struct{}{}, next: make(chan struct{})}
 	l.done.Go(l.accept)
 	return l, nil
 }
@@ -66,6 +67,13 @@ func (l *Link) Silence() {
 	for p := range l.pairs {
 		p.silent.Store(true)
 	}
+}
+
+// Next returns a channel that is closed when the client connects again.
+func (l *Link) Next() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next
 }
 
 // Close ends the Link and waits for what it has started.
@@ -118,6 +126,8 @@ func (l *Link) add(p *pair) bool {
 	if !l.down {
 		l.pairs[p] = struct{}{}
 	}
+	close(l.next)
+	l.next = make(chan struct{})
 	return !l.down
 }
 

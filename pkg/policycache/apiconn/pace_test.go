@@ -1,4 +1,4 @@
-package podwatch
+package apiconn
 
 import (
 	"bytes"
@@ -31,7 +31,7 @@ func (i *inbox) Read(p []byte) (int, error) {
 func TestABusyConnectionIsReadAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := &inbox{began: time.Now(), each: 4500} // a change
-		c := new(Pace).reader(io.NopCloser(in))
+		c := new(Connections).reader(io.NopCloser(in))
 		room := make([]byte, 10<<20)
 		if n, err := c.Read(room); n != in.each || err != nil || time.Since(in.began) != time.Millisecond {
 			t.Errorf("%d bytes after %v: %v", n, time.Since(in.began), err)
@@ -54,10 +54,10 @@ func TestABusyConnectionIsReadAtIntervals(t *testing.T) {
 
 func TestAListIsReadAsItComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p Pace
+		var p Connections
 		in := &inbox{began: time.Now(), each: 1000}
 		c := p.reader(io.NopCloser(in))
-		end := p.list()
+		end := p.Listing()
 		room := make([]byte, 10<<20)
 		for time.Since(in.began) < time.Second {
 			if _, err := c.Read(room); err != nil {
@@ -83,7 +83,7 @@ func TestAListIsReadAsItComes(t *testing.T) {
 
 func TestClosingEndsThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := new(Pace).reader(io.NopCloser(bytes.NewReader(nil)))
+		c := new(Connections).reader(io.NopCloser(bytes.NewReader(nil)))
 		began := time.Now()
 		_, _ = c.Read(make([]byte, 1))
 		go func() { _ = c.Close() }()

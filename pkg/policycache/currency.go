@@ -1,0 +1,44 @@
+package policycache
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+// currency knows when the state of the cluster was last known to be current: when every
+// kind had been listed and was being watched.
+type currency struct {
+	mu     sync.Mutex
+	behind map[*mirror]bool // the kinds that are not watched
+	last   time.Time        // when all were watched, zero if they never were
+}
+
+func newCurrency() *currency { return &currency{behind: map[*mirror]bool{}} }
+
+// set notes whether the kind of m is being watched.
+func (c *currency) set(m *mirror, watched bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.behind) == 0 {
+		c.last = time.Now()
+	}
+	if watched {
+		delete(c.behind, m)
+	} else {
+		c.behind[m] = true
+	}
+}
+
+// age returns how many seconds ago the state was last known to be current.
+func (c *currency) age() float64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case len(c.behind) == 0:
+		return 0
+	case c.last.IsZero():
+		return math.Inf(1)
+	}
+	return time.Since(c.last).Seconds()
+}
