@@ -97,11 +97,13 @@ func TestTheLiveClusterIsListed(t *testing.T) {
 		{"explain monitoring/prometheus db --port 5432" + both, "explain monitoring/prometheus shop/db --port 5432 -f shop -f admin.yaml", 1},
 		{"check --feature-gates Nodes=false" + both, "check --feature-gates Nodes=false -f shop -f admin.yaml", 1},
 	} {
-		code, live, stderr := call(t, "", tc.live)
-		_, files, stderrFiles := call(t, "", tc.files)
-		if code != tc.code || live != files || stderr != stderrFiles {
-			t.Errorf("%s: got %d\n%s%swant\n%s", tc.live, code, live, stderr, files)
-		}
+		t.Run(tc.files, func(t *testing.T) {
+			code, live, stderr := call(t, "", tc.live)
+			_, files, stderrFiles := call(t, "", tc.files)
+			if code != tc.code || live != files || stderr != stderrFiles {
+				t.Errorf("%s: got %d\n%s%swant\n%s", tc.live, code, live, stderr, files)
+			}
+		})
 	}
 }
 

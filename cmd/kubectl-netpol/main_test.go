@@ -79,10 +79,12 @@ func TestExitCodes(t *testing.T) {
 		{"check -f shop unexpected", 2, "unknown command"},
 		{"check --flag", 2, "unknown flag: --flag"},
 	} {
-		code, stdout, stderr := call(t, "", tc.command)
-		if code != tc.code || !strings.Contains(stderr, tc.stderr) || (code == 2) != (stdout == "") {
-			t.Errorf("%s: got %d, want %d\n%s%s", tc.command, code, tc.code, stdout, stderr)
-		}
+		t.Run(tc.command, func(t *testing.T) {
+			code, stdout, stderr := call(t, "", tc.command)
+			if code != tc.code || !strings.Contains(stderr, tc.stderr) || (code == 2) != (stdout == "") {
+				t.Errorf("got %d, want %d\n%s%s", code, tc.code, stdout, stderr)
+			}
+		})
 	}
 }
 
@@ -96,9 +98,11 @@ func TestAdminKindFlags(t *testing.T) {
 		"--admin-network-policy=false":          "shop/db, shop/default-deny, BaselineAdminNetworkPolicy/default",
 		"--baseline-admin-network-policy=false": "AdminNetworkPolicy/monitoring, shop/db, shop/default-deny",
 	} {
-		if _, stdout, _ := call(t, "", connection+"-f admin.yaml "+flags); !strings.Contains(stdout, "  Selected by "+left+".\n") {
-			t.Errorf("%s: want %s in\n%s", flags, left, stdout)
-		}
+		t.Run(flags, func(t *testing.T) {
+			if _, stdout, _ := call(t, "", connection+"-f admin.yaml "+flags); !strings.Contains(stdout, "  Selected by "+left+".\n") {
+				t.Errorf("want %s in\n%s", left, stdout)
+			}
+		})
 	}
 	if _, stdout, _ := call(t, "", connection+"-f admin.yaml --admin-network-policy=false --baseline-admin-network-policy=false"); stdout != without {
 		t.Errorf("got\n%swant\n%s", stdout, without)
@@ -130,10 +134,12 @@ func TestMatrixAsJSON(t *testing.T) {
 		"--port sql --from shop/web --from shop/api --to shop/db":  `{"port":"sql","protocol":"TCP","pods":["shop/api","shop/db","shop/web"],"allowed":{"shop/api":{"shop/db":true},"shop/web":{"shop/db":false}}}` + "\n",
 		"--protocol icmp -n shop --to shop/db":                     `{"port":"","protocol":"ICMP","pods":["shop/api","shop/db","shop/web"],"allowed":{"shop/api":{"shop/db":false},"shop/db":{"shop/db":true},"shop/web":{"shop/db":false}}}` + "\n",
 	} {
-		code, stdout, stderr := call(t, "", "matrix -f shop -o json "+command)
-		if code != 0 || stdout != want {
-			t.Errorf("%s: got %d\n%s%swant\n%s", command, code, stdout, stderr, want)
-		}
+		t.Run(command, func(t *testing.T) {
+			code, stdout, stderr := call(t, "", "matrix -f shop -o json "+command)
+			if code != 0 || stdout != want {
+				t.Errorf("got %d\n%s%swant\n%s", code, stdout, stderr, want)
+			}
+		})
 	}
 }
 
@@ -195,10 +201,12 @@ func TestDiffListsPodsOfOneCluster(t *testing.T) {
 		"diff -f - -f shop/cluster.yaml": "Only before, not compared: shop/old\n",
 		"diff -f shop/cluster.yaml -f -": "Only after, not compared: shop/old\n",
 	} {
-		code, stdout, stderr := call(t, more+string(cluster), command)
-		if code != 0 || !strings.HasSuffix(stdout, want) {
-			t.Errorf("%s: got %d\n%s%s", command, code, stdout, stderr)
-		}
+		t.Run(command, func(t *testing.T) {
+			code, stdout, stderr := call(t, more+string(cluster), command)
+			if code != 0 || !strings.HasSuffix(stdout, want) {
+				t.Errorf("got %d\n%s%s", code, stdout, stderr)
+			}
+		})
 	}
 }
 

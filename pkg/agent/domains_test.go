@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -36,14 +37,16 @@ func TestObserverNeedsPoliciesWithDomains(t *testing.T) {
 		{Config{Features: all, Kinds: []*compile.Kind{compile.KindBaselineAdminNetworkPolicy}}, false},
 		{Config{Features: off, Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}, false},
 	} {
-		reg := prometheus.NewRegistry()
-		o, err := newObserver(tt.cfg, reg, func() {})
-		if err != nil || (o != nil) != tt.want {
-			t.Errorf("%+v: an observer %v, error %v, want %v", tt.cfg, o != nil, err, tt.want)
-		}
-		if n, err := testutil.GatherAndCount(reg); err != nil || (n > 0) != tt.want {
-			t.Errorf("%+v: %d metrics, %v", tt.cfg, n, err)
-		}
+		t.Run(fmt.Sprint(tt.cfg.Kinds, tt.cfg.Features.DomainNames), func(t *testing.T) {
+			reg := prometheus.NewRegistry()
+			o, err := newObserver(tt.cfg, reg, func() {})
+			if err != nil || (o != nil) != tt.want {
+				t.Errorf("%+v: an observer %v, error %v, want %v", tt.cfg, o != nil, err, tt.want)
+			}
+			if n, err := testutil.GatherAndCount(reg); err != nil || (n > 0) != tt.want {
+				t.Errorf("%+v: %d metrics, %v", tt.cfg, n, err)
+			}
+		})
 	}
 }
 

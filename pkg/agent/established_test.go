@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -79,13 +80,15 @@ func TestEstablishedToHostAndNames(t *testing.T) {
 		{named, false, nil, conntrack.Keep},
 		{named, true, nil, conntrack.Keep},
 	} {
-		p := packet.Packet{
-			Src:   netip.AddrPortFrom(netip.MustParseAddr(tt.src), 40000),
-			Dst:   netip.MustParseAddrPort("192.0.2.1:80"),
-			Proto: packet.TCP,
-		}
-		if got := established(s, tt.knows)(p, tt.toHost); got != tt.want {
-			t.Errorf("%v, to the node %v, with names %v: %d, want %d", p, tt.toHost, tt.knows, got, tt.want)
-		}
+		t.Run(fmt.Sprintf("from %s, to the node %v, with names %v", tt.src, tt.toHost, tt.knows), func(t *testing.T) {
+			p := packet.Packet{
+				Src:   netip.AddrPortFrom(netip.MustParseAddr(tt.src), 40000),
+				Dst:   netip.MustParseAddrPort("192.0.2.1:80"),
+				Proto: packet.TCP,
+			}
+			if got := established(s, tt.knows)(p, tt.toHost); got != tt.want {
+				t.Errorf("%v, to the node %v, with names %v: %d, want %d", p, tt.toHost, tt.knows, got, tt.want)
+			}
+		})
 	}
 }

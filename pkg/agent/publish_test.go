@@ -168,13 +168,15 @@ func TestObserveQueueNumber(t *testing.T) {
 		{Config{Queue: 65533, Queues: 1, Share: 1}, 0, ""},
 		{Config{Queue: 65534, Queues: 1, Share: 1}, 0, "Queues: the last queue would be 65536, above 65535"},
 	} {
-		tt.cfg.NodeName, tt.cfg.Manifests = "node", "dir"
-		got := ""
-		if err := tt.cfg.Validate(); err != nil {
-			got = err.Error()
-		}
-		if got != tt.wantErr || tt.cfg.observeQueue() != tt.want {
-			t.Errorf("%+v: queue %d, error %q, want %d and %q", tt.cfg, tt.cfg.observeQueue(), got, tt.want, tt.wantErr)
-		}
+		t.Run(fmt.Sprintf("queue %d, %d queues, share %d, kinds %v", tt.cfg.Queue, tt.cfg.Queues, tt.cfg.Share, tt.cfg.Kinds), func(t *testing.T) {
+			tt.cfg.NodeName, tt.cfg.Manifests = "node", "dir"
+			got := ""
+			if err := tt.cfg.Validate(); err != nil {
+				got = err.Error()
+			}
+			if got != tt.wantErr || tt.cfg.observeQueue() != tt.want {
+				t.Errorf("%+v: queue %d, error %q, want %d and %q", tt.cfg, tt.cfg.observeQueue(), got, tt.want, tt.wantErr)
+			}
+		})
 	}
 }

@@ -20,8 +20,10 @@ func TestParsePodTunnel(t *testing.T) {
 		"udp/0": "1-65535", "udp/65536": "1-65535", "udp/x": "1-65535",
 		"tcp/80": "gre, ipip", "": "gre, ipip", "47": "gre, ipip",
 	} {
-		if err := new(PodTunnels).ParsePodTunnel(s); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want an error with %q", s, err, want)
-		}
+		t.Run(s, func(t *testing.T) {
+			if err := new(PodTunnels).ParsePodTunnel(s); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want an error with %q", err, want)
+			}
+		})
 	}
 }

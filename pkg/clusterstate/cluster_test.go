@@ -239,23 +239,25 @@ func TestClusterCountsNamesAndDeletes(t *testing.T) {
 		{compile.KindBaselineAdminNetworkPolicy, "/default"},
 		{compile.KindClusterNetworkPolicy, "/a"},
 	} {
-		var names []string
-		for ns, name := range c.Names(tc.kind) {
-			names = append(names, ns+"/"+name)
-		}
-		slices.Sort(names)
-		if got := strings.Join(names, " "); got != tc.want || c.Len(tc.kind) != len(names) {
-			t.Errorf("%s: %s (%d), want %s", tc.kind, got, c.Len(tc.kind), tc.want)
-		}
-		for _, key := range names {
-			ns, name, _ := strings.Cut(key, "/")
-			if !c.Delete(tc.kind, ns, name) || c.Delete(tc.kind, ns, name) {
-				t.Errorf("%s %s is not deleted once", tc.kind, key)
+		t.Run(tc.kind.Name, func(t *testing.T) {
+			var names []string
+			for ns, name := range c.Names(tc.kind) {
+				names = append(names, ns+"/"+name)
 			}
-		}
-		if n := c.Len(tc.kind); n != 0 {
-			t.Errorf("%s: %d are left", tc.kind, n)
-		}
+			slices.Sort(names)
+			if got := strings.Join(names, " "); got != tc.want || c.Len(tc.kind) != len(names) {
+				t.Errorf("%s: %s (%d), want %s", tc.kind, got, c.Len(tc.kind), tc.want)
+			}
+			for _, key := range names {
+				ns, name, _ := strings.Cut(key, "/")
+				if !c.Delete(tc.kind, ns, name) || c.Delete(tc.kind, ns, name) {
+					t.Errorf("%s %s is not deleted once", tc.kind, key)
+				}
+			}
+			if n := c.Len(tc.kind); n != 0 {
+				t.Errorf("%s: %d are left", tc.kind, n)
+			}
+		})
 	}
 	if n := len(c.namespaces); n != 0 {
 		t.Errorf("%d namespaces are left", n)

@@ -393,14 +393,16 @@ func TestAPodThroughAServiceToItself(t *testing.T) {
 		{"CN-19 baseline where no NetworkPolicy isolates", []object{cnp("p", tier("Baseline", admin(1, rule("Deny", all))))}, "deny ingress by baseline ClusterNetworkPolicy/p rule 0"},
 		{"CN-19 NetworkPolicy's exemption is final", []object{np(`{podSelector: {}}`), cnp("p", tier("Baseline", admin(1, rule("Deny", all))))}, "allow ingress, hairpin"},
 	} {
-		in := fixture()
-		for _, add := range tc.policies {
-			add(t, &in)
-		}
-		a := netip.AddrPortFrom(in.addr(t, "x/a"), 80)
-		if got := clusterstate.Compile(in.Input).Evaluate(policy.Query{Packet: packet.Packet{Src: a, Dst: a, Proto: packet.TCP}}).String(); got != tc.want {
-			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
-		}
+		t.Run(tc.name, func(t *testing.T) {
+			in := fixture()
+			for _, add := range tc.policies {
+				add(t, &in)
+			}
+			a := netip.AddrPortFrom(in.addr(t, "x/a"), 80)
+			if got := clusterstate.Compile(in.Input).Evaluate(policy.Query{Packet: packet.Packet{Src: a, Dst: a, Proto: packet.TCP}}).String(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
 	}
 }
 
@@ -436,22 +438,24 @@ func TestWhoIsSelectedByAdministrators(t *testing.T) {
 		{"Deny of everything", egress(rule("Deny", `to: [{}]`)), selected{egress: "x/a x/b x/c", host: "x/a x/b x/c"}},
 		{"names", egress(rule("Accept", `to: [{domainNames: ["a.test"]}]`)), selected{egress: "x/a x/b x/c", names: "x/a x/b x/c"}},
 	} {
-		in := withNodes()
-		tc.policy(t, &in)
-		s := clusterstate.Compile(in.Input)
-		names := func(addrs []netip.Addr) string {
-			var pods []string
-			for _, a := range addrs {
-				if a.Is4() {
-					pods = append(pods, s.Endpoint(a).String())
+		t.Run(tc.name, func(t *testing.T) {
+			in := withNodes()
+			tc.policy(t, &in)
+			s := clusterstate.Compile(in.Input)
+			names := func(addrs []netip.Addr) string {
+				var pods []string
+				for _, a := range addrs {
+					if a.Is4() {
+						pods = append(pods, s.Endpoint(a).String())
+					}
 				}
+				return strings.Join(pods, " ")
 			}
-			return strings.Join(pods, " ")
-		}
-		got := selected{names(s.Selected(policy.Ingress)), names(s.Selected(policy.Egress)), names(s.SelectedToHost()), names(s.SelectedForNames())}
-		if got != tc.want {
-			t.Errorf("%s: got %+v, want %+v", tc.name, got, tc.want)
-		}
+			got := selected{names(s.Selected(policy.Ingress)), names(s.Selected(policy.Egress)), names(s.SelectedToHost()), names(s.SelectedForNames())}
+			if got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
 	}
 }
 

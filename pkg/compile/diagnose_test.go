@@ -39,13 +39,15 @@ func TestOnlyWhatVoidsThePolicyIsAboutTheWholeOfIt(t *testing.T) {
 		{"one type is not known", `{podSelector: {}, policyTypes: [Up, Ingress]}`, []bool{false}},
 		{"no rule is left", `{podSelector: {}, ingress: [{from: [{}]}]}`, []bool{false}},
 	} {
-		var got []bool
-		for _, f := range compile.KindNetworkPolicy.Diagnose(netpol(t, tc.name, tc.spec), compile.AllFeatures()) {
-			got = append(got, f.Whole)
-		}
-		if !slices.Equal(got, tc.want) {
-			t.Errorf("%s: Whole %v, want %v", tc.name, got, tc.want)
-		}
+		t.Run(tc.name, func(t *testing.T) {
+			var got []bool
+			for _, f := range compile.KindNetworkPolicy.Diagnose(netpol(t, tc.name, tc.spec), compile.AllFeatures()) {
+				got = append(got, f.Whole)
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("Whole %v, want %v", got, tc.want)
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package enforce
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -145,15 +146,17 @@ func TestWhatIsKnownOfAPacketIsAsked(t *testing.T) {
 		{"by another name", node, true, &known{node, policy.Names{"b.test"}}, Drop},
 		{"another's name", node, true, &known{elsewhere, policy.Names{"a.test"}}, Drop},
 	} {
-		e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard(), Learned: tc.knows})
-		e.Swap(guarded(open))
-		in := Input{Payload: tcp(open, tc.dst, 80), ToHost: tc.toHost}
-		if got := e.Decide(in); got != tc.want {
-			t.Errorf("%s: got %d, want %d", tc.name, got, tc.want)
-		}
-		if n := testing.AllocsPerRun(100, func() { e.Decide(in) }); n != 0 {
-			t.Errorf("%s: %v allocations, want 0", tc.name, n)
-		}
+		t.Run(tc.name, func(t *testing.T) {
+			e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard(), Learned: tc.knows})
+			e.Swap(guarded(open))
+			in := Input{Payload: tcp(open, tc.dst, 80), ToHost: tc.toHost}
+			if got := e.Decide(in); got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+			if n := testing.AllocsPerRun(100, func() { e.Decide(in) }); n != 0 {
+				t.Errorf("%v allocations, want 0", n)
+			}
+		})
 	}
 }
 
@@ -289,14 +292,16 @@ func TestPacketsOfPendingAddressesAreUndecided(t *testing.T) {
 		{[]netip.Addr{tooNew}, false, Accept},
 		{nil, false, Accept},
 	} {
-		pending := make(map[netip.Addr]struct{})
-		for _, a := range tc.pending {
-			pending[a] = struct{}{}
-		}
-		e.SetPending(pending)
-		if got := e.Decide(Input{Payload: tcp(open, outside, 80), Last: tc.last}); got != tc.want {
-			t.Errorf("while %v are pending, last %v: %v, want %v", tc.pending, tc.last, got, tc.want)
-		}
+		t.Run(fmt.Sprintf("while %v are pending, last %v", tc.pending, tc.last), func(t *testing.T) {
+			pending := make(map[netip.Addr]struct{})
+			for _, a := range tc.pending {
+				pending[a] = struct{}{}
+			}
+			e.SetPending(pending)
+			if got := e.Decide(Input{Payload: tcp(open, outside, 80), Last: tc.last}); got != tc.want {
+				t.Errorf("while %v are pending, last %v: %v, want %v", tc.pending, tc.last, got, tc.want)
+			}
+		})
 	}
 }
 
@@ -322,8 +327,10 @@ func TestOwnErrors(t *testing.T) {
 		{"about no connection", unreachable(open, isolated, isolated, open), false, Drop},
 		{"no error", tcp(open, isolated, 81), true, Drop},
 	} {
-		if got := e.Decide(Input{Payload: tt.payload, Marked: tt.marked}); got != tt.want {
-			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			if got := e.Decide(Input{Payload: tt.payload, Marked: tt.marked}); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
 	}
 }

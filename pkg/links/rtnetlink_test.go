@@ -82,9 +82,11 @@ func TestTheKernelsLinksAreRead(t *testing.T) {
 		"br0":  func(l *Link) bool { return l.Kind == "bridge" && !l.OnLink },
 		"port": func(l *Link) bool { return l.Master == got["cni0"].Index },
 	} {
-		if link := got[name]; link == nil || !check(link) {
-			t.Errorf("%s: got %+v", name, link)
-		}
+		t.Run(name, func(t *testing.T) {
+			if link := got[name]; link == nil || !check(link) {
+				t.Errorf("got %+v", link)
+			}
+		})
 	}
 	want := []string{"br0", "lo", "sgp0", "up0"}
 	if got := links.uplinks(isLocal, nil); !slices.Equal(got, want) {

@@ -56,10 +56,12 @@ func TestParseError(t *testing.T) {
 		{"half a header within", from4("10.0.0.1", "10.0.0.2", ICMP, icmp(3, about4[:19])), ""},
 		{"ports that are cut off", from4("10.0.0.1", "10.0.0.2", ICMP, icmp(3, about4[:22])), "unknown 10.0.0.2 -> 10.0.0.1"},
 	} {
-		got, ok := ParseError(tt.b)
-		if ok != (tt.want != "") || ok && got.String() != tt.want {
-			t.Errorf("%s: got %v, %v, want %q", tt.name, got, ok, tt.want)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			got, ok := ParseError(tt.b)
+			if ok != (tt.want != "") || ok && got.String() != tt.want {
+				t.Errorf("got %v, %v, want %q", got, ok, tt.want)
+			}
+		})
 	}
 }
 

@@ -124,16 +124,18 @@ func TestExplainHiddenPorts(t *testing.T) {
 		"what a tier not asked would pass": {[]Rule{rule(AdminTier, Deny), smtp(Pass, BaselineTier), rule(BaselineTier, Allow)},
 			"admin 0 +; unasked: pass ingress by baseline x/baseline rule 0"},
 	} {
-		p := tcp(addrB, addrA, 0)
-		p.Proto = packet.Unknown
-		s := snapshot(&Chain{Rules: tc.rules}, nil)
-		e := s.Explain(Query{Packet: p})
-		if got := steps(e.Directions[Ingress]); got != tc.want {
-			t.Errorf("%s: got %q, want %q", name, got, tc.want)
-		}
-		if want := s.Evaluate(Query{Packet: p}); e.Decision != want {
-			t.Errorf("%s: explained %v, evaluated %v", name, e.Decision, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			p := tcp(addrB, addrA, 0)
+			p.Proto = packet.Unknown
+			s := snapshot(&Chain{Rules: tc.rules}, nil)
+			e := s.Explain(Query{Packet: p})
+			if got := steps(e.Directions[Ingress]); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			if want := s.Evaluate(Query{Packet: p}); e.Decision != want {
+				t.Errorf("explained %v, evaluated %v", e.Decision, want)
+			}
+		})
 	}
 }
 

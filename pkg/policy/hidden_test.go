@@ -71,14 +71,16 @@ func TestHiddenPorts(t *testing.T) {
 			[]Rule{to(Pass, AdminTier, smtp), to(Allow, AdminTier), to(Allow, BaselineTier)}, "allow ingress by baseline x/baseline rule 0"},
 		{"everything is passed, then a port is denied", []Rule{to(Pass, AdminTier), to(Deny, AdminTier, smtp)}, "allow ingress, unmatched"},
 	} {
-		for _, proto := range []packet.Proto{packet.Unknown, 50, 200} {
-			p := tcp(addrB, addrA, 0)
-			p.Proto = proto
-			chain := &Chain{Rules: tc.rules}
-			s := snapshot(chain, nil)
-			if got := s.Evaluate(Query{Packet: p}).String(); got != tc.want {
-				t.Errorf("%s: %v: got %q, want %q", tc.name, p, got, tc.want)
+		t.Run(tc.name, func(t *testing.T) {
+			for _, proto := range []packet.Proto{packet.Unknown, 50, 200} {
+				p := tcp(addrB, addrA, 0)
+				p.Proto = proto
+				chain := &Chain{Rules: tc.rules}
+				s := snapshot(chain, nil)
+				if got := s.Evaluate(Query{Packet: p}).String(); got != tc.want {
+					t.Errorf("%v: got %q, want %q", p, got, tc.want)
+				}
 			}
-		}
+		})
 	}
 }

@@ -46,30 +46,32 @@ func TestMemoryStaysWithinItsBudget(t *testing.T) {
 		{"long answers", 2000, 20000},
 		{"short answers", 2, 100000},
 	} {
-		x := newIndex(excluding(tc.rules))
-		m := NewMemory(budget)
-		// What rules select does not depend on the number of labels that were tried:
-		// a few evaluations stand for all.
-		answers := make([]set, 10)
-		for i := range answers {
-			answers[i] = x.evaluate(peer{pod: peerNumber(i)}, 0)
-		}
-		before := heap()
-		for i := range tc.peers {
-			answer := set(nil).flip(rulesOf(answers[i%len(answers)]))
-			m.put(key{index: x.id, pod: NewVersion()}, answer, false)
-			if used := m.Used(); used > budget {
-				t.Fatalf("%s: %d bytes are remembered, more than %d", tc.name, used, budget)
+		t.Run(tc.name, func(t *testing.T) {
+			x := newIndex(excluding(tc.rules))
+			m := NewMemory(budget)
+			// What rules select does not depend on the number of labels that were tried:
+			// a few evaluations stand for all.
+			answers := make([]set, 10)
+			for i := range answers {
+				answers[i] = x.evaluate(peer{pod: peerNumber(i)}, 0)
 			}
-		}
-		if m.Evicted() == 0 || m.Used() < budget/4 {
-			t.Errorf("%s: %d bytes remembered, %d evicted: the test asks too little", tc.name, m.Used(), m.Evicted())
-		}
-		if grown := heap() - before; grown > budget+budget/4 {
-			t.Errorf("%s: the heap grew by %d bytes, the budget is %d", tc.name, grown, budget)
-		}
-		runtime.KeepAlive(m)
-		runtime.KeepAlive(x)
+			before := heap()
+			for i := range tc.peers {
+				answer := set(nil).flip(rulesOf(answers[i%len(answers)]))
+				m.put(key{index: x.id, pod: NewVersion()}, answer, false)
+				if used := m.Used(); used > budget {
+					t.Fatalf("%d bytes are remembered, more than %d", used, budget)
+				}
+			}
+			if m.Evicted() == 0 || m.Used() < budget/4 {
+				t.Errorf("%d bytes remembered, %d evicted: the test asks too little", m.Used(), m.Evicted())
+			}
+			if grown := heap() - before; grown > budget+budget/4 {
+				t.Errorf("the heap grew by %d bytes, the budget is %d", grown, budget)
+			}
+			runtime.KeepAlive(m)
+			runtime.KeepAlive(x)
+		})
 	}
 }
 

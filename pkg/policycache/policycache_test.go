@@ -300,22 +300,24 @@ func TestOnlyTheOwnNodeIsWatchedUnlessNodesMayBePeers(t *testing.T) {
 		{[]*compile.Kind{compile.KindBaselineAdminNetworkPolicy}, ""},
 		{[]*compile.Kind{compile.KindClusterNetworkPolicy}, ""},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			c := newCluster(t)
-			var selectors []string
-			c.PrependReactor("list", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
-				selectors = append(selectors, a.(clienttesting.ListAction).GetListRestrictions().Fields.String())
-				return false, nil, nil
+		t.Run(fmt.Sprint(names(tc.kinds)), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t)
+				var selectors []string
+				c.PrependReactor("list", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+					selectors = append(selectors, a.(clienttesting.ListAction).GetListRestrictions().Fields.String())
+					return false, nil, nil
+				})
+				c.PrependWatchReactor("nodes", func(a clienttesting.Action) (bool, watch.Interface, error) {
+					selectors = append(selectors, a.(clienttesting.WatchAction).GetWatchRestrictions().Fields.String())
+					return false, nil, nil
+				})
+				startWith(t, c.source(), Config{Kinds: tc.kinds})
+				synctest.Wait()
+				if want := []string{tc.want, tc.want}; !slices.Equal(selectors, want) {
+					t.Errorf("%+v: field selectors %q, want %q", names(tc.kinds), selectors, want)
+				}
 			})
-			c.PrependWatchReactor("nodes", func(a clienttesting.Action) (bool, watch.Interface, error) {
-				selectors = append(selectors, a.(clienttesting.WatchAction).GetWatchRestrictions().Fields.String())
-				return false, nil, nil
-			})
-			startWith(t, c.source(), Config{Kinds: tc.kinds})
-			synctest.Wait()
-			if want := []string{tc.want, tc.want}; !slices.Equal(selectors, want) {
-				t.Errorf("%+v: field selectors %q, want %q", names(tc.kinds), selectors, want)
-			}
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -26,13 +27,15 @@ func TestConfigNamesItsFaults(t *testing.T) {
 			"Count is 0\nCopyRange 65532 is above 65531\nReceiveBuffer -1 is negative\nRegisterer is nil"},
 	}
 	for _, tt := range tests {
-		got := ""
-		if err := tt.cfg.Validate(); err != nil {
-			got = err.Error()
-		}
-		if got != tt.want {
-			t.Errorf("%+v: got %q, want %q", tt.cfg, got, tt.want)
-		}
+		t.Run(fmt.Sprintf("%d queues from %d, %d packets of %d bytes, buffer %d", tt.cfg.Count, tt.cfg.First, tt.cfg.MaxLen, tt.cfg.CopyRange, tt.cfg.ReceiveBuffer), func(t *testing.T) {
+			got := ""
+			if err := tt.cfg.Validate(); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("%+v: got %q, want %q", tt.cfg, got, tt.want)
+			}
+		})
 	}
 	if _, err := queue.New(queue.Config{Count: 1}); err == nil {
 		t.Error("New took a faulty Config")

@@ -1,6 +1,7 @@
 package reachability
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -68,10 +69,12 @@ func TestSidesAreNamed(t *testing.T) {
 		"203.0.113.9":     {External, ""},
 		"10.0.0.9":        {External, ""},
 	} {
-		s, err := c.Endpoint(name)
-		if err != nil || s.Kind != want.kind || s.Node != want.node || s.Name != name {
-			t.Errorf("%s: got %+v, %v, want %+v", name, s, err, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			s, err := c.Endpoint(name)
+			if err != nil || s.Kind != want.kind || s.Node != want.node || s.Name != name {
+				t.Errorf("got %+v, %v, want %+v", s, err, want)
+			}
+		})
 	}
 }
 
@@ -121,9 +124,11 @@ func TestMissingEndpointsHaveAReason(t *testing.T) {
 		"both":       `"both" is neither an address nor namespace/pod`,
 		"fe80::1%e0": `"fe80::1%e0": an address with a zone belongs to one link only`,
 	} {
-		if _, err := c.Endpoint(name); err == nil || err.Error() != want {
-			t.Errorf("%s: got %v, want %s", name, err, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := c.Endpoint(name); err == nil || err.Error() != want {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		})
 	}
 	if got := c.LeftOut(IPv4); len(got) != 4 || got[3].Error() != "x/six has no IPv4 address" {
 		t.Errorf("left out: %v", got)
@@ -146,10 +151,12 @@ func TestPortsAreRead(t *testing.T) {
 		{"no_name", "TCP", "", `port "no_name": neither a number nor the name of a port`},
 		{"", "TCP", "", "port is missing: a number or the name of a container's port"},
 	} {
-		p, err := ParsePort(tc.port, tc.protocol)
-		if err == nil && tc.err != "" || err != nil && err.Error() != tc.err || p.String() != tc.want {
-			t.Errorf("%s %s: got %v, %v", tc.port, tc.protocol, p, err)
-		}
+		t.Run(tc.port+" "+tc.protocol, func(t *testing.T) {
+			p, err := ParsePort(tc.port, tc.protocol)
+			if err == nil && tc.err != "" || err != nil && err.Error() != tc.err || p.String() != tc.want {
+				t.Errorf("%s %s: got %v, %v", tc.port, tc.protocol, p, err)
+			}
+		})
 	}
 }
 
@@ -176,19 +183,21 @@ func TestWhatIsAskedOfTheAgents(t *testing.T) {
 		{"x/host", "192.168.0.2", "80", "TCP", FirstCommon, FromNode, "TCP 192.168.0.2:40000 -> 192.168.0.2:80"},
 		{"x/both", "x/host", "http", "TCP", FirstCommon, ByPolicy, "TCP 10.0.0.2:40000 -> 192.168.0.2:8080"},
 	} {
-		src, err1 := c.Endpoint(tc.src)
-		dst, err2 := c.Endpoint(tc.dst)
-		port, err3 := ParsePort(tc.port, tc.protocol)
-		if err1 != nil || err2 != nil || err3 != nil {
-			t.Fatal(err1, err2, err3)
-		}
-		a := c.Evaluate(&src, &dst, port, tc.family)
-		got := ""
-		if a.Query.Packet.Src.IsValid() {
-			got = a.Query.Packet.String()
-		}
-		if a.Cause != tc.want || got != tc.packet || a.Allowed != (tc.want != NoCommonFamily && tc.want != PortNotDeclared) {
-			t.Errorf("%s -> %s %s: got %v %q", tc.src, tc.dst, tc.port, a.Cause, got)
-		}
+		t.Run(fmt.Sprintf("%s to %s, port %s/%s %s", tc.src, tc.dst, tc.port, tc.protocol, tc.family), func(t *testing.T) {
+			src, err1 := c.Endpoint(tc.src)
+			dst, err2 := c.Endpoint(tc.dst)
+			port, err3 := ParsePort(tc.port, tc.protocol)
+			if err1 != nil || err2 != nil || err3 != nil {
+				t.Fatal(err1, err2, err3)
+			}
+			a := c.Evaluate(&src, &dst, port, tc.family)
+			got := ""
+			if a.Query.Packet.Src.IsValid() {
+				got = a.Query.Packet.String()
+			}
+			if a.Cause != tc.want || got != tc.packet || a.Allowed != (tc.want != NoCommonFamily && tc.want != PortNotDeclared) {
+				t.Errorf("%s -> %s %s: got %v %q", tc.src, tc.dst, tc.port, a.Cause, got)
+			}
+		})
 	}
 }

@@ -64,16 +64,18 @@ func TestDivertAutoByCapabilities(t *testing.T) {
 		{DivertXTables, Capabilities{}, DivertXTables, ""},
 		{DivertXTables, Capabilities{XTables: no}, 0, "divert=xtables: unsupported operation here"},
 	} {
-		got, err := tt.ask.choose(tt.caps)
-		if tt.wantErr != "" {
-			if err == nil || err.Error() != tt.wantErr {
-				t.Errorf("%v of %+v: error %v, want %s", tt.ask, tt.caps, err, tt.wantErr)
+		t.Run(fmt.Sprintf("%v of %+v", tt.ask, tt.caps), func(t *testing.T) {
+			got, err := tt.ask.choose(tt.caps)
+			if tt.wantErr != "" {
+				if err == nil || err.Error() != tt.wantErr {
+					t.Errorf("%v of %+v: error %v, want %s", tt.ask, tt.caps, err, tt.wantErr)
+				}
+				return
 			}
-			continue
-		}
-		if got != tt.want || err != nil {
-			t.Errorf("%v of %+v: %v, %v, want %v", tt.ask, tt.caps, got, err, tt.want)
-		}
+			if got != tt.want || err != nil {
+				t.Errorf("%v of %+v: %v, %v, want %v", tt.ask, tt.caps, got, err, tt.want)
+			}
+		})
 	}
 }
 
@@ -120,15 +122,17 @@ func TestEarlyUDPAutoByKernelVersion(t *testing.T) {
 		{"", EarlyOn},
 		{"linux", EarlyOn},
 	} {
-		caps := Capabilities{UDPClash: resolvesUDPClash(tt.release)}
-		if got := EarlyAuto.choose(caps); got != tt.want {
-			t.Errorf("kernel %q: %v, want %v", tt.release, got, tt.want)
-		}
-		for _, forced := range []EarlyUDP{EarlyOn, EarlyOff} {
-			if got := forced.choose(caps); got != forced {
-				t.Errorf("kernel %q: %v became %v", tt.release, forced, got)
+		t.Run(tt.release, func(t *testing.T) {
+			caps := Capabilities{UDPClash: resolvesUDPClash(tt.release)}
+			if got := EarlyAuto.choose(caps); got != tt.want {
+				t.Errorf("kernel %q: %v, want %v", tt.release, got, tt.want)
 			}
-		}
+			for _, forced := range []EarlyUDP{EarlyOn, EarlyOff} {
+				if got := forced.choose(caps); got != forced {
+					t.Errorf("kernel %q: %v became %v", tt.release, forced, got)
+				}
+			}
+		})
 	}
 	if err := resolvesUDPClash("6.1.0"); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("kernel 6.1: %v, want unsupported", err)

@@ -1,6 +1,7 @@
 package steer
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -45,17 +46,19 @@ func TestShareOfEachPacket(t *testing.T) {
 			{"from a pod to a pod too new to be known", packet(pod, fresh), false},
 			{"invalid", packet(pod, other, state(steertest.Invalid), srcSpent), true},
 		} {
-			got, err := steertest.Trace(fake, tt.packet, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			queues := " to 100-103"
-			if tt.beyond {
-				queues = " to 105-108"
-			}
-			if got.Verdict != queue || !strings.HasSuffix(got.Statement, queues) {
-				t.Errorf("%s: %+v: %s %q, want%s", tt.name, tt.packet, got.Verdict, got.Statement, queues)
-			}
+			t.Run(tt.name, func(t *testing.T) {
+				got, err := steertest.Trace(fake, tt.packet, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				queues := " to 100-103"
+				if tt.beyond {
+					queues = " to 105-108"
+				}
+				if got.Verdict != queue || !strings.HasSuffix(got.Statement, queues) {
+					t.Errorf("%+v: %s %q, want%s", tt.packet, got.Verdict, got.Statement, queues)
+				}
+			})
 		}
 	}
 }
@@ -91,16 +94,18 @@ func TestConfigValidateShare(t *testing.T) {
 		{func(c *Config) { c.OverflowQueue = 99 }, "OverflowQueue 99: one of its queues is one of the others"},
 		{func(c *Config) { c.ObserveQueue = 106 }, "OverflowQueue 105: one of its queues is one of the others"},
 	} {
-		cfg := testConfig()
-		sharing(&cfg)
-		tt.edit(&cfg)
-		got := ""
-		if err := cfg.Validate(); err != nil {
-			got = err.Error()
-		}
-		if got != tt.want {
-			t.Errorf("%q, want %q", got, tt.want)
-		}
+		t.Run(cmp.Or(tt.want, "valid"), func(t *testing.T) {
+			cfg := testConfig()
+			sharing(&cfg)
+			tt.edit(&cfg)
+			got := ""
+			if err := cfg.Validate(); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 

@@ -97,15 +97,17 @@ func TestICMPErrorsOfPodsAreQueued(t *testing.T) {
 		{traceCase{"related to nothing, with a mark", packet(v4b, peer4, by("cali1"), state(steertest.Invalid), proto("icmp"), marked(DefaultMark, 0)), queue}, false},
 	}
 	for _, tt := range cases {
-		checkTraces(t, fake, []traceCase{tt.traceCase})
-		got, err := steertest.Trace(fake, tt.packet, func(p steertest.Packet, _ string) (steertest.Verdict, uint32) {
-			if (p.Mark&DefaultMark != 0) != tt.marked {
-				t.Errorf("%s: queued with mark %#x", tt.name, p.Mark)
+		t.Run(tt.name, func(t *testing.T) {
+			checkTraces(t, fake, []traceCase{tt.traceCase})
+			got, err := steertest.Trace(fake, tt.packet, func(p steertest.Packet, _ string) (steertest.Verdict, uint32) {
+				if (p.Mark&DefaultMark != 0) != tt.marked {
+					t.Errorf("queued with mark %#x", p.Mark)
+				}
+				return accept, p.Mark | DefaultMark
+			})
+			if related := tt.packet.State == steertest.Related; err != nil || got.Mark != 0 || related && got.CTMark != 0 {
+				t.Errorf("%+v, %v: an accepted error leaves marks", got, err)
 			}
-			return accept, p.Mark | DefaultMark
 		})
-		if related := tt.packet.State == steertest.Related; err != nil || got.Mark != 0 || related && got.CTMark != 0 {
-			t.Errorf("%s: %+v, %v: an accepted error leaves marks", tt.name, got, err)
-		}
 	}
 }

@@ -301,20 +301,22 @@ func TestTranslatedUDPIsQueuedEarly(t *testing.T) {
 			{"by IPVS", packet(peer4, v4), false},
 			{"to the node", packet(v4b, peer4, toHost, translated), false},
 		} {
-			want := knftables.PostroutingHook
-			switch {
-			case where == EarlyOn && tt.early:
-				want = knftables.PreroutingHook
-			case tt.packet.ToHost:
-				want = knftables.InputHook
-			}
-			got, err := steertest.Trace(fake, tt.packet, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.Verdict != queue || got.Hook != want {
-				t.Errorf("EarlyUDP %v, %s: %+v: %s at %s, want queue at %s", where, tt.name, tt.packet, got.Verdict, got.Hook, want)
-			}
+			t.Run(fmt.Sprint(where, " ", tt.name), func(t *testing.T) {
+				want := knftables.PostroutingHook
+				switch {
+				case where == EarlyOn && tt.early:
+					want = knftables.PreroutingHook
+				case tt.packet.ToHost:
+					want = knftables.InputHook
+				}
+				got, err := steertest.Trace(fake, tt.packet, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got.Verdict != queue || got.Hook != want {
+					t.Errorf("EarlyUDP %v, %s: %+v: %s at %s, want queue at %s", where, tt.name, tt.packet, got.Verdict, got.Hook, want)
+				}
+			})
 		}
 	}
 }
@@ -413,14 +415,16 @@ func TestOtherMarkBitsAreKept(t *testing.T) {
 			{"established, forged mark", packet(peer4, v4, marked(others|DefaultMark, others), state(steertest.Established)), others},
 			{"of no connection", packet(peer4, v4, marked(others, others), state(steertest.Invalid)), others},
 		} {
-			got, err := steertest.Trace(fake, tt.packet, agent)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.Verdict != accept || got.Mark != others || got.CTMark != tt.wantCTMark {
-				t.Errorf("%s: %s with mark %#x and ct mark %#x, want accept with %#x and %#x",
-					tt.name, got.Verdict, got.Mark, got.CTMark, others, tt.wantCTMark)
-			}
+			t.Run(tt.name, func(t *testing.T) {
+				got, err := steertest.Trace(fake, tt.packet, agent)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got.Verdict != accept || got.Mark != others || got.CTMark != tt.wantCTMark {
+					t.Errorf("%s with mark %#x and ct mark %#x, want accept with %#x and %#x",
+						got.Verdict, got.Mark, got.CTMark, others, tt.wantCTMark)
+				}
+			})
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -31,9 +32,11 @@ go_goroutines 12
 		{0, "packet_count", []string{"verdict", "other"}},
 		{0, "absent", nil},
 	} {
-		if got := metrics.Sum(c.name, c.labels...); got != c.want {
-			t.Errorf("Sum(%s, %v) = %v, want %v", c.name, c.labels, got, c.want)
-		}
+		t.Run(fmt.Sprint(c.name, " ", c.labels), func(t *testing.T) {
+			if got := metrics.Sum(c.name, c.labels...); got != c.want {
+				t.Errorf("Sum(%s, %v) = %v, want %v", c.name, c.labels, got, c.want)
+			}
+		})
 	}
 	if !metrics.Has("go_goroutines") || metrics.Has("absent") {
 		t.Error("Has is wrong")

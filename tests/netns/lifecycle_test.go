@@ -298,18 +298,20 @@ func TestInvalidFlags(t *testing.T) {
 		{[]string{"--fail-open=perhaps"}, []string{"--fail-open", "perhaps"}},
 		{[]string{"--no-such-flag=1"}, []string{"--no-such-flag"}},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		cmd := exec.CommandContext(ctx, labtest.AgentBinary, append([]string{"--manifests", folder, "--hostname-override=node-1"}, c.args...)...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET} // it should not get far
-		output, err := cmd.CombinedOutput()
-		if err == nil || ctx.Err() != nil {
-			t.Errorf("%v: the agent ran: %v: %s", c.args, err, output)
-		}
-		cancel()
-		for _, word := range c.want {
-			if !strings.Contains(string(output), word) {
-				t.Errorf("%v: %q does not name %q", c.args, output, word)
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			cmd := exec.CommandContext(ctx, labtest.AgentBinary, append([]string{"--manifests", folder, "--hostname-override=node-1"}, c.args...)...)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET} // it should not get far
+			output, err := cmd.CombinedOutput()
+			if err == nil || ctx.Err() != nil {
+				t.Errorf("%v: the agent ran: %v: %s", c.args, err, output)
 			}
-		}
+			cancel()
+			for _, word := range c.want {
+				if !strings.Contains(string(output), word) {
+					t.Errorf("%v: %q does not name %q", c.args, output, word)
+				}
+			}
+		})
 	}
 }

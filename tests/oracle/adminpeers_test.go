@@ -112,11 +112,13 @@ func TestAdminPeers(t *testing.T) {
 					return cnp(t, "p", peersSpec("tier: Baseline, priority: 1", action, test.peers))
 				}},
 			} {
-				for action, want := range map[string]string{kind.allow: test.want, "Pass": passed, "Deny": left} {
-					if got := reached(adminWorld(kind.policy(action))); got != want {
-						t.Errorf("%s, %s %s: reached are %q, want %q", kind.tier, action, test.peers, got, want)
+				t.Run(kind.tier, func(t *testing.T) {
+					for action, want := range map[string]string{kind.allow: test.want, "Pass": passed, "Deny": left} {
+						if got := reached(adminWorld(kind.policy(action))); got != want {
+							t.Errorf("%s, %s %s: reached are %q, want %q", kind.tier, action, test.peers, got, want)
+						}
 					}
-				}
+				})
 			}
 		})
 	}
@@ -154,20 +156,22 @@ func TestPeersOfIngress(t *testing.T) { // CN-10, CN-33
 		{`[{pods: {podSelector: {matchLabels: {app: b}}}}]`, "x/six own node node6 out out6"},
 		{`[{}]`, ""},
 	} {
-		c := adminWorld(anp(t, "p", rule("Deny", test.peers)))
-		var got []string
-		for _, d := range destinations {
-			a := "10.0.0.1"
-			if strings.Contains(d.ip, ":") {
-				a = "fd00::1"
+		t.Run(test.peers, func(t *testing.T) {
+			c := adminWorld(anp(t, "p", rule("Deny", test.peers)))
+			var got []string
+			for _, d := range destinations {
+				a := "10.0.0.1"
+				if strings.Contains(d.ip, ":") {
+					a = "fd00::1"
+				}
+				if allowed(c, tcp(d.ip, a, 80)) {
+					got = append(got, d.name)
+				}
 			}
-			if allowed(c, tcp(d.ip, a, 80)) {
-				got = append(got, d.name)
+			if s := strings.Join(got, " "); s != test.want {
+				t.Errorf("Deny from %s: admitted are %q, want %q", test.peers, s, test.want)
 			}
-		}
-		if s := strings.Join(got, " "); s != test.want {
-			t.Errorf("Deny from %s: admitted are %q, want %q", test.peers, s, test.want)
-		}
+		})
 	}
 }
 
@@ -182,13 +186,15 @@ func TestPeersThatAreSwitchedOff(t *testing.T) { // CN-31
 		{`[{domainNames: [example.com]}]`, false, true, "out6", ""},
 		{`[{domainNames: [example.com]}, {namespaces: {}}]`, true, false, "", ""},
 	} {
-		for action, want := range map[string]string{"Accept": test.allow, "Deny": test.deny} {
-			c := adminWorld(cnp(t, "p", peersSpec("tier: Admin, priority: 1", action, test.peers)))
-			c.NodePeers, c.DomainNames = test.nodes, test.domainNames
-			if got := reached(c); got != want {
-				t.Errorf("%s %s: reached are %q, want %q", action, test.peers, got, want)
+		t.Run(test.peers, func(t *testing.T) {
+			for action, want := range map[string]string{"Accept": test.allow, "Deny": test.deny} {
+				c := adminWorld(cnp(t, "p", peersSpec("tier: Admin, priority: 1", action, test.peers)))
+				c.NodePeers, c.DomainNames = test.nodes, test.domainNames
+				if got := reached(c); got != want {
+					t.Errorf("%s %s: reached are %q, want %q", action, test.peers, got, want)
+				}
 			}
-		}
+		})
 	}
 }
 

@@ -76,10 +76,12 @@ func TestANodeJudgesItsOwnPods(t *testing.T) { // NP-35, NP-46
 		{outside, outside6, NotEnforced, NotEnforced},
 		{local, local, Allowed, Allowed}, // NP-30
 	} {
-		d := Evaluate(c, here, Query{Packet: tcp(test.src, test.dst, 80)})
-		if d.Egress.Outcome != test.egress || d.Ingress.Outcome != test.ingress {
-			t.Errorf("%s to %s: got %v, want egress %v, ingress %v", test.src, test.dst, d, test.egress, test.ingress)
-		}
+		t.Run(test.src+" to "+test.dst, func(t *testing.T) {
+			d := Evaluate(c, here, Query{Packet: tcp(test.src, test.dst, 80)})
+			if d.Egress.Outcome != test.egress || d.Ingress.Outcome != test.ingress {
+				t.Errorf("%s to %s: got %v, want egress %v, ingress %v", test.src, test.dst, d, test.egress, test.ingress)
+			}
+		})
 	}
 }
 

@@ -107,11 +107,13 @@ func TestFeatureGates(t *testing.T) {
 		{true, false, "TCP:80 TCP:53 UDP:53"},
 		{false, false, "UDP:53"},
 	} {
-		c := world(pod("x/a", a, ""), policy(t, "x/p",
-			`{ingress: [{ports: [{port: 53, endPort: 80}, {protocol: SCTP}, {protocol: UDP, port: 53}]}]}`))
-		c.EndPort, c.SCTP = test.endPort, test.sctp
-		if got := admitted(c, outside, a); got != test.want {
-			t.Errorf("EndPort=%v SCTP=%v: got %q, want %q", test.endPort, test.sctp, got, test.want)
-		}
+		t.Run(fmt.Sprintf("EndPort=%v SCTP=%v", test.endPort, test.sctp), func(t *testing.T) {
+			c := world(pod("x/a", a, ""), policy(t, "x/p",
+				`{ingress: [{ports: [{port: 53, endPort: 80}, {protocol: SCTP}, {protocol: UDP, port: 53}]}]}`))
+			c.EndPort, c.SCTP = test.endPort, test.sctp
+			if got := admitted(c, outside, a); got != test.want {
+				t.Errorf("EndPort=%v SCTP=%v: got %q, want %q", test.endPort, test.sctp, got, test.want)
+			}
+		})
 	}
 }

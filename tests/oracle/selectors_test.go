@@ -42,12 +42,14 @@ func TestSelectors(t *testing.T) { // NP-24
 		{`{matchExpressions: [{key: a, operator: Gt, values: ["1"]}]}`, "a=2", false},
 		{`{matchExpressions: [{key: a, operator: ""}]}`, "a=2", false},
 	} {
-		var s metav1.LabelSelector
-		if err := yaml.UnmarshalStrict([]byte(test.selector), &s); err != nil {
-			t.Fatal(err)
-		}
-		if got := selects(s, labels(test.labels)); got != test.want {
-			t.Errorf("%s on {%s}: got %v, want %v", test.selector, test.labels, got, test.want)
-		}
+		t.Run(test.selector+" on "+test.labels, func(t *testing.T) {
+			var s metav1.LabelSelector
+			if err := yaml.UnmarshalStrict([]byte(test.selector), &s); err != nil {
+				t.Fatal(err)
+			}
+			if got := selects(s, labels(test.labels)); got != test.want {
+				t.Errorf("%s on {%s}: got %v, want %v", test.selector, test.labels, got, test.want)
+			}
+		})
 	}
 }

@@ -129,15 +129,17 @@ func TestSubjects(t *testing.T) { // CN-9, CN-10
 				banp(t, "default", `{subject: `+test.subject+rules),
 				cnp(t, "p", `{tier: Admin, priority: 1, subject: `+test.subject+rules),
 			} {
-				denied := ""
-				for i, addr := range addresses {
-					if !allowed(world(append(objects, p)...), tcp(addr, outside, 80)) {
-						denied += fmt.Sprint(i + 1)
+				t.Run(fmt.Sprintf("%T", p), func(t *testing.T) {
+					denied := ""
+					for i, addr := range addresses {
+						if !allowed(world(append(objects, p)...), tcp(addr, outside, 80)) {
+							denied += fmt.Sprint(i + 1)
+						}
 					}
-				}
-				if denied != test.want {
-					t.Errorf("%T, subject %s: denied are %q, want %q", p, test.subject, denied, test.want)
-				}
+					if denied != test.want {
+						t.Errorf("%T, subject %s: denied are %q, want %q", p, test.subject, denied, test.want)
+					}
+				})
 			}
 		})
 	}

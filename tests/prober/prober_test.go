@@ -112,9 +112,11 @@ func TestKinds(t *testing.T) {
 		"unreachable": &net.OpError{Err: os.NewSyscallError("connect", syscall.EHOSTUNREACH)},
 		"other":       errors.New("another"),
 	} {
-		if got := kindOf(err); got != want {
-			t.Errorf("%v: got %s, want %s", err, got, want)
-		}
+		t.Run(want, func(t *testing.T) {
+			if got := kindOf(err); got != want {
+				t.Errorf("%v: got %s, want %s", err, got, want)
+			}
+		})
 	}
 }
 

@@ -184,17 +184,19 @@ func TestEveryKindIsServedAsItself(t *testing.T) {
 		{f.Objects(compile.KindBaselineAdminNetworkPolicy), "*v1alpha1.BaselineAdminNetworkPolicy default"},
 		{f.Objects(compile.KindClusterNetworkPolicy), "*v1alpha2.ClusterNetworkPolicy cluster"},
 	} {
-		list, err := cache.ToListerWatcherWithContext(tc.lw).ListWithContext(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got string
-		for _, item := range list.(*metav1.List).Items {
-			got += fmt.Sprintf("%T %s", item.Object, item.Object.(object).GetName())
-		}
-		if got != tc.want {
-			t.Errorf("got %q, want %q", got, tc.want)
-		}
+		t.Run(tc.want, func(t *testing.T) {
+			list, err := cache.ToListerWatcherWithContext(tc.lw).ListWithContext(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got string
+			for _, item := range list.(*metav1.List).Items {
+				got += fmt.Sprintf("%T %s", item.Object, item.Object.(object).GetName())
+			}
+			if got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
 	}
 }
 

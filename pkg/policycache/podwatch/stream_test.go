@@ -206,10 +206,12 @@ func TestWhatCannotBeReadIsAnError(t *testing.T) {
 		"not in the protobuf encoding":                frame(t, "ADDED", []byte(`{"kind":"Pod"}`)),
 		"pod ns-0000/web-00000000-00001: malformed":   frame(t, "ADDED", bytes.Replace(encode(t, realisticPod(1)), []byte("\x0a\x04http\x10"), []byte("\x0a\x7fhttp\x10"), 1)),
 	} {
-		e := events(append(stream, whole...)) // and nothing behind it
-		if len(e) != 1 || e[0].Type != watch.Error || !strings.Contains(apierrors.FromObject(e[0].Object).Error(), want) {
-			t.Errorf("got %+v, want %s", e, want)
-		}
+		t.Run(want, func(t *testing.T) {
+			e := events(append(stream, whole...)) // and nothing behind it
+			if len(e) != 1 || e[0].Type != watch.Error || !strings.Contains(apierrors.FromObject(e[0].Object).Error(), want) {
+				t.Errorf("got %+v, want %s", e, want)
+			}
+		})
 	}
 	for n := range whole {
 		if e := events(whole[:n]); len(e) > 0 {

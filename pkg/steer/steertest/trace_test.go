@@ -58,10 +58,12 @@ func TestVerdicts(t *testing.T) {
 		{"meta l4proto { tcp, udp } drop", Drop},
 		{"meta l4proto { tcp, sctp } drop", Accept},
 	} {
-		got, err := Trace(table(t, tt.rule), udp, nil)
-		if err != nil || got.Verdict != tt.want {
-			t.Errorf("%q: %v, %v, want %s", tt.rule, got, err, tt.want)
-		}
+		t.Run(tt.rule, func(t *testing.T) {
+			got, err := Trace(table(t, tt.rule), udp, nil)
+			if err != nil || got.Verdict != tt.want {
+				t.Errorf("%v, %v, want %s", got, err, tt.want)
+			}
+		})
 	}
 }
 

@@ -276,14 +276,16 @@ func TestServing(t *testing.T) {
 		{corev1.Container{Command: []string{"/bin/bash", "-c", "/agnhost porter"}, Env: []corev1.EnvVar{{Name: "SERVE_SCTP_PORT_9003"}}}, "SCTP 9003"},
 		{corev1.Container{Ports: []corev1.ContainerPort{{ContainerPort: 80}}}, ""}, // declared, but not served
 	} {
-		got := Serving(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{c.container}}})
-		var text string
-		for _, port := range got {
-			text += fmt.Sprintf("%s %d", port.Protocol, port.ContainerPort)
-		}
-		if text != c.want {
-			t.Errorf("%v serves %q, want %q", c.container.Command, text, c.want)
-		}
+		t.Run(c.want, func(t *testing.T) {
+			got := Serving(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{c.container}}})
+			var text string
+			for _, port := range got {
+				text += fmt.Sprintf("%s %d", port.Protocol, port.ContainerPort)
+			}
+			if text != c.want {
+				t.Errorf("%v serves %q, want %q", c.container.Command, text, c.want)
+			}
+		})
 	}
 }
 
@@ -301,9 +303,11 @@ func TestParseConnect(t *testing.T) {
 		{command: "/agnhost connect --wait=3s 10.0.0.1:80", wrong: true},
 		{command: "/agnhost connect server:80", wrong: true},
 	} {
-		got, err := parseConnect(strings.Fields(c.command))
-		if (err != nil) != c.wrong || !c.wrong && got != c.want {
-			t.Errorf("%q is %+v, %v; want %+v", c.command, got, err, c.want)
-		}
+		t.Run(c.command, func(t *testing.T) {
+			got, err := parseConnect(strings.Fields(c.command))
+			if (err != nil) != c.wrong || !c.wrong && got != c.want {
+				t.Errorf("%q is %+v, %v; want %+v", c.command, got, err, c.want)
+			}
+		})
 	}
 }
