@@ -1,6 +1,7 @@
 // Command kube-network-policies enforces Kubernetes network policies on its node.
 // As "kube-network-policies status-writer" it writes conditions on policies that are
-// not enforced as written.
+// not enforced as written, and as "kube-network-policies probe" it asks an agent for its
+// health.
 package main
 
 import (
@@ -21,7 +22,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
-// command is the agent or the status writer.
+// command is the agent, the status writer or the probe.
 type command interface {
 	addFlags(*pflag.FlagSet)
 	// validate checks the flags, and args, the arguments that are not flags.
@@ -36,6 +37,8 @@ Commands:
                                         Example: kube-network-policies --manifests ./cluster
   kube-network-policies status-writer   Write conditions on policies, with the parts that are not enforced as written.
                                         Example: kube-network-policies status-writer --kubeconfig ~/.kube/config
+  kube-network-policies probe           Exit with status 0 if the agent at a probe socket is alive (livez) or ready (readyz).
+                                        Example: kube-network-policies probe --probe-socket=/run/kube-network-policies/probe readyz
   kube-network-policies version         Print version, commit, build date, Go version and platform.
                                         Example: kube-network-policies version
 
@@ -47,9 +50,11 @@ Flags:
 func main() {
 	name, args := "kube-network-policies", os.Args[1:]
 	var c command = newOptions()
-	if len(args) > 0 && args[0] == writerName {
-		name, args = name+" "+writerName, args[1:]
-		c = newWriterOptions()
+	if len(args) > 0 && (args[0] == writerName || args[0] == probeName) {
+		if c = newWriterOptions(); args[0] == probeName {
+			c = new(probeOptions)
+		}
+		name, args = name+" "+args[0], args[1:]
 	}
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintf(os.Stderr, usage, name, fs.FlagUsages()) }

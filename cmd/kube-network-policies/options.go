@@ -25,6 +25,9 @@ const (
 	maxQueues = 64
 	// defaultMaxQueues leaves the cores of a large node to its pods.
 	defaultMaxQueues = 4
+	// defaultQueue is the default of --nfqueue-id. Numbers around 0 and 100 are used by
+	// other software, kindnetd among it.
+	defaultQueue = 7100
 	// minEvaluationMemory is enough for the peers of a few pods.
 	minEvaluationMemory = 1 << 20
 )
@@ -49,13 +52,14 @@ type options struct {
 	dnsResolvers      []string
 	logDenied         bool
 	evaluationMemory  int64
+	probeSocket       string
 	cleanup           bool
 }
 
 func newOptions() *options {
 	return &options{
 		sharedOptions:    newSharedOptions(),
-		queue:            100,
+		queue:            defaultQueue,
 		queues:           min(runtime.NumCPU(), defaultMaxQueues),
 		share:            int(steer.DefaultShare),
 		mark:             fmt.Sprintf("%#x", steer.DefaultMark),
@@ -68,8 +72,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	o.sharedOptions.addFlags(fs)
 	fs.StringVar(&o.nodeName, "hostname-override", o.nodeName, "name of this machine's Node object; empty uses the host name. With a wrong name the agent finds no pods and enforces nothing")
 	fs.StringVar(&o.manifests, "manifests", o.manifests, "directory of Kubernetes manifests (pods, namespaces, nodes, network policies) to enforce instead of those of an API server; changed files are read again")
-	fs.IntVar(&o.queue, "nfqueue-id", o.queue, "number of the first NFQUEUE, 0-65535. The agent is not ready while another process has it")
-	fs.IntVar(&o.queues, "nfqueue-count", o.queues, "number of queues, 1-64, from --nfqueue-id up; the kernel distributes connections over them by CPU. Too many take CPU time from pods, too few delay new connections. The default is the number of CPUs, at most 4")
+	fs.IntVar(&o.queue, "nfqueue-id", o.queue, "the number, 0-65535, from which on the agent takes NFQUEUE numbers: two for each queue and two more. If another process uses one of them, it takes the next free range, and says so in the log")
+	fs.IntVar(&o.queues, "nfqueue-count", o.queues, "number of queues, 1-64; the kernel distributes connections over them by CPU. Too many take CPU time from pods, too few delay new connections. The default is the number of CPUs, at most 4")
 	fs.IntVar(&o.share, "pod-share", o.share, "packets per second of each pod of this node that are decided before the packets of pods beyond their share; those are decided with the remaining capacity. 0 disables shares: a pod that floods then delays the first packets of all other pods")
 	fs.TextVar(&o.divert, "divert", o.divert, "how packets are queued, `MODE`: queue (nftables statement), xtables (NFQUEUE target through nft_compat), or auto, which uses what the kernel supports. Start fails with a way that the kernel lacks")
 	fs.StringVar(&o.mark, "mark", o.mark, "the one `BIT` of packet marks and conntrack marks that the agent uses. Other software that uses the same bit breaks enforcement")
@@ -86,6 +90,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.podTunnels, "pod-tunnels", o.podTunnels, "`TUNNELS` of this node to which its pods may send, each as udp/PORT, gre, ipip, ipv6, l2tp or mpls. Policies do not apply to the packets inside")
 	fs.BoolVar(&o.logDenied, "log-denied", o.logDenied, "log denied packets with their pods and the policy that denied them, at most ten a second")
 	fs.Int64Var(&o.evaluationMemory, "evaluation-memory", o.evaluationMemory, "memory in `BYTES` to cache which rules select which peers, for all pods of the node together. With too little, peers are evaluated repeatedly, and packets under large policies wait for it")
+	fs.StringVar(&o.probeSocket, "probe-socket", o.probeSocket, "`PATH` of a unix socket for the command probe, which asks this very process when another agent runs on the node, too; empty means none")
 	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything that the agent has installed in the kernel, and exit. Pods are then not isolated")
 }
 
@@ -103,11 +108,8 @@ func (o *options) validate(args []string) error {
 	}
 	if o.queues < 1 || o.queues > maxQueues {
 		fault("nfqueue-count", o.queues, "must be in 1-%d", maxQueues)
-	} else if o.queue+o.queues-1 > 65535 {
-		fault("nfqueue-count", o.queues, "the last queue would be number %d, above 65535", o.queue+o.queues-1)
-	}
-	if last := o.queue + 2*o.queues; o.share > 0 && o.queue+o.queues-1 <= 65535 && last > 65535 {
-		fault("nfqueue-count", o.queues, "the last queue for packets beyond --pod-share would be number %d, above 65535", last)
+	} else if last := o.queue + 2*o.queues + 1; last > 65535 {
+		fault("nfqueue-count", o.queues, "the last of the agent's %d queue numbers would be %d, above 65535", 2*o.queues+2, last)
 	}
 	if o.share < 0 || o.share > int(steer.MaxShare) {
 		fault("pod-share", o.share, "must be in 0-%d", steer.MaxShare)
@@ -182,6 +184,7 @@ func (o *options) config() (agent.Config, error) {
 		LogDenied:          o.logDenied,
 		EvaluationMemory:   o.evaluationMemory,
 		MetricsBindAddress: o.metricsBindAddress,
+		ProbeSocket:        o.probeSocket,
 	}
 	if o.blockEstablished {
 		cfg.BlockMark, _ = parseMark(o.blockMark)

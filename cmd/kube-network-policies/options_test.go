@@ -56,8 +56,8 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"--nfqueue-id=-1"}, []string{"--nfqueue-id=-1"}},
 		{[]string{"--nfqueue-id=x"}, []string{"--nfqueue-id", `"x"`}},
 		{[]string{"--nfqueue-count=0"}, []string{"--nfqueue-count=0"}},
-		{[]string{"--nfqueue-id=65535", "--nfqueue-count=2"}, []string{"--nfqueue-count=2", "65536"}},
-		{[]string{"--nfqueue-id=65530", "--nfqueue-count=3"}, []string{"--nfqueue-count=3", "--pod-share", "65536"}},
+		{[]string{"--nfqueue-id=65535", "--nfqueue-count=2"}, []string{"--nfqueue-count=2", "65540"}},
+		{[]string{"--nfqueue-id=65530", "--nfqueue-count=3"}, []string{"--nfqueue-count=3", "8 queue numbers", "65537"}},
 		{[]string{"--pod-share=-1"}, []string{"--pod-share=-1", "0-1000000"}},
 		{[]string{"--pod-share=1000001"}, []string{"--pod-share=1000001", "0-1000000"}},
 		{[]string{"--divert=ebpf"}, []string{"--divert", `"ebpf"`, "xtables"}},
@@ -174,8 +174,5 @@ func TestDefaultsFailClosed(t *testing.T) {
 	}
 	if o.features != compile.AllFeatures() {
 		t.Errorf("features by default: %+v, want all", o.features)
-	}
-	if o.queue != 100 {
-		t.Errorf("queue %d by default, want 100", o.queue)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -24,6 +23,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
+	"sigs.k8s.io/kube-network-policies/pkg/queue"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
@@ -47,8 +47,13 @@ type Config struct {
 	// addition to NetworkPolicy.
 	Kinds    []*compile.Kind
 	Features compile.Features
-	// Queue is the number of the first NFQUEUE, Queues how many there are.
+	// Queue is the first number from which on NFQUEUE numbers are taken that no process
+	// uses, and Queues how many queues decide packets.
 	Queue, Queues uint16
+	// Started is when the agent was started first in its container, in tenths of a
+	// second since the machine was. An agent takes over from those that are older.
+	// Zero means now.
+	Started uint32
 	// Share is the number of packets per second of each local pod that are decided
 	// before packets that exceed a share. Zero means that there are no shares.
 	Share uint32
@@ -82,6 +87,9 @@ type Config struct {
 	EvaluationMemory int64
 	// MetricsBindAddress is the "host:port" of the HTTP endpoints.
 	MetricsBindAddress string
+	// ProbeSocket is the path of a unix socket with the same endpoints, which only this
+	// agent answers, not another one of the node. Empty means none.
+	ProbeSocket string
 }
 
 // FailOpen holds a switch for each way to fail. All false, the default, drops
@@ -102,7 +110,7 @@ func (c Config) Validate() error {
 	if (c.API == nil) == (c.Manifests == "") {
 		errs = append(errs, errors.New("exactly one of API and Manifests is needed"))
 	}
-	if last := c.lastQueue(); last > 0xffff {
+	if last := c.numbers().last(); last > 0xffff {
 		errs = append(errs, fmt.Errorf("Queues: the last queue would be %d, above 65535", last))
 	}
 	return errors.Join(errs...)
@@ -113,6 +121,8 @@ type agent struct {
 	enforcer *enforce.Enforcer
 	observer observer // nil if no policy may name domains
 	queues   []served
+	peers    *peers
+	numbers  numbers
 	steerer  *steer.Steerer
 	owners   *owners
 	reuse    *reuse
@@ -133,18 +143,30 @@ type agent struct {
 	steered *policy.Snapshot // whose packets are steered, nil before the first
 }
 
-// Run enforces policies until ctx ends and leaves the nftables rules in place. It
-// returns an error if it cannot work at all: an invalid Config, a kernel without
-// NFQUEUE, an HTTP address in use.
+// Run enforces policies until ctx ends and leaves the nftables rules in place. If
+// another agent runs on the node, the newer one takes over from the older one. Run returns
+// an error if it cannot work at all: an invalid Config, a kernel without NFQUEUE, an HTTP
+// address that the machine does not have.
 func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("agent config: %w", err)
 	}
 	logger := klog.FromContext(ctx)
+	if cfg.Started == 0 {
+		var err error
+		if cfg.Started, err = startTime(); err != nil {
+			return err
+		}
+	}
 	caps, err := steer.Probe(ctx)
 	if err != nil {
 		return err
 	}
+	cfg, claimed, err := claim(ctx, cfg, queue.Host{})
+	if err != nil {
+		return err
+	}
+	defer claimed.Close()
 	reg := httpserver.NewRegistry()
 	a, err := newAgent(cfg, caps, reg, logger)
 	if err != nil {
@@ -153,14 +175,20 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := a.recall(ctx, reg); err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", cfg.MetricsBindAddress)
-	if err != nil {
-		return fmt.Errorf("metrics-bind-address %q: %w", cfg.MetricsBindAddress, err)
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		return httpserver.New(httpserver.Handler(reg, a.live, a.readiness), reg).Run(ctx, listener)
+	// Whatever must work until another agent has taken over outlives ctx.
+	work, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	stop := context.AfterFunc(ctx, func() {
+		defer end()
+		a.leave()
 	})
+	defer stop()
+	group, ctx := errgroup.WithContext(work)
+	server := httpserver.New(httpserver.Handler(reg, a.live, a.readiness), reg)
+	group.Go(func() error { return serve(ctx, server, cfg.MetricsBindAddress) })
+	if cfg.ProbeSocket != "" {
+		group.Go(func() error { return serveProbes(ctx, server, cfg.ProbeSocket) })
+	}
 	group.Go(func() error { return a.steerer.Run(ctx) })
 	if a.links != nil {
 		if err := a.links.Read(); err != nil {
@@ -188,6 +216,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {
 	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg), eval: newEvaluator(cfg.EvaluationMemory, reg)}
+	a.peers, a.numbers = &peers{kernel: queue.Host{}}, cfg.numbers()
 	a.tunnelPorts, a.podTunnels = cfg.TunnelPorts, cfg.PodTunnels
 	if cfg.Share > 0 && caps.Share != nil {
 		logger.Error(caps.Share, "Pods have no shares: a pod that floods delays first packets of other pods")
@@ -224,6 +253,8 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		EarlyUDP:      cfg.EarlyUDP,
 		SourceCheck:   a.links != nil,
 		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
+		Holder:        cfg.holder(),
+		Agents:        a.peers,
 		Applied:       func(serial uint64) { a.reuse.applied(serial) },
 		Repaired:      a.recheck,
 		Registerer:    reg,
@@ -233,6 +264,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	if a.queues, err = newQueues(cfg, a.enforcer, a.observer, reg); err != nil {
 		return nil, err
 	}
+	a.peers.queues = a.queues
 	if a.blocker, err = newBlocker(cfg, reg); err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -23,7 +22,7 @@ func (a *agent) readiness() error {
 	if !a.metrics.hasSnapshot() {
 		errs = append(errs, errors.New("no snapshot of the cluster yet"))
 	}
-	if slices.ContainsFunc(a.queues, func(q served) bool { return !q.Bound() }) {
+	if !a.peers.Listening() {
 		errs = append(errs, errors.New("not all queues are bound"))
 	}
 	if err := a.steerer.Healthy(); err != nil {

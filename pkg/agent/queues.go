@@ -95,18 +95,6 @@ func (c Config) observeQueue() uint16 {
 // the observer's, whether there is one or not.
 func (c Config) overflowQueue() uint16 { return c.Queue + c.Queues + 1 }
 
-// lastQueue is the highest number of a queue.
-func (c Config) lastQueue() int {
-	switch queues := int(c.Queues); {
-	case c.Share > 0:
-		return int(c.Queue) + 2*queues
-	case c.learnsNames():
-		return int(c.Queue) + queues
-	default:
-		return int(c.Queue) + queues - 1
-	}
-}
-
 // overflowLen is the length of each overflow queue. Each queued packet has a conntrack
 // entry: together they may use a quarter of the table, so that a flood leaves room for
 // connections of other pods.

@@ -26,7 +26,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		client := clientOf(conn)
-		if sameAddress(client, conn.LocalAddr()) {
+		if sameMachine(client, conn.LocalAddr()) {
 			return conn, nil
 		}
 		if l.take(client) {

@@ -4,7 +4,7 @@
 //
 // There are no limits for clients on the same machine, such as the kubelet that probes a
 // pod in the host's network. They are recognized by their address, which is also the
-// server's.
+// server's, or by the server's address being a unix socket.
 package httpserver
 
 import (
@@ -83,12 +83,18 @@ func paced(h http.Handler, limiter *rate.Limiter) http.Handler {
 // local reports whether a request comes from this machine.
 func local(r *http.Request) bool {
 	at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	client, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && sameAddress(client.Addr(), at)
+	client, _ := netip.ParseAddrPort(r.RemoteAddr) // zero for a unix socket
+	return sameMachine(client.Addr(), at)
 }
 
-// sameAddress reports whether a client has the address of the server.
-func sameAddress(client netip.Addr, at net.Addr) bool {
-	tcp, ok := at.(*net.TCPAddr)
-	return ok && tcp.AddrPort().Addr().Unmap() == client.Unmap()
+// sameMachine reports whether a client has the address of the server, or the server is at a
+// unix socket.
+func sameMachine(client netip.Addr, at net.Addr) bool {
+	switch at := at.(type) {
+	case *net.UnixAddr:
+		return true
+	case *net.TCPAddr:
+		return at.AddrPort().Addr().Unmap() == client.Unmap()
+	}
+	return false
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,6 +90,9 @@ func TestLocalClientsHaveNoLimits(t *testing.T) {
 	l := &listener{refused: prometheus.NewCounter(prometheus.CounterOpts{}), all: maxConnections, Listener: &one{at: "192.0.2.1:9080", from: "192.0.2.1:4000"}}
 	if _, err := l.Accept(); err != nil {
 		t.Error(err)
+	}
+	if !sameMachine(netip.Addr{}, &net.UnixAddr{Name: "probe"}) {
+		t.Error("clients of a unix socket have limits")
 	}
 	l.Listener = &one{at: "192.0.2.1:9080", from: "192.0.2.2:4000", then: io.EOF}
 	if _, err := l.Accept(); err != io.EOF {

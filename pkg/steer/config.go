@@ -145,6 +145,11 @@ type Config struct {
 	// SCTPPerPacket queues every SCTP packet in the original direction, for kernels
 	// that track SCTP by addresses only.
 	SCTPPerPacket bool
+	// Holder identifies this agent. Its queue is bound already.
+	Holder Holder
+	// Agents is what is known of the agents of the node. Nil means that there is no
+	// other one.
+	Agents Agents
 	// Applied is called with the Sets.Serial of each desired state that the kernel has
 	// accepted. It may be nil. It is called from the goroutine that writes, and must
 	// not block.

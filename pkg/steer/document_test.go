@@ -60,9 +60,9 @@ func withXTables(table, xtables string) string {
 // name or, before 1.0.7, nothing) and without /etc/protocols.
 func translate(table string) string {
 	for _, r := range []struct{ pattern, with string }{
-		{`(chain overflow \{\n\t\tcounter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 105-108 fanout\n"},
-		{`(counter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 100-103 fanout\n"},
-		{`(chain show \{\n\t\t)(xt target "NFQUEUE")?\n`, "${1}queue num 104 bypass\n"},
+		{`(chain overflow \{\n\t\tcounter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 7105-7108 fanout\n"},
+		{`(counter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 7100-7103 fanout\n"},
+		{`(chain show \{\n\t\t)(xt target "NFQUEUE")?\n`, "${1}queue num 7104 bypass\n"},
 		{`l4proto 17`, "l4proto udp"},
 		{`elements = \{ 4, 47 \}`, "elements = { ipencap, gre }"},
 		{`l4proto \{ 1, 58 \}`, "l4proto { icmp, ipv6-icmp }"},
@@ -94,8 +94,8 @@ func TestDocumentShowsTable(t *testing.T) {
 		}
 		show := func(early EarlyUDP) {
 			mustSync(t, newReal(t, func(c *Config) {
-				c.Divert, c.Queues, c.ObserveQueue, c.EarlyUDP, c.SourceCheck = tt.divert, 4, 104, early, true
-				c.Share, c.OverflowQueue = DefaultShare, 105
+				c.Divert, c.Queue, c.Queues, c.ObserveQueue, c.EarlyUDP, c.SourceCheck = tt.divert, 7100, 4, 7104, early, true
+				c.Share, c.OverflowQueue, c.Holder.Queue = DefaultShare, 7105, 7109
 			}), documentSets)
 		}
 		show(EarlyOff)

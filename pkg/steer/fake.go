@@ -3,6 +3,8 @@ package steer
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"sigs.k8s.io/knftables"
 )
@@ -57,6 +59,26 @@ func (k *fakeKernel) counters(ctx context.Context) (map[string]uint64, error) {
 	return packets, err
 }
 
+// queues decodes divertRules.
+func (k *fakeKernel) queues(ctx context.Context) ([]uint16, error) {
+	rules, err := k.nft.ListRules(ctx, divertChain)
+	if err != nil && !knftables.IsNotFound(err) {
+		return nil, err
+	}
+	var numbers []uint16
+	for _, r := range rules {
+		_, to, _ := strings.Cut(r.Rule, " to ")
+		var first, last uint16
+		if n, _ := fmt.Sscanf(to, "%d-%d", &first, &last); n == 1 {
+			last = first
+		}
+		if to != "" {
+			numbers = append(numbers, queueRange{first, last - first + 1}.numbers()...)
+		}
+	}
+	return numbers, nil
+}
+
 func (k *fakeKernel) listen(ctx context.Context, started func(), report func(commit)) error {
 	started()
 	for {
@@ -81,10 +103,20 @@ func (k *fakeKernel) read(ctx context.Context) (*observedState, error) {
 		return nil, err
 	}
 	delete(objects, "table")
-	if !isOurs(k.chains, objects) {
-		return &observedState{generation: generation, layout: incompatible}, nil
+	o := &observedState{generation: generation, layout: incompatible}
+	if o.named = slices.Contains(objects["set"], holderSet); o.named {
+		listed, err := k.nft.ListElements(ctx, "set", holderSet)
+		if err != nil {
+			return nil, err
+		}
+		if len(listed) == 1 {
+			o.holder = parseHolder(listed[0].Key)
+		}
 	}
-	o := &observedState{generation: generation, layout: ours, base: base{rules: make(map[string][]string)}, sets: make(contents)}
+	if !isOurs(k.chains, objects) {
+		return o, nil
+	}
+	o.layout, o.base, o.sets = ours, base{rules: make(map[string][]string)}, make(contents)
 	rules, err := k.nft.ListRules(ctx, "")
 	if err != nil {
 		return nil, err

@@ -10,7 +10,9 @@ import (
 
 // Healthy returns nil if a desired state is applied, the last sync succeeded, no
 // desired state has been pending too long, and no other process has changed the table
-// since it was verified. It returns at once even while nft or the kernel hangs.
+// since it was verified. While another agent holds the table, it returns nil if there is
+// a desired state, unless this agent is about to take over. It returns at once even while
+// nft or the kernel hangs.
 func (s *Steerer) Healthy() error {
 	if err := s.commits.unverified().error(); err != nil {
 		return err

@@ -22,6 +22,7 @@ type metrics struct {
 	external    *prometheus.CounterVec
 	repairs     prometheus.Counter
 	lost        prometheus.Counter
+	holder      prometheus.Gauge
 	inPlace     atomic.Bool // the table exists, and its counters can be read
 }
 
@@ -66,6 +67,10 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 			Name: "netpol_steer_lost_notifications_total",
 			Help: "Times nftables notifications were lost. The table is verified each time.",
 		}),
+		holder: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_steer_holder",
+			Help: "1 while this agent holds the nftables table, 0 while another agent of the node does, or none.",
+		}),
 		support: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_kernel_support",
 			Help: "Kernel features found at start: 1 for supported, 0 for not supported, -1 for unknown.",
@@ -81,7 +86,7 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 		m.elements.WithLabelValues(spec.name)
 	}
 	reg.MustRegister(m.syncs, m.lastSuccess, m.elements, m.programming, m.divert, m.support,
-		m.external, m.repairs, m.lost, &countersCollector{kernel: s.kernel, inPlace: &m.inPlace})
+		m.external, m.repairs, m.lost, m.holder, &countersCollector{kernel: s.kernel, inPlace: &m.inPlace})
 	return m
 }
 

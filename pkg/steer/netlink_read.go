@@ -67,10 +67,17 @@ func (k netlinkKernel) readOnce(conn *netlink.Conn) (*observedState, error) {
 			return nil, err
 		}
 	}
-	if !r.sound || !isOurs(k.chains, r.names) {
-		return &observedState{layout: incompatible}, nil
+	o := &observedState{layout: incompatible}
+	if o.named = slices.Contains(r.names["set"], holderSet); o.named {
+		var err error
+		if o.holder, err = readHolder(conn); err != nil {
+			return nil, err
+		}
 	}
-	o := &observedState{layout: ours, base: r.base, sets: make(contents, len(setSpecs))}
+	if !r.sound || !isOurs(k.chains, r.names) {
+		return o, nil
+	}
+	o.layout, o.base, o.sets = ours, r.base, make(contents, len(setSpecs))
 	for _, spec := range setSpecs {
 		var err error
 		if o.sets[spec.name], err = readSet(conn, spec); err != nil {
@@ -215,24 +222,45 @@ func expressionsHash(expressions []byte) string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// readSet returns nil elements for a set with elements that we do not write, such as a
-// range that is no prefix. Such a set is written again.
-func readSet(conn *netlink.Conn, spec setSpec) (elements, error) {
-	answers, err := get(conn, unix.NFT_MSG_GETSETELEM, netlink.Dump, ofTable, stringArgument(unix.NFTA_SET_ELEM_LIST_SET, spec.name))
+// setKeys lists the elements of a set. ok is false if one is a range with both ends in one
+// element, which we do not write.
+func setKeys(conn *netlink.Conn, set string) (keys []setKey, ok bool, err error) {
+	answers, err := get(conn, unix.NFT_MSG_GETSETELEM, netlink.Dump, ofTable, stringArgument(unix.NFTA_SET_ELEM_LIST_SET, set))
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var keys []setKey
 	for _, a := range answers {
 		for _, e := range nlattr.All(attribute(a, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			if attribute(e, nftaSetElemKeyEnd) != nil {
-				return nil, nil
+				return nil, false, nil
 			}
 			keys = append(keys, setKey{
 				bytes: attribute(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE),
 				flags: number(attribute(e, unix.NFTA_SET_ELEM_FLAGS)),
 			})
 		}
+	}
+	return keys, true, nil
+}
+
+// readHolder returns the zero Holder if the set does not have exactly one.
+func readHolder(conn *netlink.Conn) (Holder, error) {
+	keys, ok, err := setKeys(conn, holderSet)
+	if err != nil {
+		return Holder{}, fmt.Errorf("set %s: %w", holderSet, err)
+	}
+	if !ok || len(keys) != 1 {
+		return Holder{}, nil
+	}
+	return decodeHolder(keys[0].bytes), nil
+}
+
+// readSet returns nil elements for a set with elements that we do not write, such as a
+// range that is no prefix. Such a set is written again.
+func readSet(conn *netlink.Conn, spec setSpec) (elements, error) {
+	keys, ok, err := setKeys(conn, spec.name)
+	if err != nil || !ok {
+		return nil, err
 	}
 	if spec.ranges {
 		return intervals(keys, spec.addrLen()), nil

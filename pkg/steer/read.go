@@ -15,6 +15,8 @@ type kernel interface {
 	read(context.Context) (*observedState, error)
 	// counters returns the number of packets of each counter of the table.
 	counters(context.Context) (map[string]uint64, error)
+	// queues returns the queue numbers to which the table sends packets to be decided.
+	queues(context.Context) ([]uint16, error)
 	// listen reports the commits to nftables until ctx ends, and then returns nil. It
 	// calls started once it is subscribed.
 	listen(ctx context.Context, started func(), report func(commit)) error
@@ -36,6 +38,8 @@ type observedState struct {
 	layout     layout
 	base       base
 	sets       contents // nil elements: the set has elements that we do not write
+	named      bool     // the table has a set for its holder
+	holder     Holder   // the zero Holder if it is not known
 }
 
 // base identifies everything in a table except the elements of our sets. Equal bases
@@ -54,7 +58,7 @@ func emptyTable() *observedState { return &observedState{layout: absent, sets: S
 
 // sameAs reports whether o and p are the same table, regardless of their generations.
 func (o *observedState) sameAs(p *observedState) bool {
-	return o.layout == p.layout && o.base.equal(p.base) &&
+	return o.layout == p.layout && o.holder == p.holder && o.base.equal(p.base) &&
 		maps.EqualFunc(o.sets, p.sets, func(a, b elements) bool { return (a == nil) == (b == nil) && maps.Equal(a, b) })
 }
 
@@ -68,6 +72,7 @@ func isOurs(all []chain, names map[string][]string) bool {
 	for _, spec := range setSpecs {
 		want["set"] = append(want["set"], spec.name)
 	}
+	want["set"] = append(want["set"], holderSet)
 	want["set"] = append(want["set"], shareSetNames(all)...)
 	sorted := func(a, b []string) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))

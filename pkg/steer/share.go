@@ -121,6 +121,19 @@ func (n queueRange) String() string {
 	return fmt.Sprintf("%d-%d", n.first, n.first+n.count-1)
 }
 
+// numbers returns the numbers of n.
+func (n queueRange) numbers() []uint16 {
+	var all []uint16
+	for i := range n.count {
+		all = append(all, n.first+i)
+	}
+	return all
+}
+
+func (n queueRange) contains(number uint16) bool {
+	return number >= n.first && number-n.first < n.count
+}
+
 // overlaps reports whether n and o have a number in common.
 func (n queueRange) overlaps(o queueRange) bool {
 	return uint32(n.first) < uint32(o.first)+uint32(o.count) && uint32(o.first) < uint32(n.first)+uint32(n.count)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -49,6 +50,9 @@ type Steerer struct {
 	// writeXTables writes the chains that nft cannot express, nil if there are none.
 	writeXTables func(Config) error
 
+	leaving atomic.Bool   // Release was called
+	waiting chan struct{} // filled when the table is not written because of another agent
+
 	// Used only by the goroutine that syncs.
 	observed  *observedState // nil when it must be read
 	expected  *observedState // the last observed state that was correct, nil before the first
@@ -66,6 +70,8 @@ type Steerer struct {
 	pendingSince  time.Time     // the same for the change after it
 	syncingSince  time.Time     // when the running sync started, zero for none
 	health        error
+	standby       standby
+	holder        Holder // of the table, as last read or written
 }
 
 // desiredState is a set of addresses to steer. It is immutable once it is taken for
@@ -102,7 +108,7 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 
 // newSteerer takes a valid Config without automatic choices.
 func newSteerer(cfg Config, caps Capabilities, nft knftables.Interface, k kernel) *Steerer {
-	s := &Steerer{cfg: cfg, divert: cfg.Divert, nft: nft, kernel: k, health: errNotSynced}
+	s := &Steerer{cfg: cfg, divert: cfg.Divert, nft: nft, kernel: k, health: errNotSynced, waiting: make(chan struct{}, 1)}
 	s.runner = runner.New(runner.Config{
 		MinInterval:   minInterval,
 		RetryInterval: retryInterval,
@@ -145,7 +151,8 @@ func (s *Steerer) Set(sets Sets) {
 
 // Run creates the table and writes desired states to it until ctx ends. It leaves the
 // table in place, so that a restart leaves no gap. Until the first desired state is
-// applied, the elements of an earlier run stay.
+// applied, the elements of an earlier run stay. While another agent holds the table it
+// is not written, see Holder.
 func (s *Steerer) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "steer")
 	logger.Info("Steering started", "table", TableName, "divert", s.divert,
@@ -156,6 +163,7 @@ func (s *Steerer) Run(ctx context.Context) error {
 	var listening sync.WaitGroup
 	tried := make(chan struct{})
 	listening.Go(func() { s.listen(ctx, sync.OnceFunc(func() { close(tried) })) })
+	listening.Go(func() { s.watchHolder(ctx) })
 	<-tried // so that our first commits are notified
 	s.runner.Poke()
 	s.runner.Run(ctx)

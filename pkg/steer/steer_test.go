@@ -37,8 +37,15 @@ var (
 )
 
 func testConfig() Config {
-	return Config{Queue: 100, Queues: 4, Mark: DefaultMark, Registerer: prometheus.NewRegistry()}
+	return Config{Queue: 100, Queues: 4, Mark: DefaultMark, Registerer: prometheus.NewRegistry(),
+		Holder: Holder{Started: 123456, Queue: 109}, Agents: onlyAgent{}}
 }
+
+// onlyAgent is the Agents of a node with only the one of testConfig.
+type onlyAgent struct{}
+
+func (onlyAgent) Bound(queue uint16) bool { return queue >= 100 && queue < 110 }
+func (onlyAgent) Listening() bool         { return true }
 
 // newFake returns a Steerer over a fake kernel, changed by edit.
 func newFake(t *testing.T, edit func(*Config)) (*Steerer, *knftables.Fake) {

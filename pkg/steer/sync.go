@@ -18,6 +18,9 @@ const baseAttempts = 5
 // written, so that what was read afterwards may not be what we wrote.
 var errConcurrentWrites = errors.New("other processes keep changing nftables while the table is written")
 
+// errStandby means that another agent holds the table.
+var errStandby = errors.New("another agent holds the table")
+
 // sync is one run of the runner. If the table is known to be changed, it is read and
 // repaired in the same write as the desired state. Otherwise the desired state is
 // written before the table is verified, so that changes do not wait for reading.
@@ -26,13 +29,15 @@ func (s *Steerer) sync(ctx context.Context) error {
 	defer cancel()
 	s.setSyncingSince(time.Now())
 	defer s.setSyncingSince(time.Time{})
+	if s.leaving.Load() {
+		return s.release(ctx)
+	}
 	unverified := s.commits.unverified()
-	s.report(ctx, unverified)
 	if unverified.any() {
 		s.observed = nil
 	}
-	err := s.syncOnce(ctx, unverified.external > 0)
-	if err == nil && time.Since(s.verified) >= verifyInterval {
+	err := s.syncOnce(ctx, unverified)
+	if err == nil && s.observed != nil && time.Since(s.verified) >= verifyInterval {
 		err = s.poll(ctx)
 	}
 	if err == nil {
@@ -55,14 +60,18 @@ func (s *Steerer) poll(ctx context.Context) error {
 		return nil
 	}
 	s.observed = nil
-	return s.syncOnce(ctx, false)
+	return s.syncOnce(ctx, unverified{})
 }
 
-// syncOnce applies the desired state and reports the result. notified means that a
-// change by another process was notified.
-func (s *Steerer) syncOnce(ctx context.Context, notified bool) error {
+// syncOnce applies the desired state and reports the result. changes are those by other
+// processes that were notified.
+func (s *Steerer) syncOnce(ctx context.Context, changes unverified) error {
 	d := s.take()
-	err := s.apply(ctx, d, notified)
+	err := s.apply(ctx, d, changes)
+	if errors.Is(err, errStandby) {
+		s.stoodBy(d)
+		return nil
+	}
 	if err != nil {
 		s.observed = nil // the next run reads before it writes
 	}
@@ -75,6 +84,21 @@ func (s *Steerer) syncOnce(ctx context.Context, notified bool) error {
 		s.metrics.programming.Observe(time.Since(since).Seconds())
 	}
 	return err
+}
+
+// stoodBy records that d was not applied because another agent holds the table.
+func (s *Steerer) stoodBy(d *desiredState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.applyingSince = time.Time{}
+	switch {
+	case d == nil:
+		s.health = errNotSynced
+	case s.standby.next:
+		s.health = fmt.Errorf("the table is not taken over yet: %s", s.standby.reason)
+	default:
+		s.health = nil
+	}
 }
 
 // take returns the desired state, to be applied.
@@ -111,10 +135,11 @@ func (s *Steerer) taken(d *desiredState, err error) (first bool, since time.Time
 	return true, d.since
 }
 
-// apply brings the table to the desired state d. A nil d means the base alone.
-func (s *Steerer) apply(ctx context.Context, d *desiredState, notified bool) error {
+// apply brings the table to the desired state d. A nil d means the base alone. The error
+// is errStandby if another agent holds the table.
+func (s *Steerer) apply(ctx context.Context, d *desiredState, changes unverified) error {
 	for range baseAttempts {
-		if err := s.refresh(ctx, notified); err != nil {
+		if err := s.refresh(ctx, d, changes); err != nil {
 			return err
 		}
 		err := s.applyOnce(ctx, d)
@@ -126,6 +151,7 @@ func (s *Steerer) apply(ctx context.Context, d *desiredState, notified bool) err
 			return err
 		}
 		s.expected, s.unsure = s.observed, false
+		s.setHolder(s.observed.holder)
 		if s.changed {
 			s.changed = false
 			s.repaired(ctx)
@@ -162,6 +188,7 @@ func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
 		planElements(tx, sets, d.sets)
 		sets = d.sets
 	}
+	s.planHolder(tx)
 	if tx.NumOperations() == 0 {
 		return nil
 	}
@@ -214,7 +241,7 @@ func (s *Steerer) writeElements(ctx context.Context, tx *knftables.Transaction, 
 	if err != nil {
 		return err
 	}
-	now := &observedState{generation: s.observed.generation, layout: ours, base: s.observed.base, sets: sets}
+	now := &observedState{generation: s.observed.generation, layout: ours, base: s.observed.base, sets: sets, named: true, holder: s.cfg.Holder}
 	if before == s.observed.generation && alone(before, after) {
 		now.generation = after
 	}
@@ -249,8 +276,8 @@ func (s *Steerer) writeBase(ctx context.Context, tx *knftables.Transaction) erro
 }
 
 // refresh reads the table unless its observed state is known, and records whether
-// another process has changed it.
-func (s *Steerer) refresh(ctx context.Context, notified bool) error {
+// another process has changed it. The error is errStandby if another agent holds it.
+func (s *Steerer) refresh(ctx context.Context, d *desiredState, changes unverified) error {
 	if s.observed != nil {
 		return nil
 	}
@@ -262,6 +289,16 @@ func (s *Steerer) refresh(ctx context.Context, notified bool) error {
 		o.layout = incompatible
 	}
 	s.observed, s.verified = o, time.Now()
+	s.setHolder(o.holder)
+	b, err := s.standing(ctx, d)
+	if err != nil {
+		return err
+	}
+	if !s.stand(ctx, b) {
+		return errStandby
+	}
+	s.report(ctx, changes)
+	notified := changes.external > 0
 	if s.expected == nil || s.unsure && !notified || o.sameAs(s.expected) {
 		return nil
 	}
@@ -298,6 +335,7 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 		for _, spec := range setSpecs {
 			tx.Add(spec.object())
 		}
+		tx.Add(holderObject())
 		if s.cfg.shares() {
 			for _, set := range shareSets() {
 				tx.Add(set)

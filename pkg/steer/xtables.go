@@ -1,13 +1,16 @@
 package steer
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
+	"golang.org/x/sys/unix"
 )
 
 // Flags of struct xt_NFQ_info_v3, linux/netfilter/xt_NFQUEUE.h.
@@ -35,6 +38,33 @@ func nfqueueTarget(queue, queues uint16, bypass bool) []expr.Any {
 	binary.NativeEndian.PutUint16(info[2:], queues)
 	binary.NativeEndian.PutUint16(info[4:], flags)
 	return []expr.Any{&expr.Target{Name: "NFQUEUE", Rev: 3, Info: &info}}
+}
+
+// queues implements kernel by the rules of divertChain, of whatever version.
+func (netlinkKernel) queues(context.Context) ([]uint16, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	table := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
+	rules, err := conn.GetRules(table, &nftables.Chain{Name: divertChain, Table: table})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	var numbers []uint16
+	for _, r := range rules {
+		for _, e := range r.Exprs {
+			switch e := e.(type) {
+			case *expr.Queue:
+				numbers = append(numbers, queueRange{e.Num, e.Total}.numbers()...)
+			case *expr.Target:
+				if info, ok := e.Info.(*xt.Unknown); ok && e.Name == "NFQUEUE" && len(*info) >= 4 {
+					numbers = append(numbers, queueRange{binary.NativeEndian.Uint16(*info), binary.NativeEndian.Uint16((*info)[2:])}.numbers()...)
+				}
+			}
+		}
+	}
+	return numbers, err
 }
 
 // writeXTables replaces the rules of the chains that queue, in one batch. They do the

@@ -112,12 +112,12 @@ func TestPrometheusConfigSelectsAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"app.kubernetes.io/name: kube-network-policies\n", "- name: metrics\n          containerPort: 9080\n"} {
+	for _, part := range []string{"app.kubernetes.io/name: kube-network-policies\n", "prometheus.io/port: \"9080\"\n"} {
 		if !strings.Contains(string(install), part) {
 			t.Errorf("install.yaml does not have %q", part)
 		}
 	}
-	if !strings.Contains(config, "regex: kube-network-policies;metrics\n") {
+	if !strings.Contains(config, "regex: kube-network-policies\n") {
 		t.Errorf("the configuration of Prometheus does not keep the agents:\n%s", config)
 	}
 	role := find[*rbacv1.Role](t, all)

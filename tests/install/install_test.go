@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -150,9 +151,14 @@ func checkReads(t *testing.T, rules []rbacv1.PolicyRule, want []string) {
 func TestAgentSecurityContext(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
 		pod, container := agent(t, file)
-		if !pod.HostNetwork || pod.HostPID || pod.HostIPC || len(pod.Volumes) != 0 {
-			t.Errorf("hostNetwork %v, hostPID %v, hostIPC %v, %d volumes; want the network and nothing else of the node",
-				pod.HostNetwork, pod.HostPID, pod.HostIPC, len(pod.Volumes))
+		if !pod.HostNetwork || pod.HostPID || pod.HostIPC {
+			t.Errorf("hostNetwork %v, hostPID %v, hostIPC %v; want the network and nothing else of the node",
+				pod.HostNetwork, pod.HostPID, pod.HostIPC)
+		}
+		for _, v := range pod.Volumes {
+			if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil {
+				t.Errorf("volume %v, want only empty directories with a limit", v)
+			}
 		}
 		security := container.SecurityContext
 		if security == nil || security.Capabilities == nil {
@@ -193,29 +199,56 @@ func TestAgentScheduling(t *testing.T) {
 			t.Errorf("resources %v, want requests and no limits", container.Resources)
 		}
 		update := named[*appsv1.DaemonSet](t, file, agentName).Spec.UpdateStrategy
-		if update.Type != appsv1.RollingUpdateDaemonSetStrategyType || update.RollingUpdate.MaxUnavailable.IntValue() != 1 {
-			t.Errorf("update strategy %v, want one node at a time", update)
+		if update.Type != appsv1.RollingUpdateDaemonSetStrategyType || update.RollingUpdate.MaxSurge.IntValue() != 1 || update.RollingUpdate.MaxUnavailable.IntValue() != 0 {
+			t.Errorf("update strategy %v, want the new agent before the old one ends, one node at a time", update)
+		}
+		if len(container.Ports) != 0 {
+			t.Errorf("ports %v: two agents with ports cannot be on one node", container.Ports)
 		}
 	})
 }
 
 func TestAgentProbesAndMetrics(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
-		_, container := agent(t, file)
-		for path, probe := range map[string]*corev1.Probe{"/livez": container.LivenessProbe, "/readyz": container.ReadinessProbe} {
-			if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port.String() != container.Ports[0].Name {
-				t.Errorf("no probe of %s: %v", path, probe)
+		pod, container := agent(t, file)
+		var socket string
+		for _, arg := range container.Args {
+			if value, ok := strings.CutPrefix(arg, "--probe-socket="); ok {
+				socket = value
 			}
 		}
-		port := container.Ports[0].ContainerPort
-		if want := "--metrics-bind-address=:9080"; port != 9080 || !slices.Contains(container.Args, want) {
-			t.Errorf("port %d and arguments %v, want 9080 and %s", port, container.Args, want)
+		if len(container.VolumeMounts) != 1 || len(pod.Volumes) != 1 || container.VolumeMounts[0].Name != pod.Volumes[0].Name ||
+			path.Dir(socket) != container.VolumeMounts[0].MountPath {
+			t.Errorf("the probe socket %q is not in a volume of its own: %v, %v", socket, container.VolumeMounts, pod.Volumes)
+		}
+		for endpoint, probe := range map[string]*corev1.Probe{"livez": container.LivenessProbe, "readyz": container.ReadinessProbe} {
+			want := []string{entrypoint(t), "probe", "--probe-socket=" + socket, endpoint}
+			if probe == nil || probe.Exec == nil || !slices.Equal(probe.Exec.Command, want) {
+				t.Errorf("probe %v, want %v", probe, want)
+			}
+		}
+		if want := "--metrics-bind-address=:9080"; !slices.Contains(container.Args, want) {
+			t.Errorf("arguments %v, want %s", container.Args, want)
 		}
 		annotations := named[*appsv1.DaemonSet](t, file, agentName).Spec.Template.Annotations
 		if annotations["prometheus.io/scrape"] != "true" || annotations["prometheus.io/port"] != "9080" {
 			t.Errorf("annotations %v do not configure scraping by Prometheus", annotations)
 		}
 	})
+}
+
+// entrypoint returns the program of the image.
+func entrypoint(t *testing.T) string {
+	t.Helper()
+	content, err := os.ReadFile("../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^ENTRYPOINT \["([^"]+)"\]$`).FindSubmatch(content)
+	if m == nil {
+		t.Fatal("no ENTRYPOINT in the Dockerfile")
+	}
+	return string(m[1])
 }
 
 // TestFlagsExist asks the program itself for its flags.

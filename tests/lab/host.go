@@ -81,6 +81,10 @@ func (h *Host) Run(ctx context.Context, stdin, name string, args ...string) (str
 // It is valid while this process lives.
 func (h *Host) NetNS() string { return h.ns.path() }
 
+// Do runs f in the host's network namespace. Sockets that f opens stay in it. f must not
+// wait for the network.
+func (h *Host) Do(f func() error) error { return h.ns.do(f) }
+
 // ip runs lines of ip commands in one process.
 func (h *Host) ip(ctx context.Context, lines string) error {
 	_, err := h.Run(ctx, lines, "ip", "-batch", "-")

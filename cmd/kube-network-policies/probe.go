@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent"
+)
+
+const (
+	probeName = "probe"
+	// probeTimeout is below the timeouts of the probes in install.yaml.
+	probeTimeout = 4 * time.Second
+)
+
+// probeOptions are the flags of the command probe.
+type probeOptions struct {
+	socket   string
+	endpoint string
+}
+
+func (o *probeOptions) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.socket, "probe-socket", o.socket, "`PATH` of the socket of the agent to ask, its --probe-socket")
+}
+
+func (o *probeOptions) validate(args []string) error {
+	var errs []error
+	if o.socket == "" {
+		errs = append(errs, flagError("probe-socket", o.socket, "must not be empty"))
+	}
+	if len(args) != 1 || args[0] != "livez" && args[0] != "readyz" {
+		return errors.Join(append(errs, fmt.Errorf("arguments %q: must be livez or readyz", args))...)
+	}
+	o.endpoint = args[0]
+	return errors.Join(errs...)
+}
+
+func (o *probeOptions) run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	return agent.Probe(ctx, o.socket, o.endpoint)
+}

@@ -1,0 +1,164 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/queue"
+	"sigs.k8s.io/kube-network-policies/pkg/steer"
+)
+
+const (
+	// maxRanges is how many ranges of queue numbers are tried. An upgrade needs two, of
+	// the agent that runs and of the one that takes over.
+	maxRanges = 8
+	// releaseTime bounds how long an agent that ends waits for another one to take over,
+	// and drainTime how long for the verdicts of packets in its queues. Pending packets
+	// get theirs within a second. The sum is well below the grace period of the pod.
+	releaseTime  = 2 * time.Second
+	drainTime    = 1500 * time.Millisecond
+	handoverPoll = 10 * time.Millisecond
+)
+
+// numbers is the range of queue numbers of one agent. The last one is bound for all its
+// life, see queue.Claim.
+type numbers struct{ first, count int }
+
+// numbers returns the range of this agent.
+func (c Config) numbers() numbers { return numbers{int(c.Queue), 2*int(c.Queues) + 2} }
+
+func (n numbers) last() int { return n.first + n.count - 1 }
+
+func (n numbers) contains(number uint16) bool {
+	return int(number) >= n.first && int(number) <= n.last()
+}
+
+// claim returns cfg with the first range of queue numbers from cfg.Queue up that no
+// process uses, and the claim of its last number.
+func claim(ctx context.Context, cfg Config, kernel queue.Kernel) (Config, *queue.Claim, error) {
+	for i, n := 0, cfg.numbers(); i < maxRanges && n.last() <= 0xffff; i++ {
+		c, err := claimRange(ctx, n, kernel)
+		if err == nil {
+			if i > 0 {
+				klog.FromContext(ctx).Info("Queue numbers are in use, the next free ones are taken", "wanted", cfg.Queue, "first", n.first)
+			}
+			cfg.Queue = uint16(n.first)
+			return cfg, c, nil
+		}
+		if !errors.Is(err, queue.ErrTaken) {
+			return cfg, nil, err
+		}
+		n.first += n.count
+	}
+	n := cfg.numbers()
+	return cfg, nil, fmt.Errorf("no %d queue numbers in a row are free, from %d up in steps of %[1]d", n.count, n.first)
+}
+
+// claimRange claims n if none of its numbers is bound. The error wraps queue.ErrTaken if
+// one is.
+func claimRange(ctx context.Context, n numbers, kernel queue.Kernel) (*queue.Claim, error) {
+	c, err := queue.NewClaim(ctx, kernel, uint16(n.last()))
+	if err != nil {
+		return nil, err
+	}
+	stats, err := kernel.Stats()
+	for _, s := range stats {
+		if n.contains(s.Number) && int(s.Number) != n.last() {
+			err = fmt.Errorf("queue %d is %w", s.Number, queue.ErrTaken)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// startTime returns the time since the machine started, as a steer.Holder has it.
+func startTime() (uint32, error) {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0, fmt.Errorf("read the time since boot: %w", err)
+	}
+	return uint32(time.Duration(t.Nano()) / (100 * time.Millisecond)), nil
+}
+
+// peers implements steer.Agents.
+type peers struct {
+	kernel queue.Kernel
+	queues []served
+}
+
+// Bound implements steer.Agents. Without statistics another agent may well be there.
+func (p *peers) Bound(number uint16) bool {
+	stats, err := p.kernel.Stats()
+	for _, s := range stats {
+		if s.Number == number {
+			return true
+		}
+	}
+	return err != nil
+}
+
+// Listening implements steer.Agents.
+func (p *peers) Listening() bool {
+	for _, q := range p.queues {
+		if !q.Bound() {
+			return false
+		}
+	}
+	return true
+}
+
+// others reports whether a number is bound that may be another agent's.
+func (p *peers) others(own numbers) bool {
+	stats, _ := p.kernel.Stats()
+	reach := maxRanges * own.count
+	for _, s := range stats {
+		if d := int(s.Number) - own.first; !own.contains(s.Number) && -reach < d && d < reach {
+			return true
+		}
+	}
+	return false
+}
+
+// empty reports whether no packet waits in the queues of n.
+func (p *peers) empty(n numbers) bool {
+	stats, _ := p.kernel.Stats()
+	for _, s := range stats {
+		if n.contains(s.Number) && s.Waiting > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// leave is called before the agent ends. If there is another agent on the node, it
+// returns when that one has taken over and each packet in the queues of this one has its
+// verdict.
+func (a *agent) leave() {
+	if !a.steerer.HeldByOther() {
+		if !a.peers.others(a.numbers) {
+			return
+		}
+		a.steerer.Release()
+		await(releaseTime, a.steerer.HeldByOther)
+	}
+	await(drainTime, func() bool { return a.peers.empty(a.numbers) })
+}
+
+// await returns when done returns true, or after the time.
+func await(most time.Duration, done func() bool) {
+	for end := time.Now().Add(most); !done() && time.Now().Before(end); {
+		time.Sleep(handoverPoll)
+	}
+}
+
+// holder identifies this agent. cfg has its queue numbers.
+func (c Config) holder() steer.Holder {
+	return steer.Holder{Started: c.Started, Queue: uint16(c.numbers().last())}
+}

@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sigs.k8s.io/kube-network-policies/pkg/queue"
+	"sigs.k8s.io/kube-network-policies/pkg/queue/queuetest"
+	"sigs.k8s.io/kube-network-policies/pkg/steer"
+)
+
+func TestFreeQueueNumbersAreClaimed(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		first uint16
+		taken []uint16
+		want  uint16 // 0 for an error
+	}{
+		{name: "all are free", first: 100, want: 100},
+		{name: "the first is taken", first: 100, taken: []uint16{100}, want: 106},
+		{name: "the last is taken", first: 100, taken: []uint16{105}, want: 106},
+		{name: "one in between is taken", first: 100, taken: []uint16{103}, want: 106},
+		{name: "the neighbors are taken", first: 100, taken: []uint16{99, 106}, want: 100},
+		{name: "three ranges are taken", first: 100, taken: []uint16{100, 108, 117}, want: 118},
+		{name: "all ranges are taken", first: 100, taken: []uint16{100, 106, 112, 118, 124, 130, 136, 142}},
+		{name: "no range is left below 65536", first: 65524, taken: []uint16{65524, 65530}},
+		{name: "the last range below 65536", first: 65524, taken: []uint16{65524}, want: 65530},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := queuetest.New()
+			for _, n := range tt.taken {
+				defer k.Take(n)()
+			}
+			cfg, claimed, err := claim(t.Context(), Config{Queue: tt.first, Queues: 2}, k)
+			if tt.want == 0 {
+				if err == nil || !strings.Contains(err.Error(), "no 6 queue numbers in a row are free") {
+					t.Fatalf("claimed %d, error %v", cfg.Queue, err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cfg.Queue != tt.want {
+				t.Errorf("claimed from %d up, want %d", cfg.Queue, tt.want)
+			}
+			last := tt.want + 5
+			if _, err := queue.NewClaim(t.Context(), k, last); !errors.Is(err, queue.ErrTaken) {
+				t.Errorf("number %d is not taken: %v", last, err)
+			}
+			if err := claimed.Close(); err != nil {
+				t.Error(err)
+			}
+			if c, err := queue.NewClaim(t.Context(), k, last); err != nil {
+				t.Errorf("number %d is not free after the end: %v", last, err)
+			} else {
+				_ = c.Close()
+			}
+		})
+	}
+}
+
+func TestRangesThatWereNotClaimedAreFree(t *testing.T) {
+	k := queuetest.New()
+	defer k.Take(101)()
+	if _, _, err := claim(t.Context(), Config{Queue: 100, Queues: 2}, k); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := k.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range stats {
+		if s.Number != 101 && s.Number != 111 {
+			t.Errorf("queue %d is bound", s.Number)
+		}
+	}
+}
+
+func TestPeers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := queuetest.New()
+		own := numbers{first: 110, count: 10}
+		p := &peers{kernel: k}
+		defer k.Take(110)()
+		defer k.Take(119)()
+		defer k.Take(30)()
+		defer k.Take(190)()
+		if p.others(own) {
+			t.Error("numbers far away are taken for another agent")
+		}
+		release := k.Take(109)
+		if !p.others(own) || !p.Bound(109) || p.Bound(108) {
+			t.Error("another agent is not seen")
+		}
+		release()
+		if p.others(own) {
+			t.Error("an agent that is gone is seen")
+		}
+
+		queues := startQueues(t, k, 111)
+		p.queues = []served{{Queues: queues}}
+		if !p.Listening() {
+			t.Error("not listening with all queues bound")
+		}
+		if !p.empty(own) {
+			t.Error("empty queues are not empty")
+		}
+		k.Send(111, queuetest.Packet{Payload: []byte("pending")})
+		synctest.Wait()
+		if p.empty(own) {
+			t.Error("a queue with a pending packet is empty")
+		}
+		time.Sleep(2 * time.Second)
+		if !p.empty(own) {
+			t.Error("a pending packet has no verdict after two seconds")
+		}
+	})
+}
+
+func TestHolderOutlivesItsQueues(t *testing.T) {
+	cfg := Config{Queue: 7100, Queues: 4, Started: 5}
+	if got, want := cfg.holder(), (steer.Holder{Started: 5, Queue: 7109}); got != want {
+		t.Errorf("holder %v, want %v", got, want)
+	}
+}
+
+// startQueues binds one queue, all of whose packets become pending.
+func startQueues(t *testing.T, k *queuetest.Kernel, number uint16) *queue.Queues {
+	t.Helper()
+	queues, err := queue.New(queue.Config{First: number, Count: 1, Kernel: k, Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done, ready := make(chan error, 1), make(chan struct{})
+	close(ready)
+	go func() { done <- queues.Run(ctx, func(queue.Packet) queue.Verdict { return queue.Defer }, ready) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Wait()
+	return queues
+}

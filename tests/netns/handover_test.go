@@ -1,0 +1,314 @@
+package netns
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/queue"
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
+
+// load opens new connections at a rate from y/db, which policies allow, and from y/web,
+// which they deny, to x/web.
+type load struct {
+	opened, failed atomic.Int64
+	denied         *lab.Sink
+	sent           atomic.Int64 // denied datagrams
+
+	mu    sync.Mutex
+	times []time.Duration // of connections that were opened
+
+	stop func()
+}
+
+// answerTime is how long a client waits. UDP clients send once, so that one lost packet
+// is a failure.
+const answerTime = 5 * time.Second
+
+// startLoad opens rate connections a second, TCP and UDP in turns, until the test ends or
+// stop is called.
+func startLoad(t *testing.T, c *cluster, rate int) *load {
+	t.Helper()
+	l := &load{}
+	var err error
+	if l.denied, err = c.Hosts["x/web"].Sink(9999); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	l.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(l.stop)
+	running.Go(func() {
+		ticker := time.NewTicker(time.Second / time.Duration(rate))
+		defer ticker.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			proto := []lab.Proto{lab.TCP, lab.UDP}[i%2]
+			addr := c.Hosts["x/web"].Addrs[i/2%2]
+			running.Go(func() { l.open(c, proto, netip.AddrPortFrom(addr, 80)) })
+			if i%10 == 0 {
+				l.sendDenied(ctx, c, netip.AddrPortFrom(addr, 9999))
+			}
+		}
+	})
+	return l
+}
+
+func (l *load) open(c *cluster, proto lab.Proto, to netip.AddrPort) {
+	begin := time.Now()
+	answer, err := c.Hosts["y/db"].Probe(context.Background(), proto, to, answerTime)
+	took := time.Since(begin)
+	l.opened.Add(1)
+	if err != nil || answer.Outcome != lab.Connected {
+		l.failed.Add(1)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.times = append(l.times, took)
+}
+
+func (l *load) sendDenied(ctx context.Context, c *cluster, to netip.AddrPort) {
+	conn, err := c.Hosts["y/web"].Dial(ctx, lab.UDP, to)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("denied")); err == nil {
+		l.sent.Add(1)
+	}
+}
+
+// p99 returns the time in which 99 of 100 connections were opened since the last call.
+func (l *load) p99() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	times := l.times
+	l.times = nil
+	if len(times) == 0 {
+		return 0
+	}
+	slices.Sort(times)
+	return times[len(times)*99/100]
+}
+
+// surge is a node whose agents follow one another as the pods of a DaemonSet with
+// maxSurge 1 do: the new one must be ready before the old one is stopped.
+type surge struct {
+	c     *cluster
+	turn  int
+	agent *lab.Agent
+}
+
+// next starts another agent, waits until it is ready, and stops the one before.
+func (s *surge) next(t *testing.T, args ...string) {
+	t.Helper()
+	old := s.agent
+	s.agent = s.start(t, args...)
+	labtest.WaitReady(t, s.agent)
+	if old == nil {
+		return
+	}
+	if err := old.Stop(t.Context()); err != nil {
+		t.Errorf("the old agent ends with %v", err)
+	}
+}
+
+func (s *surge) start(t *testing.T, args ...string) *lab.Agent {
+	t.Helper()
+	s.turn++
+	agent, err := s.c.Nodes[0].StartAgent(lab.AgentConfig{
+		Binary: labtest.AgentBinary, Manifests: s.c.Manifests.Dir(), Args: args,
+		Metrics: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 9080+uint16(s.turn%2)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn := s.turn
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of agent %d (%v):\n%s", turn, args, agent.Log())
+		}
+	})
+	return agent
+}
+
+// TestRolloutsLoseNoPacket replaces the agent while connections are opened: all allowed
+// ones are, and no denied packet passes.
+func TestRolloutsLoseNoPacket(t *testing.T) {
+	rollouts(t, 3, 100)
+}
+
+// TestHardRollouts prints how long connections take to open during rollouts.
+func TestHardRollouts(t *testing.T) {
+	labtest.NeedHard(t)
+	rollouts(t, 10, 500)
+}
+
+func rollouts(t *testing.T, count, rate int) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+	c.Apply(t, "policies", onlyDB)
+	s := &surge{c: c}
+	s.next(t)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+	l := startLoad(t, c, rate)
+	quiet := time.Now().Add(2 * time.Second)
+	if err := labtest.Within(t, func() bool { return time.Now().After(quiet) }); err != nil {
+		t.Fatal(err)
+	}
+	still := l.p99()
+	for range count {
+		s.next(t)
+	}
+	l.stop()
+	t.Logf("%d rollouts, %d new connections: %d failed; %d of %d denied packets passed; p99 %v while nothing changes, %v with rollouts",
+		count, l.opened.Load(), l.failed.Load(), l.denied.Received(), l.sent.Load(), still, l.p99())
+	if l.failed.Load() > 0 || l.opened.Load() == 0 {
+		t.Errorf("%d of %d connections failed", l.failed.Load(), l.opened.Load())
+	}
+	if l.denied.Received() > 0 || l.sent.Load() == 0 {
+		t.Errorf("%d of %d denied packets passed", l.denied.Received(), l.sent.Load())
+	}
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+}
+
+// TestOlderAgentTakesOverWhenTheNewerOneEnds is a rollout that is undone: the new pod is
+// deleted, whether it ends or is killed.
+func TestOlderAgentTakesOverWhenTheNewerOneEnds(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+	c.Apply(t, "policies", onlyDB)
+	s := &surge{c: c}
+	older := s.start(t)
+	labtest.WaitReady(t, older)
+	newer := s.start(t)
+	labtest.WaitReady(t, newer)
+	l := startLoad(t, c, 50)
+	if err := newer.Stop(t.Context()); err != nil {
+		t.Errorf("the newer agent ends with %v", err)
+	}
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+	l.stop()
+	if l.failed.Load() > 0 || l.denied.Received() > 0 {
+		t.Errorf("%d of %d connections failed, %d of %d denied packets passed", l.failed.Load(), l.opened.Load(), l.denied.Received(), l.sent.Load())
+	}
+
+	newer = s.start(t)
+	labtest.WaitReady(t, newer)
+	newer.Kill()
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+	labtest.WaitReady(t, older)
+}
+
+// TestEarlierVersionIsWaitedFor has the table of a version that knows of no holders, whose
+// queue a process has bound: it is not taken from that process.
+func TestEarlierVersionIsWaitedFor(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+	node := c.Nodes[0]
+	c.Apply(t, "policies", onlyDB)
+	s := &surge{c: c}
+	s.next(t, "--nfqueue-id=100", "--nfqueue-count=1")
+	s.agent.Kill()
+	if output, err := node.Run(t.Context(), "", "nft", "delete set inet kube-network-policies holder"); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	listener := bindQueue(t, node, 100)
+
+	next := s.start(t)
+	labtest.WaitReady(t, next) // or the old one would never be stopped
+	if !strings.Contains(next.Log(), "an agent of an earlier version holds the table") {
+		t.Errorf("the agent does not say that it waits:\n%s", next.Log())
+	}
+	if c.tableHas(t, "holder") {
+		t.Error("the table of an agent that lives was replaced")
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+	if !c.tableHas(t, "holder") {
+		t.Error("the table was not replaced")
+	}
+}
+
+// tableHas reports whether the table of the first node has a set.
+func (c *cluster) tableHas(t *testing.T, set string) bool {
+	t.Helper()
+	output, err := c.Nodes[0].Run(t.Context(), "", "nft", "list", "table", "inet", "kube-network-policies")
+	if err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	return strings.Contains(output, fmt.Sprintf("\tset %s {\n", set))
+}
+
+// bindQueue is another program that uses a queue number.
+func bindQueue(t *testing.T, node *lab.Node, number uint16) *queue.Claim {
+	t.Helper()
+	var claim *queue.Claim
+	if err := node.Do(func() (err error) {
+		claim, err = queue.NewClaim(t.Context(), queue.Host{}, number)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = claim.Close() })
+	return claim
+}
+
+// TestQueueNumbersInUse has another program use the first number: the agent takes the next
+// ones, and says so.
+func TestQueueNumbersInUse(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+	bindQueue(t, c.Nodes[0], 100)
+	agent := c.Start(t, "--nfqueue-id=100", "--nfqueue-count=1")[0]
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+	if want := `"Queue numbers are in use, the next free ones are taken" wanted=100 first=104`; !strings.Contains(agent.Log(), want) {
+		t.Errorf("no %q in the log:\n%s", want, agent.Log())
+	}
+}
+
+// TestAddressOfMetricsIsWaitedFor checks that an agent is at work, and answers at its own
+// socket, while another one has the address of its metrics.
+func TestAddressOfMetricsIsWaitedFor(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db")
+	node := c.Nodes[0]
+	old := c.Start(t)[0]
+	socket := t.TempDir() + "/probe"
+	probe := func(endpoint string) error {
+		output, err := node.Run(t.Context(), "", labtest.AgentBinary, "probe", "--probe-socket", socket, endpoint)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, output)
+		}
+		return nil
+	}
+	if err := probe("readyz"); err == nil || !strings.Contains(err.Error(), socket) {
+		t.Errorf("without a socket the probe succeeds or does not name it: %v", err)
+	}
+	next := c.StartOn(t, node, "--probe-socket="+socket)
+	var err error
+	if labtest.Within(t, func() bool { err = probe("readyz"); return err == nil }) != nil {
+		t.Fatalf("not ready by its socket: %v", err)
+	}
+	if err := probe("livez"); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(next.Log(), "Metrics are not served until the address is free") {
+		t.Errorf("the log does not say that the address is in use:\n%s", next.Log())
+	}
+	if err := old.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	labtest.WaitReady(t, next)
+}
