@@ -69,6 +69,9 @@ func (c Command) Run(ctx context.Context, out io.Writer, args []string) error {
 		return err
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case o.version:
+		_, err := fmt.Fprintln(out, version(filepath.Base(os.Args[0])))
+		return err
 	}
 	newBackend, ok := backends[o.backend]
 	if !ok {
@@ -88,6 +91,7 @@ type options struct {
 	run     string
 	settle  time.Duration
 	all     bool
+	version bool
 }
 
 func (c Command) register(flags *flag.FlagSet, o *options, backends []string) {
@@ -99,6 +103,7 @@ func (c Command) register(flags *flag.FlagSet, o *options, backends []string) {
 	flags.StringVar(&o.run, "run", "", "play only the scenarios whose name matches this regular expression")
 	flags.DurationVar(&o.settle, "settle", 10*time.Second, "how long a change may take to become effective; what differs after that fails")
 	flags.BoolVar(&o.all, "v", false, "print all tables, not only those that differ")
+	flags.BoolVar(&o.version, "version", false, "print version, commit, commit date, Go version and platform, and exit")
 	if c.Reference != nil {
 		flags.StringVar(&o.dir, "dir", "", "play the pods, namespaces and policies of this folder in place of the scenarios; the evaluator of this program computes what is expected")
 	}

@@ -3,6 +3,7 @@ package suite
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -46,6 +47,18 @@ func TestRunRejectsInvalidFlags(t *testing.T) {
 				t.Errorf("Run(%q) = %v, want an error with %q", c.args, err, c.want)
 			}
 		})
+	}
+}
+
+func TestRunPrintsTheVersion(t *testing.T) {
+	var out strings.Builder
+	if err := (Command{}).Run(t.Context(), &out, []string{"--version"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{", version ", " (commit ", runtime.Version() + ", " + runtime.GOOS + "/" + runtime.GOARCH} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the output does not contain %q:\n%s", want, &out)
+		}
 	}
 }
 
