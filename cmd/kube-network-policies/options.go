@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/cnicache"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/links"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -53,6 +55,8 @@ type options struct {
 	logDenied         bool
 	evaluationMemory  int64
 	probeSocket       string
+	podAddressSource  agent.PodAddressSource
+	cniCacheDir       string
 	cleanup           bool
 }
 
@@ -65,6 +69,7 @@ func newOptions() *options {
 		mark:             fmt.Sprintf("%#x", steer.DefaultMark),
 		blockMark:        fmt.Sprintf("%#x", conntrack.DefaultMark),
 		evaluationMemory: policy.DefaultMemory,
+		cniCacheDir:      cnicache.DefaultDir,
 	}
 }
 
@@ -91,6 +96,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.logDenied, "log-denied", o.logDenied, "log denied packets with their pods and the policy that denied them, at most ten a second")
 	fs.Int64Var(&o.evaluationMemory, "evaluation-memory", o.evaluationMemory, "memory in `BYTES` to cache which rules select which peers, for all pods of the node together. With too little, peers are evaluated repeatedly, and packets under large policies wait for it")
 	fs.StringVar(&o.probeSocket, "probe-socket", o.probeSocket, "`PATH` of a unix socket for the command probe, which asks this very process when another agent runs on the node, too; empty means none")
+	fs.TextVar(&o.podAddressSource, "pod-address-source", o.podAddressSource, "`SOURCE` of the addresses of new pods of this node: cni-cache (--cni-cache-dir, when the network of the pod is made; not ready while the folder cannot be read), status (the pod's status, seconds later; first packets wait or are dropped meanwhile), or auto, which uses the folder if it is there, and the status")
+	fs.StringVar(&o.cniCacheDir, "cni-cache-dir", o.cniCacheDir, "`FOLDER` where the container runtime keeps the results of network plugins. It is only read. With a wrong folder, addresses of new pods are those of their status")
 	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything that the agent has installed in the kernel, and exit. Pods are then not isolated")
 }
 
@@ -146,6 +153,9 @@ func (o *options) validate(args []string) error {
 	if o.evaluationMemory < minEvaluationMemory {
 		fault("evaluation-memory", o.evaluationMemory, "must be at least %d bytes", minEvaluationMemory)
 	}
+	if !filepath.IsAbs(o.cniCacheDir) {
+		fault("cni-cache-dir", o.cniCacheDir, "must be an absolute path")
+	}
 	if o.kubeconfig != "" && o.manifests != "" {
 		fault("manifests", o.manifests, "cannot be used together with --kubeconfig=%s", o.kubeconfig)
 	}
@@ -183,6 +193,8 @@ func (o *options) config() (agent.Config, error) {
 		FailOpen:           o.failOpen,
 		LogDenied:          o.logDenied,
 		EvaluationMemory:   o.evaluationMemory,
+		PodAddressSource:   o.podAddressSource,
+		CNICacheDir:        o.cniCacheDir,
 		MetricsBindAddress: o.metricsBindAddress,
 		ProbeSocket:        o.probeSocket,
 	}

@@ -77,6 +77,8 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"--source-check-exempt=eth1,net["}, []string{"--source-check-exempt=net[", "must be the name of an interface or a pattern"}},
 		{[]string{"--tunnel-ports=8285,0"}, []string{"--tunnel-ports=0", "1-65535"}},
 		{[]string{"--pod-tunnels=gre,udp/8472,tcp/1"}, []string{"--pod-tunnels=tcp/1", "neither udp/PORT nor one of gre"}},
+		{[]string{"--pod-address-source=nri"}, []string{"--pod-address-source", `"nri"`, "auto, cni-cache, status"}},
+		{[]string{"--cni-cache-dir=results"}, []string{"--cni-cache-dir=results", "absolute path"}},
 		{[]string{"--dns-resolvers=127.0.0.53"}, []string{"--dns-resolvers", `"127.0.0.53"`}},
 		{[]string{"--logging-format=xml"}, []string{"--logging-format=xml"}},
 		{[]string{"--fail-open=perhaps"}, []string{"--fail-open", "perhaps"}},
@@ -92,7 +94,7 @@ func TestWrongFlags(t *testing.T) {
 
 func TestConfigOfOptions(t *testing.T) {
 	o, err := parse("--manifests=.", "--hostname-override=Node1", "--nfqueue-id=7", "--nfqueue-count=3", "--mark=0x200",
-		"--fail-open-queue-full", "--feature-gates=SCTP=false", "--logging-format=json")
+		"--fail-open-queue-full", "--feature-gates=SCTP=false", "--logging-format=json", "--pod-address-source=cni-cache", "--cni-cache-dir=/cni")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +104,9 @@ func TestConfigOfOptions(t *testing.T) {
 	}
 	if cfg.NodeName != "node1" || cfg.Queue != 7 || cfg.Queues != 3 || cfg.Mark != 0x200 || cfg.MetricsBindAddress != ":9080" {
 		t.Errorf("got %+v", cfg)
+	}
+	if cfg.PodAddressSource != agent.PodAddressCNICache || cfg.CNICacheDir != "/cni" {
+		t.Errorf("addresses of new pods from %v, %s", cfg.PodAddressSource, cfg.CNICacheDir)
 	}
 	if want := (compile.Features{EndPort: true, Nodes: true, DomainNames: true}); cfg.Features != want {
 		t.Errorf("features %+v, want %+v", cfg.Features, want)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/cnicache"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/enforce"
@@ -78,6 +79,10 @@ type Config struct {
 	// DNSResolvers are the only resolvers whose answers to pods are believed.
 	// Without any, these are the cluster's DNS Service and the node's nameservers.
 	DNSResolvers []netip.AddrPort
+	// PodAddressSource is where the addresses of new pods of the node are learned, and
+	// CNICacheDir the folder of libcni's results.
+	PodAddressSource PodAddressSource
+	CNICacheDir      string
 	// FailOpen holds the four failure policies.
 	FailOpen FailOpen
 	// LogDenied logs denied packets at a bounded rate.
@@ -129,9 +134,11 @@ type agent struct {
 	eval     *evaluator
 	blocker  *conntrack.Blocker // nil blocks no established connections
 	links    *links.Watcher     // nil if sources are not checked
+	cni      *cnicache.Cache    // nil if addresses of pods are those of their status
 
 	tunnelPorts []uint16
 	podTunnels  PodTunnels
+	needsCNI    bool // the agent is not ready while cni cannot be read
 
 	cache   *policycache.Cache
 	metrics *metrics
@@ -207,6 +214,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if a.observer != nil {
 		group.Go(func() error { return a.observer.Run(ctx) })
 	}
+	if a.cni != nil {
+		group.Go(func() error { return a.cni.Run(ctx) })
+	}
 	group.Go(func() error { return a.cache.Run(ctx) })
 	logger.Info("Agent started", "node", cfg.NodeName, "manifests", cfg.Manifests, "failOpen", cfg.FailOpen)
 	err = group.Wait()
@@ -281,6 +291,11 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Settle:      compileSettle,
 		Registerer:  reg,
 	}, a.publish)
+	if err != nil {
+		return nil, err
+	}
+	a.needsCNI = cfg.PodAddressSource == PodAddressCNICache
+	a.cni, err = newCNICache(cfg, a.cache.SetSandboxes, reg)
 	return a, err
 }
 

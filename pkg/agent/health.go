@@ -36,5 +36,10 @@ func (a *agent) readiness() error {
 	if err := a.reuse.Healthy(); err != nil {
 		errs = append(errs, fmt.Errorf("connections of stale addresses are not removed: %w", err))
 	}
+	if a.needsCNI {
+		if err := a.cni.Healthy(); err != nil {
+			errs = append(errs, fmt.Errorf("addresses of new pods: %w", err))
+		}
+	}
 	return errors.Join(errs...)
 }

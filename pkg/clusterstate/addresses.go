@@ -48,14 +48,14 @@ func (a *addresses) owns(p *compile.Pod, addr netip.Addr) bool { return a.at(add
 // nil. pod finds the pod of an endpoint.
 func (a *addresses) replace(old, now *compile.Pod, pod func(*policy.Endpoint) *compile.Pod) {
 	if old != nil {
-		for _, addr := range old.Addrs {
-			if now == nil || !slices.Contains(now.Addrs, addr) {
+		for _, addr := range old.Claims() {
+			if now == nil || !slices.Contains(now.Claims(), addr) {
 				a.settle(addr, a.others(addr, old, pod))
 			}
 		}
 	}
 	if now != nil {
-		for _, addr := range now.Addrs {
+		for _, addr := range now.Claims() {
 			a.settle(addr, append(a.others(addr, old, pod), now))
 		}
 	}

@@ -53,6 +53,9 @@ type Cluster struct {
 	stale     map[podKey]bool // those whose chains may have to change
 	localPods *policy.Local   // nil when one of them has changed
 
+	sandboxes   []Sandbox // the newest first
+	unannounced bool      // a pod of this node has changed since they were announced
+
 	derived *derived // nil when a policy or a node has changed
 	// podRanges and hosts are of all nodes, nil until a policy needs them, and when
 	// a node has changed.
@@ -163,6 +166,9 @@ func mustKnow(kind *compile.Kind) *compile.Kind {
 
 // Snapshot returns the cluster as it is now.
 func (c *Cluster) Snapshot() *policy.Snapshot {
+	if c.unannounced {
+		c.announce()
+	}
 	c.updateChains()
 	if c.derived == nil {
 		c.derived = c.derive()

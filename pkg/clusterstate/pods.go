@@ -87,6 +87,7 @@ func (c *Cluster) setPod(p *compile.Pod) bool {
 		return true
 	}
 	c.local[key], c.stale[key], c.localPods = true, true, nil
+	c.unannounced = len(c.sandboxes) > 0
 	return true
 }
 
@@ -112,7 +113,7 @@ func (c *Cluster) replacePod(old, now *compile.Pod) {
 // forgetLocal removes a pod from those of this node, if it is one.
 func (c *Cluster) forgetLocal(key podKey) {
 	if c.local[key] {
-		c.localPods = nil
+		c.localPods, c.unannounced = nil, len(c.sandboxes) > 0
 	}
 	delete(c.local, key)
 	delete(c.stale, key)
@@ -140,7 +141,7 @@ func (c *Cluster) allLocal() iter.Seq[*compile.Pod] {
 func (c *Cluster) localAddresses() []netip.Addr {
 	var addrs []netip.Addr
 	for p := range c.allLocal() {
-		for _, addr := range p.Addrs {
+		for _, addr := range p.Claims() {
 			if c.addresses.owns(p, addr) {
 				addrs = append(addrs, addr)
 			}

@@ -18,7 +18,7 @@ type compiled struct {
 	id           uint64 // see chains
 	applies      [2]bool
 	holdsUnknown [2]bool
-	stopsPods    bool
+	stopsPods    [2]bool
 	selectsNodes bool
 	faulty       bool // has findings
 }
@@ -30,9 +30,9 @@ type policyKey struct {
 }
 
 func newCompiled(p *compile.Policy, id uint64) compiled {
-	c := compiled{Policy: p, id: id, stopsPods: p.StopsPods(), selectsNodes: p.SelectsNodes(), faulty: len(p.Findings) > 0}
+	c := compiled{Policy: p, id: id, selectsNodes: p.SelectsNodes(), faulty: len(p.Findings) > 0}
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-		c.applies[d], c.holdsUnknown[d] = p.Applies(d), p.HoldsUnknown(d)
+		c.applies[d], c.holdsUnknown[d], c.stopsPods[d] = p.Applies(d), p.HoldsUnknown(d), p.StopsPods(d)
 	}
 	return c
 }
@@ -72,7 +72,17 @@ func (c *Cluster) replacePolicy(ref policy.Ref, kind *compile.Kind, now *compile
 		c.markStale(now)
 	}
 	c.derived = nil
+	c.markAnnounced()
 	return true
+}
+
+// markAnnounced marks the pods of this node whose addresses are not in their status.
+func (c *Cluster) markAnnounced() {
+	for key := range c.local {
+		if p := c.pod(key); len(p.Announced) > 0 && len(p.Addrs) == 0 {
+			c.stale[key] = true
+		}
+	}
 }
 
 // markStale marks the pods of this node that p selects: their chains have to
@@ -95,11 +105,12 @@ func (c *Cluster) updateChains() {
 		policies := c.namespaces[key.namespace].policies
 		in := c.chains.of(c.policies, policies, &old.Endpoint, policy.Ingress)
 		out := c.chains.of(c.policies, policies, &old.Endpoint, policy.Egress)
-		if in == old.Endpoint.Ingress && out == old.Endpoint.Egress {
+		awaits := c.awaitsStatus(old)
+		if in == old.Endpoint.Ingress && out == old.Endpoint.Egress && awaits == old.Endpoint.AwaitsStatus {
 			continue
 		}
 		now := *old
-		now.Endpoint.Ingress, now.Endpoint.Egress, c.localPods = in, out, nil
+		now.Endpoint.Ingress, now.Endpoint.Egress, now.Endpoint.AwaitsStatus, c.localPods = in, out, awaits, nil
 		c.replacePod(old, &now)
 	}
 	if len(c.stale) > 0 {
@@ -144,7 +155,7 @@ func (c *Cluster) derive() *derived {
 		for _, direction := range []policy.Direction{policy.Ingress, policy.Egress} {
 			d.isolating[direction] = d.isolating[direction] || p.holdsUnknown[direction]
 		}
-		if p.stopsPods {
+		if p.stopsPods != [2]bool{} {
 			d.podRanges = c.allPodRanges()
 		}
 		if p.selectsNodes {

@@ -23,11 +23,23 @@ type Pod struct {
 	Endpoint policy.Endpoint
 	UID      types.UID
 	Node     string
-	// Addrs are the addresses that the pod claims (NP-52), each once: none if it
+	// Addrs are the addresses in the pod's status (NP-52), each once: none if it
 	// has no network of its own.
-	Addrs       []netip.Addr
+	Addrs []netip.Addr
+	// Announced are those that the pod has according to its node, filled in by the
+	// Cluster. They count until the status has addresses.
+	Announced   []netip.Addr
 	Created     int64 // Unix time in seconds
 	Terminating bool
+	OwnNetwork  bool // the pod is not its node (NP-22) and has not ended (NP-50)
+}
+
+// Claims returns the addresses that the pod claims.
+func (p *Pod) Claims() []netip.Addr {
+	if len(p.Addrs) > 0 {
+		return p.Addrs
+	}
+	return p.Announced
 }
 
 // NewPod reads a pod. It shares p's labels and strings.
@@ -38,8 +50,9 @@ func NewPod(p *corev1.Pod) *Pod {
 		Node:        p.Spec.NodeName,
 		Created:     p.CreationTimestamp.Unix(),
 		Terminating: p.DeletionTimestamp != nil,
+		OwnNetwork:  hasOwnNetwork(p),
 	}
-	if hasOwnNetwork(p) {
+	if pod.OwnNetwork {
 		pod.Addrs = Addresses(p)
 		pod.Endpoint.Ports = namedPorts(p)
 	}
@@ -86,9 +99,9 @@ func Addresses(pod *corev1.Pod) []netip.Addr {
 // snapshot reads them.
 func NamedPorts(pod *corev1.Pod) []policy.NamedPort { return namedPorts(pod) }
 
-// Equal reports whether two readings of a pod are the same.
+// Equal reports whether two readings of a pod are the same, whatever is Announced.
 func (p *Pod) Equal(o *Pod) bool {
-	return p.UID == o.UID && p.Node == o.Node && p.Created == o.Created && p.Terminating == o.Terminating &&
+	return p.UID == o.UID && p.Node == o.Node && p.Created == o.Created && p.Terminating == o.Terminating && p.OwnNetwork == o.OwnNetwork &&
 		slices.Equal(p.Addrs, o.Addrs) &&
 		maps.Equal(p.Endpoint.Labels, o.Endpoint.Labels) &&
 		slices.Equal(p.Endpoint.Ports, o.Endpoint.Ports)

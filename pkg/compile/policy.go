@@ -79,9 +79,10 @@ func (p *Policy) SelectsNodes() bool {
 	})
 }
 
-// StopsPods reports whether some rule of egress denies or passes packets to pods.
-func (p *Policy) StopsPods() bool {
-	return slices.ContainsFunc(p.rules[policy.Egress], func(r policy.Rule) bool {
+// StopsPods reports whether some rule of direction d denies or passes packets because
+// their peer is one of some pods.
+func (p *Policy) StopsPods(d policy.Direction) bool {
+	return slices.ContainsFunc(p.rules[d], func(r policy.Rule) bool {
 		return r.Action != policy.Allow && slices.ContainsFunc(r.Peers, func(peer policy.Peer) bool { return peer.Pods != nil })
 	})
 }

@@ -20,7 +20,7 @@ func NewLocal(endpoints Endpoints, addrs []netip.Addr) *Local {
 	for _, a := range l.all {
 		e := endpoints.At(a)
 		for d := range l.selected {
-			if e.chain(Direction(d)) != nil {
+			if e.chain(Direction(d)) != nil || Direction(d) == Egress && e.AwaitsStatus {
 				l.selected[d] = append(l.selected[d], a)
 			}
 		}

@@ -28,6 +28,9 @@ type Endpoint struct {
 	// Ingress and Egress are nil where no policy selects the pod, and for every
 	// pod of another node: its own node evaluates it.
 	Ingress, Egress *Chain
+	// AwaitsStatus is set while other nodes do not know the addresses of this node's
+	// pod, and an administrator's rule may deny there what it sends, by its labels.
+	AwaitsStatus bool
 }
 
 var versions atomic.Uint64 // how many were given out
@@ -60,7 +63,7 @@ type Model struct {
 	// allowed for it.
 	Isolating [directions]bool
 	// PodRanges are those of the pods of all nodes, nil unless some policy denies
-	// or passes what goes to pods.
+	// or passes packets because their peer is a pod.
 	PodRanges *PodRanges
 	// Hosts holds the nodes under each of their addresses, if any policy names
 	// nodes.
@@ -153,6 +156,9 @@ func (s *Snapshot) Evaluate(q Query) Decision {
 	out := s.evaluate(Egress, &q, &src, &dst)
 	if q.ToHost {
 		return out
+	}
+	if out.Action == Allow && src.endpoint != nil && src.endpoint.AwaitsStatus && s.mayBeElsewhere(&dst) {
+		out = Decision{Action: Deny, Direction: Egress, Reason: UnknownPod}
 	}
 	in := s.evaluate(Ingress, &q, &src, &dst)
 	switch {
@@ -272,6 +278,15 @@ func (s *Snapshot) unknownRemotePeer(d Direction, f *flow) bool {
 	return d == Egress && f.peer == nil && s.m.Isolating[Egress] && s.m.PodRanges.contain(f.peerAddr)
 }
 
+// mayBeElsewhere reports whether e is or may be a pod of another node.
+func (s *Snapshot) mayBeElsewhere(e *end) bool {
+	if e.endpoint == nil {
+		return s.m.PodRanges.contain(e.addr)
+	}
+	_, local := slices.BinarySearchFunc(s.m.Local.all, e.addr, netip.Addr.Compare)
+	return !local
+}
+
 func (s *Snapshot) inRanges(a netip.Addr) bool {
 	for _, r := range s.m.Ranges {
 		if r.Contains(a) {
@@ -292,7 +307,8 @@ func (s *Snapshot) Len() int { return s.m.Endpoints.Len() }
 func (s *Snapshot) Local() []netip.Addr { return s.m.Local.all }
 
 // Selected returns, in ascending order, the addresses of this node's pods that
-// some policy selects in direction d: those whose packets must be evaluated.
+// some policy selects in direction d, or that await their status: those whose packets
+// must be evaluated.
 func (s *Snapshot) Selected(d Direction) []netip.Addr { return s.m.Local.selected[d] }
 
 // SelectedToHost returns, in ascending order, the addresses of this node's pods

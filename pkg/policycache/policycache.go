@@ -97,6 +97,7 @@ type view interface {
 	Delete(kind *compile.Kind, namespace, name string) bool
 	Names(kind *compile.Kind) iter.Seq2[string, string]
 	Len(kind *compile.Kind) int
+	SetSandboxes(newestFirst []clusterstate.Sandbox) bool
 	Snapshot() *policy.Snapshot
 }
 
@@ -207,6 +208,17 @@ func (c *Cache) change(f func(view) int) {
 	if changed > 0 {
 		c.runner.Poke()
 	}
+}
+
+// SetSandboxes replaces the sandboxes of pods that the node has made, of which the newest
+// is first. It may be called at any time, from any goroutine.
+func (c *Cache) SetSandboxes(newestFirst []clusterstate.Sandbox) {
+	c.change(func(v view) int {
+		if v.SetSandboxes(newestFirst) {
+			return 1
+		}
+		return 0
+	})
 }
 
 func (c *Cache) len(kind *compile.Kind) int {

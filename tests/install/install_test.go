@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"sigs.k8s.io/kube-network-policies/pkg/cnicache"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 )
 
@@ -152,14 +154,9 @@ func TestAgentSecurityContext(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
 		pod, container := agent(t, file)
 		if !pod.HostNetwork || pod.HostPID || pod.HostIPC {
-			t.Errorf("hostNetwork %v, hostPID %v, hostIPC %v; want the network and nothing else of the node",
-				pod.HostNetwork, pod.HostPID, pod.HostIPC)
+			t.Errorf("hostNetwork %v, hostPID %v, hostIPC %v; want the network alone", pod.HostNetwork, pod.HostPID, pod.HostIPC)
 		}
-		for _, v := range pod.Volumes {
-			if v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil {
-				t.Errorf("volume %v, want only empty directories with a limit", v)
-			}
-		}
+		checkVolumes(t, pod, container)
 		security := container.SecurityContext
 		if security == nil || security.Capabilities == nil {
 			t.Fatal("no security context with capabilities")
@@ -184,6 +181,35 @@ func TestAgentSecurityContext(t *testing.T) {
 			t.Error("seccomp is not RuntimeDefault")
 		}
 	})
+}
+
+// checkVolumes checks that the agent has empty directories with a limit, and of the node
+// one folder to read, which need not exist.
+func checkVolumes(t *testing.T, pod corev1.PodSpec, container corev1.Container) {
+	t.Helper()
+	folder := filepath.Dir(cnicache.DefaultDir)
+	create := corev1.HostPathDirectoryOrCreate
+	ofNode := corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: folder, Type: &create}}
+	readOnly := map[string]bool{}
+	for _, v := range pod.Volumes {
+		readOnly[v.Name] = v.EmptyDir == nil
+		if v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil {
+			continue
+		}
+		if diff := cmp.Diff(ofNode, v.VolumeSource); diff != "" {
+			t.Errorf("volume %s is no empty directory with a limit, and not the folder, -want +got:\n%s", v.Name, diff)
+		}
+	}
+	mounted := false
+	for _, m := range container.VolumeMounts {
+		if readOnly[m.Name] && !m.ReadOnly {
+			t.Errorf("%s is mounted to be written", m.MountPath)
+		}
+		mounted = mounted || m.MountPath == folder
+	}
+	if !mounted {
+		t.Errorf("%s is not mounted", folder)
+	}
 }
 
 func TestAgentScheduling(t *testing.T) {
@@ -217,8 +243,12 @@ func TestAgentProbesAndMetrics(t *testing.T) {
 				socket = value
 			}
 		}
-		if len(container.VolumeMounts) != 1 || len(pod.Volumes) != 1 || container.VolumeMounts[0].Name != pod.Volumes[0].Name ||
-			path.Dir(socket) != container.VolumeMounts[0].MountPath {
+		inOwnVolume := slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool {
+			return m.MountPath == path.Dir(socket) && slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
+				return v.Name == m.Name && v.EmptyDir != nil
+			})
+		})
+		if !inOwnVolume {
 			t.Errorf("the probe socket %q is not in a volume of its own: %v, %v", socket, container.VolumeMounts, pod.Volumes)
 		}
 		for endpoint, probe := range map[string]*corev1.Probe{"livez": container.LivenessProbe, "readyz": container.ReadinessProbe} {
@@ -237,18 +267,18 @@ func TestAgentProbesAndMetrics(t *testing.T) {
 	})
 }
 
-// entrypoint returns the program of the image.
+// entrypoint returns the program of the image, which is the last stage.
 func entrypoint(t *testing.T) string {
 	t.Helper()
 	content, err := os.ReadFile("../../Dockerfile")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile(`(?m)^ENTRYPOINT \["([^"]+)"\]$`).FindSubmatch(content)
+	m := regexp.MustCompile(`(?m)^ENTRYPOINT \["([^"]+)"\]$`).FindAllSubmatch(content, -1)
 	if m == nil {
 		t.Fatal("no ENTRYPOINT in the Dockerfile")
 	}
-	return string(m[1])
+	return string(m[len(m)-1][1])
 }
 
 // TestFlagsExist asks the program itself for its flags.

@@ -32,7 +32,7 @@ func TestStripKeepsWhatPolicyNeeds(t *testing.T) {
 			{Name: "proxy-metrics", Port: 15001, Proto: packet.TCP},
 		}},
 		UID: in.UID, Node: in.Spec.NodeName, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("fd00::7")},
-		Created: in.CreationTimestamp.Unix(), Terminating: true,
+		Created: in.CreationTimestamp.Unix(), Terminating: true, OwnNetwork: true,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

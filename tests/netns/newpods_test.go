@@ -1,0 +1,149 @@
+package netns
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
+
+// webSendsToDB isolates the pods app=web of namespace x, which may send to app=db.
+const webSendsToDB = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: x}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  policyTypes: [Egress]
+  egress: [{to: [{namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}]}]
+`
+
+// cniCache is a folder of libcni's results.
+type cniCache string
+
+// announce writes what libcni writes once the sandbox of a pod has its network.
+func (c cniCache) announce(t *testing.T, pod *lab.Pod) {
+	t.Helper()
+	var ips []string
+	for _, addr := range pod.Addrs {
+		ips = append(ips, fmt.Sprintf(`{"address":"%v/24"}`, addr))
+	}
+	content := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"lab",`+
+		`"cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE",%q],["K8S_POD_NAME",%q],["K8S_POD_UID",%q]],`+
+		`"result":{"cniVersion":"1.0.0","ips":[%s]}}`, pod.Object.UID, pod.Object.Namespace, pod.Object.Name, pod.Object.UID, strings.Join(ips, ","))
+	file := filepath.Join(string(c), fmt.Sprintf("lab-%s-eth0", pod.Object.UID))
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// scheduled gives pods a network, and the manifests their objects without addresses: as
+// the API shows them until the kubelet has written their status.
+func (c *cluster) scheduled(t *testing.T, specs ...string) []*lab.Pod {
+	t.Helper()
+	var pods []*lab.Pod
+	for i, spec := range specs {
+		object := labtest.NewPod(spec)
+		object.UID = types.UID(fmt.Sprintf("uid-%s-%d", strings.ReplaceAll(object.Name, "/", "-"), i))
+		pod := c.Attach(t, object)[0]
+		bare := pod.Object.DeepCopy()
+		bare.Status.PodIPs, bare.Status.PodIP = nil, ""
+		c.Put(t, labtest.PodFile(pod.Name), bare)
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+// sendsAtOnce sends a first packet of each protocol to each address of a pod, and
+// expects an answer to it: sooner than a sender retransmits.
+func (c *cluster) sendsAtOnce(t *testing.T, from, to string) {
+	t.Helper()
+	for _, proto := range []lab.Proto{lab.TCP, lab.UDP} {
+		for _, addr := range c.Hosts[to].Addrs {
+			answer, err := c.Hosts[from].Probe(t.Context(), proto, netip.AddrPortFrom(addr, 80), 900*time.Millisecond)
+			if err != nil || answer.Outcome != lab.Connected {
+				t.Errorf("%s to %s (%v, %v): %v %v", from, to, proto, addr, answer.Outcome, err)
+			}
+		}
+	}
+}
+
+// TestNewPodsAreKnownBeforeTheirStatus checks that the CNI cache makes a pod known: no
+// packet of it waits, and its policies are in force.
+func TestNewPodsAreKnownBeforeTheirStatus(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web")
+	cache := cniCache(filepath.Join(t.TempDir(), "results"))
+	agent := c.Start(t, "--pod-address-source=auto", "--cni-cache-dir", string(cache))[0]
+	c.Apply(t, "policies", webSendsToDB)
+	c.Expect(t, labtest.No("x/web", "y/web", "tcp/80"), labtest.Yes("x/web", "y/db", "tcp/80"))
+	endpoints := func(m lab.Metrics) float64 { return m.Sum("netpol_endpoints") }
+	pending := func() float64 { return labtest.Metrics(t, agent).Sum("netpol_queue_pending_total") }
+	source := func(name string) float64 {
+		return labtest.Metrics(t, agent).Sum("netpol_pod_address_source_info", "source", name)
+	}
+	if source("status") != 1 {
+		t.Error("without the folder, the source is not the status")
+	}
+
+	pods := c.scheduled(t, "z/free@1", "x/new@1 app=web")
+	if err := os.Mkdir(string(cache), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before := endpoints(labtest.Metrics(t, agent))
+	for _, pod := range pods {
+		cache.announce(t, pod)
+	}
+	if got := labtest.Until(t, agent, before+4, endpoints); got != before+4 {
+		t.Fatalf("%v addresses after the pods were announced, want %v; log:\n%s", got, before+4, agent.Log())
+	}
+	if source("cni-cache") != 1 {
+		t.Errorf("the source is not the CNI cache; log:\n%s", agent.Log())
+	}
+	held := pending()
+	c.sendsAtOnce(t, "z/free", "y/web") // no policy selects it
+	c.sendsAtOnce(t, "z/free", "x/new")
+	c.sendsAtOnce(t, "x/new", "y/db") // a policy allows it
+	c.Expect(t, labtest.No("x/new", "y/web", "tcp/80"), labtest.No("x/new", "z/free", "udp/80"))
+	if got := pending(); got != held {
+		t.Errorf("%v packets waited", got-held)
+	}
+
+	// A pod that is announced and not known waits, as any unknown pod.
+	late := c.Attach(t, labtest.NewPod("x/late@1 app=web"))[0]
+	cache.announce(t, late)
+	c.Expect(t, labtest.No("x/late", "y/db", "tcp/80"))
+	c.Put(t, labtest.PodFile(late.Name), late.Object)
+	c.Expect(t, labtest.Yes("x/late", "y/db", "tcp/80"), labtest.No("x/late", "y/web", "tcp/80"))
+}
+
+// TestAnnouncedPodsAwaitStatusWhereTheyMayBeDenied (CN-35): the other node does not know
+// a pod that its own node knows by the CNI cache.
+func TestAnnouncedPodsAwaitStatusWhereTheyMayBeDenied(t *testing.T) {
+	c := newCluster(t, 2, "x/web@1 app=web", "y/web@2")
+	cache := cniCache(t.TempDir())
+	agents := c.Start(t, labtest.WithAdmin, "--cni-cache-dir", string(cache))
+	c.Apply(t, "ingress", labtest.Admin("ingress", `ingress: [{name: z, action: Deny, from: [{namespaces: {matchLabels: {ns: z}}}]}]`))
+	c.Expect(t, labtest.Yes("y/web", "x/web", "tcp/80"))
+	endpoints := func(m lab.Metrics) float64 { return m.Sum("netpol_endpoints") }
+	before := endpoints(labtest.Metrics(t, agents[1]))
+	pods := c.scheduled(t, "z/new@2", "y/new@2")
+	for _, pod := range pods {
+		cache.announce(t, pod)
+	}
+	if got := labtest.Until(t, agents[1], before+4, endpoints); got != before+4 {
+		t.Fatalf("%v addresses after the pods were announced, want %v", got, before+4)
+	}
+	c.Expect(t, labtest.No("z/new", "x/web", "tcp/80"), labtest.Yes("z/new", "y/web", "tcp/80"), labtest.Yes("y/new", "x/web", "tcp/80"))
+	for _, pod := range pods {
+		c.Put(t, labtest.PodFile(pod.Name), pod.Object)
+	}
+	c.Expect(t, labtest.No("z/new", "x/web", "tcp/80"), labtest.Yes("y/new", "x/web", "tcp/80"))
+}
