@@ -125,7 +125,7 @@ func serves(client discovery.DiscoveryInterface, r schema.GroupVersionResource) 
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("ask for the resources of %s: %w", r.GroupVersion(), err)
+		return false, fmt.Errorf("discover the resources of %s: %w", r.GroupVersion(), err)
 	}
 	return slices.ContainsFunc(list.APIResources, func(a metav1.APIResource) bool { return a.Name == r.Resource }), nil
 }

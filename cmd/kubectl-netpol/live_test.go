@@ -124,7 +124,7 @@ func TestPoliciesThatMayNotBeListedAreAnError(t *testing.T) {
 		t.Errorf("a kind that does not count: %d\n%s%s", code, stdout, stderr)
 	}
 	code, _, stderr := call(t, "", "check"+flags)
-	if code != 2 || !strings.Contains(stderr, "ask for the resources of policy.networking.k8s.io/v1alpha2: ") {
+	if code != 2 || !strings.Contains(stderr, "discover the resources of policy.networking.k8s.io/v1alpha2: ") {
 		t.Errorf("got %d %s", code, stderr)
 	}
 }

@@ -66,7 +66,7 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	if len(from) == 0 || len(to) == 0 {
-		return fmt.Errorf("no pods to show%s: nothing with an address lives there", inNamespace(m.namespace))
+		return fmt.Errorf("no pods to show%s: no pod there has an address", inNamespace(m.namespace))
 	}
 	if len(m.from) == 0 || len(m.to) == 0 {
 		printLeftOut(cmd.ErrOrStderr(), c.LeftOut(family, m.namespaces()...))

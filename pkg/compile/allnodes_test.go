@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-func TestAllNodesJudgeTogether(t *testing.T) {
+func TestAllNodesEvaluateTogether(t *testing.T) {
 	in := fixture()
 	in.AllNodes, in.NodeName = true, ""
 	for name, cidr := range map[string]string{"n1": "10.0.0.0/23", "n2": "10.0.2.0/24"} {

@@ -17,9 +17,9 @@ type Trace struct {
 	// Steps are the rules that were evaluated, in order. The last one decided, if
 	// any did; those after it were not evaluated.
 	Steps []Step
-	// Unasked is what each tier after the one that decided would have decided on
+	// Later is what each tier after the one that decided would have decided on
 	// its own: Pass where the next tier would have been evaluated.
-	Unasked []Decision
+	Later []Decision
 }
 
 // Step is one rule that was evaluated.
@@ -82,7 +82,7 @@ func (s *Snapshot) trace(d Direction, q *Query, src, dst *end) Trace {
 	}
 	f, exempt := s.flow(d, q, src, dst), q.exempt(src, dst)
 	c.Steps = chain.steps(&f, exempt)
-	c.Unasked = chain.unasked(d, &f, exempt, c.Decision.Tier)
+	c.Later = chain.later(d, &f, exempt, c.Decision.Tier)
 	return c
 }
 
@@ -110,8 +110,8 @@ func (c *Chain) steps(f *flow, exempt Reason) []Step {
 	return steps
 }
 
-// unasked evaluates the tiers after the one that decided, each on its own.
-func (c *Chain) unasked(d Direction, f *flow, exempt Reason, decided Tier) []Decision {
+// later evaluates the tiers after the one that decided, each on its own.
+func (c *Chain) later(d Direction, f *flow, exempt Reason, decided Tier) []Decision {
 	var said []Decision
 	var p progress
 	for i := range c.Rules {

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
-// steps prints the rules that were asked: "tier index", "+" if it matched, and
-// the matches of its peers and ports; and what the tiers that were not asked
+// steps prints the rules that were evaluated: "tier index", "+" if it matched, and
+// the matches of its peers and ports; and what the tiers that were not evaluated
 // would have said.
 func steps(c Trace) string {
 	var out []string
@@ -29,8 +29,8 @@ func steps(c Trace) string {
 		}
 		out = append(out, line)
 	}
-	for _, d := range c.Unasked {
-		out = append(out, fmt.Sprintf("unasked: %v", d))
+	for _, d := range c.Later {
+		out = append(out, fmt.Sprintf("later: %v", d))
 	}
 	return strings.Join(out, "; ")
 }
@@ -43,7 +43,7 @@ func TestExplainTellsTheWay(t *testing.T) {
 	}{
 		{"no chain", nil, ""},
 		{"isolated", &Chain{Rules: []Rule{isolate()}}, "networkpolicy -1 +"},
-		{"what is behind the decider is not asked", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=b")), isolate()}},
+		{"what follows the decider is not evaluated", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=b")), isolate()}},
 			"networkpolicy 0 + 1"},
 		{"a rule that does not match", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=c"), pods("pod=b,x")), isolate()}},
 			"networkpolicy 0 6 6; networkpolicy -1 +"},
@@ -52,11 +52,11 @@ func TestExplainTellsTheWay(t *testing.T) {
 		{"nothing decides", &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=c"))}}, "admin 0 6"},
 		{"no tier is left out", &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=c")), rule(BaselineTier, Pass)}}, "admin 0 6; baseline 0 +"},
 		{"a tier behind isolation", &Chain{Rules: []Rule{rule(AdminTier, Pass), isolate(), rule(BaselineTier, Deny, pods("pod=c")), rule(BaselineTier, Allow), rule(BaselineTier, Deny)}},
-			"admin 0 +; networkpolicy -1 +; unasked: allow ingress by baseline x/baseline rule 0"},
+			"admin 0 +; networkpolicy -1 +; later: allow ingress by baseline x/baseline rule 0"},
 		{"tiers behind the first", &Chain{Rules: []Rule{rule(AdminTier, Allow), isolate(), rule(BaselineTier, Deny, pods("pod=c"))}},
-			"admin 0 +; unasked: deny ingress by networkpolicy x/isolating, isolated; unasked: pass ingress, unmatched"},
+			"admin 0 +; later: deny ingress by networkpolicy x/isolating, isolated; later: pass ingress, unmatched"},
 		{"a tier that would have passed", &Chain{Rules: []Rule{rule(AdminTier, Deny), rule(BaselineTier, Pass)}},
-			"admin 0 +; unasked: pass ingress by baseline x/baseline rule 0"},
+			"admin 0 +; later: pass ingress by baseline x/baseline rule 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, p := snapshot(tc.chain, nil), tcp(addrB, addrA, 80)
@@ -83,13 +83,13 @@ func TestExplainTellsWhatNetworkPolicyIsNotAskedAbout(t *testing.T) {
 		want  string
 	}{
 		{"itself, admin decides", Query{Packet: tcp(addrA, addrA, 80)}, &Chain{Rules: []Rule{denyPods, isolate()}},
-			"admin 0 + 1; unasked: allow egress, hairpin"},
+			"admin 0 + 1; later: allow egress, hairpin"},
 		{"itself, isolated", Query{Packet: tcp(addrA, addrA, 80)}, &Chain{Rules: []Rule{isolate(), rule(BaselineTier, Deny)}},
-			"unasked: deny egress by baseline x/baseline rule 0"},
+			"later: deny egress by baseline x/baseline rule 0"},
 		{"own node, admin decides", Query{Packet: tcp(addrA, addrWeb, 80), ToHost: true}, &Chain{Rules: []Rule{denyPods, denyAll, isolate()}},
-			"admin 0 2; admin 0 +; unasked: allow egress, own node"},
+			"admin 0 2; admin 0 +; later: allow egress, own node"},
 		{"own node, isolated", Query{Packet: tcp(addrA, addrWeb, 80), ToHost: true}, &Chain{Rules: []Rule{denyPods, isolate(), rule(BaselineTier, Deny)}},
-			"admin 0 2; unasked: deny egress by baseline x/baseline rule 0"},
+			"admin 0 2; later: deny egress by baseline x/baseline rule 0"},
 		{"own node, not isolated", Query{Packet: tcp(addrA, addrWeb, 80), ToHost: true}, &Chain{Rules: []Rule{denyPods, rule(BaselineTier, Deny)}},
 			"admin 0 2; baseline 0 +"},
 	} {
@@ -119,10 +119,10 @@ func TestExplainHiddenPorts(t *testing.T) {
 	}{
 		"allowed, then denied": {[]Rule{smtp(Allow, AdminTier), smtp(Deny, AdminTier)}, "admin 0 17; admin 0 + 1"},
 		"passed both ways":     {[]Rule{smtp(Pass, AdminTier), rule(AdminTier, Allow), isolate()}, "admin 0 + 1; admin 0 +; networkpolicy -1 +"},
-		"what a tier not asked would say": {[]Rule{rule(AdminTier, Deny), smtp(Pass, BaselineTier), rule(BaselineTier, Deny)},
-			"admin 0 +; unasked: deny ingress by baseline x/baseline rule 0"},
-		"what a tier not asked would pass": {[]Rule{rule(AdminTier, Deny), smtp(Pass, BaselineTier), rule(BaselineTier, Allow)},
-			"admin 0 +; unasked: pass ingress by baseline x/baseline rule 0"},
+		"what a later tier would say": {[]Rule{rule(AdminTier, Deny), smtp(Pass, BaselineTier), rule(BaselineTier, Deny)},
+			"admin 0 +; later: deny ingress by baseline x/baseline rule 0"},
+		"what a later tier would pass": {[]Rule{rule(AdminTier, Deny), smtp(Pass, BaselineTier), rule(BaselineTier, Allow)},
+			"admin 0 +; later: pass ingress by baseline x/baseline rule 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := tcp(addrB, addrA, 0)

@@ -78,6 +78,6 @@ func (f *failures) note(ctx context.Context, verb string, err error) {
 	f.failed++
 	if f.logged.IsZero() || time.Since(f.logged) >= failureLogInterval {
 		f.logged = time.Now()
-		logger.Error(err, "Objects cannot be read; what was read before stays in force", "kind", f.kind, "verb", verb, "failures", f.failed)
+		logger.Error(err, "Objects cannot be read; the last known state stays in force", "kind", f.kind, "verb", verb, "failures", f.failed)
 	}
 }

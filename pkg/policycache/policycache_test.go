@@ -348,9 +348,9 @@ func (b broken) Objects(kind *compile.Kind) cache.ListerWatcher {
 
 func TestFailedWatchesAreCountedAndObjectsKept(t *testing.T) {
 	for name, err := range map[string]error{
-		"that is tried again in silence": apierrors.NewTooManyRequests("busy", 1),
-		"that leads to another list":     apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("no")),
-		"that is too old":                apierrors.NewResourceExpired("old"),
+		"retried by the library, without a log": apierrors.NewTooManyRequests("busy", 1),
+		"leads to another list":                 apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("no")),
+		"too old a version":                     apierrors.NewResourceExpired("old"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -57,10 +57,10 @@ func (m *mirror) refuse(version string) error {
 	switch {
 	case m.older.IsZero():
 		m.older = time.Now()
-		m.logger.Error(err, "List is older than what is known, which stays in force for half a minute", "kind", m.kind.Name)
+		m.logger.Error(err, "List is older than the known state, which stays in force for half a minute", "kind", m.kind.Name)
 	case time.Since(m.older) >= believeAfter:
 		m.older = time.Time{}
-		m.logger.Error(err, "Lists remain older than what was known; the last one is in force", "kind", m.kind.Name)
+		m.logger.Error(err, "Lists are still older than the known state; the last one is in force", "kind", m.kind.Name)
 		return nil
 	}
 	m.failures.Inc()

@@ -13,12 +13,12 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// Cluster is a cluster at one moment, ready to be asked. It is immutable; all
+// Cluster is a cluster at one moment, ready to be queried. It is immutable; all
 // methods may be called from any goroutine.
 type Cluster struct {
 	snapshot  *policy.Snapshot
 	pods      map[string]*corev1.Pod // by "namespace/name"
-	endpoints map[string]Endpoint    // of the pods that can be asked about
+	endpoints map[string]Endpoint    // of the pods that can be queried
 	nodes     map[netip.Addr]string  // the node that has the address
 	// labels are those of the nodes, by name.
 	labels map[string]labels.Set
@@ -99,7 +99,7 @@ func (c *Cluster) addEndpoint(addr netip.Addr) {
 	c.endpoints[s.Name] = s
 }
 
-// Pods returns the pods that can be asked about in a family, ordered by name:
+// Pods returns the pods that can be queried in a family, ordered by name:
 // those that live and have an address. With namespaces it returns theirs only.
 func (c *Cluster) Pods(family Family, namespaces ...string) []Endpoint {
 	var pods []Endpoint

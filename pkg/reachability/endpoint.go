@@ -84,7 +84,7 @@ func addresses(src, dst *Endpoint, f Family) (a, b netip.Addr, ok bool) {
 func (c *Cluster) Endpoint(name string) (Endpoint, error) {
 	if addr, err := netip.ParseAddr(name); err == nil {
 		if addr.Zone() != "" {
-			return Endpoint{}, fmt.Errorf("%q: an address with a zone belongs to one link only", name)
+			return Endpoint{}, fmt.Errorf("%q: an address with a zone is valid on one link only", name)
 		}
 		return c.at(name, addr.Unmap()), nil
 	}

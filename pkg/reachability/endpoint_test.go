@@ -122,7 +122,7 @@ func TestMissingEndpointsHaveAReason(t *testing.T) {
 		"x/web":      `no pod "x/web"; near it: x/web-7d4b9-abcde`,
 		"y/nowhere!": `no pod "y/nowhere!" among 7`,
 		"both":       `"both" is neither an address nor namespace/pod`,
-		"fe80::1%e0": `"fe80::1%e0": an address with a zone belongs to one link only`,
+		"fe80::1%e0": `"fe80::1%e0": an address with a zone is valid on one link only`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := c.Endpoint(name); err == nil || err.Error() != want {

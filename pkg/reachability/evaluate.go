@@ -47,7 +47,7 @@ func (c *Cluster) Evaluate(src, dst *Endpoint, port Port, family Family) Answer 
 		return Answer{Cause: PortNotDeclared}
 	}
 	q := policy.Query{Packet: port.packet(from, to, number), ToHost: dst.onHost() && sameNode(src, dst)}
-	if cause, unasked := c.alwaysAllowed(src, dst, &q); unasked {
+	if cause, ok := c.alwaysAllowed(src, dst, &q); ok {
 		return Answer{Allowed: true, Cause: cause, Query: q}
 	}
 	d := c.snapshot.Evaluate(q)
@@ -57,7 +57,7 @@ func (c *Cluster) Evaluate(src, dst *Endpoint, port Port, family Family) Answer 
 // alwaysAllowed reports traffic that agents do not evaluate: that of a node with the
 // pods on it, probes and host-network pods included, unless an administrator may
 // deny it to a pod; and that of a pod with itself, which never leaves it.
-func (c *Cluster) alwaysAllowed(src, dst *Endpoint, q *policy.Query) (cause Cause, unasked bool) {
+func (c *Cluster) alwaysAllowed(src, dst *Endpoint, q *policy.Query) (cause Cause, ok bool) {
 	switch from, to := q.Packet.Src.Addr(), q.Packet.Dst.Addr(); {
 	case src.onHost():
 		return FromNode, sameNode(src, dst)

@@ -18,7 +18,7 @@ type Explanation struct {
 	Reason   string   `json:"reason"`
 	Notes    []string `json:"notes,omitempty"`
 	// Directions are egress and ingress, egress alone to the pod's own node; none
-	// where no agent is asked.
+	// where no agent evaluates it.
 	Directions []Trace `json:"directions,omitempty"`
 }
 
@@ -41,9 +41,9 @@ type Trace struct {
 type Tier struct {
 	Name  string `json:"name"`
 	Rules []Rule `json:"rules,omitempty"` // those that were evaluated
-	// Unasked reports that an earlier tier decided.
-	Unasked bool   `json:"unasked,omitempty"`
-	Outcome string `json:"outcome"`
+	// NotEvaluated reports that an earlier tier decided.
+	NotEvaluated bool   `json:"notEvaluated,omitempty"`
+	Outcome      string `json:"outcome"`
 }
 
 // Rule is one rule that was evaluated. One with named ports whose peers are both pods
@@ -98,12 +98,12 @@ func (c *Cluster) Explain(src, dst *Endpoint, port Port, family Family) Explanat
 	case a.Cause == PortNotDeclared:
 		e.Reason = fmt.Sprintf("no connection: %s declares no %v port named %s", dst.Name, port.Proto, port.Name)
 	case a.Cause == Itself:
-		e.Reason = "always allowed, no agent is asked: what a pod sends to its own address does not leave it"
+		e.Reason = "always allowed, not evaluated: what a pod sends to its own address does not leave it"
 		e.Notes = append(e.Notes, c.hairpinNotes(src, a.Query)...)
 	case a.Cause == FromNode:
-		e.Reason = "always allowed, no agent is asked: a node reaches itself and the pods on it"
+		e.Reason = "always allowed, not evaluated: a node reaches itself and the pods on it"
 	case a.Cause == ToOwnNode:
-		e.Reason = "allowed, no agent is asked: only an administrator's rule about nodes or networks could deny the pod its own node, and there is none for it"
+		e.Reason = "allowed, not evaluated: only an administrator's rule about nodes or networks could deny the pod its own node, and there is none for it"
 	default:
 		way := c.snapshot.Explain(a.Query)
 		out := flow{policy.Egress, a.Query.Packet, src, dst, src, dst}

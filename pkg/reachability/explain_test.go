@@ -123,14 +123,14 @@ func TestExplanationsInWords(t *testing.T) {
 		"every port":                 {"x/a", "x/b", "80", "UDP", "ingress: [{ports: [{protocol: UDP}]}]", true, "every port of UDP; \n"},
 		"another protocol":           {"x/a", "x/b", "", "ICMP", "ingress: [{ports: [{port: 81}]}]", false, "TCP 81; the connection is ICMP\n"},
 		"a name":                     {"x/a", "x/b", "80", "TCP", "ingress: [{ports: [{port: db}]}]", false, "TCP db; x/b declares no TCP port of that name\n"},
-		"a name outside":             {"x/a", "203.0.113.9", "80", "TCP", "{policyTypes: [Egress], egress: [{ports: [{port: db}]}]}", false, "203.0.113.9 is no pod and declares no ports\n"},
+		"a name outside":             {"x/a", "203.0.113.9", "80", "TCP", "{policyTypes: [Egress], egress: [{ports: [{port: db}]}]}", false, "203.0.113.9 is not a pod and declares no ports\n"},
 		"a name, another number":     {"x/a", "x/b", "80", "TCP", "ingress: [{ports: [{port: http}]}]", false, "TCP http; x/b declares the name for another port than 80\n"},
 		"a name looked up":           {"x/a", "x/b", "http", "TCP", "ingress: [{ports: [{port: http}]}]", true, "http is port 8080 of x/b\n"},
 		"the subject is unreadable":  {"x/a", "x/b", "80", "TCP", "podSelector: {matchLabels: {app: no value}}", true, "spec.podSelector: InvalidSelector"},
 		"a pod that is not known":    {"x/a", "10.0.0.99", "80", "TCP", "{}", false, "10.0.0.99 is in a node's range of pod addresses and no known pod has it"},
 		"from one that is not known": {"10.0.0.99", "x/a", "80", "TCP", "{}", false, "10.0.0.99 is in a node's range of pod addresses and no known pod has it"},
 		"a pod without a node":       {"y/a", "x/b", "80", "TCP", "ingress: [{}]", true, "y/a has no spec.nodeName: it is evaluated as by the node that it will be scheduled to"},
-		"hairpin":                    {"x/a", "x/a", "80", "TCP", "{}", true, "always allowed, no agent is asked: what a pod sends to its own address does not leave it\n\n"},
+		"hairpin":                    {"x/a", "x/a", "80", "TCP", "{}", true, "always allowed, not evaluated: what a pod sends to its own address does not leave it\n\n"},
 		"no family":                  {"x/a", "2001:db8::1", "80", "TCP", "{}", false, "no connection: x/a and 2001:db8::1 have no address of one family"},
 		"no such port":               {"x/a", "x/b", "db", "TCP", "{}", false, "no connection: x/b declares no TCP port named db"},
 		"both deny":                  {"x/a", "x/b", "80", "TCP", "policyTypes: [Ingress, Egress]", false, "denied by egress of x/a and by ingress of x/b"},
@@ -164,15 +164,15 @@ func TestExplanationsOfAdministratorsPolicies(t *testing.T) {
 			"ingress: NetworkPolicies isolate the pod and none of their rules matches\n" +
 			"spec.ingress[0].from[0]: all pods of namespaces with team=x; \n" +
 			"spec.ingress[0].ports: any protocol and port: the list is empty; \n" +
-			"pass: the next tier is asked\n" +
+			"pass: the next tier is evaluated\n" +
 			"no rule matches, and the pod is isolated: deny, which is final\n" +
-			"not asked; would allow: BaselineAdminNetworkPolicy/default spec.ingress[0] matches\n", ""},
+			"not evaluated; would allow: BaselineAdminNetworkPolicy/default spec.ingress[0] matches\n", ""},
 		"admin decides, others would not": {"x/a", "x/b", "80", "TCP", specs{anp: allowAll, np: "{}", banp: "ingress: [{action: Deny, from: [{namespaces: {matchLabels: {a: b}}}]}]"}, true, "" +
 			"allow, which is final\n" +
-			"not asked; would deny: NetworkPolicies isolate the pod and none of their rules matches\n" +
-			"not asked; no rule of it would match\n", ""},
+			"not evaluated; would deny: NetworkPolicies isolate the pod and none of their rules matches\n" +
+			"not evaluated; no rule of it would match\n", ""},
 		"pass out of the last tier":   {"x/a", "x/b", "80", "TCP", specs{anp: passX}, true, "pass, and no tier is left: allow\n", "next tier"},
-		"no rule of the last tier":    {"y/a", "x/b", "80", "TCP", specs{anp: passX, banp: passX}, true, "no rule matches: the next tier is asked\n", ""},
+		"no rule of the last tier":    {"y/a", "x/b", "80", "TCP", specs{anp: passX, banp: passX}, true, "no rule matches: the next tier is evaluated\n", ""},
 		"nothing decides":             {"x/a", "203.0.113.9", "80", "TCP", specs{anp: toNodes}, true, "egress: no rule of the policies that select the pod allows or denies it, and none isolates the pod\n", ""},
 		"the list of ports":           {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Deny, from: [{namespaces: {}}], ports: [{portNumber: {port: 81, protocol: TCP}}]}]"}, true, "spec.ingress[0].ports[0]: TCP 81; the connection is to port 80\n", ""},
 		"the list of protocols":       {"x/a", "x/b", "80", "TCP", specs{cnp: "ingress: [{action: Deny, from: [{namespaces: {}}], protocols: [{udp: {destinationPort: {number: 80}}}]}]"}, true, "spec.ingress[0].protocols[0]: UDP 80; the connection is TCP\n", ""},
@@ -181,17 +181,17 @@ func TestExplanationsOfAdministratorsPolicies(t *testing.T) {
 		"a peer that cannot be read":  {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Pass, from: [{}]}]"}, false, "spec.ingress[0].from: any peer: the peer has 0 fields that are known, exactly one is needed; the rule denies everything; \nspec.ingress[0].ports: any protocol and port; \n", "empty"},
 		"a port that cannot be read":  {"x/a", "x/b", "80", "TCP", specs{anp: "ingress: [{action: Pass, from: [{namespaces: {}}], ports: [{}]}]"}, false, "spec.ingress[0].ports: any protocol and port: the port has 0 fields that are known, exactly one is needed; the rule denies its peers on every port; \n", "empty"},
 		"named ports, of pods":        {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "to[1]: nothing; the peer declares no ports; named ports do not match it\nspec.egress[0].ports[0]: http of any protocol; \n", ""},
-		"named ports, of addresses":   {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "spec.egress[0].to[1]: addresses 10.0.0.0/8; \nspec.egress[0].ports[0]: a named port; peers that are no pods declare none\n", "to[0]: nothing"},
+		"named ports, of addresses":   {"x/a", "x/b", "http", "TCP", specs{anp: halves}, true, "spec.egress[0].to[1]: addresses 10.0.0.0/8; \nspec.egress[0].ports[0]: a named port; peers that are not pods declare none\n", "to[0]: nothing"},
 		"named ports, denied":         {"x/a", "x/b", "http", "TCP", specs{anp: strings.Replace(halves, "Allow", "Deny", 1)}, false, "spec.egress[0].ports: any protocol and port: the rule has peers that declare no ports, and a port has a name; the rule denies its peers on every port; \n", "empty"},
-		"the own node, denied":        {"x/a", "192.168.0.1", "80", "TCP", specs{anp: toNodes, np: "policyTypes: [Egress]"}, false, "denied by egress of x/a\n192.168.0.1 is an address of node n1\negress: AdminNetworkPolicy/a spec.egress[0] matches\nspec.egress[0].to[0]: all nodes; \nspec.egress[0].ports: any protocol and port: the list is empty; \ndeny, which is final\nnot asked; would allow: NetworkPolicy lets every pod reach its own node\n", "ingress"},
+		"the own node, denied":        {"x/a", "192.168.0.1", "80", "TCP", specs{anp: toNodes, np: "policyTypes: [Egress]"}, false, "denied by egress of x/a\n192.168.0.1 is an address of node n1\negress: AdminNetworkPolicy/a spec.egress[0] matches\nspec.egress[0].to[0]: all nodes; \nspec.egress[0].ports: any protocol and port: the list is empty; \ndeny, which is final\nnot evaluated; would allow: NetworkPolicy lets every pod reach its own node\n", "ingress"},
 		"the own node, by NetworkPolicy": {"x/a", "192.168.0.1", "80", "TCP", specs{anp: toZoneB, np: "policyTypes: [Egress]", banp: toNodes}, true, "" +
 			"egress allows it, and a node has no policies\n192.168.0.1 is an address of node n1\n" +
 			"egress: NetworkPolicy lets every pod reach its own node\nspec.egress[0].to[0]: nodes with zone=b; node n1 has zone=a\n" +
-			"spec.egress[0].ports: any protocol and port: the list is empty; \nno rule matches: the next tier is asked\n" +
+			"spec.egress[0].ports: any protocol and port: the list is empty; \nno rule matches: the next tier is evaluated\n" +
 			"NetworkPolicy lets every pod reach its own node: allow, which is final\n" +
-			"not asked; would deny: BaselineAdminNetworkPolicy/default spec.egress[0] matches\n", "ingress"},
-		"the own node, no rule may deny it": {"x/a", "192.168.0.1", "80", "TCP", specs{anp: allowAll, np: "policyTypes: [Egress]"}, true, "allowed, no agent is asked: only an administrator's rule about nodes or networks could deny the pod its own node, and there is none for it\n", "gress:"},
-		"from the own node":                 {"192.168.0.1", "x/a", "80", "TCP", specs{anp: "ingress: [{action: Deny, from: [{}]}]"}, true, "always allowed, no agent is asked: a node reaches itself and the pods on it\n", ""},
+			"not evaluated; would deny: BaselineAdminNetworkPolicy/default spec.egress[0] matches\n", "ingress"},
+		"the own node, no rule may deny it": {"x/a", "192.168.0.1", "80", "TCP", specs{anp: allowAll, np: "policyTypes: [Egress]"}, true, "allowed, not evaluated: only an administrator's rule about nodes or networks could deny the pod its own node, and there is none for it\n", "gress:"},
+		"from the own node":                 {"192.168.0.1", "x/a", "80", "TCP", specs{anp: "ingress: [{action: Deny, from: [{}]}]"}, true, "always allowed, not evaluated: a node reaches itself and the pods on it\n", ""},
 		"another node":                      {"x/a", "x/host", "80", "TCP", specs{anp: toNodes}, true, "all nodes; 192.168.0.2 is in no Node's status.addresses\n", ""},
 		"itself, through a Service":         {"x/a", "x/a", "80", "TCP", specs{anp: "ingress: [{action: Deny, from: [{namespaces: {}}]}]"}, true, "through a Service it is denied by ingress of x/a: AdminNetworkPolicy/a spec.ingress[0] matches\n", ""},
 		"itself, isolated":                  {"x/a", "x/a", "80", "TCP", specs{np: "{}", banp: "ingress: [{action: Deny, from: [{namespaces: {}}]}]"}, true, "does not leave it\n\n", "Service"},

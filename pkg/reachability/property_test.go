@@ -120,7 +120,7 @@ func TestExplanationLeadsToTheDecision(t *testing.T) {
 				allowed := true
 				for _, d := range e.Directions {
 					allowed = allowed && d.Allowed
-					checkCourse(t, &d, a.Query.ToHost)
+					checkTrace(t, &d, a.Query.ToHost)
 				}
 				if e.Allowed != allowed {
 					t.Errorf("%s -> %s: %v, but the directions say %+v", src.Name, dst.Name, e.Allowed, e.Directions)
@@ -130,16 +130,16 @@ func TestExplanationLeadsToTheDecision(t *testing.T) {
 	})
 }
 
-// checkCourse checks that a direction's verdict follows from its rules, tier by
+// checkTrace checks that a direction's verdict follows from its rules, tier by
 // tier, and that nothing that does not match goes without a reason.
-func checkCourse(t *testing.T, c *Trace, ownNode bool) {
+func checkTrace(t *testing.T, c *Trace, ownNode bool) {
 	t.Helper()
 	verdict := ""
 	for _, tier := range c.Tiers {
-		if tier.Unasked != (verdict != "") || tier.Unasked && len(tier.Rules) > 0 {
+		if tier.NotEvaluated != (verdict != "") || tier.NotEvaluated && len(tier.Rules) > 0 {
 			t.Errorf("after %q: tier %+v", verdict, tier)
 		}
-		if tier.Unasked {
+		if tier.NotEvaluated {
 			continue
 		}
 		passed := false
@@ -165,7 +165,7 @@ func checkCourse(t *testing.T, c *Trace, ownNode bool) {
 			t.Errorf("%q, and the tier ends: %s", verdict, tier.Outcome)
 		}
 	}
-	unknown := strings.Contains(c.Reason, "too new to be known")
+	unknown := strings.Contains(c.Reason, "is not known yet")
 	if c.Allowed != (verdict != "deny") && !unknown || c.Allowed && unknown {
 		t.Errorf("%q by the rules of %+v", verdict, c)
 	}

@@ -132,7 +132,7 @@ func (c *Cluster) whyNotPort(m policy.Match, f *flow) string {
 	case policy.OtherPort:
 		return fmt.Sprintf("the connection is to port %d", p.Dst.Port())
 	case policy.PortNoPod:
-		return fmt.Sprintf("%s is no pod and declares no ports", f.dst.Name)
+		return fmt.Sprintf("%s is not a pod and declares no ports", f.dst.Name)
 	case policy.PortHidden:
 		return fmt.Sprintf("the ports of %v cannot be read", p.Proto)
 	case policy.PortNotDeclared:

@@ -77,9 +77,9 @@ func (c *Cluster) reason(way policy.Trace, f *flow) string {
 	case way.Decision.Reason != policy.NotSelected:
 		return because(way.Decision)
 	case f.subject.onHost():
-		return "a node is no pod: no policy applies to it"
+		return "a node is not a pod: no policy applies to it"
 	case way.Subject == nil:
-		return "it is no pod: no policy applies to it"
+		return "it is not a pod: no policy applies to it"
 	}
 	return fmt.Sprintf("no policy selects the pod for %v", f.direction)
 }
@@ -103,7 +103,7 @@ func (c *Cluster) unknownPod(way policy.Trace, f *flow) string {
 	if way.Subject != nil {
 		unknown = f.peerAddr()
 	}
-	return fmt.Sprintf("%v is in a node's range of pod addresses and no known pod has it: it is taken for a pod too new to be known, and nothing is allowed for it (traffic of the node itself passes)", unknown)
+	return fmt.Sprintf("%v is in a node's range of pod addresses and no known pod has it: it is treated as a new pod that is not known yet, and nothing is allowed for it (traffic of the node itself passes)", unknown)
 }
 
 // concerns reports whether a finding is about a direction of a subject: it is
@@ -132,7 +132,7 @@ func (c *Cluster) tiers(way policy.Trace, f *flow) []Tier {
 	var tiers []Tier
 	ask := func(tier policy.Tier, outcome string) {
 		if n := len(tiers); n > 0 {
-			tiers[n-1].Outcome += ": the next tier is asked"
+			tiers[n-1].Outcome += ": the next tier is evaluated"
 		}
 		tiers = append(tiers, Tier{Name: tier.String(), Outcome: outcome})
 	}
@@ -155,8 +155,8 @@ func (c *Cluster) tiers(way policy.Trace, f *flow) []Tier {
 	case way.Decision.Reason == policy.Unmatched && len(tiers) > 0:
 		tiers[len(tiers)-1].Outcome += ", and no tier is left: allow"
 	}
-	for _, d := range way.Unasked {
-		tiers = append(tiers, Tier{Name: d.Tier.String(), Unasked: true, Outcome: wouldHaveBeen(d)})
+	for _, d := range way.Later {
+		tiers = append(tiers, Tier{Name: d.Tier.String(), NotEvaluated: true, Outcome: wouldHaveBeen(d)})
 	}
 	return tiers
 }
@@ -172,12 +172,12 @@ func outcome(r *policy.Rule) string {
 	return r.Action.String() + ", which is final"
 }
 
-// wouldHaveBeen returns the outcome of a tier that was not asked.
+// wouldHaveBeen returns the outcome of a tier that was not evaluated.
 func wouldHaveBeen(d policy.Decision) string {
 	if d.Reason == policy.Unmatched {
-		return "not asked; no rule of it would match"
+		return "not evaluated; no rule of it would match"
 	}
-	return fmt.Sprintf("not asked; would %v: %s", d.Action, because(d))
+	return fmt.Sprintf("not evaluated; would %v: %s", d.Action, because(d))
 }
 
 func (c *Cluster) rule(s *policy.Step, f *flow) Rule {
@@ -202,7 +202,7 @@ func (c *Cluster) rule(s *policy.Step, f *flow) Rule {
 		at.Item = i
 		item := c.item(portMeans(&s.Rule.Ports[i]), m, f, s.Rule, at)
 		if m == policy.Unreadable && item.Why == "" {
-			item.Means, item.Why = "a named port", "peers that are no pods declare none"
+			item.Means, item.Why = "a named port", "peers that are not pods declare none"
 		}
 		r.Ports = append(r.Ports, item)
 	}

@@ -48,7 +48,7 @@ func newMetrics(reg prometheus.Registerer, s *Steerer) *metrics {
 		}, []string{"set"}),
 		programming: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "netpol_policy_programming_duration_seconds",
-			Help:    "Time from seeing a change of the cluster to having it in the nftables table.",
+			Help:    "Time from receiving a change of the cluster to having it in the nftables table.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 2, 14), // 10 ms to 82 s
 		}),
 		divert: prometheus.NewGaugeVec(prometheus.GaugeOpts{

@@ -47,7 +47,7 @@ func (a account) close(wanted, done int, each string) ([]results.Value, error) {
 	if asked := now.asked - a.asked; asked < wanted*9/10 {
 		return nil, fmt.Errorf("of %d packets only %d came to the queue", wanted, asked)
 	}
-	return append(values, cost(now.process-a.process, "judge")), nil
+	return append(values, cost(now.process-a.process, "process")), nil
 }
 
 // usage returns what was used until now.

@@ -16,7 +16,7 @@ import (
 // Names of the table of setups without an agent.
 const (
 	hopTable  = "bench"
-	chainName = "judge"
+	chainName = "decide"
 )
 
 // hop returns a table that hooks like the agent's, with rule for new connections.

@@ -21,6 +21,8 @@ var bannedWords = map[string]string{
 	"stranger": "external address", "strangers": "external addresses",
 	"anew":   "again",
 	"nobody": "name the thing: no pod, no process", "somebody": "name the thing: a pod, a process",
+	"anybody": "name the thing: any peer, any pod", "everybody": "name the thing: every peer, all pods",
+	"judge": "evaluate", "judges": "evaluates", "judged": "evaluated",
 	"meeting": "match, intersection", "meetings": "matches, intersections",
 	"station": "hop", "stations": "hops",
 	"tend": "maintain", "tends": "maintains",

@@ -58,13 +58,13 @@ func without(some string) string {
 
 // TestAdminPeers says of each list of peers who they are, and lets them through by
 // Allow and by Pass, where all others are denied, and denies them. What cannot be
-// read must not be let through by any of these, and is everybody to Deny.
+// read must not be let through by any of these, and is every peer to Deny.
 func TestAdminPeers(t *testing.T) {
 	const unreadable = "unreadable"
 	for _, test := range []struct {
 		name, peers string
 		want        string // who is allowed
-		fault       string // "unreadable": Deny and Pass deny everybody
+		fault       string // "unreadable": Deny and Pass deny every peer
 	}{
 		{"all namespaces are pods only", `[{namespaces: {}}]`, "x/b y/b z/b x/six", ""},
 		{"namespaces", `[{namespaces: {matchLabels: {team: red}}}]`, "y/b", ""},

@@ -57,7 +57,7 @@ func TestPoliciesAreAUnion(t *testing.T) { // NP-2, NP-3
 	}
 }
 
-func TestANodeJudgesItsOwnPods(t *testing.T) { // NP-35, NP-46
+func TestNodeEvaluatesItsOwnPods(t *testing.T) { // NP-35, NP-46
 	const local, remote = "10.0.0.1", "10.0.0.2"
 	c := world(
 		pod("x/local", local, ""),

@@ -10,7 +10,7 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// anyPeerMatches: NP-8, no peers means everybody. NP-9: one that matches is
+// anyPeerMatches: NP-8, no peers means every peer. NP-9: one that matches is
 // enough.
 func (c Cluster) anyPeerMatches(policy *networkingv1.NetworkPolicy, peers []networkingv1.NetworkPolicyPeer, addr netip.Addr) bool {
 	if len(peers) == 0 {

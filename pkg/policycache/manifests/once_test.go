@@ -78,7 +78,7 @@ func TestReadNamesEveryFaultWithFileAndLine(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{odd + ":5: ", two + ":3: Namespace b is that of ", empty + ": file is empty", "missing: no such file"} {
+	for _, want := range []string{odd + ":5: ", two + ":3: Namespace b is already in ", empty + ": file is empty", "missing: no such file"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in\n%v", want, err)
 		}

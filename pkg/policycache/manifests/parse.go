@@ -173,7 +173,7 @@ func (c *content) addObject(k kind, n *yaml.Node, data []byte, seen map[string]i
 	}
 	m := manifest{kind: k.Kind, object: o, line: n.Line}
 	if line, twice := seen[m.key()]; twice {
-		return fault{n.Line, fmt.Errorf("%s is at line %d already", m.key(), line)}
+		return fault{n.Line, fmt.Errorf("%s is already at line %d", m.key(), line)}
 	}
 	seen[m.key()] = n.Line
 	c.manifests = append(c.manifests, m)

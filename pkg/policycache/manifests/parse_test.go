@@ -136,7 +136,7 @@ func TestParseReportsTheLineOfAFault(t *testing.T) {
 		"a pod range that is none":                     {"apiVersion: v1\nkind: Node\nmetadata:\n  name: a\nspec:\n  podCIDRs: [10.0.0.0/24,\n    fd00::1]\n", 7, "spec.podCIDRs[1]: "},
 		"an address that ends in a colon, in brackets": {"apiVersion: v1\nkind: Node\nmetadata:\n  name: a\nspec:\n  podCIDRs: [10.0.0.0/24,\n    fd00::]\n", 7, "spec.podCIDRs: got object, want string"},
 		"the old pod range field":                      {"apiVersion: v1\nkind: Node\nmetadata:\n  name: a\nspec:\n  podCIDR: 10.0.0.0\n", 6, "spec.podCIDR: "},
-		"an object twice":                              {namespaceX, 1, "Namespace x is at line 1 already"},
+		"an object twice":                              {namespaceX, 1, "Namespace x is already at line 1"},
 		"a List's items":                               {"apiVersion: v1\nkind: List\nitems:\n- " + indent(podA) + "- " + indent(strings.Replace(podA, "name: a", "nam: a", 1)), 18, `unknown field "metadata.nam"`},
 		"a List without a list":                        {"apiVersion: v1\nkind: List\nitems: 1\n", 3, "items is not a list"},
 		"a List with more":                             {"apiVersion: v1\nkind: List\nitems: []\nspec: {}\n", 4, `unknown field "spec" of a List`},

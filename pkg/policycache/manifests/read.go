@@ -112,7 +112,7 @@ func (s *Source) merge(faults map[string]fault) map[*compile.Kind]map[string]obj
 			key := m.key()
 			if owner, taken := owners[key]; taken {
 				if _, worse := faults[name]; !worse {
-					faults[name] = fault{m.line, fmt.Errorf("%s is that of %s", key, owner)}
+					faults[name] = fault{m.line, fmt.Errorf("%s is already in %s", key, owner)}
 				}
 				continue
 			}

@@ -56,7 +56,7 @@ type watches struct {
 func (w *watches) begin(ctx context.Context) {
 	w.seen = map[string]bool{}
 	if err := w.add(filepath.Dir(w.dir)); err != nil {
-		klog.FromContext(ctx).V(2).Info("Folder around the manifests is not watched", "err", err)
+		klog.FromContext(ctx).V(2).Info("Parent directory of the manifests is not watched", "err", err)
 	}
 }
 

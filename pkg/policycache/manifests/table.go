@@ -131,7 +131,7 @@ func (t *table) watch(ctx context.Context, name string, o metav1.ListOptions) (w
 	streamed := o.SendInitialEvents != nil && *o.SendInitialEvents
 	fromStart := streamed || o.ResourceVersion == "" || o.ResourceVersion == "0"
 	if !fromStart && o.ResourceVersion != now {
-		return nil, apierrors.NewResourceExpired("resource version " + o.ResourceVersion + " is not the present one, " + now)
+		return nil, apierrors.NewResourceExpired("resource version " + o.ResourceVersion + " is not the current one, " + now)
 	}
 	w := newWatcher(t, name)
 	if fromStart {

@@ -23,7 +23,7 @@ const (
 	maxSize = 16 << 20
 )
 
-var errTooLong = fmt.Errorf("more in one piece than %d", maxSize)
+var errTooLong = fmt.Errorf("longer than the limit of %d bytes", maxSize)
 
 // input is an answer as it comes in.
 type input struct {
@@ -37,7 +37,7 @@ func newInput(r io.Reader) *input { return &input{Reader: bufio.NewReaderSize(r,
 // file within them only by mistake.
 func (in *input) piece(n uint64) ([]byte, error) {
 	if n > maxSize {
-		return nil, fmt.Errorf("%d bytes are %w", n, errTooLong)
+		return nil, fmt.Errorf("message of %d bytes is %w", n, errTooLong)
 	}
 	if uint64(cap(in.room)) < n {
 		in.room = make([]byte, n)

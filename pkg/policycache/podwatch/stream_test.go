@@ -200,11 +200,11 @@ func events(stream []byte) (all []watch.Event) {
 func TestWhatCannotBeReadIsAnError(t *testing.T) {
 	whole := frame(t, "ADDED", encode(t, realisticPod(1)))
 	for want, stream := range map[string][]byte{
-		"4294967295 bytes are more in one piece than": {0xff, 0xff, 0xff, 0xff},
-		"malformed protobuf: ":                        {0, 0, 0, 2, 0x0a, 5},
-		`event of type "LOST"`:                        frame(t, "LOST", encode(t, realisticPod(1))),
-		"not in the protobuf encoding":                frame(t, "ADDED", []byte(`{"kind":"Pod"}`)),
-		"pod ns-0000/web-00000000-00001: malformed":   frame(t, "ADDED", bytes.Replace(encode(t, realisticPod(1)), []byte("\x0a\x04http\x10"), []byte("\x0a\x7fhttp\x10"), 1)),
+		"message of 4294967295 bytes is longer than": {0xff, 0xff, 0xff, 0xff},
+		"malformed protobuf: ":                       {0, 0, 0, 2, 0x0a, 5},
+		`event of type "LOST"`:                       frame(t, "LOST", encode(t, realisticPod(1))),
+		"not in the protobuf encoding":               frame(t, "ADDED", []byte(`{"kind":"Pod"}`)),
+		"pod ns-0000/web-00000000-00001: malformed":  frame(t, "ADDED", bytes.Replace(encode(t, realisticPod(1)), []byte("\x0a\x04http\x10"), []byte("\x0a\x7fhttp\x10"), 1)),
 	} {
 		t.Run(want, func(t *testing.T) {
 			e := events(append(stream, whole...)) // and nothing behind it
