@@ -12,11 +12,9 @@ import (
 // share one chain, and it is the same one as long as these policies stay as they
 // are, so that what is remembered of its peers outlives changes elsewhere.
 type chains struct {
-	last  uint64 // the id that was given out last
-	built map[string]*policy.Chain
-	// found is the selection that was found last. Only its memory is of use
-	// afterwards: ten thousand policies can select each pod of a node.
-	found selection
+	last  uint64                   // the id that was given out last
+	built map[string]*policy.Chain // by the ids of the policies and the direction
+	key   []byte                   // the latest key: its memory is used again
 }
 
 // newID distinguishes a compiled policy from all others and from its earlier versions.
@@ -25,26 +23,19 @@ func (c *chains) newID() uint64 {
 	return c.last
 }
 
-// selection is the policies that select a subject in one direction.
-type selection struct {
-	policies []compiled
-	key      []byte // the direction and the ids of the policies
-}
-
 // of returns the chain of e in direction d, nil if no policy applies to it (NP-1,
 // CN-6). all are the policies without a namespace, own those of the pod's.
 func (c *chains) of(all, own []compiled, e *policy.Endpoint, d policy.Direction) *policy.Chain {
-	s := &c.found
-	s.policies, s.key = s.policies[:0], append(s.key[:0], byte(d))
-	s.find(all, e, d)
-	s.find(own, e, d)
-	if len(s.policies) == 0 {
+	c.key = appendSelected(c.key[:0], all, e, d)
+	c.key = appendSelected(c.key, own, e, d)
+	if len(c.key) == 0 {
 		return nil
 	}
-	chain := c.built[string(s.key)]
+	c.key = append(c.key, byte(d)) // a policy may apply in both directions
+	chain := c.built[string(c.key)]
 	if chain == nil {
-		chain = s.chain(d)
-		c.built[string(s.key)] = chain
+		chain = append(selected(all, e, d), selected(own, e, d)...).chain(d)
+		c.built[string(c.key)] = chain
 	}
 	return chain
 }
@@ -62,17 +53,30 @@ func (c *chains) keep(pods iter.Seq[*compile.Pod]) {
 	}
 }
 
-func (s *selection) find(policies []compiled, e *policy.Endpoint, d policy.Direction) {
-	for _, p := range policies {
-		if p.applies[d] && p.SelectsPod(e) {
-			s.policies = append(s.policies, p)
-			s.key = binary.AppendUvarint(s.key, p.id)
+// appendSelected appends the ids of those of policies that apply to e in direction d.
+func appendSelected(key []byte, policies []compiled, e *policy.Endpoint, d policy.Direction) []byte {
+	for i := range policies {
+		if p := &policies[i]; p.selects(e, d) {
+			key = binary.AppendUvarint(key, p.id)
 		}
 	}
+	return key
+}
+
+// selection is the policies that apply to a subject in one direction.
+type selection []*compile.Policy
+
+func selected(policies []compiled, e *policy.Endpoint, d policy.Direction) (s selection) {
+	for i := range policies {
+		if p := &policies[i]; p.selects(e, d) {
+			s = append(s, p.Policy)
+		}
+	}
+	return s
 }
 
 // chain puts the rules in the order of tiers (CN-1).
-func (s *selection) chain(d policy.Direction) *policy.Chain {
+func (s selection) chain(d policy.Direction) *policy.Chain {
 	chain := &policy.Chain{}
 	s.add(chain, policy.AdminTier, d)
 	if first := s.add(chain, policy.NetworkPolicyTier, d); first != nil {
@@ -84,13 +88,13 @@ func (s *selection) chain(d policy.Direction) *policy.Chain {
 
 // add adds the rules of a tier's policies. Of NetworkPolicies that is the union
 // (NP-2). It returns the first policy, nil if there is none.
-func (s *selection) add(chain *policy.Chain, tier policy.Tier, d policy.Direction) (first *compile.Policy) {
-	for _, p := range s.policies {
+func (s selection) add(chain *policy.Chain, tier policy.Tier, d policy.Direction) (first *compile.Policy) {
+	for _, p := range s {
 		if p.Tier != tier {
 			continue
 		}
 		if first == nil {
-			first = p.Policy
+			first = p
 		}
 		chain.Policies = append(chain.Policies, &p.Ref)
 		chain.Rules = append(chain.Rules, p.Rules(d)...)

@@ -15,7 +15,8 @@ import (
 // that a list of thousands is read without following a pointer of each.
 type compiled struct {
 	*compile.Policy
-	id           uint64 // see chains
+	id           uint64             // see chains
+	subject      policy.PodSelector // valid if the policy applies
 	applies      [2]bool
 	holdsUnknown [2]bool
 	stopsPods    [2]bool
@@ -32,9 +33,18 @@ type policyKey struct {
 func newCompiled(p *compile.Policy, id uint64) compiled {
 	c := compiled{Policy: p, id: id, selectsNodes: p.SelectsNodes(), faulty: len(p.Findings) > 0}
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-		c.applies[d], c.holdsUnknown[d], c.stopsPods[d] = p.Applies(d), p.HoldsUnknown(d), p.StopsPods(d)
+		c.applies[d] = p.Subject != nil && p.Applies(d)
+		c.holdsUnknown[d], c.stopsPods[d] = p.HoldsUnknown(d), p.StopsPods(d)
+	}
+	if p.Subject != nil {
+		c.subject = *p.Subject
 	}
 	return c
+}
+
+// selects reports whether the policy applies to e in direction d.
+func (p *compiled) selects(e *policy.Endpoint, d policy.Direction) bool {
+	return p.applies[d] && p.subject.Selects(e)
 }
 
 func compare(p, o compiled) int { return p.Compare(o.Policy) }
@@ -62,14 +72,14 @@ func (c *Cluster) replacePolicy(ref policy.Ref, kind *compile.Kind, now *compile
 		at, _ := slices.BinarySearchFunc(*list, old, compare)
 		*list = slices.Delete(*list, at, at+1)
 		delete(c.byName, key)
-		c.markStale(old.Policy)
+		c.markStale(&old)
 	}
 	if now != nil {
 		p := newCompiled(now, c.chains.newID())
 		at, _ := slices.BinarySearchFunc(*list, p, compare)
 		*list = slices.Insert(*list, at, p)
 		c.byName[key] = p
-		c.markStale(now)
+		c.markStale(&p)
 	}
 	c.derived = nil
 	c.markAnnounced()
@@ -85,14 +95,15 @@ func (c *Cluster) markAnnounced() {
 	}
 }
 
-// markStale marks the pods of this node that p selects: their chains have to
+// markStale marks the pods of this node to which p applies: their chains have to
 // change.
-func (c *Cluster) markStale(p *compile.Policy) {
+func (c *Cluster) markStale(p *compiled) {
 	for key := range c.local {
 		if p.Kind.Namespaced && p.Ref.Namespace != key.namespace {
-			continue // which SelectsPod would find out more slowly
+			continue // which selects would find out more slowly
 		}
-		if p.SelectsPod(&c.pod(key).Endpoint) {
+		e := &c.pod(key).Endpoint
+		if p.selects(e, policy.Ingress) || p.selects(e, policy.Egress) {
 			c.stale[key] = true
 		}
 	}

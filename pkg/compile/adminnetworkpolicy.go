@@ -35,7 +35,7 @@ func compileAdminNetworkPolicy(d *diagnosis, o *v1alpha1.AdminNetworkPolicy) *Po
 // v1alpha1 compiles what AdminNetworkPolicy and BaselineAdminNetworkPolicy have
 // in common into p.
 func (d *diagnosis) v1alpha1(p *Policy, spec *v1alpha1.AdminNetworkPolicySpec, actions []string) {
-	p.subject = d.subject(v1alpha1Subject(spec.Subject))
+	p.Subject = d.subject(v1alpha1Subject(spec.Subject))
 	for i, r := range spec.Ingress {
 		at := ruleAt(policy.Ingress, i)
 		p.rules[policy.Ingress] = append(p.rules[policy.Ingress], d.adminRule(adminRuleSpec{

@@ -38,7 +38,7 @@ func compileClusterNetworkPolicy(d *diagnosis, o *v1alpha2.ClusterNetworkPolicy)
 		d.nothingLeft()
 		return p
 	}
-	p.subject = d.subject(o.Spec.Subject)
+	p.Subject = d.subject(o.Spec.Subject)
 	for i, r := range o.Spec.Ingress {
 		at := ruleAt(policy.Ingress, i)
 		p.rules[policy.Ingress] = append(p.rules[policy.Ingress], d.adminRule(adminRuleSpec{

@@ -41,7 +41,7 @@ func (c *networkPolicyCompiler) compile(o *networkingv1.NetworkPolicy) *Policy {
 		c.nothingLeft()
 		subject = labels.Nothing()
 	}
-	p.subject = &policy.PodSelector{Namespace: o.Namespace, Pods: subject}
+	p.Subject = &policy.PodSelector{Namespace: o.Namespace, Pods: subject}
 	p.isolates = c.policyTypes(specPath.child("policyTypes"), &o.Spec)
 	if p.isolates == [2]bool{} {
 		c.nothingLeft()

@@ -14,12 +14,13 @@ type Policy struct {
 	Kind *Kind
 	Ref  policy.Ref
 	Tier policy.Tier
+	// Subject selects the pods, nil none.
+	Subject *policy.PodSelector
 	// Findings are what of the policy could not be honoured.
 	Findings []policy.Finding
 
 	spec     any // of the object, by pointer
 	priority int32
-	subject  *policy.PodSelector // nil selects nothing
 	// isolates and rules are by direction. Only a NetworkPolicy isolates, and it
 	// has no rules for a direction that it does not isolate (NP-5).
 	isolates [2]bool
@@ -46,12 +47,6 @@ func (p *Policy) Equal(o *Policy) bool {
 // evaluated. They must not be changed.
 func (p *Policy) Rules(d policy.Direction) []policy.Rule { return p.rules[d] }
 
-// SelectsPod reports whether the pod e is a subject of the policy, whatever the
-// direction.
-func (p *Policy) SelectsPod(e *policy.Endpoint) bool {
-	return p.subject != nil && p.subject.Selects(e)
-}
-
 // Applies reports whether the policy applies to the traffic of its subjects in
 // direction d: one without rules for a direction applies only if it isolates (NP-4,
 // CN-6).
@@ -69,7 +64,7 @@ func (p *Policy) HoldsUnknown(d policy.Direction) bool {
 
 // denies reports whether some rule of direction d denies.
 func (p *Policy) denies(d policy.Direction) bool {
-	return p.subject != nil && slices.ContainsFunc(p.rules[d], func(r policy.Rule) bool { return r.Action == policy.Deny })
+	return p.Subject != nil && slices.ContainsFunc(p.rules[d], func(r policy.Rule) bool { return r.Action == policy.Deny })
 }
 
 // SelectsNodes reports whether some rule has nodes as peers.
