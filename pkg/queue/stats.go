@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -33,7 +34,8 @@ func readStats(path string) ([]Stat, error) {
 }
 
 // parseStats reads one queue per line: number, peer port, packets waiting, copy
-// mode, copy range, queue dropped, user dropped, id sequence, and a 1.
+// mode, copy range, queue dropped, user dropped, id sequence, and a 1. If a queue is
+// bound while the file is read, the kernel may list another one a second time.
 func parseStats(r io.Reader) ([]Stat, error) {
 	var stats []Stat
 	lines := bufio.NewScanner(r)
@@ -41,6 +43,10 @@ func parseStats(r io.Reader) ([]Stat, error) {
 		s, err := parseStat(lines.Text())
 		if err != nil {
 			return nil, fmt.Errorf("line %q: %w", lines.Text(), err)
+		}
+		if i := slices.IndexFunc(stats, func(earlier Stat) bool { return earlier.Number == s.Number }); i >= 0 {
+			stats[i] = s
+			continue
 		}
 		stats = append(stats, s)
 	}

@@ -19,6 +19,20 @@ func TestParseStats(t *testing.T) {
 	}
 }
 
+// A queue that is bound while the file is read moves the others behind it, and the
+// kernel lists one of them again. Twice the same metric would fail the whole scrape.
+func TestParseStatsOfAQueueThatIsListedTwice(t *testing.T) {
+	const file = "200 1 0 2 128 0 0 4 1\n100 1 0 2 128 0 0 0 1\n200 1 3 2 128 0 0 7 1\n"
+	got, err := parseStats(strings.NewReader(file))
+	want := []Stat{
+		{Number: 200, PortID: 1, Waiting: 3, CopyMode: 2, CopyRange: 128, PacketID: 7},
+		{Number: 100, PortID: 1, CopyMode: 2, CopyRange: 128},
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
+
 func TestParseStatsNamesTheLine(t *testing.T) {
 	for _, line := range []string{"", "100 1 0 2 128 0 0", "65536 1 0 2 128 0 0 0 1", "100 1 0 2 128 0 x 0 1", "100 1 0 256 128 0 0 0 1", "-1 1 0 2 128 0 0 0 1"} {
 		_, err := parseStats(strings.NewReader("100 1 0 2 128 0 0 0 1\n" + line + "\n"))
