@@ -86,6 +86,7 @@ test-netns: tools test-scenarios test-packets test-conformance-packets ## the sa
 test-hard: tools ## long attacks with real packets, as root: minutes
 	HARD=1 $(GO) test -v -p 1 -count 1 -timeout 60m ./tests/attacks
 	HARD=1 $(GO) test -v -count 1 -timeout 20m -run '^TestHard' ./tests/netns
+	HARD=1 $(GO) test -v -count 1 -run InjectedErrors ./pkg/queue
 
 test-property: ## the properties of random clusters, 10000 fresh ones of each: minutes
 	PROPERTY_CLUSTERS=$${PROPERTY_CLUSTERS:-10000} PROPERTY_SEED=$${PROPERTY_SEED:-$$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')} \

@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"io"
 	"os"
 	"unsafe"
 
@@ -57,17 +56,12 @@ func (b *batch) prepare(ms []Message) {
 	}
 }
 
-// send writes out in one piece. It does not wait: the kernel acts on the
-// messages within the call.
+// send sends out in one piece. It does not wait: the kernel acts on the messages
+// within the call.
 func send(fd int, out []byte) error {
 	for {
-		n, err := unix.Write(fd, out)
-		if err == unix.EINTR {
-			continue
+		if err := unix.Send(fd, out, 0); err != unix.EINTR {
+			return os.NewSyscallError("sendto", err)
 		}
-		if err == nil && n < len(out) {
-			err = io.ErrShortWrite
-		}
-		return os.NewSyscallError("write", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,16 +16,17 @@ import (
 )
 
 // injections are system calls that strace makes fail while packets come, and the
-// metric that has to count that. "when" counts the calls of each thread.
+// metric that has to count that. "when" counts the calls of each thread. None is a call
+// that the Go runtime makes for itself: a failed write of its own ends the process.
 var injections = []struct{ inject, metric, label string }{
 	{"recvmmsg:error=ENOMEM:when=3", "netpol_queue_call_errors_total", "receive"},
 	{"recvmmsg:error=EIO:when=3..40", "netpol_queue_rebinds_total", ""},
 	{"recvmmsg:error=EBADF:when=3..40", "netpol_queue_rebinds_total", ""},
 	{"ppoll:error=ENOMEM:when=3", "netpol_queue_call_errors_total", "wait"},
 	{"ppoll:error=EINVAL:when=3..40", "netpol_queue_call_errors_total", "wait"},
-	{"write:error=ENOBUFS:when=1..3", "netpol_queue_call_errors_total", "send"},
-	{"write:error=ENOMEM:when=1..3", "netpol_queue_call_errors_total", "send"},
-	{"write:error=EAGAIN:when=1..40", "netpol_queue_rebinds_total", ""},
+	{"sendto:error=ENOBUFS:when=1..3", "netpol_queue_call_errors_total", "send"},
+	{"sendto:error=ENOMEM:when=1..3", "netpol_queue_call_errors_total", "send"},
+	{"sendto:error=EAGAIN:when=1..40", "netpol_queue_rebinds_total", ""},
 	{"recvmmsg:error=EIO:when=1..20 socket:error=EMFILE:when=1", "netpol_queue_call_errors_total", "bind"},
 	{"recvmmsg:error=EIO:when=1..20 sendmsg,sendto:error=ENOBUFS:when=1", "netpol_queue_call_errors_total", "bind"},
 }
@@ -42,11 +44,10 @@ func TestKernelInjectedErrors(t *testing.T) {
 	}
 	conn, port := receiver(t)
 	queueUDP(t, port, "100")
-	client, err := net.ListenUDP("udp4", nil) // sends by sendmsg, not by write
+	client, err := net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}) // sends by write
 	if err != nil {
 		t.Fatal(err)
 	}
-	to := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}
 	for _, i := range injections {
 		t.Run(i.inject, func(t *testing.T) {
 			r := start(t, queue.Config{First: 100, Count: 1}, always(queue.Accept), queue.Config{First: 200, Count: 1})
@@ -54,7 +55,7 @@ func TestKernelInjectedErrors(t *testing.T) {
 			before := descriptors(t)
 			detach := attachStrace(t, strings.Fields(i.inject))
 			eventually(t, "the error is noticed", func() bool {
-				_, _ = client.WriteToUDP([]byte("x"), to)
+				_, _ = client.Write([]byte("x"))
 				return r.metric(i.metric, i.label) > 0
 			})
 			detach()
@@ -65,7 +66,7 @@ func TestKernelInjectedErrors(t *testing.T) {
 			}
 			drainConn(t, conn)
 			for n := range 10 {
-				if _, err := client.WriteToUDP(fmt.Append(nil, n), to); err != nil {
+				if _, err := client.Write(fmt.Append(nil, n)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -89,14 +90,16 @@ func attachStrace(t *testing.T, inject []string) (detach func()) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	detach = sync.OnceFunc(func() {
+		_ = cmd.Process.Signal(unix.SIGINT)
+		_ = cmd.Wait() // strace ends by the signal
+	})
+	t.Cleanup(detach)
 	eventually(t, "strace is attached", func() bool {
 		status, err := os.ReadFile("/proc/self/status")
 		return err == nil && strings.Contains(string(status), fmt.Sprintf("TracerPid:\t%d\n", cmd.Process.Pid))
 	})
-	return func() {
-		_ = cmd.Process.Signal(unix.SIGINT)
-		_ = cmd.Wait() // strace ends by the signal
-	}
+	return detach
 }
 
 // descriptors counts the open files of this process.
