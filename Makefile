@@ -3,6 +3,7 @@ GO ?= $(or $(shell command -v go),/usr/local/go/bin/go)
 IMAGE ?= kube-network-policies:v0.1.0
 PROBER_IMAGE ?= netpol-prober:v0.1.0
 STATICCHECK ?= v0.7.0
+ACTIONLINT ?= v1.7.12
 GOVULNCHECK ?= v1.2.0
 FUZZTIME ?= 10s
 
@@ -44,7 +45,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-conformance e2e-dsl race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages image image-prober clean demo-tools tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages image image-prober clean demo-tools tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -132,6 +133,9 @@ e2e-conformance: ## the conformance suites of the network policy API with real p
 e2e-dsl: ## the truth tables of every scenario with real pods on that cluster, or on that of KUBECONFIG
 	tests/e2e/dsl.sh
 
+e2e-edges: ## what only a cluster shows: probes, starts, ways to a pod, restarts and outages under traffic, removal
+	tests/e2e/edges.sh
+
 race: tools ## the tests of the packages that run goroutines, with the race detector: needs a C compiler
 	CGO_ENABLED=1 $(GO) test -race -short $(RACE)
 
@@ -147,6 +151,9 @@ lint: ## gofmt, vet, staticcheck, and which package may import which
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
 	cd tests/netpol && $(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
 	$(GO) test ./tests/layering
+
+lint-workflows: ## actionlint over .github/workflows
+	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT)
 
 fuzz: ## every fuzz target for FUZZTIME (10s) each
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \

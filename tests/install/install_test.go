@@ -318,9 +318,12 @@ func checkFlags(t *testing.T, binary string, args []string) {
 
 // What is built and what builds it is named by content: a tag may be moved.
 func TestImagesAndActionsArePinned(t *testing.T) {
+	action := regexp.MustCompile(`(?m)uses: \S+@[0-9a-f]{40} # v\d`)
 	for file, pinned := range map[string]*regexp.Regexp{
 		"Dockerfile":                  regexp.MustCompile(`(?m)^ARG \w+_IMAGE=\S+@sha256:[0-9a-f]{64}$`),
-		".github/workflows/test.yaml": regexp.MustCompile(`(?m)uses: \S+@[0-9a-f]{40} # v\d`),
+		".github/workflows/test.yaml": action,
+		".github/workflows/e2e.yml":   action,
+		".github/workflows/npa.yml":   action,
 	} {
 		t.Run(file, func(t *testing.T) {
 			content, err := os.ReadFile(filepath.Join("../..", file))
