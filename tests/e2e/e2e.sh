@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# e2e.sh: runs Kubernetes' own end-to-end tests on the cluster that is up, and prints
-# and keeps a line of results. FOCUS and SKIP are regular expressions of specs. PROCS
-# is how many run at once, TIMEOUT how long all may take. The output is in OUT; after a
-# failure it includes the agents' logs and the kernel's tables.
+# e2e.sh: runs Kubernetes' own end-to-end tests on the cluster that is up, or on that of
+# KUBECONFIG with the kubectl, ginkgo and e2e.test of PATH, and prints and keeps a line
+# of results. FOCUS and SKIP are regular expressions of specs. PROCS is how many run at
+# once, TIMEOUT how long all may take. The output is in OUT; after a failure it includes
+# the agents' logs and the kernel's tables.
 set -euo pipefail
 . "$(dirname "$0")/cluster/lib.sh"
+. "$(dirname "$0")/target.sh"
 
 { # read as a whole, so that the checkout may change meanwhile
-[[ -f $state/programs ]] || die "no cluster is up: make cluster-up"
-settings
+target
 focus=${FOCUS:-Netpol}
 skip=${SKIP:-}
 procs=${PROCS:-2}
@@ -16,40 +17,25 @@ out=${OUT:-$root/bin/e2e}
 rm -rf "$out/run"
 mkdir -p "$out/run"
 
-agent=$(kubectl -n kube-system exec daemonset/kube-network-policies -- kube-network-policies --version 2>/dev/null |
-	awk 'NR == 1 {print $3}' || true)
-agent=${agent:-none}
-
-# Specs that cannot pass on this machine, each with its reason.
-skips=()
-add_skip() {
-	skips+=("$1")
-	echo "Skipped: $1 ($2)"
-}
-if ! grep -q SCTP /proc/net/protocols && ! modprobe -q sctp 2>/dev/null; then
-	add_skip SCTPConnectivity "this kernel has no SCTP sockets"
-fi
-[[ -z $skip ]] || add_skip "$skip" "SKIP"
-skip=$(IFS='|' && echo "${skips[*]}")
-
-flags=(--kubeconfig "$state/admin.conf" --provider skeleton --num-nodes 2 --minStartupPods 0 --disable-log-dump
-	--kubectl-path "$(program kubectl)" --report-dir "$out/run")
+flags=(--kubeconfig "$KUBECONFIG" --provider skeleton --num-nodes 2 --minStartupPods 0 --disable-log-dump
+	--kubectl-path "$(tool kubectl)" --report-dir "$out/run")
 started=$SECONDS
 status=0
 cd "$out/run" # ginkgo writes where it is
-in_control_plane "$(program ginkgo)" run --procs "$procs" --focus "$focus" ${skip:+--skip "$skip"} --no-color -v \
-	--timeout "${TIMEOUT:-1h}" "$(program e2e.test)" -- "${flags[@]}" >"$out/run/log" 2>&1 || status=$?
+at_target "$(tool ginkgo)" run --procs "$procs" --focus "$focus" ${skip:+--skip "$skip"} --no-color -v \
+	--timeout "${TIMEOUT:-1h}" "$(tool e2e.test)" -- "${flags[@]}" >"$out/run/log" 2>&1 || status=$?
 seconds=$((SECONDS - started))
 
 # collect keeps what is needed to find out why a spec has failed.
 collect() {
 	local node pod
-	kubectl get pods -A -o wide >"$out/run/pods" || true
-	kubectl get events -A >"$out/run/events" || true
-	for pod in $(kubectl -n kube-system get pods -l 'app.kubernetes.io/name in (kube-network-policies, kube-network-policies-status)' -o name); do
-		kubectl -n kube-system logs "$pod" >"$out/run/$(basename "$pod").log" || true
-		kubectl -n kube-system logs -p "$pod" >"$out/run/$(basename "$pod").previous.log" 2>/dev/null || true
+	ask get pods -A -o wide >"$out/run/pods" || true
+	ask get events -A >"$out/run/events" || true
+	for pod in $(ask -n kube-system get pods -l 'app.kubernetes.io/name in (kube-network-policies, kube-network-policies-status)' -o name); do
+		ask -n kube-system logs "$pod" >"$out/run/$(basename "$pod").log" || true
+		ask -n kube-system logs -p "$pod" >"$out/run/$(basename "$pod").previous.log" 2>/dev/null || true
 	done
+	[[ -n $ours ]] || return 0
 	for node in $nodes; do
 		in_node "$node" nft list ruleset >"$out/run/$node.nft" 2>/dev/null || true
 		in_node "$node" conntrack -L >"$out/run/$node.conntrack" 2>/dev/null || true
@@ -63,8 +49,7 @@ collect() {
 number() { grep -oE "$1" "$out/run/log" | tail -n 1 | grep -oE '[0-9]+' | head -n 1; }
 ran=$(number 'Ran [0-9]+ of') passed=$(number '[0-9]+ Passed') failed=$(number '[0-9]+ Failed')
 grep -E '^\s*\[(FAIL|TIMEDOUT|INTERRUPTED|PANICKED)' "$out/run/log" | sort -u || true
-version=$(basename "$(dirname "$(program kubelet)")" | cut -d - -f 2)
-echo "$focus: ${ran:-0} specs run, ${passed:-0} passed, ${failed:-0} failed in $seconds s ($FAMILY, kube-proxy $PROXY, CNI $CNI, Kubernetes $version, agent $agent)" | tee -a "$out/results"
+record "$focus: ${ran:-0} specs run, ${passed:-0} passed, ${failed:-0} failed in $seconds s" "$out/results"
 if ((status != 0)); then
 	echo "See $out/run" >&2
 elif ((${ran:-0} == 0)); then

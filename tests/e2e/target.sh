@@ -29,6 +29,11 @@ ask() {
 	if [[ -n $ours ]]; then kubectl "$@"; else command kubectl "$@"; fi
 }
 
+# tool NAME: the path of a program of Kubernetes.
+tool() {
+	if [[ -n $ours ]]; then program "$1"; else type -P "$1" || die "no $1 in PATH"; fi
+}
+
 # provide IMAGE…: gives agnhost on the nodes of the cluster that is up these names, too.
 # Other clusters pull their images.
 provide() {

@@ -93,8 +93,8 @@ func probeAndReport(ctx context.Context, out io.Writer, o *options) error {
 	return nil
 }
 
-// probe connects to every target once in an interval, until the context ends. It
-// waits for the connections that are still open then.
+// probe connects to every target once in an interval, at least once, until the context
+// ends. It waits for the connections that are still open then.
 func probe(ctx context.Context, targets []target, interval, timeout time.Duration) report {
 	r := report{Start: time.Now()}
 	records := make([]*record, len(targets))
@@ -116,14 +116,15 @@ func probeTarget(ctx context.Context, t target, interval, timeout time.Duration,
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var wg sync.WaitGroup
-	for ctx.Err() == nil {
+	for ended := false; !ended; {
+		start := time.Now()
 		wg.Go(func() {
-			start := time.Now()
 			err := attempt(t, start.Add(timeout))
 			into.add(start, time.Now(), err)
 		})
 		select {
 		case <-ctx.Done():
+			ended = true
 		case <-ticker.C:
 		}
 	}

@@ -204,17 +204,22 @@ func TestGapsAndLatencies(t *testing.T) {
 		},
 		"no gap": {
 			tries: []try{{0, 1, nil}, {20, 22, nil}, {40, 41, nil}}, ended: 60,
-			want: result{Attempts: 3, Succeeded: 3, LongestGap: 21, Latency: &latency{1, 2, 2}},
+			want: result{Attempts: 3, Succeeded: 3, First: new(1.0), LongestGap: 21, Latency: &latency{1, 2, 2}},
 		},
 		// The second is begun within the gap and succeeds with its second packet.
 		"a gap": {
 			tries: []try{{0, 1, nil}, {20, 1021, nil}, {40, 340, io.EOF}, {501, 502, nil}}, ended: 1030,
 			want: result{Attempts: 4, Succeeded: 3, Failed: 1, Failures: map[string]int{"reset": 1}, FirstError: "EOF",
-				LongestGap: 519, Gaps: []gap{{at(502), 519}, {at(1), 501}}, Latency: &latency{1, 1001, 1001}},
+				First: new(1.0), LongestGap: 519, Gaps: []gap{{at(502), 519}, {at(1), 501}}, Latency: &latency{1, 1001, 1001}},
 		},
 		"the last success after the end": {
-			tries: []try{{0, 1, nil}, {20, 300, nil}}, ended: 40,
-			want: result{Attempts: 2, Succeeded: 2, LongestGap: 299, Gaps: []gap{{at(1), 299}}, Latency: &latency{1, 280, 280}},
+			tries: []try{{20, 300, nil}, {0, 1, nil}}, ended: 40,
+			want: result{Attempts: 2, Succeeded: 2, First: new(1.0), LongestGap: 299, Gaps: []gap{{at(1), 299}}, Latency: &latency{1, 280, 280}},
+		},
+		"the first fails": {
+			tries: []try{{20, 21, nil}, {0, 300, io.EOF}}, ended: 40,
+			want: result{Attempts: 2, Succeeded: 1, Failed: 1, Failures: map[string]int{"reset": 1}, FirstError: "EOF",
+				LongestGap: 21, Latency: &latency{1, 1, 1}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -228,6 +233,16 @@ func TestGapsAndLatencies(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// A time that is over at once is enough for one attempt.
+func TestAtLeastOneAttempt(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	r := probe(ctx, []target{{protocol: "tcp", address: startServer(t, "127.0.0.1")}}, long, long)
+	if got := r.Targets[0]; got.Attempts != 1 || got.Succeeded != 1 || got.First == nil {
+		t.Errorf("%+v", got)
 	}
 }
 

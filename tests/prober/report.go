@@ -24,6 +24,8 @@ type result struct {
 	// Failures are the failed attempts by kind, and the first error.
 	Failures   map[string]int `json:"failures,omitempty"`
 	FirstError string         `json:"firstError,omitempty"`
+	// First is the latency of the first attempt, if that succeeded.
+	First *float64 `json:"firstMilliseconds,omitempty"`
 	// Latency is that of the attempts that succeeded.
 	Latency *latency `json:"latencyMilliseconds,omitempty"`
 	// LongestGap is the longest time without success, Gaps the longest ones.
@@ -73,6 +75,7 @@ type record struct {
 	begun      time.Time
 	ended      time.Time // of the time in which attempts were begun
 	attempts   int
+	first      time.Time // when the first attempt was begun
 	successes  []success
 	failures   map[string]int
 	firstError string
@@ -88,6 +91,9 @@ func newRecord(begun time.Time) *record {
 func (r *record) add(start, end time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.attempts == 0 || start.Before(r.first) {
+		r.first = start
+	}
 	r.attempts++
 	if err == nil {
 		r.successes = append(r.successes, success{start, end})
@@ -112,6 +118,10 @@ func (r *record) result(t target, interval time.Duration) result {
 		Target: t.name, Expected: "allowed",
 		Attempts: r.attempts, Succeeded: len(r.successes), Failed: r.attempts - len(r.successes),
 		Failures: r.failures, FirstError: r.firstError, Latency: latencyOf(r.successes),
+	}
+	if i := slices.IndexFunc(r.successes, func(s success) bool { return s.start.Equal(r.first) }); i >= 0 {
+		first := milliseconds(r.successes[i].end.Sub(r.first))
+		out.First = &first
 	}
 	if t.denied {
 		out.Expected = "denied"

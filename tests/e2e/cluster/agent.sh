@@ -16,12 +16,7 @@ if ! cmp -s "$state/agent.tar.new" "$state/agent.tar"; then
 fi
 
 if [[ $1 == install-anp.yaml ]]; then
-	for release in v0.1.7 v0.2.0; do
-		api=$(cd "$root/tests/conformance/$release" && go mod download && go list -m -f '{{.Dir}}' sigs.k8s.io/network-policy-api)
-		find "$api/config/crd/experimental" -name 'policy.*.yaml' | while read -r definition; do
-			kubectl apply --server-side --force-conflicts -f "$definition" >/dev/null
-		done
-	done
+	"$here/definitions.sh" | kubectl apply --server-side --force-conflicts -f - >/dev/null
 fi
 kubectl apply -f "$manifest" -f "$root/install-writer-guard.yaml" >/dev/null
 workloads=(daemonset/kube-network-policies deployment/kube-network-policies-status)
@@ -31,3 +26,4 @@ for workload in "${workloads[@]}"; do
 	kubectl -n kube-system rollout status "$workload" --timeout 120s >/dev/null
 done
 mv "$state/agent.tar.new" "$state/agent.tar"
+echo "$1" >"$state/manifest"

@@ -2,6 +2,7 @@
 # run.sh NODE COMMAND…: runs a command in all namespaces of a node, or in those of the
 # control plane's network where NODE is cp.
 # run.sh kubectl ARGUMENTS…: asks the API server, as its administrator.
+# run.sh api stop|start: stops the API server, and starts it again.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 [[ -f $state/programs ]] || die "no cluster is up"
@@ -9,6 +10,7 @@ where=$1
 shift
 case $where in
 kubectl) in_control_plane "$(program kubectl)" --kubeconfig "$state/admin.conf" "$@" ;;
+api) "$here/api.sh" "$@" ;;
 cp) in_control_plane "$@" ;;
 *) in_node "$where" "$@" ;;
 esac

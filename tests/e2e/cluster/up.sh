@@ -132,6 +132,12 @@ say "nodes ready after $((SECONDS - started)) s"
 
 sed -e "s|IMAGE|$(<"$images/coredns.name")|" -e "s|FIRST|\"${dns%,*}\"|" -e "s|\[ALL\]|[$(sed 's/[^,]*/"&"/g' <<<"$dns")]|" \
 	"$here/dns.yaml" | kubectl apply -f - >/dev/null
+# What the nodes are like before they have an agent.
+for node in $nodes; do
+	[[ ! -f $state/$node/traces ]] || continue
+	"$here/traces.sh" "$node" >"$state/$node/traces.new"
+	mv "$state/$node/traces.new" "$state/$node/traces"
+done
 [[ $manifest == none ]] || "$here/agent.sh" "$manifest"
 kubectl -n kube-system rollout status deployment/coredns --timeout 120s >/dev/null
 say "up after $((SECONDS - started)) s: Kubernetes $KUBERNETES, $FAMILY, kube-proxy $PROXY, CNI $CNI, agent $manifest"

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# edges.sh: runs the tests of tests/e2e/edges on the cluster that is up. RUN is a
+# regular expression of tests, as go test -run reads it. OUTAGE is how long the API
+# server is away. The output and the reports of the probers are in OUT.
+set -euo pipefail
+. "$(dirname "$0")/cluster/lib.sh"
+unset KUBECONFIG
+. "$(dirname "$0")/target.sh"
+
+{ # read as a whole, so that the checkout may change meanwhile
+target
+out=${OUT:-$root/bin/e2e}/edges
+rm -rf "$out"
+mkdir -p "$out"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/usr/bin"
+(cd "$root" && go build -trimpath -ldflags '-s -w' -o "$work/usr/bin/prober" ./tests/prober)
+image=netpol-prober:edges
+"$here/image.sh" "$image" "$work" "$out/prober.tar" '{"Env": ["PATH=/usr/bin"], "Entrypoint": ["prober"]}'
+for node in $nodes; do in_node "$node" ctr -n k8s.io images import "$out/prober.tar" >/dev/null; done
+rm "$out/prober.tar"
+
+# Debian's package, unpacked where it disturbs nothing.
+prometheus=$cache/prometheus/usr/bin/prometheus
+if [[ ! -x $prometheus ]]; then
+	(cd "$work" && apt-get update -qq && apt-get download -qq prometheus >/dev/null && dpkg -x prometheus_*.deb "$cache/prometheus") ||
+		echo "No Prometheus: its test will be skipped." >&2
+fi
+
+agent=$(agent_version)
+manifest=$(cat "$state/manifest" 2>/dev/null || true)
+started=$SECONDS status=0
+cd "$root/tests/e2e/edges"
+EDGES_STATE=$state EDGES_OUT=$out EDGES_AGENT=${agent:-none} EDGES_OUTAGE=${OUTAGE:-3m} EDGES_PROBER=$image \
+	EDGES_AGNHOST=$(<"$(<"$state/images")/agnhost.name") EDGES_PROMETHEUS=$prometheus EDGES_MANIFEST=$root/$manifest \
+	go test -count 1 -v -timeout 2h ${RUN:+-run "$RUN"} . 2>&1 | tee "$out/log" || status=$?
+number() { grep -cE "^--- $1" "$out/log" || true; }
+record "edges: $(number '') tests, $(number PASS) passed, $(number FAIL) failed, $(number SKIP) skipped in $((SECONDS - started)) s" "${out%/edges}/results"
+exit $status
+}

@@ -1,0 +1,127 @@
+package edges
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	agents     = "daemonset/kube-network-policies"
+	agentLabel = "app.kubernetes.io/name=kube-network-policies"
+)
+
+func needAgent(t *testing.T) {
+	t.Helper()
+	if !withAgent {
+		t.Skip("the cluster has no agent")
+	}
+}
+
+func agentsReady(t *testing.T) {
+	t.Helper()
+	kubectl(t, "-n", "kube-system", "rollout", "status", agents, "--timeout="+patience.String())
+}
+
+// agentProcess returns the pid of a node's agent, in the node's namespace of pids.
+func agentProcess(node string) (string, error) {
+	output, err := attempt(node, "pgrep", "-o", "-f", "^kube-network-policies --hostname-override")
+	if err != nil || strings.TrimSpace(output) == "" {
+		return "", fmt.Errorf("no agent on %s: %w", node, err)
+	}
+	return strings.TrimSpace(output), nil
+}
+
+// killAgent ends a node's agent without a chance to clean up, and returns when the
+// kubelet has started it again.
+func killAgent(t *testing.T, node string) {
+	t.Helper()
+	old, err := agentProcess(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, node, "kill", "-KILL", old)
+	eventually(t, "another agent on "+node, func() error {
+		now, err := agentProcess(node)
+		if err == nil && now == old {
+			err = fmt.Errorf("pid %s is still there", old)
+		}
+		return err
+	})
+}
+
+func agentPod(t *testing.T, node string) string {
+	t.Helper()
+	return strings.TrimSpace(kubectl(t, "-n", "kube-system", "get", "pod", "-l", agentLabel,
+		"--field-selector", "spec.nodeName="+node, "-o", "jsonpath={.items[0].metadata.name}"))
+}
+
+// outage is how long the API server is away.
+func outage(t *testing.T) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(os.Getenv("EDGES_OUTAGE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// withoutAPI stops the API server, calls do, and starts it again.
+func withoutAPI(t *testing.T, do func()) {
+	t.Helper()
+	run(t, "api", "stop")
+	defer run(t, "api", "start")
+	do()
+}
+
+// Connections of pods while agents restart, nodes are drained and the API server is
+// away. Nothing denied may get through. How long allowed connections wait or fail is
+// logged and kept; docs/testing/results.md has the figures.
+func TestDisruptions(t *testing.T) {
+	f := newField(t)
+	for _, test := range []struct {
+		name    string
+		agent   bool // whether it is about the agent
+		disrupt func(t *testing.T)
+	}{
+		{"quiet", false, func(*testing.T) { time.Sleep(20 * time.Second) }},
+		{"rollout", true, func(t *testing.T) {
+			kubectl(t, "-n", "kube-system", "rollout", "restart", agents)
+			agentsReady(t)
+		}},
+		{"pod-deleted", true, func(t *testing.T) {
+			kubectl(t, "-n", "kube-system", "delete", "pod", agentPod(t, "n1"))
+			agentsReady(t)
+		}},
+		{"kill", true, func(t *testing.T) {
+			killAgent(t, "n1")
+			agentsReady(t)
+			killAgent(t, "n2")
+			agentsReady(t)
+		}},
+		{"drain", false, func(t *testing.T) {
+			defer kubectl(t, "uncordon", "n2")
+			kubectl(t, "drain", "n2", "--ignore-daemonsets", "--delete-emptydir-data", "--force",
+				"--pod-selector=edges!=keep", "--timeout="+patience.String())
+		}},
+		{"api-away", false, func(t *testing.T) {
+			withoutAPI(t, func() { time.Sleep(outage(t)) })
+		}},
+		{"api-away-kill", true, func(t *testing.T) {
+			withoutAPI(t, func() {
+				killAgent(t, "n1")
+				time.Sleep(outage(t))
+			})
+			agentsReady(t)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.agent {
+				needAgent(t)
+			}
+			check(t, f.probe(t, test.name, func() { test.disrupt(t) }))
+		})
+	}
+}

@@ -1,0 +1,221 @@
+package edges
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The author of a policy sees what of it is not enforced. API servers refuse what is
+// wrong in itself: here the status writer has a feature switched off.
+func TestStatusOfAPolicy(t *testing.T) {
+	needAgent(t)
+	const (
+		writer     = "deployment/kube-network-policies-status"
+		conditions = "kube-network-policies.x-k8s.io/conditions"
+		line       = "kube-network-policies.x-k8s.io/not-enforced"
+	)
+	rolledOut := func() {
+		kubectl(t, "-n", "kube-system", "rollout", "status", writer, "--timeout="+patience.String())
+	}
+	kubectl(t, "-n", "kube-system", "patch", writer, "--type", "json", "-p",
+		`[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--feature-gates=EndPort=false"}]`)
+	defer func() {
+		kubectl(t, "-n", "kube-system", "rollout", "undo", writer)
+		rolledOut()
+	}()
+	rolledOut()
+	namespace := newNamespace(t)
+	policy(t, namespace, "one", `{podSelector: {}, policyTypes: [Ingress], ingress: [{ports: [{port: 32000, endPort: 32767}]}]}`)
+	eventually(t, "conditions", func() error {
+		for _, command := range [][]string{{"get", "-o", "yaml"}, {"describe"}} {
+			text := kubectl(t, append([]string{"-n", namespace, command[0], "networkpolicy/one"}, command[1:]...)...)
+			for _, want := range []string{conditions, line, "spec.ingress[0].ports[0].endPort"} {
+				if !strings.Contains(text, want) {
+					return fmt.Errorf("kubectl %s has no %s:\n%s", command[0], want, text)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// conditionalMetrics are there only with what their documentation says.
+var conditionalMetrics = []string{
+	"netpol_conntrack_blocked_total", "netpol_conntrack_connections", "netpol_conntrack_last_success_timestamp_seconds", // --block-established
+	"netpol_conntrack_pass_duration_seconds", "netpol_conntrack_passes_total", "netpol_conntrack_unblocked_total",
+	"netpol_dns_addresses", "netpol_dns_answers_total", "netpol_dns_evictions_total", // domain names in policies
+	"netpol_dns_queries_total", "netpol_dns_resolvers", "netpol_dns_unreadable_packets_total",
+	"netpol_findings",        // policies with parts that are not enforced
+	"netpol_kind_served",     // administrators' kinds
+	"netpol_manifest_errors", // --manifests
+}
+
+// A Prometheus that scrapes agents and status writer where the annotations of
+// install.yaml say has every metric that docs/metrics.md describes. Debian's cannot find
+// pods itself.
+func TestPrometheusFindsEveryMetric(t *testing.T) {
+	needAgent(t)
+	binary := os.Getenv("EDGES_PROMETHEUS")
+	if _, err := os.Stat(binary); err != nil {
+		t.Skip("no Prometheus: ", err)
+	}
+	var pods struct {
+		Items []struct {
+			Metadata struct{ Annotations map[string]string }
+			Status   struct{ PodIP string }
+		}
+	}
+	if err := json.Unmarshal([]byte(kubectl(t, "-n", "kube-system", "get", "pods", "-o", "json")), &pods); err != nil {
+		t.Fatal(err)
+	}
+	var targets []string
+	for _, p := range pods.Items {
+		if p.Metadata.Annotations["prometheus.io/scrape"] == "true" {
+			targets = append(targets, fmt.Sprintf("%q", net.JoinHostPort(p.Status.PodIP, p.Metadata.Annotations["prometheus.io/port"])))
+		}
+	}
+	if len(targets) < 3 {
+		t.Fatalf("annotated are %v: not two agents and a status writer", targets)
+	}
+	folder := t.TempDir()
+	configuration := filepath.Join(folder, "prometheus.yml")
+	err := os.WriteFile(configuration, fmt.Appendf(nil, `
+global: {scrape_interval: 2s}
+scrape_configs: [{job_name: pods, static_configs: [{targets: [%s]}]}]
+`, strings.Join(targets, ", ")), 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const address = "127.0.0.1:19090"
+	server := exec.Command("../cluster/run.sh", "cp", binary, "--config.file="+configuration, "--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address="+address)
+	server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	log, err := os.Create(filepath.Join(out, "prometheus.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Stdout, server.Stderr = log, log
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Kill(-server.Process.Pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		_ = server.Wait() // it was killed
+	})
+	query := func(path string, into any) error {
+		output, err := attempt("cp", "curl", "-gsS", "-m", "10", "http://"+address+path)
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal([]byte(output), into)
+	}
+	eventually(t, "targets that are up", func() error {
+		var result struct {
+			Data struct{ Result []struct{ Value []any } }
+		}
+		if err := query("/api/v1/query?query=up==1", &result); err != nil {
+			return err
+		}
+		if len(result.Data.Result) < len(targets) {
+			return fmt.Errorf("%d of %v are up", len(result.Data.Result), targets)
+		}
+		return nil
+	})
+	document, err := os.ReadFile("../../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := make(map[string]bool)
+	for _, found := range regexp.MustCompile("`((?:netpol|nfqueue|packet|kube_network_policies)_[a-z_]+)`").FindAllStringSubmatch(string(document), -1) {
+		documented[found[1]] = true
+	}
+	eventually(t, "metrics", func() error {
+		var names struct{ Data []string }
+		if err := query("/api/v1/label/__name__/values", &names); err != nil {
+			return err
+		}
+		var missing []string
+		for name := range documented {
+			has := func(suffix string) bool { return slices.Contains(names.Data, name+suffix) }
+			if !has("") && !has("_bucket") && !has("_count") && !slices.Contains(conditionalMetrics, name) {
+				missing = append(missing, name)
+			}
+		}
+		if len(missing) > 0 {
+			slices.Sort(missing)
+			return fmt.Errorf("missing: %s", strings.Join(missing, ", "))
+		}
+		return nil
+	})
+	t.Logf("%d metrics are documented, %d of them are there under conditions that this cluster does not meet", len(documented), len(conditionalMetrics))
+}
+
+// Removed as docs/operations.md describes it, the agent leaves nothing on the nodes:
+// their nftables, settings and rules are what they were before it was installed. The
+// marks of connections end with these. Afterwards it is installed again.
+func TestRemovalLeavesNothing(t *testing.T) {
+	needAgent(t)
+	traces := func(node string) string {
+		t.Helper()
+		output, err := exec.Command("../cluster/traces.sh", node).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(output)
+	}
+	before := make(map[string]string)
+	for _, node := range []string{"n1", "n2"} {
+		text, err := os.ReadFile(filepath.Join(state, node, "traces"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[node] = string(text)
+	}
+	// Pods that policies select, and connections between them.
+	newField(t)
+
+	kubectl(t, "-n", "kube-system", "patch", agents, "--type", "json", "-p", `[
+		{"op": "replace", "path": "/spec/updateStrategy", "value": {"type": "OnDelete"}},
+		{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": ["--cleanup"]}]`)
+	kubectl(t, "-n", "kube-system", "delete", "pod", "-l", agentLabel)
+	eventually(t, "agents that have removed their tables", func() error {
+		pods := kubectl(t, "-n", "kube-system", "get", "pod", "-l", agentLabel, "--no-headers")
+		for _, node := range []string{"n1", "n2"} {
+			if tables := run(t, node, "nft", "list", "tables"); strings.Contains(tables, "kube-network-policies") {
+				return fmt.Errorf("%s: %s\n%s", node, tables, pods)
+			}
+		}
+		return nil
+	})
+	manifest := os.Getenv("EDGES_MANIFEST")
+	kubectl(t, "delete", "-f", manifest, "--wait=true", "--timeout="+patience.String())
+	defer func() {
+		kubectl(t, "apply", "-f", manifest)
+		agentsReady(t)
+	}()
+	eventually(t, "end of the agents", func() error {
+		for _, node := range []string{"n1", "n2"} {
+			if output, err := attempt(node, "pgrep", "-f", "^kube-network-policies"); err == nil {
+				return fmt.Errorf("%s: pid %s", node, output)
+			}
+		}
+		return nil
+	})
+	for _, node := range []string{"n1", "n2"} {
+		if diff := cmp.Diff(strings.Split(before[node], "\n"), strings.Split(traces(node), "\n")); diff != "" {
+			t.Errorf("%s differs from what it was before:\n%s", node, diff)
+		}
+	}
+}
