@@ -81,12 +81,13 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	err = c.run(ctx)
 	stop()
-	if err != nil {
+	status := exitStatus(1)
+	if err != nil && !errors.As(err, &status) {
 		klog.ErrorS(err, "Stopped by an error", "command", name)
 	}
 	logs.FlushLogs()
 	if err != nil {
-		os.Exit(1)
+		os.Exit(int(status))
 	}
 }
 
@@ -97,7 +98,14 @@ func (o *options) run(ctx context.Context) error {
 	if o.cleanup {
 		return steer.Cleanup(ctx)
 	}
+	worker := os.Getenv(workerVar)
+	if worker == "" && o.maxCrashes > 0 {
+		return superviseWorkers(ctx, o.maxCrashes)
+	}
 	cfg, err := o.config()
+	if err == nil {
+		err = setWorker(&cfg, worker)
+	}
 	if err != nil {
 		return err
 	}

@@ -57,6 +57,7 @@ type options struct {
 	probeSocket       string
 	podAddressSource  agent.PodAddressSource
 	cniCacheDir       string
+	maxCrashes        int
 	cleanup           bool
 }
 
@@ -98,6 +99,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.probeSocket, "probe-socket", o.probeSocket, "`PATH` of a unix socket for the command probe, which asks this very process when another agent runs on the node, too; empty means none")
 	fs.TextVar(&o.podAddressSource, "pod-address-source", o.podAddressSource, "`SOURCE` of the addresses of new pods of this node: cni-cache (--cni-cache-dir, when the network of the pod is made; not ready while the folder cannot be read), status (the pod's status, seconds later; first packets wait or are dropped meanwhile), or auto, which uses the folder if it is there, and the status")
 	fs.StringVar(&o.cniCacheDir, "cni-cache-dir", o.cniCacheDir, "`FOLDER` where the container runtime keeps the results of network plugins. It is only read. With a wrong folder, addresses of new pods are those of their status")
+	fs.IntVar(&o.maxCrashes, "max-crashes", o.maxCrashes, "run the agent as a child of this process, which starts it again at once when it crashes, and exits with its status after so many crashes within a minute. 0 runs the agent in this process")
 	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything that the agent has installed in the kernel, and exit. Pods are then not isolated")
 }
 
@@ -155,6 +157,9 @@ func (o *options) validate(args []string) error {
 	}
 	if !filepath.IsAbs(o.cniCacheDir) {
 		fault("cni-cache-dir", o.cniCacheDir, "must be an absolute path")
+	}
+	if o.maxCrashes < 0 {
+		fault("max-crashes", o.maxCrashes, "must not be negative")
 	}
 	if o.kubeconfig != "" && o.manifests != "" {
 		fault("manifests", o.manifests, "cannot be used together with --kubeconfig=%s", o.kubeconfig)

@@ -60,6 +60,7 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"--nfqueue-id=65530", "--nfqueue-count=3"}, []string{"--nfqueue-count=3", "8 queue numbers", "65537"}},
 		{[]string{"--pod-share=-1"}, []string{"--pod-share=-1", "0-1000000"}},
 		{[]string{"--pod-share=1000001"}, []string{"--pod-share=1000001", "0-1000000"}},
+		{[]string{"--max-crashes=-1"}, []string{"--max-crashes=-1"}},
 		{[]string{"--divert=ebpf"}, []string{"--divert", `"ebpf"`, "xtables"}},
 		{[]string{"--mark=0x3000"}, []string{"--mark=0x3000", "exactly one bit"}},
 		{[]string{"--mark=0x4000"}, []string{"--mark=0x4000", "kube-proxy"}},

@@ -55,6 +55,8 @@ type Config struct {
 	// second since the machine was. An agent takes over from those that are older.
 	// Zero means now.
 	Started uint32
+	// Restarts is how often the agent was started again in its container.
+	Restarts int
 	// Share is the number of packets per second of each local pod that are decided
 	// before packets that exceed a share. Zero means that there are no shares.
 	Share uint32
@@ -161,7 +163,7 @@ func Run(ctx context.Context, cfg Config) error {
 	logger := klog.FromContext(ctx)
 	if cfg.Started == 0 {
 		var err error
-		if cfg.Started, err = startTime(); err != nil {
+		if cfg.Started, err = StartTime(); err != nil {
 			return err
 		}
 	}
@@ -175,6 +177,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer claimed.Close()
 	reg := httpserver.NewRegistry()
+	countRestarts(reg, cfg.Restarts)
 	a, err := newAgent(cfg, caps, reg, logger)
 	if err != nil {
 		return err

@@ -78,8 +78,8 @@ func claimRange(ctx context.Context, n numbers, kernel queue.Kernel) (*queue.Cla
 	return c, nil
 }
 
-// startTime returns the time since the machine started, as a steer.Holder has it.
-func startTime() (uint32, error) {
+// StartTime returns the time since the machine started, as Config.Started has it.
+func StartTime() (uint32, error) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
 		return 0, fmt.Errorf("read the time since boot: %w", err)

@@ -43,6 +43,17 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
+// countRestarts exports how often the agent was started again. All other metrics of the
+// process begin again.
+func countRestarts(reg prometheus.Registerer, restarts int) {
+	c := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "netpol_agent_restarts_total",
+		Help: "Times the agent was started again in its container after a crash, with --max-crashes.",
+	})
+	c.Add(float64(restarts))
+	reg.MustRegister(c)
+}
+
 func (m *metrics) hasSnapshot() bool { return m.snapshot.Load() }
 
 // swapped is called when packets are decided by a snapshot whose oldest change was
