@@ -20,7 +20,7 @@ const (
 	// releaseTime bounds how long an agent that ends waits for another one to take over,
 	// and drainTime how long for the verdicts of packets in its queues. Pending packets
 	// get theirs within a second. The sum is well below the grace period of the pod.
-	releaseTime  = 2 * time.Second
+	releaseTime  = 5 * time.Second
 	drainTime    = 1500 * time.Millisecond
 	handoverPoll = 10 * time.Millisecond
 )
