@@ -17,6 +17,7 @@ import (
 // options are what is to be probed.
 type options struct {
 	allowed, denied texts
+	delay           time.Duration
 	interval        time.Duration
 	timeout         time.Duration
 	duration        time.Duration
@@ -38,6 +39,7 @@ func probeFlags(flags *flag.FlagSet) *options {
 	o := new(options)
 	flags.Var(&o.allowed, "allowed", "tcp://HOST:PORT or udp://HOST:PORT that policies allow; repeatable; a name stands for each of its addresses")
 	flags.Var(&o.denied, "denied", "the same for what policies deny: a success is a leak")
+	flags.DurationVar(&o.delay, "delay", 0, "time before the first connection: other nodes learn of a new pod a moment after it starts")
 	flags.DurationVar(&o.interval, "interval", 20*time.Millisecond, "time between two new connections to each target")
 	flags.DurationVar(&o.timeout, "timeout", 3*time.Second, "how long a connection may take until it counts as failed")
 	flags.DurationVar(&o.duration, "duration", 0, "when to end; 0: with SIGTERM or SIGINT")
@@ -51,6 +53,8 @@ func (o *options) validate() error {
 	switch {
 	case len(o.allowed)+len(o.denied) == 0:
 		return errors.New("nothing to probe: -allowed or -denied is required")
+	case o.delay < 0:
+		return fmt.Errorf("-delay %s: must not be negative", o.delay)
 	case o.interval <= 0:
 		return fmt.Errorf("-interval %s: must be more than 0", o.interval)
 	case o.timeout <= 0:
@@ -75,6 +79,10 @@ func probeAndReport(ctx context.Context, out io.Writer, o *options) error {
 	denied, err := parseTargets(ctx, o.denied, true, lookup)
 	if err != nil {
 		return err
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(o.delay):
 	}
 	if o.duration > 0 {
 		var cancel context.CancelFunc

@@ -316,6 +316,7 @@ func TestCommandLine(t *testing.T) {
 		{"", "no command"},
 		{"watch", `unknown command "watch"`},
 		{"probe", "nothing to probe: -allowed or -denied is required"},
+		{"probe -allowed tcp://10.0.0.1:80 -delay -1s", "-delay -1s: must not be negative"},
 		{"probe -allowed tcp://10.0.0.1:80 -interval 0s", "-interval 0s: must be more than 0"},
 		{"probe -allowed tcp://10.0.0.1:80 -timeout -1s", "-timeout -1s: must be more than 0"},
 		{"probe -allowed tcp://10.0.0.1:80 -duration -1s", "-duration -1s: must not be negative"},

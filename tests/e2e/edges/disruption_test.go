@@ -25,26 +25,33 @@ func agentsReady(t *testing.T) {
 	kubectl(t, "-n", "kube-system", "rollout", "status", agents, "--timeout="+patience.String())
 }
 
+// The processes of an agent's container: the first one, and the one that it starts.
+const (
+	firstProcess = "-o"
+	agentProper  = "-n"
+)
+
 // agentProcess returns the pid of a node's agent, in the node's namespace of pids.
-func agentProcess(node string) (string, error) {
-	output, err := attempt(node, "pgrep", "-o", "-f", "^kube-network-policies --hostname-override")
+func agentProcess(node, which string) (string, error) {
+	output, err := attempt(node, "pgrep", which, "-f", "^kube-network-policies --hostname-override")
 	if err != nil || strings.TrimSpace(output) == "" {
 		return "", fmt.Errorf("no agent on %s: %w", node, err)
 	}
 	return strings.TrimSpace(output), nil
 }
 
-// killAgent ends a node's agent without a chance to clean up, and returns when the
-// kubelet has started it again.
-func killAgent(t *testing.T, node string) {
+// killAgent ends a process of a node's agent without a chance to clean up, and returns
+// when another one runs. Without the first process the kubelet starts the container
+// again.
+func killAgent(t *testing.T, node, which string) {
 	t.Helper()
-	old, err := agentProcess(node)
+	old, err := agentProcess(node, which)
 	if err != nil {
 		t.Fatal(err)
 	}
 	run(t, node, "kill", "-KILL", old)
 	eventually(t, "another agent on "+node, func() error {
-		now, err := agentProcess(node)
+		now, err := agentProcess(node, which)
 		if err == nil && now == old {
 			err = fmt.Errorf("pid %s is still there", old)
 		}
@@ -95,10 +102,16 @@ func TestDisruptions(t *testing.T) {
 			kubectl(t, "-n", "kube-system", "delete", "pod", agentPod(t, "n1"))
 			agentsReady(t)
 		}},
-		{"kill", true, func(t *testing.T) {
-			killAgent(t, "n1")
+		{"crash", true, func(t *testing.T) {
+			killAgent(t, "n1", agentProper)
 			agentsReady(t)
-			killAgent(t, "n2")
+			killAgent(t, "n2", agentProper)
+			agentsReady(t)
+		}},
+		{"kill", true, func(t *testing.T) {
+			killAgent(t, "n1", firstProcess)
+			agentsReady(t)
+			killAgent(t, "n2", firstProcess)
 			agentsReady(t)
 		}},
 		{"drain", false, func(t *testing.T) {
@@ -111,7 +124,7 @@ func TestDisruptions(t *testing.T) {
 		}},
 		{"api-away-kill", true, func(t *testing.T) {
 			withoutAPI(t, func() {
-				killAgent(t, "n1")
+				killAgent(t, "n1", firstProcess)
 				time.Sleep(outage(t))
 			})
 			agentsReady(t)
