@@ -10,8 +10,7 @@ type metrics struct {
 	blocked     prometheus.Counter
 	unblocked   prometheus.Counter
 	entries     prometheus.Gauge
-	passes      *prometheus.CounterVec
-	duration    prometheus.Histogram
+	passes      runs
 	lastSuccess prometheus.Gauge
 }
 
@@ -29,43 +28,30 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "netpol_conntrack_connections",
 			Help: "Connections in the kernel's table at the last pass.",
 		}),
-		passes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_conntrack_passes_total",
-			Help: "Passes over the kernel's table of connections, by result.",
-		}, []string{"result"}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "netpol_conntrack_pass_duration_seconds",
-			Help:    "Time of a pass over the kernel's table of connections.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8), // 1 ms to 16 s
-		}),
+		passes: newRuns(reg,
+			"netpol_conntrack_passes_total", "Passes over the kernel's table of connections, by result.",
+			"netpol_conntrack_pass_duration_seconds", "Time of a pass over the kernel's table of connections."),
 		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_conntrack_last_success_timestamp_seconds",
 			Help: "When a pass last completed without an error.",
 		}),
 	}
-	for _, result := range []string{"success", "error"} {
-		m.passes.WithLabelValues(result)
-	}
-	reg.MustRegister(m.blocked, m.unblocked, m.entries, m.passes, m.duration, m.lastSuccess)
+	reg.MustRegister(m.blocked, m.unblocked, m.entries, m.lastSuccess)
 	return m
 }
 
 // passed counts a pass.
 func (m *metrics) passed(took time.Duration, err error) {
-	m.duration.Observe(took.Seconds())
-	if err != nil {
-		m.passes.WithLabelValues("error").Inc()
-		return
+	m.passes.ran(took, err)
+	if err == nil {
+		m.lastSuccess.SetToCurrentTime()
 	}
-	m.passes.WithLabelValues("success").Inc()
-	m.lastSuccess.SetToCurrentTime()
 }
 
 type removerMetrics struct {
-	removed  prometheus.Counter
-	read     prometheus.Counter
-	runs     *prometheus.CounterVec
-	duration prometheus.Histogram
+	removed prometheus.Counter
+	read    prometheus.Counter
+	runs
 }
 
 func newRemoverMetrics(reg prometheus.Registerer) *removerMetrics {
@@ -78,29 +64,41 @@ func newRemoverMetrics(reg prometheus.Registerer) *removerMetrics {
 			Name: "netpol_conntrack_removal_read_total",
 			Help: "Connections that the kernel listed to find those to remove.",
 		}),
-		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "netpol_conntrack_removals_total",
-			Help: "Removals of the connections of one or more addresses, by result.",
-		}, []string{"result"}),
+		runs: newRuns(reg,
+			"netpol_conntrack_removals_total", "Removals of the connections of one or more addresses, by result.",
+			"netpol_conntrack_removal_duration_seconds", "Time of a removal."),
+	}
+	reg.MustRegister(m.removed, m.read)
+	return m
+}
+
+// runs counts what is done again and again, by its result, and the time that it takes.
+type runs struct {
+	results  *prometheus.CounterVec
+	duration prometheus.Histogram
+}
+
+func newRuns(reg prometheus.Registerer, total, totalHelp, duration, durationHelp string) runs {
+	r := runs{
+		results: prometheus.NewCounterVec(prometheus.CounterOpts{Name: total, Help: totalHelp}, []string{"result"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "netpol_conntrack_removal_duration_seconds",
-			Help:    "Time of a removal.",
+			Name: duration, Help: durationHelp,
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8), // 1 ms to 16 s
 		}),
 	}
 	for _, result := range []string{"success", "error"} {
-		m.runs.WithLabelValues(result)
+		r.results.WithLabelValues(result)
 	}
-	reg.MustRegister(m.removed, m.read, m.runs, m.duration)
-	return m
+	reg.MustRegister(r.results, r.duration)
+	return r
 }
 
-// ran counts a removal.
-func (m *removerMetrics) ran(took time.Duration, err error) {
-	m.duration.Observe(took.Seconds())
+// ran counts a run.
+func (r *runs) ran(took time.Duration, err error) {
+	r.duration.Observe(took.Seconds())
 	result := "success"
 	if err != nil {
 		result = "error"
 	}
-	m.runs.WithLabelValues(result).Inc()
+	r.results.WithLabelValues(result).Inc()
 }

@@ -119,7 +119,7 @@ func TestRemoveReportsErrors(t *testing.T) {
 			if err := r.Remove(testContext(t), addrs("10.0.0.1")); !errors.Is(err, refused) {
 				t.Errorf("got %v, want %v", err, refused)
 			}
-			if got := testutil.ToFloat64(r.metrics.runs.WithLabelValues("error")); got != 1 {
+			if got := testutil.ToFloat64(r.metrics.results.WithLabelValues("error")); got != 1 {
 				t.Errorf("%v runs failed, want 1", got)
 			}
 		})

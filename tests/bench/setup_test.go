@@ -1,28 +1,20 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
 // newTestSetup returns a setup where the kernel accepts. It skips the test where a lab
 // is not possible, unless skipping is forbidden.
 func newTestSetup(t *testing.T) *setup {
 	t.Helper()
-	err := lab.Check()
-	switch {
-	case err == nil:
-	case errors.Is(err, errors.ErrUnsupported) && os.Getenv("NETNS_REQUIRED") == "":
-		t.Skip(err)
-	default:
-		t.Fatal(err)
-	}
+	labtest.Need(t)
 	s, err := newSetup(t.Context(), "accept")
 	if err != nil {
 		t.Fatal(err)

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +12,7 @@ import (
 
 	reader "sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
 func TestPodAddressesAreInTheirNodesRange(t *testing.T) {
@@ -94,9 +93,7 @@ func policyNames(t *testing.T, content []byte) []string {
 
 // TestDemo runs the whole demo.
 func TestDemo(t *testing.T) {
-	if err := lab.Check(); errors.Is(err, errors.ErrUnsupported) && os.Getenv("NETNS_REQUIRED") == "" {
-		t.Skip(err)
-	}
+	labtest.Need(t)
 	binary, err := lab.BuildAgent(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
 // shop is a folder as users have it.
@@ -56,9 +55,7 @@ func TestFolderPrintsTables(t *testing.T) {
 }
 
 func TestFolderWithRealPackets(t *testing.T) {
-	if err := lab.Check(); errors.Is(err, errors.ErrUnsupported) && os.Getenv("NETNS_REQUIRED") == "" {
-		t.Skip(err)
-	}
+	labtest.Need(t)
 	var out strings.Builder
 	if err := command().Run(t.Context(), &out, []string{"-backend", "netns", "-dir", shopFolder(t)}); err != nil {
 		t.Errorf("%v\n%s", err, &out)

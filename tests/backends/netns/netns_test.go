@@ -1,21 +1,18 @@
 package netns
 
 import (
-	"errors"
 	"os"
 	"slices"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios"
 )
 
 func newBackend(t *testing.T) *Backend {
 	t.Helper()
-	if err := lab.Check(); errors.Is(err, errors.ErrUnsupported) && os.Getenv("NETNS_REQUIRED") == "" {
-		t.Skip(err)
-	}
+	labtest.Need(t)
 	b, err := New(t.Context())
 	if err != nil {
 		t.Fatal(err)

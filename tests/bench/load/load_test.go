@@ -2,29 +2,21 @@ package load
 
 import (
 	"encoding/binary"
-	"errors"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
 	"golang.org/x/net/ipv4"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
 // newPods returns a client and a server behind one node. The test is skipped where
 // a lab cannot be, unless that is forbidden.
 func newPods(t *testing.T) (client, server *lab.Pod) {
 	t.Helper()
-	err := lab.Check()
-	switch {
-	case err == nil:
-	case errors.Is(err, errors.ErrUnsupported) && os.Getenv("NETNS_REQUIRED") == "":
-		t.Skip(err)
-	default:
-		t.Fatal(err)
-	}
+	labtest.Need(t)
 	l, err := lab.New(t.Context(), lab.Config{Nodes: 1})
 	if err != nil {
 		t.Fatal(err)
