@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/tests/random"
 )
 
 // ofNodes are addresses of nodes, and outside are other sides that are no pods:
@@ -255,9 +256,9 @@ func TestExternalAddressesStandForAll(t *testing.T) {
 			lines[line(name)] = true
 		}
 		for range 20 {
-			addr := netip.AddrFrom4([4]byte{pick[byte](g, 10, 10, 192, 203, 255, 0), pick[byte](g, 0, 1, 168), pick[byte](g, 0, 0, 113), byte(g.IntN(256))})
-			if g.oneIn(3) {
-				addr = netip.MustParseAddr(fmt.Sprintf("%s::%x", pick(g, "fd00:1", "2001:db8", "fd00:3", "ff"), g.IntN(300)))
+			addr := netip.AddrFrom4([4]byte{random.Pick[byte](g, 10, 10, 192, 203, 255, 0), random.Pick[byte](g, 0, 1, 168), random.Pick[byte](g, 0, 0, 113), byte(g.IntN(256))})
+			if g.OneIn(3) {
+				addr = netip.MustParseAddr(fmt.Sprintf("%s::%x", random.Pick(g, "fd00:1", "2001:db8", "fd00:3", "ff"), g.IntN(300)))
 			}
 			if isExternal(addr, []*Cluster{c}) && hasFamily(addr, []*Cluster{c}) && !lines[line(addr.String())] {
 				t.Errorf("%v is like none of %v", addr, ExternalAddresses(c))
@@ -324,13 +325,13 @@ func TestCompareSeparatesNodesFromExternalAddresses(t *testing.T) {
 func (g gen) changed(in clusterstate.Input) clusterstate.Input {
 	switch g.IntN(4) {
 	case 0:
-		in.Policies = append(slices.Clone(in.Policies), g.policy("x", "new"))
+		in.Policies = append(slices.Clone(in.Policies), g.NetworkPolicy("x", "new"))
 	case 1:
-		in.Policies = append(slices.Clone(in.Policies), g.adminPolicy("new"))
+		in.Policies = append(slices.Clone(in.Policies), g.AdminNetworkPolicy("new"))
 	case 2:
-		in.Policies = append(slices.Clone(in.Policies), g.clusterPolicy("new"))
+		in.Policies = append(slices.Clone(in.Policies), g.ClusterNetworkPolicy("new"))
 	default:
-		in.Policies = append(slices.DeleteFunc(slices.Clone(in.Policies), isBaseline), g.baselinePolicy())
+		in.Policies = append(slices.DeleteFunc(slices.Clone(in.Policies), isBaseline), g.baseline())
 	}
 	return in
 }

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
+	"sigs.k8s.io/kube-network-policies/tests/random"
 )
 
 // TestOrderOfEventsIsIrrelevant: NP-53, NP-54. However a cluster came to be what
@@ -33,7 +34,7 @@ func TestOrderOfEventsIsIrrelevant(t *testing.T) {
 	forClusters(t, func(t *testing.T, g *gen, end oracle.Cluster) {
 		clusters := []oracle.Cluster{g.cluster(), g.cluster(), end}
 		kinds := []*compile.Kind{compile.KindAdminNetworkPolicy, compile.KindBaselineAdminNetworkPolicy, compile.KindClusterNetworkPolicy}
-		if g.oneIn(4) {
+		if g.OneIn(4) {
 			kinds = []*compile.Kind{}
 			for i := range clusters {
 				clusters[i] = withoutAdministrators(clusters[i])
@@ -85,7 +86,7 @@ func unfinished(g *gen, histories []*history) *history {
 	if len(left) == 0 {
 		return nil
 	}
-	return pick(g, left...)
+	return random.Pick(g, left...)
 }
 
 // historiesOf lists every object that is in one of the clusters, as it is in
@@ -145,7 +146,7 @@ func replay(t *testing.T, g *gen, histories []*history, cfg policycache.Config) 
 	source := newFakeSource()
 	defer source.shutdown()
 	var last *policy.Snapshot
-	cfg.NodeName, cfg.MinInterval, cfg.Registerer = here, pick(g, 0, time.Second), prometheus.NewRegistry()
+	cfg.NodeName, cfg.MinInterval, cfg.Registerer = here, random.Pick(g, 0, time.Second), prometheus.NewRegistry()
 	c, err := policycache.New(source, cfg, func(_ context.Context, s *policy.Snapshot, _ time.Time) { last = s })
 	if err != nil {
 		t.Fatal(err)
@@ -157,8 +158,8 @@ func replay(t *testing.T, g *gen, histories []*history, cfg policycache.Config) 
 	done := make(chan error)
 	go func() { done <- c.Run(ctx) }()
 	for source.step(g, histories) {
-		if g.oneIn(4) {
-			time.Sleep(pick(g, 0, time.Millisecond, time.Minute))
+		if g.OneIn(4) {
+			time.Sleep(random.Pick(g, 0, time.Millisecond, time.Minute))
 		}
 	}
 	time.Sleep(time.Hour) // the clock of the bubble: until all has settled
@@ -214,7 +215,7 @@ func (f fakeSource) step(g *gen, histories []*history) bool {
 		return false
 	}
 	from, to := h.step()
-	f.change(f[h.source], from, to, g.oneIn(8))
+	f.change(f[h.source], from, to, g.OneIn(8))
 	return true
 }
 

@@ -20,7 +20,7 @@ func TestFollowingEqualsCompiling(t *testing.T) {
 	changes := 0
 	forClusters(t, func(t *testing.T, g *gen, end oracle.Cluster) {
 		clusters := []oracle.Cluster{g.cluster(), g.cluster(), end}
-		if g.oneIn(2) { // what chains remember outlives changes of pods, namespaces and nodes
+		if g.OneIn(2) { // what chains remember outlives changes of pods, namespaces and nodes
 			for i := range clusters {
 				clusters[i] = withPoliciesOf(clusters[i], end)
 			}
@@ -30,7 +30,7 @@ func TestFollowingEqualsCompiling(t *testing.T) {
 		followed := clusterstate.New(cfg)
 		for follow(g, followed, histories) && !t.Failed() {
 			changes++
-			if g.oneIn(8) {
+			if g.OneIn(8) {
 				compareFollowed(t, g, followed, nowOf(end, histories))
 			}
 		}

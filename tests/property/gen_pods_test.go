@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"sigs.k8s.io/kube-network-policies/tests/random"
 )
 
 // addresses of the two nodes. What is written with %d are the pods' addresses;
@@ -27,7 +29,7 @@ var plans = map[string]addressPlan{
 func (g *gen) nodes() []*corev1.Node {
 	var nodes []*corev1.Node
 	for _, name := range []string{here, there} {
-		if !g.oneIn(10) {
+		if !g.OneIn(10) {
 			nodes = append(nodes, g.node(name, plans[name]))
 		}
 	}
@@ -35,12 +37,12 @@ func (g *gen) nodes() []*corev1.Node {
 }
 
 func (g *gen) node(name string, plan addressPlan) *corev1.Node {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: g.labels()}}
-	node.Spec.PodCIDRs = pick(g, nil, []string{plan.range4}, []string{plan.range6}, []string{plan.range4, plan.range6})
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: g.Labels()}}
+	node.Spec.PodCIDRs = random.Pick(g, nil, []string{plan.range4}, []string{plan.range6}, []string{plan.range4, plan.range6})
 	if len(node.Spec.PodCIDRs) > 0 {
 		node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
 	}
-	if g.oneIn(8) {
+	if g.OneIn(8) {
 		node.Spec.PodCIDRs = nil
 	}
 	node.Status.Addresses = []corev1.NodeAddress{
@@ -48,7 +50,7 @@ func (g *gen) node(name string, plan addressPlan) *corev1.Node {
 		{Type: corev1.NodeInternalIP, Address: plan.node4},
 		{Type: corev1.NodeInternalIP, Address: plan.node6},
 	}
-	if g.oneIn(3) {
+	if g.OneIn(3) {
 		node.Status.Addresses = append(node.Status.Addresses,
 			corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: plan.bridge4})
 	}
@@ -61,9 +63,9 @@ func (g *gen) pods(namespaces []string) []*corev1.Pod {
 	uids := g.Perm(n)
 	for i := range n {
 		name := fmt.Sprintf("p%d", i)
-		pods = append(pods, g.pod(pick(g, namespaces...), name, fmt.Sprintf("%d-%s", uids[i], name)))
+		pods = append(pods, g.pod(random.Pick(g, namespaces...), name, fmt.Sprintf("%d-%s", uids[i], name)))
 	}
-	if g.oneIn(8) {
+	if g.OneIn(8) {
 		forgetOrigin(pods)
 	}
 	return pods
@@ -81,20 +83,20 @@ func (g *gen) pod(namespace, name, uid string) *corev1.Pod {
 		Namespace:         namespace,
 		Name:              name,
 		UID:               types.UID(uid),
-		Labels:            g.labels(),
-		CreationTimestamp: metav1.Time{Time: time.Unix(pick[int64](g, 1000, 1001, 1002), 0).UTC()},
+		Labels:            g.Labels(),
+		CreationTimestamp: metav1.Time{Time: time.Unix(random.Pick[int64](g, 1000, 1001, 1002), 0).UTC()},
 	}}
-	if g.oneIn(6) {
+	if g.OneIn(6) {
 		pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(2000, 0).UTC()}
 	}
-	pod.Spec.NodeName = pick(g, here, here, here, there, there, "")
-	pod.Status.Phase = pick(g, corev1.PodRunning, corev1.PodRunning, corev1.PodRunning,
+	pod.Spec.NodeName = random.Pick(g, here, here, here, there, there, "")
+	pod.Status.Phase = random.Pick(g, corev1.PodRunning, corev1.PodRunning, corev1.PodRunning,
 		corev1.PodRunning, corev1.PodPending, corev1.PodUnknown, "", corev1.PodSucceeded, corev1.PodFailed)
 	g.giveAddresses(pod)
-	pod.Spec.Containers = list(g, 2, g.container)
-	pod.Spec.InitContainers = list(g, 1, g.container)
+	pod.Spec.Containers = random.List(g, 2, g.container)
+	pod.Spec.InitContainers = random.List(g, 1, g.container)
 	for i := range pod.Spec.InitContainers {
-		restart := pick[corev1.ContainerRestartPolicy](g, "", "Never", "Always", "Always")
+		restart := random.Pick[corev1.ContainerRestartPolicy](g, "", "Never", "Always", "Always")
 		if restart != "" {
 			pod.Spec.InitContainers[i].RestartPolicy = &restart
 		}
@@ -103,40 +105,40 @@ func (g *gen) pod(namespace, name, uid string) *corev1.Pod {
 }
 
 func (g *gen) giveAddresses(pod *corev1.Pod) {
-	plan := plans[pick(g, pod.Spec.NodeName, pod.Spec.NodeName, pod.Spec.NodeName, here, there)]
+	plan := plans[random.Pick(g, pod.Spec.NodeName, pod.Spec.NodeName, pod.Spec.NodeName, here, there)]
 	if plan == (addressPlan{}) {
 		plan = plans[here]
 	}
 	n := 1 + g.IntN(podsPerNode)
 	ip4, ip6 := fmt.Sprintf(plan.pod4, n), fmt.Sprintf(plan.pod6, n)
-	if g.oneIn(8) {
+	if g.OneIn(8) {
 		pod.Spec.HostNetwork = true
 		ip4, ip6 = plan.node4, plan.node6
 	}
-	if g.oneIn(12) {
-		ip4 = pick(g, "::ffff:"+ip4, "0"+ip4, strings.Replace(ip4, ".0.", ".00.", 1))
+	if g.OneIn(12) {
+		ip4 = random.Pick(g, "::ffff:"+ip4, "0"+ip4, strings.Replace(ip4, ".0.", ".00.", 1))
 	}
-	ips := pick(g, nil, []string{ip4}, []string{ip4}, []string{ip6}, []string{ip4, ip6}, []string{ip6, ip4}, []string{"", "bad"})
+	ips := random.Pick(g, nil, []string{ip4}, []string{ip4}, []string{ip6}, []string{ip4, ip6}, []string{ip6, ip4}, []string{"", "bad"})
 	for _, ip := range ips {
 		pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: ip})
 	}
 	if len(ips) > 0 {
 		pod.Status.PodIP = ips[0]
 	}
-	if g.oneIn(10) {
+	if g.OneIn(10) {
 		pod.Status.PodIPs = nil
 	}
-	if g.oneIn(10) {
+	if g.OneIn(10) {
 		pod.Status.PodIP = ""
 	}
 }
 
 func (g *gen) container() corev1.Container {
-	return corev1.Container{Ports: list(g, 3, func() corev1.ContainerPort {
+	return corev1.Container{Ports: random.List(g, 3, func() corev1.ContainerPort {
 		return corev1.ContainerPort{
-			Name:          pick(g, "web", "web", "dns", "dns", "adm", "", "Web"),
-			Protocol:      pick(g, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP, ""),
-			ContainerPort: pick[int32](g, 80, 80, 81, 53, 8080, 65535, 0, 65536+80),
+			Name:          random.Pick(g, "web", "web", "dns", "dns", "adm", "", "Web"),
+			Protocol:      random.Pick(g, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP, ""),
+			ContainerPort: random.Pick[int32](g, 80, 80, 81, 53, 8080, 65535, 0, 65536+80),
 		}
 	})}
 }

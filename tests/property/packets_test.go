@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
+	"sigs.k8s.io/kube-network-policies/tests/random"
 )
 
 var (
@@ -89,11 +90,11 @@ func (g *gen) questions(c oracle.Cluster) []question {
 	var questions []question
 	for _, family := range [][]netip.Addr{addresses4, addresses6} {
 		family = slices.DeleteFunc(slices.Clone(family), func(a netip.Addr) bool {
-			return !isShown(c, a) && !g.oneIn(4)
+			return !isShown(c, a) && !g.OneIn(4)
 		})
 		for _, src := range family {
 			for _, dst := range family {
-				if isHere(src) || isHere(dst) || g.oneIn(8) {
+				if isHere(src) || isHere(dst) || g.OneIn(8) {
 					questions = append(questions, g.question(src, dst), g.question(src, dst), g.question(src, dst))
 				}
 			}
@@ -126,25 +127,25 @@ func isExternal(a netip.Addr) bool {
 
 func (g *gen) question(src, dst netip.Addr) question {
 	q := question{Packet: g.packet(src, dst)}
-	q.toHost = isNodeHere(dst) || isExternal(dst) && g.oneIn(4) // nodes have addresses that no object shows
-	if g.oneIn(2) {
-		q.names = append(list(g, 1, func() string { return pick(g, namesOfAddresses...) }), pick(g, namesOfAddresses...))
+	q.toHost = isNodeHere(dst) || isExternal(dst) && g.OneIn(4) // nodes have addresses that no object shows
+	if g.OneIn(2) {
+		q.names = append(random.List(g, 1, func() string { return random.Pick(g, namesOfAddresses...) }), random.Pick(g, namesOfAddresses...))
 	}
 	return q
 }
 
 func (g *gen) packet(src, dst netip.Addr) packet.Packet {
 	p := packet.Packet{
-		Proto: pick(g, packet.TCP, packet.TCP, packet.TCP, packet.UDP, packet.UDP, packet.SCTP,
+		Proto: random.Pick(g, packet.TCP, packet.TCP, packet.TCP, packet.UDP, packet.UDP, packet.SCTP,
 			packet.ICMP, packet.ICMPv6, packet.Unknown, packet.Unknown, 50, 200, 136, 0),
 		Src: netip.AddrPortFrom(src, 0),
 		Dst: netip.AddrPortFrom(dst, 0),
 	}
 	if p.Proto.HasPorts() {
-		p.Src = netip.AddrPortFrom(src, pick[uint16](g, 40000, 80))
-		p.Dst = netip.AddrPortFrom(dst, pick[uint16](g, 80, 80, 80, 81, 53, 8080, 8081, 1, 0, 65535))
+		p.Src = netip.AddrPortFrom(src, random.Pick[uint16](g, 40000, 80))
+		p.Dst = netip.AddrPortFrom(dst, random.Pick[uint16](g, 80, 80, 80, 81, 53, 8080, 8081, 1, 0, 65535))
 	}
-	if p.Proto == packet.TCP && src.Is4() && g.oneIn(8) {
+	if p.Proto == packet.TCP && src.Is4() && g.OneIn(8) {
 		return mapped(p)
 	}
 	return p

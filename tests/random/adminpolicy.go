@@ -1,45 +1,28 @@
-package property
+package random
 
 import (
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
-
-	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
-// administrators adds policies of every kind. Names and priorities are few, so that
-// there are ties between policies of one kind and of two.
-func (g *gen) administrators(c *oracle.Cluster) {
-	for i := range g.IntN(4) {
-		c.AdminNetworkPolicies = append(c.AdminNetworkPolicies, g.adminNetworkPolicy(fmt.Sprintf("p%d", i)))
-	}
-	for i := range g.IntN(4) {
-		c.ClusterNetworkPolicies = append(c.ClusterNetworkPolicies, g.clusterNetworkPolicy(fmt.Sprintf("p%d", i)))
-	}
-	for _, name := range pick(g, nil, []string{"default"}, []string{"default"}, []string{"other"}, []string{"other", "default"}) {
-		c.BaselineAdminNetworkPolicies = append(c.BaselineAdminNetworkPolicies, g.baselineAdminNetworkPolicy(name))
-	}
-}
-
-// adminNetworkPolicy makes most of the policies without a fault.
-func (g *gen) adminNetworkPolicy(name string) *v1alpha1.AdminNetworkPolicy {
-	g.faults = g.oneIn(3)
+// AdminNetworkPolicy returns a policy. It makes most of the policies without a fault.
+func (g *Gen) AdminNetworkPolicy(name string) *v1alpha1.AdminNetworkPolicy {
+	g.faults = g.OneIn(3)
 	defer func() { g.faults = false }()
 	p := &v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	p.Spec.Priority = g.priority()
 	p.Spec.Subject = v1alpha1Subject(g.adminSubject())
-	p.Spec.Ingress = list(g, g.rules, func() v1alpha1.AdminNetworkPolicyIngressRule {
+	p.Spec.Ingress = List(g, g.Rules, func() v1alpha1.AdminNetworkPolicyIngressRule {
 		r := g.adminRule("Allow", "Pass")
 		return v1alpha1.AdminNetworkPolicyIngressRule{
 			Action: v1alpha1.AdminNetworkPolicyRuleAction(r.action), From: v1alpha1Sources(r.pods), Ports: g.v1alpha1Ports(true),
 		}
 	})
-	p.Spec.Egress = list(g, g.rules, func() v1alpha1.AdminNetworkPolicyEgressRule {
+	p.Spec.Egress = List(g, g.Rules, func() v1alpha1.AdminNetworkPolicyEgressRule {
 		r := g.adminRule("Allow", "Pass")
 		rule := v1alpha1.AdminNetworkPolicyEgressRule{Action: v1alpha1.AdminNetworkPolicyRuleAction(r.action)}
 		for _, peer := range r.peers() {
@@ -54,18 +37,19 @@ func (g *gen) adminNetworkPolicy(name string) *v1alpha1.AdminNetworkPolicy {
 	return p
 }
 
-func (g *gen) baselineAdminNetworkPolicy(name string) *v1alpha1.BaselineAdminNetworkPolicy {
-	g.faults = g.oneIn(3)
+// BaselineAdminNetworkPolicy is AdminNetworkPolicy for that kind.
+func (g *Gen) BaselineAdminNetworkPolicy(name string) *v1alpha1.BaselineAdminNetworkPolicy {
+	g.faults = g.OneIn(3)
 	defer func() { g.faults = false }()
 	p := &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	p.Spec.Subject = v1alpha1Subject(g.adminSubject())
-	p.Spec.Ingress = list(g, g.rules, func() v1alpha1.BaselineAdminNetworkPolicyIngressRule {
+	p.Spec.Ingress = List(g, g.Rules, func() v1alpha1.BaselineAdminNetworkPolicyIngressRule {
 		r := g.adminRule("Allow", "Deny")
 		return v1alpha1.BaselineAdminNetworkPolicyIngressRule{
 			Action: v1alpha1.BaselineAdminNetworkPolicyRuleAction(r.action), From: v1alpha1Sources(r.pods), Ports: g.v1alpha1Ports(true),
 		}
 	})
-	p.Spec.Egress = list(g, g.rules, func() v1alpha1.BaselineAdminNetworkPolicyEgressRule {
+	p.Spec.Egress = List(g, g.Rules, func() v1alpha1.BaselineAdminNetworkPolicyEgressRule {
 		r := g.adminRule("Allow", "Deny")
 		rule := v1alpha1.BaselineAdminNetworkPolicyEgressRule{Action: v1alpha1.BaselineAdminNetworkPolicyRuleAction(r.action)}
 		for _, peer := range r.peers() {
@@ -83,17 +67,18 @@ func (g *gen) baselineAdminNetworkPolicy(name string) *v1alpha1.BaselineAdminNet
 	return p
 }
 
-func (g *gen) clusterNetworkPolicy(name string) *v1alpha2.ClusterNetworkPolicy {
-	g.faults = g.oneIn(3)
+// ClusterNetworkPolicy is AdminNetworkPolicy for that kind.
+func (g *Gen) ClusterNetworkPolicy(name string) *v1alpha2.ClusterNetworkPolicy {
+	g.faults = g.OneIn(3)
 	defer func() { g.faults = false }()
 	p := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	p.Spec.Tier = pick(g, v1alpha2.AdminTier, v1alpha2.BaselineTier)
+	p.Spec.Tier = Pick(g, v1alpha2.AdminTier, v1alpha2.BaselineTier)
 	if g.fault(12) {
-		p.Spec.Tier = pick[v1alpha2.Tier](g, "", "NetworkPolicy", "admin")
+		p.Spec.Tier = Pick[v1alpha2.Tier](g, "", "NetworkPolicy", "admin")
 	}
 	p.Spec.Priority = g.priority()
 	p.Spec.Subject = g.adminSubject()
-	p.Spec.Ingress = list(g, g.rules, func() v1alpha2.ClusterNetworkPolicyIngressRule {
+	p.Spec.Ingress = List(g, g.Rules, func() v1alpha2.ClusterNetworkPolicyIngressRule {
 		r := g.adminRule("Accept", "Pass")
 		rule := v1alpha2.ClusterNetworkPolicyIngressRule{Action: v1alpha2.ClusterNetworkPolicyRuleAction(r.action), Protocols: g.v1alpha2Protocols(true)}
 		for _, peer := range r.pods {
@@ -101,7 +86,7 @@ func (g *gen) clusterNetworkPolicy(name string) *v1alpha2.ClusterNetworkPolicy {
 		}
 		return rule
 	})
-	p.Spec.Egress = list(g, g.rules, func() v1alpha2.ClusterNetworkPolicyEgressRule {
+	p.Spec.Egress = List(g, g.Rules, func() v1alpha2.ClusterNetworkPolicyEgressRule {
 		r := g.adminRule("Accept", "Pass")
 		return v1alpha2.ClusterNetworkPolicyEgressRule{
 			Action: v1alpha2.ClusterNetworkPolicyRuleAction(r.action), To: r.peers(), Protocols: g.v1alpha2Protocols(len(r.others) == 0),
@@ -110,14 +95,14 @@ func (g *gen) clusterNetworkPolicy(name string) *v1alpha2.ClusterNetworkPolicy {
 	return p
 }
 
-func (g *gen) priority() int32 { return pick[int32](g, 0, 1, 1, 1, 2, 10, 1000) }
+func (g *Gen) priority() int32 { return Pick[int32](g, 0, 1, 1, 1, 2, 10, 1000) }
 
 // adminSubject is in the words of v1alpha2, as all that the kinds have in common.
-func (g *gen) adminSubject() v1alpha2.ClusterNetworkPolicySubject {
+func (g *Gen) adminSubject() v1alpha2.ClusterNetworkPolicySubject {
 	var s v1alpha2.ClusterNetworkPolicySubject
 	kind := g.IntN(3)
 	if kind == 0 || g.fault(16) {
-		s.Namespaces = new(g.selector())
+		s.Namespaces = new(g.Selector())
 	}
 	if kind != 0 && !g.fault(16) {
 		s.Pods = g.namespacedPod()
@@ -125,8 +110,8 @@ func (g *gen) adminSubject() v1alpha2.ClusterNetworkPolicySubject {
 	return s
 }
 
-func (g *gen) namespacedPod() *v1alpha2.NamespacedPod {
-	return &v1alpha2.NamespacedPod{NamespaceSelector: g.selector(), PodSelector: g.selector()}
+func (g *Gen) namespacedPod() *v1alpha2.NamespacedPod {
+	return &v1alpha2.NamespacedPod{NamespaceSelector: g.Selector(), PodSelector: g.Selector()}
 }
 
 // adminRule is a rule without its ports. Ingress has only the peers that are pods.
@@ -143,27 +128,27 @@ func (r adminRule) peers() []v1alpha2.ClusterNetworkPolicyEgressPeer {
 
 // adminRule makes a rule of a kind that has two actions beside Deny, of which the
 // first one allows.
-func (g *gen) adminRule(allow, other string) adminRule {
-	r := adminRule{action: pick(g, allow, allow, "Deny", "Deny", other)}
+func (g *Gen) adminRule(allow, other string) adminRule {
+	r := adminRule{action: Pick(g, allow, allow, "Deny", "Deny", other)}
 	if g.fault(12) {
-		r.action = pick(g, "", "Drop", "deny", "Allow", "Accept", "Pass")
+		r.action = Pick(g, "", "Drop", "deny", "Allow", "Accept", "Pass")
 	}
-	r.pods = list(g, 1, g.podsPeer)
-	r.others = list(g, 1, func() v1alpha2.ClusterNetworkPolicyEgressPeer { return g.otherPeer(r.action == allow) })
+	r.pods = List(g, 1, g.podsPeer)
+	r.others = List(g, 1, func() v1alpha2.ClusterNetworkPolicyEgressPeer { return g.otherPeer(r.action == allow) })
 	if len(r.pods) == 0 && !g.fault(4) {
 		r.pods = append(r.pods, g.podsPeer())
 	}
-	if g.oneIn(2) && len(r.others) > 0 { // egress to what is no pod
+	if g.OneIn(2) && len(r.others) > 0 { // egress to what is no pod
 		r.pods = nil
 	}
 	return r
 }
 
-func (g *gen) podsPeer() v1alpha2.ClusterNetworkPolicyEgressPeer {
+func (g *Gen) podsPeer() v1alpha2.ClusterNetworkPolicyEgressPeer {
 	var peer v1alpha2.ClusterNetworkPolicyEgressPeer
 	kind := g.IntN(2)
 	if kind == 0 || g.fault(16) {
-		peer.Namespaces = new(g.selector())
+		peer.Namespaces = new(g.Selector())
 	}
 	if kind == 1 && !g.fault(16) {
 		peer.Pods = g.namespacedPod()
@@ -172,14 +157,14 @@ func (g *gen) podsPeer() v1alpha2.ClusterNetworkPolicyEgressPeer {
 }
 
 // otherPeer is none of pods. Domain names are for rules that allow.
-func (g *gen) otherPeer(allow bool) v1alpha2.ClusterNetworkPolicyEgressPeer {
+func (g *Gen) otherPeer(allow bool) v1alpha2.ClusterNetworkPolicyEgressPeer {
 	var peer v1alpha2.ClusterNetworkPolicyEgressPeer
-	kind := pick(g, "nodes", "networks", "networks", "names", "names")
+	kind := Pick(g, "nodes", "networks", "networks", "names", "names")
 	if kind == "names" && !allow && !g.fault(4) {
 		kind = "networks"
 	}
 	if kind == "nodes" || g.fault(24) {
-		peer.Nodes = new(g.selector())
+		peer.Nodes = new(g.Selector())
 	}
 	if kind == "networks" || g.fault(24) {
 		peer.Networks = g.networks()
@@ -190,46 +175,43 @@ func (g *gen) otherPeer(allow bool) v1alpha2.ClusterNetworkPolicyEgressPeer {
 	return peer
 }
 
-func (g *gen) networks() []v1alpha2.CIDR {
-	if g.oneIn(4) {
+func (g *Gen) networks() []v1alpha2.CIDR {
+	if g.OneIn(4) {
 		return []v1alpha2.CIDR{"0.0.0.0/0", "::/0"}
 	}
 	one := func() v1alpha2.CIDR {
 		if g.fault(12) {
-			return v1alpha2.CIDR(pick(g, badCIDRs...))
+			return v1alpha2.CIDR(Pick(g, badCIDRs...))
 		}
-		return v1alpha2.CIDR(pick(g, cidrs...))
+		return v1alpha2.CIDR(Pick(g, g.CIDRs...))
 	}
-	return append(list(g, 2, one), one())
+	return append(List(g, 2, one), one())
 }
 
-// namesOfAddresses are what pods have learned.
-var namesOfAddresses = []string{"x.test", "a.x.test", "b.a.x.test", "ax.test", "y.test"}
-
-func (g *gen) domainNames() []v1alpha2.DomainName {
+func (g *Gen) domainNames() []v1alpha2.DomainName {
 	one := func() v1alpha2.DomainName {
 		if g.fault(12) {
-			return pick[v1alpha2.DomainName](g, "", "*", "*.", "a..test", "*.*.test", "x.*", ".test")
+			return Pick[v1alpha2.DomainName](g, "", "*", "*.", "a..test", "*.*.test", "x.*", ".test")
 		}
-		return pick[v1alpha2.DomainName](g, "x.test", "X.Test.", "a.x.test", "*.x.test", "*.X.TEST.", "*.test", "none.test", "test")
+		return Pick[v1alpha2.DomainName](g, "x.test", "X.Test.", "a.x.test", "*.x.test", "*.X.TEST.", "*.test", "none.test", "test")
 	}
-	return append(list(g, 1, one), one())
+	return append(List(g, 1, one), one())
 }
 
 // v1alpha1Ports are named where that makes sense, and seldom where it does not.
-func (g *gen) v1alpha1Ports(named bool) *[]v1alpha1.AdminNetworkPolicyPort {
+func (g *Gen) v1alpha1Ports(named bool) *[]v1alpha1.AdminNetworkPolicyPort {
 	switch g.IntN(12) {
 	case 0, 1, 2:
 		return nil
 	case 3:
 		return &[]v1alpha1.AdminNetworkPolicyPort{} // old servers took it
 	}
-	named = named || g.faults || g.oneIn(4)
+	named = named || g.faults || g.OneIn(4)
 	one := func() v1alpha1.AdminNetworkPolicyPort { return g.v1alpha1Port(named) }
-	return new(append(list(g, 1, one), one()))
+	return new(append(List(g, 1, one), one()))
 }
 
-func (g *gen) v1alpha1Port(named bool) v1alpha1.AdminNetworkPolicyPort {
+func (g *Gen) v1alpha1Port(named bool) v1alpha1.AdminNetworkPolicyPort {
 	var port v1alpha1.AdminNetworkPolicyPort
 	kind := g.IntN(3)
 	if kind == 0 && named || g.fault(12) {
@@ -245,16 +227,16 @@ func (g *gen) v1alpha1Port(named bool) v1alpha1.AdminNetworkPolicyPort {
 	return port
 }
 
-func (g *gen) v1alpha2Protocols(named bool) []v1alpha2.ClusterNetworkPolicyProtocol {
-	if g.oneIn(3) {
+func (g *Gen) v1alpha2Protocols(named bool) []v1alpha2.ClusterNetworkPolicyProtocol {
+	if g.OneIn(3) {
 		return nil
 	}
-	named = named || g.faults || g.oneIn(4)
+	named = named || g.faults || g.OneIn(4)
 	one := func() v1alpha2.ClusterNetworkPolicyProtocol { return g.v1alpha2Protocol(named) }
-	return append(list(g, 1, one), one())
+	return append(List(g, 1, one), one())
 }
 
-func (g *gen) v1alpha2Protocol(named bool) v1alpha2.ClusterNetworkPolicyProtocol {
+func (g *Gen) v1alpha2Protocol(named bool) v1alpha2.ClusterNetworkPolicyProtocol {
 	var p v1alpha2.ClusterNetworkPolicyProtocol
 	kind := g.IntN(6)
 	if kind < 2 && named || g.fault(12) {
@@ -272,7 +254,7 @@ func (g *gen) v1alpha2Protocol(named bool) v1alpha2.ClusterNetworkPolicyProtocol
 	return p
 }
 
-func (g *gen) destinationPort() *v1alpha2.Port {
+func (g *Gen) destinationPort() *v1alpha2.Port {
 	if g.fault(12) {
 		return nil
 	}
@@ -288,35 +270,35 @@ func (g *gen) destinationPort() *v1alpha2.Port {
 	return p
 }
 
-func (g *gen) portName() string {
+func (g *Gen) portName() string {
 	if g.fault(8) {
-		return pick(g, "", "80", "Web")
+		return Pick(g, "", "80", "Web")
 	}
-	return pick(g, "web", "web", "dns", "dns", "adm", "none")
+	return Pick(g, "web", "web", "dns", "dns", "adm", "none")
 }
 
-func (g *gen) protocol() corev1.Protocol {
+func (g *Gen) protocol() corev1.Protocol {
 	if g.fault(12) {
-		return pick[corev1.Protocol](g, "ICMP", "tcp", "UDPLite")
+		return Pick[corev1.Protocol](g, "ICMP", "tcp", "UDPLite")
 	}
-	return pick(g, corev1.ProtocolTCP, corev1.ProtocolTCP, "", corev1.ProtocolUDP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
+	return Pick(g, corev1.ProtocolTCP, corev1.ProtocolTCP, "", corev1.ProtocolUDP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
 }
 
-func (g *gen) portNumber() int32 {
+func (g *Gen) portNumber() int32 {
 	if g.fault(12) {
-		return pick[int32](g, 0, -1, 65536, 65536+80)
+		return Pick[int32](g, 0, -1, 65536, 65536+80)
 	}
-	return pick[int32](g, 80, 80, 81, 53, 1)
+	return Pick[int32](g, 80, 80, 81, 53, 1)
 }
 
-func (g *gen) portRange() (start, end int32) {
+func (g *Gen) portRange() (start, end int32) {
 	start = g.portNumber()
-	end = start + pick[int32](g, 1, 10, 10000)
-	if g.oneIn(4) {
+	end = start + Pick[int32](g, 1, 10, 10000)
+	if g.OneIn(4) {
 		end = 65535
 	}
 	if g.fault(6) {
-		end = pick(g, start, start-1, 0, -1, 65536+80)
+		end = Pick(g, start, start-1, 0, -1, 65536+80)
 	}
 	return start, end
 }
