@@ -3,11 +3,11 @@ package compile_test
 import (
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
@@ -551,8 +551,9 @@ func TestDiagnoseOfAdministratorsPoliciesMatchesSnapshot(t *testing.T) {
 	for _, o := range in.Policies {
 		want = append(want, compile.KindOf(o).Diagnose(o, in.Features)...)
 	}
-	if got := clusterstate.Compile(in.Input).Findings(); len(got) != 4 || !reflect.DeepEqual(got, want) {
-		t.Errorf("the snapshot has %v, Diagnose returns %v", got, want)
+	got := clusterstate.Compile(in.Input).Findings()
+	if diff := cmp.Diff(want, got, samePath); len(got) != 4 || diff != "" {
+		t.Errorf("the snapshot has %d findings, -Diagnose +snapshot:\n%s", len(got), diff)
 	}
 	for _, f := range want {
 		if whole := f.Policy.Name == "other"; f.Whole != whole {

@@ -1,10 +1,10 @@
 package compile_test
 
 import (
-	"reflect"
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
@@ -24,8 +24,9 @@ func TestDiagnoseMatchesSnapshot(t *testing.T) {
 		in.Policies = append(in.Policies, o)
 		want = append(want, compile.KindNetworkPolicy.Diagnose(o, in.Features)...)
 	}
-	if got := clusterstate.Compile(in.Input).Findings(); len(got) != 3 || !reflect.DeepEqual(got, want) {
-		t.Errorf("the snapshot has %v, Diagnose returns %v", got, want)
+	got := clusterstate.Compile(in.Input).Findings()
+	if diff := cmp.Diff(want, got, samePath); len(got) != 3 || diff != "" {
+		t.Errorf("the snapshot has %d findings, -Diagnose +snapshot:\n%s", len(got), diff)
 	}
 }
 

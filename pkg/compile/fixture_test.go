@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
@@ -142,3 +144,6 @@ func fields(findings []policy.Finding) []string {
 	}
 	return out
 }
+
+// samePath compares the fields of findings.
+var samePath = cmp.Comparer(func(a, b *field.Path) bool { return a.String() == b.String() })

@@ -1,9 +1,9 @@
 package policycache
 
 import (
-	"reflect"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,16 +27,16 @@ func TestStripKeepsWhatPolicyNeeds(t *testing.T) {
 	spec := networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"Egress"}}
 
 	ns := stripNamespace(&corev1.Namespace{ObjectMeta: bulky(), Status: corev1.NamespaceStatus{Phase: "Active"}})
-	if want := (&corev1.Namespace{ObjectMeta: labelled}); !reflect.DeepEqual(ns, want) {
-		t.Errorf("got %+v, want %+v", ns, want)
+	if diff := cmp.Diff(&corev1.Namespace{ObjectMeta: labelled}, ns); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 	node := stripNode(&corev1.Node{
 		ObjectMeta: bulky(),
 		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.0.0.0/24"}, Unschedulable: true},
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady}}},
 	})
-	if want := (&corev1.Node{ObjectMeta: slim, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.0.0.0/24"}}}); !reflect.DeepEqual(node, want) {
-		t.Errorf("got %+v, want %+v", node, want)
+	if diff := cmp.Diff(&corev1.Node{ObjectMeta: slim, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.0.0.0/24"}}}, node); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 	addresses := []corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: "192.168.0.1"}, {Type: corev1.NodeHostName, Address: "a"},
@@ -47,24 +47,24 @@ func TestStripKeepsWhatPolicyNeeds(t *testing.T) {
 		Spec:       corev1.NodeSpec{PodCIDR: "10.0.0.0/24", Unschedulable: true},
 		Status:     corev1.NodeStatus{Addresses: addresses, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady}}},
 	})
-	if want := (&corev1.Node{
+	if diff := cmp.Diff(&corev1.Node{
 		ObjectMeta: labelled,
 		Spec:       corev1.NodeSpec{PodCIDR: "10.0.0.0/24"},
 		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{addresses[0], addresses[2]}},
-	}); !reflect.DeepEqual(peer, want) {
-		t.Errorf("got %+v, want %+v", peer, want)
+	}, peer); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 	p := compile.KindNetworkPolicy.Strip(&networkingv1.NetworkPolicy{ObjectMeta: generation(bulky()), Spec: spec})
-	if want := (&networkingv1.NetworkPolicy{ObjectMeta: generation(slim), Spec: spec}); !reflect.DeepEqual(p, want) {
-		t.Errorf("got %+v, want %+v", p, want)
+	if diff := cmp.Diff(&networkingv1.NetworkPolicy{ObjectMeta: generation(slim), Spec: spec}, p); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 	admin := compile.KindAdminNetworkPolicy.Strip(&v1alpha1.AdminNetworkPolicy{
 		ObjectMeta: generation(bulky()),
 		Spec:       v1alpha1.AdminNetworkPolicySpec{Priority: 7},
 		Status:     v1alpha1.AdminNetworkPolicyStatus{Conditions: []metav1.Condition{{}}},
 	})
-	if want := (&v1alpha1.AdminNetworkPolicy{ObjectMeta: generation(slim), Spec: v1alpha1.AdminNetworkPolicySpec{Priority: 7}}); !reflect.DeepEqual(admin, want) {
-		t.Errorf("got %+v, want %+v", admin, want)
+	if diff := cmp.Diff(&v1alpha1.AdminNetworkPolicy{ObjectMeta: generation(slim), Spec: v1alpha1.AdminNetworkPolicySpec{Priority: 7}}, admin); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 	ingress := []v1alpha1.BaselineAdminNetworkPolicyIngressRule{{Action: v1alpha1.BaselineAdminNetworkPolicyRuleActionDeny}}
 	baseline := compile.KindBaselineAdminNetworkPolicy.Strip(&v1alpha1.BaselineAdminNetworkPolicy{
@@ -72,15 +72,15 @@ func TestStripKeepsWhatPolicyNeeds(t *testing.T) {
 		Spec:       v1alpha1.BaselineAdminNetworkPolicySpec{Ingress: ingress},
 		Status:     v1alpha1.BaselineAdminNetworkPolicyStatus{Conditions: []metav1.Condition{{}}},
 	})
-	if want := (&v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: generation(slim), Spec: v1alpha1.BaselineAdminNetworkPolicySpec{Ingress: ingress}}); !reflect.DeepEqual(baseline, want) {
-		t.Errorf("got %+v, want %+v", baseline, want)
+	if diff := cmp.Diff(&v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: generation(slim), Spec: v1alpha1.BaselineAdminNetworkPolicySpec{Ingress: ingress}}, baseline); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 	cluster := compile.KindClusterNetworkPolicy.Strip(&v1alpha2.ClusterNetworkPolicy{
 		ObjectMeta: generation(bulky()),
 		Spec:       v1alpha2.ClusterNetworkPolicySpec{Tier: v1alpha2.AdminTier},
 		Status:     v1alpha2.ClusterNetworkPolicyStatus{Conditions: []metav1.Condition{{}}},
 	})
-	if want := (&v1alpha2.ClusterNetworkPolicy{ObjectMeta: generation(slim), Spec: v1alpha2.ClusterNetworkPolicySpec{Tier: v1alpha2.AdminTier}}); !reflect.DeepEqual(cluster, want) {
-		t.Errorf("got %+v, want %+v", cluster, want)
+	if diff := cmp.Diff(&v1alpha2.ClusterNetworkPolicy{ObjectMeta: generation(slim), Spec: v1alpha2.ClusterNetworkPolicySpec{Tier: v1alpha2.AdminTier}}, cluster); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
