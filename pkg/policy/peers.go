@@ -120,7 +120,7 @@ func (t *peerTable) add(known map[trait]uint32, name trait, p Peer, rule uint32)
 // file puts each item under that of its needs which the fewest items share.
 func (t *peerTable) file() {
 	needs := make([][][]trait, len(t.items))
-	shared := make(map[trait]int)
+	shared := make(map[trait]int, len(t.items))
 	for i := range t.items {
 		item := &t.items[i]
 		needs[i], item.cost = item.peer.needs()
