@@ -114,6 +114,9 @@ func (k *fakeKernel) read(ctx context.Context) (*observedState, error) {
 		}
 	}
 	if !isOurs(k.chains, objects) {
+		if changeable(objects) {
+			o.names = objects
+		}
 		return o, nil
 	}
 	o.layout, o.base, o.sets = ours, base{rules: make(map[string][]string)}, make(contents)

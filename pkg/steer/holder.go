@@ -195,7 +195,7 @@ func (s *Steerer) planHolder(tx *knftables.Transaction) {
 	if s.observed.holder == s.cfg.Holder || s.cfg.Holder == (Holder{}) {
 		return
 	}
-	if s.observed.layout == ours {
+	if s.observed.named {
 		tx.Flush(&knftables.Set{Name: holderSet})
 	}
 	tx.Add(s.cfg.Holder.element())

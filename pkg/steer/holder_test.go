@@ -2,9 +2,11 @@ package steer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"sigs.k8s.io/knftables"
 )
 
@@ -323,5 +327,116 @@ func TestMalformedHolders(t *testing.T) {
 	}
 	if got := decodeHolder([]byte{1, 2, 3}); got != (Holder{}) {
 		t.Errorf("a short key is %v", got)
+	}
+}
+
+// layouts are configurations whose tables have different chains, sets or both.
+var layouts = map[string]func(*Config){
+	"plain":    func(*Config) {},
+	"observer": func(c *Config) { c.ObserveQueue = 104 },
+	"shares":   func(c *Config) { c.Share, c.OverflowQueue = DefaultShare, 105 },
+	"sources":  func(c *Config) { c.SourceCheck = true },
+	"early":    func(c *Config) { c.EarlyUDP = EarlyOn },
+}
+
+func TestLayoutsChangeInPlace(t *testing.T) {
+	for from, before := range layouts {
+		for to, after := range layouts {
+			t.Run(from+" to "+to, func(t *testing.T) {
+				fresh, want := newFake(t, after)
+				mustSync(t, fresh, isolatedPod)
+
+				s, fake := newFake(t, before)
+				mustSync(t, s, Sets{Ingress: []netip.Addr{v4b}, Pods: []netip.Addr{v4b}})
+				mustSync(t, newOn(t, fake, after), isolatedPod)
+				if diff := cmp.Diff(inOrder(want.Dump()), inOrder(fake.Dump())); diff != "" {
+					t.Errorf("the table differs from a new one (-want +got):\n%s", diff)
+				}
+				if tx := fake.LastTransaction.String(); strings.Contains(tx, "delete table") {
+					t.Errorf("the table was replaced:\n%s", tx)
+				}
+			})
+		}
+	}
+}
+
+func TestTableThatCannotBeChangedInPlaceIsReplaced(t *testing.T) {
+	nft := &broken{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
+	mustSync(t, newOn(t, nft.Fake, layouts["observer"]), isolatedPod)
+	s := newOn(t, nft, nil)
+	s.Set(isolatedPod)
+	nft.err = errors.New("a set of another type has this name")
+	if err := s.sync(testContext(t)); err == nil {
+		t.Fatal("no error")
+	}
+	nft.err = nil
+	mustSync(t, s, isolatedPod)
+	if tx := nft.LastTransaction.String(); !strings.Contains(tx, "delete table") {
+		t.Errorf("the table was not replaced:\n%s", tx)
+	}
+}
+
+// The base chains stay: the kernel drops the packets when one is removed, and sends them
+// through the chain that has queued them once more when one is added before it.
+func TestQueuedPacketsSurviveAHandOverToAnotherLayout(t *testing.T) {
+	n := newNode(t)
+	const count, port = 20, 4001
+	sets := isolated(n.b)
+	mustSync(t, newReal(t, nil), sets)
+	l := listen(t)
+	in := n.b.receive(t, false, port)
+	waiting := make([]func(), count)
+	for i := range waiting {
+		say(t, n.a.send(t, netip.AddrPortFrom(n.b.v4, port)), fmt.Sprint(i))
+		a := l.next(t)
+		waiting[i] = func() { l.accept(t, a) }
+	}
+	names := func() map[string][]string {
+		o, err := netlinkKernel{}.read(t.Context()) // of no layout, so that it returns names
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.names
+	}
+	mustSync(t, newReal(t, layouts["shares"]), sets)
+	shares := names()
+	mustSync(t, newReal(t, layouts["plain"]), sets)
+	plain := names()
+
+	var got []string
+	for _, answer := range waiting {
+		answer()
+		text, _ := hear(t, in)
+		got = append(got, text)
+	}
+	slices.Sort(got)
+	if got = slices.Compact(got); len(got) != count {
+		t.Errorf("%d of %d packets arrived", len(got), count)
+	}
+	if !slices.Contains(shares["chain"], overflowChain) || slices.Contains(plain["chain"], overflowChain) || slices.Contains(plain["set"], "sent-v4") {
+		t.Errorf("the layout has not changed: %v, then %v", shares, plain)
+	}
+}
+
+// With the xtables target the rules that queue are written after the transaction: until
+// then those of the other agent stay.
+func TestTableIsTakenBack(t *testing.T) {
+	m := newMachine()
+	older := m.agent(t, 1, 200)
+	older.writeXTables = func(Config) error { return nil }
+	mustSync(t, older.Steerer, isolatedPod)
+	mustSync(t, m.agent(t, 2, 300).Steerer, isolatedPod)
+	older.observed = nil // as after a notification
+	mustSync(t, older.Steerer, isolatedPod)
+	m.wantDivert(t, "another agent has taken over", 300)
+
+	m.bind(300, false)
+	mustSync(t, older.Steerer, isolatedPod)
+	tx := m.fake.LastTransaction.String()
+	if !strings.Contains(tx, "holder { 1 . 202 }") || strings.Contains(tx, divertChain+" drop") {
+		t.Errorf("the table was taken back by\n%s", tx)
+	}
+	if n := testutil.ToFloat64(older.metrics.repairs); n != 0 {
+		t.Errorf("%v repairs are counted", n)
 	}
 }

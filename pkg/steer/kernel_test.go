@@ -5,10 +5,12 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
@@ -110,7 +112,7 @@ func TestKernelTamperedTableIsRepaired(t *testing.T) {
 	sets := isolated(n.b)
 	sets.IngressRanges = prefixes("10.244.0.0/16")
 	mustSync(t, s, sets)
-	want := listTable(t)
+	want := sortedChains(listTable(t))
 	for _, script := range []string{
 		"flush ruleset",
 		"flush table inet kube-network-policies",
@@ -134,10 +136,19 @@ func TestKernelTamperedTableIsRepaired(t *testing.T) {
 		if err := s.sync(testContext(t)); err != nil {
 			t.Fatal(err)
 		}
-		if got := listTable(t); got != want {
-			t.Errorf("after %q:\n%s", script, got)
+		if diff := cmp.Diff(want, sortedChains(listTable(t))); diff != "" {
+			t.Errorf("after %q the table differs (-want +got):\n%s", script, diff)
 		}
 	}
+}
+
+// sortedChains sorts the objects of a table as nft prints it: a chain that was added again
+// is the last one.
+func sortedChains(table string) string {
+	_, objects, _ := strings.Cut(strings.TrimSuffix(table, "\n}\n"), "{\n")
+	all := strings.Split(objects, "\n\n")
+	slices.Sort(all)
+	return strings.Join(all, "\n\n")
 }
 
 // dropHandle is the handle of the last rule of divertChain.

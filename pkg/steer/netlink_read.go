@@ -67,7 +67,7 @@ func (k netlinkKernel) readOnce(conn *netlink.Conn) (*observedState, error) {
 			return nil, err
 		}
 	}
-	o := &observedState{layout: incompatible}
+	o := &observedState{layout: incompatible, base: r.base}
 	if o.named = slices.Contains(r.names["set"], holderSet); o.named {
 		var err error
 		if o.holder, err = readHolder(conn); err != nil {
@@ -75,9 +75,12 @@ func (k netlinkKernel) readOnce(conn *netlink.Conn) (*observedState, error) {
 		}
 	}
 	if !r.sound || !isOurs(k.chains, r.names) {
+		if r.sound && changeable(r.names) {
+			o.names = r.names
+		}
 		return o, nil
 	}
-	o.layout, o.base, o.sets = ours, r.base, make(contents, len(setSpecs))
+	o.layout, o.sets = ours, make(contents, len(setSpecs))
 	for _, spec := range setSpecs {
 		var err error
 		if o.sets[spec.name], err = readSet(conn, spec); err != nil {

@@ -40,6 +40,9 @@ type observedState struct {
 	sets       contents // nil elements: the set has elements that we do not write
 	named      bool     // the table has a set for its holder
 	holder     Holder   // the zero Holder if it is not known
+	// names are those of an incompatible table that can be changed in place, by kind of
+	// object, else nil.
+	names map[string][]string
 }
 
 // base identifies everything in a table except the elements of our sets. Equal bases
@@ -62,20 +65,41 @@ func (o *observedState) sameAs(p *observedState) bool {
 		maps.EqualFunc(o.sets, p.sets, func(a, b elements) bool { return (a == nil) == (b == nil) && maps.Equal(a, b) })
 }
 
+// kinds are the kinds of objects of a table, in the order in which they can be deleted.
+var kinds = []string{"chain", "set", "counter"}
+
+// changeable reports whether a table with these objects, by kind, can be given our layout
+// in place: an agent of this version or a later one has made it, so that equal names mean
+// the same.
+func changeable(names map[string][]string) bool {
+	for kind := range names {
+		if !slices.Contains(kinds, kind) {
+			return false
+		}
+	}
+	return slices.Contains(names["set"], holderSet)
+}
+
+// layoutNames are the names, by kind of object, of what planBase makes from the chains in
+// all.
+func layoutNames(all []chain) map[string][]string {
+	names := map[string][]string{"counter": tableCounters}
+	for _, c := range all {
+		names["chain"] = append(names["chain"], c.name)
+	}
+	for _, spec := range setSpecs {
+		names["set"] = append(names["set"], spec.name)
+	}
+	names["set"] = append(names["set"], holderSet)
+	names["set"] = append(names["set"], shareSetNames(all)...)
+	return names
+}
+
 // isOurs reports whether the names in a table, by kind of object, are exactly those
 // that planBase makes from the chains in all.
 func isOurs(all []chain, names map[string][]string) bool {
-	want := map[string][]string{"counter": tableCounters}
-	for _, c := range all {
-		want["chain"] = append(want["chain"], c.name)
-	}
-	for _, spec := range setSpecs {
-		want["set"] = append(want["set"], spec.name)
-	}
-	want["set"] = append(want["set"], holderSet)
-	want["set"] = append(want["set"], shareSetNames(all)...)
 	sorted := func(a, b []string) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 	}
-	return maps.EqualFunc(names, want, sorted)
+	return maps.EqualFunc(names, layoutNames(all), sorted)
 }

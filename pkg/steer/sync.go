@@ -288,6 +288,9 @@ func (s *Steerer) refresh(ctx context.Context, d *desiredState, changes unverifi
 	if s.replace && o.layout == ours {
 		o.layout = incompatible
 	}
+	if s.replace {
+		o.names = nil
+	}
 	s.observed, s.verified = o, time.Now()
 	s.setHolder(o.holder)
 	b, err := s.standing(ctx, d)
@@ -321,13 +324,12 @@ func (s *Steerer) read(ctx context.Context) (*observedState, error) {
 // planBase adds the table, its chains and their rules to tx. If tx removes an
 // incompatible table, planBase empties the observed state.
 func (s *Steerer) planBase(tx *knftables.Transaction) {
-	switch s.observed.layout {
-	case incompatible:
+	if s.observed.layout == incompatible && s.observed.names == nil {
 		tx.Add(&knftables.Table{})
 		tx.Delete(&knftables.Table{})
 		s.observed = emptyTable()
-		fallthrough
-	case absent:
+	}
+	if s.observed.layout != ours {
 		tx.Add(&knftables.Table{})
 		for _, name := range tableCounters {
 			tx.Add(&knftables.Counter{Name: name})
@@ -348,6 +350,31 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 	}
 	for _, c := range all {
 		s.planRules(tx, c)
+	}
+	s.planRemovals(tx, layoutNames(all))
+}
+
+// planRemovals removes the objects that another layout has beside ours from a table that
+// is changed in place. Only if a base chain is among them the kernel drops the packets that
+// wait in a queue.
+func (s *Steerer) planRemovals(tx *knftables.Transaction, keep map[string][]string) {
+	others := func(kind string) []string {
+		return slices.DeleteFunc(slices.Clone(s.observed.names[kind]), func(name string) bool { return slices.Contains(keep[kind], name) })
+	}
+	for _, name := range others("chain") {
+		tx.Flush(&knftables.Chain{Name: name}) // they may jump to each other
+	}
+	for _, kind := range kinds {
+		for _, name := range others(kind) {
+			switch kind {
+			case "chain":
+				tx.Delete(&knftables.Chain{Name: name})
+			case "set":
+				tx.Delete(&knftables.Set{Name: name})
+			case "counter":
+				tx.Delete(&knftables.Counter{Name: name})
+			}
+		}
 	}
 }
 
