@@ -160,7 +160,8 @@ func (c *cluster) sendWithoutEnd(t *testing.T, from *lab.Host, to netip.AddrPort
 		defer close(done)
 		ticker := time.NewTicker(time.Millisecond)
 		defer ticker.Stop()
-		for range ticker.C {
+		for ctx.Err() == nil {
+			<-ticker.C
 			conn, err := from.Dial(ctx, lab.UDP, to)
 			if err != nil {
 				return
