@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -17,6 +19,9 @@ func TestOnlyPermanentlyDeniedIsBlocked(t *testing.T) {
 	evaluate := established(policy.New(policy.Model{
 		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
 			isolated: {Namespace: "x", Name: "isolated", Ingress: &policy.Chain{Rules: []policy.Rule{{
+				Action: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "deny"}, AnyPort: true,
+				Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespace: "db", Pods: labels.Everything()}}},
+			}, {
 				Action: policy.Deny, Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "deny"}, Index: policy.Isolation,
 				AnyPeer: true, AnyPort: true,
 			}}}},

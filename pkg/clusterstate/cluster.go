@@ -53,6 +53,11 @@ type Cluster struct {
 	stale     map[podKey]bool // those whose chains may have to change
 	localPods *policy.Local   // nil when one of them has changed
 
+	// unaddressed are the pods of other nodes without an address, and newcomers those
+	// of them that the last snapshot had; nil when one has changed.
+	unaddressed map[podKey]bool
+	newcomers   []*policy.Endpoint
+
 	sandboxes   []Sandbox // the newest first
 	unannounced bool      // a pod of this node has changed since they were announced
 
@@ -77,6 +82,8 @@ func New(cfg Config) *Cluster {
 		chains:     chains{built: map[string]*policy.Chain{}},
 		local:      map[podKey]bool{},
 		stale:      map[podKey]bool{},
+
+		unaddressed: map[podKey]bool{},
 	}
 }
 
@@ -183,6 +190,7 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		Ranges:    c.derived.ranges,
 		Isolating: c.derived.isolating,
 		PodRanges: c.derived.podRanges,
+		Newcomers: c.currentNewcomers(),
 		Hosts:     c.derived.hosts,
 		Findings:  c.derived.findings,
 		Memory:    c.cfg.Memory,

@@ -100,6 +100,7 @@ func (c *Cluster) deletePod(key podKey) bool {
 	}
 	c.addresses.replace(old, nil, c.podOf)
 	delete(ns.pods, key.name)
+	c.followUnaddressed(key, nil)
 	c.forgetLocal(key)
 	return true
 }
@@ -108,6 +109,37 @@ func (c *Cluster) deletePod(key podKey) bool {
 func (c *Cluster) replacePod(old, now *compile.Pod) {
 	c.addresses.replace(old, now, c.podOf)
 	c.namespace(now.Endpoint.Namespace).pods[now.Endpoint.Name] = now
+	c.followUnaddressed(keyOf(now), now)
+}
+
+// followUnaddressed notes whether the pod of that name, nil if it is gone, runs on
+// another node and has no address yet.
+func (c *Cluster) followUnaddressed(key podKey, p *compile.Pod) {
+	is := p != nil && p.OwnNetwork && len(p.Addrs) == 0 && p.Node != "" && !c.cfg.enforces(p.Node)
+	if !is && !c.unaddressed[key] {
+		return
+	}
+	c.newcomers = nil
+	if is {
+		c.unaddressed[key] = true
+	} else {
+		delete(c.unaddressed, key)
+	}
+}
+
+// currentNewcomers returns the endpoints of pods of other nodes that have no address yet,
+// up to one more than are evaluated.
+func (c *Cluster) currentNewcomers() []*policy.Endpoint {
+	if c.newcomers != nil {
+		return c.newcomers
+	}
+	for key := range c.unaddressed {
+		if len(c.newcomers) > policy.MaxNewcomers {
+			break
+		}
+		c.newcomers = append(c.newcomers, &c.pod(key).Endpoint)
+	}
+	return c.newcomers
 }
 
 // forgetLocal removes a pod from those of this node, if it is one.

@@ -52,11 +52,12 @@ type Enforcer struct {
 	pending  atomic.Pointer[map[netip.Addr]struct{}]
 	metrics  *metrics
 	denials  *denialLog
+	sources  *newcomers
 }
 
 // New returns an Enforcer without a snapshot.
 func New(cfg Config) *Enforcer {
-	e := &Enforcer{cfg: cfg, metrics: newMetrics(cfg.Registerer)}
+	e := &Enforcer{cfg: cfg, metrics: newMetrics(cfg.Registerer), sources: newNewcomers()}
 	if cfg.LogDenied {
 		e.denials = newDenialLog(cfg.Logger)
 	}
@@ -96,6 +97,8 @@ type Input struct {
 	// Marked is set if the packet is an ICMP error sent by a pod that conntrack relates
 	// to an established connection, which may be a connection of other pods.
 	Marked bool
+	// Pending is set if the result for the packet was Undecided before.
+	Pending bool
 	// Last is set if the packet cannot wait any longer: the result is not Undecided.
 	Last bool
 }
@@ -127,7 +130,15 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input) Result {
 	if in.Marked && isOwnError(p, in.Payload) {
 		return Accept
 	}
-	d := s.Evaluate(policy.Query{Packet: p, ToHost: in.ToHost, Learned: e.cfg.Learned, Defer: true})
+	q := policy.Query{Packet: p, ToHost: in.ToHost, Learned: e.cfg.Learned, Defer: true, AwaitSource: !in.Last}
+	d := s.Evaluate(q)
+	if d.Reason == policy.UnknownSource {
+		if in.Pending || e.sources.admit(p.Src.Addr(), time.Now()) {
+			return Undecided
+		}
+		q.AwaitSource = false
+		d = s.Evaluate(q)
+	}
 	if l := e.cfg.Logger.V(4); l.Enabled() {
 		l.Info("Packet decided", "packet", p, "decision", d)
 	}

@@ -143,8 +143,8 @@ func TestExplainHiddenPorts(t *testing.T) {
 // of an administrator about pods comes first.
 func TestExplainOfAnUnknownPodAsksNoRule(t *testing.T) {
 	for want, chain := range map[string]*Chain{
-		"":                   {Rules: []Rule{rule(AdminTier, Deny, pods("pod=c")), rule(AdminTier, Allow), isolate()}},
-		"networkpolicy -1 +": {Rules: []Rule{isolate()}},
+		"":                                      {Rules: []Rule{rule(AdminTier, Deny, pods("pod=c")), rule(AdminTier, Allow), isolate()}},
+		"networkpolicy 0 2; networkpolicy -1 +": {Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=c")), isolate()}},
 	} {
 		e := snapshot(chain, nil).Explain(Query{Packet: tcp(addrNew, addrA, 80)})
 		if got := steps(e.Directions[Ingress]); got != want || e.Directions[Ingress].Decision.Reason != UnknownPod {

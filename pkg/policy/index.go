@@ -29,8 +29,9 @@ type index struct {
 	// those that do so with a named one.
 	hidden, namedHidden set
 
-	// mayDenyPods are the rules that deny or pass pods.
-	mayDenyPods set
+	// mayDenyPods are the rules that deny or pass pods, and mayAllowPods those that
+	// allow or pass pods.
+	mayDenyPods, mayAllowPods set
 }
 
 // portName is a port's name and protocol.
@@ -58,6 +59,7 @@ func newIndex(rules []Rule) *index {
 	x.anyPort = where(rules, func(r *Rule) bool { return r.AnyPort })
 	x.hidden = where(rules, func(r *Rule) bool { return r.Action != Allow && !r.AnyPort && r.hasPortOf(nil) })
 	x.mayDenyPods = where(rules, func(r *Rule) bool { return r.Action != Allow && r.selectsPods() })
+	x.mayAllowPods = where(rules, func(r *Rule) bool { return r.Action != Deny && r.selectsPods() })
 	x.addNames()
 	return x
 }
@@ -296,13 +298,25 @@ func (x *index) decideExempt(f *flow, m *match) (rule *Rule, exempt bool) {
 // before any rule that decides for every peer. NetworkPolicy denies unknown peers,
 // so nothing after it matters.
 func (x *index) dependsOnPeer(f *flow, m *match) bool {
-	may := match{anyPeer: x.mayDenyPods, anyPort: m.anyPort, ports: m.ports, named: m.named}
-	if f.dst == nil {
-		may.named = x.namedFor(f.proto) // its named ports are not known either
-	}
 	end := len(x.rules)
 	if x.hasNetworkPolicy() {
 		end = x.ends[AdminTier]
+	}
+	return x.peerMayMatch(x.mayDenyPods, end, f, m)
+}
+
+// mayAllowPeer reports whether f, which is denied as its peer is an unknown pod, may be
+// allowed because of its labels.
+func (x *index) mayAllowPeer(f *flow, m *match) bool {
+	return x.peerMayMatch(x.mayAllowPods, len(x.rules), f, m)
+}
+
+// peerMayMatch reports whether one of rules, which select pods, may match f, whose peer
+// is an unknown pod, before a rule decides for every peer.
+func (x *index) peerMayMatch(rules set, end int, f *flow, m *match) bool {
+	may := match{anyPeer: rules, anyPort: m.anyPort, ports: m.ports, named: m.named}
+	if f.dst == nil {
+		may.named = x.namedFor(f.proto) // its named ports are not known either
 	}
 	var p progress
 	for i := x.ends[DefaultTier]; ; {

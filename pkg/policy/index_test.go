@@ -49,6 +49,25 @@ func (c *Chain) scanDependsOnPeer(f *flow) bool {
 	return false
 }
 
+// scanMayAllowPeer is mayAllowPeer, rule by rule.
+func (c *Chain) scanMayAllowPeer(f *flow) bool {
+	var p progress
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		switch {
+		case !p.asks(r):
+		case r.matches(f):
+			if p.settles(r, f) {
+				return false
+			}
+		case r.Action == Allow && f.proto.Hidden() && !r.AnyPort: // NP-44
+		case r.Action != Deny && r.mayMatch(f):
+			return true
+		}
+	}
+	return false
+}
+
 // mayMatch reports whether f matches r if its peer is one of the pods of r. What
 // an unknown destination calls its ports is not known either.
 func (r *Rule) mayMatch(f *flow) bool {
@@ -92,6 +111,11 @@ func TestIndexDecidesAsTheChain(t *testing.T) {
 				} else if want {
 					decided["by who the peer is"]++
 				}
+				if got, want := x.mayAllowPeer(f, &m), chain.scanMayAllowPeer(f); got != want {
+					t.Fatalf("%+v: may be allowed for its peer %v, want %v", f, got, want)
+				} else if want {
+					decided["unless a rule allows the peer"]++
+				}
 			}
 			if want == nil {
 				decided["by no rule"]++
@@ -100,7 +124,7 @@ func TestIndexDecidesAsTheChain(t *testing.T) {
 			}
 		}
 	}
-	for _, outcome := range []string{"by no rule", "by who the peer is", "in tier admin", "in tier networkpolicy", "in tier baseline"} {
+	for _, outcome := range []string{"by no rule", "by who the peer is", "unless a rule allows the peer", "in tier admin", "in tier networkpolicy", "in tier baseline"} {
 		if decided[outcome] < 100 {
 			t.Errorf("only %d flows were decided %s: the test asks too little", decided[outcome], outcome)
 		}

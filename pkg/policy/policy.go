@@ -61,19 +61,20 @@ func (t Tier) String() string {
 type Reason uint8
 
 const (
-	NotSelected  Reason = iota // no policy of that direction selects the pod
-	RuleMatched                // Decision.Rule of Decision.Policy matched
-	Isolated                   // policies select the pod and none of their rules matched
-	Unmatched                  // policies select the pod, none of their rules matched, none isolates
-	Hairpin                    // a pod talks to itself through a Service: NetworkPolicy lets it
-	OwnNode                    // a pod talks to its own node: NetworkPolicy lets it
-	UnknownPod                 // an address of the node's pod ranges belongs to no known pod (yet)
-	NotEvaluated               // which rules select the peer is still being evaluated
+	NotSelected   Reason = iota // no policy of that direction selects the pod
+	RuleMatched                 // Decision.Rule of Decision.Policy matched
+	Isolated                    // policies select the pod and none of their rules matched
+	Unmatched                   // policies select the pod, none of their rules matched, none isolates
+	Hairpin                     // a pod talks to itself through a Service: NetworkPolicy lets it
+	OwnNode                     // a pod talks to its own node: NetworkPolicy lets it
+	UnknownPod                  // an address of the node's pod ranges belongs to no known pod (yet)
+	UnknownSource               // the source may be a pod of another node that is not known (yet)
+	NotEvaluated                // which rules select the peer is still being evaluated
 )
 
 // String returns the reason in lower case words.
 func (r Reason) String() string {
-	return [...]string{"not selected", "rule matched", "isolated", "unmatched", "hairpin", "own node", "unknown pod", "not evaluated"}[r]
+	return [...]string{"not selected", "rule matched", "isolated", "unmatched", "hairpin", "own node", "unknown pod", "unknown source", "not evaluated"}[r]
 }
 
 // Decision is what policies say about one packet, and which rule said it. When

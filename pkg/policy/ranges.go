@@ -24,6 +24,9 @@ func NewPodRanges(ranges []netip.Prefix, nodes []netip.Addr) *PodRanges {
 	return r
 }
 
+// any reports whether there is any range.
+func (r *PodRanges) any() bool { return r != nil && r.pods.Size() > 0 }
+
 func (r *PodRanges) contain(a netip.Addr) bool {
 	if r == nil {
 		return false

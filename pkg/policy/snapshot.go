@@ -65,6 +65,9 @@ type Model struct {
 	// PodRanges are those of the pods of all nodes, nil unless some policy denies
 	// or passes packets because their peer is a pod.
 	PodRanges *PodRanges
+	// Newcomers are pods of other nodes that have no address yet, all of them or more
+	// than MaxNewcomers.
+	Newcomers []*Endpoint
 	// Hosts holds the nodes under each of their addresses, if any policy names
 	// nodes.
 	Hosts    map[netip.Addr]*Host
@@ -73,6 +76,10 @@ type Model struct {
 	// its own.
 	Memory *Memory
 }
+
+// MaxNewcomers is how many pods without an address are evaluated for one packet. If there
+// are more, their labels may be any.
+const MaxNewcomers = 16
 
 // Snapshot is a compiled cluster as one node evaluates it. It is immutable; all
 // methods may be called from any goroutine.
@@ -112,6 +119,10 @@ type Query struct {
 	ToHost bool
 	// Learned has the domain names that pods have learned; nil knows none.
 	Learned Learned
+	// AwaitSource returns UnknownSource where the decision may be another one as soon
+	// as the source is known: it may be a pod of another node. Without it, such a source
+	// is evaluated by address.
+	AwaitSource bool
 	// Defer leaves what takes long to Memory.Deferred. Where the decision depends
 	// on it, its reason is NotEvaluated.
 	Defer bool
@@ -177,7 +188,7 @@ func (s *Snapshot) Evaluate(q Query) Decision {
 // isFinalDenial reports whether d denies and does not change once the pod is known or
 // the peer evaluated.
 func (d Decision) isFinalDenial() bool {
-	return d.Action == Deny && d.Reason != UnknownPod && d.Reason != NotEvaluated
+	return d.Action == Deny && d.Reason != UnknownPod && d.Reason != UnknownSource && d.Reason != NotEvaluated
 }
 
 // flow returns the packet as d sees it. The subject has a chain.
@@ -226,11 +237,41 @@ func (s *Snapshot) evaluate(d Direction, q *Query, src, dst *end) Decision {
 		return Decision{Action: Deny, Direction: d, Reason: UnknownPod}
 	}
 	rule := x.decide(&f, &m)
-	if rule != nil && rule.Index == Isolation && beside {
+	switch {
+	case f.peer != nil:
+	case beside && rule.denies() && x.mayAllowPeer(&f, &m):
 		return Decision{Action: Deny, Direction: d, Tier: rule.Tier, Reason: UnknownPod, Policy: rule.Policy}
+	case d == Ingress && q.AwaitSource && !beside && s.mayBeNewcomer(&f, &m, x, rule):
+		return Decision{Action: Deny, Direction: d, Reason: UnknownSource}
 	}
 	return rule.decision(d)
 }
+
+// mayBeNewcomer reports whether the peer of f may be a pod of another node that has no
+// address yet, and for which x decides otherwise than rule, which decides for a peer that
+// no rule selects.
+func (s *Snapshot) mayBeNewcomer(f *flow, m *match, x *index, rule *Rule) bool {
+	if len(s.m.Newcomers) == 0 || s.m.PodRanges.any() && !s.m.PodRanges.contain(f.peerAddr) {
+		return false
+	}
+	switch {
+	case rule.denies() && !x.mayAllowPeer(f, m), !rule.denies() && !x.dependsOnPeer(f, m):
+		return false
+	case len(s.m.Newcomers) > MaxNewcomers:
+		return true
+	}
+	for _, e := range s.m.Newcomers {
+		of, matched := *f, match{}
+		of.peer = e
+		if !x.match(&of, &matched) || x.decide(&of, &matched).denies() != rule.denies() {
+			return true
+		}
+	}
+	return false
+}
+
+// denies reports whether r, which decides, denies. If it is nil, no rule decides.
+func (r *Rule) denies() bool { return r != nil && r.Action == Deny }
 
 // subject returns the end whose policies are evaluated in direction d.
 func (d Direction) subject(src, dst *end) *end {

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -91,6 +92,7 @@ func TestChainsAreAskedInTierOrder(t *testing.T) {
 func TestBothDirectionsMustAllow(t *testing.T) {
 	closed := &Chain{Rules: []Rule{isolate()}}
 	open := &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow), isolate()}}
+	some := &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=c")), isolate()}}
 	for _, tc := range []struct {
 		name            string
 		ingress, egress *Chain
@@ -107,13 +109,61 @@ func TestBothDirectionsMustAllow(t *testing.T) {
 		{"too new a pod receives", closed, nil, tcp(addrC, addrNew, 80), "deny ingress, unknown pod"},
 		{"too new a pod, nothing isolates", nil, nil, tcp(addrC, addrNew, 80), "allow egress, not selected"},
 		{"too new a pod, the other direction isolates", nil, closed, tcp(addrC, addrNew, 80), "allow egress, not selected"},
-		{"a closed pod hears too new a pod", closed, nil, tcp(addrNew, addrA, 80), "deny ingress, unknown pod"},
-		{"a closed pod calls too new a pod", closed, closed, tcp(addrA, addrNew, 80), "deny egress, unknown pod"},
+		{"a pod that allows some pods hears too new a pod", some, nil, tcp(addrNew, addrA, 80), "deny ingress, unknown pod"},
+		{"a pod that allows some pods calls too new a pod", closed, some, tcp(addrA, addrNew, 80), "deny egress, unknown pod"},
+		{"a closed pod hears too new a pod", closed, nil, tcp(addrNew, addrA, 80), "deny ingress by networkpolicy x/isolating, isolated"},
+		{"a closed pod calls too new a pod", nil, closed, tcp(addrA, addrNew, 80), "deny egress by networkpolicy x/isolating, isolated"},
 		{"a denial for good goes before", &Chain{Rules: []Rule{rule(AdminTier, Deny)}}, closed, tcp(addrNew, addrA, 80), "deny ingress by admin x/admin rule 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := snapshot(tc.ingress, tc.egress).Evaluate(Query{Packet: tc.packet}).String(); got != tc.want {
 				t.Errorf("%v: got %q, want %q", tc.packet, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestSourcesThatMayBeNewPods: a source of which nothing is known waits only if one of
+// the pods without an address would be decided otherwise.
+func TestSourcesThatMayBeNewPods(t *testing.T) {
+	c, d := &Endpoint{Namespace: "x", Name: "c", Labels: labels.Set{"pod": "c"}}, &Endpoint{Namespace: "x", Name: "d", Labels: labels.Set{"pod": "d"}}
+	many := slices.Repeat([]*Endpoint{d}, MaxNewcomers+1)
+	allows := &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=c")), isolate()}}
+	denies := &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=c")), rule(NetworkPolicyTier, Allow)}}
+	port81 := &Chain{Rules: []Rule{{Tier: NetworkPolicyTier, Action: Allow, Peers: []Peer{pods("pod=c")}, Ports: []Port{{Proto: packet.TCP, First: 81, Last: 81}}}, isolate()}}
+	const waits, denied = "deny ingress, unknown source", "deny ingress by networkpolicy x/isolating, isolated"
+	const allowed = "allow ingress by networkpolicy x/networkpolicy rule 0"
+	for _, tc := range []struct {
+		name      string
+		chain     *Chain
+		newcomers []*Endpoint
+		ranges    string // of pods, if they are known
+		src       netip.Addr
+		last      bool
+		want      string
+	}{
+		{"one that is allowed", allows, []*Endpoint{d, c}, "", addrFar, false, waits},
+		{"one that is denied", denies, []*Endpoint{c}, "", addrFar, false, waits},
+		{"none", allows, nil, "", addrFar, false, denied},
+		{"none that is allowed", allows, []*Endpoint{d}, "", addrFar, false, denied},
+		{"none that is denied", denies, []*Endpoint{d}, "", addrFar, false, allowed},
+		{"more than are evaluated", allows, many, "", addrFar, false, waits},
+		{"more than are evaluated, and no rule for pods", &Chain{Rules: []Rule{isolate()}}, many, "", addrFar, false, denied},
+		{"another port", port81, []*Endpoint{c}, "", addrFar, false, denied},
+		{"it cannot wait any longer and is denied", allows, []*Endpoint{c}, "", addrFar, true, denied},
+		{"it cannot wait any longer and is allowed", denies, []*Endpoint{c}, "", addrFar, true, allowed},
+		{"a known pod", allows, []*Endpoint{c}, "", addrB, false, denied},
+		{"in a range of pods", allows, []*Endpoint{c}, "10.0.1.0/24", addrFar, false, waits},
+		{"outside of all ranges of pods", allows, []*Endpoint{c}, "10.0.1.0/24", addrWeb, false, denied},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := snapshot(tc.chain, nil)
+			s.m.Newcomers = tc.newcomers
+			if tc.ranges != "" {
+				s.m.PodRanges = NewPodRanges([]netip.Prefix{netip.MustParsePrefix(tc.ranges)}, nil)
+			}
+			if got := s.Evaluate(Query{Packet: tcp(tc.src, addrA, 80), AwaitSource: !tc.last}).String(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
 	}

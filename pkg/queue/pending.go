@@ -72,7 +72,7 @@ func (a *answerer) retryAllPending(last func(*pendingPacket) bool) {
 	for i := range a.pending {
 		h := &a.pending[i]
 		last := last(h)
-		verdict := a.decide(Packet{Payload: h.payload, ToHost: h.toHost, Marked: a.marked(h.mark), Last: last})
+		verdict := a.decide(Packet{Payload: h.payload, ToHost: h.toHost, Marked: a.marked(h.mark), Pending: true, Last: last})
 		if verdict == Defer && !last {
 			a.pending[kept], a.pending[i] = a.pending[i], a.pending[kept] // a swap, so that no room is lost
 			kept++

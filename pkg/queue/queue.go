@@ -36,6 +36,8 @@ type Packet struct {
 	ToHost bool
 	// Marked is set if the packet had Config.AcceptMark when it was queued.
 	Marked bool
+	// Pending is set if the Handler has returned Defer for the packet before.
+	Pending bool
 	// Last is set if the packet cannot be pending, or not any longer: Handler has
 	// to decide, and Defer counts as Drop.
 	Last bool

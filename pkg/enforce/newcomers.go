@@ -1,0 +1,77 @@
+package enforce
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	// newcomerWindow is how long packets of an address may wait for the pod that has it:
+	// about as long as a kubelet takes to write the status of a pod. Each packet waits
+	// as long as the queue lets it.
+	newcomerWindow = 5 * time.Second
+	// newcomerRest is the time until an address that stayed unknown may wait again: it
+	// is one of a node, as a rule.
+	newcomerRest = time.Minute
+	// newcomerPackets is how many packets of an address may begin to wait in its window,
+	// and newcomerRate how many of all addresses in a second: a quarter of the room in
+	// a queue.
+	newcomerPackets = 16
+	newcomerRate    = 128
+	// newcomerAddresses are remembered. A further one takes the place of the oldest.
+	newcomerAddresses = 1024
+)
+
+// newcomers bounds the packets that wait because their source may be a pod of another
+// node that is not known yet. Its methods may be called from any goroutine.
+type newcomers struct {
+	mu      sync.Mutex
+	windows map[netip.Addr]*newcomer
+	order   []netip.Addr // of windows, the oldest first
+	second  time.Time    // since when packets are counted
+	packets int
+}
+
+// newcomer is an address that may be that of a new pod.
+type newcomer struct {
+	since   time.Time
+	packets int
+}
+
+func newNewcomers() *newcomers { return &newcomers{windows: make(map[netip.Addr]*newcomer)} }
+
+// admit reports whether a packet of addr may wait, and counts it.
+func (n *newcomers) admit(addr netip.Addr, now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if now.Sub(n.second) >= time.Second {
+		n.second, n.packets = now, 0
+	}
+	if n.packets >= newcomerRate {
+		return false
+	}
+	w := n.windows[addr]
+	switch {
+	case w == nil:
+		w = n.add(addr, now)
+	case now.Sub(w.since) >= newcomerRest:
+		*w = newcomer{since: now}
+	case now.Sub(w.since) >= newcomerWindow || w.packets >= newcomerPackets:
+		return false
+	}
+	w.packets++
+	n.packets++
+	return true
+}
+
+func (n *newcomers) add(addr netip.Addr, now time.Time) *newcomer {
+	if len(n.order) >= newcomerAddresses {
+		delete(n.windows, n.order[0])
+		n.order = n.order[1:]
+	}
+	w := &newcomer{since: now}
+	n.windows[addr] = w
+	n.order = append(n.order, addr)
+	return w
+}
