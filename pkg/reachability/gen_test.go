@@ -18,12 +18,12 @@ import (
 type gen struct{ *random.Gen }
 
 // blocks are blocks in addition to random.CIDRs: they have one of two nodes, or one of
-// two external addresses.
-var blocks = []string{"10.1.0.0/28", "10.1.0.0/29", "192.168.0.0/31", "203.0.113.0/25", "203.0.113.0/26", "203.0.113.0/25", "fd00:1::/127"}
+// two external addresses. They are preferred.
+var blocks = []string{"10.1.0.0/28", "10.1.0.0/29", "192.168.0.0/31", "203.0.113.0/25", "203.0.113.0/26", "fd00:1::/127"}
 
 func newGen(seed uint64) gen {
 	return gen{&random.Gen{
-		Rand: rand.New(rand.NewPCG(seed, 0)), Namespaces: []string{"x", "y"}, CIDRs: slices.Concat(random.CIDRs, blocks), Rules: 3,
+		Rand: rand.New(rand.NewPCG(seed, 0)), Namespaces: []string{"x", "y"}, CIDRs: slices.Concat(random.CIDRs, blocks, blocks, blocks), Rules: 3,
 	}}
 }
 

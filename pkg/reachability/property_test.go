@@ -219,7 +219,7 @@ func TestGroupsHaveOneCell(t *testing.T) {
 
 // One port of a span stands for all of it.
 func TestSpansStandForAllTheirPorts(t *testing.T) {
-	forClusters(t, 200, func(t *testing.T, g gen, in clusterstate.Input) {
+	forClusters(t, 600, func(t *testing.T, g gen, in clusterstate.Input) {
 		c := New(in)
 		sides := allSides(t, c)
 		for _, s := range PortRanges(c) {
@@ -241,7 +241,7 @@ func TestSpansStandForAllTheirPorts(t *testing.T) {
 
 // Every address outside is evaluated as one of those that stand for all.
 func TestExternalAddressesStandForAll(t *testing.T) {
-	forClusters(t, 200, func(t *testing.T, g gen, in clusterstate.Input) {
+	forClusters(t, 600, func(t *testing.T, g gen, in clusterstate.Input) {
 		c := New(in)
 		pods, port := c.Pods(FirstCommon), g.connection()
 		lines := map[string]bool{}
@@ -271,7 +271,7 @@ func TestExternalAddressesStandForAll(t *testing.T) {
 // and of nodes.
 func TestCompareTellsEveryChange(t *testing.T) {
 	changes := map[bool]int{} // by whether it is a node's
-	forClusters(t, 400, func(t *testing.T, g gen, in clusterstate.Input) {
+	forClusters(t, 1000, func(t *testing.T, g gen, in clusterstate.Input) {
 		before, after := New(in), New(g.changed(in))
 		addresses := append(NodeAddresses(before, after), ExternalAddresses(before, after)...)
 		d, err := Compare(before, after, PortRanges(before, after), addresses, FirstCommon)
