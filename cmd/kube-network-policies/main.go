@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/snapshotcache"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
@@ -96,7 +97,7 @@ func (o *options) run(ctx context.Context) error {
 		return err
 	}
 	if o.cleanup {
-		return steer.Cleanup(ctx)
+		return o.removeAll(ctx)
 	}
 	worker := os.Getenv(workerVar)
 	if worker == "" && o.maxCrashes > 0 {
@@ -113,6 +114,15 @@ func (o *options) run(ctx context.Context) error {
 		debug.SetGCPercent(gcPercent)
 	}
 	return agent.Run(ctx, cfg)
+}
+
+// removeAll removes what the agent has left in the kernel and on the disk.
+func (o *options) removeAll(ctx context.Context) error {
+	err := steer.Cleanup(ctx)
+	if o.snapshotCache != "" {
+		err = errors.Join(err, snapshotcache.Remove(o.snapshotCache))
+	}
+	return err
 }
 
 // gcPercent lets the heap grow by two thirds between collections rather than double.

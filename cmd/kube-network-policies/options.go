@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -32,6 +33,8 @@ const (
 	defaultQueue = 7100
 	// minEvaluationMemory is enough for the peers of a few pods.
 	minEvaluationMemory = 1 << 20
+	// minSnapshotMaxAge leaves time to save a state that does not change.
+	minSnapshotMaxAge = time.Minute
 )
 
 // options are the flags of the agent.
@@ -58,6 +61,8 @@ type options struct {
 	podAddressSource  agent.PodAddressSource
 	cniCacheDir       string
 	maxCrashes        int
+	snapshotCache     string
+	snapshotMaxAge    time.Duration
 	cleanup           bool
 }
 
@@ -71,6 +76,7 @@ func newOptions() *options {
 		blockMark:        fmt.Sprintf("%#x", conntrack.DefaultMark),
 		evaluationMemory: policy.DefaultMemory,
 		cniCacheDir:      cnicache.DefaultDir,
+		snapshotMaxAge:   24 * time.Hour,
 	}
 }
 
@@ -100,7 +106,9 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.TextVar(&o.podAddressSource, "pod-address-source", o.podAddressSource, "`SOURCE` of the addresses of new pods of this node: cni-cache (--cni-cache-dir, when the network of the pod is made; not ready while the folder cannot be read), status (the pod's status, seconds later; first packets wait or are dropped meanwhile), or auto, which uses the folder if it is there, and the status")
 	fs.StringVar(&o.cniCacheDir, "cni-cache-dir", o.cniCacheDir, "`FOLDER` where the container runtime keeps the results of network plugins. It is only read. With a wrong folder, addresses of new pods are those of their status")
 	fs.IntVar(&o.maxCrashes, "max-crashes", o.maxCrashes, "run the agent as a child of this process, which starts it again at once when it crashes, and exits with its status after so many crashes within a minute. 0 runs the agent in this process")
-	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything that the agent has installed in the kernel, and exit. Pods are then not isolated")
+	fs.StringVar(&o.snapshotCache, "snapshot-cache", o.snapshotCache, "`FILE` that keeps the state of the cluster across restarts, so that an agent that starts enforces it until the API server has answered; its folder must exist and be writable. Empty keeps none: packets of selected pods then wait for the API server")
+	fs.DurationVar(&o.snapshotMaxAge, "snapshot-cache-max-age", o.snapshotMaxAge, "how long ago the state in --snapshot-cache may have been current; an older file is ignored. With a long time, an agent that starts during an outage enforces an old state")
+	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything that the agent has installed in the kernel and the file of --snapshot-cache, and exit. Pods are then not isolated")
 }
 
 // validate returns an error for each flag with a wrong value.
@@ -161,6 +169,19 @@ func (o *options) validate(args []string) error {
 	if o.maxCrashes < 0 {
 		fault("max-crashes", o.maxCrashes, "must not be negative")
 	}
+	if o.snapshotCache != "" && o.manifests != "" {
+		fault("snapshot-cache", o.snapshotCache, "cannot be used together with --manifests=%s", o.manifests)
+	}
+	if o.snapshotMaxAge < minSnapshotMaxAge {
+		fault("snapshot-cache-max-age", o.snapshotMaxAge, "must be at least %s", minSnapshotMaxAge)
+	}
+	if o.snapshotCache != "" {
+		if info, err := os.Stat(filepath.Dir(o.snapshotCache)); err != nil {
+			fault("snapshot-cache", o.snapshotCache, "needs a folder (%v)", err)
+		} else if !info.IsDir() {
+			fault("snapshot-cache", o.snapshotCache, "needs a folder, and %s is none", filepath.Dir(o.snapshotCache))
+		}
+	}
 	if o.kubeconfig != "" && o.manifests != "" {
 		fault("manifests", o.manifests, "cannot be used together with --kubeconfig=%s", o.kubeconfig)
 	}
@@ -185,23 +206,25 @@ func parseMark(s string) (uint32, error) {
 func (o *options) config() (agent.Config, error) {
 	mark, _ := parseMark(o.mark)
 	cfg := agent.Config{
-		Manifests:          o.manifests,
-		Kinds:              o.kinds.Enabled(),
-		Features:           o.features,
-		Queue:              uint16(o.queue),
-		Queues:             uint16(o.queues),
-		Share:              uint32(o.share),
-		Divert:             o.divert,
-		Mark:               mark,
-		EarlyUDP:           o.earlyUDP,
-		SourceCheckExempt:  o.sourceCheckExempt,
-		FailOpen:           o.failOpen,
-		LogDenied:          o.logDenied,
-		EvaluationMemory:   o.evaluationMemory,
-		PodAddressSource:   o.podAddressSource,
-		CNICacheDir:        o.cniCacheDir,
-		MetricsBindAddress: o.metricsBindAddress,
-		ProbeSocket:        o.probeSocket,
+		Manifests:           o.manifests,
+		Kinds:               o.kinds.Enabled(),
+		Features:            o.features,
+		Queue:               uint16(o.queue),
+		Queues:              uint16(o.queues),
+		Share:               uint32(o.share),
+		Divert:              o.divert,
+		Mark:                mark,
+		EarlyUDP:            o.earlyUDP,
+		SourceCheckExempt:   o.sourceCheckExempt,
+		FailOpen:            o.failOpen,
+		LogDenied:           o.logDenied,
+		EvaluationMemory:    o.evaluationMemory,
+		SnapshotCache:       o.snapshotCache,
+		SnapshotCacheMaxAge: o.snapshotMaxAge,
+		MetricsBindAddress:  o.metricsBindAddress,
+		ProbeSocket:         o.probeSocket,
+		PodAddressSource:    o.podAddressSource,
+		CNICacheDir:         o.cniCacheDir,
 	}
 	if o.blockEstablished {
 		cfg.BlockMark, _ = parseMark(o.blockMark)

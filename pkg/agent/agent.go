@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/queue"
+	"sigs.k8s.io/kube-network-policies/pkg/snapshotcache"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
@@ -35,6 +36,10 @@ const (
 	compileInterval = 10 * time.Millisecond
 	compileSettle   = 2 * time.Millisecond
 )
+
+// savedPatience is how long an agent that is to take over from another one waits for the
+// API server before it uses the saved state of the cluster.
+const savedPatience = 5 * time.Second
 
 // Config configures an agent.
 type Config struct {
@@ -92,11 +97,17 @@ type Config struct {
 	// EvaluationMemory is the size in bytes of the cache of which rules select which
 	// peers.
 	EvaluationMemory int64
+	// SnapshotCache is the file that keeps the state of the cluster across restarts.
+	// Empty keeps none. A state is used that was current within SnapshotCacheMaxAge.
+	SnapshotCache       string
+	SnapshotCacheMaxAge time.Duration
 	// MetricsBindAddress is the "host:port" of the HTTP endpoints.
 	MetricsBindAddress string
 	// ProbeSocket is the path of a unix socket with the same endpoints, which only this
 	// agent answers, not another one of the node. Empty means none.
 	ProbeSocket string
+
+	beside bool // other queues are in use: probably another agent of this node's
 }
 
 // FailOpen holds a switch for each way to fail. All false, the default, drops
@@ -285,6 +296,14 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	if err != nil {
 		return nil, err
 	}
+	saved, err := newSnapshotCache(cfg, reg)
+	if err != nil {
+		return nil, err
+	}
+	savedAfter := time.Duration(0)
+	if cfg.beside {
+		savedAfter = savedPatience // the other agent goes on meanwhile, by what is current
+	}
 	a.cache, err = policycache.New(source, policycache.Config{
 		NodeName:    cfg.NodeName,
 		Kinds:       cfg.Kinds,
@@ -292,6 +311,8 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Memory:      a.eval.memory,
 		MinInterval: compileInterval,
 		Settle:      compileSettle,
+		Saved:       saved,
+		SavedAfter:  savedAfter,
 		Registerer:  reg,
 	}, a.publish)
 	if err != nil {
@@ -325,6 +346,25 @@ func newSource(cfg Config, reg prometheus.Registerer) (policycache.Source, error
 		return cfg.API, nil
 	}
 	return manifests.New(cfg.Manifests, reg)
+}
+
+// newSnapshotCache returns the file that keeps the state of the cluster, nil for none.
+func newSnapshotCache(cfg Config, reg prometheus.Registerer) (*snapshotcache.Cache, error) {
+	if cfg.SnapshotCache == "" {
+		return nil, nil
+	}
+	boot, err := snapshotcache.BootID()
+	if err != nil {
+		return nil, fmt.Errorf("snapshot cache: %w", err)
+	}
+	return snapshotcache.New(snapshotcache.Config{
+		Path:       cfg.SnapshotCache,
+		MaxAge:     cfg.SnapshotCacheMaxAge,
+		Node:       cfg.NodeName,
+		Kinds:      cfg.Kinds,
+		Boot:       boot,
+		Registerer: reg,
+	}), nil
 }
 
 // publish activates a snapshot. The order matters: the observer and the enforcer know a

@@ -47,7 +47,7 @@ func claim(ctx context.Context, cfg Config, kernel queue.Kernel) (Config, *queue
 			if i > 0 {
 				klog.FromContext(ctx).Info("Queue numbers are in use, the next free ones are taken", "wanted", cfg.Queue, "first", n.first)
 			}
-			cfg.Queue = uint16(n.first)
+			cfg.Queue, cfg.beside = uint16(n.first), i > 0
 			return cfg, c, nil
 		}
 		if !errors.Is(err, queue.ErrTaken) {

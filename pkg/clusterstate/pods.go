@@ -159,6 +159,19 @@ func (c *Cluster) podOf(e *policy.Endpoint) *compile.Pod {
 	return c.pod(podKey{e.Namespace, e.Name})
 }
 
+// Pods yields all pods, in no order. Meanwhile the Cluster must not change.
+func (c *Cluster) Pods() iter.Seq[*compile.Pod] {
+	return func(yield func(*compile.Pod) bool) {
+		for _, ns := range c.namespaces {
+			for _, p := range ns.pods {
+				if !yield(p) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // allLocal yields the pods of this node.
 func (c *Cluster) allLocal() iter.Seq[*compile.Pod] {
 	return func(yield func(*compile.Pod) bool) {

@@ -30,6 +30,23 @@ func (c *currency) set(m *mirror, watched bool) {
 	}
 }
 
+// restore notes when a state that was saved was known to be current.
+func (c *currency) restore(known time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = known
+}
+
+// known returns when the state was last known to be current.
+func (c *currency) known() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.behind) == 0 {
+		return time.Now()
+	}
+	return c.last
+}
+
 // age returns how many seconds ago the state was last known to be current.
 func (c *currency) age() float64 {
 	c.mu.Lock()

@@ -11,6 +11,7 @@ import (
 type metrics struct {
 	compileDuration   prometheus.Histogram
 	snapshotTimestamp prometheus.Gauge
+	source            *prometheus.GaugeVec
 	served            *prometheus.GaugeVec
 	watchErrors       *prometheus.CounterVec
 	changes, ignored  *prometheus.CounterVec
@@ -33,6 +34,10 @@ func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*co
 			Name: "netpol_snapshot_timestamp_seconds",
 			Help: "Unix time of the last snapshot.",
 		}),
+		source: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "netpol_snapshot_source",
+			Help: "1 for where the objects in the snapshot come from: cache, which was written before the start, or cluster.",
+		}, []string{"source"}),
 		served: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_kind_served",
 			Help: "1 while an enabled kind of policies is served, 0 while its CustomResourceDefinition is not installed.",
@@ -41,7 +46,7 @@ func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*co
 		changes:     counter("netpol_changes_total", "Changes of objects that policy depends on, by kind."),
 		ignored:     counter("netpol_changes_ignored_total", "Changes of objects that concern no policy, by kind."),
 	}
-	reg.MustRegister(m.compileDuration, m.snapshotTimestamp, m.served, m.watchErrors, m.changes, m.ignored)
+	reg.MustRegister(m.compileDuration, m.snapshotTimestamp, m.source, m.served, m.watchErrors, m.changes, m.ignored)
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "netpol_snapshot_age_seconds",
 		Help: "Time since all kinds of objects were last being watched: 0 while they are, +Inf if they never were.",
@@ -57,6 +62,18 @@ func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*co
 		m.ignored.WithLabelValues(kind.Name)
 	}
 	return m
+}
+
+// The values of netpol_snapshot_source.
+const (
+	fromCache  = "cache"
+	fromSource = "cluster"
+)
+
+// setSource notes where the objects of the next snapshots come from.
+func (m *metrics) setSource(source string) {
+	m.source.Reset()
+	m.source.WithLabelValues(source).Set(1)
 }
 
 // compiled notes a snapshot that began at start.

@@ -32,11 +32,14 @@ type mirror struct {
 	first  sync.Once
 	listed chan struct{} // closed when the first list is in the Cluster
 
+	// These need the Cache's mutex.
+	objects map[[2]string]any // by namespace and name; not of pods, which the Cluster has
+	version string            // the newest resource version that was seen
+
 	// These are used by the Reflector alone.
 	logger    klog.Logger
 	watching  watch.Interface // nil if nothing is being watched
 	streaming bool            // that watch begins with a list
-	version   string          // the newest resource version that was seen
 	older     time.Time       // since when lists have older versions, zero if they do not
 }
 
@@ -51,6 +54,7 @@ func newMirror(c *Cache, kind *compile.Kind, lw cache.ListerWatcher, strip strip
 		ignored:  c.metrics.ignored.WithLabelValues(kind.Name),
 		failures: c.metrics.watchErrors.WithLabelValues(kind.Name),
 		listed:   make(chan struct{}),
+		objects:  map[[2]string]any{},
 	}
 	optional := kind.Flag != ""
 	m.source = checkVersions(reportFailures(lw, kind.Name, optional, m.failures))
@@ -142,8 +146,8 @@ func (m *mirror) set(o any) error {
 	if err != nil {
 		return err
 	}
-	m.cache.change(func(v view) int {
-		if !v.Set(s.object) {
+	m.cache.change(m.kind, func(v view) int {
+		if !m.put(v, s) {
 			m.ignored.Inc()
 			return 0
 		}
@@ -153,17 +157,26 @@ func (m *mirror) set(o any) error {
 	return nil
 }
 
+// put is called with the Cache's mutex held.
+func (m *mirror) put(v view, s *stripped) (changed bool) {
+	if m.kind != compile.KindPod {
+		m.objects[[2]string{s.namespace, s.name}] = s.object
+	}
+	return v.Set(s.object)
+}
+
 // Delete forgets an object.
 func (m *mirror) Delete(o any) error {
 	s, err := m.take(o)
 	if err != nil {
 		return err
 	}
-	m.cache.change(func(v view) int { return m.delete(v, s.namespace, s.name) })
+	m.cache.change(m.kind, func(v view) int { return m.delete(v, s.namespace, s.name) })
 	return nil
 }
 
 func (m *mirror) delete(v view, namespace, name string) int {
+	delete(m.objects, [2]string{namespace, name})
 	if !v.Delete(m.kind, namespace, name) {
 		return 0
 	}
@@ -172,14 +185,17 @@ func (m *mirror) delete(v view, namespace, name string) int {
 }
 
 // UpdateResourceVersion notes the version of a change.
-func (m *mirror) UpdateResourceVersion(version string) { m.version = version }
+func (m *mirror) UpdateResourceVersion(version string) {
+	m.cache.mu.Lock()
+	defer m.cache.mu.Unlock()
+	m.version = version
+}
 
 // Replace makes a list all that there is of the kind, in one step.
 func (m *mirror) Replace(list []any, version string) error {
 	if err := m.refuse(version); err != nil {
 		return err
 	}
-	m.version = version
 	all := make([]*stripped, len(list))
 	listed := make(map[[2]string]bool, len(list))
 	for i, o := range list {
@@ -190,7 +206,8 @@ func (m *mirror) Replace(list []any, version string) error {
 		all[i], listed[[2]string{s.namespace, s.name}] = s, true
 		list[i] = nil // the whole object can go
 	}
-	m.cache.change(func(v view) int {
+	m.cache.change(m.kind, func(v view) int {
+		m.version = version
 		changed := 0
 		var gone [][2]string
 		for namespace, name := range v.Names(m.kind) {
@@ -202,7 +219,7 @@ func (m *mirror) Replace(list []any, version string) error {
 			changed += m.delete(v, key[0], key[1])
 		}
 		for _, s := range all {
-			if v.Set(s.object) {
+			if m.put(v, s) {
 				m.changes.Inc()
 				changed++
 			}

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/runner"
+	"sigs.k8s.io/kube-network-policies/pkg/snapshotcache"
 )
 
 // Source is where objects come from.
@@ -64,6 +65,12 @@ type Config struct {
 	Settle time.Duration
 	// Jitter returns numbers in [0,1) that spread retries. Nil spreads them at random.
 	Jitter func() float64
+	// Saved keeps what is known across restarts: until the initial lists have synced, the
+	// saved state is enforced. Nil keeps nothing.
+	Saved *snapshotcache.Cache
+	// SavedAfter is how long to wait for the initial lists before the saved state is
+	// enforced.
+	SavedAfter time.Duration
 	// Registerer takes the metrics.
 	Registerer prometheus.Registerer
 }
@@ -98,6 +105,7 @@ type view interface {
 	Names(kind *compile.Kind) iter.Seq2[string, string]
 	Len(kind *compile.Kind) int
 	SetSandboxes(newestFirst []clusterstate.Sandbox) bool
+	Pods() iter.Seq[*compile.Pod]
 	Snapshot() *policy.Snapshot
 }
 
@@ -111,10 +119,14 @@ type Cache struct {
 	mirrors  []*mirror
 	retries  *retries
 	currency *currency
+	saving   *saving // nil if nothing is saved
 
 	mu    sync.Mutex
 	view  view
 	since time.Time // the first change that is in no snapshot yet, or zero
+	saved bool      // the view is the saved state, of which no kind has been listed yet
+
+	sandboxes chan struct{} // takes a value after a change of sandboxes
 }
 
 // New returns a Cache of source that hands its snapshots to publish. It starts
@@ -133,7 +145,10 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		publish:  publish,
 		retries:  newRetries(jitter),
 		currency: newCurrency(),
-		view:     clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Features: cfg.Features, Memory: cfg.Memory}),
+
+		sandboxes: make(chan struct{}, 1),
+
+		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Features: cfg.Features, Memory: cfg.Memory}),
 	}
 	kinds := []*compile.Kind{compile.KindNamespace}
 	for _, k := range compile.Kinds {
@@ -145,6 +160,9 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	c.metrics = newMetrics(cfg.Registerer, kinds, c.len, c.currency.age)
 	// A sync has no error, so the retry is never used.
 	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, Settle: cfg.Settle, RetryInterval: time.Minute}, c.sync)
+	if cfg.Saved != nil {
+		c.saving = newSaving(cfg.Saved.MaxAge())
+	}
 	for _, k := range kinds {
 		m := c.newMirror(k)
 		c.mirrors, c.currency.behind[m] = append(c.mirrors, m), true
@@ -168,10 +186,12 @@ func (c *Cache) newMirror(k *compile.Kind) *mirror {
 }
 
 // Run keeps the view until ctx ends, or until the Source fails, which is the
-// only error. The first snapshot is published when the initial lists of all kinds
-// have synced. On return nothing of the Cache runs any more.
+// only error. The first snapshot is that of the saved state, if there is one. The next one
+// is published when the initial lists of all kinds have synced. On return nothing of the
+// Cache runs any more.
 func (c *Cache) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "policycache"))
+	restored := c.restore(ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.source.Run(ctx) })
 	for _, m := range c.mirrors {
@@ -180,45 +200,82 @@ func (c *Cache) Run(ctx context.Context) error {
 			return nil
 		})
 	}
+	listed := make(chan struct{})
 	group.Go(func() error {
-		for _, m := range c.mirrors {
-			select {
-			case <-m.listed:
-			case <-ctx.Done():
-				return nil
-			}
+		if c.waitListed(ctx) {
+			close(listed)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		if restored != nil {
+			c.publishSaved(ctx, restored, listed)
+		}
+		select {
+		case <-listed:
+		case <-ctx.Done():
+			return nil
 		}
 		klog.FromContext(ctx).Info("Initial lists synced")
-		c.change(func(view) int { return 1 }) // an empty cluster has a snapshot, too
+		c.metrics.setSource(fromSource)
+		c.change(nil, func(view) int { return 1 }) // an empty cluster has a snapshot, too
+		if c.saving != nil {
+			c.saving.changed(compile.KindNamespace) // it is current, other than the saved one
+			group.Go(func() error {
+				c.save(ctx)
+				return nil
+			})
+		}
 		c.runner.Run(ctx)
 		return nil
 	})
 	return group.Wait()
 }
 
+// waitListed returns true when all kinds have been listed, or false when ctx has ended.
+func (c *Cache) waitListed(ctx context.Context) bool {
+	for _, m := range c.mirrors {
+		select {
+		case <-m.listed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
 // change lets f change the Cluster. f returns how many objects have changed; if
-// any has, a snapshot is due.
-func (c *Cache) change(f func(view) int) {
+// any has, a snapshot is due. They are of a kind; nil is for any other change.
+func (c *Cache) change(kind *compile.Kind, f func(view) int) {
 	c.mu.Lock()
 	changed := f(c.view)
+	c.saved = c.saved && kind == nil
 	if changed > 0 && c.since.IsZero() {
 		c.since = time.Now()
 	}
 	c.mu.Unlock()
-	if changed > 0 {
-		c.runner.Poke()
+	if changed == 0 {
+		return
+	}
+	c.runner.Poke()
+	if c.saving != nil && kind != nil {
+		c.saving.changed(kind)
 	}
 }
 
 // SetSandboxes replaces the sandboxes of pods that the node has made, of which the newest
 // is first. It may be called at any time, from any goroutine.
 func (c *Cache) SetSandboxes(newestFirst []clusterstate.Sandbox) {
-	c.change(func(v view) int {
+	c.change(nil, func(v view) int {
 		if v.SetSandboxes(newestFirst) {
 			return 1
 		}
 		return 0
 	})
+	select {
+	case c.sandboxes <- struct{}{}:
+	default:
+	}
 }
 
 func (c *Cache) len(kind *compile.Kind) int {

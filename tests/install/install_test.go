@@ -183,32 +183,44 @@ func TestAgentSecurityContext(t *testing.T) {
 	})
 }
 
-// checkVolumes checks that the agent has empty directories with a limit, and of the node
-// one folder to read, which need not exist.
+// stateFolder is where the agent keeps its state on the node, the only folder of the node
+// that it may write to.
+const stateFolder = "/var/lib/kube-network-policies"
+
+// checkVolumes checks that the agent has empty directories with a limit, and two folders of
+// the node, which need not exist: one to read, and its own.
 func checkVolumes(t *testing.T, pod corev1.PodSpec, container corev1.Container) {
 	t.Helper()
-	folder := filepath.Dir(cnicache.DefaultDir)
+	readOnly := map[string]bool{filepath.Dir(cnicache.DefaultDir): true, stateFolder: false}
 	create := corev1.HostPathDirectoryOrCreate
-	ofNode := corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: folder, Type: &create}}
-	readOnly := map[string]bool{}
+	folders := map[string]string{} // of the node, by the name of the volume
 	for _, v := range pod.Volumes {
-		readOnly[v.Name] = v.EmptyDir == nil
 		if v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil {
 			continue
 		}
-		if diff := cmp.Diff(ofNode, v.VolumeSource); diff != "" {
-			t.Errorf("volume %s is no empty directory with a limit, and not the folder, -want +got:\n%s", v.Name, diff)
+		if v.HostPath == nil {
+			t.Errorf("volume %s is no empty directory with a limit, and no folder of the node: %v", v.Name, v.VolumeSource)
+			continue
+		}
+		folders[v.Name] = v.HostPath.Path
+		if diff := cmp.Diff(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: v.HostPath.Path, Type: &create}}, v.VolumeSource); diff != "" {
+			t.Errorf("volume %s differs, -want +got:\n%s", v.Name, diff)
 		}
 	}
-	mounted := false
+	mounted := map[string]bool{}
 	for _, m := range container.VolumeMounts {
-		if readOnly[m.Name] && !m.ReadOnly {
-			t.Errorf("%s is mounted to be written", m.MountPath)
+		if folder, ok := folders[m.Name]; ok {
+			mounted[folder] = m.ReadOnly
+			if m.MountPath != folder {
+				t.Errorf("%s of the node is mounted at %s", folder, m.MountPath)
+			}
 		}
-		mounted = mounted || m.MountPath == folder
 	}
-	if !mounted {
-		t.Errorf("%s is not mounted", folder)
+	if diff := cmp.Diff(readOnly, mounted); diff != "" {
+		t.Errorf("folders of the node that are mounted, and whether to be read only, differ, -want +got:\n%s", diff)
+	}
+	if want := "--snapshot-cache=" + stateFolder + "/snapshot"; !slices.Contains(container.Args, want) {
+		t.Errorf("no %s in %q", want, container.Args)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 type AgentConfig struct {
 	// Binary is the path of the agent.
 	Binary string
-	// Manifests is the folder the agent watches.
+	// Manifests is the folder the agent watches. Without one, Args lead to an API server.
 	Manifests string
 	// Metrics is where the agent serves its endpoints, 127.0.0.1:9080 if zero.
 	Metrics netip.AddrPort
@@ -65,8 +65,10 @@ func (n *Node) StartAgent(cfg AgentConfig) (*Agent, error) {
 	if !cfg.Metrics.IsValid() {
 		cfg.Metrics = defaultMetrics
 	}
-	args := append([]string{"--manifests", cfg.Manifests, "--hostname-override", n.Name,
-		"--metrics-bind-address", cfg.Metrics.String()}, cfg.Args...)
+	args := append([]string{"--hostname-override", n.Name, "--metrics-bind-address", cfg.Metrics.String()}, cfg.Args...)
+	if cfg.Manifests != "" {
+		args = append(args, "--manifests", cfg.Manifests)
+	}
 	a := &Agent{node: n, metrics: cfg.Metrics, cmd: exec.Command(cfg.Binary, args...), ended: make(chan struct{})}
 	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
 	a.client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{

@@ -40,6 +40,13 @@ func (s *Shared) strip(p *corev1.Pod, labels map[string]string) *compile.Pod {
 	return pod
 }
 
+// Share makes p share what it has in common with other pods.
+func (s *Shared) Share(p *compile.Pod) {
+	p.Endpoint.Namespace, p.Node = s.name([]byte(p.Endpoint.Namespace)), s.name([]byte(p.Node))
+	p.Endpoint.Labels = s.sameLabels(p.Endpoint.Labels)
+	p.Endpoint.Ports = s.samePorts(p.Endpoint.Ports)
+}
+
 var seed = maphash.MakeSeed()
 
 // name returns b as a string.

@@ -1,0 +1,232 @@
+package policycache
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
+	"sigs.k8s.io/kube-network-policies/pkg/snapshotcache"
+)
+
+const (
+	// saveDelay is how long after a change the state is saved. Pods and nodes change all
+	// the time, so theirs is longer: a pod that a restarted agent does not know fails
+	// closed, a policy that it does not know is not enforced.
+	saveDelay, saveDelayPods = time.Second, 10 * time.Second
+	// A state of which saving took a time is not saved again for saveShare times as long.
+	saveShare = 20
+)
+
+// saving knows when the state is to be saved.
+type saving struct {
+	refresh time.Duration // after so long it is saved without a change
+	poked   chan struct{} // takes a value when it is to be saved earlier
+
+	mu       sync.Mutex
+	due      time.Time // zero until the first change
+	earliest time.Time
+}
+
+// newSaving saves often enough for a state that may be used for maxAge.
+func newSaving(maxAge time.Duration) *saving {
+	return &saving{refresh: maxAge / 4, poked: make(chan struct{}, 1)}
+}
+
+// changed notes a change of objects of a kind.
+func (s *saving) changed(kind *compile.Kind) {
+	delay := saveDelay
+	if kind == compile.KindPod || kind == compile.KindNode {
+		delay = saveDelayPods
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := time.Now().Add(delay)
+	if at.Before(s.earliest) {
+		at = s.earliest
+	}
+	if s.due.IsZero() || at.Before(s.due) {
+		s.due = at
+		select {
+		case s.poked <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// begin notes that the state is being saved: a change from now on is not in it.
+func (s *saving) begin(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due = now.Add(s.refresh)
+}
+
+// saved notes how long saving took.
+func (s *saving) saved(now time.Time, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.earliest = now.Add(saveShare * took)
+	if s.due.Before(s.earliest) {
+		s.due = s.earliest
+	}
+}
+
+func (s *saving) next() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.due
+}
+
+// save saves the state until ctx ends, and then a last time.
+func (c *Cache) save(ctx context.Context) {
+	for {
+		due := time.NewTimer(time.Until(c.saving.next()))
+		select {
+		case <-due.C:
+			c.write(ctx)
+		case <-c.saving.poked:
+		case <-ctx.Done():
+			c.write(ctx)
+			return
+		}
+		due.Stop()
+	}
+}
+
+// write saves the state. An error is logged: the next change leads to another attempt.
+func (c *Cache) write(ctx context.Context) {
+	began := time.Now()
+	c.saving.begin(began)
+	err := c.cfg.Saved.Write(c.state())
+	c.saving.saved(time.Now(), time.Since(began))
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "State is not saved; the next start waits for the API server or uses an older state")
+	}
+}
+
+// state returns what is known. Its objects do not change.
+func (c *Cache) state() *snapshotcache.State {
+	s := &snapshotcache.State{Header: snapshotcache.Header{Known: c.currency.known(), Versions: map[string]string{}}}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.mirrors {
+		s.Versions[m.kind.Name] = m.version
+		for _, o := range m.objects {
+			switch o := o.(type) {
+			case *corev1.Namespace:
+				s.Namespaces = append(s.Namespaces, o)
+			case *corev1.Node:
+				s.Nodes = append(s.Nodes, o)
+			case compile.Object:
+				s.Policies = append(s.Policies, o)
+			}
+		}
+	}
+	for p := range c.view.Pods() {
+		s.Pods = append(s.Pods, p)
+	}
+	return s
+}
+
+// restore makes the saved state the one that is known, and returns its snapshot, nil if
+// there is none that can be used. It is called before anything is listed.
+func (c *Cache) restore(ctx context.Context) *policy.Snapshot {
+	if c.cfg.Saved == nil {
+		return nil
+	}
+	logger := klog.FromContext(ctx)
+	if err := c.cfg.Saved.Clean(); err != nil {
+		logger.Error(err, "Unfinished files of the snapshot cache are not removed")
+	}
+	s, err := c.cfg.Saved.Read(time.Now(), podwatch.NewShared().Share)
+	if errors.Is(err, fs.ErrNotExist) {
+		logger.Info("No saved state, waiting for the API server", "err", err)
+		return nil
+	}
+	if err != nil {
+		logger.Error(err, "Saved state is not used, waiting for the API server")
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.mirrors {
+		m.version = s.Versions[m.kind.Name]
+		m.restore(c.view, s)
+	}
+	c.saved = true
+	c.currency.restore(s.Known)
+	logger.Info("Saved state is read", "known", s.Known, "policies", len(s.Policies), "pods", len(s.Pods))
+	return c.view.Snapshot()
+}
+
+// publishSaved publishes s, the snapshot of the saved state, unless all kinds have been
+// listed within SavedAfter. It returns when they have been. Changes of sandboxes are
+// published, too, until the first kind is listed: then what is known is partly old and
+// partly new.
+func (c *Cache) publishSaved(ctx context.Context, s *policy.Snapshot, listed <-chan struct{}) {
+	due := time.NewTimer(c.cfg.SavedAfter)
+	defer due.Stop()
+	select {
+	case <-due.C:
+	case <-listed:
+		return
+	case <-ctx.Done():
+		return
+	}
+	klog.FromContext(ctx).Info("Saved state is in force until the initial lists have synced")
+	c.metrics.setSource(fromCache)
+	for {
+		if s != nil {
+			c.publish(ctx, s, time.Now())
+		}
+		select {
+		case <-c.sandboxes:
+			s = c.savedSnapshot()
+		case <-listed:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// savedSnapshot returns the snapshot of the saved state, nil if a kind has been listed.
+func (c *Cache) savedSnapshot() *policy.Snapshot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.saved {
+		return nil
+	}
+	return c.view.Snapshot()
+}
+
+// restore takes the saved objects of the kind.
+func (m *mirror) restore(v view, s *snapshotcache.State) {
+	switch m.kind {
+	case compile.KindNamespace:
+		for _, o := range s.Namespaces {
+			m.put(v, &stripped{name: o.Name, object: o})
+		}
+	case compile.KindNode:
+		for _, o := range s.Nodes {
+			m.put(v, &stripped{name: o.Name, object: o})
+		}
+	case compile.KindPod:
+		for _, p := range s.Pods {
+			v.Set(p)
+		}
+	default:
+		for _, o := range s.Policies {
+			if m.kind.Has(o) {
+				m.put(v, &stripped{o.GetNamespace(), o.GetName(), o})
+			}
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package netns
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/yaml"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
+)
+
+// serveAPI serves an API on the node at address, until the function that it returns is
+// called.
+func serveAPI(t *testing.T, node *lab.Node, api http.Handler, address string) (stop func()) {
+	t.Helper()
+	web := &httptest.Server{EnableHTTP2: true, Config: &http.Server{Handler: api, ErrorLog: log.New(io.Discard, "", 0)}}
+	if err := node.Do(func() (err error) {
+		web.Listener, err = net.Listen("tcp", address)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	web.StartTLS()
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			web.CloseClientConnections()
+			web.Close()
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// put adds an object, or policies as text, to an API.
+func put(t *testing.T, api *apiserver.Server, objects ...apiserver.Object) {
+	t.Helper()
+	for _, o := range objects {
+		if _, err := api.Put(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// policyOf returns the NetworkPolicy of a manifest.
+func policyOf(t *testing.T, manifest string) *networkingv1.NetworkPolicy {
+	t.Helper()
+	p := &networkingv1.NetworkPolicy{}
+	if err := yaml.Unmarshal([]byte(manifest), p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestTheSavedStateIsEnforcedWithoutAnAPIServer: from the start of an agent, on a node whose
+// table is empty as after a boot, until the API server answers.
+func TestTheSavedStateIsEnforcedWithoutAnAPIServer(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
+	node := c.Nodes[0]
+	const address = "127.0.0.1:6443"
+	folder := t.TempDir()
+	saved, kubeconfig := filepath.Join(folder, "snapshot"), filepath.Join(folder, "kubeconfig")
+	if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: a, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]
+users: [{name: a, user: {}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+current-context: a
+`, address), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	api := apiserver.New()
+	put(t, api, node.Object())
+	for _, name := range []string{"x", "y"} {
+		put(t, api, lab.NewNamespace(name, map[string]string{"ns": name}))
+	}
+	for _, pod := range c.Pods {
+		put(t, api, pod.Object)
+	}
+	put(t, api, policyOf(t, onlyDB))
+	start := func() *lab.Agent {
+		t.Helper()
+		agent, err := node.StartAgent(lab.AgentConfig{Binary: labtest.AgentBinary, Args: []string{"--kubeconfig=" + kubeconfig, "--snapshot-cache=" + saved}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("log of an agent:\n%s", agent.Log())
+			}
+		})
+		return agent
+	}
+	denied, allowed := labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80")
+
+	stopAPI := serveAPI(t, node, api, address)
+	agent := start()
+	labtest.WaitReady(t, agent)
+	c.Expect(t, denied, allowed, labtest.Yes("x/web", "y/web", "tcp/80"))
+	if err := agent.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stopAPI()
+	if _, err := node.Run(t.Context(), "", "nft", "flush", "ruleset"); err != nil {
+		t.Fatal(err)
+	}
+	c.Expect(t, labtest.Yes("y/web", "x/web", "tcp/80")) // nothing else denies
+
+	agent = start()
+	labtest.WaitReady(t, agent)
+	c.Expect(t, denied, allowed, labtest.Yes("x/web", "y/web", "tcp/80"))
+	m := labtest.Metrics(t, agent)
+	if m.Sum("netpol_snapshot_source", "source", "cache") != 1 || m.Sum("netpol_snapshot_age_seconds") <= 0 {
+		t.Error("the metrics do not say that the saved state is in force")
+	}
+
+	changed := policyOf(t, strings.Replace(onlyDB, "app: db", "app: web", 1))
+	put(t, api, changed)
+	serveAPI(t, node, api, address)
+	if err := labtest.Within(t, func() bool {
+		return labtest.Metrics(t, agent).Sum("netpol_snapshot_source", "source", "cluster") == 1
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c.Expect(t, labtest.Yes("y/web", "x/web", "tcp/80"), labtest.No("y/db", "x/web", "tcp/80"))
+	if got := labtest.Metrics(t, agent).Sum("netpol_snapshot_age_seconds"); got != 0 {
+		t.Errorf("age %v with an API server", got)
+	}
+}
