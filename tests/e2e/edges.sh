@@ -29,7 +29,7 @@ if [[ ! -x $prometheus ]]; then
 		echo "No Prometheus: its test will be skipped." >&2
 fi
 
-agent=$(agent_version)
+agent=$(ask -n kube-system get daemonset kube-network-policies --ignore-not-found -o name)
 manifest=$(cat "$state/manifest" 2>/dev/null || true)
 started=$SECONDS status=0
 cd "$root/tests/e2e/edges"

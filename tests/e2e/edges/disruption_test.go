@@ -33,7 +33,7 @@ const (
 
 // agentProcess returns the pid of a node's agent, in the node's namespace of pids.
 func agentProcess(node, which string) (string, error) {
-	output, err := attempt(node, "pgrep", which, "-f", "^kube-network-policies --hostname-override")
+	output, err := attempt(node, "pgrep", which, "-f", "^(/usr/bin/)?kube-network-policies --hostname-override")
 	if err != nil || strings.TrimSpace(output) == "" {
 		return "", fmt.Errorf("no agent on %s: %w", node, err)
 	}

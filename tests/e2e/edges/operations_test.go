@@ -207,7 +207,7 @@ func TestRemovalLeavesNothing(t *testing.T) {
 	}()
 	eventually(t, "end of the agents", func() error {
 		for _, node := range []string{"n1", "n2"} {
-			if output, err := attempt(node, "pgrep", "-f", "^kube-network-policies"); err == nil {
+			if output, err := attempt(node, "pgrep", "-x", "kube-network-po"); err == nil {
 				return fmt.Errorf("%s: pid %s", node, output)
 			}
 		}
