@@ -100,11 +100,11 @@ scrape_configs: [{job_name: pods, static_configs: [{targets: [%s]}]}]
 	const address = "127.0.0.1:19090"
 	server := exec.Command("../cluster/run.sh", "cp", binary, "--config.file="+configuration, "--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address="+address)
 	server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	log, err := os.Create(filepath.Join(out, "prometheus.log"))
+	output, err := os.Create(filepath.Join(out, "prometheus.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.Stdout, server.Stderr = log, log
+	server.Stdout, server.Stderr = output, output
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}

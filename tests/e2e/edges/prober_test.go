@@ -22,6 +22,19 @@ type report struct {
 	}
 }
 
+// log returns the report that a prober has printed, without the line that says that it is
+// not as expected: that comes from another stream, anywhere between the others.
+func log(t *testing.T, namespace string, args ...string) string {
+	t.Helper()
+	var text strings.Builder
+	for line := range strings.Lines(kubectl(t, append([]string{"-n", namespace, "logs"}, args...)...)) {
+		if !strings.HasPrefix(line, "prober: ") {
+			text.WriteString(line)
+		}
+	}
+	return text.String()
+}
+
 // reports reads the reports of several probers.
 func reports(t *testing.T, text string) []report {
 	t.Helper()
@@ -113,9 +126,7 @@ func (f field) probe(t *testing.T, name string, disrupt func()) string {
 			}
 			return nil
 		})
-		// What was not as expected is said in a last line, which is not JSON.
-		log, _, _ := strings.Cut(kubectl(t, "-n", f.namespace, "logs", p.name), "\nprober: ")
-		text.WriteString(log)
+		text.WriteString(log(t, f.namespace, p.name))
 	}
 	kubectl(t, "-n", f.namespace, "delete", "pod", "-l", "app=prober", "--wait=true")
 	keep(t, name+".json", text.String())

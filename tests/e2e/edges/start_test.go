@@ -62,8 +62,7 @@ func TestInitContainersConnectAtOnce(t *testing.T) {
 		})
 		text := ""
 		for i := range startedAtOnce {
-			log, _, _ := strings.Cut(kubectl(t, "-n", namespace, "logs", fmt.Sprintf("%s-%d", group, i), "-c", "dial"), "\nprober: ")
-			text += log
+			text += log(t, namespace, fmt.Sprintf("%s-%d", group, i), "-c", "dial")
 		}
 		keep(t, "start-"+group+".json", text)
 		logStarts(t, group, reports(t, text))
