@@ -94,8 +94,9 @@ func (c *networkPolicyCompiler) rule(at location, peers []networkingv1.NetworkPo
 		AnyPeer: len(peers) == 0,
 		AnyPort: len(ports) == 0,
 	}
+	peersAt := at.peers()
 	for i := range peers {
-		peer, ok := c.peer(at.peers().item(i), &peers[i])
+		peer, ok := c.peer(peersAt.item(i), &peers[i])
 		if !ok {
 			peer = policy.Peer{}
 		}
