@@ -184,7 +184,7 @@ func (s *Steerer) HeldByOther() bool {
 }
 
 // Release offers the table to the other agents of the node: this one ends, and writes it
-// no more. HeldByOther tells when one has taken it.
+// no more. HeldByOther reports whether one has taken it.
 func (s *Steerer) Release() {
 	s.leaving.Store(true)
 	s.runner.Poke()
