@@ -76,6 +76,7 @@ func startWith(t *testing.T, source Source, cfg Config) *harness {
 	recorded := &recorder{objects: map[string]string{}}
 	var err error
 	cfg.NodeName, cfg.Features, cfg.Registerer = "n", compile.AllFeatures(), prometheus.NewRegistry()
+	cfg.Jitter = spread()
 	h.Cache, err = New(source, cfg, func(_ context.Context, s *policy.Snapshot, since time.Time) {
 		if s == nil {
 			t.Error("published no snapshot")

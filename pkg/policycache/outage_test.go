@@ -79,7 +79,7 @@ func TestEveryKindIsCurrentSoonAfterAnOutage(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := newServer(streaming)
 					s.add(pod("a", "10.0.0.1"), denyAll("deny"), clusterPolicy("q"))
-					h := startWith(t, s.inBubble(t), Config{Kinds: allKinds, Jitter: spread()})
+					h := startWith(t, s.inBubble(t), Config{Kinds: allKinds})
 					time.Sleep(time.Minute)
 					if got := h.age(t); got != 0 {
 						t.Errorf("age %v while everything is watched", got)
@@ -122,7 +122,7 @@ func TestAllKindsRetryWhenOneSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(true)
 		s.add(pod("a", "10.0.0.1"))
-		h := startWith(t, s.inBubble(t), Config{Kinds: allKinds, Jitter: spread()})
+		h := startWith(t, s.inBubble(t), Config{Kinds: allKinds})
 		for range 5 {
 			time.Sleep(time.Minute)
 			s.leave(syscall.ECONNREFUSED)
@@ -166,7 +166,7 @@ func TestAServerThatFailsIsNotAskedTooOften(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := newServer(streaming)
 					s.add(pod("a", "10.0.0.1"), denyAll("deny"))
-					startWith(t, s.inBubble(t), Config{Jitter: spread()})
+					start(t, s.inBubble(t), 0)
 					time.Sleep(time.Minute)
 					before := s.requests("pods")
 					begin(s)
@@ -267,7 +267,7 @@ func TestOldListsAreNotInForce(t *testing.T) {
 					s.compacted = 0
 					s.mu.Unlock()
 					s.restore(20, pod("a", "10.0.0.1"), denyAll("deny"), denyAll("deny2"), denyAll("deny3"))
-					time.Sleep(retryMax)
+					time.Sleep(2 * retryMax) // a watch that is refused, and a list
 					if got, want := h.last(t).in, "np/deny np/deny2 np/deny3 pod/a=10.0.0.1"; got != want {
 						t.Errorf("in force is %s after the server has caught up, want %s", got, want)
 					}
@@ -281,7 +281,7 @@ func TestOldListsAreNotInForce(t *testing.T) {
 					if got, want := h.last(t).in, "np/deny np/deny2 np/deny3 pod/a=10.0.0.1"; got != want {
 						t.Errorf("in force is %s, want %s", got, want)
 					}
-					time.Sleep(6 * retryMax)
+					time.Sleep(8 * retryMax)
 					if got, want := h.last(t).in, "np/deny pod/a=10.0.0.1"; got != want {
 						t.Errorf("in force is %s after the data was restored, want %s", got, want)
 					}
