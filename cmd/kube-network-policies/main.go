@@ -48,14 +48,19 @@ A wrong flag or value is an error before anything starts: the exit status is 2, 
 Flags:
 %s`
 
+// commands are those other than the agent, by name.
+var commands = map[string]func() command{
+	writerName: func() command { return newWriterOptions() },
+	probeName:  func() command { return new(probeOptions) },
+}
+
 func main() {
 	name, args := "kube-network-policies", os.Args[1:]
 	var c command = newOptions()
-	if len(args) > 0 && (args[0] == writerName || args[0] == probeName) {
-		if c = newWriterOptions(); args[0] == probeName {
-			c = new(probeOptions)
+	if len(args) > 0 {
+		if newCommand := commands[args[0]]; newCommand != nil {
+			c, name, args = newCommand(), name+" "+args[0], args[1:]
 		}
-		name, args = name+" "+args[0], args[1:]
 	}
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintf(os.Stderr, usage, name, fs.FlagUsages()) }

@@ -164,8 +164,7 @@ func rollouts(t *testing.T, count, rate int) {
 	s.next(t)
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 	l := startLoad(t, c, rate)
-	quiet := time.Now().Add(2 * time.Second)
-	if err := labtest.Within(t, func() bool { return time.Now().After(quiet) }); err != nil {
+	if err := labtest.Within(t, func() bool { return l.opened.Load() >= int64(rate) }); err != nil {
 		t.Fatal(err)
 	}
 	still := l.p99()

@@ -340,8 +340,8 @@ func TestTheReportIsJSON(t *testing.T) {
 		args []string
 		want error
 	}{
-		"as expected": {[]string{"probe", "-duration", "50ms", "-allowed", "tcp://" + server.String(), "-denied", "tcp://" + closed.String()}, nil},
-		"a leak":      {[]string{"probe", "-duration", "50ms", "-denied", "udp://" + server.String()}, errNotAsExpected},
+		"as expected": {[]string{"probe", "-duration", "50ms", "-timeout", "1m", "-allowed", "tcp://" + server.String(), "-denied", "tcp://" + closed.String()}, nil},
+		"a leak":      {[]string{"probe", "-duration", "50ms", "-timeout", "1m", "-denied", "udp://" + server.String()}, errNotAsExpected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
