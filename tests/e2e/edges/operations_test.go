@@ -188,7 +188,7 @@ func TestRemovalLeavesNothing(t *testing.T) {
 
 	kubectl(t, "-n", "kube-system", "patch", agents, "--type", "json", "-p", `[
 		{"op": "replace", "path": "/spec/updateStrategy", "value": {"type": "OnDelete"}},
-		{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": ["--cleanup"]}]`)
+		{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": ["--cleanup", "--snapshot-cache=/var/lib/kube-network-policies/snapshot"]}]`)
 	kubectl(t, "-n", "kube-system", "delete", "pod", "-l", agentLabel)
 	eventually(t, "agents that have removed their tables", func() error {
 		pods := kubectl(t, "-n", "kube-system", "get", "pod", "-l", agentLabel, "--no-headers")
