@@ -3,6 +3,7 @@ package enforce
 import (
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -67,7 +68,9 @@ func TestNewcomersAreBounded(t *testing.T) {
 }
 
 // TestSourcesOfNewPodsWait: NP-61.
-func TestSourcesOfNewPodsWait(t *testing.T) {
+func TestSourcesOfNewPodsWait(t *testing.T) { synctest.Test(t, testSourcesOfNewPodsWait) }
+
+func testSourcesOfNewPodsWait(t *testing.T) {
 	web := labels.SelectorFromSet(labels.Set{"app": "web"})
 	ref := &policy.Ref{Namespace: "x", Name: "web"}
 	chain := &policy.Chain{Rules: []policy.Rule{
