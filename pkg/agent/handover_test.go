@@ -124,7 +124,7 @@ func TestPeers(t *testing.T) {
 	})
 }
 
-func TestHolderOutlivesItsQueues(t *testing.T) {
+func TestHolderHasTheLastNumber(t *testing.T) {
 	cfg := Config{Queue: 7100, Queues: 4, Started: 5}
 	if got, want := cfg.holder(), (steer.Holder{Started: 5, Queue: 7109}); got != want {
 		t.Errorf("holder %v, want %v", got, want)
