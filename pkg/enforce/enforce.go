@@ -36,7 +36,8 @@ type Config struct {
 	// Learned has the domain names that pods have resolved. With nil, a rule that
 	// names domains matches nothing.
 	Learned policy.Learned
-	// LogDenied logs denied packets, at most ten a second.
+	// LogDenied logs denied packets, at most ten a second, and every ten seconds how
+	// many were not logged.
 	LogDenied bool
 	// Logger receives the packet log. Its zero value logs nothing.
 	Logger klog.Logger

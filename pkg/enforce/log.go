@@ -1,10 +1,14 @@
 package enforce
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
 	"net/netip"
-	"sync/atomic"
+	"slices"
+	"sync"
+	"time"
 
-	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
@@ -12,70 +16,197 @@ import (
 )
 
 // The denial log is meant to be read by people, and attackers choose how many packets
-// are denied. Beyond this rate denials are only counted.
+// are denied.
 const (
+	// denialsPerSecond is the most lines in any second. Lines of sources that have a
+	// line in the interval already are at most repeatsPerSecond of them, so that the
+	// others always find room.
 	denialsPerSecond = 10
-	denialBurst      = 50
+	repeatsPerSecond = 5
+	// denialInterval is how often the log says what was not logged, and
+	// denialsPerSource the most lines of one source in this time.
+	denialInterval   = 10 * time.Second
+	denialsPerSource = 5
+	// denialSources are distinguished in an interval. All further ones count as one.
+	denialSources = 1024
+	// namedSources are those of most packets, which the log names at the end of an
+	// interval, and namedPolicies the most policies that a line names.
+	namedSources  = 10
+	namedPolicies = 20
 )
 
 // denialLog logs denied packets at a bounded rate. A nil denialLog logs nothing.
 type denialLog struct {
-	logger     klog.Logger
-	limiter    *rate.Limiter
-	suppressed atomic.Uint64 // denials since the last line that was logged
+	logger klog.Logger
+
+	mu      sync.Mutex
+	lines   [denialsPerSecond]time.Time // when the latest lines were logged
+	next    int                         // the oldest of lines
+	sources map[source]denials          // of this interval, which begins with the first
+}
+
+// source is who is responsible for a denied packet: the pod that sent it, or if no pod
+// did the destination, because such a sender can choose its address.
+type source struct {
+	addr netip.Addr // zero if the packet could not be parsed, and for all further sources
+	sent bool       // addr is the sender
+}
+
+// denials are those of one source in an interval.
+type denials struct {
+	pod              *policy.Endpoint // at the address, nil for none
+	logged, withheld int
 }
 
 func newDenialLog(logger klog.Logger) *denialLog {
-	return &denialLog{logger: logger, limiter: rate.NewLimiter(denialsPerSecond, denialBurst)}
+	// One place is for all further sources. Nothing is allocated while packets are denied.
+	return &denialLog{logger: logger, sources: make(map[source]denials, denialSources+1)}
 }
 
-// enabled reports whether a line may be logged now.
-func (l *denialLog) enabled() bool {
-	if l == nil {
+// admit counts a denial of src, where pod is, and reports whether to log it.
+func (l *denialLog) admit(src source, pod *policy.Endpoint) bool {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.sources) == 0 {
+		time.AfterFunc(denialInterval, l.summarize)
+	}
+	n, known := l.sources[src]
+	if !known && len(l.sources) >= denialSources {
+		src, pod = source{}, nil
+		n = l.sources[src]
+	}
+	n.pod = pod
+	ok := n.logged < denialsPerSource && l.takeLine(now, n.logged > 0)
+	if ok {
+		n.logged++
+	} else {
+		n.withheld++
+	}
+	l.sources[src] = n
+	return ok
+}
+
+// takeLine reports whether a line may be logged now, and counts it.
+func (l *denialLog) takeLine(now time.Time, repeated bool) bool {
+	most := denialsPerSecond
+	if repeated {
+		most = repeatsPerSecond
+	}
+	// If most lines were logged within the last second, this is the first of them.
+	first := l.lines[(l.next+denialsPerSecond-most)%denialsPerSecond]
+	if now.Sub(first) < time.Second {
 		return false
 	}
-	if !l.limiter.Allow() {
-		l.suppressed.Add(1)
-		return false
-	}
+	l.lines[l.next] = now
+	l.next = (l.next + 1) % denialsPerSecond
 	return true
 }
 
-// denied logs a denied packet with its pods and the policy that denied it.
+// summarize ends an interval and logs what was not logged in it.
+func (l *denialLog) summarize() {
+	l.mu.Lock()
+	sources := maps.Clone(l.sources)
+	clear(l.sources)
+	l.mu.Unlock()
+	maps.DeleteFunc(sources, func(_ source, n denials) bool { return n.withheld == 0 })
+	if len(sources) == 0 {
+		return
+	}
+	most := slices.SortedFunc(maps.Keys(sources), func(a, b source) int {
+		return cmp.Or(sources[b].withheld-sources[a].withheld, a.addr.Compare(b.addr))
+	})
+	packets := 0
+	var named []string
+	for i, s := range most {
+		packets += sources[s].withheld
+		if i < namedSources {
+			named = append(named, fmt.Sprintf("%s: %d", s.describe(sources[s].pod), sources[s].withheld))
+		}
+	}
+	l.logger.Info("Denied packets were not logged", "packets", packets, "interval", denialInterval.String(), "sources", len(sources), "most", named)
+}
+
+// describe returns who the source is, for people.
+func (s source) describe(pod *policy.Endpoint) string {
+	switch {
+	case !s.addr.IsValid():
+		return "other"
+	case s.sent:
+		return "from " + pod.String()
+	case pod != nil:
+		return "to " + pod.String()
+	}
+	return "to " + s.addr.String()
+}
+
+// denied logs a denied packet with its pods and the policies that denied it.
 func (l *denialLog) denied(p packet.Packet, d policy.Decision, s *policy.Snapshot) {
-	if !l.enabled() {
+	if l == nil {
+		return
+	}
+	from, to := s.Endpoint(p.Src.Addr()), s.Endpoint(p.Dst.Addr())
+	who, pod := source{addr: p.Src.Addr(), sent: true}, from
+	if from == nil {
+		who, pod = source{addr: p.Dst.Addr()}, to
+	}
+	if !l.admit(who, pod) {
 		return
 	}
 	args := []any{
 		"protocol", p.Proto.String(),
-		"src", p.Src.String(), "srcPod", podAt(s, p.Src.Addr()),
-		"dst", p.Dst.String(), "dstPod", podAt(s, p.Dst.Addr()),
+		"src", p.Src.String(), "srcPod", name(from),
+		"dst", p.Dst.String(), "dstPod", name(to),
 		"direction", d.Direction.String(), "tier", d.Tier.String(), "reason", d.Reason.String(),
-		"policy", d.Policy.String(),
 	}
-	if d.Reason == policy.RuleMatched {
-		args = append(args, "rule", d.Rule)
+	switch d.Reason {
+	case policy.RuleMatched:
+		args = append(args, "policy", d.Policy.String(), "rule", d.Rule)
+	case policy.Isolated:
+		args = appendIsolating(args, d, from, to)
+	default:
+		args = append(args, "policy", d.Policy.String())
 	}
-	l.write("Packet denied", args)
+	l.logger.Info("Packet denied", args...)
+}
+
+// appendIsolating appends all policies that isolate the pod: any of them could have a rule
+// that allows the packet.
+func appendIsolating(args []any, d policy.Decision, from, to *policy.Endpoint) []any {
+	var selecting []*policy.Ref
+	if d.Direction == policy.Ingress {
+		selecting = to.Ingress.Policies
+	} else {
+		selecting = from.Egress.Policies
+	}
+	var names []string
+	more := 0
+	for _, ref := range selecting {
+		switch {
+		case ref.Kind != d.Policy.Kind:
+		case len(names) < namedPolicies:
+			names = append(names, ref.String())
+		default:
+			more++
+		}
+	}
+	args = append(args, "policies", names)
+	if more > 0 {
+		args = append(args, "morePolicies", more)
+	}
+	return args
 }
 
 // unparsable logs a packet whose addresses could not be read.
 func (l *denialLog) unparsable(err error) {
-	if l.enabled() {
-		l.write("Packet cannot be parsed", []any{"reason", err.Error()})
+	if l != nil && l.admit(source{}, nil) {
+		l.logger.Info("Packet cannot be parsed", "reason", err.Error())
 	}
 }
 
-func (l *denialLog) write(msg string, args []any) {
-	if n := l.suppressed.Swap(0); n > 0 {
-		args = append(args, "notLoggedBefore", n)
+func name(e *policy.Endpoint) string {
+	if e == nil {
+		return ""
 	}
-	l.logger.Info(msg, args...)
-}
-
-func podAt(s *policy.Snapshot, a netip.Addr) string {
-	if e := s.Endpoint(a); e != nil {
-		return e.String()
-	}
-	return ""
+	return e.String()
 }

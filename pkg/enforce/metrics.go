@@ -76,7 +76,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	for p, protocol := range protocolNames {
 		for f, family := range familyNames {
-			m.packets[p][f].latency.collect(ch, processTime, processDuration, now, protocol, family)
+			if possible(p, f) {
+				m.packets[p][f].latency.collect(ch, processTime, processDuration, now, protocol, family)
+			}
 		}
 	}
 }
@@ -98,6 +100,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	reg.MustRegister(m, count, decisions, failures)
 	for p, protocol := range protocolNames {
 		for f, family := range familyNames {
+			if !possible(p, f) {
+				continue
+			}
 			pm := &m.packets[p][f]
 			for v, verdict := range verdictNames {
 				pm.count[v] = count.WithLabelValues(protocol, family, verdict)
@@ -106,6 +111,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	for _, v := range []policy.Action{policy.Deny, policy.Allow} {
 		for t := range m.decisions[v] {
+			if v == policy.Deny && policy.Tier(t) == policy.DefaultTier {
+				continue // what no policy decides is allowed
+			}
 			for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 				m.decisions[v][t][d] = decisions.WithLabelValues(v.String(), policy.Tier(t).String(), d.String())
 			}
@@ -113,16 +121,38 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	for f, name := range failureNames {
 		for v, verdict := range verdictNames {
+			if failure(f) == notEvaluated && Result(v) == Accept {
+				continue // no flag accepts these
+			}
 			m.failures[f][v] = failures.WithLabelValues(name, verdict)
 		}
 	}
 	return m
 }
 
+// possible reports whether packets are counted by this protocol and this family. Those
+// that have no family could not be parsed.
+func possible(protocol, family int) bool {
+	switch protocol {
+	case protoOther:
+		return true
+	case protoICMP:
+		return family == familyIPv4
+	case protoICMPv6:
+		return family == familyIPv6
+	}
+	return family != familyUnknown
+}
+
 // observe counts a decided packet. A packet that could not be parsed is the zero
-// Packet and counts as protocol "other" of family "unknown".
+// Packet and counts as protocol "other" of family "unknown". The ICMP of one family
+// in packets of the other one has no meaning there and counts as "other", too.
 func (m *metrics) observe(p packet.Packet, r Result, took time.Duration) {
-	pm := &m.packets[protocolLabel(p.Proto)][family(p.Src.Addr())]
+	protocol, family := protocolLabel(p.Proto), family(p.Src.Addr())
+	if !possible(protocol, family) {
+		protocol = protoOther
+	}
+	pm := &m.packets[protocol][family]
 	pm.latency.observe(took)
 	pm.count[r].Inc()
 }
