@@ -15,7 +15,8 @@ type cell struct {
 }
 
 // observe tries every cell until it is as expected, or the time for the change to
-// settle is over. Cells that are as expected are not tried again.
+// settle is over. Cells that are as expected are not tried again. One that is not has
+// been given the longest time for an answer, however long the attempts of all took.
 func (p *play) observe(ctx context.Context, want *Reachability) ([]Comparison, error) {
 	settled, cancel := context.WithTimeout(ctx, cmp.Or(p.runner.Settle, defaultSettle))
 	defer cancel()
@@ -27,7 +28,8 @@ func (p *play) observe(ctx context.Context, want *Reachability) ([]Comparison, e
 			return nil, err
 		}
 		open = slices.DeleteFunc(open, func(c cell) bool { return comparisons[c.table].agrees(c.pair) })
-		if len(open) == 0 || settled.Err() != nil || p.runner.Backend.Supports().Immediate {
+		over := settled.Err() != nil && expected == patience*silence
+		if len(open) == 0 || over || ctx.Err() != nil || p.runner.Backend.Supports().Immediate {
 			return comparisons, ctx.Err()
 		}
 		pause(settled, retryInterval)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -19,6 +20,20 @@ func TestPlayRetriesUntilChangeIsEffective(t *testing.T) {
 		}
 		if got, want := result.Cells(), 16; got != want {
 			t.Errorf("%d cells, want %d", got, want)
+		}
+	})
+}
+
+// One attempt of all cells may take longer than a change may take to be effective.
+func TestPlayWaitsForAnswersOnASlowBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(func(c Connection, probe int) Outcome {
+			time.Sleep(2 * defaultSettle)
+			return connectedIf(c.Silence == patience*defaultSilence && (probe < 4 || !denied(c)))
+		})
+		result := (Runner{Backend: f}).Play(t.Context(), closedX(small))
+		if !result.OK() {
+			t.Error(result.Report(ASCII, false))
 		}
 	})
 }
