@@ -22,10 +22,11 @@ wanted=$(missing)
 command -v apt-get >/dev/null || die "Please install: "$wanted
 say "installing "$wanted
 export DEBIAN_FRONTEND=noninteractive
-# One that was interrupted must end before another can start.
-dpkg --configure -a >/dev/null
-apt-get update -qq
-apt-get install -qq -y --no-install-recommends $wanted >/dev/null || {
+# An installation that was interrupted must end before another can start, and one that
+# runs beside this one holds locks until it has ended.
+within 300 "end of interrupted installations (dpkg --configure -a)" dpkg --configure -a
+within 300 "list of packages (apt-get update)" apt-get update -qq
+apt-get install -o DPkg::Lock::Timeout=300 -qq -y --no-install-recommends $wanted >/dev/null || {
 	# A package's own script may fail where no init system runs.
 	dpkg --configure -a >/dev/null || true
 }
