@@ -45,7 +45,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages image image-prober clean demo-tools tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages image image-prober clean demo-tools tools monitoring-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -62,10 +62,10 @@ test: ## what every change should pass, as root: the short form of each kind of 
 	@SHORT=-short tests/parts.sh test-unit test-scenarios test-conformance test-packets
 
 test-all: ## every test there is, the linters and the demo, as root: what CI runs
-	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-conformance-packets test-mutants test-integration demo vulnerabilities
+	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-mutants test-integration demo vulnerabilities
 
 test-unit: tools ## the tests of each package
-	$(GO) test $(SHORT) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo)$$')
+	$(GO) test $(SHORT) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo|monitoring)$$')
 	cd tests/netpol && $(GO) test $(SHORT) ./...
 
 test-scenarios: ## the truth tables of every scenario, in process
@@ -73,6 +73,9 @@ test-scenarios: ## the truth tables of every scenario, in process
 
 test-conformance: ## the conformance suites of the network policy API on the evaluator and, unless SHORT, on the oracle
 	cd tests/conformance && $(GO) test ./... && $(GO) run . $(if $(SHORT),-networks compiled -clusters IPv4-beside$(comma)IPv6-apart)
+
+test-monitoring: tools monitoring-tools ## metrics, alerts and dashboard with a real Prometheus, as root
+	$(GO) test -count 1 ./tests/monitoring
 
 test-packets: tools ## real packets through the agent and a few scenarios, in network namespaces, as root
 	$(GO) test $(SHORT) -p 1 -count 1 $(ALONE)
@@ -213,6 +216,9 @@ demo-tools:
 
 tools:
 	@tests/lab/tools.sh nft ip iptables-nft
+
+monitoring-tools:
+	@tests/lab/tools.sh promtool prometheus
 
 # Under sudo, what is built belongs to the user who called.
 GIVE_BACK = [ -z "$$SUDO_UID" ] || chown -R "$$SUDO_UID:$$SUDO_GID" bin

@@ -196,6 +196,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := a.recall(ctx, reg); err != nil {
 		return err
 	}
+	exportReadiness(reg, a.readiness)
 	// Whatever must work until another agent has taken over outlives ctx.
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

@@ -54,6 +54,19 @@ func countRestarts(reg prometheus.Registerer, restarts int) {
 	reg.MustRegister(c)
 }
 
+// exportReadiness exports what /readyz answers.
+func exportReadiness(reg prometheus.Registerer, ready func() error) {
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "netpol_ready",
+		Help: "Whether the agent is ready (1) or not (0), as /readyz reports.",
+	}, func() float64 {
+		if ready() != nil {
+			return 0
+		}
+		return 1
+	}))
+}
+
 func (m *metrics) hasSnapshot() bool { return m.snapshot.Load() }
 
 // swapped is called when packets are decided by a snapshot whose oldest change was

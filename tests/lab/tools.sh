@@ -3,7 +3,8 @@
 # with apt-get, as root; elsewhere it says what is missing.
 set -euo pipefail
 
-declare -A package=([nft]=nftables [ip]=iproute2 [iptables-nft]=iptables)
+declare -A package=([nft]=nftables [ip]=iproute2 [iptables-nft]=iptables
+	[promtool]=prometheus [prometheus]=prometheus)
 missing=()
 for program; do
 	# Not every user's PATH has the folders that root's programs are in.
@@ -19,3 +20,7 @@ fi
 echo "Installing ${missing[*]}"
 apt-get update -qq
 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
+# The packages start services, which no test needs.
+if [[ " ${missing[*]} " == *" prometheus "* ]] && command -v systemctl >/dev/null; then
+	systemctl disable --quiet --now prometheus || true
+fi

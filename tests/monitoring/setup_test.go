@@ -1,0 +1,202 @@
+package monitoring
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
+
+// Where things listen on the node.
+const (
+	agentAddress      = "127.0.0.1:9080"
+	writerAddress     = "127.0.0.1:9081"
+	apiServerAddress  = "127.0.0.1:6443"
+	prometheusAddress = "127.0.0.1:9090"
+)
+
+// policies isolate a pod, and one of them cannot be enforced as written.
+const policies = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: x, name: web}
+spec: {podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 80}]}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: x, name: wrong}
+spec: {podSelector: {matchLabels: {app: web}}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/99}}]}]}
+`
+
+// cluster is a node with an agent in use, and a status writer.
+type cluster struct {
+	*labtest.Cluster
+	node *lab.Node
+	http *http.Client // of the node
+}
+
+func start(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{Cluster: labtest.NewCluster(t, 1, "x/web@1 app=web", "x/client@1")}
+	c.node = c.Nodes[0]
+	c.http = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+		return c.node.Dial(ctx, lab.TCP, netip.MustParseAddrPort(address))
+	}}}
+	c.Apply(t, "policies", policies)
+	c.StartOn(t, c.node, "--block-established", "--metrics-bind-address="+agentAddress)
+	c.startWriter(t)
+	c.Expect(t, labtest.Yes("x/client", "x/web", "tcp/80"), labtest.No("x/client", "x/web", "tcp/81"))
+	wait(t, "metrics of the status writer", func() bool { return c.serves(t, writerAddress) })
+	return c
+}
+
+// wait waits for a program that starts, on a busy machine too.
+func wait(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), labtest.ReadyTimeout)
+	defer cancel()
+	if err := lab.Poll(ctx, func() (bool, error) { return condition(), nil }); err != nil {
+		t.Errorf("no %s: %v", what, err)
+	}
+}
+
+// run runs a command on the node until the test ends.
+func (c *cluster) run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	var output string
+	go func() {
+		defer close(ended)
+		output, _ = c.node.Run(ctx, "", name, args...)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		if t.Failed() {
+			t.Logf("output of %s:\n%s", name, output)
+		}
+	})
+}
+
+// startWriter starts a status writer with an API server that has one policy.
+func (c *cluster) startWriter(t *testing.T) {
+	t.Helper()
+	api := statustest.NewServer(statustest.Behavior{})
+	api.Create(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "web"}})
+	listener, err := c.node.Listen(netip.MustParseAddrPort(apiServerAddress))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: api}
+	go server.Serve(listener)
+	t.Cleanup(func() { server.Close() })
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	write(t, kubeconfig, `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+		"users": [{"name": "u", "user": {}}], "clusters": [{"name": "c", "cluster": {"server": "http://`+apiServerAddress+`"}}]}`)
+	c.run(t, labtest.AgentBinary, "status-writer", "--kubeconfig="+kubeconfig, "--metrics-bind-address="+writerAddress)
+}
+
+func (c *cluster) serves(t *testing.T, address string) bool {
+	response, err := c.get(t, "http://"+address+"/metrics")
+	if err != nil {
+		return false
+	}
+	response.Body.Close()
+	return response.StatusCode == http.StatusOK
+}
+
+func (c *cluster) get(t *testing.T, url string) (*http.Response, error) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.http.Do(request)
+}
+
+// scrape returns the metrics that are served at an address of the node.
+func (c *cluster) scrape(t *testing.T, address string) string {
+	t.Helper()
+	response, err := c.get(t, "http://"+address+"/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// prometheus is a Prometheus on the node that scrapes the agent and the writer.
+type prometheus struct{ *cluster }
+
+func (c *cluster) startPrometheus(t *testing.T) prometheus {
+	t.Helper()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "prometheus.yml")
+	write(t, config, fmt.Sprintf(`
+global: {scrape_interval: 500ms, scrape_timeout: 500ms}
+rule_files: [alerts.yaml]
+scrape_configs:
+- job_name: agents
+  static_configs: [{targets: [%q]}]
+- job_name: status-writer
+  static_configs: [{targets: [%q]}]
+`, agentAddress, writerAddress))
+	rules, err := os.ReadFile(filepath.Join(files, "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "alerts.yaml"), string(rules))
+	c.run(t, "prometheus", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+prometheusAddress, "--log.level=warn")
+	return prometheus{c}
+}
+
+// hasData reports whether a query has a result now.
+func (p prometheus) hasData(t *testing.T, query string) bool {
+	t.Helper()
+	response, err := p.get(t, "http://"+prometheusAddress+"/api/v1/query?query="+url.QueryEscape(query))
+	if err != nil {
+		return false // it does not serve yet
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusServiceUnavailable {
+		return false
+	}
+	var answer struct {
+		Error string
+		Data  struct{ Result []json.RawMessage }
+	}
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		t.Fatalf("%s: %s: %v", query, response.Status, err)
+	}
+	if answer.Error != "" {
+		t.Errorf("%s: %s", query, answer.Error)
+	}
+	return len(answer.Data.Result) > 0
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
