@@ -240,7 +240,7 @@ func currentRules(cfg Config) []string {
 	if cfg.SourceCheck {
 		// ICMP errors from pods may be about other pods' connections. By our
 		// mark the agent recognizes that they are related to a connection.
-		rules = append(rules, fmt.Sprintf("meta nfproto @%s oif != 0 iif != 0 iifname != @%s ct state related meta l4proto { icmp, icmpv6 } meta mark set meta mark | %#x return",
+		rules = append(rules, fmt.Sprintf("ct state related meta l4proto { icmp, icmpv6 } oif != 0 iif != 0 meta nfproto @%s iifname != @%s meta mark set meta mark | %#x return",
 			checkedSet, uncheckedSet, cfg.Mark))
 	}
 	for _, f := range families {
@@ -261,14 +261,11 @@ func inputRules(cfg Config) []string {
 }
 
 // selectRules send to exemptChain what a selected pod, or a pod too new to be known,
-// sends or receives, and all packets of stale addresses: for those a reply cannot be
-// distinguished from a first packet.
+// sends or receives. Stale addresses are in the sets of both directions.
 func selectRules() []string {
 	var rules []string
 	for _, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(staleSet), exemptChain),
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(staleSet), exemptChain),
 			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(ingressSet), exemptChain),
 			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(egressSet), exemptChain),
 			fmt.Sprintf("%s daddr %s %s daddr != %s goto %s", f.ip, f.set(ingressRangesSet), f.ip, f.set(podsSet), exemptChain),

@@ -81,8 +81,10 @@ func (s Sets) contents() contents {
 	for _, spec := range setSpecs {
 		c[spec.name] = elements{}
 	}
-	c.addAddrs(ingressSet, s.Ingress)
-	c.addAddrs(egressSet, s.Egress)
+	// All packets of a stale address are steered: a reply cannot be distinguished from a
+	// first packet.
+	c.addAddrs(ingressSet, slices.Concat(s.Ingress, s.Stale))
+	c.addAddrs(egressSet, slices.Concat(s.Egress, s.Stale))
 	c.addAddrs(hostSet, s.ToHost)
 	c.addPrefixes(ingressRangesSet, s.IngressRanges)
 	c.addPrefixes(egressRangesSet, s.EgressRanges)

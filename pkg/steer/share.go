@@ -19,6 +19,7 @@ import (
 // the node has pods, whatever addresses a sender forges.
 const (
 	shareChain    = "share"
+	sentChain     = "sent" // for packets of known pods
 	overflowChain = "overflow"
 
 	sentSet     = "sent"     // pods as sources
@@ -80,24 +81,34 @@ func shareChains(cfg Config) []chain {
 	}
 	return []chain{
 		{name: overflowChain, rules: overflowRules(cfg)},
+		{name: sentChain, rules: append(cfg.withinShare(sentSet, "saddr"), "goto "+overflowChain)},
 		{name: shareChain, rules: shareRules(cfg)},
 	}
 }
 
 // shareRules send to divertChain what is within a share. The source counts first, so
-// that a pod that floods others does not use their shares. The update fails if the set
-// is full or the kernel has no memory: such a packet exceeds its share.
+// that a pod that floods others does not use their shares.
 func shareRules(cfg Config) []string {
-	limit := fmt.Sprintf("limit rate %d/second burst %d packets", cfg.Share, max(1, cfg.Share/shareBurst))
+	within := cfg.withinShare(receivedSet, "daddr")
 	var rules []string
-	for _, f := range families {
-		local := fmt.Sprintf("%s saddr %s", f.ip, f.set(podsSet))
+	for i, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("%s update %s { %s saddr %s } goto %s", local, f.set(sentSet), f.ip, limit, divertChain),
-			fmt.Sprintf("%s goto %s", local, overflowChain),
-			fmt.Sprintf("%s daddr %s update %s { %s daddr %s } goto %s", f.ip, f.set(podsSet), f.set(receivedSet), f.ip, limit, divertChain))
+			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(podsSet), sentChain),
+			fmt.Sprintf("%s daddr %s %s", f.ip, f.set(podsSet), within[i]))
 	}
 	return append(rules, "goto "+overflowChain)
+}
+
+// withinShare returns for each family the rule that sends to divertChain what is within
+// the share that set has of an address of the packet. The update fails if the set is full
+// or the kernel has no memory: such a packet exceeds its share.
+func (c Config) withinShare(set, address string) []string {
+	var rules []string
+	for _, f := range families {
+		rules = append(rules, fmt.Sprintf("update %s { %s %s limit rate %d/second burst %d packets } goto %s",
+			f.set(set), f.ip, address, c.Share, max(1, c.Share/shareBurst), divertChain))
+	}
+	return rules
 }
 
 // overflowRules are the rules of divertChain with the overflow queues.

@@ -11,9 +11,10 @@ import (
 
 // Names of the objects that check the sources of packets.
 const (
-	sourcesChain = "sources"
-	checkedSet   = "checked"
-	uncheckedSet = "unchecked"
+	sourcesChain       = "sources"
+	forgedSourcesChain = "forged-sources"
+	checkedSet         = "checked"
+	uncheckedSet       = "unchecked"
 
 	forgedSourcesCounter = "forged-sources"
 )
@@ -34,6 +35,7 @@ var uncheckedSpec = setSpec{name: uncheckedSet, keyType: "ifname"}
 // nor matches one of another pod.
 func sourceChains() []chain {
 	return []chain{
+		{name: forgedSourcesChain, rules: forgedSourcesRules()},
 		{name: sourcesChain, rules: sourceRules()},
 		{
 			name:     "prerouting-" + sourcesChain,
@@ -45,12 +47,16 @@ func sourceChains() []chain {
 }
 
 func sourceRules() []string {
+	return []string{fmt.Sprintf("meta nfproto @%s iifname != @%s fib saddr . iif oif missing goto %s",
+		checkedSet, uncheckedSet, forgedSourcesChain)}
+}
+
+func forgedSourcesRules() []string {
 	return []string{
 		// Duplicate address detection and multicast listener discovery. Routers do not
-		// forward packets from ::. Newer kernels except them in fib lookups.
+		// forward packets from ::. Newer kernels find a route for them.
 		"ip6 saddr :: meta l4proto icmpv6 accept",
-		fmt.Sprintf("meta nfproto @%s iifname != @%s fib saddr . iif oif missing counter name %s drop",
-			checkedSet, uncheckedSet, forgedSourcesCounter),
+		fmt.Sprintf("counter name %s drop", forgedSourcesCounter),
 	}
 }
 
