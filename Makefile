@@ -1,6 +1,7 @@
 # sudo's PATH often lacks the folder that Go is installed in.
 GO ?= $(or $(shell command -v go),/usr/local/go/bin/go)
-IMAGE ?= kube-network-policies:v0.1.0
+# The name that the Helm chart gives to the image.
+IMAGE ?= $(shell sed -n 's/^  repository: //p' charts/kube-network-policies/values.yaml):$(shell sed -n 's/^appVersion: //p' charts/kube-network-policies/Chart.yaml)
 PROBER_IMAGE ?= netpol-prober:v0.1.0
 STATICCHECK ?= v0.7.0
 ACTIONLINT ?= v1.7.12
@@ -37,7 +38,7 @@ RACE = ./pkg/agent ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/policy ./pk
 KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
 
 # Modules of their own, because of what they depend on.
-MODULES = tests/netpol tests/integration tests/conformance tests/conformance/v0.1.7 tests/conformance/v0.2.0 tests/bench/plots
+MODULES = tests/netpol tests/integration tests/conformance tests/conformance/v0.1.7 tests/conformance/v0.2.0 tests/bench/plots release
 
 # What bench measures, in the form of Go's benchmarks.
 BENCH_RESULTS ?= bin/bench.txt
@@ -45,7 +46,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages image image-prober clean demo-tools tools monitoring-tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober clean demo-tools tools monitoring-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -67,6 +68,7 @@ test-all: ## every test there is, the linters and the demo, as root: what CI run
 test-unit: tools ## the tests of each package
 	$(GO) test $(SHORT) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo|monitoring)$$')
 	cd tests/netpol && $(GO) test $(SHORT) ./...
+	cd release && $(GO) test $(SHORT) ./...
 
 test-scenarios: ## the truth tables of every scenario, in process
 	$(GO) run ./tests/suite
@@ -148,7 +150,7 @@ race: tools ## the tests of the packages that run goroutines, with the race dete
 vulnerabilities: ## known vulnerabilities that the programs can reach, where their database can be
 	@tests/vulnerabilities.sh $(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./cmd/...
 
-lint: ## gofmt, vet, staticcheck, and which package may import which
+lint: ## gofmt, vet, staticcheck, generated manifests, and which package may import which
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	@for module in $(MODULES); do \
@@ -156,6 +158,7 @@ lint: ## gofmt, vet, staticcheck, and which package may import which
 	done
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
 	cd tests/netpol && $(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
+	cd release && $(GO) run ./manifests -check
 	$(GO) test ./tests/layering
 
 lint-workflows: ## actionlint over .github/workflows
@@ -201,6 +204,9 @@ bench-plots: ## pictures of what BENCH_RESULTS has, for docs/performance
 
 bench-packages: ## the benchmarks of each package
 	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
+
+manifests: ## render the Helm chart into install*.yaml and kustomize/
+	cd release && $(GO) run ./manifests
 
 image: ## build the container image IMAGE
 	docker build --build-arg LDFLAGS='$(LDFLAGS)' -t $(IMAGE) .

@@ -112,13 +112,13 @@ func TestPrometheusConfigSelectsAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"app.kubernetes.io/name: kube-network-policies\n", "prometheus.io/port: \"9080\"\n"} {
+	for _, part := range []string{"app.kubernetes.io/name: kube-network-policies\n", ":9080\n"} {
 		if !strings.Contains(string(install), part) {
 			t.Errorf("install.yaml does not have %q", part)
 		}
-	}
-	if !strings.Contains(config, "regex: kube-network-policies\n") {
-		t.Errorf("the configuration of Prometheus does not keep the agents:\n%s", config)
+		if part = strings.TrimPrefix(part, "app.kubernetes.io/name"); !strings.Contains(config, part) {
+			t.Errorf("the configuration of Prometheus does not have %q:\n%s", part, config)
+		}
 	}
 	role := find[*rbacv1.Role](t, all)
 	if role.Namespace != "kube-system" || role.Rules[0].Resources[0] != "pods" {

@@ -3,6 +3,7 @@ package docs
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -25,7 +26,7 @@ var (
 	workload    = regexp.MustCompile(`\b(daemonset|deployment|job)[/ ]([a-z][a-z0-9-]*)`)
 	selected    = regexp.MustCompile(`-l ([\w./-]+=[\w-]+)`)
 	loaded      = regexp.MustCompile(`kind load docker-image (\S+)`)
-	makeImage   = regexp.MustCompile(`(?m)^IMAGE \?= (\S+)$`)
+	makeImage   = regexp.MustCompile(`docker build .* -t (\S+) \.\n`)
 )
 
 // manifest is what the commands name of an object.
@@ -72,7 +73,14 @@ func manifests(t *testing.T) []manifest {
 // the kubectl and kind commands in the documentation.
 func TestShownClusterCommandsNameWhatExists(t *testing.T) {
 	all := manifests(t)
-	image := makeImage.FindStringSubmatch(read(t, "Makefile"))[1]
+	plan := exec.Command("make", "--dry-run", "image")
+	plan.Dir = root
+	build, err := plan.CombinedOutput()
+	m := makeImage.FindSubmatch(build)
+	if err != nil || m == nil {
+		t.Fatalf("what does make build? %v\n%s", err, build)
+	}
+	image := string(m[1])
 	shown := 0
 	for name, text := range texts(t) {
 		if name == "CHANGELOG.md" {

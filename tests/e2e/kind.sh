@@ -8,7 +8,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 name=kube-network-policies
-image=kube-network-policies:v0.1.0
+image=$(awk '$1 == "image:" {print $2; exit}' "$root/install.yaml")
 kind() { go run "sigs.k8s.io/kind@${KIND:-v0.33.0}" "$@"; }
 
 # kind's own network plugin enforces network policies, too. These nodes have the plain

@@ -16,7 +16,7 @@ import (
 // kindFlags enable the administrators' kinds, of the agent and of the writer.
 var kindFlags = []string{"--admin-network-policy", "--baseline-admin-network-policy", "--cluster-network-policy"}
 
-// Both files must be edited together: they differ in the admin kinds only.
+// The administrators' kinds change nothing else.
 func TestFilesDifferInAdminKindsOnly(t *testing.T) {
 	plain, admin := decode(t, installFile), withoutKinds(decode(t, adminFile))
 	if len(admin) != len(plain) {

@@ -269,12 +269,8 @@ func TestAgentProbesAndMetrics(t *testing.T) {
 				t.Errorf("probe %v, want %v", probe, want)
 			}
 		}
-		if want := "--metrics-bind-address=:9080"; !slices.Contains(container.Args, want) {
-			t.Errorf("arguments %v, want %s", container.Args, want)
-		}
-		annotations := named[*appsv1.DaemonSet](t, file, agentName).Spec.Template.Annotations
-		if annotations["prometheus.io/scrape"] != "true" || annotations["prometheus.io/port"] != "9080" {
-			t.Errorf("annotations %v do not configure scraping by Prometheus", annotations)
+		if want := "--metrics-bind-address=127.0.0.1:9080"; !slices.Contains(container.Args, want) {
+			t.Errorf("arguments %v, want %s: metrics are not open to pods", container.Args, want)
 		}
 	})
 }

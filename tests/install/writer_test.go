@@ -2,6 +2,7 @@ package install
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -9,7 +10,9 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 )
@@ -36,6 +39,7 @@ func TestWriterRights(t *testing.T) {
 		want := []string{
 			"networking.k8s.io/networkpolicies[] list,watch,patch",
 			"networking.k8s.io/networkpolicies/status[] patch",
+			"events.k8s.io/events[] create",
 		}
 		if file == adminFile {
 			want = append(want,
@@ -47,7 +51,6 @@ func TestWriterRights(t *testing.T) {
 				"policy.networking.k8s.io/clusternetworkpolicies/status[] patch",
 			)
 		}
-		want = append(want, "events.k8s.io/events[] create")
 		if got := rights(named[*rbacv1.ClusterRole](t, file, writerName).Rules); !slices.Equal(got, want) {
 			t.Errorf("the cluster role gives %q, want %q", got, want)
 		}
@@ -100,6 +103,18 @@ func TestWriterPod(t *testing.T) {
 			if agents[key] == value {
 				t.Errorf("the DaemonSet selects the writer by %s=%s", key, value)
 			}
+		}
+	})
+}
+
+// No pod reads the metrics of the writer, unless a value allows it.
+func TestWriterMetricsAreClosed(t *testing.T) {
+	forEachInstall(t, func(t *testing.T, file string) {
+		policy := named[*networkingv1.NetworkPolicy](t, file, writerName)
+		pods := named[*appsv1.Deployment](t, file, writerName).Spec.Template
+		if policy.Namespace != metav1.NamespaceSystem || !maps.Equal(policy.Spec.PodSelector.MatchLabels, pods.Labels) ||
+			!slices.Equal(policy.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}) || len(policy.Spec.Ingress) != 0 {
+			t.Errorf("the policy of %s is %+v, want no ingress to pods with %v", policy.Namespace, policy.Spec, pods.Labels)
 		}
 	})
 }

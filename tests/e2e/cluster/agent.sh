@@ -18,7 +18,9 @@ fi
 if [[ $1 == install-anp.yaml ]]; then
 	"$here/definitions.sh" | kubectl apply --server-side --force-conflicts -f - >/dev/null
 fi
-kubectl apply -f "$manifest" -f "$root/install-writer-guard.yaml" >/dev/null
+# The metrics are open here: a Prometheus of the tests runs on another node.
+sed -e 's/--metrics-bind-address=127.0.0.1:/--metrics-bind-address=:/' -e 's/^  ingress: \[\]$/  ingress: [{}]/' "$manifest" |
+	kubectl apply -f - -f "$root/install-writer-guard.yaml" >/dev/null
 workloads=(daemonset/kube-network-policies deployment/kube-network-policies-status)
 # The image has changed but not its name.
 [[ -z $changed || ! -f $state/agent.tar ]] || kubectl -n kube-system rollout restart "${workloads[@]}" >/dev/null

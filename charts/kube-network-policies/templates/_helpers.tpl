@@ -1,0 +1,69 @@
+{{/* The name of all objects of the agent. It is fixed: a node has one agent. */}}
+{{- define "agent.name" -}}kube-network-policies{{- end }}
+
+{{/* The name of all objects of the status writer. */}}
+{{- define "writer.name" -}}kube-network-policies-status{{- end }}
+
+{{- define "image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end }}
+
+{{/* The plural names of the administrators' kinds that are enabled, with a comma between. */}}
+{{- define "kinds" -}}
+{{- $kinds := list -}}
+{{- range list "adminNetworkPolicy" "baselineAdminNetworkPolicy" "clusterNetworkPolicy" -}}
+{{- if index $.Values.kinds . -}}
+{{- $kinds = append $kinds (printf "%sies" (lower . | trimSuffix "y")) -}}
+{{- end -}}
+{{- end -}}
+{{- join ", " $kinds -}}
+{{- end }}
+
+{{/* The same with /status. */}}
+{{- define "kinds.status" -}}
+{{ include "kinds" . | replace "ies" "ies/status" }}
+{{- end }}
+
+{{/* One argument for each flag of a map, in the order of their names. Numbers are whole, or
+small, and never written with an exponent. */}}
+{{- define "flags" -}}
+{{- range $name, $value := . }}
+{{- if not (kindIs "invalid" $value) }}
+{{- if and (kindIs "float64" $value) (eq $value (floor $value)) }}{{ $value = int64 $value }}{{ end }}
+- --{{ $name }}={{ $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The arguments that agents and status writer have in common: they need the same values. */}}
+{{- define "flags.common" -}}
+{{- range $name, $enabled := .Values.kinds }}
+{{- if $enabled }}
+- --{{ kebabcase $name }}
+{{- end }}
+{{- end }}
+{{- with .Values.featureGates }}
+{{- $gates := list }}
+{{- range $name, $enabled := . }}{{ $gates = append $gates (printf "%s=%v" $name $enabled) }}{{ end }}
+- --feature-gates={{ join "," $gates }}
+{{- end }}
+{{- end }}
+
+{{/* Where a pod may run. */}}
+{{- define "scheduling" -}}
+priorityClassName: {{ .priorityClassName }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+{{ toYaml . }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,59 @@
+// Package chart renders the Helm chart as Helm does, without a cluster.
+package chart
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+)
+
+// Folder is where the chart is in the repository.
+const Folder = "charts/kube-network-policies"
+
+// Namespace is where the install files install.
+const Namespace = "kube-system"
+
+// The templates of the chart that have objects.
+const (
+	Agent       = "agent.yaml"
+	Writer      = "status-writer.yaml"
+	WriterGuard = "writer-guard.yaml"
+	Monitoring  = "monitoring.yaml"
+)
+
+// Values are those of a user, by name.
+type Values = map[string]any
+
+// Load reads the chart of a repository.
+func Load(repository string) (*chart.Chart, error) {
+	return loader.Load(path.Join(repository, Folder))
+}
+
+// Render returns what each template makes of values, by its name: YAML documents with
+// their comments, or nothing. It fails for values that the schema refuses.
+func Render(c *chart.Chart, values Values) (map[string]string, error) {
+	capabilities := chartutil.DefaultCapabilities.Copy()
+	capabilities.KubeVersion = chartutil.KubeVersion{Version: "v1.36.0", Major: "1", Minor: "36"}
+	release := chartutil.ReleaseOptions{Name: c.Name(), Namespace: Namespace, IsInstall: true, Revision: 1}
+	all, err := chartutil.ToRenderValues(c, values, release, capabilities)
+	if err != nil {
+		return nil, err
+	}
+	rendered, err := engine.Render(c, all)
+	if err != nil {
+		return nil, fmt.Errorf("render: %w", err)
+	}
+	out := map[string]string{}
+	for name, text := range rendered {
+		if text = strings.TrimSpace(text); text != "" {
+			text += "\n"
+		}
+		out[path.Base(name)] = text
+	}
+	return out, nil
+}

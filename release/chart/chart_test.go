@@ -1,0 +1,319 @@
+package chart
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+const repository = "../.."
+
+// everyValue has other values than the defaults; everyObject is what they render to.
+const (
+	everyValue  = "testdata/every-value.yaml"
+	everyObject = "testdata/every-value.golden.yaml"
+)
+
+func load(t *testing.T) *chart.Chart {
+	t.Helper()
+	c, err := Load(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func values(t *testing.T, text string) Values {
+	t.Helper()
+	v, err := chartutil.ReadValues([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// objects returns the objects of YAML documents, by kind, namespace and name.
+func objects(t *testing.T, text string) map[string]map[string]any {
+	t.Helper()
+	out := map[string]map[string]any{}
+	for document := range bytes.SplitSeq([]byte(text), []byte("\n---\n")) {
+		var o struct {
+			Kind     string
+			Metadata struct{ Name, Namespace string }
+		}
+		var all map[string]any
+		if err := yaml.Unmarshal(document, &all); err != nil {
+			t.Fatalf("%v in:\n%s", err, document)
+		}
+		if err := yaml.Unmarshal(document, &o); err != nil || o.Kind == "" {
+			t.Fatalf("not an object (%v):\n%s", err, document)
+		}
+		key := o.Kind + " " + o.Metadata.Namespace + "/" + o.Metadata.Name
+		if out[key] != nil {
+			t.Fatalf("%s is there twice", key)
+		}
+		out[key] = all
+	}
+	return out
+}
+
+func sameObjects(t *testing.T, got, want map[string]map[string]any) {
+	t.Helper()
+	if g, w := slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)); !slices.Equal(g, w) {
+		t.Fatalf("got the objects\n%q\nwant\n%q", g, w)
+	}
+	for key := range want {
+		if !reflect.DeepEqual(got[key], want[key]) {
+			t.Errorf("%s is\n%v\nwant\n%v", key, got[key], want[key])
+		}
+	}
+}
+
+func TestFilesAreCurrent(t *testing.T) {
+	files, err := Files(load(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range files {
+		if read(t, filepath.Join(repository, name)) != want {
+			t.Errorf("%s is not what the chart renders: run make manifests", name)
+		}
+	}
+}
+
+// Users of kustomize install what users of kubectl install.
+func TestKustomizationsEqualInstallFiles(t *testing.T) {
+	for kustomization, file := range map[string]string{"base": "install.yaml", "admin-policies": "install-anp.yaml"} {
+		t.Run(kustomization, func(t *testing.T) {
+			built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(repository, "kustomize", kustomization))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := built.AsYaml()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameObjects(t, objects(t, string(text)), objects(t, read(t, filepath.Join(repository, file))))
+		})
+	}
+}
+
+// The chart's README lists every value with its default.
+func TestValuesAreDocumented(t *testing.T) {
+	c := load(t)
+	readme := read(t, filepath.Join(repository, Folder, "README.md"))
+	for path, value := range leaves(nil, c.Values, c.Values) {
+		text, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := fmt.Sprintf("| `%s` | `%s` |", strings.ReplaceAll(path, " ", "."), text)
+		if !strings.Contains(readme, row) {
+			t.Errorf("README.md has no row that begins with %s", row)
+		}
+	}
+}
+
+func TestLint(t *testing.T) {
+	for name, v := range map[string]Values{"defaults": {}, "every value": values(t, read(t, everyValue))} {
+		t.Run(name, func(t *testing.T) {
+			result := lint.AllWithKubeVersion(filepath.Join(repository, Folder), v, Namespace, &chartutil.KubeVersion{Version: "v1.36.0", Major: "1", Minor: "36"})
+			for _, m := range result.Messages {
+				if m.Severity > support.InfoSev {
+					t.Error(m)
+				}
+			}
+		})
+	}
+}
+
+// switches are values that every-value.yaml leaves as they are, because others would have
+// no effect.
+var switches = []string{
+	"statusWriter enabled", "statusWriter networkPolicy enabled",
+	"metrics prometheusRule enabled", "metrics prometheusRule labels", // until there are files
+	"metrics dashboard enabled", "metrics dashboard labels grafana_dashboard",
+}
+
+// Every value has an effect, alone or together with all others.
+func TestEveryValueHasAnEffect(t *testing.T) {
+	c := load(t)
+	every := func() Values { return values(t, read(t, everyValue)) }
+	changed := leaves(nil, every(), c.Values)
+	for path, value := range leaves(nil, c.Values, c.Values) {
+		if other, ok := changed[path]; (!ok || reflect.DeepEqual(other, value)) && !slices.Contains(switches, path) {
+			t.Errorf("%s does not change %s", everyValue, path)
+		}
+	}
+	plain, whole := render(t, c, nil), render(t, c, every())
+	for path, value := range changed {
+		if slices.Contains(switches, path) {
+			continue
+		}
+		without, alone := every(), Values{}
+		set(without, strings.Fields(path), nil)
+		set(alone, strings.Fields(path), value)
+		if rendered, err := Render(c, alone); err == nil && all(rendered) != plain {
+			continue
+		}
+		if rendered, err := Render(c, without); err == nil && all(rendered) == whole {
+			t.Errorf("%s: %v has no effect", path, value)
+		}
+	}
+	if got := read(t, everyObject); got != whole {
+		if os.Getenv("UPDATE") == "" {
+			t.Fatalf("%s is not current: run with UPDATE=1 and read the difference", everyObject)
+		}
+		if err := os.WriteFile(everyObject, []byte(whole), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestSwitches(t *testing.T) {
+	c := load(t)
+	off, err := Render(c, values(t, "statusWriter: {enabled: false}"))
+	if err != nil || off[Writer]+off[WriterGuard] != "" {
+		t.Errorf("without a writer: %v, and rendered are\n%s%s", err, off[Writer], off[WriterGuard])
+	}
+	open := render(t, c, values(t, "statusWriter: {networkPolicy: {enabled: false}}"))
+	if _, found := objects(t, open)["NetworkPolicy kube-system/kube-network-policies-status"]; found {
+		t.Error("the NetworkPolicy is there, although it is off")
+	}
+}
+
+// render returns all objects.
+func render(t *testing.T, c *chart.Chart, v Values) string {
+	t.Helper()
+	rendered, err := Render(c, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all(rendered)
+}
+
+func all(rendered map[string]string) string {
+	out := documents(rendered[Agent], rendered[Writer], rendered[WriterGuard], rendered[Monitoring])
+	return strings.TrimSuffix(out, "---\n")
+}
+
+// leaves returns values by their paths, with a space between names. A map is a value if it
+// has no names by default.
+func leaves(path []string, v, defaults Values) map[string]any {
+	out := map[string]any{}
+	for name, value := range v {
+		path := append(slices.Clone(path), name)
+		inner, _ := value.(map[string]any)
+		if names, _ := defaults[name].(map[string]any); len(names) > 0 && inner != nil {
+			maps.Copy(out, leaves(path, inner, names))
+			continue
+		}
+		out[strings.Join(path, " ")] = value
+	}
+	return out
+}
+
+func set(v Values, path []string, value any) {
+	for ; len(path) > 1; path = path[1:] {
+		inner, ok := v[path[0]].(map[string]any)
+		if !ok {
+			inner = Values{}
+			v[path[0]] = inner
+		}
+		v = inner
+	}
+	v[path[0]] = value
+}
+
+// TestBadValuesAreRefused expects errors that name the value.
+func TestBadValuesAreRefused(t *testing.T) {
+	c := load(t)
+	for _, test := range []struct{ values, want string }{
+		{"agnet: {}", "agnet"},
+		{"image: {tag: 'a b'}", "/image/tag"},
+		{"image: {repository: 'registry.example/Agent'}", "/image/repository"},
+		{"image: {digest: 'sha256:12'}", "/image/digest"},
+		{"image: {pullPolicy: Sometimes}", "/image/pullPolicy"},
+		{"imagePullSecrets: [secret]", "/imagePullSecrets/0"},
+		{"kinds: {networkPolicy: true}", "networkPolicy"},
+		{"kinds: {adminNetworkPolicy: 'yes'}", "/kinds/adminNetworkPolicy"},
+		{"featureGates: {Stcp: false}", "Stcp"},
+		{"agent: {flags: {fail-opne: true}}", "fail-opne"},
+		{"agent: {flags: {fail-open: closed}}", "/agent/flags/fail-open"},
+		{"agent: {flags: {nfqueue-id: 70000}}", "/agent/flags/nfqueue-id"},
+		{"agent: {flags: {nfqueue-count: 0}}", "/agent/flags/nfqueue-count"},
+		{"agent: {flags: {mark: bit5}}", "/agent/flags/mark"},
+		{"agent: {flags: {metrics-bind-address: '9080'}}", "/agent/flags/metrics-bind-address"},
+		{"agent: {flags: {metrics-bind-address: 'fd00::1:9080'}}", "/agent/flags/metrics-bind-address"},
+		{"agent: {flags: {snapshot-cache: /tmp/snapshot}}", "/agent/flags/snapshot-cache"},
+		{"agent: {flags: {snapshot-cache-max-age: 1 day}}", "/agent/flags/snapshot-cache-max-age"},
+		{"agent: {flags: {cni-cache-dir: /var/lib/kubelet}}", "/agent/flags/cni-cache-dir"},
+		{"agent: {flags: {evaluation-memory: 1000}}", "/agent/flags/evaluation-memory"},
+		{"agent: {flags: {divert: both}}", "/agent/flags/divert"},
+		{"agent: {flags: {hostname-override: node}}", "hostname-override"},
+		{"agent: {resources: {limits: {memory: lots}}}", "/agent/resources/limits/memory"},
+		{"agent: {tolerations: {operator: Exists}}", "/agent/tolerations"},
+		{"agent: {updateStrategy: {type: Recreate}}", "/agent/updateStrategy/type"},
+		{"agent: {podAnnotations: {scrape: true}}", "/agent/podAnnotations/scrape"},
+		{"agent: {podLabels: {app.kubernetes.io/name: agent}}", "/agent/podLabels"},
+		{"statusWriter: {replicas: -1}", "/statusWriter/replicas"},
+		{"statusWriter: {guard: maybe}", "/statusWriter/guard"},
+		{"statusWriter: {flags: {status-qps: 0}}", "/statusWriter/flags/status-qps"},
+		{"statusWriter: {flags: {status-sink: log}}", "/statusWriter/flags/status-sink"},
+		{"statusWriter: {metricsPort: 80}", "/statusWriter/metricsPort"},
+		{"statusWriter: {networkPolicy: {from: [monitoring]}}", "/statusWriter/networkPolicy/from/0"},
+		{"metrics: {podMonitor: {interval: often}}", "/metrics/podMonitor/interval"},
+		{"metrics: {podMonitor: {enabled: true}}", "agent.flags.metrics-bind-address"},
+	} {
+		_, err := Render(c, values(t, test.values))
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want an error that names %s", test.values, err, test.want)
+		}
+	}
+}
+
+// A number is never written as 6.7108864e+07, and null leaves a flag at its default.
+func TestFlagValues(t *testing.T) {
+	rendered, err := Render(load(t), values(t, `
+agent: {flags: {evaluation-memory: 67108864, mark: 0x2000, early-udp: false, snapshot-cache: null}}
+statusWriter: {flags: {status-qps: 0.5}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"--evaluation-memory=67108864", "--mark=8192", "--early-udp=false"} {
+		if !strings.Contains(rendered[Agent], fmt.Sprintf("        - %s\n", want)) {
+			t.Errorf("no %s", want)
+		}
+	}
+	if strings.Contains(rendered[Agent], "--snapshot-cache") {
+		t.Error("--snapshot-cache is there, although it is null")
+	}
+	if !strings.Contains(rendered[Writer], "        - --status-qps=0.5\n") {
+		t.Error("no --status-qps=0.5")
+	}
+}

@@ -1,0 +1,52 @@
+package chart
+
+import (
+	"strings"
+
+	"helm.sh/helm/v3/pkg/chart"
+)
+
+const generated = `# Generated from charts/kube-network-policies by make manifests. Change it there.
+`
+
+const installHeader = `# The agent on every node, and one status writer. The image has to be known to the nodes
+# (docs/quick-start.md). On Kubernetes 1.30 and later apply install-writer-guard.yaml too.
+` + generated
+
+const adminHeader = `# install.yaml with the administrators' policies: AdminNetworkPolicy,
+# BaselineAdminNetworkPolicy and ClusterNetworkPolicy. Their definitions may be
+# installed before or later; remove the flags below, twice, of those that never are.
+#
+` + installHeader
+
+const guardHeader = `# For the status writer of install.yaml and install-anp.yaml. A file of its own, because older
+# API servers refuse the whole of a file with a kind that they do not know.
+` + generated
+
+// AllKinds are the values of install-anp.yaml.
+var AllKinds = Values{"kinds": Values{"adminNetworkPolicy": true, "baselineAdminNetworkPolicy": true, "clusterNetworkPolicy": true}}
+
+// Files returns the files for users of kubectl and of kustomize, by their paths in the
+// repository: the chart, rendered with its defaults or with AllKinds.
+func Files(c *chart.Chart) (map[string]string, error) {
+	plain, err := Render(c, nil)
+	if err != nil {
+		return nil, err
+	}
+	admin, err := Render(c, AllKinds)
+	if err != nil {
+		return nil, err
+	}
+	install := installHeader + documents(plain[Agent], plain[Writer])
+	guard := guardHeader + plain[WriterGuard]
+	return map[string]string{
+		"install.yaml":                         install,
+		"install-anp.yaml":                     adminHeader + documents(admin[Agent], admin[Writer]),
+		"install-writer-guard.yaml":            guard,
+		"kustomize/base/install.yaml":          install,
+		"kustomize/writer-guard/validate.yaml": guard,
+	}, nil
+}
+
+// documents joins YAML files.
+func documents(files ...string) string { return strings.Join(files, "---\n") }
