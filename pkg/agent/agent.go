@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/cnicache"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
@@ -159,8 +160,11 @@ type agent struct {
 	ready     chan struct{} // closed when packets can be decided
 	published sync.Once     // closes ready
 
+	booted bool // the node has no rules of an earlier agent that knew a pod
+
 	mu      sync.Mutex
 	steered *policy.Snapshot // whose packets are steered, nil before the first
+	closed  closed           // what is steered before that, if booted
 }
 
 // Run enforces policies until ctx ends and leaves the nftables rules in place. If
@@ -197,6 +201,10 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	exportReadiness(reg, a.readiness)
+	a.booted = !a.owners.any() && !cfg.beside && !cfg.FailOpen.NoAgent
+	if a.booted {
+		logger.Info("The node has no rules of an earlier agent: new connections of its pods wait for the first snapshot")
+	}
 	// Whatever must work until another agent has taken over outlives ctx.
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -241,6 +249,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {
 	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg), eval: newEvaluator(cfg.EvaluationMemory, reg)}
+	a.exportClosed(reg)
 	a.peers, a.numbers = &peers{kernel: queue.Host{}}, cfg.numbers()
 	a.tunnelPorts, a.podTunnels = cfg.TunnelPorts, cfg.PodTunnels
 	if cfg.Share > 0 && caps.Share != nil {
@@ -314,13 +323,17 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Settle:      compileSettle,
 		Saved:       saved,
 		SavedAfter:  savedAfter,
+		PodRanges:   a.closeRanges,
 		Registerer:  reg,
 	}, a.publish)
 	if err != nil {
 		return nil, err
 	}
 	a.needsCNI = cfg.PodAddressSource == PodAddressCNICache
-	a.cni, err = newCNICache(cfg, a.cache.SetSandboxes, reg)
+	a.cni, err = newCNICache(cfg, func(found []clusterstate.Sandbox) {
+		a.closeSandboxes(found)
+		a.cache.SetSandboxes(found)
+	}, reg)
 	return a, err
 }
 

@@ -52,6 +52,13 @@ func newOwners(recorded []steer.Owner, setPending func(map[netip.Addr]struct{}))
 	return o
 }
 
+// any reports whether an address has an owner.
+func (o *owners) any() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.recorded) > 0
+}
+
 // follow is called with each snapshot before packets are decided by it.
 func (o *owners) follow(s *policy.Snapshot) {
 	o.mu.Lock()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -226,11 +227,23 @@ func (m *mirror) Replace(list []any, version string) error {
 		}
 		return changed
 	})
-	m.first.Do(func() { close(m.listed) })
+	m.first.Do(func() {
+		m.reportPodRanges(all)
+		close(m.listed)
+	})
 	if m.streaming {
 		m.cache.currency.set(m, true)
 	}
 	return nil
+}
+
+// reportPodRanges reports those of this node, if it is among all.
+func (m *mirror) reportPodRanges(all []*stripped) {
+	for _, s := range all {
+		if n, ok := s.object.(*corev1.Node); ok && n.Name == m.cache.cfg.NodeName && m.cache.cfg.PodRanges != nil {
+			m.cache.cfg.PodRanges(compile.NewNode(n).PodRanges)
+		}
+	}
 }
 
 // Resync has no meaning here: nothing lags behind the Cluster.

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -71,6 +72,9 @@ type Config struct {
 	// SavedAfter is how long to wait for the initial lists before the saved state is
 	// enforced.
 	SavedAfter time.Duration
+	// PodRanges is called with the ranges of the pods of the node when it has been listed,
+	// which may be long before the first snapshot. It may be nil.
+	PodRanges func([]netip.Prefix)
 	// Registerer takes the metrics.
 	Registerer prometheus.Registerer
 }

@@ -98,7 +98,7 @@ func (b standby) over(agents Agents, decides bool) bool {
 }
 
 // standing decides whether this agent may write the table that it has observed. d is
-// the desired state, nil before the first.
+// the desired state.
 func (s *Steerer) standing(ctx context.Context, d *desiredState) (standby, error) {
 	own, agents := s.cfg.Holder, s.cfg.Agents
 	switch o := s.observed; {
@@ -119,7 +119,7 @@ func (s *Steerer) standing(ctx context.Context, d *desiredState) (standby, error
 		return standby{}, nil // of no agent, of this one, or of one that had its number before
 	case !own.newer(o.holder):
 		return standby{reason: "a newer agent holds the table", behind: []uint16{o.holder.Queue}}, nil
-	case d == nil || !agents.Listening():
+	case !d.final() || !agents.Listening():
 		return standby{reason: "an older agent holds the table until this one can decide packets", behind: []uint16{o.holder.Queue}, next: true}, nil
 	default:
 		return standby{}, nil
@@ -171,7 +171,7 @@ func (s *Steerer) watchHolder(ctx context.Context) {
 // standsBy reports whether there is still a reason to stand by.
 func (s *Steerer) standsBy() bool {
 	s.mu.Lock()
-	b, decides := s.standby, s.desired != nil
+	b, decides := s.standby, s.desired.final()
 	s.mu.Unlock()
 	return b.reason != "" && !b.over(s.cfg.Agents, decides)
 }

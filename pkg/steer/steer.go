@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,6 +81,7 @@ type Steerer struct {
 type desiredState struct {
 	requested Sets
 	sets      contents
+	closed    bool      // see Steerer.Close
 	since     time.Time // of the oldest change in it that was not applied when it was set
 }
 
@@ -125,11 +128,52 @@ func (s *Steerer) Divert() Divert { return s.divert }
 // Set makes sets the desired state and has it written soon, unless it equals the
 // current one. The caller must not change sets afterwards. Set does not wait for the
 // kernel.
-func (s *Steerer) Set(sets Sets) {
+func (s *Steerer) Set(sets Sets) { s.set(sets, false) }
+
+// Close steers all first packets from and to pods at these addresses and in these ranges,
+// so that they wait until the first Set. It adds to what an earlier run steers. A table of
+// another layout stays as it is until then: another version or an operator has made it.
+// After the first Set, Close does nothing.
+func (s *Steerer) Close(addrs []netip.Addr, ranges []netip.Prefix) {
+	s.set(Sets{Ingress: addrs, Egress: addrs, IngressRanges: ranges, EgressRanges: ranges}, true)
+}
+
+// after returns the contents of the table after d is applied to one with the contents have.
+func (d *desiredState) after(have contents) contents {
+	if !d.closed {
+		return d.sets
+	}
+	all := Sets{}.contents()
+	for _, c := range []contents{have, d.sets} {
+		for set, e := range c {
+			maps.Copy(all[set], e)
+		}
+	}
+	for _, set := range []string{ingressRangesSet, egressRangesSet} {
+		var ranges []netip.Prefix
+		for _, f := range families {
+			name := familyName(set, f.ipv6)
+			for e := range all[name] {
+				ranges = append(ranges, e.prefix)
+			}
+			clear(all[name])
+		}
+		all.addPrefixes(set, ranges)
+	}
+	return all
+}
+
+// final reports whether d is of Set: packets can be decided. A nil d is not.
+func (d *desiredState) final() bool { return d != nil && !d.closed }
+
+func (s *Steerer) set(sets Sets, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.desired
-	if old != nil && old.requested.equal(sets) {
+	if closed && old.final() {
+		return
+	}
+	if old != nil && old.closed == closed && old.requested.equal(sets) {
 		switch {
 		case sets.Since.IsZero():
 		case old == s.applied:
@@ -139,7 +183,7 @@ func (s *Steerer) Set(sets Sets) {
 		}
 		return
 	}
-	s.desired = &desiredState{requested: sets, sets: sets.contents(), since: sets.Since}
+	s.desired = &desiredState{requested: sets, sets: sets.contents(), closed: closed, since: sets.Since}
 	if old != nil && old != s.applied && !old.since.IsZero() && (sets.Since.IsZero() || old.since.Before(sets.Since)) {
 		s.desired.since = old.since // pending changes of old are now part of this one
 	}

@@ -92,7 +92,7 @@ func (s *Steerer) stoodBy(d *desiredState) {
 	defer s.mu.Unlock()
 	s.applyingSince = time.Time{}
 	switch {
-	case d == nil:
+	case !d.final():
 		s.health = errNotSynced
 	case s.standby.next:
 		s.health = fmt.Errorf("the table is not taken over yet: %s", s.standby.reason)
@@ -121,11 +121,10 @@ func (s *Steerer) taken(d *desiredState, err error) (first bool, since time.Time
 		return false, time.Time{}
 	}
 	s.applyingSince = time.Time{}
-	if d == nil {
-		s.health = errNotSynced // the base alone steers no pod
-		return false, time.Time{}
+	if !d.final() {
+		s.health = errNotSynced
 	}
-	if s.applied == d {
+	if d == nil || s.applied == d {
 		return false, time.Time{}
 	}
 	s.applied = d
@@ -173,9 +172,11 @@ func (s *Steerer) repaired(ctx context.Context) {
 // applyOnce applies d to the observed state.
 func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
 	logger := klog.FromContext(ctx)
-	if d == nil && s.observed.layout == incompatible {
-		// Replacing it now, with empty sets, would open a gap.
-		logger.Info("A table of another version stays in place until the first snapshot replaces it", "table", TableName)
+	if !d.final() && s.observed.layout == incompatible {
+		// Replacing it now, with empty sets, would open a gap. If an operator has made it,
+		// that is what the operator wants until the first snapshot.
+		logger.Info("A table of another version or program stays in place until the first snapshot replaces it", "table", TableName)
+		s.changed = false
 		return nil
 	}
 	tx := s.nft.NewTransaction()
@@ -185,8 +186,9 @@ func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
 	}
 	sets := s.observed.sets
 	if d != nil {
-		planElements(tx, sets, d.sets)
-		sets = d.sets
+		want := d.after(sets)
+		planElements(tx, sets, want)
+		sets = want
 	}
 	s.planHolder(tx)
 	if tx.NumOperations() == 0 {

@@ -20,13 +20,56 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
 )
 
-// serveAPI serves an API on the node at address, until the function that it returns is
+// apiAddress is where serveAPI serves.
+const apiAddress = "127.0.0.1:6443"
+
+// api returns an API with the cluster's objects and onlyDB.
+func (c *cluster) api(t *testing.T) *apiserver.Server {
+	t.Helper()
+	api := apiserver.New()
+	put(t, api, c.Nodes[0].Object(), policyOf(t, onlyDB))
+	for _, name := range []string{"x", "y"} {
+		put(t, api, lab.NewNamespace(name, map[string]string{"ns": name}))
+	}
+	for _, pod := range c.Pods {
+		put(t, api, pod.Object)
+	}
+	return api
+}
+
+// startWithAPI starts an agent on the first node that reads the API of serveAPI, as soon as
+// there is one.
+func (c *cluster) startWithAPI(t *testing.T, args ...string) *lab.Agent {
+	t.Helper()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: a, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]
+users: [{name: a, user: {}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+current-context: a
+`, apiAddress), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	agent, err := c.Nodes[0].StartAgent(lab.AgentConfig{Binary: labtest.AgentBinary, Args: append(args, "--kubeconfig="+kubeconfig)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of an agent:\n%s", agent.Log())
+		}
+	})
+	return agent
+}
+
+// serveAPI serves an API on the node at apiAddress, until the function that it returns is
 // called.
-func serveAPI(t *testing.T, node *lab.Node, api http.Handler, address string) (stop func()) {
+func serveAPI(t *testing.T, node *lab.Node, api http.Handler) (stop func()) {
 	t.Helper()
 	web := &httptest.Server{EnableHTTP2: true, Config: &http.Server{Handler: api, ErrorLog: log.New(io.Discard, "", 0)}}
 	if err := node.Do(func() (err error) {
-		web.Listener, err = net.Listen("tcp", address)
+		web.Listener, err = net.Listen("tcp", apiAddress)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -69,44 +112,12 @@ func policyOf(t *testing.T, manifest string) *networkingv1.NetworkPolicy {
 func TestTheSavedStateIsEnforcedWithoutAnAPIServer(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")
 	node := c.Nodes[0]
-	const address = "127.0.0.1:6443"
-	folder := t.TempDir()
-	saved, kubeconfig := filepath.Join(folder, "snapshot"), filepath.Join(folder, "kubeconfig")
-	if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-clusters: [{name: a, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]
-users: [{name: a, user: {}}]
-contexts: [{name: a, context: {cluster: a, user: a}}]
-current-context: a
-`, address), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	api := apiserver.New()
-	put(t, api, node.Object())
-	for _, name := range []string{"x", "y"} {
-		put(t, api, lab.NewNamespace(name, map[string]string{"ns": name}))
-	}
-	for _, pod := range c.Pods {
-		put(t, api, pod.Object)
-	}
-	put(t, api, policyOf(t, onlyDB))
-	start := func() *lab.Agent {
-		t.Helper()
-		agent, err := node.StartAgent(lab.AgentConfig{Binary: labtest.AgentBinary, Args: []string{"--kubeconfig=" + kubeconfig, "--snapshot-cache=" + saved}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Logf("log of an agent:\n%s", agent.Log())
-			}
-		})
-		return agent
-	}
+	saved := "--snapshot-cache=" + filepath.Join(t.TempDir(), "snapshot")
+	api := c.api(t)
 	denied, allowed := labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80")
 
-	stopAPI := serveAPI(t, node, api, address)
-	agent := start()
+	stopAPI := serveAPI(t, node, api)
+	agent := c.startWithAPI(t, saved)
 	labtest.WaitReady(t, agent)
 	c.Expect(t, denied, allowed, labtest.Yes("x/web", "y/web", "tcp/80"))
 	if err := agent.Stop(t.Context()); err != nil {
@@ -118,7 +129,7 @@ current-context: a
 	}
 	c.Expect(t, labtest.Yes("y/web", "x/web", "tcp/80")) // nothing else denies
 
-	agent = start()
+	agent = c.startWithAPI(t, saved)
 	labtest.WaitReady(t, agent)
 	c.Expect(t, denied, allowed, labtest.Yes("x/web", "y/web", "tcp/80"))
 	m := labtest.Metrics(t, agent)
@@ -128,7 +139,7 @@ current-context: a
 
 	changed := policyOf(t, strings.Replace(onlyDB, "app: db", "app: web", 1))
 	put(t, api, changed)
-	serveAPI(t, node, api, address)
+	serveAPI(t, node, api)
 	if err := labtest.Within(t, func() bool {
 		return labtest.Metrics(t, agent).Sum("netpol_snapshot_source", "source", "cluster") == 1
 	}); err != nil {
