@@ -46,7 +46,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober clean demo-tools tools monitoring-tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober clean demo-tools tools monitoring-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -132,6 +132,9 @@ cluster-down: ## end that cluster
 e2e: ## Kubernetes' own tests of network policies, or those that FOCUS matches, on that cluster
 	tests/e2e/e2e.sh
 
+e2e-slice: ## a dozen of these tests on a cluster of their own, if its programs have been built: minutes
+	tests/e2e/slice.sh
+
 e2e-conformance: ## the conformance suites of the network policy API with real pods on that cluster, or on that of KUBECONFIG
 	tests/e2e/conformance.sh
 
@@ -139,7 +142,7 @@ e2e-dsl: ## the truth tables of every scenario with real pods on that cluster, o
 	tests/e2e/dsl.sh
 
 e2e-edges: ## what only a cluster shows: probes, starts, ways to a pod, restarts and outages under traffic, removal
-	tests/e2e/edges.sh
+	LDFLAGS='$(LDFLAGS)' tests/e2e/edges.sh
 
 # On one CPU: if two goroutines of a bubble of testing/synctest run timers at the same
 # time, the race detector itself crashes, now and then (Go 1.26). What it finds depends on

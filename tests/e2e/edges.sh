@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # edges.sh: runs the tests of tests/e2e/edges on the cluster that is up. RUN is a
 # regular expression of tests, as go test -run reads it. OUTAGE is how long the API
-# server is away. The output and the reports of the probers are in OUT.
+# server is away, PODS how many pods start at once. The output and the reports of the probers are in OUT.
 set -euo pipefail
 . "$(dirname "$0")/cluster/lib.sh"
 unset KUBECONFIG
@@ -33,7 +33,7 @@ agent=$(ask -n kube-system get daemonset kube-network-policies --ignore-not-foun
 manifest=$(cat "$state/manifest" 2>/dev/null || true)
 started=$SECONDS status=0
 cd "$root/tests/e2e/edges"
-EDGES_STATE=$state EDGES_OUT=$out EDGES_AGENT=${agent:-none} EDGES_OUTAGE=${OUTAGE:-3m} EDGES_PROBER=$image \
+EDGES_STATE=$state EDGES_OUT=$out EDGES_AGENT=${agent:-none} EDGES_OUTAGE=${OUTAGE:-3m} EDGES_PODS=${PODS:-30} EDGES_PROBER=$image \
 	EDGES_AGNHOST=$(<"$(<"$state/images")/agnhost.name") EDGES_PROMETHEUS=$prometheus EDGES_MANIFEST=$root/$manifest \
 	go test -count 1 -v -timeout 2h ${RUN:+-run "$RUN"} . 2>&1 | tee "$out/log" || status=$?
 number() { grep -cE "^--- $1" "$out/log" || true; }

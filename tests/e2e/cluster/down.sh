@@ -8,10 +8,7 @@ set -uo pipefail
 exec 9>"$state/lock"
 flock -w 10 9 || die "another process brings the cluster up or down"
 
-# A node ends with its first process.
-for node in $nodes; do
-	for pid in $(node_init "$node") $(running "$state/$node/pid"); do kill -KILL "$pid"; done
-done
+for node in $nodes; do stop_node "$node"; done
 control_plane=$(compgen -G "$state/*.pid")
 for file in $control_plane; do
 	pid=$(running "$file") && kill "$pid"
@@ -26,20 +23,8 @@ if ! (within 10 "end of the control plane" all_ended) 2>/dev/null; then
 	done
 fi
 
-no_cgroups() {
-	local node hierarchy left=0
-	for node in $nodes; do
-		for hierarchy in $(hierarchies); do
-			[[ ! -d $hierarchy/$prefix-$node ]] || find "$hierarchy/$prefix-$node" -depth -type d -exec rmdir {} + || left=1
-		done
-	done
-	return $left
-}
 no_state() { rm -rf "$state"; }
-(within 10 "removal of the cgroups" no_cgroups)
-for name in cp $nodes; do
-	[[ ! -e /run/netns/$prefix-$name ]] || ip netns del "$prefix-$name"
-done
+[[ ! -e /run/netns/$prefix-cp ]] || ip netns del "$prefix-cp"
 # To remove a folder takes away what another cluster has mounted there.
 if [[ -f $state/made ]] && ! grep -qs ' /var/lib/kubelet ' /proc/[0-9]*/mountinfo; then
 	tac "$state/made" | xargs rmdir --ignore-fail-on-non-empty

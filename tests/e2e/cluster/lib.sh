@@ -123,3 +123,20 @@ hierarchies() {
 		find /sys/fs/cgroup -mindepth 1 -maxdepth 1 -type d
 	fi
 }
+
+# stop_node NODE ends all of a node at once, as a power failure does: its processes, its
+# cgroups and its network. Its disk stays. up.sh starts it again.
+stop_node() {
+	local node=$1 hierarchy pid
+	# A node ends with its first process, and what has started that one with it.
+	for pid in $(node_init "$node") $(running "$state/$node/pid"); do kill -KILL "$pid" 2>/dev/null || true; done
+	no_cgroups() {
+		local left=0
+		for hierarchy in $(hierarchies); do
+			[[ ! -d $hierarchy/$prefix-$node ]] || find "$hierarchy/$prefix-$node" -depth -type d -exec rmdir {} + || left=1
+		done
+		return $left
+	}
+	(within 10 "removal of the cgroups of $node" no_cgroups)
+	[[ ! -e /run/netns/$prefix-$node ]] || ip netns del "$prefix-$node"
+}

@@ -47,6 +47,7 @@ resolvConf: ""
 evictionHard: {memory.available: 100Mi, imagefs.available: "0%", nodefs.available: "0%", nodefs.inodesFree: "0%"}
 imageGCHighThresholdPercent: 100
 imageMaximumGCAge: 0s
+maxPods: 250
 volumePluginDir: /var/lib/kubelet/volumeplugins
 YAML
 

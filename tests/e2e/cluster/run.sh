@@ -2,6 +2,7 @@
 # run.sh NODE COMMAND…: runs a command in all namespaces of a node, or in those of the
 # control plane's network where NODE is cp.
 # run.sh kubectl ARGUMENTS…: asks the API server, as its administrator.
+# run.sh stop NODE: ends all of a node at once. up.sh starts it again.
 # run.sh api stop|start: stops the API server, and starts it again.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -11,6 +12,7 @@ shift
 case $where in
 kubectl) in_control_plane "$(program kubectl)" --kubeconfig "$state/admin.conf" "$@" ;;
 api) "$here/api.sh" "$@" ;;
+stop) stop_node "$1" ;;
 cp) in_control_plane "$@" ;;
 *) in_node "$where" "$@" ;;
 esac

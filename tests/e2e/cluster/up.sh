@@ -94,7 +94,7 @@ start kube-scheduler $(client kube-scheduler) --leader-elect=false
 # --- nodes
 
 # The nodes have folders of their own where these are. They are removed again.
-fixed="/var/lib/kubelet /var/lib/containerd /var/lib/cni /var/log/pods /var/log/containers /etc/cni/net.d /opt/cni/bin"
+fixed="/var/lib/kubelet /var/lib/containerd /var/lib/cni /var/lib/kube-network-policies /var/log/pods /var/log/containers /etc/cni/net.d /opt/cni/bin"
 echo "$fixed" >"$state/folders"
 for folder in $fixed; do
 	path=

@@ -182,6 +182,28 @@ func TestRemovalLeavesNothing(t *testing.T) {
 	// Pods that policies select, and connections between them.
 	newField(t)
 
+	removeAgent(t)
+	defer installAgent(t)
+	for _, node := range []string{"n1", "n2"} {
+		if diff := cmp.Diff(strings.Split(before[node], "\n"), strings.Split(traces(node), "\n")); diff != "" {
+			t.Errorf("%s differs from what it was before:\n%s", node, diff)
+		}
+	}
+}
+
+// manifest is what the cluster's agents were installed by.
+var manifest = os.Getenv("EDGES_MANIFEST")
+
+func installAgent(t *testing.T) {
+	t.Helper()
+	kubectl(t, "apply", "-f", manifest)
+	agentsReady(t)
+}
+
+// removeAgent removes the agents from the cluster, and what they have left on the nodes,
+// as docs/operations.md describes it.
+func removeAgent(t *testing.T) {
+	t.Helper()
 	kubectl(t, "-n", "kube-system", "patch", agents, "--type", "json", "-p", `[
 		{"op": "replace", "path": "/spec/updateStrategy", "value": {"type": "OnDelete"}},
 		{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": ["--cleanup", "--snapshot-cache=/var/lib/kube-network-policies/snapshot"]}]`)
@@ -195,12 +217,7 @@ func TestRemovalLeavesNothing(t *testing.T) {
 		}
 		return nil
 	})
-	manifest := os.Getenv("EDGES_MANIFEST")
 	kubectl(t, "delete", "-f", manifest, "--wait=true", "--timeout="+patience.String())
-	defer func() {
-		kubectl(t, "apply", "-f", manifest)
-		agentsReady(t)
-	}()
 	eventually(t, "end of the agents", func() error {
 		for _, node := range []string{"n1", "n2"} {
 			if output, err := attempt(node, "pgrep", "-x", "kube-network-po"); err == nil {
@@ -209,9 +226,4 @@ func TestRemovalLeavesNothing(t *testing.T) {
 		}
 		return nil
 	})
-	for _, node := range []string{"n1", "n2"} {
-		if diff := cmp.Diff(strings.Split(before[node], "\n"), strings.Split(traces(node), "\n")); diff != "" {
-			t.Errorf("%s differs from what it was before:\n%s", node, diff)
-		}
-	}
 }

@@ -1,19 +1,34 @@
 package edges
 
 import (
+	"bufio"
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // startedAtOnce is how many pods start together.
-const startedAtOnce = 30
+func startedAtOnce(t *testing.T) int {
+	t.Helper()
+	n, err := strconv.Atoi(os.Getenv("EDGES_PODS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
 
-// Pods whose init containers connect at once, thirty in each group: those that no policy
-// selects, those that a policy selects, and those that connect to a server which admits
-// them by their labels, so that its node must know them. Nothing is denied to any of
-// them. The figures of the first connections are logged, all of the same run.
+// Pods whose init containers connect at once, in groups that start one after the other:
+// without the agent, those that no policy selects, those that a policy selects, those
+// that connect to a server which admits them by their labels, so that its node must know
+// them, and those that it does not admit. Nothing may get through of the last ones. The
+// figures of the first connections are logged, all of the same run.
 func TestInitContainersConnectAtOnce(t *testing.T) {
 	namespace := newNamespace(t)
 	start(t, namespace,
@@ -22,88 +37,176 @@ func TestInitContainersConnectAtOnce(t *testing.T) {
 	policy(t, namespace, "guarded", `{podSelector: {matchLabels: {admits: some}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {group: admitted}}}]}]}`)
 	policy(t, namespace, "starters", `{podSelector: {matchLabels: {group: selected}}, policyTypes: [Ingress, Egress], egress: [{to: [{podSelector: {matchLabels: {app: server}}}]}]}`)
 
-	for _, group := range []string{"free", "selected", "admitted"} {
-		server := map[string]string{"free": "open", "selected": "open", "admitted": "guarded"}[group]
-		args := []string{"probe", "-interval=250ms", "-duration=2s", "-timeout=20s"}
-		for _, address := range podAddresses(t, namespace, server) {
-			for _, protocol := range []string{"tcp", "udp"} {
-				args = append(args, "-allowed="+protocol+"://"+hostPort(address, 8080))
-			}
+	startAtOnce(t, namespace, "free", "open", "allowed")
+	startAtOnce(t, namespace, "selected", "open", "allowed")
+	startAtOnce(t, namespace, "admitted", "guarded", "allowed")
+	if !withAgent {
+		return
+	}
+	startAtOnce(t, namespace, "strange", "guarded", "denied")
+	removeAgent(t)
+	defer installAgent(t)
+	startAtOnce(t, namespace, "without", "open", "allowed")
+}
+
+// startAtOnce starts pods of a group, half of them on the server's node, waits until
+// their probers have ended, and deletes them.
+func startAtOnce(t *testing.T, namespace, group, server, expected string) {
+	t.Helper()
+	count := startedAtOnce(t)
+	args := []string{"probe", "-interval=250ms", "-duration=2s", "-timeout=20s"}
+	for _, address := range podAddresses(t, namespace, server) {
+		for _, protocol := range []string{"tcp", "udp"} {
+			args = append(args, "-"+expected+"="+protocol+"://"+hostPort(address, 8080))
 		}
-		var manifest strings.Builder
-		for i := range startedAtOnce {
-			manifest.WriteString(pod{fmt.Sprintf("%s-%d", group, i), []string{"n1", "n2"}[i%2], "{group: " + group + "}", fmt.Sprintf(`
+	}
+	var manifest strings.Builder
+	for i := range count {
+		manifest.WriteString(pod{fmt.Sprintf("%s-%d", group, i), []string{"n1", "n2"}[i%2], "{group: " + group + "}", fmt.Sprintf(`
   restartPolicy: Never
   initContainers:
   - {name: dial, image: %q, imagePullPolicy: IfNotPresent, args: ["%s"]}
   containers:
   - {name: main, image: %q, imagePullPolicy: IfNotPresent, args: [pause]}`, prober, strings.Join(args, `", "`), agnhost)}.manifest(namespace))
-		}
-		apply(t, manifest.String())
-		// An init container fails if it never reached one of its targets.
-		finished := func() (succeeded, failed int) {
-			states := strings.Fields(kubectl(t, "-n", namespace, "get", "pods", "-l", "group="+group, "-o",
-				"jsonpath={.items[*].status.phase}"))
-			for _, state := range states {
-				switch state {
-				case "Running":
-					succeeded++
-				case "Failed":
-					failed++
-				}
+	}
+	known := watchAddresses(t, namespace, "group="+group)
+	apply(t, manifest.String())
+	// An init container fails if it never reached one of its targets, or one that is
+	// denied.
+	finished := func() (succeeded, failed int) {
+		states := strings.Fields(kubectl(t, "-n", namespace, "get", "pods", "-l", "group="+group, "-o",
+			"jsonpath={.items[*].status.phase}"))
+		for _, state := range states {
+			switch state {
+			case "Running":
+				succeeded++
+			case "Failed":
+				failed++
 			}
-			return succeeded, failed
 		}
-		eventually(t, "pods of "+group, func() error {
-			if succeeded, failed := finished(); succeeded+failed < startedAtOnce {
-				return fmt.Errorf("%d run, %d failed", succeeded, failed)
+		return succeeded, failed
+	}
+	eventually(t, "pods of "+group, func() error {
+		if succeeded, failed := finished(); succeeded+failed < count {
+			return fmt.Errorf("%d run, %d failed", succeeded, failed)
+		}
+		return nil
+	})
+	addressed := known()
+	var text strings.Builder
+	nodes := map[string][]report{}
+	var late []float64 // when the API had the addresses, since the pod began to connect
+	for i := range count {
+		name := fmt.Sprintf("%s-%d", group, i)
+		printed := log(t, namespace, name, "-c", "dial")
+		text.WriteString(printed)
+		all := reports(t, printed)
+		where := []string{"same node", "other node"}[i%2]
+		nodes[where] = append(nodes[where], all...)
+		if at, ok := addressed[name]; ok && len(all) > 0 {
+			late = append(late, float64(at.Sub(all[0].Start).Milliseconds()))
+		}
+	}
+	keep(t, "start-"+group+".json", text.String())
+	for _, where := range []string{"same node", "other node"} {
+		logStarts(t, group+", "+where, nodes[where])
+	}
+	if len(late) > 0 {
+		t.Logf("%s: %d of %d addresses were in the API after %s", group, len(late), count, quantiles(late))
+	}
+	if _, failed := finished(); failed > 0 && expected == "allowed" {
+		t.Logf("%s: %d pods lost every datagram to an address", group, failed)
+	}
+	kubectl(t, "-n", namespace, "delete", "pod", "-l", "group="+group, "--wait=true")
+}
+
+// watchAddresses notes when the API has the addresses of pods. What it returns ends the
+// watch.
+func watchAddresses(t *testing.T, namespace, selector string) func() map[string]time.Time {
+	t.Helper()
+	watch := exec.Command("../cluster/run.sh", "kubectl", "-n", namespace, "get", "pods", "-l", selector, "--watch", "--no-headers",
+		"-o", "custom-columns=:.metadata.name,:.status.podIP")
+	watch.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	output, err := watch.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := sync.OnceFunc(func() {
+		if err := syscall.Kill(-watch.Process.Pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	seen := make(chan map[string]time.Time, 1)
+	go func() {
+		times := make(map[string]time.Time)
+		for lines := bufio.NewScanner(output); lines.Scan(); {
+			if fields := strings.Fields(lines.Text()); len(fields) == 2 && fields[1] != "<none>" && times[fields[0]].IsZero() {
+				times[fields[0]] = time.Now()
 			}
-			return nil
-		})
-		text := ""
-		for i := range startedAtOnce {
-			text += log(t, namespace, fmt.Sprintf("%s-%d", group, i), "-c", "dial")
 		}
-		keep(t, "start-"+group+".json", text)
-		logStarts(t, group, reports(t, text))
-		if _, failed := finished(); failed > 0 {
-			t.Logf("%s: %d pods lost every datagram to an address", group, failed)
-		}
-		kubectl(t, "-n", namespace, "delete", "pod", "-l", "group="+group, "--wait=true")
+		seen <- times
+	}()
+	return func() map[string]time.Time {
+		end()
+		times := <-seen
+		_ = watch.Wait() // it was killed
+		return times
 	}
 }
 
-// logStarts logs the figures of the pods, by protocol. TCP that never connects is an
-// error: it sends its first packet again. A datagram is sent once.
+// quantiles describes values in milliseconds. It sorts them.
+func quantiles(values []float64) string {
+	slices.Sort(values)
+	at := func(q float64) float64 { return values[int(q*float64(len(values)-1)+0.5)] }
+	return fmt.Sprintf("p50 %.0f ms, p99 %.0f ms, max %.0f ms", at(0.5), at(0.99), values[len(values)-1])
+}
+
+// logStarts logs the figures of the pods, by protocol. What is denied and gets through is
+// an error, and so is TCP that never connects: it sends its first packet again. A
+// datagram is sent once.
 func logStarts(t *testing.T, group string, all []report) {
 	t.Helper()
 	for _, protocol := range []string{"tcp", "udp"} {
-		attempts, failed, firstFailed := 0, 0, 0
+		attempts, failed, leaks, firstFailed, second := 0, 0, 0, 0, 0
 		var firsts []float64
+		denied := false
 		for _, r := range all {
 			for _, target := range r.Targets {
 				if !strings.HasPrefix(target.Target, protocol) {
 					continue
 				}
+				denied = target.Expected == "denied"
 				attempts += target.Attempts
 				failed += target.Failed
-				if target.First != nil {
-					firsts = append(firsts, *target.First)
-				} else {
+				leaks += target.Leaks
+				if target.First == nil {
 					firstFailed++
+					continue
+				}
+				firsts = append(firsts, *target.First)
+				if *target.First >= 1000 {
+					second++
 				}
 			}
 		}
-		if protocol == "tcp" && failed > 0 {
+		switch {
+		case denied && leaks > 0:
+			t.Errorf("%s: %d of %d denied %s attempts got through", group, leaks, attempts, protocol)
+		case denied:
+			t.Logf("%s: %s: none of %d denied attempts got through", group, protocol, attempts)
+		case len(firsts) == 0:
+			t.Errorf("%s: no first %s attempt succeeded", group, protocol)
+		default:
+			t.Logf("%s: %s: first attempts: %s, %d of %d failed, %d took a second or more; %d of all %d attempts failed",
+				group, protocol, quantiles(firsts), firstFailed, len(firsts)+firstFailed, second, failed, attempts)
+		}
+		if protocol == "tcp" && !denied && failed > 0 {
 			t.Errorf("%s: %d TCP connections of %d failed", group, failed, attempts)
 		}
-		if len(firsts) == 0 {
-			t.Errorf("%s: no first %s attempt succeeded", group, protocol)
-			continue
-		}
-		slices.Sort(firsts)
-		t.Logf("%s: %s: first attempts: p50 %.0f ms, max %.0f ms, %d of %d failed; %d of all %d attempts failed",
-			group, protocol, firsts[len(firsts)/2], firsts[len(firsts)-1], firstFailed, len(firsts)+firstFailed, failed, attempts)
 	}
 }
 

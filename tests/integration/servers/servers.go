@@ -107,6 +107,19 @@ func Named(folder string) (Release, error) {
 	return Release{}, fmt.Errorf("no release %q, only %s", folder, strings.Join(known, ", "))
 }
 
+// Missing returns the programs of r that Build would have to build, by name.
+func (r Release) Missing(ctx context.Context) ([]string, error) {
+	source, err := r.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	folder, err := r.cache(ctx, source)
+	if err != nil {
+		return nil, err
+	}
+	return r.missing(folder)
+}
+
 // Build returns the folder that holds the programs of r, and builds those that
 // are missing, which takes minutes and the network. It reports its progress to log.
 // Several processes may call it at once: one builds, the others wait.

@@ -1,10 +1,12 @@
 // Command build makes ready what the tests need, so that the tests themselves do
 // not wait for it: a cold build takes longer than a test may. With arguments it
-// builds these releases, each named by its folder, and prints where they are.
+// builds these releases, each named by its folder, and prints where they are. With
+// -missing it builds nothing and prints which of their programs it would build.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -16,13 +18,15 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := build(ctx, os.Args[1:]); err != nil {
+	onlyMissing := flag.Bool("missing", false, "build nothing, print the programs that would be built")
+	flag.Parse()
+	if err := build(ctx, flag.Args(), *onlyMissing); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func build(ctx context.Context, names []string) error {
+func build(ctx context.Context, names []string, onlyMissing bool) error {
 	releases := servers.All
 	if len(names) > 0 {
 		releases = nil
@@ -35,6 +39,16 @@ func build(ctx context.Context, names []string) error {
 		releases = append(releases, r)
 	}
 	for _, r := range releases {
+		if onlyMissing {
+			missing, err := r.Missing(ctx)
+			if err != nil {
+				return err
+			}
+			for _, name := range missing {
+				fmt.Println(name)
+			}
+			continue
+		}
 		folder, err := r.Build(ctx, os.Stderr)
 		if err != nil {
 			return err
