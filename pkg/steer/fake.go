@@ -135,6 +135,22 @@ func (k *fakeKernel) read(ctx context.Context) (*observedState, error) {
 	return o, nil
 }
 
+func (k *fakeKernel) owners(ctx context.Context) ([]element, error) {
+	var owners []element
+	for _, spec := range ownersSpecs() {
+		listed, err := k.nft.ListElements(ctx, "set", spec.name)
+		if err != nil && !knftables.IsNotFound(err) {
+			return nil, err
+		}
+		for _, l := range listed {
+			if e, ok := spec.parse(l.Key); ok {
+				owners = append(owners, e)
+			}
+		}
+	}
+	return owners, nil
+}
+
 func (k *fakeKernel) readSet(ctx context.Context, spec setSpec) (elements, error) {
 	listed, err := k.nft.ListElements(ctx, "set", spec.name)
 	if err != nil {

@@ -58,21 +58,31 @@ func uint32Argument(kind uint16, n uint32) argument {
 // ofTable limits a request to our table: NFTA_*_TABLE is 1 in all requests.
 var ofTable = stringArgument(1, TableName)
 
-// get sends one request and returns the attributes of each answer. what is an
-// NFT_MSG_GET.
-func get(conn *netlink.Conn, what netlink.HeaderType, flags netlink.HeaderFlags, of ...argument) ([][]byte, error) {
+// request returns a message to nftables.
+func request(family byte, what netlink.HeaderType, flags netlink.HeaderFlags, of ...argument) (netlink.Message, error) {
+	attributes, err := encode(of...)
+	return netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | what, Flags: netlink.Request | flags},
+		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attributes...),
+	}, err
+}
+
+func encode(of ...argument) ([]byte, error) {
 	ae := netlink.NewAttributeEncoder()
 	for _, a := range of {
 		ae.Bytes(a.kind, a.value)
 	}
-	attributes, err := ae.Encode()
+	return ae.Encode()
+}
+
+// get sends one request and returns the attributes of each answer. what is an
+// NFT_MSG_GET.
+func get(conn *netlink.Conn, what netlink.HeaderType, flags netlink.HeaderFlags, of ...argument) ([][]byte, error) {
+	r, err := request(unix.NFPROTO_INET, what, flags, of...)
 	if err != nil {
 		return nil, err
 	}
-	messages, err := conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | what, Flags: netlink.Request | flags},
-		Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, attributes...),
-	})
+	messages, err := conn.Execute(r)
 	if err != nil {
 		return nil, err
 	}

@@ -22,33 +22,61 @@ import (
 // readAttempts bounds how often the table is read while other processes commit.
 const readAttempts = 10
 
-// read reads again if there were commits meanwhile, because a list in several messages
-// could then miss entries. The last attempt is returned even so: the commit that made
-// it outdated is notified.
-func (k netlinkKernel) read(ctx context.Context) (*observedState, error) {
-	conn, err := k.conn(ctx)
+func (k netlinkKernel) read(ctx context.Context) (o *observedState, err error) {
+	generation, err := k.consistently(ctx, func(conn *netlink.Conn) (err error) {
+		o, err = k.readOnce(conn)
+		return err
+	})
 	if err != nil {
 		return nil, err
+	}
+	o.generation = generation
+	return o, nil
+}
+
+func (k netlinkKernel) owners(ctx context.Context) (owners []element, err error) {
+	_, err = k.consistently(ctx, func(conn *netlink.Conn) error {
+		owners = nil
+		for _, spec := range ownersSpecs() {
+			keys, _, err := setKeys(conn, spec.name)
+			if err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+			for _, key := range keys {
+				if e, ok := spec.element(key); ok {
+					owners = append(owners, e)
+				}
+			}
+		}
+		return nil
+	})
+	return owners, err
+}
+
+// consistently calls read again if there were commits meanwhile, because a list in
+// several messages could then miss entries. The last attempt counts even so: the commit
+// that made it outdated is notified. It returns the generation before that attempt.
+func (k netlinkKernel) consistently(ctx context.Context, read func(*netlink.Conn) error) (uint32, error) {
+	conn, err := k.conn(ctx)
+	if err != nil {
+		return 0, err
 	}
 	defer conn.Close()
 	before, err := generation(conn)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	for attempt := 1; ; attempt++ {
-		o, err := k.readOnce(conn)
+		err := read(conn)
 		after, errAfter := generation(conn)
 		switch {
 		case errAfter != nil:
-			return nil, errAfter
+			return 0, errAfter
 		case before != after && attempt < readAttempts:
 			before = after
 			continue
-		case err != nil:
-			return nil, err
 		}
-		o.generation = before
-		return o, nil
+		return before, err
 	}
 }
 

@@ -2,15 +2,16 @@ package steer
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
 
-	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-	"sigs.k8s.io/knftables"
 )
 
 // probeTable is the scratch table. It never has a base chain: removing one
@@ -41,26 +42,30 @@ type Capabilities struct {
 // Probe probes the kernel in this process's network namespace. It needs CAP_NET_ADMIN
 // and leaves nothing behind. An error means that nothing could be probed; all
 // Capabilities are then unknown.
+//
+// First packets wait for it when an agent starts. So it runs no program, and the kernel,
+// which waits for all cores before it discards a batch, gets only one.
 func Probe(ctx context.Context) (Capabilities, error) {
-	nft, err := knftables.New(knftables.InetFamily, probeTable)
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	errs, err := tryRules(ctx, probeRules)
+	if err == nil {
+		// A conntrack expression makes the kernel load connection tracking, without
+		// which there is no sysctl to read. It also proves that ENOENT for another rule
+		// can only be about its own expressions.
+		err = errs[probeConntrack]
+	}
 	if err != nil {
 		err = fmt.Errorf("probe nftables: %w", err)
 		return unknown(err), err
 	}
-	// A conntrack expression makes the kernel load connection tracking, without
-	// which there is no sysctl to read. It also proves that ENOENT in the next check
-	// can only be about the queue statement.
-	if err := checkRule(ctx, nft, "ct state new"); err != nil {
-		err = fmt.Errorf("probe the ct expression: %w", err)
-		return unknown(err), err
-	}
 	return Capabilities{
-		Queue:         probeQueue(ctx, nft),
-		XTables:       probeXTables(),
+		Queue:         supports(errs[probeQueue], "queue statement (CONFIG_NFT_QUEUE)"),
+		XTables:       supports(errs[probeXTables], "NFQUEUE target for nftables (CONFIG_NFT_COMPAT, CONFIG_NETFILTER_XT_TARGET_NFQUEUE)"),
 		SCTPConntrack: ProbeSCTPConntrack(),
 		UDPClash:      probeUDPClash(),
-		SourceCheck:   probeSourceCheck(ctx, nft),
-		Share:         probeShare(ctx, nft),
+		SourceCheck:   supports(errs[probeSourceCheck], "route lookups in nftables (CONFIG_NFT_FIB_INET)"),
+		Share:         supports(errs[probeShare], "limits for each element of a set (CONFIG_NFT_LIMIT)"),
 	}, nil
 }
 
@@ -72,67 +77,124 @@ func unknown(err error) Capabilities {
 	return Capabilities{Queue: err, XTables: err, SCTPConntrack: err, UDPClash: err, SourceCheck: err, Share: err}
 }
 
-// checkRule reports whether the kernel accepts rule, without committing it.
-func checkRule(ctx context.Context, nft knftables.Interface, rule string) error {
-	tx := nft.NewTransaction()
-	tx.Add(&knftables.Table{})
-	tx.Add(&knftables.Chain{Name: "probe"})
-	tx.Add(&knftables.Rule{Chain: "probe", Rule: rule})
-	return nft.Check(ctx, tx)
+// Indexes of probeRules.
+const (
+	probeConntrack = iota
+	probeQueue
+	probeXTablesOfIPv4
+	probeXTables
+	probeSourceCheck
+	probeShare
+)
+
+// probeRule is a rule that the kernel accepts if it has a feature.
+type probeRule struct {
+	family byte // an NFPROTO
+	exprs  []expr.Any
 }
 
-func probeQueue(ctx context.Context, nft knftables.Interface) error {
-	err := checkRule(ctx, nft, "queue to 0")
-	switch {
-	case err == nil:
-		return nil
-	case knftables.IsNotFound(err):
-		return fmt.Errorf("%w: the kernel has no queue statement (CONFIG_NFT_QUEUE)", errors.ErrUnsupported)
-	}
-	return fmt.Errorf("probe the queue statement: %w", err)
+var probeRules = []probeRule{
+	probeConntrack: {unix.NFPROTO_INET, []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}},
+	probeQueue:     {unix.NFPROTO_INET, []expr.Any{&expr.Queue{Total: 1}}},
+	// The kernel loads the target's module by an alias that exists for ip but not for
+	// inet. The result is that for inet.
+	probeXTablesOfIPv4: {unix.NFPROTO_IPV4, nfqueueTarget(0, 1, false)},
+	probeXTables:       {unix.NFPROTO_INET, nfqueueTarget(0, 1, false)},
+	probeSourceCheck:   {unix.NFPROTO_INET, []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}}},
+	probeShare: {unix.NFPROTO_INET, []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}, // the source of IPv4
+		&expr.Dynset{SrcRegKey: 1, SetName: probeName, SetID: probeSetID, Operation: unix.NFT_DYNSET_OP_UPDATE,
+			Exprs: []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: 1, Unit: expr.LimitTimeSecond, Burst: 1}}},
+	}},
 }
 
-func probeSourceCheck(ctx context.Context, nft knftables.Interface) error {
-	err := checkRule(ctx, nft, "fib saddr . iif oif missing")
-	switch {
-	case err == nil:
-		return nil
-	case knftables.IsNotFound(err):
-		return fmt.Errorf("%w: the kernel has no route lookups in nftables (CONFIG_NFT_FIB_INET)", errors.ErrUnsupported)
+const (
+	probeName  = "probe" // of the chain and the set
+	probeSetID = 1
+	// nftTypeIPAddr is the number that nft uses for the type ipv4_addr.
+	nftTypeIPAddr = 7
+)
+
+// tryRules returns for each rule whether the kernel accepts it. The batch has no end, so
+// the kernel discards it.
+func tryRules(ctx context.Context, rules []probeRule) ([]error, error) {
+	conn, err := netlinkKernel{}.conn(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return fmt.Errorf("probe the fib expression: %w", err)
+	defer conn.Close()
+	batch, err := probeBatch(rules)
+	if err != nil {
+		return nil, err
+	}
+	if batch, err = conn.SendMessages(batch); err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, m := range batch[1:] {
+		_, err := conn.Receive() // one answer to each, in this order
+		switch m.Header.Type & 0xff {
+		case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_NEWCHAIN:
+			if err != nil {
+				return nil, err // there may be no more answers
+			}
+		case unix.NFT_MSG_NEWRULE:
+			errs = append(errs, err)
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, err
+		}
+	}
+	return errs, nil
 }
 
-// probeXTables adds and removes a rule in one batch, because nft has no syntax for an
-// xtables target and thus cannot check one.
-func probeXTables() error {
-	// The kernel loads the target's module by an alias that exists for ip but not
-	// for inet. The result is that for inet.
-	var err error
-	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyINet} {
-		err = tryXTables(family)
+// probeBatch returns the messages that add rules, without the end of the batch.
+func probeBatch(rules []probeRule) ([]netlink.Message, error) {
+	batch := []netlink.Message{{
+		Header: netlink.Header{Type: unix.NFNL_MSG_BATCH_BEGIN, Flags: netlink.Request},
+		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES},
+	}}
+	var errs []error
+	add := func(family byte, what netlink.HeaderType, of ...argument) {
+		m, err := request(family, what, netlink.Create|netlink.Acknowledge, append(of, stringArgument(1, probeTable))...)
+		batch, errs = append(batch, m), append(errs, err)
 	}
+	for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_INET} {
+		add(family, unix.NFT_MSG_NEWTABLE)
+		add(family, unix.NFT_MSG_NEWCHAIN, stringArgument(unix.NFTA_CHAIN_NAME, probeName))
+	}
+	size, err := encode(uint32Argument(unix.NFTA_SET_DESC_SIZE, shareSize))
+	errs = append(errs, err)
+	add(unix.NFPROTO_INET, unix.NFT_MSG_NEWSET,
+		stringArgument(unix.NFTA_SET_NAME, probeName), uint32Argument(unix.NFTA_SET_ID, probeSetID),
+		uint32Argument(unix.NFTA_SET_KEY_TYPE, nftTypeIPAddr), uint32Argument(unix.NFTA_SET_KEY_LEN, 4),
+		uint32Argument(unix.NFTA_SET_FLAGS, unix.NFT_SET_EVAL|unix.NFT_SET_TIMEOUT),
+		argument{unix.NFTA_SET_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(shareTimeout.Milliseconds()))},
+		argument{unix.NFTA_SET_DESC | unix.NLA_F_NESTED, size})
+	for _, r := range rules {
+		var exprs []argument
+		for _, e := range r.exprs {
+			value, err := expr.Marshal(r.family, e)
+			exprs, errs = append(exprs, argument{unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED, value}), append(errs, err)
+		}
+		list, err := encode(exprs...)
+		errs = append(errs, err)
+		add(r.family, unix.NFT_MSG_NEWRULE, stringArgument(unix.NFTA_RULE_CHAIN, probeName),
+			argument{unix.NFTA_RULE_EXPRESSIONS | unix.NLA_F_NESTED, list})
+	}
+	return batch, errors.Join(errs...)
+}
+
+// supports returns the result of a probe for feature, of which err is the error of the
+// kernel.
+func supports(err error, feature string) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("%w: the kernel has no NFQUEUE target for nftables (CONFIG_NFT_COMPAT, CONFIG_NETFILTER_XT_TARGET_NFQUEUE)", errors.ErrUnsupported)
+		return fmt.Errorf("%w: the kernel has no %s", errors.ErrUnsupported, feature)
 	}
-	return fmt.Errorf("probe the NFQUEUE target: %w", err)
-}
-
-func tryXTables(family nftables.TableFamily) error {
-	conn, err := nftables.New()
-	if err != nil {
-		return err
-	}
-	table := &nftables.Table{Name: probeTable, Family: family}
-	chain := &nftables.Chain{Name: "probe", Table: table}
-	conn.AddTable(table)
-	conn.AddChain(chain)
-	conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: nfqueueTarget(0, 1, false)})
-	conn.DelTable(table)
-	return conn.Flush()
+	return fmt.Errorf("probe the %s: %w", feature, err)
 }
 
 // ProbeSCTPConntrack returns Capabilities.SCTPConntrack without needing privileges. It

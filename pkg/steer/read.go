@@ -13,6 +13,9 @@ type kernel interface {
 	generation(context.Context) (uint32, error)
 	// read returns the observed state of the table.
 	read(context.Context) (*observedState, error)
+	// owners returns the elements of the sets of owners of a table of whatever layout.
+	// Elements that cannot be read are not ours: the first desired state replaces them.
+	owners(context.Context) ([]element, error)
 	// counters returns the number of packets of each counter of the table.
 	counters(context.Context) (map[string]uint64, error)
 	// queues returns the queue numbers to which the table sends packets to be decided.

@@ -1,7 +1,6 @@
 package steer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -166,21 +165,4 @@ func (c Config) validateShare() error {
 		errs = append(errs, fmt.Errorf("OverflowQueue %d: one of its queues is one of the others", c.OverflowQueue))
 	}
 	return errors.Join(errs...)
-}
-
-// probeShare reports whether packets can update a set with a limit for each element.
-func probeShare(ctx context.Context, nft knftables.Interface) error {
-	tx := nft.NewTransaction()
-	tx.Add(&knftables.Table{})
-	tx.Add(&knftables.Chain{Name: "probe"})
-	tx.Add(families[0].shareSet("probe"))
-	tx.Add(&knftables.Rule{Chain: "probe", Rule: "update @probe { ip saddr limit rate 1/second burst 1 packets } accept"})
-	err := nft.Check(ctx, tx)
-	switch {
-	case err == nil:
-		return nil
-	case knftables.IsNotFound(err):
-		return fmt.Errorf("%w: the kernel has no limits for each element of a set (CONFIG_NFT_LIMIT)", errors.ErrUnsupported)
-	}
-	return fmt.Errorf("probe limits for each element of a set: %w", err)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os/exec"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,8 +43,8 @@ var errNotSynced = errors.New("steering is not synced yet")
 // goroutine, Run only once.
 type Steerer struct {
 	cfg     Config
-	divert  Divert // never DivertAuto
-	nft     knftables.Interface
+	divert  Divert              // never DivertAuto
+	nft     knftables.Interface // nil before the first sync
 	kernel  kernel
 	runner  *runner.Runner
 	metrics *metrics
@@ -87,7 +88,8 @@ type desiredState struct {
 
 // New returns a Steerer that has not accessed the kernel yet. caps is a result of
 // Probe. It is an error if caps does not support Config.Divert, if there is no nft
-// program, or if cfg is not valid.
+// program, or if cfg is not valid. Whether the program works is seen at the first write:
+// packets are decided before.
 func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("steer: %w", err)
@@ -96,20 +98,19 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	if err != nil {
 		return nil, err
 	}
-	nft, err := newProgram()
-	if err != nil {
-		return nil, fmt.Errorf("open table %s: %w", TableName, err)
+	if _, err := exec.LookPath("nft"); err != nil {
+		return nil, fmt.Errorf("find the nft program: %w", err)
 	}
 	cfg.Divert, cfg.EarlyUDP = divert, cfg.EarlyUDP.choose(caps)
 	cfg.SourceCheck = cfg.SourceCheck && caps.checksSources()
-	s := newSteerer(cfg, caps, nft, netlinkKernel{chains(cfg)})
+	s := newSteerer(cfg, caps, nil, netlinkKernel{chains(cfg)})
 	if divert == DivertXTables {
 		s.writeXTables = writeXTables
 	}
 	return s, nil
 }
 
-// newSteerer takes a valid Config without automatic choices.
+// newSteerer takes a valid Config without automatic choices. A nil nft is the program.
 func newSteerer(cfg Config, caps Capabilities, nft knftables.Interface, k kernel) *Steerer {
 	s := &Steerer{cfg: cfg, divert: cfg.Divert, nft: nft, kernel: k, health: errNotSynced, waiting: make(chan struct{}, 1)}
 	s.runner = runner.New(runner.Config{
