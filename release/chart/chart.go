@@ -26,6 +26,9 @@ const (
 	Monitoring  = "monitoring.yaml"
 )
 
+// Version is the version of Kubernetes that is rendered for.
+const Version = "v1.36.0"
+
 // Values are those of a user, by name.
 type Values = map[string]any
 
@@ -34,11 +37,16 @@ func Load(repository string) (*chart.Chart, error) {
 	return loader.Load(path.Join(repository, Folder))
 }
 
-// Render returns what each template makes of values, by its name: YAML documents with
-// their comments, or nothing. It fails for values that the schema refuses.
-func Render(c *chart.Chart, values Values) (map[string]string, error) {
+// Render returns what each template makes of values for a version of Kubernetes, by its
+// name: YAML documents with their comments, or nothing. It fails for values that the
+// schema refuses.
+func Render(c *chart.Chart, values Values, version string) (map[string]string, error) {
 	capabilities := chartutil.DefaultCapabilities.Copy()
-	capabilities.KubeVersion = chartutil.KubeVersion{Version: "v1.36.0", Major: "1", Minor: "36"}
+	kubernetes, err := chartutil.ParseKubeVersion(version)
+	if err != nil {
+		return nil, err
+	}
+	capabilities.KubeVersion = *kubernetes
 	release := chartutil.ReleaseOptions{Name: c.Name(), Namespace: Namespace, IsInstall: true, Revision: 1}
 	all, err := chartutil.ToRenderValues(c, values, release, capabilities)
 	if err != nil {
@@ -57,3 +65,21 @@ func Render(c *chart.Chart, values Values) (map[string]string, error) {
 	}
 	return out, nil
 }
+
+// Documents returns all objects of Render in one text.
+func Documents(c *chart.Chart, values Values, version string) (string, error) {
+	rendered, err := Render(c, values, version)
+	if err != nil {
+		return "", err
+	}
+	var out []string
+	for _, template := range []string{Agent, Writer, WriterGuard, Monitoring} {
+		if text := strings.TrimPrefix(rendered[template], "---\n"); text != "" {
+			out = append(out, text)
+		}
+	}
+	return documents(out...), nil
+}
+
+// documents joins YAML files.
+func documents(files ...string) string { return strings.Join(files, "---\n") }

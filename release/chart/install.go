@@ -1,10 +1,6 @@
 package chart
 
-import (
-	"strings"
-
-	"helm.sh/helm/v3/pkg/chart"
-)
+import "helm.sh/helm/v3/pkg/chart"
 
 const generated = `# Generated from charts/kube-network-policies by make manifests. Change it there.
 `
@@ -29,11 +25,11 @@ var AllKinds = Values{"kinds": Values{"adminNetworkPolicy": true, "baselineAdmin
 // Files returns the files for users of kubectl and of kustomize, by their paths in the
 // repository: the chart, rendered with its defaults or with AllKinds.
 func Files(c *chart.Chart) (map[string]string, error) {
-	plain, err := Render(c, nil)
+	plain, err := Render(c, nil, Version)
 	if err != nil {
 		return nil, err
 	}
-	admin, err := Render(c, AllKinds)
+	admin, err := Render(c, AllKinds, Version)
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +43,3 @@ func Files(c *chart.Chart) (map[string]string, error) {
 		"kustomize/writer-guard/validate.yaml": guard,
 	}, nil
 }
-
-// documents joins YAML files.
-func documents(files ...string) string { return strings.Join(files, "---\n") }

@@ -2,7 +2,10 @@ package integration
 
 import (
 	"context"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -87,6 +90,37 @@ func TestServersAcceptInstallation(t *testing.T) {
 			t.Errorf("applied again, objects changed\nfrom\n%s\nto\n%s", before, after)
 		}
 	})
+}
+
+// operatorKinds are those of the Prometheus operator, which the servers do not have.
+var operatorKinds = regexp.MustCompile(`(?m)^apiVersion: monitoring\.coreos\.com/`)
+
+// What the Helm chart renders with its defaults, and with every value changed, is valid.
+func TestServersAcceptChart(t *testing.T) {
+	defaults := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(defaults, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, values := range map[string]string{"defaults": defaults, "every value": "chart/testdata/every-value.yaml"} {
+		for version, s := range map[string]*server{"v1.36.0": newest, "v1.27.0": statusOff} {
+			t.Run(name+" on "+version, func(t *testing.T) {
+				render := exec.CommandContext(t.Context(), "go", "run", "./manifests", "-values", values, "-kube-version", version)
+				render.Dir, render.Stderr = "../../release", os.Stderr
+				rendered, err := render.Output()
+				if err != nil {
+					t.Fatalf("%v: %v", render, err)
+				}
+				documents := slices.DeleteFunc(strings.Split(string(rendered), "\n---\n"), operatorKinds.MatchString)
+				if len(documents) < 8 {
+					t.Fatalf("rendered are only %d objects:\n%s", len(documents), rendered)
+				}
+				k := newKubectl(t, s.start(t).Admin())
+				if _, err := k.try(strings.Join(documents, "\n---\n"), "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
 }
 
 // The guard of the status writer needs a server of 1.30 or later. Older ones do not
