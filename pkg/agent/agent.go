@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/links"
+	"sigs.k8s.io/kube-network-policies/pkg/nodecheck"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
@@ -193,6 +194,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer claimed.Close()
 	reg := httpserver.NewRegistry()
 	countRestarts(reg, cfg.Restarts)
+	checkNode(reg, nodecheck.Host{}, logger)
 	a, err := newAgent(cfg, caps, reg, logger)
 	if err != nil {
 		return err
@@ -245,6 +247,17 @@ func Run(ctx context.Context, cfg Config) error {
 	err = group.Wait()
 	logger.Info("Agent stopped, nftables rules stay in place")
 	return err
+}
+
+// checkNode logs and exports what on the node may keep policies from being enforced.
+// Readiness does not depend on it: the names that are found do not prove that packets
+// pass by.
+func checkNode(reg prometheus.Registerer, node nodecheck.Node, logger klog.Logger) {
+	problems := nodecheck.Check(node)
+	for _, p := range problems {
+		logger.Error(nil, p.Message, "cause", p.Cause, "found", p.Found)
+	}
+	nodecheck.Export(reg, problems)
 }
 
 func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {

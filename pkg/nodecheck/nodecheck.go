@@ -1,0 +1,150 @@
+// Package nodecheck finds what on a node keeps network policies from being enforced, or
+// enforces policies beside the agent. It looks once and changes nothing. It knows names
+// that other software uses, and cannot know of software without one.
+package nodecheck
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Node is what is read of the node.
+type Node interface {
+	// Interfaces returns the names of network interfaces.
+	Interfaces() ([]string, error)
+	// BridgePort reports whether an interface is a port of a Linux bridge.
+	BridgePort(name string) bool
+	// Sysctl returns a value below /proc/sys, and an error that wraps fs.ErrNotExist if
+	// the kernel does not have it.
+	Sysctl(path string) (string, error)
+	// Chains returns the names of the tables and chains of nftables. Those that iptables
+	// makes by nftables are among them.
+	Chains() ([]string, error)
+}
+
+// Cause says what kind of problem was found: the label of the metric.
+type Cause string
+
+const (
+	// BridgeNetfilter means that packets between ports of one bridge pass no hook.
+	BridgeNetfilter Cause = "bridge_netfilter"
+	// DataPlane means that another data plane may forward packets past netfilter.
+	DataPlane Cause = "data_plane"
+	// PolicyEngine means that other software has rules for network policies.
+	PolicyEngine Cause = "policy_engine"
+	// Unknown means that something could not be read.
+	Unknown Cause = "unknown"
+)
+
+var causes = []Cause{BridgeNetfilter, DataPlane, PolicyEngine, Unknown}
+
+// Problem is what an operator should know of the node.
+type Problem struct {
+	Cause   Cause
+	Message string
+	// Found is the name of what was found, or why it could not be read.
+	Found string
+}
+
+// Interfaces of data planes that forward packets of pods by eBPF or Open vSwitch.
+var dataPlanes = map[string]string{
+	"cilium_host": "Cilium",
+	"ovn-k8s-mp0": "OVN-Kubernetes",
+	"antrea-gw0":  "Antrea",
+	"ovn0":        "Kube-OVN",
+}
+
+// engines are prefixes of tables and chains of software that enforces policies.
+var engines = []struct{ prefix, name string }{
+	{"kindnet-network-policies", "kindnetd"},
+	{"KUBE-ROUTER-", "kube-router"},
+	{"KUBE-NWPLCY-", "kube-router"},
+	{"cali-", "Calico"},
+	{"calico", "Calico"},
+	{"AZURE-NPM", "Azure Network Policy Manager"},
+	{"WEAVE-NPC", "Weave Net"},
+}
+
+// Check returns the problems of a node, each cause and program once.
+func Check(node Node) []Problem {
+	return append(checkInterfaces(node), checkChains(node)...)
+}
+
+func checkInterfaces(node Node) []Problem {
+	names, err := node.Interfaces()
+	if err != nil {
+		return []Problem{unknown("interfaces", err)}
+	}
+	var problems []Problem
+	bridged := false
+	for _, name := range names {
+		bridged = bridged || node.BridgePort(name)
+		if program, ok := dataPlanes[name]; ok {
+			problems = append(problems, Problem{DataPlane, "Policies are not enforced for packets that " + program + " forwards past netfilter", "interface " + name})
+		}
+	}
+	if bridged {
+		problems = append(problems, checkBridges(node)...)
+	}
+	return problems
+}
+
+func checkBridges(node Node) []Problem {
+	var problems []Problem
+	for _, name := range []string{"bridge-nf-call-iptables", "bridge-nf-call-ip6tables"} {
+		value, err := node.Sysctl("net/bridge/" + name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return []Problem{{BridgeNetfilter, "Policies are not enforced between pods on one bridge: load the kernel module", "no br_netfilter"}}
+		case err != nil:
+			problems = append(problems, unknown("net.bridge."+name, err))
+		case strings.TrimSpace(value) == "0":
+			problems = append(problems, Problem{BridgeNetfilter, "Policies are not enforced between pods on one bridge: set it to 1", "net.bridge." + name + "=0"})
+		}
+	}
+	return problems
+}
+
+func checkChains(node Node) []Problem {
+	names, err := node.Chains()
+	if err != nil {
+		return []Problem{unknown("tables and chains", err)}
+	}
+	var problems []Problem
+	seen := map[string]bool{}
+	for _, name := range names {
+		for _, engine := range engines {
+			if strings.HasPrefix(name, engine.prefix) && !seen[engine.name] {
+				seen[engine.name] = true
+				problems = append(problems, Problem{PolicyEngine, engine.name + " enforces network policies too, or has left rules behind: a connection needs both to allow it", name})
+			}
+		}
+	}
+	return problems
+}
+
+func unknown(what string, err error) Problem {
+	return Problem{Unknown, "What else affects policies on this node is not known: " + what + " cannot be read", err.Error()}
+}
+
+// String returns the problem in one line.
+func (p Problem) String() string { return fmt.Sprintf("%s (%s)", p.Message, p.Found) }
+
+// Export counts the problems by their cause. Every cause has a series.
+func Export(reg prometheus.Registerer, problems []Problem) {
+	gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "netpol_node_problems",
+		Help: "What on this node may keep policies from being enforced, or enforces policies too, by cause, as found at start.",
+	}, []string{"cause"})
+	for _, cause := range causes {
+		gauge.WithLabelValues(string(cause))
+	}
+	for _, p := range problems {
+		gauge.WithLabelValues(string(p.Cause)).Inc()
+	}
+	reg.MustRegister(gauge)
+}
