@@ -57,9 +57,12 @@ func run(t *testing.T, sets Sets) running {
 
 // notify reports the last transaction of the fake.
 func (r running) notify(t *testing.T, touched bool) {
-	k := r.kernel.(*fakeKernel)
-	generation, _ := k.generation(t.Context())
-	k.notify <- commit{generation: generation, process: "flusher", pid: 7, touched: touched}
+	fake, ok := r.kernel.(*fakeKernel)
+	if !ok {
+		fake = r.kernel.(sharedKernel).fakeKernel
+	}
+	generation, _ := r.kernel.generation(t.Context())
+	fake.notify <- commit{generation: generation, process: "flusher", pid: 7, touched: touched}
 	synctest.Wait()
 }
 

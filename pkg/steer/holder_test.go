@@ -24,6 +24,47 @@ import (
 type machine struct {
 	fake  *knftables.Fake
 	bound sync.Map // queue numbers
+
+	mu      sync.Mutex
+	commits uint32
+}
+
+// sharedNFT counts the commits of the agents of a machine. An agent that does not see all of
+// those of others takes the rules of another one for its own.
+type sharedNFT struct {
+	*knftables.Fake
+	machine *machine
+}
+
+func (n sharedNFT) Run(ctx context.Context, tx *knftables.Transaction) error {
+	n.machine.mu.Lock()
+	defer n.machine.mu.Unlock()
+	err := n.Fake.Run(ctx, tx)
+	if err == nil {
+		n.machine.commits++
+	}
+	return err
+}
+
+// sharedKernel has the generations of sharedNFT.
+type sharedKernel struct {
+	*fakeKernel
+	machine *machine
+}
+
+func (k sharedKernel) generation(context.Context) (uint32, error) {
+	k.machine.mu.Lock()
+	defer k.machine.mu.Unlock()
+	return k.machine.commits, nil
+}
+
+func (k sharedKernel) read(ctx context.Context) (*observedState, error) {
+	generation, _ := k.generation(ctx)
+	o, err := k.fakeKernel.read(ctx)
+	if err == nil {
+		o.generation = generation
+	}
+	return o, err
 }
 
 func newMachine() *machine {
@@ -64,6 +105,7 @@ func (m *machine) agent(t *testing.T, started uint32, first uint16) *member {
 		c.Queue, c.Queues = first, 2
 		c.Holder, c.Agents = Holder{started, first + 2}, a
 	})
+	a.nft, a.kernel = sharedNFT{m.fake, m}, sharedKernel{a.kernel.(*fakeKernel), m}
 	return a
 }
 
