@@ -108,7 +108,7 @@ func (o *options) run(ctx context.Context) error {
 	if worker == "" && o.maxCrashes > 0 {
 		return superviseWorkers(ctx, o.maxCrashes)
 	}
-	cfg, err := o.config()
+	cfg, err := o.config(ctx)
 	if err == nil {
 		err = setWorker(&cfg, worker)
 	}

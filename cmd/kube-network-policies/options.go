@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -182,6 +183,9 @@ func (o *options) validate(args []string) error {
 			fault("snapshot-cache", o.snapshotCache, "needs a folder, and %s is none", filepath.Dir(o.snapshotCache))
 		}
 	}
+	if o.metrics.secure && o.manifests != "" {
+		fault("metrics-secure", true, "needs an API server, and cannot be used together with --manifests=%s", o.manifests)
+	}
 	if o.kubeconfig != "" && o.manifests != "" {
 		fault("manifests", o.manifests, "cannot be used together with --kubeconfig=%s", o.kubeconfig)
 	}
@@ -203,7 +207,7 @@ func parseMark(s string) (uint32, error) {
 }
 
 // config returns the configuration of the agent for valid options.
-func (o *options) config() (agent.Config, error) {
+func (o *options) config(ctx context.Context) (agent.Config, error) {
 	mark, _ := parseMark(o.mark)
 	cfg := agent.Config{
 		Manifests:           o.manifests,
@@ -244,9 +248,17 @@ func (o *options) config() (agent.Config, error) {
 	if cfg.NodeName, err = o.node(); err != nil {
 		return cfg, err
 	}
-	if o.manifests == "" {
-		cfg.API, err = o.connect()
+	if o.manifests != "" {
+		return cfg, nil
 	}
+	config, err := o.restConfig()
+	if err != nil {
+		return cfg, err
+	}
+	if cfg.MetricsAccess, err = o.metrics.access(ctx, config, cfg.NodeName); err != nil {
+		return cfg, err
+	}
+	cfg.API, err = policycache.Connect(config)
 	return cfg, err
 }
 
@@ -264,13 +276,4 @@ func (o *options) node() (string, error) {
 		return "", fmt.Errorf("--hostname-override=%q: the node's name is empty", o.nodeName)
 	}
 	return name, nil
-}
-
-// connect returns the API server that the cluster is read from.
-func (o *options) connect() (*policycache.APIServer, error) {
-	config, err := o.restConfig()
-	if err != nil {
-		return nil, err
-	}
-	return policycache.Connect(config)
 }

@@ -30,7 +30,7 @@ func configOf(t *testing.T, args ...string) agent.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := o.config()
+	cfg, err := o.config(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +73,9 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"--kubeconfig=k", "--manifests=."}, []string{"--manifests=.", "--kubeconfig=k"}},
 		{[]string{"--manifests=does/not/exist"}, []string{"--manifests=does/not/exist"}},
 		{[]string{"--metrics-bind-address=9080"}, []string{"--metrics-bind-address=9080", "host:port"}},
+		{[]string{"--metrics-secure", "--manifests=."}, []string{"--metrics-secure=true", "--manifests=."}},
+		{[]string{"--metrics-secure", "--metrics-tls-cert-file=tls.crt"}, []string{"--metrics-tls-cert-file=tls.crt", "--metrics-tls-private-key-file"}},
+		{[]string{"--metrics-tls-cert-file=tls.crt", "--metrics-tls-private-key-file=tls.key"}, []string{"--metrics-tls-cert-file=tls.crt", "--metrics-secure"}},
 		{[]string{"--feature-gates=EndPorts=false"}, []string{"--feature-gates", `"EndPorts"`, "DomainNames, EndPort, Nodes, SCTP"}},
 		{[]string{"--dns-resolvers=10.96.0.10,dns"}, []string{"--dns-resolvers", `"dns"`, "IP:port"}},
 		{[]string{"--source-check-exempt=eth1,net["}, []string{"--source-check-exempt=net[", "must be the name of an interface or a pattern"}},
@@ -103,7 +106,7 @@ func TestConfigOfOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := o.config()
+	cfg, err := o.config(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ type sharedOptions struct {
 	kinds              kindflags.Flags
 	features           compile.Features
 	metricsBindAddress string
+	metrics            metricsOptions
 	logging            *logsapi.LoggingConfiguration
 }
 
@@ -38,6 +39,7 @@ func (o *sharedOptions) addFlags(fs *pflag.FlagSet) {
 	o.kinds = kindflags.Add(fs, "enable %s, as soon as its CustomResourceDefinition is installed. When false, these policies have no effect and get no conditions. Agents and status writer need the same value", false)
 	featuregates.AddFlag(fs, &o.features, "Policies that use a disabled part fail closed and are reported. Agents and status writer need the same value")
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port, as `HOST:PORT`, of /metrics, /livez and /readyz; an empty host means all addresses. The agent waits while the port is in use, by the agent that it replaces for example; the status writer does not start")
+	o.metrics.addFlags(fs)
 	logsapi.AddFlags(o.logging, fs)
 }
 
@@ -47,6 +49,7 @@ func (o *sharedOptions) validate() error {
 	if _, _, err := net.SplitHostPort(o.metricsBindAddress); err != nil {
 		errs = append(errs, flagError("metrics-bind-address", o.metricsBindAddress, "must be host:port (%v)", err))
 	}
+	errs = append(errs, o.metrics.validate())
 	if err := logsapi.Validate(o.logging, nil, nil).ToAggregate(); err != nil {
 		errs = append(errs, flagError("logging-format", o.logging.Format, "%v", err))
 	}

@@ -31,24 +31,34 @@ func (o *writerOptions) run(ctx context.Context) error {
 	}
 	config.QPS = -1 // the writer limits the rate of writes itself, and reads are few
 	reg := httpserver.NewRegistry()
-	w, err := o.newWriter(ctx, config, reg)
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("name of this host: %w", err)
+	}
+	w, err := o.newWriter(ctx, config, host, reg)
 	if err != nil {
 		return err
 	}
 	if o.cleanup {
 		return w.Cleanup(ctx)
 	}
+	access, err := o.metrics.access(ctx, config, host)
+	if err != nil {
+		return err
+	}
 	listener, err := net.Listen("tcp", o.metricsBindAddress)
 	if err != nil {
 		return fmt.Errorf("--metrics-bind-address=%s: %w", o.metricsBindAddress, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return httpserver.New(httpserver.Handler(reg, healthy, healthy), reg).Run(ctx, listener) })
+	group.Go(func() error {
+		return httpserver.New(httpserver.Handler(reg, healthy, healthy), reg).Run(ctx, listener, access)
+	})
 	group.Go(func() error { return w.Run(ctx) })
 	return group.Wait()
 }
 
-func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, reg prometheus.Registerer) (*status.Writer, error) {
+func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host string, reg prometheus.Registerer) (*status.Writer, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -56,10 +66,6 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, reg 
 	dynamicClient, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, err
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return nil, fmt.Errorf("name of this host: %w", err)
 	}
 	features := o.features
 	features.SCTPUntracked = errors.Is(steer.ProbeSCTPConntrack(), errors.ErrUnsupported)

@@ -105,6 +105,9 @@ type Config struct {
 	SnapshotCacheMaxAge time.Duration
 	// MetricsBindAddress is the "host:port" of the HTTP endpoints.
 	MetricsBindAddress string
+	// MetricsAccess is who may read the metrics, over TLS. Nil serves them to all, as
+	// plain HTTP.
+	MetricsAccess *httpserver.Access
 	// ProbeSocket is the path of a unix socket with the same endpoints, which only this
 	// agent answers, not another one of the node. Empty means none.
 	ProbeSocket string
@@ -217,7 +220,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer stop()
 	group, ctx := errgroup.WithContext(work)
 	server := httpserver.New(httpserver.Handler(reg, a.live, a.readiness), reg)
-	group.Go(func() error { return serve(ctx, server, cfg.MetricsBindAddress) })
+	group.Go(func() error { return serve(ctx, server, cfg.MetricsBindAddress, cfg.MetricsAccess) })
 	if cfg.ProbeSocket != "" {
 		group.Go(func() error { return serveProbes(ctx, server, cfg.ProbeSocket) })
 	}

@@ -56,19 +56,19 @@ func serveProbes(ctx context.Context, server *httpserver.Server, socket string) 
 	if err != nil {
 		return fmt.Errorf("probe-socket %q: %w", socket, err)
 	}
-	return server.Run(ctx, listener)
+	return server.Run(ctx, listener, nil)
 }
 
 // listenEvery is the interval between two attempts to listen at an address in use.
 const listenEvery = 200 * time.Millisecond
 
-// serve serves at address until ctx ends. While the address is in use it waits, because
+// serve serves at address, to whom access allows, until ctx ends. While the address is in use it waits, because
 // the agent that this one takes over from serves there until it ends.
-func serve(ctx context.Context, server *httpserver.Server, address string) error {
+func serve(ctx context.Context, server *httpserver.Server, address string, access *httpserver.Access) error {
 	for first := true; ; first = false {
 		listener, err := net.Listen("tcp", address)
 		if err == nil {
-			return server.Run(ctx, listener)
+			return server.Run(ctx, listener, access)
 		}
 		err = fmt.Errorf("metrics-bind-address %q: %w", address, err)
 		if !errors.Is(err, unix.EADDRINUSE) {

@@ -21,13 +21,19 @@ func NewRegistry() *prometheus.Registry {
 	return reg
 }
 
+// The paths of the probes.
+const (
+	livez  = "/livez"
+	readyz = "/readyz"
+)
+
 // Handler serves the metrics of reg, and probes that fail while live or ready returns an
 // error.
 func Handler(reg *prometheus.Registry, live, ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metricsHandler(reg))
-	mux.Handle("GET /livez", probe(live))
-	mux.Handle("GET /readyz", probe(ready))
+	mux.Handle("GET "+livez, probe(live))
+	mux.Handle("GET "+readyz, probe(ready))
 	return mux
 }
 

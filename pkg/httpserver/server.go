@@ -1,6 +1,7 @@
 // Package httpserver serves metrics and probes at a bounded cost: connections and requests
-// are limited, and requests at the same time share one collection of metrics. It does not
-// know what is collected.
+// are limited, and requests at the same time share one collection of metrics. With an Access
+// it serves TLS, and metrics only to whom the Access allows. It does not know what is
+// collected, nor who decides about access.
 //
 // There are no limits for clients on the same machine, such as the kubelet that probes a
 // pod in the host's network. They are recognized by their address, which is also the
@@ -9,8 +10,11 @@ package httpserver
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/netip"
@@ -51,10 +55,15 @@ func New(h http.Handler, reg prometheus.Registerer) *Server {
 	return s
 }
 
-// Run serves requests on l until ctx ends.
-func (s *Server) Run(ctx context.Context, l net.Listener) error {
+// Run serves requests on l until ctx ends: with access over TLS to whom it allows, and with
+// nil as plain HTTP to all.
+func (s *Server) Run(ctx context.Context, l net.Listener, access *Access) error {
+	handler := s.handler
+	if access != nil {
+		handler = access.guard(handler)
+	}
 	server := &http.Server{
-		Handler:           paced(s.handler, rate.NewLimiter(requestRate, requestBurst)),
+		Handler:           paced(handler, rate.NewLimiter(requestRate, requestBurst)),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -64,7 +73,14 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	limited := &listener{Listener: l, refused: s.refused, open: make(map[netip.Addr]int)}
-	if err := server.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
+	serve := server.Serve
+	if access != nil {
+		server.TLSConfig = access.config()
+		server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){} // no HTTP/2
+		server.ErrorLog = log.New(io.Discard, "", 0)                                   // any client can cause a line
+		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+	}
+	if err := serve(limited); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve %v: %w", l.Addr(), err)
 	}
 	return nil

@@ -29,7 +29,7 @@ func start(t *testing.T) (*Server, string) {
 	s := New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }), prometheus.NewRegistry())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx, l) }()
+	go func() { done <- s.Run(ctx, l, nil) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -12,6 +12,7 @@ import (
 var setByChart = map[string]bool{
 	"hostname-override": true, "probe-socket": true, "leader-elect-namespace": true,
 	"admin-network-policy": true, "baseline-admin-network-policy": true, "cluster-network-policy": true, "feature-gates": true,
+	"metrics-secure": true, "metrics-tls-cert-file": true, "metrics-tls-private-key-file": true,
 	"kubeconfig": true, "manifests": true, "cleanup": true, "version": true, "help": true,
 }
 

@@ -67,3 +67,31 @@ tolerations:
 {{ toYaml . }}
 {{- end }}
 {{- end }}
+
+{{/* The arguments of who may read the metrics, the volume with the certificate, and where it
+is. */}}
+{{- define "metrics.flags" -}}
+{{- with .Values.metrics.secure }}{{ if .enabled }}
+- --metrics-secure
+{{- if .certificateSecret }}
+- --metrics-tls-cert-file=/etc/kube-network-policies/tls/tls.crt
+- --metrics-tls-private-key-file=/etc/kube-network-policies/tls/tls.key
+{{- end }}
+{{- end }}{{ end }}
+{{- end }}
+
+{{- define "metrics.mount" -}}
+{{- with .Values.metrics.secure }}{{ if and .enabled .certificateSecret }}
+- name: tls
+  mountPath: /etc/kube-network-policies/tls
+  readOnly: true
+{{- end }}{{ end }}
+{{- end }}
+
+{{- define "metrics.volume" -}}
+{{- with .Values.metrics.secure }}{{ if and .enabled .certificateSecret }}
+- name: tls
+  secret:
+    secretName: {{ .certificateSecret }}
+{{- end }}{{ end }}
+{{- end }}

@@ -1,0 +1,94 @@
+package httpserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+
+	"golang.org/x/time/rate"
+)
+
+// Access is who may read the metrics of a Server, over TLS. Probes need no authentication:
+// the kubelet has none.
+type Access struct {
+	// Certificate returns the server's certificate for a connection.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Authorize returns nil if who has the bearer token may read the metrics. The error
+	// is, or wraps, ErrUnauthenticated, ErrForbidden or ErrBusy, or says why nothing
+	// can be decided. It is sent to the client.
+	Authorize func(ctx context.Context, token string) error
+}
+
+// Errors of Authorize.
+var (
+	ErrUnauthenticated = errors.New("the token is not valid")
+	ErrForbidden       = errors.New("not allowed to read the metrics")
+	ErrBusy            = errors.New("too many unknown tokens, retry later")
+)
+
+// handshakeRate limits the TLS handshakes per second over time and at once. Further ones
+// wait. With all connections waiting a handshake takes less than three seconds.
+const handshakeRate = 50
+
+// config returns the configuration of TLS. HTTP/2, which allows many requests on one
+// connection, is not offered.
+func (a *Access) config() *tls.Config {
+	limiter := rate.NewLimiter(handshakeRate, handshakeRate)
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"http/1.1"},
+		GetCertificate: a.Certificate,
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			return nil, paceHandshake(hello.Context(), hello.Conn, limiter)
+		},
+	}
+}
+
+// paceHandshake waits until a handshake may go on, except one from this machine.
+func paceHandshake(ctx context.Context, conn net.Conn, limiter *rate.Limiter) error {
+	if sameMachine(clientOf(conn), conn.LocalAddr()) {
+		return nil
+	}
+	return limiter.Wait(ctx)
+}
+
+// guard serves what clients may read.
+func (a *Access) guard(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isProbe(r) {
+			if err := a.authorize(r); err != nil {
+				http.Error(w, err.Error(), statusOf(err))
+				return
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func isProbe(r *http.Request) bool { return r.URL.Path == livez || r.URL.Path == readyz }
+
+func (a *Access) authorize(r *http.Request) error {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return errNoToken
+	}
+	return a.Authorize(r.Context(), token)
+}
+
+var errNoToken = errors.New("a bearer token is needed")
+
+// statusOf returns the HTTP status for an error of authorize.
+func statusOf(err error) int {
+	switch {
+	case errors.Is(err, errNoToken), errors.Is(err, ErrUnauthenticated):
+		return http.StatusUnauthorized
+	case errors.Is(err, ErrForbidden):
+		return http.StatusForbidden
+	case errors.Is(err, ErrBusy):
+		return http.StatusTooManyRequests
+	}
+	return http.StatusInternalServerError
+}

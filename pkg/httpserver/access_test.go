@@ -1,0 +1,231 @@
+package httpserver
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// tokens answers for each token as an Access does. Other tokens are not valid.
+var tokens = map[string]error{
+	"reader":   nil,
+	"other":    fmt.Errorf("%w: user %q", ErrForbidden, "other"),
+	"flood":    ErrBusy,
+	"no-reply": errors.New("the API server does not answer"),
+}
+
+func authorize(_ context.Context, token string) error {
+	err, ok := tokens[token]
+	if !ok {
+		return ErrUnauthenticated
+	}
+	return err
+}
+
+// startSecure serves metrics and probes with a certificate.
+func startSecure(t *testing.T, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := NewRegistry()
+	fine := func() error { return nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- New(Handler(reg, fine, fine), reg).Run(ctx, l, &Access{Certificate: certificate, Authorize: authorize})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
+func selfSigned(t *testing.T, host string) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	t.Helper()
+	certificate, err := SelfSigned(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificate
+}
+
+func TestMetricsAreForWhoeverMayReadThem(t *testing.T) {
+	address := startSecure(t, selfSigned(t, "node-1"))
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}}
+	defer client.CloseIdleConnections()
+	for _, tc := range []struct {
+		path, authorization string
+		want                int
+		body                string
+	}{
+		{"/metrics", "Bearer reader", http.StatusOK, "go_goroutines"},
+		{"/metrics", "bearer reader", http.StatusOK, "go_goroutines"},
+		{"/metrics", "", http.StatusUnauthorized, "a bearer token is needed"},
+		{"/metrics", "Bearer ", http.StatusUnauthorized, "a bearer token is needed"},
+		{"/metrics", "Basic reader", http.StatusUnauthorized, "a bearer token is needed"},
+		{"/metrics", "Bearer wrong", http.StatusUnauthorized, "not valid"},
+		{"/metrics", "Bearer other", http.StatusForbidden, `user "other"`},
+		{"/metrics", "Bearer flood", http.StatusTooManyRequests, "too many"},
+		{"/metrics", "Bearer no-reply", http.StatusInternalServerError, "does not answer"},
+		{"/metrics/../livez", "", http.StatusUnauthorized, "a bearer token is needed"},
+		{"/other", "", http.StatusUnauthorized, "a bearer token is needed"},
+		{"/livez", "", http.StatusOK, "ok"},
+		{"/readyz", "", http.StatusOK, "ok"},
+	} {
+		t.Run(tc.path+" "+tc.authorization, func(t *testing.T) {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+tc.path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.authorization != "" {
+				r.Header.Set("Authorization", tc.authorization)
+			}
+			answer, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
+			body, err := io.ReadAll(answer.Body)
+			if err != nil || answer.StatusCode != tc.want || !strings.Contains(string(body), tc.body) {
+				t.Errorf("got %d %.200s %v, want %d %s", answer.StatusCode, body, err, tc.want, tc.body)
+			}
+			if answer.StatusCode != http.StatusOK && bytes.Contains(body, []byte("go_goroutines")) {
+				t.Error("the metrics are in the answer")
+			}
+			if answer.ProtoMajor != 1 {
+				t.Errorf("%s: one connection can carry many requests", answer.Proto)
+			}
+		})
+	}
+}
+
+func TestWithoutTLSNothingIsServed(t *testing.T) {
+	address := startSecure(t, selfSigned(t, "node-1"))
+	answer, err := http.Get("http://" + address + "/metrics")
+	if err != nil {
+		return // refused as well
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusBadRequest {
+		t.Errorf("got %s", answer.Status)
+	}
+}
+
+// names returns for whom the certificate of a server is.
+func names(t *testing.T, address string) []string {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0].DNSNames
+}
+
+// writePair writes a certificate for a host and its key.
+func writePair(t *testing.T, certFile, keyFile, host string) {
+	t.Helper()
+	pair, err := selfSigned(t, host)(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalECPrivateKey(pair.PrivateKey.(*ecdsa.PrivateKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, keyFile: {Type: "EC PRIVATE KEY", Bytes: key}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAChangedCertificateIsReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	if _, err := CertificateFiles(certFile, keyFile, nil); err == nil || !strings.Contains(err.Error(), certFile) {
+		t.Errorf("without files: %v", err)
+	}
+	writePair(t, certFile, keyFile, "a.test")
+	var reported []error
+	certificate, err := CertificateFiles(certFile, keyFile, func(err error) { reported = append(reported, err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := startSecure(t, certificate)
+	serves := func(want string) {
+		t.Helper()
+		if got := names(t, address); !slices.Equal(got, []string{want}) {
+			t.Errorf("the certificate is for %v, want %s", got, want)
+		}
+	}
+	serves("a.test")
+	writePair(t, certFile, keyFile, "longer.name.test") // another size, whatever the clock
+	serves("longer.name.test")
+	if err := os.WriteFile(certFile, []byte("half of a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	serves("longer.name.test")
+	serves("longer.name.test")
+	if len(reported) != 1 || !strings.Contains(reported[0].Error(), certFile) {
+		t.Errorf("reported %v, want the file once", reported)
+	}
+	writePair(t, certFile, keyFile, "b.test")
+	serves("b.test")
+}
+
+func TestHandshakesArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := rate.NewLimiter(10, 5)
+		from := func(client string) net.Conn {
+			o := &one{at: "192.0.2.1:9080", from: client}
+			return fakeConn{at: o.address(o.at), from: o.address(o.from)}
+		}
+		var done atomic.Int64
+		for range 15 {
+			go func() {
+				if paceHandshake(t.Context(), from("192.0.2.2:4000"), limiter) == nil {
+					done.Add(1)
+				}
+			}()
+		}
+		for _, want := range []int64{5, 15} {
+			synctest.Wait()
+			if done.Load() != want {
+				t.Errorf("%d handshakes, want %d", done.Load(), want)
+			}
+			time.Sleep(time.Second)
+		}
+		for range 100 {
+			if err := paceHandshake(t.Context(), from("192.0.2.1:4000"), limiter); err != nil {
+				t.Error(err)
+			}
+		}
+		if !limiter.AllowN(time.Now(), 5) {
+			t.Error("handshakes from the machine itself count for the limit")
+		}
+	})
+}

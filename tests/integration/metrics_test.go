@@ -1,0 +1,82 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/httpserver/kubeaccess"
+	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
+)
+
+// With the rights that docs/operations.md names, an agent allows whoever may get /metrics.
+func TestMetricsAreForWhoeverTheAPIServerAllows(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		c := newCluster(t, plane)
+		admin := must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(plane.Admin()))
+		tokens := make(map[string]string)
+		for _, name := range []string{"agent", "reader", "other"} {
+			must[*corev1.ServiceAccount](t)(admin.CoreV1().ServiceAccounts(c.namespace).Create(t.Context(),
+				&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}))
+			config, err := plane.ServiceAccount(t.Context(), c.namespace, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tokens[name] = config.BearerToken
+		}
+		reviewer := kubeaccess.New(clientOf(t, plane, c.namespace, "agent"), "/metrics", klog.Background())
+		if err := reviewer.Authorize(t.Context(), tokens["reader"]); err == nil || errors.Is(err, httpserver.ErrForbidden) || errors.Is(err, httpserver.ErrUnauthenticated) {
+			t.Errorf("an agent without rights decides: %v", err)
+		}
+		bind(t, admin, c.namespace, "agent", "system:auth-delegator")
+		reads := &rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: c.namespace + "-metrics-reader"},
+			Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: []string{"/metrics"}}},
+		}
+		must[*rbacv1.ClusterRole](t)(admin.RbacV1().ClusterRoles().Create(t.Context(), reads, metav1.CreateOptions{}))
+		bind(t, admin, c.namespace, "reader", reads.Name)
+		for _, tc := range []struct {
+			who, token string
+			want       error
+		}{
+			{"the reader", tokens["reader"], nil},
+			{"another account", tokens["other"], httpserver.ErrForbidden},
+			{"the agent itself", tokens["agent"], httpserver.ErrForbidden},
+			{"an invalid token", tokens["reader"] + "x", httpserver.ErrUnauthenticated},
+		} {
+			eventually(t, func() string { // rights take a moment to be in force
+				if err := reviewer.Authorize(t.Context(), tc.token); !errors.Is(err, tc.want) {
+					return fmt.Sprintf("%s: got %v, want %v", tc.who, err, tc.want)
+				}
+				return ""
+			})
+		}
+	})
+}
+
+// clientOf returns a client with the token of a service account.
+func clientOf(t *testing.T, plane *controlplane.ControlPlane, namespace, name string) kubernetes.Interface {
+	t.Helper()
+	config, err := plane.ServiceAccount(t.Context(), namespace, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(config))
+}
+
+// bind gives a service account the rights of a ClusterRole.
+func bind(t *testing.T, admin kubernetes.Interface, namespace, account, role string) {
+	t.Helper()
+	must[*rbacv1.ClusterRoleBinding](t)(admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace + "-" + account},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
+	}, metav1.CreateOptions{}))
+}
