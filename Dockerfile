@@ -3,8 +3,8 @@
 ARG GO_IMAGE=golang:1.26-bookworm@sha256:116d58cbd88c1297624acc6e967a060012422bacf9930927e23fb719189c6f36
 ARG DEBIAN_IMAGE=debian:bookworm-slim@sha256:7b140f374b289a7c2befc338f42ebe6441b7ea838a042bbd5acbfca6ec875818
 
-# The agent and the prober, static.
-FROM ${GO_IMAGE} AS agent
+# The agent and the prober, static, built for another architecture without emulation.
+FROM --platform=${BUILDPLATFORM} ${GO_IMAGE} AS agent
 WORKDIR /src
 COPY go.mod go.sum ./
 COPY tests/netpol/go.mod tests/netpol/
@@ -13,7 +13,8 @@ COPY cmd cmd
 COPY pkg pkg
 COPY tests/prober tests/prober
 ARG LDFLAGS=
-RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w $LDFLAGS" -o / ./cmd/kube-network-policies ./tests/prober
+ARG TARGETARCH
+RUN CGO_ENABLED=0 GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w $LDFLAGS" -o / ./cmd/kube-network-policies ./tests/prober
 
 # nft, the only other program the agent runs, with the libraries it is linked to.
 FROM ${DEBIAN_IMAGE} AS nft

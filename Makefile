@@ -46,7 +46,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober clean demo-tools tools monitoring-tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -210,6 +210,21 @@ bench-packages: ## the benchmarks of each package
 
 manifests: ## render the Helm chart into install*.yaml and kustomize/
 	cd release && $(GO) run ./manifests
+
+# What is released, and the image that it names.
+RELEASE ?= $(shell sed -n 's/^appVersion: //p' charts/kube-network-policies/Chart.yaml)
+RELEASE_IMAGE ?= ghcr.io/kubernetes-sigs/kube-network-policies
+DIST = $(GO) run ./dist -version $(RELEASE) -image $(RELEASE_IMAGE) -ldflags '-X $(BUILD).Version=$(RELEASE) -X $(BUILD).Revision=$(COMMIT) -X $(BUILD).BuildDate=$(DATE)'
+
+release: ## the files of the release RELEASE, in bin/release
+	rm -rf bin/release
+	cd release && $(DIST)
+
+release-dry-run: ## all of a release that needs no registry, with the unreleased section of the changelog if need be
+	rm -rf bin/release
+	cd release && $(DIST) -unreleased
+	@$(GIVE_BACK)
+	cd bin/release && sha256sum --check --quiet SHA256SUMS && ls
 
 image: ## build the container image IMAGE
 	docker build --build-arg LDFLAGS='$(LDFLAGS)' -t $(IMAGE) .

@@ -1,6 +1,12 @@
 package chart
 
-import "helm.sh/helm/v3/pkg/chart"
+import (
+	"fmt"
+	"strings"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chartutil"
+)
 
 const generated = `# Generated from charts/kube-network-policies by make manifests. Change it there.
 `
@@ -42,4 +48,22 @@ func Files(c *chart.Chart) (map[string]string, error) {
 		"kustomize/base/install.yaml":          install,
 		"kustomize/writer-guard/validate.yaml": guard,
 	}, nil
+}
+
+// SetRelease makes c the chart of a release: of this version, vX.Y.Z, with the published
+// image.
+func SetRelease(c *chart.Chart, version, image string) error {
+	c.Metadata.Version, c.Metadata.AppVersion = strings.TrimPrefix(version, "v"), version
+	c.Values["image"].(map[string]any)["repository"] = image
+	for _, f := range c.Raw {
+		if f.Name != chartutil.ValuesfileName {
+			continue
+		}
+		const before = "\n  repository: kube-network-policies\n"
+		if strings.Count(string(f.Data), before) != 1 {
+			return fmt.Errorf("%s does not name the image once", f.Name)
+		}
+		f.Data = []byte(strings.Replace(string(f.Data), before, "\n  repository: "+image+"\n", 1))
+	}
+	return nil
 }
