@@ -29,8 +29,8 @@ type machine struct {
 	commits uint32
 }
 
-// sharedNFT counts the commits of the agents of a machine. An agent that does not see all of
-// those of others takes the rules of another one for its own.
+// sharedNFT counts the commits of the agents of a machine. An agent that does not see all
+// commits of another one takes the rules of that one for its own.
 type sharedNFT struct {
 	*knftables.Fake
 	machine *machine
@@ -58,13 +58,20 @@ func (k sharedKernel) generation(context.Context) (uint32, error) {
 	return k.machine.commits, nil
 }
 
+// read reads again if there were commits meanwhile, as netlinkKernel does.
 func (k sharedKernel) read(ctx context.Context) (*observedState, error) {
-	generation, _ := k.generation(ctx)
-	o, err := k.fakeKernel.read(ctx)
-	if err == nil {
-		o.generation = generation
+	for {
+		before, _ := k.generation(ctx)
+		o, err := k.fakeKernel.read(ctx)
+		after, _ := k.generation(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if before == after {
+			o.generation = before
+			return o, nil
+		}
 	}
-	return o, err
 }
 
 func newMachine() *machine {
