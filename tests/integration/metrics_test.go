@@ -1,8 +1,12 @@
 package integration
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +58,40 @@ func TestMetricsAreForWhoeverTheAPIServerAllows(t *testing.T) {
 			eventually(t, func() string { // rights take a moment to be in force
 				if err := reviewer.Authorize(t.Context(), tc.token); !errors.Is(err, tc.want) {
 					return fmt.Sprintf("%s: got %v, want %v", tc.who, err, tc.want)
+				}
+				return ""
+			})
+		}
+	})
+}
+
+// The program does what its flag says, with a certificate of its own.
+func TestProgramServesMetricsSecurely(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		w := startWriter(t, plane.Admin(), "--metrics-secure")
+		url := strings.Replace(w.metrics, "http:", "https:", 1)
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		defer client.CloseIdleConnections()
+		for _, tc := range []struct {
+			authorization string
+			status        int
+			metrics       bool
+		}{
+			{"Bearer " + plane.Admin().BearerToken, http.StatusOK, true},
+			{"Bearer x", http.StatusUnauthorized, false},
+			{"", http.StatusUnauthorized, false},
+		} {
+			eventually(t, func() string { // the program starts
+				request := must[*http.Request](t)(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))
+				request.Header.Set("Authorization", tc.authorization)
+				response, err := client.Do(request)
+				if err != nil {
+					return err.Error()
+				}
+				defer response.Body.Close()
+				body := must[[]byte](t)(io.ReadAll(response.Body))
+				if response.StatusCode != tc.status || strings.Contains(string(body), "netpol_status_leader") != tc.metrics {
+					return fmt.Sprintf("with %q: %s %.200s", tc.authorization, response.Status, body)
 				}
 				return ""
 			})
