@@ -27,6 +27,7 @@ var (
 	out       = os.Getenv("EDGES_OUT")   // the folder for reports
 	agnhost   = os.Getenv("EDGES_AGNHOST")
 	prober    = os.Getenv("EDGES_PROBER")
+	prefix    = os.Getenv("EDGES_PREFIX") // of the nodes' network namespaces
 )
 
 func TestMain(m *testing.M) {

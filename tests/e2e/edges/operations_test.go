@@ -163,32 +163,36 @@ scrape_configs: [{job_name: pods, static_configs: [{targets: [%s]}]}]
 // marks of connections end with these. Afterwards it is installed again.
 func TestRemovalLeavesNothing(t *testing.T) {
 	needAgent(t)
-	traces := func(node string) string {
-		t.Helper()
-		output, err := exec.Command("../cluster/traces.sh", node).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(output)
-	}
-	before := make(map[string]string)
-	for _, node := range []string{"n1", "n2"} {
-		text, err := os.ReadFile(filepath.Join(state, node, "traces"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		before[node] = string(text)
-	}
+	before := map[string]string{"n1": tracesBefore(t, "n1"), "n2": tracesBefore(t, "n2")}
 	// Pods that policies select, and connections between them.
 	newField(t)
 
 	removeAgent(t)
 	defer installAgent(t)
-	for _, node := range []string{"n1", "n2"} {
-		if diff := cmp.Diff(strings.Split(before[node], "\n"), strings.Split(traces(node), "\n")); diff != "" {
+	for node, traces := range before {
+		if diff := cmp.Diff(strings.Split(traces, "\n"), strings.Split(tracesNow(t, node), "\n")); diff != "" {
 			t.Errorf("%s differs from what it was before:\n%s", node, diff)
 		}
 	}
+}
+
+// tracesBefore returns what a node was like before it had an agent.
+func tracesBefore(t *testing.T, node string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(state, node, "traces"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func tracesNow(t *testing.T, node string) string {
+	t.Helper()
+	output, err := exec.Command("../cluster/traces.sh", node).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(output)
 }
 
 // manifest is what the cluster's agents were installed by.
@@ -196,13 +200,22 @@ var manifest = os.Getenv("EDGES_MANIFEST")
 
 func installAgent(t *testing.T) {
 	t.Helper()
-	kubectl(t, "apply", "-f", manifest)
-	agentsReady(t)
+	if output, err := exec.Command("../cluster/agent.sh", filepath.Base(manifest)).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
 }
 
 // removeAgent removes the agents from the cluster, and what they have left on the nodes,
 // as docs/operations.md describes it.
 func removeAgent(t *testing.T) {
+	t.Helper()
+	cleanUp(t)
+	kubectl(t, "delete", "-f", manifest, "--wait=true", "--timeout="+patience.String())
+	agentsEnded(t)
+}
+
+// cleanUp lets the agents remove what they have left on the nodes.
+func cleanUp(t *testing.T) {
 	t.Helper()
 	kubectl(t, "-n", "kube-system", "patch", agents, "--type", "json", "-p", `[
 		{"op": "replace", "path": "/spec/updateStrategy", "value": {"type": "OnDelete"}},
@@ -217,7 +230,10 @@ func removeAgent(t *testing.T) {
 		}
 		return nil
 	})
-	kubectl(t, "delete", "-f", manifest, "--wait=true", "--timeout="+patience.String())
+}
+
+func agentsEnded(t *testing.T) {
+	t.Helper()
 	eventually(t, "end of the agents", func() error {
 		for _, node := range []string{"n1", "n2"} {
 			if output, err := attempt(node, "pgrep", "-x", "kube-network-po"); err == nil {
