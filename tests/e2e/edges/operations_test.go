@@ -210,8 +210,15 @@ func installAgent(t *testing.T) {
 func removeAgent(t *testing.T) {
 	t.Helper()
 	cleanUp(t)
-	kubectl(t, "delete", "-f", manifest, "--wait=true", "--timeout="+patience.String())
+	kubectl(t, "delete", "-f", manifest, "-f", filepath.Join(filepath.Dir(manifest), "install-writer-guard.yaml"), "--wait=true", "--timeout="+patience.String())
 	agentsEnded(t)
+	deleteLease(t)
+}
+
+// deleteLease deletes what the status writer has created itself.
+func deleteLease(t *testing.T) {
+	t.Helper()
+	kubectl(t, "-n", "kube-system", "delete", "lease", "kube-network-policies-status")
 }
 
 // cleanUp lets the agents remove what they have left on the nodes.
