@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/snapshotcache"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
@@ -101,7 +102,7 @@ func (o *options) run(ctx context.Context) error {
 	if err := o.applyLogging(); err != nil {
 		return err
 	}
-	if o.cleanup {
+	if o.cleanup || o.cleanupWait {
 		return o.removeAll(ctx)
 	}
 	worker := os.Getenv(workerVar)
@@ -121,11 +122,24 @@ func (o *options) run(ctx context.Context) error {
 	return agent.Run(ctx, cfg)
 }
 
-// removeAll removes what the agent has left in the kernel and on the disk.
+// removeAll removes what the agent has left in the kernel and on the disk. With
+// --cleanup-wait it returns when ctx ends.
 func (o *options) removeAll(ctx context.Context) error {
-	err := steer.Cleanup(ctx)
+	marks, _ := parseMark(o.mark)
+	if o.blockEstablished {
+		mark, _ := parseMark(o.blockMark)
+		marks |= mark
+	}
+	err := steer.Cleanup(ctx) // first: its rules set marks
+	err = errors.Join(err, conntrack.Unmark(ctx, marks))
 	if o.snapshotCache != "" {
 		err = errors.Join(err, snapshotcache.Remove(o.snapshotCache))
+	}
+	if err == nil {
+		klog.FromContext(ctx).Info("Table, marks and saved state removed", "marks", fmt.Sprintf("%#x", marks), "snapshotCache", o.snapshotCache)
+		if o.cleanupWait {
+			<-ctx.Done()
+		}
 	}
 	return err
 }

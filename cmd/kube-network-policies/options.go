@@ -65,6 +65,7 @@ type options struct {
 	snapshotCache     string
 	snapshotMaxAge    time.Duration
 	cleanup           bool
+	cleanupWait       bool
 }
 
 func newOptions() *options {
@@ -109,7 +110,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.maxCrashes, "max-crashes", o.maxCrashes, "run the agent as a child of this process, which starts it again at once when it crashes, and exits with its status after so many crashes within a minute. 0 runs the agent in this process")
 	fs.StringVar(&o.snapshotCache, "snapshot-cache", o.snapshotCache, "`FILE` that keeps the state of the cluster across restarts, so that an agent that starts enforces it until the API server has answered; its folder must exist and be writable. Empty keeps none: packets of selected pods then wait for the API server")
 	fs.DurationVar(&o.snapshotMaxAge, "snapshot-cache-max-age", o.snapshotMaxAge, "how long ago the state in --snapshot-cache may have been current; an older file is ignored. With a long time, an agent that starts during an outage enforces an old state")
-	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything that the agent has installed in the kernel and the file of --snapshot-cache, and exit. Pods are then not isolated")
+	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything that the agent has installed in the kernel, its bits of connection marks (--mark, and --block-mark with --block-established) and the file of --snapshot-cache, and exit. Pods are then not isolated")
+	fs.BoolVar(&o.cleanupWait, "cleanup-wait", o.cleanupWait, "like --cleanup, but wait to be terminated instead of exiting, for a DaemonSet that cleans all nodes")
 }
 
 // validate returns an error for each flag with a wrong value.

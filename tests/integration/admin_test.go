@@ -285,7 +285,7 @@ func TestForeignConditionsOfAdminPoliciesStay(t *testing.T) {
 		others(t, without, read(rangeANP.name))
 		w.stop()
 
-		cleanUp(t, as)
+		cleanUp(t, plane)
 		others(t, without, read(rangeANP.name))
 		if got := conditionsOf(t, read(rangeANP.name), true).summary(); got != "" {
 			t.Errorf("after --cleanup conditions are %s", got)

@@ -25,9 +25,11 @@ const (
 	installFile      = "../../install.yaml"
 	installAdminFile = "../../install-anp.yaml"          // with the administrators' kinds
 	guardFile        = "../../install-writer-guard.yaml" // for servers from 1.30 on
-	namespace        = "kube-system"                     // of all that they write
+	uninstallFile    = "../../uninstall.yaml"
+	namespace        = "kube-system" // of all that they write
 	agent            = "kube-network-policies"
 	statusWriter     = "kube-network-policies-status"
+	uninstaller      = "kube-network-policies-uninstall"
 )
 
 // install applies install.yaml as documented.

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
@@ -95,7 +94,7 @@ func TestForeignFieldsStay(t *testing.T) {
 		others(t, without, read())
 		w.stop()
 
-		cleanUp(t, as)
+		cleanUp(t, plane)
 		clean := read()
 		if got := conditionsOf(t, clean, inStatus).summary(); got != "" {
 			t.Errorf("after --cleanup conditions are %s", got)
@@ -109,9 +108,11 @@ func TestForeignFieldsStay(t *testing.T) {
 	})
 }
 
-// cleanUp has the writer remove everything that it has written.
-func cleanUp(t *testing.T, as *rest.Config) {
+// cleanUp removes everything that the writer has written, as the Job of uninstall.yaml does.
+func cleanUp(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
+	newKubectl(t, plane.Admin()).run("apply", "--server-side", "--validate=strict", "-f", uninstallFile)
+	as, _ := account(t, plane, uninstaller)
 	if said, err := writerCommand(t, as, "--cleanup").CombinedOutput(); err != nil {
 		t.Fatalf("--cleanup: %v\n%s", err, said)
 	}

@@ -1,8 +1,10 @@
 package netns
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -145,6 +147,44 @@ func TestANodeIsOpenedByHand(t *testing.T) {
 	serveAPI(t, c.Nodes[0], c.api(t))
 	labtest.WaitReady(t, agent)
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+}
+
+// closedTable returns the table of docs/operations.md, for the node's pod ranges.
+func closedTable(t *testing.T, node *lab.Node) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ = bytes.Cut(text, []byte("\n```nft\n"))
+	table, _, ok := bytes.Cut(text, []byte("\n```\n"))
+	if !ok {
+		t.Fatal("docs/operations.md has no table")
+	}
+	return strings.NewReplacer("10.244.0.0/16", node.PodCIDRs[0].String(), "fd00:10:244::/56", node.PodCIDRs[1].String()).Replace(string(table))
+}
+
+// TestTheClosedTableOfTheDocumentation is loaded before the kubelet starts, and stays until
+// the first snapshot.
+func TestTheClosedTableOfTheDocumentation(t *testing.T) {
+	c, cache := newBooted(t)
+	node := c.Nodes[0]
+	if _, err := node.Run(t.Context(), closedTable(t, node), "nft", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	closed := []labtest.Expectation{
+		labtest.No("y/web", "x/web", "tcp/80"), labtest.No("y/db", "x/web", "udp/80"), labtest.No("y/db", "y/far", "tcp/80"), labtest.No("y/far", "y/db", "tcp/80"),
+		labtest.Yes(node.Name, "x/web", "tcp/80"), labtest.Yes("x/web", node.Name, "tcp/80"), labtest.Yes(node.Name, "y/far", "tcp/80"), labtest.Yes("node-2", node.Name, "tcp/80"),
+	}
+	c.Expect(t, closed...)
+	agent := c.startWithAPI(t, "--cni-cache-dir="+string(cache))
+	if err := labtest.Within(t, func() bool { return strings.Contains(agent.Log(), "stays in place until the first snapshot") }); err != nil {
+		t.Fatal(err)
+	}
+	c.Expect(t, closed...)
+	serveAPI(t, node, c.api(t))
+	labtest.WaitReady(t, agent)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"), labtest.Yes("y/db", "y/far", "tcp/80"), labtest.Yes("y/far", "y/db", "tcp/80"))
 }
 
 // TestABootEnforcesTheSavedState without an API server: of the denied packets that a pod
