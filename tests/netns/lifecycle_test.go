@@ -74,9 +74,12 @@ func TestRulesStayWithoutAgent(t *testing.T) {
 		t.Fatalf("the agent ends with %v", err)
 	}
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.No("y/db", "x/web", "tcp/80"), labtest.Yes("x/web", "y/web", "tcp/80"))
-	c.Start(t)
+	agent = c.Start(t)[0]
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 
+	if err := agent.Stop(t.Context()); err != nil { // it would restore the table
+		t.Fatal(err)
+	}
 	for range 2 { // the second time there is nothing to remove
 		if output, err := node.Run(t.Context(), "", labtest.AgentBinary, "--cleanup"); err != nil {
 			t.Fatalf("cleanup: %v: %s", err, output)

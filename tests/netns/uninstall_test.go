@@ -14,7 +14,7 @@ import (
 const (
 	// tracks is a table that has the kernel load connection tracking.
 	tracks = `table inet other {
-	chain all {
+	chain look {
 		type filter hook prerouting priority mangle
 		ct state new
 	}
@@ -22,7 +22,7 @@ const (
 `
 	// marksAll is a table that sets the agent's two bits and one of another program.
 	marksAll = `table inet other {
-	chain all {
+	chain look {
 		type filter hook prerouting priority mangle
 		ct mark set ct mark | 0x11800
 	}
@@ -34,7 +34,7 @@ const (
 table inet other {
 	counter agent {}
 	counter other {}
-	chain all {
+	chain look {
 		type filter hook prerouting priority mangle
 		ct mark & 0x1800 != 0 counter name agent
 		ct mark & 0x10000 != 0 counter name other
@@ -83,7 +83,7 @@ func TestUninstallLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	run("flush chain inet other all", "nft", "-f", "-")
+	run("flush chain inet other look", "nft", "-f", "-")
 	run("", labtest.AgentBinary, "--cleanup", "--block-established", "--snapshot-cache="+saved)
 	run(countsMarks, "nft", "-f", "-")
 	talks()
