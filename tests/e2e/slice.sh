@@ -6,8 +6,7 @@
 set -euo pipefail
 export CLUSTER_STATE=${CLUSTER_STATE:-/var/lib/kube-network-policies-slice} CLUSTER_PREFIX=${CLUSTER_PREFIX:-knps}
 unset KUBECONFIG
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/cluster/lib.sh"
+. "$(dirname "$0")/cluster/lib.sh"
 
 { # read as a whole, so that the checkout may change meanwhile
 [[ $EUID -eq 0 ]] || die "a cluster needs root"
@@ -41,13 +40,13 @@ export FOCUS="Netpol NetworkPolicy between server and client should (${focus:1})
 finish() {
 	local status=$?
 	trap - EXIT
-	"$here/cluster/down.sh" || status=1
+	"$here/down.sh" || status=1
 	exit "$status"
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
-"$here/cluster/up.sh"
-"$here/e2e.sh"
+"$here/up.sh"
+"$here/../e2e.sh"
 # A spec that has got another name would go unnoticed.
 ran=$(grep -oE 'Ran [0-9]+ of' "${OUT:-$root/bin/e2e}/run/log" | grep -oE '[0-9]+')
 ((ran == ${#specs[@]})) || die "$ran of ${#specs[@]} specs were found"
