@@ -133,7 +133,7 @@ e2e: ## Kubernetes' own tests of network policies, or those that FOCUS matches, 
 	tests/e2e/e2e.sh
 
 e2e-slice: ## a dozen of these tests on a cluster of their own, if its programs have been built: minutes
-	tests/e2e/slice.sh
+	LDFLAGS='$(LDFLAGS)' tests/e2e/slice.sh
 
 e2e-conformance: ## the conformance suites of the network policy API with real pods on that cluster, or on that of KUBECONFIG
 	tests/e2e/conformance.sh
