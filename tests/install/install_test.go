@@ -328,17 +328,18 @@ func checkFlags(t *testing.T, binary string, args []string) {
 func TestImagesAndActionsArePinned(t *testing.T) {
 	action := regexp.MustCompile(`(?m)uses: \S+@[0-9a-f]{40} # v\d`)
 	for file, pinned := range map[string]*regexp.Regexp{
-		"Dockerfile":                  regexp.MustCompile(`(?m)^ARG \w+_IMAGE=\S+@sha256:[0-9a-f]{64}$`),
-		".github/workflows/test.yaml": action,
-		".github/workflows/e2e.yml":   action,
-		".github/workflows/npa.yml":   action,
+		"Dockerfile":                    regexp.MustCompile(`(?m)^ARG \w+_IMAGE=\S+@sha256:[0-9a-f]{64}$`),
+		".github/workflows/test.yaml":   action,
+		".github/workflows/e2e.yml":     action,
+		".github/workflows/npa.yml":     action,
+		".github/workflows/release.yml": action,
 	} {
 		t.Run(file, func(t *testing.T) {
 			content, err := os.ReadFile(filepath.Join("../..", file))
 			if err != nil {
 				t.Fatal(err)
 			}
-			named := regexp.MustCompile(`(?m)^ARG \w+_IMAGE=|^FROM [^$\s]|uses: `).FindAllString(string(content), -1)
+			named := regexp.MustCompile(`(?m)^ARG \w+_IMAGE=|^FROM (?:--\S+ )?[^-$\s]|uses: `).FindAllString(string(content), -1)
 			named = slices.DeleteFunc(named, func(line string) bool { return line == "FROM s" }) // scratch is no image
 			if len(named) == 0 || len(pinned.FindAllString(string(content), -1)) != len(named) {
 				t.Errorf("%s names %d images or actions, and these are pinned: %q", file, len(named), pinned.FindAllString(string(content), -1))
