@@ -47,9 +47,8 @@ func TestForeignChanges(t *testing.T) {
 		c.Expect(t, labtest.No("y/web", "x/web", "udp/80"), labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 		t.Logf("%s: put right within %v, %d denied packets of 1 a millisecond delivered", change, took, arrived.Received()-delivered)
 	}
-	if log := agent.Log(); !strings.Contains(log, "Another process changed the table") || !strings.Contains(log, `process="nft"`) {
-		t.Errorf("the log does not name the process:\n%s", log)
-	}
+	labtest.WaitLog(t, agent, "Another process changed the table")
+	labtest.WaitLog(t, agent, `process="nft"`)
 	// And no more: what is right must not be repaired.
 	if repairs := labtest.Metrics(t, agent).Sum("netpol_steer_repairs_total"); repairs != float64(len(foreignChanges)) {
 		t.Errorf("%v repairs are counted, want %d", repairs, len(foreignChanges))

@@ -71,16 +71,12 @@ func TestEveryPodReachesEveryOther(t *testing.T) {
 		for _, family := range []Family{IPv4, IPv6} {
 			for _, proto := range []Proto{TCP, UDP, ICMP} {
 				traffic := Traffic{Proto: proto, Port: 80, Family: family}
-				started := time.Now()
 				got, err := Observe(t.Context(), pods, traffic, want)
 				if err != nil {
 					t.Fatalf("%d nodes, %s: %v", nodes, traffic, err)
 				}
 				if diff := want.Diff(got); diff != "" {
 					t.Errorf("%d nodes, %s:\n%s", nodes, traffic, diff)
-				}
-				if took := time.Since(started); took > 2*time.Second {
-					t.Errorf("%d nodes, %s: %d probes took %s", nodes, traffic, len(pods)*len(pods), took)
 				}
 			}
 		}

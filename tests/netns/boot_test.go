@@ -120,9 +120,7 @@ func TestARestartClosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	agent = c.startWithAPI(t, "--cni-cache-dir="+string(cache))
-	if err := labtest.Within(t, func() bool { return strings.Contains(agent.Log(), "Addresses of new pods are known") }); err != nil {
-		t.Fatal(err)
-	}
+	labtest.WaitLog(t, agent, "Addresses of new pods are known")
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("x/web", "y/web", "tcp/80"), labtest.Yes("x/web", "y/db", "udp/80"))
 	if labtest.Metrics(t, agent).Sum("netpol_boot_closed") != 0 {
 		t.Error("the metric says that pods wait")
@@ -178,9 +176,7 @@ func TestTheClosedTableOfTheDocumentation(t *testing.T) {
 	}
 	c.Expect(t, closed...)
 	agent := c.startWithAPI(t, "--cni-cache-dir="+string(cache))
-	if err := labtest.Within(t, func() bool { return strings.Contains(agent.Log(), "stays in place until the first snapshot") }); err != nil {
-		t.Fatal(err)
-	}
+	labtest.WaitLog(t, agent, "stays in place until the first snapshot")
 	c.Expect(t, closed...)
 	serveAPI(t, node, c.api(t))
 	labtest.WaitReady(t, agent)

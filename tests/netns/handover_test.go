@@ -226,9 +226,7 @@ func TestEarlierVersionIsWaitedFor(t *testing.T) {
 
 	next := s.start(t)
 	labtest.WaitReady(t, next) // or the old one would never be stopped
-	if !strings.Contains(next.Log(), "an agent of an earlier version holds the table") {
-		t.Errorf("the agent does not say that it waits:\n%s", next.Log())
-	}
+	labtest.WaitLog(t, next, "an agent of an earlier version holds the table")
 	if c.tableHas(t, "holder") {
 		t.Error("the table of an agent that lives was replaced")
 	}
@@ -273,9 +271,7 @@ func TestQueueNumbersInUse(t *testing.T) {
 	agent := c.Start(t, "--nfqueue-id=100", "--nfqueue-count=1")[0]
 	c.Apply(t, "policies", onlyDB)
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
-	if want := `"Queue numbers are in use, the next free ones are taken" wanted=100 first=104`; !strings.Contains(agent.Log(), want) {
-		t.Errorf("no %q in the log:\n%s", want, agent.Log())
-	}
+	labtest.WaitLog(t, agent, `"Queue numbers are in use, the next free ones are taken" wanted=100 first=104`)
 }
 
 // TestAddressOfMetricsIsWaitedFor checks that an agent is at work, and answers at its own
@@ -303,9 +299,7 @@ func TestAddressOfMetricsIsWaitedFor(t *testing.T) {
 	if err := probe("livez"); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(next.Log(), "Metrics are not served until the address is free") {
-		t.Errorf("the log does not say that the address is in use:\n%s", next.Log())
-	}
+	labtest.WaitLog(t, next, "Metrics are not served until the address is free")
 	if err := old.Stop(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log"
@@ -67,7 +68,11 @@ current-context: a
 // called.
 func serveAPI(t *testing.T, node *lab.Node, api http.Handler) (stop func()) {
 	t.Helper()
-	web := &httptest.Server{EnableHTTP2: true, Config: &http.Server{Handler: api, ErrorLog: log.New(io.Discard, "", 0)}}
+	ctx, end := context.WithCancel(t.Context())
+	web := &httptest.Server{EnableHTTP2: true, Config: &http.Server{
+		Handler: api, ErrorLog: log.New(io.Discard, "", 0),
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}}
 	if err := node.Do(func() (err error) {
 		web.Listener, err = net.Listen("tcp", apiAddress)
 		return err
@@ -79,6 +84,7 @@ func serveAPI(t *testing.T, node *lab.Node, api http.Handler) (stop func()) {
 	stop = func() {
 		if !stopped {
 			stopped = true
+			end() // of watches, also on a connection that is new: Close waits for them
 			web.CloseClientConnections()
 			web.Close()
 		}

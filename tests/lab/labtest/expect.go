@@ -103,6 +103,15 @@ func (c *Cluster) probe(ctx context.Context, t *testing.T, e Expectation, to net
 	return got.Outcome
 }
 
+// WaitLog waits until an agent has logged a text. What an agent writes arrives later than
+// what it answers.
+func WaitLog(t *testing.T, agent *lab.Agent, text string) {
+	t.Helper()
+	if err := Within(t, func() bool { return strings.Contains(agent.Log(), text) }); err != nil {
+		t.Errorf("no %q in the log (%v):\n%s", text, err, agent.Log())
+	}
+}
+
 // Within waits until the condition holds, or a change had time to become effective.
 func Within(t *testing.T, condition func() bool) error {
 	ctx, cancel := context.WithTimeout(t.Context(), ChangeTimeout)
