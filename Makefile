@@ -46,7 +46,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -98,6 +98,11 @@ test-property: ## the properties of random clusters, 10000 fresh ones of each: m
 	PROPERTY_CLUSTERS=$${PROPERTY_CLUSTERS:-10000} PROPERTY_SEED=$${PROPERTY_SEED:-$$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')} \
 		$(GO) test -v -count 1 -timeout 1h -run 'Test' ./tests/property
 
+soak: tools ## half an hour of changes under load, one half of it with the race detector, as root: needs a C compiler
+	CGO_ENABLED=1 $(GO) build -race -o bin/soak/ ./cmd/kube-network-policies
+	AGENT_BINARY=$(CURDIR)/bin/soak/kube-network-policies SOAK=15m $(GO) test -v -count 1 -timeout 1h -run '^TestSoak$$' ./tests/netns
+	SOAK=15m $(GO) test -v -count 1 -timeout 1h -run '^TestSoak$$' ./tests/netns
+
 test-mutants: tools ## faults in the code that the scenarios and attacks must notice, as root
 	MUTANTS=1 $(GO) test -v -count 1 -timeout 40m -run Mutants ./tests/mutants
 
@@ -106,7 +111,7 @@ test-integration: ## the informers, install.yaml and the status writer against r
 
 test-vm: build ## the kernel's side of it on Debian's kernel in an emulated machine: minutes
 	$(GO) test -c -o bin/ $(KERNEL)
-	tests/vm/run.sh -t 1200 -f bin:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
+	tests/vm/run.sh -t 3600 -f bin:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
 		env AGENT_BINARY=/tests/kube-network-policies NETNS_REQUIRED=1 \
 		bash -c 'cd /tests; modprobe nf_conntrack; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
 			for test in *.test; do echo "$$test"; ./"$$test" -test.skip ChangesLoseNoPacket || failed=1; done; [ -z "$$failed" ]'

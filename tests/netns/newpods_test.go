@@ -39,10 +39,14 @@ func (c cniCache) announce(t *testing.T, pod *lab.Pod) {
 	content := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"lab",`+
 		`"cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE",%q],["K8S_POD_NAME",%q],["K8S_POD_UID",%q]],`+
 		`"result":{"cniVersion":"1.0.0","ips":[%s]}}`, pod.Object.UID, pod.Object.Namespace, pod.Object.Name, pod.Object.UID, strings.Join(ips, ","))
-	file := filepath.Join(string(c), fmt.Sprintf("lab-%s-eth0", pod.Object.UID))
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(c.file(pod), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// file is where libcni writes the result of a pod.
+func (c cniCache) file(pod *lab.Pod) string {
+	return filepath.Join(string(c), fmt.Sprintf("lab-%s-eth0", pod.Object.UID))
 }
 
 // scheduled gives pods a network, and the manifests their objects without addresses: as
