@@ -46,7 +46,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint lint-workflows fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -158,7 +158,7 @@ race: tools ## the tests of the packages that run goroutines, with the race dete
 vulnerabilities: ## known vulnerabilities that the programs can reach, where their database can be
 	@tests/vulnerabilities.sh $(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./cmd/...
 
-lint: ## gofmt, vet, staticcheck, generated manifests, and which package may import which
+lint: ## gofmt, vet, staticcheck, actionlint, generated manifests, and which package may import which
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	@for module in $(MODULES); do \
@@ -166,11 +166,9 @@ lint: ## gofmt, vet, staticcheck, generated manifests, and which package may imp
 	done
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
 	cd tests/netpol && $(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
+	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT)
 	cd release && $(GO) run ./manifests -check
 	$(GO) test ./tests/layering
-
-lint-workflows: ## actionlint over .github/workflows
-	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT)
 
 fuzz: ## every fuzz target for FUZZTIME (10s) each
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
