@@ -50,6 +50,11 @@ func Files(c *chart.Chart) (map[string]string, error) {
 	}, nil
 }
 
+// Image returns the image that c installs by default.
+func Image(c *chart.Chart) string {
+	return fmt.Sprintf("%s:%s", c.Values["image"].(map[string]any)["repository"], c.Metadata.AppVersion)
+}
+
 // SetRelease makes c the chart of a release: of this version, vX.Y.Z, with the published
 // image.
 func SetRelease(c *chart.Chart, version, image string) error {

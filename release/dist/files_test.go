@@ -119,12 +119,16 @@ func TestChartOfARelease(t *testing.T) {
 	if err := r.manifests(); err != nil {
 		t.Fatal(err)
 	}
-	install, err := os.ReadFile(r.path("install.yaml"))
-	if err != nil {
-		t.Fatal(err)
+	texts := map[string]string{"the chart": packaged}
+	for _, name := range []string{"install.yaml", "install-anp.yaml", "uninstall.yaml"} {
+		text, err := os.ReadFile(r.path(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[name] = string(text)
 	}
-	for name, text := range map[string]string{"the chart": packaged, "install.yaml": string(install)} {
-		if strings.Count(text, "image: registry.example/agent:v9.8.7\n") != strings.Count(text, "image: ") {
+	for name, text := range texts {
+		if n := strings.Count(text, "image: registry.example/agent:v9.8.7\n"); n == 0 || n != strings.Count(text, "image: ") {
 			t.Errorf("%s names another image:\n%s", name, text)
 		}
 	}

@@ -149,7 +149,7 @@ func (r release) plugins() error {
 	return os.WriteFile(r.path("netpol.yaml"), manifest, 0o644)
 }
 
-// agents cross-builds the program of the image. make release-image puts it into images.
+// agents cross-builds the program of the image.
 func (r release) agents() error {
 	for _, p := range agents {
 		name := fmt.Sprintf("kube-network-policies-%s-%s-%s", r.version, p.os, p.arch)
@@ -173,11 +173,17 @@ func (r release) chart() error {
 	return err
 }
 
+// manifests writes the files for kubectl, which name the published image.
 func (r release) manifests() error {
 	c, err := chart.Load(r.repository)
 	if err != nil {
 		return err
 	}
+	uninstall, err := os.ReadFile(filepath.Join(r.repository, "uninstall.yaml"))
+	if err != nil {
+		return err
+	}
+	before := chart.Image(c)
 	if err := chart.SetRelease(c, r.version, r.image); err != nil {
 		return err
 	}
@@ -185,6 +191,7 @@ func (r release) manifests() error {
 	if err != nil {
 		return err
 	}
+	files["uninstall.yaml"] = strings.ReplaceAll(string(uninstall), "image: "+before+"\n", "image: "+chart.Image(c)+"\n")
 	for name, text := range files {
 		if filepath.Base(name) == name { // the others are for kustomize
 			err = errors.Join(err, os.WriteFile(r.path(name), []byte(text), 0o644))
