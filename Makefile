@@ -109,9 +109,10 @@ test-mutants: tools ## faults in the code that the scenarios and attacks must no
 test-integration: ## the informers, install.yaml and the status writer against real API servers, built once
 	cd tests/integration && $(GO) run ./servers/build && $(GO) test -count 1 -timeout 20m ./...
 
-test-vm: build ## the kernel's side of it on Debian's kernel in an emulated machine: minutes
+test-vm: tools build ## the kernel's side of it on Debian's kernel in an emulated machine: minutes
 	$(GO) test -c -o bin/ $(KERNEL)
 	tests/vm/run.sh -t 3600 -f bin:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
+		-f "$$(readlink -f "$$(command -v iptables-nft)"):/usr/sbin/iptables-nft" -f "$$(dirname "$$(find /usr/lib -name libxt_NFQUEUE.so | head -n 1)")" \
 		env AGENT_BINARY=/tests/kube-network-policies NETNS_REQUIRED=1 \
 		bash -c 'cd /tests; modprobe nf_conntrack; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
 			for test in *.test; do echo "$$test"; ./"$$test" -test.skip ChangesLoseNoPacket || failed=1; done; [ -z "$$failed" ]'

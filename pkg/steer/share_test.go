@@ -112,7 +112,7 @@ func TestConfigValidateShare(t *testing.T) {
 // TestKernelShares sends more than a share, on each way into the queue that
 // the kernel has. All of it is decided.
 func TestKernelShares(t *testing.T) {
-	n := newNode(t)
+	needKernel(t)
 	caps, err := Probe(testContext(t))
 	if err != nil {
 		t.Fatal(err)
@@ -121,13 +121,14 @@ func TestKernelShares(t *testing.T) {
 		t.Fatal(caps.Share)
 	}
 	const port = 4020
-	decide, overflow := listen(t), listenTo(t, overflowQueue)
 	for d, missing := range map[Divert]error{DivertQueue: caps.Queue, DivertXTables: caps.XTables} {
 		if missing != nil {
 			continue
 		}
 		t.Run(d.String(), func(t *testing.T) {
 			bothFamilies(t, func(t *testing.T, ipv6 bool) {
+				n := newNode(t) // without the shares of an earlier table
+				decide, overflow := listen(t), listenTo(t, overflowQueue)
 				sets := isolated(n.b)
 				sets.Pods = []netip.Addr{n.a.v4, n.a.v6}
 				s := newReal(t, func(c *Config) { sharing(c); c.Divert, c.Queues = d, 1 })
