@@ -18,10 +18,12 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
 )
 
-// asWriter returns the rights of the status writer, as install.yaml gives them.
+// asWriter returns the rights of the status writer, as install.yaml gives them. The
+// policy that comes with them is removed: tests count theirs.
 func asWriter(t *testing.T, plane *controlplane.ControlPlane) *rest.Config {
 	t.Helper()
 	install(t, plane)
+	newKubectl(t, plane.Admin()).run("delete", "-n", namespace, "networkpolicy", statusWriter)
 	config, _ := account(t, plane, statusWriter)
 	return config
 }
