@@ -62,8 +62,8 @@ func serveProbes(ctx context.Context, server *httpserver.Server, socket string) 
 // listenEvery is the interval between two attempts to listen at an address in use.
 const listenEvery = 200 * time.Millisecond
 
-// serve serves at address, to whom access allows, until ctx ends. While the address is in use it waits, because
-// the agent that this one takes over from serves there until it ends.
+// serve serves at address, to whom access allows, until ctx ends. While the address is in
+// use it waits, because the agent that this one takes over from serves there until it ends.
 func serve(ctx context.Context, server *httpserver.Server, address string, access *httpserver.Access) error {
 	for first := true; ; first = false {
 		listener, err := net.Listen("tcp", address)

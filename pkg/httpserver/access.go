@@ -17,8 +17,9 @@ type Access struct {
 	// Certificate returns the server's certificate for a connection.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// Authorize returns nil if who has the bearer token may read the metrics. The error
-	// is, or wraps, ErrUnauthenticated, ErrForbidden or ErrBusy, or says why nothing
-	// can be decided. It is sent to the client.
+	// is, or wraps, ErrUnauthenticated, ErrForbidden or ErrBusy, and is then sent to the
+	// client. Any other error means that nothing can be decided. It may be about the
+	// cluster, so the client does not get it.
 	Authorize func(ctx context.Context, token string) error
 }
 
@@ -60,12 +61,21 @@ func (a *Access) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isProbe(r) {
 			if err := a.authorize(r); err != nil {
-				http.Error(w, err.Error(), statusOf(err))
+				deny(w, err)
 				return
 			}
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// deny answers a request that authorize has refused.
+func deny(w http.ResponseWriter, err error) {
+	status, text := statusOf(err), err.Error()
+	if status == http.StatusInternalServerError {
+		text = "access cannot be decided, see the log of the server"
+	}
+	http.Error(w, text, status)
 }
 
 func isProbe(r *http.Request) bool { return r.URL.Path == livez || r.URL.Path == readyz }
