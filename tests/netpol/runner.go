@@ -56,7 +56,7 @@ type Comparison struct {
 }
 
 // errNotObservable means that pods do not connect even without policies.
-var errNotObservable = errors.New("the table cannot be observed: without policies not everything connects")
+var errNotObservable = errors.New("policies cannot be observed: without any of them not everything connects")
 
 // Play plays one scenario. It ends at the first step that is not as expected. It ends
 // before the first policy if not everything connects then.

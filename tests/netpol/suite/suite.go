@@ -92,6 +92,8 @@ type options struct {
 	settle  time.Duration
 	all     bool
 	version bool
+	// junit and report are files to write.
+	junit, report string
 }
 
 func (c Command) register(flags *flag.FlagSet, o *options, backends []string) {
@@ -103,6 +105,8 @@ func (c Command) register(flags *flag.FlagSet, o *options, backends []string) {
 	flags.StringVar(&o.run, "run", "", "play only the scenarios whose name matches this regular expression")
 	flags.DurationVar(&o.settle, "settle", 10*time.Second, "how long a change may take to become effective; what differs after that fails")
 	flags.BoolVar(&o.all, "v", false, "print all tables, not only those that differ")
+	flags.StringVar(&o.junit, "junit", "", "write the results into this file, as JUnit's XML")
+	flags.StringVar(&o.report, "report", "", "write a report into this file, as markdown: every scenario, the tables that differ, and what could not be observed")
 	flags.BoolVar(&o.version, "version", false, "print version, commit, commit date, Go version and platform, and exit")
 	if c.Reference != nil {
 		flags.StringVar(&o.dir, "dir", "", "play the pods, namespaces and policies of this folder in place of the scenarios; the evaluator of this program computes what is expected")
@@ -138,14 +142,19 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 	}
 	defer func() { err = errors.Join(err, backend.Close()) }()
 	runner := netpol.Runner{Backend: backend, Settle: o.settle}
-	summary := runner.PlayAll(ctx, chosen, func(r netpol.Result) {
+	report := report{backend: o.backend, support: backend.Supports(), scenarios: chosen}
+	report.summary = runner.PlayAll(ctx, chosen, func(r netpol.Result) {
+		report.results = append(report.results, r)
 		fmt.Fprint(out, r.Report(netpol.Unicode, o.all))
 		if len(r.Unsupported) > 0 {
 			fmt.Fprintf(out, "%s: not supported by this backend: %s\n", r.Scenario, strings.Join(r.Unsupported, ", "))
 		}
 	})
-	fmt.Fprintf(out, "%s: %s\n", o.backend, &summary)
-	if summary.Failed > 0 || ctx.Err() != nil {
+	fmt.Fprintf(out, "%s: %s\n", o.backend, &report.summary)
+	if err := report.write(o.junit, o.report); err != nil {
+		return err
+	}
+	if report.summary.Failed > 0 || ctx.Err() != nil {
 		return ErrFailed
 	}
 	return nil
