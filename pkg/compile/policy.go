@@ -81,3 +81,7 @@ func (p *Policy) StopsPods(d policy.Direction) bool {
 		return r.Action != policy.Allow && slices.ContainsFunc(r.Peers, func(peer policy.Peer) bool { return peer.Pods != nil })
 	})
 }
+
+// Priority returns the priority of an administrator's policy in its tier: lower ones
+// come first. A BaselineAdminNetworkPolicy, which has none, comes last.
+func (p *Policy) Priority() int32 { return p.priority }

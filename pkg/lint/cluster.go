@@ -1,0 +1,293 @@
+package lint
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+)
+
+// cluster is an Input, indexed, and the findings so far.
+type cluster struct {
+	Input
+	rule     *Rule // that is checked
+	findings []Finding
+
+	namespaces map[string]*corev1.Namespace
+	// pods are those that have not ended. Pods that no policy can distinguish are
+	// one: the first of them by name.
+	pods        []*pod
+	byNamespace map[string][]*pod
+	byLabel     map[podLabel][]*pod
+	policies    []*compiled // ordered by kind, namespace and name
+	selected    map[*policy.PodSelector][]*pod
+	reach       *reachability.Cluster // of pods, made when it is needed
+}
+
+// podLabel is a label of a pod, in its namespace.
+type podLabel struct{ namespace, key, value string }
+
+// pod is a pod, or several that no policy can distinguish.
+type pod struct {
+	object   *corev1.Pod
+	endpoint policy.Endpoint
+	host     bool // in the network of its node
+}
+
+func (p *pod) String() string { return p.object.Namespace + "/" + p.object.Name }
+
+// compiled is a policy.
+type compiled struct {
+	*compile.Policy
+	object compile.Object
+	// network is the object if it is a NetworkPolicy.
+	network *networkingv1.NetworkPolicy
+	// subjects are the pods that it selects, hosts those that it would select if they
+	// were not in the network of their node.
+	subjects, hosts []*pod
+}
+
+// ref names the policy in a message: "shop/db", or "AdminNetworkPolicy/db".
+func (p *compiled) ref() string { return p.Ref.String() }
+
+// admin reports whether the policy is an administrator's.
+func (p *compiled) admin() bool { return p.network == nil }
+
+// rules yields the rules of both directions.
+func (p *compiled) rules(yield func(policy.Direction, *policy.Rule) bool) {
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		for i := range p.Rules(d) {
+			if !yield(d, &p.Rules(d)[i]) {
+				return
+			}
+		}
+	}
+}
+
+// isolates reports whether the policy is a NetworkPolicy that isolates in direction d.
+func (p *compiled) isolates(d policy.Direction) bool { return !p.admin() && p.Applies(d) }
+
+func newCluster(in Input) *cluster {
+	c := &cluster{
+		Input:       in,
+		namespaces:  map[string]*corev1.Namespace{},
+		byNamespace: map[string][]*pod{},
+		byLabel:     map[podLabel][]*pod{},
+		selected:    map[*policy.PodSelector][]*pod{},
+	}
+	for _, ns := range in.Namespaces {
+		c.namespaces[ns.Name] = ns
+	}
+	c.addPods()
+	c.addPolicies()
+	return c
+}
+
+func (c *cluster) addPods() {
+	seen := map[string]bool{}
+	ordered := slices.SortedFunc(slices.Values(c.Pods), func(a, b *corev1.Pod) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	for _, o := range ordered {
+		p := &pod{object: o, endpoint: compile.NewPod(o).Endpoint, host: o.Spec.HostNetwork}
+		if compile.Ended(o) || seen[p.class()] {
+			continue
+		}
+		seen[p.class()] = true
+		if ns := c.namespaces[o.Namespace]; ns != nil {
+			p.endpoint.NamespaceLabels = labels.Set(ns.Labels)
+			if ns.Labels == nil {
+				p.endpoint.NamespaceLabels = labels.Set{}
+			}
+		}
+		c.pods = append(c.pods, p)
+		c.byNamespace[o.Namespace] = append(c.byNamespace[o.Namespace], p)
+		for k, v := range o.Labels {
+			at := podLabel{o.Namespace, k, v}
+			c.byLabel[at] = append(c.byLabel[at], p)
+		}
+	}
+}
+
+// class is equal for pods that no policy can distinguish, but by their addresses.
+func (p *pod) class() string {
+	return fmt.Sprint(p.object.Namespace, "/", p.object.Labels, compile.NamedPorts(p.object), p.host, p.object.Spec.DNSPolicy, p.dualStack(), declaredPorts(p.object))
+}
+
+// dualStack reports whether the pod has addresses of both families.
+func (p *pod) dualStack() bool {
+	addrs := compile.Addresses(p.object)
+	return slices.ContainsFunc(addrs, netip.Addr.Is4) && slices.ContainsFunc(addrs, netip.Addr.Is6)
+}
+
+func (c *cluster) addPolicies() {
+	for _, o := range c.Policies {
+		p := &compiled{Policy: compile.KindOf(o).Compile(o, c.Features), object: o}
+		p.network, _ = o.(*networkingv1.NetworkPolicy)
+		if p.Subject != nil {
+			p.subjects, p.hosts = c.select2(p.Subject)
+		}
+		c.policies = append(c.policies, p)
+	}
+	slices.SortStableFunc(c.policies, func(a, b *compiled) int {
+		return cmp.Or(strings.Compare(a.Ref.Kind, b.Ref.Kind), strings.Compare(a.Ref.Namespace, b.Ref.Namespace), strings.Compare(a.Ref.Name, b.Ref.Name))
+	})
+}
+
+// select2 returns the pods that s selects, and the host-network pods that have such
+// labels, which it does not.
+func (c *cluster) select2(s *policy.PodSelector) (pods, hosts []*pod) {
+	for _, p := range c.matching(s) {
+		if p.host {
+			hosts = append(hosts, p)
+		} else {
+			pods = append(pods, p)
+		}
+	}
+	return pods, hosts
+}
+
+// selects returns the pods that s selects.
+func (c *cluster) selects(s *policy.PodSelector) []*pod {
+	pods, _ := c.select2(s)
+	return pods
+}
+
+// matching returns the pods that have the labels that s asks for, host-network pods
+// among them.
+func (c *cluster) matching(s *policy.PodSelector) []*pod {
+	if pods, known := c.selected[s]; known {
+		return pods
+	}
+	namespaces := []string{s.Namespace}
+	if s.Namespace == "" {
+		namespaces = c.namespacesOf(s.Namespaces)
+	}
+	var pods []*pod
+	for _, ns := range namespaces {
+		for _, p := range c.candidates(ns, s.Pods) {
+			if s.Selects(&p.endpoint) {
+				pods = append(pods, p)
+			}
+		}
+	}
+	c.selected[s] = pods
+	return pods
+}
+
+// namespacesOf returns the namespaces with pods that s selects.
+func (c *cluster) namespacesOf(s labels.Selector) []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(c.byNamespace)) {
+		if ns := c.namespaces[name]; s.Empty() || ns != nil && s.Matches(labels.Set(ns.Labels)) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// candidates returns pods of a namespace that s may select: all that it selects, and
+// by the first label that it requires not many more.
+func (c *cluster) candidates(namespace string, s labels.Selector) []*pod {
+	requirements, _ := s.Requirements()
+	for i := range requirements {
+		r := &requirements[i]
+		switch r.Operator() {
+		case selection.In, selection.Equals, selection.DoubleEquals:
+			if values := r.ValuesUnsorted(); len(values) == 1 {
+				return c.byLabel[podLabel{namespace, r.Key(), values[0]}]
+			}
+		}
+	}
+	return c.byNamespace[namespace]
+}
+
+// evaluator is the cluster of pods to ask which connections are allowed. Pods that have
+// no address yet get one that no other has.
+func (c *cluster) evaluator() *reachability.Cluster {
+	if c.reach != nil {
+		return c.reach
+	}
+	in := clusterstate.Input{Features: c.Features, Namespaces: c.Namespaces, Nodes: c.Nodes, Policies: c.Policies}
+	for i, p := range c.pods {
+		o := p.object
+		if !p.host && len(compile.Addresses(o)) == 0 {
+			o = o.DeepCopy()
+			o.Status.PodIPs = assumedAddresses(uint32(i))
+		}
+		in.Pods = append(in.Pods, o)
+	}
+	c.reach = reachability.New(in)
+	return c.reach
+}
+
+// assumedAddresses are addresses of blocks that no cluster uses: class E and the
+// discard-only block (RFC 1112, RFC 6666).
+func assumedAddresses(n uint32) []corev1.PodIP {
+	v4 := [4]byte{240}
+	binary.BigEndian.PutUint32(v4[:], 240<<24+n+1)
+	v6 := netip.MustParseAddr("100::").As16()
+	binary.BigEndian.PutUint32(v6[12:], n+1)
+	return []corev1.PodIP{{IP: netip.AddrFrom4(v4).String()}, {IP: netip.AddrFrom16(v6).String()}}
+}
+
+// endpoint is the pod in evaluator; ok is false if it owns no address.
+func (c *cluster) endpoint(p *pod) (reachability.Endpoint, bool) {
+	e, err := c.evaluator().Endpoint(p.String())
+	return e, err == nil
+}
+
+// find adds a finding about a policy. fix is what to write; empty takes the rule's.
+func (c *cluster) find(p *compiled, field, fix, format string, args ...any) *Finding {
+	return c.findAt(Object{p.Ref.Kind, p.Ref.Namespace, p.Ref.Name}, field, fix, format, args...)
+}
+
+func (c *cluster) findAt(o Object, field, fix, format string, args ...any) *Finding {
+	c.findings = append(c.findings, Finding{
+		Rule: c.rule.ID, Severity: c.rule.Severity, Object: o, Field: field,
+		Message: fmt.Sprintf(format, args...), Why: c.rule.Why, Fix: cmp.Or(fix, c.rule.Fix),
+	})
+	return &c.findings[len(c.findings)-1]
+}
+
+// ruleField is the path of a rule.
+func ruleField(d policy.Direction, r *policy.Rule) string {
+	return fmt.Sprintf("spec.%v[%d]", d, r.Index)
+}
+
+// peerField is the path of a rule's peer.
+func peerField(d policy.Direction, r *policy.Rule, i int) string {
+	return fmt.Sprintf("%s.%s[%d]", ruleField(d, r), compile.PeersField(d), i)
+}
+
+// portField is the path of a rule's port.
+func portField(p *compiled, d policy.Direction, r *policy.Rule, i int) string {
+	return fmt.Sprintf("%s.%s[%d]", ruleField(d, r), p.Kind.PortsField, i)
+}
+
+// names lists things in a message, three of them at most.
+func names[T fmt.Stringer](all []T) string {
+	const most = 3
+	var text []string
+	for _, one := range all[:min(most, len(all))] {
+		text = append(text, one.String())
+	}
+	list := strings.Join(text, ", ")
+	if more := len(all) - most; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return list
+}

@@ -1,0 +1,122 @@
+// Package lint finds mistakes in network policies: what is enforced exactly as it is
+// written and is probably not what was meant. It compares policies with each other and
+// with the pods, namespaces, nodes and Services of a cluster, by the compiled policies
+// of package compile and the evaluation of package reachability. It is pure: no I/O, no
+// clock; where objects come from, comments in files and forms of output belong to the
+// commands.
+package lint
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+)
+
+// Input is the cluster that is looked at. The objects are read only and in any order.
+type Input struct {
+	Features   compile.Features
+	Namespaces []*corev1.Namespace
+	Pods       []*corev1.Pod
+	Nodes      []*corev1.Node
+	Services   []*corev1.Service
+	Policies   []compile.Object // of the kinds in compile.Kinds
+	// ServiceCIDRs are the ranges of ClusterIPs, as far as they are known.
+	ServiceCIDRs []netip.Prefix
+	// Partial says that the cluster has, or may have, more objects than these: they are
+	// manifests in files. What is only missing is then no warning.
+	Partial bool
+	// Defaulted reports whether the API server, or what stands in for it, has filled in
+	// the policyTypes of a NetworkPolicy that was written without. Nil reports none.
+	Defaulted func(compile.Object) bool
+}
+
+// Severity is how bad a finding is.
+type Severity uint8
+
+// The severities. Info is worth knowing and often right as it is; Warning is a mistake
+// unless there is a reason; Error is never what was meant.
+const (
+	Info Severity = iota
+	Warning
+	Error
+)
+
+// String returns "info", "warning" or "error".
+func (s Severity) String() string { return [...]string{"info", "warning", "error"}[s] }
+
+// MarshalText renders the severity like String.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Object names an API object.
+type Object struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+// String returns "Kind namespace/name", or "Kind name".
+func (o Object) String() string {
+	if o.Namespace == "" {
+		return o.Kind + " " + o.Name
+	}
+	return o.Kind + " " + o.Namespace + "/" + o.Name
+}
+
+// Finding is one mistake.
+type Finding struct {
+	Rule     string   `json:"rule"` // the ID of one of Rules
+	Severity Severity `json:"severity"`
+	Object
+	Field   string `json:"field,omitempty"` // path in the object, "spec.ingress[0].from[1]"
+	Message string `json:"message"`         // what is there, and what it does
+	Why     string `json:"why"`             // why that is a mistake
+	Fix     string `json:"fix"`             // what to write instead
+}
+
+// Check returns the findings of all rules, ordered by object, field and rule.
+func Check(in Input) []Finding {
+	c := newCluster(in)
+	for _, r := range Rules {
+		if r.check != nil {
+			c.rule = r
+			r.check(c)
+		}
+	}
+	slices.SortStableFunc(c.findings, Compare)
+	return slices.Compact(c.findings)
+}
+
+// Compare orders findings by object, field and rule.
+func Compare(a, b Finding) int {
+	return cmp.Or(
+		strings.Compare(a.Namespace, b.Namespace),
+		strings.Compare(a.Kind, b.Kind),
+		strings.Compare(a.Name, b.Name),
+		compareFields(a.Field, b.Field),
+		strings.Compare(a.Rule, b.Rule),
+		strings.Compare(a.Message, b.Message),
+	)
+}
+
+// compareFields orders paths with their indices as numbers: [2] before [10].
+func compareFields(a, b string) int {
+	for a != "" && b != "" {
+		x, restA, _ := strings.Cut(a, "[")
+		y, restB, _ := strings.Cut(b, "[")
+		if x != y {
+			return strings.Compare(x, y)
+		}
+		i, moreA, _ := strings.Cut(restA, "]")
+		j, moreB, _ := strings.Cut(restB, "]")
+		if order := cmp.Or(cmp.Compare(len(i), len(j)), strings.Compare(i, j)); order != 0 {
+			return order
+		}
+		a, b = moreA, moreB
+	}
+	return cmp.Compare(len(a), len(b))
+}

@@ -1,0 +1,191 @@
+package lint
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// peers finds peers that select no pod. Each belongs to one rule, the one that explains
+// it best; this is called for all of them and adds the findings of one.
+func peers(c *cluster) {
+	if len(c.pods) == 0 {
+		return
+	}
+	expected := c.expectedPods()
+	for _, p := range c.policies {
+		for d, r := range p.rules {
+			for i := range r.Peers {
+				if s := r.Peers[i].Pods; s != nil {
+					c.peer(p, d, r, i, s, expected)
+				}
+			}
+		}
+	}
+}
+
+func (c *cluster) peer(p *compiled, d policy.Direction, r *policy.Rule, i int, s *policy.PodSelector, expected []labels.Set) {
+	pods, hosts := c.select2(s)
+	if len(pods) > 0 {
+		return
+	}
+	id, field, message, fix := "peer-selects-none", peerField(d, r, i), selectorText(s)+" matches no pod", ""
+	severity := Warning
+	switch sibling := c.orNotAnd(r, i); {
+	case sibling != "":
+		id, message = "or-not-and", fmt.Sprintf("%s matches no pod of namespace %s; the item beside it selects all pods of namespaces with %s", selectorText(s), s.Namespace, sibling)
+	case len(hosts) > 0:
+		id, message = "host-network-peer", fmt.Sprintf("all pods that %s matches are in the network of their nodes: %s", selectorText(s), names(hosts))
+	case c.namespaceLabel(s) != "":
+		name := c.namespaceLabel(s)
+		id, message = "namespace-label", fmt.Sprintf("no namespace has %s", s.Namespaces)
+		fix = fmt.Sprintf("Write %s: %s.", corev1.LabelMetadataName, name)
+	default:
+		near := c.near(s)
+		switch {
+		case near != "":
+			message, fix = message+"; "+string(near), near.fix()
+		case c.Partial && (c.outside(s) || slices.ContainsFunc(expected, func(l labels.Set) bool { return s.Pods.Matches(l) })):
+			return
+		case c.Partial:
+			severity = Info
+		}
+	}
+	if id != c.rule.ID {
+		return
+	}
+	c.find(p, field, fix, "%s", message).Severity = severity
+}
+
+// outside reports whether s selects pods of namespaces of which no pod is known, which
+// may well exist outside of the files.
+func (c *cluster) outside(s *policy.PodSelector) bool {
+	if s.Namespace != "" {
+		return len(c.byNamespace[s.Namespace]) == 0
+	}
+	return s.Namespaces.Empty() || len(c.namespacesOf(s.Namespaces)) == 0
+}
+
+// expectedPods are the labels of pods that policies select and that do not exist: files
+// may have policies for pods that something else creates.
+func (c *cluster) expectedPods() []labels.Set {
+	var sets []labels.Set
+	for _, p := range c.policies {
+		if p.network != nil && len(p.subjects) == 0 && len(p.network.Spec.PodSelector.MatchLabels) > 0 && c.near(p.Subject) == "" {
+			sets = append(sets, p.network.Spec.PodSelector.MatchLabels)
+		}
+	}
+	return sets
+}
+
+// orNotAnd returns the namespaceSelector of an item beside the i-th one, which has only
+// a podSelector that matches no pod of its own namespace, if it would match with it.
+func (c *cluster) orNotAnd(r *policy.Rule, i int) string {
+	s := r.Peers[i].Pods
+	if s.Namespace == "" || s.Pods.Empty() || len(c.byNamespace[s.Namespace]) == 0 {
+		return ""
+	}
+	for _, j := range []int{i - 1, i + 1} {
+		if j < 0 || j >= len(r.Peers) {
+			continue
+		}
+		o := r.Peers[j].Pods
+		if o == nil || o.Namespace != "" || !o.Pods.Empty() {
+			continue
+		}
+		both := &policy.PodSelector{Namespaces: o.Namespaces, Pods: s.Pods}
+		if pods, hosts := c.select2(both); len(pods)+len(hosts) > 0 || c.outside(o) {
+			return namespacesText(o.Namespaces)
+		}
+	}
+	return ""
+}
+
+func namespacesText(s labels.Selector) string {
+	if s.Empty() {
+		return "any labels"
+	}
+	return s.String()
+}
+
+// namespaceLabel returns the name of the namespace that a selector means, which asks
+// for it by a label that no namespace has.
+func (c *cluster) namespaceLabel(s *policy.PodSelector) string {
+	if s.Namespace != "" {
+		return ""
+	}
+	requirements, _ := s.Namespaces.Requirements()
+	for i := range requirements {
+		r := &requirements[i]
+		if r.Operator() != selection.In && r.Operator() != selection.Equals || r.Key() == corev1.LabelMetadataName {
+			continue
+		}
+		for _, value := range slices.Sorted(maps.Keys(r.Values())) {
+			ns := c.namespaces[value]
+			isNamed := ns != nil && !r.Matches(labels.Set(ns.Labels)) || ns == nil && value == metav1.NamespaceSystem
+			if isNamed && len(c.namespacesWith(r)) == 0 {
+				return value
+			}
+		}
+	}
+	return ""
+}
+
+// namespacesWith returns the namespaces that have the labels of r, with or without pods.
+func (c *cluster) namespacesWith(r *labels.Requirement) []string {
+	var found []string
+	for name, ns := range c.namespaces {
+		if r.Matches(labels.Set(ns.Labels)) {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// emptyPeers finds lists that are written and have no items.
+func emptyPeers(c *cluster) {
+	for _, p := range c.policies {
+		if p.admin() {
+			continue
+		}
+		for i, r := range p.network.Spec.Ingress {
+			if r.From != nil && len(r.From) == 0 {
+				c.find(p, fmt.Sprintf("spec.ingress[%d].from", i), "", "the list is empty: every peer is allowed")
+			}
+		}
+		for i, r := range p.network.Spec.Egress {
+			if r.To != nil && len(r.To) == 0 {
+				c.find(p, fmt.Sprintf("spec.egress[%d].to", i), "", "the list is empty: every peer is allowed")
+			}
+		}
+	}
+}
+
+// followsEveryPod finds rules with all pods as subjects and as peers.
+func followsEveryPod(c *cluster) {
+	for _, p := range c.policies {
+		if !p.admin() || unreadable(p) || !isEveryPod(p.Subject) {
+			continue
+		}
+		for d, r := range p.rules {
+			for i := range r.Peers {
+				if s := r.Peers[i].Pods; s != nil && isEveryPod(s) && r.Action != policy.Allow {
+					c.find(p, peerField(d, r, i), "", "every pod is a peer, and every pod is a subject: %v", strings.ToLower(r.Action.String()))
+				}
+			}
+		}
+	}
+}
+
+func isEveryPod(s *policy.PodSelector) bool {
+	return s.Namespace == "" && s.Namespaces.Empty() && s.Pods.Empty()
+}

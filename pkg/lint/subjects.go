@@ -1,0 +1,199 @@
+package lint
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// subjectField is the path of the field that selects the pods of a policy.
+func subjectField(p *compiled) string {
+	switch o := p.object.(type) {
+	case *networkingv1.NetworkPolicy:
+		return "spec.podSelector"
+	case *v1alpha1.AdminNetworkPolicy:
+		return adminSubjectField(o.Spec.Subject.Pods != nil)
+	case *v1alpha1.BaselineAdminNetworkPolicy:
+		return adminSubjectField(o.Spec.Subject.Pods != nil)
+	case *v1alpha2.ClusterNetworkPolicy:
+		return adminSubjectField(o.Spec.Subject.Pods != nil)
+	}
+	return "spec"
+}
+
+func adminSubjectField(pods bool) string {
+	if pods {
+		return "spec.subject.pods"
+	}
+	return "spec.subject.namespaces"
+}
+
+// misplaced reports whether the policy is in a namespace of which no pod is known,
+// while pods of others are.
+func (c *cluster) misplaced(p *compiled) bool {
+	return !p.admin() && len(c.pods) > 0 && len(c.byNamespace[p.Ref.Namespace]) == 0
+}
+
+// unreadable reports whether the subject could not be read, which is the agents'
+// finding.
+func unreadable(p *compiled) bool {
+	return p.Subject == nil || slices.ContainsFunc(p.Findings, func(f policy.Finding) bool { return f.Whole })
+}
+
+func selectsNoPod(c *cluster) {
+	for _, p := range c.policies {
+		if len(p.subjects)+len(p.hosts) > 0 || len(c.pods) == 0 || c.misplaced(p) || unreadable(p) {
+			continue
+		}
+		near := c.near(p.Subject)
+		if near == "" && p.admin() && c.Partial {
+			continue // its pods are elsewhere
+		}
+		f := c.find(p, subjectField(p), near.fix(), "%s matches no pod", selectorText(p.Subject))
+		if near != "" {
+			f.Message += "; " + string(near)
+		} else if c.Partial {
+			f.Severity = Info
+		}
+	}
+}
+
+func onlyHostNetwork(c *cluster) {
+	for _, p := range c.policies {
+		if len(p.subjects) == 0 && len(p.hosts) > 0 {
+			c.find(p, subjectField(p), "", "all pods that %s matches are in the network of their nodes: %s", selectorText(p.Subject), names(p.hosts))
+		}
+	}
+}
+
+func namespaceWithoutPods(c *cluster) {
+	for _, p := range c.policies {
+		if !c.misplaced(p) || unreadable(p) {
+			continue
+		}
+		elsewhere := *p.Subject
+		var found []string
+		for ns := range c.byNamespace {
+			elsewhere.Namespace = ns
+			if s := elsewhere; !s.Pods.Empty() && len(c.selects(&s)) > 0 {
+				found = append(found, ns)
+			}
+		}
+		slices.Sort(found)
+		ns := p.Ref.Namespace
+		near := nearest(ns, slices.Collect(c.podNamespaces))
+		f := c.find(p, "metadata.namespace", "", "namespace %s has no pods", ns)
+		switch {
+		case len(found) > 0:
+			f.Message += fmt.Sprintf("; such pods are in namespace %s", strings.Join(found, ", "))
+			f.Fix = fmt.Sprintf("Write namespace: %s.", found[0])
+		case near != "":
+			f.Message += fmt.Sprintf("; namespace %s has", near)
+			f.Fix = fmt.Sprintf("Write namespace: %s.", near)
+		case c.Partial:
+			f.Severity = Info
+		}
+	}
+}
+
+// podNamespaces yields the namespaces that have pods.
+func (c *cluster) podNamespaces(yield func(string) bool) {
+	for ns := range c.byNamespace {
+		if !yield(ns) {
+			return
+		}
+	}
+}
+
+// nameLabels are labels whose values name a workload.
+var nameLabels = []string{"app.kubernetes.io/name", "app.kubernetes.io/component", "app", "k8s-app", "component"}
+
+// broadSubject finds policies with rules and podSelector {} whose name has the name of
+// one workload of the namespace, which is none of the peers.
+func broadSubject(c *cluster) {
+	for _, p := range c.policies {
+		if p.admin() || unreadable(p) || !p.Subject.Pods.Empty() || len(p.subjects) < 2 || len(p.Rules(policy.Ingress))+len(p.Rules(policy.Egress)) == 0 {
+			continue
+		}
+		named := map[string]string{} // label=value of the workloads that the name has
+		var pods []*pod
+		for _, pod := range p.subjects {
+			if key := c.namedAfter(p, pod); key != "" {
+				named[key] = pod.object.Labels[key]
+				pods = append(pods, pod)
+			}
+		}
+		if len(named) != 1 || len(pods) == len(p.subjects) {
+			continue
+		}
+		for key, value := range named {
+			c.find(p, "spec.podSelector", fmt.Sprintf("Write podSelector: {matchLabels: {%s: %s}}.", key, value),
+				"the policy is named after %s, and selects all pods of namespace %s", names(pods), p.Ref.Namespace)
+		}
+	}
+}
+
+// namedAfter returns the label of the pod whose value is a part of the policy's name
+// and says nothing about its peers or its namespace.
+func (c *cluster) namedAfter(p *compiled, pod *pod) string {
+	for _, key := range nameLabels {
+		value := pod.object.Labels[key]
+		if value == "" || value == p.Ref.Namespace || !hasPart(p.Ref.Name, value) {
+			continue
+		}
+		for _, r := range p.rules {
+			for _, peer := range r.Peers {
+				if peer.Pods != nil && (strings.Contains(selectorText(peer.Pods), value) || len(c.selects(peer.Pods)) > 0 && slices.Contains(c.selects(peer.Pods), pod)) {
+					return ""
+				}
+			}
+		}
+		return key
+	}
+	return ""
+}
+
+// hasPart reports whether part is one of the parts of name between its hyphens, or some
+// that follow each other.
+func hasPart(name, part string) bool {
+	return strings.Contains("-"+name+"-", "-"+part+"-")
+}
+
+// noDefaultDeny finds the namespaces with pods that nothing isolates for ingress.
+func noDefaultDeny(c *cluster) {
+	denied := map[*pod]bool{}
+	for _, p := range c.policies {
+		denies := p.isolates(policy.Ingress) || slices.ContainsFunc(p.Rules(policy.Ingress), func(r policy.Rule) bool { return r.Action == policy.Deny })
+		if denies {
+			for _, pod := range p.subjects {
+				denied[pod] = true
+			}
+		}
+	}
+	if len(c.policies) == 0 {
+		return
+	}
+	for ns, pods := range c.byNamespace {
+		if isSystem(ns) {
+			continue
+		}
+		open := slices.DeleteFunc(slices.Clone(pods), func(p *pod) bool { return p.host || denied[p] })
+		if len(open) > 0 {
+			c.findAt(Object{Kind: "Namespace", Name: ns}, "", "", "no policy isolates %s", names(open))
+		}
+	}
+}
+
+// isSystem reports whether the namespace is one of Kubernetes itself, whose policies
+// are not its users'.
+func isSystem(namespace string) bool {
+	return namespace == corev1.NamespaceNodeLease || namespace == metav1.NamespacePublic || namespace == metav1.NamespaceSystem
+}
