@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
@@ -26,11 +27,15 @@ type APIServer struct {
 	admin  policyapi.Interface
 }
 
-// Connect returns the Source of the cluster that config leads to. All that it asks
-// goes over one connection.
+// Connect returns the Source of the cluster that config leads to. Pods have a connection
+// of their own: while many of them change, all other objects are received at once.
 func Connect(config *rest.Config) (*APIServer, error) {
-	connections := &apiconn.Connections{}
-	over, err := connections.Client(config)
+	var forPods, forOthers apiconn.Connections
+	overPods, err := forPods.Client(config)
+	if err != nil {
+		return nil, err
+	}
+	over, err := forOthers.Client(config)
 	if err != nil {
 		return nil, err
 	}
@@ -45,16 +50,17 @@ func Connect(config *rest.Config) (*APIServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newAPIServer(client, admin, connections), nil
+	pods, err := corev1.NewForConfigAndClient(config, overPods)
+	if err != nil {
+		return nil, err
+	}
+	return &APIServer{client, podwatch.New(pods.RESTClient(), forPods.Listing), admin}, nil
 }
 
 // NewAPIServer returns the Source of the cluster that both clients talk to.
 // admin serves the administrators' kinds, and may be nil where none is enabled.
 func NewAPIServer(client kubernetes.Interface, admin policyapi.Interface) *APIServer {
-	return newAPIServer(client, admin, &apiconn.Connections{})
-}
-
-func newAPIServer(client kubernetes.Interface, admin policyapi.Interface, connections *apiconn.Connections) *APIServer {
+	var connections apiconn.Connections
 	return &APIServer{client, podwatch.New(client.CoreV1().RESTClient(), connections.Listing), admin}
 }
 

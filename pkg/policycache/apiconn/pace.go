@@ -5,14 +5,19 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
-// readInterval is the least time between two reads from a connection on which nothing
-// more is waiting. While a cluster changes a thousand times each second, an agent that
-// woke for every change would spend more on waking than on the changes: what has arrived
-// is read 50 times a second at most, and what is read together makes one snapshot. The
-// first change after a quiet time does not wait, nor does a list.
-const readInterval = 20 * time.Millisecond
+// A connection on which nothing more is waiting is read at most readBurst times in a row,
+// and 50 times a second in the long run. While a cluster changes a thousand times each
+// second, an agent that woke for every change would spend more on waking than on the
+// changes: what is read together makes one snapshot. Fewer than 50 changes a second do not
+// wait, nor does a list.
+const (
+	readInterval = 20 * time.Millisecond
+	readBurst    = 25
+)
 
 // Listing suspends the pace while a list is in progress, until end is called.
 func (c *Connections) Listing() (end func()) {
@@ -22,7 +27,13 @@ func (c *Connections) Listing() (end func()) {
 
 func (c *Connections) reader(r io.ReadCloser) *pacedReader {
 	closed := make(chan struct{})
-	return &pacedReader{ReadCloser: r, connections: c, closed: closed, close: sync.OnceFunc(func() { close(closed) })}
+	return &pacedReader{
+		ReadCloser:  r,
+		connections: c,
+		limit:       rate.NewLimiter(rate.Every(readInterval), readBurst),
+		closed:      closed,
+		close:       sync.OnceFunc(func() { close(closed) }),
+	}
 }
 
 type pacedConn struct {
@@ -37,6 +48,7 @@ func (c *pacedConn) Close() error               { return c.paced.Close() }
 type pacedReader struct {
 	io.ReadCloser
 	connections *Connections
+	limit       *rate.Limiter
 	next        time.Time // no read before
 	closed      chan struct{}
 	close       func()
@@ -52,7 +64,8 @@ func (r *pacedReader) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
 	r.next = time.Time{}
 	if n < len(p) && r.connections.lists.Load() == 0 {
-		r.next = time.Now().Add(readInterval)
+		now := time.Now()
+		r.next = now.Add(r.limit.ReserveN(now, 1).DelayFrom(now))
 	}
 	return n, err
 }
