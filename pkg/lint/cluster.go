@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
@@ -88,6 +89,7 @@ func newCluster(in Input) *cluster {
 		byLabel:     map[podLabel][]*pod{},
 		selected:    map[*policy.PodSelector][]*pod{},
 	}
+	c.Pods, c.Nodes, c.Services = ordered(in.Pods), ordered(in.Nodes), ordered(in.Services)
 	for _, ns := range in.Namespaces {
 		c.namespaces[ns.Name] = ns
 	}
@@ -96,12 +98,16 @@ func newCluster(in Input) *cluster {
 	return c
 }
 
+// ordered returns objects by namespace and name.
+func ordered[O metav1.Object](objects []O) []O {
+	return slices.SortedStableFunc(slices.Values(objects), func(a, b O) int {
+		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+	})
+}
+
 func (c *cluster) addPods() {
 	seen := map[string]bool{}
-	ordered := slices.SortedFunc(slices.Values(c.Pods), func(a, b *corev1.Pod) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	for _, o := range ordered {
+	for _, o := range c.Pods {
 		p := &pod{object: o, endpoint: compile.NewPod(o).Endpoint, host: o.Spec.HostNetwork}
 		if compile.Ended(o) || seen[p.class()] {
 			continue

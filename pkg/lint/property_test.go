@@ -102,7 +102,7 @@ func TestEveryClusterCanBeChecked(t *testing.T) {
 		shuffled := in
 		shuffled.Policies, shuffled.Pods, shuffled.Services = reversed(in.Policies), reversed(in.Pods), reversed(in.Services)
 		if got := Check(shuffled); !slices.Equal(got, want) {
-			t.Fatalf("seed %d: in another order\ngot  %+v\nwant %+v", seed, got, want)
+			t.Fatalf("seed %d: in another order\ngot  %#v\nwant %#v", seed, got, want)
 		}
 	}
 	if len(seen) < 24 {
