@@ -185,6 +185,18 @@ func (s *Snapshot) Evaluate(q Query) Decision {
 	return in
 }
 
+// EvaluateDirection decides about a packet in one direction alone, for tools that evaluate
+// pods of equal chains once. What a pod sends to itself it evaluates as sent to another pod
+// of the same labels and ports.
+func (s *Snapshot) EvaluateDirection(d Direction, q Query) Decision {
+	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
+	if src.endpoint != nil && src.endpoint == dst.endpoint {
+		twin := *dst.endpoint
+		dst.endpoint = &twin
+	}
+	return s.evaluate(d, &q, &src, &dst)
+}
+
 // isFinalDenial reports whether d denies and does not change once the pod is known or
 // the peer evaluated.
 func (d Decision) isFinalDenial() bool {

@@ -3,7 +3,6 @@ package reachability
 import (
 	"maps"
 	"slices"
-	"strings"
 )
 
 // Difference is what changes between two clusters.
@@ -67,20 +66,7 @@ func Compare(before, after *Cluster, spans []PortRange, addresses []string, fami
 			d.External = append(d.External, name)
 		}
 	}
-	alike := map[string]int{}
-	for _, span := range spans {
-		was, is := before.Matrix(from, from, span.Port(), family), after.Matrix(to, to, span.Port(), family)
-		key := difference(was, is)
-		if key == "" {
-			continue
-		}
-		if i, seen := alike[key]; seen {
-			d.Changes[i].Traffic = append(d.Changes[i].Traffic, span)
-			continue
-		}
-		alike[key] = len(d.Changes)
-		d.Changes = append(d.Changes, newChange(span, was, is))
-	}
+	d.Changes = changes(before.Reach(from, family), after.Reach(to, family), spans)
 	return d, nil
 }
 
@@ -96,44 +82,123 @@ func unshared(c, other *Cluster, family Family) []string {
 	return names
 }
 
-// difference is the same for the same changes, and empty for none.
-func difference(was, is *Matrix) string {
-	var key strings.Builder
-	changed := false
-	for i := range was.allowed {
-		switch {
-		case was.allowed[i] == is.allowed[i]:
-			key.WriteByte('=')
-		case is.allowed[i]:
-			changed = true
-			key.WriteByte('+')
-		default:
-			changed = true
-			key.WriteByte('-')
+// changes returns what differs between the same endpoints in two clusters.
+func changes(before, after *Reach, spans []PortRange) []Change {
+	found := []Change{}
+	numbers := slices.DeleteFunc(slices.Clone(spans), func(s PortRange) bool { return s.Name != "" })
+	if len(numbers) > 0 {
+		found = differences(before, after, Port{}).changes(after.endpoints, numbers)
+	}
+	for _, s := range spans {
+		if s.Name != "" {
+			found = append(found, differences(before, after, s.Port()).changes(after.endpoints, []PortRange{s})...)
 		}
 	}
-	if !changed {
-		return ""
-	}
-	return key.String()
+	return found
 }
 
-func newChange(span PortRange, was, is *Matrix) Change {
-	c := Change{Traffic: []PortRange{span}}
-	matrix := func() *Matrix {
-		return &Matrix{Port: span.Port(), From: is.From, To: is.To, allowed: make([]bool, len(is.allowed))}
+// transition is what some pairs may use before and after.
+type transition struct {
+	was, is PortSet
+	pairs   []int // row by row
+}
+
+type transitions []*transition
+
+// differences returns the transitions of all pairs that change. Of a named port, sets have all
+// ports or none.
+func differences(before, after *Reach, named Port) transitions {
+	var found transitions
+	at := map[[2]int32]*transition{}
+	for i := range before.endpoints {
+		for j := range before.endpoints {
+			was, is := before.use(i, j, named), after.use(i, j, named)
+			t, seen := at[[2]int32{was, is}]
+			if !seen {
+				t = &transition{was: before.sets.all[was], is: after.sets.all[is]}
+				at[[2]int32{was, is}] = t
+				if !slices.Equal(t.was.ranges, t.is.ranges) {
+					found = append(found, t)
+				}
+			}
+			if !slices.Equal(t.was.ranges, t.is.ranges) {
+				t.pairs = append(t.pairs, i*len(before.endpoints)+j)
+			}
+		}
 	}
-	c.Lost, c.Gained = matrix(), matrix()
-	for i := range is.allowed {
-		if was.allowed[i] == is.allowed[i] {
+	return found
+}
+
+// use returns the place of what i reaches of j: if port has a name, all or nothing.
+func (r *Reach) use(i, j int, port Port) int32 {
+	set := r.between(i, j, false)
+	if port.Name == "" {
+		return set
+	}
+	if number, ok := port.on(&r.endpoints[j]); ok && r.sets.all[set].Has(port.Proto, number) {
+		return allPorts
+	}
+	return noPorts
+}
+
+// changes returns the changes of spans. Those that change alike are one.
+func (t transitions) changes(endpoints []Endpoint, spans []PortRange) []Change {
+	var found []Change
+	alike := map[string]int{}
+	for _, span := range spans {
+		key := make([]byte, len(t))
+		for i, c := range t {
+			was, is := c.was.Has(span.Proto, span.First), c.is.Has(span.Proto, span.First)
+			if span.Name != "" {
+				was, is = c.was.All(), c.is.All()
+			}
+			if was != is {
+				key[i] = mark(is)
+			}
+		}
+		if !slices.ContainsFunc(key, func(m byte) bool { return m != 0 }) {
 			continue
 		}
-		changed := c.Lost
-		if is.allowed[i] {
-			changed = c.Gained
+		if i, seen := alike[string(key)]; seen {
+			found[i].Traffic = append(found[i].Traffic, span)
+			continue
 		}
-		changed.allowed[i] = true
-		c.Cells = append(c.Cells, Cell{is.From[i/len(is.To)].Name, is.To[i%len(is.To)].Name, is.allowed[i]})
+		alike[string(key)] = len(found)
+		found = append(found, t.change(endpoints, span, key))
+	}
+	return found
+}
+
+func mark(gained bool) byte {
+	if gained {
+		return '+'
+	}
+	return '-'
+}
+
+// change returns the change of a span. Marks has a byte for each transition, zero for none.
+func (t transitions) change(endpoints []Endpoint, span PortRange, marks []byte) Change {
+	matrix := func() *Matrix {
+		return &Matrix{Port: span.Port(), From: endpoints, To: endpoints, allowed: make([]bool, len(endpoints)*len(endpoints))}
+	}
+	c := Change{Traffic: []PortRange{span}, Lost: matrix(), Gained: matrix()}
+	var pairs []int
+	for i, of := range t {
+		if marks[i] == 0 {
+			continue
+		}
+		pairs = append(pairs, of.pairs...)
+		into := c.Lost
+		if marks[i] == mark(true) {
+			into = c.Gained
+		}
+		for _, p := range of.pairs {
+			into.allowed[p] = true
+		}
+	}
+	slices.Sort(pairs)
+	for _, p := range pairs {
+		c.Cells = append(c.Cells, Cell{endpoints[p/len(endpoints)].Name, endpoints[p%len(endpoints)].Name, c.Gained.allowed[p]})
 	}
 	return c
 }

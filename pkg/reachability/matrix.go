@@ -2,10 +2,7 @@ package reachability
 
 import (
 	"encoding/json"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 )
 
 // Matrix reports for every endpoint of From and every endpoint of To whether a connection
@@ -17,21 +14,19 @@ type Matrix struct {
 	allowed []bool // row by row
 }
 
-// Matrix evaluates every pair. It uses all processors.
+// Matrix evaluates every pair.
 func (c *Cluster) Matrix(from, to []Endpoint, port Port, family Family) *Matrix {
 	m := &Matrix{Port: port, From: from, To: to, allowed: make([]bool, len(from)*len(to))}
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(from)) {
-		workers.Go(func() {
-			for row := int(next.Add(1)) - 1; row < len(from); row = int(next.Add(1)) - 1 {
-				for column := range to {
-					m.allowed[row*len(to)+column] = c.Evaluate(&from[row], &to[column], port, family).Allowed
-				}
-			}
-		})
+	r := c.Reach(slices.Concat(from, to), family)
+	for column := range to {
+		number, ok := port.on(&to[column])
+		if !ok {
+			continue
+		}
+		for row := range from {
+			m.allowed[row*len(to)+column] = r.Between(row, len(from)+column).Has(port.Proto, number)
+		}
 	}
-	workers.Wait()
 	return m
 }
 
