@@ -109,3 +109,27 @@ func BenchmarkFirstPacket(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkPeers is the same as BenchmarkVerdict with many peers by turns.
+func BenchmarkPeers(b *testing.B) {
+	const pods = 100001
+	for _, policies := range []int{1, 20, 1000, 10000} {
+		s := clusterstate.Compile(input(pods, policies))
+		for _, peers := range []int{1, 2048, 100000} {
+			b.Run(fmt.Sprintf("policies=%d/peers=%d", policies, peers), func(b *testing.B) {
+				payload := segment(cluster.Addr(1))
+				for i := range peers { // all are known when the measurement begins
+					copy(payload[12:], cluster.Addr(1+i).AsSlice())
+					mustDeny(b, s, payload)
+				}
+				next := 0
+				b.ReportAllocs()
+				for b.Loop() {
+					copy(payload[12:], cluster.Addr(1+next%peers).AsSlice())
+					next++
+					evaluate(b, s, payload)
+				}
+			})
+		}
+	}
+}
