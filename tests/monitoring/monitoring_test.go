@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+	"sigs.k8s.io/kube-network-policies/tests/monitoring/prometheus"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
@@ -27,19 +28,6 @@ const (
 	files      = "../../charts/kube-network-policies/files"
 	operations = "docs/operations.md"
 )
-
-// need skips a test without a program, unless skips are forbidden.
-func need(t *testing.T, program string) {
-	t.Helper()
-	_, err := exec.LookPath(program)
-	switch {
-	case err == nil:
-	case os.Getenv("NETNS_REQUIRED") == "":
-		t.Skip(err)
-	default:
-		t.Fatalf("%v (make monitoring-tools installs it)", err)
-	}
-}
 
 // rule is an alert.
 type rule struct {
@@ -101,7 +89,7 @@ func readPanels(t *testing.T) []panel {
 }
 
 func TestAlertRules(t *testing.T) {
-	need(t, "promtool")
+	prometheus.Need(t, "promtool")
 	if output, err := exec.Command("promtool", "test", "rules", "alerts.yaml").CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}
@@ -145,7 +133,7 @@ var legacy = regexp.MustCompile(`^(packet|nfqueue)_`)
 
 // Names and help texts follow the conventions of Prometheus.
 func TestMetricsFollowConventions(t *testing.T) {
-	need(t, "promtool")
+	prometheus.Need(t, "promtool")
 	c := start(t)
 	for who, text := range map[string]string{"agent": c.scrape(t, agentAddress), "status writer": c.scrape(t, writerAddress)} {
 		check := exec.Command("promtool", "check", "metrics")
@@ -173,7 +161,7 @@ var (
 // All queries of the dashboard return data of a cluster in use. So does each selector in
 // the alerts, none of which fires for long.
 func TestQueriesReturnData(t *testing.T) {
-	need(t, "prometheus")
+	prometheus.Need(t, "prometheus")
 	var queries []string
 	for _, p := range readPanels(t) {
 		if len(p.Targets) == 0 {
@@ -194,17 +182,18 @@ func TestQueriesReturnData(t *testing.T) {
 	slices.Sort(queries)
 	queries = slices.Compact(queries)
 	c := start(t)
-	prometheus := c.startPrometheus(t)
-	wait(t, "two targets", func() bool { return prometheus.hasData(t, "count(up == 1) == 2") })
+	server := c.startPrometheus(t)
+	hasData := func(query string) bool { return len(server.Query(t, query)) > 0 }
+	wait(t, "two targets", func() bool { return hasData("count(up == 1) == 2") })
 	missing := queries
 	wait(t, "data for each query", func() bool {
-		missing = slices.DeleteFunc(missing, func(q string) bool { return prometheus.hasData(t, q) })
+		missing = slices.DeleteFunc(missing, hasData)
 		return len(missing) == 0 || t.Failed()
 	})
 	if len(missing) > 0 {
 		t.Errorf("no data for these queries:\n%s", strings.Join(missing, "\n"))
 	}
-	if prometheus.hasData(t, "netpol_no_such_metric") {
+	if hasData("netpol_no_such_metric") {
 		t.Error("there is data of a metric that does not exist")
 	}
 }

@@ -2,13 +2,10 @@ package monitoring
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -19,14 +16,14 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+	"sigs.k8s.io/kube-network-policies/tests/monitoring/prometheus"
 )
 
 // Where things listen on the node.
 const (
-	agentAddress      = "127.0.0.1:9080"
-	writerAddress     = "127.0.0.1:9081"
-	apiServerAddress  = "127.0.0.1:6443"
-	prometheusAddress = "127.0.0.1:9090"
+	agentAddress     = "127.0.0.1:9080"
+	writerAddress    = "127.0.0.1:9081"
+	apiServerAddress = "127.0.0.1:6443"
 )
 
 // policies isolate a pod, and one of them cannot be enforced as written.
@@ -53,9 +50,7 @@ func start(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{Cluster: labtest.NewCluster(t, 1, "x/web@1 app=web", "x/client@1")}
 	c.node = c.Nodes[0]
-	c.http = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-		return c.node.Dial(ctx, lab.TCP, netip.MustParseAddrPort(address))
-	}}}
+	c.http = prometheus.Client(c.node)
 	c.Apply(t, "policies", policies)
 	c.StartOn(t, c.node, "--block-established", "--metrics-bind-address="+agentAddress)
 	c.startWriter(t)
@@ -74,25 +69,6 @@ func wait(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// run runs a command on the node until the test ends.
-func (c *cluster) run(t *testing.T, name string, args ...string) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	var output string
-	go func() {
-		defer close(ended)
-		output, _ = c.node.Run(ctx, "", name, args...)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-		if t.Failed() {
-			t.Logf("output of %s:\n%s", name, output)
-		}
-	})
-}
-
 // startWriter starts a status writer with an API server that has one policy.
 func (c *cluster) startWriter(t *testing.T) {
 	t.Helper()
@@ -108,7 +84,7 @@ func (c *cluster) startWriter(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	write(t, kubeconfig, `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
 		"users": [{"name": "u", "user": {}}], "clusters": [{"name": "c", "cluster": {"server": "http://`+apiServerAddress+`"}}]}`)
-	c.run(t, labtest.AgentBinary, "status-writer", "--kubeconfig="+kubeconfig, "--metrics-bind-address="+writerAddress)
+	prometheus.Run(t, c.node, labtest.AgentBinary, "status-writer", "--kubeconfig="+kubeconfig, "--metrics-bind-address="+writerAddress)
 }
 
 func (c *cluster) serves(t *testing.T, address string) bool {
@@ -144,14 +120,14 @@ func (c *cluster) scrape(t *testing.T, address string) string {
 	return string(body)
 }
 
-// prometheus is a Prometheus on the node that scrapes the agent and the writer.
-type prometheus struct{ *cluster }
-
-func (c *cluster) startPrometheus(t *testing.T) prometheus {
+// startPrometheus starts a Prometheus on the node that scrapes the agent and the writer.
+func (c *cluster) startPrometheus(t *testing.T) *prometheus.Server {
 	t.Helper()
-	dir := t.TempDir()
-	config := filepath.Join(dir, "prometheus.yml")
-	write(t, config, fmt.Sprintf(`
+	rules, err := os.ReadFile(filepath.Join(files, "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prometheus.Start(t, c.node, map[string]string{"alerts.yaml": string(rules), "prometheus.yml": fmt.Sprintf(`
 global: {scrape_interval: 500ms, scrape_timeout: 500ms}
 rule_files: [alerts.yaml]
 scrape_configs:
@@ -159,39 +135,7 @@ scrape_configs:
   static_configs: [{targets: [%q]}]
 - job_name: status-writer
   static_configs: [{targets: [%q]}]
-`, agentAddress, writerAddress))
-	rules, err := os.ReadFile(filepath.Join(files, "alerts.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(dir, "alerts.yaml"), string(rules))
-	c.run(t, "prometheus", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
-		"--web.listen-address="+prometheusAddress, "--log.level=warn")
-	return prometheus{c}
-}
-
-// hasData reports whether a query has a result now.
-func (p prometheus) hasData(t *testing.T, query string) bool {
-	t.Helper()
-	response, err := p.get(t, "http://"+prometheusAddress+"/api/v1/query?query="+url.QueryEscape(query))
-	if err != nil {
-		return false // it does not serve yet
-	}
-	defer response.Body.Close()
-	if response.StatusCode == http.StatusServiceUnavailable {
-		return false
-	}
-	var answer struct {
-		Error string
-		Data  struct{ Result []json.RawMessage }
-	}
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
-		t.Fatalf("%s: %s: %v", query, response.Status, err)
-	}
-	if answer.Error != "" {
-		t.Errorf("%s: %s", query, answer.Error)
-	}
-	return len(answer.Data.Result) > 0
+`, agentAddress, writerAddress)})
 }
 
 func write(t *testing.T, path, content string) {
