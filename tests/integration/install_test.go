@@ -106,15 +106,9 @@ func TestServersAcceptChart(t *testing.T) {
 	for name, values := range map[string]string{"defaults": defaults, "every value": "chart/testdata/every-value.yaml"} {
 		for version, s := range map[string]*server{"v1.36.0": newest, "v1.27.0": statusOff} {
 			t.Run(name+" on "+version, func(t *testing.T) {
-				render := exec.CommandContext(t.Context(), "go", "run", "./manifests", "-values", values, "-kube-version", version)
-				render.Dir, render.Stderr = "../../release", os.Stderr
-				rendered, err := render.Output()
-				if err != nil {
-					t.Fatalf("%v: %v", render, err)
-				}
-				documents := slices.DeleteFunc(strings.Split(string(rendered), "\n---\n"), operatorKinds.MatchString)
+				documents := slices.DeleteFunc(renderChart(t, values, version), operatorKinds.MatchString)
 				if len(documents) < 8 {
-					t.Fatalf("rendered are only %d objects:\n%s", len(documents), rendered)
+					t.Fatalf("rendered are only %d objects: %q", len(documents), documents)
 				}
 				k := newKubectl(t, s.start(t).Admin())
 				if _, err := k.try(strings.Join(documents, "\n---\n"), "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"); err != nil {
@@ -123,6 +117,18 @@ func TestServersAcceptChart(t *testing.T) {
 			})
 		}
 	}
+}
+
+// renderChart returns the objects that the Helm chart makes of a file of values, below release.
+func renderChart(t *testing.T, values, version string) []string {
+	t.Helper()
+	render := exec.CommandContext(t.Context(), "go", "run", "./manifests", "-values", values, "-kube-version", version)
+	render.Dir, render.Stderr = "../../release", os.Stderr
+	rendered, err := render.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", render, err)
+	}
+	return strings.Split(string(rendered), "\n---\n")
 }
 
 // The guard of the status writer needs a server of 1.30 or later. Older ones do not

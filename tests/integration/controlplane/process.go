@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -30,14 +31,26 @@ func start(folder, name, binary string, args ...string) (*process, error) {
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = folder, log, log
 	// A test that is killed, or that times out, stops nothing any more.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
+	started := make(chan error)
+	go p.run(started)
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	go func() {
-		defer close(p.exited)
-		_ = p.cmd.Wait() // it is killed, or its log says why it ended
-	}()
 	return p, nil
+}
+
+// run starts the process and waits until it ends, on one thread: the kernel kills a process
+// when the thread that started it ends (Pdeathsig), and a lab ends threads.
+func (p *process) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := p.cmd.Start()
+	started <- err
+	if err != nil {
+		return
+	}
+	defer close(p.exited)
+	_ = p.cmd.Wait() // it is killed, or its log says why it ended
 }
 
 // stop kills the process and waits for its end.
