@@ -46,7 +46,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools image-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -63,10 +63,10 @@ test: ## what every change should pass, as root: the short form of each kind of 
 	@SHORT=-short tests/parts.sh test-unit test-scenarios test-conformance test-packets
 
 test-all: ## every test there is, the linters and the demo, as root: what CI runs
-	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-conformance-packets test-mutants test-integration demo vulnerabilities
+	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-image test-conformance-packets test-mutants test-integration demo vulnerabilities
 
 test-unit: tools ## the tests of each package
-	$(GO) test $(SHORT) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo|monitoring)$$')
+	$(GO) test $(SHORT) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo|monitoring|image)$$')
 	cd tests/netpol && $(GO) test $(SHORT) ./...
 	cd release && $(GO) test $(SHORT) ./...
 
@@ -78,6 +78,9 @@ test-conformance: ## the conformance suites of the network policy API on the eva
 
 test-monitoring: tools monitoring-tools ## metrics, alerts and dashboard with a real Prometheus, as root
 	$(GO) test -count 1 ./tests/monitoring
+
+test-image: image-tools ## the Dockerfile built by buildah from base images of Debian's packages, as root and without Docker
+	$(GO) test -v -count 1 -timeout 30m ./tests/image
 
 test-packets: tools ## real packets through the agent and a few scenarios, in network namespaces, as root
 	$(GO) test $(SHORT) -p 1 -count 1 $(ALONE)
@@ -106,7 +109,7 @@ soak: tools ## half an hour of changes under load, one half of it with the race 
 test-mutants: tools ## faults in the code that the scenarios and attacks must notice, as root
 	MUTANTS=1 $(GO) test -v -count 1 -timeout 40m -run Mutants ./tests/mutants
 
-test-integration: ## the informers, install.yaml and the status writer against real API servers, built once
+test-integration: tools monitoring-tools ## the informers, install.yaml and the status writer against real API servers, built once
 	cd tests/integration && $(GO) run ./servers/build && $(GO) test -count 1 -timeout 20m ./...
 
 test-vm: tools build ## the kernel's side of it on Debian's kernel in an emulated machine: minutes
@@ -247,6 +250,9 @@ tools:
 
 monitoring-tools:
 	@tests/lab/tools.sh promtool prometheus
+
+image-tools:
+	@tests/lab/tools.sh buildah mmdebstrap
 
 # Under sudo, what is built belongs to the user who called.
 GIVE_BACK = [ -z "$$SUDO_UID" ] || chown -R "$$SUDO_UID:$$SUDO_GID" bin

@@ -71,7 +71,7 @@ func TestPrometheusScrapesAgentSecurely(t *testing.T) {
 			}
 			slices.Sort(jobs)
 			want := []string{
-				"nobody: down server returned HTTP status 401 Unauthorized",
+				"anonymous: down server returned HTTP status 401 Unauthorized",
 				"other: down server returned HTTP status 403 Forbidden",
 				"reader: up",
 			}
@@ -100,7 +100,7 @@ scrape_configs:
   tls_config: {insecure_skip_verify: true}
   authorization: {credentials_file: other}
   static_configs: [{targets: ["` + agentMetrics + `"]}]
-- job_name: nobody
+- job_name: anonymous
   scheme: https
   tls_config: {insecure_skip_verify: true}
   static_configs: [{targets: ["` + agentMetrics + `"]}]

@@ -4,11 +4,12 @@
 set -euo pipefail
 
 declare -A package=([nft]=nftables [ip]=iproute2 [iptables-nft]=iptables
-	[promtool]=prometheus [prometheus]=prometheus)
+	[promtool]=prometheus [prometheus]=prometheus
+	[buildah]=buildah [mmdebstrap]='mmdebstrap debian-archive-keyring')
 missing=()
 for program; do
 	# Not every user's PATH has the folders that root's programs are in.
-	PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null || missing+=("${package[$program]}")
+	PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null || missing+=(${package[$program]})
 done
 if ((${#missing[@]} == 0)); then
 	exit 0
