@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,23 +87,4 @@ func checkNode(o object) (path string, err error) {
 		}
 	}
 	return "", nil
-}
-
-// checkText refuses what YAML does not allow in a file at all. The YAML reader
-// looks ahead and could not say where it was met.
-func checkText(data []byte) error {
-	line := 1
-	for rest := data; len(rest) > 0; {
-		r, size := utf8.DecodeRune(rest)
-		switch {
-		case r == utf8.RuneError && size == 1:
-			return fault{line, fmt.Errorf("byte %#02x is not UTF-8", rest[0])}
-		case r == '\n':
-			line++
-		case unicode.IsControl(r) && r != '\t' && r != '\r' && r != '\u0085':
-			return fault{line, fmt.Errorf("control character %U", r)}
-		}
-		rest = rest[size:]
-	}
-	return nil
 }

@@ -26,7 +26,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := parse(data)
 		if err != nil {
-			if at, ok := err.(fault); !ok || at.line < 0 || at.line > len(data)+1 {
+			if at, ok := err.(fault); !ok || at.Line < 0 || at.Line > len(data)+1 {
 				t.Fatalf("fault %#v", err)
 			}
 			return

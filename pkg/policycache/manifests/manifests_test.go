@@ -80,7 +80,7 @@ func (f *folder) expect(objects string, faults ...string) {
 	}
 	var got []string
 	for _, name := range slices.Sorted(maps.Keys(f.faults)) {
-		got = append(got, fmt.Sprintf("%s:%d", name, f.faults[name].line))
+		got = append(got, fmt.Sprintf("%s:%d", name, f.faults[name].Line))
 	}
 	if !slices.Equal(got, faults) {
 		f.t.Errorf("faults at %q, want %q: %v", got, faults, f.faults)

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/manifestyaml"
 )
 
 // Stdin is the path that stands for the standard input.
@@ -37,10 +38,10 @@ func Read(paths []string, stdin io.Reader) (Objects, error) {
 	}
 	objects, faults := gather(files)
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
-		if f := faults[name]; f.line > 0 {
-			errs = append(errs, fmt.Errorf("%s:%d: %w", name, f.line, f.err))
+		if f := faults[name]; f.Line > 0 {
+			errs = append(errs, fmt.Errorf("%s:%d: %w", name, f.Line, f.Err))
 		} else {
-			errs = append(errs, fmt.Errorf("%s: %w", name, f.err))
+			errs = append(errs, fmt.Errorf("%s: %w", name, f.Err))
 		}
 	}
 	return objects, errors.Join(errs...)
@@ -86,7 +87,7 @@ func gather(files map[string][]byte) (Objects, map[string]fault) {
 	for name, data := range files {
 		c, err := parse(data)
 		if err != nil {
-			faults[name] = asFault(err)
+			faults[name] = manifestyaml.AsFault(err)
 		}
 		s.files[name] = &file{manifests: c.manifests}
 	}

@@ -1,19 +1,18 @@
 package manifests
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
-	"go.yaml.in/yaml/v4"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	strictjson "sigs.k8s.io/json"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/manifestyaml"
 )
+
+// fault is what is wrong at a line of a file.
+type fault = manifestyaml.Fault
 
 // kind is a kind of object that is read.
 type kind struct {
@@ -56,76 +55,41 @@ type content struct {
 	ignored   []string // what was passed over: kinds that are not ours
 }
 
-// fault is what is wrong at a line of a file. Line 0 is the file as a whole.
-type fault struct {
-	line int
-	err  error
-}
-
-func (f fault) Error() string { return fmt.Sprintf("line %d: %v", f.line, f.err) }
-func (f fault) Unwrap() error { return f.err }
-
-// asFault returns err with its line, if it has one.
-func asFault(err error) fault {
-	if f, ok := err.(fault); ok {
-		return f
-	}
-	return fault{0, err}
-}
-
 // parse reads the documents of a file. The first thing that is wrong is
 // returned as a fault, and the content is then to be ignored.
 func parse(data []byte) (content, error) {
 	if len(data) == 0 {
 		// An editor truncates before it writes. Remove a file to empty it.
-		return content{}, fault{0, errors.New("file is empty")}
-	}
-	if err := checkText(data); err != nil {
-		return content{}, err
+		return content{}, fault{Err: errors.New("file is empty")}
 	}
 	var c content
 	seen := map[string]int{}
-	for decoder, line := yaml.NewDecoder(bytes.NewReader(data)), 1; ; {
-		var document yaml.Node
-		err := decoder.Decode(&document)
-		if errors.Is(err, io.EOF) {
-			return c, nil
+	for d, err := range manifestyaml.Documents(data) {
+		if err == nil {
+			err = c.add(d, seen)
 		}
 		if err != nil {
-			return content{}, syntaxFault(err, data, line)
-		}
-		line = document.Line
-		if err := c.add(document.Content[0], seen); err != nil {
 			return content{}, err
 		}
 	}
+	return c, nil
 }
 
-// add reads the object or list at n. seen has the lines of the objects so far.
-func (c *content) add(n *yaml.Node, seen map[string]int) error {
-	if n.Kind == yaml.ScalarNode && n.Tag == nullTag {
-		return nil // nothing between two separators
-	}
-	data, err := toJSON(n)
+// add reads the object or list of d. seen has the lines of the objects so far.
+func (c *content) add(d *manifestyaml.Document, seen map[string]int) error {
+	head, err := d.Header()
 	if err != nil {
 		return err
 	}
-	var head struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-	}
-	if err := strictjson.UnmarshalCaseSensitivePreserveInts(data, &head); err != nil {
-		return typeFault(n, err)
-	}
 	if head.APIVersion == "" || head.Kind == "" {
-		return fault{n.Line, errors.New("apiVersion or kind is missing")}
+		return fault{Line: d.Line(), Err: errors.New("apiVersion or kind is missing")}
 	}
 	version, err := schema.ParseGroupVersion(head.APIVersion)
 	if err != nil {
-		return fault{lineOf(n, "apiVersion"), err}
+		return fault{Line: d.LineOf("apiVersion"), Err: err}
 	}
 	if head.APIVersion == "v1" && head.Kind == "List" {
-		return c.addItems(n, seen)
+		return c.addItems(d, seen)
 	}
 	k, ours := kindOf(version.Group, head.Kind)
 	switch {
@@ -133,49 +97,38 @@ func (c *content) add(n *yaml.Node, seen map[string]int) error {
 		c.ignored = append(c.ignored, head.APIVersion+" "+head.Kind)
 		return nil
 	case version != k.Resource.GroupVersion():
-		return fault{lineOf(n, "apiVersion"), fmt.Errorf("%s of version %s is not read, only %s", k.Name, head.APIVersion, k.Resource.Version)}
+		return fault{Line: d.LineOf("apiVersion"), Err: fmt.Errorf("%s of version %s is not read, only %s", k.Name, head.APIVersion, k.Resource.Version)}
 	}
-	return c.addObject(k, n, data, seen)
+	return c.addObject(k, d, seen)
 }
 
 // addItems reads the items of a List.
-func (c *content) addItems(n *yaml.Node, seen map[string]int) error {
-	for key, value := range fields(n) {
-		switch key.Value {
-		case "apiVersion", "kind", "metadata":
-		case "items":
-			if value.Kind != yaml.SequenceNode {
-				return fault{value.Line, errors.New("items is not a list")}
-			}
-			for _, item := range value.Content {
-				if err := c.add(item, seen); err != nil {
-					return err
-				}
-			}
-		default:
-			return fault{key.Line, fmt.Errorf("unknown field %q of a List", key.Value)}
+func (c *content) addItems(d *manifestyaml.Document, seen map[string]int) error {
+	items, err := d.Items()
+	if err != nil {
+		return err
+	}
+	for _, item := range items {
+		if err := c.add(item, seen); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (c *content) addObject(k kind, n *yaml.Node, data []byte, seen map[string]int) error {
+func (c *content) addObject(k kind, d *manifestyaml.Document, seen map[string]int) error {
 	var o object = k.New()
-	strict, err := strictjson.UnmarshalStrict(data, o)
-	if err != nil {
-		return typeFault(n, err)
-	}
-	if len(strict) > 0 {
-		return strictFault(n, strict[0])
+	if err := d.Decode(o); err != nil {
+		return err
 	}
 	if path, err := k.complete(o); err != nil {
-		return fault{lineOf(n, path), err}
+		return fault{Line: d.LineOf(path), Err: err}
 	}
-	m := manifest{kind: k.Kind, object: o, line: n.Line}
+	m := manifest{kind: k.Kind, object: o, line: d.Line()}
 	if line, twice := seen[m.key()]; twice {
-		return fault{n.Line, fmt.Errorf("%s is already at line %d", m.key(), line)}
+		return fault{Line: d.Line(), Err: fmt.Errorf("%s is already at line %d", m.key(), line)}
 	}
-	seen[m.key()] = n.Line
+	seen[m.key()] = d.Line()
 	c.manifests = append(c.manifests, m)
 	return nil
 }
@@ -186,41 +139,4 @@ func (m manifest) key() string {
 		return m.kind.Name + " " + ns + "/" + m.object.GetName()
 	}
 	return m.kind.Name + " " + m.object.GetName()
-}
-
-const (
-	nullTag      = "!!null"
-	stringTag    = "!!str"
-	timestampTag = "!!timestamp"
-	mergeTag     = "!!merge"
-)
-
-// toJSON renders a node the way kubectl would: keys and dates are strings.
-func toJSON(n *yaml.Node) ([]byte, error) {
-	plainStrings(n)
-	var v any
-	if err := n.Decode(&v); err != nil {
-		return nil, yamlFault(err, n.Line)
-	}
-	data, err := json.Marshal(v)
-	if err != nil { // a NaN
-		return nil, fault{n.Line, err}
-	}
-	return data, nil
-}
-
-// plainStrings makes strings of what YAML alone takes for something else. It
-// need not follow aliases: what they stand for is in the tree, too.
-func plainStrings(n *yaml.Node) {
-	if n.ShortTag() == timestampTag {
-		n.Tag = stringTag
-	}
-	for key := range fields(n) {
-		if key.Kind == yaml.ScalarNode && key.ShortTag() != mergeTag {
-			key.Tag = stringTag
-		}
-	}
-	for _, child := range n.Content {
-		plainStrings(child)
-	}
 }

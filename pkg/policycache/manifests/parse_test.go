@@ -147,8 +147,8 @@ func TestParseReportsTheLineOfAFault(t *testing.T) {
 			if !ok {
 				t.Fatalf("got %v, want a fault", err)
 			}
-			if want := lines + tc.line; f.line != want || !strings.Contains(f.err.Error(), tc.text) {
-				t.Errorf("got line %d: %v\nwant line %d: …%s…", f.line, f.err, want, tc.text)
+			if want := lines + tc.line; f.Line != want || !strings.Contains(f.Err.Error(), tc.text) {
+				t.Errorf("got line %d: %v\nwant line %d: …%s…", f.Line, f.Err, want, tc.text)
 			}
 		})
 	}

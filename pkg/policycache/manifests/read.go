@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/manifestyaml"
 )
 
 // file is what the Source remembers of a file.
@@ -28,12 +29,12 @@ func (s *Source) read(ctx context.Context, watch func(folder string) error) {
 	faults := map[string]fault{}
 	for name, f := range s.files {
 		if f.err != nil {
-			faults[name] = asFault(f.err)
+			faults[name] = manifestyaml.AsFault(f.err)
 		}
 	}
 	for _, errs := range []map[string]error{t.unwatched, t.unread} {
 		for name, err := range errs {
-			faults[name] = asFault(err)
+			faults[name] = manifestyaml.AsFault(err)
 		}
 	}
 	merged := s.merge(faults)
@@ -112,7 +113,7 @@ func (s *Source) merge(faults map[string]fault) map[*compile.Kind]map[string]obj
 			key := m.key()
 			if owner, taken := owners[key]; taken {
 				if _, worse := faults[name]; !worse {
-					faults[name] = fault{m.line, fmt.Errorf("%s is already in %s", key, owner)}
+					faults[name] = fault{Line: m.line, Err: fmt.Errorf("%s is already in %s", key, owner)}
 				}
 				continue
 			}
@@ -134,7 +135,7 @@ func (s *Source) report(ctx context.Context, faults map[string]fault) {
 		if before, known := s.faults[name]; known && before.Error() == f.Error() {
 			continue
 		}
-		logger.Error(f.err, "Invalid manifest; its last valid content stays in force", "file", name, "line", f.line)
+		logger.Error(f.Err, "Invalid manifest; its last valid content stays in force", "file", name, "line", f.Line)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.faults)) {
 		if _, still := faults[name]; !still {

@@ -1,4 +1,4 @@
-package manifests
+package manifestyaml
 
 import (
 	"encoding/json"
@@ -12,28 +12,28 @@ import (
 	strictjson "sigs.k8s.io/json"
 )
 
-// syntaxFault turns an error of reading the next document of data into a fault.
-// Where it has no line, the fault is at line. What the end of the file interrupts,
-// such as an open quote, is a fault where it begins.
-func syntaxFault(err error, data []byte, line int) fault {
+// syntaxFault turns an error of reading the next document of data into a Fault.
+// Where it has no line, the Fault is at line. What the end of the file interrupts,
+// such as an open quote, is a Fault where it begins.
+func syntaxFault(err error, data []byte, line int) Fault {
 	var at *yaml.LoadError
 	if errors.As(err, &at) && at.ContextMark.Line > 0 && at.Mark.Index >= utf8.RuneCount(data) {
-		return fault{at.ContextMark.Line, yamlProblem(at)}
+		return Fault{at.ContextMark.Line, yamlProblem(at)}
 	}
 	return yamlFault(err, line)
 }
 
-// yamlFault turns an error of the YAML package into a fault, which is at line where
+// yamlFault turns an error of the YAML package into a Fault, which is at line where
 // the error has none.
-func yamlFault(err error, line int) fault {
+func yamlFault(err error, line int) Fault {
 	var at *yaml.LoadError
 	if !errors.As(err, &at) {
-		return fault{line, err}
+		return Fault{line, err}
 	}
 	if at.Mark.Line > 0 {
 		line = at.Mark.Line
 	}
-	return fault{line, yamlProblem(at)}
+	return Fault{line, yamlProblem(at)}
 }
 
 // yamlProblem returns what is wrong, without where.
@@ -44,25 +44,26 @@ func yamlProblem(at *yaml.LoadError) error {
 	return errors.New(at.Message + " " + at.ContextMsg)
 }
 
-// strictFault turns an unknown or doubled field of the object at n into a fault.
-func strictFault(n *yaml.Node, err error) fault {
+// strictFault turns an unknown or doubled field of the object at n into a Fault.
+func strictFault(n *yaml.Node, err error) Fault {
 	var field strictjson.FieldError
 	if errors.As(err, &field) {
-		return fault{lineOf(n, field.FieldPath()), err}
+		line, _ := find(n, field.FieldPath())
+		return Fault{line, err}
 	}
-	return fault{n.Line, err}
+	return Fault{n.Line, err}
 }
 
-// typeFault turns an error of decoding the object at n into a fault. Where the
-// error does not name its field, the fault is at the object's first line.
-func typeFault(n *yaml.Node, err error) fault {
+// typeFault turns an error of decoding the object at n into a Fault. Where the
+// error does not name its field, the Fault is at the object's first line.
+func typeFault(n *yaml.Node, err error) Fault {
 	var mismatch *json.UnmarshalTypeError
 	if errors.As(err, &mismatch) {
 		if line, found := findValue(n, mismatch.Field, mismatch.Value); found {
-			return fault{line, errors.New(mismatch.Field + ": got " + mismatch.Value + ", want " + mismatch.Type.String())}
+			return Fault{line, errors.New(mismatch.Field + ": got " + mismatch.Value + ", want " + mismatch.Type.String())}
 		}
 	}
-	return fault{n.Line, err}
+	return Fault{n.Line, err}
 }
 
 // fields yields the keys and values of a mapping, and nothing for another node.
@@ -79,18 +80,18 @@ func fields(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	}
 }
 
-// lineOf returns the line of the field at a path such as
-// "spec.ingress[0].ports", or of the last part of it that exists.
-func lineOf(n *yaml.Node, path string) int {
-	line := n.Line
+// find returns the line of the field at a path, or of the last part of it that exists,
+// and whether all of it does.
+func find(n *yaml.Node, path string) (line int, found bool) {
+	line = n.Line
 	for path != "" {
 		next, at, rest := step(n, path)
 		if next == nil {
-			break
+			return line, false
 		}
 		n, line, path = next, at, rest
 	}
-	return line
+	return line, true
 }
 
 // step follows the first field or index of a path and returns the value there,

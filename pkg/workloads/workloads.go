@@ -1,0 +1,134 @@
+// Package workloads tells which workload a pod belongs to, and what pod a workload
+// makes. It knows the kinds of Kubernetes itself and their templates, and neither
+// policies nor where objects come from.
+package workloads
+
+import (
+	"cmp"
+	"maps"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// The kinds of workload.
+const (
+	Pod                   = "Pod" // one that no other workload controls
+	Deployment            = "Deployment"
+	StatefulSet           = "StatefulSet"
+	DaemonSet             = "DaemonSet"
+	ReplicaSet            = "ReplicaSet"
+	ReplicationController = "ReplicationController"
+	Job                   = "Job"
+	CronJob               = "CronJob"
+)
+
+// Ref names a workload. Workloads of different kinds may share a name.
+type Ref struct {
+	Kind, Namespace, Name string
+}
+
+// String returns "namespace/name".
+func (r Ref) String() string { return r.Namespace + "/" + r.Name }
+
+// Compare orders by namespace, name and kind.
+func (r Ref) Compare(o Ref) int {
+	return cmp.Or(cmp.Compare(r.Namespace, o.Namespace), cmp.Compare(r.Name, o.Name), cmp.Compare(r.Kind, o.Kind))
+}
+
+// Of returns the workload that a pod belongs to: its controller, or the Deployment or
+// CronJob that made the controller, as far as names and labels tell. A pod without a
+// controller is its own workload.
+func Of(p *corev1.Pod) Ref {
+	owner := metav1.GetControllerOfNoCopy(p)
+	if owner == nil {
+		return Ref{Pod, p.Namespace, p.Name}
+	}
+	ref := Ref{owner.Kind, p.Namespace, owner.Name}
+	switch owner.Kind {
+	case ReplicaSet:
+		// A Deployment names its ReplicaSets NAME-HASH and labels them with the hash.
+		hash := p.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
+		if name, made := strings.CutSuffix(owner.Name, "-"+hash); made && hash != "" && name != "" {
+			ref.Kind, ref.Name = Deployment, name
+		}
+	case Job:
+		if name, made := cutTime(owner.Name); made {
+			ref.Kind, ref.Name = CronJob, name
+		}
+	}
+	return ref
+}
+
+// cutTime returns the name of the CronJob that made a Job of that name. It names its Jobs
+// after the time for which they are scheduled, in minutes since 1970: eight digits from
+// 1989 to 2160. Before Kubernetes 1.21 these were seconds: ten digits from 2001 to 2286.
+func cutTime(job string) (name string, made bool) {
+	i := strings.LastIndexByte(job, '-')
+	if i <= 0 {
+		return "", false
+	}
+	digits := job[i+1:]
+	if len(digits) != 8 && len(digits) != 10 || strings.Trim(digits, "0123456789") != "" {
+		return "", false
+	}
+	return job[:i], true
+}
+
+// PodOf returns the pod that a workload makes: it has the name of the workload, the labels,
+// annotations and spec of its template, the workload as controller, and no status. A Pod is
+// returned as it is. ok is false for any other object. The spec is shared.
+func PodOf(o any) (pod *corev1.Pod, ok bool) {
+	switch o := o.(type) {
+	case *corev1.Pod:
+		return o, true
+	case *appsv1.Deployment:
+		return assumed(Deployment, appsv1.SchemeGroupVersion.String(), &o.ObjectMeta, &o.Spec.Template), true
+	case *appsv1.StatefulSet:
+		return assumed(StatefulSet, appsv1.SchemeGroupVersion.String(), &o.ObjectMeta, &o.Spec.Template), true
+	case *appsv1.DaemonSet:
+		return assumed(DaemonSet, appsv1.SchemeGroupVersion.String(), &o.ObjectMeta, &o.Spec.Template), true
+	case *appsv1.ReplicaSet:
+		return assumed(ReplicaSet, appsv1.SchemeGroupVersion.String(), &o.ObjectMeta, &o.Spec.Template), true
+	case *corev1.ReplicationController:
+		if o.Spec.Template == nil {
+			return nil, false
+		}
+		return assumed(ReplicationController, corev1.SchemeGroupVersion.String(), &o.ObjectMeta, o.Spec.Template), true
+	case *batchv1.Job:
+		return assumed(Job, batchv1.SchemeGroupVersion.String(), &o.ObjectMeta, &o.Spec.Template), true
+	case *batchv1.CronJob:
+		return assumed(CronJob, batchv1.SchemeGroupVersion.String(), &o.ObjectMeta, &o.Spec.JobTemplate.Spec.Template), true
+	}
+	return nil, false
+}
+
+func assumed(kind, version string, owner *metav1.ObjectMeta, template *corev1.PodTemplateSpec) *corev1.Pod {
+	controller := true
+	labels := maps.Clone(template.Labels)
+	if kind == Job { // the Job controller adds it; it is the same for all pods of the Job
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[batchv1.JobNameLabel] = owner.Name
+		labels["job-name"] = owner.Name
+	}
+	return &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: corev1.SchemeGroupVersion.String(), Kind: Pod},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   owner.Namespace,
+			Name:        owner.Name,
+			UID:         types.UID(kind + "/" + owner.Namespace + "/" + owner.Name),
+			Labels:      labels,
+			Annotations: template.Annotations,
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: version, Kind: kind, Name: owner.Name, UID: owner.UID, Controller: &controller,
+			}},
+		},
+		Spec: template.Spec,
+	}
+}
