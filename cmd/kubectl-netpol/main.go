@@ -64,7 +64,7 @@ func newCommand() *cobra.Command {
 	o := &options{}
 	o.addFlags(cmd.PersistentFlags())
 	cmd.SetVersionTemplate(version.Print(cmd.Name()) + "\n")
-	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newVersion())
+	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newVersion())
 	return cmd
 }
 

@@ -116,7 +116,7 @@ func readRules(t *testing.T) []*rule {
 		default:
 			r.exact = !strings.HasSuffix(r.packages, "/...")
 			for _, name := range list(row[2]) {
-				if !strings.HasPrefix(name, "cmd/") {
+				if !strings.HasPrefix(name, "cmd/") && !strings.HasPrefix(name, "tests/") {
 					name = "pkg/" + name
 				}
 				r.reaches = append(r.reaches, name)

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sigs.k8s.io/kube-network-policies/pkg/intent"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
+	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+)
+
+type assertOptions struct {
+	*options
+	output string
+}
+
+func newAssert(o *options) *cobra.Command {
+	a := &assertOptions{options: o}
+	cmd := &cobra.Command{
+		Use:   "assert EXPECTATIONS...",
+		Short: "Test whether policies do what their authors mean",
+		Long: `Test whether policies do what their authors mean. Each file of expectations lists
+connections that must be allowed or denied; what is allowed or denied is evaluated
+like by agents, for every pod that an expectation names, and in every address
+family. The files are arguments, because -f names the manifests of the cluster here
+as in all commands; - is the standard input.
+
+An expectation whose sides match no pod is an error, not a success.
+
+The exit code is 0 when all expectations hold, 1 when some do not, and 2 when there
+is no answer.`,
+		Example: `  kubectl-netpol assert expectations.yaml -f ./manifests
+  kubectl-netpol assert expectations.yaml -o junit > report.xml`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("name at least one file of expectations as an argument; -f names manifests")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, args) },
+	}
+	cmd.Flags().StringVarP(&a.output, "output", "o", "text", "text, json, junit or github, which annotates the lines of expectations in a pull request")
+	return cmd
+}
+
+func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
+	print, ok := assertOutputs[a.output]
+	if !ok {
+		return checkOutput(a.output, "text", "json", "junit", "github")
+	}
+	if slices.Contains(paths, manifests.Stdin) && slices.Contains(a.files, manifests.Stdin) {
+		return errors.New("the standard input can be read once: as expectations or as manifests")
+	}
+	expectations, err := readExpectations(paths, cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	in, err := a.read(cmd.Context(), cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	c := reachability.New(in)
+	results, err := intent.Evaluate(in, c, expectations)
+	if err != nil {
+		return err
+	}
+	if rules := c.DomainRules(); len(rules) > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "Not known: what is allowed by domain names, which only agents know: %s\n", shorten(rules))
+	}
+	if err := print(cmd.OutOrStdout(), results); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(results, func(r intent.Result) bool { return !r.Holds() }) {
+		return errNo
+	}
+	return nil
+}
+
+// readExpectations reads files of expectations. Errors of all files are joined.
+func readExpectations(paths []string, stdin io.Reader) ([]intent.Expectation, error) {
+	var all []intent.Expectation
+	var errs []error
+	for _, path := range paths {
+		data, err := readArgument(path, stdin)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		expectations, err := intent.Parse(path, data)
+		all, errs = append(all, expectations...), append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
+func readArgument(path string, stdin io.Reader) ([]byte, error) {
+	if path == manifests.Stdin {
+		return io.ReadAll(stdin)
+	}
+	return os.ReadFile(path)
+}
+
+// assertOutputs are the forms of output.
+var assertOutputs = map[string]func(io.Writer, []intent.Result) error{
+	"text":   printAssertText,
+	"json":   printAssertJSON,
+	"junit":  printAssertJUnit,
+	"github": printAssertGitHub,
+}
+
+func printAssertText(w io.Writer, results []intent.Result) error {
+	var out strings.Builder
+	for i := range results {
+		r := &results[i]
+		mark := "ok  "
+		if !r.Holds() {
+			mark = "FAIL"
+		}
+		fmt.Fprintf(&out, "%s  %v: %s\n", mark, r, verdict(r.Allow))
+		if !r.Holds() {
+			fmt.Fprintf(&out, "      %s:%d\n", r.File, r.Line)
+			if r.Why != "" {
+				fmt.Fprintf(&out, "      why: %s\n", r.Why)
+			}
+			for _, line := range failureLines(r) {
+				fmt.Fprintf(&out, "      %s\n", line)
+			}
+		}
+		for _, err := range r.LeftOut {
+			fmt.Fprintf(&out, "      not evaluated: %v\n", err)
+		}
+	}
+	out.WriteString(assertSummary(results) + "\n")
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// failureLines are the connections that are not as expected, with the reasons.
+func failureLines(r *intent.Result) []string {
+	var lines []string
+	for _, f := range r.Failures {
+		family := ""
+		if f.Family == reachability.IPv6 {
+			family = " over IPv6"
+		}
+		lines = append(lines, fmt.Sprintf("%s -> %s%s is %s: %s", f.From, f.To, family, verdict(f.Allowed), f.Reason))
+	}
+	if more := r.Failed - len(r.Failures); more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more of %d connections", more, len(r.Pairs)))
+	}
+	return lines
+}
+
+func assertSummary(results []intent.Result) string {
+	failed, connections := 0, 0
+	for i := range results {
+		connections += len(results[i].Pairs)
+		if !results[i].Holds() {
+			failed++
+		}
+	}
+	summary := fmt.Sprintf("%s about %s", count(len(results), "expectation", "expectations"), count(connections, "connection", "connections"))
+	if failed == 0 {
+		return summary + ": all hold"
+	}
+	return fmt.Sprintf("%s: %s not hold", summary, count(failed, "does", "do"))
+}

@@ -1,0 +1,16 @@
+package workloads
+
+import "testing"
+
+func TestKindNamed(t *testing.T) {
+	for name, want := range map[string]string{
+		"deploy": Deployment, "Deployment": Deployment, "deployments": Deployment,
+		"sts": StatefulSet, "ds": DaemonSet, "rs": ReplicaSet, "rc": ReplicationController,
+		"job": Job, "cj": CronJob, "CronJob": CronJob, "po": Pod,
+		"": "", "service": "", "deploys": "",
+	} {
+		if got := KindNamed(name); got != want {
+			t.Errorf("%q: got %q, want %q", name, got, want)
+		}
+	}
+}
