@@ -44,6 +44,7 @@ func (c *checkOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	c.printLimits(cmd.ErrOrStderr())
 	if c.namespace != "" {
 		in.Policies = slices.DeleteFunc(in.Policies, func(p compile.Object) bool {
 			return p.GetNamespace() != c.namespace
@@ -56,7 +57,7 @@ func (c *checkOptions) run(cmd *cobra.Command) error {
 	}
 	out := cmd.OutOrStdout()
 	if c.output == "json" {
-		err = printJSON(out, map[string]any{"policies": policies, "findings": findings})
+		err = printJSON(out, c.withLimits(map[string]any{"policies": policies, "findings": findings}))
 	} else {
 		for _, f := range findings {
 			fmt.Fprintln(out, findingLine(f))

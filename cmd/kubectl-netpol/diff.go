@@ -74,6 +74,7 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	d.printLimits(cmd.ErrOrStderr())
 	spans, err := d.spans(before, after)
 	if err != nil {
 		return err
@@ -90,7 +91,7 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 		return errors.New("no pod is in both clusters: there is nothing to compare")
 	}
 	if d.output == "json" {
-		err = printJSON(cmd.OutOrStdout(), difference)
+		err = printJSON(cmd.OutOrStdout(), d.withLimits(difference))
 	} else {
 		err = printDifference(cmd.OutOrStdout(), &difference)
 	}

@@ -50,10 +50,12 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return err
 	}
+	e.named = []string{src, dst}
 	in, err := e.read(cmd.Context(), cmd.InOrStdin())
 	if err != nil {
 		return err
 	}
+	e.printLimits(cmd.ErrOrStderr())
 	c := reachability.New(in)
 	from, err := c.Endpoint(e.qualified(src))
 	if err != nil {
@@ -65,7 +67,7 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	}
 	answer := c.Explain(&from, &to, port, family)
 	if e.output == "json" {
-		err = printJSON(cmd.OutOrStdout(), answer)
+		err = printJSON(cmd.OutOrStdout(), e.withLimits(answer))
 	} else {
 		err = printExplanation(cmd.OutOrStdout(), &answer)
 	}

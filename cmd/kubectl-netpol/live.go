@@ -1,22 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 func isAddress(s string) bool {
@@ -24,7 +21,8 @@ func isAddress(s string) bool {
 	return err == nil
 }
 
-// live lists the cluster of the kubeconfig.
+// live reads the cluster of the kubeconfig, as far as the user may. What could not be
+// read is in o.limits.
 func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
@@ -39,7 +37,6 @@ func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 			o.defaultNamespace = ns
 		}
 	}
-	in := clusterstate.Input{Features: o.features}
 	client, err := kubernetes.NewForConfig(rest)
 	if err != nil {
 		return clusterstate.Input{}, fmt.Errorf("connect to %s: %w", rest.Host, err)
@@ -48,92 +45,23 @@ func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 	if err != nil {
 		return clusterstate.Input{}, fmt.Errorf("connect to %s: %w", rest.Host, err)
 	}
-	if err := list(ctx, client, &in); err != nil {
-		return clusterstate.Input{}, err
+	r := &reader{
+		client: client, policies: policies, kinds: o.kinds.Enabled(), namespaces: o.mayRead(),
+		in: clusterstate.Input{Features: o.features},
 	}
-	in.Policies, err = o.listPolicies(ctx, client.Discovery(), policies)
-	return in, err
+	err = r.read(ctx)
+	o.limits, o.services, o.serviceLimit = r.limits, r.services, r.serviceLimit
+	return r.in, err
 }
 
-// list reads the objects of the cluster that client talks to, without the policies. It
-// needs the right to list namespaces, pods and nodes.
-func list(ctx context.Context, client kubernetes.Interface, in *clusterstate.Input) error {
-	all := metav1.ListOptions{}
-	namespaces, err := client.CoreV1().Namespaces().List(ctx, all)
-	if err != nil {
-		return fmt.Errorf("list namespaces: %w", err)
-	}
-	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, all)
-	if err != nil {
-		return fmt.Errorf("list pods: %w", err)
-	}
-	nodes, err := client.CoreV1().Nodes().List(ctx, all)
-	if err != nil {
-		return fmt.Errorf("list nodes: %w", err)
-	}
-	in.Namespaces = pointers(namespaces.Items)
-	in.Pods = pointers(pods.Items)
-	in.Nodes = pointers(nodes.Items)
-	return nil
-}
-
-// listPolicies reads the policies of the kinds that are enabled. If the cluster does
-// not serve a kind that it need not serve, there are none. If it serves the kind and
-// the user may not list it, that is an error: an answer without these policies may be
-// wrong.
-func (o *options) listPolicies(ctx context.Context, served discovery.DiscoveryInterface, client dynamic.Interface) ([]compile.Object, error) {
-	var policies []compile.Object
-	enabled := o.kinds.Enabled()
-	for _, k := range compile.Kinds {
-		if !k.Enabled(enabled) {
-			continue
-		}
-		ofKind, err := listKind(ctx, k, served, client)
-		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", k.Resource.Resource, err)
-		}
-		policies = append(policies, ofKind...)
-	}
-	return policies, nil
-}
-
-func listKind(ctx context.Context, k *compile.Kind, served discovery.DiscoveryInterface, client dynamic.Interface) ([]compile.Object, error) {
-	if k.Flag != "" {
-		if found, err := serves(served, k.Resource); err != nil || !found {
-			return nil, err
+// mayRead returns the namespaces to read if the user may not read all.
+func (o *options) mayRead() []string {
+	all := []string{cmp.Or(o.namespace, o.defaultNamespace, metav1.NamespaceDefault)}
+	for _, name := range o.named {
+		if namespace, _, ok := strings.Cut(o.qualified(name), "/"); ok && !isAddress(name) {
+			all = append(all, namespace)
 		}
 	}
-	list, err := client.Resource(k.Resource).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	objects := make([]compile.Object, len(list.Items))
-	for i := range list.Items {
-		objects[i] = k.New()
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, objects[i]); err != nil {
-			return nil, fmt.Errorf("read %s: %w", list.Items[i].GetName(), err)
-		}
-	}
-	return objects, nil
-}
-
-// serves reports whether the cluster serves a resource. Listing would not show that:
-// without the right to list, the answer is 403 also for a resource that does not exist.
-func serves(client discovery.DiscoveryInterface, r schema.GroupVersionResource) (bool, error) {
-	list, err := client.ServerResourcesForGroupVersion(r.GroupVersion().String())
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("discover the resources of %s: %w", r.GroupVersion(), err)
-	}
-	return slices.ContainsFunc(list.APIResources, func(a metav1.APIResource) bool { return a.Name == r.Resource }), nil
-}
-
-func pointers[T any](items []T) []*T {
-	out := make([]*T, len(items))
-	for i := range items {
-		out[i] = &items[i]
-	}
-	return out
+	slices.Sort(all)
+	return slices.Compact(all)
 }

@@ -6,66 +6,147 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
 )
 
-// server is an API server that lets the client list, and nothing else. It serves
-// the objects of manifests in testdata; administrators' kinds it knows only if
-// there are some. What is forbidden cannot be listed.
-func server(t *testing.T, forbidden string, paths ...string) *httptest.Server {
+// may are the rights of a user: whether a verb is allowed for a resource in a
+// namespace. The empty namespace stands for all, and for what is in none.
+type may func(verb, resource, namespace string) bool
+
+// everywhere are the rights that the documentation asks for.
+func everywhere(verb, _, namespace string) bool { return verb == "list" && namespace == "" }
+
+// only are the rights of someone who may read all that is in some namespaces.
+func only(namespaces ...string) may {
+	return func(_, resource, namespace string) bool {
+		return resource != "namespaces" && slices.Contains(namespaces, namespace)
+	}
+}
+
+// except are the rights that the documentation asks for, without one resource.
+func except(resource string) may {
+	return func(verb, r, namespace string) bool { return r != resource && everywhere(verb, r, namespace) }
+}
+
+// server is an API server of the objects of manifests in testdata, with authorization as
+// RBAC does it: who may list in all namespaces may list in each. It knows
+// administrators' kinds only if there are some.
+func server(t *testing.T, rights may, paths ...string) *httptest.Server {
 	t.Helper()
 	objects, err := manifests.Read(paths, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	answers := map[string]any{
-		"/api/v1/namespaces": listOf(compile.KindNamespace, objects.Namespaces),
-		"/api/v1/pods":       listOf(compile.KindPod, objects.Pods),
-		"/api/v1/nodes":      listOf(compile.KindNode, objects.Nodes),
-	}
-	const admin = "/apis/policy.networking.k8s.io/"
+	a := &apiServer{may: rights, stored: map[string]*compile.Kind{}, objects: map[*compile.Kind][]compile.Object{}, versions: map[string]metav1.APIResourceList{}}
+	a.store(compile.KindNamespace, asObjects(objects.Namespaces)...)
+	a.store(compile.KindPod, asObjects(objects.Pods)...)
+	a.store(compile.KindNode, asObjects(objects.Nodes)...)
+	a.store(kindService, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"}})
 	administrators := slices.ContainsFunc(objects.Policies, func(o compile.Object) bool { return compile.KindOf(o).Flag != "" })
 	for _, k := range compile.Kinds {
-		if k.Flag != "" && !administrators {
-			continue
+		if k.Flag == "" || administrators {
+			a.store(k, slices.DeleteFunc(slices.Clone(objects.Policies), func(o compile.Object) bool { return !k.Has(o) })...)
 		}
-		version := "/apis/" + k.Resource.GroupVersion().String()
-		served, _ := answers[version].(metav1.APIResourceList)
-		served.APIResources = append(served.APIResources, metav1.APIResource{Name: k.Resource.Resource, Verbs: []string{"list"}})
-		answers[version] = served
-		answers[version+"/"+k.Resource.Resource] = listOf(k, slices.DeleteFunc(slices.Clone(objects.Policies), func(o compile.Object) bool { return !k.Has(o) }))
 	}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		answer, ok := answers[r.URL.Path]
-		switch {
-		case strings.HasPrefix(r.URL.Path, admin) && strings.Count(r.URL.Path, "/") == 3 && !ok:
-			w.WriteHeader(http.StatusNotFound)
-		case !ok || r.Method != http.MethodGet || r.URL.Query().Has("watch") || forbidden != "" && strings.HasSuffix(r.URL.Path, "/"+forbidden):
-			w.WriteHeader(http.StatusForbidden)
-			answer = metav1.Status{
-				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-				Status:   metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden, Message: "forbidden",
-			}
-		}
-		if err := json.NewEncoder(w).Encode(answer); err != nil {
-			t.Error(err)
-		}
-	}))
+	s := httptest.NewServer(a)
 	t.Cleanup(s.Close)
 	return s
 }
 
-// listOf is a list of objects of a kind, as an API server encodes it.
-func listOf(k *compile.Kind, objects any) any {
-	return map[string]any{"apiVersion": k.Resource.GroupVersion().String(), "kind": k.Name + "List", "items": objects}
+// kindService is not among the kinds that verdicts depend on.
+var kindService = &compile.Kind{Name: "Service", Resource: corev1.SchemeGroupVersion.WithResource("services"), Namespaced: true}
+
+type apiServer struct {
+	may      may
+	stored   map[string]*compile.Kind // by the path of all objects
+	objects  map[*compile.Kind][]compile.Object
+	versions map[string]metav1.APIResourceList // by the path of the version
+}
+
+func (a *apiServer) store(k *compile.Kind, objects ...compile.Object) {
+	version := "/apis/" + k.Resource.GroupVersion().String()
+	if k.Resource.Group == "" {
+		version = "/api/" + k.Resource.Version
+	}
+	a.stored[version+"/"+k.Resource.Resource] = k
+	a.objects[k] = objects
+	served := a.versions[version]
+	served.APIResources = append(served.APIResources, metav1.APIResource{Name: k.Resource.Resource, Verbs: []string{"get", "list"}})
+	a.versions[version] = served
+}
+
+func asObjects[O compile.Object](objects []O) []compile.Object {
+	var all []compile.Object
+	for _, o := range objects {
+		all = append(all, o)
+	}
+	return all
+}
+
+func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	code, answer := a.answer(r)
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// pathInNamespace are the paths of the objects in a namespace, and pathOfOne that of one.
+var (
+	pathInNamespace = regexp.MustCompile(`^(/.*)/namespaces/([^/]+)/([^/]+)$`)
+	pathOfVersion   = regexp.MustCompile(`^/apis/[^/]+/[^/]+$`) // which every user may read
+	pathOfOne       = regexp.MustCompile(`^(/api/v1/namespaces)/([^/]+)$`)
+)
+
+func (a *apiServer) answer(r *http.Request) (int, any) {
+	if version, ok := a.versions[r.URL.Path]; ok {
+		return http.StatusOK, version
+	}
+	if pathOfVersion.MatchString(r.URL.Path) {
+		return failure(http.StatusNotFound, metav1.StatusReasonNotFound)
+	}
+	verb, path, namespace, name := "list", r.URL.Path, "", ""
+	if m := pathInNamespace.FindStringSubmatch(path); m != nil {
+		path, namespace = m[1]+"/"+m[3], m[2]
+	} else if m := pathOfOne.FindStringSubmatch(path); m != nil {
+		verb, path, name = "get", m[1], m[2]
+		namespace = name // RBAC has the right to read a Namespace in a Role of it
+	}
+	k, resource := a.stored[path], path[strings.LastIndex(path, "/")+1:]
+	switch {
+	case r.Method != http.MethodGet || r.URL.Query().Has("watch") || !a.may(verb, resource, namespace) && !a.may(verb, resource, ""):
+		return failure(http.StatusForbidden, metav1.StatusReasonForbidden)
+	case k == nil:
+		return failure(http.StatusNotFound, metav1.StatusReasonNotFound)
+	}
+	var items []compile.Object
+	for _, o := range a.objects[k] {
+		if name == o.GetName() {
+			return http.StatusOK, o
+		}
+		if namespace == "" || namespace == o.GetNamespace() {
+			items = append(items, o)
+		}
+	}
+	if name != "" {
+		return failure(http.StatusNotFound, metav1.StatusReasonNotFound)
+	}
+	return http.StatusOK, map[string]any{"apiVersion": k.Resource.GroupVersion().String(), "kind": k.Name + "List", "items": items}
+}
+
+func failure(code int, reason metav1.StatusReason) (int, any) {
+	return code, metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+		Status:   metav1.StatusFailure, Reason: reason, Code: int32(code), Message: strings.ToLower(string(reason)),
+	}
 }
 
 // kubeconfig writes a kubeconfig whose context "shop" has a server, and returns its path.
@@ -84,8 +165,8 @@ func kubeconfig(t *testing.T, url string) string {
 
 func TestTheLiveClusterIsListed(t *testing.T) {
 	t.Chdir("testdata")
-	shop := " --context shop --kubeconfig " + kubeconfig(t, server(t, "", "shop").URL)
-	both := " --context shop --kubeconfig " + kubeconfig(t, server(t, "", "shop", "admin.yaml").URL)
+	shop := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop").URL)
+	both := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop", "admin.yaml").URL)
 	for _, tc := range []struct {
 		live, files string
 		code        int
@@ -107,25 +188,138 @@ func TestTheLiveClusterIsListed(t *testing.T) {
 	}
 }
 
-// An answer that leaves out policies because the user may not see them would be
-// wrong.
-func TestPoliciesThatMayNotBeListedAreAnError(t *testing.T) {
+// Who may read one namespace only gets answers about it, the same as someone who may
+// read everything, and reads what limits them.
+func TestRightsForOneNamespace(t *testing.T) {
 	t.Chdir("testdata")
-	for _, kind := range []string{"adminnetworkpolicies", "baselineadminnetworkpolicies", "clusternetworkpolicies"} {
-		s := server(t, kind, "shop", "admin.yaml")
-		code, stdout, stderr := call(t, "", "matrix --port 80 --context shop --kubeconfig "+kubeconfig(t, s.URL))
-		if code != 2 || stdout != "" || !strings.HasPrefix(stderr, "error: list "+kind+": ") || !strings.Contains(stderr, "forbidden") {
-			t.Errorf("%s: got %d\n%s%s", kind, code, stdout, stderr)
+	const (
+		pods       = "Not read: Pods of other namespaces than shop could not be read: "
+		namespaces = "Not read: Namespaces could not be read: "
+		nodes      = "Not read: Nodes could not be read: "
+		policies   = "Not read: NetworkPolicies of other namespaces than shop could not be read: "
+	)
+	all := server(t, everywhere, "shop").URL
+	one := server(t, only("shop"), "shop").URL
+	for _, command := range []string{
+		"check -n shop",
+		"explain web db --port 5432",
+		"explain web db --port 5432 -n shop",
+		"explain shop/api shop/db --port 5432",
+		"explain web 203.0.113.9 --port 443",
+		"matrix --port 5432 -n shop",
+		"matrix --port http --from web --to api --to web",
+	} {
+		t.Run(command, func(t *testing.T) {
+			wantCode, want, none := call(t, "", command+" --context shop --kubeconfig "+kubeconfig(t, all))
+			code, got, limits := call(t, "", command+" --context shop --kubeconfig "+kubeconfig(t, one))
+			if code != wantCode || got != want {
+				t.Errorf("got %d\n%s%swant %d\n%s", code, got, limits, wantCode, want)
+			}
+			if none != "" {
+				t.Errorf("with all rights: %s", none)
+			}
+			for _, limit := range []string{pods, namespaces, nodes, policies} {
+				if strings.Count(limits, limit) != 1 {
+					t.Errorf("want %q in\n%s", limit, limits)
+				}
+			}
+			if n := strings.Count(limits, "Not read: "); n != 4 {
+				t.Errorf("got %d limits\n%s", n, limits)
+			}
+		})
+	}
+	t.Run("the namespaces of both sides are read", func(t *testing.T) {
+		two := server(t, only("shop", "monitoring"), "shop").URL
+		code, got, limits := call(t, "", "explain monitoring/prometheus db --port 5432 --context shop --kubeconfig "+kubeconfig(t, two))
+		if code != 1 || !strings.HasPrefix(got, "monitoring/prometheus -> shop/db, TCP 5432: denied\n") || !strings.Contains(limits, "than monitoring and shop could") {
+			t.Errorf("got %d\n%s%s", code, got, limits)
+		}
+	})
+	t.Run("a pod that is not known", func(t *testing.T) {
+		code, _, stderr := call(t, "", "explain monitoring/prometheus db --port 5432 --context shop --kubeconfig "+kubeconfig(t, one))
+		if code != 2 || !strings.Contains(stderr, pods) || !strings.Contains(stderr, `error: source: no pod "monitoring/prometheus"`) {
+			t.Errorf("got %d %s", code, stderr)
+		}
+	})
+	t.Run("JSON", func(t *testing.T) {
+		for _, command := range []string{"check", "explain web db --port 5432", "matrix --port 5432", "diff -f proposed"} {
+			_, stdout, stderr := call(t, "", command+" -o json --context shop --kubeconfig "+kubeconfig(t, one))
+			var got struct{ Limits []string }
+			if err := json.Unmarshal([]byte(stdout), &got); err != nil || len(got.Limits) != 4 {
+				t.Errorf("%s: got %d limits, %v\n%s%s", command, len(got.Limits), err, stdout, stderr)
+			}
+		}
+	})
+	t.Run("no namespace", func(t *testing.T) {
+		none := server(t, only(), "shop").URL
+		code, stdout, stderr := call(t, "", "check -n shop --context shop --kubeconfig "+kubeconfig(t, none))
+		if code != 2 || stdout != "" || !strings.Contains(stderr, "error: list networkpolicies: forbidden (a namespace that may be read can be named with -n)") {
+			t.Errorf("got %d\n%s%s", code, stdout, stderr)
+		}
+	})
+}
+
+// What is missing beside the pods and policies of a namespace limits answers, and does
+// not prevent them.
+func TestRightsThatAreMissing(t *testing.T) {
+	t.Chdir("testdata")
+	for resource, want := range map[string]string{
+		"adminnetworkpolicies":         "AdminNetworkPolicies could not be read: they are evaluated before NetworkPolicies",
+		"baselineadminnetworkpolicies": "BaselineAdminNetworkPolicies could not be read: they are evaluated for pods that no NetworkPolicy selects",
+		"clusternetworkpolicies":       "ClusterNetworkPolicies could not be read: they are evaluated before and after",
+		"nodes":                        "Nodes could not be read: only the addresses of those of the pods are known",
+		"namespaces":                   "Namespaces could not be read: of their labels only kubernetes.io/metadata.name is known",
+		"pods":                         "Pods could not be read: their addresses are taken for addresses outside of the cluster",
+		"networkpolicies":              "",
+	} {
+		s := server(t, except(resource), "shop", "admin.yaml")
+		code, stdout, stderr := call(t, "", "explain 203.0.113.9 203.0.113.10 --port 80 --context shop --kubeconfig "+kubeconfig(t, s.URL))
+		if want == "" {
+			if code != 2 || stdout != "" || !strings.HasPrefix(stderr, "error: list networkpolicies: forbidden") {
+				t.Errorf("%s: got %d\n%s%s", resource, code, stdout, stderr)
+			}
+			continue
+		}
+		if code != 0 || !strings.HasPrefix(stderr, "Not read: "+want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: got %d\n%s%s", resource, code, stdout, stderr)
 		}
 	}
-	s := server(t, "v1alpha2", "shop", "admin.yaml")
-	flags := " --context shop --kubeconfig " + kubeconfig(t, s.URL)
-	if code, stdout, stderr := call(t, "", "check --cluster-network-policy=false"+flags); code != 0 || stdout != "0 findings in 6 policies\n" {
-		t.Errorf("a kind that does not count: %d\n%s%s", code, stdout, stderr)
+	t.Run("a kind that does not count", func(t *testing.T) {
+		s := server(t, except("clusternetworkpolicies"), "shop", "admin.yaml")
+		code, _, stderr := call(t, "", "matrix --port 80 --cluster-network-policy=false --context shop --kubeconfig "+kubeconfig(t, s.URL))
+		if code != 0 || stderr != "" {
+			t.Errorf("got %d %s", code, stderr)
+		}
+	})
+	t.Run("one Namespace", func(t *testing.T) {
+		s := server(t, func(verb, resource, namespace string) bool {
+			return resource != "namespaces" && everywhere(verb, resource, namespace) || verb == "get" && namespace == "shop"
+		}, "shop")
+		code, _, stderr := call(t, "", "matrix --port 80 --context shop --kubeconfig "+kubeconfig(t, s.URL))
+		if code != 0 || !strings.HasPrefix(stderr, "Not read: Namespaces other than shop could not be read: ") {
+			t.Errorf("got %d %s", code, stderr)
+		}
+	})
+}
+
+// Nodes that may not be read are known by their pods.
+func TestNodesOfPods(t *testing.T) {
+	pod := func(node string, ips ...string) *corev1.Pod {
+		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{HostIP: ips[0]}}
+		for _, ip := range ips {
+			p.Status.HostIPs = append(p.Status.HostIPs, corev1.HostIP{IP: ip})
+		}
+		return p
 	}
-	code, _, stderr := call(t, "", "check"+flags)
-	if code != 2 || !strings.Contains(stderr, "discover the resources of policy.networking.k8s.io/v1alpha2: ") {
-		t.Errorf("got %d %s", code, stderr)
+	var got []string
+	for _, node := range nodesOf([]*corev1.Pod{pod("b", "192.0.2.1", "2001:db8::1"), pod("a", "192.0.2.2"), pod("b", "192.0.2.1"), pod("", "")}) {
+		got = append(got, node.Name)
+		for _, a := range node.Status.Addresses {
+			got = append(got, a.Address)
+		}
+	}
+	if want := []string{"b", "192.0.2.1", "2001:db8::1", "a", "192.0.2.2"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -133,7 +327,7 @@ func TestPoliciesThatMayNotBeListedAreAnError(t *testing.T) {
 // pods beside it are not looked at.
 func TestPoliciesAreAppliedToTheLiveCluster(t *testing.T) {
 	t.Chdir("testdata")
-	flags := " --context shop --kubeconfig " + kubeconfig(t, server(t, "", "shop").URL)
+	flags := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop").URL)
 	code, live, stderr := call(t, "", "diff -f proposed"+flags)
 	if _, files, _ := call(t, "", "diff -f shop -f proposed"); code != 1 || live != files {
 		t.Errorf("got %d\n%s%swant\n%s", code, live, stderr, files)
@@ -149,7 +343,7 @@ func TestPoliciesAreAppliedToTheLiveCluster(t *testing.T) {
 
 func TestAdministratorsPoliciesAreAppliedToTheLiveCluster(t *testing.T) {
 	t.Chdir("testdata")
-	flags := " --context shop --kubeconfig " + kubeconfig(t, server(t, "", "shop", "admin.yaml").URL)
+	flags := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop", "admin.yaml").URL)
 	if code, live, stderr := call(t, "", "diff -f admin.yaml"+flags); code != 0 {
 		t.Errorf("applied what is there: %d\n%s%s", code, live, stderr)
 	}
@@ -177,7 +371,7 @@ func TestALiveClusterThatCannotBeReadIsAnError(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
 	code, _, stderr := call(t, "", "check --context shop --kubeconfig "+kubeconfig(t, s.URL))
-	if code != 2 || !strings.HasPrefix(stderr, "error: list namespaces: ") {
+	if code != 2 || !strings.HasPrefix(stderr, "error: list pods: ") {
 		t.Errorf("got %d %s", code, stderr)
 	}
 	code, _, stderr = call(t, "", "check --context missing --kubeconfig "+kubeconfig(t, s.URL))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -52,10 +53,12 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	m.named = slices.Concat(m.from, m.to)
 	in, err := m.read(cmd.Context(), cmd.InOrStdin())
 	if err != nil {
 		return err
 	}
+	m.printLimits(cmd.ErrOrStderr())
 	c := reachability.New(in)
 	from, err := m.side(c, "from", m.from, family)
 	if err != nil {
@@ -112,7 +115,7 @@ func (m *matrixOptions) print(w io.Writer, matrix *reachability.Matrix) error {
 	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(matrix)
+	return enc.Encode(m.withLimits(matrix))
 }
 
 // printYAML writes what JSON has. The encoders of a million cells take gigabytes,

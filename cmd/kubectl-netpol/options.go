@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/featuregates"
@@ -31,6 +32,15 @@ type options struct {
 
 	// defaultNamespace is that of the kubeconfig's context.
 	defaultNamespace string
+	// named are the sides that a command's arguments name. Their namespaces are read
+	// if the user may not read all.
+	named []string
+
+	// limits say what could not be read of the live cluster and what that means, a
+	// sentence each. serviceLimit is that of Services.
+	limits       []string
+	serviceLimit string
+	services     []*corev1.Service
 }
 
 func (o *options) addFlags(fs *pflag.FlagSet) {

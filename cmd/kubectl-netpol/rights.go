@@ -1,0 +1,311 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+)
+
+// reader reads what a user may read of a cluster: what may not be listed in all
+// namespaces is listed in some. What is missing then is a limit of every answer.
+type reader struct {
+	client     kubernetes.Interface
+	policies   dynamic.Interface
+	kinds      []*compile.Kind // those that are enabled by flags
+	namespaces []string        // where to list what may not be listed everywhere
+
+	in       clusterstate.Input
+	services []*corev1.Service
+	// limits say what could not be read and what that means, a sentence each.
+	limits []string
+	// serviceLimit is that of Services, which matter to some commands only.
+	serviceLimit string
+}
+
+// read reads everything. The policies of some namespace are all that it takes; without
+// them there is no answer of any use.
+func (r *reader) read(ctx context.Context) error {
+	steps := []func(context.Context) error{r.readPods, r.readPolicies, r.readNamespaces, r.readNodes, r.readServices}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reader) limit(format string, args ...any) {
+	r.limits = append(r.limits, fmt.Sprintf(format, args...))
+}
+
+// permitted lists objects in all namespaces or, if that is forbidden, in some of
+// those of the reader. It returns where it could: nil is everywhere.
+func permitted[T any](r *reader, list func(namespace string) ([]T, error)) (items []T, where []string, err error) {
+	items, err = list(metav1.NamespaceAll)
+	if !apierrors.IsForbidden(err) {
+		return items, nil, err
+	}
+	where = []string{}
+	for _, namespace := range r.namespaces {
+		some, err := list(namespace)
+		switch {
+		case apierrors.IsForbidden(err):
+			continue
+		case err != nil:
+			return nil, nil, err
+		}
+		items, where = append(items, some...), append(where, namespace)
+	}
+	return items, where, nil
+}
+
+// named describes objects that could not be read: those of all namespaces but some.
+func named(what string, except []string) string {
+	if len(except) == 0 {
+		return what
+	}
+	return fmt.Sprintf("%s of other namespaces than %s", what, strings.Join(except, " and "))
+}
+
+func (r *reader) readPods(ctx context.Context) error {
+	pods, where, err := permitted(r, func(namespace string) ([]corev1.Pod, error) {
+		list, err := r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return list.Items, nil
+	})
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	if where != nil {
+		r.limit("%s could not be read: their addresses are taken for addresses outside of the cluster", named("Pods", where))
+	}
+	r.in.Pods = pointers(pods)
+	return nil
+}
+
+// readPolicies reads the policies of the kinds that are enabled. If the cluster does
+// not serve a kind that it need not serve, there are none.
+func (r *reader) readPolicies(ctx context.Context) error {
+	for _, k := range compile.Kinds {
+		if !k.Enabled(r.kinds) {
+			continue
+		}
+		read := r.readKind
+		if k.Namespaced {
+			read = r.readNamespaced
+		}
+		if err := read(ctx, k); err != nil {
+			return fmt.Errorf("list %s: %w", k.Resource.Resource, err)
+		}
+	}
+	return nil
+}
+
+// readNamespaced reads the policies of a kind that is in namespaces.
+func (r *reader) readNamespaced(ctx context.Context, k *compile.Kind) error {
+	var forbidden error
+	policies, where, err := permitted(r, func(namespace string) ([]compile.Object, error) {
+		policies, err := r.list(ctx, k, namespace)
+		if apierrors.IsForbidden(err) {
+			forbidden = err
+		}
+		return policies, err
+	})
+	switch {
+	case err != nil:
+		return err
+	case where != nil && len(where) == 0:
+		return fmt.Errorf("%w (a namespace that may be read can be named with -n)", forbidden)
+	case where != nil:
+		r.limit("%s could not be read: what is allowed here may be denied at an end that is there", named(plural(k), where))
+	}
+	r.in.Policies = append(r.in.Policies, policies...)
+	return nil
+}
+
+// readKind reads the policies of a kind that is for the whole cluster.
+func (r *reader) readKind(ctx context.Context, k *compile.Kind) error {
+	found, err := serves(r.client.Discovery(), k.Resource)
+	if err == nil && !found {
+		return nil
+	}
+	var policies []compile.Object
+	if err == nil {
+		policies, err = r.list(ctx, k, metav1.NamespaceAll)
+	}
+	if apierrors.IsForbidden(err) {
+		r.limit("%s could not be read: %s", plural(k), withoutKind[k])
+		return nil
+	}
+	r.in.Policies = append(r.in.Policies, policies...)
+	return err
+}
+
+// withoutKind is what it means that policies of a kind are not known.
+var withoutKind = map[*compile.Kind]string{
+	compile.KindAdminNetworkPolicy:         "they are evaluated before NetworkPolicies, so that both what is allowed here and what is denied may be the opposite",
+	compile.KindBaselineAdminNetworkPolicy: "they are evaluated for pods that no NetworkPolicy selects, so that what is allowed here may be denied",
+	compile.KindClusterNetworkPolicy:       "they are evaluated before and after NetworkPolicies, so that both what is allowed here and what is denied may be the opposite",
+}
+
+// plural returns the name of a kind for several policies.
+func plural(k *compile.Kind) string { return strings.TrimSuffix(k.Name, "y") + "ies" }
+
+func (r *reader) list(ctx context.Context, k *compile.Kind, namespace string) ([]compile.Object, error) {
+	list, err := r.policies.Resource(k.Resource).Namespace(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	objects := make([]compile.Object, len(list.Items))
+	for i := range list.Items {
+		objects[i] = k.New()
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, objects[i]); err != nil {
+			return nil, fmt.Errorf("read %s: %w", list.Items[i].GetName(), err)
+		}
+	}
+	return objects, nil
+}
+
+// serves reports whether the cluster serves a resource. Listing would not show that:
+// without the right to list, the answer is 403 also for a resource that does not exist.
+func serves(client discovery.DiscoveryInterface, r schema.GroupVersionResource) (bool, error) {
+	list, err := client.ServerResourcesForGroupVersion(r.GroupVersion().String())
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("discover the resources of %s: %w", r.GroupVersion(), err)
+	}
+	return slices.ContainsFunc(list.APIResources, func(a metav1.APIResource) bool { return a.Name == r.Resource }), nil
+}
+
+// readNamespaces reads the labels of namespaces. Those that may not be read have the
+// label that each namespace has.
+func (r *reader) readNamespaces(ctx context.Context) error {
+	api := r.client.CoreV1().Namespaces()
+	list, err := api.List(ctx, metav1.ListOptions{})
+	if err == nil {
+		r.in.Namespaces = pointers(list.Items)
+		return nil
+	}
+	if !apierrors.IsForbidden(err) {
+		return fmt.Errorf("list namespaces: %w", err)
+	}
+	var read []string
+	for _, name := range r.namespacesSeen() {
+		ns, err := api.Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			read = append(read, name)
+		case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+			ns = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}}}
+		default:
+			return fmt.Errorf("get namespace %s: %w", name, err)
+		}
+		r.in.Namespaces = append(r.in.Namespaces, ns)
+	}
+	what := "Namespaces"
+	if len(read) > 0 {
+		what = "Namespaces other than " + strings.Join(read, " and ")
+	}
+	r.limit("%s could not be read: of their labels only %s is known, and selectors of others do not match", what, corev1.LabelMetadataName)
+	return nil
+}
+
+// namespacesSeen returns the namespaces of all that was read, and those to read.
+func (r *reader) namespacesSeen() []string {
+	all := slices.Clone(r.namespaces)
+	for _, pod := range r.in.Pods {
+		all = append(all, pod.Namespace)
+	}
+	for _, p := range r.in.Policies {
+		if p.GetNamespace() != "" {
+			all = append(all, p.GetNamespace())
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// readNodes reads the nodes. If that is forbidden the addresses of those with pods are
+// still known.
+func (r *reader) readNodes(ctx context.Context) error {
+	list, err := r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	switch {
+	case err == nil:
+		r.in.Nodes = pointers(list.Items)
+	case apierrors.IsForbidden(err):
+		r.in.Nodes = nodesOf(r.in.Pods)
+		r.limit("Nodes could not be read: only the addresses of those of the pods are known, and no labels, so that rules for nodes may match others than here")
+	default:
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	return nil
+}
+
+// nodesOf returns the nodes that pods run on, with the addresses in the pods' status.
+func nodesOf(pods []*corev1.Pod) []*corev1.Node {
+	var nodes []*corev1.Node
+	at := map[string]*corev1.Node{}
+	for _, pod := range pods {
+		name := pod.Spec.NodeName
+		if name == "" {
+			continue
+		}
+		node := at[name]
+		if node == nil {
+			node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			at[name] = node
+			nodes = append(nodes, node)
+		}
+		for _, ip := range append(pod.Status.HostIPs, corev1.HostIP{IP: pod.Status.HostIP}) {
+			address := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip.IP}
+			if _, err := netip.ParseAddr(ip.IP); err == nil && !slices.Contains(node.Status.Addresses, address) {
+				node.Status.Addresses = append(node.Status.Addresses, address)
+			}
+		}
+	}
+	return nodes
+}
+
+func (r *reader) readServices(ctx context.Context) error {
+	services, where, err := permitted(r, func(namespace string) ([]corev1.Service, error) {
+		list, err := r.client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return list.Items, nil
+	})
+	if err != nil {
+		return fmt.Errorf("list services: %w", err)
+	}
+	if where != nil {
+		r.serviceLimit = named("Services", where) + " could not be read"
+	}
+	r.services = pointers(services)
+	return nil
+}
+
+func pointers[T any](items []T) []*T {
+	out := make([]*T, len(items))
+	for i := range items {
+		out[i] = &items[i]
+	}
+	return out
+}
