@@ -102,7 +102,7 @@ func TestAssertGitHub(t *testing.T) {
 // A live cluster is evaluated like its manifests.
 func TestAssertReadsTheLiveCluster(t *testing.T) {
 	t.Chdir("testdata")
-	s := server(t, "", "shop")
+	s := server(t, everywhere, "shop")
 	code, live, stderr := call(t, "", "assert intent.yaml --context shop --kubeconfig "+kubeconfig(t, s.URL))
 	if _, files, _ := call(t, "", "assert intent.yaml -f shop"); code != 0 || live != files {
 		t.Errorf("got %d\n%s%swant\n%s", code, live, stderr, files)
