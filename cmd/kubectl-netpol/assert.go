@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/intent"
-	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
 
@@ -54,7 +54,7 @@ func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
 	if !ok {
 		return checkOutput(a.output, "text", "json", "junit", "github")
 	}
-	if slices.Contains(paths, manifests.Stdin) && slices.Contains(a.files, manifests.Stdin) {
+	if slices.Contains(paths, clusterfiles.Stdin) && slices.Contains(a.files, clusterfiles.Stdin) {
 		return errors.New("the standard input can be read once: as expectations or as manifests")
 	}
 	expectations, err := readExpectations(paths, cmd.InOrStdin())
@@ -100,7 +100,7 @@ func readExpectations(paths []string, stdin io.Reader) ([]intent.Expectation, er
 }
 
 func readArgument(path string, stdin io.Reader) ([]byte, error) {
-	if path == manifests.Stdin {
+	if path == clusterfiles.Stdin {
 		return io.ReadAll(stdin)
 	}
 	return os.ReadFile(path)

@@ -13,6 +13,9 @@ import (
 func largeCluster(pods, namespaces int) string {
 	var items []string
 	add := func(format string, args ...any) { items = append(items, fmt.Sprintf(format, args...)) }
+	for i := range 10 {
+		add(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"n%d"}}`, i)
+	}
 	for i := range namespaces {
 		add(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"ns-%02d","labels":{"team":"team-%d"}}}`, i, i%10)
 		add(`{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"namespace":"ns-%02d","name":"closed"},"spec":{"podSelector":{},"policyTypes":["Ingress"]}}`, i)

@@ -63,6 +63,7 @@ func newCommand() *cobra.Command {
 	}
 	o := &options{}
 	o.addFlags(cmd.PersistentFlags())
+	cmd.PersistentPreRun = func(cmd *cobra.Command, _ []string) { o.notes = cmd.ErrOrStderr() }
 	cmd.SetVersionTemplate(version.Print(cmd.Name()) + "\n")
 	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newVersion())
 	return cmd

@@ -212,9 +212,9 @@ func TestDiffListsPodsOfOneCluster(t *testing.T) {
 
 func TestMatrixListsPodsLeftOut(t *testing.T) {
 	t.Chdir("testdata")
-	pending := "apiVersion: v1\nkind: Pod\nmetadata: {namespace: shop, name: pending}\n"
-	code, stdout, stderr := call(t, pending, "matrix --port 80 -f shop -f -")
-	if code != 0 || strings.Contains(stdout, "pending") || stderr != "Left out: pod shop/pending has no address yet (status.podIPs is empty), and agents evaluate by address\n" {
+	ended := "apiVersion: v1\nkind: Pod\nmetadata: {namespace: shop, name: job}\nstatus: {phase: Succeeded}\n"
+	code, stdout, stderr := call(t, ended, "matrix --port 80 -f shop -f -")
+	if code != 0 || strings.Contains(stdout, "job") || stderr != "Left out: pod shop/job has ended (status.phase is Succeeded) and has no network\n" {
 		t.Errorf("got %d\n%s%s", code, stdout, stderr)
 	}
 }

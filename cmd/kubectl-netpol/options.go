@@ -15,9 +15,9 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/featuregates"
 	"sigs.k8s.io/kube-network-policies/cmd/internal/kindflags"
+	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
 
@@ -41,14 +41,16 @@ type options struct {
 	limits       []string
 	serviceLimit string
 	services     []*corev1.Service
+	// notes is where what is to be said about the input is written: the standard error.
+	notes io.Writer
 }
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	o.features = compile.AllFeatures()
-	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file or directory of manifests (pods, namespaces, nodes, policies of every kind) to read instead of the live cluster; - is standard input; may be repeated. A malformed manifest is an error with its file and line")
+	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file, directory of manifests or of a kustomization (workloads, pods, namespaces, nodes, Services, policies of every kind) to read instead of the live cluster; - is standard input; may be repeated. A malformed manifest is an error with its file and line")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file for the live cluster; empty uses the same files as kubectl")
 	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty uses the current context. One that does not exist is an error")
-	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one; matrix and check show this namespace only, and diff refuses the flag")
+	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one, and of objects in files that name none; matrix and check show this namespace only, and diff refuses the flag")
 	o.kinds = kindflags.Add(fs, "include %s; when false, these policies are ignored, as by agents without this flag", true)
 	featuregates.AddFlag(fs, &o.features, "Use the value of the agents: with another one, answers differ from what they enforce")
 }
@@ -62,20 +64,34 @@ func (o *options) read(ctx context.Context, stdin io.Reader) (clusterstate.Input
 }
 
 func (o *options) readFiles(paths []string, stdin io.Reader) (clusterstate.Input, error) {
-	objects, err := manifests.Read(paths, stdin)
+	objects, err := o.readObjects(paths, stdin)
 	if err != nil {
 		return clusterstate.Input{}, err
 	}
-	enabled := o.kinds.Enabled()
 	return clusterstate.Input{
 		Features:   o.features,
 		Namespaces: objects.Namespaces,
 		Pods:       objects.Pods,
 		Nodes:      objects.Nodes,
-		Policies: slices.DeleteFunc(objects.Policies, func(p compile.Object) bool {
-			return !compile.KindOf(p).Enabled(enabled)
-		}),
+		Policies:   objects.Policies,
 	}, nil
+}
+
+// readObjects reads files, says what is to be said about them, and leaves out the kinds
+// of policy that are disabled.
+func (o *options) readObjects(paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
+	objects, err := clusterfiles.Read(paths, stdin, o.namespace)
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range objects.Notes() {
+		fmt.Fprintln(o.notes, note)
+	}
+	enabled := o.kinds.Enabled()
+	objects.Policies = slices.DeleteFunc(objects.Policies, func(p compile.Object) bool {
+		return !compile.KindOf(p).Enabled(enabled)
+	})
+	return objects, nil
 }
 
 // qualified returns the name of a side with its namespace.

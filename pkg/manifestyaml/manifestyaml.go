@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -54,7 +55,7 @@ func Documents(data []byte) iter.Seq2[*Document, error] {
 				return
 			}
 			line = root.Line
-			d := &Document{node: root.Content[0]}
+			d := &Document{node: root.Content[0], above: root.HeadComment}
 			if !d.empty() && !yield(d, nil) {
 				return
 			}
@@ -65,8 +66,10 @@ func Documents(data []byte) iter.Seq2[*Document, error] {
 // Document is a document of a file, or an item of a list in it. It may be used by
 // one goroutine at a time.
 type Document struct {
-	node *yaml.Node
-	json []byte // once it is needed
+	node     *yaml.Node
+	above    string // the comment above the document
+	fallback Header // what an item has that its list says for it
+	json     []byte // once it is needed
 }
 
 // Header is what every object has.
@@ -107,6 +110,7 @@ func (d *Document) Header() (Header, error) {
 	if err != nil {
 		return h, err
 	}
+	h = d.fallback
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(data, &h); err != nil {
 		return h, typeFault(d.node, err)
 	}
@@ -122,8 +126,9 @@ func abbreviate(s string) string {
 	return s
 }
 
-// Items returns the items of a List. Of its fields, only those of lists may be there.
-func (d *Document) Items() ([]*Document, error) {
+// Items returns the items of a List. Of its fields, only those of lists may be there. In
+// typed lists, items need not say what they are: it is then of.
+func (d *Document) Items(of Header) ([]*Document, error) {
 	var items []*Document
 	for key, value := range fields(d.node) {
 		switch key.Value {
@@ -133,7 +138,7 @@ func (d *Document) Items() ([]*Document, error) {
 				return nil, Fault{value.Line, errors.New("items is not a list")}
 			}
 			for _, item := range value.Content {
-				if i := (&Document{node: item}); !i.empty() {
+				if i := (&Document{node: item, fallback: of}); !i.empty() {
 					items = append(items, i)
 				}
 			}
@@ -159,6 +164,38 @@ func (d *Document) Decode(into any) error {
 		return strictFault(d.node, strict[0])
 	}
 	return nil
+}
+
+// Comment is a line of a comment, without the sign that begins it.
+type Comment struct {
+	Line int // of the file; of a comment above or below a field, that of the field
+	Text string
+}
+
+// Comments returns the comments of the document, in the order of its fields.
+func (d *Document) Comments() []Comment {
+	comments := appendComments(nil, d.Line(), d.above)
+	var walk func(n *yaml.Node)
+	walk = func(n *yaml.Node) {
+		comments = appendComments(comments, n.Line, n.HeadComment, n.LineComment)
+		for _, child := range n.Content {
+			walk(child)
+		}
+		comments = appendComments(comments, n.Line, n.FootComment)
+	}
+	walk(d.node)
+	return comments
+}
+
+func appendComments(comments []Comment, line int, texts ...string) []Comment {
+	for _, text := range texts {
+		for s := range strings.Lines(text) {
+			if s = strings.TrimSpace(strings.TrimLeft(strings.TrimSpace(s), "#")); s != "" {
+				comments = append(comments, Comment{line, s})
+			}
+		}
+	}
+	return comments
 }
 
 // encoded returns the document as JSON.

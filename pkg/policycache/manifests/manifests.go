@@ -70,7 +70,7 @@ func New(dir string, reg prometheus.Registerer) (*Source, error) {
 		faults:  map[string]fault{},
 	}
 	for _, k := range kinds {
-		s.tables[k.Kind] = newTable(k.New(), s.ready)
+		s.tables[k] = newTable(k.New(), s.ready)
 	}
 	return s, nil
 }

@@ -14,30 +14,16 @@ import (
 // fault is what is wrong at a line of a file.
 type fault = manifestyaml.Fault
 
-// kind is a kind of object that is read.
-type kind struct {
-	*compile.Kind
-	// check reports the first value that the type allows and the API does not,
-	// with its path below the document.
-	check func(object) (path string, err error)
-}
-
 // kinds are in the order in which a Source serves what it has read again. What a
 // policy selects comes after the policies, so that a pod and what isolates it,
 // from one file, are not served in the unsafe order.
-var kinds = func() []kind {
-	all := []kind{{Kind: compile.KindNamespace}}
-	for _, k := range compile.Kinds {
-		all = append(all, kind{Kind: k})
-	}
-	return append(all, kind{compile.KindNode, checkNode}, kind{compile.KindPod, checkPod})
-}()
+var kinds = slices.Concat([]*compile.Kind{compile.KindNamespace}, compile.Kinds, []*compile.Kind{compile.KindNode, compile.KindPod})
 
 // kindOf returns the kind of that group and name.
-func kindOf(group, name string) (kind, bool) {
-	i := slices.IndexFunc(kinds, func(k kind) bool { return k.Resource.Group == group && k.Name == name })
+func kindOf(group, name string) (kind *compile.Kind, found bool) {
+	i := slices.IndexFunc(kinds, func(k *compile.Kind) bool { return k.Resource.Group == group && k.Name == name })
 	if i < 0 {
-		return kind{}, false
+		return nil, false
 	}
 	return kinds[i], true
 }
@@ -104,7 +90,7 @@ func (c *content) add(d *manifestyaml.Document, seen map[string]int) error {
 
 // addItems reads the items of a List.
 func (c *content) addItems(d *manifestyaml.Document, seen map[string]int) error {
-	items, err := d.Items()
+	items, err := d.Items(manifestyaml.Header{})
 	if err != nil {
 		return err
 	}
@@ -116,15 +102,15 @@ func (c *content) addItems(d *manifestyaml.Document, seen map[string]int) error 
 	return nil
 }
 
-func (c *content) addObject(k kind, d *manifestyaml.Document, seen map[string]int) error {
+func (c *content) addObject(k *compile.Kind, d *manifestyaml.Document, seen map[string]int) error {
 	var o object = k.New()
 	if err := d.Decode(o); err != nil {
 		return err
 	}
-	if path, err := k.complete(o); err != nil {
+	if path, err := complete(k, o); err != nil {
 		return fault{Line: d.LineOf(path), Err: err}
 	}
-	m := manifest{kind: k.Kind, object: o, line: d.Line()}
+	m := manifest{kind: k, object: o, line: d.Line()}
 	if line, twice := seen[m.key()]; twice {
 		return fault{Line: d.Line(), Err: fmt.Errorf("%s is already at line %d", m.key(), line)}
 	}

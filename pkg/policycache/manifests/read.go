@@ -43,7 +43,7 @@ func (s *Source) read(ctx context.Context, watch func(folder string) error) {
 		return // there is nothing yet to stand in for it
 	}
 	for _, k := range kinds {
-		s.tables[k.Kind].replace(merged[k.Kind])
+		s.tables[k].replace(merged[k])
 	}
 	if !s.isReady() {
 		close(s.ready)

@@ -1,0 +1,271 @@
+package clusterfiles
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/manifestyaml"
+	"sigs.k8s.io/kube-network-policies/pkg/wellformed"
+)
+
+// reader collects the objects of files.
+type reader struct {
+	namespace string
+	objects   map[key]object
+	skipped   map[string]int
+}
+
+// object is an object of the files.
+type object struct {
+	compile.Object
+	kind   *kind
+	source source
+}
+
+func newReader(namespace string) *reader {
+	return &reader{
+		namespace: cmp.Or(namespace, metav1.NamespaceDefault),
+		objects:   map[key]object{},
+		skipped:   map[string]int{},
+	}
+}
+
+// file reads the objects of a file and returns what is wrong with them.
+func (r *reader) file(f file) []error {
+	var errs []error
+	for d, err := range manifestyaml.Documents(f.data) {
+		if err == nil {
+			err = r.document(f, d)
+		}
+		if err != nil {
+			errs = append(errs, locate(f, err))
+		}
+	}
+	return errs
+}
+
+// locate adds the file and the line to the errors that are joined in err.
+func locate(f file, err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var errs []error
+		for _, err := range joined.Unwrap() {
+			errs = append(errs, locate(f, err))
+		}
+		return errors.Join(errs...)
+	}
+	fault := manifestyaml.AsFault(err)
+	if fault.Line > 0 && bytes.Contains(f.data, []byte("{{")) {
+		fault.Err = fmt.Errorf("%w (the file has {{: of a template, only what it renders can be read)", fault.Err)
+	}
+	return fmt.Errorf("%s: %w", Position{f.name, fault.Line}, fault.Err)
+}
+
+// document reads a document or an item of a list.
+func (r *reader) document(f file, d *manifestyaml.Document) error {
+	head, err := d.Header()
+	if err != nil {
+		return err
+	}
+	if head.APIVersion == "" || head.Kind == "" {
+		return r.headless(f, d, head)
+	}
+	if of, ok := itemsOf(head); ok && d.Has("items") {
+		return r.items(f, d, of)
+	}
+	k, field, err := classify(head)
+	if err != nil {
+		return manifestyaml.Fault{Line: d.LineOf(field), Err: err}
+	}
+	if k == nil {
+		r.skipped[skippedKind(head)]++
+		return nil
+	}
+	return r.object(f, d, k)
+}
+
+// headless treats an object without apiVersion or kind. In a directory there may be files
+// that are no manifests.
+func (r *reader) headless(f file, d *manifestyaml.Document, head manifestyaml.Header) error {
+	missing := "apiVersion"
+	switch {
+	case head.Kind == "" && head.APIVersion == "":
+		if !f.named && !d.Has("metadata") && !d.Has("spec") {
+			r.skipped["files without apiVersion and kind"]++
+			return nil
+		}
+		missing = "apiVersion and kind"
+	case head.Kind == "":
+		missing = "kind"
+	}
+	return manifestyaml.Fault{Line: d.Line(), Err: fmt.Errorf("%s: missing, not an object of Kubernetes", missing)}
+}
+
+// itemsOf returns what the items of a list are that do not say it themselves. ok is false
+// for what is no list.
+func itemsOf(list manifestyaml.Header) (item manifestyaml.Header, ok bool) {
+	kind, ok := strings.CutSuffix(list.Kind, "List")
+	if kind == "" { // of any kind
+		return manifestyaml.Header{}, ok
+	}
+	return manifestyaml.Header{APIVersion: list.APIVersion, Kind: kind}, ok
+}
+
+func (r *reader) items(f file, d *manifestyaml.Document, of manifestyaml.Header) error {
+	items, err := d.Items(of)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, item := range items {
+		if err := r.document(f, item); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// skippedKind names a kind that is passed over.
+func skippedKind(h manifestyaml.Header) string {
+	if group, _, grouped := strings.Cut(h.APIVersion, "/"); grouped && strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io") {
+		return h.Kind + " (" + group + ")"
+	}
+	return h.Kind
+}
+
+func (r *reader) object(f file, d *manifestyaml.Document, k *kind) error {
+	o := object{Object: k.new(), kind: k, source: source{file: f.name, line: d.Line(), doc: d}}
+	if err := d.Decode(o.Object); err != nil {
+		return err
+	}
+	if path, err := r.complete(o); err != nil {
+		return manifestyaml.Fault{Line: d.LineOf(path), Err: err}
+	}
+	key := o.key()
+	if other, twice := r.objects[key]; twice {
+		if apiequality.Semantic.DeepEqual(other.Object, o.Object) {
+			return nil
+		}
+		return manifestyaml.Fault{Line: d.Line(), Err: fmt.Errorf("%s is another one at %s", key, other.source.at(""))}
+	}
+	if p, isPod := o.Object.(*corev1.Pod); isPod && p.Status.Phase != "" {
+		o.source.doc = nil // of a live cluster, which may have many
+	}
+	r.objects[key] = o
+	return nil
+}
+
+func (o object) key() key { return key{o.kind.Kind, o.GetNamespace(), o.GetName()} }
+
+// complete fills in what the API server would and checks what it would. An error comes with
+// the path of the field that is wrong.
+func (r *reader) complete(o object) (path string, err error) {
+	if o.kind.namespaced && o.GetNamespace() == "" {
+		o.SetNamespace(r.namespace)
+	}
+	if o.GetName() == "" && o.kind.template != "" {
+		o.SetName(strings.TrimRight(o.GetGenerateName(), "-."))
+	}
+	if path, err := wellformed.Metadata(o, o.kind.Kind, o.kind.namespaced); err != nil {
+		return path, err
+	}
+	if o.GetUID() == "" {
+		o.SetUID(types.UID(o.kind.Kind + "/" + o.GetNamespace() + "/" + o.GetName()))
+	}
+	o.SetResourceVersion("")
+	setDefaults(o.Object)
+	switch o := o.Object.(type) {
+	case *corev1.Pod:
+		return wellformed.Pod(o)
+	case *corev1.Node:
+		return wellformed.Node(o)
+	}
+	return "", nil
+}
+
+// ofKind returns the objects of a kind in order.
+func (r *reader) ofKind(name string) []object {
+	var objects []object
+	for key := range r.objects {
+		if key.kind == name {
+			objects = append(objects, r.objects[key])
+		}
+	}
+	slices.SortFunc(objects, func(a, b object) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return objects
+}
+
+// typed returns objects by their type.
+func typed[P compile.Object](objects []object) []P {
+	var out []P
+	for _, o := range objects {
+		out = append(out, o.Object.(P))
+	}
+	return out
+}
+
+// cluster returns what has been read, with what is assumed.
+func (r *reader) cluster() *Objects {
+	c := &Objects{
+		Namespaces: typed[*corev1.Namespace](r.ofKind(compile.KindNamespace.Name)),
+		Pods:       typed[*corev1.Pod](r.ofKind(compile.KindPod.Name)),
+		Nodes:      typed[*corev1.Node](r.ofKind(compile.KindNode.Name)),
+		Services:   typed[*corev1.Service](r.ofKind("Service")),
+		Skipped:    skippedKinds(r.skipped),
+		sources:    map[key]source{},
+	}
+	for _, k := range compile.Kinds {
+		c.Policies = append(c.Policies, typed[compile.Object](r.ofKind(k.Name))...)
+	}
+	for key, o := range r.objects {
+		c.sources[key] = o.source
+	}
+	c.assumePods(r.workloads())
+	c.assumeNodes()
+	c.assumeNamespaces(r.namespaces())
+	c.assumeAddresses()
+	return c
+}
+
+// workloads returns the workloads that no other one controls, and behind them the others.
+func (r *reader) workloads() []object {
+	var all []object
+	for i := range kinds {
+		if kinds[i].template != "" {
+			all = append(all, r.ofKind(kinds[i].Kind)...)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b object) int {
+		controlled := func(o object) int {
+			if metav1.GetControllerOfNoCopy(o) != nil {
+				return 1
+			}
+			return 0
+		}
+		return controlled(a) - controlled(b)
+	})
+	return all
+}
+
+// namespaces returns the namespaces that objects are in.
+func (r *reader) namespaces() []string {
+	names := map[string]bool{}
+	for key := range r.objects {
+		if key.namespace != "" {
+			names[key.namespace] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
