@@ -93,9 +93,16 @@ func printAssertGitHub(w io.Writer, results []intent.Result) error {
 }
 
 // annotation is a line that makes a GitHub workflow annotate a line of a file. The
-// level is error, warning or notice.
+// level is error, warning or notice. Without file or line, there is none to show it at.
 func annotation(level, file string, line int, title, message string) string {
-	return fmt.Sprintf("::%s file=%s,line=%d,title=%s::%s\n", level, escapeProperty.Replace(file), line, escapeProperty.Replace(title), escapeMessage.Replace(message))
+	properties := ""
+	if file != "" {
+		properties = "file=" + escapeProperty.Replace(file) + ","
+	}
+	if file != "" && line > 0 {
+		properties += fmt.Sprintf("line=%d,", line)
+	}
+	return fmt.Sprintf("::%s %stitle=%s::%s\n", level, properties, escapeProperty.Replace(title), escapeMessage.Replace(message))
 }
 
 // What has a meaning in a workflow command is escaped like in a URL.

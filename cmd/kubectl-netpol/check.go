@@ -1,79 +1,173 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/lint"
 )
 
 type checkOptions struct {
 	*options
-	output string
+	output       string
+	failOn       string
+	disabled     []string
+	serviceCIDRs []string
+	listRules    bool
 }
+
+// failLevels are the values of --fail-on, and the lowest severity that fails.
+var failLevels = map[string]lint.Severity{"error": lint.Error, "warning": lint.Warning, "info": lint.Info, "none": lint.Error + 1}
 
 func newCheck(o *options) *cobra.Command {
 	c := &checkOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "List the parts of policies that are not enforced as written",
-		Long: `List the parts of policies that the agents do not enforce as written, and what
-they enforce instead. Files must also conform to the schema of the API: an unknown
-field, or one of a wrong type, is an error with its file and line. With -n,
-cluster-scoped policies are left out.
+		Short: "Find mistakes in policies, and the parts that are not enforced as written",
+		Long: `Find mistakes in policies: the parts that the agents do not enforce as written, and
+what is enforced as written and is probably not what was meant. Each finding has a rule,
+a severity, the place in the file, the reason and what to write instead. docs/lints.md has
+an example of each rule. With -n, findings about other namespaces and cluster-scoped
+policies are left out.
 
-The exit code is 0 without findings, 1 with findings, and 2 when the manifests or
-the cluster cannot be read.`,
+A comment "# netpol:ignore RULE reason" above or on the line of a field ignores the
+findings of the rule there, and above an object those about all of it. So does an
+annotation ` + lint.IgnoreAnnotation + `RULE: reason of the object.
+
+The exit code is 0 without findings of the severity of --fail-on or a higher one, 1
+with such findings, and 2 when the manifests or the cluster cannot be read or have no
+policy.
+
+Rules:
+` + ruleTable(),
 		Example: `  kubectl-netpol check -f ./manifests
+  kubectl-netpol check -f ./manifests -o github --fail-on error
   git show HEAD:policy.yaml | kubectl-netpol check -f -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
 	}
-	addTextOutput(cmd, &c.output)
+	fs := cmd.Flags()
+	fs.StringVarP(&c.output, "output", "o", "text", "text, json, sarif (SARIF 2.1.0, for code scanning) or github (commands of GitHub workflows)")
+	fs.StringVar(&c.failOn, "fail-on", "warning", "the lowest severity of findings that makes the exit code 1: error, warning, info or none")
+	fs.StringSliceVar(&c.disabled, "disable", nil, "rules whose findings are left out; an unknown one is an error")
+	fs.StringSliceVar(&c.serviceCIDRs, "service-cidr", nil, "ranges that addresses of Services are from, for the rule service-address; without it only the addresses of known Services are found")
+	fs.BoolVar(&c.listRules, "rules", false, "list the rules with their severities instead of checking anything")
 	return cmd
 }
 
+// ruleTable lists all rules for people.
+func ruleTable() string {
+	var b strings.Builder
+	for _, r := range lint.Rules {
+		fmt.Fprintf(&b, "  %-22s  %-7v  %s\n", r.ID, r.Severity, r.Title)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
 func (c *checkOptions) run(cmd *cobra.Command) error {
-	if err := checkOutput(c.output, "text", "json"); err != nil {
+	out := cmd.OutOrStdout()
+	if c.listRules {
+		_, err := fmt.Fprintln(out, ruleTable())
 		return err
 	}
-	in, err := c.read(cmd.Context(), cmd.InOrStdin())
+	ranges, err := c.validate()
 	if err != nil {
 		return err
 	}
-	c.printLimits(cmd.ErrOrStderr())
-	if c.namespace != "" {
-		in.Policies = slices.DeleteFunc(in.Policies, func(p compile.Object) bool {
-			return p.GetNamespace() != c.namespace
-		})
-	}
-	policies := len(in.Policies)
-	findings := []reachability.Finding{}
-	for _, f := range reachability.New(in).Findings() {
-		findings = append(findings, reachability.NewFinding(f))
-	}
-	out := cmd.OutOrStdout()
-	if c.output == "json" {
-		err = printJSON(out, c.withLimits(map[string]any{"policies": policies, "findings": findings}))
-	} else {
-		for _, f := range findings {
-			fmt.Fprintln(out, findingLine(f))
+	r, err := c.check(cmd.Context(), cmd.InOrStdin(), ranges)
+	if err != nil {
+		if c.output == "json" {
+			err = errors.Join(err, printJSON(out, map[string]string{"error": err.Error()}))
 		}
-		_, err = fmt.Fprintf(out, "%s in %s\n", count(len(findings), "finding", "findings"), count(policies, "policy", "policies"))
+		return err
 	}
-	if err == nil && len(findings) > 0 {
+	c.printLimits(cmd.ErrOrStderr())
+	if err := c.write(out, r); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(r.Findings, func(f finding) bool { return f.Severity >= failLevels[c.failOn] }) {
 		return errNo
 	}
-	return err
+	return nil
 }
 
-func findingLine(f reachability.Finding) string {
-	name := f.Name
-	if f.Namespace != "" {
-		name = f.Namespace + "/" + name
+// write writes the report in the form of --output.
+func (c *checkOptions) write(w io.Writer, r *report) error {
+	switch c.output {
+	case "json":
+		return printJSON(w, c.withLimits(r))
+	case "sarif":
+		return writeSARIF(w, r)
+	case "github":
+		return writeGitHub(w, r)
 	}
-	return fmt.Sprintf("%s %s: %s: %s: %s", f.Kind, name, f.Field, f.Reason, f.Message)
+	return writeText(w, r)
+}
+
+// validate checks the flags and returns the ranges of Services.
+func (c *checkOptions) validate() ([]netip.Prefix, error) {
+	if err := checkOutput(c.output, "text", "json", "sarif", "github"); err != nil {
+		return nil, err
+	}
+	if _, ok := failLevels[c.failOn]; !ok {
+		return nil, fmt.Errorf("--fail-on=%s: must be error, warning, info or none", c.failOn)
+	}
+	for _, id := range c.disabled {
+		if lint.RuleNamed(id) == nil {
+			return nil, fmt.Errorf("--disable=%s: there is no such rule; --rules lists them", id)
+		}
+	}
+	var ranges []netip.Prefix
+	for _, s := range c.serviceCIDRs {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, fmt.Errorf("--service-cidr=%s: must be a CIDR", s)
+		}
+		ranges = append(ranges, p.Masked())
+	}
+	return ranges, nil
+}
+
+// check reads the cluster and returns what is wrong with its policies.
+func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []netip.Prefix) (*report, error) {
+	in, files, err := c.load(ctx, stdin)
+	if err != nil {
+		return nil, err
+	}
+	if len(in.Policies) == 0 {
+		return nil, errors.New("there is no policy to check")
+	}
+	in.ServiceCIDRs = ranges
+	r := newReport(in, files, c.disabled)
+	if c.namespace != "" {
+		r.keep(c.namespace)
+	}
+	return r, nil
+}
+
+// load returns what rules look at, and where it comes from.
+func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, origin, error) {
+	read, err := c.read(ctx, stdin)
+	if err != nil {
+		return lint.Input{}, nil, err
+	}
+	if c.serviceLimit != "" {
+		c.limits = append(c.limits, c.serviceLimit+": mistakes that they show are not found")
+	}
+	return lint.Input{
+		Features:   read.Features,
+		Namespaces: read.Namespaces,
+		Pods:       read.Pods,
+		Nodes:      read.Nodes,
+		Services:   c.services,
+		Policies:   read.Policies,
+		Partial:    len(c.files)+len(c.limits) > 0,
+	}, nil, nil
 }

@@ -92,7 +92,7 @@ func namedPort(c *cluster) {
 			for i, port := range r.Ports {
 				switch {
 				case port.Name == "":
-				case onlyAddresses(r):
+				case d == policy.Egress && onlyAddresses(r):
 					c.find(p, portField(p, d, r, i), "Write the number of the port.", "port %q has a name, and the peers are addresses, which declare no ports", port.Name)
 				case all && len(pods) > 0:
 					c.namedPort(p, portField(p, d, r, i), port, pods)

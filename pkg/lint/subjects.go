@@ -167,10 +167,13 @@ func hasPart(name, part string) bool {
 	return strings.Contains("-"+name+"-", "-"+part+"-")
 }
 
-// noDefaultDeny finds the namespaces with pods that nothing isolates for ingress.
+// noDefaultDeny finds the namespaces with pods that nothing isolates for ingress. Of files
+// it looks at those that have a policy.
 func noDefaultDeny(c *cluster) {
 	denied := map[*pod]bool{}
+	hasPolicy := map[string]bool{}
 	for _, p := range c.policies {
+		hasPolicy[p.Ref.Namespace] = true
 		denies := p.isolates(policy.Ingress) || slices.ContainsFunc(p.Rules(policy.Ingress), func(r policy.Rule) bool { return r.Action == policy.Deny })
 		if denies {
 			for _, pod := range p.subjects {
@@ -178,12 +181,9 @@ func noDefaultDeny(c *cluster) {
 			}
 		}
 	}
-	if len(c.policies) == 0 {
-		return
-	}
 	for ns, pods := range c.byNamespace {
-		if isSystem(ns) {
-			continue
+		if isSystem(ns) || c.Partial && !hasPolicy[ns] {
+			continue // others own it
 		}
 		open := slices.DeleteFunc(slices.Clone(pods), func(p *pod) bool { return p.host || denied[p] })
 		if len(open) > 0 {

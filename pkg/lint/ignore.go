@@ -1,0 +1,132 @@
+package lint
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// IgnoreAnnotation begins the annotations of an object that ignore findings about it. The
+// rest of the name is the rule, and the value is the reason.
+const IgnoreAnnotation = "kube-network-policies.x-k8s.io/ignore-"
+
+// ignoreMark begins a comment that ignores findings.
+const ignoreMark = "netpol:ignore"
+
+// Ignore is a request of an author to ignore the findings of a rule about an object.
+type Ignore struct {
+	Object Object
+	Rule   string
+	Reason string
+	// Whole requests are about the whole object. Others are about the line of the comment,
+	// or, if there are no such findings, the next line without a comment.
+	Whole bool
+	Line  int // of the comment in the file of the object; zero for an annotation
+	// Comments is the number of lines with comments only that follow directly.
+	Comments int
+	Field    string // of the annotation
+}
+
+// ParseComment reads the text of a comment, with or without the sign that begins it. ok
+// is false if it ignores nothing: it is any other comment.
+func ParseComment(text string) (rule, reason string, ok bool) {
+	text = strings.TrimSpace(strings.TrimLeft(strings.TrimSpace(text), "#"))
+	rest, ok := strings.CutPrefix(text, ignoreMark)
+	if !ok || rest != "" && rest[0] != ' ' && rest[0] != '\t' {
+		return "", "", false
+	}
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return "", "", true
+	}
+	return fields[0], strings.Join(fields[1:], " "), true
+}
+
+// IgnoredByAnnotation returns what the annotations of an object ignore.
+func IgnoredByAnnotation(o Object, m metav1.Object) []Ignore {
+	var all []Ignore
+	annotations := m.GetAnnotations()
+	for _, name := range slices.Sorted(maps.Keys(annotations)) {
+		if rule, ok := strings.CutPrefix(name, IgnoreAnnotation); ok {
+			all = append(all, Ignore{Object: o, Rule: rule, Reason: strings.TrimSpace(annotations[name]), Whole: true, Field: fmt.Sprintf("metadata.annotations[%s]", name)})
+		}
+	}
+	return all
+}
+
+// problem returns what is wrong with the request itself.
+func (i *Ignore) problem() string {
+	switch {
+	case i.Rule == "":
+		return "the comment names no rule"
+	case RuleNamed(i.Rule) == nil:
+		known := make([]string, 0, len(Rules))
+		for _, r := range Rules {
+			known = append(known, r.ID)
+		}
+		if near := nearest(i.Rule, known); near != "" {
+			return fmt.Sprintf("there is no rule %q; near it: %s", i.Rule, near)
+		}
+		return fmt.Sprintf("there is no rule %q", i.Rule)
+	case i.Reason == "":
+		return fmt.Sprintf("%s is ignored without a reason", i.Rule)
+	}
+	return ""
+}
+
+// Located is a finding and the line that it is at, zero if that is not known.
+type Located struct {
+	Finding
+	Line int
+	// Reason is why the finding is ignored.
+	Reason string
+}
+
+// Apply divides findings into those that remain and those that are ignored. What is wrong
+// with a request, or is ignored by none of disabled rules and matches no finding, is a
+// finding of IgnoreComment, which remains.
+func Apply(findings []Located, ignores []Ignore, disabled []string) (remaining, ignored []Located) {
+	taken := make([]bool, len(findings))
+	for n := range ignores {
+		i := &ignores[n]
+		problem := i.problem()
+		if problem == "" && i.take(findings, taken) == 0 && !slices.Contains(disabled, i.Rule) {
+			problem = i.Rule + " is ignored, and there is no such finding"
+		}
+		if problem != "" {
+			r := RuleNamed(IgnoreComment)
+			remaining = append(remaining, Located{Line: i.Line, Finding: Finding{
+				Rule: r.ID, Severity: r.Severity, Object: i.Object, Field: i.Field, Message: problem, Why: r.Why, Fix: r.Fix,
+			}})
+		}
+	}
+	for n, f := range findings {
+		if taken[n] {
+			ignored = append(ignored, f)
+		} else {
+			remaining = append(remaining, f)
+		}
+	}
+	return remaining, ignored
+}
+
+// take marks the findings that i ignores and returns how many there are.
+func (i *Ignore) take(findings []Located, taken []bool) int {
+	count := 0
+	for _, line := range []int{i.Line, i.Line + i.Comments + 1} {
+		for n := range findings {
+			f := &findings[n]
+			if f.Rule == i.Rule && f.Object == i.Object && (i.Whole || f.Line == line) {
+				taken[n], f.Reason = true, i.Reason
+				count++
+			}
+		}
+		if count > 0 {
+			break
+		}
+	}
+	return count
+}
