@@ -46,7 +46,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools image-tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages dashboard-picture manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools image-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -211,6 +211,11 @@ bench-table: ## the table of what BENCH_RESULTS has
 
 bench-plots: ## pictures of what BENCH_RESULTS has, for docs/performance
 	cd tests/bench/plots && $(GO) run . -into ../../../docs/performance/img ../../../$(BENCH_RESULTS)
+
+dashboard-picture: tools monitoring-tools ## a picture of the dashboard's panels for docs/metrics.md, recorded from agents at work, as root
+	@mkdir -p bin
+	DASHBOARD=$(CURDIR)/bin/dashboard.json $(GO) test -count 1 -run '^TestRecordDashboard$$' ./tests/monitoring
+	cd tests/bench/plots && $(GO) run ./dashboard ../../../bin/dashboard.json ../../../docs/img/dashboard.svg
 
 bench-packages: ## the benchmarks of each package
 	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...

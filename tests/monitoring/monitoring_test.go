@@ -20,6 +20,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 	"sigs.k8s.io/kube-network-policies/tests/monitoring/prometheus"
+	"sigs.k8s.io/kube-network-policies/tests/monitoring/recording"
 )
 
 func TestMain(m *testing.M) { os.Exit(labtest.Main(m)) }
@@ -65,8 +66,15 @@ type panel struct {
 	Type    string  `json:"type"`
 	Panels  []panel `json:"panels"`
 	Targets []struct {
-		Expr string `json:"expr"`
+		Expr         string `json:"expr"`
+		LegendFormat string `json:"legendFormat"`
 	} `json:"targets"`
+	GridPos     recording.Place `json:"gridPos"`
+	FieldConfig struct {
+		Defaults struct {
+			Unit string `json:"unit"`
+		} `json:"defaults"`
+	} `json:"fieldConfig"`
 }
 
 func readPanels(t *testing.T) []panel {
@@ -134,8 +142,8 @@ var legacy = regexp.MustCompile(`^(packet|nfqueue)_`)
 // Names and help texts follow the conventions of Prometheus.
 func TestMetricsFollowConventions(t *testing.T) {
 	prometheus.Need(t, "promtool")
-	c := start(t)
-	for who, text := range map[string]string{"agent": c.scrape(t, agentAddress), "status writer": c.scrape(t, writerAddress)} {
+	c := start(t, 1)
+	for who, text := range map[string]string{"agent": c.scrape(t, c.agentAddress(0)), "status writer": c.scrape(t, writerAddress)} {
 		check := exec.Command("promtool", "check", "metrics")
 		check.Stdin = strings.NewReader(text)
 		output, err := check.CombinedOutput()
@@ -181,7 +189,7 @@ func TestQueriesReturnData(t *testing.T) {
 	}
 	slices.Sort(queries)
 	queries = slices.Compact(queries)
-	c := start(t)
+	c := start(t, 1)
 	server := c.startPrometheus(t)
 	hasData := func(query string) bool { return len(server.Query(t, query)) > 0 }
 	wait(t, "two targets", func() bool { return hasData("count(up == 1) == 2") })

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -21,7 +23,6 @@ import (
 
 // Where things listen on the node.
 const (
-	agentAddress     = "127.0.0.1:9080"
 	writerAddress    = "127.0.0.1:9081"
 	apiServerAddress = "127.0.0.1:6443"
 )
@@ -39,20 +40,31 @@ metadata: {namespace: x, name: wrong}
 spec: {podSelector: {matchLabels: {app: web}}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/99}}]}]}
 `
 
-// cluster is a node with an agent in use, and a status writer.
+// cluster is one or two nodes with agents in use, and a status writer on the first one.
 type cluster struct {
 	*labtest.Cluster
-	node *lab.Node
-	http *http.Client // of the node
+	node   *lab.Node // the first one
+	agents []*lab.Agent
+	http   *http.Client // of the node
 }
 
-func start(t *testing.T) *cluster {
+// agentAddress returns where the agent of a node serves its metrics.
+func (c *cluster) agentAddress(node int) string {
+	return netip.AddrPortFrom(c.Nodes[node].Addr(lab.IPv4), 9080).String()
+}
+
+func start(t *testing.T, nodes int) *cluster {
 	t.Helper()
-	c := &cluster{Cluster: labtest.NewCluster(t, 1, "x/web@1 app=web", "x/client@1")}
+	c := &cluster{Cluster: labtest.NewCluster(t, nodes, "x/web@1 app=web", "x/client@1")}
 	c.node = c.Nodes[0]
 	c.http = prometheus.Client(c.node)
 	c.Apply(t, "policies", policies)
-	c.StartOn(t, c.node, "--block-established", "--metrics-bind-address="+agentAddress)
+	if nodes == 2 {
+		c.CreatePods(t, "y/web@2 app=web", "y/client@2")
+	}
+	for n, node := range c.Nodes {
+		c.agents = append(c.agents, c.StartOn(t, node, "--block-established", "--metrics-bind-address="+c.agentAddress(n)))
+	}
 	c.startWriter(t)
 	c.Expect(t, labtest.Yes("x/client", "x/web", "tcp/80"), labtest.No("x/client", "x/web", "tcp/81"))
 	wait(t, "metrics of the status writer", func() bool { return c.serves(t, writerAddress) })
@@ -127,15 +139,19 @@ func (c *cluster) startPrometheus(t *testing.T) *prometheus.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var agents []string
+	for n := range c.Nodes {
+		agents = append(agents, strconv.Quote(c.agentAddress(n)))
+	}
 	return prometheus.Start(t, c.node, map[string]string{"alerts.yaml": string(rules), "prometheus.yml": fmt.Sprintf(`
 global: {scrape_interval: 500ms, scrape_timeout: 500ms}
 rule_files: [alerts.yaml]
 scrape_configs:
 - job_name: agents
-  static_configs: [{targets: [%q]}]
+  static_configs: [{targets: [%s]}]
 - job_name: status-writer
   static_configs: [{targets: [%q]}]
-`, agentAddress, writerAddress)})
+`, strings.Join(agents, ", "), writerAddress)})
 }
 
 func write(t *testing.T, path, content string) {

@@ -17,8 +17,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // resources are the resources that a server can serve.
@@ -265,8 +267,8 @@ func (s *Server) get(r Request) (map[string]any, *metav1.Status) {
 func (s *Server) put(r Request, body []byte) (map[string]any, *metav1.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	u := &unstructured.Unstructured{}
-	if err := json.Unmarshal(body, &u.Object); err != nil {
+	u, err := decode(body)
+	if err != nil {
 		return nil, failure(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, err.Error())
 	}
 	u.SetNamespace(r.Namespace)
@@ -284,6 +286,16 @@ func (s *Server) put(r Request, body []byte) (map[string]any, *metav1.Status) {
 	}
 	s.store(r.Resource, "MODIFIED", next)
 	return next.render(), nil
+}
+
+// decode reads a Lease or an Event, in JSON or in protobuf.
+func decode(body []byte) (*unstructured.Unstructured, error) {
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	return &unstructured.Unstructured{Object: fields}, err
 }
 
 // watch sends the changes of a resource until the client disconnects or the server
