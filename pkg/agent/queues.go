@@ -118,6 +118,8 @@ func decide(e *enforce.Enforcer) queue.Handler {
 			return queue.Accept
 		case enforce.Undecided:
 			return queue.Defer
+		case enforce.Unannounced:
+			return queue.DeferLong
 		}
 		return queue.Drop
 	}

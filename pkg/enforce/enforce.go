@@ -21,9 +21,10 @@ import (
 type Result uint8
 
 const (
-	Drop      Result = iota // the zero value fails closed
-	Accept                  // let the packet pass
-	Undecided               // retry shortly: the pod may be known, or the peer evaluated, by then
+	Drop        Result = iota // the zero value fails closed
+	Accept                    // let the packet pass
+	Undecided                 // retry shortly: the pod may be known, or the peer evaluated, by then
+	Unannounced               // retry for longer: the source may be a pod of another node, whose status takes seconds
 )
 
 // Config is the configuration of an Enforcer.
@@ -98,9 +99,9 @@ type Input struct {
 	// Marked is set if the packet is an ICMP error sent by a pod that conntrack relates
 	// to an established connection, which may be a connection of other pods.
 	Marked bool
-	// Pending is set if the result for the packet was Undecided before.
+	// Pending is set if the result for the packet was Undecided or Unannounced before.
 	Pending bool
-	// Last is set if the packet cannot wait any longer: the result is not Undecided.
+	// Last is set if the packet cannot wait any longer: the result is Drop or Accept.
 	Last bool
 }
 
@@ -110,7 +111,7 @@ func (e *Enforcer) Decide(in Input) Result {
 	start := time.Now()
 	p, err := packet.Parse(in.Payload)
 	r := e.decide(p, err, in)
-	if r != Undecided {
+	if r == Drop || r == Accept {
 		e.metrics.observe(p, r, time.Since(start))
 	}
 	return r
@@ -135,7 +136,7 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input) Result {
 	d := s.Evaluate(q)
 	if d.Reason == policy.UnknownSource {
 		if in.Pending || e.sources.admit(p.Src.Addr(), time.Now()) {
-			return Undecided
+			return Unannounced
 		}
 		q.AwaitSource = false
 		d = s.Evaluate(q)

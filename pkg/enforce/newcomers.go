@@ -15,10 +15,12 @@ const (
 	// is one of a node, as a rule.
 	newcomerRest = time.Minute
 	// newcomerPackets is how many packets of an address may begin to wait in its window,
-	// and newcomerRate how many of all addresses in a second: a quarter of the room in
-	// a queue.
-	newcomerPackets = 16
-	newcomerRate    = 128
+	// newcomerRate how many of all addresses in a second, and newcomerNetworkRate how many
+	// of one network, so that one node whose addresses are swept leaves the others half.
+	// While they wait, they fit into the room of a queue.
+	newcomerPackets     = 32
+	newcomerRate        = 256
+	newcomerNetworkRate = newcomerRate / 2
 	// newcomerAddresses are remembered. A further one takes the place of the oldest.
 	newcomerAddresses = 1024
 )
@@ -31,6 +33,7 @@ type newcomers struct {
 	order   []netip.Addr // of windows, the oldest first
 	second  time.Time    // since when packets are counted
 	packets int
+	ofEach  map[netip.Prefix]int // of these, by network
 }
 
 // newcomer is an address that may be that of a new pod.
@@ -39,7 +42,9 @@ type newcomer struct {
 	packets int
 }
 
-func newNewcomers() *newcomers { return &newcomers{windows: make(map[netip.Addr]*newcomer)} }
+func newNewcomers() *newcomers {
+	return &newcomers{windows: make(map[netip.Addr]*newcomer), ofEach: make(map[netip.Prefix]int)}
+}
 
 // admit reports whether a packet of addr may wait, and counts it.
 func (n *newcomers) admit(addr netip.Addr, now time.Time) bool {
@@ -47,8 +52,10 @@ func (n *newcomers) admit(addr netip.Addr, now time.Time) bool {
 	defer n.mu.Unlock()
 	if now.Sub(n.second) >= time.Second {
 		n.second, n.packets = now, 0
+		clear(n.ofEach)
 	}
-	if n.packets >= newcomerRate {
+	of := network(addr)
+	if n.packets >= newcomerRate || n.ofEach[of] >= newcomerNetworkRate {
 		return false
 	}
 	w := n.windows[addr]
@@ -62,7 +69,18 @@ func (n *newcomers) admit(addr netip.Addr, now time.Time) bool {
 	}
 	w.packets++
 	n.packets++
+	n.ofEach[of]++
 	return true
+}
+
+// network returns the network of addr: of a size that most clusters give to one node.
+func network(addr netip.Addr) netip.Prefix {
+	bits := 24
+	if addr.Is6() {
+		bits = 64
+	}
+	prefix, _ := addr.Prefix(bits) // zero for an address with a zone, which no packet has
+	return prefix
 }
 
 func (n *newcomers) add(addr netip.Addr, now time.Time) *newcomer {

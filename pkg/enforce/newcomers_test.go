@@ -13,7 +13,8 @@ import (
 )
 
 func TestNewcomersAreBounded(t *testing.T) {
-	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
+	// Neighbours are in different networks.
+	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i), byte(i >> 8), byte(i >> 16)}) }
 	at := func(d time.Duration) time.Time { return time.Unix(1000, 0).Add(d) }
 	admitted := func(n *newcomers, i int, now time.Time, packets int) (count int) {
 		for range packets {
@@ -56,6 +57,24 @@ func TestNewcomersAreBounded(t *testing.T) {
 			t.Error("a second later no packet waits")
 		}
 	})
+	t.Run("addresses of one network", func(t *testing.T) {
+		n := newNewcomers()
+		count := 0
+		for i := range newcomerRate {
+			if n.admit(netip.AddrFrom4([4]byte{10, 1, 2, byte(i)}), at(0)) {
+				count++
+			}
+		}
+		if count != newcomerNetworkRate {
+			t.Errorf("%d packets wait, want %d", count, newcomerNetworkRate)
+		}
+		if !n.admit(netip.MustParseAddr("10.1.3.1"), at(0)) {
+			t.Error("an address of another network does not wait")
+		}
+		if !n.admit(netip.MustParseAddr("10.1.2.1"), at(time.Second)) {
+			t.Error("a second later an address of that network does not wait")
+		}
+	})
 	t.Run("what is remembered", func(t *testing.T) {
 		n := newNewcomers()
 		for i := range 5 * newcomerAddresses {
@@ -84,7 +103,7 @@ func testSourcesOfNewPodsWait(t *testing.T) {
 	}))
 	in := Input{Payload: tcp(netip.MustParseAddr("10.0.1.9"), isolated, 80)}
 	for range newcomerPackets {
-		if got := e.Decide(in); got != Undecided {
+		if got := e.Decide(in); got != Unannounced {
 			t.Errorf("a packet: %d, want it to wait", got)
 		}
 	}
@@ -92,7 +111,7 @@ func testSourcesOfNewPodsWait(t *testing.T) {
 		t.Errorf("one packet too many: %d, want it denied", got)
 	}
 	in.Pending = true
-	if got := e.Decide(in); got != Undecided {
+	if got := e.Decide(in); got != Unannounced {
 		t.Errorf("a packet that waits already: %d, want it to wait", got)
 	}
 	in.Last = true

@@ -25,6 +25,7 @@ type answerer struct {
 	out     []byte    // verdicts not yet sent
 	unsent  [2]uint64 // how many of them drop, how many accept
 	pending []pendingPacket
+	long    int       // how many of them are pending for long
 	retryAt time.Time // when to retry pending packets; zero if there are none
 	closing bool      // no more packets can become pending
 	failure error     // the kernel refused our configuration or a verdict
@@ -80,15 +81,16 @@ func (a *answerer) packet(m message) {
 		}
 		return
 	}
-	last := a.closing || len(a.pending) >= maxPending // attackers choose packets: they must not fill our memory
-	verdict := a.decide(Packet{Payload: p.payload, ToHost: p.toHost, Marked: a.marked(p.mark), Last: last})
-	if verdict == Defer && !last {
+	q := Packet{Payload: p.payload, ToHost: p.toHost, Marked: a.marked(p.mark), Last: a.closing}
+	verdict := a.decide(q)
+	if !q.Last && verdict.deferred() {
 		source := a.sourceOf(p)
-		if a.mayDefer(source) {
-			a.addPending(p, source)
+		if a.mayDefer(verdict, source) {
+			a.addPending(p, source, verdict == DeferLong)
 			return
 		}
-		verdict = a.decide(Packet{Payload: p.payload, ToHost: p.toHost, Marked: a.marked(p.mark), Last: true})
+		q.Last = true
+		verdict = a.decide(q)
 	}
 	a.answer(p.id, p.mark, verdict)
 }

@@ -5,10 +5,14 @@ import (
 	"time"
 )
 
+// deferred reports whether v is no verdict yet.
+func (v Verdict) deferred() bool { return v == Defer || v == DeferLong }
+
 // pendingPacket is a packet whose verdict was deferred.
 type pendingPacket struct {
 	id, mark uint32
 	toHost   bool
+	long     bool // in the room of DeferLong
 	source   netip.Addr
 	payload  []byte    // a copy of our own
 	until    time.Time // when the Handler has to decide
@@ -16,8 +20,13 @@ type pendingPacket struct {
 
 // addPending keeps p until the Handler is called again. It uses the memory of earlier
 // pending packets again.
-func (a *answerer) addPending(p packetMessage, source netip.Addr) {
+func (a *answerer) addPending(p packetMessage, source netip.Addr, long bool) {
 	now := time.Now()
+	until := now.Add(maxPendingTime)
+	if long {
+		until = now.Add(longPendingTime)
+		a.long++
+	}
 	n := len(a.pending)
 	if n < cap(a.pending) {
 		a.pending = a.pending[:n+1]
@@ -25,7 +34,7 @@ func (a *answerer) addPending(p packetMessage, source netip.Addr) {
 		a.pending = append(a.pending, pendingPacket{})
 	}
 	h := &a.pending[n]
-	h.id, h.mark, h.toHost, h.source, h.until = p.id, p.mark, p.toHost, source, now.Add(maxPendingTime)
+	h.id, h.mark, h.toHost, h.long, h.source, h.until = p.id, p.mark, p.toHost, long, source, until
 	h.payload = append(h.payload[:0], p.payload...)
 	if n == 0 {
 		a.retryAt = now.Add(retryEvery)
@@ -34,18 +43,27 @@ func (a *answerer) addPending(p packetMessage, source netip.Addr) {
 	a.metrics.pendingNow.Inc()
 }
 
-// mayDefer reports whether a source has room for one more packet.
-func (a *answerer) mayDefer(source netip.Addr) bool {
-	if len(a.pending) < unsharedPending {
+// mayDefer reports whether there is room for one more packet of a source with this verdict.
+// Attackers choose packets: they must not fill our memory.
+func (a *answerer) mayDefer(verdict Verdict, source netip.Addr) bool {
+	if verdict == DeferLong {
+		return a.long < maxPendingLong
+	}
+	others := len(a.pending) - a.long
+	if others < unsharedPending {
 		return true
 	}
-	n := 0
+	return others < maxPending && a.pendingOf(source) < maxPendingEach
+}
+
+// pendingOf returns how many packets of a source have room as Defer.
+func (a *answerer) pendingOf(source netip.Addr) (n int) {
 	for i := range a.pending {
-		if a.pending[i].source == source {
+		if h := &a.pending[i]; h.source == source && !h.long {
 			n++
 		}
 	}
-	return n < maxPendingEach
+	return n
 }
 
 // retryPending has the pending packets decided again if that is due.
@@ -73,10 +91,13 @@ func (a *answerer) retryAllPending(last func(*pendingPacket) bool) {
 		h := &a.pending[i]
 		last := last(h)
 		verdict := a.decide(Packet{Payload: h.payload, ToHost: h.toHost, Marked: a.marked(h.mark), Pending: true, Last: last})
-		if verdict == Defer && !last {
+		if verdict.deferred() && !last {
 			a.pending[kept], a.pending[i] = a.pending[i], a.pending[kept] // a swap, so that no room is lost
 			kept++
 			continue
+		}
+		if h.long {
+			a.long--
 		}
 		a.answer(h.id, h.mark, verdict)
 		a.metrics.pendingNow.Dec()
@@ -91,5 +112,5 @@ func (a *answerer) retryAllPending(last func(*pendingPacket) bool) {
 // packets.
 func (a *answerer) forgetPending() {
 	a.metrics.pendingNow.Sub(float64(len(a.pending)))
-	a.pending, a.retryAt = nil, time.Time{}
+	a.pending, a.long, a.retryAt = nil, 0, time.Time{}
 }

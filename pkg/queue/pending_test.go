@@ -42,31 +42,35 @@ func TestPendingPacketsAreRetried(t *testing.T) {
 	})
 }
 
-func TestPendingPacketsWaitAtMostASecond(t *testing.T) {
+func TestPendingPacketsAreDecidedInTime(t *testing.T) {
 	tests := []struct {
-		name       string
-		lastAnswer queue.Verdict
-		want       queuetest.Outcome
+		name          string
+		before, after queue.Verdict // while the packet is pending, and at last
+		time          time.Duration
+		want          queuetest.Outcome
 	}{
-		{"accepted at last", queue.Accept, queuetest.Accepted},
-		{"dropped at last", queue.Drop, queuetest.Dropped},
-		{"never decided", queue.Defer, queuetest.Dropped},
+		{"accepted at last", queue.Defer, queue.Accept, time.Second, queuetest.Accepted},
+		{"dropped at last", queue.Defer, queue.Drop, time.Second, queuetest.Dropped},
+		{"never decided", queue.Defer, queue.Defer, time.Second, queuetest.Dropped},
+		{"for long, accepted at last", queue.DeferLong, queue.Accept, 3 * time.Second, queuetest.Accepted},
+		{"for long, dropped at last", queue.DeferLong, queue.Drop, 3 * time.Second, queuetest.Dropped},
+		{"for long, never decided", queue.DeferLong, queue.DeferLong, 3 * time.Second, queuetest.Dropped},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 				start(t, on(k), func(q queue.Packet) queue.Verdict {
 					if q.Last {
-						return tt.lastAnswer
+						return tt.after
 					}
-					return queue.Defer
+					return tt.before
 				})
 				synctest.Wait()
 				begin := time.Now()
 				f := k.Send(100, payload("x"))
 				<-f.Done()
-				if took := time.Since(begin); took != time.Second {
-					t.Errorf("pending for %v, want 1s", took)
+				if took := time.Since(begin); took != tt.time {
+					t.Errorf("pending for %v, want %v", took, tt.time)
 				}
 				wantOutcome(t, "packet", f, tt.want)
 			})
@@ -177,5 +181,38 @@ func TestEachSourceHasBoundedPendingPackets(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		r.wantMetric("netpol_queue_pending", "", 0)
 		wantOutcome(t, "packet of the first source, later", k.Send(100, payload("\x01")), queuetest.Waiting)
+	})
+}
+
+// Packets that are pending for long and others take no room from each other.
+func TestRoomsForPendingPacketsAreSeparate(t *testing.T) {
+	const long, short = 768, 256 // of one source
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		r := start(t, on(k), func(q queue.Packet) queue.Verdict {
+			switch {
+			case q.Last:
+				return queue.Drop
+			case string(q.Payload) == "long":
+				return queue.DeferLong
+			}
+			return queue.Defer
+		})
+		synctest.Wait()
+		for range 2 {
+			for range long {
+				k.Send(100, payload("long"))
+			}
+			for range short {
+				k.Send(100, payload("short"))
+			}
+			synctest.Wait()
+			r.wantMetric("netpol_queue_pending", "", long+short)
+			wantOutcome(t, "one more for long", k.Send(100, payload("long")), queuetest.Dropped)
+			wantOutcome(t, "one more", k.Send(100, payload("short")), queuetest.Dropped)
+			time.Sleep(2 * time.Second)
+			r.wantMetric("netpol_queue_pending", "", long)
+			time.Sleep(2 * time.Second)
+			r.wantMetric("netpol_queue_pending", "", 0)
+		}
 	})
 }

@@ -21,9 +21,10 @@ import (
 type Verdict uint8
 
 const (
-	Drop   Verdict = iota // the zero value, so a forgotten assignment fails closed
-	Accept                // the packet passes
-	Defer                 // no verdict yet: the packet is pending, and Handler is called again shortly
+	Drop      Verdict = iota // the zero value, so a forgotten assignment fails closed
+	Accept                   // the packet passes
+	Defer                    // no verdict yet: the packet is pending, and Handler is called again shortly
+	DeferLong                // as Defer, but for longer, and in a room of its own: neither takes room from the other
 )
 
 // Packet is a packet that waits for its verdict.
@@ -36,10 +37,10 @@ type Packet struct {
 	ToHost bool
 	// Marked is set if the packet had Config.AcceptMark when it was queued.
 	Marked bool
-	// Pending is set if the Handler has returned Defer for the packet before.
+	// Pending is set if the Handler has returned Defer or DeferLong for the packet before.
 	Pending bool
 	// Last is set if the packet cannot be pending, or not any longer: Handler has
-	// to decide, and Defer counts as Drop.
+	// to decide, and Defer and DeferLong count as Drop.
 	Last bool
 }
 
@@ -66,6 +67,8 @@ const (
 	unsharedPending = 256 // of which one source may have so many,
 	maxPendingEach  = 32  // and only so many once all sources together have that many
 	maxPendingTime  = time.Second
+	maxPendingLong  = 768                   // packets with DeferLong per queue at one time, beside the others,
+	longPendingTime = 3 * time.Second       // which are pending for so long: a kubelet writes the status of a pod within two
 	retryEvery      = 20 * time.Millisecond // interval between two calls for pending packets
 
 	bindEvery    = 100 * time.Millisecond // interval between two attempts to bind

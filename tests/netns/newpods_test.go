@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -185,4 +186,73 @@ func TestReceiversWaitForNewPods(t *testing.T) {
 		}
 	}
 	c.Expect(t, labtest.Yes("y/new", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "tcp/80"))
+}
+
+// TestSweptAddressesTakeNoRoomFromNewPods checks that packets from many unused addresses of
+// another node's range do not keep the first packet of a new pod, whose address is of
+// another network, from waiting. On a machine that stands still for seconds the packet waits
+// too long, so an attempt that fails is repeated.
+func TestSweptAddressesTakeNoRoomFromNewPods(t *testing.T) {
+	c := newCluster(t, 2, "x/web@1 app=web", "y/web@2", "y/db@2 app=db")
+	agent := c.Start(t)[0]
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+	c.scheduled(t, "y/other@2 app=db") // while it has no address, unknown sources wait
+	dropped := func(family string) float64 {
+		return labtest.Metrics(t, agent).Sum("packet_count", "family", family, "verdict", "drop")
+	}
+	swept := c.sweep(t, c.Nodes[1], c.Hosts["x/web"].Addr(lab.IPv4))
+	defer swept()
+	for before := dropped("IPv4"); dropped("IPv4") < before+1000; { // they have no more room
+		if err := t.Context().Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for attempt := range 5 {
+		before := dropped("IPv6")
+		pod := c.scheduled(t, fmt.Sprintf("y/new-%d@2 app=db", attempt))[0]
+		arrived, err := c.Nodes[0].Capture(func(packet []byte) bool { return labtest.IsFrom(packet, pod.Host) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := make(chan lab.Answer)
+		go func() {
+			got, _ := pod.Probe(t.Context(), lab.TCP, netip.AddrPortFrom(c.Hosts["x/web"].Addr(lab.IPv6), 80), 20*time.Second)
+			answer <- got
+		}()
+		if err := labtest.Within(t, func() bool { return arrived.Count() > 0 }); err != nil {
+			t.Fatal(err)
+		}
+		c.Put(t, labtest.PodFile(pod.Name), pod.Object)
+		if got := <-answer; got.Outcome != lab.Connected {
+			t.Fatalf("a new pod: %v", got.Outcome)
+		}
+		if dropped("IPv6") == before {
+			return
+		}
+	}
+	t.Error("the first packets of new pods were dropped")
+}
+
+// sweep sends packets from unused addresses of a node's range, until end is called.
+func (c *cluster) sweep(t *testing.T, from *lab.Node, to netip.Addr) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		base := from.PodCIDRs[0].Addr().As4()
+		for i := 0; ctx.Err() == nil; i++ {
+			base[3] = byte(100 + i%100)
+			if err := from.SendIP(labtest.IPv4(netip.AddrFrom4(base), to, labtest.ProtoTCP, 0, labtest.TCPSYN(uint16(1024+i)))); err != nil {
+				ended <- err
+				return
+			}
+		}
+		ended <- nil
+	}()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
 }
