@@ -83,9 +83,6 @@ func (c *checkOptions) run(cmd *cobra.Command) error {
 	}
 	r, err := c.check(cmd.Context(), cmd.InOrStdin(), ranges)
 	if err != nil {
-		if c.output == "json" {
-			err = errors.Join(err, printJSON(out, map[string]string{"error": err.Error()}))
-		}
 		return err
 	}
 	c.printLimits(cmd.ErrOrStderr())

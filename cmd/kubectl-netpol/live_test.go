@@ -343,7 +343,7 @@ func TestPoliciesAreAppliedToTheLiveCluster(t *testing.T) {
 	if code, live, stderr := call(t, "", "diff -f shop"+flags); code != 0 {
 		t.Errorf("applied what is there: %d\n%s%s", code, live, stderr)
 	}
-	code, live, _ = call(t, "", "diff --port 5432 -f faulty.yaml"+flags)
+	code, live, _ = call(t, "", "diff --port 5432 -f faulty.yaml --feature-gates=EndPort=false,SCTP=false"+flags)
 	if want := "no longer allowed: shop/api -> shop/db"; code != 1 || !strings.Contains(live, want) || strings.Contains(live, "newly") {
 		t.Errorf("got %d\n%s", code, live)
 	}

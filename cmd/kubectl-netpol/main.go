@@ -42,15 +42,25 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	cmd.SetIn(stdin)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	err := cmd.ExecuteContext(ctx)
+	used, err := cmd.ExecuteContextC(ctx)
 	switch {
 	case err == nil:
 		return exitYes
 	case errors.Is(err, errNo):
 		return exitNo
 	}
-	fmt.Fprintf(stderr, "error: %v\n", err)
+	printError(used, stdout, stderr, err)
 	return exitError
+}
+
+// printError reports that a command has no answer, and in JSON, too, if its output was to be
+// JSON.
+func printError(cmd *cobra.Command, stdout, stderr io.Writer, err error) {
+	fmt.Fprintf(stderr, "error: %v\n", err)
+	if output := cmd.Flags().Lookup("output"); output != nil && output.Value.String() == "json" {
+		// Nothing is left to be done if that cannot be written either.
+		_ = printJSON(stdout, map[string]string{"error": err.Error()})
+	}
 }
 
 func newCommand() *cobra.Command {

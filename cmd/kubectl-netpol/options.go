@@ -84,6 +84,7 @@ func (o *options) readObjects(paths []string, stdin io.Reader) (*clusterfiles.Ob
 	if err != nil {
 		return nil, err
 	}
+	o.services = objects.Services
 	for _, note := range objects.Notes() {
 		fmt.Fprintln(o.notes, note)
 	}

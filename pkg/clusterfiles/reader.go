@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"sigs.k8s.io/kube-network-policies/pkg/apivalidation"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/manifestyaml"
 	"sigs.k8s.io/kube-network-policies/pkg/wellformed"
@@ -144,6 +145,11 @@ func skippedKind(h manifestyaml.Header) string {
 }
 
 func (r *reader) object(f file, d *manifestyaml.Document, k *kind) error {
+	if k.policy != nil {
+		if err := validate(d); err != nil {
+			return err
+		}
+	}
 	o := object{Object: k.new(), kind: k, source: source{file: f.name, line: d.Line(), doc: d}}
 	if err := d.Decode(o.Object); err != nil {
 		return err
@@ -163,6 +169,19 @@ func (r *reader) object(f file, d *manifestyaml.Document, k *kind) error {
 	}
 	r.objects[key] = o
 	return nil
+}
+
+// validate returns what the API server would refuse of a policy, each fault with its line.
+func validate(d *manifestyaml.Document) error {
+	m, err := d.Map()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range apivalidation.Validate(m) {
+		errs = append(errs, manifestyaml.Fault{Line: d.LineOf(e.Field), Err: e})
+	}
+	return errors.Join(errs...)
 }
 
 func (o object) key() key { return key{o.kind.Kind, o.GetNamespace(), o.GetName()} }

@@ -166,6 +166,20 @@ func (d *Document) Decode(into any) error {
 	return nil
 }
 
+// Map returns the document as JSON has it, with integers as int64. An item of a typed list
+// has what the list says for it.
+func (d *Document) Map() (map[string]any, error) {
+	data, err := d.encoded()
+	if err != nil {
+		return nil, err
+	}
+	m := map[string]any{"apiVersion": d.fallback.APIVersion, "kind": d.fallback.Kind}
+	if err := strictjson.UnmarshalCaseSensitivePreserveInts(data, &m); err != nil {
+		return nil, typeFault(d.node, err)
+	}
+	return m, nil
+}
+
 // Comment is a line of a comment, without the sign that begins it.
 type Comment struct {
 	Line int // of the file; of a comment above or below a field, that of the field
