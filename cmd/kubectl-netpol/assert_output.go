@@ -29,6 +29,7 @@ type expectationJSON struct {
 	Failed      int              `json:"failed"`
 	Failures    []intent.Failure `json:"failures,omitempty"` // the first of them
 	LeftOut     []string         `json:"leftOut,omitempty"`  // pods that cannot be evaluated
+	Probed      *intent.Probed   `json:"probed,omitempty"`   // with --probe
 }
 
 func printAssertJSON(w io.Writer, results []intent.Result) error {
@@ -38,7 +39,7 @@ func printAssertJSON(w io.Writer, results []intent.Result) error {
 		out.Holds = out.Holds && r.Holds()
 		e := expectationJSON{
 			File: r.File, Line: r.Line, From: r.From.String(), To: r.To.String(), Port: r.Port.String(), Protocol: r.Port.Proto.String(),
-			Expect: "deny", Why: r.Why, Holds: r.Holds(), Connections: len(r.Pairs), Failed: r.Failed, Failures: r.Failures,
+			Expect: "deny", Why: r.Why, Holds: r.Holds(), Connections: len(r.Pairs), Failed: r.Failed, Failures: r.Failures, Probed: r.Probed,
 		}
 		if r.Allow {
 			e.Expect = "allow"

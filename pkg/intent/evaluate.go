@@ -20,14 +20,26 @@ type Result struct {
 	Failures []Failure
 	// LeftOut is why pods of the sides could not be evaluated.
 	LeftOut []error
+	// Probed is what real connections have shown, if they were made.
+	Probed *Probed
 }
 
-// Holds reports whether all connections are as expected.
-func (r *Result) Holds() bool { return r.Failed == 0 }
+// Probed is what the real connections of an expectation have shown.
+type Probed struct {
+	Connections int      `json:"connections"`        // that were tried
+	Failures    []string `json:"failures,omitempty"` // those that are not as expected
+	Skipped     []string `json:"skipped,omitempty"`  // why others could not be tried
+}
+
+// Holds reports whether all connections are as expected, also the real ones.
+func (r *Result) Holds() bool {
+	return r.Failed == 0 && (r.Probed == nil || len(r.Probed.Failures) == 0)
+}
 
 // Pair is a connection of one family. Allowed is what policies do with it.
 type Pair struct {
 	From, To reachability.Endpoint
+	Port     uint16 // the number on To, 0 with ICMP
 	Family   reachability.Family
 	Allowed  bool
 }
@@ -96,9 +108,9 @@ func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint) (possibl
 			}
 			connects := false
 			for i, f := range families {
-				if reachability.Connectable(src, dst, r.Port, f) {
+				if number, ok := reachability.Connectable(src, dst, r.Port, f); ok {
 					connects, possible = true, true
-					c.add(r, Pair{From: *src, To: *dst, Family: f, Allowed: matrices[i].Allowed(row, column)})
+					c.add(r, Pair{From: *src, To: *dst, Port: number, Family: f, Allowed: matrices[i].Allowed(row, column)})
 				}
 			}
 			if !connects && r.Allow {

@@ -1,12 +1,11 @@
 package reachability
 
 // Connectable reports whether src can try to connect to dst at all: both have an address
-// of the family and, where the port is a name, dst declares it.
-func Connectable(src, dst *Endpoint, port Port, family Family) bool {
-	_, _, ok := addresses(src, dst, family)
-	if !ok {
-		return false
+// of the family and, where the port is a name, dst declares it. The number is that of the
+// port on dst, 0 where the protocol has no ports.
+func Connectable(src, dst *Endpoint, port Port, family Family) (number uint16, ok bool) {
+	if _, _, ok := addresses(src, dst, family); !ok {
+		return 0, false
 	}
-	_, ok = port.on(dst)
-	return ok
+	return port.on(dst)
 }
