@@ -41,6 +41,7 @@ func checkOutputs(t *testing.T, path, folder string, blocks int) {
 		t.Fatal(err)
 	}
 	t.Chdir(folder)
+	t.Setenv("COLUMNS", "")
 	parts := strings.Split(string(doc), console)
 	if len(parts) <= blocks {
 		t.Fatalf("found %d blocks in %s, want %d at least", len(parts)-1, path, blocks)

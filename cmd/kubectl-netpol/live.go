@@ -58,7 +58,11 @@ func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 func (o *options) mayRead() []string {
 	all := []string{cmp.Or(o.namespace, o.defaultNamespace, metav1.NamespaceDefault)}
 	for _, name := range o.named {
-		if namespace, _, ok := strings.Cut(o.qualified(name), "/"); ok && !isAddress(name) {
+		kind, _, _ := strings.Cut(name, "/")
+		if _, ok := kindOf(kind); ok || isAddress(name) {
+			continue // in the namespace above, or in none
+		}
+		if namespace, _, ok := strings.Cut(o.qualified(name), "/"); ok {
 			all = append(all, namespace)
 		}
 	}

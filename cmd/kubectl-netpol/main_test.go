@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,6 +16,13 @@ import (
 // call runs the program in testdata.
 func call(t *testing.T, stdin, command string) (code int, stdout, stderr string) {
 	t.Helper()
+	return callAt(t, defaultWidth, stdin, command)
+}
+
+// callAt runs the program as in a terminal of that width.
+func callAt(t *testing.T, width int, stdin, command string) (code int, stdout, stderr string) {
+	t.Helper()
+	t.Setenv("COLUMNS", strconv.Itoa(width))
 	var out, err strings.Builder
 	code = run(t.Context(), strings.Fields(command), strings.NewReader(stdin), &out, &err)
 	return code, out.String(), err.String()
@@ -32,8 +40,16 @@ func TestExitCodes(t *testing.T) {
 		{"", 0, ""},
 		{"matrix --port 80 -f shop", 0, ""},
 		{"matrix --port 80 -f shop -n shop", 0, ""},
-		{"matrix -f shop", 2, "port is missing"},
-		{"matrix --port 80 -f shop -o xml", 2, "--output=xml: must be one of table, markdown, json, yaml"},
+		{"matrix -f shop", 0, ""},
+		{"matrix -f shop -A --by pod -l app=web", 0, ""},
+		{"matrix -f shop -A -n shop", 2, "--all-namespaces: not with --namespace=shop"},
+		{"matrix -f shop --by team", 2, "--by=team: must be pod, workload or namespace"},
+		{"matrix -f shop -l app=none", 2, "no pods to show: no pod there has an address and the labels app=none"},
+		{"matrix -f shop -l =web", 2, "--selector==web: "},
+		{"matrix -f shop --color yes", 2, "--color=yes: must be auto, always or never"},
+		{"matrix -f shop --protocol UDP", 2, "--protocol=UDP: needs --port"},
+		{"matrix -f shop --protocol icmp", 0, ""},
+		{"matrix --port 80 -f shop -o xml", 2, "--output=xml: must be one of table, wide, list, markdown, csv, json, yaml, dot, mermaid"},
 		{"matrix --port 80 -f shop -n empty", 2, "no pods to show in namespace empty"},
 		{"matrix --port 80 -f shop --from shop/wb", 2, `--from=shop/wb: no pod "shop/wb"; near it: shop/db, shop/web`},
 		{"matrix --port 80 -f shop --family IPv5", 2, "--family=IPv5: must be IPv4 or IPv6"},

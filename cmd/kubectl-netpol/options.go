@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -27,6 +26,7 @@ type options struct {
 	kubeconfig string
 	context    string
 	namespace  string
+	everywhere bool // all namespaces
 	features   compile.Features
 	kinds      kindflags.Flags
 
@@ -51,12 +51,16 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file for the live cluster; empty uses the same files as kubectl")
 	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty uses the current context. One that does not exist is an error")
 	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one, and of objects in files that name none; matrix and check show this namespace only, and diff refuses the flag")
+	fs.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "show all namespaces, as without -n; an error with -n")
 	o.kinds = kindflags.Add(fs, "include %s; when false, these policies are ignored, as by agents without this flag", true)
 	featuregates.AddFlag(fs, &o.features, "Use the value of the agents: with another one, answers differ from what they enforce")
 }
 
 // read returns the cluster of the files, or the live one.
 func (o *options) read(ctx context.Context, stdin io.Reader) (clusterstate.Input, error) {
+	if o.everywhere && o.namespace != "" {
+		return clusterstate.Input{}, fmt.Errorf("--all-namespaces: not with --namespace=%s", o.namespace)
+	}
 	if len(o.files) == 0 {
 		return o.live(ctx)
 	}
@@ -101,23 +105,6 @@ func (o *options) qualified(name string) string {
 		return name
 	}
 	return cmp.Or(o.namespace, o.defaultNamespace, metav1.NamespaceDefault) + "/" + name
-}
-
-// sides finds the sides of those names, each once.
-func (o *options) sides(c *reachability.Cluster, flag string, names []string) ([]reachability.Endpoint, error) {
-	var sides []reachability.Endpoint
-	var errs []error
-	for _, name := range names {
-		s, err := c.Endpoint(o.qualified(name))
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s=%s: %w", flag, name, err))
-			continue
-		}
-		if !slices.ContainsFunc(sides, func(known reachability.Endpoint) bool { return known.Name == s.Name }) {
-			sides = append(sides, s)
-		}
-	}
-	return sides, errors.Join(errs...)
 }
 
 // traffic are the flags that select connections.

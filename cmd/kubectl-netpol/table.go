@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -16,174 +17,323 @@ import (
 const (
 	reaches = "✓"
 	blocked = "·"
+	partly  = "~" // before what only some of the pods reach
 )
 
-// maxWidth is how wide a table may get before its columns have numbers instead
-// of names.
-const maxWidth = 120
-
-// table is a matrix as people read it.
-type table struct {
-	title  string
-	self   bool                 // everyone reaches itself
-	groups []reachability.Group // those with more than one member, which are listed
-	rows   []string             // labels
-	names  []string             // labels of columns
-	cells  [][]string
+// printTable writes an overview for people: a table with names for columns if it fits, else one
+// with numbers, or a list if that is shorter. Form is "table", or "wide" or "list" for one of
+// them.
+func printTable(w io.Writer, o *reachability.Overview, form string, s style) error {
+	out := bufio.NewWriter(w)
+	t := newTable(o)
+	switch {
+	case form == "list":
+		out.WriteString(listing(o, t, s))
+	case form == "wide" || t.width() <= s.width:
+		out.WriteString(t.render(s))
+	default:
+		out.WriteString(t.short(o, s))
+	}
+	printPartial(out, o)
+	return out.Flush()
 }
 
-func newTable(m *reachability.Matrix) *table {
-	t := &table{title: title(m.Port), self: m.Port.Name == ""}
-	groups := m.Groups()
-	var columns []reachability.Group
-	for _, g := range groups {
-		if len(g.Members) > 1 {
-			t.groups = append(t.groups, g)
-		}
-		if g.Column >= 0 {
-			columns = append(columns, g)
-			t.names = append(t.names, label(g))
-		}
+// short returns the table with numbers if it fits, or the list if that is shorter.
+func (t *table) short(o *reachability.Overview, s style) string {
+	listed := listing(o, t, s)
+	if 3*len(t.columns) > s.width { // three characters for a column at least
+		return listed
 	}
-	for _, from := range groups {
-		if from.Row < 0 {
-			continue
+	short := t.numbered()
+	if text := short.render(s); short.width() <= s.width && strings.Count(text, "\n") <= strings.Count(listed, "\n") {
+		return text
+	}
+	return listed
+}
+
+// table is an overview as rows and columns.
+type table struct {
+	title   string
+	rows    []heading
+	columns []heading
+	cells   [][]string
+	marks   [][]string // colours of cells
+	legend  []string   // lines below the table
+}
+
+// heading is the label of a row or a column.
+type heading struct {
+	group string // the namespace
+	label string
+}
+
+// outside is the group of what is in no namespace.
+const outside = "addresses"
+
+func newHeading(s *reachability.Side) heading {
+	switch {
+	case s.Namespace == "":
+		return heading{outside, s.Name}
+	case s.Name == "":
+		return heading{"namespaces", s.Namespace}
+	}
+	return heading{s.Namespace, s.Name}
+}
+
+func headings(sides []reachability.Side) []heading {
+	all := make([]heading, len(sides))
+	for i := range sides {
+		all[i] = newHeading(&sides[i])
+	}
+	return all
+}
+
+func newTable(o *reachability.Overview) *table {
+	t := &table{title: title(o), rows: headings(o.From), columns: headings(o.To)}
+	type cell struct{ text, color string }
+	known := map[[2]int32]cell{}
+	for row := range o.From {
+		cells, marks := make([]string, len(o.To)), make([]string, len(o.To))
+		for column := range o.To {
+			c, ok := known[o.Cell(row, column)]
+			if !ok {
+				c.text, c.color = cellOf(o, row, column)
+				known[o.Cell(row, column)] = c
+			}
+			cells[column], marks[column] = c.text, c.color
 		}
-		t.rows = append(t.rows, label(from))
-		var cells []string
-		for _, to := range columns {
-			cells = append(cells, mark(m.AllowedBetween(from, to)))
-		}
-		t.cells = append(t.cells, cells)
+		t.cells, t.marks = append(t.cells, cells), append(t.marks, marks)
 	}
 	return t
 }
 
-func title(p reachability.Port) string { return strings.TrimSpace(p.Proto.String() + " " + p.String()) }
-
-func mark(allowed bool) string {
-	if allowed {
-		return reaches
+// title says what the cells show.
+func title(o *reachability.Overview) string {
+	if o.Port == (reachability.Port{}) {
+		return "Ports that the row reaches of the column: " + blocked + " none"
 	}
-	return blocked
+	return fmt.Sprintf("%s, from the row to the column: %s reaches, %s does not", trafficName(o.Port), reaches, blocked)
 }
 
-// label is the name of a group: its first member, and how many more.
-func label(g reachability.Group) string {
-	name := g.Members[0].Name
-	if more := len(g.Members) - 1; more > 0 {
-		return fmt.Sprintf("%s +%d", name, more)
-	}
-	return name
+func trafficName(p reachability.Port) string {
+	return strings.TrimSpace(p.Proto.String() + " " + p.String())
 }
 
-// print writes the table for a terminal: clients down, servers across.
-func (t *table) print(w io.Writer) error {
-	out := bufio.NewWriter(w)
-	rows, names := t.rows, t.names
-	numbered := wide(rows, names)
-	if numbered {
-		rows, names = t.numbered()
+// cellOf returns the text of a cell and its colour.
+func cellOf(o *reachability.Overview, row, column int) (text, color string) {
+	every, some := o.Every(row, column), o.Some(row, column)
+	one := o.Port != (reachability.Port{})
+	switch {
+	case every.Empty() && some.Empty():
+		return blocked, dim
+	case one && some.Empty():
+		return reaches, green
+	case one:
+		return partly, yellow
+	case some.Empty():
+		return every.String(), green
+	case every.Empty():
+		return partly + some.String(), yellow
 	}
-	edge := longest(rows)
-	fmt.Fprintf(out, "%s, from the row to the column: %s reaches, %s does not\n\n", t.title, reaches, blocked)
-	line := pad("", edge)
-	for _, name := range names {
-		line += "  " + name
-	}
-	fmt.Fprintln(out, line)
-	for i, row := range rows {
-		line := pad(row, edge)
-		for j, cell := range t.cells[i] {
-			line += "  " + pad(cell, utf8.RuneCountInString(names[j]))
-		}
-		fmt.Fprintln(out, strings.TrimRight(line, " "))
-	}
-	if numbered {
-		t.printColumns(out)
-	}
-	t.printGroups(out, "")
-	return out.Flush()
+	return every.String() + " " + partly + some.String(), yellow
 }
 
-// printColumns lists the names of numbered columns that have no row.
-func (t *table) printColumns(out io.Writer) {
-	begun := false
-	for i, name := range t.names {
-		if slices.Contains(t.rows, name) {
-			continue
-		}
-		if !begun {
-			fmt.Fprintln(out)
-			begun = true
-		}
-		fmt.Fprintf(out, "Column %d: %s\n", i+1, name)
-	}
-}
-
-// wide reports whether a table with names as headings is too wide.
-func wide(rows, names []string) bool {
-	width := longest(rows)
-	for _, name := range names {
-		width += 2 + utf8.RuneCountInString(name)
-	}
-	return width > maxWidth
-}
-
-// numbered returns the labels with numbers. Columns have only the number, which a row
-// or a list of columns explains.
-func (t *table) numbered() (rows, names []string) {
-	digits := len(strconv.Itoa(len(t.names)))
-	for i := range t.names {
-		names = append(names, pad(strconv.Itoa(i+1), digits))
-	}
-	for _, row := range t.rows {
-		number := ""
-		if i := slices.Index(t.names, row); i >= 0 {
-			number = strconv.Itoa(i + 1)
-		}
-		rows = append(rows, strings.Repeat(" ", digits-len(number))+number+" "+row)
-	}
-	return rows, names
-}
-
-func (t *table) printGroups(out io.Writer, bullet string) {
-	if len(t.groups) == 0 {
-		return
-	}
-	self := ""
-	if t.self {
-		self = "; each reaches itself"
-	}
-	fmt.Fprintf(out, "\nPods of one row or column have the same connections%s:\n", self)
-	if bullet != "" {
-		fmt.Fprintln(out)
-	}
-	for _, g := range t.groups {
-		fmt.Fprintf(out, "%s%s: %s\n", bullet, label(g), shorten(members(g)))
-	}
-}
-
-// printMarkdown writes the table for a page or a comment of a pull request.
-func (t *table) printMarkdown(w io.Writer) error {
-	out := bufio.NewWriter(w)
-	fmt.Fprintf(out, "| %s | %s |\n", t.title, strings.Join(t.names, " | "))
-	fmt.Fprintf(out, "| --- |%s\n", strings.Repeat(" --- |", len(t.names)))
-	for i, row := range t.rows {
-		fmt.Fprintf(out, "| %s | %s |\n", row, strings.Join(t.cells[i], " | "))
-	}
-	t.printGroups(out, "- ")
-	return out.Flush()
-}
-
-func longest(labels []string) int {
-	width := 0
-	for _, l := range labels {
-		width = max(width, utf8.RuneCountInString(l))
+// width is that of the widest line of the table itself.
+func (t *table) width() int {
+	width := t.edge()
+	for _, w := range t.widths() {
+		width += 2 + w
 	}
 	return width
 }
 
+// edge is the width of the labels of rows.
+func (t *table) edge() int {
+	width := 0
+	for _, h := range t.rows {
+		width = max(width, 2+utf8.RuneCountInString(h.label))
+	}
+	return width
+}
+
+// widths are those of the columns. The last column of a namespace has room for its name.
+func (t *table) widths() []int {
+	widths := make([]int, len(t.columns))
+	for j, h := range t.columns {
+		widths[j] = utf8.RuneCountInString(h.label)
+		for i := range t.cells {
+			widths[j] = max(widths[j], utf8.RuneCountInString(t.cells[i][j]))
+		}
+	}
+	for first, next := 0, 0; first < len(t.columns); first = next {
+		have := -2
+		for next = first; next < len(t.columns) && t.columns[next].group == t.columns[first].group; next++ {
+			have += 2 + widths[next]
+		}
+		widths[next-1] += max(0, utf8.RuneCountInString(t.columns[first].group)-have)
+	}
+	return widths
+}
+
+func (t *table) render(s style) string {
+	var out strings.Builder
+	edge, widths := t.edge(), t.widths()
+	fmt.Fprintf(&out, "%s\n\n", t.title)
+	groups, names := pad("", edge), pad("", edge)
+	for j, h := range t.columns {
+		group := ""
+		if h.group != "" && (j == 0 || t.columns[j-1].group != h.group) {
+			group = h.group
+		}
+		// A namespace's name runs over all its columns.
+		groups = pad(groups, utf8.RuneCountInString(names)) + "  " + group
+		names += "  " + pad(h.label, widths[j])
+	}
+	if groups = strings.TrimRight(groups, " "); groups != "" {
+		fmt.Fprintln(&out, s.paint(bold, groups))
+	}
+	fmt.Fprintln(&out, strings.TrimRight(names, " "))
+	for i, h := range t.rows {
+		if i == 0 || t.rows[i-1].group != h.group {
+			fmt.Fprintln(&out, s.paint(bold, h.group))
+		}
+		last := len(t.cells[i]) - 1
+		line := pad("  "+h.label, edge)
+		for j, cell := range t.cells[i] {
+			if j < last {
+				cell = pad(cell, widths[j])
+			}
+			line += "  " + s.paint(t.marks[i][j], cell)
+		}
+		fmt.Fprintln(&out, line)
+	}
+	if len(t.legend) > 0 {
+		fmt.Fprintf(&out, "\n%s\n", strings.Join(t.legend, "\n"))
+	}
+	return out.String()
+}
+
+// numbered returns the table with numbers for the names of columns, which the rows have, too,
+// and with letters for cells, which a legend explains.
+func (t *table) numbered() *table {
+	short := &table{title: t.title, marks: t.marks}
+	digits := len(strconv.Itoa(len(t.columns)))
+	listed := map[heading]bool{}
+	for _, h := range t.rows {
+		number := ""
+		if j := slices.Index(t.columns, h); j >= 0 {
+			number = strconv.Itoa(j + 1)
+			listed[h] = true
+		}
+		short.rows = append(short.rows, heading{h.group, padLeft(number, digits) + " " + h.label})
+	}
+	for j, h := range t.columns {
+		short.columns = append(short.columns, heading{label: strconv.Itoa(j + 1)})
+		if !listed[h] {
+			name := h.label
+			if h.group != outside {
+				name = h.group + "/" + name
+			}
+			short.legend = append(short.legend, fmt.Sprintf("%s = %s", padLeft(strconv.Itoa(j+1), digits), name))
+		}
+	}
+	letters := t.letters()
+	for _, row := range t.cells {
+		cells := make([]string, len(row))
+		for j, cell := range row {
+			cells[j] = cmp.Or(letters[cell], cell)
+		}
+		short.cells = append(short.cells, cells)
+	}
+	explained := map[string]bool{}
+	for _, cell := range slices.Concat(t.cells...) {
+		if l := letters[cell]; l != "" && !explained[cell] {
+			explained[cell] = true
+			short.legend = append(short.legend, fmt.Sprintf("%s = %s", padLeft(l, digits), cell))
+		}
+	}
+	return short
+}
+
+// letters returns a letter for each longer cell, in the order of the cells.
+func (t *table) letters() map[string]string {
+	letters := map[string]string{}
+	for _, cell := range slices.Concat(t.cells...) {
+		if _, known := letters[cell]; known || utf8.RuneCountInString(cell) == 1 {
+			continue
+		}
+		letters[cell] = letter(len(letters))
+	}
+	return letters
+}
+
+// letter returns a to z, then ba, bb and so on.
+func letter(n int) string {
+	text := string(rune('a' + n%26))
+	if n >= 26 {
+		return letter(n/26) + text
+	}
+	return text
+}
+
+// mostPartial is the maximum number of cells of which the differing pods are named.
+const mostPartial = 5
+
+// printPartial names pods of cells that some of their pods reach and some do not.
+func printPartial(out io.Writer, o *reachability.Overview) {
+	more := 0
+	for row := range o.From {
+		for column := range o.To {
+			if o.Some(row, column).Empty() {
+				continue
+			}
+			if more++; more > mostPartial {
+				continue
+			}
+			if more == 1 {
+				fmt.Fprintf(out, "\n%s only some of the pods:\n", partly)
+			}
+			what := o.Some(row, column).String()
+			if o.Port != (reachability.Port{}) {
+				what = trafficName(o.Port)
+			}
+			p := o.Partial(row, column)
+			fmt.Fprintf(out, "%s -> %s: %d of %d pairs reach %s; not %s -> %s\n", &o.From[row], &o.To[column], p.Reaching, p.Pairs, what, p.Without[0], p.Without[1])
+		}
+	}
+	if more > mostPartial {
+		fmt.Fprintf(out, "and %d more; --by pod shows all\n", more-mostPartial)
+	}
+}
+
+// printMarkdown writes the table for a page or a comment of a pull request.
+func printMarkdown(w io.Writer, o *reachability.Overview) error {
+	out := bufio.NewWriter(w)
+	what := "ports"
+	if o.Port != (reachability.Port{}) {
+		what = trafficName(o.Port)
+	}
+	fmt.Fprintf(out, "| %s |", what)
+	for column := range o.To {
+		fmt.Fprintf(out, " %s |", &o.To[column])
+	}
+	fmt.Fprintf(out, "\n| --- |%s\n", strings.Repeat(" --- |", len(o.To)))
+	for row := range o.From {
+		fmt.Fprintf(out, "| %s |", &o.From[row])
+		for column := range o.To {
+			text, _ := cellOf(o, row, column)
+			fmt.Fprintf(out, " %s |", text)
+		}
+		fmt.Fprintln(out)
+	}
+	printPartial(out, o)
+	return out.Flush()
+}
+
 func pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
+}
+
+func padLeft(s string, width int) string {
+	return strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s))) + s
 }

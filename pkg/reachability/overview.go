@@ -197,17 +197,17 @@ func (o *Overview) Every(row, column int) PortSet {
 
 // Some returns the ports that some pairs of members may use and others may not.
 func (o *Overview) Some(row, column int) PortSet {
-	every, any := o.every[row*len(o.To)+column], o.any[row*len(o.To)+column]
-	if every == any {
+	cell := o.Cell(row, column)
+	if cell[0] == cell[1] {
 		return PortSet{}
 	}
-	return o.r.sets.all[any].Without(o.r.sets.all[every])
+	return o.r.sets.all[cell[1]].Without(o.r.sets.all[cell[0]])
 }
 
-// Same reports whether two cells are the same.
-func (o *Overview) Same(row, column, otherRow, otherColumn int) bool {
-	a, b := row*len(o.To)+column, otherRow*len(o.To)+otherColumn
-	return o.every[a] == o.every[b] && o.any[a] == o.any[b]
+// Cell returns a key of a cell, which equal cells share.
+func (o *Overview) Cell(row, column int) [2]int32 {
+	at := row*len(o.To) + column
+	return [2]int32{o.every[at], o.any[at]}
 }
 
 // Partial is how the pairs of members of two sides differ.

@@ -1,0 +1,395 @@
+package main
+
+import (
+	"bufio"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+)
+
+// edge is a cell in which something is reached.
+type edge struct {
+	from, to    *reachability.Side
+	row, column int
+}
+
+// reachesAny reports whether some of the pods reach anything.
+func reachesAny(o *reachability.Overview, row, column int) bool {
+	return o.Cell(row, column) != [2]int32{}
+}
+
+// edges yields the cells in which something is reached, but for a pod and itself.
+func edges(o *reachability.Overview) func(yield func(edge) bool) {
+	return func(yield func(edge) bool) {
+		for row := range o.From {
+			for column := range o.To {
+				from, to := &o.From[row], &o.To[column]
+				alone := from.String() == to.String() && !from.Replicated && len(from.Members) == 1
+				if alone || !reachesAny(o, row, column) {
+					continue
+				}
+				if !yield(edge{from, to, row, column}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// printCSV writes a line for each pair that reaches something.
+func printCSV(w io.Writer, o *reachability.Overview) error {
+	out := csv.NewWriter(w)
+	err := out.Write([]string{"from_namespace", "from", "to_namespace", "to", "ports", "some_pods_only"})
+	for e := range edges(o) {
+		every, some := o.Every(e.row, e.column).String(), o.Some(e.row, e.column).String()
+		if o.Port != (reachability.Port{}) {
+			every, some = onlyPort(every, o.Port), onlyPort(some, o.Port)
+		}
+		if err == nil {
+			err = out.Write([]string{e.from.Namespace, e.from.Name, e.to.Namespace, e.to.Name, every, some})
+		}
+	}
+	out.Flush()
+	if err == nil {
+		err = out.Error()
+	}
+	return err
+}
+
+// onlyPort returns the port that was looked at in place of all ports.
+func onlyPort(ports string, p reachability.Port) string {
+	if ports == "" {
+		return ""
+	}
+	return strings.TrimPrefix(p.String()+"/"+p.Proto.String(), "/")
+}
+
+// nodes returns the sides of both directions by name, in order, each with its number.
+func nodes(o *reachability.Overview) (sides []*reachability.Side, at map[string]int) {
+	all := map[string]*reachability.Side{}
+	for _, list := range [][]reachability.Side{o.From, o.To} {
+		for i := range list {
+			all[list[i].String()] = &list[i]
+		}
+	}
+	at = map[string]int{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		at[name] = len(sides)
+		sides = append(sides, all[name])
+	}
+	return sides, at
+}
+
+// edgeLabel is what an arrow is labelled with, nothing where one port is shown.
+func edgeLabel(o *reachability.Overview, e edge) string {
+	if o.Port != (reachability.Port{}) {
+		return ""
+	}
+	text, _ := cellOf(o, e.row, e.column)
+	return text
+}
+
+// grouped yields the namespaces of sides with the numbers of their sides.
+func grouped(sides []*reachability.Side) func(yield func(group string, members []int) bool) {
+	groups := map[string][]int{}
+	for i, s := range sides {
+		group := newHeading(s).group
+		groups[group] = append(groups[group], i)
+	}
+	return func(yield func(string, []int) bool) {
+		for _, group := range slices.Sorted(maps.Keys(groups)) {
+			if !yield(group, groups[group]) {
+				return
+			}
+		}
+	}
+}
+
+// printDot writes the overview for Graphviz. What only some pods reach is dashed.
+func printDot(w io.Writer, o *reachability.Overview) error {
+	out := bufio.NewWriter(w)
+	sides, at := nodes(o)
+	fmt.Fprint(out, "digraph netpol {\n  rankdir=LR\n  node [shape=box]\n")
+	cluster := 0
+	for group, members := range grouped(sides) {
+		fmt.Fprintf(out, "  subgraph cluster_%d {\n    label=%q\n", cluster, group)
+		cluster++
+		for _, i := range members {
+			fmt.Fprintf(out, "    n%d [label=%q]\n", i, newHeading(sides[i]).label)
+		}
+		fmt.Fprintln(out, "  }")
+	}
+	for e := range edges(o) {
+		dashed := ""
+		if !o.Some(e.row, e.column).Empty() {
+			dashed = " style=dashed"
+		}
+		fmt.Fprintf(out, "  n%d -> n%d [label=%q%s]\n", at[e.from.String()], at[e.to.String()], edgeLabel(o, e), dashed)
+	}
+	fmt.Fprintln(out, "}")
+	return out.Flush()
+}
+
+// printMermaid writes the overview as a flowchart of Mermaid, which GitHub and GitLab draw.
+// What only some pods reach is dotted.
+func printMermaid(w io.Writer, o *reachability.Overview) error {
+	out := bufio.NewWriter(w)
+	sides, at := nodes(o)
+	fmt.Fprintln(out, "flowchart LR")
+	cluster := 0
+	for group, members := range grouped(sides) {
+		fmt.Fprintf(out, "  subgraph g%d[%q]\n", cluster, group)
+		cluster++
+		for _, i := range members {
+			fmt.Fprintf(out, "    n%d[%q]\n", i, newHeading(sides[i]).label)
+		}
+		fmt.Fprintln(out, "  end")
+	}
+	for e := range edges(o) {
+		arrow := "-->"
+		if !o.Some(e.row, e.column).Empty() {
+			arrow = "-.->"
+		}
+		if label := edgeLabel(o, e); label != "" {
+			arrow += fmt.Sprintf("|%q|", label)
+		}
+		fmt.Fprintf(out, "  n%d %s n%d\n", at[e.from.String()], arrow, at[e.to.String()])
+	}
+	return out.Flush()
+}
+
+// printMatrixJSON writes an overview on one line. With one port, cells are true or false:
+//
+//	{"port":"80","protocol":"TCP","pods":["x/a",…],"allowed":{"x/a":{"x/b":true,…},…},"partly":{"x/a":["x/c",…]}}
+//
+// Pods are the names of all sides. "partly", which is not there if it is empty, has the cells
+// that some of the pods reach; they are false in "allowed". Without a port, only cells in
+// which something is reached are there:
+//
+//	{"from":["x/a",…],"to":[…],"reaches":{"x/a":{"x/b":{"ports":["80/TCP",…],"partly":["53/UDP"]},…},…}}
+//
+// What could not be read is in "limits".
+// It is written piece by piece: the encoders of a million cells take gigabytes.
+func printMatrixJSON(w io.Writer, o *reachability.Overview, limits []string) error {
+	j := &jsonWriter{out: bufio.NewWriter(w), limits: limits}
+	if o.Port == (reachability.Port{}) {
+		j.cells(o)
+	} else {
+		j.allowed(o)
+	}
+	fmt.Fprintln(j.out)
+	return j.out.Flush()
+}
+
+type jsonWriter struct {
+	out    *bufio.Writer
+	limits []string
+}
+
+// value writes a string or a list of strings.
+func (j *jsonWriter) value(v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // neither fails
+	}
+	j.out.Write(text)
+}
+
+// object writes an object of keys, each followed by what value writes.
+func (j *jsonWriter) object(keys []string, value func(i int)) {
+	j.out.WriteByte('{')
+	for i, key := range keys {
+		if i > 0 {
+			j.out.WriteByte(',')
+		}
+		j.value(key)
+		j.out.WriteByte(':')
+		value(i)
+	}
+	j.out.WriteByte('}')
+}
+
+// whole writes the object of an answer, with what could not be read behind it.
+func (j *jsonWriter) whole(keys []string, value func(key string)) {
+	const limits = "limits"
+	if len(j.limits) > 0 {
+		keys = append(keys, limits)
+	}
+	j.object(keys, func(i int) {
+		if keys[i] == limits {
+			j.value(j.limits)
+			return
+		}
+		value(keys[i])
+	})
+}
+
+// sorted returns the names of sides in order, and their places.
+func sorted(sides []reachability.Side) (names []string, places []int) {
+	for i := range sides {
+		places = append(places, i)
+	}
+	slices.SortFunc(places, func(a, b int) int { return strings.Compare(sides[a].String(), sides[b].String()) })
+	for _, i := range places {
+		names = append(names, sides[i].String())
+	}
+	return names, places
+}
+
+// sideNames returns the names of all sides, each once, in order.
+func sideNames(o *reachability.Overview) []string {
+	from, _ := sorted(o.From)
+	to, _ := sorted(o.To)
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(from, to))))
+}
+
+// partlyOf returns the names of what a row reaches with some of the pods, by row.
+func partlyOf(o *reachability.Overview) (rows []string, columns [][]string) {
+	from, rowAt := sorted(o.From)
+	to, columnAt := sorted(o.To)
+	for i, row := range rowAt {
+		var found []string
+		for k, column := range columnAt {
+			if !o.Some(row, column).Empty() {
+				found = append(found, to[k])
+			}
+		}
+		if len(found) > 0 {
+			rows, columns = append(rows, from[i]), append(columns, found)
+		}
+	}
+	return rows, columns
+}
+
+func (j *jsonWriter) allowed(o *reachability.Overview) {
+	from, rowAt := sorted(o.From)
+	to, columnAt := sorted(o.To)
+	partlyRows, partlyColumns := partlyOf(o)
+	keys := []string{"port", "protocol", "pods", "allowed"}
+	if len(partlyRows) > 0 {
+		keys = append(keys, "partly")
+	}
+	j.whole(keys, func(key string) {
+		switch key {
+		case "port":
+			j.value(o.Port.String())
+		case "protocol":
+			j.value(o.Port.Proto.String())
+		case "pods":
+			j.value(sideNames(o))
+		case "allowed":
+			j.object(from, func(row int) {
+				j.object(to, func(column int) {
+					fmt.Fprint(j.out, !o.Every(rowAt[row], columnAt[column]).Empty())
+				})
+			})
+		case "partly":
+			j.object(partlyRows, func(i int) { j.value(partlyColumns[i]) })
+		}
+	})
+}
+
+func (j *jsonWriter) cells(o *reachability.Overview) {
+	from, rowAt := sorted(o.From)
+	to, columnAt := sorted(o.To)
+	keys := []string{"from", "to", "reaches"}
+	j.whole(keys, func(key string) {
+		switch key {
+		case "from":
+			j.value(from)
+		case "to":
+			j.value(to)
+		case "reaches":
+			j.object(from, func(row int) {
+				var names []string
+				var at []int
+				for k, column := range columnAt {
+					if reachesAny(o, rowAt[row], column) {
+						names, at = append(names, to[k]), append(at, column)
+					}
+				}
+				j.object(names, func(k int) {
+					every, some := o.Every(rowAt[row], at[k]), o.Some(rowAt[row], at[k])
+					parts := map[string][]string{"ports": every.Strings()}
+					if !some.Empty() {
+						parts["partly"] = some.Strings()
+					}
+					j.value(parts)
+				})
+			})
+		}
+	})
+}
+
+// printMatrixYAML writes what JSON has.
+func printMatrixYAML(w io.Writer, o *reachability.Overview, limits []string) error {
+	out := bufio.NewWriter(w)
+	from, rowAt := sorted(o.From)
+	to, columnAt := sorted(o.To)
+	list := func(key string, names []string) {
+		fmt.Fprintf(out, "%s:\n", key)
+		for _, name := range names {
+			fmt.Fprintf(out, "- %q\n", name)
+		}
+	}
+	if o.Port == (reachability.Port{}) {
+		list("from", from)
+		list("to", to)
+		fmt.Fprintln(out, "reaches:")
+	} else {
+		fmt.Fprintf(out, "port: %q\nprotocol: %q\n", o.Port, o.Port.Proto)
+		list("pods", sideNames(o))
+		fmt.Fprintln(out, "allowed:")
+	}
+	for i, row := range rowAt {
+		fmt.Fprintf(out, "  %q:", from[i])
+		any := false
+		for k, column := range columnAt {
+			every, some := o.Every(row, column), o.Some(row, column)
+			if o.Port == (reachability.Port{}) && every.Empty() && some.Empty() {
+				continue
+			}
+			if !any {
+				fmt.Fprintln(out)
+			}
+			any = true
+			if o.Port != (reachability.Port{}) {
+				fmt.Fprintf(out, "    %q: %v\n", to[k], !every.Empty())
+				continue
+			}
+			fmt.Fprintf(out, "    %q: {ports: %s", to[k], flow(every.Strings()))
+			if !some.Empty() {
+				fmt.Fprintf(out, ", partly: %s", flow(some.Strings()))
+			}
+			fmt.Fprintln(out, "}")
+		}
+		if !any {
+			fmt.Fprintln(out, " {}")
+		}
+	}
+	if rows, columns := partlyOf(o); len(rows) > 0 && o.Port != (reachability.Port{}) {
+		fmt.Fprintln(out, "partly:")
+		for i, row := range rows {
+			fmt.Fprintf(out, "  %q: %s\n", row, flow(columns[i]))
+		}
+	}
+	if len(limits) > 0 {
+		list("limits", limits)
+	}
+	return out.Flush()
+}
+
+// flow returns strings as a list of YAML on one line.
+func flow(values []string) string {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = fmt.Sprintf("%q", v)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
