@@ -25,7 +25,8 @@ type Change struct {
 	Traffic []PortRange `json:"traffic"`
 	Cells   []Cell      `json:"cells"`
 
-	// Lost and Gained have the cells that change to denied and to allowed.
+	// Lost and Gained have the cells that change to denied and to allowed, of the endpoints
+	// that some of them is about.
 	Lost, Gained *Matrix `json:"-"`
 }
 
@@ -178,27 +179,38 @@ func mark(gained bool) byte {
 
 // change returns the change of a span. Marks has a byte for each transition, zero for none.
 func (t transitions) change(endpoints []Endpoint, span PortRange, marks []byte) Change {
-	matrix := func() *Matrix {
-		return &Matrix{Port: span.Port(), From: endpoints, To: endpoints, allowed: make([]bool, len(endpoints)*len(endpoints))}
-	}
-	c := Change{Traffic: []PortRange{span}, Lost: matrix(), Gained: matrix()}
-	var pairs []int
+	c := Change{Traffic: []PortRange{span}}
+	gained := map[int]bool{} // of each pair
+	at := make([]int, len(endpoints))
 	for i, of := range t {
 		if marks[i] == 0 {
 			continue
 		}
-		pairs = append(pairs, of.pairs...)
+		for _, p := range of.pairs {
+			gained[p] = marks[i] == mark(true)
+			at[p/len(endpoints)], at[p%len(endpoints)] = 1, 1
+		}
+	}
+	var changing []Endpoint // the matrices have no others
+	for i := range endpoints {
+		if at[i] == 1 {
+			at[i] = len(changing)
+			changing = append(changing, endpoints[i])
+		}
+	}
+	c.Lost, c.Gained = newMatrix(span.Port(), changing), newMatrix(span.Port(), changing)
+	for _, p := range slices.Sorted(maps.Keys(gained)) {
+		from, to := p/len(endpoints), p%len(endpoints)
 		into := c.Lost
-		if marks[i] == mark(true) {
+		if gained[p] {
 			into = c.Gained
 		}
-		for _, p := range of.pairs {
-			into.allowed[p] = true
-		}
-	}
-	slices.Sort(pairs)
-	for _, p := range pairs {
-		c.Cells = append(c.Cells, Cell{endpoints[p/len(endpoints)].Name, endpoints[p%len(endpoints)].Name, c.Gained.allowed[p]})
+		into.allowed[at[from]*len(changing)+at[to]] = true
+		c.Cells = append(c.Cells, Cell{endpoints[from].Name, endpoints[to].Name, gained[p]})
 	}
 	return c
+}
+
+func newMatrix(port Port, endpoints []Endpoint) *Matrix {
+	return &Matrix{Port: port, From: endpoints, To: endpoints, allowed: make([]bool, len(endpoints)*len(endpoints))}
 }
