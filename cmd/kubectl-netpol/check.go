@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/lint"
 )
 
@@ -149,9 +150,24 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 	return r, nil
 }
 
-// load returns what rules look at, and where it comes from.
-func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, origin, error) {
-	read, err := c.read(ctx, stdin)
+// load returns what rules look at, and the files that it is from, nil for a live cluster.
+func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *clusterfiles.Objects, error) {
+	if len(c.files) > 0 {
+		files, err := c.readObjects(c.files, stdin)
+		if err != nil {
+			return lint.Input{}, nil, err
+		}
+		return lint.Input{
+			Features:   c.features,
+			Namespaces: files.Namespaces,
+			Pods:       files.Pods,
+			Nodes:      files.Nodes,
+			Services:   files.Services,
+			Policies:   files.Policies,
+			Partial:    true,
+		}, files, nil
+	}
+	live, err := c.live(ctx)
 	if err != nil {
 		return lint.Input{}, nil, err
 	}
@@ -159,12 +175,12 @@ func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, o
 		c.limits = append(c.limits, c.serviceLimit+": mistakes that they show are not found")
 	}
 	return lint.Input{
-		Features:   read.Features,
-		Namespaces: read.Namespaces,
-		Pods:       read.Pods,
-		Nodes:      read.Nodes,
+		Features:   live.Features,
+		Namespaces: live.Namespaces,
+		Pods:       live.Pods,
+		Nodes:      live.Nodes,
 		Services:   c.services,
-		Policies:   read.Policies,
-		Partial:    len(c.files)+len(c.limits) > 0,
+		Policies:   live.Policies,
+		Partial:    len(c.limits) > 0,
 	}, nil, nil
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/lint"
@@ -33,28 +34,14 @@ type finding struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// origin is where objects come from: files. It is nil for a live cluster.
-type origin interface {
-	// position returns the line of a field, or of the last part of it that is there.
-	position(o lint.Object, field string) (file string, line int)
-	// comments returns the comments in and directly above an object, in order.
-	comments(o lint.Object) []comment
-	// written reports whether the field is in the file, and not a default of the API.
-	written(o lint.Object, field string) bool
-}
-
-// comment is a line of a comment.
-type comment struct {
-	file string
-	line int
-	text string
-}
-
-// newReport checks in.
-func newReport(in lint.Input, files origin, disabled []string) *report {
+// newReport checks in, which is from files, or live where there are none.
+func newReport(in lint.Input, files *clusterfiles.Objects, disabled []string) *report {
 	r := &report{Policies: len(in.Policies), Findings: []finding{}, Ignored: []finding{}, policies: in.Policies}
 	if files != nil {
-		in.Defaulted = func(o compile.Object) bool { return !files.written(objectOf(o), "spec.policyTypes") }
+		in.Written = func(o lint.Object, field string) bool {
+			// Of what a kustomization makes, fields are not known.
+			return files.Written(o.Kind, o.Namespace, o.Name, field) || !files.Written(o.Kind, o.Namespace, o.Name, "spec")
+		}
 	}
 	reasons := map[lint.Finding]string{}
 	all := notHonoured(in, reasons)
@@ -109,28 +96,36 @@ func objectOf(o compile.Object) lint.Object {
 }
 
 // locate adds the lines of findings.
-func locate(findings []lint.Finding, files origin) []lint.Located {
+func locate(findings []lint.Finding, files *clusterfiles.Objects) []lint.Located {
 	all := make([]lint.Located, 0, len(findings))
 	for _, f := range findings {
 		at := lint.Located{Finding: f}
 		if files != nil {
-			_, at.Line = files.position(f.Object, f.Field)
+			at.Line = position(files, f.Object, f.Field).Line
 		}
 		all = append(all, at)
 	}
 	return all
 }
 
-func place(f lint.Located, files origin, reason string) finding {
+// position returns where a field is, or the last part of it that is there; the zero
+// Position if the object is from no file.
+func position(files *clusterfiles.Objects, o lint.Object, field string) clusterfiles.Position {
+	p, _ := files.Position(o.Kind, o.Namespace, o.Name, field)
+	return p
+}
+
+func place(f lint.Located, files *clusterfiles.Objects, reason string) finding {
 	placed := finding{Line: f.Line, Finding: f.Finding, Reason: reason}
 	if files != nil {
-		placed.File, _ = files.position(f.Object, f.Field)
+		at := position(files, f.Object, f.Field)
+		placed.File, placed.Line = at.File, cmp.Or(f.Line, at.Line)
 	}
 	return placed
 }
 
 // ignores returns what the authors of policies and namespaces ignore.
-func ignores(in lint.Input, files origin) []lint.Ignore {
+func ignores(in lint.Input, files *clusterfiles.Objects) []lint.Ignore {
 	var all []lint.Ignore
 	for _, p := range in.Policies {
 		all = append(all, lint.IgnoredByAnnotation(objectOf(p), p)...)
@@ -146,23 +141,16 @@ func ignores(in lint.Input, files origin) []lint.Ignore {
 
 // ignoredByComment returns what the comments of an object ignore. Those above it are
 // about all of it.
-func ignoredByComment(o lint.Object, files origin) []lint.Ignore {
+func ignoredByComment(o lint.Object, files *clusterfiles.Objects) []lint.Ignore {
 	if files == nil {
 		return nil
 	}
 	var all []lint.Ignore
-	comments := files.comments(o)
-	_, first := files.position(o, "")
-	for n, c := range comments {
-		rule, reason, ok := lint.ParseComment(c.text)
-		if !ok {
-			continue
+	first := position(files, o, "").Line
+	for _, c := range files.Comments(o.Kind, o.Namespace, o.Name) {
+		if rule, reason, ok := lint.ParseComment(c.Text); ok {
+			all = append(all, lint.Ignore{Object: o, Rule: rule, Reason: reason, Line: c.Position.Line, Whole: c.Position.Line == first})
 		}
-		i := lint.Ignore{Object: o, Rule: rule, Reason: reason, Line: c.line, Whole: c.line < first}
-		for n+i.Comments+1 < len(comments) && comments[n+i.Comments+1].line == c.line+i.Comments+1 {
-			i.Comments++
-		}
-		all = append(all, i)
 	}
 	return all
 }

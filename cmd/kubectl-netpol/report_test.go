@@ -8,10 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/lint"
 )
 
@@ -166,63 +162,91 @@ func TestReportAsJSON(t *testing.T) {
 	}
 }
 
-// oneFile is a file with one policy, whose fields and comments are on these lines.
-type oneFile struct {
-	lines     map[string]int
-	remarks   []comment
-	defaulted bool
-}
-
-func (f oneFile) position(_ lint.Object, field string) (string, int) {
-	return "policy.yaml", f.lines[field]
-}
-func (f oneFile) comments(lint.Object) []comment       { return f.remarks }
-func (f oneFile) written(_ lint.Object, _ string) bool { return !f.defaulted }
-
+// A comment ignores the findings of its rule on its line, or below it, or of the object
+// that it is above. "A" and "B" are the lines of two findings of one rule.
 func TestIgnoredFindings(t *testing.T) {
-	policy := func(annotations map[string]string) lint.Input {
-		return lint.Input{Partial: true, Features: compile.AllFeatures(), Policies: []compile.Object{&networkingv1.NetworkPolicy{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", Annotations: annotations},
-			Spec: networkingv1.NetworkPolicySpec{
-				PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
-				Ingress: []networkingv1.NetworkPolicyIngressRule{
-					{From: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.1/8"}}, {IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.2/8"}}}},
-				},
-			},
-		}}}
-	}
-	lines := map[string]int{"": 3, "spec.ingress[0].from[0].ipBlock.cidr": 10, "spec.ingress[0].from[1].ipBlock.cidr": 12}
+	const manifest = `# first
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: db}
+spec:
+  podSelector: {}
+  ingress:
+  - from:
+    # third
+    # fourth
+    - ipBlock: {cidr: 10.0.0.1/8} # second
+    - ipBlock: {cidr: 10.0.0.2/8}
+`
+	const ignore = "netpol:ignore cidr-form it is so"
 	for _, tc := range []struct {
-		name        string
-		comments    []comment
-		annotations map[string]string
-		disabled    []string
-		want        []string // rules and lines that remain
-		ignored     int
+		name    string
+		at      string // which comment is replaced
+		comment string
+		flags   string
+		want    []string // rules and lines that remain
+		ignored int
 	}{
-		{name: "no comment", want: []string{"cidr-form 10", "cidr-form 12"}},
-		{name: "on the line", comments: []comment{{line: 10, text: "netpol:ignore cidr-form it is so"}}, want: []string{"cidr-form 12"}, ignored: 1},
-		{name: "above the line", comments: []comment{{line: 9, text: "netpol:ignore cidr-form it is so"}}, want: []string{"cidr-form 12"}, ignored: 1},
-		{name: "above other comments", comments: []comment{{line: 8, text: "netpol:ignore cidr-form it is so"}, {line: 9, text: "more"}}, want: []string{"cidr-form 12"}, ignored: 1},
-		{name: "too far above", comments: []comment{{line: 8, text: "netpol:ignore cidr-form it is so"}}, want: []string{"ignore-comment 8", "cidr-form 10", "cidr-form 12"}},
-		{name: "above the object", comments: []comment{{line: 2, text: "netpol:ignore cidr-form it is so"}}, ignored: 2},
-		{name: "without a reason", comments: []comment{{line: 2, text: "netpol:ignore cidr-form"}}, want: []string{"ignore-comment 2", "cidr-form 10", "cidr-form 12"}},
-		{name: "without a rule", comments: []comment{{line: 2, text: "netpol:ignore"}}, want: []string{"ignore-comment 2", "cidr-form 10", "cidr-form 12"}},
-		{name: "an unknown rule", comments: []comment{{line: 2, text: "netpol:ignore cidr-from it is so"}}, want: []string{"ignore-comment 2", "cidr-form 10", "cidr-form 12"}},
-		{name: "another rule", comments: []comment{{line: 10, text: "netpol:ignore no-dns it is so"}}, want: []string{"ignore-comment 10", "cidr-form 10", "cidr-form 12"}},
-		{name: "another comment", comments: []comment{{line: 10, text: "see netpol:ignore cidr-form"}, {line: 10, text: "netpol:ignored"}}, want: []string{"cidr-form 10", "cidr-form 12"}},
-		{name: "a disabled rule", comments: []comment{{line: 10, text: "netpol:ignore cidr-form it is so"}}, disabled: []string{"cidr-form"}},
-		{name: "annotation", annotations: map[string]string{lint.IgnoreAnnotation + "cidr-form": "it is so"}, ignored: 2},
-		{name: "annotation without a reason", annotations: map[string]string{lint.IgnoreAnnotation + "cidr-form": " "}, want: []string{"ignore-comment 0", "cidr-form 10", "cidr-form 12"}},
+		{name: "no such comment", at: "first", comment: "other", want: []string{"cidr-form 11", "cidr-form 12"}},
+		{name: "on the line", at: "second", comment: ignore, want: []string{"cidr-form 12"}, ignored: 1},
+		{name: "above the line", at: "fourth", comment: ignore, want: []string{"cidr-form 12"}, ignored: 1},
+		{name: "above other comments", at: "third", comment: ignore, want: []string{"cidr-form 12"}, ignored: 1},
+		{name: "above the object", at: "first", comment: ignore, ignored: 2},
+		{name: "without a reason", at: "first", comment: "netpol:ignore cidr-form", want: []string{"ignore-comment 2", "cidr-form 11", "cidr-form 12"}},
+		{name: "without a rule", at: "first", comment: "netpol:ignore", want: []string{"ignore-comment 2", "cidr-form 11", "cidr-form 12"}},
+		{name: "an unknown rule", at: "first", comment: "netpol:ignore cidr-from it is so", want: []string{"ignore-comment 2", "cidr-form 11", "cidr-form 12"}},
+		{name: "another rule", at: "second", comment: "netpol:ignore no-dns it is so", want: []string{"ignore-comment 11", "cidr-form 11", "cidr-form 12"}},
+		{name: "another comment", at: "second", comment: "see netpol:ignore cidr-form", want: []string{"cidr-form 11", "cidr-form 12"}},
+		{name: "a longer word", at: "second", comment: "netpol:ignored cidr-form so", want: []string{"cidr-form 11", "cidr-form 12"}},
+		{name: "a disabled rule", at: "second", comment: ignore, flags: " --disable cidr-form"},
+		{name: "annotation", at: "name: db", comment: "name: db, annotations: {" + lint.IgnoreAnnotation + "cidr-form: it is so}", ignored: 2},
+		{name: "annotation without a reason", at: "name: db", comment: "name: db, annotations: {" + lint.IgnoreAnnotation + "cidr-form: ''}",
+			want: []string{"ignore-comment 4", "cidr-form 11", "cidr-form 12"}},
+		{name: "ignore-comment is disabled", at: "first", comment: "netpol:ignore", flags: " --disable ignore-comment", want: []string{"cidr-form 11", "cidr-form 12"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := newReport(policy(tc.annotations), oneFile{lines: lines, remarks: tc.comments}, tc.disabled)
+			_, stdout, stderr := call(t, strings.Replace(manifest, tc.at, tc.comment, 1), "check -f - -o json"+tc.flags)
+			var r report
+			if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+				t.Fatal(err, stderr)
+			}
 			var got []string
 			for _, f := range r.Findings {
 				got = append(got, fmt.Sprint(f.Rule, " ", f.Line))
 			}
 			if !slices.Equal(got, tc.want) || len(r.Ignored) != tc.ignored {
 				t.Errorf("got %q and %d ignored, want %q and %d", got, len(r.Ignored), tc.want, tc.ignored)
+			}
+		})
+	}
+}
+
+// The examples of docs/lints.md, as files: the bad one has findings of its rule only, each
+// with its line, and the good one has none.
+func TestExamplesOfRules(t *testing.T) {
+	t.Chdir("../../pkg/lint/testdata")
+	check := func(t *testing.T, example string) *report {
+		t.Helper()
+		_, stdout, stderr := call(t, "", "check -o json -f cluster.yaml -f "+example)
+		r := &report{}
+		if err := json.Unmarshal([]byte(stdout), r); err != nil {
+			t.Fatalf("%s: %v\n%s", example, err, stderr)
+		}
+		return r
+	}
+	for _, rule := range lint.Rules {
+		t.Run(rule.ID, func(t *testing.T) {
+			bad := check(t, rule.ID+"/bad.yaml")
+			for _, f := range bad.Findings {
+				if f.Rule != rule.ID && rule.ID != lint.IgnoreComment || (f.File != rule.ID+"/bad.yaml" || f.Line == 0) && f.Kind != "Namespace" {
+					t.Errorf("%+v", f)
+				}
+			}
+			if !slices.ContainsFunc(bad.Findings, func(f finding) bool { return f.Rule == rule.ID }) {
+				t.Errorf("no finding in bad.yaml")
+			}
+			for _, f := range check(t, rule.ID+"/good.yaml").Findings {
+				t.Errorf("in good.yaml: %+v", f)
 			}
 		})
 	}

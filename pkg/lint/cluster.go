@@ -67,6 +67,9 @@ func (p *compiled) ref() string { return p.Ref.String() }
 // admin reports whether the policy is an administrator's.
 func (p *compiled) admin() bool { return p.network == nil }
 
+// id is the object that findings name.
+func (p *compiled) id() Object { return Object{p.Ref.Kind, p.Ref.Namespace, p.Ref.Name} }
+
 // rules yields the rules of both directions.
 func (p *compiled) rules(yield func(policy.Direction, *policy.Rule) bool) {
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
@@ -256,9 +259,14 @@ func (c *cluster) endpoint(p *pod) (reachability.Endpoint, bool) {
 	return e, err == nil
 }
 
+// written reports whether the author has written a field of p.
+func (c *cluster) written(p *compiled, field string) bool {
+	return c.Written == nil || c.Written(p.id(), field)
+}
+
 // find adds a finding about a policy. fix is what to write; empty takes the rule's.
 func (c *cluster) find(p *compiled, field, fix, format string, args ...any) *Finding {
-	return c.findAt(Object{p.Ref.Kind, p.Ref.Namespace, p.Ref.Name}, field, fix, format, args...)
+	return c.findAt(p.id(), field, fix, format, args...)
 }
 
 func (c *cluster) findAt(o Object, field, fix, format string, args ...any) *Finding {

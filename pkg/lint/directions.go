@@ -28,7 +28,7 @@ func implicitIngress(c *cluster) {
 		if p.admin() || len(p.network.Spec.Egress) == 0 || p.network.Spec.Ingress != nil {
 			continue
 		}
-		if len(p.network.Spec.PolicyTypes) == 0 || c.Defaulted != nil && c.Defaulted(p.object) {
+		if len(p.network.Spec.PolicyTypes) == 0 || !c.written(p, "spec.policyTypes") {
 			c.find(p, "spec.egress", "", "there is no policyTypes, and no rule of ingress: all ingress of %s is denied", selectorText(p.Subject))
 		}
 	}

@@ -21,13 +21,12 @@ type Ignore struct {
 	Object Object
 	Rule   string
 	Reason string
-	// Whole requests are about the whole object. Others are about the line of the comment,
-	// or, if there are no such findings, the next line without a comment.
+	// Whole requests are about the whole object. Others are about Line, that of the field
+	// which the comment is above or beside, and if there are no such findings, about the
+	// next line.
 	Whole bool
-	Line  int // of the comment in the file of the object; zero for an annotation
-	// Comments is the number of lines with comments only that follow directly.
-	Comments int
-	Field    string // of the annotation
+	Line  int
+	Field string // of a request that is no comment
 }
 
 // ParseComment reads the text of a comment, with or without the sign that begins it. ok
@@ -51,7 +50,7 @@ func IgnoredByAnnotation(o Object, m metav1.Object) []Ignore {
 	annotations := m.GetAnnotations()
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
 		if rule, ok := strings.CutPrefix(name, IgnoreAnnotation); ok {
-			all = append(all, Ignore{Object: o, Rule: rule, Reason: strings.TrimSpace(annotations[name]), Whole: true, Field: fmt.Sprintf("metadata.annotations[%s]", name)})
+			all = append(all, Ignore{Object: o, Rule: rule, Reason: strings.TrimSpace(annotations[name]), Whole: true, Field: "metadata.annotations"})
 		}
 	}
 	return all
@@ -116,7 +115,7 @@ func Apply(findings []Located, ignores []Ignore, disabled []string) (remaining, 
 // take marks the findings that i ignores and returns how many there are.
 func (i *Ignore) take(findings []Located, taken []bool) int {
 	count := 0
-	for _, line := range []int{i.Line, i.Line + i.Comments + 1} {
+	for _, line := range []int{i.Line, i.Line + 1} {
 		for n := range findings {
 			f := &findings[n]
 			if f.Rule == i.Rule && f.Object == i.Object && (i.Whole || f.Line == line) {

@@ -8,6 +8,7 @@ package lint
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,9 +31,9 @@ type Input struct {
 	// Partial says that the cluster has, or may have, more objects than these: they are
 	// manifests in files. What is only missing is then no warning.
 	Partial bool
-	// Defaulted reports whether the API server, or what stands in for it, has filled in
-	// the policyTypes of a NetworkPolicy that was written without. Nil reports none.
-	Defaulted func(compile.Object) bool
+	// Written reports whether the author of an object has written a field, which is there:
+	// the API server, or what stands in for it, fills in some. Nil takes all for written.
+	Written func(o Object, field string) bool
 }
 
 // Severity is how bad a finding is.
@@ -51,6 +52,17 @@ func (s Severity) String() string { return [...]string{"info", "warning", "error
 
 // MarshalText renders the severity like String.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what MarshalText renders.
+func (s *Severity) UnmarshalText(text []byte) error {
+	for _, known := range []Severity{Info, Warning, Error} {
+		if known.String() == string(text) {
+			*s = known
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is none of info, warning, error", text)
+}
 
 // Object names an API object.
 type Object struct {

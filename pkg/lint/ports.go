@@ -33,12 +33,14 @@ func (c *cluster) emptyPorts(p *compiled, field string, ports []networkingv1.Net
 		c.find(p, field, "", "the list is empty: every protocol and port is allowed")
 	}
 	for i, port := range ports {
-		// The API server fills in protocol: TCP where it is missing.
+		item := fmt.Sprintf("%s[%d]", field, i)
 		tcp := port.Protocol == nil || *port.Protocol == corev1.ProtocolTCP
-		if port.Port == nil && port.EndPort == nil && tcp && len(ports) > 1 {
-			c.find(p, fmt.Sprintf("%s[%d]", field, i), "", "the item has no port: every port of TCP is allowed, whatever the other items say")
-		} else if port == (networkingv1.NetworkPolicyPort{}) {
-			c.find(p, fmt.Sprintf("%s[%d]", field, i), "", "the item is empty: every port of TCP is allowed")
+		switch {
+		case port.Port != nil || port.EndPort != nil || !tcp:
+		case port.Protocol == nil || !c.written(p, item+".protocol"):
+			c.find(p, item, "", "the item is empty: every port of TCP is allowed")
+		case len(ports) > 1:
+			c.find(p, item, "", "the item has no port: every port of TCP is allowed, whatever the other items say")
 		}
 	}
 }
