@@ -147,9 +147,13 @@ func (o *Objects) Comments(kind, namespace, name string) []Comment {
 // one. All errors are joined, each with file and line as far as they are known.
 func Read(paths []string, stdin io.Reader, namespace string) (*Objects, error) {
 	r := newReader(namespace)
-	files, errs := collect(paths, stdin)
-	for _, f := range files {
+	c := collect(paths, stdin)
+	errs := c.errs
+	for _, f := range c.files {
 		errs = append(errs, r.file(f)...)
+	}
+	if c.charts > 0 {
+		r.skipped["Helm charts that are not rendered"] = c.charts
 	}
 	if len(errs) == 0 && len(r.objects) == 0 {
 		errs = append(errs, fmt.Errorf("no object to read: %w", errNothing(r.skipped)))

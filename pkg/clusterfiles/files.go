@@ -16,21 +16,31 @@ type file struct {
 	name  string
 	data  []byte
 	named bool // by the user, not found in a directory
+	built bool // data is one object, made of this file by kustomize
 }
 
-// collect returns the files at paths, each once.
-func collect(paths []string, stdin io.Reader) ([]file, []error) {
-	c := &collector{seen: map[string]bool{}}
-	for _, path := range paths {
-		c.add(path, stdin)
-	}
-	return c.files, c.errs
-}
-
+// collector finds files, each once.
 type collector struct {
 	files []file
 	seen  map[string]bool
 	errs  []error
+	// kustomizations are the folders below named directories that have one.
+	kustomizations []string
+	charts         int // Helm charts below named directories, which are not read
+}
+
+// collect finds the files at paths.
+func collect(paths []string, stdin io.Reader) *collector {
+	c := &collector{seen: map[string]bool{}}
+	for _, path := range paths {
+		c.add(path, stdin)
+	}
+	folders, errs := roots(c.kustomizations)
+	c.errs = append(c.errs, errs...)
+	for _, folder := range folders {
+		c.build(folder)
+	}
+	return c
 }
 
 func (c *collector) fail(format string, args ...any) {
@@ -44,18 +54,45 @@ func (c *collector) add(path string, stdin io.Reader) {
 			c.fail("read standard input: %w", err)
 			return
 		}
-		c.keep(file{path, data, true})
+		c.keep(file{name: path, data: data, named: true})
 		return
 	}
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		c.errs = append(c.errs, err)
+	case info.IsDir() && has(path, isKustomization):
+		c.build(path)
+	case isKustomization(filepath.Base(path)):
+		c.build(filepath.Dir(path))
+	case info.IsDir() && has(path, isChart):
+		c.fail("%s: a Helm chart, of which only the rendered manifests can be read: helm template %s | kubectl netpol ... -f -", path, path)
 	case info.IsDir():
 		c.folder(path, nil)
 	default:
 		c.read(path, true)
 	}
+}
+
+func isChart(name string) bool { return name == "Chart.yaml" }
+
+// has reports whether a folder has a file with such a name. What cannot be read has none.
+func has(folder string, named func(string) bool) bool {
+	entries, _ := os.ReadDir(folder)
+	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return named(e.Name()) })
+}
+
+// build takes over the objects of a kustomization.
+func (c *collector) build(folder string) {
+	if c.seen[filepath.Clean(folder)] {
+		return
+	}
+	c.seen[filepath.Clean(folder)] = true
+	files, err := build(folder)
+	if err != nil {
+		c.errs = append(c.errs, err)
+	}
+	c.files = append(c.files, files...)
 }
 
 // keep takes over a file, unless another path has led to it.
@@ -72,7 +109,7 @@ func (c *collector) read(path string, named bool) {
 		c.errs = append(c.errs, err)
 		return
 	}
-	c.keep(file{path, data, named})
+	c.keep(file{name: path, data: data, named: named})
 }
 
 // folder reads the folder at path and those below it. above are the real paths of the
@@ -91,10 +128,6 @@ func (c *collector) folder(path string, above []string) {
 		c.errs = append(c.errs, err)
 		return
 	}
-	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "Chart.yaml" }) {
-		c.fail("%s: a Helm chart, of which only the rendered manifests can be read: helm template %s | kubectl netpol ... -f -", path, path)
-		return
-	}
 	above = append(slices.Clone(above), real)
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), ".") {
@@ -111,6 +144,10 @@ func (c *collector) entry(path string, above []string) {
 	case errors.Is(err, fs.ErrNotExist) && !isManifest(path): // a link to nowhere
 	case err != nil:
 		c.errs = append(c.errs, err)
+	case info.IsDir() && has(path, isKustomization):
+		c.kustomizations = append(c.kustomizations, path)
+	case info.IsDir() && has(path, isChart):
+		c.charts++
 	case info.IsDir():
 		c.folder(path, above)
 	case info.Mode().IsRegular() && isManifest(path):

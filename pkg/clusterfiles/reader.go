@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"sigs.k8s.io/kube-network-policies/pkg/apivalidation"
@@ -25,6 +27,7 @@ type reader struct {
 	namespace string
 	objects   map[key]object
 	skipped   map[string]int
+	origins   map[string][]*manifestyaml.Document // of the files of kustomizations
 }
 
 // object is an object of the files.
@@ -39,69 +42,126 @@ func newReader(namespace string) *reader {
 		namespace: cmp.Or(namespace, metav1.NamespaceDefault),
 		objects:   map[key]object{},
 		skipped:   map[string]int{},
+		origins:   map[string][]*manifestyaml.Document{},
 	}
+}
+
+// manifest is a document of a file, or an item of a list in it.
+type manifest struct {
+	file file
+	doc  *manifestyaml.Document
+	// origin has the lines: it is doc, unless kustomize has made doc of another one. It is
+	// nil if that is not known.
+	origin *manifestyaml.Document
+}
+
+// line returns the line of a field, 0 if that is not known.
+func (m manifest) line(path string) int {
+	if m.origin == nil {
+		return 0
+	}
+	return m.origin.LineOf(path)
+}
+
+func (m manifest) fault(path string, err error) error {
+	return manifestyaml.Fault{Line: m.line(path), Err: err}
 }
 
 // file reads the objects of a file and returns what is wrong with them.
 func (r *reader) file(f file) []error {
 	var errs []error
 	for d, err := range manifestyaml.Documents(f.data) {
+		m := manifest{f, d, d}
+		if err == nil && f.built {
+			m.origin = r.origin(f.name, d)
+		}
 		if err == nil {
-			err = r.document(f, d)
+			err = r.document(m)
 		}
 		if err != nil {
-			errs = append(errs, locate(f, err))
+			errs = append(errs, m.locate(err))
 		}
 	}
 	return errs
 }
 
 // locate adds the file and the line to the errors that are joined in err.
-func locate(f file, err error) error {
+func (m manifest) locate(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
 		for _, err := range joined.Unwrap() {
-			errs = append(errs, locate(f, err))
+			errs = append(errs, m.locate(err))
 		}
 		return errors.Join(errs...)
 	}
 	fault := manifestyaml.AsFault(err)
-	if fault.Line > 0 && bytes.Contains(f.data, []byte("{{")) {
+	if fault.Line > 0 && bytes.Contains(m.file.data, []byte("{{")) {
 		fault.Err = fmt.Errorf("%w (the file has {{: of a template, only what it renders can be read)", fault.Err)
 	}
-	return fmt.Errorf("%s: %w", Position{f.name, fault.Line}, fault.Err)
+	return fmt.Errorf("%s: %w", Position{m.file.name, fault.Line}, fault.Err)
+}
+
+// origin returns the document of a file that kustomize has made d of: one of its kind, with
+// the longest name that is part of the name of d. Without one it is nil.
+func (r *reader) origin(file string, d *manifestyaml.Document) *manifestyaml.Document {
+	if _, known := r.origins[file]; !known {
+		data, _ := os.ReadFile(file) // kustomize has read it, or it is a folder
+		for o, err := range manifestyaml.Documents(data) {
+			if err == nil {
+				r.origins[file] = append(r.origins[file], o)
+			}
+		}
+	}
+	kind, name := kindAndName(d)
+	var found *manifestyaml.Document
+	longest := -1
+	for _, o := range r.origins[file] {
+		k, n := kindAndName(o)
+		if k == kind && strings.Contains(name, n) && len(n) > longest {
+			found, longest = o, len(n)
+		}
+	}
+	return found
+}
+
+func kindAndName(d *manifestyaml.Document) (kind, name string) {
+	var o metav1.PartialObjectMetadata
+	if m, err := d.Map(); err == nil {
+		_ = runtime.DefaultUnstructuredConverter.FromUnstructured(m, &o) // what is no object has no kind
+	}
+	return o.Kind, o.Name
 }
 
 // document reads a document or an item of a list.
-func (r *reader) document(f file, d *manifestyaml.Document) error {
-	head, err := d.Header()
+func (r *reader) document(m manifest) error {
+	head, err := m.doc.Header()
 	if err != nil {
 		return err
 	}
 	if head.APIVersion == "" || head.Kind == "" {
-		return r.headless(f, d, head)
+		return r.headless(m, head)
 	}
-	if of, ok := itemsOf(head); ok && d.Has("items") {
-		return r.items(f, d, of)
+	if of, ok := itemsOf(head); ok && m.doc.Has("items") {
+		return r.items(m, of)
 	}
 	k, field, err := classify(head)
 	if err != nil {
-		return manifestyaml.Fault{Line: d.LineOf(field), Err: err}
+		return m.fault(field, err)
 	}
 	if k == nil {
 		r.skipped[skippedKind(head)]++
 		return nil
 	}
-	return r.object(f, d, k)
+	return r.object(m, k)
 }
 
 // headless treats an object without apiVersion or kind. In a directory there may be files
 // that are no manifests.
-func (r *reader) headless(f file, d *manifestyaml.Document, head manifestyaml.Header) error {
+func (r *reader) headless(m manifest, head manifestyaml.Header) error {
 	missing := "apiVersion"
 	switch {
 	case head.Kind == "" && head.APIVersion == "":
-		if !f.named && !d.Has("metadata") && !d.Has("spec") {
+		if !m.file.named && !m.doc.Has("metadata") && !m.doc.Has("spec") {
 			r.skipped["files without apiVersion and kind"]++
 			return nil
 		}
@@ -109,7 +169,7 @@ func (r *reader) headless(f file, d *manifestyaml.Document, head manifestyaml.He
 	case head.Kind == "":
 		missing = "kind"
 	}
-	return manifestyaml.Fault{Line: d.Line(), Err: fmt.Errorf("%s: missing, not an object of Kubernetes", missing)}
+	return m.fault("", fmt.Errorf("%s: missing, not an object of Kubernetes", missing))
 }
 
 // itemsOf returns what the items of a list are that do not say it themselves. ok is false
@@ -122,14 +182,14 @@ func itemsOf(list manifestyaml.Header) (item manifestyaml.Header, ok bool) {
 	return manifestyaml.Header{APIVersion: list.APIVersion, Kind: kind}, ok
 }
 
-func (r *reader) items(f file, d *manifestyaml.Document, of manifestyaml.Header) error {
-	items, err := d.Items(of)
+func (r *reader) items(m manifest, of manifestyaml.Header) error {
+	items, err := m.doc.Items(of)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, item := range items {
-		if err := r.document(f, item); err != nil {
+		if err := r.document(manifest{m.file, item, item}); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -144,25 +204,25 @@ func skippedKind(h manifestyaml.Header) string {
 	return h.Kind
 }
 
-func (r *reader) object(f file, d *manifestyaml.Document, k *kind) error {
+func (r *reader) object(m manifest, k *kind) error {
 	if k.policy != nil {
-		if err := validate(d); err != nil {
+		if err := m.validate(); err != nil {
 			return err
 		}
 	}
-	o := object{Object: k.new(), kind: k, source: source{file: f.name, line: d.Line(), doc: d}}
-	if err := d.Decode(o.Object); err != nil {
-		return err
+	o := object{Object: k.new(), kind: k, source: source{file: m.file.name, line: m.line(""), doc: m.origin}}
+	if err := m.doc.Decode(o.Object); err != nil {
+		return m.atOrigin(err)
 	}
 	if path, err := r.complete(o); err != nil {
-		return manifestyaml.Fault{Line: d.LineOf(path), Err: err}
+		return m.fault(path, err)
 	}
 	key := o.key()
 	if other, twice := r.objects[key]; twice {
 		if apiequality.Semantic.DeepEqual(other.Object, o.Object) {
 			return nil
 		}
-		return manifestyaml.Fault{Line: d.Line(), Err: fmt.Errorf("%s is another one at %s", key, other.source.at(""))}
+		return m.fault("", fmt.Errorf("%s is another one at %s", key, other.source.at("")))
 	}
 	if p, isPod := o.Object.(*corev1.Pod); isPod && p.Status.Phase != "" {
 		o.source.doc = nil // of a live cluster, which may have many
@@ -171,15 +231,23 @@ func (r *reader) object(f file, d *manifestyaml.Document, k *kind) error {
 	return nil
 }
 
-// validate returns what the API server would refuse of a policy, each fault with its line.
-func validate(d *manifestyaml.Document) error {
-	m, err := d.Map()
-	if err != nil {
+// atOrigin moves a fault of a document that kustomize has made to the document it was made of.
+func (m manifest) atOrigin(err error) error {
+	if m.origin == m.doc {
 		return err
 	}
+	return m.fault("", manifestyaml.AsFault(err).Err)
+}
+
+// validate returns what the API server would refuse of a policy, each fault with its line.
+func (m manifest) validate() error {
+	o, err := m.doc.Map()
+	if err != nil {
+		return m.atOrigin(err)
+	}
 	var errs []error
-	for _, e := range apivalidation.Validate(m) {
-		errs = append(errs, manifestyaml.Fault{Line: d.LineOf(e.Field), Err: e})
+	for _, e := range apivalidation.Validate(o) {
+		errs = append(errs, m.fault(e.Field, e))
 	}
 	return errors.Join(errs...)
 }

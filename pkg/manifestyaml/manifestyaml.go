@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -55,7 +54,7 @@ func Documents(data []byte) iter.Seq2[*Document, error] {
 				return
 			}
 			line = root.Line
-			d := &Document{node: root.Content[0], above: root.HeadComment}
+			d := &Document{node: root.Content[0], file: data, above: root.HeadComment}
 			if !d.empty() && !yield(d, nil) {
 				return
 			}
@@ -67,6 +66,7 @@ func Documents(data []byte) iter.Seq2[*Document, error] {
 // one goroutine at a time.
 type Document struct {
 	node     *yaml.Node
+	file     []byte // all of the file
 	above    string // the comment above the document
 	fallback Header // what an item has that its list says for it
 	json     []byte // once it is needed
@@ -138,7 +138,7 @@ func (d *Document) Items(of Header) ([]*Document, error) {
 				return nil, Fault{value.Line, errors.New("items is not a list")}
 			}
 			for _, item := range value.Content {
-				if i := (&Document{node: item, fallback: of}); !i.empty() {
+				if i := (&Document{node: item, file: d.file, fallback: of}); !i.empty() {
 					items = append(items, i)
 				}
 			}
@@ -178,38 +178,6 @@ func (d *Document) Map() (map[string]any, error) {
 		return nil, typeFault(d.node, err)
 	}
 	return m, nil
-}
-
-// Comment is a line of a comment, without the sign that begins it.
-type Comment struct {
-	Line int // of the file; of a comment above or below a field, that of the field
-	Text string
-}
-
-// Comments returns the comments of the document, in the order of its fields.
-func (d *Document) Comments() []Comment {
-	comments := appendComments(nil, d.Line(), d.above)
-	var walk func(n *yaml.Node)
-	walk = func(n *yaml.Node) {
-		comments = appendComments(comments, n.Line, n.HeadComment, n.LineComment)
-		for _, child := range n.Content {
-			walk(child)
-		}
-		comments = appendComments(comments, n.Line, n.FootComment)
-	}
-	walk(d.node)
-	return comments
-}
-
-func appendComments(comments []Comment, line int, texts ...string) []Comment {
-	for _, text := range texts {
-		for s := range strings.Lines(text) {
-			if s = strings.TrimSpace(strings.TrimLeft(strings.TrimSpace(s), "#")); s != "" {
-				comments = append(comments, Comment{line, s})
-			}
-		}
-	}
-	return comments
 }
 
 // encoded returns the document as JSON.

@@ -1,0 +1,221 @@
+package clusterfiles
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/kustomize/api/konfig"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resource"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+// originAnnotation is how kustomize notes the file of an object.
+const originAnnotation = "config.kubernetes.io/origin"
+
+func isKustomization(name string) bool {
+	return slices.Contains(konfig.RecognizedKustomizationFileNames(), name)
+}
+
+// build returns the objects of the kustomization in a folder, each as a file of its own. It
+// reads local files only, and starts no programs.
+func build(folder string) ([]file, error) {
+	real, err := filepath.Abs(folder)
+	if err == nil {
+		real, err = filepath.EvalSymlinks(real)
+	}
+	if err != nil {
+		return nil, err
+	}
+	disk := &localDisk{FileSystem: filesys.MakeFsOnDisk(), root: real, shown: folder}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(disk, real)
+	switch {
+	case disk.refused != nil: // which kustomize may have taken for a file that is missing
+		return nil, disk.refused
+	case err != nil:
+		return nil, fmt.Errorf("kustomize %s: %w", folder, err)
+	}
+	var files []file
+	for _, r := range built.Resources() {
+		f, err := builtFile(folder, r)
+		if err != nil {
+			return nil, fmt.Errorf("kustomize %s: %w", folder, err)
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// builtFile returns an object that kustomize has built.
+func builtFile(folder string, r *resource.Resource) (file, error) {
+	f := file{name: folder, built: true}
+	if origin, err := r.GetOrigin(); err == nil && origin != nil && origin.Path != "" {
+		f.name = filepath.Join(folder, origin.Path)
+	}
+	annotations := r.GetAnnotations()
+	delete(annotations, originAnnotation)
+	if err := r.SetAnnotations(annotations); err != nil {
+		return file{}, err
+	}
+	data, err := r.AsYAML()
+	f.data = data
+	return f, err
+}
+
+// localDisk is the disk to kustomize. Before kustomize sees a kustomization, what would
+// lead elsewhere is refused.
+type localDisk struct {
+	filesys.FileSystem
+	root, shown string // the folder that is built, and how the user calls it
+	refused     error
+}
+
+func (d *localDisk) ReadFile(path string) ([]byte, error) {
+	data, err := d.FileSystem.ReadFile(path)
+	if err != nil || !isKustomization(filepath.Base(path)) {
+		return data, err
+	}
+	if filepath.Dir(path) == d.root {
+		if data, err = noteOrigins(data); err != nil {
+			return nil, err
+		}
+	}
+	if err := refuseKustomization(data); err != nil {
+		name := path
+		if rel, err := filepath.Rel(d.root, path); err == nil {
+			name = filepath.Join(d.shown, rel)
+		}
+		d.refused = errors.Join(d.refused, fmt.Errorf("%s: %w", name, err))
+		return nil, d.refused
+	}
+	return data, nil
+}
+
+// noteOrigins makes a kustomization note the files of its objects, and nothing else about how
+// they were built: the label for that has the version of this program.
+func noteOrigins(data []byte) ([]byte, error) {
+	var k map[string]any
+	if err := yaml.Unmarshal(data, &k); err != nil {
+		return nil, err
+	}
+	if k == nil { // an empty file, which kustomize refuses
+		return data, nil
+	}
+	k["buildMetadata"] = []string{types.OriginAnnotations}
+	return yaml.Marshal(k)
+}
+
+// parseKustomization reads a kustomization as kustomize does.
+func parseKustomization(data []byte) (*types.Kustomization, error) {
+	k := &types.Kustomization{}
+	if err := k.Unmarshal(data); err != nil {
+		return nil, err
+	}
+	k.FixKustomization()
+	return k, nil
+}
+
+// refuseKustomization reports the first field of a kustomization that needs more than local
+// files.
+func refuseKustomization(data []byte) error {
+	k, err := parseKustomization(data)
+	if err != nil {
+		return err
+	}
+	for field, used := range map[string]bool{
+		"helmCharts": len(k.HelmCharts)+len(k.HelmChartInflationGenerator) > 0,
+		"generators": len(k.Generators) > 0, "transformers": len(k.Transformers) > 0, "validators": len(k.Validators) > 0,
+	} {
+		if used {
+			return fmt.Errorf("%s: only local files are read, and no programs are started; give what kustomize build prints instead: kustomize build ... | kubectl netpol ... -f -", field)
+		}
+	}
+	paths := pathsOf(k)
+	for _, field := range slices.Sorted(maps.Keys(paths)) {
+		for _, path := range paths[field] {
+			if isRemote(path) {
+				return fmt.Errorf("%s: %q is not a local path, and nothing is read from elsewhere; give what kustomize build prints instead: kustomize build ... | kubectl netpol ... -f -", field, path)
+			}
+		}
+	}
+	return nil
+}
+
+// pathsOf returns all paths of a kustomization, by field.
+func pathsOf(k *types.Kustomization) map[string][]string {
+	paths := map[string][]string{
+		"resources": k.Resources, "components": k.Components, "crds": k.Crds, "configurations": k.Configurations,
+		"openapi": {k.OpenAPI["path"]},
+	}
+	add := func(field string, path ...string) { paths[field] = append(paths[field], path...) }
+	for _, p := range k.PatchesStrategicMerge {
+		add("patchesStrategicMerge", string(p))
+	}
+	for _, p := range slices.Concat(k.Patches, k.PatchesJson6902) {
+		add("patches", p.Path)
+	}
+	for _, r := range k.Replacements {
+		add("replacements", r.Path)
+	}
+	sources := func(field string, s types.KvPairSources) {
+		add(field, s.EnvSources...)
+		add(field, s.EnvSource)
+		for _, f := range s.FileSources {
+			_, path, named := strings.Cut(f, "=") // KEY=PATH
+			if !named {
+				path = f
+			}
+			add(field, path)
+		}
+	}
+	for _, g := range k.ConfigMapGenerator {
+		sources("configMapGenerator", g.KvPairSources)
+	}
+	for _, g := range k.SecretGenerator {
+		sources("secretGenerator", g.KvPairSources)
+	}
+	return paths
+}
+
+// isRemote reports whether kustomize might take a path for that of another host.
+func isRemote(path string) bool {
+	path = strings.ToLower(path)
+	host, _, _ := strings.Cut(path, "/")
+	for _, prefix := range []string{"http:", "https:", "git::", "github.com/", "github.com:"} {
+		if strings.HasPrefix(path, prefix) {
+			return true
+		}
+	}
+	return strings.Contains(path, "://") && !strings.Contains(path, "\n") || strings.Contains(host, "@")
+}
+
+// roots returns the kustomizations that no other one of them refers to.
+func roots(folders []string) ([]string, []error) {
+	var errs []error
+	referred := map[string]bool{}
+	component := map[string]bool{}
+	for _, folder := range folders {
+		for _, name := range konfig.RecognizedKustomizationFileNames() {
+			data, err := filesys.MakeFsOnDisk().ReadFile(filepath.Join(folder, name))
+			if err != nil {
+				continue // it has another name
+			}
+			k, err := parseKustomization(data)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", filepath.Join(folder, name), err))
+				continue
+			}
+			component[folder] = k.Kind == types.ComponentKind
+			for _, path := range slices.Concat(k.Resources, k.Components) {
+				referred[filepath.Join(folder, path)] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(folders), func(f string) bool { return referred[filepath.Clean(f)] || component[f] }), errs
+}
