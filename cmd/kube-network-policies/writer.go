@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/startuptaint"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
@@ -67,6 +68,10 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
+	beside, err := o.beside(client, reg)
+	if err != nil {
+		return nil, err
+	}
 	features := o.features
 	features.SCTPUntracked = errors.Is(steer.ProbeSCTPConntrack(), errors.ErrUnsupported)
 	klog.FromContext(ctx).Info("Checking policies", "features", features)
@@ -77,10 +82,25 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		QPS:            float64(o.qps),
 		Burst:          o.burst,
 		Events:         o.events,
+		Beside:         beside,
 		LeaseNamespace: o.leaseNamespace,
 		Identity:       host + "_" + string(uuid.NewUUID()),
 		Registerer:     reg,
 	})
+}
+
+// beside returns what the writer does for nodes, nil for nothing.
+func (o *writerOptions) beside(client kubernetes.Interface, reg prometheus.Registerer) (func(context.Context), error) {
+	if o.startupTaint == "" {
+		return nil, nil
+	}
+	remover, err := startuptaint.New(startuptaint.Config{
+		Client: client, Key: o.startupTaint, Namespace: o.leaseNamespace, Agents: agentSelector, Registerer: reg,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return remover.Run, nil
 }
 
 // healthy is the probe of the writer. A writer that waits for its lease is as healthy as

@@ -15,6 +15,9 @@ import (
 // writerName is the argument that runs the status writer.
 const writerName = "status-writer"
 
+// agentSelector selects the agents that an installation makes.
+const agentSelector = "app.kubernetes.io/name=kube-network-policies"
+
 // The values of --status-sink that do not name one sink.
 const (
 	sinkAuto = "auto"
@@ -32,6 +35,7 @@ type writerOptions struct {
 	qps             float32
 	burst           int
 	leaseNamespace  string
+	startupTaint    string
 	cleanup         bool
 }
 
@@ -54,6 +58,7 @@ func (o *writerOptions) addFlags(fs *pflag.FlagSet) {
 	fs.Float32Var(&o.qps, "status-qps", o.qps, "average rate of writes per second, conditions and Events together. A lower rate delays conditions, a higher one adds load to the API server. Must be positive")
 	fs.IntVar(&o.burst, "status-burst", o.burst, "number of writes that may exceed --status-qps at once after a quiet period. Must be positive")
 	fs.StringVar(&o.leaseNamespace, "leader-elect-namespace", o.leaseNamespace, "namespace of the Lease "+status.LeaseName+", which elects one of several writers. Writers with different values would all write")
+	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "`KEY` of a taint to remove from each node whose agent is ready, empty for none. The agents are the pods of --leader-elect-namespace with the label "+agentSelector+". It needs rights to list and watch these pods, and to list, watch and patch nodes")
 	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove all conditions and annotations that a writer has stored, and exit. Stop the writer first: it would store them again")
 }
 
@@ -82,6 +87,11 @@ func (o *writerOptions) validate(args []string) error {
 	}
 	if faults := validation.IsDNS1123Label(o.leaseNamespace); len(faults) > 0 {
 		fault("leader-elect-namespace", o.leaseNamespace, "%s", faults[0])
+	}
+	if o.startupTaint != "" {
+		if faults := validation.IsQualifiedName(o.startupTaint); len(faults) > 0 {
+			fault("startup-taint", o.startupTaint, "%s", faults[0])
+		}
 	}
 	return errors.Join(append(errs, o.sharedOptions.validate())...)
 }

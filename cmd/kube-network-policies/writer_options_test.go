@@ -27,6 +27,7 @@ func TestWrongWriterFlags(t *testing.T) {
 		arg  string
 		want []string // parts of the error
 	}{
+		{"--startup-taint=a/b/c", []string{"--startup-taint=a/b/c"}},
 		{"--status-sink=status", []string{"--status-sink=status", "auto, subresource, annotation, none"}},
 		{"--condition-prefix=Example/x", []string{"--condition-prefix=Example/x"}},
 		{"--status-qps=0", []string{"--status-qps=0"}},

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -25,6 +26,8 @@ type Config struct {
 	// Events creates a Warning Event for each problem of a policy whose conditions
 	// cannot be stored in its status.
 	Events bool
+	// Beside runs while this Writer holds the Lease, until its context ends. Nil is nothing.
+	Beside func(context.Context)
 	// LeaseNamespace is the namespace of the Lease that elects the writer.
 	LeaseNamespace string
 	// Identity is unique among all writers.

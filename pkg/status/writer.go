@@ -70,11 +70,14 @@ func (w *Writer) work(ctx context.Context) {
 	defer w.metrics.setLeader(false)
 	logger.Info("Started writing conditions", "fieldManager", FieldManager)
 	defer logger.Info("Stopped writing conditions")
-	var kinds sync.WaitGroup
+	var all sync.WaitGroup
 	for _, k := range w.cfg.Kinds {
-		kinds.Go(func() { w.runKind(ctx, k) })
+		all.Go(func() { w.runKind(ctx, k) })
 	}
-	kinds.Wait()
+	if w.cfg.Beside != nil {
+		all.Go(func() { w.cfg.Beside(ctx) })
+	}
+	all.Wait()
 }
 
 // wait blocks until the rate limit allows one more write.

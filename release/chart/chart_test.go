@@ -277,6 +277,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		{"statusWriter: {replicas: -1}", "/statusWriter/replicas"},
 		{"statusWriter: {guard: maybe}", "/statusWriter/guard"},
 		{"statusWriter: {flags: {status-qps: 0}}", "/statusWriter/flags/status-qps"},
+		{"statusWriter: {flags: {startup-taint: 'a b'}}", "/statusWriter/flags/startup-taint"},
 		{"statusWriter: {flags: {status-sink: log}}", "/statusWriter/flags/status-sink"},
 		{"statusWriter: {metricsPort: 80}", "/statusWriter/metricsPort"},
 		{"statusWriter: {networkPolicy: {from: [monitoring]}}", "/statusWriter/networkPolicy/from/0"},
