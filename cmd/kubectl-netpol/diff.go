@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
@@ -20,127 +19,171 @@ type diffOptions struct {
 	*options
 	traffic   traffic
 	addresses []string
+	replace   bool
 	output    string
 }
 
 func newDiff(o *options) *cobra.Command {
 	d := &diffOptions{options: o}
 	cmd := &cobra.Command{
-		Use:   "diff -f BEFORE -f AFTER | diff -f POLICIES",
+		Use:   "diff -f POLICIES | diff -f CLUSTER -f POLICIES",
 		Short: "Show which connections would change",
-		Long: `Show which connections two clusters allow differently.
+		Long: `Show which connections would change if manifests were applied to the live cluster or,
+with two -f, to that of the first one.
 
-With two -f, BEFORE and AFTER are whole clusters. If AFTER has no pods, its pods,
-namespaces and nodes are those of BEFORE, so that AFTER may consist of policies
-alone. With one -f, its policies are added to the live cluster and replace those
-of the same name, as "kubectl apply" would; other objects in the manifests are
-ignored.
+As with "kubectl apply", policies replace those of the same name, and labels are added
+to Namespaces and Nodes. Pods get the labels and ports that their manifests or the
+templates of their workloads have. Nothing is deleted. With --replace, the manifests
+are all policies that there are then (with -n, all of that namespace): others are
+deleted. If there are pods among them, they are the whole cluster.
 
 All ports and protocols are compared: of each range of ports that the policies
 treat alike, one port is compared, and likewise of addresses outside of the
 cluster. Of nodes, every address is compared. What domain names allow is not
 compared: only agents know what pods learn from DNS. --port, --protocol and
---address narrow it down.
+--address narrow it down, and -n to connections of the pods of one namespace.
+
+Pods that may come are compared, too: in each namespace a "new pod" without labels,
+and where a workload has one pod, a second one.
 
 The exit code is 0 when nothing changes, 1 when something does, 2 when there is
 no answer.`,
 		Example: `  kubectl-netpol diff -f policy.yaml
-  kubectl-netpol diff -f before -f after -o json`,
+  kubectl-netpol diff -f cluster.yaml -f policy.yaml -o markdown
+  kubectl-netpol diff -f before -f after --replace -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd) },
 	}
-	d.traffic.addFlags(cmd.Flags())
-	protocol := cmd.Flags().Lookup("protocol")
+	fs := cmd.Flags()
+	d.traffic.addFlags(fs)
+	protocol := fs.Lookup("protocol")
 	protocol.DefValue, protocol.Usage = "", "TCP, UDP, SCTP or ICMP; empty compares all, and with --port TCP"
 	d.traffic.protocol = ""
-	cmd.Flags().Lookup("port").Usage = "port to compare, a number or a name that is looked up on each destination pod; empty compares all"
-	cmd.Flags().StringArrayVar(&d.addresses, "address", nil, "address that is no pod's to compare, may be repeated; none takes those of the nodes, and one of each stretch that the policies' blocks do not divide")
-	addTextOutput(cmd, &d.output)
+	fs.Lookup("port").Usage = "port to compare, a number or a name that is looked up on each destination pod; empty compares all"
+	fs.StringArrayVar(&d.addresses, "address", nil, "address that is no pod's to compare, may be repeated; none takes those of the nodes, and one of each stretch that the policies' blocks do not divide")
+	fs.BoolVar(&d.replace, "replace", false, "the manifests are all policies of the cluster, or of -n: those that are not among them are deleted")
+	fs.StringVarP(&d.output, "output", "o", "text", "text, markdown (for a comment on a pull request) or json")
 	return cmd
 }
 
+// changed is the answer of the command.
+type changed struct {
+	reachability.Difference
+	// Findings are the parts of the policies of the changed cluster that are not
+	// enforced as written.
+	Findings []reachability.Finding `json:"findings,omitempty"`
+}
+
 func (d *diffOptions) run(cmd *cobra.Command) error {
-	if err := checkOutput(d.output, "text", "json"); err != nil {
+	if err := checkOutput(d.output, "text", "markdown", "json"); err != nil {
 		return err
 	}
-	if d.namespace != "" {
-		return fmt.Errorf("--namespace=%s: diff compares all namespaces", d.namespace)
-	}
-	family, err := parseFamily(d.traffic.family)
-	if err != nil {
-		return err
-	}
-	before, after, err := d.clusters(cmd)
+	before, after, added, err := d.clusters(cmd)
 	if err != nil {
 		return err
 	}
 	d.printLimits(cmd.ErrOrStderr())
-	spans, err := d.spans(before, after)
+	answer, err := d.compare(before, after)
 	if err != nil {
 		return err
 	}
-	addresses := d.addresses
-	if len(addresses) == 0 {
-		addresses = append(reachability.NodeAddresses(before, after), reachability.ExternalAddresses(before, after)...)
+	answer.OnlyAfter = append(answer.OnlyAfter, added...)
+	switch d.output {
+	case "json":
+		err = printJSON(cmd.OutOrStdout(), d.withLimits(answer))
+	case "markdown":
+		err = printDifferenceMarkdown(cmd.OutOrStdout(), answer, d.limits)
+	default:
+		printFindings(cmd.ErrOrStderr(), answer.Findings)
+		err = printDifference(cmd.OutOrStdout(), &answer.Difference)
 	}
-	difference, err := reachability.Compare(before, after, spans, addresses, family)
-	if err != nil {
-		return err
-	}
-	if difference.Pods == 0 {
-		return errors.New("no pod is in both clusters: there is nothing to compare")
-	}
-	if d.output == "json" {
-		err = printJSON(cmd.OutOrStdout(), d.withLimits(difference))
-	} else {
-		err = printDifference(cmd.OutOrStdout(), &difference)
-	}
-	if err == nil && len(difference.Changes) > 0 {
+	if err == nil && len(answer.Changes) > 0 {
 		return errNo
 	}
 	return err
 }
 
-// clusters reads the two clusters.
-func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.Cluster, err error) {
-	var a, b clusterstate.Input
-	switch len(d.files) {
-	case 1:
-		if b, err = d.readFiles(d.files, cmd.InOrStdin()); err != nil {
-			return nil, nil, err
-		}
-		if len(b.Policies) == 0 {
-			return nil, nil, fmt.Errorf("--filename=%s: no policy to apply", d.files[0])
-		}
-		if a, err = d.live(cmd.Context()); err != nil {
-			return nil, nil, err
-		}
-		b = applied(a, b)
-	case 2:
-		if a, err = d.readFiles(d.files[:1], cmd.InOrStdin()); err != nil {
-			return nil, nil, err
-		}
-		if b, err = d.readFiles(d.files[1:], cmd.InOrStdin()); err != nil {
-			return nil, nil, err
-		}
-		if len(b.Pods) == 0 {
-			b.Pods, b.Namespaces, b.Nodes = a.Pods, a.Namespaces, a.Nodes
-		}
-	default:
-		return nil, nil, errors.New("--filename: one (policies to apply to the live cluster) or two (before and after) are needed")
+func (d *diffOptions) compare(before, after *reachability.Cluster) (*changed, error) {
+	family, err := parseFamily(d.traffic.family)
+	if err != nil {
+		return nil, err
 	}
-	return reachability.New(a), reachability.New(b), nil
+	spans, err := d.spans(before, after)
+	if err != nil {
+		return nil, err
+	}
+	addresses := d.addresses
+	if len(addresses) == 0 {
+		addresses = append(reachability.NodeAddresses(before, after), reachability.ExternalAddresses(before, after)...)
+	}
+	difference, err := reachability.Compare(before, after, spans, addresses, family, d.namespaces()...)
+	if err != nil {
+		return nil, err
+	}
+	if difference.Pods == 0 {
+		return nil, fmt.Errorf("no pod%s is in both clusters: there is nothing to compare", inNamespace(d.namespace))
+	}
+	answer := &changed{Difference: difference}
+	for _, f := range after.Findings() {
+		if d.namespace == "" || f.Policy.Namespace == "" || f.Policy.Namespace == d.namespace {
+			answer.Findings = append(answer.Findings, reachability.NewFinding(f))
+		}
+	}
+	return answer, nil
 }
 
-// applied returns a cluster with the policies of changes applied to it.
-func applied(cluster, changes clusterstate.Input) clusterstate.Input {
-	replaced := func(p compile.Object) bool {
-		return slices.ContainsFunc(changes.Policies, func(c compile.Object) bool {
-			return compile.KindOf(c) == compile.KindOf(p) && c.GetNamespace() == p.GetNamespace() && c.GetName() == p.GetName()
-		})
+// clusters reads the two clusters. added are pods that only the second one has.
+func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.Cluster, added []string, err error) {
+	if len(d.files) != 1 && len(d.files) != 2 {
+		return nil, nil, nil, errors.New("--filename: one (manifests to apply to the live cluster) or two (a cluster, and manifests to apply to it) are needed")
 	}
-	cluster.Policies = append(slices.DeleteFunc(slices.Clone(cluster.Policies), replaced), changes.Policies...)
-	return cluster
+	last := len(d.files) - 1
+	changes, err := d.changes(d.files[last], cmd.InOrStdin())
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if len(changes.Policies) == 0 && !d.replace {
+		return nil, nil, nil, fmt.Errorf("--filename=%s: no policy to apply", d.files[last])
+	}
+	var was clusterstate.Input
+	if last == 0 {
+		was, err = d.live(cmd.Context())
+	} else {
+		was, err = d.readFiles(d.files[:1], cmd.InOrStdin())
+	}
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	var is clusterstate.Input
+	if d.replace {
+		is = replaced(was, changes, d.namespace)
+	} else {
+		is, added = applied(was, changes)
+	}
+	was, is = reachability.AddNewPods(was, is, d.namespaces()...)
+	return reachability.New(was), reachability.New(is), added, nil
+}
+
+// changes reads what is applied to a cluster. What the file does not have is there, so
+// that nothing is assumed.
+func (d *diffOptions) changes(path string, stdin io.Reader) (clusterstate.Input, error) {
+	objects, err := d.readSilently([]string{path}, stdin)
+	if err != nil {
+		return clusterstate.Input{}, err
+	}
+	if !d.replace {
+		objects.AssumedPods, objects.Unaddressed, objects.AssumedNamespaces, objects.AssumedNodes = nil, nil, nil, nil
+	}
+	d.printNotes(objects)
+	return d.input(objects), nil
+}
+
+// namespaces are those whose connections are compared, none for all.
+func (d *diffOptions) namespaces() []string {
+	if d.namespace == "" {
+		return nil
+	}
+	return []string{d.namespace}
 }
 
 // spans returns the traffic to compare.
@@ -162,93 +205,4 @@ func (d *diffOptions) spans(before, after *reachability.Cluster) ([]reachability
 	// No policy names a port of the protocol: they are all alike.
 	port, err := reachability.ParsePort("1", d.traffic.protocol)
 	return []reachability.PortRange{{Proto: port.Proto, First: 1, Last: 65535}}, err
-}
-
-func printDifference(w io.Writer, d *reachability.Difference) error {
-	var out strings.Builder
-	if len(d.Changes) == 0 {
-		out.WriteString("Nothing changes.\n")
-	}
-	for i := range d.Changes {
-		c := &d.Changes[i]
-		fmt.Fprintf(&out, "%s:\n", join(c.Traffic))
-		printLines(&out, "no longer allowed", c.Lost)
-		printLines(&out, "newly allowed", c.Gained)
-	}
-	fmt.Fprintf(&out, "\nCompared: %s, between %s", join(d.Checked), count(d.Pods, "pod", "pods"))
-	if len(d.Nodes) > 0 {
-		fmt.Fprintf(&out, ", with %s of nodes", shorten(d.Nodes))
-	}
-	if len(d.External) > 0 {
-		fmt.Fprintf(&out, ", and with %s outside", shorten(d.External))
-	}
-	out.WriteString(".\n")
-	if len(d.DomainRules) > 0 {
-		fmt.Fprintf(&out, "Not compared: what is allowed by domain names, which only agents know: %s\n", shorten(d.DomainRules))
-	}
-	printNames(&out, "Only before, not compared", d.OnlyBefore)
-	printNames(&out, "Only after, not compared", d.OnlyAfter)
-	_, err := io.WriteString(w, out.String())
-	return err
-}
-
-// join lists traffic, what follows each other as one.
-func join(spans []reachability.PortRange) string {
-	var names []string
-	for _, s := range reachability.JoinPortRanges(spans) {
-		names = append(names, s.String())
-	}
-	return strings.Join(names, "; ")
-}
-
-func count(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
-
-// printLines prints the cells of m, those of sides that change alike together.
-func printLines(out *strings.Builder, what string, m *reachability.Matrix) {
-	groups := m.Groups()
-	for _, from := range groups {
-		var to []string
-		for _, g := range groups {
-			switch {
-			case !m.AllowedBetween(from, g):
-			case g.Row == from.Row:
-				to = append(to, "each other")
-			default:
-				to = append(to, members(g)...)
-			}
-		}
-		if len(to) > 0 {
-			fmt.Fprintf(out, "  %s: %s -> %s\n", what, shorten(members(from)), shorten(to))
-		}
-	}
-}
-
-func printNames(out *strings.Builder, what string, names []string) {
-	if len(names) > 0 {
-		fmt.Fprintf(out, "%s: %s\n", what, shorten(names))
-	}
-}
-
-func members(g reachability.Group) []string {
-	var names []string
-	for _, s := range g.Members {
-		names = append(names, s.Name)
-	}
-	return names
-}
-
-// mostNames is the maximum number of names in a line.
-const mostNames = 8
-
-func shorten(names []string) string {
-	line := strings.Join(names[:min(mostNames, len(names))], ", ")
-	if more := len(names) - mostNames; more > 0 {
-		line += fmt.Sprintf(", and %d more", more)
-	}
-	return line
 }

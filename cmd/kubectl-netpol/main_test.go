@@ -74,7 +74,12 @@ func TestExitCodes(t *testing.T) {
 		{"diff -f shop -f proposed --protocol dccp", 2, `protocol "dccp": must be TCP, UDP, SCTP or ICMP`},
 		{"diff -f shop -f proposed --port http -o json", 1, ""},
 		{"diff -f shop -f proposed --port 0", 2, `port "0": must be in 1-65535`},
-		{"diff -f shop -f proposed -n shop", 2, "--namespace=shop: diff compares all namespaces"},
+		{"diff -f shop -f proposed -n shop", 1, ""},
+		{"diff -f shop -f proposed -n monitoring --protocol icmp", 1, ""},
+		{"diff -f shop -f proposed -n monitoring --port 5432", 1, ""},
+		{"diff -f shop -f proposed -n empty", 2, "no pod in namespace empty is in both clusters"},
+		{"diff -f shop -f proposed -o markdown", 1, ""},
+		{"diff -f shop -f proposed -o yaml", 2, "--output=yaml: must be one of text, markdown, json"},
 		{"explain monitoring/prometheus shop/db --port 5432 -f shop -f admin.yaml", 1, ""},
 		{"explain monitoring/prometheus shop/db --port 5432 -f shop/cluster.yaml -f admin.yaml", 0, ""},
 		{"explain shop/web 192.168.0.1 --port 10250 -f shop -f admin.yaml", 1, ""},
@@ -221,7 +226,7 @@ func TestDiffOfNodes(t *testing.T) {
 	const want = `TCP 10250:
   no longer allowed: shop/web -> monitoring/node-exporter, 192.168.0.2, 203.0.113.1
 
-Compared: TCP 10250, between 5 pods, with 192.168.0.2 of nodes, and with 0.0.0.1, 203.0.113.1 outside.
+Compared: TCP 10250, between 5 pods and a new pod without labels in each of 2 namespaces, with 192.168.0.2 of nodes, and with 0.0.0.1, 203.0.113.1 outside.
 Not compared: what is allowed by domain names, which only agents know: ClusterNetworkPolicy/egress spec.egress[0]
 `
 	if code != 1 || stdout != want {
@@ -237,8 +242,8 @@ func TestDiffListsPodsOfOneCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	for command, want := range map[string]string{
-		"diff -f - -f shop/cluster.yaml": "Only before, not compared: shop/old\n",
-		"diff -f shop/cluster.yaml -f -": "Only after, not compared: shop/old\n",
+		"diff --replace -f - -f shop/cluster.yaml": "Only before, not compared: shop/old\n",
+		"diff --replace -f shop/cluster.yaml -f -": "Only after, not compared: shop/old\n",
 	} {
 		t.Run(command, func(t *testing.T) {
 			code, stdout, stderr := call(t, more+string(cluster), command)

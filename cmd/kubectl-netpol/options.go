@@ -50,7 +50,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file, directory of manifests or of a kustomization (workloads, pods, namespaces, nodes, Services, policies of every kind) to read instead of the live cluster; - is standard input; may be repeated. A malformed manifest is an error with its file and line")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file for the live cluster; empty uses the same files as kubectl")
 	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty uses the current context. One that does not exist is an error")
-	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one, and of objects in files that name none; matrix and check show this namespace only, and diff refuses the flag")
+	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one, and of objects in files that name none; matrix, check and diff show this namespace only")
 	fs.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "show all namespaces, as without -n; an error with -n")
 	o.kinds = kindflags.Add(fs, "include %s; when false, these policies are ignored, as by agents without this flag", true)
 	featuregates.AddFlag(fs, &o.features, "Use the value of the agents: with another one, answers differ from what they enforce")
@@ -72,25 +72,42 @@ func (o *options) readFiles(paths []string, stdin io.Reader) (clusterstate.Input
 	if err != nil {
 		return clusterstate.Input{}, err
 	}
+	return o.input(objects), nil
+}
+
+// input returns the cluster of the objects.
+func (o *options) input(objects *clusterfiles.Objects) clusterstate.Input {
 	return clusterstate.Input{
 		Features:   o.features,
 		Namespaces: objects.Namespaces,
 		Pods:       objects.Pods,
 		Nodes:      objects.Nodes,
 		Policies:   objects.Policies,
-	}, nil
+	}
 }
 
 // readObjects reads files, says what is to be said about them, and leaves out the kinds
 // of policy that are disabled.
 func (o *options) readObjects(paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
-	objects, err := clusterfiles.Read(paths, stdin, o.namespace)
+	objects, err := o.readSilently(paths, stdin)
 	if err != nil {
 		return nil, err
 	}
 	o.services = objects.Services
+	o.printNotes(objects)
+	return objects, nil
+}
+
+func (o *options) printNotes(objects *clusterfiles.Objects) {
 	for _, note := range objects.Notes() {
 		fmt.Fprintln(o.notes, note)
+	}
+}
+
+func (o *options) readSilently(paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
+	objects, err := clusterfiles.Read(paths, stdin, o.namespace)
+	if err != nil {
+		return nil, err
 	}
 	enabled := o.kinds.Enabled()
 	objects.Policies = slices.DeleteFunc(objects.Policies, func(p compile.Object) bool {

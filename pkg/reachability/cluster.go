@@ -19,6 +19,7 @@ type Cluster struct {
 	snapshot  *policy.Snapshot
 	pods      map[string]*corev1.Pod // by "namespace/name"
 	endpoints map[string]Endpoint    // of the pods that can be queried
+	owned     map[string]int         // how many of endpoints a controller has
 	nodes     map[netip.Addr]string  // the node that has the address
 	// labels are those of the nodes, by name.
 	labels map[string]labels.Set
@@ -34,6 +35,7 @@ func New(in clusterstate.Input) *Cluster {
 		snapshot:  clusterstate.Compile(in),
 		pods:      make(map[string]*corev1.Pod, len(in.Pods)),
 		endpoints: make(map[string]Endpoint, len(in.Pods)),
+		owned:     map[string]int{},
 		nodes:     nodeAddresses(in),
 		labels:    make(map[string]labels.Set, len(in.Nodes)),
 		toHost:    map[netip.Addr]bool{},
@@ -52,6 +54,9 @@ func New(in clusterstate.Input) *Cluster {
 	}
 	for _, addr := range c.snapshot.Local() {
 		c.addEndpoint(addr)
+	}
+	for name := range c.endpoints {
+		c.owned[c.owner(name)]++
 	}
 	return c
 }

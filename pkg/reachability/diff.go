@@ -3,12 +3,16 @@ package reachability
 import (
 	"maps"
 	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Difference is what changes between two clusters.
 type Difference struct {
 	Checked  []PortRange `json:"checked"`  // the traffic that was compared
-	Pods     int         `json:"pods"`     // how many were compared
+	Pods     int         `json:"pods"`     // how many were compared, without NewPods
+	NewPods  []string    `json:"newPods"`  // those of AddNewPods that were also compared
 	Nodes    []string    `json:"nodes"`    // addresses of nodes that were also compared
 	External []string    `json:"external"` // external addresses that were also compared
 	Changes  []Change    `json:"changes"`
@@ -30,7 +34,8 @@ type Change struct {
 	Lost, Gained *Matrix `json:"-"`
 }
 
-// Cell is a connection that changes.
+// Cell is a connection that changes. One from a pod to itself is to another pod like it,
+// which its workload may make: a pod always reaches itself.
 type Cell struct {
 	From    string `json:"from"`
 	To      string `json:"to"`
@@ -38,19 +43,28 @@ type Cell struct {
 }
 
 // Compare returns what changes from before to after, for the pods that are in both
-// and for addresses, in the order of spans. Traffic that changes alike is one
-// Change.
-func Compare(before, after *Cluster, spans []PortRange, addresses []string, family Family) (Difference, error) {
-	d := Difference{Checked: spans, Nodes: []string{}, External: []string{}, Changes: []Change{}}
+// and for addresses, in the order of spans. With namespaces, only connections of their
+// pods are compared. Traffic that changes alike is one Change.
+func Compare(before, after *Cluster, spans []PortRange, addresses []string, family Family, namespaces ...string) (Difference, error) {
+	d := Difference{Checked: spans, NewPods: []string{}, Nodes: []string{}, External: []string{}, Changes: []Change{}}
 	d.DomainRules = slices.Compact(slices.Sorted(slices.Values(append(before.DomainRules(), after.DomainRules()...))))
-	d.OnlyBefore, d.OnlyAfter = unshared(before, after, family), unshared(after, before, family)
-	var from, to []Endpoint // of before and of after, in the same order
+	d.OnlyBefore, d.OnlyAfter = unshared(before, after, family, namespaces), unshared(after, before, family, namespaces)
+	var c comparison
 	for _, s := range before.Pods(family) {
-		if other, both := after.endpoints[s.Name]; both && other.has(family) {
-			from, to = append(from, s), append(to, other)
+		other, both := after.endpoints[s.Name]
+		if !both || !other.has(family) {
+			continue
+		}
+		here := in(before.pods[s.Name], namespaces)
+		c.add(s, other, here, isNewPod(s.Name) || before.alone(s.Name, after))
+		switch {
+		case !here:
+		case isNewPod(s.Name):
+			d.NewPods = append(d.NewPods, s.Name)
+		default:
+			d.Pods++
 		}
 	}
-	d.Pods = len(from)
 	for _, name := range addresses {
 		b, err := before.Endpoint(name)
 		if err != nil {
@@ -60,39 +74,77 @@ func Compare(before, after *Cluster, spans []PortRange, addresses []string, fami
 		if err != nil {
 			return Difference{}, err
 		}
-		from, to = append(from, b), append(to, a)
+		c.add(b, a, false, false)
 		if a.Kind == Node || b.Kind == Node {
 			d.Nodes = append(d.Nodes, name)
 		} else {
 			d.External = append(d.External, name)
 		}
 	}
-	d.Changes = changes(before.Reach(from, family), after.Reach(to, family), spans)
+	c.was, c.is = before.Reach(c.before, family), after.Reach(c.after, family)
+	d.Changes = c.changes(spans)
 	return d, nil
 }
 
+// in reports whether a pod is in one of namespaces, if there are any.
+func in(pod *corev1.Pod, namespaces []string) bool {
+	return len(namespaces) == 0 || slices.Contains(namespaces, pod.Namespace)
+}
+
+// comparison is endpoints in two clusters.
+type comparison struct {
+	before, after []Endpoint // in the same order
+	was, is       *Reach     // of before and of after
+	here          []bool     // whether all connections of the endpoint are compared
+	twin          []bool     // whether an endpoint and itself are two pods that are alike
+}
+
+func (c *comparison) add(before, after Endpoint, here, twin bool) {
+	c.before, c.after = append(c.before, before), append(c.after, after)
+	c.here, c.twin = append(c.here, here), append(c.twin, twin)
+}
+
+// alone reports whether a pod with a network of its own is the only one of its controller,
+// in both clusters.
+func (c *Cluster) alone(name string, other *Cluster) bool {
+	if s := c.endpoints[name]; s.Kind != Pod {
+		return false
+	}
+	owner := c.owner(name)
+	return owner != "" && c.owned[owner] == 1 && other.owned[other.owner(name)] == 1
+}
+
+// owner returns the controller of a pod, empty if it has none.
+func (c *Cluster) owner(name string) string {
+	pod := c.pods[name]
+	if o := metav1.GetControllerOfNoCopy(pod); o != nil {
+		return pod.Namespace + "/" + o.Kind + "/" + o.Name
+	}
+	return ""
+}
+
 // unshared returns the names of the pods of c that other does not have.
-func unshared(c, other *Cluster, family Family) []string {
+func unshared(c, other *Cluster, family Family, namespaces []string) []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(c.endpoints)) {
 		s, o := c.endpoints[name], other.endpoints[name]
-		if s.has(family) && !o.has(family) {
+		if s.has(family) && !o.has(family) && in(c.pods[name], namespaces) {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// changes returns what differs between the same endpoints in two clusters.
-func changes(before, after *Reach, spans []PortRange) []Change {
+// changes returns what differs.
+func (c *comparison) changes(spans []PortRange) []Change {
 	found := []Change{}
 	numbers := slices.DeleteFunc(slices.Clone(spans), func(s PortRange) bool { return s.Name != "" })
 	if len(numbers) > 0 {
-		found = differences(before, after, Port{}).changes(after.endpoints, numbers)
+		found = c.differences(Port{}).changes(c.after, numbers)
 	}
 	for _, s := range spans {
 		if s.Name != "" {
-			found = append(found, differences(before, after, s.Port()).changes(after.endpoints, []PortRange{s})...)
+			found = append(found, c.differences(s.Port()).changes(c.after, []PortRange{s})...)
 		}
 	}
 	return found
@@ -108,31 +160,36 @@ type transitions []*transition
 
 // differences returns the transitions of all pairs that change. Of a named port, sets have all
 // ports or none.
-func differences(before, after *Reach, named Port) transitions {
+func (c *comparison) differences(named Port) transitions {
 	var found transitions
 	at := map[[2]int32]*transition{}
-	for i := range before.endpoints {
-		for j := range before.endpoints {
-			was, is := before.use(i, j, named), after.use(i, j, named)
+	for i := range c.before {
+		for j := range c.before {
+			if !c.here[i] && !c.here[j] {
+				continue
+			}
+			twin := i == j && c.twin[i]
+			was, is := c.was.use(i, j, named, twin), c.is.use(i, j, named, twin)
 			t, seen := at[[2]int32{was, is}]
 			if !seen {
-				t = &transition{was: before.sets.all[was], is: after.sets.all[is]}
+				t = &transition{was: c.was.sets.all[was], is: c.is.sets.all[is]}
 				at[[2]int32{was, is}] = t
 				if !slices.Equal(t.was.ranges, t.is.ranges) {
 					found = append(found, t)
 				}
 			}
 			if !slices.Equal(t.was.ranges, t.is.ranges) {
-				t.pairs = append(t.pairs, i*len(before.endpoints)+j)
+				t.pairs = append(t.pairs, i*len(c.before)+j)
 			}
 		}
 	}
 	return found
 }
 
-// use returns the place of what i reaches of j: if port has a name, all or nothing.
-func (r *Reach) use(i, j int, port Port) int32 {
-	set := r.between(i, j, false)
+// use returns the place of what i reaches of j: if port has a name, all or nothing. With
+// twin, an endpoint and itself are two that are alike.
+func (r *Reach) use(i, j int, port Port, twin bool) int32 {
+	set := r.between(i, j, twin)
 	if port.Name == "" {
 		return set
 	}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+)
+
+const dbPolicy = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: db}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: web}}}]
+    ports: [{port: 5432}]
+`
+
+// One policy means the same for a cluster in files as for the live one: it takes the
+// place of the policy of its name, and others stay.
+func TestOnePolicyIsApplied(t *testing.T) {
+	t.Chdir("testdata")
+	live := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop").URL)
+	for _, flags := range []string{"", " -n shop", " --port 5432", " -o json", " -o markdown", " --replace", " --replace -n shop"} {
+		codeFiles, files, stderr := call(t, dbPolicy, "diff -f shop -f -"+flags)
+		codeLive, ofLive, _ := call(t, dbPolicy, "diff -f -"+flags+live)
+		if codeFiles != 1 || codeLive != 1 || files != ofLive {
+			t.Errorf("%s: got %d\n%s%sand of the live cluster %d\n%s", flags, codeFiles, files, stderr, codeLive, ofLive)
+		}
+	}
+	_, applied, _ := call(t, dbPolicy, "diff --port 5432 -f shop -f -")
+	if want := "TCP 5432:\n  no longer allowed: shop/api -> shop/db\n  newly allowed: shop/web -> shop/db\n\n"; !strings.HasPrefix(applied, want) {
+		t.Errorf("got\n%swant\n%s", applied, want)
+	}
+}
+
+// With --replace, policies that are not named are deleted: all, or those of -n.
+func TestPoliciesAreReplaced(t *testing.T) {
+	t.Chdir("testdata")
+	for flags, replaced := range map[string]bool{"": false, " --replace": true, " --replace -n shop": true, " --replace -n monitoring": false} {
+		code, stdout, stderr := call(t, dbPolicy, "diff --port http -f shop -f -"+flags)
+		if got := strings.Contains(stdout, "  newly allowed: shop/api -> shop/web\n"); got != replaced || (code == 1) != replaced {
+			t.Errorf("%s: replaced is %t, want %t: %d\n%s%s", flags, got, replaced, code, stdout, stderr)
+		}
+	}
+}
+
+// Every pod has a policy of its own, so that the default deny decides for none of them.
+// For a pod that comes later it does.
+func TestPodsThatWillCome(t *testing.T) {
+	t.Chdir("testdata")
+	const workload = `apiVersion: v1
+kind: Pod
+metadata: {namespace: shop, name: %, labels: {app: %}, ownerReferences: [{apiVersion: apps/v1, kind: StatefulSet, name: %, uid: a, controller: true}]}
+spec: {nodeName: n1}
+status: {phase: Running, podIP: 10.0.1.%}
+---
+`
+	const policy = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: %}
+spec: {podSelector: {matchLabels: {app: %}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}
+---
+`
+	const deny = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: default-deny}
+spec: {podSelector: {}}
+---
+`
+	pods := strings.ReplaceAll(strings.ReplaceAll(workload, "10.0.1.%", "10.0.1.1"), "%", "web") +
+		strings.ReplaceAll(strings.ReplaceAll(workload, "10.0.1.%", "10.0.1.2"), "%", "db")
+	policies := strings.ReplaceAll(policy, "%", "web") + strings.ReplaceAll(policy, "%", "db")
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	with := write("with.yaml", pods+policies+deny)
+	t.Run("without labels", func(t *testing.T) {
+		code, stdout, stderr := call(t, "", "diff --replace --port 80 -f "+with+" -f "+write("without.yaml", policies))
+		const want = "TCP 80:\n" +
+			"  newly allowed: shop/db, shop/web, 203.0.113.1 -> shop/new pod\n" +
+			"  newly allowed: shop/new pod -> another pod like it\n" +
+			"\nCompared: TCP 80, between 2 pods and a new pod without labels, and with 203.0.113.1 outside.\n"
+		if code != 1 || stdout != want {
+			t.Errorf("got %d\n%s%swant\n%s", code, stdout, stderr, want)
+		}
+	})
+	t.Run("of a workload", func(t *testing.T) {
+		alone := strings.ReplaceAll(strings.ReplaceAll(policy, "{app: web}}}]}]", "{app: db}}}]}]"), "%", "web")
+		code, stdout, _ := call(t, alone, "diff --port 80 -f "+with+" -f -")
+		if code != 1 || !strings.Contains(stdout, "  no longer allowed: shop/web -> another pod like it\n") {
+			t.Errorf("got %d\n%s", code, stdout)
+		}
+	})
+}
+
+func TestDifferenceAsMarkdown(t *testing.T) {
+	t.Chdir("testdata")
+	_, got, _ := call(t, "", "diff --port 5432 -f shop -f proposed -o markdown")
+	const want = `### Network policies: connections that change
+
+| | from | to | traffic |
+| --- | --- | --- | --- |
+| no longer allowed | shop/web | monitoring/new pod, monitoring/prometheus, 192.168.0.2, 10.0.0.0, 203.0.113.1 | TCP 5432 |
+| newly allowed | shop/new pod | shop/db | TCP 5432 |
+
+- Compared: TCP 5432, between 5 pods and a new pod without labels in each of 2 namespaces, with 192.168.0.2 of nodes, and with 10.0.0.0, 203.0.113.1 outside.
+`
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if _, got, _ := call(t, "", "diff -f shop -f shop -o markdown"); !strings.Contains(got, "\n\nNothing changes.\n\n- Compared: ") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+// What of a policy is not enforced as written is said with the difference.
+func TestDifferenceSaysWhatIsNotEnforced(t *testing.T) {
+	t.Chdir("testdata")
+	const flags = "diff --feature-gates=EndPort=false -f shop -f proposed"
+	const want = "NetworkPolicy shop/db: spec.ingress[0].ports[0].endPort: "
+	code, _, stderr := call(t, "", flags)
+	if code != 1 || !strings.HasPrefix(stderr, "Not enforced as written: "+want) {
+		t.Errorf("got %d %s", code, stderr)
+	}
+	_, markdown, stderr := call(t, "", flags+" -o markdown")
+	if !strings.Contains(markdown, "- Not enforced as written: "+want) || stderr != "" {
+		t.Errorf("got\n%s%s", markdown, stderr)
+	}
+	_, stdout, _ := call(t, "", flags+" -o json")
+	var got struct{ Findings []reachability.Finding }
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || len(got.Findings) != 1 || got.Findings[0].Name != "db" {
+		t.Errorf("got %v, %v", got.Findings, err)
+	}
+	if _, _, stderr := call(t, "", flags+" -n monitoring"); stderr != "" {
+		t.Errorf("of another namespace: %s", stderr)
+	}
+}
+
+func TestManifestsAreApplied(t *testing.T) {
+	pod := func(name, owner string, labels map[string]string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: labels}}
+		if owner != "" {
+			controller := true
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: owner, Controller: &controller}}
+		}
+		return p
+	}
+	const hash = appsv1.DefaultDeploymentUniqueLabelKey
+	template := pod("web", "", map[string]string{"app": "web", "track": "new"})
+	controller := true
+	template.OwnerReferences = []metav1.OwnerReference{{Kind: "Deployment", Name: "web", Controller: &controller}}
+	namespace := func(name string, labels map[string]string) *corev1.Namespace {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	}
+	before := clusterstate.Input{
+		Namespaces: []*corev1.Namespace{namespace("shop", map[string]string{"team": "shop", "env": "test"}), namespace("other", nil)},
+		Pods: []*corev1.Pod{
+			pod("web-1-a", "web-1", map[string]string{"app": "web", "old": "yes", hash: "1"}),
+			pod("bare", "", map[string]string{"app": "bare"}),
+		},
+	}
+	after, added := applied(before, clusterstate.Input{
+		Namespaces: []*corev1.Namespace{namespace("shop", map[string]string{"env": "prod"}), namespace("new", nil)},
+		Pods:       []*corev1.Pod{template, pod("bare", "", map[string]string{"app": "dressed"}), pod("more", "", nil)},
+	})
+	if !slices.Equal(added, []string{"shop/more"}) {
+		t.Errorf("added are %q", added)
+	}
+	if got, want := after.Pods[0].Labels, map[string]string{"app": "web", "track": "new", hash: "1"}; len(after.Pods) != 2 || !maps.Equal(got, want) {
+		t.Errorf("the Deployment's pod has %v, want %v", got, want)
+	}
+	if got := after.Pods[1].Labels["app"]; got != "dressed" {
+		t.Errorf("the bare pod is app=%s", got)
+	}
+	if got, want := after.Namespaces[0].Labels, map[string]string{"team": "shop", "env": "prod"}; len(after.Namespaces) != 3 || !maps.Equal(got, want) {
+		t.Errorf("the namespace has %v, want %v", got, want)
+	}
+	if before.Namespaces[0].Labels["env"] != "test" || before.Pods[0].Labels["old"] != "yes" {
+		t.Error("the cluster before has changed")
+	}
+}

@@ -1,0 +1,113 @@
+package reachability
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+)
+
+// newPod is the name of the pods that AddNewPods adds. No pod of a cluster may have it.
+const newPod = "new pod"
+
+// isNewPod reports whether an endpoint of this name is a pod that AddNewPods has added.
+func isNewPod(name string) bool { return strings.HasSuffix(name, "/"+newPod) }
+
+// AddNewPods returns two clusters with a pod in each namespace that both have, or in those
+// of namespaces alone: one without labels and ports, which stands for pods that no policy
+// names and that may come at any time. Its name is "new pod", and its address one that no
+// object of the clusters has, in the same blocks of the policies as another pod's. Without
+// any pods the clusters are returned as they are.
+func AddNewPods(before, after clusterstate.Input, namespaces ...string) (clusterstate.Input, clusterstate.Input) {
+	a := newAllocator(before, after)
+	known := namespacesOf(after)
+	var pods []*corev1.Pod
+	for _, name := range namespacesOf(before) {
+		if !slices.Contains(known, name) || len(namespaces) > 0 && !slices.Contains(namespaces, name) {
+			continue
+		}
+		ips := a.addresses()
+		if len(ips) == 0 {
+			break
+		}
+		pods = append(pods, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: newPod},
+			Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: ips},
+		})
+	}
+	before.Pods, after.Pods = slices.Concat(before.Pods, pods), slices.Concat(after.Pods, pods)
+	return before, after
+}
+
+// namespacesOf returns the namespaces of a cluster, sorted.
+func namespacesOf(in clusterstate.Input) []string {
+	var names []string
+	for _, ns := range in.Namespaces {
+		names = append(names, ns.Name)
+	}
+	for _, pod := range in.Pods {
+		names = append(names, pod.Namespace)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// allocator finds addresses that no object has.
+type allocator struct {
+	last   []netip.Addr // of each family, the one that was allocated last
+	like   []string     // the blocks that they are in, as membership has them
+	taken  map[netip.Addr]bool
+	blocks []netip.Prefix
+}
+
+func newAllocator(inputs ...clusterstate.Input) *allocator {
+	a := &allocator{taken: map[netip.Addr]bool{}}
+	var clusters []*Cluster
+	highest := map[bool]netip.Addr{} // by whether it is IPv4
+	for _, in := range inputs {
+		c := New(in)
+		clusters = append(clusters, c)
+		for addr := range c.nodes {
+			a.taken[addr] = true
+		}
+		for _, pod := range in.Pods {
+			for _, addr := range compile.Addresses(pod) {
+				a.taken[addr] = true
+				if !pod.Spec.HostNetwork && highest[addr.Is4()].Less(addr) {
+					highest[addr.Is4()] = addr
+				}
+			}
+		}
+	}
+	a.blocks, _ = prefixes(clusters)
+	for _, v4 := range []bool{true, false} {
+		if addr, ok := highest[v4]; ok {
+			a.last, a.like = append(a.last, addr), append(a.like, membership(addr, a.blocks))
+		}
+	}
+	return a
+}
+
+// addresses returns a new address of each family that pods have, as far as there are any.
+func (a *allocator) addresses() []corev1.PodIP {
+	const tries = 1 << 16
+	var ips []corev1.PodIP
+	for i, addr := range a.last {
+		for range tries {
+			if addr = addr.Next(); !addr.IsValid() {
+				break
+			}
+			if !a.taken[addr] && membership(addr, a.blocks) == a.like[i] {
+				a.last[i] = addr
+				ips = append(ips, corev1.PodIP{IP: addr.String()})
+				break
+			}
+		}
+	}
+	return ips
+}

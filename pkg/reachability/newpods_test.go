@@ -1,0 +1,140 @@
+package reachability
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+)
+
+// New pods have addresses that are like those of the other pods, and no object's.
+func TestNewPodsHaveAddresses(t *testing.T) {
+	found := 0
+	forClusters(t, 300, func(t *testing.T, g gen, in clusterstate.Input) {
+		before, after := AddNewPods(in, g.changed(in))
+		known := map[string]bool{}
+		for _, pod := range in.Pods {
+			for _, addr := range compile.Addresses(pod) {
+				known[addr.String()] = true
+			}
+		}
+		c := New(before)
+		for _, pod := range before.Pods[len(in.Pods):] {
+			for _, ip := range pod.Status.PodIPs {
+				found++
+				if known[ip.IP] {
+					t.Errorf("%s has the address %s of another one", pod.Namespace, ip.IP)
+				}
+				known[ip.IP] = true
+			}
+			if _, err := c.Endpoint(pod.Namespace + "/" + newPod); err != nil {
+				t.Error(err)
+			}
+		}
+		if len(before.Pods)-len(in.Pods) != len(after.Pods)-len(in.Pods) {
+			t.Error("the clusters have different new pods")
+		}
+	})
+	if found < 300 {
+		t.Errorf("only %d addresses", found)
+	}
+}
+
+// Without pods, nothing is known about the addresses of new ones.
+func TestNoNewPodsWithoutPods(t *testing.T) {
+	in := clusterstate.Input{Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "x"}}}}
+	if before, after := AddNewPods(in, in); len(before.Pods)+len(after.Pods) != 0 {
+		t.Errorf("got %d pods", len(before.Pods)+len(after.Pods))
+	}
+}
+
+// What Compare says about a pod and itself is what changes between the pod and another
+// one with its labels and ports.
+func TestCompareFindsChangesOfTwins(t *testing.T) {
+	changes := 0
+	forClusters(t, 600, func(t *testing.T, g gen, in clusterstate.Input) {
+		for i, pod := range in.Pods {
+			in.Pods[i] = with(pod.DeepCopy(), func(p *corev1.Pod) {
+				yes := true
+				p.OwnerReferences = []metav1.OwnerReference{{Kind: "StatefulSet", Name: p.Name, Controller: &yes}}
+			})
+		}
+		changed := g.changed(in)
+		before, after := New(in), New(changed)
+		d, err := Compare(before, after, PortRanges(before, after), nil, FirstCommon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := map[string]bool{}
+		for _, c := range d.Changes {
+			for _, cell := range c.Cells {
+				if cell.From == cell.To {
+					for _, span := range c.Traffic {
+						said[fmt.Sprint(cell.From, span)] = true
+					}
+				}
+			}
+		}
+		want := map[string]bool{}
+		for _, pod := range in.Pods {
+			twin, ok := twinOf(pod, in, changed)
+			s, known := before.endpoints[pod.Namespace+"/"+pod.Name]
+			if !known || s.Kind != Pod {
+				continue
+			}
+			if !ok { // no address is in the same blocks
+				maps.DeleteFunc(said, func(key string, _ bool) bool { return strings.HasPrefix(key, s.Name) })
+				continue
+			}
+			was, is := New(twin(in)), New(twin(changed))
+			for _, span := range d.Checked {
+				reaches := func(c *Cluster) bool {
+					from, to := c.endpoints[s.Name], c.endpoints[pod.Namespace+"/twin"]
+					return c.Evaluate(&from, &to, span.Port(), FirstCommon).Allowed
+				}
+				if reaches(was) != reaches(is) {
+					want[fmt.Sprint(s.Name, span)] = true
+				}
+			}
+		}
+		changes += len(want)
+		for key := range said {
+			if !want[key] {
+				t.Errorf("%s does not change", key)
+			}
+		}
+		for key := range want {
+			if !said[key] {
+				t.Errorf("%s changes", key)
+			}
+		}
+	})
+	if changes < 100 {
+		t.Errorf("only %d changes", changes)
+	}
+}
+
+// twinOf returns a function that adds a pod like another one to a cluster, with addresses
+// in the same blocks. ok is false if there are none.
+func twinOf(pod *corev1.Pod, before, after clusterstate.Input) (add func(clusterstate.Input) clusterstate.Input, ok bool) {
+	a := newAllocator(before, after)
+	a.last, a.like = nil, nil
+	for _, addr := range compile.Addresses(pod) {
+		a.last, a.like = append(a.last, addr), append(a.like, membership(addr, a.blocks))
+	}
+	ips := a.addresses()
+	twin := with(pod.DeepCopy(), func(p *corev1.Pod) {
+		p.Name, p.UID, p.Status.PodIPs, p.Status.PodIP = "twin", "twin", ips, ""
+	})
+	return func(in clusterstate.Input) clusterstate.Input {
+		in.Pods = append(slices.Clone(in.Pods), twin)
+		return in
+	}, len(ips) == len(a.last) && len(ips) > 0
+}
