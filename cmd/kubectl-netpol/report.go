@@ -147,10 +147,19 @@ func ignoredByComment(o lint.Object, files *clusterfiles.Objects) []lint.Ignore 
 	}
 	var all []lint.Ignore
 	first := position(files, o, "").Line
-	for _, c := range files.Comments(o.Kind, o.Namespace, o.Name) {
-		if rule, reason, ok := lint.ParseComment(c.Text); ok {
-			all = append(all, lint.Ignore{Object: o, Rule: rule, Reason: reason, Line: c.Position.Line, Whole: c.Position.Line == first})
+	comments := files.Comments(o.Kind, o.Namespace, o.Name)
+	for n, c := range comments {
+		rule, reason, ok := lint.ParseComment(c.Text)
+		if !ok {
+			continue
 		}
+		last := c.Position.Line + 1
+		for _, below := range comments[n+1:] {
+			if below.Position.Line == last {
+				last++
+			}
+		}
+		all = append(all, lint.Ignore{Object: o, Rule: rule, Reason: reason, Line: c.Position.Line, Last: last, Whole: c.Position.Line < first})
 	}
 	return all
 }

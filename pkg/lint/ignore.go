@@ -21,11 +21,11 @@ type Ignore struct {
 	Object Object
 	Rule   string
 	Reason string
-	// Whole requests are about the whole object. Others are about Line, that of the field
-	// which the comment is above or beside, and if there are no such findings, about the
-	// next line.
+	// Whole requests are about the whole object. Others are about the first of the lines
+	// from Line to Last that has such findings.
 	Whole bool
-	Line  int
+	Line  int    // of the comment
+	Last  int    // the next line that has no comment
 	Field string // of a request that is no comment
 }
 
@@ -115,7 +115,7 @@ func Apply(findings []Located, ignores []Ignore, disabled []string) (remaining, 
 // take marks the findings that i ignores and returns how many there are.
 func (i *Ignore) take(findings []Located, taken []bool) int {
 	count := 0
-	for _, line := range []int{i.Line, i.Line + 1} {
+	for line := i.Line; line <= i.Last; line++ {
 		for n := range findings {
 			f := &findings[n]
 			if f.Rule == i.Rule && f.Object == i.Object && (i.Whole || f.Line == line) {

@@ -61,6 +61,7 @@ func selectsNoPod(c *cluster) {
 		if near != "" {
 			f.Message += "; " + string(near)
 		} else if c.Partial {
+			f.Message += " of the input"
 			f.Severity = Info
 		}
 	}
