@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,9 +27,15 @@ func newExplain(o *options) *cobra.Command {
 endpoint, the rules that were evaluated, and for each of their items whether it
 matched, or why not.
 
-SRC and DST are pods (namespace/pod) or addresses. The exit code is 0 when the
-connection is allowed, 1 when it is not, 2 when there is no answer.`,
+SRC and DST are pods (web-0), workloads (deploy/web), the pods behind a Service
+(svc/db), each in the namespace of -n or as NAMESPACE/NAME, or addresses. Of several
+pods one is explained, one that is not allowed if the pods differ. Without --port, a
+Service with one port has its target port.
+
+The exit code is 0 when the connection is allowed, 1 when it is not, also between
+some of the pods only, and 2 when there is no answer.`,
 		Example: `  kubectl-netpol explain shop/web shop/db --port 5432 -f ./manifests
+  kubectl-netpol explain deploy/web svc/db -n shop
   kubectl-netpol explain 203.0.113.9 web -n shop --port http`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error { return e.run(cmd, args[0], args[1]) },
@@ -47,7 +54,7 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 		return err
 	}
 	port, family, err := e.traffic.parse()
-	if err != nil {
+	if err != nil && (e.traffic.port != "" || !namesService(dst)) {
 		return err
 	}
 	e.named = []string{src, dst}
@@ -57,15 +64,22 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	}
 	e.printLimits(cmd.ErrOrStderr())
 	c := reachability.New(in)
-	from, err := c.Endpoint(e.qualified(src))
+	finder := e.sideFinder(c, in.Pods)
+	from, err := finder.find(src)
 	if err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
-	to, err := c.Endpoint(e.qualified(dst))
+	to, err := finder.find(dst)
 	if err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
-	answer := c.Explain(&from, &to, port, family)
+	if port == (reachability.Port{}) {
+		if len(to.Ports) != 1 {
+			return fmt.Errorf("--port is missing: service %s has %s", &to, count(len(to.Ports), "port", "ports"))
+		}
+		port = to.Ports[0]
+	}
+	answer := explainSides(c, from, to, port, family)
 	if e.output == "json" {
 		err = printJSON(cmd.OutOrStdout(), e.withLimits(answer))
 	} else {
@@ -75,6 +89,35 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 		return errNo
 	}
 	return err
+}
+
+// explainSides explains a connection between two of the sides' pods, one that is not allowed
+// if there is one.
+func explainSides(c *reachability.Cluster, from, to reachability.Side, port reachability.Port, family reachability.Family) reachability.Explanation {
+	o := c.Overview([]reachability.Side{from}, []reachability.Side{to}, port, family)
+	p := o.Partial(0, 0)
+	pair, denied := p.With, p.Pairs-p.Reaching
+	if p.Without[0] != "" {
+		pair = p.Without
+	} else if o.Every(0, 0).Empty() {
+		denied = p.Pairs
+	}
+	src, dst := member(&from, pair[0]), member(&to, pair[1])
+	answer := c.Explain(src, dst, port, family)
+	switch {
+	case pair[0] == pair[1] && o.Every(0, 0).Empty() && answer.Allowed:
+		answer.Notes = append(answer.Notes, fmt.Sprintf("%s has one pod; another one of it would be denied", &from))
+	case p.Pairs > 1:
+		answer.Notes = append(answer.Notes, fmt.Sprintf("of %s from %s to %s, %d are allowed and %d denied; this is one of them",
+			count(p.Pairs, "connection", "connections"), &from, &to, p.Pairs-denied, denied))
+	}
+	return answer
+}
+
+// member returns the member of a side that has a name.
+func member(s *reachability.Side, name string) *reachability.Endpoint {
+	i := slices.IndexFunc(s.Members, func(e reachability.Endpoint) bool { return e.Name == name })
+	return &s.Members[i]
 }
 
 // printJSON writes v indented.

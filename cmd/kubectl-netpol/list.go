@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -36,127 +38,188 @@ func listing(o *reachability.Overview, t *table, s style) string {
 type lister struct {
 	o     *reachability.Overview
 	t     *table
-	own   map[heading]bool // the columns
-	sizes map[string]int   // how many columns a namespace has
+	own   map[heading]int // the columns
+	sizes map[string]int  // how many columns a namespace has
 }
 
 // entry is sides that reach the same.
 type entry struct {
 	group  string
 	names  []string
+	row    int // of the first of them
+	sets   *sets
+	keys   []string   // what sides must have to be of the entry
 	lines  [][]string // words
 	colors []string
 }
 
 func newLister(o *reachability.Overview, t *table) *lister {
-	l := &lister{o: o, t: t, own: map[heading]bool{}, sizes: map[string]int{}}
-	for _, h := range t.columns {
-		l.own[h] = true
+	l := &lister{o: o, t: t, own: map[heading]int{}, sizes: map[string]int{}}
+	for i, h := range t.columns {
+		l.own[h] = i
 		l.sizes[h.group]++
 	}
 	return l
 }
 
+// entries returns the entries in the order of their first sides. A single pod's way to itself
+// is left out, so pods that all reach each other have different lists, and are still one entry:
+// where one list with the pod itself is another one with that pod.
 func (l *lister) entries() []*entry {
 	var entries []*entry
 	at := map[string]*entry{}
 	for row := range l.o.From {
-		h := l.t.rows[row]
-		lines, colors := l.lines(row)
-		key := h.group + "\x00" + fmt.Sprint(lines)
-		if e, seen := at[key]; seen {
-			e.names = append(e.names, h.label)
+		sets := l.sets(row)
+		keys := []string{sets.key(-1, row)}
+		self := l.column(row)
+		if l.alone(row) && self >= 0 {
+			for i := range sets.columns {
+				keys = append(keys, sets.key(i, self))
+			}
+		}
+		for i := range keys {
+			keys[i] = l.t.rows[row].group + "\x00" + keys[i]
+		}
+		known := slices.IndexFunc(keys, func(key string) bool { return at[key] != nil })
+		if known < 0 {
+			e := &entry{group: l.t.rows[row].group, names: []string{l.t.rows[row].label}, row: row, sets: sets, keys: keys}
+			for _, key := range keys {
+				at[key] = e
+			}
+			entries = append(entries, e)
 			continue
 		}
-		e := &entry{group: h.group, names: []string{h.label}, lines: lines, colors: colors}
-		at[key] = e
-		entries = append(entries, e)
+		e := at[keys[known]]
+		e.names = append(e.names, l.t.rows[row].label)
+		if len(e.keys) > 1 { // from now on the lists are those of this key
+			for _, key := range e.keys {
+				delete(at, key)
+			}
+			if i := slices.Index(e.keys, keys[known]); i > 0 {
+				e.sets.columns[i-1] = append(e.sets.columns[i-1], l.column(e.row))
+				slices.Sort(e.sets.columns[i-1])
+			}
+			e.keys = keys[known : known+1]
+			at[e.keys[0]] = e
+		}
+	}
+	for _, e := range entries {
+		e.lines, e.colors = l.lines(e)
 	}
 	return entries
 }
 
-// lines returns what a side reaches: for each set of ports those that it reaches there.
-func (l *lister) lines(row int) (lines [][]string, colors []string) {
-	self := l.t.rows[row]
-	reached := map[string][]int{} // the columns of a cell's text
-	var order, colorOf []string
+// alone reports whether the side of a row is a single pod or address.
+func (l *lister) alone(row int) bool {
+	return !l.o.From[row].Replicated && len(l.o.From[row].Members) == 1
+}
+
+// column returns the column of the side of a row, -1 if it has none.
+func (l *lister) column(row int) int {
+	if i, ok := l.own[l.t.rows[row]]; ok {
+		return i
+	}
+	return -1
+}
+
+// sets are the columns that a side reaches by the text of their cells.
+type sets struct {
+	texts, colors []string
+	columns       [][]int
+}
+
+// key returns the sets as text, with one more column in one of them.
+func (s *sets) key(in, column int) string {
+	var key strings.Builder
+	for i, columns := range s.columns {
+		if i == in {
+			columns = slices.Sorted(slices.Values(append(columns[:len(columns):len(columns)], column)))
+		}
+		fmt.Fprintln(&key, s.texts[i], columns)
+	}
+	return key.String()
+}
+
+func (l *lister) sets(row int) *sets {
+	s := &sets{}
+	at := map[string]int{}
 	for column := range l.o.To {
-		text, color := l.t.cells[row][column], l.t.marks[row][column]
-		alone := l.t.columns[column] == self && !l.o.From[row].Replicated && len(l.o.From[row].Members) == 1
-		if text == blocked || alone {
+		text := l.t.cells[row][column]
+		if text == blocked || l.alone(row) && column == l.column(row) {
 			continue
 		}
-		if _, seen := reached[text]; !seen {
-			order, colorOf = append(order, text), append(colorOf, color)
+		i, seen := at[text]
+		if !seen {
+			i = len(s.texts)
+			at[text] = i
+			s.texts, s.colors, s.columns = append(s.texts, text), append(s.colors, l.t.marks[row][column]), append(s.columns, nil)
 		}
-		reached[text] = append(reached[text], column)
+		s.columns[i] = append(s.columns[i], column)
 	}
-	if len(order) == 0 {
+	return s
+}
+
+// lines returns what the sides of an entry reach, in words.
+func (l *lister) lines(e *entry) (lines [][]string, colors []string) {
+	if len(e.sets.texts) == 0 {
 		return [][]string{{"nothing"}}, []string{dim}
 	}
-	for i, text := range order {
+	for i, text := range e.sets.texts {
 		switch text {
 		case reaches:
 			text = "reaches"
 		case partly:
 			text = "partly"
 		}
-		words := strings.Split(text, " ")
-		words[len(words)-1] += ":"
-		lines = append(lines, append(words, strings.Split(strings.Join(l.names(self, reached[order[i]]), ", "), " ")...))
-		colors = append(colors, colorOf[i])
+		words := strings.Split(text+": "+strings.Join(l.names(e, e.sets.columns[i]), ", "), " ")
+		lines = append(lines, words)
 	}
-	return lines, colors
+	return lines, e.sets.colors
 }
 
-// names returns the names of columns, as a side of a row calls them: short in its own
-// namespace, and one name for all of a namespace.
-func (l *lister) names(self heading, columns []int) []string {
-	others := func(group string) int { // the columns of a namespace, without the side
-		if group == self.group && l.own[self] {
-			return l.sizes[group] - 1
-		}
-		return l.sizes[group]
-	}
-	var names []string
+// names returns the names of columns, as a side calls them: short in its own namespace, and
+// one name for all of a namespace.
+func (l *lister) names(e *entry, columns []int) []string {
 	in := map[string]int{}
 	for _, c := range columns {
-		if l.t.columns[c] != self {
-			in[l.t.columns[c].group]++
-		}
+		in[l.t.columns[c].group]++
+	}
+	self := l.column(e.row)
+	except := l.alone(e.row) && self >= 0 && !slices.Contains(columns, self)
+	if except {
+		in[e.group]++
 	}
 	everything := true
-	for group := range l.sizes {
-		everything = everything && in[group] == others(group)
+	for group, size := range l.sizes {
+		everything = everything && in[group] == size
 	}
-	itself, done := false, map[string]bool{}
+	switch {
+	case everything && len(columns) > 1 && except:
+		return []string{"everything else"}
+	case everything && len(columns) > 1:
+		return []string{"everything"}
+	}
+	var names []string
+	done := map[string]bool{}
 	for _, c := range columns {
 		h := l.t.columns[c]
 		switch {
-		case h == self:
-			itself = true
-		case everything || done[h.group]:
-		case in[h.group] == others(h.group) && in[h.group] > 1:
+		case done[h.group]:
+		case in[h.group] == l.sizes[h.group] && in[h.group] > 1:
 			done[h.group] = true
 			names = append(names, h.group+"/*")
-		case h.group == self.group || h.group == outside:
+		case h.group == e.group || h.group == outside:
 			names = append(names, h.label)
 		default:
 			names = append(names, h.group+"/"+h.label)
 		}
-	}
-	if everything && len(columns) > 1 {
-		names = []string{"everything else"}
-	}
-	if itself {
-		names = append(names, "itself")
 	}
 	return names
 }
 
 // writeWrapped writes words on lines of the style's width. Lines after the first one are
 // indented more.
-func writeWrapped(out *strings.Builder, indent string, words []string, color string, s style) {
+func writeWrapped(out io.Writer, indent string, words []string, color string, s style) {
 	line, empty := indent, true
 	for _, word := range words {
 		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > s.width {

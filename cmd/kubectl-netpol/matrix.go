@@ -105,7 +105,7 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 		}
 		shown = slices.DeleteFunc(shown, func(e reachability.Endpoint) bool { return !selected[e.Name] })
 	}
-	finder := m.sideFinder(c, in.Pods, family)
+	finder := m.sideFinder(c, in.Pods)
 	from, err := m.sides(c, finder, "from", m.from, shown, of)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -74,18 +75,25 @@ func ofPod(p *corev1.Pod) reachability.Side {
 
 func ofNamespace(p *corev1.Pod) reachability.Side { return reachability.Side{Namespace: p.Namespace} }
 
+// namesService reports whether a name is that of a Service.
+func namesService(name string) bool {
+	parts := strings.Split(name, "/")
+	kind, ok := kindOf(parts[max(0, len(parts)-2)])
+	return ok && kind == service && len(parts) > 1
+}
+
 // sideFinder finds the sides that names mean.
 type sideFinder struct {
 	cluster   *reachability.Cluster
 	pods      []*corev1.Pod
 	services  []*corev1.Service
 	namespace string // of names without one
-	family    reachability.Family
+	limit     string // why some services may be missing
 }
 
-func (o *options) sideFinder(c *reachability.Cluster, pods []*corev1.Pod, family reachability.Family) *sideFinder {
+func (o *options) sideFinder(c *reachability.Cluster, pods []*corev1.Pod) *sideFinder {
 	return &sideFinder{
-		cluster: c, pods: pods, services: o.services, family: family,
+		cluster: c, pods: pods, services: o.services, limit: o.serviceLimit,
 		namespace: cmp.Or(o.namespace, o.defaultNamespace, metav1.NamespaceDefault),
 	}
 }
@@ -166,11 +174,22 @@ func (f *sideFinder) ofKind(kind, namespace, name string) (reachability.Side, er
 	}
 	want := workloads.Ref{Kind: kind, Namespace: namespace, Name: name}
 	side := reachability.Side{Namespace: namespace, Name: workloadName(want), Replicated: true}
-	return f.with(side, strings.ToLower(kind[:1])+kind[1:], func(p *corev1.Pod) bool { return workloads.Of(p) == want })
+	return f.with(side, func(p *corev1.Pod) bool { return workloads.Of(p) == want })
+}
+
+// workloads returns the names of the workloads of a namespace.
+func (f *sideFinder) workloads(namespace string) []string {
+	names := map[string]bool{}
+	for _, p := range f.pods {
+		if w := workloads.Of(p); w.Namespace == namespace {
+			names[workloadName(w)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // with gives a side the pods that it selects.
-func (f *sideFinder) with(side reachability.Side, what string, selects func(*corev1.Pod) bool) (reachability.Side, error) {
+func (f *sideFinder) with(side reachability.Side, selects func(*corev1.Pod) bool) (reachability.Side, error) {
 	var errs []error
 	for _, p := range f.pods {
 		if !selects(p) {
@@ -182,19 +201,25 @@ func (f *sideFinder) with(side reachability.Side, what string, selects func(*cor
 			side.Members = append(side.Members, e)
 		}
 	}
-	if len(side.Members) == 0 && len(errs) > 0 {
+	switch {
+	case len(side.Members) > 0:
+		return side, nil
+	case len(errs) > 0:
 		return side, errors.Join(errs...)
 	}
-	if len(side.Members) == 0 {
-		return side, fmt.Errorf("no pod of %s %s in namespace %s", what, side.Name, side.Namespace)
+	if there := f.workloads(side.Namespace); len(there) > 0 {
+		return side, fmt.Errorf("no pod of %s in namespace %s; there are those of %s", side.Name, side.Namespace, shorten(there))
 	}
-	return side, nil
+	return side, fmt.Errorf("no pod in namespace %s", side.Namespace)
 }
 
 // behind returns the pods behind a Service, at the ports that its ports are for.
 func (f *sideFinder) behind(namespace, name string) (reachability.Side, error) {
 	i := slices.IndexFunc(f.services, func(s *corev1.Service) bool { return s.Namespace == namespace && s.Name == name })
 	if i < 0 {
+		if f.limit != "" {
+			return reachability.Side{}, fmt.Errorf("no service %s in namespace %s is known: %s", name, namespace, f.limit)
+		}
 		return reachability.Side{}, fmt.Errorf("no service %s in namespace %s", name, namespace)
 	}
 	spec := &f.services[i].Spec
@@ -214,7 +239,7 @@ func (f *sideFinder) behind(namespace, name string) (reachability.Side, error) {
 		side.Ports = append(side.Ports, port)
 	}
 	selector := labels.SelectorFromSet(spec.Selector)
-	return f.with(side, "service", func(p *corev1.Pod) bool {
+	return f.with(side, func(p *corev1.Pod) bool {
 		return p.Namespace == namespace && selector.Matches(labels.Set(p.Labels))
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,7 +35,7 @@ func printTable(w io.Writer, o *reachability.Overview, form string, s style) err
 	default:
 		out.WriteString(t.short(o, s))
 	}
-	printPartial(out, o)
+	printPartial(out, o, s)
 	return out.Flush()
 }
 
@@ -280,7 +281,7 @@ func letter(n int) string {
 const mostPartial = 5
 
 // printPartial names pods of cells that some of their pods reach and some do not.
-func printPartial(out io.Writer, o *reachability.Overview) {
+func printPartial(out io.Writer, o *reachability.Overview, s style) {
 	more := 0
 	for row := range o.From {
 		for column := range o.To {
@@ -298,7 +299,8 @@ func printPartial(out io.Writer, o *reachability.Overview) {
 				what = trafficName(o.Port)
 			}
 			p := o.Partial(row, column)
-			fmt.Fprintf(out, "%s -> %s: %d of %d pairs reach %s; not %s -> %s\n", &o.From[row], &o.To[column], p.Reaching, p.Pairs, what, p.Without[0], p.Without[1])
+			line := fmt.Sprintf("%s -> %s: %d of %d pairs reach %s; not %s -> %s", &o.From[row], &o.To[column], p.Reaching, p.Pairs, what, p.Without[0], p.Without[1])
+			writeWrapped(out, "", strings.Split(line, " "), "", s)
 		}
 	}
 	if more > mostPartial {
@@ -326,7 +328,7 @@ func printMarkdown(w io.Writer, o *reachability.Overview) error {
 		}
 		fmt.Fprintln(out)
 	}
-	printPartial(out, o)
+	printPartial(out, o, style{width: math.MaxInt})
 	return out.Flush()
 }
 

@@ -133,13 +133,14 @@ func (o *Overview) pairs(row, column int) func(yield func(pair) bool) {
 				for _, p := range o.expand(a, b) {
 					same := a[0] == b[0] && len(p[0]) == len(p[1])
 					count := len(p[0]) * len(p[1])
+					from, to := p[0][0], p[1][0]
 					if same && count > 1 {
 						count -= len(p[0])
-					} else if same && !alone && !o.several(row, column) {
+						to = p[1][1]
+					} else if same && !alone {
 						continue
 					}
-					from, to := p[0][0], p[1][0]
-					set := o.r.between(from, to, count > 1 || o.several(row, column))
+					set := o.r.between(from, to, o.several(row, column))
 					set = o.narrow(set, &o.To[column], &o.r.endpoints[to])
 					if !yield(pair{from, to, set, count}) {
 						return
