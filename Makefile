@@ -54,7 +54,7 @@ help: ## this list
 build: ## build the programs into bin/
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
-demo: demo-tools build ## show the agent at work on this machine, as root: no cluster, under a minute
+demo: demo-tools build ## show the agent and kubectl netpol at work on this machine, as root: no cluster, under a minute
 	@$(GO) build -o bin/demo ./tests/demo
 	@$(GIVE_BACK)
 	@bin/demo

@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -102,4 +105,32 @@ func TestDemo(t *testing.T) {
 	if err := run(t.Context(), &out, binary); err != nil {
 		t.Errorf("%v\n%s", err, &out)
 	}
+}
+
+// TestTool runs the commands of the tool.
+func TestTool(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "kubectl-netpol")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/kubectl-netpol").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var first, second strings.Builder
+	for _, out := range []*strings.Builder{&first, &second} {
+		if err := showTool(t.Context(), out, binary, "../../examples"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	if first.String() != second.String() {
+		t.Errorf("two runs differ:\n%s\n%s", &first, &second)
+	}
+	for _, c := range toolCommands {
+		if !strings.Contains(first.String(), "\n   $ kubectl netpol "+c.args+"\n   ") {
+			t.Errorf("%s is not shown, or has no output:\n%s", c.args, &first)
+		}
+	}
+	t.Run("another exit code", func(t *testing.T) {
+		_, _, err := toolCommand{args: "check -f online-shop", code: 1}.run(t.Context(), binary, "../../examples")
+		if !errors.Is(err, errDiffers) {
+			t.Errorf("got %v", err)
+		}
+	})
 }

@@ -1,7 +1,7 @@
 // The demo shows the agent at work on one machine, without a cluster: two nodes
 // and nine pods as network namespaces, real TCP and UDP connections, and a truth
-// table for each change of the policies. Its exit status is 1 when anything was
-// not as expected.
+// table for each change of the policies. Then it shows kubectl netpol on the manifests
+// of an online shop. Its exit status is 1 when anything was not as expected.
 package main
 
 import (
@@ -32,9 +32,14 @@ var errDiffers = errors.New("not as expected")
 
 func main() {
 	agent := flag.String("agent", "bin/kube-network-policies", "path of the agent to run")
+	tool := flag.String("tool", "bin/kubectl-netpol", "path of kubectl-netpol")
+	examples := flag.String("examples", "examples", "folder of the examples that it is shown on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Stdout, *agent)
+	if err == nil {
+		err = showTool(ctx, os.Stdout, *tool, *examples)
+	}
 	interrupted := ctx.Err() != nil
 	stop()
 	switch {
@@ -91,7 +96,7 @@ func run(ctx context.Context, out io.Writer, binary string) error {
 		}
 		return err
 	}
-	fmt.Fprintf(out, "%s All %d probes were as expected, in %.1f s.\n", s.symbols.Reaches, s.probes, time.Since(started).Seconds())
+	fmt.Fprintf(out, "%s All %d probes were as expected, in %.1f s.\n\n", s.symbols.Reaches, s.probes, time.Since(started).Seconds())
 	return nil
 }
 
