@@ -84,7 +84,7 @@ func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
 	if err != nil {
 		return err
 	}
-	a.printLimits(cmd.ErrOrStderr())
+	a.printCaveats(cmd.ErrOrStderr())
 	c := reachability.New(in)
 	results, err := intent.Evaluate(in, c, expectations)
 	if err != nil {

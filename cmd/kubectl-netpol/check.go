@@ -86,7 +86,7 @@ func (c *checkOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	c.printLimits(cmd.ErrOrStderr())
+	c.printCaveats(cmd.ErrOrStderr())
 	if err := c.write(out, r); err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (c *checkOptions) run(cmd *cobra.Command) error {
 func (c *checkOptions) write(w io.Writer, r *report) error {
 	switch c.output {
 	case "json":
-		return printJSON(w, c.withLimits(r))
+		return printJSON(w, c.withCaveats(r))
 	case "sarif":
 		return writeSARIF(w, r)
 	case "github":

@@ -66,14 +66,6 @@ no answer.`,
 	return cmd
 }
 
-// changed is the answer of the command.
-type changed struct {
-	reachability.Difference
-	// Findings are the parts of the policies of the changed cluster that are not
-	// enforced as written.
-	Findings []reachability.Finding `json:"findings,omitempty"`
-}
-
 func (d *diffOptions) run(cmd *cobra.Command) error {
 	if err := checkOutput(d.output, "text", "markdown", "json"); err != nil {
 		return err
@@ -82,20 +74,21 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	d.printLimits(cmd.ErrOrStderr())
 	answer, err := d.compare(before, after)
 	if err != nil {
 		return err
 	}
 	answer.OnlyAfter = append(answer.OnlyAfter, added...)
-	switch d.output {
-	case "json":
-		err = printJSON(cmd.OutOrStdout(), d.withLimits(answer))
-	case "markdown":
-		err = printDifferenceMarkdown(cmd.OutOrStdout(), answer, d.limits)
-	default:
-		printFindings(cmd.ErrOrStderr(), answer.Findings)
-		err = printDifference(cmd.OutOrStdout(), &answer.Difference)
+	d.findings = d.findingsOf(after)
+	if d.output == "markdown" {
+		err = printDifferenceMarkdown(cmd.OutOrStdout(), &answer, d.notesOf())
+	} else {
+		d.printCaveats(cmd.ErrOrStderr())
+		if d.output == "json" {
+			err = printJSON(cmd.OutOrStdout(), d.withCaveats(answer))
+		} else {
+			err = printDifference(cmd.OutOrStdout(), &answer)
+		}
 	}
 	if err == nil && len(answer.Changes) > 0 {
 		return errNo
@@ -103,33 +96,24 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 	return err
 }
 
-func (d *diffOptions) compare(before, after *reachability.Cluster) (*changed, error) {
+func (d *diffOptions) compare(before, after *reachability.Cluster) (reachability.Difference, error) {
 	family, err := parseFamily(d.traffic.family)
 	if err != nil {
-		return nil, err
+		return reachability.Difference{}, err
 	}
 	spans, err := d.spans(before, after)
 	if err != nil {
-		return nil, err
+		return reachability.Difference{}, err
 	}
 	addresses := d.addresses
 	if len(addresses) == 0 {
 		addresses = append(reachability.NodeAddresses(before, after), reachability.ExternalAddresses(before, after)...)
 	}
 	difference, err := reachability.Compare(before, after, spans, addresses, family, d.namespaces()...)
-	if err != nil {
-		return nil, err
+	if err == nil && difference.Pods == 0 {
+		err = fmt.Errorf("no pod%s is in both clusters: there is nothing to compare", inNamespace(d.namespace))
 	}
-	if difference.Pods == 0 {
-		return nil, fmt.Errorf("no pod%s is in both clusters: there is nothing to compare", inNamespace(d.namespace))
-	}
-	answer := &changed{Difference: difference}
-	for _, f := range after.Findings() {
-		if d.namespace == "" || f.Policy.Namespace == "" || f.Policy.Namespace == d.namespace {
-			answer.Findings = append(answer.Findings, reachability.NewFinding(f))
-		}
-	}
-	return answer, nil
+	return difference, err
 }
 
 // clusters reads the two clusters. added are pods that only the second one has.

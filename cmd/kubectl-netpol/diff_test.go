@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/yaml"
+
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
@@ -195,5 +197,24 @@ func TestManifestsAreApplied(t *testing.T) {
 	}
 	if before.Namespaces[0].Labels["env"] != "test" || before.Pods[0].Labels["old"] != "yes" {
 		t.Error("the cluster before has changed")
+	}
+}
+
+// The matrix says it, too, in every form for programs.
+func TestMatrixSaysWhatIsNotEnforced(t *testing.T) {
+	t.Chdir("testdata")
+	const flags = "matrix --feature-gates=EndPort=false -f shop/cluster.yaml -f proposed"
+	const want = "Not enforced as written: NetworkPolicy shop/db: spec.ingress[0].ports[0].endPort: "
+	for _, port := range []string{"", " --port 80"} {
+		if code, _, stderr := call(t, "", flags+port); code != 0 || !strings.HasPrefix(stderr, want) {
+			t.Errorf("got %d %s", code, stderr)
+		}
+		for _, output := range []string{"json", "yaml"} {
+			_, stdout, _ := call(t, "", flags+port+" -o "+output)
+			var got struct{ Findings []reachability.Finding }
+			if err := yaml.Unmarshal([]byte(stdout), &got); err != nil || len(got.Findings) != 1 || got.Findings[0].Name != "db" {
+				t.Errorf("%s: got %v, %v in\n%s", output, got.Findings, err, stdout)
+			}
+		}
 	}
 }

@@ -24,9 +24,9 @@ func printDifference(w io.Writer, d *reachability.Difference) error {
 	return err
 }
 
-// printDifferenceMarkdown prints the answer for a comment on a pull request, with all that
-// goes to standard error otherwise.
-func printDifferenceMarkdown(w io.Writer, d *changed, limits []string) error {
+// printDifferenceMarkdown prints the answer for a comment on a pull request, with the notes
+// that go to standard error otherwise.
+func printDifferenceMarkdown(w io.Writer, d *reachability.Difference, notes []string) error {
 	var out strings.Builder
 	out.WriteString("### Network policies: connections that change\n\n")
 	if len(d.Changes) == 0 {
@@ -39,15 +39,8 @@ func printDifferenceMarkdown(w io.Writer, d *changed, limits []string) error {
 			fmt.Fprintf(&out, "| %s | %s | %s | %s |\n", l.what, shorten(l.from), shorten(l.to), join(d.Changes[i].Traffic))
 		}
 	}
-	var notes []string
-	for _, f := range d.Findings {
-		notes = append(notes, "Not enforced as written: "+findingLine(f))
-	}
-	for _, limit := range limits {
-		notes = append(notes, "Not read: "+limit+".")
-	}
 	out.WriteString("\n")
-	for _, note := range append(notes, comparedLines(&d.Difference)...) {
+	for _, note := range append(notes, comparedLines(d)...) {
 		fmt.Fprintf(&out, "- %s\n", note)
 	}
 	_, err := io.WriteString(w, out.String())
@@ -83,13 +76,6 @@ func comparedLines(d *reachability.Difference) []string {
 		}
 	}
 	return lines
-}
-
-// printFindings says what of policies is not enforced as written.
-func printFindings(w io.Writer, findings []reachability.Finding) {
-	for _, f := range findings {
-		fmt.Fprintf(w, "Not enforced as written: %s\n", findingLine(f))
-	}
 }
 
 // join lists traffic, what follows each other as one.

@@ -62,7 +62,7 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return err
 	}
-	e.printLimits(cmd.ErrOrStderr())
+	e.printCaveats(cmd.ErrOrStderr())
 	c := reachability.New(in)
 	finder := e.sideFinder(c, in.Pods)
 	from, err := finder.find(src)
@@ -81,7 +81,7 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	}
 	answer := explainSides(c, from, to, port, family)
 	if e.output == "json" {
-		err = printJSON(cmd.OutOrStdout(), e.withLimits(answer))
+		err = printJSON(cmd.OutOrStdout(), e.withCaveats(answer))
 	} else {
 		err = printExplanation(cmd.OutOrStdout(), &answer)
 	}

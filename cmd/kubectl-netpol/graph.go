@@ -174,10 +174,10 @@ func printMermaid(w io.Writer, o *reachability.Overview) error {
 //
 //	{"from":["x/a",…],"to":[…],"reaches":{"x/a":{"x/b":{"ports":["80/TCP",…],"partly":["53/UDP"]},…},…}}
 //
-// What could not be read is in "limits".
+// Behind it are the caveats that there are.
 // It is written piece by piece: the encoders of a million cells take gigabytes.
-func printMatrixJSON(w io.Writer, o *reachability.Overview, limits []string) error {
-	j := &jsonWriter{out: bufio.NewWriter(w), limits: limits}
+func printMatrixJSON(w io.Writer, o *reachability.Overview, behind []caveat) error {
+	j := &jsonWriter{out: bufio.NewWriter(w), behind: behind}
 	if o.Port == (reachability.Port{}) {
 		j.cells(o)
 	} else {
@@ -189,14 +189,14 @@ func printMatrixJSON(w io.Writer, o *reachability.Overview, limits []string) err
 
 type jsonWriter struct {
 	out    *bufio.Writer
-	limits []string
+	behind []caveat
 }
 
-// value writes a string or a list of strings.
+// value writes strings, or structs and lists of them.
 func (j *jsonWriter) value(v any) {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // neither fails
+		panic(err) // none fails
 	}
 	j.out.Write(text)
 }
@@ -215,18 +215,18 @@ func (j *jsonWriter) object(keys []string, value func(i int)) {
 	j.out.WriteByte('}')
 }
 
-// whole writes the object of an answer, with what could not be read behind it.
+// whole writes the object of an answer, with the caveats behind it.
 func (j *jsonWriter) whole(keys []string, value func(key string)) {
-	const limits = "limits"
-	if len(j.limits) > 0 {
-		keys = append(keys, limits)
+	all := slices.Clone(keys)
+	for _, c := range j.behind {
+		all = append(all, c.name)
 	}
-	j.object(keys, func(i int) {
-		if keys[i] == limits {
-			j.value(j.limits)
-			return
+	j.object(all, func(i int) {
+		if i < len(keys) {
+			value(keys[i])
+		} else {
+			j.value(j.behind[i-len(keys)].values)
 		}
-		value(keys[i])
 	})
 }
 
@@ -328,7 +328,7 @@ func (j *jsonWriter) cells(o *reachability.Overview) {
 }
 
 // printMatrixYAML writes what JSON has.
-func printMatrixYAML(w io.Writer, o *reachability.Overview, limits []string) error {
+func printMatrixYAML(w io.Writer, o *reachability.Overview, behind []caveat) error {
 	out := bufio.NewWriter(w)
 	from, rowAt := sorted(o.From)
 	to, columnAt := sorted(o.To)
@@ -379,8 +379,11 @@ func printMatrixYAML(w io.Writer, o *reachability.Overview, limits []string) err
 			fmt.Fprintf(out, "  %q: %s\n", row, flow(columns[i]))
 		}
 	}
-	if len(limits) > 0 {
-		list("limits", limits)
+	j := &jsonWriter{out: out}
+	for _, c := range behind {
+		fmt.Fprintf(out, "%s: ", c.name)
+		j.value(c.values)
+		fmt.Fprintln(out)
 	}
 	return out.Flush()
 }

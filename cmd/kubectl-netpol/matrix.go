@@ -95,8 +95,9 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	m.printLimits(cmd.ErrOrStderr())
 	c := reachability.New(in)
+	m.findings = m.findingsOf(c)
+	m.printCaveats(cmd.ErrOrStderr())
 	shown := c.Pods(family, m.namespaces()...)
 	if !selector.Empty() {
 		selected := map[string]bool{}
@@ -188,9 +189,9 @@ func (m *matrixOptions) print(w io.Writer, o *reachability.Overview, s style) er
 	case "csv":
 		return printCSV(w, o)
 	case "json":
-		return printMatrixJSON(w, o, m.limits)
+		return printMatrixJSON(w, o, m.caveats())
 	case "yaml":
-		return printMatrixYAML(w, o, m.limits)
+		return printMatrixYAML(w, o, m.caveats())
 	case "dot":
 		return printDot(w, o)
 	case "mermaid":

@@ -41,6 +41,8 @@ type options struct {
 	limits       []string
 	serviceLimit string
 	services     []*corev1.Service
+	// findings are the parts of the policies in force that are not enforced as written.
+	findings []reachability.Finding
 	// notes is where what is to be said about the input is written: the standard error.
 	notes io.Writer
 }
