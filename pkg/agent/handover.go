@@ -19,9 +19,9 @@ const (
 	maxRanges = 8
 	// releaseTime bounds how long an agent that ends waits for another one to take over,
 	// and drainTime how long for the verdicts of packets in its queues. Pending packets
-	// get theirs within a second. The sum is well below the grace period of the pod.
+	// get theirs within three seconds. The sum is well below the grace period of the pod.
 	releaseTime  = 5 * time.Second
-	drainTime    = 1500 * time.Millisecond
+	drainTime    = 3500 * time.Millisecond
 	handoverPoll = 10 * time.Millisecond
 )
 
@@ -137,6 +137,11 @@ func (p *peers) empty(n numbers) bool {
 	return true
 }
 
+// drain returns when no packet waits in the queues of n, or after drainTime.
+func (p *peers) drain(n numbers) {
+	await(drainTime, func() bool { return p.empty(n) })
+}
+
 // leave is called before the agent ends. If there is another agent on the node, it
 // returns when that one has taken over and each packet in the queues of this one has its
 // verdict.
@@ -148,7 +153,7 @@ func (a *agent) leave() {
 		a.steerer.Release()
 		await(releaseTime, a.steerer.HeldByOther)
 	}
-	await(drainTime, func() bool { return a.peers.empty(a.numbers) })
+	a.peers.drain(a.numbers)
 }
 
 // await returns when done returns true, or after the time.

@@ -104,7 +104,7 @@ func TestPeers(t *testing.T) {
 			t.Error("an agent that is gone is seen")
 		}
 
-		queues := startQueues(t, k, 111)
+		queues := startQueues(t, k, 111, queue.Defer)
 		p.queues = []served{{Queues: queues}}
 		if !p.Listening() {
 			t.Error("not listening with all queues bound")
@@ -124,6 +124,26 @@ func TestPeers(t *testing.T) {
 	})
 }
 
+// An agent ends when all packets in its queues have their verdicts, also those that wait for
+// the status of a pod of another node.
+func TestPacketsAreDecidedBeforeTheEnd(t *testing.T) {
+	for verdict, want := range map[queue.Verdict]time.Duration{queue.Defer: time.Second, queue.DeferLong: 3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			k := queuetest.New()
+			own := numbers{first: 110, count: 10}
+			p := &peers{kernel: k}
+			startQueues(t, k, 111, verdict)
+			k.Send(111, queuetest.Packet{Payload: []byte("pending")})
+			synctest.Wait()
+			begin := time.Now()
+			p.drain(own)
+			if took := time.Since(begin); took < want || !p.empty(own) {
+				t.Errorf("after %v the agent ends, want %v and no packet in its queues", took, want)
+			}
+		})
+	}
+}
+
 func TestHolderHasTheLastNumber(t *testing.T) {
 	cfg := Config{Queue: 7100, Queues: 4, Started: 5}
 	if got, want := cfg.holder(), (steer.Holder{Started: 5, Queue: 7109}); got != want {
@@ -131,8 +151,8 @@ func TestHolderHasTheLastNumber(t *testing.T) {
 	}
 }
 
-// startQueues binds one queue, all of whose packets become pending.
-func startQueues(t *testing.T, k *queuetest.Kernel, number uint16) *queue.Queues {
+// startQueues binds one queue, all of whose packets become pending with this verdict.
+func startQueues(t *testing.T, k *queuetest.Kernel, number uint16, pending queue.Verdict) *queue.Queues {
 	t.Helper()
 	queues, err := queue.New(queue.Config{First: number, Count: 1, Kernel: k, Registerer: prometheus.NewRegistry()})
 	if err != nil {
@@ -141,7 +161,7 @@ func startQueues(t *testing.T, k *queuetest.Kernel, number uint16) *queue.Queues
 	ctx, cancel := context.WithCancel(t.Context())
 	done, ready := make(chan error, 1), make(chan struct{})
 	close(ready)
-	go func() { done <- queues.Run(ctx, func(queue.Packet) queue.Verdict { return queue.Defer }, ready) }()
+	go func() { done <- queues.Run(ctx, func(queue.Packet) queue.Verdict { return pending }, ready) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
