@@ -251,3 +251,42 @@ func TestExamplesOfRules(t *testing.T) {
 		})
 	}
 }
+
+func TestCheckFlags(t *testing.T) {
+	t.Chdir("../../pkg/lint/testdata")
+	for _, tc := range []struct {
+		args   string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{args: "-f cluster.yaml -f no-dns/bad.yaml", code: 1, stdout: "[no-dns]"},
+		{args: "-f cluster.yaml -f no-dns/bad.yaml --fail-on error", code: 0, stdout: "[no-dns]"},
+		{args: "-f cluster.yaml -f no-dns/bad.yaml --disable no-dns,named-port", code: 0, stdout: "0 findings in 3 policies\n"},
+		{args: "-f cluster.yaml -f no-dns/bad.yaml -n monitoring", code: 0, stdout: "0 findings in 1 policy\n"},
+		{args: "-f cluster.yaml -f no-dns/bad.yaml -n shop", code: 1, stdout: "[no-dns]"},
+		{args: "-f cluster.yaml -f shadowed/bad.yaml", code: 0, stdout: "[shadowed]"},
+		{args: "-f cluster.yaml -f shadowed/bad.yaml --fail-on info", code: 1, stdout: "[shadowed]"},
+		{args: "-f cluster.yaml -f dead-direction/bad.yaml --fail-on none", code: 0, stdout: "[dead-direction]"},
+		{args: "-f cluster.yaml -f dead-direction/bad.yaml --fail-on error", code: 1, stdout: "[dead-direction]"},
+		{args: "-f cluster.yaml -f node-address/good.yaml --service-cidr 192.168.0.0/16", code: 1, stdout: "[service-address]"},
+		{args: "-f cluster.yaml -f dead-direction/bad.yaml -o github", code: 1, stdout: "::error file=dead-direction/bad.yaml,line=9,title=dead-direction::NetworkPolicy shop/api spec.egress"},
+		{args: "-f cluster.yaml -f dead-direction/bad.yaml -o sarif", code: 1, stdout: `"uri": "dead-direction/bad.yaml"`},
+		{args: "--rules", code: 0, stdout: "no-dns"},
+		{args: "-f cluster.yaml --fail-on fatal", code: 2, stderr: "--fail-on=fatal: must be error, warning, info or none"},
+		{args: "-f cluster.yaml --disable no-dn", code: 2, stderr: "--disable=no-dn: there is no such rule"},
+		{args: "-f cluster.yaml --service-cidr 10.0.0.0", code: 2, stderr: "--service-cidr=10.0.0.0: must be a CIDR"},
+		{args: "-f cluster.yaml -o xml", code: 2, stderr: "--output=xml"},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			code, stdout, stderr := call(t, "", "check "+tc.args)
+			if code != tc.code || !strings.Contains(stdout, tc.stdout) || !strings.Contains(stderr, tc.stderr) {
+				t.Errorf("got %d\n%s%s", code, stdout, stderr)
+			}
+		})
+	}
+	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n"
+	if code, stdout, stderr := call(t, namespace, "check -f -"); code != 2 || stdout != "" || !strings.Contains(stderr, "there is no policy to check") {
+		t.Errorf("without policies: got %d\n%s%s", code, stdout, stderr)
+	}
+}

@@ -142,7 +142,7 @@ func exceptReopened(c *cluster) {
 // reopens returns the item that allows an except of rule r.
 func (c *cluster) reopens(p *compiled, d policy.Direction, r *policy.Rule, except netip.Prefix) string {
 	for _, o := range c.policies {
-		if o.admin() || unreadable(o) || o.Ref.Namespace != p.Ref.Namespace || !includes(o.Subject.Pods, p.Subject.Pods) {
+		if o.admin() || unreadable(o) || o.Ref.Namespace != p.Ref.Namespace || !o.selectsAllOf(p) {
 			continue
 		}
 		for i := range o.Rules(d) {

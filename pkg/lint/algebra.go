@@ -91,9 +91,11 @@ func allowedBy(r *labels.Requirement) values {
 }
 
 // includes reports whether s selects all that o selects, whatever that is.
-func includes(s, o labels.Selector) bool {
-	inner := allowed(o)
-	for key, outer := range allowed(s) {
+func includes(s, o labels.Selector) bool { return includesAll(allowed(s), allowed(o)) }
+
+// includesAll is includes for what selectors allow.
+func includesAll(s, inner map[string]values) bool {
+	for key, outer := range s {
 		v, known := inner[key]
 		if !known {
 			v = anyValue

@@ -33,7 +33,8 @@ type cluster struct {
 	pods        []*pod
 	byNamespace map[string][]*pod
 	byLabel     map[podLabel][]*pod
-	policies    []*compiled // ordered by kind, namespace and name
+	services    map[string][]*corev1.Service // by namespace
+	policies    []*compiled                  // ordered by kind, namespace and name
 	selected    map[*policy.PodSelector][]*pod
 	reach       *reachability.Cluster // of pods, made when it is needed
 }
@@ -59,7 +60,12 @@ type compiled struct {
 	// subjects are the pods that it selects, hosts those that it would select if they
 	// were not in the network of their node.
 	subjects, hosts []*pod
+	labels          map[string]values // that the subject's podSelector allows
 }
+
+// selectsAllOf reports whether a NetworkPolicy selects all pods that o selects, a
+// NetworkPolicy of its namespace.
+func (p *compiled) selectsAllOf(o *compiled) bool { return includesAll(p.labels, o.labels) }
 
 // ref names the policy in a message: "shop/db", or "AdminNetworkPolicy/db".
 func (p *compiled) ref() string { return p.Ref.String() }
@@ -91,10 +97,14 @@ func newCluster(in Input) *cluster {
 		byNamespace: map[string][]*pod{},
 		byLabel:     map[podLabel][]*pod{},
 		selected:    map[*policy.PodSelector][]*pod{},
+		services:    map[string][]*corev1.Service{},
 	}
 	c.Pods, c.Nodes, c.Services = ordered(in.Pods), ordered(in.Nodes), ordered(in.Services)
 	for _, ns := range in.Namespaces {
 		c.namespaces[ns.Name] = ns
+	}
+	for _, s := range c.Services {
+		c.services[s.Namespace] = append(c.services[s.Namespace], s)
 	}
 	c.addPods()
 	c.addPolicies()
@@ -148,6 +158,7 @@ func (c *cluster) addPolicies() {
 		p.network, _ = o.(*networkingv1.NetworkPolicy)
 		if p.Subject != nil {
 			p.subjects, p.hosts = c.select2(p.Subject)
+			p.labels = allowed(p.Subject.Pods)
 		}
 		c.policies = append(c.policies, p)
 	}

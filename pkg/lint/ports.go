@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
@@ -184,13 +183,23 @@ func (c *cluster) servicePort(p *compiled, field string, port policy.Port, pods 
 // servicesOf returns the Services that select a pod.
 func (c *cluster) servicesOf(p *pod) []*corev1.Service {
 	var found []*corev1.Service
-	for _, s := range c.Services {
-		if s.Namespace == p.object.Namespace && len(s.Spec.Selector) > 0 && s.Spec.ClusterIP != corev1.ClusterIPNone &&
-			labels.SelectorFromSet(s.Spec.Selector).Matches(p.endpoint.Labels) {
+	for _, s := range c.services[p.object.Namespace] {
+		if len(s.Spec.Selector) > 0 && s.Spec.ClusterIP != corev1.ClusterIPNone &&
+			isSubset(s.Spec.Selector, p.endpoint.Labels) {
 			found = append(found, s)
 		}
 	}
 	return found
+}
+
+// isSubset reports whether all of some labels are among others.
+func isSubset(some, others map[string]string) bool {
+	for k, v := range some {
+		if value, ok := others[k]; !ok || value != v {
+			return false
+		}
+	}
+	return true
 }
 
 // targetPort returns the port of a pod that a Service maps its port to.

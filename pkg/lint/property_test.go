@@ -322,3 +322,20 @@ func TestBlockAlgebraIsExact(t *testing.T) {
 		t.Errorf("one-sided: %v", counts)
 	}
 }
+
+// No cluster and no comment makes the package panic.
+func FuzzCheck(f *testing.F) {
+	f.Add(uint64(1), "# netpol:ignore no-dns it has its own")
+	f.Fuzz(func(t *testing.T, seed uint64, comment string) {
+		findings := Check(newGen(seed).cluster())
+		rule, reason, _ := ParseComment(comment)
+		var located []Located
+		for _, f := range findings {
+			located = append(located, Located{Finding: f, Line: 1})
+		}
+		remaining, ignored := Apply(located, []Ignore{{Rule: rule, Reason: reason, Line: 1, Last: 2}}, nil)
+		if n := len(remaining) + len(ignored) - len(findings); n < 0 || n > 1 {
+			t.Errorf("of %d findings %d remain and %d are ignored", len(findings), len(remaining), len(ignored))
+		}
+	})
+}

@@ -41,7 +41,7 @@ func allowAllShadows(c *cluster) {
 // hasNarrower reports whether o has rules of direction d that do not allow everything,
 // for pods that p selects, too.
 func (c *cluster) hasNarrower(o, p *compiled, d policy.Direction) bool {
-	if o.admin() || unreadable(o) || o.Ref.Namespace != p.Ref.Namespace || !includes(p.Subject.Pods, o.Subject.Pods) {
+	if o.admin() || unreadable(o) || o.Ref.Namespace != p.Ref.Namespace || !p.selectsAllOf(o) {
 		return false
 	}
 	rules := o.Rules(d)
@@ -62,7 +62,7 @@ func shadowed(c *cluster) {
 		}
 		var others []*compiled
 		for _, o := range c.policies {
-			if o != p && !removed[o] && !o.admin() && !unreadable(o) && o.Ref.Namespace == p.Ref.Namespace && includes(o.Subject.Pods, p.Subject.Pods) {
+			if o != p && !removed[o] && !o.admin() && !unreadable(o) && o.Ref.Namespace == p.Ref.Namespace && o.selectsAllOf(p) {
 				others = append(others, o)
 			}
 		}
