@@ -186,7 +186,7 @@ func TestEachSourceHasBoundedPendingPackets(t *testing.T) {
 
 // Packets that are pending for long and others take no room from each other.
 func TestRoomsForPendingPacketsAreSeparate(t *testing.T) {
-	const long, short = 768, 256 // of one source
+	const long, short = 1024, 256 // of one source
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		r := start(t, on(k), func(q queue.Packet) queue.Verdict {
 			switch {

@@ -67,7 +67,7 @@ const (
 	unsharedPending = 256 // of which one source may have so many,
 	maxPendingEach  = 32  // and only so many once all sources together have that many
 	maxPendingTime  = time.Second
-	maxPendingLong  = 768                   // packets with DeferLong per queue at one time, beside the others,
+	maxPendingLong  = 1024                  // packets with DeferLong per queue at one time, beside the others,
 	longPendingTime = 3 * time.Second       // which are pending for so long: a kubelet writes the status of a pod within two
 	retryEvery      = 20 * time.Millisecond // interval between two calls for pending packets
 
