@@ -133,6 +133,7 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 	if last == 0 {
 		was, err = d.live(cmd.Context())
 	} else {
+		d.upcoming = changes.Policies
 		was, err = d.readFiles(d.files[:1], cmd.InOrStdin())
 	}
 	if err != nil {

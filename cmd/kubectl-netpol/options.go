@@ -43,6 +43,8 @@ type options struct {
 	services     []*corev1.Service
 	// findings are the parts of the policies in force that are not enforced as written.
 	findings []reachability.Finding
+	// upcoming are policies that will be applied to the cluster.
+	upcoming []compile.Object
 	// notes is where what is to be said about the input is written: the standard error.
 	notes io.Writer
 }
@@ -107,7 +109,7 @@ func (o *options) printNotes(objects *clusterfiles.Objects) {
 }
 
 func (o *options) readSilently(paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
-	objects, err := clusterfiles.Read(paths, stdin, o.namespace)
+	objects, err := clusterfiles.Read(paths, stdin, o.namespace, o.upcoming...)
 	if err != nil {
 		return nil, err
 	}

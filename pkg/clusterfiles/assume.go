@@ -111,7 +111,7 @@ func (c *Objects) assumeNamespaces(names []string) {
 
 // assumeAddresses gives addresses to the pods without any that have not ended. A host-network
 // pod has those of its node in its status, where they are known.
-func (c *Objects) assumeAddresses() {
+func (c *Objects) assumeAddresses(others []compile.Object) {
 	var without []*corev1.Pod
 	for _, p := range c.Pods {
 		if len(compile.Addresses(p)) > 0 || compile.Ended(p) {
@@ -129,7 +129,7 @@ func (c *Objects) assumeAddresses() {
 	if len(without) == 0 {
 		return
 	}
-	used := c.usedRanges()
+	used := c.usedRanges(others)
 	for _, f := range c.families() {
 		free := f.free(used, len(without))
 		c.AssumedAddresses = append(c.AssumedAddresses, free)

@@ -144,16 +144,17 @@ func (o *Objects) Comments(kind, namespace, name string) []Comment {
 }
 
 // Read reads files and directories. An object that names no namespace is in the given
-// one. All errors are joined, each with file and line as far as they are known.
-func Read(paths []string, stdin io.Reader, namespace string) (*Objects, error) {
-	r := newReader(namespace)
+// one. Others are policies that may come to the cluster: no assumed address is of their
+// blocks, either. All errors are joined, each with file and line as far as they are known.
+func Read(paths []string, stdin io.Reader, namespace string, others ...compile.Object) (*Objects, error) {
+	r := newReader(namespace, others...)
 	c := collect(paths, stdin)
 	errs := c.errs
 	for _, f := range c.files {
 		errs = append(errs, r.file(f)...)
 	}
 	if c.charts > 0 {
-		r.skipped["Helm charts that are not rendered"] = c.charts
+		r.skipped["Helm chart (not rendered)"] = c.charts
 	}
 	if len(errs) == 0 && len(r.objects) == 0 {
 		errs = append(errs, fmt.Errorf("no object to read: %w", errNothing(r.skipped)))

@@ -257,7 +257,7 @@ func TestAnObjectTwice(t *testing.T) {
 	if err != nil || o.names() != "Deployment default/web, Namespace default, NetworkPolicy default/deny" {
 		t.Errorf("got %v %v", o, err)
 	}
-	const want = "c.yaml:10: NetworkPolicy default/deny is another one at a.yaml:1"
+	const want = "c.yaml:10: NetworkPolicy default/deny is already at a.yaml:1, and differs"
 	if _, err := Read([]string{"."}, nil, ""); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -35,9 +35,7 @@ func collect(paths []string, stdin io.Reader) *collector {
 	for _, path := range paths {
 		c.add(path, stdin)
 	}
-	folders, errs := roots(c.kustomizations)
-	c.errs = append(c.errs, errs...)
-	for _, folder := range folders {
+	for _, folder := range roots(c.kustomizations) {
 		c.build(folder)
 	}
 	return c

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/kustomize/api/konfig"
 	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/api/resource"
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
@@ -34,7 +35,7 @@ func build(folder string) ([]file, error) {
 		return nil, err
 	}
 	disk := &localDisk{FileSystem: filesys.MakeFsOnDisk(), root: real, shown: folder}
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(disk, real)
+	built, err := run(disk, real)
 	switch {
 	case disk.refused != nil: // which kustomize may have taken for a file that is missing
 		return nil, disk.refused
@@ -50,6 +51,16 @@ func build(folder string) ([]file, error) {
 		files = append(files, f)
 	}
 	return files, nil
+}
+
+// run runs kustomize, whose library panics on some inputs.
+func run(disk filesys.FileSystem, folder string) (built resmap.ResMap, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(disk, folder)
 }
 
 // builtFile returns an object that kustomize has built.
@@ -154,9 +165,11 @@ func pathsOf(k *types.Kustomization) map[string][]string {
 		"openapi": {k.OpenAPI["path"]},
 	}
 	add := func(field string, path ...string) { paths[field] = append(paths[field], path...) }
+	//lint:ignore SA1019 people have it, and kustomize reads it
 	for _, p := range k.PatchesStrategicMerge {
 		add("patchesStrategicMerge", string(p))
 	}
+	//lint:ignore SA1019 people have it, and kustomize reads it
 	for _, p := range slices.Concat(k.Patches, k.PatchesJson6902) {
 		add("patches", p.Path)
 	}
@@ -196,8 +209,7 @@ func isRemote(path string) bool {
 }
 
 // roots returns the kustomizations that no other one of them refers to.
-func roots(folders []string) ([]string, []error) {
-	var errs []error
+func roots(folders []string) []string {
 	referred := map[string]bool{}
 	component := map[string]bool{}
 	for _, folder := range folders {
@@ -208,8 +220,7 @@ func roots(folders []string) ([]string, []error) {
 			}
 			k, err := parseKustomization(data)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", filepath.Join(folder, name), err))
-				continue
+				continue // which building it will report
 			}
 			component[folder] = k.Kind == types.ComponentKind
 			for _, path := range slices.Concat(k.Resources, k.Components) {
@@ -217,5 +228,5 @@ func roots(folders []string) ([]string, []error) {
 			}
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(folders), func(f string) bool { return referred[filepath.Clean(f)] || component[f] }), errs
+	return slices.DeleteFunc(slices.Clone(folders), func(f string) bool { return referred[filepath.Clean(f)] || component[f] })
 }

@@ -99,10 +99,10 @@ func (c *Objects) families() []family {
 	return []family{ipv4}
 }
 
-// usedRanges returns all addresses and ranges of the objects.
-func (c *Objects) usedRanges() []netip.Prefix {
+// usedRanges returns all addresses and ranges of the objects, and those of other policies.
+func (c *Objects) usedRanges(others []compile.Object) []netip.Prefix {
 	used := slices.Concat(c.podRanges(), c.nodeRanges(), c.serviceRanges())
-	for _, o := range c.Policies {
+	for _, o := range slices.Concat(c.Policies, others) {
 		p := compile.KindOf(o).Compile(o, compile.AllFeatures())
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			for _, r := range p.Rules(d) {

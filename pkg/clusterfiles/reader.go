@@ -25,6 +25,7 @@ import (
 // reader collects the objects of files.
 type reader struct {
 	namespace string
+	others    []compile.Object // policies, as of Read
 	objects   map[key]object
 	skipped   map[string]int
 	origins   map[string][]*manifestyaml.Document // of the files of kustomizations
@@ -37,9 +38,10 @@ type object struct {
 	source source
 }
 
-func newReader(namespace string) *reader {
+func newReader(namespace string, others ...compile.Object) *reader {
 	return &reader{
 		namespace: cmp.Or(namespace, metav1.NamespaceDefault),
+		others:    others,
 		objects:   map[key]object{},
 		skipped:   map[string]int{},
 		origins:   map[string][]*manifestyaml.Document{},
@@ -162,7 +164,7 @@ func (r *reader) headless(m manifest, head manifestyaml.Header) error {
 	switch {
 	case head.Kind == "" && head.APIVersion == "":
 		if !m.file.named && !m.doc.Has("metadata") && !m.doc.Has("spec") {
-			r.skipped["files without apiVersion and kind"]++
+			r.skipped["file without apiVersion and kind"]++
 			return nil
 		}
 		missing = "apiVersion and kind"
@@ -222,7 +224,7 @@ func (r *reader) object(m manifest, k *kind) error {
 		if apiequality.Semantic.DeepEqual(other.Object, o.Object) {
 			return nil
 		}
-		return m.fault("", fmt.Errorf("%s is another one at %s", key, other.source.at("")))
+		return m.fault("", fmt.Errorf("%s is already at %s, and differs", key, other.source.at("")))
 	}
 	if p, isPod := o.Object.(*corev1.Pod); isPod && p.Status.Phase != "" {
 		o.source.doc = nil // of a live cluster, which may have many
@@ -322,7 +324,7 @@ func (r *reader) cluster() *Objects {
 	c.assumePods(r.workloads())
 	c.assumeNodes()
 	c.assumeNamespaces(r.namespaces())
-	c.assumeAddresses()
+	c.assumeAddresses(r.others)
 	return c
 }
 
