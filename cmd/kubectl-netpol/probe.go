@@ -137,7 +137,7 @@ func cannotProbe(support netpol.Support, r *intent.Result, pair *intent.Pair) st
 	if !r.Port.Proto.HasPorts() || r.Port.Proto == packet.SCTP || !slices.Contains(support.Protocols, corev1.Protocol(r.Port.Proto.String())) {
 		return r.Port.Proto.String() + " is not tried"
 	}
-	for _, end := range []*reachability.Endpoint{&pair.From, &pair.To} {
+	for _, end := range []*reachability.Endpoint{pair.From, pair.To} {
 		namespace, _, _ := strings.Cut(end.Name, "/")
 		switch {
 		case end.Kind == reachability.HostNetworkPod:
@@ -164,38 +164,31 @@ func (plan *probePlan) state(in clusterstate.Input, nodes int) *netpol.State {
 		node := fmt.Sprintf("node-%d", len(state.Pods)%max(1, nodes)+1)
 		state.Pods = append(state.Pods, standIn(pod, node))
 	}
-	for _, n := range in.Namespaces {
-		if !namespaces[n.Name] {
-			continue
-		}
-		labels := map[string]string{corev1.LabelMetadataName: n.Name}
-		maps.Copy(labels, n.Labels)
-		state.Namespaces = append(state.Namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: labels}})
-		delete(namespaces, n.Name)
-	}
 	for _, name := range slices.Sorted(maps.Keys(namespaces)) {
-		labels := map[string]string{corev1.LabelMetadataName: name}
-		state.Namespaces = append(state.Namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+		state.Namespaces = append(state.Namespaces, netpol.NewNamespace(name))
+	}
+	for _, n := range in.Namespaces {
+		for _, wanted := range state.Namespaces {
+			if wanted.Name == n.Name {
+				maps.Copy(wanted.Labels, n.Labels)
+			}
+		}
 	}
 	for _, p := range in.Policies {
 		state.Apply(bare(p))
 	}
-	state.Policies = slices.DeleteFunc(state.Policies, func(p *networkingv1.NetworkPolicy) bool {
-		return !slices.ContainsFunc(state.Namespaces, func(n *corev1.Namespace) bool { return n.Name == p.Namespace })
-	})
+	state.Policies = slices.DeleteFunc(state.Policies, func(p *networkingv1.NetworkPolicy) bool { return !namespaces[p.Namespace] })
 	return state
 }
 
 // standIn returns a pod with the name, the labels and the declared ports of pod.
 func standIn(pod *corev1.Pod, node string) *corev1.Pod {
-	c := corev1.Container{Name: "server"}
-	for _, container := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
-		c.Ports = append(c.Ports, container.Ports...)
+	p := netpol.NewPod(pod.Namespace, pod.Name, node, nil)
+	p.Labels = pod.Labels
+	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+		p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, c.Ports...)
 	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels},
-		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{c}},
-	}
+	return p
 }
 
 // bare returns a policy without what an API server has added.

@@ -149,8 +149,8 @@ func TestProbeFlags(t *testing.T) {
 }
 
 func TestWhatCannotBeProbed(t *testing.T) {
-	pod := func(name string) reachability.Endpoint {
-		return reachability.Endpoint{Name: name, Kind: reachability.Pod}
+	pod := func(name string) *reachability.Endpoint {
+		return &reachability.Endpoint{Name: name, Kind: reachability.Pod}
 	}
 	tcp := reachability.Port{Proto: packet.TCP, Number: 80}
 	for _, c := range []struct {
@@ -164,8 +164,8 @@ func TestWhatCannotBeProbed(t *testing.T) {
 		{"no common family", tcp, intent.Pair{From: pod("a/b"), To: pod("a/c")}, "a/b cannot connect to a/c at all"},
 		{"SCTP", reachability.Port{Proto: packet.SCTP, Number: 80}, intent.Pair{From: pod("a/b"), To: pod("a/c"), Family: reachability.IPv4}, "SCTP is not tried"},
 		{"an address of a pod", tcp, intent.Pair{From: pod("10.0.0.1"), To: pod("a/c"), Family: reachability.IPv4}, "10.0.0.1 is an address"},
-		{"a node", tcp, intent.Pair{From: pod("a/b"), To: reachability.Endpoint{Name: "10.0.0.1", Kind: reachability.Node}, Family: reachability.IPv4}, "10.0.0.1 is an address"},
-		{"the node's network", tcp, intent.Pair{From: reachability.Endpoint{Name: "a/h", Kind: reachability.HostNetworkPod}, To: pod("a/c"), Family: reachability.IPv4}, "a/h uses the network of its node"},
+		{"a node", tcp, intent.Pair{From: pod("a/b"), To: &reachability.Endpoint{Name: "10.0.0.1", Kind: reachability.Node}, Family: reachability.IPv4}, "10.0.0.1 is an address"},
+		{"the node's network", tcp, intent.Pair{From: &reachability.Endpoint{Name: "a/h", Kind: reachability.HostNetworkPod}, To: pod("a/c"), Family: reachability.IPv4}, "a/h uses the network of its node"},
 		{"the cluster's namespace", tcp, intent.Pair{From: pod("a/b"), To: pod("kube-system/dns"), Family: reachability.IPv4}, "kube-system/dns is in a namespace of the cluster's own"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

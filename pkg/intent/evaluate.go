@@ -38,7 +38,7 @@ func (r *Result) Holds() bool {
 
 // Pair is a connection of one family. Allowed is what policies do with it.
 type Pair struct {
-	From, To reachability.Endpoint
+	From, To *reachability.Endpoint
 	Port     uint16 // the number on To, 0 with ICMP
 	Family   reachability.Family
 	Allowed  bool
@@ -110,11 +110,11 @@ func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint) (possibl
 			for i, f := range families {
 				if number, ok := reachability.Connectable(src, dst, r.Port, f); ok {
 					connects, possible = true, true
-					c.add(r, Pair{From: *src, To: *dst, Port: number, Family: f, Allowed: matrices[i].Allowed(row, column)})
+					c.add(r, Pair{From: src, To: dst, Port: number, Family: f, Allowed: matrices[i].Allowed(row, column)})
 				}
 			}
 			if !connects && r.Allow {
-				c.add(r, Pair{From: *src, To: *dst})
+				c.add(r, Pair{From: src, To: dst})
 			}
 		}
 	}
@@ -129,7 +129,7 @@ func (c *cluster) add(r *Result, p Pair) {
 	}
 	r.Failed++
 	if len(r.Failures) < most {
-		e := c.Explain(&p.From, &p.To, r.Port, p.Family)
+		e := c.Explain(p.From, p.To, r.Port, p.Family)
 		r.Failures = append(r.Failures, Failure{From: e.From, To: e.To, Family: p.Family, Allowed: e.Allowed, Reason: reason(&e)})
 	}
 }
