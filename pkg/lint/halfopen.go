@@ -8,9 +8,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// halfOpen finds peers that name pods by their labels where every connection that the
-// item allows is denied at the other end, because that is isolated and allows none of
-// it. Selectors of whole namespaces are written for pods that may come.
+// halfOpen finds peers where every connection that the item allows is denied at the other
+// end, because that is isolated and allows none of it. Peers that are all pods, of the
+// policy's namespace or of every one, are written for pods that may come.
 func halfOpen(c *cluster) {
 	for _, p := range c.policies {
 		if p.admin() {
@@ -18,7 +18,7 @@ func halfOpen(c *cluster) {
 		}
 		for d, r := range p.rules {
 			for i := range r.Peers {
-				if s := r.Peers[i].Pods; s != nil && !s.Pods.Empty() {
+				if s := r.Peers[i].Pods; s != nil && (!s.Pods.Empty() || s.Namespace == "" && !s.Namespaces.Empty()) {
 					c.halfOpen(p, d, r, i, c.selects(s))
 				}
 			}
