@@ -247,6 +247,63 @@ func TestOtherKindsArePassedOverAndCounted(t *testing.T) {
 	}
 }
 
+// What kubectl prints of a cluster has more than people write.
+func TestWhatKubectlPrints(t *testing.T) {
+	o := read(t, `apiVersion: v1
+kind: List
+metadata: {resourceVersion: ""}
+items:
+- apiVersion: networking.k8s.io/v1
+  kind: NetworkPolicy
+  metadata:
+    annotations: {kubectl.kubernetes.io/last-applied-configuration: "{}"}
+    creationTimestamp: "2026-01-02T03:04:05Z"
+    generation: 2
+    managedFields: [{apiVersion: networking.k8s.io/v1, fieldsType: FieldsV1, fieldsV1: {"f:spec": {}}, manager: kubectl, operation: Apply, time: "2026-01-02T03:04:05Z"}]
+    name: deny
+    namespace: shop
+    resourceVersion: "12"
+    uid: 0d3f1c8e-0000-4000-8000-000000000000
+  spec: {podSelector: {}, policyTypes: [Ingress]}
+  status: {}
+- apiVersion: apps/v1
+  kind: Deployment
+  metadata: {creationTimestamp: null, name: web, namespace: shop}
+  spec:
+    selector: {matchLabels: {app: web}}
+    strategy: {}
+    template:
+      metadata: {creationTimestamp: null, labels: {app: web}}
+      spec: {containers: [{image: i, name: c, resources: {}}]}
+  status: {}
+`)
+	if got, want := o.names(), "Deployment shop/web, Namespace shop, NetworkPolicy shop/deny"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// An install bundle repeats its namespace, and has much that is not looked at.
+func TestInstallBundle(t *testing.T) {
+	const namespace = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: operator\n  labels: {control-plane: operator}\n---\n"
+	namespaced := func(text string) string {
+		return strings.Replace(text, "metadata: {", "metadata: {namespace: operator, ", 1)
+	}
+	o := read(t, namespace+"apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: things.example.com}\nspec: {anything: [1, {a: b}]}\n---\n"+
+		namespace+namespaced(web)+"---\n# Source: bundle/templates/policy.yaml\n"+denyAll+"---\n---\n"+namespaced(web)+
+		"---\napiVersion: example.com/v1\nkind: Thing\nmetadata: {name: a}\n---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a}\n")
+	if got, want := o.names(), "Deployment operator/web, Namespace default, Namespace operator, NetworkPolicy default/deny"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	want := []string{
+		"Passed over: 1 CustomResourceDefinition, 1 ServiceAccount, 1 Thing (example.com)",
+		"Assumed: one pod for each of 1 workload, as its template has it",
+		"Assumed: addresses of 198.18.0.0/15 for 1 pod; nothing else in the files has such an address",
+	}
+	if got := o.Notes(); !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestAnObjectTwice(t *testing.T) {
 	folder(t, map[string]string{
 		"a.yaml": denyAll + "---\n" + web,

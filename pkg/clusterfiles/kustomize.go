@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/kustomize/api/konfig"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
@@ -15,6 +17,8 @@ import (
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
+
+	"sigs.k8s.io/kube-network-policies/pkg/manifestyaml"
 )
 
 // originAnnotation is how kustomize notes the file of an object.
@@ -229,4 +233,40 @@ func roots(folders []string) []string {
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(folders), func(f string) bool { return referred[filepath.Clean(f)] || component[f] })
+}
+
+// origins are the documents of the files that kustomize has read, by file.
+type origins map[string][]named
+
+// named is a document and what its object is called.
+type named struct {
+	doc        *manifestyaml.Document
+	kind, name string
+}
+
+func nameOf(d *manifestyaml.Document) named {
+	fields, _ := d.Map() // what is no object has no name
+	o := unstructured.Unstructured{Object: fields}
+	return named{d, o.GetKind(), o.GetName()}
+}
+
+// find returns the document of a file that kustomize has made d of: one of its kind, with
+// the longest name that is part of the name of d. Without one it is nil.
+func (o origins) find(file string, d *manifestyaml.Document) *manifestyaml.Document {
+	if _, known := o[file]; !known {
+		o[file] = nil
+		data, _ := os.ReadFile(file) // which kustomize has read; a folder has no documents
+		for d, err := range manifestyaml.Documents(data) {
+			if err == nil {
+				o[file] = append(o[file], nameOf(d))
+			}
+		}
+	}
+	built, found := nameOf(d), named{}
+	for _, n := range o[file] {
+		if n.kind == built.kind && strings.Contains(built.name, n.name) && (found.doc == nil || len(n.name) > len(found.name)) {
+			found = n
+		}
+	}
+	return found.doc
 }

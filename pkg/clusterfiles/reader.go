@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -28,7 +27,7 @@ type reader struct {
 	others    []compile.Object // policies, as of Read
 	objects   map[key]object
 	skipped   map[string]int
-	origins   map[string][]*manifestyaml.Document // of the files of kustomizations
+	origins   origins
 }
 
 // object is an object of the files.
@@ -44,7 +43,7 @@ func newReader(namespace string, others ...compile.Object) *reader {
 		others:    others,
 		objects:   map[key]object{},
 		skipped:   map[string]int{},
-		origins:   map[string][]*manifestyaml.Document{},
+		origins:   origins{},
 	}
 }
 
@@ -75,7 +74,7 @@ func (r *reader) file(f file) []error {
 	for d, err := range manifestyaml.Documents(f.data) {
 		m := manifest{f, d, d}
 		if err == nil && f.built {
-			m.origin = r.origin(f.name, d)
+			m.origin = r.origins.find(f.name, d)
 		}
 		if err == nil {
 			err = r.document(m)
@@ -101,37 +100,6 @@ func (m manifest) locate(err error) error {
 		fault.Err = fmt.Errorf("%w (the file has {{: of a template, only what it renders can be read)", fault.Err)
 	}
 	return fmt.Errorf("%s: %w", Position{m.file.name, fault.Line}, fault.Err)
-}
-
-// origin returns the document of a file that kustomize has made d of: one of its kind, with
-// the longest name that is part of the name of d. Without one it is nil.
-func (r *reader) origin(file string, d *manifestyaml.Document) *manifestyaml.Document {
-	if _, known := r.origins[file]; !known {
-		data, _ := os.ReadFile(file) // kustomize has read it, or it is a folder
-		for o, err := range manifestyaml.Documents(data) {
-			if err == nil {
-				r.origins[file] = append(r.origins[file], o)
-			}
-		}
-	}
-	kind, name := kindAndName(d)
-	var found *manifestyaml.Document
-	longest := -1
-	for _, o := range r.origins[file] {
-		k, n := kindAndName(o)
-		if k == kind && strings.Contains(name, n) && len(n) > longest {
-			found, longest = o, len(n)
-		}
-	}
-	return found
-}
-
-func kindAndName(d *manifestyaml.Document) (kind, name string) {
-	var o metav1.PartialObjectMetadata
-	if m, err := d.Map(); err == nil {
-		_ = runtime.DefaultUnstructuredConverter.FromUnstructured(m, &o) // what is no object has no kind
-	}
-	return o.Kind, o.Name
 }
 
 // document reads a document or an item of a list.
@@ -207,14 +175,9 @@ func skippedKind(h manifestyaml.Header) string {
 }
 
 func (r *reader) object(m manifest, k *kind) error {
-	if k.policy != nil {
-		if err := m.validate(); err != nil {
-			return err
-		}
-	}
 	o := object{Object: k.new(), kind: k, source: source{file: m.file.name, line: m.line(""), doc: m.origin}}
-	if err := m.doc.Decode(o.Object); err != nil {
-		return m.atOrigin(err)
+	if err := m.decode(k, o.Object); err != nil {
+		return err
 	}
 	if path, err := r.complete(o); err != nil {
 		return m.fault(path, err)
@@ -233,25 +196,36 @@ func (r *reader) object(m manifest, k *kind) error {
 	return nil
 }
 
-// atOrigin moves a fault of a document that kustomize has made to the document it was made of.
-func (m manifest) atOrigin(err error) error {
-	if m.origin == m.doc {
-		return err
+// decode reads an object, strictly. Of policies, all that the API server would refuse is
+// reported.
+func (m manifest) decode(k *kind, into compile.Object) error {
+	if k.policy == nil {
+		return m.atOrigin(m.doc.Decode(into))
 	}
-	return m.fault("", manifestyaml.AsFault(err).Err)
-}
-
-// validate returns what the API server would refuse of a policy, each fault with its line.
-func (m manifest) validate() error {
-	o, err := m.doc.Map()
+	fields, err := m.doc.Map()
 	if err != nil {
 		return m.atOrigin(err)
 	}
 	var errs []error
-	for _, e := range apivalidation.Validate(o) {
+	for _, e := range apivalidation.Validate(fields) {
 		errs = append(errs, m.fault(e.Field, e))
 	}
-	return errors.Join(errs...)
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	delete(fields, "status") // which NetworkPolicies have had
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(fields, into, true); err != nil {
+		return m.fault("", err)
+	}
+	return nil
+}
+
+// atOrigin moves a fault of a document that kustomize has made to the document it was made of.
+func (m manifest) atOrigin(err error) error {
+	if err == nil || m.origin == m.doc {
+		return err
+	}
+	return m.fault("", manifestyaml.AsFault(err).Err)
 }
 
 func (o object) key() key { return key{o.kind.Kind, o.GetNamespace(), o.GetName()} }
