@@ -131,6 +131,7 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 	}
 	var was clusterstate.Input
 	if last == 0 {
+		d.templates = true
 		was, err = d.live(cmd.Context())
 	} else {
 		d.upcoming = changes.Policies

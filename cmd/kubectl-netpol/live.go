@@ -46,7 +46,7 @@ func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 		return clusterstate.Input{}, fmt.Errorf("connect to %s: %w", rest.Host, err)
 	}
 	r := &reader{
-		client: client, policies: policies, kinds: o.kinds.Enabled(), namespaces: o.mayRead(),
+		client: client, policies: policies, kinds: o.kinds.Enabled(), namespaces: o.mayRead(), templates: o.templates,
 		in: clusterstate.Input{Features: o.features},
 	}
 	err = r.read(ctx)

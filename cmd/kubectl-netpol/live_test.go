@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -51,6 +53,9 @@ func server(t *testing.T, rights may, paths ...string) *httptest.Server {
 	a.store(compile.KindPod, asObjects(objects.Pods)...)
 	a.store(compile.KindNode, asObjects(objects.Nodes)...)
 	a.store(kindService, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"}})
+	for _, k := range kindsOfWorkloads {
+		a.store(k)
+	}
 	administrators := slices.ContainsFunc(objects.Policies, func(o compile.Object) bool { return compile.KindOf(o).Flag != "" })
 	for _, k := range compile.Kinds {
 		if k.Flag == "" || administrators {
@@ -64,6 +69,14 @@ func server(t *testing.T, rights may, paths ...string) *httptest.Server {
 
 // kindService is not among the kinds that verdicts depend on.
 var kindService = &compile.Kind{Name: "Service", Resource: corev1.SchemeGroupVersion.WithResource("services"), Namespaced: true}
+
+// kindsOfWorkloads are those that diff reads.
+var kindsOfWorkloads = []*compile.Kind{
+	{Name: "Deployment", Resource: appsv1.SchemeGroupVersion.WithResource("deployments"), Namespaced: true},
+	{Name: "StatefulSet", Resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"), Namespaced: true},
+	{Name: "DaemonSet", Resource: appsv1.SchemeGroupVersion.WithResource("daemonsets"), Namespaced: true},
+	{Name: "CronJob", Resource: batchv1.SchemeGroupVersion.WithResource("cronjobs"), Namespaced: true},
+}
 
 type apiServer struct {
 	may      may
@@ -262,8 +275,8 @@ func TestRightsForOneNamespace(t *testing.T) {
 
 // limitsOf is the number of kinds of which a command reads more than one namespace.
 func limitsOf(command string) int {
-	if strings.HasPrefix(command, "check") {
-		return 5 // Services, too
+	if strings.HasPrefix(command, "check") || strings.HasPrefix(command, "diff") {
+		return 5 // Services, or workloads, too
 	}
 	return 4
 }
@@ -309,6 +322,24 @@ func TestRightsThatAreMissing(t *testing.T) {
 			t.Errorf("got %d %s", code, stderr)
 		}
 	})
+}
+
+// A workload that has no pods today will have some.
+func TestWorkloadsWithoutPodsAreCompared(t *testing.T) {
+	t.Chdir("testdata")
+	s := server(t, everywhere, "shop")
+	api := s.Config.Handler.(*apiServer)
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "api", "scaled": "to-zero"}}}
+	api.store(kindsOfWorkloads[0], &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "asleep"}, Spec: appsv1.DeploymentSpec{Template: template}})
+	flags := "diff --port 5432 -f proposed --context shop --kubeconfig " + kubeconfig(t, s.URL)
+	if code, stdout, stderr := call(t, "", flags); code != 1 || !strings.Contains(stdout, "between 6 pods") || stderr != "" {
+		t.Errorf("got %d\n%s%s", code, stdout, stderr)
+	}
+	policy := strings.NewReplacer("name: db", "name: asleep", "{app: db}", "{scaled: to-zero}").Replace(dbPolicy)
+	code, stdout, stderr := call(t, policy, strings.Replace(flags, "-f proposed", "-f -", 1))
+	if code != 1 || !strings.HasPrefix(stdout, "TCP 5432:\n  newly allowed: shop/web -> shop/asleep\n\n") {
+		t.Errorf("got %d\n%s%s", code, stdout, stderr)
+	}
 }
 
 // Nodes that may not be read are known by their pods.

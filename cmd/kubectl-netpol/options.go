@@ -35,6 +35,8 @@ type options struct {
 	// named are the sides that a command's arguments name. Their namespaces are read
 	// if the user may not read all.
 	named []string
+	// templates says that workloads of the live cluster count that have no pods.
+	templates bool
 
 	// limits say what could not be read of the live cluster and what that means, a
 	// sentence each. serviceLimit is that of Services.

@@ -18,6 +18,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/workloads"
 )
 
 // reader reads what a user may read of a cluster: what may not be listed in all
@@ -27,6 +28,7 @@ type reader struct {
 	policies   dynamic.Interface
 	kinds      []*compile.Kind // those that are enabled by flags
 	namespaces []string        // where to list what may not be listed everywhere
+	templates  bool            // read workloads, for the pods of those that have none
 
 	in       clusterstate.Input
 	services []*corev1.Service
@@ -40,6 +42,9 @@ type reader struct {
 // them there is no answer of any use.
 func (r *reader) read(ctx context.Context) error {
 	steps := []func(context.Context) error{r.readPods, r.readPolicies, r.readNamespaces, r.readNodes, r.readServices}
+	if r.templates {
+		steps = append(steps, r.readWorkloads)
+	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
@@ -300,6 +305,71 @@ func (r *reader) readServices(ctx context.Context) error {
 	}
 	r.services = pointers(services)
 	return nil
+}
+
+// readWorkloads adds a pod without an address for each workload that has none.
+func (r *reader) readWorkloads(ctx context.Context) error {
+	present := map[workloads.Ref]bool{}
+	for _, pod := range r.in.Pods {
+		present[workloads.Of(pod)] = true
+	}
+	complete := true
+	for _, list := range []func(namespace string) ([]*corev1.Pod, error){
+		func(namespace string) ([]*corev1.Pod, error) {
+			list, err := r.client.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			return podsOf(list.Items), nil
+		},
+		func(namespace string) ([]*corev1.Pod, error) {
+			list, err := r.client.AppsV1().StatefulSets(namespace).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			return podsOf(list.Items), nil
+		},
+		func(namespace string) ([]*corev1.Pod, error) {
+			list, err := r.client.AppsV1().DaemonSets(namespace).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			return podsOf(list.Items), nil
+		},
+		func(namespace string) ([]*corev1.Pod, error) {
+			list, err := r.client.BatchV1().CronJobs(namespace).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			return podsOf(list.Items), nil
+		},
+	} {
+		pods, where, err := permitted(r, list)
+		if err != nil {
+			return fmt.Errorf("list workloads: %w", err)
+		}
+		complete = complete && where == nil
+		for _, pod := range pods {
+			if !present[workloads.Of(pod)] {
+				r.in.Pods = append(r.in.Pods, pod)
+			}
+		}
+	}
+	if !complete {
+		r.limit("Deployments, StatefulSets, DaemonSets and CronJobs could not all be read: pods of those that have none today are not compared")
+	}
+	return nil
+}
+
+// podsOf returns the pods that workloads make.
+func podsOf[T any](items []T) []*corev1.Pod {
+	var pods []*corev1.Pod
+	for i := range items {
+		if pod, ok := workloads.PodOf(&items[i]); ok {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
 }
 
 func pointers[T any](items []T) []*T {

@@ -21,8 +21,9 @@ func isNewPod(name string) bool { return strings.HasSuffix(name, "/"+newPod) }
 // AddNewPods returns two clusters with a pod in each namespace that both have, or in those
 // of namespaces alone: one without labels and ports, which stands for pods that no policy
 // names and that may come at any time. Its name is "new pod", and its address one that no
-// object of the clusters has, in the same blocks of the policies as another pod's. Without
-// any pods the clusters are returned as they are.
+// object of the clusters has, in the same blocks of the policies as another pod's. Pods that
+// have no address yet get such an address, too. Without any pods that have one the clusters
+// are returned as they are.
 func AddNewPods(before, after clusterstate.Input, namespaces ...string) (clusterstate.Input, clusterstate.Input) {
 	a := newAllocator(before, after)
 	known := namespacesOf(after)
@@ -40,8 +41,29 @@ func AddNewPods(before, after clusterstate.Input, namespaces ...string) (cluster
 			Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: ips},
 		})
 	}
-	before.Pods, after.Pods = slices.Concat(before.Pods, pods), slices.Concat(after.Pods, pods)
+	ips := map[string][]corev1.PodIP{}
+	before.Pods = slices.Concat(a.addressed(before.Pods, ips), pods)
+	after.Pods = slices.Concat(a.addressed(after.Pods, ips), pods)
 	return before, after
+}
+
+// addressed returns pods with addresses for those that have none yet. ips are those by
+// namespace and name.
+func (a *allocator) addressed(pods []*corev1.Pod, ips map[string][]corev1.PodIP) []*corev1.Pod {
+	all := slices.Clone(pods)
+	for i, pod := range all {
+		if pod.Spec.HostNetwork || compile.Ended(pod) || len(compile.Addresses(pod)) > 0 {
+			continue
+		}
+		name := pod.Namespace + "/" + pod.Name
+		if ips[name] == nil {
+			ips[name] = a.addresses()
+		}
+		started := *pod
+		started.Status.PodIPs = ips[name]
+		all[i] = &started
+	}
+	return all
 }
 
 // namespacesOf returns the namespaces of a cluster, sorted.

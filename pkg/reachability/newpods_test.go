@@ -55,6 +55,26 @@ func TestNoNewPodsWithoutPods(t *testing.T) {
 	}
 }
 
+// A pod that has no address yet has the same one in both clusters.
+func TestPodsWithoutAddressesGetOne(t *testing.T) {
+	waiting := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "waiting"}}
+	ended := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "ended"}, Status: corev1.PodStatus{Phase: corev1.PodFailed}}
+	in := clusterstate.Input{Pods: []*corev1.Pod{pod("x/a", "n1", "10.0.1.1"), waiting, ended}}
+	before, after := AddNewPods(in, in)
+	for _, got := range []clusterstate.Input{before, after} {
+		c := New(got)
+		if s, err := c.Endpoint("x/waiting"); err != nil || s.v4.String() != "10.0.1.3" {
+			t.Errorf("got %v, %v", s.v4, err)
+		}
+		if _, err := c.Endpoint("x/ended"); err == nil {
+			t.Error("a pod that has ended has an address")
+		}
+	}
+	if len(waiting.Status.PodIPs) > 0 {
+		t.Error("the pod has changed")
+	}
+}
+
 // What Compare says about a pod and itself is what changes between the pod and another
 // one with its labels and ports.
 func TestCompareFindsChangesOfTwins(t *testing.T) {
