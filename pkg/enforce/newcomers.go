@@ -16,11 +16,11 @@ const (
 	newcomerRest = time.Minute
 	// newcomerPackets is how many packets of an address may begin to wait in its window,
 	// newcomerRate how many of all addresses in a second, and newcomerNetworkRate how many
-	// of one network, so that one node whose addresses are swept leaves the others half.
+	// of one network, so that one node whose addresses are swept leaves the others a quarter.
 	// Those of four seconds, of which packets that wait for three may be, fit into a queue.
 	newcomerPackets     = 32
 	newcomerRate        = 256
-	newcomerNetworkRate = newcomerRate / 2
+	newcomerNetworkRate = newcomerRate * 3 / 4
 	// newcomerAddresses are remembered. A further one takes the place of the oldest.
 	newcomerAddresses = 1024
 )

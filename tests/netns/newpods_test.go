@@ -256,3 +256,49 @@ func (c *cluster) sweep(t *testing.T, from *lab.Node, to netip.Addr) (end func()
 		}
 	}
 }
+
+// TestHardNewPodsReachOtherNodes starts pods whose status takes two seconds, as long as that of
+// a kubelet at worst, and counts what reaches a server on another node that admits them: each
+// sends ten datagrams a second from the begin. It is a measurement.
+func TestHardNewPodsReachOtherNodes(t *testing.T) {
+	labtest.NeedHard(t)
+	const pods, datagrams = 15, 17
+	c := newCluster(t, 2, "x/web@1 app=web", "y/web@2", "y/db@2 app=db")
+	agent := c.Start(t)[0]
+	c.Apply(t, "policies", onlyDB)
+	c.Expect(t, labtest.No("y/web", "x/web", "udp/80"), labtest.Yes("y/db", "x/web", "udp/80"))
+	sink, err := c.Hosts["x/web"].Sink(9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var specs []string
+	for i := range pods {
+		specs = append(specs, fmt.Sprintf("y/new-%d@2 app=db", i))
+	}
+	created := c.scheduled(t, specs...)
+	labtest.Until(t, agent, 3+pods, func(m lab.Metrics) float64 { return m.Sum("netpol_objects", "kind", "Pod") })
+	begin := time.Now()
+	for n := range datagrams {
+		for _, pod := range created {
+			conn, err := pod.Dial(t.Context(), lab.UDP, netip.AddrPortFrom(c.Hosts["x/web"].Addr(lab.IPv4), 9))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Write([]byte{byte(n)}); err != nil {
+				t.Fatal(err)
+			}
+			conn.Close()
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	time.Sleep(300 * time.Millisecond)
+	for _, pod := range created {
+		c.Put(t, labtest.PodFile(pod.Name), pod.Object)
+	}
+	took := time.Since(begin)
+	err = labtest.Within(t, func() bool { return sink.Received() == pods*datagrams })
+	t.Logf("%d of %d datagrams arrived, the status had the addresses after %v", sink.Received(), pods*datagrams, took)
+	if err != nil && took < 2500*time.Millisecond { // on a slower machine packets wait too long
+		t.Error(err)
+	}
+}
