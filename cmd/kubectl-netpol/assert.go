@@ -66,7 +66,7 @@ is no answer.`,
 }
 
 func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
-	print, ok := assertOutputs[a.output]
+	write, ok := assertOutputs[a.output]
 	if !ok {
 		return checkOutput(a.output, "text", "json", "junit", "github")
 	}
@@ -98,7 +98,7 @@ func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
 			return err
 		}
 	}
-	if err := print(cmd.OutOrStdout(), results); err != nil {
+	if err := write(cmd.OutOrStdout(), results); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(results, func(r intent.Result) bool { return !r.Holds() }) {

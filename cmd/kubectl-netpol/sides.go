@@ -17,42 +17,24 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/workloads"
 )
 
-// kindNames are the names of kinds, those of kubectl; the first one is printed.
-var kindNames = []struct {
-	kind  string
-	names []string
-}{
-	{workloads.Deployment, []string{"deploy", "deployment", "deployments"}},
-	{workloads.StatefulSet, []string{"sts", "statefulset", "statefulsets"}},
-	{workloads.DaemonSet, []string{"ds", "daemonset", "daemonsets"}},
-	{workloads.ReplicaSet, []string{"rs", "replicaset", "replicasets"}},
-	{workloads.ReplicationController, []string{"rc", "replicationcontroller", "replicationcontrollers"}},
-	{workloads.Job, []string{"job", "jobs"}},
-	{workloads.CronJob, []string{"cronjob", "cj", "cronjobs"}},
-	{workloads.Pod, []string{"pod", "po", "pods"}},
-	{service, []string{"svc", "service", "services"}},
-}
-
+// service is the kind of Services, whose names stand for the pods behind them.
 const service = "Service"
 
-// kindOf returns the kind of that name.
+// kindOf returns the kind of that name, as kubectl calls it.
 func kindOf(name string) (kind string, ok bool) {
-	for _, k := range kindNames {
-		if slices.Contains(k.names, strings.ToLower(name)) {
-			return k.kind, true
-		}
+	if slices.Contains([]string{"svc", "service", "services"}, strings.ToLower(name)) {
+		return service, true
 	}
-	return "", false
+	kind = workloads.KindNamed(name)
+	return kind, kind != ""
 }
 
 // kindName returns the name that is printed for a kind, which may be one that is not known.
 func kindName(kind string) string {
-	for _, k := range kindNames {
-		if k.kind == kind {
-			return k.names[0]
-		}
+	if kind == service {
+		return "svc"
 	}
-	return strings.ToLower(kind)
+	return workloads.ShortName(kind)
 }
 
 // workloadName is the name of a workload in its namespace: "deploy/web", and for a pod

@@ -14,3 +14,11 @@ func TestKindNamed(t *testing.T) {
 		}
 	}
 }
+
+func TestShortName(t *testing.T) {
+	for kind, want := range map[string]string{Deployment: "deploy", StatefulSet: "sts", CronJob: "cronjob", Pod: "pod", "Rollout": "rollout"} {
+		if got := ShortName(kind); got != want {
+			t.Errorf("%s: got %q, want %q", kind, got, want)
+		}
+	}
+}
