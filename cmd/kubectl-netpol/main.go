@@ -65,8 +65,13 @@ func printError(cmd *cobra.Command, stdout, stderr io.Writer, err error) {
 
 func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:           "kubectl-netpol",
-		Short:         "Show what the network policies of a cluster do",
+		Use:   "kubectl-netpol",
+		Short: "Show what the network policies of a cluster do",
+		Long: `Show what the network policies of a cluster do: of the live cluster, or of
+manifests (-f).
+
+The exit code is 0 when the answer is yes, 1 when it is no, and 2 when there is
+none; the help of each command says what that means.`,
 		Version:       version.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -76,6 +81,7 @@ func newCommand() *cobra.Command {
 	cmd.PersistentPreRun = func(cmd *cobra.Command, _ []string) { o.notes = cmd.ErrOrStderr() }
 	cmd.SetVersionTemplate(version.Print(cmd.Name()) + "\n")
 	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newVersion())
+	o.complete(cmd)
 	return cmd
 }
 
@@ -83,6 +89,7 @@ func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print version, commit, build date, Go version and platform",
+		Long:    "Print version, commit, build date, Go version and platform. The exit code is 0.",
 		Example: "  kubectl netpol version",
 		Args:    cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) {

@@ -124,7 +124,10 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	if rules := c.DomainRules(); len(rules) > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "Not known: what is allowed by domain names, which only agents know: %s\n", shorten(rules))
 	}
-	return m.print(cmd.OutOrStdout(), c.Overview(from, to, port, family), style{width: terminalWidth(cmd.OutOrStdout()), colored: colored})
+	done := m.progress(fmt.Sprintf("Evaluating %d × %d", len(from), len(to)))
+	overview := c.Overview(from, to, port, family)
+	done()
+	return m.print(cmd.OutOrStdout(), overview, style{width: terminalWidth(cmd.OutOrStdout()), colored: colored})
 }
 
 // parseTraffic returns the port to show, the zero port for all.

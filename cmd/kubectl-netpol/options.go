@@ -68,6 +68,7 @@ func (o *options) read(ctx context.Context, stdin io.Reader) (clusterstate.Input
 		return clusterstate.Input{}, fmt.Errorf("--all-namespaces: not with --namespace=%s", o.namespace)
 	}
 	if len(o.files) == 0 {
+		defer o.progress("Reading the cluster")()
 		return o.live(ctx)
 	}
 	return o.readFiles(o.files, stdin)

@@ -69,6 +69,18 @@ func pluginName(p platform) string {
 	return "kubectl-netpol"
 }
 
+// completionName is the name of the script that kubectl runs to complete the plugin's words.
+const completionName = "kubectl_complete-netpol"
+
+// pluginFiles returns what is in an archive. The script is for the shells of Unix.
+func pluginFiles(p platform, program, completion, license []byte) []file {
+	files := []file{{pluginName(p), 0o755, program}, {"LICENSE", 0o644, license}}
+	if p.os == "windows" {
+		return files
+	}
+	return append(files, file{completionName, 0o755, completion})
+}
+
 // bom returns the bill of materials of a Go program as CycloneDX 1.6
 // (https://cyclonedx.org/docs/1.6/json/): the modules that the program says it is made of,
 // and Go's own libraries.
@@ -117,6 +129,8 @@ func krew(version, url string, archives []archive) ([]byte, error) {
 			"shortDescription": "Show what network policies do",
 			"description": "Prints which pods reach which, explains one connection rule by rule, shows\n" +
 				"what a change of policies would change, and checks policies in CI.\n",
+			"caveats": "To complete words, link the script " + completionName + " of the plugin's folder\n" +
+				"into a folder of PATH.\n",
 			"platforms": platforms,
 		},
 	})

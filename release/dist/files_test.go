@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -72,6 +73,18 @@ func TestKrew(t *testing.T) {
 	} {
 		if !strings.Contains(string(manifest), want) {
 			t.Errorf("the manifest does not have\n%s\nbut is\n%s", want, manifest)
+		}
+	}
+}
+
+func TestArchivesHaveTheCompletion(t *testing.T) {
+	for os, want := range map[string]string{"linux": "kubectl-netpol 755, LICENSE 644, kubectl_complete-netpol 755", "windows": "kubectl-netpol.exe 755, LICENSE 644"} {
+		var got []string
+		for _, f := range pluginFiles(platform{os, "amd64"}, nil, nil, nil) {
+			got = append(got, fmt.Sprintf("%s %o", f.name, f.mode))
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%s: got %v, want %s", os, got, want)
 		}
 	}
 }

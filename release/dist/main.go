@@ -121,6 +121,10 @@ func (r release) plugins() error {
 	if err != nil {
 		return err
 	}
+	completion, err := os.ReadFile(filepath.Join(r.repository, "cmd", "kubectl-netpol", completionName))
+	if err != nil {
+		return err
+	}
 	var archives []archive
 	for _, p := range plugins {
 		name := fmt.Sprintf("kubectl-netpol-%s-%s-%s", r.version, p.os, p.arch)
@@ -132,7 +136,7 @@ func (r release) plugins() error {
 		if err := errors.Join(err, os.Remove(program)); err != nil {
 			return err
 		}
-		packed, err := pack(file{pluginName(p), 0o755, content}, file{"LICENSE", 0o644, license})
+		packed, err := pack(pluginFiles(p, content, completion, license)...)
 		if err != nil {
 			return err
 		}
