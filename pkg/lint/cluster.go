@@ -157,7 +157,7 @@ func (c *cluster) addPolicies() {
 		p := &compiled{Policy: compile.KindOf(o).Compile(o, c.Features), object: o}
 		p.network, _ = o.(*networkingv1.NetworkPolicy)
 		if p.Subject != nil {
-			p.subjects, p.hosts = c.select2(p.Subject)
+			p.subjects, p.hosts = c.podsAndHosts(p.Subject)
 			p.labels = allowed(p.Subject.Pods)
 		}
 		c.policies = append(c.policies, p)
@@ -167,9 +167,9 @@ func (c *cluster) addPolicies() {
 	})
 }
 
-// select2 returns the pods that s selects, and the host-network pods that have such
+// podsAndHosts returns the pods that s selects, and the host-network pods that have such
 // labels, which it does not.
-func (c *cluster) select2(s *policy.PodSelector) (pods, hosts []*pod) {
+func (c *cluster) podsAndHosts(s *policy.PodSelector) (pods, hosts []*pod) {
 	for _, p := range c.matching(s) {
 		if p.host {
 			hosts = append(hosts, p)
@@ -182,7 +182,7 @@ func (c *cluster) select2(s *policy.PodSelector) (pods, hosts []*pod) {
 
 // selects returns the pods that s selects.
 func (c *cluster) selects(s *policy.PodSelector) []*pod {
-	pods, _ := c.select2(s)
+	pods, _ := c.podsAndHosts(s)
 	return pods
 }
 

@@ -34,7 +34,7 @@ func peers(c *cluster) {
 }
 
 func (c *cluster) peer(p *compiled, d policy.Direction, r *policy.Rule, i int, s *policy.PodSelector, expected []labels.Set) {
-	pods, hosts := c.select2(s)
+	pods, hosts := c.podsAndHosts(s)
 	if len(pods) > 0 {
 		return
 	}
@@ -103,7 +103,7 @@ func (c *cluster) orNotAnd(r *policy.Rule, i int) string {
 			continue
 		}
 		both := &policy.PodSelector{Namespaces: o.Namespaces, Pods: s.Pods}
-		if pods, hosts := c.select2(both); len(pods)+len(hosts) > 0 || c.outside(o) {
+		if pods, hosts := c.podsAndHosts(both); len(pods)+len(hosts) > 0 || c.outside(o) {
 			return namespacesText(o.Namespaces)
 		}
 	}

@@ -79,7 +79,7 @@ var Rules = []*Rule{
 	{
 		ID: "or-not-and", Severity: Warning, check: peers,
 		Title: "namespaceSelector and podSelector in two items where one is meant",
-		Why:   "Two items are alternatives: the first allows every pod of those namespaces, and the second only pods of the policy's own namespace.",
+		Why:   "Two items are alternatives: one allows every pod of those namespaces, the other only pods of the namespace of the policy.",
 		Fix:   "Remove the dash before podSelector, so that both selectors are in one item.",
 	},
 	{
