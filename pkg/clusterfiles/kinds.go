@@ -72,7 +72,7 @@ func classify(h manifestyaml.Header) (k *kind, field string, err error) {
 		}
 	}
 	if meant := likeAPolicy(gvk); meant != nil {
-		if strings.EqualFold(meant.Kind, gvk.Kind) && meant.Kind == gvk.Kind {
+		if meant.Kind == gvk.Kind {
 			return nil, "apiVersion", fmt.Errorf("apiVersion: %s of %q is not known; did you mean %q?", gvk.Kind, h.APIVersion, meant.GroupVersion())
 		}
 		return nil, "kind", fmt.Errorf("kind: %q of %q is not known; did you mean %s of %q?", gvk.Kind, h.APIVersion, meant.Kind, meant.GroupVersion())

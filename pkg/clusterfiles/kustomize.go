@@ -97,11 +97,12 @@ func (d *localDisk) ReadFile(path string) ([]byte, error) {
 		return data, err
 	}
 	if filepath.Dir(path) == d.root {
-		if data, err = noteOrigins(data); err != nil {
-			return nil, err
-		}
+		data, err = noteOrigins(data)
 	}
-	if err := refuseKustomization(data); err != nil {
+	if err == nil {
+		err = refuseKustomization(data)
+	}
+	if err != nil {
 		name := path
 		if rel, err := filepath.Rel(d.root, path); err == nil {
 			name = filepath.Join(d.shown, rel)
@@ -171,7 +172,9 @@ func pathsOf(k *types.Kustomization) map[string][]string {
 	add := func(field string, path ...string) { paths[field] = append(paths[field], path...) }
 	//lint:ignore SA1019 people have it, and kustomize reads it
 	for _, p := range k.PatchesStrategicMerge {
-		add("patchesStrategicMerge", string(p))
+		if !strings.Contains(string(p), "\n") { // or else it is the patch itself
+			add("patchesStrategicMerge", string(p))
+		}
 	}
 	//lint:ignore SA1019 people have it, and kustomize reads it
 	for _, p := range slices.Concat(k.Patches, k.PatchesJson6902) {
@@ -209,7 +212,7 @@ func isRemote(path string) bool {
 			return true
 		}
 	}
-	return strings.Contains(path, "://") && !strings.Contains(path, "\n") || strings.Contains(host, "@")
+	return strings.Contains(path, "://") || strings.Contains(host, "@")
 }
 
 // roots returns the kustomizations that no other one of them refers to.

@@ -82,6 +82,17 @@ func TestPositionsInKustomizations(t *testing.T) {
 	}
 }
 
+// A patch in the kustomization is no path, whatever it has in it.
+func TestInlinePatches(t *testing.T) {
+	files := layers()
+	files["deploy/overlays/prod/Kustomization"] = "resources: [../../base]\npatchesStrategicMerge:\n- |\n  kind: Deployment\n  metadata:\n    name: web\n    annotations: {by: me@example.com, see: 'https://example.com'}\n  apiVersion: apps/v1\n"
+	folder(t, files)
+	o, err := Read([]string{"deploy/overlays/prod"}, nil, "")
+	if err != nil || len(o.Pods) != 1 {
+		t.Errorf("got %v %v", o, err)
+	}
+}
+
 func TestFaultsInKustomizations(t *testing.T) {
 	for name, tc := range map[string]struct{ file, text, want string }{
 		"a policy that no server takes": {"base/policies/policies.yaml", denyAll + "  ingress:\n  - ports: [{port: 0}]\n", "deploy/base/policies/policies.yaml:8: spec.ingress[0].ports[0].port"},
@@ -91,13 +102,14 @@ func TestFaultsInKustomizations(t *testing.T) {
 		"a repository by SSH":           {"base/kustomization.yaml", "bases: ['git@example.com:base']\n", "is not a local path"},
 		"in another case":               {"base/kustomization.yaml", "RESOURCES: ['HTTPS://example.com/a']\n", "is not a local path"},
 		"a patch of another host":       {"overlays/prod/Kustomization", "resources: [../../base]\npatches: [{path: 'http://example.com/p.yaml'}]\n", `deploy/overlays/prod/Kustomization: patches: "http://example.com/p.yaml" is not a local path`},
+		"an old patch of another host":  {"overlays/prod/Kustomization", "resources: [../../base]\npatchesStrategicMerge: ['https://example.com/p.yaml']\n", "patchesStrategicMerge:"},
 		"a value of another host":       {"overlays/prod/Kustomization", "resources: [../../base]\nconfigMapGenerator: [{name: a, files: ['a=https://example.com/p']}]\n", "configMapGenerator:"},
 		"a chart":                       {"base/kustomization.yaml", "helmCharts: [{name: a, repo: 'https://example.com'}]\n", "helmCharts: only local files are read"},
 		"a plugin":                      {"base/kustomization.yaml", "generators: [a.yaml]\n", "generators: only local files are read, and no programs are started"},
 		"a missing file":                {"base/kustomization.yaml", "resources: [no.yaml]\n", "no.yaml"},
 		"an unknown field":              {"base/kustomization.yaml", "resource: [web.yaml]\n", `unknown field "resource"`},
 		"an empty file":                 {"overlays/prod/Kustomization", "", "kustomization.yaml is empty"},
-		"text":                          {"overlays/prod/Kustomization", "hello\n", "overlays/prod"},
+		"text":                          {"overlays/prod/Kustomization", "hello\n", "deploy/overlays/prod/Kustomization: "},
 		"a cycle":                       {"base/kustomization.yaml", "resources: [../overlays/prod]\n", "cycle"},
 	} {
 		t.Run(name, func(t *testing.T) {
