@@ -76,6 +76,7 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 	}
 	answer, err := d.compare(before, after)
 	if err != nil {
+		d.printCaveats(cmd.ErrOrStderr())
 		return err
 	}
 	answer.OnlyAfter = append(answer.OnlyAfter, added...)
@@ -132,6 +133,9 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 	var was clusterstate.Input
 	if last == 0 {
 		d.templates = true
+		for _, p := range changes.Policies {
+			d.named = append(d.named, p.GetNamespace()+"/"+p.GetName())
+		}
 		was, err = d.live(cmd.Context())
 	} else {
 		d.upcoming = changes.Policies

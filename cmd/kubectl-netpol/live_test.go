@@ -324,6 +324,25 @@ func TestRightsThatAreMissing(t *testing.T) {
 	})
 }
 
+// The namespaces of what is applied are read, whatever the context's is.
+func TestRightsForTheNamespaceOfThePolicy(t *testing.T) {
+	t.Chdir("testdata")
+	config := kubeconfig(t, server(t, only("shop"), "shop").URL)
+	text, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := strings.Replace(string(text), `"namespace":"shop"`, `"namespace":"elsewhere"`, 1)
+	if err := os.WriteFile(config, []byte(elsewhere), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := call(t, dbPolicy, "diff --port 5432 -f - --context shop --kubeconfig "+config)
+	const want = "TCP 5432:\n  no longer allowed: shop/api -> shop/db\n  newly allowed: shop/web -> shop/db\n\n"
+	if code != 1 || !strings.HasPrefix(stdout, want) || !strings.Contains(stderr, "of other namespaces than shop could not be read") {
+		t.Errorf("got %d\n%s%s", code, stdout, stderr)
+	}
+}
+
 // A workload that has no pods today will have some.
 func TestWorkloadsWithoutPodsAreCompared(t *testing.T) {
 	t.Chdir("testdata")

@@ -32,8 +32,8 @@ type options struct {
 
 	// defaultNamespace is that of the kubeconfig's context.
 	defaultNamespace string
-	// named are the sides that a command's arguments name. Their namespaces are read
-	// if the user may not read all.
+	// named are the sides and policies that a command is about, "namespace/name". Their
+	// namespaces are read if the user may not read all.
 	named []string
 	// templates says that workloads of the live cluster count that have no pods.
 	templates bool
