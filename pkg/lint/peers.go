@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -179,7 +178,7 @@ func followsEveryPod(c *cluster) {
 		for d, r := range p.rules {
 			for i := range r.Peers {
 				if s := r.Peers[i].Pods; s != nil && isEveryPod(s) && r.Action != policy.Allow {
-					c.find(p, peerField(d, r, i), "", "every pod is a peer, and every pod is a subject: %v", strings.ToLower(r.Action.String()))
+					c.find(p, peerField(d, r, i), "", "every pod is a subject, and every pod is a peer of a rule with action %v", r.Action)
 				}
 			}
 		}
