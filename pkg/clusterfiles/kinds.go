@@ -12,6 +12,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/manifestyaml"
+	"sigs.k8s.io/kube-network-policies/pkg/spelling"
 	"sigs.k8s.io/kube-network-policies/pkg/workloads"
 )
 
@@ -103,7 +104,7 @@ func likeAPolicy(gvk schema.GroupVersionKind) *kind {
 			continue
 		}
 		ofGroup = ofGroup || k.Group == gvk.Group
-		d := 2*distance(strings.ToLower(gvk.Kind), strings.ToLower(k.Kind)) + min(1, distance(gvk.Group, k.Group))
+		d := 2*spelling.Distance(strings.ToLower(gvk.Kind), strings.ToLower(k.Kind)) + min(1, spelling.Distance(gvk.Group, k.Group))
 		if d < least {
 			nearest, least = k, d
 		}
@@ -124,27 +125,6 @@ func ofKubernetes(group string) bool {
 		return true
 	}
 	return slices.ContainsFunc(compile.Kinds, func(k *compile.Kind) bool {
-		return strings.HasPrefix(k.Resource.Group, group) || distance(group, k.Resource.Group) <= 2
+		return strings.HasPrefix(k.Resource.Group, group) || spelling.Distance(group, k.Resource.Group) <= 2
 	})
-}
-
-// distance is the number of single bytes to insert, remove or replace to get from a to b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/spelling"
 )
 
 // selectorText is a selector for people: "app=db", "every pod".
@@ -123,37 +124,10 @@ func nearest(name string, candidates []string) string {
 	return found
 }
 
-// distance is the number of letters to insert, remove, replace or swap with the next to
-// get from a to b (optimal string alignment). Case counts once.
+// distance is how far a is from b in spelling. Case counts once.
 func distance(a, b string) int {
-	if strings.EqualFold(a, b) {
-		if a == b {
-			return 0
-		}
+	if a != b && strings.EqualFold(a, b) {
 		return 1
 	}
-	rows := make([][]int, len(a)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		for j := range rows[i] {
-			switch {
-			case i == 0:
-				rows[i][j] = j
-				continue
-			case j == 0:
-				rows[i][j] = i
-				continue
-			}
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			d := min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				d = min(d, rows[i-2][j-2]+1)
-			}
-			rows[i][j] = d
-		}
-	}
-	return rows[len(a)][len(b)]
+	return spelling.Distance(a, b)
 }

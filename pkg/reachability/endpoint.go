@@ -9,6 +9,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/spelling"
 )
 
 // Family is which address of an endpoint to use.
@@ -142,7 +143,7 @@ func nearest(name string, names []string) []string {
 	distances := map[string]int{}
 	_, pod, _ := strings.Cut(name, "/")
 	for _, candidate := range names {
-		d := distance(name, candidate)
+		d := spelling.Distance(name, candidate)
 		switch {
 		case strings.HasSuffix(candidate, "/"+pod):
 			d = min(d, 1)
@@ -156,26 +157,4 @@ func nearest(name string, names []string) []string {
 	near := slices.Sorted(maps.Keys(distances))
 	slices.SortStableFunc(near, func(a, b string) int { return distances[a] - distances[b] })
 	return near[:min(most, len(near))]
-}
-
-// distance is the number of single letters to insert, remove or replace to get
-// from a to b (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
