@@ -215,7 +215,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer end()
 	stop := context.AfterFunc(ctx, func() {
 		defer end()
-		a.leave()
+		a.peers.leave(a.steerer, a.numbers)
 	})
 	defer stop()
 	group, ctx := errgroup.WithContext(work)

@@ -142,18 +142,24 @@ func (p *peers) drain(n numbers) {
 	await(drainTime, func() bool { return p.empty(n) })
 }
 
-// leave is called before the agent ends. If there is another agent on the node, it
-// returns when that one has taken over and each packet in the queues of this one has its
-// verdict.
-func (a *agent) leave() {
-	if !a.steerer.HeldByOther() {
-		if !a.peers.others(a.numbers) {
+// table is what an agent that ends needs of the table: a *steer.Steerer.
+type table interface {
+	HeldByOther() bool
+	Release()
+}
+
+// leave is called before the agent with the numbers own ends. If there is another agent on
+// the node, it returns when that one has taken over t and each packet in the queues of this
+// one has its verdict.
+func (p *peers) leave(t table, own numbers) {
+	if !t.HeldByOther() {
+		if !p.others(own) {
 			return
 		}
-		a.steerer.Release()
-		await(releaseTime, a.steerer.HeldByOther)
+		t.Release()
+		await(releaseTime, t.HeldByOther)
 	}
-	a.peers.drain(a.numbers)
+	p.drain(own)
 }
 
 // await returns when done returns true, or after the time.

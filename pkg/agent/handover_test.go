@@ -144,6 +144,52 @@ func TestPacketsAreDecidedBeforeTheEnd(t *testing.T) {
 	}
 }
 
+// released is a table that another agent takes over some time after its release.
+type released struct {
+	after  time.Duration // negative if no agent does
+	at     time.Time     // of the release
+	others bool          // another agent held it before
+}
+
+func (r *released) Release() { r.at = time.Now() }
+func (r *released) HeldByOther() bool {
+	return r.others || !r.at.IsZero() && r.after >= 0 && time.Since(r.at) >= r.after
+}
+
+func TestAgentEndsAfterAnotherOneHasTakenOver(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		table    released
+		alone    bool
+		released bool
+		want     time.Duration // that the agent waits
+	}{
+		{name: "it is the only one", table: released{after: -1}, alone: true},
+		{name: "another one holds the table", table: released{others: true}},
+		{name: "another one takes over at once", table: released{}, released: true},
+		{name: "another one takes over later", table: released{after: 700 * time.Millisecond}, released: true, want: 700 * time.Millisecond},
+		{name: "no one takes over", table: released{after: -1}, released: true, want: releaseTime},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := queuetest.New()
+				own := numbers{first: 110, count: 10}
+				if !tc.alone {
+					startQueues(t, k, 129, queue.Drop)
+				}
+				begin := time.Now()
+				(&peers{kernel: k}).leave(&tc.table, own)
+				if took := time.Since(begin); took < tc.want || took > tc.want+handoverPoll {
+					t.Errorf("the agent ends after %v, want %v", took, tc.want)
+				}
+				if got := !tc.table.at.IsZero(); got != tc.released {
+					t.Errorf("released: %v, want %v", got, tc.released)
+				}
+			})
+		})
+	}
+}
+
 func TestHolderHasTheLastNumber(t *testing.T) {
 	cfg := Config{Queue: 7100, Queues: 4, Started: 5}
 	if got, want := cfg.holder(), (steer.Holder{Started: 5, Queue: 7109}); got != want {
