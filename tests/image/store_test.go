@@ -68,7 +68,7 @@ func (s store) makeBases() {
 	s.commit(debianImage, "scratch", archive, "/", "--cmd", "bash")
 	goRoot := s.run("go", "env", "GOROOT")
 	s.commit(goImage, debianImage, goRoot, "/usr/local/go",
-		"--env", "PATH=/usr/local/go/bin:/usr/sbin:/usr/bin:/sbin:/bin", "--env", "GOFLAGS=-buildvcs=false", "--env", "GOPROXY=file:///modules")
+		"--env", "PATH=/usr/local/go/bin:/usr/sbin:/usr/bin:/sbin:/bin", "--env", "GOFLAGS=-buildvcs=false", "--env", "GOPROXY=file:///modules", "--env", "GOCACHE=/gocache")
 	s.run("go", "-C", repository, "mod", "download")
 }
 
@@ -87,7 +87,7 @@ func (s store) build(t *testing.T, options ...string) image {
 	s.t = t
 	name := "localhost/" + strings.ToLower(t.Name())
 	s.buildah(slices.Concat([]string{"build", "--quiet", "--isolation", "chroot", "--pull-never", "--layers=false", "--platform", "linux/" + runtime.GOARCH,
-		"--volume", s.run("go", "env", "GOMODCACHE") + "/cache/download:/modules:ro", "--volume", s.run("go", "env", "GOCACHE") + ":/root/.cache/go-build",
+		"--volume", s.run("go", "env", "GOMODCACHE") + "/cache/download:/modules:ro", "--volume", s.run("go", "env", "GOCACHE") + ":/gocache",
 		"--build-arg", "GO_IMAGE=" + goImage, "--build-arg", "DEBIAN_IMAGE=" + debianImage,
 		"--build-arg", "LDFLAGS=-X github.com/prometheus/common/version.Version=" + version,
 		"--tag", name}, options, []string{repository})...)
