@@ -144,12 +144,17 @@ func refuseKustomization(data []byte) error {
 	if err != nil {
 		return err
 	}
-	for field, used := range map[string]bool{
-		"helmCharts": len(k.HelmCharts)+len(k.HelmChartInflationGenerator) > 0,
-		"generators": len(k.Generators) > 0, "transformers": len(k.Transformers) > 0, "validators": len(k.Validators) > 0,
+	for _, field := range []struct {
+		name string
+		used bool
+	}{
+		{"helmCharts", len(k.HelmCharts)+len(k.HelmChartInflationGenerator) > 0},
+		{"generators", len(k.Generators) > 0},
+		{"transformers", len(k.Transformers) > 0},
+		{"validators", len(k.Validators) > 0},
 	} {
-		if used {
-			return fmt.Errorf("%s: only local files are read, and no programs are started; give what kustomize build prints instead: kustomize build ... | kubectl netpol ... -f -", field)
+		if field.used {
+			return fmt.Errorf("%s: only local files are read, and no programs are started; give what kustomize build prints instead: kustomize build ... | kubectl netpol ... -f -", field.name)
 		}
 	}
 	paths := pathsOf(k)

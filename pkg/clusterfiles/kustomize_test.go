@@ -106,6 +106,7 @@ func TestFaultsInKustomizations(t *testing.T) {
 		"a value of another host":       {"overlays/prod/Kustomization", "resources: [../../base]\nconfigMapGenerator: [{name: a, files: ['a=https://example.com/p']}]\n", "configMapGenerator:"},
 		"a chart":                       {"base/kustomization.yaml", "helmCharts: [{name: a, repo: 'https://example.com'}]\n", "helmCharts: only local files are read"},
 		"a plugin":                      {"base/kustomization.yaml", "generators: [a.yaml]\n", "generators: only local files are read, and no programs are started"},
+		"several that are refused":      {"base/kustomization.yaml", "validators: [c.yaml]\ntransformers: [b.yaml]\ngenerators: [a.yaml]\nhelmCharts: [{name: a}]\n", "deploy/base/kustomization.yaml: helmCharts: "},
 		"a missing file":                {"base/kustomization.yaml", "resources: [no.yaml]\n", "no.yaml"},
 		"an unknown field":              {"base/kustomization.yaml", "resource: [web.yaml]\n", `unknown field "resource"`},
 		"an empty file":                 {"overlays/prod/Kustomization", "", "kustomization.yaml is empty"},
