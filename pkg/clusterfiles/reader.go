@@ -239,7 +239,7 @@ func (r *reader) complete(o object) (path string, err error) {
 	if o.GetName() == "" && o.kind.template != "" {
 		o.SetName(strings.TrimRight(o.GetGenerateName(), "-."))
 	}
-	if path, err := wellformed.Metadata(o, o.kind.Kind, o.kind.namespaced); err != nil {
+	if path, err := wellformed.Object(o.Object, o.kind.Kind, o.kind.namespaced); err != nil {
 		return path, err
 	}
 	if o.GetUID() == "" {
@@ -247,12 +247,6 @@ func (r *reader) complete(o object) (path string, err error) {
 	}
 	o.SetResourceVersion("")
 	setDefaults(o.Object)
-	switch o := o.Object.(type) {
-	case *corev1.Pod:
-		return wellformed.Pod(o)
-	case *corev1.Node:
-		return wellformed.Node(o)
-	}
 	return "", nil
 }
 

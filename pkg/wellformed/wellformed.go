@@ -14,9 +14,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Metadata checks the name and the namespace of an object. An error begins with the
-// path of the field that is wrong, which is returned, too.
-func Metadata(o metav1.Object, kind string, namespaced bool) (path string, err error) {
+// Object checks the name and the namespace of an object, the addresses in the status of
+// a Pod, and the ranges of pod addresses of a Node. An error begins with the path of the
+// field that is wrong, which is returned, too.
+func Object(o metav1.Object, kind string, namespaced bool) (path string, err error) {
+	if path, err := checkMetadata(o, kind, namespaced); err != nil {
+		return path, err
+	}
+	switch o := o.(type) {
+	case *corev1.Pod:
+		return checkPod(&o.Status)
+	case *corev1.Node:
+		return checkNode(&o.Spec)
+	}
+	return "", nil
+}
+
+func checkMetadata(o metav1.Object, kind string, namespaced bool) (path string, err error) {
 	if err := checkName(o.GetName(), validation.IsDNS1123Subdomain); err != nil {
 		return "metadata.name", fmt.Errorf("metadata.name: %w", err)
 	}
@@ -41,9 +55,7 @@ func checkName(name string, rule func(string) []string) error {
 	return nil
 }
 
-// Pod checks the addresses in the status of a pod, with errors as those of Metadata.
-func Pod(p *corev1.Pod) (path string, err error) {
-	status := &p.Status
+func checkPod(status *corev1.PodStatus) (path string, err error) {
 	if ip := status.PodIP; ip != "" {
 		if err := checkAddress(ip); err != nil {
 			return "status.podIP", fmt.Errorf("status.podIP: %w", err)
@@ -66,9 +78,7 @@ func checkAddress(s string) error {
 	return err
 }
 
-// Node checks the ranges of pod addresses of a node, with errors as those of Metadata.
-func Node(n *corev1.Node) (path string, err error) {
-	spec := &n.Spec
+func checkNode(spec *corev1.NodeSpec) (path string, err error) {
 	if cidr := spec.PodCIDR; cidr != "" {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
 			return "spec.podCIDR", fmt.Errorf("spec.podCIDR: %w", err)

@@ -1,7 +1,6 @@
 package manifests
 
 import (
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -16,18 +15,12 @@ func complete(k *compile.Kind, o object) (path string, err error) {
 	if k.Namespaced && o.GetNamespace() == "" {
 		o.SetNamespace(metav1.NamespaceDefault)
 	}
-	if path, err := wellformed.Metadata(o, k.Name, k.Namespaced); err != nil {
+	if path, err := wellformed.Object(o, k.Name, k.Namespaced); err != nil {
 		return path, err
 	}
 	if o.GetUID() == "" {
 		o.SetUID(types.UID(k.Name + "/" + o.GetNamespace() + "/" + o.GetName()))
 	}
 	o.SetResourceVersion("") // the table gives versions
-	switch o := o.(type) {
-	case *corev1.Pod:
-		return wellformed.Pod(o)
-	case *corev1.Node:
-		return wellformed.Node(o)
-	}
 	return "", nil
 }
