@@ -22,8 +22,8 @@ func isNewPod(name string) bool { return strings.HasSuffix(name, "/"+newPod) }
 // of namespaces alone: one without labels and ports, which stands for pods that no policy
 // names and that may come at any time. Its name is "new pod", and its address one that no
 // object of the clusters has, in the same blocks of the policies as another pod's. Pods that
-// have no address yet get such an address, too. Without any pods that have one the clusters
-// are returned as they are.
+// have no address yet get such an address, too. Where there is no such address, as without
+// pods or if blocks of policies are those of one pod each, no pods are added.
 func AddNewPods(before, after clusterstate.Input, namespaces ...string) (clusterstate.Input, clusterstate.Input) {
 	a := newAllocator(before, after)
 	known := namespacesOf(after)
@@ -81,8 +81,9 @@ func namespacesOf(in clusterstate.Input) []string {
 
 // allocator finds addresses that no object has.
 type allocator struct {
-	last   []netip.Addr // of each family, the one that was allocated last
-	like   []string     // the blocks that they are in, as membership has them
+	// starts are, for each family that pods have, the addresses behind which free ones are
+	// looked for. The next one is used if there is none behind the first.
+	starts [][]netip.Addr
 	taken  map[netip.Addr]bool
 	blocks []netip.Prefix
 }
@@ -90,7 +91,7 @@ type allocator struct {
 func newAllocator(inputs ...clusterstate.Input) *allocator {
 	a := &allocator{taken: map[netip.Addr]bool{}}
 	var clusters []*Cluster
-	highest := map[bool]netip.Addr{} // by whether it is IPv4
+	byFamily := map[bool][]netip.Addr{} // by whether it is IPv4
 	for _, in := range inputs {
 		c := New(in)
 		clusters = append(clusters, c)
@@ -100,16 +101,17 @@ func newAllocator(inputs ...clusterstate.Input) *allocator {
 		for _, pod := range in.Pods {
 			for _, addr := range compile.Addresses(pod) {
 				a.taken[addr] = true
-				if !pod.Spec.HostNetwork && highest[addr.Is4()].Less(addr) {
-					highest[addr.Is4()] = addr
+				if !pod.Spec.HostNetwork {
+					byFamily[addr.Is4()] = append(byFamily[addr.Is4()], addr)
 				}
 			}
 		}
 	}
 	a.blocks, _ = prefixes(clusters)
 	for _, v4 := range []bool{true, false} {
-		if addr, ok := highest[v4]; ok {
-			a.last, a.like = append(a.last, addr), append(a.like, membership(addr, a.blocks))
+		if addrs := byFamily[v4]; len(addrs) > 0 {
+			slices.SortFunc(addrs, func(x, y netip.Addr) int { return y.Compare(x) }) // the highest first
+			a.starts = append(a.starts, slices.Compact(addrs))
 		}
 	}
 	return a
@@ -117,19 +119,37 @@ func newAllocator(inputs ...clusterstate.Input) *allocator {
 
 // addresses returns a new address of each family that pods have, as far as there are any.
 func (a *allocator) addresses() []corev1.PodIP {
-	const tries = 1 << 16
 	var ips []corev1.PodIP
-	for i, addr := range a.last {
-		for range tries {
-			if addr = addr.Next(); !addr.IsValid() {
-				break
-			}
-			if !a.taken[addr] && membership(addr, a.blocks) == a.like[i] {
-				a.last[i] = addr
+	for i := range a.starts {
+		for len(a.starts[i]) > 0 {
+			if addr, ok := a.behind(a.starts[i][0]); ok {
+				a.taken[addr], a.starts[i][0] = true, addr
 				ips = append(ips, corev1.PodIP{IP: addr.String()})
 				break
 			}
+			a.starts[i] = a.starts[i][1:]
 		}
 	}
 	return ips
+}
+
+// behind returns the next address behind another one that is free and in the same blocks.
+func (a *allocator) behind(addr netip.Addr) (netip.Addr, bool) {
+	const tries = 1 << 16
+	like := membership(addr, a.blocks)
+	smallest := netip.PrefixFrom(addr, 0)
+	for _, b := range a.blocks {
+		if b.Contains(addr) && b.Bits() > smallest.Bits() {
+			smallest = b
+		}
+	}
+	for range tries {
+		if addr = addr.Next(); !smallest.Contains(addr) {
+			break
+		}
+		if !a.taken[addr] && membership(addr, a.blocks) == like {
+			return addr, true
+		}
+	}
+	return netip.Addr{}, false
 }

@@ -3,11 +3,13 @@ package reachability
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
@@ -52,6 +54,45 @@ func TestNoNewPodsWithoutPods(t *testing.T) {
 	in := clusterstate.Input{Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "x"}}}}
 	if before, after := AddNewPods(in, in); len(before.Pods)+len(after.Pods) != 0 {
 		t.Errorf("got %d pods", len(before.Pods)+len(after.Pods))
+	}
+}
+
+// New pods are in the same blocks as some pod, also if a policy has a block for the pod with
+// the highest address alone.
+func TestNewPodsBesidePodsNamedByAddress(t *testing.T) {
+	for _, tc := range []struct {
+		name, pods, blocks, want string
+	}{
+		{"the highest", "10.0.1.1 10.0.1.9", "10.0.1.9/32", "x 10.0.1.2, y 10.0.1.3"},
+		{"each but one", "10.0.1.1 10.0.1.4 10.0.1.9", "10.0.1.9/32 10.0.1.1/32", "x 10.0.1.5, y 10.0.1.6"},
+		{"a block with one free address", "10.0.1.1 10.0.1.8", "10.0.1.8/31", "x 10.0.1.9, y 10.0.1.2"},
+		{"in one family", "10.0.1.9 2001:db8::1", "10.0.1.9/32", "x 2001:db8::2, y 2001:db8::3"},
+		{"the last address of all", "10.0.1.1 255.255.255.255", "", "x 10.0.1.2, y 10.0.1.3"},
+		{"each", "10.0.1.1 10.0.1.9", "10.0.1.1/32 10.0.1.9/32", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := clusterstate.Input{Namespaces: []*corev1.Namespace{
+				{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, {ObjectMeta: metav1.ObjectMeta{Name: "y"}},
+			}}
+			for _, ip := range strings.Fields(tc.pods) {
+				in.Pods = append(in.Pods, pod("x/"+ip, "n1", ip))
+			}
+			p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p"}}
+			for _, cidr := range strings.Fields(tc.blocks) {
+				p.Spec.Ingress = append(p.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{
+					From: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: cidr}}},
+				})
+			}
+			in.Policies = append(in.Policies, p)
+			var got []string
+			_, after := AddNewPods(in, in)
+			for _, pod := range after.Pods[len(in.Pods):] {
+				got = append(got, pod.Namespace+" "+pod.Status.PodIPs[0].IP)
+			}
+			if got := strings.Join(got, ", "); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
 	}
 }
 
@@ -145,9 +186,9 @@ func TestCompareFindsChangesOfTwins(t *testing.T) {
 // in the same blocks. ok is false if there are none.
 func twinOf(pod *corev1.Pod, before, after clusterstate.Input) (add func(clusterstate.Input) clusterstate.Input, ok bool) {
 	a := newAllocator(before, after)
-	a.last, a.like = nil, nil
+	a.starts = nil
 	for _, addr := range compile.Addresses(pod) {
-		a.last, a.like = append(a.last, addr), append(a.like, membership(addr, a.blocks))
+		a.starts = append(a.starts, []netip.Addr{addr})
 	}
 	ips := a.addresses()
 	twin := with(pod.DeepCopy(), func(p *corev1.Pod) {
@@ -156,5 +197,5 @@ func twinOf(pod *corev1.Pod, before, after clusterstate.Input) (add func(cluster
 	return func(in clusterstate.Input) clusterstate.Input {
 		in.Pods = append(slices.Clone(in.Pods), twin)
 		return in
-	}, len(ips) == len(a.last) && len(ips) > 0
+	}, len(ips) == len(a.starts) && len(ips) > 0
 }
