@@ -66,9 +66,8 @@ is no answer.`,
 }
 
 func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
-	write, ok := assertOutputs[a.output]
-	if !ok {
-		return checkOutput(a.output, "text", "json", "junit", "github")
+	if err := checkOutput("assert", a.output); err != nil {
+		return err
 	}
 	if slices.Contains(paths, clusterfiles.Stdin) && slices.Contains(a.files, clusterfiles.Stdin) {
 		return errors.New("the standard input can be read once: as expectations or as manifests")
@@ -86,7 +85,7 @@ func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
 	}
 	a.printCaveats(cmd.ErrOrStderr())
 	c := reachability.New(in)
-	results, err := intent.Evaluate(in, c, expectations)
+	results, err := intent.Evaluate(in, c, expectations, a.probe.enabled)
 	if err != nil {
 		return err
 	}
@@ -98,7 +97,7 @@ func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
 			return err
 		}
 	}
-	if err := write(cmd.OutOrStdout(), results); err != nil {
+	if err := a.write(cmd.OutOrStdout(), results); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(results, func(r intent.Result) bool { return !r.Holds() }) {
@@ -130,12 +129,17 @@ func readArgument(path string, stdin io.Reader) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// assertOutputs are the forms of output.
-var assertOutputs = map[string]func(io.Writer, []intent.Result) error{
-	"text":   printAssertText,
-	"json":   printAssertJSON,
-	"junit":  printAssertJUnit,
-	"github": printAssertGitHub,
+// write writes the results in the form of --output.
+func (a *assertOptions) write(w io.Writer, results []intent.Result) error {
+	switch a.output {
+	case "json":
+		return printJSON(w, a.withCaveats(newAssertJSON(results)))
+	case "junit":
+		return printAssertJUnit(w, results)
+	case "github":
+		return printAssertGitHub(w, results)
+	}
+	return printAssertText(w, results)
 }
 
 func printAssertText(w io.Writer, results []intent.Result) error {
@@ -181,7 +185,7 @@ func failureLines(r *intent.Result) []string {
 		lines = append(lines, fmt.Sprintf("%s -> %s%s is %s: %s", f.From, f.To, family, verdict(f.Allowed), f.Reason))
 	}
 	if more := r.Failed - len(r.Failures); more > 0 {
-		lines = append(lines, fmt.Sprintf("and %d more of %d connections", more, len(r.Pairs)))
+		lines = append(lines, fmt.Sprintf("and %d more of %d connections", more, r.Connections))
 	}
 	if r.Probed != nil {
 		lines = append(lines, r.Probed.Failures...)
@@ -192,7 +196,7 @@ func failureLines(r *intent.Result) []string {
 func assertSummary(results []intent.Result) string {
 	failed, connections, probed := 0, 0, 0
 	for i := range results {
-		connections += len(results[i].Pairs)
+		connections += results[i].Connections
 		if p := results[i].Probed; p != nil {
 			probed += p.Connections
 		}

@@ -32,14 +32,14 @@ type expectationJSON struct {
 	Probed      *intent.Probed   `json:"probed,omitempty"`   // with --probe
 }
 
-func printAssertJSON(w io.Writer, results []intent.Result) error {
-	out := assertJSON{Holds: true, Expectations: []expectationJSON{}}
+func newAssertJSON(results []intent.Result) *assertJSON {
+	out := &assertJSON{Holds: true, Expectations: []expectationJSON{}}
 	for i := range results {
 		r := &results[i]
 		out.Holds = out.Holds && r.Holds()
 		e := expectationJSON{
 			File: r.File, Line: r.Line, From: r.From.String(), To: r.To.String(), Port: r.Port.String(), Protocol: r.Port.Proto.String(),
-			Expect: "deny", Why: r.Why, Holds: r.Holds(), Connections: len(r.Pairs), Failed: r.Failed, Failures: r.Failures, Probed: r.Probed,
+			Expect: "deny", Why: r.Why, Holds: r.Holds(), Connections: r.Connections, Failed: r.Failed, Failures: r.Failures, Probed: r.Probed,
 		}
 		if r.Allow {
 			e.Expect = "allow"
@@ -49,7 +49,7 @@ func printAssertJSON(w io.Writer, results []intent.Result) error {
 		}
 		out.Expectations = append(out.Expectations, e)
 	}
-	return printJSON(w, out)
+	return out
 }
 
 func printAssertJUnit(w io.Writer, results []intent.Result) error {

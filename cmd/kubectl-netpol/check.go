@@ -111,7 +111,7 @@ func (c *checkOptions) write(w io.Writer, r *report) error {
 
 // validate checks the flags and returns the ranges of Services.
 func (c *checkOptions) validate() ([]netip.Prefix, error) {
-	if err := checkOutput(c.output, "text", "json", "sarif", "github"); err != nil {
+	if err := checkOutput("check", c.output); err != nil {
 		return nil, err
 	}
 	if _, ok := failLevels[c.failOn]; !ok {

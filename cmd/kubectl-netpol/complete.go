@@ -19,15 +19,6 @@ import (
 // completionTime is how long a shell waits for names of the live cluster. Tests wait longer.
 var completionTime = 2 * time.Second
 
-// outputs are the forms of output of each command, for completion.
-var outputs = map[string][]string{
-	"matrix":  {"table", "wide", "list", "markdown", "csv", "json", "yaml", "dot", "mermaid"},
-	"explain": {"text", "json"},
-	"diff":    {"text", "markdown", "json"},
-	"check":   {"text", "json", "sarif", "github"},
-	"assert":  {"text", "json", "junit", "github"},
-}
-
 // flagValues are the values of flags that have few.
 var flagValues = map[string][]string{
 	"by":       {"workload", "pod", "namespace"},

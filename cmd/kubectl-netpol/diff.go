@@ -67,7 +67,7 @@ no answer.`,
 }
 
 func (d *diffOptions) run(cmd *cobra.Command) error {
-	if err := checkOutput(d.output, "text", "markdown", "json"); err != nil {
+	if err := checkOutput("diff", d.output); err != nil {
 		return err
 	}
 	before, after, added, err := d.clusters(cmd)

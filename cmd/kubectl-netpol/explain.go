@@ -41,16 +41,12 @@ some of the pods only, and 2 when there is no answer.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return e.run(cmd, args[0], args[1]) },
 	}
 	e.traffic.addFlags(cmd.Flags())
-	addTextOutput(cmd, &e.output)
+	cmd.Flags().StringVarP(&e.output, "output", "o", "text", "text or json")
 	return cmd
 }
 
-func addTextOutput(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "text", "text or json")
-}
-
 func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
-	if err := checkOutput(e.output, "text", "json"); err != nil {
+	if err := checkOutput("explain", e.output); err != nil {
 		return err
 	}
 	port, family, err := e.traffic.parse()

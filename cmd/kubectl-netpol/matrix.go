@@ -71,7 +71,7 @@ The exit code is 0, or 2 when there is no answer.`,
 }
 
 func (m *matrixOptions) run(cmd *cobra.Command) error {
-	if err := checkOutput(m.output, "table", "wide", "list", "markdown", "csv", "json", "yaml", "dot", "mermaid"); err != nil {
+	if err := checkOutput("matrix", m.output); err != nil {
 		return err
 	}
 	colored, err := useColor(m.color, cmd.OutOrStdout())

@@ -162,10 +162,19 @@ func parseFamily(s string) (reachability.Family, error) {
 	return "", fmt.Errorf("--family=%s: must be IPv4 or IPv6", s)
 }
 
+// outputs are the forms of output of each command.
+var outputs = map[string][]string{
+	"matrix":  {"table", "wide", "list", "markdown", "csv", "json", "yaml", "dot", "mermaid"},
+	"explain": {"text", "json"},
+	"diff":    {"text", "markdown", "json"},
+	"check":   {"text", "json", "sarif", "github"},
+	"assert":  {"text", "json", "junit", "github"},
+}
+
 // checkOutput refuses a form of output that a command does not have.
-func checkOutput(output string, forms ...string) error {
-	if slices.Contains(forms, output) {
+func checkOutput(command, output string) error {
+	if slices.Contains(outputs[command], output) {
 		return nil
 	}
-	return fmt.Errorf("--output=%s: must be one of %s", output, strings.Join(forms, ", "))
+	return fmt.Errorf("--output=%s: must be one of %s", output, strings.Join(outputs[command], ", "))
 }

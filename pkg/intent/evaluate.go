@@ -12,9 +12,10 @@ import (
 // Result is whether an expectation holds.
 type Result struct {
 	*Expectation
-	// Pairs are the connections that were evaluated. Family is empty for a pair that
-	// cannot connect at all.
-	Pairs []Pair
+	// Connections is how many were evaluated, and Pairs are these if they were to be kept.
+	// Family is empty for a pair that cannot connect at all.
+	Connections int
+	Pairs       []Pair
 	// Failed is how many of them are not as expected. Failures explain the first few.
 	Failed   int
 	Failures []Failure
@@ -58,8 +59,9 @@ const most = 10
 
 // Evaluate evaluates expectations on a cluster, which c has been made of. An expectation
 // whose sides have no endpoint, or between which no connection is possible, is an
-// error with its file, line and field. All errors are joined.
-func Evaluate(in clusterstate.Input, c *reachability.Cluster, expectations []Expectation) ([]Result, error) {
+// error with its file, line and field. All errors are joined. keepPairs is whether results
+// have Pairs, which take memory for each connection.
+func Evaluate(in clusterstate.Input, c *reachability.Cluster, expectations []Expectation, keepPairs bool) ([]Result, error) {
 	known := newCluster(in, c)
 	var results []Result
 	var errs []error
@@ -77,7 +79,7 @@ func Evaluate(in clusterstate.Input, c *reachability.Cluster, expectations []Exp
 			continue
 		}
 		r := Result{Expectation: e, LeftOut: append(from.leftOut, to.leftOut...)}
-		if !known.evaluate(&r, from.endpoints, to.endpoints) {
+		if !known.evaluate(&r, from.endpoints, to.endpoints, keepPairs) {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", place(e.File, e.Line), e.Field, known.impossible(e, from.endpoints, to.endpoints)))
 			continue
 		}
@@ -94,7 +96,16 @@ func (e *Endpoints) fault(file string, err error) error {
 // evaluate evaluates every pair of different endpoints, in each family that both have,
 // and reports whether any connection was possible. A pair without one is as expected if
 // it must be denied.
-func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint) (possible bool) {
+func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint, keepPairs bool) (possible bool) {
+	add := func(p Pair) {
+		r.Connections++
+		if keepPairs {
+			r.Pairs = append(r.Pairs, p)
+		}
+		if p.Allowed != r.Allow {
+			c.fail(r, p)
+		}
+	}
 	families := []reachability.Family{reachability.IPv4, reachability.IPv6}
 	matrices := make([]*reachability.Matrix, len(families))
 	for i, f := range families {
@@ -110,23 +121,19 @@ func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint) (possibl
 			for i, f := range families {
 				if number, ok := reachability.Connectable(src, dst, r.Port, f); ok {
 					connects, possible = true, true
-					c.add(r, Pair{From: src, To: dst, Port: number, Family: f, Allowed: matrices[i].Allowed(row, column)})
+					add(Pair{From: src, To: dst, Port: number, Family: f, Allowed: matrices[i].Allowed(row, column)})
 				}
 			}
 			if !connects && r.Allow {
-				c.add(r, Pair{From: src, To: dst})
+				add(Pair{From: src, To: dst})
 			}
 		}
 	}
 	return possible
 }
 
-// add adds a pair, and explains it if it is not as expected.
-func (c *cluster) add(r *Result, p Pair) {
-	r.Pairs = append(r.Pairs, p)
-	if p.Allowed == r.Allow {
-		return
-	}
+// fail counts a pair that is not as expected, and explains the first few of them.
+func (c *cluster) fail(r *Result, p Pair) {
 	r.Failed++
 	if len(r.Failures) < most {
 		e := c.Explain(p.From, p.To, r.Port, p.Family)

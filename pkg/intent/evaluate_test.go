@@ -83,7 +83,7 @@ func evaluate(t *testing.T, text string) (*Result, error) {
 		t.Fatal(err)
 	}
 	in := shop(t)
-	results, err := Evaluate(in, reachability.New(in), expectations)
+	results, err := Evaluate(in, reachability.New(in), expectations, false)
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +128,8 @@ func TestEvaluate(t *testing.T) {
 			for _, f := range r.Failures {
 				failures = append(failures, fmt.Sprintf("%s %s %s %s", f.From, f.To, f.Family, f.Reason))
 			}
-			if len(r.Pairs) != c.connections || r.Failed != len(c.failures) || strings.Join(failures, "\n") != strings.Join(c.failures, "\n") {
-				t.Errorf("%d connections, %d failed:\n%s\nwant %d:\n%s", len(r.Pairs), r.Failed, strings.Join(failures, "\n"), c.connections, strings.Join(c.failures, "\n"))
+			if r.Connections != c.connections || r.Failed != len(c.failures) || strings.Join(failures, "\n") != strings.Join(c.failures, "\n") {
+				t.Errorf("%d connections, %d failed:\n%s\nwant %d:\n%s", r.Connections, r.Failed, strings.Join(failures, "\n"), c.connections, strings.Join(c.failures, "\n"))
 			}
 		})
 	}
@@ -162,7 +162,7 @@ func TestEvaluateRejects(t *testing.T) {
 
 func TestPodsWithoutAddressAreReported(t *testing.T) {
 	r, err := evaluate(t, "from: {namespace: ops}, to: shop/db-0, port: sql, expect: deny")
-	if err != nil || len(r.Pairs) != 1 || len(r.LeftOut) != 1 || !strings.Contains(r.LeftOut[0].Error(), "pod ops/waiting has no address yet") {
+	if err != nil || r.Connections != 1 || len(r.LeftOut) != 1 || !strings.Contains(r.LeftOut[0].Error(), "pod ops/waiting has no address yet") {
 		t.Errorf("got %+v, %v", r, err)
 	}
 }
@@ -177,7 +177,7 @@ func TestOnlyTheFirstFailuresAreExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := Evaluate(in, reachability.New(in), expectations)
+	results, err := Evaluate(in, reachability.New(in), expectations, false)
 	if err != nil || results[0].Failed != 21 || len(results[0].Failures) != most || results[0].Holds() {
 		t.Errorf("got %+v, %v", results, err)
 	}
