@@ -167,6 +167,7 @@ func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *
 			Partial:    true,
 		}, files, nil
 	}
+	c.templates = true
 	live, err := c.live(ctx)
 	if err != nil {
 		return lint.Input{}, nil, err

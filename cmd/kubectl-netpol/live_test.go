@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
@@ -70,7 +71,7 @@ func server(t *testing.T, rights may, paths ...string) *httptest.Server {
 // kindService is not among the kinds that verdicts depend on.
 var kindService = &compile.Kind{Name: "Service", Resource: corev1.SchemeGroupVersion.WithResource("services"), Namespaced: true}
 
-// kindsOfWorkloads are those that diff reads.
+// kindsOfWorkloads are those that diff and check read.
 var kindsOfWorkloads = []*compile.Kind{
 	{Name: "Deployment", Resource: appsv1.SchemeGroupVersion.WithResource("deployments"), Namespaced: true},
 	{Name: "StatefulSet", Resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"), Namespaced: true},
@@ -256,7 +257,11 @@ func TestRightsForOneNamespace(t *testing.T) {
 		}
 	})
 	t.Run("JSON", func(t *testing.T) {
-		for _, command := range []string{"check", "explain web db --port 5432", "matrix --port 5432", "diff -f proposed"} {
+		file := filepath.Join(t.TempDir(), "expectations.yaml")
+		if err := os.WriteFile(file, []byte(expectations(holds)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, command := range []string{"check", "explain web db --port 5432", "matrix --port 5432", "diff -f proposed", "assert " + file} {
 			_, stdout, stderr := call(t, "", command+" -o json --context shop --kubeconfig "+kubeconfig(t, one))
 			var got struct{ Limits []string }
 			if err := json.Unmarshal([]byte(stdout), &got); err != nil || len(got.Limits) != limitsOf(command) {
@@ -273,10 +278,14 @@ func TestRightsForOneNamespace(t *testing.T) {
 	})
 }
 
-// limitsOf is the number of kinds of which a command reads more than one namespace.
+// limitsOf is the number of limits of a command with the rights for one namespace.
 func limitsOf(command string) int {
-	if strings.HasPrefix(command, "check") || strings.HasPrefix(command, "diff") {
-		return 5 // Services, or workloads, too
+	name, _, _ := strings.Cut(command, " ")
+	switch name {
+	case "check":
+		return 6 // workloads and Services, too
+	case "diff":
+		return 5 // workloads, too
 	}
 	return 4
 }
@@ -358,6 +367,31 @@ func TestWorkloadsWithoutPodsAreCompared(t *testing.T) {
 	code, stdout, stderr := call(t, policy, strings.Replace(flags, "-f proposed", "-f -", 1))
 	if code != 1 || !strings.HasPrefix(stdout, "TCP 5432:\n  newly allowed: shop/web -> shop/asleep\n\n") {
 		t.Errorf("got %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// A policy that is for a workload without pods is no mistake.
+func TestWorkloadsWithoutPodsAreChecked(t *testing.T) {
+	t.Chdir("testdata")
+	s := server(t, everywhere, "shop")
+	api := s.Config.Handler.(*apiServer)
+	policies := slices.Clone(api.objects[compile.KindNetworkPolicy])
+	api.store(compile.KindNetworkPolicy, append(policies, &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "asleep"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"scaled": "to-zero"}},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+		},
+	})...)
+	command := "check --context shop --kubeconfig " + kubeconfig(t, s.URL)
+	const want = "NetworkPolicy shop/asleep spec.podSelector: "
+	if code, stdout, stderr := call(t, "", command); code != 1 || !strings.Contains(stdout, want) {
+		t.Errorf("without the Deployment: got %d\n%s%s", code, stdout, stderr)
+	}
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"scaled": "to-zero"}}}
+	api.store(kindsOfWorkloads[0], &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "asleep"}, Spec: appsv1.DeploymentSpec{Template: template}})
+	if code, stdout, stderr := call(t, "", command); code != 0 || strings.Contains(stdout, "asleep") || stderr != "" {
+		t.Errorf("with the Deployment: got %d\n%s%s", code, stdout, stderr)
 	}
 }
 

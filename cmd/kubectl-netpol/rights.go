@@ -356,7 +356,7 @@ func (r *reader) readWorkloads(ctx context.Context) error {
 		}
 	}
 	if !complete {
-		r.limit("Deployments, StatefulSets, DaemonSets and CronJobs could not all be read: pods of those that have none today are not compared")
+		r.limit("Deployments, StatefulSets, DaemonSets and CronJobs could not all be read: the pods of those that have none today are not known")
 	}
 	return nil
 }
