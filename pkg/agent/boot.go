@@ -16,6 +16,8 @@ type closed struct {
 	ranges []netip.Prefix // of the node's pods
 }
 
+func (c closed) known() bool { return len(c.addrs)+len(c.ranges) > 0 }
+
 // closeSandboxes is called with the sandboxes that the node has made, again when there are
 // others.
 func (a *agent) closeSandboxes(found []clusterstate.Sandbox) {
@@ -38,7 +40,10 @@ func (a *agent) closePods(learn func(*closed)) {
 	if !a.booted || a.steered != nil {
 		return
 	}
-	learn(&a.closed)
+	before := a.closed.known()
+	if learn(&a.closed); !before && !a.closed.known() {
+		return // what the saved state knows must not wait for an empty table
+	}
 	a.steerer.Close(a.closed.addrs, a.closed.ranges)
 }
 

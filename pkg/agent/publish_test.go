@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"sigs.k8s.io/knftables"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -137,6 +138,38 @@ func TestObserverFollowsBeforeSteering(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestANodeIsClosedForWhatIsKnown: sandboxes that are not there close nothing, and their
+// table does not delay that of the saved state.
+func TestANodeIsClosedForWhatIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake, reg := knftables.NewFake(knftables.InetFamily, steer.TableName), prometheus.NewRegistry()
+		steerer, err := steer.NewFake(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, fake)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &agent{steerer: steerer, booted: true}
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		ended := make(chan error)
+		go func() { ended <- steerer.Run(ctx) }()
+		a.closeSandboxes(nil)
+		a.closeRanges(nil)
+		synctest.Wait()
+		if fake.Table != nil {
+			t.Error("a table is written although no address is known")
+		}
+		a.closeSandboxes([]clusterstate.Sandbox{{Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}})
+		time.Sleep(time.Second) // of the bubble's clock
+		if got, want := setsOf(fake), "egress-v4 [10.244.1.2]\ningress-v4 [10.244.1.2]"; got != want {
+			t.Errorf("the sets hold\n%s\nwant\n%s", got, want)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestObservedPacketsAreAccepted(t *testing.T) {

@@ -91,6 +91,12 @@ func (k *fakeKernel) listen(ctx context.Context, started func(), report func(com
 	}
 }
 
+func (k *fakeKernel) exists(context.Context) (bool, error) {
+	k.fake.RLock()
+	defer k.fake.RUnlock()
+	return k.fake.Table != nil, nil
+}
+
 func (k *fakeKernel) read(ctx context.Context) (*observedState, error) {
 	generation, _ := k.generation(ctx)
 	objects, err := k.nft.ListAll(ctx)

@@ -43,15 +43,19 @@ func age(t time.Time) time.Duration {
 // listen receives notifications of nftables commits until ctx ends, and triggers a
 // verification when another process has changed the table. Without notifications the
 // table is verified only at intervals. It calls tried after its first attempt to
-// subscribe, successful or not.
+// subscribe, successful or not. Until then there was no sync that could have missed
+// commits.
 func (s *Steerer) listen(ctx context.Context, tried func()) {
 	logger := klog.FromContext(ctx)
+	first := true
 	started := func() {
 		s.commits.started() // earlier commits were missed
-		s.runner.Poke()
+		if !first {
+			s.runner.Poke()
+		}
 		tried()
 	}
-	for {
+	for ; ; first = false {
 		err := s.kernel.listen(ctx, started, s.notified)
 		s.commits.stopped()
 		tried()

@@ -34,6 +34,19 @@ func (k netlinkKernel) read(ctx context.Context) (o *observedState, err error) {
 	return o, nil
 }
 
+func (k netlinkKernel) exists(ctx context.Context) (bool, error) {
+	conn, err := k.conn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	_, err = get(conn, unix.NFT_MSG_GETTABLE, 0, ofTable)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 func (k netlinkKernel) owners(ctx context.Context) (owners []element, err error) {
 	_, err = k.consistently(ctx, func(conn *netlink.Conn) error {
 		owners = nil

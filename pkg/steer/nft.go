@@ -18,20 +18,29 @@ import (
 // process may not have read it yet.
 const killGrace = 100 * time.Millisecond
 
-// program runs the nft program as knftables does. Unlike knftables it kills an nft
-// process that hangs, with its process group, when the context ends.
-type program struct {
-	knftables.Interface
-	path string
+// writer commits transactions to the table.
+type writer interface {
+	NewTransaction() *knftables.Transaction
+	Run(context.Context, *knftables.Transaction) error
 }
 
+// program is the nft program. Unlike knftables it runs only when something is written:
+// knftables.New runs it twice, which first packets would wait for when an agent starts.
+// And it kills an nft process that hangs, with its process group, when the context ends.
+type program struct{ path string }
+
 func newProgram() (*program, error) {
-	nft, err := knftables.New(knftables.InetFamily, TableName)
-	if err != nil {
-		return nil, err
-	}
 	path, err := exec.LookPath("nft")
-	return &program{nft, path}, err
+	if err != nil {
+		return nil, fmt.Errorf("find the nft program: %w", err)
+	}
+	return &program{path}, nil
+}
+
+// NewTransaction returns one of a knftables.Fake: only New makes others, and they are the
+// same.
+func (*program) NewTransaction() *knftables.Transaction {
+	return knftables.NewFake(knftables.InetFamily, TableName).NewTransaction()
 }
 
 // Run commits tx.

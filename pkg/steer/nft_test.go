@@ -22,12 +22,12 @@ func TestHangingNftIsKilled(t *testing.T) {
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	fake := knftables.NewFake(knftables.InetFamily, TableName)
-	tx := fake.NewTransaction()
+	nft := &program{path}
+	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- (&program{fake, path}).Run(ctx, tx) }()
+	go func() { done <- nft.Run(ctx, tx) }()
 	pid := 0
 	await(t, func() bool {
 		content, err := os.ReadFile(started)
@@ -53,10 +53,10 @@ func TestNftOutputIsNotWaitedForIndefinitely(t *testing.T) {
 	if err := os.WriteFile(path, []byte("#!/bin/sh\nsleep 1000 &\necho $! >"+started+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	fake := knftables.NewFake(knftables.InetFamily, TableName)
-	tx := fake.NewTransaction()
+	nft := &program{path}
+	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{})
-	err := (&program{fake, path}).Run(t.Context(), tx)
+	err := nft.Run(t.Context(), tx)
 	content, _ := os.ReadFile(started)
 	if pid, _ := strconv.Atoi(strings.TrimSpace(string(content))); pid > 0 {
 		_ = unix.Kill(pid, unix.SIGKILL)
@@ -77,11 +77,11 @@ func await(t *testing.T, f func() bool) {
 }
 
 func TestFaultyTransactionIsNotRun(t *testing.T) {
-	fake := knftables.NewFake(knftables.InetFamily, TableName)
-	tx := fake.NewTransaction()
+	nft := &program{"/bin/true"}
+	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{})
 	tx.Add(&knftables.Chain{}) // has no name
-	if err := (&program{fake, "/bin/true"}).Run(t.Context(), tx); err == nil {
+	if err := nft.Run(t.Context(), tx); err == nil {
 		t.Error("it was run")
 	}
 }

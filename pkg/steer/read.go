@@ -11,6 +11,8 @@ type kernel interface {
 	// generation returns the number of commits to nftables in this network
 	// namespace, by any process. It wraps and skips 0.
 	generation(context.Context) (uint32, error)
+	// exists reports whether there is a table of our name.
+	exists(context.Context) (bool, error)
 	// read returns the observed state of the table.
 	read(context.Context) (*observedState, error)
 	// owners returns the elements of the sets of owners of a table of whatever layout.

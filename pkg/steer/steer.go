@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os/exec"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,8 +42,8 @@ var errNotSynced = errors.New("steering is not synced yet")
 // goroutine, Run only once.
 type Steerer struct {
 	cfg     Config
-	divert  Divert              // never DivertAuto
-	nft     knftables.Interface // nil before the first sync
+	divert  Divert // never DivertAuto
+	nft     writer
 	kernel  kernel
 	runner  *runner.Runner
 	metrics *metrics
@@ -98,20 +97,21 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := exec.LookPath("nft"); err != nil {
-		return nil, fmt.Errorf("find the nft program: %w", err)
+	nft, err := newProgram()
+	if err != nil {
+		return nil, err
 	}
 	cfg.Divert, cfg.EarlyUDP = divert, cfg.EarlyUDP.choose(caps)
 	cfg.SourceCheck = cfg.SourceCheck && caps.checksSources()
-	s := newSteerer(cfg, caps, nil, netlinkKernel{chains(cfg)})
+	s := newSteerer(cfg, caps, nft, netlinkKernel{chains(cfg)})
 	if divert == DivertXTables {
 		s.writeXTables = writeXTables
 	}
 	return s, nil
 }
 
-// newSteerer takes a valid Config without automatic choices. A nil nft is the program.
-func newSteerer(cfg Config, caps Capabilities, nft knftables.Interface, k kernel) *Steerer {
+// newSteerer takes a valid Config without automatic choices.
+func newSteerer(cfg Config, caps Capabilities, nft writer, k kernel) *Steerer {
 	s := &Steerer{cfg: cfg, divert: cfg.Divert, nft: nft, kernel: k, health: errNotSynced, waiting: make(chan struct{}, 1)}
 	s.runner = runner.New(runner.Config{
 		MinInterval:   minInterval,
@@ -196,8 +196,8 @@ func (s *Steerer) set(sets Sets, closed bool) {
 
 // Run creates the table and writes desired states to it until ctx ends. It leaves the
 // table in place, so that a restart leaves no gap. Until the first desired state is
-// applied, the elements of an earlier run stay. While another agent holds the table it
-// is not written, see Holder.
+// applied, the elements of an earlier run stay, or there is no table. While another agent
+// holds the table it is not written, see Holder.
 func (s *Steerer) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "steer")
 	logger.Info("Steering started", "table", TableName, "divert", s.divert,
@@ -210,24 +210,36 @@ func (s *Steerer) Run(ctx context.Context) error {
 	listening.Go(func() { s.listen(ctx, sync.OnceFunc(func() { close(tried) })) })
 	listening.Go(func() { s.watchHolder(ctx) })
 	<-tried // so that our first commits are notified
-	s.runner.Poke()
+	if s.hasTable(ctx) {
+		s.runner.Poke()
+	}
 	s.runner.Run(ctx)
 	listening.Wait()
 	logger.Info("Steering stopped, the table stays in place")
 	return nil
 }
 
+// hasTable reports whether there may be a table, of whatever layout. Without one, nothing
+// is written before the first desired state: that would wait for minInterval and for a
+// second run of nft, while the packets that it is about pass.
+func (s *Steerer) hasTable(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	exists, err := s.kernel.exists(ctx)
+	return exists || err != nil
+}
+
 // Cleanup removes the table. This drops the packets that wait in any queue of the
 // network namespace. It is no error if there is no table.
 func Cleanup(ctx context.Context) error {
-	nft, err := knftables.New(knftables.InetFamily, TableName)
+	nft, err := newProgram()
 	if err != nil {
 		return fmt.Errorf("remove table %s: %w", TableName, err)
 	}
 	return cleanup(ctx, nft)
 }
 
-func cleanup(ctx context.Context, nft knftables.Interface) error {
+func cleanup(ctx context.Context, nft writer) error {
 	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{}) // deleting what does not exist is an error
 	tx.Delete(&knftables.Table{})

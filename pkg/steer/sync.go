@@ -29,10 +29,6 @@ func (s *Steerer) sync(ctx context.Context) error {
 	defer cancel()
 	s.setSyncingSince(time.Now())
 	defer s.setSyncingSince(time.Time{})
-	if err := s.open(); err != nil {
-		s.taken(nil, err)
-		return err
-	}
 	if s.leaving.Load() {
 		return s.release(ctx)
 	}
@@ -48,19 +44,6 @@ func (s *Steerer) sync(ctx context.Context) error {
 		s.commits.verified(unverified)
 	}
 	return err
-}
-
-// open makes s.nft the nft program, which must be able to write the table.
-func (s *Steerer) open() error {
-	if s.nft != nil {
-		return nil
-	}
-	p, err := newProgram()
-	if err != nil {
-		return fmt.Errorf("open table %s: %w", TableName, err)
-	}
-	s.nft = p
-	return nil
 }
 
 func (s *Steerer) setSyncingSince(since time.Time) {
