@@ -44,10 +44,8 @@ func TestChart(t *testing.T) {
 		agentsReady(t)
 	}))
 
-	cleanUp(t)
 	release("uninstall", name, "--wait")
-	agentsEnded(t)
-	deleteLease(t)
+	removeLeftovers(t)
 	for node, traces := range before {
 		if diff := cmp.Diff(strings.Split(traces, "\n"), strings.Split(tracesNow(t, node), "\n")); diff != "" {
 			t.Errorf("%s differs from what it was before:\n%s", node, diff)

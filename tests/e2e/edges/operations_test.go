@@ -205,39 +205,35 @@ func installAgent(t *testing.T) {
 	}
 }
 
-// removeAgent removes the agents from the cluster, and what they have left on the nodes,
-// as docs/operations.md describes it.
+// removeAgent removes the agents from the cluster, and what they have left, by the steps
+// of docs/operations.md.
 func removeAgent(t *testing.T) {
 	t.Helper()
-	cleanUp(t)
-	kubectl(t, "delete", "-f", manifest, "-f", filepath.Join(filepath.Dir(manifest), "install-writer-guard.yaml"), "--wait=true", "--timeout="+patience.String())
+	kubectl(t, "delete", "-f", manifest, "--wait=true", "--timeout="+patience.String())
+	kubectl(t, "delete", "--ignore-not-found", "-f", inRepository("install-writer-guard.yaml"), "--wait=true", "--timeout="+patience.String())
+	removeLeftovers(t)
+}
+
+// removeLeftovers does the steps that are the same however the agents were installed. It
+// begins when what was installed is deleted.
+func removeLeftovers(t *testing.T) {
+	t.Helper()
+	const name = "kube-network-policies-uninstall"
+	inSystem := func(args ...string) {
+		t.Helper()
+		kubectl(t, append([]string{"-n", "kube-system"}, args...)...)
+	}
+	inSystem("delete", "lease", "kube-network-policies-status")
+	inSystem("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name in (kube-network-policies,kube-network-policies-status)", "--timeout="+patience.String())
+	kubectl(t, "apply", "-f", inRepository("uninstall.yaml"))
+	inSystem("rollout", "status", "daemonset", name, "--timeout="+patience.String())
+	inSystem("wait", "--for=condition=complete", "job/"+name, "--timeout="+patience.String())
+	kubectl(t, "delete", "-f", inRepository("uninstall.yaml"), "--wait=true", "--timeout="+patience.String())
 	agentsEnded(t)
-	deleteLease(t)
 }
 
-// deleteLease deletes what the status writer has created itself.
-func deleteLease(t *testing.T) {
-	t.Helper()
-	kubectl(t, "-n", "kube-system", "delete", "lease", "kube-network-policies-status")
-}
-
-// cleanUp lets the agents remove what they have left on the nodes.
-func cleanUp(t *testing.T) {
-	t.Helper()
-	kubectl(t, "-n", "kube-system", "patch", agents, "--type", "json", "-p", `[
-		{"op": "replace", "path": "/spec/updateStrategy", "value": {"type": "OnDelete"}},
-		{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": ["--cleanup", "--snapshot-cache=/var/lib/kube-network-policies/snapshot"]}]`)
-	kubectl(t, "-n", "kube-system", "delete", "pod", "-l", agentLabel)
-	eventually(t, "agents that have removed their tables", func() error {
-		pods := kubectl(t, "-n", "kube-system", "get", "pod", "-l", agentLabel, "--no-headers")
-		for _, node := range []string{"n1", "n2"} {
-			if tables := run(t, node, "nft", "list", "tables"); strings.Contains(tables, "kube-network-policies") {
-				return fmt.Errorf("%s: %s\n%s", node, tables, pods)
-			}
-		}
-		return nil
-	})
-}
+// inRepository returns the path of a file beside manifest.
+func inRepository(name string) string { return filepath.Join(filepath.Dir(manifest), name) }
 
 func agentsEnded(t *testing.T) {
 	t.Helper()
