@@ -15,19 +15,21 @@ for target; do
 	started=$SECONDS
 	if [[ -n ${VERBOSE:-} ]]; then
 		echo "=== [$number/$#] make $target"
-		"${MAKE:-make}" --no-print-directory "$target"
+		"${MAKE:-make}" --no-print-directory "$target" 2>&1 | tee "$logs/$target"
 	else
 		printf '[%d/%d] make %-26s ' "$number" "$#" "$target"
 		"${MAKE:-make}" --no-print-directory "$target" >"$logs/$target" 2>&1
 	fi
-	status=$?
+	status=$? # of make: pipefail
 	result=ok
 	if ((status != 0)); then
 		result=FAILED
 		failed+=("$target")
 	fi
 	line=$(printf '%-26s %-6s %5d s' "$target" "$result" $((SECONDS - started)))
-	summary+=("$line")
+	# What a target says that it has not done.
+	not=$(grep -m 1 '^NOT ' "$logs/$target")
+	summary+=("$line${not:+  $not}")
 	if [[ -z ${VERBOSE:-} ]]; then
 		printf '%s, %d s\n' "$result" $((SECONDS - started))
 		((status == 0)) || cat "$logs/$target"
