@@ -35,7 +35,7 @@ image pause "$(named pause)" '{"Entrypoint": ["/pause"]}'
 install -D "$(program coredns)" "$work/coredns/coredns"
 image coredns "coredns:$(basename "$(dirname "$(program coredns)")" | cut -d - -f 2)" '{"Entrypoint": ["/coredns"]}'
 
-# The tests run sh, curl, nc and dig in this one. sh is bash, because that of
+# The tests run sh, curl, wget, nc and dig in this one. sh is bash, because that of
 # busybox prefers its own nc, which lacks options that the tests use.
 agnhost=$work/agnhost
 mkdir -p "$agnhost"/{bin,tmp,etc,uploads,proc,sys,dev}
@@ -48,12 +48,14 @@ fi
 echo 'root:x:0:0:root:/:/bin/sh' >"$agnhost/etc/passwd"
 echo 'root:x:0:' >"$agnhost/etc/group"
 with_libraries "$(command -v busybox)" "$agnhost" /bin/busybox
-for applet in ls cat echo sleep wget ping hostname id grep env mkdir rm touch test true false seq timeout head tail tr sort date netstat nslookup; do
+for applet in ls cat echo sleep ping hostname id grep env mkdir rm touch test true false seq timeout head tail tr sort date netstat nslookup; do
 	ln -s busybox "$agnhost/bin/$applet"
 done
-for tool in bash curl dig ip; do
+for tool in bash curl dig ip wget; do
 	with_libraries "$(command -v "$tool")" "$agnhost" "/bin/$tool"
 done
+# That of busybox 1.35 crashes with -T, which the tests of Services use. It tries once.
+echo 'tries = 1' >"$agnhost/etc/wgetrc"
 with_libraries "$(command -v nc.openbsd)" "$agnhost" /bin/nc
 ln -s bash "$agnhost/bin/sh"
 image agnhost "$(named e2e-test-images/agnhost)" '{"Env": ["PATH=/bin"], "Entrypoint": ["/agnhost"], "Cmd": ["pause"]}'
