@@ -18,7 +18,7 @@ import (
 // secret is what an ICMP error carries that it should not.
 var secret = []byte("a secret that an ICMP error carries")
 
-// onesComplement is the sum of the checksums of IP.
+// onesComplement returns the Internet checksum of the parts (RFC 1071).
 func onesComplement(parts ...[]byte) uint16 {
 	var sum uint32
 	for _, part := range parts {
@@ -35,8 +35,8 @@ func onesComplement(parts ...[]byte) uint16 {
 	return ^uint16(sum)
 }
 
-// unreachable is an error of src about the datagram from client to server, with
-// the secret as the rest of that datagram.
+// unreachable returns an ICMP error that src sends about a datagram from client to server.
+// It contains the datagram, whose payload is the secret.
 func unreachable(src netip.Addr, client, server netip.AddrPort) []byte {
 	about := labtest.UDP(client.Port(), server.Port(), secret)
 	if src.Is4() {
@@ -59,9 +59,9 @@ func read(conn net.Conn) error {
 	return err
 }
 
-// TestForgedICMPErrors has an isolated pod send ICMP errors about a
-// connection of two other pods, with data for one of them. The errors of the ends of the
-// connection, and of the router between, still arrive.
+// TestForgedICMPErrors has an isolated pod send ICMP errors about a connection of two other
+// pods, with data for one of them: none is delivered. Errors of the server, and of the
+// router between the pods, still are.
 func TestForgedICMPErrors(t *testing.T) {
 	c := labtest.NewCluster(t, 1, "x/bad@1", "y/client@1", "z/server@1")
 	bad, client, server := c.Hosts["x/bad"], c.Hosts["y/client"], c.Hosts["z/server"]

@@ -12,14 +12,13 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// expensiveRate is how many packets a second the author of an expensive policy has
-// denied. Any pod may send so many.
+// expensiveRate is how many packets a second the pod sends that an expensive policy selects.
+// Any pod can send so many.
 const expensiveRate = 5000
 
-// TestExpensivePolicies has a tenant write a policy that is as expensive as
-// can be, and send packets that it denies. The connections of other pods are
-// established, and not ten times slower than without the packets, with a single queue
-// and without a share for each pod.
+// TestExpensivePolicies has a tenant write a policy that is as expensive as can be, and send
+// packets that it denies. Connections of other pods are still established, and not ten times
+// slower than without these packets, with a single queue and without shares.
 func TestExpensivePolicies(t *testing.T) {
 	for _, tc := range []struct {
 		name string

@@ -21,7 +21,7 @@ import (
 
 const (
 	floodPort = 9000
-	// floodRate is new flows a second, of which each asks for a verdict.
+	// floodRate is how many new flows a second are opened. Each needs a verdict.
 	floodRate = 80000
 )
 
@@ -31,7 +31,7 @@ var onlyDB = labtest.Policy("x", "only-db", `{podSelector: {matchLabels: {app: w
 // closed isolates the pods of z.
 var closed = labtest.Policy("z", "closed", `{podSelector: {}, policyTypes: [Ingress]}`)
 
-// expensive denies what the flood sends after many blocks that do not match.
+// expensive denies what the flood sends, after many blocks that do not match.
 func expensive(namespace string) string {
 	const blocks = 10000
 	var b strings.Builder
@@ -41,9 +41,9 @@ func expensive(namespace string) string {
 	return labtest.Policy(namespace, "expensive", `{podSelector: {matchLabels: {app: flooder}}, policyTypes: [Egress], egress: [{to: [`+b.String()+`]}]}`)
 }
 
-// TestFloodOfNewFlows has one sender open new flows as fast as
-// floodRate, while an innocent pod connects to a server again and again. No
-// connection fails, and none of its packets is lost.
+// TestFloodOfNewFlows has one sender open floodRate new flows a second, while another pod
+// connects to a server again and again. No connection of the other pod fails, and none of
+// its packets is lost.
 func TestFloodOfNewFlows(t *testing.T) {
 	for _, flood := range []struct {
 		name     string
@@ -80,9 +80,9 @@ func TestFloodOfNewFlows(t *testing.T) {
 	}
 }
 
-// TestFloodWhileAgentIsStopped stops the agent, so that nothing is evaluated
-// while a flood is queued that is longer than any queue. What an innocent pod sends
-// then still finds room, and is evaluated as soon as the agent continues.
+// TestFloodWhileAgentIsStopped stops the agent, and sends more packets than any queue
+// holds. Packets that another pod sends after that are still queued, and are evaluated as
+// soon as the agent continues.
 func TestFloodWhileAgentIsStopped(t *testing.T) {
 	const sent = 30000
 	for _, flood := range []struct{ name, from, to string }{
@@ -123,8 +123,9 @@ func TestFloodWhileAgentIsStopped(t *testing.T) {
 	}
 }
 
-// floodCluster is a node with a server that is selected, a client that may connect to
-// it, a pod and a host outside that flood, and other pods that are flooded.
+// floodCluster returns a cluster of one node: a server that is selected, a client that may
+// connect to it, a pod and an external host that send floods, and other pods that receive
+// them.
 func floodCluster(t *testing.T) *labtest.Cluster {
 	t.Helper()
 	c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/flooder@1 app=flooder", "z/web@1 app=web", "z/sink@1 app=sink")
@@ -150,7 +151,7 @@ func connectTime() time.Duration {
 	return time.Second
 }
 
-// connections are how a series of them went.
+// connections are the results of a series of connections.
 type connections struct {
 	took   []time.Duration // of those that were established
 	failed int

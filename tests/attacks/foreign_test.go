@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// foreignChanges are commits of another process that open what policy has closed.
+// foreignChanges are commits of another process, with which packets pass that policies deny.
 // $WEB is the IPv4 address of the isolated pod and $LAST the handle of the last rule
 // of postrouting.
 var foreignChanges = []string{
@@ -45,11 +45,11 @@ func TestForeignChanges(t *testing.T) {
 		}
 		took := time.Since(began)
 		c.Expect(t, labtest.No("y/web", "x/web", "udp/80"), labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
-		t.Logf("%s: put right within %v, %d denied packets of 1 a millisecond delivered", change, took, arrived.Received()-delivered)
+		t.Logf("%s: repaired within %v, %d denied packets of 1 a millisecond delivered", change, took, arrived.Received()-delivered)
 	}
 	labtest.WaitLog(t, agent, "Another process changed the table")
 	labtest.WaitLog(t, agent, `process="nft"`)
-	// And no more: what is right must not be repaired.
+	// Nothing else is repaired.
 	if repairs := labtest.Metrics(t, agent).Sum("netpol_steer_repairs_total"); repairs != float64(len(foreignChanges)) {
 		t.Errorf("%v repairs are counted, want %d", repairs, len(foreignChanges))
 	}

@@ -26,10 +26,9 @@ const (
 	cnp80  = "protocols: [{tcp: {destinationPort: {number: 80}}}]"
 )
 
-// TestHiddenPorts connects with ordinary TCP sockets on which the program has set
-// IPv6 options, so that the TCP header stands behind them: readable, or behind what
-// is copied of a packet. Where TCP port 80 is denied nothing may connect to it.
-// NP-44.
+// TestHiddenPorts connects with ordinary TCP sockets that have IPv6 options, so that the TCP
+// header is behind extension headers: readable, or behind the part of a packet that is
+// copied to the agent. Where TCP port 80 is denied, nothing may connect to it (NP-44).
 func TestHiddenPorts(t *testing.T) {
 	c := labtest.NewCluster(t, 2, "x/web@1 app=web", "y/db@2 app=db")
 	c.Start(t, labtest.WithAdmin, "--cluster-network-policy")
@@ -77,7 +76,7 @@ func TestHiddenPorts(t *testing.T) {
 // 1,500 bytes, and the kernel does not fragment what TCP sends.
 const longest = 8 * 255
 
-// jumbo makes room for packets of 9,000 bytes on every link.
+// jumbo sets the MTU of every link to 9,000 bytes.
 func jumbo(t *testing.T, c *labtest.Cluster) {
 	t.Helper()
 	for _, host := range c.Hosts {
@@ -137,9 +136,9 @@ func (h hidden) try(t *testing.T, port uint16, connects bool, option, length int
 	return nil
 }
 
-// TestHiddenProtocols sends packets that may or may not be TCP to port 80. First, without a policy, to see that each arrives; then where port 80 is
-// denied: none may arrive, and each is counted. What is known to have no ports
-// arrives as before. NP-44, CN-12.
+// TestHiddenProtocols sends packets that may or may not be TCP to port 80. Without a policy
+// each arrives. Where port 80 is denied none does, and each is counted; packets of protocols
+// that have no ports arrive as before (NP-44, CN-12).
 func TestHiddenProtocols(t *testing.T) {
 	c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db")
 	agent := c.Start(t, labtest.WithAdmin)[0]

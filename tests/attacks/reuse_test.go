@@ -15,19 +15,20 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// Ports of the pod that dies, and of the Services in front of it.
+// Ports of the pod that is deleted, and of its Services.
 const (
 	echoPort    = 80   // answers, as every pod does
 	flowPort    = 7000 // UDP that the test reads and writes
 	servicePort = 8000
 )
 
-// closed isolates a pod in both directions from all but namespace z.
+// closedSpec isolates a pod in both directions from all but namespace z.
 const closedSpec = `{podSelector: {matchLabels: {app: closed}}, policyTypes: [Ingress, Egress],
 	ingress: [{from: [{namespaceSelector: {matchLabels: {ns: z}}}]}],
 	egress: [{to: [{namespaceSelector: {matchLabels: {ns: z}}}]}]}`
 
-// succession shows the agent that x/old is gone, and an isolated pod in its place.
+// succession changes the objects: x/old is gone, and an isolated pod has its addresses. It
+// returns the agent that runs then, and the new pod.
 type succession func(t *testing.T, c *labtest.Cluster, agent *lab.Agent) (*lab.Agent, *corev1.Pod)
 
 var successions = map[string]succession{
@@ -91,8 +92,9 @@ func successor(name string, old *lab.Pod) *corev1.Pod {
 
 func removed(m lab.Metrics) float64 { return m.Sum("netpol_conntrack_removed_total") }
 
-// TestAddressReuseEndsConnections has connections of every kind with a pod that dies,
-// and with one that lives on. The address of the first goes to an isolated pod.
+// TestAddressReuseEndsConnections opens connections of every kind with a pod that is then
+// deleted, and one with a pod that stays. An isolated pod gets the addresses of the first:
+// no packet of the old connections is delivered.
 func TestAddressReuseEndsConnections(t *testing.T) {
 	for name, succeed := range successions {
 		t.Run(name, func(t *testing.T) {
@@ -104,13 +106,13 @@ func TestAddressReuseEndsConnections(t *testing.T) {
 			flows := openFlows(t, c, vips)
 			spared := dial(t, c, lab.TCP, netip.AddrPortFrom(c.Pods["x/other"].Addr(lab.IPv4), echoPort))
 
-			// The new pod has no network before the agent knows of it: a late packet of
-			// the client would be answered, and end its connection.
+			// The new pod gets its network only after that: it would answer a late packet of
+			// the client with a reset, which ends the connection.
 			removeHost(t, c, c.Pods["x/old"])
 			agent, object := succeed(t, c, agent)
 			labtest.Until(t, agent, 1, removed)
 			next := c.Attach(t, object)[0]
-			// Known by its policy: a new connection of another client is denied.
+			// The policy of the new pod is in force: it denies a connection of another client.
 			c.Expect(t, labtest.No("x/other", next.Name, "tcp/80"), labtest.Yes("z/friend", next.Name, "tcp/80"), labtest.Yes(next.Name, "z/friend", "udp/81"))
 
 			denied := labtest.Denied(labtest.Metrics(t, agent))
@@ -124,7 +126,7 @@ func TestAddressReuseEndsConnections(t *testing.T) {
 					t.Errorf("%d packets of old connections arrived at %s", n, what)
 				}
 			}
-			exchange(t, spared, "the connection of a pod that lives on")
+			exchange(t, spared, "the connection of the pod that stays")
 		})
 	}
 }
@@ -176,8 +178,8 @@ func openFlows(t *testing.T, c *labtest.Cluster, vips []netip.AddrPort) *flows {
 	return f
 }
 
-// goOn sends one packet on each connection, as if the old pod were there, and
-// returns how many.
+// goOn sends one packet on each connection, as if the old pod were there, and returns how
+// many it has sent.
 func (f *flows) goOn(t *testing.T, next *lab.Pod) (sent int) {
 	t.Helper()
 	note := func(err error) {

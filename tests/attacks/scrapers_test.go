@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// TestScrapers has 50 clients in one pod read the metrics as fast
-// as they can, while another pod connects and Prometheus and the kubelet ask as
-// they do.
+// TestScrapers has 50 clients in one pod read the metrics as fast as they can, while another
+// pod opens connections. All of these are established, the scrape of another pod and the
+// kubelet's probe are answered, and collections and requests stay below their limits.
 func TestScrapers(t *testing.T) {
 	const clients, connects = 50, 300
 	c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/scraper@1", "z/prometheus@1")

@@ -62,7 +62,7 @@ func sendFrom(t *testing.T, host *lab.Host, to *lab.Host, sources []netip.Addr) 
 	return len(sources)
 }
 
-// looseFilter is how many distributions leave the kernel's own check of sources.
+// looseFilter turns the kernel's own check of sources off, as many distributions do.
 func looseFilter(t *testing.T, node *lab.Node) {
 	t.Helper()
 	for _, key := range []string{"ipv4/conf/all/rp_filter", "ipv4/conf/default/rp_filter"} {
@@ -72,9 +72,9 @@ func looseFilter(t *testing.T, node *lab.Node) {
 	}
 }
 
-// TestForgedSources has an isolated pod, and then one that was started just now, send
-// from addresses of a pod that no policy isolates, of both nodes, and from one that is
-// not in use.
+// TestForgedSources has an isolated pod, and a pod that has just started, send packets with
+// forged sources: addresses of a pod that no policy isolates, of both nodes, and one that is
+// not in use. All are dropped and counted.
 func TestForgedSources(t *testing.T) {
 	c := labtest.NewCluster(t, 2, "x/bad@1", "y/good@1", "z/sink@2")
 	looseFilter(t, c.Nodes[0])
@@ -95,7 +95,7 @@ func TestForgedSources(t *testing.T) {
 	c.Apply(t, "policies", isolateX)
 	c.Expect(t, labtest.No("x/bad", "z/sink", "udp/80"), labtest.Yes("y/good", "z/sink", "udp/80"))
 	if n := forgedSources(labtest.Metrics(t, agent)); n != 0 {
-		t.Errorf("%v packets of honest pods were dropped because of their source", n)
+		t.Errorf("%v packets with true sources were dropped because of their source", n)
 	}
 	before, want := arrived.Count(), 0
 	for range 10 {
@@ -114,7 +114,7 @@ func TestForgedSources(t *testing.T) {
 	c.Expect(t, labtest.Yes("z/fresh", "z/sink", "udp/80"), labtest.Yes("z/sink", "z/fresh", "tcp/80"), labtest.Yes("node-1", "z/fresh", "icmp"),
 		labtest.Yes("z/fresh", "node-1", "tcp/80"), labtest.Yes("node-2", "z/fresh", "tcp/80"))
 	if got := forgedSources(labtest.Metrics(t, agent)); got != float64(want) {
-		t.Errorf("%v honest packets were dropped because of their source", got-float64(want))
+		t.Errorf("%v packets with true sources were dropped because of their source", got-float64(want))
 	}
 }
 
@@ -132,8 +132,8 @@ func TestForgedSourcesOfAnExemptInterface(t *testing.T) {
 	})
 }
 
-// TestAsymmetricUplinks has packets of another node come in by a second uplink, and
-// their answers go out by the first one.
+// TestAsymmetricUplinks has packets of another node arrive at a second uplink, and their
+// replies leave by the first one: they are not taken for forged ones.
 func TestAsymmetricUplinks(t *testing.T) {
 	c := labtest.NewCluster(t, 2, "x/bad@1", "y/good@1", "z/peer@2")
 	one, two := c.Nodes[0], c.Nodes[1]

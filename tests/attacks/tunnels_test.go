@@ -18,14 +18,14 @@ const (
 	protoIPIP = 4
 )
 
-// fromFriends lets the pods friend of y in to the pods of z.
+// fromFriends allows the pods of namespace y, and no others, to connect to those of z.
 var fromFriends = labtest.Policy("z", "friends", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: y}}}]}]}`)
 
-// podTunnels is how many packets to tunnels of their node were dropped.
+// podTunnels is how many packets of pods to tunnels of their node were dropped.
 func podTunnels(m lab.Metrics) float64 { return m.Sum("netpol_pod_tunnel_packets_total") }
 
-// unpack has a node take tunnels in as its devices would, and put what is inside on
-// the way to its destination: VXLAN, GRE and IPIP, the last two by IPv4.
+// unpack makes a node decapsulate VXLAN, GRE and IPIP, the last two over IPv4, as its
+// devices would, and forward the inner packets.
 func unpack(t *testing.T, node *lab.Node) {
 	t.Helper()
 	forward := func(inner []byte) {
@@ -51,7 +51,7 @@ func unpack(t *testing.T, node *lab.Node) {
 	}
 }
 
-// wrapped returns inner within each kind of tunnel, from src to dst.
+// wrapped returns inner encapsulated for each kind of tunnel, from src to dst.
 func wrapped(src, dst netip.Addr, inner []byte) [][]byte {
 	vxlan := labtest.UDP(40000, vxlanPort, append(make([]byte, 8), inner...))
 	if src.Is6() {
@@ -65,9 +65,9 @@ func wrapped(src, dst netip.Addr, inner []byte) [][]byte {
 	}
 }
 
-// TestPodsSendIntoTunnels has an isolated pod hide packets to a protected pod, as if
-// they came from one of its friends, in tunnels to its own node. Another node's
-// tunnels go on.
+// TestPodsSendIntoTunnels has an isolated pod send encapsulated packets to its own node. The
+// inner packets are for a protected pod, with an allowed pod as their source: none arrives.
+// What another node encapsulates still does.
 func TestPodsSendIntoTunnels(t *testing.T) {
 	c := labtest.NewCluster(t, 2, "x/bad@1", "y/friend@2", "z/protected@1")
 	target := c.Hosts["z/protected"]

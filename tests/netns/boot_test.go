@@ -225,7 +225,7 @@ func boots(t *testing.T, count int) {
 		agent = c.startWithAPI(t, args...)
 		c.waitSteered(t, "x/web")
 		open = append(open, time.Since(start))
-		// What was on its way when the table came has arrived when twenty more were sent.
+		// Packets in flight when the table was loaded have arrived once twenty more were sent.
 		mark := sent.Load()
 		if err := labtest.Within(t, func() bool { return sent.Load() >= mark+20 }); err != nil {
 			t.Fatal(err)

@@ -38,13 +38,13 @@ func worker(t *testing.T, agent *lab.Agent) int {
 	return 0
 }
 
-// conversation is an established connection that is used all the time.
+// conversation is an established connection on which data is echoed all the time.
 type conversation struct {
 	answered atomic.Int64
 	failure  atomic.Pointer[error]
 }
 
-// converse lets from talk to a server of to until the test ends.
+// converse opens a connection between two hosts, and uses it until the test ends.
 func converse(t *testing.T, from, to *lab.Host) *conversation {
 	t.Helper()
 	at := netip.AddrPortFrom(to.Addr(lab.IPv4), 7000)
@@ -217,5 +217,5 @@ func killWorker(t *testing.T, agent *lab.Agent) {
 	}
 }
 
-// alive reports whether a process exists, be it a zombie.
+// alive reports whether a process exists, also as a zombie.
 func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

@@ -29,10 +29,10 @@ type resolver struct {
 	large bool                    // see allowLarge
 }
 
-// odd names of the resolver.
+// Names that the resolver answers in other ways.
 const (
 	silentName = "silent.example.test." // is not answered at all
-	oddName    = "odd.example.test."    // is answered with noise
+	oddName    = "odd.example.test."    // is answered with bytes that are no DNS message
 )
 
 func newResolver(t *testing.T, host *lab.Host) *resolver {
@@ -195,7 +195,7 @@ func questionFor(name string) []dnsmessage.Question {
 	return []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}
 }
 
-// heard waits for the answer.
+// heard waits for the answer to a query and returns it.
 func (c *cluster) heard(t *testing.T, conn net.Conn) []byte {
 	t.Helper()
 	buffer := make([]byte, 64<<10)

@@ -89,7 +89,7 @@ func TestDomainNames(t *testing.T) {
 	r.set("example.test.", c.Hosts["z/db"].Addrs...)
 	r.set("db.nowhere.test.", c.Hosts["z/db"].Addrs...)
 
-	// By UDP, to a Service. Both families are known, whichever was asked from.
+	// By UDP, to a Service. Addresses of both families are learned, whatever the family of the query.
 	c.lookUp(t, "x/web", "x.example.test.", lab.UDP, netip.MustParseAddr(dnsService4))
 	c.Expect(t,
 		labtest.Yes("x/web", "x/db", "tcp/80"), labtest.Yes("x/web", "x/db", "udp/80"), labtest.Yes("x/web", "x/db", "icmp"),
@@ -105,14 +105,14 @@ func TestDomainNames(t *testing.T) {
 	c.lookUp(t, "x/web", "db.nowhere.test.", lab.UDP, at)
 	c.Expect(t, labtest.No("x/web", "z/db", "tcp/80"), labtest.Yes("x/web", "x/db", "tcp/80"))
 
-	// Names are read as people write them.
+	// Upper and lower case are the same.
 	c.lookUp(t, "y/web", "X.Example.TEST.", lab.UDP, at)
 	c.Expect(t, labtest.Yes("y/web", "x/db", "tcp/80"), labtest.No("y/web", "y/db", "tcp/80"))
 
 	reads(t, agent, 2, "netpol_dns_resolvers")
 }
 
-// TestNameWithManyAddresses has one with more than a datagram usually holds.
+// TestNameWithManyAddresses looks up a name with more addresses than a datagram usually holds.
 func TestNameWithManyAddresses(t *testing.T) {
 	const count = 150
 	c, agent, r := newNames(t)
@@ -165,7 +165,7 @@ func TestForgedAnswers(t *testing.T) {
 		{"not the resolver's address", "x/eve", netip.AddrPortFrom(c.Hosts["x/eve"].Addr(lab.IPv4), dnsPort), asker, answer(id, silentName), false},
 		{"not the resolver's port", "", netip.AddrPortFrom(at, 5353), asker, answer(id, silentName), false},
 		{"another pod, which has not asked", "", dns, netip.AddrPortFrom(c.Hosts["y/web"].Addr(lab.IPv4), asker.Port()), answer(id, silentName), false},
-		{"all of it right but the way it comes", "x/eve", dns, asker, answer(id, silentName), false}, // forged sources are dropped
+		{"from another pod with the source of the resolver", "x/eve", dns, asker, answer(id, silentName), false}, // forged sources are dropped
 		{"to the resolver, of its own making", "x/web", asker, dns, answer(id, silentName), false},
 	} {
 		packet := labtest.IPv4(forged.src.Addr(), forged.dst.Addr(), labtest.ProtoUDP, 0, datagram(forged.src.Port(), forged.dst.Port(), forged.message))

@@ -83,8 +83,9 @@ func TestWithoutAnAgent(t *testing.T) {
 	}
 }
 
-// TestFullQueue sends more than the queue holds to an agent that has stopped.
-// By default what is too much drops and is counted; with the flag it passes.
+// TestFullQueue sends more packets than the queue holds while the agent is stopped. By
+// default those that find no room are dropped and counted; with --fail-open-queue-full they
+// are accepted.
 func TestFullQueue(t *testing.T) {
 	const sent = 30000
 	for _, failOpen := range []bool{false, true} {
@@ -132,8 +133,8 @@ func TestFullQueue(t *testing.T) {
 	}
 }
 
-// TestFloodOfDeniedPackets sends at full speed: none is delivered, and every
-// one is counted, as denied or as one too many for the queue.
+// TestFloodOfDeniedPackets sends denied packets at full speed: none is delivered, and each
+// is counted, as denied or as lost because the queue was full.
 func TestFloodOfDeniedPackets(t *testing.T) {
 	const sent = 30000
 	c := newCluster(t, 1, "x/web@1 app=web", "y/web@1 app=web", "y/db@1 app=db")

@@ -274,7 +274,7 @@ func TestInvalidFlags(t *testing.T) {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			cmd := exec.CommandContext(ctx, labtest.AgentBinary, append([]string{"--manifests", folder, "--hostname-override=node-1"}, c.args...)...)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET} // it should not get far
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET} // so that an agent that starts changes nothing
 			output, err := cmd.CombinedOutput()
 			if err == nil || ctx.Err() != nil {
 				t.Errorf("%v: the agent ran: %v: %s", c.args, err, output)

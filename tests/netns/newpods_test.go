@@ -190,8 +190,8 @@ func TestReceiversWaitForNewPods(t *testing.T) {
 
 // TestSweptAddressesTakeNoRoomFromNewPods checks that packets from many unused addresses of
 // another node's range do not keep the first packet of a new pod, whose address is of
-// another network, from waiting. On a machine that stands still for seconds the packet waits
-// too long, so an attempt that fails is repeated.
+// another network, from waiting. On a machine that stalls for seconds the packet is dropped
+// before the pod is known, so an attempt that fails is repeated.
 func TestSweptAddressesTakeNoRoomFromNewPods(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "y/web@2", "y/db@2 app=db")
 	agent := c.Start(t)[0]
@@ -203,7 +203,7 @@ func TestSweptAddressesTakeNoRoomFromNewPods(t *testing.T) {
 	}
 	swept := c.sweep(t, c.Nodes[1], c.Hosts["x/web"].Addr(lab.IPv4))
 	defer swept()
-	for before := dropped("IPv4"); dropped("IPv4") < before+1000; { // they have no more room
+	for before := dropped("IPv4"); dropped("IPv4") < before+1000; { // no more of them can wait
 		if err := t.Context().Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -259,7 +259,7 @@ func (c *cluster) sweep(t *testing.T, from *lab.Node, to netip.Addr) (end func()
 
 // TestHardNewPodsReachOtherNodes starts pods whose status takes two seconds, as long as that of
 // a kubelet at worst, and counts what reaches a server on another node that admits them: each
-// sends ten datagrams a second from the begin. It is a measurement.
+// sends ten datagrams a second from its start. It is a measurement.
 func TestHardNewPodsReachOtherNodes(t *testing.T) {
 	labtest.NeedHard(t)
 	const pods, datagrams = 15, 17

@@ -12,8 +12,9 @@ import (
 // denyNodes denies port 80 of every node by TCP.
 var denyNodes = labtest.Admin("nodes", `egress: [{name: nodes, action: Deny, to: [{nodes: {}}], ports: [{portNumber: {protocol: TCP, port: 80}}]}]`)
 
-// TestAdminDenyOwnNode: NetworkPolicy cannot, and costs the pods it
-// isolates nothing on their way to the node.
+// TestAdminDenyOwnNode checks that an administrator can deny a pod its own node, and that a
+// NetworkPolicy cannot: what pods that only NetworkPolicy isolates send to their node is not
+// queued.
 func TestAdminDenyOwnNode(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "x/db@1 app=db", "y/web@2 app=web")
 	agent := c.Start(t, labtest.WithAdmin)[0]
@@ -40,8 +41,8 @@ func TestAdminDenyOwnNode(t *testing.T) {
 	c.Expect(t, labtest.Yes("x/web", "node-1", "tcp/80"), labtest.No("x/web", "node-2", "tcp/80"))
 }
 
-// TestServiceOfOwnNode has a host-network pod of the node behind a
-// Service: an administrator's policy is about what is behind it.
+// TestServiceOfOwnNode has a host-network pod of the node behind a Service: the policy of an
+// administrator applies to the pod behind it.
 func TestServiceOfOwnNode(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "x/db@1 app=db")
 	node := c.Nodes[0]

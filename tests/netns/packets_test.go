@@ -155,7 +155,7 @@ func TestLoneFragmentIsDropped(t *testing.T) {
 		for i, fragment := range fragments {
 			fragment = bytes.Clone(fragment)
 			if family == lab.IPv4 {
-				fragment[5] = byte(i) // another packet's: they must not meet
+				fragment[5] = byte(i) // of another packet, so that they are not reassembled
 			} else {
 				fragment[40+7] = byte(i)
 			}

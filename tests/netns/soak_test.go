@@ -212,7 +212,7 @@ func (s *soak) label(team bool) {
 	put(s.t, s.api, lab.NewNamespace("y", labels))
 }
 
-// toggleAPI takes the API server away, or brings it back with what has changed meanwhile.
+// toggleAPI stops the API server, or starts it with what has changed meanwhile.
 func (s *soak) toggleAPI() {
 	s.t.Helper()
 	if s.stopAPI == nil {

@@ -18,9 +18,9 @@ var onlyDB = labtest.Policy("x", "only-db", `
   podSelector: {matchLabels: {app: web}}
   ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}]}]`)
 
-// TestService has the rules of a Service proxy beside ours: a virtual address is
-// the pod behind it in both directions, and the client is still the client where
-// the proxy hides it. A pod reaches itself through its Service.
+// TestService adds the rules of a Service proxy: packets to a virtual address are evaluated
+// as packets to the pod behind it, in both directions, and with the client as their source
+// where the proxy masquerades. A pod reaches itself through its Service.
 func TestService(t *testing.T) {
 	// It makes no difference where UDP is evaluated.
 	for _, option := range []string{"--early-udp=false", "--early-udp=true"} {
@@ -61,8 +61,8 @@ table inet service {
 	}
 }
 
-// TestDenyAllAllowsNeighbourDiscovery takes away what nodes and pods know of
-// their neighbours: they have to ask again while everything is denied.
+// TestDenyAllAllowsNeighbourDiscovery flushes the neighbour caches of nodes and pods, which
+// have to be filled again while everything is denied.
 func TestDenyAllAllowsNeighbourDiscovery(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "x/db@1 app=db", "y/db@2 app=db")
 	c.Start(t)
@@ -98,8 +98,8 @@ func TestOwnNodeNeedsNoRoot(t *testing.T) {
 	}
 }
 
-// TestHostNetworkPodIsItsNode: neither its labels nor its namespace admit the
-// node's traffic, and no policy isolates it.
+// TestHostNetworkPodIsItsNode checks that selectors of its labels and namespace do not allow
+// the node's traffic, and that no policy isolates it.
 func TestHostNetworkPodIsItsNode(t *testing.T) {
 	c := newCluster(t, 2, "x/web@1 app=web", "y/db@2 app=db")
 	object := labtest.NewPod("x/agent@2 app=db")
