@@ -72,14 +72,12 @@ func compiled(node string, objects manifests.Objects) (func(packet.Packet, bool)
 
 // byOracle decides as tests/oracle does, which shares no code with the agent.
 func byOracle(node string, objects manifests.Objects) (func(packet.Packet, bool) bool, error) {
-	state := stateOf(objects)
 	known := oracle.Cluster{
 		Namespaces: objects.Namespaces, Pods: objects.Pods, Nodes: objects.Nodes,
-		NetworkPolicies:              state.Policies,
-		AdminNetworkPolicies:         state.AdminNetworkPolicies,
-		BaselineAdminNetworkPolicies: state.BaselineAdminNetworkPolicies,
-		ClusterNetworkPolicies:       state.ClusterNetworkPolicies,
-		EndPort:                      true, SCTP: true, NodePeers: true, DomainNames: true,
+		EndPort: true, SCTP: true, NodePeers: true, DomainNames: true,
+	}
+	for _, p := range objects.Policies {
+		known.Add(p)
 	}
 	return func(p packet.Packet, toHost bool) bool {
 		return oracle.Evaluate(known, node, oracle.Query{Packet: p, ToHost: toHost}).Allowed()

@@ -21,6 +21,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
@@ -43,6 +44,28 @@ type Cluster struct {
 	// were not readable. EndPort is about NetworkPolicy alone, NodePeers and
 	// DomainNames are about the policies of administrators.
 	EndPort, SCTP, NodePeers, DomainNames bool
+}
+
+// Add adds an object. It panics if a cluster has no objects of the kind.
+func (c *Cluster) Add(o metav1.Object) {
+	switch o := o.(type) {
+	case *corev1.Namespace:
+		c.Namespaces = append(c.Namespaces, o)
+	case *corev1.Pod:
+		c.Pods = append(c.Pods, o)
+	case *corev1.Node:
+		c.Nodes = append(c.Nodes, o)
+	case *networkingv1.NetworkPolicy:
+		c.NetworkPolicies = append(c.NetworkPolicies, o)
+	case *v1alpha1.AdminNetworkPolicy:
+		c.AdminNetworkPolicies = append(c.AdminNetworkPolicies, o)
+	case *v1alpha1.BaselineAdminNetworkPolicy:
+		c.BaselineAdminNetworkPolicies = append(c.BaselineAdminNetworkPolicies, o)
+	case *v1alpha2.ClusterNetworkPolicy:
+		c.ClusterNetworkPolicies = append(c.ClusterNetworkPolicies, o)
+	default:
+		panic(fmt.Sprintf("oracle: a cluster has no %T", o))
+	}
 }
 
 // Query is a packet and what else is known of it.

@@ -1,13 +1,9 @@
 package property
 
 import (
-	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
@@ -96,24 +92,8 @@ func setting(o object) any {
 func nowOf(c oracle.Cluster, histories []*history) oracle.Cluster {
 	now := oracle.Cluster{EndPort: c.EndPort, SCTP: c.SCTP, NodePeers: c.NodePeers, DomainNames: c.DomainNames}
 	for _, h := range histories {
-		switch o := h.now.(type) {
-		case nil:
-		case *corev1.Namespace:
-			now.Namespaces = append(now.Namespaces, o)
-		case *corev1.Pod:
-			now.Pods = append(now.Pods, o)
-		case *corev1.Node:
-			now.Nodes = append(now.Nodes, o)
-		case *networkingv1.NetworkPolicy:
-			now.NetworkPolicies = append(now.NetworkPolicies, o)
-		case *v1alpha1.AdminNetworkPolicy:
-			now.AdminNetworkPolicies = append(now.AdminNetworkPolicies, o)
-		case *v1alpha1.BaselineAdminNetworkPolicy:
-			now.BaselineAdminNetworkPolicies = append(now.BaselineAdminNetworkPolicies, o)
-		case *v1alpha2.ClusterNetworkPolicy:
-			now.ClusterNetworkPolicies = append(now.ClusterNetworkPolicies, o)
-		default:
-			panic(fmt.Sprintf("%T belongs to no cluster", o))
+		if h.now != nil {
+			now.Add(h.now)
 		}
 	}
 	return now

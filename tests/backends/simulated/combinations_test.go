@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/tests/backends/simulated"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios"
@@ -33,6 +35,7 @@ func (r *recorder) Apply(ctx context.Context, state *netpol.State) error {
 // one of 256 in short mode.
 func TestCombinations(t *testing.T) {
 	sets := policySets(t)
+	requireEveryKind(t, sets)
 	compiled, oracle := simulated.New(simulated.Compiled), simulated.New(simulated.Oracle)
 	model := netpol.Model{HostNetwork: true, Hosts: []netpol.Host{netpol.Outside()}, Pods: []string{"a", "b"}}
 	every, pairs, cells := 32, 0, 0
@@ -91,6 +94,20 @@ func policySets(t *testing.T) [][]netpol.Policy {
 		}
 	}
 	return sets
+}
+
+// requireEveryKind fails the test if a kind of policy is in none of the sets.
+func requireEveryKind(t *testing.T, sets [][]netpol.Policy) {
+	t.Helper()
+	missing := slices.Clone(compile.Kinds)
+	for _, set := range sets {
+		for _, p := range set {
+			missing = slices.DeleteFunc(missing, func(k *compile.Kind) bool { return k.Has(p) })
+		}
+	}
+	for _, k := range missing {
+		t.Errorf("no scenario has a %s", k.Name)
+	}
 }
 
 // renamed returns copies with names that no other set has, except for the kind of which

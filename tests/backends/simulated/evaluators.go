@@ -83,11 +83,11 @@ func adminFillers() []netpol.AdminPart {
 // Oracle evaluates with tests/oracle, which shares no code with the agent.
 func Oracle(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 	cluster := oracle.Cluster{
-		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes, NetworkPolicies: state.Policies,
-		AdminNetworkPolicies:         state.AdminNetworkPolicies,
-		BaselineAdminNetworkPolicies: state.BaselineAdminNetworkPolicies,
-		ClusterNetworkPolicies:       state.ClusterNetworkPolicies,
-		EndPort:                      true, SCTP: true, NodePeers: true, DomainNames: true,
+		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes,
+		EndPort: true, SCTP: true, NodePeers: true, DomainNames: true,
+	}
+	for _, p := range state.AllPolicies() {
+		cluster.Add(p)
 	}
 	return func(p Packet) bool {
 		return oracle.Evaluate(cluster, node, oracle.Query{Packet: p.Packet, ToHost: p.ToHost}).Allowed()

@@ -1,0 +1,56 @@
+package property
+
+import (
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/tests/oracle"
+)
+
+// TestEveryKindOfPolicyIsCompared checks that the other tests are about every kind of policy:
+// random clusters have it, and no function that makes a cluster of another one forgets it.
+func TestEveryKindOfPolicyIsCompared(t *testing.T) {
+	made := map[*compile.Kind]bool{}
+	for seed := range uint64(100) {
+		for _, o := range policiesOf(newGen(seed).cluster()) {
+			made[compile.KindOf(o)] = true
+		}
+	}
+	for _, k := range compile.Kinds {
+		t.Run(k.Name, func(t *testing.T) {
+			if !made[k] {
+				t.Error("no random cluster has one")
+			}
+			var one, two oracle.Cluster
+			first, second := k.New(), k.New()
+			first.SetName("default")
+			second.SetName("second")
+			one.Add(first)
+			two.Add(first)
+			two.Add(second)
+			for name, got := range map[string]oracle.Cluster{
+				"Add": one, "withPoliciesOf": withPoliciesOf(oracle.Cluster{}, one), "nowOf": nowOf(oracle.Cluster{}, []*history{{now: first}}),
+			} {
+				if all := policiesOf(got); len(all) != 1 || all[0] != first {
+					t.Errorf("%s: got %d policies", name, len(all))
+				}
+			}
+			if all := policiesOf(clone(one)); len(all) != 1 || all[0] == first {
+				t.Error("clone: the policy is not copied")
+			}
+			if all := policiesOf(reversed(two)); len(all) != 2 || all[0].GetName() != "second" {
+				t.Error("reversed: the order is the same")
+			}
+			if all := policiesOf(withoutAdministrators(one)); len(all) > 0 != (k.Flag == "") {
+				t.Errorf("withoutAdministrators: got %d policies", len(all))
+			}
+			if len(faultsOf(one)) != 1 {
+				t.Error("faultsOf: the policy is missing")
+			}
+			if !strings.Contains(describe(one), "\nkind: "+k.Name+"\n") {
+				t.Error("describe: the policy is missing")
+			}
+		})
+	}
+}
