@@ -65,10 +65,7 @@ func (g gen) cluster() Input {
 }
 
 func (g gen) pod(ns string, i int) *corev1.Pod {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("p%d", i), Labels: g.Labels()},
-		Spec:       corev1.PodSpec{NodeName: fmt.Sprintf("n%d", 1+g.IntN(2)), HostNetwork: g.OneIn(6)},
-	}
+	pod := g.Pod(ns, fmt.Sprintf("p%d", i))
 	n := len(ns)*16 + int(ns[0])%16*8 + i
 	if g.OneIn(3) {
 		pod.Labels["k8s-app"] = "kube-dns"
@@ -76,12 +73,6 @@ func (g gen) pod(ns string, i int) *corev1.Pod {
 	for _, ip := range random.Pick(g, nil, []string{"10.1.0.%d"}, []string{"10.1.0.%d", "fd00:1::%d"}) {
 		pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: fmt.Sprintf(ip, n)})
 	}
-	pod.Spec.Containers = []corev1.Container{{Ports: random.List(g, 3, func() corev1.ContainerPort {
-		return corev1.ContainerPort{
-			Name: random.Pick(g, "web", "dns", ""), ContainerPort: random.Pick[int32](g, 80, 81, 53),
-			Protocol: random.Pick(g, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP),
-		}
-	})}}
 	return pod
 }
 

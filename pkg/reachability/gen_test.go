@@ -67,13 +67,11 @@ func (g gen) cluster() clusterstate.Input {
 }
 
 func (g gen) pod(ns string, i int) *corev1.Pod {
-	node := 1 + g.IntN(2)
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("p%d", i), Labels: g.Labels()},
-		Spec:       corev1.PodSpec{NodeName: fmt.Sprintf("n%d", node), HostNetwork: g.OneIn(6)},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	pod := g.Pod(ns, fmt.Sprintf("p%d", i))
+	node, host := 1, i+2
+	if pod.Spec.NodeName == "n2" {
+		node = 2
 	}
-	host := i + 2
 	if ns == "y" {
 		host += 16
 	}
@@ -84,12 +82,6 @@ func (g gen) pod(ns string, i int) *corev1.Pod {
 	for _, ip := range random.Pick(g, []string{ip4}, []string{ip4}, []string{ip6}, []string{ip4, ip6}) {
 		pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: ip})
 	}
-	pod.Spec.Containers = []corev1.Container{{Ports: random.List(g, 3, func() corev1.ContainerPort {
-		return corev1.ContainerPort{
-			Name: random.Pick(g, "web", "web", "dns", ""), ContainerPort: random.Pick[int32](g, 80, 81, 53, 8080),
-			Protocol: random.Pick(g, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP),
-		}
-	})}}
 	return pod
 }
 

@@ -1,6 +1,6 @@
 // Package random makes random API objects for properties that hold for every cluster.
 // Its alphabets are tiny, so that names, labels, ports and addresses collide all the
-// time. Tests choose the pods and nodes themselves.
+// time. Tests choose the addresses of pods and nodes themselves.
 package random
 
 import (
@@ -55,6 +55,24 @@ func (g *Gen) Namespace(name string) *corev1.Namespace {
 		ns.Labels = nil
 	}
 	return ns
+}
+
+// Pod returns a running pod without addresses on one of the nodes "n1" and "n2". One in six
+// uses the network of its node. Up to three ports are declared, which may have one name.
+func (g *Gen) Pod(namespace, name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: g.Labels()},
+		Spec: corev1.PodSpec{
+			NodeName: Pick(g, "n1", "n2"), HostNetwork: g.OneIn(6),
+			Containers: []corev1.Container{{Ports: List(g, 3, func() corev1.ContainerPort {
+				return corev1.ContainerPort{
+					Name: Pick(g, "web", "web", "dns", ""), ContainerPort: Pick[int32](g, 80, 81, 53, 8080),
+					Protocol: Pick(g, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP),
+				}
+			})}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
 }
 
 // Labels are those of an object. The value with an exclamation mark is none, but the
