@@ -51,7 +51,7 @@ func (c *cluster) waitSteered(t *testing.T, pod string) {
 // openByHand runs the command of docs/operations.md that opens a node.
 func (c *cluster) openByHand(t *testing.T) {
 	t.Helper()
-	if _, err := c.Nodes[0].Run(t.Context(), "", "nft", fmt.Sprintf("delete table inet %s; add table inet %[1]s", steer.TableName)); err != nil {
+	if _, err := c.Nodes[0].Run(t.Context(), "", "nft", fmt.Sprintf("add table inet %s; delete table inet %[1]s; add table inet %[1]s", steer.TableName)); err != nil {
 		t.Fatal(err)
 	}
 }
