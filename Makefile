@@ -46,7 +46,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-packages dashboard-picture manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools image-tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-other bench-packages dashboard-picture manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools image-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -182,25 +182,35 @@ fuzz: ## every fuzz target for FUZZTIME (10s) each
 		done; \
 	done
 
-# Go's benchmarks run several times as a whole, so that what is compared is measured
-# beside each other.
+# Go's benchmarks and the large cluster run several times as a whole, so that what is
+# compared is measured beside each other.
 define MEASURE
-$(GO) build -o bin/ ./cmd/kube-network-policies ./tests/bench ./tests/bench/callback ./tests/scale
+$(GO) build -o bin/ ./cmd/kube-network-policies ./tests/bench ./tests/bench/callback ./tests/bench/floor ./tests/scale
 $(GO) test -c -o bin/ ./tests/bench
 @$(GIVE_BACK)
-bin/bench -rounds $(ROUNDS) $(BENCH_FLAGS) >$(BENCH_RESULTS)
+bin/bench -rounds $(ROUNDS) $(BENCH_FLAGS) $(if $(wildcard $(BENCH_OTHER)),-other $(BENCH_OTHER)) >$(BENCH_RESULTS)
 for round in $$(seq $(ROUNDS)); do bin/bench.test -test.run '^$$' -test.bench . -test.benchtime 0.3s || exit 1; done >>$(BENCH_RESULTS)
-for pods in $(SCALE_PODS); do bin/scale -agent bin/kube-network-policies -pods $$pods $(BENCH_FLAGS) >>$(BENCH_RESULTS) || exit 1; done
+for run in $$(seq $(SCALE_RUNS)); do for pods in $(SCALE_PODS); do \
+	bin/scale -agent bin/kube-network-policies -pods $$pods $(BENCH_FLAGS) >>$(BENCH_RESULTS) || exit 1; done; done
 @$(MAKE) --no-print-directory bench-table
 endef
 
 ROUNDS = 7
+SCALE_RUNS = 3
 SCALE_PODS = 1000 100000
 bench-short: ROUNDS = 1
+bench-short: SCALE_RUNS = 1
 bench-short: SCALE_PODS = 1000
 bench-short: BENCH_FLAGS = -short
 
-bench: tools bench-packages ## what is promised of speed and size, and what is reached: as root, on a quiet machine, minutes
+# What bench compares with, if it was built. It is built where its own go.sum is.
+BENCH_OTHER = bin/kube-network-policies-v1.1.1
+
+bench-other: ## build kube-network-policies v1.1.1 from its public release, so that bench compares with it
+	mkdir -p bin && cd "$$(cd / && $(GO) mod download -json sigs.k8s.io/kube-network-policies@v1.1.1 | sed -nE 's/^\t"Dir": "(.*)",$$/\1/p')" && \
+		$(GO) build -mod=readonly -o $(CURDIR)/$(BENCH_OTHER) ./cmd/kube-network-policies/standard
+
+bench: tools bench-packages ## what is promised of speed and size, and what is reached: as root, on a quiet machine, half an hour
 	$(MEASURE)
 
 bench-short: tools ## the same once and with less of everything: does it work?

@@ -50,14 +50,14 @@ func TestExpensivePolicies(t *testing.T) {
 
 			quiet := connects(t, c, "y/db", "x/web", time.Second)
 			denied := labtest.Denied(labtest.Metrics(t, agent))
-			flows, err := load.OpenFlows(c.Hosts["y/flooder"].NetNS(), netip.AddrPortFrom(c.Hosts["z/web"].Addr(lab.IPv4), floodPort))
+			flows, err := load.OpenFlows(c.Hosts["y/flooder"].NetNS())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer flows.Close()
 			sent := make(chan error)
 			go func() {
-				_, err := flows.Send(2*expensiveRate, expensiveRate)
+				_, err := flows.Send(load.Several(netip.AddrPortFrom(c.Hosts["z/web"].Addr(lab.IPv4), floodPort), floodPorts), 2*expensiveRate, expensiveRate)
 				sent <- err
 			}()
 			series := connects(t, c, "y/db", "x/web", 2*time.Second)

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	floodPort = 9000
+	floodPort  = 9000 // the first of floodPorts
+	floodPorts = 4
 	// floodRate is how many new flows a second are opened. Each needs a verdict.
 	floodRate = 80000
 )
@@ -95,7 +96,7 @@ func TestFloodWhileAgentIsStopped(t *testing.T) {
 			agent := c.Start(t, "--nfqueue-count=1")[0]
 			c.Apply(t, "policies", onlyDB+closed)
 			c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("z/sink", "x/web", "tcp/80"))
-			flows, err := load.OpenFlows(c.Hosts[flood.from].NetNS(), netip.AddrPortFrom(c.Hosts[flood.to].Addr(lab.IPv4), floodPort))
+			flows, err := load.OpenFlows(c.Hosts[flood.from].NetNS())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +104,7 @@ func TestFloodWhileAgentIsStopped(t *testing.T) {
 			if err := agent.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
-			_, sendErr := flows.Send(sent, 0)
+			_, sendErr := flows.Send(load.Several(netip.AddrPortFrom(c.Hosts[flood.to].Addr(lab.IPv4), floodPort), floodPorts), sent, 0)
 			connected := make(chan connections, 1)
 			go func() { connected <- connects(t, c, "y/db", "x/web", time.Nanosecond) }() // one
 			if err := agent.Signal(syscall.SIGCONT); err != nil || sendErr != nil {
@@ -208,10 +209,11 @@ func retransmitted(t *testing.T, conn net.Conn) int {
 // startFlood sends new UDP flows until stop is called.
 func startFlood(t *testing.T, from, to *lab.Host) (stop func() (sent int, took time.Duration)) {
 	t.Helper()
-	flows, err := load.OpenFlows(from.NetNS(), netip.AddrPortFrom(to.Addr(lab.IPv4), floodPort))
+	flows, err := load.OpenFlows(from.NetNS())
 	if err != nil {
 		t.Fatal(err)
 	}
+	next := load.Several(netip.AddrPortFrom(to.Addr(lab.IPv4), floodPort), floodPorts)
 	began, quit, ended := time.Now(), make(chan struct{}), make(chan error)
 	sent := 0
 	go func() {
@@ -222,7 +224,7 @@ func startFlood(t *testing.T, from, to *lab.Host) (stop func() (sent int, took t
 				return
 			default:
 			}
-			if _, err := flows.Send(floodRate/10, floodRate); err != nil {
+			if _, err := flows.Send(next, floodRate/10, floodRate); err != nil {
 				ended <- err
 				return
 			}

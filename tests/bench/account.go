@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -15,9 +13,9 @@ import (
 
 // account holds what a run uses: CPU time and queued packets.
 type account struct {
-	setup            *setup
-	process, machine time.Duration // CPU time of the deciding process, and of the whole machine
-	asked            int           // packets that the kernel wanted to queue
+	setup        *setup
+	decider, own time.Duration // CPU time of the deciding process, and of this one, which sends and receives
+	asked        int           // packets that the kernel wanted to queue
 }
 
 // open opens an account for a run that begins now, with an empty table of
@@ -29,25 +27,27 @@ func (s *setup) open() (account, error) {
 	return s.usage()
 }
 
-// close returns the cost of each of done. It is an error if the packets were not
-// queued: then not the measured process has decided. A few may be missing: a port
-// that is soon reused is an old connection to the kernel.
+// close returns the cost of each of done. Where all packets are decided by a process, it is
+// an error if they were not queued: then something else has decided. A few may be missing:
+// a port that is soon reused is an old connection to the kernel.
 func (a account) close(wanted, done int, each string) ([]results.Value, error) {
 	now, err := a.setup.usage()
 	if err != nil || done == 0 {
 		return nil, err
 	}
-	cost := func(used time.Duration, of string) results.Value {
-		return results.Value{Number: float64(int(used) / done), Unit: of + "-cpu-ns/" + each}
+	cost := func(used time.Duration, unit string) results.Value {
+		return results.Value{Number: float64(int(used) / done), Unit: unit + "/" + each}
 	}
-	values := []results.Value{cost(now.machine-a.machine, "machine")}
+	decider := now.decider - a.decider
+	values := []results.Value{cost(decider+now.own-a.own, "cpu-ns"), cost(decider, "decider-cpu-ns")}
 	if a.setup.pid == 0 {
 		return values, nil
 	}
-	if asked := now.asked - a.asked; asked < wanted*9/10 {
+	asked := now.asked - a.asked
+	if !a.setup.remembers && asked < wanted*9/10 {
 		return nil, fmt.Errorf("of %d packets only %d came to the queue", wanted, asked)
 	}
-	return append(values, cost(now.process-a.process, "process")), nil
+	return append(values, results.Value{Number: float64(100 * asked / done), Unit: "asked-percent"}), nil
 }
 
 // usage returns what was used until now.
@@ -60,38 +60,23 @@ func (s *setup) usage() (account, error) {
 	for _, queue := range stats {
 		a.asked += int(queue.PacketID + queue.QueueDropped)
 	}
-	// user, system, irq and softirq of all cores
-	if a.machine, err = cpuTime("/proc/stat", "cpu ", 0, 2, 5, 6); err != nil || s.pid == 0 {
+	if a.own, err = cpuTime(os.Getpid()); err != nil || s.pid == 0 {
 		return a, err
 	}
-	// user and system, behind the name of the program
-	a.process, err = cpuTime(fmt.Sprintf("/proc/%d/stat", s.pid), ") ", 11, 12)
+	a.decider, err = cpuTime(s.pid)
 	return a, err
 }
 
-// tick is the unit of CPU times in /proc, USER_HZ.
-const tick = 10 * time.Millisecond
-
-// cpuTime adds up columns of a file in /proc, counted from the first occurrence of
-// behind.
-func cpuTime(path, behind string, columns ...int) (sum time.Duration, err error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
+// cpuTime returns the CPU time of a process so far. It includes the time that the kernel
+// spends on packets in the process's system calls, and in interrupts while it runs. The
+// clock is that of clock_getcpuclockid(3).
+func cpuTime(pid int) (time.Duration, error) {
+	const processClock = 2 // CPUCLOCK_SCHED of linux/posix-timers.h, of all threads
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|processClock), &t); err != nil {
+		return 0, fmt.Errorf("CPU time of process %d: %w", pid, err)
 	}
-	_, rest, _ := strings.Cut(string(content), behind)
-	fields := strings.Fields(rest)
-	for _, column := range columns {
-		if column >= len(fields) {
-			return 0, fmt.Errorf("%s has %d columns behind %q, want more than %d", path, len(fields), behind, column)
-		}
-		n, err := strconv.Atoi(fields[column])
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", path, err)
-		}
-		sum += time.Duration(n) * tick
-	}
-	return sum, nil
+	return time.Duration(t.Nano()), nil
 }
 
 // deleteConnections is IPCTNL_MSG_CT_DELETE of linux/netfilter/nfnetlink_conntrack.h.

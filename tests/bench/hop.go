@@ -19,8 +19,11 @@ const (
 	chainName = "decide"
 )
 
-// hop returns a table that hooks like the agent's, with rule for new connections.
-func hop(rule string) string {
+// acceptRules drop what policies deny, and accept what they allow.
+var acceptRules = fmt.Sprintf("ip daddr %s drop\naccept", denied)
+
+// hop returns a table that hooks like the agent's, with rules for new connections.
+func hop(rules string) string {
 	return fmt.Sprintf(`table inet %[1]s {
 	chain %[2]s {
 		%[3]s
@@ -31,13 +34,18 @@ func hop(rule string) string {
 		goto %[2]s
 	}
 }
-`, hopTable, chainName, rule)
+`, hopTable, chainName, rules)
 }
 
-// divert sends new connections to queue 0, with the kernel's queue statement or, if
-// it has none, with the NFQUEUE target of xtables. nft has no syntax for the latter.
-func divert(ctx context.Context, node *lab.Node) error {
-	if _, err := node.Run(ctx, hop("queue to 0"), "nft", "-f", "-"); err == nil {
+// divert distributes new connections to queues from 0 up, like the agent's rules, with
+// the kernel's queue statement or, if it has none, with the NFQUEUE target of xtables. nft
+// has no syntax for the latter.
+func divert(ctx context.Context, node *lab.Node, queues int) error {
+	rule := "queue to 0"
+	if queues > 1 {
+		rule = fmt.Sprintf("queue flags fanout to 0-%d", queues-1)
+	}
+	if _, err := node.Run(ctx, hop(rule), "nft", "-f", "-"); err == nil {
 		return nil
 	}
 	if _, err := node.Run(ctx, hop(""), "nft", "-f", "-"); err != nil {
@@ -52,8 +60,12 @@ func divert(ctx context.Context, node *lab.Node) error {
 	if err != nil {
 		return err
 	}
-	info := make(xt.Unknown, 8)                // struct xt_NFQ_info_v3, padded
-	binary.NativeEndian.PutUint16(info[2:], 1) // one queue, number 0
+	info := make(xt.Unknown, 8) // struct xt_NFQ_info_v3, padded: queues from 0 up
+	binary.NativeEndian.PutUint16(info[2:], uint16(queues))
+	if queues > 1 {
+		const fanout = 1 << 1 // NFQ_FLAG_CPU_FANOUT
+		binary.NativeEndian.PutUint16(info[4:], fanout)
+	}
 	table := &nftables.Table{Name: hopTable, Family: nftables.TableFamilyINet}
 	conn.AddRule(&nftables.Rule{
 		Table: table,

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,7 +39,8 @@ func connectionLimit() (int, error) {
 // within limits floods to half of the conntrack table: when it is full the kernel
 // drops new connections in every setup.
 func (a amounts) within(limit int) amounts {
-	a.flows, a.sockets, a.paced = min(a.flows, limit/2), min(a.sockets, limit/2), min(a.paced, limit/2)
+	a.flows = min(a.flows, limit/2)
+	a.bystander = min(a.bystander, time.Duration(limit/2/floodRate)*time.Second)
 	return a
 }
 
@@ -48,7 +50,7 @@ func machineLoad() (results.Fact, error) {
 	if err != nil {
 		return results.Fact{}, err
 	}
-	averages := strings.Fields(string(content))[:3]
+	averages := strings.Fields(string(content))[:3] // of 1, 5 and 15 minutes
 	return results.Fact{Key: "load-before", Value: strings.Join(averages, " ")}, nil
 }
 

@@ -1,5 +1,5 @@
 // The bench measures the cost of a decision about new flows and connections that
-// cross a node: with none, accepted by a rule, accepted by a plain callback loop, and
+// cross a node: accepted by a rule, accepted by loops that read the kernel's queue, and
 // decided by the agent with few and with many policies. All are measured in rounds,
 // one after the other, so that other load of the machine affects all alike.
 //
@@ -27,6 +27,8 @@ func init() { runtime.LockOSThread() }
 func main() {
 	var o options
 	flag.StringVar(&o.agent, "agent", "bin/kube-network-policies", "path of the agent")
+	flag.StringVar(&o.floor, "floor", "bin/floor", "path of the least loop that accepts all packets of queues")
+	flag.StringVar(&o.other, "other", "", "path of kube-network-policies v1.1.1 to compare with; empty leaves it out")
 	flag.StringVar(&o.callback, "callback", "bin/callback", "path of the callback loop to compare with")
 	flag.IntVar(&o.rounds, "rounds", 7, "how often each is measured")
 	flag.BoolVar(&o.short, "short", false, "measure less of everything, as a smoke test")
@@ -44,9 +46,9 @@ func main() {
 
 // options are the flags.
 type options struct {
-	agent, callback string
-	rounds          int
-	short           bool
+	agent, floor, callback, other string
+	rounds                        int
+	short                         bool
 }
 
 // run makes all measurements and prints them on out.
@@ -64,7 +66,11 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 	}
 	defer os.RemoveAll(dir)
 	p := o.plan()
-	setups, err := setUp(ctx, p.ways(o, dir))
+	ways, err := p.ways(ctx, o, dir)
+	if err != nil {
+		return err
+	}
+	setups, err := setUp(ctx, ways)
 	defer func() {
 		for _, s := range setups {
 			err = errors.Join(err, s.close())
@@ -88,10 +94,13 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 	return nil
 }
 
-// round measures every setup once in every way.
+// round makes every measurement of every setup once.
 func round(ctx context.Context, out io.Writer, setups []*setup, a amounts) error {
 	for _, m := range measurements {
 		for _, s := range setups {
+			if s.unsupported || !m.of(s.way) {
+				continue
+			}
 			line, err := m.do(ctx, s, a)
 			if err = errors.Join(err, ctx.Err()); err != nil {
 				return fmt.Errorf("%s/%s: %w", m.name, s.name, err)

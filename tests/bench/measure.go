@@ -2,122 +2,161 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
-	"sigs.k8s.io/kube-network-policies/tests/bench/cluster"
 	"sigs.k8s.io/kube-network-policies/tests/bench/load"
 	"sigs.k8s.io/kube-network-policies/tests/bench/results"
-	"sigs.k8s.io/kube-network-policies/tests/lab"
 )
 
 const (
-	pace    = 60000 // flows per second of the paced run
-	burst   = 8192  // flows at once
-	clients = 64    // that connect side by side
+	pace      = 60000 // flows per second of the paced run
+	burst     = 8192  // flows at once
+	clients   = 64    // that connect side by side
+	floodRate = 30000 // flows per second of another pod
+
+	// bystanderPause keeps a pod that connects beside a flood within its share of
+	// the queue (--pod-share).
+	bystanderPause = 2 * time.Millisecond
 
 	settleTimeout = 30 * time.Second // until packets have arrived or are lost
 	// stalledAfter is when a queued packet counts as lost: a callback loop that fails
 	// to answer a packet leaves it in the queue for ever.
 	stalledAfter = time.Second
+	// quietAfter is when no more packets are expected if none wait in a queue: the
+	// kernel's threads may have some.
+	quietAfter = 300 * time.Millisecond
+	// settleInterval is how exactly the arrival of the last packet is known.
+	settleInterval = time.Millisecond
 )
 
 // amounts are how much is measured in a round.
 type amounts struct {
-	flows   int           // of a flood
-	sockets int           // of a flood with a socket for each flow
-	paced   int           // of the paced run
-	connect time.Duration // connections one after the other
-	clients time.Duration // connections of many clients
+	flows     int           // of a flood, and of the paced run
+	connect   time.Duration // connections one after the other
+	bystander time.Duration // the same beside a flood
+	clients   time.Duration // connections of many clients
 }
 
 // measurement is one kind of measurement.
 type measurement struct {
 	name string
-	do   func(ctx context.Context, s *setup, a amounts) (results.Line, error)
+	// brief measurements are also made of ways that are there for comparison only.
+	brief bool
+	do    func(ctx context.Context, s *setup, a amounts) (results.Line, error)
 }
 
 // measurements are made in this order in every round.
 var measurements = []measurement{
-	{"UDPFlows", func(ctx context.Context, s *setup, a amounts) (results.Line, error) {
-		return s.sendFlows(ctx, a.flows, 0)
+	{"Connect/known", true, func(_ context.Context, s *setup, a amounts) (results.Line, error) {
+		return s.connect(load.Clients{Count: 1, To: tcp(s.classes.known), During: a.connect})
 	}},
-	{"UDPSockets", func(ctx context.Context, s *setup, a amounts) (results.Line, error) {
-		return s.measureFlows(ctx, a.sockets, s.flows.SendFromSockets)
+	{"Connect/unknown", true, func(_ context.Context, s *setup, a amounts) (results.Line, error) {
+		return s.connect(load.Clients{Count: 1, To: tcp(s.classes.unknown), During: a.connect})
 	}},
-	{"UDPPaced", func(ctx context.Context, s *setup, a amounts) (results.Line, error) {
-		return s.sendFlows(ctx, a.paced, pace)
+	{"Bystander/known", false, func(_ context.Context, s *setup, a amounts) (results.Line, error) {
+		return s.besideFlood(load.Clients{Count: 1, To: tcp(s.classes.known), Pause: bystanderPause, During: a.bystander})
 	}},
-	{"UDPBurst", func(ctx context.Context, s *setup, a amounts) (results.Line, error) {
-		return s.sendFlows(ctx, burst, 0)
+	{"Bystander/unknown", false, func(_ context.Context, s *setup, a amounts) (results.Line, error) {
+		return s.besideFlood(load.Clients{Count: 1, To: tcp(s.classes.unknown), Pause: bystanderPause, During: a.bystander})
 	}},
-	{"TCPConnect", func(_ context.Context, s *setup, a amounts) (results.Line, error) {
-		return s.connect(1, a.connect)
+	{"Clients/known", true, func(_ context.Context, s *setup, a amounts) (results.Line, error) {
+		return s.connect(load.Clients{Count: clients, To: tcp(s.classes.known), During: a.clients})
 	}},
-	{"TCPClients", func(_ context.Context, s *setup, a amounts) (results.Line, error) {
-		return s.connect(clients, a.clients)
+	{"Clients/unknown", true, func(_ context.Context, s *setup, a amounts) (results.Line, error) {
+		return s.connect(load.Clients{Count: clients, To: tcp(s.classes.unknown), During: a.clients})
+	}},
+	{"Clients/mixture", false, func(_ context.Context, s *setup, a amounts) (results.Line, error) {
+		return s.connect(load.Clients{Count: clients, To: tcp(s.classes.mixed), During: a.clients})
+	}},
+	{"Flood/one", false, func(ctx context.Context, s *setup, a amounts) (results.Line, error) {
+		return s.flood(ctx, udp(s.classes.known), a.flows, 0)
+	}},
+	{"Flood/random", true, func(ctx context.Context, s *setup, a amounts) (results.Line, error) {
+		return s.flood(ctx, udp(s.classes.unknown), a.flows, 0)
+	}},
+	{"Flood/denied", false, func(ctx context.Context, s *setup, a amounts) (results.Line, error) {
+		line, err := s.flood(ctx, udp(s.classes.denied), a.flows, 0)
+		if delivered := line.Value("delivered/s"); err == nil && delivered > 0 {
+			err = fmt.Errorf("%v of the packets that are denied were delivered each second", delivered)
+		}
+		return line, err
+	}},
+	{"Paced/random", false, func(ctx context.Context, s *setup, a amounts) (results.Line, error) {
+		return s.flood(ctx, udp(s.classes.unknown), a.flows, pace)
+	}},
+	{"Burst/random", false, func(ctx context.Context, s *setup, _ amounts) (results.Line, error) {
+		return s.flood(ctx, udp(s.classes.unknown), burst, 0)
 	}},
 }
 
-// sendFlows measures new UDP flows, at a pace or as fast as possible.
-func (s *setup) sendFlows(ctx context.Context, count, perSecond int) (results.Line, error) {
-	return s.measureFlows(ctx, count, func(count int) (time.Time, error) { return s.flows.Send(count, perSecond) })
+// of reports whether m is made of a way.
+func (m measurement) of(w way) bool {
+	return (m.brief || !w.brief) && (w.denies || !strings.HasSuffix(m.name, "/denied"))
 }
 
-// measureFlows has new UDP flows sent and waits until they have arrived or are lost.
-func (s *setup) measureFlows(ctx context.Context, count int, send func(count int) (time.Time, error)) (results.Line, error) {
+// flood measures new UDP flows, at a pace or as fast as possible.
+func (s *setup) flood(ctx context.Context, to func() netip.AddrPort, count, perSecond int) (results.Line, error) {
 	account, err := s.open()
 	if err != nil {
 		return results.Line{}, err
 	}
-	before, _ := s.sink.Received()
-	began, err := send(count)
+	before, err := s.inTransit()
 	if err != nil {
 		return results.Line{}, err
 	}
-	sending := time.Since(began)
-	received, took, err := s.settle(ctx, before, count, began)
+	began := time.Now()
+	sending, err := s.flows.Send(to, count, perSecond)
 	if err != nil {
 		return results.Line{}, err
 	}
+	after, took, err := s.settle(ctx, before, count, began)
+	if err != nil {
+		return results.Line{}, err
+	}
+	delivered := after.delivered - before.delivered
 	line := results.Line{Count: count, Values: []results.Value{
-		{Number: perSec(count, sending), Unit: "sent/s"},
-		{Number: perSec(received, took), Unit: "flows/s"},
-		{Number: float64(count - received), Unit: "lost"},
+		{Number: perSec(after.sent-before.sent, sending), Unit: "sent/s"},
+		{Number: perSec(delivered, took), Unit: "delivered/s"},
+		{Number: float64(count - delivered), Unit: "lost"},
 	}}
-	costs, err := account.close(count, received, "flow")
+	costs, err := account.close(count, count, "flow")
 	line.Values = append(line.Values, costs...)
 	return line, err
 }
 
-// settle waits until no packet is in transit, and returns how many of count have
-// arrived and in what time.
-func (s *setup) settle(ctx context.Context, before, count int, began time.Time) (received int, took time.Duration, err error) {
+// settle waits until count packets have arrived or none is in transit, and returns what
+// was counted, and when the last one arrived.
+func (s *setup) settle(ctx context.Context, before inTransit, count int, began time.Time) (seen inTransit, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	seen := inTransit{received: -1} // nothing was seen yet
-	var since time.Time             // when it was first seen so
-	err = lab.Poll(ctx, func() (bool, error) {
+	since := time.Now() // when it was first seen so
+	for {
 		now, err := s.inTransit()
+		if err != nil {
+			return now, 0, err
+		}
 		if now != seen {
 			seen, since = now, time.Now()
-		} else if now.none() || time.Since(since) > stalledAfter {
-			return true, err
 		}
-		return seen.received-before == count, err
-	})
-	_, last := s.sink.Received()
-	return seen.received - before, last.Sub(began), err
+		unchanged := time.Since(since)
+		if seen.delivered-before.delivered >= count || unchanged > stalledAfter || seen.inQueues == 0 && unchanged > quietAfter {
+			return seen, since.Sub(began), nil
+		}
+		select {
+		case <-ctx.Done():
+			return seen, 0, ctx.Err()
+		case <-time.After(settleInterval):
+		}
+	}
 }
 
-// inTransit counts packets by where they are.
-type inTransit struct {
-	received, inQueues int
-	inSink             bool
-}
-
-func (u inTransit) none() bool { return u.inQueues == 0 && !u.inSink }
+// inTransit counts packets by where they are, or were.
+type inTransit struct{ sent, delivered, inQueues int }
 
 func (s *setup) inTransit() (u inTransit, err error) {
 	stats, err := s.stats()
@@ -127,36 +166,59 @@ func (s *setup) inTransit() (u inTransit, err error) {
 	for _, queue := range stats {
 		u.inQueues += int(queue.Waiting)
 	}
-	if u.inSink, err = s.sink.Waiting(); err != nil {
+	if u.sent, err = s.sent.Packets(); err != nil {
 		return u, err
 	}
-	u.received, _ = s.sink.Received()
-	return u, nil
+	u.delivered, err = s.delivered.Packets()
+	return u, err
 }
 
 // connect opens TCP connections.
-func (s *setup) connect(clients int, during time.Duration) (results.Line, error) {
+func (s *setup) connect(c load.Clients) (results.Line, error) {
 	account, err := s.open()
 	if err != nil {
 		return results.Line{}, err
 	}
-	took, err := load.Connect(s.client.NetNS(), s.at(cluster.Port), clients, during)
+	made, err := load.Connect(s.client.NetNS(), c)
 	if err != nil {
 		return results.Line{}, err
 	}
-	if len(took) == 0 {
-		return results.Line{}, fmt.Errorf("no connection in %s", during)
-	}
+	took := made.Took
 	slices.Sort(took)
 	line := results.Line{Count: len(took), Values: []results.Value{
-		{Number: perSec(len(took), during), Unit: "connects/s"},
+		{Number: perSec(made.InTime, c.During), Unit: "connects/s"},
 		{Number: percentile(took, 50), Unit: "p50-ns"},
-		{Number: percentile(took, 90), Unit: "p90-ns"},
 		{Number: percentile(took, 99), Unit: "p99-ns"},
 	}}
 	costs, err := account.close(len(took), len(took), "connect")
 	line.Values = append(line.Values, costs...)
 	return line, err
+}
+
+// besideFlood is connect while another pod sends packets, each of an unknown class. The
+// line has the rate that this pod sent, and no costs: they are mostly those of the flood.
+func (s *setup) besideFlood(c load.Clients) (results.Line, error) {
+	before, err := s.sent.Packets()
+	if err != nil {
+		return results.Line{}, err
+	}
+	type sent struct {
+		took time.Duration
+		err  error
+	}
+	ended := make(chan sent)
+	go func() {
+		took, err := s.flooder.Send(udp(s.floodClasses.unknown), int(floodRate*c.During.Seconds()), floodRate)
+		ended <- sent{took, err}
+	}()
+	line, err := s.connect(c)
+	flood := <-ended
+	after, meterErr := s.sent.Packets()
+	if err := errors.Join(err, flood.err, meterErr); err != nil {
+		return line, err
+	}
+	line.Values = append(line.Values[:3], results.Value{Number: perSec(after-before, flood.took), Unit: "flood-sent/s"})
+	return line, nil
 }
 
 // percentile returns a percentile of sorted durations, in nanoseconds.

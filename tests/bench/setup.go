@@ -7,45 +7,56 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"sigs.k8s.io/kube-network-policies/pkg/queue"
 	"sigs.k8s.io/kube-network-policies/tests/bench/cluster"
 	"sigs.k8s.io/kube-network-policies/tests/bench/load"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
 )
 
 // readyTimeout bounds the start of the deciding process: an agent reads its policies
 // while the others start.
 const readyTimeout = 2 * time.Minute
 
-// udpPort is the first port of the sink.
+// udpPort is where floods go.
 const udpPort = 9000
 
-// setup is one way to decide about packets, with traffic through it: a client and a
-// server behind a node of their own.
-type setup struct {
-	name           string
-	lab            *lab.Lab
-	node           *lab.Node
-	client, server *lab.Pod
-	pid            int // of the process that decides, 0 if the kernel does
+// worldAddr is the address of a host outside the cluster, which has all destinations.
+var worldAddr = netip.MustParseAddr("192.0.2.1")
 
-	flows    *load.Flows
-	sink     *load.Sink
-	acceptor *load.Acceptor
-	stop     func() error // ends that process
+// setup is one way to decide about packets, with traffic through it: two pods of one node
+// that send, and a host outside the cluster that receives.
+type setup struct {
+	way
+	lab    *lab.Lab
+	node   *lab.Node
+	client *lab.Pod
+	other  *lab.Pod // floods
+	pid    int      // of the process that decides, 0 if the kernel does
+
+	unsupported bool // nothing decides, and nothing is measured
+
+	classes, floodClasses *classes    // of client and of other
+	flows, flooder        *load.Flows // from client and from other
+	sent, delivered       *load.Meter // by both, at the node; to the world
+	acceptor              *load.Acceptor
+	stop                  []func() error // ends processes
 }
 
 // newSetup builds the network and the servers. Nothing decides about packets yet.
-func newSetup(ctx context.Context, name string) (_ *setup, err error) {
-	s := &setup{name: name, stop: func() error { return nil }}
+func newSetup(ctx context.Context, w way) (_ *setup, err error) {
+	s := &setup{way: w, classes: newClasses(), floodClasses: newClasses()}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("%s: %w", name, err), s.close())
+			err = errors.Join(fmt.Errorf("%s: %w", w.name, err), s.close())
 		}
 	}()
 	if s.lab, err = lab.New(ctx, lab.Config{Nodes: 1}); err != nil {
@@ -56,44 +67,71 @@ func newSetup(ctx context.Context, name string) (_ *setup, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.server, s.client = pods[0], pods[1]
+	s.client, s.other = pods[0], pods[1]
 	if err := s.client.Set("ipv4/ip_local_port_range", "1024 65535"); err != nil {
 		return nil, err
 	}
-	if s.flows, err = load.OpenFlows(s.client.NetNS(), s.at(udpPort)); err != nil {
+	if s.flows, err = load.OpenFlows(s.client.NetNS()); err != nil {
 		return nil, err
 	}
-	if s.sink, err = load.OpenSink(s.server.NetNS(), s.at(udpPort)); err != nil {
+	if s.flooder, err = load.OpenFlows(s.other.NetNS()); err != nil {
 		return nil, err
 	}
-	s.acceptor, err = load.OpenAcceptor(s.server.NetNS(), s.at(cluster.Port))
-	return s, err
+	if s.sent, err = load.OpenMeter(s.node.NetNS(), udpPort, load.Pass); err != nil {
+		return nil, err
+	}
+	return s, s.addWorld(ctx)
 }
 
-// endpoints are a server in the first namespace, which the policies select, and a
-// client in the second one. They are the same in every setup.
+// addWorld adds the host that has all destinations. It counts datagrams and drops them
+// before they cost more, and accepts connections.
+func (s *setup) addWorld(ctx context.Context) error {
+	world, err := s.lab.AddHost(ctx, s.node, "world", worldAddr)
+	if err != nil {
+		return err
+	}
+	if err := world.Set("core/somaxconn", "65535"); err != nil {
+		return err
+	}
+	for _, destinations := range []string{allowed.String(), denied.String()} {
+		if _, err := s.node.Run(ctx, "", "ip", "route", "add", destinations, "via", worldAddr.String(), "onlink", "dev", "pod3"); err != nil {
+			return err
+		}
+		if _, err := world.Run(ctx, "", "ip", "route", "add", "local", destinations, "dev", "lo"); err != nil {
+			return err
+		}
+	}
+	if s.delivered, err = load.OpenMeter(world.NetNS(), udpPort, load.Drop); err != nil {
+		return err
+	}
+	s.acceptor, err = load.OpenAcceptor(world.NetNS(), cluster.Port)
+	return err
+}
+
+// endpoints are the pods of one namespace, which the policies select. They are the same
+// in every setup.
 func endpoints() []*corev1.Pod {
-	pods := []*corev1.Pod{cluster.Pod(0, namespaces), cluster.Pod(1, namespaces)}
+	pods := []*corev1.Pod{cluster.Pod(0, 1), cluster.Pod(1, 1)}
 	for _, pod := range pods {
 		pod.Spec.NodeName, pod.Status = "node-1", corev1.PodStatus{}
 	}
 	return pods
 }
 
-const namespaces = 2
-
-func (s *setup) at(port uint16) netip.AddrPort {
-	return netip.AddrPortFrom(s.server.Addr(lab.IPv4), port)
-}
-
 // close ends everything. It may be called at any stage.
-func (s *setup) close() error {
-	err := s.stop()
-	if s.flows != nil {
-		err = errors.Join(err, s.flows.Close())
+func (s *setup) close() (err error) {
+	for _, stop := range s.stop {
+		err = errors.Join(err, stop())
 	}
-	if s.sink != nil {
-		err = errors.Join(err, s.sink.Close())
+	for _, f := range []*load.Flows{s.flows, s.flooder} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	for _, m := range []*load.Meter{s.sent, s.delivered} {
+		if m != nil {
+			err = errors.Join(err, m.Close())
+		}
 	}
 	if s.acceptor != nil {
 		err = errors.Join(err, s.acceptor.Close())
@@ -113,18 +151,32 @@ func (s *setup) stats() (stats []queue.Stat, err error) {
 	return stats, err
 }
 
-// decideByRules has the kernel accept every new connection.
+// decideByRules has the kernel accept every new connection, but those that are denied.
 func (s *setup) decideByRules(ctx context.Context) error {
-	_, err := s.node.Run(ctx, hop("accept"), "nft", "-f", "-")
+	_, err := s.node.Run(ctx, hop(acceptRules), "nft", "-f", "-")
 	return err
 }
 
-// decideByCallback has the callback loop accept every new connection.
-func (s *setup) decideByCallback(ctx context.Context, binary string) error {
-	if err := divert(ctx, s.node); err != nil {
+// decideByLoop has a loop accept every new connection. The program reads that many queues
+// until its standard input ends.
+func (s *setup) decideByLoop(ctx context.Context, queues int, binary string) error {
+	if err := divert(ctx, s.node, queues); err != nil {
 		return err
 	}
-	cmd := exec.Command("nsenter", "--net="+s.node.NetNS(), binary)
+	if err := s.run(binary, fmt.Sprint(queues)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	return lab.Poll(ctx, func() (bool, error) {
+		stats, err := s.stats()
+		return len(stats) == queues, err
+	})
+}
+
+// run starts a process on the node that decides.
+func (s *setup) run(binary string, args ...string) error {
+	cmd := exec.Command("nsenter", append([]string{"--net=" + s.node.NetNS(), binary}, args...)...)
 	cmd.Stderr = os.Stderr
 	alive, err := cmd.StdinPipe() // it ends when this process does
 	if err != nil {
@@ -134,33 +186,29 @@ func (s *setup) decideByCallback(ctx context.Context, binary string) error {
 		return err
 	}
 	s.pid = cmd.Process.Pid // nsenter's own process becomes the program
-	s.stop = func() error { return errors.Join(alive.Close(), cmd.Wait()) }
-	return s.waitBound(ctx)
-}
-
-// waitBound waits until a process listens to a queue.
-func (s *setup) waitBound(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	return lab.Poll(ctx, func() (bool, error) {
-		stats, err := s.stats()
-		return len(stats) > 0, err
+	s.stop = append(s.stop, func() error {
+		err := errors.Join(alive.Close(), cmd.Process.Signal(os.Interrupt))
+		_ = cmd.Wait() // the signal may be what ends it
+		return err
 	})
+	return nil
 }
 
-// decideByAgent has an agent with the given number of queues decide about every new
-// connection by the given number of policies.
-func (s *setup) decideByAgent(ctx context.Context, binary, dir string, policies, queues int) error {
+// decideByAgent has an agent decide about every new connection by the given number of
+// policies.
+func (s *setup) decideByAgent(ctx context.Context, binary, dir string, policies int, args []string) error {
 	manifests, err := lab.NewManifests(dir)
 	if err != nil {
 		return err
 	}
-	if err := manifests.Put("cluster", s.objects(policies)...); err != nil {
+	var objects []runtime.Object
+	for _, object := range s.objects(policies) {
+		objects = append(objects, object)
+	}
+	if err := manifests.Put("cluster", objects...); err != nil {
 		return err
 	}
-	agent, err := s.node.StartAgent(lab.AgentConfig{
-		Binary: binary, Manifests: manifests.Dir(), Args: []string{fmt.Sprintf("--nfqueue-count=%d", queues)},
-	})
+	agent, err := s.node.StartAgent(lab.AgentConfig{Binary: binary, Manifests: manifests.Dir(), Args: args})
 	if err != nil {
 		return err
 	}
@@ -170,15 +218,68 @@ func (s *setup) decideByAgent(ctx context.Context, binary, dir string, policies,
 	return agent.WaitReady(ctx)
 }
 
-// objects returns the cluster and the given number of policies that select the
-// server, of which the last one allows the client.
-func (s *setup) objects(policies int) []runtime.Object {
-	objects := []runtime.Object{s.node.Object(), s.server.Object, s.client.Object}
-	for _, pod := range []*lab.Pod{s.server, s.client} {
-		objects = append(objects, lab.NewNamespace(pod.Object.Namespace, nil))
+// decideByOther has an agent of kube-network-policies v1.1.1, which reads from an API
+// server and has no sign that it is ready. It needs the kernel's queue statement: without it
+// the error wraps errors.ErrUnsupported.
+func (s *setup) decideByOther(ctx context.Context, binary, dir string, policies int) error {
+	if _, err := s.node.Run(ctx, hop("queue to 0"), "nft", "--check", "-f", "-"); err != nil {
+		return fmt.Errorf("the kernel has no queue statement (CONFIG_NFT_QUEUE): %w", errors.ErrUnsupported)
 	}
-	for _, policy := range cluster.Policies(s.server.Object.Namespace, policies-1) {
-		objects = append(objects, policy)
+	api := apiserver.New()
+	for _, object := range s.objects(policies) {
+		if _, err := api.Put(object); err != nil {
+			return err
+		}
 	}
-	return append(objects, cluster.Allowing(s.server.Object.Namespace, s.client.Object.Namespace))
+	var url string
+	err := load.Inside(s.node.NetNS(), func() error {
+		web, err := api.Start()
+		if err == nil {
+			url = web.URL
+			s.stop = append(s.stop, func() error { web.CloseClientConnections(); web.Close(); return nil })
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	kubeconfig := filepath.Join(dir, fmt.Sprintf("kubeconfig-%d", policies))
+	if err := apiserver.WriteKubeconfig(kubeconfig, url); err != nil {
+		return err
+	}
+	// By default it accepts what does not fit into its queue.
+	err = s.run(binary, "--kubeconfig="+kubeconfig, "--hostname-override="+s.node.Name, "--fail-open=false", "--disable-nri", "--v=0")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	return lab.Poll(ctx, func() (bool, error) {
+		rules, err := s.node.Run(ctx, "", "nft", "list", "ruleset")
+		return strings.Contains(rules, s.client.Addr(lab.IPv4).String()), err
+	})
+}
+
+// objects returns the cluster and the given number of policies that select the pods for
+// egress, of which the last one allows some destinations.
+func (s *setup) objects(policies int) []apiserver.Object {
+	namespace := s.client.Object.Namespace
+	objects := []apiserver.Object{s.node.Object(), s.client.Object, s.other.Object, lab.NewNamespace(namespace, nil)}
+	all := cluster.Policies(namespace, policies-1)
+	allow := cluster.Allowing(namespace, "")
+	allow.Spec.Ingress[0].From = []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: allowed.String()}}}
+	for _, policy := range append(all, allow) {
+		objects = append(objects, towards(policy))
+	}
+	return objects
+}
+
+// towards makes a policy for ingress one for egress to the same peers.
+func towards(p *networkingv1.NetworkPolicy) *networkingv1.NetworkPolicy {
+	p.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}
+	for _, rule := range p.Spec.Ingress {
+		p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{Ports: rule.Ports, To: rule.From})
+	}
+	p.Spec.Ingress = nil
+	return p
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ import (
 func newTestSetup(t *testing.T) *setup {
 	t.Helper()
 	labtest.Need(t)
-	s, err := newSetup(t.Context(), "accept")
+	s, err := newSetup(t.Context(), way{name: "accept", denies: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,7 @@ func newTestSetup(t *testing.T) *setup {
 	return s
 }
 
-var few = amounts{flows: 500, sockets: 500, paced: 500, connect: 20 * time.Millisecond, clients: 20 * time.Millisecond}
+var few = amounts{flows: 500, connect: 20 * time.Millisecond, bystander: 20 * time.Millisecond, clients: 20 * time.Millisecond}
 
 func TestRoundHasAllMeasurements(t *testing.T) {
 	s := newTestSetup(t)
@@ -52,33 +53,73 @@ func TestLostFlowsAreCounted(t *testing.T) {
 	if _, err := s.node.Run(t.Context(), rule, "nft", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
-	line, err := s.sendFlows(t.Context(), 500, 0)
-	if err != nil || line.Values[2].Unit != "lost" || line.Values[2].Number != 50 {
+	line, err := s.flood(t.Context(), udp(s.classes.unknown), 500, 0)
+	if err != nil || line.Value("lost") != 50 {
 		t.Errorf("%v, %v, want 50 lost", line, err)
+	}
+}
+
+// What should be denied and is not ends a run.
+func TestDeliveredDenialIsAnError(t *testing.T) {
+	s := newTestSetup(t)
+	if _, err := s.node.Run(t.Context(), "", "nft", "flush", "chain", "inet", hopTable, chainName); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range measurements {
+		_, err := m.do(t.Context(), s, few)
+		if want := m.name == "Flood/denied"; (err != nil) != want {
+			t.Errorf("%s: %v, want an error: %v", m.name, err, want)
+		}
 	}
 }
 
 func TestPacketsPastTheQueueAreAnError(t *testing.T) {
 	s := newTestSetup(t)
 	s.pid = os.Getpid() // as if this process decided
-	for _, m := range measurements {
-		if line, err := m.do(t.Context(), s, few); err == nil || !strings.Contains(err.Error(), "came to the queue") {
-			t.Errorf("%s: %v, %v, want an error", m.name, line, err)
+	for _, remembers := range []bool{false, true} {
+		s.remembers = remembers
+		for _, m := range measurements {
+			line, err := m.do(t.Context(), s, few)
+			if failed := err != nil && strings.Contains(err.Error(), "came to the queue"); failed == remembers {
+				t.Errorf("%s, remembers: %v: %v, %v", m.name, remembers, line, err)
+			}
 		}
 	}
 }
 
-func TestCPUTime(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "stat")
-	if err := os.WriteFile(path, []byte("7 (a (b) c) S 1 2 3\n"), 0o600); err != nil {
+// The floor accepts all packets of all its queues.
+func TestFloorAcceptsAll(t *testing.T) {
+	labtest.Need(t)
+	binary := filepath.Join(t.TempDir(), "floor")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./floor").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	s, err := newSetup(t.Context(), way{name: "floor"})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := cpuTime(path, "c) ", 1, 3); got != 4*tick || err != nil {
-		t.Errorf("got %v, %v, want %v", got, err, 4*tick)
+	defer s.close()
+	if err := s.decideByLoop(t.Context(), 2, binary); err != nil {
+		t.Fatal(err)
 	}
-	for _, columns := range [][]int{{0}, {4}} {
-		if got, err := cpuTime(path, "c) ", columns...); err == nil {
-			t.Errorf("columns %v: %v, want an error", columns, got)
+	line, err := s.flood(t.Context(), udp(s.classes.unknown), 2000, 0)
+	if err != nil || line.Value("lost") != 0 || line.Value("asked-percent") != 100 {
+		t.Errorf("%v, %v, want none lost and all asked about", line, err)
+	}
+}
+
+// A process's CPU time is that of all its threads, and grows as it works.
+func TestCPUTime(t *testing.T) {
+	before, err := cpuTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for now := before; now <= before; {
+		if now, err = cpuTime(os.Getpid()); err != nil {
+			t.Fatal(err)
 		}
+	}
+	if got, err := cpuTime(1 << 23); err == nil {
+		t.Errorf("a process that does not exist used %v", got)
 	}
 }

@@ -110,6 +110,33 @@ func BenchmarkFirstPacket(b *testing.B) {
 	})
 }
 
+// BenchmarkSharedPeers is BenchmarkPeers with pods that share labels by the thirty, as
+// those of a Deployment do. In BenchmarkPeers no two pods have the same labels.
+func BenchmarkSharedPeers(b *testing.B) {
+	const pods, policies = 100001, 10000
+	in := input(pods, policies)
+	for _, pod := range in.Pods {
+		pod.Labels = map[string]string{"tier": pod.Labels["tier"]}
+	}
+	s := clusterstate.Compile(in)
+	for _, peers := range []int{1, 2048, 100000} {
+		b.Run(fmt.Sprintf("policies=%d/peers=%d", policies, peers), func(b *testing.B) {
+			payload := segment(cluster.Addr(1))
+			for i := range peers { // all are known when the measurement begins
+				copy(payload[12:], cluster.Addr(1+i).AsSlice())
+				mustDeny(b, s, payload)
+			}
+			next := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				copy(payload[12:], cluster.Addr(1+next%peers).AsSlice())
+				next++
+				evaluate(b, s, payload)
+			}
+		})
+	}
+}
+
 // BenchmarkPeers is the same as BenchmarkVerdict with many peers by turns.
 func BenchmarkPeers(b *testing.B) {
 	const pods = 100001

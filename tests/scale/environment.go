@@ -3,11 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"log"
-	"net"
-	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -71,32 +66,18 @@ func newEnvironment(ctx context.Context, s size, streaming bool) (_ *environment
 	return e, e.serve()
 }
 
-// serve starts the API server on the node, with TLS and HTTP/2.
+// serve starts the API server on the node.
 func (e *environment) serve() error {
-	return load.Inside(e.node.NetNS(), func() error {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return err
-		}
-		e.web = &httptest.Server{Listener: listener, EnableHTTP2: true, Config: &http.Server{
-			Handler:  e.api,
-			ErrorLog: log.New(io.Discard, "", 0), // connections that break when an agent ends
-		}}
-		e.web.StartTLS()
-		return nil
+	return load.Inside(e.node.NetNS(), func() (err error) {
+		e.web, err = e.api.Start()
+		return err
 	})
 }
 
 // kubeconfig writes a file for clients whose paths begin with prefix.
 func (e *environment) kubeconfig(name, prefix string) (string, error) {
 	path := filepath.Join(e.dir, name)
-	return path, os.WriteFile(path, fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-clusters: [{name: scale, cluster: {server: "%s", insecure-skip-tls-verify: true}}]
-users: [{name: agent, user: {}}]
-contexts: [{name: scale, context: {cluster: scale, user: agent}}]
-current-context: scale
-`, e.web.URL+prefix), 0o600)
+	return path, apiserver.WriteKubeconfig(path, e.web.URL+prefix)
 }
 
 // close ends everything. It may be called at any stage.

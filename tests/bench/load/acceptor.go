@@ -2,14 +2,14 @@ package load
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// backlog is more than there are clients.
-const backlog = 1024
+// backlog is more than clients open while the acceptor does not run. The kernel limits
+// it to net.core.somaxconn.
+const backlog = 1<<16 - 1
 
 // Acceptor accepts TCP connections and closes them in good order: a reset could be
 // there before the client knows that it was accepted.
@@ -18,21 +18,21 @@ type Acceptor struct {
 	ended chan struct{}
 }
 
-// OpenAcceptor listens inside a namespace.
-func OpenAcceptor(netns string, at netip.AddrPort) (*Acceptor, error) {
+// OpenAcceptor listens inside a namespace, on a port of all its IPv4 addresses.
+func OpenAcceptor(netns string, port uint16) (*Acceptor, error) {
 	a := &Acceptor{ended: make(chan struct{})}
-	if err := Inside(netns, func() error { return a.listen(at) }); err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", at, err)
+	if err := Inside(netns, func() error { return a.listen(port) }); err != nil {
+		return nil, fmt.Errorf("listen on port %d: %w", port, err)
 	}
 	go a.accept()
 	return a, nil
 }
 
-func (a *Acceptor) listen(at netip.AddrPort) (err error) {
+func (a *Acceptor) listen(port uint16) (err error) {
 	if a.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		return os.NewSyscallError("socket", err)
 	}
-	if err = os.NewSyscallError("bind", unix.Bind(a.fd, sockaddr(at))); err == nil {
+	if err = os.NewSyscallError("bind", unix.Bind(a.fd, &unix.SockaddrInet4{Port: int(port)})); err == nil {
 		err = os.NewSyscallError("listen", unix.Listen(a.fd, backlog))
 	}
 	if err != nil {

@@ -9,42 +9,65 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Connect opens TCP connections from a namespace for the given time: each client
-// opens one, resets it, and opens the next. It returns how long each took to be
-// established. Connections that are pending at the end are closed.
-func Connect(netns string, to netip.AddrPort, clients int, during time.Duration) ([]time.Duration, error) {
-	c := &connector{to: sockaddr(to), began: make(map[int]time.Time)}
+// drainTimeout bounds the wait for connections that were begun in time: a lost SYN is
+// sent again after one second, and after two more.
+const drainTimeout = 4 * time.Second
+
+// Clients open TCP connections: each opens one, resets it, and opens the next.
+type Clients struct {
+	Count  int
+	To     func() netip.AddrPort // where the next connection goes
+	Pause  time.Duration         // between the begins of two connections of one client; only for Count 1
+	During time.Duration         // connections are begun
+}
+
+// Connections are what Connect has measured.
+type Connections struct {
+	Took   []time.Duration // until each was established
+	InTime int             // how many were established within Clients.During
+}
+
+// Connect has clients connect from a namespace. Connections that were begun in time are
+// waited for. It is an error if one is refused, or not established after four more seconds.
+func Connect(netns string, clients Clients) (Connections, error) {
+	c := &connector{Clients: clients, began: make(map[int]time.Time)}
 	err := Inside(netns, func() error {
 		defer c.close()
-		return c.run(clients, during)
+		return c.run()
 	})
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", to, err)
+		return Connections{}, fmt.Errorf("connect: %w", err)
 	}
-	return c.took, nil
+	return c.made, nil
 }
 
 // connector waits for all its sockets on one thread, so that the clients cost as
 // little as they can.
 type connector struct {
-	to    unix.Sockaddr
+	Clients
 	epoll int
 	began map[int]time.Time // by socket
-	took  []time.Duration
+	last  time.Time         // when the latest connection was begun
+	end   time.Time         // of the time in which connections are begun
+	made  Connections
 }
 
-func (c *connector) run(clients int, during time.Duration) (err error) {
+func (c *connector) run() (err error) {
 	if c.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create1", err)
 	}
-	end := time.Now().Add(during)
-	for range clients {
+	c.end = time.Now().Add(c.During)
+	for range c.Count {
 		if err := c.begin(); err != nil {
 			return err
 		}
 	}
-	events := make([]unix.EpollEvent, clients)
-	for left := during; left > 0; left = time.Until(end) {
+	events := make([]unix.EpollEvent, c.Count)
+	for len(c.began) > 0 {
+		left := time.Until(c.end.Add(drainTimeout))
+		if left <= 0 {
+			return fmt.Errorf("%d connections are not established %s after they were begun", len(c.began), drainTimeout)
+		}
 		n, err := unix.EpollWait(c.epoll, events, int(left.Milliseconds())+1)
 		if err != nil && err != unix.EINTR {
 			return os.NewSyscallError("epoll_wait", err)
@@ -54,8 +77,11 @@ func (c *connector) run(clients int, during time.Duration) (err error) {
 			if err := c.finish(int(event.Fd), now); err != nil {
 				return err
 			}
-			if err := c.begin(); err != nil {
-				return err
+			time.Sleep(time.Until(c.last.Add(c.Pause)))
+			if time.Now().Before(c.end) {
+				if err := c.begin(); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -68,14 +94,16 @@ func (c *connector) begin() error {
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
-	c.began[fd] = time.Now()
+	to := sockaddr(c.To())
+	c.last = time.Now()
+	c.began[fd] = c.last
 	if err := resetAtClose(fd); err != nil {
 		return err
 	}
 	if err := unix.EpollCtl(c.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLOUT, Fd: int32(fd)}); err != nil {
 		return os.NewSyscallError("epoll_ctl", err)
 	}
-	if err := unix.Connect(fd, c.to); err != unix.EINPROGRESS {
+	if err := unix.Connect(fd, to); err != unix.EINPROGRESS {
 		return os.NewSyscallError("connect", err)
 	}
 	return nil
@@ -90,7 +118,10 @@ func (c *connector) finish(fd int, now time.Time) error {
 	if err != nil {
 		return os.NewSyscallError("connect", err)
 	}
-	c.took = append(c.took, now.Sub(c.began[fd]))
+	c.made.Took = append(c.made.Took, now.Sub(c.began[fd]))
+	if now.Before(c.end) {
+		c.made.InTime++
+	}
 	delete(c.began, fd)
 	return os.NewSyscallError("close", unix.Close(fd))
 }

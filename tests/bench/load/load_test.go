@@ -2,6 +2,7 @@ package load
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -35,72 +36,61 @@ func at(pod *lab.Pod, port uint16) netip.AddrPort {
 
 func TestEveryFlowArrives(t *testing.T) {
 	client, server := newPods(t)
-	sink, err := OpenSink(server.NetNS(), at(server, 9000))
+	meter, err := OpenMeter(server.NetNS(), 9000, Drop)
 	if err != nil {
 		t.Fatal(err)
 	}
-	flows, err := OpenFlows(client.NetNS(), at(server, 9000))
+	defer meter.Close()
+	flows, err := OpenFlows(client.NetNS())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer flows.Close()
 	want := 0
-	for _, run := range []struct {
-		count int
-		send  func(count int) (time.Time, error)
-	}{
-		{1, func(count int) (time.Time, error) { return flows.Send(count, 0) }},
-		{70000, func(count int) (time.Time, error) { return flows.Send(count, 0) }},
-		{1000, func(count int) (time.Time, error) { return flows.Send(count, 100000) }},
-		{100, flows.SendFromSockets},
-	} {
-		if _, err := run.send(run.count); err != nil {
+	for _, run := range []struct{ count, perSecond int }{{1, 0}, {10000, 0}, {1000, 100000}} {
+		if _, err := flows.Send(One(at(server, 9000)), run.count, run.perSecond); err != nil {
 			t.Fatal(err)
 		}
 		want += run.count
 		got := 0
-		if err := lab.Poll(t.Context(), func() (bool, error) { got, _ = sink.Received(); return got >= want, nil }); err != nil {
+		if err := lab.Poll(t.Context(), func() (_ bool, err error) { got, err = meter.Packets(); return got >= want, err }); err != nil {
 			t.Fatalf("%d of %d flows arrived: %v", got, want, err)
 		}
 		if got != want {
 			t.Errorf("%d flows arrived, and %d were sent", got, want)
 		}
 	}
-	if waiting, err := sink.Waiting(); waiting || err != nil {
-		t.Errorf("all have arrived and been counted, and some wait: %v, %v", waiting, err)
-	}
-	if err := sink.Close(); err != nil {
-		t.Error(err)
-	}
 }
 
-// Each datagram is a flow of its own until all have been sent.
+// Each datagram is a flow of its own until all source ports have been used, and goes to
+// where it should.
 func TestFlowsAreUnique(t *testing.T) {
-	f := &Flows{to: netip.MustParseAddrPort("192.0.2.1:9000"), batch: []ipv4.Message{{Buffers: [][]byte{make([]byte, datagramLen)}}}}
-	seen := make(map[uint32]bool)
-	for ; f.next < ports*SinkPorts; f.next++ {
-		f.address(f.batch)
-		header := f.batch[0].Buffers[0]
-		flow, to := binary.BigEndian.Uint32(header), binary.BigEndian.Uint16(header[2:])
-		if seen[flow] || to < 9000 || to >= 9000+SinkPorts {
-			t.Fatalf("flow %d: %x seen before: %v, to port %d", f.next, flow, seen[flow], to)
+	batch := []ipv4.Message{{Buffers: [][]byte{make([]byte, datagramLen)}, Addr: &net.IPAddr{IP: make(net.IP, 4)}}}
+	f, to := &Flows{}, netip.MustParseAddrPort("192.0.2.1:9000")
+	seen := make(map[uint16]bool)
+	for range Ports {
+		f.address(batch, One(to))
+		header := batch[0].Buffers[0]
+		from, port := binary.BigEndian.Uint16(header), binary.BigEndian.Uint16(header[2:])
+		if seen[from] || from < firstPort || port != to.Port() || batch[0].Addr.String() != to.Addr().String() {
+			t.Fatalf("flow %d: from %d, seen before: %v, to %s, port %d", f.next, from, seen[from], batch[0].Addr, port)
 		}
-		seen[flow] = true
+		seen[from] = true
 	}
 }
 
 func TestConnect(t *testing.T) {
 	client, server := newPods(t)
-	acceptor, err := OpenAcceptor(server.NetNS(), at(server, 80))
+	acceptor, err := OpenAcceptor(server.NetNS(), 80)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, clients := range []int{1, 16} {
-		took, err := Connect(client.NetNS(), at(server, 80), clients, 50*time.Millisecond)
-		if err != nil || len(took) < clients {
-			t.Errorf("%d clients: %d connections, %v", clients, len(took), err)
+		made, err := Connect(client.NetNS(), Clients{Count: clients, To: One(at(server, 80)), During: 50 * time.Millisecond})
+		if err != nil || len(made.Took) < clients || made.InTime > len(made.Took) {
+			t.Errorf("%d clients: %d connections, %d in time, %v", clients, len(made.Took), made.InTime, err)
 		}
-		for _, d := range took {
+		for _, d := range made.Took {
 			if d <= 0 {
 				t.Fatalf("%d clients: a connection took %s", clients, d)
 			}
@@ -109,7 +99,22 @@ func TestConnect(t *testing.T) {
 	if err := acceptor.Close(); err != nil {
 		t.Error(err)
 	}
-	if took, err := Connect(client.NetNS(), at(server, 80), 1, 50*time.Millisecond); err == nil {
-		t.Errorf("%d connections to a port that is closed", len(took))
+	if made, err := Connect(client.NetNS(), Clients{Count: 1, To: One(at(server, 80)), During: 50 * time.Millisecond}); err == nil {
+		t.Errorf("%d connections to a port that is closed", len(made.Took))
+	}
+}
+
+// A client that pauses begins no connection before its time.
+func TestConnectPauses(t *testing.T) {
+	client, server := newPods(t)
+	acceptor, err := OpenAcceptor(server.NetNS(), 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer acceptor.Close()
+	const during, pause = 100 * time.Millisecond, 10 * time.Millisecond
+	made, err := Connect(client.NetNS(), Clients{Count: 1, To: One(at(server, 80)), Pause: pause, During: during})
+	if err != nil || len(made.Took) == 0 || len(made.Took) > int(during/pause) {
+		t.Errorf("%d connections, %v, want 1 to %d", len(made.Took), err, during/pause)
 	}
 }

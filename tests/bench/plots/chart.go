@@ -16,25 +16,52 @@ import (
 // chart is one picture.
 type chart struct {
 	file, title, axis string
-	measurement, unit string
+	kind, unit        string  // of measurements, for known and unknown classes
 	scale             float64 // of values before they are drawn
+	lines             []line
+	levels            []level
 }
 
 var charts = []chart{
-	{"latency.png", "A TCP connection, one at a time: median latency", "microseconds", "TCPConnect", "p50-ns", 1e-3},
-	{"rate.png", "New UDP flows that arrive, sent as fast as possible", "thousand flows per second", "UDPFlows", "flows/s", 1e-3},
-	{"cost.png", "CPU time of the whole machine for a TCP connection, 64 clients", "microseconds", "TCPClients", "machine-cpu-ns/connect", 1e-3},
+	{"latency.png", "A TCP connection, one at a time: median latency", "microseconds", "Connect", "p50-ns", 1e-3, connections, levels},
+	{"rate.png", "New UDP flows that arrive, sent as fast as possible", "thousand flows per second", "Flood", "delivered/s", 1e-3, floods, floodLevels},
+	{"cost.png", "CPU time for a TCP connection, 64 clients: both ends, kernel, agent", "microseconds", "Clients", "cpu-ns/connect", 1e-3, connections, levels},
 }
 
-// What the bench measures, see its plan.
+// policies are those of the bench's plan.
+var policies = []int{1, 11, 101, 1001, 10001}
+
+// line is a way to decide that has policies, and the classes of its connections. What was
+// not measured is not drawn: not every agent remembers.
+type line struct{ way, classes, legend string }
+
 var (
-	policies = []int{1, 11, 101, 1001, 10001}
-	queues   = []int{1, 2}
-	levels   = []level{{"accept", "accepted by a rule"}, {"callback", "callback loop that accepts"}}
+	connections = []line{
+		{"agent", "unknown", "agent, unknown classes"},
+		{"agent", "known", "agent, known class"},
+		{"asking", "known", "agent that remembers nothing"},
+	}
+	floods = []line{
+		{"agent", "random", "agent, unknown classes"},
+		{"asking", "random", "agent that remembers nothing"},
+	}
 )
 
-// level is a setup without policies.
-type level struct{ setup, legend string }
+// level is a way to decide without policies.
+type level line
+
+var (
+	levels = []level{
+		{"accept", "unknown", "accepted by a rule"},
+		{"floor", "unknown", "minimal loop that accepts"},
+		{"callback", "unknown", "callback loop that accepts"},
+	}
+	floodLevels = []level{
+		{"accept", "random", "accepted by a rule"},
+		{"floor", "random", "minimal loop that accepts"},
+		{"callback", "random", "callback loop that accepts"},
+	}
+)
 
 const (
 	width  = 7 * vg.Inch
@@ -51,13 +78,13 @@ func (c chart) draw(r *results.Results, path string) error {
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, ticks{}
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Add(plotter.NewGrid())
-	for i, l := range levels {
-		if err := c.addLevel(p, r.Samples(c.measurement+"/"+l.setup, c.unit), l.legend, i); err != nil {
+	for i, l := range c.levels {
+		if err := c.addLevel(p, r.Samples(c.kind+"/"+l.classes+"/"+l.way, c.unit), l.legend, i); err != nil {
 			return err
 		}
 	}
-	for i, n := range queues {
-		if err := c.addAgent(p, r, n, len(levels)+i); err != nil {
+	for i, l := range c.lines {
+		if err := c.addLine(p, r, l, len(c.levels)+i); err != nil {
 			return err
 		}
 	}
@@ -68,7 +95,7 @@ func (c chart) draw(r *results.Results, path string) error {
 // addLevel draws a level through the whole picture.
 func (c chart) addLevel(p *plot.Plot, samples results.Samples, legend string, style int) error {
 	if len(samples) == 0 {
-		return fmt.Errorf("no results of %s, %s", c.measurement, legend)
+		return fmt.Errorf("no results of %s, %s", c.kind, legend)
 	}
 	y := samples.Median() * c.scale
 	line, err := plotter.NewLine(plotter.XYs{{X: float64(policies[0]), Y: y}, {X: float64(policies[len(policies)-1]), Y: y}})
@@ -81,15 +108,16 @@ func (c chart) addLevel(p *plot.Plot, samples results.Samples, legend string, st
 	return nil
 }
 
-// addAgent draws the agent with so many queues.
-func (c chart) addAgent(p *plot.Plot, r *results.Results, queues, style int) error {
+// addLine draws a way to decide, as far as it was measured.
+func (c chart) addLine(p *plot.Plot, r *results.Results, l line, style int) error {
 	var s series
 	for _, n := range policies {
-		samples := r.Samples(fmt.Sprintf("%s/agent/policies=%d/queues=%d", c.measurement, n, queues), c.unit)
-		if len(samples) == 0 {
-			return fmt.Errorf("no results of %s, %d policies, %d queues", c.measurement, n, queues)
+		if samples := r.Samples(fmt.Sprintf("%s/%s/%s/policies=%d", c.kind, l.classes, l.way, n), c.unit); len(samples) > 0 {
+			s.add(float64(n), samples, c.scale)
 		}
-		s.add(float64(n), samples, c.scale)
+	}
+	if len(s.XYs) == 0 {
+		return nil
 	}
 	line, points, err := plotter.NewLinePoints(s.XYs)
 	if err != nil {
@@ -103,7 +131,7 @@ func (c chart) addAgent(p *plot.Plot, r *results.Results, queues, style int) err
 	points.Color, points.Shape = plotutil.Color(style), plotutil.Shape(style)
 	bars.Color = color.Gray{Y: 0x80}
 	p.Add(bars, line, points)
-	p.Legend.Add(fmt.Sprintf("agent, queues: %d", queues), line, points)
+	p.Legend.Add(l.legend, line, points)
 	return nil
 }
 

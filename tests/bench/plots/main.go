@@ -1,5 +1,5 @@
-// The plots draw results (package results) over the number of policies: the agent
-// with its queues as lines, what it is compared with as levels. A module of its own,
+// The plots draw results (package results) over the number of policies: agents as lines,
+// what they are compared with as levels. A module of its own,
 // because of what it draws with.
 package main
 

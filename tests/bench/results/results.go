@@ -45,6 +45,16 @@ func (l Line) String() string {
 	return s.String()
 }
 
+// Value returns the value in unit, and 0 if there is none.
+func (l Line) Value(unit string) float64 {
+	for _, v := range l.Values {
+		if v.Unit == unit {
+			return v.Number
+		}
+	}
+	return 0
+}
+
 // Fact is a line "key: value". Keys are lower case and without spaces.
 type Fact struct{ Key, Value string }
 

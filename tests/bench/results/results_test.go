@@ -59,6 +59,9 @@ func TestLineRoundTrip(t *testing.T) {
 			t.Errorf("%v of %q, want %v", got, line, v)
 		}
 	}
+	if line.Value("flows/s") != 71000.5 || line.Value("lost") != 0 || line.Value("absent") != 0 {
+		t.Errorf("values of %v: %v, %v", line, line.Value("flows/s"), line.Value("absent"))
+	}
 	if !slices.Equal(r.Facts, []Fact{{"kernel", "6.1"}}) {
 		t.Errorf("facts %v", r.Facts)
 	}

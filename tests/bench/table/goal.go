@@ -10,7 +10,7 @@ import (
 // goal is a row of the table.
 type goal struct {
 	what, reach string
-	checks      []check // all must hold
+	checks      []check // all that have a bound must hold
 }
 
 // check is one number to reach.
@@ -20,22 +20,34 @@ type check struct {
 	show   string  // format of a value
 	unit   string  // behind the values, as it is shown
 	scale  float64 // of a value before it is shown
-	holds  func(results.Samples) bool
+	// holds is nil for a value that is shown without a goal, and not at all where it
+	// was not measured.
+	holds bound
 }
+
+// bound is what values must hold.
+type bound func(results.Samples) bool
 
 // evaluate returns the measured values, and whether they reach the goal.
 func (g goal) evaluate(r *results.Results) (measured, reached string) {
 	var cells []string
-	reached = "yes"
 	for _, c := range g.checks {
 		samples := c.figure(r)
 		switch {
+		case len(samples) == 0 && c.holds == nil:
+			continue
 		case len(samples) == 0:
 			return "not measured", ""
+		case c.holds == nil:
 		case !c.holds(samples):
 			reached = "**no**"
+		case reached == "":
+			reached = "yes"
 		}
 		cells = append(cells, c.cell(samples))
+	}
+	if len(cells) == 0 {
+		return "not measured", ""
 	}
 	return strings.Join(cells, "; "), reached
 }
@@ -75,11 +87,11 @@ func added(name, over, base, unit string) func(*results.Results) results.Samples
 // Bounds. Medians hold against noise; a count of what must not be is about all
 // rounds.
 
-func atMost(limit float64) func(results.Samples) bool {
+func atMost(limit float64) bound {
 	return func(s results.Samples) bool { return s.Median() <= limit }
 }
 
-func atLeast(limit float64) func(results.Samples) bool {
+func atLeast(limit float64) bound {
 	return func(s results.Samples) bool { return s.Median() >= limit }
 }
 
@@ -87,6 +99,3 @@ func never(s results.Samples) bool {
 	_, high := s.Spread()
 	return high == 0
 }
-
-// always is for values that are shown without a goal.
-func always(results.Samples) bool { return true }

@@ -1,16 +1,20 @@
 package main
 
-// Names of measurements.
+import "strings"
+
+// Names of measurements and of ways to decide.
 const (
 	verdict      = "Verdict/policies=1/pods=1000"
 	verdictLarge = "Verdict/policies=10000/pods=100000"
 	firstPacket  = "FirstPacket/policies=10000/pods=100000"
 
 	accept    = "/accept"
+	floor     = "/floor"
 	callback  = "/callback"
-	agent1    = "/agent/policies=1/queues=2"
-	agent11   = "/agent/policies=11/queues=2"
-	agent1001 = "/agent/policies=1001/queues=2"
+	agent     = "/agent/policies=11"
+	asking    = "/asking/policies=11"
+	agent1    = "/agent/policies=1"
+	agent1001 = "/agent/policies=1001"
 
 	memory       = "Memory/policies=10000/pods=100000"
 	podChange    = "PodChange/policies=10000/pods=100000"
@@ -24,8 +28,10 @@ const (
 const sameWork = 2
 
 const (
+	micro = 1e-3 // nanoseconds in microseconds
 	milli = 1e-6 // nanoseconds in milliseconds
 	sec   = 1e-9 // nanoseconds in seconds
+	kilo  = 1e-3 // packets in thousands
 )
 
 // goals are the rows.
@@ -46,22 +52,91 @@ var goals = []goal{
 		},
 	},
 	{
-		"new UDP flows through one queued hop, 11 policies, flood at the generator's limit", "≥ 0.9 of the same hop with a plain accept rule, 0 lost at 60,000 flows/s, a burst of 8,192 absorbed",
+		"a verdict with 100,000 peers by turns, each with its own labels, 10,000 policies", "≤ 2 times the figure with one peer",
 		[]check{
-			{ratio("UDPFlows"+agent11, "UDPFlows"+accept, "flows/s"), "%.2f", "", 1, atLeast(0.9)},
-			{ratio("UDPSockets"+agent11, "UDPSockets"+accept, "flows/s"), "%.2f", " with a socket for each flow", 1, always},
-			{of("UDPPaced"+agent11, "lost"), "%.0f", " lost", 1, never},
-			{of("UDPPaced"+agent11, "sent/s"), "%.0f", "/s sent", 1, always},
-			{of("UDPBurst"+agent11, "lost"), "%.0f", " lost of a burst", 1, never},
+			{ratio("Peers/policies=10000/peers=100000", "Peers/policies=10000/peers=1", "ns/op"), "%.1f", " times", 1, atMost(2)},
+			{ratio("Peers/policies=10000/peers=2048", "Peers/policies=10000/peers=1", "ns/op"), "%.1f", " times with 2,048", 1, nil},
 		},
 	},
 	{
-		"TCP connect, median, one at a time, 11 policies", "added latency ≤ 0.6 of what a plain go-nfqueue callback loop that accepts everything adds",
-		[]check{{added("TCPConnect"+agent11, "TCPConnect"+callback, "TCPConnect"+accept, "p50-ns"), "%.2f", "", 1, atMost(0.6)}},
+		"the same where peers share labels by the thirty", "≤ 2 times the figure with one peer",
+		[]check{
+			{ratio("SharedPeers/policies=10000/peers=100000", "SharedPeers/policies=10000/peers=1", "ns/op"), "%.1f", " times", 1, atMost(2)},
+			{ratio("SharedPeers/policies=10000/peers=2048", "SharedPeers/policies=10000/peers=1", "ns/op"), "%.1f", " times with 2,048", 1, nil},
+		},
 	},
 	{
-		"connects/s, 64 clients, 1,001 policies", "≥ 0.9 of the rate at 1 policy",
-		[]check{{ratio("TCPClients"+agent1001, "TCPClients"+agent1, "connects/s"), "%.2f", "", 1, atLeast(0.9)}},
+		"TCP connect, one at a time, known class, p50 and p99", "≤ 1.1 and ≤ 1.3 times an accept rule",
+		slower("Connect/known", atMost(1.1), atMost(1.3)),
+	},
+	{
+		"the same, unknown classes", "no goal",
+		slower("Connect/unknown", nil, nil),
+	},
+	{
+		"TCP connect, 500 a second, known class, beside another pod's 30,000 flows/s of unknown classes, p50 and p99", "≤ 1.3 and ≤ 2 times an accept rule",
+		append(slower("Bystander/known", atMost(1.3), atMost(2)), sentBeside("Bystander/known")),
+	},
+	{
+		"the same, unknown classes", "no goal",
+		append(slower("Bystander/unknown", nil, nil), sentBeside("Bystander/unknown")),
+	},
+	{
+		"connects/s, 64 clients, mixture of classes", "≥ 0.95 of an accept rule",
+		[]check{
+			{ratio("Clients/mixture"+agent, "Clients/mixture"+accept, "connects/s"), "%.2f", "", 1, atLeast(0.95)},
+			{of("Clients/mixture"+agent, "asked-percent"), "%.0f", " % asked", 1, nil},
+			{ratio("Clients/known"+agent, "Clients/known"+accept, "connects/s"), "%.2f", " of known classes", 1, nil},
+			{ratio("Clients/unknown"+agent, "Clients/unknown"+accept, "connects/s"), "%.2f", " of unknown classes", 1, nil},
+			{ratio("Clients/mixture"+asking, "Clients/mixture"+accept, "connects/s"), "%.2f", " where nothing is remembered", 1, nil},
+		},
+	},
+	{
+		"the agent's CPU time for each of these connections, known class", "0, less than 1 µs",
+		[]check{
+			{of("Clients/known"+agent, "decider-cpu-ns/connect"), "%.1f", " µs", micro, atMost(1000)},
+			{of("Clients/unknown"+agent, "decider-cpu-ns/connect"), "%.1f", " µs of unknown classes", micro, nil},
+			{of("Clients/mixture"+agent, "decider-cpu-ns/connect"), "%.1f", " µs of the mixture", micro, nil},
+		},
+	},
+	{
+		"flood of new UDP flows from a raw socket, one class, 11 policies", "≥ 0.95 of an accept rule",
+		append([]check{
+			{ratio("Flood/one"+agent, "Flood/one"+accept, "delivered/s"), "%.2f", "", 1, atLeast(0.95)},
+			{ratio("Flood/one"+asking, "Flood/one"+accept, "delivered/s"), "%.2f", " where nothing is remembered", 1, nil},
+		}, rates("Flood/one", accept, agent)...),
+	},
+	{
+		"the same, each flow of an unknown class", "≥ 0.9 of a loop that accepts all queued packets",
+		append([]check{
+			{ratio("Flood/random"+agent, "Flood/random"+floor, "delivered/s"), "%.2f", "", 1, atLeast(0.9)},
+			{ratio("Flood/random"+agent, "Flood/random"+accept, "delivered/s"), "%.2f", " of an accept rule", 1, nil},
+		}, rates("Flood/random", accept, floor, agent)...),
+	},
+	{
+		"new UDP flows of unknown classes at 60,000/s, and a burst of 8,192", "0 lost",
+		[]check{
+			{of("Paced/random"+agent, "lost"), "%.0f", " lost", 1, never},
+			{of("Paced/random"+agent, "sent/s"), "%.0f", "/s sent", 1, nil},
+			{of("Burst/random"+agent, "lost"), "%.0f", " lost of a burst", 1, never},
+		},
+	},
+	{
+		"flood of UDP flows that are denied, one class: CPU time of a flow, of sender, kernel and agent", "≤ 1.2 times a drop rule",
+		[]check{
+			{ratio("Flood/denied"+agent, "Flood/denied"+accept, "cpu-ns/flow"), "%.2f", "", 1, atMost(1.2)},
+			{of("Flood/denied"+accept, "cpu-ns/flow"), "%.2f", " µs by a rule", micro, nil},
+			{of("Flood/denied"+agent, "cpu-ns/flow"), "%.2f", " µs", micro, nil},
+			{of("Flood/denied"+agent, "decider-cpu-ns/flow"), "%.2f", " µs in the agent", micro, nil},
+		},
+	},
+	{
+		"TCP connect, median, one at a time, unknown classes, 11 policies", "added latency ≤ 0.6 of what a plain go-nfqueue callback loop that accepts everything adds",
+		[]check{{added("Connect/unknown"+agent, "Connect/unknown"+callback, "Connect/unknown"+accept, "p50-ns"), "%.2f", "", 1, atMost(0.6)}},
+	},
+	{
+		"connects/s, 64 clients, unknown classes, 1,001 policies", "≥ 0.9 of the rate at 1 policy",
+		[]check{{ratio("Clients/unknown"+agent1001, "Clients/unknown"+agent1, "connects/s"), "%.2f", "", 1, atLeast(0.9)}},
 	},
 	{
 		"heap per realistic pod, 100,000 pods through the informers", "≤ 1 KB; resident memory of the agent ≤ 200 MB",
@@ -72,18 +147,55 @@ var goals = []goal{
 	},
 	{
 		"a pod's add or label change visible to verdicts, at 100,000 pods and 10,000 policies, 1,000 changes/s", "99 of 100 in ≤ 50 ms, ≤ 10 % of one core, work per change independent of the number of pods",
-		[]check{
-			{of(podChange, "p99-ns"), "%.1f", " ms", milli, atMost(50e6)},
-			{of(podChange, "core-percent"), "%.1f", " % of a core", 1, atMost(10)},
-			{ratio(podChange, podChangeFew, "cpu-ns/change"), "%.2f", " times the work at 1,000 pods", 1, atMost(sameWork)},
-		},
+		append(latencies(podChange, 50e6),
+			check{of(podChange, "core-percent"), "%.1f", " % of a core", 1, atMost(10)},
+			check{ratio(podChange, podChangeFew, "cpu-ns/change"), "%.2f", " times the work at 1,000 pods", 1, atMost(sameWork)},
+		),
 	},
 	{
 		"a policy's change enforced (object seen to rule and verdict), at that size", "99 of 100 in ≤ 100 ms",
-		[]check{{of(policyChange, "p99-ns"), "%.1f", " ms", milli, atMost(100e6)}},
+		latencies(policyChange, 100e6),
 	},
 	{
 		"start with 100,000 pods and 10,000 policies: first snapshot enforced after the last list arrives", "≤ 2 s",
 		[]check{{of(start, "ns/op"), "%.2f", " s", sec, atMost(2e9)}},
 	},
+}
+
+// slower compares latencies of the agent with those of an accept rule, and shows the
+// agent's, and those of an agent that remembers nothing.
+func slower(measurement string, p50, p99 bound) []check {
+	return []check{
+		{ratio(measurement+agent, measurement+accept, "p50-ns"), "%.2f", " p50", 1, p50},
+		{ratio(measurement+agent, measurement+accept, "p99-ns"), "%.2f", " p99", 1, p99},
+		{of(measurement+accept, "p50-ns"), "%.0f", " µs p50 of the rule", micro, nil},
+		{of(measurement+accept, "p99-ns"), "%.0f", " µs p99 of the rule", micro, nil},
+		{ratio(measurement+asking, measurement+accept, "p50-ns"), "%.2f", " p50 where nothing is remembered", 1, nil},
+		{ratio(measurement+asking, measurement+accept, "p99-ns"), "%.2f", " p99 where nothing is remembered", 1, nil},
+	}
+}
+
+// sentBeside is the rate of the flood beside a bystander.
+func sentBeside(measurement string) check {
+	return check{of(measurement+agent, "flood-sent/s"), "%.0f", "/s sent", 1, nil}
+}
+
+// rates are what was sent and delivered in thousands a second, and what was lost.
+func rates(measurement string, ways ...string) (checks []check) {
+	for _, way := range ways {
+		checks = append(checks,
+			check{of(measurement+way, "sent/s"), "%.0f", "k/s sent to " + strings.Split(way, "/")[1], kilo, nil},
+			check{of(measurement+way, "delivered/s"), "%.0f", "k/s delivered", kilo, nil},
+			check{of(measurement+way, "lost"), "%.0f", " lost", 1, nil})
+	}
+	return checks
+}
+
+// latencies are those of a change, of which the p99 has a goal.
+func latencies(measurement string, p99 float64) []check {
+	return []check{
+		{of(measurement, "p50-ns"), "%.1f", " ms p50", milli, nil},
+		{of(measurement, "p99-ns"), "%.1f", " ms p99", milli, atMost(p99)},
+		{of(measurement, "max-ns"), "%.1f", " ms at most", milli, nil},
+	}
 }

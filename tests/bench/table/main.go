@@ -1,6 +1,7 @@
 // The table prints what this project promises about its speed and size, and what of
-// it the given results reach. It reads results (package results) of any number of
-// files, or of its standard input; what they do not have is shown as not measured.
+// it the given results reach, and a second table that compares ways to decide. It reads
+// results (package results) of any number of files, or of its standard input; what they do
+// not have is shown as not measured.
 package main
 
 import (
@@ -39,7 +40,7 @@ func read(paths []string) (*results.Results, error) {
 	return results.Read(io.MultiReader(all...))
 }
 
-// write writes the machine's facts and the table as Markdown.
+// write writes the machine's facts and the tables as Markdown.
 func write(out io.Writer, r *results.Results) {
 	for _, fact := range r.Facts {
 		fmt.Fprintf(out, "%s  \n", fact)
@@ -49,4 +50,5 @@ func write(out io.Writer, r *results.Results) {
 		measured, reached := g.evaluate(r)
 		fmt.Fprintf(out, "| %s | %s | %s | %s |\n", g.what, g.reach, measured, reached)
 	}
+	compare(out, r)
 }
