@@ -1,7 +1,8 @@
 // Command prober opens new connections all the time and reports, as JSON, how long
 // there was no success (gaps) and what was denied but got through (leaks). It is for
 // clusters that change meanwhile: an agent that restarts, a node that is drained, an
-// API server that is away. docs/testing/prober.md describes it.
+// API server that is away. It also makes single attempts for other programs.
+// docs/testing/prober.md describes it.
 package main
 
 import (
@@ -18,6 +19,7 @@ import (
 const usage = `Usage:
   prober serve [flags]   answers TCP connections and UDP datagrams
   prober probe [flags]   opens connections and prints a report
+  prober try [flags]     makes the attempts that it reads, lines of JSON, and answers each
   prober stop            ends the prober that is process 1 of this container
 
 "prober probe -h" lists the flags.
@@ -29,7 +31,7 @@ var errNotAsExpected = errors.New("the result is not as expected, see the report
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, os.Args[1:])
+	err := run(ctx, os.Stdin, os.Stdout, os.Args[1:])
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "prober:", err)
@@ -37,7 +39,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, out io.Writer, args []string) error {
+func run(ctx context.Context, in io.ReadCloser, out io.Writer, args []string) error {
 	if len(args) == 0 {
 		return errors.New("no command\n" + usage)
 	}
@@ -58,26 +60,27 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	return do(ctx, out)
+	return do(ctx, in, out)
 }
 
 // commands register their flags and return what runs once these are parsed.
-var commands = map[string]func(*flag.FlagSet) func(context.Context, io.Writer) error{
-	"serve": func(flags *flag.FlagSet) func(context.Context, io.Writer) error {
-		address := flags.String("listen", ":8080", "address and port to answer on, TCP and UDP")
-		return func(ctx context.Context, _ io.Writer) error {
-			s, err := listen(*address)
-			if err != nil {
-				return err
+var commands = map[string]func(*flag.FlagSet) func(context.Context, io.ReadCloser, io.Writer) error{
+	"serve": func(flags *flag.FlagSet) func(context.Context, io.ReadCloser, io.Writer) error {
+		var addresses texts
+		flags.Var(&addresses, "listen", "address and port to answer on, TCP and UDP; repeatable (default :8080)")
+		return func(ctx context.Context, _ io.ReadCloser, _ io.Writer) error {
+			if len(addresses) == 0 {
+				addresses = texts{":8080"}
 			}
-			return s.serve(ctx)
+			return serve(ctx, addresses)
 		}
 	},
-	"probe": func(flags *flag.FlagSet) func(context.Context, io.Writer) error {
+	"probe": func(flags *flag.FlagSet) func(context.Context, io.ReadCloser, io.Writer) error {
 		o := probeFlags(flags)
-		return func(ctx context.Context, out io.Writer) error { return probeAndReport(ctx, out, o) }
+		return func(ctx context.Context, _ io.ReadCloser, out io.Writer) error { return probeAndReport(ctx, out, o) }
 	},
-	"stop": func(*flag.FlagSet) func(context.Context, io.Writer) error {
-		return func(context.Context, io.Writer) error { return syscall.Kill(1, syscall.SIGTERM) }
+	"try": tryFlags,
+	"stop": func(*flag.FlagSet) func(context.Context, io.ReadCloser, io.Writer) error {
+		return func(context.Context, io.ReadCloser, io.Writer) error { return syscall.Kill(1, syscall.SIGTERM) }
 	},
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"strings"
@@ -322,10 +323,12 @@ func TestCommandLine(t *testing.T) {
 		{"probe -allowed tcp://10.0.0.1:80 -duration -1s", "-duration -1s: must not be negative"},
 		{"probe -allowed tcp://10.0.0.1:80 -max-gap -1s", "-max-gap -1s: must not be negative"},
 		{"probe -denied 10.0.0.1", `target "10.0.0.1"`},
+		{"serve -listen nowhere", "listen tcp"},
+		{"try -at-once 0", "-at-once 0: must be at least 1"},
 		{"probe more", `unexpected argument "more"`},
 	} {
 		t.Run(test.args, func(t *testing.T) {
-			err := run(context.Background(), io.Discard, strings.Fields(test.args))
+			err := run(context.Background(), http.NoBody, io.Discard, strings.Fields(test.args))
 			if err == nil || !strings.HasPrefix(err.Error(), test.err) {
 				t.Errorf("got %v, want %s", err, test.err)
 			}
@@ -345,7 +348,7 @@ func TestTheReportIsJSON(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			if err := run(context.Background(), &out, test.args); !errors.Is(err, test.want) {
+			if err := run(context.Background(), http.NoBody, &out, test.args); !errors.Is(err, test.want) {
 				t.Errorf("got %v, want %v", err, test.want)
 			}
 			var r report

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -29,6 +30,27 @@ func listen(address string) (*server, error) {
 		return nil, errors.Join(err, tcp.Close())
 	}
 	return &server{tcp: tcp, udp: udp}, nil
+}
+
+// serve answers on several addresses until the context ends, or one of them cannot be
+// served.
+func serve(ctx context.Context, addresses []string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(addresses))
+	var wg sync.WaitGroup
+	for i, address := range addresses {
+		wg.Go(func() {
+			defer cancel()
+			s, err := listen(address)
+			if err == nil {
+				err = s.serve(ctx)
+			}
+			errs[i] = err
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // serve answers until the context ends.
