@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # dsl.sh: runs every scenario of the truth tables (docs/testing/dsl.md) with real pods,
 # on the cluster that is up, or on that of KUBECONFIG. RUN is a regular expression of
-# scenarios. Others of its flags are in FLAGS. The output is in OUT.
+# scenarios. Others of its flags are in FLAGS. IMAGE is that of the prober, which another
+# cluster must know. The output and a report are in OUT.
 set -euo pipefail
 . "$(dirname "$0")/cluster/lib.sh"
 . "$(dirname "$0")/target.sh"
@@ -12,10 +13,11 @@ out=${OUT:-$root/bin/e2e}
 log=$out/dsl.log
 mkdir -p "$out"
 (cd "$root/tests/netpol" && go build -o "$out/netpol" ./cmd/netpol)
-image=$(cd "$root/tests/netpol" && sed -nE 's/.*"image", "([^"]+)".*/\1/p' suite/cluster.go)
-provide "$image"
+image=${IMAGE:-$(cd "$root/tests/netpol" && sed -nE 's/.*"image", "([^"]+)".*/\1/p' suite/cluster.go)}
+provide_prober "$image"
 started=$SECONDS status=0
-at_target "$out/netpol" -kubeconfig "$KUBECONFIG" -families "$families" ${RUN:+-run "$RUN"} ${FLAGS:-} 2>&1 | tee "$log" || status=$?
-record "scenarios: $(tail -n 1 "$log") in $((SECONDS - started)) s" "$out/results"
+at_target "$out/netpol" -kubeconfig "$KUBECONFIG" -image "$image" -families "$families" -report "$out/dsl.md" \
+	${RUN:+-run "$RUN"} ${FLAGS:-} 2>&1 | tee "$log" || status=$?
+record "scenarios: $(grep -E '^cluster: [0-9]+ scenarios' "$log") in $((SECONDS - started)) s" "$out/results"
 exit $status
 }

@@ -15,12 +15,8 @@ mkdir -p "$out"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/usr/bin"
-(cd "$root" && go build -trimpath -ldflags '-s -w' -o "$work/usr/bin/prober" ./tests/prober)
 image=netpol-prober:edges
-"$here/image.sh" "$image" "$work" "$out/prober.tar" '{"Env": ["PATH=/usr/bin"], "Entrypoint": ["prober"]}'
-for node in $nodes; do in_node "$node" ctr -n k8s.io images import "$out/prober.tar" >/dev/null; done
-rm "$out/prober.tar"
+provide_prober "$image"
 
 # Debian's package, unpacked where it disturbs nothing.
 prometheus=$cache/prometheus/usr/bin/prometheus

@@ -47,6 +47,19 @@ provide() {
 	done
 }
 
+# provide_prober IMAGE: builds the prober of this checkout, and gives its image this name on
+# the nodes of the cluster that is up. Other clusters pull it, or have it already.
+provide_prober() {
+	[[ -n $ours ]] || return 0
+	local work node
+	work=$(mktemp -d)
+	mkdir -p "$work/root/usr/bin"
+	(cd "$root" && go build -trimpath -ldflags '-s -w' -o "$work/root/usr/bin/prober" ./tests/prober)
+	"$here/image.sh" "$1" "$work/root" "$work/image.tar" '{"User": "65532:65532", "Env": ["PATH=/usr/bin"], "Entrypoint": ["prober"]}'
+	for node in $nodes; do in_node "$node" ctr -n k8s.io images import "$work/image.tar" >/dev/null; done
+	rm -r "$work"
+}
+
 # The commit of the agent that enforces the policies.
 agent_version() {
 	ask -n kube-system exec daemonset/kube-network-policies -- kube-network-policies --version 2>/dev/null | awk 'NR == 1 {print $3}' || true

@@ -1,5 +1,5 @@
 // Package cluster is a backend for live Kubernetes clusters. It creates pods through the
-// API server and tries connections with commands in them. It changes only namespaces
+// API server; a command in each makes its connections. It changes only namespaces
 // that it created, and its cluster-scoped policies select no other. It does not depend
 // on what enforces the policies.
 package cluster
@@ -24,7 +24,7 @@ import (
 
 // Config is the configuration of a Backend.
 type Config struct {
-	// Image has a shell, and the commands of agnhost: serve-hostname and connect.
+	// Image has the program prober of kube-network-policies in its PATH.
 	Image string
 	// ViaServices makes every connection use a Service in front of the pod.
 	ViaServices bool
@@ -61,9 +61,10 @@ type Backend struct {
 	nodes    []string         // schedulable, by name; node-1 of a state is the first
 	admin    []netpol.Feature // of administrators' kinds
 
-	mu        sync.RWMutex      // Apply and Probe run at the same time
-	addresses map[string]string // of pods, by key
-	services  map[string]string // of the Services in front of them
+	mu        sync.Mutex          // Apply and Probe run at the same time
+	addresses map[string]string   // of pods, by key
+	services  map[string]string   // of the Services in front of them
+	sessions  map[string]*session // of pods, by name
 }
 
 // New connects to a cluster. Most scenarios need two nodes without taints.
@@ -86,7 +87,8 @@ func newBackend(ctx context.Context, client kubernetes.Interface, policies polic
 	if cfg.PodTimeout == 0 {
 		cfg.PodTimeout = 2 * time.Minute
 	}
-	b := &Backend{cfg: cfg, client: client, policies: policies, run: run, addresses: make(map[string]string), services: make(map[string]string)}
+	b := &Backend{cfg: cfg, client: client, policies: policies, run: run,
+		addresses: make(map[string]string), services: make(map[string]string), sessions: make(map[string]*session)}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -104,7 +106,7 @@ func newBackend(ctx context.Context, client kubernetes.Interface, policies polic
 	return b, err
 }
 
-// Supports returns what commands in ordinary pods can observe.
+// Supports returns what ordinary pods can observe.
 func (b *Backend) Supports() netpol.Support {
 	features := append([]netpol.Feature{netpol.Services}, b.admin...)
 	if b.cfg.SilentDrops {
@@ -141,8 +143,12 @@ func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 	return b.applyAdminPolicies(ctx, state)
 }
 
-// Close deletes the cluster-scoped policies and the namespaces that the backend created.
+// Close ends the commands, and deletes the cluster-scoped policies and the namespaces that
+// the backend created.
 func (b *Backend) Close() error {
+	for pod := range b.sessions {
+		b.endSession(pod)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PodTimeout)
 	defer cancel()
 	policiesErr := b.applyAdminPolicies(ctx, &netpol.State{})

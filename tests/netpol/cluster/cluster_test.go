@@ -2,15 +2,13 @@ package cluster
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"net/url"
-	"os/exec"
+	"io"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,13 +26,15 @@ type world struct {
 	policies *policyfake.Clientset
 	mu       sync.Mutex
 	count    int // addresses given
-	// answer is what agnhost prints, and its exit status.
-	answer func(from, address string) (string, int)
+	// failure is the kind of failure of an attempt, empty if it succeeds.
+	failure func(from, address string) string
+	// commands counts what was run in each pod.
+	commands map[string]int
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{policies: policyfake.NewSimpleClientset(), answer: func(string, string) (string, int) { return "", 0 }}
+	w := &world{policies: policyfake.NewSimpleClientset(), failure: func(string, string) string { return "" }, commands: map[string]int{}}
 	w.Clientset = fake.NewClientset(
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "two"}},
@@ -55,24 +55,49 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// run makes the script call a shell function in the place of agnhost.
-func (w *world) run(ctx context.Context, namespace, pod, _ string, command []string) (string, error) {
-	var answers strings.Builder
-	for line := range strings.Lines(command[2]) {
-		if fields := strings.Fields(line); fields[0] == "try" && fields[1] != "()" {
-			output, status := w.answer(namespace+"/"+pod, fields[4])
-			fmt.Fprintf(&answers, "%s) echo '%s' >&2; return %d;;\n", fields[4], output, status)
+// run answers attempts as the prober does.
+func (w *world) run(ctx context.Context, namespace, pod string, command []string, in io.Reader, out, _ io.Writer) error {
+	if want := []string{"prober", "try", "-at-once=32"}; !slices.Equal(command, want) {
+		return fmt.Errorf("command %v, want %v", command, want)
+	}
+	w.mu.Lock()
+	w.commands[namespace+"/"+pod]++
+	w.mu.Unlock()
+	decoder, encoder := json.NewDecoder(in), json.NewEncoder(out)
+	lines := make(chan attempt)
+	go func() {
+		defer close(lines)
+		for {
+			var a attempt
+			if decoder.Decode(&a) != nil {
+				return
+			}
+			select {
+			case lines <- a:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case a, ok := <-lines:
+			if !ok {
+				return nil
+			}
+			_, address, _ := strings.Cut(a.Target, "://")
+			if err := encoder.Encode(result{a.ID, w.failure(namespace+"/"+pod, address)}); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	agnhost := "agnhost() { case $4 in\n" + answers.String() + "esac; return 99; }\n"
-	script := agnhost + strings.ReplaceAll(command[2], "/agnhost", "agnhost")
-	output, err := exec.CommandContext(ctx, command[0], command[1], script).CombinedOutput()
-	return string(output), err
 }
 
 func (w *world) backend(t *testing.T, cfg Config) *Backend {
 	t.Helper()
-	cfg.Image, cfg.Families = "agnhost", []corev1.IPFamily{corev1.IPv4Protocol}
+	cfg.Image, cfg.Families = "prober", []corev1.IPFamily{corev1.IPv4Protocol}
 	b, err := newBackend(t.Context(), w, w.policies, w.run, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -92,10 +117,10 @@ func TestApply(t *testing.T) {
 		t.Fatalf("%d pods, want 9", len(pods.Items))
 	}
 	pod := pods.Items[1] // x/b
-	if pod.Spec.NodeName != "two" || len(pod.Spec.Containers) != 5 || pod.Labels["pod"] != "b" {
+	if pod.Spec.NodeName != "two" || len(pod.Spec.Containers) != 1 || pod.Labels["pod"] != "b" {
 		t.Errorf("pod %s on %s with %d containers and labels %v", pod.Name, pod.Spec.NodeName, len(pod.Spec.Containers), pod.Labels)
 	}
-	if name := pod.Spec.Containers[1].Ports[0].Name; name != "tcp-80" {
+	if name := pod.Spec.Containers[0].Ports[0].Name; name != "tcp-80" {
 		t.Errorf("the first port is called %q", name)
 	}
 	old := state.Addr("x/a", corev1.IPv4Protocol)
@@ -139,7 +164,7 @@ func TestApplyRejectsForeignNamespace(t *testing.T) {
 	}
 }
 
-// TestPlayScenario lets the commands fail where a policy denies all ingress.
+// TestPlayScenario lets the attempts fail where a policy denies all ingress.
 func TestPlayScenario(t *testing.T) {
 	for _, services := range []bool{false, true} {
 		t.Run(fmt.Sprintf("services %v", services), func(t *testing.T) { playScenario(t, services) })
@@ -149,16 +174,16 @@ func TestPlayScenario(t *testing.T) {
 func playScenario(t *testing.T, services bool) {
 	w := newWorld(t)
 	b := w.backend(t, Config{ViaServices: services})
-	w.answer = func(from, address string) (string, int) {
+	w.failure = func(from, address string) string {
 		if services != strings.HasPrefix(address, "10.96.") {
 			t.Errorf("services %v: connected to %s", services, address)
 		}
 		policies, _ := w.NetworkingV1().NetworkPolicies("x").List(context.Background(), metav1.ListOptions{})
 		host, _, _ := strings.Cut(address, ":")
 		if len(policies.Items) > 0 && b.podAt(host) != from && strings.HasPrefix(b.podAt(host), "x/") {
-			return "TIMEOUT\n", 1
+			return "timeout"
 		}
-		return "", 0
+		return ""
 	}
 	result := netpol.Runner{Backend: b, Settle: 1}.Play(t.Context(), netpol.Scenario{
 		Name: "deny", Steps: []netpol.Step{{
@@ -175,12 +200,12 @@ func playScenario(t *testing.T, services bool) {
 func TestExpect(t *testing.T) {
 	w := newWorld(t)
 	b := w.backend(t, Config{})
-	w.answer = func(from, address string) (string, int) {
+	w.failure = func(from, address string) string {
 		policies, _ := w.NetworkingV1().NetworkPolicies("shop").List(context.Background(), metav1.ListOptions{})
 		if len(policies.Items) > 0 && strings.HasSuffix(address, ":5432") && from == "shop/web" {
-			return "TIMEOUT\n", 1
+			return "timeout"
 		}
-		return "", 0
+		return ""
 	}
 	state := &netpol.State{
 		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "shop"}}}},
@@ -202,15 +227,15 @@ func TestExpect(t *testing.T) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
 	pods, _ := w.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
-	if len(pods.Items) != 3 || len(pods.Items[1].Spec.Containers) != 3 || pods.Items[1].Spec.Containers[1].Ports[0].Name != "tcp-5432" {
+	if len(pods.Items) != 3 || len(pods.Items[1].Spec.Containers) != 1 || pods.Items[1].Spec.Containers[0].Ports[0].Name != "tcp-5432" {
 		t.Errorf("got %d pods, the second with %+v", len(pods.Items), pods.Items[1].Spec.Containers)
 	}
 }
 
 // podAt returns the pod with that address or Service.
 func (b *Backend) podAt(address string) string {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, addresses := range []map[string]string{b.addresses, b.services} {
 		for key, is := range addresses {
 			if is == address {
@@ -222,60 +247,11 @@ func (b *Backend) podAt(address string) string {
 	return ""
 }
 
-func TestReadOutcomes(t *testing.T) {
-	output := "3 1 OTHER: no route\n1 1 TIMEOUT\n0 0 \n2 1 REFUSED: connection refused\nsh: out of memory\n9 0\n4 127 /agnhost: not found\n"
-	got := slices.Repeat([]netpol.Outcome{netpol.Unobservable}, 6)
-	readOutcomes(output, got)
-	want := []netpol.Outcome{netpol.Connected, netpol.TimedOut, netpol.Refused, netpol.Unobservable, netpol.Unobservable, netpol.Unobservable}
-	if !slices.Equal(got, want) {
-		t.Errorf("outcomes %v, want %v", got, want)
-	}
-}
-
 func TestConfigValidate(t *testing.T) {
 	err := Config{PodTimeout: -1}.Validate()
 	for _, field := range []string{"Image", "Families", "PodTimeout"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("Validate = %v, want %s in it", err, field)
 		}
-	}
-}
-
-// TestCommandsFitIntoURL makes what a pod tries of a large table.
-func TestCommandsFitIntoURL(t *testing.T) {
-	b := newWorld(t).backend(t, Config{})
-	b.note(b.addresses, "y/b", "2001:db8:1111:2222:3333:4444:5555:6666")
-	var mu sync.Mutex
-	longest, commands := 0, 0
-	b.run = func(_ context.Context, _, _, _ string, command []string) (string, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		commands++
-		longest = max(longest, len(url.Values{"command": command}.Encode()))
-		return "", nil
-	}
-	connection := netpol.Connection{From: "x/a", To: "y/b", Traffic: netpol.Traffic{Family: corev1.IPv6Protocol, Protocol: corev1.ProtocolUDP, Port: 65535}, Silence: 200 * time.Millisecond}
-	if _, err := b.Probe(t.Context(), slices.Repeat([]netpol.Connection{connection}, 1000)); err != nil {
-		t.Fatal(err)
-	}
-	if longest > 7<<10 || commands > 30 {
-		t.Errorf("%d commands of up to %d bytes", commands, longest)
-	}
-}
-
-func TestProbeReturnsErrorOfCommands(t *testing.T) {
-	b := &Backend{run: func(_ context.Context, _, pod, _ string, _ []string) (string, error) {
-		if pod == "able" {
-			return "1 0 \n", nil
-		}
-		return "", errors.New("pods/exec is forbidden")
-	}}
-	unable, able := netpol.Connection{From: "x/unable"}, netpol.Connection{From: "x/able"}
-	if _, err := b.Probe(t.Context(), []netpol.Connection{unable, unable}); err == nil || !strings.Contains(err.Error(), "pods/exec is forbidden") {
-		t.Errorf("got %v, want why no command could be run", err)
-	}
-	got, err := b.Probe(t.Context(), []netpol.Connection{unable, able})
-	if want := []netpol.Outcome{netpol.Unobservable, netpol.Connected}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
 }

@@ -78,6 +78,7 @@ func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete pod %s: %w", netpol.PodName(&pod), err)
 		}
+		b.endSession(netpol.PodName(&pod))
 	}
 	return b.wait(ctx, "pods of "+namespace+" to be gone", func(ctx context.Context) (bool, error) {
 		left, err := surplus(ctx)
@@ -88,7 +89,7 @@ func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace
 // serveAlike reports whether two pods serve the same ports with the same names.
 func serveAlike(a, b *corev1.Pod) bool {
 	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, func(a, b corev1.Container) bool {
-		return a.Name == b.Name && slices.EqualFunc(a.Ports, b.Ports, func(a, b corev1.ContainerPort) bool { return a.Name == b.Name })
+		return slices.Equal(a.Command, b.Command) && slices.Equal(a.Ports, b.Ports)
 	})
 }
 
@@ -110,8 +111,9 @@ func (b *Backend) applyPod(ctx context.Context, state *netpol.State, pod *corev1
 	return err
 }
 
-// podObject returns a pod that serves the ports of state, with a container each,
-// under the names that the state's pod declares.
+// podObject returns a pod that serves the ports of state under the names that the state's
+// pod declares. It needs no privileges: it meets the standard "restricted" for the security
+// of pods.
 func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, error) {
 	number, err := strconv.Atoi(strings.TrimPrefix(pod.Spec.NodeName, "node-"))
 	if err != nil || number < 1 || number > len(b.nodes) {
@@ -122,40 +124,62 @@ func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, 
 		Spec: corev1.PodSpec{
 			NodeName:                      b.nodes[number-1],
 			TerminationGracePeriodSeconds: new(int64(0)),
-			Containers:                    []corev1.Container{b.container(clientContainer, "pause")},
+			AutomountServiceAccountToken:  new(false),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot:   new(true),
+				RunAsUser:      new(int64(65532)),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+				Sysctls:        []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"}}, // of IPv6, too
+			},
+			Containers: b.containers(state, pod),
 		},
 	}
 	if object.Labels == nil {
 		object.Labels = make(map[string]string)
 	}
 	object.Labels[podLabel] = pod.Name
-	for _, port := range state.Ports {
-		for _, protocol := range b.Supports().Protocols {
-			object.Spec.Containers = append(object.Spec.Containers, b.server(pod, protocol, port))
-		}
-	}
 	return object, nil
 }
 
-// clientContainer is the container that a pod connects from.
-const clientContainer = "client"
+// proberContainer is the container that serves and connects.
+const proberContainer = "prober"
 
-// container runs a command of agnhost.
-func (b *Backend) container(name string, command ...string) corev1.Container {
+// containers returns one that serves every port, and others that only declare the ports
+// whose names it declares already: a pod may have a name twice, a container may not.
+func (b *Backend) containers(state *netpol.State, pod *corev1.Pod) []corev1.Container {
+	containers := []corev1.Container{b.container(proberContainer)}
+	for _, port := range state.Ports {
+		containers[0].Command = append(containers[0].Command, fmt.Sprintf("-listen=:%d", port))
+		for _, protocol := range b.Supports().Protocols {
+			declared := corev1.ContainerPort{Name: declaredName(pod, protocol, port), ContainerPort: port, Protocol: protocol}
+			i := slices.IndexFunc(containers, func(c corev1.Container) bool { return !declares(c, declared.Name) })
+			if i < 0 {
+				i = len(containers)
+				containers = append(containers, b.container(fmt.Sprintf("%s-%d", proberContainer, i)))
+				containers[i].Command = append(containers[i].Command, "-listen=127.0.0.1:0")
+			}
+			containers[i].Ports = append(containers[i].Ports, declared)
+		}
+	}
+	return containers
+}
+
+func declares(c corev1.Container, name string) bool {
+	return name != "" && slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
+}
+
+// container runs a server, whose addresses are to be added.
+func (b *Backend) container(name string) corev1.Container {
 	return corev1.Container{
 		Name:            name,
 		Image:           b.cfg.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
-		Command:         append([]string{"/agnhost"}, command...),
+		Command:         []string{"prober", "serve"},
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: new(false),
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
 	}
-}
-
-// server serves one port.
-func (b *Backend) server(pod *corev1.Pod, protocol corev1.Protocol, port int32) corev1.Container {
-	lower := strings.ToLower(string(protocol))
-	c := b.container(fmt.Sprintf("%s-%d", lower, port), "serve-hostname", "--http=false", "--"+lower, fmt.Sprintf("--port=%d", port))
-	c.Ports = []corev1.ContainerPort{{Name: declaredName(pod, protocol, port), ContainerPort: port, Protocol: protocol}}
-	return c
 }
 
 // declaredName returns the name under which a pod declares a port, if any.

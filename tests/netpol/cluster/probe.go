@@ -1,9 +1,9 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -20,63 +20,45 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-const (
-	// Limits of concurrent commands, and of concurrent connections of each.
-	commandsAtOnce, connectionsAtOnce = 4, 4
-
-	// connectionsOfCommand limits the connections of one command. The command is part
-	// of a URL, which must stay below the 8 KiB that proxies accept.
-	connectionsOfCommand = 40
-)
-
-// runner runs a command in a container of a pod and returns its output, even if the
-// command fails.
-type runner func(ctx context.Context, namespace, pod, container string, command []string) (output string, err error)
-
 // newExec returns a runner over the API server.
 func newExec(access *rest.Config, client kubernetes.Interface) runner {
-	return func(ctx context.Context, namespace, pod, container string, command []string) (string, error) {
+	return func(ctx context.Context, namespace, pod string, command []string, in io.Reader, out, errs io.Writer) error {
 		request := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("exec").
-			VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+			VersionedParams(&corev1.PodExecOptions{Container: proberContainer, Command: command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec)
 		executor, err := remotecommand.NewWebSocketExecutor(access, "GET", request.URL().String())
 		if err != nil {
-			return "", err
+			return err
 		}
-		var output bytes.Buffer
-		err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &output, Stderr: &output})
-		return output.String(), err
+		return executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: errs})
 	}
 }
 
-// Probe runs commands in the client pods. Each makes many connections: starting a
-// command costs a node more than a connection does. If no command could be run, Probe
-// returns the error of the first.
+// Probe asks the session of each pod to make the pod's connections. If none can be asked,
+// Probe returns the error of the first.
 func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
 	outcomes := slices.Repeat([]netpol.Outcome{netpol.Unobservable}, len(connections))
-	var ran atomic.Bool
+	var answered atomic.Bool
 	var failure atomic.Pointer[error]
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(commandsAtOnce)
+	var group errgroup.Group
 	for from, indices := range bySource(connections) {
-		namespace, pod, _ := strings.Cut(from, "/")
-		for indices := range slices.Chunk(indices, connectionsOfCommand) {
-			group.Go(func() error {
-				output, err := b.run(ctx, namespace, pod, clientContainer, []string{"/bin/sh", "-c", b.script(connections, indices)})
-				if err != nil && output == "" {
-					failure.CompareAndSwap(nil, &err)
-				} else {
-					ran.Store(true) // an error leaves lines out
-				}
-				readOutcomes(output, outcomes)
-				return ctx.Err()
-			})
-		}
+		group.Go(func() error {
+			failures, err := b.session(from).try(ctx, b.attempts(connections, indices))
+			if err != nil {
+				err = fmt.Errorf("%s makes no connections: %w", from, err)
+				failure.CompareAndSwap(nil, &err)
+			}
+			for i, kind := range failures {
+				answered.Store(true)
+				outcomes[i] = outcomeOf(kind)
+			}
+			return ctx.Err()
+		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	if err := failure.Load(); err != nil && !ran.Load() {
-		return nil, fmt.Errorf("run a command in a pod: %w", *err)
+	if err := failure.Load(); err != nil && !answered.Load() {
+		return nil, *err
 	}
 	return outcomes, nil
 }
@@ -90,60 +72,64 @@ func bySource(connections []netpol.Connection) map[string][]int {
 	return indices
 }
 
-// script returns a shell script that makes connections, a few at a time. For each it
-// prints a line: the index of the connection, the exit status of agnhost, its output.
-func (b *Backend) script(connections []netpol.Connection, indices []int) string {
-	var script strings.Builder
-	script.WriteString(`try() { i=$1; shift; said=$(/agnhost connect "$@" 2>&1); echo "$i $? $said"; }` + "\n")
-	started := 0
+// attempts returns what a pod is asked to try, without what has no address. The IDs are
+// the indices of the connections.
+func (b *Backend) attempts(connections []netpol.Connection, indices []int) []attempt {
+	var attempts []attempt
 	for _, i := range indices {
 		c := connections[i]
-		addr := b.address(c)
-		if addr == "" {
-			continue
-		}
-		fmt.Fprintf(&script, "try %d --timeout=%s --protocol=%s %s &\n", i, c.Silence,
-			strings.ToLower(string(c.Protocol)), net.JoinHostPort(addr, strconv.Itoa(int(c.Port))))
-		if started++; started%connectionsAtOnce == 0 {
-			script.WriteString("wait\n")
+		if addr := b.address(c); addr != "" {
+			target := strings.ToLower(string(c.Protocol)) + "://" + net.JoinHostPort(addr, strconv.Itoa(int(c.Port)))
+			attempts = append(attempts, attempt{i, target, c.Silence.Milliseconds()})
 		}
 	}
-	script.WriteString("wait\n")
-	return script.String()
+	return attempts
 }
 
-// readOutcomes stores the outcomes that a script printed. A connection without a line
-// was not tried.
-func readOutcomes(output string, outcomes []netpol.Outcome) {
-	for line := range strings.Lines(output) {
-		var i, status int
-		if n, _ := fmt.Sscan(line, &i, &status); n < 2 || i < 0 || i >= len(outcomes) {
-			continue
-		}
-		said := strings.Fields(line)[2:]
-		outcomes[i] = outcomeOf(status, strings.Join(said, " "))
-	}
-}
-
-// outcomeOf returns the outcome for an output of agnhost. An attempt that agnhost could
-// not make is Unobservable.
-func outcomeOf(status int, said string) netpol.Outcome {
-	switch {
-	case status == 0:
+// outcomeOf returns the outcome for a kind of failure. An attempt that could not be made
+// is Unobservable.
+func outcomeOf(failure string) netpol.Outcome {
+	switch failure {
+	case "":
 		return netpol.Connected
-	case strings.HasPrefix(said, "TIMEOUT"):
+	case "timeout":
 		return netpol.TimedOut
-	case strings.HasPrefix(said, "REFUSED"):
+	case "refused", "reset", "unreachable":
 		return netpol.Refused
 	default:
 		return netpol.Unobservable
 	}
 }
 
+// session returns that of a pod. It is started if there is none, or it has ended: with its
+// container, for example.
+func (b *Backend) session(pod string) *session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.sessions[pod]
+	if s == nil || s.hasEnded() {
+		namespace, name, _ := strings.Cut(pod, "/")
+		s = startSession(b.run, namespace, name)
+		b.sessions[pod] = s
+	}
+	return s
+}
+
+// endSession ends that of a pod which is deleted, if there is one.
+func (b *Backend) endSession(pod string) {
+	b.mu.Lock()
+	s := b.sessions[pod]
+	delete(b.sessions, pod)
+	b.mu.Unlock()
+	if s != nil {
+		s.end()
+	}
+}
+
 // address returns the destination of a connection, empty if it has no address.
 func (b *Backend) address(c netpol.Connection) string {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	addresses := b.addresses
 	if c.Via == netpol.Service || b.cfg.ViaServices {
 		addresses = b.services
