@@ -150,7 +150,7 @@ func (p *play) step(ctx context.Context, step Step) error {
 	if err := p.runner.Backend.Apply(ctx, p.state); err != nil {
 		return fmt.Errorf("apply: %w", err)
 	}
-	want := step.reachability(p.state, p.traffic)
+	want := step.reachability(p.state, p.scenario.Model.Traffic(), p.traffic)
 	comparisons, err := p.observe(ctx, want)
 	if err == nil && !anyDiffers(comparisons) && !p.runner.Backend.Supports().Immediate {
 		comparisons, err = p.observe(ctx, want)

@@ -116,6 +116,24 @@ func TestUnsupportedTrafficIsCounted(t *testing.T) {
 	})
 }
 
+// What is expected of traffic that the backend cannot observe is left out, not an error.
+func TestExpectationsOfUnsupportedTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(func(c Connection, probe int) Outcome { return connectedIf(probe == 0 || !denied(c)) })
+		model := small
+		model.Protocols = append(slices.Clone(model.Protocols), corev1.ProtocolSCTP)
+		scenario := closedX(model)
+		want := scenario.Steps[0].Want
+		scenario.Steps[0].Want = func(r *Reachability) {
+			want(r)
+			r.For(SCTP(80)).ExpectPeer("y/*", "x/a", true)
+		}
+		if result := (Runner{Backend: f}).Play(t.Context(), scenario); !result.OK() || result.Cells() != 16 {
+			t.Errorf("%d cells\n%s", result.Cells(), result.Report(ASCII, false))
+		}
+	})
+}
+
 func TestChurnNoticesShortLeaks(t *testing.T) {
 	for _, leaky := range []bool{false, true} {
 		t.Run(fmt.Sprintf("leaky %v", leaky), func(t *testing.T) {

@@ -46,11 +46,13 @@ func (s Scenario) needs() []Feature {
 	return needs
 }
 
-// reachability returns what the step expects.
-func (s Step) reachability(state *State, traffic []Traffic) *Reachability {
-	r := NewReachability(state, traffic)
+// reachability returns what the step expects of the traffic that is observed. It may
+// state more: what is expected of all traffic of the model.
+func (s Step) reachability(state *State, all, observed []Traffic) *Reachability {
+	r := NewReachability(state, all)
 	if s.Want != nil {
 		s.Want(r)
 	}
+	r.traffic = observed
 	return r
 }
