@@ -1,5 +1,5 @@
-// Package cluster makes the objects of the clusters that are measured: many alike
-// pods in many namespaces, and policies that ask for much and never match.
+// Package cluster makes the objects of the clusters that are measured: many similar pods in
+// many namespaces, and policies with labels, blocks and ports that no pod of them matches.
 package cluster
 
 import (
