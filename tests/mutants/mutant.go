@@ -25,8 +25,24 @@ type suite struct {
 // scenarios are the tests that must fail unless a mutant names others.
 var scenarios = suite{"tests/backends/simulated", "^TestSimulated"}
 
-// realPackets reports whether the suite needs network namespaces and root.
-func (s suite) realPackets() bool { return s.pkg == "tests/attacks" || s.pkg == "tests/netns" }
+// group is what suites may run at the same time.
+type group string
+
+const (
+	rates   group = "rates"   // real packets, and their rates are compared: nothing else runs
+	packets group = "packets" // real packets: one after the other, beside pure ones
+	pure    group = "pure"    // several at a time
+)
+
+func (s suite) group() group {
+	switch {
+	case s.pkg != "tests/attacks" && s.pkg != "tests/netns":
+		return pure
+	case strings.HasPrefix(s.run, "^TestExpensivePolicies"), strings.HasPrefix(s.run, "^TestScrapers"):
+		return rates
+	}
+	return packets
+}
 
 // edit replaces lines of a file.
 type edit struct {

@@ -32,19 +32,31 @@ func TestMutants(t *testing.T) {
 	if os.Getenv("MUTANTS") == "" {
 		t.Skip("takes minutes; set MUTANTS=1 to run it")
 	}
+	groups := map[group][]mutant{}
 	for _, m := range mutants(t) {
-		t.Run(m.name, func(t *testing.T) {
-			if m.suite.realPackets() {
-				labtest.Need(t)
-			} else {
-				// Building one is mostly the work of one core.
+		groups[m.suite.group()] = append(groups[m.suite.group()], m)
+	}
+	// Tests with real packets wait most of the time, and building a mutant is mostly the work
+	// of one core: the two groups run beside each other.
+	for _, g := range []group{rates, packets, pure} {
+		t.Run(string(g), func(t *testing.T) {
+			if g != rates {
 				t.Parallel()
 			}
-			killer := run(t, m)
-			if killer == "" {
-				t.Fatal("no test notices it")
+			for _, m := range groups[g] {
+				t.Run(m.name, func(t *testing.T) {
+					if g == pure {
+						t.Parallel()
+					} else {
+						labtest.Need(t)
+					}
+					killer := run(t, m)
+					if killer == "" {
+						t.Fatal("no test notices it")
+					}
+					t.Logf("killed by %s", killer)
+				})
 			}
-			t.Logf("killed by %s", killer)
 		})
 	}
 }
