@@ -189,7 +189,7 @@ $(GO) build -o bin/ ./cmd/kube-network-policies ./tests/bench ./tests/bench/call
 $(GO) test -c -o bin/ ./tests/bench
 @$(GIVE_BACK)
 bin/bench -rounds $(ROUNDS) $(BENCH_FLAGS) $(if $(wildcard $(BENCH_OTHER)),-other $(BENCH_OTHER)) >$(BENCH_RESULTS)
-for round in $$(seq $(ROUNDS)); do bin/bench.test -test.run '^$$' -test.bench . -test.benchtime 0.3s || exit 1; done >>$(BENCH_RESULTS)
+for round in $$(seq $(ROUNDS)); do bin/bench.test -test.run '^$$' -test.bench . -test.benchtime 0.3s $(BENCH_FLAGS:-%=-test.%) || exit 1; done >>$(BENCH_RESULTS)
 for run in $$(seq $(SCALE_RUNS)); do for pods in $(SCALE_PODS); do \
 	bin/scale -agent bin/kube-network-policies -pods $$pods $(BENCH_FLAGS) >>$(BENCH_RESULTS) || exit 1; done; done
 @$(MAKE) --no-print-directory bench-table
@@ -210,7 +210,7 @@ bench-other: ## build kube-network-policies v1.1.1 from its public release, so t
 	mkdir -p bin && cd "$$(cd / && $(GO) mod download -json sigs.k8s.io/kube-network-policies@v1.1.1 | sed -nE 's/^\t"Dir": "(.*)",$$/\1/p')" && \
 		$(GO) build -mod=readonly -o $(CURDIR)/$(BENCH_OTHER) ./cmd/kube-network-policies/standard
 
-bench: tools bench-packages ## what is promised of speed and size, and what is reached: as root, on a quiet machine, half an hour
+bench: tools bench-packages ## what is promised of speed and size, and what is reached: as root, on a quiet machine
 	$(MEASURE)
 
 bench-short: tools ## the same once and with less of everything: does it work?
