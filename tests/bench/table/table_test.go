@@ -69,6 +69,7 @@ func TestGoalsUseMediansAndAllLosses(t *testing.T) {
 		{"median above the goal", flood("80000") + flood("95000") + flood("92000"), "the same, each flow", "| 0.92 (0.80 to 0.95); 100k/s sent to floor; 100k/s delivered; 0 lost; 100k/s sent to agent; 92 (80 to 95)k/s delivered; 0 lost | yes |"},
 		{"median below the goal", flood("80000") + flood("95000") + flood("88000"), "the same, each flow", " lost | **no** |"},
 		{"no losses", paced("0") + paced("0"), "new UDP flows of unknown", "| 0 lost; 60000/s sent; 0 lost of a burst | yes |"},
+		{"too few were sent", strings.ReplaceAll(paced("0"), "60000", "51000"), "new UDP flows of unknown", "| 0 lost; 51000/s sent; 0 lost of a burst | **no** |"},
 		{"losses in one round", paced("0") + paced("7") + paced("0"), "new UDP flows of unknown", "| 0 (0 to 7) lost; 60000/s sent; 0 lost of a burst | **no** |"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
