@@ -25,6 +25,7 @@ const (
 	Accept                    // let the packet pass
 	Undecided                 // retry shortly: the pod may be known, or the peer evaluated, by then
 	Unannounced               // retry for longer: the source may be a pod of another node, whose status takes seconds
+	Remember                  // as Accept, and so is every packet of the class until Verdicts forgets it
 )
 
 // Config is the configuration of an Enforcer.
@@ -37,6 +38,9 @@ type Config struct {
 	// Learned has the domain names that pods have resolved. With nil, a rule that
 	// names domains matches nothing.
 	Learned policy.Learned
+	// Verdicts is told of lasting decisions, so that the kernel need not ask again. Nil
+	// asks for every connection.
+	Verdicts Verdicts
 	// LogDenied logs denied packets, at most ten a second, and every ten seconds how
 	// many were not logged.
 	LogDenied bool
@@ -44,6 +48,15 @@ type Config struct {
 	Logger klog.Logger
 	// Registerer receives the metrics of this package.
 	Registerer prometheus.Registerer
+}
+
+// Verdicts remembers decisions for all packets of a class. Its methods are called from any
+// goroutine.
+type Verdicts interface {
+	// Allowed reports whether the kernel may remember that a class is allowed.
+	Allowed(c packet.Class, d policy.Decision) bool
+	// Denied is called for each packet that was denied.
+	Denied(c packet.Class, d policy.Decision)
 }
 
 // Enforcer decides packets by the snapshot of the latest Swap. All its methods may
@@ -111,10 +124,29 @@ func (e *Enforcer) Decide(in Input) Result {
 	start := time.Now()
 	p, err := packet.Parse(in.Payload)
 	r := e.decide(p, err, in)
-	if r == Drop || r == Accept {
+	if r == Drop || r == Accept || r == Remember {
 		e.metrics.observe(p, r, time.Since(start))
 	}
 	return r
+}
+
+// EvaluateClass decides about a class by the current snapshot, see
+// policy.Snapshot.EvaluateClass. Without a snapshot nothing is lasting.
+func (e *Enforcer) EvaluateClass(c packet.Class) (d policy.Decision, lasting bool) {
+	s := e.snapshot.Load()
+	if s == nil {
+		return policy.Decision{}, false
+	}
+	return s.EvaluateClass(c)
+}
+
+// CountRemembered counts packets of a class on which the kernel gave the verdict of an
+// earlier decision.
+func (e *Enforcer) CountRemembered(c packet.Class, d policy.Decision, packets uint64) {
+	e.metrics.remembered(c, d, packets)
+	if s := e.snapshot.Load(); s != nil && !d.Allowed() {
+		e.denials.remembered(c, s, packets)
+	}
 }
 
 func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input) Result {
@@ -148,11 +180,29 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input) Result {
 		return e.undecided(p, d, s, in.Last)
 	}
 	e.metrics.decision(d)
+	remember := e.remember(s, q, d, in.Payload)
 	if d.Allowed() {
-		return Accept
+		return remember
 	}
 	e.denials.denied(p, d, s)
 	return Drop
+}
+
+// remember has the decision d about q remembered if it is lasting. It returns the result
+// for a packet that d allows.
+func (e *Enforcer) remember(s *policy.Snapshot, q policy.Query, d policy.Decision, payload []byte) Result {
+	if e.cfg.Verdicts == nil {
+		return Accept
+	}
+	c, ok := packet.ClassOf(q.Packet, payload)
+	switch {
+	case !ok || !s.Lasting(q, d):
+	case !d.Allowed():
+		e.cfg.Verdicts.Denied(c, d)
+	case e.cfg.Verdicts.Allowed(c, d):
+		return Remember
+	}
+	return Accept
 }
 
 // isOwnError reports whether p is an ICMP error about a packet that its destination

@@ -68,14 +68,7 @@ func (l *denialLog) admit(src source, pod *policy.Endpoint) bool {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.sources) == 0 {
-		time.AfterFunc(denialInterval, l.summarize)
-	}
-	n, known := l.sources[src]
-	if !known && len(l.sources) >= denialSources {
-		src, pod = source{}, nil
-		n = l.sources[src]
-	}
+	src, pod, n := l.denialsOf(src, pod)
 	n.pod = pod
 	ok := n.logged < denialsPerSource && l.takeLine(now, n.logged > 0)
 	if ok {
@@ -85,6 +78,41 @@ func (l *denialLog) admit(src source, pod *policy.Endpoint) bool {
 	}
 	l.sources[src] = n
 	return ok
+}
+
+// remembered counts packets that were denied by a verdict that the kernel remembers.
+func (l *denialLog) remembered(c packet.Class, s *policy.Snapshot, packets uint64) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	src, pod := responsible(c.Src, c.Dst, s)
+	src, pod, n := l.denialsOf(src, pod)
+	n.pod = pod
+	n.withheld += int(packets)
+	l.sources[src] = n
+}
+
+// responsible returns who is responsible for a denied packet, and its pod.
+func responsible(from, to netip.Addr, s *policy.Snapshot) (source, *policy.Endpoint) {
+	if pod := s.Endpoint(from); pod != nil {
+		return source{addr: from, sent: true}, pod
+	}
+	return source{addr: to}, s.Endpoint(to)
+}
+
+// denialsOf returns the denials of src in this interval, which it begins if need be. The
+// caller has locked l.
+func (l *denialLog) denialsOf(src source, pod *policy.Endpoint) (source, *policy.Endpoint, denials) {
+	if len(l.sources) == 0 {
+		time.AfterFunc(denialInterval, l.summarize)
+	}
+	n, known := l.sources[src]
+	if !known && len(l.sources) >= denialSources {
+		return source{}, nil, l.sources[source{}]
+	}
+	return src, pod, n
 }
 
 // takeLine reports whether a line may be logged now, and counts it.
@@ -145,14 +173,10 @@ func (l *denialLog) denied(p packet.Packet, d policy.Decision, s *policy.Snapsho
 	if l == nil {
 		return
 	}
-	from, to := s.Endpoint(p.Src.Addr()), s.Endpoint(p.Dst.Addr())
-	who, pod := source{addr: p.Src.Addr(), sent: true}, from
-	if from == nil {
-		who, pod = source{addr: p.Dst.Addr()}, to
-	}
-	if !l.admit(who, pod) {
+	if !l.admit(responsible(p.Src.Addr(), p.Dst.Addr(), s)) {
 		return
 	}
+	from, to := s.Endpoint(p.Src.Addr()), s.Endpoint(p.Dst.Addr())
 	args := []any{
 		"protocol", p.Proto.String(),
 		"src", p.Src.String(), "srcPod", name(from),

@@ -154,7 +154,25 @@ func (m *metrics) observe(p packet.Packet, r Result, took time.Duration) {
 	}
 	pm := &m.packets[protocol][family]
 	pm.latency.observe(took)
-	pm.count[r].Inc()
+	pm.count[verdictLabel(r)].Inc()
+}
+
+// remembered counts packets of a class that the kernel decided.
+func (m *metrics) remembered(c packet.Class, d policy.Decision, packets uint64) {
+	r := Drop
+	if d.Allowed() {
+		r = Accept
+	}
+	m.packets[protocolLabel(c.Proto)][family(c.Src)].count[r].Add(float64(packets))
+	m.decisions[d.Action][d.Tier][d.Direction].Add(float64(packets))
+}
+
+// verdictLabel returns the index of the verdict of r.
+func verdictLabel(r Result) Result {
+	if r == Remember {
+		return Accept
+	}
+	return r
 }
 
 func (m *metrics) decision(d policy.Decision) {

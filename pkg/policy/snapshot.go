@@ -126,6 +126,8 @@ type Query struct {
 	// Defer leaves what takes long to Memory.Deferred. Where the decision depends
 	// on it, its reason is NotEvaluated.
 	Defer bool
+
+	anyNewcomer bool // as if there were more than MaxNewcomers
 }
 
 // Learned has the domain names of addresses.
@@ -253,7 +255,7 @@ func (s *Snapshot) evaluate(d Direction, q *Query, src, dst *end) Decision {
 	case f.peer != nil:
 	case beside && rule.denies() && x.mayAllowPeer(&f, &m):
 		return Decision{Action: Deny, Direction: d, Tier: rule.Tier, Reason: UnknownPod, Policy: rule.Policy}
-	case d == Ingress && q.AwaitSource && !beside && s.mayBeNewcomer(&f, &m, x, rule):
+	case d == Ingress && q.AwaitSource && !beside && s.mayBeNewcomer(q, &f, &m, x, rule):
 		return Decision{Action: Deny, Direction: d, Reason: UnknownSource}
 	}
 	return rule.decision(d)
@@ -262,14 +264,14 @@ func (s *Snapshot) evaluate(d Direction, q *Query, src, dst *end) Decision {
 // mayBeNewcomer reports whether the peer of f may be a pod of another node that has no
 // address yet, and for which x decides otherwise than rule, which decides for a peer that
 // no rule selects.
-func (s *Snapshot) mayBeNewcomer(f *flow, m *match, x *index, rule *Rule) bool {
-	if len(s.m.Newcomers) == 0 || s.m.PodRanges.any() && !s.m.PodRanges.contain(f.peerAddr) {
+func (s *Snapshot) mayBeNewcomer(q *Query, f *flow, m *match, x *index, rule *Rule) bool {
+	if len(s.m.Newcomers) == 0 && !q.anyNewcomer || s.m.PodRanges.any() && !s.m.PodRanges.contain(f.peerAddr) {
 		return false
 	}
 	switch {
 	case rule.denies() && !x.mayAllowPeer(f, m), !rule.denies() && !x.dependsOnPeer(f, m):
 		return false
-	case len(s.m.Newcomers) > MaxNewcomers:
+	case len(s.m.Newcomers) > MaxNewcomers || q.anyNewcomer:
 		return true
 	}
 	for _, e := range s.m.Newcomers {

@@ -17,6 +17,7 @@ type answerer struct {
 	number          uint16
 	handler         Handler
 	acceptMark      uint32
+	rememberMark    uint32
 	failOpenOnPanic bool
 	source          func(payload []byte) netip.Addr
 	metrics         *metrics
@@ -40,6 +41,7 @@ func newAnswerer(cfg Config, number uint16, handler Handler, m *metrics, logger 
 		number:          number,
 		handler:         handler,
 		acceptMark:      cfg.AcceptMark,
+		rememberMark:    cfg.RememberMark,
 		failOpenOnPanic: cfg.FailOpenOnPanic,
 		source:          cfg.Source,
 		metrics:         m,
@@ -126,7 +128,7 @@ func (a *answerer) panicked(r any) Verdict {
 
 // answer appends the verdict on one packet to what is to be sent.
 func (a *answerer) answer(id, mark uint32, v Verdict) {
-	if v != Accept {
+	if v != Accept && v != Remember {
 		a.out = appendVerdict(a.out, a.number, id, verdictDrop, nil)
 		a.unsent[verdictDrop]++
 		return
@@ -136,7 +138,10 @@ func (a *answerer) answer(id, mark uint32, v Verdict) {
 		a.out = appendVerdict(a.out, a.number, id, verdictAccept, nil)
 		return
 	}
-	mark |= a.acceptMark
+	mark = mark&^a.rememberMark | a.acceptMark
+	if v == Remember {
+		mark |= a.rememberMark
+	}
 	a.out = appendVerdict(a.out, a.number, id, verdictAccept, &mark)
 }
 

@@ -25,6 +25,7 @@ const (
 	Accept                   // the packet passes
 	Defer                    // no verdict yet: the packet is pending, and Handler is called again shortly
 	DeferLong                // as Defer, but for longer, and in a room of its own: neither takes room from the other
+	Remember                 // as Accept, and the packet gets Config.RememberMark
 )
 
 // Packet is a packet that waits for its verdict.
@@ -103,6 +104,9 @@ type Config struct {
 	// AcceptMark is OR-ed into the mark of every accepted packet, for base
 	// chains behind the queue to see. Zero leaves marks alone.
 	AcceptMark uint32
+	// RememberMark is OR-ed into the mark of the packets with the verdict Remember, and
+	// removed from those of other accepted packets. Zero leaves marks alone.
+	RememberMark uint32
 	// Purpose is the value of the label purpose that all metrics get, for Queues
 	// that share a Registerer. Empty means no label.
 	Purpose string

@@ -94,6 +94,16 @@ func (qs *Queues) Run(ctx context.Context, handler Handler, ready <-chan struct{
 	return errors.Join(errs...)
 }
 
+// Flushed returns when the kernel has acted on all verdicts that handler gave before the
+// call: what it then does with these packets, it has done.
+func (qs *Queues) Flushed() {
+	for _, w := range qs.workers {
+		w.turning.Lock()
+		//lint:ignore SA2001 a turn that had begun has ended
+		w.turning.Unlock()
+	}
+}
+
 // Bound reports whether all queues are bound, so that no packet misses its listener.
 func (qs *Queues) Bound() bool {
 	for _, q := range qs.queues {

@@ -21,6 +21,7 @@ type worker struct {
 	batch   []Message // room for what is received
 
 	serving atomic.Bool // packets are being answered
+	turning sync.Mutex  // held from deciding a batch until its verdicts are sent
 }
 
 func newWorker(kernel Kernel, queues []*queue) *worker {
@@ -139,6 +140,8 @@ func (w *worker) turn(poller Poller) {
 	} else {
 		first.worked(opWait)
 	}
+	w.turning.Lock()
+	defer w.turning.Unlock()
 	for i, q := range w.queues {
 		if q.sock != nil {
 			q.turn(w.batch, i == readable || err != nil)
@@ -149,6 +152,8 @@ func (w *worker) turn(poller Poller) {
 // drain stops the flow of packets and answers those that wait already, for drainTime.
 // What waits longer is dropped when its queue is unbound.
 func (w *worker) drain() {
+	w.turning.Lock()
+	defer w.turning.Unlock()
 	for _, q := range w.queues {
 		if q.sock != nil {
 			q.stop()

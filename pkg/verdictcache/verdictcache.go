@@ -1,0 +1,421 @@
+// Package verdictcache decides which verdicts the kernel remembers, so that it need not
+// ask again about connections of a class, and has it forget exactly those that a change of
+// the cluster turns. It knows neither packets nor nftables.
+//
+// # What the kernel remembers is known
+//
+// The kernel remembers that a class is allowed when it handles a verdict with the mark for
+// it, within the system call that sends the verdict. Each class is recorded here before its
+// verdict is given, and for longer than the kernel remembers it. So what the kernel
+// remembers is always a subset of what is recorded.
+//
+// # What a change turns is forgotten
+//
+// Changed is called after packets are decided by the new snapshot. It first waits until all
+// verdicts by earlier snapshots are sent. From then on only what the new snapshot decides
+// can be recorded or remembered, so recorded classes that it decides otherwise can be
+// removed from the kernel and cannot come back. That classes are denied is written by one
+// goroutine, which evaluates them by the current snapshot and takes turns with Changed.
+package verdictcache
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+const (
+	// DefaultAllowedFor is how long the kernel remembers an allowed class. While no agent
+	// runs, connections of these classes are accepted for as long.
+	DefaultAllowedFor = 30 * time.Second
+	// deniedFor is how long the kernel remembers a denied class.
+	deniedFor = 20 * time.Second
+	// slack is how much longer than in the kernel a class is recorded: its time there
+	// begins when the verdict is handled, and is measured by another clock.
+	slack = 5 * time.Second
+
+	// maxAllowed and maxDenied bound the recorded classes. The kernel has room for as many
+	// of each IP family.
+	maxAllowed = 1 << 16
+	maxDenied  = 1 << 14
+	// sharePerAddress is the part of either that one address may have.
+	sharePerAddress = 8
+
+	// sightings is how many classes are distinguished that were seen once, or denied a few
+	// times, and sightingFor how long. A class is remembered when it is seen again, so that
+	// those that do not repeat take no room.
+	sightings   = 1 << 16
+	sightingFor = 10 * time.Second
+	// deniedAfter is the number of packets after which a denied class is remembered. Each
+	// change of denied classes is a commit to nftables, with which transactions of other
+	// programs may collide; allowed ones are added by their packets.
+	deniedAfter = 4
+	// denyInterval is the least time between such changes, and maxPending the most classes
+	// that wait for one.
+	denyInterval = time.Second
+	maxPending   = 1024
+
+	// countInterval is how often packets that the kernel decided are counted.
+	countInterval = 5 * time.Second
+	// countBefore is the time until a class expires below which it is counted for the last
+	// time, and forgotten.
+	countBefore = 2 * countInterval
+	// sameTime is the accuracy of the time at which the kernel began to remember a class.
+	sameTime = 500 * time.Millisecond
+	// retryInterval is how often the kernel is tried again after an error.
+	retryInterval = time.Second
+	// timeout ends an access to a kernel that does not answer.
+	timeout = 5 * time.Second
+)
+
+// Remembered is a class that the kernel remembers.
+type Remembered struct {
+	Class  packet.Class
+	Denied bool
+	// Packets is the number of packets of the class since the kernel remembers it. For
+	// allowed classes it includes those that were accepted with a verdict of ours.
+	Packets uint64
+	// Expires is the time until the kernel forgets the class.
+	Expires time.Duration
+}
+
+// Kernel is where verdicts are remembered.
+type Kernel interface {
+	// Forget removes classes. It is no error if some are not there any more.
+	Forget(ctx context.Context, allowed, denied []packet.Class) error
+	// ForgetAll removes all classes.
+	ForgetAll(ctx context.Context) error
+	// Deny has classes denied for a time. Those that are denied already stay so for the
+	// rest of their time.
+	Deny(ctx context.Context, classes []packet.Class, d time.Duration) error
+	// All calls yield with all classes, in no order.
+	All(ctx context.Context, yield func(Remembered)) error
+}
+
+// Config configures a Cache.
+type Config struct {
+	Kernel Kernel
+	// AllowedFor is how long the kernel remembers an allowed class.
+	AllowedFor time.Duration
+	// Evaluate decides about a class by the current snapshot, and reports whether the
+	// decision is lasting.
+	Evaluate func(packet.Class) (d policy.Decision, lasting bool)
+	// Flushed returns when the verdicts of all packets that were decided before the call
+	// are sent.
+	Flushed func()
+	// Alone reports whether no other agent may still give verdicts on this node.
+	Alone func() bool
+	// Count is called with packets of a class that the kernel decided as d.
+	Count func(c packet.Class, d policy.Decision, packets uint64)
+	// Registerer receives the metrics.
+	Registerer prometheus.Registerer
+}
+
+// Cache records which verdicts the kernel remembers. Its methods may be called from any
+// goroutine; Run is called once, and before it nothing is remembered.
+type Cache struct {
+	cfg     Config
+	metrics *metrics
+	denyNow chan struct{} // there are pending classes
+
+	// writing is held while what the kernel remembers is changed by us.
+	writing sync.Mutex
+
+	mu      sync.Mutex
+	enabled bool
+	allowed classes
+	denied  classes
+	pending map[packet.Class]policy.Decision // to be denied
+	seed    maphash.Seed
+	seen    []sighting
+}
+
+// sighting is a class, by its hash, that was seen a few times.
+type sighting struct {
+	hash  uint64
+	since time.Time
+	times uint32
+}
+
+// New returns a Cache that has not touched the kernel yet.
+func New(cfg Config) *Cache {
+	c := &Cache{
+		cfg:     cfg,
+		denyNow: make(chan struct{}, 1),
+		allowed: newClasses(maxAllowed),
+		denied:  newClasses(maxDenied),
+		pending: make(map[packet.Class]policy.Decision),
+		seed:    maphash.MakeSeed(),
+		seen:    make([]sighting, sightings),
+	}
+	c.metrics = newMetrics(cfg.Registerer, c)
+	return c
+}
+
+// Allowed records that the kernel will remember that class is allowed, and reports whether
+// it may. d is a lasting decision.
+func (c *Cache) Allowed(class packet.Class, d policy.Decision) bool {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.enabled {
+		return false
+	}
+	e := c.allowed.get(class)
+	if e == nil {
+		if c.sight(class, now) < 2 {
+			return false
+		}
+		if e = c.allowed.add(class); e == nil {
+			c.metrics.full.Inc()
+			return false
+		}
+	}
+	e.decision, e.until = d, now.Add(c.cfg.AllowedFor+slack)
+	e.verdicts++
+	return true
+}
+
+// Denied records that a packet of class was denied. d is a lasting decision.
+func (c *Cache) Denied(class packet.Class, d policy.Decision) {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.enabled || c.sight(class, now) < deniedAfter || len(c.pending) >= maxPending {
+		return
+	}
+	c.pending[class] = d
+	select {
+	case c.denyNow <- struct{}{}:
+	default:
+	}
+}
+
+// sight returns how often class was seen lately. Classes with the same place in the table
+// displace each other. The caller has locked c.
+func (c *Cache) sight(class packet.Class, now time.Time) uint32 {
+	hash := maphash.Comparable(c.seed, class)
+	s := &c.seen[hash%sightings]
+	if s.hash != hash || now.Sub(s.since) > sightingFor {
+		*s = sighting{hash: hash, since: now}
+	}
+	s.times++
+	return s.times
+}
+
+// Changed has the kernel forget the classes on which the current snapshot decides otherwise
+// than the one before. addrs are the addresses whose decisions may be others; all means that
+// any may. When it returns, no packet of such a class is decided by an earlier snapshot any
+// more, unless the kernel cannot be changed: then nothing is remembered until it can.
+func (c *Cache) Changed(ctx context.Context, addrs []netip.Addr, all bool) {
+	if len(addrs) == 0 && !all {
+		return
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.cfg.Flushed()
+	allowed := c.turned(&c.allowed, policy.Allow, addrs, all)
+	denied := c.turned(&c.denied, policy.Deny, addrs, all)
+	if len(allowed) == 0 && len(denied) == 0 {
+		return
+	}
+	c.metrics.forgotten.Add(float64(len(allowed) + len(denied)))
+	if err := c.try(ctx, func(ctx context.Context) error { return c.cfg.Kernel.Forget(ctx, allowed, denied) }); err != nil {
+		c.disable(ctx, err)
+	}
+}
+
+// turned removes from set and returns the classes with an address in addrs on which the
+// decision is not action any more, or not lasting.
+func (c *Cache) turned(set *classes, action policy.Action, addrs []netip.Addr, all bool) []packet.Class {
+	c.mu.Lock()
+	affected := set.of(addrs, all)
+	c.mu.Unlock()
+	var turned []packet.Class
+	for _, class := range affected {
+		if d, lasting := c.cfg.Evaluate(class); !lasting || d.Action != action {
+			turned = append(turned, class)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, class := range turned {
+		set.remove(class)
+	}
+	return turned
+}
+
+// Run has the kernel remember verdicts until ctx ends. What it remembers then stays until
+// its time is over.
+func (c *Cache) Run(ctx context.Context) error {
+	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "verdictcache"))
+	count := time.NewTicker(countInterval)
+	defer count.Stop()
+	retry := time.NewTicker(retryInterval)
+	defer retry.Stop()
+	denials := c.denyNow
+	var deny <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry.C:
+			c.enable(ctx)
+		case <-count.C:
+			c.count(ctx)
+		case <-denials:
+			c.deny(ctx)
+			denials, deny = nil, time.After(denyInterval)
+		case <-deny:
+			denials, deny = c.denyNow, nil
+		}
+	}
+}
+
+// enable begins to have verdicts remembered, if that is possible: the kernel remembers
+// nothing that is not recorded.
+func (c *Cache) enable(ctx context.Context) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.mu.Lock()
+	enabled := c.enabled
+	c.mu.Unlock()
+	if enabled || !c.cfg.Alone() {
+		return
+	}
+	c.cfg.Flushed() // no verdict of the time before can add a class after this
+	if err := c.try(ctx, c.cfg.Kernel.ForgetAll); err != nil {
+		klog.FromContext(ctx).V(2).Info("Verdicts are not remembered yet", "reason", err.Error())
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.allowed, c.denied, c.enabled = newClasses(maxAllowed), newClasses(maxDenied), true
+	klog.FromContext(ctx).Info("Verdicts are remembered by the kernel", "allowedFor", c.cfg.AllowedFor)
+}
+
+// disable has nothing remembered any more until enable has made the kernel forget all.
+func (c *Cache) disable(ctx context.Context, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.enabled = false
+	clear(c.pending)
+	c.metrics.errors.Inc()
+	klog.FromContext(ctx).Error(err, "Remembered verdicts cannot be changed; nothing more is remembered until they can")
+}
+
+// deny has the kernel deny the pending classes.
+func (c *Cache) deny(ctx context.Context) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	now := time.Now()
+	c.mu.Lock()
+	pending := c.pending
+	c.pending = make(map[packet.Class]policy.Decision)
+	c.mu.Unlock()
+	var classes []packet.Class
+	for class := range pending {
+		d, lasting := c.cfg.Evaluate(class)
+		if !lasting || d.Allowed() {
+			continue
+		}
+		c.mu.Lock()
+		if e := c.denied.getOrAdd(class); e != nil && c.enabled {
+			e.decision, e.until = d, now.Add(deniedFor+slack)
+			classes = append(classes, class)
+		}
+		c.mu.Unlock()
+	}
+	if len(classes) == 0 {
+		return
+	}
+	err := c.try(ctx, func(ctx context.Context) error { return c.cfg.Kernel.Deny(ctx, classes, deniedFor) })
+	if err != nil {
+		c.disable(ctx, err)
+	}
+}
+
+// count counts the packets that the kernel decided, and ends the time of classes whose
+// packets could not be counted once more. It also has the kernel forget what is not
+// recorded, which should not be there.
+func (c *Cache) count(ctx context.Context) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.mu.Lock()
+	enabled := c.enabled
+	c.mu.Unlock()
+	if !enabled {
+		return
+	}
+	now := time.Now()
+	var ended [2][]packet.Class // allowed, denied
+	err := c.try(ctx, func(ctx context.Context) error {
+		return c.cfg.Kernel.All(ctx, func(r Remembered) {
+			if c.countOne(r, now) && r.Expires > countBefore {
+				return
+			}
+			if r.Denied {
+				ended[1] = append(ended[1], r.Class)
+			} else {
+				ended[0] = append(ended[0], r.Class)
+			}
+		})
+	})
+	if err == nil && len(ended[0])+len(ended[1]) > 0 {
+		err = c.try(ctx, func(ctx context.Context) error { return c.cfg.Kernel.Forget(ctx, ended[0], ended[1]) })
+	}
+	c.mu.Lock()
+	c.allowed.expire(now)
+	c.denied.expire(now)
+	c.mu.Unlock()
+	if err != nil {
+		c.disable(ctx, err)
+	}
+}
+
+// countOne counts the packets of a class since it was counted last. It reports false if the
+// class is not recorded.
+func (c *Cache) countOne(r Remembered, now time.Time) bool {
+	c.mu.Lock()
+	set, lifetime := &c.allowed, c.cfg.AllowedFor
+	if r.Denied {
+		set, lifetime = &c.denied, deniedFor
+	}
+	e := set.get(r.Class)
+	if e == nil {
+		c.mu.Unlock()
+		return false
+	}
+	if since := now.Add(r.Expires - lifetime); since.Sub(e.since).Abs() > sameTime {
+		e.since, e.counted = since, 0 // it was forgotten meanwhile
+	}
+	packets := int64(r.Packets-e.counted) - int64(e.verdicts)
+	e.counted, e.verdicts = r.Packets, 0
+	d := e.decision
+	c.mu.Unlock()
+	if packets > 0 {
+		c.metrics.packets[d.Action].Add(float64(packets))
+		c.cfg.Count(r.Class, d, uint64(packets))
+	}
+	return true
+}
+
+// try calls the kernel with a timeout.
+func (c *Cache) try(ctx context.Context, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := call(ctx)
+	if errors.Is(err, context.Canceled) {
+		return nil // the agent ends
+	}
+	return err
+}
