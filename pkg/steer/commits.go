@@ -12,6 +12,8 @@ type commit struct {
 	process    string // that committed
 	pid        uint32 // in the first PID namespace
 	touched    bool   // it changed our table
+	port       uint32 // of the netlink socket that committed
+	verdicts   bool   // it changed remembered verdicts, and is our own: it came from the socket for this
 	// lost is set alone: an unknown number of notifications was lost.
 	lost bool
 }
@@ -20,11 +22,13 @@ type commit struct {
 // the process that committed, but process names can be reused and process IDs differ
 // between PID namespaces. Therefore our own commits are recognized by their generation,
 // which is read before and after each write. A commit that could be either counts as
-// external.
+// external. Commits of verdicts come from a socket that no other process can have, and are
+// recognized by it.
 type commits struct {
 	mu        sync.Mutex
 	listening bool
 	seen      uint32 // the last generation notified
+	ownAfter  uint32 // all generations after this one, up to seen, were notified and may be our own
 	writes    []write
 	lost      int    // how often notifications were lost since the last verification
 	external  int    // commits by other processes to our table since the last verification
@@ -47,7 +51,23 @@ func (c *commits) started() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.listening, c.writes = true, nil
+	c.seen, c.ownAfter = 0, 0
 	c.lost++
+}
+
+// notifying reports whether commits are notified.
+func (c *commits) notifying() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.listening
+}
+
+// own reports whether all commits after a generation, up to another one, are our own, or
+// are not verified yet.
+func (c *commits) own(after, upTo uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.listening && c.seen == upTo && !later(c.ownAfter, after)
 }
 
 // stopped is called when notifications end.
@@ -67,9 +87,18 @@ func (c *commits) notified(n commit) bool {
 		return true
 	}
 	before := c.external
+	gap := !alone(c.seen, n.generation)
 	c.seen = n.generation
-	if n.touched && !c.assign(n) {
-		c.addExternal(n)
+	switch {
+	case n.verdicts, n.touched && c.assign(n):
+		if gap {
+			c.ownAfter = n.generation - 1
+		}
+	default:
+		c.ownAfter = n.generation
+		if n.touched {
+			c.addExternal(n)
+		}
 	}
 	c.settle()
 	return c.external != before

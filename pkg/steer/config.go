@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -137,6 +138,13 @@ type Config struct {
 	// OverflowQueue is the number of the first overflow queue. There are as many as
 	// Queues.
 	OverflowQueue uint16
+	// RememberMark is the one bit of the packet mark with which the agent marks those
+	// accepted packets whose class the kernel shall remember as allowed. In packets with
+	// Mark the agent must clear it otherwise. It may be the bit of BlockMark, which is one
+	// of the conntrack mark. Zero means that no verdicts are remembered.
+	RememberMark uint32
+	// RememberFor is how long a class is remembered as allowed, in whole seconds.
+	RememberFor time.Duration
 	// Divert is the mechanism that queues packets.
 	Divert Divert
 	// EarlyUDP selects the hook for new UDP connections whose destination was
@@ -191,6 +199,9 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("EarlyUDP %d is unknown", c.EarlyUDP))
 	}
 	if err := c.validateShare(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.validateRemember(); err != nil {
 		errs = append(errs, err)
 	}
 	if c.Registerer == nil {

@@ -155,7 +155,7 @@ func TestTamperedDivertDropsUntilRepaired(t *testing.T) {
 	if err := s.sync(testContext(t)); err == nil {
 		t.Fatal("the sync succeeded")
 	}
-	checkTraces(t, fake, []traceCase{{"first packet", packet(peer4, v4), drop}})
+	checkTraces(t, fake, []traceCase{{"first packet", pkt(peer4, v4), drop}})
 }
 
 func TestLostNotificationsTriggerVerification(t *testing.T) {

@@ -21,7 +21,8 @@ func newFakeSteerer(cfg Config, nft knftables.Interface, fake *knftables.Fake) (
 		return nil, fmt.Errorf("steer: %w", err)
 	}
 	cfg.Divert, cfg.EarlyUDP = DivertQueue, cfg.EarlyUDP.choose(Capabilities{})
-	return newSteerer(cfg, Capabilities{}, nft, &fakeKernel{nft: nft, fake: fake, chains: chains(cfg), notify: make(chan commit)}), nil
+	k := &fakeKernel{nft: nft, fake: fake, chains: chains(cfg), notify: make(chan commit)}
+	return newSteerer(cfg, Capabilities{}, nft, k, &fakeVerdicts{fake: fake}), nil
 }
 
 // fakeKernel reads a knftables.Fake through nft, which may inject faults. Generations

@@ -77,6 +77,7 @@ func (s *Steerer) notified(c commit) {
 	if c.lost {
 		s.metrics.lost.Inc()
 	}
+	c.verdicts = c.port != 0 && c.port == s.verdicts.port()
 	if s.commits.notified(c) {
 		s.runner.Poke()
 	}

@@ -212,6 +212,7 @@ func (s *Steerer) release(ctx context.Context) error {
 		return nil
 	}
 	klog.FromContext(ctx).Info("Table released for another agent", "table", TableName)
+	s.setInPlace(false)
 	tx := s.nft.NewTransaction()
 	tx.Flush(&knftables.Set{Name: holderSet})
 	_, _, err = s.commit(ctx, s.runNFT(tx))

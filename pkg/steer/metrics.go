@@ -94,7 +94,7 @@ func (m *metrics) describeKernel(divert Divert, caps Capabilities) {
 	m.divert.WithLabelValues(divert.String()).Set(1)
 	for feature, err := range map[string]error{
 		"queue": caps.Queue, "xtables": caps.XTables, "sctp_conntrack": caps.SCTPConntrack, "udp_clash": caps.UDPClash,
-		"source_check": caps.SourceCheck, "share": caps.Share,
+		"source_check": caps.SourceCheck, "share": caps.Share, "remember": caps.Remember,
 	} {
 		m.support.WithLabelValues(feature).Set(supportValue(err))
 	}

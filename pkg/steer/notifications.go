@@ -97,7 +97,7 @@ func (s *scanner) scan(datagram []byte, report func(commit)) {
 		kind, body := binary.NativeEndian.Uint16(datagram[4:]), datagram[unix.NLMSG_HDRLEN:length]
 		switch {
 		case kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN:
-			report(s.commit(body[nfgenLen:]))
+			report(s.commit(binary.NativeEndian.Uint32(datagram[12:]), body[nfgenLen:]))
 			s.touched = false
 		case aboutTable(body):
 			s.touched = true
@@ -106,8 +106,9 @@ func (s *scanner) scan(datagram []byte, report func(commit)) {
 	}
 }
 
-func (s *scanner) commit(generation []byte) commit {
+func (s *scanner) commit(port uint32, generation []byte) commit {
 	return commit{
+		port:       port,
 		generation: uint32(number(attribute(generation, unix.NFTA_GEN_ID))),
 		process:    text(attribute(generation, unix.NFTA_GEN_PROC_NAME)),
 		pid:        uint32(number(attribute(generation, unix.NFTA_GEN_PROC_PID))),

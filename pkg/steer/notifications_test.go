@@ -9,6 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// notifiedPort is the netlink port of commits in these tests.
+const notifiedPort = 4711
+
 // message returns a notification of nftables.
 func message(t testing.TB, what uint16, family byte, attributes ...argument) []byte {
 	t.Helper()
@@ -24,6 +27,7 @@ func message(t testing.TB, what uint16, family byte, attributes ...argument) []b
 	header := make([]byte, unix.NLMSG_HDRLEN)
 	binary.NativeEndian.PutUint32(header, uint32(len(header)+len(body)))
 	binary.NativeEndian.PutUint16(header[4:], unix.NFNL_SUBSYS_NFTABLES<<8|what)
+	binary.NativeEndian.PutUint32(header[12:], notifiedPort)
 	return append(header, body...)
 }
 
@@ -37,19 +41,21 @@ func TestNotificationsNameProcess(t *testing.T) {
 		return message(t, unix.NFT_MSG_NEWSETELEM, family, stringArgument(1, table), stringArgument(2, "ingress-v4"))
 	}
 	ours := element(unix.NFPROTO_INET, TableName)
+	by := func(generation uint32, touched bool) commit {
+		return commit{generation: generation, process: "nft", pid: 42, touched: touched, port: notifiedPort}
+	}
 	for _, tt := range []struct {
 		name      string
 		datagrams [][]byte
 		want      []commit
 	}{
-		{"our table", [][]byte{ours, newGeneration(t, 7)}, []commit{{7, "nft", 42, true, false}}},
-		{"one datagram", [][]byte{slices.Concat(ours, newGeneration(t, 7), newGeneration(t, 8))},
-			[]commit{{7, "nft", 42, true, false}, {8, "nft", 42, false, false}}},
-		{"another table", [][]byte{element(unix.NFPROTO_INET, "kube-proxy"), newGeneration(t, 7)}, []commit{{7, "nft", 42, false, false}}},
-		{"our name in another family", [][]byte{element(unix.NFPROTO_IPV4, TableName), newGeneration(t, 7)}, []commit{{7, "nft", 42, false, false}}},
-		{"a longer name", [][]byte{element(unix.NFPROTO_INET, TableName+"-probe"), newGeneration(t, 7)}, []commit{{7, "nft", 42, false, false}}},
-		{"no table at all", [][]byte{message(t, unix.NFT_MSG_NEWRULE, unix.NFPROTO_INET), newGeneration(t, 7)}, []commit{{7, "nft", 42, true, false}}},
-		{"cut off", [][]byte{ours[:len(ours)-8], newGeneration(t, 7)}, []commit{{7, "nft", 42, true, false}}},
+		{"our table", [][]byte{ours, newGeneration(t, 7)}, []commit{by(7, true)}},
+		{"one datagram", [][]byte{slices.Concat(ours, newGeneration(t, 7), newGeneration(t, 8))}, []commit{by(7, true), by(8, false)}},
+		{"another table", [][]byte{element(unix.NFPROTO_INET, "kube-proxy"), newGeneration(t, 7)}, []commit{by(7, false)}},
+		{"our name in another family", [][]byte{element(unix.NFPROTO_IPV4, TableName), newGeneration(t, 7)}, []commit{by(7, false)}},
+		{"a longer name", [][]byte{element(unix.NFPROTO_INET, TableName+"-probe"), newGeneration(t, 7)}, []commit{by(7, false)}},
+		{"no table at all", [][]byte{message(t, unix.NFT_MSG_NEWRULE, unix.NFPROTO_INET), newGeneration(t, 7)}, []commit{by(7, true)}},
+		{"cut off", [][]byte{ours[:len(ours)-8], newGeneration(t, 7)}, []commit{by(7, true)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var s scanner

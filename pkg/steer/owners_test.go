@@ -22,22 +22,22 @@ func TestStaleAddressIsQueued(t *testing.T) {
 		s, fake := newFake(t, func(c *Config) { c.EarlyUDP = EarlyOn })
 		mustSync(t, s, Sets{Stale: tt.stale, ToHost: []netip.Addr{v4b}})
 		checkTraces(t, fake, []traceCase{
-			{"first packet to it", packet(peer4, v4), tt.want},
-			{"first packet from it", packet(v6, peer6), tt.want},
-			{"old connection", packet(peer4, v4, proto("tcp"), established), tt.want},
-			{"old connection", packet(peer6, v6, proto("tcp"), established), tt.want},
-			{"reply of an old connection", packet(v4, peer4, proto("tcp"), established, reply), tt.want},
-			{"reply to it", packet(peer6, v6, proto("tcp"), established, reply), tt.want},
-			{"old flow that was accepted", packet(peer4, v4, accepted), tt.want},
-			{"old flow that was accepted", packet(v6, peer6, established, accepted), tt.want},
-			{"early", packet(peer4, v4, forwarded, translated, accepted), tt.want},
-			{"ICMP error", packet(peer4, v4, proto("icmp"), related), tt.want},
+			{"first packet to it", pkt(peer4, v4), tt.want},
+			{"first packet from it", pkt(v6, peer6), tt.want},
+			{"old connection", pkt(peer4, v4, proto("tcp"), established), tt.want},
+			{"old connection", pkt(peer6, v6, proto("tcp"), established), tt.want},
+			{"reply of an old connection", pkt(v4, peer4, proto("tcp"), established, reply), tt.want},
+			{"reply to it", pkt(peer6, v6, proto("tcp"), established, reply), tt.want},
+			{"old flow that was accepted", pkt(peer4, v4, accepted), tt.want},
+			{"old flow that was accepted", pkt(v6, peer6, established, accepted), tt.want},
+			{"early", pkt(peer4, v4, forwarded, translated, accepted), tt.want},
+			{"ICMP error", pkt(peer4, v4, proto("icmp"), related), tt.want},
 
-			{"neighbour discovery", packet(peer6, v6, icmpv6(135, 255)), accept},
-			{"own node", packet(peer4, v4, fromNode), accept},
-			{"to its own node", packet(v4, peer4, established, toHost), accept},
-			{"others", packet(peer4, v4b, proto("tcp"), established), accept},
-			{"others", packet(v6b, peer6, accepted), accept},
+			{"neighbour discovery", pkt(peer6, v6, icmpv6(135, 255)), accept},
+			{"own node", pkt(peer4, v4, fromNode), accept},
+			{"to its own node", pkt(v4, peer4, established, toHost), accept},
+			{"others", pkt(peer4, v4b, proto("tcp"), established), accept},
+			{"others", pkt(v6b, peer6, accepted), accept},
 		})
 	}
 }

@@ -37,6 +37,9 @@ type Capabilities struct {
 	SourceCheck error
 	// Share is sets that packets update, with a limit for each element.
 	Share error
+	// Remember is sets of addresses, protocols and ports to which packets add elements
+	// that count.
+	Remember error
 }
 
 // Probe probes the kernel in this process's network namespace. It needs CAP_NET_ADMIN
@@ -66,6 +69,7 @@ func Probe(ctx context.Context) (Capabilities, error) {
 		UDPClash:      probeUDPClash(),
 		SourceCheck:   supports(errs[probeSourceCheck], "route lookups in nftables (CONFIG_NFT_FIB_INET)"),
 		Share:         supports(errs[probeShare], "limits for each element of a set (CONFIG_NFT_LIMIT)"),
+		Remember:      supports(errs[probeRemember], "counters for each element of a set"),
 	}, nil
 }
 
@@ -74,7 +78,7 @@ func (c Capabilities) checksSources() bool { return !errors.Is(c.SourceCheck, er
 
 // unknown returns Capabilities that are all unknown because of err.
 func unknown(err error) Capabilities {
-	return Capabilities{Queue: err, XTables: err, SCTPConntrack: err, UDPClash: err, SourceCheck: err, Share: err}
+	return Capabilities{Queue: err, XTables: err, SCTPConntrack: err, UDPClash: err, SourceCheck: err, Share: err, Remember: err}
 }
 
 // Indexes of probeRules.
@@ -85,6 +89,7 @@ const (
 	probeXTables
 	probeSourceCheck
 	probeShare
+	probeRemember
 )
 
 // probeRule is a rule that the kernel accepts if it has a feature.
@@ -106,13 +111,25 @@ var probeRules = []probeRule{
 		&expr.Dynset{SrcRegKey: 1, SetName: probeName, SetID: probeSetID, Operation: unix.NFT_DYNSET_OP_UPDATE,
 			Exprs: []expr.Any{&expr.Limit{Type: expr.LimitTypePkts, Rate: 1, Unit: expr.LimitTimeSecond, Burst: 1}}},
 	}},
+	probeRemember: {unix.NFPROTO_INET, []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 8},
+		&expr.Payload{DestRegister: unix.NFT_REG32_02, Base: expr.PayloadBaseNetworkHeader, Offset: 9, Len: 1},
+		&expr.Payload{DestRegister: unix.NFT_REG32_03, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Dynset{SrcRegKey: 1, SetName: probeClassesName, SetID: probeClassesID, Operation: unix.NFT_DYNSET_OP_ADD,
+			Timeout: DefaultRememberFor, Exprs: []expr.Any{&expr.Counter{}}},
+	}},
 }
 
 const (
-	probeName  = "probe" // of the chain and the set
-	probeSetID = 1
+	probeName        = "probe" // of the chain and the set
+	probeSetID       = 1
+	probeClassesName = "probe-classes"
+	probeClassesID   = 2
 	// nftTypeIPAddr is the number that nft uses for the type ipv4_addr.
 	nftTypeIPAddr = 7
+	// nftTypeClass is the number that nft uses for the type of allowed classes of IPv4: 6
+	// bits for each part.
+	nftTypeClass = nftTypeIPAddr<<18 | nftTypeIPAddr<<12 | 12<<6 | 13
 )
 
 // tryRules returns for each rule whether the kernel accepts it. The batch has no end, so
@@ -165,12 +182,16 @@ func probeBatch(rules []probeRule) ([]netlink.Message, error) {
 	}
 	size, err := encode(uint32Argument(unix.NFTA_SET_DESC_SIZE, shareSize))
 	errs = append(errs, err)
-	add(unix.NFPROTO_INET, unix.NFT_MSG_NEWSET,
-		stringArgument(unix.NFTA_SET_NAME, probeName), uint32Argument(unix.NFTA_SET_ID, probeSetID),
-		uint32Argument(unix.NFTA_SET_KEY_TYPE, nftTypeIPAddr), uint32Argument(unix.NFTA_SET_KEY_LEN, 4),
-		uint32Argument(unix.NFTA_SET_FLAGS, unix.NFT_SET_EVAL|unix.NFT_SET_TIMEOUT),
-		argument{unix.NFTA_SET_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(shareTimeout.Milliseconds()))},
-		argument{unix.NFTA_SET_DESC | unix.NLA_F_NESTED, size})
+	addSet := func(name string, id, keyType, keyLen uint32) {
+		add(unix.NFPROTO_INET, unix.NFT_MSG_NEWSET,
+			stringArgument(unix.NFTA_SET_NAME, name), uint32Argument(unix.NFTA_SET_ID, id),
+			uint32Argument(unix.NFTA_SET_KEY_TYPE, keyType), uint32Argument(unix.NFTA_SET_KEY_LEN, keyLen),
+			uint32Argument(unix.NFTA_SET_FLAGS, unix.NFT_SET_EVAL|unix.NFT_SET_TIMEOUT),
+			argument{unix.NFTA_SET_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(shareTimeout.Milliseconds()))},
+			argument{unix.NFTA_SET_DESC | unix.NLA_F_NESTED, size})
+	}
+	addSet(probeName, probeSetID, nftTypeIPAddr, 4)
+	addSet(probeClassesName, probeClassesID, nftTypeClass, 16)
 	for _, r := range rules {
 		var exprs []argument
 		for _, e := range r.exprs {

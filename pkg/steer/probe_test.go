@@ -19,7 +19,7 @@ func TestKernelProbe(t *testing.T) {
 	}
 	for feature, err := range map[string]error{
 		"queue": caps.Queue, "xtables": caps.XTables, "SCTP": caps.SCTPConntrack,
-		"UDP": caps.UDPClash, "sources": caps.SourceCheck, "shares": caps.Share,
+		"UDP": caps.UDPClash, "sources": caps.SourceCheck, "shares": caps.Share, "remembered verdicts": caps.Remember,
 	} {
 		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: %v", feature, err)

@@ -97,6 +97,7 @@ func layoutNames(all []chain) map[string][]string {
 	}
 	names["set"] = append(names["set"], holderSet)
 	names["set"] = append(names["set"], shareSetNames(all)...)
+	names["set"] = append(names["set"], verdictSetNames(all)...)
 	return names
 }
 

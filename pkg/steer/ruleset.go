@@ -49,9 +49,9 @@ var (
 	prerouting = hookPoint{knftables.PreroutingHook, knftables.DNATPriority, +5}
 )
 
-func (p hookPoint) observe(rules ...string) chain { return p.base("-observe", -1, rules) }
-func (p hookPoint) steer(rules ...string) chain   { return p.base("", 0, rules) }
-func (p hookPoint) accepted() chain               { return p.base("-accepted", +1, []string{"goto " + keepChain}) }
+func (p hookPoint) observe(rules ...string) chain  { return p.base("-observe", -1, rules) }
+func (p hookPoint) steer(rules ...string) chain    { return p.base("", 0, rules) }
+func (p hookPoint) accepted(rules ...string) chain { return p.base("-accepted", +1, rules) }
 
 func (p hookPoint) base(suffix string, offset int, rules []string) chain {
 	return chain{
@@ -162,6 +162,7 @@ func (c chain) object() *knftables.Chain {
 func chains(cfg Config) []chain {
 	all := []chain{{name: divertChain, rules: divertRules(cfg)}}
 	all = append(all, shareChains(cfg)...)
+	all = append(all, rememberChains(cfg)...)
 	all = append(all,
 		chain{name: exemptChain, rules: exemptRules(cfg)},
 		chain{name: selectChain, rules: selectRules()},
@@ -169,9 +170,9 @@ func chains(cfg Config) []chain {
 		chain{name: settledChain, rules: settledRules(cfg)},
 		chain{name: keepChain, rules: keepRules(cfg)},
 		postrouting.steer("jump "+settledChain, "goto "+selectChain),
-		postrouting.accepted(),
+		postrouting.accepted(acceptedRules(cfg)...),
 		input.steer(inputRules(cfg)...),
-		input.accepted(),
+		input.accepted("goto "+keepChain),
 	)
 	if cfg.SourceCheck {
 		all = append(all, sourceChains()...)
@@ -181,7 +182,7 @@ func chains(cfg Config) []chain {
 		// What is for the node itself, or for IPVS, is queued at its own hook.
 		all = append(all,
 			prerouting.steer("jump "+settledChain, early+" fib daddr type != local goto "+selectChain),
-			prerouting.accepted())
+			prerouting.accepted(acceptedRules(cfg)...))
 	}
 	if cfg.ObserveQueue != 0 {
 		all = append(all, observeChains(cfg)...)
@@ -240,8 +241,8 @@ func currentRules(cfg Config) []string {
 	if cfg.SourceCheck {
 		// ICMP errors from pods may be about other pods' connections. By our
 		// mark the agent recognizes that they are related to a connection.
-		rules = append(rules, fmt.Sprintf("ct state related meta l4proto { icmp, icmpv6 } oif != 0 iif != 0 meta nfproto @%s iifname != @%s meta mark set meta mark | %#x return",
-			checkedSet, uncheckedSet, cfg.Mark))
+		rules = append(rules, fmt.Sprintf("ct state related meta l4proto { icmp, icmpv6 } oif != 0 iif != 0 meta nfproto @%s iifname != @%s %s return",
+			checkedSet, uncheckedSet, acceptMark(cfg)))
 	}
 	for _, f := range families {
 		rules = append(rules,
@@ -283,11 +284,11 @@ func exemptRules(cfg Config) []string {
 		// has an address of the node: the kernel refuses its own IPv4 addresses as
 		// sources from outside, but not its IPv6 addresses. Kernels before 5.7 have no
 		// input interface here; this rule then matches nothing.
-		"iif != 0 goto " + cfg.queueChain(),
+		"iif != 0 goto " + cfg.askChain(),
 		// By address, not by user or by the missing input interface: not all probes
 		// run as root, and IPVS sends packets of other clients from here too.
 		"fib saddr type local accept",
-		"goto " + cfg.queueChain(),
+		"goto " + cfg.askChain(),
 	}
 }
 
@@ -352,7 +353,7 @@ func queueFlags(cfg Config) string {
 func keepRules(cfg Config) []string {
 	return []string{
 		fmt.Sprintf("meta mark & %#x != 0 ct state != related ct mark set ct mark | %#[1]x", cfg.Mark),
-		clearMark(cfg),
+		fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x", cfg.Mark, ^(cfg.Mark | cfg.RememberMark)),
 	}
 }
 

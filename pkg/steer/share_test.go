@@ -33,18 +33,18 @@ func TestShareOfEachPacket(t *testing.T) {
 			packet steertest.Packet
 			beyond bool
 		}{
-			{"between pods", packet(pod, other), false},
-			{"between pods, the source's share is spent", packet(pod, other, srcSpent), true},
-			{"between pods, the destination's share is spent by others", packet(pod, other, dstSpent), false},
-			{"to the outside", packet(pod, out, dstSpent), false},
-			{"to the outside, the share is spent", packet(pod, out, srcSpent), true},
-			{"from the outside", packet(out, pod, srcSpent), false},
-			{"from the outside, the destination's share is spent", packet(out, pod, dstSpent), true},
-			{"to the node", packet(pod, out, toHost), false},
-			{"to the node, the share is spent", packet(pod, out, toHost, srcSpent), true},
-			{"from the outside to a pod too new to be known", packet(out, fresh), true},
-			{"from a pod to a pod too new to be known", packet(pod, fresh), false},
-			{"invalid", packet(pod, other, state(steertest.Invalid), srcSpent), true},
+			{"between pods", pkt(pod, other), false},
+			{"between pods, the source's share is spent", pkt(pod, other, srcSpent), true},
+			{"between pods, the destination's share is spent by others", pkt(pod, other, dstSpent), false},
+			{"to the outside", pkt(pod, out, dstSpent), false},
+			{"to the outside, the share is spent", pkt(pod, out, srcSpent), true},
+			{"from the outside", pkt(out, pod, srcSpent), false},
+			{"from the outside, the destination's share is spent", pkt(out, pod, dstSpent), true},
+			{"to the node", pkt(pod, out, toHost), false},
+			{"to the node, the share is spent", pkt(pod, out, toHost, srcSpent), true},
+			{"from the outside to a pod too new to be known", pkt(out, fresh), true},
+			{"from a pod to a pod too new to be known", pkt(pod, fresh), false},
+			{"invalid", pkt(pod, other, state(steertest.Invalid), srcSpent), true},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
 				got, err := steertest.Trace(fake, tt.packet, nil)

@@ -20,19 +20,19 @@ func TestSourceCheck(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}, CheckSources: true, Unchecked: []string{"eth0", "up.5"}})
 	checkTraces(t, fake, []traceCase{
-		{"honest", packet(v4b, peer4, by("cali1")), accept},
-		{"forged", packet(v4b, peer4, by("cali1"), astray), drop},
-		{"forged", packet(v6b, peer6, by("cali1"), astray), drop},
-		{"forged, to the node", packet(v4b, peer4, by("cali1"), astray, toHost), drop},
-		{"forged, of another pod's connection", packet(v4b, peer4, by("cali1"), astray, state(steertest.Established), marked(0, DefaultMark)), drop},
-		{"by an uplink", packet(peer4, v4b, by("eth0"), astray), accept},
-		{"by an uplink", packet(peer6, v6b, by("up.5"), astray), accept},
-		{"of the node", packet(peer4, v4b, astray), accept},
-		{"duplicate address detection", packet(netip.IPv6Unspecified(), peer6, icmpv6(135, 255), by("cali1"), astray, toHost), accept},
-		{"UDP of no address", packet(netip.IPv6Unspecified(), peer6, by("cali1"), astray, toHost), drop},
+		{"honest", pkt(v4b, peer4, by("cali1")), accept},
+		{"forged", pkt(v4b, peer4, by("cali1"), astray), drop},
+		{"forged", pkt(v6b, peer6, by("cali1"), astray), drop},
+		{"forged, to the node", pkt(v4b, peer4, by("cali1"), astray, toHost), drop},
+		{"forged, of another pod's connection", pkt(v4b, peer4, by("cali1"), astray, state(steertest.Established), marked(0, DefaultMark)), drop},
+		{"by an uplink", pkt(peer4, v4b, by("eth0"), astray), accept},
+		{"by an uplink", pkt(peer6, v6b, by("up.5"), astray), accept},
+		{"of the node", pkt(peer4, v4b, astray), accept},
+		{"duplicate address detection", pkt(netip.IPv6Unspecified(), peer6, icmpv6(135, 255), by("cali1"), astray, toHost), accept},
+		{"UDP of no address", pkt(netip.IPv6Unspecified(), peer6, by("cali1"), astray, toHost), drop},
 	})
 	mustSync(t, s, Sets{Unchecked: []string{"eth0"}})
-	checkTraces(t, fake, []traceCase{{"no policy selects a pod", packet(v4b, peer4, by("cali1"), astray), accept}})
+	checkTraces(t, fake, []traceCase{{"no policy selects a pod", pkt(v4b, peer4, by("cali1"), astray), accept}})
 }
 
 func TestPodTunnelPacketsAreDropped(t *testing.T) {
@@ -40,16 +40,16 @@ func TestPodTunnelPacketsAreDropped(t *testing.T) {
 	mustSync(t, s, Sets{CheckSources: true, Unchecked: []string{"eth0"}, TunnelPorts: []uint16{8472}, TunnelProtocols: []uint8{4, 47}})
 	port := func(n uint16) func(*steertest.Packet) { return func(p *steertest.Packet) { p.DstPort = n } }
 	checkTraces(t, fake, []traceCase{
-		{"VXLAN", packet(v4, peer4, by("cali1"), toHost, port(8472)), drop},
-		{"VXLAN", packet(v6, peer6, by("cali1"), toHost, port(8472), state(steertest.Established)), drop},
-		{"GRE", packet(v4, peer4, by("cali1"), toHost, proto("gre")), drop},
-		{"IPIP", packet(v4, peer4, by("cali1"), toHost, proto("ipencap")), drop},
-		{"VXLAN of another node", packet(peer4, v4, by("eth0"), toHost, port(8472)), accept},
-		{"GRE of another node", packet(peer4, v4, by("eth0"), toHost, proto("gre")), accept},
-		{"VXLAN to another destination", packet(v4, peer4, by("cali1"), port(8472)), accept},
-		{"another port", packet(v4, peer4, by("cali1"), toHost, port(53)), accept},
-		{"TCP", packet(v4, peer4, by("cali1"), toHost, port(8472), proto("tcp")), accept},
-		{"IPv6 in IPv4, which is not named", packet(v4, peer4, by("cali1"), toHost, proto("ipv6")), accept},
+		{"VXLAN", pkt(v4, peer4, by("cali1"), toHost, port(8472)), drop},
+		{"VXLAN", pkt(v6, peer6, by("cali1"), toHost, port(8472), state(steertest.Established)), drop},
+		{"GRE", pkt(v4, peer4, by("cali1"), toHost, proto("gre")), drop},
+		{"IPIP", pkt(v4, peer4, by("cali1"), toHost, proto("ipencap")), drop},
+		{"VXLAN of another node", pkt(peer4, v4, by("eth0"), toHost, port(8472)), accept},
+		{"GRE of another node", pkt(peer4, v4, by("eth0"), toHost, proto("gre")), accept},
+		{"VXLAN to another destination", pkt(v4, peer4, by("cali1"), port(8472)), accept},
+		{"another port", pkt(v4, peer4, by("cali1"), toHost, port(53)), accept},
+		{"TCP", pkt(v4, peer4, by("cali1"), toHost, port(8472), proto("tcp")), accept},
+		{"IPv6 in IPv4, which is not named", pkt(v4, peer4, by("cali1"), toHost, proto("ipv6")), accept},
 	})
 }
 
@@ -86,15 +86,15 @@ func TestICMPErrorsOfPodsAreQueued(t *testing.T) {
 		traceCase
 		marked bool // when it is queued
 	}{
-		{traceCase{"of an isolated pod", packet(v4b, peer4, by("cali1"), related, proto("icmp")), queue}, true},
-		{traceCase{"of an isolated pod", packet(v6b, peer6, by("cali1"), related, proto("ipv6-icmp")), queue}, true},
-		{traceCase{"to an isolated pod", packet(peer4, v4, by("cali1"), related, proto("icmp")), queue}, true},
-		{traceCase{"between others", packet(peer4, v4b, by("cali1"), related, proto("icmp")), accept}, false},
-		{traceCase{"of a router", packet(peer4, v4, by("eth0"), related, proto("icmp")), accept}, false},
-		{traceCase{"of this node", packet(peer4, v4, related, proto("icmp")), accept}, false},
-		{traceCase{"to this node", packet(v4b, peer4, by("cali1"), toHost, related, proto("icmp")), accept}, false},
-		{traceCase{"no error, but related", packet(v4b, peer4, by("cali1"), related, proto("tcp")), accept}, false},
-		{traceCase{"related to nothing, with a mark", packet(v4b, peer4, by("cali1"), state(steertest.Invalid), proto("icmp"), marked(DefaultMark, 0)), queue}, false},
+		{traceCase{"of an isolated pod", pkt(v4b, peer4, by("cali1"), related, proto("icmp")), queue}, true},
+		{traceCase{"of an isolated pod", pkt(v6b, peer6, by("cali1"), related, proto("ipv6-icmp")), queue}, true},
+		{traceCase{"to an isolated pod", pkt(peer4, v4, by("cali1"), related, proto("icmp")), queue}, true},
+		{traceCase{"between others", pkt(peer4, v4b, by("cali1"), related, proto("icmp")), accept}, false},
+		{traceCase{"of a router", pkt(peer4, v4, by("eth0"), related, proto("icmp")), accept}, false},
+		{traceCase{"of this node", pkt(peer4, v4, related, proto("icmp")), accept}, false},
+		{traceCase{"to this node", pkt(v4b, peer4, by("cali1"), toHost, related, proto("icmp")), accept}, false},
+		{traceCase{"no error, but related", pkt(v4b, peer4, by("cali1"), related, proto("tcp")), accept}, false},
+		{traceCase{"related to nothing, with a mark", pkt(v4b, peer4, by("cali1"), state(steertest.Invalid), proto("icmp"), marked(DefaultMark, 0)), queue}, false},
 	}
 	for _, tt := range cases {
 		t.Run(tt.name, func(t *testing.T) {

@@ -49,6 +49,9 @@ type Steerer struct {
 	metrics *metrics
 	commits commits
 
+	verdicts  verdictKernel
+	excluding chan struct{} // full while writes of verdicts are held back
+
 	// writeXTables writes the chains that nft cannot express, nil if there are none.
 	writeXTables func(Config) error
 
@@ -62,6 +65,7 @@ type Steerer struct {
 	changed   bool           // another process has changed the table, and it is not repaired yet
 	installed base           // as observed after we wrote it
 	replace   bool           // repairing the base failed: make a new table
+	flush     bool           // another process may have added verdicts, and they are not flushed yet
 	verified  time.Time
 	reported  time.Time // when a change by another process was last logged
 
@@ -74,6 +78,7 @@ type Steerer struct {
 	health        error
 	standby       standby
 	holder        Holder // of the table, as last read or written
+	inPlace       bool   // the table has our layout, and this agent writes it
 }
 
 // desiredState is a set of addresses to steer. It is immutable once it is taken for
@@ -103,7 +108,7 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	}
 	cfg.Divert, cfg.EarlyUDP = divert, cfg.EarlyUDP.choose(caps)
 	cfg.SourceCheck = cfg.SourceCheck && caps.checksSources()
-	s := newSteerer(cfg, caps, nft, netlinkKernel{chains(cfg)})
+	s := newSteerer(cfg, caps, nft, netlinkKernel{chains(cfg)}, &netlinkVerdicts{})
 	if divert == DivertXTables {
 		s.writeXTables = writeXTables
 	}
@@ -111,8 +116,9 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 }
 
 // newSteerer takes a valid Config without automatic choices.
-func newSteerer(cfg Config, caps Capabilities, nft writer, k kernel) *Steerer {
-	s := &Steerer{cfg: cfg, divert: cfg.Divert, nft: nft, kernel: k, health: errNotSynced, waiting: make(chan struct{}, 1)}
+func newSteerer(cfg Config, caps Capabilities, nft writer, k kernel, v verdictKernel) *Steerer {
+	s := &Steerer{cfg: cfg, divert: cfg.Divert, nft: nft, kernel: k, verdicts: v, health: errNotSynced,
+		waiting: make(chan struct{}, 1), excluding: make(chan struct{}, 1)}
 	s.runner = runner.New(runner.Config{
 		MinInterval:   minInterval,
 		RetryInterval: retryInterval,
@@ -203,7 +209,8 @@ func (s *Steerer) Run(ctx context.Context) error {
 	logger.Info("Steering started", "table", TableName, "divert", s.divert,
 		"queue", s.cfg.Queue, "queues", s.cfg.Queues, "observeQueue", s.cfg.ObserveQueue, "bypass", s.cfg.Bypass,
 		"mark", fmt.Sprintf("%#x", s.cfg.Mark), "sctpPerPacket", s.cfg.SCTPPerPacket, "earlyUDP", s.cfg.EarlyUDP, "sourceCheck", s.cfg.SourceCheck,
-		"share", s.cfg.Share, "overflowQueue", s.cfg.OverflowQueue)
+		"share", s.cfg.Share, "overflowQueue", s.cfg.OverflowQueue,
+		"rememberMark", fmt.Sprintf("%#x", s.cfg.RememberMark), "rememberFor", s.cfg.RememberFor)
 	ctx = klog.NewContext(ctx, logger)
 	var listening sync.WaitGroup
 	tried := make(chan struct{})

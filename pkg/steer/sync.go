@@ -34,7 +34,7 @@ func (s *Steerer) sync(ctx context.Context) error {
 	}
 	unverified := s.commits.unverified()
 	if unverified.any() {
-		s.observed = nil
+		s.observed, s.flush = nil, true
 	}
 	err := s.syncOnce(ctx, unverified)
 	if err == nil && s.observed != nil && time.Since(s.verified) >= verifyInterval {
@@ -52,14 +52,18 @@ func (s *Steerer) setSyncingSince(since time.Time) {
 	s.syncingSince = since
 }
 
-// poll verifies the table unless there was no commit since the observed state.
+// poll verifies the table unless there was no commit by another process since the observed
+// state.
 func (s *Steerer) poll(ctx context.Context) error {
 	generation, err := s.kernel.generation(ctx)
-	if err == nil && generation == s.observed.generation {
-		s.verified = time.Now()
+	if err == nil && (generation == s.observed.generation || s.commits.own(s.observed.generation, generation)) {
+		s.observed.generation, s.verified = generation, time.Now()
 		return nil
 	}
 	s.observed = nil
+	if !s.commits.notifying() {
+		s.flush = true // an observed state has no verdicts
+	}
 	return s.syncOnce(ctx, unverified{})
 }
 
@@ -90,7 +94,7 @@ func (s *Steerer) syncOnce(ctx context.Context, changes unverified) error {
 func (s *Steerer) stoodBy(d *desiredState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.applyingSince = time.Time{}
+	s.applyingSince, s.inPlace = time.Time{}, false
 	switch {
 	case !d.final():
 		s.health = errNotSynced
@@ -151,6 +155,7 @@ func (s *Steerer) apply(ctx context.Context, d *desiredState, changes unverified
 		}
 		s.expected, s.unsure = s.observed, false
 		s.setHolder(s.observed.holder)
+		s.setInPlace(s.observed.layout == ours)
 		if s.changed {
 			s.changed = false
 			s.repaired(ctx)
@@ -184,6 +189,9 @@ func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
 	if base {
 		s.planBase(tx)
 	}
+	if base || s.flush {
+		s.planFlush(tx)
+	}
 	sets := s.observed.sets
 	if d != nil {
 		want := d.after(sets)
@@ -206,6 +214,7 @@ func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
 	if err != nil {
 		return err
 	}
+	s.flush = false
 	logger.V(2).Info("Steering updated", "operations", tx.NumOperations(), "base", base, "elements", sets.sizes())
 	return nil
 }
@@ -255,8 +264,12 @@ func (s *Steerer) writeElements(ctx context.Context, tx *knftables.Transaction, 
 func alone(before, after uint32) bool { return after-before == 1 || before+1 == 0 && after == 1 }
 
 // writeBase commits tx, which writes the base, then what nft cannot express, and
-// observes the result.
+// observes the result. There are no writes of verdicts meanwhile.
 func (s *Steerer) writeBase(ctx context.Context, tx *knftables.Transaction) error {
+	if err := s.exclude(ctx); err != nil {
+		return err
+	}
+	defer s.include()
 	s.installed, s.replace = base{}, true
 	_, after, err := s.commit(ctx, s.runNFT(tx))
 	if err == nil && s.writeXTables != nil {
@@ -266,7 +279,7 @@ func (s *Steerer) writeBase(ctx context.Context, tx *knftables.Transaction) erro
 		return err
 	}
 	s.replace = false
-	now, err := s.read(ctx)
+	now, err := s.readExcluding(ctx)
 	if err != nil {
 		return err
 	}
@@ -307,7 +320,7 @@ func (s *Steerer) refresh(ctx context.Context, d *desiredState, changes unverifi
 	if s.expected == nil || s.unsure && !notified || o.sameAs(s.expected) {
 		return nil
 	}
-	s.changed = true
+	s.changed, s.flush = true, true
 	if !notified {
 		s.metrics.external.WithLabelValues(byPoll).Inc()
 		klog.FromContext(ctx).Info("Another process changed the table, found by polling", "table", TableName)
@@ -315,7 +328,18 @@ func (s *Steerer) refresh(ctx context.Context, d *desiredState, changes unverifi
 	return nil
 }
 
+// read reads the table. There are no writes of verdicts meanwhile, so that they do not have
+// it read again.
 func (s *Steerer) read(ctx context.Context) (*observedState, error) {
+	if err := s.exclude(ctx); err != nil {
+		return nil, err
+	}
+	defer s.include()
+	return s.readExcluding(ctx)
+}
+
+// readExcluding reads the table while exclude holds.
+func (s *Steerer) readExcluding(ctx context.Context) (*observedState, error) {
 	o, err := s.kernel.read(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read table %s: %w", TableName, err)
@@ -343,6 +367,11 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 		if s.cfg.shares() {
 			for _, set := range shareSets() {
 				tx.Add(set)
+			}
+		}
+		if s.cfg.remembers() {
+			for _, set := range verdictSets {
+				tx.Add(set.object())
 			}
 		}
 	}

@@ -19,7 +19,7 @@ const (
 )
 
 // packet returns a first packet. src and dst must be of one family.
-func packet(src, dst netip.Addr, edits ...func(*steertest.Packet)) steertest.Packet {
+func pkt(src, dst netip.Addr, edits ...func(*steertest.Packet)) steertest.Packet {
 	p := steertest.Packet{Src: src, Dst: dst, Proto: "udp", HopLimit: 63}
 	for _, edit := range edits {
 		edit(&p)
@@ -82,54 +82,54 @@ func TestQueuedPackets(t *testing.T) {
 	mustSync(t, s, Sets{Ingress: []netip.Addr{in4, in6}, Egress: []netip.Addr{out4, out6}})
 	linkLocal, allNodes := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("ff02::16")
 	checkTraces(t, fake, []traceCase{
-		{"to an ingress pod", packet(peer4, in4), queue},
-		{"to an ingress pod", packet(peer6, in6), queue},
-		{"from an egress pod", packet(out4, peer4), queue},
-		{"from an egress pod", packet(out6, peer6), queue},
-		{"TCP", packet(peer4, in4, proto("tcp")), queue},
-		{"SCTP", packet(peer4, in4, proto("sctp")), queue},
-		{"ICMP", packet(peer4, in4, proto("icmp")), queue},
-		{"an unknown protocol", packet(peer6, in6, proto("esp")), queue},
-		{"from an ingress pod", packet(in4, peer4), accept},
-		{"from an ingress pod", packet(in6, peer6), accept},
-		{"to an egress pod", packet(peer4, out4), accept},
-		{"to an egress pod", packet(peer6, out6), accept},
-		{"between the selected", packet(out4, in4), queue},
-		{"hairpin", packet(in4, in4), queue},
-		{"no pod selected", packet(peer4, netip.MustParseAddr("10.244.1.9")), accept},
-		{"no pod selected", packet(peer6, netip.MustParseAddr("2001:db8::9")), accept},
+		{"to an ingress pod", pkt(peer4, in4), queue},
+		{"to an ingress pod", pkt(peer6, in6), queue},
+		{"from an egress pod", pkt(out4, peer4), queue},
+		{"from an egress pod", pkt(out6, peer6), queue},
+		{"TCP", pkt(peer4, in4, proto("tcp")), queue},
+		{"SCTP", pkt(peer4, in4, proto("sctp")), queue},
+		{"ICMP", pkt(peer4, in4, proto("icmp")), queue},
+		{"an unknown protocol", pkt(peer6, in6, proto("esp")), queue},
+		{"from an ingress pod", pkt(in4, peer4), accept},
+		{"from an ingress pod", pkt(in6, peer6), accept},
+		{"to an egress pod", pkt(peer4, out4), accept},
+		{"to an egress pod", pkt(peer6, out6), accept},
+		{"between the selected", pkt(out4, in4), queue},
+		{"hairpin", pkt(in4, in4), queue},
+		{"no pod selected", pkt(peer4, netip.MustParseAddr("10.244.1.9")), accept},
+		{"no pod selected", pkt(peer6, netip.MustParseAddr("2001:db8::9")), accept},
 
-		{"reply", packet(in4, out4, state(steertest.Established), reply), accept},
-		{"established", packet(out4, in4, state(steertest.Established)), accept},
-		{"established SCTP", packet(out4, in4, proto("sctp"), state(steertest.Established)), accept},
-		{"ICMP error", packet(peer6, in6, proto("ipv6-icmp"), state(steertest.Related)), accept},
-		{"invalid", packet(peer4, in4, proto("tcp"), state(steertest.Invalid)), queue},
-		{"invalid", packet(out6, peer6, proto("tcp"), state(steertest.Invalid)), queue},
-		{"untracked", packet(peer4, in4, state(steertest.Untracked)), queue},
+		{"reply", pkt(in4, out4, state(steertest.Established), reply), accept},
+		{"established", pkt(out4, in4, state(steertest.Established)), accept},
+		{"established SCTP", pkt(out4, in4, proto("sctp"), state(steertest.Established)), accept},
+		{"ICMP error", pkt(peer6, in6, proto("ipv6-icmp"), state(steertest.Related)), accept},
+		{"invalid", pkt(peer4, in4, proto("tcp"), state(steertest.Invalid)), queue},
+		{"invalid", pkt(out6, peer6, proto("tcp"), state(steertest.Invalid)), queue},
+		{"untracked", pkt(peer4, in4, state(steertest.Untracked)), queue},
 
-		{"own node", packet(peer4, in4, fromNode), accept},
-		{"own node", packet(peer6, in6, fromNode), accept},
-		{"own node, invalid", packet(peer6, in6, fromNode, state(steertest.Invalid)), accept},
+		{"own node", pkt(peer4, in4, fromNode), accept},
+		{"own node", pkt(peer6, in6, fromNode), accept},
+		{"own node, invalid", pkt(peer6, in6, fromNode, state(steertest.Invalid)), accept},
 
-		{"own node's address, forged", packet(peer6, in6, fromNode, forwarded), queue},
-		{"forwarded", packet(peer4, in4, forwarded), queue},
+		{"own node's address, forged", pkt(peer6, in6, fromNode, forwarded), queue},
+		{"forwarded", pkt(peer4, in4, forwarded), queue},
 
-		{"accepted flow", packet(peer4, in4, marked(0, DefaultMark)), accept},
-		{"accepted flow", packet(out6, peer6, marked(0, DefaultMark|0x4000)), accept},
-		{"other ct mark", packet(peer4, in4, marked(0, ^DefaultMark)), queue},
-		{"forged packet mark", packet(peer4, in4, marked(DefaultMark, 0)), queue},
-		{"invalid with a mark", packet(peer4, in4, marked(DefaultMark, DefaultMark), state(steertest.Invalid)), queue},
+		{"accepted flow", pkt(peer4, in4, marked(0, DefaultMark)), accept},
+		{"accepted flow", pkt(out6, peer6, marked(0, DefaultMark|0x4000)), accept},
+		{"other ct mark", pkt(peer4, in4, marked(0, ^DefaultMark)), queue},
+		{"forged packet mark", pkt(peer4, in4, marked(DefaultMark, 0)), queue},
+		{"invalid with a mark", pkt(peer4, in4, marked(DefaultMark, DefaultMark), state(steertest.Invalid)), queue},
 
-		{"neighbour solicitation", packet(peer6, in6, icmpv6(135, 255)), accept},
-		{"neighbour advertisement", packet(out6, peer6, icmpv6(136, 255)), accept},
-		{"router solicitation", packet(out6, peer6, icmpv6(133, 255)), accept},
-		{"redirect", packet(peer6, in6, icmpv6(137, 255)), accept},
-		{"discovery that was forwarded", packet(out6, peer6, icmpv6(135, 254)), queue},
-		{"listener query", packet(linkLocal, in6, icmpv6(130, 1)), accept},
-		{"listener report", packet(netip.IPv6Unspecified(), allNodes, icmpv6(143, 1)), accept},
-		{"listener report from afar", packet(out6, peer6, icmpv6(143, 1)), queue},
-		{"echo request", packet(out6, peer6, icmpv6(128, 255)), queue},
-		{"UDP with hop limit 255", packet(out6, peer6, func(p *steertest.Packet) { p.HopLimit = 255 }), queue},
+		{"neighbour solicitation", pkt(peer6, in6, icmpv6(135, 255)), accept},
+		{"neighbour advertisement", pkt(out6, peer6, icmpv6(136, 255)), accept},
+		{"router solicitation", pkt(out6, peer6, icmpv6(133, 255)), accept},
+		{"redirect", pkt(peer6, in6, icmpv6(137, 255)), accept},
+		{"discovery that was forwarded", pkt(out6, peer6, icmpv6(135, 254)), queue},
+		{"listener query", pkt(linkLocal, in6, icmpv6(130, 1)), accept},
+		{"listener report", pkt(netip.IPv6Unspecified(), allNodes, icmpv6(143, 1)), accept},
+		{"listener report from afar", pkt(out6, peer6, icmpv6(143, 1)), queue},
+		{"echo request", pkt(out6, peer6, icmpv6(128, 255)), queue},
+		{"UDP with hop limit 255", pkt(out6, peer6, func(p *steertest.Packet) { p.HopLimit = 255 }), queue},
 	})
 }
 
@@ -141,12 +141,12 @@ func TestUnknownAddressInRangeIsQueued(t *testing.T) {
 		IngressRanges: prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
 	})
 	checkTraces(t, fake, []traceCase{
-		{"known", packet(peer4, v4), accept},
-		{"known", packet(peer6, v6), accept},
-		{"unknown", packet(peer4, unknown4), queue},
-		{"unknown", packet(peer6, unknown6), queue},
-		{"unknown, other direction", packet(unknown4, peer4), accept},
-		{"unknown, own node", packet(peer4, unknown4, fromNode), accept},
+		{"known", pkt(peer4, v4), accept},
+		{"known", pkt(peer6, v6), accept},
+		{"unknown", pkt(peer4, unknown4), queue},
+		{"unknown", pkt(peer6, unknown6), queue},
+		{"unknown, other direction", pkt(unknown4, peer4), accept},
+		{"unknown, own node", pkt(peer4, unknown4, fromNode), accept},
 	})
 	mustSync(t, s, Sets{
 		Pods:         []netip.Addr{v4, v6},
@@ -154,12 +154,12 @@ func TestUnknownAddressInRangeIsQueued(t *testing.T) {
 		EgressRanges: prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
 	})
 	checkTraces(t, fake, []traceCase{
-		{"known and selected", packet(v4, peer4), queue},
-		{"known", packet(v6, peer6), accept},
-		{"unknown", packet(unknown4, peer4), queue},
-		{"unknown", packet(unknown6, peer6), queue},
-		{"unknown, other direction", packet(peer4, unknown4), accept},
-		{"the node's own address in the range", packet(netip.MustParseAddr("10.244.1.1"), peer4, fromNode), accept},
+		{"known and selected", pkt(v4, peer4), queue},
+		{"known", pkt(v6, peer6), accept},
+		{"unknown", pkt(unknown4, peer4), queue},
+		{"unknown", pkt(unknown6, peer6), queue},
+		{"unknown, other direction", pkt(peer4, unknown4), accept},
+		{"the node's own address in the range", pkt(netip.MustParseAddr("10.244.1.1"), peer4, fromNode), accept},
 	})
 }
 
@@ -172,26 +172,26 @@ func TestOnlyToHostPodsAreQueuedAtInput(t *testing.T) {
 		Pods: []netip.Addr{v4, v6, v4b, v6b}, EgressRanges: prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
 	})
 	checkTraces(t, fake, []traceCase{
-		{"concerned", packet(v4, node4, toHost), queue},
-		{"concerned", packet(v6, node6, toHost), queue},
-		{"ICMP", packet(v4, node4, toHost, proto("icmp")), queue},
-		{"isolated by NetworkPolicy", packet(v4b, node4, toHost), accept},
-		{"isolated by NetworkPolicy", packet(v6b, node6, toHost), accept},
-		{"too new to be known", packet(netip.MustParseAddr("10.244.1.77"), node4, toHost), accept},
-		{"from outside", packet(peer4, node4, toHost), accept},
-		{"from outside", packet(peer6, node6, toHost), accept},
-		{"not to the node", packet(v4, peer4), accept},
-		{"to such a pod", packet(peer4, v4), accept},
+		{"concerned", pkt(v4, node4, toHost), queue},
+		{"concerned", pkt(v6, node6, toHost), queue},
+		{"ICMP", pkt(v4, node4, toHost, proto("icmp")), queue},
+		{"isolated by NetworkPolicy", pkt(v4b, node4, toHost), accept},
+		{"isolated by NetworkPolicy", pkt(v6b, node6, toHost), accept},
+		{"too new to be known", pkt(netip.MustParseAddr("10.244.1.77"), node4, toHost), accept},
+		{"from outside", pkt(peer4, node4, toHost), accept},
+		{"from outside", pkt(peer6, node6, toHost), accept},
+		{"not to the node", pkt(v4, peer4), accept},
+		{"to such a pod", pkt(peer4, v4), accept},
 
-		{"reply to the node", packet(v4, node4, toHost, reply, state(steertest.Established)), accept},
-		{"established", packet(v6, node6, toHost, state(steertest.Established)), accept},
-		{"ICMP error", packet(v6, node6, toHost, proto("ipv6-icmp"), state(steertest.Related)), accept},
-		{"invalid", packet(v4, node4, toHost, state(steertest.Invalid)), queue},
-		{"untracked", packet(v4, node4, toHost, state(steertest.Untracked)), queue},
-		{"accepted flow", packet(v4, node4, toHost, marked(0, DefaultMark)), accept},
-		{"forged packet mark", packet(v4, node4, toHost, marked(DefaultMark, 0)), queue},
-		{"neighbour solicitation", packet(v6, node6, toHost, icmpv6(135, 255)), accept},
-		{"echo request", packet(v6, node6, toHost, icmpv6(128, 255)), queue},
+		{"reply to the node", pkt(v4, node4, toHost, reply, state(steertest.Established)), accept},
+		{"established", pkt(v6, node6, toHost, state(steertest.Established)), accept},
+		{"ICMP error", pkt(v6, node6, toHost, proto("ipv6-icmp"), state(steertest.Related)), accept},
+		{"invalid", pkt(v4, node4, toHost, state(steertest.Invalid)), queue},
+		{"untracked", pkt(v4, node4, toHost, state(steertest.Untracked)), queue},
+		{"accepted flow", pkt(v4, node4, toHost, marked(0, DefaultMark)), accept},
+		{"forged packet mark", pkt(v4, node4, toHost, marked(DefaultMark, 0)), queue},
+		{"neighbour solicitation", pkt(v6, node6, toHost, icmpv6(135, 255)), accept},
+		{"echo request", pkt(v6, node6, toHost, icmpv6(128, 255)), queue},
 	})
 }
 
@@ -228,25 +228,25 @@ func TestObservedPackets(t *testing.T) {
 		packet steertest.Packet
 		want   int
 	}{
-		{"query", packet(v4, res4, ports(40000, 53)), 1},
-		{"query", packet(v6, res6, ports(40000, 5353)), 1},
-		{"answer", packet(res4, v4, ports(53, 40000), reply, established), 1},
-		{"answer", packet(res6, v6, ports(5353, 40000), reply, established), 1},
-		{"TCP", packet(v4, res4, ports(40000, 53), proto("tcp"), established), 1},
-		{"SCTP", packet(v4, res4, ports(40000, 53), proto("sctp")), 0},
-		{"not tracked", packet(v4, res4, ports(40000, 53), state(steertest.Untracked)), 1},
-		{"accepted flow", packet(v4, res4, ports(40000, 53), marked(0, DefaultMark)), 1},
-		{"resolver of the node", packet(v4, res4, ports(40000, 53), toHost), 1},
-		{"its answer", packet(res4, v4, ports(53, 40000), fromNode, reply, established), 1},
-		{"another port", packet(v4, res4, ports(40000, 5353)), 0},
-		{"another port", packet(v6, res6, ports(40000, 53)), 0},
-		{"another server", packet(v4, peer4, ports(40000, 53)), 0},
-		{"another pod", packet(v4b, res4, ports(40000, 53)), 0},
-		{"answer to another pod", packet(res4, v4b, ports(53, 40000), reply, established), 0},
-		{"forged answer", packet(res4, v4, ports(53, 40000), forwarded, astray), 0},
-		{"forged answer", packet(res6, v6, ports(5353, 40000), forwarded, astray, reply, established), 0},
-		{"query by an asymmetric route", packet(v4, res4, ports(40000, 53), forwarded, astray), 1},
-		{"from the port, not to it", packet(v4, res4, ports(53, 40000)), 0},
+		{"query", pkt(v4, res4, ports(40000, 53)), 1},
+		{"query", pkt(v6, res6, ports(40000, 5353)), 1},
+		{"answer", pkt(res4, v4, ports(53, 40000), reply, established), 1},
+		{"answer", pkt(res6, v6, ports(5353, 40000), reply, established), 1},
+		{"TCP", pkt(v4, res4, ports(40000, 53), proto("tcp"), established), 1},
+		{"SCTP", pkt(v4, res4, ports(40000, 53), proto("sctp")), 0},
+		{"not tracked", pkt(v4, res4, ports(40000, 53), state(steertest.Untracked)), 1},
+		{"accepted flow", pkt(v4, res4, ports(40000, 53), marked(0, DefaultMark)), 1},
+		{"resolver of the node", pkt(v4, res4, ports(40000, 53), toHost), 1},
+		{"its answer", pkt(res4, v4, ports(53, 40000), fromNode, reply, established), 1},
+		{"another port", pkt(v4, res4, ports(40000, 5353)), 0},
+		{"another port", pkt(v6, res6, ports(40000, 53)), 0},
+		{"another server", pkt(v4, peer4, ports(40000, 53)), 0},
+		{"another pod", pkt(v4b, res4, ports(40000, 53)), 0},
+		{"answer to another pod", pkt(res4, v4b, ports(53, 40000), reply, established), 0},
+		{"forged answer", pkt(res4, v4, ports(53, 40000), forwarded, astray), 0},
+		{"forged answer", pkt(res6, v6, ports(5353, 40000), forwarded, astray, reply, established), 0},
+		{"query by an asymmetric route", pkt(v4, res4, ports(40000, 53), forwarded, astray), 1},
+		{"from the port, not to it", pkt(v4, res4, ports(53, 40000)), 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := 0
@@ -263,7 +263,7 @@ func TestObservedPackets(t *testing.T) {
 // TestObservedPacketsAreNotAccepted sends DNS queries of a pod that is isolated, too.
 func TestObservedPacketsAreNotAccepted(t *testing.T) {
 	resolver := netip.AddrPortFrom(peer4, 53)
-	for _, p := range []steertest.Packet{packet(v4, peer4), packet(v4, peer4, toHost), packet(v4, peer4, marked(DefaultMark, 0))} {
+	for _, p := range []steertest.Packet{pkt(v4, peer4), pkt(v4, peer4, toHost), pkt(v4, peer4, marked(DefaultMark, 0))} {
 		p.SrcPort, p.DstPort = 40000, 53
 		for _, evaluated := range []bool{true, false} {
 			s, fake := newFake(t, observing)
@@ -293,13 +293,13 @@ func TestTranslatedUDPIsQueuedEarly(t *testing.T) {
 			packet steertest.Packet
 			early  bool
 		}{
-			{"new", packet(peer4, v4, forwarded, translated), true},
-			{"new", packet(peer6, v6, forwarded, translated), true},
-			{"not translated", packet(peer4, v4, forwarded), false},
-			{"TCP", packet(peer4, v4, forwarded, translated, proto("tcp")), false},
-			{"untracked", packet(peer4, v4, forwarded, translated, state(steertest.Untracked)), false},
-			{"by IPVS", packet(peer4, v4), false},
-			{"to the node", packet(v4b, peer4, toHost, translated), false},
+			{"new", pkt(peer4, v4, forwarded, translated), true},
+			{"new", pkt(peer6, v6, forwarded, translated), true},
+			{"not translated", pkt(peer4, v4, forwarded), false},
+			{"TCP", pkt(peer4, v4, forwarded, translated, proto("tcp")), false},
+			{"untracked", pkt(peer4, v4, forwarded, translated, state(steertest.Untracked)), false},
+			{"by IPVS", pkt(peer4, v4), false},
+			{"to the node", pkt(v4b, peer4, toHost, translated), false},
 		} {
 			t.Run(fmt.Sprint(where, " ", tt.name), func(t *testing.T) {
 				want := knftables.PostroutingHook
@@ -385,14 +385,14 @@ func TestSCTPIsQueuedPerPacketWithoutPortTracking(t *testing.T) {
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
 	established := state(steertest.Established)
 	checkTraces(t, fake, []traceCase{
-		{"first", packet(peer4, v4, proto("sctp")), queue},
-		{"established", packet(peer4, v4, proto("sctp"), established), queue},
-		{"accepted once", packet(peer4, v4, proto("sctp"), marked(0, DefaultMark)), queue},
-		{"reply", packet(v4, peer4, proto("sctp"), established, reply), accept},
-		{"reply to the selected", packet(peer4, v4, proto("sctp"), established, reply), accept},
-		{"invalid", packet(peer4, v4, proto("sctp"), state(steertest.Invalid)), queue},
-		{"unselected", packet(v4, peer4, proto("sctp")), accept},
-		{"TCP", packet(peer4, v4, proto("tcp"), established), accept},
+		{"first", pkt(peer4, v4, proto("sctp")), queue},
+		{"established", pkt(peer4, v4, proto("sctp"), established), queue},
+		{"accepted once", pkt(peer4, v4, proto("sctp"), marked(0, DefaultMark)), queue},
+		{"reply", pkt(v4, peer4, proto("sctp"), established, reply), accept},
+		{"reply to the selected", pkt(peer4, v4, proto("sctp"), established, reply), accept},
+		{"invalid", pkt(peer4, v4, proto("sctp"), state(steertest.Invalid)), queue},
+		{"unselected", pkt(v4, peer4, proto("sctp")), accept},
+		{"TCP", pkt(peer4, v4, proto("tcp"), established), accept},
 	})
 }
 
@@ -408,12 +408,12 @@ func TestOtherMarkBitsAreKept(t *testing.T) {
 			packet     steertest.Packet
 			wantCTMark uint32
 		}{
-			{"asked about", packet(peer4, v4, marked(others, others)), others | DefaultMark},
-			{"asked about, forged mark", packet(peer4, v4, marked(others|DefaultMark, others)), others | DefaultMark},
-			{"not asked about", packet(v4, peer4, marked(others, others)), others},
-			{"not asked about, forged mark", packet(v4, peer4, marked(others|DefaultMark, others)), others},
-			{"established, forged mark", packet(peer4, v4, marked(others|DefaultMark, others), state(steertest.Established)), others},
-			{"of no connection", packet(peer4, v4, marked(others, others), state(steertest.Invalid)), others},
+			{"asked about", pkt(peer4, v4, marked(others, others)), others | DefaultMark},
+			{"asked about, forged mark", pkt(peer4, v4, marked(others|DefaultMark, others)), others | DefaultMark},
+			{"not asked about", pkt(v4, peer4, marked(others, others)), others},
+			{"not asked about, forged mark", pkt(v4, peer4, marked(others|DefaultMark, others)), others},
+			{"established, forged mark", pkt(peer4, v4, marked(others|DefaultMark, others), state(steertest.Established)), others},
+			{"of no connection", pkt(peer4, v4, marked(others, others), state(steertest.Invalid)), others},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
 				got, err := steertest.Trace(fake, tt.packet, agent)
@@ -439,18 +439,18 @@ func TestBlockedConnectionsAreDropped(t *testing.T) {
 		s, fake := newFake(t, func(c *Config) { c.BlockMark, c.SCTPPerPacket, c.EarlyUDP = tt.mark, true, EarlyOn })
 		mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
 		checkTraces(t, fake, []traceCase{
-			{"original", packet(peer4, v4, proto("tcp"), established, marked(0, cut)), tt.want},
-			{"original", packet(peer6, v6, proto("tcp"), established, marked(0, cut|DefaultMark)), tt.want},
-			{"reply", packet(v4, peer4, proto("tcp"), established, reply, marked(0, cut)), tt.want},
-			{"ICMP error", packet(peer4, v4, proto("icmp"), state(steertest.Related), marked(0, cut)), tt.want},
-			{"one-way flow, once accepted", packet(peer4, v4, marked(0, cut|DefaultMark)), tt.want},
-			{"to the node", packet(v4, peer4, proto("tcp"), established, toHost, marked(0, cut)), tt.want},
-			{"early", packet(peer4, v4, forwarded, translated, marked(0, cut|DefaultMark)), tt.want},
-			{"all bits", packet(peer4, v4, established, marked(0, ^uint32(0))), tt.want},
-			{"SCTP", packet(v4, peer4, proto("sctp"), established, reply, marked(0, cut)), tt.want},
-			{"marks of others", packet(peer4, v4, established, marked(^uint32(0), ^cut)), accept},
-			{"packet mark", packet(v4, peer4, marked(cut, 0)), accept},
-			{"invalid", packet(peer4, v4, state(steertest.Invalid), marked(0, cut)), queue},
+			{"original", pkt(peer4, v4, proto("tcp"), established, marked(0, cut)), tt.want},
+			{"original", pkt(peer6, v6, proto("tcp"), established, marked(0, cut|DefaultMark)), tt.want},
+			{"reply", pkt(v4, peer4, proto("tcp"), established, reply, marked(0, cut)), tt.want},
+			{"ICMP error", pkt(peer4, v4, proto("icmp"), state(steertest.Related), marked(0, cut)), tt.want},
+			{"one-way flow, once accepted", pkt(peer4, v4, marked(0, cut|DefaultMark)), tt.want},
+			{"to the node", pkt(v4, peer4, proto("tcp"), established, toHost, marked(0, cut)), tt.want},
+			{"early", pkt(peer4, v4, forwarded, translated, marked(0, cut|DefaultMark)), tt.want},
+			{"all bits", pkt(peer4, v4, established, marked(0, ^uint32(0))), tt.want},
+			{"SCTP", pkt(v4, peer4, proto("sctp"), established, reply, marked(0, cut)), tt.want},
+			{"marks of others", pkt(peer4, v4, established, marked(^uint32(0), ^cut)), accept},
+			{"packet mark", pkt(v4, peer4, marked(cut, 0)), accept},
+			{"invalid", pkt(peer4, v4, state(steertest.Invalid), marked(0, cut)), queue},
 		})
 	}
 }
@@ -459,7 +459,7 @@ func TestDivertChainDropsWithoutQueueStatement(t *testing.T) {
 	s, fake := newFake(t, nil)
 	s.writeXTables = func(Config) error { return nil } // as between two batches
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
-	checkTraces(t, fake, []traceCase{{"selected", packet(peer4, v4), drop}})
+	checkTraces(t, fake, []traceCase{{"selected", pkt(peer4, v4), drop}})
 }
 
 // randomSets draws from few addresses and prefixes, so that they meet often.

@@ -1,0 +1,234 @@
+package steer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+)
+
+func remembering(c *Config) {
+	c.RememberMark, c.RememberFor = DefaultRememberMark, DefaultRememberFor
+}
+
+func rememberingOneQueue(c *Config) { remembering(c); c.Queues = 1 }
+
+// classes returns n classes, by turns of both families.
+func classes(n int) []packet.Class {
+	all := make([]packet.Class, n)
+	for i := range all {
+		c := packet.Class{Src: v4, Dst: netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), Proto: packet.TCP, Port: uint16(i)}
+		if i%2 == 1 {
+			to := v6.As16()
+			binary.BigEndian.PutUint32(to[12:], uint32(i))
+			c.Src, c.Dst, c.Proto = v6, netip.AddrFrom16(to), packet.UDP
+		}
+		all[i] = c
+	}
+	return all
+}
+
+// remembered returns the verdicts in the kernel, without timeouts.
+func remembered(t *testing.T, s *Steerer) map[packet.Class]RememberedVerdict {
+	t.Helper()
+	all := make(map[packet.Class]RememberedVerdict)
+	if err := s.RememberedVerdicts(t.Context(), func(v RememberedVerdict) {
+		v.Expires = 0
+		all[v.Class] = v
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// mustAllow adds allowed classes by nft, as packets would.
+func mustAllow(t *testing.T, all ...packet.Class) {
+	t.Helper()
+	var script strings.Builder
+	for _, c := range all {
+		k := verdictKey{c, false}
+		fmt.Fprintf(&script, "add element inet %s %s { %s counter timeout 1h }\n", TableName, k.set(), strings.Join(k.fakeElement().Key, " . "))
+	}
+	mustShell(t, "nft -f - <<'E'\n"+script.String()+"E")
+}
+
+func mustDeny(t *testing.T, s *Steerer, timeout time.Duration, all ...packet.Class) {
+	t.Helper()
+	if full, err := s.DenyClasses(t.Context(), all, timeout); full > 0 || err != nil {
+		t.Fatalf("%d classes have no room, %v", full, err)
+	}
+}
+
+func TestKernelRemembersAndForgetsVerdicts(t *testing.T) {
+	newNode(t)
+	s := newReal(t, rememberingOneQueue)
+	mustSync(t, s, Sets{})
+	all := classes(10)
+	mustAllow(t, all[:6]...)
+	mustDeny(t, s, time.Hour, all[4:]...)
+	mustDeny(t, s, time.Minute, all[4:]...) // they are there already
+	if err := s.ForgetVerdicts(t.Context(), all[:2], all[8:]); err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[verdictKey]int)
+	if err := s.RememberedVerdicts(t.Context(), func(v RememberedVerdict) {
+		got[verdictKey{v.Class, v.Denied}]++
+		if v.Packets != 0 || v.Expires <= 0 || v.Expires > time.Hour {
+			t.Errorf("%+v", v)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := make(map[verdictKey]int)
+	for _, c := range all[2:6] {
+		want[verdictKey{c, false}] = 1
+	}
+	for _, c := range all[4:8] {
+		want[verdictKey{c, true}] = 1
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if err := s.ForgetAllVerdicts(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := remembered(t, s); len(got) > 0 {
+		t.Errorf("after ForgetAllVerdicts: %v", got)
+	}
+}
+
+// Elements that expire, and those that were never there, are no error, however many there
+// are between others, and whatever the kernel supports.
+func TestKernelForgetsWhatDoesNotExist(t *testing.T) {
+	newNode(t)
+	s := newReal(t, rememberingOneQueue)
+	mustSync(t, s, Sets{})
+	for _, noDestroy := range []bool{false, true} {
+		s.verdicts.(*netlinkVerdicts).noDestroy = noDestroy
+		all := classes(10_000)
+		var there []packet.Class
+		for i, c := range all {
+			if i%3 == 0 {
+				there = append(there, c)
+			}
+		}
+		mustDeny(t, s, time.Hour, there...)
+		if got := remembered(t, s); len(got) != len(there) {
+			t.Errorf("%d classes, want %d", len(got), len(there))
+		}
+		kept := there[len(there)-1]
+		if err := s.ForgetVerdicts(t.Context(), all, all[:9999]); err != nil {
+			t.Fatal(err)
+		}
+		if got := remembered(t, s); len(got) != 1 || !got[kept].Denied {
+			t.Errorf("noDestroy %v: left %v, want %v", noDestroy, got, kept)
+		}
+		if err := s.ForgetVerdicts(t.Context(), all, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestKernelFullSetIsReported(t *testing.T) {
+	newNode(t)
+	s := newReal(t, rememberingOneQueue)
+	mustSync(t, s, Sets{})
+	all := classes(2*deniedSize + 100)
+	full, err := s.DenyClasses(t.Context(), all, time.Hour)
+	if full != 100 || err != nil {
+		t.Errorf("%d classes have no room, %v; want 100", full, err)
+	}
+	if got := remembered(t, s); len(got) != 2*deniedSize {
+		t.Errorf("%d are remembered", len(got))
+	}
+}
+
+// A commit names the port of the socket that it came from, and the writes of verdicts are
+// recognized by it.
+func TestKernelWritesOfVerdictsAreNoExternalChanges(t *testing.T) {
+	newNode(t)
+	s := newReal(t, rememberingOneQueue)
+	startRun(t, s, Sets{})
+	await(t, func() bool { return s.Healthy() == nil })
+	all := classes(100)
+	for i := range all {
+		s.Set(Sets{Ingress: []netip.Addr{all[i].Dst}})
+		mustDeny(t, s, time.Hour, all[i])
+		if i%2 == 0 {
+			if err := s.ForgetVerdicts(t.Context(), nil, all[i:i+1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	await(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.applied == s.desired
+	})
+	if got := remembered(t, s); len(got) != len(all)/2 {
+		t.Errorf("%d are remembered, want %d", len(got), len(all)/2)
+	}
+	// An external commit ends the sequence: earlier notifications are counted before it.
+	mustShell(t, "nft 'add chain inet kube-network-policies theirs; delete chain inet kube-network-policies theirs'")
+	await(t, func() bool { return s.externalChanges(byNotification) > 0 && s.Healthy() == nil })
+	if n := s.externalChanges(byNotification); n != 1 {
+		t.Errorf("%v external commits, want 1", n)
+	}
+	if n := testutil.ToFloat64(s.metrics.repairs) + testutil.ToFloat64(s.metrics.lost); n != 0 {
+		t.Errorf("%v repairs and losses", n)
+	}
+}
+
+// What another process adds does not stay, and neither does what an earlier agent has left.
+func TestKernelVerdictsOfOthersAreFlushed(t *testing.T) {
+	newNode(t)
+	s := newReal(t, rememberingOneQueue)
+	startRun(t, s, Sets{})
+	await(t, func() bool { return s.Healthy() == nil })
+	all := classes(2)
+	for i := range 5 {
+		mustAllow(t, all...)
+		await(t, func() bool { return s.externalChanges(byNotification) == float64(i+1) && s.Healthy() == nil })
+		if got := remembered(t, s); len(got) > 0 {
+			t.Errorf("left: %v", got)
+		}
+	}
+	if n := testutil.ToFloat64(s.metrics.repairs); n != 0 {
+		t.Errorf("%v repairs", n)
+	}
+}
+
+func TestKernelStartFlushesVerdicts(t *testing.T) {
+	newNode(t)
+	before := newReal(t, rememberingOneQueue)
+	mustSync(t, before, Sets{})
+	all := classes(4)
+	mustAllow(t, all[:2]...)
+	mustDeny(t, before, time.Hour, all[2:]...)
+	s := newReal(t, rememberingOneQueue)
+	if err := s.sync(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := remembered(t, s); len(got) > 0 {
+		t.Errorf("left: %v", got)
+	}
+}
+
+func TestKernelForgetsInTableThatIsGone(t *testing.T) {
+	newNode(t)
+	s := newReal(t, rememberingOneQueue)
+	mustSync(t, s, Sets{})
+	mustShell(t, "nft flush ruleset")
+	if err := s.ForgetVerdicts(t.Context(), classes(2), nil); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("error %v", err)
+	}
+}
