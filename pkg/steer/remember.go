@@ -119,7 +119,8 @@ func (f family) plain() string {
 
 // rememberedRules decide a packet as another one of its class was decided.
 func rememberedRules(cfg Config) []string {
-	var rules []string
+	// Others are decided by the agent: of invalid packets, for example, the port may be cut off.
+	rules := []string{"ct state != new goto " + cfg.queueChain()}
 	for _, f := range families {
 		// A connection of an address that has changed must not be accepted again before
 		// its old connections are removed.

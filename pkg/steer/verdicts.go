@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/knftables"
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
@@ -16,8 +17,8 @@ type RememberedVerdict struct {
 	Class packet.Class
 	// Denied reports whether packets of the class are dropped. Else they are accepted.
 	Denied bool
-	// Packets is how many packets it has decided. Packets that the agent has decided do
-	// not count.
+	// Packets is how many packets it has decided. For an allowed class it includes the
+	// one that the agent has decided, and that added it.
 	Packets uint64
 	// Expires is the time until the kernel removes it.
 	Expires time.Duration
@@ -92,23 +93,25 @@ func (s *Steerer) ForgetAllVerdicts(ctx context.Context) error {
 }
 
 // DenyClasses has the kernel drop packets of these classes for timeout, or for what is left
-// of an earlier timeout. It returns how many classes are not remembered because a set is full.
-// Up to 4,096 classes are one transaction; those before it stay if one fails. Classes
-// of other protocols than TCP and UDP are ignored.
+// of an earlier timeout. Classes for which the sets have no room are only logged: their packets
+// are queued. Up to 4,096 classes are one transaction; those before it stay if one fails.
+// Classes of other protocols than TCP and UDP are ignored.
 //
 // It returns an error if another agent holds the table, or it is not in place yet.
-func (s *Steerer) DenyClasses(ctx context.Context, classes []packet.Class, timeout time.Duration) (full int, err error) {
+func (s *Steerer) DenyClasses(ctx context.Context, classes []packet.Class, timeout time.Duration) error {
 	denied := make([]packet.Class, 0, len(classes))
 	for _, c := range classes {
 		if valid(c) {
 			denied = append(denied, c)
 		}
 	}
-	err = s.withVerdicts(ctx, "deny classes", func() error {
-		full, err = s.verdicts.deny(ctx, denied, timeout)
+	return s.withVerdicts(ctx, "deny classes", func() error {
+		full, err := s.verdicts.deny(ctx, denied, timeout)
+		if full > 0 {
+			klog.FromContext(ctx).V(2).Info("The kernel has no room for denied classes", "table", TableName, "classes", full)
+		}
 		return err
 	})
-	return full, err
 }
 
 // RememberedVerdicts calls each for all verdicts that the kernel remembers, in no order. One

@@ -451,8 +451,5 @@ func (v verdictSet) parse(element []byte) (r RememberedVerdict, ok bool) {
 			r.Packets = number(attribute(value, unix.NFTA_EXPR_DATA, unix.NFTA_COUNTER_PACKETS))
 		}
 	}
-	if !v.denied && r.Packets > 0 {
-		r.Packets-- // the one that has added the element, which the agent has decided
-	}
 	return r, ok
 }
