@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/pkg/resolvers"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
+	"sigs.k8s.io/kube-network-policies/pkg/verdictcache"
 )
 
 const (
@@ -34,6 +35,8 @@ const (
 	defaultQueue = 7100
 	// minEvaluationMemory is enough for the peers of a few pods.
 	minEvaluationMemory = 1 << 20
+	// maxRememberVerdicts bounds how long a node without an agent accepts connections.
+	maxRememberVerdicts = time.Hour
 	// minSnapshotMaxAge leaves time to save a state that does not change.
 	minSnapshotMaxAge = time.Minute
 )
@@ -50,6 +53,8 @@ type options struct {
 	mark              string
 	blockEstablished  bool
 	blockMark         string
+	rememberVerdicts  time.Duration
+	rememberMark      string
 	earlyUDP          steer.EarlyUDP
 	failOpen          agent.FailOpen
 	sourceCheckExempt []string
@@ -76,6 +81,8 @@ func newOptions() *options {
 		share:            int(steer.DefaultShare),
 		mark:             fmt.Sprintf("%#x", steer.DefaultMark),
 		blockMark:        fmt.Sprintf("%#x", conntrack.DefaultMark),
+		rememberVerdicts: verdictcache.DefaultAllowedFor,
+		rememberMark:     fmt.Sprintf("%#x", steer.DefaultRememberMark),
 		evaluationMemory: policy.DefaultMemory,
 		cniCacheDir:      cnicache.DefaultDir,
 		snapshotMaxAge:   24 * time.Hour,
@@ -93,6 +100,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.mark, "mark", o.mark, "the one `BIT` of packet marks and conntrack marks that the agent uses. Other software that uses the same bit breaks enforcement")
 	fs.BoolVar(&o.blockEstablished, "block-established", o.blockEstablished, "block established connections that policies no longer allow, until they allow them again; when false policies apply to new connections only")
 	fs.StringVar(&o.blockMark, "block-mark", o.blockMark, "with --block-established, the one `BIT` of conntrack marks that marks blocked connections. Other software that uses the same bit blocks connections or unblocks them")
+	fs.DurationVar(&o.rememberVerdicts, "remember-verdicts", o.rememberVerdicts, "how long the kernel accepts further connections of a kind (source, destination, protocol and port) that policies allow without asking the agent, at least 20s; a change of policies or pods ends it at once. If no agent runs, such connections are accepted for as long. 0 has every connection decided by the agent")
+	fs.StringVar(&o.rememberMark, "remember-mark", o.rememberMark, "with --remember-verdicts, the one `BIT` of packet marks, not of conntrack marks, that the agent uses for it")
 	fs.TextVar(&o.earlyUDP, "early-udp", o.earlyUDP, "`WHEN` to queue new UDP connections to Services: true before routing, false after it, where kernels before 6.12 lose one of two DNS queries that are sent at the same time; auto decides by the kernel's version")
 	fs.BoolVar(&o.failOpen.NoAgent, "fail-open", o.failOpen.NoAgent, "accept new connections of selected pods while no agent can decide: none runs, or it has not read the cluster yet; when false they wait and are then dropped")
 	fs.BoolVar(&o.failOpen.QueueFull, "fail-open-queue-full", o.failOpen.QueueFull, "accept packets while the queue is full, so that a flood gets past the policies; when false they are dropped and counted")
@@ -142,6 +151,14 @@ func (o *options) validate(args []string) error {
 		fault("block-mark", o.blockMark, "%v", err)
 	} else if o.blockEstablished && blockMark == mark {
 		fault("block-mark", o.blockMark, "is the bit of --mark")
+	}
+	if rememberMark, err := parseMark(o.rememberMark); err != nil {
+		fault("remember-mark", o.rememberMark, "%v", err)
+	} else if o.rememberVerdicts != 0 && rememberMark == mark {
+		fault("remember-mark", o.rememberMark, "is the bit of --mark")
+	}
+	if d := o.rememberVerdicts; d != 0 && (d < verdictcache.MinAllowedFor || d > maxRememberVerdicts || d%time.Second != 0) {
+		fault("remember-verdicts", d, "must be 0 or whole seconds in %s-%s", verdictcache.MinAllowedFor, maxRememberVerdicts)
 	}
 	for _, s := range o.dnsResolvers {
 		if _, err := resolvers.Parse(s); err != nil {
@@ -231,6 +248,10 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 		ProbeSocket:         o.probeSocket,
 		PodAddressSource:    o.podAddressSource,
 		CNICacheDir:         o.cniCacheDir,
+	}
+	if o.rememberVerdicts > 0 {
+		cfg.RememberVerdicts = o.rememberVerdicts
+		cfg.RememberMark, _ = parseMark(o.rememberMark)
 	}
 	if o.blockEstablished {
 		cfg.BlockMark, _ = parseMark(o.blockMark)

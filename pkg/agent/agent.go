@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/queue"
 	"sigs.k8s.io/kube-network-policies/pkg/snapshotcache"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
+	"sigs.k8s.io/kube-network-policies/pkg/verdictcache"
 )
 
 // compileInterval is the least time between two compiles, and compileSettle how long a
@@ -74,6 +75,11 @@ type Config struct {
 	// BlockMark is the one bit of conntrack marks that blocks established connections
 	// that policies no longer allow. Zero means that none is blocked.
 	BlockMark uint32
+	// RememberVerdicts is how long the kernel remembers that connections of a class are
+	// allowed, see package verdictcache. Zero has every connection decided by the agent.
+	// RememberMark is the one bit of packet marks for it.
+	RememberVerdicts time.Duration
+	RememberMark     uint32
 	// EarlyUDP works around a race of kernels before 6.12 that costs packets of
 	// DNS.
 	EarlyUDP steer.EarlyUDP
@@ -150,6 +156,7 @@ type agent struct {
 	owners   *owners
 	reuse    *reuse
 	eval     *evaluator
+	verdicts *verdictcache.Cache // nil remembers none
 	blocker  *conntrack.Blocker // nil blocks no established connections
 	links    *links.Watcher     // nil if sources are not checked
 	cni      *cnicache.Cache    // nil if addresses of pods are those of their status
@@ -236,6 +243,9 @@ func Run(ctx context.Context, cfg Config) error {
 		group.Go(func() error { return a.blocker.Run(ctx) })
 	}
 	group.Go(func() error { return a.eval.Run(ctx) })
+	if a.verdicts != nil {
+		group.Go(func() error { return a.verdicts.Run(ctx) })
+	}
 	for _, q := range a.queues {
 		group.Go(func() error { return q.Run(ctx, q.handler, a.ready) })
 	}
@@ -272,6 +282,10 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		logger.Error(caps.Share, "Pods have no shares: a pod that floods delays first packets of other pods")
 		cfg.Share = 0
 	}
+	if cfg.RememberMark != 0 && caps.Remember != nil {
+		logger.Error(caps.Remember, "Verdicts are not remembered: the agent decides every connection")
+		cfg.RememberMark, cfg.RememberVerdicts = 0, 0
+	}
 	if cfg.FailOpen.NoAgent {
 		a.open() // packets need not wait for a snapshot
 	}
@@ -279,10 +293,12 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	if a.observer, err = newObserver(cfg, reg, a.resteer); err != nil {
 		return nil, err
 	}
+	a.verdicts = a.newVerdictCache(cfg, reg)
 	a.enforcer = enforce.New(enforce.Config{
 		FailOpen:              cfg.FailOpen.NoAgent,
 		FailOpenUnknownPacket: cfg.FailOpen.UnknownPacket,
 		Learned:               a.observer,
+		Verdicts:              a.remembering(),
 		LogDenied:             cfg.LogDenied,
 		Logger:                klog.LoggerWithName(logger, "enforce"),
 		Registerer:            reg,
@@ -299,6 +315,8 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Bypass:        cfg.FailOpen.NoAgent,
 		Mark:          cfg.Mark,
 		BlockMark:     cfg.BlockMark,
+		RememberMark:  cfg.RememberMark,
+		RememberFor:   cfg.RememberVerdicts,
 		Divert:        cfg.Divert,
 		EarlyUDP:      cfg.EarlyUDP,
 		SourceCheck:   a.links != nil,
@@ -405,7 +423,7 @@ func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time
 	if a.observer != nil {
 		a.observer.Follow(s)
 	}
-	a.enforce(s, since)
+	a.forget(ctx, a.enforce(s, since), s)
 	if a.blocker != nil {
 		a.blocker.Set(established(s, a.observer))
 	}
@@ -413,16 +431,18 @@ func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time
 }
 
 // enforce decides packets by s and steers the packets that s is about. The owners and the
-// steered addresses in the desired state are always of the same snapshot.
-func (a *agent) enforce(s *policy.Snapshot, since time.Time) {
+// steered addresses in the desired state are always of the same snapshot. It returns the
+// snapshot before s, nil if s is the first.
+func (a *agent) enforce(s *policy.Snapshot, since time.Time) (before *policy.Snapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.owners.follow(s)
 	a.enforcer.Swap(s)
 	a.open()
 	a.metrics.swapped(since)
-	a.steered = s
+	before, a.steered = a.steered, s
 	a.steerer.Set(a.sets(s, since))
+	return before
 }
 
 // recheck evaluates the connections that were accepted while another process had changed

@@ -46,6 +46,7 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Regis
 		FailOpen:        cfg.FailOpen.QueueFull,
 		FailOpenOnPanic: cfg.FailOpen.InternalError,
 		AcceptMark:      cfg.Mark,
+		RememberMark:    cfg.RememberMark,
 		Source:          source,
 		Purpose:         "decide",
 		Registerer:      reg,
@@ -116,6 +117,8 @@ func decide(e *enforce.Enforcer) queue.Handler {
 		switch e.Decide(enforce.Input(p)) {
 		case enforce.Accept:
 			return queue.Accept
+		case enforce.Remember:
+			return queue.Remember
 		case enforce.Undecided:
 			return queue.Defer
 		case enforce.Unannounced:

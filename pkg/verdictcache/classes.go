@@ -20,7 +20,6 @@ type entry struct {
 	class    packet.Class
 	decision policy.Decision // the latest
 	until    time.Time       // when the kernel does not remember it any more
-	verdicts uint64          // that were given since the class was counted last, and that the kernel counts too
 	since    time.Time       // when the kernel began to remember it
 	counted  uint64          // packets since then
 	place    [2]int          // in the lists of the source and the destination

@@ -38,9 +38,9 @@ func (k *fakeKernel) accepted(c packet.Class, d time.Duration) {
 	e := k.allowed[c]
 	if e == nil || time.Now().After(e.expires) {
 		e = &element{expires: time.Now().Add(d)}
+		e.packets++
 		k.allowed[c] = e
 	}
-	e.packets++
 }
 
 // asks handles a packet, and reports whether the agent has to decide about it and, if not,

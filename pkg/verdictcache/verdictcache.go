@@ -34,9 +34,11 @@ import (
 )
 
 const (
-	// DefaultAllowedFor is how long the kernel remembers an allowed class. While no agent
-	// runs, connections of these classes are accepted for as long.
+	// DefaultAllowedFor is the default of Config.AllowedFor. While no agent runs,
+	// connections of these classes are accepted for as long.
 	DefaultAllowedFor = 30 * time.Second
+	// MinAllowedFor leaves time to count packets.
+	MinAllowedFor = 2 * countBefore
 	// deniedFor is how long the kernel remembers a denied class.
 	deniedFor = 20 * time.Second
 	// slack is how much longer than in the kernel a class is recorded: its time there
@@ -82,7 +84,7 @@ type Remembered struct {
 	Class  packet.Class
 	Denied bool
 	// Packets is the number of packets of the class since the kernel remembers it. For
-	// allowed classes it includes those that were accepted with a verdict of ours.
+	// an allowed class it includes the one on which we gave the verdict.
 	Packets uint64
 	// Expires is the time until the kernel forgets the class.
 	Expires time.Duration
@@ -181,7 +183,6 @@ func (c *Cache) Allowed(class packet.Class, d policy.Decision) bool {
 		}
 	}
 	e.decision, e.until = d, now.Add(c.cfg.AllowedFor+slack)
-	e.verdicts++
 	return true
 }
 
@@ -222,6 +223,9 @@ func (c *Cache) Changed(ctx context.Context, addrs []netip.Addr, all bool) {
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	if !c.isEnabled() {
+		return // enable begins with nothing
+	}
 	c.cfg.Flushed()
 	allowed := c.turned(&c.allowed, policy.Allow, addrs, all)
 	denied := c.turned(&c.denied, policy.Deny, addrs, all)
@@ -286,10 +290,7 @@ func (c *Cache) Run(ctx context.Context) error {
 func (c *Cache) enable(ctx context.Context) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	c.mu.Lock()
-	enabled := c.enabled
-	c.mu.Unlock()
-	if enabled || !c.cfg.Alone() {
+	if c.isEnabled() || !c.cfg.Alone() {
 		return
 	}
 	c.cfg.Flushed() // no verdict of the time before can add a class after this
@@ -301,6 +302,12 @@ func (c *Cache) enable(ctx context.Context) {
 	defer c.mu.Unlock()
 	c.allowed, c.denied, c.enabled = newClasses(maxAllowed), newClasses(maxDenied), true
 	klog.FromContext(ctx).Info("Verdicts are remembered by the kernel", "allowedFor", c.cfg.AllowedFor)
+}
+
+func (c *Cache) isEnabled() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.enabled
 }
 
 // disable has nothing remembered any more until enable has made the kernel forget all.
@@ -317,6 +324,9 @@ func (c *Cache) disable(ctx context.Context, err error) {
 func (c *Cache) deny(ctx context.Context) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	if !c.isEnabled() {
+		return
+	}
 	now := time.Now()
 	c.mu.Lock()
 	pending := c.pending
@@ -329,7 +339,7 @@ func (c *Cache) deny(ctx context.Context) {
 			continue
 		}
 		c.mu.Lock()
-		if e := c.denied.getOrAdd(class); e != nil && c.enabled {
+		if e := c.denied.getOrAdd(class); e != nil {
 			e.decision, e.until = d, now.Add(deniedFor+slack)
 			classes = append(classes, class)
 		}
@@ -350,10 +360,7 @@ func (c *Cache) deny(ctx context.Context) {
 func (c *Cache) count(ctx context.Context) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	c.mu.Lock()
-	enabled := c.enabled
-	c.mu.Unlock()
-	if !enabled {
+	if !c.isEnabled() {
 		return
 	}
 	now := time.Now()
@@ -397,14 +404,17 @@ func (c *Cache) countOne(r Remembered, now time.Time) bool {
 	}
 	if since := now.Add(r.Expires - lifetime); since.Sub(e.since).Abs() > sameTime {
 		e.since, e.counted = since, 0 // it was forgotten meanwhile
+		if !r.Denied {
+			e.counted = 1
+		}
 	}
-	packets := int64(r.Packets-e.counted) - int64(e.verdicts)
-	e.counted, e.verdicts = r.Packets, 0
+	packets := r.Packets - min(e.counted, r.Packets)
+	e.counted += packets
 	d := e.decision
 	c.mu.Unlock()
 	if packets > 0 {
 		c.metrics.packets[d.Action].Add(float64(packets))
-		c.cfg.Count(r.Class, d, uint64(packets))
+		c.cfg.Count(r.Class, d, packets)
 	}
 	return true
 }
