@@ -15,7 +15,10 @@ import (
 // counters.
 type fakeVerdicts struct{ fake *knftables.Fake }
 
-func (v *fakeVerdicts) port() uint32 { return 0 }
+// fakePort is the netlink port of commits of fakeVerdicts.
+const fakePort = 1
+
+func (v *fakeVerdicts) port() uint32 { return fakePort }
 
 func (v *fakeVerdicts) forget(ctx context.Context, keys []verdictKey) error {
 	tx := v.fake.NewTransaction()

@@ -143,8 +143,10 @@ func rememberedRules(cfg Config) []string {
 func rememberRules(cfg Config) []string {
 	var rules []string
 	for _, f := range families {
-		// Not update: the timeout bounds how long a class is allowed without the agent.
-		rules = append(rules, fmt.Sprintf("%s %s != %s add %[3]s { %[2]s timeout %[4]ds counter }",
+		// Not update: the timeout bounds how long a class is allowed without the agent. Of
+		// two words with one space between them, knftables.Fake takes the second one for
+		// a flowtable.
+		rules = append(rules, fmt.Sprintf("%s %s != %s add  %[3]s { %[2]s timeout %[4]ds counter }",
 			f.plain(), f.class(), f.set(allowedSet), cfg.RememberFor/time.Second))
 	}
 	return rules

@@ -1,6 +1,7 @@
 package steertest
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -40,6 +41,11 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 	switch {
 	case t.starts("counter name *"):
 		return true, t.skip(3), nil
+	case t.starts("meta mark set meta mark & * | *"):
+		kept, err := number(t.at(6))
+		set, err2 := number(t.at(8))
+		p.Mark = p.Mark&kept | set
+		return true, t.skip(9), errors.Join(err, err2)
 	case t.starts("meta mark set meta mark & *"):
 		n, err := number(t.at(6))
 		p.Mark &= n
@@ -51,9 +57,10 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 	case t.starts("meta mark & * != 0"):
 		n, err := number(t.at(3))
 		return p.Mark&n != 0, t.skip(6), err
-	case t.starts("meta mark & * == 0"):
+	case t.starts("meta mark & * == *"):
 		n, err := number(t.at(3))
-		return p.Mark&n == 0, t.skip(6), err
+		want, err2 := number(t.at(5))
+		return p.Mark&n == want, t.skip(6), errors.Join(err, err2)
 	case t.starts("udp dport *"):
 		set, _ := strings.CutPrefix(t.at(2), "@")
 		m, err := w.hasElement(set, strconv.Itoa(int(p.DstPort)))
@@ -97,8 +104,15 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		return p.Src.Is6() && uint32(p.HopLimit) == n, t.skip(3), err
 	case t.starts("update * { * * limit rate * burst * packets }"):
 		return w.limit(t)
+	case t.starts("* saddr . * daddr . * * . th dport *"):
+		return w.class(t)
+	case t.starts("add * {"):
+		return w.add(t)
 	case t.starts("* * . th * *"):
 		return w.addressAndPort(t)
+	case t.starts("ip protocol *"), t.starts("ip6 nexthdr *"):
+		m, rest, err := match(t.skip(2), func(s string) (bool, error) { return p.next() == s, nil })
+		return m && p.family() == t.at(0), rest, err
 	case t.starts("ip *"), t.starts("ip6 *"):
 		return w.address(t)
 	}
@@ -182,6 +196,69 @@ func (w *walk) addressAndPort(t tokens) (bool, tokens, error) {
 	return m && family, t.skip(6), err
 }
 
+// family returns the family of p as rules write it.
+func (p *Packet) family() string {
+	if p.Src.Is6() {
+		return "ip6"
+	}
+	return "ip"
+}
+
+// next returns the protocol in the IP header of p.
+func (p *Packet) next() string {
+	switch {
+	case !p.Extended:
+		return p.Proto
+	case p.Src.Is6():
+		return "hopopt"
+	}
+	return "ah"
+}
+
+// key returns the addresses, the protocol and the port that "ip saddr . ip daddr . ip protocol .
+// th dport" and the like have of the packet. family reports whether it is of the family.
+func (w *walk) key(t tokens) (key []string, family bool, err error) {
+	p := &w.packet
+	next := map[string]string{"ip": "protocol", "ip6": "nexthdr"}[t.at(0)]
+	if !t.starts(fmt.Sprintf("%s saddr . %[1]s daddr . %[1]s %s . th dport", t.at(0), next)) || next == "" {
+		return nil, false, fmt.Errorf("unknown expression %q", strings.Join(t, " "))
+	}
+	return []string{p.Src.String(), p.Dst.String(), p.next(), strconv.Itoa(int(p.DstPort))}, p.family() == t.at(0), nil
+}
+
+// class evaluates a key and the set that it is looked up in.
+func (w *walk) class(t tokens) (bool, tokens, error) {
+	key, family, err := w.key(t)
+	t = t.skip(11)
+	negate := t.at(0) == "!="
+	if negate {
+		t = t.skip(1)
+	}
+	name, _ := strings.CutPrefix(t.at(0), "@")
+	m, err2 := w.hasElement(name, key...)
+	return family && m != negate, t.skip(1), errors.Join(err, err2)
+}
+
+// add evaluates "add @set { key timeout 30s counter }".
+func (w *walk) add(t tokens) (bool, tokens, error) {
+	name, _ := strings.CutPrefix(t.at(1), "@")
+	key, family, err := w.key(t.skip(3))
+	if err != nil {
+		return false, nil, err
+	}
+	there, err := w.hasElement(name, key...)
+	if end := t.skip(14); err == nil && !end.starts("timeout * counter }") {
+		err = fmt.Errorf("unknown expression %q", strings.Join(t, " "))
+	}
+	if err != nil || !family || w.packet.NoRoom {
+		return false, t.skip(18), err
+	}
+	if set := w.table.Sets[name]; !there {
+		set.Elements = append(set.Elements, &knftables.Element{Set: name, Key: key})
+	}
+	return true, t.skip(18), nil
+}
+
 // address evaluates "ip saddr …" and the like with a set, a list or one prefix.
 func (w *walk) address(t tokens) (bool, tokens, error) {
 	addr, family, err := w.addr(t)
@@ -223,12 +300,12 @@ func (w *walk) inSet(name string, addr netip.Addr, rest ...string) (bool, error)
 var protocolNumbers = map[string]string{"ipencap": "4", "ipv6": "41", "gre": "47"}
 
 // hasElement reports whether a set has the element that is written as key.
-func (w *walk) hasElement(name, key string) (bool, error) {
+func (w *walk) hasElement(name string, key ...string) (bool, error) {
 	set := w.table.Sets[name]
 	if set == nil {
 		return false, fmt.Errorf("unknown set %s", name)
 	}
-	return set.FindElement(key) != nil, nil
+	return set.FindElement(key...) != nil, nil
 }
 
 // match evaluates is for the value at the start of t, or for each of a list in braces.

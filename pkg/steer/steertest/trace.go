@@ -44,6 +44,8 @@ type Packet struct {
 	Forwarded  bool   // came in by an interface; not sent by the node or IPVS
 	SrcSpent   bool   // Src has sent more than its limits allow
 	DstSpent   bool   // Dst has received more than its limits allow
+	Extended   bool   // extension headers are between the IP header and Proto
+	NoRoom     bool   // the sets to which it might be added are full
 }
 
 // Verdict is the final verdict on a packet.
@@ -73,10 +75,11 @@ type Agent func(p Packet, statement string) (Verdict, uint32)
 
 // Trace evaluates the base chains of fake's table at the hooks that p passes. It calls
 // agent for a queued packet; an accepted one continues with the next base chain. With a
-// nil agent the trace ends with Queue. Expressions that Trace does not know are errors.
+// nil agent the trace ends with Queue. What rules add to sets stays there. Expressions that
+// Trace does not know are errors.
 func Trace(fake *knftables.Fake, p Packet, agent Agent) (Result, error) {
-	fake.RLock()
-	defer fake.RUnlock()
+	fake.Lock()
+	defer fake.Unlock()
 	if p.State == "" {
 		p.State = New
 	}
