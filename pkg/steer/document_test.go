@@ -67,7 +67,7 @@ func translate(table string) string {
 		{`elements = \{ 4, 47 \}`, "elements = { ipencap, gre }"},
 		{`l4proto \{ 1, 58 \}`, "l4proto { icmp, ipv6-icmp }"},
 		{`l4proto 58`, "l4proto ipv6-icmp"},
-		{`l4proto \{ 6, 17 \}`, "l4proto { tcp, udp }"},
+		{`(l4proto|protocol|nexthdr) \{ 6, 17 \}`, "$1 { tcp, udp }"},
 	} {
 		table = regexp.MustCompile(r.pattern).ReplaceAllString(table, r.with)
 	}
@@ -96,6 +96,7 @@ func TestDocumentShowsTable(t *testing.T) {
 			mustSync(t, newReal(t, func(c *Config) {
 				c.Divert, c.Queue, c.Queues, c.ObserveQueue, c.EarlyUDP, c.SourceCheck = tt.divert, 7100, 4, 7104, early, true
 				c.Share, c.OverflowQueue, c.Holder.Queue = DefaultShare, 7105, 7109
+				c.RememberMark, c.RememberFor = DefaultRememberMark, DefaultRememberFor
 			}), documentSets)
 		}
 		show(EarlyOff)

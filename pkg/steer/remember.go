@@ -57,8 +57,10 @@ type verdictSet struct {
 
 var verdictSets = func() []verdictSet {
 	var sets []verdictSet
-	for _, f := range families {
-		sets = append(sets, verdictSet{familyName(allowedSet, f.ipv6), false, f.ipv6}, verdictSet{familyName(deniedSet, f.ipv6), true, f.ipv6})
+	for _, name := range []string{allowedSet, deniedSet} {
+		for _, f := range families {
+			sets = append(sets, verdictSet{familyName(name, f.ipv6), name == deniedSet, f.ipv6})
+		}
 	}
 	return sets
 }()
