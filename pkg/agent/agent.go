@@ -157,9 +157,9 @@ type agent struct {
 	reuse    *reuse
 	eval     *evaluator
 	verdicts *verdictcache.Cache // nil remembers none
-	blocker  *conntrack.Blocker // nil blocks no established connections
-	links    *links.Watcher     // nil if sources are not checked
-	cni      *cnicache.Cache    // nil if addresses of pods are those of their status
+	blocker  *conntrack.Blocker  // nil blocks no established connections
+	links    *links.Watcher      // nil if sources are not checked
+	cni      *cnicache.Cache     // nil if addresses of pods are those of their status
 
 	tunnelPorts []uint16
 	podTunnels  PodTunnels
@@ -424,6 +424,7 @@ func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time
 		a.observer.Follow(s)
 	}
 	a.forget(ctx, a.enforce(s, since), s)
+	a.metrics.enforced(since)
 	if a.blocker != nil {
 		a.blocker.Set(established(s, a.observer))
 	}
@@ -439,7 +440,6 @@ func (a *agent) enforce(s *policy.Snapshot, since time.Time) (before *policy.Sna
 	a.owners.follow(s)
 	a.enforcer.Swap(s)
 	a.open()
-	a.metrics.swapped(since)
 	before, a.steered = a.steered, s
 	a.steerer.Set(a.sets(s, since))
 	return before

@@ -26,7 +26,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "netpol_snapshot_latency_seconds",
-			Help:    "Time from receiving a change of the cluster to deciding packets by a snapshot with it.",
+			Help:    "Time from receiving a change of the cluster to deciding all packets by a snapshot with it.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14), // to 8 s
 		}),
 		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -69,9 +69,9 @@ func exportReadiness(reg prometheus.Registerer, ready func() error) {
 
 func (m *metrics) hasSnapshot() bool { return m.snapshot.Load() }
 
-// swapped is called when packets are decided by a snapshot whose oldest change was
-// observed at since.
-func (m *metrics) swapped(since time.Time) { m.latency.Observe(time.Since(since).Seconds()) }
+// enforced is called when packets are decided by a snapshot, and none by remembered
+// verdicts that it turns. Its oldest change was observed at since.
+func (m *metrics) enforced(since time.Time) { m.latency.Observe(time.Since(since).Seconds()) }
 
 // published updates the metrics to s and logs new findings.
 func (m *metrics) published(ctx context.Context, s *policy.Snapshot) {
