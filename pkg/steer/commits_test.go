@@ -20,6 +20,11 @@ func touches(generation uint32) event {
 	return func(c *commits) { c.notified(commit{generation: generation, touched: true}) }
 }
 
+// verdicts is a commit of ours that changes remembered verdicts.
+func verdicts(generation uint32) event {
+	return func(c *commits) { c.notified(commit{generation: generation, touched: true, verdicts: true}) }
+}
+
 func unrelated(generation uint32) event {
 	return func(c *commits) { c.notified(commit{generation: generation}) }
 }
@@ -45,6 +50,12 @@ func TestCommitsDistinguishOwnAndExternal(t *testing.T) {
 		{"our write fails and another process commits", []event{begins(4), touches(5), fails(5)}, 1, 0},
 		{"our write fails and a commit by another process is notified later", []event{begins(4), fails(5), touches(5)}, 1, 0},
 		{"our write commits nothing", []event{begins(4), ends(4), touches(5)}, 1, 0},
+		{"verdicts", []event{verdicts(5), verdicts(6)}, 0, 0},
+		{"verdicts while we write", []event{begins(4), verdicts(5), touches(6), verdicts(7), ends(7)}, 0, 0},
+		{"verdicts while we write, later", []event{begins(4), ends(7), verdicts(5), touches(6), verdicts(7)}, 0, 0},
+		{"verdicts while our write fails", []event{begins(4), verdicts(5), fails(5)}, 0, 0},
+		{"verdicts and another process while we write", []event{begins(4), verdicts(5), touches(6), touches(7), ends(7)}, 2, 0},
+		{"verdicts between those of another process", []event{touches(5), verdicts(6), touches(7)}, 2, 0},
 		{"generations wrap", []event{begins(math.MaxUint32), touches(1), ends(1), touches(2)}, 1, 0},
 		{"notifications are lost", []event{lost, lost}, 0, 2},
 		{"our write while nothing is notified", []event{breaks, begins(4), ends(5)}, 0, 0},
@@ -67,6 +78,42 @@ func TestCommitsDistinguishOwnAndExternal(t *testing.T) {
 			c.verified(got)
 			if d := c.unverified(); d.any() {
 				t.Errorf("after the verification %+v", d)
+			}
+		})
+	}
+}
+
+// The table need not be read again after commits that were all our own.
+func TestCommitsThatAreAllOurOwn(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		events      []event
+		after, upTo uint32
+		want        bool
+	}{
+		{"verdicts", []event{unrelated(4), verdicts(5), verdicts(6)}, 4, 6, true},
+		{"some of them", []event{unrelated(4), verdicts(5), verdicts(6)}, 5, 6, true},
+		{"verdicts and addresses", []event{unrelated(4), begins(4), verdicts(5), touches(6), ends(6), verdicts(7)}, 4, 7, true},
+		{"the first notification", []event{verdicts(5)}, 4, 5, true},
+		{"not all are notified yet", []event{unrelated(4), verdicts(5)}, 4, 6, false},
+		{"one was not notified", []event{unrelated(4), verdicts(6)}, 4, 6, false},
+		{"one before was not notified", []event{unrelated(4), verdicts(6), verdicts(7)}, 6, 7, true},
+		{"another table", []event{unrelated(4), verdicts(5), unrelated(6), verdicts(7)}, 4, 7, false},
+		{"another table before", []event{unrelated(4), verdicts(5), unrelated(6), verdicts(7)}, 6, 7, true},
+		{"another process", []event{unrelated(4), touches(5), verdicts(6)}, 4, 6, false},
+		{"another process at the end", []event{unrelated(4), verdicts(5), touches(6)}, 4, 6, false},
+		{"notifications ended", []event{unrelated(4), verdicts(5), breaks}, 4, 5, false},
+		{"notifications began again", []event{unrelated(4), verdicts(5), breaks, resumes, verdicts(7)}, 4, 7, false},
+		{"generations wrap", []event{unrelated(math.MaxUint32 - 1), verdicts(math.MaxUint32), verdicts(1)}, math.MaxUint32 - 1, 1, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var c commits
+			c.started()
+			for _, e := range tt.events {
+				e(&c)
+			}
+			if got := c.own(tt.after, tt.upTo); got != tt.want {
+				t.Errorf("%v, want %v", got, tt.want)
 			}
 		})
 	}
