@@ -70,6 +70,13 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"--block-mark=bit"}, []string{"--block-mark=bit", "number"}},
 		{[]string{"--block-established", "--block-mark=0x1000"}, []string{"--block-mark=0x1000", "--mark"}},
 		{[]string{"--block-established", "--mark=0x800"}, []string{"--block-mark=0x800", "--mark"}},
+		{[]string{"--remember-verdicts=5s"}, []string{"--remember-verdicts=5s", "20s", "1h0m0s"}},
+		{[]string{"--remember-verdicts=2h"}, []string{"--remember-verdicts=2h"}},
+		{[]string{"--remember-verdicts=30500ms"}, []string{"--remember-verdicts=30.5s", "whole seconds"}},
+		{[]string{"--remember-verdicts=-1s"}, []string{"--remember-verdicts=-1s"}},
+		{[]string{"--remember-mark=0x6"}, []string{"--remember-mark=0x6", "exactly one bit"}},
+		{[]string{"--remember-mark=0x1000"}, []string{"--remember-mark=0x1000", "--mark"}},
+		{[]string{"--mark=0x800"}, []string{"--remember-mark=0x800", "--mark"}},
 		{[]string{"--kubeconfig=k", "--manifests=."}, []string{"--manifests=.", "--kubeconfig=k"}},
 		{[]string{"--manifests=does/not/exist"}, []string{"--manifests=does/not/exist"}},
 		{[]string{"--metrics-bind-address=9080"}, []string{"--metrics-bind-address=9080", "host:port"}},
@@ -149,7 +156,7 @@ func TestBlockMarkNeedsBlockEstablished(t *testing.T) {
 	}{
 		{nil, 0},
 		{[]string{"--block-mark=0x400"}, 0},
-		{[]string{"--mark=0x800"}, 0},
+		{[]string{"--mark=0x800", "--remember-verdicts=0"}, 0},
 		{[]string{"--block-established"}, 0x800},
 		{[]string{"--block-established", "--block-mark=0x400"}, 0x400},
 	} {

@@ -29,7 +29,7 @@ func (a *agent) newVerdictCache(cfg Config, reg prometheus.Registerer) *verdictc
 	})
 }
 
-// remembering returns what decisions are told, nil if nothing is remembered.
+// remembering returns what records decisions, nil if nothing is remembered.
 func (a *agent) remembering() enforce.Verdicts {
 	if a.verdicts == nil {
 		return nil

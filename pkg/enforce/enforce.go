@@ -38,8 +38,8 @@ type Config struct {
 	// Learned has the domain names that pods have resolved. With nil, a rule that
 	// names domains matches nothing.
 	Learned policy.Learned
-	// Verdicts is told of lasting decisions, so that the kernel need not ask again. Nil
-	// asks for every connection.
+	// Verdicts records lasting decisions, so that the kernel need not ask again. With nil
+	// it asks for every connection.
 	Verdicts Verdicts
 	// LogDenied logs denied packets, at most ten a second, and every ten seconds how
 	// many were not logged.

@@ -89,6 +89,51 @@ func TestABatchIsAnsweredInOneWrite(t *testing.T) {
 	})
 }
 
+func TestRememberMarkIsOnPacketsToRememberAlone(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		mark    uint32
+		verdict queue.Verdict
+		want    uint32
+	}{
+		{"remembered", 0x4000, queue.Remember, 0x4900},
+		{"accepted", 0x4000, queue.Accept, 0x4100},
+		{"accepted, with the mark of another program", 0x4800, queue.Accept, 0x4100},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+				cfg := on(k)
+				cfg.AcceptMark, cfg.RememberMark = 0x100, 0x800
+				start(t, cfg, always(tt.verdict))
+				synctest.Wait()
+				f := k.Send(100, queuetest.Packet{Payload: []byte("packet"), Mark: tt.mark})
+				wantOutcome(t, tt.name, f, queuetest.Accepted)
+				if got := f.Mark(); got != tt.want {
+					t.Errorf("mark %#x, want %#x", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func TestFlushedWaitsForPacketsThatAreBeingDecided(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		var r *run
+		waits := false
+		r = start(t, on(k), func(queue.Packet) queue.Verdict {
+			waits = r.FlushedWaits()
+			return queue.Accept
+		})
+		synctest.Wait()
+		f := k.Send(100, payload("packet"))
+		wantOutcome(t, "the packet", f, queuetest.Accepted)
+		r.Flushed()
+		if !waits {
+			t.Error("Flushed does not wait for a packet that is being decided")
+		}
+	})
+}
+
 func TestAcceptMarkIsAddedToTheMarkOfAcceptedPackets(t *testing.T) {
 	tests := []struct {
 		name             string

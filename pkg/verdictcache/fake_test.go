@@ -132,6 +132,8 @@ type node struct {
 	kernel *fakeKernel
 	cache  *Cache
 
+	late func() // sends a verdict that was decided before; nil if there is none
+
 	mu      sync.Mutex
 	denies  map[packet.Class]bool
 	alone   bool
@@ -145,7 +147,7 @@ func newNode(t *testing.T) *node {
 		Kernel:     n.kernel,
 		AllowedFor: DefaultAllowedFor,
 		Evaluate:   n.evaluate,
-		Flushed:    func() {},
+		Flushed:    n.flush,
 		Alone: func() bool {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -159,6 +161,14 @@ func newNode(t *testing.T) *node {
 		Registerer: prometheus.NewRegistry(),
 	})
 	return n
+}
+
+// flush sends the verdict that is not sent yet.
+func (n *node) flush() {
+	if n.late != nil {
+		n.late()
+	}
+	n.late = nil
 }
 
 func (n *node) evaluate(c packet.Class) (policy.Decision, bool) {

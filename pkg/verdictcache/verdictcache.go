@@ -52,11 +52,11 @@ const (
 	// sharePerAddress is the part of either that one address may have.
 	sharePerAddress = 8
 
-	// sightings is how many classes are distinguished that were seen once, or denied a few
-	// times, and sightingFor how long. A class is remembered when it is seen again, so that
+	// recentClasses is how many classes are distinguished of which there was a packet
+	// lately, and recentFor how long. A class is remembered at its second packet, so that
 	// those that do not repeat take no room.
-	sightings   = 1 << 16
-	sightingFor = 10 * time.Second
+	recentClasses = 1 << 16
+	recentFor     = 10 * time.Second
 	// deniedAfter is the number of packets after which a denied class is remembered. Each
 	// change of denied classes is a commit to nftables, with which transactions of other
 	// programs may collide; allowed ones are added by their packets.
@@ -138,14 +138,14 @@ type Cache struct {
 	denied  classes
 	pending map[packet.Class]policy.Decision // to be denied
 	seed    maphash.Seed
-	seen    []sighting
+	recent  []recentClass
 }
 
-// sighting is a class, by its hash, that was seen a few times.
-type sighting struct {
-	hash  uint64
-	since time.Time
-	times uint32
+// recentClass is a class, by its hash, and how many packets of it were decided.
+type recentClass struct {
+	hash    uint64
+	since   time.Time // when the first one was
+	packets uint32
 }
 
 // New returns a Cache that has not touched the kernel yet.
@@ -157,7 +157,7 @@ func New(cfg Config) *Cache {
 		denied:  newClasses(maxDenied),
 		pending: make(map[packet.Class]policy.Decision),
 		seed:    maphash.MakeSeed(),
-		seen:    make([]sighting, sightings),
+		recent:  make([]recentClass, recentClasses),
 	}
 	c.metrics = newMetrics(cfg.Registerer, c)
 	return c
@@ -174,7 +174,7 @@ func (c *Cache) Allowed(class packet.Class, d policy.Decision) bool {
 	}
 	e := c.allowed.get(class)
 	if e == nil {
-		if c.sight(class, now) < 2 {
+		if c.countRecent(class, now) < 2 {
 			return false
 		}
 		if e = c.allowed.add(class); e == nil {
@@ -191,7 +191,7 @@ func (c *Cache) Denied(class packet.Class, d policy.Decision) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.enabled || c.sight(class, now) < deniedAfter || len(c.pending) >= maxPending {
+	if !c.enabled || c.countRecent(class, now) < deniedAfter || len(c.pending) >= maxPending {
 		return
 	}
 	c.pending[class] = d
@@ -201,16 +201,16 @@ func (c *Cache) Denied(class packet.Class, d policy.Decision) {
 	}
 }
 
-// sight returns how often class was seen lately. Classes with the same place in the table
-// displace each other. The caller has locked c.
-func (c *Cache) sight(class packet.Class, now time.Time) uint32 {
+// countRecent returns how many packets of class were decided lately, with this one. Classes
+// with the same place in the table displace each other. The caller has locked c.
+func (c *Cache) countRecent(class packet.Class, now time.Time) uint32 {
 	hash := maphash.Comparable(c.seed, class)
-	s := &c.seen[hash%sightings]
-	if s.hash != hash || now.Sub(s.since) > sightingFor {
-		*s = sighting{hash: hash, since: now}
+	r := &c.recent[hash%recentClasses]
+	if r.hash != hash || now.Sub(r.since) > recentFor {
+		*r = recentClass{hash: hash, since: now}
 	}
-	s.times++
-	return s.times
+	r.packets++
+	return r.packets
 }
 
 // Changed has the kernel forget the classes on which the current snapshot decides otherwise

@@ -101,6 +101,24 @@ func TestTurnedVerdictsAreForgotten(t *testing.T) {
 	})
 }
 
+// A packet was decided by the policies before a change, and its verdict is not sent yet.
+func TestLateVerdictsAreForgotten(t *testing.T) {
+	run(t, func(t *testing.T, n *node) {
+		n.send(class(1))
+		d, _ := n.evaluate(class(1))
+		n.late = func() {
+			if n.cache.Allowed(class(1), d) {
+				n.kernel.accepted(class(1), DefaultAllowedFor)
+			}
+		}
+		n.set(class(1), true)
+		n.flush()
+		if n.send(class(1)) {
+			t.Error("a class that is denied now passes")
+		}
+	})
+}
+
 func TestDeniedClassesAreRememberedAfterAFewPackets(t *testing.T) {
 	run(t, func(t *testing.T, n *node) {
 		n.set(class(1), true)

@@ -10,10 +10,10 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// Policies that let y/db, or nobody, connect to x/web.
+// Policies that let y/db, or no pod, connect to x/web.
 var (
-	letsDB     = labtest.Policy("x", "web", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}]}]}`)
-	letsNobody = labtest.Policy("x", "web", `{podSelector: {}, policyTypes: [Ingress]}`)
+	letsDB   = labtest.Policy("x", "web", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}]}]}`)
+	letsNone = labtest.Policy("x", "web", `{podSelector: {}, policyTypes: [Ingress]}`)
 )
 
 // enforcedChanges is how many changes of the cluster the agent enforces on all packets.
@@ -197,7 +197,7 @@ func changeRepeatedly(t *testing.T, rounds int) {
 		if err := labtest.Within(t, func() bool { return sink.Received() == want }); err != nil {
 			t.Fatalf("round %d: %d of %d allowed packets arrived", round, sink.Received(), want)
 		}
-		change(letsNobody)
+		change(letsNone)
 		for _, addr := range web.Addrs {
 			datagrams(t, db, netip.AddrPortFrom(addr, port), packets)
 		}
