@@ -301,7 +301,7 @@ func (c *Cache) enable(ctx context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.allowed, c.denied, c.enabled = newClasses(maxAllowed), newClasses(maxDenied), true
-	klog.FromContext(ctx).Info("Verdicts are remembered by the kernel", "allowedFor", c.cfg.AllowedFor)
+	klog.FromContext(ctx).V(2).Info("Verdicts are remembered by the kernel", "allowedFor", c.cfg.AllowedFor)
 }
 
 func (c *Cache) isEnabled() bool {

@@ -2,8 +2,11 @@ package netns
 
 import (
 	"context"
+	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
@@ -31,16 +34,22 @@ func awaitRemembering(t *testing.T, c *cluster, agent *lab.Agent, from, to strin
 	}
 }
 
-// datagrams sends UDP datagrams, each of another socket, and returns how many.
+// sourcePort is the source port of the last datagram. Each has another one: with one that was
+// used before, it would belong to a connection that was accepted before.
+var sourcePort atomic.Uint32
+
+// datagrams sends UDP datagrams, each of another connection.
 func datagrams(t *testing.T, from *lab.Host, to netip.AddrPort, n int) {
 	t.Helper()
 	for range n {
-		conn, err := from.Dial(context.WithoutCancel(t.Context()), lab.UDP, to)
+		i := slices.IndexFunc(from.Addrs, func(a netip.Addr) bool { return a.Is4() == to.Addr().Is4() })
+		port := uint16(20000 + sourcePort.Add(1)%40000)
+		conn, err := from.ListenPacket(netip.AddrPortFrom(from.Addrs[i], port))
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		if _, err := conn.Write([]byte("remembered")); err != nil {
+		if _, err := conn.WriteTo([]byte("remembered"), net.UDPAddrFromAddrPort(to)); err != nil {
 			t.Error(err)
 		}
 		conn.Close()
