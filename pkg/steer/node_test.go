@@ -37,6 +37,11 @@ func (p *netns) addr(ipv6 bool) netip.Addr {
 	return p.v4
 }
 
+// theNode is made once, and its links carry packets from the start. The kernel may take
+// a second to notice that a link is up, and two more before it trusts the link-local
+// address it makes itself. That address asks for the gateway where a pod's packet has an
+// address of another link, and a packet waits for an answer for three seconds only. So
+// pods have a link-local address without duplicate address detection.
 var theNode = sync.OnceValues(func() (*node, error) {
 	n := &node{
 		a:       &netns{"steer-a", netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00:10:244:1::2")},
@@ -59,10 +64,14 @@ ip link set NS up
 ip -n NS link set lo up
 ip -n NS addr add IP4/24 dev eth0
 ip -n NS addr add IP6/64 dev eth0 nodad
+ip -n NS addr add fe80::2/64 dev eth0 nodad
 ip -n NS link set eth0 up
 ip -n NS route add default via GW4
 ip -n NS -6 route add default via GW6
 `)
+	}
+	for _, p := range []*netns{n.a, n.b, n.outside} {
+		script += fmt.Sprintf("timeout %v bash -c 'until ip link show %s | grep -q \"state UP\"; do sleep 0.01; done'\n", patience.Seconds(), p.name)
 	}
 	return n, shell(script)
 })
