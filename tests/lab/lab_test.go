@@ -91,6 +91,9 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
+// patience is how long to wait for an answer that must come, also on a busy machine.
+const patience = 20 * time.Second
+
 func TestProbeOutcomes(t *testing.T) {
 	l, pods := newLab(t, 1)
 	from, to := pods[0], pods[1]
@@ -99,16 +102,17 @@ func TestProbeOutcomes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		port uint16
-		want Answer
+		port    uint16
+		timeout time.Duration
+		want    Answer
 	}{
-		{80, Answer{Connected, to.Name}},
-		{81, Answer{TimedOut, ""}},
-		{82, Answer{Refused, ""}},
+		{80, patience, Answer{Connected, to.Name}},
+		{81, 200 * time.Millisecond, Answer{TimedOut, ""}},
+		{82, patience, Answer{Refused, ""}},
 	} {
 		for _, proto := range []Proto{TCP, UDP} {
 			for _, addr := range to.Addrs {
-				got, err := from.Probe(t.Context(), proto, netip.AddrPortFrom(addr, c.port), 200*time.Millisecond)
+				got, err := from.Probe(t.Context(), proto, netip.AddrPortFrom(addr, c.port), c.timeout)
 				if err != nil || got != c.want {
 					t.Errorf("%s to %s port %d: %v, %v, want %v", proto, addr, c.port, got, err, c.want)
 				}
@@ -123,7 +127,7 @@ func TestARemovedPodIsGoneAndItsAddressFree(t *testing.T) {
 	if err := l.Remove(t.Context(), old.Host); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := old.Probe(t.Context(), TCP, netip.AddrPortFrom(client.Addrs[0], 80), time.Second); !errors.Is(err, net.ErrClosed) {
+	if _, err := old.Probe(t.Context(), TCP, netip.AddrPortFrom(client.Addrs[0], 80), patience); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a removed pod probes: %v", err)
 	}
 	object := NewPod("x", "new", node.Name, nil)
@@ -136,7 +140,7 @@ func TestARemovedPodIsGoneAndItsAddressFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, addr := range old.Addrs {
-		got, err := client.Probe(t.Context(), TCP, netip.AddrPortFrom(addr, 80), time.Second)
+		got, err := client.Probe(t.Context(), TCP, netip.AddrPortFrom(addr, 80), patience)
 		if want := (Answer{Connected, "x/new"}); err != nil || got != want {
 			t.Errorf("at %s: %v, %v, want %v", addr, got, err, want)
 		}
@@ -151,7 +155,7 @@ func TestAHostOutsideReachesThePodsOfBothNodes(t *testing.T) {
 	}
 	for _, pod := range pods {
 		for _, addr := range pod.Addrs {
-			got, err := client.Probe(t.Context(), UDP, netip.AddrPortFrom(addr, 80), time.Second)
+			got, err := client.Probe(t.Context(), UDP, netip.AddrPortFrom(addr, 80), patience)
 			if err != nil || got.From != pod.Name {
 				t.Errorf("%s at %s: %v, %v", pod.Name, addr, got, err)
 			}

@@ -37,8 +37,9 @@ const (
 	// firstTimeout is how long to wait for an answer where none is expected, or in the
 	// first attempt; an answer takes a millisecond.
 	firstTimeout = 300 * time.Millisecond
-	// laterTimeout is how long to wait for an expected answer on a busy machine.
-	laterTimeout = time.Second
+	// maxTimeout is how long to wait at last for an expected answer, on a busy machine.
+	// Every attempt waits twice as long as the one before.
+	maxTimeout = 5 * time.Second
 	// probesAtOnce limits the sockets in flight.
 	probesAtOnce = 200
 )
@@ -62,7 +63,7 @@ func Observe(ctx context.Context, pods []*Pod, traffic Traffic, want *netpol.Tru
 		if ctx.Err() != nil {
 			break
 		}
-		timeout = laterTimeout
+		timeout = min(2*timeout, maxTimeout)
 	}
 	return got, nil
 }

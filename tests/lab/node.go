@@ -146,7 +146,7 @@ func (n *Node) attach(ctx context.Context, hosts []*Host) error {
 
 // Bounds of waitFor.
 const (
-	linkTimeout = 10 * time.Second
+	linkTimeout = 30 * time.Second
 	pingTimeout = 100 * time.Millisecond
 )
 

@@ -16,7 +16,7 @@ import (
 // at last.
 const (
 	Silence    = 200 * time.Millisecond
-	maxSilence = time.Second
+	maxSilence = 5 * time.Second
 )
 
 // Expectation is the expected outcome of a probe.
