@@ -163,7 +163,7 @@ func BenchmarkChange(b *testing.B) {
 // relabelled is p with another label.
 func relabelled(p *corev1.Pod, i int) *compile.Pod {
 	pod := compile.NewPod(p)
-	pod.Endpoint.Labels = map[string]string{"app": pod.Endpoint.Labels["app"], "tier": pod.Endpoint.Labels["tier"], "release": fmt.Sprint(i)}
+	pod.Endpoint.Labels = policy.NewLabels(map[string]string{"app": p.Labels["app"], "tier": p.Labels["tier"], "release": fmt.Sprint(i)})
 	return pod
 }
 

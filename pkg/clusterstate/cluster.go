@@ -114,7 +114,7 @@ func (c *Cluster) Delete(kind *compile.Kind, namespace, name string) bool {
 	case compile.KindPod:
 		return c.deletePod(podKey{namespace, name})
 	case compile.KindNamespace:
-		return c.label(name, nil)
+		return c.label(name, policy.Labels{})
 	case compile.KindNode:
 		return c.deleteNode(name)
 	}

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -13,7 +12,7 @@ import (
 
 // namespace holds what is in a namespace, whether its object is known or not.
 type namespace struct {
-	labels   labels.Set // nil while the object is not known
+	labels   policy.Labels // the zero ones while the object is not known
 	pods     map[string]*compile.Pod
 	policies []compiled // in the order of evaluation
 }
@@ -33,24 +32,20 @@ func (c *Cluster) namespace(name string) *namespace {
 
 // forget drops a namespace that holds nothing.
 func (c *Cluster) forget(name string, ns *namespace) {
-	if ns.labels == nil && len(ns.pods) == 0 && len(ns.policies) == 0 {
+	if !ns.labels.Known() && len(ns.pods) == 0 && len(ns.policies) == 0 {
 		delete(c.namespaces, name)
 	}
 }
 
 func (c *Cluster) setNamespace(o *corev1.Namespace) bool {
-	l := labels.Set(o.Labels)
-	if l == nil {
-		l = labels.Set{} // known, and without labels
-	}
-	return c.label(o.Name, l)
+	return c.label(o.Name, policy.NewLabels(o.Labels))
 }
 
-// label gives a namespace labels, nil ones when its object is gone.
-func (c *Cluster) label(name string, l labels.Set) bool {
+// label gives a namespace labels, the zero ones when its object is gone.
+func (c *Cluster) label(name string, l policy.Labels) bool {
 	ns := c.namespace(name)
 	defer c.forget(name, ns)
-	if (ns.labels == nil) == (l == nil) && labels.Equals(ns.labels, l) {
+	if ns.labels.Equal(l) {
 		return false
 	}
 	ns.labels = l
@@ -67,7 +62,7 @@ func (c *Cluster) label(name string, l labels.Set) bool {
 
 func (c *Cluster) namespaceNames(yield func(namespace, name string) bool) {
 	for name, ns := range c.namespaces {
-		if ns.labels != nil && !yield("", name) {
+		if ns.labels.Known() && !yield("", name) {
 			return
 		}
 	}

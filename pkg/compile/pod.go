@@ -3,7 +3,6 @@ package compile
 import (
 	"cmp"
 	"hash/fnv"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -42,10 +41,10 @@ func (p *Pod) Claims() []netip.Addr {
 	return p.Announced
 }
 
-// NewPod reads a pod. It shares p's labels and strings.
+// NewPod reads a pod. It shares p's strings, apart from those of labels.
 func NewPod(p *corev1.Pod) *Pod {
 	pod := &Pod{
-		Endpoint:    policy.Endpoint{Namespace: p.Namespace, Name: p.Name, ID: podID(p), Labels: p.Labels},
+		Endpoint:    policy.Endpoint{Namespace: p.Namespace, Name: p.Name, ID: podID(p), Labels: policy.NewLabels(p.Labels)},
 		UID:         p.UID,
 		Node:        p.Spec.NodeName,
 		Created:     p.CreationTimestamp.Unix(),
@@ -103,7 +102,7 @@ func NamedPorts(pod *corev1.Pod) []policy.NamedPort { return namedPorts(pod) }
 func (p *Pod) Equal(o *Pod) bool {
 	return p.UID == o.UID && p.Node == o.Node && p.Created == o.Created && p.Terminating == o.Terminating && p.OwnNetwork == o.OwnNetwork &&
 		slices.Equal(p.Addrs, o.Addrs) &&
-		maps.Equal(p.Endpoint.Labels, o.Endpoint.Labels) &&
+		p.Endpoint.Labels.Equal(o.Endpoint.Labels) &&
 		slices.Equal(p.Endpoint.Ports, o.Endpoint.Ports)
 }
 

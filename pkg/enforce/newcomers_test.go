@@ -99,7 +99,7 @@ func testSourcesOfNewPodsWait(t *testing.T) {
 	e := New(Config{Registerer: prometheus.NewPedanticRegistry()})
 	e.Swap(policy.New(policy.Model{
 		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{isolated: {Namespace: "x", Name: "isolated", Ingress: chain}}),
-		Newcomers: []*policy.Endpoint{{Namespace: "x", Name: "new", Labels: labels.Set{"app": "web"}}},
+		Newcomers: []*policy.Endpoint{{Namespace: "x", Name: "new", Labels: policy.NewLabels(labels.Set{"app": "web"})}},
 	}))
 	in := Input{Payload: tcp(netip.MustParseAddr("10.0.1.9"), isolated, 80)}
 	for range newcomerPackets {

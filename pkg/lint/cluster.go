@@ -127,10 +127,7 @@ func (c *cluster) addPods() {
 		}
 		seen[p.class()] = true
 		if ns := c.namespaces[o.Namespace]; ns != nil {
-			p.endpoint.NamespaceLabels = labels.Set(ns.Labels)
-			if ns.Labels == nil {
-				p.endpoint.NamespaceLabels = labels.Set{}
-			}
+			p.endpoint.NamespaceLabels = policy.NewLabels(ns.Labels)
 		}
 		c.pods = append(c.pods, p)
 		c.byNamespace[o.Namespace] = append(c.byNamespace[o.Namespace], p)

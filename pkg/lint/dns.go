@@ -185,8 +185,8 @@ func allowsSomeDNS(p *compiled, proto packet.Proto) bool {
 
 // usualDNS is a DNS pod as most clusters have.
 var usualDNS = &policy.Endpoint{
-	Namespace: metav1.NamespaceSystem, Name: "coredns", Labels: dnsLabels[0],
-	NamespaceLabels: labels.Set{corev1.LabelMetadataName: metav1.NamespaceSystem},
+	Namespace: metav1.NamespaceSystem, Name: "coredns", Labels: policy.NewLabels(dnsLabels[0]),
+	NamespaceLabels: policy.NewLabels(labels.Set{corev1.LabelMetadataName: metav1.NamespaceSystem}),
 }
 
 // privateRanges are where DNS pods may have their addresses (RFC 1918, RFC 4193).

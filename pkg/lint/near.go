@@ -52,7 +52,7 @@ func (c *cluster) near(s *policy.PodSelector) hint {
 	var sets []labels.Set
 	for _, ns := range namespaces {
 		for _, p := range c.byNamespace[ns] {
-			sets = append(sets, p.endpoint.Labels)
+			sets = append(sets, p.object.Labels)
 		}
 	}
 	return nearLabels("pods", s.Pods, sets)

@@ -185,7 +185,7 @@ func (c *cluster) servicesOf(p *pod) []*corev1.Service {
 	var found []*corev1.Service
 	for _, s := range c.services[p.object.Namespace] {
 		if len(s.Spec.Selector) > 0 && s.Spec.ClusterIP != corev1.ClusterIPNone &&
-			isSubset(s.Spec.Selector, p.endpoint.Labels) {
+			isSubset(s.Spec.Selector, p.object.Labels) {
 			found = append(found, s)
 		}
 	}

@@ -200,7 +200,7 @@ func (s *PodSelector) explain(e *Endpoint) Match {
 		return PeerOtherNamespace
 	case s.Namespace != "" || s.Namespaces.Empty():
 		return PeerLabels
-	case e.NamespaceLabels == nil:
+	case !e.NamespaceLabels.Known():
 		return PeerNamespaceUnknown
 	case !s.Namespaces.Matches(e.NamespaceLabels):
 		return PeerNamespaceLabels

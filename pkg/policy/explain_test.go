@@ -160,7 +160,7 @@ func TestExplainTellsWhyAnItemDoesNotMatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	block := &Block{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Except: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/31")}}
-	pod := &Endpoint{Namespace: "x", NamespaceLabels: labels.Set{}, Ports: []NamedPort{{"web", packet.TCP, 8080}}}
+	pod := &Endpoint{Namespace: "x", NamespaceLabels: NewLabels(labels.Set{}), Ports: []NamedPort{{"web", packet.TCP, 8080}}}
 	addr := netip.MustParseAddr
 	for name, tc := range map[string]struct {
 		item interface{ explain(*flow) Match }

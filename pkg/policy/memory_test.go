@@ -20,7 +20,7 @@ func excluding(n int) []Rule {
 }
 
 func peerNumber(i int) *Endpoint {
-	return &Endpoint{Version: NewVersion(), Namespace: "x", Labels: labels.Set{"pod": fmt.Sprintf("x%d", i)}}
+	return &Endpoint{Version: NewVersion(), Namespace: "x", Labels: NewLabels(labels.Set{"pod": fmt.Sprintf("x%d", i)})}
 }
 
 // remember evaluates the peer of f.

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"iter"
+	"maps"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -219,12 +221,12 @@ type peer struct {
 func (t *peerTable) traits(p peer, yield func(trait)) {
 	if t.pods && p.pod != nil {
 		yield(trait{of: namespaceName, value: p.pod.Namespace})
-		labelTraits(p.pod.Labels, podLabel, podLabelKey, yield)
-		labelTraits(p.pod.NamespaceLabels, namespaceLabel, namespaceLabelKey, yield)
+		labelTraits(p.pod.Labels.All(), podLabel, podLabelKey, yield)
+		labelTraits(p.pod.NamespaceLabels.All(), namespaceLabel, namespaceLabelKey, yield)
 	}
 	if t.nodes && p.node != nil {
 		for _, node := range *p.node {
-			labelTraits(node, nodeLabel, nodeLabelKey, yield)
+			labelTraits(maps.All(node), nodeLabel, nodeLabelKey, yield)
 		}
 	}
 	if t.domains && p.names != nil {
@@ -242,7 +244,7 @@ func (t *peerTable) traits(p peer, yield func(trait)) {
 	}
 }
 
-func labelTraits(l labels.Set, pair, key traitKind, yield func(trait)) {
+func labelTraits(l iter.Seq2[string, string], pair, key traitKind, yield func(trait)) {
 	for k, v := range l {
 		yield(trait{pair, k, v})
 		yield(trait{of: key, key: k})
@@ -253,7 +255,7 @@ func labelTraits(l labels.Set, pair, key traitKind, yield func(trait)) {
 func (t *peerTable) size(p peer) int {
 	n := 0
 	if t.pods && p.pod != nil {
-		n += 1 + 2*len(p.pod.Labels) + 2*len(p.pod.NamespaceLabels)
+		n += 1 + 2*p.pod.Labels.Len() + 2*p.pod.NamespaceLabels.Len()
 	}
 	if t.nodes && p.node != nil {
 		for _, node := range *p.node {

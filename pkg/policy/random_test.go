@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -114,8 +116,8 @@ func (c chance) ends() ends {
 		names: []*Names{nil, {"a.test"}, {"b.a.test", "test"}, {"c.other"}},
 	}
 	for range 8 {
-		p := &Endpoint{Version: NewVersion(), Namespace: pick(c, "x", "y"), Labels: pick(c, nil, labels.Set{}, labels.Set{"pod": "a"}, labels.Set{"pod": "b", "tier": "1"}, labels.Set{"pod": "c"}),
-			NamespaceLabels: pick(c, nil, labels.Set{}, labels.Set{"team": "red"}, labels.Set{"team": "blue"})}
+		p := &Endpoint{Version: NewVersion(), Namespace: pick(c, "x", "y"), Labels: c.labels(),
+			NamespaceLabels: pick(c, Labels{}, c.with(labels.Set{}), c.with(labels.Set{"team": "red"}), c.with(labels.Set{"team": "blue"}))}
 		for range c.IntN(5) {
 			p.Ports = append(p.Ports, NamedPort{pick(c, "web", "dns", "db", "x"), pick(c, packet.TCP, packet.UDP, packet.SCTP), pick[uint16](c, 53, 80, 8080)})
 		}
@@ -123,6 +125,21 @@ func (c chance) ends() ends {
 		e.pods[c.addr()] = p
 	}
 	return e
+}
+
+// labels are those of a pod.
+func (c chance) labels() Labels {
+	return pick(c, Labels{}, c.with(labels.Set{}), c.with(labels.Set{"pod": "a"}), c.with(labels.Set{"pod": "b", "tier": pick(c, "1", "2", "x")}), c.with(labels.Set{"pod": "c"}))
+}
+
+// with adds labels that no selector reads: none, some, or more than are looked at one by
+// one.
+func (c chance) with(l labels.Set) Labels {
+	l = maps.Clone(l)
+	for i := range pick(c, 0, 1, 2, maxPacked+1) {
+		l[fmt.Sprint("unread", i)] = fmt.Sprint(c.IntN(1000))
+	}
+	return NewLabels(l)
 }
 
 func (c chance) addr() netip.Addr {

@@ -306,7 +306,7 @@ func (s *PodSelector) Selects(e *Endpoint) bool {
 	if s.Namespace != "" {
 		return s.Namespace == e.Namespace && s.Pods.Matches(e.Labels)
 	}
-	if !s.Namespaces.Empty() && (e.NamespaceLabels == nil || !s.Namespaces.Matches(e.NamespaceLabels)) {
+	if !s.Namespaces.Empty() && (!e.NamespaceLabels.Known() || !s.Namespaces.Matches(e.NamespaceLabels)) {
 		return false
 	}
 	return s.Pods.Matches(e.Labels)

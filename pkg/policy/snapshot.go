@@ -5,8 +5,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"k8s.io/apimachinery/pkg/labels"
-
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
@@ -20,10 +18,10 @@ type Endpoint struct {
 	// Version is another one whenever Labels, NamespaceLabels or Ports are others
 	// (NewVersion). With 0 nothing is remembered of the endpoint.
 	Version uint64
-	Labels  labels.Set
-	// NamespaceLabels are those of the Namespace object; nil when the object is
-	// not known, which only an empty selector matches.
-	NamespaceLabels labels.Set
+	Labels  Labels
+	// NamespaceLabels are those of the Namespace object; the zero Labels when the
+	// object is not known, which only an empty selector matches.
+	NamespaceLabels Labels
 	Ports           []NamedPort // in the order of SortPorts
 	// Ingress and Egress are nil where no policy selects the pod, and for every
 	// pod of another node: its own node evaluates it.

@@ -45,10 +45,10 @@ func isolate() Rule {
 
 // snapshot holds pod a with the given chains, and the pods b and c.
 func snapshot(ingress, egress *Chain) *Snapshot {
-	a := &Endpoint{Version: 1, Namespace: "x", Name: "a", Labels: labels.Set{"pod": "a"}, Ingress: ingress, Egress: egress,
+	a := &Endpoint{Version: 1, Namespace: "x", Name: "a", Labels: NewLabels(labels.Set{"pod": "a"}), Ingress: ingress, Egress: egress,
 		Ports: []NamedPort{{"web", packet.TCP, 8080}, {"dns", packet.UDP, 53}}}
-	b := &Endpoint{Version: 2, Namespace: "x", Name: "b", Labels: labels.Set{"pod": "b"}}
-	c := &Endpoint{Version: 3, Namespace: "x", Name: "c", Labels: labels.Set{"pod": "c"}}
+	b := &Endpoint{Version: 2, Namespace: "x", Name: "b", Labels: NewLabels(labels.Set{"pod": "b"})}
+	c := &Endpoint{Version: 3, Namespace: "x", Name: "c", Labels: NewLabels(labels.Set{"pod": "c"})}
 	endpoints := NewEndpoints(map[netip.Addr]*Endpoint{addrA: a, addrB: b, addrC: c})
 	return New(Model{
 		Endpoints: endpoints,
@@ -126,7 +126,7 @@ func TestBothDirectionsMustAllow(t *testing.T) {
 // TestSourcesThatMayBeNewPods: a source of which nothing is known waits only if one of
 // the pods without an address would be decided otherwise.
 func TestSourcesThatMayBeNewPods(t *testing.T) {
-	c, d := &Endpoint{Namespace: "x", Name: "c", Labels: labels.Set{"pod": "c"}}, &Endpoint{Namespace: "x", Name: "d", Labels: labels.Set{"pod": "d"}}
+	c, d := &Endpoint{Namespace: "x", Name: "c", Labels: NewLabels(labels.Set{"pod": "c"})}, &Endpoint{Namespace: "x", Name: "d", Labels: NewLabels(labels.Set{"pod": "d"})}
 	many := slices.Repeat([]*Endpoint{d}, MaxNewcomers+1)
 	allows := &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=c")), isolate()}}
 	denies := &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=c")), rule(NetworkPolicyTier, Allow)}}

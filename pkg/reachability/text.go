@@ -113,9 +113,9 @@ func (c *Cluster) whyNot(m policy.Match, f *flow, r *policy.Rule, at policy.Plac
 	case policy.PeerNamespaceUnknown:
 		return fmt.Sprintf("there is no Namespace object %s to have labels", peer.Namespace)
 	case policy.PeerNamespaceLabels:
-		return fmt.Sprintf("namespace %s has %s", peer.Namespace, labelsMean(peer.NamespaceLabels))
+		return fmt.Sprintf("namespace %s has %s", peer.Namespace, labelsMean(peer.NamespaceLabels.Set()))
 	case policy.PeerLabels:
-		return fmt.Sprintf("%s has %s", f.peer.Name, labelsMean(peer.Labels))
+		return fmt.Sprintf("%s has %s", f.peer.Name, labelsMean(peer.Labels.Set()))
 	case policy.PeerNotInBlock:
 		return fmt.Sprintf("%v is not among them", f.peerAddr())
 	case policy.PeerExcepted:

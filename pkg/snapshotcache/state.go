@@ -84,7 +84,7 @@ func encode(w io.Writer, s *State) error {
 	for _, p := range s.Pods {
 		errs = append(errs, put(compile.KindPod, pod{
 			Namespace: p.Endpoint.Namespace, Name: p.Endpoint.Name, ID: p.Endpoint.ID, UID: p.UID, Node: p.Node, Addrs: p.Addrs,
-			Created: p.Created, Terminating: p.Terminating, OwnNetwork: p.OwnNetwork, Labels: p.Endpoint.Labels, Ports: p.Endpoint.Ports,
+			Created: p.Created, Terminating: p.Terminating, OwnNetwork: p.OwnNetwork, Labels: p.Endpoint.Labels.Set(), Ports: p.Endpoint.Ports,
 		}))
 	}
 	for _, o := range s.Policies {
@@ -164,7 +164,7 @@ func (p *pod) compiled() (*compile.Pod, error) {
 		return nil, fmt.Errorf("pod %s/%s has no ID", p.Namespace, p.Name)
 	}
 	return &compile.Pod{
-		Endpoint: policy.Endpoint{Namespace: p.Namespace, Name: p.Name, ID: p.ID, Labels: p.Labels, Ports: policy.SortPorts(p.Ports)},
+		Endpoint: policy.Endpoint{Namespace: p.Namespace, Name: p.Name, ID: p.ID, Labels: policy.NewLabels(p.Labels), Ports: policy.SortPorts(p.Ports)},
 		UID:      p.UID, Node: p.Node, Addrs: p.Addrs, Created: p.Created, Terminating: p.Terminating, OwnNetwork: p.OwnNetwork,
 	}, nil
 }

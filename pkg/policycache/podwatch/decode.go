@@ -11,6 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
 // The numbers of fields are those of generated.proto in k8s.io/api/core/v1,
@@ -92,8 +95,9 @@ func unwrap(object []byte) (message []byte, err error) {
 type decoder struct {
 	shared *Shared
 	// pod has the fields that compile.NewPod reads. Its slices are used again.
-	pod    corev1.Pod
-	labels [][]byte // each is one entry of a map
+	pod     corev1.Pod
+	entries [][]byte // each is one label
+	labels  []policy.Label[[]byte]
 }
 
 func newDecoder(shared *Shared) *decoder { return &decoder{shared: shared} }
@@ -112,14 +116,17 @@ func (d *decoder) decode(message []byte) (*Object, error) {
 		}
 		return nil
 	})
+	var labels policy.Labels
 	if err == nil {
-		d.pod.Labels, err = d.sameLabels()
+		labels, err = d.sameLabels()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pod %s/%s: %w", d.pod.Namespace, d.pod.Name, err)
 	}
 	meta := metav1.ObjectMeta{Namespace: d.pod.Namespace, Name: d.pod.Name, ResourceVersion: d.pod.ResourceVersion}
-	return &Object{meta, d.shared.strip(&d.pod, d.pod.Labels)}, nil
+	pod := compile.NewPod(&d.pod)
+	pod.Endpoint.Labels, pod.Endpoint.Ports = labels, d.shared.samePorts(pod.Endpoint.Ports)
+	return &Object{meta, pod}, nil
 }
 
 // reset empties the pod and keeps the room of its slices.
@@ -129,7 +136,7 @@ func (d *decoder) reset() {
 		Spec:   corev1.PodSpec{Containers: containers, InitContainers: inits},
 		Status: corev1.PodStatus{PodIPs: ips},
 	}
-	d.labels = d.labels[:0]
+	d.entries = d.entries[:0]
 }
 
 // meta reads an ObjectMeta.
@@ -153,7 +160,7 @@ func (d *decoder) meta(message []byte) error {
 			t, err = timestamp(f.bytes)
 			m.DeletionTimestamp = &t
 		case 11:
-			d.labels = append(d.labels, f.bytes)
+			d.entries = append(d.entries, f.bytes)
 		}
 		return err
 	})
@@ -264,55 +271,42 @@ func extend[T any](all []T) ([]T, *T) {
 }
 
 // sameLabels returns the labels, those of an earlier pod if they are the same.
-func (d *decoder) sameLabels() (map[string]string, error) {
-	if len(d.labels) == 0 {
-		return nil, nil
-	}
+func (d *decoder) sameLabels() (policy.Labels, error) {
 	var hash uint64
-	for _, entry := range d.labels {
+	for _, entry := range d.entries {
 		hash += maphash.Bytes(seed, entry)
 	}
-	var err error
-	labels := d.shared.labels.get(hash, d.hasLabels, func() (all map[string]string) {
-		all, err = d.newLabels()
-		return all
-	})
-	return labels, err
-}
-
-func (d *decoder) newLabels() (map[string]string, error) {
-	all := make(map[string]string, len(d.labels))
-	for _, entry := range d.labels {
-		key, value, err := label(entry)
+	d.labels = d.labels[:0]
+	for _, entry := range d.entries {
+		l, err := label(entry)
 		if err != nil {
-			return nil, err
+			return policy.Labels{}, err
 		}
-		all[string(key)] = string(value)
+		d.labels = append(d.labels, l)
 	}
-	return all, nil
+	return d.shared.labels.get(hash, d.hasLabels, func() policy.Labels { return policy.PackLabels(d.labels) }), nil
 }
 
 // hasLabels reports whether known are the labels.
-func (d *decoder) hasLabels(known map[string]string) bool {
-	for _, entry := range d.labels {
-		key, value, err := label(entry)
-		if v, ok := known[string(key)]; err != nil || !ok || v != string(value) {
+func (d *decoder) hasLabels(known policy.Labels) bool {
+	for _, l := range d.labels {
+		if !known.Holds(l) {
 			return false
 		}
 	}
-	return len(known) == len(d.labels)
+	return known.Len() == len(d.labels)
 }
 
 // label reads one entry of a map of strings.
-func label(entry []byte) (key, value []byte, err error) {
+func label(entry []byte) (l policy.Label[[]byte], err error) {
 	err = each(entry, func(f field) error {
 		switch f.id {
 		case 1:
-			key = f.bytes
+			l.Key = f.bytes
 		case 2:
-			value = f.bytes
+			l.Value = f.bytes
 		}
 		return nil
 	})
-	return key, value, err
+	return l, err
 }

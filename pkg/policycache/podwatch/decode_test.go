@@ -78,7 +78,7 @@ func TestReplicasShareLabelsAndPorts(t *testing.T) {
 	strip := func(i int) *compile.Pod { return shared.Strip(realisticPod(i)) }
 	for name, read := range map[string]func(i int) *compile.Pod{"decoded": decode, "stripped": strip} {
 		a, b, other := read(0).Endpoint, read(1).Endpoint, read(10).Endpoint
-		if reflect.ValueOf(a.Labels).Pointer() != reflect.ValueOf(b.Labels).Pointer() {
+		if a.Labels != b.Labels {
 			t.Errorf("%s: two replicas have labels of their own", name)
 		}
 		if &a.Ports[0] != &b.Ports[0] {

@@ -2,7 +2,6 @@ package podwatch
 
 import (
 	"hash/maphash"
-	"maps"
 	"slices"
 	"sync"
 
@@ -17,25 +16,20 @@ import (
 // name. It may be used from any goroutine.
 type Shared struct {
 	names  *pool[string]
-	labels *pool[map[string]string]
+	labels *pool[policy.Labels]
 	ports  *pool[[]policy.NamedPort]
 }
 
 // NewShared returns a Shared that holds nothing.
 func NewShared() *Shared {
-	return &Shared{newPool[string](), newPool[map[string]string](), newPool[[]policy.NamedPort]()}
+	return &Shared{newPool[string](), newPool[policy.Labels](), newPool[[]policy.NamedPort]()}
 }
 
 // Strip returns what policy needs of p, and leaves p alone. Nothing in it may be
 // written to.
 func (s *Shared) Strip(p *corev1.Pod) *compile.Pod {
-	return s.strip(p, s.sameLabels(p.Labels))
-}
-
-// strip is Strip of a pod with these labels.
-func (s *Shared) strip(p *corev1.Pod, labels map[string]string) *compile.Pod {
 	pod := compile.NewPod(p)
-	pod.Endpoint.Labels = labels
+	pod.Endpoint.Labels = s.sameLabels(pod.Endpoint.Labels)
 	pod.Endpoint.Ports = s.samePorts(pod.Endpoint.Ports)
 	return pod
 }
@@ -56,19 +50,9 @@ func (s *Shared) name(b []byte) string {
 		func() string { return string(b) })
 }
 
-// sameLabels returns labels that were met before and equal these. It knows one
-// way only to have none.
-func (s *Shared) sameLabels(labels map[string]string) map[string]string {
-	if len(labels) == 0 {
-		return nil
-	}
-	var hash uint64
-	for k, v := range labels { // in any order
-		hash += maphash.Comparable(seed, [2]string{k, v})
-	}
-	return s.labels.get(hash,
-		func(known map[string]string) bool { return maps.Equal(known, labels) },
-		func() map[string]string { return labels })
+// sameLabels returns labels that were met before and equal these.
+func (s *Shared) sameLabels(labels policy.Labels) policy.Labels {
+	return s.labels.get(labels.Hash(seed), labels.Equal, func() policy.Labels { return labels })
 }
 
 func (s *Shared) samePorts(ports []policy.NamedPort) []policy.NamedPort {

@@ -25,7 +25,7 @@ func TestStripKeepsWhatPolicyNeeds(t *testing.T) {
 	untouched := in.DeepCopy()
 	got := NewShared().Strip(in)
 	want := &compile.Pod{
-		Endpoint: policy.Endpoint{Namespace: in.Namespace, Name: in.Name, ID: compile.NewPod(in).Endpoint.ID, Labels: in.Labels, Ports: []policy.NamedPort{
+		Endpoint: policy.Endpoint{Namespace: in.Namespace, Name: in.Name, ID: compile.NewPod(in).Endpoint.ID, Labels: policy.NewLabels(in.Labels), Ports: []policy.NamedPort{
 			{Name: "http", Port: 8080, Proto: packet.TCP},
 			{Name: "http-metrics", Port: 8081, Proto: packet.TCP},
 			{Name: "proxy", Port: 15000, Proto: packet.TCP},
