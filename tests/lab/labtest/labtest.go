@@ -18,7 +18,7 @@ import (
 // Timeouts. They end a test that has failed; a test that passes does not wait for them.
 const (
 	ReadyTimeout  = time.Minute      // for an agent to become ready, under a flood too
-	ChangeTimeout = 30 * time.Second // for a change to become effective
+	ChangeTimeout = 15 * time.Second // for a change to become effective
 )
 
 // AgentBinary is the agent under test: that of the variable AGENT_BINARY, for
