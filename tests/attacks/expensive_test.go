@@ -39,7 +39,8 @@ func TestExpensivePolicies(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := floodCluster(t)
-			agent := c.Start(t, "--nfqueue-count=1", "--pod-share=0")[0]
+			// The agent decides each packet, also of classes that were denied before.
+			agent := c.Start(t, "--nfqueue-count=1", "--pod-share=0", "--remember-verdicts=0")[0]
 			items := make([]string, tc.n)
 			for i := range items {
 				items[i] = tc.item(i)
