@@ -2,6 +2,7 @@ package verdictcache
 
 import (
 	"context"
+	"hash/maphash"
 	"net/netip"
 	"sync"
 	"testing"
@@ -16,7 +17,8 @@ import (
 // fakeKernel remembers verdicts as the kernel does.
 type fakeKernel struct {
 	mu      sync.Mutex
-	fails   error // of each call, nil for none
+	fails   error // of the next calls
+	failing int   // how many calls fail
 	commits int   // calls that have changed something
 	allowed map[packet.Class]*element
 	denied  map[packet.Class]*element
@@ -90,8 +92,8 @@ func (k *fakeKernel) Deny(_ context.Context, classes []packet.Class, d time.Dura
 func (k *fakeKernel) change(do func()) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.fails != nil {
-		return k.fails
+	if err := k.fail(); err != nil {
+		return err
 	}
 	k.commits++
 	do()
@@ -101,8 +103,8 @@ func (k *fakeKernel) change(do func()) error {
 func (k *fakeKernel) All(_ context.Context, yield func(Remembered)) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.fails != nil {
-		return k.fails
+	if err := k.fail(); err != nil {
+		return err
 	}
 	for i, set := range []map[packet.Class]*element{k.allowed, k.denied} {
 		for c, e := range set {
@@ -114,10 +116,20 @@ func (k *fakeKernel) All(_ context.Context, yield func(Remembered)) error {
 	return nil
 }
 
-func (k *fakeKernel) setFails(err error) {
+// setFails has the next calls fail.
+func (k *fakeKernel) setFails(err error, calls int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.fails = err
+	k.fails, k.failing = err, calls
+}
+
+// fail returns the error of a call. The caller has locked k.
+func (k *fakeKernel) fail() error {
+	if k.failing == 0 {
+		return nil
+	}
+	k.failing--
+	return k.fails
 }
 
 func (k *fakeKernel) sizes() (allowed, denied int) {
@@ -160,6 +172,10 @@ func newNode(t *testing.T) *node {
 		},
 		Registerer: prometheus.NewRegistry(),
 	})
+	// Of two classes with the same place in the table, neither would be remembered.
+	for n.cache.hash(class(1))%recentClasses == n.cache.hash(class(2))%recentClasses {
+		n.cache.seed = maphash.MakeSeed()
+	}
 	return n
 }
 

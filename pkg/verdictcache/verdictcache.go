@@ -204,7 +204,7 @@ func (c *Cache) Denied(class packet.Class, d policy.Decision) {
 // countRecent returns how many packets of class were decided lately, with this one. Classes
 // with the same place in the table displace each other. The caller has locked c.
 func (c *Cache) countRecent(class packet.Class, now time.Time) uint32 {
-	hash := maphash.Comparable(c.seed, class)
+	hash := c.hash(class)
 	r := &c.recent[hash%recentClasses]
 	if r.hash != hash || now.Sub(r.since) > recentFor {
 		*r = recentClass{hash: hash, since: now}
@@ -212,6 +212,8 @@ func (c *Cache) countRecent(class packet.Class, now time.Time) uint32 {
 	r.packets++
 	return r.packets
 }
+
+func (c *Cache) hash(class packet.Class) uint64 { return maphash.Comparable(c.seed, class) }
 
 // Changed has the kernel forget the classes on which the current snapshot decides otherwise
 // than the one before. addrs are the addresses whose decisions may be others; all means that
@@ -234,7 +236,7 @@ func (c *Cache) Changed(ctx context.Context, addrs []netip.Addr, all bool) {
 	}
 	c.metrics.forgotten.Add(float64(len(allowed) + len(denied)))
 	if err := c.try(ctx, func(ctx context.Context) error { return c.cfg.Kernel.Forget(ctx, allowed, denied) }); err != nil {
-		c.disable(ctx, err)
+		c.restart(ctx, err)
 	}
 }
 
@@ -273,7 +275,7 @@ func (c *Cache) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-retry.C:
-			c.enable(ctx)
+			c.retry(ctx)
 		case <-count.C:
 			c.count(ctx)
 		case <-denials:
@@ -285,12 +287,19 @@ func (c *Cache) Run(ctx context.Context) error {
 	}
 }
 
-// enable begins to have verdicts remembered, if that is possible: the kernel remembers
-// nothing that is not recorded.
-func (c *Cache) enable(ctx context.Context) {
+// retry enables a cache that is not enabled.
+func (c *Cache) retry(ctx context.Context) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if c.isEnabled() || !c.cfg.Alone() {
+	if !c.isEnabled() {
+		c.enable(ctx)
+	}
+}
+
+// enable begins to have verdicts remembered, if that is possible: the kernel remembers
+// nothing that is not recorded. The caller has locked writing.
+func (c *Cache) enable(ctx context.Context) {
+	if !c.cfg.Alone() {
 		return
 	}
 	c.cfg.Flushed() // no verdict of the time before can add a class after this
@@ -310,14 +319,17 @@ func (c *Cache) isEnabled() bool {
 	return c.enabled
 }
 
-// disable has nothing remembered any more until enable has made the kernel forget all.
-func (c *Cache) disable(ctx context.Context, err error) {
+// restart handles an error of the kernel: it may remember what it should not. So nothing
+// more is remembered until it has forgotten all, which is tried at once. The caller has
+// locked writing.
+func (c *Cache) restart(ctx context.Context, err error) {
+	c.metrics.errors.Inc()
+	klog.FromContext(ctx).Error(err, "Remembered verdicts could not be changed; removing all of them")
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.enabled = false
 	clear(c.pending)
-	c.metrics.errors.Inc()
-	klog.FromContext(ctx).Error(err, "Remembered verdicts cannot be changed; nothing more is remembered until they can")
+	c.mu.Unlock()
+	c.enable(ctx)
 }
 
 // deny has the kernel deny the pending classes.
@@ -350,7 +362,7 @@ func (c *Cache) deny(ctx context.Context) {
 	}
 	err := c.try(ctx, func(ctx context.Context) error { return c.cfg.Kernel.Deny(ctx, classes, deniedFor) })
 	if err != nil {
-		c.disable(ctx, err)
+		c.restart(ctx, err)
 	}
 }
 
@@ -385,7 +397,7 @@ func (c *Cache) count(ctx context.Context) {
 	c.denied.expire(now)
 	c.mu.Unlock()
 	if err != nil {
-		c.disable(ctx, err)
+		c.restart(ctx, err)
 	}
 }
 

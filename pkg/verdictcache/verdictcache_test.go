@@ -2,6 +2,7 @@ package verdictcache
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -181,13 +182,26 @@ func TestErrors(t *testing.T) {
 	run(t, func(t *testing.T, n *node) {
 		n.send(class(1))
 		n.send(class(1))
-		n.kernel.setFails(errors.New("out of memory"))
+		n.kernel.setFails(errors.New("out of memory"), math.MaxInt)
 		n.set(class(1), true)
 		pass(3 * retryInterval)
-		n.kernel.setFails(nil)
+		n.kernel.setFails(nil, 0)
 		pass(retryInterval)
 		if n.send(class(1)) {
 			t.Error("a class that is denied passes although the kernel could be changed again")
+		}
+	})
+}
+
+// A change that the kernel refuses once is enforced when Changed returns.
+func TestOneError(t *testing.T) {
+	run(t, func(t *testing.T, n *node) {
+		n.send(class(1))
+		n.send(class(1))
+		n.kernel.setFails(errors.New("out of memory"), 1)
+		n.set(class(1), true)
+		if n.send(class(1)) {
+			t.Error("a class that is denied passes")
 		}
 	})
 }

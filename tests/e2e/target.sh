@@ -53,9 +53,9 @@ provide_prober() {
 	[[ -n $ours ]] || return 0
 	local work node
 	work=$(mktemp -d)
-	mkdir -p "$work/root/usr/bin"
-	(cd "$root" && go build -trimpath -ldflags '-s -w' -o "$work/root/usr/bin/prober" ./tests/prober)
-	"$here/image.sh" "$1" "$work/root" "$work/image.tar" '{"User": "65532:65532", "Env": ["PATH=/usr/bin"], "Entrypoint": ["prober"]}'
+	mkdir -p "$work/files/usr/bin"
+	(cd "$root" && go build -trimpath -ldflags '-s -w' -o "$work/files/usr/bin/prober" ./tests/prober)
+	"$here/image.sh" "$1" "$work/files" "$work/image.tar" '{"User": "65532:65532", "Env": ["PATH=/usr/bin"], "Entrypoint": ["prober"]}'
 	for node in $nodes; do in_node "$node" ctr -n k8s.io images import "$work/image.tar" >/dev/null; done
 	rm -r "$work"
 }

@@ -2,6 +2,7 @@ package netns
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"sigs.k8s.io/kube-network-policies/pkg/steer"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
@@ -122,10 +124,11 @@ func TestDeniedClassesAreRemembered(t *testing.T) {
 	awaitRemembering(t, c, agent, "y/db", "x/web")
 
 	to := netip.AddrPortFrom(web.Addrs[0], 9999)
-	denied := func(m lab.Metrics) float64 { return m.Sum("netpol_remembered_verdicts", "verdict", "drop") }
+	element := fmt.Sprintf("{ %v . %v . udp . %d }", other.Addrs[0], web.Addrs[0], to.Port())
 	if err := labtest.Within(t, func() bool {
 		datagrams(t, other, to, 1)
-		return denied(labtest.Metrics(t, agent)) > 0
+		_, err := c.Nodes[0].Run(t.Context(), "", "nft", "get", "element", "inet", steer.TableName, "denied-v4", element)
+		return err == nil
 	}); err != nil {
 		t.Fatal("the denied class is not remembered")
 	}
