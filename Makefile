@@ -89,8 +89,10 @@ test-packets: tools ## real packets through the agent and a few scenarios, in ne
 test-conformance-packets: tools build ## the conformance suites with real packets, as root: three minutes
 	cd tests/conformance && $(GO) run . -networks netns -agent ../../bin/kube-network-policies
 
-test-netns: tools test-scenarios test-packets test-conformance-packets ## the same with every scenario
+test-netns: tools test-scenarios test-packets test-conformance-packets ## the same with every scenario, with verdicts remembered by the kernel and without
 	$(GO) run ./tests/suite -backend netns
+	$(GO) run ./tests/suite -backend netns-asking
+	cd tests/conformance && $(GO) run . -networks netns-asking -agent ../../bin/kube-network-policies
 
 test-hard: tools ## long attacks with real packets, as root: minutes
 	HARD=1 $(GO) test -v -p 1 -count 1 -timeout 60m ./tests/attacks

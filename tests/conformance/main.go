@@ -72,6 +72,9 @@ var networks = map[string]func(context.Context, options) (network, error){
 	"compiled": func(context.Context, options) (network, error) { return newEvaluated(compiled), nil },
 	"oracle":   func(context.Context, options) (network, error) { return newEvaluated(byOracle), nil },
 	"netns":    func(ctx context.Context, o options) (network, error) { return newPackets(ctx, o.agent) },
+	"netns-asking": func(ctx context.Context, o options) (network, error) {
+		return newPackets(ctx, o.agent, "--remember-verdicts=0")
+	},
 }
 
 // clusters are the clusters that suites run on: the family of the pods' first address,

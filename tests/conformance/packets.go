@@ -31,11 +31,11 @@ type packets struct {
 	objects manifests.Objects // that are in force
 }
 
-func newPackets(ctx context.Context, agent string) (network, error) {
+func newPackets(ctx context.Context, agent string, args ...string) (network, error) {
 	if agent == "" {
 		return nil, errors.New("-agent is missing: it is the path of the agent's binary")
 	}
-	backend, err := netns.Start(ctx, agent)
+	backend, err := netns.Start(ctx, agent, args...)
 	if err != nil {
 		return nil, err
 	}

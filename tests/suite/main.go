@@ -4,6 +4,9 @@
 //	go run ./tests/suite -backend simulated
 //	go run ./tests/suite -backend netns -run 'except|block'
 //	go run ./tests/suite -backend netns -dir examples/shop -v
+//	go run ./tests/suite -backend netns-asking
+//
+// The agents of netns-asking have no verdicts remembered by the kernel.
 package main
 
 import (
@@ -22,9 +25,10 @@ func command() suite.Command {
 	return suite.Command{
 		Default: "simulated",
 		Backends: map[string]suite.NewBackend{
-			"simulated": func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.Compiled), nil },
-			"oracle":    func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.Oracle), nil },
-			"netns":     func(ctx context.Context) (netpol.Backend, error) { return netns.New(ctx) },
+			"simulated":    func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.Compiled), nil },
+			"oracle":       func(context.Context) (netpol.Backend, error) { return simulated.New(simulated.Oracle), nil },
+			"netns":        func(ctx context.Context) (netpol.Backend, error) { return netns.New(ctx) },
+			"netns-asking": func(ctx context.Context) (netpol.Backend, error) { return netns.New(ctx, "--remember-verdicts=0") },
 		},
 		Reference: simulated.New(simulated.Compiled),
 	}
