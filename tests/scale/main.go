@@ -113,7 +113,7 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 		}
 	}
 	m := &measurement{environment: e, options: o, out: out}
-	for _, step := range []func(context.Context) error{m.heap, m.start, m.load, m.latencies} {
+	for _, step := range []func(context.Context) error{m.heap, m.start, m.load, m.changing, m.calm, m.busy} {
 		if err := step(ctx); err != nil {
 			if m.agent != nil {
 				err = fmt.Errorf("%w; the agent's log:\n%s", err, m.agent.Log())

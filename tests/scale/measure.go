@@ -156,35 +156,50 @@ func (a account) since(before account) []value {
 	}
 }
 
+// calmRate is the most changes a second with which a cluster counts as calm: none of them
+// waits for the pace at which a connection is read.
+const calmRate = 40
+
+// calm measures latencies while the cluster changes little.
+func (m *measurement) calm(ctx context.Context) error {
+	return m.latencies(ctx, "Calm", min(m.rate, calmRate), nil)
+}
+
+// changing measures latencies while the cluster changes as it did when m.usage was measured.
+func (m *measurement) changing(ctx context.Context) error {
+	return m.latencies(ctx, "", m.rate, m.usage)
+}
+
 // latencies measures how long changes take to have an effect on packets, while the
-// cluster keeps changing.
-func (m *measurement) latencies(ctx context.Context) error {
+// cluster keeps changing at a rate. Names of what is printed begin with prefix; usage is
+// printed with pods.
+func (m *measurement) latencies(ctx context.Context, prefix string, rate int, usage []value) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.churn.run(ctx, m.rate) })
+	group.Go(func() error { return m.churn.run(ctx, rate) })
 	group.Go(func() error {
 		defer cancel()
-		if err := m.latenciesOf(ctx, "PodChange", m.podFlips(), m.usage); err != nil {
+		if err := m.latenciesOf(ctx, prefix, "PodChange", m.podFlips(), usage); err != nil {
 			return err
 		}
-		return m.latenciesOf(ctx, "PolicyChange", m.policyFlips(), nil)
+		return m.latenciesOf(ctx, prefix, "PolicyChange", m.policyFlips(), nil)
 	})
 	return group.Wait()
 }
 
 // latenciesOf prints the latencies of each of flips, and of all of them.
-func (m *measurement) latenciesOf(ctx context.Context, name string, flips []flip, more []value) error {
+func (m *measurement) latenciesOf(ctx context.Context, prefix, name string, flips []flip, more []value) error {
 	var all latencies
 	for _, f := range flips {
 		l, err := m.measure(ctx, f, m.flips)
 		if err != nil {
 			return err
 		}
-		m.print(f.name, len(l), l.values()...)
+		m.print(prefix+f.name, len(l), l.values()...)
 		all = append(all, l...)
 	}
-	m.print(name, len(all), append(all.values(), more...)...)
+	m.print(prefix+name, len(all), append(all.values(), more...)...)
 	return nil
 }
 
