@@ -2,16 +2,20 @@ package policycache
 
 import (
 	"context"
+	"net/http"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	kubernetestypes "k8s.io/client-go/kubernetes/scheme"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
+	policytypes "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned/scheme"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/apiconn"
@@ -22,9 +26,9 @@ import (
 // watch namespaces, pods, nodes, networkpolicies, and the administrators' kinds
 // that are enabled.
 type APIServer struct {
-	client kubernetes.Interface
-	pods   *podwatch.Pods
-	admin  policyapi.Interface
+	client   kubernetes.Interface
+	pods     *podwatch.Pods
+	policies map[*compile.Kind]rest.Interface
 }
 
 // Connect returns the Source of the cluster that config leads to. Pods have a connection
@@ -39,11 +43,21 @@ func Connect(config *rest.Config) (*APIServer, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newAPIServer(config, overPods, over, forPods.Listing)
+}
+
+// newAPIServer returns the Source of the cluster that config leads to, over these
+// connections. listing is called for each list of pods, see podwatch.New.
+func newAPIServer(config *rest.Config, overPods, over *http.Client, listing func() (end func())) (*APIServer, error) {
 	config = rest.CopyConfig(config)
-	config.QPS = -1                                             // retries are paced by the Cache, for all kinds together
-	admin, err := policyapi.NewForConfigAndClient(config, over) // custom resources are served as JSON only
-	if err != nil {
-		return nil, err
+	config.QPS = -1 // retries are paced by the Cache, for all kinds together
+	policies := map[*compile.Kind]rest.Interface{}
+	for _, k := range compile.Kinds {
+		client, err := policyClient(config, over, k)
+		if err != nil {
+			return nil, err
+		}
+		policies[k] = client
 	}
 	config.ContentType = runtime.ContentTypeProtobuf
 	client, err := kubernetes.NewForConfigAndClient(config, over)
@@ -54,51 +68,45 @@ func Connect(config *rest.Config) (*APIServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &APIServer{client, podwatch.New(pods.RESTClient(), forPods.Listing), admin}, nil
+	return &APIServer{client, podwatch.New(pods.RESTClient(), listing), policies}, nil
 }
 
-// NewAPIServer returns the Source of the cluster that both clients talk to.
-// admin serves the administrators' kinds, and may be nil where none is enabled.
-func NewAPIServer(client kubernetes.Interface, admin policyapi.Interface) *APIServer {
-	var connections apiconn.Connections
-	return &APIServer{client, podwatch.New(client.CoreV1().RESTClient(), connections.Listing), admin}
+// codecs know the objects and lists of all kinds of policy.
+var codecs = func() serializer.CodecFactory {
+	types := runtime.NewScheme()
+	utilruntime.Must(kubernetestypes.AddToScheme(types))
+	utilruntime.Must(policytypes.AddToScheme(types))
+	return serializer.NewCodecFactory(types)
+}()
+
+// policyClient returns a client of the group and version that has a kind of policy.
+func policyClient(config *rest.Config, over *http.Client, kind *compile.Kind) (rest.Interface, error) {
+	config = rest.CopyConfig(config)
+	group := kind.Resource.GroupVersion()
+	config.GroupVersion, config.APIPath = &group, "/apis"
+	config.NegotiatedSerializer = codecs.WithoutConversion()
+	if kind.Flag == "" { // the others are custom resources, which are served as JSON only
+		config.ContentType = runtime.ContentTypeProtobuf
+	}
+	return rest.RESTClientForConfigAndClient(config, over)
 }
 
 // Kubernetes returns the client of Kubernetes' own kinds.
 func (a *APIServer) Kubernetes() kubernetes.Interface { return a.client }
 
 // Objects lists and watches all objects of a kind.
-func (a *APIServer) Objects(kind *compile.Kind) cache.ListerWatcher { return listers[kind](a) }
-
-// listers list and watch all objects of each kind.
-var listers = map[*compile.Kind]func(a *APIServer) cache.ListerWatcher{
-	compile.KindNamespace: func(a *APIServer) cache.ListerWatcher {
+func (a *APIServer) Objects(kind *compile.Kind) cache.ListerWatcher {
+	switch kind {
+	case compile.KindNamespace:
 		api := a.client.CoreV1().Namespaces()
 		return listWatch(a.client, fields.Everything(), api.List, api.Watch)
-	},
-	compile.KindNode: func(a *APIServer) cache.ListerWatcher {
+	case compile.KindNode:
 		api := a.client.CoreV1().Nodes()
 		return listWatch(a.client, fields.Everything(), api.List, api.Watch)
-	},
-	compile.KindPod: func(a *APIServer) cache.ListerWatcher {
+	case compile.KindPod:
 		return listWatch(a.client, fields.Everything(), a.pods.List, a.pods.Watch)
-	},
-	compile.KindNetworkPolicy: func(a *APIServer) cache.ListerWatcher {
-		api := a.client.NetworkingV1().NetworkPolicies(metav1.NamespaceAll)
-		return listWatch(a.client, fields.Everything(), api.List, api.Watch)
-	},
-	compile.KindAdminNetworkPolicy: func(a *APIServer) cache.ListerWatcher {
-		api := a.admin.PolicyV1alpha1().AdminNetworkPolicies()
-		return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
-	},
-	compile.KindBaselineAdminNetworkPolicy: func(a *APIServer) cache.ListerWatcher {
-		api := a.admin.PolicyV1alpha1().BaselineAdminNetworkPolicies()
-		return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
-	},
-	compile.KindClusterNetworkPolicy: func(a *APIServer) cache.ListerWatcher {
-		api := a.admin.PolicyV1alpha2().ClusterNetworkPolicies()
-		return listWatch(a.admin, fields.Everything(), api.List, api.Watch)
-	},
+	}
+	return cache.NewListWatchFromClient(a.policies[kind], kind.Resource.Resource, metav1.NamespaceAll, fields.Everything())
 }
 
 // Node lists and watches the one node of that name, so that the heartbeats of

@@ -26,10 +26,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/apiconn"
 )
 
 // event is what a watch sends, and when.
@@ -76,16 +77,16 @@ func newServer(streaming bool) *server {
 
 // source returns a Source that talks to the server as config says.
 func (s *server) source(t *testing.T, config rest.Config) *APIServer {
-	config.QPS = -1
-	client, err := kubernetes.NewForConfig(&config)
+	over, err := rest.HTTPClientFor(&config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin, err := policyapi.NewForConfig(&config)
+	var connections apiconn.Connections
+	source, err := newAPIServer(&config, over, over, connections.Listing)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewAPIServer(client, admin)
+	return source
 }
 
 // overNetwork returns a Source that talks to the server through a socket.
@@ -307,10 +308,24 @@ func (c *connection) Close() error {
 	return nil
 }
 
+// listType is the type of a list of a resource.
+func listType(resource string) metav1.TypeMeta {
+	for _, k := range append([]*compile.Kind{compile.KindNamespace, compile.KindNode}, compile.Kinds...) {
+		if k.Resource.Resource == resource {
+			return metav1.TypeMeta{APIVersion: k.Resource.GroupVersion().String(), Kind: k.Name + "List"}
+		}
+	}
+	panic(resource)
+}
+
 func (s *server) list(w http.ResponseWriter, resource string) {
 	meta, objects := metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}, s.objects[resource]
 	if resource != "pods" {
-		_ = json.NewEncoder(w).Encode(map[string]any{"metadata": meta, "items": slices.Collect(maps.Values(objects))})
+		_ = json.NewEncoder(w).Encode(struct {
+			metav1.TypeMeta
+			Metadata metav1.ListMeta `json:"metadata"`
+			Items    []object        `json:"items"`
+		}{listType(resource), meta, slices.Collect(maps.Values(objects))})
 		return
 	}
 	list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: meta}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -262,7 +263,7 @@ func newCluster(t *testing.T, objects ...object) *cluster {
 	return c
 }
 
-func (c *cluster) source() Source { return unencoded{NewAPIServer(c, c.admin), c} }
+func (c *cluster) source() Source { return unencoded{&APIServer{client: c}, c} }
 
 // unencoded is the Source of a cluster that encodes nothing, pods neither.
 type unencoded struct {
@@ -271,16 +272,24 @@ type unencoded struct {
 }
 
 func (u unencoded) Objects(kind *compile.Kind) cache.ListerWatcher {
-	if kind != compile.KindPod {
+	if !kind.IsPolicy() && kind != compile.KindPod {
 		return u.APIServer.Objects(kind)
 	}
-	api := u.c.CoreV1().Pods(metav1.NamespaceAll)
-	return listWatch(u.c, fields.Everything(), api.List, api.Watch)
+	tracker := u.c.trackerOf(kind.Resource)
+	return listWatch(u.c, fields.Everything(),
+		func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return tracker.List(kind.Resource, kind.Resource.GroupVersion().WithKind(kind.Name), metav1.NamespaceAll, o)
+		},
+		func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return tracker.Watch(kind.Resource, metav1.NamespaceAll, o)
+		})
 }
 
 // tracker is where objects of o's kind are.
-func (c *cluster) tracker(o object) clienttesting.ObjectTracker {
-	if resourceOf(o).Group == v1alpha1.GroupName {
+func (c *cluster) tracker(o object) clienttesting.ObjectTracker { return c.trackerOf(resourceOf(o)) }
+
+func (c *cluster) trackerOf(resource schema.GroupVersionResource) clienttesting.ObjectTracker {
+	if resource.Group == v1alpha1.GroupName {
 		return c.admin.Tracker()
 	}
 	return c.Tracker()

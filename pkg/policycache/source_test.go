@@ -16,17 +16,6 @@ var (
 	_ Source = (*manifests.Source)(nil)
 )
 
-func TestEveryKindHasAListerWatcher(t *testing.T) {
-	for _, k := range append([]*compile.Kind{compile.KindNamespace, compile.KindNode, compile.KindPod}, compile.Kinds...) {
-		if listers[k] == nil {
-			t.Errorf("%v has none", k)
-		}
-	}
-	if got, want := len(listers), 3+len(compile.Kinds); got != want {
-		t.Errorf("%d kinds have one, want %d", got, want)
-	}
-}
-
 // TestSnapshotsFollowTheManifests is the way from files to what is compiled.
 func TestSnapshotsFollowTheManifests(t *testing.T) {
 	dir := t.TempDir()

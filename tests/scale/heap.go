@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	k8sruntime "k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
@@ -44,15 +42,14 @@ func printHeap(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return err
 	}
-	config.ContentType = k8sruntime.ContentTypeProtobuf
-	client, err := kubernetes.NewForConfig(config)
+	source, err := policycache.Connect(config)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	taken := make(chan *policy.Snapshot, 1)
-	c, err := policycache.New(policycache.NewAPIServer(client, nil), policycache.Config{
+	c, err := policycache.New(source, policycache.Config{
 		NodeName: ownNode, Features: compile.AllFeatures(), Registerer: prometheus.NewRegistry(),
 	}, func(_ context.Context, s *policy.Snapshot, _ time.Time) { taken <- s })
 	if err != nil {
