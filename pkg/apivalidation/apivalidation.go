@@ -20,8 +20,7 @@ var networkPolicy = networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy")
 
 // Knows reports whether the package validates a kind.
 func Knows(kind schema.GroupVersionKind) bool {
-	_, defined := definitions[kind]
-	return defined || kind == networkPolicy
+	return kind == networkPolicy || definitions()[kind] != nil
 }
 
 // Validate returns what API servers would answer to the creation of o, a policy as
@@ -46,7 +45,7 @@ func Validate(o map[string]any) field.ErrorList {
 	if head == networkPolicy {
 		return validateNetworkPolicy(o)
 	}
-	if d := definitions[head]; d != nil {
+	if d := definitions()[head]; d != nil {
 		return d().validate(o)
 	}
 	return field.ErrorList{field.Invalid(field.NewPath("kind"), head.Kind, fmt.Sprintf("%s has no such kind of policy", head.GroupVersion()))}

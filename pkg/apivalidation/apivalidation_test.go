@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
-func casesOf(t testing.TB, kind string) []apivalidationtest.Case {
+func casesOf(t testing.TB, kind *compile.Kind) []apivalidationtest.Case {
 	t.Helper()
 	cases, err := apivalidationtest.Cases(kind)
 	if err != nil {
@@ -40,9 +40,9 @@ func fields(errs field.ErrorList) []string {
 }
 
 func TestCases(t *testing.T) {
-	for kind := range apivalidationtest.Versions {
+	for _, kind := range compile.Kinds {
 		for _, tc := range casesOf(t, kind) {
-			t.Run(kind+"/"+tc.Name, func(t *testing.T) {
+			t.Run(kind.Name+"/"+tc.Name, func(t *testing.T) {
 				before := runtime.DeepCopyJSON(tc.Object)
 				errs := apivalidation.Validate(tc.Object)
 				if got := fields(errs); !slices.Equal(got, tc.Refused) {
@@ -111,7 +111,7 @@ func TestWhatIsNoPolicy(t *testing.T) {
 // What is wrong is said with the value, in words that an author understands.
 func TestMessages(t *testing.T) {
 	var all []string
-	for _, kind := range []string{"NetworkPolicy", "AdminNetworkPolicy", "ClusterNetworkPolicy"} {
+	for _, kind := range compile.Kinds {
 		for _, tc := range casesOf(t, kind) {
 			for _, err := range apivalidation.Validate(tc.Object) {
 				all = append(all, err.Error())
@@ -133,7 +133,7 @@ func TestMessages(t *testing.T) {
 
 // No object makes the validation panic.
 func TestMutations(t *testing.T) {
-	for kind := range apivalidationtest.Versions {
+	for _, kind := range compile.Kinds {
 		refused, accepted := 0, 0
 		for _, tc := range casesOf(t, kind) {
 			if len(tc.Refused) > 0 || tc.Object["spec"] == nil {
@@ -154,7 +154,7 @@ func TestMutations(t *testing.T) {
 }
 
 func FuzzValidate(f *testing.F) {
-	for kind := range apivalidationtest.Versions {
+	for _, kind := range compile.Kinds {
 		for _, tc := range casesOf(f, kind) {
 			data, err := json.Marshal(tc.Object)
 			if err != nil {
@@ -172,8 +172,8 @@ func FuzzValidate(f *testing.F) {
 }
 
 func BenchmarkValidate(b *testing.B) {
-	for kind := range apivalidationtest.Versions {
-		b.Run(kind, func(b *testing.B) {
+	for _, kind := range compile.Kinds {
+		b.Run(kind.Name, func(b *testing.B) {
 			o := casesOf(b, kind)[0].Object
 			apivalidation.Validate(o)
 			b.ReportAllocs()

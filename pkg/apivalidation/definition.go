@@ -2,8 +2,9 @@ package apivalidation
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"fmt"
+	"io/fs"
 	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -23,39 +24,48 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The definitions as network-policy-api has released them: ClusterNetworkPolicy in
-// v0.2.0, the other two, for the last time, in v0.1.7. update.sh fetches them, and a
-// test of tests/integration/crds compares them with the releases.
-var (
-	//go:embed crds/policy.networking.k8s.io_adminnetworkpolicies.yaml
-	adminNetworkPolicies []byte
-	//go:embed crds/policy.networking.k8s.io_baselineadminnetworkpolicies.yaml
-	baselineAdminNetworkPolicies []byte
-	//go:embed crds/policy.networking.k8s.io_clusternetworkpolicies.yaml
-	clusterNetworkPolicies []byte
-)
+// crds has the definitions of the administrators' kinds as network-policy-api has
+// released them: those of v1alpha2 in v0.2.0, those of v1alpha1, for the last time, in
+// v0.1.7. update.sh fetches them, and a test of tests/integration/crds compares them
+// with the releases.
+//
+//go:embed crds/*.yaml
+var crds embed.FS
 
-const policyGroup = "policy.networking.k8s.io"
-
-// definitions are those of the administrators' kinds. Each is compiled when the first
-// policy of its kind is validated, which takes some tens of milliseconds.
-var definitions = map[schema.GroupVersionKind]func() *definition{
-	{Group: policyGroup, Version: "v1alpha1", Kind: "AdminNetworkPolicy"}:         compiled(adminNetworkPolicies, "v1alpha1"),
-	{Group: policyGroup, Version: "v1alpha1", Kind: "BaselineAdminNetworkPolicy"}: compiled(baselineAdminNetworkPolicies, "v1alpha1"),
-	{Group: policyGroup, Version: "v1alpha2", Kind: "ClusterNetworkPolicy"}:       compiled(clusterNetworkPolicies, "v1alpha2"),
-}
-
-// compiled returns a function that returns the definition of a version of a kind,
-// always the same. It panics if the definition cannot be compiled.
-func compiled(manifest []byte, version string) func() *definition {
-	return sync.OnceValue(func() *definition {
-		d, err := newDefinition(manifest, version)
-		if err != nil {
-			panic(fmt.Sprintf("compile the definition of %s: %v", version, err))
+// definitions returns the definitions of crds by kind. Each is compiled when the first
+// policy of its kind is validated. Both take some tens of milliseconds. It panics if a
+// definition cannot be read, and a function that it returns if one cannot be compiled.
+var definitions = sync.OnceValue(func() map[schema.GroupVersionKind]func() *definition {
+	all := map[schema.GroupVersionKind]func() *definition{}
+	err := fs.WalkDir(crds, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
 		}
-		return d
+		manifest, err := crds.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(manifest, &crd); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		for _, v := range crd.Spec.Versions {
+			kind := schema.GroupVersionKind{Group: crd.Spec.Group, Version: v.Name, Kind: crd.Spec.Names.Kind}
+			all[kind] = sync.OnceValue(func() *definition {
+				d, err := newDefinition(v.Schema)
+				if err != nil {
+					panic(fmt.Sprintf("compile the definition of %s: %v", kind, err))
+				}
+				return d
+			})
+		}
+		return nil
 	})
-}
+	if err != nil {
+		panic(fmt.Sprintf("read the definitions: %v", err))
+	}
+	return all
+})
 
 // definition is what an API server compiles a CustomResourceDefinition to. It is
 // immutable.
@@ -65,30 +75,20 @@ type definition struct {
 	rules  *cel.Validator
 }
 
-func newDefinition(manifest []byte, version string) (*definition, error) {
-	var crd apiextensionsv1.CustomResourceDefinition
-	if err := yaml.UnmarshalStrict(manifest, &crd); err != nil {
+func newDefinition(schema *apiextensionsv1.CustomResourceValidation) (*definition, error) {
+	var internal apiextensions.CustomResourceValidation
+	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(schema, &internal, nil); err != nil {
 		return nil, err
 	}
-	for _, v := range crd.Spec.Versions {
-		if v.Name != version {
-			continue
-		}
-		var internal apiextensions.CustomResourceValidation
-		if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v.Schema, &internal, nil); err != nil {
-			return nil, err
-		}
-		structural, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
-		if err != nil {
-			return nil, err
-		}
-		values, _, err := validation.NewSchemaValidator(internal.OpenAPIV3Schema)
-		if err != nil {
-			return nil, err
-		}
-		return &definition{structural, values, cel.NewValidator(structural, true, celconfig.PerCallLimit)}, nil
+	structural, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("%s has no version %s", crd.Name, version)
+	values, _, err := validation.NewSchemaValidator(internal.OpenAPIV3Schema)
+	if err != nil {
+		return nil, err
+	}
+	return &definition{structural, values, cel.NewValidator(structural, true, celconfig.PerCallLimit)}, nil
 }
 
 // validate does what an API server does with a new object, in its order: it takes

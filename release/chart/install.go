@@ -15,8 +15,7 @@ const installHeader = `# The agent on every node, and one status writer. The ima
 # (docs/quick-start.md). On Kubernetes 1.30 and later apply install-writer-guard.yaml too.
 ` + generated
 
-const adminHeader = `# install.yaml with the administrators' policies: AdminNetworkPolicy,
-# BaselineAdminNetworkPolicy and ClusterNetworkPolicy. Their definitions may be
+const adminHeader = `# install.yaml with all kinds of administrators' policies. Their definitions may be
 # installed before or later; remove the flags below, twice, of those that never are.
 #
 ` + installHeader
@@ -25,17 +24,23 @@ const guardHeader = `# For the status writer of install.yaml and install-anp.yam
 # API servers refuse the whole of a file with a kind that they do not know.
 ` + generated
 
-// AllKinds are the values of install-anp.yaml.
-var AllKinds = Values{"kinds": Values{"adminNetworkPolicy": true, "baselineAdminNetworkPolicy": true, "clusterNetworkPolicy": true}}
+// allKinds returns the values of install-anp.yaml: every kind of policy that c can enable.
+func allKinds(c *chart.Chart) Values {
+	enabled := Values{}
+	for kind := range c.Values["kinds"].(map[string]any) {
+		enabled[kind] = true
+	}
+	return Values{"kinds": enabled}
+}
 
 // Files returns the files for users of kubectl and of kustomize, by their paths in the
-// repository: the chart, rendered with its defaults or with AllKinds.
+// repository: the chart, rendered with its defaults or with all kinds of policy.
 func Files(c *chart.Chart) (map[string]string, error) {
 	plain, err := Render(c, nil, Version)
 	if err != nil {
 		return nil, err
 	}
-	admin, err := Render(c, AllKinds, Version)
+	admin, err := Render(c, allKinds(c), Version)
 	if err != nil {
 		return nil, err
 	}

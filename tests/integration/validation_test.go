@@ -27,7 +27,7 @@ import (
 func TestValidationIsThatOfServers(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		client := manyRequests(t, plane).Resource(compile.KindNetworkPolicy.Resource).Namespace(newCluster(t, plane).namespace)
-		compareValidation(t, client, "NetworkPolicy", plane == newest.plane)
+		compareValidation(t, client, compile.KindNetworkPolicy, plane == newest.plane)
 	})
 	on(t, []*server{newest}, func(t *testing.T, plane *controlplane.ControlPlane) {
 		define(t, plane, crds.V017, crds.Experimental)
@@ -35,7 +35,7 @@ func TestValidationIsThatOfServers(t *testing.T) {
 		for _, kind := range compile.Kinds {
 			if !kind.Namespaced {
 				t.Run(kind.Name, func(t *testing.T) {
-					compareValidation(t, manyRequests(t, plane).Resource(kind.Resource), kind.Name, true)
+					compareValidation(t, manyRequests(t, plane).Resource(kind.Resource), kind, true)
 				})
 			}
 		}
@@ -52,7 +52,7 @@ func manyRequests(t *testing.T, plane *controlplane.ControlPlane) dynamic.Interf
 
 // compareValidation compares the cases of a kind, and their mutations. Older servers
 // do not have all rules, nor name the same fields.
-func compareValidation(t *testing.T, client dynamic.ResourceInterface, kind string, isNewest bool) {
+func compareValidation(t *testing.T, client dynamic.ResourceInterface, kind *compile.Kind, isNewest bool) {
 	compared, refused := 0, 0
 	compare := func(what string, object map[string]any, newer []string) {
 		t.Helper()

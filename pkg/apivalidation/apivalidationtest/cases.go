@@ -10,18 +10,12 @@ import (
 
 	unstructuredjson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
 //go:embed cases
 var files embed.FS
-
-// Versions are the API versions of the kinds that there are cases for.
-var Versions = map[string]string{
-	"NetworkPolicy":              "networking.k8s.io/v1",
-	"AdminNetworkPolicy":         "policy.networking.k8s.io/v1alpha1",
-	"BaselineAdminNetworkPolicy": "policy.networking.k8s.io/v1alpha1",
-	"ClusterNetworkPolicy":       "policy.networking.k8s.io/v1alpha2",
-}
 
 // Case is a policy and what is wrong with it.
 type Case struct {
@@ -36,9 +30,9 @@ type Case struct {
 	Undecodable bool
 }
 
-// Cases returns the cases of a kind.
-func Cases(kind string) ([]Case, error) {
-	data, err := files.ReadFile("cases/" + kind + ".yaml")
+// Cases returns the cases of a kind of policy.
+func Cases(kind *compile.Kind) ([]Case, error) {
+	data, err := files.ReadFile("cases/" + kind.Name + ".yaml")
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +52,7 @@ func Cases(kind string) ([]Case, error) {
 	}
 	var cases []Case
 	for _, w := range written {
-		o := map[string]any{"apiVersion": Versions[kind], "kind": kind, "metadata": map[string]any{"name": "case"}}
+		o := map[string]any{"apiVersion": kind.Resource.GroupVersion().String(), "kind": kind.Name, "metadata": map[string]any{"name": "case"}}
 		for name, value := range map[string]json.RawMessage{"metadata": w.Metadata, "spec": w.Spec} {
 			if value == nil {
 				continue

@@ -21,17 +21,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
+// served is where a server serves a resource.
+type served struct{ groupVersion, kind string }
+
 // resources are the resources that a server can serve.
-var resources = map[string]struct{ groupVersion, kind string }{
-	"networkpolicies":              {"networking.k8s.io/v1", "NetworkPolicy"},
-	"adminnetworkpolicies":         {"policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy"},
-	"baselineadminnetworkpolicies": {"policy.networking.k8s.io/v1alpha1", "BaselineAdminNetworkPolicy"},
-	"clusternetworkpolicies":       {"policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"},
-	"leases":                       {"coordination.k8s.io/v1", "Lease"},
-	"events":                       {"events.k8s.io/v1", "Event"},
-}
+var resources = func() map[string]served {
+	all := map[string]served{
+		"leases": {"coordination.k8s.io/v1", "Lease"},
+		"events": {"events.k8s.io/v1", "Event"},
+	}
+	for _, k := range compile.Kinds {
+		all[k.Resource.Resource] = served{k.Resource.GroupVersion().String(), k.Name}
+	}
+	return all
+}()
 
 // RoundTrip implements http.RoundTripper without a connection.
 func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
