@@ -18,6 +18,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/workloads"
 )
 
@@ -155,18 +156,23 @@ func (r *reader) readKind(ctx context.Context, k *compile.Kind) error {
 		policies, err = r.list(ctx, k, metav1.NamespaceAll)
 	}
 	if apierrors.IsForbidden(err) {
-		r.limit("%s could not be read: %s", plural(k), withoutKind[k])
+		r.limit("%s could not be read: %s", plural(k), withoutKind(k))
 		return nil
 	}
 	r.in.Policies = append(r.in.Policies, policies...)
 	return err
 }
 
-// withoutKind is what it means that policies of a kind are not known.
-var withoutKind = map[*compile.Kind]string{
-	compile.KindAdminNetworkPolicy:         "they are evaluated before NetworkPolicies, so that both what is allowed here and what is denied may be the opposite",
-	compile.KindBaselineAdminNetworkPolicy: "they are evaluated for pods that no NetworkPolicy selects, so that what is allowed here may be denied",
-	compile.KindClusterNetworkPolicy:       "they are evaluated before and after NetworkPolicies, so that both what is allowed here and what is denied may be the opposite",
+// withoutKind returns what it means that policies of a kind are not known.
+func withoutKind(k *compile.Kind) string {
+	const opposite = "so that both what is allowed here and what is denied may be the opposite"
+	switch admin, baseline := slices.Contains(k.Tiers, policy.AdminTier), slices.Contains(k.Tiers, policy.BaselineTier); {
+	case admin && baseline:
+		return "they are evaluated before and after NetworkPolicies, " + opposite
+	case admin:
+		return "they are evaluated before NetworkPolicies, " + opposite
+	}
+	return "they are evaluated for pods that no NetworkPolicy selects, so that what is allowed here may be denied"
 }
 
 // plural returns the name of a kind for several policies.

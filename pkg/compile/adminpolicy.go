@@ -1,8 +1,6 @@
 package compile
 
 import (
-	"math"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
@@ -13,9 +11,35 @@ import (
 // What the kinds of administrators' policies have in common. Their types differ
 // slightly; they are all compiled from those of v1alpha2.
 
-// lastPriority puts the BaselineAdminNetworkPolicy, which has no priority,
-// behind every ClusterNetworkPolicy of its tier (CN-8).
-const lastPriority = math.MaxInt32
+// AdminSpec is what administrators' policies of all kinds have, in the types of
+// v1alpha2.
+type AdminSpec struct {
+	Subject v1alpha2.ClusterNetworkPolicySubject
+	// Rules are those of each direction, as they are written.
+	Rules [2][]AdminRule
+
+	actions []string // that the kind has
+}
+
+// AdminRule is a rule of an AdminSpec.
+type AdminRule struct {
+	Peers []v1alpha2.ClusterNetworkPolicyEgressPeer
+
+	action string
+	// ports compiles the ports that the rule at a path has, nil if it has none.
+	ports func(*adminRule, location)
+}
+
+// adminSpec compiles s into p, which has its tier.
+func (d *diagnosis) adminSpec(p *Policy, s *AdminSpec) {
+	p.Subject = d.subject(s.Subject)
+	for direction, rules := range s.Rules {
+		for i := range rules {
+			at := ruleAt(policy.Direction(direction), i)
+			p.rules[direction] = append(p.rules[direction], d.adminRule(at, &rules[i], s.actions, p.Tier)...)
+		}
+	}
+}
 
 // subject compiles the subject of a policy (CN-10: pods with a network of their
 // own, which endpoints are). One that cannot be read selects nothing.

@@ -37,30 +37,21 @@ const (
 	actionPass   = "Pass"
 )
 
-// adminRuleSpec is a rule as the kinds have it.
-type adminRuleSpec struct {
-	at      location // of the rule
-	action  string
-	actions []string // that the kind has
-	peers   []v1alpha2.ClusterNetworkPolicyEgressPeer
-	// ports compiles the ports that the rule has, nil if it has none.
-	ports func(*adminRule)
-}
-
-// adminRule compiles s into a rule, or into two where a rule that allows has named
-// ports and peers that declare none.
-func (d *diagnosis) adminRule(s adminRuleSpec, tier policy.Tier) []policy.Rule {
-	verdict := d.action(s.at.child("action"), s.action, s.actions)
-	peersAt, index := s.at.peers(), s.at.place.Rule
+// adminRule compiles s, the rule at a path, into a rule, or into two where a rule that
+// allows has named ports and peers that declare none. actions are those that its kind
+// has.
+func (d *diagnosis) adminRule(at location, s *AdminRule, actions []string, tier policy.Tier) []policy.Rule {
+	verdict := d.action(at.child("action"), s.action, actions)
+	peersAt, index := at.peers(), at.place.Rule
 	r := &adminRule{diagnosis: d, allows: verdict == policy.Allow, anyPort: s.ports == nil}
-	if len(s.peers) == 0 {
+	if len(s.Peers) == 0 {
 		r.losePeer(peersAt, policy.InvalidPeer, "there is no peer")
 	}
-	for i := range s.peers {
-		r.peers = append(r.peers, r.peer(peersAt.item(i), &s.peers[i]))
+	for i := range s.Peers {
+		r.peers = append(r.peers, r.peer(peersAt.item(i), &s.Peers[i]))
 	}
 	if s.ports != nil {
-		s.ports(r)
+		s.ports(r, at)
 	}
 	rule := policy.Rule{Action: verdict, Tier: tier, Policy: &d.ref, Index: index, Peers: r.peers, Ports: r.ports, AnyPort: r.anyPort}
 	if r.peerLost && !r.allows {

@@ -1,12 +1,18 @@
 package compile
 
 import (
+	"math"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
+
+// lastPriority puts the policy, which has no priority, behind every policy of its tier
+// (CN-8).
+const lastPriority = math.MaxInt32
 
 // baselineName is the one name that a BaselineAdminNetworkPolicy can have
 // (CN-32).
@@ -15,30 +21,31 @@ const baselineName = "default"
 var baselineAdminNetworkPolicyActions = []string{actionAllow, actionDeny}
 
 // KindBaselineAdminNetworkPolicy is version v1alpha1.
-var KindBaselineAdminNetworkPolicy = policyKind(Kind{
+var KindBaselineAdminNetworkPolicy = adminKind(Kind{
 	Name:       "BaselineAdminNetworkPolicy",
 	Resource:   schema.GroupVersion(v1alpha1.GroupVersion).WithResource("baselineadminnetworkpolicies"),
 	Flag:       "baseline-admin-network-policy",
 	HasStatus:  true,
+	Tiers:      []policy.Tier{policy.BaselineTier},
 	PortsField: v1alpha1PortsField,
 	Docs:       "docs/semantics.md#administrators-policies",
 }, func(m metav1.ObjectMeta, o *v1alpha1.BaselineAdminNetworkPolicy) *v1alpha1.BaselineAdminNetworkPolicy {
 	return &v1alpha1.BaselineAdminNetworkPolicy{ObjectMeta: m, Spec: o.Spec}
+}, func(o *v1alpha1.BaselineAdminNetworkPolicy) *AdminSpec {
+	return v1alpha1Spec(baselineSpec(&o.Spec), baselineAdminNetworkPolicyActions)
 }, compileBaselineAdminNetworkPolicy)
 
-func compileBaselineAdminNetworkPolicy(d *diagnosis, o *v1alpha1.BaselineAdminNetworkPolicy) *Policy {
-	p := &Policy{spec: &o.Spec, Tier: policy.BaselineTier, priority: lastPriority}
+func compileBaselineAdminNetworkPolicy(d *diagnosis, o *v1alpha1.BaselineAdminNetworkPolicy) (p *Policy, valid bool) {
+	p = &Policy{spec: &o.Spec, Tier: policy.BaselineTier, priority: lastPriority}
 	if o.Name != baselineName {
 		d.find(metadataName, policy.FeatureNotSupported, "%q is not %q; the policy is ignored", o.Name, baselineName)
 		d.nothingLeft()
-		return p
+		return p, false
 	}
-	d.v1alpha1(p, baselineSpec(&o.Spec), baselineAdminNetworkPolicyActions)
-	return p
+	return p, true
 }
 
-// baselineSpec converts s into the spec of an AdminNetworkPolicy, which has all
-// of its fields.
+// baselineSpec converts s into the other spec of v1alpha1, which has all of its fields.
 func baselineSpec(s *v1alpha1.BaselineAdminNetworkPolicySpec) *v1alpha1.AdminNetworkPolicySpec {
 	spec := &v1alpha1.AdminNetworkPolicySpec{Subject: s.Subject}
 	for _, r := range s.Ingress {

@@ -14,20 +14,21 @@ const clusterPortsField = "protocols"
 var clusterNetworkPolicyActions = []string{actionAccept, actionDeny, actionPass}
 
 // KindClusterNetworkPolicy is version v1alpha2.
-var KindClusterNetworkPolicy = policyKind(Kind{
+var KindClusterNetworkPolicy = adminKind(Kind{
 	Name:           "ClusterNetworkPolicy",
 	Resource:       schema.GroupVersion(v1alpha2.GroupVersion).WithResource("clusternetworkpolicies"),
 	Flag:           "cluster-network-policy",
 	HasStatus:      true,
 	HasDomainNames: true,
+	Tiers:          []policy.Tier{policy.AdminTier, policy.BaselineTier},
 	PortsField:     clusterPortsField,
 	Docs:           "docs/semantics.md#administrators-policies",
 }, func(m metav1.ObjectMeta, o *v1alpha2.ClusterNetworkPolicy) *v1alpha2.ClusterNetworkPolicy {
 	return &v1alpha2.ClusterNetworkPolicy{ObjectMeta: m, Spec: o.Spec}
-}, compileClusterNetworkPolicy)
+}, clusterSpec, compileClusterNetworkPolicy)
 
-func compileClusterNetworkPolicy(d *diagnosis, o *v1alpha2.ClusterNetworkPolicy) *Policy {
-	p := &Policy{spec: &o.Spec, priority: o.Spec.Priority}
+func compileClusterNetworkPolicy(d *diagnosis, o *v1alpha2.ClusterNetworkPolicy) (p *Policy, valid bool) {
+	p = &Policy{spec: &o.Spec, priority: o.Spec.Priority}
 	switch o.Spec.Tier {
 	case v1alpha2.AdminTier:
 		p.Tier = policy.AdminTier
@@ -36,24 +37,20 @@ func compileClusterNetworkPolicy(d *diagnosis, o *v1alpha2.ClusterNetworkPolicy)
 	default:
 		d.find(specPath.child("tier"), policy.FeatureNotSupported, "tier %q is none of Admin, Baseline; the policy is ignored", o.Spec.Tier)
 		d.nothingLeft()
-		return p
+		return p, false
 	}
-	p.Subject = d.subject(o.Spec.Subject)
-	for i, r := range o.Spec.Ingress {
-		at := ruleAt(policy.Ingress, i)
-		p.rules[policy.Ingress] = append(p.rules[policy.Ingress], d.adminRule(adminRuleSpec{
-			at: at, action: string(r.Action), actions: clusterNetworkPolicyActions,
-			peers: clusterSources(r.From), ports: clusterPorts(at, r.Protocols),
-		}, p.Tier)...)
+	return p, true
+}
+
+func clusterSpec(o *v1alpha2.ClusterNetworkPolicy) *AdminSpec {
+	s := &AdminSpec{Subject: o.Spec.Subject, actions: clusterNetworkPolicyActions}
+	for _, r := range o.Spec.Ingress {
+		s.Rules[policy.Ingress] = append(s.Rules[policy.Ingress], AdminRule{clusterSources(r.From), string(r.Action), clusterPorts(r.Protocols)})
 	}
-	for i, r := range o.Spec.Egress {
-		at := ruleAt(policy.Egress, i)
-		p.rules[policy.Egress] = append(p.rules[policy.Egress], d.adminRule(adminRuleSpec{
-			at: at, action: string(r.Action), actions: clusterNetworkPolicyActions,
-			peers: r.To, ports: clusterPorts(at, r.Protocols),
-		}, p.Tier)...)
+	for _, r := range o.Spec.Egress {
+		s.Rules[policy.Egress] = append(s.Rules[policy.Egress], AdminRule{r.To, string(r.Action), clusterPorts(r.Protocols)})
 	}
-	return p
+	return s
 }
 
 func clusterSources(peers []v1alpha2.ClusterNetworkPolicyIngressPeer) []v1alpha2.ClusterNetworkPolicyEgressPeer {
@@ -64,12 +61,12 @@ func clusterSources(peers []v1alpha2.ClusterNetworkPolicyIngressPeer) []v1alpha2
 	return out
 }
 
-// clusterPorts compiles the protocols of the rule at a path (CN-12).
-func clusterPorts(at location, protocols []v1alpha2.ClusterNetworkPolicyProtocol) func(*adminRule) {
+// clusterPorts returns the AdminRule.ports of a rule (CN-12).
+func clusterPorts(protocols []v1alpha2.ClusterNetworkPolicyProtocol) func(*adminRule, location) {
 	if len(protocols) == 0 {
 		return nil
 	}
-	return func(r *adminRule) {
+	return func(r *adminRule, at location) {
 		for i := range protocols {
 			r.ports = append(r.ports, r.clusterProtocol(at.ports(clusterPortsField).item(i), &protocols[i]))
 		}

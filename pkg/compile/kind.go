@@ -49,6 +49,8 @@ type Kind struct {
 	HasStatus bool
 	// HasDomainNames reports whether rules of the kind may have domain names as peers.
 	HasDomainNames bool
+	// Tiers are those that policies of the kind can be of, in their order.
+	Tiers []policy.Tier
 	// PortsField is the field of a rule that has its ports.
 	PortsField string
 	// Docs is the section of the documentation that describes what is enforced.
@@ -59,6 +61,8 @@ type Kind struct {
 	// The following are nil for kinds that are not policies.
 	strip   func(Object) Object
 	compile func(*diagnosis, Object) *Policy
+	// admin is nil for kinds that are not administrators' policies.
+	admin func(Object) *AdminSpec
 }
 
 // pointer is a pointer to O that is an API object.
@@ -83,6 +87,20 @@ func policyKind[O any, P pointer[O]](k Kind, strip func(metav1.ObjectMeta, P) P,
 	}
 	k.compile = func(d *diagnosis, o Object) *Policy { return compile(d, o.(P)) }
 	return kind[O, P](k)
+}
+
+// adminKind completes k, a kind of administrators' policies whose objects have the
+// type O, see policyKind. spec returns what the policies of all these kinds have, and
+// compile a Policy without that. It is left without it if valid is false.
+func adminKind[O any, P pointer[O]](k Kind, strip func(metav1.ObjectMeta, P) P, spec func(P) *AdminSpec, compile func(*diagnosis, P) (p *Policy, valid bool)) *Kind {
+	k.admin = func(o Object) *AdminSpec { return spec(o.(P)) }
+	return policyKind(k, strip, func(d *diagnosis, o P) *Policy {
+		p, valid := compile(d, o)
+		if valid {
+			d.adminSpec(p, spec(o))
+		}
+		return p
+	})
 }
 
 // KindOf returns the kind of the policy o, nil if o is no policy.
@@ -121,6 +139,15 @@ func (k *Kind) IsPolicy() bool { return slices.Contains(Kinds, k) }
 // Strip returns a new object with what is needed of the policy o: its name, its
 // generation and its spec, which the two share.
 func (k *Kind) Strip(o Object) Object { return k.strip(o) }
+
+// AdminSpec returns what administrators' policies of all kinds have, nil if the policy
+// o is none.
+func (k *Kind) AdminSpec(o Object) *AdminSpec {
+	if k.admin == nil {
+		return nil
+	}
+	return k.admin(o)
+}
 
 // Compile compiles the policy o. The result refers to o, which must not change.
 func (k *Kind) Compile(o Object, features Features) *Policy {

@@ -18,6 +18,7 @@ var KindNetworkPolicy = policyKind(Kind{
 	Name:       "NetworkPolicy",
 	Resource:   networkingv1.SchemeGroupVersion.WithResource("networkpolicies"),
 	Namespaced: true,
+	Tiers:      []policy.Tier{policy.NetworkPolicyTier},
 	PortsField: networkPolicyPortsField,
 	Docs:       "docs/semantics.md#isolation-and-defaults",
 }, func(m metav1.ObjectMeta, o *networkingv1.NetworkPolicy) *networkingv1.NetworkPolicy {

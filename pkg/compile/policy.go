@@ -83,5 +83,5 @@ func (p *Policy) StopsPods(d policy.Direction) bool {
 }
 
 // Priority returns the priority of an administrator's policy in its tier: lower ones
-// come first. A BaselineAdminNetworkPolicy, which has none, comes last.
+// come first, and a policy of a kind that has none last.
 func (p *Policy) Priority() int32 { return p.priority }

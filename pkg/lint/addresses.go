@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
@@ -170,30 +169,10 @@ type text struct{ field, value string }
 
 // cidrs returns all CIDRs of a policy as they are written.
 func cidrs(p *compiled) []text {
-	var all []text
-	switch o := p.object.(type) {
-	case *v1alpha1.AdminNetworkPolicy:
-		for i, r := range o.Spec.Egress {
-			for j, peer := range r.To {
-				all = append(all, texts(i, j, "networks", peer.Networks)...)
-			}
-		}
-	case *v1alpha1.BaselineAdminNetworkPolicy:
-		for i, r := range o.Spec.Egress {
-			for j, peer := range r.To {
-				all = append(all, texts(i, j, "networks", peer.Networks)...)
-			}
-		}
-	case *v1alpha2.ClusterNetworkPolicy:
-		for i, r := range o.Spec.Egress {
-			for j, peer := range r.To {
-				all = append(all, texts(i, j, "networks", peer.Networks)...)
-			}
-		}
-	}
 	if p.network == nil {
-		return all
+		return egressTexts(p, "networks", func(peer v1alpha2.ClusterNetworkPolicyEgressPeer) []v1alpha2.CIDR { return peer.Networks })
 	}
+	var all []text
 	for i, r := range p.network.Spec.Ingress {
 		for j, peer := range r.From {
 			if peer.IPBlock != nil {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
@@ -126,19 +125,20 @@ func domainName(c *cluster) {
 
 // domainNames returns all domain names of a policy as they are written.
 func domainNames(p *compiled) []text {
+	return egressTexts(p, "domainNames", func(peer v1alpha2.ClusterNetworkPolicyEgressPeer) []v1alpha2.DomainName { return peer.DomainNames })
+}
+
+// egressTexts returns the items of a list that peers of egress rules of an
+// administrator's policy have, none for a NetworkPolicy.
+func egressTexts[T ~string](p *compiled, field string, list func(v1alpha2.ClusterNetworkPolicyEgressPeer) []T) []text {
+	spec := p.Kind.AdminSpec(p.object)
+	if spec == nil {
+		return nil
+	}
 	var all []text
-	switch o := p.object.(type) {
-	case *v1alpha1.AdminNetworkPolicy:
-		for i, r := range o.Spec.Egress {
-			for j, peer := range r.To {
-				all = append(all, texts(i, j, "domainNames", peer.DomainNames)...)
-			}
-		}
-	case *v1alpha2.ClusterNetworkPolicy:
-		for i, r := range o.Spec.Egress {
-			for j, peer := range r.To {
-				all = append(all, texts(i, j, "domainNames", peer.DomainNames)...)
-			}
+	for i, r := range spec.Rules[policy.Egress] {
+		for j, peer := range r.Peers {
+			all = append(all, texts(i, j, field, list(peer))...)
 		}
 	}
 	return all

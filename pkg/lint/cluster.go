@@ -67,7 +67,7 @@ type compiled struct {
 // NetworkPolicy of its namespace.
 func (p *compiled) selectsAllOf(o *compiled) bool { return includesAll(p.labels, o.labels) }
 
-// ref names the policy in a message: "shop/db", or "AdminNetworkPolicy/db".
+// ref names the policy in a message: "shop/db", and one without a namespace with its kind.
 func (p *compiled) ref() string { return p.Ref.String() }
 
 // admin reports whether the policy is an administrator's.

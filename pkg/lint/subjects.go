@@ -6,31 +6,17 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
 // subjectField is the path of the field that selects the pods of a policy.
 func subjectField(p *compiled) string {
-	switch o := p.object.(type) {
-	case *networkingv1.NetworkPolicy:
+	switch spec := p.Kind.AdminSpec(p.object); {
+	case spec == nil:
 		return "spec.podSelector"
-	case *v1alpha1.AdminNetworkPolicy:
-		return adminSubjectField(o.Spec.Subject.Pods != nil)
-	case *v1alpha1.BaselineAdminNetworkPolicy:
-		return adminSubjectField(o.Spec.Subject.Pods != nil)
-	case *v1alpha2.ClusterNetworkPolicy:
-		return adminSubjectField(o.Spec.Subject.Pods != nil)
-	}
-	return "spec"
-}
-
-func adminSubjectField(pods bool) string {
-	if pods {
+	case spec.Subject.Pods != nil:
 		return "spec.subject.pods"
 	}
 	return "spec.subject.namespaces"

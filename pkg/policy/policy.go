@@ -45,9 +45,9 @@ type Tier uint8
 
 const (
 	DefaultTier       Tier = iota // no policy decided
-	AdminTier                     // AdminNetworkPolicy, ClusterNetworkPolicy of tier Admin
+	AdminTier                     // administrators' policies that come before NetworkPolicy
 	NetworkPolicyTier             // NetworkPolicy
-	BaselineTier                  // ClusterNetworkPolicy of tier Baseline, BaselineAdminNetworkPolicy
+	BaselineTier                  // administrators' policies for what no NetworkPolicy isolates
 
 	tiers = 4
 )

@@ -1,26 +1,34 @@
 package property
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
 // TestEveryKindOfPolicyIsCompared checks that the other tests are about every kind of policy:
 // random clusters have it, and no function that makes a cluster of another one forgets it.
 func TestEveryKindOfPolicyIsCompared(t *testing.T) {
-	made := map[*compile.Kind]bool{}
+	tiers := map[*compile.Kind][]policy.Tier{}
 	for seed := range uint64(100) {
 		for _, o := range policiesOf(newGen(seed).cluster()) {
-			made[compile.KindOf(o)] = true
+			k := compile.KindOf(o)
+			tiers[k] = append(tiers[k], k.Compile(o, compile.AllFeatures()).Tier)
 		}
 	}
 	for _, k := range compile.Kinds {
 		t.Run(k.Name, func(t *testing.T) {
-			if !made[k] {
+			if tiers[k] == nil {
 				t.Error("no random cluster has one")
+			}
+			slices.Sort(tiers[k])
+			made := slices.DeleteFunc(slices.Compact(tiers[k]), func(t policy.Tier) bool { return t == policy.DefaultTier }) // of a tier that does not exist
+			if !slices.Equal(made, k.Tiers) {
+				t.Errorf("policies are of the tiers %v, the kind says %v", made, k.Tiers)
 			}
 			var one, two oracle.Cluster
 			first, second := k.New(), k.New()
