@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 )
 
@@ -202,8 +202,8 @@ func TestYAMLSaysWhatJSONSays(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(asYAML), &b); err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(a, b) || strings.HasPrefix(asYAML, "{") {
-		t.Errorf("got\n%s\nwant\n%s", asYAML, asJSON)
+	if diff := cmp.Diff(a, b); diff != "" || strings.HasPrefix(asYAML, "{") {
+		t.Errorf("YAML, which differs from JSON (-JSON +YAML):\n%s\n%s", diff, asYAML)
 	}
 }
 

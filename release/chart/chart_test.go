@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/lint"
@@ -84,8 +85,8 @@ func sameObjects(t *testing.T, got, want map[string]map[string]any) {
 		t.Fatalf("got the objects\n%q\nwant\n%q", g, w)
 	}
 	for key := range want {
-		if !reflect.DeepEqual(got[key], want[key]) {
-			t.Errorf("%s is\n%v\nwant\n%v", key, got[key], want[key])
+		if diff := cmp.Diff(want[key], got[key]); diff != "" {
+			t.Errorf("%s differs (-want +got):\n%s", key, diff)
 		}
 	}
 }

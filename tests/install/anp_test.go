@@ -1,10 +1,10 @@
 package install
 
 import (
-	"reflect"
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -23,8 +23,8 @@ func TestFilesDifferInAdminKindsOnly(t *testing.T) {
 		t.Fatalf("%s has %d objects of its own, %s has %d", adminFile, len(admin), installFile, len(plain))
 	}
 	for i, want := range plain {
-		if !reflect.DeepEqual(admin[i], want) {
-			t.Errorf("%T %s: %s has\n%+v\n%s has\n%+v", want, want.(metav1.Object).GetName(), adminFile, admin[i], installFile, want)
+		if diff := cmp.Diff(want, admin[i]); diff != "" {
+			t.Errorf("%T %s differs (-%s +%s):\n%s", want, want.(metav1.Object).GetName(), installFile, adminFile, diff)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
@@ -117,8 +118,8 @@ func TestCompileIsPure(t *testing.T) {
 	forClusters(t, func(t *testing.T, g *gen, c oracle.Cluster) {
 		before := clone(c)
 		first := clusterstate.Compile(input(c))
-		if !reflect.DeepEqual(c, before) {
-			t.Errorf("an object was modified; before:\n%s\nafter:\n%s", describe(before), describe(c))
+		if diff := cmp.Diff(before, c); diff != "" {
+			t.Errorf("an object was modified (-before +after):\n%s", diff)
 		}
 		second := clusterstate.Compile(input(before))
 		if diff := difference(first, second, g.questions(c)); diff != "" {

@@ -2,9 +2,9 @@ package manifests
 
 import (
 	"net/netip"
-	"reflect"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -56,7 +56,7 @@ func check(t *testing.T, m manifest) {
 		t.Fatalf("%v in\n%s", err, text)
 	}
 	second, err := yaml.Marshal(again.manifests[0].object)
-	if err != nil || !reflect.DeepEqual(text, second) {
-		t.Fatalf("%v, first\n%s\nthen\n%s", err, text, second)
+	if diff := cmp.Diff(string(text), string(second)); err != nil || diff != "" {
+		t.Fatalf("%v, another text the second time (-first +second):\n%s", err, diff)
 	}
 }

@@ -2,7 +2,6 @@ package podwatch
 
 import (
 	"math/rand/v2"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -49,8 +48,8 @@ func TestAPodIsReadAsTheCodecOfTheAPIReadsIt(t *testing.T) {
 		if err != nil {
 			t.Fatalf("pod %d: %v", i, err)
 		}
-		if !reflect.DeepEqual(got.Pod, want) {
-			t.Fatalf("pod %d:\ngot  %+v\nwant %+v", i, got.Pod, want)
+		if diff := difference(want, got.Pod); diff != "" {
+			t.Fatalf("pod %d differs (-want +got):\n%s", i, diff)
 		}
 		if got.Namespace != p.Namespace || got.Name != p.Name || got.ResourceVersion != p.ResourceVersion {
 			t.Fatalf("pod %d: metadata is %+v", i, got.ObjectMeta)
@@ -83,7 +82,7 @@ func TestReplicasShareLabelsAndPorts(t *testing.T) {
 		if &a.Ports[0] != &b.Ports[0] {
 			t.Errorf("%s: two replicas have ports of their own", name)
 		}
-		if reflect.DeepEqual(a.Labels, other.Labels) {
+		if a.Labels.Equal(other.Labels) {
 			t.Errorf("%s: what differs is shared", name)
 		}
 	}
@@ -105,8 +104,8 @@ func TestAPodThatIsCutShortIsAnError(t *testing.T) {
 			if errors++; !strings.HasPrefix(err.Error(), "pod ") {
 				t.Fatalf("%d bytes: %v does not tell the pod", n, err)
 			}
-		} else if !reflect.DeepEqual(got.Pod, want) {
-			t.Fatalf("%d bytes: got %+v, want %+v", n, got.Pod, want)
+		} else if diff := difference(want, got.Pod); diff != "" {
+			t.Fatalf("%d bytes: the pod differs (-want +got):\n%s", n, diff)
 		}
 	}
 	if errors < len(message)/2 {
@@ -138,12 +137,14 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, message []byte) {
 		got, err := d.decode(message)
 		want, wantErr := whole(message)
-		switch {
-		case wantErr != nil: // it sees faults in fields that are passed over here
-		case err != nil:
-			t.Errorf("got %v, want %+v", err, want)
-		case !reflect.DeepEqual(got.Pod, want):
-			t.Errorf("got %+v, want %+v", got.Pod, want)
+		if wantErr != nil {
+			return // it sees faults in fields that are passed over here
+		}
+		if err != nil {
+			t.Fatalf("got %v, want %+v", err, want)
+		}
+		if diff := difference(want, got.Pod); diff != "" {
+			t.Errorf("the pod differs (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -124,8 +124,8 @@ func TestListReadsAllPods(t *testing.T) {
 			t.Errorf("%+v and %d items, want 7, more and %d", list.ListMeta, len(list.Items), n)
 		}
 		for i, o := range list.Items {
-			if want := NewShared().Strip(realisticPod(i)); !reflect.DeepEqual(o.Pod, want) {
-				t.Fatalf("got %+v, want %+v", o.Pod, want)
+			if diff := difference(NewShared().Strip(realisticPod(i)), o.Pod); diff != "" {
+				t.Fatalf("pod %d differs (-want +got):\n%s", i, diff)
 			}
 		}
 	}
@@ -167,8 +167,11 @@ func TestWatchYieldsEvents(t *testing.T) {
 	}{{watch.Added, pod(first)}, {watch.Modified, pod(second)}, {watch.Deleted, pod(first)}, {watch.Bookmark, nil}} {
 		e := <-w.ResultChan()
 		o, ok := e.Object.(*Object)
-		if e.Type != want.typ || !ok || !reflect.DeepEqual(o.Pod, want.pod) {
-			t.Fatalf("got %v %+v, want %+v", e.Type, e.Object, want)
+		if e.Type != want.typ || !ok {
+			t.Fatalf("got %v of a %T, want %v", e.Type, e.Object, want.typ)
+		}
+		if diff := difference(want.pod, o.Pod); diff != "" {
+			t.Fatalf("%v: the pod differs (-want +got):\n%s", e.Type, diff)
 		}
 		if n := pods.lists.Load(); e.Type == watch.Bookmark && n != 0 {
 			t.Errorf("%d lists are under way after the bookmark", n)
