@@ -104,7 +104,8 @@ const authorizerDenial = " is forbidden: User "
 // one object. Code, reason and details of the Status can be the same for both; only
 // the message distinguishes them. If the message changes, a missing right is
 // counted as refused and retried for each policy with backoff.
-// TestAuthorizerDenialText checks it for the version of apimachinery in go.mod.
+// TestAuthorizerDenialText checks it for the version of apimachinery in go.mod, and
+// TestWriterWithoutPatchRightStoresNothing for a real API server.
 func isAuthorizerDenial(err error) bool {
 	return strings.Contains(err.Error(), authorizerDenial)
 }

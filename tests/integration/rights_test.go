@@ -214,4 +214,10 @@ func TestWriterWithoutPatchRightStoresNothing(t *testing.T) {
 	if got, ok := read.Annotations[status.Annotation]; ok {
 		t.Errorf("the policy has the annotation %q", got)
 	}
+	// Only the text of the server's answer says that a right is missing, rather than that
+	// an admission plugin has refused one policy.
+	w.stop()
+	if !strings.Contains(w.log.String(), `"Sink cannot be used"`) {
+		t.Errorf("the missing right was not noticed:\n%s", w.log.String())
+	}
 }
