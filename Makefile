@@ -32,7 +32,7 @@ endif
 ALONE = ./tests/lab ./tests/netns ./tests/attacks ./tests/suite ./tests/demo
 
 # Packages that run goroutines or are called from several.
-RACE = ./pkg/agent ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
+RACE = ./pkg/agent ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
 
 # Packages whose tests ask the kernel.
 KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns

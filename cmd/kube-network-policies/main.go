@@ -1,7 +1,7 @@
 // Command kube-network-policies enforces Kubernetes network policies on its node.
 // As "kube-network-policies status-writer" it writes conditions on policies that are
-// not enforced as written, and as "kube-network-policies probe" it asks an agent for its
-// health.
+// not enforced as written, as "kube-network-policies probe" it asks an agent for its
+// health, and as "kube-network-policies flows" for its records of flows.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
-// command is the agent, the status writer or the probe.
+// command is the agent, or one of commands.
 type command interface {
 	addFlags(*pflag.FlagSet)
 	// validate checks the flags, and args, the arguments that are not flags.
@@ -41,6 +41,8 @@ Commands:
                                         Example: kube-network-policies status-writer --kubeconfig ~/.kube/config
   kube-network-policies probe           Exit with status 0 if the agent at a probe socket is alive (livez) or ready (readyz).
                                         Example: kube-network-policies probe --probe-socket=/run/kube-network-policies/probe readyz
+  kube-network-policies flows           Print what the agent at a probe socket decided lately, as JSON; kubectl netpol flows reads all agents.
+                                        Example: kube-network-policies flows --probe-socket=/run/kube-network-policies/probe --denied
   kube-network-policies version         Print version, commit, build date, Go version and platform.
                                         Example: kube-network-policies version
 
@@ -53,6 +55,7 @@ Flags:
 var commands = map[string]func() command{
 	writerName: func() command { return newWriterOptions() },
 	probeName:  func() command { return new(probeOptions) },
+	flowsName:  func() command { return newFlowsOptions() },
 }
 
 func main() {

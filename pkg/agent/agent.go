@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/links"
 	"sigs.k8s.io/kube-network-policies/pkg/nodecheck"
@@ -114,8 +115,8 @@ type Config struct {
 	// MetricsAccess is who may read the metrics, over TLS. Nil serves them to all, as
 	// plain HTTP.
 	MetricsAccess *httpserver.Access
-	// ProbeSocket is the path of a unix socket with the same endpoints, which only this
-	// agent answers, not another one of the node. Empty means none.
+	// ProbeSocket is the path of a unix socket with the same endpoints, and with the records
+	// of flows. Only this agent answers there, not another one of the node. Empty means none.
 	ProbeSocket string
 
 	beside bool // other queues are in use: probably another agent of this node's
@@ -148,6 +149,7 @@ func (c Config) Validate() error {
 // agent holds the parts that publish and the HTTP endpoints talk to.
 type agent struct {
 	enforcer *enforce.Enforcer
+	flows    *flows.Recorder
 	observer observer // nil if no policy may name domains
 	queues   []served
 	peers    *peers
@@ -229,8 +231,9 @@ func Run(ctx context.Context, cfg Config) error {
 	server := httpserver.New(httpserver.Handler(reg, a.live, a.readiness), reg)
 	group.Go(func() error { return serve(ctx, server, cfg.MetricsBindAddress, cfg.MetricsAccess) })
 	if cfg.ProbeSocket != "" {
-		group.Go(func() error { return serveProbes(ctx, server, cfg.ProbeSocket) })
+		group.Go(func() error { return serveSocket(ctx, server, a.flows, cfg.ProbeSocket) })
 	}
+	group.Go(func() error { return a.flows.Run(ctx) })
 	group.Go(func() error { return a.steerer.Run(ctx) })
 	if a.links != nil {
 		if err := a.links.Read(); err != nil {
@@ -294,11 +297,13 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		return nil, err
 	}
 	a.verdicts = a.newVerdictCache(cfg, reg)
+	a.flows = flows.New(flows.Config{Node: cfg.NodeName, Learned: a.observer, Registerer: reg})
 	a.enforcer = enforce.New(enforce.Config{
 		FailOpen:              cfg.FailOpen.NoAgent,
 		FailOpenUnknownPacket: cfg.FailOpen.UnknownPacket,
 		Learned:               a.observer,
 		Verdicts:              a.remembering(),
+		Flows:                 a.flows,
 		LogDenied:             cfg.LogDenied,
 		Logger:                klog.LoggerWithName(logger, "enforce"),
 		Registerer:            reg,

@@ -15,40 +15,65 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
 )
+
+// DefaultSocket is the probe socket of the agents that an installation makes.
+const DefaultSocket = "/run/kube-network-policies/probe"
 
 // Probe requests an endpoint, "livez" or "readyz", of the agent at a probe socket. The
 // error has the reason of the agent if it fails.
 func Probe(ctx context.Context, socket, endpoint string) error {
+	body, err := get(ctx, socket, endpoint)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	_, err = io.Copy(io.Discard, io.LimitReader(body, maxReason))
+	return err
+}
+
+// Flows requests the records of flows of the agent at a probe socket that f selects, for
+// flows.Decode. The caller closes them.
+func Flows(ctx context.Context, socket string, f flows.Filter) (io.ReadCloser, error) {
+	return get(ctx, socket, flowsPath+"?"+f.Values().Encode())
+}
+
+// flowsPath is where the records of flows are.
+const flowsPath = "flows"
+
+// get requests a path of the agent at a probe socket.
+func get(ctx context.Context, socket, path string) (io.ReadCloser, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/"+endpoint, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/"+path, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	name := strings.TrimPrefix(request.URL.Path, "/")
 	response, err := client.Do(request)
 	if err != nil {
-		return fmt.Errorf("probe %s at %s: %w", endpoint, socket, errors.Unwrap(err))
+		return nil, fmt.Errorf("%s at %s: %w", name, socket, errors.Unwrap(err))
+	}
+	if response.StatusCode == http.StatusOK {
+		return response.Body, nil
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxReason))
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", endpoint, strings.TrimSpace(string(body)))
-	}
-	return err
+	reason, _ := io.ReadAll(io.LimitReader(response.Body, maxReason))
+	return nil, fmt.Errorf("%s: %s", name, strings.TrimSpace(string(reason)))
 }
 
-// maxReason bounds the response that Probe reads.
+// maxReason bounds the reason of a failure that is read.
 const maxReason = 64 << 10
 
-// serveProbes serves at a unix socket until ctx ends. A socket that is there already is one
-// of an earlier process.
-func serveProbes(ctx context.Context, server *httpserver.Server, socket string) error {
+// serveSocket serves probes, metrics and records of flows at a unix socket until ctx ends. A
+// socket that is there already is one of an earlier process.
+func serveSocket(ctx context.Context, server *httpserver.Server, records http.Handler, socket string) error {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("probe-socket: %w", err)
 	}
@@ -56,7 +81,7 @@ func serveProbes(ctx context.Context, server *httpserver.Server, socket string) 
 	if err != nil {
 		return fmt.Errorf("probe-socket %q: %w", socket, err)
 	}
-	return server.Run(ctx, listener, nil)
+	return server.With("GET /"+flowsPath, records).Run(ctx, listener, nil)
 }
 
 // listenEvery is the interval between two attempts to listen at an address in use.

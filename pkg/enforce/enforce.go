@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -41,6 +42,8 @@ type Config struct {
 	// Verdicts records lasting decisions, so that the kernel need not ask again. With nil
 	// it asks for every connection.
 	Verdicts Verdicts
+	// Flows records decisions. Nil records none.
+	Flows *flows.Recorder
 	// LogDenied logs denied packets, at most ten a second, and every ten seconds how
 	// many were not logged.
 	LogDenied bool
@@ -123,7 +126,7 @@ type Input struct {
 func (e *Enforcer) Decide(in Input) Result {
 	start := time.Now()
 	p, err := packet.Parse(in.Payload)
-	r := e.decide(p, err, in)
+	r := e.decide(p, err, in, start)
 	if r == Drop || r == Accept || r == Remember {
 		e.metrics.observe(p, r, time.Since(start))
 	}
@@ -144,12 +147,19 @@ func (e *Enforcer) EvaluateClass(c packet.Class) (d policy.Decision, lasting boo
 // earlier decision.
 func (e *Enforcer) CountRemembered(c packet.Class, d policy.Decision, packets uint64) {
 	e.metrics.remembered(c, d, packets)
-	if s := e.snapshot.Load(); s != nil && !d.Allowed() {
+	s := e.snapshot.Load()
+	if s == nil {
+		return
+	}
+	if !d.Allowed() {
 		e.denials.remembered(c, s, packets)
+	}
+	if e.cfg.Flows != nil {
+		e.cfg.Flows.Remembered(c, d, s, packets)
 	}
 }
 
-func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input) Result {
+func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, at time.Time) Result {
 	if parseErr != nil {
 		e.denials.unparsable(parseErr)
 		return e.metrics.failure(unparsable, e.cfg.FailOpenUnknownPacket)
@@ -159,7 +169,7 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input) Result {
 		return e.metrics.failure(noSnapshot, e.cfg.FailOpen)
 	}
 	if e.isPending(p) {
-		return e.undecided(p, policy.Decision{Reason: policy.UnknownPod}, s, in.Last)
+		return e.undecided(p, policy.Decision{Reason: policy.UnknownPod}, s, in.Last, at)
 	}
 	if in.Marked && isOwnError(p, in.Payload) {
 		return Accept
@@ -177,15 +187,23 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input) Result {
 		l.Info("Packet decided", "packet", p, "decision", d)
 	}
 	if d.Reason == policy.UnknownPod || d.Reason == policy.NotEvaluated {
-		return e.undecided(p, d, s, in.Last)
+		return e.undecided(p, d, s, in.Last, at)
 	}
 	e.metrics.decision(d)
+	e.record(&p, &d, s, at)
 	remember := e.remember(s, q, d, in.Payload)
 	if d.Allowed() {
 		return remember
 	}
 	e.denials.denied(p, d, s)
 	return Drop
+}
+
+// record records a decision, if decisions are recorded.
+func (e *Enforcer) record(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, at time.Time) {
+	if e.cfg.Flows != nil {
+		e.cfg.Flows.Decided(p, d, s, at)
+	}
 }
 
 // remember has the decision d about q remembered if it is lasting. It returns the result
@@ -215,7 +233,7 @@ func isOwnError(p packet.Packet, payload []byte) bool {
 
 // undecided returns the result for a packet whose pod is not known yet, or whose peer
 // is not evaluated yet. Either takes a moment, so the packet waits before it is dropped.
-func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snapshot, last bool) Result {
+func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snapshot, last bool, at time.Time) Result {
 	if !last {
 		return Undecided
 	}
@@ -226,6 +244,9 @@ func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snaps
 	r := e.metrics.failure(failure, open)
 	if r == Drop {
 		e.denials.denied(p, d, s)
+	} else {
+		d.Action = policy.Allow
 	}
+	e.record(&p, &d, s, at)
 	return r
 }

@@ -244,8 +244,7 @@ func TestImpossiblePairsHaveNoSeries(t *testing.T) {
 }
 
 func TestDecideDoesNotAllocate(t *testing.T) {
-	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
-	e.Swap(snapshot())
+	e, _, _ := recording(t)
 	for _, payload := range [][]byte{tcp(open, isolated, 80), tcp(open, isolated, 81), tcp(open, tooNew, 80), {0xff}} {
 		// The summary sorts its samples now and then; that is not per packet.
 		if n := testing.AllocsPerRun(1000, func() { e.Decide(Input{Payload: payload, Last: true}) }); n != 0 {

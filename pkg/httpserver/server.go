@@ -55,6 +55,14 @@ func New(h http.Handler, reg prometheus.Registerer) *Server {
 	return s
 }
 
+// With returns a Server that also serves the requests of a pattern of http.ServeMux by h.
+func (s *Server) With(pattern string, h http.Handler) *Server {
+	mux := http.NewServeMux()
+	mux.Handle("/", s.handler)
+	mux.Handle(pattern, h)
+	return &Server{handler: mux, refused: s.refused}
+}
+
 // Run serves requests on l until ctx ends: with access over TLS to whom it allows, and with
 // nil as plain HTTP to all.
 func (s *Server) Run(ctx context.Context, l net.Listener, access *Access) error {

@@ -227,3 +227,19 @@ func TestProbes(t *testing.T) {
 		})
 	}
 }
+
+// What With adds is served there, and not by the server that it was added to.
+func TestAPathIsAddedToOneServer(t *testing.T) {
+	s := New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }), prometheus.NewRegistry())
+	more := s.With("GET /more", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "more") }))
+	for _, tc := range []struct {
+		server     *Server
+		path, want string
+	}{{s, "/", "ok"}, {s, "/more", "ok"}, {more, "/", "ok"}, {more, "/more", "more"}} {
+		w := httptest.NewRecorder()
+		tc.server.handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, tc.path, nil))
+		if got := w.Body.String(); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.path, got, tc.want)
+		}
+	}
+}

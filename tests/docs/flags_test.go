@@ -30,7 +30,7 @@ var foreignFlags = []string{"allocate-node-cidrs", "conntrack-max-per-core", "di
 // A help is what --help lists: flags, with their defaults.
 type help map[string]string
 
-// helps returns the help of the agent, the status writer and kubectl-netpol.
+// helps returns the help of the agent, of the status writer, and of the other commands.
 var helps = sync.OnceValues(func() ([3]help, error) {
 	var out [3]help
 	bin, err := os.MkdirTemp("", "docs")
@@ -47,7 +47,7 @@ var helps = sync.OnceValues(func() ([3]help, error) {
 	for i, commands := range [][]string{
 		{"kube-network-policies"},
 		{"kube-network-policies status-writer"},
-		{"kubectl-netpol matrix", "kubectl-netpol explain", "kubectl-netpol diff", "kubectl-netpol check", "kubectl-netpol assert"},
+		{"kubectl-netpol matrix", "kubectl-netpol explain", "kubectl-netpol diff", "kubectl-netpol check", "kubectl-netpol assert", "kube-network-policies flows"},
 	} {
 		out[i] = help{}
 		for _, command := range commands {

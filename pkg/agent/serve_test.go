@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
+)
+
+// Records of flows are read from the socket, and wrong filters are refused.
+func TestFlowsAreReadFromTheSocket(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "probe")
+	reg := httpserver.NewRegistry()
+	ok := func() error { return nil }
+	recorder := flows.New(flows.Config{Node: "node-1", Registerer: prometheus.NewRegistry()})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	server := httpserver.New(httpserver.Handler(reg, ok, ok), reg)
+	go func() { done <- serveSocket(ctx, server, recorder, socket) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	within, stop := context.WithTimeout(ctx, 15*time.Second)
+	defer stop()
+	for err := Probe(within, socket, "livez"); err != nil; err = Probe(within, socket, "livez") {
+		if within.Err() != nil {
+			t.Fatal(err)
+		}
+		runtime.Gosched()
+	}
+	body, err := Flows(ctx, socket, flows.Filter{Denied: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	var types []string
+	if err := flows.Decode(body, func(r *flows.Record) error { types = append(types, r.Node+" "+r.Type); return nil }); err != nil || fmt.Sprint(types) != "[node-1 agent]" {
+		t.Errorf("records %q, %v", types, err)
+	}
+	if _, err := get(ctx, socket, flowsPath+"?nodes=1"); err == nil || !strings.Contains(err.Error(), `flows: "nodes" is not known`) {
+		t.Errorf("a wrong filter: %v", err)
+	}
+	if _, err := Flows(ctx, socket+"x", flows.Filter{}); err == nil || !strings.Contains(err.Error(), "flows at "+socket+"x") {
+		t.Errorf("no socket: %v", err)
+	}
+}
+
+// The port of metrics and probes has no records of flows.
+func TestFlowsAreNotServedAtThePort(t *testing.T) {
+	reg := httpserver.NewRegistry()
+	ok := func() error { return nil }
+	w := httptest.NewRecorder()
+	httpserver.Handler(reg, ok, ok).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/"+flowsPath, nil))
+	if w.Code != http.StatusNotFound {
+		t.Errorf("status %d", w.Code)
+	}
+}

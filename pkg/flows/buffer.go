@@ -1,0 +1,164 @@
+package flows
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+const (
+	// shards keep workers out of each other's way.
+	shards = 32
+	// bufferLen is how many kinds of decisions a shard has room for until they are taken.
+	bufferLen = 128
+	// slots are the places of an index: twice as many, so that most are found at once.
+	slots = 2 * bufferLen
+	// probes is how many slots are tried.
+	probes = 8
+	// attempts is how often a shard is tried that another goroutine has.
+	attempts = 64
+)
+
+// decided are decisions by one snapshot about packets that are alike.
+type decided struct {
+	packet      packet.Packet // the first of them
+	decision    policy.Decision
+	snapshot    *policy.Snapshot
+	first, last time.Time
+	count       uint64
+}
+
+// buffer has what was decided since it was taken last. Its methods may be called from any
+// goroutine, and add neither waits nor allocates.
+type buffer struct {
+	seed   uint64
+	shards [shards]shard
+	half   chan struct{} // gets a value when a shard is half full
+	lost   atomic.Uint64 // decisions for which there was no room
+}
+
+// shard is a part of a buffer.
+type shard struct {
+	mu      sync.Mutex
+	current *entries
+	spare   *entries // empty, and taken by take only
+	_       [64]byte // shards are used by different threads: each has a cache line
+}
+
+// entries are decisions, found by hash.
+type entries struct {
+	n     int
+	index [slots]uint8 // the place in all, and 1; 0 is free
+	all   [bufferLen]decided
+}
+
+func newBuffer(seed uint64) *buffer {
+	b := &buffer{seed: seed, half: make(chan struct{}, 1)}
+	for i := range b.shards {
+		b.shards[i].current, b.shards[i].spare = new(entries), new(entries)
+	}
+	return b
+}
+
+// add counts a decision.
+func (b *buffer) add(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, at time.Time) {
+	hash := b.hash(p)
+	shard := &b.shards[hash%shards]
+	for range attempts {
+		if !shard.mu.TryLock() {
+			continue
+		}
+		n, ok := shard.current.add(hash/shards, p, d, s, at)
+		shard.mu.Unlock()
+		if !ok {
+			b.lost.Add(1)
+		}
+		if n == bufferLen/2 {
+			b.signal()
+		}
+		return
+	}
+	b.lost.Add(1)
+}
+
+func (b *buffer) signal() {
+	select {
+	case b.half <- struct{}{}:
+	default:
+	}
+}
+
+// add returns how many entries there are if it has made one. It reports false if there is no
+// room.
+func (e *entries) add(hash uint64, p *packet.Packet, d *policy.Decision, s *policy.Snapshot, at time.Time) (n int, ok bool) {
+	for i := range uint64(probes) {
+		slot := &e.index[(hash+i)%slots]
+		if *slot == 0 {
+			if e.n == bufferLen {
+				return 0, false
+			}
+			e.all[e.n] = decided{packet: *p, decision: *d, snapshot: s, first: at, last: at, count: 1}
+			e.n++
+			*slot = uint8(e.n)
+			return e.n, true
+		}
+		if known := &e.all[*slot-1]; known.isLike(p, d, s) {
+			known.count++
+			known.last = at
+			return 0, true
+		}
+	}
+	return 0, false
+}
+
+// isLike reports whether a decision about p differs in the port of the source and the time
+// alone.
+func (k *decided) isLike(p *packet.Packet, d *policy.Decision, s *policy.Snapshot) bool {
+	return k.snapshot == s && k.packet.Dst == p.Dst && k.packet.Src.Addr() == p.Src.Addr() && k.packet.Proto == p.Proto && k.decision == *d
+}
+
+// hash is of what makes most packets differ. Senders do not know the seed.
+func (b *buffer) hash(p *packet.Packet) uint64 {
+	src, dst := p.Src.Addr(), p.Dst.Addr()
+	rest := uint64(p.Proto)<<16 | uint64(p.Dst.Port())
+	if src.Is4() && dst.Is4() {
+		from, to := src.As4(), dst.As4()
+		return mix(b.seed^(uint64(binary.LittleEndian.Uint32(from[:]))<<32|uint64(binary.LittleEndian.Uint32(to[:]))), rest)
+	}
+	from, to := src.As16(), dst.As16()
+	h := mix(b.seed^binary.LittleEndian.Uint64(from[:8]), binary.LittleEndian.Uint64(to[:8]))
+	return mix(h^binary.LittleEndian.Uint64(from[8:]), binary.LittleEndian.Uint64(to[8:])^rest)
+}
+
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a^0x9e3779b97f4a7c15, b^0xc2b2ae3d27d4eb4f)
+	return hi ^ lo
+}
+
+// take calls yield with all decisions, which are no longer in the buffer then. It must not be
+// called by two goroutines at once.
+func (b *buffer) take(yield func(*decided)) {
+	for i := range b.shards {
+		shard := &b.shards[i]
+		shard.mu.Lock()
+		full := shard.current
+		if full.n > 0 {
+			shard.current, shard.spare = shard.spare, nil
+		}
+		shard.mu.Unlock()
+		if full.n == 0 {
+			continue
+		}
+		for i := range full.all[:full.n] {
+			yield(&full.all[i])
+		}
+		clear(full.all[:full.n]) // it keeps no snapshot
+		full.n, full.index = 0, [slots]uint8{}
+		shard.spare = full
+	}
+}

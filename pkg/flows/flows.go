@@ -1,0 +1,106 @@
+package flows
+
+import (
+	"context"
+	"hash/maphash"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// takeInterval is how often decisions are taken out of the buffer at least.
+const takeInterval = time.Second
+
+// Config configures a Recorder.
+type Config struct {
+	// Node is the name of the node, which each record has.
+	Node string
+	// Learned has the domain names that pods have resolved. Nil knows none.
+	Learned policy.Learned
+	// Registerer receives the metrics.
+	Registerer prometheus.Registerer
+}
+
+// Recorder records decisions. Its methods may be called from any goroutine; Run is called
+// once, and before it decisions are lost as soon as the buffer is full.
+type Recorder struct {
+	cfg    Config
+	buffer *buffer
+	epoch  time.Time // from which times are measured, by a clock that does not jump
+	// wall returns the time of the day, and since the time since epoch.
+	wall  func() time.Time
+	since func() time.Duration
+
+	mu      sync.Mutex
+	table   *table
+	denials *denials
+}
+
+// New returns a Recorder without records.
+func New(cfg Config) *Recorder {
+	r := &Recorder{cfg: cfg, buffer: newBuffer(maphash.Comparable(maphash.MakeSeed(), 0)), epoch: time.Now(), wall: time.Now}
+	r.since = func() time.Duration { return time.Since(r.epoch) }
+	r.table = newTable(r.epoch, maxFlows, maxFlows/sharePerSource)
+	r.denials = newDenials(r.epoch)
+	r.register(cfg.Registerer)
+	return r
+}
+
+// Decided records the decision d about the packet p, which was made by s at the time at. It
+// neither waits nor allocates.
+func (r *Recorder) Decided(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, at time.Time) {
+	r.buffer.add(p, d, s, at)
+}
+
+// Remembered records packets of the class c that the kernel decided as d, a decision that it
+// remembered. s has the names of the pods. It is not for the path of packets.
+func (r *Recorder) Remembered(c packet.Class, d policy.Decision, s *policy.Snapshot, packets uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	r.table.add(&decided{packet: c.Packet(), decision: d, snapshot: s, first: now, last: now, count: packets}, r.cfg.Learned)
+	if !d.Allowed() {
+		r.denials.withheld += packets
+	}
+}
+
+// Run adds up decisions until ctx ends.
+func (r *Recorder) Run(ctx context.Context) error {
+	tick := time.NewTicker(takeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.buffer.half:
+		case <-tick.C:
+		}
+		r.takeAll()
+	}
+}
+
+// takeAll adds up what is in the buffer.
+func (r *Recorder) takeAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.buffer.take(func(d *decided) {
+		r.table.add(d, r.cfg.Learned)
+		if !d.decision.Allowed() {
+			r.denials.add(d, r.table.next())
+		}
+	})
+}
+
+// responsible returns the address that a flow counts for: that of the pod that sent it, or
+// if no pod did the destination's, because such a sender can choose its address.
+func (d *decided) responsible() netip.Addr {
+	if from := d.packet.Src.Addr(); d.snapshot.Endpoint(from) != nil {
+		return from
+	}
+	return d.packet.Dst.Addr()
+}

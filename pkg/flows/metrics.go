@@ -1,0 +1,28 @@
+package flows
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// register exports what is recorded and what is not.
+func (r *Recorder) register(reg prometheus.Registerer) {
+	locked := func(read func() uint64) func() float64 {
+		return func() float64 {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return float64(read())
+		}
+	}
+	reg.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "netpol_flow_records",
+			Help: "Flows that are recorded.",
+		}, locked(func() uint64 { return uint64(len(r.table.flows)) })),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "netpol_flow_records_evicted_total",
+			Help: "Recorded flows that made room for others: those that were seen least recently.",
+		}, locked(func() uint64 { return r.table.evicted })),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "netpol_flow_decisions_lost_total",
+			Help: "Decisions that are in no flow record because they came too fast. Verdicts are not affected.",
+		}, func() float64 { return float64(r.buffer.lost.Load()) }),
+	)
+}

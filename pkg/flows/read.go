@@ -1,0 +1,167 @@
+package flows
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// Filter selects records. The zero Filter selects all.
+type Filter struct {
+	// Namespace and Pod are those of the source or of the destination.
+	Namespace, Pod string
+	// Denied selects what was denied.
+	Denied bool
+	// After is a Summary.Cursor, and selects what changed since. With one of another agent,
+	// or of an earlier process, all records are selected.
+	After string
+}
+
+// Values returns f as the query of a URL.
+func (f Filter) Values() url.Values {
+	v := url.Values{}
+	for name, value := range map[string]string{"namespace": f.Namespace, "pod": f.Pod, "after": f.After} {
+		if value != "" {
+			v.Set(name, value)
+		}
+	}
+	if f.Denied {
+		v.Set("denied", "true")
+	}
+	return v
+}
+
+// ParseFilter returns the filter of the query of a URL. The error names a parameter that is
+// not known, or its value.
+func ParseFilter(v url.Values) (Filter, error) {
+	var f Filter
+	for name, values := range v {
+		value := values[len(values)-1]
+		switch name {
+		case "namespace":
+			f.Namespace = value
+		case "pod":
+			f.Pod = value
+		case "after":
+			f.After = value
+		case "denied":
+			denied, err := strconv.ParseBool(value)
+			if err != nil {
+				return f, fmt.Errorf("denied=%q: must be true or false", value)
+			}
+			f.Denied = denied
+		default:
+			return f, fmt.Errorf("%q is not known", name)
+		}
+	}
+	return f, nil
+}
+
+func (f *Filter) selects(action policy.Action, from, to podName) bool {
+	return (!f.Denied || action == policy.Deny) && (f.selectsPod(from) || f.selectsPod(to))
+}
+
+func (f *Filter) selectsPod(p podName) bool {
+	return (f.Namespace == "" || f.Namespace == p.namespace) && (f.Pod == "" || f.Pod == p.name)
+}
+
+// Read returns records, first the one of the agent: flows, what was seen last first, and then
+// denials, the oldest first. Their times are by the clock of now: none is after it.
+func (r *Recorder) Read(f Filter) []Record {
+	r.takeAll()
+	flows, denials, summary, now := r.copy(&f)
+	c := clock{wall: r.wall(), now: now}
+	records := make([]Record, 0, 1+len(flows)+len(denials))
+	records = append(records, Record{Type: TypeAgent, Node: r.cfg.Node, Time: c.at(now), Summary: summary})
+	for i := range flows {
+		records = append(records, flows[i].record(r.cfg.Node, &c))
+	}
+	for i := range denials {
+		records = append(records, denials[i].record(r.cfg.Node, &c))
+	}
+	return records
+}
+
+// copy returns what f selects as it is now.
+func (r *Recorder) copy(f *Filter) (flows []flow, denials []denial, s *Summary, now time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	after := r.parseCursor(f.After)
+	for flow := r.table.newest; flow != nil && flow.changed > after; flow = flow.older {
+		if f.selects(flow.action, flow.from, flow.to) {
+			flows = append(flows, *flow)
+		}
+	}
+	for _, d := range r.denials.ordered(after) {
+		if f.selects(d.action, d.from, d.to) {
+			denials = append(denials, d)
+		}
+	}
+	s = &Summary{
+		Cursor: r.cursor(), Flows: len(r.table.flows), MaxFlows: r.table.room,
+		Evicted: r.table.evicted, Lost: r.buffer.lost.Load(), Withheld: r.denials.withheld,
+	}
+	return flows, denials, s, r.since()
+}
+
+// cursor is the number of the latest change, and of this recorder.
+func (r *Recorder) cursor() string {
+	return fmt.Sprintf("%x-%x", r.epoch.UnixNano(), r.table.changes)
+}
+
+// parseCursor returns the number of a change, 0 if the cursor is not one of this recorder.
+func (r *Recorder) parseCursor(cursor string) uint64 {
+	epoch, change, _ := strings.Cut(cursor, "-")
+	n, err := strconv.ParseUint(change, 16, 64)
+	if err != nil || epoch != strconv.FormatInt(r.epoch.UnixNano(), 16) {
+		return 0
+	}
+	return n
+}
+
+// clock turns times since the start of a recorder into times of the day. It counts back from
+// now, so that a clock that was set makes no time of the future and no other order.
+type clock struct {
+	wall time.Time
+	now  time.Duration
+}
+
+func (c *clock) at(at time.Duration) *time.Time {
+	t := c.wall.Add(-max(0, c.now-at)).UTC().Round(0)
+	return &t
+}
+
+func (f *flow) record(node string, c *clock) Record {
+	r := f.key.record(TypeFlow, node, f.from, f.to)
+	r.Destination.Names = f.names
+	r.Count, r.First, r.Last = f.count, c.at(f.first), c.at(f.last)
+	return r
+}
+
+func (d *denial) record(node string, c *clock) Record {
+	r := d.key.record(TypeDenial, node, d.from, d.to)
+	r.Source.Port = d.srcPort
+	r.Time = c.at(d.at)
+	return r
+}
+
+func (k *key) record(kind, node string, from, to podName) Record {
+	r := Record{
+		Type: kind, Node: node,
+		Source:      &End{Namespace: from.namespace, Pod: from.name, Address: k.src},
+		Destination: &End{Namespace: to.namespace, Pod: to.name, Address: k.dst},
+		Protocol:    k.proto.String(), Port: k.port,
+		Verdict: k.action.String(), Direction: k.direction.String(), Tier: k.tier.String(), Reason: k.reason.String(),
+	}
+	if k.policy != (policyName{}) {
+		r.Policy = &Policy{Kind: k.policy.kind, Namespace: k.policy.namespace, Name: k.policy.name}
+	}
+	if k.reason == policy.RuleMatched {
+		r.Rule = &k.rule
+	}
+	return r
+}

@@ -1,0 +1,159 @@
+package flows
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+)
+
+// The types of records.
+const (
+	TypeAgent  = "agent"  // an agent and how many records it has: the first of each answer
+	TypeFlow   = "flow"   // decisions that are alike
+	TypeDenial = "denial" // one denied packet
+)
+
+// The values of Record.Verdict.
+const (
+	Allow = "allow"
+	Deny  = "deny"
+)
+
+// Record is a line of what agents answer and log, as JSON. docs/flows.md has the fields.
+type Record struct {
+	Type string `json:"type"`
+	// Node is that of the agent.
+	Node string `json:"node"`
+	// Time is when the agent has answered, or when a packet was denied.
+	Time *time.Time `json:"time,omitempty"`
+
+	Source      *End   `json:"source,omitempty"`
+	Destination *End   `json:"destination,omitempty"`
+	Protocol    string `json:"protocol,omitempty"`
+	// Port is that of the destination, 0 where the protocol has none.
+	Port uint16 `json:"port,omitempty"`
+
+	Verdict   string  `json:"verdict,omitempty"`
+	Direction string  `json:"direction,omitempty"`
+	Tier      string  `json:"tier,omitempty"`
+	Reason    string  `json:"reason,omitempty"`
+	Policy    *Policy `json:"policy,omitempty"`
+	Rule      *int    `json:"rule,omitempty"`
+
+	// Count is the number of packets that were decided.
+	Count uint64     `json:"count,omitempty"`
+	First *time.Time `json:"first,omitempty"`
+	Last  *time.Time `json:"last,omitempty"`
+
+	*Summary
+}
+
+// Summary is about all records of an agent since it was started.
+type Summary struct {
+	// Cursor is where to go on: Filter.After of the next read has what changed since.
+	Cursor string `json:"cursor"`
+	// Flows is how many there are, of at most MaxFlows.
+	Flows    int `json:"flows"`
+	MaxFlows int `json:"maxFlows"`
+	// Evicted flows had to make room for others.
+	Evicted uint64 `json:"evicted"`
+	// Lost decisions are in no flow: they came faster than they were added up.
+	Lost uint64 `json:"lost"`
+	// Withheld denied packets are in flows, but are no records of their own.
+	Withheld uint64 `json:"withheld"`
+}
+
+// End is the source or the destination of a packet.
+type End struct {
+	// Namespace and Pod are empty if the address is no known pod's.
+	Namespace string     `json:"namespace,omitempty"`
+	Pod       string     `json:"pod,omitempty"`
+	Address   netip.Addr `json:"address"`
+	// Port is that of the source of a denied packet.
+	Port uint16 `json:"port,omitempty"`
+	// Names are domain names that the source has resolved to the address.
+	Names []string `json:"names,omitempty"`
+}
+
+// Policy is the policy that decided.
+type Policy struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+// maxLine is the longest line that Decode reads, in bytes.
+const maxLine = 64 << 10
+
+// Decode calls yield with each record of r, a line each. Records of types that are not known
+// are passed over. The error is that of r, of yield, or names the line that is no record.
+func Decode(r io.Reader, yield func(*Record) error) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, 4096), maxLine)
+	n := 0
+	for lines.Scan() {
+		n++
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		var rec Record
+		if err := json.Unmarshal(lines.Bytes(), &rec); err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+		known, err := rec.check()
+		if err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+		if !known {
+			continue
+		}
+		if err := yield(&rec); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("line %d: %w", n+1, err)
+	}
+	return nil
+}
+
+// check reports whether the type of r is known, and returns an error if a field is missing
+// or wrong.
+func (r *Record) check() (known bool, err error) {
+	var missing []error
+	need := func(field string, there bool) {
+		if !there {
+			missing = append(missing, fmt.Errorf("%s: no %s", r.Type, field))
+		}
+	}
+	switch r.Type {
+	case TypeAgent:
+		need("time", r.Time != nil)
+		need("cursor", r.Summary != nil)
+	case TypeFlow:
+		need("count", r.Count > 0)
+		need("first", r.First != nil)
+		need("last", r.Last != nil)
+	case TypeDenial:
+		need("time", r.Time != nil)
+	case "":
+		return false, errors.New("no type")
+	default:
+		return false, nil
+	}
+	need("node", r.Node != "")
+	if r.Type != TypeAgent {
+		need("source", r.Source != nil && r.Source.Address.IsValid())
+		need("destination", r.Destination != nil && r.Destination.Address.IsValid())
+		need("protocol", r.Protocol != "")
+		if r.Verdict != Allow && r.Verdict != Deny {
+			missing = append(missing, fmt.Errorf("%s: verdict %q: must be %s or %s", r.Type, r.Verdict, Allow, Deny))
+		}
+	}
+	return true, errors.Join(missing...)
+}

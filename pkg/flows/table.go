@@ -1,0 +1,213 @@
+package flows
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+const (
+	// maxFlows are recorded. Each takes up to 700 bytes.
+	maxFlows = 4096
+	// sharePerSource is the part of them that one source may have, so that it displaces its
+	// own flows.
+	sharePerSource = 8
+	// maxNames is how many domain names of an address are recorded.
+	maxNames = 4
+)
+
+// key is what the decisions of a flow have in common.
+type key struct {
+	src, dst       netip.Addr
+	srcPod, dstPod uint32 // policy.Endpoint.ID, 0 for none
+	proto          packet.Proto
+	port           uint16 // of the destination
+	action         policy.Action
+	direction      policy.Direction
+	tier           policy.Tier
+	reason         policy.Reason
+	policy         policyName
+	rule           int
+}
+
+// policyName is a policy, of any generation.
+type policyName struct{ kind, namespace, name string }
+
+// podName is a pod; the zero podName is none.
+type podName struct{ namespace, name string }
+
+// flow is decisions that are alike.
+type flow struct {
+	key
+	from, to    podName
+	names       []string // of the destination, as the source knows it
+	count       uint64
+	first, last time.Duration
+	changed     uint64     // table.changes after the latest decision
+	source      netip.Addr // that it counts for
+
+	newer, older             *flow // of all
+	newerOfSame, olderOfSame *flow // of one source
+}
+
+// table has the flows that were seen last. It is not safe for concurrent use.
+type table struct {
+	epoch       time.Time // from which times are measured
+	room, share int
+	flows       map[key]*flow
+	newest      *flow
+	oldest      *flow
+	sources     map[netip.Addr]*sourceFlows
+	changes     uint64 // numbers changes of flows, and denials
+	evicted     uint64
+}
+
+// sourceFlows are the flows of one source.
+type sourceFlows struct {
+	count          int
+	newest, oldest *flow
+}
+
+// newTable returns a table for room flows, share of one source, with times since epoch.
+func newTable(epoch time.Time, room, share int) *table {
+	return &table{epoch: epoch, room: room, share: share, flows: make(map[key]*flow), sources: make(map[netip.Addr]*sourceFlows)}
+}
+
+// next numbers a change.
+func (t *table) next() uint64 {
+	t.changes++
+	return t.changes
+}
+
+// add counts decisions that are alike.
+func (t *table) add(d *decided, learned policy.Learned) {
+	from, to := d.snapshot.Endpoint(d.packet.Src.Addr()), d.snapshot.Endpoint(d.packet.Dst.Addr())
+	k := keyOf(d, from, to)
+	first, last := d.first.Sub(t.epoch), d.last.Sub(t.epoch)
+	f := t.flows[k]
+	if f == nil {
+		f = &flow{key: k, from: podOf(from), to: podOf(to), first: first, last: last, source: d.responsible()}
+		f.names = namesOf(&k, to, learned)
+		t.makeRoom(f.source)
+		t.flows[k] = f
+	} else {
+		t.unlink(f)
+	}
+	f.count += d.count
+	f.first, f.last = min(f.first, first), max(f.last, last)
+	f.changed = t.next()
+	t.link(f)
+}
+
+func keyOf(d *decided, from, to *policy.Endpoint) key {
+	k := key{
+		src: d.packet.Src.Addr(), dst: d.packet.Dst.Addr(), proto: d.packet.Proto, port: d.packet.Dst.Port(),
+		action: d.decision.Action, direction: d.decision.Direction, tier: d.decision.Tier, reason: d.decision.Reason,
+	}
+	if from != nil {
+		k.srcPod = from.ID
+	}
+	if to != nil {
+		k.dstPod = to.ID
+	}
+	if ref := d.decision.Policy; ref != nil {
+		k.policy = policyName{ref.Kind, ref.Namespace, ref.Name}
+	}
+	if d.decision.Reason == policy.RuleMatched {
+		k.rule = d.decision.Rule
+	}
+	return k
+}
+
+func podOf(e *policy.Endpoint) podName {
+	if e == nil {
+		return podName{}
+	}
+	return podName{e.Namespace, e.Name}
+}
+
+// namesOf returns the domain names under which the source knows a destination that is no
+// pod.
+func namesOf(k *key, to *policy.Endpoint, learned policy.Learned) []string {
+	if learned == nil || to != nil || k.srcPod == 0 {
+		return nil
+	}
+	names := learned.Names(k.src, k.dst)
+	if names == nil {
+		return nil
+	}
+	return slices.Clone((*names)[:min(len(*names), maxNames)])
+}
+
+// makeRoom removes the oldest flow, of source if it has its share, if there is no room.
+func (t *table) makeRoom(source netip.Addr) {
+	of := t.sources[source]
+	switch {
+	case of != nil && of.count >= t.share:
+		t.evict(of.oldest)
+	case len(t.flows) >= t.room:
+		t.evict(t.oldest)
+	}
+}
+
+func (t *table) evict(f *flow) {
+	t.unlink(f)
+	delete(t.flows, f.key)
+	if t.sources[f.source].count == 0 {
+		delete(t.sources, f.source)
+	}
+	t.evicted++
+}
+
+// link makes f the newest flow.
+func (t *table) link(f *flow) {
+	f.newer, f.older = nil, t.newest
+	if t.newest != nil {
+		t.newest.newer = f
+	} else {
+		t.oldest = f
+	}
+	t.newest = f
+	s := t.sources[f.source]
+	if s == nil {
+		s = &sourceFlows{}
+		t.sources[f.source] = s
+	}
+	s.count++
+	f.newerOfSame, f.olderOfSame = nil, s.newest
+	if s.newest != nil {
+		s.newest.newerOfSame = f
+	} else {
+		s.oldest = f
+	}
+	s.newest = f
+}
+
+// unlink removes f from the lists. The one of its source may be empty then.
+func (t *table) unlink(f *flow) {
+	if f.newer != nil {
+		f.newer.older = f.older
+	} else {
+		t.newest = f.older
+	}
+	if f.older != nil {
+		f.older.newer = f.newer
+	} else {
+		t.oldest = f.newer
+	}
+	s := t.sources[f.source]
+	if f.newerOfSame != nil {
+		f.newerOfSame.olderOfSame = f.olderOfSame
+	} else {
+		s.newest = f.olderOfSame
+	}
+	if f.olderOfSame != nil {
+		f.olderOfSame.newerOfSame = f.newerOfSame
+	} else {
+		s.oldest = f.newerOfSame
+	}
+	s.count--
+}
