@@ -17,7 +17,7 @@ import (
 )
 
 // crowded returns a snapshot with a pod whose rules select peers by a hundred selectors
-// that must each be evaluated, and packets of n peers.
+// that must each be evaluated, and packets of n peers that these do not select alike.
 func crowded(t *testing.T, memory *policy.Memory, n int) (*policy.Snapshot, []packet.Packet) {
 	t.Helper()
 	chain := &policy.Chain{}
@@ -36,7 +36,8 @@ func crowded(t *testing.T, memory *policy.Memory, n int) (*policy.Snapshot, []pa
 	var packets []packet.Packet
 	for i := range n {
 		addr := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
-		endpoints[addr] = &policy.Endpoint{Namespace: "x", Version: policy.NewVersion()}
+		app := policy.NewLabels(map[string]string{"app": fmt.Sprint("x", i)})
+		endpoints[addr] = &policy.Endpoint{Namespace: "x", Labels: app, Version: policy.NewVersion()}
 		packets = append(packets, packet.Packet{Src: netip.AddrPortFrom(addr, 1), Dst: netip.AddrPortFrom(subject, 2), Proto: packet.TCP})
 	}
 	return policy.New(policy.Model{Endpoints: policy.NewEndpoints(endpoints), Memory: memory}), packets

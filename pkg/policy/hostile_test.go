@@ -216,10 +216,10 @@ func BenchmarkFirstPacket(b *testing.B) {
 		for _, n := range []int{1, 10, 10000, 60000} {
 			b.Run(fmt.Sprintf("%s/n=%d", h.name, n), func(b *testing.B) {
 				s := hostileSnapshot(h.rules(n))
+				s.m.Memory = NewMemory(0) // every packet is the first one
 				q := Query{Packet: tcp(addrB, addrA, 8080), Defer: true}
 				b.ReportAllocs()
 				for b.Loop() {
-					s.m.Endpoints.At(addrB).Version = NewVersion()
 					s.Evaluate(q)
 					select {
 					case <-s.m.Memory.Deferred():

@@ -168,8 +168,8 @@ func (x *index) matchPeer(f *flow) (set, bool) {
 	}
 	var p peer
 	k := key{index: x.id}
-	if t.pods && f.peer != nil {
-		p.pod, k.pod = f.peer, f.peer.Version
+	if t.pods {
+		p.pod = f.peer
 	}
 	if t.nodes {
 		p.node, k.node = f.host, f.host
@@ -189,7 +189,7 @@ func (x *index) matchNamed(f *flow) (set, bool) {
 	if x.named == nil || f.dst == nil || len(f.dst.portsFor(namedKey(f.proto, f.dstPort))) == 0 {
 		return nil, true
 	}
-	return f.recall(x, key{index: x.id, pod: f.dst.Version, port: namedKey(f.proto, f.dstPort)}, peer{pod: f.dst})
+	return f.recall(x, key{index: x.id, port: namedKey(f.proto, f.dstPort)}, peer{pod: f.dst})
 }
 
 // portsFor returns what e declares that a packet with the namedKey may be for.

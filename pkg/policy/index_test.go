@@ -82,18 +82,18 @@ func (r *Rule) namesPort(proto packet.Proto) bool {
 }
 
 // An index decides as if the chain were asked rule by rule, whatever is
-// remembered.
+// remembered of its peers, for it and for other chains.
 func TestIndexDecidesAsTheChain(t *testing.T) {
 	c := chance{rand.New(rand.NewPCG(1, 0))}
 	decided := map[string]int{}
 	memory := NewMemory(100 << 10)
 	for i := range 300 {
-		chain, e := c.chain(), c.ends()
+		chains, e := []*Chain{c.chain(), c.chain(), c.chain()}, c.ends()
 		if i%10 == 0 {
-			chain = c.long(chain)
+			chains[0] = c.long(chains[0])
 		}
 		for range 200 {
-			f := c.flow(e, memory)
+			chain, f := pick(c, chains...), c.flow(e, memory)
 			x := chain.prepare()
 			var m match
 			x.match(f, &m)

@@ -108,6 +108,9 @@ func cutLong(items string) (item, rest string) {
 // Known reports whether l are the labels of an object that is known.
 func (l Labels) Known() bool { return l.packed != nil }
 
+// isMany reports whether there are more than maxPacked labels.
+func (l Labels) isMany() bool { return l.packed != nil && l.many != nil }
+
 // All yields the keys and values in no order.
 func (l Labels) All() iter.Seq2[string, string] {
 	return func(yield func(key, value string) bool) {

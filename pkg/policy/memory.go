@@ -49,14 +49,14 @@ type table []bucket
 
 type bucket [bucketEntries]atomic.Pointer[entry]
 
-// key is what is evaluated of a peer: its result never changes. It keeps no pod and
-// no chain from being freed.
+// key is what is evaluated, of a pod together with its identity: the result never
+// changes. It keeps no pod and no chain from being freed.
 type key struct {
 	index uint64
-	pod   uint64 // Endpoint.Version
+	port  uint64   // namedKey, for named ports that the pod declares; else 0
+	pod   *Version // of a pod that has no identity
 	node  *Host
 	names *Names
-	port  uint64 // namedKey, for named ports that the pod declares; else 0
 }
 
 // hiddenKey is namedKey of packets whose ports are hidden.
@@ -74,14 +74,21 @@ func namedKey(proto packet.Proto, port uint16) uint64 {
 	return 0
 }
 
-// entry is the result of a key, or notes that it is deferred.
+// entry is the result of a key for the pods of an identity, or notes that it is deferred.
 type entry struct {
 	key
+	identity string // of the pods
+	hash     uint64
+	handle   *handle
 	rules    set
 	bytes    int64
 	deferred bool
 	used     atomic.Bool // since the hand came by
 }
+
+// handle has an entry, nil once it is forgotten. Versions keep handles, not entries, so
+// that these can be freed.
+type handle = atomic.Pointer[entry]
 
 // NewMemory returns a Memory that stays within a number of bytes.
 func NewMemory(budget int64) *Memory {
@@ -114,16 +121,15 @@ type Evaluation struct {
 
 // Run does the work.
 func (e *Evaluation) Run() {
-	e.memory.put(e.key, e.index.evaluate(e.peer, e.key.port), false)
+	e.memory.put(e.index, e.key, e.peer, e.index.evaluate(e.peer, e.key.port), false)
 }
 
-// recall returns the rules of x that p matches, p being who k is about. It reports
-// false if that is deferred.
+// recall returns the rules of x that p matches. It reports false if that is deferred.
 func (f *flow) recall(x *index, k key, p peer) (set, bool) {
-	if f.memory == nil || p.pod != nil && k.pod == 0 {
+	if f.memory == nil || p.pod != nil && p.pod.Version == nil {
 		return x.evaluate(p, k.port), true
 	}
-	e := f.memory.find(k)
+	e := f.memory.find(x, k, p)
 	switch {
 	case e != nil && !e.deferred:
 		return e.rules, true
@@ -134,7 +140,7 @@ func (f *flow) recall(x *index, k key, p peer) (set, bool) {
 		return nil, false
 	}
 	rules := x.evaluate(p, k.port)
-	f.memory.put(k, rules, false)
+	f.memory.put(x, k, p, rules, false)
 	return rules, true
 }
 
@@ -142,23 +148,38 @@ func (f *flow) recall(x *index, k key, p peer) (set, bool) {
 func (m *Memory) deferEvaluation(e *Evaluation) {
 	select {
 	case m.deferred <- e:
-		m.put(e.key, nil, true)
+		m.put(e.index, e.key, e.peer, nil, true)
 	default:
 	}
 }
 
-// find returns the entry of k, nil if there is none.
-func (m *Memory) find(k key) *entry {
+// find returns the entry of k for p, nil if there is none.
+func (m *Memory) find(x *index, k key, p peer) *entry {
+	e := k.latest(p)
+	if e == nil {
+		if e = m.findIdentity(x, k, p); e == nil {
+			return nil
+		}
+	}
+	if !e.used.Load() {
+		e.used.Store(true)
+	}
+	return e
+}
+
+// findIdentity is find for pods of which nothing is noted.
+func (m *Memory) findIdentity(x *index, k key, p peer) *entry {
 	t := m.table.Load()
 	if t == nil {
 		return nil
 	}
-	b := t.bucket(m.hash(k))
+	var room [identityBytes]byte
+	k, identity := k.identify(x, p, room[:0])
+	hash := m.hash(k, identity)
+	b := t.bucket(hash)
 	for i := range b {
-		if e := b[i].Load(); e != nil && e.key == k {
-			if !e.used.Load() {
-				e.used.Store(true)
-			}
+		if e := b[i].Load(); e != nil && e.hash == hash && e.key == k && e.identity == string(identity) {
+			e.note(p)
 			return e
 		}
 	}
@@ -167,28 +188,31 @@ func (m *Memory) find(k key) *entry {
 
 // hash spreads keys over the buckets. Authors of pods and policies cannot predict
 // where theirs are.
-func (m *Memory) hash(k key) uint64 {
-	h := mix(m.secret ^ k.index)
-	h = mix(h ^ k.pod ^ k.port<<24)
-	if k.node != nil || k.names != nil {
-		h ^= maphash.Comparable(m.seed, peer{node: k.node, names: k.names})
+func (m *Memory) hash(k key, identity []byte) uint64 {
+	h := mix(mix(m.secret^k.index)^k.port) ^ maphash.Bytes(m.seed, identity)
+	if k.pod != nil || k.node != nil || k.names != nil {
+		h ^= maphash.Comparable(m.seed, k)
 	}
 	return h
 }
 
 func (t table) bucket(hash uint64) *bucket { return &t[hash&uint64(len(t)-1)] }
 
-// put remembers an entry in the place of the one of its key.
-func (m *Memory) put(k key, rules set, deferred bool) {
-	e := &entry{key: k, rules: rules, deferred: deferred}
-	e.bytes = int64(entryBytes + rules.bytes() + k.bytes())
+// put remembers an entry in the place of the one of its key and identity.
+func (m *Memory) put(x *index, k key, p peer, rules set, deferred bool) {
+	var room [identityBytes]byte
+	k, identity := k.identify(x, p, room[:0])
+	e := &entry{key: k, identity: string(identity), hash: m.hash(k, identity), handle: new(handle), rules: rules, deferred: deferred}
+	e.handle.Store(e)
+	e.bytes = int64(entryBytes + len(e.identity) + rules.bytes() + k.bytes())
 	e.used.Store(true)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e.bytes > m.budget {
 		return
 	}
-	m.replace(m.room(k), e)
+	m.replace(m.room(e), e)
+	e.note(p)
 	for m.used.Load() > m.budget {
 		m.evict(e)
 	}
@@ -196,30 +220,32 @@ func (m *Memory) put(k key, rules set, deferred bool) {
 
 // replace puts e, nil for none, in a place.
 func (m *Memory) replace(place *atomic.Pointer[entry], e *entry) {
-	if old := place.Swap(e); old != nil {
+	old := place.Swap(e)
+	if old != nil {
 		m.used.Add(-old.bytes)
+		old.handle.Store(nil)
 	}
 	if e != nil {
 		m.used.Add(e.bytes)
 	}
 }
 
-// room returns the place for k: that of its entry, an empty one, or that of an
+// room returns the place for e: that of its key and identity, an empty one, or that of an
 // entry that was not used lately.
-func (m *Memory) room(k key) *atomic.Pointer[entry] {
+func (m *Memory) room(e *entry) *atomic.Pointer[entry] {
 	for {
 		t := m.table.Load()
 		if t == nil {
 			m.grow(nil)
 			continue
 		}
-		b := t.bucket(m.hash(k))
+		b := t.bucket(e.hash)
 		var empty *atomic.Pointer[entry]
 		for i := range b {
-			switch e := b[i].Load(); {
-			case e == nil:
+			switch old := b[i].Load(); {
+			case old == nil:
 				empty = &b[i]
-			case e.key == k:
+			case old.key == e.key && old.identity == e.identity:
 				return &b[i]
 			}
 		}
@@ -254,7 +280,7 @@ func (m *Memory) grow(old table) {
 			if e == nil {
 				continue
 			}
-			b := t.bucket(m.hash(e.key))
+			b := t.bucket(e.hash)
 			for n := range b {
 				if b[n].Load() == nil {
 					b[n].Store(e)

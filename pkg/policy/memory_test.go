@@ -23,6 +23,25 @@ func peerNumber(i int) *Endpoint {
 	return &Endpoint{Version: NewVersion(), Namespace: "x", Labels: NewLabels(labels.Set{"pod": fmt.Sprintf("x%d", i)})}
 }
 
+const manyBits = 17
+
+// selectingBits are rules each of which selects the pods that have one of manyBits labels,
+// so that there are many pods no two of which are selected by the same rules.
+func selectingBits() []Rule {
+	return repeat(manyBits, func(i int, r *Rule) { r.Peers = []Peer{pods(fmt.Sprint("bit", i))} })
+}
+
+// peerOfBits has the labels of the bits of n.
+func peerOfBits(n int) *Endpoint {
+	l := labels.Set{}
+	for i := range manyBits {
+		if n>>i&1 != 0 {
+			l[fmt.Sprint("bit", i)] = ""
+		}
+	}
+	return &Endpoint{Version: NewVersion(), Namespace: "x", Labels: NewLabels(l)}
+}
+
 // remember evaluates the peer of f.
 func remember(x *index, f *flow) {
 	var m match
@@ -36,7 +55,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// The heap grows by no more than the budget, whatever is remembered.
+// The heap grows by no more than the budget, whatever is remembered and has been
+// remembered of pods that still exist.
 func TestMemoryStaysWithinItsBudget(t *testing.T) {
 	const budget = 4 << 20
 	for _, tc := range []struct {
@@ -55,10 +75,14 @@ func TestMemoryStaysWithinItsBudget(t *testing.T) {
 			for i := range answers {
 				answers[i] = x.evaluate(peer{pod: peerNumber(i)}, 0)
 			}
+			pods := make([]*Endpoint, tc.peers)
+			for i := range pods {
+				pods[i] = &Endpoint{Version: NewVersion()}
+			}
 			before := heap()
-			for i := range tc.peers {
+			for i, pod := range pods {
 				answer := set(nil).flip(rulesOf(answers[i%len(answers)]))
-				m.put(key{index: x.id, pod: NewVersion()}, answer, false)
+				m.put(x, key{index: x.id, pod: pod.Version}, peer{pod: pod}, answer, false)
 				if used := m.Used(); used > budget {
 					t.Fatalf("%d bytes are remembered, more than %d", used, budget)
 				}
@@ -71,6 +95,7 @@ func TestMemoryStaysWithinItsBudget(t *testing.T) {
 			}
 			runtime.KeepAlive(m)
 			runtime.KeepAlive(x)
+			runtime.KeepAlive(pods)
 		})
 	}
 }
@@ -85,18 +110,18 @@ func rulesOf(s set) (rules []uint32) {
 
 // What is in use is kept while others come and go.
 func TestMemoryForgetsWhatWasNotUsed(t *testing.T) {
-	x := newIndex(excluding(10))
+	x := newIndex(selectingBits())
 	m := NewMemory(1 << 20)
-	hot := &flow{peer: peerNumber(0), memory: m}
+	hot := &flow{peer: peerOfBits(0), memory: m}
 	// Places in the table are random. Where everything that could make room is in
 	// use, something in use is forgotten: once in some runs. The reversed choice
 	// forgets it 50 times.
 	const most = 15
 	forgotten := 0
-	for range 200_000 {
+	for n := range 1 << manyBits {
 		remember(x, hot)
-		remember(x, &flow{peer: peerNumber(1), memory: m})
-		if m.find(key{index: x.id, pod: hot.peer.Version}) == nil {
+		remember(x, &flow{peer: peerOfBits(n), memory: m})
+		if m.find(x, key{index: x.id}, peer{pod: hot.peer}) == nil {
 			forgotten++
 		}
 	}
@@ -134,7 +159,7 @@ func TestMemoryIsForManyGoroutines(t *testing.T) {
 	rules := excluding(50)
 	x := newIndex(rules)
 	chain := &Chain{Rules: rules}
-	m := NewMemory(64 << 10)
+	m := NewMemory(8 << 10)
 	peers := make([]*Endpoint, 1000)
 	for i := range peers {
 		peers[i] = peerNumber(i % 100)

@@ -14,10 +14,12 @@ import (
 // its peer to have, so that only few are evaluated for any peer.
 type peerTable struct {
 	items []peerItem
-	loose candidates // items that need nothing a peer has
-	by    map[trait]*candidates
+	loose candidates       // items that need nothing a peer has
+	reads map[trait]uint32 // all that items read of a peer, numbered
+	by    []*candidates    // for each number the items that need it, nil for none
 
 	pods, nodes, domains bool // which kinds of items there are
+	compares             bool // some item compares values of labels as numbers
 }
 
 // peerItem is one selector and the rules that have it.
@@ -33,7 +35,7 @@ type candidates struct {
 	cost  int
 }
 
-// trait is something that a peer has.
+// trait is something that a peer may have.
 type trait struct {
 	of         traitKind
 	key, value string
@@ -47,6 +49,7 @@ const (
 	podLabelKey
 	namespaceLabel
 	namespaceLabelKey
+	namespaceKnown
 	nodeLabel
 	nodeLabelKey
 	domain
@@ -55,7 +58,7 @@ const (
 
 // newPeerTable returns nil if no rule selects pods, nodes or domains.
 func newPeerTable(rules []Rule) *peerTable {
-	t := &peerTable{by: make(map[trait]*candidates)}
+	t := &peerTable{reads: make(map[trait]uint32)}
 	known := make(map[trait]uint32) // selectors as text
 	for i := range rules {
 		if rules[i].AnyPeer {
@@ -121,27 +124,31 @@ func (t *peerTable) add(known map[trait]uint32, name trait, p Peer, rule uint32)
 
 // file puts each item under that of its needs which the fewest items share.
 func (t *peerTable) file() {
-	needs := make([][][]trait, len(t.items))
-	shared := make(map[trait]int, len(t.items))
+	needs := make([][][]uint32, len(t.items))
 	for i := range t.items {
 		item := &t.items[i]
-		needs[i], item.cost = item.peer.needs()
+		needs[i], item.cost = t.needs(&item.peer)
 		item.cost += len(item.rules)
-		for _, oneOf := range needs[i] {
+	}
+	shared := make([]int, len(t.reads))
+	for _, all := range needs {
+		for _, oneOf := range all {
 			for _, need := range oneOf {
 				shared[need]++
 			}
 		}
 	}
+	t.by = make([]*candidates, len(t.reads))
 	for i, all := range needs {
-		t.loose.fileBest(t.by, shared, all, uint32(i), t.items[i].cost)
+		t.fileBest(shared, all, uint32(i))
 	}
 }
 
-// fileBest puts an item among c or, if it needs something, under that.
-func (c *candidates) fileBest(by map[trait]*candidates, shared map[trait]int, needs [][]trait, item uint32, cost int) {
+// fileBest puts an item under one of its needs or, if it has none, among the loose ones.
+func (t *peerTable) fileBest(shared []int, needs [][]uint32, item uint32) {
+	cost := t.items[item].cost
 	if len(needs) == 0 {
-		c.add(item, cost)
+		t.loose.add(item, cost)
 		return
 	}
 	best, fewest := needs[0], -1
@@ -155,10 +162,10 @@ func (c *candidates) fileBest(by map[trait]*candidates, shared map[trait]int, ne
 		}
 	}
 	for _, need := range best {
-		if by[need] == nil {
-			by[need] = &candidates{}
+		if t.by[need] == nil {
+			t.by[need] = &candidates{}
 		}
-		by[need].add(item, cost)
+		t.by[need].add(item, cost)
 	}
 }
 
@@ -167,47 +174,72 @@ func (c *candidates) add(item uint32, cost int) {
 	c.cost += cost
 }
 
+// number returns the number of h, which items read.
+func (t *peerTable) number(h trait) uint32 {
+	n, ok := t.reads[h]
+	if !ok {
+		n = uint32(len(t.reads))
+		t.reads[h] = n
+	}
+	return n
+}
+
 // needs returns what p needs a peer to have: of each list one. The cost is that of
-// evaluating p, about as many comparisons.
-func (p *Peer) needs() (all [][]trait, cost int) {
+// evaluating p, about as many comparisons. All that p reads of a peer gets a number.
+func (t *peerTable) needs(p *Peer) (all [][]uint32, cost int) {
 	switch {
 	case p.Nodes != nil:
-		return labelNeeds(nil, p.Nodes, nodeLabel, nodeLabelKey)
+		return t.labelNeeds(nil, p.Nodes, nodeLabel, nodeLabelKey)
 	case p.Domains != nil:
 		d := p.Domains[0]
+		of := domain
 		if d.Below {
-			return [][]trait{{{of: belowDomain, value: d.Name}}}, 1
+			of = belowDomain
 		}
-		return [][]trait{{{of: domain, value: d.Name}}}, 1
+		return [][]uint32{{t.number(trait{of: of, value: d.Name})}}, 1
 	}
-	all, cost = labelNeeds(nil, p.Pods.Pods, podLabel, podLabelKey)
+	all, cost = t.labelNeeds(nil, p.Pods.Pods, podLabel, podLabelKey)
 	if p.Pods.Namespace != "" {
-		return append(all, []trait{{of: namespaceName, value: p.Pods.Namespace}}), cost
+		return append(all, []uint32{t.number(trait{of: namespaceName, value: p.Pods.Namespace})}), cost
 	}
-	all, more := labelNeeds(all, p.Pods.Namespaces, namespaceLabel, namespaceLabelKey)
+	if !p.Pods.Namespaces.Empty() {
+		t.number(trait{of: namespaceKnown})
+	}
+	all, more := t.labelNeeds(all, p.Pods.Namespaces, namespaceLabel, namespaceLabelKey)
 	return all, cost + more
 }
 
 // labelNeeds appends what s needs.
-func labelNeeds(all [][]trait, s labels.Selector, pair, key traitKind) (_ [][]trait, cost int) {
+func (t *peerTable) labelNeeds(all [][]uint32, s labels.Selector, pair, key traitKind) (_ [][]uint32, cost int) {
 	requirements, _ := s.Requirements()
 	cost = 1
 	for i := range requirements {
 		r := &requirements[i]
 		values := r.ValuesUnsorted()
 		cost += 1 + len(values)
+		hasKey := []uint32{t.number(trait{of: key, key: r.Key()})}
 		switch r.Operator() {
 		case selection.In, selection.Equals, selection.DoubleEquals:
-			oneOf := make([]trait, 0, len(values))
-			for _, v := range values {
-				oneOf = append(oneOf, trait{pair, r.Key(), v})
-			}
-			all = append(all, oneOf)
-		case selection.Exists, selection.GreaterThan, selection.LessThan:
-			all = append(all, []trait{{of: key, key: r.Key()}})
+			all = append(all, t.pairs(pair, r.Key(), values))
+		case selection.NotIn, selection.NotEquals:
+			t.pairs(pair, r.Key(), values)
+		case selection.Exists:
+			all = append(all, hasKey)
+		case selection.GreaterThan, selection.LessThan:
+			all = append(all, hasKey)
+			t.compares = true
 		}
 	}
 	return all, cost
+}
+
+// pairs returns the numbers of labels with one key.
+func (t *peerTable) pairs(of traitKind, key string, values []string) []uint32 {
+	numbers := make([]uint32, len(values))
+	for i, v := range values {
+		numbers[i] = t.number(trait{of, key, v})
+	}
+	return numbers
 }
 
 // peer is who a packet's peer is.
@@ -277,11 +309,19 @@ func (t *peerTable) cost(p peer, limit int) int {
 		return cost
 	}
 	t.traits(p, func(h trait) {
-		if c := t.by[h]; c != nil {
+		if c := t.candidates(h); c != nil {
 			cost += c.cost
 		}
 	})
 	return cost
+}
+
+// candidates returns the items that need h, nil if there are none.
+func (t *peerTable) candidates(h trait) *candidates {
+	if n, ok := t.reads[h]; ok {
+		return t.by[n]
+	}
+	return nil
 }
 
 // evaluate returns the rules that select p.
@@ -297,7 +337,7 @@ func (t *peerTable) evaluate(p peer) set {
 	}
 	ask(&t.loose)
 	t.traits(p, func(h trait) {
-		if c := t.by[h]; c != nil {
+		if c := t.candidates(h); c != nil {
 			ask(c)
 		}
 	})

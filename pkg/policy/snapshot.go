@@ -3,7 +3,6 @@ package policy
 import (
 	"net/netip"
 	"slices"
-	"sync/atomic"
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
@@ -15,9 +14,9 @@ type Endpoint struct {
 	// ID distinguishes the pod from others that have its name or its addresses at
 	// another time, now and after a restart. It is not zero.
 	ID uint32
-	// Version is another one whenever Labels, NamespaceLabels or Ports are others
-	// (NewVersion). With 0 nothing is remembered of the endpoint.
-	Version uint64
+	// Version is another one whenever Namespace, Labels, NamespaceLabels or Ports are
+	// others (NewVersion). With nil nothing is remembered of the endpoint.
+	Version *Version
 	Labels  Labels
 	// NamespaceLabels are those of the Namespace object; the zero Labels when the
 	// object is not known, which only an empty selector matches.
@@ -30,11 +29,6 @@ type Endpoint struct {
 	// pod, and an administrator's rule may deny there what it sends, by its labels.
 	AwaitsStatus bool
 }
-
-var versions atomic.Uint64 // how many were given out
-
-// NewVersion returns an Endpoint.Version that no endpoint has.
-func NewVersion() uint64 { return versions.Add(1) }
 
 // String returns "namespace/name".
 func (e *Endpoint) String() string { return e.Namespace + "/" + e.Name }

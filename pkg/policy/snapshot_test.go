@@ -45,10 +45,10 @@ func isolate() Rule {
 
 // snapshot holds pod a with the given chains, and the pods b and c.
 func snapshot(ingress, egress *Chain) *Snapshot {
-	a := &Endpoint{Version: 1, Namespace: "x", Name: "a", Labels: NewLabels(labels.Set{"pod": "a"}), Ingress: ingress, Egress: egress,
+	a := &Endpoint{Version: NewVersion(), Namespace: "x", Name: "a", Labels: NewLabels(labels.Set{"pod": "a"}), Ingress: ingress, Egress: egress,
 		Ports: []NamedPort{{"web", packet.TCP, 8080}, {"dns", packet.UDP, 53}}}
-	b := &Endpoint{Version: 2, Namespace: "x", Name: "b", Labels: NewLabels(labels.Set{"pod": "b"})}
-	c := &Endpoint{Version: 3, Namespace: "x", Name: "c", Labels: NewLabels(labels.Set{"pod": "c"})}
+	b := &Endpoint{Version: NewVersion(), Namespace: "x", Name: "b", Labels: NewLabels(labels.Set{"pod": "b"})}
+	c := &Endpoint{Version: NewVersion(), Namespace: "x", Name: "c", Labels: NewLabels(labels.Set{"pod": "c"})}
 	endpoints := NewEndpoints(map[netip.Addr]*Endpoint{addrA: a, addrB: b, addrC: c})
 	return New(Model{
 		Endpoints: endpoints,

@@ -266,7 +266,7 @@ func TestTheFormatHasANumber(t *testing.T) {
 	want := strings.Join([]string{
 		"Header.Node string", "Header.Boot string", "Header.Kinds []string", "Header.Known time.Time", "Header.Versions map[string]string",
 		"Pod.Endpoint policy.Endpoint", "Pod.UID types.UID", "Pod.Node string", "Pod.Addrs []netip.Addr", "Pod.Announced []netip.Addr", "Pod.Created int64", "Pod.Terminating bool", "Pod.OwnNetwork bool",
-		"Endpoint.Namespace string", "Endpoint.Name string", "Endpoint.ID uint32", "Endpoint.Version uint64", "Endpoint.Labels policy.Labels",
+		"Endpoint.Namespace string", "Endpoint.Name string", "Endpoint.ID uint32", "Endpoint.Version *policy.Version", "Endpoint.Labels policy.Labels",
 		"Endpoint.NamespaceLabels policy.Labels", "Endpoint.Ports []policy.NamedPort", "Endpoint.Ingress *policy.Chain", "Endpoint.Egress *policy.Chain",
 		"Endpoint.AwaitsStatus bool",
 		"NamedPort.Name string", "NamedPort.Proto packet.Proto", "NamedPort.Port uint16",
