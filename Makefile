@@ -21,6 +21,7 @@ COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 DATE ?= $(shell git log -1 --format=%cI 2>/dev/null)
 BUILD = github.com/prometheus/common/version
 LDFLAGS = -X $(BUILD).Version=$(VERSION) -X $(BUILD).Revision=$(COMMIT) -X $(BUILD).BuildDate=$(DATE)
+PROBER_LDFLAGS = -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 
 # Tests that need root and network namespaces are skipped for other users. For root
 # a skip is a failure.
@@ -260,7 +261,7 @@ image: ## build the container image IMAGE
 	docker build --build-arg LDFLAGS='$(LDFLAGS)' -t $(IMAGE) .
 
 image-prober: ## build the image of the prober (docs/testing/prober.md) PROBER_IMAGE
-	docker build --target prober -t $(PROBER_IMAGE) .
+	docker build --build-arg LDFLAGS='$(PROBER_LDFLAGS)' --target prober -t $(PROBER_IMAGE) .
 
 clean: ## remove what was built
 	rm -rf bin
