@@ -93,7 +93,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	o.sharedOptions.addFlags(fs)
 	fs.StringVar(&o.nodeName, "hostname-override", o.nodeName, "name of this machine's Node object; empty uses the host name. With a wrong name the agent finds no pods and enforces nothing")
 	fs.StringVar(&o.manifests, "manifests", o.manifests, "directory of Kubernetes manifests (pods, namespaces, nodes, network policies) to enforce instead of those of an API server; changed files are read again")
-	fs.IntVar(&o.queue, "nfqueue-id", o.queue, "the number, 0-65535, from which on the agent takes NFQUEUE numbers: two for each queue and two more. If another process uses one of them, it takes the next free range, and says so in the log")
+	fs.IntVar(&o.queue, "nfqueue-id", o.queue, "the number, 0-65535, from which on the agent takes NFQUEUE numbers: two for each queue and three more. If another process uses one of them, it takes the next free range, and says so in the log")
 	fs.IntVar(&o.queues, "nfqueue-count", o.queues, "number of queues, 1-64; the kernel distributes connections over them by CPU. Too many take CPU time from pods, too few delay new connections. The default is the number of CPUs, at most 4")
 	fs.IntVar(&o.share, "pod-share", o.share, "packets per second of each pod of this node that are decided before the packets of pods beyond their share; those are decided with the remaining capacity. 0 disables shares: a pod that floods then delays the first packets of all other pods")
 	fs.TextVar(&o.divert, "divert", o.divert, "how packets are queued, `MODE`: queue (nftables statement), xtables (NFQUEUE target through nft_compat), or auto, which uses what the kernel supports. Start fails with a way that the kernel lacks")
@@ -137,8 +137,8 @@ func (o *options) validate(args []string) error {
 	}
 	if o.queues < 1 || o.queues > maxQueues {
 		fault("nfqueue-count", o.queues, "must be in 1-%d", maxQueues)
-	} else if last := o.queue + 2*o.queues + 1; last > 65535 {
-		fault("nfqueue-count", o.queues, "the last of the agent's %d queue numbers would be %d, above 65535", 2*o.queues+2, last)
+	} else if last := o.queue + 2*o.queues + 2; last > 65535 {
+		fault("nfqueue-count", o.queues, "the last of the agent's %d queue numbers would be %d, above 65535", 2*o.queues+3, last)
 	}
 	if o.share < 0 || o.share > int(steer.MaxShare) {
 		fault("pod-share", o.share, "must be in 0-%d", steer.MaxShare)
@@ -232,6 +232,7 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 		Manifests:           o.manifests,
 		Kinds:               o.kinds.Enabled(),
 		Features:            o.features,
+		Audit:               o.audit,
 		Queue:               uint16(o.queue),
 		Queues:              uint16(o.queues),
 		Share:               uint32(o.share),

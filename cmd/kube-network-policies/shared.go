@@ -21,6 +21,7 @@ type sharedOptions struct {
 	kubeconfig         string
 	kinds              kindflags.Flags
 	features           compile.Features
+	audit              bool
 	metricsBindAddress string
 	metrics            metricsOptions
 	logging            *logsapi.LoggingConfiguration
@@ -38,6 +39,7 @@ func (o *sharedOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file for the API server; empty uses the service account of the pod. Start fails if it cannot be read")
 	o.kinds = kindflags.Add(fs, "enable %s, as soon as its CustomResourceDefinition is installed. When false, these policies have no effect and get no conditions. Agents and status writer need the same value", false)
 	featuregates.AddFlag(fs, &o.features, "Policies that use a disabled part fail closed and are reported. Agents and status writer need the same value")
+	fs.BoolVar(&o.audit, "audit", o.audit, "evaluate policies and enforce none of them, as if all were annotated "+compile.EnforcementAnnotation+": audit. What they would deny passes, and is counted and logged. Agents and status writer need the same value")
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port, as `HOST:PORT`, of /metrics, /livez and /readyz; an empty host means all addresses. The agent waits while the port is in use, by the agent that it replaces for example; the status writer does not start")
 	o.metrics.addFlags(fs)
 	logsapi.AddFlags(o.logging, fs)

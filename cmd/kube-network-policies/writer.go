@@ -9,12 +9,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/startuptaint"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
@@ -82,11 +84,18 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		QPS:            float64(o.qps),
 		Burst:          o.burst,
 		Events:         o.events,
+		Enforcement:    compile.EnforcementAnnotation,
+		Audited:        o.audited,
 		Beside:         beside,
 		LeaseNamespace: o.leaseNamespace,
 		Identity:       host + "_" + string(uuid.NewUUID()),
 		Registerer:     reg,
 	})
+}
+
+// audited reports whether a policy is audited, for status.Config.
+func (o *writerOptions) audited(policy, namespace metav1.Object) bool {
+	return o.audit || compile.Audits(policy, namespace)
 }
 
 // beside returns what the writer does for nodes, nil for nothing.

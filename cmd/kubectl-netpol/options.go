@@ -169,7 +169,6 @@ var outputs = map[string][]string{
 	"diff":    {"text", "markdown", "json"},
 	"check":   {"text", "json", "sarif", "github"},
 	"assert":  {"text", "json", "junit", "github"},
-	"view":    {"page", "html"},
 }
 
 // checkOutput refuses a form of output that a command does not have.

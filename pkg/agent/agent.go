@@ -57,6 +57,8 @@ type Config struct {
 	// addition to NetworkPolicy.
 	Kinds    []*compile.Kind
 	Features compile.Features
+	// Audit evaluates policies and enforces none of them.
+	Audit bool
 	// Queue is the first number from which on NFQUEUE numbers are taken that no process
 	// uses, and Queues how many queues decide packets.
 	Queue, Queues uint16
@@ -215,7 +217,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	exportReadiness(reg, a.readiness)
-	a.booted = !a.owners.any() && !cfg.beside && !cfg.FailOpen.NoAgent
+	a.booted = !a.owners.any() && !cfg.beside && !cfg.FailOpen.NoAgent && !cfg.Audit
 	if a.booted {
 		logger.Info("The node has no rules of an earlier agent: new connections of its pods wait for the first snapshot")
 	}
@@ -250,7 +252,7 @@ func Run(ctx context.Context, cfg Config) error {
 		group.Go(func() error { return a.verdicts.Run(ctx) })
 	}
 	for _, q := range a.queues {
-		group.Go(func() error { return q.Run(ctx, q.handler, a.ready) })
+		group.Go(func() error { return q.Run(ctx, q.handler, q.ready) })
 	}
 	if a.observer != nil {
 		group.Go(func() error { return a.observer.Run(ctx) })
@@ -317,6 +319,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		ObserveQueue:  cfg.observeQueue(),
 		Share:         cfg.Share,
 		OverflowQueue: cfg.overflowQueue(),
+		AuditQueue:    cfg.auditQueue(),
 		Bypass:        cfg.FailOpen.NoAgent,
 		Mark:          cfg.Mark,
 		BlockMark:     cfg.BlockMark,
@@ -334,7 +337,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	}, caps); err != nil {
 		return nil, err
 	}
-	if a.queues, err = newQueues(cfg, a.enforcer, a.observer, reg); err != nil {
+	if a.queues, err = newQueues(cfg, a.enforcer, a.observer, a.ready, reg); err != nil {
 		return nil, err
 	}
 	a.peers.queues = a.queues
@@ -357,6 +360,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		NodeName:    cfg.NodeName,
 		Kinds:       cfg.Kinds,
 		Features:    cfg.Features,
+		Audit:       cfg.Audit,
 		Memory:      a.eval.memory,
 		MinInterval: compileInterval,
 		Settle:      compileSettle,
@@ -476,6 +480,9 @@ func (a *agent) sets(s *policy.Snapshot, since time.Time) steer.Sets {
 		Pods:          s.Local(),
 		IngressRanges: s.Ranges(policy.Ingress),
 		EgressRanges:  s.Ranges(policy.Egress),
+		AuditIngress:  s.AuditedIn(policy.Ingress),
+		AuditEgress:   s.AuditedIn(policy.Egress),
+		AuditToHost:   s.AuditedToHost(),
 		Since:         since,
 	}
 	if a.observer != nil {

@@ -30,7 +30,7 @@ const (
 type numbers struct{ first, count int }
 
 // numbers returns the range of this agent.
-func (c Config) numbers() numbers { return numbers{int(c.Queue), 2*int(c.Queues) + 2} }
+func (c Config) numbers() numbers { return numbers{int(c.Queue), 2*int(c.Queues) + 3} }
 
 func (n numbers) last() int { return n.first + n.count - 1 }
 

@@ -23,14 +23,14 @@ func TestFreeQueueNumbersAreClaimed(t *testing.T) {
 		want  uint16 // 0 for an error
 	}{
 		{name: "all are free", first: 100, want: 100},
-		{name: "the first is taken", first: 100, taken: []uint16{100}, want: 106},
-		{name: "the last is taken", first: 100, taken: []uint16{105}, want: 106},
-		{name: "one in between is taken", first: 100, taken: []uint16{103}, want: 106},
-		{name: "the neighbors are taken", first: 100, taken: []uint16{99, 106}, want: 100},
-		{name: "three ranges are taken", first: 100, taken: []uint16{100, 108, 117}, want: 118},
-		{name: "all ranges are taken", first: 100, taken: []uint16{100, 106, 112, 118, 124, 130, 136, 142}},
-		{name: "no range is left below 65536", first: 65524, taken: []uint16{65524, 65530}},
-		{name: "the last range below 65536", first: 65524, taken: []uint16{65524}, want: 65530},
+		{name: "the first is taken", first: 100, taken: []uint16{100}, want: 107},
+		{name: "the last is taken", first: 100, taken: []uint16{106}, want: 107},
+		{name: "one in between is taken", first: 100, taken: []uint16{103}, want: 107},
+		{name: "the neighbors are taken", first: 100, taken: []uint16{99, 107}, want: 100},
+		{name: "three ranges are taken", first: 100, taken: []uint16{100, 109, 120}, want: 121},
+		{name: "all ranges are taken", first: 100, taken: []uint16{100, 107, 114, 121, 128, 135, 142, 149}},
+		{name: "no range is left below 65536", first: 65522, taken: []uint16{65522, 65529}},
+		{name: "the last range below 65536", first: 65522, taken: []uint16{65522}, want: 65529},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			k := queuetest.New()
@@ -39,7 +39,7 @@ func TestFreeQueueNumbersAreClaimed(t *testing.T) {
 			}
 			cfg, claimed, err := claim(t.Context(), Config{Queue: tt.first, Queues: 2}, k)
 			if tt.want == 0 {
-				if err == nil || !strings.Contains(err.Error(), "no 6 queue numbers in a row are free") {
+				if err == nil || !strings.Contains(err.Error(), "no 7 queue numbers in a row are free") {
 					t.Fatalf("claimed %d, error %v", cfg.Queue, err)
 				}
 				return
@@ -50,7 +50,7 @@ func TestFreeQueueNumbersAreClaimed(t *testing.T) {
 			if cfg.Queue != tt.want {
 				t.Errorf("claimed from %d up, want %d", cfg.Queue, tt.want)
 			}
-			last := tt.want + 5
+			last := tt.want + 6
 			if _, err := queue.NewClaim(t.Context(), k, last); !errors.Is(err, queue.ErrTaken) {
 				t.Errorf("number %d is not taken: %v", last, err)
 			}
@@ -77,7 +77,7 @@ func TestRangesThatWereNotClaimedAreFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range stats {
-		if s.Number != 101 && s.Number != 111 {
+		if s.Number != 101 && s.Number != 113 {
 			t.Errorf("queue %d is bound", s.Number)
 		}
 	}
@@ -192,7 +192,7 @@ func TestAgentEndsAfterAnotherOneHasTakenOver(t *testing.T) {
 
 func TestHolderHasTheLastNumber(t *testing.T) {
 	cfg := Config{Queue: 7100, Queues: 4, Started: 5}
-	if got, want := cfg.holder(), (steer.Holder{Started: 5, Queue: 7109}); got != want {
+	if got, want := cfg.holder(), (steer.Holder{Started: 5, Queue: 7110}); got != want {
 		t.Errorf("holder %v, want %v", got, want)
 	}
 }

@@ -195,11 +195,11 @@ func TestObserveQueueNumber(t *testing.T) {
 	}{
 		{Config{Queue: 100, Queues: 4}, 0, ""},
 		{observed(100, 4), 104, ""},
-		{Config{Queue: 65532, Queues: 1}, 0, ""},
-		{observed(65532, 1), 65533, ""},
-		{observed(65533, 1), 65534, "Queues: the last queue would be 65536, above 65535"},
-		{Config{Queue: 65526, Queues: 4, Share: 1}, 0, ""},
-		{Config{Queue: 65527, Queues: 4, Share: 1}, 0, "Queues: the last queue would be 65536, above 65535"},
+		{Config{Queue: 65531, Queues: 1}, 0, ""},
+		{observed(65531, 1), 65532, ""},
+		{observed(65532, 1), 65533, "Queues: the last queue would be 65536, above 65535"},
+		{Config{Queue: 65525, Queues: 4, Share: 1}, 0, ""},
+		{Config{Queue: 65526, Queues: 4, Share: 1}, 0, "Queues: the last queue would be 65536, above 65535"},
 	} {
 		t.Run(fmt.Sprintf("queue %d, %d queues, share %d, kinds %v", tt.cfg.Queue, tt.cfg.Queues, tt.cfg.Share, tt.cfg.Kinds), func(t *testing.T) {
 			tt.cfg.NodeName, tt.cfg.Manifests = "node", "dir"

@@ -31,15 +31,26 @@ type observer interface {
 	Run(ctx context.Context) error
 }
 
-// served are queues and the handler of their packets.
+// served are queues and the handler of their packets, which is called once ready is
+// closed.
 type served struct {
 	*queue.Queues
 	handler queue.Handler
+	ready   <-chan struct{}
 }
 
-// newQueues returns the queues of packets to decide and, with an observer, the queue of
-// packets that it observes.
-func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Registerer) ([]served, error) {
+// always is a closed channel: packets that only audited policies select do not wait for
+// the first snapshot.
+var always = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// newQueues returns the queues of packets to decide, the queue of packets to audit and,
+// with an observer, the queue of packets that it observes. ready is closed when packets
+// can be decided.
+func newQueues(cfg Config, e *enforce.Enforcer, o observer, ready <-chan struct{}, reg prometheus.Registerer) ([]served, error) {
 	within := queue.Config{
 		First:           cfg.Queue,
 		Count:           cfg.Queues,
@@ -63,7 +74,21 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Regis
 	if err != nil {
 		return nil, err
 	}
-	all := []served{{deciding, decide(e)}}
+	auditing, err := queue.New(queue.Config{
+		First:           cfg.auditQueue(),
+		Count:           1,
+		MaxLen:          auditLen,
+		FailOpen:        true,
+		FailOpenOnPanic: true,
+		AcceptMark:      cfg.Mark,
+		RememberMark:    cfg.RememberMark,
+		Purpose:         "audit",
+		Registerer:      reg,
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := []served{{deciding, decide(e.Decide), ready}, {auditing, decide(e.Audit), always}}
 	if o == nil {
 		return all, nil
 	}
@@ -80,7 +105,7 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, reg prometheus.Regis
 	if err != nil {
 		return nil, err
 	}
-	return append(all, served{observing, observe(o)}), nil
+	return append(all, served{observing, observe(o), ready}), nil
 }
 
 // observeQueue is the number of the observer's queue, after those that decide,
@@ -95,6 +120,14 @@ func (c Config) observeQueue() uint16 {
 // overflowQueue is the number of the first queue for what exceeds a share, behind
 // the observer's, whether there is one or not.
 func (c Config) overflowQueue() uint16 { return c.Queue + c.Queues + 1 }
+
+// auditQueue is the number of the queue for what only audited policies select, behind the
+// overflow queues, whether there are some or not.
+func (c Config) auditQueue() uint16 { return c.overflowQueue() + c.Queues }
+
+// auditLen is the length of the audit queue. An agent that hangs delays so many first
+// packets of pods that only audited policies select; the kernel accepts the others.
+const auditLen = 256
 
 // overflowLen is the length of each overflow queue. Each queued packet has a conntrack
 // entry: together they may use a quarter of the table, so that a flood leaves room for
@@ -112,9 +145,9 @@ func overflowLen(queues uint16) uint32 {
 	return uint32(min(queue.DefaultMaxLen, max(64, entries/4/uint64(queues))))
 }
 
-func decide(e *enforce.Enforcer) queue.Handler {
+func decide(by func(enforce.Input) enforce.Result) queue.Handler {
 	return func(p queue.Packet) queue.Verdict {
-		switch e.Decide(enforce.Input(p)) {
+		switch by(enforce.Input(p)) {
 		case enforce.Accept:
 			return queue.Accept
 		case enforce.Remember:

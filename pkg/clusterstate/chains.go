@@ -24,17 +24,18 @@ func (c *chains) newID() uint64 {
 }
 
 // of returns the chain of e in direction d, nil if no policy applies to it (NP-1,
-// CN-6). all are the policies without a namespace, own those of the pod's.
-func (c *chains) of(all, own []compiled, e *policy.Endpoint, d policy.Direction) *policy.Chain {
-	c.key = appendSelected(c.key[:0], all, e, d)
-	c.key = appendSelected(c.key, own, e, d)
+// CN-6). all are the policies without a namespace, own those of the pod's. Audited ones
+// are part of it only if audit is set.
+func (c *chains) of(all, own []compiled, e *policy.Endpoint, d policy.Direction, audit bool) *policy.Chain {
+	c.key = appendSelected(c.key[:0], all, e, d, audit)
+	c.key = appendSelected(c.key, own, e, d, audit)
 	if len(c.key) == 0 {
 		return nil
 	}
 	c.key = append(c.key, byte(d)) // a policy may apply in both directions
 	chain := c.built[string(c.key)]
 	if chain == nil {
-		chain = append(selected(all, e, d), selected(own, e, d)...).chain(d)
+		chain = append(selected(all, e, d, audit), selected(own, e, d, audit)...).chain(d)
 		c.built[string(c.key)] = chain
 	}
 	return chain
@@ -45,6 +46,9 @@ func (c *chains) keep(pods iter.Seq[*compile.Pod]) {
 	used := make(map[*policy.Chain]bool, len(c.built))
 	for p := range pods {
 		used[p.Endpoint.Ingress], used[p.Endpoint.Egress] = true, true
+		if audited := p.Endpoint.Audited; audited != nil {
+			used[audited.Ingress], used[audited.Egress] = true, true
+		}
 	}
 	for key, chain := range c.built {
 		if !used[chain] {
@@ -54,9 +58,9 @@ func (c *chains) keep(pods iter.Seq[*compile.Pod]) {
 }
 
 // appendSelected appends the ids of those of policies that apply to e in direction d.
-func appendSelected(key []byte, policies []compiled, e *policy.Endpoint, d policy.Direction) []byte {
+func appendSelected(key []byte, policies []compiled, e *policy.Endpoint, d policy.Direction, audit bool) []byte {
 	for i := range policies {
-		if p := &policies[i]; p.selects(e, d) {
+		if p := &policies[i]; p.joins(e, d, audit) {
 			key = binary.AppendUvarint(key, p.id)
 		}
 	}
@@ -66,9 +70,9 @@ func appendSelected(key []byte, policies []compiled, e *policy.Endpoint, d polic
 // selection is the policies that apply to a subject in one direction.
 type selection []*compile.Policy
 
-func selected(policies []compiled, e *policy.Endpoint, d policy.Direction) (s selection) {
+func selected(policies []compiled, e *policy.Endpoint, d policy.Direction, audit bool) (s selection) {
 	for i := range policies {
-		if p := &policies[i]; p.selects(e, d) {
+		if p := &policies[i]; p.joins(e, d, audit) {
 			s = append(s, p.Policy)
 		}
 	}

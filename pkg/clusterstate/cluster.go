@@ -26,6 +26,8 @@ type Config struct {
 	// is not known here: the caller sets it in policy.Query.
 	AllNodes bool
 	Features compile.Features
+	// Audit treats every policy as audited, whatever its annotation says.
+	Audit bool
 	// Memory is where evaluations are remembered. Nil makes one of the default
 	// size.
 	Memory *policy.Memory
@@ -114,7 +116,7 @@ func (c *Cluster) Delete(kind *compile.Kind, namespace, name string) bool {
 	case compile.KindPod:
 		return c.deletePod(podKey{namespace, name})
 	case compile.KindNamespace:
-		return c.label(name, policy.Labels{})
+		return c.deleteNamespace(name)
 	case compile.KindNode:
 		return c.deleteNode(name)
 	}
@@ -194,5 +196,6 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		Hosts:     c.derived.hosts,
 		Findings:  c.derived.findings,
 		Memory:    c.cfg.Memory,
+		Audit:     c.derived.audit,
 	})
 }

@@ -13,6 +13,7 @@ type Input struct {
 	NodeName   string // as in Config
 	AllNodes   bool   // as in Config
 	Features   compile.Features
+	Audit      bool // as in Config
 	Namespaces []*corev1.Namespace
 	Pods       []*corev1.Pod
 	Nodes      []*corev1.Node
@@ -24,7 +25,7 @@ func Compile(in Input) *policy.Snapshot { return fill(in).Snapshot() }
 
 // fill returns the Cluster of in.
 func fill(in Input) *Cluster {
-	c := New(Config{NodeName: in.NodeName, AllNodes: in.AllNodes, Features: in.Features})
+	c := New(Config{NodeName: in.NodeName, AllNodes: in.AllNodes, Features: in.Features, Audit: in.Audit})
 	setAll(c, in.Namespaces)
 	setAll(c, in.Nodes)
 	setAll(c, in.Policies)

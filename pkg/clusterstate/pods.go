@@ -15,6 +15,10 @@ type namespace struct {
 	labels   policy.Labels // the zero ones while the object is not known
 	pods     map[string]*compile.Pod
 	policies []compiled // in the order of evaluation
+	// enforcement is what the object's annotation says of them, and findings what is
+	// wrong with it.
+	enforcement compile.Enforcement
+	findings    []policy.Finding
 }
 
 type podKey struct{ namespace, name string }
@@ -38,7 +42,14 @@ func (c *Cluster) forget(name string, ns *namespace) {
 }
 
 func (c *Cluster) setNamespace(o *corev1.Namespace) bool {
-	return c.label(o.Name, policy.NewLabels(o.Labels))
+	labeled := c.label(o.Name, policy.NewLabels(o.Labels))
+	enforcement, _ := compile.EnforcementOf(o)
+	return c.enforce(o.Name, enforcement, compile.DiagnoseNamespace(o)) || labeled
+}
+
+func (c *Cluster) deleteNamespace(name string) bool {
+	enforced := c.enforce(name, compile.Unspecified, nil)
+	return c.label(name, policy.Labels{}) || enforced
 }
 
 // label gives a namespace labels, the zero ones when its object is gone.

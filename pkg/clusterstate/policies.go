@@ -22,6 +22,7 @@ type compiled struct {
 	stopsPods    [2]bool
 	selectsNodes bool
 	faulty       bool // has findings
+	audited      bool // evaluated and not enforced
 }
 
 // policyKey names a policy.
@@ -45,6 +46,12 @@ func newCompiled(p *compile.Policy, id uint64) compiled {
 // selects reports whether the policy applies to e in direction d.
 func (p *compiled) selects(e *policy.Endpoint, d policy.Direction) bool {
 	return p.applies[d] && p.subject.Selects(e)
+}
+
+// joins reports whether the policy is part of a chain of e in direction d: an audited one
+// only if audit is set.
+func (p *compiled) joins(e *policy.Endpoint, d policy.Direction, audit bool) bool {
+	return (audit || !p.audited) && p.selects(e, d)
 }
 
 func compare(p, o compiled) int { return p.Compare(o.Policy) }
@@ -76,6 +83,7 @@ func (c *Cluster) replacePolicy(ref policy.Ref, kind *compile.Kind, now *compile
 	}
 	if now != nil {
 		p := newCompiled(now, c.chains.newID())
+		p.audited = c.audits(&p)
 		at, _ := slices.BinarySearchFunc(*list, p, compare)
 		*list = slices.Insert(*list, at, p)
 		c.byName[key] = p
@@ -114,14 +122,16 @@ func (c *Cluster) updateChains() {
 	for key := range c.stale {
 		old := c.pod(key)
 		policies := c.namespaces[key.namespace].policies
-		in := c.chains.of(c.policies, policies, &old.Endpoint, policy.Ingress)
-		out := c.chains.of(c.policies, policies, &old.Endpoint, policy.Egress)
+		in := c.chains.of(c.policies, policies, &old.Endpoint, policy.Ingress, false)
+		out := c.chains.of(c.policies, policies, &old.Endpoint, policy.Egress, false)
 		awaits := c.awaitsStatus(old)
-		if in == old.Endpoint.Ingress && out == old.Endpoint.Egress && awaits == old.Endpoint.AwaitsStatus {
+		audited := c.audited(policies, &old.Endpoint)
+		if in == old.Endpoint.Ingress && out == old.Endpoint.Egress && awaits == old.Endpoint.AwaitsStatus && sameChains(audited, old.Endpoint.Audited) {
 			continue
 		}
 		now := *old
-		now.Endpoint.Ingress, now.Endpoint.Egress, now.Endpoint.AwaitsStatus, c.localPods = in, out, awaits, nil
+		now.Endpoint.Ingress, now.Endpoint.Egress, now.Endpoint.AwaitsStatus, now.Endpoint.Audited = in, out, awaits, audited
+		c.localPods = nil
 		c.replacePod(old, &now)
 	}
 	if len(c.stale) > 0 {
@@ -155,26 +165,44 @@ type derived struct {
 	podRanges *policy.PodRanges
 	hosts     map[netip.Addr]*policy.Host
 	findings  []policy.Finding
+	audit     *policy.Audit // nil if no policy is audited
 }
 
 func (c *Cluster) derive() *derived {
 	d := &derived{ranges: c.rangesOf(c.cfg.enforces)}
+	var all policy.Audit // with those that are audited
+	audited := false
+	for _, ns := range c.namespaces {
+		d.findings = append(d.findings, ns.findings...)
+	}
 	for p := range c.allPolicies() {
 		if p.faulty {
 			d.findings = append(d.findings, p.Findings...)
 		}
-		for _, direction := range []policy.Direction{policy.Ingress, policy.Egress} {
-			d.isolating[direction] = d.isolating[direction] || p.holdsUnknown[direction]
-		}
-		if p.stopsPods != [2]bool{} {
-			d.podRanges = c.allPodRanges()
-		}
 		if p.selectsNodes {
 			d.hosts = c.allHosts()
 		}
+		audited = audited || p.audited
+		c.derivePolicy(&p, &all.Isolating, &all.PodRanges)
+		if !p.audited {
+			c.derivePolicy(&p, &d.isolating, &d.podRanges)
+		}
+	}
+	if audited {
+		d.audit = &all
 	}
 	slices.SortStableFunc(d.findings, compareFindings)
 	return d
+}
+
+// derivePolicy adds what follows from p being enforced.
+func (c *Cluster) derivePolicy(p *compiled, isolating *[2]bool, podRanges **policy.PodRanges) {
+	for d, holds := range p.holdsUnknown {
+		isolating[d] = isolating[d] || holds
+	}
+	if p.stopsPods != [2]bool{} {
+		*podRanges = c.allPodRanges()
+	}
 }
 
 // compareFindings orders findings by policy. Those of one policy are in order

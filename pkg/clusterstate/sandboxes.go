@@ -66,7 +66,7 @@ func (c *Cluster) announce() (changed bool) {
 // an administrator's rule may deny what p sends, by its labels.
 func (c *Cluster) awaitsStatus(p *compile.Pod) bool {
 	return len(p.Addrs) == 0 && len(p.Announced) > 0 && slices.ContainsFunc(c.policies, func(policy compiled) bool {
-		return policy.stopsFrom(&p.Endpoint)
+		return !policy.audited && policy.stopsFrom(&p.Endpoint)
 	})
 }
 

@@ -83,7 +83,9 @@ func kind[O any, P pointer[O]](k Kind) *Kind {
 // fills in all of a Policy but the fields that all kinds share.
 func policyKind[O any, P pointer[O]](k Kind, strip func(metav1.ObjectMeta, P) P, compile func(*diagnosis, P) *Policy) *Kind {
 	k.strip = func(o Object) Object {
-		return strip(metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), Generation: o.GetGeneration()}, o.(P))
+		return strip(metav1.ObjectMeta{
+			Namespace: o.GetNamespace(), Name: o.GetName(), Generation: o.GetGeneration(), Annotations: StripAnnotations(o.GetAnnotations()),
+		}, o.(P))
 	}
 	k.compile = func(d *diagnosis, o Object) *Policy { return compile(d, o.(P)) }
 	return kind[O, P](k)
@@ -137,7 +139,7 @@ func (k *Kind) Has(o any) bool { return k.has(o) }
 func (k *Kind) IsPolicy() bool { return slices.Contains(Kinds, k) }
 
 // Strip returns a new object with what is needed of the policy o: its name, its
-// generation and its spec, which the two share.
+// generation, EnforcementAnnotation and its spec, which the two share.
 func (k *Kind) Strip(o Object) Object { return k.strip(o) }
 
 // AdminSpec returns what administrators' policies of all kinds have, nil if the policy
@@ -153,6 +155,8 @@ func (k *Kind) AdminSpec(o Object) *AdminSpec {
 func (k *Kind) Compile(o Object, features Features) *Policy {
 	d := newDiagnosis(k.Name, o, features)
 	p := k.compile(d, o)
+	p.annotated = o.GetAnnotations()[EnforcementAnnotation]
+	p.Enforcement = d.enforcement(o)
 	p.Kind, p.Ref, p.Findings = k, d.ref, d.findings
 	return p
 }

@@ -18,9 +18,12 @@ type Policy struct {
 	Subject *policy.PodSelector
 	// Findings are what of the policy could not be honoured.
 	Findings []policy.Finding
+	// Enforcement is what the policy's annotation says of its enforcement.
+	Enforcement Enforcement
 
-	spec     any // of the object, by pointer
-	priority int32
+	spec      any    // of the object, by pointer
+	annotated string // the value of EnforcementAnnotation
+	priority  int32
 	// isolates and rules are by direction. Only a NetworkPolicy isolates, and it
 	// has no rules for a direction that it does not isolate (NP-5).
 	isolates [2]bool
@@ -40,7 +43,7 @@ func (p *Policy) Compare(o *Policy) int {
 
 // Equal reports whether two policies come from objects that say the same.
 func (p *Policy) Equal(o *Policy) bool {
-	return p.Ref == o.Ref && reflect.DeepEqual(p.spec, o.spec)
+	return p.Ref == o.Ref && p.annotated == o.annotated && reflect.DeepEqual(p.spec, o.spec)
 }
 
 // Rules returns the rules of direction d in the order in which they are

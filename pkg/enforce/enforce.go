@@ -45,7 +45,8 @@ type Config struct {
 	// Flows records decisions. Nil records none.
 	Flows *flows.Recorder
 	// LogDenied logs denied packets, at most ten a second, and every ten seconds how
-	// many were not logged.
+	// many were not logged. The same goes, apart from it, for packets that audited
+	// policies would deny.
 	LogDenied bool
 	// Logger receives the packet log. Its zero value logs nothing.
 	Logger klog.Logger
@@ -70,14 +71,16 @@ type Enforcer struct {
 	pending  atomic.Pointer[map[netip.Addr]struct{}]
 	metrics  *metrics
 	denials  *denialLog
+	audits   *audits
 	sources  *newcomers
 }
 
 // New returns an Enforcer without a snapshot.
 func New(cfg Config) *Enforcer {
-	e := &Enforcer{cfg: cfg, metrics: newMetrics(cfg.Registerer), sources: newNewcomers()}
+	e := &Enforcer{cfg: cfg, metrics: newMetrics(cfg.Registerer), audits: newAudits(cfg.Registerer), sources: newNewcomers()}
 	if cfg.LogDenied {
-		e.denials = newDenialLog(cfg.Logger)
+		e.denials = newDenialLog(cfg.Logger, deniedMessages)
+		e.audits.log = newDenialLog(cfg.Logger, auditedMessages)
 	}
 	return e
 }
@@ -123,10 +126,16 @@ type Input struct {
 
 // Decide returns what becomes of one packet. It keeps no reference to the packet and
 // does not allocate unless it logs.
-func (e *Enforcer) Decide(in Input) Result {
+func (e *Enforcer) Decide(in Input) Result { return e.process(in, false) }
+
+// Audit is Decide for a packet that only audited policies select: what cannot be decided is
+// accepted, because such a packet would not be queued without them. Nothing is remembered.
+func (e *Enforcer) Audit(in Input) Result { return e.process(in, true) }
+
+func (e *Enforcer) process(in Input, auditOnly bool) Result {
 	start := time.Now()
 	p, err := packet.Parse(in.Payload)
-	r := e.decide(p, err, in, start)
+	r := e.decide(p, err, in, auditOnly, start)
 	if r == Drop || r == Accept || r == Remember {
 		e.metrics.observe(p, r, time.Since(start))
 	}
@@ -159,23 +168,25 @@ func (e *Enforcer) CountRemembered(c packet.Class, d policy.Decision, packets ui
 	}
 }
 
-func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, at time.Time) Result {
+func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly bool, at time.Time) Result {
 	if parseErr != nil {
-		e.denials.unparsable(parseErr)
-		return e.metrics.failure(unparsable, e.cfg.FailOpenUnknownPacket)
+		if !auditOnly {
+			e.denials.unparsable(parseErr)
+		}
+		return e.metrics.failure(unparsable, auditOnly || e.cfg.FailOpenUnknownPacket)
 	}
 	s := e.snapshot.Load() // once: both directions are evaluated by the same snapshot
 	if s == nil {
-		return e.metrics.failure(noSnapshot, e.cfg.FailOpen)
+		return e.metrics.failure(noSnapshot, auditOnly || e.cfg.FailOpen)
 	}
-	if e.isPending(p) {
+	if !auditOnly && e.isPending(p) {
 		return e.undecided(p, policy.Decision{Reason: policy.UnknownPod}, s, in.Last, at)
 	}
 	if in.Marked && isOwnError(p, in.Payload) {
 		return Accept
 	}
 	q := policy.Query{Packet: p, ToHost: in.ToHost, Learned: e.cfg.Learned, Defer: true, AwaitSource: !in.Last}
-	d := s.Evaluate(q)
+	d, audited := s.EvaluateAudited(q)
 	if d.Reason == policy.UnknownSource {
 		if in.Pending || e.sources.admit(p.Src.Addr(), time.Now()) {
 			return Unannounced
@@ -191,6 +202,12 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, at time.Tim
 	}
 	e.metrics.decision(d)
 	e.record(&p, &d, s, at)
+	if audited {
+		e.audits.evaluate(s.Audit(), q, d)
+	}
+	if auditOnly && d.Allowed() {
+		return Accept
+	}
 	remember := e.remember(s, q, d, in.Payload)
 	if d.Allowed() {
 		return remember

@@ -35,9 +35,19 @@ const (
 	namedPolicies = 20
 )
 
+// messages are what a denialLog says of a packet, and of those that it did not log.
+type messages struct{ one, withheld string }
+
+var (
+	deniedMessages = messages{"Packet denied", "Denied packets were not logged"}
+	// Of packets that pass because the policies that would deny them are audited.
+	auditedMessages = messages{"Packet would be denied by audited policies", "Packets that audited policies would deny were not logged"}
+)
+
 // denialLog logs denied packets at a bounded rate. A nil denialLog logs nothing.
 type denialLog struct {
-	logger klog.Logger
+	logger   klog.Logger
+	messages messages
 
 	mu      sync.Mutex
 	lines   [denialsPerSecond]time.Time // when the latest lines were logged
@@ -58,9 +68,9 @@ type denials struct {
 	logged, withheld int
 }
 
-func newDenialLog(logger klog.Logger) *denialLog {
+func newDenialLog(logger klog.Logger, m messages) *denialLog {
 	// One place is for all further sources. Nothing is allocated while packets are denied.
-	return &denialLog{logger: logger, sources: make(map[source]denials, denialSources+1)}
+	return &denialLog{logger: logger, messages: m, sources: make(map[source]denials, denialSources+1)}
 }
 
 // admit counts a denial of src, where pod is, and reports whether to log it.
@@ -152,7 +162,7 @@ func (l *denialLog) summarize() {
 			named = append(named, fmt.Sprintf("%s: %d", s.describe(sources[s].pod), sources[s].withheld))
 		}
 	}
-	l.logger.Info("Denied packets were not logged", "packets", packets, "interval", denialInterval.String(), "sources", len(sources), "most", named)
+	l.logger.Info(l.messages.withheld, "packets", packets, "interval", denialInterval.String(), "sources", len(sources), "most", named)
 }
 
 // describe returns who the source is, for people.
@@ -191,7 +201,7 @@ func (l *denialLog) denied(p packet.Packet, d policy.Decision, s *policy.Snapsho
 	default:
 		args = append(args, "policy", d.Policy.String())
 	}
-	l.logger.Info("Packet denied", args...)
+	l.logger.Info(l.messages.one, args...)
 }
 
 // appendIsolating appends all policies that isolate the pod: any of them could have a rule

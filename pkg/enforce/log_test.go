@@ -216,7 +216,7 @@ func TestDenialsThatAreNotLoggedDoNotAllocate(t *testing.T) {
 func TestUnparsableIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &logged{}
-		newDenialLog(log.logger()).unparsable(errors.New("cut short"))
+		newDenialLog(log.logger(), deniedMessages).unparsable(errors.New("cut short"))
 		if got := log.with(`"msg"="Packet cannot be parsed" "reason"="cut short"`); len(got) != 1 {
 			t.Errorf("logged %s", log.with(""))
 		}

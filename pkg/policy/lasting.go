@@ -23,8 +23,24 @@ func (s *Snapshot) EvaluateClass(c packet.Class) (d Decision, lasting bool) {
 }
 
 // Lasting reports whether d, the decision of Evaluate about q, is lasting as EvaluateClass
-// has it.
+// has it. A decision is not if audited policies would turn it: each packet of such a class
+// is counted.
 func (s *Snapshot) Lasting(q Query, d Decision) bool {
+	return s.lasting(q, d) && (s.audit == nil || s.auditAgrees(q, d))
+}
+
+// auditAgrees reports whether the decision about q would be d, and lasting, if audited
+// policies were enforced.
+func (s *Snapshot) auditAgrees(q Query, d Decision) bool {
+	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
+	if !q.audited(&src, &dst) {
+		return true
+	}
+	would := s.audit.Evaluate(q)
+	return would.Action == d.Action && s.audit.lasting(q, would)
+}
+
+func (s *Snapshot) lasting(q Query, d Decision) bool {
 	switch d.Reason {
 	case UnknownPod, UnknownSource, NotEvaluated:
 		return false
@@ -47,6 +63,9 @@ func (s *Snapshot) ChangedSince(old *Snapshot) (addrs []netip.Addr, all bool) {
 	a, b := &old.m, &s.m
 	if a.Isolating != b.Isolating || !slices.Equal(a.Ranges, b.Ranges) || a.PodRanges != b.PodRanges || !maps.Equal(a.Hosts, b.Hosts) {
 		return nil, true
+	}
+	if (a.Audit == nil) != (b.Audit == nil) || a.Audit != nil && *a.Audit != *b.Audit {
+		return nil, true // what audited policies would turn must be counted
 	}
 	return b.Endpoints.changedSince(&a.Endpoints), false
 }

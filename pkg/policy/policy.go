@@ -138,6 +138,7 @@ const (
 	InvalidCIDR         = "InvalidCIDR"
 	InvalidSelector     = "InvalidSelector"
 	InvalidPeer         = "InvalidPeer"
+	InvalidEnforcement  = "InvalidEnforcement"
 )
 
 // Part is a part of a policy.

@@ -28,10 +28,18 @@ type Endpoint struct {
 	// AwaitsStatus is set while other nodes do not know the addresses of this node's
 	// pod, and an administrator's rule may deny there what it sends, by its labels.
 	AwaitsStatus bool
+	// Audited is the pod as it would be if audited policies were enforced. It is nil
+	// where no audited policy selects the pod.
+	Audited *Endpoint
 }
 
 // String returns "namespace/name".
 func (e *Endpoint) String() string { return e.Namespace + "/" + e.Name }
+
+// auditedIn reports whether an audited policy selects the pod e in direction d. e may be nil.
+func (e *Endpoint) auditedIn(d Direction) bool {
+	return e != nil && e.Audited != nil && e.Audited.chain(d) != e.chain(d)
+}
 
 func (e *Endpoint) chain(d Direction) *Chain {
 	if d == Ingress {
@@ -67,6 +75,16 @@ type Model struct {
 	// Memory is shared by the snapshots of a cluster. Nil gives the snapshot one of
 	// its own.
 	Memory *Memory
+	// Audit is what would be otherwise if audited policies were enforced, nil if no
+	// policy is audited. Without them, policies are not in the rest of the Model.
+	Audit *Audit
+}
+
+// Audit has the fields of a Model as they would be if audited policies were enforced.
+// What else depends on these policies is in Endpoint.Audited.
+type Audit struct {
+	Isolating [directions]bool
+	PodRanges *PodRanges
 }
 
 // MaxNewcomers is how many pods without an address are evaluated for one packet. If there
@@ -77,6 +95,10 @@ const MaxNewcomers = 16
 // methods may be called from any goroutine.
 type Snapshot struct {
 	m Model
+	// audit is the same cluster with its audited policies enforced, nil if none is audited.
+	audit *Snapshot
+	// audits marks that snapshot: its endpoints are the audited ones.
+	audits bool
 }
 
 // New returns the snapshot of m, which the caller must not change any more.
@@ -87,19 +109,31 @@ func New(m Model) *Snapshot {
 	if m.Memory == nil {
 		m.Memory = NewMemory(DefaultMemory)
 	}
-	return &Snapshot{m: m}
+	s := &Snapshot{m: m}
+	if m.Audit != nil {
+		m.Isolating, m.PodRanges, m.Audit = m.Audit.Isolating, m.Audit.PodRanges, nil
+		s.audit = &Snapshot{m: m, audits: true}
+	}
+	return s
 }
+
+// Audit returns the same cluster as if audited policies were enforced, nil if no policy is
+// audited. It is for decisions: which packets are evaluated is the same in both.
+func (s *Snapshot) Audit() *Snapshot { return s.audit }
 
 // Prepare makes what judging needs of the policies, so that the first packets do
 // not wait for it.
 func (s *Snapshot) Prepare() {
 	for _, a := range s.m.Local.all {
-		e := s.m.Endpoints.At(a)
+		e := s.Endpoint(a)
 		for d := range directions {
 			if chain := e.chain(Direction(d)); chain != nil {
 				chain.prepare()
 			}
 		}
+	}
+	if s.audit != nil {
+		s.audit.Prepare()
 	}
 }
 
@@ -150,7 +184,7 @@ type end struct {
 }
 
 func (s *Snapshot) end(a netip.AddrPort) end {
-	return end{a.Addr(), s.m.Endpoints.At(a.Addr())}
+	return end{a.Addr(), s.Endpoint(a.Addr())}
 }
 
 // Evaluate decides about a packet: the source's egress chain and the destination's
@@ -158,14 +192,31 @@ func (s *Snapshot) end(a netip.AddrPort) end {
 // allocate.
 func (s *Snapshot) Evaluate(q Query) Decision {
 	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
-	out := s.evaluate(Egress, &q, &src, &dst)
+	return s.evaluateBoth(&q, &src, &dst)
+}
+
+// EvaluateAudited decides as Evaluate does, and reports whether the decision of Audit may
+// be another one: an audited policy selects one of the pods.
+func (s *Snapshot) EvaluateAudited(q Query) (d Decision, audited bool) {
+	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
+	return s.evaluateBoth(&q, &src, &dst), s.audit != nil && q.audited(&src, &dst)
+}
+
+// audited reports whether an audited policy selects the source or the destination.
+func (q *Query) audited(src, dst *end) bool {
+	return src.endpoint.auditedIn(Egress) || !q.ToHost && dst.endpoint.auditedIn(Ingress)
+}
+
+// evaluateBoth decides about both directions of a packet.
+func (s *Snapshot) evaluateBoth(q *Query, src, dst *end) Decision {
+	out := s.evaluate(Egress, q, src, dst)
 	if q.ToHost {
 		return out
 	}
-	if out.Action == Allow && src.endpoint != nil && src.endpoint.AwaitsStatus && s.mayBeElsewhere(&dst) {
+	if out.Action == Allow && src.endpoint != nil && src.endpoint.AwaitsStatus && s.mayBeElsewhere(dst) {
 		out = Decision{Action: Deny, Direction: Egress, Reason: UnknownPod}
 	}
-	in := s.evaluate(Ingress, &q, &src, &dst)
+	in := s.evaluate(Ingress, q, src, dst)
 	switch {
 	case out.isFinalDenial():
 		return out
@@ -344,7 +395,13 @@ func (s *Snapshot) inRanges(a netip.Addr) bool {
 }
 
 // Endpoint returns the pod at a, nil if there is none.
-func (s *Snapshot) Endpoint(a netip.Addr) *Endpoint { return s.m.Endpoints.At(a) }
+func (s *Snapshot) Endpoint(a netip.Addr) *Endpoint {
+	e := s.m.Endpoints.At(a)
+	if s.audits && e != nil && e.Audited != nil {
+		return e.Audited
+	}
+	return e
+}
 
 // Len returns the number of addresses that pods have.
 func (s *Snapshot) Len() int { return s.m.Endpoints.Len() }
@@ -358,13 +415,21 @@ func (s *Snapshot) Local() []netip.Addr { return s.m.Local.all }
 // must be evaluated.
 func (s *Snapshot) Selected(d Direction) []netip.Addr { return s.m.Local.selected[d] }
 
+// AuditedIn returns, in ascending order, the addresses of this node's pods that only
+// audited policies select in direction d.
+func (s *Snapshot) AuditedIn(d Direction) []netip.Addr { return s.m.Local.audited[d] }
+
+// AuditedToHost returns, in ascending order, the addresses of this node's pods whose packets
+// to the node itself only audited policies may deny.
+func (s *Snapshot) AuditedToHost() []netip.Addr { return s.m.Local.auditedToHost }
+
 // SelectedToHost returns, in ascending order, the addresses of this node's pods
 // whose packets to the node itself must be evaluated: an administrator's rule may
 // deny them.
 func (s *Snapshot) SelectedToHost() []netip.Addr { return s.m.Local.toHost }
 
 // SelectedForNames returns, in ascending order, the addresses of this node's
-// pods whose policies name domains: what they learn from DNS must be known.
+// pods whose policies, audited ones too, name domains: what they learn from DNS must be known.
 func (s *Snapshot) SelectedForNames() []netip.Addr { return s.m.Local.toNames }
 
 // Ranges returns the ranges in which an address that is no endpoint must be

@@ -55,6 +55,8 @@ type Config struct {
 	Kinds []*compile.Kind
 	// Features are handed on to every compile.
 	Features compile.Features
+	// Audit is handed on to every compile.
+	Audit bool
 	// Memory is handed on to every compile. Nil makes one of the default size.
 	Memory *policy.Memory
 	// MinInterval is the least time between the starts of two compiles; changes
@@ -152,7 +154,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 
 		sandboxes: make(chan struct{}, 1),
 
-		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Features: cfg.Features, Memory: cfg.Memory}),
+		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Features: cfg.Features, Audit: cfg.Audit, Memory: cfg.Memory}),
 	}
 	kinds := []*compile.Kind{compile.KindNamespace}
 	for _, k := range compile.Kinds {

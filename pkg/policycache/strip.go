@@ -39,9 +39,9 @@ func stripPod(shared *podwatch.Shared) stripFunc {
 	}
 }
 
-// stripNamespace keeps the labels.
+// stripNamespace keeps the labels, and of the annotations what policy needs.
 func stripNamespace(ns *corev1.Namespace) any {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns.Name, Labels: ns.Labels}}
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns.Name, Labels: ns.Labels, Annotations: compile.StripAnnotations(ns.Annotations)}}
 }
 
 // stripNode keeps the ranges of pod addresses.
@@ -68,7 +68,7 @@ func stripPeerNode(n *corev1.Node) any {
 }
 
 // stripPolicy returns the function for a kind of policy, which keeps the whole
-// spec.
+// spec, and of the annotations what policy needs.
 func stripPolicy(k *compile.Kind) stripFunc {
 	return func(o metav1.Object) (any, bool) {
 		if !k.Has(o) {

@@ -30,7 +30,7 @@ import (
 const (
 	// title is the beginning of a file. Its number changes with the content: with the
 	// fields of pod, and with what policycache keeps of an object.
-	title = "kube-network-policies snapshot 1 "
+	title = "kube-network-policies snapshot 2 "
 	// maxFile and maxContent bound the file and what it expands to, in bytes. The state
 	// of a cluster of 100,000 pods has about 4 MB and 40 MB.
 	maxFile, maxContent = 64 << 20, 512 << 20

@@ -139,7 +139,7 @@ func TestFilesThatAreNotUsed(t *testing.T) {
 	}{
 		"none":                {nil, missing, "no such file"},
 		"empty":               {[]byte{}, version, "another version has written it"},
-		"another version":     {bytes.Replace(same, []byte("snapshot 1"), []byte("snapshot 2"), 1), version, "another version has written it"},
+		"another version":     {bytes.Replace(same, []byte("snapshot 2"), []byte("snapshot 3"), 1), version, "another version has written it"},
 		"something else":      {[]byte("kind: Pod\n"), version, "or it is no snapshot"},
 		"damaged":             {damaged, corrupt, "the checksum is wrong"},
 		"truncated":           {same[:len(same)-1], corrupt, "the checksum is wrong"},
@@ -268,13 +268,13 @@ func TestTheFormatHasANumber(t *testing.T) {
 		"Pod.Endpoint policy.Endpoint", "Pod.UID types.UID", "Pod.Node string", "Pod.Addrs []netip.Addr", "Pod.Announced []netip.Addr", "Pod.Created int64", "Pod.Terminating bool", "Pod.OwnNetwork bool",
 		"Endpoint.Namespace string", "Endpoint.Name string", "Endpoint.ID uint32", "Endpoint.Version *policy.Version", "Endpoint.Labels policy.Labels",
 		"Endpoint.NamespaceLabels policy.Labels", "Endpoint.Ports []policy.NamedPort", "Endpoint.Ingress *policy.Chain", "Endpoint.Egress *policy.Chain",
-		"Endpoint.AwaitsStatus bool",
+		"Endpoint.AwaitsStatus bool", "Endpoint.Audited *policy.Endpoint",
 		"NamedPort.Name string", "NamedPort.Proto packet.Proto", "NamedPort.Port uint16",
 		"pod.Namespace string", "pod.Name string", "pod.ID uint32", "pod.UID types.UID", "pod.Node string", "pod.Addrs []netip.Addr", "pod.Created int64",
 		"pod.Terminating bool", "pod.OwnNetwork bool", "pod.Labels map[string]string", "pod.Ports []policy.NamedPort",
 	}, "\n")
 	if diff := cmp.Diff(want, strings.Join(fields, "\n")); diff != "" {
-		t.Errorf("the fields of version 1 were others:\n%s", diff)
+		t.Errorf("the fields of version 2 were others:\n%s", diff)
 	}
 }
 

@@ -19,6 +19,8 @@ const (
 	Accepted       = "Accepted"       // enforced, at least in part
 	PartialFailure = "PartialFailure" // enforced in part; the other parts fail closed
 	Failure        = "Failure"        // not enforced
+	// Enforced is only there, and False, while the policy is audited.
+	Enforced = "Enforced"
 )
 
 // The reasons of conditions that report no problem. All other reasons are those of
@@ -27,6 +29,9 @@ const (
 	PolicyAccepted = "PolicyAccepted"
 	NoFailure      = "NoFailure"
 )
+
+// Audit is the reason of Enforced.
+const Audit = "Audit"
 
 // maxMessage is the maximum length of a condition's message in bytes. Lists return
 // thousands of policies, and an annotation holds three messages.
@@ -40,13 +45,15 @@ var severity = []string{
 	policy.InvalidCIDR,
 	policy.InvalidPort,
 	policy.UnsupportedProtocol,
+	policy.InvalidEnforcement,
 	policy.FeatureNotSupported,
 }
 
 // Conditions returns the three conditions of a spec of that generation with those
 // findings. All three are always there, so that none of an earlier generation
-// remains. The transition times are not set.
-func Conditions(generation int64, findings []policy.Finding) []metav1.Condition {
+// remains. There is a fourth one, Enforced, if the policy is audited. The transition times
+// are not set.
+func Conditions(generation int64, findings []policy.Finding, audited bool) []metav1.Condition {
 	accepted := condition(Accepted, metav1.ConditionTrue, PolicyAccepted, "The whole spec is enforced.")
 	partial := condition(PartialFailure, metav1.ConditionFalse, NoFailure, "No problem was found.")
 	failure := condition(Failure, metav1.ConditionFalse, NoFailure, "No problem was found.")
@@ -64,6 +71,15 @@ func Conditions(generation int64, findings []policy.Finding) []metav1.Condition 
 		failure.Message = "The policy is enforced in part, see PartialFailure."
 	}
 	conditions := []metav1.Condition{accepted, partial, failure}
+	if audited {
+		switch {
+		case len(findings) == 0:
+			conditions[0].Message = "The whole spec is evaluated, and not enforced, see Enforced."
+		case len(fatal) == 0:
+			conditions[0].Message = fmt.Sprintf("Evaluated with %s and not enforced, see PartialFailure and Enforced.", problems(len(lines)))
+		}
+		conditions = append(conditions, condition(Enforced, metav1.ConditionFalse, Audit, "The policy is audited: what it would deny passes, and is counted and logged."))
+	}
 	for i := range conditions {
 		conditions[i].ObservedGeneration = generation
 	}
@@ -171,14 +187,18 @@ func normalized(conditions []metav1.Condition) []metav1.Condition {
 	return conditions
 }
 
-// problem returns the condition that reports problems, nil if the policy is
-// enforced as written.
+// problem returns the condition that says that the policy is audited, or else the one that
+// reports problems, nil if the policy is enforced as written.
 func problem(conditions []metav1.Condition) *metav1.Condition {
-	i := slices.IndexFunc(conditions, func(c metav1.Condition) bool { return c.Type != Accepted && c.Status == metav1.ConditionTrue })
-	if i < 0 {
-		return nil
+	for _, reports := range []func(metav1.Condition) bool{
+		func(c metav1.Condition) bool { return c.Type == Enforced },
+		func(c metav1.Condition) bool { return c.Type != Accepted && c.Status == metav1.ConditionTrue },
+	} {
+		if i := slices.IndexFunc(conditions, reports); i >= 0 {
+			return &conditions[i]
+		}
 	}
-	return &conditions[i]
+	return nil
 }
 
 // withPrefix adds "prefix/" to each type, unless prefix is empty.
@@ -193,7 +213,7 @@ func withPrefix(prefix string, conditions []metav1.Condition) []metav1.Condition
 // withoutPrefix removes the prefix from the type of one condition. It reports
 // whether the condition is one of ours.
 func withoutPrefix(prefix string, c metav1.Condition) (metav1.Condition, bool) {
-	for _, kind := range []string{Accepted, PartialFailure, Failure} {
+	for _, kind := range []string{Accepted, PartialFailure, Failure, Enforced} {
 		if c.Type == typeName(prefix, kind) {
 			c.Type = kind
 			return c, true

@@ -68,7 +68,7 @@ func TestFindingsBecomeConditions(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := Conditions(7, tc.findings)
+			got := Conditions(7, tc.findings, false)
 			if diff := cmp.Diff(tc.want, lines(got)); diff != "" {
 				t.Errorf("conditions differ (-want +got):\n%s", diff)
 			}
@@ -104,7 +104,7 @@ func TestMessagesAreTruncated(t *testing.T) {
 		{"long and short", []policy.Finding{finding("spec", policy.InvalidCIDR, strings.Repeat("é", 2000)), finding("spec", policy.InvalidCIDR, "x")}, "é…. And 1 more."},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			message := Conditions(1, tc.findings)[1].Message
+			message := Conditions(1, tc.findings, false)[1].Message
 			if len(message) > maxMessage || !utf8.ValidString(message) || !strings.HasSuffix(message, tc.end) {
 				t.Errorf("%d bytes, valid UTF-8 %v, want at most %d bytes that end in %q: %s", len(message), utf8.ValidString(message), maxMessage, tc.end, message)
 			}
@@ -114,8 +114,8 @@ func TestMessagesAreTruncated(t *testing.T) {
 
 func TestTransitionTimes(t *testing.T) {
 	past, now := metav1.Unix(1000, 0), metav1.Unix(2000, 0)
-	old := withTimes(nil, Conditions(1, nil), past)
-	got := withTimes(old, Conditions(2, []policy.Finding{finding("spec", policy.InvalidPort, "x")}), now)
+	old := withTimes(nil, Conditions(1, nil, false), past)
+	got := withTimes(old, Conditions(2, []policy.Finding{finding("spec", policy.InvalidPort, "x")}, false), now)
 	for i, want := range []time.Time{past.Time, now.Time, past.Time} {
 		if !got[i].LastTransitionTime.Time.Equal(want) {
 			t.Errorf("%s changed at %v, want %v", got[i].Type, got[i].LastTransitionTime, want)
@@ -125,7 +125,7 @@ func TestTransitionTimes(t *testing.T) {
 		t.Error("conditions of two generations count as equal")
 	}
 	slices.Reverse(old)
-	if !sameConditions(old, Conditions(1, nil)) {
+	if !sameConditions(old, Conditions(1, nil, false)) {
 		t.Error("conditions that differ in order and time count as different")
 	}
 }

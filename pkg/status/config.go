@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 )
@@ -26,6 +27,12 @@ type Config struct {
 	// Events creates a Warning Event for each problem of a policy whose conditions
 	// cannot be stored in its status.
 	Events bool
+	// Enforcement is the annotation of policies and namespaces that says whether policies
+	// are enforced. It is kept for Audited.
+	Enforcement string
+	// Audited reports whether a policy is evaluated and not enforced, by the annotations
+	// of the policy and of its namespace, nil if it has none. With nil no policy is.
+	Audited func(policy, namespace metav1.Object) bool
 	// Beside runs while this Writer holds the Lease, until its context ends. Nil is nothing.
 	Beside func(context.Context)
 	// LeaseNamespace is the namespace of the Lease that elects the writer.

@@ -16,7 +16,7 @@ import (
 // runKind writes for one kind until ctx ends, while the server serves it. The
 // CustomResourceDefinition of a kind may be installed late, removed, and installed
 // again.
-func (w *Writer) runKind(ctx context.Context, k Kind) {
+func (w *Writer) runKind(ctx context.Context, k Kind, spaces *namespaces) {
 	logger := klog.FromContext(ctx)
 	logged := false
 	for {
@@ -25,7 +25,7 @@ func (w *Writer) runKind(ctx context.Context, k Kind) {
 			logged = false
 		}
 		if served || err != nil { // without discovery, the list finds out
-			w.newKindWriter(k).run(ctx)
+			w.newKindWriter(k, spaces).run(ctx)
 		}
 		if ctx.Err() == nil && !logged {
 			logger.Info("Kind not served, waiting for it", "kind", k.Name, "resource", k.Resource.GroupResource().String(), "version", k.Resource.Version)

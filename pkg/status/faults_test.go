@@ -281,7 +281,7 @@ func TestSinkOverHTTP(t *testing.T) {
 		s.SetBehavior(statustest.Behavior{Status: status})
 		sink := &subresource{client: dyn, resource: networkPolicies}
 		o.SetResourceVersion("")
-		if got := resultOf(sink.Write(ctx, o, stamp(Conditions(1, nil), nil))); got != want {
+		if got := resultOf(sink.Write(ctx, o, stamp(Conditions(1, nil, false), nil))); got != want {
 			t.Errorf("server with status %d: result %s, want %s", status, got, want)
 		}
 		if err := sink.Clear(ctx, o); status == statustest.Stored && err != nil {

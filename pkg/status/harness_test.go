@@ -62,6 +62,7 @@ type setting struct {
 	identity string
 	noEvents bool
 	noSinks  bool
+	audit    bool // namespaces and policies may be annotated
 }
 
 // allKinds returns the kinds, NetworkPolicies first, without sinks.
@@ -104,11 +105,15 @@ func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.L
 			k.Sinks = append(k.Sinks, NewAnnotationSink(dyn, k.Resource, set.prefix))
 		}
 	}
-	w, err := New(Config{
+	cfg := Config{
 		Client: client, Dynamic: dyn, Kinds: kinds,
 		QPS: 5, Burst: 20, Events: !set.noEvents,
 		LeaseNamespace: "kube-system", Identity: "writer-" + set.identity, Registerer: prometheus.NewRegistry(),
-	})
+	}
+	if set.audit {
+		cfg.Enforcement, cfg.Audited = compile.EnforcementAnnotation, compile.Audits
+	}
+	w, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -111,8 +111,8 @@ func TestMetricsAreWellFormed(t *testing.T) {
 	m := newMetrics(reg)
 	m.initialize([]Kind{{Name: "NetworkPolicy", Resource: networkPolicies, Sinks: []Sink{NewAnnotationSink(nil, networkPolicies, "")}}})
 	i := item{kind: "NetworkPolicy"}
-	m.setConditions(i, "NetworkPolicy", Conditions(1, nil))
-	m.setConditions(i, "NetworkPolicy", Conditions(2, []policy.Finding{finding("spec", policy.InvalidPort, "x")}))
+	m.setConditions(i, "NetworkPolicy", Conditions(1, nil, false))
+	m.setConditions(i, "NetworkPolicy", Conditions(2, []policy.Finding{finding("spec", policy.InvalidPort, "x")}, false))
 	if got := testutil.ToFloat64(m.conditions.WithLabelValues("NetworkPolicy", Accepted, PolicyAccepted)); got != 1 {
 		t.Errorf("one policy counts %v times, want once", got)
 	}

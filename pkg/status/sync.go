@@ -80,7 +80,7 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 		return plan{}, nil
 	}
 	p := plan{object: o, findings: w.kind.Diagnose(o)}
-	p.conditions = Conditions(o.GetGeneration(), p.findings)
+	p.conditions = Conditions(o.GetGeneration(), p.findings, w.audits(o))
 	w.metrics.setConditions(w.item(key), w.kind.Name, p.conditions)
 	if p.sink, err = w.sinks.pick(ctx, o, stamp(p.conditions, w.stored(o))); err != nil {
 		return p, err

@@ -71,8 +71,12 @@ func (w *Writer) work(ctx context.Context) {
 	logger.Info("Started writing conditions", "fieldManager", FieldManager)
 	defer logger.Info("Stopped writing conditions")
 	var all sync.WaitGroup
+	spaces := w.newNamespaces()
+	if spaces != nil {
+		all.Go(func() { spaces.run(ctx) })
+	}
 	for _, k := range w.cfg.Kinds {
-		all.Go(func() { w.runKind(ctx, k) })
+		all.Go(func() { w.runKind(ctx, k, spaces) })
 	}
 	if w.cfg.Beside != nil {
 		all.Go(func() { w.cfg.Beside(ctx) })
@@ -87,6 +91,7 @@ func (w *Writer) wait(ctx context.Context) error { return w.limiter.Wait(ctx) }
 type kindWriter struct {
 	*Writer
 	kind     Kind
+	spaces   *namespaces
 	sinks    *sinks
 	events   *eventRecorder
 	informer cache.SharedIndexInformer
@@ -96,10 +101,11 @@ type kindWriter struct {
 	changed map[types.NamespacedName]time.Time // when policies changed that are not settled
 }
 
-func (w *Writer) newKindWriter(k Kind) *kindWriter {
+func (w *Writer) newKindWriter(k Kind, spaces *namespaces) *kindWriter {
 	kw := &kindWriter{
 		Writer:   w,
 		kind:     k,
+		spaces:   spaces,
 		sinks:    newSinks(k, w.metrics),
 		informer: dynamicinformer.NewFilteredDynamicInformer(w.cfg.Dynamic, k.Resource, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
 		queue: workqueue.NewTypedRateLimitingQueue(
@@ -117,7 +123,7 @@ func (w *kindWriter) run(ctx context.Context) {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	// These return errors only for an informer that has started.
-	_ = w.informer.SetTransform(strip)
+	_ = w.informer.SetTransform(stripTo(Annotation, SummaryAnnotation, w.cfg.Enforcement))
 	_ = w.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		if isNoResource(err) {
 			leave()
@@ -132,6 +138,10 @@ func (w *kindWriter) run(ctx context.Context) {
 	})
 	var all sync.WaitGroup
 	all.Go(func() { w.informer.RunWithContext(ctx) })
+	if w.spaces != nil {
+		defer w.spaces.follow(w)()
+		w.spaces.wait(ctx)
+	}
 	if cache.WaitForCacheSync(ctx.Done(), w.informer.HasSynced) {
 		for range workers {
 			all.Go(func() {
@@ -146,17 +156,20 @@ func (w *kindWriter) run(ctx context.Context) {
 	w.metrics.forgetKind(w.kind.Name)
 }
 
-// strip removes the fields that the writer does not use.
-func strip(obj any) (any, error) {
-	o, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
+// stripTo returns a function that removes the fields that the writer does not use, and all
+// but these annotations.
+func stripTo(kept ...string) cache.TransformFunc {
+	return func(obj any) (any, error) {
+		o, ok := obj.(*unstructured.Unstructured)
+		if !ok {
+			return obj, nil
+		}
+		o.SetManagedFields(nil)
+		annotations := o.GetAnnotations()
+		maps.DeleteFunc(annotations, func(key, _ string) bool { return !slices.Contains(kept, key) })
+		o.SetAnnotations(annotations)
+		return o, nil
 	}
-	o.SetManagedFields(nil)
-	annotations := o.GetAnnotations()
-	maps.DeleteFunc(annotations, func(key, _ string) bool { return key != Annotation && key != SummaryAnnotation })
-	o.SetAnnotations(annotations)
-	return o, nil
 }
 
 func (w *kindWriter) enqueue(obj any) {

@@ -162,7 +162,7 @@ func TestChangeDuringWrite(t *testing.T) {
 				t.Fatalf("conditions of generation %d, the policy has %d", c[0].ObservedGeneration, i+2)
 			} else if len(c) > 0 {
 				// The first spec was clean, then specs repeat in order.
-				want := brief(Conditions(c[0].ObservedGeneration, compile.KindNetworkPolicy.Diagnose(netpol(t, "p", append([]string{clean}, specs...)[specAt(c[0].ObservedGeneration)]), withoutEndPort)))
+				want := brief(Conditions(c[0].ObservedGeneration, compile.KindNetworkPolicy.Diagnose(netpol(t, "p", append([]string{clean}, specs...)[specAt(c[0].ObservedGeneration)]), withoutEndPort), false))
 				if brief(c) != want {
 					t.Fatalf("conditions %s, want %s", brief(c), want)
 				}

@@ -138,6 +138,10 @@ type Config struct {
 	// OverflowQueue is the number of the first overflow queue. There are as many as
 	// Queues.
 	OverflowQueue uint16
+	// AuditQueue is the number of the queue for packets that only audited policies
+	// select. The kernel accepts them when no process listens on it. Zero means that
+	// they are not queued.
+	AuditQueue uint16
 	// RememberMark is the one bit of the packet mark with which the agent marks those
 	// accepted packets whose class the kernel shall remember as allowed. In packets with
 	// Mark the agent must clear it otherwise. It may be the bit of BlockMark, which is one
@@ -199,6 +203,9 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("EarlyUDP %d is unknown", c.EarlyUDP))
 	}
 	if err := c.validateShare(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.validateAudit(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := c.validateRemember(); err != nil {

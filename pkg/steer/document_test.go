@@ -20,6 +20,7 @@ var documentSets = Sets{
 
 	TunnelProtocols: []uint8{4, 47},
 	IngressRanges:   prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
+	AuditEgress:     []netip.Addr{v4b, v6b},
 	Names:           []netip.Addr{v4b, v6b},
 	Resolvers:       []netip.AddrPort{netip.MustParseAddrPort("10.244.1.9:53"), netip.MustParseAddrPort("[fd00:10:244:1::9]:53")},
 	Owners:          []Owner{{v4, 0x0f3b77e0}, {v4b, 0x5d0c2a11}, {v6, 0x0f3b77e0}, {v6b, 0x5d0c2a11}},
@@ -44,13 +45,14 @@ func documentBlocks(t *testing.T) (table, early, xtables string) {
 var (
 	overflowBlock = regexp.MustCompile(`(?s)\tchain overflow \{.*?\n\t\}\n`)
 	divertBlock   = regexp.MustCompile(`(?s)\tchain divert \{.*?\n\t\}\n`)
+	auditBlock    = regexp.MustCompile(`(?s)\tchain audit \{.*?\n\t\}\n`)
 	showBlock     = regexp.MustCompile(`(?s)\tchain show \{.*?\n\t\}\n`)
 	counted       = regexp.MustCompile(`packets \d+ bytes \d+`)
 )
 
 // withXTables replaces the chains of table that differ with the xtables target.
 func withXTables(table, xtables string) string {
-	for _, block := range []*regexp.Regexp{divertBlock, overflowBlock, showBlock} {
+	for _, block := range []*regexp.Regexp{divertBlock, overflowBlock, auditBlock, showBlock} {
 		table = block.ReplaceAllLiteralString(table, block.FindString(xtables))
 	}
 	return table
@@ -62,6 +64,7 @@ func translate(table string) string {
 	for _, r := range []struct{ pattern, with string }{
 		{`(chain overflow \{\n\t\tcounter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 7105-7108 fanout\n"},
 		{`(counter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 7100-7103 fanout\n"},
+		{`(chain audit \{\n\t\tcounter name "audited" )(xt target "NFQUEUE")?\n`, "${1}queue num 7109 bypass\n"},
 		{`(chain show \{\n\t\t)(xt target "NFQUEUE")?\n`, "${1}queue num 7104 bypass\n"},
 		{`l4proto 17`, "l4proto udp"},
 		{`elements = \{ 4, 47 \}`, "elements = { ipencap, gre }"},
@@ -95,7 +98,7 @@ func TestDocumentShowsTable(t *testing.T) {
 		show := func(early EarlyUDP) {
 			mustSync(t, newReal(t, func(c *Config) {
 				c.Divert, c.Queue, c.Queues, c.ObserveQueue, c.EarlyUDP, c.SourceCheck = tt.divert, 7100, 4, 7104, early, true
-				c.Share, c.OverflowQueue, c.Holder.Queue = DefaultShare, 7105, 7109
+				c.Share, c.OverflowQueue, c.AuditQueue, c.Holder.Queue = DefaultShare, 7105, 7109, 7110
 				c.RememberMark, c.RememberFor = DefaultRememberMark, DefaultRememberFor
 			}), documentSets)
 		}

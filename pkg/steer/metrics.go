@@ -127,6 +127,9 @@ func (m *metrics) synced(err error, o *observedState) {
 var steeredDesc = prometheus.NewDesc("netpol_steered_packets_total",
 	"Packets that the table sent to the agent's queues. Those missing in the counts of the queues found no agent listening.", nil, nil)
 
+var auditDesc = prometheus.NewDesc("netpol_audit_steered_packets_total",
+	"Packets that the table sent to the audit queue, because only audited policies select their pods. The kernel accepts what the agent does not read.", nil, nil)
+
 var forgedSourcesDesc = prometheus.NewDesc("netpol_forged_source_packets_total",
 	"Packets dropped because the route to their source is not through the interface that they came in by.", nil, nil)
 
@@ -136,6 +139,7 @@ var podTunnelsDesc = prometheus.NewDesc("netpol_pod_tunnel_packets_total",
 // counterDescs are the metrics of the table's counters, by name of the counter.
 var counterDescs = map[string]*prometheus.Desc{
 	steeredCounter:       steeredDesc,
+	auditCounter:         auditDesc,
 	forgedSourcesCounter: forgedSourcesDesc,
 	tunnelsCounter:       podTunnelsDesc,
 }

@@ -79,6 +79,7 @@ var setSpecs = func() []setSpec {
 	for _, s := range []setSpec{
 		{name: ingressSet}, {name: egressSet}, {name: hostSet}, {name: podsSet},
 		{name: ingressRangesSet, ranges: true}, {name: egressRangesSet, ranges: true},
+		{name: auditIngressSet}, {name: auditEgressSet}, {name: auditHostSet},
 		{name: namesSet}, {name: resolversSet, number: "inet_service"},
 		{name: staleSet}, {name: ownersSet, number: "mark"},
 	} {
@@ -157,15 +158,16 @@ func (c chain) object() *knftables.Chain {
 }
 
 // chains lists our chains, each after those that it jumps to. The rules of divertChain,
-// overflowChain and showChain are those for DivertQueue; for DivertXTables see
+// overflowChain, auditChain and showChain are those for DivertQueue; for DivertXTables see
 // writeXTables.
 func chains(cfg Config) []chain {
 	all := []chain{{name: divertChain, rules: divertRules(cfg)}}
 	all = append(all, shareChains(cfg)...)
 	all = append(all, rememberChains(cfg)...)
+	all = append(all, auditChains(cfg)...)
 	all = append(all,
 		chain{name: exemptChain, rules: exemptRules(cfg)},
-		chain{name: selectChain, rules: selectRules()},
+		chain{name: selectChain, rules: append(selectRules(), auditSelectRules(cfg)...)},
 		chain{name: currentChain, rules: currentRules(cfg)},
 		chain{name: settledChain, rules: settledRules(cfg)},
 		chain{name: keepChain, rules: keepRules(cfg)},
@@ -258,7 +260,7 @@ func inputRules(cfg Config) []string {
 	for _, f := range families {
 		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), cfg.queueChain()))
 	}
-	return rules
+	return append(rules, auditInputRules(cfg)...)
 }
 
 // selectRules send to exemptChain what a selected pod, or a pod too new to be known,

@@ -23,6 +23,10 @@ type Sets struct {
 	// them that is not in Pods is steered too, because it may belong to a pod that is
 	// not known yet.
 	IngressRanges, EgressRanges []netip.Prefix
+	// AuditIngress, AuditEgress and AuditToHost are the local pods that only audited
+	// policies select. Their packets go to the audit queue, unless other sets have them
+	// decided.
+	AuditIngress, AuditEgress, AuditToHost []netip.Addr
 	// Names are the local pods whose TCP and UDP packets to and from Resolvers are
 	// shown to the observer. Both are ignored without an observer.
 	Names     []netip.Addr
@@ -56,6 +60,8 @@ func (s Sets) equal(o Sets) bool {
 	return slices.Equal(s.Ingress, o.Ingress) && slices.Equal(s.Egress, o.Egress) &&
 		slices.Equal(s.ToHost, o.ToHost) && slices.Equal(s.Pods, o.Pods) &&
 		slices.Equal(s.IngressRanges, o.IngressRanges) && slices.Equal(s.EgressRanges, o.EgressRanges) &&
+		slices.Equal(s.AuditIngress, o.AuditIngress) && slices.Equal(s.AuditEgress, o.AuditEgress) &&
+		slices.Equal(s.AuditToHost, o.AuditToHost) &&
 		slices.Equal(s.Names, o.Names) && slices.Equal(s.Resolvers, o.Resolvers) &&
 		slices.Equal(s.Stale, o.Stale) && slices.Equal(s.Owners, o.Owners) && s.Serial == o.Serial &&
 		s.CheckSources == o.CheckSources && slices.Equal(s.Unchecked, o.Unchecked) &&
@@ -91,6 +97,9 @@ func (s Sets) contents() contents {
 	if len(s.Ingress)+len(s.Egress)+len(s.ToHost)+len(s.IngressRanges)+len(s.EgressRanges) > 0 {
 		c.addAddrs(podsSet, s.Pods)
 	}
+	c.addAddrs(auditIngressSet, s.AuditIngress)
+	c.addAddrs(auditEgressSet, s.AuditEgress)
+	c.addAddrs(auditHostSet, s.AuditToHost)
 	c.addAddrs(namesSet, s.Names)
 	for _, r := range s.Resolvers {
 		if r.Port() == 0 {

@@ -61,7 +61,7 @@ func forgedSourcesRules() []string {
 }
 
 // tableCounters are the names of the table's counters.
-var tableCounters = []string{steeredCounter, forgedSourcesCounter, tunnelsCounter}
+var tableCounters = []string{steeredCounter, auditCounter, forgedSourcesCounter, tunnelsCounter}
 
 // addSources adds what the source check needs.
 func (c contents) addSources(s Sets) {

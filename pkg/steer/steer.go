@@ -209,7 +209,7 @@ func (s *Steerer) Run(ctx context.Context) error {
 	logger.Info("Steering started", "table", TableName, "divert", s.divert,
 		"queue", s.cfg.Queue, "queues", s.cfg.Queues, "observeQueue", s.cfg.ObserveQueue, "bypass", s.cfg.Bypass,
 		"mark", fmt.Sprintf("%#x", s.cfg.Mark), "sctpPerPacket", s.cfg.SCTPPerPacket, "earlyUDP", s.cfg.EarlyUDP, "sourceCheck", s.cfg.SourceCheck,
-		"share", s.cfg.Share, "overflowQueue", s.cfg.OverflowQueue,
+		"share", s.cfg.Share, "overflowQueue", s.cfg.OverflowQueue, "auditQueue", s.cfg.AuditQueue,
 		"rememberMark", fmt.Sprintf("%#x", s.cfg.RememberMark), "rememberFor", s.cfg.RememberFor)
 	ctx = klog.NewContext(ctx, logger)
 	var listening sync.WaitGroup

@@ -108,6 +108,7 @@ func TestRulesetMatchesGoldenFiles(t *testing.T) {
 		{"queue-bypass.nft", func(c *Config) { c.Bypass = true }},
 		{"queue-single-sctp.nft", func(c *Config) { c.Queues, c.SCTPPerPacket = 1, true }},
 		{"queue-share.nft", func(c *Config) { c.Share, c.OverflowQueue = DefaultShare, 105 }},
+		{"queue-audit.nft", func(c *Config) { c.AuditQueue = 109 }},
 		{"queue-observe.nft", func(c *Config) { c.ObserveQueue = 104 }},
 		{"queue-sources.nft", func(c *Config) { c.SourceCheck = true }},
 		{"queue-observe-early.nft", func(c *Config) { c.ObserveQueue, c.EarlyUDP = 104, EarlyOn }},

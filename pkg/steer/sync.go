@@ -410,11 +410,11 @@ func (s *Steerer) planRemovals(tx *knftables.Transaction, keep map[string][]stri
 }
 
 // planRules adds the rules of c to tx. Where writeXTables will write the rules later,
-// it makes divertChain and overflowChain drop until then. An empty showChain lets
-// packets go on.
+// it makes divertChain and overflowChain drop until then. Empty, auditChain and
+// showChain let packets go on.
 func (s *Steerer) planRules(tx *knftables.Transaction, c chain) {
-	if s.writeXTables != nil && slices.Contains([]string{divertChain, overflowChain, showChain}, c.name) {
-		if c.name == showChain || s.intact(c.name) {
+	if s.writeXTables != nil && slices.Contains([]string{divertChain, overflowChain, auditChain, showChain}, c.name) {
+		if c.name == auditChain || c.name == showChain || s.intact(c.name) {
 			return
 		}
 		c.rules = []string{"drop"}

@@ -68,7 +68,7 @@ func (netlinkKernel) queues(context.Context) ([]uint16, error) {
 }
 
 // writeXTables replaces the rules of the chains that queue, in one batch. They do the
-// same as divertRules, overflowRules and showRules: nft has no syntax for an xtables
+// same as divertRules, overflowRules, auditChains and showRules: nft has no syntax for an xtables
 // target.
 func writeXTables(cfg Config) error {
 	conn, err := nftables.New()
@@ -91,6 +91,9 @@ func writeXTables(cfg Config) error {
 		replace(overflowChain,
 			slices.Concat(count, nfqueueTarget(cfg.OverflowQueue, cfg.Queues, cfg.Bypass)),
 			[]expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
+	}
+	if cfg.audits() {
+		replace(auditChain, slices.Concat([]expr.Any{&expr.Objref{Type: objectCounter, Name: auditCounter}}, nfqueueTarget(cfg.AuditQueue, 1, true)))
 	}
 	if cfg.ObserveQueue != 0 {
 		replace(showChain, nfqueueTarget(cfg.ObserveQueue, 1, true))

@@ -13,7 +13,7 @@ var setByChart = map[string]bool{
 	"hostname-override": true, "probe-socket": true, "leader-elect-namespace": true,
 	"admin-network-policy": true, "baseline-admin-network-policy": true, "cluster-network-policy": true, "feature-gates": true,
 	"metrics-secure": true, "metrics-tls-cert-file": true, "metrics-tls-private-key-file": true,
-	"kubeconfig": true, "manifests": true, "cleanup": true, "cleanup-wait": true, "version": true, "help": true,
+	"audit": true, "kubeconfig": true, "manifests": true, "cleanup": true, "cleanup-wait": true, "version": true, "help": true,
 }
 
 // flagsOfChart are the flags that are values of the Helm chart.

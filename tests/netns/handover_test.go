@@ -271,7 +271,7 @@ func TestQueueNumbersInUse(t *testing.T) {
 	agent := c.Start(t, "--nfqueue-id=100", "--nfqueue-count=1")[0]
 	c.Apply(t, "policies", onlyDB)
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
-	labtest.WaitLog(t, agent, `"Queue numbers are in use, the next free ones are taken" wanted=100 first=104`)
+	labtest.WaitLog(t, agent, `"Queue numbers are in use, the next free ones are taken" wanted=100 first=105`)
 }
 
 // TestAddressOfMetricsIsWaitedFor checks that an agent is at work, and answers at its own

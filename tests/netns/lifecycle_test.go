@@ -261,7 +261,7 @@ func TestInvalidFlags(t *testing.T) {
 		{[]string{"--nfqueue-id=70000"}, []string{"--nfqueue-id", "70000"}},
 		{[]string{"--nfqueue-id=-1"}, []string{"--nfqueue-id", "-1"}},
 		{[]string{"--nfqueue-count=0"}, []string{"--nfqueue-count", "0"}},
-		{[]string{"--nfqueue-id=65535", "--nfqueue-count=2"}, []string{"--nfqueue-count", "2", "65540"}},
+		{[]string{"--nfqueue-id=65535", "--nfqueue-count=2"}, []string{"--nfqueue-count", "2", "65541"}},
 		{[]string{"--divert=sometimes"}, []string{"--divert", "sometimes"}},
 		{[]string{"--feature-gates=EndPorts=true"}, []string{"--feature-gates", "EndPorts"}},
 		{[]string{"--feature-gates=EndPort=maybe"}, []string{"--feature-gates", "EndPort=maybe"}},

@@ -32,7 +32,8 @@ import (
 func TestOrderOfEventsIsIrrelevant(t *testing.T) {
 	changes := 0
 	forClusters(t, func(t *testing.T, g *gen, end oracle.Cluster) {
-		clusters := []oracle.Cluster{g.cluster(), g.cluster(), end}
+		end = g.audited(end)
+		clusters := []oracle.Cluster{g.audited(g.cluster()), g.audited(g.cluster()), end}
 		kinds := []*compile.Kind{compile.KindAdminNetworkPolicy, compile.KindBaselineAdminNetworkPolicy, compile.KindClusterNetworkPolicy}
 		if g.OneIn(4) {
 			kinds = []*compile.Kind{}
@@ -48,6 +49,9 @@ func TestOrderOfEventsIsIrrelevant(t *testing.T) {
 		})
 		if diff := difference(clusterstate.Compile(input(end)), got, g.questions(end)); diff != "" {
 			t.Errorf("compiled at once and after events: %s\n%s", diff, describe(end))
+		}
+		if diff := difference(ifEnforced(clusterstate.Compile(input(end))), ifEnforced(got), g.questions(end)); diff != "" {
+			t.Errorf("compiled at once and after events, if audited policies were enforced: %s\n%s", diff, describe(end))
 		}
 		changes += len(clusters) * len(histories)
 	})

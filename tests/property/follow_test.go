@@ -15,7 +15,8 @@ import (
 func TestFollowingEqualsCompiling(t *testing.T) {
 	changes := 0
 	forClusters(t, func(t *testing.T, g *gen, end oracle.Cluster) {
-		clusters := []oracle.Cluster{g.cluster(), g.cluster(), end}
+		end = g.audited(end)
+		clusters := []oracle.Cluster{g.audited(g.cluster()), g.audited(g.cluster()), end}
 		if g.OneIn(2) { // what chains remember outlives changes of pods, namespaces and nodes
 			for i := range clusters {
 				clusters[i] = withPoliciesOf(clusters[i], end)
@@ -46,8 +47,12 @@ func withPoliciesOf(c, other oracle.Cluster) oracle.Cluster {
 
 func compareFollowed(t *testing.T, g *gen, followed *clusterstate.Cluster, now oracle.Cluster) {
 	t.Helper()
-	if diff := difference(clusterstate.Compile(input(now)), followed.Snapshot(), g.questions(now)); diff != "" {
+	compiled, snapshot := clusterstate.Compile(input(now)), followed.Snapshot()
+	if diff := difference(compiled, snapshot, g.questions(now)); diff != "" {
 		t.Errorf("compiled at once and followed: %s\n%s", diff, describe(now))
+	}
+	if diff := difference(ifEnforced(compiled), ifEnforced(snapshot), g.questions(now)); diff != "" {
+		t.Errorf("compiled at once and followed, if audited policies were enforced: %s\n%s", diff, describe(now))
 	}
 }
 

@@ -14,11 +14,12 @@ import (
 
 // TestRememberedVerdictsAreCurrent: while a cluster changes, a lasting decision that is
 // evaluated again whenever one of its addresses has changed is at any moment that of every
-// packet of its class.
+// packet of its class, and audited policies would not turn it.
 func TestRememberedVerdictsAreCurrent(t *testing.T) {
 	counts := map[string]int{}
 	forClusters(t, func(t *testing.T, g *gen, end oracle.Cluster) {
-		clusters := []oracle.Cluster{g.cluster(), g.cluster(), end}
+		end = g.audited(end)
+		clusters := []oracle.Cluster{g.audited(g.cluster()), g.audited(g.cluster()), end}
 		if g.OneIn(2) { // else most changes are of policies
 			for i := range clusters {
 				clusters[i] = withPoliciesOf(clusters[i], end)
@@ -96,6 +97,9 @@ func (r *remembered) stale(questions []question) string {
 		d := r.snapshot.Evaluate(query)
 		if d.Action != action || d.Reason == policy.UnknownPod || d.Reason == policy.UnknownSource {
 			return fmt.Sprintf("%v is remembered as %v: %v", q, action, d)
+		}
+		if would := ifEnforced(r.snapshot).Evaluate(query); would.Action != action && would.Reason != policy.UnknownPod {
+			return fmt.Sprintf("%v is remembered as %v, audited policies would turn it: %v", q, action, would)
 		}
 	}
 	return ""

@@ -126,3 +126,11 @@ func (g *Gen) requirement() metav1.LabelSelectorRequirement {
 	}
 	return r
 }
+
+// Enforcement annotates o, or not, so that it or its policies may be audited. Some values
+// are misspelt.
+func (g *Gen) Enforcement(o metav1.Object) {
+	if value := Pick(g, "", "", "audit", "audit", "enforce", "Audit", "dry-run"); value != "" {
+		o.SetAnnotations(map[string]string{"kube-network-policies.sigs.k8s.io/enforcement": value})
+	}
+}

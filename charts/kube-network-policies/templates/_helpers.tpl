@@ -49,6 +49,9 @@ small, and never written with an exponent. */}}
 {{- range $name, $enabled := . }}{{ $gates = append $gates (printf "%s=%v" $name $enabled) }}{{ end }}
 - --feature-gates={{ join "," $gates }}
 {{- end }}
+{{- if .Values.audit }}
+- --audit
+{{- end }}
 {{- end }}
 
 {{/* Where a pod may run. */}}

@@ -31,8 +31,9 @@ type served struct{ groupVersion, kind string }
 // resources are the resources that a server can serve.
 var resources = func() map[string]served {
 	all := map[string]served{
-		"leases": {"coordination.k8s.io/v1", "Lease"},
-		"events": {"events.k8s.io/v1", "Event"},
+		"namespaces": {"v1", "Namespace"},
+		"leases":     {"coordination.k8s.io/v1", "Lease"},
+		"events":     {"events.k8s.io/v1", "Event"},
 	}
 	for _, k := range compile.Kinds {
 		all[k.Resource.Resource] = served{k.Resource.GroupVersion().String(), k.Name}
@@ -157,13 +158,18 @@ func reply(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// parse reads /apis/GROUP/VERSION[/namespaces/NAMESPACE]/RESOURCE[/NAME[/SUB]].
+// parse reads /apis/GROUP/VERSION[/namespaces/NAMESPACE]/RESOURCE[/NAME[/SUB]], and
+// /api/v1 in place of the group and its version.
 func parse(r *http.Request) (Request, bool) {
 	part := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	if len(part) < 4 {
+	prefix := 3
+	if part[0] == "api" {
+		prefix = 2
+	}
+	if len(part) <= prefix {
 		return Request{}, false
 	}
-	part = part[3:]
+	part = part[prefix:]
 	request := Request{At: time.Now(), Manager: r.URL.Query().Get("fieldManager"), DryRun: r.URL.Query().Has("dryRun")}
 	if part[0] == "namespaces" && len(part) > 2 {
 		request.Namespace, part = part[1], part[2:]

@@ -1,0 +1,84 @@
+package compile
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// EnforcementAnnotation is the annotation of a policy or a namespace that says whether
+// its policies are enforced (AU-1 to AU-3).
+const EnforcementAnnotation = "kube-network-policies.sigs.k8s.io/enforcement"
+
+// Enforcement is whether a policy is enforced.
+type Enforcement uint8
+
+// What EnforcementAnnotation can say.
+const (
+	Unspecified Enforcement = iota // there is no annotation
+	Enforced                       // "enforce", or a value that is not known
+	Audited                        // "audit": evaluated and not enforced
+)
+
+const (
+	enforceValue = "enforce"
+	auditValue   = "audit"
+)
+
+var enforcementField = field.NewPath("metadata", "annotations").Key(EnforcementAnnotation)
+
+// EnforcementOf returns what the annotation of o says. A value that is not known is
+// Enforced, and known is false.
+func EnforcementOf(o metav1.Object) (e Enforcement, known bool) {
+	value, ok := o.GetAnnotations()[EnforcementAnnotation]
+	switch {
+	case !ok:
+		return Unspecified, true
+	case value == auditValue:
+		return Audited, true
+	}
+	return Enforced, value == enforceValue
+}
+
+// Audits reports whether the policy o is evaluated and not enforced, by its annotation and
+// without one by that of its namespace, which is nil if it has none.
+func Audits(o, namespace metav1.Object) bool {
+	e, _ := EnforcementOf(o)
+	if e == Unspecified && namespace != nil {
+		e, _ = EnforcementOf(namespace)
+	}
+	return e == Audited
+}
+
+// StripAnnotations returns those of an object's annotations that policy needs, nil for
+// none.
+func StripAnnotations(all map[string]string) map[string]string {
+	value, ok := all[EnforcementAnnotation]
+	if !ok {
+		return nil
+	}
+	return map[string]string{EnforcementAnnotation: value}
+}
+
+// enforcement returns what the annotation of the policy o says.
+func (d *diagnosis) enforcement(o metav1.Object) Enforcement {
+	e, known := EnforcementOf(o)
+	if !known {
+		d.find(location{path: enforcementField}, policy.InvalidEnforcement, "%q is neither %s nor %s; the policy is enforced",
+			o.GetAnnotations()[EnforcementAnnotation], auditValue, enforceValue)
+	}
+	return e
+}
+
+// DiagnoseNamespace returns what of the annotations of a namespace could not be honoured.
+func DiagnoseNamespace(o metav1.Object) []policy.Finding {
+	if _, known := EnforcementOf(o); known {
+		return nil
+	}
+	d := newDiagnosis(KindNamespace.Name, o, Features{})
+	d.ref.Namespace, d.ref.Generation = "", 0
+	d.find(location{path: enforcementField}, policy.InvalidEnforcement, "%q is neither %s nor %s; the policies of the namespace are enforced",
+		o.GetAnnotations()[EnforcementAnnotation], auditValue, enforceValue)
+	return d.findings
+}

@@ -1,0 +1,77 @@
+package netns
+
+import (
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
+
+// audited annotates a policy.
+func audited(policy string) string {
+	return strings.Replace(policy, "metadata: {", `metadata: {annotations: {kube-network-policies.sigs.k8s.io/enforcement: audit}, `, 1)
+}
+
+const auditPackets, wouldBeDenied = "netpol_audit_packets_total", "Packet would be denied by audited policies"
+
+// auditedDenials is how many packets the policy x/web would have denied.
+func auditedDenials(m lab.Metrics) float64 {
+	return m.Sum(auditPackets, "kind", "NetworkPolicy", "namespace", "x", "policy", "web", "direction", "ingress", "verdict", "deny")
+}
+
+// awaitAudit opens connections, all of which pass, until packets are counted.
+func (c *cluster) awaitAudit(t *testing.T, agent *lab.Agent, passes labtest.Expectation, counted func(lab.Metrics) float64) {
+	t.Helper()
+	if err := labtest.Within(t, func() bool {
+		c.Expect(t, passes)
+		return counted(labtest.Metrics(t, agent)) > 0
+	}); err != nil {
+		t.Errorf("what audited policies would deny is not counted; of all policies %v packets are", labtest.Metrics(t, agent).Sum(auditPackets))
+	}
+}
+
+// TestAudit has a policy that denies all audited, then enforced, then audited again: packets
+// pass while it is audited, and are counted and logged.
+func TestAudit(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "z/web@1 app=web")
+	agent := c.Start(t, "--log-denied")[0]
+	c.Apply(t, "policies", audited(letsNone))
+	allowed := labtest.Yes("y/db", "x/web", "tcp/80")
+	c.awaitAudit(t, agent, allowed, auditedDenials)
+	c.Expect(t, labtest.Yes("y/db", "x/web", "udp/80"), labtest.Yes("y/db", "z/web", "tcp/80"))
+	labtest.WaitLog(t, agent, wouldBeDenied)
+	labtest.WaitLog(t, agent, `srcPod="y/db"`)
+	if m := labtest.Metrics(t, agent); labtest.Denied(m) > 0 || labtest.Steered(m) > 0 || m.Sum("netpol_audit_steered_packets_total") == 0 {
+		t.Errorf("%v packets denied, %v steered as if policies were enforced", labtest.Denied(m), labtest.Steered(m))
+	}
+
+	c.Replace(t, "policies", letsNone)
+	c.Expect(t, labtest.No("y/db", "x/web", "tcp/80"), labtest.No("y/db", "x/web", "udp/80"), labtest.Yes("y/db", "z/web", "tcp/80"))
+
+	c.Replace(t, "policies", audited(letsNone))
+	c.Expect(t, allowed)
+}
+
+// TestAuditedPodsNeedNoAgent kills the agent: nothing happens to what only audited policies
+// select, whatever happens to the rest.
+func TestAuditedPodsNeedNoAgent(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "z/web@1 app=web")
+	agent := c.Start(t)[0]
+	c.Apply(t, "policies", audited(letsNone)+labtest.Policy("z", "closed", `{podSelector: {}, policyTypes: [Ingress]}`))
+	passes := labtest.Yes("y/db", "x/web", "tcp/80")
+	c.Expect(t, passes, labtest.No("y/db", "z/web", "tcp/80"))
+	c.awaitAudit(t, agent, passes, auditedDenials)
+	agent.Kill()
+	c.Expect(t, passes, labtest.Yes("y/db", "x/web", "udp/80"), labtest.No("y/db", "z/web", "tcp/80"))
+}
+
+// TestAuditOfTheWholeAgent enforces nothing of a node whose policies deny all.
+func TestAuditOfTheWholeAgent(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db")
+	c.Apply(t, "policies", letsNone+labtest.Admin("deny", `ingress: [{action: Deny, from: [{namespaces: {}}]}]`))
+	agent := c.Start(t, "--audit", labtest.WithAdmin)[0]
+	c.awaitAudit(t, agent, labtest.Yes("y/db", "x/web", "tcp/80"), func(m lab.Metrics) float64 {
+		return m.Sum(auditPackets, "kind", "AdminNetworkPolicy", "policy", "deny")
+	})
+}
