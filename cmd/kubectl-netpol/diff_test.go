@@ -51,10 +51,12 @@ func TestOnePolicyIsApplied(t *testing.T) {
 func TestPoliciesAreReplaced(t *testing.T) {
 	t.Chdir("testdata")
 	for flags, replaced := range map[string]bool{"": false, " --replace": true, " --replace -n shop": true, " --replace -n monitoring": false} {
-		code, stdout, stderr := call(t, dbPolicy, "diff --port http -f shop -f -"+flags)
-		if got := strings.Contains(stdout, "  newly allowed: shop/api -> shop/web\n"); got != replaced || (code == 1) != replaced {
-			t.Errorf("%s: replaced is %t, want %t: %d\n%s%s", flags, got, replaced, code, stdout, stderr)
-		}
+		t.Run(flags, func(t *testing.T) {
+			code, stdout, stderr := call(t, dbPolicy, "diff --port http -f shop -f -"+flags)
+			if got := strings.Contains(stdout, "  newly allowed: shop/api -> shop/web\n"); got != replaced || (code == 1) != replaced {
+				t.Errorf("%s: replaced is %t, want %t: %d\n%s%s", flags, got, replaced, code, stdout, stderr)
+			}
+		})
 	}
 }
 

@@ -303,17 +303,19 @@ func TestRightsThatAreMissing(t *testing.T) {
 		"pods":                         "Pods could not be read: their addresses are taken for addresses outside of the cluster",
 		"networkpolicies":              "",
 	} {
-		s := server(t, except(resource), "shop", "admin.yaml")
-		code, stdout, stderr := call(t, "", "explain 203.0.113.9 203.0.113.10 --port 80 --context shop --kubeconfig "+kubeconfig(t, s.URL))
-		if want == "" {
-			if code != 2 || stdout != "" || !strings.HasPrefix(stderr, "error: list networkpolicies: forbidden") {
+		t.Run(resource, func(t *testing.T) {
+			s := server(t, except(resource), "shop", "admin.yaml")
+			code, stdout, stderr := call(t, "", "explain 203.0.113.9 203.0.113.10 --port 80 --context shop --kubeconfig "+kubeconfig(t, s.URL))
+			if want == "" {
+				if code != 2 || stdout != "" || !strings.HasPrefix(stderr, "error: list networkpolicies: forbidden") {
+					t.Errorf("%s: got %d\n%s%s", resource, code, stdout, stderr)
+				}
+				return
+			}
+			if code != 0 || !strings.HasPrefix(stderr, "Not read: "+want) || strings.Count(stderr, "\n") != 1 {
 				t.Errorf("%s: got %d\n%s%s", resource, code, stdout, stderr)
 			}
-			continue
-		}
-		if code != 0 || !strings.HasPrefix(stderr, "Not read: "+want) || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%s: got %d\n%s%s", resource, code, stdout, stderr)
-		}
+		})
 	}
 	t.Run("a kind that does not count", func(t *testing.T) {
 		s := server(t, except("clusternetworkpolicies"), "shop", "admin.yaml")

@@ -125,14 +125,16 @@ func TestErrorsAsJSON(t *testing.T) {
 		"explain a/b shop/db --port 0 -f shop -ojson": `{"error":"port \"0\": must be in 1-65535"}`,
 		"check -f missing":                            "",
 	} {
-		code, stdout, stderr := call(t, "", command)
-		var compact bytes.Buffer
-		if err := json.Compact(&compact, []byte(stdout)); stdout != "" && err != nil {
-			t.Errorf("%s: %v", command, err)
-		}
-		if code != 2 || compact.String() != want || !strings.HasPrefix(stderr, "error: ") {
-			t.Errorf("%s: got %d\n%s%s", command, code, stdout, stderr)
-		}
+		t.Run(command, func(t *testing.T) {
+			code, stdout, stderr := call(t, "", command)
+			var compact bytes.Buffer
+			if err := json.Compact(&compact, []byte(stdout)); stdout != "" && err != nil {
+				t.Errorf("%s: %v", command, err)
+			}
+			if code != 2 || compact.String() != want || !strings.HasPrefix(stderr, "error: ") {
+				t.Errorf("%s: got %d\n%s%s", command, code, stdout, stderr)
+			}
+		})
 	}
 }
 

@@ -51,12 +51,14 @@ func TestHelpHasExitCodes(t *testing.T) {
 func TestColours(t *testing.T) {
 	t.Chdir("testdata")
 	for flag, want := range map[string]bool{"": false, " --color auto": false, " --color never": false, " --color always": true} {
-		_, stdout, _ := call(t, "", "matrix -f shop"+flag)
-		if got := strings.Contains(stdout, "\x1b["); got != want {
-			t.Errorf("%q: coloured is %v, want %v", flag, got, want)
-		}
-		if _, plain, _ := call(t, "", "matrix -f shop"); want && len(plain) >= len(stdout) {
-			t.Errorf("%q: nothing is coloured", flag)
-		}
+		t.Run(flag, func(t *testing.T) {
+			_, stdout, _ := call(t, "", "matrix -f shop"+flag)
+			if got := strings.Contains(stdout, "\x1b["); got != want {
+				t.Errorf("%q: coloured is %v, want %v", flag, got, want)
+			}
+			if _, plain, _ := call(t, "", "matrix -f shop"); want && len(plain) >= len(stdout) {
+				t.Errorf("%q: nothing is coloured", flag)
+			}
+		})
 	}
 }

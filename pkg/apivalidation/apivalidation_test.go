@@ -98,13 +98,15 @@ func TestWhatIsNoPolicy(t *testing.T) {
 		`{"apiVersion":"policy.networking.k8s.io/v1alpha2","kind":"ClusterNetworkPolicy"}`:                                  `[metadata.name: Required value, metadata: Required value, spec: Required value]`,
 		`{"apiVersion":"policy.networking.k8s.io/v1alpha1","kind":"AdminNetworkPolicy","metadata":{"name":"a"},"spec":"b"}`: `spec: Invalid value: "string": spec in body must be of type object: "string"`,
 	} {
-		var o map[string]any
-		if err := unstructuredjson.Unmarshal([]byte(object), &o); err != nil {
-			t.Fatal(err)
-		}
-		if got := apivalidation.Validate(o).ToAggregate().Error(); got != want {
-			t.Errorf("%s: got\n%s\nwant\n%s", object, got, want)
-		}
+		t.Run(object, func(t *testing.T) {
+			var o map[string]any
+			if err := unstructuredjson.Unmarshal([]byte(object), &o); err != nil {
+				t.Fatal(err)
+			}
+			if got := apivalidation.Validate(o).ToAggregate().Error(); got != want {
+				t.Errorf("%s: got\n%s\nwant\n%s", object, got, want)
+			}
+		})
 	}
 }
 

@@ -51,9 +51,11 @@ func TestFreeRanges(t *testing.T) {
 
 func TestTheLastRangeHasNoNext(t *testing.T) {
 	for from, want := range map[string]string{"1.0.0.0/16": "1.1.0.0/16", "1.255.0.0/16": "2.0.0.0/16", "255.255.0.0/16": "invalid Prefix", "ffff::/16": "invalid Prefix"} {
-		if got := next(netip.MustParsePrefix(from)); got.String() != want {
-			t.Errorf("behind %s is %v, want %s", from, got, want)
-		}
+		t.Run(from, func(t *testing.T) {
+			if got := next(netip.MustParsePrefix(from)); got.String() != want {
+				t.Errorf("behind %s is %v, want %s", from, got, want)
+			}
+		})
 	}
 }
 

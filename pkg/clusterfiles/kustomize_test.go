@@ -64,9 +64,11 @@ func TestPositionsInKustomizations(t *testing.T) {
 		{"Deployment", "big-web", "spec.selector", "deploy/base/web.yaml:5"},
 		{"Pod", "big-web", "metadata.labels", "deploy/base/web.yaml:7"},
 	} {
-		if got, ok := o.Position(tc.kind, "prod", tc.name, tc.field); !ok || got.String() != tc.want {
-			t.Errorf("%s %s %s: got %v, want %s", tc.kind, tc.name, tc.field, got, tc.want)
-		}
+		t.Run(tc.name+"_"+tc.field, func(t *testing.T) {
+			if got, ok := o.Position(tc.kind, "prod", tc.name, tc.field); !ok || got.String() != tc.want {
+				t.Errorf("%s %s %s: got %v, want %s", tc.kind, tc.name, tc.field, got, tc.want)
+			}
+		})
 	}
 	for _, p := range o.Policies {
 		p := p.(*networkingv1.NetworkPolicy)

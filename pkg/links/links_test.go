@@ -49,9 +49,11 @@ func TestUplinks(t *testing.T) {
 
 func TestCheckPattern(t *testing.T) {
 	for pattern, valid := range map[string]bool{"eth0": true, "net*": true, "": false, "net[": false} {
-		_, err := New(Config{Exempt: []string{pattern}})
-		if (err == nil) != valid {
-			t.Errorf("%q: %v", pattern, err)
-		}
+		t.Run(pattern, func(t *testing.T) {
+			_, err := New(Config{Exempt: []string{pattern}})
+			if (err == nil) != valid {
+				t.Errorf("%q: %v", pattern, err)
+			}
+		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/mdlayher/netlink"
@@ -165,13 +166,15 @@ func TestPortsOfTunnelsAreRead(t *testing.T) {
 		{"vxlan", unix.IFLA_VXLAN_ID, nil},
 		{"veth", unix.IFLA_VXLAN_PORT, nil},
 	} {
-		links := Links{}
-		if err := links.addLink(linkMessage(t, tt.kind, tt.attribute, 8472)); err != nil {
-			t.Fatal(err)
-		}
-		if got := links.tunnelPorts(); !slices.Equal(got, tt.want) || links[7].Kind != tt.kind {
-			t.Errorf("%s: got ports %v of %+v, want %v", tt.kind, got, links[7], tt.want)
-		}
+		t.Run(tt.kind+" "+strconv.Itoa(int(tt.attribute)), func(t *testing.T) {
+			links := Links{}
+			if err := links.addLink(linkMessage(t, tt.kind, tt.attribute, 8472)); err != nil {
+				t.Fatal(err)
+			}
+			if got := links.tunnelPorts(); !slices.Equal(got, tt.want) || links[7].Kind != tt.kind {
+				t.Errorf("%s: got ports %v of %+v, want %v", tt.kind, got, links[7], tt.want)
+			}
+		})
 	}
 }
 

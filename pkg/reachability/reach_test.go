@@ -98,9 +98,11 @@ func TestPortSetsInWords(t *testing.T) {
 		{AllPorts().Without(ports(t, "1/TCP", "65535/UDP")), "all but 1/TCP 65535/UDP"},
 		{AllPorts().Without(ports(t, "0/ICMP")), "TCP UDP SCTP"},
 	} {
-		if got := tc.set.String(); got != tc.want {
-			t.Errorf("got %q, want %q", got, tc.want)
-		}
+		t.Run(tc.want, func(t *testing.T) {
+			if got := tc.set.String(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
 	}
 }
 
@@ -116,9 +118,11 @@ func TestPortSetsAreSets(t *testing.T) {
 		"nothing":      {a.Without(a), ""},
 		"everything":   {a.Union(AllPorts()), "all"},
 	} {
-		if got := tc.set.String(); got != tc.want {
-			t.Errorf("%s: got %q, want %q", name, got, tc.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := tc.set.String(); got != tc.want {
+				t.Errorf("%s: got %q, want %q", name, got, tc.want)
+			}
+		})
 	}
 	for number := range 202 {
 		if got := a.Union(b).Has(packet.TCP, uint16(number)); got != (number >= 1 && number <= 200) {

@@ -20,11 +20,13 @@ func TestDistance(t *testing.T) {
 		{"ca", "abc", 3}, // and not 2: what is swapped is not changed again
 		{"frontend", "backend", 5},
 	} {
-		if got := Distance(tc.a, tc.b); got != tc.want {
-			t.Errorf("from %q to %q: %d, want %d", tc.a, tc.b, got, tc.want)
-		}
-		if got := Distance(tc.b, tc.a); got != tc.want {
-			t.Errorf("from %q to %q: %d, want %d", tc.b, tc.a, got, tc.want)
-		}
+		t.Run(tc.a+"-"+tc.b, func(t *testing.T) {
+			if got := Distance(tc.a, tc.b); got != tc.want {
+				t.Errorf("from %q to %q: %d, want %d", tc.a, tc.b, got, tc.want)
+			}
+			if got := Distance(tc.b, tc.a); got != tc.want {
+				t.Errorf("from %q to %q: %d, want %d", tc.b, tc.a, got, tc.want)
+			}
+		})
 	}
 }

@@ -9,16 +9,20 @@ func TestKindNamed(t *testing.T) {
 		"job": Job, "cj": CronJob, "CronJob": CronJob, "po": Pod,
 		"": "", "service": "", "deploys": "",
 	} {
-		if got := KindNamed(name); got != want {
-			t.Errorf("%q: got %q, want %q", name, got, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := KindNamed(name); got != want {
+				t.Errorf("%q: got %q, want %q", name, got, want)
+			}
+		})
 	}
 }
 
 func TestShortName(t *testing.T) {
 	for kind, want := range map[string]string{Deployment: "deploy", StatefulSet: "sts", CronJob: "cronjob", Pod: "pod", "Rollout": "rollout"} {
-		if got := ShortName(kind); got != want {
-			t.Errorf("%s: got %q, want %q", kind, got, want)
-		}
+		t.Run(kind, func(t *testing.T) {
+			if got := ShortName(kind); got != want {
+				t.Errorf("%s: got %q, want %q", kind, got, want)
+			}
+		})
 	}
 }

@@ -285,10 +285,12 @@ func TestBadValuesAreRefused(t *testing.T) {
 		{"metrics: {podMonitor: {interval: often}}", "/metrics/podMonitor/interval"},
 		{"metrics: {podMonitor: {enabled: true}}", "agent.flags.metrics-bind-address"},
 	} {
-		_, err := Render(c, values(t, test.values), Version)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: got %v, want an error that names %s", test.values, err, test.want)
-		}
+		t.Run(test.values, func(t *testing.T) {
+			_, err := Render(c, values(t, test.values), Version)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%s: got %v, want an error that names %s", test.values, err, test.want)
+			}
+		})
 	}
 }
 

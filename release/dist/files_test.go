@@ -44,9 +44,11 @@ func TestChanges(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	for version, want := range map[string]bool{"v0.1.0": true, "v1.2.3-rc.1": true, "0.1.0": false, "v1.2": false, "v0.1.0 ": false, "main": false} {
-		if versions.MatchString(version) != want {
-			t.Errorf("%q is a version: %v, want %v", version, !want, want)
-		}
+		t.Run(version, func(t *testing.T) {
+			if versions.MatchString(version) != want {
+				t.Errorf("%q is a version: %v, want %v", version, !want, want)
+			}
+		})
 	}
 }
 

@@ -94,9 +94,11 @@ func TestClusterFilesMatch(t *testing.T) {
 		"the policy's port is the container's":           allow.Ingress[0].Ports[0].Port.String() == server.Spec.Containers[0].Ports[0].Name,
 		"the Deployment's selector selects its template": selects(find[*appsv1.Deployment](t, backend).Spec.Selector.MatchLabels, server),
 	} {
-		if !so {
-			t.Errorf("not true: %s", what)
-		}
+		t.Run(what, func(t *testing.T) {
+			if !so {
+				t.Errorf("not true: %s", what)
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -58,9 +59,11 @@ func TestQuantiles(t *testing.T) {
 		l = append(l, time.Duration(200-i))
 	}
 	for percent, want := range map[int]time.Duration{0: 1, 50: 101, 99: 199, 100: 200} {
-		if got := l.quantile(percent); got != want {
-			t.Errorf("quantile %d is %d, want %d", percent, got, want)
-		}
+		t.Run(strconv.Itoa(percent), func(t *testing.T) {
+			if got := l.quantile(percent); got != want {
+				t.Errorf("quantile %d is %d, want %d", percent, got, want)
+			}
+		})
 	}
 }
 
