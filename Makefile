@@ -21,6 +21,7 @@ COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 DATE ?= $(shell git log -1 --format=%cI 2>/dev/null)
 BUILD = github.com/prometheus/common/version
 LDFLAGS = -X $(BUILD).Version=$(VERSION) -X $(BUILD).Revision=$(COMMIT) -X $(BUILD).BuildDate=$(DATE)
+PROBER_LDFLAGS = -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 
 # Tests that need root and network namespaces are skipped for other users. For root
 # a skip is a failure.
@@ -38,7 +39,7 @@ RACE = ./pkg/agent ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg
 KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
 
 # Modules of their own, because of what they depend on.
-MODULES = tests/netpol tests/integration tests/conformance tests/conformance/v0.1.7 tests/conformance/v0.2.0 tests/bench/plots release
+MODULES = tests/netpol tests/integration tests/conformance tests/conformance/v0.1.7 tests/conformance/v0.2.0 tests/bench/plots tests/view release
 
 # What bench measures, in the form of Go's benchmarks.
 BENCH_RESULTS ?= bin/bench.txt
@@ -46,7 +47,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-other bench-packages dashboard-picture manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools image-tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-other bench-packages dashboard-picture view-picture manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools image-tools view-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -60,10 +61,10 @@ demo: demo-tools build ## show the agent and kubectl netpol at work on this mach
 	@bin/demo
 
 test: ## what every change should pass, as root: the short form of each kind of test, minutes
-	@SHORT=-short tests/parts.sh test-unit test-scenarios test-conformance test-packets
+	@SHORT=-short tests/parts.sh test-unit test-scenarios test-conformance test-view test-packets
 
 test-all: ## every test there is, the linters and the demo, as root: what CI runs
-	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-image test-conformance-packets test-mutants test-integration demo vulnerabilities
+	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-mutants test-integration demo vulnerabilities
 
 test-unit: tools ## the tests of each package
 	$(GO) test $(SHORT) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo|monitoring|image)$$')
@@ -78,6 +79,9 @@ test-conformance: ## the conformance suites of the network policy API on the eva
 
 test-monitoring: tools monitoring-tools ## metrics, alerts and dashboard with a real Prometheus, as root
 	$(GO) test -count 1 ./tests/monitoring
+
+test-view: view-tools ## the page of kubectl netpol view in a browser, Chromium
+	cd tests/view && $(GO) test -count 1 ./...
 
 test-image: image-tools ## the Dockerfile built by buildah from base images of Debian's packages, as root and without Docker
 	$(GO) test -v -count 1 -timeout 30m ./tests/image
@@ -229,6 +233,9 @@ dashboard-picture: tools monitoring-tools ## a picture of the dashboard's panels
 	DASHBOARD=$(CURDIR)/bin/dashboard.json $(GO) test -count 1 -run '^TestRecordDashboard$$' ./tests/monitoring
 	cd tests/bench/plots && $(GO) run ./dashboard ../../../bin/dashboard.json ../../../docs/img/dashboard.svg
 
+view-picture: view-tools ## a picture of that page for docs/kubectl-netpol.md
+	cd tests/view && PICTURE=$(CURDIR)/docs/img/view.png $(GO) test -count 1 -run '^TestPicture$$' .
+
 bench-packages: ## the benchmarks of each package
 	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
 
@@ -254,7 +261,7 @@ image: ## build the container image IMAGE
 	docker build --build-arg LDFLAGS='$(LDFLAGS)' -t $(IMAGE) .
 
 image-prober: ## build the image of the prober (docs/testing/prober.md) PROBER_IMAGE
-	docker build --target prober -t $(PROBER_IMAGE) .
+	docker build --build-arg LDFLAGS='$(PROBER_LDFLAGS)' --target prober -t $(PROBER_IMAGE) .
 
 clean: ## remove what was built
 	rm -rf bin
@@ -270,6 +277,9 @@ monitoring-tools:
 
 image-tools:
 	@tests/lab/tools.sh buildah mmdebstrap
+
+view-tools:
+	@tests/lab/tools.sh chromium
 
 # Under sudo, what is built belongs to the user who called.
 GIVE_BACK = [ -z "$$SUDO_UID" ] || chown -R "$$SUDO_UID:$$SUDO_GID" bin

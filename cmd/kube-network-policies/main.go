@@ -13,11 +13,11 @@ import (
 	"runtime/debug"
 	"syscall"
 
-	"github.com/prometheus/common/version"
 	"github.com/spf13/pflag"
 	"k8s.io/component-base/logs"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/snapshotcache"
@@ -75,10 +75,7 @@ func main() {
 		return
 	}
 	if err == nil && *showVersion {
-		// version.Print would pull in text/template, with which the linker cannot leave
-		// out unused methods: a program of nearly twice the size.
-		fmt.Printf("%s, version %s (commit %s of %s, %s, %s/%s)\n", name,
-			version.Version, version.Revision, version.BuildDate, version.GoVersion, version.GoOS, version.GoArch)
+		fmt.Println(buildversion.Text(name))
 		return
 	}
 	if err == nil {

@@ -13,8 +13,9 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/prometheus/common/version"
 	"github.com/spf13/cobra"
+
+	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
 )
 
 // The exit codes. The meaning of exitNo depends on the command: denied, changed, or
@@ -72,15 +73,15 @@ manifests (-f).
 
 The exit code is 0 when the answer is yes, 1 when it is no, and 2 when there is
 none; the help of each command says what that means.`,
-		Version:       version.Version,
+		Version:       buildversion.Text("kubectl-netpol"),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	o := &options{}
 	o.addFlags(cmd.PersistentFlags())
 	cmd.PersistentPreRun = func(cmd *cobra.Command, _ []string) { o.notes = cmd.ErrOrStderr() }
-	cmd.SetVersionTemplate(version.Print(cmd.Name()) + "\n")
-	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newVersion())
+	cmd.SetVersionTemplate("{{.Version}}\n")
+	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newView(o), newVersion())
 	o.complete(cmd)
 	return cmd
 }
@@ -93,7 +94,7 @@ func newVersion() *cobra.Command {
 		Example: "  kubectl netpol version",
 		Args:    cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintln(cmd.OutOrStdout(), version.Print(cmd.Root().Name()))
+			fmt.Fprintln(cmd.OutOrStdout(), cmd.Root().Version)
 		},
 	}
 }

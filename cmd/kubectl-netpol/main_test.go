@@ -115,6 +115,16 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+func TestVersion(t *testing.T) {
+	code, want, stderr := call(t, "", "version")
+	if code != 0 || !strings.HasPrefix(want, "kubectl-netpol, version ") {
+		t.Errorf("version: exit %d, %q, %s", code, want, stderr)
+	}
+	if code, got, stderr := call(t, "", "--version"); code != 0 || got != want {
+		t.Errorf("--version: exit %d, %q, want %q, %s", code, got, want, stderr)
+	}
+}
+
 // A program that reads JSON can read why there is no answer.
 func TestErrorsAsJSON(t *testing.T) {
 	t.Chdir("testdata")

@@ -169,6 +169,7 @@ var outputs = map[string][]string{
 	"diff":    {"text", "markdown", "json"},
 	"check":   {"text", "json", "sarif", "github"},
 	"assert":  {"text", "json", "junit", "github"},
+	"view":    {"page", "html"},
 }
 
 // checkOutput refuses a form of output that a command does not have.

@@ -144,14 +144,8 @@ func mix(a, b uint64) uint64 {
 // called by two goroutines at once.
 func (b *buffer) take(yield func(*decided)) {
 	for i := range b.shards {
-		shard := &b.shards[i]
-		shard.mu.Lock()
-		full := shard.current
-		if full.n > 0 {
-			shard.current, shard.spare = shard.spare, nil
-		}
-		shard.mu.Unlock()
-		if full.n == 0 {
+		full := b.shards[i].swap()
+		if full == nil {
 			continue
 		}
 		for i := range full.all[:full.n] {
@@ -159,6 +153,18 @@ func (b *buffer) take(yield func(*decided)) {
 		}
 		clear(full.all[:full.n]) // it keeps no snapshot
 		full.n, full.index = 0, [slots]uint8{}
-		shard.spare = full
+		b.shards[i].spare = full
 	}
+}
+
+// swap returns the decisions of a shard and makes it empty. It is nil if there are none.
+func (s *shard) swap() *entries {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current.n == 0 {
+		return nil
+	}
+	full := s.current
+	s.current, s.spare = s.spare, nil
+	return full
 }

@@ -148,3 +148,41 @@ func exists(path string) bool {
 func (m *manifest) runs(image string) bool {
 	return slices.ContainsFunc(m.Spec.Template.Spec.Containers, func(c corev1.Container) bool { return c.Image == image })
 }
+
+var (
+	nftCommand = regexp.MustCompile(`nft (?:list|get|add|delete) (?:table|set|counter|element) inet kube-network-policies(?: ([a-z][a-z0-9-]*))?`)
+	nftObject  = regexp.MustCompile(`(?m)^\s*(?:set|counter|chain) ([a-z][a-z0-9-]*) \{`)
+)
+
+// TestShownNftCommandsNameWhatExists: sets and counters of the table. The rulesets are
+// those that nft prints of the agent's table, see pkg/steer.
+func TestShownNftCommandsNameWhatExists(t *testing.T) {
+	rulesets, err := filepath.Glob(filepath.Join(root, "pkg/steer/testdata/*.nft"))
+	if err != nil || len(rulesets) == 0 {
+		t.Fatalf("no rulesets: %v", err)
+	}
+	all := read(t, "docs/nftables.md")
+	for _, path := range rulesets {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += string(text)
+	}
+	var objects []string
+	for _, m := range nftObject.FindAllStringSubmatch(all, -1) {
+		objects = append(objects, m[1])
+	}
+	shown := 0
+	for name, text := range texts(t) {
+		for _, m := range nftCommand.FindAllStringSubmatch(text, -1) {
+			shown++
+			if m[1] != "" && !slices.Contains(objects, m[1]) {
+				t.Errorf("%s: %s: no ruleset has %s", name, m[0], m[1])
+			}
+		}
+	}
+	if shown < 10 {
+		t.Errorf("found %d nft commands: the search is wrong", shown)
+	}
+}

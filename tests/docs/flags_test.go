@@ -22,7 +22,7 @@ var (
 	flagName    = regexp.MustCompile(`--([a-z][a-z-]+|v)\b`)
 )
 
-var subcommands = []string{"matrix", "explain", "diff", "check", "assert"}
+var subcommands = []string{"matrix", "explain", "diff", "check", "assert", "view"}
 
 // foreignFlags are flags of other programs that the documentation names.
 var foreignFlags = []string{"allocate-node-cidrs", "conntrack-max-per-core", "disable-network-policy", "network-plugin", "network-policy", "register-with-taints", "serviceaccount", "type"}
@@ -47,7 +47,10 @@ var helps = sync.OnceValues(func() ([3]help, error) {
 	for i, commands := range [][]string{
 		{"kube-network-policies"},
 		{"kube-network-policies status-writer"},
-		{"kubectl-netpol matrix", "kubectl-netpol explain", "kubectl-netpol diff", "kubectl-netpol check", "kubectl-netpol assert", "kube-network-policies flows"},
+		{
+			"kubectl-netpol matrix", "kubectl-netpol explain", "kubectl-netpol diff", "kubectl-netpol check", "kubectl-netpol assert",
+			"kubectl-netpol view", "kube-network-policies flows",
+		},
 	} {
 		out[i] = help{}
 		for _, command := range commands {

@@ -63,6 +63,7 @@ func TestImages(t *testing.T) {
 		i.checkConfig(config{User: "65532:65532", Env: []string{"PATH=/usr/bin"}, Entrypoint: []string{"prober"}})
 		i.checkFiles("usr/bin/prober")
 		i.checkOutput("-listen", "/usr/bin/prober", "serve", "-h")
+		i.checkOutput("version "+version+" ", "/usr/bin/prober", "version")
 	})
 }
 

@@ -89,7 +89,7 @@ func (s store) build(t *testing.T, options ...string) image {
 	s.buildah(slices.Concat([]string{"build", "--quiet", "--isolation", "chroot", "--pull-never", "--layers=false", "--platform", "linux/" + runtime.GOARCH,
 		"--volume", s.run("go", "env", "GOMODCACHE") + "/cache/download:/modules:ro", "--volume", s.run("go", "env", "GOCACHE") + ":/gocache",
 		"--build-arg", "GO_IMAGE=" + goImage, "--build-arg", "DEBIAN_IMAGE=" + debianImage,
-		"--build-arg", "LDFLAGS=-X github.com/prometheus/common/version.Version=" + version,
+		"--build-arg", "LDFLAGS=-X github.com/prometheus/common/version.Version=" + version + " -X main.version=" + version,
 		"--tag", name}, options, []string{repository})...)
 	container := s.buildah("from", "--pull-never", name)
 	i := image{t: t, root: s.buildah("mount", container)}

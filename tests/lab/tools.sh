@@ -5,7 +5,7 @@ set -euo pipefail
 
 declare -A package=([nft]=nftables [ip]=iproute2 [iptables-nft]=iptables
 	[promtool]=prometheus [prometheus]=prometheus
-	[buildah]=buildah [mmdebstrap]='mmdebstrap debian-archive-keyring')
+	[buildah]=buildah [chromium]=chromium [mmdebstrap]='mmdebstrap debian-archive-keyring')
 missing=()
 for program; do
 	# Not every user's PATH has the folders that root's programs are in.

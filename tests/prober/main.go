@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 )
 
@@ -21,9 +22,13 @@ const usage = `Usage:
   prober probe [flags]   opens connections and prints a report
   prober try [flags]     makes the attempts that it reads, lines of JSON, and answers each
   prober stop            ends the prober that is process 1 of this container
+  prober version         prints version, commit, date, Go version and platform
 
 "prober probe -h" lists the flags.
 `
+
+// What the linker is given, see the Makefile.
+var version, commit, date = "unknown", "unknown", "unknown"
 
 // errNotAsExpected is returned after a report that has a leak, or a gap that is too
 // long.
@@ -42,6 +47,13 @@ func main() {
 func run(ctx context.Context, in io.ReadCloser, out io.Writer, args []string) error {
 	if len(args) == 0 {
 		return errors.New("no command\n" + usage)
+	}
+	switch args[0] {
+	case "-h", "-help", "--help":
+		_, err := io.WriteString(out, usage)
+		return err
+	case "-version", "--version":
+		args = []string{"version"}
 	}
 	flags := flag.NewFlagSet("prober "+args[0], flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the caller reports the error
@@ -82,5 +94,11 @@ var commands = map[string]func(*flag.FlagSet) func(context.Context, io.ReadClose
 	"try": tryFlags,
 	"stop": func(*flag.FlagSet) func(context.Context, io.ReadCloser, io.Writer) error {
 		return func(context.Context, io.ReadCloser, io.Writer) error { return syscall.Kill(1, syscall.SIGTERM) }
+	},
+	"version": func(*flag.FlagSet) func(context.Context, io.ReadCloser, io.Writer) error {
+		return func(_ context.Context, _ io.ReadCloser, out io.Writer) error {
+			_, err := fmt.Fprintf(out, "prober, version %s (commit %s of %s, %s, %s/%s)\n", version, commit, date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		}
 	},
 }

@@ -336,6 +336,17 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
+func TestVersionAndHelp(t *testing.T) {
+	for arg, want := range map[string]string{"version": "prober, version ", "--version": "prober, version ", "--help": usage} {
+		t.Run(arg, func(t *testing.T) {
+			var out strings.Builder
+			if err := run(t.Context(), nil, &out, []string{arg}); err != nil || !strings.HasPrefix(out.String(), want) {
+				t.Errorf("got %q, %v, want %q", out.String(), err, want)
+			}
+		})
+	}
+}
+
 // A prober that is ended prints its report, with an error if that is not as expected.
 func TestTheReportIsJSON(t *testing.T) {
 	server, closed := startServer(t, "127.0.0.1"), closedPort(t)

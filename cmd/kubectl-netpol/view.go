@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+)
+
+type viewOptions struct {
+	*options
+	traffic  traffic
+	by       string
+	selector string
+	apply    string
+	output   string
+}
+
+func newView(o *options) *cobra.Command {
+	v := &viewOptions{options: o}
+	cmd := &cobra.Command{
+		Use:   "view [-o html]",
+		Short: "Show a page with the matrix, the graph and the reasons",
+		Long: `Serve a page to look at: which workloads reach which, as a matrix and as a graph, and
+for each pair the reasons. Rows and columns are workloads, pods or namespaces, all or
+those of namespaces and labels.
+
+With --apply there are three states to choose from: the policies before, those after
+the manifests are applied as "kubectl apply" would, and what changes.
+
+The page is served to this machine alone, at a random port of the loopback address,
+and below a path that only the printed URL has. The cluster is read once, at the start.
+
+With -o html one file is printed that needs nothing else, to keep or to attach to a
+ticket: the matrix of -n, -l, --by and --port, the graph, and the reasons of each pair.
+It is that of the policies after --apply.
+
+The exit code is 0, or 2 when there is no answer.`,
+		Example: `  kubectl-netpol view
+  kubectl-netpol view -f ./manifests --apply policy.yaml
+  kubectl-netpol view -n shop -o html > shop.html`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
+	}
+	v.traffic.addFlags(cmd.Flags())
+	cmd.Flags().Lookup("port").Usage = "the only port to show at first: a number, or a name that is looked up on each destination pod; empty shows all ports"
+	cmd.Flags().StringVar(&v.by, "by", "workload", "what rows and columns are at first: pod, workload or namespace")
+	cmd.Flags().StringVarP(&v.selector, "selector", "l", "", "show only pods with these labels at first, as in kubectl get -l")
+	cmd.Flags().StringVar(&v.apply, "apply", "", "manifests to compare with: a file, a directory or a kustomization, as for -f; empty compares with nothing")
+	cmd.Flags().StringVarP(&v.output, "output", "o", "page", "page (serve it) or html (print one file)")
+	return cmd
+}
+
+func (v *viewOptions) run(cmd *cobra.Command) error {
+	if err := checkOutput("view", v.output); err != nil {
+		return err
+	}
+	p, err := v.pages(cmd)
+	if err != nil {
+		return err
+	}
+	q := pageQuery{
+		By: v.by, FromNamespace: v.namespace, ToNamespace: v.namespace, Selector: v.selector,
+		Port: v.traffic.port, Protocol: v.traffic.protocol, State: p.states[len(p.states)-1].name,
+	}
+	if v.output == "html" {
+		return p.printFile(cmd.OutOrStdout(), q)
+	}
+	return serveView(cmd, p, q)
+}
+
+// pages reads what is shown.
+func (v *viewOptions) pages(cmd *cobra.Command) (*pages, error) {
+	family, err := parseFamily(v.traffic.family)
+	if err != nil {
+		return nil, err
+	}
+	var changes *clusterstate.Input
+	if v.apply != "" {
+		if changes, err = v.readChanges(cmd); err != nil {
+			return nil, err
+		}
+	}
+	in, err := v.read(cmd.Context(), cmd.InOrStdin())
+	if err != nil {
+		return nil, err
+	}
+	p := &pages{
+		options: v.options, family: family, read: time.Now(),
+		states: []state{newState(stateNow, in)},
+	}
+	if changes != nil {
+		after, _ := applied(in, *changes)
+		p.states[0].name = stateBefore
+		p.states = append(p.states, newState(stateAfter, after))
+	}
+	v.findings = v.findingsOf(p.states[len(p.states)-1].cluster)
+	v.printCaveats(cmd.ErrOrStderr())
+	return p, nil
+}
+
+// readChanges reads the manifests of --apply.
+func (v *viewOptions) readChanges(cmd *cobra.Command) (*clusterstate.Input, error) {
+	if v.apply == "-" && slices.Contains(v.files, "-") {
+		return nil, errors.New("--apply=-: the standard input is that of --filename already")
+	}
+	objects, err := v.readSilently([]string{v.apply}, cmd.InOrStdin())
+	if err != nil {
+		return nil, fmt.Errorf("--apply=%s: %w", v.apply, err)
+	}
+	if len(objects.Policies) == 0 {
+		return nil, fmt.Errorf("--apply=%s: no policy to apply", v.apply)
+	}
+	v.upcoming = objects.Policies
+	in := v.input(objects)
+	return &in, nil
+}
+
+// serveView serves the pages until the command is interrupted.
+func serveView(cmd *cobra.Command, p *pages, first pageQuery) error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	token := rand.Text()
+	server := &http.Server{
+		Handler:           guard(listener.Addr().String(), token, p.handler(first)),
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    1 << 16,
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "http://%s/%s/\n", listener.Addr(), token)
+	fmt.Fprintln(cmd.ErrOrStderr(), "Serving the page at this URL; interrupt to end")
+	stop := context.AfterFunc(cmd.Context(), func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// guard passes requests to next that have the token as the first part of their path, and
+// are for this server by its address: another site that a browser shows knows neither, also
+// if its name resolves to this machine.
+func guard(addr, token string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Referrer-Policy", "no-referrer")
+		w.Header().Set("Cache-Control", "no-store")
+		given, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		if r.Host != addr || subtle.ConstantTimeCompare([]byte(given), []byte(token)) != 1 {
+			http.NotFound(w, r)
+			return
+		}
+		http.StripPrefix("/"+token, next).ServeHTTP(w, r)
+	})
+}

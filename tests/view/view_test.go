@@ -1,0 +1,395 @@
+// Package view tests the page of kubectl netpol view in a browser: Chromium without a
+// window.
+package view
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+const (
+	root = "../.." // where the program runs
+
+	shop    = "examples/online-shop"
+	cluster = "cmd/kubectl-netpol/testdata/shop"
+	changes = "cmd/kubectl-netpol/testdata/proposed"
+)
+
+// timeout bounds each test. A browser starts slowly on a busy machine.
+const timeout = 3 * time.Minute
+
+var program string // the path of kubectl-netpol
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "netpol-view-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		program = filepath.Join(dir, "kubectl-netpol")
+		build := exec.Command("go", "build", "-o", program, "./cmd/kubectl-netpol")
+		build.Dir = root
+		if output, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "%v\n%s", err, output)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// newBrowser starts a browser, which ends with the test.
+func newBrowser(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	t.Cleanup(cancel)
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
+		chromedp.NoSandbox, // which root has not
+		chromedp.WSURLReadTimeout(timeout), chromedp.WindowSize(1720, 1100))
+	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// do runs actions in the browser.
+func do(ctx context.Context, t *testing.T, actions ...chromedp.Action) {
+	t.Helper()
+	if err := chromedp.Run(ctx, actions...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serve starts the command and returns the URL of its page.
+func serve(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, append([]string{"view"}, args...)...)
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	url, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		_ = cmd.Wait()
+		t.Fatalf("%v: %s", err, &stderr)
+	}
+	return strings.TrimSpace(url)
+}
+
+// call runs the program and returns its output.
+func call(t *testing.T, args ...string) string {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Dir = root
+	cmd.Stderr = &stderr
+	stdout, err := cmd.Output()
+	if err != nil && cmd.ProcessState.ExitCode() != 1 {
+		t.Fatalf("%v: %v: %s", args, err, &stderr)
+	}
+	return string(stdout)
+}
+
+// cell is a cell as the page shows it.
+type cell struct{ From, To, Text, Class, Label string }
+
+// readCells reads the cells that can be seen.
+const readCells = `(() => {
+	const columns = [...document.querySelectorAll("#matrix th.column")].map((c) => c.dataset.name);
+	return [...document.querySelectorAll("#matrix tbody tr")].filter((row) => !row.hidden).flatMap((row) =>
+		[...row.querySelectorAll("td")].map((td, i) => ({From: row.dataset.name, To: columns[i], Text: td.innerText,
+			Class: td.className, Label: td.querySelector("a").ariaLabel, hidden: td.hidden})).filter((c) => !c.hidden));
+})()`
+
+// cellsOf returns the cells of the page that the browser shows, as text by "from → to".
+func cellsOf(ctx context.Context, t *testing.T) map[string]cell {
+	t.Helper()
+	var cells []cell
+	do(ctx, t, chromedp.Evaluate(readCells, &cells))
+	all := map[string]cell{}
+	for _, c := range cells {
+		all[c.From+" → "+c.To] = c
+	}
+	return all
+}
+
+// reached is what is reached in a cell: by all pairs of pods, and by some.
+type reached struct{ Ports, Partly []string }
+
+// matrixOf returns the cells of matrix -o json, by "from → to".
+func matrixOf(t *testing.T, args ...string) map[string]reached {
+	t.Helper()
+	var matrix struct {
+		From, To []string
+		Reaches  map[string]map[string]reached
+	}
+	if err := json.Unmarshal([]byte(call(t, append([]string{"matrix", "-o", "json"}, args...)...)), &matrix); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]reached{}
+	for _, from := range matrix.From {
+		for _, to := range matrix.To {
+			all[from+" → "+to] = matrix.Reaches[from][to]
+		}
+	}
+	return all
+}
+
+// ports takes the text of ports apart: "53,80/TCP 53/UDP" is three.
+func ports(text string) []string {
+	var all []string
+	for _, part := range strings.Fields(text) {
+		numbers, protocol, ok := strings.Cut(part, "/")
+		if !ok {
+			all = append(all, part)
+			continue
+		}
+		for number := range strings.SplitSeq(numbers, ",") {
+			all = append(all, number+"/"+protocol)
+		}
+	}
+	return all
+}
+
+// reachedOf reads the texts of cells, which have the marks of changes before them, and what
+// some reach behind "~".
+func reachedOf(cells map[string]cell) map[string]reached {
+	all := map[string]reached{}
+	for name, c := range cells {
+		every, partly, _ := strings.Cut(strings.Trim(c.Text, "+−·"), "~")
+		all[name] = reached{ports(every), ports(partly)}
+	}
+	return all
+}
+
+// equateEmpty lets an empty list be equal to none.
+var equateEmpty = cmpopts.EquateEmpty()
+
+func TestCellsAreThoseOfTheMatrix(t *testing.T) {
+	ctx := newBrowser(t)
+	url := serve(t, "-f", shop)
+	for _, tt := range []struct {
+		query string
+		args  []string
+	}{
+		{"", nil},
+		{"?from-namespace=orders&to-namespace=orders", []string{"-n", "orders"}},
+		{"?by=namespace", []string{"--by", "namespace"}},
+		{"?by=pod", []string{"--by", "pod"}},
+		{"?selector=app%3Dcart", []string{"-l", "app=cart"}},
+	} {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			do(ctx, t, chromedp.Navigate(url+tt.query))
+			want := matrixOf(t, append(tt.args, "-f", shop)...)
+			if len(want) == 0 {
+				t.Fatal("the matrix is empty")
+			}
+			if diff := cmp.Diff(want, reachedOf(cellsOf(ctx, t)), equateEmpty); diff != "" {
+				t.Errorf("cells of the page (-matrix +page):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFind(t *testing.T) {
+	ctx := newBrowser(t)
+	do(ctx, t, chromedp.Navigate(serve(t, "-f", shop)), chromedp.WaitEnabled("#find"), chromedp.SendKeys("#find", "ORDERS/sts"))
+	for name := range cellsOf(ctx, t) {
+		if strings.Count(name, "orders/sts") != 2 {
+			t.Errorf("%s is shown", name)
+		}
+	}
+	if n := len(cellsOf(ctx, t)); n != 4 {
+		t.Errorf("%d cells are shown, want 4", n)
+	}
+	do(ctx, t, chromedp.SendKeys("#find", strings.Repeat(kb.Backspace, len("ORDERS/sts"))))
+	if n := len(cellsOf(ctx, t)); n != 16*16 {
+		t.Errorf("%d cells are shown, want all", n)
+	}
+}
+
+// The matrix is one stop of the tab key; arrow keys move in it, Enter opens the reasons, and
+// those are what explain prints.
+func TestKeysAndReasons(t *testing.T) {
+	ctx := newBrowser(t)
+	do(ctx, t, chromedp.Navigate(serve(t, "-f", shop)), chromedp.WaitEnabled("#find"))
+	var stops int
+	do(ctx, t, chromedp.Evaluate(`[...document.querySelectorAll("#matrix a")].filter((a) => a.tabIndex === 0).length`, &stops))
+	if stops != 1 {
+		t.Errorf("the matrix has %d stops of the tab key, want 1", stops)
+	}
+	const from, to = "orders/deploy/order", "orders/sts/order-db"
+	var rows, columns []string
+	do(ctx, t,
+		chromedp.Evaluate(`[...document.querySelectorAll("#matrix tbody tr")].map((r) => r.dataset.name)`, &rows),
+		chromedp.Evaluate(`[...document.querySelectorAll("#matrix th.column")].map((c) => c.dataset.name)`, &columns),
+		chromedp.Focus(`#matrix a[tabindex="0"]`))
+	do(ctx, t,
+		chromedp.KeyEvent(kb.End), chromedp.KeyEvent(kb.Home),
+		chromedp.KeyEvent(strings.Repeat(kb.ArrowDown, slices.Index(rows, from))),
+		chromedp.KeyEvent(strings.Repeat(kb.ArrowRight, slices.Index(columns, to))))
+	var focused, title string
+	do(ctx, t, chromedp.Evaluate(`document.activeElement.ariaLabel`, &focused))
+	if want := from + " → " + to + ": 5432/TCP"; focused != want {
+		t.Fatalf("the focus is on %q, want %q", focused, want)
+	}
+	var reasons []string
+	do(ctx, t, chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("pre"), chromedp.Text("h1", &title),
+		chromedp.Evaluate(`[...document.querySelectorAll("pre")].map((p) => p.textContent)`, &reasons))
+	if title != from+" → "+to {
+		t.Errorf("the page is about %q", title)
+	}
+	if want := call(t, "explain", from, to, "--port", "5432", "-f", shop); len(reasons) != 2 || reasons[0] != want {
+		t.Errorf("reasons (-explain +page):\n%s", cmp.Diff([]string{want}, reasons))
+	}
+}
+
+// What changes is marked: a cell has less or more ports than before.
+func TestChanges(t *testing.T) {
+	ctx := newBrowser(t)
+	url := serve(t, "-f", cluster, "--apply", changes)
+	at := func(state string) map[string]cell {
+		do(ctx, t, chromedp.Navigate(url+"?state="+state))
+		return cellsOf(ctx, t)
+	}
+	before, after, marked := at("before"), at("after"), at("changes")
+	if diff := cmp.Diff(matrixOf(t, "-f", cluster), reachedOf(before), equateEmpty); diff != "" {
+		t.Errorf("cells before (-matrix +page):\n%s", diff)
+	}
+	if diff := cmp.Diff(reachedOf(after), reachedOf(marked)); diff != "" {
+		t.Errorf("cells with changes are not those after (-after +changes):\n%s", diff)
+	}
+	count := map[string]int{}
+	for name, c := range marked {
+		mark := ""
+		for _, m := range []string{"gained", "lost"} {
+			if strings.Contains(c.Class, m) {
+				mark = m
+			}
+		}
+		count[mark]++
+		if same := before[name].Text == after[name].Text; same != (mark == "") {
+			t.Errorf("%s: %q before, %q after, marked %q", name, before[name].Text, after[name].Text, mark)
+		}
+		if mark != "" && !strings.Contains(c.Label, "than before") {
+			t.Errorf("%s: a screen reader says %q", name, c.Label)
+		}
+	}
+	if count["gained"] == 0 || count["lost"] == 0 || count[""] == 0 {
+		t.Errorf("cells by mark: %v, want some of each", count)
+	}
+}
+
+// One file has everything: the browser asks for nothing else.
+func TestOneFile(t *testing.T) {
+	ctx := newBrowser(t)
+	path := filepath.Join(t.TempDir(), "shop.html")
+	if err := os.WriteFile(path, []byte(call(t, "view", "-o", "html", "-f", shop)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var resources int
+	var shown string
+	do(ctx, t, chromedp.Navigate("file://"+path), chromedp.WaitEnabled("#find"),
+		chromedp.Evaluate(`performance.getEntriesByType("resource").length`, &resources))
+	if resources != 0 {
+		t.Errorf("the page asks for %d resources", resources)
+	}
+	if diff := cmp.Diff(matrixOf(t, "-f", shop), reachedOf(cellsOf(ctx, t)), equateEmpty); diff != "" {
+		t.Errorf("cells of the page (-matrix +page):\n%s", diff)
+	}
+	do(ctx, t, chromedp.Click(`#matrix a[aria-label^="orders/deploy/order → orders/sts/order-db"]`),
+		chromedp.WaitVisible(".explanation:target pre"), chromedp.TextContent(".explanation:target pre", &shown))
+	if want := call(t, "explain", "orders/deploy/order", "orders/sts/order-db", "--port", "5432", "-f", shop); shown != want {
+		t.Errorf("reasons (-explain +page):\n%s", cmp.Diff(want, shown))
+	}
+}
+
+// contrasts returns the least contrast of text and background in the cells of each class, as
+// WCAG 2 defines it.
+const contrasts = `(() => {
+	const channels = (color) => color.match(/[\d.]+/g).map(Number);
+	const luminance = (color) => {
+		const [r, g, b] = channels(color).map((c) => c / 255).map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+		return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+	};
+	const background = (e) => {
+		const color = getComputedStyle(e).backgroundColor, [, , , alpha] = channels(color);
+		return alpha === 0 ? background(e.parentElement) : color;
+	};
+	const least = {};
+	for (const a of document.querySelectorAll("#matrix td a")) {
+		const [low, high] = [luminance(getComputedStyle(a).color), luminance(background(a))].sort((x, y) => x - y);
+		const kind = a.parentElement.className.split(" ")[0], ratio = (high + 0.05) / (low + 0.05);
+		least[kind] = Math.min(least[kind] ?? ratio, ratio);
+	}
+	return least;
+})()`
+
+func TestContrast(t *testing.T) {
+	ctx := newBrowser(t)
+	do(ctx, t, chromedp.Navigate(serve(t, "-f", shop)))
+	backgrounds := map[string]bool{}
+	for _, scheme := range []string{"light", "dark"} {
+		t.Run(scheme, func(t *testing.T) {
+			var least map[string]float64
+			var background string
+			do(ctx, t,
+				emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
+				chromedp.Evaluate(contrasts, &least), chromedp.Evaluate(`getComputedStyle(document.body).backgroundColor`, &background))
+			for class, ratio := range least {
+				if ratio < 4.5 { // level AA for text
+					t.Errorf("cells of class %s have a contrast of %.1f", class, ratio)
+				}
+			}
+			if len(least) < 3 {
+				t.Errorf("only %v were seen", least)
+			}
+			backgrounds[background] = true
+		})
+	}
+	if len(backgrounds) != 2 {
+		t.Errorf("light and dark have the same background: %v", backgrounds)
+	}
+}
+
+// TestPicture draws the picture of the documentation: make view-picture.
+func TestPicture(t *testing.T) {
+	path := os.Getenv("PICTURE")
+	if path == "" {
+		t.Skip("PICTURE is not set: nothing is to be drawn")
+	}
+	ctx := newBrowser(t)
+	var picture []byte
+	do(ctx, t, chromedp.Navigate(serve(t, "-f", shop)), chromedp.WaitEnabled("#find"), chromedp.FullScreenshot(&picture, 100))
+	if err := os.WriteFile(path, picture, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
