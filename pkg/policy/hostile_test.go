@@ -173,6 +173,35 @@ func TestExpensivePeersAreDeferred(t *testing.T) {
 	}
 }
 
+// What is not deferred because too much is pending is deferred later.
+func TestDeferredEvaluationsAreNotLost(t *testing.T) {
+	s := hostileSnapshot(excluding(maxDeferred + 100))
+	evaluate := func(n int) Reason {
+		e := *s.Endpoint(addrB)
+		e.Version, e.Labels = NewVersion(), peerNumber(n).Labels
+		edit := s.m.Endpoints.Edit()
+		edit.Set(addrB, &e)
+		s.m.Endpoints = edit.Done()
+		return s.Evaluate(Query{Packet: tcp(addrB, addrA, 8080), Defer: true}).Reason
+	}
+	const peers = maxDeferred + 10
+	for round := range 2 {
+		for n := range peers {
+			if got := evaluate(n); round == 0 && got != NotEvaluated {
+				t.Fatalf("peer %d: %v, want it to be deferred", n, got)
+			}
+		}
+		for len(s.m.Memory.deferred) > 0 {
+			(<-s.m.Memory.Deferred()).Run()
+		}
+	}
+	for n := range peers {
+		if got := evaluate(n); got == NotEvaluated {
+			t.Fatalf("peer %d is not evaluated", n)
+		}
+	}
+}
+
 func manyValues(key string, n int) labels.Selector {
 	text := "b"
 	for i := range n {

@@ -146,10 +146,27 @@ func (f *flow) recall(x *index, k key, p peer) (set, bool) {
 
 // deferEvaluation does nothing if too many are pending. The packet is evaluated again.
 func (m *Memory) deferEvaluation(e *Evaluation) {
+	noted := m.put(e.index, e.key, e.peer, nil, true) // before the evaluation replaces it
 	select {
 	case m.deferred <- e:
-		m.put(e.index, e.key, e.peer, nil, true)
 	default:
+		m.forget(noted)
+	}
+}
+
+// forget forgets e, unless another entry has replaced it.
+func (m *Memory) forget(e *entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.table.Load()
+	if t == nil {
+		return
+	}
+	b := t.bucket(e.hash)
+	for i := range b {
+		if b[i].Load() == e {
+			m.replace(&b[i], nil)
+		}
 	}
 }
 
@@ -199,7 +216,7 @@ func (m *Memory) hash(k key, identity []byte) uint64 {
 func (t table) bucket(hash uint64) *bucket { return &t[hash&uint64(len(t)-1)] }
 
 // put remembers an entry in the place of the one of its key and identity.
-func (m *Memory) put(x *index, k key, p peer, rules set, deferred bool) {
+func (m *Memory) put(x *index, k key, p peer, rules set, deferred bool) *entry {
 	var room [identityBytes]byte
 	k, identity := k.identify(x, p, room[:0])
 	e := &entry{key: k, identity: string(identity), hash: m.hash(k, identity), handle: new(handle), rules: rules, deferred: deferred}
@@ -209,13 +226,14 @@ func (m *Memory) put(x *index, k key, p peer, rules set, deferred bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e.bytes > m.budget {
-		return
+		return e
 	}
 	m.replace(m.room(e), e)
 	e.note(p)
 	for m.used.Load() > m.budget {
 		m.evict(e)
 	}
+	return e
 }
 
 // replace puts e, nil for none, in a place.
