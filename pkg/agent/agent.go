@@ -175,6 +175,8 @@ type agent struct {
 	ready     chan struct{} // closed when packets can be decided
 	published sync.Once     // closes ready
 
+	blockedBy *policy.Snapshot // the last one given to blocker; publish alone uses it
+
 	booted bool // the node has no rules of an earlier agent that knew a pod
 
 	mu      sync.Mutex
@@ -300,12 +302,16 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	}
 	a.verdicts = a.newVerdictCache(cfg, reg)
 	a.flows = flows.New(flows.Config{Node: cfg.NodeName, Learned: a.observer, Registerer: reg})
+	if a.blocker, err = a.newBlocker(cfg, reg); err != nil {
+		return nil, err
+	}
 	a.enforcer = enforce.New(enforce.Config{
 		FailOpen:              cfg.FailOpen.NoAgent,
 		FailOpenUnknownPacket: cfg.FailOpen.UnknownPacket,
 		Learned:               a.observer,
 		Verdicts:              a.remembering(),
 		Flows:                 a.flows,
+		Accepted:              a.accepting(),
 		LogDenied:             cfg.LogDenied,
 		Logger:                klog.LoggerWithName(logger, "enforce"),
 		Registerer:            reg,
@@ -341,9 +347,6 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		return nil, err
 	}
 	a.peers.queues = a.queues
-	if a.blocker, err = newBlocker(cfg, reg); err != nil {
-		return nil, err
-	}
 	source, err := newSource(cfg, reg)
 	if err != nil {
 		return nil, err
@@ -434,9 +437,7 @@ func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time
 	}
 	a.forget(ctx, a.enforce(s, since), s)
 	a.metrics.enforced(since)
-	if a.blocker != nil {
-		a.blocker.Set(established(s, a.observer))
-	}
+	a.block(s)
 	a.metrics.published(ctx, s)
 }
 

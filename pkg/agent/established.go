@@ -2,6 +2,7 @@ package agent
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -11,11 +12,70 @@ import (
 )
 
 // newBlocker returns nil if established connections are not blocked.
-func newBlocker(cfg Config, reg prometheus.Registerer) (*conntrack.Blocker, error) {
+func (a *agent) newBlocker(cfg Config, reg prometheus.Registerer) (*conntrack.Blocker, error) {
 	if cfg.BlockMark == 0 {
 		return nil, nil
 	}
-	return conntrack.New(conntrack.Config{Mark: cfg.BlockMark, Registerer: reg})
+	return conntrack.New(conntrack.Config{
+		Mark:        cfg.BlockMark,
+		AcceptedFor: cfg.RememberVerdicts,
+		Alone:       func() bool { return !a.peers.others(a.numbers) },
+		Registerer:  reg,
+	})
+}
+
+// accepting returns what is called for each accepted packet, nil if no established
+// connections are blocked.
+func (a *agent) accepting() func(packet.Packet) {
+	if a.blocker == nil {
+		return nil
+	}
+	return a.blocker.Accepted
+}
+
+// block blocks the connections that s denies. A saved state blocks none: connections that
+// it denies may be allowed by what has changed since.
+func (a *agent) block(s *policy.Snapshot) {
+	if a.blocker == nil || !a.cache.Listed() {
+		return
+	}
+	change := changeSince(a.blockedBy, s)
+	a.blockedBy = s
+	a.blocker.Set(established(s, a.observer), change)
+}
+
+// changeSince returns what s may evaluate otherwise than before, nil for the first snapshot.
+func changeSince(before, s *policy.Snapshot) (c conntrack.Change) {
+	if before == nil {
+		return conntrack.Change{All: true}
+	}
+	c.Addrs, c.All = s.ChangedSince(before)
+	for _, addr := range append(added(before.Selected(policy.Egress), s.Selected(policy.Egress)), added(before.SelectedToHost(), s.SelectedToHost())...) {
+		if !wasHeld(before, policy.Egress, addr) {
+			c.Opened = append(c.Opened, addr)
+		}
+	}
+	for _, addr := range added(before.Selected(policy.Ingress), s.Selected(policy.Ingress)) {
+		if !wasHeld(before, policy.Ingress, addr) {
+			c.Answered = append(c.Answered, addr)
+		}
+	}
+	return c
+}
+
+// added returns what is in now and not in before. Both are sorted.
+func added(before, now []netip.Addr) (addrs []netip.Addr) {
+	for _, addr := range now {
+		if _, found := slices.BinarySearchFunc(before, addr, netip.Addr.Compare); !found {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+// wasHeld reports whether s is why packets of addr wait until its pod is known.
+func wasHeld(s *policy.Snapshot, d policy.Direction, addr netip.Addr) bool {
+	return s.Endpoint(addr) == nil && slices.ContainsFunc(s.Ranges(d), func(r netip.Prefix) bool { return r.Contains(addr) })
 }
 
 // established blocks connections that s denies permanently. Connections that depend on
@@ -25,7 +85,10 @@ func established(s *policy.Snapshot, learned policy.Learned) conntrack.Evaluator
 	return func(p packet.Packet, toHost bool) conntrack.Verdict {
 		q := policy.Query{Packet: p, ToHost: toHost, Learned: learned}
 		d := s.Evaluate(q)
-		if d.Allowed() {
+		switch {
+		case d.Reason == policy.NotSelected && d.Allowed():
+			return conntrack.Unselected
+		case d.Allowed():
 			return conntrack.Unblock
 		}
 		q.Learned = anyName

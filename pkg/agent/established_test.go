@@ -3,13 +3,16 @@ package agent
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 )
 
 // TestOnlyPermanentlyDeniedIsBlocked has a pod of this node that accepts nothing, and an
@@ -36,8 +39,8 @@ func TestOnlyPermanentlyDeniedIsBlocked(t *testing.T) {
 	}{
 		{"10.244.1.3:40000", "10.244.1.2:80", conntrack.Block},
 		{"192.0.2.1:40000", "10.244.1.2:80", conntrack.Block},
-		{"10.244.1.2:40000", "10.244.1.3:80", conntrack.Unblock},
-		{"192.0.2.1:40000", "192.0.2.2:80", conntrack.Unblock},
+		{"10.244.1.2:40000", "10.244.1.3:80", conntrack.Unselected},
+		{"192.0.2.1:40000", "192.0.2.2:80", conntrack.Unselected},
 		{"192.0.2.1:40000", "10.244.1.9:80", conntrack.Keep},
 		{"10.244.1.9:40000", "10.244.1.2:80", conntrack.Keep},
 	} {
@@ -95,5 +98,69 @@ func TestEstablishedToHostAndNames(t *testing.T) {
 				t.Errorf("%v, to the node %v, with names %v: %d, want %d", p, tt.toHost, tt.knows, got, tt.want)
 			}
 		})
+	}
+}
+
+// TestConnectionsThatWereNotEvaluatedAreListed has pods that policies begin to select, in one
+// snapshot after another. Packets of addresses of the node's range that no pod has wait.
+func TestConnectionsThatWereNotEvaluatedAreListed(t *testing.T) {
+	const a, b, outside = "10.244.1.2", "10.244.1.3", "192.0.2.7"
+	rules := func(tier policy.Tier) *policy.Chain {
+		return &policy.Chain{Rules: []policy.Rule{{Tier: tier, Policy: &policy.Ref{Namespace: "x", Name: "deny"}, AnyPeer: true, AnyPort: true}}}
+	}
+	type pods map[string]policy.Endpoint
+	snapshot := func(p pods) *policy.Snapshot {
+		endpoints, local := map[netip.Addr]*policy.Endpoint{}, []netip.Addr{}
+		for addr, e := range p {
+			endpoints[netip.MustParseAddr(addr)] = &e
+			local = append(local, netip.MustParseAddr(addr))
+		}
+		slices.SortFunc(local, netip.Addr.Compare)
+		known := policy.NewEndpoints(endpoints)
+		return policy.New(policy.Model{
+			Endpoints: known, Local: policy.NewLocal(known, local),
+			Ranges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, Isolating: [2]bool{true, true},
+		})
+	}
+	isolated := rules(policy.NetworkPolicyTier)
+	for _, tt := range []struct {
+		name             string
+		before, now      pods
+		opened, answered string
+	}{
+		{"selected for ingress", pods{a: {}, b: {}}, pods{a: {Ingress: isolated}, b: {}}, "[]", "[10.244.1.2]"},
+		{"selected for egress", pods{a: {}}, pods{a: {Egress: isolated}}, "[10.244.1.2]", "[]"},
+		{"selected for the other direction, too", pods{a: {Egress: isolated}}, pods{a: {Egress: isolated, Ingress: isolated}}, "[]", "[10.244.1.2]"},
+		{"to the node, too", pods{a: {Egress: isolated}}, pods{a: {Egress: rules(policy.AdminTier)}}, "[10.244.1.2]", "[]"},
+		{"still selected", pods{a: {Ingress: isolated}}, pods{a: {Ingress: rules(policy.NetworkPolicyTier)}}, "[]", "[]"},
+		{"no longer selected", pods{a: {Ingress: isolated}}, pods{a: {}}, "[]", "[]"},
+		{"a new pod whose packets waited", pods{}, pods{a: {Ingress: isolated, Egress: isolated}}, "[]", "[]"},
+		{"a new pod whose packets did not", pods{}, pods{outside: {Ingress: isolated}}, "[]", "[192.0.2.7]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := changeSince(snapshot(tt.before), snapshot(tt.now))
+			if got := fmt.Sprint(c.Opened, c.Answered); got != tt.opened+" "+tt.answered {
+				t.Errorf("opened by and to: %s, want %s %s", got, tt.opened, tt.answered)
+			}
+			if c.All != false {
+				t.Error("all connections may be evaluated otherwise")
+			}
+		})
+	}
+	if c := changeSince(nil, snapshot(pods{})); !c.All {
+		t.Error("the first snapshot does not concern all connections")
+	}
+}
+
+// TestASavedStateBlocksNothing has a cache that has not listed the cluster.
+func TestASavedStateBlocksNothing(t *testing.T) {
+	blocker, err := conntrack.New(conntrack.Config{Mark: conntrack.DefaultMark, Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{blocker: blocker, cache: &policycache.Cache{}}
+	a.block(policy.New(policy.Model{}))
+	if a.blockedBy != nil {
+		t.Error("a saved state blocks connections")
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,27 +24,60 @@ import (
 const DefaultMark uint32 = 0x800
 
 const (
-	// minInterval bounds the cost of frequent changes: a pass lists the whole
-	// table.
-	minInterval = 5 * time.Second
+	// minInterval is the least time between the starts of two checks. Changes that
+	// arrive meanwhile share one.
+	minInterval = 250 * time.Millisecond
+	// A check of what changed is followed by a pause of restShare times its time, so that
+	// it uses at most a tenth of a core. The pause is no longer than maxRest, or than
+	// minPassInterval where the kernel does not filter, for the sake of the next change.
+	restShare = 9
+	maxRest   = 750 * time.Millisecond
+	// againAfter is when connections are listed again that were blocked: their packets
+	// may have been accepted just before, and have made an entry just after. Those that
+	// were not evaluated until now are listed once more after lateAfter: by then the
+	// nftables table has the packets of further ones evaluated.
+	againAfter = 500 * time.Millisecond
+	lateAfter  = 5 * time.Second
+
+	// minPassInterval is the least time between the starts of two passes. The pause
+	// between them is also restShare times the time of the first one: a pass lists the
+	// whole table.
+	minPassInterval = 5 * time.Second
 	// retryInterval is no shorter for the same reason.
 	retryInterval = 5 * time.Second
-	// maxInterval bounds how long a missed connection stays as it is. The kernel
+	// minDrift bounds how long a missed connection stays as it is: the kernel
 	// may move entries while it lists them, and when two processes write a mark
-	// at the same time, one of the writes is lost.
-	maxInterval = time.Minute
+	// at the same time, one of the writes is lost. Large tables are passed over less
+	// often: driftShare times the time of a pass, up to maxDrift.
+	minDrift   = time.Minute
+	maxDrift   = 4 * time.Minute
+	driftShare = 100
 	// passTimeout ends a pass when the kernel does not answer.
 	passTimeout = 30 * time.Second
+
+	// othersInterval is how often it is checked whether other agents accept packets, once
+	// there was one.
+	othersInterval = time.Second
+
+	// slack is how much longer than Config.AcceptedFor a class is known of which a packet
+	// was accepted.
+	slack = 10 * time.Second
+	// maxChanged bounds the addresses of a Change.
+	maxChanged = 1 << 16
 )
 
 // Verdict is what happens to an established connection.
 type Verdict uint8
 
 const (
-	Block   Verdict = iota // no packet passes, in either direction; zero, so that a missing answer fails closed
-	Keep                   // unchanged, blocked or not
-	Unblock                // all packets pass
+	Block      Verdict = iota // no packet passes, in either direction; zero, so that a missing answer fails closed
+	Keep                      // unchanged, blocked or not
+	Unblock                   // all packets pass
+	Unselected                // as Unblock, until its addresses are among Change.Opened or Change.Answered
 )
+
+func (v Verdict) blocks() bool   { return v == Block }
+func (v Verdict) unblocks() bool { return v == Unblock || v == Unselected }
 
 // Evaluator decides about the connection that p opened. p is the packet as policies
 // see it: after DNAT and before SNAT. toHost is true if its destination is this node
@@ -54,6 +89,12 @@ type Config struct {
 	// Mark is the one bit of connection marks that a Blocker sets and clears.
 	// All other bits are left unchanged.
 	Mark uint32
+	// AcceptedFor is for how long after a packet of TCP or UDP was accepted others of its
+	// class may be accepted without a call of Accepted.
+	AcceptedFor time.Duration
+	// Alone reports whether no other agent may still accept packets on this node, which
+	// does not report them here. Nil means that none does.
+	Alone func() bool
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer
 }
@@ -70,19 +111,72 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// Change is what is evaluated otherwise than by the Evaluator before.
+type Change struct {
+	// Addrs are the addresses whose connections may be. All means that any may.
+	Addrs []netip.Addr
+	All   bool
+	// Opened and Answered are addresses: the connections that they have opened, that were
+	// opened to them, may have been accepted without a call of Accepted until now.
+	Opened, Answered []netip.Addr
+}
+
+// add makes c the changes of both.
+func (c *Change) add(other Change) {
+	c.Addrs = append(c.Addrs, other.Addrs...)
+	c.Opened = append(c.Opened, other.Opened...)
+	c.Answered = append(c.Answered, other.Answered...)
+	if c.All = c.All || other.All || len(c.Addrs) > maxChanged; c.All {
+		c.Addrs = nil
+	}
+}
+
+func (c *Change) empty() bool {
+	return !c.All && len(c.Addrs)+len(c.Opened)+len(c.Answered) == 0
+}
+
 // Blocker keeps the marks of all connections as the latest Evaluator decides. Its
 // methods may be called from any goroutine; Run is called once.
+//
+// It knows the classes of established connections: of those that the last pass over the
+// kernel's table has found, and of those that were accepted since. After a change it
+// evaluates the classes that the change concerns, and lists and marks the connections of
+// those that are to be blocked or unblocked. A pass once in a while finds what was missed.
 type Blocker struct {
-	mark    uint32
-	runner  *runner.Runner
-	metrics *metrics
-	desired atomic.Pointer[Evaluator] // the latest, nil before the first
+	mark        uint32
+	acceptedFor time.Duration
+	alone       func() bool
+	runner      *runner.Runner
+	metrics     *metrics
+	accepted    *accepted
+	deaf        atomic.Bool // accepted classes need not be recorded
+	began       time.Time
+
+	mu      sync.Mutex
+	desired *Evaluator // the latest, nil before the first
+	change  Change     // since it was read last
+	recheck bool
 
 	// Fakes in tests.
 	open      func(context.Context) (table, error)
 	nodeAddrs func() (addrSet, error)
 
-	applied *Evaluator // of the last complete pass; only sync uses it
+	// Of sync alone.
+	known      *known
+	fresh      []class // known classes of which a packet was accepted since they were evaluated
+	local      addrSet // of the last listing
+	unfiltered unfiltered
+	again      []relisting
+	readAt     time.Time // when to read what was accepted by the Evaluator before; zero: it was read
+	covered    bool      // a pass is wanted for the last change
+	passed     bool      // there was a complete pass
+	wanted     bool      // a pass is needed
+	wantedNext bool      // and another one after that
+	earliest   time.Time // of the next pass
+	drift      time.Time // when a pass is needed anyway
+	beside     bool      // another agent may accept packets
+	restAtMost time.Duration
+	timer      *time.Timer
 }
 
 // New returns a Blocker that has not touched the kernel yet.
@@ -91,59 +185,189 @@ func New(cfg Config) (*Blocker, error) {
 		return nil, fmt.Errorf("conntrack: %w", err)
 	}
 	b := &Blocker{
-		mark:      cfg.Mark,
-		metrics:   newMetrics(cfg.Registerer),
-		open:      openKernel,
-		nodeAddrs: interfaceAddrs,
+		mark:        cfg.Mark,
+		acceptedFor: cfg.AcceptedFor,
+		alone:       cfg.Alone,
+		metrics:     newMetrics(cfg.Registerer),
+		began:       time.Now(),
+		open:        openKernel,
+		nodeAddrs:   interfaceAddrs,
+		known:       newKnown(maxKnown),
+		unfiltered:  make(unfiltered),
+		wanted:      true,
+		wantedNext:  true, // what an earlier agent accepts at this time is not reported
 	}
-	b.runner = runner.New(runner.Config{
-		MinInterval:   minInterval,
-		RetryInterval: retryInterval,
-		MaxInterval:   maxInterval,
-	}, b.sync)
+	b.runner = runner.New(runner.Config{MinInterval: minInterval, RetryInterval: retryInterval}, b.sync)
+	b.accepted = newAccepted(b.runner.Poke)
 	return b, nil
 }
 
-// Set stores the latest Evaluator and triggers a pass, which begins at once unless
-// the last one began less than five seconds ago. It never blocks.
-func (b *Blocker) Set(evaluate Evaluator) {
-	b.desired.Store(&evaluate)
+// Set stores the latest Evaluator, which differs from the one before by change, and
+// triggers a check, which begins at once unless there was one just before. It never
+// blocks. The first Evaluator is applied to all connections.
+func (b *Blocker) Set(evaluate Evaluator, change Change) {
+	b.mu.Lock()
+	b.desired = &evaluate
+	b.change.add(change)
+	b.mu.Unlock()
 	b.runner.Poke()
+}
+
+// Accepted reports that a packet is accepted now that may open a connection. It must be
+// called for each, except that packets of its class may be accepted without a call for
+// Config.AcceptedFor. It neither blocks nor allocates.
+func (b *Blocker) Accepted(p packet.Packet) {
+	if !b.deaf.Load() {
+		b.accepted.add(classOf(p))
+	}
 }
 
 // Recheck triggers a pass, because connections may have been accepted without being
 // evaluated. It never blocks.
-func (b *Blocker) Recheck() { b.runner.Poke() }
+func (b *Blocker) Recheck() {
+	b.mu.Lock()
+	b.recheck = true
+	b.mu.Unlock()
+	b.runner.Poke()
+}
 
-// Run passes over the table whenever there is a new Evaluator, and every minute,
-// until ctx ends. Blocked connections then stay blocked.
+// Run applies Evaluators until ctx ends. Blocked connections then stay blocked.
 func (b *Blocker) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "conntrack")
 	logger.Info("Started blocking established connections", "mark", fmt.Sprintf("%#x", b.mark))
 	b.runner.Run(klog.NewContext(ctx, logger))
+	if b.timer != nil {
+		b.timer.Stop()
+	}
 	logger.Info("Stopped blocking established connections; blocked ones stay blocked")
 	return nil
 }
 
+// take returns the latest Evaluator and what has changed since the last call.
+func (b *Blocker) take() (*Evaluator, Change) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.desired == nil {
+		return nil, Change{} // a recheck is part of the first pass
+	}
+	change := b.change
+	b.change = Change{}
+	b.wanted = b.wanted || b.recheck
+	b.recheck = false
+	return b.desired, change
+}
+
+// second returns t in seconds.
+func (b *Blocker) second(t time.Time) uint32 { return uint32(max(0, t.Sub(b.began)/time.Second)) }
+
 // sync is one run of the runner.
 func (b *Blocker) sync(ctx context.Context) error {
-	evaluate := b.desired.Load()
+	evaluate, change := b.take()
 	if evaluate == nil {
 		return nil
 	}
+	start := time.Now()
+	b.restAtMost = maxRest
+	err := b.apply(ctx, *evaluate, change)
+	if err != nil {
+		b.wanted, b.wantedNext = true, true
+	}
+	b.deaf.Store(b.known.full)
+	b.metrics.known.Set(float64(len(b.known.slots)))
+	b.wakeUp()
+	pause(ctx, min(restShare*time.Since(start), b.restAtMost))
+	return err
+}
+
+// apply makes a pass if one is needed and may be made, and checks what has changed, also
+// after the pass: connections may have been accepted meanwhile.
+func (b *Blocker) apply(ctx context.Context, evaluate Evaluator, change Change) error {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
+	b.noteOthers()
+	b.readAccepted()
+	b.noteChange(change)
+	if b.passIsDue() {
+		if err := b.timedPass(ctx, evaluate); err != nil {
+			return err
+		}
+	}
+	if err := b.check(ctx, evaluate, change); err != nil || !b.passIsDue() {
+		return err
+	}
+	return b.timedPass(ctx, evaluate)
+}
+
+// noteChange has a pass made for a change if classes are missing. They may have been missed
+// a moment after the change, too, by the Evaluator before.
+func (b *Blocker) noteChange(change Change) {
+	now := time.Now()
+	if !change.empty() {
+		b.readAt, b.covered = now.Add(againAfter), false
+	}
+	if !b.readAt.IsZero() && !b.covered && (b.known.full || b.beside) {
+		b.wanted, b.wantedNext, b.covered = true, true, true
+	}
+	if !now.Before(b.readAt) {
+		b.readAt = time.Time{}
+	}
+}
+
+// timedPass makes a pass, and sets when the next one may be, and when it must be.
+func (b *Blocker) timedPass(ctx context.Context, evaluate Evaluator) error {
 	start := time.Now()
-	err := b.pass(ctx, *evaluate)
-	b.metrics.passed(time.Since(start), err)
+	err := b.pass(ctx, evaluate)
+	took := time.Since(start)
+	b.metrics.passed(took, err)
+	b.earliest = start.Add(max(minPassInterval, (1+restShare)*took))
 	if err != nil {
 		return err
 	}
-	if b.applied != evaluate {
-		b.applied = evaluate
-		// A connection whose first packet was accepted by the previous policies
-		// enters the table only when the packet leaves the node: make another pass.
-		b.runner.Poke()
-	}
+	b.passed, b.wanted, b.wantedNext = true, b.wantedNext, false
+	b.drift = start.Add(min(max(minDrift, driftShare*took), maxDrift))
 	return nil
+}
+
+// noteOthers has a pass made when other agents do not accept packets any more.
+func (b *Blocker) noteOthers() {
+	alone := b.alone == nil || b.alone()
+	b.wanted = b.wanted || b.beside && alone
+	b.beside = !alone
+}
+
+// passIsDue reports whether a pass is needed, and may begin.
+func (b *Blocker) passIsDue() bool {
+	now := time.Now()
+	return b.wanted && !now.Before(b.earliest) || b.passed && !now.Before(b.drift)
+}
+
+// wakeUp sets the time of the next run without a change.
+func (b *Blocker) wakeUp() {
+	next := b.earliest
+	if !b.wanted {
+		next = b.drift
+	}
+	if soon := time.Now().Add(othersInterval); b.beside && soon.Before(next) {
+		next = soon
+	}
+	if !b.readAt.IsZero() && b.readAt.Before(next) {
+		next = b.readAt
+	}
+	for _, r := range b.again {
+		if r.at.Before(next) {
+			next = r.at
+		}
+	}
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	b.timer = time.AfterFunc(time.Until(next), b.runner.Poke)
+}
+
+// pause returns after d, or when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }

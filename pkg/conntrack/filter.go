@@ -1,11 +1,13 @@
 package conntrack
 
 import (
+	"context"
 	"encoding/binary"
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
 // Attributes and flags of linux/netfilter/nfnetlink_conntrack.h and
@@ -83,4 +85,49 @@ func (f filter) message() ([]byte, error) {
 	})
 	attributes, err := ae.Encode()
 	return append(nfgenHeader(f.family), attributes...), err
+}
+
+// maxFiltered is the largest number of addresses for which the kernel lists the
+// connections of each address. The kernel walks its whole table for each dump, which
+// takes a fortieth of the time of an unfiltered one.
+const maxFiltered = 16
+
+// unfiltered are the address families of which it is known whether the kernel does not
+// filter them.
+type unfiltered map[uint8]bool
+
+// filters reports whether the kernel filters connections of the family of like. It
+// lists those of an address that no connection has. Kernels before 5.9 then list all
+// connections, and so do later ones for IPv6, where the comparison is inverted: they
+// leave out what the filter selects. An empty table reports true, as there is
+// nothing that the kernel could leave out, and so this is asked again.
+func (u unfiltered) filters(ctx context.Context, open func(context.Context) (table, error), like netip.Addr) (bool, error) {
+	family, unused := familyOf(like), netip.IPv6Unspecified()
+	if without, known := u[family]; known {
+		return !without, nil
+	}
+	if like.Is4() {
+		unused = netip.IPv4Unspecified()
+	}
+	list, err := open(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer list.close()
+	for _, err := range list.entries(opened(unused)) {
+		if err != nil {
+			return false, err
+		}
+		klog.FromContext(ctx).V(2).Info("The kernel does not filter connections; all of the family are listed each time", "ipv6", like.Is6())
+		u[family] = true
+		return false, nil
+	}
+	return true, nil
+}
+
+// listed notes that f, with an end, has listed e: the kernel filters that family.
+func (u unfiltered) listed(f filter, e entry) {
+	if f.has(e) {
+		u[f.family] = false
+	}
 }

@@ -10,6 +10,8 @@ type metrics struct {
 	blocked     prometheus.Counter
 	unblocked   prometheus.Counter
 	entries     prometheus.Gauge
+	known       prometheus.Gauge
+	checks      runs
 	passes      runs
 	lastSuccess prometheus.Gauge
 }
@@ -28,6 +30,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "netpol_conntrack_connections",
 			Help: "Connections in the kernel's table at the last pass.",
 		}),
+		known: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_conntrack_classes",
+			Help: "Classes of established connections that are known.",
+		}),
+		checks: newRuns(reg,
+			"netpol_conntrack_checks_total", "Checks of the connections of an address because a change of the cluster concerns them, by result.",
+			"netpol_conntrack_check_duration_seconds", "Time of a check."),
 		passes: newRuns(reg,
 			"netpol_conntrack_passes_total", "Passes over the kernel's table of connections, by result.",
 			"netpol_conntrack_pass_duration_seconds", "Time of a pass over the kernel's table of connections."),
@@ -36,7 +45,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "When a pass last completed without an error.",
 		}),
 	}
-	reg.MustRegister(m.blocked, m.unblocked, m.entries, m.lastSuccess)
+	reg.MustRegister(m.blocked, m.unblocked, m.entries, m.known, m.lastSuccess)
 	return m
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"runtime/debug"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -54,49 +55,75 @@ func (f *faults) err() error {
 	return f.first
 }
 
-// pass sets the marks of all connections as evaluate decides. An error about one
-// connection does not prevent the rest.
+// pass sets the marks of all connections as evaluate decides, and finds their classes. An
+// error about one connection does not prevent the rest.
 func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
-	local, err := b.nodeAddrs()
-	if err != nil {
-		return fmt.Errorf("list the node's addresses: %w", err)
+	b.deaf.Store(false)
+	b.known.restart(b.second(time.Now().Add(-b.acceptedFor - slack)))
+	b.readAccepted()
+	count, done, err := b.list(ctx, evaluate, []filter{{}})
+	if count >= 0 {
+		b.metrics.entries.Set(float64(count))
+	}
+	klog.FromContext(ctx).V(2).Info("Connections checked", "connections", count, "changed", done)
+	return err
+}
+
+// list sets the marks of the connections that filters select as evaluate decides.
+func (b *Blocker) list(ctx context.Context, evaluate Evaluator, filters []filter) (count, done int, err error) {
+	if b.local, err = b.nodeAddrs(); err != nil {
+		return -1, 0, fmt.Errorf("list the node's addresses: %w", err)
 	}
 	t, err := b.open(ctx)
 	if err != nil {
-		return err
+		return -1, 0, err
 	}
 	defer t.close()
 	var faults faults
-	count, changes := b.plan(t, local, evaluate, &faults)
-	b.metrics.entries.Set(float64(count))
-	done := b.apply(t, changes, &faults)
-	klog.FromContext(ctx).V(2).Info("Connections checked", "connections", count, "changed", done)
-	return faults.err()
+	for _, f := range filters {
+		listed, changes := b.plan(t, f, evaluate, &faults)
+		count += listed
+		done += b.write(t, changes, &faults)
+	}
+	return count, done, faults.err()
 }
 
-// plan counts the connections and returns those whose bit is wrong. Only these
-// are kept in memory.
-func (b *Blocker) plan(t table, local addrSet, evaluate Evaluator, faults *faults) (count int, changes []change) {
-	for e, err := range t.entries(filter{}) {
+// readEvery is after how many listed connections accepted classes are read: a pass takes
+// long.
+const readEvery = 1 << 12
+
+// plan counts the connections that f selects and returns those whose bit is wrong. Only
+// these are kept in memory.
+func (b *Blocker) plan(t table, f filter, evaluate Evaluator, faults *faults) (count int, changes []change) {
+	for e, err := range t.entries(f) {
 		if err != nil {
 			faults.add(err)
 			continue
 		}
-		count++
-		v, err := verdict(e, local, evaluate)
+		if count++; count%readEvery == 0 {
+			b.readAccepted()
+		}
+		if f.end.IsValid() {
+			b.unfiltered.listed(f, e)
+		}
+		v, err := verdict(e, b.local, evaluate)
 		if err != nil {
 			faults.add(err)
 		}
 		isBlocked := e.mark&b.mark != 0
-		if v == Block && !isBlocked || v == Unblock && isBlocked {
-			changes = append(changes, change{key: e.key.clone(), block: v == Block})
+		wrong := v.blocks() && !isBlocked || v.unblocks() && isBlocked
+		if wrong {
+			changes = append(changes, change{key: e.key.clone(), block: v.blocks()})
+		}
+		if p, ok := e.first(); ok && v != Unselected && !e.expected {
+			b.known.note(classOf(p), v, isBlocked)
 		}
 	}
 	return count, changes
 }
 
-// apply writes the changes and returns how many it made.
-func (b *Blocker) apply(t table, changes []change, faults *faults) (done int) {
+// write makes the changes and returns how many it made.
+func (b *Blocker) write(t table, changes []change, faults *faults) (done int) {
 	for _, ch := range changes {
 		mark, counter := uint32(0), b.metrics.unblocked
 		if ch.block {
@@ -124,24 +151,24 @@ func verdict(e entry, local addrSet, evaluate Evaluator) (Verdict, error) {
 	if !ok {
 		return Keep, nil
 	}
+	return ask(evaluate, p, local)
+}
+
+// ask evaluates the connection that p opened. It turns a panic of evaluate into an error:
+// one connection must not terminate the agent.
+func ask(evaluate Evaluator, p packet.Packet, local addrSet) (v Verdict, err error) {
 	if local.has(p.Src.Addr()) {
 		// The node may always connect to its pods: kubelet's probes. An entry
 		// does not contain the interface, so that the connection of a pod is not
 		// blocked if it forged its node's address while that was allowed.
-		return Unblock, nil
+		return Unselected, nil
 	}
-	return ask(evaluate, p, local.has(p.Dst.Addr()))
-}
-
-// ask turns a panic of evaluate into an error: one connection must not terminate
-// the agent.
-func ask(evaluate Evaluator, p packet.Packet, toHost bool) (v Verdict, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			v, err = Keep, fmt.Errorf("evaluate %v: panic: %v\n%s", p, r, debug.Stack())
 		}
 	}()
-	return evaluate(p, toHost), nil
+	return evaluate(p, local.has(p.Dst.Addr())), nil
 }
 
 // clone returns a copy that stays valid.

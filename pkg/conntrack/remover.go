@@ -13,24 +13,19 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// maxFiltered is the largest number of addresses for which the kernel lists the
-// connections of each address, in two filtered dumps. The kernel walks its whole
-// table for each dump, which takes a fortieth of the time of an unfiltered one.
-const maxFiltered = 16
-
 // Remover removes the entries of addresses whose pod has changed. It keeps no list
 // of them: the caller repeats a failed run. It must not be used by several
 // goroutines.
 type Remover struct {
 	metrics    *removerMetrics
-	unfiltered map[uint8]bool // address families that the kernel does not filter
+	unfiltered unfiltered
 
 	open func(context.Context) (table, error) // a fake in tests
 }
 
 // NewRemover returns a Remover that has not touched the kernel yet.
 func NewRemover(reg prometheus.Registerer) *Remover {
-	return &Remover{metrics: newRemoverMetrics(reg), unfiltered: make(map[uint8]bool), open: openKernel}
+	return &Remover{metrics: newRemoverMetrics(reg), unfiltered: make(unfiltered), open: openKernel}
 }
 
 // Remove removes the entries of all connections that have an end at one of addrs,
@@ -85,33 +80,9 @@ func (r *Remover) removeFamily(ctx context.Context, removal *removal, addrs []ne
 	return nil
 }
 
-// filters reports whether the kernel filters connections of the family of like. It
-// lists those of an address that no connection has. Kernels before 5.9 then list all
-// connections, and so do later ones for IPv6, where the comparison is inverted: they
-// leave out what the filter selects. An empty table reports true, as there is
-// nothing that the kernel could leave out.
+// filters reports whether the kernel filters connections of the family of like.
 func (r *Remover) filters(ctx context.Context, like netip.Addr) (bool, error) {
-	family, unused := familyOf(like), netip.IPv6Unspecified()
-	if r.unfiltered[family] {
-		return false, nil
-	}
-	if like.Is4() {
-		unused = netip.IPv4Unspecified()
-	}
-	list, err := r.open(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer list.close()
-	for _, err := range list.entries(opened(unused)) {
-		if err != nil {
-			return false, err
-		}
-		klog.FromContext(ctx).V(2).Info("The kernel does not filter connections; all of the family are listed each time", "ipv6", like.Is6())
-		r.unfiltered[family] = true
-		return false, nil
-	}
-	return true, nil
+	return r.unfiltered.filters(ctx, r.open, like)
 }
 
 // walk lists connections and removes those of the addresses. It removes them while

@@ -44,6 +44,9 @@ type Config struct {
 	Verdicts Verdicts
 	// Flows records decisions. Nil records none.
 	Flows *flows.Recorder
+	// Accepted is called, from any goroutine, for each packet that is accepted and has
+	// addresses, before its verdict is known. It may be nil.
+	Accepted func(packet.Packet)
 	// LogDenied logs denied packets, at most ten a second, and every ten seconds how
 	// many were not logged. The same goes, apart from it, for packets that audited
 	// policies would deny.
@@ -136,6 +139,9 @@ func (e *Enforcer) process(in Input, auditOnly bool) Result {
 	start := time.Now()
 	p, err := packet.Parse(in.Payload)
 	r := e.decide(p, err, in, auditOnly, start)
+	if err == nil && e.cfg.Accepted != nil && (r == Accept || r == Remember) {
+		e.cfg.Accepted(p)
+	}
 	if r == Drop || r == Accept || r == Remember {
 		e.metrics.observe(p, r, time.Since(start))
 	}

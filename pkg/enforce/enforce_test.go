@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,10 +78,18 @@ func TestDecide(t *testing.T) {
 			tc.cfg.Registerer = reg
 			tc.cfg.LogDenied = true
 			tc.cfg.Logger = logr.Discard()
+			var accepted, want []packet.Packet
+			tc.cfg.Accepted = func(p packet.Packet) { accepted = append(accepted, p) }
+			if p, err := packet.Parse(tc.payload); err == nil && tc.want == Accept {
+				want = append(want, p)
+			}
 			e := New(tc.cfg)
 			e.Swap(tc.snapshot)
 			if got := e.Decide(Input{Payload: tc.payload, Last: tc.last}); got != tc.want {
 				t.Errorf("got %d, want %d", got, tc.want)
+			}
+			if !slices.Equal(accepted, want) {
+				t.Errorf("reported %v as accepted, want %v", accepted, want)
 			}
 			if got := counted(t, reg, "netpol_failure_policy_packets_total"); got != tc.counter {
 				t.Errorf("counted %q as failure, want %q", got, tc.counter)

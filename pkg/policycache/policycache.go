@@ -17,6 +17,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -126,6 +127,7 @@ type Cache struct {
 	retries  *retries
 	currency *currency
 	saving   *saving // nil if nothing is saved
+	listed   atomic.Bool
 
 	mu    sync.Mutex
 	view  view
@@ -224,6 +226,7 @@ func (c *Cache) Run(ctx context.Context) error {
 		}
 		klog.FromContext(ctx).Info("Initial lists synced")
 		c.metrics.setSource(fromSource)
+		c.listed.Store(true)
 		c.change(nil, func(view) int { return 1 }) // an empty cluster has a snapshot, too
 		if c.saving != nil {
 			c.saving.changed(compile.KindNamespace) // it is current, other than the saved one
@@ -237,6 +240,10 @@ func (c *Cache) Run(ctx context.Context) error {
 	})
 	return group.Wait()
 }
+
+// Listed reports whether the initial lists of all kinds have synced. A snapshot that is
+// published before is that of the saved state.
+func (c *Cache) Listed() bool { return c.listed.Load() }
 
 // waitListed returns true when all kinds have been listed, or false when ctx has ended.
 func (c *Cache) waitListed(ctx context.Context) bool {

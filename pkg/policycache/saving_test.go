@@ -67,8 +67,8 @@ func TestAStartUsesTheSavedState(t *testing.T) {
 			if got := h.age(t); got != 600 {
 				t.Errorf("age %v, want the 600 s since the state was current", got)
 			}
-			if got := h.source(t); got != fromCache {
-				t.Errorf("source %q", got)
+			if got := h.source(t); got != fromCache || h.Listed() {
+				t.Errorf("source %q, listed %v", got, h.Listed())
 			}
 			s.remove(pod("b", "10.0.0.2"), denyAll("deny"))
 			s.add(pod("c", "10.0.0.2"), denyAll("deny2"))
@@ -79,8 +79,8 @@ func TestAStartUsesTheSavedState(t *testing.T) {
 			if got := h.all(); len(got) != 2 || got[1].in != want {
 				t.Errorf("published %v, want %s in one step", got, want)
 			}
-			if got := h.source(t); got != fromSource {
-				t.Errorf("source %q", got)
+			if got := h.source(t); got != fromSource || !h.Listed() {
+				t.Errorf("source %q, listed %v", got, h.Listed())
 			}
 		})
 	}

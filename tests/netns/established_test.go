@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -239,14 +240,32 @@ func passes(m lab.Metrics) float64 {
 	return m.Sum("netpol_conntrack_passes_total", "result", "success")
 }
 
-// waitForPasses waits until the agent went over the table so often. The first
-// pass after a change may be about what was before.
+// waitForPasses waits until the agent went over the table so often.
 func waitForPasses(t *testing.T, agent *lab.Agent, count float64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), passTime)
 	defer cancel()
 	if err := lab.Poll(ctx, func() (bool, error) { return passes(labtest.Metrics(t, agent)) >= count, nil }); err != nil {
 		t.Fatalf("no pass over the connections: %v", err)
+	}
+}
+
+// waitForBlocked waits until the agent has blocked so many connections, and has then
+// completed a check of what changed: the one that it was making, or the next one.
+func waitForBlocked(t *testing.T, agent *lab.Agent, count float64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), passTime)
+	defer cancel()
+	checks := -1.0
+	if err := lab.Poll(ctx, func() (bool, error) {
+		m := labtest.Metrics(t, agent)
+		done := m.Sum("netpol_conntrack_checks_total", "result", "success")
+		if checks < 0 && m.Sum("netpol_conntrack_blocked_total") >= count {
+			checks = done
+		}
+		return checks >= 0 && done > checks, nil
+	}); err != nil {
+		t.Fatalf("fewer than %v connections are blocked: %v", count, err)
 	}
 }
 
@@ -260,24 +279,32 @@ var noIngress = labtest.Policy("x", "ingress", `{podSelector: {}}`)
 // and then allows again. Whether they go on meanwhile is the operator's choice.
 func TestEstablishedConnections(t *testing.T) {
 	labtest.SkipShort(t)
-	for _, option := range []string{"--block-established=true", "--block-established=false"} {
-		t.Run(option, func(t *testing.T) {
+	for _, options := range [][]string{
+		{"--block-established=true"},
+		{"--block-established=true", "--remember-verdicts=0"},
+		{"--block-established=false"},
+	} {
+		t.Run(strings.Join(options, " "), func(t *testing.T) {
+			blocks := options[0] == "--block-established=true"
 			c := newCluster(t, 2, "x/web@1 app=web", "y/near@1", "y/far@2")
 			vips := c.service(t, c.Pods["x/web"])
 			c.Apply(t, "policies", fromY)
-			agent := c.Start(t, option)[0]
+			agent := c.Start(t, options...)[0]
 			c.Expect(t, labtest.Yes("y/far", "x/web", "tcp/80"), labtest.No("node-2", "x/web", "tcp/80"))
+			if blocks {
+				waitForPasses(t, agent, 2) // what comes is not found by these
+			}
 			all := c.establish(t, vips)
 			all.goOn(t, "allowed")
 
-			before := passes(labtest.Metrics(t, agent))
+			before := labtest.Metrics(t, agent).Sum("netpol_conntrack_blocked_total")
 			c.Replace(t, "policies", noIngress)
 			c.Expect(t, labtest.No("y/far", "x/web", "tcp/80"), labtest.No("y/near", "x/web", "tcp/80"))
-			if option == "--block-established=false" {
+			if !blocks {
 				all.goOn(t, "denied meanwhile")
 				return
 			}
-			waitForPasses(t, agent, before+2)
+			waitForBlocked(t, agent, before+float64(len(all.denied)+1))
 			all.stall(t, "blocked")
 
 			c.Replace(t, "policies", fromY)

@@ -78,11 +78,12 @@ func TestEstablishedConnectionsToTheOwnNode(t *testing.T) {
 		denied = append(denied, c.openPair(t, "x/web", listener, netip.AddrPortFrom(addr, pairPort)))
 		spared = append(spared, c.openPair(t, "x/db", listener, netip.AddrPortFrom(addr, pairPort)))
 	}
-	before := passes(labtest.Metrics(t, agent))
+	waitForPasses(t, agent, 2) // what comes is not found by these
+	before := labtest.Metrics(t, agent).Sum("netpol_conntrack_blocked_total")
 	c.Apply(t, "isolated", labtest.Policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress, Egress]}`))
 	c.Apply(t, "admin", labtest.Admin("all", `egress: [{name: nodes, action: Deny, to: [{nodes: {}}]}]`))
 	c.Expect(t, labtest.No("x/web", "node-1", "tcp/80"), labtest.No("x/db", "x/web", "tcp/80"), labtest.Yes("x/db", "node-1", "tcp/80"))
-	waitForPasses(t, agent, before+2)
+	waitForBlocked(t, agent, before+float64(len(denied)))
 	each(denied, func(p pair) {
 		p.send(t, "blocked")
 		p.silent(t)

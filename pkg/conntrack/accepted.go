@@ -1,0 +1,66 @@
+package conntrack
+
+import (
+	"hash/maphash"
+	"sync"
+)
+
+const (
+	// maxAccepted bounds the classes of accepted packets that were not read yet.
+	maxAccepted = 1 << 15
+	// recentClasses is how many of them are distinguished, so that one that repeats is
+	// recorded once.
+	recentClasses = 1 << 14
+)
+
+// accepted are the classes of packets that were accepted since they were read last.
+type accepted struct {
+	wake func() // called when half of the room is used
+
+	mu     sync.Mutex
+	seed   maphash.Seed
+	recent []uint64 // hashes of recorded classes
+	list   []class
+	spare  []class
+	lost   bool // a class is missing
+}
+
+func newAccepted(wake func()) *accepted {
+	return &accepted{
+		wake:   wake,
+		seed:   maphash.MakeSeed(),
+		recent: make([]uint64, recentClasses),
+		list:   make([]class, 0, maxAccepted),
+		spare:  make([]class, 0, maxAccepted),
+	}
+}
+
+// add records c. It does not allocate.
+func (a *accepted) add(c class) {
+	hash := maphash.Comparable(a.seed, c)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := &a.recent[hash%recentClasses]
+	switch {
+	case *r == hash:
+	case len(a.list) == cap(a.list):
+		a.lost = true
+	default:
+		*r = hash
+		a.list = append(a.list, c)
+		if len(a.list) == cap(a.list)/2 {
+			a.wake()
+		}
+	}
+}
+
+// read returns the recorded classes, valid until the next call, and whether some are
+// missing.
+func (a *accepted) read() (list []class, lost bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list, lost = a.list, a.lost
+	a.list, a.spare, a.lost = a.spare[:0], a.list, false
+	clear(a.recent)
+	return list, lost
+}
