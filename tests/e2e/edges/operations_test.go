@@ -52,8 +52,6 @@ func TestStatusOfAPolicy(t *testing.T) {
 
 // conditionalMetrics are there only with what their documentation says.
 var conditionalMetrics = []string{
-	"netpol_conntrack_blocked_total", "netpol_conntrack_connections", "netpol_conntrack_last_success_timestamp_seconds", // --block-established
-	"netpol_conntrack_pass_duration_seconds", "netpol_conntrack_passes_total", "netpol_conntrack_unblocked_total",
 	"netpol_dns_addresses", "netpol_dns_answers_total", "netpol_dns_evictions_total", // domain names in policies
 	"netpol_dns_queries_total", "netpol_dns_resolvers", "netpol_dns_unreadable_packets_total",
 	"netpol_findings",        // policies with parts that are not enforced
