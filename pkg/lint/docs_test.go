@@ -35,10 +35,7 @@ func TestDocument(t *testing.T) {
 	cluster := read(t, "cluster.yaml")
 	for _, r := range Rules {
 		bad, good := read(t, r.ID, "bad.yaml"), read(t, r.ID, "good.yaml")
-		fmt.Fprintf(&b, "\n### %s\n\n%v: %s. %s", r.ID, r.Severity, lowerFirst(r.Title), r.Why)
-		if r.Fix != "" {
-			fmt.Fprintf(&b, " %s", r.Fix)
-		}
+		fmt.Fprintf(&b, "\n### %s\n\n%s", r.ID, wrapped(fmt.Sprintf("%v: %s. %s %s", r.Severity, lowerFirst(r.Title), r.Why, r.Fix)))
 		fmt.Fprintf(&b, "\n\nBad:\n\n```yaml\n%s```\n", bad)
 		if r.check != nil {
 			b.WriteString("\n```text\n")
@@ -59,6 +56,26 @@ func TestDocument(t *testing.T) {
 	default:
 		t.Errorf("%s is out of date; go test ./pkg/lint -update writes it", document)
 	}
+}
+
+// wrapped returns text in lines of at most 100 characters, where words permit it.
+func wrapped(text string) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i == 0:
+		case column+1+len(word) > 100:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String()
 }
 
 func lowerFirst(s string) string {
