@@ -170,6 +170,7 @@ var outputs = map[string][]string{
 	"check":   {"text", "json", "sarif", "github"},
 	"assert":  {"text", "json", "junit", "github"},
 	"view":    {"page", "html"},
+	"flows":   {"text", "json"},
 }
 
 // checkOutput refuses a form of output that a command does not have.

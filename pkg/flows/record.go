@@ -116,10 +116,10 @@ func Decode(r io.Reader, yield func(*Record) error) error {
 			return err
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("line %d: %w", n+1, err)
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return fmt.Errorf("line %d is longer than %d bytes", n+1, maxLine)
 	}
-	return nil
+	return lines.Err()
 }
 
 // check reports whether the type of r is known, and returns an error if a field is missing

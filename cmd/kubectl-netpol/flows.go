@@ -1,0 +1,271 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
+)
+
+const (
+	// agentContainer is the container of an agent's pod, and agentCommand the program.
+	agentContainer = "kube-network-policies"
+	agentCommand   = "kube-network-policies"
+	// agentsAtOnce is how many agents are asked at the same time, and agentTimeout how long
+	// one may take.
+	agentsAtOnce = 16
+	agentTimeout = 20 * time.Second
+	// maxAnswer bounds the records of one agent, which has some 5,000, and maxComplaint what
+	// is read of its standard error, in bytes.
+	maxAnswer    = 20000
+	maxComplaint = 1024
+)
+
+// flowsOptions are the flags of the command flows.
+type flowsOptions struct {
+	*options
+	agentsNamespace string
+	agentsSelector  string
+	pod             string
+	denied          bool
+	output          string
+
+	// connect returns the pods of the agents, and how to run commands in them.
+	connect func(context.Context) ([]corev1.Pod, runner, error)
+}
+
+// runner runs a command in the agent's container of a pod.
+type runner func(ctx context.Context, pod *corev1.Pod, command []string, out, errs io.Writer) error
+
+func newFlows(o *options) *cobra.Command {
+	f := &flowsOptions{options: o}
+	f.connect = f.connectToCluster
+	cmd := &cobra.Command{
+		Use:   "flows",
+		Short: "Show what agents decided lately",
+		Long: `Show what the agents of the live cluster decided lately: which pods connected to
+which, how often, and which policy and rule allowed or denied it. What was seen last
+comes first. Packets of established connections, and of pods that no policy selects,
+are not decided.
+
+Each agent is asked by a command that runs in its pod. That takes the rights to list
+pods and to create pods/exec in the namespace of the agents.
+
+The exit code is 0 when all agents have answered, 1 when some have not, which are
+named on standard error, and 2 when none has.`,
+		Example: `  kubectl netpol flows -n shop
+  kubectl netpol flows --pod shop/web-0 --denied
+  kubectl netpol flows -o json | jq 'select(.type == "flow")'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.pod, "pod", "", "only flows from or to this pod: NAME, or NAMESPACE/NAME")
+	fs.BoolVar(&f.denied, "denied", false, "only what was denied, and single denied packets")
+	fs.StringVar(&f.agentsNamespace, "agents-namespace", metav1.NamespaceSystem, "namespace of the agents' pods")
+	fs.StringVar(&f.agentsSelector, "agents-selector", "app.kubernetes.io/name=kube-network-policies", "label selector of the agents' pods")
+	fs.StringVarP(&f.output, "output", "o", "text", "text or json (a record in each line)")
+	return cmd
+}
+
+func (f *flowsOptions) run(cmd *cobra.Command) error {
+	command, err := f.command()
+	if err != nil {
+		return err
+	}
+	agents, run, err := f.connect(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if len(agents) == 0 {
+		return fmt.Errorf("--agents-selector=%s: there are no such pods in namespace %s", f.agentsSelector, f.agentsNamespace)
+	}
+	done := f.progress("Asking the agents")
+	answers := ask(cmd.Context(), agents, run, command)
+	done()
+	missing := 0
+	var records []flows.Record
+	for i := range answers {
+		if err := answers[i].err; err != nil {
+			missing++
+			fmt.Fprintf(cmd.ErrOrStderr(), "No flows of node %s: %s: %s\n", answers[i].node, answers[i].pod, printable(err.Error()))
+		}
+		records = append(records, answers[i].records...)
+	}
+	if missing == len(answers) {
+		return errors.New("no agent has answered")
+	}
+	if f.output == "json" {
+		err = flows.Encode(cmd.OutOrStdout(), records)
+	} else {
+		writeLosses(cmd.ErrOrStderr(), records)
+		err = writeFlows(cmd.OutOrStdout(), records, f.denied)
+	}
+	if err == nil && missing > 0 {
+		return errNo
+	}
+	return err
+}
+
+// command returns what is run in each agent's container.
+func (f *flowsOptions) command() ([]string, error) {
+	if err := checkOutput("flows", f.output); err != nil {
+		return nil, err
+	}
+	namespace, pod := f.namespace, f.pod
+	if ns, name, ok := strings.Cut(f.pod, "/"); ok {
+		if f.namespace != "" && f.namespace != ns {
+			return nil, fmt.Errorf("--pod=%s: not in --namespace=%s", f.pod, f.namespace)
+		}
+		namespace, pod = ns, name
+	}
+	switch {
+	case len(f.files) > 0:
+		return nil, errors.New("--filename: only the agents of a live cluster have flows")
+	case f.everywhere && f.namespace != "":
+		return nil, fmt.Errorf("--all-namespaces: not with --namespace=%s", f.namespace)
+	}
+	command := []string{agentCommand, "flows"}
+	if namespace != "" {
+		command = append(command, "--namespace="+namespace)
+	}
+	if pod != "" {
+		command = append(command, "--pod="+pod)
+	}
+	if f.denied {
+		command = append(command, "--denied")
+	}
+	return command, nil
+}
+
+// connectToCluster lists the agents of the kubeconfig's cluster.
+func (f *flowsOptions) connectToCluster(ctx context.Context) ([]corev1.Pod, runner, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.kubeconfig
+	access, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context}).ClientConfig()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(access)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect to %s: %w", access.Host, err)
+	}
+	list, err := client.CoreV1().Pods(f.agentsNamespace).List(ctx, metav1.ListOptions{LabelSelector: f.agentsSelector})
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the agents: %w", err)
+	}
+	return list.Items, execIn(access, client), nil
+}
+
+// execIn runs commands through the API server.
+func execIn(access *rest.Config, client kubernetes.Interface) runner {
+	return func(ctx context.Context, pod *corev1.Pod, command []string, out, errs io.Writer) error {
+		request := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
+			VersionedParams(&corev1.PodExecOptions{Container: agentContainer, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+		executor, err := remotecommand.NewWebSocketExecutor(access, "GET", request.URL().String())
+		if err != nil {
+			return err
+		}
+		return executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: errs})
+	}
+}
+
+// answer is what an agent has answered.
+type answer struct {
+	node, pod string
+	records   []flows.Record
+	err       error
+}
+
+// ask runs a command in all agents, and returns their answers ordered by node.
+func ask(ctx context.Context, agents []corev1.Pod, run runner, command []string) []answer {
+	answers := make([]answer, len(agents))
+	var group errgroup.Group
+	group.SetLimit(agentsAtOnce)
+	for i := range agents {
+		pod := &agents[i]
+		answers[i].node, answers[i].pod = pod.Spec.NodeName, pod.Namespace+"/"+pod.Name
+		group.Go(func() error {
+			answers[i].records, answers[i].err = askOne(ctx, pod, run, command)
+			return nil
+		})
+	}
+	_ = group.Wait() // each answer has its own error
+	slices.SortFunc(answers, func(a, b answer) int {
+		return cmp.Or(strings.Compare(a.node, b.node), strings.Compare(a.pod, b.pod))
+	})
+	return answers
+}
+
+// askOne returns the records of one agent: all, or an error.
+func askOne(ctx context.Context, pod *corev1.Pod, run runner, command []string) ([]flows.Record, error) {
+	if pod.Status.Phase != corev1.PodRunning {
+		return nil, fmt.Errorf("the pod is %s", cmp.Or(pod.Status.Phase, corev1.PodUnknown))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, agentTimeout, fmt.Errorf("no answer in %v", agentTimeout))
+	defer cancel()
+	out, in := io.Pipe()
+	complaint := &capped{most: maxComplaint}
+	stop := context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
+	defer stop()
+	go func() { in.CloseWithError(run(ctx, pod, command, in, complaint)) }()
+	var records []flows.Record
+	err := flows.Decode(out, func(r *flows.Record) error {
+		if len(records) == maxAnswer {
+			return fmt.Errorf("more than %d records", maxAnswer)
+		}
+		records = append(records, *r)
+		return nil
+	})
+	out.CloseWithError(context.Canceled) // no more is read
+	switch said := complaint.text(); {
+	case err != nil && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil && said != "":
+		return nil, fmt.Errorf("%w: %s", err, said)
+	case err != nil:
+		return nil, err
+	case len(records) == 0 || records[0].Type != flows.TypeAgent:
+		return nil, errors.New("it has no records: is it an older version?")
+	}
+	return records, nil
+}
+
+// capped keeps the first bytes that are written. It may be read meanwhile.
+type capped struct {
+	most int
+
+	mu   sync.Mutex
+	kept []byte
+}
+
+// Write implements io.Writer.
+func (c *capped) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept = append(c.kept, p[:min(len(p), c.most-len(c.kept))]...)
+	return len(p), nil
+}
+
+func (c *capped) text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.TrimSpace(string(c.kept))
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
+)
+
+// aged is a record and how long ago it was, by the clock of its agent.
+type aged struct {
+	*flows.Record
+	age time.Duration
+}
+
+// recordsOf returns the records of a type, what was seen last first. No age is negative.
+func recordsOf(records []flows.Record, kind string) []aged {
+	now := map[string]time.Time{}
+	var found []aged
+	for i := range records {
+		r := &records[i]
+		switch r.Type {
+		case flows.TypeAgent:
+			now[r.Node] = *r.Time
+		case kind:
+			at := r.Last
+			if kind == flows.TypeDenial {
+				at = r.Time
+			}
+			found = append(found, aged{r, max(0, now[r.Node].Sub(*at))})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b aged) int { return cmp.Compare(a.age, b.age) })
+	return found
+}
+
+// writeFlows writes a table of flows, and with denials one of single denied packets.
+func writeFlows(w io.Writer, records []flows.Record, denials bool) error {
+	out := bufio.NewWriter(w)
+	found := recordsOf(records, flows.TypeFlow)
+	if len(found) == 0 {
+		fmt.Fprintln(out, "No flows")
+		return out.Flush()
+	}
+	rows := [][]string{{"NODE", "FROM", "TO", "PORT", "VERDICT", "BY", "COUNT", "LAST"}}
+	for _, f := range found {
+		rows = append(rows, []string{
+			f.Node, endName(f.Source), endName(f.Destination), portName(f.Record), f.Verdict, decider(f.Record),
+			fmt.Sprint(f.Count), duration.HumanDuration(f.age),
+		})
+	}
+	writeColumns(out, rows)
+	if single := recordsOf(records, flows.TypeDenial); denials && len(single) > 0 {
+		rows := [][]string{{"NODE", "DENIED PACKET FROM", "TO", "PORT", "BY", "AGO"}}
+		for _, d := range single {
+			from := netip.AddrPortFrom(d.Source.Address, d.Source.Port).String()
+			if d.Source.Pod != "" {
+				from = endName(d.Source) + " " + from
+			}
+			rows = append(rows, []string{d.Node, from, endName(d.Destination), portName(d.Record), decider(d.Record), duration.HumanDuration(d.age)})
+		}
+		fmt.Fprintln(out)
+		writeColumns(out, rows)
+	}
+	return out.Flush()
+}
+
+// writeColumns writes rows so that columns are below each other.
+func writeColumns(w io.Writer, rows [][]string) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i := range row {
+			row[i] = printable(row[i])
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	for _, row := range rows {
+		line := ""
+		for i, cell := range row {
+			line += pad(cell, widths[i]+2)
+		}
+		fmt.Fprintln(w, strings.TrimRight(line, " "))
+	}
+}
+
+// printable returns text without what a terminal would not show as it is.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, text)
+}
+
+// endName returns the pod, or the address with its domain names.
+func endName(e *flows.End) string {
+	switch {
+	case e.Pod != "":
+		return e.Namespace + "/" + e.Pod
+	case len(e.Names) > 0:
+		return fmt.Sprintf("%v (%s)", e.Address, strings.Join(e.Names, ", "))
+	}
+	return e.Address.String()
+}
+
+func portName(r *flows.Record) string {
+	if r.Port == 0 {
+		return r.Protocol
+	}
+	return fmt.Sprintf("%s %d", r.Protocol, r.Port)
+}
+
+// decider returns what has decided: a policy with the rule if one matched, or the reason.
+func decider(r *flows.Record) string {
+	if r.Policy == nil {
+		return r.Reason
+	}
+	name := r.Policy.Kind + " " + r.Policy.Name
+	if r.Policy.Namespace != "" {
+		name = r.Policy.Kind + " " + r.Policy.Namespace + "/" + r.Policy.Name
+	}
+	if r.Rule == nil {
+		return name + ", " + r.Reason
+	}
+	return fmt.Sprintf("%s, %s rule %d", name, r.Direction, *r.Rule)
+}
+
+// writeLosses says what agents could not record.
+func writeLosses(w io.Writer, records []flows.Record) {
+	for i := range records {
+		r := &records[i]
+		if r.Type != flows.TypeAgent {
+			continue
+		}
+		if r.Lost > 0 {
+			fmt.Fprintf(w, "Node %s: %d decisions are in no flow, because they came too fast\n", r.Node, r.Lost)
+		}
+		if r.Evicted > 0 {
+			fmt.Fprintf(w, "Node %s: %d flows made room for others\n", r.Node, r.Evicted)
+		}
+	}
+}
