@@ -296,6 +296,14 @@ func TestEstablishedConnections(t *testing.T) {
 			}
 			all := c.establish(t, vips)
 			all.goOn(t, "allowed")
+			if len(options) > 1 { // another agent finds them
+				if err := agent.Stop(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				agent = c.StartOn(t, c.Nodes[0], options...)
+				waitForPasses(t, agent, 2)
+				all.goOn(t, "allowed before")
+			}
 
 			before := labtest.Metrics(t, agent).Sum("netpol_conntrack_blocked_total")
 			c.Replace(t, "policies", noIngress)
