@@ -301,6 +301,7 @@ func TestEstablishedConnections(t *testing.T) {
 					t.Fatal(err)
 				}
 				agent = c.StartOn(t, c.Nodes[0], options...)
+				labtest.WaitReady(t, agent)
 				waitForPasses(t, agent, 2)
 				all.goOn(t, "allowed before")
 			}
