@@ -25,6 +25,9 @@ func (o *options) caveats() []caveat {
 	if len(o.findings) > 0 {
 		all = append(all, caveat{"findings", o.findings})
 	}
+	if len(o.ifEnforced) > 0 {
+		all = append(all, caveat{"ifEnforced", o.ifEnforced})
+	}
 	return all
 }
 
@@ -37,7 +40,7 @@ func (o *options) notesOf() []string {
 	for _, f := range o.findings {
 		lines = append(lines, "Not enforced as written: "+findingLine(f))
 	}
-	return lines
+	return append(lines, ifEnforcedLines(o.ifEnforced)...)
 }
 
 func (o *options) printCaveats(w io.Writer) {

@@ -81,6 +81,9 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 	}
 	answer.OnlyAfter = append(answer.OnlyAfter, added...)
 	d.findings = d.findingsOf(after)
+	if d.ifEnforced, err = d.diffIfEnforced(before, after); err != nil {
+		return err
+	}
 	if d.output == "markdown" {
 		err = printDifferenceMarkdown(cmd.OutOrStdout(), &answer, d.notesOf())
 	} else {

@@ -134,6 +134,12 @@ func printExplanation(w io.Writer, e *reachability.Explanation) error {
 	for i := range e.Directions {
 		printCourse(&out, &e.Directions[i])
 	}
+	if would := e.IfEnforced; would != nil {
+		fmt.Fprintf(&out, "\nIf audited policies were enforced: %s\n%s.\n", verdict(would.Allowed), sentence(would.Reason))
+		for i := range would.Directions {
+			printCourse(&out, &would.Directions[i])
+		}
+	}
 	_, err := io.WriteString(w, out.String())
 	return err
 }

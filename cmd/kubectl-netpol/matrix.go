@@ -97,6 +97,9 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	}
 	c := reachability.New(in)
 	m.findings = m.findingsOf(c)
+	if m.ifEnforced, err = m.matrixIfEnforced(c, port, family); err != nil {
+		return err
+	}
 	m.printCaveats(cmd.ErrOrStderr())
 	shown := c.Pods(family, m.namespaces()...)
 	if !selector.Empty() {

@@ -44,7 +44,8 @@ type options struct {
 	serviceLimit string
 	services     []*corev1.Service
 	// findings are the parts of the policies in force that are not enforced as written.
-	findings []reachability.Finding
+	findings   []reachability.Finding
+	ifEnforced []reachability.Change // what would change if audited policies were enforced
 	// upcoming are policies that will be applied to the cluster.
 	upcoming []compile.Object
 	// notes is where what is to be said about the input is written: the standard error.

@@ -20,6 +20,9 @@ type Explanation struct {
 	// Directions are egress and ingress, egress alone to the pod's own node; none
 	// where no agent evaluates it.
 	Directions []Trace `json:"directions,omitempty"`
+	// IfEnforced is the explanation if audited policies were enforced, nil if none of
+	// them selects the pods.
+	IfEnforced *Explanation `json:"ifEnforced,omitempty"`
 }
 
 // Trace is the decision of one direction and its reasons.
@@ -87,7 +90,8 @@ func (c *Cluster) Explain(src, dst *Endpoint, port Port, family Family) Explanat
 	a := c.Evaluate(src, dst, port, family)
 	e := Explanation{
 		From: src.Name, To: dst.Name, Port: port.String(), Protocol: port.Proto.String(), Allowed: a.Allowed,
-		Notes: notes(src, dst, port, a),
+		Notes:      notes(src, dst, port, a),
+		IfEnforced: c.explainAudited(src, dst, port, family, a),
 	}
 	switch {
 	case a.Cause == NoCommonFamily:
