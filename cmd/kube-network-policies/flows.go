@@ -36,6 +36,7 @@ func (o *flowsOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.filter.Namespace, "namespace", "", "only flows from or to pods of this namespace")
 	fs.StringVar(&o.filter.Pod, "pod", "", "only flows from or to pods of this name")
 	fs.BoolVar(&o.filter.Denied, "denied", false, "only what was denied")
+	fs.BoolVar(&o.filter.Audited, "audit", false, "only what audited policies would decide otherwise")
 }
 
 func (o *flowsOptions) validate(args []string) error {

@@ -45,6 +45,7 @@ type flowsOptions struct {
 	agentsSelector  string
 	pod             string
 	denied          bool
+	audit           bool
 	output          string
 
 	// connect returns the pods of the agents, and how to run commands in them.
@@ -61,8 +62,8 @@ func newFlows(o *options) *cobra.Command {
 		Use:   "flows",
 		Short: "Show what agents decided lately",
 		Long: `Show what the agents of the live cluster decided lately: which pods connected to
-which, how often, and which policy and rule allowed or denied it. What was seen last
-comes first. Packets of established connections, and of pods that no policy selects,
+which, how often, and which policy and rule allowed or denied it. Where an audited
+policy would decide otherwise, that is shown, too. What was seen last comes first. Packets of established connections, and of pods that no policy selects,
 are not decided.
 
 Each agent is asked by a command that runs in its pod. That takes the rights to list
@@ -79,6 +80,7 @@ named on standard error, and 2 when none has.`,
 	fs := cmd.Flags()
 	fs.StringVar(&f.pod, "pod", "", "only flows from or to this pod: NAME, or NAMESPACE/NAME")
 	fs.BoolVar(&f.denied, "denied", false, "only what was denied, and single denied packets")
+	fs.BoolVar(&f.audit, "audit", false, "only what audited policies would decide otherwise")
 	fs.StringVar(&f.agentsNamespace, "agents-namespace", metav1.NamespaceSystem, "namespace of the agents' pods")
 	fs.StringVar(&f.agentsSelector, "agents-selector", "app.kubernetes.io/name=kube-network-policies", "label selector of the agents' pods")
 	fs.StringVarP(&f.output, "output", "o", "text", "text or json (a record in each line)")
@@ -151,6 +153,9 @@ func (f *flowsOptions) command() ([]string, error) {
 	}
 	if f.denied {
 		command = append(command, "--denied")
+	}
+	if f.audit {
+		command = append(command, "--audit")
 	}
 	return command, nil
 }

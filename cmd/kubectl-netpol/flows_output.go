@@ -53,11 +53,19 @@ func writeFlows(w io.Writer, records []flows.Record, denials bool) error {
 		return out.Flush()
 	}
 	rows := [][]string{{"NODE", "FROM", "TO", "PORT", "VERDICT", "BY", "COUNT", "LAST"}}
+	audited := slices.ContainsFunc(found, func(f aged) bool { return f.Audit != nil })
+	if audited {
+		rows[0] = append(rows[0], "AUDIT")
+	}
 	for _, f := range found {
-		rows = append(rows, []string{
-			f.Node, endName(f.Source), endName(f.Destination), portName(f.Record), f.Verdict, decider(f.Record),
+		row := []string{
+			f.Node, endName(f.Source), endName(f.Destination), portName(f.Record), f.Verdict, decider(&f.Decision),
 			fmt.Sprint(f.Count), duration.HumanDuration(f.age),
-		})
+		}
+		if audited {
+			row = append(row, auditName(f.Audit))
+		}
+		rows = append(rows, row)
 	}
 	writeColumns(out, rows)
 	if single := recordsOf(records, flows.TypeDenial); denials && len(single) > 0 {
@@ -67,7 +75,7 @@ func writeFlows(w io.Writer, records []flows.Record, denials bool) error {
 			if d.Source.Pod != "" {
 				from = endName(d.Source) + " " + from
 			}
-			rows = append(rows, []string{d.Node, from, endName(d.Destination), portName(d.Record), decider(d.Record), duration.HumanDuration(d.age)})
+			rows = append(rows, []string{d.Node, from, endName(d.Destination), portName(d.Record), decider(&d.Decision), duration.HumanDuration(d.age)})
 		}
 		fmt.Fprintln(out)
 		writeColumns(out, rows)
@@ -122,18 +130,26 @@ func portName(r *flows.Record) string {
 }
 
 // decider returns what has decided: a policy with the rule if one matched, or the reason.
-func decider(r *flows.Record) string {
-	if r.Policy == nil {
-		return r.Reason
+func decider(d *flows.Decision) string {
+	if d.Policy == nil {
+		return d.Reason
 	}
-	name := r.Policy.Kind + " " + r.Policy.Name
-	if r.Policy.Namespace != "" {
-		name = r.Policy.Kind + " " + r.Policy.Namespace + "/" + r.Policy.Name
+	name := d.Policy.Kind + " " + d.Policy.Name
+	if d.Policy.Namespace != "" {
+		name = d.Policy.Kind + " " + d.Policy.Namespace + "/" + d.Policy.Name
 	}
-	if r.Rule == nil {
-		return name + ", " + r.Reason
+	if d.Rule == nil {
+		return name + ", " + d.Reason
 	}
-	return fmt.Sprintf("%s, %s rule %d", name, r.Direction, *r.Rule)
+	return fmt.Sprintf("%s, %s rule %d", name, d.Direction, *d.Rule)
+}
+
+// auditName returns what audited policies would decide, empty if that is nothing else.
+func auditName(d *flows.Decision) string {
+	if d == nil {
+		return ""
+	}
+	return d.Verdict + " by " + decider(d)
 }
 
 // writeLosses says what agents could not record.

@@ -177,6 +177,16 @@ func TestStrangeRecordsAreShownPlainly(t *testing.T) {
 	}
 }
 
+// What audited policies would decide otherwise has a column.
+func TestFlowsShowWhatAuditedPoliciesWouldDecide(t *testing.T) {
+	line := strings.Replace(flowLine, `"count"`, `"audit":{"verdict":"deny","direction":"ingress","tier":"networkpolicy","reason":"isolated","policy":{"kind":"NetworkPolicy","namespace":"shop","name":"closed"}},"count"`, 1)
+	stdout, _, err := flowsOf(t, fakeAgents{"node-1": prints("node-1", agentLine, line, deniedLine)}, flowsOptions{output: "text"})
+	rows := strings.Split(stdout, "\n")
+	if err != nil || len(rows) != 4 || !strings.HasSuffix(rows[0], "  AUDIT") || strings.Contains(rows[1], "closed") || !strings.HasSuffix(rows[2], "  deny by NetworkPolicy shop/closed, isolated") {
+		t.Errorf("%v\n%s", err, stdout)
+	}
+}
+
 func TestFlowsCommandOfAgents(t *testing.T) {
 	for _, tc := range []struct {
 		f         flowsOptions
@@ -185,6 +195,7 @@ func TestFlowsCommandOfAgents(t *testing.T) {
 	}{
 		{flowsOptions{}, "", "kube-network-policies flows"},
 		{flowsOptions{denied: true}, "shop", "kube-network-policies flows --namespace=shop --denied"},
+		{flowsOptions{audit: true}, "", "kube-network-policies flows --audit"},
 		{flowsOptions{pod: "web-0"}, "shop", "kube-network-policies flows --namespace=shop --pod=web-0"},
 		{flowsOptions{pod: "other/web-0"}, "", "kube-network-policies flows --namespace=other --pod=web-0"},
 		{flowsOptions{pod: "other/web-0"}, "shop", "--pod=other/web-0: not in --namespace=shop"},

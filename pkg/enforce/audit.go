@@ -50,26 +50,29 @@ func newAudits(reg prometheus.Registerer) *audits {
 }
 
 // evaluate evaluates by s, in which audited policies are enforced, a packet on which the
-// decision is d. A fault in doing so must not cost the packet.
-func (a *audits) evaluate(s *policy.Snapshot, q policy.Query, d policy.Decision) {
+// decision is d. It returns the decision there and whether its verdict is another one. A fault
+// in doing so must not cost the packet.
+func (a *audits) evaluate(s *policy.Snapshot, q policy.Query, d policy.Decision) (would policy.Decision, other bool) {
 	defer func() {
 		if recover() != nil {
 			a.undecided.Inc()
+			other = false
 		}
 	}()
-	would := s.Evaluate(q)
+	would = s.Evaluate(q)
 	switch would.Reason {
 	case policy.UnknownPod, policy.UnknownSource, policy.NotEvaluated:
 		a.undecided.Inc() // the packet does not wait for it
-		return
+		return would, false
 	}
 	if would.Action == d.Action {
-		return
+		return would, false
 	}
 	a.count(would)
 	if !would.Allowed() {
 		a.log.denied(q.Packet, would, s)
 	}
+	return would, true
 }
 
 func (a *audits) count(would policy.Decision) {

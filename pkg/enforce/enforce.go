@@ -207,9 +207,10 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 		return e.undecided(p, d, s, in.Last, at)
 	}
 	e.metrics.decision(d)
-	e.record(&p, &d, s, at)
 	if audited {
-		e.audits.evaluate(s.Audit(), q, d)
+		e.recordAudited(&p, &d, s, q, at)
+	} else {
+		e.record(&p, &d, s, nil, at)
 	}
 	if auditOnly && d.Allowed() {
 		return Accept
@@ -222,10 +223,20 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 	return Drop
 }
 
-// record records a decision, if decisions are recorded.
-func (e *Enforcer) record(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, at time.Time) {
+// recordAudited records a decision with that of audited policies, which it also counts.
+func (e *Enforcer) recordAudited(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, q policy.Query, at time.Time) {
+	if would, other := e.audits.evaluate(s.Audit(), q, *d); other {
+		e.record(p, d, s, &would, at)
+		return
+	}
+	e.record(p, d, s, nil, at)
+}
+
+// record records a decision, if decisions are recorded. would is the one with audited policies
+// if it has another verdict, else nil.
+func (e *Enforcer) record(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) {
 	if e.cfg.Flows != nil {
-		e.cfg.Flows.Decided(p, d, s, at)
+		e.cfg.Flows.Decided(p, d, s, would, at)
 	}
 }
 
@@ -270,6 +281,6 @@ func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snaps
 	} else {
 		d.Action = policy.Allow
 	}
-	e.record(&p, &d, s, at)
+	e.record(&p, &d, s, nil, at)
 	return r
 }

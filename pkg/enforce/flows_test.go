@@ -2,11 +2,13 @@ package enforce
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
@@ -59,6 +61,28 @@ func TestDecisionsAreInFlows(t *testing.T) {
 				t.Errorf("the flow is %q, want %q", got, tc.verdict)
 			}
 		})
+	}
+}
+
+// What audited policies would decide otherwise is in the flow, and only there.
+func TestAuditedDecisionsAreInFlows(t *testing.T) {
+	e, _, r := recording(t)
+	e.Swap(auditing())
+	for _, to := range []netip.Addr{audited, open} {
+		if got := e.Decide(Input{Payload: tcp(tooNew, to, 80), Last: true}); got != Accept {
+			t.Fatalf("to %v: got %d, want it accepted", to, got)
+		}
+	}
+	got := map[string]string{}
+	for _, rec := range r.Read(flows.Filter{})[1:] {
+		if rec.Audit != nil {
+			got[rec.Destination.Pod] = rec.Verdict + ", " + rec.Audit.Verdict + " by " + rec.Audit.Policy.Name
+		} else {
+			got[rec.Destination.Pod] = rec.Verdict
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"audited": "allow, deny by closed", "open": "allow"}, got); diff != "" {
+		t.Errorf("verdicts (-want +got):\n%s", diff)
 	}
 }
 

@@ -16,7 +16,7 @@ func BenchmarkDecided(b *testing.B) {
 			p, s, at := tcp(to.Prev(), to, 80), clusterOf(2), time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
-				r.Decided(p, &allowed, s, at)
+				r.Decided(p, &allowed, s, nil, at)
 			}
 		})
 	}

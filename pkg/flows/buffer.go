@@ -29,6 +29,8 @@ type decided struct {
 	packet      packet.Packet // the first of them
 	decision    policy.Decision
 	snapshot    *policy.Snapshot
+	would       policy.Decision // with audited policies, if audited
+	audited     bool
 	first, last time.Time
 	count       uint64
 }
@@ -66,14 +68,14 @@ func newBuffer(seed uint64) *buffer {
 }
 
 // add counts a decision.
-func (b *buffer) add(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, at time.Time) {
+func (b *buffer) add(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) {
 	hash := b.hash(p)
 	shard := &b.shards[hash%shards]
 	for range attempts {
 		if !shard.mu.TryLock() {
 			continue
 		}
-		n, ok := shard.current.add(hash/shards, p, d, s, at)
+		n, ok := shard.current.add(hash/shards, p, d, s, would, at)
 		shard.mu.Unlock()
 		if !ok {
 			b.lost.Add(1)
@@ -95,7 +97,7 @@ func (b *buffer) signal() {
 
 // add returns how many entries there are if it has made one. It reports false if there is no
 // room.
-func (e *entries) add(hash uint64, p *packet.Packet, d *policy.Decision, s *policy.Snapshot, at time.Time) (n int, ok bool) {
+func (e *entries) add(hash uint64, p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) (n int, ok bool) {
 	for i := range uint64(probes) {
 		slot := &e.index[(hash+i)%slots]
 		if *slot == 0 {
@@ -103,11 +105,14 @@ func (e *entries) add(hash uint64, p *packet.Packet, d *policy.Decision, s *poli
 				return 0, false
 			}
 			e.all[e.n] = decided{packet: *p, decision: *d, snapshot: s, first: at, last: at, count: 1}
+			if would != nil {
+				e.all[e.n].would, e.all[e.n].audited = *would, true
+			}
 			e.n++
 			*slot = uint8(e.n)
 			return e.n, true
 		}
-		if known := &e.all[*slot-1]; known.isLike(p, d, s) {
+		if known := &e.all[*slot-1]; known.isLike(p, d, s, would) {
 			known.count++
 			known.last = at
 			return 0, true
@@ -118,7 +123,10 @@ func (e *entries) add(hash uint64, p *packet.Packet, d *policy.Decision, s *poli
 
 // isLike reports whether a decision about p differs in the port of the source and the time
 // alone.
-func (k *decided) isLike(p *packet.Packet, d *policy.Decision, s *policy.Snapshot) bool {
+func (k *decided) isLike(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision) bool {
+	if k.audited != (would != nil) || would != nil && k.would != *would {
+		return false
+	}
 	return k.snapshot == s && k.packet.Dst == p.Dst && k.packet.Src.Addr() == p.Src.Addr() && k.packet.Proto == p.Proto && k.decision == *d
 }
 

@@ -51,10 +51,11 @@ func New(cfg Config) *Recorder {
 	return r
 }
 
-// Decided records the decision d about the packet p, which was made by s at the time at. It
+// Decided records the decision d about the packet p, which was made by s at the time at. would
+// is the one with audited policies if it has another verdict, else nil. Decided
 // neither waits nor allocates.
-func (r *Recorder) Decided(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, at time.Time) {
-	r.buffer.add(p, d, s, at)
+func (r *Recorder) Decided(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) {
+	r.buffer.add(p, d, s, would, at)
 }
 
 // Remembered records packets of the class c that the kernel decided as d, a decision that it

@@ -71,7 +71,7 @@ func newRecorder() (r *Recorder, wall *time.Time, since *time.Duration) {
 
 // decide records a decision at a time since the start.
 func decide(r *Recorder, p *packet.Packet, d policy.Decision, s *policy.Snapshot, at time.Duration) {
-	r.Decided(p, &d, s, r.epoch.Add(at))
+	r.Decided(p, &d, s, nil, r.epoch.Add(at))
 }
 
 // lines returns records as text, without times.
@@ -99,6 +99,9 @@ func lines(records []Record) (all []string) {
 		}
 		if r.Type == TypeFlow {
 			line += fmt.Sprintf(" x%d", r.Count)
+		}
+		if r.Audit != nil {
+			line += " audit " + r.Audit.Verdict + " " + r.Audit.Reason + " " + r.Audit.Policy.Kind + " " + r.Audit.Policy.Namespace + "/" + r.Audit.Policy.Name
 		}
 		all = append(all, line)
 	}
@@ -156,6 +159,16 @@ func TestDecisionsThatAreAlikeAreOneFlow(t *testing.T) {
 			"flow 192.0.2.1 -> shop/db-2 TCP 80 deny ingress networkpolicy isolated NetworkPolicy shop/db x1",
 			"denial 192.0.2.1:40000 -> shop/db-2 TCP 80 deny ingress networkpolicy isolated NetworkPolicy shop/db",
 		}},
+		{"audited policies would deny it", func(r *Recorder) {
+			for _, would := range []*policy.Decision{nil, &denied, nil, &denied, &denied} {
+				d := allowed
+				r.Decided(tcp(web, db, 5432), &d, s, would, r.epoch)
+				r.takeAll()
+			}
+		}, []string{
+			"flow shop/web -> shop/db-2 TCP 5432" + byRule + "3 audit deny isolated NetworkPolicy shop/db",
+			"flow shop/web -> shop/db-2 TCP 5432" + byRule + "2",
+		}},
 		{"remembered by the kernel", func(r *Recorder) {
 			decide(r, tcp(web, db, 5432), allowed, s, 0)
 			r.takeAll()
@@ -169,6 +182,19 @@ func TestDecisionsThatAreAlikeAreOneFlow(t *testing.T) {
 				t.Errorf("records (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// What audited policies would deny is not added to what they would not, within one buffer.
+func TestDecisionsOfAnAuditAreApart(t *testing.T) {
+	b, s := newBuffer(1), clusterOf(2)
+	for _, would := range []*policy.Decision{&denied, nil, &denied, nil, nil} {
+		b.add(tcp(web, db, 80), &allowed, s, would, time.Time{})
+	}
+	got := map[bool]uint64{}
+	b.take(func(d *decided) { got[d.audited] += d.count })
+	if diff := cmp.Diff(map[bool]uint64{true: 2, false: 3}, got); diff != "" {
+		t.Errorf("decisions, by whether audited policies would deny them (-want +got):\n%s", diff)
 	}
 }
 
@@ -202,7 +228,7 @@ func TestEveryDecisionIsCountedOrLost(t *testing.T) {
 						if random.Uint32()%4 == 0 {
 							d = denied
 						}
-						r.Decided(tcp(web, db, uint16(random.Uint32()%ports)), &d, s, time.Now())
+						r.Decided(tcp(web, db, uint16(random.Uint32()%ports)), &d, s, nil, time.Now())
 						if i%5000 == 0 {
 							r.Read(Filter{})
 						}
@@ -255,7 +281,7 @@ func TestTheBufferKeepsNoSnapshot(t *testing.T) {
 	b := newBuffer(1)
 	s := clusterOf(2)
 	for port := range uint16(2000) {
-		b.add(tcp(web, db, port), &denied, s, time.Time{})
+		b.add(tcp(web, db, port), &denied, s, nil, time.Time{})
 	}
 	b.take(func(*decided) {})
 	for i := range b.shards {
@@ -274,7 +300,7 @@ func TestDecidedDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(10000, func() {
 		port++
 		p.Dst = netip.AddrPortFrom(db, port)
-		r.Decided(p, &denied, s, at)
+		r.Decided(p, &denied, s, nil, at)
 	}); n != 0 {
 		t.Errorf("%v allocations for a decision", n)
 	}
@@ -393,7 +419,7 @@ func TestAHostilePodHidesNoOtherFlow(t *testing.T) {
 
 // The memory of a recorder that is full, with pods and policies of names of its own.
 func TestMemoryHasABound(t *testing.T) {
-	const most = 5 << 20
+	const most = 6 << 20
 	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -405,7 +431,7 @@ func TestMemoryHasABound(t *testing.T) {
 	r, _, _ := newRecorder()
 	for i := range 4 * maxFlows {
 		from := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
-		r.Decided(tcp(outside, from, uint16(i)), &denied, s, r.epoch)
+		r.Decided(tcp(outside, from, uint16(i)), &denied, s, nil, r.epoch)
 		if i%1000 == 0 {
 			r.takeAll()
 		}
@@ -519,17 +545,20 @@ func TestFilters(t *testing.T) {
 		decide(r, tcp(web, db, uint16(port)), d, s, 0)
 		decide(r, tcp(other, outside, uint16(port)), d, s, 0)
 	}
+	audited := allowed
+	r.Decided(tcp(other, db, 7), &audited, s, &denied, r.epoch)
 	for _, tc := range []struct {
 		filter         Filter
 		flows, denials int
 	}{
-		{Filter{}, 4, 2},
+		{Filter{}, 5, 2},
+		{Filter{Audited: true}, 1, 0},
 		{Filter{Denied: true}, 2, 2},
-		{Filter{Namespace: "shop"}, 2, 1},
+		{Filter{Namespace: "shop"}, 3, 1},
 		{Filter{Namespace: "shop", Denied: true}, 1, 1},
-		{Filter{Namespace: "other", Pod: "other"}, 2, 1},
+		{Filter{Namespace: "other", Pod: "other"}, 3, 1},
 		{Filter{Namespace: "shop", Pod: "other"}, 0, 0},
-		{Filter{Pod: "db-2"}, 2, 1},
+		{Filter{Pod: "db-2"}, 3, 1},
 		{Filter{Namespace: "none"}, 0, 0},
 	} {
 		t.Run(fmt.Sprintf("%+v", tc.filter), func(t *testing.T) {
@@ -540,8 +569,10 @@ func TestFilters(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := map[string]int{TypeAgent: 1}
-			if tc.flows > 0 {
-				want[TypeFlow], want[TypeDenial] = tc.flows, tc.denials
+			for kind, n := range map[string]int{TypeFlow: tc.flows, TypeDenial: tc.denials} {
+				if n > 0 {
+					want[kind] = n
+				}
 			}
 			if diff := cmp.Diff(want, n); diff != "" {
 				t.Errorf("records (-want +got):\n%s", diff)
@@ -563,7 +594,7 @@ func TestRecordsAreDecodedAsTheyWere(t *testing.T) {
 	*since = time.Minute
 	s := clusterOf(2)
 	decide(r, tcp(web, db, 1), denied, s, 0)
-	decide(r, tcp(web, outside, 443), allowed, s, 0)
+	r.Decided(tcp(web, outside, 443), &allowed, s, &denied, r.epoch)
 	want := r.Read(Filter{})
 	var b bytes.Buffer
 	if err := Encode(&b, want); err != nil {
@@ -595,6 +626,7 @@ func TestWrongRecords(t *testing.T) {
 		{"a wrong address", strings.Replace(goodFlow, "10.0.0.1", "10.0.0", 1), "10.0.0"},
 		{"a wrong port", strings.Replace(goodFlow, ":80,", ":80000,", 1), "port"},
 		{"no verdict", strings.Replace(goodFlow, "allow", "", 1), `verdict ""`},
+		{"a wrong verdict of audited policies", strings.Replace(goodFlow, `"count"`, `"audit":{"verdict":"drop"},"count"`, 1), `verdict "drop"`},
 		{"no count", strings.Replace(goodFlow, `"count":1`, `"count":0`, 1), "no count"},
 		{"a wrong time", strings.Replace(goodFlow, "2026-01", "2026-13", 1), "2026-13"},
 		{"no last time", strings.Replace(goodFlow, "last", "latest", 1), "no last"},

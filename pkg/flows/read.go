@@ -16,6 +16,8 @@ type Filter struct {
 	Namespace, Pod string
 	// Denied selects what was denied.
 	Denied bool
+	// Audited selects what audited policies would decide otherwise.
+	Audited bool
 	// After is a Summary.Cursor, and selects what changed since. With one of another agent,
 	// or of an earlier process, all records are selected.
 	After string
@@ -29,8 +31,10 @@ func (f Filter) Values() url.Values {
 			v.Set(name, value)
 		}
 	}
-	if f.Denied {
-		v.Set("denied", "true")
+	for name, set := range map[string]bool{"denied": f.Denied, "audited": f.Audited} {
+		if set {
+			v.Set(name, "true")
+		}
 	}
 	return v
 }
@@ -48,12 +52,16 @@ func ParseFilter(v url.Values) (Filter, error) {
 			f.Pod = value
 		case "after":
 			f.After = value
-		case "denied":
-			denied, err := strconv.ParseBool(value)
+		case "denied", "audited":
+			set, err := strconv.ParseBool(value)
 			if err != nil {
-				return f, fmt.Errorf("denied=%q: must be true or false", value)
+				return f, fmt.Errorf("%s=%q: must be true or false", name, value)
 			}
-			f.Denied = denied
+			if name == "denied" {
+				f.Denied = set
+			} else {
+				f.Audited = set
+			}
 		default:
 			return f, fmt.Errorf("%q is not known", name)
 		}
@@ -61,8 +69,8 @@ func ParseFilter(v url.Values) (Filter, error) {
 	return f, nil
 }
 
-func (f *Filter) selects(action policy.Action, from, to podName) bool {
-	return (!f.Denied || action == policy.Deny) && (f.selectsPod(from) || f.selectsPod(to))
+func (f *Filter) selects(k *key, from, to podName) bool {
+	return (!f.Denied || k.action == policy.Deny) && (!f.Audited || k.audited) && (f.selectsPod(from) || f.selectsPod(to))
 }
 
 func (f *Filter) selectsPod(p podName) bool {
@@ -92,12 +100,12 @@ func (r *Recorder) copy(f *Filter) (flows []flow, denials []denial, s *Summary, 
 	defer r.mu.Unlock()
 	after := r.parseCursor(f.After)
 	for flow := r.table.newest; flow != nil && flow.changed > after; flow = flow.older {
-		if f.selects(flow.action, flow.from, flow.to) {
+		if f.selects(&flow.key, flow.from, flow.to) {
 			flows = append(flows, *flow)
 		}
 	}
 	for _, d := range r.denials.ordered(after) {
-		if f.selects(d.action, d.from, d.to) {
+		if f.selects(&d.key, d.from, d.to) {
 			denials = append(denials, d)
 		}
 	}
@@ -155,13 +163,22 @@ func (k *key) record(kind, node string, from, to podName) Record {
 		Source:      &End{Namespace: from.namespace, Pod: from.name, Address: k.src},
 		Destination: &End{Namespace: to.namespace, Pod: to.name, Address: k.dst},
 		Protocol:    k.proto.String(), Port: k.port,
-		Verdict: k.action.String(), Direction: k.direction.String(), Tier: k.tier.String(), Reason: k.reason.String(),
+		Decision: k.verdict.record(),
 	}
-	if k.policy != (policyName{}) {
-		r.Policy = &Policy{Kind: k.policy.kind, Namespace: k.policy.namespace, Name: k.policy.name}
-	}
-	if k.reason == policy.RuleMatched {
-		r.Rule = &k.rule
+	if k.audited {
+		would := k.would.record()
+		r.Audit = &would
 	}
 	return r
+}
+
+func (v *verdict) record() Decision {
+	d := Decision{Verdict: v.action.String(), Direction: v.direction.String(), Tier: v.tier.String(), Reason: v.reason.String()}
+	if v.policy != (policyName{}) {
+		d.Policy = &Policy{Kind: v.policy.kind, Namespace: v.policy.namespace, Name: v.policy.name}
+	}
+	if v.reason == policy.RuleMatched {
+		d.Rule = &v.rule
+	}
+	return d
 }

@@ -38,12 +38,9 @@ type Record struct {
 	// Port is that of the destination, 0 where the protocol has none.
 	Port uint16 `json:"port,omitempty"`
 
-	Verdict   string  `json:"verdict,omitempty"`
-	Direction string  `json:"direction,omitempty"`
-	Tier      string  `json:"tier,omitempty"`
-	Reason    string  `json:"reason,omitempty"`
-	Policy    *Policy `json:"policy,omitempty"`
-	Rule      *int    `json:"rule,omitempty"`
+	Decision
+	// Audit is the decision with audited policies, if it has another verdict.
+	Audit *Decision `json:"audit,omitempty"`
 
 	// Count is the number of packets that were decided.
 	Count uint64     `json:"count,omitempty"`
@@ -78,6 +75,16 @@ type End struct {
 	Port uint16 `json:"port,omitempty"`
 	// Names are domain names that the source has resolved to the address.
 	Names []string `json:"names,omitempty"`
+}
+
+// Decision is what policies decided.
+type Decision struct {
+	Verdict   string  `json:"verdict,omitempty"`
+	Direction string  `json:"direction,omitempty"`
+	Tier      string  `json:"tier,omitempty"`
+	Reason    string  `json:"reason,omitempty"`
+	Policy    *Policy `json:"policy,omitempty"`
+	Rule      *int    `json:"rule,omitempty"`
 }
 
 // Policy is the policy that decided.
@@ -151,8 +158,10 @@ func (r *Record) check() (known bool, err error) {
 		need("source", r.Source != nil && r.Source.Address.IsValid())
 		need("destination", r.Destination != nil && r.Destination.Address.IsValid())
 		need("protocol", r.Protocol != "")
-		if r.Verdict != Allow && r.Verdict != Deny {
-			missing = append(missing, fmt.Errorf("%s: verdict %q: must be %s or %s", r.Type, r.Verdict, Allow, Deny))
+		for _, d := range []*Decision{&r.Decision, r.Audit} {
+			if d != nil && d.Verdict != Allow && d.Verdict != Deny {
+				missing = append(missing, fmt.Errorf("%s: verdict %q: must be %s or %s", r.Type, d.Verdict, Allow, Deny))
+			}
 		}
 	}
 	return true, errors.Join(missing...)

@@ -25,12 +25,30 @@ type key struct {
 	srcPod, dstPod uint32 // policy.Endpoint.ID, 0 for none
 	proto          packet.Proto
 	port           uint16 // of the destination
-	action         policy.Action
-	direction      policy.Direction
-	tier           policy.Tier
-	reason         policy.Reason
-	policy         policyName
-	rule           int
+	verdict
+	would   verdict // with audited policies, if audited
+	audited bool
+}
+
+// verdict is a decision, by a policy of any generation.
+type verdict struct {
+	action    policy.Action
+	direction policy.Direction
+	tier      policy.Tier
+	reason    policy.Reason
+	policy    policyName
+	rule      int
+}
+
+func verdictOf(d *policy.Decision) verdict {
+	v := verdict{action: d.Action, direction: d.Direction, tier: d.Tier, reason: d.Reason}
+	if ref := d.Policy; ref != nil {
+		v.policy = policyName{ref.Kind, ref.Namespace, ref.Name}
+	}
+	if d.Reason == policy.RuleMatched {
+		v.rule = d.Rule
+	}
+	return v
 }
 
 // policyName is a policy, of any generation.
@@ -105,7 +123,7 @@ func (t *table) add(d *decided, learned policy.Learned) {
 func keyOf(d *decided, from, to *policy.Endpoint) key {
 	k := key{
 		src: d.packet.Src.Addr(), dst: d.packet.Dst.Addr(), proto: d.packet.Proto, port: d.packet.Dst.Port(),
-		action: d.decision.Action, direction: d.decision.Direction, tier: d.decision.Tier, reason: d.decision.Reason,
+		verdict: verdictOf(&d.decision), audited: d.audited,
 	}
 	if from != nil {
 		k.srcPod = from.ID
@@ -113,11 +131,8 @@ func keyOf(d *decided, from, to *policy.Endpoint) key {
 	if to != nil {
 		k.dstPod = to.ID
 	}
-	if ref := d.decision.Policy; ref != nil {
-		k.policy = policyName{ref.Kind, ref.Namespace, ref.Name}
-	}
-	if d.decision.Reason == policy.RuleMatched {
-		k.rule = d.decision.Rule
+	if d.audited {
+		k.would = verdictOf(&d.would)
 	}
 	return k
 }
