@@ -98,35 +98,7 @@ func (t *peerTable) identify(id []byte, e *Endpoint) (_ []byte, ok bool) {
 	if t.compares || e.Labels.isMany() || e.NamespaceLabels.isMany() {
 		return id, false
 	}
-	id = t.appendNumber(append(id, isPod), trait{of: namespaceName, value: e.Namespace})
-	for k, v := range e.Labels.All() {
-		id = t.appendLabel(id, podLabel, podLabelKey, k, v)
-	}
-	if e.NamespaceLabels.Known() {
-		id = t.appendNumber(id, trait{of: namespaceKnown})
-	}
-	for k, v := range e.NamespaceLabels.All() {
-		id = t.appendLabel(id, namespaceLabel, namespaceLabelKey, k, v)
-	}
+	id = append(id, isPod)
+	t.traitsOfPod(e, func(n uint32) { id = binary.NativeEndian.AppendUint32(id, n) })
 	return id, true
-}
-
-// appendLabel appends the number of a label or, if only its key is read, of that.
-func (t *peerTable) appendLabel(id []byte, pair, key traitKind, k, v string) []byte {
-	n, ok := t.reads[trait{of: key, key: k}]
-	if !ok {
-		return id
-	}
-	if label, ok := t.reads[trait{pair, k, v}]; ok {
-		n = label
-	}
-	return binary.NativeEndian.AppendUint32(id, n)
-}
-
-// appendNumber appends the number of h if it is read.
-func (t *peerTable) appendNumber(id []byte, h trait) []byte {
-	if n, ok := t.reads[h]; ok {
-		id = binary.NativeEndian.AppendUint32(id, n)
-	}
-	return id
 }

@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"iter"
-	"maps"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -13,10 +11,11 @@ import (
 // the holder of a domain name. Each selector is found by one thing that it needs
 // its peer to have, so that only few are evaluated for any peer.
 type peerTable struct {
-	items []peerItem
-	loose candidates       // items that need nothing a peer has
-	reads map[trait]uint32 // all that items read of a peer, numbered
-	by    []*candidates    // for each number the items that need it, nil for none
+	items  []peerItem
+	loose  candidates                      // items that need nothing a peer has
+	reads  [traitKinds]map[string]*readKey // all that items read of a peer
+	traits uint32                          // how many these are: they are numbered
+	by     []*candidates                   // for each number the items that need it, nil for none
 
 	pods, nodes, domains bool // which kinds of items there are
 	compares             bool // some item compares values of labels as numbers
@@ -35,31 +34,38 @@ type candidates struct {
 	cost  int
 }
 
-// trait is something that a peer may have.
-type trait struct {
-	of         traitKind
-	key, value string
-}
-
+// traitKind is a kind of what a peer may have.
 type traitKind uint8
 
 const (
 	namespaceName traitKind = iota
-	podLabel                // with a key and a value
-	podLabelKey
-	namespaceLabel
-	namespaceLabelKey
 	namespaceKnown
+	podLabel
+	namespaceLabel
 	nodeLabel
-	nodeLabelKey
 	domain
 	belowDomain
+
+	traitKinds = iota
 )
+
+// readKey is the key of a label or a name that items read, and the values that they have
+// for it. Each is a trait and has a number.
+type readKey struct {
+	number uint32
+	values map[string]uint32
+}
+
+// selectorText identifies a selector.
+type selectorText struct {
+	of         traitKind
+	key, value string
+}
 
 // newPeerTable returns nil if no rule selects pods, nodes or domains.
 func newPeerTable(rules []Rule) *peerTable {
-	t := &peerTable{reads: make(map[trait]uint32)}
-	known := make(map[trait]uint32) // selectors as text
+	t := &peerTable{}
+	known := make(map[selectorText]uint32)
 	for i := range rules {
 		if rules[i].AnyPeer {
 			continue
@@ -75,12 +81,12 @@ func newPeerTable(rules []Rule) *peerTable {
 	return t
 }
 
-func (t *peerTable) addPeer(known map[trait]uint32, p *Peer, rule uint32) {
+func (t *peerTable) addPeer(known map[selectorText]uint32, p *Peer, rule uint32) {
 	switch {
 	case p.selectsNothing():
 	case p.Pods != nil:
 		s := p.Pods
-		name := trait{of: podLabel, key: s.Namespace, value: s.Pods.String()}
+		name := selectorText{of: podLabel, key: s.Namespace, value: s.Pods.String()}
 		if s.Namespace == "" {
 			name.of, name.key = namespaceLabel, s.Namespaces.String()
 		}
@@ -88,10 +94,10 @@ func (t *peerTable) addPeer(known map[trait]uint32, p *Peer, rule uint32) {
 		t.add(known, name, Peer{Pods: s}, rule)
 	case p.Nodes != nil:
 		t.nodes = true
-		t.add(known, trait{of: nodeLabel, value: p.Nodes.String()}, Peer{Nodes: p.Nodes}, rule)
+		t.add(known, selectorText{of: nodeLabel, value: p.Nodes.String()}, Peer{Nodes: p.Nodes}, rule)
 	default:
 		for i, d := range p.Domains {
-			name := trait{of: domain, value: d.Name}
+			name := selectorText{of: domain, value: d.Name}
 			if d.Below {
 				name.of = belowDomain
 			}
@@ -109,7 +115,7 @@ func (p *Peer) selectsNothing() bool {
 }
 
 // add adds a rule to the item of a peer, which is known by name.
-func (t *peerTable) add(known map[trait]uint32, name trait, p Peer, rule uint32) {
+func (t *peerTable) add(known map[selectorText]uint32, name selectorText, p Peer, rule uint32) {
 	n, ok := known[name]
 	if !ok {
 		n = uint32(len(t.items))
@@ -130,7 +136,7 @@ func (t *peerTable) file() {
 		needs[i], item.cost = t.needs(&item.peer)
 		item.cost += len(item.rules)
 	}
-	shared := make([]int, len(t.reads))
+	shared := make([]int, t.traits)
 	for _, all := range needs {
 		for _, oneOf := range all {
 			for _, need := range oneOf {
@@ -138,7 +144,7 @@ func (t *peerTable) file() {
 			}
 		}
 	}
-	t.by = make([]*candidates, len(t.reads))
+	t.by = make([]*candidates, t.traits)
 	for i, all := range needs {
 		t.fileBest(shared, all, uint32(i))
 	}
@@ -174,14 +180,40 @@ func (c *candidates) add(item uint32, cost int) {
 	c.cost += cost
 }
 
-// number returns the number of h, which items read.
-func (t *peerTable) number(h trait) uint32 {
-	n, ok := t.reads[h]
-	if !ok {
-		n = uint32(len(t.reads))
-		t.reads[h] = n
+// number numbers the next trait.
+func (t *peerTable) number() uint32 {
+	t.traits++
+	return t.traits - 1
+}
+
+// read notes that items read a key or a name.
+func (t *peerTable) read(of traitKind, key string) *readKey {
+	if t.reads[of] == nil {
+		t.reads[of] = make(map[string]*readKey)
 	}
-	return n
+	k := t.reads[of][key]
+	if k == nil {
+		k = &readKey{number: t.number()}
+		t.reads[of][key] = k
+	}
+	return k
+}
+
+// readValues notes that items have values for k, and returns their numbers.
+func (t *peerTable) readValues(k *readKey, values []string) []uint32 {
+	if k.values == nil {
+		k.values = make(map[string]uint32, len(values))
+	}
+	numbers := make([]uint32, len(values))
+	for i, v := range values {
+		n, ok := k.values[v]
+		if !ok {
+			n = t.number()
+			k.values[v] = n
+		}
+		numbers[i] = n
+	}
+	return numbers
 }
 
 // needs returns what p needs a peer to have: of each list one. The cost is that of
@@ -189,57 +221,48 @@ func (t *peerTable) number(h trait) uint32 {
 func (t *peerTable) needs(p *Peer) (all [][]uint32, cost int) {
 	switch {
 	case p.Nodes != nil:
-		return t.labelNeeds(nil, p.Nodes, nodeLabel, nodeLabelKey)
+		return t.labelNeeds(nil, p.Nodes, nodeLabel)
 	case p.Domains != nil:
 		d := p.Domains[0]
 		of := domain
 		if d.Below {
 			of = belowDomain
 		}
-		return [][]uint32{{t.number(trait{of: of, value: d.Name})}}, 1
+		return [][]uint32{{t.read(of, d.Name).number}}, 1
 	}
-	all, cost = t.labelNeeds(nil, p.Pods.Pods, podLabel, podLabelKey)
+	all, cost = t.labelNeeds(nil, p.Pods.Pods, podLabel)
 	if p.Pods.Namespace != "" {
-		return append(all, []uint32{t.number(trait{of: namespaceName, value: p.Pods.Namespace})}), cost
+		return append(all, []uint32{t.read(namespaceName, p.Pods.Namespace).number}), cost
 	}
 	if !p.Pods.Namespaces.Empty() {
-		t.number(trait{of: namespaceKnown})
+		t.read(namespaceKnown, "")
 	}
-	all, more := t.labelNeeds(all, p.Pods.Namespaces, namespaceLabel, namespaceLabelKey)
+	all, more := t.labelNeeds(all, p.Pods.Namespaces, namespaceLabel)
 	return all, cost + more
 }
 
 // labelNeeds appends what s needs.
-func (t *peerTable) labelNeeds(all [][]uint32, s labels.Selector, pair, key traitKind) (_ [][]uint32, cost int) {
+func (t *peerTable) labelNeeds(all [][]uint32, s labels.Selector, of traitKind) (_ [][]uint32, cost int) {
 	requirements, _ := s.Requirements()
 	cost = 1
 	for i := range requirements {
 		r := &requirements[i]
 		values := r.ValuesUnsorted()
 		cost += 1 + len(values)
-		hasKey := []uint32{t.number(trait{of: key, key: r.Key()})}
+		key := t.read(of, r.Key())
 		switch r.Operator() {
 		case selection.In, selection.Equals, selection.DoubleEquals:
-			all = append(all, t.pairs(pair, r.Key(), values))
+			all = append(all, t.readValues(key, values))
 		case selection.NotIn, selection.NotEquals:
-			t.pairs(pair, r.Key(), values)
+			t.readValues(key, values)
 		case selection.Exists:
-			all = append(all, hasKey)
+			all = append(all, []uint32{key.number})
 		case selection.GreaterThan, selection.LessThan:
-			all = append(all, hasKey)
+			all = append(all, []uint32{key.number})
 			t.compares = true
 		}
 	}
 	return all, cost
-}
-
-// pairs returns the numbers of labels with one key.
-func (t *peerTable) pairs(of traitKind, key string, values []string) []uint32 {
-	numbers := make([]uint32, len(values))
-	for i, v := range values {
-		numbers[i] = t.number(trait{of, key, v})
-	}
-	return numbers
 }
 
 // peer is who a packet's peer is.
@@ -249,37 +272,65 @@ type peer struct {
 	names *Names
 }
 
-// traits calls yield with everything that p has and t asks for.
-func (t *peerTable) traits(p peer, yield func(trait)) {
-	if t.pods && p.pod != nil {
-		yield(trait{of: namespaceName, value: p.pod.Namespace})
-		labelTraits(p.pod.Labels.All(), podLabel, podLabelKey, yield)
-		labelTraits(p.pod.NamespaceLabels.All(), namespaceLabel, namespaceLabelKey, yield)
+// traitsOf calls yield with everything that p has and t reads.
+func (t *peerTable) traitsOf(p peer, yield func(uint32)) {
+	if p.pod != nil {
+		t.traitsOfPod(p.pod, yield)
 	}
-	if t.nodes && p.node != nil {
+	if p.node != nil {
 		for _, node := range *p.node {
-			labelTraits(maps.All(node), nodeLabel, nodeLabelKey, yield)
+			for k, v := range node {
+				t.traitsOfLabel(nodeLabel, k, v, yield)
+			}
 		}
 	}
-	if t.domains && p.names != nil {
+	if p.names != nil {
 		for _, name := range *p.names {
-			yield(trait{of: domain, value: name})
+			t.traitOfName(domain, name, yield)
 			for above := name; ; {
 				_, below, ok := strings.Cut(above, ".")
 				if !ok {
 					break
 				}
-				yield(trait{of: belowDomain, value: below})
+				t.traitOfName(belowDomain, below, yield)
 				above = below
 			}
 		}
 	}
 }
 
-func labelTraits(l iter.Seq2[string, string], pair, key traitKind, yield func(trait)) {
-	for k, v := range l {
-		yield(trait{pair, k, v})
-		yield(trait{of: key, key: k})
+// traitsOfPod is traitsOf a pod.
+func (t *peerTable) traitsOfPod(e *Endpoint, yield func(uint32)) {
+	t.traitOfName(namespaceName, e.Namespace, yield)
+	if len(t.reads[podLabel]) > 0 {
+		for k, v := range e.Labels.All() {
+			t.traitsOfLabel(podLabel, k, v, yield)
+		}
+	}
+	if e.NamespaceLabels.Known() {
+		t.traitOfName(namespaceKnown, "", yield)
+	}
+	if len(t.reads[namespaceLabel]) > 0 {
+		for k, v := range e.NamespaceLabels.All() {
+			t.traitsOfLabel(namespaceLabel, k, v, yield)
+		}
+	}
+}
+
+func (t *peerTable) traitsOfLabel(of traitKind, k, v string, yield func(uint32)) {
+	key := t.reads[of][k]
+	if key == nil {
+		return
+	}
+	yield(key.number)
+	if n, ok := key.values[v]; ok {
+		yield(n)
+	}
+}
+
+func (t *peerTable) traitOfName(of traitKind, name string, yield func(uint32)) {
+	if key := t.reads[of][name]; key != nil {
+		yield(key.number)
 	}
 }
 
@@ -308,20 +359,12 @@ func (t *peerTable) cost(p peer, limit int) int {
 	if cost > limit {
 		return cost
 	}
-	t.traits(p, func(h trait) {
-		if c := t.candidates(h); c != nil {
+	t.traitsOf(p, func(n uint32) {
+		if c := t.by[n]; c != nil {
 			cost += c.cost
 		}
 	})
 	return cost
-}
-
-// candidates returns the items that need h, nil if there are none.
-func (t *peerTable) candidates(h trait) *candidates {
-	if n, ok := t.reads[h]; ok {
-		return t.by[n]
-	}
-	return nil
 }
 
 // evaluate returns the rules that select p.
@@ -336,8 +379,8 @@ func (t *peerTable) evaluate(p peer) set {
 		}
 	}
 	ask(&t.loose)
-	t.traits(p, func(h trait) {
-		if c := t.candidates(h); c != nil {
+	t.traitsOf(p, func(n uint32) {
+		if c := t.by[n]; c != nil {
 			ask(c)
 		}
 	})
