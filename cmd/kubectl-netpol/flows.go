@@ -63,8 +63,9 @@ func newFlows(o *options) *cobra.Command {
 		Short: "Show what agents decided lately",
 		Long: `Show what the agents of the live cluster decided lately: which pods connected to
 which, how often, and which policy and rule allowed or denied it. Where an audited
-policy would decide otherwise, that is shown, too. What was seen last comes first. Packets of established connections, and of pods that no policy selects,
-are not decided.
+policy would decide otherwise, that is shown, too. What was seen last comes first.
+Packets of established connections, and of pods that no policy selects, are not
+decided.
 
 Each agent is asked by a command that runs in its pod. That takes the rights to list
 pods and to create pods/exec in the namespace of the agents.

@@ -23,10 +23,9 @@ import (
 // world is what a model of policies reads: labels of addresses, and which pods of this node
 // policies select, in each direction. Node pods are those below 4.
 type world struct {
-	labels            map[netip.Addr]int
-	ingress, egress   map[netip.Addr]bool
-	addrs             []netip.Addr
-	restless, unknown bool // a verdict may be Keep
+	labels          map[netip.Addr]int
+	ingress, egress map[netip.Addr]bool
+	addrs           []netip.Addr
 }
 
 func newWorld() world {
