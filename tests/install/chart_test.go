@@ -14,7 +14,7 @@ import (
 // notValues are flags that the chart sets by other values, that no pod of it needs, or that
 // are alpha.
 var notValues = []string{
-	"admin-network-policy", "baseline-admin-network-policy", "cluster-network-policy", "feature-gates", // kinds, featureGates
+	"admin-network-policy", "baseline-admin-network-policy", "cluster-network-policy", "feature-gates", "audit", // kinds, featureGates, audit
 	"metrics-secure", "metrics-tls-cert-file", "metrics-tls-private-key-file", // metrics.secure
 	"hostname-override", "probe-socket", "leader-elect-namespace", // the chart knows them
 	"kubeconfig", "manifests", "cleanup", "cleanup-wait", "version", "help", // not in a pod of the chart

@@ -39,6 +39,7 @@ func TestWriterRights(t *testing.T) {
 		want := []string{
 			"networking.k8s.io/networkpolicies[] list,watch,patch",
 			"networking.k8s.io/networkpolicies/status[] patch",
+			"/namespaces[] list,watch", // an annotation may have their policies audited
 			"events.k8s.io/events[] create",
 		}
 		if file == adminFile {
