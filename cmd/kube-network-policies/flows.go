@@ -18,12 +18,15 @@ const (
 	flowsName = "flows"
 	// flowsTimeout bounds one answer of the agent.
 	flowsTimeout = 20 * time.Second
+	// followInterval is how often the agent is asked for what has changed.
+	followInterval = time.Second
 )
 
 // flowsOptions are the flags of the command flows.
 type flowsOptions struct {
 	socket string
 	filter flows.Filter
+	follow bool
 	out    io.Writer
 }
 
@@ -37,6 +40,7 @@ func (o *flowsOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.filter.Pod, "pod", "", "only flows from or to pods of this name")
 	fs.BoolVar(&o.filter.Denied, "denied", false, "only what was denied")
 	fs.BoolVar(&o.filter.Audited, "audit", false, "only what audited policies would decide otherwise")
+	fs.BoolVar(&o.follow, "follow", false, "print what is decided from now on, until interrupted: a flow each time its count has changed, at most once a second")
 }
 
 func (o *flowsOptions) validate(args []string) error {
@@ -50,15 +54,54 @@ func (o *flowsOptions) validate(args []string) error {
 	return errors.Join(errs...)
 }
 
-// run prints the records of the agent as they are.
+// run prints the records of the agent as they are or, to follow them, those that change.
 func (o *flowsOptions) run(ctx context.Context) error {
+	records, err := o.read(ctx)
+	if err != nil || !o.follow {
+		return errors.Join(err, flows.Encode(o.out, records))
+	}
+	records = records[:min(1, len(records))] // the one of the agent
+	for ctx.Err() == nil {
+		if err := flows.Encode(o.out, records); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(followInterval):
+		}
+		if records, err = o.readChanges(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read returns the records that the filter selects, and has the next call return those
+// that change until then.
+func (o *flowsOptions) read(ctx context.Context) ([]flows.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, flowsTimeout)
 	defer cancel()
-	records, err := agent.Flows(ctx, o.socket, o.filter)
+	answer, err := agent.Flows(ctx, o.socket, o.filter)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer records.Close()
-	_, err = io.Copy(o.out, records)
-	return err
+	defer answer.Close()
+	var records []flows.Record
+	err = flows.Decode(answer, func(r *flows.Record) error {
+		if r.Type == flows.TypeAgent {
+			o.filter.After = r.Cursor
+		}
+		records = append(records, *r)
+		return nil
+	})
+	return records, err
+}
+
+// readChanges returns nothing if nothing but the record of the agent has changed.
+func (o *flowsOptions) readChanges(ctx context.Context) ([]flows.Record, error) {
+	records, err := o.read(ctx)
+	if len(records) == 1 {
+		records = nil
+	}
+	return records, err
 }

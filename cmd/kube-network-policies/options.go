@@ -62,6 +62,7 @@ type options struct {
 	podTunnels        []string
 	dnsResolvers      []string
 	logDenied         bool
+	flowLog           bool
 	evaluationMemory  int64
 	probeSocket       string
 	podAddressSource  agent.PodAddressSource
@@ -112,6 +113,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.tunnelPorts, "tunnel-ports", o.tunnelPorts, "UDP `PORTS` at which programs of this node receive tunnels (flannel's udp backend, a VPN, FOU), in addition to those of its vxlan, geneve and bareudp devices, which the agent finds. Packets from pods of this node to these ports are dropped while a policy selects a pod. Through a port that is missing here, pods can send packets past every policy")
 	fs.StringSliceVar(&o.podTunnels, "pod-tunnels", o.podTunnels, "`TUNNELS` of this node to which its pods may send, each as udp/PORT, gre, ipip, ipv6, l2tp or mpls. Policies do not apply to the packets inside")
 	fs.BoolVar(&o.logDenied, "log-denied", o.logDenied, "log denied packets with their pods and the policies that denied them, at most ten a second and five of one pod in ten seconds, and every ten seconds how many were not logged")
+	fs.BoolVar(&o.flowLog, "flow-log", o.flowLog, "write records of flows to the standard output, a line of JSON each: every ten seconds those that have changed, at most 4,096, and denied packets, at most five of one pod")
 	fs.Int64Var(&o.evaluationMemory, "evaluation-memory", o.evaluationMemory, "memory in `BYTES` to cache which rules select which peers, for all pods of the node together. With too little, peers are evaluated repeatedly, and packets under large policies wait for it")
 	fs.StringVar(&o.probeSocket, "probe-socket", o.probeSocket, "`PATH` of a unix socket for the command probe, which asks this very process when another agent runs on the node, too; empty means none")
 	fs.TextVar(&o.podAddressSource, "pod-address-source", o.podAddressSource, "`SOURCE` of the addresses of new pods of this node: cni-cache (--cni-cache-dir, when the network of the pod is made; not ready while the folder cannot be read), status (the pod's status, seconds later; first packets wait or are dropped meanwhile), or auto, which uses the folder if it is there, and the status")
@@ -249,6 +251,9 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 		ProbeSocket:         o.probeSocket,
 		PodAddressSource:    o.podAddressSource,
 		CNICacheDir:         o.cniCacheDir,
+	}
+	if o.flowLog {
+		cfg.FlowLog = os.Stdout
 	}
 	if o.rememberVerdicts > 0 {
 		cfg.RememberVerdicts = o.rememberVerdicts

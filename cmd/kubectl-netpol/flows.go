@@ -46,6 +46,7 @@ type flowsOptions struct {
 	pod             string
 	denied          bool
 	audit           bool
+	follow          bool
 	output          string
 
 	// connect returns the pods of the agents, and how to run commands in them.
@@ -67,6 +68,9 @@ policy would decide otherwise, that is shown, too. What was seen last comes firs
 Packets of established connections, and of pods that no policy selects, are not
 decided.
 
+With --follow, what is decided from now on is printed, a line for a flow each time its
+count has changed, at most once a second, until the command is interrupted.
+
 Each agent is asked by a command that runs in its pod. That takes the rights to list
 pods and to create pods/exec in the namespace of the agents.
 
@@ -74,6 +78,7 @@ The exit code is 0 when all agents have answered, 1 when some have not, which ar
 named on standard error, and 2 when none has.`,
 		Example: `  kubectl netpol flows -n shop
   kubectl netpol flows --pod shop/web-0 --denied
+  kubectl netpol flows -n shop --follow
   kubectl netpol flows -o json | jq 'select(.type == "flow")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -82,6 +87,7 @@ named on standard error, and 2 when none has.`,
 	fs.StringVar(&f.pod, "pod", "", "only flows from or to this pod: NAME, or NAMESPACE/NAME")
 	fs.BoolVar(&f.denied, "denied", false, "only what was denied, and single denied packets")
 	fs.BoolVar(&f.audit, "audit", false, "only what audited policies would decide otherwise")
+	fs.BoolVar(&f.follow, "follow", false, "print what is decided from now on, until interrupted")
 	fs.StringVar(&f.agentsNamespace, "agents-namespace", metav1.NamespaceSystem, "namespace of the agents' pods")
 	fs.StringVar(&f.agentsSelector, "agents-selector", "app.kubernetes.io/name=kube-network-policies", "label selector of the agents' pods")
 	fs.StringVarP(&f.output, "output", "o", "text", "text or json (a record in each line)")
@@ -99,6 +105,9 @@ func (f *flowsOptions) run(cmd *cobra.Command) error {
 	}
 	if len(agents) == 0 {
 		return fmt.Errorf("--agents-selector=%s: there are no such pods in namespace %s", f.agentsSelector, f.agentsNamespace)
+	}
+	if f.follow {
+		return f.followAll(cmd, agents, run, command)
 	}
 	done := f.progress("Asking the agents")
 	answers := ask(cmd.Context(), agents, run, command)
@@ -157,6 +166,9 @@ func (f *flowsOptions) command() ([]string, error) {
 	}
 	if f.audit {
 		command = append(command, "--audit")
+	}
+	if f.follow {
+		command = append(command, "--follow")
 	}
 	return command, nil
 }
@@ -222,36 +234,48 @@ func ask(ctx context.Context, agents []corev1.Pod, run runner, command []string)
 
 // askOne returns the records of one agent: all, or an error.
 func askOne(ctx context.Context, pod *corev1.Pod, run runner, command []string) ([]flows.Record, error) {
-	if pod.Status.Phase != corev1.PodRunning {
-		return nil, fmt.Errorf("the pod is %s", cmp.Or(pod.Status.Phase, corev1.PodUnknown))
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, agentTimeout, fmt.Errorf("no answer in %v", agentTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, agentTimeout, errNoAnswer)
 	defer cancel()
-	out, in := io.Pipe()
-	complaint := &capped{most: maxComplaint}
-	stop := context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
-	defer stop()
-	go func() { in.CloseWithError(run(ctx, pod, command, in, complaint)) }()
 	var records []flows.Record
-	err := flows.Decode(out, func(r *flows.Record) error {
+	err := stream(ctx, pod, run, command, func(r *flows.Record) error {
 		if len(records) == maxAnswer {
 			return fmt.Errorf("more than %d records", maxAnswer)
 		}
 		records = append(records, *r)
 		return nil
 	})
-	out.CloseWithError(context.Canceled) // no more is read
-	switch said := complaint.text(); {
-	case err != nil && ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case err != nil && said != "":
-		return nil, fmt.Errorf("%w: %s", err, said)
+	switch {
 	case err != nil:
 		return nil, err
 	case len(records) == 0 || records[0].Type != flows.TypeAgent:
 		return nil, errors.New("it has no records: is it an older version?")
 	}
 	return records, nil
+}
+
+// errNoAnswer is why an agent was given up.
+var errNoAnswer = fmt.Errorf("no answer in %v", agentTimeout)
+
+// stream runs a command in an agent and calls yield with the records that it prints, until
+// it ends.
+func stream(ctx context.Context, pod *corev1.Pod, run runner, command []string, yield func(*flows.Record) error) error {
+	if pod.Status.Phase != corev1.PodRunning {
+		return fmt.Errorf("the pod is %s", cmp.Or(pod.Status.Phase, corev1.PodUnknown))
+	}
+	out, in := io.Pipe()
+	complaint := &capped{most: maxComplaint}
+	stop := context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
+	defer stop()
+	go func() { in.CloseWithError(run(ctx, pod, command, in, complaint)) }()
+	err := flows.Decode(out, yield)
+	out.CloseWithError(context.Canceled) // no more is read
+	switch said := complaint.text(); {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil && said != "":
+		return fmt.Errorf("%w: %s", err, said)
+	}
+	return err
 }
 
 // capped keeps the first bytes that are written. It may be read meanwhile.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -196,6 +197,7 @@ func TestFlowsCommandOfAgents(t *testing.T) {
 		{flowsOptions{}, "", "kube-network-policies flows"},
 		{flowsOptions{denied: true}, "shop", "kube-network-policies flows --namespace=shop --denied"},
 		{flowsOptions{audit: true}, "", "kube-network-policies flows --audit"},
+		{flowsOptions{follow: true}, "", "kube-network-policies flows --follow"},
 		{flowsOptions{pod: "web-0"}, "shop", "kube-network-policies flows --namespace=shop --pod=web-0"},
 		{flowsOptions{pod: "other/web-0"}, "", "kube-network-policies flows --namespace=other --pod=web-0"},
 		{flowsOptions{pod: "other/web-0"}, "shop", "--pod=other/web-0: not in --namespace=shop"},
@@ -237,5 +239,68 @@ func TestFlowsAreOrderedByTheClocksOfTheirAgents(t *testing.T) {
 	got := recordsOf(records, flows.TypeFlow)
 	if len(got) != 2 || got[0].Node != "b" || got[0].age != 5*time.Second || got[1].age != 65*time.Second {
 		t.Errorf("%+v", got)
+	}
+}
+
+// With --follow, lines are printed as they come, also when an agent has ended.
+func TestFollow(t *testing.T) {
+	for _, tc := range []struct {
+		name, output string
+		want         string
+	}{
+		{"text", "text", `
+TIME      NODE        FROM                  TO                    PORT      VERDICT  BY                              COUNT   AUDIT
+HH:MM:SS  node-1      shop/web-0            shop/db-0             TCP 5432  allow    NetworkPolicy shop/db, ingress rule 0  12
+HH:MM:SS  node-1      shop/web-0            192.0.2.1 (example.com)  UDP 443   deny     NetworkPolicy shop/db, isolated        1
+HH:MM:SS  node-1      10.0.0.1:40000        192.0.2.1                UDP 443   deny     NetworkPolicy shop/db, isolated        packet
+`},
+		{"json", "json", "\n" + strings.ReplaceAll(strings.Join([]string{agentLine, flowLine, deniedLine, denialLine, ""}, "\n"), "NODE", "node-1")},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, interrupt := context.WithCancel(t.Context())
+				agents := fakeAgents{
+					"node-1": func(ctx context.Context, command []string, out, errs io.Writer) error {
+						for _, line := range []string{agentLine, flowLine, deniedLine, denialLine} {
+							time.Sleep(agentTimeout / 2)
+							_ = prints("node-1", line)(ctx, command, out, errs)
+						}
+						<-ctx.Done()
+						return ctx.Err()
+					},
+					"node-2": prints("node-2"),
+					"node-3": func(ctx context.Context, _ []string, _, _ io.Writer) error { <-ctx.Done(); return ctx.Err() },
+				}
+				f := flowsOptions{options: &options{notes: io.Discard}, connect: agents.connect, output: tc.output, follow: true, denied: true}
+				var out, errs bytes.Buffer
+				cmd := newFlows(f.options)
+				cmd.SetContext(ctx)
+				cmd.SetOut(&out)
+				cmd.SetErr(&errs)
+				go func() {
+					time.Sleep(10 * agentTimeout)
+					interrupt()
+				}()
+				if err := f.run(cmd); err != nil {
+					t.Error(err)
+				}
+				got := regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d`).ReplaceAllString(out.String(), "HH:MM:SS")
+				if diff := cmp.Diff(tc.want[1:], got); diff != "" {
+					t.Errorf("standard output (-want +got):\n%s", diff)
+				}
+				want := "No more flows of node node-2: kube-system/agent-node-2: the command in the pod has ended\n" +
+					"No more flows of node node-3: kube-system/agent-node-3: no answer in 20s\n"
+				if errs.String() != want {
+					t.Errorf("standard error %q, want %q", &errs, want)
+				}
+			})
+		})
+	}
+}
+
+func TestFollowEndsWithTheLastAgent(t *testing.T) {
+	_, stderr, err := flowsOf(t, fakeAgents{"node-1": prints("node-1", agentLine)}, flowsOptions{output: "text", follow: true})
+	if err == nil || err.Error() != "no agent answers any more" || !strings.Contains(stderr, "node-1") {
+		t.Errorf("%v, standard error %q", err, stderr)
 	}
 }

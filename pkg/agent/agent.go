@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"sync"
 	"time"
@@ -105,6 +106,8 @@ type Config struct {
 	FailOpen FailOpen
 	// LogDenied logs denied packets at a bounded rate.
 	LogDenied bool
+	// FlowLog receives records of flows, a line of JSON each. Nil receives none.
+	FlowLog io.Writer
 	// EvaluationMemory is the size in bytes of the cache of which rules select which
 	// peers.
 	EvaluationMemory int64
@@ -238,6 +241,9 @@ func Run(ctx context.Context, cfg Config) error {
 		group.Go(func() error { return serveSocket(ctx, server, a.flows, cfg.ProbeSocket) })
 	}
 	group.Go(func() error { return a.flows.Run(ctx) })
+	if cfg.FlowLog != nil {
+		group.Go(func() error { return a.flows.Log(ctx, cfg.FlowLog) })
+	}
 	group.Go(func() error { return a.steerer.Run(ctx) })
 	if a.links != nil {
 		if err := a.links.Read(); err != nil {

@@ -3,6 +3,7 @@ package flows
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -662,4 +664,65 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%d of %d records are decoded again: %v", n, len(records), err)
 		}
 	})
+}
+
+// The log has what has changed, and goes on after an error.
+func TestLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Config{Node: "node-1", Registerer: prometheus.NewRegistry()})
+		ctx, stop := context.WithCancel(t.Context())
+		w := &unreliable{}
+		ended := make(chan error)
+		go func() { ended <- r.Log(ctx, w) }()
+		logged := func() []Record {
+			time.Sleep(logInterval)
+			synctest.Wait()
+			var records []Record
+			if err := Decode(&w.Buffer, func(r *Record) error {
+				records = append(records, *r)
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			w.Reset()
+			return records
+		}
+		cluster := clusterOf(2)
+		if got := logged(); len(got) != 0 {
+			t.Errorf("logged %v before any decision", lines(got))
+		}
+		decide(r, tcp(web, db, 80), allowed, cluster, 0)
+		if got := logged(); len(got) != 2 || got[0].Type != TypeAgent || got[1].Count != 1 {
+			t.Errorf("logged %v, want one flow", lines(got))
+		}
+		if got := logged(); len(got) != 0 {
+			t.Errorf("logged %v although nothing has changed", lines(got))
+		}
+		w.err = errors.New("no space left on device")
+		decide(r, tcp(web, db, 80), allowed, cluster, 0)
+		logged()
+		w.err = nil
+		decide(r, tcp(web, db, 80), denied, cluster, 0)
+		if got := logged(); len(got) != 3 || got[1].Verdict != Deny || got[2].Type != TypeDenial {
+			t.Errorf("logged %v, want a denied flow and a denial", lines(got))
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// unreliable is a file that may be full.
+type unreliable struct {
+	bytes.Buffer
+	err error
+}
+
+// Write implements io.Writer.
+func (u *unreliable) Write(p []byte) (int, error) {
+	if u.err != nil {
+		return 0, u.err
+	}
+	return u.Buffer.Write(p)
 }

@@ -10,14 +10,14 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// TestFlowRecords reads what an agent has decided at its socket, while a pod sends to more
+// TestFlowRecords reads what an agent has decided at its socket and in its log, while a pod sends to more
 // ports than it may have flows: flows of other pods stay, and verdicts are as ever.
 func TestFlowRecords(t *testing.T) {
 	const scanned, share = 1500, 512
 	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web")
 	socket := t.TempDir() + "/probe"
 	node := c.Nodes[0]
-	agent := c.Start(t, "--probe-socket="+socket)[0]
+	agent := c.Start(t, "--probe-socket="+socket, "--flow-log")[0]
 	c.Apply(t, "policies", letsDB)
 	c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "tcp/80"))
 	web := c.Hosts["x/web"].Addrs[0]
@@ -59,6 +59,9 @@ func TestFlowRecords(t *testing.T) {
 	}
 	if scans == 0 || scans > share || s.Flows > s.MaxFlows {
 		t.Errorf("%d flows of the pod that scans, want at most %d; %+v", scans, share, s)
+	}
+	if labtest.Within(t, func() bool { return strings.Contains(agent.Log(), `{"type":"flow","node":"`) }) != nil {
+		t.Error("the agent has not logged its flows")
 	}
 	labtest.WaitReady(t, agent)
 }

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
+)
+
+// The lines of an agent, whose records change each time it is asked.
+const (
+	firstLines  = `{"type":"agent","node":"n","time":"2026-01-02T03:04:05Z","cursor":"1-1","flows":1,"maxFlows":8,"evicted":0,"lost":0,"withheld":0}` + "\n" + flowLine
+	secondLines = `{"type":"agent","node":"n","time":"2026-01-02T03:04:06Z","cursor":"1-2","flows":1,"maxFlows":8,"evicted":0,"lost":0,"withheld":0}` + "\n" + flowLine
+	sameLines   = `{"type":"agent","node":"n","time":"2026-01-02T03:04:07Z","cursor":"1-2","flows":1,"maxFlows":8,"evicted":0,"lost":0,"withheld":0}` + "\n"
+	flowLine    = `{"type":"flow","node":"n","source":{"address":"10.0.0.1"},"destination":{"address":"10.0.0.2"},"protocol":"TCP","port":80,"verdict":"allow","direction":"ingress","tier":"default","reason":"not selected","count":2,"first":"2026-01-02T03:04:05Z","last":"2026-01-02T03:04:05Z"}` + "\n"
+)
+
+// serveFlows answers at a probe socket as an agent does, until the answers are used up:
+// then it calls end.
+func serveFlows(t *testing.T, end func(), answers map[string]string) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f, err := flows.ParseFilter(r.URL.Query())
+		if err != nil {
+			t.Error(err)
+		}
+		answer, ok := answers[f.After]
+		if !ok {
+			t.Errorf("the agent is asked for what has changed after %q", f.After)
+		}
+		_, _ = w.Write([]byte(answer))
+		if answer == sameLines {
+			end()
+		}
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return socket
+}
+
+func TestFlows(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		follow bool
+		want   string
+	}{
+		{"all records", false, firstLines},
+		{"those that change", true, firstLines[:len(firstLines)-len(flowLine)] + secondLines},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			var out bytes.Buffer
+			o := newFlowsOptions()
+			o.out, o.follow = &out, tt.follow
+			o.socket = serveFlows(t, end, map[string]string{"": firstLines, "1-1": secondLines, "1-2": sameLines})
+			if err := o.run(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, out.String()); diff != "" {
+				t.Errorf("printed (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
