@@ -86,7 +86,7 @@ func run(ctx context.Context, out io.Writer, binary string) error {
 	if err != nil {
 		return err
 	}
-	s := show{out: out, symbols: symbols(), pods: pods, watched: watched}
+	s := show{out: out, symbols: symbols(), pods: pods, agents: agents, watched: watched}
 	s.intro(cluster, time.Since(started))
 	if err := s.steps(ctx); err != nil {
 		if errors.Is(err, errDiffers) {

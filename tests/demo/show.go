@@ -19,6 +19,7 @@ type show struct {
 	out     io.Writer
 	symbols netpol.Symbols
 	pods    []*lab.Pod
+	agents  []*lab.Agent
 	watched lab.Manifests
 	probes  int // made and as expected
 }
@@ -42,8 +43,60 @@ func (s *show) steps(ctx context.Context) error {
 				return fmt.Errorf("step %d: %w", i+1, err)
 			}
 		}
+		if step.audited == "" {
+			continue
+		}
+		if err := s.audited(ctx, step.audited); err != nil {
+			return fmt.Errorf("step %d: %w", i+1, err)
+		}
 	}
 	return nil
+}
+
+// audited shows how many packets the agents have counted that a policy would deny. The
+// connections of the tables may have been made before the policy was known, so more are
+// made until some are counted.
+func (s *show) audited(ctx context.Context, policy string) error {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	for {
+		packets, err := s.wouldDeny(ctx, policy)
+		if err != nil {
+			return err
+		}
+		if packets > 0 {
+			fmt.Fprintf(s.out, "   %s would have denied %.0f packets so far (netpol_audit_packets_total).\n\n", policy, packets)
+			return nil
+		}
+		if _, err := lab.Observe(ctx, s.pods, tcp(80).Over(lab.IPv4), s.table(everything)); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("no packet is counted that %s would deny: %w", policy, errDiffers)
+		}
+	}
+}
+
+// wouldDeny returns how many packets the agents have counted that an audited policy would
+// deny.
+func (s *show) wouldDeny(ctx context.Context, policy string) (packets float64, err error) {
+	for _, agent := range s.agents {
+		metrics, err := agent.Metrics(ctx)
+		if err != nil {
+			return 0, err
+		}
+		packets += metrics.Sum("netpol_audit_packets_total", "policy", policy, "verdict", "deny")
+	}
+	return packets, nil
+}
+
+// table returns the expectations of all pairs of pods.
+func (s *show) table(want func(from, to string) bool) *netpol.TruthTable {
+	names := make([]string, len(s.pods))
+	for i, pod := range s.pods {
+		names[i] = pod.Name
+	}
+	return netpol.NewTruthTable(names, false).Fill(want)
 }
 
 // change applies and removes the policies of a step.
@@ -73,11 +126,7 @@ func (s *show) change(step step) error {
 func (s *show) check(ctx context.Context, c check) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	names := make([]string, len(s.pods))
-	for i, pod := range s.pods {
-		names[i] = pod.Name
-	}
-	want := netpol.NewTruthTable(names, false).Fill(c.want)
+	want := s.table(c.want)
 	over4 := make([]*netpol.TruthTable, len(c.traffic))
 	over6 := make([]*netpol.TruthTable, len(c.traffic))
 	var group errgroup.Group

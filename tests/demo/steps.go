@@ -12,6 +12,8 @@ type step struct {
 	// apply and remove name files of manifests/policies.
 	apply, remove []string
 	checks        []check
+	// audited is a policy that would deny some of the packets. How many is shown.
+	audited string
 }
 
 // check is an expectation, and the traffic that must meet it.
@@ -84,6 +86,23 @@ var steps = []step{
 	{
 		title:  "Both removed: all is open again.",
 		remove: []string{"baseline", "open-to-y"},
+		checks: []check{{everything, []lab.Traffic{tcp(80), udp(80)}}},
+	},
+	{
+		title:   "Before enforcing: a default deny in y that is audited. All is open, and what it would deny is counted.",
+		apply:   []string{"audited-deny"},
+		checks:  []check{{everything, []lab.Traffic{tcp(80), udp(80)}}},
+		audited: "audited-deny",
+	},
+	{
+		title:  "The same, enforced.",
+		apply:  []string{"default-deny"},
+		remove: []string{"audited-deny"},
+		checks: []check{{notY, []lab.Traffic{tcp(80), udp(80)}}},
+	},
+	{
+		title:  "Removed: all is open again.",
+		remove: []string{"default-deny"},
 		checks: []check{{everything, []lab.Traffic{tcp(80), udp(80)}}},
 	},
 }
