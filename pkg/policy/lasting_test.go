@@ -6,6 +6,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
 // A change of something that decisions about any address may depend on concerns all of
@@ -71,6 +74,36 @@ func TestChangedSince(t *testing.T) {
 				if all != tt.all || diff != "" {
 					t.Errorf("%s: all is %v, want %v; addresses (-want +got):\n%s", name, all, tt.all, diff)
 				}
+			}
+		})
+	}
+}
+
+// A decision about a source of which nothing is known lasts only if no pod that may come
+// next at its address would be decided otherwise, whatever pods wait for an address now.
+func TestDecisionsAboutUnknownSourcesThatLast(t *testing.T) {
+	waiting := &Endpoint{Namespace: "x", Name: "d", Labels: NewLabels(labels.Set{"pod": "d"})}
+	byLabel := &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=c")), rule(NetworkPolicyTier, Allow)}}
+	all := &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow)}}
+	for _, tt := range []struct {
+		name      string
+		chain     *Chain
+		newcomers []*Endpoint
+		src       netip.Addr
+		want      bool
+	}{
+		{"no pod waits for an address", byLabel, nil, addrFar, false},
+		{"no pod that waits for an address is denied", byLabel, []*Endpoint{waiting}, addrFar, false},
+		{"all pods are allowed", all, nil, addrFar, true},
+		{"outside of all ranges of pods", byLabel, nil, addrWeb, true},
+		{"a known pod", byLabel, nil, addrB, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := snapshot(tt.chain, nil)
+			s.m.Newcomers, s.m.PodRanges = tt.newcomers, NewPodRanges([]netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, nil)
+			d, lasting := s.EvaluateClass(packet.Class{Src: tt.src, Dst: addrA, Proto: packet.TCP, Port: 80})
+			if !d.Allowed() || lasting != tt.want {
+				t.Errorf("%v, lasting is %v, want %v", d, lasting, tt.want)
 			}
 		})
 	}
