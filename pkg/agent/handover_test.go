@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -128,18 +129,20 @@ func TestPeers(t *testing.T) {
 // the status of a pod of another node.
 func TestPacketsAreDecidedBeforeTheEnd(t *testing.T) {
 	for verdict, want := range map[queue.Verdict]time.Duration{queue.Defer: time.Second, queue.DeferLong: 3 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			k := queuetest.New()
-			own := numbers{first: 110, count: 10}
-			p := &peers{kernel: k}
-			startQueues(t, k, 111, verdict)
-			k.Send(111, queuetest.Packet{Payload: []byte("pending")})
-			synctest.Wait()
-			begin := time.Now()
-			p.drain(own)
-			if took := time.Since(begin); took < want || !p.empty(own) {
-				t.Errorf("after %v the agent ends, want %v and no packet in its queues", took, want)
-			}
+		t.Run(fmt.Sprintf("after %v", want), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := queuetest.New()
+				own := numbers{first: 110, count: 10}
+				p := &peers{kernel: k}
+				startQueues(t, k, 111, verdict)
+				k.Send(111, queuetest.Packet{Payload: []byte("pending")})
+				synctest.Wait()
+				begin := time.Now()
+				p.drain(own)
+				if took := time.Since(begin); took < want || !p.empty(own) {
+					t.Errorf("after %v the agent ends, want %v and no packet in its queues", took, want)
+				}
+			})
 		})
 	}
 }

@@ -99,43 +99,45 @@ func TestObserverFollowsBeforeSteering(t *testing.T) {
 		{true, "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\nnames-v4 [10.244.1.2]\npods-v4 [10.244.1.2]\nresolvers-v4 [10.96.0.10 53]"},
 		{false, "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\npods-v4 [10.244.1.2]"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			fake, reg := knftables.NewFake(knftables.InetFamily, steer.TableName), prometheus.NewRegistry()
-			steerer, err := steer.NewFake(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, fake)
-			if err != nil {
-				t.Fatal(err)
-			}
-			a := &agent{enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
-			a.follow(nil, nil, reg)
-			l := &fakeObserver{resolvers: []netip.AddrPort{resolver}, onFollow: func() {
-				select {
-				case <-a.ready:
-					t.Error("packets are decided before the observer follows")
-				default:
+		t.Run(fmt.Sprintf("observed %v", tt.observed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fake, reg := knftables.NewFake(knftables.InetFamily, steer.TableName), prometheus.NewRegistry()
+				steerer, err := steer.NewFake(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, fake)
+				if err != nil {
+					t.Fatal(err)
 				}
-			}}
-			if tt.observed {
-				a.observer = l
-			}
-			_, ctx := ktesting.NewTestContext(t)
-			ctx, cancel := context.WithCancel(ctx)
-			ended := make(chan error)
-			go func() { ended <- steerer.Run(ctx) }()
-			a.publish(ctx, administered(pod), time.Now().Add(-3*time.Second))
-			if got := latencies(t, reg); got != 3 {
-				t.Errorf("latency %v s, want 3", got)
-			}
-			time.Sleep(time.Second) // of the bubble's clock
-			if got := setsOf(fake); got != tt.want {
-				t.Errorf("observed %v: the sets hold\n%s\nwant\n%s", tt.observed, got, tt.want)
-			}
-			if l.followed > 0 != tt.observed {
-				t.Errorf("observed %v: followed %d times", tt.observed, l.followed)
-			}
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+				a := &agent{enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
+				a.follow(nil, nil, reg)
+				l := &fakeObserver{resolvers: []netip.AddrPort{resolver}, onFollow: func() {
+					select {
+					case <-a.ready:
+						t.Error("packets are decided before the observer follows")
+					default:
+					}
+				}}
+				if tt.observed {
+					a.observer = l
+				}
+				_, ctx := ktesting.NewTestContext(t)
+				ctx, cancel := context.WithCancel(ctx)
+				ended := make(chan error)
+				go func() { ended <- steerer.Run(ctx) }()
+				a.publish(ctx, administered(pod), time.Now().Add(-3*time.Second))
+				if got := latencies(t, reg); got != 3 {
+					t.Errorf("latency %v s, want 3", got)
+				}
+				time.Sleep(time.Second) // of the bubble's clock
+				if got := setsOf(fake); got != tt.want {
+					t.Errorf("the sets hold\n%s\nwant\n%s", got, tt.want)
+				}
+				if l.followed > 0 != tt.observed {
+					t.Errorf("followed %d times", l.followed)
+				}
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
 		})
 	}
 }

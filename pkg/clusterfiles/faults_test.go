@@ -78,8 +78,10 @@ func TestPathsThatCannotBeRead(t *testing.T) {
 		"links": "links/a.yaml: no such file",
 		"chart": "chart: a Helm chart, of which only the rendered manifests can be read: helm template chart | kubectl netpol ... -f -",
 	} {
-		if _, err := Read([]string{path}, nil, ""); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v\nwant %s", err, want)
-		}
+		t.Run(path, func(t *testing.T) {
+			if _, err := Read([]string{path}, nil, ""); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v\nwant %s", err, want)
+			}
+		})
 	}
 }

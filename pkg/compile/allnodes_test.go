@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -71,15 +72,18 @@ func TestChainsNameTheirPolicies(t *testing.T) {
 	}
 	e := clusterstate.Compile(in.Input).Endpoint(in.addr(t, "x/a"))
 	for _, tc := range []struct {
+		name  string
 		chain *policy.Chain
 		want  []string
-	}{{e.Ingress, []string{"x/a", "x/b"}}, {e.Egress, []string{"x/a"}}} {
-		var got []string
-		for _, ref := range tc.chain.Policies {
-			got = append(got, ref.String())
-		}
-		if len(got) != len(tc.want) || got[0] != tc.want[0] {
-			t.Errorf("got %v, want %v", got, tc.want)
-		}
+	}{{"ingress", e.Ingress, []string{"x/a", "x/b"}}, {"egress", e.Egress, []string{"x/a"}}} {
+		t.Run(tc.name, func(t *testing.T) {
+			var got []string
+			for _, ref := range tc.chain.Policies {
+				got = append(got, ref.String())
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("policies (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

@@ -333,9 +333,11 @@ func TestPodsLearnSeparately(t *testing.T) {
 	f := newFixture(t)
 	f.learns("a.test", at("a.test", "192.0.2.1", 300))
 	for pod, want := range map[string]string{podAt: "a.test", podAt6: "a.test", otherAt: "", "10.0.0.3": ""} {
-		if got := names(f.Names(ip(pod), ip("192.0.2.1"))); got != want {
-			t.Errorf("%s knows 192.0.2.1 as %q, want %q", pod, got, want)
-		}
+		t.Run(pod, func(t *testing.T) {
+			if got := names(f.Names(ip(pod), ip("192.0.2.1"))); got != want {
+				t.Errorf("it knows 192.0.2.1 as %q, want %q", got, want)
+			}
+		})
 	}
 }
 

@@ -582,11 +582,13 @@ func TestFilters(t *testing.T) {
 		})
 	}
 	for query, want := range map[string]string{"denied=maybe": `denied="maybe"`, "pods=x": `"pods" is not known`} {
-		w := httptest.NewRecorder()
-		r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/flows?"+query, nil))
-		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
-			t.Errorf("%s: %d %s", query, w.Code, w.Body)
-		}
+		t.Run(query, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/flows?"+query, nil))
+			if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
+				t.Errorf("got %d %s, want %d with %s", w.Code, w.Body, http.StatusBadRequest, want)
+			}
+		})
 	}
 }
 

@@ -236,10 +236,12 @@ func TestAPathIsAddedToOneServer(t *testing.T) {
 		server     *Server
 		path, want string
 	}{{s, "/", "ok"}, {s, "/more", "ok"}, {more, "/", "ok"}, {more, "/more", "more"}} {
-		w := httptest.NewRecorder()
-		tc.server.handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, tc.path, nil))
-		if got := w.Body.String(); got != tc.want {
-			t.Errorf("%s: %q, want %q", tc.path, got, tc.want)
-		}
+		t.Run(fmt.Sprintf("%s, more %v", tc.path, tc.server == more), func(t *testing.T) {
+			w := httptest.NewRecorder()
+			tc.server.handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, tc.path, nil))
+			if got := w.Body.String(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
 	}
 }

@@ -142,14 +142,20 @@ func TestExplainHiddenPorts(t *testing.T) {
 // Of a peer that may be a pod too new to be known no rule says anything, if one
 // of an administrator about pods comes first.
 func TestExplainOfAnUnknownPodAsksNoRule(t *testing.T) {
-	for want, chain := range map[string]*Chain{
-		"":                                      {Rules: []Rule{rule(AdminTier, Deny, pods("pod=c")), rule(AdminTier, Allow), isolate()}},
-		"networkpolicy 0 2; networkpolicy -1 +": {Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=c")), isolate()}},
+	for _, tc := range []struct {
+		name  string
+		chain *Chain
+		want  string
+	}{
+		{"an administrator first", &Chain{Rules: []Rule{rule(AdminTier, Deny, pods("pod=c")), rule(AdminTier, Allow), isolate()}}, ""},
+		{"authors only", &Chain{Rules: []Rule{rule(NetworkPolicyTier, Allow, pods("pod=c")), isolate()}}, "networkpolicy 0 2; networkpolicy -1 +"},
 	} {
-		e := snapshot(chain, nil).Explain(Query{Packet: tcp(addrNew, addrA, 80)})
-		if got := steps(e.Directions[Ingress]); got != want || e.Directions[Ingress].Decision.Reason != UnknownPod {
-			t.Errorf("got %q by %v, want %q", got, e.Directions[Ingress].Decision, want)
-		}
+		t.Run(tc.name, func(t *testing.T) {
+			e := snapshot(tc.chain, nil).Explain(Query{Packet: tcp(addrNew, addrA, 80)})
+			if got := steps(e.Directions[Ingress]); got != tc.want || e.Directions[Ingress].Decision.Reason != UnknownPod {
+				t.Errorf("got %q by %v, want %q", got, e.Directions[Ingress].Decision, tc.want)
+			}
+		})
 	}
 }
 

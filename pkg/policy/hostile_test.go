@@ -149,27 +149,29 @@ func TestExpensivePeersAreDeferred(t *testing.T) {
 		}, NotEvaluated},
 		{"many rules of one selector", 1000, func(i int, r *Rule) { r.Peers = []Peer{pods("pod=b")} }, NotEvaluated},
 	} {
-		s := hostileSnapshot(repeat(tc.n, tc.rules))
-		q := Query{Packet: tcp(addrB, addrA, 8080), Defer: true}
-		if got := s.Evaluate(q); got.Reason != tc.want || tc.want == NotEvaluated && got.Action != Deny {
-			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
-		}
-		if n := len(s.m.Memory.deferred); (n == 1) != (tc.want == NotEvaluated) {
-			t.Errorf("%s: %d evaluations deferred", tc.name, n)
-		}
-		if tc.want != NotEvaluated {
-			continue
-		}
-		s.Evaluate(q)
-		if n := len(s.m.Memory.deferred); n != 1 {
-			t.Errorf("%s: %d evaluations deferred for two packets of one peer, want 1", tc.name, n)
-			continue
-		}
-		(<-s.m.Memory.Deferred()).Run()
-		want := s.m.Endpoints.At(addrA).Ingress.scan(&flow{peer: s.Endpoint(addrB), peerAddr: addrB, dst: s.Endpoint(addrA), proto: packet.TCP, dstPort: 8080})
-		if got := s.Evaluate(q); got != want.decision(Ingress) {
-			t.Errorf("%s: %v after it was evaluated, want %v", tc.name, got, want.decision(Ingress))
-		}
+		t.Run(tc.name, func(t *testing.T) {
+			s := hostileSnapshot(repeat(tc.n, tc.rules))
+			q := Query{Packet: tcp(addrB, addrA, 8080), Defer: true}
+			if got := s.Evaluate(q); got.Reason != tc.want || tc.want == NotEvaluated && got.Action != Deny {
+				t.Errorf("%v, want %v", got, tc.want)
+			}
+			if n := len(s.m.Memory.deferred); (n == 1) != (tc.want == NotEvaluated) {
+				t.Errorf("%d evaluations deferred", n)
+			}
+			if tc.want != NotEvaluated {
+				return
+			}
+			s.Evaluate(q)
+			if n := len(s.m.Memory.deferred); n != 1 {
+				t.Errorf("%d evaluations deferred for two packets of one peer, want 1", n)
+				return
+			}
+			(<-s.m.Memory.Deferred()).Run()
+			want := s.m.Endpoints.At(addrA).Ingress.scan(&flow{peer: s.Endpoint(addrB), peerAddr: addrB, dst: s.Endpoint(addrA), proto: packet.TCP, dstPort: 8080})
+			if got := s.Evaluate(q); got != want.decision(Ingress) {
+				t.Errorf("%v after it was evaluated, want %v", got, want.decision(Ingress))
+			}
+		})
 	}
 }
 

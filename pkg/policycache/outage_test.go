@@ -191,14 +191,16 @@ func TestDelaysGrowAndAreSpread(t *testing.T) {
 		{0, "50ms 100ms 200ms 400ms 800ms 1s 1s"},
 		{0.5, "75ms 150ms 300ms 600ms 1.2s 1.5s 1.5s"},
 	} {
-		r := newRetries(func() float64 { return tc.jitter })
-		var got []string
-		for _, n := range []int{1, 2, 3, 4, 5, 6, 1 << 40} {
-			got = append(got, r.delay(n).String())
-		}
-		if got := strings.Join(got, " "); got != tc.want {
-			t.Errorf("delays %s, want %s", got, tc.want)
-		}
+		t.Run(fmt.Sprintf("jitter %v", tc.jitter), func(t *testing.T) {
+			r := newRetries(func() float64 { return tc.jitter })
+			var got []string
+			for _, n := range []int{1, 2, 3, 4, 5, 6, 1 << 40} {
+				got = append(got, r.delay(n).String())
+			}
+			if got := strings.Join(got, " "); got != tc.want {
+				t.Errorf("delays %s, want %s", got, tc.want)
+			}
+		})
 	}
 }
 

@@ -80,18 +80,20 @@ func TestNothingIsPublishedBeforeAllKindsSynced(t *testing.T) {
 // listed.
 func TestPodRangesAreReportedBeforeTheFirstSnapshot(t *testing.T) {
 	for _, kinds := range [][]*compile.Kind{nil, allKinds} {
-		synctest.Test(t, func(t *testing.T) {
-			own, other := node("n"), node("other")
-			own.Spec.PodCIDRs, other.Spec.PodCIDRs = []string{"10.244.1.0/24"}, []string{"10.244.2.0/24"}
-			source := late{newCluster(t, own, other).source(), compile.KindPod.Name, make(chan struct{})}
-			var got []netip.Prefix
-			h := startWith(t, source, Config{Kinds: kinds, PodRanges: func(ranges []netip.Prefix) { got = append(got, ranges...) }})
-			synctest.Wait()
-			if want := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}; !slices.Equal(got, want) || len(h.all()) > 0 {
-				t.Errorf("pod ranges %v and %d snapshots, want %v and none", got, len(h.all()), want)
-			}
-			close(source.arrived)
-			synctest.Wait()
+		t.Run(fmt.Sprint("with ", kinds), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				own, other := node("n"), node("other")
+				own.Spec.PodCIDRs, other.Spec.PodCIDRs = []string{"10.244.1.0/24"}, []string{"10.244.2.0/24"}
+				source := late{newCluster(t, own, other).source(), compile.KindPod.Name, make(chan struct{})}
+				var got []netip.Prefix
+				h := startWith(t, source, Config{Kinds: kinds, PodRanges: func(ranges []netip.Prefix) { got = append(got, ranges...) }})
+				synctest.Wait()
+				if want := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}; !slices.Equal(got, want) || len(h.all()) > 0 {
+					t.Errorf("pod ranges %v and %d snapshots, want %v and none", got, len(h.all()), want)
+				}
+				close(source.arrived)
+				synctest.Wait()
+			})
 		})
 	}
 }

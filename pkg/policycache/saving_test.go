@@ -1,6 +1,7 @@
 package policycache
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -44,44 +45,46 @@ func (h *harness) source(t *testing.T) string {
 // one step.
 func TestAStartUsesTheSavedState(t *testing.T) {
 	for _, streaming := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "snapshot")
-			s := newServer(streaming)
-			n := node("n")
-			n.Spec.PodCIDRs = []string{"10.0.0.0/24"}
-			s.add(namespace("x"), n, pod("a", "10.0.0.1"), pod("b", "10.0.0.2"), denyAll("deny"), adminPolicy("p"), baselinePolicy("default"), clusterPolicy("q"))
-			const saved = "anp/p banp/default cnp/q node/n np/deny ns/x pod/a=10.0.0.1 pod/b=10.0.0.2"
-			h := startWith(t, s.inBubble(t), Config{Kinds: allKinds, Saved: savedIn(path, "1", allKinds)})
-			synctest.Wait()
-			time.Sleep(time.Minute)
-			h.cancel()
-			<-h.done
+		t.Run(fmt.Sprintf("streaming %v", streaming), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "snapshot")
+				s := newServer(streaming)
+				n := node("n")
+				n.Spec.PodCIDRs = []string{"10.0.0.0/24"}
+				s.add(namespace("x"), n, pod("a", "10.0.0.1"), pod("b", "10.0.0.2"), denyAll("deny"), adminPolicy("p"), baselinePolicy("default"), clusterPolicy("q"))
+				const saved = "anp/p banp/default cnp/q node/n np/deny ns/x pod/a=10.0.0.1 pod/b=10.0.0.2"
+				h := startWith(t, s.inBubble(t), Config{Kinds: allKinds, Saved: savedIn(path, "1", allKinds)})
+				synctest.Wait()
+				time.Sleep(time.Minute)
+				h.cancel()
+				<-h.done
 
-			s.leave(syscall.ECONNREFUSED)
-			time.Sleep(10 * time.Minute)
-			h = startWith(t, s.inBubble(t), Config{Kinds: allKinds, Saved: savedIn(path, "1", allKinds)})
-			synctest.Wait()
-			if got := h.all(); len(got) != 1 || got[0].in != saved || got[0].at != 0 {
-				t.Fatalf("published %v, want %s at once", got, saved)
-			}
-			if got := h.age(t); got != 600 {
-				t.Errorf("age %v, want the 600 s since the state was current", got)
-			}
-			if got := h.source(t); got != fromCache || h.Listed() {
-				t.Errorf("source %q, listed %v", got, h.Listed())
-			}
-			s.remove(pod("b", "10.0.0.2"), denyAll("deny"))
-			s.add(pod("c", "10.0.0.2"), denyAll("deny2"))
-			s.leave(nil)
-			time.Sleep(retryMax)
-			synctest.Wait()
-			const want = "anp/p banp/default cnp/q node/n np/deny2 ns/x pod/a=10.0.0.1 pod/c=10.0.0.2"
-			if got := h.all(); len(got) != 2 || got[1].in != want {
-				t.Errorf("published %v, want %s in one step", got, want)
-			}
-			if got := h.source(t); got != fromSource || !h.Listed() {
-				t.Errorf("source %q, listed %v", got, h.Listed())
-			}
+				s.leave(syscall.ECONNREFUSED)
+				time.Sleep(10 * time.Minute)
+				h = startWith(t, s.inBubble(t), Config{Kinds: allKinds, Saved: savedIn(path, "1", allKinds)})
+				synctest.Wait()
+				if got := h.all(); len(got) != 1 || got[0].in != saved || got[0].at != 0 {
+					t.Fatalf("published %v, want %s at once", got, saved)
+				}
+				if got := h.age(t); got != 600 {
+					t.Errorf("age %v, want the 600 s since the state was current", got)
+				}
+				if got := h.source(t); got != fromCache || h.Listed() {
+					t.Errorf("source %q, listed %v", got, h.Listed())
+				}
+				s.remove(pod("b", "10.0.0.2"), denyAll("deny"))
+				s.add(pod("c", "10.0.0.2"), denyAll("deny2"))
+				s.leave(nil)
+				time.Sleep(retryMax)
+				synctest.Wait()
+				const want = "anp/p banp/default cnp/q node/n np/deny2 ns/x pod/a=10.0.0.1 pod/c=10.0.0.2"
+				if got := h.all(); len(got) != 2 || got[1].in != want {
+					t.Errorf("published %v, want %s in one step", got, want)
+				}
+				if got := h.source(t); got != fromSource || !h.Listed() {
+					t.Errorf("source %q, listed %v", got, h.Listed())
+				}
+			})
 		})
 	}
 }

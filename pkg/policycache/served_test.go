@@ -245,23 +245,25 @@ func TestKubernetesOwnKindsAreNotWaitedFor(t *testing.T) {
 
 func TestOnlyEnabledKindsAreAskedForAndCounted(t *testing.T) {
 	for _, kinds := range [][]*compile.Kind{nil, allKinds[:1], allKinds[1:2], allKinds[2:], allKinds} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(true)
-			s.add(adminPolicy("p"), baselinePolicy("default"), clusterPolicy("q"))
-			h := startWith(t, s.inBubble(t), Config{Kinds: kinds})
-			synctest.Wait()
-			for _, k := range allKinds {
-				enabled := slices.Contains(kinds, k)
-				if asked := s.requests(k.Resource.Resource) > 0; asked != enabled {
-					t.Errorf("%v: asked for %s: %v", kinds, k, asked)
+		t.Run(fmt.Sprint("with ", kinds), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(true)
+				s.add(adminPolicy("p"), baselinePolicy("default"), clusterPolicy("q"))
+				h := startWith(t, s.inBubble(t), Config{Kinds: kinds})
+				synctest.Wait()
+				for _, k := range allKinds {
+					enabled := slices.Contains(kinds, k)
+					if asked := s.requests(k.Resource.Resource) > 0; asked != enabled {
+						t.Errorf("asked for %s: %v", k, asked)
+					}
+					if objects := h.len(k); (objects == 1) != enabled {
+						t.Errorf("%v objects of %s", objects, k)
+					}
 				}
-				if objects := h.len(k); (objects == 1) != enabled {
-					t.Errorf("%v: %v objects of %s", kinds, objects, k)
+				if got, want := testutil.CollectAndCount(h.metrics.changes), 4+len(kinds); got != want {
+					t.Errorf("%d kinds have rows, want %d", got, want)
 				}
-			}
-			if got, want := testutil.CollectAndCount(h.metrics.changes), 4+len(kinds); got != want {
-				t.Errorf("%v: %d kinds have rows, want %d", kinds, got, want)
-			}
+			})
 		})
 	}
 }

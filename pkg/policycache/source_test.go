@@ -1,6 +1,7 @@
 package policycache
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -70,10 +71,12 @@ func TestSnapshotsFollowTheManifestsOfEveryKind(t *testing.T) {
 		{[]*compile.Kind{compile.KindAdminNetworkPolicy, compile.KindClusterNetworkPolicy}, "anp/p cnp/q node/n node/other=192.168.0.2"},
 		{allKinds, "anp/p banp/default cnp/q node/n node/other=192.168.0.2"},
 	} {
-		source, err := manifests.New(dir, prometheus.NewRegistry())
-		if err != nil {
-			t.Fatal(err)
-		}
-		startWith(t, source, Config{Kinds: tc.kinds}).until(t, tc.want)
+		t.Run(fmt.Sprint("with ", tc.kinds), func(t *testing.T) {
+			source, err := manifests.New(dir, prometheus.NewRegistry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			startWith(t, source, Config{Kinds: tc.kinds}).until(t, tc.want)
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -169,28 +170,30 @@ func TestPendingPacketsOfTheLowerQueueDoNotStarve(t *testing.T) {
 
 func TestEachQueueOfAWorkerIsBoundOnItsOwn(t *testing.T) {
 	for number, other := range map[uint16]uint16{100: 200, 200: 100} {
-		inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-			release := k.Take(number)
-			r := start(t, on(k), always(queue.Accept), lower(k))
-			for range 60 {
-				time.Sleep(time.Second)
-				if err := r.Live(time.Now()); err != nil || r.Bound() {
-					t.Fatalf("while %d is taken: Live %v, bound %v", number, err, r.Bound())
+		t.Run(fmt.Sprintf("%d is taken", number), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+				release := k.Take(number)
+				r := start(t, on(k), always(queue.Accept), lower(k))
+				for range 60 {
+					time.Sleep(time.Second)
+					if err := r.Live(time.Now()); err != nil || r.Bound() {
+						t.Fatalf("while %d is taken: Live %v, bound %v", number, err, r.Bound())
+					}
+					wantOutcome(t, "packet of the other queue", k.Send(other, payload("x")), queuetest.Accepted)
 				}
-				wantOutcome(t, "packet of the other queue", k.Send(other, payload("x")), queuetest.Accepted)
-			}
-			release()
-			time.Sleep(200 * time.Millisecond)
-			wantOutcome(t, "packet of the queue that was taken", k.Send(number, payload("x")), queuetest.Accepted)
-			if !r.Bound() {
-				t.Error("not bound at last")
-			}
-			if err := r.stop(); err != nil {
-				t.Errorf("Run returned %v", err)
-			}
-			if stats, _ := k.Stats(); len(stats) != 0 {
-				t.Errorf("sockets left open: %v", stats)
-			}
+				release()
+				time.Sleep(200 * time.Millisecond)
+				wantOutcome(t, "packet of the queue that was taken", k.Send(number, payload("x")), queuetest.Accepted)
+				if !r.Bound() {
+					t.Error("not bound at last")
+				}
+				if err := r.stop(); err != nil {
+					t.Errorf("Run returned %v", err)
+				}
+				if stats, _ := k.Stats(); len(stats) != 0 {
+					t.Errorf("sockets left open: %v", stats)
+				}
+			})
 		})
 	}
 }

@@ -220,15 +220,17 @@ func TestExplanationsOfAdministratorsPolicies(t *testing.T) {
 func TestFindingsAreReportedWhereTheyMatter(t *testing.T) {
 	spec := "{podSelector: {matchLabels: {app: %}}, policyTypes: [Ingress, Egress], ingress: [{from: [{}]}], egress: [{to: [{}]}]}"
 	for app, want := range map[string]string{"b": "spec.ingress[0].from[0]", "c": ""} {
-		e, _ := explained(t, "x/a", "x/b", "80", "TCP", specs{np: strings.ReplaceAll(spec, "%", app)})
-		got := ""
-		for _, d := range e.Directions {
-			for _, f := range d.Findings {
-				got += f.Field
+		t.Run("app "+app, func(t *testing.T) {
+			e, _ := explained(t, "x/a", "x/b", "80", "TCP", specs{np: strings.ReplaceAll(spec, "%", app)})
+			got := ""
+			for _, d := range e.Directions {
+				for _, f := range d.Findings {
+					got += f.Field
+				}
 			}
-		}
-		if got != want {
-			t.Errorf("app %s: got %q, want %q", app, got, want)
-		}
+			if got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
 	}
 }

@@ -278,14 +278,16 @@ func TestSinkOverHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	for status, want := range map[statustest.Status]result{statustest.Stored: success, statustest.Dropped: unserved, statustest.Unserved: unserved} {
-		s.SetBehavior(statustest.Behavior{Status: status})
-		sink := &subresource{client: dyn, resource: networkPolicies}
-		o.SetResourceVersion("")
-		if got := resultOf(sink.Write(ctx, o, stamp(Conditions(1, nil, false), nil))); got != want {
-			t.Errorf("server with status %d: result %s, want %s", status, got, want)
-		}
-		if err := sink.Clear(ctx, o); status == statustest.Stored && err != nil {
-			t.Error(err)
-		}
+		t.Run(fmt.Sprintf("status %d", status), func(t *testing.T) {
+			s.SetBehavior(statustest.Behavior{Status: status})
+			sink := &subresource{client: dyn, resource: networkPolicies}
+			o.SetResourceVersion("")
+			if got := resultOf(sink.Write(ctx, o, stamp(Conditions(1, nil, false), nil))); got != want {
+				t.Errorf("result %s, want %s", got, want)
+			}
+			if err := sink.Clear(ctx, o); status == statustest.Stored && err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -59,22 +59,25 @@ func TestAuditedPackets(t *testing.T) {
 
 func TestAuditQueueIsItsOwn(t *testing.T) {
 	for _, tt := range []struct {
+		name string
 		edit func(*Config)
 		want string
 	}{
-		{func(c *Config) { c.AuditQueue = 103 }, "AuditQueue 103 is one of the other queues"},
-		{func(c *Config) { c.AuditQueue, c.ObserveQueue = 104, 104 }, "AuditQueue 104 is one of the other queues"},
-		{func(c *Config) { c.AuditQueue, c.Share, c.OverflowQueue = 108, 1, 105 }, "AuditQueue 108 is one of the other queues"},
-		{func(c *Config) { c.AuditQueue, c.Share, c.OverflowQueue = 109, 1, 105 }, ""},
+		{"queue of first packets", func(c *Config) { c.AuditQueue = 103 }, "AuditQueue 103 is one of the other queues"},
+		{"observe queue", func(c *Config) { c.AuditQueue, c.ObserveQueue = 104, 104 }, "AuditQueue 104 is one of the other queues"},
+		{"overflow queue", func(c *Config) { c.AuditQueue, c.Share, c.OverflowQueue = 108, 1, 105 }, "AuditQueue 108 is one of the other queues"},
+		{"its own", func(c *Config) { c.AuditQueue, c.Share, c.OverflowQueue = 109, 1, 105 }, ""},
 	} {
-		cfg := testConfig()
-		tt.edit(&cfg)
-		got := ""
-		if err := cfg.Validate(); err != nil {
-			got = err.Error()
-		}
-		if got != tt.want {
-			t.Errorf("error %q, want %q", got, tt.want)
-		}
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := testConfig()
+			tt.edit(&cfg)
+			got := ""
+			if err := cfg.Validate(); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("error %q, want %q", got, tt.want)
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package steer
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -19,25 +20,27 @@ func TestStaleAddressIsQueued(t *testing.T) {
 		stale []netip.Addr
 		want  steertest.Verdict
 	}{{[]netip.Addr{v4, v6}, queue}, {nil, accept}} {
-		s, fake := newFake(t, func(c *Config) { c.EarlyUDP = EarlyOn })
-		mustSync(t, s, Sets{Stale: tt.stale, ToHost: []netip.Addr{v4b}})
-		checkTraces(t, fake, []traceCase{
-			{"first packet to it", pkt(peer4, v4), tt.want},
-			{"first packet from it", pkt(v6, peer6), tt.want},
-			{"old connection", pkt(peer4, v4, proto("tcp"), established), tt.want},
-			{"old connection", pkt(peer6, v6, proto("tcp"), established), tt.want},
-			{"reply of an old connection", pkt(v4, peer4, proto("tcp"), established, reply), tt.want},
-			{"reply to it", pkt(peer6, v6, proto("tcp"), established, reply), tt.want},
-			{"old flow that was accepted", pkt(peer4, v4, accepted), tt.want},
-			{"old flow that was accepted", pkt(v6, peer6, established, accepted), tt.want},
-			{"early", pkt(peer4, v4, forwarded, translated, accepted), tt.want},
-			{"ICMP error", pkt(peer4, v4, proto("icmp"), related), tt.want},
+		t.Run(fmt.Sprintf("stale %v", tt.stale != nil), func(t *testing.T) {
+			s, fake := newFake(t, func(c *Config) { c.EarlyUDP = EarlyOn })
+			mustSync(t, s, Sets{Stale: tt.stale, ToHost: []netip.Addr{v4b}})
+			checkTraces(t, fake, []traceCase{
+				{"first packet to it", pkt(peer4, v4), tt.want},
+				{"first packet from it", pkt(v6, peer6), tt.want},
+				{"old connection", pkt(peer4, v4, proto("tcp"), established), tt.want},
+				{"old connection", pkt(peer6, v6, proto("tcp"), established), tt.want},
+				{"reply of an old connection", pkt(v4, peer4, proto("tcp"), established, reply), tt.want},
+				{"reply to it", pkt(peer6, v6, proto("tcp"), established, reply), tt.want},
+				{"old flow that was accepted", pkt(peer4, v4, accepted), tt.want},
+				{"old flow that was accepted", pkt(v6, peer6, established, accepted), tt.want},
+				{"early", pkt(peer4, v4, forwarded, translated, accepted), tt.want},
+				{"ICMP error", pkt(peer4, v4, proto("icmp"), related), tt.want},
 
-			{"neighbour discovery", pkt(peer6, v6, icmpv6(135, 255)), accept},
-			{"own node", pkt(peer4, v4, fromNode), accept},
-			{"to its own node", pkt(v4, peer4, established, toHost), accept},
-			{"others", pkt(peer4, v4b, proto("tcp"), established), accept},
-			{"others", pkt(v6b, peer6, accepted), accept},
+				{"neighbour discovery", pkt(peer6, v6, icmpv6(135, 255)), accept},
+				{"own node", pkt(peer4, v4, fromNode), accept},
+				{"to its own node", pkt(v4, peer4, established, toHost), accept},
+				{"others", pkt(peer4, v4b, proto("tcp"), established), accept},
+				{"others", pkt(v6b, peer6, accepted), accept},
+			})
 		})
 	}
 }

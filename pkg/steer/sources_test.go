@@ -67,9 +67,11 @@ func TestSourceCheckNeedsKernelSupport(t *testing.T) {
 		answer error
 		want   bool
 	}{{nil, true}, {errors.New("not permitted"), true}, {fmt.Errorf("%w here", errors.ErrUnsupported), false}} {
-		if got := (Capabilities{SourceCheck: tt.answer}).checksSources(); got != tt.want {
-			t.Errorf("%v: got %v", tt.answer, got)
-		}
+		t.Run(fmt.Sprint(tt.answer), func(t *testing.T) {
+			if got := (Capabilities{SourceCheck: tt.answer}).checksSources(); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
 	}
 	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{CheckSources: true})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -272,31 +273,33 @@ func TestRunLeavesTableInPlace(t *testing.T) {
 // its packets must come to the queues of this one.
 func TestRunBeforeTheFirstDesiredState(t *testing.T) {
 	for _, earlier := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			first, fake := newFake(t, nil)
-			if earlier {
-				mustSync(t, first, isolatedPod)
-			}
-			s := newOn(t, fake, func(c *Config) { c.Queues = 2 })
-			ctx, cancel := context.WithCancel(testContext(t))
-			done := make(chan error)
-			go func() { done <- s.Run(ctx) }()
-			synctest.Wait()
-			switch table := fake.Table; {
-			case !earlier && table != nil:
-				t.Error("a table is written before the first desired state")
-			case earlier && !strings.HasSuffix(table.Chains[divertChain].Rules[0].Rule, "to 100-101"):
-				t.Errorf("the table of the earlier run stays as it was: %v", table.Chains[divertChain].Rules[0].Rule)
-			}
-			s.Set(isolatedPod)
-			synctest.Wait()
-			if !earlier && (fake.Table == nil || !equalContents(fakeContents(fake), isolatedPod.contents())) {
-				t.Error("the first desired state is not written at once")
-			}
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+		t.Run(fmt.Sprintf("earlier %v", earlier), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first, fake := newFake(t, nil)
+				if earlier {
+					mustSync(t, first, isolatedPod)
+				}
+				s := newOn(t, fake, func(c *Config) { c.Queues = 2 })
+				ctx, cancel := context.WithCancel(testContext(t))
+				done := make(chan error)
+				go func() { done <- s.Run(ctx) }()
+				synctest.Wait()
+				switch table := fake.Table; {
+				case !earlier && table != nil:
+					t.Error("a table is written before the first desired state")
+				case earlier && !strings.HasSuffix(table.Chains[divertChain].Rules[0].Rule, "to 100-101"):
+					t.Errorf("the table of the earlier run stays as it was: %v", table.Chains[divertChain].Rules[0].Rule)
+				}
+				s.Set(isolatedPod)
+				synctest.Wait()
+				if !earlier && (fake.Table == nil || !equalContents(fakeContents(fake), isolatedPod.contents())) {
+					t.Error("the first desired state is not written at once")
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
 		})
 	}
 }

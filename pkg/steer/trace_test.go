@@ -435,21 +435,23 @@ func TestBlockedConnectionsAreDropped(t *testing.T) {
 		mark uint32
 		want steertest.Verdict
 	}{{cut, drop}, {0, accept}} {
-		s, fake := newFake(t, func(c *Config) { c.BlockMark, c.SCTPPerPacket, c.EarlyUDP = tt.mark, true, EarlyOn })
-		mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
-		checkTraces(t, fake, []traceCase{
-			{"original", pkt(peer4, v4, proto("tcp"), established, marked(0, cut)), tt.want},
-			{"original", pkt(peer6, v6, proto("tcp"), established, marked(0, cut|DefaultMark)), tt.want},
-			{"reply", pkt(v4, peer4, proto("tcp"), established, reply, marked(0, cut)), tt.want},
-			{"ICMP error", pkt(peer4, v4, proto("icmp"), state(steertest.Related), marked(0, cut)), tt.want},
-			{"one-way flow, once accepted", pkt(peer4, v4, marked(0, cut|DefaultMark)), tt.want},
-			{"to the node", pkt(v4, peer4, proto("tcp"), established, toHost, marked(0, cut)), tt.want},
-			{"early", pkt(peer4, v4, forwarded, translated, marked(0, cut|DefaultMark)), tt.want},
-			{"all bits", pkt(peer4, v4, established, marked(0, ^uint32(0))), tt.want},
-			{"SCTP", pkt(v4, peer4, proto("sctp"), established, reply, marked(0, cut)), tt.want},
-			{"marks of others", pkt(peer4, v4, established, marked(^uint32(0), ^cut)), accept},
-			{"packet mark", pkt(v4, peer4, marked(cut, 0)), accept},
-			{"invalid", pkt(peer4, v4, state(steertest.Invalid), marked(0, cut)), queue},
+		t.Run(fmt.Sprintf("block mark %#x", tt.mark), func(t *testing.T) {
+			s, fake := newFake(t, func(c *Config) { c.BlockMark, c.SCTPPerPacket, c.EarlyUDP = tt.mark, true, EarlyOn })
+			mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}})
+			checkTraces(t, fake, []traceCase{
+				{"original", pkt(peer4, v4, proto("tcp"), established, marked(0, cut)), tt.want},
+				{"original", pkt(peer6, v6, proto("tcp"), established, marked(0, cut|DefaultMark)), tt.want},
+				{"reply", pkt(v4, peer4, proto("tcp"), established, reply, marked(0, cut)), tt.want},
+				{"ICMP error", pkt(peer4, v4, proto("icmp"), state(steertest.Related), marked(0, cut)), tt.want},
+				{"one-way flow, once accepted", pkt(peer4, v4, marked(0, cut|DefaultMark)), tt.want},
+				{"to the node", pkt(v4, peer4, proto("tcp"), established, toHost, marked(0, cut)), tt.want},
+				{"early", pkt(peer4, v4, forwarded, translated, marked(0, cut|DefaultMark)), tt.want},
+				{"all bits", pkt(peer4, v4, established, marked(0, ^uint32(0))), tt.want},
+				{"SCTP", pkt(v4, peer4, proto("sctp"), established, reply, marked(0, cut)), tt.want},
+				{"marks of others", pkt(peer4, v4, established, marked(^uint32(0), ^cut)), accept},
+				{"packet mark", pkt(v4, peer4, marked(cut, 0)), accept},
+				{"invalid", pkt(peer4, v4, state(steertest.Invalid), marked(0, cut)), queue},
+			})
 		})
 	}
 }

@@ -65,7 +65,7 @@ func TestAPodIsReadAsTheCodecOfTheAPIReadsIt(t *testing.T) {
 
 func TestReplicasShareLabelsAndPorts(t *testing.T) {
 	d := newDecoder(NewShared())
-	decode := func(i int) *compile.Pod {
+	decode := func(t *testing.T, i int) *compile.Pod {
 		o, err := d.decode(marshal(t, realisticPod(i)))
 		if err != nil {
 			t.Fatal(err)
@@ -73,18 +73,20 @@ func TestReplicasShareLabelsAndPorts(t *testing.T) {
 		return o.Pod
 	}
 	shared := NewShared()
-	strip := func(i int) *compile.Pod { return shared.Strip(realisticPod(i)) }
-	for name, read := range map[string]func(i int) *compile.Pod{"decoded": decode, "stripped": strip} {
-		a, b, other := read(0).Endpoint, read(1).Endpoint, read(10).Endpoint
-		if a.Labels != b.Labels {
-			t.Errorf("%s: two replicas have labels of their own", name)
-		}
-		if &a.Ports[0] != &b.Ports[0] {
-			t.Errorf("%s: two replicas have ports of their own", name)
-		}
-		if a.Labels.Equal(other.Labels) {
-			t.Errorf("%s: what differs is shared", name)
-		}
+	strip := func(_ *testing.T, i int) *compile.Pod { return shared.Strip(realisticPod(i)) }
+	for name, read := range map[string]func(*testing.T, int) *compile.Pod{"decoded": decode, "stripped": strip} {
+		t.Run(name, func(t *testing.T) {
+			a, b, other := read(t, 0).Endpoint, read(t, 1).Endpoint, read(t, 10).Endpoint
+			if a.Labels != b.Labels {
+				t.Error("two replicas have labels of their own")
+			}
+			if &a.Ports[0] != &b.Ports[0] {
+				t.Error("two replicas have ports of their own")
+			}
+			if a.Labels.Equal(other.Labels) {
+				t.Error("what differs is shared")
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -112,22 +113,24 @@ func server(t *testing.T, body []byte) (*countedPods, *http.Request) {
 
 func TestListReadsAllPods(t *testing.T) {
 	for _, n := range []int{0, 1, 300} {
-		pods, asked := server(t, encode(t, podList(n)))
-		list, err := pods.List(context.Background(), metav1.ListOptions{ResourceVersion: "5"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if asked.URL.Path != "/api/v1/pods" || asked.URL.RawQuery != "resourceVersion=5" || asked.Header.Get("Accept") != runtime.ContentTypeProtobuf {
-			t.Errorf("asked for %v, accepting %s", asked.URL, asked.Header["Accept"])
-		}
-		if list.ResourceVersion != "7" || list.Continue != "more" || len(list.Items) != n {
-			t.Errorf("%+v and %d items, want 7, more and %d", list.ListMeta, len(list.Items), n)
-		}
-		for i, o := range list.Items {
-			if diff := difference(NewShared().Strip(realisticPod(i)), o.Pod); diff != "" {
-				t.Fatalf("pod %d differs (-want +got):\n%s", i, diff)
+		t.Run(fmt.Sprintf("%d pods", n), func(t *testing.T) {
+			pods, asked := server(t, encode(t, podList(n)))
+			list, err := pods.List(context.Background(), metav1.ListOptions{ResourceVersion: "5"})
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
+			if asked.URL.Path != "/api/v1/pods" || asked.URL.RawQuery != "resourceVersion=5" || asked.Header.Get("Accept") != runtime.ContentTypeProtobuf {
+				t.Errorf("asked for %v, accepting %s", asked.URL, asked.Header["Accept"])
+			}
+			if list.ResourceVersion != "7" || list.Continue != "more" || len(list.Items) != n {
+				t.Errorf("%+v and %d items, want 7, more and %d", list.ListMeta, len(list.Items), n)
+			}
+			for i, o := range list.Items {
+				if diff := difference(NewShared().Strip(realisticPod(i)), o.Pod); diff != "" {
+					t.Fatalf("pod %d differs (-want +got):\n%s", i, diff)
+				}
+			}
+		})
 	}
 }
 

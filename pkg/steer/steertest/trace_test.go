@@ -1,6 +1,7 @@
 package steertest
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -69,12 +70,14 @@ func TestVerdicts(t *testing.T) {
 
 func TestAcceptedPacketContinuesWithNextBaseChain(t *testing.T) {
 	for _, rule := range []string{"accept", "queue to 1"} {
-		p := udp
-		p.Proto = "sctp"
-		got, err := Trace(table(t, rule), p, func(Packet, string) (Verdict, uint32) { return Accept, 0 })
-		if err != nil || got.Verdict != Drop {
-			t.Errorf("%q: %v, %v, want the second chain's drop", rule, got, err)
-		}
+		t.Run(rule, func(t *testing.T) {
+			p := udp
+			p.Proto = "sctp"
+			got, err := Trace(table(t, rule), p, func(Packet, string) (Verdict, uint32) { return Accept, 0 })
+			if err != nil || got.Verdict != Drop {
+				t.Errorf("%v, %v, want the second chain's drop", got, err)
+			}
+		})
 	}
 }
 
@@ -95,21 +98,23 @@ func TestHooksOfPacket(t *testing.T) {
 		{knftables.PostroutingHook, forwarded, Drop},
 		{knftables.PostroutingHook, udp, Drop},
 	} {
-		fake := knftables.NewFake(knftables.InetFamily, "t")
-		tx := fake.NewTransaction()
-		tx.Add(&knftables.Table{})
-		tx.Add(&knftables.Chain{
-			Name: "base", Type: knftables.PtrTo(knftables.FilterType), Hook: &tt.hook,
-			Priority: knftables.PtrTo(knftables.FilterPriority),
+		t.Run(fmt.Sprintf("%s, forwarded %v, to the host %v", tt.hook, tt.packet.Forwarded, tt.packet.ToHost), func(t *testing.T) {
+			fake := knftables.NewFake(knftables.InetFamily, "t")
+			tx := fake.NewTransaction()
+			tx.Add(&knftables.Table{})
+			tx.Add(&knftables.Chain{
+				Name: "base", Type: knftables.PtrTo(knftables.FilterType), Hook: &tt.hook,
+				Priority: knftables.PtrTo(knftables.FilterPriority),
+			})
+			tx.Add(&knftables.Rule{Chain: "base", Rule: "drop"})
+			if err := fake.Run(t.Context(), tx); err != nil {
+				t.Fatal(err)
+			}
+			got, err := Trace(fake, tt.packet, nil)
+			if err != nil || got.Verdict != tt.want {
+				t.Errorf("%+v: %v, %v, want %s", tt.packet, got, err, tt.want)
+			}
 		})
-		tx.Add(&knftables.Rule{Chain: "base", Rule: "drop"})
-		if err := fake.Run(t.Context(), tx); err != nil {
-			t.Fatal(err)
-		}
-		got, err := Trace(fake, tt.packet, nil)
-		if err != nil || got.Verdict != tt.want {
-			t.Errorf("%+v with a drop at %s: %v, %v, want %s", tt.packet, tt.hook, got, err, tt.want)
-		}
 	}
 }
 
