@@ -35,11 +35,13 @@ func TestOnePolicyIsApplied(t *testing.T) {
 	t.Chdir("testdata")
 	live := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop").URL)
 	for _, flags := range []string{"", " -n shop", " --port 5432", " -o json", " -o markdown", " --replace", " --replace -n shop"} {
-		codeFiles, files, stderr := call(t, dbPolicy, "diff -f shop -f -"+flags)
-		codeLive, ofLive, _ := call(t, dbPolicy, "diff -f -"+flags+live)
-		if codeFiles != 1 || codeLive != 1 || files != ofLive {
-			t.Errorf("%s: got %d\n%s%sand of the live cluster %d\n%s", flags, codeFiles, files, stderr, codeLive, ofLive)
-		}
+		t.Run("diff"+flags, func(t *testing.T) {
+			codeFiles, files, stderr := call(t, dbPolicy, "diff -f shop -f -"+flags)
+			codeLive, ofLive, _ := call(t, dbPolicy, "diff -f -"+flags+live)
+			if codeFiles != 1 || codeLive != 1 || files != ofLive {
+				t.Errorf("got %d\n%s%sand of the live cluster %d\n%s", codeFiles, files, stderr, codeLive, ofLive)
+			}
+		})
 	}
 	_, applied, _ := call(t, dbPolicy, "diff --port 5432 -f shop -f -")
 	if want := "TCP 5432:\n  no longer allowed: shop/api -> shop/db\n  newly allowed: shop/web -> shop/db\n\n"; !strings.HasPrefix(applied, want) {

@@ -445,21 +445,23 @@ func TestAdministratorsPoliciesAreAppliedToTheLiveCluster(t *testing.T) {
 	manifest := func(version, kind, name, spec string) string {
 		return "apiVersion: policy.networking.k8s.io/" + version + "\nkind: " + kind + "\nmetadata: {name: " + name + "}\nspec: {subject: {namespaces: {}}, " + spec + "}\n"
 	}
-	for _, tc := range []struct{ policy, want string }{
-		{manifest("v1alpha2", "ClusterNetworkPolicy", "egress", "tier: Admin, priority: 20, egress: [{action: Deny, to: [{nodes: {}}]}]"),
+	for _, tc := range []struct{ name, policy, want string }{
+		{"ClusterNetworkPolicy", manifest("v1alpha2", "ClusterNetworkPolicy", "egress", "tier: Admin, priority: 20, egress: [{action: Deny, to: [{nodes: {}}]}]"),
 			"  no longer allowed: monitoring/new pod, monitoring/prometheus, shop/api, shop/db, shop/new pod -> monitoring/node-exporter, 192.168.0.2\n" +
 				"  newly allowed: shop/web -> 203.0.113.1\n"},
-		{manifest("v1alpha1", "AdminNetworkPolicy", "monitoring", "priority: 10, ingress: [{action: Allow, from: [{namespaces: {matchLabels: {team: ops}}}]}]"),
+		{"AdminNetworkPolicy", manifest("v1alpha1", "AdminNetworkPolicy", "monitoring", "priority: 10, ingress: [{action: Allow, from: [{namespaces: {matchLabels: {team: ops}}}]}]"),
 			"  newly allowed: monitoring/new pod, monitoring/prometheus -> shop/api, shop/db, shop/new pod, shop/web\n"},
-		{manifest("v1alpha1", "BaselineAdminNetworkPolicy", "default", "ingress: [{action: Deny, from: [{namespaces: {}}]}]"),
+		{"BaselineAdminNetworkPolicy", manifest("v1alpha1", "BaselineAdminNetworkPolicy", "default", "ingress: [{action: Deny, from: [{namespaces: {}}]}]"),
 			"  no longer allowed: monitoring/new pod, monitoring/prometheus -> each other\n" +
 				"  no longer allowed: shop/api, shop/db, shop/new pod, shop/web -> monitoring/new pod, monitoring/prometheus\n" +
 				"  no longer allowed: monitoring/new pod -> another pod like it\n"},
 	} {
-		code, live, stderr := call(t, tc.policy, "diff --port 10250 -f -"+flags)
-		if code != 1 || !strings.HasPrefix(live, "TCP 10250:\n"+tc.want+"\nCompared: ") {
-			t.Errorf("got %d\n%s%swant\n%s", code, live, stderr, tc.want)
-		}
+		t.Run(tc.name, func(t *testing.T) {
+			code, live, stderr := call(t, tc.policy, "diff --port 10250 -f -"+flags)
+			if code != 1 || !strings.HasPrefix(live, "TCP 10250:\n"+tc.want+"\nCompared: ") {
+				t.Errorf("got %d\n%s%swant\n%s", code, live, stderr, tc.want)
+			}
+		})
 	}
 }
 

@@ -13,16 +13,18 @@ func TestProgressIsShownForLongWorkOnly(t *testing.T) {
 		progressDelay - 1: "",
 		progressDelay + 1: "Reading …\r         \r",
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			var out strings.Builder
-			done := showProgress(&out, "Reading")
-			time.Sleep(work)
-			synctest.Wait()
-			done()
-			time.Sleep(time.Hour)
-			if out.String() != want {
-				t.Errorf("%v: got %q, want %q", work, out.String(), want)
-			}
+		t.Run(work.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out strings.Builder
+				done := showProgress(&out, "Reading")
+				time.Sleep(work)
+				synctest.Wait()
+				done()
+				time.Sleep(time.Hour)
+				if out.String() != want {
+					t.Errorf("got %q, want %q", out.String(), want)
+				}
+			})
 		})
 	}
 }

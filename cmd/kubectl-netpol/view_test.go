@@ -169,10 +169,12 @@ func TestViewOfManyPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	for by, want := range map[string]int{"namespace": 20, "workload": 0, "pod": 0} {
-		page := p.matrixPage(pageQuery{By: by, State: stateNow, Protocol: "TCP"}, false)
-		if len(page.Rows) != want || (want == 0) != (page.Problem != "") {
-			t.Errorf("by %s: %d rows, want %d: %s", by, len(page.Rows), want, page.Problem)
-		}
+		t.Run("by "+by, func(t *testing.T) {
+			page := p.matrixPage(pageQuery{By: by, State: stateNow, Protocol: "TCP"}, false)
+			if len(page.Rows) != want || (want == 0) != (page.Problem != "") {
+				t.Errorf("%d rows, want %d: %s", len(page.Rows), want, page.Problem)
+			}
+		})
 	}
 	page := p.matrixPage(pageQuery{By: "workload", FromNamespace: "ns-03", State: stateNow, Protocol: "TCP", ToNamespace: "ns-04"}, false)
 	if len(page.Rows) != 25 || len(page.Columns) != 25 || page.Problem != "" {

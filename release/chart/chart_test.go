@@ -190,11 +190,13 @@ func TestSwitches(t *testing.T) {
 		t.Errorf("without a writer: %v, and rendered are\n%s%s", err, off[Writer], off[WriterGuard])
 	}
 	for _, enabled := range []bool{true, false} {
-		text := render(t, c, values(t, fmt.Sprintf("{metrics: {prometheusRule: {enabled: true}}, statusWriter: {enabled: %v}}", enabled)))
-		spec := objects(t, text)["PrometheusRule kube-system/kube-network-policies"]["spec"].(map[string]any)
-		if got, want := len(spec["groups"].([]any)), map[bool]int{true: 2, false: 1}[enabled]; got != want {
-			t.Errorf("with the writer enabled %v there are %d groups of alerts, want %d", enabled, got, want)
-		}
+		t.Run(fmt.Sprintf("writer %v", enabled), func(t *testing.T) {
+			text := render(t, c, values(t, fmt.Sprintf("{metrics: {prometheusRule: {enabled: true}}, statusWriter: {enabled: %v}}", enabled)))
+			spec := objects(t, text)["PrometheusRule kube-system/kube-network-policies"]["spec"].(map[string]any)
+			if got, want := len(spec["groups"].([]any)), map[bool]int{true: 2, false: 1}[enabled]; got != want {
+				t.Errorf("%d groups of alerts, want %d", got, want)
+			}
+		})
 	}
 	old, err := Render(c, nil, "v1.29.4")
 	if err != nil || old[Writer] == "" || old[WriterGuard] != "" {

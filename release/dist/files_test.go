@@ -31,9 +31,11 @@ const changelog = `# Changelog
 
 func TestChanges(t *testing.T) {
 	for version, want := range map[string]string{"0.2.0": "### Added\n- Two.\n", "0.1.0": "- One.\n"} {
-		if got, err := changes(changelog, version); got != want || err != nil {
-			t.Errorf("%s: got %q, %v, want %q", version, got, err, want)
-		}
+		t.Run(version, func(t *testing.T) {
+			if got, err := changes(changelog, version); got != want || err != nil {
+				t.Errorf("got %q, %v, want %q", got, err, want)
+			}
+		})
 	}
 	for _, version := range []string{"Unreleased", "0.3.0", "0.2"} {
 		if got, err := changes(changelog, version); err == nil || !strings.Contains(err.Error(), "["+version+"]") {
@@ -81,13 +83,15 @@ func TestKrew(t *testing.T) {
 
 func TestArchivesHaveTheCompletion(t *testing.T) {
 	for os, want := range map[string]string{"linux": "kubectl-netpol 755, LICENSE 644, kubectl_complete-netpol 755", "windows": "kubectl-netpol.exe 755, LICENSE 644"} {
-		var got []string
-		for _, f := range pluginFiles(platform{os, "amd64"}, nil, nil, nil) {
-			got = append(got, fmt.Sprintf("%s %o", f.name, f.mode))
-		}
-		if strings.Join(got, ", ") != want {
-			t.Errorf("%s: got %v, want %s", os, got, want)
-		}
+		t.Run(os, func(t *testing.T) {
+			var got []string
+			for _, f := range pluginFiles(platform{os, "amd64"}, nil, nil, nil) {
+				got = append(got, fmt.Sprintf("%s %o", f.name, f.mode))
+			}
+			if strings.Join(got, ", ") != want {
+				t.Errorf("got %v, want %s", got, want)
+			}
+		})
 	}
 }
 

@@ -16,14 +16,16 @@ func TestSupportedVariants(t *testing.T) {
 		{"--mark BIT\n", "agent[]"},
 		{"--remember-verdicts duration  how long\n", "agent[--remember-verdicts=30s] asking[--remember-verdicts=0]"},
 	} {
-		names, args := supported(tc.help)
-		var got []string
-		for _, name := range names {
-			got = append(got, name+fmt.Sprint(args[name]))
-		}
-		if strings.Join(got, " ") != tc.want {
-			t.Errorf("%q: %v, want %s", tc.help, got, tc.want)
-		}
+		t.Run(tc.want, func(t *testing.T) {
+			names, args := supported(tc.help)
+			var got []string
+			for _, name := range names {
+				got = append(got, name+fmt.Sprint(args[name]))
+			}
+			if strings.Join(got, " ") != tc.want {
+				t.Errorf("%q supports %v, want %s", tc.help, got, tc.want)
+			}
+		})
 	}
 }
 
@@ -48,9 +50,11 @@ func TestMeasurementsOfWays(t *testing.T) {
 		{way{}, false, false},
 		{way{brief: true, denies: true}, false, false},
 	} {
-		if n, denied := count(tc.way); (n == len(measurements)) != tc.all || denied != tc.denied || n == 0 {
-			t.Errorf("%+v: %d of %d measurements, denied: %v", tc.way, n, len(measurements), denied)
-		}
+		t.Run(fmt.Sprintf("denies %v, brief %v", tc.way.denies, tc.way.brief), func(t *testing.T) {
+			if n, denied := count(tc.way); (n == len(measurements)) != tc.all || denied != tc.denied || n == 0 {
+				t.Errorf("%d of %d measurements, denied: %v", n, len(measurements), denied)
+			}
+		})
 	}
 }
 
@@ -62,14 +66,16 @@ func TestUnsupportedWays(t *testing.T) {
 		err, want   error
 		unsupported bool
 	}{{nil, nil, false}, {errors.ErrUnsupported, nil, true}, {failing, failing, false}} {
-		setups, err := setUp(t.Context(), []way{{name: "way", start: func(context.Context, *setup) error { return tc.err }}})
-		if !errors.Is(err, tc.want) || len(setups) != 1 || setups[0].unsupported != tc.unsupported {
-			t.Errorf("start with %v: %v, %d setups", tc.err, err, len(setups))
-		}
-		for _, s := range setups {
-			if err := s.close(); err != nil {
-				t.Error(err)
+		t.Run(fmt.Sprint(tc.err), func(t *testing.T) {
+			setups, err := setUp(t.Context(), []way{{name: "way", start: func(context.Context, *setup) error { return tc.err }}})
+			if !errors.Is(err, tc.want) || len(setups) != 1 || setups[0].unsupported != tc.unsupported {
+				t.Errorf("%v, %d setups", err, len(setups))
 			}
-		}
+			for _, s := range setups {
+				if err := s.close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
 }

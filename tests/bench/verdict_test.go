@@ -62,16 +62,18 @@ func mustDeny(tb testing.TB, s *policy.Snapshot, payload []byte) {
 func TestMeasuredPoliciesDecide(t *testing.T) {
 	const pods = 200
 	for _, policies := range []int{1, 20, 100} {
-		in := input(pods, policies)
-		mustDeny(t, clusterstate.Compile(in), segment(cluster.Addr(1)))
-		in.Policies = append(in.Policies, cluster.Allowing(cluster.NamespaceName(0), cluster.NamespaceName(1)))
-		s := clusterstate.Compile(in)
-		if d := evaluate(t, s, segment(cluster.Addr(1))); !d.Allowed() || d.Reason != policy.RuleMatched {
-			t.Errorf("%d policies and one that allows: %v", policies, d)
-		}
-		if d := evaluate(t, s, segment(cluster.Addr(2))); d.Action != policy.Deny {
-			t.Errorf("%d policies and one that allows another namespace: %v", policies, d)
-		}
+		t.Run(fmt.Sprintf("%d policies", policies), func(t *testing.T) {
+			in := input(pods, policies)
+			mustDeny(t, clusterstate.Compile(in), segment(cluster.Addr(1)))
+			in.Policies = append(in.Policies, cluster.Allowing(cluster.NamespaceName(0), cluster.NamespaceName(1)))
+			s := clusterstate.Compile(in)
+			if d := evaluate(t, s, segment(cluster.Addr(1))); !d.Allowed() || d.Reason != policy.RuleMatched {
+				t.Errorf("one more allows: %v", d)
+			}
+			if d := evaluate(t, s, segment(cluster.Addr(2))); d.Action != policy.Deny {
+				t.Errorf("one more allows another namespace: %v", d)
+			}
+		})
 	}
 }
 

@@ -43,18 +43,20 @@ func TestChartHasEveryFlag(t *testing.T) {
 		t.Fatal(err)
 	}
 	for program, args := range map[string][]string{"agent": {"--help"}, "statusWriter": {"status-writer", "--help"}} {
-		help, err := exec.CommandContext(t.Context(), binary, args...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %v: %s", args, err, help)
-		}
-		flags := chart.Properties[program].Properties["flags"].Properties
-		if len(flags) == 0 {
-			t.Errorf("the schema has no %s.flags", program)
-		}
-		for _, m := range flagLine.FindAllStringSubmatch(string(help), -1) {
-			if _, ok := flags[m[1]]; !ok && !slices.Contains(notValues, m[1]) && (program != "statusWriter" || m[1] != "metrics-bind-address") {
-				t.Errorf("the schema has no %s.flags.%s", program, m[1])
+		t.Run(program, func(t *testing.T) {
+			help, err := exec.CommandContext(t.Context(), binary, args...).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %v: %s", args, err, help)
 			}
-		}
+			flags := chart.Properties[program].Properties["flags"].Properties
+			if len(flags) == 0 {
+				t.Errorf("the schema has no %s.flags", program)
+			}
+			for _, m := range flagLine.FindAllStringSubmatch(string(help), -1) {
+				if _, ok := flags[m[1]]; !ok && !slices.Contains(notValues, m[1]) && (program != "statusWriter" || m[1] != "metrics-bind-address") {
+					t.Errorf("the schema has no %s.flags.%s", program, m[1])
+				}
+			}
+		})
 	}
 }

@@ -55,11 +55,13 @@ func TestMetricsAreForWhoeverTheAPIServerAllows(t *testing.T) {
 			{"the agent itself", tokens["agent"], httpserver.ErrForbidden},
 			{"an invalid token", tokens["reader"] + "x", httpserver.ErrUnauthenticated},
 		} {
-			eventually(t, func() string { // rights take a moment to be in force
-				if err := reviewer.Authorize(t.Context(), tc.token); !errors.Is(err, tc.want) {
-					return fmt.Sprintf("%s: got %v, want %v", tc.who, err, tc.want)
-				}
-				return ""
+			t.Run(tc.who, func(t *testing.T) {
+				eventually(t, func() string { // rights take a moment to be in force
+					if err := reviewer.Authorize(t.Context(), tc.token); !errors.Is(err, tc.want) {
+						return fmt.Sprintf("got %v, want %v", err, tc.want)
+					}
+					return ""
+				})
 			})
 		}
 	})
@@ -73,27 +75,30 @@ func TestProgramServesMetricsSecurely(t *testing.T) {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 		defer client.CloseIdleConnections()
 		for _, tc := range []struct {
+			name          string
 			authorization string
 			status        int
 			metrics       bool
 		}{
-			{"Bearer " + plane.Admin().BearerToken, http.StatusOK, true},
-			{"Bearer x", http.StatusUnauthorized, false},
-			{"", http.StatusUnauthorized, false},
+			{"the administrator", "Bearer " + plane.Admin().BearerToken, http.StatusOK, true},
+			{"an invalid token", "Bearer x", http.StatusUnauthorized, false},
+			{"no token", "", http.StatusUnauthorized, false},
 		} {
-			eventually(t, func() string { // the program starts
-				request := must[*http.Request](t)(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))
-				request.Header.Set("Authorization", tc.authorization)
-				response, err := client.Do(request)
-				if err != nil {
-					return err.Error()
-				}
-				defer response.Body.Close()
-				body := must[[]byte](t)(io.ReadAll(response.Body))
-				if response.StatusCode != tc.status || strings.Contains(string(body), "netpol_status_leader") != tc.metrics {
-					return fmt.Sprintf("with %q: %s %.200s", tc.authorization, response.Status, body)
-				}
-				return ""
+			t.Run(tc.name, func(t *testing.T) {
+				eventually(t, func() string { // the program starts
+					request := must[*http.Request](t)(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))
+					request.Header.Set("Authorization", tc.authorization)
+					response, err := client.Do(request)
+					if err != nil {
+						return err.Error()
+					}
+					defer response.Body.Close()
+					body := must[[]byte](t)(io.ReadAll(response.Body))
+					if response.StatusCode != tc.status || strings.Contains(string(body), "netpol_status_leader") != tc.metrics {
+						return fmt.Sprintf("got %s %.200s", response.Status, body)
+					}
+					return ""
+				})
 			})
 		}
 	})

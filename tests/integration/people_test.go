@@ -86,28 +86,30 @@ func TestViewersGetAnswers(t *testing.T) {
 			{[]string{"matrix", "--port=5432"}, 0},
 			{[]string{"check", "--fail-on=none"}, 0},
 		} {
-			args := append(tc.args, "-n", c.namespace, "-o", "json")
-			wantCode, want, _ := runNetpol(t, plane.Admin(), args...)
-			code, stdout, stderr := runNetpol(t, viewer, args...)
-			var got, all map[string]any
-			for text, into := range map[string]*map[string]any{stdout: &got, want: &all} {
-				if err := json.Unmarshal([]byte(text), into); err != nil {
-					t.Fatalf("%q: %v in %q\n%s", args, err, text, stderr)
+			t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
+				args := append(tc.args, "-n", c.namespace, "-o", "json")
+				wantCode, want, _ := runNetpol(t, plane.Admin(), args...)
+				code, stdout, stderr := runNetpol(t, viewer, args...)
+				var got, all map[string]any
+				for text, into := range map[string]*map[string]any{stdout: &got, want: &all} {
+					if err := json.Unmarshal([]byte(text), into); err != nil {
+						t.Fatalf("%v in %q\n%s", err, text, stderr)
+					}
 				}
-			}
-			limits, _ := got["limits"].([]any)
-			delete(got, "limits")
-			if code != tc.code || code != wantCode || !equalValues(t, got, all) {
-				t.Errorf("%q: got %d\n%s%s\nwant %d\n%s", args, code, stdout, stderr, wantCode, want)
-			}
-			for _, kind := range []string{"Pods", "Nodes", "NetworkPolicies", "AdminNetworkPolicies", "BaselineAdminNetworkPolicies", "ClusterNetworkPolicies"} {
-				if !strings.Contains(stderr, "Not read: "+kind) {
-					t.Errorf("%q: nothing about %s in\n%s", args, kind, stderr)
+				limits, _ := got["limits"].([]any)
+				delete(got, "limits")
+				if code != tc.code || code != wantCode || !equalValues(t, got, all) {
+					t.Errorf("got %d\n%s%s\nwant %d\n%s", code, stdout, stderr, wantCode, want)
 				}
-			}
-			if len(limits) < 6 {
-				t.Errorf("%q: got %d limits", args, len(limits))
-			}
+				for _, kind := range []string{"Pods", "Nodes", "NetworkPolicies", "AdminNetworkPolicies", "BaselineAdminNetworkPolicies", "ClusterNetworkPolicies"} {
+					if !strings.Contains(stderr, "Not read: "+kind) {
+						t.Errorf("nothing about %s in\n%s", kind, stderr)
+					}
+				}
+				if len(limits) < 6 {
+					t.Errorf("got %d limits", len(limits))
+				}
+			})
 		}
 	})
 }

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -289,15 +290,21 @@ func TestSelectedAddressesOfAdministrators(t *testing.T) {
 		anp(t, "t", `{priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{namespaces: {}}]}, {action: Pass, to: [{networks: [0.0.0.0/0]}]}]}`),
 		banp(t, "other", "{"+decides("Deny")),
 	)
-	for got, want := range map[string]string{
-		fmt.Sprint(SelectedAddresses(c, here, networkingv1.PolicyTypeIngress)): "[10.0.0.1]",
-		fmt.Sprint(SelectedAddresses(c, here, networkingv1.PolicyTypeEgress)):  "[10.0.0.1 10.0.0.2]",
-		fmt.Sprint(SelectedForNames(c, there)):                                 "[10.0.0.3]",
-		fmt.Sprint(SelectedToHost(c, here)):                                    "[10.0.0.2]",
+	for _, tc := range []struct {
+		name string
+		got  []netip.Addr
+		want string
+	}{
+		{"ingress", SelectedAddresses(c, here, networkingv1.PolicyTypeIngress), "[10.0.0.1]"},
+		{"egress", SelectedAddresses(c, here, networkingv1.PolicyTypeEgress), "[10.0.0.1 10.0.0.2]"},
+		{"names", SelectedForNames(c, there), "[10.0.0.3]"},
+		{"to the host", SelectedToHost(c, here), "[10.0.0.2]"},
 	} {
-		if got != want {
-			t.Errorf("got %v, want %v", got, want)
-		}
+		t.Run(tc.name, func(t *testing.T) {
+			if got := fmt.Sprint(tc.got); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
 	}
 	c.DomainNames = false // CN-31
 	if got := SelectedForNames(c, here); len(got) > 0 {

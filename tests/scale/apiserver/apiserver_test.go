@@ -147,10 +147,12 @@ func TestHistoryIsBounded(t *testing.T) {
 		version uint64
 		want    bool
 	}{{1, false}, {s.version - historyLen, true}, {s.version, true}} {
-		events, _, ok := call.behind(tt.version)
-		if ok != tt.want || ok && uint64(len(events)) != s.version-tt.version {
-			t.Errorf("from version %d of %d: %v with %d events, want %v", tt.version, s.version, ok, len(events), tt.want)
-		}
+		t.Run(fmt.Sprintf("version %d", tt.version), func(t *testing.T) {
+			events, _, ok := call.behind(tt.version)
+			if ok != tt.want || ok && uint64(len(events)) != s.version-tt.version {
+				t.Errorf("from version %d of %d: %v with %d events, want %v", tt.version, s.version, ok, len(events), tt.want)
+			}
+		})
 	}
 	response, err := http.Get(url + "/api/v1/nodes?watch=true&resourceVersion=1")
 	if err != nil {
