@@ -74,9 +74,9 @@ func (p *pages) explain(page *cellPage, q pageQuery, from, to string) error {
 
 // pair evaluates two sides alone.
 func (p *pages) pair(q pageQuery, s *state, from, to string, port reachability.Port) (*reachability.Overview, error) {
-	of, ok := groupings[q.By]
-	if !ok {
-		return nil, fmt.Errorf("%q: rows and columns must be pod, workload or namespace", q.By)
+	of, err := q.grouping()
+	if err != nil {
+		return nil, err
 	}
 	sides := s.cluster.Sides(s.cluster.Pods(p.family), of)
 	places := placesOf(sides)

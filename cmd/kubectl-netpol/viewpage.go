@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
@@ -133,6 +134,15 @@ func (q pageQuery) port() (reachability.Port, error) {
 	return reachability.ParsePort(q.Port, q.Protocol)
 }
 
+// grouping returns the side of a pod.
+func (q pageQuery) grouping() (func(*corev1.Pod) reachability.Side, error) {
+	of, ok := groupings[q.By]
+	if !ok {
+		return nil, fmt.Errorf("%q: rows and columns must be pod, workload or namespace", q.By)
+	}
+	return of, nil
+}
+
 var protocols = []string{"TCP", "UDP", "SCTP", "ICMP"}
 
 // handler serves the pages. first is what is shown without a query.
@@ -200,9 +210,9 @@ func (p *pages) overview(q pageQuery, s *state, most int) (*reachability.Overvie
 	if err != nil {
 		return nil, err
 	}
-	of, ok := groupings[q.By]
-	if !ok {
-		return nil, fmt.Errorf("%q: rows and columns must be pod, workload or namespace", q.By)
+	of, err := q.grouping()
+	if err != nil {
+		return nil, err
 	}
 	selector, err := labels.Parse(q.Selector)
 	if err != nil {

@@ -366,7 +366,7 @@ func TestTheLeastRecentlySeenGoFirst(t *testing.T) {
 		table.add(&decided{packet: *p, decision: allowed, snapshot: s, count: 1}, nil)
 		want.add(from, port)
 		var got []modelFlow
-		for f := table.oldest; f != nil; f = f.newer {
+		for f := table.all.oldest; f != nil; f = f.links[allFlows].newer {
 			got = append(got, modelFlow{f.source, f.port, f.count})
 		}
 		if diff := cmp.Diff(want.flows, got, cmp.AllowUnexported(modelFlow{}), cmpopts.EquateComparable(netip.Addr{})); diff != "" || table.evicted != want.evicted || len(table.flows) != len(got) {
@@ -374,8 +374,8 @@ func TestTheLeastRecentlySeenGoFirst(t *testing.T) {
 		}
 		sum := 0
 		for _, of := range table.sources {
-			sum += of.count
-			if of.count == 0 {
+			sum += of.len
+			if of.len == 0 {
 				t.Fatal("a source without flows is kept")
 			}
 		}

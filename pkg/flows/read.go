@@ -99,7 +99,7 @@ func (r *Recorder) copy(f *Filter) (flows []flow, denials []denial, s *Summary, 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	after := r.parseCursor(f.After)
-	for flow := r.table.newest; flow != nil && flow.changed > after; flow = flow.older {
+	for flow := r.table.all.newest; flow != nil && flow.changed > after; flow = flow.links[allFlows].older {
 		if f.selects(&flow.key, flow.from, flow.to) {
 			flows = append(flows, *flow)
 		}

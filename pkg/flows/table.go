@@ -67,8 +67,7 @@ type flow struct {
 	changed     uint64     // table.changes after the latest decision
 	source      netip.Addr // that it counts for
 
-	newer, older             *flow // of all
-	newerOfSame, olderOfSame *flow // of one source
+	links [orders]links // in the order of all flows, and in that of its source
 }
 
 // table has the flows that were seen last. It is not safe for concurrent use.
@@ -76,22 +75,15 @@ type table struct {
 	epoch       time.Time // from which times are measured
 	room, share int
 	flows       map[key]*flow
-	newest      *flow
-	oldest      *flow
-	sources     map[netip.Addr]*sourceFlows
+	all         order
+	sources     map[netip.Addr]*order
 	changes     uint64 // numbers changes of flows, and denials
 	evicted     uint64
 }
 
-// sourceFlows are the flows of one source.
-type sourceFlows struct {
-	count          int
-	newest, oldest *flow
-}
-
 // newTable returns a table for room flows, share of one source, with times since epoch.
 func newTable(epoch time.Time, room, share int) *table {
-	return &table{epoch: epoch, room: room, share: share, flows: make(map[key]*flow), sources: make(map[netip.Addr]*sourceFlows)}
+	return &table{epoch: epoch, room: room, share: share, flows: make(map[key]*flow), all: order{of: allFlows}, sources: make(map[netip.Addr]*order)}
 }
 
 // next numbers a change.
@@ -161,17 +153,17 @@ func namesOf(k *key, to *policy.Endpoint, learned policy.Learned) []string {
 func (t *table) makeRoom(source netip.Addr) {
 	of := t.sources[source]
 	switch {
-	case of != nil && of.count >= t.share:
+	case of != nil && of.len >= t.share:
 		t.evict(of.oldest)
 	case len(t.flows) >= t.room:
-		t.evict(t.oldest)
+		t.evict(t.all.oldest)
 	}
 }
 
 func (t *table) evict(f *flow) {
 	t.unlink(f)
 	delete(t.flows, f.key)
-	if t.sources[f.source].count == 0 {
+	if t.sources[f.source].len == 0 {
 		delete(t.sources, f.source)
 	}
 	t.evicted++
@@ -179,50 +171,17 @@ func (t *table) evict(f *flow) {
 
 // link makes f the newest flow.
 func (t *table) link(f *flow) {
-	f.newer, f.older = nil, t.newest
-	if t.newest != nil {
-		t.newest.newer = f
-	} else {
-		t.oldest = f
+	of := t.sources[f.source]
+	if of == nil {
+		of = &order{of: sameSource}
+		t.sources[f.source] = of
 	}
-	t.newest = f
-	s := t.sources[f.source]
-	if s == nil {
-		s = &sourceFlows{}
-		t.sources[f.source] = s
-	}
-	s.count++
-	f.newerOfSame, f.olderOfSame = nil, s.newest
-	if s.newest != nil {
-		s.newest.newerOfSame = f
-	} else {
-		s.oldest = f
-	}
-	s.newest = f
+	t.all.add(f)
+	of.add(f)
 }
 
-// unlink removes f from the lists. The one of its source may be empty then.
+// unlink removes f from both orders. That of its source may be empty then.
 func (t *table) unlink(f *flow) {
-	if f.newer != nil {
-		f.newer.older = f.older
-	} else {
-		t.newest = f.older
-	}
-	if f.older != nil {
-		f.older.newer = f.newer
-	} else {
-		t.oldest = f.newer
-	}
-	s := t.sources[f.source]
-	if f.newerOfSame != nil {
-		f.newerOfSame.olderOfSame = f.olderOfSame
-	} else {
-		s.newest = f.olderOfSame
-	}
-	if f.olderOfSame != nil {
-		f.olderOfSame.newerOfSame = f.newerOfSame
-	} else {
-		s.oldest = f.newerOfSame
-	}
-	s.count--
+	t.all.remove(f)
+	t.sources[f.source].remove(f)
 }

@@ -1,17 +1,21 @@
 package netns
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/tests/lab"
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// TestFlowRecords reads what an agent has decided at its socket and in its log, while a pod sends to more
-// ports than it may have flows: flows of other pods stay, and verdicts are as ever.
+// TestFlowRecords reads what an agent has decided at its socket and in its log, while a pod
+// sends to more ports than it may have flows: flows of other pods stay, and verdicts are as
+// ever.
 func TestFlowRecords(t *testing.T) {
 	const scanned, share = 1500, 512
 	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web")
@@ -60,8 +64,13 @@ func TestFlowRecords(t *testing.T) {
 	if scans == 0 || scans > share || s.Flows > s.MaxFlows {
 		t.Errorf("%d flows of the pod that scans, want at most %d; %+v", scans, share, s)
 	}
-	if labtest.Within(t, func() bool { return strings.Contains(agent.Log(), `{"type":"flow","node":"`) }) != nil {
-		t.Error("the agent has not logged its flows")
+	// The log is written every ten seconds.
+	logged, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := lab.Poll(logged, func() (bool, error) {
+		return strings.Contains(agent.Log(), `{"type":"flow","node":"`), nil
+	}); err != nil {
+		t.Errorf("the agent has not logged its flows: %v", err)
 	}
 	labtest.WaitReady(t, agent)
 }
