@@ -15,13 +15,14 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/remotecommand"
 
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
 )
 
 const (
@@ -195,13 +196,8 @@ func (f *flowsOptions) connectToCluster(ctx context.Context) ([]corev1.Pod, runn
 // execIn runs commands through the API server.
 func execIn(access *rest.Config, client kubernetes.Interface) runner {
 	return func(ctx context.Context, pod *corev1.Pod, command []string, out, errs io.Writer) error {
-		request := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
-			VersionedParams(&corev1.PodExecOptions{Container: agentContainer, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
-		executor, err := remotecommand.NewWebSocketExecutor(access, "GET", request.URL().String())
-		if err != nil {
-			return err
-		}
-		return executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: errs})
+		return cluster.Exec(ctx, access, client, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, agentContainer, command,
+			remotecommand.StreamOptions{Stdout: out, Stderr: errs})
 	}
 }
 

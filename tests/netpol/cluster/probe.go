@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 
@@ -23,13 +23,8 @@ import (
 // newExec returns a runner over the API server.
 func newExec(access *rest.Config, client kubernetes.Interface) runner {
 	return func(ctx context.Context, namespace, pod string, command []string, in io.Reader, out, errs io.Writer) error {
-		request := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("exec").
-			VersionedParams(&corev1.PodExecOptions{Container: proberContainer, Command: command, Stdin: true, Stdout: true, Stderr: true}, scheme.ParameterCodec)
-		executor, err := remotecommand.NewWebSocketExecutor(access, "GET", request.URL().String())
-		if err != nil {
-			return err
-		}
-		return executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: errs})
+		return Exec(ctx, access, client, types.NamespacedName{Namespace: namespace, Name: pod}, proberContainer, command,
+			remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: errs})
 	}
 }
 

@@ -1,0 +1,39 @@
+package cluster
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// Exec runs a command in a container of a pod until it ends. As with kubectl exec, the right to
+// create pods/exec is enough: where an API server refuses a WebSocket, because it is older than
+// 1.30 or because a WebSocket also takes the right to get pods/exec, the streams use SPDY.
+func Exec(ctx context.Context, access *rest.Config, client kubernetes.Interface, pod types.NamespacedName, container string, command []string, streams remotecommand.StreamOptions) error {
+	address := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{
+			Container: container, Command: command,
+			Stdin: streams.Stdin != nil, Stdout: streams.Stdout != nil, Stderr: streams.Stderr != nil,
+		}, scheme.ParameterCodec).URL()
+	overSPDY, err := remotecommand.NewSPDYExecutor(access, "POST", address)
+	if err != nil {
+		return err
+	}
+	overWebSocket, err := remotecommand.NewWebSocketExecutor(access, "GET", address.String())
+	if err != nil {
+		return err
+	}
+	executor, err := remotecommand.NewFallbackExecutor(overWebSocket, overSPDY, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err != nil {
+		return err
+	}
+	return executor.StreamWithContext(ctx, streams)
+}
