@@ -36,7 +36,7 @@ ALONE = ./tests/lab ./tests/netns ./tests/attacks ./tests/suite ./tests/demo
 RACE = ./pkg/agent ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
 
 # Packages whose tests ask the kernel.
-KERNEL = ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
+KERNEL = ./pkg/conntrack ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
 
 # Modules of their own, because of what they depend on.
 MODULES = tests/netpol tests/integration tests/conformance tests/conformance/v0.1.7 tests/conformance/v0.2.0 tests/bench/plots tests/view release
@@ -118,13 +118,14 @@ test-mutants: tools ## faults in the code that the scenarios and attacks must no
 test-integration: tools monitoring-tools ## the informers, install.yaml and the status writer against real API servers, built once
 	cd tests/integration && $(GO) run ./servers/build && $(GO) test -count 1 -timeout 20m ./...
 
-test-vm: tools build ## the kernel's side of it on Debian's kernel in an emulated machine: minutes
-	$(GO) test -c -o bin/ $(KERNEL)
-	tests/vm/run.sh -t 3600 -f bin:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
+test-vm: tools build ## the kernel's side of it, or those tests that RUN matches, on Debian's kernel in an emulated machine: minutes
+	rm -rf bin/vm && mkdir bin/vm && cp bin/kube-network-policies bin/vm/
+	$(GO) test -c -o bin/vm/ $(KERNEL)
+	tests/vm/run.sh -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
 		-f "$$(readlink -f "$$(command -v iptables-nft)"):/usr/sbin/iptables-nft" -f "$$(dirname "$$(find /usr/lib -name libxt_NFQUEUE.so | head -n 1)")" \
 		env AGENT_BINARY=/tests/kube-network-policies NETNS_REQUIRED=1 \
 		bash -c 'cd /tests; modprobe nf_conntrack; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
-			for test in *.test; do echo "$$test"; ./"$$test" -test.skip ChangesLoseNoPacket || failed=1; done; [ -z "$$failed" ]'
+			for test in *.test; do echo "$$test"; ./"$$test" -test.run "$(RUN)" -test.skip ChangesLoseNoPacket || failed=1; done; [ -z "$$failed" ]'
 
 test-conformance-vm: build ## the conformance suites on that kernel: half an hour
 	mkdir -p bin/conformance && cp bin/kube-network-policies bin/conformance/
