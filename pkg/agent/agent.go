@@ -70,12 +70,13 @@ type agent struct {
 	ready     chan struct{} // closed when packets can be decided
 	published sync.Once     // closes ready
 
-	blockedBy *policy.Snapshot // the last one given to blocker; publish alone uses it
+	blocks bool // the blocker has a snapshot; publish alone uses it
 
 	booted bool // the node has no rules of an earlier agent that knew a pod
 
 	mu      sync.Mutex
-	steered *policy.Snapshot // whose packets are steered, nil before the first
+	steered *policy.Snapshot // whose packets are steered, nil before the first; publish alone sets it
+	desired steer.Sets       // of steered
 	closed  closed           // what is steered before that, if booted
 }
 
@@ -328,29 +329,40 @@ func newSnapshotCache(cfg Config, reg prometheus.Registerer) (*snapshotcache.Cac
 // publish activates a snapshot. The order matters: the observer and the enforcer know a
 // policy before nftables queues the first packet of a newly selected pod, and packets of
 // an address are pending before the policies of its new pod are evaluated.
-func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time) {
-	s.Prepare()
+func (a *agent) publish(ctx context.Context, s *policy.Snapshot, since time.Time, listed bool) {
+	before := a.steered
+	sameLocal := before != nil && s.SameLocal(before)
+	if !sameLocal {
+		s.Prepare()
+	}
 	if a.observer != nil {
 		a.observer.Follow(s)
 	}
-	a.forget(ctx, a.enforce(s, since), s)
+	a.enforce(s, sameLocal, since)
+	change := changeSince(before, s)
+	a.forget(ctx, before, change)
 	a.metrics.enforced(since)
-	a.block(s)
+	if listed {
+		a.block(s, change)
+	}
 	a.metrics.published(ctx, s)
 }
 
 // enforce decides packets by s and steers the packets that s is about. The owners and the
-// steered addresses in the desired state are always of the same snapshot. It returns the
-// snapshot before s, nil if s is the first.
-func (a *agent) enforce(s *policy.Snapshot, since time.Time) (before *policy.Snapshot) {
+// steered addresses in the desired state are always of the same snapshot, unless nothing
+// has changed of the node's own pods.
+func (a *agent) enforce(s *policy.Snapshot, sameLocal bool, since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.owners.follow(s)
 	a.enforcer.Swap(s)
 	a.open()
-	before, a.steered = a.steered, s
-	a.steerer.Set(a.sets(s, since))
-	return before
+	a.steered = s
+	if !sameLocal {
+		a.desired = a.sets(s)
+	}
+	a.desired.Since = since
+	a.steerer.Set(a.desired)
 }
 
 // recheck evaluates the connections that were accepted while another process had changed
@@ -367,11 +379,12 @@ func (a *agent) resteer() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.steered != nil {
-		a.steerer.Set(a.sets(a.steered, time.Time{}))
+		a.desired = a.sets(a.steered)
+		a.steerer.Set(a.desired)
 	}
 }
 
-func (a *agent) sets(s *policy.Snapshot, since time.Time) steer.Sets {
+func (a *agent) sets(s *policy.Snapshot) steer.Sets {
 	sets := steer.Sets{
 		Ingress:       s.Selected(policy.Ingress),
 		Egress:        s.Selected(policy.Egress),
@@ -382,7 +395,6 @@ func (a *agent) sets(s *policy.Snapshot, since time.Time) steer.Sets {
 		AuditIngress:  s.AuditedIn(policy.Ingress),
 		AuditEgress:   s.AuditedIn(policy.Egress),
 		AuditToHost:   s.AuditedToHost(),
-		Since:         since,
 	}
 	if a.observer != nil {
 		sets.Names, sets.Resolvers = s.SelectedForNames(), a.observer.Resolvers()

@@ -135,7 +135,7 @@ func TestChangedResolversAreSteered(t *testing.T) {
 		if a.steered != nil {
 			t.Error("something is steered before the first snapshot")
 		}
-		a.publish(ctx, administered(pod), time.Now())
+		a.publish(ctx, administered(pod), time.Now(), true)
 		expect(selected + "\nresolvers-v4 [192.0.2.53 53]")
 		find("10.96.0.10:53", "192.0.2.53:53")
 		expect(selected + "\nresolvers-v4 [10.96.0.10 53]\nresolvers-v4 [192.0.2.53 53]")

@@ -33,14 +33,17 @@ func (a *agent) accepting() func(packet.Packet) {
 	return a.blocker.Accepted
 }
 
-// block blocks the connections that s denies. A saved state blocks none: connections that
-// it denies may be allowed by what has changed since.
-func (a *agent) block(s *policy.Snapshot) {
-	if a.blocker == nil || !a.cache.Listed() {
+// block blocks the connections that s denies, which differs from the snapshot before by
+// change. It is not called with a saved state: connections that it denies may be allowed by
+// what has changed since.
+func (a *agent) block(s *policy.Snapshot, change conntrack.Change) {
+	if a.blocker == nil {
 		return
 	}
-	change := changeSince(a.blockedBy, s)
-	a.blockedBy = s
+	if !a.blocks {
+		change = conntrack.Change{All: true}
+	}
+	a.blocks = true
 	a.blocker.Set(established(s, a.observer), change)
 }
 
@@ -50,6 +53,9 @@ func changeSince(before, s *policy.Snapshot) (c conntrack.Change) {
 		return conntrack.Change{All: true}
 	}
 	c.Addrs, c.All = s.ChangedSince(before)
+	if s.SameLocal(before) {
+		return c
+	}
 	for _, addr := range append(added(before.Selected(policy.Egress), s.Selected(policy.Egress)), added(before.SelectedToHost(), s.SelectedToHost())...) {
 		if !wasHeld(before, policy.Egress, addr) {
 			c.Opened = append(c.Opened, addr)

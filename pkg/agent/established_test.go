@@ -5,14 +5,17 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/knftables"
 
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
+	"sigs.k8s.io/kube-network-policies/pkg/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/policycache"
+	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
 // TestOnlyPermanentlyDeniedIsBlocked has a pod of this node that accepts nothing, and an
@@ -152,15 +155,26 @@ func TestConnectionsThatWereNotEvaluatedAreListed(t *testing.T) {
 	}
 }
 
-// TestASavedStateBlocksNothing has a cache that has not listed the cluster.
+// TestASavedStateBlocksNothing: all connections are evaluated by the first snapshot that is
+// made of lists, whatever the saved state was.
 func TestASavedStateBlocksNothing(t *testing.T) {
-	blocker, err := conntrack.New(conntrack.Config{Mark: conntrack.DefaultMark, Registerer: prometheus.NewRegistry()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &agent{blocker: blocker, cache: &policycache.Cache{}}
-	a.block(policy.New(policy.Model{}))
-	if a.blockedBy != nil {
-		t.Error("a saved state blocks connections")
+	for _, listed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("listed %v", listed), func(t *testing.T) {
+			reg := prometheus.NewRegistry()
+			blocker, err := conntrack.New(conntrack.Config{Mark: conntrack.DefaultMark, Registerer: reg})
+			if err != nil {
+				t.Fatal(err)
+			}
+			steerer, err := steer.NewFake(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, knftables.NewFake(knftables.InetFamily, steer.TableName))
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := &agent{blocker: blocker, enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
+			a.follow(nil, nil, reg)
+			a.publish(t.Context(), policy.New(policy.Model{}), time.Now(), listed)
+			if a.blocks != listed {
+				t.Errorf("the blocker has a snapshot: %v", a.blocks)
+			}
+		})
 	}
 }

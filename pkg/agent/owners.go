@@ -63,8 +63,12 @@ func (o *owners) any() bool {
 func (o *owners) follow(s *policy.Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	before := o.now
-	o.snapshot, o.now = s, make(map[netip.Addr]uint32, len(s.Local()))
+	latest, before := o.snapshot, o.now
+	o.snapshot = s
+	if latest != nil && s.SameLocal(latest) {
+		return
+	}
+	o.now = make(map[netip.Addr]uint32, len(s.Local()))
 	for _, a := range s.Local() {
 		o.now[a] = s.Endpoint(a).ID
 	}

@@ -122,7 +122,7 @@ func TestObserverFollowsBeforeSteering(t *testing.T) {
 				ctx, cancel := context.WithCancel(ctx)
 				ended := make(chan error)
 				go func() { ended <- steerer.Run(ctx) }()
-				a.publish(ctx, administered(pod), time.Now().Add(-3*time.Second))
+				a.publish(ctx, administered(pod), time.Now().Add(-3*time.Second), true)
 				if got := latencies(t, reg); got != 3 {
 					t.Errorf("latency %v s, want 3", got)
 				}

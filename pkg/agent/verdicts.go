@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
@@ -37,14 +38,13 @@ func (a *agent) remembering() enforce.Verdicts {
 	return a.verdicts
 }
 
-// forget has the kernel forget the verdicts that are others by s than by the snapshot
-// before, nil if s is the first. Packets are decided by s already.
-func (a *agent) forget(ctx context.Context, before, s *policy.Snapshot) {
+// forget has the kernel forget the verdicts that a change since the snapshot before turns.
+// Packets are decided by the snapshot after it already.
+func (a *agent) forget(ctx context.Context, before *policy.Snapshot, change conntrack.Change) {
 	if a.verdicts == nil || before == nil {
 		return // nothing is remembered before the first snapshot
 	}
-	addrs, all := s.ChangedSince(before)
-	a.verdicts.Changed(ctx, addrs, all)
+	a.verdicts.Changed(ctx, change.Addrs, change.All)
 }
 
 // rememberedVerdicts are the verdicts in the table of an agent.

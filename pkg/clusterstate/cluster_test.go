@@ -166,6 +166,7 @@ func TestClusterFollowsLikeCompile(t *testing.T) {
 	for seed := range uint64(200) {
 		w := newWorld(seed)
 		c := New(Config{NodeName: "n1", Features: compile.AllFeatures()})
+		before := c.Snapshot()
 		for step := range 60 {
 			what := w.change(c)
 			if w.r.IntN(3) > 0 {
@@ -174,11 +175,30 @@ func TestClusterFollowsLikeCompile(t *testing.T) {
 			if got, want := c.Len(compile.KindPod), len(w.pods); got != want {
 				t.Fatalf("seed %d, step %d (%s): %d pods, want %d", seed, step, what, got, want)
 			}
-			if got, want := describe(c.Snapshot()), describe(Compile(w.input())); got != want {
+			s := c.Snapshot()
+			if got, want := describe(s), describe(Compile(w.input())); got != want {
 				t.Fatalf("seed %d, step %d (%s): the cluster is\n%s\nwant\n%s", seed, step, what, got, want)
 			}
+			if s.SameLocal(before) && local(s) != local(before) {
+				t.Fatalf("seed %d, step %d (%s): a pod of the node has changed from %s to %s", seed, step, what, local(before), local(s))
+			}
+			before = s
 		}
 	}
+}
+
+// local prints what a snapshot has about the pods of its node.
+func local(s *policy.Snapshot) string {
+	var out strings.Builder
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		fmt.Fprintln(&out, s.Selected(d), s.Ranges(d), s.AuditedIn(d))
+	}
+	fmt.Fprintln(&out, s.SelectedToHost(), s.SelectedForNames(), s.AuditedToHost())
+	for _, a := range s.Local() {
+		e := s.Endpoint(a)
+		fmt.Fprintf(&out, "%v %d %p %p %p\n", a, e.ID, e.Ingress, e.Egress, e.Audited)
+	}
+	return out.String()
 }
 
 // describe prints what a snapshot decides for the addresses of a world.

@@ -84,7 +84,7 @@ func (e *Endpoints) changedSince(old *Endpoints) (addrs []netip.Addr) {
 			continue
 		}
 		for n := range c {
-			if !slices.Equal(c[n], before[n]) {
+			if !c[n].is(before[n]) && !slices.Equal(c[n], before[n]) {
 				addrs = c[n].missing(addrs, before[n])
 				addrs = before[n].missing(addrs, c[n])
 			}
@@ -92,6 +92,11 @@ func (e *Endpoints) changedSince(old *Endpoints) (addrs []netip.Addr) {
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)
+}
+
+// is reports whether s and other are one shard that no edit has copied in between.
+func (s shard) is(other shard) bool {
+	return len(s) == len(other) && (len(s) == 0 || &s[0] == &other[0])
 }
 
 // missing appends the addresses of e that have another endpoint in other.

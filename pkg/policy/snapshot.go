@@ -441,6 +441,12 @@ func (s *Snapshot) Ranges(d Direction) []netip.Prefix {
 	return slices.Clone(s.m.Ranges)
 }
 
+// SameLocal reports whether nothing has changed since old, a snapshot of the same cluster,
+// of this node's own pods, the policies that select them, and Ranges.
+func (s *Snapshot) SameLocal(old *Snapshot) bool {
+	return s.m.Local == old.m.Local && s.m.Isolating == old.m.Isolating && slices.Equal(s.m.Ranges, old.m.Ranges)
+}
+
 // Findings returns what of the policies could not be honoured, ordered by
 // policy and field.
 func (s *Snapshot) Findings() []Finding { return slices.Clone(s.m.Findings) }

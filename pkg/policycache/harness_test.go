@@ -48,6 +48,8 @@ type published struct {
 	in    string // see describe
 	since time.Duration
 	at    time.Duration
+
+	unlisted bool // it is the saved state
 }
 
 // harness runs a Cache. Its times count from its start.
@@ -78,12 +80,12 @@ func startWith(t *testing.T, source Source, cfg Config) *harness {
 	var err error
 	cfg.NodeName, cfg.Features, cfg.Registerer = "n", compile.AllFeatures(), prometheus.NewRegistry()
 	cfg.Jitter = spread()
-	h.Cache, err = New(source, cfg, func(_ context.Context, s *policy.Snapshot, since time.Time) {
+	h.Cache, err = New(source, cfg, func(_ context.Context, s *policy.Snapshot, since time.Time, listed bool) {
 		if s == nil {
 			t.Error("published no snapshot")
 		}
 		h.mu.Lock()
-		h.runs = append(h.runs, published{recorded.in, since.Sub(begin), time.Since(begin)})
+		h.runs = append(h.runs, published{recorded.in, since.Sub(begin), time.Since(begin), !listed})
 		h.mu.Unlock()
 		h.each <- struct{}{}
 	})

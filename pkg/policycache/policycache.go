@@ -17,7 +17,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -101,9 +100,10 @@ func (c Config) Validate() error {
 }
 
 // Publish applies a new snapshot. since is when the oldest of the changes in it was
-// seen. It is called from one goroutine, and the next snapshot waits for its return.
-// ctx ends with the Cache.
-type Publish func(ctx context.Context, s *policy.Snapshot, since time.Time)
+// seen. listed reports whether the snapshot is made of complete lists; otherwise it is that of
+// the saved state. It is called from one goroutine, and the next snapshot waits for its
+// return. ctx ends with the Cache.
+type Publish func(ctx context.Context, s *policy.Snapshot, since time.Time, listed bool)
 
 // view is a *clusterstate.Cluster.
 type view interface {
@@ -127,7 +127,6 @@ type Cache struct {
 	retries  *retries
 	currency *currency
 	saving   *saving // nil if nothing is saved
-	listed   atomic.Bool
 
 	mu    sync.Mutex
 	view  view
@@ -226,7 +225,6 @@ func (c *Cache) Run(ctx context.Context) error {
 		}
 		klog.FromContext(ctx).Info("Initial lists synced")
 		c.metrics.setSource(fromSource)
-		c.listed.Store(true)
 		c.change(nil, func(view) int { return 1 }) // an empty cluster has a snapshot, too
 		if c.saving != nil {
 			c.saving.changed(compile.KindNamespace) // it is current, other than the saved one
@@ -240,10 +238,6 @@ func (c *Cache) Run(ctx context.Context) error {
 	})
 	return group.Wait()
 }
-
-// Listed reports whether the initial lists of all kinds have synced. A snapshot that is
-// published before is that of the saved state.
-func (c *Cache) Listed() bool { return c.listed.Load() }
 
 // waitListed returns true when all kinds have been listed, or false when ctx has ended.
 func (c *Cache) waitListed(ctx context.Context) bool {
@@ -304,7 +298,7 @@ func (c *Cache) sync(ctx context.Context) error {
 		return nil // the previous run has covered the change that poked for this one
 	}
 	klog.FromContext(ctx).V(2).Info("Snapshot compiled", "took", took, "addresses", snapshot.Len())
-	c.publish(ctx, snapshot, since)
+	c.publish(ctx, snapshot, since, true)
 	return nil
 }
 

@@ -184,7 +184,7 @@ func (c *Cache) publishSaved(ctx context.Context, s *policy.Snapshot, listed <-c
 	c.metrics.setSource(fromCache)
 	for {
 		if s != nil {
-			c.publish(ctx, s, time.Now())
+			c.publish(ctx, s, time.Now(), false)
 		}
 		select {
 		case <-c.sandboxes:

@@ -63,14 +63,14 @@ func TestAStartUsesTheSavedState(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				h = startWith(t, s.inBubble(t), Config{Kinds: allKinds, Saved: savedIn(path, "1", allKinds)})
 				synctest.Wait()
-				if got := h.all(); len(got) != 1 || got[0].in != saved || got[0].at != 0 {
-					t.Fatalf("published %v, want %s at once", got, saved)
+				if got := h.all(); len(got) != 1 || got[0].in != saved || got[0].at != 0 || !got[0].unlisted {
+					t.Fatalf("published %+v, want %s at once, as not listed", got, saved)
 				}
 				if got := h.age(t); got != 600 {
 					t.Errorf("age %v, want the 600 s since the state was current", got)
 				}
-				if got := h.source(t); got != fromCache || h.Listed() {
-					t.Errorf("source %q, listed %v", got, h.Listed())
+				if got := h.source(t); got != fromCache {
+					t.Errorf("source %q", got)
 				}
 				s.remove(pod("b", "10.0.0.2"), denyAll("deny"))
 				s.add(pod("c", "10.0.0.2"), denyAll("deny2"))
@@ -78,11 +78,11 @@ func TestAStartUsesTheSavedState(t *testing.T) {
 				time.Sleep(retryMax)
 				synctest.Wait()
 				const want = "anp/p banp/default cnp/q node/n np/deny2 ns/x pod/a=10.0.0.1 pod/c=10.0.0.2"
-				if got := h.all(); len(got) != 2 || got[1].in != want {
-					t.Errorf("published %v, want %s in one step", got, want)
+				if got := h.all(); len(got) != 2 || got[1].in != want || got[1].unlisted {
+					t.Errorf("published %+v, want %s in one step, as listed", got, want)
 				}
-				if got := h.source(t); got != fromSource || !h.Listed() {
-					t.Errorf("source %q, listed %v", got, h.Listed())
+				if got := h.source(t); got != fromSource {
+					t.Errorf("source %q", got)
 				}
 			})
 		})

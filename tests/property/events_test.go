@@ -151,7 +151,7 @@ func replay(t *testing.T, g *gen, histories []*history, cfg policycache.Config) 
 	defer source.shutdown()
 	var last *policy.Snapshot
 	cfg.NodeName, cfg.MinInterval, cfg.Registerer = here, random.Pick(g, 0, time.Second), prometheus.NewRegistry()
-	c, err := policycache.New(source, cfg, func(_ context.Context, s *policy.Snapshot, _ time.Time) { last = s })
+	c, err := policycache.New(source, cfg, func(_ context.Context, s *policy.Snapshot, _ time.Time, _ bool) { last = s })
 	if err != nil {
 		t.Fatal(err)
 	}

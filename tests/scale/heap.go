@@ -51,7 +51,7 @@ func printHeap(ctx context.Context, kubeconfig string) error {
 	taken := make(chan *policy.Snapshot, 1)
 	c, err := policycache.New(source, policycache.Config{
 		NodeName: ownNode, Features: compile.AllFeatures(), Registerer: prometheus.NewRegistry(),
-	}, func(_ context.Context, s *policy.Snapshot, _ time.Time) { taken <- s })
+	}, func(_ context.Context, s *policy.Snapshot, _ time.Time, _ bool) { taken <- s })
 	if err != nil {
 		return err
 	}
