@@ -32,7 +32,8 @@ type APIServer struct {
 }
 
 // Connect returns the Source of the cluster that config leads to. Pods have a connection
-// of their own: while many of them change, all other objects are received at once.
+// of their own: while many of them change, all other objects are received at once. Only
+// changes of pods set the pace.
 func Connect(config *rest.Config) (*APIServer, error) {
 	var forPods, forOthers apiconn.Connections
 	overPods, err := forPods.Client(config)
@@ -43,12 +44,12 @@ func Connect(config *rest.Config) (*APIServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newAPIServer(config, overPods, over, forPods.Listing)
+	return newAPIServer(config, overPods, over, &forPods)
 }
 
 // newAPIServer returns the Source of the cluster that config leads to, over these
-// connections. listing is called for each list of pods, see podwatch.New.
-func newAPIServer(config *rest.Config, overPods, over *http.Client, listing func() (end func())) (*APIServer, error) {
+// connections. pace is that of overPods.
+func newAPIServer(config *rest.Config, overPods, over *http.Client, pace podwatch.Pace) (*APIServer, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // retries are paced by the Cache, for all kinds together
 	policies := map[*compile.Kind]rest.Interface{}
@@ -68,7 +69,7 @@ func newAPIServer(config *rest.Config, overPods, over *http.Client, listing func
 	if err != nil {
 		return nil, err
 	}
-	return &APIServer{client, podwatch.New(pods.RESTClient(), listing), policies}, nil
+	return &APIServer{client, podwatch.New(pods.RESTClient(), pace), policies}, nil
 }
 
 // codecs know the objects and lists of all kinds of policy.

@@ -82,7 +82,7 @@ func (s *server) source(t *testing.T, config rest.Config) *APIServer {
 		t.Fatal(err)
 	}
 	var connections apiconn.Connections
-	source, err := newAPIServer(&config, over, over, connections.Listing)
+	source, err := newAPIServer(&config, over, over, &connections)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,12 +59,12 @@ type Config struct {
 	Audit bool
 	// Memory is handed on to every compile. Nil makes one of the default size.
 	Memory *policy.Memory
-	// MinInterval is the least time between the starts of two compiles; changes
-	// within it share one. The first change after a quiet time does not wait.
-	// Zero compiles at every change.
+	// MinInterval is the least time between the starts of two compiles for changes of
+	// a kind of which many objects change; changes within it share one. Changes of other
+	// kinds do not wait. Zero compiles at every change.
 	MinInterval time.Duration
-	// Settle is how long a compile waits for the changes that come along with the
-	// first. Zero does not wait.
+	// Settle is how long a compile for such a change waits for those that come along
+	// with the first. Zero does not wait.
 	Settle time.Duration
 	// Jitter returns numbers in [0,1) that spread retries. Nil spreads them at random.
 	Jitter func() float64
@@ -105,6 +105,9 @@ func (c Config) Validate() error {
 // return. ctx ends with the Cache.
 type Publish func(ctx context.Context, s *policy.Snapshot, since time.Time, listed bool)
 
+// calmRate is how many changes a second of one kind do not wait.
+const calmRate = 100
+
 // view is a *clusterstate.Cluster.
 type view interface {
 	Set(o any) bool
@@ -131,7 +134,8 @@ type Cache struct {
 	mu    sync.Mutex
 	view  view
 	since time.Time // the first change that is in no snapshot yet, or zero
-	saved bool      // the view is the saved state, of which no kind has been listed yet
+	rates map[*compile.Kind]*runner.Rate
+	saved bool // the view is the saved state, of which no kind has been listed yet
 
 	sandboxes chan struct{} // takes a value after a change of sandboxes
 }
@@ -153,6 +157,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		retries:  newRetries(jitter),
 		currency: newCurrency(),
 
+		rates:     map[*compile.Kind]*runner.Rate{nil: new(runner.Rate)},
 		sandboxes: make(chan struct{}, 1),
 
 		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Features: cfg.Features, Audit: cfg.Audit, Memory: cfg.Memory}),
@@ -173,6 +178,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	for _, k := range kinds {
 		m := c.newMirror(k)
 		c.mirrors, c.currency.behind[m] = append(c.mirrors, m), true
+		c.rates[k] = new(runner.Rate)
 	}
 	return c, nil
 }
@@ -257,14 +263,20 @@ func (c *Cache) change(kind *compile.Kind, f func(view) int) {
 	c.mu.Lock()
 	changed := f(c.view)
 	c.saved = c.saved && kind == nil
+	now := time.Now()
 	if changed > 0 && c.since.IsZero() {
-		c.since = time.Now()
+		c.since = now
 	}
+	calm := c.rates[kind].Add(now, changed) <= calmRate
 	c.mu.Unlock()
 	if changed == 0 {
 		return
 	}
-	c.runner.Poke()
+	if calm {
+		c.runner.PokeNow()
+	} else {
+		c.runner.Poke()
+	}
 	if c.saving != nil && kind != nil {
 		c.saving.changed(kind)
 	}

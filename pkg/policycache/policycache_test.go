@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
@@ -235,26 +236,49 @@ func TestLabelsAndAddressesOfNodesDoNotMatterUnlessNodesMayBePeers(t *testing.T)
 	})
 }
 
-func TestChangesAreCoalescedAndTimedByTheOldest(t *testing.T) {
+// TestOnlyKindsThatChangeOftenWait: while many pods change, their changes share snapshots,
+// which are timed by the oldest. Policies do not wait, nor do pods once few of them change.
+func TestOnlyKindsThatChangeOftenWait(t *testing.T) {
+	const interval = 200 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		h := start(t, c.source(), time.Second)
+		h := start(t, c.source(), interval)
 		time.Sleep(10 * time.Second)
-		for i := range 10 {
+		for i := range 4 * calmRate {
+			c.create(pod("many"+strconv.Itoa(i), "10.0.0.1"))
+			synctest.Wait() // its watches have little room
+		}
+		time.Sleep(2 * interval)
+		type snapshot struct{ Since, At time.Duration } // in ms
+		began, seen := time.Now(), len(h.all())
+		next := func() (got []snapshot) {
+			synctest.Wait()
+			for _, p := range h.all()[seen:] {
+				at := func(t time.Duration) time.Duration { return (t - 10*time.Second - 2*interval) / time.Millisecond }
+				got = append(got, snapshot{at(p.since), at(p.at)})
+			}
+			seen += len(got)
+			return got
+		}
+		for i := range 4 {
 			c.create(pod("p"+strconv.Itoa(i), "10.0.0.1"))
 			time.Sleep(50 * time.Millisecond)
 		}
-		time.Sleep(10 * time.Second)
-		got := h.all()[1:] // but the first, empty one
-		ms := func(n int) time.Duration { return 10*time.Second + time.Duration(n)*time.Millisecond }
-		if len(got) != 2 {
-			t.Fatalf("published %v, want one snapshot at once and one after the interval", got)
+		if diff := cmp.Diff([]snapshot{{0, 0}, {50, 200}}, next()); diff != "" {
+			t.Errorf("while many pods change (-want +got):\n%s", diff)
 		}
-		if got[0].in != "pod/p0=10.0.0.1" || got[0].since != ms(0) || got[0].at != ms(0) {
-			t.Errorf("first %+v", got[0])
+		time.Sleep(50 * time.Millisecond)
+		c.create(denyAll("np"))
+		if diff := cmp.Diff([]snapshot{{250, 250}}, next()); diff != "" {
+			t.Errorf("a policy meanwhile (-want +got):\n%s", diff)
 		}
-		if strings.Count(got[1].in, "pod/") != 10 || got[1].since != ms(50) || got[1].at != ms(1000) {
-			t.Errorf("second %+v", got[1])
+		time.Sleep(10*time.Second - time.Since(began))
+		for i := range 2 {
+			c.create(pod("q"+strconv.Itoa(i), "10.0.0.1"))
+			time.Sleep(50 * time.Millisecond)
+		}
+		if diff := cmp.Diff([]snapshot{{10000, 10000}, {10050, 10050}}, next()); diff != "" {
+			t.Errorf("after a quiet time (-want +got):\n%s", diff)
 		}
 	})
 }

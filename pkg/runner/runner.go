@@ -14,10 +14,11 @@ import (
 // Config holds the intervals of a Runner.
 type Config struct {
 	// MinInterval is the least time between the starts of two runs. Pokes that
-	// arrive earlier share one run. Zero runs at every poke.
+	// arrive earlier share one run. Zero runs at every poke. PokeNow does not wait
+	// for it.
 	MinInterval time.Duration
 	// Settle is how long a run waits after a poke for further pokes. Zero does not
-	// wait.
+	// wait, and neither does PokeNow.
 	Settle time.Duration
 	// RetryInterval is the time between a failed run and its retry.
 	RetryInterval time.Duration
@@ -49,6 +50,7 @@ type Runner struct {
 	cfg  Config
 	sync func(context.Context) error
 	poke chan struct{}
+	now  chan struct{}
 }
 
 // New returns a Runner that calls sync. It starts nothing. It panics if
@@ -57,15 +59,22 @@ func New(cfg Config, sync func(context.Context) error) *Runner {
 	if err := cfg.Validate(); err != nil {
 		panic("runner: " + err.Error())
 	}
-	return &Runner{cfg: cfg, sync: sync, poke: make(chan struct{}, 1)}
+	return &Runner{cfg: cfg, sync: sync, poke: make(chan struct{}, 1), now: make(chan struct{}, 1)}
 }
 
 // Poke asks for a run that starts after this call. It never blocks and may be
 // called from any goroutine, also before Run.
-func (r *Runner) Poke() {
+func (r *Runner) Poke() { put(r.poke) }
+
+// PokeNow is like Poke, but the run waits for nothing except the end of the one in
+// progress.
+func (r *Runner) PokeNow() { put(r.now) }
+
+// put does nothing if a run is pending already.
+func put(pokes chan struct{}) {
 	select {
-	case r.poke <- struct{}{}:
-	default: // a run is pending already
+	case pokes <- struct{}{}:
+	default:
 	}
 }
 
@@ -78,13 +87,14 @@ func (r *Runner) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-r.now:
 		case <-r.poke:
-			if !sleep(ctx, r.cfg.Settle) {
+			if !r.sleep(ctx, r.cfg.Settle) {
 				return
 			}
-			r.settled()
 		case <-due:
 		}
+		r.settled()
 		started := time.Now()
 		due = nil
 		if err := r.sync(ctx); err != nil {
@@ -96,28 +106,33 @@ func (r *Runner) Run(ctx context.Context) {
 		} else if r.cfg.MaxInterval > 0 {
 			due = time.After(r.cfg.MaxInterval)
 		}
-		if !sleep(ctx, r.cfg.MinInterval-time.Since(started)) {
+		if !r.sleep(ctx, r.cfg.MinInterval-time.Since(started)) {
 			return
 		}
 	}
 }
 
-// settled discards a poke that came while the run was waiting.
+// settled discards the pokes that the run that begins now is for.
 func (r *Runner) settled() {
-	select {
-	case <-r.poke:
-	default:
+	for _, pokes := range []chan struct{}{r.poke, r.now} {
+		select {
+		case <-pokes:
+		default:
+		}
 	}
 }
 
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleep waits for d, or until PokeNow, and reports whether ctx is still alive.
+func (r *Runner) sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
 	select {
 	case <-ctx.Done():
 		return false
+	case <-r.now:
+		r.PokeNow() // for Run
+		return true
 	case <-time.After(d):
 		return true
 	}

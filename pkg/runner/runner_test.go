@@ -75,6 +75,37 @@ func TestSettleCoalescesPokes(t *testing.T) {
 	})
 }
 
+func TestPokeNowDoesNotWait(t *testing.T) {
+	cfg := intervals
+	cfg.Settle = 2 * time.Second
+	for _, tt := range []struct {
+		name  string
+		after []time.Duration // Poke, and then PokeNow
+		want  []int
+	}{
+		{"while a run settles", []time.Duration{10 * time.Second, time.Second}, []int{11}},
+		{"within the interval", []time.Duration{10 * time.Second, 2 * time.Second}, []int{12, 12}},
+		{"after it", []time.Duration{10 * time.Second, 20 * time.Second}, []int{12, 30}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, runs, cancel := start(t, cfg, nil)
+				defer cancel()
+				time.Sleep(tt.after[0])
+				r.Poke()
+				time.Sleep(tt.after[1])
+				synctest.Wait()
+				r.PokeNow()
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				if !slices.Equal(*runs, tt.want) {
+					t.Errorf("runs at %v, want %v", *runs, tt.want)
+				}
+			})
+		})
+	}
+}
+
 func TestPokeDuringRunIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r *Runner

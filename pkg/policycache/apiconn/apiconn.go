@@ -8,10 +8,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"sigs.k8s.io/kube-network-policies/pkg/runner"
 )
 
 const (
@@ -27,6 +30,9 @@ const (
 // Connections are the connections to an API server. The zero value is ready to use.
 type Connections struct {
 	lists atomic.Int32 // that are in progress
+
+	mu      sync.Mutex
+	changes runner.Rate
 }
 
 // Client returns a client of the API server that config leads to. It uses one connection

@@ -5,19 +5,24 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"golang.org/x/time/rate"
 )
 
-// A connection on which nothing more is waiting is read at most readBurst times in a row,
-// and 50 times a second in the long run. While a cluster changes a thousand times each
-// second, an agent that woke for every change would spend more on waking than on the
-// changes: what is read together makes one snapshot. Fewer than 50 changes a second do not
-// wait, nor does a list.
+// While a cluster changes a thousand times each second, an agent that woke for every change
+// would spend more on waking than on the changes: what is read together makes one snapshot.
+// So a connection on which nothing more is waiting is left alone for a while. Up to calmRate
+// changes a second do not wait, nor does a list. Above, the pause grows with the rate, up to
+// maxPause at busyRate.
 const (
-	readInterval = 20 * time.Millisecond
-	readBurst    = 25
+	calmRate = 100
+	busyRate = 500
+	maxPause = 20 * time.Millisecond
 )
+
+// pause returns how long a connection is left alone after it was read.
+func pause(changesPerSecond float64) time.Duration {
+	share := (changesPerSecond - calmRate) / (busyRate - calmRate)
+	return time.Duration(min(max(share, 0), 1) * float64(maxPause))
+}
 
 // Listing suspends the pace while a list is in progress, until end is called.
 func (c *Connections) Listing() (end func()) {
@@ -25,12 +30,32 @@ func (c *Connections) Listing() (end func()) {
 	return sync.OnceFunc(func() { c.lists.Add(-1) })
 }
 
+// Changed counts a change that was received, unless it is part of a list. Without calls of
+// it, connections are read as something arrives.
+func (c *Connections) Changed() {
+	if c.lists.Load() > 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changes.Add(time.Now(), 1)
+}
+
+// pause returns how long connections are left alone now.
+func (c *Connections) pause() time.Duration {
+	if c.lists.Load() > 0 {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return pause(c.changes.Add(time.Now(), 0))
+}
+
 func (c *Connections) reader(r io.ReadCloser) *pacedReader {
 	closed := make(chan struct{})
 	return &pacedReader{
 		ReadCloser:  r,
 		connections: c,
-		limit:       rate.NewLimiter(rate.Every(readInterval), readBurst),
 		closed:      closed,
 		close:       sync.OnceFunc(func() { close(closed) }),
 	}
@@ -48,7 +73,6 @@ func (c *pacedConn) Close() error               { return c.paced.Close() }
 type pacedReader struct {
 	io.ReadCloser
 	connections *Connections
-	limit       *rate.Limiter
 	next        time.Time // no read before
 	closed      chan struct{}
 	close       func()
@@ -62,10 +86,8 @@ func (r *pacedReader) Read(p []byte) (int, error) {
 		}
 	}
 	n, err := r.ReadCloser.Read(p)
-	r.next = time.Time{}
-	if n < len(p) && r.connections.lists.Load() == 0 {
-		now := time.Now()
-		r.next = now.Add(r.limit.ReserveN(now, 1).DelayFrom(now))
+	if r.next = (time.Time{}); n < len(p) {
+		r.next = time.Now().Add(r.connections.pause())
 	}
 	return n, err
 }

@@ -2,6 +2,7 @@ package apiconn
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -29,50 +30,88 @@ func (i *inbox) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// receive reads what is there, and counts each change in it as long as changes are of that
+// many bytes.
+func receive(t *testing.T, from *Connections, c io.Reader, room []byte, each int) (n int) {
+	t.Helper()
+	n, err := c.Read(room)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range n / each {
+		from.Changed()
+	}
+	return n
+}
+
 func TestABusyConnectionIsReadAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := &inbox{began: time.Now(), each: 4500} // a change
-		c := new(Connections).reader(io.NopCloser(in))
+		var from Connections
+		c := from.reader(io.NopCloser(in))
 		room := make([]byte, 10<<20)
-		if n, err := c.Read(room); n != in.each || err != nil || time.Since(in.began) != time.Millisecond {
-			t.Errorf("%d bytes after %v: %v", n, time.Since(in.began), err)
-		}
-		for time.Since(in.began) < time.Second {
-			if _, err := c.Read(room); err != nil {
-				t.Fatal(err)
+		for i := range calmRate {
+			receive(t, &from, c, room, in.each)
+			if due := time.Duration(i+1) * time.Millisecond; time.Since(in.began) != due {
+				t.Fatalf("change %d arrived after %v and was read after %v", i, due, time.Since(in.began))
 			}
 		}
-		if most := readBurst + int(time.Second/readInterval) + 1; in.reads > most {
-			t.Errorf("%d reads in a second, want at most %d", in.reads, most)
+		for time.Since(in.began) < time.Second {
+			receive(t, &from, c, room, in.each)
+		}
+		in.reads = 0
+		for time.Since(in.began) < 2*time.Second {
+			receive(t, &from, c, room, in.each)
+		}
+		if most := int(time.Second/maxPause) + 1; in.reads > most {
+			t.Errorf("%d reads in the next second, want at most %d", in.reads, most)
 		}
 		time.Sleep(time.Second)
 		before := time.Now()
-		if n, err := c.Read(room); n < 1000*in.each/2 || err != nil || time.Since(before) != 0 {
-			t.Errorf("after a second without reading %d bytes in %v: %v", n, time.Since(before), err)
+		if n := receive(t, &from, c, room, in.each); n < 1000*in.each/2 || time.Since(before) != 0 {
+			t.Errorf("after a second without reading %d bytes in %v", n, time.Since(before))
 		}
 	})
+}
+
+func TestThePauseGrowsWithTheRate(t *testing.T) {
+	for _, tc := range []struct {
+		rate float64
+		want time.Duration
+	}{
+		{0, 0},
+		{calmRate, 0},
+		{(calmRate + busyRate) / 2, maxPause / 2},
+		{busyRate, maxPause},
+		{1e6, maxPause},
+	} {
+		t.Run(fmt.Sprint(tc.rate, " a second"), func(t *testing.T) {
+			if got := pause(tc.rate); got != tc.want {
+				t.Errorf("%v, want %v", got, tc.want)
+			}
+		})
+	}
 }
 
 func TestFewChangesDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		far, near := net.Pipe()
 		defer far.Close()
-		c := new(Connections).reader(near)
-		const changes = 400
+		var from Connections
+		c := from.reader(near)
+		const changes, size, every = 1000, 4500, 25 * time.Millisecond
 		go func() {
 			for i := range changes {
-				if i%2 == 0 { // two at a time, 40 a second
-					time.Sleep(50 * time.Millisecond)
+				if i%2 == 0 { // two at a time, 80 a second
+					time.Sleep(every)
 				}
-				_, _ = far.Write(make([]byte, 4500))
+				_, _ = far.Write(make([]byte, size))
 			}
 		}()
 		began := time.Now()
 		for i := range changes {
-			if _, err := c.Read(make([]byte, 5000)); err != nil {
-				t.Fatal(err)
-			}
-			if due := time.Duration(i/2+1) * 50 * time.Millisecond; time.Since(began) != due {
+			receive(t, &from, c, make([]byte, size+500), size)
+			if due := time.Duration(i/2+1) * every; time.Since(began) != due {
 				t.Fatalf("change %d arrived after %v and was read after %v", i, due, time.Since(began))
 			}
 		}
@@ -81,29 +120,29 @@ func TestFewChangesDoNotWait(t *testing.T) {
 
 func TestAListIsReadAsItComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p Connections
+		var from Connections
 		in := &inbox{began: time.Now(), each: 1000}
-		c := p.reader(io.NopCloser(in))
-		end := p.Listing()
+		c := from.reader(io.NopCloser(in))
 		room := make([]byte, 10<<20)
-		for time.Since(in.began) < time.Second {
-			if _, err := c.Read(room); err != nil {
-				t.Fatal(err)
+		readFor := func(d time.Duration) (reads int) {
+			in.reads = 0
+			for began := time.Now(); time.Since(began) < d; {
+				receive(t, &from, c, room, in.each)
 			}
+			return in.reads
 		}
-		if in.reads < 1000 {
-			t.Errorf("%d reads of what came 1,000 times", in.reads)
+		end := from.Listing()
+		if reads := readFor(time.Second); reads < 1000 {
+			t.Errorf("%d reads of what came 1,000 times", reads)
 		}
 		end()
 		end()
-		in.reads = 0
-		for time.Since(in.began) < 2*time.Second {
-			if _, err := c.Read(room); err != nil {
-				t.Fatal(err)
-			}
+		if reads := readFor(calmRate * time.Millisecond); reads < calmRate {
+			t.Errorf("%d reads of the first %d changes after the list", reads, calmRate)
 		}
-		if most := readBurst + int(time.Second/readInterval) + 2; in.reads > most {
-			t.Errorf("%d reads in the second after the list, want at most %d", in.reads, most)
+		readFor(time.Second)
+		if reads, most := readFor(time.Second), int(time.Second/maxPause)+1; reads > most {
+			t.Errorf("%d reads in a second after the list, want at most %d", reads, most)
 		}
 	})
 }

@@ -58,20 +58,27 @@ func (l *List) DeepCopyObject() runtime.Object {
 
 // Pods are the pods of all namespaces.
 type Pods struct {
-	client  rest.Interface
-	listing func() (end func())
-	shared  *Shared
+	client rest.Interface
+	pace   Pace
+	shared *Shared
 }
 
-// New returns the pods that client serves, which is one of the core group. listing is
-// called when a list begins, and end when it has ended.
-func New(client rest.Interface, listing func() (end func())) *Pods {
-	return &Pods{client, listing, NewShared()}
+// Pace depends on what is received.
+type Pace interface {
+	// Listing is called when a list begins, and end when it has ended.
+	Listing() (end func())
+	// Changed is called for each event, also for those of a list.
+	Changed()
+}
+
+// New returns the pods that client serves, which is one of the core group.
+func New(client rest.Interface, pace Pace) *Pods {
+	return &Pods{client, pace, NewShared()}
 }
 
 // List returns all pods.
 func (p *Pods) List(ctx context.Context, o metav1.ListOptions) (*List, error) {
-	defer p.listing()()
+	defer p.pace.Listing()()
 	body, err := p.get(ctx, o)
 	if err != nil {
 		return nil, err
@@ -86,14 +93,14 @@ func (p *Pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 	o.Watch = true
 	listed := func() {}
 	if o.SendInitialEvents != nil && *o.SendInitialEvents {
-		listed = p.listing()
+		listed = p.pace.Listing()
 	}
 	body, err := p.get(ctx, o)
 	if err != nil {
 		listed()
 		return nil, err
 	}
-	return newWatcher(body, newDecoder(p.shared), listed), nil
+	return newWatcher(body, newDecoder(p.shared), listed, p.pace.Changed), nil
 }
 
 func (p *Pods) get(ctx context.Context, o metav1.ListOptions) (io.ReadCloser, error) {

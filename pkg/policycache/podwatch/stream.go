@@ -137,14 +137,15 @@ type watcher struct {
 	in      *input
 	decoder *decoder
 	listed  func() // is called when a list that comes first has ended
+	changed func() // is called for each event
 	results chan watch.Event
 	stopped chan struct{}
 	stop    func()
 }
 
-func newWatcher(body io.ReadCloser, d *decoder, listed func()) *watcher {
+func newWatcher(body io.ReadCloser, d *decoder, listed, changed func()) *watcher {
 	w := &watcher{
-		body: body, in: newInput(body), decoder: d, listed: listed,
+		body: body, in: newInput(body), decoder: d, listed: listed, changed: changed,
 		results: make(chan watch.Event, waiting), stopped: make(chan struct{}),
 	}
 	w.stop = sync.OnceFunc(func() {
@@ -170,6 +171,7 @@ func (w *watcher) run() {
 		if err != nil {
 			return // the connection has ended
 		}
+		w.changed()
 		select {
 		case w.results <- e:
 		case <-w.stopped:

@@ -76,7 +76,7 @@ func bookmarkOf(version string) *corev1.Pod {
 // countedPods count the lists that are in progress.
 type countedPods struct {
 	*Pods
-	lists atomic.Int32
+	lists, changes atomic.Int32
 }
 
 // podsOf returns the pods that a server serves.
@@ -91,12 +91,16 @@ func podsOf(t *testing.T, url string) *countedPods {
 		t.Fatal(err)
 	}
 	p := &countedPods{}
-	p.Pods = New(client, func() func() {
-		p.lists.Add(1)
-		return sync.OnceFunc(func() { p.lists.Add(-1) })
-	})
+	p.Pods = New(client, p)
 	return p
 }
+
+func (p *countedPods) Listing() (end func()) {
+	p.lists.Add(1)
+	return sync.OnceFunc(func() { p.lists.Add(-1) })
+}
+
+func (p *countedPods) Changed() { p.changes.Add(1) }
 
 // server answers each request with body and remembers the request.
 func server(t *testing.T, body []byte) (*countedPods, *http.Request) {
@@ -189,6 +193,9 @@ func TestWatchYieldsEvents(t *testing.T) {
 	if e, ok := <-w.ResultChan(); ok {
 		t.Errorf("got %+v after the end", e)
 	}
+	if got, want := pods.changes.Load(), int32(5); got != want {
+		t.Errorf("%d events are counted, want %d", got, want)
+	}
 	if asked.URL.RawQuery != "sendInitialEvents=true&watch=true" || asked.Header.Get("Accept") != runtime.ContentTypeProtobuf {
 		t.Errorf("asked for %v, accepting %s", asked.URL, asked.Header["Accept"])
 	}
@@ -196,7 +203,7 @@ func TestWatchYieldsEvents(t *testing.T) {
 
 // events returns all events of a stream.
 func events(stream []byte) (all []watch.Event) {
-	w := newWatcher(io.NopCloser(bytes.NewReader(stream)), newDecoder(NewShared()), func() {})
+	w := newWatcher(io.NopCloser(bytes.NewReader(stream)), newDecoder(NewShared()), func() {}, func() {})
 	for e := range w.ResultChan() {
 		all = append(all, e)
 	}
@@ -281,7 +288,7 @@ func FuzzStream(f *testing.F) {
 func TestAWatchThatIsStoppedEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		added := frame(t, "ADDED", encode(t, realisticPod(1)))
-		w := newWatcher(io.NopCloser(bytes.NewReader(bytes.Repeat(added, 2*waiting))), newDecoder(NewShared()), func() {})
+		w := newWatcher(io.NopCloser(bytes.NewReader(bytes.Repeat(added, 2*waiting))), newDecoder(NewShared()), func() {}, func() {})
 		synctest.Wait() // the events that wait are not taken
 		w.Stop()
 		w.Stop()
