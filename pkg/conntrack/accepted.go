@@ -1,8 +1,9 @@
 package conntrack
 
 import (
-	"hash/maphash"
 	"sync"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
 const (
@@ -18,7 +19,7 @@ type accepted struct {
 	wake func() // called when half of the room is used
 
 	mu     sync.Mutex
-	seed   maphash.Seed
+	seed   packet.Seed
 	recent []uint64 // hashes of recorded classes
 	list   []class
 	spare  []class
@@ -28,16 +29,16 @@ type accepted struct {
 func newAccepted(wake func()) *accepted {
 	return &accepted{
 		wake:   wake,
-		seed:   maphash.MakeSeed(),
+		seed:   packet.NewSeed(),
 		recent: make([]uint64, recentClasses),
 		list:   make([]class, 0, maxAccepted),
 		spare:  make([]class, 0, maxAccepted),
 	}
 }
 
-// add records c. It does not allocate.
-func (a *accepted) add(c class) {
-	hash := maphash.Comparable(a.seed, c)
+// add records the class of p. It does not allocate.
+func (a *accepted) add(p packet.Packet) {
+	hash := p.Hash(a.seed)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := &a.recent[hash%recentClasses]
@@ -47,7 +48,7 @@ func (a *accepted) add(c class) {
 		a.lost = true
 	default:
 		*r = hash
-		a.list = append(a.list, c)
+		a.list = append(a.list, classOf(p))
 		if len(a.list) == cap(a.list)/2 {
 			a.wake()
 		}

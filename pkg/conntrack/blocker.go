@@ -218,7 +218,7 @@ func (b *Blocker) Set(evaluate Evaluator, change Change) {
 // Config.AcceptedFor. It neither blocks nor allocates.
 func (b *Blocker) Accepted(p packet.Packet) {
 	if !b.deaf.Load() {
-		b.accepted.add(classOf(p))
+		b.accepted.add(p)
 	}
 }
 

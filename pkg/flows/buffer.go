@@ -1,8 +1,6 @@
 package flows
 
 import (
-	"encoding/binary"
-	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +36,7 @@ type decided struct {
 // buffer has what was decided since it was taken last. Its methods may be called from any
 // goroutine, and add neither waits nor allocates.
 type buffer struct {
-	seed   uint64
+	seed   packet.Seed
 	shards [shards]shard
 	half   chan struct{} // gets a value when a shard is half full
 	lost   atomic.Uint64 // decisions for which there was no room
@@ -59,7 +57,7 @@ type entries struct {
 	all   [bufferLen]decided
 }
 
-func newBuffer(seed uint64) *buffer {
+func newBuffer(seed packet.Seed) *buffer {
 	b := &buffer{seed: seed, half: make(chan struct{}, 1)}
 	for i := range b.shards {
 		b.shards[i].current, b.shards[i].spare = new(entries), new(entries)
@@ -69,7 +67,7 @@ func newBuffer(seed uint64) *buffer {
 
 // add counts a decision.
 func (b *buffer) add(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) {
-	hash := b.hash(p)
+	hash := p.Hash(b.seed)
 	shard := &b.shards[hash%shards]
 	for range attempts {
 		if !shard.mu.TryLock() {
@@ -128,24 +126,6 @@ func (k *decided) isLike(p *packet.Packet, d *policy.Decision, s *policy.Snapsho
 		return false
 	}
 	return k.snapshot == s && k.packet.Dst == p.Dst && k.packet.Src.Addr() == p.Src.Addr() && k.packet.Proto == p.Proto && k.decision == *d
-}
-
-// hash is of what makes most packets differ. Senders do not know the seed.
-func (b *buffer) hash(p *packet.Packet) uint64 {
-	src, dst := p.Src.Addr(), p.Dst.Addr()
-	rest := uint64(p.Proto)<<16 | uint64(p.Dst.Port())
-	if src.Is4() && dst.Is4() {
-		from, to := src.As4(), dst.As4()
-		return mix(b.seed^(uint64(binary.LittleEndian.Uint32(from[:]))<<32|uint64(binary.LittleEndian.Uint32(to[:]))), rest)
-	}
-	from, to := src.As16(), dst.As16()
-	h := mix(b.seed^binary.LittleEndian.Uint64(from[:8]), binary.LittleEndian.Uint64(to[:8]))
-	return mix(h^binary.LittleEndian.Uint64(from[8:]), binary.LittleEndian.Uint64(to[8:])^rest)
-}
-
-func mix(a, b uint64) uint64 {
-	hi, lo := bits.Mul64(a^0x9e3779b97f4a7c15, b^0xc2b2ae3d27d4eb4f)
-	return hi ^ lo
 }
 
 // take calls yield with all decisions, which are no longer in the buffer then. It must not be

@@ -2,7 +2,6 @@ package flows
 
 import (
 	"context"
-	"hash/maphash"
 	"net/netip"
 	"sync"
 	"time"
@@ -43,7 +42,7 @@ type Recorder struct {
 
 // New returns a Recorder without records.
 func New(cfg Config) *Recorder {
-	r := &Recorder{cfg: cfg, buffer: newBuffer(maphash.Comparable(maphash.MakeSeed(), 0)), epoch: time.Now(), wall: time.Now}
+	r := &Recorder{cfg: cfg, buffer: newBuffer(packet.NewSeed()), epoch: time.Now(), wall: time.Now}
 	r.since = func() time.Duration { return time.Since(r.epoch) }
 	r.table = newTable(r.epoch, maxFlows, maxFlows/sharePerSource)
 	r.denials = newDenials(r.epoch)
@@ -96,6 +95,9 @@ func (r *Recorder) takeAll() {
 		}
 	})
 }
+
+// lost returns how many decisions are in no flow. The caller has locked r.
+func (r *Recorder) lost() uint64 { return r.buffer.lost.Load() + r.table.lost }
 
 // responsible returns the address that a flow counts for: that of the pod that sent it, or
 // if no pod did the destination's, because such a sender can choose its address.

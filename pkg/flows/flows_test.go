@@ -353,7 +353,7 @@ func TestTheLeastRecentlySeenGoFirst(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	s := clusterOf(2)
 	table, want := newTable(time.Time{}, 20, 8), &model{room: 20, share: 8}
-	for range 5000 {
+	for i := range 5000 {
 		from := []netip.Addr{web, db, other, outside}[random.IntN(4)]
 		port := uint16(random.IntN(12))
 		p := tcp(from, db, port)
@@ -363,7 +363,8 @@ func TestTheLeastRecentlySeenGoFirst(t *testing.T) {
 			port += 100
 		}
 		p.Dst = netip.AddrPortFrom(p.Dst.Addr(), port)
-		table.add(&decided{packet: *p, decision: allowed, snapshot: s, count: 1}, nil)
+		at := time.Time{}.Add(time.Duration(i) * replaceInterval) // replaces as many as it likes
+		table.add(&decided{packet: *p, decision: allowed, snapshot: s, first: at, last: at, count: 1}, nil)
 		want.add(from, port)
 		var got []modelFlow
 		for f := table.all.oldest; f != nil; f = f.links[allFlows].newer {
@@ -382,6 +383,44 @@ func TestTheLeastRecentlySeenGoFirst(t *testing.T) {
 		if sum != len(got) {
 			t.Fatalf("sources have %d flows of %d", sum, len(got))
 		}
+	}
+}
+
+// A source replaces its share of flows once in an interval. What it has beyond is lost, and
+// flows that are recorded are counted nevertheless.
+func TestASourceReplacesItsShareInAnInterval(t *testing.T) {
+	s := clusterOf(2)
+	table := newTable(time.Time{}, 100, 10)
+	port := uint16(0)
+	send := func(from netip.Addr, flows int, at time.Duration) {
+		for range flows {
+			port++
+			when := time.Time{}.Add(at)
+			table.add(&decided{packet: *tcp(from, db, port), decision: allowed, snapshot: s, first: when, last: when, count: 2}, nil)
+		}
+	}
+	for _, step := range []struct {
+		name          string
+		from          netip.Addr
+		flows         int
+		at            time.Duration
+		evicted, lost uint64
+	}{
+		{"its share", web, 10, 0, 0, 0},
+		{"its share again", web, 10, 0, 10, 0},
+		{"and three more", web, 3, replaceInterval - 1, 10, 6},
+		{"another source", other, 12, replaceInterval - 1, 12, 6},
+		{"after the interval", web, 4, replaceInterval, 16, 6},
+	} { // each after the one before
+		send(step.from, step.flows, step.at)
+		if table.evicted != step.evicted || table.lost != step.lost {
+			t.Errorf("%s: %d evicted and %d lost, want %d and %d", step.name, table.evicted, table.lost, step.evicted, step.lost)
+		}
+	}
+	port--
+	send(web, 1, 0)
+	if f := table.all.newest; f.count != 4 || table.lost != 6 {
+		t.Errorf("a known flow was counted %d times, %d lost, want 4 and 6", f.count, table.lost)
 	}
 }
 

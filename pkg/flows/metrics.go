@@ -23,6 +23,6 @@ func (r *Recorder) register(reg prometheus.Registerer) {
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "netpol_flow_decisions_lost_total",
 			Help: "Decisions that are in no flow record because they came too fast. Verdicts are not affected.",
-		}, func() float64 { return float64(r.buffer.lost.Load()) }),
+		}, locked(r.lost)),
 	)
 }

@@ -111,7 +111,7 @@ func (r *Recorder) copy(f *Filter) (flows []flow, denials []denial, s *Summary, 
 	}
 	s = &Summary{
 		Cursor: r.cursor(), Flows: len(r.table.flows), MaxFlows: r.table.room,
-		Evicted: r.table.evicted, Lost: r.buffer.lost.Load(), Withheld: r.denials.withheld,
+		Evicted: r.table.evicted, Lost: r.lost(), Withheld: r.denials.withheld,
 	}
 	return flows, denials, s, r.since()
 }

@@ -15,6 +15,9 @@ const (
 	// sharePerSource is the part of them that one source may have, so that it displaces its
 	// own flows.
 	sharePerSource = 8
+	// replaceInterval is the least time in which a source replaces all flows of its share.
+	// Each flow of a flood would displace one that is as new.
+	replaceInterval = time.Second
 	// maxNames is how many domain names of an address are recorded.
 	maxNames = 4
 )
@@ -76,14 +79,31 @@ type table struct {
 	room, share int
 	flows       map[key]*flow
 	all         order
-	sources     map[netip.Addr]*order
+	sources     map[netip.Addr]*source
 	changes     uint64 // numbers changes of flows, and denials
 	evicted     uint64
+	lost        uint64 // decisions that are in no flow
+}
+
+// source is an address that has flows.
+type source struct {
+	order
+	begun    time.Duration // the current replaceInterval
+	replaced int           // flows since then
+}
+
+// mayReplace reports whether the source, which has its share of flows, may replace one.
+func (s *source) mayReplace(at time.Duration, share int) bool {
+	if at-s.begun >= replaceInterval {
+		s.begun, s.replaced = at, 0
+	}
+	s.replaced++
+	return s.replaced <= share
 }
 
 // newTable returns a table for room flows, share of one source, with times since epoch.
 func newTable(epoch time.Time, room, share int) *table {
-	return &table{epoch: epoch, room: room, share: share, flows: make(map[key]*flow), all: order{of: allFlows}, sources: make(map[netip.Addr]*order)}
+	return &table{epoch: epoch, room: room, share: share, flows: make(map[key]*flow), all: order{of: allFlows}, sources: make(map[netip.Addr]*source)}
 }
 
 // next numbers a change.
@@ -99,9 +119,13 @@ func (t *table) add(d *decided, learned policy.Learned) {
 	first, last := d.first.Sub(t.epoch), d.last.Sub(t.epoch)
 	f := t.flows[k]
 	if f == nil {
-		f = &flow{key: k, from: podOf(from), to: podOf(to), first: first, last: last, source: d.responsible()}
+		source := d.responsible()
+		if !t.makeRoom(source, last) {
+			t.lost += d.count
+			return
+		}
+		f = &flow{key: k, from: podOf(from), to: podOf(to), first: first, last: last, source: source}
 		f.names = namesOf(&k, to, learned)
-		t.makeRoom(f.source)
 		t.flows[k] = f
 	} else {
 		t.unlink(f)
@@ -149,15 +173,21 @@ func namesOf(k *key, to *policy.Endpoint, learned policy.Learned) []string {
 	return slices.Clone((*names)[:min(len(*names), maxNames)])
 }
 
-// makeRoom removes the oldest flow, of source if it has its share, if there is no room.
-func (t *table) makeRoom(source netip.Addr) {
+// makeRoom removes the oldest flow, of source if it has its share, if there is no room for
+// another one at a time. It reports false if there is none because source has replaced too
+// many.
+func (t *table) makeRoom(source netip.Addr, at time.Duration) bool {
 	of := t.sources[source]
 	switch {
 	case of != nil && of.len >= t.share:
+		if !of.mayReplace(at, t.share) {
+			return false
+		}
 		t.evict(of.oldest)
 	case len(t.flows) >= t.room:
 		t.evict(t.all.oldest)
 	}
+	return true
 }
 
 func (t *table) evict(f *flow) {
@@ -173,7 +203,7 @@ func (t *table) evict(f *flow) {
 func (t *table) link(f *flow) {
 	of := t.sources[f.source]
 	if of == nil {
-		of = &order{of: sameSource}
+		of = &source{order: order{of: sameSource}}
 		t.sources[f.source] = of
 	}
 	t.all.add(f)

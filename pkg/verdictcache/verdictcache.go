@@ -21,7 +21,6 @@ package verdictcache
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"net/netip"
 	"sync"
 	"time"
@@ -52,15 +51,14 @@ const (
 	// sharePerAddress is the part of either that one address may have.
 	sharePerAddress = 8
 
-	// recentClasses is how many classes are distinguished of which there was a packet
-	// lately, and recentFor how long. A class is remembered at its second packet, so that
-	// those that do not repeat take no room.
-	recentClasses = 1 << 16
-	recentFor     = 10 * time.Second
-	// deniedAfter is the number of packets after which a denied class is remembered. Each
-	// change of denied classes is a commit to nftables, with which transactions of other
-	// programs may collide; allowed ones are added by their packets.
-	deniedAfter = 4
+	// allowedAfter is the number of packets after which an allowed class is remembered, so
+	// that classes that do not repeat take no room.
+	allowedAfter = 2
+	// deniedAfter is the number of packets in recentDenials after which a denied class is
+	// remembered. Each change of denied classes is a commit to nftables, with which
+	// transactions of other programs may collide; allowed ones are added by their packets.
+	deniedAfter   = 4
+	recentDenials = 10 * time.Second
 	// denyInterval is the least time between such changes, and maxPending the most classes
 	// that wait for one.
 	denyInterval = time.Second
@@ -127,6 +125,7 @@ type Config struct {
 type Cache struct {
 	cfg     Config
 	metrics *metrics
+	recent  *recent
 	denyNow chan struct{} // there are pending classes
 
 	// writing is held while what the kernel remembers is changed by us.
@@ -137,27 +136,17 @@ type Cache struct {
 	allowed classes
 	denied  classes
 	pending map[packet.Class]policy.Decision // to be denied
-	seed    maphash.Seed
-	recent  []recentClass
-}
-
-// recentClass is a class, by its hash, and how many packets of it were decided.
-type recentClass struct {
-	hash    uint64
-	since   time.Time // when the first one was
-	packets uint32
 }
 
 // New returns a Cache that has not touched the kernel yet.
 func New(cfg Config) *Cache {
 	c := &Cache{
 		cfg:     cfg,
+		recent:  newRecent(),
 		denyNow: make(chan struct{}, 1),
 		allowed: newClasses(maxAllowed),
 		denied:  newClasses(maxDenied),
 		pending: make(map[packet.Class]policy.Decision),
-		seed:    maphash.MakeSeed(),
-		recent:  make([]recentClass, recentClasses),
 	}
 	c.metrics = newMetrics(cfg.Registerer, c)
 	return c
@@ -166,32 +155,32 @@ func New(cfg Config) *Cache {
 // Allowed records that the kernel will remember that class is allowed, and reports whether
 // it may. d is a lasting decision.
 func (c *Cache) Allowed(class packet.Class, d policy.Decision) bool {
-	now := time.Now()
+	now, recorded := time.Now(), c.cfg.AllowedFor+slack
+	if c.recent.count(class, now, recorded) < allowedAfter {
+		return false
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.enabled {
 		return false
 	}
-	e := c.allowed.get(class)
+	e := c.allowed.getOrAdd(class)
 	if e == nil {
-		if c.countRecent(class, now) < 2 {
-			return false
-		}
-		if e = c.allowed.add(class); e == nil {
-			c.metrics.full.Inc()
-			return false
-		}
+		c.metrics.full.Inc()
+		return false
 	}
-	e.decision, e.until = d, now.Add(c.cfg.AllowedFor+slack)
+	e.decision, e.until = d, now.Add(recorded)
 	return true
 }
 
 // Denied records that a packet of class was denied. d is a lasting decision.
 func (c *Cache) Denied(class packet.Class, d policy.Decision) {
-	now := time.Now()
+	if c.recent.count(class, time.Now(), recentDenials) < deniedAfter {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.enabled || c.countRecent(class, now) < deniedAfter || len(c.pending) >= maxPending {
+	if !c.enabled || len(c.pending) >= maxPending {
 		return
 	}
 	c.pending[class] = d
@@ -200,20 +189,6 @@ func (c *Cache) Denied(class packet.Class, d policy.Decision) {
 	default:
 	}
 }
-
-// countRecent returns how many packets of class were decided lately, with this one. Classes
-// with the same place in the table displace each other. The caller has locked c.
-func (c *Cache) countRecent(class packet.Class, now time.Time) uint32 {
-	hash := c.hash(class)
-	r := &c.recent[hash%recentClasses]
-	if r.hash != hash || now.Sub(r.since) > recentFor {
-		*r = recentClass{hash: hash, since: now}
-	}
-	r.packets++
-	return r.packets
-}
-
-func (c *Cache) hash(class packet.Class) uint64 { return maphash.Comparable(c.seed, class) }
 
 // Changed has the kernel forget the classes on which the current snapshot decides otherwise
 // than the one before. addrs are the addresses whose decisions may be others; all means that

@@ -79,8 +79,8 @@ func TestNothingIsRememberedBesideAnotherAgent(t *testing.T) {
 		for range 5 {
 			n.send(class(1))
 		}
-		if n.asked != 7 {
-			t.Errorf("the agent was asked %d times, want 7", n.asked)
+		if n.asked != 6 {
+			t.Errorf("the agent was asked %d times, want 6", n.asked)
 		}
 	})
 }
