@@ -14,17 +14,20 @@ type poller struct {
 	polled []unix.PollFd
 }
 
-// Wait implements Poller. If the latest packets came several at a time and no more have
-// arrived, it lets more of them gather before it waits for them: the sender of a packet
-// has to wake us, which takes longer than everything else that queueing the packet does.
-// Packets of a higher priority end that.
+// Wait implements Poller. If the latest packets came several at a time, it lets more of them
+// gather before it waits for them: the sender of a packet has to wake us, which takes longer
+// than everything else that queueing the packet does. Packets of the highest priority gather
+// only if no more have arrived. Packets of a higher priority end the time for others.
 func (p *poller) Wait(sockets []Socket, deadline time.Time) (int, error) {
 	if i := gathering(sockets); i >= 0 {
-		now := time.Now()
-		if first, err := p.poll(sockets, now); first >= 0 || err != nil {
-			return first, err
+		now, gather := time.Now(), lowerGatherTime
+		if i == 0 {
+			gather = gatherTime
+			if first, err := p.poll(sockets, now); first >= 0 || err != nil {
+				return first, err
+			}
 		}
-		if first, err := p.poll(sockets[:i], now.Add(gatherTime)); first >= 0 || err != nil {
+		if first, err := p.poll(sockets[:i], now.Add(gather)); first >= 0 || err != nil {
 			return first, err
 		}
 	}

@@ -81,6 +81,8 @@ const (
 	// gatherTime is how long packets gather while they come several at a time. It
 	// halves the CPU time of a flood, and is lost in what connections take then.
 	gatherTime = 100 * time.Microsecond
+	// lowerGatherTime is the same for packets of a lower priority.
+	lowerGatherTime = 200 * time.Microsecond
 )
 
 // Config says which queues to serve, and how.
