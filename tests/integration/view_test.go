@@ -94,7 +94,7 @@ func newViewOf(t *testing.T, config *rest.Config, node string, kinds []*compile.
 	return v
 }
 
-func (v *view) publish(_ context.Context, s *policy.Snapshot, _ time.Time) {
+func (v *view) publish(_ context.Context, s *policy.Snapshot, _ time.Time, _ bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.last = s
