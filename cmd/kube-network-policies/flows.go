@@ -40,6 +40,7 @@ func (o *flowsOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.filter.Pod, "pod", "", "only flows from or to pods of this name")
 	fs.BoolVar(&o.filter.Denied, "denied", false, "only what was denied")
 	fs.BoolVar(&o.filter.Audited, "audit", false, "only what audited policies would decide otherwise")
+	fs.BoolVar(&o.filter.Rules, "rules", false, "what each rule decided since the agent was started, in the place of flows; alone")
 	fs.BoolVar(&o.follow, "follow", false, "print what is decided from now on, until interrupted: a flow each time its count has changed, at most once a second")
 }
 
@@ -47,6 +48,9 @@ func (o *flowsOptions) validate(args []string) error {
 	var errs []error
 	if o.socket == "" {
 		errs = append(errs, flagError("probe-socket", o.socket, "must not be empty"))
+	}
+	if err := o.filter.Check(); err != nil || o.filter.Rules && o.follow {
+		errs = append(errs, flagError("rules", o.filter.Rules, "not with --namespace, --pod, --denied, --audit or --follow"))
 	}
 	if len(args) > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", args[0]))

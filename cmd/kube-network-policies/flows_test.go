@@ -6,9 +6,11 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
 )
@@ -70,6 +72,30 @@ func TestFlows(t *testing.T) {
 			}
 			if diff := cmp.Diff(tt.want, out.String()); diff != "" {
 				t.Errorf("printed (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Rules are read alone.
+func TestFlowsOfRules(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want bool
+	}{
+		{[]string{"--rules"}, true},
+		{[]string{"--rules", "--namespace=shop"}, false},
+		{[]string{"--rules", "--denied"}, false},
+		{[]string{"--rules", "--follow"}, false},
+	} {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			o, fs := newFlowsOptions(), pflag.NewFlagSet("", pflag.ContinueOnError)
+			o.addFlags(fs)
+			if err := fs.Parse(tt.args); err != nil {
+				t.Fatal(err)
+			}
+			if err := o.validate(nil); (err == nil) != tt.want || err != nil && !strings.Contains(err.Error(), "--rules") {
+				t.Errorf("got %v, want it valid: %v", err, tt.want)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,27 +40,37 @@ const (
 	maxComplaint = 1024
 )
 
-// flowsOptions are the flags of the command flows.
-type flowsOptions struct {
+// agentOptions are the flags of commands that ask the agents.
+type agentOptions struct {
 	*options
 	agentsNamespace string
 	agentsSelector  string
-	pod             string
-	denied          bool
-	audit           bool
-	follow          bool
-	output          string
 
-	// connect returns the pods of the agents, and how to run commands in them.
+	// connect returns the pods of the agents, and how to run commands in them. Nil is for those
+	// of the kubeconfig's cluster.
 	connect func(context.Context) ([]corev1.Pod, runner, error)
+}
+
+func (a *agentOptions) addAgentFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&a.agentsNamespace, "agents-namespace", metav1.NamespaceSystem, "namespace of the agents' pods")
+	fs.StringVar(&a.agentsSelector, "agents-selector", "app.kubernetes.io/name=kube-network-policies", "label selector of the agents' pods")
+}
+
+// flowsOptions are the flags of the command flows.
+type flowsOptions struct {
+	agentOptions
+	pod    string
+	denied bool
+	audit  bool
+	follow bool
+	output string
 }
 
 // runner runs a command in the agent's container of a pod.
 type runner func(ctx context.Context, pod *corev1.Pod, command []string, out, errs io.Writer) error
 
 func newFlows(o *options) *cobra.Command {
-	f := &flowsOptions{options: o}
-	f.connect = f.connectToCluster
+	f := &flowsOptions{agentOptions: agentOptions{options: o}}
 	cmd := &cobra.Command{
 		Use:   "flows",
 		Short: "Show what agents decided lately",
@@ -89,8 +100,7 @@ named on standard error, and 2 when none has.`,
 	fs.BoolVar(&f.denied, "denied", false, "only what was denied, and single denied packets")
 	fs.BoolVar(&f.audit, "audit", false, "only what audited policies would decide otherwise")
 	fs.BoolVar(&f.follow, "follow", false, "print what is decided from now on, until interrupted")
-	fs.StringVar(&f.agentsNamespace, "agents-namespace", metav1.NamespaceSystem, "namespace of the agents' pods")
-	fs.StringVar(&f.agentsSelector, "agents-selector", "app.kubernetes.io/name=kube-network-policies", "label selector of the agents' pods")
+	f.addAgentFlags(fs)
 	fs.StringVarP(&f.output, "output", "o", "text", "text or json (a record in each line)")
 	return cmd
 }
@@ -100,30 +110,16 @@ func (f *flowsOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	agents, run, err := f.connect(cmd.Context())
+	if f.follow {
+		return f.followAll(cmd, command)
+	}
+	answers, err := f.ask(cmd, command)
 	if err != nil {
 		return err
 	}
-	if len(agents) == 0 {
-		return fmt.Errorf("--agents-selector=%s: there are no such pods in namespace %s", f.agentsSelector, f.agentsNamespace)
-	}
-	if f.follow {
-		return f.followAll(cmd, agents, run, command)
-	}
-	done := f.progress("Asking the agents")
-	answers := ask(cmd.Context(), agents, run, command)
-	done()
-	missing := 0
 	var records []flows.Record
 	for i := range answers {
-		if err := answers[i].err; err != nil {
-			missing++
-			fmt.Fprintf(cmd.ErrOrStderr(), "No flows of node %s: %s: %s\n", answers[i].node, answers[i].pod, printable(err.Error()))
-		}
 		records = append(records, answers[i].records...)
-	}
-	if missing == len(answers) {
-		return errors.New("no agent has answered")
 	}
 	if f.output == "json" {
 		err = flows.Encode(cmd.OutOrStdout(), records)
@@ -131,7 +127,7 @@ func (f *flowsOptions) run(cmd *cobra.Command) error {
 		writeLosses(cmd.ErrOrStderr(), records)
 		err = writeFlows(cmd.OutOrStdout(), records, f.denied)
 	}
-	if err == nil && missing > 0 {
+	if err == nil && slices.ContainsFunc(answers, answer.failed) {
 		return errNo
 	}
 	return err
@@ -174,11 +170,48 @@ func (f *flowsOptions) command() ([]string, error) {
 	return command, nil
 }
 
+// find returns the agents, of which there is one at least.
+func (a *agentOptions) find(ctx context.Context) ([]corev1.Pod, runner, error) {
+	connect := a.connect
+	if connect == nil {
+		connect = a.connectToCluster
+	}
+	agents, run, err := connect(ctx)
+	if err == nil && len(agents) == 0 {
+		err = fmt.Errorf("--agents-selector=%s: there are no such pods in namespace %s", a.agentsSelector, a.agentsNamespace)
+	}
+	return agents, run, err
+}
+
+// ask runs a command in all agents, and returns their answers ordered by node. Agents that did
+// not answer are named on standard error; it is an error if none did.
+func (a *agentOptions) ask(cmd *cobra.Command, command []string) ([]answer, error) {
+	agents, run, err := a.find(cmd.Context())
+	if err != nil {
+		return nil, err
+	}
+	done := a.progress("Asking the agents")
+	answers := askAll(cmd.Context(), agents, run, command)
+	done()
+	some := false
+	for i := range answers {
+		if err := answers[i].err; err != nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "No answer of node %s: %s: %s\n", answers[i].node, answers[i].pod, printable(err.Error()))
+		} else {
+			some = true
+		}
+	}
+	if !some {
+		return nil, errors.New("no agent has answered")
+	}
+	return answers, nil
+}
+
 // connectToCluster lists the agents of the kubeconfig's cluster.
-func (f *flowsOptions) connectToCluster(ctx context.Context) ([]corev1.Pod, runner, error) {
+func (a *agentOptions) connectToCluster(ctx context.Context) ([]corev1.Pod, runner, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = f.kubeconfig
-	access, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context}).ClientConfig()
+	rules.ExplicitPath = a.kubeconfig
+	access, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.context}).ClientConfig()
 	if err != nil {
 		return nil, nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
@@ -186,7 +219,7 @@ func (f *flowsOptions) connectToCluster(ctx context.Context) ([]corev1.Pod, runn
 	if err != nil {
 		return nil, nil, fmt.Errorf("connect to %s: %w", access.Host, err)
 	}
-	list, err := client.CoreV1().Pods(f.agentsNamespace).List(ctx, metav1.ListOptions{LabelSelector: f.agentsSelector})
+	list, err := client.CoreV1().Pods(a.agentsNamespace).List(ctx, metav1.ListOptions{LabelSelector: a.agentsSelector})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the agents: %w", err)
 	}
@@ -208,8 +241,10 @@ type answer struct {
 	err       error
 }
 
-// ask runs a command in all agents, and returns their answers ordered by node.
-func ask(ctx context.Context, agents []corev1.Pod, run runner, command []string) []answer {
+func (a answer) failed() bool { return a.err != nil }
+
+// askAll runs a command in all agents, and returns their answers ordered by node.
+func askAll(ctx context.Context, agents []corev1.Pod, run runner, command []string) []answer {
 	answers := make([]answer, len(agents))
 	var group errgroup.Group
 	group.SetLimit(agentsAtOnce)

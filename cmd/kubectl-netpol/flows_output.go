@@ -134,14 +134,17 @@ func decider(d *flows.Decision) string {
 	if d.Policy == nil {
 		return d.Reason
 	}
-	name := d.Policy.Kind + " " + d.Policy.Name
-	if d.Policy.Namespace != "" {
-		name = d.Policy.Kind + " " + d.Policy.Namespace + "/" + d.Policy.Name
-	}
 	if d.Rule == nil {
-		return name + ", " + d.Reason
+		return policyName(d.Policy) + ", " + d.Reason
 	}
-	return fmt.Sprintf("%s, %s rule %d", name, d.Direction, *d.Rule)
+	return fmt.Sprintf("%s, %s rule %d", policyName(d.Policy), d.Direction, *d.Rule)
+}
+
+func policyName(p *flows.Policy) string {
+	if p.Namespace == "" {
+		return p.Kind + " " + p.Name
+	}
+	return p.Kind + " " + p.Namespace + "/" + p.Name
 }
 
 // auditName returns what audited policies would decide, empty if that is nothing else.

@@ -149,7 +149,7 @@ func TestAnAgentThatDoesNotAnswer(t *testing.T) {
 			if !errors.Is(err, errNo) || !strings.Contains(stdout, "node-1  shop/web-0  shop/db-0") || strings.Contains(stdout, "node-2") {
 				t.Errorf("error %v, standard output:\n%s", err, stdout)
 			}
-			if !strings.HasPrefix(stderr, "No flows of node node-2: kube-system/agent-node-2: "+tc.want) || strings.ContainsRune(stderr, '\x1b') || len(stderr) > 2*maxComplaint {
+			if !strings.HasPrefix(stderr, "No answer of node node-2: kube-system/agent-node-2: "+tc.want) || strings.ContainsRune(stderr, '\x1b') || len(stderr) > 2*maxComplaint {
 				t.Errorf("standard error %q, want %q", stderr, tc.want)
 			}
 			if _, _, err := flowsOf(t, fakeAgents{"node-2": func(context.Context, []string, io.Writer, io.Writer) error { return errors.New("x") }}, flowsOptions{output: "text"}); err == nil || errors.Is(err, errNo) {
@@ -217,11 +217,11 @@ func TestFlowsCommandOfAgents(t *testing.T) {
 			}
 		})
 	}
-	f := flowsOptions{options: &options{files: []string{"x"}}, output: "text"}
+	f := flowsOptions{agentOptions: agentOptions{options: &options{files: []string{"x"}}}, output: "text"}
 	if _, err := f.command(); err == nil || !strings.Contains(err.Error(), "--filename") {
 		t.Errorf("with files: %v", err)
 	}
-	_, _, err := flowsOf(t, fakeAgents{}, flowsOptions{output: "text", agentsSelector: "a=b", agentsNamespace: "x"})
+	_, _, err := flowsOf(t, fakeAgents{}, flowsOptions{output: "text", agentOptions: agentOptions{agentsSelector: "a=b", agentsNamespace: "x"}})
 	if err == nil || err.Error() != "--agents-selector=a=b: there are no such pods in namespace x" {
 		t.Errorf("without agents: %v", err)
 	}
@@ -271,7 +271,7 @@ HH:MM:SS  node-1      10.0.0.1:40000        192.0.2.1                UDP 443   d
 					"node-2": prints("node-2"),
 					"node-3": func(ctx context.Context, _ []string, _, _ io.Writer) error { <-ctx.Done(); return ctx.Err() },
 				}
-				f := flowsOptions{options: &options{notes: io.Discard}, connect: agents.connect, output: tc.output, follow: true, denied: true}
+				f := flowsOptions{agentOptions: agentOptions{options: &options{notes: io.Discard}, connect: agents.connect}, output: tc.output, follow: true, denied: true}
 				var out, errs bytes.Buffer
 				cmd := newFlows(f.options)
 				cmd.SetContext(ctx)

@@ -21,7 +21,11 @@ import (
 
 // followAll prints what agents decide until the command is interrupted. An agent that
 // does not answer, or not any more, is named; the others go on.
-func (f *flowsOptions) followAll(cmd *cobra.Command, agents []corev1.Pod, run runner, command []string) error {
+func (f *flowsOptions) followAll(cmd *cobra.Command, command []string) error {
+	agents, run, err := f.find(cmd.Context())
+	if err != nil {
+		return err
+	}
 	printer := &followPrinter{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), json: f.output == "json", denials: f.denied}
 	var group sync.WaitGroup
 	for i := range agents {

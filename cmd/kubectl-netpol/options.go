@@ -172,6 +172,7 @@ var outputs = map[string][]string{
 	"assert":  {"text", "json", "junit", "github"},
 	"view":    {"page", "html"},
 	"flows":   {"text", "json"},
+	"unused":  {"text", "json"},
 }
 
 // checkOutput refuses a form of output that a command does not have.

@@ -200,7 +200,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		return nil, err
 	}
 	a.verdicts = a.newVerdictCache(cfg, reg)
-	a.flows = flows.New(flows.Config{Node: cfg.NodeName, Learned: a.observer, Registerer: reg})
+	a.flows = flows.New(flows.Config{Node: cfg.NodeName, Learned: a.observer, AuditOnly: cfg.Audit, Registerer: reg})
 	if a.blocker, err = a.newBlocker(cfg, reg); err != nil {
 		return nil, err
 	}

@@ -1,13 +1,13 @@
 package enforce
 
 import (
-	"fmt"
 	"net/netip"
 	"testing"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
@@ -35,7 +35,7 @@ func auditing() *policy.Snapshot {
 	})
 }
 
-const auditedDenial = "ingress/NetworkPolicy/x/closed/deny" // labels in the order of their names
+const auditedDenial = "ingress/NetworkPolicy/x/closed/none/deny" // labels in the order of their names
 
 func TestAuditedPoliciesAreCountedAndNotEnforced(t *testing.T) {
 	for _, decide := range []struct {
@@ -44,7 +44,8 @@ func TestAuditedPoliciesAreCountedAndNotEnforced(t *testing.T) {
 	}{{"the queue of decisions", (*Enforcer).Decide}, {"the audit queue", (*Enforcer).Audit}} {
 		t.Run(decide.name, func(t *testing.T) {
 			reg, log, verdicts := prometheus.NewPedanticRegistry(), &logged{}, &classRecorder{}
-			e := New(Config{Registerer: reg, LogDenied: true, Logger: log.logger(), Verdicts: verdicts})
+			recorder := flows.New(flows.Config{Registerer: reg})
+			e := New(Config{Registerer: reg, LogDenied: true, Logger: log.logger(), Verdicts: verdicts, Flows: recorder})
 			e.Swap(auditing())
 			for range 3 {
 				if got := decide.by(e, Input{Payload: tcp(open, audited, 80)}); got != Accept {
@@ -136,22 +137,5 @@ func TestFaultsOfAuditsCostNoPacket(t *testing.T) {
 	}
 	if got := total(t, reg, "netpol_audit_undecided_packets_total"); got != 1 {
 		t.Errorf("%d packets undecided, want 1", got)
-	}
-}
-
-// TestAuditSeriesAreBounded: policies come and go.
-func TestAuditSeriesAreBounded(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	a := newAudits(reg)
-	for i := range 3 * maxAudited {
-		a.count(policy.Decision{Policy: &policy.Ref{Kind: "NetworkPolicy", Namespace: "x", Name: fmt.Sprint(i)}})
-	}
-	for _, family := range gather(t, reg) {
-		if n := len(family.Metric); n > maxAudited+1 {
-			t.Errorf("%s has %d series, want at most %d", family.GetName(), n, maxAudited+1)
-		}
-	}
-	if got := total(t, reg, "netpol_audit_packets_total"); got != 3*maxAudited {
-		t.Errorf("%d packets counted, want %d", got, 3*maxAudited)
 	}
 }

@@ -223,7 +223,7 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 	return Drop
 }
 
-// recordAudited records a decision with that of audited policies, which it also counts.
+// recordAudited records a decision with that of audited policies.
 func (e *Enforcer) recordAudited(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, q policy.Query, at time.Time) {
 	if would, other := e.audits.evaluate(s.Audit(), q, *d); other {
 		e.record(p, d, s, &would, at)

@@ -21,6 +21,8 @@ type Config struct {
 	Node string
 	// Learned has the domain names that pods have resolved. Nil knows none.
 	Learned policy.Learned
+	// AuditOnly says that no policy is enforced.
+	AuditOnly bool
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer
 }
@@ -38,6 +40,8 @@ type Recorder struct {
 	mu      sync.Mutex
 	table   *table
 	denials *denials
+	decided rules // by policies
+	audited rules // by audited policies, if they have another verdict
 }
 
 // New returns a Recorder without records.
@@ -46,6 +50,7 @@ func New(cfg Config) *Recorder {
 	r.since = func() time.Duration { return time.Since(r.epoch) }
 	r.table = newTable(r.epoch, maxFlows, maxFlows/sharePerSource)
 	r.denials = newDenials(r.epoch)
+	r.decided, r.audited = make(rules), make(rules)
 	r.register(cfg.Registerer)
 	return r
 }
@@ -63,7 +68,7 @@ func (r *Recorder) Remembered(c packet.Class, d policy.Decision, s *policy.Snaps
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	r.table.add(&decided{packet: c.Packet(), decision: d, snapshot: s, first: now, last: now, count: packets}, r.cfg.Learned)
+	r.add(&decided{packet: c.Packet(), decision: d, snapshot: s, first: now, last: now, count: packets})
 	if !d.Allowed() {
 		r.denials.withheld += packets
 	}
@@ -89,7 +94,7 @@ func (r *Recorder) takeAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.buffer.take(func(d *decided) {
-		r.table.add(d, r.cfg.Learned)
+		r.add(d)
 		if !d.decision.Allowed() {
 			r.denials.add(d, r.table.next())
 		}
@@ -98,6 +103,18 @@ func (r *Recorder) takeAll() {
 
 // lost returns how many decisions are in no flow. The caller has locked r.
 func (r *Recorder) lost() uint64 { return r.buffer.lost.Load() + r.table.lost }
+
+// add adds decisions that are alike to their flow and to their rule. The caller has locked r.
+func (r *Recorder) add(d *decided) {
+	r.table.add(d, r.cfg.Learned)
+	first, last := d.first.Sub(r.epoch), d.last.Sub(r.epoch)
+	if d.decision.Policy != nil {
+		r.decided.add(&d.decision, d.count, first, last)
+	}
+	if d.audited {
+		r.audited.add(&d.would, d.count, first, last)
+	}
+}
 
 // responsible returns the address that a flow counts for: that of the pod that sent it, or
 // if no pod did the destination's, because such a sender can choose its address.

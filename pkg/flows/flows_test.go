@@ -472,7 +472,10 @@ func TestMemoryHasABound(t *testing.T) {
 	r, _, _ := newRecorder()
 	for i := range 4 * maxFlows {
 		from := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
-		r.Decided(tcp(outside, from, uint16(i)), &denied, s, nil, r.epoch)
+		d, would := allowed, denied
+		d.Policy = &policy.Ref{Kind: "NetworkPolicy", Namespace: "shop", Name: fmt.Sprint("policy-", i)}
+		would.Policy = d.Policy
+		r.Decided(tcp(outside, from, uint16(i)), &d, s, &would, r.epoch)
 		if i%1000 == 0 {
 			r.takeAll()
 		}
@@ -620,7 +623,9 @@ func TestFilters(t *testing.T) {
 			}
 		})
 	}
-	for query, want := range map[string]string{"denied=maybe": `denied="maybe"`, "pods=x": `"pods" is not known`} {
+	for query, want := range map[string]string{
+		"denied=maybe": `denied="maybe"`, "pods=x": `"pods" is not known`, "rules=true&pod=x": "rules: not with anything else",
+	} {
 		t.Run(query, func(t *testing.T) {
 			w := httptest.NewRecorder()
 			r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/flows?"+query, nil))
@@ -639,6 +644,7 @@ func TestRecordsAreDecodedAsTheyWere(t *testing.T) {
 	decide(r, tcp(web, db, 1), denied, s, 0)
 	r.Decided(tcp(web, outside, 443), &allowed, s, &denied, r.epoch)
 	want := r.Read(Filter{})
+	want = append(want, r.Read(Filter{Rules: true})...)
 	var b bytes.Buffer
 	if err := Encode(&b, want); err != nil {
 		t.Fatal(err)
@@ -653,6 +659,8 @@ func TestRecordsAreDecodedAsTheyWere(t *testing.T) {
 }
 
 const goodFlow = `{"type":"flow","node":"n","source":{"address":"10.0.0.1"},"destination":{"address":"10.0.0.2"},"protocol":"TCP","port":80,"verdict":"allow","count":1,"first":"2026-01-02T03:04:05Z","last":"2026-01-02T03:04:05Z"}`
+
+const goodRule = `{"type":"rule","node":"n","verdict":"deny","direction":"ingress","policy":{"kind":"NetworkPolicy","namespace":"shop","name":"db"},"rule":0,"count":1,"last":"2026-01-02T03:04:05Z"}`
 
 func TestWrongRecords(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
@@ -674,6 +682,11 @@ func TestWrongRecords(t *testing.T) {
 		{"a wrong time", strings.Replace(goodFlow, "2026-01", "2026-13", 1), "2026-13"},
 		{"no last time", strings.Replace(goodFlow, "last", "latest", 1), "no last"},
 		{"an agent without a cursor", `{"type":"agent","node":"n","time":"2026-01-02T03:04:05Z"}`, "no cursor"},
+		{"a rule", goodRule, ""},
+		{"a rule without a policy", strings.Replace(goodRule, "policy", "of", 1), "no policy"},
+		{"a rule that decided nothing", strings.Replace(goodRule, `"count":1`, `"count":0`, 1), "no count"},
+		{"a rule without a time", strings.Replace(goodRule, "last", "latest", 1), "no last"},
+		{"a rule with a wrong verdict", strings.Replace(goodRule, "deny", "drop", 1), `verdict "drop"`},
 		{"a denial without a time", strings.Replace(goodFlow, `"flow"`, `"denial"`, 1), "no time"},
 		{"a line without an end", strings.Repeat("x", maxLine+1), "line 1 is longer than 65536 bytes"},
 	} {

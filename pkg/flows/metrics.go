@@ -12,6 +12,7 @@ func (r *Recorder) register(reg prometheus.Registerer) {
 		}
 	}
 	reg.MustRegister(
+		ruleMetrics{r},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "netpol_flow_records",
 			Help: "Flows that are recorded.",

@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -21,6 +22,9 @@ type Filter struct {
 	// After is a Summary.Cursor, and selects what changed since. With one of another agent,
 	// or of an earlier process, all records are selected.
 	After string
+	// Rules selects what each rule decided, in the place of all else. No other field may be
+	// set.
+	Rules bool
 }
 
 // Values returns f as the query of a URL.
@@ -31,7 +35,7 @@ func (f Filter) Values() url.Values {
 			v.Set(name, value)
 		}
 	}
-	for name, set := range map[string]bool{"denied": f.Denied, "audited": f.Audited} {
+	for name, set := range map[string]bool{"denied": f.Denied, "audited": f.Audited, "rules": f.Rules} {
 		if set {
 			v.Set(name, "true")
 		}
@@ -52,21 +56,25 @@ func ParseFilter(v url.Values) (Filter, error) {
 			f.Pod = value
 		case "after":
 			f.After = value
-		case "denied", "audited":
+		case "denied", "audited", "rules":
 			set, err := strconv.ParseBool(value)
 			if err != nil {
 				return f, fmt.Errorf("%s=%q: must be true or false", name, value)
 			}
-			if name == "denied" {
-				f.Denied = set
-			} else {
-				f.Audited = set
-			}
+			*map[string]*bool{"denied": &f.Denied, "audited": &f.Audited, "rules": &f.Rules}[name] = set
 		default:
 			return f, fmt.Errorf("%q is not known", name)
 		}
 	}
-	return f, nil
+	return f, f.Check()
+}
+
+// Check returns an error if the fields of f do not go together.
+func (f *Filter) Check() error {
+	if f.Rules && *f != (Filter{Rules: true}) {
+		return errors.New("rules: not with anything else")
+	}
+	return nil
 }
 
 func (f *Filter) selects(k *key, from, to podName) bool {
@@ -78,24 +86,35 @@ func (f *Filter) selectsPod(p podName) bool {
 }
 
 // Read returns records, first the one of the agent: flows, what was seen last first, and then
-// denials, the oldest first. Their times are by the clock of now: none is after it.
+// denials, the oldest first; or rules. Their times are by the clock of now: none is after it.
 func (r *Recorder) Read(f Filter) []Record {
 	r.takeAll()
-	flows, denials, summary, now := r.copy(&f)
-	c := clock{wall: r.wall(), now: now}
+	if f.Rules {
+		return r.readRules()
+	}
+	flows, denials, summary, c := r.copy(&f)
 	records := make([]Record, 0, 1+len(flows)+len(denials))
-	records = append(records, Record{Type: TypeAgent, Node: r.cfg.Node, Time: c.at(now), Summary: summary})
+	records = append(records, r.agent(summary, c))
 	for i := range flows {
-		records = append(records, flows[i].record(r.cfg.Node, &c))
+		records = append(records, flows[i].record(r.cfg.Node, c))
 	}
 	for i := range denials {
-		records = append(records, denials[i].record(r.cfg.Node, &c))
+		records = append(records, denials[i].record(r.cfg.Node, c))
 	}
 	return records
 }
 
+// readRules returns the record of the agent, and one for each rule that decided.
+func (r *Recorder) readRules() []Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, c := r.summary(), r.clock()
+	s.Lost = r.buffer.lost.Load() // what the table has no room for counts for its rule
+	return append([]Record{r.agent(s, c)}, r.decided.records(r.cfg.Node, c)...)
+}
+
 // copy returns what f selects as it is now.
-func (r *Recorder) copy(f *Filter) (flows []flow, denials []denial, s *Summary, now time.Duration) {
+func (r *Recorder) copy(f *Filter) (flows []flow, denials []denial, s *Summary, c *clock) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	after := r.parseCursor(f.After)
@@ -109,11 +128,21 @@ func (r *Recorder) copy(f *Filter) (flows []flow, denials []denial, s *Summary, 
 			denials = append(denials, d)
 		}
 	}
-	s = &Summary{
-		Cursor: r.cursor(), Flows: len(r.table.flows), MaxFlows: r.table.room,
+	return flows, denials, r.summary(), r.clock()
+}
+
+// summary is of all records. The caller has locked r.
+func (r *Recorder) summary() *Summary {
+	return &Summary{
+		Cursor: r.cursor(), Flows: len(r.table.flows), MaxFlows: r.table.room, AuditOnly: r.cfg.AuditOnly,
 		Evicted: r.table.evicted, Lost: r.lost(), Withheld: r.denials.withheld,
 	}
-	return flows, denials, s, r.since()
+}
+
+// agent returns the record of the agent.
+func (r *Recorder) agent(s *Summary, c *clock) Record {
+	s.Started = c.at(0)
+	return Record{Type: TypeAgent, Node: r.cfg.Node, Time: c.at(c.now), Summary: s}
 }
 
 // cursor is the number of the latest change, and of this recorder.
@@ -137,6 +166,8 @@ type clock struct {
 	wall time.Time
 	now  time.Duration
 }
+
+func (r *Recorder) clock() *clock { return &clock{wall: r.wall(), now: r.since()} }
 
 func (c *clock) at(at time.Duration) *time.Time {
 	t := c.wall.Add(-max(0, c.now-at)).UTC().Round(0)

@@ -16,6 +16,7 @@ const (
 	TypeAgent  = "agent"  // an agent and how many records it has: the first of each answer
 	TypeFlow   = "flow"   // decisions that are alike
 	TypeDenial = "denial" // one denied packet
+	TypeRule   = "rule"   // what a rule of a policy decided
 )
 
 // The values of Record.Verdict.
@@ -54,12 +55,17 @@ type Record struct {
 type Summary struct {
 	// Cursor is where to go on: Filter.After of the next read has what changed since.
 	Cursor string `json:"cursor"`
+	// Started is when it was started. Agents of earlier versions do not say that.
+	Started *time.Time `json:"started,omitempty"`
+	// AuditOnly says that it enforces no policy.
+	AuditOnly bool `json:"auditOnly,omitempty"`
 	// Flows is how many there are, of at most MaxFlows.
 	Flows    int `json:"flows"`
 	MaxFlows int `json:"maxFlows"`
 	// Evicted flows had to make room for others.
 	Evicted uint64 `json:"evicted"`
-	// Lost decisions are in no flow: they came faster than they were added up.
+	// Lost decisions are in no flow, or with Filter.Rules count for no rule: they came faster
+	// than they were added up.
 	Lost uint64 `json:"lost"`
 	// Withheld denied packets are in flows, but are no records of their own.
 	Withheld uint64 `json:"withheld"`
@@ -148,16 +154,22 @@ func (r *Record) check() (known bool, err error) {
 		need("last", r.Last != nil)
 	case TypeDenial:
 		need("time", r.Time != nil)
+	case TypeRule:
+		need("policy", r.Policy != nil)
+		need("count", r.Count > 0)
+		need("last", r.Last != nil)
 	case "":
 		return false, errors.New("no type")
 	default:
 		return false, nil
 	}
 	need("node", r.Node != "")
-	if r.Type != TypeAgent {
+	if r.Type == TypeFlow || r.Type == TypeDenial {
 		need("source", r.Source != nil && r.Source.Address.IsValid())
 		need("destination", r.Destination != nil && r.Destination.Address.IsValid())
 		need("protocol", r.Protocol != "")
+	}
+	if r.Type != TypeAgent {
 		for _, d := range []*Decision{&r.Decision, r.Audit} {
 			if d != nil && d.Verdict != Allow && d.Verdict != Deny {
 				missing = append(missing, fmt.Errorf("%s: verdict %q: must be %s or %s", r.Type, d.Verdict, Allow, Deny))
