@@ -203,8 +203,8 @@ func New(cfg Config) (*Blocker, error) {
 }
 
 // Set stores the latest Evaluator, which differs from the one before by change, and
-// triggers a check, which begins at once unless there was one just before. It never
-// blocks. The first Evaluator is applied to all connections.
+// triggers a check, which begins at once unless there was one just before, also during a
+// pass. It never blocks. The first Evaluator is applied to all connections.
 func (b *Blocker) Set(evaluate Evaluator, change Change) {
 	b.mu.Lock()
 	b.desired = &evaluate
@@ -247,13 +247,8 @@ func (b *Blocker) Run(ctx context.Context) error {
 func (b *Blocker) take() (*Evaluator, Change) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.desired == nil {
-		return nil, Change{} // a recheck is part of the first pass
-	}
 	change := b.change
 	b.change = Change{}
-	b.wanted = b.wanted || b.recheck
-	b.recheck = false
 	return b.desired, change
 }
 
@@ -284,6 +279,7 @@ func (b *Blocker) sync(ctx context.Context) error {
 func (b *Blocker) apply(ctx context.Context, evaluate Evaluator, change Change) error {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
+	b.noteRecheck()
 	b.noteOthers()
 	b.readAccepted()
 	b.noteChange(change)
@@ -291,11 +287,25 @@ func (b *Blocker) apply(ctx context.Context, evaluate Evaluator, change Change) 
 		if err := b.timedPass(ctx, evaluate); err != nil {
 			return err
 		}
+		evaluate, change = b.update(evaluate, change)
 	}
 	if err := b.check(ctx, evaluate, change); err != nil || !b.passIsDue() {
 		return err
 	}
 	return b.timedPass(ctx, evaluate)
+}
+
+// update returns the latest Evaluator, and what has changed since change was read, too.
+func (b *Blocker) update(evaluate Evaluator, change Change) (Evaluator, Change) {
+	latest, more := b.take()
+	if latest == nil {
+		return evaluate, change
+	}
+	if !more.empty() {
+		b.noteChange(more)
+		change.add(more)
+	}
+	return *latest, change
 }
 
 // noteChange has a pass made for a change if classes are missing. They may have been missed
@@ -326,6 +336,15 @@ func (b *Blocker) timedPass(ctx context.Context, evaluate Evaluator) error {
 	b.passed, b.wanted, b.wantedNext = true, b.wantedNext, false
 	b.drift = start.Add(min(max(minDrift, driftShare*took), maxDrift))
 	return nil
+}
+
+// noteRecheck has a pass made for Recheck. During a pass it is not called: that one may have
+// listed already what is to be evaluated.
+func (b *Blocker) noteRecheck() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wanted = b.wanted || b.recheck
+	b.recheck = false
 }
 
 // noteOthers has a pass made when other agents do not accept packets any more.

@@ -184,6 +184,6 @@ func (b *Blocker) checkListed(ctx context.Context, evaluate Evaluator, filters [
 	for _, i := range unblocked {
 		b.known.slots[i].blocked = false
 	}
-	_, _, err := b.list(ctx, evaluate, filters)
+	_, _, err := b.list(ctx, evaluate, filters, nil)
 	return err
 }

@@ -359,6 +359,72 @@ func TestCheckListsOnlyWhatTurned(t *testing.T) {
 	}
 }
 
+// TestAChangeIsCheckedBetweenPiecesOfAPass has changes that come while the first piece of a
+// pass is listed.
+func TestAChangeIsCheckedBetweenPiecesOfAPass(t *testing.T) {
+	deny := func(port uint16) Evaluator {
+		return func(p packet.Packet, _ bool) Verdict {
+			if p.Dst.Port() == port {
+				return Block
+			}
+			return Unblock
+		}
+	}
+	server := netip.MustParseAddr("10.0.0.1")
+	for _, tt := range []struct {
+		name    string
+		blocked bool // before the pass
+		denied  uint16
+		want    uint32 // mark
+	}{
+		{"to block", false, 80, DefaultMark},
+		{"to go on to block, which the pass was about to end", true, 80, DefaultMark},
+		{"to unblock, which the pass was about to block", false, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b, f := newFake(t)
+			first, last := 0, 3*pieceLen-1 // connections of the class that turns
+			for i := range last + 1 {
+				e := f.add(packet.TCP, fmt.Sprintf("10.1.%d.%d:40000", i>>8, i&0xff), "10.0.0.2:81")
+				if i == first || i == last {
+					e.reply = newSender(packet.TCP, "10.0.0.1:80")
+					if tt.blocked {
+						e.mark = DefaultMark
+					}
+				}
+			}
+			before, now := deny(0), deny(tt.denied)
+			if tt.denied == 0 {
+				before = deny(80)
+			}
+			pieces := 0
+			f.onList = func(asked filter, n int) {
+				switch {
+				case asked.end.IsValid():
+				case n == pieceLen/2:
+					b.Set(now, Change{Addrs: []netip.Addr{server}})
+					b.Recheck()
+				case n%pieceLen == 0 && n > 0:
+					pieces++
+					if marks := f.marks(); marks[first] != tt.want || marks[last] != tt.want && !tt.blocked {
+						t.Errorf("the first and the last connection have the marks %#x and %#x before the next piece, want %#x", marks[first], marks[last], tt.want)
+					}
+				}
+			}
+			b.Set(before, Change{})
+			if err := b.apply(testContext(t), before, Change{}); err != nil {
+				t.Fatal(err)
+			}
+			if marks := f.marks(); marks[first] != tt.want || marks[last] != tt.want || pieces != 2 {
+				t.Errorf("after the pass, of %d pieces more, the first and the last connection have the marks %#x and %#x, want %#x", pieces, marks[first], marks[last], tt.want)
+			}
+			if b.noteRecheck(); !b.wanted {
+				t.Error("a recheck that was asked for during the pass is forgotten")
+			}
+		})
+	}
+}
+
 // TestAcceptedDoesNotAllocate is about the path of packets.
 func TestAcceptedDoesNotAllocate(t *testing.T) {
 	b, _ := newFake(t)

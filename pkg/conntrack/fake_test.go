@@ -31,9 +31,10 @@ type fakeTable struct {
 	// How filters work, by family: correctly if there is no entry.
 	filtering map[uint8]filtering
 
-	broken   error            // the listing ends with this error
-	refused  error            // every change fails with this error
-	onChange func(*fakeTable) // called before each change
+	onList   func(filter, int) // called before each entry of a listing, with how many came before
+	broken   error             // the listing ends with this error
+	refused  error             // every change fails with this error
+	onChange func(*fakeTable)  // called before each change
 }
 
 // add adds a connection from src to dst, the one behind DNAT.
@@ -62,11 +63,21 @@ func (f *fakeTable) entries(asked filter) iter.Seq2[entry, error] {
 		rows := slices.Clone(f.rows)
 		f.mu.Unlock()
 		buffer := make([]byte, 4) // reused: an entry is valid until the next one
-		for _, e := range rows {
+		count := 0
+		for i, e := range rows {
 			if !f.lists(asked, e) {
 				continue
 			}
-			f.edit(func() { f.listed++ })
+			if f.onList != nil {
+				f.onList(asked, count)
+			}
+			count++
+			f.edit(func() {
+				f.listed++
+				if i < len(f.rows) && slices.Equal(f.rows[i].key.tuple, e.key.tuple) {
+					e.mark = f.rows[i].mark // as it is by now
+				}
+			})
 			copy(buffer, e.key.tuple)
 			e.key.tuple = buffer
 			if !yield(e, nil) {

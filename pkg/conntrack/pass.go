@@ -57,11 +57,35 @@ func (f *faults) err() error {
 
 // pass sets the marks of all connections as evaluate decides, and finds their classes. An
 // error about one connection does not prevent the rest.
+//
+// A pass over a large table takes seconds. Between two pieces of it, a change is checked as it
+// would be without a pass, and the rest is evaluated by the latest Evaluator. The pause between
+// two such checks is that after any check.
 func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
 	b.deaf.Store(false)
 	b.known.restart(b.second(time.Now().Add(-b.acceptedFor - slack)))
 	b.readAccepted()
-	count, done, err := b.list(ctx, evaluate, []filter{{}})
+	var checks faults
+	var next time.Time // of a check
+	between := func(write func()) {
+		start := time.Now()
+		if start.Before(next) {
+			return
+		}
+		latest, change := b.update(evaluate, Change{})
+		if change.empty() {
+			return
+		}
+		write() // by the Evaluator before: the check must come after
+		evaluate = latest
+		if err := b.check(ctx, evaluate, change); err != nil {
+			checks.add(err)
+		}
+		next = time.Now().Add(max(minInterval, restShare*time.Since(start)))
+	}
+	latest := func(p packet.Packet, toHost bool) Verdict { return evaluate(p, toHost) }
+	count, done, err := b.list(ctx, latest, []filter{{}}, between)
+	err = errors.Join(err, checks.err())
 	if count >= 0 {
 		b.metrics.entries.Set(float64(count))
 	}
@@ -69,8 +93,10 @@ func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
 	return err
 }
 
-// list sets the marks of the connections that filters select as evaluate decides.
-func (b *Blocker) list(ctx context.Context, evaluate Evaluator, filters []filter) (count, done int, err error) {
+// list sets the marks of the connections that filters select as evaluate decides. Unless it
+// is nil, between is called after each piece of the list. Its argument sets the marks of the
+// pieces so far.
+func (b *Blocker) list(ctx context.Context, evaluate Evaluator, filters []filter, between func(write func())) (count, done int, err error) {
 	if b.local, err = b.nodeAddrs(); err != nil {
 		return -1, 0, fmt.Errorf("list the node's addresses: %w", err)
 	}
@@ -81,27 +107,32 @@ func (b *Blocker) list(ctx context.Context, evaluate Evaluator, filters []filter
 	defer t.close()
 	var faults faults
 	for _, f := range filters {
-		listed, changes := b.plan(t, f, evaluate, &faults)
-		count += listed
+		var changes []change
+		count += b.plan(t, f, evaluate, &changes, &faults, func() {
+			b.readAccepted()
+			if between == nil {
+				return
+			}
+			between(func() {
+				done += b.writeApart(ctx, changes, &faults)
+				changes = nil
+			})
+		})
 		done += b.write(t, changes, &faults)
 	}
 	return count, done, faults.err()
 }
 
-// readEvery is after how many listed connections accepted classes are read: a pass takes
-// long.
-const readEvery = 1 << 12
+// pieceLen is the number of connections in a piece of a list: a pass takes long.
+const pieceLen = 1 << 12
 
-// plan counts the connections that f selects and returns those whose bit is wrong. Only
-// these are kept in memory.
-func (b *Blocker) plan(t table, f filter, evaluate Evaluator, faults *faults) (count int, changes []change) {
+// plan counts the connections that f selects and adds those whose bit is wrong to changes.
+// Only these are kept in memory. It calls between after each piece.
+func (b *Blocker) plan(t table, f filter, evaluate Evaluator, changes *[]change, faults *faults, between func()) (count int) {
 	for e, err := range t.entries(f) {
 		if err != nil {
 			faults.add(err)
 			continue
-		}
-		if count++; count%readEvery == 0 {
-			b.readAccepted()
 		}
 		if f.end.IsValid() {
 			b.unfiltered.listed(f, e)
@@ -113,13 +144,27 @@ func (b *Blocker) plan(t table, f filter, evaluate Evaluator, faults *faults) (c
 		isBlocked := e.mark&b.mark != 0
 		wrong := v.blocks() && !isBlocked || v.unblocks() && isBlocked
 		if wrong {
-			changes = append(changes, change{key: e.key.clone(), block: v.blocks()})
+			*changes = append(*changes, change{key: e.key.clone(), block: v.blocks()})
 		}
 		if p, ok := e.first(); ok && v != Unselected && !e.expected {
 			b.known.note(classOf(p), v, isBlocked)
 		}
+		if count++; count%pieceLen == 0 {
+			between()
+		}
 	}
-	return count, changes
+	return count
+}
+
+// writeApart makes the changes while a list is in progress.
+func (b *Blocker) writeApart(ctx context.Context, changes []change, faults *faults) (done int) {
+	t, err := b.open(ctx)
+	if err != nil {
+		faults.add(err)
+		return 0
+	}
+	defer t.close()
+	return b.write(t, changes, faults)
 }
 
 // write makes the changes and returns how many it made.
