@@ -20,6 +20,7 @@ import (
 const (
 	rememberedChain = "remembered" // looks packets up before they are queued
 	rememberChain   = "remember"   // for packets that were accepted to be remembered
+	staleChain      = "stale"      // for packets whose family has a stale address
 
 	allowedSet = "allowed"
 	deniedSet  = "denied"
@@ -97,7 +98,11 @@ func rememberChains(cfg Config) []chain {
 	if !cfg.remembers() {
 		return nil
 	}
-	return []chain{{name: rememberedChain, rules: rememberedRules(cfg)}, {name: rememberChain, rules: rememberRules(cfg)}}
+	return []chain{
+		{name: staleChain, rules: staleRules(cfg)},
+		{name: rememberedChain, rules: rememberedRules(cfg)},
+		{name: rememberChain, rules: rememberRules(cfg)},
+	}
 }
 
 // class are the expressions that have the class of a packet of this family. The protocol is
@@ -122,13 +127,9 @@ func (f family) plain() string {
 // rememberedRules decide a packet as another one of its class was decided.
 func rememberedRules(cfg Config) []string {
 	// Others are decided by the agent: of invalid packets, for example, the port may be cut off.
-	rules := []string{"ct state != new goto " + cfg.queueChain()}
-	for _, f := range families {
-		// A connection of an address that has changed must not be accepted again before
-		// its old connections are removed.
-		rules = append(rules,
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(staleSet), cfg.queueChain()),
-			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(staleSet), cfg.queueChain()))
+	rules := []string{
+		"ct state != new goto " + cfg.queueChain(),
+		fmt.Sprintf("meta nfproto @%s jump %s", staleFamiliesSet, staleChain),
 	}
 	for _, f := range families {
 		rules = append(rules,
@@ -137,6 +138,18 @@ func rememberedRules(cfg Config) []string {
 			fmt.Sprintf("%s %s %s accept", f.class(), f.set(allowedSet), acceptMark(cfg)))
 	}
 	return append(rules, "goto "+cfg.queueChain())
+}
+
+// staleRules queue packets of an address that has changed: a connection of it must not be
+// accepted again before its old connections are removed.
+func staleRules(cfg Config) []string {
+	var rules []string
+	for _, f := range families {
+		rules = append(rules,
+			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(staleSet), cfg.queueChain()),
+			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(staleSet), cfg.queueChain()))
+	}
+	return rules
 }
 
 // rememberRules add the class of a packet. If a set is full, or there is no memory, the
@@ -165,12 +178,11 @@ func acceptMark(cfg Config) string {
 // acceptedRules remember the verdict on a packet if the agent has asked for it, and keep
 // its mark.
 func acceptedRules(cfg Config) []string {
-	rules := []string{"goto " + keepChain}
-	if !cfg.remembers() {
-		return rules
+	rules := []string{unmarkedRule(cfg)}
+	if cfg.remembers() {
+		rules = append(rules, fmt.Sprintf("meta mark & %#x != 0 jump %s", cfg.RememberMark, rememberChain))
 	}
-	both := cfg.Mark | cfg.RememberMark
-	return append([]string{fmt.Sprintf("meta mark & %#x == %#[1]x jump %s", both, rememberChain)}, rules...)
+	return append(rules, "goto "+keepChain)
 }
 
 // validateRemember returns an error that names every invalid field about remembered

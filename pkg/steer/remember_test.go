@@ -109,6 +109,36 @@ func TestRememberedClassesAreNotQueued(t *testing.T) {
 	}
 }
 
+// The kernel evaluates these rules for each packet, not only for those that are queued.
+func TestMostPacketsPassFewRules(t *testing.T) {
+	s, fake := newFake(t, func(c *Config) {
+		remembering(c)
+		c.SourceCheck, c.BlockMark = true, 0x800
+	})
+	mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}, Egress: []netip.Addr{v4, v6}, Pods: []netip.Addr{v4, v6}, CheckSources: true})
+	allow(t, fake, udpTo(v4, peer4, 80), udpTo(v6, peer6, 80))
+	for _, tt := range []struct {
+		name   string
+		packet steertest.Packet
+		most   int
+	}{
+		{"established", pkt(v4, peer4, forwarded, state(steertest.Established)), 8},
+		{"a reply", pkt(peer6, v6, forwarded, reply, state(steertest.Established)), 8},
+		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 22},
+		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 28},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := steertest.Trace(fake, tt.packet, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Verdict != accept || got.Rules > tt.most {
+				t.Errorf("%s after %d rules, want %s after %d at most", got.Verdict, got.Rules, accept, tt.most)
+			}
+		})
+	}
+}
+
 // A packet of a remembered class gets the connection mark that an accepted one gets. It
 // keeps the mark bits of others, and does not extend what is remembered.
 func TestHitIsLikeAccepted(t *testing.T) {
@@ -242,7 +272,7 @@ func TestRememberingDoesNotChangeVerdicts(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					got.Statement = ""
+					got.Statement, got.Rules = "", 0
 					return got
 				}
 				got, want := trace(withFake, true), trace(withoutFake, false)

@@ -102,7 +102,8 @@ const (
 	namesSet         = "names"
 	resolversSet     = "resolvers"
 	staleSet         = "stale"
-	ownersSet        = "owners" // for the next agent; no rule reads it
+	staleFamiliesSet = "stale-families" // those of the addresses in staleSet
+	ownersSet        = "owners"         // for the next agent; no rule reads it
 )
 
 func familyName(set string, ipv6 bool) string {
@@ -174,7 +175,7 @@ func chains(cfg Config) []chain {
 		postrouting.steer("jump "+settledChain, "goto "+selectChain),
 		postrouting.accepted(acceptedRules(cfg)...),
 		input.steer(inputRules(cfg)...),
-		input.accepted("goto "+keepChain),
+		input.accepted(unmarkedRule(cfg), "goto "+keepChain),
 	)
 	if cfg.SourceCheck {
 		all = append(all, sourceChains()...)
@@ -239,7 +240,8 @@ func settledRules(cfg Config) []string {
 // currentRules accept packets of accepted connections, unless the connection may be
 // one of a pod that had the address before.
 func currentRules(cfg Config) []string {
-	var rules []string
+	// Almost every packet ends here.
+	rules := []string{fmt.Sprintf("ct state != related meta nfproto != @%s accept", staleFamiliesSet)}
 	if cfg.SourceCheck {
 		// ICMP errors from pods may be about other pods' connections. By our
 		// mark the agent recognizes that they are related to a connection.
@@ -349,13 +351,17 @@ func queueFlags(cfg Config) string {
 	return ""
 }
 
-// keepRules copy the agent's mark from the packet, where a verdict can set it, to the
+// unmarkedRule ends the chains after the queues for packets that the agent has not accepted
+// just now: almost all.
+func unmarkedRule(cfg Config) string { return fmt.Sprintf("meta mark & %#x == 0 accept", cfg.Mark) }
+
+// keepRules move the agent's mark from the packet, where a verdict can set it, to the
 // connection. There are two rules because the first one ends early for packets that
 // belong to no connection.
 func keepRules(cfg Config) []string {
 	return []string{
-		fmt.Sprintf("meta mark & %#x != 0 ct state != related ct mark set ct mark | %#[1]x", cfg.Mark),
-		fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x", cfg.Mark, ^(cfg.Mark | cfg.RememberMark)),
+		fmt.Sprintf("ct state != related ct mark set ct mark | %#x", cfg.Mark),
+		fmt.Sprintf("meta mark set meta mark & %#x", ^(cfg.Mark | cfg.RememberMark)),
 	}
 }
 

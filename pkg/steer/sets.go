@@ -107,7 +107,7 @@ func (s Sets) contents() contents {
 		}
 		c.addAddr(resolversSet, r.Addr(), uint32(r.Port()))
 	}
-	c.addAddrs(staleSet, s.Stale)
+	c.addStale(s.Stale)
 	for _, o := range s.Owners {
 		if o.Pod == 0 {
 			continue
@@ -122,6 +122,17 @@ func (s Sets) contents() contents {
 func (c contents) addAddrs(set string, addrs []netip.Addr) {
 	for _, a := range addrs {
 		c.addAddr(set, a, 0)
+	}
+}
+
+// addStale adds addresses and their families, so that packets of a family without any need
+// not be looked up.
+func (c contents) addStale(addrs []netip.Addr) {
+	c.addAddrs(staleSet, addrs)
+	for _, f := range families {
+		if len(c[familyName(staleSet, f.ipv6)]) > 0 {
+			c[staleFamiliesSet][element{value: f.protocol()}] = struct{}{}
+		}
 	}
 }
 

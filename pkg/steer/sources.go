@@ -21,13 +21,17 @@ const (
 
 // valueSpecs are the sets whose elements are not addresses.
 var valueSpecs = []setSpec{
+	staleFamiliesSpec,
 	{name: checkedSet, keyType: "nf_proto"},
 	uncheckedSpec,
 	{name: tunnelPortsSet, keyType: "inet_service"},
 	{name: tunnelProtocolsSet, keyType: "inet_proto"},
 }
 
-var uncheckedSpec = setSpec{name: uncheckedSet, keyType: "ifname"}
+var (
+	staleFamiliesSpec = setSpec{name: staleFamiliesSet, keyType: "nf_proto"}
+	uncheckedSpec     = setSpec{name: uncheckedSet, keyType: "ifname"}
+)
 
 // sourceChains drop packets that come in by an interface that leads to a pod, or that
 // is not known yet, if the route to their source is through another interface. They run
@@ -96,6 +100,14 @@ func (s setSpec) valueElement(value string) element {
 
 // protocols are the names of elements of type nf_proto.
 var protocols = map[byte]string{unix.NFPROTO_IPV4: "ipv4", unix.NFPROTO_IPV6: "ipv6"}
+
+// protocol returns the name of the family as an element of type nf_proto.
+func (f family) protocol() string {
+	if f.ipv6 {
+		return protocols[unix.NFPROTO_IPV6]
+	}
+	return protocols[unix.NFPROTO_IPV4]
+}
 
 // decodeValue decodes an element as the kernel lists it.
 func (s setSpec) decodeValue(k setKey) (element, bool) {

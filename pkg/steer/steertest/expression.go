@@ -73,13 +73,7 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 			return p.Proto == s || s == "icmpv6" && p.Proto == "ipv6-icmp", nil
 		})
 	case t.starts("meta nfproto *"):
-		set, _ := strings.CutPrefix(t.at(2), "@")
-		protocol := "ipv4"
-		if p.Src.Is6() {
-			protocol = "ipv6"
-		}
-		m, err := w.hasElement(set, protocol)
-		return m, t.skip(3), err
+		return w.protocol(t.skip(2))
 	case t.starts("iifname != *"):
 		set, _ := strings.CutPrefix(t.at(2), "@")
 		m, err := w.hasElement(set, strconv.Quote(p.Interface))
@@ -117,6 +111,17 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		return w.address(t)
 	}
 	return false, nil, fmt.Errorf("unknown expression %q", strings.Join(t, " "))
+}
+
+// protocol evaluates what follows "meta nfproto".
+func (w *walk) protocol(t tokens) (bool, tokens, error) {
+	negate := t.at(0) == "!="
+	if negate {
+		t = t.skip(1)
+	}
+	set, _ := strings.CutPrefix(t.at(0), "@")
+	m, err := w.hasElement(set, map[string]string{"ip": "ipv4", "ip6": "ipv6"}[w.packet.family()])
+	return m != negate, t.skip(1), err
 }
 
 // conntrack evaluates ct expressions. Those other than ct state do not match packets

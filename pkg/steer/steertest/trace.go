@@ -67,6 +67,8 @@ type Result struct {
 	Statement string
 	// Mark and CTMark are the final marks of the packet and its connection.
 	Mark, CTMark uint32
+	// Rules is how many rules were evaluated, at all hooks.
+	Rules int
 }
 
 // Agent listens on the queues: it gets a queued packet and the statement that queued
@@ -113,7 +115,7 @@ func Trace(fake *knftables.Fake, p Packet, agent Agent) (Result, error) {
 			break
 		}
 	}
-	result.Mark, result.CTMark = w.packet.Mark, w.packet.CTMark
+	result.Mark, result.CTMark, result.Rules = w.packet.Mark, w.packet.CTMark, w.rules
 	return result, nil
 }
 
@@ -159,6 +161,7 @@ type walk struct {
 	hook      knftables.BaseChainHook
 	packet    Packet
 	statement string
+	rules     int // that were evaluated
 }
 
 // base evaluates a base chain. At its end the policy of the chain applies.
@@ -194,6 +197,7 @@ func (w *walk) chain(name string, depth int) (Verdict, error) {
 // rule evaluates one rule. leave means that the packet leaves the chain without a
 // verdict.
 func (w *walk) rule(rule string, depth int) (verdict Verdict, leave bool, err error) {
+	w.rules++
 	rest := tokens(strings.Fields(rule))
 	for len(rest) > 0 {
 		switch token := rest[0]; token {
