@@ -29,11 +29,13 @@ helm_version=v3.22.0
 helm=$cache/helm-$helm_version/helm
 [[ -x $helm ]] || GOBIN=$(dirname "$helm") go install "helm.sh/helm/v3/cmd/helm@$helm_version"
 
+(cd "$root" && go build -o "$work/kubectl-netpol" ./cmd/kubectl-netpol)
+
 agent=$(ask -n kube-system get daemonset kube-network-policies --ignore-not-found -o name)
 manifest=$(cat "$state/manifest" 2>/dev/null || true)
 started=$SECONDS status=0
 cd "$root/tests/e2e/edges"
-EDGES_STATE=$state EDGES_OUT=$out EDGES_AGENT=${agent:-none} EDGES_OUTAGE=${OUTAGE:-3m} EDGES_PODS=${PODS:-30} EDGES_PROBER=$image EDGES_PREFIX=$prefix EDGES_HELM=$helm \
+EDGES_STATE=$state EDGES_OUT=$out EDGES_AGENT=${agent:-none} EDGES_OUTAGE=${OUTAGE:-3m} EDGES_PODS=${PODS:-30} EDGES_PROBER=$image EDGES_PREFIX=$prefix EDGES_HELM=$helm EDGES_NETPOL=$work/kubectl-netpol \
 	EDGES_AGNHOST=$(<"$(<"$state/images")/agnhost.name") EDGES_PROMETHEUS=$prometheus EDGES_MANIFEST=$root/$manifest \
 	go test -count 1 -v -timeout 2h ${RUN:+-run "$RUN"} . 2>&1 | tee "$out/log" || status=$?
 number() { grep -cE "^--- $1" "$out/log" || true; }
