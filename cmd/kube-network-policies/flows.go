@@ -27,11 +27,12 @@ type flowsOptions struct {
 	socket string
 	filter flows.Filter
 	follow bool
+	in     *os.File
 	out    io.Writer
 }
 
 func newFlowsOptions() *flowsOptions {
-	return &flowsOptions{socket: agent.DefaultSocket, out: os.Stdout}
+	return &flowsOptions{socket: agent.DefaultSocket, in: os.Stdin, out: os.Stdout}
 }
 
 func (o *flowsOptions) addFlags(fs *pflag.FlagSet) {
@@ -41,7 +42,7 @@ func (o *flowsOptions) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.filter.Denied, "denied", false, "only what was denied")
 	fs.BoolVar(&o.filter.Audited, "audit", false, "only what audited policies would decide otherwise")
 	fs.BoolVar(&o.filter.Rules, "rules", false, "what each rule decided since the agent was started, in the place of flows; alone")
-	fs.BoolVar(&o.follow, "follow", false, "print what is decided from now on, until interrupted: a flow each time its count has changed, at most once a second")
+	fs.BoolVar(&o.follow, "follow", false, "print what is decided from now on, until interrupted: a flow each time its count has changed, at most once a second. If the standard input is a pipe, as with kubectl exec -i, it ends with that")
 }
 
 func (o *flowsOptions) validate(args []string) error {
@@ -64,6 +65,9 @@ func (o *flowsOptions) run(ctx context.Context) error {
 	if err != nil || !o.follow {
 		return errors.Join(err, flows.Encode(o.out, records))
 	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	whenPipeEnds(o.in, end)
 	records = records[:min(1, len(records))] // the one of the agent
 	for ctx.Err() == nil {
 		if err := flows.Encode(o.out, records); err != nil {
@@ -78,6 +82,18 @@ func (o *flowsOptions) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// whenPipeEnds calls end when in is a pipe that ends. That is how a command in a container
+// notices that its client has gone: it gets no signal, and what it writes is accepted.
+func whenPipeEnds(in *os.File, end func()) {
+	if info, err := in.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, in) // an error is an end, too
+		end()
+	}()
 }
 
 // read returns the records that the filter selects, and has the next call return those

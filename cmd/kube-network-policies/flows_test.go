@@ -5,9 +5,11 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
@@ -98,5 +100,23 @@ func TestFlowsOfRules(t *testing.T) {
 				t.Errorf("got %v, want it valid: %v", err, tt.want)
 			}
 		})
+	}
+}
+
+// The client of a command in a container goes: with it goes the command's input.
+func TestFollowingEndsWithItsInput(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	in, client, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	var out bytes.Buffer
+	o := newFlowsOptions()
+	o.in, o.out, o.follow = in, &out, true
+	o.socket = serveFlows(t, func() { client.Close() }, map[string]string{"": firstLines, "1-1": secondLines, "1-2": sameLines})
+	if err := o.run(ctx); err != nil || ctx.Err() != nil {
+		t.Errorf("error is %v, and %v", err, ctx.Err())
 	}
 }

@@ -229,8 +229,10 @@ func (a *agentOptions) connectToCluster(ctx context.Context) ([]corev1.Pod, runn
 // execIn runs commands through the API server.
 func execIn(access *rest.Config, client kubernetes.Interface) runner {
 	return func(ctx context.Context, pod *corev1.Pod, command []string, out, errs io.Writer) error {
+		in, open := io.Pipe() // a command that follows flows ends with its input
+		defer open.Close()
 		return cluster.Exec(ctx, access, client, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, agentContainer, command,
-			remotecommand.StreamOptions{Stdout: out, Stderr: errs})
+			remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: errs})
 	}
 }
 

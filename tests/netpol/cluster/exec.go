@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream"
 )
 
@@ -35,5 +36,6 @@ func Exec(ctx context.Context, access *rest.Config, client kubernetes.Interface,
 	if err != nil {
 		return err
 	}
-	return executor.StreamWithContext(ctx, streams)
+	// What fails is in the error. client-go would also log it, even where ctx has ended.
+	return executor.StreamWithContext(klog.NewContext(ctx, klog.Logger{}), streams)
 }
