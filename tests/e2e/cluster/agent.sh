@@ -19,7 +19,7 @@ if [[ $1 == install-anp.yaml ]]; then
 	"$here/definitions.sh" | kubectl apply --server-side --force-conflicts -f - >/dev/null
 fi
 # The metrics are open here: a Prometheus of the tests runs on another node.
-sed -e 's/--metrics-bind-address=127.0.0.1:/--metrics-bind-address=:/' -e 's/^  ingress: \[\]$/  ingress: [{}]/' "$manifest" |
+sed -e 's/--metrics-bind-address=127.0.0.1:/--metrics-bind-address=:/' -e 's/^  policyTypes: \[Ingress\]$/&\n  ingress: [{}]/' "$manifest" |
 	kubectl apply -f - -f "$root/install-writer-guard.yaml" >/dev/null
 workloads=(daemonset/kube-network-policies deployment/kube-network-policies-status)
 # The image has changed but not its name.

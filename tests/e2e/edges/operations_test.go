@@ -52,6 +52,7 @@ func TestStatusOfAPolicy(t *testing.T) {
 
 // conditionalMetrics are there only with what their documentation says.
 var conditionalMetrics = []string{
+	"netpol_audit_packets_total",                                                     // audited policies
 	"netpol_dns_addresses", "netpol_dns_answers_total", "netpol_dns_evictions_total", // domain names in policies
 	"netpol_dns_queries_total", "netpol_dns_resolvers", "netpol_dns_unreadable_packets_total",
 	"netpol_findings",        // policies with parts that are not enforced
