@@ -71,11 +71,11 @@ func TestKernelReachesDesiredState(t *testing.T) {
 	}
 }
 
-func TestKernelSyncOf20000Elements(t *testing.T) {
+func TestKernelSyncOf5000Elements(t *testing.T) {
 	newNode(t)
 	s := newReal(t, nil)
 	var sets Sets
-	for i := range 10_000 {
+	for i := range 2_500 {
 		hi, lo := byte(i>>8), byte(i)
 		sets.Ingress = append(sets.Ingress, netip.AddrFrom4([4]byte{10, 1, hi, lo}))
 		sets.Egress = append(sets.Egress, netip.AddrFrom16([16]byte{0xfd, 14: hi, 15: lo}))

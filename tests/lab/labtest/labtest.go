@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -16,10 +17,19 @@ import (
 )
 
 // Timeouts. They end a test that has failed; a test that passes does not wait for them.
-const (
-	ReadyTimeout  = time.Minute      // for an agent to become ready, under a flood too
-	ChangeTimeout = 15 * time.Second // for a change to become effective
+var (
+	ReadyTimeout  = slowly(time.Minute)      // for an agent to become ready, under a flood too
+	ChangeTimeout = slowly(15 * time.Second) // for a change to become effective
 )
+
+// slowly returns how long something takes that takes d on most machines: the variable
+// SLOWNESS says how many times slower this one is, as those are that are emulated.
+func slowly(d time.Duration) time.Duration {
+	if factor, err := strconv.Atoi(os.Getenv("SLOWNESS")); err == nil && factor > 0 {
+		return d * time.Duration(factor)
+	}
+	return d
+}
 
 // AgentBinary is the agent under test: that of the variable AGENT_BINARY, for
 // machines without Go, or else one that Main builds.
