@@ -31,9 +31,10 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/verdictcache"
 )
 
-// compileInterval is the least time between two compiles, and compileSettle how long a
-// compile waits for further changes that were read together with the first. In a busy
-// cluster changes wait for the pace at which policycache/apiconn reads, too.
+// compileInterval is the least time between two compiles for changes of a kind of which many
+// objects change, and compileSettle how long such a compile waits for further changes that
+// were read together with the first. Pods then wait for the pace at which
+// policycache/apiconn reads, too.
 const (
 	compileInterval = 10 * time.Millisecond
 	compileSettle   = 2 * time.Millisecond
