@@ -45,6 +45,7 @@ const (
 type options struct {
 	sharedOptions
 	nodeName          string
+	podWatches        agent.PodWatches
 	manifests         string
 	queue             int
 	queues            int
@@ -94,6 +95,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	o.sharedOptions.addFlags(fs)
 	fs.StringVar(&o.nodeName, "hostname-override", o.nodeName, "name of this machine's Node object; empty uses the host name. With a wrong name the agent finds no pods and enforces nothing")
 	fs.StringVar(&o.manifests, "manifests", o.manifests, "directory of Kubernetes manifests (pods, namespaces, nodes, network policies) to enforce instead of those of an API server; changed files are read again")
+	fs.TextVar(&o.podWatches, "pod-watches", o.podWatches, "`PODS` of other nodes to watch: all, or needed, those that policies of this node's pods name, which asks less of the API server where policies name few")
 	fs.IntVar(&o.queue, "nfqueue-id", o.queue, "the number, 0-65535, from which on the agent takes NFQUEUE numbers: two for each queue and three more. If another process uses one of them, it takes the next free range, and says so in the log")
 	fs.IntVar(&o.queues, "nfqueue-count", o.queues, "number of queues, 1-64; the kernel distributes connections over them by CPU. Too many take CPU time from pods, too few delay new connections. The default is the number of CPUs, at most 4")
 	fs.IntVar(&o.share, "pod-share", o.share, "packets per second of each pod of this node that are decided before the packets of pods beyond their share; those are decided with the remaining capacity. 0 disables shares: a pod that floods then delays the first packets of all other pods")
@@ -191,6 +193,9 @@ func (o *options) validate(args []string) error {
 	if o.maxCrashes < 0 {
 		fault("max-crashes", o.maxCrashes, "must not be negative")
 	}
+	if o.podWatches == agent.NeededPods && o.manifests != "" {
+		fault("pod-watches", o.podWatches, "needs an API server, and cannot be used together with --manifests=%s", o.manifests)
+	}
 	if o.snapshotCache != "" && o.manifests != "" {
 		fault("snapshot-cache", o.snapshotCache, "cannot be used together with --manifests=%s", o.manifests)
 	}
@@ -231,6 +236,7 @@ func parseMark(s string) (uint32, error) {
 func (o *options) config(ctx context.Context) (agent.Config, error) {
 	mark, _ := parseMark(o.mark)
 	cfg := agent.Config{
+		PodWatches:          o.podWatches,
 		Manifests:           o.manifests,
 		Kinds:               o.kinds.Enabled(),
 		Features:            o.features,

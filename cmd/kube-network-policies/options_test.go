@@ -89,6 +89,8 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"--tunnel-ports=8285,0"}, []string{"--tunnel-ports=0", "1-65535"}},
 		{[]string{"--pod-tunnels=gre,udp/8472,tcp/1"}, []string{"--pod-tunnels=tcp/1", "neither udp/PORT nor one of gre"}},
 		{[]string{"--pod-address-source=nri"}, []string{"--pod-address-source", `"nri"`, "auto, cni-cache, status"}},
+		{[]string{"--pod-watches=own"}, []string{"--pod-watches", `"own"`, "all, needed"}},
+		{[]string{"--pod-watches=needed", "--manifests=."}, []string{"--pod-watches=needed", "--manifests=."}},
 		{[]string{"--cni-cache-dir=results"}, []string{"--cni-cache-dir=results", "absolute path"}},
 		{[]string{"--dns-resolvers=127.0.0.53"}, []string{"--dns-resolvers", `"127.0.0.53"`}},
 		{[]string{"--snapshot-cache=/does/not/exist/snapshot"}, []string{"--snapshot-cache=/does/not/exist/snapshot", "needs a folder"}},

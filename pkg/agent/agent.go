@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
@@ -255,6 +256,10 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	if err != nil {
 		return nil, err
 	}
+	var needed func(policycache.PodQuery) cache.ListerWatcher
+	if cfg.PodWatches == NeededPods {
+		needed = cfg.API.Pods
+	}
 	savedAfter := time.Duration(0)
 	if cfg.beside {
 		savedAfter = savedPatience // the other agent goes on meanwhile, by what is current
@@ -270,6 +275,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Saved:       saved,
 		SavedAfter:  savedAfter,
 		PodRanges:   a.closeRanges,
+		NeededPods:  needed,
 		Registerer:  reg,
 	}, a.publish)
 	if err != nil {

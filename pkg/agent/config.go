@@ -19,6 +19,8 @@ type Config struct {
 	NodeName string
 	// API is where the cluster is read from. Nil reads Manifests instead.
 	API *policycache.APIServer
+	// PodWatches is which pods of other nodes are watched.
+	PodWatches PodWatches
 	// Manifests is a directory of Kubernetes objects, used without API.
 	Manifests string
 	// Kinds are the administrators' kinds of policy that are enforced in
@@ -111,6 +113,9 @@ func (c Config) Validate() error {
 	}
 	if (c.API == nil) == (c.Manifests == "") {
 		errs = append(errs, errors.New("exactly one of API and Manifests is needed"))
+	}
+	if c.PodWatches == NeededPods && c.API == nil {
+		errs = append(errs, errors.New("PodWatches: only an API server has watches of needed pods"))
 	}
 	if last := c.numbers().last(); last > 0xffff {
 		errs = append(errs, fmt.Errorf("Queues: the last queue would be %d, above 65535", last))

@@ -22,6 +22,9 @@ func (a *agent) readiness() error {
 	if !a.metrics.hasSnapshot() {
 		errs = append(errs, errors.New("no snapshot of the cluster yet"))
 	}
+	if err := a.cache.Healthy(); err != nil {
+		errs = append(errs, fmt.Errorf("pods that policies need: %w", err))
+	}
 	if !a.peers.Listening() {
 		errs = append(errs, errors.New("not all queues are bound"))
 	}

@@ -39,9 +39,10 @@ func (c *Cluster) enforce(name string, e compile.Enforcement, findings []policy.
 
 func sameFinding(a, b policy.Finding) bool { return a.Policy == b.Policy && a.Message == b.Message }
 
-// audited returns the pod e as it would be if audited policies were enforced, nil if none
+// audited returns the pod p as it would be if audited policies were enforced, nil if none
 // of them selects it. own are the policies of its namespace.
-func (c *Cluster) audited(own []compiled, e *policy.Endpoint) *policy.Endpoint {
+func (c *Cluster) audited(own []compiled, p *compile.Pod) *policy.Endpoint {
+	e := &p.Endpoint
 	if !selectsAudited(c.policies, e) && !selectsAudited(own, e) {
 		return nil
 	}
@@ -49,6 +50,7 @@ func (c *Cluster) audited(own []compiled, e *policy.Endpoint) *policy.Endpoint {
 	audited.Ingress = c.chains.of(c.policies, own, e, policy.Ingress, true)
 	audited.Egress = c.chains.of(c.policies, own, e, policy.Egress, true)
 	audited.AwaitsStatus, audited.Audited = false, nil
+	audited.Unlisted = c.unlistedPods(p, audited.Ingress, audited.Egress)
 	return &audited
 }
 
@@ -68,5 +70,5 @@ func sameChains(a, b *policy.Endpoint) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.Version == b.Version && a.Ingress == b.Ingress && a.Egress == b.Egress
+	return a.Version == b.Version && a.Ingress == b.Ingress && a.Egress == b.Egress && a.Unlisted == b.Unlisted
 }

@@ -25,6 +25,9 @@ type Config struct {
 	// node together. It is for tools. Which packets are for the source's own node
 	// is not known here: the caller sets it in policy.Query.
 	AllNodes bool
+	// Partial is set if the Cluster does not get all pods of other nodes, but those in the
+	// sets of SetListed. Packets wait whose decision needs pods of no such set.
+	Partial  bool
 	Features compile.Features
 	// Audit treats every policy as audited, whatever its annotation says.
 	Audit bool
@@ -54,6 +57,7 @@ type Cluster struct {
 	local     map[podKey]bool // the pods of this node
 	stale     map[podKey]bool // those whose chains may have to change
 	localPods *policy.Local   // nil when one of them has changed
+	interest  interest
 
 	// unaddressed are the pods of other nodes without an address, and newcomers those
 	// of them that the last snapshot had; nil when one has changed.

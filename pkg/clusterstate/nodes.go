@@ -34,7 +34,10 @@ func (c *Cluster) deleteNode(name string) bool {
 }
 
 // nodesChanged drops everything that is derived from nodes.
-func (c *Cluster) nodesChanged() { c.derived, c.podRanges, c.hosts = nil, nil, nil }
+func (c *Cluster) nodesChanged() {
+	c.derived, c.podRanges, c.hosts = nil, nil, nil
+	c.markInterest()
+}
 
 // rangesOf returns the ranges that pods of some nodes get their addresses from.
 func (c *Cluster) rangesOf(of func(node string) bool) []netip.Prefix {

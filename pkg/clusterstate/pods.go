@@ -60,6 +60,7 @@ func (c *Cluster) label(name string, l policy.Labels) bool {
 		return false
 	}
 	ns.labels = l
+	c.namespaceChanged()
 	for _, old := range ns.pods {
 		now := *old
 		now.Endpoint.NamespaceLabels, now.Endpoint.Version = l, policy.NewVersion()
@@ -82,7 +83,7 @@ func (c *Cluster) namespaceNames(yield func(namespace, name string) bool) {
 func (c *Cluster) setPod(p *compile.Pod) bool {
 	ns := c.namespace(p.Endpoint.Namespace)
 	old := ns.pods[p.Endpoint.Name]
-	if old != nil && old.Equal(p) {
+	if old != nil && old.Equal(p) && !old.Endpoint.Doubtful {
 		return false
 	}
 	p.Endpoint.NamespaceLabels, p.Endpoint.Version = ns.labels, policy.NewVersion()
@@ -94,6 +95,21 @@ func (c *Cluster) setPod(p *compile.Pod) bool {
 	}
 	c.local[key], c.stale[key], c.localPods = true, true, nil
 	c.unannounced = len(c.sandboxes) > 0
+	return true
+}
+
+// Doubt notes that a pod of another node is gone or has other labels, which is not known.
+// It reports whether that is a change.
+func (c *Cluster) Doubt(namespace, name string) bool {
+	key := podKey{namespace, name}
+	ns := c.namespaces[namespace]
+	if ns == nil || ns.pods[name] == nil || c.local[key] || ns.pods[name].Endpoint.Doubtful {
+		return false
+	}
+	old := ns.pods[name]
+	now := *old
+	now.Endpoint.Doubtful = true
+	c.replacePod(old, &now)
 	return true
 }
 
@@ -151,7 +167,7 @@ func (c *Cluster) currentNewcomers() []*policy.Endpoint {
 // forgetLocal removes a pod from those of this node, if it is one.
 func (c *Cluster) forgetLocal(key podKey) {
 	if c.local[key] {
-		c.localPods, c.unannounced = nil, len(c.sandboxes) > 0
+		c.localPods, c.unannounced, c.interest.needs = nil, len(c.sandboxes) > 0, nil
 	}
 	delete(c.local, key)
 	delete(c.stale, key)

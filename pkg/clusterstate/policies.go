@@ -91,6 +91,9 @@ func (c *Cluster) replacePolicy(ref policy.Ref, kind *compile.Kind, now *compile
 	}
 	c.derived = nil
 	c.markAnnounced()
+	if !kind.Namespaced {
+		c.markInterest()
+	}
 	return true
 }
 
@@ -125,18 +128,22 @@ func (c *Cluster) updateChains() {
 		in := c.chains.of(c.policies, policies, &old.Endpoint, policy.Ingress, false)
 		out := c.chains.of(c.policies, policies, &old.Endpoint, policy.Egress, false)
 		awaits := c.awaitsStatus(old)
-		audited := c.audited(policies, &old.Endpoint)
-		if in == old.Endpoint.Ingress && out == old.Endpoint.Egress && awaits == old.Endpoint.AwaitsStatus && sameChains(audited, old.Endpoint.Audited) {
+		unlisted := c.unlistedPods(old, in, out)
+		audited := c.audited(policies, old)
+		if in == old.Endpoint.Ingress && out == old.Endpoint.Egress && awaits == old.Endpoint.AwaitsStatus && unlisted == old.Endpoint.Unlisted &&
+			sameChains(audited, old.Endpoint.Audited) {
 			continue
 		}
 		now := *old
 		now.Endpoint.Ingress, now.Endpoint.Egress, now.Endpoint.AwaitsStatus, now.Endpoint.Audited = in, out, awaits, audited
+		now.Endpoint.Unlisted = unlisted
 		c.localPods = nil
 		c.replacePod(old, &now)
 	}
 	if len(c.stale) > 0 {
 		c.chains.keep(c.allLocal())
 		clear(c.stale)
+		c.interest.chainsChanged(len(c.chains.built))
 	}
 }
 

@@ -65,9 +65,13 @@ func (c *Cluster) announce() (changed bool) {
 // its status has its addresses (CN-35): other nodes do not know them before, and there
 // an administrator's rule may deny what p sends, by its labels.
 func (c *Cluster) awaitsStatus(p *compile.Pod) bool {
-	return len(p.Addrs) == 0 && len(p.Announced) > 0 && slices.ContainsFunc(c.policies, func(policy compiled) bool {
-		return !policy.audited && policy.stopsFrom(&p.Endpoint)
-	})
+	return len(p.Addrs) == 0 && len(p.Announced) > 0 && c.stopsFrom(&p.Endpoint)
+}
+
+// stopsFrom reports whether some policy that is enforced denies or passes what the pod e
+// sends, because of its labels.
+func (c *Cluster) stopsFrom(e *policy.Endpoint) bool {
+	return slices.ContainsFunc(c.policies, func(p compiled) bool { return !p.audited && p.stopsFrom(e) })
 }
 
 // stopsFrom reports whether some rule of ingress denies or passes what the pod e sends,

@@ -311,6 +311,15 @@ func (x *index) mayAllowPeer(f *flow, m *match) bool {
 	return x.peerMayMatch(x.mayAllowPods, len(x.rules), f, m)
 }
 
+// mayDecideOtherwise reports whether rule, which decides about f, may not do so if the peer
+// turns out to be a pod: because of its labels, or of the named ports that it declares.
+func (x *index) mayDecideOtherwise(rule *Rule, f *flow, m *match) bool {
+	if !rule.denies() {
+		return x.dependsOnPeer(f, m)
+	}
+	return x.mayAllowPeer(f, m) || f.dst == nil && len(x.namedFor(f.proto)) > 0
+}
+
 // peerMayMatch reports whether one of rules, which select pods, may match f, whose peer
 // is an unknown pod, before a rule decides for every peer.
 func (x *index) peerMayMatch(rules set, end int, f *flow, m *match) bool {

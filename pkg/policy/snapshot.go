@@ -28,6 +28,12 @@ type Endpoint struct {
 	// AwaitsStatus is set while other nodes do not know the addresses of this node's
 	// pod, and an administrator's rule may deny there what it sends, by its labels.
 	AwaitsStatus bool
+	// Unlisted reports for each direction whether pods that rules of the chain name are not
+	// listed yet: an address that is no known pod's may be one of theirs.
+	Unlisted [directions]bool
+	// Doubtful is set for a pod of another node that its watch no longer has: it is gone, or
+	// has other labels. It counts as a pod that is not listed yet.
+	Doubtful bool
 	// Audited is the pod as it would be if audited policies were enforced. It is nil
 	// where no audited policy selects the pod.
 	Audited *Endpoint
@@ -181,10 +187,15 @@ func (q *Query) exempt(src, dst *end) Reason {
 type end struct {
 	addr     netip.Addr
 	endpoint *Endpoint // nil if addr is no known pod's
+	doubtful bool      // addr is, or was, that of a pod of which no more is known
 }
 
 func (s *Snapshot) end(a netip.AddrPort) end {
-	return end{a.Addr(), s.Endpoint(a.Addr())}
+	e := s.Endpoint(a.Addr())
+	if e != nil && e.Doubtful {
+		return end{addr: a.Addr(), doubtful: true}
+	}
+	return end{addr: a.Addr(), endpoint: e}
 }
 
 // Evaluate decides about a packet: the source's egress chain and the destination's
@@ -213,7 +224,7 @@ func (s *Snapshot) evaluateBoth(q *Query, src, dst *end) Decision {
 	if q.ToHost {
 		return out
 	}
-	if out.Action == Allow && src.endpoint != nil && src.endpoint.AwaitsStatus && s.mayBeElsewhere(dst) {
+	if out.Action == Allow && src.endpoint != nil && src.endpoint.AwaitsStatus && (src.endpoint.Unlisted[Egress] || s.mayBeElsewhere(dst)) {
 		out = Decision{Action: Deny, Direction: Egress, Reason: UnknownPod}
 	}
 	in := s.evaluate(Ingress, q, src, dst)
@@ -269,7 +280,7 @@ func (s *Snapshot) flow(d Direction, q *Query, src, dst *end) (f flow) {
 
 // evaluate decides about the packet by the chain of the subject.
 func (s *Snapshot) evaluate(d Direction, q *Query, src, dst *end) Decision {
-	subject := d.subject(src, dst)
+	subject, peer := d.subject(src, dst), d.peer(src, dst)
 	if subject.endpoint == nil {
 		if s.m.Isolating[d] && s.inRanges(subject.addr) {
 			return Decision{Action: Deny, Direction: d, Reason: UnknownPod}
@@ -296,6 +307,8 @@ func (s *Snapshot) evaluate(d Direction, q *Query, src, dst *end) Decision {
 	rule := x.decide(&f, &m)
 	switch {
 	case f.peer != nil:
+	case (peer.doubtful || subject.endpoint.Unlisted[d]) && x.mayDecideOtherwise(rule, &f, &m):
+		return Decision{Action: Deny, Direction: d, Reason: UnknownPod}
 	case beside && rule.denies() && x.mayAllowPeer(&f, &m):
 		return Decision{Action: Deny, Direction: d, Tier: rule.Tier, Reason: UnknownPod, Policy: rule.Policy}
 	case d == Ingress && q.AwaitSource && !beside && s.mayBeNewcomer(q, &f, &m, x, rule):
@@ -336,6 +349,14 @@ func (d Direction) subject(src, dst *end) *end {
 		return dst
 	}
 	return src
+}
+
+// peer returns the end whose labels are evaluated in direction d.
+func (d Direction) peer(src, dst *end) *end {
+	if d == Ingress {
+		return src
+	}
+	return dst
 }
 
 func (x *index) evaluateExempt(d Direction, f *flow, m *match, exempt Reason) Decision {
@@ -379,7 +400,7 @@ func (s *Snapshot) unknownRemotePeer(d Direction, f *flow) bool {
 // mayBeElsewhere reports whether e is or may be a pod of another node.
 func (s *Snapshot) mayBeElsewhere(e *end) bool {
 	if e.endpoint == nil {
-		return s.m.PodRanges.contain(e.addr)
+		return e.doubtful || s.m.PodRanges.contain(e.addr)
 	}
 	_, local := slices.BinarySearchFunc(s.m.Local.all, e.addr, netip.Addr.Compare)
 	return !local

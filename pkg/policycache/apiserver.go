@@ -100,12 +100,12 @@ func (a *APIServer) Objects(kind *compile.Kind) cache.ListerWatcher {
 	switch kind {
 	case compile.KindNamespace:
 		api := a.client.CoreV1().Namespaces()
-		return listWatch(a.client, fields.Everything(), api.List, api.Watch)
+		return listWatch(a.client, metav1.ListOptions{}, api.List, api.Watch)
 	case compile.KindNode:
 		api := a.client.CoreV1().Nodes()
-		return listWatch(a.client, fields.Everything(), api.List, api.Watch)
+		return listWatch(a.client, metav1.ListOptions{}, api.List, api.Watch)
 	case compile.KindPod:
-		return listWatch(a.client, fields.Everything(), a.pods.List, a.pods.Watch)
+		return a.Pods(PodQuery{})
 	}
 	return cache.NewListWatchFromClient(a.policies[kind], kind.Resource.Resource, metav1.NamespaceAll, fields.Everything())
 }
@@ -114,7 +114,16 @@ func (a *APIServer) Objects(kind *compile.Kind) cache.ListerWatcher {
 // the others go elsewhere.
 func (a *APIServer) Node(name string) cache.ListerWatcher {
 	api := a.client.CoreV1().Nodes()
-	return listWatch(a.client, fields.OneTermEqualSelector(metav1.ObjectNameField, name), api.List, api.Watch)
+	return listWatch(a.client, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}, api.List, api.Watch)
+}
+
+// Pods lists and watches the pods of a query.
+func (a *APIServer) Pods(q PodQuery) cache.ListerWatcher {
+	pods, options := a.pods.In(q.Namespace), metav1.ListOptions{LabelSelector: q.Labels}
+	if q.Node != "" {
+		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", q.Node).String()
+	}
+	return listWatch(a.client, options, pods.List, pods.Watch)
 }
 
 // Run returns when ctx ends. The server runs by itself.
@@ -123,20 +132,21 @@ func (a *APIServer) Run(ctx context.Context) error {
 	return nil
 }
 
-// listWatch joins the two calls of a typed client, which is one of client's.
+// listWatch joins the two calls of a typed client, which is one of client's, about the objects
+// that the selectors of options select.
 func listWatch[L runtime.Object](
 	client any,
-	selector fields.Selector,
+	selecting metav1.ListOptions,
 	list func(context.Context, metav1.ListOptions) (L, error),
 	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
 ) cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = selector.String()
+			o.FieldSelector, o.LabelSelector = selecting.FieldSelector, selecting.LabelSelector
 			return list(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = selector.String()
+			o.FieldSelector, o.LabelSelector = selecting.FieldSelector, selecting.LabelSelector
 			return follow(ctx, o)
 		},
 	}, client)

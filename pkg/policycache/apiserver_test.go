@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path"
 	"reflect"
 	"slices"
@@ -28,7 +29,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/apiconn"
 )
@@ -459,6 +462,51 @@ func TestNoSnapshotLacksAnObjectWhileTheServerIsAway(t *testing.T) {
 			}
 			if got := testutil.ToFloat64(h.metrics.watchErrors.WithLabelValues(kindPod)); got < 1 {
 				t.Error("the refusal was not counted")
+			}
+		})
+	}
+}
+
+// roundTrip answers requests without a network.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+func TestPodQueriesInRequests(t *testing.T) {
+	for _, tc := range []struct {
+		q    PodQuery
+		want string
+	}{
+		{PodQuery{}, "/api/v1/pods"},
+		{PodQuery{Node: "n"}, "/api/v1/pods?fieldSelector=spec.nodeName=n"},
+		{PodQuery{PodSet: clusterstate.PodSet{Namespace: "x"}}, "/api/v1/namespaces/x/pods"},
+		{PodQuery{PodSet: clusterstate.PodSet{Labels: "a in (b,c),d"}}, "/api/v1/pods?labelSelector=a in (b,c),d"},
+		{PodQuery{PodSet: clusterstate.PodSet{Namespace: "x", Labels: "a=b"}}, "/api/v1/namespaces/x/pods?labelSelector=a=b"},
+	} {
+		t.Run(tc.q.String(), func(t *testing.T) {
+			var asked []string
+			over := &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+				q := r.URL.Query()
+				q.Del("watch")
+				query, err := url.QueryUnescape(q.Encode())
+				if asked = append(asked, strings.TrimSuffix(r.URL.Path+"?"+query, "?")); err != nil {
+					t.Error(err)
+				}
+				return nil, io.ErrUnexpectedEOF
+			})}
+			source, err := newAPIServer(&rest.Config{Host: "http://server"}, over, over, &apiconn.Connections{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pods := cache.ToListerWatcherWithContext(source.Pods(tc.q))
+			if _, err := pods.ListWithContext(t.Context(), metav1.ListOptions{}); err == nil {
+				t.Error("a list without an answer")
+			}
+			if _, err := pods.WatchWithContext(t.Context(), metav1.ListOptions{}); err == nil {
+				t.Error("a watch without an answer")
+			}
+			if want := []string{tc.want, tc.want}; !slices.Equal(asked, want) {
+				t.Errorf("asked %q, want %q", asked, want)
 			}
 		})
 	}

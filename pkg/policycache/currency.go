@@ -30,6 +30,16 @@ func (c *currency) set(m *mirror, watched bool) {
 	}
 }
 
+// forget notes that m watches no more, and is not meant to.
+func (c *currency) forget(m *mirror) { c.set(m, true) }
+
+// isBehind reports whether m is meant to watch and does not.
+func (c *currency) isBehind(m *mirror) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.behind[m]
+}
+
 // restore notes when a state that was saved was known to be current.
 func (c *currency) restore(known time.Time) {
 	c.mu.Lock()

@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -278,7 +277,7 @@ func (u unencoded) Objects(kind *compile.Kind) cache.ListerWatcher {
 		return u.APIServer.Objects(kind)
 	}
 	tracker := u.c.trackerOf(kind.Resource)
-	return listWatch(u.c, fields.Everything(),
+	return listWatch(u.c, metav1.ListOptions{},
 		func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return tracker.List(kind.Resource, kind.Resource.GroupVersion().WithKind(kind.Name), metav1.NamespaceAll, o)
 		},

@@ -3,6 +3,7 @@ package policycache
 import (
 	"context"
 	"fmt"
+	"iter"
 	"sync"
 	"time"
 
@@ -36,6 +37,7 @@ type mirror struct {
 	// These need the Cache's mutex.
 	objects map[[2]string]any // by namespace and name; not of pods, which the Cluster has
 	version string            // the newest resource version that was seen
+	watch   *podWatch         // nil unless it is one of several that watch pods
 
 	// These are used by the Reflector alone.
 	logger    klog.Logger
@@ -44,9 +46,9 @@ type mirror struct {
 	older     time.Time       // since when lists have older versions, zero if they do not
 }
 
-// newMirror returns the mirror of what lw yields. The administrators' kinds need
-// not be served.
-func newMirror(c *Cache, kind *compile.Kind, lw cache.ListerWatcher, strip stripFunc) *mirror {
+// newMirror returns the mirror of what lw yields, of which name is for people. The
+// administrators' kinds need not be served.
+func newMirror(c *Cache, kind *compile.Kind, name string, lw cache.ListerWatcher, strip stripFunc) *mirror {
 	m := &mirror{
 		cache:    c,
 		kind:     kind,
@@ -58,7 +60,7 @@ func newMirror(c *Cache, kind *compile.Kind, lw cache.ListerWatcher, strip strip
 		objects:  map[[2]string]any{},
 	}
 	optional := kind.Flag != ""
-	m.source = checkVersions(reportFailures(lw, kind.Name, optional, m.failures))
+	m.source = checkVersions(reportFailures(lw, name, optional, m.failures))
 	if optional {
 		m.source = waitUntilServed(m.source, kind.Name, m.holdsAny, c.metrics.served.WithLabelValues(kind.Name))
 	}
@@ -113,8 +115,8 @@ func (m *mirror) unwatch() {
 
 // stripped is an object as the Cluster takes it.
 type stripped struct {
-	namespace, name string
-	object          any
+	namespace, name, version string
+	object                   any
 }
 
 // take strips o, unless it is stripped already.
@@ -124,7 +126,7 @@ func (m *mirror) take(o any) (*stripped, error) {
 		return o, nil
 	case metav1.Object:
 		if object, ok := m.strip(o); ok {
-			return &stripped{o.GetNamespace(), o.GetName(), object}, nil
+			return &stripped{o.GetNamespace(), o.GetName(), o.GetResourceVersion(), object}, nil
 		}
 	}
 	return nil, fmt.Errorf("no object of kind %s: %T", m.kind, o)
@@ -160,6 +162,9 @@ func (m *mirror) set(o any) error {
 
 // put is called with the Cache's mutex held.
 func (m *mirror) put(v view, s *stripped) (changed bool) {
+	if m.watch != nil {
+		return m.cache.needed.set(v, m.watch, s)
+	}
 	if m.kind != compile.KindPod {
 		m.objects[[2]string{s.namespace, s.name}] = s.object
 	}
@@ -172,17 +177,32 @@ func (m *mirror) Delete(o any) error {
 	if err != nil {
 		return err
 	}
-	m.cache.change(m.kind, func(v view) int { return m.delete(v, s.namespace, s.name) })
+	m.cache.change(m.kind, func(v view) int { return m.delete(v, s) })
 	return nil
 }
 
-func (m *mirror) delete(v view, namespace, name string) int {
-	delete(m.objects, [2]string{namespace, name})
-	if !v.Delete(m.kind, namespace, name) {
+func (m *mirror) delete(v view, s *stripped) int {
+	delete(m.objects, [2]string{s.namespace, s.name})
+	if !m.remove(v, s) {
 		return 0
 	}
 	m.changes.Inc()
 	return 1
+}
+
+func (m *mirror) remove(v view, s *stripped) (changed bool) {
+	if m.watch != nil {
+		return m.cache.needed.delete(v, m.watch, s)
+	}
+	return v.Delete(m.kind, s.namespace, s.name)
+}
+
+// names yields the objects that the mirror has put into the Cluster.
+func (m *mirror) names(v view) iter.Seq2[string, string] {
+	if m.watch != nil {
+		return m.cache.needed.names(m.watch)
+	}
+	return v.Names(m.kind)
 }
 
 // UpdateResourceVersion notes the version of a change.
@@ -208,22 +228,28 @@ func (m *mirror) Replace(list []any, version string) error {
 		list[i] = nil // the whole object can go
 	}
 	m.cache.change(m.kind, func(v view) int {
+		if m.watch != nil && number(version) < number(m.version) {
+			m.cache.needed.forgetVersions() // the server's data was restored from a backup
+		}
 		m.version = version
 		changed := 0
-		var gone [][2]string
-		for namespace, name := range v.Names(m.kind) {
-			if key := [2]string{namespace, name}; !listed[key] {
-				gone = append(gone, key)
+		var gone []*stripped
+		for namespace, name := range m.names(v) {
+			if !listed[[2]string{namespace, name}] {
+				gone = append(gone, &stripped{namespace: namespace, name: name, version: version})
 			}
 		}
-		for _, key := range gone {
-			changed += m.delete(v, key[0], key[1])
+		for _, s := range gone {
+			changed += m.delete(v, s)
 		}
 		for _, s := range all {
 			if m.put(v, s) {
 				m.changes.Inc()
 				changed++
 			}
+		}
+		if m.watch != nil && m.cache.needed.noteListed(v, m.watch) {
+			changed++
 		}
 		return changed
 	})

@@ -77,6 +77,9 @@ type Config struct {
 	// PodRanges is called with the ranges of the pods of the node when it has been listed,
 	// which may be long before the first snapshot. It may be nil.
 	PodRanges func([]netip.Prefix)
+	// NeededPods lists and watches pods. With it, those of other nodes are watched only as
+	// far as policies of this node's pods need them. Nil watches all pods.
+	NeededPods func(PodQuery) cache.ListerWatcher
 	// Registerer takes the metrics.
 	Registerer prometheus.Registerer
 }
@@ -116,6 +119,9 @@ type view interface {
 	Len(kind *compile.Kind) int
 	SetSandboxes(newestFirst []clusterstate.Sandbox) bool
 	Pods() iter.Seq[*compile.Pod]
+	Needs() []clusterstate.PodSet
+	SetListed([]clusterstate.PodSet) bool
+	Doubt(namespace, name string) bool
 	Snapshot() *policy.Snapshot
 }
 
@@ -129,7 +135,8 @@ type Cache struct {
 	mirrors  []*mirror
 	retries  *retries
 	currency *currency
-	saving   *saving // nil if nothing is saved
+	saving   *saving     // nil if nothing is saved
+	needed   *neededPods // nil if all pods are watched
 
 	mu    sync.Mutex
 	view  view
@@ -160,7 +167,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		rates:     map[*compile.Kind]*runner.Rate{nil: new(runner.Rate)},
 		sandboxes: make(chan struct{}, 1),
 
-		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Features: cfg.Features, Audit: cfg.Audit, Memory: cfg.Memory}),
+		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Partial: cfg.NeededPods != nil, Features: cfg.Features, Audit: cfg.Audit, Memory: cfg.Memory}),
 	}
 	kinds := []*compile.Kind{compile.KindNamespace}
 	for _, k := range compile.Kinds {
@@ -187,15 +194,18 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 func (c *Cache) newMirror(k *compile.Kind) *mirror {
 	switch {
 	case k == compile.KindNamespace:
-		return newMirror(c, k, c.source.Objects(k), of(stripNamespace))
+		return newMirror(c, k, k.Name, c.source.Objects(k), of(stripNamespace))
+	case k == compile.KindPod && c.cfg.NeededPods != nil:
+		c.needed = newNeededPods(c, c.cfg.NeededPods)
+		return c.needed.local.mirror
 	case k == compile.KindPod:
-		return newMirror(c, k, c.source.Objects(k), stripPod(podwatch.NewShared()))
+		return newMirror(c, k, k.Name, c.source.Objects(k), stripPod(podwatch.NewShared()))
 	case k == compile.KindNode && len(c.cfg.Kinds) > 0:
-		return newMirror(c, k, c.source.Objects(k), of(stripPeerNode))
+		return newMirror(c, k, k.Name, c.source.Objects(k), of(stripPeerNode))
 	case k == compile.KindNode:
-		return newMirror(c, k, c.source.Node(c.cfg.NodeName), of(stripNode))
+		return newMirror(c, k, k.Name, c.source.Node(c.cfg.NodeName), of(stripNode))
 	}
-	return newMirror(c, k, c.source.Objects(k), stripPolicy(k))
+	return newMirror(c, k, k.Name, c.source.Objects(k), stripPolicy(k))
 }
 
 // Run keeps the view until ctx ends, or until the Source fails, which is the
@@ -210,6 +220,12 @@ func (c *Cache) Run(ctx context.Context) error {
 	for _, m := range c.mirrors {
 		group.Go(func() error {
 			m.run(ctx)
+			return nil
+		})
+	}
+	if c.needed != nil {
+		group.Go(func() error {
+			c.needed.run(ctx)
 			return nil
 		})
 	}
@@ -229,6 +245,9 @@ func (c *Cache) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
+		if c.needed != nil {
+			c.needed.begin(ctx)
+		}
 		klog.FromContext(ctx).Info("Initial lists synced")
 		c.metrics.setSource(fromSource)
 		c.change(nil, func(view) int { return 1 }) // an empty cluster has a snapshot, too
@@ -243,6 +262,14 @@ func (c *Cache) Run(ctx context.Context) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// Healthy returns an error that names what is not known although policies need it.
+func (c *Cache) Healthy() error {
+	if c.needed == nil {
+		return nil
+	}
+	return c.needed.healthy()
 }
 
 // waitListed returns true when all kinds have been listed, or false when ctx has ended.
@@ -326,6 +353,9 @@ func (c *Cache) snapshot() (s *policy.Snapshot, since time.Time, took time.Durat
 	start := time.Now()
 	s = c.view.Snapshot()
 	took = time.Since(start)
+	if c.needed != nil {
+		c.needed.follow(c.view.Needs())
+	}
 	c.metrics.compiled(start, took)
 	return s, since, took
 }

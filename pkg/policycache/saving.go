@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
@@ -102,6 +103,10 @@ func (c *Cache) save(ctx context.Context) {
 
 // write saves the state. An error is logged: the next change leads to another attempt.
 func (c *Cache) write(ctx context.Context) {
+	if c.needed != nil && len(c.needed.missing()) > 0 {
+		c.saving.begin(time.Now())
+		return // pods that policies need are missing
+	}
 	began := time.Now()
 	c.saving.begin(began)
 	err := c.cfg.Saved.Write(c.state())
@@ -161,6 +166,7 @@ func (c *Cache) restore(ctx context.Context) *policy.Snapshot {
 		m.restore(c.view, s)
 	}
 	c.saved = true
+	c.view.SetListed([]clusterstate.PodSet{{}}) // it has what it needed when it was saved
 	c.currency.restore(s.Known)
 	logger.Info("Saved state is read", "known", s.Known, "policies", len(s.Policies), "pods", len(s.Pods))
 	return c.view.Snapshot()
@@ -220,12 +226,16 @@ func (m *mirror) restore(v view, s *snapshotcache.State) {
 		}
 	case compile.KindPod:
 		for _, p := range s.Pods {
-			v.Set(p)
+			if m.watch != nil {
+				m.cache.needed.restore(v, p)
+			} else {
+				v.Set(p)
+			}
 		}
 	default:
 		for _, o := range s.Policies {
 			if m.kind.Has(o) {
-				m.put(v, &stripped{o.GetNamespace(), o.GetName(), o})
+				m.put(v, &stripped{namespace: o.GetNamespace(), name: o.GetName(), object: o})
 			}
 		}
 	}

@@ -56,11 +56,12 @@ func (l *List) DeepCopyObject() runtime.Object {
 	return c
 }
 
-// Pods are the pods of all namespaces.
+// Pods are the pods of a namespace, or of all.
 type Pods struct {
-	client rest.Interface
-	pace   Pace
-	shared *Shared
+	client    rest.Interface
+	namespace string // empty for all
+	pace      Pace
+	shared    *Shared
 }
 
 // Pace depends on what is received.
@@ -71,9 +72,16 @@ type Pace interface {
 	Changed()
 }
 
-// New returns the pods that client serves, which is one of the core group.
+// New returns the pods of all namespaces that client serves, which is one of the core group.
 func New(client rest.Interface, pace Pace) *Pods {
-	return &Pods{client, pace, NewShared()}
+	return &Pods{client, metav1.NamespaceAll, pace, NewShared()}
+}
+
+// In returns the pods of one namespace, or those of all if it is empty.
+func (p *Pods) In(namespace string) *Pods {
+	in := *p
+	in.namespace = namespace
+	return &in
 }
 
 // List returns all pods.
@@ -105,6 +113,7 @@ func (p *Pods) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface
 
 func (p *Pods) get(ctx context.Context, o metav1.ListOptions) (io.ReadCloser, error) {
 	return p.client.Get().
+		NamespaceIfScoped(p.namespace, p.namespace != metav1.NamespaceAll).
 		Resource("pods").
 		VersionedParams(&o, scheme.ParameterCodec).
 		SetHeader("Accept", runtime.ContentTypeProtobuf).

@@ -1,0 +1,262 @@
+package clusterstate
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// PodSet is some pods of a cluster, as an API server can list and watch them. The zero
+// PodSet is all pods.
+type PodSet struct {
+	Namespace string // empty for those of all namespaces
+	Labels    string // a label selector as requests have it, empty for any labels
+}
+
+// Includes reports whether all pods of o are known to be in s.
+func (s PodSet) Includes(o PodSet) bool {
+	return (s.Namespace == "" || s.Namespace == o.Namespace) && (s.Labels == "" || s.Labels == o.Labels)
+}
+
+func comparePodSets(s, o PodSet) int {
+	return cmp.Or(cmp.Compare(s.Namespace, o.Namespace), cmp.Compare(s.Labels, o.Labels))
+}
+
+// interest is which pods of other nodes the policies of this node's pods are about.
+type interest struct {
+	listed []PodSet
+	of     map[*policy.Chain][]PodSet // nil when a namespace has changed
+	needs  []PodSet                   // nil when a chain or a pod of this node has changed
+}
+
+// chainsChanged notes that there are other chains, or other pods of this node.
+func (i *interest) chainsChanged(chains int) {
+	i.needs = nil
+	if len(i.of) > chains {
+		i.of = nil // some are not used any more
+	}
+}
+
+// Needs returns the pods that must be known in addition to those of this node, so that
+// the last snapshot decides as if all were. Sets may overlap. It is for a Cluster that is
+// Partial.
+func (c *Cluster) Needs() []PodSet {
+	if c.interest.needs != nil {
+		return c.interest.needs
+	}
+	needs := map[PodSet]bool{}
+	for p := range c.allLocal() {
+		for _, e := range []*policy.Endpoint{&p.Endpoint, p.Endpoint.Audited} {
+			if e == nil {
+				continue
+			}
+			for _, set := range append(c.needsOf(p, e.Ingress, policy.Ingress), c.needsOf(p, e.Egress, policy.Egress)...) {
+				needs[set] = true
+			}
+		}
+	}
+	c.interest.needs = slices.SortedFunc(maps.Keys(needs), comparePodSets)
+	return c.interest.needs
+}
+
+// SetListed replaces the sets of pods that have been listed. The Cluster has all their
+// pods. It reports whether verdicts can differ by it.
+func (c *Cluster) SetListed(listed []PodSet) bool {
+	if slices.Equal(c.interest.listed, listed) {
+		return false
+	}
+	c.interest.listed = slices.Clone(listed)
+	c.markInterest()
+	return true
+}
+
+// markInterest marks the pods of this node, whose interest may have changed.
+func (c *Cluster) markInterest() {
+	if !c.cfg.Partial {
+		return
+	}
+	for key := range c.local {
+		c.stale[key] = true
+	}
+}
+
+// namespaceChanged notes that selectors of namespaces may select others.
+func (c *Cluster) namespaceChanged() {
+	c.interest.of = nil
+	c.markInterest()
+}
+
+// unlistedPods returns what Endpoint.Unlisted is for p with these chains.
+func (c *Cluster) unlistedPods(p *compile.Pod, in, out *policy.Chain) (unlisted [2]bool) {
+	if c.cfg.Partial {
+		unlisted[policy.Ingress], unlisted[policy.Egress] = c.unlisted(p, in, policy.Ingress), c.unlisted(p, out, policy.Egress)
+	}
+	return unlisted
+}
+
+// unlisted reports whether pods that a chain of p names are not listed yet.
+func (c *Cluster) unlisted(p *compile.Pod, chain *policy.Chain, d policy.Direction) bool {
+	return slices.ContainsFunc(c.needsOf(p, chain, d), func(need PodSet) bool {
+		return !slices.ContainsFunc(c.interest.listed, func(s PodSet) bool { return s.Includes(need) })
+	})
+}
+
+// needsOf returns the pods that deciding about packets of p by a chain is about. The
+// chain may be nil.
+func (c *Cluster) needsOf(p *compile.Pod, chain *policy.Chain, d policy.Direction) []PodSet {
+	switch {
+	case c.strays(p), c.waitsForAny(p):
+		return []PodSet{{}}
+	case chain == nil:
+		return nil
+	}
+	if c.interest.of == nil {
+		c.interest.of = map[*policy.Chain][]PodSet{}
+	}
+	sets, known := c.interest.of[chain]
+	if !known {
+		sets = c.needsOfRules(chain.Rules, d)
+		c.interest.of[chain] = sets
+	}
+	return sets
+}
+
+// strays reports whether p, a pod of this node, has an address outside of the node's
+// ranges. Then other nodes' pods may have addresses inside, and which of these are new
+// pods of this node is known only if all pods are.
+func (c *Cluster) strays(p *compile.Pod) bool {
+	node := c.nodes[p.Node]
+	if node == nil {
+		return false
+	}
+	return slices.ContainsFunc(p.Claims(), func(a netip.Addr) bool {
+		ofFamily, inside := false, false
+		for _, r := range node.PodRanges {
+			ofFamily = ofFamily || r.Addr().Is4() == a.Is4()
+			inside = inside || r.Contains(a)
+		}
+		return ofFamily && !inside
+	})
+}
+
+// waitsForAny reports whether what p sends may wait for its status (CN-35) if it goes to
+// pods of other nodes, which no range tells from other addresses.
+func (c *Cluster) waitsForAny(p *compile.Pod) bool {
+	for _, n := range c.nodes {
+		if len(n.PodRanges) > 0 {
+			return false
+		}
+	}
+	return c.stopsFrom(&p.Endpoint)
+}
+
+// needsOfRules returns the pods that rules name, or all pods where a packet cannot be
+// decided without knowing whether its peer is a pod that no rule names.
+func (c *Cluster) needsOfRules(rules []policy.Rule, d policy.Direction) []PodSet {
+	needs := map[PodSet]bool{}
+	for i := range rules {
+		r := &rules[i]
+		if d == policy.Egress && (stopsPods(r) || asksForPorts(r)) {
+			return []PodSet{{}}
+		}
+		if r.AnyPeer {
+			continue
+		}
+		for _, peer := range r.Peers {
+			if peer.Pods != nil {
+				c.addSelected(needs, peer.Pods)
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(needs))
+}
+
+// stopsPods reports whether an administrator's rule denies or passes pods. In egress
+// packets to unknown addresses of pod ranges wait for such a rule (CN-35).
+func stopsPods(r *policy.Rule) bool {
+	return r.Tier != policy.NetworkPolicyTier && r.Action != policy.Allow && slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Pods != nil })
+}
+
+// asksForPorts reports whether a rule of egress has a named port that any pod may declare,
+// whether a rule names the pod or not.
+func asksForPorts(r *policy.Rule) bool {
+	if r.AnyPort || !slices.ContainsFunc(r.Ports, func(p policy.Port) bool { return p.Name != "" }) {
+		return false
+	}
+	return r.AnyPeer || slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Blocks != nil || p.Nodes != nil || p.Domains != nil })
+}
+
+// addSelected adds the pods that s selects.
+func (c *Cluster) addSelected(needs map[PodSet]bool, s *policy.PodSelector) {
+	requirements, selectable := s.Pods.Requirements()
+	if !selectable {
+		return
+	}
+	set := PodSet{Namespace: s.Namespace, Labels: labels.NewSelector().Add(requirements...).String()}
+	if s.Namespace != "" || s.Namespaces.Empty() {
+		needs[set] = true
+		return
+	}
+	for name, ns := range c.namespaces {
+		if ns.labels.Known() && s.Namespaces.Matches(ns.labels) {
+			set.Namespace = name
+			needs[set] = true
+		}
+	}
+}
+
+const (
+	// maxSelectors is how many selectors of one namespace are watched before the whole
+	// namespace is, and maxNamespaces in how many namespaces one selector is watched
+	// before it is in all of them.
+	maxSelectors, maxNamespaces = 4, 8
+)
+
+// Cover returns at most limit sets, at least one, that include all needs: these as far as
+// possible, and wider ones in the place of many. No set includes another one.
+func Cover(needs []PodSet, limit int) []PodSet {
+	sets := slices.Clone(needs)
+	for widest := maxSelectors; ; widest /= 2 {
+		sets = widen(sets, maxNamespaces*widest/maxSelectors, func(s PodSet) PodSet { return PodSet{Labels: s.Labels} })
+		sets = widen(sets, widest, func(s PodSet) PodSet { return PodSet{Namespace: s.Namespace} })
+		switch {
+		case len(sets) <= limit:
+			return sets
+		case widest == 0:
+			return []PodSet{{}}
+		}
+	}
+}
+
+// widen replaces the sets by a wider one where more than limit would be in it, and removes
+// those that others include. A set is not widened to all pods.
+func widen(sets []PodSet, limit int, wider func(PodSet) PodSet) []PodSet {
+	within := map[PodSet]int{}
+	for _, s := range sets {
+		if w := wider(s); w != (PodSet{}) && w != s {
+			within[w]++
+		}
+	}
+	all := map[PodSet]bool{}
+	for _, s := range sets {
+		if w := wider(s); within[w] > limit && s != w {
+			s = w
+		}
+		all[s] = true
+	}
+	var widest []PodSet
+	for s := range all {
+		if !(s != PodSet{} && all[PodSet{}]) &&
+			!(s.Namespace != "" && s.Labels != "" && (all[PodSet{Namespace: s.Namespace}] || all[PodSet{Labels: s.Labels}])) {
+			widest = append(widest, s)
+		}
+	}
+	slices.SortFunc(widest, comparePodSets)
+	return widest
+}

@@ -1,0 +1,125 @@
+package clusterstate
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+)
+
+func clusterPolicy(name, spec string) *v1alpha2.ClusterNetworkPolicy {
+	p := &v1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	mustRead(spec, &p.Spec)
+	return p
+}
+
+// TestNeeds: pods of this node are in x and y, those of the other node in z. All pods are
+// needed where a packet of an address cannot be decided without knowing whose it is.
+func TestNeeds(t *testing.T) {
+	all := []PodSet{{}}
+	for _, tc := range []struct {
+		name     string
+		policies []compile.Object
+		ranges   []string // of this node
+		address  string   // of x/a, 10.0.0.1 if empty
+		want     []PodSet
+	}{
+		{name: "no policy"},
+		{name: "isolation", policies: []compile.Object{netpol("x", "p", `{podSelector: {}}`)}},
+		{name: "own namespace", policies: []compile.Object{netpol("x", "p", `{podSelector: {}, ingress: [{from: [{podSelector: {}}]}]}`)},
+			want: []PodSet{{Namespace: "x"}}},
+		{name: "labels in the own namespace", policies: []compile.Object{netpol("x", "p", `{podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {b: "2", a: "1"}}}]}]}`)},
+			want: []PodSet{{Namespace: "x", Labels: "a=1,b=2"}}},
+		{name: "a policy of other nodes' pods", policies: []compile.Object{netpol("z", "p", `{podSelector: {}, ingress: [{from: [{podSelector: {}}]}]}`)}},
+		{name: "namespaces by labels", policies: []compile.Object{netpol("x", "p", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: ns, operator: In, values: ["y", z]}]}}]}]}`)},
+			want: []PodSet{{Namespace: "y"}, {Namespace: "z"}}},
+		{name: "no namespace has the labels", policies: []compile.Object{netpol("x", "p", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {no: such}}}]}]}`)}},
+		{name: "labels in all namespaces", policies: []compile.Object{netpol("x", "p", `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {}, podSelector: {matchExpressions: [{key: app, operator: NotIn, values: [b, a]}]}}]}]}`)},
+			want: []PodSet{{Labels: "app notin (a,b)"}}},
+		{name: "every peer", policies: []compile.Object{netpol("x", "p", `{podSelector: {}, ingress: [{}], egress: [{}], policyTypes: [Ingress, Egress]}`)}},
+		{name: "addresses", policies: []compile.Object{netpol("x", "p", `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8}}]}]}`)}},
+		{name: "a named port of every peer", policies: []compile.Object{netpol("x", "p", `{podSelector: {}, policyTypes: [Egress], egress: [{ports: [{port: web}]}]}`)}, want: all},
+		{name: "a named port of addresses", policies: []compile.Object{netpol("x", "p", `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8}}], ports: [{port: web}]}]}`)}, want: all},
+		{name: "a named port of pods", policies: []compile.Object{netpol("x", "p", `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {}}], ports: [{port: web}]}]}`)},
+			want: []PodSet{{Namespace: "x"}}},
+		{name: "a named port of this node's pods", policies: []compile.Object{netpol("x", "p", `{podSelector: {}, ingress: [{ports: [{port: web}]}]}`)}},
+		{name: "an audited policy", policies: []compile.Object{audited(netpol("x", "p", `{podSelector: {}, ingress: [{from: [{podSelector: {}}]}]}`))},
+			want: []PodSet{{Namespace: "x"}}},
+		{name: "an administrator denies ingress from pods", ranges: []string{"10.0.0.0/23"}, policies: []compile.Object{clusterPolicy("p",
+			`{tier: Admin, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {matchLabels: {ns: z}}}]}]}`)}, want: []PodSet{{Namespace: "z"}}},
+		{name: "an administrator denies ingress from pods of this node, and there are no ranges", policies: []compile.Object{clusterPolicy("p",
+			`{tier: Admin, subject: {namespaces: {matchLabels: {ns: z}}}, ingress: [{action: Deny, from: [{namespaces: {matchLabels: {ns: x}}}]}]}`)}, want: all},
+		{name: "an administrator denies egress to pods (CN-35)", ranges: []string{"10.0.0.0/23"}, policies: []compile.Object{clusterPolicy("p",
+			`{tier: Admin, subject: {namespaces: {}}, egress: [{action: Deny, to: [{namespaces: {matchLabels: {ns: z}}}]}]}`)}, want: all},
+		{name: "an administrator passes egress to pods (CN-35)", ranges: []string{"10.0.0.0/23"}, policies: []compile.Object{clusterPolicy("p",
+			`{tier: Admin, subject: {namespaces: {}}, egress: [{action: Pass, to: [{namespaces: {matchLabels: {ns: z}}}]}]}`)}, want: all},
+		{name: "an administrator allows egress to pods", ranges: []string{"10.0.0.0/23"}, policies: []compile.Object{clusterPolicy("p",
+			`{tier: Admin, subject: {namespaces: {}}, egress: [{action: Accept, to: [{namespaces: {matchLabels: {ns: z}}}]}]}`)}, want: []PodSet{{Namespace: "z"}}},
+		{name: "addresses in the node's ranges", ranges: []string{"10.0.0.0/23"}},
+		{name: "an address outside of them", ranges: []string{"10.0.0.0/23"}, address: "10.9.0.1", want: all},
+		{name: "an address of another family", ranges: []string{"10.0.0.0/23"}, address: "fd00::1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := fixture()
+			in.Policies, in.Nodes[0].Spec.PodCIDRs = tc.policies, tc.ranges
+			if tc.address != "" {
+				in.Pods[0].Status.PodIPs = []corev1.PodIP{{IP: tc.address}}
+			}
+			c := New(Config{NodeName: in.NodeName, Partial: true, Features: in.Features})
+			for _, p := range in.Pods {
+				c.Set(compile.NewPod(p))
+			}
+			c.Snapshot()
+			setAll(c, in.Policies) // whatever comes first
+			c.Snapshot()
+			setAll(c, in.Nodes)
+			setAll(c, in.Namespaces)
+			c.Snapshot()
+			if diff := cmp.Diff(tc.want, c.Needs(), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func audited[O metav1.Object](o O) O {
+	o.SetAnnotations(map[string]string{compile.EnforcementAnnotation: "audit"})
+	return o
+}
+
+func TestCover(t *testing.T) {
+	spread := func(n int, set func(i int) PodSet) (sets []PodSet) {
+		for i := range n {
+			sets = append(sets, set(i))
+		}
+		return sets
+	}
+	for _, tc := range []struct {
+		name  string
+		needs []PodSet
+		limit int
+		want  []PodSet
+	}{
+		{"none", nil, 1, nil},
+		{"few", []PodSet{{"x", "a"}, {"y", ""}, {"", "b"}}, 3, []PodSet{{"", "b"}, {"x", "a"}, {"y", ""}}},
+		{"within others", []PodSet{{"x", "a"}, {"x", ""}, {"", "b"}, {"y", "b"}}, 9, []PodSet{{"", "b"}, {"x", ""}}},
+		{"within all", []PodSet{{"x", "a"}, {}, {"", "b"}}, 9, []PodSet{{}}},
+		{"many labels in a namespace", spread(maxSelectors+1, func(i int) PodSet { return PodSet{"x", fmt.Sprint(i)} }), 9, []PodSet{{"x", ""}}},
+		{"labels in many namespaces", spread(maxNamespaces+1, func(i int) PodSet { return PodSet{fmt.Sprint(i), "a"} }), 99, []PodSet{{"", "a"}}},
+		{"many namespaces", spread(3, func(i int) PodSet { return PodSet{fmt.Sprint(i), ""} }), 2, []PodSet{{}}},
+		{"widened to fit", []PodSet{{"x", "a"}, {"x", "b"}, {"x", "c"}, {"y", "d"}}, 2, []PodSet{{"x", ""}, {"y", "d"}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := Cover(tc.needs, tc.limit)
+			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

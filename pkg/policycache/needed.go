@@ -1,0 +1,472 @@
+package policycache
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
+)
+
+// PodQuery asks for some pods: those of a node if Node is not empty, else those of a set.
+type PodQuery struct {
+	Node string
+	clusterstate.PodSet
+}
+
+// String says for people which pods these are.
+func (q PodQuery) String() string {
+	var of []string
+	for _, part := range []struct{ name, value string }{{"node", q.Node}, {"namespace", q.Namespace}, {"labels", q.Labels}} {
+		if part.value != "" {
+			of = append(of, fmt.Sprintf("%s %q", part.name, part.value))
+		}
+	}
+	if len(of) == 0 {
+		return "all pods"
+	}
+	return "pods of " + strings.Join(of, ", ")
+}
+
+const (
+	// maxNeededWatches is the most watches of pods of other nodes that are needed at a time.
+	// Those that are not needed any more come in addition.
+	maxNeededWatches = 32
+	// giveUpAfter is how long a watch goes on that is not needed any more.
+	giveUpAfter = 5 * time.Minute
+	// doubtFor is how long a pod is kept that no watch has any more. It may have got other
+	// labels, and another watch has it soon. Packets wait for longer than that.
+	doubtFor = 500 * time.Millisecond
+	// neededPatience is how long the first snapshot waits for pods of other nodes, and how
+	// long a watch may take to list its pods before the agent is not ready.
+	neededPatience = 5 * time.Second
+	// savedPods stands for the watch of pods of the saved state.
+	savedPods uint64 = 1 << 63
+)
+
+// neededPods watches the pods of this node, and of those of other nodes what the policies
+// of this node's pods need. A pod that several watches have is in the Cluster once.
+type neededPods struct {
+	cache  *Cache
+	source func(PodQuery) cache.ListerWatcher
+	shared *podwatch.Shared
+	wake   chan struct{} // takes a value when needs or doubts have changed
+
+	// The rest needs the Cache's mutex.
+	begun    bool // all else has been listed
+	needs    []clusterstate.PodSet
+	local    *podWatch
+	watches  map[clusterstate.PodSet]*podWatch // of other nodes' pods
+	known    map[[2]string]knownPod            // by namespace and name
+	doubts   []doubt                           // the oldest first
+	complete chan struct{}                     // closed when all that is needed was listed for the first time
+}
+
+// podWatch is one of the watches.
+type podWatch struct {
+	PodQuery
+	mirror   *mirror
+	bit      uint64 // no other watch has it
+	listed   bool
+	began    time.Time
+	unneeded time.Time // since when it is not needed any more, zero while it is
+	stop     context.CancelFunc
+	ended    bool // it stops, whether it is needed again or not
+}
+
+// end ends the watch. What it had is forgotten when it has stopped.
+func (w *podWatch) end() {
+	w.ended = true
+	w.stop()
+}
+
+// knownPod is what is known of a pod in the Cluster.
+type knownPod struct {
+	version uint64 // the newest that was seen, 0 if it is no number
+	watches uint64 // the bits of those that have it
+}
+
+// doubt is a pod that no watch has.
+type doubt struct {
+	pod [2]string
+	due time.Time
+}
+
+func newNeededPods(c *Cache, source func(PodQuery) cache.ListerWatcher) *neededPods {
+	p := &neededPods{
+		cache:    c,
+		source:   source,
+		shared:   podwatch.NewShared(),
+		wake:     make(chan struct{}, 1),
+		watches:  map[clusterstate.PodSet]*podWatch{},
+		known:    map[[2]string]knownPod{},
+		complete: make(chan struct{}),
+	}
+	p.local = p.newWatch(PodQuery{Node: c.cfg.NodeName}, 1)
+	p.export()
+	return p
+}
+
+// export registers the metrics.
+func (p *neededPods) export() {
+	for state, listed := range map[string]bool{"listed": true, "unlisted": false} {
+		p.cache.cfg.Registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "netpol_pod_watches",
+			Help:        "Watches of pods of other nodes, by whether their pods have been listed.",
+			ConstLabels: prometheus.Labels{"state": state},
+		}, func() float64 { return float64(p.count(listed)) }))
+	}
+}
+
+// count returns the number of watches of other nodes' pods that have been listed, or of those
+// that have not.
+func (p *neededPods) count(listed bool) int {
+	p.cache.mu.Lock()
+	defer p.cache.mu.Unlock()
+	n := 0
+	for _, w := range p.watches {
+		if w.listed == listed {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *neededPods) newWatch(q PodQuery, bit uint64) *podWatch {
+	w := &podWatch{PodQuery: q, bit: bit, began: time.Now()}
+	w.mirror = newMirror(p.cache, compile.KindPod, q.String(), p.source(q), stripPod(p.shared))
+	w.mirror.watch = w
+	return w
+}
+
+func (p *neededPods) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// follow notes what the last snapshot needs. It is called with the Cache's mutex held.
+func (p *neededPods) follow(needs []clusterstate.PodSet) {
+	if needs = clusterstate.Cover(needs, maxNeededWatches); !slices.Equal(needs, p.needs) {
+		p.needs = needs
+		p.poke()
+	}
+}
+
+// begin watches what is needed now that all else has been listed, and waits until it has
+// been listed, for neededPatience at most.
+func (p *neededPods) begin(ctx context.Context) {
+	p.cache.change(nil, func(v view) int {
+		p.begun = true
+		v.SetListed(p.listed())
+		v.Snapshot()
+		p.follow(v.Needs())
+		p.noteComplete(v)
+		return 0
+	})
+	patience := time.NewTimer(neededPatience)
+	defer patience.Stop()
+	select {
+	case <-p.complete:
+	case <-patience.C:
+		klog.FromContext(ctx).Error(nil, "Pods that policies need are not listed yet; packets that depend on them wait", "of", p.missing())
+	case <-ctx.Done():
+	}
+}
+
+// healthy returns an error that names the watches that are needed and have not been listed
+// for neededPatience.
+func (p *neededPods) healthy() error {
+	p.cache.mu.Lock()
+	defer p.cache.mu.Unlock()
+	missing, since := p.unlisted()
+	if since.IsZero() || time.Since(since) < neededPatience {
+		return nil
+	}
+	return fmt.Errorf("not listed yet: %v", missing)
+}
+
+// missing returns the watches that are needed and have not been listed.
+func (p *neededPods) missing() []PodQuery {
+	p.cache.mu.Lock()
+	defer p.cache.mu.Unlock()
+	missing, _ := p.unlisted()
+	return missing
+}
+
+// run starts and stops watches until ctx ends.
+func (p *neededPods) run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		due := time.NewTimer(time.Until(p.adjust(ctx, &running, time.Now())))
+		select {
+		case <-p.wake:
+		case <-due.C:
+		case <-ctx.Done():
+			return
+		}
+		due.Stop()
+	}
+}
+
+// adjust starts and stops watches, forgets pods that no watch has, and returns when it is
+// to be called again.
+func (p *neededPods) adjust(ctx context.Context, running *sync.WaitGroup, now time.Time) (next time.Time) {
+	next = now.Add(giveUpAfter)
+	p.cache.change(nil, func(v view) int {
+		for set, w := range p.watches {
+			switch {
+			case slices.Contains(p.needs, set):
+				w.unneeded = time.Time{}
+				continue
+			case w.unneeded.IsZero():
+				w.unneeded = now
+			}
+			if until := w.unneeded.Add(giveUpAfter); !until.After(now) {
+				w.end()
+			} else if until.Before(next) {
+				next = until
+			}
+		}
+		for _, set := range p.needs {
+			if p.watches[set] == nil {
+				p.start(ctx, running, set)
+			}
+		}
+		p.noteComplete(v)
+		changed := p.settle(v, now)
+		if len(p.doubts) > 0 && p.doubts[0].due.Before(next) {
+			next = p.doubts[0].due
+		}
+		return changed
+	})
+	return next
+}
+
+// start watches a set. If all bits are in use, the watch that is not needed for the longest
+// time ends first, and the set is watched after that.
+func (p *neededPods) start(ctx context.Context, running *sync.WaitGroup, set clusterstate.PodSet) {
+	used := savedPods | p.local.bit
+	var oldest *podWatch
+	for _, w := range p.watches {
+		used |= w.bit
+		if !w.unneeded.IsZero() && (oldest == nil || w.unneeded.Before(oldest.unneeded)) {
+			oldest = w
+		}
+	}
+	if used == ^uint64(0) {
+		oldest.end()
+		return
+	}
+	w := p.newWatch(PodQuery{PodSet: set}, 1<<bits.TrailingZeros64(^used))
+	p.watches[set] = w
+	ctx, w.stop = context.WithCancel(ctx)
+	klog.FromContext(ctx).V(2).Info("Watch begins", "of", w.PodQuery)
+	p.cache.currency.set(w.mirror, false)
+	running.Add(1)
+	go func() {
+		defer running.Done()
+		w.mirror.run(ctx)
+		p.forgetWatch(w)
+	}()
+}
+
+// forgetWatch forgets a watch that has stopped, and the pods that no other watch has. Nothing
+// is forgotten when the Cache ends.
+func (p *neededPods) forgetWatch(w *podWatch) {
+	p.cache.currency.forget(w.mirror)
+	p.cache.change(nil, func(v view) int {
+		if !w.ended {
+			return 0
+		}
+		delete(p.watches, w.PodSet)
+		v.SetListed(p.listed())
+		p.poke()
+		return p.drop(v, w.bit)
+	})
+}
+
+// drop forgets the pods that no other watch has.
+func (p *neededPods) drop(v view, bit uint64) (changed int) {
+	for pod, k := range p.known {
+		if k.watches&bit == 0 {
+			continue
+		}
+		if k.watches &^= bit; k.watches != 0 {
+			p.known[pod] = k
+			continue
+		}
+		changed += p.forget(v, pod)
+	}
+	return changed
+}
+
+func (p *neededPods) forget(v view, pod [2]string) int {
+	delete(p.known, pod)
+	if v.Delete(compile.KindPod, pod[0], pod[1]) {
+		return 1
+	}
+	return 0
+}
+
+// settle forgets the pods that no watch has had for doubtFor, unless one may have missed
+// them.
+func (p *neededPods) settle(v view, now time.Time) (changed int) {
+	for len(p.doubts) > 0 && !p.doubts[0].due.After(now) {
+		d := p.doubts[0]
+		p.doubts = p.doubts[1:]
+		switch k, found := p.known[d.pod]; {
+		case !found || k.watches != 0:
+		case p.behind():
+			p.doubts = append(p.doubts, doubt{d.pod, now.Add(doubtFor)})
+		default:
+			changed += p.forget(v, d.pod)
+		}
+	}
+	return changed
+}
+
+// behind reports whether a watch that is needed has ended, and is not under way again.
+func (p *neededPods) behind() bool {
+	for _, w := range p.watches {
+		if w.unneeded.IsZero() && p.cache.currency.isBehind(w.mirror) {
+			return true
+		}
+	}
+	return false
+}
+
+// listed returns the sets that have been listed and are followed.
+func (p *neededPods) listed() []clusterstate.PodSet {
+	var sets []clusterstate.PodSet
+	for set, w := range p.watches {
+		if w.listed {
+			sets = append(sets, set)
+		}
+	}
+	return slices.SortedFunc(slices.Values(sets), func(a, b clusterstate.PodSet) int {
+		return strings.Compare(a.Namespace+"/"+a.Labels, b.Namespace+"/"+b.Labels)
+	})
+}
+
+// unlisted returns the watches that are needed and have not been listed, and when the first
+// of them that has begun did so, zero if none has.
+func (p *neededPods) unlisted() (missing []PodQuery, since time.Time) {
+	for _, set := range p.needs {
+		w := p.watches[set]
+		switch {
+		case w == nil:
+			missing = append(missing, PodQuery{PodSet: set})
+		case !w.listed:
+			missing = append(missing, w.PodQuery)
+			if since.IsZero() || w.began.Before(since) {
+				since = w.began
+			}
+		}
+	}
+	return missing, since
+}
+
+// noteListed notes that the list of a watch is in the Cluster. It reports whether verdicts can
+// differ by it.
+func (p *neededPods) noteListed(v view, w *podWatch) bool {
+	if w == p.local || w.listed {
+		return false
+	}
+	w.listed = true
+	changed := v.SetListed(p.listed())
+	p.noteComplete(v)
+	return changed
+}
+
+// noteComplete closes complete when all that is needed has been listed. What only the
+// saved state has is forgotten then.
+func (p *neededPods) noteComplete(v view) {
+	if missing, _ := p.unlisted(); len(missing) > 0 || !p.begun {
+		return
+	}
+	select {
+	case <-p.complete:
+	default:
+		close(p.complete)
+		p.drop(v, savedPods)
+	}
+}
+
+// set takes a pod as a watch has it. It reports whether verdicts can differ by it.
+func (p *neededPods) set(v view, w *podWatch, s *stripped) bool {
+	pod, version := [2]string{s.namespace, s.name}, number(s.version)
+	k := p.known[pod]
+	k.watches |= w.bit
+	old := version != 0 && version < k.version
+	k.version = max(k.version, version)
+	p.known[pod] = k
+	return !old && v.Set(s.object)
+}
+
+// delete takes that a watch has a pod no more, and reports whether verdicts can differ by
+// it. A watch of labels does not have a pod any more whose labels change.
+func (p *neededPods) delete(v view, w *podWatch, s *stripped) bool {
+	pod, version := [2]string{s.namespace, s.name}, number(s.version)
+	k, found := p.known[pod]
+	if !found || k.watches&w.bit == 0 {
+		return false
+	}
+	if w.Labels == "" && (version == 0 || version >= k.version) {
+		return p.forget(v, pod) > 0
+	}
+	k.watches &^= w.bit
+	p.known[pod] = k
+	if k.watches != 0 {
+		return false
+	}
+	p.doubts = append(p.doubts, doubt{pod, time.Now().Add(doubtFor)})
+	p.poke()
+	return v.Doubt(s.namespace, s.name)
+}
+
+// restore takes a pod of the saved state.
+func (p *neededPods) restore(v view, o *compile.Pod) {
+	p.known[[2]string{o.Endpoint.Namespace, o.Endpoint.Name}] = knownPod{watches: savedPods}
+	v.Set(o)
+}
+
+// names yields the pods that a watch has.
+func (p *neededPods) names(w *podWatch) iter.Seq2[string, string] {
+	return func(yield func(namespace, name string) bool) {
+		for pod, k := range p.known {
+			if k.watches&w.bit != 0 && !yield(pod[0], pod[1]) {
+				return
+			}
+		}
+	}
+}
+
+// forgetVersions takes whatever comes next as newer.
+func (p *neededPods) forgetVersions() {
+	for pod, k := range maps.All(p.known) {
+		k.version = 0
+		p.known[pod] = k
+	}
+}
+
+// number returns a resource version as a number, 0 if it is none.
+func number(version string) uint64 {
+	n, _ := strconv.ParseUint(version, 10, 64)
+	return n
+}

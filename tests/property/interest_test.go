@@ -1,0 +1,173 @@
+package property
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/tests/oracle"
+	"sigs.k8s.io/kube-network-policies/tests/random"
+)
+
+// TestInterestDecidesAsAllPods: a node that knows only the pods that its policies need
+// decides about every packet as one that knows all. While some of them are not listed yet,
+// it decides so or waits.
+func TestInterestDecidesAsAllPods(t *testing.T) {
+	counts := map[string]int{}
+	forClusters(t, func(t *testing.T, g *gen, c oracle.Cluster) {
+		if !g.OneIn(4) {
+			g.crowd(&c)
+		}
+		g.giveEachItsOwn(&c)
+		c = g.audited(c)
+		questions, limit, half := g.questions(c), 1+g.IntN(8), g.Uint64()
+		if fault := mistaken(c, questions, limit, half, counts); fault != "" {
+			again := func(c oracle.Cluster) string { return mistaken(c, questions, limit, half, map[string]int{}) }
+			c = shrink(c, func(c oracle.Cluster) bool { return again(c) != "" })
+			t.Errorf("%s\n%s", again(c), describe(c))
+		}
+	})
+	t.Log(counts)
+	for _, what := range []string{"pods left out", "pods needed", "interest of all pods", "packets of pods left out", "packets that wait: allow", "packets that wait: deny"} {
+		if counts[what] == 0 {
+			t.Errorf("no %s", what)
+		}
+	}
+}
+
+// crowd replaces the pods by more of them, of this node and of the other one, which run and
+// have addresses, and adds policies. Administrators often have none.
+func (g *gen) crowd(c *oracle.Cluster) {
+	if g.OneIn(2) {
+		c.AdminNetworkPolicies, c.BaselineAdminNetworkPolicies, c.ClusterNetworkPolicies = nil, nil, nil
+	}
+	c.Namespaces, c.Pods = nil, nil
+	for _, name := range namespaceNames {
+		c.Namespaces = append(c.Namespaces, g.Namespace(name))
+	}
+	for i, node := range []string{here, there} {
+		for n := range podsPerNode {
+			name := fmt.Sprintf("p%d", i*podsPerNode+n)
+			pod := g.pod(random.Pick(g, namespaceNames...), name, name)
+			pod.Spec.NodeName, pod.Spec.HostNetwork, pod.Status.Phase = node, false, corev1.PodRunning
+			pod.Status.PodIPs = []corev1.PodIP{{IP: fmt.Sprintf(plans[node].pod4, n+1)}, {IP: fmt.Sprintf(plans[node].pod6, n+1)}}
+			c.Pods = append(c.Pods, pod)
+		}
+	}
+	for i := range 6 {
+		c.NetworkPolicies = append(c.NetworkPolicies, g.NetworkPolicy(random.Pick(g, namespaceNames...), fmt.Sprintf("more%d", i)))
+	}
+}
+
+// giveEachItsOwn leaves one pod at each address, and no pod of another node in the ranges of
+// this one. The other pods have no address yet.
+func (g *gen) giveEachItsOwn(c *oracle.Cluster) {
+	taken := map[netip.Addr]bool{}
+	for i, pod := range c.Pods {
+		addrs := compile.NewPod(pod).Addrs
+		if slices.ContainsFunc(addrs, func(a netip.Addr) bool {
+			return taken[a] || pod.Spec.NodeName != here && isHere(a) || pod.Spec.NodeName == here && !ofNode(*c, here, a) && !g.OneIn(8)
+		}) {
+			c.Pods[i] = pod.DeepCopy()
+			c.Pods[i].Status.PodIP, c.Pods[i].Status.PodIPs = "", nil
+			continue
+		}
+		for _, a := range addrs {
+			taken[a] = true
+		}
+	}
+}
+
+// mistaken names a packet that is decided otherwise than by a node that knows all pods, or
+// nothing. half chooses the sets of pods that are listed first.
+func mistaken(c oracle.Cluster, questions []question, limit int, half uint64, counts map[string]int) string {
+	in := input(c)
+	all, pods := clusterstate.Compile(in), in.Pods
+	narrow := clusterstate.New(clusterstate.Config{NodeName: here, Partial: true, Features: in.Features})
+	for _, o := range objectsOf(c) {
+		if pod, ok := o.(*corev1.Pod); !ok || pod.Spec.NodeName == here {
+			narrow.Set(setting(o))
+		}
+	}
+	narrow.Snapshot()
+	sets := clusterstate.Cover(narrow.Needs(), limit)
+	if slices.Contains(sets, clusterstate.PodSet{}) {
+		counts["interest of all pods"]++
+	}
+	var some []clusterstate.PodSet
+	for i, set := range sets {
+		if half>>i&1 == 1 {
+			some = append(some, set)
+		}
+	}
+	list := func(sets []clusterstate.PodSet) *policy.Snapshot {
+		for _, pod := range pods {
+			if inAny(sets, pod) {
+				narrow.Set(compile.NewPod(pod))
+			}
+		}
+		narrow.SetListed(sets)
+		return narrow.Snapshot()
+	}
+	if fault := compareNarrow(all, list(some), questions, len(some) < len(sets), counts); fault != "" {
+		return fmt.Sprintf("with %v of %v listed: %s", some, sets, fault)
+	}
+	if fault := compareNarrow(all, list(sets), questions, false, counts); fault != "" {
+		return fmt.Sprintf("with %v: %s", sets, fault)
+	}
+	for _, pod := range pods {
+		if inAny(sets, pod) {
+			counts["pods needed"]++
+		} else if pod.Spec.NodeName != here {
+			counts["pods left out"]++
+		}
+	}
+	return ""
+}
+
+// inAny reports whether an API server would list the pod for one of sets.
+func inAny(sets []clusterstate.PodSet, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(sets, func(s clusterstate.PodSet) bool {
+		selector, err := labels.Parse(s.Labels)
+		if err != nil {
+			panic(err)
+		}
+		return (s.Namespace == "" || s.Namespace == pod.Namespace) && selector.Matches(labels.Set(pod.Labels))
+	})
+}
+
+// compareNarrow names a packet about which the two snapshots decide otherwise, or nothing.
+func compareNarrow(all, narrow *policy.Snapshot, questions []question, mayWait bool, counts map[string]int) string {
+	pairs := map[*policy.Snapshot]*policy.Snapshot{all: narrow, ifEnforced(all): ifEnforced(narrow)}
+	for all, narrow := range pairs {
+		for _, q := range questions {
+			left := all.Endpoint(q.Src.Addr()) != nil && narrow.Endpoint(q.Src.Addr()) == nil
+			if left {
+				counts["packets of pods left out"]++
+			}
+			for _, await := range []bool{false, true} {
+				query := q.query()
+				query.AwaitSource = await
+				want, got := all.Evaluate(query), narrow.Evaluate(query)
+				switch {
+				case reflect.DeepEqual(got, want), left && (q.toHost || q.Src.Addr() == q.Dst.Addr()): // only its own node sees these
+				case mayWait && (got.Reason == policy.UnknownPod || got.Reason == policy.UnknownSource):
+					counts[fmt.Sprintf("packets that wait: %v", want.Action)]++
+				case mayWait && got.Action == want.Action: // by another rule
+				case left && got.Reason == policy.UnknownSource: // a new pod may have the address
+				default:
+					return fmt.Sprintf("%v: %v, and %v if all pods are known", q, got, want)
+				}
+			}
+		}
+	}
+	return ""
+}
