@@ -1,9 +1,13 @@
 package enforce
 
 import (
+	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -84,6 +88,62 @@ func TestAuditedDecisionsAreInFlows(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"audited": "allow, deny by closed", "open": "allow"}, got); diff != "" {
 		t.Errorf("verdicts (-want +got):\n%s", diff)
 	}
+}
+
+// A hostile client makes a million classes: each gets its verdict, memory has a bound, and what is
+// in no flow is counted. All but what no buffer had room for counts for its rule.
+func TestAMillionClasses(t *testing.T) {
+	const classes, mostBytes = 1_000_000, 6 << 20
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	reg := prometheus.NewPedanticRegistry()
+	r := flows.New(flows.Config{Node: "node-1", Registerer: reg})
+	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard(), Flows: r})
+	e.Swap(snapshot())
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = r.Run(ctx) })
+	random := rand.New(rand.NewPCG(5, 6))
+	for range classes {
+		from := netip.AddrFrom4([4]byte{172, byte(random.Uint32()), byte(random.Uint32()), byte(random.Uint32())})
+		port, want := uint16(random.Uint32()), Drop
+		if random.IntN(2) == 0 {
+			port = 80
+		}
+		if port == 80 {
+			want = Accept
+		}
+		if got := e.Decide(Input{Payload: tcp(from, isolated, port)}); got != want {
+			t.Fatalf("from %v to port %d: got %d, want %d", from, port, got, want)
+		}
+	}
+	stop()
+	running.Wait()
+	s := r.Read(flows.Filter{})[0].Summary
+	if lost := total(t, reg, "netpol_flow_decisions_lost_total"); s.Lost == 0 || uint64(lost) != s.Lost {
+		t.Errorf("%d decisions are lost, of which the metric shows %d", s.Lost, lost)
+	}
+	counted := uint64(0)
+	for _, rec := range r.Read(flows.Filter{Rules: true}) {
+		counted += rec.Count
+		if rec.Type == flows.TypeAgent {
+			counted += rec.Lost
+		}
+	}
+	if counted != classes {
+		t.Errorf("%d decisions count for a rule or as lost, of %d", counted, classes)
+	}
+	if grown := heap() - before; grown > mostBytes {
+		t.Errorf("memory has grown by %d bytes, more than %d", grown, mostBytes)
+	} else {
+		t.Logf("%d flows, %d evicted, %d decisions lost, %d bytes", s.Flows, s.Evicted, s.Lost, grown)
+	}
+	runtime.KeepAlive(e)
 }
 
 // BenchmarkRecordFlows reports what a record costs: the median difference of batches with and

@@ -2,6 +2,7 @@ package netns
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
@@ -64,6 +65,45 @@ func TestAuditedPodsNeedNoAgent(t *testing.T) {
 	c.awaitAudit(t, agent, passes, auditedDenials)
 	agent.Kill()
 	c.Expect(t, passes, labtest.Yes("y/db", "x/web", "udp/80"), labtest.No("y/db", "z/web", "tcp/80"))
+}
+
+// TestAuditedPodsNeedNoAgentThatAnswers stops the agent and fills the audit queue: what finds no
+// room there passes at once, new connections as well, and what waits passes as soon as the agent
+// goes on, or another one comes.
+func TestAuditedPodsNeedNoAgentThatAnswers(t *testing.T) {
+	const room, sent = 256, 3000
+	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "z/web@1 app=web")
+	labtest.NeedConntrack(t, sent)
+	agent := c.Start(t)[0]
+	sink, err := c.Hosts["x/web"].Sink(9999)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Apply(t, "policies", audited(letsNone)+labtest.Policy("z", "closed", `{podSelector: {}, policyTypes: [Ingress]}`))
+	passes := labtest.Yes("y/db", "x/web", "tcp/80")
+	c.Expect(t, passes, labtest.No("y/db", "z/web", "tcp/80"))
+	c.awaitAudit(t, agent, passes, auditedDenials)
+
+	if err := agent.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	c.flood(t, "y/db", "x/web", 9999, sent)
+	passed := func() int { return sink.Received() + snmp(t, c.Hosts["x/web"], "Udp", "RcvbufErrors") } // a slow reader
+	if err := labtest.Within(t, func() bool { return passed() >= sent-room }); err != nil {
+		t.Errorf("%d of %d datagrams passed a full queue of %d", passed(), sent, room)
+	}
+	waited := passed()
+	if waited == sent {
+		t.Error("no datagram waits: the queue was never full")
+	}
+	c.Expect(t, passes, labtest.Yes("y/db", "x/web", "udp/80"), labtest.No("y/db", "z/web", "tcp/80"))
+	if err := agent.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := labtest.Within(t, func() bool { return passed() > waited }); err != nil {
+		t.Errorf("none of the datagrams that waited passed when the agent went on")
+	}
+	c.Expect(t, passes, labtest.No("y/db", "z/web", "tcp/80"))
 }
 
 // TestAuditOfTheWholeAgent enforces nothing of a node whose policies deny all.
