@@ -4,8 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -117,16 +115,10 @@ func appliedPods(pods, changes []*corev1.Pod) (after []*corev1.Pod, added []stri
 	return after, added
 }
 
-// controllerLabels are those that controllers add to the labels of a template.
-var controllerLabels = []string{
-	appsv1.DefaultDeploymentUniqueLabelKey, appsv1.ControllerRevisionHashLabelKey, appsv1.StatefulSetPodNameLabel, appsv1.PodIndexLabel,
-	batchv1.JobNameLabel, batchv1.ControllerUidLabel, batchv1.JobCompletionIndexAnnotation, "job-name", "controller-uid", "pod-template-generation",
-}
-
 // podLabels returns the labels of a pod once its manifest or template is that of change.
 func podLabels(pod, change *corev1.Pod) map[string]string {
 	labels := map[string]string{}
-	for _, key := range controllerLabels {
+	for _, key := range workloads.ControllerLabels {
 		if value, ok := pod.Labels[key]; ok {
 			labels[key] = value
 		}

@@ -196,7 +196,7 @@ func (a *agentOptions) ask(cmd *cobra.Command, command []string) ([]answer, erro
 	some := false
 	for i := range answers {
 		if err := answers[i].err; err != nil {
-			fmt.Fprintf(cmd.ErrOrStderr(), "No answer of node %s: %s: %s\n", answers[i].node, answers[i].pod, printable(err.Error()))
+			fmt.Fprintf(cmd.ErrOrStderr(), "No answer of node %s: %s: %s\n", answers[i].node, answers[i].pod, flows.Printable(err.Error()))
 		} else {
 			some = true
 		}

@@ -104,7 +104,7 @@ func (p *followPrinter) row(w io.Writer, cells ...string) {
 	}
 	line := ""
 	for i, cell := range cells {
-		cell = printable(cell)
+		cell = flows.Printable(cell)
 		p.widths[i] = max(p.widths[i], utf8.RuneCountInString(cell))
 		line += pad(cell, p.widths[i]+2)
 	}
@@ -115,5 +115,5 @@ func (p *followPrinter) row(w io.Writer, cells ...string) {
 func (p *followPrinter) ended(pod *corev1.Pod, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	fmt.Fprintf(p.errs, "No more flows of node %s: %s/%s: %s\n", pod.Spec.NodeName, pod.Namespace, pod.Name, printable(err.Error()))
+	fmt.Fprintf(p.errs, "No more flows of node %s: %s/%s: %s\n", pod.Spec.NodeName, pod.Namespace, pod.Name, flows.Printable(err.Error()))
 }

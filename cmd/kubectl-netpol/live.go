@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/workloads"
 )
 
 func isAddress(s string) bool {
@@ -47,10 +48,11 @@ func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 	}
 	r := &reader{
 		client: client, policies: policies, kinds: o.kinds.Enabled(), namespaces: o.mayRead(), templates: o.templates,
-		in: clusterstate.Input{Features: o.features},
+		in: clusterstate.Input{Features: o.features}, selectors: map[workloads.Ref]*metav1.LabelSelector{},
 	}
 	err = r.read(ctx)
 	o.limits, o.services, o.serviceLimit = r.limits, r.services, r.serviceLimit
+	o.selectors = r.selectors
 	return r.in, err
 }
 

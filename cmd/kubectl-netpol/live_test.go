@@ -71,7 +71,7 @@ func server(t *testing.T, rights may, paths ...string) *httptest.Server {
 // kindService is not among the kinds that verdicts depend on.
 var kindService = &compile.Kind{Name: "Service", Resource: corev1.SchemeGroupVersion.WithResource("services"), Namespaced: true}
 
-// kindsOfWorkloads are those that diff and check read.
+// kindsOfWorkloads are those that diff, check and suggest read.
 var kindsOfWorkloads = []*compile.Kind{
 	{Name: "Deployment", Resource: appsv1.SchemeGroupVersion.WithResource("deployments"), Namespaced: true},
 	{Name: "StatefulSet", Resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"), Namespaced: true},

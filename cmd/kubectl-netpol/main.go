@@ -81,7 +81,7 @@ none; the help of each command says what that means.`,
 	o.addFlags(cmd.PersistentFlags())
 	cmd.PersistentPreRun = func(cmd *cobra.Command, _ []string) { o.notes = cmd.ErrOrStderr() }
 	cmd.SetVersionTemplate("{{.Version}}\n")
-	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newView(o), newFlows(o), newUnused(o), newVersion())
+	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newView(o), newFlows(o), newSuggest(o), newUnused(o), newVersion())
 	o.complete(cmd)
 	return cmd
 }

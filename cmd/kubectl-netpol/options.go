@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/workloads"
 )
 
 // options are the flags of all commands: where the cluster comes from.
@@ -43,6 +44,8 @@ type options struct {
 	limits       []string
 	serviceLimit string
 	services     []*corev1.Service
+	// selectors are those by which workloads know their pods, as far as they were read.
+	selectors map[workloads.Ref]*metav1.LabelSelector
 	// findings are the parts of the policies in force that are not enforced as written.
 	findings   []reachability.Finding
 	ifEnforced []reachability.Change // what would change if audited policies were enforced
@@ -101,7 +104,7 @@ func (o *options) readObjects(paths []string, stdin io.Reader) (*clusterfiles.Ob
 	if err != nil {
 		return nil, err
 	}
-	o.services = objects.Services
+	o.services, o.selectors = objects.Services, objects.Selectors
 	o.printNotes(objects)
 	return objects, nil
 }

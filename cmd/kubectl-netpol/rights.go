@@ -33,6 +33,8 @@ type reader struct {
 
 	in       clusterstate.Input
 	services []*corev1.Service
+	// selectors are those of the workloads that were read.
+	selectors map[workloads.Ref]*metav1.LabelSelector
 	// limits say what could not be read and what that means, a sentence each.
 	limits []string
 	// serviceLimit is that of Services, which matter to some commands only.
@@ -326,28 +328,28 @@ func (r *reader) readWorkloads(ctx context.Context) error {
 			if err != nil {
 				return nil, err
 			}
-			return podsOf(list.Items), nil
+			return podsOf(r, list.Items), nil
 		},
 		func(namespace string) ([]*corev1.Pod, error) {
 			list, err := r.client.AppsV1().StatefulSets(namespace).List(ctx, metav1.ListOptions{})
 			if err != nil {
 				return nil, err
 			}
-			return podsOf(list.Items), nil
+			return podsOf(r, list.Items), nil
 		},
 		func(namespace string) ([]*corev1.Pod, error) {
 			list, err := r.client.AppsV1().DaemonSets(namespace).List(ctx, metav1.ListOptions{})
 			if err != nil {
 				return nil, err
 			}
-			return podsOf(list.Items), nil
+			return podsOf(r, list.Items), nil
 		},
 		func(namespace string) ([]*corev1.Pod, error) {
 			list, err := r.client.BatchV1().CronJobs(namespace).List(ctx, metav1.ListOptions{})
 			if err != nil {
 				return nil, err
 			}
-			return podsOf(list.Items), nil
+			return podsOf(r, list.Items), nil
 		},
 	} {
 		pods, where, err := permitted(r, list)
@@ -367,12 +369,17 @@ func (r *reader) readWorkloads(ctx context.Context) error {
 	return nil
 }
 
-// podsOf returns the pods that workloads make.
-func podsOf[T any](items []T) []*corev1.Pod {
+// podsOf returns the pods that workloads make, and keeps the selectors of the workloads.
+func podsOf[T any](r *reader, items []T) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for i := range items {
-		if pod, ok := workloads.PodOf(&items[i]); ok {
-			pods = append(pods, pod)
+		pod, ok := workloads.PodOf(&items[i])
+		if !ok {
+			continue
+		}
+		pods = append(pods, pod)
+		if s, ok := workloads.SelectorOf(&items[i]); ok {
+			r.selectors[workloads.Of(pod)] = s
 		}
 	}
 	return pods

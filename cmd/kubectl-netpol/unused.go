@@ -226,7 +226,7 @@ func (u *unusedOptions) write(cmd *cobra.Command, r *unusedReport) error {
 		return printJSON(cmd.OutOrStdout(), u.withCaveats(r))
 	}
 	for _, note := range r.Notes {
-		fmt.Fprintln(cmd.ErrOrStderr(), printable(note)+".")
+		fmt.Fprintln(cmd.ErrOrStderr(), flows.Printable(note)+".")
 	}
 	return writeUnused(cmd.OutOrStdout(), r.Unused)
 }

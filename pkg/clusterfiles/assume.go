@@ -24,7 +24,11 @@ func (c *Objects) assumePods(templates []object) {
 	}
 	for _, o := range templates {
 		p, ok := workloads.PodOf(o.Object)
-		if !ok || have[workloads.Of(p)] || c.controlled(o) {
+		if !ok {
+			continue
+		}
+		c.addSelector(workloads.Of(p), o)
+		if have[workloads.Of(p)] || c.controlled(o) {
 			continue
 		}
 		if taken[podKey(p)] { // by a pod or a workload of another kind
@@ -41,6 +45,14 @@ func (c *Objects) assumePods(templates []object) {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	slices.SortFunc(c.AssumedPods, workloads.Ref.Compare)
+}
+
+// addSelector keeps the selector of a workload. That of a controlled one does not take the
+// place of its controller's.
+func (c *Objects) addSelector(w workloads.Ref, o object) {
+	if s, ok := workloads.SelectorOf(o.Object); ok && c.Selectors[w] == nil {
+		c.Selectors[w] = s
+	}
 }
 
 // controlled reports whether the controller of an object is among the objects.

@@ -27,6 +27,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/manifestyaml"
@@ -44,6 +45,9 @@ type Objects struct {
 	Nodes      []*corev1.Node
 	Services   []*corev1.Service
 	Policies   []compile.Object // kind by kind, in the order of compile.Kinds
+
+	// Selectors are those by which workloads know their pods.
+	Selectors map[workloads.Ref]*metav1.LabelSelector
 
 	// What the files do not have, and is assumed.
 	AssumedPods       []workloads.Ref // the workloads whose pods are

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/manifestyaml"
 	"sigs.k8s.io/kube-network-policies/pkg/wellformed"
+	"sigs.k8s.io/kube-network-policies/pkg/workloads"
 )
 
 // reader collects the objects of files.
@@ -280,6 +281,7 @@ func (r *reader) cluster() *Objects {
 		Pods:       typed[*corev1.Pod](r.ofKind(compile.KindPod.Name)),
 		Nodes:      typed[*corev1.Node](r.ofKind(compile.KindNode.Name)),
 		Services:   typed[*corev1.Service](r.ofKind("Service")),
+		Selectors:  map[workloads.Ref]*metav1.LabelSelector{},
 		Skipped:    skippedKinds(r.skipped),
 		sources:    map[key]source{},
 	}

@@ -21,9 +21,10 @@ const (
 	Audited                        // "audit": evaluated and not enforced
 )
 
+// The values of EnforcementAnnotation.
 const (
-	enforceValue = "enforce"
-	auditValue   = "audit"
+	EnforceValue = "enforce"
+	AuditValue   = "audit"
 )
 
 var enforcementField = field.NewPath("metadata", "annotations").Key(EnforcementAnnotation)
@@ -35,10 +36,10 @@ func EnforcementOf(o metav1.Object) (e Enforcement, known bool) {
 	switch {
 	case !ok:
 		return Unspecified, true
-	case value == auditValue:
+	case value == AuditValue:
 		return Audited, true
 	}
-	return Enforced, value == enforceValue
+	return Enforced, value == EnforceValue
 }
 
 // Audits reports whether the policy o is evaluated and not enforced, by its annotation and
@@ -66,7 +67,7 @@ func (d *diagnosis) enforcement(o metav1.Object) Enforcement {
 	e, known := EnforcementOf(o)
 	if !known {
 		d.find(location{path: enforcementField}, policy.InvalidEnforcement, "%q is neither %s nor %s; the policy is enforced",
-			o.GetAnnotations()[EnforcementAnnotation], auditValue, enforceValue)
+			o.GetAnnotations()[EnforcementAnnotation], AuditValue, EnforceValue)
 	}
 	return e
 }
@@ -79,6 +80,6 @@ func DiagnoseNamespace(o metav1.Object) []policy.Finding {
 	d := newDiagnosis(KindNamespace.Name, o, Features{})
 	d.ref.Namespace, d.ref.Generation = "", 0
 	d.find(location{path: enforcementField}, policy.InvalidEnforcement, "%q is neither %s nor %s; the policies of the namespace are enforced",
-		o.GetAnnotations()[EnforcementAnnotation], auditValue, enforceValue)
+		o.GetAnnotations()[EnforcementAnnotation], AuditValue, EnforceValue)
 	return d.findings
 }

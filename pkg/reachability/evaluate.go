@@ -54,6 +54,16 @@ func (c *Cluster) Evaluate(src, dst *Endpoint, port Port, family Family) Answer 
 	return Answer{Allowed: d.Allowed(), Cause: ByPolicy, Query: q, Decision: d}
 }
 
+// AllowedIn reports whether one direction lets src open a connection to dst, as Evaluate
+// does for both.
+func (c *Cluster) AllowedIn(d policy.Direction, src, dst *Endpoint, port Port, family Family) bool {
+	a := c.Evaluate(src, dst, port, family)
+	if a.Cause != ByPolicy {
+		return a.Allowed
+	}
+	return c.snapshot.EvaluateDirection(d, a.Query).Allowed()
+}
+
 // alwaysAllowed reports traffic that agents do not evaluate: that of a node with the
 // pods on it, probes and host-network pods included, unless an administrator may
 // deny it to a pod; and that of a pod with itself, which never leaves it.

@@ -47,6 +47,13 @@ func AddNewPods(before, after clusterstate.Input, namespaces ...string) (cluster
 	return before, after
 }
 
+// WithAddresses returns a cluster whose pods all have addresses: those that have none yet get
+// one as AddNewPods gives them.
+func WithAddresses(in clusterstate.Input) clusterstate.Input {
+	in.Pods = newAllocator(in).addressed(in.Pods, map[string][]corev1.PodIP{})
+	return in
+}
+
 // addressed returns pods with addresses for those that have none yet. ips are those by
 // namespace and name.
 func (a *allocator) addressed(pods []*corev1.Pod, ips map[string][]corev1.PodIP) []*corev1.Pod {

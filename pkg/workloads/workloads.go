@@ -79,6 +79,24 @@ func cutTime(job string) (name string, made bool) {
 	return job[:i], true
 }
 
+// SelectorOf returns the selector by which a workload knows its pods. ok is false for objects
+// that have none, and for Jobs and CronJobs, whose selector is made for each Job.
+func SelectorOf(o any) (selector *metav1.LabelSelector, ok bool) {
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		selector = o.Spec.Selector
+	case *appsv1.StatefulSet:
+		selector = o.Spec.Selector
+	case *appsv1.DaemonSet:
+		selector = o.Spec.Selector
+	case *appsv1.ReplicaSet:
+		selector = o.Spec.Selector
+	case *corev1.ReplicationController:
+		selector = &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
+	}
+	return selector, selector != nil
+}
+
 // PodOf returns the pod that a workload makes: it has the name of the workload, the labels,
 // annotations and spec of its template, the workload as controller, and no status. A Pod is
 // returned as it is. ok is false for any other object. The spec is shared.

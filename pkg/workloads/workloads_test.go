@@ -108,3 +108,27 @@ func TestRefsAreOrdered(t *testing.T) {
 		}
 	}
 }
+
+func TestSelectorOfAWorkload(t *testing.T) {
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	for name, tc := range map[string]struct {
+		object any
+		want   bool
+	}{
+		"Deployment":            {&appsv1.Deployment{Spec: appsv1.DeploymentSpec{Selector: selector}}, true},
+		"StatefulSet":           {&appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Selector: selector}}, true},
+		"DaemonSet":             {&appsv1.DaemonSet{Spec: appsv1.DaemonSetSpec{Selector: selector}}, true},
+		"ReplicaSet":            {&appsv1.ReplicaSet{Spec: appsv1.ReplicaSetSpec{Selector: selector}}, true},
+		"ReplicationController": {&corev1.ReplicationController{Spec: corev1.ReplicationControllerSpec{Selector: selector.MatchLabels}}, true},
+		"Job":                   {&batchv1.Job{Spec: batchv1.JobSpec{Selector: selector}}, false},
+		"CronJob":               {&batchv1.CronJob{}, false},
+		"without one":           {&appsv1.Deployment{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, ok := SelectorOf(tc.object)
+			if ok != tc.want || ok && got.MatchLabels["app"] != "web" {
+				t.Errorf("got %v, %v", got, ok)
+			}
+		})
+	}
+}

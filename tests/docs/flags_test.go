@@ -22,7 +22,7 @@ var (
 	flagName    = regexp.MustCompile(`--([a-z][a-z-]+|v)\b`)
 )
 
-var subcommands = []string{"matrix", "explain", "diff", "check", "assert", "view", "flows", "unused"}
+var subcommands = []string{"matrix", "explain", "diff", "check", "assert", "view", "flows", "suggest", "unused"}
 
 // foreignFlags are flags of other programs that the documentation names.
 var foreignFlags = []string{"allocate-node-cidrs", "conntrack-max-per-core", "disable-network-policy", "network-plugin", "network-policy", "register-with-taints", "serviceaccount", "type"}
@@ -49,7 +49,7 @@ var helps = sync.OnceValues(func() ([3]help, error) {
 		{"kube-network-policies status-writer"},
 		{
 			"kubectl-netpol matrix", "kubectl-netpol explain", "kubectl-netpol diff", "kubectl-netpol check", "kubectl-netpol assert", "kubectl-netpol flows",
-			"kubectl-netpol view", "kubectl-netpol unused", "kube-network-policies flows",
+			"kubectl-netpol view", "kubectl-netpol suggest", "kubectl-netpol unused", "kube-network-policies flows",
 		},
 	} {
 		out[i] = help{}

@@ -1,0 +1,379 @@
+package suggest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+)
+
+// Policy is a suggested policy.
+type Policy struct {
+	*networkingv1.NetworkPolicy
+	// title is what it is for, and also are other workloads that it selects.
+	title string
+	also  []string
+	// ingress and egress are the comments of the rules, a list of lines each.
+	ingress, egress [][]string
+}
+
+// managedBy is the label of suggested policies, and manager its value.
+const (
+	managedBy = "app.kubernetes.io/managed-by"
+	manager   = "kubectl-netpol"
+)
+
+var directions = []policy.Direction{policy.Ingress, policy.Egress}
+
+// subject is what the pods of one selector need.
+type subject struct {
+	*selection
+	titles []string // of its workloads
+	peers  [2]map[string]*peerNeeds
+}
+
+// peerNeeds is what a subject needs of a peer in one direction.
+type peerNeeds struct {
+	key   string
+	peer  networkingv1.NetworkPolicyPeer
+	pods  []*corev1.Pod // that the peer selects, nil for an address
+	ports map[reachability.Port]bool
+	flows map[string]*comment // by their text
+}
+
+// comment is a line about flows.
+type comment struct {
+	text   string
+	count  uint64
+	unseen bool // not recorded, and allowed with another one
+}
+
+func (s *subject) title() string { return strings.Join(s.titles, ", ") }
+
+// addresses returns how many single addresses are peers.
+func (s *subject) addresses(d policy.Direction) int {
+	n := 0
+	for _, p := range s.peers[d] {
+		if p.peer.IPBlock != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// addNeeds finds what must be allowed: the directions of flows in which policies of the
+// namespace decide, and which those in force do not allow once everything else is denied.
+func (s *suggester) addNeeds(all []*resolved) {
+	clusters := bothWays(s.with(s.deciding()))
+	for _, f := range all {
+		for _, d := range directions {
+			if s.isHere(f, d) && slices.ContainsFunc(clusters, func(c *reachability.Cluster) bool {
+				return !c.AllowedIn(d, &f.src.endpoint, &f.dst.endpoint, f.port, f.family)
+			}) {
+				s.add(f, d)
+			}
+		}
+	}
+}
+
+// add adds what a flow needs in one direction.
+func (s *suggester) add(f *resolved, d policy.Direction) {
+	of, with := f.ends(d)
+	sub := s.rules[of.selection.key]
+	if sub == nil {
+		sub = &subject{selection: of.selection, peers: [2]map[string]*peerNeeds{{}, {}}}
+		s.rules[of.selection.key] = sub
+	}
+	if !slices.Contains(sub.titles, of.title) {
+		sub.titles = append(sub.titles, of.title)
+	}
+	key := peerKey(with)
+	p := sub.peers[d][key]
+	if p == nil {
+		p = &peerNeeds{key: key, peer: with.peer, ports: map[reachability.Port]bool{}, flows: map[string]*comment{}}
+		if with.selection != nil {
+			p.pods = with.selection.pods
+		}
+		sub.peers[d][key] = p
+	}
+	p.add(f.String(), f.port, f.count)
+	if tcp := (reachability.Port{Proto: packet.TCP, Number: f.port.Number}); f.port == dns && isResolver(f.dst) && !p.ports[tcp] {
+		p.ports[tcp] = true
+		text := fmt.Sprintf("%s -> %s, %s", f.src.title, f.dst.title, portTitle(tcp))
+		p.flows[text] = &comment{text: text, unseen: true}
+	}
+}
+
+func (p *peerNeeds) add(text string, port reachability.Port, count uint64) {
+	p.ports[port] = true
+	line := p.flows[text]
+	if line == nil {
+		line = &comment{text: text}
+		p.flows[text] = line
+	}
+	line.count, line.unseen = line.count+count, false
+}
+
+// dns is the port of DNS. Answers that are too long for it come over TCP.
+var dns = reachability.Port{Proto: packet.UDP, Number: 53}
+
+// isResolver reports whether an end is the DNS of the cluster, whatever it is called.
+func isResolver(e *end) bool {
+	return e.workload.Namespace == metav1.NamespaceSystem && e.selection != nil &&
+		slices.ContainsFunc(e.selection.pods, func(p *corev1.Pod) bool { return p.Labels["k8s-app"] == "kube-dns" })
+}
+
+// peerKey is the same for ends that are one peer. Pods come before addresses.
+func peerKey(e *end) string {
+	if e.selection == nil {
+		return fmt.Sprintf("2 %v %x %d", e.prefix.Addr().Is6(), e.prefix.Addr().AsSlice(), e.prefix.Bits())
+	}
+	return "1 " + e.selection.key
+}
+
+// denyAll returns a policy that allows nothing in some directions.
+func denyAll(namespace string, types ...networkingv1.PolicyType) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "NetworkPolicy"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: prefix + "default-deny", Labels: map[string]string{managedBy: manager}},
+		Spec:       networkingv1.NetworkPolicySpec{PolicyTypes: types},
+	}
+}
+
+// prefix is that of the names of suggested policies.
+const prefix = "suggested-"
+
+// annotated returns a policy that is enforced or audited, as the value says.
+func annotated(p *networkingv1.NetworkPolicy, value string) *networkingv1.NetworkPolicy {
+	p = p.DeepCopy()
+	p.Annotations = map[string]string{compile.EnforcementAnnotation: value}
+	return p
+}
+
+// denyRest returns the policy that denies what no rule allows, none if the namespace has
+// such policies already.
+func (s *suggester) denyRest() []*networkingv1.NetworkPolicy {
+	var types []networkingv1.PolicyType
+	for _, t := range []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress} {
+		if !slices.ContainsFunc(s.ownPolicies(), func(p *networkingv1.NetworkPolicy) bool {
+			return !s.replaceable(p) && empty(&p.Spec.PodSelector) && isolates(p, t)
+		}) {
+			types = append(types, t)
+		}
+	}
+	if len(types) == 0 {
+		return nil
+	}
+	return []*networkingv1.NetworkPolicy{denyAll(s.input.Namespace, types...)}
+}
+
+// isolates reports whether a policy isolates its pods in a direction.
+func isolates(p *networkingv1.NetworkPolicy, t networkingv1.PolicyType) bool {
+	if len(p.Spec.PolicyTypes) > 0 {
+		return slices.Contains(p.Spec.PolicyTypes, t)
+	}
+	return t == networkingv1.PolicyTypeIngress || len(p.Spec.Egress) > 0
+}
+
+// replaceable reports whether a policy is an earlier suggestion that is not in force. One that
+// is in force stays as it is.
+func (s *suggester) replaceable(p *networkingv1.NetworkPolicy) bool {
+	return p.Labels[managedBy] == manager && s.audits(p)
+}
+
+// policies returns the policies, one for each subject and the one that denies the rest.
+func (s *suggester) policies() []Policy {
+	var all []Policy
+	taken := map[string]bool{}
+	for _, p := range s.ownPolicies() {
+		taken[p.Name] = !s.replaceable(p)
+	}
+	subjects := sortedKeys(s.rules)
+	slices.SortStableFunc(subjects, func(a, b string) int { return s.rules[a].workload.Compare(s.rules[b].workload) })
+	for _, key := range subjects {
+		all = append(all, s.rules[key].policy(s, taken))
+	}
+	for _, deny := range s.denyRest() {
+		deny.Name = free(deny.Name, taken)
+		all = append(all, Policy{NetworkPolicy: deny})
+	}
+	if !s.input.Enforced {
+		for i := range all {
+			all[i].NetworkPolicy = annotated(all[i].NetworkPolicy, compile.AuditValue)
+		}
+	}
+	return all
+}
+
+// maxName is how long the name of an object may be.
+const maxName = 253
+
+// free returns a name that no other policy has, and takes it.
+func free(name string, taken map[string]bool) string {
+	const room = len("-999")
+	name = strings.TrimRight(name[:min(len(name), maxName-room)], "-.")
+	unique := name
+	for n := 2; taken[unique]; n++ {
+		unique = fmt.Sprintf("%s-%d", name, n)
+	}
+	taken[unique] = true
+	return unique
+}
+
+// policy returns the policy of a subject.
+func (sub *subject) policy(s *suggester, taken map[string]bool) Policy {
+	p := denyAll(s.input.Namespace)
+	p.Name = free(prefix+sub.workload.Name, taken)
+	p.Spec.PodSelector = sub.selector
+	out := Policy{NetworkPolicy: p, title: sub.title()}
+	for _, ref := range sub.also {
+		if title := s.titleOf(ref); !slices.Contains(sub.titles, title) {
+			out.also = append(out.also, title)
+		}
+	}
+	for _, g := range sub.grouped(policy.Ingress) {
+		p.Spec.Ingress = append(p.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: g.peers, Ports: g.ports})
+		out.ingress = append(out.ingress, g.comments)
+	}
+	for _, g := range sub.grouped(policy.Egress) {
+		p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{To: g.peers, Ports: g.ports})
+		out.egress = append(out.egress, g.comments)
+	}
+	if len(p.Spec.Ingress) > 0 {
+		p.Spec.PolicyTypes = append(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress)
+	}
+	if len(p.Spec.Egress) > 0 {
+		p.Spec.PolicyTypes = append(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
+	}
+	return out
+}
+
+// group is the peers of which the same ports are needed.
+type group struct {
+	peers    []networkingv1.NetworkPolicyPeer
+	ports    []networkingv1.NetworkPolicyPort
+	comments []string
+}
+
+// mostComments is how many lines a rule has about its flows.
+const mostComments = 12
+
+// grouped returns the rules of a direction: peers of equal ports are in one.
+func (sub *subject) grouped(d policy.Direction) []*group {
+	var groups []*group
+	by := map[string]*group{}
+	for _, key := range sortedKeys(sub.peers[d]) {
+		p := sub.peers[d][key]
+		declaring := p.pods
+		if d == policy.Ingress {
+			declaring = sub.pods
+		}
+		ports := p.rulePorts(declaring)
+		text := fmt.Sprint(portTexts(ports))
+		g := by[text]
+		if g == nil {
+			g = &group{ports: ports}
+			by[text] = g
+			groups = append(groups, g)
+		}
+		g.peers = append(g.peers, p.peer)
+		g.comments = append(g.comments, p.comments()...)
+	}
+	for _, g := range groups {
+		if more := len(g.comments) - mostComments; more > 0 {
+			g.comments = append(g.comments[:mostComments], fmt.Sprintf("and %d more", more))
+		}
+	}
+	return groups
+}
+
+// comments returns the lines about the flows of a peer.
+func (p *peerNeeds) comments() []string {
+	var lines []string
+	for _, text := range sortedKeys(p.flows) {
+		switch c := p.flows[text]; {
+		case c.unseen:
+			lines = append(lines, text+": not seen, for long answers of DNS")
+		case c.count == 1:
+			lines = append(lines, text+": 1 packet")
+		default:
+			lines = append(lines, fmt.Sprintf("%s: %d packets", text, c.count))
+		}
+	}
+	return lines
+}
+
+// rulePorts returns the ports of a rule: by name where all pods give a name to that number,
+// and to no other.
+func (p *peerNeeds) rulePorts(pods []*corev1.Pod) []networkingv1.NetworkPolicyPort {
+	var ports []networkingv1.NetworkPolicyPort
+	needed := make([]reachability.Port, 0, len(p.ports))
+	for port := range p.ports {
+		needed = append(needed, port)
+	}
+	slices.SortFunc(needed, func(a, b reachability.Port) int {
+		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Proto, b.Proto))
+	})
+	for _, port := range needed {
+		protocol := corev1.Protocol(port.Proto.String())
+		value := intstr.FromInt32(int32(port.Number))
+		if name := declared(port, pods); name != "" {
+			value = intstr.FromString(name)
+		}
+		ports = append(ports, networkingv1.NetworkPolicyPort{Protocol: &protocol, Port: &value})
+	}
+	return ports
+}
+
+// declared returns the name that all pods give to a port, and to no other of its protocol.
+func declared(port reachability.Port, pods []*corev1.Pod) string {
+	if len(pods) == 0 {
+		return ""
+	}
+	var names []string
+	for _, n := range compile.NamedPorts(pods[0]) {
+		if n.Proto == port.Proto && n.Port == port.Number {
+			names = append(names, n.Name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return !means(pod, name, port) }) {
+			return name
+		}
+	}
+	return ""
+}
+
+// means reports whether a pod gives a name to a port, and to no other of its protocol.
+func means(pod *corev1.Pod, name string, port reachability.Port) bool {
+	found := false
+	for _, n := range compile.NamedPorts(pod) {
+		if n.Name != name || n.Proto != port.Proto {
+			continue
+		}
+		if n.Port != port.Number {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+func portTexts(ports []networkingv1.NetworkPolicyPort) []string {
+	var texts []string
+	for _, p := range ports {
+		texts = append(texts, string(*p.Protocol)+"/"+p.Port.String())
+	}
+	return texts
+}
