@@ -41,10 +41,12 @@ func (q PodQuery) String() string {
 	return "pods of " + strings.Join(of, ", ")
 }
 
+// MaxNeededWatches is the most watches of pods of other nodes that are needed at a time:
+// enough for one of each namespace with pods on an ordinary node. Some that are not needed any
+// more come in addition, so that all have a bit of 64.
+const MaxNeededWatches = 56
+
 const (
-	// maxNeededWatches is the most watches of pods of other nodes that are needed at a time.
-	// Those that are not needed any more come in addition.
-	maxNeededWatches = 32
 	// giveUpAfter is how long a watch goes on that is not needed any more.
 	giveUpAfter = 5 * time.Minute
 	// doubtFor is how long a pod is kept that no watch has any more. It may have got other
@@ -161,7 +163,7 @@ func (p *neededPods) poke() {
 
 // follow notes what the last snapshot needs. It is called with the Cache's mutex held.
 func (p *neededPods) follow(needs []clusterstate.PodSet) {
-	if needs = clusterstate.Cover(needs, maxNeededWatches); !slices.Equal(needs, p.needs) {
+	if needs = clusterstate.Cover(needs, MaxNeededWatches); !slices.Equal(needs, p.needs) {
 		p.needs = needs
 		p.poke()
 	}
