@@ -17,6 +17,7 @@ var goodSets = []struct{ name, files string }{
 	{"[monitoring](../cmd/kubectl-netpol/testdata/sets/monitoring.yaml), in the shape of kube-prometheus", "cmd/kubectl-netpol/testdata/sets/monitoring.yaml"},
 	{"[online shop](../examples/online-shop/README.md), in the shape of Online Boutique", "examples/online-shop"},
 	{"[example](../examples/README.md) `allow-dns.yaml`", "examples/cluster.yaml examples/allow-dns.yaml"},
+	{"`audit.yaml`", "examples/cluster.yaml examples/audit.yaml"},
 	{"`database.yaml`", "examples/cluster.yaml examples/database.yaml"},
 	{"`default-deny.yaml`", "examples/cluster.yaml examples/default-deny.yaml"},
 	{"`internet.yaml`", "examples/cluster.yaml examples/internet.yaml"},
