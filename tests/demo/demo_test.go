@@ -102,17 +102,24 @@ func TestDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if err := run(t.Context(), &out, binary); err != nil {
+	if err := run(t.Context(), &out, binary, buildTool(t)); err != nil {
 		t.Errorf("%v\n%s", err, &out)
 	}
 }
 
-// TestTool runs the commands of the tool.
-func TestTool(t *testing.T) {
+// buildTool returns the path of kubectl-netpol.
+func buildTool(t *testing.T) string {
+	t.Helper()
 	binary := filepath.Join(t.TempDir(), "kubectl-netpol")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/kubectl-netpol").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return binary
+}
+
+// TestTool runs the commands of the tool.
+func TestTool(t *testing.T) {
+	binary := buildTool(t)
 	var first, second strings.Builder
 	for _, out := range []*strings.Builder{&first, &second} {
 		if err := showTool(t.Context(), out, binary, "../../examples"); err != nil {

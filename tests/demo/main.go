@@ -1,7 +1,7 @@
 // The demo shows the agent at work on one machine, without a cluster: two nodes
 // and nine pods as network namespaces, real TCP and UDP connections, and a truth
-// table for each change of the policies. Then it shows kubectl netpol on the manifests
-// of an online shop. Its exit status is 1 when anything was not as expected.
+// table for each change of the policies. The last act makes policies of what the agents
+// have recorded. Then it shows kubectl netpol on the manifests of an online shop. Its exit status is 1 when anything was not as expected.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -36,7 +37,7 @@ func main() {
 	examples := flag.String("examples", "examples", "folder of the examples that it is shown on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, *agent)
+	err := run(ctx, os.Stdout, *agent, *tool)
 	if err == nil {
 		err = showTool(ctx, os.Stdout, *tool, *examples)
 	}
@@ -55,8 +56,9 @@ func main() {
 	}
 }
 
-// run builds the cluster, shows every step on out, and takes the cluster down.
-func run(ctx context.Context, out io.Writer, binary string) error {
+// run builds the cluster, shows every step on out, and takes the cluster down. It runs the
+// programs binary, the agent, and tool.
+func run(ctx context.Context, out io.Writer, binary, tool string) error {
 	started := time.Now()
 	if err := lab.Check(); err != nil {
 		return err
@@ -82,15 +84,21 @@ func run(ctx context.Context, out io.Writer, binary string) error {
 	if err != nil {
 		return err
 	}
-	agents, err := startAgents(ctx, cluster, binary, watched)
-	if err != nil {
+	s := show{out: out, symbols: symbols(), binary: binary, pods: pods, watched: watched}
+	for _, node := range cluster.Nodes {
+		s.sockets = append(s.sockets, filepath.Join(folder, node.Name+".sock"))
+	}
+	if err := s.startAgents(ctx, cluster); err != nil {
 		return err
 	}
-	s := show{out: out, symbols: symbols(), pods: pods, agents: agents, watched: watched}
 	s.intro(cluster, time.Since(started))
-	if err := s.steps(ctx); err != nil {
+	err = s.steps(ctx)
+	if err == nil {
+		err = s.suggest(ctx, cluster, tool)
+	}
+	if err != nil {
 		if errors.Is(err, errDiffers) {
-			for i, agent := range agents {
+			for i, agent := range s.agents {
 				fmt.Fprintf(out, "\nThe agent on %s says:\n%s", cluster.Nodes[i].Name, agent.Log())
 			}
 		}
@@ -118,22 +126,29 @@ func startPods(ctx context.Context, cluster *lab.Lab) ([]*lab.Pod, error) {
 	return pods, nil
 }
 
-// startAgents starts an agent on every node and waits until all are ready.
-func startAgents(ctx context.Context, cluster *lab.Lab, binary string, watched lab.Manifests) ([]*lab.Agent, error) {
+// startAgents starts an agent on every node and waits until all are ready. Those that run are
+// stopped first.
+func (s *show) startAgents(ctx context.Context, cluster *lab.Lab) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	var agents []*lab.Agent
-	for _, node := range cluster.Nodes {
-		agent, err := node.StartAgent(lab.AgentConfig{Binary: binary, Manifests: watched.Dir(), Args: agentArgs})
+	for _, agent := range s.agents {
+		if err := agent.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	s.agents = nil
+	for i, node := range cluster.Nodes {
+		args := append([]string{"--probe-socket=" + s.sockets[i]}, agentArgs...)
+		agent, err := node.StartAgent(lab.AgentConfig{Binary: s.binary, Manifests: s.watched.Dir(), Args: args})
 		if err != nil {
-			return nil, err
+			return err
 		}
-		agents = append(agents, agent)
+		s.agents = append(s.agents, agent)
 	}
-	for _, agent := range agents {
+	for _, agent := range s.agents {
 		if err := agent.WaitReady(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return agents, nil
+	return nil
 }

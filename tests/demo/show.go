@@ -18,8 +18,10 @@ import (
 type show struct {
 	out     io.Writer
 	symbols netpol.Symbols
+	binary  string // of the agent
 	pods    []*lab.Pod
 	agents  []*lab.Agent
+	sockets []string // of the agents, for probes and flows
 	watched lab.Manifests
 	probes  int // made and as expected
 }
