@@ -167,7 +167,7 @@ func TestFlows(t *testing.T) {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	if err := errors.Join(
-		hasLine(stderr, "No flows of node n2: kube-system/kube-network-policies-"),
+		hasLine(stderr, "No answer of node n2: kube-system/kube-network-policies-"),
 		hasLine(stdout, append(ofServer, client, "allow")...)); err != nil {
 		t.Error(err)
 	}
