@@ -297,9 +297,12 @@ func (p *neededPods) forgetWatch(w *podWatch) {
 			return 0
 		}
 		delete(p.watches, w.PodSet)
-		v.SetListed(p.listed())
-		p.poke()
-		return p.drop(v, w.bit)
+		p.poke() // it may be needed again
+		changed := p.drop(v, w.bit)
+		if v.SetListed(p.listed()) {
+			changed++
+		}
+		return changed
 	})
 }
 

@@ -631,3 +631,25 @@ func compareAgents(t *testing.T, all, needed *needer, addrs []string, mayWait bo
 		}
 	}
 }
+
+// TestNeededPodsOfAWatchThatEndsWait: a policy needs the pods again whose watch is ending.
+func TestNeededPodsOfAWatchThatEndsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const soon = "10.0.2.9" // of a pod that is made while nothing is watched
+		c, s := neededCluster(t)
+		s.remove("z", "a")
+		c.create(from("p", named("z")))
+		n := startNeeded(t, c.source(), Config{NeededPods: s.source})
+		defer n.stop(t)
+		n.want(t, "at first", map[string]string{soon: "deny"})
+		ofNamespaceZ := PodQuery{PodSet: clusterstate.PodSet{Namespace: "z"}}
+		release := s.delay(ofNamespaceZ)
+		s.set(podOn("other", "z", "soon", soon, "a"))
+		n.Cache.mu.Lock()
+		n.needed.watches[ofNamespaceZ.PodSet].end()
+		n.Cache.mu.Unlock()
+		n.want(t, "while they are listed again", map[string]string{soon: "wait"})
+		release()
+		n.want(t, "then", map[string]string{soon: "allow"})
+	})
+}
