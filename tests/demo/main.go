@@ -1,7 +1,8 @@
 // The demo shows the agent at work on one machine, without a cluster: two nodes
 // and nine pods as network namespaces, real TCP and UDP connections, and a truth
 // table for each change of the policies. The last act makes policies of what the agents
-// have recorded. Then it shows kubectl netpol on the manifests of an online shop. Its exit status is 1 when anything was not as expected.
+// have recorded. Then it shows kubectl netpol on the manifests of an online shop. Its exit
+// status is 1 when anything was not as expected.
 package main
 
 import (
