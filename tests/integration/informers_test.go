@@ -53,29 +53,49 @@ func through(t *testing.T, plane *controlplane.ControlPlane) (*link.Link, *rest.
 func TestObjectsReachTheSnapshot(t *testing.T) {
 	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
 		c := newCluster(t, plane)
-		v := newView(t, plane.Admin(), c.node)
-		web, client, visitor := c.address(1), c.address(2), c.address(102)
-		c.createPod("web", c.node, web)
-		c.createPod("client", c.node, client)
-		c.createPod("visitor", c.otherNode, visitor)
-		v.eventually(allowed(client, web, port), allowed(visitor, web, port))
-		v.always(allowed(web, visitor, port))
-
-		c.createPolicy("guard", "web", fromApp("client"), fromNamespaces("trusted", "yes"))
-		v.eventually(allowed(client, web, port), denied(visitor, web, port))
-		c.labelPod("visitor", "client")
-		v.eventually(allowed(visitor, web, port))
-		c.labelPod("visitor", "visitor")
-		v.eventually(denied(visitor, web, port))
-		c.labelNamespace(c.namespace, "trusted", "yes")
-		v.eventually(allowed(visitor, web, port))
-		c.labelNamespace(c.namespace, "trusted", "no")
-		v.eventually(denied(visitor, web, port))
-		c.deletePod(t.Context(), "client")
-		v.eventually(denied(client, web, port))
-		c.deletePolicy(t.Context(), "guard")
-		v.eventually(allowed(visitor, web, port))
+		objectsReach(t, c, newView(t, plane.Admin(), c.node))
 	})
+}
+
+// TestNeededPodsReachTheSnapshot does the same without a watch of all pods.
+func TestNeededPodsReachTheSnapshot(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		c := newCluster(t, plane)
+		var seen requests
+		objectsReach(t, c, newNeededView(t, seen.note(plane.Admin()), c.node))
+		all := seen.of(func(q request) bool {
+			return q.path == "/api/v1/pods" && q.fieldSelector == "" && q.labelSelector == ""
+		})
+		if len(all) > 0 {
+			t.Errorf("all pods are requested: %v", all)
+		}
+	})
+}
+
+// objectsReach changes a cluster in every way that v shows.
+func objectsReach(t *testing.T, c *cluster, v *view) {
+	t.Helper()
+	web, client, visitor := c.address(1), c.address(2), c.address(102)
+	c.createPod("web", c.node, web)
+	c.createPod("client", c.node, client)
+	c.createPod("visitor", c.otherNode, visitor)
+	v.eventually(allowed(client, web, port), allowed(visitor, web, port))
+	v.always(allowed(web, visitor, port))
+
+	c.createPolicy("guard", "web", fromApp("client"), fromNamespaces("trusted", "yes"))
+	v.eventually(allowed(client, web, port), denied(visitor, web, port))
+	c.labelPod("visitor", "client")
+	v.eventually(allowed(visitor, web, port))
+	c.labelPod("visitor", "visitor")
+	v.eventually(denied(visitor, web, port))
+	c.labelNamespace(c.namespace, "trusted", "yes")
+	v.eventually(allowed(visitor, web, port))
+	c.labelNamespace(c.namespace, "trusted", "no")
+	v.eventually(denied(visitor, web, port))
+	c.deletePod(t.Context(), "client")
+	v.eventually(denied(client, web, port))
+	c.deletePolicy(t.Context(), "guard")
+	v.eventually(allowed(visitor, web, port))
 }
 
 // The node's own pod ranges contain the addresses of pods that are too new to be

@@ -70,14 +70,22 @@ func newView(t *testing.T, config *rest.Config, node string, claims ...claim) *v
 // newViewOf does the same with more kinds of policies.
 func newViewOf(t *testing.T, config *rest.Config, node string, kinds []*compile.Kind, claims ...claim) *view {
 	t.Helper()
-	v := &view{t: t, changed: make(chan struct{}), claims: claims}
+	return startView(t, must[*policycache.APIServer](t)(policycache.Connect(config)), policycache.Config{NodeName: node, Kinds: kinds}, claims...)
+}
+
+// newNeededView watches of the pods of other nodes only those that policies of the node's own
+// pods need.
+func newNeededView(t *testing.T, config *rest.Config, node string, claims ...claim) *view {
+	t.Helper()
 	source := must[*policycache.APIServer](t)(policycache.Connect(config))
-	c, err := policycache.New(source, policycache.Config{
-		NodeName:   node,
-		Kinds:      kinds,
-		Features:   compile.AllFeatures(),
-		Registerer: prometheus.NewRegistry(),
-	}, v.publish)
+	return startView(t, source, policycache.Config{NodeName: node, Kinds: []*compile.Kind{}, NeededPods: source.Pods}, claims...)
+}
+
+func startView(t *testing.T, source *policycache.APIServer, cfg policycache.Config, claims ...claim) *view {
+	t.Helper()
+	v := &view{t: t, changed: make(chan struct{}), claims: claims}
+	cfg.Features, cfg.Registerer = compile.AllFeatures(), prometheus.NewRegistry()
+	c, err := policycache.New(source, cfg, v.publish)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +155,8 @@ type requests struct {
 
 type request struct {
 	method, path string
-	// fieldSelector is that of a list or watch.
-	fieldSelector string
+	// fieldSelector and labelSelector are those of a list or watch.
+	fieldSelector, labelSelector string
 	// whole reports whether all objects are requested, by a list or a watch.
 	whole bool
 }
@@ -165,6 +173,7 @@ func (r *requests) note(config *rest.Config) *rest.Config {
 				method:        q.Method,
 				path:          q.URL.Path,
 				fieldSelector: query.Get("fieldSelector"),
+				labelSelector: query.Get("labelSelector"),
 				whole:         !watch || query.Get("sendInitialEvents") != "",
 			})
 			r.mu.Unlock()
