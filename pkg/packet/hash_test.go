@@ -38,7 +38,7 @@ func TestHash(t *testing.T) {
 			t.Errorf("the hash of %v does not depend on the seed", p)
 		}
 	}
-	if NewSeed() == NewSeed() {
+	if a, b := NewSeed(), NewSeed(); a == b {
 		t.Error("two seeds are the same")
 	}
 }
