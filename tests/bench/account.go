@@ -44,7 +44,7 @@ func (a account) close(wanted, done int, each string) ([]results.Value, error) {
 		return values, nil
 	}
 	asked := now.asked - a.asked
-	if !a.setup.remembers && asked < wanted*9/10 {
+	if !a.setup.remembers && 10*asked < 9*wanted {
 		return nil, fmt.Errorf("of %d packets only %d came to the queue", wanted, asked)
 	}
 	return append(values, results.Value{Number: float64(100 * asked / done), Unit: "asked-percent"}), nil
