@@ -47,7 +47,8 @@ func Until(t *testing.T, agent *lab.Agent, want float64, read func(lab.Metrics) 
 	return got
 }
 
-// Counter counts packets that arrive at a node, before any hook of the agent.
+// Counter counts packets at a node: those that arrive, before any hook of the agent, and
+// those that it forwards or sends, after them.
 type Counter struct{ node *lab.Node }
 
 // NewCounter counts what matches an nftables expression. A node has one.
@@ -56,9 +57,14 @@ func NewCounter(t *testing.T, node *lab.Node, match string) Counter {
 	table := fmt.Sprintf(`
 table inet test {
 	counter arrived { }
+	counter left { }
 	chain prerouting {
 		type filter hook prerouting priority -500
-		%s counter name arrived
+		%[1]s counter name arrived
+	}
+	chain postrouting {
+		type filter hook postrouting priority 500
+		%[1]s counter name left
 	}
 }
 `, match)
@@ -70,10 +76,22 @@ table inet test {
 
 var packetsOf = regexp.MustCompile(`packets (\d+)`)
 
-// Packets returns how many packets have matched.
-func (c Counter) Packets(t *testing.T) int {
+// Arrived returns how many packets have reached the node.
+func (c Counter) Arrived(t *testing.T) int {
 	t.Helper()
-	text, err := c.node.Run(t.Context(), "", "nft", "list", "counter", "inet", "test", "arrived")
+	return c.packets(t, "arrived")
+}
+
+// Left returns how many packets have passed the node's hooks. What comes after them may
+// still lose some, like a full backlog of the kernel or a slow reader.
+func (c Counter) Left(t *testing.T) int {
+	t.Helper()
+	return c.packets(t, "left")
+}
+
+func (c Counter) packets(t *testing.T, name string) int {
+	t.Helper()
+	text, err := c.node.Run(t.Context(), "", "nft", "list", "counter", "inet", "test", name)
 	if err != nil {
 		t.Fatal(err)
 	}
