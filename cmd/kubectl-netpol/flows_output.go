@@ -58,7 +58,7 @@ func writeFlows(w io.Writer, records []flows.Record, denials bool) error {
 	}
 	for _, f := range found {
 		row := []string{
-			f.Node, endName(f.Source), endName(f.Destination), portName(f.Record), f.Verdict, decider(&f.Decision),
+			f.Node, flowEnd(f.Record, f.Source), flowEnd(f.Record, f.Destination), portName(f.Record), f.Verdict, decider(&f.Decision),
 			fmt.Sprint(f.Count), duration.HumanDuration(f.age),
 		}
 		if audited {
@@ -109,6 +109,15 @@ func endName(e *flows.End) string {
 		return fmt.Sprintf("%v (%s)", e.Address, strings.Join(e.Names, ", "))
 	}
 	return e.Address.String()
+}
+
+// flowEnd returns the end of a flow: the block or the domain in the place of the address if
+// it has several.
+func flowEnd(r *flows.Record, e *flows.End) string {
+	if several := r.Several(e); several != "" {
+		return several
+	}
+	return endName(e)
 }
 
 func portName(r *flows.Record) string {

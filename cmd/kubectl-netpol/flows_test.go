@@ -188,6 +188,30 @@ func TestFlowsShowWhatAuditedPoliciesWouldDecide(t *testing.T) {
 	}
 }
 
+// A flow that stands for the addresses of a block or of a domain has these in the place of
+// the address; what is denied has the address.
+func TestFlowsShowBlocksAndDomains(t *testing.T) {
+	for _, tc := range []struct{ name, old, end, want string }{
+		{"a block", "", `"block":"192.0.2.0/24"`, "  192.0.2.0/24  "},
+		{"a domain", "", `"domain":"*.example.com","names":["www.example.com"]`, "  *.example.com  "},
+		{"denied", `"verdict":"allow"`, `"block":"192.0.2.0/24"`, "  192.0.2.1  "},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			line := strings.Replace(flowLine, `{"namespace":"shop","pod":"db-0","address":"10.0.0.2"}`, `{"address":"192.0.2.1",`+tc.end+`}`, 1)
+			if tc.old != "" {
+				line = strings.Replace(line, tc.old, `"verdict":"deny"`, 1)
+			}
+			if stdout, _, err := flowsOf(t, fakeAgents{"node-1": prints("node-1", agentLine, line)}, flowsOptions{output: "text"}); err != nil || !strings.Contains(stdout, tc.want) {
+				t.Errorf("%v\n%s\nwant %q", err, stdout, tc.want)
+			}
+			follow := &followPrinter{out: new(strings.Builder)}
+			if err := flows.Decode(strings.NewReader(line), follow.print); err != nil || !strings.Contains(follow.out.(*strings.Builder).String(), tc.want) {
+				t.Errorf("followed: %v\n%s\nwant %q", err, follow.out, tc.want)
+			}
+		})
+	}
+}
+
 func TestFlowsCommandOfAgents(t *testing.T) {
 	for _, tc := range []struct {
 		f         flowsOptions

@@ -87,7 +87,7 @@ func (p *followPrinter) print(r *flows.Record) error {
 	}
 	switch {
 	case r.Type == flows.TypeFlow:
-		p.row(out, r.Last.Local().Format(time.TimeOnly), r.Node, endName(r.Source), endName(r.Destination), portName(r), r.Verdict,
+		p.row(out, r.Last.Local().Format(time.TimeOnly), r.Node, flowEnd(r, r.Source), flowEnd(r, r.Destination), portName(r), r.Verdict,
 			decider(&r.Decision), fmt.Sprint(r.Count), auditName(r.Audit))
 	case r.Type == flows.TypeDenial && p.denials:
 		from := netip.AddrPortFrom(r.Source.Address, r.Source.Port).String()

@@ -3,6 +3,8 @@ package flows
 import (
 	"net/netip"
 	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
 const (
@@ -41,7 +43,7 @@ func newDenials(epoch time.Time) *denials {
 }
 
 // add records the first of packets that were denied if its source has a share left.
-func (l *denials) add(d *decided, number uint64) {
+func (l *denials) add(d *decided, learned policy.Learned, number uint64) {
 	at := d.first.Sub(l.epoch)
 	if at-l.begun >= denialInterval {
 		l.begun = at
@@ -59,8 +61,8 @@ func (l *denials) add(d *decided, number uint64) {
 	}
 	l.withheld += d.count - 1
 	l.sources[source] = n + 1
-	from, to := d.snapshot.Endpoint(d.packet.Src.Addr()), d.snapshot.Endpoint(d.packet.Dst.Addr())
-	l.put(denial{key: keyOf(d, from, to), from: podOf(from), to: podOf(to), srcPort: d.packet.Src.Port(), at: at, changed: number})
+	from, to := d.ends()
+	l.put(denial{key: keyOf(d, from, to, learned), from: podOf(from), to: podOf(to), srcPort: d.packet.Src.Port(), at: at, changed: number})
 }
 
 func (l *denials) put(d denial) {

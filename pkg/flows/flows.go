@@ -96,7 +96,7 @@ func (r *Recorder) takeAll() {
 	r.buffer.take(func(d *decided) {
 		r.add(d)
 		if !d.decision.Allowed() {
-			r.denials.add(d, r.table.next())
+			r.denials.add(d, r.cfg.Learned, r.table.next())
 		}
 	})
 }

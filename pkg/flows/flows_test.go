@@ -44,6 +44,32 @@ func clusterOf(id uint32) *policy.Snapshot {
 	})})
 }
 
+// crawls is the snapshot of a cluster where web may connect to a block and to a domain, and
+// not to another block.
+func crawls() *policy.Snapshot {
+	rule := func(action policy.Action, index int, peer policy.Peer) policy.Rule {
+		return policy.Rule{Action: action, Tier: policy.AdminTier, Policy: &policy.Ref{Kind: "ClusterNetworkPolicy", Name: "crawl"}, Index: index, Peers: []policy.Peer{peer}, AnyPort: true}
+	}
+	block := func(cidr string) policy.Peer {
+		return policy.Peer{Blocks: []policy.Block{{Prefix: netip.MustParsePrefix(cidr)}}}
+	}
+	chain := &policy.Chain{Rules: []policy.Rule{
+		rule(policy.Deny, 0, block("198.51.100.0/24")),
+		rule(policy.Allow, 1, policy.Peer{Domains: []policy.Domain{{Name: "example.com"}}}),
+		rule(policy.Allow, 2, block("192.0.2.0/24")),
+	}}
+	return policy.New(policy.Model{Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
+		web: {Namespace: "shop", Name: "web", ID: 1, Egress: chain, Ingress: chain},
+	})})
+}
+
+// decideBy records the decision of a snapshot.
+func decideBy(r *Recorder, s *policy.Snapshot, p *packet.Packet, would *policy.Decision) {
+	d := s.Evaluate(policy.Query{Packet: *p, Learned: r.cfg.Learned})
+	r.Decided(p, &d, s, would, r.epoch)
+	r.takeAll()
+}
+
 func tcp(from, to netip.Addr, port uint16) *packet.Packet {
 	return &packet.Packet{Src: netip.AddrPortFrom(from, 40000), Dst: netip.AddrPortFrom(to, port), Proto: packet.TCP}
 }
@@ -85,6 +111,11 @@ func lines(records []Record) (all []string) {
 		}
 		if e.Port > 0 {
 			text += fmt.Sprintf(":%d", e.Port)
+		}
+		for _, more := range []string{e.Block, e.Domain} {
+			if more != "" {
+				text += " of " + more
+			}
 		}
 		return strings.Join(append([]string{text}, e.Names...), " ")
 	}
@@ -184,6 +215,42 @@ func TestDecisionsThatAreAlikeAreOneFlow(t *testing.T) {
 				t.Errorf("records (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// What a block or a domain allows is one flow, with its first address. What is denied, or
+// would be, is a flow for each address.
+func TestAddressesOfABlockAreOneFlow(t *testing.T) {
+	r, _, _ := newRecorder()
+	s, next := crawls(), outside.Next()
+	for _, to := range []netip.Addr{outside, next.Next(), next, next.Next()} {
+		decideBy(r, s, tcp(web, to, 443), nil)
+		decideBy(r, s, tcp(to, web, 80), nil)
+	}
+	r.Remembered(packet.Class{Src: web, Dst: next.Next().Next(), Proto: packet.TCP, Port: 443}, s.Evaluate(policy.Query{Packet: *tcp(web, next, 443)}), s, 10)
+	decideBy(r, s, tcp(web, next, 443), &denied)
+	bad := netip.MustParseAddr("198.51.100.1")
+	decideBy(r, s, tcp(web, bad, 443), nil)
+	decideBy(r, s, tcp(web, bad.Next(), 443), nil)
+	const by, rule = " admin rule matched ClusterNetworkPolicy /crawl rule ", "198.51.100.0/24 TCP 443 deny egress admin rule matched ClusterNetworkPolicy /crawl rule 0"
+	want := []string{
+		"flow shop/web -> 198.51.100.2 of " + rule + " x1",
+		"flow shop/web -> 198.51.100.1 of " + rule + " x1",
+		"flow shop/web -> 192.0.2.2 of 192.0.2.0/24 TCP 443 allow egress" + by + "2 x1 audit deny isolated NetworkPolicy shop/db",
+		"flow shop/web -> 192.0.2.3 of 192.0.2.0/24 TCP 443 allow egress" + by + "2 x13",
+		"flow 192.0.2.1 of 192.0.2.0/24 -> shop/web TCP 80 allow ingress" + by + "2 x4",
+		"flow shop/web -> 192.0.2.1 of example.com example.com TCP 443 allow egress" + by + "1 x1",
+		"denial shop/web:40000 -> 198.51.100.1 of " + rule,
+		"denial shop/web:40000 -> 198.51.100.2 of " + rule,
+	}
+	if diff := cmp.Diff(want, lines(r.Read(Filter{}))); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+	for _, rec := range r.Read(Filter{})[1:] {
+		several := rec.Type == TypeFlow && rec.Verdict == Allow && rec.Audit == nil
+		if got := rec.Several(rec.Source) + rec.Several(rec.Destination); (got != "") != several {
+			t.Errorf("%s %v stands for several addresses of %q", rec.Type, rec.Destination, got)
+		}
 	}
 }
 
@@ -514,7 +581,7 @@ func TestDenialsOfOneSourceAreFew(t *testing.T) {
 	}
 	for i := range 2 * denialSources { // more sources than are distinguished, and records
 		from := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
-		r.denials.add(&decided{packet: *tcp(outside, from, 1), decision: denied, snapshot: s, count: 1, first: r.epoch.Add(denialInterval)}, r.table.next())
+		r.denials.add(&decided{packet: *tcp(outside, from, 1), decision: denied, snapshot: s, count: 1, first: r.epoch.Add(denialInterval)}, nil, r.table.next())
 	}
 	if len(r.denials.sources) != denialSources+1 || len(r.denials.latest) != maxDenials {
 		t.Errorf("%d sources, %d denials", len(r.denials.sources), len(r.denials.latest))

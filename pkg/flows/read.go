@@ -175,7 +175,11 @@ func (c *clock) at(at time.Duration) *time.Time {
 }
 
 func (f *flow) record(node string, c *clock) Record {
-	r := f.key.record(TypeFlow, node, f.from, f.to)
+	k := f.key
+	if f.addr.IsValid() {
+		*k.peer() = f.addr
+	}
+	r := k.record(TypeFlow, node, f.from, f.to)
 	r.Destination.Names = f.names
 	r.Count, r.First, r.Last = f.count, c.at(f.first), c.at(f.last)
 	return r
@@ -196,6 +200,14 @@ func (k *key) record(kind, node string, from, to podName) Record {
 		Protocol:    k.proto.String(), Port: k.port,
 		Decision: k.verdict.record(),
 	}
+	end := r.Destination
+	if k.direction == policy.Ingress {
+		end = r.Source
+	}
+	if k.outside.Block.IsValid() {
+		end.Block = k.outside.Block.String()
+	}
+	end.Domain = k.outside.Domain.String()
 	if k.audited {
 		would := k.would.record()
 		r.Audit = &would

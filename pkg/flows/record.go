@@ -3,6 +3,7 @@ package flows
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,13 +75,28 @@ type Summary struct {
 // End is the source or the destination of a packet.
 type End struct {
 	// Namespace and Pod are empty if the address is no known pod's.
-	Namespace string     `json:"namespace,omitempty"`
-	Pod       string     `json:"pod,omitempty"`
-	Address   netip.Addr `json:"address"`
+	Namespace string `json:"namespace,omitempty"`
+	Pod       string `json:"pod,omitempty"`
+	// Address is that of the packet. An allowed flow with a Block or a Domain has the first
+	// of several.
+	Address netip.Addr `json:"address"`
+	// Block or Domain is the item of the rule that decided that has matched the address. A
+	// Domain with "*." is all names below it.
+	Block  string `json:"block,omitempty"`
+	Domain string `json:"domain,omitempty"`
 	// Port is that of the source of a denied packet.
 	Port uint16 `json:"port,omitempty"`
 	// Names are domain names that the source has resolved to the address.
 	Names []string `json:"names,omitempty"`
+}
+
+// Several returns the block or the domain of which e, an end of r, is the first address that
+// was recorded. It is empty if r is about this address alone.
+func (r *Record) Several(e *End) string {
+	if r.Type != TypeFlow || r.Verdict == Deny || r.Audit != nil {
+		return ""
+	}
+	return cmp.Or(e.Block, e.Domain)
 }
 
 // Decision is what policies decided.

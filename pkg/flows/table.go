@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// maxFlows are recorded. Each takes up to 700 bytes.
+	// maxFlows are recorded. Each takes up to 1,100 bytes.
 	maxFlows = 4096
 	// sharePerSource is the part of them that one source may have, so that it displaces its
 	// own flows.
@@ -24,7 +24,9 @@ const (
 
 // key is what the decisions of a flow have in common.
 type key struct {
+	// src and dst are the zero Addr for an end that outside stands for.
 	src, dst       netip.Addr
+	outside        policy.Outside
 	srcPod, dstPod uint32 // policy.Endpoint.ID, 0 for none
 	proto          packet.Proto
 	port           uint16 // of the destination
@@ -64,7 +66,8 @@ type podName struct{ namespace, name string }
 type flow struct {
 	key
 	from, to    podName
-	names       []string // of the destination, as the source knows it
+	addr        netip.Addr // the first one that outside stands for
+	names       []string   // of the destination, the first one, as the source knows it
 	count       uint64
 	first, last time.Duration
 	changed     uint64     // table.changes after the latest decision
@@ -114,8 +117,9 @@ func (t *table) next() uint64 {
 
 // add counts decisions that are alike.
 func (t *table) add(d *decided, learned policy.Learned) {
-	from, to := d.snapshot.Endpoint(d.packet.Src.Addr()), d.snapshot.Endpoint(d.packet.Dst.Addr())
-	k := keyOf(d, from, to)
+	from, to := d.ends()
+	one := keyOf(d, from, to, learned)
+	k, addr := one.class()
 	first, last := d.first.Sub(t.epoch), d.last.Sub(t.epoch)
 	f := t.flows[k]
 	if f == nil {
@@ -124,8 +128,8 @@ func (t *table) add(d *decided, learned policy.Learned) {
 			t.lost += d.count
 			return
 		}
-		f = &flow{key: k, from: podOf(from), to: podOf(to), first: first, last: last, source: source}
-		f.names = namesOf(&k, to, learned)
+		f = &flow{key: k, from: podOf(from), to: podOf(to), addr: addr, first: first, last: last, source: source}
+		f.names = namesOf(&one, to, learned)
 		t.flows[k] = f
 	} else {
 		t.unlink(f)
@@ -136,10 +140,17 @@ func (t *table) add(d *decided, learned policy.Learned) {
 	t.link(f)
 }
 
-func keyOf(d *decided, from, to *policy.Endpoint) key {
+// ends returns the pods at both ends, nil for none.
+func (d *decided) ends() (from, to *policy.Endpoint) {
+	return d.snapshot.Endpoint(d.packet.Src.Addr()), d.snapshot.Endpoint(d.packet.Dst.Addr())
+}
+
+// keyOf returns the key of decisions about one source and one destination.
+func keyOf(d *decided, from, to *policy.Endpoint, learned policy.Learned) key {
 	k := key{
 		src: d.packet.Src.Addr(), dst: d.packet.Dst.Addr(), proto: d.packet.Proto, port: d.packet.Dst.Port(),
 		verdict: verdictOf(&d.decision), audited: d.audited,
+		outside: d.snapshot.Outside(policy.Query{Packet: d.packet, Learned: learned, Defer: true}, d.decision),
 	}
 	if from != nil {
 		k.srcPod = from.ID
@@ -151,6 +162,26 @@ func keyOf(d *decided, from, to *policy.Endpoint) key {
 		k.would = verdictOf(&d.would)
 	}
 	return k
+}
+
+// peer returns the address of the end that is not the one whose policies decided.
+func (k *key) peer() *netip.Addr {
+	if k.direction == policy.Ingress {
+		return &k.src
+	}
+	return &k.dst
+}
+
+// class returns the key of the flow. What one block or one domain allows is one, and addr is
+// the address that it stands for: a pod with clients or servers all over the Internet has
+// few flows. What is denied, or would be by audited policies, keeps its address, because
+// whom that concerns matters.
+// Record.Several has the same condition.
+func (k key) class() (_ key, addr netip.Addr) {
+	if k.outside != (policy.Outside{}) && k.action == policy.Allow && !k.audited {
+		addr, *k.peer() = *k.peer(), netip.Addr{}
+	}
+	return k, addr
 }
 
 func podOf(e *policy.Endpoint) podName {

@@ -55,6 +55,7 @@ type flow struct {
 	reason  string // of the last decision of some node
 	audited bool   // audited policies would decide otherwise
 	names   []string
+	several string // the block or the domain of which one end is one address
 }
 
 // seen is what one node has recorded of a flow.
@@ -120,6 +121,7 @@ func merge(k flowKey, of map[string]*seen, names []string) *flow {
 		f.denied = f.denied || s.record.Verdict == flows.Deny
 		f.audited = f.audited || s.record.Audit != nil
 		f.reason = s.record.Reason
+		f.several = cmp.Or(f.several, flows.Printable(s.record.Several(s.record.Source)+s.record.Several(s.record.Destination)))
 	}
 	for _, n := range names {
 		f.names = append(f.names, flows.Printable(n))

@@ -107,6 +107,9 @@ func (s *suggester) add(f *resolved, d policy.Direction) {
 		sub.peers[d][key] = p
 	}
 	p.add(f.String(), f.port, f.count)
+	if f.several != "" && with.prefix.IsSingleIP() {
+		s.note(fmt.Sprintf("%s stands for further addresses of %s, which are not recorded: name the blocks that they are in.", with.title, f.several))
+	}
 	if tcp := (reachability.Port{Proto: packet.TCP, Number: f.port.Number}); f.port == dns && isResolver(f.dst) && !p.ports[tcp] {
 		p.ports[tcp] = true
 		text := fmt.Sprintf("%s -> %s, %s", f.src.title, f.dst.title, portTitle(tcp))

@@ -360,6 +360,13 @@ func (s *suggester) otherAudited() []string {
 // before it is said that blocks would be better.
 const mostAddresses = 16
 
+// note adds a note once.
+func (s *suggester) note(text string) {
+	if !slices.Contains(s.Notes, text) {
+		s.Notes = append(s.Notes, text)
+	}
+}
+
 // addNotes says what a reader would not expect.
 func (s *suggester) addNotes(all []*resolved) {
 	seen := map[workloads.Ref]bool{}

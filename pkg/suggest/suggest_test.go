@@ -126,6 +126,11 @@ func TestSuggestions(t *testing.T) {
 		}, change: func(in *Input) {
 			in.Blocks = []Block{block(t, "partner=203.0.113.0/24"), block(t, "billing=203.0.113.64/26")}
 		}},
+		{name: "blocks-of-several-addresses", records: []string{
+			strings.Replace(record(web1, "192.0.2.1", "TCP", 443, ""), `"192.0.2.1"`, `"192.0.2.1","block":"192.0.2.0/24"`, 1),
+			strings.Replace(record(web1, "203.0.113.9", "TCP", 443, ""), `"203.0.113.9"`, `"203.0.113.9","block":"203.0.113.0/24"`, 1),
+			strings.Replace(record(web1, "198.51.100.7", "TCP", 443, `"verdict":"allow","count":1,"audit":{"verdict":"deny"}`), `"198.51.100.7"`, `"198.51.100.7","block":"0.0.0.0/0"`, 1),
+		}, change: func(in *Input) { in.Blocks = []Block{block(t, "partner=203.0.113.0/24")} }},
 		{name: "nodes", records: []string{record("192.168.0.2", web1, "TCP", 8080, ""), record("192.168.0.1", web1, "TCP", 8080, "")}},
 		{name: "pods-that-are-gone", records: []string{
 			record("shop/web-6c6c6c6c6c-zzzzz 10.0.1.77", api, "TCP", 8000, ""), record("shop/backup-28930000-bcdfg 10.0.1.78", db, "TCP", 5432, ""),
