@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/httpserver/kubeaccess"
 )
@@ -48,7 +49,14 @@ func (o *metricsOptions) access(ctx context.Context, config *rest.Config, host s
 	if err != nil {
 		return nil, err
 	}
-	access := &httpserver.Access{Authorize: kubeaccess.New(client, "/metrics", logger).Authorize}
+	metrics := kubeaccess.New(client, "/metrics", "", logger)
+	denials := kubeaccess.New(client, flows.DeniedPath, flows.DeniedAudience, logger)
+	access := &httpserver.Access{Authorize: func(ctx context.Context, path, token string) error {
+		if path == flows.DeniedPath {
+			return denials.Authorize(ctx, token)
+		}
+		return metrics.Authorize(ctx, token)
+	}}
 	if o.certFile == "" {
 		access.Certificate, err = httpserver.SelfSigned(host)
 		return access, err

@@ -74,6 +74,10 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
+	denied, err := o.denials.collector(client, o.leaseNamespace, reg)
+	if err != nil {
+		return nil, err
+	}
 	features := o.features
 	features.SCTPUntracked = errors.Is(steer.ProbeSCTPConntrack(), errors.ErrUnsupported)
 	klog.FromContext(ctx).Info("Checking policies", "features", features)
@@ -86,6 +90,7 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		Events:         o.events,
 		Enforcement:    compile.EnforcementAnnotation,
 		Audited:        o.audited,
+		Denials:        denied,
 		Beside:         beside,
 		LeaseNamespace: o.leaseNamespace,
 		Identity:       host + "_" + string(uuid.NewUUID()),

@@ -36,6 +36,7 @@ type writerOptions struct {
 	burst           int
 	leaseNamespace  string
 	startupTaint    string
+	denials         denialsOptions
 	cleanup         bool
 }
 
@@ -59,6 +60,7 @@ func (o *writerOptions) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.burst, "status-burst", o.burst, "number of writes that may exceed --status-qps at once after a quiet period. Must be positive")
 	fs.StringVar(&o.leaseNamespace, "leader-elect-namespace", o.leaseNamespace, "namespace of the Lease "+status.LeaseName+", which elects one of several writers. Writers with different values would all write")
 	fs.StringVar(&o.startupTaint, "startup-taint", o.startupTaint, "`KEY` of a taint to remove from each node whose agent is ready, empty for none. The agents are the pods of --leader-elect-namespace with the label "+agentSelector+". It needs rights to list and watch these pods, and to list, watch and patch nodes")
+	o.denials.addFlags(fs)
 	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove all conditions and annotations that a writer has stored, and exit. Stop the writer first: it would store them again")
 }
 
@@ -93,5 +95,5 @@ func (o *writerOptions) validate(args []string) error {
 			fault("startup-taint", o.startupTaint, "%s", faults[0])
 		}
 	}
-	return errors.Join(append(errs, o.sharedOptions.validate())...)
+	return errors.Join(append(errs, o.denials.validate(), o.sharedOptions.validate())...)
 }

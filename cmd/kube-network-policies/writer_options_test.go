@@ -28,6 +28,10 @@ func TestWrongWriterFlags(t *testing.T) {
 		want []string // parts of the error
 	}{
 		{"--startup-taint=a/b/c", []string{"--startup-taint=a/b/c"}},
+		{"--denials-port=70000", []string{"--denials-port", "70000"}},
+		{"--denials-port=9080 --denials-token-file=t", []string{`--denials-ca-file=`}},
+		{"--denials-port=9080 --denials-ca-file=c", []string{`--denials-token-file=`}},
+		{"--denials-ca-file=c", []string{"--denials-ca-file=c", "needs --denials-port"}},
 		{"--status-sink=status", []string{"--status-sink=status", "auto, subresource, annotation, none"}},
 		{"--condition-prefix=Example/x", []string{"--condition-prefix=Example/x"}},
 		{"--status-qps=0", []string{"--status-qps=0"}},
@@ -41,7 +45,7 @@ func TestWrongWriterFlags(t *testing.T) {
 		{"now", []string{`"now"`}},
 	} {
 		t.Run(tc.arg, func(t *testing.T) {
-			_, err := parseWriter(tc.arg)
+			_, err := parseWriter(strings.Fields(tc.arg)...)
 			wantError(t, err, tc.want)
 		})
 	}

@@ -131,7 +131,9 @@ func Run(ctx context.Context, cfg Config) error {
 	defer stop()
 	group, ctx := errgroup.WithContext(work)
 	server := httpserver.New(httpserver.Handler(reg, a.live, a.readiness), reg)
-	group.Go(func() error { return serve(ctx, server, cfg.MetricsBindAddress, cfg.MetricsAccess) })
+	group.Go(func() error {
+		return serve(ctx, withDenied(server, a.flows, cfg.MetricsAccess), cfg.MetricsBindAddress, cfg.MetricsAccess)
+	})
 	if cfg.ProbeSocket != "" {
 		group.Go(func() error { return serveSocket(ctx, server, a.flows, cfg.ProbeSocket) })
 	}

@@ -84,6 +84,15 @@ func serveSocket(ctx context.Context, server *httpserver.Server, records http.Ha
 	return server.With("GET /"+flowsPath, records).Run(ctx, listener, nil)
 }
 
+// withDenied returns a server that also serves what policies denied lately, unless every
+// client may read what it serves.
+func withDenied(server *httpserver.Server, records *flows.Recorder, access *httpserver.Access) *httpserver.Server {
+	if access == nil {
+		return server
+	}
+	return server.With("GET "+flows.DeniedPath, http.HandlerFunc(records.ServeDenied))
+}
+
 // listenEvery is the interval between two attempts to listen at an address in use.
 const listenEvery = 200 * time.Millisecond
 

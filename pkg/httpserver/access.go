@@ -11,22 +11,22 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Access is who may read the metrics of a Server, over TLS. Probes need no authentication:
+// Access is who may read the paths of a Server, over TLS. Probes need no authentication:
 // the kubelet has none.
 type Access struct {
 	// Certificate returns the server's certificate for a connection.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// Authorize returns nil if who has the bearer token may read the metrics. The error
+	// Authorize returns nil if who has the bearer token may read a path. The error
 	// is, or wraps, ErrUnauthenticated, ErrForbidden or ErrBusy, and is then sent to the
 	// client. Any other error means that nothing can be decided. It may be about the
 	// cluster, so the client does not get it.
-	Authorize func(ctx context.Context, token string) error
+	Authorize func(ctx context.Context, path, token string) error
 }
 
 // Errors of Authorize.
 var (
 	ErrUnauthenticated = errors.New("the token is not valid")
-	ErrForbidden       = errors.New("not allowed to read the metrics")
+	ErrForbidden       = errors.New("not allowed to read this")
 	ErrBusy            = errors.New("too many unknown tokens, retry later")
 )
 
@@ -85,7 +85,7 @@ func (a *Access) authorize(r *http.Request) error {
 	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
 		return errNoToken
 	}
-	return a.Authorize(r.Context(), token)
+	return a.Authorize(r.Context(), r.URL.Path, token)
 }
 
 var errNoToken = errors.New("a bearer token is needed")

@@ -32,8 +32,11 @@ var tokens = map[string]error{
 	"no-reply": errors.New("the API server does not answer"),
 }
 
-func authorize(_ context.Context, token string) error {
+func authorize(_ context.Context, path, token string) error {
 	err, ok := tokens[token]
+	if ok && path == "/own" {
+		return ErrForbidden
+	}
 	if !ok {
 		return ErrUnauthenticated
 	}
@@ -92,6 +95,7 @@ func TestMetricsAreForWhoeverMayReadThem(t *testing.T) {
 		{"/metrics", "Bearer no-reply", http.StatusInternalServerError, "cannot be decided"},
 		{"/metrics/../livez", "", http.StatusUnauthorized, "a bearer token is needed"},
 		{"/other", "", http.StatusUnauthorized, "a bearer token is needed"},
+		{"/own", "Bearer reader", http.StatusForbidden, "not allowed"},
 		{"/livez", "", http.StatusOK, "ok"},
 		{"/readyz", "", http.StatusOK, "ok"},
 	} {

@@ -13,13 +13,15 @@ import (
 )
 
 // The annotations of objects that have no status. A policy that is enforced as
-// written has neither.
+// written, and denied nothing lately, has none.
 const (
 	// Annotation holds the conditions as a JSON list.
 	Annotation = "kube-network-policies.x-k8s.io/conditions"
 	// SummaryAnnotation holds the parts that are not enforced as written, in a line
 	// of at most maxSummary bytes.
 	SummaryAnnotation = "kube-network-policies.x-k8s.io/not-enforced"
+	// DenialsAnnotation holds what the policy denied lately, in such a line.
+	DenialsAnnotation = "kube-network-policies.x-k8s.io/denials"
 )
 
 // maxSummary is the longest line of an annotation, in bytes, that kubectl describe
@@ -37,7 +39,7 @@ type annotation struct {
 }
 
 // NewAnnotationSink returns the Sink that stores conditions of resource that report
-// a problem in Annotation and SummaryAnnotation, with types that begin with
+// a problem, or denials, in these annotations, with types that begin with
 // "prefix/" unless prefix is empty.
 func NewAnnotationSink(client dynamic.Interface, resource schema.GroupVersionResource, prefix string) Sink {
 	return &annotation{client, resource, prefix}
@@ -61,18 +63,31 @@ func (a *annotation) Read(o *unstructured.Unstructured) []metav1.Condition {
 }
 
 func (a *annotation) Stores(o *unstructured.Unstructured, conditions []metav1.Condition) bool {
-	p := problem(conditions)
-	if p == nil {
+	lines := summaries(conditions)
+	if len(lines) == 0 {
 		return !a.Marked(o)
 	}
-	return sameConditions(a.Read(o), conditions) && o.GetAnnotations()[SummaryAnnotation] == truncate(p.Message, maxSummary)
+	all := o.GetAnnotations()
+	return sameConditions(a.Read(o), conditions) && all[SummaryAnnotation] == lines[SummaryAnnotation] && all[DenialsAnnotation] == lines[DenialsAnnotation]
+}
+
+// summaries returns the annotations for people.
+func summaries(conditions []metav1.Condition) map[string]string {
+	lines := map[string]string{}
+	for key, c := range map[string]*metav1.Condition{SummaryAnnotation: problem(conditions), DenialsAnnotation: denialsOf(conditions)} {
+		if c != nil {
+			lines[key] = truncate(c.Message, maxSummary)
+		}
+	}
+	return lines
 }
 
 func (a *annotation) Marked(o *unstructured.Unstructured) bool {
 	all := o.GetAnnotations()
 	_, conditions := all[Annotation]
 	_, summary := all[SummaryAnnotation]
-	return conditions || summary
+	_, denials := all[DenialsAnnotation]
+	return conditions || summary || denials
 }
 
 // Probe checks with a dry run whether the writer has the right to patch.
@@ -80,10 +95,10 @@ func (a *annotation) Probe(ctx context.Context, o *unstructured.Unstructured, co
 	return a.apply(ctx, o, conditions, metav1.DryRunAll)
 }
 
-// Write removes the annotations if conditions report no problem: most policies are
-// enforced as written, and lists should not return this for each of them.
+// Write removes the annotations if conditions report no problem and no denials: most
+// policies are enforced as written, and lists should not return this for each of them.
 func (a *annotation) Write(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
-	if problem(conditions) == nil {
+	if len(summaries(conditions)) == 0 {
 		return a.remove(ctx, o, o.GetResourceVersion())
 	}
 	return a.apply(ctx, o, conditions)
@@ -94,10 +109,8 @@ func (a *annotation) apply(ctx context.Context, o *unstructured.Unstructured, co
 	if err != nil {
 		return fmt.Errorf("encode conditions: %w", err)
 	}
-	annotations := map[string]string{Annotation: string(value)}
-	if p := problem(conditions); p != nil {
-		annotations[SummaryAnnotation] = truncate(p.Message, maxSummary)
-	}
+	annotations := summaries(conditions)
+	annotations[Annotation] = string(value)
 	u := identity(o)
 	u.SetResourceVersion(o.GetResourceVersion())
 	u.SetAnnotations(annotations)
@@ -117,7 +130,7 @@ func (a *annotation) Clear(ctx context.Context, o *unstructured.Unstructured) er
 func (a *annotation) remove(ctx context.Context, o *unstructured.Unstructured, version string) error {
 	metadata := map[string]any{
 		"uid":         o.GetUID(),
-		"annotations": map[string]any{Annotation: nil, SummaryAnnotation: nil},
+		"annotations": map[string]any{Annotation: nil, SummaryAnnotation: nil, DenialsAnnotation: nil},
 	}
 	if version != "" {
 		metadata["resourceVersion"] = version

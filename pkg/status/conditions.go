@@ -21,6 +21,8 @@ const (
 	Failure        = "Failure"        // not enforced
 	// Enforced is only there, and False, while the policy is audited.
 	Enforced = "Enforced"
+	// Denials is only there, and True, while the policy has denied packets lately.
+	Denials = "Denials"
 )
 
 // The reasons of conditions that report no problem. All other reasons are those of
@@ -32,6 +34,12 @@ const (
 
 // Audit is the reason of Enforced.
 const Audit = "Audit"
+
+// The reasons of Denials.
+const (
+	PacketsDenied = "PacketsDenied"
+	WouldDeny     = "WouldDeny" // the policy is audited
+)
 
 // maxMessage is the maximum length of a condition's message in bytes. Lists return
 // thousands of policies, and an annotation holds three messages.
@@ -192,7 +200,9 @@ func normalized(conditions []metav1.Condition) []metav1.Condition {
 func problem(conditions []metav1.Condition) *metav1.Condition {
 	for _, reports := range []func(metav1.Condition) bool{
 		func(c metav1.Condition) bool { return c.Type == Enforced },
-		func(c metav1.Condition) bool { return c.Type != Accepted && c.Status == metav1.ConditionTrue },
+		func(c metav1.Condition) bool {
+			return c.Type != Accepted && c.Type != Denials && c.Status == metav1.ConditionTrue
+		},
 	} {
 		if i := slices.IndexFunc(conditions, reports); i >= 0 {
 			return &conditions[i]
@@ -213,7 +223,7 @@ func withPrefix(prefix string, conditions []metav1.Condition) []metav1.Condition
 // withoutPrefix removes the prefix from the type of one condition. It reports
 // whether the condition is one of ours.
 func withoutPrefix(prefix string, c metav1.Condition) (metav1.Condition, bool) {
-	for _, kind := range []string{Accepted, PartialFailure, Failure, Enforced} {
+	for _, kind := range []string{Accepted, PartialFailure, Failure, Enforced, Denials} {
 		if c.Type == typeName(prefix, kind) {
 			c.Type = kind
 			return c, true

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+
+	"sigs.k8s.io/kube-network-policies/pkg/denials"
 )
 
 // Config is the configuration of a Writer.
@@ -33,6 +35,9 @@ type Config struct {
 	// Audited reports whether a policy is evaluated and not enforced, by the annotations
 	// of the policy and of its namespace, nil if it has none. With nil no policy is.
 	Audited func(policy, namespace metav1.Object) bool
+	// Denials says what policies denied lately. It runs while this Writer holds the Lease.
+	// Nil says nothing.
+	Denials *denials.Collector
 	// Beside runs while this Writer holds the Lease, until its context ends. Nil is nothing.
 	Beside func(context.Context)
 	// LeaseNamespace is the namespace of the Lease that elects the writer.

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
@@ -62,7 +63,8 @@ type setting struct {
 	identity string
 	noEvents bool
 	noSinks  bool
-	audit    bool // namespaces and policies may be annotated
+	audit    bool                          // namespaces and policies may be annotated
+	denials  func() []flows.DeniedByPolicy // what the one agent answers
 }
 
 // allKinds returns the kinds, NetworkPolicies first, without sinks.
@@ -112,6 +114,9 @@ func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.L
 	}
 	if set.audit {
 		cfg.Enforcement, cfg.Audited = compile.EnforcementAnnotation, compile.Audits
+	}
+	if set.denials != nil {
+		cfg.Denials = collector(t, set.denials)
 	}
 	w, err := New(cfg)
 	if err != nil {

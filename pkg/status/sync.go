@@ -22,6 +22,7 @@ type plan struct {
 	sink       Sink // nil if no sink is usable
 	old        Sink // another sink that still stores something of ours, nil for none
 	upToDate   bool // sink stores these conditions already
+	sameSpec   bool // what is stored differs in what was denied, at most
 }
 
 func (p plan) writes() bool { return p.sink != nil && (!p.upToDate || p.old != nil) }
@@ -80,15 +81,17 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 		return plan{}, nil
 	}
 	p := plan{object: o, findings: w.kind.Diagnose(o)}
-	p.conditions = Conditions(o.GetGeneration(), p.findings, w.audits(o))
+	stored := w.stored(o)
+	p.conditions = append(Conditions(o.GetGeneration(), p.findings, w.audits(o)), w.denials(key, o.GetGeneration(), stored)...)
 	w.metrics.setConditions(w.item(key), w.kind.Name, p.conditions)
-	if p.sink, err = w.sinks.pick(ctx, o, stamp(p.conditions, w.stored(o))); err != nil {
+	if p.sink, err = w.sinks.pick(ctx, o, stamp(p.conditions, stored)); err != nil {
 		return p, err
 	}
 	if p.sink == nil {
 		return p, nil
 	}
 	p.upToDate = p.sink.Stores(o, p.conditions)
+	p.sameSpec = sameConditions(withoutDenials(stored), withoutDenials(p.conditions))
 	for _, s := range w.kind.Sinks {
 		if s != p.sink && (len(s.Read(o)) > 0 || s.Marked(o)) && !w.sinks.get(s).forbidden {
 			p.old = s
@@ -117,7 +120,7 @@ func (w *kindWriter) write(ctx context.Context, key types.NamespacedName, p plan
 	case success:
 		klog.FromContext(ctx).V(2).Info("Conditions stored", "kind", w.kind.Name, "policy", key.String(), "sink", sink.Name(), "verb", verb, "generation", p.object.GetGeneration())
 		w.metrics.markDone(w.item(key))
-		if !p.upToDate {
+		if !p.upToDate && !p.sameSpec {
 			w.events.markPending(key)
 		}
 		return nil

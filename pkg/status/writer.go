@@ -30,6 +30,7 @@ type Writer struct {
 	cfg     Config
 	metrics *metrics
 	limiter *rate.Limiter
+	kinds   kindWriters
 	// errorLog limits the rate of logged errors: while the API server is down there
 	// is one for each policy and attempt.
 	errorLog rate.Sometimes
@@ -78,6 +79,9 @@ func (w *Writer) work(ctx context.Context) {
 	for _, k := range w.cfg.Kinds {
 		all.Go(func() { w.runKind(ctx, k, spaces) })
 	}
+	if w.cfg.Denials != nil {
+		all.Go(func() { w.cfg.Denials.Run(ctx, w.kinds.enqueue) })
+	}
 	if w.cfg.Beside != nil {
 		all.Go(func() { w.cfg.Beside(ctx) })
 	}
@@ -123,7 +127,7 @@ func (w *kindWriter) run(ctx context.Context) {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	// These return errors only for an informer that has started.
-	_ = w.informer.SetTransform(stripTo(Annotation, SummaryAnnotation, w.cfg.Enforcement))
+	_ = w.informer.SetTransform(stripTo(Annotation, SummaryAnnotation, DenialsAnnotation, w.cfg.Enforcement))
 	_ = w.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		if isNoResource(err) {
 			leave()
@@ -138,6 +142,7 @@ func (w *kindWriter) run(ctx context.Context) {
 	})
 	var all sync.WaitGroup
 	all.Go(func() { w.informer.RunWithContext(ctx) })
+	defer w.kinds.add(w)()
 	if w.spaces != nil {
 		defer w.spaces.follow(w)()
 		w.spaces.wait(ctx)

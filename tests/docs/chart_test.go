@@ -13,6 +13,7 @@ var setByChart = map[string]bool{
 	"hostname-override": true, "probe-socket": true, "leader-elect-namespace": true,
 	"admin-network-policy": true, "baseline-admin-network-policy": true, "cluster-network-policy": true, "feature-gates": true,
 	"metrics-secure": true, "metrics-tls-cert-file": true, "metrics-tls-private-key-file": true,
+	"denials-port": true, "denials-ca-file": true, "denials-token-file": true, // statusWriter.denials
 	"audit": true, "kubeconfig": true, "manifests": true, "cleanup": true, "cleanup-wait": true, "version": true, "help": true,
 }
 

@@ -16,6 +16,7 @@ import (
 var notValues = []string{
 	"admin-network-policy", "baseline-admin-network-policy", "cluster-network-policy", "feature-gates", "audit", // kinds, featureGates, audit
 	"metrics-secure", "metrics-tls-cert-file", "metrics-tls-private-key-file", // metrics.secure
+	"denials-port", "denials-ca-file", "denials-token-file", // statusWriter.denials
 	"hostname-override", "probe-socket", "leader-elect-namespace", // the chart knows them
 	"kubeconfig", "manifests", "cleanup", "cleanup-wait", "version", "help", // not in a pod of the chart
 	"log-flush-frequency", "log-json-info-buffer-size", "log-json-split-stream", "log-text-info-buffer-size", "log-text-split-stream",

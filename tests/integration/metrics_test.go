@@ -35,7 +35,7 @@ func TestMetricsAreForWhoeverTheAPIServerAllows(t *testing.T) {
 			}
 			tokens[name] = config.BearerToken
 		}
-		reviewer := kubeaccess.New(clientOf(t, plane, c.namespace, "agent"), "/metrics", klog.Background())
+		reviewer := kubeaccess.New(clientOf(t, plane, c.namespace, "agent"), "/metrics", "", klog.Background())
 		if err := reviewer.Authorize(t.Context(), tokens["reader"]); err == nil || errors.Is(err, httpserver.ErrForbidden) || errors.Is(err, httpserver.ErrUnauthenticated) {
 			t.Errorf("an agent without rights decides: %v", err)
 		}

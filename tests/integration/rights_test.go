@@ -128,6 +128,7 @@ func others(t *testing.T, before, after *unstructured.Unstructured) {
 		annotations := o.GetAnnotations()
 		delete(annotations, status.Annotation)
 		delete(annotations, status.SummaryAnnotation)
+		delete(annotations, status.DenialsAnnotation)
 		o.SetAnnotations(annotations)
 		kept := foreignConditions(t, o)
 		unstructured.RemoveNestedField(o.Object, "status")
@@ -175,7 +176,7 @@ func guards(t *testing.T, plane *controlplane.ControlPlane) {
 			t.Errorf("%s: got %v, want a refusal", text, err)
 		}
 	}
-	if err := patch(fmt.Sprintf(`{"metadata":{"annotations":{%q:"[]",%q:"nothing"}}}`, status.Annotation, status.SummaryAnnotation)); err != nil {
+	if err := patch(fmt.Sprintf(`{"metadata":{"annotations":{%q:"[]",%q:"nothing",%q:"nothing"}}}`, status.Annotation, status.SummaryAnnotation, status.DenialsAnnotation)); err != nil {
 		t.Errorf("its own annotations: %v", err)
 	}
 	// The guard does not apply to other users.

@@ -83,6 +83,22 @@ is. */}}
 {{- end }}{{ end }}
 {{- end }}
 
+{{/* The arguments of who asks the agents what their policies denied. */}}
+{{- define "denials.flags" -}}
+{{- if .Values.statusWriter.denials.enabled }}
+{{- $address := index .Values.agent.flags "metrics-bind-address" | default ":9080" -}}
+{{- if not (and .Values.metrics.secure.enabled .Values.metrics.secure.certificateSecret) }}
+{{- fail "statusWriter.denials.enabled: needs metrics.secure.enabled and metrics.secure.certificateSecret" }}
+{{- end }}
+{{- if regexMatch "^(127\\.|localhost:|\\[::1\\]:)" $address }}
+{{- fail (printf "statusWriter.denials.enabled: the status writer does not reach agent.flags.metrics-bind-address: %s" $address) }}
+{{- end }}
+- --denials-port={{ regexFind "[0-9]+$" $address }}
+- --denials-ca-file=/etc/kube-network-policies/tls/ca.crt
+- --denials-token-file=/var/run/secrets/kube-network-policies/agents/token
+{{- end }}
+{{- end }}
+
 {{- define "metrics.mount" -}}
 {{- with .Values.metrics.secure }}{{ if and .enabled .certificateSecret }}
 - name: tls

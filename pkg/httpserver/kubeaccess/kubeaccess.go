@@ -47,9 +47,10 @@ const (
 
 // Reviewer decides who may read a path. Its methods may be called from any goroutine.
 type Reviewer struct {
-	client kubernetes.Interface
-	path   string
-	logger klog.Logger
+	client   kubernetes.Interface
+	path     string
+	audience string
+	logger   klog.Logger
 
 	unknown *rate.Limiter
 	failed  rate.Sometimes
@@ -64,20 +65,23 @@ type reader struct {
 	until   time.Time // when it is reviewed again
 }
 
-// New returns a Reviewer for a path, such as "/metrics". The client needs the right to create
-// tokenreviews and subjectaccessreviews.
-func New(client kubernetes.Interface, path string, logger klog.Logger) *Reviewer {
+// New returns a Reviewer for a path, such as "/metrics", of tokens that are for an audience,
+// with "" for the API server. The client needs the right to create tokenreviews and
+// subjectaccessreviews.
+func New(client kubernetes.Interface, path, audience string, logger klog.Logger) *Reviewer {
 	return &Reviewer{
-		client:  client,
-		path:    path,
-		logger:  logger,
-		unknown: rate.NewLimiter(unknownRate, unknownBurst),
-		failed:  rate.Sometimes{Interval: logInterval},
-		readers: make(map[[sha256.Size]byte]reader),
+		client:   client,
+		path:     path,
+		audience: audience,
+		logger:   logger,
+		unknown:  rate.NewLimiter(unknownRate, unknownBurst),
+		failed:   rate.Sometimes{Interval: logInterval},
+		readers:  make(map[[sha256.Size]byte]reader),
 	}
 }
 
-// Authorize implements httpserver.Access.
+// Authorize returns nil if who has the token may get the path, and otherwise an error as
+// httpserver.Access does.
 func (r *Reviewer) Authorize(ctx context.Context, token string) error {
 	key, now := sha256.Sum256([]byte(token)), time.Now()
 	known, ok := r.reader(key)
@@ -109,13 +113,16 @@ func (r *Reviewer) Authorize(ctx context.Context, token string) error {
 func (r *Reviewer) review(ctx context.Context, token string) (denial, err error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
-	whose, err := r.client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token},
-	}, metav1.CreateOptions{})
+	asked := authenticationv1.TokenReviewSpec{Token: token}
+	if r.audience != "" {
+		asked.Audiences = []string{r.audience}
+	}
+	whose, err := r.client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: asked}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("review the token: %w", err)
 	}
-	if !whose.Status.Authenticated {
+	// A server that ignores audiences does not name the one that was asked for.
+	if !whose.Status.Authenticated || r.audience != "" && !slices.Contains(whose.Status.Audiences, r.audience) {
 		return httpserver.ErrUnauthenticated, nil
 	}
 	user := whose.Status.User

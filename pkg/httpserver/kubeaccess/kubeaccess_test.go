@@ -3,11 +3,13 @@ package kubeaccess
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -26,6 +28,9 @@ type api struct {
 	allowed  map[string]string // paths by user
 	down     bool
 	reviewed int // tokens
+
+	audiences map[string]string // by token
+	old       bool              // it ignores audiences
 }
 
 func newAPI() *api {
@@ -44,7 +49,9 @@ func (a *api) client() *fake.Clientset {
 		}
 		review := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
 		user, ok := a.users[review.Spec.Token]
-		review.Status = authenticationv1.TokenReviewStatus{Authenticated: ok, User: authenticationv1.UserInfo{
+		audiences := slices.DeleteFunc([]string{a.audiences[review.Spec.Token]}, func(of string) bool { return !slices.Contains(review.Spec.Audiences, of) })
+		ok = ok && (a.old || len(review.Spec.Audiences) == 0 || len(audiences) > 0)
+		review.Status = authenticationv1.TokenReviewStatus{Authenticated: ok, Audiences: audiences, User: authenticationv1.UserInfo{
 			Username: user, UID: "uid-" + user, Groups: []string{"readers"}, Extra: map[string]authenticationv1.ExtraValue{"pod": {"p"}},
 		}}
 		return true, review, nil
@@ -68,7 +75,7 @@ func bubble(t *testing.T, test func(t *testing.T, a *api, r *Reviewer, lines *[]
 	synctest.Test(t, func(t *testing.T) {
 		a, lines := newAPI(), new([]string)
 		logger := funcr.New(func(_, args string) { *lines = append(*lines, args) }, funcr.Options{})
-		test(t, a, New(a.client(), "/metrics", logger), lines)
+		test(t, a, New(a.client(), "/metrics", "", logger), lines)
 	})
 }
 
@@ -89,6 +96,19 @@ func TestWhoMayRead(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// A token for the API server, or for another service, is not one for an audience.
+func TestAudience(t *testing.T) {
+	a := newAPI()
+	a.users = map[string]string{"ours": "reader", "another's": "reader", "server's": "reader"}
+	a.audiences = map[string]string{"ours": "agents", "another's": "vault"}
+	r := New(a.client(), "/metrics", "agents", logr.Discard())
+	want(t, r, "ours", nil)
+	want(t, r, "another's", httpserver.ErrUnauthenticated)
+	want(t, r, "server's", httpserver.ErrUnauthenticated)
+	a.old = true
+	want(t, r, "another's", httpserver.ErrUnauthenticated)
 }
 
 func TestAnAnswerThatAllowsIsReusedForAMinute(t *testing.T) {

@@ -1,0 +1,266 @@
+package denials
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
+)
+
+const (
+	// interval is how often agents are asked, and the least time between two texts of a
+	// policy.
+	interval = time.Minute
+	// agentsAtOnce are asked at the same time. One may take agentTimeout, and all of them
+	// roundTimeout: those that were not asked until then have not answered.
+	agentsAtOnce = 64
+	agentTimeout = 5 * time.Second
+	roundTimeout = 45 * time.Second
+	// maxPolicies have a text, and maxTexts of them a new one in an interval: every agent
+	// watches the policies that are then written.
+	maxPolicies = 1000
+	maxTexts    = 60
+	// maxPair bounds the text of a pair, in bytes. It has two names of pods at most.
+	maxPair = 600
+	// maxNamed is how many agents that have not answered are in a line of the log.
+	maxNamed = 5
+)
+
+// Config configures a Collector.
+type Config struct {
+	// Client lists and watches the pods of Namespace.
+	Client kubernetes.Interface
+	// Namespace is that of the agents, and Agents a label selector that selects them there.
+	Namespace, Agents string
+	// Ask returns what an agent denied lately.
+	Ask func(context.Context, *corev1.Pod) (*flows.Denied, error)
+	// Registerer registers the metrics.
+	Registerer prometheus.Registerer
+}
+
+// Validate returns an error that names every invalid field.
+func (c Config) Validate() error {
+	var errs []error
+	require := func(ok bool, fault string) {
+		if !ok {
+			errs = append(errs, errors.New(fault))
+		}
+	}
+	require(c.Client != nil, "Client is nil")
+	require(c.Namespace != "", "Namespace is empty")
+	require(c.Agents != "", "Agents is empty")
+	require(c.Ask != nil, "Ask is nil")
+	require(c.Registerer != nil, "Registerer is nil")
+	return errors.Join(errs...)
+}
+
+// Policy names a policy of a kind.
+type Policy struct {
+	Kind string
+	types.NamespacedName
+}
+
+// Text says what a policy denied.
+type Text struct {
+	// Message has the count, the time of the last packet, and who wanted to reach whom.
+	Message string
+	// Audited says that nothing was denied, and that the policy would have if it were enforced.
+	Audited bool
+}
+
+// report is what is said of a policy.
+type report struct {
+	Text
+	last  time.Time // when it denied last
+	since time.Time // when the text was made, zero for never
+	due   bool      // it has denied since then
+}
+
+// Collector asks the agents. Of may be called from any goroutine.
+type Collector struct {
+	cfg      Config
+	agents   *prometheus.GaugeVec
+	errorLog rate.Sometimes
+
+	mu       sync.Mutex
+	began    time.Time // when Run was called
+	complete bool      // all agents have answered in a round since then
+	reports  map[Policy]*report
+	answered map[types.UID]time.Time // when agents were asked last that have answered
+}
+
+// New returns a Collector. It starts nothing.
+func New(cfg Config) (*Collector, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("denials config: %w", err)
+	}
+	c := &Collector{
+		cfg: cfg,
+		agents: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "netpol_denials_agents",
+			Help: "Agents that were asked last what their policies denied, by whether they have answered.",
+		}, []string{"answered"}),
+		errorLog: rate.Sometimes{First: 1, Interval: 10 * time.Minute},
+	}
+	cfg.Registerer.MustRegister(c.agents)
+	return c, nil
+}
+
+// Of returns what is to be said of a policy, an empty Text for nothing. It reports false while
+// that is not known, because not all agents have answered since the start.
+func (c *Collector) Of(p Policy) (Text, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.reports[p]; t != nil {
+		return t.Text, !t.since.IsZero()
+	}
+	return Text{}, c.complete || !c.began.IsZero() && time.Since(c.began) >= flows.DeniedWindow
+}
+
+// Run asks the agents until ctx ends, and calls changed for each policy whose text has
+// changed. It may be called again then.
+func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
+	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "denials"))
+	c.mu.Lock()
+	c.began, c.complete = time.Now(), false
+	c.reports, c.answered = make(map[Policy]*report), make(map[types.UID]time.Time)
+	c.mu.Unlock()
+	defer c.agents.Reset()
+	factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Client, 0, informers.WithTransform(strip),
+		informers.WithNamespace(c.cfg.Namespace), informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = c.cfg.Agents }))
+	pods := factory.Core().V1().Pods().Informer()
+	factory.StartWithContext(ctx)
+	defer factory.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced) {
+		return
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		for _, p := range c.round(ctx, running(pods)) {
+			changed(p)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// strip removes the fields that are not used.
+func strip(o any) (any, error) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok {
+		return o, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, DeletionTimestamp: pod.DeletionTimestamp},
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
+	}, nil
+}
+
+// running returns the agents that are neither starting nor ending, one of each node: while an
+// agent is replaced there are two, and the newer one cannot be reached yet.
+func running(pods cache.SharedIndexInformer) []*corev1.Pod {
+	var found []*corev1.Pod
+	for _, o := range pods.GetStore().List() {
+		if pod, ok := o.(*corev1.Pod); ok && pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
+			found = append(found, pod)
+		}
+	}
+	node := func(a, b *corev1.Pod) int { return strings.Compare(a.Spec.NodeName, b.Spec.NodeName) }
+	slices.SortFunc(found, func(a, b *corev1.Pod) int { return cmp.Or(node(a, b), strings.Compare(a.Name, b.Name)) })
+	return slices.CompactFunc(found, func(a, b *corev1.Pod) bool { return node(a, b) == 0 })
+}
+
+// round asks the agents once, and returns the policies whose texts have changed.
+func (c *Collector) round(ctx context.Context, agents []*corev1.Pod) []Policy {
+	r := c.ask(ctx, agents)
+	if ctx.Err() != nil {
+		return nil
+	}
+	c.logSilent(ctx, r)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.complete = c.complete || len(r.silent) == 0
+	c.answered = r.answered
+	return append(c.expire(), c.renew(r)...)
+}
+
+// logSilent says which agents have not answered.
+func (c *Collector) logSilent(ctx context.Context, r *round) {
+	c.agents.WithLabelValues("true").Set(float64(r.asked - len(r.silent)))
+	c.agents.WithLabelValues("false").Set(float64(len(r.silent)))
+	if len(r.silent) == 0 {
+		return
+	}
+	slices.Sort(r.silent)
+	c.errorLog.Do(func() {
+		klog.FromContext(ctx).Error(r.err, "Agents have not said what they denied", "count", len(r.silent), "of", r.asked,
+			"nodes", r.silent[:min(len(r.silent), maxNamed)])
+	})
+}
+
+// expire removes what was said of policies that have denied nothing for an hour.
+func (c *Collector) expire() (changed []Policy) {
+	for p, t := range c.reports {
+		if time.Since(t.last) >= flows.DeniedWindow {
+			delete(c.reports, p)
+			changed = append(changed, p)
+		}
+	}
+	return changed
+}
+
+// renew makes the texts of policies that have denied since theirs was made: first those of
+// which nothing is said, and then the oldest.
+func (c *Collector) renew(r *round) (changed []Policy) {
+	for p, t := range r.tallies {
+		known := c.reports[p]
+		if known == nil {
+			if len(c.reports) >= maxPolicies {
+				continue
+			}
+			known = &report{due: true}
+			c.reports[p] = known
+		}
+		known.due = known.due || t.fresh
+		known.last = later(known.last, t.last())
+		if known.due {
+			changed = append(changed, p)
+		}
+	}
+	slices.SortFunc(changed, func(a, b Policy) int {
+		return cmp.Or(c.reports[a].since.Compare(c.reports[b].since), strings.Compare(a.Kind+a.String(), b.Kind+b.String()))
+	})
+	changed = changed[:min(len(changed), maxTexts)]
+	for _, p := range changed {
+		known := c.reports[p]
+		known.Text, known.since, known.due = r.tallies[p].text(r), time.Now(), false
+	}
+	return changed
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,205 @@
+package denials
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2/ktesting"
+
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
+)
+
+func agent(node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent-" + node, UID: types.UID(node), Labels: map[string]string{"app": "agent"}},
+		Spec:       corev1.PodSpec{NodeName: node},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+}
+
+// nodes are what agents answer.
+type nodes struct {
+	denied map[string][]flows.DeniedByPolicy
+	silent map[string]bool
+	asked  []string
+}
+
+func (n *nodes) ask(_ context.Context, pod *corev1.Pod) (*flows.Denied, error) {
+	if n.silent[pod.Spec.NodeName] {
+		return nil, errors.New("connection refused")
+	}
+	return &flows.Denied{Node: pod.Spec.NodeName, Policies: n.denied[pod.Spec.NodeName]}, nil
+}
+
+// inBubble runs a Collector of nodes with a clock of its own. changed returns the policies
+// whose texts have changed since it was called last.
+func inBubble(t *testing.T, n *nodes, test func(t *testing.T, c *Collector, changed func() []string)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(agent("node-1"), agent("node-2"), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "other"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}})
+		c, err := New(Config{Client: client, Namespace: "kube-system", Agents: "app=agent", Ask: n.ask, Registerer: prometheus.NewPedanticRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		var policies []string
+		go func() {
+			defer close(ended)
+			c.Run(ctx, func(p Policy) { policies = append(policies, p.Kind+" "+p.String()) })
+		}()
+		defer func() {
+			cancel()
+			<-ended
+		}()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		test(t, c, func() []string {
+			found := policies
+			policies = nil
+			return found
+		})
+	})
+}
+
+func next(minutes int) {
+	time.Sleep(time.Duration(minutes) * interval)
+	synctest.Wait()
+}
+
+var db = Policy{"NetworkPolicy", types.NamespacedName{Namespace: "shop", Name: "db"}}
+
+func by(p Policy, count uint64, ago int64, pairs ...string) flows.DeniedByPolicy {
+	return flows.DeniedByPolicy{Policy: flows.Policy{Kind: p.Kind, Namespace: p.Namespace, Name: p.Name}, Count: count, Ago: ago, Pairs: pairs}
+}
+
+func wantText(t *testing.T, c *Collector, want string, wantKnown bool) {
+	t.Helper()
+	if got, known := c.Of(db); got.Message != want || known != wantKnown {
+		t.Errorf("got %q, known: %v; want %q, %v", got.Message, known, want, wantKnown)
+	}
+}
+
+func wantChanged(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("changed (-want +got):\n%s", diff)
+	}
+}
+
+// A text is of all nodes, and changes when one has denied since: at most once a minute, and
+// never for time alone.
+func TestTextsChangeWithDenials(t *testing.T) {
+	n := &nodes{denied: map[string][]flows.DeniedByPolicy{
+		"node-1": {by(db, 1, 30, "a to db, TCP 1")},
+		"node-2": {by(db, 2, 10, "b to db, TCP 1", "a to db, TCP 1")},
+	}}
+	inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
+		const first = "3 packets denied within an hour, the last at 1999-12-31T23:59:50Z: a to db, TCP 1; b to db, TCP 1."
+		wantText(t, c, first, true)
+		wantChanged(t, changed(), "NetworkPolicy shop/db")
+		n.denied["node-1"][0].Ago, n.denied["node-2"][0].Ago = 90, 70
+		next(1)
+		wantText(t, c, first, true)
+		wantChanged(t, changed())
+		n.denied["node-1"] = []flows.DeniedByPolicy{by(db, 2, 0, "c to db, UDP 1")}
+		n.denied["node-2"][0].Ago = 130
+		next(1)
+		wantText(t, c, "4 packets denied within an hour, the last at 2000-01-01T00:02:00Z: c to db, UDP 1; a to db, TCP 1; b to db, TCP 1.", true)
+		wantChanged(t, changed(), "NetworkPolicy shop/db")
+		clear(n.denied)
+		next(59)
+		if got, _ := c.Of(db); got.Message == "" {
+			t.Error("the text is gone within an hour")
+		}
+		wantChanged(t, changed())
+		next(1)
+		wantText(t, c, "", true)
+		wantChanged(t, changed(), "NetworkPolicy shop/db")
+	})
+}
+
+func TestAuditedPolicy(t *testing.T) {
+	audited := by(db, 1, 0)
+	audited.Audited = true
+	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": {audited}}}
+	inBubble(t, n, func(t *testing.T, c *Collector, _ func() []string) {
+		wantText(t, c, "1 packet would have been denied within an hour, the last at 2000-01-01T00:00:00Z.", true)
+		if got, _ := c.Of(db); !got.Audited {
+			t.Error("it is reported as enforced")
+		}
+		n.denied["node-2"] = []flows.DeniedByPolicy{by(db, 5, 0)}
+		next(1)
+		wantText(t, c, "5 packets denied within an hour, the last at 2000-01-01T00:01:00Z. 1 packet would have been denied within an hour, the last at 2000-01-01T00:01:00Z.", true)
+		if got, _ := c.Of(db); got.Audited {
+			t.Error("it is reported as audited alone")
+		}
+	})
+}
+
+// Agents that do not answer are counted. Until all have answered once, or for an hour, it is
+// not known that a policy denied nothing.
+func TestAgentsThatDoNotAnswer(t *testing.T) {
+	n := &nodes{denied: map[string][]flows.DeniedByPolicy{}, silent: map[string]bool{"node-1": true}}
+	inBubble(t, n, func(t *testing.T, c *Collector, _ func() []string) {
+		wantText(t, c, "", false)
+		if got := testutil.ToFloat64(c.agents.WithLabelValues("false")); got != 1 {
+			t.Errorf("%v agents have not answered, want 1", got)
+		}
+		n.denied["node-2"] = []flows.DeniedByPolicy{by(db, 1, 0)}
+		next(1)
+		wantText(t, c, "1 packet denied within an hour, the last at 2000-01-01T00:01:00Z. 1 of 2 agents have not answered.", true)
+		other := db
+		other.Name = "other"
+		if _, known := c.Of(other); known {
+			t.Error("it is known that a policy denied nothing")
+		}
+		next(60)
+		if _, known := c.Of(other); !known {
+			t.Error("it is not known after an hour that a policy denied nothing")
+		}
+	})
+}
+
+// What agents say is bounded, and no time is in the future.
+func TestHostileAgents(t *testing.T) {
+	lies := by(db, 1, -1000, strings.Repeat("x", 10*maxPair), "a\n\x1b[0m", "b", "c", "d")
+	var all []flows.DeniedByPolicy
+	for i := range 5 * maxPolicies {
+		p := db
+		p.Name = fmt.Sprintf("p-%05d", i)
+		all = append(all, by(p, 1, 0))
+	}
+	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": append([]flows.DeniedByPolicy{lies, by(db, 0, 0)}, all...)}}
+	inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
+		if got := len(changed()); got != maxTexts {
+			t.Errorf("%d texts at once, want %d", got, maxTexts)
+		}
+		for range maxPolicies/maxTexts + 1 {
+			next(1)
+		}
+		found := changed()
+		slices.Sort(found)
+		if got := len(slices.Compact(found)); got > maxPolicies || got < maxPolicies-2*maxTexts {
+			t.Errorf("%d policies have a text, want some %d", got, maxPolicies)
+		}
+	})
+	n.denied["node-1"] = []flows.DeniedByPolicy{lies}
+	inBubble(t, n, func(t *testing.T, c *Collector, _ func() []string) {
+		wantText(t, c, "1 packet denied within an hour, the last at 2000-01-01T00:00:00Z: a??[0m; b; "+strings.Repeat("x", maxPair)+".", true)
+	})
+}

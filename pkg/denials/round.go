@@ -1,0 +1,157 @@
+package denials
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
+)
+
+// round is what the agents have answered once.
+type round struct {
+	asked int
+
+	mu       sync.Mutex
+	tallies  map[Policy]*tally
+	answered map[types.UID]time.Time
+	silent   []string // nodes whose agent has not answered
+	err      error    // why one of them has not
+}
+
+// tally is what a policy denied on all nodes.
+type tally struct {
+	enforced, audited denied
+	fresh             bool // it has denied since the agents were asked before
+}
+
+// denied is one part of a tally.
+type denied struct {
+	count uint64
+	last  time.Time
+	pairs []pair
+}
+
+// pair is who wanted to reach whom, and when the agent saw such a thing last.
+type pair struct {
+	text string
+	last time.Time
+}
+
+func (t *tally) last() time.Time { return later(t.enforced.last, t.audited.last) }
+
+// ask asks all agents.
+func (c *Collector) ask(ctx context.Context, agents []*corev1.Pod) *round {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	r := &round{asked: len(agents), tallies: make(map[Policy]*tally), answered: make(map[types.UID]time.Time)}
+	var group errgroup.Group
+	group.SetLimit(agentsAtOnce)
+	for _, pod := range agents {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, agentTimeout)
+			defer cancel()
+			asked := time.Now()
+			answer, err := c.cfg.Ask(ctx, pod)
+			r.take(pod, answer, err, asked, c.answered[pod.UID])
+			return nil
+		})
+	}
+	_ = group.Wait() // errors are in the round
+	return r
+}
+
+// take adds the answer of an agent that was asked at a time and, if not zero, before.
+func (r *round) take(pod *corev1.Pod, answer *flows.Denied, err error, asked, before time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.silent = append(r.silent, pod.Spec.NodeName)
+		r.err = err
+		return
+	}
+	r.answered[pod.UID] = asked
+	now := time.Now()
+	for i := range answer.Policies {
+		r.add(&answer.Policies[i], now, before)
+	}
+}
+
+// add adds what one agent says of a policy. No time that it says is after now.
+func (r *round) add(d *flows.DeniedByPolicy, now, before time.Time) {
+	if d.Count == 0 {
+		return
+	}
+	ago := time.Duration(min(max(0, d.Ago), int64(flows.DeniedWindow/time.Second))) * time.Second
+	p := Policy{d.Kind, types.NamespacedName{Namespace: d.Namespace, Name: d.Name}}
+	t := r.tallies[p]
+	if t == nil {
+		if len(r.tallies) >= 2*maxPolicies {
+			return
+		}
+		t = &tally{}
+		r.tallies[p] = t
+	}
+	part := &t.enforced
+	if d.Audited {
+		part = &t.audited
+	}
+	last := now.Add(-ago)
+	// The agent cuts seconds off: its last packet may be up to one second older.
+	t.fresh = t.fresh || last.After(before)
+	part.count += d.Count
+	part.last = later(part.last, last)
+	for _, text := range d.Pairs[:min(len(d.Pairs), flows.MaxPairs)] {
+		part.addPair(pair{flows.Printable(text[:min(len(text), maxPair)]), last})
+	}
+}
+
+// addPair keeps the latest pairs, each once.
+func (d *denied) addPair(p pair) {
+	if i := slices.IndexFunc(d.pairs, func(known pair) bool { return known.text == p.text }); i >= 0 {
+		d.pairs[i].last = later(d.pairs[i].last, p.last)
+	} else {
+		d.pairs = append(d.pairs, p)
+	}
+	slices.SortStableFunc(d.pairs, func(a, b pair) int { return cmp.Or(b.last.Compare(a.last), strings.Compare(a.text, b.text)) })
+	d.pairs = d.pairs[:min(len(d.pairs), flows.MaxPairs)]
+}
+
+// text says what a policy denied.
+func (t *tally) text(r *round) Text {
+	var parts []string
+	if t.enforced.count > 0 {
+		parts = append(parts, t.enforced.text("denied"))
+	}
+	if t.audited.count > 0 {
+		parts = append(parts, t.audited.text("would have been denied"))
+	}
+	if len(r.silent) > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d agents have not answered.", len(r.silent), r.asked))
+	}
+	return Text{Message: strings.Join(parts, " "), Audited: t.enforced.count == 0}
+}
+
+func (d *denied) text(what string) string {
+	packets := "packets"
+	if d.count == 1 {
+		packets = "packet"
+	}
+	var pairs []string
+	for _, p := range d.pairs {
+		pairs = append(pairs, p.text)
+	}
+	text := fmt.Sprintf("%d %s %s within an hour, the last at %s", d.count, packets, what, d.last.UTC().Format(time.RFC3339))
+	if len(pairs) > 0 {
+		text += ": " + strings.Join(pairs, "; ")
+	}
+	return text + "."
+}

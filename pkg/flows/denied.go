@@ -1,0 +1,227 @@
+package flows
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// DeniedPath is where agents serve what their policies denied lately, and DeniedAudience the
+// audience of the tokens that may read it. The API server refuses these tokens itself, so
+// that an agent that gets one can do nothing else with it.
+const (
+	DeniedPath     = "/denials"
+	DeniedAudience = "kube-network-policies-agents"
+)
+
+const (
+	// DeniedWindow is the time that counts as lately.
+	DeniedWindow = time.Hour
+	// deniedSlots are the parts of it that are counted apart.
+	deniedSlots = 12
+	slotLength  = DeniedWindow / deniedSlots
+	// maxDeniedPolicies are counted, audited ones apart. Each takes up to 300 bytes.
+	maxDeniedPolicies = 1024
+	// MaxPairs is how many pairs of a policy are named.
+	MaxPairs = 3
+	// maxDeniedAnswer bounds an answer that is read, in bytes: names have at most 253.
+	maxDeniedAnswer = 4 << 20
+)
+
+// Denied is what the policies of one agent denied in the last hour, or would have denied if
+// they are audited.
+type Denied struct {
+	Node     string           `json:"node"`
+	Policies []DeniedByPolicy `json:"policies"`
+}
+
+// DeniedByPolicy is what one policy denied.
+type DeniedByPolicy struct {
+	Policy
+	// Audited says that the policy would have denied it if it were enforced.
+	Audited bool `json:"audited,omitempty"`
+	// Total packets were denied since the start of the agent, and Count of them in the last
+	// hour, to within five minutes.
+	Total uint64 `json:"total"`
+	Count uint64 `json:"count"`
+	// Ago is how many seconds ago the last one was.
+	Ago int64 `json:"ago"`
+	// Pairs are up to MaxPairs of those that were denied last: "web-0 to db-0, TCP 5432".
+	// What is in the policy's own namespace has its name. Of other pods there is their
+	// namespace, and of what is no pod its address.
+	Pairs []string `json:"pairs"`
+}
+
+// deniedKey is a policy that denies, or would.
+type deniedKey struct {
+	policy  policyName
+	audited bool
+}
+
+// deniedCount is what a policy denied: the packets of each slot of the last hour.
+type deniedCount struct {
+	total uint64
+	last  time.Duration
+	slot  int64 // the latest slot since the epoch
+	slots [deniedSlots]uint64
+}
+
+// turn makes slot the latest one.
+func (c *deniedCount) turn(slot int64) {
+	for c.slot < slot {
+		c.slot = max(c.slot+1, slot-deniedSlots+1)
+		c.slots[c.slot%deniedSlots] = 0
+	}
+}
+
+// recent returns the packets of the last hour.
+func (c *deniedCount) recent() (sum uint64) {
+	for _, n := range c.slots {
+		sum += n
+	}
+	return sum
+}
+
+// deniedPolicies counts denials by policy, in bounded memory. It is not safe for concurrent
+// use.
+type deniedPolicies map[deniedKey]*deniedCount
+
+// add counts packets that were decided as d, or would be with audited policies.
+func (p deniedPolicies) add(d *policy.Decision, audited bool, packets uint64, last time.Duration) {
+	if d.Policy == nil || d.Allowed() {
+		return
+	}
+	k := deniedKey{policyName{d.Policy.Kind, d.Policy.Namespace, d.Policy.Name}, audited}
+	c := p[k]
+	if c == nil {
+		if len(p) >= maxDeniedPolicies && !p.makeRoom(last) {
+			return
+		}
+		c = &deniedCount{}
+		p[k] = c
+	}
+	c.turn(int64(last / slotLength))
+	c.slots[c.slot%deniedSlots] += packets
+	c.total += packets
+	c.last = max(c.last, last)
+}
+
+// makeRoom removes policies that have denied nothing for an hour, and reports whether there
+// were any.
+func (p deniedPolicies) makeRoom(now time.Duration) bool {
+	before := len(p)
+	for k, c := range p {
+		if now-c.last >= DeniedWindow {
+			delete(p, k)
+		}
+	}
+	return len(p) < before
+}
+
+// Denied returns what policies denied in the last hour, ordered by their names.
+func (r *Recorder) Denied() *Denied {
+	r.takeAll()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.since()
+	answer := &Denied{Node: r.cfg.Node, Policies: []DeniedByPolicy{}}
+	pairs := r.pairs()
+	for k, c := range r.denying {
+		c.turn(int64(now / slotLength))
+		recent := c.recent()
+		if recent == 0 {
+			continue
+		}
+		answer.Policies = append(answer.Policies, DeniedByPolicy{
+			Policy:  Policy{Kind: k.policy.kind, Namespace: k.policy.namespace, Name: k.policy.name},
+			Audited: k.audited, Total: c.total, Count: recent, Ago: int64(max(0, now-c.last) / time.Second), Pairs: pairs[k],
+		})
+	}
+	slices.SortFunc(answer.Policies, func(a, b DeniedByPolicy) int {
+		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), compareBools(a.Audited, b.Audited))
+	})
+	return answer
+}
+
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// pairs returns those of the flows that each policy denied last. The caller has locked r.
+func (r *Recorder) pairs() map[deniedKey][]string {
+	found := map[deniedKey][]string{}
+	add := func(f *flow, v *verdict, audited bool) {
+		k := deniedKey{v.policy, audited}
+		if r.denying[k] == nil || len(found[k]) == MaxPairs {
+			return
+		}
+		if pair := f.pair(v.policy.namespace); !slices.Contains(found[k], pair) {
+			found[k] = append(found[k], pair)
+		}
+	}
+	for f := r.table.all.newest; f != nil; f = f.links[allFlows].older {
+		if f.action == policy.Deny {
+			add(f, &f.verdict, false)
+		}
+		if f.audited && f.would.action == policy.Deny {
+			add(f, &f.would, true)
+		}
+	}
+	return found
+}
+
+// pair says who wanted to reach whom, for who may read the policies of a namespace, empty for
+// those of the cluster.
+func (f *flow) pair(namespace string) string {
+	end := func(p podName, addr fmt.Stringer) string {
+		switch {
+		case p == podName{}:
+			return addr.String()
+		case p.namespace == namespace:
+			return p.name
+		}
+		return "a pod of namespace " + p.namespace
+	}
+	text := end(f.from, f.src) + " to " + end(f.to, f.dst) + ", " + f.proto.String()
+	if f.port > 0 {
+		text += fmt.Sprintf(" %d", f.port)
+	}
+	return text
+}
+
+// ServeDenied answers with what Denied returns, as JSON.
+func (r *Recorder) ServeDenied(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	// An error is the client's, which is gone.
+	_ = json.NewEncoder(w).Encode(r.Denied())
+}
+
+// DecodeDenied reads an answer of ServeDenied. An error means that it is none, or is too long.
+func DecodeDenied(r io.Reader) (*Denied, error) {
+	limited := &io.LimitedReader{R: r, N: maxDeniedAnswer}
+	var d Denied
+	err := json.NewDecoder(limited).Decode(&d)
+	switch {
+	case limited.N == 0:
+		return nil, fmt.Errorf("the answer is longer than %d bytes", maxDeniedAnswer)
+	case err != nil:
+		return nil, err
+	case d.Node == "":
+		return nil, errors.New("the answer has no node")
+	}
+	return &d, nil
+}
