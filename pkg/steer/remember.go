@@ -126,16 +126,13 @@ func (f family) plain() string {
 
 // rememberedRules decide a packet as another one of its class was decided.
 func rememberedRules(cfg Config) []string {
-	// Others are decided by the agent: of invalid packets, for example, the port may be cut off.
-	rules := []string{
-		"ct state != new goto " + cfg.queueChain(),
-		fmt.Sprintf("meta nfproto @%s jump %s", staleFamiliesSet, staleChain),
-	}
+	rules := []string{fmt.Sprintf("meta nfproto @%s jump %s", staleFamiliesSet, staleChain)}
 	for _, f := range families {
 		rules = append(rules,
 			fmt.Sprintf("%s %s drop", f.class(), f.set(deniedSet)),
-			// As if the agent had accepted it, but not to be added again.
-			fmt.Sprintf("%s %s %s accept", f.class(), f.set(allowedSet), acceptMark(cfg)))
+			// As keepRules. Invalid packets, for example, have no connection: the rule
+			// ends early, and the agent decides them.
+			fmt.Sprintf("%s %s ct mark set ct mark | %#x accept", f.class(), f.set(allowedSet), cfg.Mark))
 	}
 	return append(rules, "goto "+cfg.queueChain())
 }
@@ -165,14 +162,6 @@ func rememberRules(cfg Config) []string {
 			f.plain(), f.class(), f.set(allowedSet), cfg.RememberFor/time.Second))
 	}
 	return rules
-}
-
-// acceptMark sets our bit of the packet mark such that the packet's class is not remembered.
-func acceptMark(cfg Config) string {
-	if !cfg.remembers() {
-		return fmt.Sprintf("meta mark set meta mark | %#x", cfg.Mark)
-	}
-	return fmt.Sprintf("meta mark set meta mark & %#x | %#x", ^cfg.RememberMark, cfg.Mark)
 }
 
 // acceptedRules remember the verdict on a packet if the agent has asked for it, and keep

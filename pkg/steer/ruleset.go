@@ -13,7 +13,6 @@ import (
 const (
 	TableName = "kube-network-policies" // of family inet
 
-	settledChain  = "settled"
 	currentChain  = "current"
 	selectChain   = "select"
 	exemptChain   = "exempt"
@@ -168,11 +167,10 @@ func chains(cfg Config) []chain {
 	all = append(all, auditChains(cfg)...)
 	all = append(all,
 		chain{name: exemptChain, rules: exemptRules(cfg)},
-		chain{name: selectChain, rules: append(selectRules(), auditSelectRules(cfg)...)},
+		chain{name: selectChain, rules: append(selectRules(cfg), auditSelectRules(cfg)...)},
 		chain{name: currentChain, rules: currentRules(cfg)},
-		chain{name: settledChain, rules: settledRules(cfg)},
 		chain{name: keepChain, rules: keepRules(cfg)},
-		postrouting.steer("jump "+settledChain, "goto "+selectChain),
+		postrouting.steer(append(settledRules(cfg), "goto "+selectChain)...),
 		postrouting.accepted(acceptedRules(cfg)...),
 		input.steer(inputRules(cfg)...),
 		input.accepted(unmarkedRule(cfg), "goto "+keepChain),
@@ -184,7 +182,7 @@ func chains(cfg Config) []chain {
 	if cfg.EarlyUDP == EarlyOn {
 		// What is for the node itself, or for IPVS, is queued at its own hook.
 		all = append(all,
-			prerouting.steer("jump "+settledChain, early+" fib daddr type != local goto "+selectChain),
+			prerouting.steer(append(settledRules(cfg), early+" fib daddr type != local goto "+selectChain)...),
 			prerouting.accepted(acceptedRules(cfg)...))
 	}
 	if cfg.ObserveQueue != 0 {
@@ -210,43 +208,51 @@ func observeChains(cfg Config) []chain {
 	return append(all, postrouting.observe(rules...), input.observe(rules...))
 }
 
-// settledRules accept what is never queued, at any hook. Other packets return.
+// settledRules begin the chains that queue. Established connections end here: most packets.
 func settledRules(cfg Config) []string {
-	// If our bit is set here, another program has set it.
+	// If one of our bits is set here, another program has set it.
 	rules := []string{clearMark(cfg)}
 	if cfg.BlockMark != 0 {
 		// Before all rules that accept established connections, and for both directions.
 		rules = append(rules, fmt.Sprintf("ct mark & %#x != 0 drop", cfg.BlockMark))
 	}
-	if cfg.SCTPPerPacket {
-		// An association to another port shares the conntrack entry, its state and
-		// its mark.
-		rules = append(rules, "meta l4proto sctp ct direction original return")
-	}
 	return append(rules,
 		// Not invalid packets: those are queued like a first packet.
-		"ct state established,related goto "+currentChain,
+		"ct state established,related jump "+currentChain,
 		// One-way UDP stays in state new forever.
-		fmt.Sprintf("ct mark & %#x != 0 goto %s", cfg.Mark, currentChain),
+		fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.Mark, currentChain),
+	)
+}
+
+// linkRules accept messages of IPv6 between neighbours. They come before all rules that
+// queue packets of IPv6.
+func linkRules() []string {
+	return []string{
 		// Routers decrement the hop limit, so a packet with 255 was not forwarded.
 		// Forged discovery messages cannot carry data out of a pod.
 		"ip6 hoplimit 255 icmpv6 type 133-137 accept",
 		// Multicast listener discovery comes only from such sources, and no router
 		// forwards them.
 		"ip6 saddr { ::, fe80::/10 } icmpv6 type { 130-132, 143 } accept",
-	)
+	}
 }
 
 // currentRules accept packets of accepted connections, unless the connection may be
 // one of a pod that had the address before.
 func currentRules(cfg Config) []string {
+	var rules []string
+	if cfg.SCTPPerPacket {
+		// An association to another port shares the conntrack entry, its state and
+		// its mark.
+		rules = append(rules, "meta l4proto sctp ct direction original return")
+	}
 	// Almost every packet ends here.
-	rules := []string{fmt.Sprintf("ct state != related meta nfproto != @%s accept", staleFamiliesSet)}
+	rules = append(rules, fmt.Sprintf("ct state != related meta nfproto != @%s accept", staleFamiliesSet))
 	if cfg.SourceCheck {
 		// ICMP errors from pods may be about other pods' connections. By our
 		// mark the agent recognizes that they are related to a connection.
-		rules = append(rules, fmt.Sprintf("ct state related meta l4proto { icmp, icmpv6 } oif != 0 iif != 0 meta nfproto @%s iifname != @%s %s return",
-			checkedSet, uncheckedSet, acceptMark(cfg)))
+		rules = append(rules, fmt.Sprintf("ct state related meta l4proto { icmp, icmpv6 } oif != 0 iif != 0 meta nfproto @%s iifname != @%s meta mark set meta mark | %#x return",
+			checkedSet, uncheckedSet, cfg.Mark))
 	}
 	for _, f := range families {
 		rules = append(rules,
@@ -258,26 +264,30 @@ func currentRules(cfg Config) []string {
 
 // inputRules queue what some pods send to the node itself.
 func inputRules(cfg Config) []string {
-	rules := []string{"jump " + settledChain}
+	rules := append(settledRules(cfg), linkRules()...)
 	for _, f := range families {
 		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), cfg.queueChain()))
 	}
 	return append(rules, auditInputRules(cfg)...)
 }
 
-// selectRules send to exemptChain what a selected pod, or a pod too new to be known,
-// sends or receives. Stale addresses are in the sets of both directions.
-func selectRules() []string {
-	var rules []string
+// selectRules send on what a selected pod, or a pod too new to be known, sends or receives.
+// Stale addresses are in the sets of both directions.
+func selectRules(cfg Config) []string {
+	var rules, ranges []string
 	for _, f := range families {
+		if f.ipv6 {
+			rules = append(rules, linkRules()...)
+		}
 		rules = append(rules,
-			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(ingressSet), exemptChain),
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(egressSet), exemptChain),
+			// The node does not have a pod's address, so nothing is exempt.
+			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(egressSet), cfg.askChain()),
+			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(ingressSet), exemptChain))
+		ranges = append(ranges,
 			fmt.Sprintf("%s daddr %s %s daddr != %s goto %s", f.ip, f.set(ingressRangesSet), f.ip, f.set(podsSet), exemptChain),
-			fmt.Sprintf("%s saddr %s %s saddr != %s goto %s", f.ip, f.set(egressRangesSet), f.ip, f.set(podsSet), exemptChain),
-		)
+			fmt.Sprintf("%s saddr %s %s saddr != %s goto %s", f.ip, f.set(egressRangesSet), f.ip, f.set(podsSet), exemptChain))
 	}
-	return rules
+	return append(rules, ranges...)
 }
 
 // exemptRules accept what the pod's own node sends to it, such as the kubelet's
@@ -319,7 +329,7 @@ func messagesRules(cfg Config) []string {
 // forgedRules mark packets with a resolver's address that came in by another interface
 // than the route to the resolver, for example from a pod that forges answers. The
 // observer does not see them. They are not dropped, because routes need not be
-// symmetric. settledRules clears the mark before the packet can be queued again.
+// symmetric. settledRules clear the mark before the packet can be queued again.
 func forgedRules(cfg Config) []string {
 	rules := []string{clearMark(cfg)} // set by another program
 	for _, f := range families {
@@ -365,7 +375,8 @@ func keepRules(cfg Config) []string {
 	}
 }
 
-// clearMark clears our bit of the packet mark, and no other.
+// clearMark clears our bits of the packet mark, and no others.
 func clearMark(cfg Config) string {
-	return fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x", cfg.Mark, ^cfg.Mark)
+	ours := cfg.Mark | cfg.RememberMark
+	return fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x", ours, ^ours)
 }

@@ -11,7 +11,7 @@ import (
 
 // Names of the objects that check the sources of packets.
 const (
-	sourcesChain       = "sources"
+	sourcesChain       = "prerouting-sources"
 	forgedSourcesChain = "forged-sources"
 	checkedSet         = "checked"
 	uncheckedSet       = "unchecked"
@@ -40,12 +40,11 @@ var (
 func sourceChains() []chain {
 	return []chain{
 		{name: forgedSourcesChain, rules: forgedSourcesRules()},
-		{name: sourcesChain, rules: sourceRules()},
 		{
-			name:     "prerouting-" + sourcesChain,
+			name:     sourcesChain,
 			hook:     knftables.PreroutingHook,
 			priority: knftables.RawPriority,
-			rules:    []string{"goto " + sourcesChain},
+			rules:    sourceRules(),
 		},
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 // Names of the objects that keep pods out of the tunnels of their node.
 const (
-	tunnelsChain       = "tunnels"
 	tunnelPortsSet     = "tunnel-ports"
 	tunnelProtocolsSet = "tunnel-protocols"
 
@@ -19,10 +18,7 @@ const (
 // IPVS, which may have made the node the destination, and before all other chains for
 // packets to the node.
 func tunnelChains() []chain {
-	return []chain{
-		{name: tunnelsChain, rules: tunnelRules()},
-		input.base("-"+tunnelsChain, -3, []string{"goto " + tunnelsChain}),
-	}
+	return []chain{input.base("-tunnels", -3, tunnelRules())}
 }
 
 func tunnelRules() []string {
