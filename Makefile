@@ -73,6 +73,7 @@ test-unit: tools ## the tests of each package
 
 test-scenarios: ## the truth tables of every scenario, in process
 	$(GO) run ./tests/suite
+	$(GO) run ./tests/suite -backend needed
 
 test-conformance: ## the conformance suites of the network policy API on the evaluator and, unless SHORT, on the oracle
 	cd tests/conformance && $(GO) test ./... && $(GO) run . $(if $(SHORT),-networks compiled -clusters IPv4-beside$(comma)IPv6-apart)

@@ -57,17 +57,19 @@ func newEvaluated(evaluator evaluator) *evaluated {
 
 // compiled decides by the snapshot that the node's agent would have. A finding is an
 // error: all policies of the suites can be enforced.
-func compiled(node string, objects manifests.Objects) (func(packet.Packet, bool) bool, error) {
-	snapshot := clusterstate.Compile(clusterstate.Input{
-		NodeName: node, Features: compile.AllFeatures(),
-		Namespaces: objects.Namespaces, Pods: objects.Pods, Nodes: objects.Nodes, Policies: objects.Policies,
-	})
-	if findings := snapshot.Findings(); len(findings) > 0 {
-		return nil, fmt.Errorf("cannot be enforced: %v", findings)
+func compiled(snapshotOf func(clusterstate.Input) *policy.Snapshot) evaluator {
+	return func(node string, objects manifests.Objects) (func(packet.Packet, bool) bool, error) {
+		snapshot := snapshotOf(clusterstate.Input{
+			NodeName: node, Features: compile.AllFeatures(),
+			Namespaces: objects.Namespaces, Pods: objects.Pods, Nodes: objects.Nodes, Policies: objects.Policies,
+		})
+		if findings := snapshot.Findings(); len(findings) > 0 {
+			return nil, fmt.Errorf("cannot be enforced: %v", findings)
+		}
+		return func(p packet.Packet, toHost bool) bool {
+			return snapshot.Evaluate(policy.Query{Packet: p, ToHost: toHost}).Allowed()
+		}, nil
 	}
-	return func(p packet.Packet, toHost bool) bool {
-		return snapshot.Evaluate(policy.Query{Packet: p, ToHost: toHost}).Allowed()
-	}, nil
 }
 
 // byOracle decides as tests/oracle does, which shares no code with the agent.

@@ -26,7 +26,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/tests/conformance/cluster"
+	"sigs.k8s.io/kube-network-policies/tests/needed"
 )
 
 // options are the flags.
@@ -45,7 +47,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.suites, "suites", "v0.1.7,v0.2.0", "releases of the suite, separated by commas")
 	flag.StringVar(&o.clusters, "clusters", names(clusters), "clusters to run on, separated by commas")
-	flag.StringVar(&o.networks, "networks", "compiled,oracle", "networks of their pods, separated by commas: "+names(networks))
+	flag.StringVar(&o.networks, "networks", "compiled,needed,oracle", "networks of their pods, separated by commas: "+names(networks))
 	flag.StringVar(&o.agent, "agent", "", "netns: the agent's binary")
 	flag.StringVar(&o.run, "run", "", "run only the tests whose name matches this regular expression")
 	flag.DurationVar(&o.silence, "silence", 500*time.Millisecond, "how long a connection may be without an answer until it counts as denied")
@@ -69,9 +71,12 @@ type network interface {
 
 // networks make what connects pods.
 var networks = map[string]func(context.Context, options) (network, error){
-	"compiled": func(context.Context, options) (network, error) { return newEvaluated(compiled), nil },
-	"oracle":   func(context.Context, options) (network, error) { return newEvaluated(byOracle), nil },
-	"netns":    func(ctx context.Context, o options) (network, error) { return newPackets(ctx, o.agent) },
+	"compiled": func(context.Context, options) (network, error) {
+		return newEvaluated(compiled(clusterstate.Compile)), nil
+	},
+	"needed": func(context.Context, options) (network, error) { return newEvaluated(compiled(needed.Compile)), nil },
+	"oracle": func(context.Context, options) (network, error) { return newEvaluated(byOracle), nil },
+	"netns":  func(ctx context.Context, o options) (network, error) { return newPackets(ctx, o.agent) },
 	"netns-asking": func(ctx context.Context, o options) (network, error) {
 		return newPackets(ctx, o.agent, "--remember-verdicts=0")
 	},

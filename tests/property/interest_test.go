@@ -8,11 +8,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/tests/needed"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 	"sigs.k8s.io/kube-network-policies/tests/random"
 )
@@ -91,12 +91,7 @@ func (g *gen) giveEachItsOwn(c *oracle.Cluster) {
 func mistaken(c oracle.Cluster, questions []question, limit int, half uint64, counts map[string]int) string {
 	in := input(c)
 	all, pods := clusterstate.Compile(in), in.Pods
-	narrow := clusterstate.New(clusterstate.Config{NodeName: here, Partial: true, Features: in.Features})
-	for _, o := range objectsOf(c) {
-		if pod, ok := o.(*corev1.Pod); !ok || pod.Spec.NodeName == here {
-			narrow.Set(setting(o))
-		}
-	}
+	narrow := needed.New(in)
 	narrow.Snapshot()
 	sets := clusterstate.Cover(narrow.Needs(), limit)
 	if slices.Contains(sets, clusterstate.PodSet{}) {
@@ -109,12 +104,7 @@ func mistaken(c oracle.Cluster, questions []question, limit int, half uint64, co
 		}
 	}
 	list := func(sets []clusterstate.PodSet) *policy.Snapshot {
-		for _, pod := range pods {
-			if inAny(sets, pod) {
-				narrow.Set(compile.NewPod(pod))
-			}
-		}
-		narrow.SetListed(sets)
+		needed.List(narrow, sets, pods)
 		return narrow.Snapshot()
 	}
 	if fault := compareNarrow(all, list(some), questions, len(some) < len(sets), counts); fault != "" {
@@ -124,24 +114,13 @@ func mistaken(c oracle.Cluster, questions []question, limit int, half uint64, co
 		return fmt.Sprintf("with %v: %s", sets, fault)
 	}
 	for _, pod := range pods {
-		if inAny(sets, pod) {
+		if needed.InAny(sets, pod) {
 			counts["pods needed"]++
 		} else if pod.Spec.NodeName != here {
 			counts["pods left out"]++
 		}
 	}
 	return ""
-}
-
-// inAny reports whether an API server would list the pod for one of sets.
-func inAny(sets []clusterstate.PodSet, pod *corev1.Pod) bool {
-	return slices.ContainsFunc(sets, func(s clusterstate.PodSet) bool {
-		selector, err := labels.Parse(s.Labels)
-		if err != nil {
-			panic(err)
-		}
-		return (s.Namespace == "" || s.Namespace == pod.Namespace) && selector.Matches(labels.Set(pod.Labels))
-	})
 }
 
 // compareNarrow names a packet about which the two snapshots decide otherwise, or nothing.

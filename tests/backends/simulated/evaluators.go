@@ -10,20 +10,33 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/tests/needed"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
 // Compiled evaluates like the agent.
 func Compiled(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
+	return evaluate(clusterstate.Compile(input(node, state, nodes)))
+}
+
+// CompiledNeeded evaluates like an agent that watches only the pods that it needs.
+func CompiledNeeded(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
+	return evaluate(needed.Compile(input(node, state, nodes)))
+}
+
+func input(node string, state *netpol.State, nodes []*corev1.Node) clusterstate.Input {
 	var policies []compile.Object
 	for _, p := range state.AllPolicies() {
 		policies = append(policies, p)
 	}
-	snapshot := clusterstate.Compile(clusterstate.Input{
+	return clusterstate.Input{
 		NodeName: node, Features: compile.AllFeatures(),
 		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes, Policies: policies,
-	})
+	}
+}
+
+func evaluate(snapshot *policy.Snapshot) func(Packet) bool {
 	return func(p Packet) bool {
 		return snapshot.Evaluate(policy.Query{Packet: p.Packet, ToHost: p.ToHost}).Allowed()
 	}
