@@ -86,8 +86,9 @@ func (c *Cluster) markInterest() {
 	}
 }
 
-// namespaceChanged notes that selectors of namespaces may select others.
-func (c *Cluster) namespaceChanged() {
+// needsChanged notes that rules may be about other pods: selectors of namespaces may select
+// others, or nodes have ranges.
+func (c *Cluster) needsChanged() {
 	c.interest.of = nil
 	c.markInterest()
 }
@@ -148,24 +149,33 @@ func (c *Cluster) strays(p *compile.Pod) bool {
 // waitsForAny reports whether what p sends may wait for its status (CN-35) if it goes to
 // pods of other nodes, which no range tells from other addresses.
 func (c *Cluster) waitsForAny(p *compile.Pod) bool {
+	return !c.anyRange() && c.stopsFrom(&p.Endpoint)
+}
+
+// anyRange reports whether a node has a range of pods.
+func (c *Cluster) anyRange() bool {
 	for _, n := range c.nodes {
 		if len(n.PodRanges) > 0 {
-			return false
+			return true
 		}
 	}
-	return c.stopsFrom(&p.Endpoint)
+	return false
 }
 
 // needsOfRules returns the pods that rules name, or all pods where a packet cannot be
-// decided without knowing whether its peer is a pod that no rule names.
+// decided without knowing whether its peer is a pod that no rule names. Rules that are never
+// evaluated need none.
 func (c *Cluster) needsOfRules(rules []policy.Rule, d policy.Direction) []PodSet {
 	needs := map[PodSet]bool{}
 	for i := range rules {
 		r := &rules[i]
-		if d == policy.Egress && (stopsPods(r) || asksForPorts(r)) {
+		if d == policy.Egress && (StopsPods(r) && c.anyRange() || AsksForPorts(r)) {
 			return []PodSet{{}}
 		}
 		if r.AnyPeer {
+			if r.AnyPort && r.Tier == policy.NetworkPolicyTier { // where no rule passes
+				break
+			}
 			continue
 		}
 		for _, peer := range r.Peers {
@@ -177,15 +187,15 @@ func (c *Cluster) needsOfRules(rules []policy.Rule, d policy.Direction) []PodSet
 	return slices.Collect(maps.Keys(needs))
 }
 
-// stopsPods reports whether an administrator's rule denies or passes pods. In egress
+// StopsPods reports whether an administrator's rule denies or passes pods. In egress
 // packets to unknown addresses of pod ranges wait for such a rule (CN-35).
-func stopsPods(r *policy.Rule) bool {
+func StopsPods(r *policy.Rule) bool {
 	return r.Tier != policy.NetworkPolicyTier && r.Action != policy.Allow && slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Pods != nil })
 }
 
-// asksForPorts reports whether a rule of egress has a named port that any pod may declare,
+// AsksForPorts reports whether a rule of egress has a named port that any pod may declare,
 // whether a rule names the pod or not.
-func asksForPorts(r *policy.Rule) bool {
+func AsksForPorts(r *policy.Rule) bool {
 	if r.AnyPort || !slices.ContainsFunc(r.Ports, func(p policy.Port) bool { return p.Name != "" }) {
 		return false
 	}

@@ -57,6 +57,17 @@ func TestNeeds(t *testing.T) {
 			`{tier: Admin, subject: {namespaces: {matchLabels: {ns: z}}}, ingress: [{action: Deny, from: [{namespaces: {matchLabels: {ns: x}}}]}]}`)}, want: all},
 		{name: "an administrator denies egress to pods (CN-35)", ranges: []string{"10.0.0.0/23"}, policies: []compile.Object{clusterPolicy("p",
 			`{tier: Admin, subject: {namespaces: {}}, egress: [{action: Deny, to: [{namespaces: {matchLabels: {ns: z}}}]}]}`)}, want: all},
+		{name: "an administrator denies egress to pods, and there are no ranges", policies: []compile.Object{clusterPolicy("p",
+			`{tier: Admin, subject: {namespaces: {}}, egress: [{action: Deny, to: [{namespaces: {matchLabels: {ns: z}}}]}]}`)}, want: []PodSet{{Namespace: "z"}}},
+		{name: "an administrator denies egress to pods behind isolation", ranges: []string{"10.0.0.0/23"}, policies: []compile.Object{
+			netpol("x", "p", `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {}}]}]}`), netpol("y", "p", `{podSelector: {}, policyTypes: [Egress]}`), clusterPolicy("p",
+				`{tier: Baseline, subject: {namespaces: {}}, egress: [{action: Deny, to: [{namespaces: {matchLabels: {ns: z}}}]}]}`)}, want: []PodSet{{Namespace: "x"}}},
+		{name: "rules behind one that allows all", policies: []compile.Object{
+			netpol("x", "a", `{podSelector: {}, ingress: [{}]}`), netpol("x", "b", `{podSelector: {}, ingress: [{from: [{podSelector: {}}]}]}`)}},
+		{name: "rules behind one of an administrator that denies all, after one that passes", ranges: []string{"10.0.0.0/23"}, policies: []compile.Object{
+			clusterPolicy("a", `{tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Pass, from: [{namespaces: {matchLabels: {ns: z}}}]}]}`),
+			clusterPolicy("b", `{tier: Admin, priority: 2, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{}]}]}`), // an unknown peer is every peer
+			netpol("x", "p", `{podSelector: {}, ingress: [{from: [{podSelector: {}}]}]}`)}, want:                               []PodSet{{Namespace: "x"}, {Namespace: "z"}}},
 		{name: "an administrator passes egress to pods (CN-35)", ranges: []string{"10.0.0.0/23"}, policies: []compile.Object{clusterPolicy("p",
 			`{tier: Admin, subject: {namespaces: {}}, egress: [{action: Pass, to: [{namespaces: {matchLabels: {ns: z}}}]}]}`)}, want: all},
 		{name: "an administrator allows egress to pods", ranges: []string{"10.0.0.0/23"}, policies: []compile.Object{clusterPolicy("p",

@@ -36,7 +36,7 @@ func (c *Cluster) deleteNode(name string) bool {
 // nodesChanged drops everything that is derived from nodes.
 func (c *Cluster) nodesChanged() {
 	c.derived, c.podRanges, c.hosts = nil, nil, nil
-	c.markInterest()
+	c.needsChanged()
 }
 
 // rangesOf returns the ranges that pods of some nodes get their addresses from.

@@ -60,7 +60,7 @@ func (c *Cluster) label(name string, l policy.Labels) bool {
 		return false
 	}
 	ns.labels = l
-	c.namespaceChanged()
+	c.needsChanged()
 	for _, old := range ns.pods {
 		now := *old
 		now.Endpoint.NamespaceLabels, now.Endpoint.Version = l, policy.NewVersion()
