@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
@@ -169,16 +170,25 @@ func emptyPeers(c *cluster) {
 	}
 }
 
-// followsEveryPod finds rules with all pods as subjects and as peers.
+// followsEveryPod finds rules for which nodes have to know every pod, though they may watch
+// only the pods that rules name. namedPort finds named ports of addresses. A Pass is not
+// reported: nothing else does what it does.
 func followsEveryPod(c *cluster) {
 	for _, p := range c.policies {
-		if !p.admin() || unreadable(p) || !isEveryPod(p.Subject) {
+		if unreadable(p) {
 			continue
 		}
 		for d, r := range p.rules {
+			if d == policy.Egress && clusterstate.AsksForPorts(r) && !onlyAddresses(r) {
+				c.find(p, ruleField(d, r), "Write the number of the port, or select the pods that declare it.", "every pod may declare the named port")
+			}
 			for i := range r.Peers {
-				if s := r.Peers[i].Pods; s != nil && isEveryPod(s) && r.Action != policy.Allow {
-					c.find(p, peerField(d, r, i), "", "every pod is a subject, and every pod is a peer of a rule with action %v", r.Action)
+				switch s := r.Peers[i].Pods; {
+				case s == nil, r.Action == policy.Pass:
+				case isEveryPod(s):
+					c.find(p, peerField(d, r, i), "", "every pod is a peer")
+				case d == policy.Egress && clusterstate.StopsPods(r):
+					c.find(p, peerField(d, r, i), "Write a rule of ingress of these peers.", "egress to pods is denied: packets to an address wait until it is known whether one of these has it")
 				}
 			}
 		}

@@ -245,9 +245,9 @@ var Rules = []*Rule{
 	},
 	{
 		ID: "follows-every-pod", Severity: Info, check: followsEveryPod,
-		Title: "A rule that selects every pod, for pods of the whole cluster",
-		Why:   "Each node has to know every pod of the cluster before it can evaluate the rule, and where it denies or passes, packets of new pods wait for that.",
-		Fix:   "Select the subjects or the peers more narrowly, or use networks with the ranges of the pods.",
+		Title: "A rule that makes nodes watch every pod",
+		Why:   "Each node with a pod of the policy has to know every pod of the cluster to evaluate the rule. With --pod-watches=needed it watches all of them, instead of those that rules name.",
+		Fix:   "Select the peers more narrowly, or use blocks or networks with the ranges of the pods.",
 	},
 	{
 		ID: IgnoreComment, Severity: Warning,
