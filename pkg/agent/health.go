@@ -20,10 +20,10 @@ func (a *agent) live() error {
 func (a *agent) readiness() error {
 	var errs []error
 	if !a.metrics.hasSnapshot() {
-		errs = append(errs, errors.New("no snapshot of the cluster yet"))
+		errs = append(errs, errors.New("no snapshot of the cluster yet"), a.cache.Listed())
 	}
 	if err := a.cache.Healthy(); err != nil {
-		errs = append(errs, fmt.Errorf("pods that policies need: %w", err))
+		errs = append(errs, err)
 	}
 	if !a.peers.Listening() {
 		errs = append(errs, errors.New("not all queues are bound"))

@@ -2,6 +2,7 @@ package policycache
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -18,13 +19,12 @@ import (
 // that goes on failing.
 const failureLogInterval = time.Minute
 
-// reportFailures counts and logs the lists and watches that lw refuses. An
+// of counts and logs the lists and watches that lw refuses. An
 // informer's own error handler would not do: a server that cannot be reached
 // for a watch is retried without a log message, for hours if need be. It is not a failure that
 // an optional kind is not served; waitUntilServed reports it.
-func reportFailures(lw cache.ListerWatcher, kind string, optional bool, count prometheus.Counter) cache.ListerWatcher {
+func (f *failures) of(lw cache.ListerWatcher) cache.ListerWatcher {
 	inner := cache.ToListerWatcherWithContext(lw)
-	f := &failures{kind: kind, optional: optional, count: count}
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := inner.ListWithContext(ctx, o)
@@ -50,6 +50,7 @@ type failures struct {
 
 	mu     sync.Mutex
 	failed int       // since the last success
+	last   error     // the last one, nil after a success
 	logged time.Time // when failures were last logged, zero since a success
 }
 
@@ -65,7 +66,7 @@ func (f *failures) note(ctx context.Context, verb string, err error) {
 		if !f.logged.IsZero() {
 			logger.Info("Objects readable again", "kind", f.kind, "failures", f.failed)
 		}
-		f.failed, f.logged = 0, time.Time{}
+		f.failed, f.last, f.logged = 0, nil, time.Time{}
 		return
 	case f.optional && apierrors.IsNotFound(err):
 		return
@@ -75,9 +76,19 @@ func (f *failures) note(ctx context.Context, verb string, err error) {
 		return
 	}
 	f.count.Inc()
-	f.failed++
+	f.failed, f.last = f.failed+1, err
 	if f.logged.IsZero() || time.Since(f.logged) >= failureLogInterval {
 		f.logged = time.Now()
 		logger.Error(err, "Objects cannot be read; the last known state stays in force", "kind", f.kind, "verb", verb, "failures", f.failed)
 	}
+}
+
+// notListed says that the objects have not been listed, and why as far as it is known.
+func (f *failures) notListed() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.last == nil {
+		return fmt.Errorf("not listed yet: %s", f.kind)
+	}
+	return fmt.Errorf("not listed yet: %s: %w", f.kind, f.last)
 }

@@ -29,7 +29,7 @@ type mirror struct {
 	source           cache.ListerWatcher
 	strip            stripFunc
 	changes, ignored prometheus.Counter
-	failures         prometheus.Counter
+	failures         *failures
 
 	first  sync.Once
 	listed chan struct{} // closed when the first list is in the Cluster
@@ -55,13 +55,12 @@ func newMirror(c *Cache, kind *compile.Kind, name string, lw cache.ListerWatcher
 		strip:    strip,
 		changes:  c.metrics.changes.WithLabelValues(kind.Name),
 		ignored:  c.metrics.ignored.WithLabelValues(kind.Name),
-		failures: c.metrics.watchErrors.WithLabelValues(kind.Name),
+		failures: &failures{kind: name, optional: kind.Flag != "", count: c.metrics.watchErrors.WithLabelValues(kind.Name)},
 		listed:   make(chan struct{}),
 		objects:  map[[2]string]any{},
 	}
-	optional := kind.Flag != ""
-	m.source = checkVersions(reportFailures(lw, name, optional, m.failures))
-	if optional {
+	m.source = checkVersions(m.failures.of(lw))
+	if m.failures.optional {
 		m.source = waitUntilServed(m.source, kind.Name, m.holdsAny, c.metrics.served.WithLabelValues(kind.Name))
 	}
 	m.source = c.retries.retry(m.source)
@@ -69,7 +68,7 @@ func newMirror(c *Cache, kind *compile.Kind, name string, lw cache.ListerWatcher
 }
 
 // run follows the source until ctx ends. What the source answers is reported by
-// reportFailures; what a Reflector says of the same is not logged. Its delays are those of
+// failures; what a Reflector says of the same is not logged. Its delays are those of
 // retries.
 func (m *mirror) run(ctx context.Context) {
 	m.logger = klog.FromContext(ctx)

@@ -2,6 +2,7 @@ package policycache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -199,7 +200,15 @@ func (p *neededPods) healthy() error {
 	if since.IsZero() || time.Since(since) < neededPatience {
 		return nil
 	}
-	return fmt.Errorf("not listed yet: %v", missing)
+	errs := []error{errors.New("pods that policies need")}
+	for _, q := range missing {
+		if w := p.watches[q.PodSet]; w != nil {
+			errs = append(errs, w.mirror.failures.notListed())
+		} else {
+			errs = append(errs, fmt.Errorf("not listed yet: %s", q))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // missing returns the watches that are needed and have not been listed.

@@ -488,7 +488,7 @@ func TestNeededPodsThatCannotBeListedAreNamed(t *testing.T) {
 				t.Errorf("a packet from %s that another policy decides about: %s, want %s", src, got, want)
 			}
 		}
-		if err := n.Healthy(); err == nil || !strings.Contains(err.Error(), `namespace "y"`) || strings.Contains(err.Error(), "app") {
+		if err := n.Healthy(); err == nil || !strings.Contains(err.Error(), `namespace "y": unable to parse`) || strings.Contains(err.Error(), "app") {
 			t.Errorf("health: %v, want namespace y and no other", err)
 		}
 		s.refuse(ofNamespaceY, nil)
@@ -497,6 +497,32 @@ func TestNeededPodsThatCannotBeListedAreNamed(t *testing.T) {
 		if err := n.Healthy(); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestNeededPodsOfANamespaceThatVanishes: while its pods are being listed.
+func TestNeededPodsOfANamespaceThatVanishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := neededCluster(t)
+		c.create(from("p", named("y")))
+		release := s.delay(ofNamespaceY)
+		n := startNeeded(t, c.source(), Config{NeededPods: s.source})
+		defer n.stop(t)
+		time.Sleep(neededPatience + time.Second)
+		n.want(t, "before the list", map[string]string{"10.0.1.1": "wait"})
+		c.delete(labelled("y"))
+		n.want(t, "without the namespace", map[string]string{"10.0.1.1": "deny", "10.0.2.1": "deny"})
+		if err := n.Healthy(); err != nil {
+			t.Error(err)
+		}
+		s.remove("y", "a")
+		s.remove("y", "b")
+		release()
+		time.Sleep(giveUpAfter + time.Second)
+		s.wantWatches(t, "long after", `pods of node "n"`)
+		c.create(labelled("y"))
+		s.set(podOn("other", "y", "a", "10.0.1.1", "a"))
+		n.want(t, "a namespace of that name", map[string]string{"10.0.1.1": "allow", "10.0.2.1": "deny"})
 	})
 }
 

@@ -272,6 +272,20 @@ func (c *Cache) Healthy() error {
 	return c.needed.healthy()
 }
 
+// Listed returns an error that names what has not been listed of what the first snapshot
+// waits for, unless that is a saved one.
+func (c *Cache) Listed() error {
+	var errs []error
+	for _, m := range c.mirrors {
+		select {
+		case <-m.listed:
+		default:
+			errs = append(errs, m.failures.notListed())
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // waitListed returns true when all kinds have been listed, or false when ctx has ended.
 func (c *Cache) waitListed(ctx context.Context) bool {
 	for _, m := range c.mirrors {

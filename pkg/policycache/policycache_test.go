@@ -369,6 +369,39 @@ func TestOnlyTheOwnNodeIsWatchedUnlessNodesMayBePeers(t *testing.T) {
 	}
 }
 
+// TestKindsThatCannotBeListedAreNamed: the right to list nodes is missing.
+func TestKindsThatCannotBeListedAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, node("n"))
+		var granted atomic.Bool
+		refuse := func() (bool, error) {
+			return !granted.Load(), apierrors.NewForbidden(corev1.Resource("nodes"), "n", errors.New("no rule grants it"))
+		}
+		c.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			refused, err := refuse()
+			return refused, nil, err
+		})
+		c.PrependWatchReactor("nodes", func(clienttesting.Action) (bool, watch.Interface, error) {
+			refused, err := refuse()
+			return refused, nil, err
+		})
+		h := start(t, c.source(), 0)
+		synctest.Wait()
+		if err := h.Listed(); err == nil || err.Error() != `not listed yet: Node: nodes "n" is forbidden: no rule grants it` {
+			t.Errorf("without the right: %v", err)
+		}
+		if got := len(h.all()); got != 0 || h.failures(kindNode) == 0 {
+			t.Errorf("%d snapshots, want none; %v failures counted", got, h.failures(kindNode))
+		}
+		granted.Store(true)
+		time.Sleep(time.Minute)
+		if err := h.Listed(); err != nil {
+			t.Errorf("with the right: %v", err)
+		}
+		h.last(t)
+	})
+}
+
 // broken is a Source whose pods can be listed but, while down, not watched.
 type broken struct {
 	Source

@@ -63,6 +63,6 @@ func (m *mirror) refuse(version string) error {
 		m.logger.Error(err, "Lists are still older than the known state; the last one is in force", "kind", m.kind.Name)
 		return nil
 	}
-	m.failures.Inc()
+	m.failures.count.Inc()
 	return err
 }
