@@ -46,6 +46,7 @@ type options struct {
 	sharedOptions
 	nodeName          string
 	podWatches        agent.PodWatches
+	maxPodWatches     int
 	manifests         string
 	queue             int
 	queues            int
@@ -78,6 +79,7 @@ type options struct {
 func newOptions() *options {
 	return &options{
 		sharedOptions:    newSharedOptions(),
+		maxPodWatches:    policycache.MaxNeededWatches,
 		queue:            defaultQueue,
 		queues:           min(runtime.NumCPU(), defaultMaxQueues),
 		share:            int(steer.DefaultShare),
@@ -96,6 +98,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.nodeName, "hostname-override", o.nodeName, "name of this machine's Node object; empty uses the host name. With a wrong name the agent finds no pods and enforces nothing")
 	fs.StringVar(&o.manifests, "manifests", o.manifests, "directory of Kubernetes manifests (pods, namespaces, nodes, network policies) to enforce instead of those of an API server; changed files are read again")
 	fs.TextVar(&o.podWatches, "pod-watches", o.podWatches, "`PODS` of other nodes to watch: all, or needed, those that policies of this node's pods name, which asks less of the API server where policies name few")
+	fs.IntVar(&o.maxPodWatches, "max-pod-watches", o.maxPodWatches, "with --pod-watches=needed, how many watches of pods of other nodes are needed at a time, 1-62; where policies need more, wider ones take their place, in the end one of all pods. With few, the agent receives pods that it does not need")
 	fs.IntVar(&o.queue, "nfqueue-id", o.queue, "the number, 0-65535, from which on the agent takes NFQUEUE numbers: two for each queue and three more. If another process uses one of them, it takes the next free range, and says so in the log")
 	fs.IntVar(&o.queues, "nfqueue-count", o.queues, "number of queues, 1-64; the kernel distributes connections over them by CPU. Too many take CPU time from pods, too few delay new connections. The default is the number of CPUs, at most 4")
 	fs.IntVar(&o.share, "pod-share", o.share, "packets per second of each pod of this node that are decided before the packets of pods beyond their share; those are decided with the remaining capacity. 0 disables shares: a pod that floods then delays the first packets of all other pods")
@@ -196,6 +199,9 @@ func (o *options) validate(args []string) error {
 	if o.podWatches == agent.NeededPods && o.manifests != "" {
 		fault("pod-watches", o.podWatches, "needs an API server, and cannot be used together with --manifests=%s", o.manifests)
 	}
+	if o.maxPodWatches < 1 || o.maxPodWatches > policycache.MostNeededWatches {
+		fault("max-pod-watches", o.maxPodWatches, "must be in 1-%d", policycache.MostNeededWatches)
+	}
 	if o.snapshotCache != "" && o.manifests != "" {
 		fault("snapshot-cache", o.snapshotCache, "cannot be used together with --manifests=%s", o.manifests)
 	}
@@ -237,6 +243,7 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 	mark, _ := parseMark(o.mark)
 	cfg := agent.Config{
 		PodWatches:          o.podWatches,
+		MaxPodWatches:       o.maxPodWatches,
 		Manifests:           o.manifests,
 		Kinds:               o.kinds.Enabled(),
 		Features:            o.features,

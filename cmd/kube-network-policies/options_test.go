@@ -91,6 +91,8 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"--pod-address-source=nri"}, []string{"--pod-address-source", `"nri"`, "auto, cni-cache, status"}},
 		{[]string{"--pod-watches=own"}, []string{"--pod-watches", `"own"`, "all, needed"}},
 		{[]string{"--pod-watches=needed", "--manifests=."}, []string{"--pod-watches=needed", "--manifests=."}},
+		{[]string{"--max-pod-watches=0"}, []string{"--max-pod-watches=0", "1-62"}},
+		{[]string{"--max-pod-watches=63"}, []string{"--max-pod-watches=63", "1-62"}},
 		{[]string{"--cni-cache-dir=results"}, []string{"--cni-cache-dir=results", "absolute path"}},
 		{[]string{"--dns-resolvers=127.0.0.53"}, []string{"--dns-resolvers", `"127.0.0.53"`}},
 		{[]string{"--snapshot-cache=/does/not/exist/snapshot"}, []string{"--snapshot-cache=/does/not/exist/snapshot", "needs a folder"}},

@@ -279,6 +279,8 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		PodRanges:   a.closeRanges,
 		NeededPods:  needed,
 		Registerer:  reg,
+
+		MaxNeededWatches: cfg.MaxPodWatches,
 	}, a.publish)
 	if err != nil {
 		return nil, err

@@ -21,6 +21,8 @@ type Config struct {
 	API *policycache.APIServer
 	// PodWatches is which pods of other nodes are watched.
 	PodWatches PodWatches
+	// MaxPodWatches is the most watches of NeededPods at a time, 1 to 62. Zero is the default.
+	MaxPodWatches int
 	// Manifests is a directory of Kubernetes objects, used without API.
 	Manifests string
 	// Kinds are the administrators' kinds of policy that are enforced in

@@ -42,10 +42,16 @@ func (q PodQuery) String() string {
 	return "pods of " + strings.Join(of, ", ")
 }
 
-// MaxNeededWatches is the most watches of pods of other nodes that are needed at a time:
-// enough for one of each namespace with pods on an ordinary node. Some that are not needed any
-// more come in addition, so that all have a bit of 64.
-const MaxNeededWatches = 56
+const (
+	// MaxNeededWatches is the default of Config.MaxNeededWatches: enough for one of each
+	// namespace with pods on an ordinary node, and all watches of an agent are at most 64 as
+	// a rule.
+	MaxNeededWatches = 56
+	// MostNeededWatches is how many watches of pods of other nodes there are at most, those included that
+	// are not needed any more: of 64 bits, one is of the node's own pods and one of the saved
+	// state.
+	MostNeededWatches = 62
+)
 
 const (
 	// giveUpAfter is how long a watch goes on that is not needed any more.
@@ -164,7 +170,7 @@ func (p *neededPods) poke() {
 
 // follow notes what the last snapshot needs. It is called with the Cache's mutex held.
 func (p *neededPods) follow(needs []clusterstate.PodSet) {
-	if needs = clusterstate.Cover(needs, MaxNeededWatches); !slices.Equal(needs, p.needs) {
+	if needs = clusterstate.Cover(needs, p.cache.cfg.MaxNeededWatches); !slices.Equal(needs, p.needs) {
 		p.needs = needs
 		p.poke()
 	}

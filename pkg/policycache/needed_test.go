@@ -402,6 +402,27 @@ func TestNeededPodsAreKnownBeforeThePolicyThatNeedsThem(t *testing.T) {
 	})
 }
 
+// TestNeededPodsAreOfFewWatches: more than MaxNeededWatches become wider ones.
+func TestNeededPodsAreOfFewWatches(t *testing.T) {
+	for limit, want := range map[int]string{
+		3: `pods of labels "app=a"; pods of namespace "y", labels "app=b"; pods of namespace "z"; pods of node "n"`,
+		1: `all pods; pods of node "n"`,
+	} {
+		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s := neededCluster(t)
+				c.create(from("p", map[string]string{}, "a"))
+				c.create(from("q", named("y"), "b"))
+				c.create(from("r", named("z")))
+				n := startNeeded(t, c.source(), Config{NeededPods: s.source, MaxNeededWatches: limit})
+				defer n.stop(t)
+				s.wantWatches(t, "three sets", want)
+				n.want(t, "all of them", map[string]string{"10.0.1.1": "allow", "10.0.1.2": "allow", "10.0.2.1": "allow", "192.0.2.1": "deny"})
+			})
+		})
+	}
+}
+
 func TestNeededPodsWhoseLabelsChangeWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := neededCluster(t)

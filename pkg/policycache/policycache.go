@@ -10,6 +10,7 @@
 package policycache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +81,9 @@ type Config struct {
 	// NeededPods lists and watches pods. With it, those of other nodes are watched only as
 	// far as policies of this node's pods need them. Nil watches all pods.
 	NeededPods func(PodQuery) cache.ListerWatcher
+	// MaxNeededWatches is the most watches of pods of other nodes that are needed at a time,
+	// up to 62. Wider ones take the place of more. Zero is the default.
+	MaxNeededWatches int
 	// Registerer takes the metrics.
 	Registerer prometheus.Registerer
 }
@@ -95,6 +99,9 @@ func (c Config) Validate() error {
 	}
 	if c.Settle < 0 {
 		errs = append(errs, errors.New("Settle is negative"))
+	}
+	if c.MaxNeededWatches < 0 || c.MaxNeededWatches > MostNeededWatches {
+		errs = append(errs, fmt.Errorf("MaxNeededWatches is %d, not in 0-%d", c.MaxNeededWatches, MostNeededWatches))
 	}
 	if c.Registerer == nil {
 		errs = append(errs, errors.New("Registerer is nil"))
@@ -153,6 +160,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("policy cache: %w", err)
 	}
+	cfg.MaxNeededWatches = cmp.Or(cfg.MaxNeededWatches, MaxNeededWatches)
 	jitter := cfg.Jitter
 	if jitter == nil {
 		jitter = rand.Float64
