@@ -10,6 +10,7 @@ set -euo pipefail
 
 { # read as a whole, so that the checkout may change meanwhile
 target
+[[ -z $ours ]] || (cd "$root/tests/integration" && go run ./servers/build "$KUBERNETES/e2e") >/dev/null
 focus=${FOCUS:-Netpol}
 skip=${SKIP:-}
 procs=${PROCS:-2}

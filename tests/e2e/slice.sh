@@ -13,9 +13,9 @@ unset KUBECONFIG
 [[ ! -d $state ]] || die "$state is there: another slice runs, or one was killed (CLUSTER_STATE=$state CLUSTER_PREFIX=$prefix make cluster-down)"
 settings
 missing=$(compgen -G "$cache/servers/*/kubelet" >/dev/null || echo all of them)
-[[ -n $missing ]] || missing=$(cd "$root/tests/integration" && go run ./servers/build -missing "$KUBERNETES" etcd coredns)
+[[ -n $missing ]] || missing=$(cd "$root/tests/integration" && go run ./servers/build -missing "$KUBERNETES" "$KUBERNETES/e2e" etcd coredns)
 if [[ -n $missing ]]; then
-	echo "NOT RUN: the cluster's programs are not built on this machine ("$missing"). make cluster-up builds them."
+	echo "NOT RUN: the cluster's programs are not built on this machine ("$missing"). make cluster-up and make e2e build them."
 	exit 0
 fi
 

@@ -25,8 +25,8 @@ with_libraries() {
 }
 
 # The tests ask for their images by the names that they have been compiled with.
-e2e=$(program e2e.test)
-named() { "$e2e" --list-images | grep -E "/$1:" | sort -V | tail -n 1; }
+images=$(program images)
+named() { "$images" | grep -E "/$1:" | sort -V | tail -n 1; }
 
 mkdir "$work/pause"
 (cd "$root" && go build -trimpath -ldflags '-s -w' -o "$work/pause/pause" ./tests/e2e/cluster/pause)

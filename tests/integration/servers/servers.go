@@ -18,6 +18,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,6 +29,7 @@ import (
 // Release is a set of programs that are built out of one version of one module.
 type Release struct {
 	folder   string            // the module beside this file
+	part     string            // which of the module's programs, all if empty
 	name     string            // as people say it, without the version
 	module   string            // whose version the release has
 	programs map[string]string // file name to package; NAME.test is the package's tests
@@ -65,16 +67,14 @@ var (
 		module:   "go.etcd.io/etcd/server/v3",
 		programs: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"},
 	}
-	// Cluster is the Kubernetes that the nodes of tests/e2e/cluster run, with its
-	// end-to-end tests.
+	// Cluster is the Kubernetes that the nodes of tests/e2e/cluster run.
 	Cluster = Release{
 		folder: "v1.35",
 		name:   "kubernetes",
 		module: "k8s.io/kubernetes",
 		programs: map[string]string{
 			"agnhost":                 "k8s.io/kubernetes/test/images/agnhost",
-			"e2e.test":                "k8s.io/kubernetes/test/e2e",
-			"ginkgo":                  "github.com/onsi/ginkgo/v2/ginkgo",
+			"images":                  "./images",
 			"kube-apiserver":          "k8s.io/kubernetes/cmd/kube-apiserver",
 			"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
 			"kube-proxy":              "k8s.io/kubernetes/cmd/kube-proxy",
@@ -83,6 +83,18 @@ var (
 			"kubelet":                 "k8s.io/kubernetes/cmd/kubelet",
 		},
 		stamped: []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"},
+	}
+	// Tests are the end-to-end tests of Cluster. They take as long to build as all of it.
+	Tests = Release{
+		folder: Cluster.folder,
+		part:   "e2e",
+		name:   Cluster.name,
+		module: Cluster.module,
+		programs: map[string]string{
+			"e2e.test": "k8s.io/kubernetes/test/e2e",
+			"ginkgo":   "github.com/onsi/ginkgo/v2/ginkgo",
+		},
+		stamped: Cluster.stamped,
 	}
 	// DNS is that of the cluster.
 	DNS = Release{
@@ -95,16 +107,16 @@ var (
 	All = []Release{Etcd, Newest, WithStatus}
 )
 
-// Named returns the release of a folder beside this file.
-func Named(folder string) (Release, error) {
+// Named returns the release of a folder beside this file, or of FOLDER/PART.
+func Named(name string) (Release, error) {
 	var known []string
-	for _, r := range append([]Release{Cluster, DNS}, All...) {
-		if r.folder == folder {
+	for _, r := range append([]Release{Cluster, Tests, DNS}, All...) {
+		if path.Join(r.folder, r.part) == name {
 			return r, nil
 		}
-		known = append(known, r.folder)
+		known = append(known, path.Join(r.folder, r.part))
 	}
-	return Release{}, fmt.Errorf("no release %q, only %s", folder, strings.Join(known, ", "))
+	return Release{}, fmt.Errorf("no release %q, only %s", name, strings.Join(known, ", "))
 }
 
 // Missing returns the programs of r that Build would have to build, by name.

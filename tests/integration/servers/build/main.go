@@ -1,7 +1,7 @@
 // Command build makes ready what the tests need, so that the tests themselves do
 // not wait for it: a cold build takes longer than a test may. With arguments it
-// builds these releases, each named by its folder, and prints where they are. With
-// -missing it builds nothing and prints which of their programs it would build.
+// builds these releases, each named by its folder or FOLDER/PART, and prints where they
+// are. With -missing it builds nothing and prints which of their programs it would build.
 package main
 
 import (

@@ -1,0 +1,15 @@
+// Command images prints the names of the images that the end-to-end tests of this release
+// ask for, as e2e.test --list-images does, without all that e2e.test is built of.
+package main
+
+import (
+	"fmt"
+
+	"k8s.io/kubernetes/test/utils/image"
+)
+
+func main() {
+	for _, config := range image.GetImageConfigs() {
+		fmt.Println(config.GetE2EImage())
+	}
+}
