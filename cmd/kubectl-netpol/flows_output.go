@@ -52,6 +52,10 @@ func writeFlows(w io.Writer, records []flows.Record, denials bool) error {
 		return out.Flush()
 	}
 	rows := [][]string{{"NODE", "FROM", "TO", "PORT", "VERDICT", "BY", "COUNT", "LAST"}}
+	counted := slices.ContainsFunc(found, func(f aged) bool { return f.Bytes != nil })
+	if counted {
+		rows[0] = append(rows[0], "BYTES")
+	}
 	audited := slices.ContainsFunc(found, func(f aged) bool { return f.Audit != nil })
 	if audited {
 		rows[0] = append(rows[0], "AUDIT")
@@ -60,6 +64,9 @@ func writeFlows(w io.Writer, records []flows.Record, denials bool) error {
 		row := []string{
 			f.Node, flowEnd(f.Record, f.Source), flowEnd(f.Record, f.Destination), portName(f.Record), f.Verdict, decider(&f.Decision),
 			fmt.Sprint(f.Count), duration.HumanDuration(f.age),
+		}
+		if counted {
+			row = append(row, bytesName(f.Bytes))
 		}
 		if audited {
 			row = append(row, auditName(f.Audit))
@@ -118,6 +125,14 @@ func flowEnd(r *flows.Record, e *flows.End) string {
 		return several
 	}
 	return endName(e)
+}
+
+// bytesName returns a number of bytes, empty if it is not known.
+func bytesName(n *uint64) string {
+	if n == nil {
+		return ""
+	}
+	return fmt.Sprint(*n)
 }
 
 func portName(r *flows.Record) string {

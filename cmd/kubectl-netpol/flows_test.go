@@ -169,6 +169,16 @@ func TestLossesAreShown(t *testing.T) {
 	}
 }
 
+// Bytes have a column if an agent knows some.
+func TestFlowsShowBytes(t *testing.T) {
+	line := strings.Replace(flowLine, `"count":12`, `"count":12,"bytes":1500`, 1)
+	stdout, _, err := flowsOf(t, fakeAgents{"node-1": prints("node-1", agentLine, line, deniedLine)}, flowsOptions{output: "text"})
+	rows := strings.Split(stdout, "\n")
+	if err != nil || len(rows) != 4 || !strings.HasSuffix(rows[0], "  BYTES") || !strings.HasSuffix(rows[1], "s") || !strings.HasSuffix(rows[2], "  1500") {
+		t.Errorf("%v\n%s", err, stdout)
+	}
+}
+
 // Neither a record of the future nor a name with control characters spoils the table.
 func TestStrangeRecordsAreShownPlainly(t *testing.T) {
 	line := strings.NewReplacer("03:04:00Z", "05:00:00Z", "db-0", `db\u001b[31m`).Replace(flowLine)

@@ -68,6 +68,7 @@ type agent struct {
 
 	cache   *policycache.Cache
 	metrics *metrics
+	logger  klog.Logger
 
 	ready     chan struct{} // closed when packets can be decided
 	published sync.Once     // closes ready
@@ -184,7 +185,7 @@ func checkNode(reg prometheus.Registerer, node nodecheck.Node, logger klog.Logge
 }
 
 func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {
-	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg), eval: newEvaluator(cfg.EvaluationMemory, reg)}
+	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg), logger: logger, eval: newEvaluator(cfg.EvaluationMemory, reg)}
 	a.exportClosed(reg)
 	a.peers, a.numbers = &peers{kernel: queue.Host{}}, cfg.numbers()
 	a.tunnelPorts, a.podTunnels = cfg.TunnelPorts, cfg.PodTunnels
@@ -204,7 +205,7 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		return nil, err
 	}
 	a.verdicts = a.newVerdictCache(cfg, reg)
-	a.flows = flows.New(flows.Config{Node: cfg.NodeName, Learned: a.observer, AuditOnly: cfg.Audit, Registerer: reg})
+	a.flows = flows.New(flows.Config{Node: cfg.NodeName, Learned: a.observer, Connections: a.connections, AuditOnly: cfg.Audit, Registerer: reg})
 	if a.blocker, err = a.newBlocker(cfg, reg); err != nil {
 		return nil, err
 	}

@@ -14,6 +14,8 @@ const (
 	attrReply    = 2
 	attrStatus   = 3
 	attrMark     = 8
+	attrCounters = 9  // of the original direction
+	attrReplies  = 10 // counters of the other one
 	attrID       = 12
 	attrZone     = 18
 	attrMarkMask = 21
@@ -26,6 +28,8 @@ const (
 
 	attrProtoNum = 1
 	attrSrcPort  = 2
+
+	attrCounterBytes = 2
 
 	// statusExpected is IPS_EXPECTED of linux/netfilter/nf_conntrack_common.h:
 	// a helper has derived the connection from another one.
@@ -41,6 +45,7 @@ type entry struct {
 	reply    sender // of the replies, as they come in
 	mark     uint32
 	expected bool
+	bytes    uint64 // in both directions, 0 if the kernel does not count them
 	key      key
 }
 
@@ -102,6 +107,8 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 			return ok
 		case attrMark:
 			return getUint32(value, &e.mark)
+		case attrCounters, attrReplies:
+			return nlattr.Each(value, e.addCounter)
 		case attrZone:
 			e.key.zone = value
 		case attrID:
@@ -110,6 +117,17 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 		return true
 	})
 	return e, ok && e.original.addr.IsValid() && e.reply.addr.IsValid()
+}
+
+func (e *entry) addCounter(typ uint16, value []byte) bool {
+	if typ != attrCounterBytes {
+		return true
+	}
+	if len(value) < 8 {
+		return false
+	}
+	e.bytes += binary.BigEndian.Uint64(value)
+	return true
 }
 
 // decode decodes the content of CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.

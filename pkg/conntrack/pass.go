@@ -208,12 +208,20 @@ func ask(evaluate Evaluator, p packet.Packet, local addrSet) (v Verdict, err err
 		// blocked if it forged its node's address while that was allowed.
 		return Unselected, nil
 	}
+	v = Keep
+	err = recovered(p, func() { v = evaluate(p, local.has(p.Dst.Addr())) })
+	return v, err
+}
+
+// recovered turns a panic of evaluate, about p, into an error.
+func recovered(p packet.Packet, evaluate func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			v, err = Keep, fmt.Errorf("evaluate %v: panic: %v\n%s", p, r, debug.Stack())
+			err = fmt.Errorf("evaluate %v: panic: %v\n%s", p, r, debug.Stack())
 		}
 	}()
-	return evaluate(p, local.has(p.Dst.Addr())), nil
+	evaluate()
+	return nil
 }
 
 // clone returns a copy that stays valid.

@@ -158,6 +158,23 @@ func (e *Enforcer) EvaluateClass(c packet.Class) (d policy.Decision, lasting boo
 	return s.EvaluateClass(c)
 }
 
+// EvaluateOpened decides about the packet that opened a connection by the current snapshot.
+// would is the decision with audited policies if it has another verdict, else nil. s is nil
+// if there is no snapshot. It is not for the path of packets.
+func (e *Enforcer) EvaluateOpened(p packet.Packet, toHost bool) (d policy.Decision, would *policy.Decision, s *policy.Snapshot) {
+	if s = e.snapshot.Load(); s == nil {
+		return d, nil, nil
+	}
+	q := policy.Query{Packet: p, ToHost: toHost, Learned: e.cfg.Learned, Defer: true}
+	d, audited := s.EvaluateAudited(q)
+	if audited {
+		if w := s.Audit().Evaluate(q); w.Action != d.Action && w.Reason != policy.UnknownPod && w.Reason != policy.NotEvaluated {
+			would = &w
+		}
+	}
+	return d, would, s
+}
+
 // CountRemembered counts packets of a class on which the kernel gave the verdict of an
 // earlier decision.
 func (e *Enforcer) CountRemembered(c packet.Class, d policy.Decision, packets uint64) {

@@ -21,6 +21,9 @@ type Config struct {
 	Node string
 	// Learned has the domain names that pods have resolved. Nil knows none.
 	Learned policy.Learned
+	// Connections calls yield with each connection that the kernel tracks, and reports
+	// whether the kernel counts their bytes. Nil is a kernel that does not.
+	Connections func(ctx context.Context, yield func(*Connection)) (counted bool, err error)
 	// AuditOnly says that no policy is enforced.
 	AuditOnly bool
 	// Registerer receives the metrics.
@@ -36,6 +39,9 @@ type Recorder struct {
 	// wall returns the time of the day, and since the time since epoch.
 	wall  func() time.Time
 	since func() time.Duration
+
+	counting sync.Mutex // is held while bytes are counted
+	counted  time.Time  // when that ended, and may begin again
 
 	mu      sync.Mutex
 	table   *table

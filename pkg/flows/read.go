@@ -92,6 +92,9 @@ func (r *Recorder) Read(f Filter) []Record {
 	if f.Rules {
 		return r.readRules()
 	}
+	if !f.Denied {
+		r.countBytes()
+	}
 	flows, denials, summary, c := r.copy(&f)
 	records := make([]Record, 0, 1+len(flows)+len(denials))
 	records = append(records, r.agent(summary, c))
@@ -181,7 +184,7 @@ func (f *flow) record(node string, c *clock) Record {
 	}
 	r := k.record(TypeFlow, node, f.from, f.to)
 	r.Destination.Names = f.names
-	r.Count, r.First, r.Last = f.count, c.at(f.first), c.at(f.last)
+	r.Count, r.Bytes, r.First, r.Last = f.count, f.bytes, c.at(f.first), c.at(f.last)
 	return r
 }
 

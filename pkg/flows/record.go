@@ -45,7 +45,10 @@ type Record struct {
 	Audit *Decision `json:"audit,omitempty"`
 
 	// Count is the number of packets that were decided.
-	Count uint64     `json:"count,omitempty"`
+	Count uint64 `json:"count,omitempty"`
+	// Bytes are those of the connections of an allowed flow that were open lately, in both
+	// directions. Nil if the kernel does not count them.
+	Bytes *uint64    `json:"bytes,omitempty"`
 	First *time.Time `json:"first,omitempty"`
 	Last  *time.Time `json:"last,omitempty"`
 

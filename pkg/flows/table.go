@@ -69,6 +69,7 @@ type flow struct {
 	addr        netip.Addr // the first one that outside stands for
 	names       []string   // of the destination, the first one, as the source knows it
 	count       uint64
+	bytes       *uint64 // of its connections that are open, nil if that is not known
 	first, last time.Duration
 	changed     uint64     // table.changes after the latest decision
 	source      netip.Addr // that it counts for

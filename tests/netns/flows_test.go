@@ -13,6 +13,47 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
+// TestFlowBytes reads the bytes of connections that are open, which the kernel counts once that
+// is switched on.
+func TestFlowBytes(t *testing.T) {
+	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db")
+	socket := t.TempDir() + "/probe"
+	node := c.Nodes[0]
+	c.Start(t, "--probe-socket="+socket)
+	c.Apply(t, "policies", letsDB)
+	c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"))
+	const port, sent = 4000, 50
+	to := netip.AddrPortFrom(c.Hosts["x/web"].Addrs[0], port)
+	bytes := func() (n *uint64) {
+		output, err := node.Run(t.Context(), "", labtest.AgentBinary, "flows", "--probe-socket", socket)
+		if err == nil {
+			err = flows.Decode(strings.NewReader(output), func(r *flows.Record) error {
+				if r.Type == flows.TypeFlow && r.Source.Pod == "db" && r.Port == port {
+					n = r.Bytes
+				}
+				return nil
+			})
+		}
+		if err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+		return n
+	}
+	datagrams(t, c.Hosts["y/db"], to, 1)
+	if n := bytes(); n != nil {
+		t.Errorf("%d bytes, and the kernel does not count them", *n)
+	}
+	if output, err := node.Run(t.Context(), "", "sh", "-c", "echo 1 > /proc/sys/net/netfilter/nf_conntrack_acct"); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	datagrams(t, c.Hosts["y/db"], to, sent)
+	const least = sent * (20 + 8) // headers of IPv4 and of UDP
+	var n *uint64
+	if labtest.Within(t, func() bool { n = bytes(); return n != nil && *n >= least }) != nil {
+		t.Errorf("bytes %v of %d datagrams, want %d at least", n, sent, least)
+	}
+}
+
 // TestFlowRecords reads what an agent has decided at its socket and in its log, while a pod
 // sends to more ports than it may have flows: flows of other pods stay, and verdicts are as
 // ever.
