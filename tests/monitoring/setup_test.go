@@ -27,7 +27,7 @@ const (
 	apiServerAddress = "127.0.0.1:6443"
 )
 
-// policies isolate a pod, and one of them cannot be enforced as written.
+// policies isolate a pod. One of them cannot be enforced as written, and one is audited.
 const policies = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -38,6 +38,11 @@ apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {namespace: x, name: wrong}
 spec: {podSelector: {matchLabels: {app: web}}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/99}}]}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: x, name: audited, annotations: {kube-network-policies.sigs.k8s.io/enforcement: audit}}
+spec: {podSelector: {matchExpressions: [{key: app, operator: DoesNotExist}]}, policyTypes: [Egress]}
 `
 
 // cluster is one or two nodes with agents in use, and a status writer on the first one.
