@@ -14,7 +14,8 @@ COPY pkg pkg
 COPY tests/prober tests/prober
 ARG LDFLAGS=
 ARG TARGETARCH
-RUN CGO_ENABLED=0 GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w $LDFLAGS" -o / ./cmd/kube-network-policies ./tests/prober
+# grpcnotrace: the types of OTLP import gRPC. With its traces, the agent has 67 MB instead of 39 MB.
+RUN CGO_ENABLED=0 GOARCH=$TARGETARCH go build -trimpath -tags grpcnotrace -ldflags="-s -w $LDFLAGS" -o / ./cmd/kube-network-policies ./tests/prober
 
 # nft, the only other program the agent runs, with the libraries it is linked to.
 FROM ${DEBIAN_IMAGE} AS nft
