@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/bench/cluster"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
+	"sigs.k8s.io/kube-network-policies/tests/scale/model"
 )
 
 // The client is a pod of another node, in a namespace that all clusters have. The
@@ -31,7 +32,7 @@ const (
 )
 
 func (e *environment) clientPod(label string) *corev1.Pod {
-	p := newPod(cluster.NamespaceName(1), clientName, "probes", clientNode, e.client.Addrs...)
+	p := model.NewPod(cluster.NamespaceName(1), clientName, "probes", clientNode, e.client.Addrs...)
 	return relabelled(p, clientLabel, label)
 }
 

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/scale/model"
 )
 
 // The main thread stays in its namespace, see load.Inside.
@@ -37,6 +38,7 @@ func main() {
 	flag.IntVar(&o.flips, "flips", 100, "changes of each kind whose latency is measured")
 	flag.BoolVar(&o.lists, "lists", false, "serve no streamed lists, as API servers before Kubernetes 1.34")
 	flag.BoolVar(&o.short, "short", false, "measure a small cluster for a short time, as a smoke test")
+	flag.BoolVar(&o.needed, "needed", false, "print what nodes of modelled clusters ask for with --pod-watches=needed, and measure nothing else")
 	heapOf := flag.String("heap-of", "", "print the heap of a process that holds the cluster of this kubeconfig, and nothing else")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -64,6 +66,7 @@ type options struct {
 	during       time.Duration
 	flips        int
 	lists, short bool
+	needed       bool
 }
 
 // validate reports every flag with an invalid value.
@@ -96,9 +99,21 @@ func (o options) shortened() options {
 	return o
 }
 
+// modelled is the cluster that is modelled.
+func (o options) modelled() model.Config {
+	if o.short {
+		return model.Config{Nodes: 100, Pods: 3000, Namespaces: 100}
+	}
+	return model.Large
+}
+
 // run measures everything and prints it on out.
 func run(ctx context.Context, out io.Writer, o options) (err error) {
 	o = o.shortened()
+	if o.needed {
+		simulate(out, o.modelled())
+		return nil
+	}
 	if err := errors.Join(o.validate(), lab.Check()); err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func (m *measurement) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	before := len(m.api.Lists())
+	before := len(m.api.Client("").Lists())
 	began := time.Now()
 	m.agent, err = m.node.StartAgent(lab.AgentConfig{Binary: m.options.agent, Args: []string{"--kubeconfig", path}})
 	if err != nil {
@@ -76,7 +76,7 @@ func (m *measurement) start(ctx context.Context) error {
 		return err
 	}
 	ready := time.Now()
-	lists := m.api.Lists()[before:]
+	lists := m.api.Client("").Lists()[before:]
 	last := slices.MaxFunc(lists, func(a, b apiserver.List) int { return a.Ended.Compare(b.Ended) })
 	var bytes int64
 	for _, l := range lists {
@@ -132,7 +132,7 @@ type account struct {
 }
 
 func (m *measurement) account(ctx context.Context) (a account, err error) {
-	a = account{at: time.Now(), changes: m.churn.done, watches: m.api.Watches(), sent: m.api.Sent()}
+	a = account{at: time.Now(), changes: m.churn.done, watches: m.api.Client("").Watches(), sent: m.api.Client("").Sent()}
 	if a.cpu, err = cpuTime(m.agent.PID()); err != nil {
 		return a, err
 	}

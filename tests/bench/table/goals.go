@@ -24,6 +24,11 @@ const (
 	busyPod      = "BusyPodChange/policies=10000/pods=100000"
 	busyPolicy   = "BusyPolicyChange/policies=10000/pods=100000"
 	start        = "Start/policies=10000/pods=100000"
+
+	askedEqual    = "Asked/equal/everyone=0%/pods=150000"
+	askedZipf     = "Asked/zipf/everyone=0%/pods=150000"
+	askedByLabel  = "Asked/zipf-by-label/everyone=0%/pods=150000"
+	askedEveryone = "Asked/equal/everyone=1%/pods=150000"
 )
 
 // sameWork is the most that work may differ which is to be the same: pods by the
@@ -179,6 +184,33 @@ var goals = []goal{
 		"start with 100,000 pods and 10,000 policies: first snapshot enforced after the last list arrives", "≤ 2 s",
 		[]check{{of(start, "ns/op"), "%.2f", " s", sec, atMost(2e9)}},
 	},
+	{
+		"what an agent with needed pods asks for, of what all pods are, 150,000 pods, namespaces of one size", "≤ 1/20 of objects, events and bytes",
+		asked(askedEqual, atMost(100./20)),
+	},
+	{
+		"the same, sizes of namespaces as 1, 1/2, 1/3, …", "≤ 1/5",
+		asked(askedZipf, atMost(100./5)),
+	},
+	{
+		"the same, large namespaces with policies for each application", "≤ 1/5",
+		asked(askedByLabel, atMost(100./5)),
+	},
+	{
+		"namespaces of one size, 1 % with a rule for all pods", "no goal",
+		asked(askedEveryone, nil),
+	},
+}
+
+// asked is what nodes ask for in a modelled cluster, on average.
+func asked(measurement string, holds bound) []check {
+	return []check{
+		{of(measurement, "objects-percent"), "%.1f", " % of objects", 1, holds},
+		{of(measurement, "events-percent"), "%.1f", " % of events", 1, holds},
+		{of(measurement, "bytes-percent"), "%.1f", " % of bytes", 1, holds},
+		{of(measurement, "watches"), "%.0f", " watches", 1, nil},
+		{of(measurement, "watch-all-percent"), "%.0f", " % of nodes watch all pods", 1, nil},
+	}
 }
 
 // slower compares latencies of the agent with those of an accept rule, and shows the

@@ -1,8 +1,8 @@
 // Package apiserver is a fake API server of a large cluster. It serves lists and
 // watches as a real one does to a node agent: in protobuf, with streamed lists, one
-// frame for each event. Objects are kept encoded, so that serving them costs little
-// compared with what is measured. It does not interpret objects and stores nothing
-// that clients send.
+// frame for each event, to requests for a namespace, for labels and for fields, too.
+// Objects are kept encoded, so that serving them costs little compared with what is
+// measured. It stores nothing that clients send, and counts what each of them is sent.
 //
 // The fakes of pkg/policycache (faults, compaction, no network) and of
 // pkg/status/statustest (writes and field managers, JSON) keep objects decoded and
@@ -56,14 +56,22 @@ type Server struct {
 	// It is set before the first request.
 	Streaming bool
 
-	sent    atomic.Int64 // bytes of bodies
-	watches atomic.Int64 // that are open
-
 	mu      sync.Mutex
 	version uint64
 	kinds   map[string]*kind
 	byType  map[reflect.Type]*kind
-	lists   []List
+	clients map[string]*Client
+}
+
+// Client is what was sent to the clients whose paths begin with the prefix of one name.
+type Client struct {
+	name    string
+	sent    atomic.Int64 // bytes of bodies
+	events  atomic.Int64 // of watches, without those of lists
+	watches atomic.Int64 // that are open
+
+	mu    sync.Mutex
+	lists []List
 }
 
 // List is a list that was sent completely.
@@ -78,25 +86,32 @@ type List struct {
 // kind holds the objects of one kind, encoded.
 type kind struct {
 	example, list runtime.Object
-	objects       map[string][]byte // by namespace/name
+	objects       map[string]object // by namespace/name
 	history       []event
 	dropped       uint64        // no event up to this version is in history
 	changed       chan struct{} // closed at every change
 }
 
+// object is an encoded object, and what requests select it by.
+type object struct {
+	attributes
+	encoded []byte
+}
+
+// event is a change of an object: what it was and is. The zero object is none.
 type event struct {
-	version uint64
-	name    string // namespace/name
-	frame   []byte
+	version  uint64
+	old, now object
+	frame    []byte // for who selects both, or the only one
 }
 
 func newKind(example, list runtime.Object) *kind {
-	return &kind{example: example, list: list, objects: map[string][]byte{}, changed: make(chan struct{})}
+	return &kind{example: example, list: list, objects: map[string]object{}, changed: make(chan struct{})}
 }
 
 // New returns an empty Server.
 func New() *Server {
-	s := &Server{Streaming: true, version: 1, kinds: served(), byType: map[reflect.Type]*kind{}}
+	s := &Server{Streaming: true, version: 1, kinds: served(), byType: map[reflect.Type]*kind{}, clients: map[string]*Client{}}
 	for _, k := range s.kinds {
 		s.byType[reflect.TypeOf(k.example)] = k
 	}
@@ -124,41 +139,72 @@ func (s *Server) change(typ watch.EventType, o Object) (time.Time, error) {
 		return time.Time{}, err
 	}
 	name := o.GetNamespace() + "/" + o.GetName()
-	if _, known := k.objects[name]; !known && typ == watch.Modified {
-		typ = watch.Added
-	}
-	if k.objects[name] = encoded; typ == watch.Deleted {
+	e := event{version: s.version, old: k.objects[name], now: object{attributesOf(o), encoded}}
+	switch {
+	case typ == watch.Deleted:
+		e.old, e.now = e.now, object{}
 		delete(k.objects, name)
+	case e.old.encoded == nil:
+		typ = watch.Added
+		fallthrough
+	default:
+		k.objects[name] = e.now
 	}
+	e.frame = frame(typ, encoded)
 	if len(k.history) >= 2*historyLen {
 		k.dropped = k.history[historyLen-1].version
 		k.history = slices.Clone(k.history[historyLen:])
 	}
-	k.history = append(k.history, event{s.version, name, frame(typ, encoded)})
+	k.history = append(k.history, e)
 	at := time.Now()
 	close(k.changed)
 	k.changed = make(chan struct{})
 	return at, nil
 }
 
-// Sent returns how many bytes clients were sent.
-func (s *Server) Sent() int64 { return s.sent.Load() }
-
-// Watches returns how many watches are open.
-func (s *Server) Watches() int { return int(s.watches.Load()) }
-
-// Lists returns the lists that were sent, streamed or not.
-func (s *Server) Lists() []List {
+// Client returns the client of a name, of which requests tell by Prefix. Other requests are of
+// the client without a name.
+func (s *Server) Client(name string) *Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.lists)
+	if s.clients[name] == nil {
+		s.clients[name] = &Client{name: name}
+	}
+	return s.clients[name]
+}
+
+const clientPrefix = "/clients/"
+
+// Prefix returns what the paths of the client's requests begin with.
+func (c *Client) Prefix() string { return clientPrefix + c.name }
+
+// Sent returns how many bytes the client was sent.
+func (c *Client) Sent() int64 { return c.sent.Load() }
+
+// Events returns how many events of watches the client was sent, without streamed lists.
+func (c *Client) Events() int64 { return c.events.Load() }
+
+// Watches returns how many watches are open.
+func (c *Client) Watches() int { return int(c.watches.Load()) }
+
+// Lists returns the lists that were sent, streamed or not.
+func (c *Client) Lists() []List {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.lists)
 }
 
 // WithoutPods is the path prefix of the same cluster without its pods.
 const WithoutPods = "/without-pods"
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	path, bare := strings.CutPrefix(r.URL.Path, WithoutPods)
+	path, client := r.URL.Path, ""
+	if rest, ok := strings.CutPrefix(path, clientPrefix); ok {
+		client, path, _ = strings.Cut(rest, "/")
+		path = "/" + path
+	}
+	path, bare := strings.CutPrefix(path, WithoutPods)
+	path, namespace := cutNamespace(path)
 	k := s.kinds[path]
 	if k == nil || r.Method != http.MethodGet {
 		http.NotFound(w, r)
@@ -167,8 +213,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if bare && path == "/api/v1/pods" {
 		k = newKind(k.example, k.list)
 	}
-	c := &call{Server: s, kind: k, w: w, r: r, selected: selector(r)}
 	query := r.URL.Query()
+	selected, err := newSelection(namespace, query.Get("labelSelector"), query.Get("fieldSelector"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c := &call{Server: s, client: s.Client(client), kind: k, w: w, r: r, selected: selected}
 	switch streamed := query.Get("sendInitialEvents") == "true"; {
 	case query.Get("watch") == "":
 		c.sendList()
@@ -186,13 +237,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// selector returns which objects a request is about, by namespace/name.
-func selector(r *http.Request) func(name string) bool {
-	name, ok := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), metav1.ObjectNameField+"=")
-	if !ok {
-		return func(string) bool { return true }
+// cutNamespace returns the path without a namespace, and the namespace if there is one.
+func cutNamespace(path string) (all, namespace string) {
+	const part = "/namespaces/"
+	before, rest, found := strings.Cut(path, part)
+	namespace, resource, ok := strings.Cut(rest, "/")
+	if !found || !ok {
+		return path, ""
 	}
-	return func(full string) bool { return strings.HasSuffix(full, "/"+name) }
+	return before + "/" + resource, namespace
 }
 
 var encoder = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
-	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -25,10 +24,11 @@ const (
 // call is one request.
 type call struct {
 	*Server
+	client   *Client
 	kind     *kind
 	w        http.ResponseWriter
 	r        *http.Request
-	selected func(name string) bool
+	selected selection
 	out      *bufio.Writer // of a watch, nil before its first event
 }
 
@@ -37,17 +37,22 @@ type call struct {
 func (c *call) current() (objects [][]byte, version uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(c.kind.objects)) {
-		if c.selected(name) {
-			objects = append(objects, c.kind.objects[name])
+	var names []string
+	for name, o := range c.kind.objects {
+		if c.selected.has(o) {
+			names = append(names, name)
 		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		objects = append(objects, c.kind.objects[name].encoded)
 	}
 	return objects, c.version
 }
 
 // sendList sends all objects in one message.
 func (c *call) sendList() {
-	began, before := time.Now(), c.Sent()
+	began, before := time.Now(), c.client.Sent()
 	objects, version := c.current()
 	message, err := encodeList(c.kind.list, objects, version)
 	if err != nil {
@@ -57,13 +62,13 @@ func (c *call) sendList() {
 	c.w.Header().Set("Content-Type", contentType)
 	_, _ = c.Write(message)
 	c.w.(http.Flusher).Flush()
-	c.note(List{Objects: len(objects), Bytes: c.Sent() - before, Began: began})
+	c.note(List{Objects: len(objects), Bytes: c.client.Sent() - before, Began: began})
 }
 
 // streamList sends all objects as events, and the bookmark that ends them. It
 // returns the version that a watch goes on from.
 func (c *call) streamList() (version uint64) {
-	began, before := time.Now(), c.Sent()
+	began, before := time.Now(), c.client.Sent()
 	objects, version := c.current()
 	c.begin()
 	for _, o := range objects {
@@ -75,22 +80,22 @@ func (c *call) streamList() (version uint64) {
 	}
 	_, _ = c.out.Write(frame(watch.Bookmark, end))
 	c.flush()
-	c.note(List{Objects: len(objects), Bytes: c.Sent() - before, Began: began})
+	c.note(List{Objects: len(objects), Bytes: c.client.Sent() - before, Began: began})
 	return version
 }
 
 // note remembers a list that has just been sent.
 func (c *call) note(l List) {
 	l.Kind, l.Ended = reflect.TypeOf(c.kind.example).Elem().Name(), time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lists = append(c.lists, l)
+	c.client.mu.Lock()
+	defer c.client.mu.Unlock()
+	c.client.lists = append(c.client.lists, l)
 }
 
 // watch sends the events after a version until the client disconnects.
 func (c *call) watch(from uint64) {
-	c.watches.Add(1)
-	defer c.watches.Add(-1)
+	c.client.watches.Add(1)
+	defer c.client.watches.Add(-1)
 	for {
 		events, changed, ok := c.behind(from)
 		if !ok {
@@ -99,8 +104,10 @@ func (c *call) watch(from uint64) {
 		}
 		c.begin()
 		for _, e := range events {
-			if from = e.version; c.selected(e.name) {
-				_, _ = c.out.Write(e.frame)
+			from = e.version
+			if f := c.selected.frameOf(e); f != nil {
+				_, _ = c.out.Write(f)
+				c.client.events.Add(1)
 			}
 		}
 		c.flush()
@@ -145,7 +152,7 @@ func (c *call) flush() {
 // Write counts what is sent. A connection that is gone ends its request soon.
 func (c *call) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
-	c.sent.Add(int64(n))
+	c.client.sent.Add(int64(n))
 	return n, err
 }
 
