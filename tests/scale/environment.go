@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"sigs.k8s.io/kube-network-policies/tests/bench/cluster"
 	"sigs.k8s.io/kube-network-policies/tests/bench/load"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
@@ -31,8 +33,8 @@ type environment struct {
 // clientAddr is of none of the generated pods and beyond the node's pod ranges.
 var clientAddr = netip.MustParseAddr("10.255.0.2")
 
-// newEnvironment builds the environment, with the cluster's objects.
-func newEnvironment(ctx context.Context, s size, streaming bool) (_ *environment, err error) {
+// newEnvironment builds the environment, with the objects that fill stores for a node.
+func newEnvironment(ctx context.Context, fill func(*apiserver.Server, *corev1.Node) error, streaming bool) (_ *environment, err error) {
 	e := &environment{api: apiserver.New()}
 	e.api.Streaming = streaming
 	defer func() {
@@ -57,7 +59,7 @@ func newEnvironment(ctx context.Context, s size, streaming bool) (_ *environment
 	if e.client, err = e.lab.AddHost(ctx, e.node, clientName, clientAddr); err != nil {
 		return nil, err
 	}
-	if err := s.fill(e.api, e.node.Object()); err != nil {
+	if err := fill(e.api, e.node.Object()); err != nil {
 		return nil, err
 	}
 	if err := e.put(); err != nil {

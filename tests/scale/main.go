@@ -20,7 +20,10 @@ import (
 	"syscall"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
 	"sigs.k8s.io/kube-network-policies/tests/scale/model"
 )
 
@@ -38,7 +41,8 @@ func main() {
 	flag.IntVar(&o.flips, "flips", 100, "changes of each kind whose latency is measured")
 	flag.BoolVar(&o.lists, "lists", false, "serve no streamed lists, as API servers before Kubernetes 1.34")
 	flag.BoolVar(&o.short, "short", false, "measure a small cluster for a short time, as a smoke test")
-	flag.BoolVar(&o.needed, "needed", false, "print what nodes of modelled clusters ask for with --pod-watches=needed, and measure nothing else")
+	flag.BoolVar(&o.needed, "needed", false, "compare agents with --pod-watches=needed and without, in modelled clusters of 150,000 pods, and measure nothing else")
+	flag.BoolVar(&o.simulate, "simulate", false, "print what nodes of these clusters ask for with --pod-watches=needed, without agents, and nothing else")
 	heapOf := flag.String("heap-of", "", "print the heap of a process that holds the cluster of this kubeconfig, and nothing else")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -67,6 +71,7 @@ type options struct {
 	flips        int
 	lists, short bool
 	needed       bool
+	simulate     bool
 }
 
 // validate reports every flag with an invalid value.
@@ -108,16 +113,31 @@ func (o options) modelled() model.Config {
 }
 
 // run measures everything and prints it on out.
-func run(ctx context.Context, out io.Writer, o options) (err error) {
+func run(ctx context.Context, out io.Writer, o options) error {
 	o = o.shortened()
-	if o.needed {
+	if o.simulate {
 		simulate(out, o.modelled())
 		return nil
 	}
 	if err := errors.Join(o.validate(), lab.Check()); err != nil {
 		return err
 	}
-	e, err := newEnvironment(ctx, o.size, !o.lists)
+	if o.needed {
+		return o.compare(ctx, out)
+	}
+	return o.measured(ctx, out, o.size.fill, func(ctx context.Context, m *measurement) error {
+		for _, step := range []func(context.Context) error{m.heap, m.start, m.load, m.changing, m.calm, m.busy} {
+			if err := step(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// measured runs steps in an environment of their own.
+func (o options) measured(ctx context.Context, out io.Writer, fill func(*apiserver.Server, *corev1.Node) error, steps func(context.Context, *measurement) error) (err error) {
+	e, err := newEnvironment(ctx, fill, !o.lists)
 	if err != nil {
 		return err
 	}
@@ -127,14 +147,12 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 			return err
 		}
 	}
-	m := &measurement{environment: e, options: o, out: out}
-	for _, step := range []func(context.Context) error{m.heap, m.start, m.load, m.changing, m.calm, m.busy} {
-		if err := step(ctx); err != nil {
-			if m.agent != nil {
-				err = fmt.Errorf("%w; the agent's log:\n%s", err, m.agent.Log())
-			}
-			return err
+	m := &measurement{environment: e, options: o, out: out, client: e.api.Client("")}
+	if err := steps(ctx, m); err != nil {
+		if m.agent != nil {
+			err = fmt.Errorf("%w; the agent's log:\n%s", err, m.agent.Log())
 		}
+		return err
 	}
 	return nil
 }

@@ -23,8 +23,9 @@ type measurement struct {
 	options
 
 	out    io.Writer
+	client *apiserver.Client // the agent, as the API server knows it
 	agent  *lab.Agent
-	churn  *churn
+	churn  changer
 	perPod int     // bytes
 	usage  []value // CPU time and traffic while the cluster changes
 }
@@ -58,68 +59,100 @@ func (m *measurement) heap(ctx context.Context) error {
 	return nil
 }
 
-// start starts the agent and waits until it is ready.
+// start starts the agent, prints what it took, and begins to change the cluster.
 func (m *measurement) start(ctx context.Context) error {
-	path, err := m.kubeconfig("agent", "")
+	s, err := m.startAgent(ctx, "")
 	if err != nil {
 		return err
 	}
-	before := len(m.api.Client("").Lists())
-	began := time.Now()
-	m.agent, err = m.node.StartAgent(lab.AgentConfig{Binary: m.options.agent, Args: []string{"--kubeconfig", path}})
-	if err != nil {
-		return err
-	}
-	limited, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	if err := m.agent.WaitReady(limited); err != nil {
-		return err
-	}
-	ready := time.Now()
-	lists := m.api.Client("").Lists()[before:]
-	last := slices.MaxFunc(lists, func(a, b apiserver.List) int { return a.Ended.Compare(b.Ended) })
-	var bytes int64
-	for _, l := range lists {
-		bytes += l.Bytes
-	}
-	m.print("Start", 1,
-		value{Number: float64(ready.Sub(last.Ended)), Unit: "ns/op"},
-		value{Number: float64(ready.Sub(began)), Unit: "whole-ns"},
-		value{Number: float64(len(lists)), Unit: "lists"},
-		value{Number: float64(bytes), Unit: "list-B"})
+	m.print("Start", 1, s.values()...)
 	m.churn = newChurn(m.api, m.size)
 	return nil
 }
 
+// startup is what a start of an agent took.
+type startup struct {
+	began, ready time.Time
+	lists        []apiserver.List
+}
+
+// startAgent starts an agent whose requests' paths begin with prefix, and waits until it is
+// ready.
+func (m *measurement) startAgent(ctx context.Context, prefix string, args ...string) (s startup, err error) {
+	path, err := m.kubeconfig("agent", prefix)
+	if err != nil {
+		return s, err
+	}
+	before := len(m.client.Lists())
+	s.began = time.Now()
+	m.agent, err = m.node.StartAgent(lab.AgentConfig{Binary: m.options.agent, Args: append(args, "--kubeconfig", path)})
+	if err != nil {
+		return s, err
+	}
+	limited, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	if err := m.agent.WaitReady(limited); err != nil {
+		return s, err
+	}
+	s.ready, s.lists = time.Now(), m.client.Lists()[before:]
+	return s, nil
+}
+
+func (s startup) values() []value {
+	last := slices.MaxFunc(s.lists, func(a, b apiserver.List) int { return a.Ended.Compare(b.Ended) })
+	var all, pods apiserver.List
+	for _, l := range s.lists {
+		all.Objects, all.Bytes = all.Objects+l.Objects, all.Bytes+l.Bytes
+		if l.Kind == "Pod" {
+			pods.Objects, pods.Bytes = pods.Objects+l.Objects, pods.Bytes+l.Bytes
+		}
+	}
+	return []value{
+		{Number: float64(s.ready.Sub(last.Ended)), Unit: "ns/op"},
+		{Number: float64(s.ready.Sub(s.began)), Unit: "whole-ns"},
+		{Number: float64(len(s.lists)), Unit: "lists"},
+		{Number: float64(all.Bytes), Unit: "list-B"},
+		{Number: float64(pods.Objects), Unit: "listed-pods"},
+		{Number: float64(pods.Bytes), Unit: "pod-list-B"},
+	}
+}
+
 // load measures the cost of changes for the agent and the API server.
 func (m *measurement) load(ctx context.Context) error {
-	settled, _, err := resident(m.agent.PID())
-	if err != nil {
-		return err
-	}
-	before, err := m.account(ctx)
-	if err != nil {
-		return err
-	}
-	limited, cancel := context.WithTimeout(ctx, m.during)
-	defer cancel()
-	if err := m.churn.run(limited, m.rate); err != nil {
-		return err
-	}
-	after, err := m.account(ctx)
-	if err != nil {
-		return err
-	}
-	m.usage = after.since(before)
-	now, peak, err := resident(m.agent.PID())
+	resident, peak, err := m.use(ctx)
 	if err != nil {
 		return err
 	}
 	m.print("Memory", m.size.pods,
 		value{Number: float64(m.perPod), Unit: "B/pod"},
-		value{Number: float64(max(settled, now)), Unit: "rss-B"},
+		value{Number: float64(resident), Unit: "rss-B"},
 		value{Number: float64(peak), Unit: "rss-peak-B"})
 	return nil
+}
+
+// use measures m.usage while the cluster changes, and returns the resident memory of the agent
+// before or afterwards, whichever is more, and its maximum, in bytes.
+func (m *measurement) use(ctx context.Context) (memory, peak int, err error) {
+	settled, _, err := resident(m.agent.PID())
+	if err != nil {
+		return 0, 0, err
+	}
+	before, err := m.account(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	limited, cancel := context.WithTimeout(ctx, m.during)
+	defer cancel()
+	if err := keepChanging(limited, m.churn, m.rate); err != nil {
+		return 0, 0, err
+	}
+	after, err := m.account(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	m.usage = after.since(before)
+	now, peak, err := resident(m.agent.PID())
+	return max(settled, now), peak, err
 }
 
 // account is what was used until now.
@@ -127,12 +160,12 @@ type account struct {
 	at               time.Time
 	cpu              time.Duration
 	changes, watches int
-	sent             int64
+	sent, events     int64
 	snapshots        float64
 }
 
 func (m *measurement) account(ctx context.Context) (a account, err error) {
-	a = account{at: time.Now(), changes: m.churn.done, watches: m.api.Client("").Watches(), sent: m.api.Client("").Sent()}
+	a = account{at: time.Now(), changes: m.churn.changes(), watches: m.client.Watches(), sent: m.client.Sent(), events: m.client.Events()}
 	if a.cpu, err = cpuTime(m.agent.PID()); err != nil {
 		return a, err
 	}
@@ -151,6 +184,7 @@ func (a account) since(before account) []value {
 		{Number: float64(cpu) / changes, Unit: "cpu-ns/change"},
 		{Number: changes / seconds, Unit: "changes/s"},
 		{Number: (a.snapshots - before.snapshots) / seconds, Unit: "snapshots/s"},
+		{Number: float64(a.events-before.events) / seconds, Unit: "events/s"},
 		{Number: float64(a.sent-before.sent) / seconds, Unit: "watch-B/s"},
 		{Number: float64(a.watches), Unit: "watches"},
 	}
@@ -177,7 +211,7 @@ func (m *measurement) latencies(ctx context.Context, prefix string, rate int, us
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.churn.run(ctx, rate) })
+	group.Go(func() error { return keepChanging(ctx, m.churn, rate) })
 	group.Go(func() error {
 		defer cancel()
 		if err := m.latenciesOf(ctx, prefix, "PodChange", m.podFlips(), usage); err != nil {

@@ -14,8 +14,8 @@ const (
 	simulatedNodes, simulatedChanges = 40, 20_000
 )
 
-// modelled are the clusters that are simulated.
-func modelled(large model.Config) (all []model.Config) {
+// simulatedClusters are variants of a cluster.
+func simulatedClusters(large model.Config) (all []model.Config) {
 	for _, zipf := range []bool{false, true} {
 		for _, everyone := range []int{0, 1} {
 			cfg := large
@@ -47,7 +47,7 @@ func (a *asked) count(c *model.Cluster, watches []model.Watch, p model.Pod, size
 // simulate prints, for each cluster, what nodes ask for with --pod-watches=needed, as a share of
 // what they ask for without. No agent runs. Nothing of it depends on the machine.
 func simulate(out io.Writer, large model.Config) {
-	for _, cfg := range modelled(large) {
+	for _, cfg := range simulatedClusters(large) {
 		fmt.Fprintln(out, simulated(cfg))
 	}
 }

@@ -29,6 +29,9 @@ const (
 	askedZipf     = "Asked/zipf/everyone=0%/pods=150000"
 	askedByLabel  = "Asked/zipf-by-label/everyone=0%/pods=150000"
 	askedEveryone = "Asked/equal/everyone=1%/pods=150000"
+
+	agentEqual = "Agent/equal/everyone=0%/pods=150000"
+	agentZipf  = "Agent/zipf/everyone=0%/pods=150000"
 )
 
 // sameWork is the most that work may differ which is to be the same: pods by the
@@ -200,6 +203,34 @@ var goals = []goal{
 		"namespaces of one size, 1 % with a rule for all pods", "no goal",
 		asked(askedEveryone, nil),
 	},
+	{
+		"an agent with needed pods, of one with all pods beside it, 150,000 pods, 1,000 changes/s, namespaces of one size", "≤ 1/20 of pods of lists, of events and of bytes, ≤ 1/5 of the memory above an agent without pods and of CPU, p99 of a change not worse",
+		needed(agentEqual, atMost(1./20), atMost(1./5)),
+	},
+	{
+		"the same, sizes of namespaces as 1, 1/2, 1/3, …", "≤ 1/5 of pods of lists, of events and of bytes, p99 of a change not worse",
+		needed(agentZipf, atMost(1./5), nil),
+	},
+}
+
+// notWorse is the most that a latency may be more which is not to be worse: rounds differ by
+// that much.
+const notWorse = 1.1
+
+// needed compares an agent that watches needed pods with one that watches all, in one cluster.
+func needed(cluster string, asked, used bound) []check {
+	part, whole, none := cluster+"/needed", cluster+"/all", cluster+"/none"
+	return []check{
+		{ratio(part, whole, "listed-pods"), "%.3f", " of pods", 1, asked},
+		{ratio(part, whole, "events/s"), "%.3f", " of events", 1, asked},
+		{ratio(part, whole, "watch-B/s"), "%.3f", " of bytes", 1, asked},
+		{added(part, whole, none, "rss-B"), "%.2f", " of memory", 1, used},
+		{ratio(part, whole, "core-percent"), "%.2f", " of CPU", 1, used},
+		{ratio(part, whole, "p99-ns"), "%.2f", " of p99", 1, atMost(notWorse)},
+		{of(part, "p50-ns"), "%.1f", " ms p50", milli, nil},
+		{of(part, "p99-ns"), "%.1f", " ms p99", milli, nil},
+		{of(part, "watches"), "%.0f", " watches", 1, nil},
+	}
 }
 
 // asked is what nodes ask for in a modelled cluster, on average.

@@ -30,6 +30,7 @@ type call struct {
 	r        *http.Request
 	selected selection
 	out      *bufio.Writer // of a watch, nil before its first event
+	sent     int64         // bytes so far
 }
 
 // current returns the objects that are asked for, in the order of their names, and
@@ -52,7 +53,7 @@ func (c *call) current() (objects [][]byte, version uint64) {
 
 // sendList sends all objects in one message.
 func (c *call) sendList() {
-	began, before := time.Now(), c.client.Sent()
+	began := time.Now()
 	objects, version := c.current()
 	message, err := encodeList(c.kind.list, objects, version)
 	if err != nil {
@@ -62,13 +63,13 @@ func (c *call) sendList() {
 	c.w.Header().Set("Content-Type", contentType)
 	_, _ = c.Write(message)
 	c.w.(http.Flusher).Flush()
-	c.note(List{Objects: len(objects), Bytes: c.client.Sent() - before, Began: began})
+	c.note(List{Objects: len(objects), Bytes: c.sent, Began: began})
 }
 
 // streamList sends all objects as events, and the bookmark that ends them. It
 // returns the version that a watch goes on from.
 func (c *call) streamList() (version uint64) {
-	began, before := time.Now(), c.client.Sent()
+	began := time.Now()
 	objects, version := c.current()
 	c.begin()
 	for _, o := range objects {
@@ -80,7 +81,7 @@ func (c *call) streamList() (version uint64) {
 	}
 	_, _ = c.out.Write(frame(watch.Bookmark, end))
 	c.flush()
-	c.note(List{Objects: len(objects), Bytes: c.client.Sent() - before, Began: began})
+	c.note(List{Objects: len(objects), Bytes: c.sent, Began: began})
 	return version
 }
 
@@ -152,6 +153,7 @@ func (c *call) flush() {
 // Write counts what is sent. A connection that is gone ends its request soon.
 func (c *call) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
+	c.sent += int64(n)
 	c.client.sent.Add(int64(n))
 	return n, err
 }
