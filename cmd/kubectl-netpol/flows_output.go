@@ -51,6 +51,24 @@ func writeFlows(w io.Writer, records []flows.Record, denials bool) error {
 		fmt.Fprintln(out, "No flows")
 		return out.Flush()
 	}
+	writeColumns(out, flowRows(found))
+	if single := recordsOf(records, flows.TypeDenial); denials && len(single) > 0 {
+		rows := [][]string{{"NODE", "DENIED PACKET FROM", "TO", "PORT", "BY", "AGO"}}
+		for _, d := range single {
+			from := netip.AddrPortFrom(d.Source.Address, d.Source.Port).String()
+			if d.Source.Pod != "" {
+				from = endName(d.Source) + " " + from
+			}
+			rows = append(rows, []string{d.Node, from, endName(d.Destination), portName(d.Record), decider(&d.Decision), duration.HumanDuration(d.age)})
+		}
+		fmt.Fprintln(out)
+		writeColumns(out, rows)
+	}
+	return out.Flush()
+}
+
+// flowRows returns a table of flows, its heading first.
+func flowRows(found []aged) [][]string {
 	rows := [][]string{{"NODE", "FROM", "TO", "PORT", "VERDICT", "BY", "COUNT", "LAST"}}
 	counted := slices.ContainsFunc(found, func(f aged) bool { return f.Bytes != nil })
 	if counted {
@@ -73,20 +91,7 @@ func writeFlows(w io.Writer, records []flows.Record, denials bool) error {
 		}
 		rows = append(rows, row)
 	}
-	writeColumns(out, rows)
-	if single := recordsOf(records, flows.TypeDenial); denials && len(single) > 0 {
-		rows := [][]string{{"NODE", "DENIED PACKET FROM", "TO", "PORT", "BY", "AGO"}}
-		for _, d := range single {
-			from := netip.AddrPortFrom(d.Source.Address, d.Source.Port).String()
-			if d.Source.Pod != "" {
-				from = endName(d.Source) + " " + from
-			}
-			rows = append(rows, []string{d.Node, from, endName(d.Destination), portName(d.Record), decider(&d.Decision), duration.HumanDuration(d.age)})
-		}
-		fmt.Fprintln(out)
-		writeColumns(out, rows)
-	}
-	return out.Flush()
+	return rows
 }
 
 // writeColumns writes rows so that columns are below each other.

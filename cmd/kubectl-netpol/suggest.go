@@ -125,9 +125,14 @@ func (s *suggestOptions) readRecords(cmd *cobra.Command) ([]answer, error) {
 		}
 		return answers, err
 	}
+	return readRecordFiles(s.records, cmd.InOrStdin())
+}
+
+// readRecordFiles returns the records of files as one answer.
+func readRecordFiles(files []string, stdin io.Reader) ([]answer, error) {
 	var read answer
-	for _, path := range s.records {
-		err := readFile(path, cmd.InOrStdin(), func(r io.Reader) error {
+	for _, path := range files {
+		err := readFile(path, stdin, func(r io.Reader) error {
 			return flows.Decode(r, func(record *flows.Record) error {
 				read.records = append(read.records, *record)
 				return nil

@@ -14,11 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 )
 
 type viewOptions struct {
-	*options
+	agentOptions
+	records  []string
 	traffic  traffic
 	by       string
 	selector string
@@ -27,7 +29,7 @@ type viewOptions struct {
 }
 
 func newView(o *options) *cobra.Command {
-	v := &viewOptions{options: o}
+	v := &viewOptions{agentOptions: agentOptions{options: o}}
 	cmd := &cobra.Command{
 		Use:   "view [-o html]",
 		Short: "Show a page with the matrix, the graph and the reasons",
@@ -39,7 +41,14 @@ With --apply there are three states to choose from: the policies before, those a
 the manifests are applied as "kubectl apply" would, and what changes.
 
 The page is served to this machine alone, at a random port of the loopback address,
-and below a path that only the printed URL has. The cluster is read once, at the start.
+and below a path that only the printed URL has. The cluster is read once, at the start,
+and flows as long as they are shown.
+
+Where policies are audited, the page also shows the matrix as if they were enforced.
+
+Flows that agents have recorded can be shown over the matrix, and are read again every few
+seconds: those of a live cluster, with the rights of the command flows, or those of
+--records.
 
 With -o html one file is printed that needs nothing else, to keep or to attach to a
 ticket: the matrix of -n, -l, --by and --port, the graph, and the reasons of each pair.
@@ -58,12 +67,17 @@ The exit code is 0, or 2 when there is no answer.`,
 	cmd.Flags().StringVarP(&v.selector, "selector", "l", "", "show only pods with these labels at first, as in kubectl get -l")
 	cmd.Flags().StringVar(&v.apply, "apply", "", "manifests to compare with: a file, a directory or a kustomization, as for -f; empty compares with nothing")
 	cmd.Flags().StringVarP(&v.output, "output", "o", "page", "page (serve it) or html (print one file)")
+	cmd.Flags().StringArrayVar(&v.records, "records", nil, "file of flow records to show instead of asking the agents: lines that flows -o json prints; may be repeated")
+	v.addAgentFlags(cmd.Flags())
 	return cmd
 }
 
 func (v *viewOptions) run(cmd *cobra.Command) error {
 	if err := checkOutput("view", v.output); err != nil {
 		return err
+	}
+	if slices.Contains(v.records, clusterfiles.Stdin) {
+		return errors.New("--records=-: standard input can be read once, and flows are read again and again")
 	}
 	p, err := v.pages(cmd)
 	if err != nil {
@@ -96,7 +110,7 @@ func (v *viewOptions) pages(cmd *cobra.Command) (*pages, error) {
 		return nil, err
 	}
 	p := &pages{
-		options: v.options, family: family, read: time.Now(),
+		options: v.options, family: family, read: time.Now(), flows: v.flowReader(cmd.Context()),
 		states: []state{newState(stateNow, in)},
 	}
 	if changes != nil {
@@ -154,7 +168,7 @@ func serveView(cmd *cobra.Command, p *pages, first pageQuery) error {
 // if its name resolves to this machine.
 func guard(addr, token string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Referrer-Policy", "no-referrer")
 		w.Header().Set("Cache-Control", "no-store")

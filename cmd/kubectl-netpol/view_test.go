@@ -164,7 +164,7 @@ func TestViewOfManyPods(t *testing.T) {
 	o := &options{files: []string{"-"}, notes: io.Discard}
 	o.addFlags(cmd.Flags())
 	o.files = []string{"-"}
-	p, err := (&viewOptions{options: o}).pages(cmd)
+	p, err := (&viewOptions{agentOptions: agentOptions{options: o}}).pages(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func (p *pages) cellPage(q pageQuery, from, to string) *cellPage {
 		Title: from + " → " + to, Back: template.URL("./?" + q.encode()),
 		Hidden: []field{
 			{"by", q.By}, {"from-namespace", q.FromNamespace}, {"to-namespace", q.ToNamespace}, {"selector", q.Selector},
-			{"state", q.State}, {"from", from}, {"to", to},
+			{"state", q.State}, {"audited", q.Audited}, {"flows", q.Flows}, {"from", from}, {"to", to},
 		},
 		Port: q.Port, Protocol: cmp.Or(q.Protocol, "TCP"), Protocols: protocols,
 	}
@@ -67,7 +67,7 @@ func (p *pages) explain(page *cellPage, q pageQuery, from, to string) error {
 			e.Title = s.name
 		}
 		page.Explanations = append(page.Explanations, e)
-		page.Answer = newPageCell(o, 0, 0, "").Meaning
+		page.Answer = newPageCell(o, 0, 0, "", "").Meaning
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func newPageGraph(o *reachability.Overview, link func(row, column int) template.
 		ahead := math.Hypot(x2-cx, y2-cy)
 		x2, y2 = x2-(x2-cx)/ahead*(nodeRadius+2), y2-(y2-cy)/ahead*(nodeRadius+2)
 		g.Edges = append(g.Edges, graphEdge{
-			From: e.from.String(), To: e.to.String(), Meaning: newPageCell(o, e.row, e.column, "").Meaning,
+			From: e.from.String(), To: e.to.String(), Meaning: newPageCell(o, e.row, e.column, "", "").Meaning,
 			Path: fmt.Sprintf("M%.0f %.0fQ%.0f %.0f %.0f %.0f", x1, y1, cx, cy, x2, y2),
 			Link: link(e.row, e.column),
 		})

@@ -17,7 +17,8 @@ type matrixPage struct {
 	Form          pageForm
 	Problem       string // why there is no matrix
 
-	Compared     bool
+	Compared     string // with what, empty for nothing
+	Flows        *pageFlows
 	ColumnGroups []columnGroup
 	Columns      []pageHeading
 	Rows         []pageRow
@@ -29,6 +30,8 @@ type matrixPage struct {
 type pageForm struct {
 	pageQuery
 	Groupings, Namespaces, Protocols, States []string
+	// Audits and Records say that there are audited policies, and flows, to choose.
+	Audits, Records bool
 }
 
 type columnGroup struct {
@@ -50,6 +53,7 @@ type pageRow struct {
 type pageCell struct {
 	Class, Text, Meaning, Change string
 	Link                         template.URL
+	Flows                        cellFlows
 }
 
 type pageExplanation struct {
@@ -60,7 +64,7 @@ type pageExplanation struct {
 func (p *pages) matrixPage(q pageQuery, static bool) *matrixPage {
 	page := &matrixPage{
 		Title: "Network policies: who reaches whom", Source: p.source(), Notes: p.notes(), Static: static,
-		Form: pageForm{q, []string{"workload", "pod", "namespace"}, p.namespaces(), protocols, nil},
+		Form: pageForm{q, []string{"workload", "pod", "namespace"}, p.namespaces(), protocols, nil, p.audits(), p.flows != nil},
 	}
 	if len(p.states) > 1 {
 		page.Form.States = p.stateNames()
@@ -97,7 +101,10 @@ func (p *pages) fill(page *matrixPage, q pageQuery) error {
 	}
 	compared := func(int, int) string { return "" }
 	if before != nil {
-		page.Compared = true
+		page.Compared = "before"
+		if q.State != stateChanges {
+			page.Compared = "as they are"
+		}
 		was, err := p.overview(q, before, most)
 		if err != nil {
 			return err
@@ -107,10 +114,15 @@ func (p *pages) fill(page *matrixPage, q pageQuery) error {
 	for i := range o.To {
 		page.addColumn(newPageHeading(&o.To[i]))
 	}
+	var seen map[[2]int]cellFlows
+	if q.Flows == flowsShown && p.flows != nil && !page.Static {
+		page.Flows, seen = p.flowsOf(q, o)
+	}
 	for row := range o.From {
 		r := pageRow{pageHeading: newPageHeading(&o.From[row])}
 		for column := range o.To {
-			cell := newPageCell(o, row, column, compared(row, column))
+			cell := newPageCell(o, row, column, compared(row, column), page.Compared)
+			cell.addFlows(seen[[2]int{row, column}])
 			cell.Link = p.link(page.Static, q, o, row, column)
 			r.Cells = append(r.Cells, cell)
 		}
@@ -167,8 +179,9 @@ func (page *matrixPage) addRow(r pageRow) {
 	page.Rows = append(page.Rows, r)
 }
 
-// newPageCell returns the cell without its link. change is "gained", "lost" or empty.
-func newPageCell(o *reachability.Overview, row, column int, change string) pageCell {
+// newPageCell returns the cell without its link. change is "gained", "lost" or empty, and
+// than is what it is compared with.
+func newPageCell(o *reachability.Overview, row, column int, change, than string) pageCell {
 	text, _ := cellOf(o, row, column)
 	every, some := o.Every(row, column), o.Some(row, column)
 	c := pageCell{Class: "ports", Text: text}
@@ -187,9 +200,9 @@ func newPageCell(o *reachability.Overview, row, column int, change string) pageC
 	c.Meaning = cellTitle(&o.From[row], &o.To[column]) + ": " + meaning
 	switch change {
 	case "gained":
-		c.Change, c.Meaning = "+", c.Meaning+"; more than before"
+		c.Change, c.Meaning = "+", c.Meaning+"; more than "+than
 	case "lost":
-		c.Change, c.Meaning = "−", c.Meaning+"; less than before"
+		c.Change, c.Meaning = "−", c.Meaning+"; less than "+than
 	}
 	if change != "" {
 		c.Class += " " + change

@@ -29,6 +29,10 @@ const (
 	stateChanges = "changes" // after, with what is other than before
 )
 
+// enforcedToo is the value of pageQuery.Audited for the states as if audited policies were
+// enforced.
+const enforcedToo = "enforced"
+
 const (
 	// maxShown is how many rows a page has at most, and columns: browsers are slow with more.
 	maxShown = 200
@@ -59,7 +63,8 @@ type pages struct {
 	*options
 	family reachability.Family
 	read   time.Time
-	states []state // now, or before and after
+	states []state     // now, or before and after
+	flows  *flowReader // nil if there are none to show
 }
 
 // state is a cluster at one moment.
@@ -95,6 +100,8 @@ type pageQuery struct {
 	Selector                   string
 	Port, Protocol             string // an empty port for all
 	State                      string
+	Audited                    string // enforcedToo, or empty for as they are
+	Flows                      string // flowsShown, or empty
 }
 
 // encode returns the query of the URL, with more values.
@@ -103,6 +110,7 @@ func (q pageQuery) encode(more ...string) string {
 	for key, value := range map[string]string{
 		"by": q.By, "from-namespace": q.FromNamespace, "to-namespace": q.ToNamespace,
 		"selector": q.Selector, "port": q.Port, "protocol": q.Protocol, "state": q.State,
+		"audited": q.Audited, "flows": q.Flows,
 	} {
 		if value != "" {
 			values.Set(key, value)
@@ -123,6 +131,7 @@ func (q pageQuery) decode(values url.Values) pageQuery {
 		By: cmp.Or(values.Get("by"), q.By), FromNamespace: values.Get("from-namespace"), ToNamespace: values.Get("to-namespace"),
 		Selector: strings.TrimSpace(values.Get("selector")), Port: strings.TrimSpace(values.Get("port")),
 		Protocol: cmp.Or(values.Get("protocol"), q.Protocol), State: cmp.Or(values.Get("state"), q.State),
+		Audited: values.Get("audited"), Flows: values.Get("flows"),
 	}
 }
 
@@ -187,13 +196,33 @@ func (p *pages) printFile(w io.Writer, q pageQuery) error {
 // stateOf returns the state to show, and the one to compare it with, if any.
 func (p *pages) stateOf(q pageQuery) (shown, before *state, err error) {
 	if q.State == stateChanges && len(p.states) == 2 {
-		return &p.states[1], &p.states[0], nil
+		return p.states[1].audited(q), p.states[0].audited(q), nil
 	}
 	i := slices.IndexFunc(p.states, func(s state) bool { return s.name == q.State })
 	if i < 0 {
 		return nil, nil, fmt.Errorf("state %q: must be one of %s", q.State, strings.Join(p.stateNames(), ", "))
 	}
+	if q.Audited == enforcedToo {
+		return p.states[i].audited(q), &p.states[i], nil
+	}
 	return &p.states[i], nil, nil
+}
+
+// audited returns the state that is asked for: as it is, or as if audited policies were
+// enforced.
+func (s *state) audited(q pageQuery) *state {
+	if q.Audited != enforcedToo {
+		return s
+	}
+	enforced := *s
+	enforced.name += " if audited policies were enforced"
+	enforced.cluster = ifEnforced(s.cluster)
+	return &enforced
+}
+
+// audits reports whether any policy is audited.
+func (p *pages) audits() bool {
+	return slices.ContainsFunc(p.states, func(s state) bool { return s.cluster.IfEnforced() != nil })
 }
 
 // stateNames are the states to choose from.

@@ -29,6 +29,10 @@ const (
 	shop    = "examples/online-shop"
 	cluster = "cmd/kubectl-netpol/testdata/shop"
 	changes = "cmd/kubectl-netpol/testdata/proposed"
+
+	audited  = "examples/audit.yaml"
+	pods     = "examples/cluster.yaml"
+	recorded = "cmd/kubectl-netpol/testdata/flows.jsonl"
 )
 
 // timeout bounds each test. A browser starts slowly on a busy machine.
@@ -391,5 +395,150 @@ func TestPicture(t *testing.T) {
 	do(ctx, t, chromedp.Navigate(serve(t, "-f", shop)), chromedp.WaitEnabled("#find"), chromedp.FullScreenshot(&picture, 100))
 	if err := os.WriteFile(path, picture, 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// As if audited policies were enforced, the page shows what the matrix says of policies without
+// the annotation, and marks what that changes.
+func TestAuditedPoliciesAsIfEnforced(t *testing.T) {
+	ctx := newBrowser(t)
+	text, err := os.ReadFile(filepath.Join(root, audited))
+	if err != nil {
+		t.Fatal(err)
+	}
+	enforced := filepath.Join(t.TempDir(), "enforced.yaml")
+	if err := os.WriteFile(enforced, bytes.ReplaceAll(text, []byte("enforcement: audit"), []byte("enforcement: enforce")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	do(ctx, t, chromedp.Navigate(serve(t, "-f", audited, "-f", pods)))
+	before := cellsOf(ctx, t)
+	if diff := cmp.Diff(matrixOf(t, "-f", audited, "-f", pods), reachedOf(before), equateEmpty); diff != "" {
+		t.Errorf("cells as they are (-matrix +page):\n%s", diff)
+	}
+	do(ctx, t, chromedp.SetValue(`select[name="audited"]`, "enforced"), chromedp.Click("form button"), chromedp.WaitVisible(".key.lost"))
+	after := cellsOf(ctx, t)
+	if diff := cmp.Diff(matrixOf(t, "-f", enforced, "-f", pods), reachedOf(after), equateEmpty); diff != "" {
+		t.Errorf("cells as if enforced (-matrix +page):\n%s", diff)
+	}
+	lost := 0
+	for name, c := range after {
+		if strings.Contains(c.Class, "lost") {
+			lost++
+		}
+		if (before[name].Text == c.Text) != !strings.Contains(c.Label, "less than as they are") {
+			t.Errorf("%s: %q as it is, %q enforced, a screen reader says %q", name, before[name].Text, c.Text, c.Label)
+		}
+	}
+	if lost == 0 {
+		t.Error("nothing is marked as lost")
+	}
+}
+
+// record is what the page shows of a flow.
+type record struct {
+	Type                string
+	Node                string
+	Source, Destination struct{ Namespace, Pod, Address string }
+	Protocol            string
+	Port, Count         int
+	Verdict             string
+	Audit               *struct{ Verdict string }
+}
+
+func (r *record) cell() string {
+	return r.Source.Namespace + "/" + r.Source.Pod + " → " + r.Destination.Namespace + "/" + r.Destination.Pod
+}
+
+// mark is what the cell of the flow shows of it.
+func (r *record) mark() string {
+	switch {
+	case r.Verdict == "deny":
+		return fmt.Sprintf("✗%d", r.Count)
+	case r.Audit != nil:
+		return fmt.Sprintf("?%d", r.Count)
+	}
+	return fmt.Sprintf("▸%d", r.Count)
+}
+
+// Flows are those of the records that "flows -o json" prints. They are read again without
+// moving the focus, unless that is paused.
+func TestFlows(t *testing.T) {
+	ctx := newBrowser(t)
+	lines, err := os.ReadFile(filepath.Join(root, recorded))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "flows.jsonl")
+	write := func(text []byte) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(lines)
+	check := func(text []byte) {
+		t.Helper()
+		var rows [][]string
+		var marks map[string]string
+		do(ctx, t,
+			chromedp.Evaluate(`[...document.querySelectorAll("#flows tbody tr")].map((r) => [...r.cells].slice(0, 7).filter((_, i) => i !== 5).map((c) => c.textContent))`, &rows),
+			chromedp.Evaluate(`Object.fromEntries([...document.querySelectorAll("#matrix tbody tr")].flatMap((row) => [...row.querySelectorAll("td")].map((td, i) =>
+				[row.dataset.name + " → " + document.querySelectorAll("#matrix th.column")[i].dataset.name, [...td.querySelectorAll("small")].map((s) => s.textContent).join("")])).filter((c) => c[1]))`, &marks))
+		var want [][]string
+		wantMarks := map[string]string{}
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		name := func(namespace, pod, address string) string {
+			if pod == "" {
+				return address
+			}
+			return namespace + "/" + pod
+		}
+		for decoder.More() {
+			var r record
+			if err := decoder.Decode(&r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Type != "flow" {
+				continue
+			}
+			from, to := name(r.Source.Namespace, r.Source.Pod, r.Source.Address), name(r.Destination.Namespace, r.Destination.Pod, r.Destination.Address)
+			want = append(want, []string{r.Node, from, to, fmt.Sprintf("%s %d", r.Protocol, r.Port), r.Verdict, fmt.Sprint(r.Count)})
+			if r.Source.Pod != "" && r.Destination.Pod != "" {
+				wantMarks[r.cell()] += r.mark()
+			}
+		}
+		sorted := cmpopts.SortSlices(func(a, b []string) bool { return fmt.Sprint(a) < fmt.Sprint(b) })
+		if diff := cmp.Diff(want, rows, sorted, cmpopts.EquateEmpty()); diff != "" || len(want) == 0 {
+			t.Errorf("%d flows (-records +page):\n%s", len(want), diff)
+		}
+		if diff := cmp.Diff(wantMarks, marks); diff != "" {
+			t.Errorf("marks of cells (-records +page):\n%s", diff)
+		}
+	}
+	url := serve(t, "-f", cluster, "--records", file)
+	do(ctx, t, chromedp.Navigate(url+"?by=pod"), chromedp.WaitNotPresent("#flows"),
+		chromedp.SetValue(`select[name="flows"]`, "shown"), chromedp.Click("form button"), chromedp.WaitVisible("#pause"))
+	check(lines)
+
+	const denied = `{"type":"flow","node":"n2","source":{"namespace":"monitoring","pod":"prometheus","address":"10.0.1.2"},"destination":{"namespace":"shop","pod":"db","address":"10.0.2.2"},"protocol":"TCP","port":9187,"verdict":"deny","direction":"ingress","tier":"networkpolicy","reason":"isolated","policy":{"kind":"NetworkPolicy","namespace":"shop","name":"default-deny"},"count":7,"first":"2026-01-02T03:04:04Z","last":"2026-01-02T03:04:04Z"}` + "\n"
+	more := append(bytes.Clone(lines), denied...)
+	const link = `#matrix a[aria-label^="monitoring/prometheus → shop/db"]`
+	var focused string
+	do(ctx, t, chromedp.Focus(link))
+	write(more)
+	do(ctx, t, chromedp.WaitVisible("#matrix small.denied"), chromedp.Evaluate("document.activeElement.ariaLabel", &focused))
+	check(more)
+	if !strings.HasPrefix(focused, "monitoring/prometheus → shop/db") || !strings.HasSuffix(focused, "; packets denied: 7") {
+		t.Errorf("the focus is on %q", focused)
+	}
+	write([]byte("{}\n")) // no record
+	do(ctx, t, chromedp.WaitVisible(`#flows [role="alert"]`))
+	var pressed string
+	do(ctx, t, chromedp.Click("#pause"), chromedp.Evaluate(`document.getElementById("pause").ariaPressed`, &pressed))
+	if pressed != "true" {
+		t.Errorf("the button to pause is pressed: %s", pressed)
 	}
 }

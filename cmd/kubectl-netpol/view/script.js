@@ -69,3 +69,39 @@ if (svg) {
     for (const event of ["mouseleave", "blur"]) node.addEventListener(event, () => choose());
   });
 }
+
+// Flows are read again every few seconds while they can be seen, unless that is paused. What
+// has the focus stays: cells keep their links.
+const live = 5000; // milliseconds
+if (table && document.getElementById("flows")) {
+  const pause = document.createElement("button");
+  pause.type = "button";
+  pause.id = "pause";
+  pause.textContent = "Pause";
+  pause.setAttribute("aria-pressed", "false");
+  pause.addEventListener("click", () => pause.setAttribute("aria-pressed", String(pause.getAttribute("aria-pressed") !== "true")));
+  document.getElementById("flows").before(pause);
+  const renew = (page) => {
+    const cells = table.querySelectorAll("tbody td"), fresh = page.querySelectorAll("#matrix tbody td");
+    const section = page.getElementById("flows");
+    if (!section || cells.length !== fresh.length) return;
+    cells.forEach((cell, i) => {
+      const [link, now] = [cell.querySelector("a"), fresh[i].querySelector("a")];
+      link.ariaLabel = now.ariaLabel;
+      link.title = now.title;
+      cell.querySelectorAll("small").forEach((s) => s.remove());
+      cell.append(...fresh[i].querySelectorAll("small"));
+    });
+    document.getElementById("flows").replaceChildren(...section.childNodes);
+  };
+  const poll = async () => {
+    if (!document.hidden && pause.getAttribute("aria-pressed") !== "true") {
+      try {
+        const answer = await fetch(location.href);
+        renew(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      } catch { /* the command has ended: what was read last stays, with its time */ }
+    }
+    setTimeout(poll, live);
+  };
+  setTimeout(poll, live);
+}
