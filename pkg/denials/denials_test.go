@@ -34,7 +34,6 @@ func agent(node string) *corev1.Pod {
 type nodes struct {
 	denied map[string][]flows.DeniedByPolicy
 	silent map[string]bool
-	asked  []string
 }
 
 func (n *nodes) ask(_ context.Context, pod *corev1.Pod) (*flows.Denied, error) {
