@@ -82,18 +82,28 @@ func TestNeeds(t *testing.T) {
 			if tc.address != "" {
 				in.Pods[0].Status.PodIPs = []corev1.PodIP{{IP: tc.address}}
 			}
-			c := New(Config{NodeName: in.NodeName, Partial: true, Features: in.Features})
-			for _, p := range in.Pods {
-				c.Set(compile.NewPod(p))
-			}
-			c.Snapshot()
-			setAll(c, in.Policies) // whatever comes first
-			c.Snapshot()
-			setAll(c, in.Nodes)
-			setAll(c, in.Namespaces)
-			c.Snapshot()
-			if diff := cmp.Diff(tc.want, c.Needs(), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
+			// Whatever comes first.
+			for _, nodesFirst := range []bool{true, false} {
+				c := New(Config{NodeName: in.NodeName, Partial: true, Features: in.Features})
+				for _, p := range in.Pods {
+					c.Set(compile.NewPod(p))
+				}
+				c.Snapshot()
+				setAll(c, in.Policies)
+				c.Snapshot()
+				if nodesFirst {
+					setAll(c, in.Nodes)
+					c.Snapshot()
+				}
+				setAll(c, in.Namespaces)
+				c.Snapshot()
+				if !nodesFirst {
+					setAll(c, in.Nodes)
+					c.Snapshot()
+				}
+				if diff := cmp.Diff(tc.want, c.Needs(), cmpopts.EquateEmpty()); diff != "" {
+					t.Errorf("nodes first: %v, -want +got:\n%s", nodesFirst, diff)
+				}
 			}
 		})
 	}

@@ -16,12 +16,12 @@ import (
 // TestFlowBytes reads the bytes of connections that are open, which the kernel counts once that
 // is switched on.
 func TestFlowBytes(t *testing.T) {
-	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db")
+	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web")
 	socket := t.TempDir() + "/probe"
 	node := c.Nodes[0]
 	c.Start(t, "--probe-socket="+socket)
 	c.Apply(t, "policies", letsDB)
-	c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"))
+	c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("y/web", "x/web", "tcp/80"))
 	const port, sent = 4000, 50
 	to := netip.AddrPortFrom(c.Hosts["x/web"].Addrs[0], port)
 	bytes := func() (n *uint64) {
