@@ -113,6 +113,9 @@ func (c *Cluster) Set(o any) bool {
 	panic(fmt.Sprintf("object of an unknown kind: %T", o))
 }
 
+// SetFeatures replaces Config.Features for policies that are set from now on.
+func (c *Cluster) SetFeatures(f compile.Features) { c.cfg.Features = f }
+
 // Delete removes the object of that kind and name, and reports whether there was
 // one. The namespace is empty for kinds that have none.
 func (c *Cluster) Delete(kind *compile.Kind, namespace, name string) bool {

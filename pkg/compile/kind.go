@@ -157,7 +157,7 @@ func (k *Kind) Compile(o Object, features Features) *Policy {
 	p := k.compile(d, o)
 	p.annotated = o.GetAnnotations()[EnforcementAnnotation]
 	p.Enforcement = d.enforcement(o)
-	p.Kind, p.Ref, p.Findings = k, d.ref, d.findings
+	p.Kind, p.Ref, p.Findings, p.features = k, d.ref, d.findings, features
 	return p
 }
 

@@ -23,6 +23,7 @@ type Policy struct {
 
 	spec      any    // of the object, by pointer
 	annotated string // the value of EnforcementAnnotation
+	features  Features
 	priority  int32
 	// isolates and rules are by direction. Only a NetworkPolicy isolates, and it
 	// has no rules for a direction that it does not isolate (NP-5).
@@ -41,9 +42,10 @@ func (p *Policy) Compare(o *Policy) int {
 	)
 }
 
-// Equal reports whether two policies come from objects that say the same.
+// Equal reports whether two policies come from objects that say the same, and were compiled
+// with the same features.
 func (p *Policy) Equal(o *Policy) bool {
-	return p.Ref == o.Ref && p.annotated == o.annotated && reflect.DeepEqual(p.spec, o.spec)
+	return p.Ref == o.Ref && p.annotated == o.annotated && p.features == o.features && reflect.DeepEqual(p.spec, o.spec)
 }
 
 // Rules returns the rules of direction d in the order in which they are

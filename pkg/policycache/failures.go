@@ -92,3 +92,10 @@ func (f *failures) notListed() error {
 	}
 	return fmt.Errorf("not listed yet: %s: %w", f.kind, f.last)
 }
+
+// forbidden reports whether the right to read the objects was missing the last time.
+func (f *failures) forbidden() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return apierrors.IsForbidden(f.last)
+}

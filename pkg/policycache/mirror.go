@@ -250,6 +250,9 @@ func (m *mirror) Replace(list []any, version string) error {
 		if m.watch != nil && m.cache.needed.noteListed(v, m.watch) {
 			changed++
 		}
+		if m.kind == compile.KindNode {
+			changed += m.cache.useNodes(v, true)
+		}
 		return changed
 	})
 	m.first.Do(func() {

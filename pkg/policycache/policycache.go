@@ -17,6 +17,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -115,12 +116,16 @@ func (c Config) Validate() error {
 // return. ctx ends with the Cache.
 type Publish func(ctx context.Context, s *policy.Snapshot, since time.Time, listed bool)
 
+// nodesPatience is how long the first snapshot waits for the right to read nodes.
+const nodesPatience = 5 * time.Second
+
 // calmRate is how many changes a second of one kind do not wait.
 const calmRate = 100
 
 // view is a *clusterstate.Cluster.
 type view interface {
 	Set(o any) bool
+	SetFeatures(compile.Features)
 	Delete(kind *compile.Kind, namespace, name string) bool
 	Names(kind *compile.Kind) iter.Seq2[string, string]
 	Len(kind *compile.Kind) int
@@ -150,6 +155,8 @@ type Cache struct {
 	since time.Time // the first change that is in no snapshot yet, or zero
 	rates map[*compile.Kind]*runner.Rate
 	saved bool // the view is the saved state, of which no kind has been listed yet
+	// withoutNodes is set while the agent goes on without nodes, which it has no right to read.
+	withoutNodes bool
 
 	sandboxes chan struct{} // takes a value after a change of sandboxes
 }
@@ -274,10 +281,17 @@ func (c *Cache) Run(ctx context.Context) error {
 
 // Healthy returns an error that names what is not known although policies need it.
 func (c *Cache) Healthy() error {
-	if c.needed == nil {
-		return nil
+	var errs []error
+	c.mu.Lock()
+	withoutNodes := c.withoutNodes
+	c.mu.Unlock()
+	if withoutNodes {
+		errs = append(errs, c.nodes().failures.notListed())
 	}
-	return c.needed.healthy()
+	if c.needed != nil {
+		errs = append(errs, c.needed.healthy())
+	}
+	return errors.Join(errs...)
 }
 
 // Listed returns an error that names what has not been listed of what the first snapshot
@@ -294,16 +308,64 @@ func (c *Cache) Listed() error {
 	return errors.Join(errs...)
 }
 
-// waitListed returns true when all kinds have been listed, or false when ctx has ended.
+// waitListed returns true when all kinds have been listed, or false when ctx has ended. For nodes
+// that the agent has no right to read it does not wait for ever.
 func (c *Cache) waitListed(ctx context.Context) bool {
 	for _, m := range c.mirrors {
+		if m.kind == compile.KindNode {
+			continue
+		}
 		select {
 		case <-m.listed:
 		case <-ctx.Done():
 			return false
 		}
 	}
-	return true
+	patience := time.NewTicker(nodesPatience)
+	defer patience.Stop()
+	for {
+		select {
+		case <-c.nodes().listed:
+			return true
+		case <-patience.C:
+			if c.nodes().failures.forbidden() {
+				c.change(nil, func(v view) int { return c.useNodes(v, false) })
+				klog.FromContext(ctx).Error(c.Healthy(), "Nodes cannot be read; rules that name nodes are enforced as such that cannot be read, all else as it is")
+				return true
+			}
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// nodes returns the mirror of nodes.
+func (c *Cache) nodes() *mirror {
+	i := slices.IndexFunc(c.mirrors, func(m *mirror) bool { return m.kind == compile.KindNode })
+	return c.mirrors[i]
+}
+
+// useNodes compiles rules that name nodes as such, or as rules that cannot be read: these fail
+// closed, and are findings. It returns how many policies change. It is called with the mutex held.
+func (c *Cache) useNodes(v view, use bool) (changed int) {
+	if c.withoutNodes == !use {
+		return 0
+	}
+	c.withoutNodes = !use
+	features := c.cfg.Features
+	features.Nodes = features.Nodes && use
+	v.SetFeatures(features)
+	for _, m := range c.mirrors {
+		if !m.kind.IsPolicy() {
+			continue
+		}
+		for _, o := range m.objects {
+			if v.Set(o) {
+				changed++
+			}
+		}
+	}
+	return changed
 }
 
 // change lets f change the Cluster. f returns how many objects have changed; if

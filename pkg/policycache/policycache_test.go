@@ -369,22 +369,28 @@ func TestOnlyTheOwnNodeIsWatchedUnlessNodesMayBePeers(t *testing.T) {
 	}
 }
 
+// withoutNodes refuses to yield nodes until they are granted.
+func withoutNodes(c *cluster) (granted *atomic.Bool) {
+	granted = new(atomic.Bool)
+	refuse := func() (bool, error) {
+		return !granted.Load(), apierrors.NewForbidden(corev1.Resource("nodes"), "n", errors.New("no rule grants it"))
+	}
+	c.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		refused, err := refuse()
+		return refused, nil, err
+	})
+	c.PrependWatchReactor("nodes", func(clienttesting.Action) (bool, watch.Interface, error) {
+		refused, err := refuse()
+		return refused, nil, err
+	})
+	return granted
+}
+
 // TestKindsThatCannotBeListedAreNamed: the right to list nodes is missing.
 func TestKindsThatCannotBeListedAreNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, node("n"))
-		var granted atomic.Bool
-		refuse := func() (bool, error) {
-			return !granted.Load(), apierrors.NewForbidden(corev1.Resource("nodes"), "n", errors.New("no rule grants it"))
-		}
-		c.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			refused, err := refuse()
-			return refused, nil, err
-		})
-		c.PrependWatchReactor("nodes", func(clienttesting.Action) (bool, watch.Interface, error) {
-			refused, err := refuse()
-			return refused, nil, err
-		})
+		granted := withoutNodes(c)
 		h := start(t, c.source(), 0)
 		synctest.Wait()
 		if err := h.Listed(); err == nil || err.Error() != `not listed yet: Node: nodes "n" is forbidden: no rule grants it` {
@@ -399,6 +405,48 @@ func TestKindsThatCannotBeListedAreNamed(t *testing.T) {
 			t.Errorf("with the right: %v", err)
 		}
 		h.last(t)
+	})
+}
+
+// TestAllButNodesIsEnforcedWithoutTheRightToReadThem: a rule that denies nodes denies every
+// address until it is known which these are.
+func TestAllButNodesIsEnforcedWithoutTheRightToReadThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := node("m")
+		other.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.5"}}
+		c := newCluster(t, namespace("x"), node("n"), other, pod("web", "10.0.0.1"), denyAll("isolation"))
+		admin := adminPolicy("no-nodes")
+		admin.Spec.Subject.Namespaces = &metav1.LabelSelector{}
+		admin.Spec.Egress = []v1alpha1.AdminNetworkPolicyEgressRule{{
+			Action: v1alpha1.AdminNetworkPolicyRuleActionDeny, To: []v1alpha1.AdminNetworkPolicyEgressPeer{{Nodes: &metav1.LabelSelector{}}},
+		}}
+		c.create(admin)
+		granted := withoutNodes(c)
+		n := startNeeded(t, c.source(), Config{Kinds: []*compile.Kind{compile.KindAdminNetworkPolicy}})
+		defer n.stop(t)
+		want := func(when string, want map[[2]string]string) {
+			t.Helper()
+			for ends, verdict := range want {
+				if got := n.decides(ends[0], ends[1]); got != verdict {
+					t.Errorf("%s: a packet from %s to %s: %s, want %s", when, ends[0], ends[1], got, verdict)
+				}
+			}
+		}
+		time.Sleep(2 * nodesPatience)
+		want("without the right", map[[2]string]string{
+			{"192.0.2.9", "10.0.0.1"}: "deny", {"10.0.0.1", "192.0.2.5"}: "deny", {"10.0.0.1", "192.0.2.9"}: "deny", {"192.0.2.9", "192.0.2.5"}: "allow",
+		})
+		if err := n.Healthy(); err == nil || err.Error() != `not listed yet: Node: nodes "n" is forbidden: no rule grants it` {
+			t.Errorf("without the right: %v", err)
+		}
+		granted.Store(true)
+		time.Sleep(time.Minute)
+		want("with the right", map[[2]string]string{
+			{"192.0.2.9", "10.0.0.1"}: "deny", {"10.0.0.1", "192.0.2.5"}: "deny", {"10.0.0.1", "192.0.2.9"}: "allow",
+		})
+		if err := n.Healthy(); err != nil {
+			t.Errorf("with the right: %v", err)
+		}
 	})
 }
 

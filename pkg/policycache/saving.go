@@ -103,9 +103,9 @@ func (c *Cache) save(ctx context.Context) {
 
 // write saves the state. An error is logged: the next change leads to another attempt.
 func (c *Cache) write(ctx context.Context) {
-	if c.needed != nil && len(c.needed.missing()) > 0 {
+	if c.Healthy() != nil || c.needed != nil && len(c.needed.missing()) > 0 {
 		c.saving.begin(time.Now())
-		return // pods that policies need are missing
+		return // nodes, or pods that policies need, are missing
 	}
 	began := time.Now()
 	c.saving.begin(began)
