@@ -1,36 +1,18 @@
 package clusterstate
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
-
-	"k8s.io/apimachinery/pkg/labels"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// PodSet is some pods of a cluster, as an API server can list and watch them. The zero
-// PodSet is all pods.
-type PodSet struct {
-	Namespace string // empty for those of all namespaces
-	Labels    string // a label selector as requests have it, empty for any labels
-}
-
-// Includes reports whether all pods of o are known to be in s.
-func (s PodSet) Includes(o PodSet) bool {
-	return (s.Namespace == "" || s.Namespace == o.Namespace) && (s.Labels == "" || s.Labels == o.Labels)
-}
-
-func comparePodSets(s, o PodSet) int {
-	return cmp.Or(cmp.Compare(s.Namespace, o.Namespace), cmp.Compare(s.Labels, o.Labels))
-}
-
 // interest is which pods of other nodes the policies of this node's pods are about.
 type interest struct {
 	listed []PodSet
+	covers map[PodSet]bool            // whether one of listed includes the set, as far as it was asked
 	of     map[*policy.Chain][]PodSet // nil when a namespace has changed
 	needs  []PodSet                   // nil when a chain or a pod of this node has changed
 }
@@ -71,7 +53,7 @@ func (c *Cluster) SetListed(listed []PodSet) bool {
 	if slices.Equal(c.interest.listed, listed) {
 		return false
 	}
-	c.interest.listed = slices.Clone(listed)
+	c.interest.listed, c.interest.covers = slices.Clone(listed), map[PodSet]bool{}
 	c.markInterest()
 	return true
 }
@@ -103,9 +85,17 @@ func (c *Cluster) unlistedPods(p *compile.Pod, in, out *policy.Chain) (unlisted 
 
 // unlisted reports whether pods that a chain of p names are not listed yet.
 func (c *Cluster) unlisted(p *compile.Pod, chain *policy.Chain, d policy.Direction) bool {
-	return slices.ContainsFunc(c.needsOf(p, chain, d), func(need PodSet) bool {
-		return !slices.ContainsFunc(c.interest.listed, func(s PodSet) bool { return s.Includes(need) })
-	})
+	return slices.ContainsFunc(c.needsOf(p, chain, d), func(need PodSet) bool { return !c.interest.covered(need) })
+}
+
+// covered reports whether a set that has been listed includes need.
+func (i *interest) covered(need PodSet) bool {
+	covered, known := i.covers[need]
+	if !known && len(i.listed) > 0 {
+		covered = slices.ContainsFunc(i.listed, func(s PodSet) bool { return s.Includes(need) })
+		i.covers[need] = covered
+	}
+	return covered
 }
 
 // needsOf returns the pods that deciding about packets of p by a chain is about. The
@@ -208,7 +198,7 @@ func (c *Cluster) addSelected(needs map[PodSet]bool, s *policy.PodSelector) {
 	if !selectable {
 		return
 	}
-	set := PodSet{Namespace: s.Namespace, Labels: labels.NewSelector().Add(requirements...).String()}
+	set := PodSet{Namespace: s.Namespace, Labels: selector(requirements...)}
 	if s.Namespace != "" || s.Namespaces.Empty() {
 		needs[set] = true
 		return
@@ -219,54 +209,4 @@ func (c *Cluster) addSelected(needs map[PodSet]bool, s *policy.PodSelector) {
 			needs[set] = true
 		}
 	}
-}
-
-const (
-	// maxSelectors is how many selectors of one namespace are watched before the whole
-	// namespace is, and maxNamespaces in how many namespaces one selector is watched
-	// before it is in all of them.
-	maxSelectors, maxNamespaces = 4, 8
-)
-
-// Cover returns at most limit sets, at least one, that include all needs: these as far as
-// possible, and wider ones in the place of many. No set includes another one.
-func Cover(needs []PodSet, limit int) []PodSet {
-	sets := slices.Clone(needs)
-	for widest := maxSelectors; ; widest /= 2 {
-		sets = widen(sets, maxNamespaces*widest/maxSelectors, func(s PodSet) PodSet { return PodSet{Labels: s.Labels} })
-		sets = widen(sets, widest, func(s PodSet) PodSet { return PodSet{Namespace: s.Namespace} })
-		switch {
-		case len(sets) <= limit:
-			return sets
-		case widest == 0:
-			return []PodSet{{}}
-		}
-	}
-}
-
-// widen replaces the sets by a wider one where more than limit would be in it, and removes
-// those that others include. A set is not widened to all pods.
-func widen(sets []PodSet, limit int, wider func(PodSet) PodSet) []PodSet {
-	within := map[PodSet]int{}
-	for _, s := range sets {
-		if w := wider(s); w != (PodSet{}) && w != s {
-			within[w]++
-		}
-	}
-	all := map[PodSet]bool{}
-	for _, s := range sets {
-		if w := wider(s); within[w] > limit && s != w {
-			s = w
-		}
-		all[s] = true
-	}
-	var widest []PodSet
-	for s := range all {
-		if !(s != PodSet{} && all[PodSet{}]) &&
-			!(s.Namespace != "" && s.Labels != "" && (all[PodSet{Namespace: s.Namespace}] || all[PodSet{Labels: s.Labels}])) {
-			widest = append(widest, s)
-		}
-	}
-	slices.SortFunc(widest, comparePodSets)
-	return widest
 }

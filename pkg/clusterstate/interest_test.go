@@ -1,7 +1,6 @@
 package clusterstate
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -112,35 +111,4 @@ func TestNeeds(t *testing.T) {
 func audited[O metav1.Object](o O) O {
 	o.SetAnnotations(map[string]string{compile.EnforcementAnnotation: "audit"})
 	return o
-}
-
-func TestCover(t *testing.T) {
-	spread := func(n int, set func(i int) PodSet) (sets []PodSet) {
-		for i := range n {
-			sets = append(sets, set(i))
-		}
-		return sets
-	}
-	for _, tc := range []struct {
-		name  string
-		needs []PodSet
-		limit int
-		want  []PodSet
-	}{
-		{"none", nil, 1, nil},
-		{"few", []PodSet{{"x", "a"}, {"y", ""}, {"", "b"}}, 3, []PodSet{{"", "b"}, {"x", "a"}, {"y", ""}}},
-		{"within others", []PodSet{{"x", "a"}, {"x", ""}, {"", "b"}, {"y", "b"}}, 9, []PodSet{{"", "b"}, {"x", ""}}},
-		{"within all", []PodSet{{"x", "a"}, {}, {"", "b"}}, 9, []PodSet{{}}},
-		{"many labels in a namespace", spread(maxSelectors+1, func(i int) PodSet { return PodSet{"x", fmt.Sprint(i)} }), 9, []PodSet{{"x", ""}}},
-		{"labels in many namespaces", spread(maxNamespaces+1, func(i int) PodSet { return PodSet{fmt.Sprint(i), "a"} }), 99, []PodSet{{"", "a"}}},
-		{"many namespaces", spread(3, func(i int) PodSet { return PodSet{fmt.Sprint(i), ""} }), 2, []PodSet{{}}},
-		{"widened to fit", []PodSet{{"x", "a"}, {"x", "b"}, {"x", "c"}, {"y", "d"}}, 2, []PodSet{{"x", ""}, {"y", "d"}}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			got := Cover(tc.needs, tc.limit)
-			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
-	}
 }

@@ -1,0 +1,169 @@
+package clusterstate
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+	operators "k8s.io/apimachinery/pkg/selection"
+)
+
+// PodSet is some pods of a cluster, as an API server can list and watch them. The zero
+// PodSet is all pods.
+type PodSet struct {
+	Namespace string // empty for those of all namespaces
+	Labels    string // a label selector as requests have it, empty for any labels
+}
+
+// Includes reports whether all pods of o are known to be in s: what s requires of labels, o does,
+// too.
+func (s PodSet) Includes(o PodSet) bool {
+	if s.Namespace != "" && s.Namespace != o.Namespace {
+		return false
+	}
+	if s.Labels == "" || s.Labels == o.Labels {
+		return true
+	}
+	required, err := labels.ParseToRequirements(s.Labels)
+	fulfilled, errOther := labels.ParseToRequirements(o.Labels)
+	return err == nil && errOther == nil && !slices.ContainsFunc(required, func(r labels.Requirement) bool {
+		return !slices.ContainsFunc(fulfilled, func(q labels.Requirement) bool { return implies(q, r) })
+	})
+}
+
+// implies reports whether labels that fulfil q are known to fulfil r.
+func implies(q, r labels.Requirement) bool {
+	return q.Key() == r.Key() && (hasValues(q) && hasValues(r) && r.Values().IsSuperset(q.Values()) || q.String() == r.String())
+}
+
+// hasValues reports whether r requires one of some values.
+func hasValues(r labels.Requirement) bool {
+	return r.Operator() == operators.In || r.Operator() == operators.Equals || r.Operator() == operators.DoubleEquals
+}
+
+func comparePodSets(s, o PodSet) int {
+	return cmp.Or(cmp.Compare(s.Namespace, o.Namespace), cmp.Compare(s.Labels, o.Labels))
+}
+
+const (
+	// maxSelectors is how many selectors of one namespace are watched before the whole
+	// namespace is, and maxNamespaces in how many namespaces one selector is watched
+	// before it is in all of them.
+	maxSelectors, maxNamespaces = 4, 8
+	// maxValues is how many values of a label a merged selector has at most: a request of
+	// less than 4 KB.
+	maxValues = 50
+)
+
+// Cover returns at most limit sets, at least one, that include all needs: these as far as
+// possible, several in one if that is exactly these, and wider ones in the place of many. No set
+// includes another one.
+func Cover(needs []PodSet, limit int) []PodSet {
+	for widest := maxSelectors; ; widest /= 2 {
+		sets := widen(needs, maxNamespaces*widest/maxSelectors, func(s PodSet) PodSet { return PodSet{Labels: s.Labels} })
+		sets = widen(merge(sets), widest, func(s PodSet) PodSet { return PodSet{Namespace: s.Namespace} })
+		switch {
+		case len(sets) <= limit:
+			return slices.DeleteFunc(slices.Clone(sets), func(s PodSet) bool {
+				return slices.ContainsFunc(sets, func(o PodSet) bool { return s != o && o.Includes(s) })
+			})
+		case widest == 0:
+			return []PodSet{{}}
+		}
+	}
+}
+
+// widen replaces the sets by a wider one where more than limit would be in it, and removes
+// those that others include. A set is not widened to all pods.
+func widen(sets []PodSet, limit int, wider func(PodSet) PodSet) []PodSet {
+	within := map[PodSet]int{}
+	for _, s := range sets {
+		if w := wider(s); w != (PodSet{}) && w != s {
+			within[w]++
+		}
+	}
+	all := map[PodSet]bool{}
+	for _, s := range sets {
+		if w := wider(s); within[w] > limit && s != w {
+			s = w
+		}
+		all[s] = true
+	}
+	var widest []PodSet
+	for s := range all {
+		if !(s != PodSet{} && all[PodSet{}]) &&
+			!(s.Namespace != "" && s.Labels != "" && (all[PodSet{Namespace: s.Namespace}] || all[PodSet{Labels: s.Labels}])) {
+			widest = append(widest, s)
+		}
+	}
+	slices.SortFunc(widest, comparePodSets)
+	return widest
+}
+
+// merge replaces sets that differ only in the values of one label by one set of exactly their
+// pods.
+func merge(sets []PodSet) []PodSet {
+	keys := map[string]bool{}
+	for _, s := range sets {
+		requirements, _ := labels.ParseToRequirements(s.Labels)
+		for _, r := range requirements {
+			keys[r.Key()] = true
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		sets = mergeValues(sets, key)
+	}
+	return sets
+}
+
+// mergeValues merges sets that differ only in the values of one label.
+func mergeValues(sets []PodSet, key string) (merged []PodSet) {
+	values := map[PodSet][]string{} // by the rest of the set
+	for _, s := range sets {
+		if rest, of, ok := s.without(key); ok {
+			values[rest] = append(values[rest], of...)
+		} else {
+			merged = append(merged, s)
+		}
+	}
+	for rest, all := range values {
+		slices.Sort(all)
+		for some := range slices.Chunk(slices.Compact(all), maxValues) {
+			merged = append(merged, rest.with(key, some))
+		}
+	}
+	return merged
+}
+
+// without returns the set without what it requires of one label, and the values that the label
+// may have. It reports whether that is all that is required of it.
+func (s PodSet) without(key string) (rest PodSet, values []string, ok bool) {
+	requirements, err := labels.ParseToRequirements(s.Labels)
+	others := slices.DeleteFunc(slices.Clone(requirements), func(r labels.Requirement) bool { return r.Key() == key })
+	i := slices.IndexFunc(requirements, func(r labels.Requirement) bool { return r.Key() == key && hasValues(r) })
+	if err != nil || i < 0 || len(others) != len(requirements)-1 {
+		return s, nil, false
+	}
+	return PodSet{s.Namespace, selector(others...)}, requirements[i].ValuesUnsorted(), true
+}
+
+// with returns the pods of the set whose label has one of some values.
+func (s PodSet) with(key string, values []string) PodSet {
+	operator := operators.In
+	if len(values) == 1 {
+		operator = operators.Equals
+	}
+	required, err := labels.NewRequirement(key, operator, values)
+	others, errOthers := labels.ParseToRequirements(s.Labels)
+	if err := errors.Join(err, errOthers); err != nil {
+		panic(err) // they were read
+	}
+	return PodSet{s.Namespace, selector(append(others, *required)...)}
+}
+
+// selector returns a label selector as requests have it.
+func selector(requirements ...labels.Requirement) string {
+	return labels.NewSelector().Add(requirements...).String()
+}
