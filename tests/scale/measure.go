@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/bench/results"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
+	"sigs.k8s.io/kube-network-policies/tests/scale/process"
 )
 
 // readyTimeout bounds the time in which an agent reads the cluster.
@@ -133,7 +134,7 @@ func (m *measurement) load(ctx context.Context) error {
 // use measures m.usage while the cluster changes, and returns the resident memory of the agent
 // before or afterwards, whichever is more, and its maximum, in bytes.
 func (m *measurement) use(ctx context.Context) (memory, peak int, err error) {
-	settled, _, err := resident(m.agent.PID())
+	settled, _, err := process.Resident(m.agent.PID())
 	if err != nil {
 		return 0, 0, err
 	}
@@ -151,7 +152,7 @@ func (m *measurement) use(ctx context.Context) (memory, peak int, err error) {
 		return 0, 0, err
 	}
 	m.usage = after.since(before)
-	now, peak, err := resident(m.agent.PID())
+	now, peak, err := process.Resident(m.agent.PID())
 	return max(settled, now), peak, err
 }
 
@@ -166,7 +167,7 @@ type account struct {
 
 func (m *measurement) account(ctx context.Context) (a account, err error) {
 	a = account{at: time.Now(), changes: m.churn.changes(), watches: m.client.Watches(), sent: m.client.Sent(), events: m.client.Events()}
-	if a.cpu, err = cpuTime(m.agent.PID()); err != nil {
+	if a.cpu, err = process.CPUTime(m.agent.PID()); err != nil {
 		return a, err
 	}
 	metrics, err := m.agent.Metrics(ctx)

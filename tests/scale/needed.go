@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/tests/bench/results"
 	"sigs.k8s.io/kube-network-policies/tests/scale/apiserver"
 	"sigs.k8s.io/kube-network-policies/tests/scale/model"
@@ -116,7 +117,7 @@ func newModelled(cfg model.Config) *modelled {
 	var nodes []asking
 	for node, pods := range c.PodsOfNodes(min(simulatedNodes, cfg.Nodes)) {
 		objects := 0
-		for _, w := range c.Needed(node, pods) {
+		for _, w := range c.Needed(node, pods, policycache.MaxNeededWatches) {
 			objects += c.Count(w)
 		}
 		nodes = append(nodes, asking{node, objects})

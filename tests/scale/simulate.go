@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"sigs.k8s.io/kube-network-policies/pkg/policycache"
 	"sigs.k8s.io/kube-network-policies/tests/bench/results"
 	"sigs.k8s.io/kube-network-policies/tests/scale/model"
 )
@@ -62,7 +63,7 @@ func simulated(cfg model.Config) results.Line {
 	needed, everything := make([][]model.Watch, nodes), 0
 	var part, whole asked
 	for node, pods := range c.PodsOfNodes(nodes) {
-		needed[node] = c.Needed(node, pods)
+		needed[node] = c.Needed(node, pods, policycache.MaxNeededWatches)
 		part.watches += len(needed[node])
 		for _, w := range needed[node] {
 			part.objects += c.Count(w)

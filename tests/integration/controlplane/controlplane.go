@@ -122,6 +122,9 @@ func (c *ControlPlane) Address() string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.port))
 }
 
+// APIServerPID is the process ID of the API server.
+func (c *ControlPlane) APIServerPID() int { return c.api.cmd.Process.Pid }
+
 // Logs returns what the API server said.
 func (c *ControlPlane) Logs() string { return c.api.logs() }
 

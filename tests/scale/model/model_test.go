@@ -162,7 +162,7 @@ func TestNodesNeedWhatTheirPoliciesName(t *testing.T) {
 		}
 	}
 	needed := map[string]bool{}
-	for _, w := range c.Needed(5, pods) {
+	for _, w := range c.Needed(5, pods, policycache.MaxNeededWatches) {
 		needed[w.String()] = true
 	}
 	want := []string{

@@ -49,8 +49,8 @@ func (c *Cluster) PodsOfNodes(nodes int) [][]Pod {
 }
 
 // Needed returns the watches of an agent with --pod-watches=needed on a node with these pods,
-// the watch of its own pods first.
-func (c *Cluster) Needed(node int, pods []Pod) []Watch {
+// the watch of its own pods first, and at most limit of others.
+func (c *Cluster) Needed(node int, pods []Pod, limit int) []Watch {
 	state := clusterstate.New(clusterstate.Config{NodeName: NodeName(node), Partial: true, Features: compile.AllFeatures()})
 	local := map[int]bool{}
 	for _, p := range pods {
@@ -68,7 +68,7 @@ func (c *Cluster) Needed(node int, pods []Pod) []Watch {
 	}
 	state.Snapshot()
 	watches := []Watch{newWatch(policycache.PodQuery{Node: NodeName(node)})}
-	for _, set := range clusterstate.Cover(state.Needs(), policycache.MaxNeededWatches) {
+	for _, set := range clusterstate.Cover(state.Needs(), limit) {
 		watches = append(watches, newWatch(policycache.PodQuery{PodSet: set}))
 	}
 	return watches

@@ -1,4 +1,5 @@
-package main
+// Package process reads what a process uses.
+package process
 
 import (
 	"fmt"
@@ -11,9 +12,9 @@ import (
 // tick is the unit of CPU times in /proc, USER_HZ.
 const tick = 10 * time.Millisecond
 
-// cpuTime returns the CPU time of a process and of those that it has waited for,
+// CPUTime returns the CPU time of a process and of those that it has waited for,
 // such as nft.
-func cpuTime(pid int) (sum time.Duration, err error) {
+func CPUTime(pid int) (sum time.Duration, err error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
@@ -34,8 +35,8 @@ func cpuTime(pid int) (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// resident returns the current and the peak resident memory of a process in bytes.
-func resident(pid int) (now, peak int, err error) {
+// Resident returns the current and the peak resident memory of a process in bytes.
+func Resident(pid int) (now, peak int, err error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, 0, err
