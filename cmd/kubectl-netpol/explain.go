@@ -9,17 +9,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
 
 type explainOptions struct {
-	*options
+	agentOptions
 	traffic traffic
+	flows   bool
+	records []string
 	output  string
 }
 
 func newExplain(o *options) *cobra.Command {
-	e := &explainOptions{options: o}
+	e := &explainOptions{agentOptions: agentOptions{options: o}}
 	cmd := &cobra.Command{
 		Use:   "explain SRC DST --port PORT [--protocol PROTOCOL]",
 		Short: "Explain whether one connection is allowed, and why",
@@ -32,21 +35,32 @@ SRC and DST are pods (web-0), workloads (deploy/web), the pods behind a Service
 pods one is explained, one that is not allowed if the pods differ. Without --port, a
 Service with one port has its target port.
 
+With --flows, agents are asked how often they decided such a connection and how, and
+whether the kernel remembers the verdict, so that it decides without the agent. That takes
+the rights of the command flows.
+
 The exit code is 0 when the connection is allowed, 1 when it is not, also between
 some of the pods only, and 2 when there is no answer.`,
 		Example: `  kubectl-netpol explain shop/web shop/db --port 5432 -f ./manifests
   kubectl-netpol explain deploy/web svc/db -n shop
-  kubectl-netpol explain 203.0.113.9 web -n shop --port http`,
+  kubectl-netpol explain 203.0.113.9 web -n shop --port http
+  kubectl-netpol explain deploy/web svc/db -n shop --flows`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error { return e.run(cmd, args[0], args[1]) },
 	}
 	e.traffic.addFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&e.flows, "flows", false, "also say what the agents recorded of the connection, and whether the kernel remembers the verdict")
+	cmd.Flags().StringArrayVar(&e.records, "records", nil, "file of flow records to read for that instead of asking the agents: lines that flows -o json prints; - is standard input; may be repeated")
+	e.addAgentFlags(cmd.Flags())
 	cmd.Flags().StringVarP(&e.output, "output", "o", "text", "text or json")
 	return cmd
 }
 
 func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	if err := checkOutput("explain", e.output); err != nil {
+		return err
+	}
+	if err := e.checkFlows(cmd); err != nil {
 		return err
 	}
 	port, family, err := e.traffic.parse()
@@ -76,10 +90,26 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 		port = to.Ports[0]
 	}
 	answer := explainSides(c, from, to, port, family)
-	if e.output == "json" {
+	var records []flows.Record
+	withFlows := e.flows || len(e.records) > 0
+	if withFlows {
+		if records, err = e.recorded(cmd); err != nil {
+			return err
+		}
+		if records, err = recordsAbout(records, c, &answer, port, family); err != nil {
+			return err
+		}
+	}
+	switch {
+	case e.output == "json" && withFlows:
+		err = printJSON(cmd.OutOrStdout(), e.withCaveats(explainedFlows{answer, records}))
+	case e.output == "json":
 		err = printJSON(cmd.OutOrStdout(), e.withCaveats(answer))
-	} else {
+	default:
 		err = printExplanation(cmd.OutOrStdout(), &answer)
+		if err == nil && withFlows {
+			err = printFlows(cmd.OutOrStdout(), records)
+		}
 	}
 	if err == nil && !answer.Allowed {
 		return errNo

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/remotecommand"
 
+	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
 )
@@ -54,6 +55,17 @@ type agentOptions struct {
 func (a *agentOptions) addAgentFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.agentsNamespace, "agents-namespace", metav1.NamespaceSystem, "namespace of the agents' pods")
 	fs.StringVar(&a.agentsSelector, "agents-selector", "app.kubernetes.io/name=kube-network-policies", "label selector of the agents' pods")
+}
+
+// checkAgents returns an error if a flag about agents is set although none is asked. why names
+// the flag because of which, as "with --records", and is empty if agents are asked.
+func (a *agentOptions) checkAgents(cmd *cobra.Command, why string) error {
+	for _, name := range []string{"agents-namespace", "agents-selector"} {
+		if why != "" && cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s: agents are not asked %s", name, why)
+		}
+	}
+	return nil
 }
 
 // flowsOptions are the flags of the command flows.
@@ -107,6 +119,14 @@ named on standard error, and 2 when none has.`,
 
 func (f *flowsOptions) run(cmd *cobra.Command) error {
 	command, err := f.command()
+	if err != nil {
+		return err
+	}
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if flag.Name == "feature-gates" || slices.ContainsFunc(compile.Kinds, func(k *compile.Kind) bool { return k.Flag == flag.Name }) {
+			err = fmt.Errorf("--%s: flows are what agents decided, by their own flags", flag.Name)
+		}
+	})
 	if err != nil {
 		return err
 	}

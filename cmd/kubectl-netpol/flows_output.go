@@ -24,14 +24,10 @@ type aged struct {
 
 // recordsOf returns the records of a type, what was seen last first. No age is negative.
 func recordsOf(records []flows.Record, kind string) []aged {
-	now := map[string]time.Time{}
+	now := timesOf(records)
 	var found []aged
 	for i := range records {
-		r := &records[i]
-		switch r.Type {
-		case flows.TypeAgent:
-			now[r.Node] = *r.Time
-		case kind:
+		if r := &records[i]; r.Type == kind {
 			at := r.Last
 			if kind == flows.TypeDenial {
 				at = r.Time
@@ -41,6 +37,17 @@ func recordsOf(records []flows.Record, kind string) []aged {
 	}
 	slices.SortStableFunc(found, func(a, b aged) int { return cmp.Compare(a.age, b.age) })
 	return found
+}
+
+// timesOf returns when each node has answered, by its clock.
+func timesOf(records []flows.Record) map[string]time.Time {
+	times := map[string]time.Time{}
+	for i := range records {
+		if r := &records[i]; r.Type == flows.TypeAgent {
+			times[r.Node] = *r.Time
+		}
+	}
+	return times
 }
 
 // writeFlows writes a table of flows, and with denials one of single denied packets.

@@ -64,6 +64,11 @@ agents have not answered, and 2 when there is no suggestion.`,
 }
 
 func (s *suggestOptions) run(cmd *cobra.Command) error {
+	if len(s.records) > 0 {
+		if err := s.checkAgents(cmd, "with --records"); err != nil {
+			return err
+		}
+	}
 	in := suggest.Input{Denied: s.denied, Enforced: s.enforce}
 	if err := s.parse(&in); err != nil {
 		return err

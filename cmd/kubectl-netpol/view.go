@@ -52,7 +52,8 @@ seconds: those of a live cluster, with the rights of the command flows, or those
 
 With -o html one file is printed that needs nothing else, to keep or to attach to a
 ticket: the matrix of -n, -l, --by and --port, the graph, and the reasons of each pair.
-It is that of the policies after --apply.
+It is that of the policies after --apply. The flows of --records are in it; agents are
+not asked.
 
 The exit code is 0, or 2 when there is no answer.`,
 		Example: `  kubectl-netpol view
@@ -79,6 +80,9 @@ func (v *viewOptions) run(cmd *cobra.Command) error {
 	if slices.Contains(v.records, clusterfiles.Stdin) {
 		return errors.New("--records=-: standard input can be read once, and flows are read again and again")
 	}
+	if err := v.checkAgents(cmd, v.whyNoAgents()); err != nil {
+		return err
+	}
 	p, err := v.pages(cmd)
 	if err != nil {
 		return err
@@ -87,10 +91,31 @@ func (v *viewOptions) run(cmd *cobra.Command) error {
 		By: v.by, FromNamespace: v.namespace, ToNamespace: v.namespace, Selector: v.selector,
 		Port: v.traffic.port, Protocol: v.traffic.protocol, State: p.states[len(p.states)-1].name,
 	}
+	if len(v.records) > 0 {
+		if _, _, err := p.flows.latest(); err != nil {
+			return err
+		}
+	}
 	if v.output == "html" {
+		if len(v.records) > 0 {
+			q.Flows = flowsShown
+		}
 		return p.printFile(cmd.OutOrStdout(), q)
 	}
 	return serveView(cmd, p, q)
+}
+
+// whyNoAgents says because of which flag agents are not asked, empty if they are.
+func (v *viewOptions) whyNoAgents() string {
+	switch {
+	case len(v.records) > 0:
+		return "with --records"
+	case len(v.files) > 0:
+		return "with --filename"
+	case v.output == "html":
+		return "with --output=html"
+	}
+	return ""
 }
 
 // pages reads what is shown.

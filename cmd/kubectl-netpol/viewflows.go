@@ -59,6 +59,7 @@ func (f *flowReader) latest() ([]answer, time.Time, error) {
 
 // pageFlows is the data of the template "flows".
 type pageFlows struct {
+	Live    bool // they are read again
 	Read    string
 	Notes   []string // what is missing
 	Heading []string

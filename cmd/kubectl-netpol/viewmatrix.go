@@ -115,8 +115,9 @@ func (p *pages) fill(page *matrixPage, q pageQuery) error {
 		page.addColumn(newPageHeading(&o.To[i]))
 	}
 	var seen map[[2]int]cellFlows
-	if q.Flows == flowsShown && p.flows != nil && !page.Static {
+	if q.Flows == flowsShown && p.flows != nil {
 		page.Flows, seen = p.flowsOf(q, o)
+		page.Flows.Live = !page.Static
 	}
 	for row := range o.From {
 		r := pageRow{pageHeading: newPageHeading(&o.From[row])}

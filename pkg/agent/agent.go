@@ -212,7 +212,9 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		return nil, err
 	}
 	a.verdicts = a.newVerdictCache(cfg, reg)
-	a.flows = flows.New(flows.Config{Node: cfg.NodeName, Learned: a.observer, Connections: a.connections, AuditOnly: cfg.Audit, Registerer: reg})
+	a.flows = flows.New(flows.Config{
+		Node: cfg.NodeName, Learned: a.observer, Connections: a.connections, Remembers: a.remembers, AuditOnly: cfg.Audit, Registerer: reg,
+	})
 	if a.blocker, err = a.newBlocker(cfg, reg); err != nil {
 		return nil, err
 	}

@@ -38,6 +38,14 @@ func (a *agent) remembering() enforce.Verdicts {
 	return a.verdicts
 }
 
+// remembers returns the decision on a class that the kernel remembers, and since when.
+func (a *agent) remembers(c packet.Class) (d policy.Decision, since time.Time, ok bool) {
+	if a.verdicts == nil {
+		return policy.Decision{}, time.Time{}, false
+	}
+	return a.verdicts.Remembers(c)
+}
+
 // forget has the kernel forget the verdicts that a change since the snapshot before turns.
 // Packets are decided by the snapshot after it already.
 func (a *agent) forget(ctx context.Context, before *policy.Snapshot, change conntrack.Change) {

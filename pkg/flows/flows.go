@@ -24,6 +24,9 @@ type Config struct {
 	// Connections calls yield with each connection that the kernel tracks, and reports
 	// whether the kernel counts their bytes. Nil is a kernel that does not.
 	Connections func(ctx context.Context, yield func(*Connection)) (counted bool, err error)
+	// Remembers returns the decision on a class that the kernel remembers, and since when. Nil
+	// is a kernel that remembers nothing.
+	Remembers func(packet.Class) (d policy.Decision, since time.Time, ok bool)
 	// AuditOnly says that no policy is enforced.
 	AuditOnly bool
 	// Registerer receives the metrics.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
@@ -99,7 +100,9 @@ func (r *Recorder) Read(f Filter) []Record {
 	records := make([]Record, 0, 1+len(flows)+len(denials))
 	records = append(records, r.agent(summary, c))
 	for i := range flows {
-		records = append(records, flows[i].record(r.cfg.Node, c))
+		record := flows[i].record(r.cfg.Node, c)
+		record.Remembered = r.remembered(&flows[i].key, c)
+		records = append(records, record)
 	}
 	for i := range denials {
 		records = append(records, denials[i].record(r.cfg.Node, c))
@@ -186,6 +189,19 @@ func (f *flow) record(node string, c *clock) Record {
 	r.Destination.Names = f.names
 	r.Count, r.Bytes, r.First, r.Last = f.count, f.bytes, c.at(f.first), c.at(f.last)
 	return r
+}
+
+// remembered returns since when the kernel remembers the verdict of a flow, nil if it does not,
+// or if the flow has several addresses.
+func (r *Recorder) remembered(k *key, c *clock) *time.Time {
+	if r.cfg.Remembers == nil || k.audited {
+		return nil
+	}
+	d, since, ok := r.cfg.Remembers(packet.Class{Src: k.src, Dst: k.dst, Proto: k.proto, Port: k.port})
+	if !ok || verdictOf(&d) != k.verdict {
+		return nil
+	}
+	return c.at(since.Sub(r.epoch))
 }
 
 func (d *denial) record(node string, c *clock) Record {

@@ -51,6 +51,9 @@ type Record struct {
 	Bytes *uint64    `json:"bytes,omitempty"`
 	First *time.Time `json:"first,omitempty"`
 	Last  *time.Time `json:"last,omitempty"`
+	// Remembered is since when the kernel remembers the verdict, and decides packets like
+	// these without the agent. Nil if it does not.
+	Remembered *time.Time `json:"remembered,omitempty"`
 
 	*Summary
 }

@@ -56,6 +56,11 @@ func (s *Endpoint) add(addr netip.Addr) {
 	}
 }
 
+// Addrs returns the addresses of the endpoint, at most one of each family.
+func (s *Endpoint) Addrs() []netip.Addr {
+	return slices.DeleteFunc([]netip.Addr{s.v4, s.v6}, func(a netip.Addr) bool { return !a.IsValid() })
+}
+
 // first returns the address that goes before the other.
 func (s *Endpoint) first() netip.Addr {
 	if s.v4.IsValid() {

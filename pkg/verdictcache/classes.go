@@ -20,7 +20,7 @@ type entry struct {
 	class    packet.Class
 	decision policy.Decision // the latest
 	until    time.Time       // when the kernel does not remember it any more
-	since    time.Time       // when the kernel began to remember it
+	since    time.Time       // when the kernel began to remember it, zero if it does not or that is not known
 	counted  uint64          // packets since then
 	place    [2]int          // in the lists of the source and the destination
 }

@@ -354,7 +354,7 @@ func (c *Cache) count(ctx context.Context) {
 	var ended [2][]packet.Class // allowed, denied
 	err := c.try(ctx, func(ctx context.Context) error {
 		return c.cfg.Kernel.All(ctx, func(r Remembered) {
-			if c.countOne(r, now) && r.Expires > countBefore {
+			if c.countOne(r, now) {
 				return
 			}
 			if r.Denied {
@@ -377,7 +377,7 @@ func (c *Cache) count(ctx context.Context) {
 }
 
 // countOne counts the packets of a class since it was counted last. It reports false if the
-// class is not recorded.
+// kernel is to forget the class: its time ends, or it is not recorded.
 func (c *Cache) countOne(r Remembered, now time.Time) bool {
 	c.mu.Lock()
 	set, lifetime := &c.allowed, c.cfg.AllowedFor
@@ -397,13 +397,36 @@ func (c *Cache) countOne(r Remembered, now time.Time) bool {
 	}
 	packets := r.Packets - min(e.counted, r.Packets)
 	e.counted += packets
-	d := e.decision
+	d, goesOn := e.decision, r.Expires > countBefore
+	if !goesOn {
+		e.since = time.Time{}
+	}
 	c.mu.Unlock()
 	if packets > 0 {
 		c.metrics.packets[d.Action].Add(float64(packets))
 		c.cfg.Count(r.Class, d, packets)
 	}
-	return true
+	return goesOn
+}
+
+// Remembers returns the decision on a class that the kernel remembers, and since when, as it
+// was when packets were counted last.
+func (c *Cache) Remembers(class packet.Class) (d policy.Decision, since time.Time, ok bool) {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.enabled {
+		return policy.Decision{}, time.Time{}, false
+	}
+	for _, set := range []struct {
+		of       *classes
+		lifetime time.Duration
+	}{{&c.allowed, c.cfg.AllowedFor}, {&c.denied, deniedFor}} {
+		if e := set.of.get(class); e != nil && now.Before(e.since.Add(set.lifetime)) {
+			return e.decision, e.since, true
+		}
+	}
+	return policy.Decision{}, time.Time{}, false
 }
 
 // try calls the kernel with a timeout.

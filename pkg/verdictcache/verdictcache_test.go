@@ -230,6 +230,63 @@ func TestPacketsAreCounted(t *testing.T) {
 	})
 }
 
+// What the kernel remembers is known once it was counted, and until its time or a change ends
+// it.
+func TestRemembers(t *testing.T) {
+	remembers := func(n *node, i int) (time.Duration, bool) {
+		d, since, ok := n.cache.Remembers(class(i))
+		if want, _ := n.evaluate(class(i)); ok && d != want {
+			t.Errorf("class %d is remembered as %v, want %v", i, d.Action, want.Action)
+		}
+		return time.Since(since), ok
+	}
+	wantRemembered := func(t *testing.T, n *node, want bool) {
+		t.Helper()
+		for i := range 2 {
+			if _, ok := remembers(n, i); ok != want {
+				t.Errorf("class %d is remembered: %v, want %v", i, ok, want)
+			}
+		}
+	}
+	run(t, func(t *testing.T, n *node) {
+		n.set(class(1), true)
+		pass(denyInterval)
+		for range deniedAfter {
+			n.send(class(0))
+			n.send(class(1))
+		}
+		wantRemembered(t, n, false)
+		begin := time.Now()
+		pass(countInterval)
+		wantRemembered(t, n, true)
+		for i := range 2 {
+			if ago, _ := remembers(n, i); (ago - time.Since(begin)).Abs() > denyInterval {
+				t.Errorf("class %d is remembered for %v, want %v", i, ago, time.Since(begin))
+			}
+		}
+		pass(DefaultAllowedFor)
+		wantRemembered(t, n, false)
+
+		for range deniedAfter {
+			n.send(class(0))
+			n.send(class(1))
+		}
+		pass(countInterval)
+		wantRemembered(t, n, true)
+		n.set(class(0), true)
+		n.set(class(1), false)
+		wantRemembered(t, n, false)
+
+		n.set(class(0), false)
+		n.send(class(0))
+		n.send(class(0))
+		pass(countInterval)
+		n.kernel.setFails(errors.New("no kernel"), math.MaxInt)
+		pass(countInterval)
+		wantRemembered(t, n, false)
+	})
+}
+
 // What is not recorded cannot be turned, so it is removed when it is found.
 func TestWhatIsNotRecordedIsForgotten(t *testing.T) {
 	run(t, func(t *testing.T, n *node) {

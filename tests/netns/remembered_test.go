@@ -6,10 +6,12 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
@@ -91,7 +93,8 @@ func remember(t *testing.T, from, to *lab.Host, sink *lab.Sink, port uint16) int
 func TestVerdictsAreRemembered(t *testing.T) {
 	const connections = 50
 	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db", "y/web@1 app=web")
-	agent := c.Start(t)[0]
+	socket := t.TempDir() + "/probe"
+	agent := c.Start(t, "--probe-socket="+socket)[0]
 	web, db := c.Hosts["x/web"], c.Hosts["y/db"]
 	sink, err := web.Sink(9999)
 	if err != nil {
@@ -118,6 +121,33 @@ func TestVerdictsAreRemembered(t *testing.T) {
 	if got := labtest.Until(t, agent, want, counted); got < want {
 		t.Errorf("%v of %d datagrams are counted", got-counted(before), sent)
 	}
+	// The kernel remembers them for a time: another connection has it remember them again.
+	if err := labtest.Within(t, func() bool {
+		for _, addr := range web.Addrs {
+			datagrams(t, db, netip.AddrPortFrom(addr, 9999), 1)
+		}
+		return rememberedFlows(t, c.Nodes[0], socket, 9999) == len(web.Addrs)
+	}); err != nil {
+		t.Errorf("%d of %d flows are shown as remembered", rememberedFlows(t, c.Nodes[0], socket, 9999), len(web.Addrs))
+	}
+}
+
+// rememberedFlows returns how many flows to a port an agent says the kernel remembers.
+func rememberedFlows(t *testing.T, node *lab.Node, socket string, port uint16) (n int) {
+	t.Helper()
+	output, err := node.Run(t.Context(), "", labtest.AgentBinary, "flows", "--probe-socket", socket)
+	if err == nil {
+		err = flows.Decode(strings.NewReader(output), func(r *flows.Record) error {
+			if r.Type == flows.TypeFlow && r.Port == port && r.Remembered != nil {
+				n++
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	return n
 }
 
 // TestDeniedClassesAreRemembered sends denied packets: the agent decides a few, the kernel

@@ -73,7 +73,7 @@ if (svg) {
 // Flows are read again every few seconds while they can be seen, unless that is paused. What
 // has the focus stays: cells keep their links.
 const live = 5000; // milliseconds
-if (table && document.getElementById("flows")) {
+if (table && document.querySelector("#flows[data-live]")) {
   const pause = document.createElement("button");
   pause.type = "button";
   pause.id = "pause";
