@@ -147,25 +147,28 @@ func forward(t *testing.T, node *lab.Node, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		for {
-			from, err := listener.Accept()
+	go relay(listener, func() (net.Conn, error) { return net.Dial("tcp", address) })
+}
+
+// relay passes on what connections to the listener say, until it is closed.
+func relay(listener net.Listener, dial func() (net.Conn, error)) {
+	for {
+		from, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer from.Close()
+			to, err := dial()
 			if err != nil {
 				return
 			}
+			defer to.Close()
 			go func() {
 				defer from.Close()
-				to, err := net.Dial("tcp", address)
-				if err != nil {
-					return
-				}
-				defer to.Close()
-				go func() {
-					defer from.Close()
-					io.Copy(from, to)
-				}()
-				io.Copy(to, from)
+				io.Copy(from, to)
 			}()
-		}
-	}()
+			io.Copy(to, from)
+		}()
+	}
 }
