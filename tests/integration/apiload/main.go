@@ -82,32 +82,40 @@ func (o options) ways() []way {
 }
 
 // run measures all ways in one cluster and prints a table.
-func (o options) run(ctx context.Context, out io.Writer) (err error) {
-	plane, err := controlplane.Start(ctx, controlplane.Config{Release: servers.Newest, Log: os.Stderr})
+func (o options) run(ctx context.Context, out io.Writer) error {
+	all, err := o.measureAll(ctx, out)
 	if err != nil {
 		return err
+	}
+	return print(out, all)
+}
+
+// measureAll measures all ways in one cluster.
+func (o options) measureAll(ctx context.Context, out io.Writer) (all []figures, err error) {
+	plane, err := controlplane.Start(ctx, controlplane.Config{Release: servers.Newest, Log: os.Stderr})
+	if err != nil {
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, plane.Stop()) }()
 	c, err := newCluster(o.Config, plane.Admin())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	began := time.Now()
 	if err := c.fill(ctx); err != nil {
-		return fmt.Errorf("cluster: %w", err)
+		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	fmt.Fprintf(out, "%d nodes, %d pods, %d namespaces, %d policies, created in %.0f s; %d changes a second for %s\n",
 		o.Nodes, o.Pods, o.Namespaces, c.policies, time.Since(began).Seconds(), o.rate, o.during)
-	var all []figures
 	for _, w := range o.ways() {
 		f, err := o.measure(ctx, plane, c, w)
 		if err != nil {
-			return fmt.Errorf("%s: %w", w.name, err)
+			return nil, fmt.Errorf("%s: %w", w.name, err)
 		}
 		fmt.Fprintf(os.Stderr, "%s: %.4g\n", f.way, f.values)
 		all = append(all, f)
 	}
-	return print(out, all)
+	return all, nil
 }
 
 // print prints the figures of all ways, and the last as a share of those of the one before.

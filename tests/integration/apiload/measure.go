@@ -14,7 +14,7 @@ import (
 const (
 	// startTimeout bounds how long the start of all agents takes.
 	startTimeout = 10 * time.Minute
-	// calm is how long the server is left alone after all agents have started.
+	// calm is the longest time for which the server is left alone after all agents have started.
 	calm = 15 * time.Second
 )
 
@@ -93,7 +93,7 @@ func (o options) measure(ctx context.Context, plane *controlplane.ControlPlane, 
 		return f, err
 	}
 	watches = agents.watches.Load() - watches
-	if err := c.keepChanging(ctx, 0, calm); err != nil {
+	if err := c.keepChanging(ctx, 0, min(calm, o.during)); err != nil {
 		return f, err
 	}
 	idle, err := now()
