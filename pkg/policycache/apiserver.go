@@ -117,14 +117,25 @@ func (a *APIServer) Node(name string) cache.ListerWatcher {
 	return listWatch(a.client, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}, api.List, api.Watch)
 }
 
-// Pods lists and watches the pods of a query.
+// Pods lists and watches the pods of a query. Only a list of all pods is streamed: for a
+// streamed list, whatever it selects, an API server copies and sorts all pods of the cluster, and
+// keeps the copy while the watch goes on. For other lists it has indexes by namespace and node.
 func (a *APIServer) Pods(q PodQuery) cache.ListerWatcher {
 	pods, options := a.pods.In(q.Namespace), metav1.ListOptions{LabelSelector: q.Labels}
 	if q.Node != "" {
 		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", q.Node).String()
 	}
+	if q != (PodQuery{}) {
+		return listWatch(unstreamed{}, options, pods.List, pods.Watch)
+	}
 	return listWatch(a.client, options, pods.List, pods.Watch)
 }
+
+// unstreamed is a client whose lists are not streamed.
+type unstreamed struct{}
+
+// IsWatchListSemanticsUnSupported is for cache.ToListWatcherWithWatchListSemantics.
+func (unstreamed) IsWatchListSemanticsUnSupported() bool { return true }
 
 // Run returns when ctx ends. The server runs by itself.
 func (a *APIServer) Run(ctx context.Context) error {

@@ -498,6 +498,10 @@ func TestPodQueriesInRequests(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			lister, ok := source.Pods(tc.q).(interface{ IsWatchListSemanticsUnSupported() bool })
+			if streamed := !ok || !lister.IsWatchListSemanticsUnSupported(); streamed != (tc.q == PodQuery{}) {
+				t.Errorf("lists are streamed: %v", streamed)
+			}
 			pods := cache.ToListerWatcherWithContext(source.Pods(tc.q))
 			if _, err := pods.ListWithContext(t.Context(), metav1.ListOptions{}); err == nil {
 				t.Error("a list without an answer")
