@@ -59,7 +59,8 @@ func crawls() *policy.Snapshot {
 		rule(policy.Allow, 2, block("192.0.2.0/24")),
 	}}
 	return policy.New(policy.Model{Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
-		web: {Namespace: "shop", Name: "web", ID: 1, Egress: chain, Ingress: chain},
+		web:   {Namespace: "shop", Name: "web", ID: 1, Egress: chain, Ingress: chain},
+		other: {Namespace: "shop", Name: "other", ID: 2, Egress: chain},
 	})})
 }
 
@@ -491,6 +492,37 @@ func TestASourceReplacesItsShareInAnInterval(t *testing.T) {
 	}
 }
 
+// A source that floods addresses of a block costs a bounded number of searches of its rule in
+// an interval. Decisions beyond are lost, and those of other sources are not.
+func TestASourceSearchesRulesInAnInterval(t *testing.T) {
+	s := crawls()
+	table := newTable(time.Time{}, 100, 10)
+	send := func(from, to netip.Addr, decisions int, at time.Duration) {
+		p, when := tcp(from, to, 443), time.Time{}.Add(at)
+		for range decisions {
+			table.add(&decided{packet: *p, decision: s.Evaluate(policy.Query{Packet: *p}), snapshot: s, first: when, last: when, count: 1}, nil)
+		}
+	}
+	for _, step := range []struct {
+		name          string
+		from, to      netip.Addr
+		decisions     int
+		at            time.Duration
+		counted, lost uint64 // in the newest flow, and in all
+	}{
+		{"what it may", web, outside.Next(), maxSearches + 1, 0, maxSearches + 1, 0}, // the first one makes the source
+		{"and more", web, outside.Next(), 1000, replaceInterval - 1, maxSearches + 1, 1000},
+		{"that no rule matches", web, db, 3, replaceInterval - 1, 3, 1000},
+		{"another source", other, outside.Next(), 4, replaceInterval - 1, 4, 1000},
+		{"after the interval", web, outside.Next(), 5, replaceInterval, maxSearches + 6, 1000},
+	} { // each after the one before
+		send(step.from, step.to, step.decisions, step.at)
+		if got := table.all.newest.count; step.counted != got || table.lost != step.lost {
+			t.Errorf("%s: %d counted and %d lost, want %d and %d", step.name, got, table.lost, step.counted, step.lost)
+		}
+	}
+}
+
 // A pod that makes any number of flows displaces its own ones, and memory has a bound.
 func TestAHostilePodHidesNoOtherFlow(t *testing.T) {
 	r, _, _ := newRecorder()
@@ -620,30 +652,6 @@ func TestAClockThatJumps(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A flow is remembered if the kernel remembers its verdict now, by the clock of the answer.
-func TestFlowsAreRemembered(t *testing.T) {
-	r, wall, since := newRecorder()
-	s := clusterOf(2)
-	r.cfg.Remembers = func(c packet.Class) (policy.Decision, time.Time, bool) {
-		return denied, r.epoch.Add(2 * time.Second), c == packet.Class{Src: web, Dst: db, Proto: packet.TCP, Port: 80}
-	}
-	decide(r, tcp(web, db, 80), allowed, s, 0) // before the policies changed
-	decide(r, tcp(web, db, 80), denied, s, time.Second)
-	decide(r, tcp(web, db, 1080), denied, s, time.Second)
-	*since = 5 * time.Second
-	*wall = wall.Add(-time.Hour)
-	got := map[string]string{}
-	for _, record := range r.Read(Filter{}) {
-		if record.Type == TypeFlow {
-			got[fmt.Sprintf("%s %d", record.Verdict, record.Port)] = fmt.Sprint(record.Remembered)
-		}
-	}
-	want := map[string]string{"allow 80": "<nil>", "deny 80": wall.Add(-3 * time.Second).String(), "deny 1080": "<nil>"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("remembered since (-want +got):\n%s", diff)
 	}
 }
 

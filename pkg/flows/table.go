@@ -18,6 +18,9 @@ const (
 	// replaceInterval is the least time in which a source replaces all flows of its share.
 	// Each flow of a flood would displace one that is as new.
 	replaceInterval = time.Second
+	// maxSearches is how many decisions of one source are looked up in the peers of the rule
+	// that decided, in a replaceInterval. One takes 13 ns for each peer of the rule.
+	maxSearches = 2048
 	// maxNames is how many domain names of an address are recorded.
 	maxNames = 4
 )
@@ -92,17 +95,22 @@ type table struct {
 // source is an address that has flows.
 type source struct {
 	order
-	begun    time.Duration // the current replaceInterval
-	replaced int           // flows since then
+	replaced, searched limit // flows that it replaced, and decisions that were looked up
 }
 
-// mayReplace reports whether the source, which has its share of flows, may replace one.
-func (s *source) mayReplace(at time.Duration, share int) bool {
-	if at-s.begun >= replaceInterval {
-		s.begun, s.replaced = at, 0
+// limit counts what happens in a replaceInterval.
+type limit struct {
+	begun time.Duration
+	n     int
+}
+
+// allows counts one more, and reports whether there are no more than most.
+func (l *limit) allows(at time.Duration, most int) bool {
+	if at-l.begun >= replaceInterval {
+		l.begun, l.n = at, 0
 	}
-	s.replaced++
-	return s.replaced <= share
+	l.n++
+	return l.n <= most
 }
 
 // newTable returns a table for room flows, share of one source, with times since epoch.
@@ -119,12 +127,16 @@ func (t *table) next() uint64 {
 // add counts decisions that are alike.
 func (t *table) add(d *decided, learned policy.Learned) {
 	from, to := d.ends()
+	source := d.responsible()
+	first, last := d.first.Sub(t.epoch), d.last.Sub(t.epoch)
+	if of := t.sources[source]; of != nil && d.mayHaveOutside(from, to) && !of.searched.allows(last, maxSearches) {
+		t.lost += d.count
+		return
+	}
 	one := keyOf(d, from, to, learned)
 	k, addr := one.class()
-	first, last := d.first.Sub(t.epoch), d.last.Sub(t.epoch)
 	f := t.flows[k]
 	if f == nil {
-		source := d.responsible()
 		if !t.makeRoom(source, last) {
 			t.lost += d.count
 			return
@@ -144,6 +156,12 @@ func (t *table) add(d *decided, learned policy.Learned) {
 // ends returns the pods at both ends, nil for none.
 func (d *decided) ends() (from, to *policy.Endpoint) {
 	return d.snapshot.Endpoint(d.packet.Src.Addr()), d.snapshot.Endpoint(d.packet.Dst.Addr())
+}
+
+// mayHaveOutside reports whether the rule that decided may name an end by a block or a
+// domain. Which one has to be searched.
+func (d *decided) mayHaveOutside(from, to *policy.Endpoint) bool {
+	return d.decision.Reason == policy.RuleMatched && (from == nil || to == nil)
 }
 
 // keyOf returns the key of decisions about one source and one destination.
@@ -212,7 +230,7 @@ func (t *table) makeRoom(source netip.Addr, at time.Duration) bool {
 	of := t.sources[source]
 	switch {
 	case of != nil && of.len >= t.share:
-		if !of.mayReplace(at, t.share) {
+		if !of.replaced.allows(at, t.share) {
 			return false
 		}
 		t.evict(of.oldest)
