@@ -655,6 +655,30 @@ func TestAClockThatJumps(t *testing.T) {
 	}
 }
 
+// A flow is remembered if the kernel remembers its verdict now, by the clock of the answer.
+func TestFlowsAreRemembered(t *testing.T) {
+	r, wall, since := newRecorder()
+	s := clusterOf(2)
+	r.cfg.Remembers = func(c packet.Class) (policy.Decision, time.Time, bool) {
+		return denied, r.epoch.Add(2 * time.Second), c == packet.Class{Src: web, Dst: db, Proto: packet.TCP, Port: 80}
+	}
+	decide(r, tcp(web, db, 80), allowed, s, 0) // before the policies changed
+	decide(r, tcp(web, db, 80), denied, s, time.Second)
+	decide(r, tcp(web, db, 1080), denied, s, time.Second)
+	*since = 5 * time.Second
+	*wall = wall.Add(-time.Hour)
+	got := map[string]string{}
+	for _, record := range r.Read(Filter{}) {
+		if record.Type == TypeFlow {
+			got[fmt.Sprintf("%s %d", record.Verdict, record.Port)] = fmt.Sprint(record.Remembered)
+		}
+	}
+	want := map[string]string{"allow 80": "<nil>", "deny 80": wall.Add(-3 * time.Second).String(), "deny 1080": "<nil>"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("remembered since (-want +got):\n%s", diff)
+	}
+}
+
 func TestReadingGoesOnAfterACursor(t *testing.T) {
 	r, _, _ := newRecorder()
 	s := clusterOf(2)
