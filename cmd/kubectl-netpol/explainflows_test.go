@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -127,6 +128,33 @@ func TestFlagsThatMeanNothing(t *testing.T) {
 				t.Errorf("exit code %d, %q, %q; want %q", code, stdout, stderr, want)
 			}
 		})
+	}
+}
+
+// The page names agents that do not answer, and shows the flows of the others. No age is
+// negative.
+func TestViewOfAgentsThatDoNotAnswer(t *testing.T) {
+	t.Chdir("testdata")
+	agents := fakeAgents{"n1": nil, "n2": prints("n2", agentLine, strings.Replace(recordOf(fromWeb, "allow", ""), `"last":"2026`, `"last":"2027`, 1))}
+	o := &options{notes: io.Discard, context: "shop", kubeconfig: kubeconfig(t, server(t, everywhere, "shop/cluster.yaml").URL), features: compile.AllFeatures()}
+	v := &viewOptions{agentOptions: agentOptions{options: o, connect: agents.connect}}
+	cmd := newView(o)
+	o.kinds = kindflags.Add(cmd.Flags(), "%s", true)
+	cmd.SetContext(t.Context())
+	cmd.SetErr(io.Discard)
+	p, err := v.pages(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := p.matrixPage(pageQuery{By: "workload", Protocol: "TCP", State: stateNow, Flows: flowsShown}, false)
+	if page.Problem != "" || page.Flows == nil {
+		t.Fatalf("no flows: %q", page.Problem)
+	}
+	if want := []string{"No answer of node n1: the pod is Pending."}; !slices.Equal(page.Flows.Notes, want) {
+		t.Errorf("notes %q, want %q", page.Flows.Notes, want)
+	}
+	if want := []string{"n2", "shop/web", "shop/api", "TCP 8000", "allow", "NetworkPolicy shop/api, isolated", "3", "0s"}; len(page.Flows.Rows) != 1 || !slices.Equal(page.Flows.Rows[0], want) {
+		t.Errorf("rows %q, want %q", page.Flows.Rows, want)
 	}
 }
 

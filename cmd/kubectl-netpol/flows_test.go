@@ -274,6 +274,14 @@ func TestFlowsAreOrderedByTheClocksOfTheirAgents(t *testing.T) {
 	if len(got) != 2 || got[0].Node != "b" || got[0].age != 5*time.Second || got[1].age != 65*time.Second {
 		t.Errorf("%+v", got)
 	}
+	// What was seen after the answer, by a clock that was set back, is of now.
+	for _, kind := range []string{flows.TypeFlow, flows.TypeRule} {
+		later, at := records[3], records[2].Time.Add(time.Hour)
+		later.Type, later.Last = kind, &at
+		if got := recordsOf([]flows.Record{records[2], later}, kind); len(got) != 1 || got[0].age != 0 {
+			t.Errorf("a %s after its answer: %+v", kind, got)
+		}
+	}
 }
 
 // With --follow, lines are printed as they come, also when an agent has ended.

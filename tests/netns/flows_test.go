@@ -3,6 +3,7 @@ package netns
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"testing"
@@ -114,4 +115,88 @@ func TestFlowRecords(t *testing.T) {
 		t.Errorf("the agent has not logged its flows: %v", err)
 	}
 	labtest.WaitReady(t, agent)
+}
+
+// TestHardRandomClasses has a pod send a million packets, each of another class in random
+// order: each is denied, another pod goes on to connect, and the memory of the agent has a
+// bound. What is in no flow is counted.
+func TestHardRandomClasses(t *testing.T) {
+	labtest.NeedHard(t)
+	const (
+		servers, ports = 16, 62500
+		classes        = servers * ports
+		batch          = 500 // so that none exceeds the pod's share of the queue
+		share          = 512 // flows of one pod
+		mostMemory     = 32 << 20
+	)
+	pods := []string{"y/db@1 app=db", "y/web@1 app=web"}
+	for i := range servers {
+		pods = append(pods, fmt.Sprintf("x/web-%d@1 app=web", i))
+	}
+	c := newCluster(t, 1, pods...)
+	socket := t.TempDir() + "/probe"
+	agent := c.Start(t, "--probe-socket="+socket)[0]
+	c.Apply(t, "policies", letsDB)
+	bystander := func() {
+		t.Helper()
+		c.Expect(t, labtest.Yes("y/db", "x/web-0", "tcp/80"), labtest.No("y/web", "x/web-0", "tcp/80"))
+	}
+	bystander()
+	conn, err := c.Hosts["y/web"].ListenPacket(netip.AddrPortFrom(c.Hosts["y/web"].Addr(lab.IPv4), 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	counter := labtest.NewCounter(t, c.Nodes[0], "udp dport >= 3000 udp dport < 65500")
+	memory := func(m lab.Metrics) float64 { return m.Sum("process_resident_memory_bytes") }
+	before := labtest.Metrics(t, agent)
+	most := memory(before)
+	denied := func(m lab.Metrics) float64 {
+		return m.Sum(answered, "protocol", "UDP", "verdict", "drop") - before.Sum(answered, "protocol", "UDP", "verdict", "drop")
+	}
+	started := time.Now()
+	for i, class := range rand.New(rand.NewPCG(1, 2)).Perm(classes) {
+		to := netip.AddrPortFrom(c.Hosts[fmt.Sprintf("x/web-%d", class%servers)].Addr(lab.IPv4), uint16(3000+class/servers))
+		if _, err := conn.WriteToUDPAddrPort([]byte("random"), to); err != nil {
+			t.Fatal(err)
+		}
+		if (i+1)%batch > 0 {
+			continue
+		}
+		if got := labtest.Until(t, agent, float64(i+1), denied); got != float64(i+1) {
+			t.Fatalf("%v of %d packets are denied", got, i+1)
+		}
+		if (i+1)%(classes/20) == 0 {
+			most = max(most, memory(labtest.Metrics(t, agent)))
+			bystander()
+		}
+	}
+	took := time.Since(started)
+	if left := counter.Left(t); left > 0 {
+		t.Errorf("%d packets passed", left)
+	}
+	if grown := most - memory(before); grown > mostMemory {
+		t.Errorf("the agent has %v bytes more than before", grown)
+	}
+	output, err := c.Nodes[0].Run(t.Context(), "", labtest.AgentBinary, "flows", "--probe-socket", socket)
+	if err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	flowsOfPod, summary := 0, &flows.Summary{}
+	if err := flows.Decode(strings.NewReader(output), func(r *flows.Record) error {
+		switch {
+		case r.Type == flows.TypeAgent:
+			summary = r.Summary
+		case r.Type == flows.TypeFlow && r.Source.Namespace == "y" && r.Source.Pod == "web" && r.Protocol == "UDP":
+			flowsOfPod++
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if flowsOfPod > share || summary.Flows > summary.MaxFlows || summary.Evicted+summary.Lost < classes-share {
+		t.Errorf("%d flows of the pod, want %d at most; evicted and lost are to be %d at least: %+v", flowsOfPod, share, classes-share, summary)
+	}
+	t.Logf("%d classes in %v; memory of the agent: %.0f MB, at most %.0f MB; %d flows of the pod, %d evicted, %d decisions in no flow",
+		classes, took, memory(before)/1e6, most/1e6, flowsOfPod, summary.Evicted, summary.Lost)
 }
