@@ -126,7 +126,9 @@ func (r *receiver) run(ctx context.Context) {
 				o.TimeoutSeconds, started = &r.first, true
 			}
 			w, err := inner.WatchWithContext(ctx, o)
-			r.note(ctx, err)
+			if r.note(ctx, err); err == nil && r.from != "" {
+				r.begun()
+			}
 			return w, err
 		},
 	}, client), nil, r, cache.ReflectorOptions{Name: r.name, TypeDescription: r.name, Logger: &silent}).RunWithContext(ctx)
@@ -163,9 +165,14 @@ func (r *receiver) Replace(list []any, _ string) error {
 	if r.ofPods {
 		r.listedPods.Add(int64(len(list)))
 	}
-	r.once.Do(func() { close(r.listed) })
+	if r.from == "" {
+		r.begun()
+	}
 	return nil
 }
+
+// begun notes that there has been a list, or that there is a watch without one.
+func (r *receiver) begun() { r.once.Do(func() { close(r.listed) }) }
 
 // Resync does nothing.
 func (r *receiver) Resync() error { return nil }
