@@ -64,7 +64,7 @@ test: ## what every change should pass, as root: the short form of each kind of 
 	@SHORT=-short tests/parts.sh test-unit test-scenarios test-conformance test-view test-packets
 
 test-all: ## every test there is, the linters and the demo, as root: what CI runs
-	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-mutants test-integration demo vulnerabilities
+	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-mutants test-integration e2e-slice demo vulnerabilities
 
 test-unit: tools ## the tests of each package
 	$(GO) test $(SHORT) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo|monitoring|image)$$')

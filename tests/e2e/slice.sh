@@ -10,14 +10,20 @@ unset KUBECONFIG
 
 { # read as a whole, so that the checkout may change meanwhile
 [[ $EUID -eq 0 ]] || die "a cluster needs root"
-[[ ! -d $state ]] || die "$state is there: another slice runs, or one was killed (CLUSTER_STATE=$state CLUSTER_PREFIX=$prefix make cluster-down)"
-settings
-missing=$(compgen -G "$cache/servers/*/kubelet" >/dev/null || echo all of them)
-[[ -n $missing ]] || missing=$(cd "$root/tests/integration" && go run ./servers/build -missing "$KUBERNETES" "$KUBERNETES/e2e" etcd coredns)
-if [[ -n $missing ]]; then
-	echo "NOT RUN: the cluster's programs are not built on this machine ("$missing"). make cluster-up and make e2e build them."
+not_run() {
+	echo "NOT RUN: the cluster's programs are not built on this machine ($*). make cluster-up and make e2e build them."
 	exit 0
-fi
+}
+compgen -G "$cache/servers/*/kubelet" >/dev/null || not_run all of them
+
+# One after the other. The lock is on the folder that has the state, so that no file is left.
+exec 8<"$(dirname "$state")"
+flock -w 1800 8 || die "another slice runs"
+# One that was killed has left its cluster.
+"$here/down.sh" 8<&-
+settings
+missing=$(cd "$root/tests/integration" && go run ./servers/build -missing "$KUBERNETES" "$KUBERNETES/e2e" etcd coredns)
+[[ -z $missing ]] || not_run $missing
 
 # Each is the end of a spec's name, up to its labels.
 specs=(
@@ -46,8 +52,8 @@ finish() {
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
-"$here/up.sh"
-"$here/../e2e.sh"
+"$here/up.sh" 8<&-
+"$here/../e2e.sh" 8<&-
 # A spec that has got another name would go unnoticed.
 ran=$(grep -oE 'Ran [0-9]+ of' "${OUT:-$root/bin/e2e}/run/log" | grep -oE '[0-9]+')
 ((ran == ${#specs[@]})) || die "$ran of ${#specs[@]} specs were found"
