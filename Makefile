@@ -99,10 +99,11 @@ test-netns: tools test-scenarios test-packets test-conformance-packets ## the sa
 	$(GO) run ./tests/suite -backend netns-asking
 	cd tests/conformance && $(GO) run . -networks netns-asking -agent ../../bin/kube-network-policies
 
-test-hard: tools ## long attacks with real packets, as root: minutes
+test-hard: tools ## long attacks with real packets, as root: minutes. With CLUSTER=1 also pods that start at once on the cluster that is up
 	HARD=1 $(GO) test -v -p 1 -count 1 -timeout 60m ./tests/attacks
 	HARD=1 $(GO) test -v -count 1 -timeout 20m -run '^TestHard' ./tests/netns
 	HARD=1 $(GO) test -v -count 1 -run InjectedErrors ./pkg/queue
+	$(if $(CLUSTER),$(MAKE) e2e-edges RUN=AtOnce)
 
 test-property: ## the properties of random clusters, 10000 fresh ones of each: minutes
 	PROPERTY_CLUSTERS=$${PROPERTY_CLUSTERS:-10000} PROPERTY_SEED=$${PROPERTY_SEED:-$$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')} \
