@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # images.sh FOLDER: makes the images that every cluster needs, unless the folder has
-# them. FOLDER/NAME.tar is an image and FOLDER/NAME.name what it is called.
+# them. FOLDER/NAME.tar is an image and FOLDER/NAME.name the first of its names.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 folder=$1
@@ -11,9 +11,9 @@ trap 'rm -rf "$work"' EXIT
 out=$work/out
 mkdir "$out"
 
-image() { # FILE NAME CONFIG: of what is in $work/FILE
+image() { # FILE NAMES CONFIG: of what is in $work/FILE
 	"$here/image.sh" "$2" "$work/$1" "$out/$1.tar" "$3"
-	echo "$2" >"$out/$1.name"
+	echo "${2%% *}" >"$out/$1.name"
 }
 
 # with_libraries PROGRAM ROOT PATH: copies a program and what it is linked to.
@@ -35,8 +35,13 @@ image pause "$(named pause)" '{"Entrypoint": ["/pause"]}'
 install -D "$(program coredns)" "$work/coredns/coredns"
 image coredns "coredns:$(basename "$(dirname "$(program coredns)")" | cut -d - -f 2)" '{"Entrypoint": ["/coredns"]}'
 
-# The tests run sh, curl, wget, nc and dig in this one. sh is bash, because that of
-# busybox prefers its own nc, which lacks options that the tests use.
+boom=regression-issue-74839
+install -D "$(program "$boom")" "$work/$boom/$boom"
+image "$boom" "$(named "e2e-test-images/$boom")" "{\"Entrypoint\": [\"/$boom\"]}"
+
+# The tests run sh, curl, wget, nc, dig and getent in this one, also under the names of
+# images that have nothing else. sh is bash, because that of busybox prefers its own nc,
+# which lacks options that the tests use.
 agnhost=$work/agnhost
 mkdir -p "$agnhost"/{bin,tmp,etc,uploads,proc,sys,dev}
 chmod 1777 "$agnhost/tmp"
@@ -47,18 +52,19 @@ if ! has_sctp; then
 fi
 echo 'root:x:0:0:root:/:/bin/sh' >"$agnhost/etc/passwd"
 echo 'root:x:0:' >"$agnhost/etc/group"
+echo 'hosts: files dns' >"$agnhost/etc/nsswitch.conf"
 with_libraries "$(command -v busybox)" "$agnhost" /bin/busybox
 for applet in ls cat echo sleep ping hostname id grep env mkdir rm touch test true false seq timeout head tail tr sort date netstat nslookup; do
 	ln -s busybox "$agnhost/bin/$applet"
 done
-for tool in bash curl dig ip wget; do
+for tool in bash curl dig getent ip wget; do
 	with_libraries "$(command -v "$tool")" "$agnhost" "/bin/$tool"
 done
 # That of busybox 1.35 crashes with -T, which the tests of Services use. It tries once.
 echo 'tries = 1' >"$agnhost/etc/wgetrc"
 with_libraries "$(command -v nc.openbsd)" "$agnhost" /bin/nc
 ln -s bash "$agnhost/bin/sh"
-image agnhost "$(named e2e-test-images/agnhost)" '{"Env": ["PATH=/bin"], "Entrypoint": ["/agnhost"], "Cmd": ["pause"]}'
+image agnhost "$(named e2e-test-images/agnhost) $(named e2e-test-images/busybox) $(named e2e-test-images/jessie-dnsutils)" '{"Env": ["PATH=/bin"], "Entrypoint": ["/agnhost"], "Cmd": ["pause"]}'
 
 mkdir -p "$(dirname "$folder")"
 rm -rf "$folder.new"

@@ -7,7 +7,7 @@ declare -A package=(
 	[containerd]=containerd [runc]=runc [nft]=nftables [iptables]=iptables [conntrack]=conntrack
 	[ip]=iproute2 [nsenter]=util-linux [pgrep]=procps [openssl]=openssl [jq]=jq
 	# In the image that the end-to-end tests run.
-	[busybox]=busybox-static [curl]=curl [dig]=bind9-dnsutils [wget]=wget [nc.openbsd]=netcat-openbsd
+	[busybox]=busybox-static [curl]=curl [dig]=bind9-dnsutils [getent]=libc-bin [wget]=wget [nc.openbsd]=netcat-openbsd
 )
 missing() {
 	local program

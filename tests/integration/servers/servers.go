@@ -81,6 +81,7 @@ var (
 			"kube-scheduler":          "k8s.io/kubernetes/cmd/kube-scheduler",
 			"kubectl":                 "k8s.io/kubernetes/cmd/kubectl",
 			"kubelet":                 "k8s.io/kubernetes/cmd/kubelet",
+			"regression-issue-74839":  "k8s.io/kubernetes/test/images/regression-issue-74839",
 		},
 		stamped: []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"},
 	}
