@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -122,7 +123,7 @@ func compareFlags(t *testing.T, section string, flags help) {
 var (
 	shownMake   = regexp.MustCompile("(?m)(?:^|`|[=] )(?:sudo )?make ([a-z][a-z0-9-]+)")
 	makeTarget  = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
-	goCommand   = regexp.MustCompile(`\bgo (?:run|build|test|install)\b.* \./([a-z/-]+[a-z])(/\.\.\.)?`)
+	goCommand   = regexp.MustCompile(`\bgo (?:run|build|test|install)\b(?: -C ([a-z/]+))?.* \./([a-z/-]+[a-z])(/\.\.\.)?`)
 	toolCommand = regexp.MustCompile("(?:^|`|\\$ )kubectl[- ]netpol ([a-z]+)")
 	ourCommand  = regexp.MustCompile(`\bkube(?:ctl[- ]netpol|-network-policies(?: status-writer)?) .*--`)
 	codeFlag    = regexp.MustCompile("`--([a-z][a-z-]*[a-z])")
@@ -158,8 +159,8 @@ func TestShownCommandsExist(t *testing.T) {
 			}
 			for _, m := range goCommand.FindAllStringSubmatch(line, -1) {
 				shown++
-				if found, _ := filepath.Glob(filepath.Join(root, m[1], "*.go")); found == nil && m[2] == "" {
-					t.Errorf("%s shows ./%s, which is no Go package", name, m[1])
+				if found, _ := filepath.Glob(filepath.Join(root, m[1], m[2], "*.go")); found == nil && m[3] == "" {
+					t.Errorf("%s shows ./%s, which is no Go package", name, path.Join(m[1], m[2]))
 				}
 			}
 			for _, m := range toolCommand.FindAllStringSubmatch(line, -1) {
