@@ -118,7 +118,7 @@ test-mutants: tools ## faults in the code that the scenarios and attacks must no
 	MUTANTS=1 $(GO) test -v -count 1 -timeout 40m -run Mutants ./tests/mutants
 
 test-integration: tools monitoring-tools ## the informers, install.yaml and the status writer against real API servers, built once
-	cd tests/integration && $(GO) run ./servers/build && $(GO) test -count 1 -timeout 20m ./...
+	cd tests/integration && $(GO) run ./servers/build && $(GO) test -count 1 -timeout 40m ./...
 
 test-vm: tools build ## the kernel's side of it, or those tests that RUN matches, on Debian's kernel in an emulated machine: minutes
 	rm -rf bin/vm && mkdir bin/vm && cp bin/kube-network-policies bin/vm/
