@@ -33,6 +33,12 @@ func (s PodSet) Includes(o PodSet) bool {
 	})
 }
 
+// replaces reports whether s is another set than o that includes it. Of two that include each
+// other, one replaces the other.
+func (s PodSet) replaces(o PodSet) bool {
+	return s.Includes(o) && (!o.Includes(s) || comparePodSets(s, o) < 0)
+}
+
 // implies reports whether labels that fulfil q are known to fulfil r.
 func implies(q, r labels.Requirement) bool {
 	return q.Key() == r.Key() && (hasValues(q) && hasValues(r) && r.Values().IsSuperset(q.Values()) || q.String() == r.String())
@@ -67,7 +73,7 @@ func Cover(needs []PodSet, limit int) []PodSet {
 		switch {
 		case len(sets) <= limit:
 			return slices.DeleteFunc(slices.Clone(sets), func(s PodSet) bool {
-				return slices.ContainsFunc(sets, func(o PodSet) bool { return s != o && o.Includes(s) })
+				return slices.ContainsFunc(sets, func(o PodSet) bool { return o.replaces(s) })
 			})
 		case widest == 0:
 			return []PodSet{{}}

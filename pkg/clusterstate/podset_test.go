@@ -3,6 +3,7 @@ package clusterstate
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +51,7 @@ func TestCover(t *testing.T) {
 		{"too many values", spread(maxSelectors*maxValues+1, func(i int) PodSet { return PodSet{"x", fmt.Sprintf("app=a%03d", i)} }), 9, []PodSet{{"x", ""}}},
 		{"values within those of all namespaces", []PodSet{{"x", "app=a"}, {"", "app=a,b=c"}, {"", "app=b,b=c"}, {"x", "app=b,b=c,d=e"}}, 9,
 			[]PodSet{{"", "app in (a,b),b=c"}, {"x", "app=a"}}},
+		{"twice", []PodSet{{"x", "app=a"}, {"x", "app=a,app in (a)"}}, 9, []PodSet{{"x", "app=a"}}},
 		{"no selectors of the API", []PodSet{{"x", "=,"}, {"x", "=,,"}}, 9, []PodSet{{"x", "=,"}, {"x", "=,,"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -106,10 +108,10 @@ func TestMergedSetsAreExact(t *testing.T) {
 		var sets []PodSet
 		for range 1 + r.IntN(8) {
 			var parts []string
-			for _, key := range []string{"a", "b"} {
+			for _, key := range []string{"a", "b", "a"} {
 				parts = append(parts, key+of("=1", "=2", " in (1,2)", " in (2,3)", " notin (1)", "", "!=2"))
 			}
-			sets = append(sets, PodSet{of("", "x", "y"), strings.Join(parts[r.IntN(2):], ",")})
+			sets = append(sets, PodSet{of("", "x", "y"), strings.Join(parts[r.IntN(3):], ",")})
 		}
 		merged := merge(sets)
 		if len(merged) < len(sets) {
@@ -126,7 +128,11 @@ func TestMergedSetsAreExact(t *testing.T) {
 				t.Fatalf("%v of %s: %v in %v, %v in %v", l, namespace, got, merged, want, sets)
 			}
 		}
+		cover := Cover(sets, 1+r.IntN(8))
 		for _, s := range sets {
+			if !slices.ContainsFunc(cover, func(o PodSet) bool { return o.Includes(s) }) {
+				t.Fatalf("%v is not in %v", s, cover)
+			}
 			for _, o := range sets {
 				if s.Includes(o) && !has([]PodSet{s}, o.Namespace, labels.Set{}) && has([]PodSet{o}, o.Namespace, labels.Set{}) {
 					t.Fatalf("%v does not include %v", s, o)
