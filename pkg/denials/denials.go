@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -103,6 +104,7 @@ type Collector struct {
 	complete bool      // all agents have answered in a round since then
 	reports  map[Policy]*report
 	answered map[types.UID]time.Time // when agents were asked last that have answered
+	waiting  map[Policy]bool         // what Of was asked for that is known when all have answered
 }
 
 // New returns a Collector. It starts nothing.
@@ -117,24 +119,30 @@ func New(cfg Config) (*Collector, error) {
 			Help: "Agents that were asked last what their policies denied, by whether they have answered.",
 		}, []string{"answered"}),
 		errorLog: rate.Sometimes{First: 1, Interval: 10 * time.Minute},
+		waiting:  make(map[Policy]bool),
 	}
 	cfg.Registerer.MustRegister(c.agents)
 	return c, nil
 }
 
 // Of returns what is to be said of a policy, an empty Text for nothing. It reports false while
-// that is not known, because not all agents have answered since the start.
+// that is not known, because not all agents have answered since the start. Run calls changed when
+// they have.
 func (c *Collector) Of(p Policy) (Text, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.reports[p]; t != nil {
 		return t.Text, !t.since.IsZero()
 	}
-	return Text{}, c.complete || !c.began.IsZero() && time.Since(c.began) >= flows.DeniedWindow
+	if c.complete || !c.began.IsZero() && time.Since(c.began) >= flows.DeniedWindow {
+		return Text{}, true
+	}
+	c.waiting[p] = true
+	return Text{}, false
 }
 
 // Run asks the agents until ctx ends, and calls changed for each policy whose text has
-// changed. It may be called again then.
+// changed or is known now. It may be called again then.
 func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "denials"))
 	c.mu.Lock()
@@ -190,7 +198,7 @@ func running(pods cache.SharedIndexInformer) []*corev1.Pod {
 	return slices.CompactFunc(found, func(a, b *corev1.Pod) bool { return node(a, b) == 0 })
 }
 
-// round asks the agents once, and returns the policies whose texts have changed.
+// round asks the agents once, and returns the policies whose texts have changed or are known now.
 func (c *Collector) round(ctx context.Context, agents []*corev1.Pod) []Policy {
 	r := c.ask(ctx, agents)
 	if ctx.Err() != nil {
@@ -201,7 +209,7 @@ func (c *Collector) round(ctx context.Context, agents []*corev1.Pod) []Policy {
 	defer c.mu.Unlock()
 	c.complete = c.complete || len(r.silent) == 0
 	c.answered = r.answered
-	return append(c.expire(), c.renew(r)...)
+	return slices.Concat(c.expire(), c.renew(r), c.known())
 }
 
 // logSilent says which agents have not answered.
@@ -216,6 +224,16 @@ func (c *Collector) logSilent(ctx context.Context, r *round) {
 		klog.FromContext(ctx).Error(r.err, "Agents have not said what they denied", "count", len(r.silent), "of", r.asked,
 			"nodes", r.silent[:min(len(r.silent), maxNamed)])
 	})
+}
+
+// known returns the policies that Of was asked for before all agents had answered, once.
+func (c *Collector) known() []Policy {
+	if !c.complete {
+		return nil
+	}
+	known := slices.Collect(maps.Keys(c.waiting))
+	clear(c.waiting)
+	return known
 }
 
 // expire removes what was said of policies that have denied nothing for an hour.

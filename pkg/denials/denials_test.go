@@ -174,6 +174,22 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 	})
 }
 
+// Who asked before all agents had answered is told when they have.
+func TestAgentsThatAnswerLate(t *testing.T) {
+	n := &nodes{silent: map[string]bool{"node-1": true}}
+	inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
+		wantText(t, c, "", false)
+		next(1)
+		wantChanged(t, changed())
+		n.silent = nil
+		next(1)
+		wantChanged(t, changed(), "NetworkPolicy shop/db")
+		wantText(t, c, "", true)
+		next(1)
+		wantChanged(t, changed())
+	})
+}
+
 // What agents say is bounded, and no time is in the future.
 func TestHostileAgents(t *testing.T) {
 	lies := by(db, 1, -1000, strings.Repeat("x", 10*maxPair), "a\n\x1b[0m", "b", "c", "d")

@@ -38,6 +38,9 @@ import (
 // denialsInterval is the least time between two texts of a policy.
 const denialsInterval = time.Minute
 
+// denialsPatience is time for rounds in which an agent has no time to answer.
+const denialsPatience = 5 * denialsInterval
+
 // denialsOfBoth matches a text about both nodes.
 var denialsOfBoth = func() *regexp.Regexp {
 	const pair, other = "web to db-1, UDP 5432", "web to db-2, UDP 5432"
@@ -82,7 +85,7 @@ func TestAuthorsSeeDenials(t *testing.T) {
 			if most := 1 + int(time.Since(started)/denialsInterval); len(texts) > most {
 				t.Fatalf("%d texts in %v, want %d at most: %q", len(texts), time.Since(started), most, texts)
 			}
-			if time.Since(started) > 5*denialsInterval {
+			if time.Since(started) > denialsPatience {
 				t.Fatalf("there are no two texts that match %s: %q", denialsOfBoth, texts)
 			}
 			if len(whole()) > 0 {
@@ -100,7 +103,7 @@ func TestAuthorsSeeDenials(t *testing.T) {
 		w.stop()
 		d.startAgents(plane)
 		startWriter(t, config, flags...)
-		eventually(t, func() string {
+		eventuallyWithin(t, denialsPatience, func() string {
 			policy := d.policy()
 			if c, ok := conditionsOf(t, policy, d.inStatus)[status.Denials]; ok || policy.GetAnnotations()[status.DenialsAnnotation] != "" {
 				return fmt.Sprintf("the condition is there yet: %v, %v", c, policy.GetAnnotations())

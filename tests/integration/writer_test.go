@@ -127,7 +127,12 @@ func freeAddress(t *testing.T) string {
 // eventually waits until nothing is wrong any more.
 func eventually(t *testing.T, wrong func() string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	eventuallyWithin(t, patience, wrong)
+}
+
+func eventuallyWithin(t *testing.T, limit time.Duration, wrong func() string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -139,7 +144,7 @@ func eventually(t *testing.T, wrong func() string) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("after %s: %s", patience, what)
+			t.Fatalf("after %s: %s", limit, what)
 		}
 	}
 }
