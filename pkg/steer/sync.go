@@ -189,7 +189,7 @@ func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
 	if base {
 		s.planBase(tx)
 	}
-	if base || s.flush {
+	if base && !s.flushesLast() || !base && s.flush {
 		s.planFlush(tx)
 	}
 	sets := s.observed.sets
@@ -274,6 +274,11 @@ func (s *Steerer) writeBase(ctx context.Context, tx *knftables.Transaction) erro
 	_, after, err := s.commit(ctx, s.runNFT(tx))
 	if err == nil && s.writeXTables != nil {
 		_, after, err = s.commit(ctx, func(context.Context) error { return s.writeXTables(s.cfg) })
+	}
+	if err == nil && s.flushesLast() {
+		flush := s.nft.NewTransaction()
+		s.planFlush(flush)
+		_, after, err = s.commit(ctx, s.runNFT(flush))
 	}
 	if err != nil {
 		return err

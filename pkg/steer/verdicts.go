@@ -189,3 +189,10 @@ func (s *Steerer) planFlush(tx *knftables.Transaction) {
 		tx.Flush(&knftables.Set{Name: set.name})
 	}
 }
+
+// flushesLast reports whether the sets of verdicts are flushed after writeXTables has
+// written the queue numbers of this agent in the place of those of an earlier one, to which
+// nobody may listen. Without the verdicts of that one, packets would be dropped in between.
+func (s *Steerer) flushesLast() bool {
+	return s.cfg.remembers() && s.writeXTables != nil && s.expected == nil
+}
