@@ -213,9 +213,10 @@ func TestGapsAndLatencies(t *testing.T) {
 			want: result{Attempts: 4, Succeeded: 3, Failed: 1, Failures: map[string]int{"reset": 1}, FirstError: "EOF",
 				First: new(1.0), LongestGap: 519, Gaps: []gap{{at(502), 519}, {at(1), 501}}, Latency: &latency{1, 1001, 1001}},
 		},
+		// A gap in which nothing was tried any more would be none.
 		"the last success after the end": {
-			tries: []try{{20, 300, nil}, {0, 1, nil}}, ended: 40,
-			want: result{Attempts: 2, Succeeded: 2, First: new(1.0), LongestGap: 299, Gaps: []gap{{at(1), 299}}, Latency: &latency{1, 280, 280}},
+			tries: []try{{20, 300, nil}, {0, 1, nil}}, ended: 240,
+			want: result{Attempts: 2, Succeeded: 2, First: new(1.0), LongestGap: 239, Gaps: []gap{{at(1), 239}}, Latency: &latency{1, 280, 280}},
 		},
 		"the first fails": {
 			tries: []try{{20, 21, nil}, {0, 300, io.EOF}}, ended: 40,

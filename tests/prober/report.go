@@ -140,16 +140,17 @@ func (r *record) result(t target, interval time.Duration) result {
 }
 
 // gaps returns the times between two successes, the longest first. The begin and the
-// end of the probing count as successes.
+// end of the probing count as successes. No attempt is begun after the end: what succeeds
+// later is no gap.
 func (r *record) gaps() []gap {
 	ends := []time.Time{r.begun}
 	for _, s := range r.successes {
-		ends = append(ends, s.end)
+		if s.end.Before(r.ended) {
+			ends = append(ends, s.end)
+		}
 	}
 	slices.SortFunc(ends, time.Time.Compare)
-	if last := ends[len(ends)-1]; r.ended.After(last) {
-		ends = append(ends, r.ended)
-	}
+	ends = append(ends, r.ended)
 	gaps := []gap{{Start: r.begun}}
 	for i, end := range ends[1:] {
 		gaps = append(gaps, gap{Start: ends[i], Milliseconds: milliseconds(end.Sub(ends[i]))})

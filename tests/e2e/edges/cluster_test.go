@@ -103,6 +103,11 @@ func newNamespace(t *testing.T) string {
 			t.Error(err)
 		}
 	})
+	// Without it no pod is admitted.
+	eventually(t, "the service account of "+name, func() error {
+		_, err := attempt("kubectl", "-n", name, "get", "serviceaccount", "default")
+		return err
+	})
 	return name
 }
 

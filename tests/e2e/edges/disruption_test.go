@@ -1,6 +1,7 @@
 package edges
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -75,12 +76,46 @@ func outage(t *testing.T) time.Duration {
 	return d
 }
 
-// withoutAPI stops the API server, calls do, and starts it again.
+// withoutAPI stops the API server, calls do, and starts it again. It logs how long after it
+// serves the agents have read what changed meanwhile, and the goal.
 func withoutAPI(t *testing.T, do func()) {
 	t.Helper()
 	run(t, "api", "stop")
-	defer run(t, "api", "start")
+	defer func() {
+		started := make(chan error, 1)
+		go func() {
+			_, err := attempt("api", "start")
+			started <- err
+		}()
+		if withAgent {
+			logCurrent(t)
+		}
+		if err := <-started; err != nil {
+			t.Fatal(err)
+		}
+	}()
 	do()
+}
+
+// logCurrent waits until the API server serves, and until all agents are current.
+func logCurrent(t *testing.T) {
+	t.Helper()
+	eventually(t, "the API server", func() error {
+		_, err := attempt("kubectl", "get", "--raw", "/readyz")
+		return err
+	})
+	serves := time.Now()
+	for _, node := range []string{"n1", "n2"} {
+		eventually(t, "the agent of "+node, func() error {
+			metrics, err := attempt(node, "curl", "-s", "-m", "5", "http://127.0.0.1:9080/metrics")
+			if err == nil && !strings.Contains(metrics, "\nnetpol_snapshot_age_seconds 0\n") {
+				err = errors.New("it is not current")
+			}
+			return err
+		})
+	}
+	after := time.Since(serves)
+	t.Logf("goal %s: agents were current %.1f s after the API server served, at most 5", heldOrMissed(after <= 5*time.Second), after.Seconds())
 }
 
 // Connections of pods while agents restart, nodes are drained and the API server is

@@ -104,6 +104,9 @@ func newField(t *testing.T) field {
 // is not what is tested here.
 const probersKnown = 5 * time.Second
 
+// aftermath is how long probers go on after a disruption, which may end before its effect.
+const aftermath = 3 * time.Second
+
 // probe runs probers on both nodes while disrupt runs, and returns their reports.
 func (f field) probe(t *testing.T, name string, disrupt func()) string {
 	t.Helper()
@@ -115,6 +118,7 @@ func (f field) probe(t *testing.T, name string, disrupt func()) string {
 	start(t, f.namespace, pods...)
 	time.Sleep(probersKnown + 2*time.Second)
 	disrupt()
+	time.Sleep(aftermath)
 	var text strings.Builder
 	for _, p := range pods {
 		kubectl(t, "-n", f.namespace, "exec", p.name, "--", "prober", "stop")

@@ -77,13 +77,18 @@ type firsts struct {
 	denied                     bool
 }
 
+// heldOrMissed says what became of a goal.
+func heldOrMissed(held bool) string {
+	return map[bool]string{true: "held", false: "missed"}[held]
+}
+
 // logGoals compares the figures of pods that start with those without the agent. Times
 // depend on the machine: a goal that is missed is no failure.
 func logGoals(t *testing.T, free, selected, admitted starts, without []starts) {
 	t.Helper()
 	log := func(held bool, format string, args ...any) {
 		t.Helper()
-		t.Logf("goal %s: "+format, append([]any{map[bool]string{true: "held", false: "missed"}[held]}, args...)...)
+		t.Logf("goal %s: "+format, append([]any{heldOrMissed(held)}, args...)...)
 	}
 	slow, all := 0, 0
 	for _, where := range []string{sameNode, otherNode} {
