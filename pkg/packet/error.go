@@ -31,7 +31,7 @@ func ParseError(b []byte) (about Packet, ok bool) {
 	if err != nil || inner[0]>>4 != b[0]>>4 {
 		return Packet{}, false
 	}
-	return transport(h, ports), true
+	return transport(&h, ports), true
 }
 
 // isError reports whether an ICMP message of this type reports about a packet.

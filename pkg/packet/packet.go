@@ -121,7 +121,7 @@ func Parse(b []byte) (Packet, error) {
 	if err != nil {
 		return Packet{}, err
 	}
-	return transport(h, wholeHeader), nil
+	return transport(&h, wholeHeader), nil
 }
 
 // ip is what the headers ahead of the transport header say.
@@ -234,7 +234,7 @@ const wholeHeader = 0
 
 // transport adds the ports. A header shorter than enough bytes, or than its
 // protocol's least length, is cut off or forged, and its ports are not believed.
-func transport(h ip, enough int) Packet {
+func transport(h *ip, enough int) Packet {
 	proto, b := h.proto, h.rest
 	var minHeader int
 	switch proto {

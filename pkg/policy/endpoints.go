@@ -81,8 +81,14 @@ func (e *Endpoints) All() iter.Seq2[netip.Addr, *Endpoint] {
 // in their last bits only, which the multiplication (Fibonacci hashing) carries
 // to the first ones.
 func place(a netip.Addr, chunks int) (chunk, shard int) {
-	b := a.As16()
-	x := binary.BigEndian.Uint64(b[:8]) ^ bits.RotateLeft64(binary.BigEndian.Uint64(b[8:]), 17)
+	var x uint64
+	if a.Is4() {
+		b := a.As4()
+		x = uint64(binary.BigEndian.Uint32(b[:]))
+	} else {
+		b := a.As16()
+		x = binary.BigEndian.Uint64(b[:8]) ^ bits.RotateLeft64(binary.BigEndian.Uint64(b[8:]), 17)
+	}
 	x = x * 0x9e3779b97f4a7c15 >> 32
 	return int(x / chunkLen & uint64(chunks-1)), int(x % chunkLen)
 }

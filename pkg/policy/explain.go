@@ -61,7 +61,8 @@ const (
 // is slow; it is for people.
 func (s *Snapshot) Explain(q Query) Explanation {
 	e := Explanation{Decision: s.Evaluate(q)}
-	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
+	var src, dst end
+	s.ends(&q.Packet, &src, &dst)
 	e.Directions[Egress] = s.trace(Egress, &q, &src, &dst)
 	if !q.ToHost {
 		e.Directions[Ingress] = s.trace(Ingress, &q, &src, &dst)
@@ -80,7 +81,9 @@ func (s *Snapshot) trace(d Direction, q *Query, src, dst *end) Trace {
 	if c.Decision.Reason == UnknownPod && c.Decision.Tier == DefaultTier {
 		return c // what the rules decide depends on the peer, which is not known
 	}
-	f, exempt := s.flow(d, q, src, dst), q.exempt(src, dst)
+	var f flow
+	s.fill(&f, d, q, src, dst)
+	exempt := q.exempt(src, dst)
 	c.Steps = chain.steps(&f, exempt)
 	c.Later = chain.later(d, &f, exempt, c.Decision.Tier)
 	return c

@@ -26,14 +26,13 @@ func (s *Snapshot) EvaluateClass(c packet.Class) (d Decision, lasting bool) {
 // has it. A decision is not if audited policies would turn it: each packet of such a class
 // is counted.
 func (s *Snapshot) Lasting(q Query, d Decision) bool {
-	return s.lasting(q, d) && (s.audit == nil || s.auditAgrees(q, d))
+	return s.lasting(q, d) && s.auditAgrees(q, d)
 }
 
 // auditAgrees reports whether the decision about q would be d, and lasting, if audited
 // policies were enforced.
 func (s *Snapshot) auditAgrees(q Query, d Decision) bool {
-	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
-	if !q.audited(&src, &dst) {
+	if !s.audited(&q) {
 		return true
 	}
 	would := s.audit.Evaluate(q)
@@ -45,7 +44,8 @@ func (s *Snapshot) lasting(q Query, d Decision) bool {
 	case UnknownPod, UnknownSource, NotEvaluated:
 		return false
 	}
-	src := s.end(q.Packet.Src)
+	var src end
+	s.find(&src, q.Packet.Src.Addr())
 	switch {
 	case q.ToHost:
 		return false

@@ -22,12 +22,15 @@ func (s *Snapshot) Outside(q Query, d Decision) Outside {
 	if d.Reason != RuleMatched {
 		return Outside{}
 	}
-	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
+	var src, dst end
+	s.ends(&q.Packet, &src, &dst)
 	subject, peer := d.Direction.subject(&src, &dst), d.Direction.peer(&src, &dst)
 	if peer.endpoint != nil || subject.endpoint == nil || subject.endpoint.chain(d.Direction) == nil {
 		return Outside{}
 	}
-	f, x := s.flow(d.Direction, &q, &src, &dst), subject.endpoint.chain(d.Direction).prepare()
+	var f flow
+	s.fill(&f, d.Direction, &q, &src, &dst)
+	x := subject.endpoint.chain(d.Direction).prepare()
 	var m match
 	if !x.match(&f, &m) {
 		return Outside{}

@@ -190,44 +190,39 @@ type end struct {
 	doubtful bool      // addr is, or was, that of a pod of which no more is known
 }
 
-func (s *Snapshot) end(a netip.AddrPort) end {
-	e := s.Endpoint(a.Addr())
-	if e != nil && e.Doubtful {
-		return end{addr: a.Addr(), doubtful: true}
+// ends sets src and dst, which are zero, to the ends of p. They, and flows, are filled in
+// place: to return them would copy them twice for each packet.
+func (s *Snapshot) ends(p *packet.Packet, src, dst *end) {
+	s.find(src, p.Src.Addr())
+	s.find(dst, p.Dst.Addr())
+}
+
+// find sets e, which is zero, to the end of a packet at a.
+func (s *Snapshot) find(e *end, a netip.Addr) {
+	e.addr = a
+	switch endpoint := s.Endpoint(a); {
+	case endpoint == nil:
+	case endpoint.Doubtful:
+		e.doubtful = true
+	default:
+		e.endpoint = endpoint
 	}
-	return end{addr: a.Addr(), endpoint: e}
 }
 
 // Evaluate decides about a packet: the source's egress chain and the destination's
 // ingress chain must both allow it, as far as the pods are local. It does not
 // allocate.
 func (s *Snapshot) Evaluate(q Query) Decision {
-	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
-	return s.evaluateBoth(&q, &src, &dst)
-}
-
-// EvaluateAudited decides as Evaluate does, and reports whether the decision of Audit may
-// be another one: an audited policy selects one of the pods.
-func (s *Snapshot) EvaluateAudited(q Query) (d Decision, audited bool) {
-	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
-	return s.evaluateBoth(&q, &src, &dst), s.audit != nil && q.audited(&src, &dst)
-}
-
-// audited reports whether an audited policy selects the source or the destination.
-func (q *Query) audited(src, dst *end) bool {
-	return src.endpoint.auditedIn(Egress) || !q.ToHost && dst.endpoint.auditedIn(Ingress)
-}
-
-// evaluateBoth decides about both directions of a packet.
-func (s *Snapshot) evaluateBoth(q *Query, src, dst *end) Decision {
-	out := s.evaluate(Egress, q, src, dst)
+	var src, dst end
+	s.ends(&q.Packet, &src, &dst)
+	out := s.evaluate(Egress, &q, &src, &dst)
 	if q.ToHost {
 		return out
 	}
-	if out.Action == Allow && src.endpoint != nil && src.endpoint.AwaitsStatus && (src.endpoint.Unlisted[Egress] || s.mayBeElsewhere(dst)) {
+	if out.Action == Allow && src.endpoint != nil && src.endpoint.AwaitsStatus && (src.endpoint.Unlisted[Egress] || s.mayBeElsewhere(&dst)) {
 		out = Decision{Action: Deny, Direction: Egress, Reason: UnknownPod}
 	}
-	in := s.evaluate(Ingress, q, src, dst)
+	in := s.evaluate(Ingress, &q, &src, &dst)
 	switch {
 	case out.isFinalDenial():
 		return out
@@ -241,11 +236,23 @@ func (s *Snapshot) evaluateBoth(q *Query, src, dst *end) Decision {
 	return in
 }
 
+// EvaluateAudited decides as Evaluate does, and reports whether the decision of Audit may
+// be another one: an audited policy selects one of the pods.
+func (s *Snapshot) EvaluateAudited(q Query) (d Decision, audited bool) {
+	return s.Evaluate(q), s.audited(&q)
+}
+
+// audited reports whether an audited policy selects the source or the destination.
+func (s *Snapshot) audited(q *Query) bool {
+	return s.audit != nil && (s.Endpoint(q.Packet.Src.Addr()).auditedIn(Egress) || !q.ToHost && s.Endpoint(q.Packet.Dst.Addr()).auditedIn(Ingress))
+}
+
 // EvaluateDirection decides about a packet in one direction alone, for tools that evaluate
 // pods of equal chains once. What a pod sends to itself it evaluates as sent to another pod
 // of the same labels and ports.
 func (s *Snapshot) EvaluateDirection(d Direction, q Query) Decision {
-	src, dst := s.end(q.Packet.Src), s.end(q.Packet.Dst)
+	var src, dst end
+	s.ends(&q.Packet, &src, &dst)
 	if src.endpoint != nil && src.endpoint == dst.endpoint {
 		twin := *dst.endpoint
 		dst.endpoint = &twin
@@ -255,17 +262,17 @@ func (s *Snapshot) EvaluateDirection(d Direction, q Query) Decision {
 
 // isFinalDenial reports whether d denies and does not change once the pod is known or
 // the peer evaluated.
-func (d Decision) isFinalDenial() bool {
+func (d *Decision) isFinalDenial() bool {
 	return d.Action == Deny && d.Reason != UnknownPod && d.Reason != UnknownSource && d.Reason != NotEvaluated
 }
 
-// flow returns the packet as d sees it. The subject has a chain.
-func (s *Snapshot) flow(d Direction, q *Query, src, dst *end) (f flow) {
+// fill sets f to the packet as d sees it. The subject has a chain.
+func (s *Snapshot) fill(f *flow, d Direction, q *Query, src, dst *end) {
 	f.dst, f.proto, f.dstPort = dst.endpoint, q.Packet.Proto, q.Packet.Dst.Port()
 	f.memory, f.mayDefer = s.m.Memory, q.Defer
 	if d == Ingress {
 		f.peer, f.peerAddr = src.endpoint, src.addr
-		return f
+		return
 	}
 	f.peer, f.peerAddr = dst.endpoint, dst.addr
 	// Nodes and domains are peers of egress alone.
@@ -275,7 +282,6 @@ func (s *Snapshot) flow(d Direction, q *Query, src, dst *end) (f flow) {
 	if q.Learned != nil && src.endpoint.Egress.read().names {
 		f.names = q.Learned.Names(src.addr, dst.addr)
 	}
-	return f
 }
 
 // evaluate decides about the packet by the chain of the subject.
@@ -292,8 +298,10 @@ func (s *Snapshot) evaluate(d Direction, q *Query, src, dst *end) Decision {
 	if chain == nil {
 		return Decision{Action: Allow, Direction: d, Reason: exempt} // NotSelected, as a rule
 	}
-	f, x := s.flow(d, q, src, dst), chain.prepare()
+	var f flow
 	var m match
+	s.fill(&f, d, q, src, dst)
+	x := chain.prepare()
 	switch {
 	case !x.match(&f, &m):
 		return Decision{Action: Deny, Direction: d, Reason: NotEvaluated}
