@@ -191,8 +191,8 @@ func (s *Steerer) planFlush(tx *knftables.Transaction) {
 }
 
 // flushesLast reports whether the sets of verdicts are flushed after writeXTables has
-// written the queue numbers of this agent in the place of those of an earlier one, to which
-// nobody may listen. Without the verdicts of that one, packets would be dropped in between.
+// written the queue numbers of this agent in the place of those of an earlier one, which may
+// have no listener any more. Without the verdicts, packets would be dropped in between.
 func (s *Steerer) flushesLast() bool {
 	return s.cfg.remembers() && s.writeXTables != nil && s.expected == nil
 }

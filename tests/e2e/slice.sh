@@ -42,7 +42,7 @@ specs=(
 )
 # TCP: the same names exist for UDP and SCTP.
 focus=$(printf '|%s' "${specs[@]//./\\.}")
-export FOCUS="Netpol NetworkPolicy between server and client should (${focus:1}) \[Feature"
+export PROCS=${PROCS:-4} FOCUS="Netpol NetworkPolicy between server and client should (${focus:1}) \[Feature"
 
 finish() {
 	local status=$?
