@@ -29,8 +29,12 @@ ifeq ($(shell id -u),0)
 export NETNS_REQUIRED ?= 1
 endif
 
-# Packages whose tests need a machine of their own for a while.
-ALONE = ./tests/lab ./tests/netns ./tests/attacks ./tests/suite ./tests/demo
+# Tests are linked without debugging information, in half the time.
+NODEBUG = -ldflags=-w
+
+# Packages whose tests send packets. They wait most of the time, and in the short form run
+# beside each other.
+PACKETS = ./tests/lab ./tests/netns ./tests/attacks ./tests/suite ./tests/demo ./tests/backends/netns
 
 # Packages that run goroutines or are called from several.
 RACE = ./pkg/agent ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
@@ -67,7 +71,7 @@ test-all: ## every test there is, the linters and the demo, as root: what CI run
 	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-mutants test-integration e2e-slice demo vulnerabilities
 
 test-unit: tools ## the tests of each package
-	$(GO) test $(SHORT) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo|monitoring|image)$$')
+	$(GO) test $(SHORT) $(NODEBUG) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo|monitoring|image)$$')
 	cd tests/netpol && $(GO) test $(SHORT) ./...
 	cd release && $(GO) test $(SHORT) ./...
 
@@ -88,8 +92,7 @@ test-image: image-tools ## the Dockerfile built by buildah from base images of D
 	$(GO) test -v -count 1 -timeout 30m ./tests/image
 
 test-packets: tools ## real packets through the agent and a few scenarios, in network namespaces, as root
-	$(GO) test $(SHORT) -p 1 -count 1 $(ALONE)
-	$(GO) test -v -count 1 ./tests/backends/netns
+	$(GO) test $(SHORT) $(NODEBUG) -p $(if $(SHORT),4,1) -count 1 $(PACKETS)
 
 test-conformance-packets: tools build ## the conformance suites with real packets, as root: three minutes
 	cd tests/conformance && $(GO) run . -networks netns -agent ../../bin/kube-network-policies
