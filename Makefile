@@ -64,8 +64,8 @@ demo: demo-tools build ## show the agent and kubectl netpol at work on this mach
 	@$(GIVE_BACK)
 	@bin/demo
 
-test: ## what every change should pass, as root: the short form of each kind of test, minutes
-	@SHORT=-short tests/parts.sh test-unit test-scenarios test-conformance test-view test-packets
+test: tools ## what every change should pass, as root: the short form of each kind of test, minutes
+	@SHORT=-short tests/parts.sh -beside test-packets test-unit test-scenarios test-conformance test-view
 
 test-all: ## every test there is, the linters and the demo, as root: what CI runs
 	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-mutants test-integration e2e-slice demo vulnerabilities
