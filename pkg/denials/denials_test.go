@@ -174,7 +174,7 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 	})
 }
 
-// Who asked before all agents had answered is told when they have.
+// A policy that was asked for before all agents had answered is reported when they have.
 func TestAgentsThatAnswerLate(t *testing.T) {
 	n := &nodes{silent: map[string]bool{"node-1": true}}
 	inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
