@@ -77,9 +77,8 @@ func TestAuthorsSeeDenials(t *testing.T) {
 		for len(whole()) < 2 {
 			if text := d.text(); text != "" && !slices.Contains(texts, text) {
 				texts = append(texts, text)
-				// What the kernel has decided by itself is counted after a few seconds.
-				if n := packetsIn(t, text); len(whole()) == 1 && (n < recorded || n > sum(d.recorded())) {
-					t.Errorf("the author sees %q; agents have recorded %d packets before the writer was started, and %d now", text, recorded, sum(d.recorded()))
+				if len(whole()) == 1 {
+					d.wantRecorded(text, recorded)
 				}
 			}
 			if most := 1 + int(time.Since(started)/denialsInterval); len(texts) > most {
@@ -319,6 +318,22 @@ func (d *denialsCluster) recorded() []int {
 		}
 	}
 	return counts
+}
+
+// wantRecorded checks that the count in a text is at least before, and that agents have
+// recorded as many.
+func (d *denialsCluster) wantRecorded(text string, before int) {
+	d.t.Helper()
+	n := packetsIn(d.t, text)
+	if n < before {
+		d.t.Errorf("the author sees %q; agents had recorded %d packets before", text, before)
+	}
+	eventually(d.t, func() string {
+		if now := sum(d.recorded()); now < n {
+			return fmt.Sprintf("the author sees %q; agents have recorded %d packets", text, now)
+		}
+		return ""
+	})
 }
 
 // writerFlags are those of a writer that asks the agents. Its token is for them alone.
