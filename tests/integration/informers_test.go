@@ -1,8 +1,13 @@
 package integration
 
 import (
+	"context"
+	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/tests/integration/controlplane"
@@ -141,5 +146,47 @@ func TestBrokenWatchesChangeNoDecision(t *testing.T) {
 		l.Break()
 		s.deletePolicy(t.Context(), "more")
 		v.eventually(allowed(s.web, s.client, port))
+	})
+}
+
+// Without the right to read nodes the policies are enforced, and what is missing is named until
+// the right is granted.
+func TestAllButNodesIsEnforcedWithoutTheRightToReadThem(t *testing.T) {
+	on(t, releases, func(t *testing.T, plane *controlplane.ControlPlane) {
+		s := newShop(t, plane)
+		meta := metav1.ObjectMeta{Name: s.namespace}
+		accounts := s.cluster.client.CoreV1().ServiceAccounts(s.namespace)
+		must[*corev1.ServiceAccount](t)(accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{}))
+		right := func(group string, resources ...string) rbacv1.PolicyRule {
+			return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"list", "watch"}}
+		}
+		role := must[*rbacv1.ClusterRole](t)(s.cluster.client.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+			ObjectMeta: meta, Rules: []rbacv1.PolicyRule{right("", "namespaces", "pods"), right("networking.k8s.io", "networkpolicies")},
+		}, metav1.CreateOptions{}))
+		must[*rbacv1.ClusterRoleBinding](t)(s.cluster.client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: meta,
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.namespace, Name: meta.Name}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+		}, metav1.CreateOptions{}))
+		t.Cleanup(func() {
+			_ = s.cluster.client.RbacV1().ClusterRoleBindings().Delete(context.Background(), meta.Name, metav1.DeleteOptions{})
+			_ = s.cluster.client.RbacV1().ClusterRoles().Delete(context.Background(), meta.Name, metav1.DeleteOptions{})
+		})
+
+		v := newView(t, must[*rest.Config](t)(plane.ServiceAccount(t.Context(), s.namespace, meta.Name)), s.node)
+		v.eventually(s.guarded()...)
+		if err := v.healthy(); err == nil || !strings.Contains(err.Error(), "not listed yet: Node: nodes ") || !strings.Contains(err.Error(), "is forbidden") {
+			t.Errorf("without the right: %v", err)
+		}
+
+		role.Rules = append(role.Rules, right("", "nodes"))
+		must[*rbacv1.ClusterRole](t)(s.cluster.client.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}))
+		eventually(t, func() string {
+			if err := v.healthy(); err != nil {
+				return "with the right: " + err.Error()
+			}
+			return ""
+		})
+		v.eventually(s.guarded()...)
 	})
 }

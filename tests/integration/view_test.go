@@ -51,7 +51,8 @@ func check(s *policy.Snapshot, claims []claim) string {
 
 // view is the agent's view of a cluster: its informers and what they lead to.
 type view struct {
-	t *testing.T
+	t       *testing.T
+	healthy func() error // names what cannot be read
 
 	mu      sync.Mutex
 	last    *policy.Snapshot
@@ -89,6 +90,7 @@ func startView(t *testing.T, source *policycache.APIServer, cfg policycache.Conf
 	if err != nil {
 		t.Fatal(err)
 	}
+	v.healthy = c.Healthy
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
