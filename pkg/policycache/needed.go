@@ -75,7 +75,8 @@ type neededPods struct {
 	wake   chan struct{} // takes a value when needs or doubts have changed
 
 	// The rest needs the Cache's mutex.
-	begun    bool // all else has been listed
+	begun    bool                  // all else has been listed
+	followed []clusterstate.PodSet // what the last snapshot needs
 	needs    []clusterstate.PodSet
 	local    *podWatch
 	watches  map[clusterstate.PodSet]*podWatch // of other nodes' pods
@@ -170,6 +171,10 @@ func (p *neededPods) poke() {
 
 // follow notes what the last snapshot needs. It is called with the Cache's mutex held.
 func (p *neededPods) follow(needs []clusterstate.PodSet) {
+	if slices.Equal(needs, p.followed) {
+		return
+	}
+	p.followed = needs
 	if needs = clusterstate.Cover(needs, p.cache.cfg.MaxNeededWatches); !slices.Equal(needs, p.needs) {
 		p.needs = needs
 		p.poke()
