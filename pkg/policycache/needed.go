@@ -77,7 +77,7 @@ type neededPods struct {
 	// The rest needs the Cache's mutex.
 	begun    bool                  // all else has been listed
 	followed []clusterstate.PodSet // what the last snapshot needs
-	needs    []clusterstate.PodSet
+	needs    []clusterstate.PodSet // what is watched for it
 	local    *podWatch
 	watches  map[clusterstate.PodSet]*podWatch // of other nodes' pods
 	known    map[[2]string]knownPod            // by namespace and name
