@@ -30,7 +30,7 @@ run() {
 
 # report adds a target that has ended to the summary.
 report() {
-	local status seconds result=ok
+	local status=1 seconds=0 result=ok # if it was killed
 	read -r status seconds <"$logs/$1.result"
 	if ((status != 0)); then
 		result=FAILED

@@ -104,7 +104,7 @@ type Collector struct {
 	complete bool      // all agents have answered in a round since then
 	reports  map[Policy]*report
 	answered map[types.UID]time.Time // when agents were asked last that have answered
-	waiting  map[Policy]bool         // what Of was asked for that is known when all have answered
+	waiting  map[Policy]bool         // what Of was asked for while that was not known
 }
 
 // New returns a Collector. It starts nothing.
@@ -127,18 +127,24 @@ func New(cfg Config) (*Collector, error) {
 
 // Of returns what is to be said of a policy, an empty Text for nothing. It reports false while
 // that is not known, because not all agents have answered since the start. Run calls changed when
-// they have.
+// it is.
 func (c *Collector) Of(p Policy) (Text, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.reports[p]; t != nil {
 		return t.Text, !t.since.IsZero()
 	}
-	if c.complete || !c.began.IsZero() && time.Since(c.began) >= flows.DeniedWindow {
+	if c.knowsAll() {
 		return Text{}, true
 	}
 	c.waiting[p] = true
 	return Text{}, false
+}
+
+// knowsAll reports whether a policy without a report has denied nothing: all agents have
+// answered since the start, or none can remember any more what was denied before.
+func (c *Collector) knowsAll() bool {
+	return c.complete || !c.began.IsZero() && time.Since(c.began) >= flows.DeniedWindow
 }
 
 // Run asks the agents until ctx ends, and calls changed for each policy whose text has
@@ -226,9 +232,9 @@ func (c *Collector) logSilent(ctx context.Context, r *round) {
 	})
 }
 
-// known returns the policies that Of was asked for before all agents had answered, once.
+// known returns the policies of which Of could not say anything, once it can.
 func (c *Collector) known() []Policy {
-	if !c.complete {
+	if !c.knowsAll() {
 		return nil
 	}
 	known := slices.Collect(maps.Keys(c.waiting))
