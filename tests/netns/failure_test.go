@@ -114,8 +114,9 @@ func TestFullQueue(t *testing.T) {
 			accounted := func(m lab.Metrics) float64 {
 				return labtest.Denied(m) - labtest.Denied(before) + labtest.Lost(m) - labtest.Lost(before) + float64(counter.Left(t))
 			}
-			if got := labtest.Until(t, agent, float64(counter.Arrived(t)), accounted); got != sent {
-				t.Errorf("of %d packets %d arrived at the node and %v are accounted for", sent, counter.Arrived(t), got)
+			arrived := float64(counter.Arrived(t)) // a slow machine may lose some before
+			if got := labtest.Until(t, agent, arrived, accounted); got != arrived {
+				t.Errorf("of %d packets %v arrived at the node and %v are accounted for", sent, arrived, got)
 			}
 			now := labtest.Metrics(t, agent)
 			t.Logf("passed %d, denied %v, dropped by the queue %v", passed, labtest.Denied(now)-labtest.Denied(before), labtest.Lost(now)-labtest.Lost(before))
@@ -154,8 +155,9 @@ func TestFloodOfDeniedPackets(t *testing.T) {
 	accounted := func(m lab.Metrics) float64 {
 		return labtest.Denied(m) - labtest.Denied(before) + labtest.Lost(m) - labtest.Lost(before) + float64(conntrackDrops(t, c.Nodes[0]))
 	}
-	if got := labtest.Until(t, agent, sent, accounted); got != sent {
-		t.Errorf("of %d packets %d arrived at the node and %v are accounted for", sent, counter.Arrived(t), got)
+	arrived := float64(counter.Arrived(t)) // a slow machine may lose some before
+	if got := labtest.Until(t, agent, arrived, accounted); got != arrived {
+		t.Errorf("of %d packets %v arrived at the node and %v are accounted for", sent, arrived, got)
 	}
 	if got := sink.Received(); got != 0 {
 		t.Errorf("%d denied packets were delivered", got)
