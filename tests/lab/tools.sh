@@ -2,6 +2,7 @@
 # tools.sh PROGRAM…: installs the programs that are missing. On Debian and Ubuntu
 # with apt-get, as root; elsewhere it says what is missing.
 set -euo pipefail
+exec 9<"$0" && flock 9 # one at a time: apt-get fails while another one runs
 
 declare -A package=([nft]=nftables [ip]=iproute2 [iptables-nft]=iptables
 	[promtool]=prometheus [prometheus]=prometheus
