@@ -83,19 +83,25 @@ func put(pokes chan struct{}) {
 func (r *Runner) Run(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	var due <-chan time.Time // the retry or the periodic run, nil for neither
+	var next time.Time       // no run that can wait starts before
 	for {
+		var wait time.Duration
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.now:
 		case <-r.poke:
-			if !r.sleep(ctx, r.cfg.Settle) {
-				return
-			}
+			// Not after a run: a timer wakes the process, and most runs are not followed
+			// by a poke that soon.
+			wait = max(0, time.Until(next)) + r.cfg.Settle
 		case <-due:
+			wait = time.Until(next)
+		}
+		if !r.sleep(ctx, wait) {
+			return
 		}
 		r.settled()
-		started := time.Now()
+		next = time.Now().Add(r.cfg.MinInterval)
 		due = nil
 		if err := r.sync(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -105,9 +111,6 @@ func (r *Runner) Run(ctx context.Context) {
 			due = time.After(r.cfg.RetryInterval)
 		} else if r.cfg.MaxInterval > 0 {
 			due = time.After(r.cfg.MaxInterval)
-		}
-		if !r.sleep(ctx, r.cfg.MinInterval-time.Since(started)) {
-			return
 		}
 	}
 }
@@ -131,7 +134,6 @@ func (r *Runner) sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	case <-r.now:
-		r.PokeNow() // for Run
 		return true
 	case <-time.After(d):
 		return true
