@@ -116,8 +116,8 @@ func (c *Cluster) Set(o any) bool {
 // SetFeatures replaces Config.Features for policies that are set from now on.
 func (c *Cluster) SetFeatures(f compile.Features) { c.cfg.Features = f }
 
-// Delete removes the object of that kind and name, and reports whether there was
-// one. The namespace is empty for kinds that have none.
+// Delete removes the object of that kind and name, and reports whether verdicts can
+// differ by it. The namespace is empty for kinds that have none.
 func (c *Cluster) Delete(kind *compile.Kind, namespace, name string) bool {
 	switch mustKnow(kind) {
 	case compile.KindPod:

@@ -3,6 +3,7 @@ package clusterstate
 import (
 	"iter"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -87,15 +88,33 @@ func (c *Cluster) setPod(p *compile.Pod) bool {
 		return false
 	}
 	p.Endpoint.NamespaceLabels, p.Endpoint.Version = ns.labels, policy.NewVersion()
-	c.replacePod(old, p)
 	key := keyOf(p)
+	mattered := c.matters(key, old)
+	c.replacePod(old, p)
 	if !c.cfg.enforces(p.Node) {
 		c.forgetLocal(key)
-		return true
+		return (mattered || c.matters(key, p)) && !c.onlyTerminates(old, p)
 	}
 	c.local[key], c.stale[key], c.localPods = true, true, nil
 	c.unannounced = len(c.sandboxes) > 0
 	return true
+}
+
+// matters reports whether verdicts can depend on a pod, which may be nil: one of this node, one
+// with an address, or one that another node gives an address soon.
+func (c *Cluster) matters(key podKey, p *compile.Pod) bool {
+	return p != nil && (c.local[key] || c.unaddressed[key] || len(p.Claims()) > 0)
+}
+
+// onlyTerminates reports whether all that a pod differs in from old, which may be nil, is that
+// it terminates, and no other pod claims an address of it.
+func (c *Cluster) onlyTerminates(old, p *compile.Pod) bool {
+	if old == nil || old.Terminating == p.Terminating || old.Endpoint.Doubtful {
+		return false
+	}
+	before := *old
+	before.Terminating = p.Terminating
+	return before.Equal(p) && !slices.ContainsFunc(p.Claims(), func(a netip.Addr) bool { return c.addresses.contested[a] != nil })
 }
 
 // Doubt notes that a pod of another node is gone or has other labels, which is not known.
@@ -120,11 +139,12 @@ func (c *Cluster) deletePod(key podKey) bool {
 	if old == nil {
 		return false
 	}
+	mattered := c.matters(key, old)
 	c.addresses.replace(old, nil, c.podOf)
 	delete(ns.pods, key.name)
 	c.followUnaddressed(key, nil)
 	c.forgetLocal(key)
-	return true
+	return mattered
 }
 
 // replacePod replaces old, which may be nil, by now, which has the same name.

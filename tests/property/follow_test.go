@@ -7,6 +7,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/tests/oracle"
 )
 
@@ -24,9 +25,12 @@ func TestFollowingEqualsCompiling(t *testing.T) {
 		}
 		histories := historiesOf(clusters...)
 		cfg := clusterstate.Config{NodeName: here, Features: input(end).Features}
-		followed := clusterstate.New(cfg)
+		followed := &published{Cluster: clusterstate.New(cfg)}
 		for follow(g, followed, histories) && !t.Failed() {
 			changes++
+			if g.OneIn(2) {
+				followed.snapshot()
+			}
 			if g.OneIn(8) {
 				compareFollowed(t, g, followed, nowOf(end, histories))
 			}
@@ -34,6 +38,33 @@ func TestFollowingEqualsCompiling(t *testing.T) {
 		compareFollowed(t, g, followed, end)
 	})
 	t.Logf("%d changes", changes)
+}
+
+// published is a Cluster as an agent uses it: it takes a snapshot when verdicts can differ.
+type published struct {
+	*clusterstate.Cluster
+	last    *policy.Snapshot
+	changed bool
+}
+
+func (p *published) Set(o any) bool {
+	changed := p.Cluster.Set(o)
+	p.changed = p.changed || changed
+	return changed
+}
+
+func (p *published) Delete(kind *compile.Kind, namespace, name string) bool {
+	changed := p.Cluster.Delete(kind, namespace, name)
+	p.changed = p.changed || changed
+	return changed
+}
+
+// snapshot returns the snapshot that is in force.
+func (p *published) snapshot() *policy.Snapshot {
+	if p.changed || p.last == nil {
+		p.last, p.changed = p.Snapshot(), false
+	}
+	return p.last
 }
 
 // withPoliciesOf returns c with the policies of another cluster.
@@ -45,9 +76,9 @@ func withPoliciesOf(c, other oracle.Cluster) oracle.Cluster {
 	return c
 }
 
-func compareFollowed(t *testing.T, g *gen, followed *clusterstate.Cluster, now oracle.Cluster) {
+func compareFollowed(t *testing.T, g *gen, followed *published, now oracle.Cluster) {
 	t.Helper()
-	compiled, snapshot := clusterstate.Compile(input(now)), followed.Snapshot()
+	compiled, snapshot := clusterstate.Compile(input(now)), followed.snapshot()
 	if diff := difference(compiled, snapshot, g.questions(now)); diff != "" {
 		t.Errorf("compiled at once and followed: %s\n%s", diff, describe(now))
 	}
@@ -56,9 +87,15 @@ func compareFollowed(t *testing.T, g *gen, followed *clusterstate.Cluster, now o
 	}
 }
 
+// follower is a Cluster, or one that is published.
+type follower interface {
+	Set(o any) bool
+	Delete(kind *compile.Kind, namespace, name string) bool
+}
+
 // follow tells of the next version of a random object. It returns false when every
 // object has reached its last one.
-func follow(g *gen, c *clusterstate.Cluster, histories []*history) bool {
+func follow(g *gen, c follower, histories []*history) bool {
 	h := unfinished(g, histories)
 	if h == nil {
 		return false
