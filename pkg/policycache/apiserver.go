@@ -117,14 +117,19 @@ func (a *APIServer) Node(name string) cache.ListerWatcher {
 	return listWatch(a.client, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}, api.List, api.Watch)
 }
 
-// Pods lists and watches the pods of a query. Only a list of all pods is streamed: for a
+// nodeField is the field that has the node of a pod.
+const nodeField = "spec.nodeName"
+
+// Pods lists and watches the pods of a query that are on a node: before that, a pod has no
+// address, and nothing waits for one. Only a list of all pods is streamed: for a
 // streamed list, whatever it selects, an API server copies and sorts all pods of the cluster, and
 // keeps the copy while the watch goes on. For other lists it has indexes by namespace and node.
 func (a *APIServer) Pods(q PodQuery) cache.ListerWatcher {
-	pods, options := a.pods.In(q.Namespace), metav1.ListOptions{LabelSelector: q.Labels}
+	onNode := fields.OneTermNotEqualSelector(nodeField, "")
 	if q.Node != "" {
-		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", q.Node).String()
+		onNode = fields.OneTermEqualSelector(nodeField, q.Node)
 	}
+	pods, options := a.pods.In(q.Namespace), metav1.ListOptions{LabelSelector: q.Labels, FieldSelector: onNode.String()}
 	if q != (PodQuery{}) {
 		return listWatch(unstreamed{}, options, pods.List, pods.Watch)
 	}

@@ -477,11 +477,11 @@ func TestPodQueriesInRequests(t *testing.T) {
 		q    PodQuery
 		want string
 	}{
-		{PodQuery{}, "/api/v1/pods"},
+		{PodQuery{}, "/api/v1/pods?fieldSelector=spec.nodeName!="},
 		{PodQuery{Node: "n"}, "/api/v1/pods?fieldSelector=spec.nodeName=n"},
-		{PodQuery{PodSet: clusterstate.PodSet{Namespace: "x"}}, "/api/v1/namespaces/x/pods"},
-		{PodQuery{PodSet: clusterstate.PodSet{Labels: "a in (b,c),d"}}, "/api/v1/pods?labelSelector=a in (b,c),d"},
-		{PodQuery{PodSet: clusterstate.PodSet{Namespace: "x", Labels: "a=b"}}, "/api/v1/namespaces/x/pods?labelSelector=a=b"},
+		{PodQuery{PodSet: clusterstate.PodSet{Namespace: "x"}}, "/api/v1/namespaces/x/pods?fieldSelector=spec.nodeName!="},
+		{PodQuery{PodSet: clusterstate.PodSet{Labels: "a in (b,c),d"}}, "/api/v1/pods?fieldSelector=spec.nodeName!=&labelSelector=a in (b,c),d"},
+		{PodQuery{PodSet: clusterstate.PodSet{Namespace: "x", Labels: "a=b"}}, "/api/v1/namespaces/x/pods?fieldSelector=spec.nodeName!=&labelSelector=a=b"},
 	} {
 		t.Run(tc.q.String(), func(t *testing.T) {
 			var asked []string

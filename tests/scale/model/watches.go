@@ -28,8 +28,10 @@ func newWatch(q policycache.PodQuery) Watch {
 // Has reports whether a pod is one of those that are watched.
 func (c *Cluster) Has(w Watch, p Pod) bool {
 	switch {
+	case p.Node < 0:
+		return false // no agent asks for pods without a node
 	case w.Node != "":
-		return p.Node >= 0 && w.Node == NodeName(p.Node)
+		return w.Node == NodeName(p.Node)
 	case w.Namespace != "" && w.Namespace != c.NamespaceName(p.Namespace):
 		return false
 	}
