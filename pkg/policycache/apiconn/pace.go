@@ -14,7 +14,7 @@ import (
 // maxPause at busyRate.
 const (
 	calmRate = 100
-	busyRate = 500
+	busyRate = 200
 	maxPause = 20 * time.Millisecond
 )
 
