@@ -207,7 +207,7 @@ for round in $$(seq $(ROUNDS)); do bin/bench.test -test.run '^$$' -test.bench . 
 for run in $$(seq $(SCALE_RUNS)); do for pods in $(SCALE_PODS); do \
 	bin/scale -agent bin/kube-network-policies -pods $$pods $(BENCH_FLAGS) >>$(BENCH_RESULTS) || exit 1; done; done
 bin/scale -simulate $(BENCH_FLAGS) >>$(BENCH_RESULTS)
-bin/scale -needed -agent bin/kube-network-policies $(BENCH_FLAGS) >>$(BENCH_RESULTS)
+bin/scale -needed -during 1m -agent bin/kube-network-policies $(BENCH_FLAGS) >>$(BENCH_RESULTS)
 @$(MAKE) --no-print-directory bench-table
 endef
 

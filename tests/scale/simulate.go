@@ -60,11 +60,12 @@ func simulated(cfg model.Config) results.Line {
 		policies += len(c.Policies(i))
 	}
 	nodes := min(simulatedNodes, cfg.Nodes)
-	needed, everything := make([][]model.Watch, nodes), 0
+	needed, everything, named := make([][]model.Watch, nodes), 0, 0
 	var part, whole asked
 	for node, pods := range c.PodsOfNodes(nodes) {
 		needed[node] = c.Needed(node, pods, policycache.MaxNeededWatches)
 		part.watches += len(needed[node])
+		named += c.Named(node, pods)
 		for _, w := range needed[node] {
 			part.objects += c.Count(w)
 			if w.PodQuery == model.All.PodQuery {
@@ -85,6 +86,7 @@ func simulated(cfg model.Config) results.Line {
 	percent := func(part, whole float64) float64 { return 100 * part / each / whole }
 	return results.Line{Name: "Asked/" + cfg.String(), Count: nodes, Values: []value{
 		{Number: percent(float64(part.objects), float64(whole.objects)), Unit: "objects-percent"},
+		{Number: percent(float64(named), float64(whole.objects)), Unit: "named-percent"},
 		{Number: percent(float64(part.events), float64(whole.events)), Unit: "events-percent"},
 		{Number: percent(float64(part.bytes), float64(whole.bytes)), Unit: "bytes-percent"},
 		{Number: float64(part.watches) / each, Unit: "watches"},

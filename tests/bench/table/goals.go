@@ -237,6 +237,7 @@ func needed(cluster string, asked, used bound) []check {
 func asked(measurement string, holds bound) []check {
 	return []check{
 		{of(measurement, "objects-percent"), "%.1f", " % of objects", 1, holds},
+		{of(measurement, "named-percent"), "%.1f", " % of objects are named by rules", 1, nil},
 		{of(measurement, "events-percent"), "%.1f", " % of events", 1, holds},
 		{of(measurement, "bytes-percent"), "%.1f", " % of bytes", 1, holds},
 		{of(measurement, "watches"), "%.0f", " watches", 1, nil},

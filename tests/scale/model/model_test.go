@@ -193,3 +193,24 @@ func TestObjects(t *testing.T) {
 		}
 	}
 }
+
+// TestPoliciesNamePods is about a node with a pod of one namespace: its policies name its own 30
+// pods, the ingress controllers, monitoring and DNS. Watches have these, too.
+func TestPoliciesNamePods(t *testing.T) {
+	c := Draw(small)
+	var pods []Pod
+	own := 0
+	for p := range c.Pods {
+		if p.Namespace != 3 {
+			continue
+		}
+		if own++; pods == nil {
+			p.Node = -2 // a node without other pods
+			pods = append(pods, p)
+		}
+	}
+	want := own + ingressPods + monitoringPods + dnsPods
+	if got := c.Named(-2, pods); got != want {
+		t.Errorf("%d pods are named, want %d", got, want)
+	}
+}
