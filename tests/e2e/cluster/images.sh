@@ -39,13 +39,13 @@ boom=regression-issue-74839
 install -D "$(program "$boom")" "$work/$boom/$boom"
 image "$boom" "$(named "e2e-test-images/$boom")" "{\"Entrypoint\": [\"/$boom\"]}"
 
-# The tests run sh, curl, wget, nc, dig and getent in this one, also under the names of
+# The tests run sh, curl, wget, nc, dig, getent and coredns in this one, also under the names of
 # images that have nothing else. sh is bash, because that of busybox prefers its own nc,
 # which lacks options that the tests use.
 agnhost=$work/agnhost
 mkdir -p "$agnhost"/{bin,tmp,etc,uploads,proc,sys,dev}
 chmod 1777 "$agnhost/tmp"
-cp "$(program agnhost)" "$agnhost/agnhost"
+cp "$(program agnhost)" "$(program coredns)" "$agnhost/"
 if ! has_sctp; then
 	mv "$agnhost/agnhost" "$agnhost/agnhost-real"
 	(cd "$root" && go build -trimpath -ldflags '-s -w' -o "$agnhost/agnhost" ./tests/e2e/cluster/agnhost)
@@ -54,7 +54,7 @@ echo 'root:x:0:0:root:/:/bin/sh' >"$agnhost/etc/passwd"
 echo 'root:x:0:' >"$agnhost/etc/group"
 echo 'hosts: files dns' >"$agnhost/etc/nsswitch.conf"
 with_libraries "$(command -v busybox)" "$agnhost" /bin/busybox
-for applet in ls cat echo sleep ping hostname id grep env mkdir rm touch test true false seq timeout head tail tr sort date netstat nslookup; do
+for applet in ls cat echo sleep ping hostname id grep env mkdir rm touch test true false seq timeout head tail tr sort date netstat nslookup dd; do
 	ln -s busybox "$agnhost/bin/$applet"
 done
 for tool in bash curl dig getent ip wget; do
