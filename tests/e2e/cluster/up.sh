@@ -36,7 +36,7 @@ trap 'exit 130' INT TERM
 (cd "$root/tests/integration" && go run ./servers/build "$KUBERNETES" etcd coredns) >"$state/programs.new"
 mv "$state/programs.new" "$state/programs"
 # By what they are made of.
-made_by=$(has_sctp && echo sctp; cat "$here"/image{,s}.sh "$here"/{pause,agnhost}/*.go | sha256sum | cut -c 1-8)
+made_by=$(has_sctp && echo sctp; sed "s|.*/||" "$state/programs"; cat "$here"/image{,s}.sh "$here"/{pause,agnhost}/*.go | sha256sum | cut -c 1-8)
 images=$cache/images/$(basename "$(head -n 1 "$state/programs")")-$made_by
 "$here/images.sh" "$images"
 echo "$images" >"$state/images"

@@ -177,7 +177,7 @@ func (r Release) source(ctx context.Context) (string, error) {
 }
 
 // cache returns where the programs of r are kept. The name tells the version,
-// and what it was pinned to.
+// what it was pinned to, and its own program, if it has one.
 func (r Release) cache(ctx context.Context, source string) (string, error) {
 	user, err := os.UserCacheDir() // which heeds XDG_CACHE_HOME
 	if err != nil {
@@ -187,9 +187,13 @@ func (r Release) cache(ctx context.Context, source string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	own, err := filepath.Glob(filepath.Join(source, "*.go"))
+	if err != nil {
+		return "", err
+	}
 	pins := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum"} {
-		content, err := os.ReadFile(filepath.Join(source, name))
+	for _, file := range append([]string{filepath.Join(source, "go.mod"), filepath.Join(source, "go.sum")}, own...) {
+		content, err := os.ReadFile(file)
 		if err != nil {
 			return "", err
 		}
