@@ -68,9 +68,7 @@ test: tools ## what every change should pass, as root: the short form of each ki
 	@SHORT=-short tests/parts.sh -beside test-packets test-unit test-scenarios test-conformance test-view
 
 test-all: ## every test there is, the linters and the demo, as root: what CI runs
-	@tests/parts.sh -beside "test-packets test-conformance-packets test-integration" \
-		lint test-unit race test-scenarios test-conformance test-monitoring test-view test-image \
-		-- test-mutants e2e-slice demo vulnerabilities
+	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-mutants test-integration e2e-slice demo vulnerabilities
 
 test-unit: tools ## the tests of each package
 	$(GO) test $(SHORT) $(NODEBUG) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo|monitoring|image)$$')

@@ -1,30 +1,26 @@
 #!/usr/bin/env bash
-# parts.sh [-beside "TARGET…"] TARGET…: runs targets of make one after the other, each to its
-# end, and beside them those of -beside, also one after the other. A target named "--" is
-# where those are waited for, which is otherwise done at the end. It prints a line for each
-# and a summary. The output of a target is shown when it has failed, or with VERBOSE=1. The
-# exit status is 1 if one has failed.
+# parts.sh [-beside TARGET] TARGET…: runs targets of make one after the other, each to its
+# end, and the one that is named first beside them. It prints a line of progress for each and
+# a summary. The output of a target is shown when it has failed, or as it comes with
+# VERBOSE=1. The exit status is 1 if one has failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
-beside=()
+beside=
 if [[ ${1:-} == -beside ]]; then
-	read -ra beside <<<"$2"
+	beside=$2
 	shift 2
 fi
-targets=("$@")
-[[ " $* " == *" -- "* ]] || targets+=(--)
-number=0 all=$((${#targets[@]} - 1 + ${#beside[@]}))
+targets=("$@" ${beside:+"$beside"})
+trap 'rm -rf "$logs"' EXIT
 failed=()
 summary=()
 
-# run runs a target, and keeps its output, its exit status and how long it took. With show
-# the output is also printed as it comes.
+# run runs a target and keeps its output, its exit status and how long it took.
 run() {
 	local started=$SECONDS
-	if [[ -n ${2:-} ]]; then
+	if [[ -n ${VERBOSE:-} ]]; then
 		"${MAKE:-make}" --no-print-directory "$1" 2>&1 | tee "$logs/$1"
 	else
 		"${MAKE:-make}" --no-print-directory "$1" >"$logs/$1" 2>&1
@@ -32,18 +28,8 @@ run() {
 	echo "$? $((SECONDS - started))" >"$logs/$1.result" # of make: pipefail
 }
 
-# begin prints which target is next.
-begin() {
-	number=$((number + 1))
-	if [[ -n ${VERBOSE:-} ]]; then
-		echo "=== [$number/$all] make $1"
-	else
-		printf '%-34s ' "[$number/$all] make $1"
-	fi
-}
-
-# end prints how a target has ended, and adds it to the summary.
-end() {
+# report adds a target that has ended to the summary.
+report() {
 	local status=1 seconds=0 result=ok # if it was killed
 	read -r status seconds <"$logs/$1.result"
 	if ((status != 0)); then
@@ -60,31 +46,33 @@ end() {
 	fi
 }
 
-if ((${#beside[@]})); then
+if [[ -n $beside ]]; then
 	set -m # in a group of processes of its own, which does not get the interrupt of a terminal
-	for target in "${beside[@]}"; do run "$target"; done &
+	run "$beside" &
 	set +m
 	trap 'kill -- "-$!"; exit 130' INT TERM
 fi
+number=0
 for target in "${targets[@]}"; do
-	if [[ $target != -- ]]; then
-		begin "$target"
-		run "$target" "${VERBOSE:-}"
-		end "$target"
-		continue
+	number=$((number + 1))
+	progress="[$number/${#targets[@]}] make $target"
+	if [[ -n ${VERBOSE:-} ]]; then
+		echo "=== $progress"
+	else
+		printf '%-32s ' "$progress"
 	fi
-	wait
-	for target in "${beside[@]}"; do
-		begin "$target"
-		[[ -z ${VERBOSE:-} ]] || cat "$logs/$target"
-		end "$target"
-	done
+	if [[ $target == "$beside" ]]; then
+		wait
+	else
+		run "$target"
+	fi
+	report "$target"
 done
 echo
 printf '%s\n' "${summary[@]}"
 for target in "${failed[@]}"; do
 	echo "Repeat with: make $target"
 done
-echo "$((all - ${#failed[@]})) passed, ${#failed[@]} failed"
+echo "$((${#targets[@]} - ${#failed[@]})) passed, ${#failed[@]} failed"
 echo "$SECONDS s in all"
 ((${#failed[@]} == 0))
