@@ -48,6 +48,7 @@ func (p *packets) Apply(ctx context.Context, objects manifests.Objects) error {
 	if equality.Semantic.DeepEqual(objects, p.inForce()) {
 		return nil
 	}
+	concerned := p.concernedBy(objects)
 	before, err := p.Programmed(ctx)
 	if err != nil {
 		return err
@@ -60,7 +61,7 @@ func (p *packets) Apply(ctx context.Context, objects manifests.Objects) error {
 	err = lab.Poll(ctx, func() (bool, error) {
 		now, err := p.Programmed(ctx)
 		for i := range now {
-			if now[i] == before[i] {
+			if concerned[i] && now[i] == before[i] {
 				return false, nil
 			}
 		}
@@ -73,6 +74,23 @@ func (p *packets) Apply(ctx context.Context, objects manifests.Objects) error {
 	defer p.mu.Unlock()
 	p.objects = objects
 	return nil
+}
+
+// concernedBy returns for each node whether its agent has something to program once objects
+// replace those that are in force. No verdict depends on a pod that has the network of another
+// node.
+func (p *packets) concernedBy(objects manifests.Objects) []bool {
+	var concerned []bool
+	for _, node := range p.Nodes() {
+		known := func(o manifests.Objects) manifests.Objects {
+			o.Pods = slices.DeleteFunc(slices.Clone(o.Pods), func(pod *corev1.Pod) bool {
+				return pod.Spec.HostNetwork && pod.Spec.NodeName != node.Name
+			})
+			return o
+		}
+		concerned = append(concerned, !equality.Semantic.DeepEqual(known(objects), known(p.inForce())))
+	}
+	return concerned
 }
 
 func (p *packets) inForce() manifests.Objects {
