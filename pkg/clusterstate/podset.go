@@ -58,8 +58,8 @@ const (
 	// namespace is, and maxNamespaces in how many namespaces one selector is watched
 	// before it is in all of them.
 	maxSelectors, maxNamespaces = 4, 8
-	// maxValues is how many values of a label a merged selector has at most: a request of
-	// less than 4 KB.
+	// maxValues is how many values of a label a selector has at most that several were merged
+	// to: a request of less than 4 KB.
 	maxValues = 50
 )
 
@@ -124,27 +124,35 @@ func merge(sets []PodSet) []PodSet {
 	return sets
 }
 
-// mergeValues merges sets that differ only in the values of one label.
+// mergeValues merges sets that differ only in the values of one label. Each of them is within one
+// of the merged ones.
 func mergeValues(sets []PodSet, key string) (merged []PodSet) {
-	values := map[PodSet][]string{} // by the rest of the set
+	values := map[PodSet][][]string{} // by the rest of the set
 	for _, s := range sets {
 		if rest, of, ok := s.without(key); ok {
-			values[rest] = append(values[rest], of...)
+			values[rest] = append(values[rest], of)
 		} else {
 			merged = append(merged, s)
 		}
 	}
-	for rest, all := range values {
-		slices.Sort(all)
-		for some := range slices.Chunk(slices.Compact(all), maxValues) {
-			merged = append(merged, rest.with(key, some))
+	for rest, groups := range values {
+		slices.SortFunc(groups, slices.Compare)
+		some := groups[0]
+		for _, more := range groups[1:] {
+			both := slices.Compact(slices.Sorted(slices.Values(slices.Concat(some, more))))
+			if len(both) > maxValues {
+				merged = append(merged, rest.with(key, some))
+				both = more
+			}
+			some = both
 		}
+		merged = append(merged, rest.with(key, some))
 	}
 	return merged
 }
 
 // without returns the set without what it requires of one label, and the values that the label
-// may have. It reports whether that is all that is required of it.
+// may have, in order. It reports whether that is all that is required of it.
 func (s PodSet) without(key string) (rest PodSet, values []string, ok bool) {
 	requirements, err := labels.ParseToRequirements(s.Labels)
 	others := slices.DeleteFunc(slices.Clone(requirements), func(r labels.Requirement) bool { return r.Key() == key })
@@ -152,7 +160,7 @@ func (s PodSet) without(key string) (rest PodSet, values []string, ok bool) {
 	if err != nil || i < 0 || len(others) != len(requirements)-1 {
 		return s, nil, false
 	}
-	return PodSet{s.Namespace, selector(others...)}, requirements[i].ValuesUnsorted(), true
+	return PodSet{s.Namespace, selector(others...)}, slices.Sorted(slices.Values(requirements[i].ValuesUnsorted())), true
 }
 
 // with returns the pods of the set whose label has one of some values.

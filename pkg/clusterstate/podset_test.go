@@ -48,6 +48,9 @@ func TestCover(t *testing.T) {
 			[]PodSet{{"x", "app in (a,b),tier=t"}, {"x", "app notin (a),app=b"}, {"x", "app=a,tier!=u"}}},
 		{"many values", spread(maxValues+1, func(i int) PodSet { return PodSet{"x", fmt.Sprintf("app=a%02d", i)} }), 9,
 			[]PodSet{{"x", selectorOf(maxValues)}, {"x", fmt.Sprint("app=a", maxValues)}}},
+		{"many values of one selector", []PodSet{{"x", selectorOf(maxValues + 1)}, {"x", "app=b"}}, 9, []PodSet{{"x", selectorOf(maxValues + 1)}, {"x", "app=b"}}},
+		{"values that would be in two sets", append(spread(maxValues+1, func(i int) PodSet { return PodSet{"x", fmt.Sprintf("app=a%02d", i)} }),
+			PodSet{"x", "app in (a00,a50)"}), 9, []PodSet{{"x", strings.Replace(selectorOf(maxValues), "a49", "a50", 1)}, {"x", "app in (a49,a50)"}}},
 		{"too many values", spread(maxSelectors*maxValues+1, func(i int) PodSet { return PodSet{"x", fmt.Sprintf("app=a%03d", i)} }), 9, []PodSet{{"x", ""}}},
 		{"values within those of all namespaces", []PodSet{{"x", "app=a"}, {"", "app=a,b=c"}, {"", "app=b,b=c"}, {"x", "app=b,b=c,d=e"}}, 9,
 			[]PodSet{{"", "app in (a,b),b=c"}, {"x", "app=a"}}},
@@ -58,6 +61,11 @@ func TestCover(t *testing.T) {
 			got := Cover(tc.needs, tc.limit)
 			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
+			}
+			for _, need := range tc.needs {
+				if !slices.ContainsFunc(got, func(s PodSet) bool { return s.Includes(need) }) {
+					t.Errorf("%v is in none of the sets, so that packets would wait for its list for ever", need)
+				}
 			}
 		})
 	}
