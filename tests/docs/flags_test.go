@@ -26,7 +26,7 @@ var (
 var subcommands = []string{"matrix", "explain", "diff", "check", "assert", "view", "flows", "suggest", "unused"}
 
 // foreignFlags are flags of other programs that the documentation names.
-var foreignFlags = []string{"allocate-node-cidrs", "conntrack-max-per-core", "disable-network-policy", "network-plugin", "network-policy", "register-with-taints", "serviceaccount", "type"}
+var foreignFlags = []string{"allocate-node-cidrs", "conntrack-max-per-core", "disable-network-policy", "network-plugin", "network-policy", "prefix", "register-with-taints", "serviceaccount", "tail", "type"}
 
 // A help is what --help lists: flags, with their defaults.
 type help map[string]string
