@@ -182,14 +182,14 @@ func (p *neededPods) follow(needs []clusterstate.PodSet) {
 }
 
 // begin watches what is needed now that all else has been listed, and waits until it has
-// been listed, for neededPatience at most.
+// been listed, for neededPatience at most. Then it forgets what only the saved state has.
 func (p *neededPods) begin(ctx context.Context) {
 	p.cache.change(nil, func(v view) int {
 		p.begun = true
 		v.SetListed(p.listed())
 		v.Snapshot()
 		p.follow(v.Needs())
-		p.noteComplete(v)
+		p.noteComplete()
 		return 0
 	})
 	patience := time.NewTimer(neededPatience)
@@ -199,7 +199,9 @@ func (p *neededPods) begin(ctx context.Context) {
 	case <-patience.C:
 		klog.FromContext(ctx).Error(nil, "Pods that policies need are not listed yet; packets that depend on them wait", "of", p.missing())
 	case <-ctx.Done():
+		return
 	}
+	p.cache.change(nil, func(v view) int { return p.drop(v, savedPods) })
 }
 
 // healthy returns an error that names the watches that are needed and have not been listed
@@ -270,7 +272,7 @@ func (p *neededPods) adjust(ctx context.Context, running *sync.WaitGroup, now ti
 				p.start(ctx, running, set)
 			}
 		}
-		p.noteComplete(v)
+		p.noteComplete()
 		changed := p.settle(v, now)
 		if len(p.doubts) > 0 && p.doubts[0].due.Before(next) {
 			next = p.doubts[0].due
@@ -299,7 +301,7 @@ func (p *neededPods) start(ctx context.Context, running *sync.WaitGroup, set clu
 	p.watches[set] = w
 	ctx, w.stop = context.WithCancel(ctx)
 	klog.FromContext(ctx).V(2).Info("Watch begins", "of", w.PodQuery)
-	p.cache.currency.set(w.mirror, false)
+	p.cache.currency.add(w.mirror)
 	running.Add(1)
 	go func() {
 		defer running.Done()
@@ -357,7 +359,7 @@ func (p *neededPods) settle(v view, now time.Time) (changed int) {
 		p.doubts = p.doubts[1:]
 		switch k, found := p.known[d.pod]; {
 		case !found || k.watches != 0:
-		case p.behind():
+		case p.mayHaveMissed(d.pod):
 			p.doubts = append(p.doubts, doubt{d.pod, now.Add(doubtFor)})
 		default:
 			changed += p.forget(v, d.pod)
@@ -366,10 +368,11 @@ func (p *neededPods) settle(v view, now time.Time) (changed int) {
 	return changed
 }
 
-// behind reports whether a watch that is needed has ended, and is not under way again.
-func (p *neededPods) behind() bool {
+// mayHaveMissed reports whether a watch that may select a pod has ended, and is not under way
+// again for doubtFor. Packets that depend on a watch that has not listed wait in any case.
+func (p *neededPods) mayHaveMissed(pod [2]string) bool {
 	for _, w := range p.watches {
-		if w.unneeded.IsZero() && p.cache.currency.isBehind(w.mirror) {
+		if w.listed && (w.Namespace == "" || w.Namespace == pod[0]) && p.cache.currency.watchedFor(w.mirror) < doubtFor {
 			return true
 		}
 	}
@@ -415,13 +418,12 @@ func (p *neededPods) noteListed(v view, w *podWatch) bool {
 	}
 	w.listed = true
 	changed := v.SetListed(p.listed())
-	p.noteComplete(v)
+	p.noteComplete()
 	return changed
 }
 
-// noteComplete closes complete when all that is needed has been listed. What only the
-// saved state has is forgotten then.
-func (p *neededPods) noteComplete(v view) {
+// noteComplete closes complete when all that is needed has been listed.
+func (p *neededPods) noteComplete() {
 	if missing, _ := p.unlisted(); len(missing) > 0 || !p.begun {
 		return
 	}
@@ -429,7 +431,6 @@ func (p *neededPods) noteComplete(v view) {
 	case <-p.complete:
 	default:
 		close(p.complete)
-		p.drop(v, savedPods)
 	}
 }
 

@@ -495,6 +495,82 @@ func TestNeededPodsOfSeveralWatches(t *testing.T) {
 	}
 }
 
+// TestDoubtsAboutPods: a pod has got other labels, and other watches may select it now.
+func TestDoubtsAboutPods(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		other PodQuery
+		// what happens to the other watch a moment before the doubt would end
+		then func(c *currency, w *podWatch)
+		want int // pods that are known then
+	}{
+		{"another watch is under way", withLabels("tier=b"), func(*currency, *podWatch) {}, 0},
+		{"it has ended", withLabels("tier=b"), func(c *currency, w *podWatch) { c.set(w.mirror, false) }, 1},
+		{"it has begun again, and its events have not come yet", withLabels("tier=b"), func(c *currency, w *podWatch) {
+			c.set(w.mirror, false)
+			c.set(w.mirror, true)
+		}, 1},
+		{"it has not listed, so that packets wait in any case", withLabels("tier=b"), func(c *currency, w *podWatch) {
+			c.set(w.mirror, false)
+			w.listed = false
+		}, 0},
+		{"it is of another namespace", PodQuery{PodSet: clusterstate.PodSet{Namespace: "z"}}, func(c *currency, w *podWatch) { c.set(w.mirror, false) }, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s := neededCluster(t)
+				cache, err := New(c.source(), Config{NodeName: "n", NeededPods: s.source, Registerer: prometheus.NewRegistry()}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, v := cache.needed, cache.view
+				first, other := p.newWatch(withLabels("app=a"), 2), p.newWatch(tc.other, 4)
+				for _, w := range []*podWatch{first, other} {
+					p.watches[w.PodSet], w.listed = w, true
+					cache.currency.add(w.mirror)
+					cache.currency.set(w.mirror, true)
+				}
+				pod := &stripped{namespace: "y", name: "a", version: "10", object: compile.NewPod(podOn("other", "y", "a", "10.0.1.1", "a"))}
+				p.set(v, first, pod)
+				time.Sleep(time.Minute)
+				p.delete(v, first, &stripped{namespace: "y", name: "a", version: "11"})
+				time.Sleep(doubtFor - time.Millisecond)
+				tc.then(cache.currency, other)
+				time.Sleep(time.Millisecond)
+				p.settle(v, time.Now())
+				if got := v.Len(compile.KindPod); got != tc.want {
+					t.Errorf("%d pods are known, want %d", got, tc.want)
+				}
+				cache.currency.set(other.mirror, true)
+				time.Sleep(2 * doubtFor)
+				p.settle(v, time.Now())
+				if got := v.Len(compile.KindPod); got != 0 {
+					t.Errorf("%d pods are known long after, want none", got)
+				}
+			})
+		})
+	}
+}
+
+// TestRequestsThatOutlastTheirReflector: the watch that has been given up has none.
+func TestRequestsThatOutlastTheirReflector(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCurrency()
+		kept, given := new(mirror), new(mirror)
+		for _, m := range []*mirror{kept, given} {
+			c.add(m)
+			c.set(m, true)
+		}
+		c.forget(given)
+		c.set(given, true)
+		c.set(given, false)
+		time.Sleep(time.Minute)
+		if got := c.age(); got != 0 {
+			t.Errorf("known to be current %v s ago, want now", got)
+		}
+	})
+}
+
 func TestNeededPodsThatCannotBeListedAreNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := neededCluster(t)
@@ -575,6 +651,8 @@ func TestNeededPodsOfTheSavedState(t *testing.T) {
 		release()
 		time.Sleep(time.Second)
 		n.want(t, "before the pods that are needed", map[string]string{"10.0.1.1": "allow", "10.0.2.1": "deny"})
+		time.Sleep(neededPatience)
+		n.want(t, "without the pods that are needed", map[string]string{"10.0.1.1": "wait", "10.0.1.2": "wait", "10.0.2.1": "wait"})
 		releaseY()
 		n.want(t, "at last", map[string]string{"10.0.1.1": "allow", "10.0.1.2": "deny", "10.0.2.1": "deny"})
 	})

@@ -199,7 +199,8 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	}
 	for _, k := range kinds {
 		m := c.newMirror(k)
-		c.mirrors, c.currency.behind[m] = append(c.mirrors, m), true
+		c.mirrors = append(c.mirrors, m)
+		c.currency.add(m)
 		c.rates[k] = new(runner.Rate)
 	}
 	return c, nil
