@@ -307,6 +307,19 @@ func TestPodsOfOtherNodesThatMatter(t *testing.T) {
 	}
 }
 
+// TestDoubtsThatMatter: a pod that has ended has no packets.
+func TestDoubtsThatMatter(t *testing.T) {
+	for phase, want := range map[corev1.PodPhase]bool{corev1.PodRunning: true, corev1.PodSucceeded: false} {
+		c := New(Config{NodeName: "n1"})
+		p := pod("x", "a", "n2", "10.0.0.1")
+		p.Status.Phase = phase
+		c.Set(compile.NewPod(p))
+		if got := c.Doubt("x", "a"); got != want {
+			t.Errorf("%s: it is reported that verdicts can differ: %v", phase, got)
+		}
+	}
+}
+
 func TestClusterCountsNamesAndDeletes(t *testing.T) {
 	c := fill(withPolicies())
 	for _, tc := range []struct {

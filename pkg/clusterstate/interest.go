@@ -21,8 +21,14 @@ type interest struct {
 func (i *interest) chainsChanged(chains int) {
 	i.needs = nil
 	if len(i.of) > chains {
-		i.of = nil // some are not used any more
+		i.forget() // some are not used any more
 	}
+}
+
+// forget drops what is remembered of chains and of what they need.
+func (i *interest) forget() {
+	i.of = nil
+	clear(i.covers)
 }
 
 // Needs returns the pods that must be known in addition to those of this node, so that
@@ -71,7 +77,7 @@ func (c *Cluster) markInterest() {
 // needsChanged notes that rules may be about other pods: selectors of namespaces may select
 // others, or nodes have ranges.
 func (c *Cluster) needsChanged() {
-	c.interest.of = nil
+	c.interest.forget()
 	c.markInterest()
 }
 

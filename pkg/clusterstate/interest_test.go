@@ -1,6 +1,7 @@
 package clusterstate
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -111,4 +112,34 @@ func TestNeeds(t *testing.T) {
 func audited[O metav1.Object](o O) O {
 	o.SetAnnotations(map[string]string{compile.EnforcementAnnotation: "audit"})
 	return o
+}
+
+// TestInterestOfThePastIsForgotten: policies or namespaces come and go while all pods are watched.
+func TestInterestOfThePastIsForgotten(t *testing.T) {
+	in := fixture()
+	c := New(Config{NodeName: in.NodeName, Partial: true, Features: in.Features})
+	for _, p := range in.Pods {
+		c.Set(compile.NewPod(p))
+	}
+	c.SetListed([]PodSet{{}})
+	check := func(what string) {
+		t.Helper()
+		if of, covers := len(c.interest.of), len(c.interest.covers); of > 2 || covers > 2 {
+			t.Errorf("the needs of %d chains and %d sets are remembered after many %s", of, covers, what)
+		}
+	}
+	for i := range 100 {
+		c.Set(netpol("x", "p", fmt.Sprintf(`{podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {release: "%d"}}}]}]}`, i)))
+		c.Snapshot()
+	}
+	check("policies")
+	c.Set(netpol("x", "p", `{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {for: tests}}}]}]}`))
+	for i := range 100 {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("run-", i), Labels: map[string]string{"for": "tests"}}}
+		c.Set(ns)
+		c.Snapshot()
+		c.Delete(compile.KindNamespace, "", ns.Name)
+		c.Snapshot()
+	}
+	check("namespaces")
 }

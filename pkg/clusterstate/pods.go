@@ -118,7 +118,7 @@ func (c *Cluster) onlyTerminates(old, p *compile.Pod) bool {
 }
 
 // Doubt notes that a pod of another node is gone or has other labels, which is not known.
-// It reports whether that is a change.
+// It reports whether verdicts can differ by it.
 func (c *Cluster) Doubt(namespace, name string) bool {
 	key := podKey{namespace, name}
 	ns := c.namespaces[namespace]
@@ -129,7 +129,7 @@ func (c *Cluster) Doubt(namespace, name string) bool {
 	now := *old
 	now.Endpoint.Doubtful = true
 	c.replacePod(old, &now)
-	return true
+	return c.matters(key, &now)
 }
 
 func (c *Cluster) deletePod(key podKey) bool {

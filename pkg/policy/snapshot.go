@@ -341,7 +341,7 @@ func (s *Snapshot) mayBeNewcomer(q *Query, f *flow, m *match, x *index, rule *Ru
 	for _, e := range s.m.Newcomers {
 		of, matched := *f, match{}
 		of.peer = e
-		if !x.match(&of, &matched) || x.decide(&of, &matched).denies() != rule.denies() {
+		if e.Doubtful || !x.match(&of, &matched) || x.decide(&of, &matched).denies() != rule.denies() {
 			return true
 		}
 	}
