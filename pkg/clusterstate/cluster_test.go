@@ -307,7 +307,7 @@ func TestPodsOfOtherNodesThatMatter(t *testing.T) {
 	}
 }
 
-// TestDoubtsThatMatter: a pod that has ended has no packets.
+// TestDoubtsThatMatter: a pod that has ended sends no packets and gets none.
 func TestDoubtsThatMatter(t *testing.T) {
 	for phase, want := range map[corev1.PodPhase]bool{corev1.PodRunning: true, corev1.PodSucceeded: false} {
 		c := New(Config{NodeName: "n1"})
@@ -316,6 +316,10 @@ func TestDoubtsThatMatter(t *testing.T) {
 		c.Set(compile.NewPod(p))
 		if got := c.Doubt("x", "a"); got != want {
 			t.Errorf("%s: it is reported that verdicts can differ: %v", phase, got)
+		}
+		p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+		if got := c.Set(compile.NewPod(p)); got != want {
+			t.Errorf("%s: it is reported that verdicts can differ when it is known again, and terminates: %v", phase, got)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func policyClient(config *rest.Config, over *http.Client, kind *compile.Kind) (r
 // Kubernetes returns the client of Kubernetes' own kinds.
 func (a *APIServer) Kubernetes() kubernetes.Interface { return a.client }
 
-// Objects lists and watches all objects of a kind.
+// Objects lists and watches all objects of a kind, of pods those that are on a node.
 func (a *APIServer) Objects(kind *compile.Kind) cache.ListerWatcher {
 	switch kind {
 	case compile.KindNamespace:

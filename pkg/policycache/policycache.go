@@ -36,7 +36,7 @@ import (
 
 // Source is where objects come from.
 type Source interface {
-	// Objects yields all objects of a kind.
+	// Objects yields all objects of a kind. Pods may be left out until they are on a node.
 	Objects(kind *compile.Kind) cache.ListerWatcher
 	// Node yields the one node of that name.
 	Node(name string) cache.ListerWatcher

@@ -145,6 +145,24 @@ func TestFailureIsRetried(t *testing.T) {
 	})
 }
 
+func TestRetryWaitsForMinInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, runs, cancel := start(t, Config{MinInterval: 3 * time.Second, RetryInterval: time.Second}, func(run int) error {
+			if run < 3 {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		defer cancel()
+		r.Poke()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if want := []int{0, 3, 6}; !slices.Equal(*runs, want) {
+			t.Errorf("runs at %v, want %v", *runs, want)
+		}
+	})
+}
+
 func TestRunsRepeatAtMaxInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, runs, cancel := start(t, intervals, nil)
