@@ -31,7 +31,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/snapshotcache"
 )
 
 // podServer serves pods as an API server does that knows selectors: a watch of labels says
@@ -630,13 +629,111 @@ func TestNeededPodsOfANamespaceThatVanishes(t *testing.T) {
 	})
 }
 
+// TestNeededPodsOfABackup: versions count anew when the server's data was restored.
+func TestNeededPodsOfABackup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := neededCluster(t)
+		cache, err := New(c.source(), Config{NodeName: "n", NeededPods: s.source, Registerer: prometheus.NewRegistry()}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := cache.needed.newWatch(ofNamespaceY, 2)
+		list := func(version, ip string) error {
+			p := podOn("other", "y", "a", ip, "a")
+			p.ResourceVersion = version
+			return w.mirror.Replace([]any{p}, version)
+		}
+		if err := list("1000", "10.0.1.1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := list("50", "10.0.1.9"); err == nil {
+			t.Error("an older list is believed at once")
+		}
+		time.Sleep(believeAfter)
+		if err := list("50", "10.0.1.9"); err != nil {
+			t.Error(err)
+		}
+		if cache.view.Snapshot().Endpoint(netip.MustParseAddr("10.0.1.9")) == nil {
+			t.Error("the pod has not got its address of the backup")
+		}
+	})
+}
+
+// TestNeededPodsThatAreNeededAgain: their watch goes on.
+func TestNeededPodsThatAreNeededAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := neededCluster(t)
+		n := startNeeded(t, c.source(), Config{NeededPods: s.source})
+		defer n.stop(t)
+		p := from("p", named("y"))
+		c.create(p)
+		time.Sleep(time.Second)
+		c.delete(p)
+		time.Sleep(giveUpAfter - time.Second)
+		c.create(p)
+		time.Sleep(2 * giveUpAfter)
+		n.want(t, "long after", map[string]string{"10.0.1.1": "allow", "10.0.2.1": "deny"})
+		c.delete(p)
+		time.Sleep(giveUpAfter - time.Second)
+		s.wantWatches(t, "not needed again", `pods of namespace "y"; pods of node "n"`)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if want := []PodQuery{{Node: "n"}, ofNamespaceY}; !slices.Equal(s.lists, want) {
+			t.Errorf("lists of %v, want %v", s.lists, want)
+		}
+	})
+}
+
+// TestMostNeededWatches: the watch that is not needed for the longest time makes room.
+func TestMostNeededWatches(t *testing.T) {
+	c, s := neededCluster(t)
+	cache, err := New(c.source(), Config{NodeName: "n", NeededPods: s.source, Registerer: prometheus.NewRegistry()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := cache.needed
+	var ended []string
+	for i := range MostNeededWatches {
+		w := p.newWatch(PodQuery{PodSet: clusterstate.PodSet{Namespace: fmt.Sprint(i)}}, 2<<i)
+		w.stop = func() { ended = append(ended, w.Namespace) }
+		if i > 9 && i < 20 {
+			w.unneeded = time.Unix(int64(100-i), 0)
+		}
+		p.watches[w.PodSet] = w
+	}
+	p.start(t.Context(), nil, ofNamespaceY.PodSet)
+	if want := []string{"19"}; !slices.Equal(ended, want) || p.watches[ofNamespaceY.PodSet] != nil {
+		t.Errorf("the watches of namespaces %v end, want %v", ended, want)
+	}
+}
+
+// TestNeededPodsThatAreNotListedAreNotSaved: nor is the policy that needs them, which would deny
+// them after a restart.
+func TestNeededPodsThatAreNotListedAreNotSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s := neededCluster(t)
+		saved := savedIn(filepath.Join(t.TempDir(), "state"), "b", nil)
+		n := startNeeded(t, c.source(), Config{NeededPods: s.source, Saved: saved})
+		time.Sleep(2 * saveDelay)
+		defer s.delay(ofNamespaceY)()
+		c.create(from("p", named("y")))
+		time.Sleep(2 * saveDelay)
+		n.want(t, "before the list", map[string]string{"10.0.1.1": "wait"})
+		n.stop(t)
+
+		defer s.delay(PodQuery{Node: "n"})()
+		n = startNeeded(t, c.source(), Config{NeededPods: s.source, Saved: saved})
+		defer n.stop(t)
+		time.Sleep(time.Second)
+		n.want(t, "from the saved state", map[string]string{"10.0.1.1": "allow"})
+	})
+}
+
 func TestNeededPodsOfTheSavedState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := neededCluster(t)
 		c.create(from("p", named("y")))
-		saved := func() *snapshotcache.Cache {
-			return snapshotcache.New(snapshotcache.Config{Path: filepath.Join(t.TempDir(), "state"), MaxAge: time.Hour, Node: "n", Boot: "b", Registerer: prometheus.NewRegistry()})
-		}()
+		saved := savedIn(filepath.Join(t.TempDir(), "state"), "b", nil)
 		n := startNeeded(t, c.source(), Config{NeededPods: s.source, Saved: saved})
 		n.want(t, "before", map[string]string{"10.0.1.1": "allow", "10.0.2.1": "deny"})
 		n.stop(t)
