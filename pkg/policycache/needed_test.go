@@ -629,7 +629,7 @@ func TestNeededPodsOfANamespaceThatVanishes(t *testing.T) {
 	})
 }
 
-// TestNeededPodsOfABackup: versions count anew when the server's data was restored.
+// TestNeededPodsOfABackup: versions begin again when the server's data was restored.
 func TestNeededPodsOfABackup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := neededCluster(t)
