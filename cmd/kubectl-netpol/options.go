@@ -60,7 +60,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file, directory of manifests or of a kustomization (workloads, pods, namespaces, nodes, Services, policies of every kind) to read instead of the live cluster; - is standard input; may be repeated. A malformed manifest is an error with its file and line")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file for the live cluster; empty uses the same files as kubectl")
 	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty uses the current context. One that does not exist is an error")
-	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one, and of objects in files that name none; matrix, check and diff show this namespace only")
+	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one, and of objects in files that name none; commands that list or show many objects take those of this namespace only")
 	fs.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "show all namespaces, as without -n; an error with -n")
 	o.kinds = kindflags.Add(fs, "include %s; when false, these policies are ignored, as by agents without this flag", true)
 	featuregates.AddFlag(fs, &o.features, "Use the value of the agents: with another one, answers differ from what they enforce")
