@@ -19,9 +19,9 @@ const (
 	maxRanges = 8
 	// releaseTime bounds how long an agent that ends waits for another one to take over,
 	// and drainTime how long for the verdicts of packets in its queues. Pending packets
-	// get theirs within three seconds. The sum is well below the grace period of the pod.
+	// get theirs within four seconds. The sum is well below the grace period of the pod.
 	releaseTime  = 5 * time.Second
-	drainTime    = 3500 * time.Millisecond
+	drainTime    = 4500 * time.Millisecond
 	handoverPoll = 10 * time.Millisecond
 )
 

@@ -128,7 +128,7 @@ func TestPeers(t *testing.T) {
 // An agent ends when all packets in its queues have their verdicts, also those that wait for
 // the status of a pod of another node.
 func TestPacketsAreDecidedBeforeTheEnd(t *testing.T) {
-	for verdict, want := range map[queue.Verdict]time.Duration{queue.Defer: time.Second, queue.DeferLong: 3 * time.Second} {
+	for verdict, want := range map[queue.Verdict]time.Duration{queue.Defer: time.Second, queue.DeferLong: 4 * time.Second} {
 		t.Run(fmt.Sprintf("after %v", want), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				k := queuetest.New()

@@ -17,7 +17,7 @@ const (
 	// newcomerPackets is how many packets of an address may begin to wait in its window,
 	// newcomerRate how many of all addresses in a second, and newcomerNetworkRate how many
 	// of one network, so that one node whose addresses are swept leaves the others a quarter.
-	// Those of four seconds, of which packets that wait for three may be, fit into a queue.
+	// Those of five seconds, of which packets that wait for four may be, fit into a queue.
 	newcomerPackets     = 32
 	newcomerRate        = 256
 	newcomerNetworkRate = newcomerRate * 3 / 4

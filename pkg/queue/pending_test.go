@@ -52,9 +52,9 @@ func TestPendingPacketsAreDecidedInTime(t *testing.T) {
 		{"accepted at last", queue.Defer, queue.Accept, time.Second, queuetest.Accepted},
 		{"dropped at last", queue.Defer, queue.Drop, time.Second, queuetest.Dropped},
 		{"never decided", queue.Defer, queue.Defer, time.Second, queuetest.Dropped},
-		{"for long, accepted at last", queue.DeferLong, queue.Accept, 3 * time.Second, queuetest.Accepted},
-		{"for long, dropped at last", queue.DeferLong, queue.Drop, 3 * time.Second, queuetest.Dropped},
-		{"for long, never decided", queue.DeferLong, queue.DeferLong, 3 * time.Second, queuetest.Dropped},
+		{"for long, accepted at last", queue.DeferLong, queue.Accept, 4 * time.Second, queuetest.Accepted},
+		{"for long, dropped at last", queue.DeferLong, queue.Drop, 4 * time.Second, queuetest.Dropped},
+		{"for long, never decided", queue.DeferLong, queue.DeferLong, 4 * time.Second, queuetest.Dropped},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestEachSourceHasBoundedPendingPackets(t *testing.T) {
 
 // Packets that are pending for long and others take no room from each other.
 func TestRoomsForPendingPacketsAreSeparate(t *testing.T) {
-	const long, short = 1024, 256 // of one source
+	const long, short = 1280, 256 // of one source
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
 		r := start(t, on(k), func(q queue.Packet) queue.Verdict {
 			switch {
@@ -211,7 +211,7 @@ func TestRoomsForPendingPacketsAreSeparate(t *testing.T) {
 			wantOutcome(t, "one more", k.Send(100, payload("short")), queuetest.Dropped)
 			time.Sleep(2 * time.Second)
 			r.wantMetric("netpol_queue_pending", "", long)
-			time.Sleep(2 * time.Second)
+			time.Sleep(3 * time.Second)
 			r.wantMetric("netpol_queue_pending", "", 0)
 		}
 	})

@@ -68,8 +68,8 @@ const (
 	unsharedPending = 256 // of which one source may have so many,
 	maxPendingEach  = 32  // and only so many once all sources together have that many
 	maxPendingTime  = time.Second
-	maxPendingLong  = 1024                  // packets with DeferLong per queue at one time, beside the others,
-	longPendingTime = 3 * time.Second       // which are pending for so long: a kubelet writes the status of a pod within two
+	maxPendingLong  = 1280                  // packets with DeferLong per queue at one time, beside the others,
+	longPendingTime = 4 * time.Second       // which are pending for so long: kubelets that start 150 pods at once take 3.6 s for a status
 	retryEvery      = 20 * time.Millisecond // interval between two calls for pending packets
 
 	bindEvery    = 100 * time.Millisecond // interval between two attempts to bind
