@@ -3,9 +3,11 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
@@ -147,6 +149,9 @@ func TestExpensivePeersAreDeferred(t *testing.T) {
 		{"many values", 1, func(i int, r *Rule) {
 			r.Peers = []Peer{{Pods: &PodSelector{Namespace: "x", Pods: manyValues("pod", 1000)}}}
 		}, NotEvaluated},
+		{"a value that is repeated", 1, func(i int, r *Rule) {
+			r.Peers = []Peer{{Pods: &PodSelector{Namespaces: labels.Everything(), Pods: repeatedValue("pod", "b", 20)}}}
+		}, RuleMatched},
 		{"many rules of one selector", 1000, func(i int, r *Rule) { r.Peers = []Peer{pods("pod=b")} }, NotEvaluated},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -210,6 +215,15 @@ func manyValues(key string, n int) labels.Selector {
 		text += fmt.Sprintf(",x%d", i)
 	}
 	return selector(fmt.Sprintf("%s in (%s)", key, text))
+}
+
+// repeatedValue is a selector that lists a value n times, as API servers accept it.
+func repeatedValue(key, value string, n int) labels.Selector {
+	r, err := labels.NewRequirement(key, selection.In, slices.Repeat([]string{value}, n))
+	if err != nil {
+		panic(err)
+	}
+	return labels.NewSelector().Add(*r)
 }
 
 // What a packet costs must not depend on n.

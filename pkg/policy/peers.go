@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -213,7 +214,8 @@ func (t *peerTable) readValues(k *readKey, values []string) []uint32 {
 		}
 		numbers[i] = n
 	}
-	return numbers
+	slices.Sort(numbers)
+	return slices.Compact(numbers) // API servers accept a value that is repeated
 }
 
 // needs returns what p needs a peer to have: of each list one. The cost is that of
