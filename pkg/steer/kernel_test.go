@@ -126,6 +126,7 @@ func TestKernelTamperedTableIsRepaired(t *testing.T) {
 		"flush chain inet kube-network-policies postrouting-accepted; delete chain inet kube-network-policies postrouting-accepted",
 		"add set inet kube-network-policies theirs { type mark; }",
 		"add element inet kube-network-policies egress-ranges-v4 { 10.0.0.1-10.0.0.9 }",
+		"add element inet kube-network-policies owners-v4 { 10.244.2.9 . 0 }",
 		"delete element inet kube-network-policies ingress-v4 { 10.244.2.2 }",
 		"flush ruleset; add table inet kube-network-policies; add chain inet kube-network-policies postrouting",
 	} {

@@ -356,7 +356,7 @@ func (s setSpec) element(k setKey) (element, bool) {
 	default:
 		e.number = uint32(binary.BigEndian.Uint16(rest))
 	}
-	return e, true
+	return e, e.number != 0 // without a number, nft would not accept it to delete it
 }
 
 // intervals decodes the prefixes of a set of ranges, nil if not all are prefixes.
