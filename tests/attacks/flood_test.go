@@ -106,7 +106,7 @@ func TestFloodWhileAgentIsStopped(t *testing.T) {
 			}
 			_, sendErr := flows.Send(load.Several(netip.AddrPortFrom(c.Hosts[flood.to].Addr(lab.IPv4), floodPort), floodPorts), sent, 0)
 			connected := make(chan connections, 1)
-			go func() { connected <- connects(t, c, "y/db", "x/web", time.Nanosecond) }() // one
+			go func() { connected <- connects(t, c, "y/db", "x/web", 0) }()
 			if err := agent.Signal(syscall.SIGCONT); err != nil || sendErr != nil {
 				t.Fatal(err, sendErr)
 			}
@@ -173,8 +173,8 @@ func (c connections) String() string {
 func connects(t *testing.T, c *labtest.Cluster, from, to string, during time.Duration) (series connections) {
 	t.Helper()
 	at := netip.AddrPortFrom(c.Hosts[to].Addr(lab.IPv4), 80)
-	for end := time.Now().Add(during); time.Now().Before(end); {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	for end := time.Now().Add(during); len(series.took)+series.failed == 0 || time.Now().Before(end); {
+		ctx, cancel := context.WithTimeout(t.Context(), labtest.ChangeTimeout)
 		began := time.Now()
 		conn, err := c.Hosts[from].Dial(ctx, lab.TCP, at)
 		cancel()

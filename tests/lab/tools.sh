@@ -20,8 +20,10 @@ if ! command -v apt-get >/dev/null || [[ $EUID -ne 0 ]]; then
 	exit 1
 fi
 echo "Installing ${missing[*]}"
-apt-get update -qq
-DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
+# Another apt-get may hold the locks, as after a boot.
+apt=(apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=5 -qq)
+"${apt[@]}" update
+DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null
 # The packages start services, which no test needs.
 if [[ " ${missing[*]} " == *" prometheus "* ]] && command -v systemctl >/dev/null; then
 	systemctl disable --quiet --now prometheus || true
