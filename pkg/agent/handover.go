@@ -114,16 +114,17 @@ func (p *peers) Listening() bool {
 	return true
 }
 
-// others reports whether a number is bound that may be another agent's.
+// others reports whether a number is bound that may be another agent's. Without statistics
+// one may well be there.
 func (p *peers) others(own numbers) bool {
-	stats, _ := p.kernel.Stats()
+	stats, err := p.kernel.Stats()
 	reach := maxRanges * own.count
 	for _, s := range stats {
 		if d := int(s.Number) - own.first; !own.contains(s.Number) && -reach < d && d < reach {
 			return true
 		}
 	}
-	return false
+	return err != nil
 }
 
 // empty reports whether no packet waits in the queues of n.

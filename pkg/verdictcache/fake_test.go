@@ -16,9 +16,10 @@ import (
 // fakeKernel remembers verdicts as the kernel does.
 type fakeKernel struct {
 	mu      sync.Mutex
-	fails   error // of the next calls
-	failing int   // how many calls fail
-	commits int   // calls that have changed something
+	fails   error         // of the next calls
+	failing int           // how many calls fail
+	commits int           // calls that have changed something
+	slow    time.Duration // how long All takes until it yields
 	allowed map[packet.Class]*element
 	denied  map[packet.Class]*element
 }
@@ -101,6 +102,10 @@ func (k *fakeKernel) change(do func()) error {
 
 func (k *fakeKernel) All(_ context.Context, yield func(Remembered)) error {
 	k.mu.Lock()
+	slow := k.slow
+	k.mu.Unlock()
+	time.Sleep(slow)
+	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.fail(); err != nil {
 		return err
@@ -129,6 +134,12 @@ func (k *fakeKernel) fail() error {
 	}
 	k.failing--
 	return k.fails
+}
+
+func (k *fakeKernel) setSlow(d time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.slow = d
 }
 
 func (k *fakeKernel) sizes() (allowed, denied int) {

@@ -201,7 +201,8 @@ func (c *Cache) Changed(ctx context.Context, addrs []netip.Addr, all bool) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	if !c.isEnabled() {
-		return // enable begins with nothing
+		c.enable(ctx) // the kernel may remember what another agent has decided
+		return
 	}
 	c.cfg.Flushed()
 	allowed := c.turned(&c.allowed, policy.Allow, addrs, all)
@@ -271,15 +272,18 @@ func (c *Cache) retry(ctx context.Context) {
 	}
 }
 
-// enable begins to have verdicts remembered, if that is possible: the kernel remembers
-// nothing that is not recorded. The caller has locked writing.
+// enable has the kernel forget all, and begins to have verdicts remembered if no other agent
+// gives some: the kernel remembers nothing that is not recorded. What an agent that ends
+// still adds, from packets that wait in its queues, is forgotten each time. The caller has
+// locked writing.
 func (c *Cache) enable(ctx context.Context) {
-	if !c.cfg.Alone() {
-		return
-	}
-	c.cfg.Flushed() // no verdict of the time before can add a class after this
+	alone := c.cfg.Alone() // before the rest: no other agent adds a class after this
+	c.cfg.Flushed()        // no verdict of the time before can add a class after this
 	if err := c.try(ctx, c.cfg.Kernel.ForgetAll); err != nil {
 		klog.FromContext(ctx).V(2).Info("Verdicts are not remembered yet", "reason", err.Error())
+		return
+	}
+	if !alone {
 		return
 	}
 	c.mu.Lock()
@@ -350,11 +354,10 @@ func (c *Cache) count(ctx context.Context) {
 	if !c.isEnabled() {
 		return
 	}
-	now := time.Now()
 	var ended [2][]packet.Class // allowed, denied
 	err := c.try(ctx, func(ctx context.Context) error {
 		return c.cfg.Kernel.All(ctx, func(r Remembered) {
-			if c.countOne(r, now) {
+			if c.countOne(r, time.Now()) { // the kernel may take its time
 				return
 			}
 			if r.Denied {
@@ -368,6 +371,7 @@ func (c *Cache) count(ctx context.Context) {
 		err = c.try(ctx, func(ctx context.Context) error { return c.cfg.Kernel.Forget(ctx, ended[0], ended[1]) })
 	}
 	c.mu.Lock()
+	now := time.Now()
 	c.allowed.expire(now)
 	c.denied.expire(now)
 	c.mu.Unlock()

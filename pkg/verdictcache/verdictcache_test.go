@@ -59,10 +59,21 @@ func TestNothingIsRememberedBesideAnotherAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.alone = false
-		n.kernel.accepted(class(2), DefaultAllowedFor) // by the other agent
 		ctx := t.Context()
 		go n.cache.Run(ctx)
 		pass(10 * retryInterval)
+		// By the other agent, from a packet that waited in its queue.
+		n.kernel.accepted(class(2), DefaultAllowedFor)
+		n.set(class(2), true)
+		if n.send(class(2)) {
+			t.Error("what another agent has allowed passes after a change denies it")
+		}
+		n.kernel.accepted(class(3), DefaultAllowedFor)
+		pass(retryInterval)
+		if allowed, _ := n.kernel.sizes(); allowed != 0 {
+			t.Error("the kernel still remembers what another agent has decided")
+		}
+		n.asked = 0
 		for range 5 {
 			n.send(class(1))
 		}
@@ -73,9 +84,6 @@ func TestNothingIsRememberedBesideAnotherAgent(t *testing.T) {
 		n.alone = true
 		n.mu.Unlock()
 		pass(retryInterval)
-		if allowed, _ := n.kernel.sizes(); allowed != 0 {
-			t.Error("the kernel still remembers what another agent has decided")
-		}
 		for range 5 {
 			n.send(class(1))
 		}
@@ -226,6 +234,25 @@ func TestPacketsAreCounted(t *testing.T) {
 		}
 		if n.asked > sent/5 {
 			t.Errorf("the agent was asked for %d of %d packets", n.asked, 2*sent)
+		}
+	})
+}
+
+func TestPacketsAreCountedOnceByASlowKernel(t *testing.T) {
+	run(t, func(t *testing.T, n *node) {
+		for range 4 {
+			n.kernel.setSlow(4 * sameTime)
+			for range 5 {
+				n.send(class(1))
+			}
+			pass(countInterval)
+			n.kernel.setSlow(0)
+			pass(countInterval)
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if got := int(n.counted[class(1)]) + n.asked; got != 20 {
+			t.Errorf("%d packets counted or decided, want 20", got)
 		}
 	})
 }
