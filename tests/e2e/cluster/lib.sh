@@ -16,7 +16,7 @@ nodes="n1 n2"
 # A running cluster keeps the parameters that it was started with.
 parameters=(KUBERNETES FAMILY PROXY CNI)
 declare -A default=([KUBERNETES]=v1.35 [FAMILY]=dual [PROXY]=nftables [CNI]=ptp)
-declare -A allowed=([KUBERNETES]="v1.35" [FAMILY]="ipv4 ipv6 dual dual6" [PROXY]="nftables iptables" [CNI]="ptp bridge")
+declare -A allowed=([KUBERNETES]="v1.35" [FAMILY]="ipv4 ipv6 dual dual6" [PROXY]="nftables iptables ipvs" [CNI]="ptp bridge")
 
 settings() {
 	local name value
@@ -76,6 +76,9 @@ within() {
 		sleep 0.2
 	done
 }
+
+# has_ipvs succeeds if the kernel has IPVS, which kube-proxy needs in this mode.
+has_ipvs() { [[ -e /proc/net/ip_vs ]] || modprobe -q ip_vs 2>/dev/null; }
 
 # has_sctp succeeds if the kernel has SCTP sockets.
 has_sctp() { grep -q SCTP /proc/net/protocols || modprobe -q sctp 2>/dev/null; }

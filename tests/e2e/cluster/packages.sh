@@ -2,6 +2,7 @@
 # packages.sh: installs the Debian packages of the programs that are missing.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
+settings
 
 declare -A package=(
 	[containerd]=containerd [runc]=runc [nft]=nftables [iptables]=iptables [conntrack]=conntrack
@@ -9,6 +10,7 @@ declare -A package=(
 	# In the image that the end-to-end tests run.
 	[busybox]=busybox-static [curl]=curl [dig]=bind9-dnsutils [getent]=libc-bin [wget]=wget [nc.openbsd]=netcat-openbsd
 )
+[[ $PROXY != ipvs ]] || package[ipset]=ipset
 missing() {
 	local program
 	for program in "${!package[@]}"; do

@@ -5,6 +5,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 [[ $EUID -eq 0 ]] || die "a cluster needs root"
 settings
+[[ $PROXY != ipvs ]] || has_ipvs || die "PROXY=ipvs: this kernel has no IPVS (the module ip_vs)"
 manifest=${AGENT:-install.yaml} # of the repository, or none
 
 new=
