@@ -201,7 +201,7 @@ func (c *Cache) Changed(ctx context.Context, addrs []netip.Addr, all bool) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	if !c.isEnabled() {
-		c.enable(ctx) // the kernel may remember what another agent has decided
+		c.forgetAll(ctx) // the kernel may remember what another agent has decided
 		return
 	}
 	c.cfg.Flushed()
@@ -272,24 +272,29 @@ func (c *Cache) retry(ctx context.Context) {
 	}
 }
 
-// enable has the kernel forget all, and begins to have verdicts remembered if no other agent
-// gives some: the kernel remembers nothing that is not recorded. What an agent that ends
-// still adds, from packets that wait in its queues, is forgotten each time. The caller has
-// locked writing.
+// enable begins to have verdicts remembered, if that is possible: the kernel remembers
+// nothing that is not recorded. What an agent that ends still adds, from packets that wait in
+// its queues, is forgotten each time. The caller has locked writing.
 func (c *Cache) enable(ctx context.Context) {
 	alone := c.cfg.Alone() // before the rest: no other agent adds a class after this
-	c.cfg.Flushed()        // no verdict of the time before can add a class after this
-	if err := c.try(ctx, c.cfg.Kernel.ForgetAll); err != nil {
-		klog.FromContext(ctx).V(2).Info("Verdicts are not remembered yet", "reason", err.Error())
-		return
-	}
-	if !alone {
+	if !c.forgetAll(ctx) || !alone {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.allowed, c.denied, c.enabled = newClasses(maxAllowed), newClasses(maxDenied), true
 	klog.FromContext(ctx).V(2).Info("Verdicts are remembered by the kernel", "allowedFor", c.cfg.AllowedFor)
+}
+
+// forgetAll has the kernel forget all, and reports whether it has. The caller has locked
+// writing.
+func (c *Cache) forgetAll(ctx context.Context) bool {
+	c.cfg.Flushed() // no verdict of the time before can add a class after this
+	if err := c.try(ctx, c.cfg.Kernel.ForgetAll); err != nil {
+		klog.FromContext(ctx).V(2).Info("Verdicts are not remembered yet", "reason", err.Error())
+		return false
+	}
+	return true
 }
 
 func (c *Cache) isEnabled() bool {
