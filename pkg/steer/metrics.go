@@ -136,12 +136,16 @@ var forgedSourcesDesc = prometheus.NewDesc("netpol_forged_source_packets_total",
 var podTunnelsDesc = prometheus.NewDesc("netpol_pod_tunnel_packets_total",
 	"Packets dropped because pods sent them to a tunnel of their own node.", nil, nil)
 
+var podLinksDesc = prometheus.NewDesc("netpol_pod_link_packets_total",
+	"Packets dropped because pods of one bridge sent them to each other with link-local, broadcast or multicast addresses, which no policy can allow.", nil, nil)
+
 // counterDescs are the metrics of the table's counters, by name of the counter.
 var counterDescs = map[string]*prometheus.Desc{
 	steeredCounter:       steeredDesc,
 	auditCounter:         auditDesc,
 	forgedSourcesCounter: forgedSourcesDesc,
 	tunnelsCounter:       podTunnelsDesc,
+	linksCounter:         podLinksDesc,
 }
 
 // countersCollector reads the counters of the table when it is scraped. There are no

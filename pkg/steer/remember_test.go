@@ -122,10 +122,10 @@ func TestMostPacketsPassFewRules(t *testing.T) {
 		packet steertest.Packet
 		most   int
 	}{
-		{"established", pkt(v4, peer4, forwarded, state(steertest.Established)), 6},
-		{"a reply", pkt(peer6, v6, forwarded, reply, state(steertest.Established)), 6},
-		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 11},
-		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 17},
+		{"established", pkt(v4, peer4, forwarded, state(steertest.Established)), 7},
+		{"a reply", pkt(peer6, v6, forwarded, reply, state(steertest.Established)), 7},
+		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 15},
+		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 21},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := steertest.Trace(fake, tt.packet, nil)

@@ -177,6 +177,7 @@ func chains(cfg Config) []chain {
 	)
 	if cfg.SourceCheck {
 		all = append(all, sourceChains()...)
+		all = append(all, bridgedChains()...)
 		all = append(all, tunnelChains()...)
 	}
 	if cfg.EarlyUDP == EarlyOn {
@@ -231,11 +232,13 @@ func linkRules() []string {
 		// Routers decrement the hop limit, so a packet with 255 was not forwarded.
 		// Forged discovery messages cannot carry data out of a pod.
 		"ip6 hoplimit 255 icmpv6 type 133-137 accept",
-		// Multicast listener discovery comes only from such sources, and no router
-		// forwards them.
-		"ip6 saddr { ::, fe80::/10 } icmpv6 type { 130-132, 143 } accept",
+		acceptListeners,
 	}
 }
+
+// acceptListeners accepts multicast listener discovery, which comes only from sources
+// that no router forwards.
+const acceptListeners = "ip6 saddr { ::, fe80::/10 } icmpv6 type { 130-132, 143 } accept"
 
 // currentRules accept packets of accepted connections, unless the connection may be
 // one of a pod that had the address before.
@@ -250,9 +253,14 @@ func currentRules(cfg Config) []string {
 	rules = append(rules, fmt.Sprintf("ct state != related meta nfproto != @%s accept", staleFamiliesSet))
 	if cfg.SourceCheck {
 		// ICMP errors from pods may be about other pods' connections. By our
-		// mark the agent recognizes that they are related to a connection.
-		rules = append(rules, fmt.Sprintf("ct state related meta l4proto { icmp, icmpv6 } oif != 0 iif != 0 meta nfproto @%s iifname != @%s meta mark set meta mark | %#x return",
-			checkedSet, uncheckedSet, cfg.Mark))
+		// mark the agent recognizes that they are related to a connection. What a
+		// bridge forwards has no input interface here.
+		const match = "ct state related meta l4proto { icmp, icmpv6 } oif != 0"
+		mark := fmt.Sprintf("meta mark set meta mark | %#x return", cfg.Mark)
+		rules = append(rules, fmt.Sprintf("%s iif != 0 meta nfproto @%s iifname != @%s %s", match, checkedSet, uncheckedSet, mark))
+		for _, f := range families {
+			rules = append(rules, fmt.Sprintf("%s meta nfproto @%s %s saddr %s %s", match, checkedSet, f.ip, f.set(podsSet), mark))
+		}
 	}
 	for _, f := range families {
 		rules = append(rules,
@@ -297,7 +305,8 @@ func exemptRules(cfg Config) []string {
 		// A packet that came in by an interface was not sent by the node, even if it
 		// has an address of the node: the kernel refuses its own IPv4 addresses as
 		// sources from outside, but not its IPv6 addresses. Kernels before 5.7 have no
-		// input interface here; this rule then matches nothing.
+		// input interface here, and nor has what a bridge forwards; this rule then
+		// matches nothing.
 		"iif != 0 goto " + cfg.askChain(),
 		// By address, not by user or by the missing input interface: not all probes
 		// run as root, and IPVS sends packets of other clients from here too.

@@ -64,7 +64,7 @@ func forgedSourcesRules() []string {
 }
 
 // tableCounters are the names of the table's counters.
-var tableCounters = []string{steeredCounter, auditCounter, forgedSourcesCounter, tunnelsCounter}
+var tableCounters = []string{steeredCounter, auditCounter, forgedSourcesCounter, tunnelsCounter, linksCounter}
 
 // addSources adds what the source check needs.
 func (c contents) addSources(s Sets) {

@@ -35,6 +35,43 @@ func TestSourceCheck(t *testing.T) {
 	checkTraces(t, fake, []traceCase{{"no policy selects a pod", pkt(v4b, peer4, by("cali1"), astray), accept}})
 }
 
+// bridged makes a packet one that a bridge forwards between its ports.
+func bridged(p *steertest.Packet) { by("cni0")(p); p.Bridged = true }
+
+func TestBridgedPacketsOfNoPod(t *testing.T) {
+	s, fake := newFake(t, sourceCheck)
+	sets := Sets{Ingress: []netip.Addr{v4, v6}, Pods: []netip.Addr{v4, v4b, v6, v6b}, CheckSources: true, Unchecked: []string{"eth0"}}
+	mustSync(t, s, sets)
+	link6, other6, all6 := netip.MustParseAddr("fe80::2"), netip.MustParseAddr("fe80::3"), netip.MustParseAddr("ff02::1")
+	all4 := netip.MustParseAddr("224.0.0.1")
+	checkTraces(t, fake, []traceCase{
+		{"link-local", pkt(link6, other6, bridged), drop},
+		{"from a link-local address", pkt(link6, v6, bridged), drop},
+		{"to a link-local address", pkt(v6b, other6, bridged), drop},
+		{"invalid", pkt(link6, other6, bridged, state(steertest.Invalid)), drop},
+		{"related", pkt(link6, other6, bridged, state(steertest.Related), proto("ipv6-icmp")), drop},
+		{"accepted before a policy selected a pod", pkt(link6, other6, bridged, state(steertest.Established)), accept},
+		{"multicast", pkt(v6b, all6, bridged), drop},
+		{"multicast", pkt(v4b, all4, bridged), drop},
+		{"broadcast", pkt(v4b, netip.MustParseAddr("255.255.255.255"), bridged), drop},
+		{"to a pod that no policy selects", pkt(v4, v4b, bridged), accept},
+		{"to a pod that no policy selects", pkt(v6, v6b, bridged), accept},
+		{"to a pod that a policy selects", pkt(v4b, v4, bridged), queue},
+		{"to a pod that a policy selects", pkt(v6b, v6, bridged), queue},
+		{"on a bridge that is an uplink", pkt(link6, other6, bridged, by("eth0")), accept},
+		{"solicitation", pkt(v6b, all6, icmpv6(135, 255), bridged), accept},
+		{"solicitation", pkt(link6, v6, icmpv6(135, 255), bridged), accept},
+		{"neighbour advertisement", pkt(link6, v6, icmpv6(136, 255), bridged), accept},
+		{"solicitation that was forwarded", pkt(link6, all6, icmpv6(135, 64), bridged), drop},
+		{"router advertisement", pkt(link6, all6, icmpv6(134, 255), bridged), drop},
+		{"redirect", pkt(link6, v6, icmpv6(137, 255), bridged), drop},
+		{"listener report", pkt(link6, all6, icmpv6(143, 1), bridged), accept},
+	})
+	sets.CheckSources = false
+	mustSync(t, s, sets)
+	checkTraces(t, fake, []traceCase{{"sources are not checked", pkt(link6, other6, bridged), accept}})
+}
+
 func TestPodTunnelPacketsAreDropped(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
 	mustSync(t, s, Sets{CheckSources: true, Unchecked: []string{"eth0"}, TunnelPorts: []uint16{8472}, TunnelProtocols: []uint8{4, 47}})
@@ -82,7 +119,7 @@ func TestSourceCheckNeedsKernelSupport(t *testing.T) {
 
 func TestICMPErrorsOfPodsAreQueued(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
-	mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}, Egress: []netip.Addr{v4b, v6b}, CheckSources: true, Unchecked: []string{"eth0"}})
+	mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}, Egress: []netip.Addr{v4b, v6b}, Pods: []netip.Addr{v4, v4b, v6, v6b}, CheckSources: true, Unchecked: []string{"eth0"}})
 	related := state(steertest.Related)
 	cases := []struct {
 		traceCase
@@ -91,6 +128,10 @@ func TestICMPErrorsOfPodsAreQueued(t *testing.T) {
 		{traceCase{"of an isolated pod", pkt(v4b, peer4, by("cali1"), related, proto("icmp")), queue}, true},
 		{traceCase{"of an isolated pod", pkt(v6b, peer6, by("cali1"), related, proto("ipv6-icmp")), queue}, true},
 		{traceCase{"to an isolated pod", pkt(peer4, v4, by("cali1"), related, proto("icmp")), queue}, true},
+		{traceCase{"of an isolated pod, on a bridge", pkt(v4b, peer4, bridged, related, proto("icmp")), queue}, true},
+		{traceCase{"of an isolated pod, on a bridge", pkt(v6b, peer6, bridged, related, proto("ipv6-icmp")), queue}, true},
+		{traceCase{"of another pod to an isolated one, on a bridge", pkt(v4b, v4, bridged, related, proto("icmp")), queue}, true},
+		{traceCase{"of a node by IPVS", pkt(peer4, v4, related, proto("icmp")), accept}, false},
 		{traceCase{"between others", pkt(peer4, v4b, by("cali1"), related, proto("icmp")), accept}, false},
 		{traceCase{"of a router", pkt(peer4, v4, by("eth0"), related, proto("icmp")), accept}, false},
 		{traceCase{"of this node", pkt(peer4, v4, related, proto("icmp")), accept}, false},

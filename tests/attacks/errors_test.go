@@ -64,6 +64,29 @@ func read(conn net.Conn) error {
 // router between the pods, still are.
 func TestForgedICMPErrors(t *testing.T) {
 	c := labtest.NewCluster(t, 1, "x/bad@1", "y/client@1", "z/server@1")
+	forgeICMPErrors(t, c)
+	client, server := c.Hosts["y/client"], c.Hosts["z/server"]
+	if _, err := c.Nodes[0].Run(t.Context(), "", "ip", "link", "set", "pod3", "mtu", "1300"); err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
+		conn := openUDP(t, client, netip.AddrPortFrom(server.Addr(family), 80))
+		waitFor(t, func() bool {
+			_, err := conn.Write(make([]byte, 1400))
+			return errors.Is(err, unix.EMSGSIZE)
+		}, func() string { return "the router's packet too big does not arrive" })
+	}
+}
+
+// TestForgedICMPErrorsOnABridge does the same where a bridge forwards between the pods.
+func TestForgedICMPErrorsOnABridge(t *testing.T) {
+	c := labtest.NewCluster(t, 1, "x/bad@1", "y/client@1", "z/server@1")
+	bridgePods(t, c)
+	forgeICMPErrors(t, c)
+}
+
+func forgeICMPErrors(t *testing.T, c *labtest.Cluster) {
+	t.Helper()
 	bad, client, server := c.Hosts["x/bad"], c.Hosts["y/client"], c.Hosts["z/server"]
 	arrived, err := client.Capture(func(packet []byte) bool { return bytes.Contains(packet, secret) })
 	if err != nil {
@@ -112,15 +135,5 @@ func TestForgedICMPErrors(t *testing.T) {
 		if err := read(conn); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("the server's own error: got %v, want that the connection was refused", err)
 		}
-	}
-	if _, err := c.Nodes[0].Run(t.Context(), "", "ip", "link", "set", "pod3", "mtu", "1300"); err != nil {
-		t.Fatal(err)
-	}
-	for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
-		conn := openUDP(t, client, netip.AddrPortFrom(server.Addr(family), 80))
-		waitFor(t, func() bool {
-			_, err := conn.Write(make([]byte, 1400))
-			return errors.Is(err, unix.EMSGSIZE)
-		}, func() string { return "the router's packet too big does not arrive" })
 	}
 }

@@ -74,18 +74,18 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		})
 	case t.starts("meta nfproto *"):
 		return w.protocol(t.skip(2))
-	case t.starts("iifname != *"):
-		set, _ := strings.CutPrefix(t.at(2), "@")
-		m, err := w.hasElement(set, strconv.Quote(p.Interface))
-		return !m, t.skip(3), err
+	case t.starts("iifname *"):
+		return w.input(t.skip(1))
 	case t.starts("oif != 0"):
 		return w.hook == knftables.PostroutingHook, t.skip(3), nil
 	case t.starts("iif != 0"):
-		return p.Forwarded, t.skip(3), nil
+		return p.Forwarded && !(p.Bridged && w.hook == knftables.PostroutingHook), t.skip(3), nil
 	case t.starts("fib saddr type local"):
 		return p.SrcLocal, t.skip(4), nil
 	case t.starts("fib saddr . iif oif missing"):
 		return p.NoWayBack, t.skip(6), nil
+	case t.starts("fib daddr type { broadcast, multicast }"):
+		return p.Dst.IsMulticast() || p.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}), t.skip(7), nil
 	case t.starts("fib daddr type != local"):
 		return !p.ToHost, t.skip(5), nil
 	case t.starts("ct"):
@@ -111,6 +111,21 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		return w.address(t)
 	}
 	return false, nil, fmt.Errorf("unknown expression %q", strings.Join(t, " "))
+}
+
+// input evaluates what follows "iifname".
+func (w *walk) input(t tokens) (bool, tokens, error) {
+	negate := t.at(0) == "!="
+	if negate {
+		t = t.skip(1)
+	}
+	name := w.packet.Interface
+	if w.packet.Bridged && w.hook == knftables.PostroutingHook {
+		name = ""
+	}
+	set, _ := strings.CutPrefix(t.at(0), "@")
+	m, err := w.hasElement(set, strconv.Quote(name))
+	return m != negate, t.skip(1), err
 }
 
 // protocol evaluates what follows "meta nfproto".

@@ -24,7 +24,7 @@ const (
 )
 
 // Packet is a packet after DNAT. It leaves the node by postrouting unless it is ToHost.
-// If it was not sent by the node, it has passed prerouting.
+// If it was not sent by the node, it has passed prerouting and, unless it is ToHost, forward.
 type Packet struct {
 	Src, Dst   netip.Addr
 	Proto      string // as in /etc/protocols: tcp, udp, sctp, icmp, ipv6-icmp
@@ -42,6 +42,7 @@ type Packet struct {
 	NoWayBack  bool   // the route to Src is not through the interface that the packet came in by
 	ToHost     bool   // is for the node itself and passes the input hook
 	Forwarded  bool   // came in by an interface; not sent by the node or IPVS
+	Bridged    bool   // Forwarded by a bridge: it has no input interface at postrouting
 	SrcSpent   bool   // Src has sent more than its limits allow
 	DstSpent   bool   // Dst has received more than its limits allow
 	Extended   bool   // extension headers are between the IP header and Proto
@@ -125,7 +126,7 @@ func (p Packet) hooks() []knftables.BaseChainHook {
 	case p.ToHost:
 		return []knftables.BaseChainHook{knftables.PreroutingHook, knftables.InputHook}
 	case p.Forwarded:
-		return []knftables.BaseChainHook{knftables.PreroutingHook, knftables.PostroutingHook}
+		return []knftables.BaseChainHook{knftables.PreroutingHook, knftables.ForwardHook, knftables.PostroutingHook}
 	}
 	return []knftables.BaseChainHook{knftables.PostroutingHook}
 }

@@ -1,0 +1,48 @@
+package steer
+
+import (
+	"fmt"
+
+	"sigs.k8s.io/knftables"
+)
+
+const (
+	bridgedChain     = "bridged"
+	bridgedBaseChain = "forward-bridged"
+
+	// linksCounter counts what bridgedChain drops.
+	linksCounter = "pod-links"
+)
+
+// bridgedChains drop what pods of one bridge send to each other with addresses that
+// belong to no pod. Only a bridge forwards it: routers do not forward from and to
+// link-local addresses, and broadcasts and multicasts only where they are set up to.
+func bridgedChains() []chain {
+	return []chain{
+		{name: bridgedChain, rules: bridgedRules()},
+		{
+			name:     bridgedBaseChain,
+			hook:     knftables.ForwardHook,
+			priority: knftables.FilterPriority,
+			rules: []string{
+				"ct state established accept", // almost every packet
+				"ip6 saddr fe80::/10 goto " + bridgedChain,
+				"ip6 daddr fe80::/10 goto " + bridgedChain,
+				"fib daddr type { broadcast, multicast } goto " + bridgedChain,
+			},
+		},
+	}
+}
+
+func bridgedRules() []string {
+	return []string{
+		fmt.Sprintf("meta nfproto != @%s accept", checkedSet),
+		fmt.Sprintf("iifname @%s accept", uncheckedSet),
+		// Neighbour discovery and multicast listener discovery, but not what only routers
+		// send: with advertisements and redirects, a pod could route the packets of other
+		// pods to itself. Those must have link-local sources, so none is forwarded.
+		"ip6 hoplimit 255 icmpv6 type { 133, 135, 136 } accept",
+		acceptListeners,
+		fmt.Sprintf("counter name %s drop", linksCounter),
+	}
+}

@@ -1,0 +1,191 @@
+package attacks
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/tests/lab"
+	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
+)
+
+// bridgePods puts the pods of the first node on one bridge with its bridge netfilter on, as
+// the CNI plugins bridge and flannel do. They reach each other without the node's routes.
+func bridgePods(t *testing.T, c *labtest.Cluster) {
+	t.Helper()
+	node := c.Nodes[0]
+	for _, key := range []string{"bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"} {
+		if err := node.Set(key, "1"); err != nil {
+			t.Fatalf("load br_netfilter: %v", err)
+		}
+	}
+	run := func(host *lab.Host, script string) {
+		t.Helper()
+		if _, err := host.Run(t.Context(), script, "bash", "-e"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v4, v6 := node.PodCIDRs[0], node.PodCIDRs[1]
+	run(node.Host, fmt.Sprintf(`
+		ip link add cni0 type bridge mcast_snooping 0
+		ip addr add %s dev cni0
+		ip addr add fe80::1/64 dev cni0 nodad
+		ip link set cni0 up
+		ip route add %s dev cni0
+		for link in $(ip -br link show type veth | grep -o '^pod[0-9]*'); do
+			ip addr flush dev $link
+			ip -6 route flush dev $link
+			ip link set $link master cni0
+		done`, netip.PrefixFrom(v4.Addr().Next(), v4.Bits()), v6))
+	for _, pod := range c.Pods {
+		if pod.Object.Spec.NodeName == node.Name {
+			run(pod.Host, fmt.Sprintf("ip neigh flush all; ip route add %s dev eth0; ip route add %s dev eth0", v4, v6))
+		}
+	}
+}
+
+// sendFrame sends an IP packet by the host's link to a hardware address.
+func sendFrame(t *testing.T, host *lab.Host, to net.HardwareAddr, packet []byte) {
+	t.Helper()
+	protocol := uint16(unix.ETH_P_IPV6)
+	if packet[0]>>4 == 4 {
+		protocol = unix.ETH_P_IP
+	}
+	protocol = protocol<<8 | protocol>>8 // in network byte order
+	err := host.Do(func() error {
+		link, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		at := &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: link.Index, Halen: 6}
+		copy(at.Addr[:], to)
+		return unix.Sendto(fd, finished(slices.Clone(packet)), 0, at)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hardwareAddr returns the address of the host's link.
+func hardwareAddr(t *testing.T, host *lab.Host) (addr net.HardwareAddr) {
+	t.Helper()
+	err := host.Do(func() error {
+		link, err := net.InterfaceByName("eth0")
+		if err == nil {
+			addr = link.HardwareAddr
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
+// linkLocal returns the link-local address that the kernel derives from a hardware address
+// (RFC 4291, appendix A).
+func linkLocal(mac net.HardwareAddr) netip.Addr {
+	addr := [16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]}
+	return netip.AddrFrom16(addr)
+}
+
+// advertisement returns a neighbour message of a type, as hosts accept it, without options.
+func advertisement(src, dst netip.Addr, kind byte) []byte {
+	packet := labtest.IPv6(src, dst, 58, append([]byte{kind}, make([]byte, 15)...))
+	packet[7] = 255
+	return packet
+}
+
+// TestBridgedPodsHaveNoOtherAddresses has a pod send to the pods of its bridge by what no
+// policy can allow or deny: link-local, multicast and broadcast addresses, and the messages
+// of routers. None of it is delivered while a policy selects one of the pods.
+func TestBridgedPodsHaveNoOtherAddresses(t *testing.T) {
+	c := labtest.NewCluster(t, 1, "x/bad@1", "y/victim@1", "z/other@1")
+	bridgePods(t, c)
+	bad, victim := c.Hosts["x/bad"], c.Hosts["y/victim"]
+	mac := hardwareAddr(t, victim)
+	everyone := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	own4, own6, local := bad.Addr(lab.IPv4), bad.Addr(lab.IPv6), linkLocal(hardwareAddr(t, bad))
+	all6 := netip.MustParseAddr("ff02::1")
+	data := labtest.UDP(sinkPort, sinkPort, []byte("payload"))
+	frames := []struct {
+		to     net.HardwareAddr
+		packet []byte
+	}{
+		{mac, labtest.IPv6(local, linkLocal(mac), labtest.ProtoUDP, data)},
+		{mac, labtest.IPv6(local, victim.Addr(lab.IPv6), labtest.ProtoUDP, data)},
+		{mac, labtest.IPv6(own6, linkLocal(mac), labtest.ProtoUDP, data)},
+		{mac, labtest.IPv6(local, linkLocal(mac), labtest.ProtoTCP, labtest.TCPSYN(4000))},
+		{everyone, labtest.IPv6(own6, all6, labtest.ProtoUDP, data)},
+		{mac, labtest.IPv6(own6, all6, labtest.ProtoUDP, data)},
+		{everyone, labtest.IPv4(own4, netip.MustParseAddr("255.255.255.255"), labtest.ProtoUDP, 0, data)},
+		{everyone, labtest.IPv4(own4, netip.MustParseAddr("10.244.1.255"), labtest.ProtoUDP, 0, data)},
+		{everyone, labtest.IPv4(own4, netip.MustParseAddr("224.0.0.1"), labtest.ProtoUDP, 0, data)},
+		{mac, labtest.IPv4(own4, netip.MustParseAddr("224.0.0.1"), labtest.ProtoUDP, 0, data)},
+		{everyone, advertisement(local, all6, 134)},                               // of a router
+		{mac, advertisement(local, victim.Addr(lab.IPv6), 137)},                   // a redirect
+		{everyone, labtest.IPv6(local, all6, 58, []byte{135, 0, 0, 0, 'd', 'a'})}, // discovery that was forwarded
+	}
+	arrived, err := victim.Capture(func(packet []byte) bool {
+		return packet[0]>>4 == 4 && packet[9] == labtest.ProtoUDP ||
+			packet[0]>>4 == 6 && (packet[6] != 58 || packet[7] != 255 || packet[40] == 134 || packet[40] == 137)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func() {
+		t.Helper()
+		for _, frame := range frames {
+			sendFrame(t, bad, frame.to, frame.packet)
+		}
+	}
+	send()
+	waitFor(t, func() bool { return arrived.Count() >= len(frames) }, func() string {
+		return fmt.Sprintf("without an agent %d of %d frames arrive", arrived.Count(), len(frames))
+	})
+
+	agent := c.Start(t)[0]
+	c.Apply(t, "policies", isolateX+labtest.Policy("y", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
+	c.Expect(t, labtest.No("x/bad", "z/other", "udp/80"), labtest.No("z/other", "y/victim", "tcp/80"),
+		labtest.Yes("y/victim", "z/other", "tcp/80"), labtest.Yes("node-1", "y/victim", "icmp"), labtest.Yes("z/other", "node-1", "tcp/80"))
+	dropped := func(m lab.Metrics) float64 { return m.Sum("netpol_pod_link_packets_total") }
+	before := dropped(labtest.Metrics(t, agent))
+	delivered := arrived.Count()
+	send()
+	// A frame to everyone is dropped once for each port that it does not get to.
+	want := before
+	for _, frame := range frames {
+		want++
+		if frame.to.String() == everyone.String() {
+			want++
+		}
+	}
+	if got := labtest.Until(t, agent, want, dropped); got < want {
+		t.Errorf("%v packets were dropped, want %v", got-before, want-before)
+	}
+	if n := arrived.Count() - delivered; n != 0 {
+		t.Errorf("%d of %d frames were delivered", n, len(frames))
+	}
+
+	// Neighbour discovery goes on.
+	for _, name := range []string{"y/victim", "z/other"} {
+		if _, err := c.Hosts[name].Run(t.Context(), "", "ip", "neigh", "flush", "all"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Expect(t, labtest.Yes("y/victim", "z/other", "tcp/80"))
+	neighbours, err := c.Hosts["y/victim"].Run(t.Context(), "", "ip", "neigh")
+	if err != nil || !strings.Contains(neighbours, c.Hosts["z/other"].Addr(lab.IPv6).String()) {
+		t.Errorf("%v: y/victim has not found z/other, but %s", err, neighbours)
+	}
+}
