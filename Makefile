@@ -118,7 +118,7 @@ soak: tools ## half an hour of changes under load, one half of it with the race 
 	SOAK=15m $(GO) test -v -count 1 -timeout 1h -run '^TestSoak$$' ./tests/netns
 
 test-mutants: tools ## faults in the code that the scenarios and attacks must notice, as root
-	MUTANTS=1 $(GO) test -v -count 1 -timeout 40m -run Mutants ./tests/mutants
+	MUTANTS=1 $(GO) test -v -count 1 -timeout 30m -parallel 4 -run Mutants ./tests/mutants
 
 test-integration: tools monitoring-tools ## the informers, install.yaml and the status writer against real API servers, built once
 	cd tests/integration && $(GO) run ./servers/build && $(GO) test -count 1 -timeout 40m ./...

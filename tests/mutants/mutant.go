@@ -25,23 +25,12 @@ type suite struct {
 // scenarios are the tests that must fail unless a mutant names others.
 var scenarios = suite{"tests/backends/simulated", "^TestSimulated"}
 
-// group is what suites may run at the same time.
-type group string
+// sendsPackets reports whether the tests need a lab.
+func (s suite) sendsPackets() bool { return s.pkg == "tests/attacks" || s.pkg == "tests/netns" }
 
-const (
-	rates   group = "rates"   // real packets, and their rates are compared: nothing else runs
-	packets group = "packets" // real packets: one after the other, beside pure ones
-	pure    group = "pure"    // several at a time
-)
-
-func (s suite) group() group {
-	switch {
-	case s.pkg != "tests/attacks" && s.pkg != "tests/netns":
-		return pure
-	case strings.HasPrefix(s.run, "^TestExpensivePolicies"), strings.HasPrefix(s.run, "^TestScrapers"):
-		return rates
-	}
-	return packets
+// comparesRates reports whether nothing else may run beside the tests.
+func (s suite) comparesRates() bool {
+	return s.sendsPackets() && (strings.HasPrefix(s.run, "^TestExpensivePolicies") || strings.HasPrefix(s.run, "^TestScrapers"))
 }
 
 // edit replaces lines of a file.

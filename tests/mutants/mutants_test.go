@@ -1,14 +1,16 @@
 // Package mutants measures how strong the scenarios are: each fault of mutants.txt
 // is put into the evaluator or the compiler, and the simulated suite must notice.
 // The source tree is not touched: the compiler is shown other files in place of its
-// own.
+// own, which have all faults, and the environment says which one is active.
 package mutants
 
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,41 +23,42 @@ import (
 
 const module = "sigs.k8s.io/kube-network-policies/"
 
-// suiteTimeout bounds one mutant: building the packages behind the fault, and the
-// suite.
+// suiteTimeout bounds the tests of one mutant.
 const suiteTimeout = 5 * time.Minute
-
-// minMutants is how many the list must have at least.
-const minMutants = 15
 
 func TestMutants(t *testing.T) {
 	if os.Getenv("MUTANTS") == "" {
 		t.Skip("takes minutes; set MUTANTS=1 to run it")
 	}
-	groups := map[group][]mutant{}
-	for _, m := range mutants(t) {
-		groups[m.suite.group()] = append(groups[m.suite.group()], m)
-	}
-	// Tests with real packets wait most of the time, and building a mutant is mostly the work
-	// of one core: the two groups run beside each other.
-	for _, g := range []group{rates, packets, pure} {
-		t.Run(string(g), func(t *testing.T) {
-			if g != rates {
+	all := mutants(t)
+	b := build(t, all)
+	// Tests with real packets wait most of the time, and several run at a time.
+	for i, m := range all {
+		t.Run(m.name, func(t *testing.T) {
+			if !m.suite.comparesRates() {
 				t.Parallel()
 			}
-			for _, m := range groups[g] {
-				t.Run(m.name, func(t *testing.T) {
-					if g == pure {
-						t.Parallel()
-					} else {
-						labtest.Need(t)
-					}
-					killer := run(t, m)
-					if killer == "" {
-						t.Fatal("no test notices it")
-					}
-					t.Logf("killed by %s", killer)
-				})
+			if m.suite.sendsPackets() {
+				labtest.Need(t)
+			}
+			killer := b.run(t, i+1, m.suite)
+			if killer == "" {
+				t.Fatal("no test notices it")
+			}
+			t.Logf("killed by %s", killer)
+		})
+	}
+	// What kills the mutants must be the mutants.
+	passed := make(map[suite]bool)
+	for _, m := range all {
+		if passed[m.suite] || m.suite.sendsPackets() {
+			continue
+		}
+		passed[m.suite] = true
+		t.Run("none: "+m.suite.pkg+" "+m.suite.run, func(t *testing.T) {
+			t.Parallel()
+			if killer := b.run(t, 0, m.suite); killer != "" {
+				t.Errorf("%s fails without a mutant", killer)
 			}
 		})
 	}
@@ -63,14 +66,8 @@ func TestMutants(t *testing.T) {
 
 // TestMutantsApply keeps the list in step with the code, without running anything.
 func TestMutantsApply(t *testing.T) {
-	all := mutants(t)
-	if len(all) < minMutants {
-		t.Errorf("%d mutants, want %d at least", len(all), minMutants)
-	}
-	for _, m := range all {
-		if _, err := m.files(); err != nil {
-			t.Errorf("%s: %v", m.name, err)
-		}
+	if _, err := combine(mutants(t)); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -87,23 +84,49 @@ func mutants(t *testing.T) []mutant {
 	return all
 }
 
-// run runs the suite with the fault until a test notices, and returns the name of
-// that test. A fault that does not build is a fault of the list.
-func run(t *testing.T, m mutant) string {
+// binaries is the folder of the test binaries and the agent that have all mutants.
+type binaries string
+
+// build builds the agent and the tests of every mutant. A fault that does not build is a
+// fault of the list.
+func build(t *testing.T, all []mutant) binaries {
 	t.Helper()
-	overlay, err := m.overlay(t.TempDir())
+	files, err := combine(all)
 	if err != nil {
 		t.Fatal(err)
 	}
+	overlay, err := writeOverlay(t.TempDir(), files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	tests := []string{"test", "-c", "-o", dir, "-vet=off", "-overlay=" + overlay, "-ldflags=-w"}
+	for _, m := range all {
+		if pkg := module + m.suite.pkg; !slices.Contains(tests, pkg) {
+			tests = append(tests, pkg)
+		}
+	}
+	agent := []string{"build", "-o", dir, "-overlay=" + overlay, "-ldflags=-w", module + "cmd/kube-network-policies"}
+	for _, arguments := range [][]string{agent, tests} {
+		if output, err := exec.CommandContext(t.Context(), "go", arguments...).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, output)
+		}
+	}
+	return binaries(dir)
+}
+
+// run runs a suite with a mutant, or with none if it is 0, until a test notices. It returns
+// the name of that test.
+func (b binaries) run(t *testing.T, mutant int, s suite) string {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), suiteTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "test", "-vet=off", "-count=1", "-failfast", "-run="+m.suite.run, module+m.suite.pkg)
-	// By the environment, because tests with real packets build the agent themselves.
-	// Without debugging information, they are linked in half the time.
-	cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -ldflags=-w -overlay="+overlay)
+	cmd := exec.CommandContext(ctx, filepath.Join(string(b), path.Base(s.pkg)+".test"), "-test.failfast", "-test.run="+s.run)
+	cmd.Dir = filepath.Join(root, s.pkg)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("MUTANT=%d", mutant), "AGENT_BINARY="+filepath.Join(string(b), "kube-network-policies"))
 	output, err := cmd.CombinedOutput()
-	if strings.Contains(string(output), "[build failed]") || ctx.Err() != nil {
-		t.Fatalf("%v\n%s", err, output)
+	if ctx.Err() != nil {
+		t.Fatalf("%v\n%s", ctx.Err(), output)
 	}
 	if err == nil {
 		return ""
@@ -127,21 +150,17 @@ func failedTests(output string) []string {
 	})
 }
 
-// overlay writes the changed files into dir, and the list of them that the
-// compiler reads.
-func (m mutant) overlay(dir string) (string, error) {
-	files, err := m.files()
-	if err != nil {
-		return "", err
-	}
+// writeOverlay writes the changed files into dir, and the list of them that the compiler
+// reads. It returns the name of the list.
+func writeOverlay(dir string, files map[string]string) (string, error) {
 	var list struct{ Replace map[string]string }
 	list.Replace = make(map[string]string)
-	for path, content := range files {
-		changed := filepath.Join(dir, strings.ReplaceAll(path, "/", "_"))
+	for file, content := range files {
+		changed := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
 		if err := os.WriteFile(changed, []byte(content), 0o644); err != nil {
 			return "", err
 		}
-		original, err := filepath.Abs(filepath.Join(root, path))
+		original, err := filepath.Abs(filepath.Join(root, file))
 		if err != nil {
 			return "", err
 		}
