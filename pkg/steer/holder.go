@@ -190,9 +190,11 @@ func (s *Steerer) Release() {
 	s.runner.Poke()
 }
 
-// planHolder makes this agent the holder.
+// planHolder makes this agent the holder. It writes the holder again with a flush of
+// verdicts: the kernel makes no commit of a flush of empty sets alone, and one of another
+// process would be taken for it.
 func (s *Steerer) planHolder(tx *knftables.Transaction) {
-	if s.observed.holder == s.cfg.Holder || s.cfg.Holder == (Holder{}) {
+	if s.cfg.Holder == (Holder{}) || s.observed.holder == s.cfg.Holder && !s.flush {
 		return
 	}
 	if s.observed.named {

@@ -203,6 +203,25 @@ func TestKernelVerdictsOfOthersAreFlushed(t *testing.T) {
 	}
 }
 
+// A commit of another process must not be taken for a write of ours that had nothing to
+// change.
+func TestKernelEachWriteIsOneCommit(t *testing.T) {
+	newNode(t)
+	s := newReal(t, rememberingOneQueue)
+	mustSync(t, s, Sets{})
+	for range 3 {
+		before, err := s.kernel.generation(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.flush = true // sets that are empty
+		mustSync(t, s, Sets{})
+		if after, err := s.kernel.generation(t.Context()); err != nil || after != before+1 {
+			t.Errorf("the write of generation %d ends with %d, %v", before, after, err)
+		}
+	}
+}
+
 func TestKernelStartFlushesVerdicts(t *testing.T) {
 	newNode(t)
 	before := newReal(t, rememberingOneQueue)
