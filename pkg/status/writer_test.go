@@ -364,6 +364,9 @@ func TestConditionPrefix(t *testing.T) {
 }
 
 func TestWriteRateWithTenThousandPolicies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute, and two with the race detector; runs without -short")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		const policies = 10_000
 		s := statustest.NewServer(statustest.Behavior{Delay: 10 * time.Millisecond})
