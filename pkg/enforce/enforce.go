@@ -211,11 +211,19 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 	q := policy.Query{Packet: p, ToHost: in.ToHost, Learned: e.cfg.Learned, Defer: true, AwaitSource: !in.Last}
 	d, audited := s.EvaluateAudited(q)
 	if d.Reason == policy.UnknownSource {
-		if in.Pending || e.sources.admit(p.Src.Addr(), time.Now()) {
+		if in.Pending {
 			return Unannounced
+		}
+		switch e.sources.admit(p, time.Now()) {
+		case admitted:
+			return Unannounced
+		case repeated:
+			return Drop // the packet that waits is decided
 		}
 		q.AwaitSource = false
 		d = s.Evaluate(q)
+	} else if in.Pending && s.Endpoint(p.Src.Addr()) != nil {
+		e.sources.known(p.Src.Addr())
 	}
 	if l := e.cfg.Logger.V(4); l.Enabled() {
 		l.Info("Packet decided", "packet", p, "decision", d)

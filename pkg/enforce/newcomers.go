@@ -1,9 +1,13 @@
 package enforce
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
 const (
@@ -21,6 +25,10 @@ const (
 	newcomerPackets     = 32
 	newcomerRate        = 256
 	newcomerNetworkRate = newcomerRate * 3 / 4
+	// newcomerRepeats is how long the first packet of a TCP connection stands for those that
+	// repeat it. Clients repeat it after one and three seconds (RFC 6298): the second
+	// repetition may wait again, because what waits is given up after seconds.
+	newcomerRepeats = 2500 * time.Millisecond
 	// newcomerAddresses are remembered. A further one takes the place of the oldest.
 	newcomerAddresses = 1024
 )
@@ -33,8 +41,18 @@ type newcomers struct {
 	order   []netip.Addr // of windows, the oldest first
 	second  time.Time    // since when packets are counted
 	packets int
-	ofEach  map[netip.Prefix]int // of these, by network
+	ofEach  map[netip.Prefix]int        // of these, by network
+	opening map[packet.Packet]time.Time // those of TCP, and when they began to wait
 }
+
+// admission is whether a packet may wait.
+type admission int
+
+const (
+	refused admission = iota
+	admitted
+	repeated // a packet like it waits already
+)
 
 // newcomer is an address that may be that of a new pod.
 type newcomer struct {
@@ -43,20 +61,25 @@ type newcomer struct {
 }
 
 func newNewcomers() *newcomers {
-	return &newcomers{windows: make(map[netip.Addr]*newcomer), ofEach: make(map[netip.Prefix]int)}
+	return &newcomers{windows: make(map[netip.Addr]*newcomer), ofEach: make(map[netip.Prefix]int), opening: make(map[packet.Packet]time.Time)}
 }
 
-// admit reports whether a packet of addr may wait, and counts it.
-func (n *newcomers) admit(addr netip.Addr, now time.Time) bool {
+// admit decides whether a packet may wait, and counts it if so.
+func (n *newcomers) admit(p packet.Packet, now time.Time) admission {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if now.Sub(n.second) >= time.Second {
 		n.second, n.packets = now, 0
 		clear(n.ofEach)
+		maps.DeleteFunc(n.opening, func(_ packet.Packet, since time.Time) bool { return now.Sub(since) >= newcomerRepeats })
 	}
+	if since, ok := n.opening[p]; ok && now.Sub(since) < newcomerRepeats {
+		return repeated
+	}
+	addr := p.Src.Addr()
 	of := network(addr)
 	if n.packets >= newcomerRate || n.ofEach[of] >= newcomerNetworkRate {
-		return false
+		return refused
 	}
 	w := n.windows[addr]
 	switch {
@@ -65,12 +88,28 @@ func (n *newcomers) admit(addr netip.Addr, now time.Time) bool {
 	case now.Sub(w.since) >= newcomerRest:
 		*w = newcomer{since: now}
 	case now.Sub(w.since) >= newcomerWindow || w.packets >= newcomerPackets:
-		return false
+		return refused
 	}
 	w.packets++
 	n.packets++
 	n.ofEach[of]++
-	return true
+	if p.Proto == packet.TCP {
+		n.opening[p] = now
+	}
+	return admitted
+}
+
+// known is called when the pod of an address has become known. A later pod that gets the
+// address has a window of its own.
+func (n *newcomers) known(addr netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.windows[addr] == nil {
+		return
+	}
+	delete(n.windows, addr)
+	i := slices.Index(n.order, addr)
+	n.order = slices.Delete(n.order, i, i+1)
 }
 
 // network returns the network of addr: of a size that most clusters give to one node.
