@@ -291,6 +291,8 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Registerer:  reg,
 
 		MaxNeededWatches: cfg.MaxPodWatches,
+		// The objects of a folder need not have their namespaces among them.
+		AwaitNamespaces: cfg.API != nil && len(cfg.Kinds) > 0,
 	}, a.publish)
 	if err != nil {
 		return nil, err

@@ -27,7 +27,11 @@ type Config struct {
 	AllNodes bool
 	// Partial is set if the Cluster does not get all pods of other nodes, but those in the
 	// sets of SetListed. Packets wait whose decision needs pods of no such set.
-	Partial  bool
+	Partial bool
+	// AwaitNamespaces treats a pod whose Namespace is not known as a pod that is not known
+	// itself. Otherwise policies do not select it by its namespace's labels.
+	AwaitNamespaces bool
+
 	Features compile.Features
 	// Audit treats every policy as audited, whatever its annotation says.
 	Audit bool

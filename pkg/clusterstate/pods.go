@@ -65,13 +65,20 @@ func (c *Cluster) label(name string, l policy.Labels) bool {
 	for _, old := range ns.pods {
 		now := *old
 		now.Endpoint.NamespaceLabels, now.Endpoint.Version = l, policy.NewVersion()
+		now.Withheld = c.withholds(ns)
 		c.replacePod(old, &now)
 		if key := keyOf(&now); c.local[key] {
 			c.stale[key] = true
+			if now.Withheld != old.Withheld {
+				c.localPods = nil
+			}
 		}
 	}
 	return true
 }
+
+// withholds reports whether the pods of a namespace may claim no address.
+func (c *Cluster) withholds(ns *namespace) bool { return c.cfg.AwaitNamespaces && !ns.labels.Known() }
 
 func (c *Cluster) namespaceNames(yield func(namespace, name string) bool) {
 	for name, ns := range c.namespaces {
@@ -88,6 +95,7 @@ func (c *Cluster) setPod(p *compile.Pod) bool {
 		return false
 	}
 	p.Endpoint.NamespaceLabels, p.Endpoint.Version = ns.labels, policy.NewVersion()
+	p.Withheld = c.withholds(ns)
 	key := keyOf(p)
 	mattered := c.matters(key, old)
 	c.replacePod(old, p)

@@ -27,7 +27,10 @@ type Pod struct {
 	Addrs []netip.Addr
 	// Announced are those that the pod has according to its node, filled in by the
 	// Cluster. They count until the status has addresses.
-	Announced   []netip.Addr
+	Announced []netip.Addr
+	// Withheld is set while the pod may claim no address, because its namespace is not
+	// known, filled in by the Cluster.
+	Withheld    bool
 	Created     int64 // Unix time in seconds
 	Terminating bool
 	OwnNetwork  bool // the pod is not its node (NP-22) and has not ended (NP-50)
@@ -35,6 +38,9 @@ type Pod struct {
 
 // Claims returns the addresses that the pod claims.
 func (p *Pod) Claims() []netip.Addr {
+	if p.Withheld {
+		return nil
+	}
 	if len(p.Addrs) > 0 {
 		return p.Addrs
 	}
@@ -98,7 +104,8 @@ func Addresses(pod *corev1.Pod) []netip.Addr {
 // snapshot reads them.
 func NamedPorts(pod *corev1.Pod) []policy.NamedPort { return namedPorts(pod) }
 
-// Equal reports whether two readings of a pod are the same, whatever is Announced.
+// Equal reports whether two readings of a pod are the same, whatever the Cluster
+// fills in.
 func (p *Pod) Equal(o *Pod) bool {
 	return p.UID == o.UID && p.Node == o.Node && p.Created == o.Created && p.Terminating == o.Terminating && p.OwnNetwork == o.OwnNetwork &&
 		slices.Equal(p.Addrs, o.Addrs) &&

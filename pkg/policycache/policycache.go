@@ -85,6 +85,9 @@ type Config struct {
 	// MaxNeededWatches is the most watches of pods of other nodes that are needed at a time,
 	// up to 62. Wider ones take the place of more. Zero is the default.
 	MaxNeededWatches int
+	// AwaitNamespaces treats a pod whose Namespace has not been seen as a pod that is not
+	// known: policies of administrators select by labels of namespaces.
+	AwaitNamespaces bool
 	// Registerer takes the metrics.
 	Registerer prometheus.Registerer
 }
@@ -182,7 +185,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		rates:     map[*compile.Kind]*runner.Rate{nil: new(runner.Rate)},
 		sandboxes: make(chan struct{}, 1),
 
-		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Partial: cfg.NeededPods != nil, Features: cfg.Features, Audit: cfg.Audit, Memory: cfg.Memory}),
+		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Partial: cfg.NeededPods != nil, AwaitNamespaces: cfg.AwaitNamespaces, Features: cfg.Features, Audit: cfg.Audit, Memory: cfg.Memory}),
 	}
 	kinds := []*compile.Kind{compile.KindNamespace}
 	for _, k := range compile.Kinds {
