@@ -51,7 +51,7 @@ Rules:
 		Example: `  kubectl-netpol check -f ./manifests
   kubectl-netpol check -f ./manifests -o github --fail-on error
   git show HEAD:policy.yaml | kubectl-netpol check -f -`,
-		Args: cobra.NoArgs,
+		Args: onlyFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
 	}
 	fs := cmd.Flags()

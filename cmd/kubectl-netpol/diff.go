@@ -51,7 +51,7 @@ no answer.`,
 		Example: `  kubectl-netpol diff -f policy.yaml
   kubectl-netpol diff -f cluster.yaml -f policy.yaml -o markdown
   kubectl-netpol diff -f before -f after --replace -o json`,
-		Args: cobra.NoArgs,
+		Args: onlyFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd) },
 	}
 	fs := cmd.Flags()

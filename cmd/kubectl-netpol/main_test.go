@@ -103,7 +103,8 @@ func TestExitCodes(t *testing.T) {
 		{"check -f shop --feature-gates=EndPort=false", 0, ""},
 		{"check -f proposed --feature-gates=EndPort=false", 1, ""},
 		{"check -f admin.yaml --feature-gates=Nodes=false --cluster-network-policy=false", 0, ""},
-		{"check -f shop unexpected", 2, "unknown command"},
+		{"check shop", 2, `unexpected argument "shop": files and directories are named by -f`},
+		{"check -f shop unexpected", 2, `unexpected argument "unexpected"`},
 		{"check --flag", 2, "unknown flag: --flag"},
 	} {
 		t.Run(tc.command, func(t *testing.T) {

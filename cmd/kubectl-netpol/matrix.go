@@ -56,7 +56,7 @@ The exit code is 0, or 2 when there is no answer.`,
   kubectl-netpol matrix -n shop --port http -o markdown
   kubectl-netpol matrix --from deploy/web --from 203.0.113.9 --to svc/db -n shop
   kubectl-netpol matrix --by namespace -o mermaid`,
-		Args: cobra.NoArgs,
+		Args: onlyFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error { return m.run(cmd) },
 	}
 	m.traffic.addFlags(cmd.Flags())

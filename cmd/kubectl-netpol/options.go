@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,6 +54,14 @@ type options struct {
 	upcoming []compile.Object
 	// notes is where what is to be said about the input is written: the standard error.
 	notes io.Writer
+}
+
+// onlyFiles are the arguments of a command that reads what -f names.
+func onlyFiles(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q: files and directories are named by -f", args[0])
+	}
+	return nil
 }
 
 func (o *options) addFlags(fs *pflag.FlagSet) {

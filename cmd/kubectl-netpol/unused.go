@@ -51,7 +51,7 @@ The exit code is 0 when all agents have counted for so long, 1 when some have no
 have not answered, which are named on standard error, and 2 when there is no answer.`,
 		Example: `  kubectl netpol unused -n shop
   kubectl netpol unused --days 30 -o json`,
-		Args: cobra.NoArgs,
+		Args: onlyFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error { return u.run(cmd) },
 	}
 	fs := cmd.Flags()

@@ -59,7 +59,7 @@ The exit code is 0, or 2 when there is no answer.`,
 		Example: `  kubectl-netpol view
   kubectl-netpol view -f ./manifests --apply policy.yaml
   kubectl-netpol view -n shop -o html > shop.html`,
-		Args: cobra.NoArgs,
+		Args: onlyFiles,
 		RunE: func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
 	}
 	v.traffic.addFlags(cmd.Flags())
