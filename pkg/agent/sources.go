@@ -2,7 +2,6 @@ package agent
 
 import (
 	"errors"
-	"net/netip"
 	"slices"
 
 	"k8s.io/klog/v2"
@@ -31,13 +30,10 @@ func newLinks(cfg Config, caps steer.Capabilities, changed func(), logger klog.L
 // checkSources enables the check of sources while a policy selects a pod of this node,
 // or may select one that is not known yet.
 func (a *agent) checkSources(sets *steer.Sets) {
-	uplinks, known := a.links.Uplinks(func(addr netip.Addr) bool {
-		_, ok := slices.BinarySearchFunc(sets.Pods, addr, netip.Addr.Compare)
-		return ok
-	})
+	uplinks, bridges, known := a.links.Names(sets.Pods)
 	selects := len(sets.Ingress)+len(sets.Egress)+len(sets.ToHost)+len(sets.IngressRanges)+len(sets.EgressRanges) > 0
 	if known && selects {
-		sets.CheckSources, sets.Unchecked = true, uplinks
+		sets.CheckSources, sets.Unchecked, sets.Bridges = true, uplinks, bridges
 		a.closeTunnels(sets)
 	}
 }

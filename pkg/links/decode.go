@@ -153,6 +153,7 @@ func (l Links) note(r route) {
 		link.Gateway = link.Gateway || !r.advertised
 	case !r.dst.Addr().IsLinkLocalUnicast() && !r.dst.Addr().IsMulticast():
 		link.OnLink = true
+		link.Networks = append(link.Networks, r.dst)
 	}
 }
 

@@ -25,8 +25,10 @@ type Link struct {
 	// InRule reports whether a routing rule matches packets that come in by it. The
 	// route to their sources then depends on the rule.
 	InRule bool
-	// Hosts are the single addresses that have a route through it.
-	Hosts []netip.Addr
+	// Hosts are the single addresses that have a route through it, and Networks the other
+	// destinations of its routes without a gateway.
+	Hosts    []netip.Addr
+	Networks []netip.Prefix
 }
 
 // Links are those of the node, by index.
@@ -66,6 +68,24 @@ func (l Links) isUplink(link *Link, local func(netip.Addr) bool) bool {
 		return !link.OnLink || l.hasOtherPort(link)
 	}
 	return true
+}
+
+// bridges returns the names of the bridges that pods of this node are ports of, in order.
+// An uplink is none of them, whatever its ports.
+func (l Links) bridges(pods []netip.Addr, uplinks []string) []string {
+	var names []string
+	for _, link := range l {
+		if link.Kind == "bridge" && !slices.Contains(uplinks, link.Name) && slices.ContainsFunc(pods, link.reaches) {
+			names = append(names, link.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// reaches reports whether it has a route to addr without a gateway.
+func (l *Link) reaches(addr netip.Addr) bool {
+	return slices.Contains(l.Hosts, addr) || slices.ContainsFunc(l.Networks, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // hasOtherPort reports whether anything but pods or virtual machines of this node is

@@ -47,6 +47,33 @@ func TestUplinks(t *testing.T) {
 	}
 }
 
+func TestBridges(t *testing.T) {
+	pods := []netip.Addr{pod4, pod6}
+	cni0 := Link{Name: "cni0", Kind: "bridge", OnLink: true, Networks: []netip.Prefix{netip.PrefixFrom(pod4, 24).Masked()}}
+	other := Link{Name: "virbr0", Kind: "bridge", OnLink: true, Networks: []netip.Prefix{netip.MustParsePrefix("192.168.122.0/24")}}
+	for _, tt := range []struct {
+		name    string
+		links   []Link
+		uplinks []string
+		want    []string
+	}{
+		{"of pods, and others", []Link{other, cni0}, nil, []string{"cni0"}},
+		{"with a route to a pod", []Link{{Name: "br1", Kind: "bridge", Hosts: []netip.Addr{pod6}}, other}, nil, []string{"br1"}},
+		{"an uplink", []Link{cni0}, []string{"cni0"}, nil},
+		{"no bridge", []Link{{Name: "pod1", Kind: "veth", Hosts: pods}}, nil, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			links := Links{}
+			for i, link := range tt.links {
+				links[i] = &link
+			}
+			if got := links.bridges(pods, tt.uplinks); !slices.Equal(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestCheckPattern(t *testing.T) {
 	for pattern, valid := range map[string]bool{"eth0": true, "net*": true, "": false, "net[": false} {
 		t.Run(pattern, func(t *testing.T) {

@@ -93,6 +93,9 @@ func TestTheKernelsLinksAreRead(t *testing.T) {
 	if got := links.uplinks(isLocal, nil); !slices.Equal(got, want) {
 		t.Errorf("uplinks are %v, want %v", got, want)
 	}
+	if got := links.bridges([]netip.Addr{netip.MustParseAddr("10.244.1.7")}, want); !slices.Equal(got, []string{"cni0"}) {
+		t.Errorf("bridges of pods are %v, want cni0", got)
+	}
 }
 
 // TestChangesAreFollowed adds a link after the watcher has started.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -132,14 +133,18 @@ func (w *Watcher) Healthy() error {
 	return w.health
 }
 
-// Uplinks returns, in order, the names of the interfaces that are not known to
-// lead to pods; local reports whether an address is one of this node's pods. The
-// second result is false before the first successful read.
-func (w *Watcher) Uplinks(local func(netip.Addr) bool) ([]string, bool) {
+// Names returns, in order, the names of the uplinks, which are the interfaces that are not
+// known to lead to pods, and of the bridges that connect pods. pods are the addresses of
+// this node's pods, in order. known is false before the first successful read.
+func (w *Watcher) Names(pods []netip.Addr) (uplinks, bridges []string, known bool) {
 	w.mu.Lock()
 	links := w.links
 	w.mu.Unlock()
-	return links.uplinks(local, w.cfg.Exempt), links != nil
+	uplinks = links.uplinks(func(addr netip.Addr) bool {
+		_, ok := slices.BinarySearchFunc(pods, addr, netip.Addr.Compare)
+		return ok
+	}, w.cfg.Exempt)
+	return uplinks, links.bridges(pods, uplinks), links != nil
 }
 
 // TunnelPorts returns, in order, the UDP ports at which the node's tunnel devices

@@ -3,7 +3,6 @@ package links
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -35,27 +34,26 @@ func TestWatcherTracksLinks(t *testing.T) {
 		k := &fake{err: errors.New("boom")}
 		changes := 0
 		w := newWatcher(Config{Changed: func() { changes++ }}, k)
-		noPod := func(netip.Addr) bool { return false }
-		if _, known := w.Uplinks(noPod); known || !errors.Is(w.Healthy(), errNotRead) {
+		if _, _, known := w.Names(nil); known || !errors.Is(w.Healthy(), errNotRead) {
 			t.Errorf("before the first read: known %v, %v", known, w.Healthy())
 		}
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
 		synctest.Wait()
-		if _, known := w.Uplinks(noPod); known || w.Healthy() == nil || changes != 0 {
+		if _, _, known := w.Names(nil); known || w.Healthy() == nil || changes != 0 {
 			t.Errorf("read fails: known %v, %v, %d changes", known, w.Healthy(), changes)
 		}
 		k.err, k.links = nil, Links{1: {Index: 1, Name: "eth0"}}
 		time.Sleep(retryInterval)
 		synctest.Wait()
-		if got, known := w.Uplinks(noPod); !known || !slices.Equal(got, []string{"eth0"}) || w.Healthy() != nil || changes != 1 {
+		if got, _, known := w.Names(nil); !known || !slices.Equal(got, []string{"eth0"}) || w.Healthy() != nil || changes != 1 {
 			t.Errorf("after the first read: %v, %v, %v, %d changes", got, known, w.Healthy(), changes)
 		}
 		k.links = Links{1: {Index: 1, Name: "eth1"}}
 		k.changed()
 		time.Sleep(minInterval)
 		synctest.Wait()
-		if got, _ := w.Uplinks(noPod); !slices.Equal(got, []string{"eth1"}) || changes != 2 {
+		if got, _, _ := w.Names(nil); !slices.Equal(got, []string{"eth1"}) || changes != 2 {
 			t.Errorf("after a change: %v, %d changes", got, changes)
 		}
 		cancel()

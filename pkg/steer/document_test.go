@@ -16,6 +16,7 @@ var documentSets = Sets{
 	Pods:         []netip.Addr{v4, v4b, v6, v6b},
 	CheckSources: true,
 	Unchecked:    []string{"eth0"},
+	Bridges:      []string{"cni0"},
 	TunnelPorts:  []uint16{8472},
 
 	TunnelProtocols: []uint8{4, 47},

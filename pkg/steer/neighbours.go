@@ -9,6 +9,7 @@ import (
 const (
 	bridgedChain     = "bridged"
 	bridgedBaseChain = "forward-bridged"
+	bridgesSet       = "bridges"
 
 	// linksCounter counts what bridgedChain drops.
 	linksCounter = "pod-links"
@@ -36,8 +37,7 @@ func bridgedChains() []chain {
 
 func bridgedRules() []string {
 	return []string{
-		fmt.Sprintf("meta nfproto != @%s accept", checkedSet),
-		fmt.Sprintf("iifname @%s accept", uncheckedSet),
+		fmt.Sprintf("iifname != @%s accept", bridgesSet),
 		// Neighbour discovery and multicast listener discovery, but not what only routers
 		// send: with advertisements and redirects, a pod could route the packets of other
 		// pods to itself. Those must have link-local sources, so none is forwarded.

@@ -43,6 +43,10 @@ type Sets struct {
 	// Unchecked are the names of the interfaces that are exempt from it. Names that
 	// nft would parse differently are ignored.
 	Unchecked []string
+	// Bridges are the names of the bridges between whose ports packets from or to an
+	// address that belongs to no pod are dropped: link-local, multicast and broadcast
+	// addresses. They are ignored without CheckSources.
+	Bridges []string
 	// TunnelPorts are UDP ports and TunnelProtocols protocols of packets to the node
 	// itself that pods must not send. They are ignored without CheckSources and for
 	// packets that come in by the interfaces of Unchecked.
@@ -64,7 +68,7 @@ func (s Sets) equal(o Sets) bool {
 		slices.Equal(s.AuditToHost, o.AuditToHost) &&
 		slices.Equal(s.Names, o.Names) && slices.Equal(s.Resolvers, o.Resolvers) &&
 		slices.Equal(s.Stale, o.Stale) && slices.Equal(s.Owners, o.Owners) && s.Serial == o.Serial &&
-		s.CheckSources == o.CheckSources && slices.Equal(s.Unchecked, o.Unchecked) &&
+		s.CheckSources == o.CheckSources && slices.Equal(s.Unchecked, o.Unchecked) && slices.Equal(s.Bridges, o.Bridges) &&
 		slices.Equal(s.TunnelPorts, o.TunnelPorts) && slices.Equal(s.TunnelProtocols, o.TunnelProtocols)
 }
 

@@ -24,6 +24,7 @@ var valueSpecs = []setSpec{
 	staleFamiliesSpec,
 	{name: checkedSet, keyType: "nf_proto"},
 	uncheckedSpec,
+	bridgesSpec,
 	{name: tunnelPortsSet, keyType: "inet_service"},
 	{name: tunnelProtocolsSet, keyType: "inet_proto"},
 }
@@ -31,6 +32,7 @@ var valueSpecs = []setSpec{
 var (
 	staleFamiliesSpec = setSpec{name: staleFamiliesSet, keyType: "nf_proto"}
 	uncheckedSpec     = setSpec{name: uncheckedSet, keyType: "ifname"}
+	bridgesSpec       = setSpec{name: bridgesSet, keyType: "ifname"}
 )
 
 // sourceChains drop packets that come in by an interface that leads to a pod, or that
@@ -74,9 +76,14 @@ func (c contents) addSources(s Sets) {
 	for _, protocol := range protocols {
 		c[checkedSet][element{value: protocol}] = struct{}{}
 	}
-	for _, name := range s.Unchecked {
+	c.addNames(uncheckedSpec, s.Unchecked)
+	c.addNames(bridgesSpec, s.Bridges)
+}
+
+func (c contents) addNames(spec setSpec, names []string) {
+	for _, name := range names {
 		if plainName(name) {
-			c[uncheckedSet][uncheckedSpec.valueElement(name)] = struct{}{}
+			c[spec.name][spec.valueElement(name)] = struct{}{}
 		}
 	}
 }

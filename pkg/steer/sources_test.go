@@ -40,7 +40,7 @@ func bridged(p *steertest.Packet) { by("cni0")(p); p.Bridged = true }
 
 func TestBridgedPacketsOfNoPod(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
-	sets := Sets{Ingress: []netip.Addr{v4, v6}, Pods: []netip.Addr{v4, v4b, v6, v6b}, CheckSources: true, Unchecked: []string{"eth0"}}
+	sets := Sets{Ingress: []netip.Addr{v4, v6}, Pods: []netip.Addr{v4, v4b, v6, v6b}, CheckSources: true, Unchecked: []string{"eth0"}, Bridges: []string{"cni0"}}
 	mustSync(t, s, sets)
 	link6, other6, all6 := netip.MustParseAddr("fe80::2"), netip.MustParseAddr("fe80::3"), netip.MustParseAddr("ff02::1")
 	all4 := netip.MustParseAddr("224.0.0.1")
@@ -58,7 +58,7 @@ func TestBridgedPacketsOfNoPod(t *testing.T) {
 		{"to a pod that no policy selects", pkt(v6, v6b, bridged), accept},
 		{"to a pod that a policy selects", pkt(v4b, v4, bridged), queue},
 		{"to a pod that a policy selects", pkt(v6b, v6, bridged), queue},
-		{"on a bridge that is an uplink", pkt(link6, other6, bridged, by("eth0")), accept},
+		{"on a bridge that has no pods", pkt(link6, other6, bridged, by("virbr0")), accept},
 		{"solicitation", pkt(v6b, all6, icmpv6(135, 255), bridged), accept},
 		{"solicitation", pkt(link6, v6, icmpv6(135, 255), bridged), accept},
 		{"neighbour advertisement", pkt(link6, v6, icmpv6(136, 255), bridged), accept},
