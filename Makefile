@@ -124,7 +124,7 @@ test-mutants: tools ## faults in the code that the scenarios and attacks must no
 	MUTANTS=1 $(GO) test -v -count 1 -timeout 30m -parallel 4 -run Mutants ./tests/mutants
 
 test-integration: tools monitoring-tools ## the informers, install.yaml and the status writer against real API servers, built once
-	cd tests/integration && $(GO) run ./servers/build etcd v1.36 $(if $(ONLY_BUILT),,v1.27)
+	cd tests/integration && $(GO) run ./servers/build etcd v1.36/api $(if $(ONLY_BUILT),,v1.27)
 	@cd tests/integration && [ -z "$$($(GO) run ./servers/build -missing v1.27)" ] || \
 		echo "NOT RUN: the tests with Kubernetes 1.27, which is not built on this machine. make test-integration builds it."
 	cd tests/integration && $(GO) test $(VET) -count 1 -timeout 40m ./...

@@ -64,7 +64,7 @@ done
 echo 'tries = 1' >"$agnhost/etc/wgetrc"
 with_libraries "$(command -v nc.openbsd)" "$agnhost" /bin/nc
 ln -s bash "$agnhost/bin/sh"
-image agnhost "$(named e2e-test-images/agnhost) $(named e2e-test-images/busybox) $(named e2e-test-images/jessie-dnsutils)" '{"Env": ["PATH=/bin"], "Entrypoint": ["/agnhost"], "Cmd": ["pause"]}'
+image agnhost "$(named e2e-test-images/agnhost) $(named e2e-test-images/busybox) $(named "e2e-test-images/(jessie-dnsutils|glibc-dns-testing)")" '{"Env": ["PATH=/bin"], "Entrypoint": ["/agnhost"], "Cmd": ["pause"]}'
 
 mkdir -p "$(dirname "$folder")"
 rm -rf "$folder.new"

@@ -16,7 +16,7 @@ nodes="n1 n2"
 # A running cluster keeps the parameters that it was started with.
 parameters=(KUBERNETES FAMILY PROXY CNI)
 declare -A default=([KUBERNETES]=v1.35 [FAMILY]=dual [PROXY]=nftables [CNI]=ptp)
-declare -A allowed=([KUBERNETES]="v1.35" [FAMILY]="ipv4 ipv6 dual dual6" [PROXY]="nftables iptables ipvs" [CNI]="ptp bridge")
+declare -A allowed=([KUBERNETES]="v1.35 v1.36" [FAMILY]="ipv4 ipv6 dual dual6" [PROXY]="nftables iptables ipvs" [CNI]="ptp bridge")
 
 settings() {
 	local name value

@@ -41,61 +41,16 @@ type Release struct {
 // The releases that the tests use.
 var (
 	// Newest is the newest Kubernetes that can be built.
-	Newest = Release{
-		folder: "v1.36",
-		name:   "kubernetes",
-		module: "k8s.io/kubernetes",
-		programs: map[string]string{
-			"kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
-			"kubectl":        "k8s.io/kubernetes/cmd/kubectl",
-		},
-		stamped: []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"},
-	}
+	Newest = kubernetes("v1.36", "api", "kube-apiserver", "kubectl")
 	// WithStatus is the last Kubernetes whose NetworkPolicy has a status, behind
 	// the feature gate NetworkPolicyStatus.
-	WithStatus = Release{
-		folder:   "v1.27",
-		name:     "kubernetes",
-		module:   "k8s.io/kubernetes",
-		programs: map[string]string{"kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver"},
-		stamped:  []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"},
-	}
+	WithStatus = kubernetes("v1.27", "", "kube-apiserver")
 	// Etcd is the store of both.
 	Etcd = Release{
 		folder:   "etcd",
 		name:     "etcd",
 		module:   "go.etcd.io/etcd/server/v3",
 		programs: map[string]string{"etcd": "go.etcd.io/etcd/server/v3"},
-	}
-	// Cluster is the Kubernetes that the nodes of tests/e2e/cluster run.
-	Cluster = Release{
-		folder: "v1.35",
-		name:   "kubernetes",
-		module: "k8s.io/kubernetes",
-		programs: map[string]string{
-			"agnhost":                 "k8s.io/kubernetes/test/images/agnhost",
-			"images":                  "./images",
-			"kube-apiserver":          "k8s.io/kubernetes/cmd/kube-apiserver",
-			"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
-			"kube-proxy":              "k8s.io/kubernetes/cmd/kube-proxy",
-			"kube-scheduler":          "k8s.io/kubernetes/cmd/kube-scheduler",
-			"kubectl":                 "k8s.io/kubernetes/cmd/kubectl",
-			"kubelet":                 "k8s.io/kubernetes/cmd/kubelet",
-			"regression-issue-74839":  "k8s.io/kubernetes/test/images/regression-issue-74839",
-		},
-		stamped: []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"},
-	}
-	// Tests are the end-to-end tests of Cluster. They take as long to build as all of it.
-	Tests = Release{
-		folder: Cluster.folder,
-		part:   "e2e",
-		name:   Cluster.name,
-		module: Cluster.module,
-		programs: map[string]string{
-			"e2e.test": "k8s.io/kubernetes/test/e2e",
-			"ginkgo":   "github.com/onsi/ginkgo/v2/ginkgo",
-		},
-		stamped: Cluster.stamped,
 	}
 	// DNS is that of the cluster.
 	DNS = Release{
@@ -104,14 +59,57 @@ var (
 		module:   "github.com/coredns/coredns",
 		programs: map[string]string{"coredns": "."},
 	}
+	// Clusters are the Kubernetes that the nodes of tests/e2e/cluster can run, each
+	// followed by its end-to-end tests. These take as long to build as all of it.
+	Clusters = []Release{cluster("v1.35"), endToEnd("v1.35"), cluster("v1.36"), endToEnd("v1.36")}
 	// All are the releases that the tests of this module need.
 	All = []Release{Etcd, Newest, WithStatus}
 )
 
+// kubernetesPrograms are where the sources of Kubernetes' programs are.
+var kubernetesPrograms = map[string]string{
+	"agnhost":                 "k8s.io/kubernetes/test/images/agnhost",
+	"e2e.test":                "k8s.io/kubernetes/test/e2e",
+	"ginkgo":                  "github.com/onsi/ginkgo/v2/ginkgo",
+	"images":                  "../images.go",
+	"kube-apiserver":          "k8s.io/kubernetes/cmd/kube-apiserver",
+	"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+	"kube-proxy":              "k8s.io/kubernetes/cmd/kube-proxy",
+	"kube-scheduler":          "k8s.io/kubernetes/cmd/kube-scheduler",
+	"kubectl":                 "k8s.io/kubernetes/cmd/kubectl",
+	"kubelet":                 "k8s.io/kubernetes/cmd/kubelet",
+	"regression-issue-74839":  "k8s.io/kubernetes/test/images/regression-issue-74839",
+}
+
+// kubernetes returns these programs of a release of Kubernetes.
+func kubernetes(folder, part string, programs ...string) Release {
+	r := Release{
+		folder:   folder,
+		part:     part,
+		name:     "kubernetes",
+		module:   "k8s.io/kubernetes",
+		programs: map[string]string{},
+		stamped:  []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"},
+	}
+	for _, name := range programs {
+		r.programs[name] = kubernetesPrograms[name]
+	}
+	return r
+}
+
+func cluster(folder string) Release {
+	return kubernetes(folder, "", "agnhost", "images", "kube-apiserver", "kube-controller-manager", "kube-proxy",
+		"kube-scheduler", "kubectl", "kubelet", "regression-issue-74839")
+}
+
+func endToEnd(folder string) Release {
+	return kubernetes(folder, "e2e", "e2e.test", "ginkgo")
+}
+
 // Named returns the release of a folder beside this file, or of FOLDER/PART.
 func Named(name string) (Release, error) {
 	var known []string
-	for _, r := range append([]Release{Cluster, Tests, DNS}, All...) {
+	for _, r := range slices.Concat(All, Clusters, []Release{DNS}) {
 		if path.Join(r.folder, r.part) == name {
 			return r, nil
 		}

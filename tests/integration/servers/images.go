@@ -1,3 +1,5 @@
+//go:build ignore
+
 // Command images prints the names of the images that the end-to-end tests of this release
 // ask for, as e2e.test --list-images does, without all that e2e.test is built of.
 package main
