@@ -85,7 +85,8 @@ func (s *saving) next() time.Time {
 	return s.due
 }
 
-// save saves the state until ctx ends, and then a last time.
+// save saves the state until ctx ends, and then a last time, unless the agent that has taken
+// over from this one has done so.
 func (c *Cache) save(ctx context.Context) {
 	for {
 		due := time.NewTimer(time.Until(c.saving.next()))
@@ -94,7 +95,9 @@ func (c *Cache) save(ctx context.Context) {
 			c.write(ctx)
 		case <-c.saving.poked:
 		case <-ctx.Done():
-			c.write(ctx)
+			if !c.cfg.Saved.Replaced() {
+				c.write(ctx)
+			}
 			return
 		}
 		due.Stop()

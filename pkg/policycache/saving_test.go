@@ -1,6 +1,7 @@
 package policycache
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"os"
@@ -139,6 +140,32 @@ func TestAfterABootTheNodesOwnPodsHaveTheAddressesOfTheirSandboxes(t *testing.T)
 		synctest.Wait()
 		if got := len(h.all()); got != 2 {
 			t.Errorf("%d snapshots, want another one with the sandbox", got)
+		}
+	})
+}
+
+// TestAnAgentThatEndsLeavesTheStateOfItsSuccessor: the one that takes over is often of a newer
+// version, whose format the next start reads.
+func TestAnAgentThatEndsLeavesTheStateOfItsSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "snapshot")
+		s := newServer(true)
+		s.add(pod("a", "10.0.0.1"))
+		h := startWith(t, s.inBubble(t), Config{Saved: savedIn(path, "1", nil)})
+		time.Sleep(time.Minute)
+		for range 2 { // the second file may get the number that the agent's had
+			if err := savedIn(path, "1", nil).Write(&snapshotcache.State{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.cancel()
+		<-h.done
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%v: the file of the other agent was replaced", err)
 		}
 	})
 }

@@ -54,12 +54,13 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
-// Cache is the file.
+// Cache is the file. Its methods must not be called at the same time.
 type Cache struct {
 	cfg           Config
 	kinds         []string
 	reads, writes *prometheus.CounterVec
 	size          prometheus.Gauge
+	file          fs.FileInfo // of the file as last read or written, nil if it was neither
 }
 
 // New returns the Cache of a file. It reads and writes nothing.
@@ -147,7 +148,7 @@ func (c *Cache) Read(now time.Time, share func(*compile.Pod)) (*State, error) {
 }
 
 func (c *Cache) read(now time.Time, share func(*compile.Pod)) (*State, error) {
-	content, err := readFile(c.cfg.Path)
+	content, err := c.readFile()
 	if err != nil {
 		return nil, err
 	}
@@ -174,9 +175,9 @@ func (c *Cache) read(now time.Time, share func(*compile.Pod)) (*State, error) {
 	return s, nil
 }
 
-// readFile reads a file that is not too long.
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+// readFile reads the file if it is not too long.
+func (c *Cache) readFile() ([]byte, error) {
+	f, err := os.Open(c.cfg.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &unusable{missing, err}
 	} else if err != nil {
@@ -184,6 +185,9 @@ func readFile(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil {
+		c.file, err = f.Stat()
+	}
 	if err != nil {
 		return nil, &unusable{unreadable, err}
 	}
@@ -257,13 +261,29 @@ func (c *Cache) write(s *State) (n int, err error) {
 		return 0, err
 	}
 	_, err = f.Write(content)
-	if err = errors.Join(err, f.Close()); err == nil {
+	file, errStat := f.Stat()
+	if err = errors.Join(err, errStat, f.Close()); err == nil {
 		err = os.Rename(f.Name(), c.cfg.Path)
 	}
 	if err != nil {
 		return 0, errors.Join(err, os.Remove(f.Name()))
 	}
+	c.file = file
 	return len(content), nil
+}
+
+// Replaced reports whether another agent has written the file since this one has last read or
+// written it. What that one knows is newer, and so may be its format.
+func (c *Cache) Replaced() bool {
+	file, err := os.Stat(c.cfg.Path)
+	switch {
+	case err != nil:
+		return false
+	case c.file == nil:
+		return true
+	}
+	// A file system may give the number of a file that is gone to another one.
+	return !os.SameFile(c.file, file) || !c.file.ModTime().Equal(file.ModTime())
 }
 
 // temporary is the pattern of names of files that are being written.
