@@ -19,7 +19,9 @@ type metrics struct {
 	findings *prometheus.GaugeVec
 	addrs    prometheus.Gauge
 
-	logged sets.Set[string] // findings that were logged; used by publish alone
+	// Used by publish alone.
+	logged  sets.Set[string] // findings of the last snapshot
+	reasons map[string]int   // how many of each reason they are
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -78,15 +80,22 @@ func (m *metrics) published(ctx context.Context, s *policy.Snapshot) {
 	m.snapshot.Store(true)
 	m.addrs.Set(float64(s.Len()))
 	logger := klog.FromContext(ctx)
-	m.findings.Reset()
-	now := sets.New[string]()
+	now, reasons := sets.New[string](), map[string]int{}
 	for _, f := range s.Findings() {
-		m.findings.WithLabelValues(f.Reason).Inc()
+		reasons[f.Reason]++
 		line := f.String()
 		now.Insert(line)
 		if !m.logged.Has(line) {
 			logger.Info("Policy is not enforced as written", "kind", f.Policy.Kind, "policy", f.Policy.String(), "field", f.Field.String(), "reason", f.Reason, "message", f.Message)
 		}
 	}
-	m.logged = now
+	for reason, n := range reasons {
+		m.findings.WithLabelValues(reason).Set(float64(n))
+	}
+	for reason := range m.reasons {
+		if reasons[reason] == 0 {
+			m.findings.DeleteLabelValues(reason)
+		}
+	}
+	m.logged, m.reasons = now, reasons
 }
