@@ -38,7 +38,7 @@ QUICK = -ldflags=-w $(VET)
 PACKETS = ./tests/lab ./tests/netns ./tests/attacks ./tests/suite ./tests/demo ./tests/backends/netns
 
 # Packages that run goroutines or are called from several.
-RACE = ./pkg/agent ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
+RACE = ./pkg/agent ./pkg/bridgefilter ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
 
 # Packages whose tests ask the kernel.
 KERNEL = ./pkg/conntrack ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
@@ -135,7 +135,7 @@ test-vm: tools build ## the kernel's side of it, or those tests that RUN matches
 	tests/vm/run.sh -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
 		-f "$$(readlink -f "$$(command -v iptables-nft)"):/usr/sbin/iptables-nft" -f "$$(dirname "$$(find /usr/lib -name libxt_NFQUEUE.so | head -n 1)")" \
 		env AGENT_BINARY=/tests/kube-network-policies NETNS_REQUIRED=1 SLOWNESS=5 \
-		bash -c 'cd /tests; modprobe nf_conntrack; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
+		bash -c 'cd /tests; modprobe -a nf_conntrack br_netfilter; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
 			for test in *.test; do echo "$$test"; ./"$$test" -test.run "$(RUN)" || failed=1; done; [ -z "$$failed" ]'
 
 test-conformance-vm: build ## the conformance suites on that kernel: half an hour

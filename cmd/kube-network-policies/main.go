@@ -19,6 +19,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/bridgefilter"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/snapshotcache"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
@@ -131,12 +132,12 @@ func (o *options) removeAll(ctx context.Context) error {
 		marks |= mark
 	}
 	err := steer.Cleanup(ctx) // first: its rules set marks
-	err = errors.Join(err, conntrack.Unmark(ctx, marks))
+	err = errors.Join(err, bridgefilter.Cleanup(), conntrack.Unmark(ctx, marks))
 	if o.snapshotCache != "" {
 		err = errors.Join(err, snapshotcache.Remove(o.snapshotCache))
 	}
 	if err == nil {
-		klog.FromContext(ctx).Info("Table, marks and saved state removed", "marks", fmt.Sprintf("%#x", marks), "snapshotCache", o.snapshotCache)
+		klog.FromContext(ctx).Info("Tables, marks and saved state removed", "marks", fmt.Sprintf("%#x", marks), "snapshotCache", o.snapshotCache)
 		if o.cleanupWait {
 			<-ctx.Done()
 		}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/bridgefilter"
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/cnicache"
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
@@ -57,10 +58,11 @@ type agent struct {
 	owners   *owners
 	reuse    *reuse
 	eval     *evaluator
-	verdicts *verdictcache.Cache // nil remembers none
-	blocker  *conntrack.Blocker  // nil blocks no established connections
-	links    *links.Watcher      // nil if sources are not checked
-	cni      *cnicache.Cache     // nil if addresses of pods are those of their status
+	verdicts *verdictcache.Cache  // nil remembers none
+	blocker  *conntrack.Blocker   // nil blocks no established connections
+	links    *links.Watcher       // nil if sources are not checked
+	bridges  *bridgefilter.Filter // the same
+	cni      *cnicache.Cache      // nil if addresses of pods are those of their status
 
 	tunnelPorts []uint16
 	podTunnels  PodTunnels
@@ -109,7 +111,9 @@ func Run(ctx context.Context, cfg Config) error {
 	defer claimed.Close()
 	reg := httpserver.NewRegistry()
 	countRestarts(reg, cfg.Restarts)
-	checkNode(reg, nodecheck.Host{}, logger)
+	// Readiness does not depend on the node's problems: the names that are found do not
+	// prove that packets pass by.
+	node := nodecheck.New(ctx, nodecheck.Host{}, reg)
 	a, err := newAgent(cfg, caps, reg, logger)
 	if err != nil {
 		return err
@@ -142,6 +146,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.ProbeSocket != "" {
 		group.Go(func() error { return serveSocket(ctx, server, a.flows, cfg.ProbeSocket) })
 	}
+	group.Go(func() error { return node.Run(ctx) })
 	group.Go(func() error { return a.flows.Run(ctx) })
 	if cfg.FlowLog != nil {
 		group.Go(func() error { return a.flows.Log(ctx, cfg.FlowLog) })
@@ -155,6 +160,7 @@ func Run(ctx context.Context, cfg Config) error {
 			logger.Error(err, "Sources of packets are not checked until interfaces and routes can be read")
 		}
 		group.Go(func() error { return a.links.Run(ctx) })
+		group.Go(func() error { return a.bridges.Run(ctx) })
 	}
 	group.Go(func() error { return a.reuse.Run(ctx) })
 	if a.blocker != nil {
@@ -178,17 +184,6 @@ func Run(ctx context.Context, cfg Config) error {
 	err = group.Wait()
 	logger.Info("Agent stopped, nftables rules stay in place")
 	return err
-}
-
-// checkNode logs and exports what on the node may keep policies from being enforced.
-// Readiness does not depend on it: the names that are found do not prove that packets
-// pass by.
-func checkNode(reg prometheus.Registerer, node nodecheck.Node, logger klog.Logger) {
-	problems := nodecheck.Check(node)
-	for _, p := range problems {
-		logger.Error(nil, p.Message, "cause", p.Cause, "found", p.Found)
-	}
-	nodecheck.Export(reg, problems)
 }
 
 func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {
@@ -231,6 +226,9 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 	})
 	if a.links, err = newLinks(cfg, caps, a.resteer, logger); err != nil {
 		return nil, err
+	}
+	if a.links != nil {
+		a.bridges = bridgefilter.New(reg)
 	}
 	if a.steerer, err = steer.New(steer.Config{
 		Queue:         cfg.Queue,
@@ -385,12 +383,23 @@ func (a *agent) enforce(s *policy.Snapshot, sameLocal bool, since time.Time) {
 		a.desired = a.sets(s)
 	}
 	a.desired.Since = since
+	a.steer()
+}
+
+// steer has the desired state written.
+func (a *agent) steer() {
 	a.steerer.Set(a.desired)
+	if a.bridges != nil {
+		a.bridges.Set(a.desired.Bridges)
+	}
 }
 
 // recheck evaluates the connections that were accepted while another process had changed
-// the rules.
+// the rules. That process may have changed those of bridges, too.
 func (a *agent) recheck() {
+	if a.bridges != nil {
+		a.bridges.Verify()
+	}
 	if a.blocker != nil {
 		a.blocker.Recheck()
 	}
@@ -403,7 +412,7 @@ func (a *agent) resteer() {
 	defer a.mu.Unlock()
 	if a.steered != nil {
 		a.desired = a.sets(a.steered)
-		a.steerer.Set(a.desired)
+		a.steer()
 	}
 }
 

@@ -1,16 +1,23 @@
 // Package nodecheck finds what on a node keeps network policies from being enforced, or
-// enforces policies beside the agent. It looks once and changes nothing. It knows names
-// that other software uses, and cannot know of software without one.
+// enforces policies beside the agent. It changes nothing. It knows names that other software
+// uses, and cannot know of software without one.
 package nodecheck
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
 )
+
+// interval is the time between two looks at the interfaces. A node that is new has no bridge
+// yet when its agent starts.
+const interval = time.Minute
 
 // Node is what is read of the node.
 type Node interface {
@@ -69,9 +76,62 @@ var engines = []struct{ prefix, name string }{
 	{"WEAVE-NPC", "Weave Net"},
 }
 
-// Check returns the problems of a node, each cause and program once.
-func Check(node Node) []Problem {
-	return append(checkInterfaces(node), checkChains(node)...)
+// Checker finds the problems of a node, each cause and program once, and reports them.
+type Checker struct {
+	node  Node
+	gauge *prometheus.GaugeVec
+	// engines are the problems that were found at start. Tables and chains are not read
+	// again: a node can have tens of thousands.
+	engines    []Problem
+	interfaces []Problem
+}
+
+// New looks at a node, and logs and exports its problems. Every cause has a series.
+func New(ctx context.Context, node Node, reg prometheus.Registerer) *Checker {
+	c := &Checker{node: node, engines: checkChains(node), gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "netpol_node_problems",
+		Help: "What on this node may keep policies from being enforced, or enforces policies too, by cause. Tables and chains are looked at when the agent starts, interfaces every minute.",
+	}, []string{"cause"})}
+	reg.MustRegister(c.gauge)
+	log(ctx, c.engines)
+	c.look(ctx)
+	return c
+}
+
+// Run looks at the interfaces again every minute until ctx ends.
+func (c *Checker) Run(ctx context.Context) error {
+	again := time.NewTicker(interval)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+			c.look(ctx)
+		}
+	}
+}
+
+// look logs which problems are new, and exports all.
+func (c *Checker) look(ctx context.Context) {
+	found := checkInterfaces(c.node)
+	log(ctx, slices.DeleteFunc(slices.Clone(found), func(p Problem) bool { return slices.Contains(c.interfaces, p) }))
+	c.interfaces = found
+	for _, cause := range causes {
+		n := 0
+		for _, p := range slices.Concat(c.engines, c.interfaces) {
+			if p.Cause == cause {
+				n++
+			}
+		}
+		c.gauge.WithLabelValues(string(cause)).Set(float64(n))
+	}
+}
+
+func log(ctx context.Context, problems []Problem) {
+	for _, p := range problems {
+		klog.FromContext(ctx).Error(nil, p.Message, "cause", p.Cause, "found", p.Found)
+	}
 }
 
 func checkInterfaces(node Node) []Problem {
@@ -129,22 +189,4 @@ func checkChains(node Node) []Problem {
 
 func unknown(what string, err error) Problem {
 	return Problem{Unknown, "What else affects policies on this node is not known: " + what + " cannot be read", err.Error()}
-}
-
-// String returns the problem in one line.
-func (p Problem) String() string { return fmt.Sprintf("%s (%s)", p.Message, p.Found) }
-
-// Export counts the problems by their cause. Every cause has a series.
-func Export(reg prometheus.Registerer, problems []Problem) {
-	gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "netpol_node_problems",
-		Help: "What on this node may keep policies from being enforced, or enforces policies too, by cause, as found at start.",
-	}, []string{"cause"})
-	for _, cause := range causes {
-		gauge.WithLabelValues(string(cause))
-	}
-	for _, p := range problems {
-		gauge.WithLabelValues(string(p.Cause)).Inc()
-	}
-	reg.MustRegister(gauge)
 }

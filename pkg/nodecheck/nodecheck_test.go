@@ -1,14 +1,20 @@
 package nodecheck
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/klog/v2"
 )
 
 // fake is a node. A nil map of sysctls is a kernel without br_netfilter.
@@ -59,11 +65,9 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			for _, p := range Check(test.node) {
+			c := New(t.Context(), test.node, prometheus.NewRegistry())
+			for _, p := range slices.Concat(c.interfaces, c.engines) {
 				got = append(got, string(p.Cause)+" "+p.Found)
-				if line := p.String(); strings.Contains(line, "\n") || !strings.Contains(line, p.Found) {
-					t.Errorf("not one line that names %s: %q", p.Found, line)
-				}
 			}
 			if !slices.Equal(got, test.want) {
 				t.Errorf("got %q, want %q", got, test.want)
@@ -72,20 +76,54 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestExport(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	Export(reg, Check(bridge("0", "0")))
-	want := `# HELP netpol_node_problems What on this node may keep policies from being enforced, or enforces policies too, by cause, as found at start.
+const exported = `# HELP netpol_node_problems What on this node may keep policies from being enforced, or enforces policies too, by cause. Tables and chains are looked at when the agent starts, interfaces every minute.
 # TYPE netpol_node_problems gauge
-netpol_node_problems{cause="bridge_netfilter"} 2
+netpol_node_problems{cause="bridge_netfilter"} %d
 netpol_node_problems{cause="data_plane"} 0
-netpol_node_problems{cause="policy_engine"} 0
+netpol_node_problems{cause="policy_engine"} 1
 netpol_node_problems{cause="unknown"} 0
 `
-	if err := testutil.GatherAndCompare(reg, strings.NewReader(want)); err != nil {
-		t.Error(err)
-	}
-	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
-		t.Errorf("lint: %v, %v", problems, err)
-	}
+
+// TestBridgeThatComesLater gives the node a bridge after the agent has started, as the first
+// pod of a new node does, and then sets the sysctls.
+func TestBridgeThatComesLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &fake{interfaces: []string{"lo", "eth0"}, chains: []string{"cali-FORWARD"}}
+		reg := prometheus.NewRegistry()
+		ctx, stop := context.WithCancel(t.Context())
+		var lines []string
+		ctx = klog.NewContext(ctx, funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))
+		c := New(ctx, node, reg)
+		ended := make(chan error)
+		go func() { ended <- c.Run(ctx) }()
+		for _, step := range []struct {
+			node fake
+			want int // problems of bridges
+			log  int // lines so far
+		}{
+			{*node, 0, 1},
+			{bridge("0", "0"), 2, 3},
+			{bridge("0", "0"), 2, 3},
+			{bridge("0", "1"), 1, 3},
+			{bridge("1", "1"), 0, 3},
+			{bridge("0", "1"), 1, 4},
+		} {
+			*node = step.node
+			time.Sleep(interval)
+			synctest.Wait()
+			if err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(exported, step.want))); err != nil {
+				t.Error(err)
+			}
+			if len(lines) != step.log {
+				t.Errorf("%d lines are logged, want %d: %q", len(lines), step.log, lines)
+			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+			t.Errorf("lint: %v, %v", problems, err)
+		}
+	})
 }

@@ -4,93 +4,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
-
-// bridgePods puts the pods of the first node on one bridge with its bridge netfilter on, as
-// the CNI plugins bridge and flannel do. They reach each other without the node's routes.
-func bridgePods(t *testing.T, c *labtest.Cluster) {
-	t.Helper()
-	node := c.Nodes[0]
-	for _, key := range []string{"bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"} {
-		if err := node.Set(key, "1"); err != nil {
-			t.Fatalf("load br_netfilter: %v", err)
-		}
-	}
-	run := func(host *lab.Host, script string) {
-		t.Helper()
-		if _, err := host.Run(t.Context(), script, "bash", "-e"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	v4, v6 := node.PodCIDRs[0], node.PodCIDRs[1]
-	run(node.Host, fmt.Sprintf(`
-		ip link add cni0 type bridge mcast_snooping 0
-		ip addr add %s dev cni0
-		ip addr add fe80::1/64 dev cni0 nodad
-		ip link set cni0 up
-		ip route add %s dev cni0
-		for link in $(ip -br link show type veth | grep -o '^pod[0-9]*'); do
-			ip addr flush dev $link
-			ip -6 route flush dev $link
-			ip link set $link master cni0
-		done`, netip.PrefixFrom(v4.Addr().Next(), v4.Bits()), v6))
-	for _, pod := range c.Pods {
-		if pod.Object.Spec.NodeName == node.Name {
-			run(pod.Host, fmt.Sprintf("ip neigh flush all; ip route add %s dev eth0; ip route add %s dev eth0", v4, v6))
-		}
-	}
-}
-
-// sendFrame sends an IP packet by the host's link to a hardware address.
-func sendFrame(t *testing.T, host *lab.Host, to net.HardwareAddr, packet []byte) {
-	t.Helper()
-	protocol := uint16(unix.ETH_P_IPV6)
-	if packet[0]>>4 == 4 {
-		protocol = unix.ETH_P_IP
-	}
-	protocol = protocol<<8 | protocol>>8 // in network byte order
-	err := host.Do(func() error {
-		link, err := net.InterfaceByName("eth0")
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		at := &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: link.Index, Halen: 6}
-		copy(at.Addr[:], to)
-		return unix.Sendto(fd, finished(slices.Clone(packet)), 0, at)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// hardwareAddr returns the address of the host's link.
-func hardwareAddr(t *testing.T, host *lab.Host) (addr net.HardwareAddr) {
-	t.Helper()
-	err := host.Do(func() error {
-		link, err := net.InterfaceByName("eth0")
-		if err == nil {
-			addr = link.HardwareAddr
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return addr
-}
 
 // linkLocal returns the link-local address that the kernel derives from a hardware address
 // (RFC 4291, appendix A).
@@ -111,11 +30,11 @@ func advertisement(src, dst netip.Addr, kind byte) []byte {
 // of routers. None of it is delivered while a policy selects one of the pods.
 func TestBridgedPodsHaveNoOtherAddresses(t *testing.T) {
 	c := labtest.NewCluster(t, 1, "x/bad@1", "y/victim@1", "z/other@1")
-	bridgePods(t, c)
+	labtest.BridgePods(t, c)
 	bad, victim := c.Hosts["x/bad"], c.Hosts["y/victim"]
-	mac := hardwareAddr(t, victim)
+	mac := labtest.HardwareAddr(t, victim)
 	everyone := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	own4, own6, local := bad.Addr(lab.IPv4), bad.Addr(lab.IPv6), linkLocal(hardwareAddr(t, bad))
+	own4, own6, local := bad.Addr(lab.IPv4), bad.Addr(lab.IPv6), linkLocal(labtest.HardwareAddr(t, bad))
 	all6 := netip.MustParseAddr("ff02::1")
 	data := labtest.UDP(sinkPort, sinkPort, []byte("payload"))
 	frames := []struct {
@@ -146,7 +65,7 @@ func TestBridgedPodsHaveNoOtherAddresses(t *testing.T) {
 	send := func() {
 		t.Helper()
 		for _, frame := range frames {
-			sendFrame(t, bad, frame.to, frame.packet)
+			labtest.SendFrame(t, bad, frame.to, frame.packet)
 		}
 	}
 	send()

@@ -40,7 +40,7 @@ func onesComplement(parts ...[]byte) uint16 {
 func unreachable(src netip.Addr, client, server netip.AddrPort) []byte {
 	about := labtest.UDP(client.Port(), server.Port(), secret)
 	if src.Is4() {
-		message := append([]byte{3, 3, 0, 0, 0, 0, 0, 0}, finished(labtest.IPv4(client.Addr(), server.Addr(), labtest.ProtoUDP, 0, about))...)
+		message := append([]byte{3, 3, 0, 0, 0, 0, 0, 0}, labtest.Finished(labtest.IPv4(client.Addr(), server.Addr(), labtest.ProtoUDP, 0, about))...)
 		binary.BigEndian.PutUint16(message[2:], onesComplement(message))
 		return labtest.IPv4(src, client.Addr(), 1, 0, message)
 	}
@@ -81,7 +81,7 @@ func TestForgedICMPErrors(t *testing.T) {
 // TestForgedICMPErrorsOnABridge does the same where a bridge forwards between the pods.
 func TestForgedICMPErrorsOnABridge(t *testing.T) {
 	c := labtest.NewCluster(t, 1, "x/bad@1", "y/client@1", "z/server@1")
-	bridgePods(t, c)
+	labtest.BridgePods(t, c)
 	forgeICMPErrors(t, c)
 }
 

@@ -81,7 +81,7 @@ func TestPodsSendIntoTunnels(t *testing.T) {
 				family = lab.IPv4
 			}
 			inner := datagram(c.Hosts["y/friend"].Addr(family), target.Addr(family))
-			for _, packet := range wrapped(from, c.Nodes[0].Addr(family), finished(inner)) {
+			for _, packet := range wrapped(from, c.Nodes[0].Addr(family), labtest.Finished(inner)) {
 				if err := by.SendIP(packet); err != nil {
 					t.Fatal(err)
 				}
@@ -123,7 +123,7 @@ func TestPodsSendIntoAllowedTunnels(t *testing.T) {
 	c.Apply(t, "policies", isolateX)
 	c.Expect(t, labtest.No("x/bad", "z/sink", "udp/80"))
 	bad, node := c.Hosts["x/bad"], c.Nodes[0]
-	inner := finished(datagram(node.Addr(lab.IPv4), c.Hosts["z/sink"].Addr(lab.IPv4)))
+	inner := labtest.Finished(datagram(node.Addr(lab.IPv4), c.Hosts["z/sink"].Addr(lab.IPv4)))
 	for _, packet := range wrapped(bad.Addr(lab.IPv4), node.Addr(lab.IPv4), inner) {
 		if err := bad.SendIP(packet); err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func TestPodsSendIntoDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	arrived := sink(t, target)
-	inner := finished(datagram(c.Hosts["y/friend"].Addr(lab.IPv4), target.Addr(lab.IPv4)))
+	inner := labtest.Finished(datagram(c.Hosts["y/friend"].Addr(lab.IPv4), target.Addr(lab.IPv4)))
 	ethernet := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00}
 	header := []byte{0x08, 0, 0, 0, 0, 0, 1, 0}
 	send := func(by *lab.Host) {
@@ -188,21 +188,4 @@ func openUDP(t *testing.T, host *lab.Host, to netip.AddrPort) net.Conn {
 	}
 	t.Cleanup(func() { conn.Close() })
 	return conn
-}
-
-// finished fills in what the kernel would: length and checksum of an IPv4 header.
-func finished(packet []byte) []byte {
-	if packet[0]>>4 != 4 {
-		return packet
-	}
-	binary.BigEndian.PutUint16(packet[2:], uint16(len(packet)))
-	var sum uint32
-	for i := 0; i < 20; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(packet[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	binary.BigEndian.PutUint16(packet[10:], ^uint16(sum))
-	return packet
 }

@@ -31,6 +31,23 @@ func IPv4(src, dst netip.Addr, proto byte, flags uint16, payload []byte) []byte 
 	return append(packet, payload...)
 }
 
+// Finished fills in what the kernel would: length and checksum of an IPv4 header.
+func Finished(packet []byte) []byte {
+	if packet[0]>>4 != 4 {
+		return packet
+	}
+	binary.BigEndian.PutUint16(packet[2:], uint16(len(packet)))
+	var sum uint32
+	for i := 0; i < 20; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(packet[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(packet[10:], ^uint16(sum))
+	return packet
+}
+
 // IPv6 builds a packet whose first header after the IPv6 header is next.
 func IPv6(src, dst netip.Addr, next byte, payload []byte) []byte {
 	packet := make([]byte, 40, 40+len(payload))

@@ -1,0 +1,232 @@
+// Package bridgefilter drops frames that one pod of a bridge can send to another past every
+// policy: those with the VLAN tag 0. A bridge forwards them without calling the hooks of IP,
+// where nftables steers packets to the agent, and the receiver takes them as frames without a
+// tag (IEEE 802.1Q, clause 6.9: a tag with the identifier 0 has only a priority). Any other tag
+// leads to an interface of its own for that VLAN, if the receiving pod has one.
+//
+// The package owns a table of nftables' family for bridges. It knows the names of bridges, and
+// neither pods nor policies.
+package bridgefilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/knftables"
+)
+
+// TableName is the name of the table, which is of the family bridge.
+const TableName = "kube-network-policies"
+
+const (
+	bridgesSet    = "bridges"
+	forwardChain  = "forward"
+	taggedCounter = "vlan-tag-0"
+
+	// verifyInterval bounds how long a table that another process has removed stays away,
+	// and is the time between a failed write and the next.
+	verifyInterval = time.Minute
+	// writeTimeout ends an nft process that hangs.
+	writeTimeout = 5 * time.Second
+)
+
+// Filter keeps the table. Its methods may be called from any goroutine, Run only once.
+type Filter struct {
+	open     func() (knftables.Interface, error)
+	poked    chan struct{}
+	failures prometheus.Counter
+
+	mu      sync.Mutex
+	bridges []string
+
+	// Used by Run alone.
+	nft    knftables.Interface // nil before there is a bridge
+	logged string              // the last error, empty after a success
+}
+
+// New returns a Filter that has not accessed the kernel yet, and registers its metrics.
+func New(reg prometheus.Registerer) *Filter {
+	f := newFilter(func() (knftables.Interface, error) { return knftables.New(knftables.BridgeFamily, TableName) }, reg)
+	reg.MustRegister(droppedCollector{})
+	return f
+}
+
+func newFilter(open func() (knftables.Interface, error), reg prometheus.Registerer) *Filter {
+	f := &Filter{open: open, poked: make(chan struct{}, 1), failures: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "netpol_bridge_filter_errors_total",
+		Help: "Failed writes of the nftables table that drops frames with VLAN tag 0 between pods of one bridge.",
+	})}
+	reg.MustRegister(f.failures)
+	return f
+}
+
+// Set makes these the bridges whose frames are filtered. It does not wait for the kernel.
+// A name that nft would take for a pattern is left out.
+func (f *Filter) Set(bridges []string) {
+	bridges = slices.DeleteFunc(slices.Clone(bridges), func(name string) bool { return strings.ContainsAny(name, `"*\`) })
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if slices.Equal(bridges, f.bridges) {
+		return
+	}
+	f.bridges = bridges
+	f.Verify()
+}
+
+// Verify has the table written again soon, because another process may have changed it.
+func (f *Filter) Verify() {
+	select {
+	case f.poked <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes the table until ctx ends, and leaves it in place. Without a bridge it writes
+// nothing. An error is logged when it is another one than before, counted, and retried.
+func (f *Filter) Run(ctx context.Context) error {
+	logger := klog.LoggerWithName(klog.FromContext(ctx), "bridgefilter")
+	verify := time.NewTicker(verifyInterval)
+	defer verify.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.poked:
+		case <-verify.C:
+		}
+		err := f.sync(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			f.logged = ""
+		default:
+			f.failures.Inc()
+			if f.logged != err.Error() {
+				logger.Error(err, "Frames with VLAN tag 0 between pods of one bridge are not dropped, retrying", "every", verifyInterval)
+				f.logged = err.Error()
+			}
+		}
+	}
+}
+
+func (f *Filter) sync(ctx context.Context) error {
+	f.mu.Lock()
+	bridges := f.bridges
+	f.mu.Unlock()
+	if f.nft == nil {
+		if len(bridges) == 0 {
+			return nil
+		}
+		nft, err := f.open()
+		if err != nil {
+			return fmt.Errorf("use nft: %w", err)
+		}
+		f.nft = nft
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if err := f.nft.Run(ctx, f.plan(bridges)); err != nil {
+		return fmt.Errorf("write table bridge %s: %w", TableName, err)
+	}
+	return nil
+}
+
+// plan makes the table what it should be, whatever it was. It deletes no chain: that would
+// drop the packets that wait in any queue of the network namespace.
+func (f *Filter) plan(bridges []string) *knftables.Transaction {
+	set := knftables.Set{Name: bridgesSet, Type: "ifname"}
+	chain := knftables.Chain{
+		Name: forwardChain, Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(knftables.ForwardHook),
+		Priority: knftables.PtrTo(knftables.BaseChainPriority("-300")),
+	}
+	tx := f.nft.NewTransaction()
+	tx.Add(&knftables.Table{})
+	tx.Add(&knftables.Counter{Name: taggedCounter})
+	tx.Add(&set)
+	tx.Flush(&set)
+	for _, name := range bridges {
+		tx.Add(&knftables.Element{Set: bridgesSet, Key: []string{`"` + name + `"`}})
+	}
+	tx.Add(&chain)
+	tx.Flush(&chain)
+	for _, tag := range []string{"8021q", "8021ad"} {
+		tx.Add(&knftables.Rule{
+			Chain: forwardChain,
+			Rule:  fmt.Sprintf("meta ibrname @%s ether type %s vlan id 0 counter name %s drop", bridgesSet, tag, taggedCounter),
+		})
+	}
+	return tx
+}
+
+// Cleanup removes the table. This drops the packets that wait in any queue of the network
+// namespace. It is no error if there is no table.
+func Cleanup() error {
+	if err := cleanup(); err != nil {
+		return fmt.Errorf("remove table bridge %s: %w", TableName, err)
+	}
+	return nil
+}
+
+func cleanup() error {
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyBridge)
+	if err != nil {
+		return err
+	}
+	for _, table := range tables {
+		if table.Name == TableName {
+			conn.DelTable(table)
+			return conn.Flush()
+		}
+	}
+	return nil
+}
+
+var droppedDesc = prometheus.NewDesc("netpol_vlan_tag_frames_total",
+	"Frames with VLAN tag 0 that were dropped between pods of one bridge. There is no sample while no bridge is filtered.", nil, nil)
+
+// droppedCollector reads the counter of the table when it is scraped. There is no sample if
+// it cannot be read.
+type droppedCollector struct{}
+
+// Describe implements prometheus.Collector.
+func (droppedCollector) Describe(ch chan<- *prometheus.Desc) { ch <- droppedDesc }
+
+// Collect implements prometheus.Collector.
+func (droppedCollector) Collect(ch chan<- prometheus.Metric) {
+	if n, err := dropped(); err == nil {
+		ch <- prometheus.MustNewConstMetric(droppedDesc, prometheus.CounterValue, float64(n))
+	}
+}
+
+var errNoCounter = errors.New("no such counter")
+
+func dropped() (uint64, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return 0, err
+	}
+	found, err := conn.GetObject(&nftables.CounterObj{
+		Table: &nftables.Table{Name: TableName, Family: nftables.TableFamilyBridge}, Name: taggedCounter,
+	})
+	if err != nil {
+		return 0, err
+	}
+	counter, ok := found.(*nftables.CounterObj)
+	if !ok {
+		return 0, errNoCounter
+	}
+	return counter.Packets, nil
+}
