@@ -61,15 +61,23 @@ const (
 	// maxValues is how many values of a label a selector has at most that several were merged
 	// to: a request of less than 4 KB.
 	maxValues = 50
+	// maxSelector is how long a selector may be in a request, in bytes. One policy can have
+	// some that are a hundred times as long.
+	maxSelector = 4 << 10
 )
 
 // Cover returns at most limit sets, at least one, that include all needs: these as far as
-// possible, several in one if that is exactly these, and wider ones in the place of many. No set
-// includes another one.
+// possible, several in one if that is exactly these, and wider ones in the place of many, or of
+// one whose selector is too long. No set includes another one.
 func Cover(needs []PodSet, limit int) []PodSet {
+	// What cannot be merged to a few sets is not tried: policies can have thousands of selectors.
+	needs = widen(shorten(needs), maxSelectors*maxValues, ofNamespace)
+	if len(needs) > limit*maxValues {
+		return []PodSet{{}}
+	}
 	for widest := maxSelectors; ; widest /= 2 {
 		sets := widen(needs, maxNamespaces*widest/maxSelectors, func(s PodSet) PodSet { return PodSet{Labels: s.Labels} })
-		sets = widen(merge(sets), widest, func(s PodSet) PodSet { return PodSet{Namespace: s.Namespace} })
+		sets = widen(merge(sets), widest, ofNamespace)
 		switch {
 		case len(sets) <= limit:
 			return slices.DeleteFunc(slices.Clone(sets), func(s PodSet) bool {
@@ -79,6 +87,20 @@ func Cover(needs []PodSet, limit int) []PodSet {
 			return []PodSet{{}}
 		}
 	}
+}
+
+// ofNamespace returns the set of all pods of the namespace of a set.
+func ofNamespace(s PodSet) PodSet { return PodSet{Namespace: s.Namespace} }
+
+// shorten replaces sets whose selectors are too long for a request by those of their namespaces.
+func shorten(sets []PodSet) []PodSet {
+	short := slices.Clone(sets)
+	for i, s := range short {
+		if len(s.Labels) > maxSelector {
+			short[i] = ofNamespace(s)
+		}
+	}
+	return short
 }
 
 // widen replaces the sets by a wider one where more than limit would be in it, and removes
@@ -109,19 +131,30 @@ func widen(sets []PodSet, limit int, wider func(PodSet) PodSet) []PodSet {
 }
 
 // merge replaces sets that differ only in the values of one label by one set of exactly their
-// pods.
+// pods. Each label is looked for in the selectors that have it alone: there can be thousands.
 func merge(sets []PodSet) []PodSet {
-	keys := map[string]bool{}
-	for _, s := range sets {
+	merged := map[PodSet]bool{}
+	having := map[string][]PodSet{} // by key of a label; some are merged already
+	add := func(s PodSet) {
+		merged[s] = true
 		requirements, _ := labels.ParseToRequirements(s.Labels)
 		for _, r := range requirements {
-			keys[r.Key()] = true
+			having[r.Key()] = append(having[r.Key()], s)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		sets = mergeValues(sets, key)
+	for _, s := range sets {
+		add(s)
 	}
-	return sets
+	for _, key := range slices.Sorted(maps.Keys(having)) {
+		of := slices.DeleteFunc(having[key], func(s PodSet) bool { return !merged[s] })
+		for _, s := range of {
+			delete(merged, s)
+		}
+		for _, s := range mergeValues(of, key) {
+			add(s)
+		}
+	}
+	return slices.Collect(maps.Keys(merged))
 }
 
 // mergeValues merges sets that differ only in the values of one label. Each of them is within one

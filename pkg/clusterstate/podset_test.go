@@ -54,6 +54,10 @@ func TestCover(t *testing.T) {
 		{"too many values", spread(maxSelectors*maxValues+1, func(i int) PodSet { return PodSet{"x", fmt.Sprintf("app=a%03d", i)} }), 9, []PodSet{{"x", ""}}},
 		{"values within those of all namespaces", []PodSet{{"x", "app=a"}, {"", "app=a,b=c"}, {"", "app=b,b=c"}, {"x", "app=b,b=c,d=e"}}, 9,
 			[]PodSet{{"", "app in (a,b),b=c"}, {"x", "app=a"}}},
+		{"a selector that is too long", []PodSet{{"x", selectorOf(maxSelector / 4)}, {"x", "app=a"}, {"y", "app=a"}}, 9, []PodSet{{"x", ""}, {"y", "app=a"}}},
+		{"one of all namespaces", []PodSet{{"", selectorOf(maxSelector / 4)}, {"x", "app=a"}}, 9, []PodSet{{}}},
+		{"thousands of keys", spread(5000, func(i int) PodSet { return PodSet{"x", fmt.Sprintf("k%d=a", i)} }), 9, []PodSet{{"x", ""}}},
+		{"thousands of keys of all namespaces", spread(5000, func(i int) PodSet { return PodSet{"", fmt.Sprintf("k%d=a", i)} }), 9, []PodSet{{}}},
 		{"twice", []PodSet{{"x", "app=a"}, {"x", "app=a,app in (a)"}}, 9, []PodSet{{"x", "app=a"}}},
 		{"no selectors of the API", []PodSet{{"x", "=,"}, {"x", "=,,"}}, 9, []PodSet{{"x", "=,"}, {"x", "=,,"}}},
 	} {
@@ -150,5 +154,17 @@ func TestMergedSetsAreExact(t *testing.T) {
 	}
 	if fewer < 50 {
 		t.Errorf("%d were merged", fewer)
+	}
+}
+
+// BenchmarkCover covers as many selectors with keys of their own as are merged at all.
+func BenchmarkCover(b *testing.B) {
+	const limit = 56
+	var needs []PodSet
+	for i := range limit * maxValues {
+		needs = append(needs, PodSet{"", fmt.Sprintf("k%d=a", i)})
+	}
+	for b.Loop() {
+		Cover(needs, limit)
 	}
 }

@@ -105,11 +105,12 @@ func (w *podWatch) end() {
 
 // knownPod is what is known of a pod in the Cluster.
 type knownPod struct {
-	version uint64 // the newest that was seen, 0 if it is no number
-	watches uint64 // the bits of those that have it
+	version uint64    // the newest that was seen, 0 if it is no number
+	watches uint64    // the bits of those that have it
+	due     time.Time // of the last doubt about it
 }
 
-// doubt is a pod that no watch has.
+// doubt is a pod that no watch had when the doubt began. Only the last doubt about a pod counts.
 type doubt struct {
 	pod [2]string
 	due time.Time
@@ -358,14 +359,21 @@ func (p *neededPods) settle(v view, now time.Time) (changed int) {
 		d := p.doubts[0]
 		p.doubts = p.doubts[1:]
 		switch k, found := p.known[d.pod]; {
-		case !found || k.watches != 0:
+		case !found || k.watches != 0 || !k.due.Equal(d.due):
 		case p.mayHaveMissed(d.pod):
-			p.doubts = append(p.doubts, doubt{d.pod, now.Add(doubtFor)})
+			p.doubt(d.pod, k, now)
 		default:
 			changed += p.forget(v, d.pod)
 		}
 	}
 	return changed
+}
+
+// doubt has a pod that no watch has forgotten after doubtFor.
+func (p *neededPods) doubt(pod [2]string, k knownPod, now time.Time) {
+	k.due = now.Add(doubtFor)
+	p.known[pod] = k
+	p.doubts = append(p.doubts, doubt{pod, k.due})
 }
 
 // mayHaveMissed reports whether a watch that may select a pod has ended, and is not under way
@@ -456,12 +464,11 @@ func (p *neededPods) delete(v view, w *podWatch, s *stripped) bool {
 	if w.Labels == "" && (version == 0 || version >= k.version) {
 		return p.forget(v, pod) > 0
 	}
-	k.watches &^= w.bit
-	p.known[pod] = k
-	if k.watches != 0 {
+	if k.watches &^= w.bit; k.watches != 0 {
+		p.known[pod] = k
 		return false
 	}
-	p.doubts = append(p.doubts, doubt{pod, time.Now().Add(doubtFor)})
+	p.doubt(pod, k, time.Now())
 	p.poke()
 	return v.Doubt(s.namespace, s.name)
 }

@@ -500,20 +500,24 @@ func TestDoubtsAboutPods(t *testing.T) {
 		name  string
 		other PodQuery
 		// what happens to the other watch a moment before the doubt would end
-		then func(c *currency, w *podWatch)
+		then func(c *Cache, w *podWatch)
 		want int // pods that are known then
 	}{
-		{"another watch is under way", withLabels("tier=b"), func(*currency, *podWatch) {}, 0},
-		{"it has ended", withLabels("tier=b"), func(c *currency, w *podWatch) { c.set(w.mirror, false) }, 1},
-		{"it has begun again, and its events have not come yet", withLabels("tier=b"), func(c *currency, w *podWatch) {
-			c.set(w.mirror, false)
-			c.set(w.mirror, true)
+		{"another watch is under way", withLabels("tier=b"), func(*Cache, *podWatch) {}, 0},
+		{"it has ended", withLabels("tier=b"), func(c *Cache, w *podWatch) { c.currency.set(w.mirror, false) }, 1},
+		{"it has begun again, and its events have not come yet", withLabels("tier=b"), func(c *Cache, w *podWatch) {
+			c.currency.set(w.mirror, false)
+			c.currency.set(w.mirror, true)
 		}, 1},
-		{"it has not listed, so that packets wait in any case", withLabels("tier=b"), func(c *currency, w *podWatch) {
-			c.set(w.mirror, false)
+		{"it has not listed, so that packets wait in any case", withLabels("tier=b"), func(c *Cache, w *podWatch) {
+			c.currency.set(w.mirror, false)
 			w.listed = false
 		}, 0},
-		{"it is of another namespace", PodQuery{PodSet: clusterstate.PodSet{Namespace: "z"}}, func(c *currency, w *podWatch) { c.set(w.mirror, false) }, 0},
+		{"it is of another namespace", PodQuery{PodSet: clusterstate.PodSet{Namespace: "z"}}, func(c *Cache, w *podWatch) { c.currency.set(w.mirror, false) }, 0},
+		{"it has the pod, and then no more", withLabels("tier=b"), func(c *Cache, w *podWatch) {
+			c.needed.set(c.view, w, &stripped{namespace: "y", name: "a", version: "12", object: compile.NewPod(podOn("other", "y", "a", "10.0.1.1", "a"))})
+			c.needed.delete(c.view, w, &stripped{namespace: "y", name: "a", version: "13"})
+		}, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -534,7 +538,7 @@ func TestDoubtsAboutPods(t *testing.T) {
 				time.Sleep(time.Minute)
 				p.delete(v, first, &stripped{namespace: "y", name: "a", version: "11"})
 				time.Sleep(doubtFor - time.Millisecond)
-				tc.then(cache.currency, other)
+				tc.then(cache, other)
 				time.Sleep(time.Millisecond)
 				p.settle(v, time.Now())
 				if got := v.Len(compile.KindPod); got != tc.want {
