@@ -150,7 +150,7 @@ func (c *Cache) restore(ctx context.Context) *policy.Snapshot {
 		return nil
 	}
 	logger := klog.FromContext(ctx)
-	if err := c.cfg.Saved.Clean(); err != nil {
+	if err := c.cfg.Saved.Clean(time.Now()); err != nil {
 		logger.Error(err, "Unfinished files of the snapshot cache are not removed")
 	}
 	s, err := c.cfg.Saved.Read(time.Now(), podwatch.NewShared().Share)

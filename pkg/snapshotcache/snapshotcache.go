@@ -289,26 +289,40 @@ func (c *Cache) Replaced() bool {
 // temporary is the pattern of names of files that are being written.
 func temporary(path string) string { return "." + filepath.Base(path) + ".*" }
 
-// Clean removes files that an agent that was killed had begun to write.
-func (c *Cache) Clean() error { return removeTemporary(c.cfg.Path) }
+// abandonedAfter is how old a file is whose writer has certainly ended: writing takes less than
+// a second.
+const abandonedAfter = time.Minute
+
+// Clean removes files that an agent that was killed had begun to write. It leaves those alone
+// that another agent may be writing at this time.
+func (c *Cache) Clean(now time.Time) error {
+	names, err := unfinished(c.cfg.Path)
+	for _, name := range names {
+		if file, errStat := os.Stat(name); errStat == nil && now.Sub(file.ModTime()) > abandonedAfter {
+			err = errors.Join(err, remove(name))
+		}
+	}
+	return err
+}
 
 // Remove removes the file at path, and those that were being written in its place.
 func Remove(path string) error {
-	err := os.Remove(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+	names, err := unfinished(path)
+	for _, name := range append(names, path) {
+		err = errors.Join(err, remove(name))
 	}
-	return errors.Join(err, removeTemporary(path))
+	return err
 }
 
-func removeTemporary(path string) error {
-	names, err := filepath.Glob(filepath.Join(filepath.Dir(path), temporary(path)))
-	if err != nil {
+// unfinished returns the names of files that are or were being written in the place of path.
+func unfinished(path string) ([]string, error) {
+	return filepath.Glob(filepath.Join(filepath.Dir(path), temporary(path)))
+}
+
+// remove removes a file unless it is gone.
+func remove(name string) error {
+	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	var errs []error
-	for _, name := range names {
-		errs = append(errs, os.Remove(name))
-	}
-	return errors.Join(errs...)
+	return nil
 }

@@ -253,6 +253,27 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
+// TestCleanLeavesWhatIsBeingWritten: another agent may be about to rename its file.
+func TestCleanLeavesWhatIsBeingWritten(t *testing.T) {
+	folder := t.TempDir()
+	abandoned, current := filepath.Join(folder, ".snapshot.1"), filepath.Join(folder, ".snapshot.2")
+	for _, name := range []string{abandoned, current} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Now()
+	if err := os.Chtimes(abandoned, now, now.Add(-abandonedAfter-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if err := newCache(filepath.Join(folder, "snapshot")).Clean(now); err != nil {
+		t.Error(err)
+	}
+	if names, err := filepath.Glob(filepath.Join(folder, ".s*")); err != nil || !slices.Equal(names, []string{current}) {
+		t.Errorf("left are %v, %v", names, err)
+	}
+}
+
 // TestTheFormatHasANumber fails when a file of another version may mean something else.
 // Change the number in title with these.
 func TestTheFormatHasANumber(t *testing.T) {
