@@ -10,7 +10,6 @@ package bridgefilter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -195,7 +194,7 @@ func cleanup() error {
 }
 
 var droppedDesc = prometheus.NewDesc("netpol_vlan_tag_frames_total",
-	"Frames with VLAN tag 0 that were dropped between pods of one bridge. There is no sample while no bridge is filtered.", nil, nil)
+	"Frames with VLAN tag 0 that were dropped between pods of one bridge.", nil, nil)
 
 // droppedCollector reads the counter of the table when it is scraped. There is no sample if
 // it cannot be read.
@@ -211,22 +210,17 @@ func (droppedCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-var errNoCounter = errors.New("no such counter")
-
+// dropped returns the number of dropped frames, 0 if there is no table.
 func dropped() (uint64, error) {
 	conn, err := nftables.New()
 	if err != nil {
 		return 0, err
 	}
-	found, err := conn.GetObject(&nftables.CounterObj{
-		Table: &nftables.Table{Name: TableName, Family: nftables.TableFamilyBridge}, Name: taggedCounter,
-	})
-	if err != nil {
-		return 0, err
+	objects, err := conn.GetObjects(&nftables.Table{Name: TableName, Family: nftables.TableFamilyBridge})
+	for _, object := range objects {
+		if counter, ok := object.(*nftables.CounterObj); ok && counter.Name == taggedCounter {
+			return counter.Packets, nil
+		}
 	}
-	counter, ok := found.(*nftables.CounterObj)
-	if !ok {
-		return 0, errNoCounter
-	}
-	return counter.Packets, nil
+	return 0, err
 }

@@ -3,7 +3,6 @@ package bridgefilter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -157,6 +156,6 @@ func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	New(reg)
 	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
-		t.Error(fmt.Sprint(problems), err)
+		t.Errorf("%v, %v", problems, err)
 	}
 }

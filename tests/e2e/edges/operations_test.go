@@ -62,7 +62,6 @@ var conditionalMetrics = []string{
 	"netpol_otlp_points_total",            // --otlp-endpoint
 	"netpol_pod_watches",                  // --pod-watches
 	"netpol_startup_taint_removals_total", // --startup-taint
-	"netpol_vlan_tag_frames_total",        // pods on bridges, and a kernel that can filter these
 }
 
 // A Prometheus that scrapes agents and status writer, whose metrics agent.sh has opened, has
