@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,16 +18,34 @@ import (
 // kernel is a fake that can refuse writes.
 type kernel struct {
 	*knftables.Fake
+
+	mu     sync.Mutex
 	err    error
 	writes int
 }
 
 func (k *kernel) Run(ctx context.Context, tx *knftables.Transaction) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.writes++
 	if k.err != nil {
 		return k.err
 	}
 	return k.Fake.Run(ctx, tx)
+}
+
+// refuse has writes fail with err, or succeed if it is nil.
+func (k *kernel) refuse(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.err = err
+}
+
+// count returns how often there was a write.
+func (k *kernel) count() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.writes
 }
 
 // filtered returns the bridges that the table filters, nil if it has not all rules.
@@ -74,8 +93,8 @@ func TestBridgesComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, k := started(t)
 		time.Sleep(2 * verifyInterval)
-		if k.writes > 0 {
-			t.Errorf("%d writes without a bridge", k.writes)
+		if n := k.count(); n > 0 {
+			t.Errorf("%d writes without a bridge", n)
 		}
 		for _, test := range []struct{ set, want []string }{
 			{[]string{"cni0"}, []string{"cni0"}},
@@ -89,10 +108,10 @@ func TestBridgesComeAndGo(t *testing.T) {
 				t.Errorf("with the bridges %q these are filtered: %q", test.set, got)
 			}
 		}
-		before := k.writes
+		before := k.count()
 		f.Set([]string{})
 		synctest.Wait()
-		if k.writes != before {
+		if k.count() != before {
 			t.Error("the same bridges were written again")
 		}
 	})
@@ -127,14 +146,14 @@ func TestRemovedTableIsWrittenAgain(t *testing.T) {
 func TestRefusedWriteIsCountedAndRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, k := started(t)
-		k.err = errors.New("no such expression")
+		k.refuse(errors.New("no such expression"))
 		f.Set([]string{"cni0"})
 		time.Sleep(2 * verifyInterval)
 		synctest.Wait()
 		if n := testutil.ToFloat64(f.failures); n != 3 {
 			t.Errorf("%v failures counted, want that of the change and of two retries", n)
 		}
-		k.err = nil
+		k.refuse(nil)
 		time.Sleep(verifyInterval)
 		synctest.Wait()
 		if got := k.filtered(t); !slices.Equal(got, []string{"cni0"}) {

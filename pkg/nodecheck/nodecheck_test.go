@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,11 +85,33 @@ netpol_node_problems{cause="policy_engine"} 1
 netpol_node_problems{cause="unknown"} 0
 `
 
+// changing is a node that becomes another one.
+type changing struct {
+	mu sync.Mutex
+	fake
+}
+
+func (c *changing) become(f fake) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fake = f
+}
+
+func (c *changing) now() fake {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.fake
+}
+
+func (c *changing) Interfaces() ([]string, error)      { return c.now().Interfaces() }
+func (c *changing) BridgePort(name string) bool        { return c.now().BridgePort(name) }
+func (c *changing) Sysctl(path string) (string, error) { return c.now().Sysctl(path) }
+
 // TestBridgeThatComesLater gives the node a bridge after the agent has started, as the first
 // pod of a new node does, and then sets the sysctls.
 func TestBridgeThatComesLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node := &fake{interfaces: []string{"lo", "eth0"}, chains: []string{"cali-FORWARD"}}
+		node := &changing{fake: fake{interfaces: []string{"lo", "eth0"}, chains: []string{"cali-FORWARD"}}}
 		reg := prometheus.NewRegistry()
 		ctx, stop := context.WithCancel(t.Context())
 		var lines []string
@@ -101,14 +124,14 @@ func TestBridgeThatComesLater(t *testing.T) {
 			want int // problems of bridges
 			log  int // lines so far
 		}{
-			{*node, 0, 1},
+			{node.fake, 0, 1},
 			{bridge("0", "0"), 2, 3},
 			{bridge("0", "0"), 2, 3},
 			{bridge("0", "1"), 1, 3},
 			{bridge("1", "1"), 0, 3},
 			{bridge("0", "1"), 1, 4},
 		} {
-			*node = step.node
+			node.become(step.node)
 			time.Sleep(interval)
 			synctest.Wait()
 			if err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(exported, step.want))); err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,9 +56,17 @@ func TestBridgedPodsHaveNoOtherAddresses(t *testing.T) {
 		{mac, advertisement(local, victim.Addr(lab.IPv6), 137)},                   // a redirect
 		{everyone, labtest.IPv6(local, all6, 58, []byte{135, 0, 0, 0, 'd', 'a'})}, // discovery that was forwarded
 	}
+	// The kernel of the pod sends neighbour and listener discovery besides.
 	arrived, err := victim.Capture(func(packet []byte) bool {
-		return packet[0]>>4 == 4 && packet[9] == labtest.ProtoUDP ||
-			packet[0]>>4 == 6 && (packet[6] != 58 || packet[7] != 255 || packet[40] == 134 || packet[40] == 137)
+		switch {
+		case len(packet) > 20 && packet[0]>>4 == 4:
+			return netip.AddrFrom4([4]byte(packet[12:])) == own4 && packet[9] == labtest.ProtoUDP
+		case len(packet) > 40 && packet[0]>>4 == 6:
+			next, hops, kind := packet[6], packet[7], packet[40]
+			return slices.Contains([]netip.Addr{own6, local}, netip.AddrFrom16([16]byte(packet[8:]))) &&
+				(next == labtest.ProtoUDP || next == labtest.ProtoTCP || next == 58 && (hops != 255 || kind == 134 || kind == 137))
+		}
+		return false
 	})
 	if err != nil {
 		t.Fatal(err)
