@@ -56,7 +56,7 @@ func TestBridgedPodsHaveNoOtherAddresses(t *testing.T) {
 		{mac, advertisement(local, victim.Addr(lab.IPv6), 137)},                   // a redirect
 		{everyone, labtest.IPv6(local, all6, 58, []byte{135, 0, 0, 0, 'd', 'a'})}, // discovery that was forwarded
 	}
-	// The kernel of the pod sends neighbour and listener discovery besides.
+	// The kernel of the pod also sends neighbour and listener discovery.
 	arrived, err := victim.Capture(func(packet []byte) bool {
 		switch {
 		case len(packet) > 20 && packet[0]>>4 == 4:
