@@ -3,6 +3,7 @@ package bridgefilter
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -59,6 +60,16 @@ func (k *kernel) filtered(t *testing.T) []string {
 	}
 	if len(rules) != 2 {
 		t.Errorf("%d rules, want one for each type of tag", len(rules))
+	}
+	document, err := os.ReadFile("../../docs/nftables.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range rules {
+		// As nft prints it.
+		if line := strings.Replace(rule.Rule, taggedCounter, `"`+taggedCounter+`"`, 1); !strings.Contains(string(document), "\t\t"+line+"\n") {
+			t.Errorf("docs/nftables.md does not have the rule %s", line)
+		}
 	}
 	elements, err := k.ListElements(t.Context(), "set", bridgesSet)
 	if err != nil {
