@@ -61,6 +61,10 @@ func (c *cluster) openByHand(t *testing.T) {
 func TestABootIsClosed(t *testing.T) {
 	c, cache := newBooted(t)
 	node := c.Nodes[0]
+	// Without it, the kernel takes the first packet that it tracks for one of a new connection.
+	if _, err := node.Run(t.Context(), tracks, "nft", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
 	talk := converse(t, c.Hosts["y/web"], c.Hosts["x/web"])
 	api := c.api(t)
 	agent := c.startWithAPI(t, "--cni-cache-dir="+string(cache))
