@@ -228,7 +228,9 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		return nil, err
 	}
 	if a.links != nil {
-		a.bridges = bridgefilter.New(reg)
+		if a.bridges, err = bridgefilter.New(reg); err != nil {
+			return nil, err
+		}
 	}
 	if a.steerer, err = steer.New(steer.Config{
 		Queue:         cfg.Queue,

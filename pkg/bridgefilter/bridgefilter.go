@@ -12,7 +12,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/nft"
 )
 
 // TableName is the name of the table, which is of the family bridge.
@@ -39,7 +40,7 @@ const (
 
 // Filter keeps the table. Its methods may be called from any goroutine, Run only once.
 type Filter struct {
-	open     func() (knftables.Interface, error)
+	nft      nft.Writer
 	poked    chan struct{}
 	failures prometheus.Counter
 
@@ -47,19 +48,23 @@ type Filter struct {
 	bridges []string
 
 	// Used by Run alone.
-	nft    knftables.Interface // nil before there is a bridge
-	logged string              // the last error, empty after a success
+	wanted bool   // whether there has been a bridge
+	logged string // the last error, empty after a success
 }
 
-// New returns a Filter that has not accessed the kernel yet, and registers its metrics.
-func New(reg prometheus.Registerer) *Filter {
-	f := newFilter(func() (knftables.Interface, error) { return knftables.New(knftables.BridgeFamily, TableName) }, reg)
+// New returns a Filter that has not accessed the kernel yet, and registers its metrics. It is
+// an error if there is no nft program.
+func New(reg prometheus.Registerer) (*Filter, error) {
+	table, err := nft.New(knftables.BridgeFamily, TableName)
+	if err != nil {
+		return nil, err
+	}
 	reg.MustRegister(droppedCollector{})
-	return f
+	return newFilter(table, reg), nil
 }
 
-func newFilter(open func() (knftables.Interface, error), reg prometheus.Registerer) *Filter {
-	f := &Filter{open: open, poked: make(chan struct{}, 1), failures: prometheus.NewCounter(prometheus.CounterOpts{
+func newFilter(table nft.Writer, reg prometheus.Registerer) *Filter {
+	f := &Filter{nft: table, poked: make(chan struct{}, 1), failures: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "netpol_bridge_filter_errors_total",
 		Help: "Failed writes of the nftables table that drops frames with VLAN tag 0 between pods of one bridge.",
 	})}
@@ -68,9 +73,9 @@ func newFilter(open func() (knftables.Interface, error), reg prometheus.Register
 }
 
 // Set makes these the bridges whose frames are filtered. It does not wait for the kernel.
-// A name that nft would take for a pattern is left out.
+// A name that nft would parse as something else is left out.
 func (f *Filter) Set(bridges []string) {
-	bridges = slices.DeleteFunc(slices.Clone(bridges), func(name string) bool { return strings.ContainsAny(name, `"*\`) })
+	bridges = slices.DeleteFunc(slices.Clone(bridges), func(name string) bool { return !nft.IsPlain(name) })
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if slices.Equal(bridges, f.bridges) {
@@ -121,15 +126,9 @@ func (f *Filter) sync(ctx context.Context) error {
 	f.mu.Lock()
 	bridges := f.bridges
 	f.mu.Unlock()
-	if f.nft == nil {
-		if len(bridges) == 0 {
-			return nil
-		}
-		nft, err := f.open()
-		if err != nil {
-			return fmt.Errorf("use nft: %w", err)
-		}
-		f.nft = nft
+	f.wanted = f.wanted || len(bridges) > 0
+	if !f.wanted {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()

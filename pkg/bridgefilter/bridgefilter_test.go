@@ -87,7 +87,7 @@ func (k *kernel) filtered(t *testing.T) []string {
 func started(t *testing.T) (*Filter, *kernel) {
 	t.Helper()
 	k := &kernel{Fake: knftables.NewFake(knftables.BridgeFamily, TableName)}
-	f := newFilter(func() (knftables.Interface, error) { return k, nil }, prometheus.NewRegistry())
+	f := newFilter(k, prometheus.NewRegistry())
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -173,18 +173,11 @@ func TestRefusedWriteIsCountedAndRetried(t *testing.T) {
 	})
 }
 
-func TestMissingProgramIsAnError(t *testing.T) {
-	missing := errors.New("no nft")
-	f := newFilter(func() (knftables.Interface, error) { return nil, missing }, prometheus.NewRegistry())
-	f.Set([]string{"cni0"})
-	if err := f.sync(t.Context()); !errors.Is(err, missing) {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	New(reg)
+	if _, err := New(reg); err != nil {
+		t.Fatal(err)
+	}
 	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}

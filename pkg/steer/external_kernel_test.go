@@ -114,3 +114,13 @@ func TestKernelRepairTime(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// await polls until f is true.
+func await(t *testing.T, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("condition not met within 30s")
+		}
+	}
+}

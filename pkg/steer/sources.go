@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/nft"
 )
 
 // Names of the objects that check the sources of packets.
@@ -80,20 +82,14 @@ func (c contents) addSources(s Sets) {
 	c.addNames(bridgesSpec, s.Bridges)
 }
 
+// addNames leaves out the names of interfaces that nft would parse as something else; such
+// an interface is checked.
 func (c contents) addNames(spec setSpec, names []string) {
 	for _, name := range names {
-		if plainName(name) {
+		if nft.IsPlain(name) {
 			c[spec.name][spec.valueElement(name)] = struct{}{}
 		}
 	}
-}
-
-// plainName reports whether nft parses name as it is. Interface names may contain
-// quotes and other special characters; such an interface is checked.
-func plainName(name string) bool {
-	return name != "" && len(name) < unix.IFNAMSIZ && !strings.ContainsFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-@", r))
-	})
 }
 
 // valueElement returns an element of a value that key or nft has written.
@@ -122,7 +118,7 @@ func (s setSpec) decodeValue(k setKey) (element, bool) {
 		return element{}, false
 	case s.keyType == "ifname":
 		name := text(k.bytes)
-		return s.valueElement(name), plainName(name)
+		return s.valueElement(name), nft.IsPlain(name)
 	case len(k.bytes) == 0:
 		return element{}, false
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/knftables"
 
+	"sigs.k8s.io/kube-network-policies/pkg/nft"
 	"sigs.k8s.io/kube-network-policies/pkg/runner"
 )
 
@@ -43,7 +44,7 @@ var errNotSynced = errors.New("steering is not synced yet")
 type Steerer struct {
 	cfg     Config
 	divert  Divert // never DivertAuto
-	nft     writer
+	nft     nft.Writer
 	kernel  kernel
 	runner  *runner.Runner
 	metrics *metrics
@@ -102,13 +103,13 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	if err != nil {
 		return nil, err
 	}
-	nft, err := newProgram()
+	table, err := nft.New(knftables.InetFamily, TableName)
 	if err != nil {
 		return nil, err
 	}
 	cfg.Divert, cfg.EarlyUDP = divert, cfg.EarlyUDP.choose(caps)
 	cfg.SourceCheck = cfg.SourceCheck && caps.checksSources()
-	s := newSteerer(cfg, caps, nft, netlinkKernel{chains(cfg)}, &netlinkVerdicts{})
+	s := newSteerer(cfg, caps, table, netlinkKernel{chains(cfg)}, &netlinkVerdicts{})
 	if divert == DivertXTables {
 		s.writeXTables = writeXTables
 	}
@@ -116,7 +117,7 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 }
 
 // newSteerer takes a valid Config without automatic choices.
-func newSteerer(cfg Config, caps Capabilities, nft writer, k kernel, v verdictKernel) *Steerer {
+func newSteerer(cfg Config, caps Capabilities, nft nft.Writer, k kernel, v verdictKernel) *Steerer {
 	s := &Steerer{cfg: cfg, divert: cfg.Divert, nft: nft, kernel: k, verdicts: v, health: errNotSynced,
 		waiting: make(chan struct{}, 1), excluding: make(chan struct{}, 1)}
 	s.runner = runner.New(runner.Config{
@@ -239,14 +240,14 @@ func (s *Steerer) hasTable(ctx context.Context) bool {
 // Cleanup removes the table. This drops the packets that wait in any queue of the
 // network namespace. It is no error if there is no table.
 func Cleanup(ctx context.Context) error {
-	nft, err := newProgram()
+	table, err := nft.New(knftables.InetFamily, TableName)
 	if err != nil {
 		return fmt.Errorf("remove table %s: %w", TableName, err)
 	}
-	return cleanup(ctx, nft)
+	return cleanup(ctx, table)
 }
 
-func cleanup(ctx context.Context, nft writer) error {
+func cleanup(ctx context.Context, nft nft.Writer) error {
 	tx := nft.NewTransaction()
 	tx.Add(&knftables.Table{}) // deleting what does not exist is an error
 	tx.Delete(&knftables.Table{})
