@@ -23,9 +23,14 @@ import (
 // programTimeout is how long a change may take to come into force.
 const programTimeout = time.Minute
 
+// patience is how long an attempt that should succeed may be without an answer: as long as a
+// busy machine may take.
+const patience = 20 * time.Second
+
 // packets is a network of network namespaces with real agents.
 type packets struct {
 	*netns.Backend
+	expected *evaluated // what answers are waited for longer
 
 	mu      sync.RWMutex
 	objects manifests.Objects // that are in force
@@ -39,11 +44,12 @@ func newPackets(ctx context.Context, agent string, args ...string) (network, err
 	if err != nil {
 		return nil, err
 	}
-	return &packets{Backend: backend}, nil
+	return &packets{Backend: backend, expected: &evaluated{evaluator: byOracle, nodes: backend.Nodes()}}, nil
 }
 
 // Apply implements cluster.Network.
 func (p *packets) Apply(ctx context.Context, objects manifests.Objects) error {
+	nodes := objects.Nodes
 	objects.Nodes = nil // which the backend has
 	if equality.Semantic.DeepEqual(objects, p.inForce()) {
 		return nil
@@ -71,9 +77,10 @@ func (p *packets) Apply(ctx context.Context, objects manifests.Objects) error {
 		return fmt.Errorf("wait for a change to come into force: %w; agents:\n%s", err, p.Logs())
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.objects = objects
-	return nil
+	p.mu.Unlock()
+	objects.Nodes = nodes
+	return p.expected.Apply(ctx, objects)
 }
 
 // concernedBy returns for each node whether its agent has something to program once objects
@@ -117,7 +124,7 @@ func stateOf(objects manifests.Objects) *netpol.State {
 	return state
 }
 
-// Connect implements cluster.Network.
+// Connect implements cluster.Network. What should be denied has the attempt's timeout.
 func (p *packets) Connect(ctx context.Context, a cluster.Attempt) (netpol.Outcome, error) {
 	to := p.owner(a.To.Addr())
 	if to == "" {
@@ -127,8 +134,12 @@ func (p *packets) Connect(ctx context.Context, a cluster.Attempt) (netpol.Outcom
 	if a.To.Addr().Is4() {
 		family = corev1.IPv4Protocol
 	}
+	silence := a.Timeout
+	if expected, err := p.expected.Connect(ctx, a); err == nil && expected == netpol.Connected {
+		silence = max(silence, patience)
+	}
 	outcomes, err := p.Probe(ctx, []netpol.Connection{{
-		From: a.From, To: to, Silence: a.Timeout,
+		From: a.From, To: to, Silence: silence,
 		Traffic: netpol.Traffic{Protocol: a.Protocol, Port: int32(a.To.Port()), Family: family},
 	}})
 	if err != nil {

@@ -135,6 +135,10 @@ func TestPoliciesAreWrittenOnce(t *testing.T) {
 		k.run("label", "netpol", "-n", c.namespace, "range", "seen=yes")
 		k.apply(nodePorts(c.namespace, "later"))
 		shows(k, c.namespace, "later", inStatus, unsupported)
+		w.settled("NetworkPolicy", map[string]string{
+			`reason="PolicyAccepted",type="Accepted"`:            "3",
+			`reason="FeatureNotSupported",type="PartialFailure"`: "2",
+		})
 		if got := w.writes(inStatus); got != "1" {
 			t.Errorf("a label and a new policy led to %s writes, want 1", got)
 		}

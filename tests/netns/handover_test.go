@@ -31,7 +31,7 @@ type load struct {
 
 // answerTime is how long a client waits. UDP clients send once, so that one lost packet
 // is a failure.
-const answerTime = 5 * time.Second
+const answerTime = 20 * time.Second
 
 // startLoad opens rate connections a second, TCP and UDP in turns, until the test ends or
 // stop is called.

@@ -108,6 +108,7 @@ func TestOddPackets(t *testing.T) {
   podSelector: {matchLabels: {app: web}}
   ingress: [{ports: [{port: 443}]}]`))
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
+	labtest.AwaitVerdicts(t, agent)
 	delivered := arrived.Count()
 	// From another port, because the server has answered some of the first ones and
 	// so established them.

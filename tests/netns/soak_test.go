@@ -277,6 +277,6 @@ func (s *soak) usage() usage {
 		endpoints:   m.Sum("netpol_endpoints"),
 		heap:        m.Sum("go_memstats_heap_alloc_bytes"),
 		connections: labtest.Atoi(s.t, strings.TrimSpace(count)),
-		unanswered:  labtest.Steered(m) - (m.Sum("packet_count") - m.Sum("netpol_remembered_packets_total")) - labtest.Lost(m),
+		unanswered:  labtest.Unanswered(m),
 	}
 }

@@ -85,8 +85,8 @@ func TestOwnNodeNeedsNoRoot(t *testing.T) {
 	c.Expect(t, labtest.No("node-2", "x/web", "tcp/80"), labtest.Yes("node-1", "x/web", "tcp/80"))
 	for _, user := range []string{"0", "65534"} {
 		for _, addr := range c.Addrs(t, "x/web") {
-			const read = `read -t 2 name < /dev/tcp/$0/80 && echo "$name"`
-			got, err := c.Hosts["node-1"].Run(t.Context(), "", "setpriv", "--reuid", user, "--clear-groups", "timeout", "2", "bash", "-c", read, addr.String())
+			const read = `read -t 20 name < /dev/tcp/$0/80 && echo "$name"`
+			got, err := c.Hosts["node-1"].Run(t.Context(), "", "setpriv", "--reuid", user, "--clear-groups", "timeout", "20", "bash", "-c", read, addr.String())
 			if err != nil || strings.TrimSpace(got) != "x/web" {
 				t.Errorf("user %s to %s: %q, %v", user, addr, got, err)
 			}

@@ -33,6 +33,19 @@ func Lost(m lab.Metrics) float64 {
 // Steered returns how many packets the kernel has sent towards the queues.
 func Steered(m lab.Metrics) float64 { return m.Sum("netpol_steered_packets_total") }
 
+// Unanswered returns how many packets have been steered and neither decided nor lost.
+func Unanswered(m lab.Metrics) float64 {
+	return Steered(m) - (m.Sum("packet_count") - m.Sum("netpol_remembered_packets_total")) - Lost(m)
+}
+
+// AwaitVerdicts waits until no packet of earlier probes can be counted any more.
+func AwaitVerdicts(t *testing.T, agent *lab.Agent) {
+	t.Helper()
+	if err := Within(t, func() bool { return Unanswered(Metrics(t, agent)) == 0 }); err != nil {
+		t.Fatalf("%v packets have no verdict", Unanswered(Metrics(t, agent)))
+	}
+}
+
 // Until waits until a number read from the agent is at least want, and returns
 // what it was last.
 func Until(t *testing.T, agent *lab.Agent, want float64, read func(lab.Metrics) float64) float64 {
