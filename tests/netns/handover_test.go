@@ -127,12 +127,13 @@ func (s *surge) next(t *testing.T, args ...string) {
 	}
 }
 
+// start starts an agent. Of three that follow one another each has a metrics port of its own.
 func (s *surge) start(t *testing.T, args ...string) *lab.Agent {
 	t.Helper()
 	s.turn++
 	agent, err := s.c.Nodes[s.node].StartAgent(lab.AgentConfig{
 		Binary: labtest.AgentBinary, Manifests: s.c.Manifests.Dir(), Args: args,
-		Metrics: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 9080+uint16(s.turn%2)),
+		Metrics: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 9080+uint16(s.turn%3)),
 	})
 	if err != nil {
 		t.Fatal(err)
