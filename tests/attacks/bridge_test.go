@@ -83,7 +83,8 @@ func TestBridgedPodsHaveNoOtherAddresses(t *testing.T) {
 	})
 
 	agent := c.Start(t)[0]
-	c.Apply(t, "policies", isolateX+labtest.Policy("y", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
+	c.Enforce(t, agent, "x", isolateX)
+	c.Enforce(t, agent, "y", labtest.Policy("y", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
 	c.Expect(t, labtest.No("x/bad", "z/other", "udp/80"), labtest.No("z/other", "y/victim", "tcp/80"),
 		labtest.Yes("y/victim", "z/other", "tcp/80"), labtest.Yes("node-1", "y/victim", "icmp"), labtest.Yes("z/other", "node-1", "tcp/80"))
 	dropped := func(m lab.Metrics) float64 { return m.Sum("netpol_pod_link_packets_total") }

@@ -115,8 +115,9 @@ func forgeICMPErrors(t *testing.T, c *labtest.Cluster) {
 	waitFor(t, func() bool { return arrived.Count() == want }, func() string { return "without an agent the errors do not arrive" })
 
 	agent := c.Start(t)[0]
-	c.Apply(t, "policies", isolateX+labtest.Policy("z", "deny", `{podSelector: {}, policyTypes: [Egress]}`)+
-		labtest.Policy("y", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
+	c.Enforce(t, agent, "x", isolateX)
+	c.Enforce(t, agent, "z", labtest.Policy("z", "deny", `{podSelector: {}, policyTypes: [Egress]}`))
+	c.Enforce(t, agent, "y", labtest.Policy("y", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
 	c.Expect(t, labtest.No("x/bad", "y/client", "udp/80"), labtest.No("z/server", "y/client", "udp/80"), labtest.Yes("y/client", "z/server", "udp/80"))
 	before := labtest.Denied(labtest.Metrics(t, agent))
 	sent := float64(send())

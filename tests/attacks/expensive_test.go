@@ -46,7 +46,8 @@ func TestExpensivePolicies(t *testing.T) {
 				items[i] = tc.item(i)
 			}
 			egress := fmt.Sprintf(tc.rule, strings.Join(items, ", "))
-			c.Apply(t, "policies", onlyDB+labtest.Policy("y", "expensive", "{podSelector: {matchLabels: {app: flooder}}, policyTypes: [Egress], egress: "+egress+"}"))
+			c.Enforce(t, agent, "db", onlyDB)
+			c.Enforce(t, agent, "expensive", labtest.Policy("y", "expensive", "{podSelector: {matchLabels: {app: flooder}}, policyTypes: [Egress], egress: "+egress+"}"))
 			c.Expect(t, labtest.No("y/flooder", "z/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 
 			quiet := connects(t, c, "y/db", "x/web", time.Second)

@@ -170,7 +170,7 @@ func TestHiddenProtocols(t *testing.T) {
 	for _, p := range oddPackets {
 		t.Run("open/"+p.name, func(t *testing.T) { send(t, p, 40000, true) })
 	}
-	c.Apply(t, "hidden", fmt.Sprintf(anpOf, "ingress: [{action: Deny, from: "+dbPods+", "+anp80+"}]"))
+	c.Enforce(t, agent, "hidden", fmt.Sprintf(anpOf, "ingress: [{action: Deny, from: "+dbPods+", "+anp80+"}]"))
 	c.Expect(t, labtest.No("y/db", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/81"))
 	labtest.AwaitVerdicts(t, agent)
 	for _, p := range oddPackets {

@@ -92,7 +92,7 @@ func TestForgedSources(t *testing.T) {
 	})
 
 	agent := c.Start(t)[0]
-	c.Apply(t, "policies", isolateX)
+	c.Enforce(t, agent, "policies", isolateX)
 	c.Expect(t, labtest.No("x/bad", "z/sink", "udp/80"), labtest.Yes("y/good", "z/sink", "udp/80"))
 	if n := forgedSources(labtest.Metrics(t, agent)); n != 0 {
 		t.Errorf("%v packets with true sources were dropped because of their source", n)
@@ -123,8 +123,8 @@ func TestForgedSourcesOfAnExemptInterface(t *testing.T) {
 	c := labtest.NewCluster(t, 2, "x/bad@1", "y/good@1", "z/sink@2")
 	looseFilter(t, c.Nodes[0])
 	arrived := sink(t, c.Hosts["z/sink"])
-	c.Start(t, "--source-check-exempt=pod*")
-	c.Apply(t, "policies", isolateX)
+	agent := c.Start(t, "--source-check-exempt=pod*")[0]
+	c.Enforce(t, agent, "policies", isolateX)
 	c.Expect(t, labtest.No("x/bad", "z/sink", "udp/80"), labtest.Yes("y/good", "z/sink", "udp/80"))
 	sent := sendFrom(t, c.Hosts["x/bad"], c.Hosts["z/sink"], c.Addrs(t, "y/good"))
 	waitFor(t, func() bool { return arrived.Count() == sent }, func() string {

@@ -100,7 +100,8 @@ func TestPodsSendIntoTunnels(t *testing.T) {
 	arrive(want, "without an agent")
 
 	agent := c.Start(t, fmt.Sprintf("--tunnel-ports=%d", vxlanPort))[0]
-	c.Apply(t, "policies", isolateX+fromFriends)
+	c.Enforce(t, agent, "isolated", isolateX)
+	c.Enforce(t, agent, "friends", fromFriends)
 	c.Expect(t, labtest.No("x/bad", "y/friend", "udp/80"), labtest.No("x/bad", "z/protected", "udp/80"), labtest.Yes("y/friend", "z/protected", "udp/80"))
 	dropped := 0
 	for range 5 {
@@ -120,7 +121,7 @@ func TestPodsSendIntoAllowedTunnels(t *testing.T) {
 	arrived := sink(t, c.Hosts["z/sink"])
 	unpack(t, c.Nodes[0])
 	agent := c.Start(t, "--tunnel-ports=8472", "--pod-tunnels=udp/8472,gre")[0]
-	c.Apply(t, "policies", isolateX)
+	c.Enforce(t, agent, "policies", isolateX)
 	c.Expect(t, labtest.No("x/bad", "z/sink", "udp/80"))
 	bad, node := c.Hosts["x/bad"], c.Nodes[0]
 	inner := labtest.Finished(datagram(node.Addr(lab.IPv4), c.Hosts["z/sink"].Addr(lab.IPv4)))
@@ -168,7 +169,8 @@ func TestPodsSendIntoDevices(t *testing.T) {
 	waitFor(t, func() bool { return arrived.Count() == 1 }, func() string { return "the device delivers nothing" })
 
 	agent := c.Start(t)[0]
-	c.Apply(t, "policies", isolateX+fromFriends)
+	c.Enforce(t, agent, "isolated", isolateX)
+	c.Enforce(t, agent, "friends", fromFriends)
 	c.Expect(t, labtest.No("x/bad", "z/protected", "udp/80"), labtest.Yes("y/friend", "z/protected", "udp/80"))
 	send(c.Hosts["x/bad"])
 	if got := labtest.Until(t, agent, 1, podTunnels); got != 1 {

@@ -55,7 +55,7 @@ func (p *packets) Apply(ctx context.Context, objects manifests.Objects) error {
 		return nil
 	}
 	concerned := p.concernedBy(objects)
-	before, err := p.Programmed(ctx)
+	before, err := p.InForce(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,9 +65,9 @@ func (p *packets) Apply(ctx context.Context, objects manifests.Objects) error {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
 	err = lab.Poll(ctx, func() (bool, error) {
-		now, err := p.Programmed(ctx)
+		now, err := p.InForce(ctx)
 		for i := range now {
-			if concerned[i] && now[i] == before[i] {
+			if concerned[i] && !now[i].Since(before[i]) {
 				return false, nil
 			}
 		}

@@ -52,7 +52,7 @@ func newNames(t *testing.T) (*cluster, *lab.Agent, *resolver) {
 		resolvers = append(resolvers, addr.String())
 	}
 	agent := c.Start(t, withClusterPolicies, "--dns-resolvers="+strings.Join(resolvers, ","))[0]
-	enforced(t, agent, func() { c.Apply(t, "names", allowNames(`"*.example.test", "DB.Elsewhere.test."`)) })
+	c.Enforce(t, agent, "names", allowNames(`"*.example.test", "DB.Elsewhere.test."`))
 	c.Expect(t, labtest.No("x/web", "x/db", "tcp/80"), labtest.No("y/web", "x/db", "tcp/80"))
 	return c, agent, r
 }

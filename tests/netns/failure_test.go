@@ -98,7 +98,7 @@ func TestFullQueue(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.Apply(t, "policies", onlyDB)
+			c.Enforce(t, agent, "policies", onlyDB)
 			c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 			before := labtest.Metrics(t, agent)
 			counter := labtest.NewCounter(t, c.Nodes[0], "udp dport 9999")
@@ -149,7 +149,7 @@ func TestFloodOfDeniedPackets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Apply(t, "policies", onlyDB)
+	c.Enforce(t, agent, "policies", onlyDB)
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 	before, logged := labtest.Metrics(t, agent), len(agent.Log())
 	counter := labtest.NewCounter(t, c.Nodes[0], "udp dport 9999")

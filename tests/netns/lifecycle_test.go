@@ -99,7 +99,7 @@ func TestRestartsDeny(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Apply(t, "policies", onlyDB)
+	c.Enforce(t, agent, "policies", onlyDB)
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 
 	ctx, stop := context.WithCancel(t.Context())

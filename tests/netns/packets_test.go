@@ -104,7 +104,7 @@ func TestOddPackets(t *testing.T) {
 		}
 	})
 
-	c.Apply(t, "policies", onlyDB+labtest.Policy("x", "port", `
+	c.Enforce(t, agent, "policies", onlyDB+labtest.Policy("x", "port", `
   podSelector: {matchLabels: {app: web}}
   ingress: [{ports: [{port: 443}]}]`))
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))

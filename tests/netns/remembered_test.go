@@ -23,20 +23,6 @@ var (
 	letsNone = labtest.Policy("x", "web", `{podSelector: {}, policyTypes: [Ingress]}`)
 )
 
-// enforcedChanges is how many changes of the cluster the agent enforces on all packets.
-func enforcedChanges(m lab.Metrics) float64 { return m.Sum("netpol_snapshot_latency_seconds_count") }
-
-// enforced makes a change of the cluster and returns when the agent enforces it on all packets.
-// Silence alone does not show that: on a busy machine an answer may be late.
-func enforced(t *testing.T, agent *lab.Agent, change func()) {
-	t.Helper()
-	before := enforcedChanges(labtest.Metrics(t, agent))
-	change()
-	if got := labtest.Until(t, agent, before+1, enforcedChanges); got == before {
-		t.Fatal("the change is not enforced")
-	}
-}
-
 // awaitRemembering returns when the agent has verdicts remembered: those on connections
 // of a pair that is not used otherwise.
 func awaitRemembering(t *testing.T, c *cluster, agent *lab.Agent, from, to string) {
@@ -185,7 +171,7 @@ func TestDeniedClassesAreRemembered(t *testing.T) {
 	if got := sink.Received(); got != 0 {
 		t.Errorf("%d denied packets arrived", got)
 	}
-	enforced(t, agent, func() { c.Replace(t, "policies", labtest.Policy("x", "web", `{podSelector: {}, ingress: [{}]}`)) })
+	labtest.Enforced(t, agent, func() { c.Replace(t, "policies", labtest.Policy("x", "web", `{podSelector: {}, ingress: [{}]}`)) })
 	datagrams(t, other, to, 1)
 	if err := labtest.Within(t, func() bool { return sink.Received() == 1 }); err != nil {
 		t.Error("a packet that is allowed now does not arrive")
@@ -227,7 +213,7 @@ func changeRepeatedly(t *testing.T, rounds int) {
 	defer load.Wait()
 	defer stop()
 
-	change := func(policy string) { enforced(t, agent, func() { c.Replace(t, "policies", policy) }) }
+	change := func(policy string) { labtest.Enforced(t, agent, func() { c.Replace(t, "policies", policy) }) }
 	for round := range rounds {
 		// Another class in each round: packets that the agent decides late do not count.
 		port := uint16(10000 + round)

@@ -145,16 +145,27 @@ func (b *Backend) Nodes() []*corev1.Node {
 	return objects
 }
 
-// Programmed returns how many changes have become effective on each node. A change of a
-// single object alone counts once.
-func (b *Backend) Programmed(ctx context.Context) ([]int, error) {
-	var changes []int
+// Changes counts the changes of the cluster that are in force on a node: in the kernel's table,
+// and for all packets. A change of a single object alone counts once.
+type Changes struct{ Programmed, Enforced int }
+
+// Since reports whether there was a change since before.
+func (c Changes) Since(before Changes) bool {
+	return c.Programmed > before.Programmed && c.Enforced > before.Enforced
+}
+
+// InForce returns the changes of each node.
+func (b *Backend) InForce(ctx context.Context) ([]Changes, error) {
+	var changes []Changes
 	for _, agent := range b.agents {
 		metrics, err := agent.Metrics(ctx)
 		if err != nil {
 			return nil, err
 		}
-		changes = append(changes, int(metrics.Sum("netpol_policy_programming_duration_seconds_count")))
+		changes = append(changes, Changes{
+			Programmed: int(metrics.Sum("netpol_policy_programming_duration_seconds_count")),
+			Enforced:   int(metrics.Sum("netpol_snapshot_latency_seconds_count")),
+		})
 	}
 	return changes, nil
 }

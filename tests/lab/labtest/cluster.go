@@ -122,6 +122,13 @@ func (c *Cluster) Apply(t *testing.T, name, policies string) {
 	t.Cleanup(func() { c.Manifests.Remove(name) })
 }
 
+// Enforce applies policies and returns when an agent enforces them on all packets. Silence
+// alone does not show that: on a busy machine an answer may be late.
+func (c *Cluster) Enforce(t *testing.T, agent *lab.Agent, name, policies string) {
+	t.Helper()
+	Enforced(t, agent, func() { c.Apply(t, name, policies) })
+}
+
 // Replace writes policies in place of those of that name.
 func (c *Cluster) Replace(t *testing.T, name, policies string) {
 	t.Helper()
