@@ -23,7 +23,7 @@ import (
 // Bounds of the demo.
 const (
 	startTimeout = 20 * time.Second // for an agent to be ready
-	stepTimeout  = 10 * time.Second // for a change to be in force everywhere
+	stepTimeout  = 20 * time.Second // for a change to be in force everywhere
 )
 
 // agentArgs have the agents enforce the administrators' policies of the demo.

@@ -46,7 +46,8 @@ const (
 
 // Observe probes every pair of pods until all are as expected, or ctx ends, and returns
 // the last outcomes. A change of policies takes a moment to become effective: only
-// pairs that differ are tried again.
+// pairs that differ are tried again. Silence is short: a datagram may have the ports of one
+// that was accepted before the change, so that a pair which should be denied is tried often.
 func Observe(ctx context.Context, pods []*Pod, traffic Traffic, want *netpol.TruthTable) (*netpol.TruthTable, error) {
 	byName := make(map[string]*Pod, len(pods))
 	for _, pod := range pods {
@@ -55,28 +56,35 @@ func Observe(ctx context.Context, pods []*Pod, traffic Traffic, want *netpol.Tru
 	got := netpol.NewTruthTable(want.Pods(), false)
 	open := got.Compare(netpol.NewTruthTable(want.Pods(), true)) // every pair
 	timeout := firstTimeout
-	for len(open) > 0 {
-		if err := probePairs(ctx, byName, open, traffic, timeout, got); err != nil {
-			return nil, err
+	err := Poll(ctx, func() (bool, error) {
+		wait := func(pair netpol.Pair) time.Duration {
+			if want.Get(pair.From, pair.To) {
+				return timeout
+			}
+			return firstTimeout
+		}
+		if err := probePairs(ctx, byName, open, traffic, wait, got); err != nil {
+			return false, err
 		}
 		open = want.Compare(got)
-		if ctx.Err() != nil {
-			break
-		}
 		timeout = min(2*timeout, maxTimeout)
+		return len(open) == 0, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		return nil, err
 	}
 	return got, nil
 }
 
 // probePairs tries pairs concurrently and stores the outcomes in got.
-func probePairs(ctx context.Context, pods map[string]*Pod, pairs []netpol.Pair, traffic Traffic, timeout time.Duration, got *netpol.TruthTable) error {
+func probePairs(ctx context.Context, pods map[string]*Pod, pairs []netpol.Pair, traffic Traffic, wait func(netpol.Pair) time.Duration, got *netpol.TruthTable) error {
 	reaches := make([]bool, len(pairs))
 	var group errgroup.Group
 	group.SetLimit(probesAtOnce)
 	for i, pair := range pairs {
 		group.Go(func() error {
 			from, to := pods[pair.From], pods[pair.To]
-			answer, err := from.Probe(ctx, traffic.Proto, netip.AddrPortFrom(to.Addr(traffic.Family), traffic.Port), timeout)
+			answer, err := from.Probe(ctx, traffic.Proto, netip.AddrPortFrom(to.Addr(traffic.Family), traffic.Port), wait(pair))
 			if err != nil {
 				return fmt.Errorf("%s from %s to %s: %w", traffic, from.Name, to.Name, err)
 			}
