@@ -44,8 +44,8 @@ func New(family knftables.Family, name string) (*Table, error) {
 	return &Table{family, name, path}, nil
 }
 
-// NewTransaction returns one of a knftables.Fake: only New makes others, and they are the
-// same.
+// NewTransaction returns one of a knftables.Fake: only knftables.New makes others, and they
+// are the same.
 func (t *Table) NewTransaction() *knftables.Transaction {
 	return knftables.NewFake(t.family, t.name).NewTransaction()
 }

@@ -12,20 +12,27 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// TestHangingNftIsKilled has an nft whose child keeps its output open.
-func TestHangingNftIsKilled(t *testing.T) {
-	dir := t.TempDir()
-	child := filepath.Join(dir, "child")
-	if err := unix.Mkfifo(child, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "nft")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\nsleep 1000 &\necho $! >"+child+"\nwait\n"), 0o755); err != nil {
+// leavesChild returns a table, and a transaction of it, whose nft starts a child that keeps its
+// output open, writes the child's pid to a file, and ends with a command.
+func leavesChild(t *testing.T, pid, command string) (*Table, *knftables.Transaction) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "nft")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nsleep 1000 &\necho $! >"+pid+"\n"+command+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	table := &Table{knftables.InetFamily, "test", path}
 	tx := table.NewTransaction()
 	tx.Add(&knftables.Table{})
+	return table, tx
+}
+
+// TestHangingNftIsKilled has an nft whose child keeps its output open.
+func TestHangingNftIsKilled(t *testing.T) {
+	child := filepath.Join(t.TempDir(), "child")
+	if err := unix.Mkfifo(child, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	table, tx := leavesChild(t, child, "wait")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- table.Run(ctx, tx) }()
@@ -59,15 +66,8 @@ func TestHangingNftIsKilled(t *testing.T) {
 
 // A commit of nft counts even if the end of its output is not read.
 func TestNftOutputIsNotWaitedForIndefinitely(t *testing.T) {
-	dir := t.TempDir()
-	started := filepath.Join(dir, "started")
-	path := filepath.Join(dir, "nft")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\nsleep 1000 &\necho $! >"+started+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	table := &Table{knftables.InetFamily, "test", path}
-	tx := table.NewTransaction()
-	tx.Add(&knftables.Table{})
+	started := filepath.Join(t.TempDir(), "started")
+	table, tx := leavesChild(t, started, "")
 	err := table.Run(t.Context(), tx)
 	content, _ := os.ReadFile(started)
 	if pid, _ := strconv.Atoi(strings.TrimSpace(string(content))); pid > 0 {

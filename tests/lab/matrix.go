@@ -56,13 +56,13 @@ func Observe(ctx context.Context, pods []*Pod, traffic Traffic, want *netpol.Tru
 	got := netpol.NewTruthTable(want.Pods(), false)
 	open := got.Compare(netpol.NewTruthTable(want.Pods(), true)) // every pair
 	timeout := firstTimeout
-	err := Poll(ctx, func() (bool, error) {
-		wait := func(pair netpol.Pair) time.Duration {
-			if want.Get(pair.From, pair.To) {
-				return timeout
-			}
-			return firstTimeout
+	wait := func(pair netpol.Pair) time.Duration {
+		if want.Get(pair.From, pair.To) {
+			return timeout
 		}
+		return firstTimeout
+	}
+	err := Poll(ctx, func() (bool, error) {
 		if err := probePairs(ctx, byName, open, traffic, wait, got); err != nil {
 			return false, err
 		}
@@ -70,7 +70,7 @@ func Observe(ctx context.Context, pods []*Pod, traffic Traffic, want *netpol.Tru
 		timeout = min(2*timeout, maxTimeout)
 		return len(open) == 0, nil
 	})
-	if err != nil && ctx.Err() == nil {
+	if err != nil && err != ctx.Err() { // the end of ctx is none
 		return nil, err
 	}
 	return got, nil

@@ -46,18 +46,15 @@ func AwaitVerdicts(t *testing.T, agent *lab.Agent) {
 	}
 }
 
-// EnforcedChanges returns how many changes of the cluster the agent enforces on all packets.
-func EnforcedChanges(m lab.Metrics) float64 { return m.Sum("netpol_snapshot_latency_seconds_count") }
-
 // Enforced makes a change of the cluster and returns when it is in the kernel's table, and the
 // agent enforces it on all packets. A change of several objects may count as several: then it
 // returns with the first.
 func Enforced(t *testing.T, agent *lab.Agent, change func()) {
 	t.Helper()
-	programmed := func(m lab.Metrics) float64 { return m.Sum("netpol_policy_programming_duration_seconds_count") }
 	before := Metrics(t, agent)
 	change()
-	for _, count := range []func(lab.Metrics) float64{programmed, EnforcedChanges} {
+	for _, name := range []string{"netpol_policy_programming_duration_seconds_count", "netpol_snapshot_latency_seconds_count"} {
+		count := func(m lab.Metrics) float64 { return m.Sum(name) }
 		if got := Until(t, agent, count(before)+1, count); got == count(before) {
 			t.Fatal("the change is not enforced")
 		}
