@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"math"
@@ -63,6 +64,7 @@ type server struct {
 	whole     map[string]int // lists of each resource that were answered, streamed or not
 	away      error          // what every request in a bubble fails with, if any
 	breaking  bool           // watches end as soon as they begin
+	failing   bool           // and with an error
 }
 
 func newServer(streaming bool) *server {
@@ -166,6 +168,15 @@ func (s *server) restore(version int, objects ...object) {
 	s.breakWatches()
 }
 
+// breakEach ends all watches, and from now on each as soon as it begins: with an error, or
+// with none.
+func (s *server) breakEach(failing bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.breaking, s.failing = true, failing
+	s.breakWatches()
+}
+
 // breakWatches is called with s.mu held.
 func (s *server) breakWatches() {
 	close(s.broken)
@@ -226,9 +237,8 @@ func tooLarge() *apierrors.StatusError {
 }
 
 func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
-	err.ErrStatus.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 	w.WriteHeader(int(err.ErrStatus.Code))
-	_ = json.NewEncoder(w).Encode(err.ErrStatus)
+	_ = json.NewEncoder(w).Encode(status(err))
 }
 
 // RoundTrip serves a request as a transport.
@@ -385,8 +395,11 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 			s.mu.Lock()
 		case <-broken:
 			s.mu.Lock()
-			if from < s.compacted {
-				send(w, resource, watch.Error, expired())
+			switch {
+			case from < s.compacted:
+				send(w, resource, watch.Error, status(apierrors.NewResourceExpired("too old")))
+			case s.failing:
+				send(w, resource, watch.Error, status(apierrors.NewInternalError(errors.New("etcd: request timed out"))))
 			}
 			return
 		case <-r.Context().Done():
@@ -396,10 +409,10 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, resource string, 
 	}
 }
 
-func expired() *metav1.Status {
-	status := apierrors.NewResourceExpired("too old").ErrStatus
-	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
-	return &status
+// status returns what a server sends of an error.
+func status(err *apierrors.StatusError) *metav1.Status {
+	err.ErrStatus.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	return &err.ErrStatus
 }
 
 // bookmark ends a streamed list.

@@ -19,10 +19,11 @@ import (
 // that goes on failing.
 const failureLogInterval = time.Minute
 
-// of counts and logs the lists and watches that lw refuses. An
-// informer's own error handler would not do: a server that cannot be reached
-// for a watch is retried without a log message, for hours if need be. It is not a failure that
-// an optional kind is not served; waitUntilServed reports it.
+// of counts and logs the lists and watches that lw refuses, and the errors that watches end
+// with. An informer's own error handler would not do: a server that cannot be reached for a
+// watch is retried without a log message, for hours if need be, and so is a watch that ends
+// with an error. It is not a failure that an optional kind is not served; waitUntilServed
+// reports it.
 func (f *failures) of(lw cache.ListerWatcher) cache.ListerWatcher {
 	inner := cache.ToListerWatcherWithContext(lw)
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
@@ -37,9 +38,46 @@ func (f *failures) of(lw cache.ListerWatcher) cache.ListerWatcher {
 				return w, err // a server from before streamed lists; it is listed instead
 			}
 			f.note(ctx, "watch", err)
-			return w, err
+			if err != nil {
+				return nil, err
+			}
+			return f.follow(ctx, w), nil
 		},
 	}, lw)
+}
+
+// followedWatch is a watch whose errors are noted.
+type followedWatch struct {
+	watch.Interface
+	events chan watch.Event
+	stop   context.CancelFunc
+}
+
+// follow notes the error that w ends with, if it does.
+func (f *failures) follow(ctx context.Context, w watch.Interface) watch.Interface {
+	ctx, stop := context.WithCancel(ctx)
+	followed := &followedWatch{w, make(chan watch.Event), stop}
+	go func() {
+		defer close(followed.events)
+		for event := range w.ResultChan() {
+			if event.Type == watch.Error {
+				f.noteEnd(ctx, apierrors.FromObject(event.Object))
+			}
+			select {
+			case followed.events <- event:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return followed
+}
+
+func (w *followedWatch) ResultChan() <-chan watch.Event { return w.events }
+
+func (w *followedWatch) Stop() {
+	w.stop()
+	w.Interface.Stop()
 }
 
 // failures reports one kind's lists and watches as they fail and recover.
@@ -52,6 +90,7 @@ type failures struct {
 	failed int       // since the last success
 	last   error     // the last one, nil after a success
 	logged time.Time // when failures were last logged, zero since a success
+	ended  time.Time // when it was last logged that a watch ended with an error
 }
 
 func (f *failures) note(ctx context.Context, verb string, err error) {
@@ -70,7 +109,7 @@ func (f *failures) note(ctx context.Context, verb string, err error) {
 		return
 	case f.optional && apierrors.IsNotFound(err):
 		return
-	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
+	case isExpired(err):
 		f.count.Inc()
 		logger.V(2).Info("Watch expired, listing objects again", "kind", f.kind, "err", err)
 		return
@@ -82,6 +121,29 @@ func (f *failures) note(ctx context.Context, verb string, err error) {
 		logger.Error(err, "Objects cannot be read; the last known state stays in force", "kind", f.kind, "verb", verb, "failures", f.failed)
 	}
 }
+
+// noteEnd notes the error that a watch has ended with. The next watch may begin, which is a
+// success, and end in the same way.
+func (f *failures) noteEnd(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	logger := klog.FromContext(ctx)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count.Inc()
+	f.last = err
+	switch {
+	case isExpired(err):
+		logger.V(2).Info("Watch expired, listing objects again", "kind", f.kind, "err", err)
+	case time.Since(f.ended) >= failureLogInterval:
+		f.ended = time.Now()
+		logger.Error(err, "Watch ended with an error; the last known state stays in force", "kind", f.kind)
+	}
+}
+
+// isExpired reports whether a watch cannot go on from where it was.
+func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // notListed says that the objects have not been listed, and why as far as it is known.
 func (f *failures) notListed() error {

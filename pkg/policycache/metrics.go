@@ -42,7 +42,7 @@ func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*co
 			Name: "netpol_kind_served",
 			Help: "1 while an enabled kind of policies is served, 0 while its CustomResourceDefinition is not installed.",
 		}, byKind),
-		watchErrors: counter("netpol_watch_errors_total", "Lists and watches that failed, and lists older than what is known, by kind."),
+		watchErrors: counter("netpol_watch_errors_total", "Lists and watches that failed or ended with an error, and lists older than what is known, by kind."),
 		changes:     counter("netpol_changes_total", "Changes of objects that policy depends on, by kind."),
 		ignored:     counter("netpol_changes_ignored_total", "Changes of objects that concern no policy, by kind."),
 	}

@@ -152,13 +152,9 @@ func TestAllKindsRetryWhenOneSucceeds(t *testing.T) {
 // TestAServerThatFailsIsNotAskedTooOften: whatever it is that fails.
 func TestAServerThatFailsIsNotAskedTooOften(t *testing.T) {
 	cases := map[string]func(*server){
-		"watches that end at once": func(s *server) {
-			s.mu.Lock()
-			s.breaking = true
-			s.mu.Unlock()
-			s.leave(nil)
-		},
-		"lists of no use": func(s *server) { s.restore(1) },
+		"watches that end at once":               func(s *server) { s.breakEach(false) },
+		"watches that end at once with an error": func(s *server) { s.breakEach(true) },
+		"lists of no use":                        func(s *server) { s.restore(1) },
 	}
 	for name, outage := range outages {
 		cases[name] = outage.begin
@@ -182,6 +178,45 @@ func TestAServerThatFailsIsNotAskedTooOften(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestErrorsThatEndWatchesAreReported: each is counted, and the log has a line a minute.
+func TestErrorsThatEndWatchesAreReported(t *testing.T) {
+	for _, streaming := range []bool{false, true} {
+		t.Run(fmt.Sprintf("streaming %v", streaming), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(streaming)
+				s.add(pod("a", "10.0.0.1"), denyAll("deny"))
+				h := start(t, s.inBubble(t), 0)
+				time.Sleep(time.Minute)
+				if got := h.failures(kindPod); got != 0 {
+					t.Errorf("%v failures before the first", got)
+				}
+				s.breakEach(true)
+				time.Sleep(10 * time.Minute)
+				if got := h.failures(kindPod); got < 100 {
+					t.Errorf("%v failures in 10 minutes", got)
+				}
+				lines := 0
+				for line := range strings.Lines(h.log.String()) {
+					if strings.Contains(line, "Watch ended") && strings.Contains(line, `kind="Pod"`) {
+						lines++
+						if !strings.Contains(line, "etcd: request timed out") {
+							t.Errorf("the log does not name the error: %s", line)
+						}
+					}
+				}
+				if lines < 9 || lines > 11 {
+					t.Errorf("%d lines of log in 10 minutes", lines)
+				}
+				for _, p := range h.all() {
+					if want := "np/deny pod/a=10.0.0.1"; p.in != want {
+						t.Errorf("published %s, want %s", p.in, want)
+					}
+				}
+			})
+		})
 	}
 }
 
