@@ -2,7 +2,7 @@
 GO ?= $(or $(shell command -v go),/usr/local/go/bin/go)
 # The name that the Helm chart gives to the image.
 IMAGE ?= $(shell sed -n 's/^  repository: //p' charts/kube-network-policies/values.yaml):$(shell sed -n 's/^appVersion: //p' charts/kube-network-policies/Chart.yaml)
-PROBER_IMAGE ?= netpol-prober:v0.1.0
+PROBER_IMAGE ?= netpol-prober:v0.2.0
 STATICCHECK ?= v0.7.0
 ACTIONLINT ?= v1.7.12
 GOVULNCHECK ?= v1.2.0

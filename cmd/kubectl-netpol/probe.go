@@ -37,7 +37,7 @@ type probeOptions struct {
 
 func (p *probeOptions) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&p.enabled, "probe", false, "also make the connections, in the cluster of the kubeconfig: the namespaces and policies of the manifests are created there, with pods that stand in for those of the manifests, and deleted at the end. Needs -f; a namespace that exists already is an error")
-	fs.StringVar(&p.image, "probe-image", "netpol-prober:v0.1.0", "image of these pods, with the program prober of kube-network-policies")
+	fs.StringVar(&p.image, "probe-image", "netpol-prober:v0.2.0", "image of these pods, with the program prober of kube-network-policies")
 	fs.StringSliceVar(&p.families, "probe-families", []string{"IPv4"}, "address families of the cluster's pods: IPv4, IPv6 or both")
 	fs.DurationVar(&p.settle, "probe-settle", 10*time.Second, "how long policies may take to be effective everywhere; the connections are made after that")
 }

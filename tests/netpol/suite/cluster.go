@@ -19,7 +19,7 @@ func clusterFlags(flags *flag.FlagSet) NewBackend {
 	var cfg cluster.Config
 	kubeconfig := flags.String("kubeconfig", os.Getenv("KUBECONFIG"), "cluster: path of the kubeconfig; the default is $KUBECONFIG")
 	families := flags.String("families", "IPv4", "cluster: address families of its pods: IPv4, IPv6, or both with a comma")
-	flags.StringVar(&cfg.Image, "image", "netpol-prober:v0.1.0", "cluster: image of the pods, with the program prober of kube-network-policies")
+	flags.StringVar(&cfg.Image, "image", "netpol-prober:v0.2.0", "cluster: image of the pods, with the program prober of kube-network-policies")
 	flags.BoolVar(&cfg.ViaServices, "via-services", false, "cluster: connect to every pod through a Service in front of it")
 	flags.BoolVar(&cfg.SilentDrops, "silent-drops", false, "cluster: a denied connection that is refused instead of timing out fails")
 	return func(ctx context.Context) (netpol.Backend, error) {
