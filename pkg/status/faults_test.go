@@ -259,6 +259,25 @@ func TestLostLeaseIsAcquiredAgain(t *testing.T) {
 	})
 }
 
+// A leader whose requests are not answered ends before another writer may lead, which is
+// leaseDuration after the last renewal.
+func TestLeadershipEndsBeforeTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Behavior{})
+		w := start(t, s, setting{})
+		settle(time.Minute)
+		if got := testutil.ToFloat64(w.metrics.leader); got != 1 {
+			t.Fatal("the writer does not lead")
+		}
+		s.SetBehavior(statustest.Behavior{Delay: time.Hour})
+		time.Sleep(leaseDuration - time.Second/2)
+		synctest.Wait()
+		if got := testutil.ToFloat64(w.metrics.leader); got != 0 {
+			t.Error("the writer leads still when its Lease is about to expire")
+		}
+	})
+}
+
 // The sink works over a real connection, too.
 func TestSinkOverHTTP(t *testing.T) {
 	s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})

@@ -15,7 +15,10 @@ import (
 const (
 	// leaseDuration is how long other writers wait after the leader has crashed.
 	leaseDuration = 15 * time.Second
-	renewDeadline = 10 * time.Second
+	// renewDeadline is how long the leader tries to renew the Lease, and then, for as long
+	// again, to release it (leaderelection's release), before its leadership ends. Together
+	// with retryPeriod this is less than leaseDuration: no other writer leads before.
+	renewDeadline = 6 * time.Second
 	retryPeriod   = 2 * time.Second
 )
 
