@@ -30,8 +30,9 @@ export NETNS_REQUIRED ?= 1
 endif
 
 # Tests are linked without debugging information, in half the time. What test-all has
-# vetted in lint is not vetted again.
-QUICK = -ldflags=-w $(VET)
+# vetted in lint is not vetted again. A slow machine takes longer than the ten minutes that a
+# package has by default.
+QUICK = -ldflags=-w -timeout 60m $(VET)
 
 # Packages whose tests send packets. They wait most of the time, and in the short form run
 # beside each other.
@@ -121,13 +122,13 @@ soak: tools ## half an hour of changes under load, one half of it with the race 
 	SOAK=15m $(GO) test -v -count 1 -timeout 1h -run '^TestSoak$$' ./tests/netns
 
 test-mutants: tools ## faults in the code that the scenarios and attacks must notice, as root
-	MUTANTS=1 $(GO) test -v -count 1 -timeout 30m -parallel 4 -run Mutants ./tests/mutants
+	MUTANTS=1 $(GO) test -v -count 1 -timeout 60m -parallel 4 -run Mutants ./tests/mutants
 
 test-integration: tools monitoring-tools ## the informers, install.yaml and the status writer against real API servers, built once
 	cd tests/integration && $(GO) run ./servers/build etcd v1.36/api $(if $(ONLY_BUILT),,v1.27)
 	@cd tests/integration && [ -z "$$($(GO) run ./servers/build -missing v1.27)" ] || \
 		echo "NOT RUN: the tests with Kubernetes 1.27, which is not built on this machine. make test-integration builds it."
-	cd tests/integration && $(GO) test $(VET) -count 1 -timeout 40m ./...
+	cd tests/integration && $(GO) test $(VET) -count 1 -timeout 60m ./...
 
 test-vm: tools build ## the kernel's side of it, or those tests that RUN matches, on Debian's kernel in an emulated machine: minutes
 	rm -rf bin/vm && mkdir bin/vm && cp bin/kube-network-policies bin/vm/

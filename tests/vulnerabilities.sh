@@ -5,7 +5,7 @@ set -uo pipefail
 output=$("$@" 2>&1)
 status=$?
 echo "$output"
-if ((status != 0)) && grep -q '^govulncheck: fetching vulnerabilities: .*\(no such host\|connection refused\|i/o timeout\|network is unreachable\|403 Forbidden\)' <<<"$output"; then
+if ((status != 0)) && grep -q '^govulncheck: fetching vulnerabilities: ' <<<"$output"; then
 	echo "NOT CHECKED for known vulnerabilities: their database cannot be reached from here."
 	exit 0
 fi

@@ -46,7 +46,7 @@ func TestScrapers(t *testing.T) {
 	var took []time.Duration
 	for range connects {
 		start := time.Now()
-		answer, err := c.Hosts["y/db"].Probe(ctx, lab.TCP, netip.AddrPortFrom(c.Hosts["x/web"].Addr(lab.IPv4), 80), 10*time.Second)
+		answer, err := c.Hosts["y/db"].Probe(ctx, lab.TCP, netip.AddrPortFrom(c.Hosts["x/web"].Addr(lab.IPv4), 80), labtest.ReadyTimeout)
 		if err != nil || answer.Outcome != lab.Connected {
 			t.Fatalf("an allowed connection: %v, %v", answer.Outcome, err)
 		}

@@ -22,8 +22,8 @@ import (
 
 // Bounds of the demo.
 const (
-	startTimeout = 20 * time.Second // for an agent to be ready
-	stepTimeout  = 20 * time.Second // for a change to be in force everywhere
+	startTimeout = time.Minute // for an agent to be ready
+	stepTimeout  = time.Minute // for a change to be in force everywhere
 )
 
 // agentArgs have the agents enforce the administrators' policies of the demo.

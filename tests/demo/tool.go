@@ -13,7 +13,7 @@ import (
 )
 
 // toolTimeout bounds each command of the tool.
-const toolTimeout = 20 * time.Second
+const toolTimeout = time.Minute
 
 // toolCommand is a command of kubectl netpol that the demo shows.
 type toolCommand struct {

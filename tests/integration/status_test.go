@@ -184,12 +184,13 @@ func TestConditionsMatchObservedGeneration(t *testing.T) {
 		k := newKubectl(t, plane.Admin())
 		startWriter(t, asWriter(t, plane), "--feature-gates=EndPort=false", "--status-qps=1000")
 		k.apply(plain(c.namespace, "flapping")) // generation 1
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		const last = 20
+		const limit = last * patience
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		changes := must[watch.Interface](t)(policies(t, plane, c.namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=flapping"}))
 		defer changes.Stop()
 
-		const last = 20
 		var author sync.WaitGroup
 		author.Go(func() { flap(k, c.namespace, last) })
 		defer author.Wait()
@@ -211,7 +212,7 @@ func TestConditionsMatchObservedGeneration(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("after %s the conditions are those of generation %d, want %d", patience, seen, last)
+		t.Errorf("after %s the conditions are those of generation %d, want %d", limit, seen, last)
 	})
 }
 

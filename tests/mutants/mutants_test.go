@@ -24,7 +24,7 @@ import (
 const module = "sigs.k8s.io/kube-network-policies/"
 
 // suiteTimeout bounds the tests of one mutant.
-const suiteTimeout = 5 * time.Minute
+const suiteTimeout = 20 * time.Minute
 
 func TestMutants(t *testing.T) {
 	if os.Getenv("MUTANTS") == "" {

@@ -88,12 +88,13 @@ func TestAuditedPodsNeedNoAgentThatAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.flood(t, "y/db", "x/web", 9999, sent)
+	arrived := counter.Arrived(t) // a slow machine may lose some before
 	passed := func() int { return counter.Left(t) }
-	if err := labtest.Within(t, func() bool { return passed() >= sent-room }); err != nil {
-		t.Errorf("%d of %d datagrams passed a full queue of %d", passed(), sent, room)
+	if err := labtest.Within(t, func() bool { return passed() >= arrived-room }); err != nil {
+		t.Errorf("%d of %d datagrams passed a full queue of %d", passed(), arrived, room)
 	}
 	waited := passed()
-	if waited == sent {
+	if waited == arrived {
 		t.Error("no datagram waits: the queue was never full")
 	}
 	c.Expect(t, passes, labtest.Yes("y/db", "x/web", "udp/80"), labtest.No("y/db", "z/web", "tcp/80"))

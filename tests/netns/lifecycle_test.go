@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
@@ -285,7 +284,7 @@ func TestInvalidFlags(t *testing.T) {
 		{[]string{"--no-such-flag=1"}, []string{"--no-such-flag"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), labtest.ReadyTimeout)
 			cmd := exec.CommandContext(ctx, labtest.AgentBinary, append([]string{"--manifests", folder, "--hostname-override=node-1"}, c.args...)...)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET} // so that an agent that starts changes nothing
 			output, err := cmd.CombinedOutput()

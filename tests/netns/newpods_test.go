@@ -73,7 +73,7 @@ func (c *cluster) sendsAtOnce(t *testing.T, from, to string) {
 	t.Helper()
 	for _, proto := range []lab.Proto{lab.TCP, lab.UDP} {
 		for _, addr := range c.Hosts[to].Addrs {
-			answer, err := c.Hosts[from].Probe(t.Context(), proto, netip.AddrPortFrom(addr, 80), 10*time.Second)
+			answer, err := c.Hosts[from].Probe(t.Context(), proto, netip.AddrPortFrom(addr, 80), answerTime)
 			if err != nil || answer.Outcome != lab.Connected {
 				t.Errorf("%s to %s (%v, %v): %v %v", from, to, proto, addr, answer.Outcome, err)
 			}

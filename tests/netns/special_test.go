@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -171,7 +170,7 @@ func TestFailOpenUnknownPacket(t *testing.T) {
 	c.Expect(t, labtest.No("y/web", "x/web", "tcp/80"), labtest.Yes("y/db", "x/web", "tcp/80"))
 	web := c.Hosts["y/web"]
 	for _, addr := range c.Addrs(t, "x/new") {
-		answer, err := web.Probe(t.Context(), lab.UDP, netip.AddrPortFrom(addr, 80), 5*time.Second)
+		answer, err := web.Probe(t.Context(), lab.UDP, netip.AddrPortFrom(addr, 80), answerTime)
 		if err != nil || answer.Outcome != lab.Connected {
 			t.Errorf("to %s: %s, %v", addr, answer.Outcome, err)
 		}

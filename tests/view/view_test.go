@@ -69,7 +69,7 @@ func newBrowser(t *testing.T) context.Context {
 		chromedp.WSURLReadTimeout(timeout), chromedp.WindowSize(1720, 1100))
 	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
+	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithBrowserOption(chromedp.WithDialTimeout(timeout)))
 	t.Cleanup(cancel)
 	return ctx
 }

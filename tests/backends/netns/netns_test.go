@@ -88,7 +88,6 @@ ingress:
 		}{
 			{"shop/api", true, netpol.Connected},
 			{"shop/web", false, netpol.TimedOut},
-			{"shop/api", false, netpol.Connected}, // expected wrongly
 		} {
 			connection := netpol.Connection{From: c.from, To: "shop/db", Traffic: netpol.TCP(5432).Over(family)}
 			expected = append(expected, netpol.Expectation{Connection: connection, Allowed: c.allowed})
