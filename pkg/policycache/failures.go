@@ -85,9 +85,10 @@ type failures struct {
 	kind     string
 	optional bool
 	count    prometheus.Counter
+	failed   func() // called when the server does not answer, or with an error
 
 	mu     sync.Mutex
-	failed int       // since the last success
+	times  int       // of failures since the last success
 	last   error     // the last one, nil after a success
 	logged time.Time // when failures were last logged, zero since a success
 	ended  time.Time // when it was last logged that a watch ended with an error
@@ -103,9 +104,9 @@ func (f *failures) note(ctx context.Context, verb string, err error) {
 	switch {
 	case err == nil:
 		if !f.logged.IsZero() {
-			logger.Info("Objects readable again", "kind", f.kind, "failures", f.failed)
+			logger.Info("Objects readable again", "kind", f.kind, "failures", f.times)
 		}
-		f.failed, f.last, f.logged = 0, nil, time.Time{}
+		f.times, f.last, f.logged = 0, nil, time.Time{}
 		return
 	case f.optional && apierrors.IsNotFound(err):
 		return
@@ -115,11 +116,12 @@ func (f *failures) note(ctx context.Context, verb string, err error) {
 		return
 	}
 	f.count.Inc()
-	f.failed, f.last = f.failed+1, err
+	f.times, f.last = f.times+1, err
 	if f.logged.IsZero() || time.Since(f.logged) >= failureLogInterval {
 		f.logged = time.Now()
-		logger.Error(err, "Objects cannot be read; the last known state stays in force", "kind", f.kind, "verb", verb, "failures", f.failed)
+		logger.Error(err, "Objects cannot be read; the last known state stays in force", "kind", f.kind, "verb", verb, "failures", f.times)
 	}
+	f.failed()
 }
 
 // noteEnd notes the error that a watch has ended with. The next watch may begin, which is a

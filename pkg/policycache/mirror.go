@@ -55,7 +55,7 @@ func newMirror(c *Cache, kind *compile.Kind, name string, lw cache.ListerWatcher
 		strip:    strip,
 		changes:  c.metrics.changes.WithLabelValues(kind.Name),
 		ignored:  c.metrics.ignored.WithLabelValues(kind.Name),
-		failures: &failures{kind: name, optional: kind.Flag != "", count: c.metrics.watchErrors.WithLabelValues(kind.Name)},
+		failures: &failures{kind: name, optional: kind.Flag != "", count: c.metrics.watchErrors.WithLabelValues(kind.Name), failed: c.saveSoon},
 		listed:   make(chan struct{}),
 		objects:  map[[2]string]any{},
 	}

@@ -34,6 +34,7 @@ type saving struct {
 	mu       sync.Mutex
 	due      time.Time // zero until the first change
 	earliest time.Time
+	pending  bool // a change is not saved yet
 }
 
 // newSaving saves often enough for a state that may be used for maxAge.
@@ -49,7 +50,22 @@ func (s *saving) changed(kind *compile.Kind) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := time.Now().Add(delay)
+	s.pending = true
+	s.saveAt(time.Now().Add(delay))
+}
+
+// soon has changes saved without the delay.
+func (s *saving) soon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pending {
+		s.saveAt(time.Now())
+	}
+}
+
+// saveAt has the state saved at that time at the latest, unless it is too early for that. It
+// is called with the mutex held.
+func (s *saving) saveAt(at time.Time) {
 	if at.Before(s.earliest) {
 		at = s.earliest
 	}
@@ -66,7 +82,7 @@ func (s *saving) changed(kind *compile.Kind) {
 func (s *saving) begin(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.due = now.Add(s.refresh)
+	s.due, s.pending = now.Add(s.refresh), false
 }
 
 // saved notes how long saving took.
@@ -101,6 +117,14 @@ func (c *Cache) save(ctx context.Context) {
 			return
 		}
 		due.Stop()
+	}
+}
+
+// saveSoon has changes saved without the delay: the API server has failed, and until it
+// answers again an agent that is started knows only what is saved.
+func (c *Cache) saveSoon() {
+	if c.saving != nil {
+		c.saving.soon()
 	}
 }
 

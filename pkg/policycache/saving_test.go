@@ -170,6 +170,31 @@ func TestAnAgentThatEndsLeavesTheStateOfItsSuccessor(t *testing.T) {
 	})
 }
 
+// TestAnOutageHasChangesSavedAtOnce: an agent that is killed then starts with what it knew.
+func TestAnOutageHasChangesSavedAtOnce(t *testing.T) {
+	for name, outage := range outages {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "snapshot")
+				s := newServer(true)
+				s.add(pod("a", "10.0.0.1"))
+				startWith(t, s.inBubble(t), Config{Saved: savedIn(path, "1", nil)})
+				time.Sleep(time.Minute)
+				s.add(pod("b", "10.0.0.2"))
+				time.Sleep(time.Second)
+				outage.begin(s)
+				time.Sleep(time.Second / 2)
+				synctest.Wait()
+				h := startWith(t, s.inBubble(t), Config{Saved: savedIn(path, "1", nil)}) // while the other one has not ended
+				synctest.Wait()
+				if got, want := h.last(t).in, "pod/a=10.0.0.1 pod/b=10.0.0.2"; got != want {
+					t.Errorf("in force is %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
 // TestTheStateIsSavedAtABoundedPace counts files: each is another one.
 func TestTheStateIsSavedAtABoundedPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
