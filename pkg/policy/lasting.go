@@ -52,7 +52,8 @@ func (s *Snapshot) lasting(q Query, d Decision) bool {
 	case src.endpoint == nil:
 		// A pod of another node that does not exist yet may be next at this address.
 		q.AwaitSource, q.anyNewcomer = true, true
-		return s.Evaluate(q).Reason != UnknownSource
+		reason := s.Evaluate(q).Reason // UnknownPod hides UnknownSource
+		return reason != UnknownPod && reason != UnknownSource
 	}
 	return src.endpoint.Egress == nil || !src.endpoint.Egress.read().names
 }
