@@ -1,0 +1,291 @@
+package rule
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
+)
+
+// The tests of this file compare this package with nft 1.0, in a network namespace of their
+// own.
+
+// golden is a golden file of the rules of a package.
+type golden struct {
+	sets  []string // declarations
+	rules []string
+}
+
+func readGolden(t *testing.T, file string) golden {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g golden
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "\t"): // what it compiles to
+		case strings.HasPrefix(line, "set "):
+			g.sets = append(g.sets, line)
+		default:
+			g.rules = append(g.rules, line)
+		}
+	}
+	return g
+}
+
+// typeOf returns the type of a declared set.
+func (g golden) typeOf(name string) (Type, bool) {
+	for _, set := range g.sets {
+		if fields := regexp.MustCompile(`^set (\S+) \{ type ([^;]+);`).FindStringSubmatch(set); fields[1] == name {
+			typ, err := ParseType(fields[2])
+			return typ, err == nil
+		}
+	}
+	return Type{}, false
+}
+
+// table returns a table with the sets, counters and chains that the rules use, and the chain
+// "rules" with these rules.
+func (g golden) table(family, name string, rules []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "table %s %s {\n%s\n", family, name, strings.Join(g.sets, "\n"))
+	declared := make(map[string]bool)
+	for _, r := range g.rules {
+		for _, use := range regexp.MustCompile(`(counter name|jump|goto) ([a-z-]+)`).FindAllStringSubmatch(r, -1) {
+			kind := map[string]string{"counter name": "counter", "jump": "chain", "goto": "chain"}[use[1]]
+			if text := kind + " " + use[2] + " {\n}\n"; !declared[text] {
+				declared[text] = true
+				b.WriteString(text)
+			}
+		}
+	}
+	fmt.Fprintf(&b, "chain rules {\n%s\n}\n}\n", strings.Join(rules, "\n"))
+	return b.String()
+}
+
+// newNamespace moves the rest of the test to a network namespace of its own. It skips a test
+// that cannot be run here; NETNS_REQUIRED forbids it where nft is missing or nothing is
+// permitted.
+func newNamespace(t *testing.T) {
+	t.Helper()
+	version, err := exec.Command("nft", "--version").Output()
+	if err == nil && !bytes.HasPrefix(version, []byte("nftables v1.0.")) {
+		t.Skipf("%s compiles some rules differently", bytes.TrimSpace(version))
+	}
+	if err == nil {
+		runtime.LockOSThread() // for ever: the thread ends with the test, and the namespace with it
+		err = unix.Unshare(unix.CLONE_NEWNET)
+	}
+	missing := errors.Is(err, exec.ErrNotFound) || errors.Is(err, unix.EPERM)
+	switch {
+	case missing && os.Getenv("NETNS_REQUIRED") == "":
+		t.Skip(err)
+	case err != nil:
+		t.Fatal(err)
+	}
+}
+
+// nft runs a script and returns what it prints.
+func nft(t *testing.T, script string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.Command("nft", append(args, "-f", "-")...)
+	cmd.Stdin = strings.NewReader(script)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// attribute returns a string or a number, with its type.
+func attribute[V string | uint32 | []byte](kind uint16, value V) netlink.Attribute {
+	switch v := any(value).(type) {
+	case string:
+		return netlink.Attribute{Type: kind, Data: append([]byte(v), 0)}
+	case uint32:
+		return netlink.Attribute{Type: kind, Data: binary.BigEndian.AppendUint32(nil, v)}
+	default:
+		return netlink.Attribute{Type: kind, Data: v.([]byte)}
+	}
+}
+
+func nest(kind uint16, all ...netlink.Attribute) netlink.Attribute {
+	data, err := netlink.MarshalAttributes(all)
+	if err != nil {
+		panic(err)
+	}
+	return netlink.Attribute{Type: kind | unix.NLA_F_NESTED, Data: data}
+}
+
+// message returns a message of nftables about a table: NFTA_*_TABLE is 1 in all of them.
+func message(kind uint16, flags netlink.HeaderFlags, table string, all ...netlink.Attribute) netlink.Message {
+	data := nest(0, append([]netlink.Attribute{attribute(1, table)}, all...)...).Data
+	return netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
+		Data:   append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, data...),
+	}
+}
+
+// addSet returns the messages that add an anonymous set.
+func addSet(table string, id uint32, s AnonymousSet) []netlink.Message {
+	flags := uint32(unix.NFT_SET_ANONYMOUS | unix.NFT_SET_CONSTANT)
+	if s.Interval {
+		flags |= unix.NFT_SET_INTERVAL
+	}
+	var elements []netlink.Attribute
+	for _, e := range s.Elements {
+		attributes := []netlink.Attribute{nest(unix.NFTA_SET_ELEM_KEY, attribute(unix.NFTA_DATA_VALUE, e.Key))}
+		if e.IntervalEnd {
+			attributes = append(attributes, attribute(unix.NFTA_SET_ELEM_FLAGS, uint32(unix.NFT_SET_ELEM_INTERVAL_END)))
+		}
+		elements = append(elements, nest(unix.NFTA_LIST_ELEM, attributes...))
+	}
+	return []netlink.Message{
+		message(unix.NFT_MSG_NEWSET, netlink.Create|netlink.Acknowledge, table,
+			attribute(unix.NFTA_SET_NAME, AnonymousName), attribute(unix.NFTA_SET_ID, id), attribute(unix.NFTA_SET_FLAGS, flags),
+			attribute(unix.NFTA_SET_KEY_TYPE, s.Type.ID()), attribute(unix.NFTA_SET_KEY_LEN, s.Type.Len()),
+			nest(unix.NFTA_SET_DESC, attribute(unix.NFTA_SET_DESC_SIZE, uint32(len(s.Elements))))),
+		message(unix.NFT_MSG_NEWSETELEM, netlink.Create|netlink.Acknowledge, table,
+			attribute(unix.NFTA_SET_ELEM_LIST_SET, AnonymousName), attribute(unix.NFTA_SET_ELEM_LIST_SET_ID, id),
+			nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, elements...)),
+	}
+}
+
+// write adds rules to the chain "rules" of a table.
+func write(t *testing.T, conn *netlink.Conn, table string, texts []string, o Options) {
+	t.Helper()
+	frame := func(kind netlink.HeaderType) netlink.Message {
+		return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request},
+			Data: []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES}}
+	}
+	batch := []netlink.Message{frame(unix.NFNL_MSG_BATCH_BEGIN)}
+	about := []string{"the batch"}
+	id := uint32(1)
+	for _, text := range texts {
+		r, err := Compile(text, o)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		exprs, err := r.Marshal(unix.NFPROTO_INET, id)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		for i, s := range r.Sets {
+			batch = append(batch, addSet(table, id+uint32(i), s)...)
+		}
+		id += uint32(len(r.Sets))
+		batch = append(batch, message(unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append|netlink.Acknowledge, table,
+			attribute(unix.NFTA_RULE_CHAIN, "rules"), attribute(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, exprs)))
+		for len(about) < len(batch) {
+			about = append(about, text)
+		}
+	}
+	if _, err := conn.SendMessages(append(batch, frame(unix.NFNL_MSG_BATCH_END))); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range about[1:] {
+		if _, err := conn.Receive(); err != nil {
+			t.Fatalf("the kernel refuses %s: %v", text, err)
+		}
+	}
+}
+
+// dump returns the answers to a request, without the attributes that are handles.
+func dump(t *testing.T, conn *netlink.Conn, request netlink.Message) [][]netlink.Attribute {
+	t.Helper()
+	answers, err := conn.Execute(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all [][]netlink.Attribute
+	for _, m := range answers {
+		list, err := netlink.UnmarshalAttributes(m.Data[4:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, list)
+	}
+	return all
+}
+
+// only returns the attributes of these types.
+func only(all []netlink.Attribute, kinds ...uint16) []netlink.Attribute {
+	return slices.DeleteFunc(all, func(a netlink.Attribute) bool {
+		return !slices.Contains(kinds, a.Type&^unix.NLA_F_NESTED)
+	})
+}
+
+// state is what the kernel has of the rules and of the anonymous sets of a table.
+func state(t *testing.T, conn *netlink.Conn, table string) (rules, sets []string) {
+	t.Helper()
+	for _, r := range dump(t, conn, message(unix.NFT_MSG_GETRULE, netlink.Dump, table, attribute(unix.NFTA_RULE_CHAIN, "rules"))) {
+		rules = append(rules, fmt.Sprintf("%x", only(r, unix.NFTA_RULE_EXPRESSIONS)))
+	}
+	for _, s := range dump(t, conn, message(unix.NFT_MSG_GETSET, netlink.Dump, table)) {
+		name := only(slices.Clone(s), unix.NFTA_SET_NAME)[0].Data
+		if !bytes.HasPrefix(name, []byte("__set")) {
+			continue
+		}
+		var elements []string
+		for _, list := range dump(t, conn, message(unix.NFT_MSG_GETSETELEM, netlink.Dump, table, attribute(unix.NFTA_SET_ELEM_LIST_SET, name))) {
+			for _, e := range attributes(only(list, unix.NFTA_SET_ELEM_LIST_ELEMENTS)[0].Data) {
+				elements = append(elements, hex.EncodeToString(e.Data))
+			}
+		}
+		slices.Sort(elements) // a hash table has a seed
+		sets = append(sets, fmt.Sprintf("%s %x %s", name,
+			only(s, unix.NFTA_SET_FLAGS, unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DESC), elements))
+	}
+	return rules, sets
+}
+
+// compareWithKernel writes rules with nft and with this package and compares what the kernel
+// has of both.
+func compareWithKernel(t *testing.T, g golden, rules []string) {
+	t.Helper()
+	newNamespace(t)
+	script := g.table("inet", "theirs", rules) + g.table("inet", "ours", nil)
+	if out, err := nft(t, script); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	write(t, conn, "ours", rules, Options{Family: knftables.InetFamily, Set: g.typeOf})
+	wantRules, wantSets := state(t, conn, "theirs")
+	gotRules, gotSets := state(t, conn, "ours")
+	if len(wantRules) != len(rules) || len(gotRules) != len(rules) {
+		t.Fatalf("the kernel has %d rules of nft and %d of ours, want %d", len(wantRules), len(gotRules), len(rules))
+	}
+	for i, text := range rules {
+		if wantRules[i] != gotRules[i] {
+			t.Errorf("%s\nnft:  %s\nours: %s", text, wantRules[i], gotRules[i])
+		}
+	}
+	if diff := cmp.Diff(wantSets, gotSets); diff != "" {
+		t.Errorf("anonymous sets (-nft +ours):\n%s", diff)
+	}
+}
+
+func isQueue(rule string) bool { return strings.Contains(rule, "queue ") }
+
+func TestRulesAreThoseOfNft(t *testing.T) {
+	g := readGolden(t, "../../steer/testdata/rules.golden")
+	// Not all kernels have the queue statement.
+	compareWithKernel(t, g, slices.DeleteFunc(slices.Clone(g.rules), isQueue))
+}
