@@ -34,13 +34,19 @@ const (
 	// verifyInterval bounds how long a table that another process has removed stays away,
 	// and is the time between a failed write and the next.
 	verifyInterval = time.Minute
-	// writeTimeout ends an nft process that hangs.
+	// writeTimeout bounds the wait for the kernel, which handles the transactions of all
+	// processes one after the other.
 	writeTimeout = 5 * time.Second
 )
 
+// writer writes the table. It is an nft.Table, except in tests.
+type writer interface {
+	Run(context.Context, *nft.Transaction) error
+}
+
 // Filter keeps the table. Its methods may be called from any goroutine, Run only once.
 type Filter struct {
-	nft      nft.Writer
+	table    writer
 	poked    chan struct{}
 	failures prometheus.Counter
 
@@ -52,10 +58,9 @@ type Filter struct {
 	logged string // the last error, empty after a success
 }
 
-// New returns a Filter that has not accessed the kernel yet, and registers its metrics. It is
-// an error if there is no nft program.
+// New returns a Filter that has not accessed the kernel yet, and registers its metrics.
 func New(reg prometheus.Registerer) (*Filter, error) {
-	table, err := nft.New(knftables.BridgeFamily, TableName)
+	table, err := nft.New(knftables.BridgeFamily, TableName, nft.Options{Sets: []*knftables.Set{&bridges}})
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +68,8 @@ func New(reg prometheus.Registerer) (*Filter, error) {
 	return newFilter(table, reg), nil
 }
 
-func newFilter(table nft.Writer, reg prometheus.Registerer) *Filter {
-	f := &Filter{nft: table, poked: make(chan struct{}, 1), failures: prometheus.NewCounter(prometheus.CounterOpts{
+func newFilter(table writer, reg prometheus.Registerer) *Filter {
+	f := &Filter{table: table, poked: make(chan struct{}, 1), failures: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "netpol_bridge_filter_errors_total",
 		Help: "Failed writes of the nftables table that drops frames with VLAN tag 0 between pods of one bridge.",
 	})}
@@ -73,15 +78,13 @@ func newFilter(table nft.Writer, reg prometheus.Registerer) *Filter {
 }
 
 // Set makes these the bridges whose frames are filtered. It does not wait for the kernel.
-// A name that nft would parse as something else is left out.
 func (f *Filter) Set(bridges []string) {
-	bridges = slices.DeleteFunc(slices.Clone(bridges), func(name string) bool { return !nft.IsPlain(name) })
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if slices.Equal(bridges, f.bridges) {
 		return
 	}
-	f.bridges = bridges
+	f.bridges = slices.Clone(bridges)
 	f.Verify()
 }
 
@@ -132,27 +135,29 @@ func (f *Filter) sync(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	if err := f.nft.Run(ctx, f.plan(bridges)); err != nil {
+	if err := f.table.Run(ctx, plan(bridges)); err != nil {
 		return fmt.Errorf("write table bridge %s: %w", TableName, err)
 	}
 	return nil
 }
 
+// bridges is the set of the names of bridges.
+var bridges = knftables.Set{Name: bridgesSet, Type: "ifname"}
+
 // plan makes the table what it should be, whatever it was. It deletes no chain: that would
 // drop the packets that wait in any queue of the network namespace.
-func (f *Filter) plan(bridges []string) *knftables.Transaction {
-	set := knftables.Set{Name: bridgesSet, Type: "ifname"}
+func plan(names []string) *nft.Transaction {
 	chain := knftables.Chain{
 		Name: forwardChain, Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(knftables.ForwardHook),
 		Priority: knftables.PtrTo(knftables.BaseChainPriority("-300")),
 	}
-	tx := f.nft.NewTransaction()
+	tx := &nft.Transaction{}
 	tx.Add(&knftables.Table{})
 	tx.Add(&knftables.Counter{Name: taggedCounter})
-	tx.Add(&set)
-	tx.Flush(&set)
-	for _, name := range bridges {
-		tx.Add(&knftables.Element{Set: bridgesSet, Key: []string{`"` + name + `"`}})
+	tx.Add(&bridges)
+	tx.Flush(&bridges)
+	for _, name := range names {
+		tx.Add(&knftables.Element{Set: bridgesSet, Key: []string{name}})
 	}
 	tx.Add(&chain)
 	tx.Flush(&chain)

@@ -1,83 +1,172 @@
-// Package nft writes tables of nftables with the nft program.
+// Package nft writes tables of nftables by netlink. It needs no nft program: programs of
+// different versions cannot read each other's tables, and an old one crashes as soon as any
+// table of the node has a set with data that it does not know.
 package nft
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"strings"
-	"time"
+	"sync/atomic"
 
-	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/nft/batch"
 )
 
-// killGrace bounds the wait for the output of an nft process that has ended: a child
-// that has left the process group may keep the pipe open, and on a busy machine this
-// process may not have read it yet.
-const killGrace = 100 * time.Millisecond
+// ErrGeneration means that nftables has changed since the generation that a transaction was
+// planned for. Nothing was written.
+var ErrGeneration = batch.ErrGeneration
 
-// Writer commits transactions: a Table, or in tests a knftables.Fake.
-type Writer interface {
-	NewTransaction() *knftables.Transaction
-	Run(context.Context, *knftables.Transaction) error
+// Options are what a Table needs to know beside the transactions.
+type Options struct {
+	// Sets are the sets of the table: their types decide how rules and elements are
+	// encoded, also when another process has made them.
+	Sets []*knftables.Set
+	// XTables has queue statements written as the NFQUEUE target of xtables, for kernels
+	// without the statement.
+	XTables bool
 }
 
-// Table writes one table. Unlike that of knftables it runs nft only when something is
-// written: knftables.New runs it twice, which first packets would wait for when an agent
-// starts. And it kills an nft process that hangs, with its process group, when the context
-// ends.
+// Table writes one table. All commits come from one socket that stays open, so that their
+// notifications are told apart from those of other processes by its port. The socket is opened
+// at the first write, in the network namespace of the process.
+//
+// Its methods may be called from any goroutine.
 type Table struct {
-	family     knftables.Family
-	name, path string
+	encoder encoder
+	port    atomic.Uint32
+	busy    chan struct{} // full while a commit uses the fields below
+
+	conn  conn // nil before the first commit, and after an error of the socket
+	batch batch.Batch
+	dial  func() (conn, error)
 }
 
-// New returns the table name of a family, which need not exist. It is an error if there is
-// no nft program. Whether the program works is seen at the first write.
-func New(family knftables.Family, name string) (*Table, error) {
-	path, err := exec.LookPath("nft")
+// conn is a batch.Conn, except in tests.
+type conn interface {
+	Commit(*batch.Batch) ([]batch.Fault, error)
+	Port() uint32
+	Close() error
+}
+
+// New returns the table name of a family, which need not exist. An error names the set
+// whose type is not known.
+func New(family knftables.Family, name string, o Options) (*Table, error) {
+	e, err := newEncoder(family, name, o)
 	if err != nil {
-		return nil, fmt.Errorf("find the nft program: %w", err)
+		return nil, fmt.Errorf("table %s %s: %w", family, name, err)
 	}
-	return &Table{family, name, path}, nil
+	return &Table{encoder: e, busy: make(chan struct{}, 1), dial: func() (conn, error) { return batch.Dial() }}, nil
 }
 
-// NewTransaction returns one of a knftables.Fake: only knftables.New makes others, and they
-// are the same.
-func (t *Table) NewTransaction() *knftables.Transaction {
-	return knftables.NewFake(t.family, t.name).NewTransaction()
+// Port is the netlink port that commits come from, 0 before the first one.
+func (t *Table) Port() uint32 { return t.port.Load() }
+
+// Run commits tx. An error names the change that the kernel refuses, and nothing is changed
+// then. If ctx ends first, because the kernel handles a transaction of another process, tx
+// may still be committed later.
+func (t *Table) Run(ctx context.Context, tx *Transaction) error { return t.RunAt(ctx, tx, 0) }
+
+// RunAt is Run for a transaction that was planned for a generation of nftables. It returns
+// ErrGeneration if that is not the current one. Every commit of any process starts a new one,
+// unless it changes nothing. Generation 0 is any.
+func (t *Table) RunAt(ctx context.Context, tx *Transaction, generation uint32) error {
+	select {
+	case t.busy <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("an earlier transaction has not ended: %w", ctx.Err())
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := t.commit(tx, generation)
+		<-t.busy
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the kernel has not handled the transaction yet: %w", ctx.Err())
+	}
 }
 
-// Run commits tx. If ctx ends first, whether it was committed is not known.
-func (t *Table) Run(ctx context.Context, tx *knftables.Transaction) error {
-	script := tx.String()
-	if _, fault, ok := strings.Cut(script, "# ERROR: "); ok {
-		return errors.New(fault) // the only access to the error of a transaction
+// commit commits tx while the caller holds busy.
+func (t *Table) commit(tx *Transaction, generation uint32) error {
+	if err := t.open(); err != nil {
+		return err
 	}
-	cmd := exec.CommandContext(ctx, t.path, "-f", "-")
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
-	cmd.WaitDelay = killGrace
-	cmd.Stdin = strings.NewReader(script)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	err := cmd.Run()
+	t.batch.Begin(generation)
+	origins, err := t.encoder.encode(&t.batch, tx)
+	if err != nil {
+		return err
+	}
+	faults, err := t.conn.Commit(&t.batch)
 	switch {
-	case err == nil, errors.Is(err, exec.ErrWaitDelay):
-		return nil // nft has succeeded, even if its output is incomplete
-	case ctx.Err() != nil:
-		return fmt.Errorf("nft did not end and was killed: %w", ctx.Err())
+	case errors.Is(err, ErrGeneration):
+		return err
+	case err != nil:
+		t.close() // answers may be left
+		return err
+	case len(faults) > 0:
+		return origins.explain(faults)
 	}
-	line, _, _ := strings.Cut(stderr.String(), "\n")
-	return fmt.Errorf("nft: %w: %s", err, line)
+	return nil
 }
 
-// IsPlain reports whether nft parses the name of an interface as it is. Names may contain
-// quotes and other special characters.
-func IsPlain(name string) bool {
-	return name != "" && len(name) < unix.IFNAMSIZ && !strings.ContainsFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-@", r))
-	})
+func (t *Table) open() error {
+	if t.conn != nil {
+		return nil
+	}
+	conn, err := t.dial()
+	if err != nil {
+		return err
+	}
+	t.conn = conn
+	t.port.Store(conn.Port())
+	return nil
+}
+
+func (t *Table) close() {
+	t.port.Store(0)
+	t.conn.Close()
+	t.conn = nil
+}
+
+// Close closes the socket. The table stays. It waits for a commit that is running.
+func (t *Table) Close() {
+	t.busy <- struct{}{}
+	defer func() { <-t.busy }()
+	if t.conn != nil {
+		t.close()
+	}
+}
+
+// origins says which changes the messages of a batch are about, in their order.
+type origins []origin
+
+type origin struct {
+	message int // its index in the batch
+	offset  int // where in the message what op has added begins
+	op      operation
+}
+
+// explain returns an error that names the change that the first fault is about.
+func (o origins) explain(faults []batch.Fault) error {
+	f := faults[0]
+	var at operation
+	for _, origin := range o {
+		first := at.object == nil
+		if origin.message == f.Message && (first || origin.offset <= f.Offset) {
+			at = origin.op
+		}
+	}
+	err := fmt.Errorf("%s: %w", at, f.Errno)
+	if f.Text != "" {
+		err = fmt.Errorf("%w (%s)", err, f.Text)
+	}
+	if more := len(faults) - 1; more > 0 {
+		err = fmt.Errorf("%w, and %d more refused", err, more)
+	}
+	return err
 }

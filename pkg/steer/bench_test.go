@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"sigs.k8s.io/knftables"
+	"sigs.k8s.io/kube-network-policies/pkg/nft"
 )
 
 // BenchmarkDiff plans the transaction for one more pod, with an address of each family,
@@ -13,11 +13,10 @@ import (
 func BenchmarkDiff(b *testing.B) {
 	for _, pods := range []int{110, 1000} {
 		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
-			nft := knftables.NewFake(knftables.InetFamily, TableName)
 			have, want := manyPods(pods).contents(), manyPods(pods+1)
 			b.ReportAllocs()
 			for b.Loop() {
-				tx := nft.NewTransaction()
+				tx := &nft.Transaction{}
 				planElements(tx, have, want.contents())
 				if n := tx.NumOperations(); n != 6 {
 					b.Fatalf("%d operations, want 6", n)

@@ -1,58 +1,58 @@
 package steer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // commit is a commit to nftables in this network namespace, by any process.
 type commit struct {
 	generation uint32
 	process    string // that committed
-	pid        uint32 // in the first PID namespace
+	pid        uint32 // of the thread, in the first PID namespace
 	touched    bool   // it changed our table
 	port       uint32 // of the netlink socket that committed
-	verdicts   bool   // it changed remembered verdicts, and is our own: it came from the socket for this
+	own        bool   // the socket is ours
 	// lost is set alone: an unknown number of notifications was lost.
 	lost bool
 }
 
-// commits distinguishes commits by other processes from our own. A notification names
-// the process that committed, but process names can be reused and process IDs differ
-// between PID namespaces. Therefore our own commits are recognized by their generation,
-// which is read before and after each write. A commit that could be either counts as
-// external. Commits of verdicts come from a socket that no other process can have, and are
-// recognized by it.
+// notificationWait bounds how long a write waits for the notification of a commit that was
+// made before it. The kernel sends notifications before a commit ends, so only the goroutine
+// that reads them can be late.
+const notificationWait = 100 * time.Millisecond
+
+// commits distinguishes commits by other processes from our own, by the port of the netlink
+// socket that a notification names: no two sockets of a network namespace have the same.
 type commits struct {
 	mu        sync.Mutex
 	listening bool
-	seen      uint32 // the last generation notified
-	ownAfter  uint32 // all generations after this one, up to seen, were notified and may be our own
-	writes    []write
-	lost      int    // how often notifications were lost since the last verification
-	external  int    // commits by other processes to our table since the last verification
-	last      commit // the latest external one
-}
-
-// write is one of our writes. Its commit has one of the generations after from, up to
-// and including to.
-type write struct {
-	from, to uint32
-	open     bool     // to is not known yet
-	touched  []commit // commits to our table in these generations
+	blind     bool          // notifications are missing between seen and the next one
+	seen      uint32        // the last generation notified
+	foreign   uint32        // the commits after this generation, up to seen, are all our own
+	touched   uint32        // and no other process has changed the table after this one
+	advanced  chan struct{} // closed when anything above changes, nil if nothing waits for it
+	lost      int           // how often notifications were lost since the last verification
+	external  int           // commits by other processes to our table since the last verification
+	last      commit        // the latest external one
 }
 
 // later reports whether generation a comes after b. Generations wrap.
 func later(a, b uint32) bool { return int32(a-b) > 0 }
 
+// alone reports whether there was one commit between two generations. There is no generation 0.
+func alone(before, after uint32) bool { return after-before == 1 || before+1 == 0 && after == 1 }
+
 // started is called when notifications begin, also after an interruption.
 func (c *commits) started() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.listening, c.writes = true, nil
-	c.seen, c.ownAfter = 0, 0
+	c.listening, c.blind = true, true
 	c.lost++
+	c.wake()
 }
 
 // notifying reports whether commits are notified.
@@ -62,19 +62,19 @@ func (c *commits) notifying() bool {
 	return c.listening
 }
 
-// own reports whether all commits after a generation, up to another one, are our own, or
-// are not verified yet.
-func (c *commits) own(after, upTo uint32) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.listening && c.seen == upTo && !later(c.ownAfter, after)
-}
-
 // stopped is called when notifications end.
 func (c *commits) stopped() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.listening, c.writes = false, nil
+	c.listening = false
+	c.wake()
+}
+
+func (c *commits) wake() {
+	if c.advanced != nil {
+		close(c.advanced)
+		c.advanced = nil
+	}
 }
 
 // notified records a commit, in order of generations, and reports whether the table
@@ -82,88 +82,71 @@ func (c *commits) stopped() {
 func (c *commits) notified(n commit) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.wake()
 	if n.lost {
 		c.lost++
+		c.blind = true
 		return true
 	}
-	before := c.external
-	gap := !alone(c.seen, n.generation)
-	c.seen = n.generation
-	switch {
-	case n.verdicts, n.touched && c.assign(n):
-		if gap {
-			c.ownAfter = n.generation - 1
-		}
-	default:
-		c.ownAfter = n.generation
-		if n.touched {
-			c.addExternal(n)
+	if c.blind || !alone(c.seen, n.generation) {
+		// What was committed before is not known.
+		c.foreign, c.touched = n.generation-1, n.generation-1
+	}
+	if !n.own {
+		c.foreign = n.generation
+		if n.touched || c.blind {
+			c.touched = n.generation
 		}
 	}
-	c.settle()
-	return c.external != before
-}
-
-// assign adds n to the write of ours that may have made it, and reports whether there
-// is one.
-func (c *commits) assign(n commit) bool {
-	for i := range c.writes {
-		w := &c.writes[i]
-		if later(n.generation, w.from) && (w.open || !later(n.generation, w.to)) {
-			w.touched = append(w.touched, n)
-			return true
-		}
+	c.seen, c.blind = n.generation, false
+	if n.own || !n.touched {
+		return false
 	}
-	return false
+	c.external++
+	c.last = n
+	return true
 }
 
-func (c *commits) addExternal(all ...commit) {
-	for _, n := range all {
-		c.external++
-		c.last = n
-	}
-}
-
-// settle classifies the commits of the writes whose generations were all notified. A
-// write of ours makes one commit to the table. If there were more, at least one of them
-// is external.
-func (c *commits) settle() {
-	for len(c.writes) > 0 && !c.writes[0].open && !later(c.writes[0].to, c.seen) {
-		if touched := c.writes[0].touched; len(touched) > 1 {
-			c.addExternal(touched...)
-		}
-		c.writes = c.writes[1:]
-	}
-}
-
-// begin is called before a write, with the current generation.
-func (c *commits) begin(generation uint32) {
+// own reports whether all commits after a generation, up to another one, are our own.
+func (c *commits) own(after, upTo uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.listening {
-		c.writes = append(c.writes, write{from: generation, open: true})
-	}
+	return c.listening && !c.blind && c.seen == upTo && !later(c.foreign, after)
 }
 
-// end is called after a write, with the current generation, and reports whether the
-// table must be verified. A write that failed may have been committed or not.
-// Therefore all commits to the table since begin count as external.
-func (c *commits) end(generation uint32, failed bool) bool {
+// unchanged returns the last generation up to which it is known that no other process has
+// changed the table after since.
+func (c *commits) unchanged(since uint32) uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.writes) == 0 || !c.writes[len(c.writes)-1].open {
-		return false // there were no notifications when the write began, or they stopped since
+	if !c.listening || c.blind || later(c.touched, since) || !later(c.seen, since) {
+		return since
 	}
-	before := c.external
-	last := &c.writes[len(c.writes)-1]
-	if failed {
-		c.addExternal(last.touched...)
-		c.writes = c.writes[:len(c.writes)-1]
-	} else {
-		last.to, last.open = generation, false
+	return c.seen
+}
+
+// wait waits until all commits up to a generation are notified, as long as that can be
+// expected.
+func (c *commits) wait(ctx context.Context, upTo uint32) {
+	ctx, cancel := context.WithTimeout(ctx, notificationWait)
+	defer cancel()
+	for {
+		c.mu.Lock()
+		if !c.listening || !c.blind && !later(upTo, c.seen) {
+			c.mu.Unlock()
+			return
+		}
+		if c.advanced == nil {
+			c.advanced = make(chan struct{})
+		}
+		advanced := c.advanced
+		c.mu.Unlock()
+		select {
+		case <-advanced:
+		case <-ctx.Done():
+			return
+		}
 	}
-	c.settle()
-	return c.external != before
 }
 
 // unverified is what has happened to the table since it was last verified.

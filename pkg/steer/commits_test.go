@@ -3,26 +3,25 @@ package steer
 import (
 	"math"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // event is one step in a sequence of commits.
 type event func(*commits)
 
-func begins(generation uint32) event { return func(c *commits) { c.begin(generation) } }
-func ends(generation uint32) event   { return func(c *commits) { c.end(generation, false) } }
-func fails(generation uint32) event  { return func(c *commits) { c.end(generation, true) } }
-func lost(c *commits)                { c.notified(commit{lost: true}) }
-func breaks(c *commits)              { c.stopped() }
-func resumes(c *commits)             { c.started() }
+func lost(c *commits)    { c.notified(commit{lost: true}) }
+func breaks(c *commits)  { c.stopped() }
+func resumes(c *commits) { c.started() }
 
 // touches is a commit to our table, unrelated a commit to other tables only.
 func touches(generation uint32) event {
 	return func(c *commits) { c.notified(commit{generation: generation, touched: true}) }
 }
 
-// verdicts is a commit of ours that changes remembered verdicts.
-func verdicts(generation uint32) event {
-	return func(c *commits) { c.notified(commit{generation: generation, touched: true, verdicts: true}) }
+// own is a commit of ours.
+func own(generation uint32) event {
+	return func(c *commits) { c.notified(commit{generation: generation, touched: true, own: true}) }
 }
 
 func unrelated(generation uint32) event {
@@ -36,30 +35,15 @@ func TestCommitsDistinguishOwnAndExternal(t *testing.T) {
 		external int
 		lost     int
 	}{
-		{"ours, notified while we write", []event{begins(4), touches(5), ends(5)}, 0, 0},
-		{"ours, notified later", []event{begins(4), ends(5), begins(5), ends(6), touches(5), touches(6)}, 0, 0},
+		{"ours", []event{own(5), own(6)}, 0, 0},
 		{"another table", []event{unrelated(5), unrelated(6)}, 0, 0},
-		{"another table while we write", []event{begins(4), unrelated(5), touches(6), ends(6)}, 0, 0},
-		{"another table while we write, later", []event{begins(4), ends(6), touches(5), unrelated(6)}, 0, 0},
+		{"another table between ours", []event{own(5), unrelated(6), own(7)}, 0, 0},
 		{"another process", []event{touches(5)}, 1, 0},
-		{"another process just before our write", []event{begins(5), touches(5), touches(6), ends(6)}, 1, 0},
-		{"another process just after our write", []event{begins(4), ends(5), touches(5), touches(6)}, 1, 0},
-		{"another process while we write", []event{begins(4), touches(5), touches(6), ends(6)}, 2, 0},
-		{"another process while we write, later", []event{begins(4), ends(6), touches(5), touches(6)}, 2, 0},
-		{"our write fails", []event{begins(4), fails(4)}, 0, 0},
-		{"our write fails and another process commits", []event{begins(4), touches(5), fails(5)}, 1, 0},
-		{"our write fails and a commit by another process is notified later", []event{begins(4), fails(5), touches(5)}, 1, 0},
-		{"our write commits nothing", []event{begins(4), ends(4), touches(5)}, 1, 0},
-		{"verdicts", []event{verdicts(5), verdicts(6)}, 0, 0},
-		{"verdicts while we write", []event{begins(4), verdicts(5), touches(6), verdicts(7), ends(7)}, 0, 0},
-		{"verdicts while we write, later", []event{begins(4), ends(7), verdicts(5), touches(6), verdicts(7)}, 0, 0},
-		{"verdicts while our write fails", []event{begins(4), verdicts(5), fails(5)}, 0, 0},
-		{"verdicts and another process while we write", []event{begins(4), verdicts(5), touches(6), touches(7), ends(7)}, 2, 0},
-		{"verdicts between those of another process", []event{touches(5), verdicts(6), touches(7)}, 2, 0},
-		{"generations wrap", []event{begins(math.MaxUint32), touches(1), ends(1), touches(2)}, 1, 0},
+		{"another process between ours", []event{own(5), touches(6), own(7)}, 1, 0},
+		{"ours between those of another process", []event{touches(5), own(6), touches(7)}, 2, 0},
+		{"generations wrap", []event{own(math.MaxUint32), touches(1), own(2)}, 1, 0},
 		{"notifications are lost", []event{lost, lost}, 0, 2},
-		{"our write while nothing is notified", []event{breaks, begins(4), ends(5)}, 0, 0},
-		{"our write while notifications begin", []event{breaks, begins(4), resumes, ends(5), touches(5)}, 1, 1},
+		{"notifications begin again", []event{breaks, resumes, own(5)}, 0, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c commits
@@ -91,20 +75,19 @@ func TestCommitsThatAreAllOurOwn(t *testing.T) {
 		after, upTo uint32
 		want        bool
 	}{
-		{"verdicts", []event{unrelated(4), verdicts(5), verdicts(6)}, 4, 6, true},
-		{"some of them", []event{unrelated(4), verdicts(5), verdicts(6)}, 5, 6, true},
-		{"verdicts and addresses", []event{unrelated(4), begins(4), verdicts(5), touches(6), ends(6), verdicts(7)}, 4, 7, true},
-		{"the first notification", []event{verdicts(5)}, 4, 5, true},
-		{"not all are notified yet", []event{unrelated(4), verdicts(5)}, 4, 6, false},
-		{"one was not notified", []event{unrelated(4), verdicts(6)}, 4, 6, false},
-		{"one before was not notified", []event{unrelated(4), verdicts(6), verdicts(7)}, 6, 7, true},
-		{"another table", []event{unrelated(4), verdicts(5), unrelated(6), verdicts(7)}, 4, 7, false},
-		{"another table before", []event{unrelated(4), verdicts(5), unrelated(6), verdicts(7)}, 6, 7, true},
-		{"another process", []event{unrelated(4), touches(5), verdicts(6)}, 4, 6, false},
-		{"another process at the end", []event{unrelated(4), verdicts(5), touches(6)}, 4, 6, false},
-		{"notifications ended", []event{unrelated(4), verdicts(5), breaks}, 4, 5, false},
-		{"notifications began again", []event{unrelated(4), verdicts(5), breaks, resumes, verdicts(7)}, 4, 7, false},
-		{"generations wrap", []event{unrelated(math.MaxUint32 - 1), verdicts(math.MaxUint32), verdicts(1)}, math.MaxUint32 - 1, 1, true},
+		{"ours", []event{unrelated(4), own(5), own(6)}, 4, 6, true},
+		{"some of them", []event{unrelated(4), own(5), own(6)}, 5, 6, true},
+		{"the first notification", []event{own(5)}, 4, 5, true},
+		{"not all are notified yet", []event{unrelated(4), own(5)}, 4, 6, false},
+		{"one was not notified", []event{unrelated(4), own(6)}, 4, 6, false},
+		{"one before was not notified", []event{unrelated(4), own(6), own(7)}, 6, 7, true},
+		{"another table", []event{unrelated(4), own(5), unrelated(6), own(7)}, 4, 7, false},
+		{"another table before", []event{unrelated(4), own(5), unrelated(6), own(7)}, 6, 7, true},
+		{"another process", []event{unrelated(4), touches(5), own(6)}, 4, 6, false},
+		{"another process at the end", []event{unrelated(4), own(5), touches(6)}, 4, 6, false},
+		{"notifications ended", []event{unrelated(4), own(5), breaks}, 4, 5, false},
+		{"notifications began again", []event{unrelated(4), own(5), breaks, resumes, own(7)}, 4, 7, false},
+		{"generations wrap", []event{unrelated(math.MaxUint32 - 1), own(math.MaxUint32), own(1)}, math.MaxUint32 - 1, 1, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c commits
@@ -117,6 +100,64 @@ func TestCommitsThatAreAllOurOwn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A write is planned at a generation at which the table is as it was observed.
+func TestUnchangedSinceAGeneration(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		events      []event
+		since, want uint32
+	}{
+		{"nothing is notified", nil, 4, 4},
+		{"ours", []event{own(5), own(6)}, 4, 6},
+		{"another table", []event{own(5), unrelated(6), unrelated(7)}, 4, 7},
+		{"the first notification may be late", []event{unrelated(7)}, 4, 4},
+		{"another process", []event{own(5), touches(6), own(7)}, 4, 4},
+		{"another process before", []event{touches(6), own(7)}, 6, 7},
+		{"one was not notified", []event{own(5), own(7)}, 4, 4},
+		{"one before was not notified", []event{own(5), own(7), own(8)}, 7, 8},
+		{"some were lost", []event{own(5), lost}, 4, 4},
+		{"some were lost, with what the next one was about", []event{own(5), lost, unrelated(6), own(7)}, 5, 5},
+		{"some were lost before", []event{own(5), lost, unrelated(6), own(7)}, 6, 7},
+		{"notifications ended", []event{own(5), breaks}, 4, 4},
+		{"generations wrap", []event{own(math.MaxUint32), unrelated(1)}, math.MaxUint32 - 1, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var c commits
+			c.started()
+			for _, e := range tt.events {
+				e(&c)
+			}
+			if got := c.unchanged(tt.since); got != tt.want {
+				t.Errorf("%d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+// A write that was refused because of a commit that is not notified yet waits for that.
+func TestWaitForNotifications(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c commits
+		c.started()
+		own(5)(&c)
+		go unrelated(6)(&c)
+		c.wait(t.Context(), 6)
+		if got := c.unchanged(5); got != 6 {
+			t.Errorf("waited until %d", got)
+		}
+		began := time.Now()
+		c.wait(t.Context(), 7)
+		if took := time.Since(began); took != notificationWait {
+			t.Errorf("waited %v for what is not notified", took)
+		}
+		go c.stopped()
+		c.wait(t.Context(), 7)
+		if took := time.Since(began); took != notificationWait {
+			t.Errorf("waited %v after notifications had ended", took)
+		}
+	})
 }
 
 func TestCommitDuringVerificationIsVerifiedAgain(t *testing.T) {

@@ -194,9 +194,13 @@ func (d *recorder) ListAll(ctx context.Context) (map[string][]string, error) {
 func TestSetDoesNotWaitForVerification(t *testing.T) {
 	nft := &recorder{Fake: knftables.NewFake(knftables.InetFamily, TableName)}
 	s := newOn(t, nft, nil)
+	s.commits.started()
 	mustSync(t, s, Sets{})
+	generation, _ := s.kernel.generation(t.Context())
+	s.notified(commit{generation: generation, touched: true, port: tablePort})
 	tamper(t, nft.Fake, tamperings["element added"])
-	s.verified, nft.notes = time.Time{}, nil // as when the interval is over
+	s.notified(commit{generation: generation + 1}) // as one of another table
+	s.verified, nft.notes = time.Time{}, nil       // as when the interval is over
 	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
 	if want := []string{"write", "read", "write"}; !slices.Equal(nft.notes, want) {
 		t.Errorf("got %v, want %v", nft.notes, want)

@@ -100,9 +100,6 @@ func TestKernelRepairTime(t *testing.T) {
 			mustShell(t, "nft '"+script+"'")
 			changed := <-stamps
 			repaired := <-stamps
-			if s.writeXTables != nil && script == "flush ruleset" {
-				repaired = <-stamps // until the second commit the table drops
-			}
 			took = append(took, repaired.at.Sub(changed.at))
 			await(t, func() bool { return s.Healthy() == nil })
 		}

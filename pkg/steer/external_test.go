@@ -55,14 +55,23 @@ func run(t *testing.T, sets Sets) running {
 	return running{s, nft.Fake, nft, &repaired}
 }
 
-// notify reports the last transaction of the fake.
+// notify reports the last transaction of the fake as one of another process.
 func (r running) notify(t *testing.T, touched bool) {
+	r.report(t, commit{process: "flusher", pid: 7, touched: touched})
+}
+
+// notifyOwn reports it as our own.
+func (r running) notifyOwn(t *testing.T) {
+	r.report(t, commit{process: "agent", pid: 8, touched: true, port: tablePort})
+}
+
+func (r running) report(t *testing.T, c commit) {
 	fake, ok := r.kernel.(*fakeKernel)
 	if !ok {
 		fake = r.kernel.(sharedKernel).fakeKernel
 	}
-	generation, _ := r.kernel.generation(t.Context())
-	fake.notify <- commit{generation: generation, process: "flusher", pid: 7, touched: touched}
+	c.generation, _ = r.kernel.generation(t.Context())
+	fake.notify <- c
 	synctest.Wait()
 }
 
@@ -124,7 +133,7 @@ func TestOwnAndUnrelatedCommitsAreIgnored(t *testing.T) {
 		s := run(t, isolatedPod)
 		s.Set(Sets{Ingress: []netip.Addr{v4b}})
 		synctest.Wait()
-		s.notify(t, true) // the commit of Set
+		s.notifyOwn(t)
 		tamper(t, s.fake, tamperings["element added"])
 		s.notify(t, false) // reported as of another table
 		if _, ok := fakeContents(s.fake)["ingress-v4"][element{prefix: netip.MustParsePrefix("192.0.2.9/32")}]; !ok {
@@ -139,23 +148,6 @@ func TestOwnAndUnrelatedCommitsAreIgnored(t *testing.T) {
 			t.Errorf("%v external changes found by polling", n)
 		}
 	})
-}
-
-// TestTamperedDivertDropsUntilRepaired has a writer of xtables targets that fails:
-// nft has written the other rules before.
-func TestTamperedDivertDropsUntilRepaired(t *testing.T) {
-	s, fake := newFake(t, nil)
-	s.writeXTables = func(Config) error { return nil }
-	mustSync(t, s, isolatedPod)
-	tamper(t, fake, func(tx *knftables.Transaction) {
-		tx.Insert(&knftables.Rule{Chain: divertChain, Rule: "accept"})
-	})
-	s.writeXTables = func(Config) error { return errNotSynced }
-	s.commits.started()
-	if err := s.sync(testContext(t)); err == nil {
-		t.Fatal("the sync succeeded")
-	}
-	checkTraces(t, fake, []traceCase{{"first packet", pkt(peer4, v4), drop}})
 }
 
 func TestLostNotificationsTriggerVerification(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/nft"
 )
 
 // NewFake returns a Steerer over a fake kernel, for tests. It uses the queue statement,
@@ -15,17 +17,17 @@ func NewFake(cfg Config, fake *knftables.Fake) (*Steerer, error) {
 	return newFakeSteerer(cfg, fake, fake)
 }
 
-// newFakeSteerer returns a Steerer that writes through nft, which may wrap fake.
-func newFakeSteerer(cfg Config, nft knftables.Interface, fake *knftables.Fake) (*Steerer, error) {
+// newFakeSteerer returns a Steerer that writes through an interface that may wrap fake.
+func newFakeSteerer(cfg Config, through knftables.Interface, fake *knftables.Fake) (*Steerer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("steer: %w", err)
 	}
 	cfg.Divert, cfg.EarlyUDP = DivertQueue, cfg.EarlyUDP.choose(Capabilities{})
-	k := &fakeKernel{nft: nft, fake: fake, chains: chains(cfg), notify: make(chan commit)}
-	return newSteerer(cfg, Capabilities{}, nft, k, &fakeVerdicts{fake: fake}), nil
+	k := &fakeKernel{nft: through, fake: fake, chains: chains(cfg), now: 1, notify: make(chan commit)}
+	return newSteerer(cfg, Capabilities{}, k, k, &fakeVerdicts{fake: fake}), nil
 }
 
-// fakeKernel reads a knftables.Fake through nft, which may inject faults. Generations
+// fakeKernel reads and writes a knftables.Fake through nft, which may inject faults. Generations
 // count all transactions.
 type fakeKernel struct {
 	nft    knftables.Interface
@@ -35,6 +37,26 @@ type fakeKernel struct {
 	now    uint32
 	notify chan commit // commits for listen to report
 }
+
+// RunAt implements table.
+func (k *fakeKernel) RunAt(ctx context.Context, tx *nft.Transaction, generation uint32) error {
+	now, err := k.generation(ctx)
+	if err != nil {
+		return err
+	}
+	if generation != 0 && generation != now {
+		return nft.ErrGeneration
+	}
+	replayed := k.nft.NewTransaction()
+	tx.Replay(replayed)
+	return k.nft.Run(ctx, replayed)
+}
+
+// tablePort is the netlink port of commits of fakeKernel.
+const tablePort = 2
+
+// Port implements table.
+func (k *fakeKernel) Port() uint32 { return tablePort }
 
 func (k *fakeKernel) generation(context.Context) (uint32, error) {
 	k.fake.Lock() // guards last and now, too

@@ -12,7 +12,7 @@ import (
 // desired state has been pending too long, and no other process has changed the table
 // since it was verified. While another agent holds the table, it returns nil if there is
 // a desired state, unless this agent is about to take over. It returns at once even while
-// nft or the kernel hangs.
+// the kernel hangs.
 func (s *Steerer) Healthy() error {
 	if err := s.commits.unverified().error(); err != nil {
 		return err
@@ -27,7 +27,7 @@ func (s *Steerer) Healthy() error {
 		return fmt.Errorf("a change has been pending for %v", d.Round(time.Second))
 	}
 	if d := age(s.syncingSince); d >= applyTimeout {
-		return fmt.Errorf("writing or reading the table has taken %v so far", d.Round(time.Second))
+		return fmt.Errorf("writing or reading the table has taken %v so far: another process may hold nftables", d.Round(time.Second))
 	}
 	return s.health
 }
@@ -77,7 +77,7 @@ func (s *Steerer) notified(c commit) {
 	if c.lost {
 		s.metrics.lost.Inc()
 	}
-	c.verdicts = c.port != 0 && c.port == s.verdicts.port()
+	c.own = c.port != 0 && (c.port == s.table.Port() || c.port == s.verdicts.port())
 	if s.commits.notified(c) {
 		s.runner.Poke()
 	}

@@ -3,6 +3,7 @@ package steer
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,6 +11,8 @@ import (
 
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/nft"
 )
 
 // The holder of the table is the one agent that writes it and to whose queues it sends
@@ -190,11 +193,9 @@ func (s *Steerer) Release() {
 	s.runner.Poke()
 }
 
-// planHolder makes this agent the holder. It writes the holder again with a flush of
-// verdicts: the kernel makes no commit of a flush of empty sets alone, and one of another
-// process would be taken for it.
-func (s *Steerer) planHolder(tx *knftables.Transaction) {
-	if s.cfg.Holder == (Holder{}) || s.observed.holder == s.cfg.Holder && !s.flush {
+// planHolder makes this agent the holder.
+func (s *Steerer) planHolder(tx *nft.Transaction) {
+	if s.cfg.Holder == (Holder{}) || s.observed.holder == s.cfg.Holder {
 		return
 	}
 	if s.observed.named {
@@ -205,20 +206,31 @@ func (s *Steerer) planHolder(tx *knftables.Transaction) {
 
 // release removes this agent as the holder, if it is.
 func (s *Steerer) release(ctx context.Context) error {
-	o, err := s.read(ctx)
-	if err != nil {
+	if err := s.exclude(ctx); err != nil {
 		return err
 	}
-	s.setHolder(o.holder)
-	if o.holder == (Holder{}) || o.holder != s.cfg.Holder {
-		return nil
+	defer s.include()
+	for attempt := 1; ; attempt++ {
+		o, err := s.read(ctx)
+		if err != nil {
+			return err
+		}
+		s.setHolder(o.holder)
+		if o.holder == (Holder{}) || o.holder != s.cfg.Holder {
+			return nil
+		}
+		s.setInPlace(false)
+		tx := &nft.Transaction{}
+		tx.Flush(&knftables.Set{Name: holderSet})
+		err = s.write(ctx, tx, o.generation)
+		if errors.Is(err, nft.ErrGeneration) && attempt < writeAttempts {
+			continue // another agent may have taken the table
+		}
+		if err == nil {
+			klog.FromContext(ctx).Info("Table released for another agent", "table", TableName)
+		}
+		return err
 	}
-	klog.FromContext(ctx).Info("Table released for another agent", "table", TableName)
-	s.setInPlace(false)
-	tx := s.nft.NewTransaction()
-	tx.Flush(&knftables.Set{Name: holderSet})
-	_, _, err = s.commit(ctx, s.runNFT(tx))
-	return err
 }
 
 // setHolder records the holder of the table.

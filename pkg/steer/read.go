@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// kernel reads the state of nftables. Only nft and writeXTables write.
+// kernel reads the state of nftables. It does not write.
 type kernel interface {
 	// generation returns the number of commits to nftables in this network
 	// namespace, by any process. It wraps and skips 0.
@@ -38,13 +38,17 @@ const (
 
 // observedState is what the kernel was found to have.
 type observedState struct {
-	// generation is the last one at which this state is known to be correct.
+	// generation is the last one at which this state is known to be correct, by what is
+	// notified.
 	generation uint32
-	layout     layout
-	base       base
-	sets       contents // nil elements: the set has elements that we do not write
-	named      bool     // the table has a set for its holder
-	holder     Holder   // the zero Holder if it is not known
+	// read is the generation at which the table was read, or that of a later commit of ours
+	// if all since then were ours.
+	read   uint32
+	layout layout
+	base   base
+	sets   contents // nil elements: the set has elements that we do not write
+	named  bool     // the table has a set for its holder
+	holder Holder   // the zero Holder if it is not known
 	// names are those of an incompatible table that can be changed in place, by kind of
 	// object, else nil.
 	names map[string][]string

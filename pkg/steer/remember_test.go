@@ -381,28 +381,6 @@ func TestVerdictsOfTableThatIsNotInPlace(t *testing.T) {
 	check(t, newer, errNotInPlace)
 }
 
-// What an earlier agent has allowed is remembered until packets get to the queues of this
-// one, and no longer.
-func TestVerdictsStayUntilTheQueuesAreThoseOfThisAgent(t *testing.T) {
-	s, fake := newFake(t, remembering)
-	s.writeXTables = func(Config) error { return nil }
-	mustSync(t, s, isolatedPod)
-	allow(t, fake, udpTo(peer4, v4, 80))
-
-	written := 0
-	next := newOn(t, fake, func(c *Config) { remembering(c); c.Queue += 7 })
-	next.writeXTables = func(Config) error {
-		written++
-		checkTraces(t, fake, []traceCase{{"before the queues are written", pkt(peer4, v4, dport(80)), accept}})
-		return nil
-	}
-	next.commits.started()
-	mustSync(t, next, isolatedPod)
-	if got := allowedClasses(t, next); written != 1 || len(got) > 0 {
-		t.Errorf("%v after the queues were written %d times", got, written)
-	}
-}
-
 // rememberingRun is run with remembered verdicts.
 func rememberingRun(t *testing.T) running {
 	t.Helper()
@@ -436,7 +414,7 @@ func TestVerdictsAreFlushedWhenOthersMayHaveAddedSome(t *testing.T) {
 		{"a socket of another process", func(t *testing.T, s running) {
 			unrelatedElement(t, s)
 			generation, _ := s.kernel.generation(t.Context())
-			s.kernel.(*fakeKernel).notify <- commit{generation: generation, touched: true, port: fakePort + 1}
+			s.kernel.(*fakeKernel).notify <- commit{generation: generation, touched: true, port: 4711}
 		}, false},
 		{"lost notifications", func(t *testing.T, s running) {
 			s.kernel.(*fakeKernel).notify <- commit{lost: true}
@@ -464,7 +442,7 @@ func TestVerdictsAreFlushedWhenOthersMayHaveAddedSome(t *testing.T) {
 		{"our own commit of addresses", func(t *testing.T, s running) {
 			s.Set(Sets{Ingress: []netip.Addr{v4b}})
 			synctest.Wait()
-			s.notify(t, true)
+			s.notifyOwn(t)
 			time.Sleep(verifyInterval)
 		}, true},
 		{"time", func(t *testing.T, s running) { time.Sleep(10 * verifyInterval) }, true},

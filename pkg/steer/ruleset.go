@@ -157,9 +157,27 @@ func (c chain) object() *knftables.Chain {
 	return object
 }
 
-// chains lists our chains, each after those that it jumps to. The rules of divertChain,
-// overflowChain, auditChain and showChain are those for DivertQueue; for DivertXTables see
-// writeXTables.
+// tableSets are the sets of the table. Those whose elements packets add exist only if rules
+// use them.
+func tableSets(cfg Config) []*knftables.Set {
+	var sets []*knftables.Set
+	for _, spec := range setSpecs {
+		sets = append(sets, spec.object())
+	}
+	sets = append(sets, holderObject())
+	if cfg.shares() {
+		sets = append(sets, shareSets()...)
+	}
+	if cfg.remembers() {
+		for _, set := range verdictSets {
+			sets = append(sets, set.object())
+		}
+	}
+	return sets
+}
+
+// chains lists our chains, each after those that it jumps to. With DivertXTables, queue
+// statements are written as the NFQUEUE target.
 func chains(cfg Config) []chain {
 	all := []chain{{name: divertChain, rules: divertRules(cfg)}}
 	all = append(all, shareChains(cfg)...)

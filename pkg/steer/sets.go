@@ -40,8 +40,7 @@ type Sets struct {
 	// CheckSources drops packets that came in by another interface than the one of the
 	// route to their source. It is ignored without Config.SourceCheck.
 	CheckSources bool
-	// Unchecked are the names of the interfaces that are exempt from it. Names that
-	// nft would parse differently are ignored.
+	// Unchecked are the names of the interfaces that are exempt from it.
 	Unchecked []string
 	// Bridges are the names of the bridges between whose ports packets from or to an
 	// address that belongs to no pod are dropped: link-local, multicast and broadcast
@@ -210,7 +209,7 @@ func (e element) key() []string {
 // parse decodes what key and nft write.
 func (s setSpec) parse(key []string) (element, bool) {
 	if s.keyType != "" && len(key) == 1 {
-		return s.valueElement(key[0]), true
+		return element{value: key[0]}, true
 	}
 	return parseElement(key)
 }

@@ -3,12 +3,9 @@ package steer
 import (
 	"fmt"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
-
-	"sigs.k8s.io/kube-network-policies/pkg/nft"
 )
 
 // Names of the objects that check the sources of packets.
@@ -82,22 +79,14 @@ func (c contents) addSources(s Sets) {
 	c.addNames(bridgesSpec, s.Bridges)
 }
 
-// addNames leaves out the names of interfaces that nft would parse as something else; such
-// an interface is checked.
+// addNames leaves out what no interface can be called: the kernel would refuse all of a
+// transaction because of it.
 func (c contents) addNames(spec setSpec, names []string) {
 	for _, name := range names {
-		if nft.IsPlain(name) {
-			c[spec.name][spec.valueElement(name)] = struct{}{}
+		if name != "" && len(name) < unix.IFNAMSIZ {
+			c[spec.name][element{value: name}] = struct{}{}
 		}
 	}
-}
-
-// valueElement returns an element of a value that key or nft has written.
-func (s setSpec) valueElement(value string) element {
-	if s.keyType == "ifname" {
-		value = strconv.Quote(strings.Trim(value, `"`))
-	}
-	return element{value: value}
 }
 
 // protocols are the names of elements of type nf_proto.
@@ -117,14 +106,13 @@ func (s setSpec) decodeValue(k setKey) (element, bool) {
 	case k.flags != 0:
 		return element{}, false
 	case s.keyType == "ifname":
-		name := text(k.bytes)
-		return s.valueElement(name), nft.IsPlain(name)
+		return element{value: text(k.bytes)}, true
 	case len(k.bytes) == 0:
 		return element{}, false
 	}
 	if s.keyType != "nf_proto" {
-		return s.valueElement(strconv.FormatUint(number(k.bytes), 10)), true
+		return element{value: strconv.FormatUint(number(k.bytes), 10)}, true
 	}
 	protocol, ok := protocols[k.bytes[0]]
-	return s.valueElement(protocol), ok
+	return element{value: protocol}, ok
 }

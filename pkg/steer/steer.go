@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// minInterval bounds how often changes are written. A run of nft takes some
-	// 5 ms of CPU time.
-	minInterval = 25 * time.Millisecond
+	// minInterval bounds how often changes are written, so that many changes in a row share
+	// a transaction.
+	minInterval = 5 * time.Millisecond
 	// retryInterval is short, because a failed sync may have left new pods
 	// unsteered.
 	retryInterval = time.Second
@@ -28,7 +28,8 @@ const (
 	// unnoticed without a notification. The table is read only if any process has
 	// committed to nftables since.
 	verifyInterval = 5 * time.Second
-	// syncTimeout ends an nft process that hangs.
+	// syncTimeout bounds a sync. It cannot end a commit that waits in the kernel for
+	// another process's; see Healthy.
 	syncTimeout = 5 * time.Second
 	// applyTimeout is how long a change may be pending before Healthy fails.
 	applyTimeout = 5 * time.Second
@@ -39,12 +40,18 @@ const (
 // errNotSynced is what Healthy returns before the first desired state is applied.
 var errNotSynced = errors.New("steering is not synced yet")
 
+// table writes our table. It is an nft.Table, except in tests.
+type table interface {
+	RunAt(ctx context.Context, tx *nft.Transaction, generation uint32) error
+	Port() uint32
+}
+
 // Steerer keeps the table in the desired state. Its methods may be called from any
 // goroutine, Run only once.
 type Steerer struct {
 	cfg     Config
 	divert  Divert // never DivertAuto
-	nft     nft.Writer
+	table   table
 	kernel  kernel
 	runner  *runner.Runner
 	metrics *metrics
@@ -52,9 +59,6 @@ type Steerer struct {
 
 	verdicts  verdictKernel
 	excluding chan struct{} // full while writes of verdicts are held back
-
-	// writeXTables writes the chains that nft cannot express, nil if there are none.
-	writeXTables func(Config) error
 
 	leaving atomic.Bool   // Release was called
 	waiting chan struct{} // filled when the table is not written because of another agent
@@ -92,9 +96,7 @@ type desiredState struct {
 }
 
 // New returns a Steerer that has not accessed the kernel yet. caps is a result of
-// Probe. It is an error if caps does not support Config.Divert, if there is no nft
-// program, or if cfg is not valid. Whether the program works is seen at the first write:
-// packets are decided before.
+// Probe. It is an error if caps does not support Config.Divert, or if cfg is not valid.
 func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("steer: %w", err)
@@ -103,22 +105,23 @@ func New(cfg Config, caps Capabilities) (*Steerer, error) {
 	if err != nil {
 		return nil, err
 	}
-	table, err := nft.New(knftables.InetFamily, TableName)
+	cfg.Divert, cfg.EarlyUDP = divert, cfg.EarlyUDP.choose(caps)
+	cfg.SourceCheck = cfg.SourceCheck && caps.checksSources()
+	table, err := newTable(cfg)
 	if err != nil {
 		return nil, err
 	}
-	cfg.Divert, cfg.EarlyUDP = divert, cfg.EarlyUDP.choose(caps)
-	cfg.SourceCheck = cfg.SourceCheck && caps.checksSources()
-	s := newSteerer(cfg, caps, table, netlinkKernel{chains(cfg)}, &netlinkVerdicts{})
-	if divert == DivertXTables {
-		s.writeXTables = writeXTables
-	}
-	return s, nil
+	return newSteerer(cfg, caps, table, netlinkKernel{chains(cfg)}, &netlinkVerdicts{}), nil
+}
+
+// newTable takes a Config without automatic choices.
+func newTable(cfg Config) (*nft.Table, error) {
+	return nft.New(knftables.InetFamily, TableName, nft.Options{Sets: tableSets(cfg), XTables: cfg.Divert == DivertXTables})
 }
 
 // newSteerer takes a valid Config without automatic choices.
-func newSteerer(cfg Config, caps Capabilities, nft nft.Writer, k kernel, v verdictKernel) *Steerer {
-	s := &Steerer{cfg: cfg, divert: cfg.Divert, nft: nft, kernel: k, verdicts: v, health: errNotSynced,
+func newSteerer(cfg Config, caps Capabilities, t table, k kernel, v verdictKernel) *Steerer {
+	s := &Steerer{cfg: cfg, divert: cfg.Divert, table: t, kernel: k, verdicts: v, health: errNotSynced,
 		waiting: make(chan struct{}, 1), excluding: make(chan struct{}, 1)}
 	s.runner = runner.New(runner.Config{
 		MinInterval:   minInterval,
@@ -228,8 +231,8 @@ func (s *Steerer) Run(ctx context.Context) error {
 }
 
 // hasTable reports whether there may be a table, of whatever layout. Without one, nothing
-// is written before the first desired state: that would wait for minInterval and for a
-// second run of nft, while the packets that it is about pass.
+// is written before the first desired state: that would then wait for minInterval, while the
+// packets that it is about pass.
 func (s *Steerer) hasTable(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
@@ -240,18 +243,19 @@ func (s *Steerer) hasTable(ctx context.Context) bool {
 // Cleanup removes the table. This drops the packets that wait in any queue of the
 // network namespace. It is no error if there is no table.
 func Cleanup(ctx context.Context) error {
-	table, err := nft.New(knftables.InetFamily, TableName)
+	table, err := nft.New(knftables.InetFamily, TableName, nft.Options{})
 	if err != nil {
-		return fmt.Errorf("remove table %s: %w", TableName, err)
+		return err
 	}
+	defer table.Close()
 	return cleanup(ctx, table)
 }
 
-func cleanup(ctx context.Context, nft nft.Writer) error {
-	tx := nft.NewTransaction()
+func cleanup(ctx context.Context, t table) error {
+	tx := &nft.Transaction{}
 	tx.Add(&knftables.Table{}) // deleting what does not exist is an error
 	tx.Delete(&knftables.Table{})
-	if err := nft.Run(ctx, tx); err != nil {
+	if err := t.RunAt(ctx, tx, 0); err != nil {
 		return fmt.Errorf("remove table %s: %w", TableName, err)
 	}
 	return nil

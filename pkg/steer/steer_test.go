@@ -308,7 +308,7 @@ func TestCleanupIsIdempotent(t *testing.T) {
 	s, fake := newFake(t, nil)
 	mustSync(t, s, Sets{})
 	for range 2 {
-		if err := cleanup(t.Context(), fake); err != nil {
+		if err := cleanup(t.Context(), s.table); err != nil {
 			t.Fatal(err)
 		}
 		if got := fake.Dump(); got != "" {

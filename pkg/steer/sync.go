@@ -9,13 +9,16 @@ import (
 
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/nft"
 )
 
-// baseAttempts bounds how often the base is written while other processes commit.
-const baseAttempts = 5
+// writeAttempts bounds how often a write is planned again because other processes have
+// committed. The last attempt is written even so: the commits before it are verified later.
+const writeAttempts = 5
 
-// errConcurrentWrites means that other processes committed while the base was
-// written, so that what was read afterwards may not be what we wrote.
+// errConcurrentWrites means that other processes may have changed the table before the base
+// that we wrote was read.
 var errConcurrentWrites = errors.New("other processes keep changing nftables while the table is written")
 
 // errStandby means that another agent holds the table.
@@ -56,8 +59,8 @@ func (s *Steerer) setSyncingSince(since time.Time) {
 // state.
 func (s *Steerer) poll(ctx context.Context) error {
 	generation, err := s.kernel.generation(ctx)
-	if err == nil && (generation == s.observed.generation || s.commits.own(s.observed.generation, generation)) {
-		s.observed.generation, s.verified = generation, time.Now()
+	if err == nil && (generation == s.observed.read || s.commits.own(s.observed.read, generation)) {
+		s.observed.generation, s.observed.read, s.verified = generation, generation, time.Now()
 		return nil
 	}
 	s.observed = nil
@@ -139,15 +142,20 @@ func (s *Steerer) taken(d *desiredState, err error) (first bool, since time.Time
 }
 
 // apply brings the table to the desired state d. A nil d means the base alone. The error
-// is errStandby if another agent holds the table.
+// is errStandby if another agent holds the table. There are no writes of verdicts meanwhile:
+// each would start another generation.
 func (s *Steerer) apply(ctx context.Context, d *desiredState, changes unverified) error {
-	for range baseAttempts {
+	if err := s.exclude(ctx); err != nil {
+		return err
+	}
+	defer s.include()
+	for attempt := 1; ; attempt++ {
 		if err := s.refresh(ctx, d, changes); err != nil {
 			return err
 		}
-		err := s.applyOnce(ctx, d)
-		if errors.Is(err, errConcurrentWrites) {
-			s.observed = nil
+		err := s.applyOnce(ctx, d, attempt == writeAttempts)
+		if outdated := errors.Is(err, nft.ErrGeneration) || errors.Is(err, errConcurrentWrites); outdated && attempt < writeAttempts {
+			s.catchUp(ctx)
 			continue
 		}
 		if err != nil {
@@ -162,7 +170,19 @@ func (s *Steerer) apply(ctx context.Context, d *desiredState, changes unverified
 		}
 		return nil
 	}
-	return errConcurrentWrites
+}
+
+// catchUp learns what the commits since the observed state were about. Unless it is known that
+// no other process has changed the table, the table is read again.
+func (s *Steerer) catchUp(ctx context.Context) {
+	now, err := s.kernel.generation(ctx)
+	if err == nil && s.observed != nil {
+		s.commits.wait(ctx, now)
+		if s.observed.generation = s.commits.unchanged(s.observed.generation); !later(now, s.observed.generation) {
+			return
+		}
+	}
+	s.observed = nil
 }
 
 // repaired reports that the table is repaired after a change by another process.
@@ -174,8 +194,9 @@ func (s *Steerer) repaired(ctx context.Context) {
 	}
 }
 
-// applyOnce applies d to the observed state.
-func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
+// applyOnce applies d to the observed state. The error is nft.ErrGeneration if nftables has
+// changed since, unless last is set.
+func (s *Steerer) applyOnce(ctx context.Context, d *desiredState, last bool) error {
 	logger := klog.FromContext(ctx)
 	if !d.final() && s.observed.layout == incompatible {
 		// Replacing it now, with empty sets, would open a gap. If an operator has made it,
@@ -184,13 +205,14 @@ func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
 		s.changed = false
 		return nil
 	}
-	tx := s.nft.NewTransaction()
+	generation := s.observed.generation
+	if last {
+		generation = 0
+	}
+	tx := &nft.Transaction{}
 	base := s.observed.layout != ours || !s.observed.base.equal(s.installed)
 	if base {
 		s.planBase(tx)
-	}
-	if base && !s.flushesLast() || !base && s.flush {
-		s.planFlush(tx)
 	}
 	sets := s.observed.sets
 	if d != nil {
@@ -199,6 +221,10 @@ func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
 		sets = want
 	}
 	s.planHolder(tx)
+	changes := tx.NumOperations() > 0
+	if base || s.flush {
+		s.planFlush(tx)
+	}
 	if tx.NumOperations() == 0 {
 		return nil
 	}
@@ -207,9 +233,9 @@ func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
 	}
 	var err error
 	if base {
-		err = s.writeBase(ctx, tx)
+		err = s.writeBase(ctx, tx, generation)
 	} else {
-		err = s.writeElements(ctx, tx, sets)
+		err = s.writeElements(ctx, tx, generation, changes, sets)
 	}
 	if err != nil {
 		return err
@@ -219,86 +245,78 @@ func (s *Steerer) applyOnce(ctx context.Context, d *desiredState) error {
 	return nil
 }
 
-// commit runs write such that its commit is recognized as our own. It returns the
-// generations before and after.
-func (s *Steerer) commit(ctx context.Context, write func(context.Context) error) (before, after uint32, err error) {
-	if before, err = s.kernel.generation(ctx); err != nil {
-		return 0, 0, err
-	}
-	s.commits.begin(before)
+// write commits tx, which was planned at a generation.
+func (s *Steerer) write(ctx context.Context, tx *nft.Transaction, generation uint32) error {
+	unsure := s.unsure
 	s.unsure = true
-	err = write(ctx)
-	after, errAfter := s.kernel.generation(ctx)
-	err = errors.Join(err, errAfter)
-	if s.commits.end(after, err != nil) {
-		s.runner.Poke()
+	err := s.table.RunAt(ctx, tx, generation)
+	if errors.Is(err, nft.ErrGeneration) {
+		s.unsure = unsure
 	}
-	return before, after, err
-}
-
-// runNFT writes tx.
-func (s *Steerer) runNFT(tx *knftables.Transaction) func(context.Context) error {
-	return func(ctx context.Context) error {
-		if err := s.nft.Run(ctx, tx); err != nil {
-			return fmt.Errorf("write table %s: %w", TableName, err)
-		}
-		return nil
-	}
-}
-
-// writeElements commits tx, which changes the contents of the sets to sets.
-func (s *Steerer) writeElements(ctx context.Context, tx *knftables.Transaction, sets contents) error {
-	before, after, err := s.commit(ctx, s.runNFT(tx))
 	if err != nil {
-		return err
+		return fmt.Errorf("write table %s: %w", TableName, err)
 	}
-	now := &observedState{generation: s.observed.generation, layout: ours, base: s.observed.base, sets: sets, named: true, holder: s.cfg.Holder}
-	if before == s.observed.generation && alone(before, after) {
-		now.generation = after
-	}
-	s.observed = now
 	return nil
 }
 
-// alone reports whether there was one commit between two generations.
-func alone(before, after uint32) bool { return after-before == 1 || before+1 == 0 && after == 1 }
+// writeElements commits tx, which changes the contents of the sets to sets. changes is false
+// if tx only flushes sets that may be empty, for which there is no new generation.
+func (s *Steerer) writeElements(ctx context.Context, tx *nft.Transaction, generation uint32, changes bool, sets contents) error {
+	if err := s.write(ctx, tx, generation); err != nil {
+		return err
+	}
+	now := *s.observed
+	now.sets, now.holder = sets, s.cfg.Holder
+	after, err := s.kernel.generation(ctx)
+	if err != nil {
+		return err
+	}
+	if changes && generation != 0 && alone(generation, after) {
+		now.generation = after
+		if s.observed.read == generation {
+			now.read = after
+		}
+	}
+	s.observed = &now
+	return nil
+}
 
-// writeBase commits tx, which writes the base, then what nft cannot express, and
-// observes the result. There are no writes of verdicts meanwhile.
-func (s *Steerer) writeBase(ctx context.Context, tx *knftables.Transaction) error {
-	if err := s.exclude(ctx); err != nil {
+// writeBase commits tx, which writes the base, and observes the result.
+func (s *Steerer) writeBase(ctx context.Context, tx *nft.Transaction, generation uint32) error {
+	if err := s.write(ctx, tx, generation); errors.Is(err, nft.ErrGeneration) {
+		return err
+	} else if err != nil {
+		s.installed, s.replace = base{}, true
 		return err
 	}
-	defer s.include()
-	s.installed, s.replace = base{}, true
-	_, after, err := s.commit(ctx, s.runNFT(tx))
-	if err == nil && s.writeXTables != nil {
-		_, after, err = s.commit(ctx, func(context.Context) error { return s.writeXTables(s.cfg) })
-	}
-	if err == nil && s.flushesLast() {
-		flush := s.nft.NewTransaction()
-		s.planFlush(flush)
-		_, after, err = s.commit(ctx, s.runNFT(flush))
-	}
+	s.installed, s.replace = base{}, false
+	now, err := s.read(ctx)
 	if err != nil {
 		return err
 	}
-	s.replace = false
-	now, err := s.readExcluding(ctx)
-	if err != nil {
-		return err
-	}
-	if now.generation != after || now.layout != ours {
+	if now.layout != ours || generation == 0 || !s.aloneSince(ctx, generation, now.generation) {
+		s.observed = nil
 		return errConcurrentWrites
 	}
 	s.observed, s.installed = now, now.base
 	return nil
 }
 
+// aloneSince reports whether it is known that no other process has changed the table between
+// two generations, of which the first is that before a write of ours.
+func (s *Steerer) aloneSince(ctx context.Context, before, now uint32) bool {
+	if alone(before, now) {
+		return true
+	}
+	s.commits.wait(ctx, now)
+	return !later(now, s.commits.unchanged(before))
+}
+
 // refresh reads the table unless its observed state is known, and records whether
 // another process has changed it. The error is errStandby if another agent holds it.
 func (s *Steerer) refresh(ctx context.Context, d *desiredState, changes unverified) error {
 	if s.observed != nil {
+		s.observed.generation = s.commits.unchanged(s.observed.generation)
 		return nil
 	}
 	o, err := s.read(ctx)
@@ -333,28 +351,18 @@ func (s *Steerer) refresh(ctx context.Context, d *desiredState, changes unverifi
 	return nil
 }
 
-// read reads the table. There are no writes of verdicts meanwhile, so that they do not have
-// it read again.
 func (s *Steerer) read(ctx context.Context) (*observedState, error) {
-	if err := s.exclude(ctx); err != nil {
-		return nil, err
-	}
-	defer s.include()
-	return s.readExcluding(ctx)
-}
-
-// readExcluding reads the table while exclude holds.
-func (s *Steerer) readExcluding(ctx context.Context) (*observedState, error) {
 	o, err := s.kernel.read(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read table %s: %w", TableName, err)
 	}
+	o.read = o.generation
 	return o, nil
 }
 
 // planBase adds the table, its chains and their rules to tx. If tx removes an
 // incompatible table, planBase empties the observed state.
-func (s *Steerer) planBase(tx *knftables.Transaction) {
+func (s *Steerer) planBase(tx *nft.Transaction) {
 	if s.observed.layout == incompatible && s.observed.names == nil {
 		tx.Add(&knftables.Table{})
 		tx.Delete(&knftables.Table{})
@@ -365,19 +373,8 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 		for _, name := range tableCounters {
 			tx.Add(&knftables.Counter{Name: name})
 		}
-		for _, spec := range setSpecs {
-			tx.Add(spec.object())
-		}
-		tx.Add(holderObject())
-		if s.cfg.shares() {
-			for _, set := range shareSets() {
-				tx.Add(set)
-			}
-		}
-		if s.cfg.remembers() {
-			for _, set := range verdictSets {
-				tx.Add(set.object())
-			}
+		for _, set := range tableSets(s.cfg) {
+			tx.Add(set)
 		}
 	}
 	all := chains(s.cfg)
@@ -385,7 +382,10 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 		tx.Add(c.object())
 	}
 	for _, c := range all {
-		s.planRules(tx, c)
+		tx.Flush(&knftables.Chain{Name: c.name})
+		for _, r := range c.rules {
+			tx.Add(&knftables.Rule{Chain: c.name, Rule: r})
+		}
 	}
 	s.planRemovals(tx, layoutNames(all))
 }
@@ -393,7 +393,7 @@ func (s *Steerer) planBase(tx *knftables.Transaction) {
 // planRemovals removes the objects that another layout has beside ours from a table that
 // is changed in place. Only if a base chain is among them the kernel drops the packets that
 // wait in a queue.
-func (s *Steerer) planRemovals(tx *knftables.Transaction, keep map[string][]string) {
+func (s *Steerer) planRemovals(tx *nft.Transaction, keep map[string][]string) {
 	others := func(kind string) []string {
 		return slices.DeleteFunc(slices.Clone(s.observed.names[kind]), func(name string) bool { return slices.Contains(keep[kind], name) })
 	}
@@ -414,35 +414,9 @@ func (s *Steerer) planRemovals(tx *knftables.Transaction, keep map[string][]stri
 	}
 }
 
-// planRules adds the rules of c to tx. Where writeXTables will write the rules later,
-// it makes divertChain and overflowChain drop until then. Empty, auditChain and
-// showChain let packets go on.
-func (s *Steerer) planRules(tx *knftables.Transaction, c chain) {
-	if s.writeXTables != nil && slices.Contains([]string{divertChain, overflowChain, auditChain, showChain}, c.name) {
-		if c.name == auditChain || c.name == showChain || s.intact(c.name) {
-			return
-		}
-		c.rules = []string{"drop"}
-	}
-	tx.Flush(&knftables.Chain{Name: c.name})
-	for _, r := range c.rules {
-		tx.Add(&knftables.Rule{Chain: c.name, Rule: r})
-	}
-}
-
-// intact reports whether a chain may stay until writeXTables replaces its rules: it
-// is as we wrote it or, at start, as an earlier agent may have written it.
-func (s *Steerer) intact(chain string) bool {
-	rules := s.observed.base.rules[chain]
-	if s.expected == nil || s.expected.layout != ours {
-		return len(rules) > 0
-	}
-	return len(rules) > 0 && slices.Equal(rules, s.expected.base.rules[chain])
-}
-
 // planElements adds the difference between have and want to tx. Removals come first
 // because an interval cannot be added while another one overlaps it.
-func planElements(tx *knftables.Transaction, have, want contents) {
+func planElements(tx *nft.Transaction, have, want contents) {
 	for _, spec := range setSpecs {
 		have, want := have[spec.name], want[spec.name]
 		if have == nil {

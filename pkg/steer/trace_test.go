@@ -456,13 +456,6 @@ func TestBlockedConnectionsAreDropped(t *testing.T) {
 	}
 }
 
-func TestDivertChainDropsWithoutQueueStatement(t *testing.T) {
-	s, fake := newFake(t, nil)
-	s.writeXTables = func(Config) error { return nil } // as between two batches
-	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
-	checkTraces(t, fake, []traceCase{{"selected", pkt(peer4, v4), drop}})
-}
-
 // randomSets draws from few addresses and prefixes, so that they meet often.
 func randomSets(r *rand.Rand) Sets {
 	addrs := func() []netip.Addr {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/knftables"
 
+	"sigs.k8s.io/kube-network-policies/pkg/nft"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
@@ -181,18 +182,11 @@ func (s *Steerer) setInPlace(inPlace bool) {
 }
 
 // planFlush flushes the sets of verdicts: another process may have added some.
-func (s *Steerer) planFlush(tx *knftables.Transaction) {
+func (s *Steerer) planFlush(tx *nft.Transaction) {
 	if !s.cfg.remembers() {
 		return
 	}
 	for _, set := range verdictSets {
 		tx.Flush(&knftables.Set{Name: set.name})
 	}
-}
-
-// flushesLast reports whether the sets of verdicts are flushed after writeXTables has
-// written the queue numbers of this agent in the place of those of an earlier one, which may
-// have no listener any more. Without the verdicts, packets would be dropped in between.
-func (s *Steerer) flushesLast() bool {
-	return s.cfg.remembers() && s.writeXTables != nil && s.expected == nil
 }

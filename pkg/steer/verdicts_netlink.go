@@ -15,6 +15,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"sigs.k8s.io/kube-network-policies/pkg/nft/batch"
 	"sigs.k8s.io/kube-network-policies/pkg/nlattr"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
@@ -23,8 +24,6 @@ const (
 	// verdictBatch is the number of elements in a transaction. Each may get an
 	// answer.
 	verdictBatch = 4096
-	// verdictBuffers have room for the messages of a transaction and for the answers.
-	verdictBuffers = 4 << 20
 	// smallBatch is the number of elements in the smallest part of a transaction that
 	// is repeated, and forgetAttempts how often it is at most.
 	smallBatch     = 64
@@ -38,18 +37,14 @@ const (
 const nftMsgDestroySetElem = 30
 
 // netlinkVerdicts implements verdictKernel. All its commits come from one socket that
-// stays open: the kernel names the port of the socket in the notification of a commit, and
-// no other socket can have it.
+// stays open, so that they are recognized by its port.
 type netlinkVerdicts struct {
 	portID atomic.Uint32
 
 	mu        sync.Mutex
-	conn      *netlink.Conn   // nil before the first write, and after an error
-	raw       syscall.RawConn // of conn
-	sequence  uint32          // of the last message
-	noDestroy bool            // the kernel does not know nftMsgDestroySetElem
-	batch     []byte
-	answers   []byte
+	conn      *batch.Conn // nil before the first write, and after an error
+	noDestroy bool        // the kernel does not know nftMsgDestroySetElem
+	batch     batch.Batch
 }
 
 func (v *netlinkVerdicts) port() uint32 { return v.portID.Load() }
@@ -59,35 +54,26 @@ func (v *netlinkVerdicts) open() error {
 	if v.conn != nil {
 		return nil
 	}
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	conn, err := batch.Dial()
 	if err != nil {
-		return fmt.Errorf("open a netlink socket: %w", err)
-	}
-	err = errors.Join(conn.SetReadBuffer(verdictBuffers), conn.SetWriteBuffer(verdictBuffers), conn.SetOption(netlink.CapAcknowledge, true))
-	raw, errRaw := conn.SyscallConn()
-	if err = errors.Join(err, errRaw); err != nil {
-		conn.Close()
 		return err
 	}
-	v.conn, v.raw = conn, raw
-	if v.answers == nil {
-		v.answers = make([]byte, dumpSize)
-	}
-	v.portID.Store(conn.PID())
+	v.conn = conn
+	v.portID.Store(conn.Port())
 	return nil
 }
 
 func (v *netlinkVerdicts) close() {
 	v.portID.Store(0)
 	v.conn.Close()
-	v.conn, v.raw = nil, nil
+	v.conn = nil
 }
 
 func (v *netlinkVerdicts) forget(ctx context.Context, keys []verdictKey) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for batch := range slices.Chunk(keys, verdictBatch) {
-		if err := v.remove(ctx, batch, 1); err != nil {
+	for part := range slices.Chunk(keys, verdictBatch) {
+		if err := v.remove(ctx, part, 1); err != nil {
 			return err
 		}
 	}
@@ -134,7 +120,7 @@ func (v *netlinkVerdicts) flush(ctx context.Context) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	failed, err := v.transact(ctx, len(verdictSets), func(i int) {
-		v.message(unix.NFT_MSG_DELSETELEM, 0, verdictSets[i].name, nil)
+		v.message(unix.NFT_MSG_DELSETELEM, 0, verdictSets[i].name)
 	})
 	return errors.Join(err, firstOf(failed))
 }
@@ -142,8 +128,8 @@ func (v *netlinkVerdicts) flush(ctx context.Context) error {
 func (v *netlinkVerdicts) deny(ctx context.Context, classes []packet.Class, timeout time.Duration) (full int, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for batch := range slices.Chunk(classes, verdictBatch) {
-		n, err := v.add(ctx, batch, timeout)
+	for part := range slices.Chunk(classes, verdictBatch) {
+		n, err := v.add(ctx, part, timeout)
 		full += n
 		if err != nil {
 			return full, err
@@ -197,171 +183,50 @@ func (v *netlinkVerdicts) transact(ctx context.Context, n int, write func(i int)
 	if err := v.open(); err != nil {
 		return nil, err
 	}
-	v.batch = v.batch[:0]
-	v.header(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
-	begin := v.sequence
+	v.batch.Begin(0)
 	for i := range n {
 		write(i)
 	}
-	v.header(unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
-	failed, err = v.exchange(begin, n)
+	faults, err := v.conn.Commit(&v.batch)
 	if err != nil {
-		v.close() // answers may be left
+		v.close()
 		return nil, fmt.Errorf("change the sets of verdicts: %w", err)
+	}
+	for _, f := range faults {
+		if failed == nil {
+			failed = make(map[int]unix.Errno, len(faults))
+		}
+		failed[f.Message] = f.Errno
 	}
 	return failed, nil
 }
 
-// exchange sends v.batch and receives the answers. The kernel handles a batch before the
-// system call that sends it returns, and answers only what fails.
-func (v *netlinkVerdicts) exchange(begin uint32, n int) (failed map[int]unix.Errno, err error) {
-	var result error
-	err = v.raw.Write(func(fd uintptr) bool {
-		result = unix.Sendto(int(fd), v.batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		return result != unix.EAGAIN && result != unix.EINTR
-	})
-	if err = errors.Join(err, result); err != nil {
-		return nil, err
-	}
-	for {
-		size := 0
-		err = v.raw.Control(func(fd uintptr) {
-			size, _, result = unix.Recvfrom(int(fd), v.answers, unix.MSG_DONTWAIT)
-		})
-		switch {
-		case err != nil:
-			return nil, err
-		case result == unix.EAGAIN:
-			return failed, nil
-		case result == unix.EINTR:
-			continue
-		case result != nil:
-			return nil, result
-		}
-		for sequence, errno := range errorsIn(v.answers[:size]) {
-			i := int(sequence - begin - 1)
-			switch {
-			case errno == 0:
-			case i < 0 || i >= n:
-				return nil, errno // of the whole batch
-			case failed == nil:
-				failed = map[int]unix.Errno{i: errno}
-			default:
-				failed[i] = errno
-			}
-		}
-	}
+// message starts a message about a set.
+func (v *netlinkVerdicts) message(what, flags uint16, set string) {
+	v.batch.Message(what, flags, unix.NFPROTO_INET)
+	v.batch.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+	v.batch.String(unix.NFTA_SET_ELEM_LIST_SET, set)
 }
 
-// errorsIn yields the sequence number and the error of each message of type NLMSG_ERROR.
-func errorsIn(datagram []byte) func(yield func(uint32, unix.Errno) bool) {
-	return func(yield func(uint32, unix.Errno) bool) {
-		for m := range messages(datagram) {
-			if m.kind != unix.NLMSG_ERROR || len(m.body) < 4 {
-				continue
-			}
-			if !yield(m.sequence, unix.Errno(-int32(binary.NativeEndian.Uint32(m.body)))) {
-				return
-			}
-		}
-	}
-}
-
-// rawMessage is a netlink message.
-type rawMessage struct {
-	kind     uint16
-	sequence uint32
-	body     []byte // part of the datagram
-}
-
-// messages yields the messages of a datagram up to one that is malformed.
-func messages(datagram []byte) func(yield func(rawMessage) bool) {
-	return func(yield func(rawMessage) bool) {
-		for len(datagram) >= unix.NLMSG_HDRLEN {
-			length := int(binary.NativeEndian.Uint32(datagram))
-			if length < unix.NLMSG_HDRLEN || length > len(datagram) {
-				return
-			}
-			m := rawMessage{binary.NativeEndian.Uint16(datagram[4:]), binary.NativeEndian.Uint32(datagram[8:]), datagram[unix.NLMSG_HDRLEN:length]}
-			if !yield(m) {
-				return
-			}
-			datagram = datagram[min(align(length), len(datagram)):]
-		}
-	}
-}
-
-// header appends a message without attributes and returns where it starts.
-func (v *netlinkVerdicts) header(kind, flags uint16, family byte, resource uint16) (start int) {
-	v.sequence++
-	start = len(v.batch)
-	b := binary.NativeEndian.AppendUint32(v.batch, unix.NLMSG_HDRLEN+nfgenLen)
-	b = binary.NativeEndian.AppendUint16(b, kind)
-	b = binary.NativeEndian.AppendUint16(b, flags)
-	b = binary.NativeEndian.AppendUint32(b, v.sequence)
-	b = binary.NativeEndian.AppendUint32(b, 0)
-	b = append(b, family, unix.NFNETLINK_V0)
-	v.batch = binary.BigEndian.AppendUint16(b, resource)
-	return start
-}
-
-// message appends a message about a set, with attributes that more appends.
-func (v *netlinkVerdicts) message(what, flags uint16, set string, more func()) {
-	start := v.header(unix.NFNL_SUBSYS_NFTABLES<<8|what, unix.NLM_F_REQUEST|flags, unix.NFPROTO_INET, 0)
-	v.text(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-	v.text(unix.NFTA_SET_ELEM_LIST_SET, set)
-	if more != nil {
-		more()
-	}
-	binary.NativeEndian.PutUint32(v.batch[start:], uint32(len(v.batch)-start))
-}
-
-// element appends a message about one element, with a timeout and a counter unless timeout
+// element adds a message about one element, with a timeout and a counter unless timeout
 // is 0.
 func (v *netlinkVerdicts) element(what, flags uint16, k verdictKey, timeout time.Duration) {
-	v.message(what, flags, k.set(), func() {
-		list := v.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		element := v.nest(unix.NFTA_LIST_ELEM)
-		key := v.nest(unix.NFTA_SET_ELEM_KEY)
-		value := v.attribute(unix.NFTA_DATA_VALUE)
-		v.batch = appendClass(v.batch, k.class)
-		v.end(value)
-		v.end(key)
-		if timeout > 0 {
-			n := v.attribute(unix.NFTA_SET_ELEM_TIMEOUT)
-			v.batch = binary.BigEndian.AppendUint64(v.batch, uint64(timeout.Milliseconds()))
-			v.end(n)
-			counter := v.nest(unix.NFTA_SET_ELEM_EXPR)
-			v.text(unix.NFTA_EXPR_NAME, "counter")
-			v.end(v.nest(unix.NFTA_EXPR_DATA))
-			v.end(counter)
-		}
-		v.end(element)
-		v.end(list)
-	})
-}
-
-// attribute begins an attribute, and returns where it starts, for end.
-func (v *netlinkVerdicts) attribute(kind uint16) (start int) {
-	start = len(v.batch)
-	v.batch = append(v.batch, 0, 0)
-	v.batch = binary.NativeEndian.AppendUint16(v.batch, kind)
-	return start
-}
-
-func (v *netlinkVerdicts) nest(kind uint16) (start int) { return v.attribute(kind | unix.NLA_F_NESTED) }
-
-func (v *netlinkVerdicts) end(start int) {
-	binary.NativeEndian.PutUint16(v.batch[start:], uint16(len(v.batch)-start))
-	for len(v.batch)%unix.NLMSG_ALIGNTO != 0 {
-		v.batch = append(v.batch, 0)
+	b := &v.batch
+	v.message(what, flags, k.set())
+	list := b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	element := b.Nest(unix.NFTA_LIST_ELEM)
+	key := b.Nest(unix.NFTA_SET_ELEM_KEY)
+	b.Append(unix.NFTA_DATA_VALUE, func(to []byte) []byte { return appendClass(to, k.class) })
+	b.End(key)
+	if timeout > 0 {
+		b.Uint64(unix.NFTA_SET_ELEM_TIMEOUT, uint64(timeout.Milliseconds()))
+		counter := b.Nest(unix.NFTA_SET_ELEM_EXPR)
+		b.String(unix.NFTA_EXPR_NAME, "counter")
+		b.End(b.Nest(unix.NFTA_EXPR_DATA))
+		b.End(counter)
 	}
-}
-
-func (v *netlinkVerdicts) text(kind uint16, s string) {
-	start := v.attribute(kind)
-	v.batch = append(append(v.batch, s...), 0)
-	v.end(start)
+	b.End(element)
+	b.End(list)
 }
 
 // appendClass appends c as the key of an element. Each part is padded to 4 bytes.
@@ -421,14 +286,14 @@ func listSet(conn *netlink.Conn, raw syscall.RawConn, buffer []byte, set verdict
 		if err != nil {
 			return err
 		}
-		for m := range messages(datagram) {
+		for m := range batch.Messages(datagram) {
 			switch {
-			case m.kind == unix.NLMSG_DONE:
+			case m.Kind == unix.NLMSG_DONE:
 				return nil
-			case m.kind == unix.NLMSG_ERROR && len(m.body) >= 4:
-				return unix.Errno(-int32(binary.NativeEndian.Uint32(m.body)))
-			case m.kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWSETELEM && len(m.body) >= nfgenLen:
-				for _, e := range nlattr.All(attribute(m.body[nfgenLen:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			case m.Kind == unix.NLMSG_ERROR && len(m.Body) >= 4:
+				return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Body)))
+			case m.Kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWSETELEM && len(m.Body) >= nfgenLen:
+				for _, e := range nlattr.All(attribute(m.Body[nfgenLen:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 					if verdict, ok := set.parse(e); ok {
 						each(verdict)
 					}

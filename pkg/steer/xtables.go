@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -65,41 +63,4 @@ func (netlinkKernel) queues(context.Context) ([]uint16, error) {
 		}
 	}
 	return numbers, err
-}
-
-// writeXTables replaces the rules of the chains that queue, in one batch. They do the
-// same as divertRules, overflowRules, auditChains and showRules: nft has no syntax for an xtables
-// target.
-func writeXTables(cfg Config) error {
-	conn, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("write chain %s: %w", divertChain, err)
-	}
-	table := &nftables.Table{Name: TableName, Family: nftables.TableFamilyINet}
-	replace := func(name string, rules ...[]expr.Any) {
-		chain := &nftables.Chain{Name: name, Table: table}
-		conn.FlushChain(chain)
-		for _, exprs := range rules {
-			conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
-		}
-	}
-	count := []expr.Any{&expr.Objref{Type: objectCounter, Name: steeredCounter}}
-	replace(divertChain,
-		slices.Concat(count, nfqueueTarget(cfg.Queue, cfg.Queues, cfg.Bypass)),
-		[]expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
-	if cfg.shares() {
-		replace(overflowChain,
-			slices.Concat(count, nfqueueTarget(cfg.OverflowQueue, cfg.Queues, cfg.Bypass)),
-			[]expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
-	}
-	if cfg.audits() {
-		replace(auditChain, slices.Concat([]expr.Any{&expr.Objref{Type: objectCounter, Name: auditCounter}}, nfqueueTarget(cfg.AuditQueue, 1, true)))
-	}
-	if cfg.ObserveQueue != 0 {
-		replace(showChain, nfqueueTarget(cfg.ObserveQueue, 1, true))
-	}
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("write chain %s with the NFQUEUE target: %w", divertChain, err)
-	}
-	return nil
 }

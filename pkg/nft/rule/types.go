@@ -267,20 +267,14 @@ func (d *dataType) address(text string) ([]byte, error) {
 	return addr.AsSlice(), nil
 }
 
-// interfaceName encodes the name of an interface, with or without quotes. It refuses names
-// that nft does not take as they are.
-func interfaceName(text string) ([]byte, error) {
-	name := text
-	if unquoted, ok := strings.CutPrefix(name, `"`); ok {
-		name = strings.TrimSuffix(unquoted, `"`)
-	}
+// interfaceName encodes the name of an interface. All that the kernel allows is taken as it
+// is: names may contain quotes.
+func interfaceName(name string) ([]byte, error) {
 	switch {
 	case name == "":
 		return nil, errors.New("the name of an interface is empty")
 	case len(name) >= unix.IFNAMSIZ:
 		return nil, fmt.Errorf("%q is too long for the name of an interface", name)
-	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"\*/`, r) }):
-		return nil, fmt.Errorf("%q is not a plain name of an interface", name)
 	}
 	return append([]byte(name), make([]byte, unix.IFNAMSIZ-len(name))...), nil
 }

@@ -124,7 +124,7 @@ func (w *walk) input(t tokens) (bool, tokens, error) {
 		name = ""
 	}
 	set, _ := strings.CutPrefix(t.at(0), "@")
-	m, err := w.hasElement(set, strconv.Quote(name))
+	m, err := w.hasElement(set, name)
 	return m != negate, t.skip(1), err
 }
 

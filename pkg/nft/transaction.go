@@ -1,0 +1,93 @@
+package nft
+
+import (
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/knftables"
+)
+
+// Transaction is a list of changes to one table, which the kernel makes all or none of. The
+// zero value is empty.
+type Transaction struct{ operations []operation }
+
+// operation is a change of one object: a table, chain, set, counter, rule or element, as
+// knftables describes it.
+type operation struct {
+	verb   verb
+	object knftables.Object
+}
+
+type verb string
+
+const (
+	addVerb    verb = "add"
+	deleteVerb verb = "delete"
+	flushVerb  verb = "flush"
+)
+
+// Add creates object. It is no error if a table, chain, set, counter or element exists. A
+// rule is appended to its chain.
+func (tx *Transaction) Add(object knftables.Object) { tx.append(addVerb, object) }
+
+// Delete removes object, which must exist, with everything in it.
+func (tx *Transaction) Delete(object knftables.Object) { tx.append(deleteVerb, object) }
+
+// Flush removes the rules of a chain or the elements of a set.
+func (tx *Transaction) Flush(object knftables.Object) { tx.append(flushVerb, object) }
+
+func (tx *Transaction) append(verb verb, object knftables.Object) {
+	tx.operations = append(tx.operations, operation{verb, object})
+}
+
+// NumOperations is the number of changes.
+func (tx *Transaction) NumOperations() int { return len(tx.operations) }
+
+// Recorder is what a Transaction can be replayed to, such as a knftables.Transaction.
+type Recorder interface {
+	Add(knftables.Object)
+	Delete(knftables.Object)
+	Flush(knftables.Object)
+}
+
+// Replay makes the changes of tx to r, in the same order.
+func (tx *Transaction) Replay(r Recorder) {
+	for _, op := range tx.operations {
+		switch op.verb {
+		case addVerb:
+			r.Add(op.object)
+		case deleteVerb:
+			r.Delete(op.object)
+		case flushVerb:
+			r.Flush(op.object)
+		}
+	}
+}
+
+// String returns tx as nft writes it, without the name of the table, for logs.
+func (tx *Transaction) String() string {
+	var b strings.Builder
+	for _, op := range tx.operations {
+		fmt.Fprintln(&b, op)
+	}
+	return b.String()
+}
+
+// String returns op as nft writes it, without the name of the table.
+func (op operation) String() string {
+	switch o := op.object.(type) {
+	case *knftables.Table:
+		return fmt.Sprintf("%s table", op.verb)
+	case *knftables.Chain:
+		return fmt.Sprintf("%s chain %s", op.verb, o.Name)
+	case *knftables.Set:
+		return fmt.Sprintf("%s set %s", op.verb, o.Name)
+	case *knftables.Counter:
+		return fmt.Sprintf("%s counter %s", op.verb, o.Name)
+	case *knftables.Rule:
+		return fmt.Sprintf("%s rule %s %s", op.verb, o.Chain, o.Rule)
+	case *knftables.Element:
+		return fmt.Sprintf("%s element %s { %s }", op.verb, o.Set, strings.Join(o.Key, " . "))
+	}
+	return fmt.Sprintf("%s %T", op.verb, op.object)
+}
