@@ -1,7 +1,6 @@
-# Images by digest: a tag may name another image tomorrow. Where they come from
-# somewhere else, say so with --build-arg.
+# By digest: a tag may name another image tomorrow. Where it comes from somewhere else, say
+# so with --build-arg.
 ARG GO_IMAGE=golang:1.26-bookworm@sha256:116d58cbd88c1297624acc6e967a060012422bacf9930927e23fb719189c6f36
-ARG DEBIAN_IMAGE=debian:bookworm-slim@sha256:7b140f374b289a7c2befc338f42ebe6441b7ea838a042bbd5acbfca6ec875818
 
 # The agent and the prober, static, built for another architecture without emulation.
 FROM --platform=${BUILDPLATFORM} ${GO_IMAGE} AS agent
@@ -17,11 +16,6 @@ ARG TARGETARCH
 # grpcnotrace: the types of OTLP import gRPC. With its traces, the agent has 67 MB instead of 39 MB.
 RUN CGO_ENABLED=0 GOARCH=$TARGETARCH go build -trimpath -tags grpcnotrace -ldflags="-s -w $LDFLAGS" -o / ./cmd/kube-network-policies ./tests/prober
 
-# nft, the only other program the agent runs, with the libraries it is linked to.
-FROM ${DEBIAN_IMAGE} AS nft
-RUN apt-get update && apt-get install --yes --no-install-recommends nftables
-RUN for file in /usr/sbin/nft $(ldd /usr/sbin/nft | grep -o '/[^ ]*'); do install -D "$file" "/root-of-image$file"; done
-
 # The prober, for --target prober (docs/testing/prober.md).
 FROM scratch AS prober
 COPY --from=agent /prober /usr/bin/
@@ -29,12 +23,11 @@ ENV PATH=/usr/bin
 USER 65532:65532
 ENTRYPOINT ["prober"]
 
-# The agent's image. Nothing else: no shell, no package manager, about 40 MB. The user is root because
+# The agent's image: one static program, and no other file. The user is root because
 # Kubernetes can give a capability (CAP_NET_ADMIN, see install.yaml) to root only:
 # of another user it is lost when the container's program is executed.
 FROM scratch
-COPY --from=nft /root-of-image /
 COPY --from=agent /kube-network-policies /usr/bin/
-ENV PATH=/usr/sbin:/usr/bin
+ENV PATH=/usr/bin
 USER 0:0
 ENTRYPOINT ["kube-network-policies"]

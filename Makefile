@@ -282,7 +282,7 @@ clean: ## remove what was built
 	rm -rf bin
 
 demo-tools:
-	@tests/lab/tools.sh nft ip
+	@tests/lab/tools.sh ip
 
 tools:
 	@tests/lab/tools.sh nft ip iptables-nft

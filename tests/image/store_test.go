@@ -53,15 +53,15 @@ func (s store) buildah(args ...string) string {
 		"--root", filepath.Join(s.folder, "images"), "--runroot", filepath.Join(s.folder, "run")}, args...)...)
 }
 
-// The images that take the place of those that the Dockerfile names by digest.
+// goImage takes the place of the one that the Dockerfile names by digest.
 const (
 	debianImage = "localhost/debian"
 	goImage     = "localhost/golang"
 )
 
-// makeBases makes the images that the Dockerfile starts from: Debian from its packages, and
+// makeBase makes the image that the Dockerfile starts from: Debian from its packages, with
 // Go as it is on this machine. Modules come from Go's cache on this machine.
-func (s store) makeBases() {
+func (s store) makeBase() {
 	s.t.Helper()
 	archive := filepath.Join(s.folder, "debian.tar")
 	s.run("mmdebstrap", "--quiet", "--variant=minbase", "bookworm", archive)
@@ -88,7 +88,7 @@ func (s store) build(t *testing.T, options ...string) image {
 	name := "localhost/" + strings.ToLower(t.Name())
 	s.buildah(slices.Concat([]string{"build", "--quiet", "--isolation", "chroot", "--pull-never", "--layers=false", "--platform", "linux/" + runtime.GOARCH,
 		"--volume", s.run("go", "env", "GOMODCACHE") + "/cache/download:/modules:ro", "--volume", s.run("go", "env", "GOCACHE") + ":/gocache",
-		"--build-arg", "GO_IMAGE=" + goImage, "--build-arg", "DEBIAN_IMAGE=" + debianImage,
+		"--build-arg", "GO_IMAGE=" + goImage,
 		"--build-arg", "LDFLAGS=-X github.com/prometheus/common/version.Version=" + version + " -X main.version=" + version,
 		"--tag", name}, options, []string{repository})...)
 	container := s.buildah("from", "--pull-never", name)

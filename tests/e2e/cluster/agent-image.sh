@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # agent-image.sh NAME FILE: makes the image of the agent, of the same files as the
-# Dockerfile does, without Docker. nft is this machine's own.
+# Dockerfile does, without Docker.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 name=$1 file=$2
@@ -9,10 +9,5 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/usr/bin"
 (cd "$root" && go build -trimpath -ldflags "-s -w ${LDFLAGS:-}" -o "$work/usr/bin/kube-network-policies" ./cmd/kube-network-policies)
-nft=$(command -v nft)
-for library in $(ldd "$nft" | grep -o '/[^ ]*'); do
-	install -D "$library" "$work$library"
-done
-install -D "$nft" "$work/usr/sbin/nft"
 "$here/image.sh" "$name" "$work" "$file" \
-	'{"User": "0:0", "Env": ["PATH=/usr/sbin:/usr/bin"], "Entrypoint": ["kube-network-policies"]}'
+	'{"User": "0:0", "Env": ["PATH=/usr/bin"], "Entrypoint": ["kube-network-policies"]}'
