@@ -488,3 +488,31 @@ func TestTableIsTakenBack(t *testing.T) {
 		t.Errorf("%v repairs are counted", n)
 	}
 }
+
+// overtaken is a table that another agent writes before each write of this one.
+type overtaken struct {
+	table
+	first func()
+}
+
+func (o overtaken) RunAt(ctx context.Context, tx *nft.Transaction, generation uint32) error {
+	o.first()
+	return o.table.RunAt(ctx, tx, generation)
+}
+
+// Of two agents that have read the same table, one after the other, one takes it over.
+func TestOnlyOneOfTwoAgentsTakesTheTableOver(t *testing.T) {
+	m := newMachine()
+	older, newer := m.agent(t, 1, 200), m.agent(t, 2, 300)
+	newer.Set(isolatedPod)
+	older.table = overtaken{older.table, sync.OnceFunc(func() {
+		if err := newer.sync(testContext(t)); err != nil {
+			t.Error(err)
+		}
+	})}
+	mustSync(t, older.Steerer, isolatedPod)
+	m.wantDivert(t, "both have written", 300)
+	if !older.HeldByOther() || newer.HeldByOther() {
+		t.Errorf("held by another agent: for the older one %v, for the newer one %v", older.HeldByOther(), newer.HeldByOther())
+	}
+}
