@@ -205,10 +205,11 @@ fuzz: ## every fuzz target for FUZZTIME (10s) each
 # compared is measured beside each other.
 define MEASURE
 $(GO) build -o bin/ ./cmd/kube-network-policies ./tests/bench ./tests/bench/callback ./tests/bench/floor ./tests/scale
-$(GO) test -c -o bin/ ./tests/bench
+$(GO) test -c -o bin/ ./tests/bench ./pkg/steer
 @$(GIVE_BACK)
 bin/bench -rounds $(ROUNDS) $(BENCH_FLAGS) $(if $(wildcard $(BENCH_OTHER)),-other $(BENCH_OTHER)) >$(BENCH_RESULTS)
-for round in $$(seq $(ROUNDS)); do bin/bench.test -test.run '^$$' -test.bench . -test.benchtime 0.3s $(BENCH_FLAGS:-%=-test.%) || exit 1; done >>$(BENCH_RESULTS)
+for round in $$(seq $(ROUNDS)); do bin/bench.test -test.run '^$$' -test.bench . -test.benchtime 0.3s $(BENCH_FLAGS:-%=-test.%) && \
+	bin/steer.test -test.run '^$$' -test.bench KernelWrite -test.benchtime 50x || exit 1; done >>$(BENCH_RESULTS)
 for run in $$(seq $(SCALE_RUNS)); do for pods in $(SCALE_PODS); do \
 	bin/scale -agent bin/kube-network-policies -pods $$pods $(BENCH_FLAGS) >>$(BENCH_RESULTS) || exit 1; done; done
 bin/scale -simulate $(BENCH_FLAGS) >>$(BENCH_RESULTS)

@@ -3,7 +3,14 @@ package steer
 import (
 	"fmt"
 	"net/netip"
+	"os/exec"
+	"regexp"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
 
 	"sigs.k8s.io/kube-network-policies/pkg/nft"
 )
@@ -36,4 +43,89 @@ func manyPods(n int) (s Sets) {
 	s.Ingress, s.Egress = s.Pods, s.Pods
 	s.IngressRanges = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	return s
+}
+
+// usedCPU is the CPU time of this process and of those that it has waited for.
+func usedCPU(b *testing.B) time.Duration {
+	var used time.Duration
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if err := unix.Getrusage(who, &u); err != nil {
+			b.Fatal(err)
+		}
+		used += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	return used
+}
+
+// acceptance replaces the queue statement, which this kernel may lack, in what nft is given.
+var acceptance = regexp.MustCompile(`queue (flags [a-z,]+ )?to [0-9-]+`)
+
+// BenchmarkKernelWrite writes one element, and the whole table of a node with 110 pods, by
+// netlink and, for comparison, with the nft program.
+func BenchmarkKernelWrite(b *testing.B) {
+	caps, err := Probe(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	cfg := testConfig()
+	remembering(&cfg)
+	cfg.SourceCheck, cfg.Share, cfg.OverflowQueue = true, DefaultShare, 105
+	s, err := New(cfg, caps)
+	if err != nil {
+		b.Fatal(err)
+	}
+	writers := map[string]func(*nft.Transaction) error{
+		"netlink": func(tx *nft.Transaction) error { return s.table.RunAt(b.Context(), tx, 0) },
+		"nft": func(tx *nft.Transaction) error {
+			replayed := knftables.NewFake(knftables.InetFamily, TableName).NewTransaction()
+			tx.Replay(replayed)
+			cmd := exec.Command("nft", "-f", "-")
+			cmd.Stdin = strings.NewReader(acceptance.ReplaceAllString(replayed.String(), "accept"))
+			return cmd.Run()
+		},
+	}
+	for what, plans := range map[string][]func(*nft.Transaction){
+		"element": {
+			func(tx *nft.Transaction) {
+				tx.Add(&knftables.Element{Set: "ingress-v4", Key: []string{"192.0.2.1"}})
+			},
+			func(tx *nft.Transaction) {
+				tx.Delete(&knftables.Element{Set: "ingress-v4", Key: []string{"192.0.2.1"}})
+			},
+		},
+		"table": {func(tx *nft.Transaction) {
+			*tx = *wholeTable(s)
+			planElements(tx, Sets{}.contents(), manyPods(110).contents())
+		}},
+	} {
+		for _, writer := range []string{"netlink", "nft"} {
+			b.Run(what+"/"+writer, func(b *testing.B) {
+				if err := s.table.RunAt(b.Context(), wholeTable(s), 0); err != nil {
+					b.Fatal(err)
+				}
+				used, n := usedCPU(b), 0
+				for b.Loop() {
+					tx := &nft.Transaction{}
+					plans[n%len(plans)](tx)
+					if err := writers[writer](tx); err != nil {
+						b.Fatal(err)
+					}
+					n++
+				}
+				b.ReportMetric(float64(usedCPU(b)-used)/float64(n), "cpu-ns/op")
+			})
+		}
+	}
+	if err := cleanup(b.Context(), s.table); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// wholeTable replaces whatever there is with an empty table of ours.
+func wholeTable(s *Steerer) *nft.Transaction {
+	tx := &nft.Transaction{}
+	s.observed = &observedState{layout: incompatible}
+	s.planBase(tx)
+	return tx
 }
