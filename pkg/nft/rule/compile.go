@@ -186,8 +186,10 @@ func (c *compiler) selector() (selector, string, error) {
 // load loads selectors, after the conditions that they need.
 func (c *compiler) load(parts []loaded) error {
 	for _, p := range parts {
-		if err := c.require(p); err != nil {
-			return err
+		for _, needs := range p.needs {
+			if err := c.require(p, needs); err != nil {
+				return err
+			}
 		}
 	}
 	for _, p := range parts {
@@ -195,16 +197,15 @@ func (c *compiler) load(parts []loaded) error {
 		if p.mask != nil {
 			c.emit(&expr.Bitwise{SourceRegister: p.register, DestRegister: p.register, Len: uint32(len(p.mask)), Mask: p.mask, Xor: make([]byte, len(p.mask))})
 		}
+		if _, ok := c.known[p.replaces]; p.replaces != "" && !ok {
+			c.known[p.replaces] = "" // no value, so nothing that needs one can follow
+		}
 	}
 	return nil
 }
 
 // require compares what a selector needs, unless the rule has done so already.
-func (c *compiler) require(p loaded) error {
-	needs := p.needs
-	if needs == (condition{}) {
-		return nil
-	}
+func (c *compiler) require(p loaded, needs condition) error {
 	s := c.selectors[needs.selector]
 	value, err := s.key.value(needs.value, c.host)
 	if err != nil {
@@ -215,7 +216,7 @@ func (c *compiler) require(p loaded) error {
 		c.emit(s.load(firstRegister), &expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: value})
 		c.known[needs.selector] = string(value)
 	case known != string(value):
-		return p.token.errorf("needs %q to be %s, and the rule has compared it with something else", needs.selector, needs.value)
+		return p.token.errorf("needs %q to be %s, which conflicts with what the rule compares before", needs.selector, needs.value)
 	}
 	return nil
 }
@@ -300,12 +301,28 @@ func (c *compiler) compare(p loaded, key Type) error {
 	}
 	if !o.negated() {
 		if known, ok := c.known[p.name]; ok && known != string(value) {
-			return t.errorf("the rule has compared %q with something else", p.name)
+			return t.errorf("conflicts with what the rule compares before")
+		}
+		if c.adjoins() {
+			return t.errorf("the field adjoins the one that is compared before, and nft would merge both")
 		}
 		c.known[p.name] = string(value)
 	}
 	c.emit(&expr.Cmp{Op: o.op, Register: firstRegister, Data: value})
 	return nil
+}
+
+// adjoins reports whether the field that was loaded last is behind the one whose value the
+// expressions before compare.
+func (c *compiler) adjoins() bool {
+	if len(c.exprs) < 3 {
+		return false
+	}
+	last := c.exprs[len(c.exprs)-3:]
+	before, isField := last[0].(*expr.Payload)
+	value, isValue := last[1].(*expr.Cmp)
+	field, ok := last[2].(*expr.Payload)
+	return isField && isValue && ok && value.Op == expr.CmpOpEq && field.Base == before.Base && field.Offset == before.Offset+before.Len
 }
 
 // compareFlags compiles the comparison with flags. Without an operator one of them has to be
@@ -422,7 +439,7 @@ type interval struct{ first, last []byte }
 
 // interval encodes a value, a range or a prefix.
 func (c *compiler) interval(d *dataType, t token) (v interval, err error) {
-	if d.flags || d == ifname {
+	if d.flags || d == ifname || d == nfProto {
 		return v, t.errorf("values of type %s are not supported in a set that a rule lists", d.name)
 	}
 	if strings.ContainsAny(t.text, "-/") {
@@ -438,23 +455,30 @@ func (c *compiler) interval(d *dataType, t token) (v interval, err error) {
 }
 
 // elements returns the elements of a set. Those of a set of intervals are sorted, and begin
-// with the end of what is not in the set, as nft has them. nft would merge values that adjoin
-// or overlap.
+// with the end of what is not in the set, as nft has them. It refuses what nft would change:
+// a single value, values that adjoin or overlap, and an interval without an end.
 func elements(values []interval, intervals bool) ([]Element, error) {
+	if len(values) == 1 {
+		return nil, errors.New("the set has one value, which needs no braces")
+	}
 	slices.SortStableFunc(values, func(a, b interval) int { return bytes.Compare(a.first, b.first) })
 	var all []Element
+	if intervals && slices.ContainsFunc(values[0].first, func(b byte) bool { return b != 0 }) {
+		all = append(all, Element{make([]byte, len(values[0].first)), true})
+	}
 	var end []byte
 	for i, v := range values {
 		if i > 0 && bytes.Compare(v.first, values[i-1].last) <= 0 || intervals && bytes.Equal(v.first, end) {
-			return nil, errors.New("two values of the set overlap or adjoin")
-		}
-		if intervals && i == 0 && slices.ContainsFunc(v.first, func(b byte) bool { return b != 0 }) {
-			all = append(all, Element{make([]byte, len(v.first)), true})
+			return nil, errors.New("two values of the set adjoin or overlap")
 		}
 		all = append(all, Element{Key: v.first})
-		if end = next(v.last); intervals && end != nil {
-			all = append(all, Element{end, true})
+		if !intervals {
+			continue
 		}
+		if end = next(v.last); end == nil {
+			return nil, errors.New("an interval up to the last value is not supported in a set that a rule lists")
+		}
+		all = append(all, Element{end, true})
 	}
 	return all, nil
 }

@@ -289,3 +289,36 @@ func TestRulesAreThoseOfNft(t *testing.T) {
 	// Not all kernels have the queue statement.
 	compareWithKernel(t, g, slices.DeleteFunc(slices.Clone(g.rules), isQueue))
 }
+
+// grammar has forms that no rule of ours has, and that this package compiles.
+var grammar = golden{
+	sets: []string{
+		"set v4 { type ipv4_addr; }", "set marks { type mark; }", "set names { type ifname; }",
+		"set pairs { type ifname . ipv4_addr; }", "set many { type ipv6_addr . ipv6_addr . ipv6_addr; }", "set threes { type inet_service . inet_service . ipv4_addr; }", "set dyn { type ipv4_addr; flags dynamic, timeout; }",
+	},
+	rules: []string{
+		"meta mark 5 accept", "meta mark != 0x10 accept", "meta mark @marks accept", "meta mark { 1, 2 } accept", "meta mark & 0xff == 0x12 accept",
+		"ct mark != @marks drop", "meta mark & 0xff != 0 return",
+		"meta nfproto ipv4 ip saddr 10.0.0.1 accept", "meta nfproto ipv6 ip6 daddr fd00::1 accept", "meta nfproto != ipv4 accept",
+		"meta nfproto == ipv4 accept",
+		"meta l4proto udp udp dport 53 accept", "udp dport 53 udp dport != 54 accept", "udp dport 100-200 accept", "udp dport { 53, 100-200 } accept",
+		"udp dport { 0-10, 65530-65534 } accept",
+		"meta l4proto 17 accept", "meta l4proto != tcp accept", "meta l4proto tcp th dport 80 accept", "th dport != { 80, 443 } accept",
+		"iif 1 accept", "oif != 1 accept", "iifname eth0 accept", "iifname != eth0 accept", "iifname @names accept",
+		"iifname . ip saddr @pairs accept", "iifname . ip saddr != @pairs accept", "ip6 saddr . ip6 daddr . ip6 saddr @many accept",
+		"ct state == established,related accept", "ct state != established,related accept", "ct state invalid,untracked drop", "ct state new drop",
+		"ct status dnat,snat accept", "ct status != dnat accept", "ct direction reply accept", "ct direction != original accept",
+		"ip saddr 10.0.0.0/9 accept", "ip saddr != 10.0.0.0/9 accept", "ip daddr 10.0.0.1-10.0.0.9 accept", "ip6 saddr fd00::1-fd00::ff accept",
+		"ip saddr { 10.0.0.0/8, 192.168.0.1, 172.16.0.0/12 } accept", "ip daddr != { 0.0.0.0/8, 224.0.0.0/4 } accept", "ip6 daddr { fd00::/8, f000::/8 } accept",
+		"ip protocol tcp accept", "ip protocol tcp th dport 80 accept", "ip protocol udp ip saddr @v4 accept", "ip6 nexthdr udp accept", "ip6 nexthdr != tcp ip6 hoplimit 3-5 accept", "ip6 hoplimit { 1, 2 } accept",
+		"ip6 hoplimit != 255 drop", "icmpv6 type 133 accept", "icmpv6 type != 133 drop", "ip saddr @v4 udp dport 53 ip daddr @v4 accept",
+		"fib saddr . iif oif exists accept", "fib saddr type != { local, multicast } drop", "fib daddr type unicast accept",
+		"meta mark set meta mark & 0xff", "ct mark set ct mark & 0xfffffff0 accept",
+		"add @dyn { ip saddr timeout 5s counter } accept", "update @dyn { ip daddr counter } drop", "add @dyn { ip saddr limit rate 5/second burst 1 packets }",
+		"udp dport 53 ip protocol udp accept", "th sport . th dport . ip saddr @threes accept",
+	},
+}
+
+func TestOtherRulesAreThoseOfNft(t *testing.T) {
+	compareWithKernel(t, grammar, grammar.rules)
+}

@@ -14,18 +14,20 @@ type selector struct {
 	store func(register uint32) expr.Any
 	// mask has the bits of what is loaded that are the value. Nil means all.
 	mask []byte
-	// needs is a condition without which load has no meaning.
-	needs condition
+	// needs are the conditions without which load has no meaning.
+	needs []condition
+	// replaces is a selector that nft takes as compared by this one, empty if none.
+	replaces string
 }
 
 // condition is that a selector has a value.
 type condition struct{ selector, value string }
 
 var (
-	isIPv4   = condition{"meta nfproto", "ipv4"}
-	isIPv6   = condition{"meta nfproto", "ipv6"}
-	isICMPv6 = condition{"meta l4proto", "icmpv6"}
-	isUDP    = condition{"meta l4proto", "udp"}
+	isIPv4   = []condition{{"meta nfproto", "ipv4"}}
+	isIPv6   = []condition{{"meta nfproto", "ipv6"}}
+	isICMPv6 = []condition{{"meta nfproto", "ipv6"}, {"meta l4proto", "icmpv6"}}
+	isUDP    = []condition{{"meta l4proto", "udp"}}
 )
 
 // selectors are the selectors of each family.
@@ -43,10 +45,10 @@ var selectors = map[knftables.Family]map[string]selector{
 		"ct direction": {key: ctDir, load: ct(expr.CtKeyDIRECTION)},
 		"ct mark":      {key: mark, load: ct(expr.CtKeyMARK), store: setCt(expr.CtKeyMARK)},
 
-		"ip protocol":  {key: inetProto, load: network(9, 1), needs: isIPv4},
+		"ip protocol":  {key: inetProto, load: network(9, 1), needs: isIPv4, replaces: "meta l4proto"},
 		"ip saddr":     {key: ipv4Addr, load: network(12, 4), needs: isIPv4},
 		"ip daddr":     {key: ipv4Addr, load: network(16, 4), needs: isIPv4},
-		"ip6 nexthdr":  {key: inetProto, load: network(6, 1), needs: isIPv6},
+		"ip6 nexthdr":  {key: inetProto, load: network(6, 1), needs: isIPv6, replaces: "meta l4proto"},
 		"ip6 hoplimit": {key: integer, load: network(7, 1), needs: isIPv6},
 		"ip6 saddr":    {key: ipv6Addr, load: network(8, 16), needs: isIPv6},
 		"ip6 daddr":    {key: ipv6Addr, load: network(24, 16), needs: isIPv6},
