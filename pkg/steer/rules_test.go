@@ -41,13 +41,9 @@ func configurations() []Config {
 
 // allSets returns the sets that a table can have.
 func allSets() []*knftables.Set {
-	sets := append(shareSets(), holderObject())
-	for _, spec := range setSpecs {
-		sets = append(sets, spec.object())
-	}
-	for _, v := range verdictSets {
-		sets = append(sets, v.object())
-	}
+	cfg := testConfig()
+	cfg.Share, cfg.RememberMark = DefaultShare, DefaultRememberMark
+	sets := tableSets(cfg)
 	slices.SortFunc(sets, func(a, b *knftables.Set) int { return strings.Compare(a.Name, b.Name) })
 	return sets
 }

@@ -29,7 +29,7 @@ type golden struct {
 	rules []string
 }
 
-func readGolden(t *testing.T, file string) golden {
+func readGolden(t testing.TB, file string) golden {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -321,4 +321,82 @@ var grammar = golden{
 
 func TestOtherRulesAreThoseOfNft(t *testing.T) {
 	compareWithKernel(t, grammar, grammar.rules)
+}
+
+// TestSentExpressionsAreThoseOfNft compares what is sent, for rules that not all kernels
+// accept.
+func TestSentExpressionsAreThoseOfNft(t *testing.T) {
+	newNamespace(t)
+	steer := readGolden(t, "../../steer/testdata/rules.golden")
+	steer.rules = slices.DeleteFunc(steer.rules, func(r string) bool { return !isQueue(r) })
+	bridge := readGolden(t, "../../bridgefilter/testdata/rules.golden")
+	for family, g := range map[string]golden{"inet": steer, "bridge": bridge} {
+		want := sent(t, g.table(family, "theirs", g.rules))
+		if len(want) != len(g.rules) || len(want) == 0 {
+			t.Fatalf("nft has sent %d rules of family %s, want %d", len(want), family, len(g.rules))
+		}
+		for i, text := range g.rules {
+			r, err := Compile(text, Options{Family: knftables.Family(family), Set: g.typeOf})
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			if diff := cmp.Diff(want[i], normal(r.String())); diff != "" {
+				t.Errorf("%s (-nft +ours):\n%s", text, diff)
+			}
+		}
+	}
+}
+
+// sent returns the expressions of each rule that nft sends, as Rule.String. It does not
+// matter whether the kernel accepts them.
+func sent(t *testing.T, script string) []string {
+	t.Helper()
+	out, _ := nft(t, script, "-c", "--debug=mnl")
+	out = regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllLiteralString(out, "")
+	var rules []string
+	for _, m := range strings.Split(out, "message length")[1:] {
+		if !strings.Contains(m, fmt.Sprintf("| %05d |", unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWRULE)) {
+			continue
+		}
+		all := attributes(printed(t, m))
+		exprs := attributes(only(all, unix.NFTA_RULE_EXPRESSIONS)[0].Data)
+		var b strings.Builder
+		for _, e := range exprs {
+			writeExpression(&b, e.Data)
+			b.WriteByte('\n')
+		}
+		rules = append(rules, normal(b.String()))
+	}
+	return rules
+}
+
+// printed returns the attributes of a message that nft has printed: their headers, and their
+// data in lines of four bytes.
+func printed(t *testing.T, message string) []byte {
+	t.Helper()
+	var data []byte
+	for line := range strings.Lines(message) {
+		var length, kind uint16
+		var flags string
+		var b [4]byte
+		if n, _ := fmt.Sscanf(line, "|%d|%2s|%d|", &length, &flags, &kind); n == 3 {
+			if flags[0] == 'N' {
+				kind |= unix.NLA_F_NESTED
+			}
+			data = binary.NativeEndian.AppendUint16(data, length)
+			data = binary.NativeEndian.AppendUint16(data, kind)
+		} else if n, _ := fmt.Sscanf(line, "| %x %x %x %x |", &b[0], &b[1], &b[2], &b[3]); n == 4 && strings.Contains(line, " data ") {
+			data = append(data, b[:]...)
+		}
+	}
+	return data
+}
+
+// normal removes from what Rule.String returns what the kernel does not need: the operation
+// of Bitwise, the ID of a set that has a name, flags of which none is set, and the ends of names.
+func normal(rule string) string {
+	rule = regexp.MustCompile(`(?m)^(bitwise .*) 6=00000000`).ReplaceAllString(rule, "$1")
+	rule = regexp.MustCompile(`(?m)^(lookup .*) 4=\w+$`).ReplaceAllString(rule, "$1")
+	rule = regexp.MustCompile(`(?m)^(queue .*) 3=0000$`).ReplaceAllString(rule, "$1")
+	return strings.ReplaceAll(rule, `\x00"`, `"`)
 }

@@ -217,7 +217,7 @@ func (d *dataType) value(text string, host binary.ByteOrder) ([]byte, error) {
 	default:
 		var err error
 		if n, err = number(text, d.max); err != nil {
-			return nil, fmt.Errorf("%w: not of type %s", err, d.name)
+			return nil, fmt.Errorf("%w (type %s)", err, d.name)
 		}
 	}
 	return d.encode(n, host), nil
