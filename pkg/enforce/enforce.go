@@ -203,7 +203,7 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 		return e.metrics.failure(noSnapshot, auditOnly || e.cfg.FailOpen)
 	}
 	if !auditOnly && e.isPending(p) {
-		return e.undecided(p, policy.Decision{Reason: policy.UnknownPod}, s, in.Last, at)
+		return e.undecided(p, policy.Decision{Reason: policy.UnknownPod}, s, in, at)
 	}
 	if in.Marked && isOwnError(p, in.Payload) {
 		return Accept
@@ -225,11 +225,14 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 	} else if in.Pending && s.Endpoint(p.Src.Addr()) != nil {
 		e.sources.known(p.Src.Addr())
 	}
+	if d.Reason == policy.UnknownPod || d.Reason == policy.NotEvaluated {
+		return e.undecided(p, d, s, in, at)
+	}
+	if e.isLate(&p, in.Payload, at) {
+		return e.late(p, d)
+	}
 	if l := e.cfg.Logger.V(4); l.Enabled() {
 		l.Info("Packet decided", "packet", p, "decision", d)
-	}
-	if d.Reason == policy.UnknownPod || d.Reason == policy.NotEvaluated {
-		return e.undecided(p, d, s, in.Last, at)
 	}
 	e.metrics.decision(d)
 	if audited {
@@ -292,19 +295,26 @@ func isOwnError(p packet.Packet, payload []byte) bool {
 
 // undecided returns the result for a packet whose pod is not known yet, or whose peer
 // is not evaluated yet. Either takes a moment, so the packet waits before it is dropped.
-func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snapshot, last bool, at time.Time) Result {
-	if !last {
+func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snapshot, in Input, at time.Time) Result {
+	if !in.Last {
 		return Undecided
 	}
 	failure, open := notEvaluated, false
 	if d.Reason == policy.UnknownPod {
 		failure, open = unknownPod, e.cfg.FailOpenUnknownPacket
 	}
+	if open {
+		d.Action = policy.Allow
+	}
+	if e.isLate(&p, in.Payload, at) {
+		if open {
+			e.metrics.failure(failure, open) // it passed
+		}
+		return e.late(p, d)
+	}
 	r := e.metrics.failure(failure, open)
 	if r == Drop {
 		e.denials.denied(p, d, s)
-	} else {
-		d.Action = policy.Allow
 	}
 	e.record(&p, &d, s, nil, at)
 	return r

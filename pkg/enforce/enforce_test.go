@@ -40,9 +40,16 @@ func snapshot() *policy.Snapshot {
 	})
 }
 
+// tcp is a packet that opens a connection.
 func tcp(src, dst netip.Addr, port uint16) []byte {
+	const syn = 0x02
+	return segment(src, dst, port, syn)
+}
+
+// segment is a packet of TCP with flags.
+func segment(src, dst netip.Addr, port uint16, flags byte) []byte {
 	b := make([]byte, 40)
-	b[0], b[9] = 0x45, byte(packet.TCP)
+	b[0], b[9], b[33] = 0x45, byte(packet.TCP), flags
 	copy(b[12:], src.AsSlice())
 	copy(b[16:], dst.AsSlice())
 	binary.BigEndian.PutUint16(b[22:], port)
@@ -225,7 +232,7 @@ func TestMetrics(t *testing.T) {
 	if got, want := counted(t, reg, "netpol_decisions_total"), "egress/default/allow ingress/networkpolicy/allow ingress/networkpolicy/deny"; got != want {
 		t.Errorf("netpol_decisions_total of %q, want %q", got, want)
 	}
-	problems, err := testutil.GatherAndLint(reg, "netpol_decisions_total", "netpol_failure_policy_packets_total")
+	problems, err := testutil.GatherAndLint(reg, "netpol_decisions_total", "netpol_failure_policy_packets_total", "netpol_late_packets_total")
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v %v", problems, err)
 	}
@@ -239,7 +246,7 @@ func TestImpossiblePairsHaveNoSeries(t *testing.T) {
 	const pairs = 13 // four protocols, hidden ones among them, and other in two families, two of ICMP, unknown
 	series := map[string]int{"packet_process_time": pairs, "packet_process_duration_microseconds": pairs, "packet_count": 2 * pairs,
 		"netpol_decisions_total": 14, "netpol_failure_policy_packets_total": 7,
-		"netpol_audit_undecided_packets_total": 1}
+		"netpol_audit_undecided_packets_total": 1, "netpol_late_packets_total": 10}
 	for _, family := range gather(t, reg) {
 		if got, want := len(family.Metric), series[family.GetName()]; got != want {
 			t.Errorf("%s has %d series, want %d", family.GetName(), got, want)
@@ -255,7 +262,8 @@ func TestImpossiblePairsHaveNoSeries(t *testing.T) {
 
 func TestDecideDoesNotAllocate(t *testing.T) {
 	e, _, _ := recording(t)
-	for _, payload := range [][]byte{tcp(open, isolated, 80), tcp(open, isolated, 81), tcp(open, tooNew, 80), {0xff}} {
+	late := segment(open, isolated, 81, 0x10)
+	for _, payload := range [][]byte{tcp(open, isolated, 80), tcp(open, isolated, 81), tcp(open, tooNew, 80), late, {0xff}} {
 		// The summary sorts its samples now and then; that is not per packet.
 		if n := testing.AllocsPerRun(1000, func() { e.Decide(Input{Payload: payload, Last: true}) }); n != 0 {
 			t.Errorf("%v allocations for %x, want 0", n, payload)

@@ -49,6 +49,7 @@ type metrics struct {
 	packets   [len(protocolNames)][len(familyNames)]packetMetrics
 	decisions [2][4][2]prometheus.Counter // by allow, tier, direction
 	failures  [len(failureNames)][len(verdictNames)]prometheus.Counter
+	late      [len(protocolNames)][len(verdictNames)]prometheus.Counter // of protocols with a packet.Stage
 }
 
 type packetMetrics struct {
@@ -90,14 +91,23 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}, []string{"protocol", "family", "verdict"})
 	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_decisions_total",
-		Help: "Packets decided by policy, by verdict, by the tier that decided (default: no policy applies) and by direction.",
+		Help: "First packets decided by policy, by verdict, by the tier that decided (default: no policy applies) and by direction.",
 	}, []string{"verdict", "tier", "direction"})
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_failure_policy_packets_total",
-		Help: "Packets that could not be evaluated by policy, by reason and by the verdict of the failure policy.",
+		Help: "Packets that could not be evaluated by policy, by reason and by the verdict of the failure policy. Late packets that it drops do not count.",
 	}, []string{"failure", "verdict"})
+	late := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "netpol_late_packets_total",
+		Help: "Packets decided that do not begin a connection, such as the last ones of a connection that the kernel has forgotten, by protocol and verdict.",
+	}, []string{"protocol", "verdict"})
 	m := &metrics{}
-	reg.MustRegister(m, count, decisions, failures)
+	reg.MustRegister(m, count, decisions, failures, late)
+	for _, p := range []int{protoTCP, protoUDP, protoSCTP, protoICMP, protoICMPv6} {
+		for v, verdict := range verdictNames {
+			m.late[p][v] = late.WithLabelValues(protocolNames[p], verdict)
+		}
+	}
 	for p, protocol := range protocolNames {
 		for f, family := range familyNames {
 			if !possible(p, f) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,7 +39,9 @@ type Config struct {
 type Recorder struct {
 	cfg    Config
 	buffer *buffer
-	epoch  time.Time // from which times are measured, by a clock that does not jump
+	recent recent
+	late   atomic.Uint64 // packets that do not begin a connection
+	epoch  time.Time     // from which times are measured, by a clock that does not jump
 	// wall returns the time of the day, and since the time since epoch.
 	wall  func() time.Time
 	since func() time.Duration
@@ -57,6 +60,7 @@ type Recorder struct {
 // New returns a Recorder without records.
 func New(cfg Config) *Recorder {
 	r := &Recorder{cfg: cfg, buffer: newBuffer(packet.NewSeed()), epoch: time.Now(), wall: time.Now}
+	r.recent.seed, r.recent.epoch = r.buffer.seed, r.epoch
 	r.since = func() time.Duration { return time.Since(r.epoch) }
 	r.table = newTable(r.epoch, maxFlows, maxFlows/sharePerSource)
 	r.denials = newDenials(r.epoch)
@@ -70,16 +74,25 @@ func New(cfg Config) *Recorder {
 // is the one with audited policies if it has another verdict, else nil. Decided
 // neither waits nor allocates.
 func (r *Recorder) Decided(p *packet.Packet, d *policy.Decision, s *policy.Snapshot, would *policy.Decision, at time.Time) {
+	if p.Proto == packet.UDP && d.Allowed() {
+		r.recent.add(p, at)
+	}
 	r.buffer.add(p, d, s, would, at)
 }
+
+// Late counts a packet that was decided and does not begin a connection: it is in no flow.
+func (r *Recorder) Late() { r.late.Add(1) }
 
 // Remembered records packets of the class c that the kernel decided as d, a decision that it
 // remembered. s has the names of the pods. It is not for the path of packets.
 func (r *Recorder) Remembered(c packet.Class, d policy.Decision, s *policy.Snapshot, packets uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := time.Now()
-	r.add(&decided{packet: c.Packet(), decision: d, snapshot: s, first: now, last: now, count: packets})
+	now, p := time.Now(), c.Packet()
+	if p.Proto == packet.UDP && d.Allowed() {
+		r.recent.add(&p, now)
+	}
+	r.add(&decided{packet: p, decision: d, snapshot: s, first: now, last: now, count: packets})
 	if !d.Allowed() {
 		r.denials.withheld += packets
 	}

@@ -139,9 +139,10 @@ func (r *Recorder) copy(f *Filter) (flows []flow, denials []denial, s *Summary, 
 
 // summary is of all records. The caller has locked r.
 func (r *Recorder) summary() *Summary {
+	late := r.late.Load()
 	return &Summary{
 		Cursor: r.cursor(), Flows: len(r.table.flows), MaxFlows: r.table.room, AuditOnly: r.cfg.AuditOnly,
-		Evicted: r.table.evicted, Lost: r.lost(), Withheld: r.denials.withheld,
+		Evicted: r.table.evicted, Lost: r.lost(), Withheld: r.denials.withheld, Late: &late,
 	}
 }
 

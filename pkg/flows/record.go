@@ -76,6 +76,9 @@ type Summary struct {
 	Lost uint64 `json:"lost"`
 	// Withheld denied packets are in flows, but are no records of their own.
 	Withheld uint64 `json:"withheld"`
+	// Late packets were decided and do not begin a connection: they are in no flow. Agents of
+	// earlier versions have them in flows, and do not say how many: nil.
+	Late *uint64 `json:"late,omitempty"`
 }
 
 // End is the source or the destination of a packet.

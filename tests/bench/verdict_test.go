@@ -38,6 +38,7 @@ func segment(src netip.Addr) []byte {
 	binary.BigEndian.PutUint16(b[20:], 40000)
 	binary.BigEndian.PutUint16(b[22:], cluster.Port)
 	b[32] = 5 << 4 // length of the header, in units of 4 bytes
+	b[33] = 0x02   // SYN
 	return b
 }
 
