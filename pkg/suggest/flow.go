@@ -56,6 +56,8 @@ type flow struct {
 	audited bool   // audited policies would decide otherwise
 	names   []string
 	several string // the block or the domain of which one end is one address
+	// mayBeLate is set if it is recorded only by agents that have late packets in flows.
+	mayBeLate bool
 }
 
 // seen is what one node has recorded of a flow.
@@ -65,12 +67,15 @@ type seen struct {
 	// counts are the packets of each decision. A log has a record several times, with
 	// counts that grow.
 	counts map[string]uint64
+	// mayBeLate is set if agents that have late packets in flows recorded all of it.
+	mayBeLate bool
 }
 
 // collect returns the flows of the namespace, in order.
 func collect(in *Input) []*flow {
 	nodes := map[flowKey]map[string]*seen{}
 	names := map[netip.Addr][]string{}
+	leftOut := lateLeftOut(in.Records)
 	for i := range in.Records {
 		r := &in.Records[i]
 		if r.Type != flows.TypeFlow {
@@ -85,10 +90,13 @@ func collect(in *Input) []*flow {
 		}
 		s := nodes[k][r.Node]
 		if s == nil {
-			s = &seen{counts: map[string]uint64{}}
+			s = &seen{counts: map[string]uint64{}, mayBeLate: true}
 			nodes[k][r.Node] = s
 		}
 		s.add(r)
+		if since, known := leftOut[r.Node]; known && !r.First.Before(since) {
+			s.mayBeLate = false
+		}
 		names[k.destination.addr] = append(names[k.destination.addr], r.Destination.Names...)
 	}
 	var all []*flow
@@ -111,7 +119,7 @@ func (s *seen) add(r *flows.Record) {
 // merge adds up what the nodes have recorded. Both nodes of a flow may have counted the same
 // packets.
 func merge(k flowKey, of map[string]*seen, names []string) *flow {
-	f := &flow{flowKey: k}
+	f := &flow{flowKey: k, mayBeLate: true}
 	for _, node := range sortedKeys(of) {
 		s, sum := of[node], uint64(0)
 		for _, n := range s.counts {
@@ -120,6 +128,7 @@ func merge(k flowKey, of map[string]*seen, names []string) *flow {
 		f.count = max(f.count, sum)
 		f.denied = f.denied || s.record.Verdict == flows.Deny
 		f.audited = f.audited || s.record.Audit != nil
+		f.mayBeLate = f.mayBeLate && s.mayBeLate
 		f.reason = s.record.Reason
 		f.several = cmp.Or(f.several, flows.Printable(s.record.Several(s.record.Source)+s.record.Several(s.record.Destination)))
 	}

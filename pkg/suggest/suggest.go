@@ -71,7 +71,7 @@ func Make(in Input) (*Suggestion, error) {
 	if err := checkNamespace(&in); err != nil {
 		return nil, err
 	}
-	all := collect(&in)
+	all, late := withoutLate(collect(&in))
 	counting := slices.DeleteFunc(slices.Clone(all), func(f *flow) bool { return f.denied && !in.Denied })
 	denied := len(all) - len(counting)
 	if len(counting) == 0 {
@@ -89,6 +89,9 @@ func Make(in Input) (*Suggestion, error) {
 	}
 	s.Audited = s.otherAudited()
 	s.addNotes(found)
+	if len(late) > 0 {
+		s.note(lateNote(late))
+	}
 	if err := s.prove(found); err != nil {
 		return nil, err
 	}

@@ -64,6 +64,11 @@ func record(from, to, protocol string, port int, more string) string {
 		`,"direction":"egress","tier":"default","reason":"not selected","first":"2026-01-02T03:00:00Z","last":"2026-01-02T03:00:00Z",` + more + "}\n"
 }
 
+// agentLine returns the line of an agent that leaves late packets out of flows since its start.
+func agentLine(started string) string {
+	return `{"type":"agent","node":"n1","time":"2026-01-02T03:04:05Z","started":"` + started + `","cursor":"1-2","flows":2,"maxFlows":4096,"evicted":0,"lost":0,"withheld":0,"late":3}` + "\n"
+}
+
 // itoa is short for the number of a port.
 func itoa(n int) string { return strconv.Itoa(n) }
 
@@ -152,6 +157,19 @@ spec: {podSelector: {}, policyTypes: [Ingress]}
 			record(web1, api, "TCP", 8000, `"verdict":"allow","audit":{"verdict":"deny"},"count":3`), record(web1, db, "TCP", 5432, `"verdict":"deny","count":4`),
 		}},
 		{name: "denied-flows-count-if-asked", records: []string{record(web1, db, "TCP", 5432, `"verdict":"deny","count":4`)}, change: func(in *Input) { in.Denied = true }},
+		{name: "late-packets-of-earlier-agents", records: []string{
+			record(web1, db, "TCP", 5432, ""), record(db, web1, "TCP", 40000, `"verdict":"allow","audit":{"verdict":"deny"},"count":9`),
+			record(db, web1, "TCP", 50000, `"verdict":"deny","count":9`), record(db, "10.0.1.2", "TCP", 40002, ""), record(db, web1, "UDP", 40000, ""),
+			record(db, web1, "TCP", 9000, ""), record(db, web2, "TCP", 40000, ""), record(web1, db, "TCP", 40000, ""),
+			strings.Replace(record("203.0.113.7", web1, "TCP", 8080, ""), `"203.0.113.7"`, `"203.0.113.7","block":"203.0.113.0/24"`, 1),
+			record(web1, "203.0.113.99", "TCP", 40000, ""), record(web1, "198.51.100.7", "TCP", 40000, ""),
+		}},
+		{name: "high-ports-of-agents-that-leave-out-late-packets", records: []string{
+			agentLine("2026-01-02T02:00:00Z"), record(web1, db, "TCP", 5432, ""), record(db, web1, "TCP", 40000, ""),
+		}},
+		{name: "high-ports-before-an-upgrade", records: []string{
+			agentLine("2026-01-02T03:00:01Z"), record(web1, db, "TCP", 5432, ""), record(db, web1, "TCP", 40000, ""),
+		}},
 		{name: "other-policies-are-added-to", manifests: defaultDeny + `
 ---
 apiVersion: networking.k8s.io/v1
