@@ -88,11 +88,11 @@ func (r *Recorder) Late() { r.late.Add(1) }
 func (r *Recorder) Remembered(c packet.Class, d policy.Decision, s *policy.Snapshot, packets uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now, p := time.Now(), c.Packet()
-	if p.Proto == packet.UDP && d.Allowed() {
+	now := time.Now()
+	if p := c.Packet(); p.Proto == packet.UDP && d.Allowed() {
 		r.recent.add(&p, now)
 	}
-	r.add(&decided{packet: p, decision: d, snapshot: s, first: now, last: now, count: packets})
+	r.add(&decided{packet: c.Packet(), decision: d, snapshot: s, first: now, last: now, count: packets})
 	if !d.Allowed() {
 		r.denials.withheld += packets
 	}

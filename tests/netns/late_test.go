@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -116,6 +117,7 @@ func TestLatePackets(t *testing.T) {
 			if _, err := client.WriteToUDPAddrPort([]byte("query"), to); err != nil {
 				t.Fatal(err)
 			}
+			server.SetReadDeadline(time.Now().Add(labtest.ChangeTimeout))
 			if _, _, err := server.ReadFromUDPAddrPort(make([]byte, 16)); err != nil {
 				t.Fatal(err)
 			}
@@ -144,8 +146,8 @@ func TestLatePackets(t *testing.T) {
 	if err := web.SendIP(ip(lab.IPv4, web, db, labtest.ProtoTCP, labtest.TCPSYN(42000))); err != nil {
 		t.Fatal(err)
 	}
-	denials := func(m lab.Metrics) float64 { return m.Sum("netpol_decisions_total", "verdict", "deny") }
-	labtest.Until(t, agent, 1, denials)
+	labtest.WaitLog(t, agent, "Packet denied")
+	labtest.AwaitVerdicts(t, agent)
 	expectAttempts(t, agent, node, socket, 1)
 }
 
