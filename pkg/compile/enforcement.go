@@ -55,11 +55,16 @@ func Audits(o, namespace metav1.Object) bool {
 // StripAnnotations returns those of an object's annotations that policy needs, nil for
 // none.
 func StripAnnotations(all map[string]string) map[string]string {
-	value, ok := all[EnforcementAnnotation]
-	if !ok {
-		return nil
+	var needed map[string]string
+	for _, name := range []string{EnforcementAnnotation, ForwardedSourcesAnnotation} {
+		if value, ok := all[name]; ok {
+			if needed == nil {
+				needed = map[string]string{}
+			}
+			needed[name] = value
+		}
 	}
-	return map[string]string{EnforcementAnnotation: value}
+	return needed
 }
 
 // enforcement returns what the annotation of the policy o says.
@@ -74,12 +79,13 @@ func (d *diagnosis) enforcement(o metav1.Object) Enforcement {
 
 // DiagnoseNamespace returns what of the annotations of a namespace could not be honoured.
 func DiagnoseNamespace(o metav1.Object) []policy.Finding {
+	_, findings := ForwardedSources(o)
 	if _, known := EnforcementOf(o); known {
-		return nil
+		return findings
 	}
 	d := newDiagnosis(KindNamespace.Name, o, Features{})
 	d.ref.Namespace, d.ref.Generation = "", 0
 	d.find(location{path: enforcementField}, policy.InvalidEnforcement, "%q is neither %s nor %s; the policies of the namespace are enforced",
 		o.GetAnnotations()[EnforcementAnnotation], AuditValue, EnforceValue)
-	return d.findings
+	return append(d.findings, findings...)
 }
