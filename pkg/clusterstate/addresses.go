@@ -16,6 +16,11 @@ type addresses struct {
 	// contested are the claims to addresses that have several.
 	contested map[netip.Addr][]*compile.Pod
 	settled   bool // an address was or had been contested since this was last reset
+
+	// occupied counts the addresses with an owner in each prefix of forwarded packets, nil
+	// while they are not counted.
+	occupied         map[netip.Prefix]int
+	occupancyChanged bool // a prefix has got its first address or lost its last one
 }
 
 func (a *addresses) change() *policy.EndpointsEdit {
@@ -87,5 +92,6 @@ func (a *addresses) settle(addr netip.Addr, claims []*compile.Pod) {
 			best, owner = p, &p.Endpoint
 		}
 	}
+	a.note(addr, owner)
 	a.change().Set(addr, owner)
 }

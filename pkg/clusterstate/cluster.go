@@ -190,8 +190,9 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		c.announce()
 	}
 	c.updateChains()
-	if c.derived == nil {
+	if c.derived == nil || c.addresses.occupancyChanged {
 		c.derived = c.derive()
+		c.addresses.occupancyChanged = false
 	}
 	endpoints := c.addresses.current()
 	if c.localPods == nil || c.addresses.settled {
@@ -208,5 +209,7 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		Findings:  c.derived.findings,
 		Memory:    c.cfg.Memory,
 		Audit:     c.derived.audit,
+
+		ForwardedSources: c.derived.forwarded,
 	})
 }

@@ -20,6 +20,8 @@ type namespace struct {
 	// wrong with it.
 	enforcement compile.Enforcement
 	findings    []policy.Finding
+	// forwards are the sources of packets that its pods may forward, by its annotation.
+	forwards []netip.Prefix
 }
 
 type podKey struct{ namespace, name string }
@@ -45,12 +47,15 @@ func (c *Cluster) forget(name string, ns *namespace) {
 func (c *Cluster) setNamespace(o *corev1.Namespace) bool {
 	labeled := c.label(o.Name, policy.NewLabels(o.Labels))
 	enforcement, _ := compile.EnforcementOf(o)
-	return c.enforce(o.Name, enforcement, compile.DiagnoseNamespace(o)) || labeled
+	enforced := c.enforce(o.Name, enforcement, compile.DiagnoseNamespace(o))
+	sources, _ := compile.ForwardedSources(o)
+	return c.forward(o.Name, sources) || enforced || labeled
 }
 
 func (c *Cluster) deleteNamespace(name string) bool {
+	forwarded := c.forward(name, nil)
 	enforced := c.enforce(name, compile.Unspecified, nil)
-	return c.label(name, policy.Labels{}) || enforced
+	return c.label(name, policy.Labels{}) || enforced || forwarded
 }
 
 // label gives a namespace labels, the zero ones when its object is gone.

@@ -172,7 +172,8 @@ type derived struct {
 	podRanges *policy.PodRanges
 	hosts     map[netip.Addr]*policy.Host
 	findings  []policy.Finding
-	audit     *policy.Audit // nil if no policy is audited
+	forwarded map[string][]netip.Prefix // by namespace, see Model.ForwardedSources
+	audit     *policy.Audit             // nil if no policy is audited
 }
 
 func (c *Cluster) derive() *derived {
@@ -198,6 +199,7 @@ func (c *Cluster) derive() *derived {
 	if audited {
 		d.audit = &all
 	}
+	c.deriveForwarded(d)
 	slices.SortStableFunc(d.findings, compareFindings)
 	return d
 }

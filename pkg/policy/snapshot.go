@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -78,6 +79,9 @@ type Model struct {
 	// nodes.
 	Hosts    map[netip.Addr]*Host
 	Findings []Finding
+	// ForwardedSources are, for each namespace that has any, the sources of packets that
+	// its pods may forward. None is an address of a pod.
+	ForwardedSources map[string][]netip.Prefix
 	// Memory is shared by the snapshots of a cluster. Nil gives the snapshot one of
 	// its own.
 	Memory *Memory
@@ -471,9 +475,11 @@ func (s *Snapshot) Ranges(d Direction) []netip.Prefix {
 }
 
 // SameLocal reports whether nothing has changed since old, a snapshot of the same cluster,
-// of this node's own pods, the policies that select them, and Ranges.
+// of this node's own pods, the policies that select them, what pods may forward, and
+// Ranges.
 func (s *Snapshot) SameLocal(old *Snapshot) bool {
-	return s.m.Local == old.m.Local && s.m.Isolating == old.m.Isolating && slices.Equal(s.m.Ranges, old.m.Ranges)
+	return s.m.Local == old.m.Local && s.m.Isolating == old.m.Isolating && slices.Equal(s.m.Ranges, old.m.Ranges) &&
+		maps.EqualFunc(s.m.ForwardedSources, old.m.ForwardedSources, slices.Equal)
 }
 
 // Findings returns what of the policies could not be honoured, ordered by
