@@ -148,6 +148,9 @@ func (l Links) note(r route) {
 	case link == nil:
 	case r.dst.IsSingleIP():
 		link.Hosts = append(link.Hosts, r.dst.Addr())
+		if !r.gateway && !r.advertised {
+			link.Direct = append(link.Direct, r.dst.Addr())
+		}
 		link.OnLink = true
 	case r.gateway || r.dst.Bits() <= 0:
 		link.Gateway = link.Gateway || !r.advertised

@@ -29,6 +29,8 @@ type Link struct {
 	// destinations of its routes without a gateway.
 	Hosts    []netip.Addr
 	Networks []netip.Prefix
+	// Direct are those of Hosts whose route has no gateway and is not advertised.
+	Direct []netip.Addr
 }
 
 // Links are those of the node, by index.
@@ -82,6 +84,31 @@ func (l Links) bridges(pods []netip.Addr, uplinks []string) []string {
 	slices.Sort(names)
 	return names
 }
+
+// ownLink returns the name of the link that leads to the pod with the addresses pod and to
+// none of the other addresses of pods; empty if there is none or it is not certain. Only a
+// pair has one other end: a bridge has a port for each pod, and any pod at it can send with
+// the hardware address of another one.
+func (l Links) ownLink(pod, pods []netip.Addr) string {
+	var own *Link
+	for _, link := range l {
+		if !slices.ContainsFunc(link.Direct, func(a netip.Addr) bool { return slices.Contains(pod, a) }) {
+			continue
+		}
+		if own != nil {
+			return ""
+		}
+		own = link
+	}
+	shared := func(a netip.Addr) bool { return !slices.Contains(pod, a) && own.reaches(a) }
+	if own == nil || !own.isPair() || own.Master != 0 || slices.ContainsFunc(pods, shared) {
+		return ""
+	}
+	return own.Name
+}
+
+// isPair reports whether all that comes in by the link was sent by its one other end.
+func (l *Link) isPair() bool { return l.Kind == "veth" || l.Kind == "netkit" }
 
 // reaches reports whether it has a route to addr without a gateway.
 func (l *Link) reaches(addr netip.Addr) bool {

@@ -74,6 +74,48 @@ func TestBridges(t *testing.T) {
 	}
 }
 
+// TestOwnLink: only what comes in by one end of a pair, with a route to one pod, is known to
+// be that pod's.
+func TestOwnLink(t *testing.T) {
+	other := netip.MustParseAddr("10.244.1.3")
+	pod, pods := []netip.Addr{pod4, pod6}, []netip.Addr{pod4, other, pod6}
+	pair := Link{Name: "cali1", Kind: "veth", Hosts: pod, Direct: pod}
+	with := func(change func(*Link)) Link {
+		l := pair
+		change(&l)
+		return l
+	}
+	for _, tt := range []struct {
+		name  string
+		links []Link
+		want  string
+	}{
+		{"a pair", []Link{pair, {Name: "cali2", Kind: "veth", Hosts: []netip.Addr{other}, Direct: []netip.Addr{other}}}, "cali1"},
+		{"netkit", []Link{with(func(l *Link) { l.Kind = "netkit" })}, "cali1"},
+		{"one address", []Link{with(func(l *Link) { l.Direct = pod[:1] })}, "cali1"},
+		{"networks behind the pod", []Link{with(func(l *Link) { l.Gateway = true; l.Networks = []netip.Prefix{netip.MustParsePrefix("10.8.0.0/24")} })}, "cali1"},
+		{"a bridge", []Link{{Name: "cni0", Kind: "bridge", OnLink: true, Networks: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}}, ""},
+		{"a bridge with routes", []Link{with(func(l *Link) { l.Kind = "bridge" })}, ""},
+		{"a port of a bridge", []Link{with(func(l *Link) { l.Master = 2 })}, ""},
+		{"hardware", []Link{with(func(l *Link) { l.Kind = "" })}, ""},
+		{"a link with another pod", []Link{with(func(l *Link) { l.Hosts = pods })}, ""},
+		{"a link with the network of another pod", []Link{with(func(l *Link) { l.Networks = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")} })}, ""},
+		{"two links", []Link{pair, with(func(l *Link) { l.Name = "cali2" })}, ""},
+		{"a gateway or an advertised route", []Link{with(func(l *Link) { l.Direct = nil })}, ""},
+		{"no link", nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			links := Links{}
+			for i, link := range tt.links {
+				links[i] = &link
+			}
+			if got := links.ownLink(pod, pods); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestCheckPattern(t *testing.T) {
 	for pattern, valid := range map[string]bool{"eth0": true, "net*": true, "": false, "net[": false} {
 		t.Run(pattern, func(t *testing.T) {

@@ -55,6 +55,7 @@ addr add 10.244.1.1/24 dev cni0
 link add br0 type bridge
 link add port type veth peer name in-pod
 link set port master cni0
+route add 10.244.1.4/32 via 172.18.0.252
 route add 203.0.113.0/24 nexthop via 172.18.0.253 nexthop dev pod1
 rule add iif sgp0 lookup 101
 route add fd00:10:244:1::2/128 dev pod0
@@ -88,6 +89,12 @@ func TestTheKernelsLinksAreRead(t *testing.T) {
 				t.Errorf("got %+v", link)
 			}
 		})
+	}
+	if link := got["pod0"]; !slices.Contains(link.Direct, pod4) || !slices.Contains(link.Direct, pod6) {
+		t.Errorf("the routes to pods without a gateway are %v", link.Direct)
+	}
+	if link := got["up0"]; len(link.Hosts) != 1 || len(link.Direct) != 0 {
+		t.Errorf("a route through a gateway is among %v", link.Direct)
 	}
 	want := []string{"br0", "lo", "sgp0", "up0"}
 	if got := links.uplinks(isLocal, nil); !slices.Equal(got, want) {

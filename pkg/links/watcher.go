@@ -147,6 +147,16 @@ func (w *Watcher) Names(pods []netip.Addr) (uplinks, bridges []string, known boo
 	return uplinks, links.bridges(pods, uplinks), links != nil
 }
 
+// OwnLink returns the name of the interface that leads to the pod with the addresses pod
+// and to no other one of the addresses pods, empty if there is none: the pod is at a bridge,
+// or interfaces and routes are not read yet.
+func (w *Watcher) OwnLink(pod, pods []netip.Addr) string {
+	w.mu.Lock()
+	links := w.links
+	w.mu.Unlock()
+	return links.ownLink(pod, pods)
+}
+
 // TunnelPorts returns, in order, the UDP ports at which the node's tunnel devices
 // receive.
 func (w *Watcher) TunnelPorts() []uint16 {
