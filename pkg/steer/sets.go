@@ -42,6 +42,9 @@ type Sets struct {
 	CheckSources bool
 	// Unchecked are the names of the interfaces that are exempt from it.
 	Unchecked []string
+	// Forwards are the sources of packets that pods may forward for others, at most
+	// MaxForwards. Further ones are ignored, as are all without CheckSources.
+	Forwards []Forward
 	// Bridges are the names of the bridges between whose ports packets from or to an
 	// address that belongs to no pod are dropped: link-local, multicast and broadcast
 	// addresses. They are ignored without CheckSources.
@@ -68,6 +71,7 @@ func (s Sets) equal(o Sets) bool {
 		slices.Equal(s.Names, o.Names) && slices.Equal(s.Resolvers, o.Resolvers) &&
 		slices.Equal(s.Stale, o.Stale) && slices.Equal(s.Owners, o.Owners) && s.Serial == o.Serial &&
 		s.CheckSources == o.CheckSources && slices.Equal(s.Unchecked, o.Unchecked) && slices.Equal(s.Bridges, o.Bridges) &&
+		slices.EqualFunc(s.Forwards, o.Forwards, Forward.equal) &&
 		slices.Equal(s.TunnelPorts, o.TunnelPorts) && slices.Equal(s.TunnelProtocols, o.TunnelProtocols)
 }
 

@@ -2,6 +2,8 @@ package steer
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -16,17 +18,55 @@ const (
 	uncheckedSet       = "unchecked"
 
 	forgedSourcesCounter = "forged-sources"
+
+	forwardedChain      = "forwarded"
+	forwardersSet       = "forwarders"        // with the number of a Forward
+	forwardedSourcesSet = "forwarded-sources" // the same
 )
 
+// MaxForwards is how many different lists of sources the pods of one node may forward. A
+// set for each keeps the sources of one list from the interfaces of another.
+const MaxForwards = 4
+
+// Forward has the sources of packets that pods may forward for others.
+type Forward struct {
+	// Links are the names of the interfaces that lead to these pods and to no other pod.
+	Links   []string
+	Sources []netip.Prefix
+}
+
+func (f Forward) equal(o Forward) bool {
+	return slices.Equal(f.Links, o.Links) && slices.Equal(f.Sources, o.Sources)
+}
+
 // valueSpecs are the sets whose elements are not addresses.
-var valueSpecs = []setSpec{
+var valueSpecs = append([]setSpec{
 	staleFamiliesSpec,
 	{name: checkedSet, keyType: "nf_proto"},
 	uncheckedSpec,
 	bridgesSpec,
 	{name: tunnelPortsSet, keyType: "inet_service"},
 	{name: tunnelProtocolsSet, keyType: "inet_proto"},
+}, forwardSpecs()...)
+
+// forwardSpecs are the sets of each Forward.
+func forwardSpecs() []setSpec {
+	var specs []setSpec
+	for i := range MaxForwards {
+		specs = append(specs, forwardersSpec(i))
+		for _, f := range families {
+			specs = append(specs, setSpec{name: familyName(numbered(forwardedSourcesSet, i), f.ipv6), ipv6: f.ipv6, ranges: true})
+		}
+	}
+	return specs
 }
+
+func forwardersSpec(i int) setSpec {
+	return setSpec{name: numbered(forwardersSet, i), keyType: "ifname"}
+}
+
+// numbered returns the name of a set of Forward i.
+func numbered(set string, i int) string { return fmt.Sprintf("%s-%d", set, i+1) }
 
 var (
 	staleFamiliesSpec = setSpec{name: staleFamiliesSet, keyType: "nf_proto"}
@@ -40,6 +80,7 @@ var (
 // nor matches one of another pod.
 func sourceChains() []chain {
 	return []chain{
+		{name: forwardedChain, rules: forwardedRules()},
 		{name: forgedSourcesChain, rules: forgedSourcesRules()},
 		{
 			name:     sourcesChain,
@@ -60,8 +101,21 @@ func forgedSourcesRules() []string {
 		// Duplicate address detection and multicast listener discovery. Routers do not
 		// forward packets from ::. Newer kernels find a route for them.
 		"ip6 saddr :: meta l4proto icmpv6 accept",
+		"jump " + forwardedChain,
 		fmt.Sprintf("counter name %s drop", forgedSourcesCounter),
 	}
+}
+
+// forwardedRules accept what a pod may forward. The kernel accepts its own IPv6 addresses
+// as sources of packets from outside.
+func forwardedRules() []string {
+	rules := []string{"fib saddr type local return"}
+	for i := range MaxForwards {
+		for _, f := range families {
+			rules = append(rules, fmt.Sprintf("iifname @%s %s saddr %s accept", numbered(forwardersSet, i), f.ip, f.set(numbered(forwardedSourcesSet, i))))
+		}
+	}
+	return rules
 }
 
 // tableCounters are the names of the table's counters.
@@ -77,6 +131,10 @@ func (c contents) addSources(s Sets) {
 	}
 	c.addNames(uncheckedSpec, s.Unchecked)
 	c.addNames(bridgesSpec, s.Bridges)
+	for i, f := range s.Forwards[:min(len(s.Forwards), MaxForwards)] {
+		c.addNames(forwardersSpec(i), f.Links)
+		c.addPrefixes(numbered(forwardedSourcesSet, i), f.Sources)
+	}
 }
 
 // addNames leaves out what no interface can be called: the kernel would refuse all of a

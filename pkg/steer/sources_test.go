@@ -35,6 +35,62 @@ func TestSourceCheck(t *testing.T) {
 	checkTraces(t, fake, []traceCase{{"no policy selects a pod", pkt(v4b, peer4, by("cali1"), astray), accept}})
 }
 
+// TestForwardedSources: FW-1 and FW-3. The lists of sources are for their own interfaces.
+func TestForwardedSources(t *testing.T) {
+	s, fake := newFake(t, sourceCheck)
+	sets := Sets{Ingress: []netip.Addr{v4, v6}, CheckSources: true, Unchecked: []string{"eth0"}, Forwards: []Forward{
+		{[]string{"cali1", "cali2"}, prefixes("10.8.0.0/16", "10.8.1.0/24", "2001:db8::/64")},
+		{[]string{"cali3"}, prefixes("192.0.2.7/32")},
+	}}
+	mustSync(t, s, sets)
+	vpn, one := netip.MustParseAddr("10.8.1.5"), netip.MustParseAddr("192.0.2.7")
+	vpn6 := netip.MustParseAddr("2001:db8::5")
+	dst6 := netip.MustParseAddr("2001:db8:9::1")
+	forwarded := []traceCase{
+		{"allowed", pkt(vpn, peer4, by("cali1"), astray), accept},
+		{"allowed", pkt(vpn6, dst6, by("cali2"), astray), accept},
+		{"allowed, one address", pkt(one, peer4, by("cali3"), astray), accept},
+		{"allowed, to an isolated pod", pkt(vpn, v4, by("cali1"), astray), queue},
+		{"allowed, to the node", pkt(vpn, peer4, by("cali1"), astray, toHost), accept},
+	}
+	checkTraces(t, fake, append([]traceCase{
+		{"outside of the prefix", pkt(netip.MustParseAddr("10.9.0.1"), peer4, by("cali1"), astray), drop},
+		{"outside of the prefix", pkt(netip.MustParseAddr("2001:db8:0:1::1"), dst6, by("cali1"), astray), drop},
+		{"a pod", pkt(v4, peer4, by("cali1"), astray), drop},
+		{"what another namespace may", pkt(one, peer4, by("cali1"), astray), drop},
+		{"what another namespace may", pkt(vpn, peer4, by("cali3"), astray), drop},
+		{"what another namespace may", pkt(vpn6, dst6, by("cali3"), astray), drop},
+		{"of another connection", pkt(one, peer4, by("cali1"), astray, state(steertest.Established), marked(0, DefaultMark)), drop},
+		{"another pod", pkt(vpn, peer4, by("cali4"), astray), drop},
+		{"a bridge", pkt(vpn, peer4, by("cni0"), astray), drop},
+		{"an address of the node", pkt(vpn6, dst6, by("cali1"), astray, fromNode), drop},
+	}, forwarded...))
+	sets.Forwards = sets.Forwards[:1]
+	mustSync(t, s, sets)
+	checkTraces(t, fake, []traceCase{{"no longer allowed", pkt(one, peer4, by("cali3"), astray), drop}, forwarded[0]})
+	sets.CheckSources = false
+	mustSync(t, s, sets)
+	for _, set := range []string{"forwarders-1", "forwarded-sources-1-v4"} {
+		if n := len(fake.Table.Sets[set].Elements); n != 0 {
+			t.Errorf("while sources are not checked, %s has %d elements", set, n)
+		}
+	}
+}
+
+func TestMoreForwardsThanSetsAreIgnored(t *testing.T) {
+	s, fake := newFake(t, sourceCheck)
+	sets := Sets{Ingress: []netip.Addr{v4}, CheckSources: true}
+	for i := range MaxForwards + 1 {
+		sets.Forwards = append(sets.Forwards, Forward{[]string{fmt.Sprint("cali", i)}, prefixes(fmt.Sprintf("10.%d.0.0/16", i))})
+	}
+	mustSync(t, s, sets)
+	from := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i), 0, 1}) }
+	checkTraces(t, fake, []traceCase{
+		{"the last one", pkt(from(MaxForwards-1), peer4, by(fmt.Sprint("cali", MaxForwards-1)), astray), accept},
+		{"one more", pkt(from(MaxForwards), peer4, by(fmt.Sprint("cali", MaxForwards)), astray), drop},
+	})
+}
+
 // bridged makes a packet one that a bridge forwards between its ports.
 func bridged(p *steertest.Packet) { by("cni0")(p); p.Bridged = true }
 
