@@ -64,6 +64,7 @@ type agent struct {
 	bridges  *bridgefilter.Filter // the same
 	cni      *cnicache.Cache      // nil if addresses of pods are those of their status
 
+	forwarding  *forwarding
 	tunnelPorts []uint16
 	podTunnels  PodTunnels
 	needsCNI    bool // the agent is not ready while cni cannot be read
@@ -189,6 +190,7 @@ func Run(ctx context.Context, cfg Config) error {
 func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {
 	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg), logger: logger, eval: newEvaluator(cfg.EvaluationMemory, reg)}
 	a.exportClosed(reg)
+	a.forwarding = newForwarding(reg, logger)
 	a.peers, a.numbers = &peers{kernel: queue.Host{}}, cfg.numbers()
 	a.tunnelPorts, a.podTunnels = cfg.TunnelPorts, cfg.PodTunnels
 	if cfg.Share > 0 && caps.Share != nil {
@@ -434,7 +436,7 @@ func (a *agent) sets(s *policy.Snapshot) steer.Sets {
 		sets.Names, sets.Resolvers = s.SelectedForNames(), a.observer.Resolvers()
 	}
 	if a.links != nil {
-		a.checkSources(&sets)
+		a.checkSources(&sets, s)
 	}
 	a.owners.addSets(&sets)
 	return sets

@@ -2,11 +2,13 @@ package agent
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/links"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
@@ -29,11 +31,17 @@ func newLinks(cfg Config, caps steer.Capabilities, changed func(), logger klog.L
 
 // checkSources enables the check of sources while a policy selects a pod of this node,
 // or may select one that is not known yet.
-func (a *agent) checkSources(sets *steer.Sets) {
+func (a *agent) checkSources(sets *steer.Sets, s *policy.Snapshot) {
 	uplinks, bridges, known := a.links.Names(sets.Pods)
 	selects := len(sets.Ingress)+len(sets.Egress)+len(sets.ToHost)+len(sets.IngressRanges)+len(sets.EgressRanges) > 0
-	if known && selects {
-		sets.CheckSources, sets.Unchecked, sets.Bridges = true, uplinks, bridges
-		a.closeTunnels(sets)
+	if !known || !selects {
+		a.forwarding.report(0, nil)
+		return
 	}
+	sets.CheckSources, sets.Unchecked, sets.Bridges = true, uplinks, bridges
+	a.closeTunnels(sets)
+	pods := s.Forwarders()
+	allowed, refused := forwards(pods, func(pod []netip.Addr) string { return a.links.OwnLink(pod, sets.Pods) })
+	sets.Forwards = allowed
+	a.forwarding.report(len(pods)-len(refused), refused)
 }

@@ -67,7 +67,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 
 // Every numbered statement names the tests that hold it, and they exist.
 func TestStatementsAreHeldByTests(t *testing.T) {
-	row := regexp.MustCompile(`(?m)^\| ((?:NP|CN)-\d+) \|(.*)\|([^|]*)\|$`)
+	row := regexp.MustCompile(`(?m)^\| ((?:NP|CN|AU|FW)-\d+) \|(.*)\|([^|]*)\|$`)
 	ref := regexp.MustCompile("`([a-z0-9/-]+) (Test\\w+|Fuzz\\w+)`")
 	held := map[string]bool{}
 	for _, m := range row.FindAllStringSubmatch(read(t, "docs/semantics.md"), -1) {
