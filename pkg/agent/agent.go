@@ -178,6 +178,7 @@ func Run(ctx context.Context, cfg Config) error {
 		group.Go(func() error { return a.observer.Run(ctx) })
 	}
 	if a.cni != nil {
+		a.cni.Read(ctx) // the first snapshot must not follow statuses that sandboxes contradict
 		group.Go(func() error { return a.cni.Run(ctx) })
 	}
 	group.Go(func() error { return a.cache.Run(ctx) })

@@ -74,7 +74,7 @@ type Cache struct {
 	cfg     Config
 	metrics *metrics
 
-	// Only Run uses these.
+	// Only Read and Run use these.
 	folder    folder
 	published []Sandbox
 	works     bool // sandboxes were found
@@ -100,10 +100,17 @@ func (c *Cache) Healthy() error {
 	return c.err
 }
 
+// Read reads the folder before Run does, so that what it has is known before anything else.
+func (c *Cache) Read(ctx context.Context) { c.read(named(ctx)) }
+
+func named(ctx context.Context) context.Context {
+	return klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "cnicache"))
+}
+
 // Run reads the folder, and reads it again as it changes, until ctx ends. Without
 // notifications of the system it reads it every ten seconds.
 func (c *Cache) Run(ctx context.Context) error {
-	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "cnicache"))
+	ctx = named(ctx)
 	var events chan fsnotify.Event
 	var lost chan error
 	notify, err := fsnotify.NewWatcher()

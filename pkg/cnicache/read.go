@@ -56,21 +56,26 @@ type file struct {
 type folder struct {
 	path  string
 	files map[string]file
-	full  bool // there were more than maxFiles
+	full  bool // there are more than maxFiles
 }
 
 // read reads the files that have changed. report is called with each fault when it is
-// new. An error means that the folder itself cannot be read: nothing is known of it.
+// new. An error means that the folder cannot be read whole: nothing is known of it, because
+// the newest file of a pod may be among the rest.
 func (d *folder) read(report func(*fault)) error {
 	names, more, err := list(d.path)
-	if err != nil {
-		d.files, d.full = nil, false
-		return err
-	}
-	if more && !d.full {
-		report(&fault{faultMany, fmt.Errorf("%s has more than %d files, others are ignored", d.path, maxFiles)})
+	if more {
+		many := &fault{faultMany, fmt.Errorf("%s has more than %d files, none is read", d.path, maxFiles)}
+		if !d.full {
+			report(many)
+		}
+		err = many
 	}
 	d.full = more
+	if err != nil {
+		d.files = nil
+		return err
+	}
 	files := make(map[string]file, len(names))
 	for _, name := range names {
 		old, known := d.files[name]
