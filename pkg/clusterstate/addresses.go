@@ -1,6 +1,7 @@
 package clusterstate
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -11,16 +12,62 @@ import (
 // addresses knows which pod owns which address. Addresses are reused while the API
 // still shows who had them before, so several pods can claim one.
 type addresses struct {
+	// node is the node whose interfaces packets pass: what it has made goes before what
+	// the API shows of pods elsewhere. It is empty if all nodes are equal.
+	node   string
 	owners policy.Endpoints
 	edit   *policy.EndpointsEdit // nil while nothing changes
-	// contested are the claims to addresses that have several.
+	// contested are the claims to addresses that have several, or one that makes no owner.
 	contested map[netip.Addr][]*compile.Pod
-	settled   bool // an address was or had been contested since this was last reset
+	// closed are the addresses that a pod of this node has or had and that no known pod
+	// owns: some pod of this node may have them.
+	closed  map[netip.Addr]bool
+	settled bool // an address was or had been contested since this was last reset
 
 	// occupied counts the addresses with an owner in each prefix of forwarded packets, nil
 	// while they are not counted.
 	occupied         map[netip.Prefix]int
 	occupancyChanged bool // a prefix has got its first address or lost its last one
+}
+
+func newAddresses(node string) addresses {
+	return addresses{node: node, contested: map[netip.Addr][]*compile.Pod{}, closed: map[netip.Addr]bool{}}
+}
+
+// standing is what a claim is based on. Of the claims to one address, the one with the
+// lowest standing goes first.
+type standing uint8
+
+const (
+	bySandbox standing = iota // the node has given the address to the pod
+	byStatus                  // the status of a pod of this node has it, and no sandbox contradicts
+	elsewhere                 // the status of a pod of another node has it
+	outdated                  // the status of a pod of this node has it, and a sandbox contradicts
+)
+
+// standing returns that of p's claim to addr.
+func (a *addresses) standing(p *compile.Pod, addr netip.Addr) standing {
+	switch {
+	case !a.isLocal(p):
+		return elsewhere
+	case slices.Contains(p.Announced, addr):
+		return bySandbox
+	case slices.Contains(p.Outdated, addr):
+		return outdated
+	}
+	return byStatus
+}
+
+// isLocal reports whether p is a pod of this node.
+func (a *addresses) isLocal(p *compile.Pod) bool { return a.node != "" && p.Node == a.node }
+
+// claims returns the addresses that p claims. A pod of this node that is withheld has its
+// addresses nevertheless: no other pod gets them.
+func (a *addresses) claims(p *compile.Pod) []netip.Addr {
+	if p.Withheld && !a.isLocal(p) {
+		return nil
+	}
+	return p.Claims()
 }
 
 func (a *addresses) change() *policy.EndpointsEdit {
@@ -52,17 +99,20 @@ func (a *addresses) owns(p *compile.Pod, addr netip.Addr) bool { return a.at(add
 // replace replaces the claims of old by those of now. Either may be
 // nil. pod finds the pod of an endpoint.
 func (a *addresses) replace(old, now *compile.Pod, pod func(*policy.Endpoint) *compile.Pod) {
+	var before, after []netip.Addr
 	if old != nil {
-		for _, addr := range old.Claims() {
-			if now == nil || !slices.Contains(now.Claims(), addr) {
-				a.settle(addr, a.others(addr, old, pod))
-			}
-		}
+		before = a.claims(old)
 	}
 	if now != nil {
-		for _, addr := range now.Claims() {
-			a.settle(addr, append(a.others(addr, old, pod), now))
+		after = a.claims(now)
+	}
+	for _, addr := range before {
+		if !slices.Contains(after, addr) {
+			a.settle(addr, a.others(addr, old, pod))
 		}
+	}
+	for _, addr := range after {
+		a.settle(addr, append(a.others(addr, old, pod), now))
 	}
 }
 
@@ -77,21 +127,80 @@ func (a *addresses) others(addr netip.Addr, p *compile.Pod, pod func(*policy.End
 	return nil
 }
 
-// settle gives addr to the best of its claims.
+// settle gives addr to the best of its claims (NP-51).
 func (a *addresses) settle(addr netip.Addr, claims []*compile.Pod) {
-	if len(claims) > 1 {
+	best, before := a.first(addr, claims), a.occupies(addr)
+	var owner *policy.Endpoint
+	if best != nil && !best.Withheld && a.standing(best, addr) != outdated {
+		owner = &best.Endpoint
+	}
+	if closed := best != nil && owner == nil; closed {
+		a.closed[addr] = true
+	} else {
+		delete(a.closed, addr)
+	}
+	if len(claims) > 1 || a.closed[addr] {
 		a.contested[addr], a.settled = claims, true
 	} else if a.contested[addr] != nil {
 		delete(a.contested, addr)
 		a.settled = true
 	}
-	var owner *policy.Endpoint
-	var best *compile.Pod
+	a.note(addr, before, best != nil)
+	a.change().Set(addr, owner)
+}
+
+// occupies reports whether a pod has addr, or may have it.
+func (a *addresses) occupies(addr netip.Addr) bool { return a.at(addr) != nil || a.closed[addr] }
+
+// first returns the pod whose claim to addr goes first, nil if there is none.
+func (a *addresses) first(addr netip.Addr, claims []*compile.Pod) (best *compile.Pod) {
 	for _, p := range claims {
-		if best == nil || p.TakesOver(best) {
-			best, owner = p, &p.Endpoint
+		if best == nil || a.goesBefore(addr, p, best) {
+			best = p
 		}
 	}
-	a.note(addr, owner)
-	a.change().Set(addr, owner)
+	return best
+}
+
+// goesBefore reports whether p's claim to addr goes before that of o.
+func (a *addresses) goesBefore(addr netip.Addr, p, o *compile.Pod) bool {
+	if mine, other := a.standing(p, addr), a.standing(o, addr); mine != other {
+		return mine < other
+	}
+	return p.TakesOver(o)
+}
+
+// addClosed returns ranges with the closed addresses that are in none of them.
+func (a *addresses) addClosed(ranges []netip.Prefix) []netip.Prefix {
+	all := slices.Clip(ranges)
+	for addr := range a.closed {
+		if !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(addr) }) {
+			all = append(all, netip.PrefixFrom(addr, addr.BitLen()))
+		}
+	}
+	slices.SortFunc(all[len(ranges):], comparePrefixes)
+	return all
+}
+
+// Conflict is an address of a pod of this node that another pod has as well, as far as is
+// known. Neither terminates.
+type Conflict struct {
+	Addr       netip.Addr
+	Pod, Other string // "namespace/name"
+	OtherNode  string
+}
+
+// conflicts returns those of the contested addresses, in order.
+func (a *addresses) conflicts() []Conflict {
+	var all []Conflict
+	for addr, claims := range a.contested {
+		first := a.first(addr, claims)
+		for _, p := range claims {
+			if p != first && a.isLocal(first) && !first.Terminating && !p.Terminating && a.standing(p, addr) != outdated {
+				all = append(all, Conflict{addr, first.Endpoint.String(), p.Endpoint.String(), p.Node})
+			}
+		}
+	}
+	slices.SortFunc(all, func(c, o Conflict) int { return cmp.Or(c.Addr.Compare(o.Addr), cmp.Compare(c.Other, o.Other)) })
+	return all
 }

@@ -43,6 +43,14 @@ type Config struct {
 // enforces reports whether the snapshot decides for pods of node.
 func (c *Config) enforces(node string) bool { return c.AllNodes || node == c.NodeName }
 
+// ownNode returns the node that the Cluster is the view of, empty if it is that of all.
+func (c *Config) ownNode() string {
+	if c.AllNodes {
+		return ""
+	}
+	return c.NodeName
+}
+
 // Cluster is the compiled state of a cluster as one node sees it. It follows the
 // cluster object by object. A change costs what it touches: a pod of another node
 // its addresses, whatever the number of pods and policies; a policy the pods of
@@ -68,8 +76,9 @@ type Cluster struct {
 	unaddressed map[podKey]bool
 	newcomers   []*policy.Endpoint
 
-	sandboxes   []Sandbox // the newest first
-	unannounced bool      // a pod of this node has changed since they were announced
+	conflicts   []Conflict // when the last snapshot was taken
+	sandboxes   []Sandbox  // the newest first
+	unannounced bool       // a pod of this node has changed since they were announced
 
 	derived *derived // nil when a policy or a node has changed
 	// podRanges and hosts are of all nodes, nil until a policy needs them, and when
@@ -88,7 +97,7 @@ func New(cfg Config) *Cluster {
 		namespaces: map[string]*namespace{},
 		byName:     map[policyKey]compiled{},
 		nodes:      map[string]*compile.Node{},
-		addresses:  addresses{contested: map[netip.Addr][]*compile.Pod{}},
+		addresses:  newAddresses(cfg.ownNode()),
 		chains:     chains{built: map[string]*policy.Chain{}},
 		local:      map[podKey]bool{},
 		stale:      map[podKey]bool{},
@@ -184,6 +193,10 @@ func mustKnow(kind *compile.Kind) *compile.Kind {
 	return kind
 }
 
+// Conflicts returns the addresses of this node's pods that other pods have as well, as the
+// last snapshot has them.
+func (c *Cluster) Conflicts() []Conflict { return c.conflicts }
+
 // Snapshot returns the cluster as it is now.
 func (c *Cluster) Snapshot() *policy.Snapshot {
 	if c.unannounced {
@@ -195,13 +208,16 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		c.addresses.occupancyChanged = false
 	}
 	endpoints := c.addresses.current()
+	if c.addresses.settled {
+		c.conflicts = c.addresses.conflicts()
+	}
 	if c.localPods == nil || c.addresses.settled {
 		c.localPods, c.addresses.settled = policy.NewLocal(endpoints, c.localAddresses()), false
 	}
 	return policy.New(policy.Model{
 		Endpoints: endpoints,
 		Local:     c.localPods,
-		Ranges:    c.derived.ranges,
+		Ranges:    c.addresses.addClosed(c.derived.ranges),
 		Isolating: c.derived.isolating,
 		PodRanges: c.derived.podRanges,
 		Newcomers: c.currentNewcomers(),

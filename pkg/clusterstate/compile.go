@@ -25,7 +25,11 @@ func Compile(in Input) *policy.Snapshot { return fill(in).Snapshot() }
 
 // fill returns the Cluster of in.
 func fill(in Input) *Cluster {
-	c := New(Config{NodeName: in.NodeName, AllNodes: in.AllNodes, Features: in.Features, Audit: in.Audit})
+	return New(Config{NodeName: in.NodeName, AllNodes: in.AllNodes, Features: in.Features, Audit: in.Audit}).take(in)
+}
+
+// take sets all objects of in.
+func (c *Cluster) take(in Input) *Cluster {
 	setAll(c, in.Namespaces)
 	setAll(c, in.Nodes)
 	setAll(c, in.Policies)

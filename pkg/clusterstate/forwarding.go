@@ -60,18 +60,19 @@ func (a *addresses) countWithin(prefixes []netip.Prefix) {
 	for addr := range owners.All() {
 		a.add(addr, +1)
 	}
+	for addr := range a.closed {
+		a.add(addr, +1)
+	}
 	a.occupancyChanged = false
 }
 
-// note counts that the owner of addr becomes now, which is nil for none.
-func (a *addresses) note(addr netip.Addr, now *policy.Endpoint) {
-	if len(a.occupied) == 0 {
-		return
-	}
-	switch before := a.at(addr); {
-	case before == nil && now != nil:
+// note counts that addr was occupied before, and is now.
+func (a *addresses) note(addr netip.Addr, before, now bool) {
+	switch {
+	case len(a.occupied) == 0 || before == now:
+	case now:
 		a.add(addr, +1)
-	case before != nil && now == nil:
+	default:
 		a.add(addr, -1)
 	}
 }

@@ -47,10 +47,12 @@ func (c *Cluster) rangesOf(of func(node string) bool) []netip.Prefix {
 			ranges = append(ranges, n.PodRanges...)
 		}
 	}
-	slices.SortFunc(ranges, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
+	slices.SortFunc(ranges, comparePrefixes)
 	return slices.Compact(ranges)
+}
+
+func comparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
 // allPodRanges returns the addresses that pods of any node may have.

@@ -82,7 +82,7 @@ func (c *Cluster) label(name string, l policy.Labels) bool {
 	return true
 }
 
-// withholds reports whether the pods of a namespace may claim no address.
+// withholds reports whether no address may count as that of a pod of a namespace.
 func (c *Cluster) withholds(ns *namespace) bool { return c.cfg.AwaitNamespaces && !ns.labels.Known() }
 
 func (c *Cluster) namespaceNames(yield func(namespace, name string) bool) {
@@ -116,7 +116,7 @@ func (c *Cluster) setPod(p *compile.Pod) bool {
 // matters reports whether verdicts can depend on a pod, which may be nil: one of this node, one
 // with an address, or one that another node gives an address soon.
 func (c *Cluster) matters(key podKey, p *compile.Pod) bool {
-	return p != nil && (c.local[key] || c.unaddressed[key] || len(p.Claims()) > 0)
+	return p != nil && (c.local[key] || c.unaddressed[key] || len(c.addresses.claims(p)) > 0)
 }
 
 // onlyTerminates reports whether all that a pod differs in from old, which may be nil, is that

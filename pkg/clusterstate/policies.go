@@ -100,7 +100,7 @@ func (c *Cluster) replacePolicy(ref policy.Ref, kind *compile.Kind, now *compile
 // markAnnounced marks the pods of this node whose addresses are not in their status.
 func (c *Cluster) markAnnounced() {
 	for key := range c.local {
-		if p := c.pod(key); len(p.Announced) > 0 && len(p.Addrs) == 0 {
+		if isAheadOfStatus(c.pod(key)) {
 			c.stale[key] = true
 		}
 	}

@@ -26,46 +26,64 @@ func (c *Cluster) SetSandboxes(newestFirst []Sandbox) bool {
 	return c.announce()
 }
 
-// announce gives the pods of this node the addresses of their sandboxes. It reports
-// whether any has changed. Of the sandboxes of one pod the newest counts: the others are
-// gone. Of those with one address, too.
+// announce gives the pods of this node the addresses of their sandboxes, and notes which
+// addresses of their statuses are outdated. It reports whether any of it has changed.
 func (c *Cluster) announce() (changed bool) {
 	c.unannounced = false
-	announced := make(map[podKey][]netip.Addr)
-	taken := make(map[netip.Addr]bool)
-	for _, s := range c.sandboxes {
-		key := podKey{s.Namespace, s.Name}
-		if _, older := announced[key]; older || !c.local[key] {
-			continue
-		}
-		if p := c.pod(key); p.UID != s.UID || !p.OwnNetwork {
-			continue
-		}
-		announced[key] = []netip.Addr{}
-		for _, addr := range s.Addrs {
-			if !taken[addr] {
-				announced[key], taken[addr] = append(announced[key], addr), true
-			}
-		}
-	}
+	sandboxes, holders := c.currentSandboxes()
 	for key := range c.local {
 		old := c.pod(key)
-		if slices.Equal(old.Announced, announced[key]) {
+		announced := slices.DeleteFunc(slices.Clone(sandboxes[key]), func(a netip.Addr) bool { return holders[a] != key })
+		outdated := slices.DeleteFunc(slices.Clone(old.Addrs), func(a netip.Addr) bool {
+			holder, held := holders[a]
+			return holder == key || !held && !slices.ContainsFunc(sandboxes[key], func(s netip.Addr) bool { return s.Is4() == a.Is4() })
+		})
+		if slices.Equal(old.Announced, announced) && slices.Equal(old.Outdated, outdated) {
 			continue
 		}
 		now := *old
-		now.Announced = announced[key]
+		now.Announced, now.Outdated = announced, outdated
 		c.replacePod(old, &now)
 		c.stale[key], c.localPods, changed = true, nil, true
 	}
 	return changed
 }
 
+// currentSandboxes returns the addresses of the newest sandbox of each pod of this node, and
+// for each address the pod of the newest of these sandboxes: the others with it are gone.
+func (c *Cluster) currentSandboxes() (addrs map[podKey][]netip.Addr, holders map[netip.Addr]podKey) {
+	addrs, holders = map[podKey][]netip.Addr{}, map[netip.Addr]podKey{}
+	for _, s := range c.sandboxes {
+		key := podKey{s.Namespace, s.Name}
+		if _, older := addrs[key]; older || !c.local[key] {
+			continue
+		}
+		if p := c.pod(key); p.UID != s.UID || !p.OwnNetwork {
+			continue
+		}
+		addrs[key] = s.Addrs
+		for _, a := range s.Addrs {
+			if _, older := holders[a]; !older {
+				holders[a] = key
+			}
+		}
+	}
+	return addrs, holders
+}
+
 // awaitsStatus reports whether packets of p, a pod of this node, may have to wait until
 // its status has its addresses (CN-35): other nodes do not know them before, and there
 // an administrator's rule may deny what p sends, by its labels.
 func (c *Cluster) awaitsStatus(p *compile.Pod) bool {
-	return len(p.Addrs) == 0 && len(p.Announced) > 0 && c.stopsFrom(&p.Endpoint)
+	return isAheadOfStatus(p) && c.stopsFrom(&p.Endpoint)
+}
+
+// isAheadOfStatus reports whether the status of p has none of the addresses that its sandbox
+// has in one family. The status need not have all of them.
+func isAheadOfStatus(p *compile.Pod) bool {
+	return slices.ContainsFunc(p.Announced, func(a netip.Addr) bool {
+		return !slices.ContainsFunc(p.Addrs, func(s netip.Addr) bool { return s.Is4() == a.Is4() && slices.Contains(p.Announced, s) })
+	})
 }
 
 // stopsFrom reports whether some policy that is enforced denies or passes what the pod e

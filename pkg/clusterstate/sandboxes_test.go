@@ -40,6 +40,7 @@ func TestSandboxesGiveAddressesToPods(t *testing.T) {
 		change(p)
 		return p
 	}
+	youngest := func(p *corev1.Pod) { p.CreationTimestamp = metav1.Unix(1000, 0) }
 	for _, tc := range []struct {
 		name       string
 		pods       []*corev1.Pod
@@ -49,7 +50,15 @@ func TestSandboxesGiveAddressesToPods(t *testing.T) {
 		{"a pod without addresses", []*corev1.Pod{newcomer("new")}, []Sandbox{sandbox("new", "uid-new", a, b)}, "x/new", "x/new"},
 		{"no pod", nil, []Sandbox{sandbox("new", "uid-new", a)}, "", ""},
 		{"another pod of that name", []*corev1.Pod{newcomer("new")}, []Sandbox{sandbox("new", "uid-old", a)}, "", ""},
-		{"the status wins", []*corev1.Pod{newcomer("new", b)}, []Sandbox{sandbox("new", "uid-new", a)}, "", "x/new"},
+		{"the sandbox goes before the status", []*corev1.Pod{newcomer("new", b)}, []Sandbox{sandbox("new", "uid-new", a)}, "x/new", ""},
+		{"a sandbox of another pod of that name leaves the status as it is", []*corev1.Pod{newcomer("new", b)}, []Sandbox{sandbox("new", "uid-old", a)}, "", "x/new"},
+		{"two pods swap their addresses", []*corev1.Pod{newcomer("one", a), newcomer("two", b)},
+			[]Sandbox{sandbox("one", "uid-one", b), sandbox("two", "uid-two", a)}, "x/two", "x/one"},
+		{"one of two pods is back, with the other one's address", []*corev1.Pod{newcomer("one", a), newcomer("two", b)},
+			[]Sandbox{sandbox("one", "uid-one", b)}, "", "x/one"},
+		{"the same, and the sandboxes of before are left", []*corev1.Pod{newcomer("one", a), newcomer("two", b)},
+			[]Sandbox{sandbox("one", "uid-one", a), sandbox("two", "uid-two", b), sandbox("one", "uid-one", b)}, "", "x/one"},
+		{"an older pod without a status", []*corev1.Pod{with(newcomer("old", a), youngest), newcomer("new")}, []Sandbox{sandbox("new", "uid-new", a)}, "x/new", ""},
 		{"the newest sandbox of a pod", []*corev1.Pod{newcomer("new")}, []Sandbox{sandbox("new", "uid-new", b), sandbox("new", "uid-new", a)}, "x/new", ""},
 		{"the newest of two with one address", []*corev1.Pod{newcomer("one"), newcomer("two")}, []Sandbox{sandbox("one", "uid-one", a), sandbox("two", "uid-two", a)}, "x/two", ""},
 		{"a leftover does not count, however new", []*corev1.Pod{newcomer("two")}, []Sandbox{sandbox("two", "uid-two", a), sandbox("one", "uid-one", a)}, "x/two", ""},
@@ -110,8 +119,8 @@ func TestSandboxesGiveAddressesToPods(t *testing.T) {
 	}
 }
 
-// TestStatusTakesOver follows a pod from its sandbox to its status.
-func TestStatusTakesOver(t *testing.T) {
+// TestSandboxesAndStatus follows a pod from its sandbox to its status.
+func TestSandboxesAndStatus(t *testing.T) {
 	const a, b = "10.0.0.101", "10.0.0.102"
 	c := fill(fixture())
 	c.Set(compile.NewPod(newcomer("new")))
@@ -131,8 +140,12 @@ func TestStatusTakesOver(t *testing.T) {
 		t.Fatalf("%s belongs to %q", a, at(a))
 	}
 	c.Set(compile.NewPod(newcomer("new", b))) // another one than its sandbox has
+	if at(a) != "x/new" || at(b) != "" {
+		t.Errorf("with the status of an earlier sandbox: %q, %q", at(a), at(b))
+	}
+	c.SetSandboxes(nil)
 	if at(a) != "" || at(b) != "x/new" {
-		t.Errorf("after its status: %q, %q", at(a), at(b))
+		t.Errorf("with its status alone: %q, %q", at(a), at(b))
 	}
 	c.Set(compile.NewPod(newcomer("new", a)))
 	c.SetSandboxes(nil)

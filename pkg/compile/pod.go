@@ -25,26 +25,27 @@ type Pod struct {
 	// Addrs are the addresses in the pod's status (NP-52), each once: none if it
 	// has no network of its own.
 	Addrs []netip.Addr
-	// Announced are those that the pod has according to its node, filled in by the
-	// Cluster. They count until the status has addresses.
-	Announced []netip.Addr
-	// Withheld is set while the pod may claim no address, because its namespace is not
-	// known, filled in by the Cluster.
+	// Announced are the addresses of the pod's sandbox, and Outdated those of Addrs that
+	// sandboxes contradict (NP-60): the pod had them before. The Cluster fills in both for
+	// pods of its node.
+	Announced, Outdated []netip.Addr
+	// Withheld is set while no address may count as the pod's, because its namespace is
+	// not known, filled in by the Cluster.
 	Withheld    bool
 	Created     int64 // Unix time in seconds
 	Terminating bool
 	OwnNetwork  bool // the pod is not its node (NP-22) and has not ended (NP-50)
 }
 
-// Claims returns the addresses that the pod claims.
+// Claims returns the addresses in the pod's status and those of its sandbox, each once.
 func (p *Pod) Claims() []netip.Addr {
-	if p.Withheld {
-		return nil
+	claims := p.Addrs
+	for _, a := range p.Announced {
+		if !slices.Contains(claims, a) {
+			claims = append(slices.Clip(claims), a)
+		}
 	}
-	if len(p.Addrs) > 0 {
-		return p.Addrs
-	}
-	return p.Announced
+	return claims
 }
 
 // NewPod reads a pod. It shares p's strings, apart from those of labels.
@@ -113,10 +114,10 @@ func (p *Pod) Equal(o *Pod) bool {
 		slices.Equal(p.Endpoint.Ports, o.Endpoint.Ports)
 }
 
-// TakesOver reports whether p owns an address that o also claims (NP-51): a pod
-// that is not terminating goes before one that is, then the younger one, then the
-// one with the smaller UID, namespace or name, so that the order of events is
-// irrelevant.
+// TakesOver reports whether p owns an address that o also claims, if no more is known of
+// the two claims (NP-51): a pod that is not terminating goes before one that is, then the
+// younger one, then the one with the smaller UID, namespace or name, so that the order of
+// events is irrelevant.
 func (p *Pod) TakesOver(o *Pod) bool {
 	terminating := func(p *Pod) int {
 		if p.Terminating {

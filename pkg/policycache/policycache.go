@@ -137,6 +137,7 @@ type view interface {
 	Needs() []clusterstate.PodSet
 	SetListed([]clusterstate.PodSet) bool
 	Doubt(namespace, name string) bool
+	Conflicts() []clusterstate.Conflict
 	Snapshot() *policy.Snapshot
 }
 
@@ -162,6 +163,8 @@ type Cache struct {
 	withoutNodes bool
 
 	sandboxes chan struct{} // takes a value after a change of sandboxes
+
+	conflicts []clusterstate.Conflict // of the last snapshot; sync alone uses them
 }
 
 // New returns a Cache of source that hands its snapshots to publish. It starts
@@ -426,7 +429,22 @@ func (c *Cache) sync(ctx context.Context) error {
 	}
 	klog.FromContext(ctx).V(2).Info("Snapshot compiled", "took", took, "addresses", snapshot.Len())
 	c.publish(ctx, snapshot, since, true)
+	c.logConflicts(ctx)
 	return nil
+}
+
+// logConflicts logs which pods share an address with one of this node and did not before.
+func (c *Cache) logConflicts(ctx context.Context) {
+	c.mu.Lock()
+	now := c.view.Conflicts()
+	c.mu.Unlock()
+	for _, conflict := range now {
+		if !slices.Contains(c.conflicts, conflict) {
+			klog.FromContext(ctx).Info("Pod of this node shares an address with another pod, which does not get it here",
+				"addr", conflict.Addr, "pod", conflict.Pod, "other", conflict.Other, "otherNode", conflict.OtherNode)
+		}
+	}
+	c.conflicts = now
 }
 
 // snapshot returns what the Cluster has become, and since when it has been

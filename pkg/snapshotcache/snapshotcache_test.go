@@ -286,7 +286,7 @@ func TestTheFormatHasANumber(t *testing.T) {
 	}
 	want := strings.Join([]string{
 		"Header.Node string", "Header.Boot string", "Header.Kinds []string", "Header.Known time.Time", "Header.Versions map[string]string",
-		"Pod.Endpoint policy.Endpoint", "Pod.UID types.UID", "Pod.Node string", "Pod.Addrs []netip.Addr", "Pod.Announced []netip.Addr", "Pod.Withheld bool", "Pod.Created int64", "Pod.Terminating bool", "Pod.OwnNetwork bool",
+		"Pod.Endpoint policy.Endpoint", "Pod.UID types.UID", "Pod.Node string", "Pod.Addrs []netip.Addr", "Pod.Announced []netip.Addr", "Pod.Outdated []netip.Addr", "Pod.Withheld bool", "Pod.Created int64", "Pod.Terminating bool", "Pod.OwnNetwork bool",
 		"Endpoint.Namespace string", "Endpoint.Name string", "Endpoint.ID uint32", "Endpoint.Version *policy.Version", "Endpoint.Labels policy.Labels",
 		"Endpoint.NamespaceLabels policy.Labels", "Endpoint.Ports []policy.NamedPort", "Endpoint.Ingress *policy.Chain", "Endpoint.Egress *policy.Chain",
 		"Endpoint.AwaitsStatus bool", "Endpoint.Unlisted [2]bool", "Endpoint.Doubtful bool", "Endpoint.Audited *policy.Endpoint",

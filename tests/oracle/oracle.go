@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
@@ -40,10 +41,22 @@ type Cluster struct {
 	BaselineAdminNetworkPolicies []*v1alpha1.BaselineAdminNetworkPolicy
 	ClusterNetworkPolicies       []*v1alpha2.ClusterNetworkPolicy
 
+	// Sandboxes are the networks that the evaluating node has made for pods, the newest first.
+	// Those of pods that are gone may be among them.
+	Sandboxes []Sandbox
+	node      string // the node that evaluates
+
 	// The feature gates. What is switched off cannot be honoured, as if it
 	// were not readable. EndPort is about NetworkPolicy alone, NodePeers and
 	// DomainNames are about the policies of administrators.
 	EndPort, SCTP, NodePeers, DomainNames bool
+}
+
+// Sandbox is the network that a node has made for a pod.
+type Sandbox struct {
+	Namespace, Name string
+	UID             types.UID
+	Addrs           []netip.Addr
 }
 
 // Add adds an object. It panics if a cluster has no objects of the kind.
@@ -143,6 +156,7 @@ func (d Decision) String() string {
 
 // Evaluate decides what the node called node does with a packet.
 func Evaluate(c Cluster, node string, q Query) Decision {
+	c.node = node
 	return Decision{
 		Egress:  c.evaluate(node, q, networkingv1.PolicyTypeEgress),
 		Ingress: c.evaluate(node, q, networkingv1.PolicyTypeIngress),
@@ -251,6 +265,12 @@ func (c Cluster) hairpin(q Query) bool {
 	return src != nil && src == dst
 }
 
+// OwnerOf returns the pod that an address belongs to, as a node sees it, or nil.
+func OwnerOf(c Cluster, node string, addr netip.Addr) *corev1.Pod {
+	c.node = node
+	return c.podAt(addr)
+}
+
 // SelectedAddresses lists the addresses on a node for which policy of one
 // direction has to be asked, ordered.
 func SelectedAddresses(c Cluster, node string, dir networkingv1.PolicyType) []netip.Addr {
@@ -277,9 +297,10 @@ func SelectedForNames(c Cluster, node string) []netip.Addr {
 
 // localAddresses lists the addresses on a node of the pods that are chosen.
 func (c Cluster) localAddresses(node string, chosen func(*corev1.Pod) bool) []netip.Addr {
+	c.node = node
 	var local []netip.Addr
 	for _, addr := range c.podAddresses() {
-		if pod := c.podAt(addr); pod.Spec.NodeName == node && chosen(pod) {
+		if pod := c.podAt(addr); pod != nil && pod.Spec.NodeName == node && chosen(pod) {
 			local = append(local, addr)
 		}
 	}

@@ -11,25 +11,85 @@ import (
 )
 
 // podAt returns the pod that an address belongs to, or nil.
+//
+// NP-51: the node knows first. It has the newest sandbox with the address, or a pod of its
+// own shows it and no sandbox says otherwise. Only then it may be a pod of another node.
 func (c Cluster) podAt(addr netip.Addr) *corev1.Pod {
+	addr = addr.Unmap()
+	if pod := c.sandboxedAt(addr); pod != nil {
+		return pod
+	}
+	if pod := c.latest(func(pod *corev1.Pod) bool { return c.isHere(pod) && shows(pod, addr) && c.believed(pod, addr) }); pod != nil {
+		return pod
+	}
+	return c.latest(func(pod *corev1.Pod) bool { return !c.isHere(pod) && shows(pod, addr) })
+}
+
+// latest returns the pod of those chosen that succeeds all others, or nil.
+func (c Cluster) latest(chosen func(*corev1.Pod) bool) *corev1.Pod {
 	var owner *corev1.Pod
 	for _, pod := range c.Pods {
-		if !hasOwnNetwork(pod) || !slices.Contains(addressesOf(pod), addr.Unmap()) {
-			continue
-		}
-		if owner == nil || succeeds(pod, owner) {
+		if hasOwnNetwork(pod) && chosen(pod) && (owner == nil || succeeds(pod, owner)) {
 			owner = pod
 		}
 	}
 	return owner
 }
 
-// podAddresses lists every address that belongs to a pod, ordered.
+// isHere reports whether a pod runs on the evaluating node.
+func (c Cluster) isHere(pod *corev1.Pod) bool { return c.node != "" && pod.Spec.NodeName == c.node }
+
+// shows reports whether the status of a pod has an address.
+func shows(pod *corev1.Pod, addr netip.Addr) bool { return slices.Contains(addressesOf(pod), addr) }
+
+// sandboxOf returns the addresses that the node has made for a pod.
+//
+// NP-60: those of the newest sandbox of its name and UID.
+func (c Cluster) sandboxOf(pod *corev1.Pod) []netip.Addr {
+	if !hasOwnNetwork(pod) || !c.isHere(pod) {
+		return nil
+	}
+	for _, s := range c.Sandboxes {
+		if s.Namespace == pod.Namespace && s.Name == pod.Name && s.UID == pod.UID {
+			return s.Addrs
+		}
+	}
+	return nil
+}
+
+// sandboxedAt returns the pod with the newest sandbox that has an address, or nil.
+//
+// NP-60: sandboxes count that are the newest ones of pods that there are.
+func (c Cluster) sandboxedAt(addr netip.Addr) *corev1.Pod {
+	for _, s := range c.Sandboxes {
+		for _, pod := range c.Pods {
+			if s.Namespace == pod.Namespace && s.Name == pod.Name && s.UID == pod.UID &&
+				slices.Contains(s.Addrs, addr) && slices.Contains(c.sandboxOf(pod), addr) {
+				return pod
+			}
+		}
+	}
+	return nil
+}
+
+// believed reports whether an address that the status of a pod shows is its own: neither its
+// own sandbox, which may be of one family, nor that of another pod says otherwise.
+func (c Cluster) believed(pod *corev1.Pod, addr netip.Addr) bool {
+	for _, made := range c.sandboxOf(pod) {
+		if made.Is4() == addr.Is4() {
+			return false
+		}
+	}
+	return c.sandboxedAt(addr) == nil
+}
+
+// podAddresses lists every address that belongs or belonged to a pod, ordered.
 func (c Cluster) podAddresses() []netip.Addr {
 	var all []netip.Addr
 	for _, pod := range c.Pods {
 		if hasOwnNetwork(pod) {
 			all = append(all, addressesOf(pod)...)
+			all = append(all, c.sandboxOf(pod)...)
 		}
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
@@ -100,9 +160,11 @@ func (c Cluster) labelsOfNamespace(name string) (map[string]string, bool) {
 }
 
 // unknownLocal: NP-55. An address of the node's own pod ranges that is no
-// pod's is that of a pod not yet known.
+// pod's is that of a pod not yet known. NP-51: so is one that a pod of the node still shows
+// and no longer has.
 func (c Cluster) unknownLocal(node string, addr netip.Addr) bool {
-	return c.podAt(addr) == nil && len(c.rangesOf(node, addr)) > 0
+	return c.podAt(addr) == nil && (len(c.rangesOf(node, addr)) > 0 ||
+		c.latest(func(pod *corev1.Pod) bool { return c.isHere(pod) && shows(pod, addr.Unmap()) }) != nil)
 }
 
 // unknownPeer: CN-35, the other side is a pod not yet known: in one range with the
