@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
 // forward takes the sources of packets that the pods of a namespace may forward, by its
