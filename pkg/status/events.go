@@ -15,6 +15,7 @@ import (
 	eventsclient "k8s.io/client-go/kubernetes/typed/events/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/wellformed"
 )
 
 const (
@@ -23,8 +24,6 @@ const (
 	// maxEvents is the maximum number of Events about one generation of a policy.
 	// The conditions list all problems.
 	maxEvents = 5
-	// maxEventName leaves room for the hash in the 253 bytes of a name.
-	maxEventName = 230
 	// maxReporterInstance and maxNote are limits of the API.
 	maxReporterInstance = 128
 	maxNote             = 1024
@@ -158,9 +157,9 @@ func (r *eventRecorder) event(o *unstructured.Unstructured, reason, note string)
 	}
 	hash := fnv.New64a()
 	fmt.Fprintf(hash, "%s %d %s %s", o.GetUID(), o.GetGeneration(), reason, note)
-	name := o.GetName()
+	name := wellformed.Name(o.GetName(), fmt.Sprintf(".%016x", hash.Sum64()))
 	return &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", name[:min(len(name), maxEventName)], hash.Sum64())},
+		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: name},
 		EventTime:           metav1.NowMicro(),
 		ReportingController: eventReporter,
 		ReportingInstance:   truncate(r.writer.cfg.Identity, maxReporterInstance),
@@ -169,7 +168,7 @@ func (r *eventRecorder) event(o *unstructured.Unstructured, reason, note string)
 		Reason:              reason,
 		Note:                note,
 		Regarding: corev1.ObjectReference{
-			APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: name, UID: o.GetUID(),
+			APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
 		},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/wellformed"
 )
 
 // Policy is a suggested policy.
@@ -218,16 +219,11 @@ func (s *suggester) policies() []Policy {
 	return all
 }
 
-// maxName is how long the name of an object may be.
-const maxName = 253
-
 // free returns a name that no other policy has, and takes it.
 func free(name string, taken map[string]bool) string {
-	const room = len("-999")
-	name = strings.TrimRight(name[:min(len(name), maxName-room)], "-.")
-	unique := name
+	unique := wellformed.Name(name, "")
 	for n := 2; taken[unique]; n++ {
-		unique = fmt.Sprintf("%s-%d", name, n)
+		unique = wellformed.Name(name, fmt.Sprintf("-%d", n))
 	}
 	taken[unique] = true
 	return unique
