@@ -35,8 +35,10 @@ type owners struct {
 }
 
 // noOwner is recorded for a stale address, so that the next agent takes every pod for a
-// new owner. A pod with this ID loses its connections when the agent restarts.
+// new owner.
 const noOwner uint32 = 1
+
+const _ = uint(policy.FirstID - 1 - noOwner) // no pod has this ID
 
 // newOwners returns the owners that an earlier agent has recorded.
 func newOwners(recorded []steer.Owner, setPending func(map[netip.Addr]struct{})) *owners {

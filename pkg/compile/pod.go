@@ -73,8 +73,11 @@ func podID(p *corev1.Pod) uint32 {
 		h.Write([]byte(s))
 		h.Write([]byte{0})
 	}
-	return max(h.Sum32(), 1) // 0 is no pod
+	return reserved(h.Sum32())
 }
+
+// reserved returns id, or another one if it stands for what is no pod.
+func reserved(id uint32) uint32 { return max(id, policy.FirstID) }
 
 // hasOwnNetwork reports whether policy applies to the pod. A host-network pod is its node
 // (NP-22, NP-23), and one that has ended has no network, though its addresses

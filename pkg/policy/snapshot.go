@@ -8,12 +8,16 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
+// FirstID is the least ID of a pod. Lower numbers stand for what is no pod: 0 for none, and
+// others that those who store IDs choose.
+const FirstID = 16
+
 // Endpoint is a pod that has addresses of its own, of this node or another.
 // It never changes once it is part of a snapshot.
 type Endpoint struct {
 	Namespace, Name string
 	// ID distinguishes the pod from others that have its name or its addresses at
-	// another time, now and after a restart. It is not zero.
+	// another time, now and after a restart. It is at least FirstID.
 	ID uint32
 	// Version is another one whenever Namespace, Labels, NamespaceLabels or Ports are
 	// others (NewVersion). With nil nothing is remembered of the endpoint.
