@@ -61,7 +61,8 @@ type Sets struct {
 	Since time.Time
 }
 
-// equal reports whether s and o have the same contents in the same order.
+// equal reports whether s and o have the same contents in the same order. A test changes each
+// field but Since, which is no content.
 func (s Sets) equal(o Sets) bool {
 	return slices.Equal(s.Ingress, o.Ingress) && slices.Equal(s.Egress, o.Egress) &&
 		slices.Equal(s.ToHost, o.ToHost) && slices.Equal(s.Pods, o.Pods) &&
