@@ -97,7 +97,7 @@ func newOptions() *options {
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	o.sharedOptions.addFlags(fs)
-	fs.StringVar(&o.nodeName, "hostname-override", o.nodeName, "name of this machine's Node object; empty uses the host name. With a wrong name the agent finds no pods and enforces nothing")
+	fs.StringVar(&o.nodeName, "hostname-override", o.nodeName, "name of this machine's Node object; empty uses the host name. With the name of no Node the agent is not ready and decides nothing")
 	fs.StringVar(&o.manifests, "manifests", o.manifests, "directory of Kubernetes manifests (pods, namespaces, nodes, network policies) to enforce instead of those of an API server; changed files are read again")
 	fs.TextVar(&o.podWatches, "pod-watches", o.podWatches, "`PODS` of other nodes to watch: all, or needed, those that policies of this node's pods name, which asks less of the API server where policies name few")
 	fs.IntVar(&o.maxPodWatches, "max-pod-watches", o.maxPodWatches, "with --pod-watches=needed, how many watches of pods of other nodes are needed at a time, 1-62; where policies need more, wider ones take their place, in the end one of all pods. With few, the agent receives pods that it does not need")

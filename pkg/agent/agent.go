@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -63,6 +64,8 @@ type agent struct {
 	links    *links.Watcher       // nil if sources are not checked
 	bridges  *bridgefilter.Filter // the same
 	cni      *cnicache.Cache      // nil if addresses of pods are those of their status
+	node     *nodecheck.Checker
+	decides  func(number uint16) bool // whether that queue decides
 
 	forwarding  *forwarding
 	tunnelPorts []uint16
@@ -84,6 +87,8 @@ type agent struct {
 	steered *policy.Snapshot // whose packets are steered, nil before the first; publish alone sets it
 	desired steer.Sets       // of steered
 	closed  closed           // what is steered before that, if booted
+
+	sandboxed []netip.Addr // the addresses of sandboxes
 }
 
 // Run enforces policies until ctx ends and leaves the nftables rules in place. If
@@ -112,10 +117,10 @@ func Run(ctx context.Context, cfg Config) error {
 	defer claimed.Close()
 	reg := httpserver.NewRegistry()
 	countRestarts(reg, cfg.Restarts)
-	// Readiness does not depend on the node's problems: the names that are found do not
-	// prove that packets pass by.
+	// Readiness does not depend on the names that are found on the node: they do not prove
+	// that packets pass by.
 	node := nodecheck.New(ctx, nodecheck.Host{}, reg)
-	a, err := newAgent(cfg, caps, reg, logger)
+	a, err := newAgent(cfg, caps, node, reg, logger)
 	if err != nil {
 		return err
 	}
@@ -147,7 +152,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.ProbeSocket != "" {
 		group.Go(func() error { return serveSocket(ctx, server, a.flows, cfg.ProbeSocket) })
 	}
-	group.Go(func() error { return node.Run(ctx) })
+	group.Go(func() error { return node.Run(ctx, a.facts) })
 	group.Go(func() error { return a.flows.Run(ctx) })
 	if cfg.FlowLog != nil {
 		group.Go(func() error { return a.flows.Log(ctx, cfg.FlowLog) })
@@ -188,8 +193,9 @@ func Run(ctx context.Context, cfg Config) error {
 	return err
 }
 
-func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {
+func newAgent(cfg Config, caps steer.Capabilities, node *nodecheck.Checker, reg prometheus.Registerer, logger klog.Logger) (*agent, error) {
 	a := &agent{ready: make(chan struct{}), metrics: newMetrics(reg), logger: logger, eval: newEvaluator(cfg.EvaluationMemory, reg)}
+	a.node, a.decides = node, cfg.decides
 	a.exportClosed(reg)
 	a.forwarding = newForwarding(reg, logger)
 	a.peers, a.numbers = &peers{kernel: queue.Host{}}, cfg.numbers()
@@ -290,12 +296,14 @@ func newAgent(cfg Config, caps steer.Capabilities, reg prometheus.Registerer, lo
 		Saved:       saved,
 		SavedAfter:  savedAfter,
 		PodRanges:   a.closeRanges,
+		NodeChanged: node.Poke,
 		NeededPods:  needed,
 		Registerer:  reg,
 
 		MaxNeededWatches: cfg.MaxPodWatches,
-		// The objects of a folder need not have their namespaces among them.
+		// The objects of a folder need not have their namespaces and nodes among them.
 		AwaitNamespaces: cfg.API != nil && len(cfg.Kinds) > 0,
+		OwnNode:         cfg.ownNode(),
 	}, a.publish)
 	if err != nil {
 		return nil, err

@@ -25,6 +25,9 @@ func (a *agent) closeSandboxes(found []clusterstate.Sandbox) {
 	for _, s := range found {
 		addrs = append(addrs, s.Addrs...)
 	}
+	a.mu.Lock()
+	a.sandboxed = addrs
+	a.mu.Unlock()
 	a.closePods(func(c *closed) { c.addrs = addrs })
 }
 

@@ -127,6 +127,18 @@ func (p *peers) others(own numbers) bool {
 	return err != nil
 }
 
+// received returns how many packets the queues with these numbers got, including those that
+// they had no room for.
+func (p *peers) received(of func(number uint16) bool) (packets uint64, ok bool) {
+	stats, err := p.kernel.Stats()
+	for _, s := range stats {
+		if of(s.Number) {
+			packets += uint64(s.PacketID) + uint64(s.QueueDropped)
+		}
+	}
+	return packets, err == nil
+}
+
 // empty reports whether no packet waits in the queues of n.
 func (p *peers) empty(n numbers) bool {
 	stats, _ := p.kernel.Stats()

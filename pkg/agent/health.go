@@ -15,14 +15,18 @@ func (a *agent) live() error {
 	return errors.Join(errs...)
 }
 
-// readiness fails until the first snapshot is active, and while rules cannot be written
-// or a queue is bound by another process. A restart would not help.
+// readiness fails until the first snapshot is active, and while rules cannot be written, a
+// queue is bound by another process, or the agent's node name does not fit. A restart would
+// not help.
 func (a *agent) readiness() error {
 	var errs []error
 	if !a.metrics.hasSnapshot() {
 		errs = append(errs, errors.New("no snapshot of the cluster yet"), a.cache.Listed())
 	}
 	if err := a.cache.Healthy(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := a.node.Healthy(); err != nil {
 		errs = append(errs, err)
 	}
 	if !a.peers.Listening() {

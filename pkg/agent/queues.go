@@ -125,6 +125,12 @@ func (c Config) overflowQueue() uint16 { return c.Queue + c.Queues + 1 }
 // overflow queues, whether there are some or not.
 func (c Config) auditQueue() uint16 { return c.overflowQueue() + c.Queues }
 
+// decides reports whether a number is that of a queue of packets to decide.
+func (c Config) decides(number uint16) bool {
+	within := func(first uint16) bool { return number >= first && number < first+c.Queues }
+	return within(c.Queue) || within(c.overflowQueue())
+}
+
 // auditLen is the length of the audit queue. An agent that hangs delays so many first
 // packets of pods that only audited policies select; the kernel accepts the others.
 const auditLen = 256

@@ -71,6 +71,25 @@ func (c *Cluster) currentSandboxes() (addrs map[podKey][]netip.Addr, holders map
 	return addrs, holders
 }
 
+// Elsewhere returns a pod of another node that this machine has made a sandbox for, and that
+// node, if no sandbox is one of a pod of this node: then NodeName is the name of another
+// machine. A pod never changes its node.
+func (c *Cluster) Elsewhere() (pod, node string) {
+	for _, s := range c.sandboxes {
+		ns := c.namespaces[s.Namespace]
+		if c.local[podKey{s.Namespace, s.Name}] {
+			return "", ""
+		}
+		if ns == nil || pod != "" {
+			continue
+		}
+		if p := ns.pods[s.Name]; p != nil && p.UID == s.UID && p.UID != "" && p.Node != "" {
+			pod, node = s.Namespace+"/"+s.Name, p.Node
+		}
+	}
+	return pod, node
+}
+
 // awaitsStatus reports whether packets of p, a pod of this node, may have to wait until
 // its status has its addresses (CN-35): other nodes do not know them before, and there
 // an administrator's rule may deny what p sends, by its labels.

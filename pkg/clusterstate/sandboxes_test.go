@@ -2,6 +2,7 @@ package clusterstate
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +33,35 @@ func sandbox(name, uid string, addrs ...string) Sandbox {
 		s.Addrs = append(s.Addrs, netip.MustParseAddr(a))
 	}
 	return s
+}
+
+// TestPodsOfAnotherNodeThatThisMachineRuns: the node's name is that of another machine.
+func TestPodsOfAnotherNodeThatThisMachineRuns(t *testing.T) {
+	far := newcomer("far", "10.0.0.103")
+	far.Spec.NodeName = "n2"
+	for _, tc := range []struct {
+		name      string
+		sandboxes []Sandbox
+		want      string
+	}{
+		{"none", nil, ""},
+		{"a pod of this node", []Sandbox{sandbox("near", "uid-near", "10.0.0.101")}, ""},
+		{"a pod of another node", []Sandbox{sandbox("far", "uid-far", "10.0.0.103")}, "x/far n2"},
+		{"a leftover of another pod of that name", []Sandbox{sandbox("far", "uid-old", "10.0.0.103")}, ""},
+		{"a pod that is not known", []Sandbox{sandbox("gone", "uid-gone", "10.0.0.104")}, ""},
+		{"pods of both", []Sandbox{sandbox("far", "uid-far", "10.0.0.103"), sandbox("near", "uid-near", "10.0.0.101")}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := New(Config{NodeName: "n1"})
+			c.Set(compile.NewPod(newcomer("near", "10.0.0.101")))
+			c.Set(compile.NewPod(far))
+			c.SetSandboxes(tc.sandboxes)
+			pod, node := c.Elsewhere()
+			if got := strings.TrimSpace(pod + " " + node); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
 }
 
 func TestSandboxesGiveAddressesToPods(t *testing.T) {

@@ -110,6 +110,20 @@ func (l Links) ownLink(pod, pods []netip.Addr) string {
 // isPair reports whether all that comes in by the link was sent by its one other end.
 func (l *Link) isPair() bool { return l.Kind == "veth" || l.Kind == "netkit" }
 
+// uplinkKinds are the kinds of links that connect the node itself, beside hardware, which has no
+// kind. A macvlan or ipvlan link shares its parent with pods, whose packets do not pass it.
+var uplinkKinds = []string{"", "bond", "team", "vlan", "macvlan", "ipvlan"}
+
+// leadsToAny reports whether a link other than those of the node itself leads to a pod.
+func (l Links) leadsToAny(pods []netip.Addr) bool {
+	for _, link := range l {
+		if !slices.Contains(uplinkKinds, link.Kind) && slices.ContainsFunc(pods, link.reaches) {
+			return true
+		}
+	}
+	return false
+}
+
 // reaches reports whether it has a route to addr without a gateway.
 func (l *Link) reaches(addr netip.Addr) bool {
 	return slices.Contains(l.Hosts, addr) || slices.ContainsFunc(l.Networks, func(p netip.Prefix) bool { return p.Contains(addr) })

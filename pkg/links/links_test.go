@@ -10,6 +10,29 @@ var pod4, pod6 = netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00:10
 
 func isLocal(a netip.Addr) bool { return a == pod4 || a == pod6 }
 
+func TestPodsThatNoLinkLeadsTo(t *testing.T) {
+	network := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	for name, tt := range map[string]struct {
+		link Link
+		want bool
+	}{
+		"a route to a pod":              {Link{Kind: "veth", Hosts: []netip.Addr{pod4}}, true},
+		"a bridge":                      {Link{Kind: "bridge", Networks: network}, true},
+		"Open vSwitch":                  {Link{Kind: "openvswitch", Networks: network}, true},
+		"a pair without a route":        {Link{Kind: "veth"}, false},
+		"macvlan on the node's network": {Link{Networks: network}, false},
+		"macvlan with one for the node": {Link{Kind: "macvlan", Networks: network}, false},
+		"ipvlan on a VLAN":              {Link{Kind: "vlan", Networks: network}, false},
+		"a bridge of another network":   {Link{Kind: "bridge", Networks: []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := (Links{1: &tt.link}).leadsToAny([]netip.Addr{pod4, pod6}); got != tt.want {
+				t.Errorf("leads to a pod: %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestUplinks(t *testing.T) {
 	host := []netip.Addr{netip.MustParseAddr("10.244.1.99")}
 	for _, tt := range []struct {

@@ -157,6 +157,15 @@ func (w *Watcher) OwnLink(pod, pods []netip.Addr) string {
 	return links.ownLink(pod, pods)
 }
 
+// LeadsToAny reports whether an interface leads to one of pods. known is false before the first
+// successful read.
+func (w *Watcher) LeadsToAny(pods []netip.Addr) (leads, known bool) {
+	w.mu.Lock()
+	links := w.links
+	w.mu.Unlock()
+	return links.leadsToAny(pods), links != nil
+}
+
 // TunnelPorts returns, in order, the UDP ports at which the node's tunnel devices
 // receive.
 func (w *Watcher) TunnelPorts() []uint16 {

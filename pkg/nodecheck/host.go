@@ -1,6 +1,7 @@
 package nodecheck
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -31,6 +32,23 @@ func (Host) BridgePort(name string) bool {
 func (Host) Sysctl(path string) (string, error) {
 	value, err := os.ReadFile(filepath.Join("/proc/sys", path))
 	return string(value), err
+}
+
+// Counter returns the packets of a counter of a table of the family inet.
+func Counter(table, name string) (packets uint64, err error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return 0, err
+	}
+	object, err := conn.GetObject(&nftables.CounterObj{Table: &nftables.Table{Family: nftables.TableFamilyINet, Name: table}, Name: name})
+	if err != nil {
+		return 0, fmt.Errorf("read counter %s of table %s: %w", name, table, err)
+	}
+	counter, ok := object.(*nftables.CounterObj)
+	if !ok {
+		return 0, fmt.Errorf("read counter %s of table %s: it is none", name, table)
+	}
+	return counter.Packets, nil
 }
 
 // Chains implements Node.

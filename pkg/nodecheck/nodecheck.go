@@ -1,6 +1,6 @@
 // Package nodecheck finds what on a node keeps network policies from being enforced, or
-// enforces policies beside the agent. It changes nothing. It knows names that other software
-// uses, and cannot know of software without one.
+// enforces policies beside the agent: by the names that other software uses, and by what the
+// agent itself knows of the node and that does not fit together. It changes nothing.
 package nodecheck
 
 import (
@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,11 +44,19 @@ const (
 	DataPlane Cause = "data_plane"
 	// PolicyEngine means that other software has rules for network policies.
 	PolicyEngine Cause = "policy_engine"
+	// OwnNode means that the pods of the agent's node name are not those of this machine.
+	OwnNode Cause = "own_node"
+	// PodInterface means that no interface leads to any pod.
+	PodInterface Cause = "pod_interface"
+	// PodRanges means that no pod has an address in the ranges of the Node.
+	PodRanges Cause = "pod_ranges"
+	// Queue means that packets are sent to the queues and do not reach them.
+	Queue Cause = "queue"
 	// Unknown means that something could not be read.
 	Unknown Cause = "unknown"
 )
 
-var causes = []Cause{BridgeNetfilter, DataPlane, PolicyEngine, Unknown}
+var causes = []Cause{BridgeNetfilter, DataPlane, PolicyEngine, OwnNode, PodInterface, PodRanges, Queue, Unknown}
 
 // Problem is what an operator should know of the node.
 type Problem struct {
@@ -84,42 +93,89 @@ type Checker struct {
 	// again: a node can have tens of thousands.
 	engines    []Problem
 	interfaces []Problem
+	facts      comparison
+	poked      chan struct{}
+
+	mu     sync.Mutex
+	health error
 }
 
 // New looks at a node, and logs and exports its problems. Every cause has a series.
 func New(ctx context.Context, node Node, reg prometheus.Registerer) *Checker {
-	c := &Checker{node: node, engines: checkChains(node), gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	c := &Checker{node: node, engines: checkChains(node), poked: make(chan struct{}, 1), gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "netpol_node_problems",
-		Help: "What on this node may keep policies from being enforced, or enforces policies too, by cause. Tables and chains are looked at when the agent starts, interfaces every minute.",
+		Help: "What on this node may keep policies from being enforced, or enforces policies too, by cause. Tables and chains are looked at when the agent starts, all else every minute.",
 	}, []string{"cause"})}
 	reg.MustRegister(c.gauge)
 	log(ctx, c.engines)
-	c.look(ctx)
+	c.lookAtInterfaces(ctx)
+	c.export()
 	return c
 }
 
-// Run looks at the interfaces again every minute until ctx ends.
-func (c *Checker) Run(ctx context.Context) error {
+// Run looks at the node again every minute until ctx ends, and compares what read returns.
+func (c *Checker) Run(ctx context.Context, read func() Facts) error {
 	again := time.NewTicker(interval)
 	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-c.poked:
+			c.report(ctx, c.facts.pokedBy(read()))
 		case <-again.C:
-			c.look(ctx)
+			c.lookAtInterfaces(ctx)
+			c.report(ctx, c.facts.lookAt(read()))
+		}
+		c.export()
+	}
+}
+
+// Poke has what concerns the agent's own Node looked at now.
+func (c *Checker) Poke() {
+	select {
+	case c.poked <- struct{}{}:
+	default:
+	}
+}
+
+// Healthy returns an error if packets do not reach the agent.
+func (c *Checker) Healthy() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.health
+}
+
+func (c *Checker) lookAtInterfaces(ctx context.Context) {
+	found := checkInterfaces(c.node)
+	log(ctx, without(found, c.interfaces))
+	c.interfaces = found
+}
+
+// report logs which of the problems that facts have are new.
+func (c *Checker) report(ctx context.Context, found []Problem) {
+	log(ctx, without(found, c.facts.problems))
+	c.facts.problems = found
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.health = nil
+	for _, p := range found {
+		if p.Cause == Queue {
+			c.health = errors.New(p.Message + ": " + p.Found)
 		}
 	}
 }
 
-// look logs which problems are new, and exports all.
-func (c *Checker) look(ctx context.Context) {
-	found := checkInterfaces(c.node)
-	log(ctx, slices.DeleteFunc(slices.Clone(found), func(p Problem) bool { return slices.Contains(c.interfaces, p) }))
-	c.interfaces = found
+// without returns the problems that are not in known.
+func without(problems, known []Problem) []Problem {
+	return slices.DeleteFunc(slices.Clone(problems), func(p Problem) bool { return slices.Contains(known, p) })
+}
+
+// export sets the metric.
+func (c *Checker) export() {
 	for _, cause := range causes {
 		n := 0
-		for _, p := range slices.Concat(c.engines, c.interfaces) {
+		for _, p := range slices.Concat(c.engines, c.interfaces, c.facts.problems) {
 			if p.Cause == cause {
 				n++
 			}

@@ -77,11 +77,15 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-const exported = `# HELP netpol_node_problems What on this node may keep policies from being enforced, or enforces policies too, by cause. Tables and chains are looked at when the agent starts, interfaces every minute.
+const exported = `# HELP netpol_node_problems What on this node may keep policies from being enforced, or enforces policies too, by cause. Tables and chains are looked at when the agent starts, all else every minute.
 # TYPE netpol_node_problems gauge
 netpol_node_problems{cause="bridge_netfilter"} %d
 netpol_node_problems{cause="data_plane"} 0
+netpol_node_problems{cause="own_node"} 0
+netpol_node_problems{cause="pod_interface"} 0
+netpol_node_problems{cause="pod_ranges"} 0
 netpol_node_problems{cause="policy_engine"} 1
+netpol_node_problems{cause="queue"} 0
 netpol_node_problems{cause="unknown"} 0
 `
 
@@ -118,7 +122,7 @@ func TestBridgeThatComesLater(t *testing.T) {
 		ctx = klog.NewContext(ctx, funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))
 		c := New(ctx, node, reg)
 		ended := make(chan error)
-		go func() { ended <- c.Run(ctx) }()
+		go func() { ended <- c.Run(ctx, func() Facts { return Facts{} }) }()
 		for _, step := range []struct {
 			node fake
 			want int // problems of bridges

@@ -148,7 +148,7 @@ func (m *mirror) set(o any) error {
 	if err != nil {
 		return err
 	}
-	m.cache.change(m.kind, func(v view) int {
+	m.change(func(v view) int {
 		if !m.put(v, s) {
 			m.ignored.Inc()
 			return 0
@@ -157,6 +157,23 @@ func (m *mirror) set(o any) error {
 		return 1
 	})
 	return nil
+}
+
+// change changes objects of the kind in the Cluster.
+func (m *mirror) change(f func(view) int) {
+	m.cache.change(m.kind, func(v view) int {
+		changed := f(v)
+		if m.kind == compile.KindNode {
+			m.cache.ownNode.note(m.hasOwnNode())
+		}
+		return changed
+	})
+}
+
+// hasOwnNode is called with the Cache's mutex held.
+func (m *mirror) hasOwnNode() bool {
+	_, ok := m.objects[[2]string{"", m.cache.cfg.NodeName}]
+	return ok
 }
 
 // put is called with the Cache's mutex held.
@@ -176,7 +193,7 @@ func (m *mirror) Delete(o any) error {
 	if err != nil {
 		return err
 	}
-	m.cache.change(m.kind, func(v view) int { return m.delete(v, s) })
+	m.change(func(v view) int { return m.delete(v, s) })
 	return nil
 }
 
@@ -192,6 +209,9 @@ func (m *mirror) delete(v view, s *stripped) int {
 func (m *mirror) remove(v view, s *stripped) (changed bool) {
 	if m.watch != nil {
 		return m.cache.needed.delete(v, m.watch, s)
+	}
+	if m.kind == compile.KindNode && s.name == m.cache.cfg.NodeName && m.cache.cfg.OwnNode != NotLookedAt {
+		return false // its ranges stay closed for pods that are not known
 	}
 	return v.Delete(m.kind, s.namespace, s.name)
 }
@@ -226,7 +246,7 @@ func (m *mirror) Replace(list []any, version string) error {
 		all[i], listed[[2]string{s.namespace, s.name}] = s, true
 		list[i] = nil // the whole object can go
 	}
-	m.cache.change(m.kind, func(v view) int {
+	m.change(func(v view) int {
 		if m.watch != nil && number(version) < number(m.version) {
 			m.cache.needed.forgetVersions() // the server's data was restored from a backup
 		}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -85,6 +86,12 @@ type Config struct {
 	// MaxNeededWatches is the most watches of pods of other nodes that are needed at a time,
 	// up to 62. Wider ones take the place of more. Zero is the default.
 	MaxNeededWatches int
+	// OwnNode is whether the Node of NodeName must be there. If so, the first snapshot of a
+	// complete list waits for it, Healthy says that it is missing, and a Node that is deleted
+	// later stays in snapshots: its machine goes on to run its pods.
+	OwnNode Presence
+	// NodeChanged is called when the Node of NodeName has come or gone. It may be nil.
+	NodeChanged func()
 	// AwaitNamespaces treats a pod whose Namespace has not been seen as a pod that is not
 	// known: policies of administrators select by labels of namespaces.
 	AwaitNamespaces bool
@@ -133,6 +140,7 @@ type view interface {
 	Names(kind *compile.Kind) iter.Seq2[string, string]
 	Len(kind *compile.Kind) int
 	SetSandboxes(newestFirst []clusterstate.Sandbox) bool
+	Elsewhere() (pod, node string)
 	Pods() iter.Seq[*compile.Pod]
 	Needs() []clusterstate.PodSet
 	SetListed([]clusterstate.PodSet) bool
@@ -153,6 +161,7 @@ type Cache struct {
 	currency *currency
 	saving   *saving     // nil if nothing is saved
 	needed   *neededPods // nil if all pods are watched
+	ownNode  *ownNode
 
 	mu    sync.Mutex
 	view  view
@@ -172,6 +181,9 @@ type Cache struct {
 func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("policy cache: %w", err)
+	}
+	if cfg.NodeChanged == nil {
+		cfg.NodeChanged = func() {}
 	}
 	cfg.MaxNeededWatches = cmp.Or(cfg.MaxNeededWatches, MaxNeededWatches)
 	jitter := cfg.Jitter
@@ -197,6 +209,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		}
 	}
 	kinds = append(kinds, compile.KindNode, compile.KindPod)
+	c.ownNode = newOwnNode(cfg.NodeName, cfg.OwnNode, c.nodeNames)
 	c.metrics = newMetrics(cfg.Registerer, kinds, c.len, c.currency.age)
 	// A sync has no error, so the retry is never used.
 	c.runner = runner.New(runner.Config{MinInterval: cfg.MinInterval, Settle: cfg.Settle, RetryInterval: time.Minute}, c.sync)
@@ -232,8 +245,8 @@ func (c *Cache) newMirror(k *compile.Kind) *mirror {
 
 // Run keeps the view until ctx ends, or until the Source fails, which is the
 // only error. The first snapshot is that of the saved state, if there is one. The next one
-// is published when the initial lists of all kinds have synced. On return nothing of the
-// Cache runs any more.
+// is published when the initial lists of all kinds have synced and the Node of NodeName is
+// known. On return nothing of the Cache runs any more.
 func (c *Cache) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "policycache"))
 	restored := c.restore(ctx)
@@ -245,6 +258,10 @@ func (c *Cache) Run(ctx context.Context) error {
 			return nil
 		})
 	}
+	group.Go(func() error {
+		c.ownNode.run(ctx, c.cfg.NodeChanged)
+		return nil
+	})
 	if c.needed != nil {
 		group.Go(func() error {
 			c.needed.run(ctx)
@@ -286,8 +303,37 @@ func (c *Cache) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Healthy returns an error that names what is not known although policies need it.
-func (c *Cache) Healthy() error {
+// Healthy returns an error that names what is not known although policies need it, or that
+// of OwnNode.
+func (c *Cache) Healthy() error { return errors.Join(c.complete(), c.OwnNode()) }
+
+// OwnNode returns an error if the pods of NodeName are not known to be those of this machine:
+// the cluster has no such Node, or the machine runs pods of another one.
+func (c *Cache) OwnNode() error {
+	if err := c.ownNode.healthy(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if pod, node := c.view.Elsewhere(); pod != "" {
+		return fmt.Errorf("this machine runs pod %s of Node %q, and no pod of Node %q: --hostname-override must be the name of its Node", pod, node, c.cfg.NodeName)
+	}
+	return nil
+}
+
+// PodRanges returns the ranges of pod addresses of the Node of NodeName, none without it.
+func (c *Cache) PodRanges() []netip.Prefix {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	node, ok := c.nodes().objects[[2]string{"", c.cfg.NodeName}].(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	return compile.NewNode(node).PodRanges
+}
+
+// complete returns an error that names what is not known although policies need it.
+func (c *Cache) complete() error {
 	var errs []error
 	c.mu.Lock()
 	withoutNodes := c.withoutNodes
@@ -315,8 +361,8 @@ func (c *Cache) Listed() error {
 	return errors.Join(errs...)
 }
 
-// waitListed returns true when all kinds have been listed, or false when ctx has ended. For nodes
-// that the agent has no right to read it does not wait for ever.
+// waitListed returns true when all kinds have been listed and the own Node is known, or false
+// when ctx has ended. For nodes that the agent has no right to read it does not wait for ever.
 func (c *Cache) waitListed(ctx context.Context) bool {
 	for _, m := range c.mirrors {
 		if m.kind == compile.KindNode {
@@ -333,7 +379,12 @@ func (c *Cache) waitListed(ctx context.Context) bool {
 	for {
 		select {
 		case <-c.nodes().listed:
-			return true
+			select {
+			case <-c.ownNode.known:
+				return true
+			case <-ctx.Done():
+				return false
+			}
 		case <-patience.C:
 			if c.nodes().failures.forbidden() {
 				c.change(nil, func(v view) int { return c.useNodes(v, false) })

@@ -130,7 +130,7 @@ func (c *Cache) saveSoon() {
 
 // write saves the state. An error is logged: the next change leads to another attempt.
 func (c *Cache) write(ctx context.Context) {
-	if c.Healthy() != nil || c.needed != nil && len(c.needed.missing()) > 0 {
+	if c.complete() != nil || c.needed != nil && len(c.needed.missing()) > 0 {
 		c.saving.begin(time.Now())
 		return // nodes, or pods that policies need, are missing
 	}
@@ -250,6 +250,9 @@ func (m *mirror) restore(v view, s *snapshotcache.State) {
 	case compile.KindNode:
 		for _, o := range s.Nodes {
 			m.put(v, &stripped{name: o.Name, object: o})
+		}
+		if m.hasOwnNode() { // a saved state without it says nothing
+			m.cache.ownNode.note(true)
 		}
 	case compile.KindPod:
 		for _, p := range s.Pods {
