@@ -102,6 +102,7 @@ func TestAProblemIsLoggedOnceAndEnds(t *testing.T) {
 		c.Poke()
 		expect(OwnNode, 0, 1)
 		time.Sleep(interval)
+		synctest.Wait() // it was looked at before the next facts
 		facts.Store(&Facts{Holds: true, Steered: 2})
 		time.Sleep(2 * interval)
 		expect(Queue, 1, 2)
