@@ -213,7 +213,7 @@ func TestPassReportsConnectionsToTheNode(t *testing.T) {
 
 func TestPassKeepsExpectedConnections(t *testing.T) {
 	b, f := newFake(t)
-	f.add(packet.TCP, "10.0.0.1:40000", "10.0.0.2:80").expected = true
+	f.add(packet.TCP, "10.0.0.1:40000", "10.0.0.2:80").status = statusExpected
 	if err := b.pass(testContext(t), always(Block, nil)); err != nil || f.marks()[0] != 0 {
 		t.Errorf("mark %#x, %v", f.marks()[0], err)
 	}

@@ -13,10 +13,14 @@ const (
 	attrOriginal = 1
 	attrReply    = 2
 	attrStatus   = 3
+	attrProtocol = 4 // CTA_PROTOINFO
+	attrNATSrc   = 6
+	attrTimeout  = 7
 	attrMark     = 8
 	attrCounters = 9  // of the original direction
 	attrReplies  = 10 // counters of the other one
 	attrID       = 12
+	attrNATDst   = 13
 	attrZone     = 18
 	attrMarkMask = 21
 
@@ -24,16 +28,25 @@ const (
 	attrTupleProto = 2
 
 	attrIPv4Src = 1
+	attrIPv4Dst = 2
 	attrIPv6Src = 3
+	attrIPv6Dst = 4
 
 	attrProtoNum = 1
 	attrSrcPort  = 2
+	attrDstPort  = 3
 
 	attrCounterBytes = 2
+)
 
-	// statusExpected is IPS_EXPECTED of linux/netfilter/nf_conntrack_common.h:
-	// a helper has derived the connection from another one.
-	statusExpected = 1 << 0
+// Bits of the status, of linux/netfilter/nf_conntrack_common.h.
+const (
+	statusExpected  = 1 << 0 // a helper has derived the connection from another one
+	statusSeenReply = 1 << 1
+	statusAssured   = 1 << 2
+	statusConfirmed = 1 << 3 // all entries of the table have it
+
+	statusOffloaded = 1<<14 | 1<<15 // by the kernel, by hardware
 )
 
 const nfgenHeaderLen = 4 // struct nfgenmsg: family, version, resource
@@ -44,9 +57,10 @@ type entry struct {
 	original sender // of the first packet, as it came in
 	reply    sender // of the replies, as they come in
 	mark     uint32
-	expected bool
+	status   uint32
 	bytes    uint64 // in both directions, 0 if the kernel does not count them
 	key      key
+	replies  []byte // content of the attribute CTA_TUPLE_REPLY
 }
 
 // key identifies a connection to the kernel, in the kernel's own encoding, which
@@ -65,6 +79,10 @@ type sender struct {
 	hasPorts bool // the kernel tracks ports of this protocol
 	proto    packet.Proto
 }
+
+// offloaded reports whether a flowtable forwards packets of the connection past all hooks,
+// whatever its mark.
+func (e entry) offloaded() bool { return e.status&statusOffloaded != 0 }
 
 // first returns the packet that opened the connection, as it is between DNAT and
 // SNAT: with the source of the original direction, and with the source of replies
@@ -99,12 +117,10 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 			e.key.tuple = value
 			return e.original.decode(value)
 		case attrReply:
+			e.replies = value
 			return e.reply.decode(value)
 		case attrStatus:
-			var status uint32
-			ok := getUint32(value, &status)
-			e.expected = status&statusExpected != 0
-			return ok
+			return getUint32(value, &e.status)
 		case attrMark:
 			return getUint32(value, &e.mark)
 		case attrCounters, attrReplies:

@@ -31,18 +31,12 @@ func direct(proto packet.Proto, src, dst string) connection {
 
 // Attributes that only tests write.
 const (
-	attrTimeout    = 7
-	attrIPv4Dst    = 2
-	attrIPv6Dst    = 4
-	attrDstPort    = 3
 	attrICMPID     = 4
 	attrICMPType   = 5
 	attrICMPCode   = 6
 	attrICMPv6ID   = 7
 	attrICMPv6Type = 8
 	attrICMPv6Code = 9
-
-	statusConfirmed = 1 << 3 // IPS_CONFIRMED, which all entries of the table have
 )
 
 // message returns the data of a message about c, from the kernel or to it.
@@ -146,15 +140,15 @@ func TestDecodeEntry(t *testing.T) {
 			if !ok || !known || p.String() != tt.first {
 				t.Errorf("%+v: %v, %v, %v, want %s", tt.connection, p, known, ok, tt.first)
 			}
-			if e.mark != tt.connection.mark || e.expected {
-				t.Errorf("%+v: mark %#x, expected %v", tt.connection, e.mark, e.expected)
+			if e.mark != tt.connection.mark || e.status != statusConfirmed {
+				t.Errorf("%+v: mark %#x, status %#x", tt.connection, e.mark, e.status)
 			}
 		})
 	}
 	c := direct(packet.TCP, "10.0.0.1:1", "10.0.0.2:1")
 	c.status = 0xffffffff
-	if e, ok := decodeEntry(c.message(t)); !ok || !e.expected {
-		t.Errorf("status %#x: %v, %v, want expected", c.status, e, ok)
+	if e, ok := decodeEntry(c.message(t)); !ok || e.status != c.status || !e.offloaded() {
+		t.Errorf("status %#x: %v, %v", c.status, e, ok)
 	}
 	c = direct(packet.TCP, "[::ffff:10.0.0.1]:1", "[::ffff:10.0.0.2]:1")
 	if e, ok := decodeEntry(c.message(t)); !ok || e.original.addr != netip.MustParseAddr("10.0.0.1") {

@@ -44,6 +44,7 @@ func (f *fakeTable) add(proto packet.Proto, src, dst string) *entry {
 		original: newSender(proto, src),
 		reply:    newSender(proto, dst),
 		key:      key{family: familyOf(newSender(proto, src).addr), tuple: binary.BigEndian.AppendUint32(nil, f.next)},
+		replies:  binary.BigEndian.AppendUint32(nil, ^f.next),
 	}
 	f.rows = append(f.rows, e)
 	return &f.rows[len(f.rows)-1]
@@ -142,6 +143,24 @@ func (f *fakeTable) remove(k key) error {
 		return unix.ENOENT
 	}
 	f.rows = slices.Delete(f.rows, i, i+1)
+	return nil
+}
+
+// create adds a connection as the kernel does: unless one of its tuples is tracked.
+func (f *fakeTable) create(r replacement) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.onChange != nil {
+		f.onChange(f)
+	}
+	f.writes++
+	if f.refused != nil {
+		return f.refused
+	}
+	if slices.ContainsFunc(f.rows, func(e entry) bool { return slices.Equal(e.key.tuple, r.tuple) || slices.Equal(e.key.tuple, r.replies) }) {
+		return unix.EEXIST
+	}
+	f.rows = append(f.rows, entry{key: r.key, replies: r.replies, status: r.status &^ statusOffloaded, mark: r.mark})
 	return nil
 }
 

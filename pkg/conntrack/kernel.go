@@ -80,32 +80,57 @@ func (k *kernelTable) entries(f filter) iter.Seq2[entry, error] {
 
 // setMark changes an existing entry and creates none.
 func (k *kernelTable) setMark(key key, mark, mask uint32) error {
-	data, err := markMessage(key, mark, mask)
-	if err == nil {
-		_, err = k.conn.Execute(netlink.Message{
-			Header: netlink.Header{Type: msgNew, Flags: netlink.Request | netlink.Acknowledge},
-			Data:   data,
-		})
-	}
+	err := k.execute(msgNew, 0, func() ([]byte, error) { return markMessage(key, mark, mask) })
 	if err != nil {
 		return fmt.Errorf("mark a connection with %#x/%#x: %w", mark, mask, err)
 	}
 	return nil
 }
 
-// remove deletes an entry, but not a later one of the same tuple.
+// remove deletes an entry, but not a later one of the same tuple. Older kernels refuse
+// to delete one that is offloaded, but drop it if it is looked up after its time.
 func (k *kernelTable) remove(key key) error {
-	data, err := key.message()
-	if err == nil {
-		_, err = k.conn.Execute(netlink.Message{
-			Header: netlink.Header{Type: msgDelete, Flags: netlink.Request | netlink.Acknowledge},
-			Data:   data,
-		})
+	err := k.execute(msgDelete, 0, key.message)
+	if errors.Is(err, unix.EBUSY) {
+		err = k.expire(key)
 	}
 	if err != nil {
 		return fmt.Errorf("remove a connection: %w", err)
 	}
 	return nil
+}
+
+// expire ends the time of an entry, and has the kernel look it up.
+func (k *kernelTable) expire(key key) error {
+	if err := k.execute(msgNew, 0, key.timeoutMessage); err != nil {
+		return fmt.Errorf("expire: %w", err)
+	}
+	err := k.execute(msgDelete, 0, key.message)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // as it should be
+	}
+	return err
+}
+
+// create adds an entry and changes none.
+func (k *kernelTable) create(r replacement) error {
+	if err := k.execute(msgNew, netlink.Create|netlink.Excl, r.message); err != nil {
+		return fmt.Errorf("track a connection: %w", err)
+	}
+	return nil
+}
+
+// execute sends a request and waits for the kernel's answer.
+func (k *kernelTable) execute(kind netlink.HeaderType, flags netlink.HeaderFlags, message func() ([]byte, error)) error {
+	data, err := message()
+	if err != nil {
+		return err
+	}
+	_, err = k.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: kind, Flags: netlink.Request | netlink.Acknowledge | flags},
+		Data:   data,
+	})
+	return err
 }
 
 // message returns the data of the message that removes an entry. It always has a
@@ -122,6 +147,18 @@ func (k key) message() ([]byte, error) {
 	if len(k.id) > 0 {
 		ae.Bytes(attrID, k.id)
 	}
+	attributes, err := ae.Encode()
+	return append(nfgenHeader(k.family), attributes...), err
+}
+
+// timeoutMessage returns the data of the message that ends the time of an entry.
+func (k key) timeoutMessage() ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	ae.Bytes(attrOriginal|netlink.Nested, k.tuple)
+	if len(k.zone) > 0 {
+		ae.Bytes(attrZone, k.zone)
+	}
+	ae.Uint32(attrTimeout, 0)
 	attributes, err := ae.Encode()
 	return append(nfgenHeader(k.family), attributes...), err
 }

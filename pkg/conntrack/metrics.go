@@ -9,6 +9,7 @@ import (
 type metrics struct {
 	blocked     prometheus.Counter
 	unblocked   prometheus.Counter
+	offloaded   prometheus.Counter
 	entries     prometheus.Gauge
 	known       prometheus.Gauge
 	checks      runs
@@ -25,6 +26,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		unblocked: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_conntrack_unblocked_total",
 			Help: "Blocked connections that were unblocked.",
+		}),
+		offloaded: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_conntrack_offloaded_total",
+			Help: "Blocked connections that a flowtable forwarded past all rules until then.",
 		}),
 		entries: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_conntrack_connections",
@@ -45,8 +50,20 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "When a pass last completed without an error.",
 		}),
 	}
-	reg.MustRegister(m.blocked, m.unblocked, m.entries, m.known, m.lastSuccess)
+	reg.MustRegister(m.blocked, m.unblocked, m.offloaded, m.entries, m.known, m.lastSuccess)
 	return m
+}
+
+// changed counts a change.
+func (m *metrics) changed(ch change) {
+	if !ch.block {
+		m.unblocked.Inc()
+		return
+	}
+	m.blocked.Inc()
+	if ch.offloaded != nil {
+		m.offloaded.Inc()
+	}
 }
 
 // passed counts a pass.

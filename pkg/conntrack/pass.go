@@ -26,13 +26,19 @@ type table interface {
 	setMark(k key, mark, mask uint32) error
 	// remove deletes a connection's entry. One that has ended is ENOENT.
 	remove(k key) error
+	// create adds an entry. It is EEXIST if the kernel already tracks a connection with one
+	// of its tuples.
+	create(r replacement) error
 	close()
 }
 
-// change is an entry whose bit differs from the desired one.
+// change is an entry whose bit differs from the desired one, or has no effect.
 type change struct {
 	key   key
 	block bool
+	// offloaded is what replaces the entry of an offloaded connection, for the bit to have an
+	// effect, otherwise nil.
+	offloaded *replacement
 }
 
 // faults counts errors and keeps the first: a table has many entries.
@@ -142,11 +148,11 @@ func (b *Blocker) plan(t table, f filter, evaluate Evaluator, changes *[]change,
 			faults.add(err)
 		}
 		isBlocked := e.mark&b.mark != 0
-		wrong := v.blocks() && !isBlocked || v.unblocks() && isBlocked
-		if wrong {
-			*changes = append(*changes, change{key: e.key.clone(), block: v.blocks()})
+		block := v.blocks() || isBlocked && !v.unblocks()
+		if block != isBlocked || block && e.offloaded() {
+			*changes = append(*changes, e.change(block))
 		}
-		if p, ok := e.first(); ok && v != Unselected && !e.expected {
+		if p, ok := e.first(); ok && v != Unselected && e.status&statusExpected == 0 {
 			b.known.note(classOf(p), v, isBlocked)
 		}
 		if count++; count%pieceLen == 0 {
@@ -170,25 +176,33 @@ func (b *Blocker) writeApart(ctx context.Context, changes []change, faults *faul
 // write makes the changes and returns how many it made.
 func (b *Blocker) write(t table, changes []change, faults *faults) (done int) {
 	for _, ch := range changes {
-		mark, counter := uint32(0), b.metrics.unblocked
-		if ch.block {
-			mark, counter = b.mark, b.metrics.blocked
-		}
-		switch err := t.setMark(ch.key, mark, b.mark); {
+		err := b.make(t, ch)
+		switch {
 		case errors.Is(err, unix.ENOENT): // it ended meanwhile
 		case err != nil:
 			faults.add(err)
 		default:
-			counter.Inc()
+			b.metrics.changed(ch)
 			done++
 		}
 	}
 	return done
 }
 
+// make makes one change.
+func (b *Blocker) make(t table, ch change) error {
+	switch {
+	case !ch.block:
+		return t.setMark(ch.key, 0, b.mark)
+	case ch.offloaded != nil:
+		return blockOffloaded(t, *ch.offloaded, b.mark)
+	}
+	return t.setMark(ch.key, b.mark, b.mark)
+}
+
 // verdict evaluates e, unless it is a connection that must not be blocked.
 func verdict(e entry, local addrSet, evaluate Evaluator) (Verdict, error) {
-	if e.expected {
+	if e.status&statusExpected != 0 {
 		// It was expected by another connection, which was evaluated.
 		return Keep, nil
 	}

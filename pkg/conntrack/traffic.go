@@ -50,7 +50,7 @@ func traffic(t table, local addrSet, yield func(packet.Packet, bool, uint64)) er
 			continue
 		}
 		p, ok := e.first()
-		if !ok || e.expected || local.has(p.Src.Addr()) {
+		if !ok || e.status&statusExpected != 0 || local.has(p.Src.Addr()) {
 			continue
 		}
 		if err := recovered(p, func() { yield(p, local.has(p.Dst.Addr()), e.bytes) }); err != nil {

@@ -21,6 +21,7 @@ const (
 	messagesChain = "messages"
 	showChain     = "show"
 	forgedChain   = "forged"
+	blockedChain  = "prerouting-blocked"
 
 	steeredCounter = "steered"
 )
@@ -193,6 +194,14 @@ func chains(cfg Config) []chain {
 		input.steer(inputRules(cfg)...),
 		input.accepted(unmarkedRule(cfg), "goto "+keepChain),
 	)
+	if cfg.BlockMark != 0 {
+		all = append(all, chain{
+			name:     blockedChain,
+			hook:     knftables.PreroutingHook,
+			priority: knftables.ManglePriority,
+			rules:    []string{blockedRule(cfg)},
+		})
+	}
 	if cfg.SourceCheck {
 		all = append(all, sourceChains()...)
 		all = append(all, bridgedChains()...)
@@ -233,7 +242,7 @@ func settledRules(cfg Config) []string {
 	rules := []string{clearMark(cfg)}
 	if cfg.BlockMark != 0 {
 		// Before all rules that accept established connections, and for both directions.
-		rules = append(rules, fmt.Sprintf("ct mark & %#x != 0 drop", cfg.BlockMark))
+		rules = append(rules, blockedRule(cfg))
 	}
 	return append(rules,
 		// Not invalid packets: those are queued like a first packet.
@@ -242,6 +251,11 @@ func settledRules(cfg Config) []string {
 		fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.Mark, currentChain),
 	)
 }
+
+// blockedRule drops what belongs to a blocked connection. It comes first at prerouting, too:
+// a packet that got to the hook forward might have another program's flowtable forward those
+// that follow past all hooks.
+func blockedRule(cfg Config) string { return fmt.Sprintf("ct mark & %#x != 0 drop", cfg.BlockMark) }
 
 // linkRules accept messages of IPv6 between neighbours. They come before all rules that
 // queue packets of IPv6.
