@@ -67,14 +67,14 @@ func checkOwnNode(now Facts) []Problem {
 	if now.OwnNode == nil {
 		return nil
 	}
-	return []Problem{{OwnNode, "The pods of the agent's node name are not known to be those of this machine", now.OwnNode.Error()}}
+	return []Problem{{Cause: OwnNode, Message: "The pods of the agent's node name are not known to be those of this machine", Found: now.OwnNode.Error()}}
 }
 
 func checkLinks(now Facts) []Problem {
 	if !now.Unlinked {
 		return nil
 	}
-	return []Problem{{PodInterface, "No interface of this node leads to any of its pods: if they are connected past the node's network (macvlan, ipvlan, SR-IOV), policies are not enforced for them", "no route"}}
+	return []Problem{{Cause: PodInterface, Message: "No interface of this node leads to any of its pods: if they are connected past the node's network (macvlan, ipvlan, SR-IOV), policies are not enforced for them", Found: "no route"}}
 }
 
 func checkRanges(now Facts) []Problem {
@@ -84,7 +84,7 @@ func checkRanges(now Facts) []Problem {
 	if len(now.Ranges) == 0 || now.Sandboxed || slices.ContainsFunc(now.Pods, within) {
 		return nil
 	}
-	return []Problem{{PodRanges, "No pod of this node has an address in the ranges of its Node: what a new pod sends and receives before its address is known passes", fmt.Sprint("podCIDRs ", now.Ranges)}}
+	return []Problem{{Cause: PodRanges, Message: "No pod of this node has an address in the ranges of its Node: what a new pod sends and receives before its address is known passes", Found: fmt.Sprint("podCIDRs ", now.Ranges)}}
 }
 
 // checkQueue suspects the queues if packets were sent to them and they received none, until
@@ -94,5 +94,5 @@ func (c *comparison) checkQueue(now Facts) []Problem {
 	if !now.Holds || !c.before.Holds || now.Received != c.before.Received || !grown {
 		return nil
 	}
-	return []Problem{{Queue, "Packets that the table sends to the agent's queues do not reach them", "netpol_steered_packets_total grows and no queue receives a packet"}}
+	return []Problem{{Cause: Queue, Message: "Packets that the table sends to the agent's queues do not reach them", Found: "netpol_steered_packets_total grows and no queue receives a packet"}}
 }

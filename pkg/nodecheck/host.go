@@ -71,3 +71,28 @@ func (Host) Chains() ([]string, error) {
 	}
 	return names, err
 }
+
+// Flowtables implements Node.
+func (Host) Flowtables() ([]Flowtable, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	tables, err := conn.ListTables()
+	if err != nil {
+		return nil, err
+	}
+	var found []Flowtable
+	for _, table := range tables {
+		flowtables, err := conn.ListFlowtables(table)
+		if err != nil {
+			return nil, fmt.Errorf("table %s: %w", table.Name, err)
+		}
+		for _, f := range flowtables {
+			found = append(found, Flowtable{
+				Table: table.Name, Name: f.Name, Devices: f.Devices, Hardware: f.Flags&nftables.FlowtableFlagsHWOffload != 0,
+			})
+		}
+	}
+	return found, nil
+}

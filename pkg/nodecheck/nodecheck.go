@@ -6,6 +6,7 @@ package nodecheck
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -32,6 +33,15 @@ type Node interface {
 	// Chains returns the names of the tables and chains of nftables. Those that iptables
 	// makes by nftables are among them.
 	Chains() ([]string, error)
+	// Flowtables returns the flowtables of all tables of nftables.
+	Flowtables() ([]Flowtable, error)
+}
+
+// Flowtable forwards packets of established connections past all rules.
+type Flowtable struct {
+	Table, Name string
+	Devices     []string
+	Hardware    bool // devices forward packets themselves, if they can
 }
 
 // Cause says what kind of problem was found: the label of the metric.
@@ -42,6 +52,8 @@ const (
 	BridgeNetfilter Cause = "bridge_netfilter"
 	// DataPlane means that another data plane may forward packets past netfilter.
 	DataPlane Cause = "data_plane"
+	// Offload means that a flowtable forwards packets of established connections.
+	Offload Cause = "flowtable"
 	// PolicyEngine means that other software has rules for network policies.
 	PolicyEngine Cause = "policy_engine"
 	// OwnNode means that the pods of the agent's node name are not those of this machine.
@@ -56,7 +68,7 @@ const (
 	Unknown Cause = "unknown"
 )
 
-var causes = []Cause{BridgeNetfilter, DataPlane, PolicyEngine, OwnNode, PodInterface, PodRanges, Queue, Unknown}
+var causes = []Cause{BridgeNetfilter, DataPlane, Offload, PolicyEngine, OwnNode, PodInterface, PodRanges, Queue, Unknown}
 
 // Problem is what an operator should know of the node.
 type Problem struct {
@@ -64,7 +76,12 @@ type Problem struct {
 	Message string
 	// Found is the name of what was found, or why it could not be read.
 	Found string
+	// Devices are interfaces that it is about. Others make it no other problem.
+	Devices string
 }
+
+// is reports whether p and q are one problem.
+func (p Problem) is(q Problem) bool { return p.Cause == q.Cause && p.Found == q.Found }
 
 // Interfaces of data planes that forward packets of pods by eBPF or Open vSwitch.
 var dataPlanes = map[string]string{
@@ -91,10 +108,11 @@ type Checker struct {
 	gauge *prometheus.GaugeVec
 	// engines are the problems that were found at start. Tables and chains are not read
 	// again: a node can have tens of thousands.
-	engines    []Problem
-	interfaces []Problem
-	facts      comparison
-	poked      chan struct{}
+	engines []Problem
+	// changing are those that were found last of what is looked at every minute.
+	changing []Problem
+	facts    comparison
+	poked    chan struct{}
 
 	mu     sync.Mutex
 	health error
@@ -108,7 +126,7 @@ func New(ctx context.Context, node Node, reg prometheus.Registerer) *Checker {
 	}, []string{"cause"})}
 	reg.MustRegister(c.gauge)
 	log(ctx, c.engines)
-	c.lookAtInterfaces(ctx)
+	c.look(ctx)
 	c.export()
 	return c
 }
@@ -124,7 +142,7 @@ func (c *Checker) Run(ctx context.Context, read func() Facts) error {
 		case <-c.poked:
 			c.report(ctx, c.facts.pokedBy(read()))
 		case <-again.C:
-			c.lookAtInterfaces(ctx)
+			c.look(ctx)
 			c.report(ctx, c.facts.lookAt(read()))
 		}
 		c.export()
@@ -146,10 +164,11 @@ func (c *Checker) Healthy() error {
 	return c.health
 }
 
-func (c *Checker) lookAtInterfaces(ctx context.Context) {
-	found := checkInterfaces(c.node)
-	log(ctx, without(found, c.interfaces))
-	c.interfaces = found
+// look logs which problems of interfaces and flowtables are new.
+func (c *Checker) look(ctx context.Context) {
+	found := append(checkInterfaces(c.node), checkFlowtables(c.node)...)
+	log(ctx, without(found, c.changing))
+	c.changing = found
 }
 
 // report logs which of the problems that facts have are new.
@@ -168,14 +187,14 @@ func (c *Checker) report(ctx context.Context, found []Problem) {
 
 // without returns the problems that are not in known.
 func without(problems, known []Problem) []Problem {
-	return slices.DeleteFunc(slices.Clone(problems), func(p Problem) bool { return slices.Contains(known, p) })
+	return slices.DeleteFunc(slices.Clone(problems), func(p Problem) bool { return slices.ContainsFunc(known, p.is) })
 }
 
 // export sets the metric.
 func (c *Checker) export() {
 	for _, cause := range causes {
 		n := 0
-		for _, p := range slices.Concat(c.engines, c.interfaces, c.facts.problems) {
+		for _, p := range slices.Concat(c.engines, c.changing, c.facts.problems) {
 			if p.Cause == cause {
 				n++
 			}
@@ -186,7 +205,11 @@ func (c *Checker) export() {
 
 func log(ctx context.Context, problems []Problem) {
 	for _, p := range problems {
-		klog.FromContext(ctx).Error(nil, p.Message, "cause", p.Cause, "found", p.Found)
+		keys := []any{"cause", p.Cause, "found", p.Found}
+		if p.Devices != "" {
+			keys = append(keys, "devices", p.Devices)
+		}
+		klog.FromContext(ctx).Error(nil, p.Message, keys...)
 	}
 }
 
@@ -200,7 +223,7 @@ func checkInterfaces(node Node) []Problem {
 	for _, name := range names {
 		bridged = bridged || node.BridgePort(name)
 		if program, ok := dataPlanes[name]; ok {
-			problems = append(problems, Problem{DataPlane, "Policies are not enforced for packets that " + program + " forwards past netfilter", "interface " + name})
+			problems = append(problems, Problem{Cause: DataPlane, Message: "Policies are not enforced for packets that " + program + " forwards past netfilter", Found: "interface " + name})
 		}
 	}
 	if bridged {
@@ -215,11 +238,11 @@ func checkBridges(node Node) []Problem {
 		value, err := node.Sysctl("net/bridge/" + name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return []Problem{{BridgeNetfilter, "Policies are not enforced between pods on one bridge: load the kernel module", "no br_netfilter"}}
+			return []Problem{{Cause: BridgeNetfilter, Message: "Policies are not enforced between pods on one bridge: load the kernel module", Found: "no br_netfilter"}}
 		case err != nil:
 			problems = append(problems, unknown("net.bridge."+name, err))
 		case strings.TrimSpace(value) == "0":
-			problems = append(problems, Problem{BridgeNetfilter, "Policies are not enforced between pods on one bridge: set it to 1", "net.bridge." + name + "=0"})
+			problems = append(problems, Problem{Cause: BridgeNetfilter, Message: "Policies are not enforced between pods on one bridge: set it to 1", Found: "net.bridge." + name + "=0"})
 		}
 	}
 	return problems
@@ -236,13 +259,46 @@ func checkChains(node Node) []Problem {
 		for _, engine := range engines {
 			if strings.HasPrefix(name, engine.prefix) && !seen[engine.name] {
 				seen[engine.name] = true
-				problems = append(problems, Problem{PolicyEngine, engine.name + " enforces network policies too, or has left rules behind: a connection needs both to allow it", name})
+				problems = append(problems, Problem{Cause: PolicyEngine, Message: engine.name + " enforces network policies too, or has left rules behind: a connection needs both to allow it", Found: name})
 			}
 		}
 	}
 	return problems
 }
 
+const (
+	// maxFlowtables bounds the flowtables that are reported, maxDevices the devices that are
+	// named of each.
+	maxFlowtables = 16
+	maxDevices    = 8
+)
+
+// checkFlowtables finds flowtables. The agent takes blocked connections out of them, but what
+// hardware forwards goes on until the kernel has told the hardware.
+func checkFlowtables(node Node) []Problem {
+	flowtables, err := node.Flowtables()
+	if err != nil {
+		return []Problem{unknown("flowtables", err)}
+	}
+	var problems []Problem
+	for _, f := range flowtables[:min(len(flowtables), maxFlowtables)] {
+		message := "A flowtable forwards established connections past all rules; those that policies deny are taken out of it"
+		if f.Hardware {
+			message = "A flowtable lets hardware forward established connections past all rules; those that policies deny go on for up to two seconds"
+		}
+		problems = append(problems, Problem{Offload, message, "flowtable " + f.Name + " of table " + f.Table, nameSome(f.Devices)})
+	}
+	return problems
+}
+
+// nameSome returns the first names, and how many others there are.
+func nameSome(names []string) string {
+	if more := len(names) - maxDevices; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxDevices], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
 func unknown(what string, err error) Problem {
-	return Problem{Unknown, "What else affects policies on this node is not known: " + what + " cannot be read", err.Error()}
+	return Problem{Cause: Unknown, Message: "What else affects policies on this node is not known: " + what + " cannot be read", Found: err.Error()}
 }

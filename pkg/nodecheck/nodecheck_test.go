@@ -21,6 +21,7 @@ import (
 // fake is a node. A nil map of sysctls is a kernel without br_netfilter.
 type fake struct {
 	interfaces, ports, chains []string
+	flowtables                []Flowtable
 	sysctls                   map[string]string
 	err                       error
 }
@@ -38,10 +39,25 @@ func (f fake) Sysctl(path string) (string, error) {
 
 func (f fake) Chains() ([]string, error) { return f.chains, f.err }
 
+func (f fake) Flowtables() ([]Flowtable, error) { return f.flowtables, f.err }
+
 // bridge returns a node with a pod on a bridge, and its sysctls.
 func bridge(ipv4, ipv6 string) fake {
 	return fake{interfaces: []string{"lo", "eth0", "cni0", "veth1"}, ports: []string{"veth1"},
 		sysctls: map[string]string{"net/bridge/bridge-nf-call-iptables": ipv4 + "\n", "net/bridge/bridge-nf-call-ip6tables": ipv6 + "\n"}}
+}
+
+// TestDevicesOfAFlowtableAreNamed: a node may have hundreds.
+func TestDevicesOfAFlowtableAreNamed(t *testing.T) {
+	devices := strings.Fields("a b c d e f g h i j")
+	for n, want := range map[int]string{0: "", 2: "a, b", maxDevices: "a, b, c, d, e, f, g, h", maxDevices + 2: "a, b, c, d, e, f, g, h and 2 more"} {
+		for _, hardware := range []bool{false, true} {
+			problems := checkFlowtables(fake{flowtables: []Flowtable{{Table: "t", Name: "f", Devices: devices[:n], Hardware: hardware}}})
+			if len(problems) != 1 || problems[0].Devices != want || strings.Contains(problems[0].Message, "hardware") != hardware {
+				t.Errorf("got %+v, want the devices %q", problems, want)
+			}
+		}
+	}
 }
 
 func TestCheck(t *testing.T) {
@@ -62,12 +78,14 @@ func TestCheck(t *testing.T) {
 			[]string{"policy_engine KUBE-ROUTER-INPUT"}},
 		"Calico":                 {fake{chains: []string{"cali-FORWARD"}}, []string{"policy_engine cali-FORWARD"}},
 		"kube-proxy and ourself": {node: fake{chains: []string{"kube-network-policies", "kube-proxy", "KUBE-FORWARD", "KUBE-SERVICES"}}},
-		"unreadable":             {fake{err: errors.New("denied")}, []string{"unknown denied", "unknown denied"}},
+		"a flowtable": {fake{flowtables: []Flowtable{{Table: "kube-proxy", Name: "fastpath", Devices: []string{"eth0"}}}},
+			[]string{"flowtable flowtable fastpath of table kube-proxy"}},
+		"unreadable": {fake{err: errors.New("denied")}, []string{"unknown denied", "unknown denied", "unknown denied"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			c := New(t.Context(), test.node, prometheus.NewRegistry())
-			for _, p := range slices.Concat(c.interfaces, c.engines) {
+			for _, p := range slices.Concat(c.changing, c.engines) {
 				got = append(got, string(p.Cause)+" "+p.Found)
 			}
 			if !slices.Equal(got, test.want) {
@@ -81,6 +99,7 @@ const exported = `# HELP netpol_node_problems What on this node may keep policie
 # TYPE netpol_node_problems gauge
 netpol_node_problems{cause="bridge_netfilter"} %d
 netpol_node_problems{cause="data_plane"} 0
+netpol_node_problems{cause="flowtable"} %d
 netpol_node_problems{cause="own_node"} 0
 netpol_node_problems{cause="pod_interface"} 0
 netpol_node_problems{cause="pod_ranges"} 0
@@ -109,10 +128,11 @@ func (c *changing) now() fake {
 
 func (c *changing) Interfaces() ([]string, error)      { return c.now().Interfaces() }
 func (c *changing) BridgePort(name string) bool        { return c.now().BridgePort(name) }
+func (c *changing) Flowtables() ([]Flowtable, error)   { return c.now().Flowtables() }
 func (c *changing) Sysctl(path string) (string, error) { return c.now().Sysctl(path) }
 
 // TestBridgeThatComesLater gives the node a bridge after the agent has started, as the first
-// pod of a new node does, and then sets the sysctls.
+// pod of a new node does, and then sets the sysctls. Later it has flowtables.
 func TestBridgeThatComesLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &changing{fake: fake{interfaces: []string{"lo", "eth0"}, chains: []string{"cali-FORWARD"}}}
@@ -123,22 +143,33 @@ func TestBridgeThatComesLater(t *testing.T) {
 		c := New(ctx, node, reg)
 		ended := make(chan error)
 		go func() { ended <- c.Run(ctx, func() Facts { return Facts{} }) }()
+		offloading := func(devices ...string) fake {
+			return fake{flowtables: []Flowtable{{Table: "kube-proxy", Name: "fastpath", Devices: devices}}}
+		}
+		many := offloading()
+		for i := range 2 * maxFlowtables {
+			many.flowtables = append(many.flowtables, Flowtable{Table: "many", Name: fmt.Sprint(i)})
+		}
 		for _, step := range []struct {
-			node fake
-			want int // problems of bridges
-			log  int // lines so far
+			node       fake
+			bridges    int // problems of bridges
+			flowtables int
+			log        int // lines so far
 		}{
-			{node.fake, 0, 1},
-			{bridge("0", "0"), 2, 3},
-			{bridge("0", "0"), 2, 3},
-			{bridge("0", "1"), 1, 3},
-			{bridge("1", "1"), 0, 3},
-			{bridge("0", "1"), 1, 4},
+			{node.fake, 0, 0, 1},
+			{bridge("0", "0"), 2, 0, 3},
+			{bridge("0", "0"), 2, 0, 3},
+			{bridge("0", "1"), 1, 0, 3},
+			{bridge("1", "1"), 0, 0, 3},
+			{bridge("0", "1"), 1, 0, 4},
+			{offloading("veth1"), 0, 1, 5},
+			{offloading("veth1", "veth2"), 0, 1, 5},
+			{many, 0, maxFlowtables, 4 + maxFlowtables},
 		} {
 			node.become(step.node)
 			time.Sleep(interval)
 			synctest.Wait()
-			if err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(exported, step.want))); err != nil {
+			if err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(exported, step.bridges, step.flowtables))); err != nil {
 				t.Error(err)
 			}
 			if len(lines) != step.log {
