@@ -71,7 +71,7 @@ func main() {
 	fs.Usage = func() { fmt.Fprintf(os.Stderr, usage, name, fs.FlagUsages()) }
 	c.addFlags(fs)
 	showVersion := fs.Bool("version", len(args) == 1 && args[0] == "version", "print version, commit, build date, Go version and platform, and exit")
-	err := fs.Parse(args)
+	err := explainRemoved(fs.Parse(args))
 	if errors.Is(err, pflag.ErrHelp) {
 		return
 	}
@@ -126,11 +126,9 @@ func (o *options) run(ctx context.Context) error {
 // removeAll removes what the agent has left in the kernel and on the disk. With
 // --cleanup-wait it returns when ctx ends.
 func (o *options) removeAll(ctx context.Context) error {
-	marks, _ := parseMark(o.mark)
-	if o.blockEstablished {
-		mark, _ := parseMark(o.blockMark)
-		marks |= mark
-	}
+	mark, _ := parseMark(o.mark)
+	blockMark, _ := parseMark(o.blockMark)
+	marks := mark | blockMark
 	err := steer.Cleanup(ctx) // first: its rules set marks
 	err = errors.Join(err, bridgefilter.Cleanup(), conntrack.Unmark(ctx, marks))
 	if o.snapshotCache != "" {

@@ -53,7 +53,6 @@ type options struct {
 	share             int
 	divert            steer.Divert
 	mark              string
-	blockEstablished  bool
 	blockMark         string
 	rememberVerdicts  time.Duration
 	rememberMark      string
@@ -106,8 +105,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.share, "pod-share", o.share, "packets per second of each pod of this node that are decided before the packets of pods beyond their share; those are decided with the remaining capacity. 0 disables shares: a pod that floods then delays the first packets of all other pods")
 	fs.TextVar(&o.divert, "divert", o.divert, "how packets are queued, `MODE`: queue (nftables statement), xtables (NFQUEUE target through nft_compat), or auto, which uses what the kernel supports. Start fails with a way that the kernel lacks")
 	fs.StringVar(&o.mark, "mark", o.mark, "the one `BIT` of packet marks and conntrack marks that the agent uses. Other software that uses the same bit breaks enforcement")
-	fs.BoolVar(&o.blockEstablished, "block-established", o.blockEstablished, "block established connections that policies no longer allow, until they allow them again; when false policies apply to new connections only")
-	fs.StringVar(&o.blockMark, "block-mark", o.blockMark, "with --block-established, the one `BIT` of conntrack marks that marks blocked connections. Other software that uses the same bit blocks connections or unblocks them")
+	fs.StringVar(&o.blockMark, "block-mark", o.blockMark, "the one `BIT` of conntrack marks that marks established connections that policies no longer allow. Other software that uses the same bit blocks connections or unblocks them")
 	fs.DurationVar(&o.rememberVerdicts, "remember-verdicts", o.rememberVerdicts, "how long the kernel accepts further connections of a kind (source, destination, protocol and port) that policies allow without asking the agent, at least 20s; a change of policies or pods ends it at once. If no agent runs, such connections are accepted for as long. 0 has every connection decided by the agent")
 	fs.StringVar(&o.rememberMark, "remember-mark", o.rememberMark, "with --remember-verdicts, the one `BIT` of packet marks, not of conntrack marks, that the agent uses for it")
 	fs.TextVar(&o.earlyUDP, "early-udp", o.earlyUDP, "`WHEN` to queue new UDP connections to Services: true before routing, false after it, where kernels before 6.12 lose one of two DNS queries that are sent at the same time; auto decides by the kernel's version")
@@ -129,7 +127,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.maxCrashes, "max-crashes", o.maxCrashes, "run the agent as a child of this process, which starts it again at once when it crashes, and exits with its status after so many crashes within a minute. 0 runs the agent in this process")
 	fs.StringVar(&o.snapshotCache, "snapshot-cache", o.snapshotCache, "`FILE` that keeps the state of the cluster across restarts, so that an agent that starts enforces it until the API server has answered; its folder must exist and be writable. Empty keeps none: packets of selected pods then wait for the API server")
 	fs.DurationVar(&o.snapshotMaxAge, "snapshot-cache-max-age", o.snapshotMaxAge, "how long ago the state in --snapshot-cache may have been current; an older file is ignored. With a long time, an agent that starts during an outage enforces an old state")
-	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything that the agent has installed in the kernel, its bits of connection marks (--mark, and --block-mark with --block-established) and the file of --snapshot-cache, and exit. Pods are then not isolated")
+	fs.BoolVar(&o.cleanup, "cleanup", o.cleanup, "remove everything that the agent has installed in the kernel, its bits of connection marks (--mark and --block-mark) and the file of --snapshot-cache, and exit. Pods are then not isolated")
 	fs.BoolVar(&o.cleanupWait, "cleanup-wait", o.cleanupWait, "like --cleanup, but wait to be terminated instead of exiting, for a DaemonSet that cleans all nodes")
 }
 
@@ -159,7 +157,7 @@ func (o *options) validate(args []string) error {
 	}
 	if blockMark, err := parseMark(o.blockMark); err != nil {
 		fault("block-mark", o.blockMark, "%v", err)
-	} else if o.blockEstablished && blockMark == mark {
+	} else if blockMark == mark {
 		fault("block-mark", o.blockMark, "is the bit of --mark")
 	}
 	if rememberMark, err := parseMark(o.rememberMark); err != nil {
@@ -244,6 +242,7 @@ func parseMark(s string) (uint32, error) {
 // config returns the configuration of the agent for valid options.
 func (o *options) config(ctx context.Context) (agent.Config, error) {
 	mark, _ := parseMark(o.mark)
+	blockMark, _ := parseMark(o.blockMark)
 	cfg := agent.Config{
 		PodWatches:          o.podWatches,
 		MaxPodWatches:       o.maxPodWatches,
@@ -256,6 +255,7 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 		Share:               uint32(o.share),
 		Divert:              o.divert,
 		Mark:                mark,
+		BlockMark:           blockMark,
 		EarlyUDP:            o.earlyUDP,
 		SourceCheckExempt:   o.sourceCheckExempt,
 		FailOpen:            o.failOpen,
@@ -274,9 +274,6 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 	if o.rememberVerdicts > 0 {
 		cfg.RememberVerdicts = o.rememberVerdicts
 		cfg.RememberMark, _ = parseMark(o.rememberMark)
-	}
-	if o.blockEstablished {
-		cfg.BlockMark, _ = parseMark(o.blockMark)
 	}
 	for _, s := range o.tunnelPorts {
 		port, _ := agent.ParsePort(s)

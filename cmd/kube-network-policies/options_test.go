@@ -17,7 +17,7 @@ func parse(args ...string) (*options, error) {
 	o := newOptions()
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	o.addFlags(fs)
-	if err := fs.Parse(args); err != nil {
+	if err := explainRemoved(fs.Parse(args)); err != nil {
 		return nil, err
 	}
 	return o, o.validate(fs.Args())
@@ -68,8 +68,10 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"--block-mark=0x6"}, []string{"--block-mark=0x6", "exactly one bit"}},
 		{[]string{"--block-mark=0x8000"}, []string{"--block-mark=0x8000", "kube-proxy"}},
 		{[]string{"--block-mark=bit"}, []string{"--block-mark=bit", "number"}},
-		{[]string{"--block-established", "--block-mark=0x1000"}, []string{"--block-mark=0x1000", "--mark"}},
-		{[]string{"--block-established", "--mark=0x800"}, []string{"--block-mark=0x800", "--mark"}},
+		{[]string{"--block-mark=0x1000"}, []string{"--block-mark=0x1000", "--mark"}},
+		{[]string{"--mark=0x800"}, []string{"--block-mark=0x800", "--mark"}},
+		{[]string{"--block-established"}, []string{"--block-established was removed", "always blocked"}},
+		{[]string{"--block-established=false"}, []string{"--block-established was removed", "always blocked"}},
 		{[]string{"--remember-verdicts=5s"}, []string{"--remember-verdicts=5s", "20s", "1h0m0s"}},
 		{[]string{"--remember-verdicts=2h"}, []string{"--remember-verdicts=2h"}},
 		{[]string{"--remember-verdicts=30500ms"}, []string{"--remember-verdicts=30.5s", "whole seconds"}},
@@ -159,16 +161,13 @@ func TestKindFlags(t *testing.T) {
 	}
 }
 
-func TestBlockMarkNeedsBlockEstablished(t *testing.T) {
+func TestEstablishedConnectionsAreAlwaysBlocked(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		want uint32
 	}{
-		{nil, 0},
-		{[]string{"--block-mark=0x400"}, 0},
-		{[]string{"--mark=0x800", "--remember-verdicts=0"}, 0},
-		{[]string{"--block-established"}, 0x800},
-		{[]string{"--block-established", "--block-mark=0x400"}, 0x400},
+		{nil, 0x800},
+		{[]string{"--block-mark=0x400"}, 0x400},
 	} {
 		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
 			if cfg := configOf(t, tc.args...); cfg.BlockMark != tc.want {

@@ -59,8 +59,8 @@ type agent struct {
 	owners   *owners
 	reuse    *reuse
 	eval     *evaluator
-	verdicts *verdictcache.Cache  // nil remembers none
-	blocker  *conntrack.Blocker   // nil blocks no established connections
+	verdicts *verdictcache.Cache // nil remembers none
+	blocker  *conntrack.Blocker
 	links    *links.Watcher       // nil if sources are not checked
 	bridges  *bridgefilter.Filter // the same
 	cni      *cnicache.Cache      // nil if addresses of pods are those of their status
@@ -169,9 +169,7 @@ func Run(ctx context.Context, cfg Config) error {
 		group.Go(func() error { return a.bridges.Run(ctx) })
 	}
 	group.Go(func() error { return a.reuse.Run(ctx) })
-	if a.blocker != nil {
-		group.Go(func() error { return a.blocker.Run(ctx) })
-	}
+	group.Go(func() error { return a.blocker.Run(ctx) })
 	group.Go(func() error { return a.eval.Run(ctx) })
 	if a.verdicts != nil {
 		group.Go(func() error { return a.verdicts.Run(ctx) })
@@ -228,7 +226,7 @@ func newAgent(cfg Config, caps steer.Capabilities, node *nodecheck.Checker, reg 
 		Learned:               a.observer,
 		Verdicts:              a.remembering(),
 		Flows:                 a.flows,
-		Accepted:              a.accepting(),
+		Accepted:              a.blocker.Accepted,
 		LogDenied:             cfg.LogDenied,
 		Logger:                klog.LoggerWithName(logger, "enforce"),
 		Registerer:            reg,
@@ -413,9 +411,7 @@ func (a *agent) recheck() {
 	if a.bridges != nil {
 		a.bridges.Verify()
 	}
-	if a.blocker != nil {
-		a.blocker.Recheck()
-	}
+	a.blocker.Recheck()
 }
 
 // resteer applies a change of resolvers, interfaces or owners. Before the first snapshot

@@ -50,7 +50,7 @@ type Config struct {
 	// Mark is the one bit of packet and conntrack marks that is ours.
 	Mark uint32
 	// BlockMark is the one bit of conntrack marks that blocks established connections
-	// that policies no longer allow. Zero means that none is blocked.
+	// that policies no longer allow.
 	BlockMark uint32
 	// RememberVerdicts is how long the kernel remembers that connections of a class are
 	// allowed, see package verdictcache. Zero has every connection decided by the agent.

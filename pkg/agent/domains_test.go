@@ -110,7 +110,7 @@ func TestChangedResolversAreSteered(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := &fakeObserver{onFollow: func() {}}
-		a := &agent{enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, observer: l, metrics: newMetrics(reg), ready: make(chan struct{})}
+		a := &agent{blocker: newTestBlocker(t, reg), enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, observer: l, metrics: newMetrics(reg), ready: make(chan struct{})}
 		a.follow(nil, nil, reg)
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)

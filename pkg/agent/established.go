@@ -11,11 +11,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 )
 
-// newBlocker returns nil if established connections are not blocked.
 func (a *agent) newBlocker(cfg Config, reg prometheus.Registerer) (*conntrack.Blocker, error) {
-	if cfg.BlockMark == 0 {
-		return nil, nil
-	}
 	return conntrack.New(conntrack.Config{
 		Mark:        cfg.BlockMark,
 		AcceptedFor: cfg.RememberVerdicts,
@@ -24,22 +20,10 @@ func (a *agent) newBlocker(cfg Config, reg prometheus.Registerer) (*conntrack.Bl
 	})
 }
 
-// accepting returns what is called for each accepted packet, nil if no established
-// connections are blocked.
-func (a *agent) accepting() func(packet.Packet) {
-	if a.blocker == nil {
-		return nil
-	}
-	return a.blocker.Accepted
-}
-
 // block blocks the connections that s denies, which differs from the snapshot before by
 // change. It is not called with a saved state: connections that it denies may be allowed by
 // what has changed since.
 func (a *agent) block(s *policy.Snapshot, change conntrack.Change) {
-	if a.blocker == nil {
-		return
-	}
 	if !a.blocks {
 		change = conntrack.Change{All: true}
 	}

@@ -155,21 +155,27 @@ func TestConnectionsThatWereNotEvaluatedAreListed(t *testing.T) {
 	}
 }
 
+// newTestBlocker returns a blocker that does not run.
+func newTestBlocker(t testing.TB, reg prometheus.Registerer) *conntrack.Blocker {
+	t.Helper()
+	blocker, err := conntrack.New(conntrack.Config{Mark: conntrack.DefaultMark, Registerer: reg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return blocker
+}
+
 // TestASavedStateBlocksNothing: all connections are evaluated by the first snapshot that is
 // made of lists, whatever the saved state was.
 func TestASavedStateBlocksNothing(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("listed %v", listed), func(t *testing.T) {
 			reg := prometheus.NewRegistry()
-			blocker, err := conntrack.New(conntrack.Config{Mark: conntrack.DefaultMark, Registerer: reg})
-			if err != nil {
-				t.Fatal(err)
-			}
 			steerer, err := steer.NewFake(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, knftables.NewFake(knftables.InetFamily, steer.TableName))
 			if err != nil {
 				t.Fatal(err)
 			}
-			a := &agent{blocker: blocker, enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
+			a := &agent{blocker: newTestBlocker(t, reg), enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
 			a.follow(nil, nil, reg)
 			a.publish(t.Context(), policy.New(policy.Model{}), time.Now(), listed)
 			if a.blocks != listed {

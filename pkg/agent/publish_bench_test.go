@@ -38,7 +38,7 @@ func BenchmarkPublish(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			a := &agent{enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
+			a := &agent{blocker: newTestBlocker(b, reg), enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
 			a.follow(nil, nil, reg)
 			a.publish(b.Context(), policy.New(m), time.Now(), true)
 			b.ReportAllocs()

@@ -106,7 +106,7 @@ func TestObserverFollowsBeforeSteering(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				a := &agent{enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
+				a := &agent{blocker: newTestBlocker(t, reg), enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
 				a.follow(nil, nil, reg)
 				l := &fakeObserver{resolvers: []netip.AddrPort{resolver}, onFollow: func() {
 					select {

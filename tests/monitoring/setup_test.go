@@ -68,7 +68,7 @@ func start(t *testing.T, nodes int) *cluster {
 		c.CreatePods(t, "y/web@2 app=web", "y/client@2")
 	}
 	for n, node := range c.Nodes {
-		c.agents = append(c.agents, c.StartOn(t, node, "--block-established", "--metrics-bind-address="+c.agentAddress(n)))
+		c.agents = append(c.agents, c.StartOn(t, node, "--metrics-bind-address="+c.agentAddress(n)))
 	}
 	c.startWriter(t)
 	c.Expect(t, labtest.Yes("x/client", "x/web", "tcp/80"), labtest.No("x/client", "x/web", "tcp/81"))

@@ -71,7 +71,7 @@ table inet service {
 func TestEstablishedConnectionsToTheOwnNode(t *testing.T) {
 	labtest.SkipShort(t)
 	c := newCluster(t, 1, "x/web@1 app=web", "x/db@1 app=db")
-	agent := c.Start(t, labtest.WithAdmin, "--block-established")[0]
+	agent := c.Start(t, labtest.WithAdmin)[0]
 	listener := listenOn(t, c.Hosts["node-1"], pairPort)
 	var denied, spared []pair
 	for _, addr := range c.Addrs(t, "node-1") {

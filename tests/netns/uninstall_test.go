@@ -84,7 +84,7 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	}
 
 	run("flush chain inet other look", "nft", "-f", "-")
-	run("", labtest.AgentBinary, "--cleanup", "--block-established", "--snapshot-cache="+saved)
+	run("", labtest.AgentBinary, "--cleanup", "--snapshot-cache="+saved)
 	run(countsMarks, "nft", "-f", "-")
 	talks()
 	counters := run("", "nft", "list", "counters")
