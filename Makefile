@@ -135,8 +135,8 @@ test-vm: tools build ## the kernel's side of it, or those tests that RUN matches
 	$(GO) test -c -o bin/vm/ $(KERNEL)
 	tests/vm/run.sh -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
 		-f "$$(readlink -f "$$(command -v iptables-nft)"):/usr/sbin/iptables-nft" -f "$$(dirname "$$(find /usr/lib -name libxt_NFQUEUE.so | head -n 1)")" \
-		env AGENT_BINARY=/tests/kube-network-policies NETNS_REQUIRED=1 SLOWNESS=5 \
-		bash -c 'cd /tests; modprobe -a nf_conntrack br_netfilter; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
+		env AGENT_BINARY=/tests/kube-network-policies NETNS_REQUIRED=1 FLOWTABLES_REQUIRED=1 SLOWNESS=5 \
+		bash -c 'cd /tests; modprobe -a nf_conntrack br_netfilter nft_flow_offload nf_flow_table_inet; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
 			for test in *.test; do echo "$$test"; ./"$$test" -test.run "$(RUN)" || failed=1; done; [ -z "$$failed" ]'
 
 test-conformance-vm: build ## the conformance suites on that kernel: half an hour
