@@ -25,17 +25,20 @@ const DefaultMark uint32 = 0x800
 
 const (
 	// minInterval is the least time between the starts of two checks. Changes that
-	// arrive meanwhile share one.
-	minInterval = 250 * time.Millisecond
+	// arrive meanwhile share one. It is a part of the time that a connection goes on after
+	// a change denies it.
+	minInterval = 20 * time.Millisecond
 	// A check of what changed is followed by a pause of restShare times its time, so that
 	// it uses at most a tenth of a core. The pause is no longer than maxRest, or than
 	// minPassInterval where the kernel does not filter, for the sake of the next change.
 	restShare = 9
 	maxRest   = 750 * time.Millisecond
-	// againAfter is when connections are listed again that were blocked: their packets
-	// may have been accepted just before, and have made an entry just after. Those that
+	// Connections that were blocked are listed again soonAfter and againAfter: their packets
+	// may have been accepted just before, and have made an entry just after, or have been
+	// offloaded meanwhile. The agent may wait for a busy CPU in between. Those that
 	// were not evaluated until now are listed once more after lateAfter: by then the
 	// nftables table has the packets of further ones evaluated.
+	soonAfter  = 50 * time.Millisecond
 	againAfter = 500 * time.Millisecond
 	lateAfter  = 5 * time.Second
 

@@ -48,6 +48,7 @@ func (b *Blocker) check(ctx context.Context, evaluate Evaluator, change Change) 
 	}
 	for _, f := range b.filters(blocked) {
 		b.listAgain(f, start.Add(againAfter))
+		b.listAgain(f, start.Add(soonAfter))
 	}
 	if len(filters) == 0 {
 		return err
