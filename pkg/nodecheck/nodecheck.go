@@ -274,7 +274,7 @@ const (
 )
 
 // checkFlowtables finds flowtables. The agent takes blocked connections out of them, but what
-// hardware forwards goes on until the kernel has told the hardware.
+// hardware forwards goes on until the kernel has removed it there.
 func checkFlowtables(node Node) []Problem {
 	flowtables, err := node.Flowtables()
 	if err != nil {

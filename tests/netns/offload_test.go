@@ -168,12 +168,9 @@ var endings = map[string]ending{
 		labtest.Until(t, agent, connections, func(m lab.Metrics) float64 { return m.Sum("netpol_conntrack_blocked_total") })
 	},
 	"another pod gets the addresses": func(t *testing.T, c *cluster, agent *lab.Agent, connections float64) {
-		next := labtest.NewPod("x/new@1 app=sealed")
-		next.Status = c.Pods["x/web"].Object.Status
-		if err := c.Manifests.Remove(labtest.PodFile("x/web")); err != nil {
-			t.Fatal(err)
-		}
-		c.Put(t, labtest.PodFile("x/new"), next)
+		next := labtest.NewPod("x/web@1 app=sealed")
+		next.Status, next.UID = c.Pods["x/web"].Object.Status, "another"
+		c.Put(t, labtest.PodFile("x/web"), next)
 		labtest.Until(t, agent, connections, func(m lab.Metrics) float64 { return m.Sum("netpol_conntrack_removed_total") })
 		labtest.Until(t, agent, 0, func(m lab.Metrics) float64 { return -m.Sum("netpol_stale_addresses") })
 	},
