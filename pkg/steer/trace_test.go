@@ -456,6 +456,20 @@ func TestBlockedConnectionsAreDropped(t *testing.T) {
 	}
 }
 
+// A packet of a blocked connection that reached the hook forward could have a flowtable of
+// another program forward those that follow past all hooks.
+func TestBlockedConnectionsDoNotReachForward(t *testing.T) {
+	s, fake := newFake(t, func(c *Config) { c.BlockMark = 0x800 })
+	mustSync(t, s, Sets{Ingress: []netip.Addr{v4}})
+	fake.Table.Chains["postrouting"].Rules = nil
+	established := state(steertest.Established)
+	checkTraces(t, fake, []traceCase{
+		{"original", pkt(peer4, v4, proto("tcp"), established, forwarded, marked(0, 0x800|DefaultMark)), drop},
+		{"reply", pkt(v4, peer4, proto("tcp"), established, reply, forwarded, marked(0, 0x800)), drop},
+		{"not blocked", pkt(peer4, v4, proto("tcp"), established, forwarded, marked(0, DefaultMark)), accept},
+	})
+}
+
 // randomSets draws from few addresses and prefixes, so that they meet often.
 func randomSets(r *rand.Rand) Sets {
 	addrs := func() []netip.Addr {
