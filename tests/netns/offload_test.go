@@ -136,6 +136,9 @@ func (c *cluster) offload(t *testing.T, pairs []pair) {
 	}
 }
 
+// webFromY lets the pods of y connect to those with app=web of x.
+var webFromY = labtest.Policy("x", "web", `{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{namespaceSelector: {matchLabels: {ns: y}}}]}]}`)
+
 // isolated isolates pods from all others, in the given directions.
 func isolated(app, directions string) string {
 	return labtest.Policy("x", app, fmt.Sprintf(`{podSelector: {matchLabels: {app: %s}}, policyTypes: [%s]}`, app, directions))
@@ -187,7 +190,7 @@ func TestOffloadedConnectionsEnd(t *testing.T) {
 			vips := c.service(t, c.Pods["x/web"])
 			c.Apply(t, "closed", isolated("closed", "Ingress"))
 			c.Apply(t, "sealed", isolated("sealed", "Ingress, Egress"))
-			c.Apply(t, "policies", fromY)
+			c.Apply(t, "policies", webFromY)
 			agent := c.Start(t)[0]
 			c.Expect(t, labtest.Yes("y/near", "x/web", "tcp/80"))
 			waitForPasses(t, agent, 2) // what comes is not found by these
@@ -221,7 +224,7 @@ func TestOffloadedConnectionsResume(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/near@1")
 	needFlowtables(t, c.Nodes[0])
 	vips := c.service(t, c.Pods["x/web"])
-	c.Apply(t, "policies", fromY)
+	c.Apply(t, "policies", webFromY)
 	agent := c.Start(t)[0]
 	c.Expect(t, labtest.Yes("y/near", "x/web", "tcp/80"))
 	listener := listenOn(t, c.Hosts["x/web"], pairPort)
@@ -237,7 +240,7 @@ func TestOffloadedConnectionsResume(t *testing.T) {
 		p.send(t, "denied")
 		p.silent(t)
 	})
-	c.Replace(t, "policies", fromY)
+	c.Replace(t, "policies", webFromY)
 	each(pairs, func(p pair) { p.received(t, "denied", passTime) })
 	c.offload(t, pairs)
 }
