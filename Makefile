@@ -36,13 +36,13 @@ QUICK = -ldflags=-w -timeout 60m $(VET)
 
 # Packages whose tests send packets. They wait most of the time, and in the short form run
 # beside each other.
-PACKETS = ./tests/lab ./tests/netns ./tests/attacks ./tests/suite ./tests/demo ./tests/backends/netns
+PACKETS = ./tests/lab ./tests/netns ./tests/attacks ./tests/neighbours ./tests/suite ./tests/demo ./tests/backends/netns
 
 # Packages that run goroutines or are called from several.
 RACE = ./pkg/agent ./pkg/bridgefilter ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg/nodecheck ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
 
 # Packages whose tests ask the kernel.
-KERNEL = ./pkg/conntrack ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns
+KERNEL = ./pkg/conntrack ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns ./tests/neighbours
 
 # Modules of their own, because of what they depend on.
 MODULES = tests/netpol tests/integration tests/conformance tests/conformance/v0.1.7 tests/conformance/v0.2.0 tests/bench/plots tests/view release
@@ -53,7 +53,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-other bench-packages dashboard-picture view-picture manifests image image-prober release release-dry-run clean demo-tools tools monitoring-tools image-tools view-tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-other bench-packages dashboard-picture view-picture manifests image image-prober release release-dry-run clean demo-tools tools packet-tools monitoring-tools image-tools view-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -75,7 +75,7 @@ test-all: ## every test there is, the linters and the demo, as root: what CI run
 	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-mutants test-integration e2e-slice demo vulnerabilities
 
 test-unit: tools ## the tests of each package
-	$(GO) test $(SHORT) $(QUICK) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|backends/netns|suite|demo|monitoring|image)$$')
+	$(GO) test $(SHORT) $(QUICK) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|neighbours|backends/netns|suite|demo|monitoring|image)$$')
 	cd tests/netpol && $(GO) test $(SHORT) ./...
 	cd release && $(GO) test $(SHORT) ./...
 
@@ -95,7 +95,7 @@ test-view: view-tools ## the page of kubectl netpol view in a browser, Chromium
 test-image: image-tools ## the Dockerfile built by buildah from base images of Debian's packages, as root and without Docker
 	$(GO) test -v -count 1 -timeout 30m ./tests/image
 
-test-packets: tools ## real packets through the agent and a few scenarios, in network namespaces, as root
+test-packets: packet-tools ## real packets through the agent and a few scenarios, in network namespaces, as root
 	$(GO) test $(SHORT) $(QUICK) -p $(if $(SHORT),4,1) -count 1 $(PACKETS)
 
 test-conformance-packets: tools build ## the conformance suites with real packets, as root: three minutes
@@ -134,10 +134,10 @@ test-vm: tools build ## the kernel's side of it, or those tests that RUN matches
 	rm -rf bin/vm && mkdir bin/vm && cp bin/kube-network-policies bin/vm/
 	$(GO) test -c -o bin/vm/ $(KERNEL)
 	tests/vm/run.sh -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
-		-f "$$(readlink -f "$$(command -v iptables-nft)"):/usr/sbin/iptables-nft" -f "$$(dirname "$$(find /usr/lib -name libxt_NFQUEUE.so | head -n 1)")" \
+		$(foreach name,iptables-nft iptables-nft-save iptables-nft-restore ip6tables-nft ip6tables-nft-save ip6tables-nft-restore,-f "$$(readlink -f "$$(command -v iptables-nft)"):/usr/sbin/$(name)") -f "$$(dirname "$$(find /usr/lib -name libxt_NFQUEUE.so | head -n 1)")" \
 		env AGENT_BINARY=/tests/kube-network-policies NETNS_REQUIRED=1 FLOWTABLES_REQUIRED=1 SLOWNESS=5 \
 		bash -c 'cd /tests; modprobe -a nf_conntrack br_netfilter nft_flow_offload nf_flow_table_inet; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
-			for test in *.test; do echo "$$test"; ./"$$test" -test.run "$(RUN)" || failed=1; done; [ -z "$$failed" ]'
+			for test in *.test; do echo "$$test"; short=; [ "$$test" != neighbours.test ] || short=-test.short; ./"$$test" $$short -test.run "$(RUN)" || failed=1; done; [ -z "$$failed" ]'
 
 test-conformance-vm: build ## the conformance suites on that kernel: half an hour
 	mkdir -p bin/conformance && cp bin/kube-network-policies bin/conformance/
@@ -287,6 +287,9 @@ demo-tools:
 
 tools:
 	@tests/lab/tools.sh nft ip iptables-nft
+
+packet-tools:
+	@tests/lab/tools.sh nft ip iptables-nft iptables-legacy ipset conntrack tc
 
 monitoring-tools:
 	@tests/lab/tools.sh promtool prometheus

@@ -119,7 +119,7 @@ func Run(ctx context.Context, cfg Config) error {
 	countRestarts(reg, cfg.Restarts)
 	// Readiness does not depend on the names that are found on the node: they do not prove
 	// that packets pass by.
-	node := nodecheck.New(ctx, nodecheck.Host{}, reg)
+	node := nodecheck.New(ctx, nodecheck.Host{Table: steer.TableName, UntrackedCounter: steer.UntrackedCounter}, reg)
 	a, err := newAgent(cfg, caps, node, reg, logger)
 	if err != nil {
 		return err

@@ -10,7 +10,10 @@ import (
 )
 
 // Host is the node of this process: its network namespace, read without changing it.
-type Host struct{}
+type Host struct {
+	// Table is the agent's, of the family inet, and UntrackedCounter one of its counters.
+	Table, UntrackedCounter string
+}
 
 // Interfaces implements Node.
 func (Host) Interfaces() ([]string, error) {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// interval is the time between two looks at the interfaces. A node that is new has no bridge
+// interval is the time between two looks at what changes. A node that is new has no bridge
 // yet when its agent starts.
 const interval = time.Minute
 
@@ -35,6 +35,14 @@ type Node interface {
 	Chains() ([]string, error)
 	// Flowtables returns the flowtables of all tables of nftables.
 	Flowtables() ([]Flowtable, error)
+	// Dropping returns the names of base chains that forwarded packets pass and that
+	// drop what no rule accepts.
+	Dropping() ([]string, error)
+	// Untracked returns how many packets of pods were decided though they are kept from
+	// connection tracking.
+	Untracked() (uint64, error)
+	// Programs returns what may send packets of pods on before they pass netfilter.
+	Programs() ([]string, error)
 }
 
 // Flowtable forwards packets of established connections past all rules.
@@ -56,6 +64,10 @@ const (
 	Offload Cause = "flowtable"
 	// PolicyEngine means that other software has rules for network policies.
 	PolicyEngine Cause = "policy_engine"
+	// Firewall means that other software drops what it does not know.
+	Firewall Cause = "firewall"
+	// Untracked means that other software keeps packets of pods from connection tracking.
+	Untracked Cause = "untracked"
 	// OwnNode means that the pods of the agent's node name are not those of this machine.
 	OwnNode Cause = "own_node"
 	// PodInterface means that no interface leads to any pod.
@@ -68,7 +80,7 @@ const (
 	Unknown Cause = "unknown"
 )
 
-var causes = []Cause{BridgeNetfilter, DataPlane, Offload, PolicyEngine, OwnNode, PodInterface, PodRanges, Queue, Unknown}
+var causes = []Cause{BridgeNetfilter, DataPlane, Offload, PolicyEngine, Firewall, Untracked, OwnNode, PodInterface, PodRanges, Queue, Unknown}
 
 // Problem is what an operator should know of the node.
 type Problem struct {
@@ -111,8 +123,11 @@ type Checker struct {
 	engines []Problem
 	// changing are those that were found last of what is looked at every minute.
 	changing []Problem
-	facts    comparison
-	poked    chan struct{}
+	// untracked is the count at the last look, if looked.
+	untracked uint64
+	looked    bool
+	facts     comparison
+	poked     chan struct{}
 
 	mu     sync.Mutex
 	health error
@@ -122,7 +137,7 @@ type Checker struct {
 func New(ctx context.Context, node Node, reg prometheus.Registerer) *Checker {
 	c := &Checker{node: node, engines: checkChains(node), poked: make(chan struct{}, 1), gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "netpol_node_problems",
-		Help: "What on this node may keep policies from being enforced, or enforces policies too, by cause. Tables and chains are looked at when the agent starts, all else every minute.",
+		Help: "What on this node may keep policies from being enforced, or enforces policies too, by cause. Other policy engines are looked for when the agent starts, the rest every minute.",
 	}, []string{"cause"})}
 	reg.MustRegister(c.gauge)
 	log(ctx, c.engines)
@@ -164,9 +179,9 @@ func (c *Checker) Healthy() error {
 	return c.health
 }
 
-// look logs which problems of interfaces and flowtables are new.
+// look logs which problems of what is looked at every minute are new.
 func (c *Checker) look(ctx context.Context) {
-	found := append(checkInterfaces(c.node), checkFlowtables(c.node)...)
+	found := slices.Concat(checkInterfaces(c.node), checkFlowtables(c.node), checkFirewalls(c.node), checkPrograms(c.node), c.checkUntracked())
 	log(ctx, without(found, c.changing))
 	c.changing = found
 }

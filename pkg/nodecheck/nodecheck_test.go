@@ -22,6 +22,8 @@ import (
 type fake struct {
 	interfaces, ports, chains []string
 	flowtables                []Flowtable
+	dropping, programs        []string
+	untracked                 uint64
 	sysctls                   map[string]string
 	err                       error
 }
@@ -40,6 +42,12 @@ func (f fake) Sysctl(path string) (string, error) {
 func (f fake) Chains() ([]string, error) { return f.chains, f.err }
 
 func (f fake) Flowtables() ([]Flowtable, error) { return f.flowtables, f.err }
+
+func (f fake) Dropping() ([]string, error) { return f.dropping, f.err }
+
+func (f fake) Untracked() (uint64, error) { return f.untracked, f.err }
+
+func (f fake) Programs() ([]string, error) { return f.programs, f.err }
 
 // bridge returns a node with a pod on a bridge, and its sysctls.
 func bridge(ipv4, ipv6 string) fake {
@@ -80,7 +88,9 @@ func TestCheck(t *testing.T) {
 		"kube-proxy and ourself": {node: fake{chains: []string{"kube-network-policies", "kube-proxy", "KUBE-FORWARD", "KUBE-SERVICES"}}},
 		"a flowtable": {fake{flowtables: []Flowtable{{Table: "kube-proxy", Name: "fastpath", Devices: []string{"eth0"}}}},
 			[]string{"flowtable flowtable fastpath of table kube-proxy"}},
-		"unreadable": {fake{err: errors.New("denied")}, []string{"unknown denied", "unknown denied", "unknown denied"}},
+		"Docker":     {fake{dropping: []string{"ip filter FORWARD"}}, []string{"firewall ip filter FORWARD"}},
+		"eBPF":       {fake{programs: []string{"XDP program at veth1"}}, []string{"data_plane XDP program at veth1"}},
+		"unreadable": {fake{err: errors.New("denied")}, slices.Repeat([]string{"unknown denied"}, 6)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -95,10 +105,11 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-const exported = `# HELP netpol_node_problems What on this node may keep policies from being enforced, or enforces policies too, by cause. Tables and chains are looked at when the agent starts, all else every minute.
+const exported = `# HELP netpol_node_problems What on this node may keep policies from being enforced, or enforces policies too, by cause. Other policy engines are looked for when the agent starts, the rest every minute.
 # TYPE netpol_node_problems gauge
 netpol_node_problems{cause="bridge_netfilter"} %d
 netpol_node_problems{cause="data_plane"} 0
+netpol_node_problems{cause="firewall"} 0
 netpol_node_problems{cause="flowtable"} %d
 netpol_node_problems{cause="own_node"} 0
 netpol_node_problems{cause="pod_interface"} 0
@@ -106,6 +117,7 @@ netpol_node_problems{cause="pod_ranges"} 0
 netpol_node_problems{cause="policy_engine"} 1
 netpol_node_problems{cause="queue"} 0
 netpol_node_problems{cause="unknown"} 0
+netpol_node_problems{cause="untracked"} 0
 `
 
 // changing is a node that becomes another one.
@@ -130,6 +142,9 @@ func (c *changing) Interfaces() ([]string, error)      { return c.now().Interfac
 func (c *changing) BridgePort(name string) bool        { return c.now().BridgePort(name) }
 func (c *changing) Flowtables() ([]Flowtable, error)   { return c.now().Flowtables() }
 func (c *changing) Sysctl(path string) (string, error) { return c.now().Sysctl(path) }
+func (c *changing) Dropping() ([]string, error)        { return c.now().Dropping() }
+func (c *changing) Untracked() (uint64, error)         { return c.now().Untracked() }
+func (c *changing) Programs() ([]string, error)        { return c.now().Programs() }
 
 // TestBridgeThatComesLater gives the node a bridge after the agent has started, as the first
 // pod of a new node does, and then sets the sysctls. Later it has flowtables.
@@ -182,6 +197,33 @@ func TestBridgeThatComesLater(t *testing.T) {
 		}
 		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
 			t.Errorf("lint: %v, %v", problems, err)
+		}
+	})
+}
+
+// TestUntracked has packets come that are not tracked, and no more of them.
+func TestUntracked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &changing{fake: fake{untracked: 7}} // of an agent before
+		reg := prometheus.NewRegistry()
+		ctx, stop := context.WithCancel(t.Context())
+		c := New(ctx, node, reg)
+		ended := make(chan error)
+		go func() { ended <- c.Run(ctx, func() Facts { return Facts{} }) }()
+		for _, step := range []struct {
+			packets uint64
+			want    float64
+		}{{7, 0}, {8, 1}, {9, 1}, {9, 0}, {0, 0}, {1, 1}} {
+			node.become(fake{untracked: step.packets})
+			time.Sleep(interval)
+			synctest.Wait()
+			if got := testutil.ToFloat64(c.gauge.WithLabelValues(string(Untracked))); got != step.want {
+				t.Errorf("at %d packets %v problems are exported, want %v", step.packets, got, step.want)
+			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -64,7 +64,7 @@ func withXTables(table, xtables string) string {
 // name or, before 1.0.7, nothing) and without /etc/protocols.
 func translate(table string) string {
 	for _, r := range []struct{ pattern, with string }{
-		{`(chain overflow \{\n\t\tcounter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 7105-7108 fanout\n"},
+		{`(chain overflow \{\n\t\tct state untracked counter name "untracked"\n\t\tcounter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 7105-7108 fanout\n"},
 		{`(counter name "steered" )(xt target "NFQUEUE")?\n`, "${1}queue num 7100-7103 fanout\n"},
 		{`(chain audit \{\n\t\tcounter name "audited" )(xt target "NFQUEUE")?\n`, "${1}queue num 7109 bypass\n"},
 		{`(chain show \{\n\t\t)(xt target "NFQUEUE")?\n`, "${1}queue num 7104 bypass\n"},

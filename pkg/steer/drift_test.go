@@ -25,7 +25,7 @@ func TestRestartKeepsElementsUntilFirstSet(t *testing.T) {
 	if got := fakeContents(fake); !equalContents(got, sets.contents()) {
 		t.Errorf("after the restart: %v, want %v", got, sets.contents())
 	}
-	if got := fake.Table.Chains[divertChain].Rules[0].Rule; !strings.HasSuffix(got, "to 100-101") {
+	if got := fake.Table.Chains[divertChain].Rules[1].Rule; !strings.HasSuffix(got, "to 100-101") {
 		t.Errorf("the restarted agent has 2 queues and the rule is %q", got)
 	}
 	if tx := fake.LastTransaction.String(); strings.Contains(tx, "delete") || strings.Contains(tx, "flush set") {

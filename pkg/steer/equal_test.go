@@ -17,6 +17,7 @@ func filled(t *testing.T, i int, second bool) Sets {
 		reflect.TypeFor[[]netip.Prefix]():   {[]netip.Prefix{netip.PrefixFrom(v4, 32)}, []netip.Prefix{netip.PrefixFrom(v4, 31)}},
 		reflect.TypeFor[[]netip.AddrPort](): {[]netip.AddrPort{netip.AddrPortFrom(v4, 53)}, []netip.AddrPort{netip.AddrPortFrom(v4, 54)}},
 		reflect.TypeFor[[]Owner]():          {[]Owner{{v4, 100}}, []Owner{{v4, 101}}},
+		reflect.TypeFor[[]Forward]():        {[]Forward{{Sources: prefixes("10.8.0.0/24")}}, []Forward{{Links: []string{"a"}, Sources: prefixes("10.8.0.0/24")}}},
 		reflect.TypeFor[[]string]():         {[]string{"a"}, []string{"b"}},
 		reflect.TypeFor[[]uint16]():         {[]uint16{1}, []uint16{2}},
 		reflect.TypeFor[[]uint8]():          {[]uint8{1}, []uint8{2}},

@@ -124,7 +124,7 @@ func (m *machine) divertsTo() uint16 {
 	defer m.fake.RUnlock()
 	var first uint16
 	if m.fake.Table != nil {
-		_, to, _ := strings.Cut(m.fake.Table.Chains[divertChain].Rules[0].Rule, " to ")
+		_, to, _ := strings.Cut(m.fake.Table.Chains[divertChain].Rules[1].Rule, " to ")
 		_, _ = fmt.Sscanf(to, "%d", &first)
 	}
 	return first

@@ -127,6 +127,9 @@ func (m *metrics) synced(err error, o *observedState) {
 var steeredDesc = prometheus.NewDesc("netpol_steered_packets_total",
 	"Packets that the table sent to the agent's queues. Those missing in the counts of the queues found no agent listening.", nil, nil)
 
+var untrackedDesc = prometheus.NewDesc("netpol_untracked_packets_total",
+	"Packets that the table sent to the agent's queues though other software keeps them from connection tracking (NOTRACK). Replies among them are decided like first packets.", nil, nil)
+
 var auditDesc = prometheus.NewDesc("netpol_audit_steered_packets_total",
 	"Packets that the table sent to the audit queue, because only audited policies select their pods. The kernel accepts what the agent does not read.", nil, nil)
 
@@ -142,6 +145,7 @@ var podLinksDesc = prometheus.NewDesc("netpol_pod_link_packets_total",
 // counterDescs are the metrics of the table's counters, by name of the counter.
 var counterDescs = map[string]*prometheus.Desc{
 	steeredCounter:       steeredDesc,
+	UntrackedCounter:     untrackedDesc,
 	auditCounter:         auditDesc,
 	forgedSourcesCounter: forgedSourcesDesc,
 	tunnelsCounter:       podTunnelsDesc,

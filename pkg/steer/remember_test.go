@@ -122,10 +122,10 @@ func TestMostPacketsPassFewRules(t *testing.T) {
 		packet steertest.Packet
 		most   int
 	}{
-		{"established", pkt(v4, peer4, forwarded, state(steertest.Established)), 7},
-		{"a reply", pkt(peer6, v6, forwarded, reply, state(steertest.Established)), 7},
-		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 15},
-		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 21},
+		{"established", pkt(v4, peer4, forwarded, state(steertest.Established)), 8},
+		{"a reply", pkt(peer6, v6, forwarded, reply, state(steertest.Established)), 8},
+		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 16},
+		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 22},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := steertest.Trace(fake, tt.packet, nil)

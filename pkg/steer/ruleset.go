@@ -24,6 +24,9 @@ const (
 	blockedChain  = "prerouting-blocked"
 
 	steeredCounter = "steered"
+	// UntrackedCounter counts packets that are queued though other software keeps them from
+	// connection tracking (NOTRACK): replies are decided like first packets.
+	UntrackedCounter = "untracked"
 )
 
 // hookPoint is a hook at which packets are queued, with three base chains in a row. A
@@ -198,7 +201,7 @@ func chains(cfg Config) []chain {
 		all = append(all, chain{
 			name:     blockedChain,
 			hook:     knftables.PreroutingHook,
-			priority: knftables.ManglePriority,
+			priority: blockedPriority,
 			rules:    []string{blockedRule(cfg)},
 		})
 	}
@@ -252,9 +255,13 @@ func settledRules(cfg Config) []string {
 	)
 }
 
+// blockedPriority is just after connection tracking, at -200, and before the rules of other
+// programs that set whole connection marks, at mangle (-150) or later.
+const blockedPriority = "-199"
+
 // blockedRule drops what belongs to a blocked connection. It comes first at prerouting, too:
-// a packet that got to the hook forward might have another program's flowtable forward those
-// that follow past all hooks.
+// another program's rule might clear the mark of what got further, and its flowtable at the hook
+// forward might forward the packets that follow past all hooks.
 func blockedRule(cfg Config) string { return fmt.Sprintf("ct mark & %#x != 0 drop", cfg.BlockMark) }
 
 // linkRules accept messages of IPv6 between neighbours. They come before all rules that
@@ -350,10 +357,13 @@ func exemptRules(cfg Config) []string {
 // divertRules count packets and send them to the agent's queues.
 func divertRules(cfg Config) []string {
 	return []string{
+		countUntracked,
 		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), queueRange{cfg.Queue, cfg.Queues}.String()),
 		"drop", // not reached while the rule above is complete
 	}
 }
+
+const countUntracked = "ct state untracked counter name " + UntrackedCounter
 
 // messagesRules send to showChain the queries of the pods in namesSet to resolvers,
 // and the answers.

@@ -113,6 +113,7 @@ func (c Config) withinShare(set, address string) []string {
 // overflowRules are the rules of divertChain with the overflow queues.
 func overflowRules(cfg Config) []string {
 	return []string{
+		countUntracked,
 		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), cfg.overflow().String()),
 		"drop",
 	}

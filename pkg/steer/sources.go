@@ -119,7 +119,7 @@ func forwardedRules() []string {
 }
 
 // tableCounters are the names of the table's counters.
-var tableCounters = []string{steeredCounter, auditCounter, forgedSourcesCounter, tunnelsCounter, linksCounter}
+var tableCounters = []string{steeredCounter, UntrackedCounter, auditCounter, forgedSourcesCounter, tunnelsCounter, linksCounter}
 
 // addSources adds what the source check needs.
 func (c contents) addSources(s Sets) {

@@ -287,8 +287,8 @@ func TestRunBeforeTheFirstDesiredState(t *testing.T) {
 				switch table := fake.Table; {
 				case !earlier && table != nil:
 					t.Error("a table is written before the first desired state")
-				case earlier && !strings.HasSuffix(table.Chains[divertChain].Rules[0].Rule, "to 100-101"):
-					t.Errorf("the table of the earlier run stays as it was: %v", table.Chains[divertChain].Rules[0].Rule)
+				case earlier && !strings.HasSuffix(table.Chains[divertChain].Rules[1].Rule, "to 100-101"):
+					t.Errorf("the table of the earlier run stays as it was: %v", table.Chains[divertChain].Rules[1].Rule)
 				}
 				s.Set(isolatedPod)
 				synctest.Wait()

@@ -1,0 +1,170 @@
+package nodecheck
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/nlattr"
+)
+
+// checkFirewalls finds chains that drop what none of their rules accepts. Such a chain may have
+// rules for pods, which is not looked at.
+func checkFirewalls(node Node) []Problem {
+	names, err := node.Dropping()
+	if err != nil {
+		return []Problem{unknown("policies of chains", err)}
+	}
+	var problems []Problem
+	for _, name := range names {
+		problems = append(problems, Problem{Cause: Firewall, Message: "A chain of other software drops what none of its rules accepts: connections that policies allow need such a rule, too", Found: name})
+	}
+	return problems
+}
+
+// checkUntracked compares the count of packets that are queued though they are not tracked with
+// that of the look before.
+func (c *Checker) checkUntracked() []Problem {
+	packets, err := c.node.Untracked()
+	if err != nil {
+		return []Problem{unknown("the counter of untracked packets", err)}
+	}
+	grown := c.looked && packets > c.untracked
+	c.looked, c.untracked = true, packets
+	if !grown {
+		return nil
+	}
+	return []Problem{{Cause: Untracked, Message: "Rules of other software keep packets of pods from connection tracking (NOTRACK): replies to isolated pods are denied", Found: "netpol_untracked_packets_total grows"}}
+}
+
+// Dropping implements Node. It keeps nothing of the other chains: a node can have tens of
+// thousands.
+func (Host) Dropping() ([]string, error) {
+	var names []string
+	for family, word := range map[uint8]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"} {
+		err := listNetfilter(unix.NFT_MSG_GETCHAIN, family, func(data []byte) {
+			if name, ok := dropping(data); ok {
+				names = append(names, word+" "+name)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// dropping decodes a chain, and reports whether it is one for forwarded packets with the
+// policy drop.
+func dropping(data []byte) (name string, ok bool) {
+	var table, chain string
+	hook, policy := uint32(unix.NF_INET_NUMHOOKS), uint32(accept)
+	for typ, value := range nlattr.All(data) {
+		switch typ {
+		case unix.NFTA_CHAIN_TABLE:
+			table = unix.ByteSliceToString(value)
+		case unix.NFTA_CHAIN_NAME:
+			chain = unix.ByteSliceToString(value)
+		case unix.NFTA_CHAIN_POLICY:
+			policy = number(value)
+		case unix.NFTA_CHAIN_HOOK:
+			for typ, value := range nlattr.All(value) {
+				if typ == unix.NFTA_HOOK_HOOKNUM {
+					hook = number(value)
+				}
+			}
+		}
+	}
+	forwarded := hook == unix.NF_INET_PRE_ROUTING || hook == unix.NF_INET_FORWARD || hook == unix.NF_INET_POST_ROUTING
+	return table + " " + chain, forwarded && policy == drop
+}
+
+func number(value []byte) uint32 {
+	if len(value) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(value)
+}
+
+// forwards reports whether rules of the family netdev send packets on to another interface.
+func forwards() (bool, error) {
+	found := false
+	err := listNetfilter(unix.NFT_MSG_GETRULE, unix.NFPROTO_NETDEV, func(data []byte) {
+		found = found || bytes.Contains(data, []byte("\x08\x00\x01\x00fwd\x00")) // the name of an expression
+	})
+	return found, err
+}
+
+// Untracked implements Node.
+func (h Host) Untracked() (packets uint64, err error) {
+	err = listNetfilter(unix.NFT_MSG_GETOBJ, unix.NFPROTO_INET, func(data []byte) {
+		var table, name string
+		var content []byte
+		for typ, value := range nlattr.All(data) {
+			switch typ {
+			case unix.NFTA_OBJ_TABLE:
+				table = unix.ByteSliceToString(value)
+			case unix.NFTA_OBJ_NAME:
+				name = unix.ByteSliceToString(value)
+			case unix.NFTA_OBJ_DATA:
+				content = value
+			}
+		}
+		if table == h.Table && name == h.UntrackedCounter {
+			packets = counted(content)
+		}
+	})
+	return packets, err
+}
+
+// counted decodes the packets of a counter.
+func counted(data []byte) uint64 {
+	for typ, value := range nlattr.All(data) {
+		if typ == unix.NFTA_COUNTER_PACKETS && len(value) == 8 {
+			return binary.BigEndian.Uint64(value)
+		}
+	}
+	return 0
+}
+
+// listNetfilter lists what nftables has of a family. A kernel without that family has nothing.
+func listNetfilter(kind uint16, family uint8, add func(attributes []byte)) error {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	defer conn.Close()
+	_, err = conn.Send(netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | netlink.Dump},
+		Data:   []byte{family, unix.NFNETLINK_V0, 0, 0},
+	})
+	if err != nil {
+		return fmt.Errorf("list nftables: %w", err)
+	}
+	for m, err := range conn.ReceiveIter() {
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list nftables: %w", err)
+		}
+		if len(m.Data) >= nfgenLen {
+			add(m.Data[nfgenLen:])
+		}
+	}
+	return nil
+}
+
+const (
+	nfgenLen = 4 // struct nfgenmsg
+
+	// Policies of chains, of linux/netfilter.h.
+	drop   = 0
+	accept = 1
+)
