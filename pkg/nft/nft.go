@@ -29,7 +29,7 @@ type Options struct {
 }
 
 // Table writes one table. All commits come from one socket that stays open, so that their
-// notifications are told apart from those of other processes by its port. The socket is opened
+// notifications can be distinguished from those of other processes by its port. The socket is opened
 // at the first write, in the network namespace of the process.
 //
 // Its methods may be called from any goroutine.

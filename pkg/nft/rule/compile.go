@@ -144,12 +144,12 @@ func (c *compiler) concatenation() (parts []loaded, key Type, err error) {
 		switch {
 		case err != nil:
 			return nil, Type{}, err
-		case i == maxParts || words+s.key.words() > registerWords:
+		case i == maxParts || words+s.key.registers() > registerWords:
 			return nil, Type{}, first.errorf("the concatenation is too long")
 		}
 		parts = append(parts, loaded{s, name, first, register(words)})
 		key.parts[i] = s.key
-		words += s.key.words()
+		words += s.key.registers()
 	}
 	return parts, key, nil
 }

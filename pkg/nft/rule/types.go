@@ -124,14 +124,14 @@ func (t Type) Len() uint32 {
 	if len(all) == 1 {
 		return uint32(all[0].size)
 	}
-	words := 0
+	registers := 0
 	for _, d := range all {
-		words += d.words()
+		registers += d.registers()
 	}
-	return uint32(words * wordSize)
+	return uint32(registers * wordSize)
 }
 
-func (d *dataType) words() int { return (d.size + wordSize - 1) / wordSize }
+func (d *dataType) registers() int { return (d.size + wordSize - 1) / wordSize }
 
 // ByteOrder returns what nft writes to the user data of a set as the byte order of its keys:
 // 1 is the order of the machine, 2 is big endian, and 0 is written for single bytes and for
@@ -169,7 +169,7 @@ func (t Type) Key(parts []string) ([]byte, error) {
 		}
 		key = append(key, value...)
 		if len(all) > 1 {
-			key = append(key, make([]byte, d.words()*wordSize-d.size)...)
+			key = append(key, make([]byte, d.registers()*wordSize-d.size)...)
 		}
 	}
 	return key, nil
