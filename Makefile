@@ -130,10 +130,10 @@ test-integration: tools monitoring-tools ## the informers, install.yaml and the 
 		echo "NOT RUN: the tests with Kubernetes 1.27, which is not built on this machine. make test-integration builds it."
 	cd tests/integration && $(GO) test $(VET) -count 1 -timeout 60m ./...
 
-test-vm: tools build ## the kernel's side of it, or those tests that RUN matches, on Debian's kernel in an emulated machine: minutes
+test-vm: tools build ## the kernel's side of it, or those tests that RUN matches, on Debian's kernel in an emulated machine: minutes. VM_KERNEL=trixie for that of another release
 	rm -rf bin/vm && mkdir bin/vm && cp bin/kube-network-policies bin/vm/
 	$(GO) test -c -o bin/vm/ $(KERNEL)
-	tests/vm/run.sh -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
+	tests/vm/run.sh $(if $(VM_KERNEL),-k $(VM_KERNEL)) -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
 		$(foreach name,iptables-nft iptables-nft-save iptables-nft-restore ip6tables-nft ip6tables-nft-save ip6tables-nft-restore,-f "$$(readlink -f "$$(command -v iptables-nft)"):/usr/sbin/$(name)") -f "$$(dirname "$$(find /usr/lib -name libxt_NFQUEUE.so | head -n 1)")" \
 		env AGENT_BINARY=/tests/kube-network-policies NETNS_REQUIRED=1 FLOWTABLES_REQUIRED=1 SLOWNESS=5 \
 		bash -c 'cd /tests; modprobe -a nf_conntrack br_netfilter nft_flow_offload nf_flow_table_inet; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh [-m MEGABYTES] [-t SECONDS] [-f FILE[:DEST]]... COMMAND [ARGUMENT]...
+# run.sh [-k SUITE] [-m MEGABYTES] [-t SECONDS] [-f FILE[:DEST]]... COMMAND [ARGUMENT]...
 #
 # Runs COMMAND as root on another kernel: Debian's cloud kernel in an emulated
 # machine, made of a RAM file system with busybox, bash, ip, nft and each FILE
@@ -10,15 +10,19 @@
 # kernel has. The machine has no network but what COMMAND makes in it. It runs
 # without KVM: about ten seconds to boot, and ten times slower than outside.
 #
+# -k takes the kernel of another release of Debian, such as bullseye (5.10) or trixie
+# (6.12).
+#
 # On Debian and Ubuntu missing programs are installed with apt-get, as root. The
 # kernel comes from the same place and is kept in the user's cache folder.
 set -euo pipefail
 
-usage() { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
-memory=1024 seconds=600 files=()
-while getopts m:t:f: option; do
+suite='' memory=1024 seconds=600 files=()
+while getopts k:m:t:f: option; do
 	case $option in
+	k) suite=$OPTARG ;;
 	m) memory=$OPTARG ;;
 	t) seconds=$OPTARG ;;
 	f) files+=("$OPTARG") ;;
@@ -32,6 +36,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/kube-network-policies/vm
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
+release=$cache/kernel${suite:+-$suite}
 
 # Network code only: the rest of the modules is never asked for.
 modules=(net lib crypto drivers/net)
@@ -47,17 +52,26 @@ install_missing() { # program=package...
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# fetch_kernel unpacks the newest cloud kernel into the cache, whole or not at all.
+# fetch_kernel unpacks the newest cloud kernel into the cache, whole or not at all. Newer
+# kernels have compressed modules, which busybox does not load.
 fetch_kernel() {
-	[ ! -d "$cache/kernel" ] || return 0
-	local package
-	apt-get update -q >/dev/null
-	package=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+	[ ! -d "$release" ] || return 0
+	local package apt=(-o APT::Sandbox::User=root)
+	if [ -n "$suite" ]; then
+		mkdir -p "$work/apt/"{sources,lists/partial,cache/archives/partial}
+		awk -v suite="$suite" 'BEGIN { RS = ""; ORS = "\n\n" } NR == 1 { gsub(/Suites:[^\n]*/, "Suites: " suite); print }' \
+			/etc/apt/sources.list.d/debian.sources >"$work/apt/sources/debian.sources"
+		apt+=(-o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts="$work/apt/sources"
+			-o Dir::State::Lists="$work/apt/lists" -o Dir::Cache="$work/apt/cache")
+	fi
+	apt-get "${apt[@]}" update -q >/dev/null
+	package=$(apt-cache "${apt[@]}" depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
 	[ -n "$package" ] || { echo "$0: apt knows no linux-image-cloud-amd64" >&2; exit 1; }
 	mkdir "$work/package"
-	(cd "$work/package" && apt-get -o APT::Sandbox::User=root download -q "$package" >/dev/null && dpkg-deb -x ./*.deb unpacked)
+	(cd "$work/package" && apt-get "${apt[@]}" download -q "$package" >/dev/null && dpkg-deb -x ./*.deb unpacked)
+	find "$work/package/unpacked" -name '*.ko.xz' -exec unxz {} +
 	mkdir -p "$cache"
-	mv "$work/package/unpacked" "$cache/kernel" 2>/dev/null || [ -d "$cache/kernel" ] # another run was faster
+	mv "$work/package/unpacked" "$release" 2>/dev/null || [ -d "$release" ] # another run was faster
 }
 
 # copy puts a file or folder into the machine, and with a program its libraries.
@@ -74,7 +88,7 @@ copy() { # source [destination]
 
 copy_modules() { # version
 	local from folder
-	from=$(find "$cache/kernel" -type d -path "*/lib/modules/$1" | head -n 1)
+	from=$(find "$release" -type d -path "*/lib/modules/$1" | head -n 1)
 	mkdir -p "$root/lib/modules/$1/kernel/drivers"
 	cp "$from"/modules.{order,builtin,builtin.modinfo} "$root/lib/modules/$1/"
 	for folder in "${modules[@]}"; do
@@ -113,10 +127,10 @@ write_init() { # end-marker command...
 	chmod +x "$root/init"
 }
 
-install_missing qemu-system-x86_64=qemu-system-x86 cpio=cpio depmod=kmod busybox=busybox-static \
+install_missing qemu-system-x86_64=qemu-system-x86 cpio=cpio unxz=xz-utils depmod=kmod busybox=busybox-static \
 	nft=nftables ip=iproute2
 fetch_kernel
-kernel=$(find "$cache/kernel/boot" -name 'vmlinuz-*' | head -n 1)
+kernel=$(find "$release/boot" -name 'vmlinuz-*' | head -n 1)
 
 mkdir -p "$root"/{bin,proc,sys,dev,run,tmp,root}
 cp "$(command -v busybox)" "$root/bin/busybox"
