@@ -39,10 +39,10 @@ QUICK = -ldflags=-w -timeout 60m $(VET)
 PACKETS = ./tests/lab ./tests/netns ./tests/attacks ./tests/neighbours ./tests/suite ./tests/demo ./tests/backends/netns
 
 # Packages that run goroutines or are called from several.
-RACE = ./pkg/agent ./pkg/bridgefilter ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg/nodecheck ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
+RACE = ./pkg/agent ./pkg/bridgefilter ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg/nft/... ./pkg/nodecheck ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
 
 # Packages whose tests ask the kernel.
-KERNEL = ./pkg/conntrack ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns ./tests/neighbours
+KERNEL = ./pkg/conntrack ./pkg/nft ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns ./tests/neighbours
 
 # Modules of their own, because of what they depend on.
 MODULES = tests/netpol tests/integration tests/conformance tests/conformance/v0.1.7 tests/conformance/v0.2.0 tests/bench/plots tests/view release
