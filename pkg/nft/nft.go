@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"sigs.k8s.io/knftables"
@@ -151,17 +152,21 @@ type origin struct {
 	op      operation
 }
 
-// explain returns an error that names the change that the first fault is about.
+// explain returns an error that names the change that the first fault is about. Linux 5.10, for
+// one, does not say which of several elements of a message it is.
 func (o origins) explain(faults []batch.Fault) error {
 	f := faults[0]
-	var at operation
+	o = slices.DeleteFunc(slices.Clone(o), func(at origin) bool { return at.message != f.Message })
+	at := o[0]
 	for _, origin := range o {
-		first := at.object == nil
-		if origin.message == f.Message && (first || origin.offset <= f.Offset) {
-			at = origin.op
+		if origin.offset <= f.Offset {
+			at = origin
 		}
 	}
-	err := fmt.Errorf("%s: %w", at, f.Errno)
+	err := fmt.Errorf("%s: %w", at.op, f.Errno)
+	if after := len(o) - 2; f.Offset == 0 && after > 0 { // the first element has two
+		err = fmt.Errorf("%s, or one of the %d after it: %w", at.op, after, f.Errno)
+	}
 	if f.Text != "" {
 		err = fmt.Errorf("%w (%s)", err, f.Text)
 	}
