@@ -73,19 +73,22 @@ type flip struct {
 	name   string
 	target *lab.Pod
 	change func(open bool) (time.Time, error) // returns when the agent could see it
+	// ends is set to measure when a flow ends that was allowed before, instead of when new
+	// flows are denied and allowed.
+	ends bool
 }
 
 // podFlips are changes of pods; policyFlips are changes of policies: of their rules
 // and of their selectors.
 func (e *environment) podFlips() []flip {
 	return []flip{
-		{"PodLabel", e.server, func(open bool) (time.Time, error) {
+		{name: "PodLabel", target: e.server, change: func(open bool) (time.Time, error) {
 			if !open {
 				return e.api.Put(e.clientPod(labelClosed))
 			}
 			return e.api.Put(e.clientPod(labelOpen))
 		}},
-		{"PodAdd", e.server, func(open bool) (time.Time, error) {
+		{name: "PodAdd", target: e.server, change: func(open bool) (time.Time, error) {
 			if !open {
 				return e.api.Delete(e.clientPod(labelOpen))
 			}
@@ -96,16 +99,26 @@ func (e *environment) podFlips() []flip {
 
 func (e *environment) policyFlips() []flip {
 	return []flip{
-		{"PolicyRules", e.server, func(open bool) (time.Time, error) {
+		{name: "PolicyRules", target: e.server, change: func(open bool) (time.Time, error) {
 			if !open {
 				return e.api.Put(allowing("none"))
 			}
 			return e.api.Put(allowing(labelOpen))
 		}},
-		{"PolicySelection", e.chosen, func(open bool) (time.Time, error) {
+		{name: "PolicySelection", target: e.chosen, change: func(open bool) (time.Time, error) {
 			return e.api.Put(denying(!open))
 		}},
 	}
+}
+
+// revocations are changes that end a flow.
+func (e *environment) revocations() []flip {
+	var all []flip
+	for _, f := range e.policyFlips() {
+		f.name, f.ends = "Revoked"+f.name, true
+		all = append(all, f)
+	}
+	return all
 }
 
 // latencies are those of one kind of change.
@@ -120,7 +133,7 @@ func (l latencies) quantile(percent int) time.Duration {
 // measure makes count changes, each after the one before took effect, and returns how
 // long each took.
 func (e *environment) measure(ctx context.Context, f flip, count int) (latencies, error) {
-	p, err := newProber(e.client.NetNS(), f.target.NetNS(), netip.AddrPortFrom(f.target.Addr(lab.IPv4), firstPort+e.probers))
+	p, err := newProber(e.client.NetNS(), f.target.NetNS(), netip.AddrPortFrom(f.target.Addr(lab.IPv4), firstPort+e.probers), f.ports())
 	e.probers++
 	if err != nil {
 		return nil, err
@@ -143,6 +156,14 @@ func (e *environment) measure(ctx context.Context, f flip, count int) (latencies
 	return all, nil
 }
 
+// ports returns from how many source ports probes come.
+func (f flip) ports() int {
+	if f.ends {
+		return 1
+	}
+	return sourcePorts
+}
+
 func (p *prober) flips(ctx context.Context, f flip, count int) (all latencies, err error) {
 	if _, err := p.verdict(ctx, true, time.Now()); err != nil {
 		return nil, err
@@ -158,7 +179,9 @@ func (p *prober) flips(ctx context.Context, f flip, count int) (all latencies, e
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, latency)
+		if !open || !f.ends {
+			all = append(all, latency)
+		}
 	}
 	return all, nil
 }

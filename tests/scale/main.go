@@ -126,7 +126,7 @@ func run(ctx context.Context, out io.Writer, o options) error {
 		return o.compare(ctx, out)
 	}
 	return o.measured(ctx, out, o.size.fill, func(ctx context.Context, m *measurement) error {
-		for _, step := range []func(context.Context) error{m.heap, m.start, m.load, m.changing, m.calm, m.busy} {
+		for _, step := range []func(context.Context) error{m.heap, m.start, m.load, m.revoking, m.changing, m.calm, m.busy} {
 			if err := step(ctx); err != nil {
 				return err
 			}

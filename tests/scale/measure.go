@@ -205,6 +205,21 @@ func (m *measurement) changing(ctx context.Context) error {
 	return m.latencies(ctx, "", m.rate, m.usage)
 }
 
+// revoking measures how long an allowed flow goes on after a policy denies it, while the
+// cluster changes. It comes before what leaves tens of thousands of flows in the kernel, which
+// the same policies deny.
+func (m *measurement) revoking(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return keepChanging(ctx, m.churn, m.rate) })
+	group.Go(func() error {
+		defer cancel()
+		return m.latenciesOf(ctx, "", "Revocation", m.revocations(), nil)
+	})
+	return group.Wait()
+}
+
 // latencies measures how long changes take to have an effect on packets, while the
 // cluster keeps changing at a rate. Names of what is printed begin with prefix; usage is
 // printed with pods.

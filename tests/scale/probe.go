@@ -32,9 +32,10 @@ const (
 )
 
 // prober probes continuously, with real packets, whether a client's new flows reach a
-// server. Its methods may be called from any goroutine.
+// server, or the packets of one flow. Its methods may be called from any goroutine.
 type prober struct {
 	target netip.AddrPort
+	ports  int // source ports by turns: with one, all probes are of one flow
 	conn   *net.IPConn
 	sink   *net.UDPConn
 
@@ -45,8 +46,8 @@ type prober struct {
 
 // newProber opens the sockets of client and server in their namespaces. Each prober
 // has its own port: otherwise the kernel would know its flows from another prober.
-func newProber(client, server string, target netip.AddrPort) (*prober, error) {
-	p := &prober{target: target}
+func newProber(client, server string, target netip.AddrPort, ports int) (*prober, error) {
+	p := &prober{target: target, ports: ports}
 	err := load.Inside(server, func() (err error) {
 		p.sink, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(p.target))
 		return err
@@ -74,8 +75,7 @@ func (p *prober) close() error {
 	return errors.Join(errs...)
 }
 
-// send sends a probe in each interval until ctx ends. Each is a new flow: it comes
-// from another port.
+// send sends a probe in each interval until ctx ends, each from the next port.
 func (p *prober) send(ctx context.Context) error {
 	datagram := make([]byte, udpHeaderLen+sequenceLen) // checksum 0: there is none
 	binary.BigEndian.PutUint16(datagram[2:], p.target.Port())
@@ -89,7 +89,7 @@ func (p *prober) send(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		n := p.next()
-		binary.BigEndian.PutUint16(datagram[0:], uint16(firstSourcePort+n%sourcePorts))
+		binary.BigEndian.PutUint16(datagram[0:], uint16(firstSourcePort+n%p.ports))
 		binary.BigEndian.PutUint64(datagram[udpHeaderLen:], uint64(n))
 		if _, err := p.conn.Write(datagram); err != nil {
 			return fmt.Errorf("send probe %d: %w", n, err)
