@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -79,14 +80,14 @@ func TestAnAgentWithoutItsNodeDecidesNothing(t *testing.T) {
 func TestNamesOfNodesThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, node("n1"))
-		refuse := true
+		var granted atomic.Bool
 		c.PrependReactor("list", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			all := a.(clienttesting.ListAction).GetListRestrictions().Fields.Empty()
-			return all && refuse, nil, apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("no rule grants it"))
+			return all && !granted.Load(), nil, apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("no rule grants it"))
 		})
 		h := startWith(t, c.source(), Config{OwnNode: Required})
 		h.expectUnhealthy(t, `no Node "n"`, "names of the Nodes cannot be read", "no rule grants it")
-		refuse = false
+		granted.Store(true)
 		time.Sleep(namesRetry)
 		h.expectUnhealthy(t, `similar names: "n1"`)
 	})
