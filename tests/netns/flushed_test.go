@@ -23,9 +23,7 @@ func TestAServerThatPushesAfterConntrackIsFlushed(t *testing.T) {
 	p.send(t, "before")
 	p.received(t, "before", passTime)
 
-	if out, err := c.Nodes[0].Run(t.Context(), "", "conntrack", "-F"); err != nil {
-		t.Fatal(err, out)
-	}
+	labtest.ForgetConnections(t, c.Nodes[0])
 	denied := labtest.Denied(labtest.Metrics(t, agent))
 	if _, err := io.WriteString(p.server, "pushed"); err != nil {
 		t.Fatal(err)

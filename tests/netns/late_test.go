@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
-
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
@@ -21,29 +18,6 @@ var servesDB = labtest.Policy("x", "web", `
   podSelector: {}
   policyTypes: [Ingress, Egress]
   ingress: [{from: [{namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}]}]`)
-
-// forgetConnections empties the connection table of a node, as conntrack -F does. To packets
-// that come then it makes no difference that the entries did not expire.
-func forgetConnections(t *testing.T, node *lab.Node) {
-	t.Helper()
-	const subsystem, remove = 1, 2 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE
-	all := netlink.Message{
-		Header: netlink.Header{Type: subsystem<<8 | remove, Flags: netlink.Request | netlink.Acknowledge},
-		Data:   make([]byte, 4), // struct nfgenmsg: of any family
-	}
-	var conn *netlink.Conn
-	err := node.Do(func() (err error) {
-		conn, err = netlink.Dial(unix.NETLINK_NETFILTER, nil)
-		return err
-	})
-	if err == nil {
-		defer conn.Close()
-		_, err = conn.Execute(all)
-	}
-	if err != nil {
-		t.Fatalf("connections of %s: %v", node.Name, err)
-	}
-}
 
 // late returns how many late packets of a protocol an agent has counted.
 func late(protocol, verdict string) func(lab.Metrics) float64 {
@@ -91,7 +65,7 @@ func TestLatePackets(t *testing.T) {
 			p := c.openPair(t, "y/db", listener, netip.AddrPortFrom(web.Addr(family), pairPort))
 			p.send(t, "first")
 			p.received(t, "first", labtest.ChangeTimeout)
-			forgetConnections(t, node)
+			labtest.ForgetConnections(t, node)
 			before := labtest.Metrics(t, agent)
 			if _, err := p.server.Write([]byte("again")); err != nil {
 				t.Fatal(err)
@@ -121,7 +95,7 @@ func TestLatePackets(t *testing.T) {
 			if _, _, err := server.ReadFromUDPAddrPort(make([]byte, 16)); err != nil {
 				t.Fatal(err)
 			}
-			forgetConnections(t, node)
+			labtest.ForgetConnections(t, node)
 			before := labtest.Metrics(t, agent)
 			if _, err := server.WriteToUDPAddrPort([]byte("answer"), from); err != nil {
 				t.Fatal(err)
