@@ -152,7 +152,7 @@ func (i image) checkAgent() {
 	agent := exec.Command("unshare", "--net", "--mount", "sh", "-ec", `
 		mount --bind /dev "$0/dev"
 		mount -t proc -o ro proc "$0/proc"
-		exec chroot "$0" "$@"`,
+		exec /usr/sbin/chroot "$0" "$@"`,
 		i.root, "/usr/bin/kube-network-policies", "--manifests=/run", "--hostname-override=node", "--metrics-bind-address=127.0.0.1:9080", socket)
 	agent.Env, agent.Stdout, agent.Stderr = i.config.Env, &log, &log
 	agent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
