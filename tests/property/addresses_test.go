@@ -133,7 +133,7 @@ func (l *life) remove() {
 	l.unknown[pod.Namespace+"/"+pod.Name] = func() { l.followed.Delete(compile.KindPod, pod.Namespace, pod.Name) }
 }
 
-// replace makes a pod of the same name, which is another one.
+// replace makes a pod of the same name with another UID.
 func (l *life) replace() {
 	l.created++
 	l.change(l.any(""), func(p *corev1.Pod) {
