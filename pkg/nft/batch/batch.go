@@ -9,9 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nfgenLen is the length of struct nfgenmsg, with which each message begins.
-const nfgenLen = 4
-
 // nfnlBatchGenID is NFNL_BATCH_GENID, linux/netfilter/nfnetlink.h.
 const nfnlBatchGenID = 1
 
