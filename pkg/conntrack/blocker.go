@@ -28,10 +28,12 @@ const (
 	// arrive meanwhile share one. It is a part of the time that a connection goes on after
 	// a change denies it.
 	minInterval = 20 * time.Millisecond
-	// A check of what changed is followed by a pause of restShare times its time, so that
-	// it uses at most a tenth of a core. The pause is no longer than maxRest, or than
+	// Checks use a tenth of a core in the long run, and burst of CPU time at once: a
+	// check after a quiet time begins without delay. When that is used up, a check is followed
+	// by a pause of up to restShare times its time, which is no longer than maxRest, or than
 	// minPassInterval where the kernel does not filter, for the sake of the next change.
 	restShare = 9
+	burst     = 2 * time.Second
 	maxRest   = 750 * time.Millisecond
 	// Connections that were blocked are listed again soonAfter and againAfter: their packets
 	// may have been accepted just before, and have made an entry just after, or have been
@@ -162,6 +164,7 @@ type Blocker struct {
 
 	// Fakes in tests.
 	open      func(context.Context) (table, error)
+	count     func() (int, error)
 	nodeAddrs func() (addrSet, error)
 
 	// Of sync alone.
@@ -179,6 +182,7 @@ type Blocker struct {
 	drift      time.Time // when a pass is needed anyway
 	beside     bool      // another agent may accept packets
 	restAtMost time.Duration
+	budget     budget
 	timer      *time.Timer
 }
 
@@ -194,6 +198,7 @@ func New(cfg Config) (*Blocker, error) {
 		metrics:     newMetrics(cfg.Registerer),
 		began:       time.Now(),
 		open:        openKernel,
+		count:       countEntries,
 		nodeAddrs:   interfaceAddrs,
 		known:       newKnown(maxKnown),
 		unfiltered:  make(unfiltered),
@@ -273,7 +278,8 @@ func (b *Blocker) sync(ctx context.Context) error {
 	b.deaf.Store(b.known.full)
 	b.metrics.known.Set(float64(len(b.known.slots)))
 	b.wakeUp()
-	pause(ctx, min(restShare*time.Since(start), b.restAtMost))
+	now := time.Now()
+	pause(ctx, b.budget.spend(now, now.Sub(start), b.restAtMost))
 	return err
 }
 

@@ -164,17 +164,11 @@ func unique(filters []filter) []filter {
 // checkListed sets the marks of the connections that filters select, among them those of
 // the classes that turned.
 func (b *Blocker) checkListed(ctx context.Context, evaluate Evaluator, filters []filter, blocked, unblocked []uint32) error {
-	for i, f := range filters {
-		filtered, err := b.unfiltered.filters(ctx, b.open, f.end)
-		if err != nil {
-			return err
-		}
-		if !filtered {
-			filters[i] = filter{family: f.family}
-			b.restAtMost = minPassInterval
-		}
+	filters, err := b.listable(ctx, filters)
+	if err != nil {
+		return err
 	}
-	if filters = unique(filters); len(filters) > maxFiltered {
+	if len(filters) > maxFiltered {
 		b.wanted, b.wantedNext = true, true
 		return nil
 	}
@@ -185,6 +179,25 @@ func (b *Blocker) checkListed(ctx context.Context, evaluate Evaluator, filters [
 	for _, i := range unblocked {
 		b.known.slots[i].blocked = false
 	}
-	_, _, err := b.list(ctx, evaluate, filters, nil)
+	_, _, err = b.list(ctx, evaluate, filters, nil)
 	return err
+}
+
+// listable returns filters that the kernel follows, which select what the given ones do, and
+// all connections if these are few.
+func (b *Blocker) listable(ctx context.Context, filters []filter) ([]filter, error) {
+	if few(b.count) {
+		return []filter{{}}, nil
+	}
+	for i, f := range filters {
+		filtered, err := b.unfiltered.filters(ctx, b.open, f.end)
+		if err != nil {
+			return nil, err
+		}
+		if !filtered {
+			filters[i] = filter{family: f.family}
+			b.restAtMost = minPassInterval
+		}
+	}
+	return unique(filters), nil
 }

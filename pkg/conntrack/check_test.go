@@ -359,6 +359,31 @@ func TestCheckListsOnlyWhatTurned(t *testing.T) {
 	}
 }
 
+// TestASmallTableIsListedOnce has a change for which two families and both ends of
+// connections are of interest.
+func TestASmallTableIsListedOnce(t *testing.T) {
+	for _, tt := range []struct{ count, listings int }{{fewEntries, 1}, {fewEntries + 1, 4}} {
+		b, f := newFake(t)
+		f.add(packet.TCP, "10.0.0.1:1", "10.0.0.2:80")
+		f.add(packet.TCP, "[fd00::1]:1", "[fd00::2]:80")
+		if err := b.apply(testContext(t), always(Unblock, nil), Change{All: true}); err != nil {
+			t.Fatal(err)
+		}
+		b.count = func() (int, error) { return tt.count, nil }
+		b.unfiltered[unix.AF_INET], b.unfiltered[unix.AF_INET6] = false, false
+		f.dumps = 0
+
+		pod := addrs("10.0.0.2", "fd00::2")
+		if err := b.apply(testContext(t), always(Block, nil), Change{Addrs: pod, Opened: pod, Answered: pod}); err != nil {
+			t.Fatal(err)
+		}
+
+		if marks := f.marks(); f.dumps != tt.listings || !slices.Equal(marks, []uint32{DefaultMark, DefaultMark}) {
+			t.Errorf("of %d connections: %d listings and marks %#x, want %d and both marked", tt.count, f.dumps, marks, tt.listings)
+		}
+	}
+}
+
 // TestAChangeIsCheckedBetweenPiecesOfAPass has changes that come while the first piece of a
 // pass is listed.
 func TestAChangeIsCheckedBetweenPiecesOfAPass(t *testing.T) {

@@ -25,8 +25,12 @@ type fakeTable struct {
 	next   uint32
 	writes int
 	listed int // entries
+	dumps  int
 	opened int
 	closed int
+
+	// crowd is added to the count of connections: a small table is listed whole.
+	crowd int
 
 	// How filters work, by family: correctly if there is no entry.
 	filtering map[uint8]filtering
@@ -62,6 +66,7 @@ func (f *fakeTable) entries(asked filter) iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
 		f.mu.Lock()
 		rows := slices.Clone(f.rows)
+		f.dumps++
 		f.mu.Unlock()
 		buffer := make([]byte, 4) // reused: an entry is valid until the next one
 		count := 0
@@ -111,6 +116,12 @@ func (f *fakeTable) lists(asked filter, e entry) bool {
 		return !asked.has(e)
 	}
 	return asked.has(e)
+}
+
+func (f *fakeTable) count() (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.rows) + f.crowd, nil
 }
 
 func (f *fakeTable) setMark(k key, mark, mask uint32) error {
@@ -192,7 +203,7 @@ func newFake(t testing.TB) (*Blocker, *fakeTable) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeTable{}
+	f := &fakeTable{crowd: fewEntries}
 	b.open = func(ctx context.Context) (table, error) {
 		if ctx.Err() != nil {
 			return nil, errors.New("opened too late")
@@ -200,6 +211,7 @@ func newFake(t testing.TB) (*Blocker, *fakeTable) {
 		f.edit(func() { f.opened++ })
 		return f, nil
 	}
+	b.count = f.count
 	b.nodeAddrs = func() (addrSet, error) {
 		return addrSet{netip.MustParseAddr("192.0.2.1"): {}, netip.MustParseAddr("2001:db8::1"): {}}, nil
 	}

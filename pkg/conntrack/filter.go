@@ -92,6 +92,17 @@ func (f filter) message() ([]byte, error) {
 // takes a fortieth of the time of an unfiltered one.
 const maxFiltered = 16
 
+// fewEntries is the number of connections up to which all are listed in place of those of
+// an address: to copy so many takes no longer than to walk an empty table of 2^18 buckets,
+// which each filtered dump does.
+const fewEntries = 1 << 12
+
+// few reports whether there are at most fewEntries connections, as far as that can be read.
+func few(count func() (int, error)) bool {
+	n, err := count()
+	return err == nil && n <= fewEntries
+}
+
 // unfiltered are the address families of which it is known whether the kernel does not
 // filter them.
 type unfiltered map[uint8]bool
@@ -99,8 +110,8 @@ type unfiltered map[uint8]bool
 // filters reports whether the kernel filters connections of the family of like. It
 // lists those of an address that no connection has. Kernels before 5.9 then list all
 // connections, and so do later ones for IPv6, where the comparison is inverted: they
-// leave out what the filter selects. An empty table reports true, as there is
-// nothing that the kernel could leave out, and so this is asked again.
+// leave out what the filter selects. Without connections of the family it reports true, as
+// there is nothing that the kernel could leave out, and so this is asked again.
 func (u unfiltered) filters(ctx context.Context, open func(context.Context) (table, error), like netip.Addr) (bool, error) {
 	family, unused := familyOf(like), netip.IPv6Unspecified()
 	if without, known := u[family]; known {

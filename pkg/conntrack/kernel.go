@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -76,6 +79,22 @@ func (k *kernelTable) entries(f filter) iter.Seq2[entry, error] {
 			}
 		}
 	}
+}
+
+// countFile has the number of connections of the reader's network namespace.
+const countFile = "/proc/sys/net/netfilter/nf_conntrack_count"
+
+// countEntries returns the number of connections that the kernel tracks.
+func countEntries() (int, error) {
+	text, err := os.ReadFile(countFile)
+	if err != nil {
+		return 0, fmt.Errorf("count connections: %w", err)
+	}
+	count, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0, fmt.Errorf("count connections: %s: %w", countFile, err)
+	}
+	return count, nil
 }
 
 // setMark changes an existing entry and creates none.

@@ -20,12 +20,14 @@ type Remover struct {
 	metrics    *removerMetrics
 	unfiltered unfiltered
 
-	open func(context.Context) (table, error) // a fake in tests
+	// Fakes in tests.
+	open  func(context.Context) (table, error)
+	count func() (int, error)
 }
 
 // NewRemover returns a Remover that has not touched the kernel yet.
 func NewRemover(reg prometheus.Registerer) *Remover {
-	return &Remover{metrics: newRemoverMetrics(reg), unfiltered: make(unfiltered), open: openKernel}
+	return &Remover{metrics: newRemoverMetrics(reg), unfiltered: make(unfiltered), open: openKernel, count: countEntries}
 }
 
 // Remove removes the entries of all connections that have an end at one of addrs,
@@ -46,7 +48,7 @@ func (r *Remover) Remove(ctx context.Context, addrs []netip.Addr) error {
 }
 
 func (r *Remover) remove(ctx context.Context, removal *removal, addrs []netip.Addr) error {
-	if len(addrs) > maxFiltered {
+	if len(addrs) > maxFiltered || few(r.count) {
 		return r.walk(ctx, removal, filter{})
 	}
 	var families [2][]netip.Addr

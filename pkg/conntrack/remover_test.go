@@ -19,7 +19,8 @@ import (
 
 // newFakeRemover returns a Remover over an empty table.
 func newFakeRemover() (*Remover, *fakeTable) {
-	r, f := NewRemover(prometheus.NewRegistry()), &fakeTable{filtering: map[uint8]filtering{}}
+	r, f := NewRemover(prometheus.NewRegistry()), &fakeTable{crowd: fewEntries, filtering: map[uint8]filtering{}}
+	r.count = f.count
 	r.open = func(context.Context) (table, error) {
 		f.edit(func() { f.opened++ })
 		return f, nil
@@ -215,6 +216,7 @@ func TestKernelListsOnlyConnectionsOfTheAddress(t *testing.T) {
 		insert(t, k, direct(packet.UDP, fmt.Sprintf("192.0.2.1:%d", 1+i), "10.0.0.7:80"))
 	}
 	r := NewRemover(prometheus.NewRegistry())
+	r.count = many
 	if ok, err := r.filters(testContext(t), netip.MustParseAddr("10.0.0.7")); err != nil || !ok {
 		if os.Getenv("NETNS_REQUIRED") != "" {
 			t.Fatalf("the kernel does not filter connections, which those from 5.9 on do (%v)", err)
