@@ -17,6 +17,6 @@ func (b *budget) spend(now time.Time, took, atMost time.Duration) (rest time.Dur
 	if over <= 0 {
 		return 0
 	}
-	b.used = burst + over // what atMost forgives is not owed by later checks
+	b.used = burst + over // later checks do not wait for what atMost cuts off
 	return restShare * over
 }
