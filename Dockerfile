@@ -13,8 +13,7 @@ COPY pkg pkg
 COPY tests/prober tests/prober
 ARG LDFLAGS=
 ARG TARGETARCH
-# grpcnotrace: the types of OTLP import gRPC. With its traces, the agent has 67 MB instead of 39 MB.
-RUN CGO_ENABLED=0 GOARCH=$TARGETARCH go build -trimpath -tags grpcnotrace -ldflags="-s -w $LDFLAGS" -o / ./cmd/kube-network-policies ./tests/prober
+RUN CGO_ENABLED=0 GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w $LDFLAGS" -o / ./cmd/kube-network-policies ./tests/prober
 
 # The prober, for --target prober (docs/testing/prober.md).
 FROM scratch AS prober

@@ -58,8 +58,8 @@ comma := ,
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-build: ## build the programs into bin/, without the traces of gRPC: see the Dockerfile
-	$(GO) build -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+build: ## build the programs into bin/
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 demo: demo-tools build ## show the agent and kubectl netpol at work on this machine, as root: no cluster, under a minute
 	@$(GO) build -o bin/demo ./tests/demo

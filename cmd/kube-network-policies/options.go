@@ -64,7 +64,6 @@ type options struct {
 	dnsResolvers      []string
 	logDenied         bool
 	flowLog           bool
-	otlp              otlpOptions
 	evaluationMemory  int64
 	probeSocket       string
 	podAddressSource  agent.PodAddressSource
@@ -87,7 +86,6 @@ func newOptions() *options {
 		blockMark:        fmt.Sprintf("%#x", conntrack.DefaultMark),
 		rememberVerdicts: verdictcache.DefaultAllowedFor,
 		rememberMark:     fmt.Sprintf("%#x", steer.DefaultRememberMark),
-		otlp:             newOTLPOptions(),
 		evaluationMemory: policy.DefaultMemory,
 		cniCacheDir:      cnicache.DefaultDir,
 		snapshotMaxAge:   24 * time.Hour,
@@ -119,7 +117,6 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.podTunnels, "pod-tunnels", o.podTunnels, "`TUNNELS` of this node to which its pods may send, each as udp/PORT, gre, ipip, ipv6, l2tp or mpls. Policies do not apply to the packets inside")
 	fs.BoolVar(&o.logDenied, "log-denied", o.logDenied, "log denied packets with their pods and the policies that denied them, at most ten a second and five of one pod in ten seconds, and every ten seconds how many were not logged")
 	fs.BoolVar(&o.flowLog, "flow-log", o.flowLog, "write records of flows to the standard output, a line of JSON each: every ten seconds those that have changed, at most 4,096, and denied packets, at most five of one pod")
-	o.otlp.addFlags(fs)
 	fs.Int64Var(&o.evaluationMemory, "evaluation-memory", o.evaluationMemory, "memory in `BYTES` to cache which rules select which peers, for all pods of the node together. With too little, peers are evaluated repeatedly, and packets under large policies wait for it")
 	fs.StringVar(&o.probeSocket, "probe-socket", o.probeSocket, "`PATH` of a unix socket for the command probe, which asks this very process when another agent runs on the node, too; empty means none")
 	fs.TextVar(&o.podAddressSource, "pod-address-source", o.podAddressSource, "`SOURCE` of the addresses of new pods of this node: cni-cache (--cni-cache-dir, when the network of the pod is made; not ready while the folder cannot be read), status (the pod's status, seconds later; first packets wait or are dropped meanwhile), or auto, which uses the folder if it is there, and the status")
@@ -227,7 +224,7 @@ func (o *options) validate(args []string) error {
 			fault("manifests", o.manifests, "must be a directory that can be read (%v)", err)
 		}
 	}
-	return errors.Join(append(errs, o.otlp.validate(), o.sharedOptions.validate())...)
+	return errors.Join(append(errs, o.sharedOptions.validate())...)
 }
 
 // parseMark returns a mark with one bit that the agent may use.
@@ -287,9 +284,6 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 		cfg.DNSResolvers = append(cfg.DNSResolvers, resolver)
 	}
 	var err error
-	if cfg.OTLP, err = o.otlp.config(); err != nil {
-		return cfg, err
-	}
 	if cfg.NodeName, err = o.node(); err != nil {
 		return cfg, err
 	}

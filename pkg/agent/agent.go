@@ -127,10 +127,6 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := a.recall(ctx, reg); err != nil {
 		return err
 	}
-	exporter, err := a.newExporter(ctx, cfg, reg)
-	if err != nil {
-		return err
-	}
 	exportReadiness(reg, a.readiness)
 	a.booted = !a.owners.any() && !cfg.beside && !cfg.FailOpen.NoAgent && !cfg.Audit
 	if a.booted {
@@ -156,9 +152,6 @@ func Run(ctx context.Context, cfg Config) error {
 	group.Go(func() error { return a.flows.Run(ctx) })
 	if cfg.FlowLog != nil {
 		group.Go(func() error { return a.flows.Log(ctx, cfg.FlowLog) })
-	}
-	if exporter != nil {
-		group.Go(func() error { return exporter.Run(ctx) })
 	}
 	group.Go(func() error { return a.steerer.Run(ctx) })
 	if a.links != nil {

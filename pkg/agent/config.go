@@ -1,12 +1,10 @@
 package agent
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
-	"net/url"
 	"time"
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
@@ -81,8 +79,6 @@ type Config struct {
 	LogDenied bool
 	// FlowLog receives records of flows, a line of JSON each. Nil receives none.
 	FlowLog io.Writer
-	// OTLP is where records of flows are exported to. Without an Endpoint they are not.
-	OTLP OTLP
 	// EvaluationMemory is the size in bytes of the cache of which rules select which
 	// peers.
 	EvaluationMemory int64
@@ -100,14 +96,6 @@ type Config struct {
 	ProbeSocket string
 
 	beside bool // other queues are in use: probably another agent of this node's
-}
-
-// OTLP is a collector of OpenTelemetry metrics, see package otlp.
-type OTLP struct {
-	Endpoint *url.URL
-	TLS      *tls.Config // nil trusts what the system does
-	Interval time.Duration
-	Version  string // of the agent
 }
 
 // FailOpen holds a switch for each way to fail. All false, the default, drops

@@ -3,11 +3,8 @@ package agent
 import (
 	"context"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/otlp"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
@@ -24,20 +21,4 @@ func (a *agent) connections(ctx context.Context, yield func(*flows.Connection)) 
 		a.logger.Error(err, "Bytes of connections are not known")
 	}
 	return counted, err
-}
-
-// newExporter returns nil if records of flows are not exported.
-func (a *agent) newExporter(ctx context.Context, cfg Config, reg prometheus.Registerer) (*otlp.Exporter, error) {
-	if cfg.OTLP.Endpoint == nil {
-		return nil, nil
-	}
-	return otlp.New(ctx, otlp.Config{
-		Endpoint:   cfg.OTLP.Endpoint,
-		TLS:        cfg.OTLP.TLS,
-		Interval:   cfg.OTLP.Interval,
-		Node:       cfg.NodeName,
-		Version:    cfg.OTLP.Version,
-		Read:       func() []flows.Record { return a.flows.Read(flows.Filter{}) },
-		Registerer: reg,
-	})
 }

@@ -99,7 +99,7 @@ func (r release) build(command string, p platform, program, sbom string) error {
 	if err != nil {
 		return err
 	}
-	build := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w "+r.ldflags, "-o", program, "./cmd/"+command)
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w "+r.ldflags, "-o", program, "./cmd/"+command)
 	build.Dir, build.Stderr = r.repository, os.Stderr
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.os, "GOARCH="+p.arch)
 	if err := build.Run(); err != nil {
