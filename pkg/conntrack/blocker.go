@@ -283,8 +283,9 @@ func (b *Blocker) sync(ctx context.Context) error {
 	return err
 }
 
-// apply makes a pass if one is needed and may be made, and checks what has changed, also
-// after the pass: connections may have been accepted meanwhile.
+// apply checks what has changed, and makes a pass if one is needed and may be made. What has
+// changed meanwhile is checked after it. The check comes first, because a pass may take seconds,
+// and because only a check lists the connections that it blocks again.
 func (b *Blocker) apply(ctx context.Context, evaluate Evaluator, change Change) error {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
@@ -292,16 +293,14 @@ func (b *Blocker) apply(ctx context.Context, evaluate Evaluator, change Change) 
 	b.noteOthers()
 	b.readAccepted()
 	b.noteChange(change)
-	if b.passIsDue() {
-		if err := b.timedPass(ctx, evaluate); err != nil {
-			return err
-		}
-		evaluate, change = b.update(evaluate, change)
-	}
 	if err := b.check(ctx, evaluate, change); err != nil || !b.passIsDue() {
 		return err
 	}
-	return b.timedPass(ctx, evaluate)
+	if err := b.timedPass(ctx, evaluate); err != nil {
+		return err
+	}
+	evaluate, change = b.update(evaluate, Change{})
+	return b.check(ctx, evaluate, change)
 }
 
 // update returns the latest Evaluator, and what has changed since change was read, too.

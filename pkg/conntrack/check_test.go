@@ -359,6 +359,25 @@ func TestCheckListsOnlyWhatTurned(t *testing.T) {
 	}
 }
 
+// TestAChangeDuringADuePassIsListedAgain has a change come when a pass is due, which blocks
+// connections, too, but lists none again.
+func TestAChangeDuringADuePassIsListedAgain(t *testing.T) {
+	b, f := newFake(t)
+	f.add(packet.TCP, "10.0.0.1:1", "10.0.0.2:80")
+	if err := b.apply(testContext(t), always(Unblock, nil), Change{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	b.wanted, b.earliest = true, time.Time{}
+
+	if err := b.apply(testContext(t), always(Block, nil), Change{Addrs: addrs("10.0.0.2")}); err != nil {
+		t.Fatal(err)
+	}
+
+	if marks := f.marks(); len(b.again) == 0 || marks[0] != DefaultMark {
+		t.Errorf("%d listings are to follow and the mark is %#x, want some and %#x", len(b.again), marks[0], DefaultMark)
+	}
+}
+
 // TestASmallTableIsListedOnce has a change for which two families and both ends of
 // connections are of interest.
 func TestASmallTableIsListedOnce(t *testing.T) {

@@ -64,7 +64,7 @@ var neighbours = []neighbour{
 	{
 		name: "a flowtable with pods' interfaces", holds: all, reported: "`flowtable`", cause: "flowtable", flowtable: true,
 		set: `nft -f - <<-END
-			table inet offload {
+			table inet fastpath {
 				flowtable pods { hook ingress priority 0; devices = { pod1, pod2, pod3, pod4 }; }
 				chain forward {
 					type filter hook forward priority filter
