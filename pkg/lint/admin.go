@@ -112,6 +112,47 @@ func letsDNSThrough(r policy.Rule) bool {
 	})
 }
 
+// private are the ranges of addresses that networks use inside (RFC 1918, RFC 4193), and
+// that they share with their provider (RFC 6598).
+var private = []netip.Prefix{
+	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fc00::/7"),
+}
+
+func isPrivate(p netip.Prefix) bool {
+	return slices.ContainsFunc(private, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
+}
+
+// domainBeforeDeny finds private networks that are denied by a rule after one of its tier
+// which allows domain names to some of the same pods: in the same policy, or in one that
+// precedes it.
+func domainBeforeDeny(c *cluster) {
+	for _, p := range c.policies {
+		if !p.admin() || unreadable(p) {
+			continue
+		}
+		var earlier []*policy.Rule
+		for _, o := range c.policies {
+			if o.admin() && !unreadable(o) && o.Tier == p.Tier && o.precedes(p) && c.haveSubjectsInCommon(o, p) {
+				earlier = append(earlier, compiledRules(o, policy.Egress)...)
+			}
+		}
+		eachBlock(p, func(d policy.Direction, r *policy.Rule, i, k int, b policy.Block) {
+			if d != policy.Egress || r.Action != policy.Deny || !isPrivate(b.Prefix) {
+				return
+			}
+			own := keep(compiledRules(p, d), func(o *policy.Rule) bool { return o.Index < r.Index })
+			for _, o := range slices.Concat(earlier, own) {
+				if allowsNames(*o) && portsMeet(o, r) {
+					c.find(p, blockField(p, d, r, i, k), "", "%v is denied after %s %s has allowed domain names: names that resolve to addresses in it are allowed",
+						b.Prefix, o.Policy, ruleField(d, o))
+					return
+				}
+			}
+		})
+	}
+}
+
 // domainName finds names that the schema takes and that no query has.
 func domainName(c *cluster) {
 	for _, p := range c.policies {

@@ -233,6 +233,12 @@ var Rules = []*Rule{
 		Fix:   "Allow or pass UDP and TCP 53 to the DNS pods in an earlier rule.",
 	},
 	{
+		ID: "domain-before-deny", Severity: Warning, check: domainBeforeDeny,
+		Title: "Private networks are denied after domain names are allowed",
+		Why:   "The first rule that matches decides, and whoever owns a domain chooses the addresses of its names. Names do not match addresses of pods and nodes, but they match other private addresses.",
+		Fix:   "Put the Deny before the rule with domain names. If pods have such addresses, let a rule before both pass or allow them.",
+	},
+	{
 		ID: "domain-name", Severity: Warning, check: domainName,
 		Title: "A domain name that no DNS query asks for",
 		Why:   "The name is compared with the names in DNS queries. An address, a URL, a port or a single label never matches.",
