@@ -82,7 +82,7 @@ func established(s *policy.Snapshot, learned policy.Learned) conntrack.Evaluator
 			return conntrack.Unblock
 		}
 		q.Learned = anyName
-		if d.Reason == policy.UnknownPod || s.Evaluate(q).Allowed() {
+		if by := s.Evaluate(q); d.Reason == policy.UnknownPod || by.Allowed() || by.Reason == policy.UnknownPod {
 			return conntrack.Keep
 		}
 		return conntrack.Block
@@ -108,17 +108,13 @@ func (a *anyName) Names(pod, _ netip.Addr) *policy.Names {
 	return names
 }
 
-// namesOf returns a name for each domain of the chain.
+// namesOf returns names for each domain of the chain.
 func namesOf(chain *policy.Chain) *policy.Names {
 	var names policy.Names
 	for i := range chain.Rules {
 		for _, peer := range chain.Rules[i].Peers {
 			for _, d := range peer.Domains {
-				name := d.Name
-				if d.Below {
-					name = "any." + name
-				}
-				names = append(names, name)
+				names = append(names, d.Examples()...)
 			}
 		}
 	}

@@ -64,37 +64,53 @@ func (l learned) Names(_, _ netip.Addr) *policy.Names { return (*policy.Names)(&
 // TestEstablishedToHostAndNames has pods that may not send: by NetworkPolicy, by an
 // administrator, and by an administrator except to some domains.
 func TestEstablishedToHostAndNames(t *testing.T) {
-	const isolated, denied, named = "10.244.1.2", "10.244.1.3", "10.244.1.4"
+	const isolated, denied, named, service = "10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5"
+	const outside, pod, mayBePod, node, metadata = "192.0.2.1", "10.244.2.1", "10.244.2.2", "192.0.2.2", "169.254.169.254"
 	isolate := policy.Rule{Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "deny"}, Index: policy.Isolation, AnyPeer: true, AnyPort: true}
 	deny := policy.Rule{Tier: policy.AdminTier, Policy: &policy.Ref{Kind: "AdminNetworkPolicy", Name: "deny"}, AnyPeer: true, AnyPort: true}
 	allow := policy.Rule{Tier: policy.AdminTier, Policy: &policy.Ref{Kind: "AdminNetworkPolicy", Name: "deny"}, Action: policy.Allow, AnyPort: true,
 		Peers: []policy.Peer{{Domains: []policy.Domain{{Name: "a.test"}, {Name: "b.test", Below: true}}}}}
+	services := allow
+	services.Peers = []policy.Peer{{Domains: []policy.Domain{{Name: "cluster.local", Below: true}}}}
 	endpoints := map[netip.Addr]*policy.Endpoint{}
-	for addr, rules := range map[string][]policy.Rule{isolated: {isolate}, denied: {deny}, named: {allow, deny}} {
+	for addr, rules := range map[string][]policy.Rule{isolated: {isolate}, denied: {deny}, named: {allow, deny}, service: {services, deny}} {
 		endpoints[netip.MustParseAddr(addr)] = &policy.Endpoint{Namespace: "x", Name: addr, Egress: &policy.Chain{Rules: rules}}
 	}
-	s := policy.New(policy.Model{Endpoints: policy.NewEndpoints(endpoints)})
+	for addr, doubtful := range map[string]bool{pod: false, mayBePod: true} {
+		endpoints[netip.MustParseAddr(addr)] = &policy.Endpoint{Namespace: "y", Name: addr, Doubtful: doubtful}
+	}
+	s := policy.New(policy.Model{Endpoints: policy.NewEndpoints(endpoints), Hosts: map[netip.Addr]*policy.Host{netip.MustParseAddr(node): {}}})
 	for _, tt := range []struct {
-		src    string
-		toHost bool
-		knows  policy.Learned
-		want   conntrack.Verdict
+		src, dst string
+		toHost   bool
+		knows    policy.Learned
+		want     conntrack.Verdict
 	}{
-		{isolated, false, nil, conntrack.Block},
-		{isolated, true, nil, conntrack.Unblock},
-		{denied, false, nil, conntrack.Block},
-		{denied, true, nil, conntrack.Block},
-		{denied, false, learned{"a.test"}, conntrack.Block},
-		{named, false, learned{"a.test"}, conntrack.Unblock},
-		{named, true, learned{"x.b.test"}, conntrack.Unblock},
-		{named, false, learned{"c.test"}, conntrack.Keep},
-		{named, false, nil, conntrack.Keep},
-		{named, true, nil, conntrack.Keep},
+		{isolated, outside, false, nil, conntrack.Block},
+		{isolated, outside, true, nil, conntrack.Unblock},
+		{denied, outside, false, nil, conntrack.Block},
+		{denied, outside, true, nil, conntrack.Block},
+		{denied, outside, false, learned{"a.test"}, conntrack.Block},
+		{named, outside, false, learned{"a.test"}, conntrack.Unblock},
+		{named, outside, false, learned{"c.test"}, conntrack.Keep},
+		{named, outside, false, nil, conntrack.Keep},
+		// Names that are not for the cluster, nor for its metadata service, have never allowed it.
+		{named, outside, true, learned{"x.b.test"}, conntrack.Block},
+		{named, outside, true, nil, conntrack.Block},
+		{named, pod, false, learned{"a.test"}, conntrack.Block},
+		{named, node, false, nil, conntrack.Block},
+		{named, metadata, false, learned{"a.test"}, conntrack.Block},
+		{named, mayBePod, false, learned{"a.test"}, conntrack.Keep},
+		{named, mayBePod, false, nil, conntrack.Keep},
+		{service, pod, false, learned{"x.y.svc.cluster.local"}, conntrack.Unblock},
+		{service, pod, false, nil, conntrack.Keep},
+		{service, node, false, nil, conntrack.Keep},
+		{service, metadata, false, nil, conntrack.Block},
 	} {
-		t.Run(fmt.Sprintf("from %s, to the node %v, with names %v", tt.src, tt.toHost, tt.knows), func(t *testing.T) {
+		t.Run(fmt.Sprintf("from %s to %s, to the node %v, with names %v", tt.src, tt.dst, tt.toHost, tt.knows), func(t *testing.T) {
 			p := packet.Packet{
 				Src:   netip.AddrPortFrom(netip.MustParseAddr(tt.src), 40000),
-				Dst:   netip.MustParseAddrPort("192.0.2.1:80"),
+				Dst:   netip.AddrPortFrom(netip.MustParseAddr(tt.dst), 80),
 				Proto: packet.TCP,
 			}
 			if got := established(s, tt.knows)(p, tt.toHost); got != tt.want {

@@ -165,7 +165,7 @@ func (c *Cluster) needsOfRules(rules []policy.Rule, d policy.Direction) []PodSet
 	needs := map[PodSet]bool{}
 	for i := range rules {
 		r := &rules[i]
-		if d == policy.Egress && (StopsPods(r) && c.anyRange() || AsksForPorts(r)) {
+		if d == policy.Egress && (StopsPods(r) && c.anyRange() || AsksForPorts(r) || r.NamesDomains()) {
 			return []PodSet{{}}
 		}
 		if r.AnyPeer {

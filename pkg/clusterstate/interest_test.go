@@ -72,6 +72,8 @@ func TestNeeds(t *testing.T) {
 			`{tier: Admin, subject: {namespaces: {}}, egress: [{action: Pass, to: [{namespaces: {matchLabels: {ns: z}}}]}]}`)}, want: all},
 		{name: "an administrator allows egress to pods", ranges: []string{"10.0.0.0/23"}, policies: []compile.Object{clusterPolicy("p",
 			`{tier: Admin, subject: {namespaces: {}}, egress: [{action: Accept, to: [{namespaces: {matchLabels: {ns: z}}}]}]}`)}, want: []PodSet{{Namespace: "z"}}},
+		{name: "an administrator allows domain names (CN-36)", policies: []compile.Object{clusterPolicy("p",
+			`{tier: Admin, subject: {namespaces: {}}, egress: [{action: Accept, to: [{domainNames: [a.test]}]}]}`)}, want: all},
 		{name: "addresses in the node's ranges", ranges: []string{"10.0.0.0/23"}},
 		{name: "an address outside of them", ranges: []string{"10.0.0.0/23"}, address: "10.9.0.1", want: all},
 		{name: "an address of another family", ranges: []string{"10.0.0.0/23"}, address: "fd00::1"},

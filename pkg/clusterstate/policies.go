@@ -21,6 +21,7 @@ type compiled struct {
 	holdsUnknown [2]bool
 	stopsPods    [2]bool
 	selectsNodes bool
+	namesDomains bool
 	faulty       bool // has findings
 	audited      bool // evaluated and not enforced
 }
@@ -32,7 +33,7 @@ type policyKey struct {
 }
 
 func newCompiled(p *compile.Policy, id uint64) compiled {
-	c := compiled{Policy: p, id: id, selectsNodes: p.SelectsNodes(), faulty: len(p.Findings) > 0}
+	c := compiled{Policy: p, id: id, selectsNodes: p.SelectsNodes(), namesDomains: p.NamesDomains(), faulty: len(p.Findings) > 0}
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 		c.applies[d] = p.Subject != nil && p.Applies(d)
 		c.holdsUnknown[d], c.stopsPods[d] = p.HoldsUnknown(d), p.StopsPods(d)
@@ -187,7 +188,7 @@ func (c *Cluster) derive() *derived {
 		if p.faulty {
 			d.findings = append(d.findings, p.Findings...)
 		}
-		if p.selectsNodes {
+		if p.selectsNodes || p.namesDomains {
 			d.hosts = c.allHosts()
 		}
 		audited = audited || p.audited
@@ -209,7 +210,7 @@ func (c *Cluster) derivePolicy(p *compiled, isolating *[2]bool, podRanges **poli
 	for d, holds := range p.holdsUnknown {
 		isolating[d] = isolating[d] || holds
 	}
-	if p.stopsPods != [2]bool{} {
+	if p.stopsPods != [2]bool{} || p.namesDomains {
 		*podRanges = c.allPodRanges()
 	}
 }

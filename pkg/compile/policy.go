@@ -79,6 +79,11 @@ func (p *Policy) SelectsNodes() bool {
 	})
 }
 
+// NamesDomains reports whether some rule has domain names as peers.
+func (p *Policy) NamesDomains() bool {
+	return slices.ContainsFunc(p.rules[policy.Egress], func(r policy.Rule) bool { return r.NamesDomains() })
+}
+
 // StopsPods reports whether some rule of direction d denies or passes packets because
 // their peer is one of some pods.
 func (p *Policy) StopsPods(d policy.Direction) bool {

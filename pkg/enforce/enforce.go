@@ -247,6 +247,11 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 	if d.Allowed() {
 		return remember
 	}
+	if d.Direction == policy.Egress && s.NamesRefused(q) {
+		e.metrics.namesRefused.Inc()
+		e.denials.denied(p, d, s, namesRefused...)
+		return Drop
+	}
 	e.denials.denied(p, d, s)
 	return Drop
 }

@@ -144,6 +144,39 @@ func (k *known) Names(_, addr netip.Addr) *policy.Names {
 	return &k.name
 }
 
+// A packet that a domain name would allow, if its address were not the node's, is counted, and
+// the log says why it is denied.
+func TestRefusedNamesAreCountedAndLogged(t *testing.T) {
+	node, own := nodeNet.Addr().Next(), nodeNet.Addr().Next().Next()
+	for _, tc := range []struct {
+		name    string
+		knows   policy.Learned
+		refused int
+	}{
+		{"its name", &known{own, policy.Names{"a.test"}}, 1},
+		{"another name", &known{own, policy.Names{"b.test"}}, 0},
+		{"the name of another address", &known{node, policy.Names{"a.test"}}, 0},
+		{"no name", nil, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			reg := prometheus.NewPedanticRegistry()
+			var lines []string
+			logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+			e := New(Config{Registerer: reg, Logger: logger, LogDenied: true, Learned: tc.knows})
+			e.Swap(guarded(open))
+			if got := e.Decide(Input{Payload: tcp(open, own, 80), ToHost: true}); got != Drop {
+				t.Errorf("got %v, want Drop", got)
+			}
+			if got := total(t, reg, "netpol_names_refused_packets_total"); got != tc.refused {
+				t.Errorf("counted %v, want %v", got, tc.refused)
+			}
+			if text := strings.Join(lines, "\n"); strings.Contains(text, "CN-36") != (tc.refused > 0) {
+				t.Errorf("logged %s", text)
+			}
+		})
+	}
+}
+
 func TestWhatIsKnownOfAPacketIsAsked(t *testing.T) {
 	node, elsewhere := nodeNet.Addr().Next(), netip.MustParseAddr("198.51.100.1")
 	for _, tc := range []struct {
@@ -158,7 +191,7 @@ func TestWhatIsKnownOfAPacketIsAsked(t *testing.T) {
 		{"the own node, not denied by administrators", elsewhere, true, nil, Accept},
 		{"isolated", elsewhere, false, nil, Drop},
 		{"by its name", node, false, &known{node, policy.Names{"a.test"}}, Accept},
-		{"the own node by its name", node, true, &known{node, policy.Names{"a.test"}}, Accept},
+		{"the own node by its name", node, true, &known{node, policy.Names{"a.test"}}, Drop},
 		{"by another name", node, true, &known{node, policy.Names{"b.test"}}, Drop},
 		{"another's name", node, true, &known{elsewhere, policy.Names{"a.test"}}, Drop},
 	} {
@@ -232,7 +265,7 @@ func TestMetrics(t *testing.T) {
 	if got, want := counted(t, reg, "netpol_decisions_total"), "egress/default/allow ingress/networkpolicy/allow ingress/networkpolicy/deny"; got != want {
 		t.Errorf("netpol_decisions_total of %q, want %q", got, want)
 	}
-	problems, err := testutil.GatherAndLint(reg, "netpol_decisions_total", "netpol_failure_policy_packets_total", "netpol_late_packets_total")
+	problems, err := testutil.GatherAndLint(reg, "netpol_decisions_total", "netpol_failure_policy_packets_total", "netpol_late_packets_total", "netpol_names_refused_packets_total")
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v %v", problems, err)
 	}
@@ -246,7 +279,7 @@ func TestImpossiblePairsHaveNoSeries(t *testing.T) {
 	const pairs = 13 // four protocols, hidden ones among them, and other in two families, two of ICMP, unknown
 	series := map[string]int{"packet_process_time": pairs, "packet_process_duration_microseconds": pairs, "packet_count": 2 * pairs,
 		"netpol_decisions_total": 14, "netpol_failure_policy_packets_total": 7,
-		"netpol_audit_undecided_packets_total": 1, "netpol_late_packets_total": 10}
+		"netpol_audit_undecided_packets_total": 1, "netpol_late_packets_total": 10, "netpol_names_refused_packets_total": 1}
 	for _, family := range gather(t, reg) {
 		if got, want := len(family.Metric), series[family.GetName()]; got != want {
 			t.Errorf("%s has %d series, want %d", family.GetName(), got, want)

@@ -178,8 +178,9 @@ func (s source) describe(pod *policy.Endpoint) string {
 	return "to " + s.addr.String()
 }
 
-// denied logs a denied packet with its pods and the policies that denied it.
-func (l *denialLog) denied(p packet.Packet, d policy.Decision, s *policy.Snapshot) {
+// denied logs a denied packet with its pods and the policies that denied it. more is added
+// to the line.
+func (l *denialLog) denied(p packet.Packet, d policy.Decision, s *policy.Snapshot, more ...any) {
 	if l == nil {
 		return
 	}
@@ -201,7 +202,7 @@ func (l *denialLog) denied(p packet.Packet, d policy.Decision, s *policy.Snapsho
 	default:
 		args = append(args, "policy", d.Policy.String())
 	}
-	l.logger.Info(l.messages.one, args...)
+	l.logger.Info(l.messages.one, append(args, more...)...)
 }
 
 // appendIsolating appends all policies that isolate the pod: any of them could have a rule
@@ -237,6 +238,9 @@ func (l *denialLog) unparsable(err error) {
 		l.logger.Info("Packet cannot be parsed", "reason", err.Error())
 	}
 }
+
+// namesRefused is added to the line of a packet that would be allowed by a domain name.
+var namesRefused = []any{"names", "A domain name is allowed, but names do not match this address (CN-36)"}
 
 func name(e *policy.Endpoint) string {
 	if e == nil {

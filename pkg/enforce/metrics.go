@@ -50,6 +50,8 @@ type metrics struct {
 	decisions [2][4][2]prometheus.Counter // by allow, tier, direction
 	failures  [len(failureNames)][len(verdictNames)]prometheus.Counter
 	late      [len(protocolNames)][len(verdictNames)]prometheus.Counter // of protocols with a packet.Stage
+
+	namesRefused prometheus.Counter
 }
 
 type packetMetrics struct {
@@ -101,8 +103,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "netpol_late_packets_total",
 		Help: "Packets decided that do not begin a connection, such as the last ones of a connection that the kernel has forgotten, by protocol and verdict.",
 	}, []string{"protocol", "verdict"})
-	m := &metrics{}
-	reg.MustRegister(m, count, decisions, failures, late)
+	m := &metrics{namesRefused: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "netpol_names_refused_packets_total",
+		Help: "Packets denied that a policy would allow by a domain name if the address were not one that names do not match: of a pod, of a node, link-local, of a metadata service.",
+	})}
+	reg.MustRegister(m, count, decisions, failures, late, m.namesRefused)
 	for _, p := range []int{protoTCP, protoUDP, protoSCTP, protoICMP, protoICMPv6} {
 		for v, verdict := range verdictNames {
 			m.late[p][v] = late.WithLabelValues(protocolNames[p], verdict)

@@ -49,6 +49,7 @@ const (
 	PeerNoNode                        // the peer's address is no node's
 	PeerNodeLabels                    // the labels of the peer's node differ
 	PeerNotLearned                    // the subject has learned none of the names for the peer's address
+	PeerOutOfScope                    // the peer's address is one that the names do not match, whoever has learned what
 	OtherProtocol                     // the item is for another protocol
 	OtherPort                         // the port is not in the item's range
 	PortNoPod                         // the port has a name and the destination is no pod
@@ -83,6 +84,7 @@ func (s *Snapshot) trace(d Direction, q *Query, src, dst *end) Trace {
 	}
 	var f flow
 	s.fill(&f, d, q, src, dst)
+	f.scope = s.scopeOf(f.peerAddr, q.ToHost) // also without names
 	exempt := q.exempt(src, dst)
 	c.Steps = chain.steps(&f, exempt)
 	c.Later = chain.later(d, &f, exempt, c.Decision.Tier)
@@ -177,6 +179,8 @@ func (p *Peer) explain(f *flow) Match {
 		return PeerNoNode
 	case p.Nodes != nil:
 		return PeerNodeLabels
+	case p.Domains != nil && !f.scope.mayHave(p.Domains):
+		return PeerOutOfScope
 	case p.Domains != nil:
 		return PeerNotLearned
 	case p.Pods == nil:

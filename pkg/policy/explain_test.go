@@ -117,7 +117,7 @@ func TestExplainHiddenPorts(t *testing.T) {
 		rules []Rule
 		want  string
 	}{
-		"allowed, then denied": {[]Rule{smtp(Allow, AdminTier), smtp(Deny, AdminTier)}, "admin 0 17; admin 0 + 1"},
+		"allowed, then denied": {[]Rule{smtp(Allow, AdminTier), smtp(Deny, AdminTier)}, "admin 0 18; admin 0 + 1"},
 		"passed both ways":     {[]Rule{smtp(Pass, AdminTier), rule(AdminTier, Allow), isolate()}, "admin 0 + 1; admin 0 +; networkpolicy -1 +"},
 		"what a later tier would say": {[]Rule{rule(AdminTier, Deny), smtp(Pass, BaselineTier), rule(BaselineTier, Deny)},
 			"admin 0 +; later: deny ingress by baseline x/baseline rule 0"},
@@ -187,9 +187,12 @@ func TestExplainTellsWhyAnItemDoesNotMatch(t *testing.T) {
 		"no node":              {&Peer{Nodes: everything}, flow{}, PeerNoNode},
 		"another node":         {&Peer{Nodes: team}, flow{host: &Host{labels.Set{"team": "b"}, nil}}, PeerNodeLabels},
 		"one of two nodes":     {&Peer{Nodes: team}, flow{host: &Host{nil, labels.Set{"team": "a"}}}, Matched},
-		"names not learned":    {&Peer{Domains: []Domain{{Name: "a.example"}}}, flow{}, PeerNotLearned},
-		"other names learned":  {&Peer{Domains: []Domain{{Name: "a.example"}}}, flow{names: &Names{"b.example"}}, PeerNotLearned},
-		"a name learned":       {&Peer{Domains: []Domain{{Name: "a.example", Below: true}}}, flow{names: &Names{"b.a.example"}}, Matched},
+		"names not learned":    {&Peer{Domains: []Domain{{Name: "a.example"}}}, flow{scope: allNames}, PeerNotLearned},
+		"other names learned":  {&Peer{Domains: []Domain{{Name: "a.example"}}}, flow{names: &Names{"b.example"}, scope: allNames}, PeerNotLearned},
+		"a name learned":       {&Peer{Domains: []Domain{{Name: "a.example", Below: true}}}, flow{names: &Names{"b.a.example"}, scope: allNames}, Matched},
+		"a name for a pod":     {&Peer{Domains: []Domain{{Name: "a.example"}}}, flow{names: &Names{"a.example"}, scope: clusterNames}, PeerOutOfScope},
+		"a name of a Service":  {&Peer{Domains: []Domain{{Name: "local", Below: true}}}, flow{scope: clusterNames}, PeerNotLearned},
+		"a name for metadata":  {&Peer{Domains: []Domain{{Name: "local", Below: true}}}, flow{names: &Names{"a.x.svc.cluster.local"}}, PeerOutOfScope},
 		"a name of any":        {&Port{Proto: packet.Unknown, Name: "dns"}, flow{proto: packet.UDP, dstPort: 53, dst: &Endpoint{Ports: []NamedPort{{"dns", packet.UDP, 53}}}}, Matched},
 		"a name of no ports":   {&Port{Proto: packet.Unknown, Name: "web"}, flow{proto: packet.ICMP, dst: pod}, OtherProtocol},
 		"empty range":          {&Port{First: 1}, flow{}, Unreadable},

@@ -49,7 +49,7 @@ func (k *key) latest(p peer) *entry {
 		return nil
 	}
 	e := h.Load()
-	if e == nil || e.index != k.index || e.port != k.port || e.node != k.node || e.names != k.names {
+	if e == nil || e.index != k.index || e.port != k.port || e.node != k.node || e.names != k.names || e.scope != k.scope {
 		return nil
 	}
 	return e

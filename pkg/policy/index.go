@@ -175,7 +175,8 @@ func (x *index) matchPeer(f *flow) (set, bool) {
 		p.node, k.node = f.host, f.host
 	}
 	if t.domains {
-		p.names, k.names = f.names, f.names
+		p.names, p.scope = f.names, f.scope
+		k.names, k.scope = f.names, f.scope
 	}
 	if p == (peer{}) {
 		return nil, true
@@ -312,12 +313,24 @@ func (x *index) mayAllowPeer(f *flow, m *match) bool {
 }
 
 // mayDecideOtherwise reports whether rule, which decides about f, may not do so if the peer
-// turns out to be a pod: because of its labels, or of the named ports that it declares.
+// turns out to be a pod: because of its labels, of the named ports that it declares, or of
+// learned names, which do not match pods.
 func (x *index) mayDecideOtherwise(rule *Rule, f *flow, m *match) bool {
 	if !rule.denies() {
-		return x.dependsOnPeer(f, m)
+		return x.dependsOnPeer(f, m) || x.dependsOnScope(rule, f)
 	}
 	return x.mayAllowPeer(f, m) || f.dst == nil && len(x.namedFor(f.proto)) > 0
+}
+
+// dependsOnScope reports whether rule, which allows f, may not do so if only names of the
+// cluster match the peer.
+func (x *index) dependsOnScope(rule *Rule, f *flow) bool {
+	if f.names == nil || f.scope != allNames {
+		return false
+	}
+	of, matched := *f, match{}
+	of.scope = clusterNames
+	return !x.match(&of, &matched) || x.decide(&of, &matched).denies() != rule.denies()
 }
 
 // peerMayMatch reports whether one of rules, which select pods, may match f, whose peer

@@ -57,6 +57,7 @@ type key struct {
 	pod   *Version // of a pod that has no identity
 	node  *Host
 	names *Names
+	scope scope
 }
 
 // hiddenKey is namedKey of packets whose ports are hidden.

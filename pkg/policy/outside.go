@@ -71,7 +71,7 @@ func (r *Rule) outside(f *flow) Outside {
 			if left--; left < 0 {
 				return Outside{}
 			}
-			if f.names != nil && f.names.matchAny(p.Domains[j:j+1]) {
+			if f.names != nil && f.names.matchAny(p.Domains[j:j+1], f.scope) {
 				return Outside{Domain: p.Domains[j]}
 			}
 		}

@@ -272,6 +272,7 @@ type peer struct {
 	pod   *Endpoint
 	node  *Host
 	names *Names
+	scope scope
 }
 
 // traitsOf calls yield with everything that p has and t reads.
@@ -371,7 +372,7 @@ func (t *peerTable) cost(p peer, limit int) int {
 
 // evaluate returns the rules that select p.
 func (t *peerTable) evaluate(p peer) set {
-	f := &flow{peer: p.pod, host: p.node, names: p.names}
+	f := &flow{peer: p.pod, host: p.node, names: p.names, scope: p.scope}
 	var rules []uint32
 	ask := func(c *candidates) {
 		for _, n := range c.items {

@@ -35,7 +35,7 @@ func (c chance) peer() Peer {
 	case 4:
 		domains := []Domain{{Name: pick(c, "a.test", "test", "b.a.test")}}
 		if c.IntN(2) == 0 {
-			domains = append(domains, Domain{Name: pick(c, "a.test", "test"), Below: true})
+			domains = append(domains, Domain{Name: pick(c, "a.test", "test", "cluster.local"), Below: true})
 		}
 		return Peer{Domains: domains}
 	case 5:
@@ -113,7 +113,7 @@ func (c chance) ends() ends {
 	e := ends{
 		pods:  make(map[netip.Addr]*Endpoint),
 		hosts: []*Host{nil, {{"zone": "1"}}, {{}, {"zone": "2"}}},
-		names: []*Names{nil, {"a.test"}, {"b.a.test", "test"}, {"c.other"}},
+		names: []*Names{nil, {"a.test"}, {"b.a.test", "test"}, {"c.other"}, {"a.x.svc.cluster.local", "a.test"}},
 	}
 	for range 8 {
 		p := &Endpoint{Version: NewVersion(), Namespace: pick(c, "x", "y"), Labels: c.labels(),
@@ -154,6 +154,7 @@ func (c chance) flow(e ends, m *Memory) *flow {
 		dst:      e.pods[c.addr()],
 		host:     pick(c, e.hosts...),
 		names:    pick(c, e.names...),
+		scope:    pick(c, noNames, clusterNames, allNames, allNames),
 		proto:    pick(c, packet.TCP, packet.TCP, packet.UDP, packet.SCTP, packet.ICMP, packet.Unknown, 50),
 		memory:   m,
 	}

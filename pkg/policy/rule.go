@@ -154,6 +154,7 @@ type flow struct {
 	peerAddr netip.Addr // where the peer is
 	host     *Host      // nil when the peer's address is no node's
 	names    *Names     // what the subject knows the peer's address as, nil for none
+	scope    scope      // which of names match the peer's address
 	dst      *Endpoint  // declares named ports; nil when no known pod
 	proto    packet.Proto
 	dstPort  uint16
@@ -206,6 +207,11 @@ func (p *progress) settles(r *Rule, f *flow) bool {
 		return true
 	}
 	return false
+}
+
+// NamesDomains reports whether some peer of r is domain names.
+func (r *Rule) NamesDomains() bool {
+	return slices.ContainsFunc(r.Peers, func(p Peer) bool { return len(p.Domains) > 0 })
 }
 
 // selectsPods reports whether some peer of r selects pods.
@@ -261,7 +267,7 @@ func (p *Peer) matches(f *flow) bool {
 	case p.Nodes != nil:
 		return f.host != nil && f.host.selectedBy(p.Nodes)
 	case p.Domains != nil:
-		return f.names != nil && f.names.matchAny(p.Domains)
+		return f.names != nil && f.names.matchAny(p.Domains, f.scope)
 	}
 	for i := range p.Blocks {
 		if p.Blocks[i].contains(f.peerAddr) {
@@ -280,10 +286,10 @@ func (h *Host) selectedBy(s labels.Selector) bool {
 	return false
 }
 
-func (n *Names) matchAny(domains []Domain) bool {
+func (n *Names) matchAny(domains []Domain, of scope) bool {
 	for _, d := range domains {
 		for _, name := range *n {
-			if d.Matches(name) {
+			if d.Matches(name) && of.has(name) {
 				return true
 			}
 		}

@@ -74,13 +74,13 @@ type Model struct {
 	// allowed for it.
 	Isolating [directions]bool
 	// PodRanges are those of the pods of all nodes, nil unless some policy denies
-	// or passes packets because their peer is a pod.
+	// or passes packets because their peer is a pod, or names domains.
 	PodRanges *PodRanges
 	// Newcomers are pods of other nodes that have no address yet, all of them or more
 	// than MaxNewcomers.
 	Newcomers []*Endpoint
 	// Hosts holds the nodes under each of their addresses, if any policy names
-	// nodes.
+	// nodes or domains.
 	Hosts    map[netip.Addr]*Host
 	Findings []Finding
 	// ForwardedSources are, for each namespace that has any, the sources of packets that
@@ -288,7 +288,9 @@ func (s *Snapshot) fill(f *flow, d Direction, q *Query, src, dst *end) {
 		f.host = s.m.Hosts[dst.addr]
 	}
 	if q.Learned != nil && src.endpoint.Egress.read().names {
-		f.names = q.Learned.Names(src.addr, dst.addr)
+		if f.names = q.Learned.Names(src.addr, dst.addr); f.names != nil {
+			f.scope = s.scopeOf(dst.addr, q.ToHost)
+		}
 	}
 }
 

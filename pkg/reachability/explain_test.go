@@ -203,7 +203,10 @@ func TestExplanationsOfAdministratorsPolicies(t *testing.T) {
 		"names behind the one who decides": {"x/a", "203.0.113.9", "80", "TCP", specs{cnp: "egress: [{action: Deny, to: [{networks: [0.0.0.0/0]}]}, {action: Accept, to: [{domainNames: [a.example]}]}]"}, false, "deny, which is final\n", "a.example"},
 		"names for another port":           {"x/a", "203.0.113.9", "80", "TCP", specs{cnp: strings.Replace(learned, "}]},", "}], protocols: [{tcp: {destinationPort: {number: 443}}}]},", 1)}, false, "TCP 443; the connection is to port 80\n", "if 203.0.113.9"},
 		"names that were passed":           {"x/a", "203.0.113.9", "80", "TCP", specs{cnp: strings.Replace(learned, "[{", "[{action: Pass, to: [{networks: [0.0.0.0/0]}]}, {", 1), np: "policyTypes: [Egress]"}, false, "known to the agent only\n", "if 203.0.113.9"},
-		"names of a pod that is not known": {"x/a", "10.0.0.99", "80", "TCP", specs{cnp: "egress: [{action: Accept, to: [{domainNames: [a.example]}]}]", np: "policyTypes: [Egress]"}, false, "if 10.0.0.99 is an address that x/a has learned", ""},
+		"names of a pod that is not known": {"x/a", "10.0.0.99", "80", "TCP", specs{cnp: "egress: [{action: Accept, to: [{domainNames: [a.example]}]}]", np: "policyTypes: [Egress]"}, false, "names do not match 10.0.0.99", "if 10.0.0.99"},
+		"names of a pod":                   {"x/a", "x/b", "80", "TCP", specs{cnp: learned}, false, "names do not match", "has learned for one of them"},
+		"names of a Service":               {"x/a", "x/b", "80", "TCP", specs{cnp: strings.Replace(learned, "a.example", "'*.svc.cluster.local'", 1)}, false, "has learned for one of them", ""},
+		"names of metadata":                {"x/a", "169.254.169.254", "80", "TCP", specs{cnp: strings.Replace(learned, "a.example", "'*.svc.cluster.local'", 1)}, false, "names do not match 169.254.169.254", "has learned for one of them"},
 		"a pod that is not known":          {"10.0.0.99", "x/a", "80", "TCP", specs{anp: "ingress: [{action: Allow, from: [{namespaces: {}}]}, {action: Deny, from: [{namespaces: {}}]}]"}, false, "10.0.0.99 is in a node's range of pod addresses and no known pod has it", "final"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -103,6 +103,8 @@ func (c *Cluster) whyNot(m policy.Match, f *flow, r *policy.Rule, at policy.Plac
 		return fmt.Sprintf("node %s has %s", f.peer.Node, labelsMean(c.labels[f.peer.Node]))
 	case policy.PeerNotLearned:
 		return "addresses learned from DNS are known to the agent only"
+	case policy.PeerOutOfScope:
+		return fmt.Sprintf("names do not match %v: it is, or may be, the address of a pod or of a node, or a special one", f.peerAddr())
 	case policy.PeerNoPod:
 		if f.peer.onHost() {
 			return fmt.Sprintf("%s is node %s, and selectors match pods only", f.peer.Name, f.peer.Node)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"sigs.k8s.io/kube-network-policies/tests/lab"
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
@@ -41,10 +43,13 @@ spec:
 
 // newNames returns two nodes whose pods web, of x and of y, may reach
 // *.example.test and db.elsewhere.test. The resolver is the pod x/dns on the
-// other node, also behind a Service.
+// other node, also behind a Service. The hosts one, two and three are outside of the cluster.
 func newNames(t *testing.T) (*cluster, *lab.Agent, *resolver) {
 	t.Helper()
-	c := newCluster(t, 2, "x/web@1 app=web", "y/web@1 app=web", "x/dns@2 app=dns", "x/db@2 app=db", "y/db@2 app=db", "z/db@2 app=db", "x/eve@1 app=eve")
+	c := newCluster(t, 2, "x/web@1 app=web", "y/web@1 app=web", "x/dns@2 app=dns", "y/db@2 app=db", "x/eve@1 app=eve")
+	for i, name := range []string{"one", "two", "three"} {
+		c.addHost(t, name, fmt.Sprintf("203.0.113.%d", i+1), fmt.Sprintf("2001:db8::%d", i+1))
+	}
 	r := newResolver(t, c.Hosts["x/dns"])
 	c.forward(t, dnsService4, r.host.Addr(lab.IPv4))
 	var resolvers []string
@@ -53,8 +58,22 @@ func newNames(t *testing.T) (*cluster, *lab.Agent, *resolver) {
 	}
 	agent := c.Start(t, withClusterPolicies, "--dns-resolvers="+strings.Join(resolvers, ","))[0]
 	c.Enforce(t, agent, "names", allowNames(`"*.example.test", "DB.Elsewhere.test."`))
-	c.Expect(t, labtest.No("x/web", "x/db", "tcp/80"), labtest.No("y/web", "x/db", "tcp/80"))
+	c.Expect(t, labtest.No("x/web", "one", "tcp/80"), labtest.No("y/web", "one", "tcp/80"))
 	return c, agent, r
+}
+
+// addHost adds a host outside of the cluster, behind the second node.
+func (c *cluster) addHost(t *testing.T, name string, addrs ...string) {
+	t.Helper()
+	var parsed []netip.Addr
+	for _, addr := range addrs {
+		parsed = append(parsed, netip.MustParseAddr(addr))
+	}
+	host, err := c.AddHost(t.Context(), c.Nodes[1], name, parsed...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Serve(t, host)
 }
 
 // forward makes an address the Service of another on the first node.
@@ -84,32 +103,102 @@ func reads(t *testing.T, agent *lab.Agent, want float64, name string, labels ...
 func TestDomainNames(t *testing.T) {
 	c, agent, r := newNames(t)
 	at := r.host.Addr(lab.IPv4)
-	r.set("x.example.test.", c.Hosts["x/db"].Addrs...)
-	r.set("db.elsewhere.test.", c.Hosts["y/db"].Addrs...)
-	r.set("example.test.", c.Hosts["z/db"].Addrs...)
-	r.set("db.nowhere.test.", c.Hosts["z/db"].Addrs...)
+	r.set("x.example.test.", c.Hosts["one"].Addrs...)
+	r.set("db.elsewhere.test.", c.Hosts["two"].Addrs...)
+	r.set("example.test.", c.Hosts["three"].Addrs...)
+	r.set("db.nowhere.test.", c.Hosts["three"].Addrs...)
 
 	// By UDP, to a Service. Addresses of both families are learned, whatever the family of the query.
 	c.lookUp(t, "x/web", "x.example.test.", lab.UDP, netip.MustParseAddr(dnsService4))
 	c.Expect(t,
-		labtest.Yes("x/web", "x/db", "tcp/80"), labtest.Yes("x/web", "x/db", "udp/80"), labtest.Yes("x/web", "x/db", "icmp"),
-		labtest.No("x/web", "y/db", "tcp/80"), labtest.No("x/web", "z/db", "tcp/80"),
-		labtest.No("y/web", "x/db", "tcp/80"), labtest.Yes("x/eve", "y/db", "tcp/80"))
+		labtest.Yes("x/web", "one", "tcp/80"), labtest.Yes("x/web", "one", "udp/80"), labtest.Yes("x/web", "one", "icmp"),
+		labtest.No("x/web", "two", "tcp/80"), labtest.No("x/web", "three", "tcp/80"),
+		labtest.No("y/web", "one", "tcp/80"), labtest.Yes("x/eve", "two", "tcp/80"))
 
 	// By TCP, over IPv6.
 	c.lookUp(t, "x/web", "db.elsewhere.test.", lab.TCP, r.host.Addr(lab.IPv6))
-	c.Expect(t, labtest.Yes("x/web", "y/db", "tcp/80"), labtest.No("y/web", "y/db", "tcp/80"), labtest.No("x/web", "z/db", "tcp/80"))
+	c.Expect(t, labtest.Yes("x/web", "two", "tcp/80"), labtest.No("y/web", "two", "tcp/80"), labtest.No("x/web", "three", "tcp/80"))
 
 	// Names that the policy does not have.
 	c.lookUp(t, "x/web", "example.test.", lab.UDP, at)
 	c.lookUp(t, "x/web", "db.nowhere.test.", lab.UDP, at)
-	c.Expect(t, labtest.No("x/web", "z/db", "tcp/80"), labtest.Yes("x/web", "x/db", "tcp/80"))
+	c.Expect(t, labtest.No("x/web", "three", "tcp/80"), labtest.Yes("x/web", "one", "tcp/80"))
 
 	// Upper and lower case are the same.
 	c.lookUp(t, "y/web", "X.Example.TEST.", lab.UDP, at)
-	c.Expect(t, labtest.Yes("y/web", "x/db", "tcp/80"), labtest.No("y/web", "y/db", "tcp/80"))
+	c.Expect(t, labtest.Yes("y/web", "one", "tcp/80"), labtest.No("y/web", "two", "tcp/80"))
 
 	reads(t, agent, 2, "netpol_dns_resolvers")
+}
+
+// TestNamesDoNotOpenTheCluster has the owner of an allowed domain answer with addresses that
+// are not its own. The pod x/eve, which no policy selects, shows that they can be reached.
+func TestNamesDoNotOpenTheCluster(t *testing.T) {
+	c, agent, r := newNames(t)
+	const service = "10.96.0.20" // a Service before y/db
+	c.forward(t, service, c.Hosts["y/db"].Addr(lab.IPv4))
+	c.addHost(t, "metadata", "169.254.169.254", "fd00:ec2::254")
+	c.addHost(t, "translated", "64:ff9b::169.254.169.254")
+	at := r.host.Addr(lab.IPv4)
+	stolen := map[string][]netip.Addr{
+		"pod":        c.Hosts["y/db"].Addrs,
+		"service":    {netip.MustParseAddr(service)},
+		"own":        c.Hosts["node-1"].Addrs,
+		"node":       c.Hosts["node-2"].Addrs,
+		"metadata":   c.Hosts["metadata"].Addrs,
+		"mapped":     {netip.MustParseAddr("::ffff:169.254.169.254")},
+		"translated": c.Hosts["translated"].Addrs,
+	}
+	var expectations []labtest.Expectation
+	for name, addrs := range stolen {
+		domain := name + ".example.test."
+		r.set(domain, append(slices.Clone(addrs), c.Hosts["one"].Addrs...)...)
+		c.lookUp(t, "x/web", domain, lab.UDP, at)
+		for _, addr := range addrs {
+			to := addr.Unmap().String()
+			expectations = append(expectations, labtest.No("x/web", to, "tcp/80"), labtest.Yes("x/eve", to, "tcp/80"))
+		}
+	}
+	c.Expect(t, append(expectations, labtest.Yes("x/web", "one", "tcp/80"))...)
+	if n := labtest.Metrics(t, agent).Sum("netpol_names_refused_packets_total"); n == 0 {
+		t.Error("no packet was counted as refused in spite of a name")
+	}
+
+	// A connection by name ends when its address becomes a pod's.
+	r.set("late.example.test.", c.Hosts["two"].Addrs...)
+	c.lookUp(t, "x/web", "late.example.test.", lab.UDP, at)
+	c.Expect(t, labtest.Yes("x/web", "two", "tcp/80"))
+	listener := listenOn(t, c.Hosts["two"], pairPort)
+	var pairs []pair
+	for _, addr := range c.Addrs(t, "two") {
+		pairs = append(pairs, c.openPair(t, "x/web", listener, netip.AddrPortFrom(addr, pairPort)))
+	}
+	late := labtest.NewPod("z/late@2")
+	late.Status.Phase = corev1.PodRunning
+	for _, addr := range c.Hosts["two"].Addrs {
+		late.Status.PodIPs = append(late.Status.PodIPs, corev1.PodIP{IP: addr.String()})
+	}
+	late.Status.PodIP = late.Status.PodIPs[0].IP
+	c.Put(t, labtest.PodFile("z/late"), late)
+	c.Expect(t, labtest.No("x/web", "two", "tcp/80"), labtest.Yes("x/eve", "two", "tcp/80"))
+	waitForBlocked(t, agent, float64(len(pairs)))
+	each(pairs, func(p pair) {
+		p.send(t, "after")
+		p.silent(t)
+	})
+
+	// Names of the cluster's Services are for pods.
+	c.Replace(t, "names", allowNames(`"*.svc.cluster.local"`))
+	r.set("db.y.svc.cluster.local.", append(slices.Clone(c.Hosts["y/db"].Addrs), netip.MustParseAddr("169.254.169.254"))...)
+	err := labtest.Within(t, func() bool { // until the policy is in force, nothing else changes
+		c.lookUp(t, "x/web", "db.y.svc.cluster.local.", lab.UDP, at)
+		answer, err := c.Hosts["x/web"].Probe(t.Context(), lab.TCP, netip.AddrPortFrom(c.Hosts["y/db"].Addr(lab.IPv4), 80), labtest.Silence)
+		return err == nil && answer.Outcome == lab.Connected
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Expect(t, labtest.Yes("x/web", "y/db", "tcp/80"), labtest.No("x/web", "169.254.169.254", "tcp/80"))
 }
 
 // TestNameWithManyAddresses looks up a name with more addresses than a datagram usually holds.
@@ -121,21 +210,21 @@ func TestNameWithManyAddresses(t *testing.T) {
 		addrs = append(addrs, netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}))
 	}
 
-	r.set("tcp.example.test.", append(slices.Clone(addrs), c.Hosts["x/db"].Addrs...)...) // the library asks again by TCP
+	r.set("tcp.example.test.", append(slices.Clone(addrs), c.Hosts["one"].Addrs...)...) // the library asks again by TCP
 	if got := c.lookUp(t, "x/web", "tcp.example.test.", lab.UDP, r.host.Addr(lab.IPv4)); len(got) != count+1 {
 		t.Fatalf("the library has %d addresses, want %d", len(got), count+1)
 	}
-	c.Expect(t, labtest.Yes("x/web", "x/db", "tcp/80"), labtest.No("x/web", "y/db", "tcp/80"))
+	c.Expect(t, labtest.Yes("x/web", "one", "tcp/80"), labtest.No("x/web", "two", "tcp/80"))
 	reads(t, agent, count+1, "netpol_dns_addresses")
 	reads(t, agent, 1, "netpol_dns_answers_total", "result", "truncated")
 
 	r.allowLarge() // the next answer comes in fragments
-	r.set("udp.example.test.", append(slices.Clone(addrs), c.Hosts["y/db"].Addrs...)...)
+	r.set("udp.example.test.", append(slices.Clone(addrs), c.Hosts["two"].Addrs...)...)
 	conn := c.ask(t, "x/web", r.host.Addr(lab.IPv4), 7, "udp.example.test.")
 	if got := len(c.heard(t, conn)); got < 16*count {
 		t.Fatalf("the answer has %d bytes", got)
 	}
-	for _, addr := range c.Hosts["y/db"].Addrs {
+	for _, addr := range c.Hosts["two"].Addrs {
 		e := labtest.NewExpectation("x/web", addr.String(), "tcp/80", addr.Is4()) // AAAA was not asked for
 		c.Expect(t, e)
 	}
@@ -149,7 +238,7 @@ func TestForgedAnswers(t *testing.T) {
 	const id = 4242
 	conn := c.ask(t, "x/web", at, id, silentName)
 	asker := netip.MustParseAddrPort(conn.LocalAddr().String())
-	evil := c.Hosts["z/db"].Addr(lab.IPv4)
+	evil := c.Hosts["three"].Addr(lab.IPv4)
 	dns := netip.AddrPortFrom(at, dnsPort)
 	answer := func(id uint16, name string) []byte { return answerTo(id, questionFor(name)[0], evil) }
 
@@ -181,14 +270,14 @@ func TestForgedAnswers(t *testing.T) {
 		}
 	}
 	reads(t, agent, 4, "netpol_dns_answers_total", "result", "unsolicited")
-	c.Expect(t, labtest.No("x/web", "z/db", "tcp/80"), labtest.No("y/web", "z/db", "tcp/80"))
+	c.Expect(t, labtest.No("x/web", "three", "tcp/80"), labtest.No("y/web", "three", "tcp/80"))
 
 	// The query still waits for its true answer.
 	genuine := labtest.IPv4(dns.Addr(), asker.Addr(), labtest.ProtoUDP, 0, datagram(dns.Port(), asker.Port(), answer(id, silentName)))
 	if err := r.host.SendIP(genuine); err != nil {
 		t.Fatal(err)
 	}
-	for _, addr := range c.Hosts["z/db"].Addrs {
+	for _, addr := range c.Hosts["three"].Addrs {
 		c.Expect(t, labtest.NewExpectation("x/web", addr.String(), "tcp/80", addr.Is4()), labtest.No("y/web", addr.String(), "tcp/80"))
 	}
 }
@@ -221,11 +310,11 @@ func TestMalformedDNSIsDelivered(t *testing.T) {
 func TestNamesExpire(t *testing.T) {
 	labtest.SkipShort(t)
 	c, agent, r := newNames(t)
-	r.set("x.example.test.", c.Hosts["x/db"].Addrs...)
-	listener := listenOn(t, c.Hosts["x/db"], pairPort)
+	r.set("x.example.test.", c.Hosts["one"].Addrs...)
+	listener := listenOn(t, c.Hosts["one"], pairPort)
 	learn := func() (pairs []pair) {
 		c.lookUp(t, "x/web", "x.example.test.", lab.UDP, r.host.Addr(lab.IPv4))
-		for _, addr := range c.Addrs(t, "x/db") {
+		for _, addr := range c.Addrs(t, "one") {
 			pairs = append(pairs, c.openPair(t, "x/web", listener, netip.AddrPortFrom(addr, pairPort)))
 		}
 		return pairs
@@ -242,13 +331,13 @@ func TestNamesExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	labtest.WaitReady(t, c.StartOn(t, c.Nodes[0], withClusterPolicies, "--dns-resolvers="+r.host.Addr(lab.IPv4).String()))
-	c.Expect(t, labtest.No("x/web", "x/db", "tcp/80")) // the new agent has learned nothing yet
+	c.Expect(t, labtest.No("x/web", "one", "tcp/80")) // the new agent has learned nothing yet
 	goesOn(before)
 
 	pairs := learn()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	for _, addr := range c.Addrs(t, "x/db") {
+	for _, addr := range c.Addrs(t, "one") {
 		err := lab.Poll(ctx, func() (bool, error) {
 			before := labtest.Denied(labtest.Metrics(t, agent))
 			answer, err := c.Hosts["x/web"].Probe(ctx, lab.TCP, netip.AddrPortFrom(addr, 80), labtest.Silence)
@@ -259,9 +348,9 @@ func TestNamesExpire(t *testing.T) {
 			t.Fatal(errors.Join(err, errors.New("the name does not expire")))
 		}
 	}
-	c.Expect(t, labtest.No("x/web", "x/db", "tcp/80"))
+	c.Expect(t, labtest.No("x/web", "one", "tcp/80"))
 	goesOn(pairs)
 	goesOn(before)
 	c.lookUp(t, "x/web", "x.example.test.", lab.UDP, r.host.Addr(lab.IPv4))
-	c.Expect(t, labtest.Yes("x/web", "x/db", "tcp/80"))
+	c.Expect(t, labtest.Yes("x/web", "one", "tcp/80"))
 }

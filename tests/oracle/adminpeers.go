@@ -22,7 +22,7 @@ func (c Cluster) adminPeerMatches(p adminPeer, q Query, dir networkingv1.PolicyT
 	case p.networks != nil:
 		return slices.ContainsFunc(p.networks, func(text string) bool { return networkMatches(text, addr) })
 	case p.domainNames != nil:
-		return slices.ContainsFunc(p.domainNames, func(domain string) bool { return anyNameMatches(domain, q.Names[addr]) })
+		return slices.ContainsFunc(p.domainNames, func(domain string) bool { return anyNameMatches(domain, c.namesThatCount(q, addr)) })
 	}
 	pod := c.podAt(addr)
 	return pod != nil && c.inPodSet(p.podSet, pod)
@@ -105,6 +105,62 @@ func anyNameMatches(domain string, names []string) bool {
 		}
 		return name == domain
 	})
+}
+
+// namesThatCount: CN-36, of the names that a pod has learned for an address those that
+// match it. Translated addresses count as what they are translated to, too.
+func (c Cluster) namesThatCount(q Query, addr netip.Addr) []string {
+	all := []netip.Addr{addr.Unmap()}
+	if v4, ok := translated(addr.Unmap()); ok {
+		all = append(all, v4)
+	}
+	switch {
+	case slices.ContainsFunc(all, neverNamed):
+		return nil
+	case q.ToHost || slices.ContainsFunc(all, c.isOfCluster):
+		return slices.DeleteFunc(slices.Clone(q.Names[addr]), func(name string) bool { return !strings.HasSuffix(name, ".svc.cluster.local") })
+	}
+	return q.Names[addr]
+}
+
+// isOfCluster reports whether an address is a pod's or a node's, or may be that of a pod
+// not yet known.
+func (c Cluster) isOfCluster(addr netip.Addr) bool {
+	return c.podAt(addr) != nil || c.isNode(addr) || c.unknownLocal(c.node, addr) ||
+		slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool { return len(c.rangesOf(n.Name, addr)) > 0 })
+}
+
+// neverNamed: CN-36, the addresses that are special, and those of metadata services that
+// are not link-local.
+func neverNamed(addr netip.Addr) bool {
+	for _, cidr := range []string{
+		"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "::/128", "::1/128", "fe80::/10", "ff00::/8",
+		"100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32", "fd00:ec2::/32", "fd20:ce::254/128", "fd00:c1::a9fe:a9fe/128",
+		"fd00:100::100:200/128", "fd00:a9fe:a9fe::1/128", "fd00:42::42/128",
+	} {
+		if netip.MustParsePrefix(cidr).Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// translated: CN-36, the IPv4 address in an IPv6 one: behind the first 12 bytes, or of
+// 6to4 behind the first two.
+func translated(addr netip.Addr) (netip.Addr, bool) {
+	if addr.Is4() {
+		return addr, false
+	}
+	bytes := addr.As16()
+	if bytes[0] == 0x20 && bytes[1] == 0x02 {
+		return netip.AddrFrom4([4]byte(bytes[2:6])), true
+	}
+	v4 := netip.AddrFrom4([4]byte(bytes[12:]))
+	switch netip.PrefixFrom(addr, 96).Masked().Addr().String() {
+	case "64:ff9b::", "64:ff9b:1::", "::ffff:0:0:0", "::":
+		return v4, true
+	}
+	return v4, false
 }
 
 // domainName is a wildcard, or none, and labels. Servers ask for two labels at

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 )
 
@@ -20,6 +22,7 @@ var destinations = []struct{ name, ip string }{
 	{"node6", "fd00:f::2"},
 	{"out", outside},
 	{"out6", outside6},
+	{"link", "169.254.169.254"},
 }
 
 // theWorld is what a spec denies beside what its first rule says.
@@ -31,6 +34,11 @@ func reached(c Cluster) string {
 		netip.MustParseAddr(outside):    {"www.example.com", "example.org"},
 		netip.MustParseAddr(outside6):   {"example.com", "a.b.example.org"},
 		netip.MustParseAddr("10.0.0.3"): {"b.y.svc.cluster.local"},
+		// CN-36: whoever owns example.net has answered with these.
+		netip.MustParseAddr("10.0.0.2"):        {"pod.example.net", "10-0-0-2.x.pod.cluster.local"},
+		netip.MustParseAddr("192.168.0.1"):     {"own.example.net"},
+		netip.MustParseAddr("fd00:f::2"):       {"node.example.net", "h.y.svc.cluster.local"},
+		netip.MustParseAddr("169.254.169.254"): {"link.example.net", "link.y.svc.cluster.local"},
 	}
 	var got []string
 	for _, d := range destinations {
@@ -73,7 +81,7 @@ func TestAdminPeers(t *testing.T) {
 		{"pods of namespaces", `[{pods: {namespaceSelector: {matchLabels: {team: blue}}, podSelector: {matchLabels: {app: b}}}}]`, "x/b", ""},
 		{"CN-11 two peers", `[{namespaces: {matchLabels: {team: red}}}, {pods: {podSelector: {matchLabels: {app: six}}}}]`, "y/b x/six", ""},
 		{"CN-10 host-network pods", `[{pods: {podSelector: {matchLabels: {app: host}}}}]`, "", ""},
-		{"CN-15 networks, pods and nodes too", `[{networks: [0.0.0.0/0]}]`, "x/b y/b z/b own node out", ""},
+		{"CN-15 networks, pods and nodes too", `[{networks: [0.0.0.0/0]}]`, "x/b y/b z/b own node out link", ""},
 		{"CN-15 two networks", `[{networks: [10.0.0.2/31, "2001:db8::/32"]}]`, "x/b y/b out6", ""},
 		{"CN-15 host bits", `[{networks: [10.0.0.77/24]}]`, "x/b y/b z/b", ""},
 		{"CN-15 families do not cross", `[{networks: ["::/0"]}]`, "x/six node6 out6", ""},
@@ -85,6 +93,9 @@ func TestAdminPeers(t *testing.T) {
 		{"CN-17 several labels below", `[{domainNames: ["*.example.org"]}]`, "out6", unreadable},
 		{"CN-17 not part of a label", `[{domainNames: ["*.ple.com"]}]`, "", unreadable},
 		{"CN-17 a pod's name", `[{domainNames: [b.y.svc.cluster.local]}]`, "y/b", unreadable},
+		{"CN-36 names of pods, nodes and metadata", `[{domainNames: ["*.example.net", "*.pod.cluster.local"]}]`, "", unreadable},
+		{"CN-36 names of Services", `[{domainNames: ["*.svc.cluster.local"]}]`, "y/b node6", unreadable},
+		{"CN-36 a name and what it is", `[{domainNames: ["*.example.net"]}, {networks: [10.0.0.2/32]}]`, "x/b", unreadable},
 		{"CN-17 names that are none", `[{domainNames: ["*", "*.", "a..com", "", "*.*.com", "www.*"]}]`, "", unreadable},
 		{"CN-17 a top level domain", `[{domainNames: ["*.com"]}]`, "out out6", unreadable},
 		{"CN-30 no field", `[{}]`, "", unreadable},
@@ -152,8 +163,8 @@ func TestPeersOfIngress(t *testing.T) { // CN-10, CN-33
 		return `{priority: 1, subject: {pods: {podSelector: {matchLabels: {app: a}}}}, ingress: [{action: ` + action + `, from: ` + peers + `}]}`
 	}
 	for _, test := range []struct{ peers, want string }{
-		{`[{namespaces: {}}]`, "own node node6 out out6"},
-		{`[{pods: {podSelector: {matchLabels: {app: b}}}}]`, "x/six own node node6 out out6"},
+		{`[{namespaces: {}}]`, "own node node6 out out6 link"},
+		{`[{pods: {podSelector: {matchLabels: {app: b}}}}]`, "x/six own node node6 out out6 link"},
 		{`[{}]`, ""},
 	} {
 		t.Run(test.peers, func(t *testing.T) {
@@ -205,5 +216,41 @@ func TestAdminPeerAndPort(t *testing.T) {
 		{action: Pass, to: [{}, {namespaces: {}}], ports: [{portNumber: {port: 81}}]}]}`))
 	for _, p := range []packet.Packet{tcp("10.0.0.1", outside, 80), probe("10.0.0.1", "10.0.0.2", packet.ICMP, 0)} {
 		check(t, c, p, false)
+	}
+}
+
+// TestNamesThatCount has addresses of each kind of CN-36 that x/a knows by two names.
+func TestNamesThatCount(t *testing.T) {
+	for addr, want := range map[string]string{
+		outside: "both", outside6: "both", "10.99.0.1": "both", "fd99::1": "both", "100.64.0.1": "both", "64:ff9b::203.0.113.9": "both",
+		"10.0.0.2": "service", "10.0.7.7": "service", "192.168.0.1": "service", "fd00:f::2": "service", "64:ff9b::10.0.0.2": "service", "2002:a00:2::1": "service",
+		"0.0.0.0": "none", "127.0.0.53": "none", "169.254.1.1": "none", "224.0.0.251": "none", "255.255.255.255": "none",
+		"::": "none", "::1": "none", "fe80::a9fe:a9fe": "none", "ff02::1": "none", "fd00:ec2::254": "none", "168.63.129.16": "none",
+		"64:ff9b::169.254.169.254": "none", "64:ff9b:1::169.254.169.254": "none", "::169.254.169.254": "none", "::ffff:0:127.0.0.1": "none", "2002:a9fe:a9fe::1": "none",
+	} {
+		t.Run(addr, func(t *testing.T) {
+			names := map[netip.Addr][]string{netip.MustParseAddr(addr): {"x.example.net", "x.y.svc.cluster.local"}}
+			reaches := func(domain string) bool {
+				c := adminWorld(anp(t, "p", peersSpec("priority: 1", "Allow", `[{domainNames: ["`+domain+`"]}]`)))
+				c.Nodes = append(c.Nodes, &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: []string{"10.0.7.0/24"}}})
+				src := "10.0.0.1"
+				if strings.Contains(addr, ":") {
+					src = "fd00::1"
+				}
+				return Evaluate(c, here, Query{Packet: tcp(src, addr, 80), Names: names}).Allowed()
+			}
+			got := "none"
+			switch external, service := reaches("x.example.net"), reaches("x.y.svc.cluster.local"); {
+			case external && service:
+				got = "both"
+			case service:
+				got = "service"
+			case external:
+				got = "external"
+			}
+			if got != want {
+				t.Errorf("%s is reached by %s, want %s", addr, got, want)
+			}
+		})
 	}
 }

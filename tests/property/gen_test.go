@@ -96,4 +96,4 @@ func (g *gen) administrators(c *oracle.Cluster) {
 }
 
 // namesOfAddresses are what pods have learned.
-var namesOfAddresses = []string{"x.test", "a.x.test", "b.a.x.test", "ax.test", "y.test"}
+var namesOfAddresses = []string{"x.test", "a.x.test", "b.a.x.test", "ax.test", "y.test", "x.n1.svc.cluster.local"}

@@ -100,8 +100,38 @@ func (g *gen) questions(c oracle.Cluster) []question {
 			}
 		}
 	}
+	return append(questions, g.specialQuestions()...)
+}
+
+// specialQuestions are about packets of pods to addresses of every kind that names do not
+// match (CN-36).
+func (g *gen) specialQuestions() []question {
+	var questions []question
+	for _, src := range slices.Concat(addresses4, addresses6) {
+		if !isHere(src) {
+			continue
+		}
+		for _, dst := range special {
+			if dst.Is4() == src.Is4() && g.OneIn(4) {
+				questions = append(questions, g.question(src, dst))
+			}
+		}
+	}
 	return questions
 }
+
+// special are addresses that mean something else than a host, and others that stand for
+// them or for pods.
+var special = func() (addrs []netip.Addr) {
+	for _, text := range []string{
+		"0.0.0.0", "127.0.0.1", "169.254.169.254", "224.0.0.1", "255.255.255.255", "100.100.100.200",
+		"::", "::1", "fe80::1", "ff02::1", "fd00:ec2::254", "64:ff9b::169.254.169.254", "64:ff9b::" + fmt.Sprintf(plans[there].pod4, 1),
+		"2002:a9fe:a9fe::1", "64:ff9b::" + outside4,
+	} {
+		addrs = append(addrs, netip.MustParseAddr(text))
+	}
+	return addrs
+}()
 
 // isShown reports whether some pod's status has the address.
 func isShown(c oracle.Cluster, a netip.Addr) bool {

@@ -193,7 +193,7 @@ func (g *Gen) domainNames() []v1alpha2.DomainName {
 		if g.fault(12) {
 			return Pick[v1alpha2.DomainName](g, "", "*", "*.", "a..test", "*.*.test", "x.*", ".test")
 		}
-		return Pick[v1alpha2.DomainName](g, "x.test", "X.Test.", "a.x.test", "*.x.test", "*.X.TEST.", "*.test", "none.test", "test")
+		return Pick[v1alpha2.DomainName](g, "x.test", "X.Test.", "a.x.test", "*.x.test", "*.X.TEST.", "*.test", "none.test", "test", "*.local")
 	}
 	return append(List(g, 1, one), one())
 }
