@@ -81,10 +81,11 @@ type Cluster struct {
 	unannounced bool       // a pod of this node has changed since they were announced
 
 	derived *derived // nil when a policy or a node has changed
-	// podRanges and hosts are of all nodes, nil until a policy needs them, and when
-	// a node has changed.
+	// podRanges and hosts are of all nodes, and own is the node that enforces. They are nil
+	// until a policy needs them, and when a node has changed.
 	podRanges *policy.PodRanges
 	hosts     map[netip.Addr]*policy.Host
+	own       *policy.Host
 }
 
 // New returns an empty Cluster.
@@ -222,6 +223,7 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		PodRanges: c.derived.podRanges,
 		Newcomers: c.currentNewcomers(),
 		Hosts:     c.derived.hosts,
+		Own:       c.derived.own,
 		Findings:  c.derived.findings,
 		Memory:    c.cfg.Memory,
 		Audit:     c.derived.audit,

@@ -35,7 +35,7 @@ func (c *Cluster) deleteNode(name string) bool {
 
 // nodesChanged drops everything that is derived from nodes.
 func (c *Cluster) nodesChanged() {
-	c.derived, c.podRanges, c.hosts = nil, nil, nil
+	c.derived, c.podRanges, c.hosts, c.own = nil, nil, nil, nil
 	c.needsChanged()
 }
 
@@ -85,6 +85,14 @@ func (c *Cluster) allHosts() map[netip.Addr]*policy.Host {
 	}
 	c.hosts = hosts
 	return hosts
+}
+
+// ownHost returns the node that enforces, nil if it is not known. Memories refer to it, too.
+func (c *Cluster) ownHost() *policy.Host {
+	if n := c.nodes[c.cfg.ownNode()]; n != nil && c.own == nil {
+		c.own = &policy.Host{n.Labels}
+	}
+	return c.own
 }
 
 func (c *Cluster) nodeNames(yield func(namespace, name string) bool) {

@@ -172,6 +172,7 @@ type derived struct {
 	isolating [2]bool
 	podRanges *policy.PodRanges
 	hosts     map[netip.Addr]*policy.Host
+	own       *policy.Host
 	findings  []policy.Finding
 	forwarded map[string][]netip.Prefix // by namespace, see Model.ForwardedSources
 	audit     *policy.Audit             // nil if no policy is audited
@@ -189,7 +190,7 @@ func (c *Cluster) derive() *derived {
 			d.findings = append(d.findings, p.Findings...)
 		}
 		if p.selectsNodes || p.namesDomains {
-			d.hosts = c.allHosts()
+			d.hosts, d.own = c.allHosts(), c.ownHost()
 		}
 		audited = audited || p.audited
 		c.derivePolicy(&p, &all.Isolating, &all.PodRanges)

@@ -262,8 +262,14 @@ func TestAdminPolicies(t *testing.T) {
 		{"CN-16 all nodes, the own one too", []object{egress(rule("Deny", `to: [{nodes: {}}]`))}, `
 			deny  x/a 192.168.0.2 tcp/80
 			deny  x/a 192.168.0.1 tcp/80 host
-			allow x/a 10.0.0.254 tcp/80 host
+			deny  x/a 10.0.0.254 tcp/80 host
+			deny  x/a:6 fe80::1 tcp/80 host
+			allow x/a 10.0.0.254 tcp/80
 			allow y/a 192.168.0.1 tcp/80 host`, nil},
+		{"CN-16 another node, at an address that the own one has too", []object{egress(rule("Deny", `to: [{nodes: {matchLabels: {node: n2}}}]`))}, `
+			deny  x/a 192.168.0.2 tcp/80
+			allow x/a 192.168.0.2 tcp/80 host
+			allow x/a 10.0.0.254 tcp/80 host`, nil},
 		{"CN-16 NetworkPolicy never denies the own node, baseline may", []object{np(`{podSelector: {matchLabels: {pod: a}}, policyTypes: [Egress]}`),
 			cnp("b", `{tier: Baseline, priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: ["192.168.0.0/24"]}]}]}`)}, `
 			allow x/a 192.168.0.1 tcp/80 host

@@ -62,7 +62,7 @@ func (s *Snapshot) lasting(q Query, d Decision) bool {
 // old, a snapshot of the same cluster. all means that any may.
 func (s *Snapshot) ChangedSince(old *Snapshot) (addrs []netip.Addr, all bool) {
 	a, b := &old.m, &s.m
-	if a.Isolating != b.Isolating || !slices.Equal(a.Ranges, b.Ranges) || a.PodRanges != b.PodRanges || !maps.Equal(a.Hosts, b.Hosts) {
+	if a.Isolating != b.Isolating || !slices.Equal(a.Ranges, b.Ranges) || a.PodRanges != b.PodRanges || a.Own != b.Own || !maps.Equal(a.Hosts, b.Hosts) {
 		return nil, true
 	}
 	if (a.Audit == nil) != (b.Audit == nil) || a.Audit != nil && *a.Audit != *b.Audit {

@@ -64,6 +64,7 @@ func TestChangedSince(t *testing.T) {
 		},
 		{name: "audited policies", edit: func(m *Model) { m.Audit = &Audit{} }, all: true},
 		{name: "a node", edit: func(m *Model) { m.Hosts = map[netip.Addr]*Host{addr("192.0.2.1"): {}} }, all: true},
+		{name: "the own node", edit: func(m *Model) { m.Own = &Host{} }, all: true},
 		{name: "a node less", edit: func(m *Model) { m.Hosts = nil }, all: true},
 		{name: "an address of a node", edit: func(m *Model) { m.Hosts = map[netip.Addr]*Host{addr("192.0.2.2"): host} }, all: true},
 	} {

@@ -81,7 +81,11 @@ type Model struct {
 	Newcomers []*Endpoint
 	// Hosts holds the nodes under each of their addresses, if any policy names
 	// nodes or domains.
-	Hosts    map[netip.Addr]*Host
+	Hosts map[netip.Addr]*Host
+	// Own is the evaluating node itself, nil if it is not known or no policy names nodes.
+	// What is for the node itself is for it, whatever the address: a node has addresses
+	// that no object shows.
+	Own      *Host
 	Findings []Finding
 	// ForwardedSources are, for each namespace that has any, the sources of packets that
 	// its pods may forward. None is an address of a pod.
@@ -284,7 +288,10 @@ func (s *Snapshot) fill(f *flow, d Direction, q *Query, src, dst *end) {
 	}
 	f.peer, f.peerAddr = dst.endpoint, dst.addr
 	// Nodes and domains are peers of egress alone.
-	if s.m.Hosts != nil {
+	switch {
+	case q.ToHost && s.m.Own != nil:
+		f.host = s.m.Own
+	case s.m.Hosts != nil:
 		f.host = s.m.Hosts[dst.addr]
 	}
 	if q.Learned != nil && src.endpoint.Egress.read().names {

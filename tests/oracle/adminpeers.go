@@ -18,7 +18,7 @@ func (c Cluster) adminPeerMatches(p adminPeer, q Query, dir networkingv1.PolicyT
 	case c.notKnown(p):
 		return false
 	case p.nodes != nil:
-		return c.nodeIsPeer(*p.nodes, addr)
+		return c.nodeIsPeer(*p.nodes, q, addr)
 	case p.networks != nil:
 		return slices.ContainsFunc(p.networks, func(text string) bool { return networkMatches(text, addr) })
 	case p.domainNames != nil:
@@ -64,9 +64,13 @@ func (c Cluster) inPodSet(s podSet, pod *corev1.Pod) bool {
 	return s.pods != nil && c.namespaceMatches(s.pods.namespaces, pod.Namespace) && selects(s.pods.pods, pod.Labels)
 }
 
-// nodeIsPeer: CN-16, an IP among the addresses of a node that is selected. The own
-// node is one like all others.
-func (c Cluster) nodeIsPeer(s metav1.LabelSelector, addr netip.Addr) bool {
+// nodeIsPeer: CN-16, an IP among the addresses of a node that is selected. What the own
+// node gets is for the own node, whichever of its addresses it is for.
+func (c Cluster) nodeIsPeer(s metav1.LabelSelector, q Query, addr netip.Addr) bool {
+	isOwn := func(node *corev1.Node) bool { return node.Name == c.node }
+	if own := slices.IndexFunc(c.Nodes, isOwn); q.ToHost && own >= 0 {
+		return selects(s, c.Nodes[own].Labels)
+	}
 	return slices.ContainsFunc(c.Nodes, func(node *corev1.Node) bool {
 		return selects(s, node.Labels) && slices.Contains(nodeAddresses(node), addr.Unmap())
 	})

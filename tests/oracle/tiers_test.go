@@ -201,6 +201,13 @@ func TestOwnNode(t *testing.T) { // NP-31, CN-16
 	c := world(closed, node(here, own, ""), pod("x/a", a, ""))
 	checkQuery(t, c, Query{Packet: tcp(a, bridge, 80), ToHost: true}, true)
 	checkQuery(t, c, Query{Packet: tcp(a, bridge, 80)}, false)
+	c = world(anp(t, "p", `{priority: 1, `+denyTo(`[{nodes: {}}]`)), node(here, own, ""), node("other", "192.168.0.9", ""), pod("x/a", a, ""))
+	for _, addr := range []string{bridge, "127.0.0.1", "255.255.255.255", "192.168.0.9"} {
+		checkQuery(t, c, Query{Packet: tcp(a, addr, 80), ToHost: true}, false)
+	}
+	c = world(anp(t, "p", `{priority: 1, `+denyTo(`[{nodes: {matchLabels: {rack: two}}}]`)), node(here, own, ""), node("other", "192.168.0.9", "rack=two"), pod("x/a", a, ""))
+	checkQuery(t, c, Query{Packet: tcp(a, "192.168.0.9", 80)}, false)
+	checkQuery(t, c, Query{Packet: tcp(a, "192.168.0.9", 80), ToHost: true}, true) // the own node has this address as well
 }
 
 // TestUnknownLocalAddressAndAdministrators: NP-55 for the policies of
