@@ -83,7 +83,7 @@ func (a *answerer) packet(m message) {
 		}
 		return
 	}
-	q := Packet{Payload: p.payload, ToHost: p.toHost, Marked: a.marked(p.mark), Last: a.closing}
+	q := Packet{Payload: p.payload, ToHost: p.toHost, Link: p.link, Marked: a.marked(p.mark), Last: a.closing}
 	verdict := a.decide(q)
 	if !q.Last && verdict.deferred() {
 		source := a.sourceOf(p)

@@ -12,6 +12,7 @@ func (v Verdict) deferred() bool { return v == Defer || v == DeferLong }
 type pendingPacket struct {
 	id, mark uint32
 	toHost   bool
+	link     uint32
 	long     bool // in the room of DeferLong
 	source   netip.Addr
 	payload  []byte    // a copy of our own
@@ -34,7 +35,7 @@ func (a *answerer) addPending(p packetMessage, source netip.Addr, long bool) {
 		a.pending = append(a.pending, pendingPacket{})
 	}
 	h := &a.pending[n]
-	h.id, h.mark, h.toHost, h.long, h.source, h.until = p.id, p.mark, p.toHost, long, source, until
+	h.id, h.mark, h.toHost, h.link, h.long, h.source, h.until = p.id, p.mark, p.toHost, p.link, long, source, until
 	h.payload = append(h.payload[:0], p.payload...)
 	if n == 0 {
 		a.retryAt = now.Add(retryEvery)
@@ -90,7 +91,7 @@ func (a *answerer) retryAllPending(last func(*pendingPacket) bool) {
 	for i := range a.pending {
 		h := &a.pending[i]
 		last := last(h)
-		verdict := a.decide(Packet{Payload: h.payload, ToHost: h.toHost, Marked: a.marked(h.mark), Pending: true, Last: last})
+		verdict := a.decide(Packet{Payload: h.payload, ToHost: h.toHost, Link: h.link, Marked: a.marked(h.mark), Pending: true, Last: last})
 		if verdict.deferred() && !last {
 			a.pending[kept], a.pending[i] = a.pending[i], a.pending[kept] // a swap, so that no room is lost
 			kept++

@@ -36,6 +36,9 @@ type Packet struct {
 	// ToHost is set if the packet was queued at the input hook: it is for this
 	// machine itself.
 	ToHost bool
+	// Link is the index of the interface by which the packet came in, a bridge rather than
+	// its port. It is 0 if there is none.
+	Link uint32
 	// Marked is set if the packet had Config.AcceptMark when it was queued.
 	Marked bool
 	// Pending is set if the Handler has returned Defer or DeferLong for the packet before.

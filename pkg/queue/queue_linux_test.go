@@ -223,16 +223,17 @@ func TestKernelQueueBindsWhilePacketsFlood(t *testing.T) {
 	<-flooded
 }
 
-func TestKernelReportsTheInputHook(t *testing.T) {
+func TestKernelReportsTheInputHookAndLink(t *testing.T) {
 	if !inNetNS(t) {
 		return
 	}
 	conn, port := receiver(t)
 	queueUDP(t, port, "100") // at output
 	command(t, "iptables-nft", "-A", "INPUT", "-p", "udp", "--dport", fmt.Sprint(port), "-j", "NFQUEUE", "--queue-num", "101")
-	toHost := make(chan bool, 2)
+	toHost, link := make(chan bool, 2), make(chan uint32, 2)
 	r := start(t, queue.Config{First: 100, Count: 2}, func(q queue.Packet) queue.Verdict {
 		toHost <- q.ToHost
+		link <- q.Link
 		return queue.Accept
 	})
 	r.awaitBound()
@@ -240,6 +241,9 @@ func TestKernelReportsTheInputHook(t *testing.T) {
 	received(t, conn, 1)
 	if first, second := <-toHost, <-toHost; first || !second {
 		t.Errorf("ToHost is %v at output and %v at input", first, second)
+	}
+	if first, second := <-link, <-link; first != 0 || second != 1 { // lo
+		t.Errorf("Link is %d at output and %d at input", first, second)
 	}
 }
 

@@ -182,23 +182,27 @@ func TestPayloads(t *testing.T) {
 	})
 }
 
-// TestInputHookIsReported also has a packet pending.
-func TestInputHookIsReported(t *testing.T) {
+// TestInputHookAndLinkAreReported also has a packet pending.
+func TestInputHookAndLinkAreReported(t *testing.T) {
 	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
-		seen := map[string][]bool{} // by payload
+		type input struct {
+			toHost bool
+			link   uint32
+		}
+		seen := map[string][]input{} // by payload
 		start(t, on(k), func(q queue.Packet) queue.Verdict {
-			seen[string(q.Payload)] = append(seen[string(q.Payload)], q.ToHost)
+			seen[string(q.Payload)] = append(seen[string(q.Payload)], input{q.ToHost, q.Link})
 			if len(seen[string(q.Payload)]) < 2 {
 				return queue.Defer
 			}
 			return queue.Accept
 		})
 		synctest.Wait()
-		for _, toHost := range []bool{true, false, true} {
-			f := k.Send(100, queuetest.Packet{Payload: fmt.Append(nil, toHost), ToHost: toHost})
+		for _, want := range []input{{true, 7}, {false, 0}, {true, 1 << 20}} {
+			f := k.Send(100, queuetest.Packet{Payload: fmt.Append(nil, want), ToHost: want.toHost, Link: want.link})
 			<-f.Done()
-			if got := seen[fmt.Sprint(toHost)]; !slices.Equal(got, []bool{toHost, toHost}) {
-				t.Errorf("called with ToHost %v, want %v twice", got, toHost)
+			if got := seen[fmt.Sprint(want)]; !slices.Equal(got, []input{want, want}) {
+				t.Errorf("called with %v, want %v twice", got, want)
 			}
 			clear(seen)
 		}

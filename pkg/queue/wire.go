@@ -17,6 +17,7 @@ const (
 	attrPacketHeader  = 1
 	attrVerdictHeader = 2
 	attrMark          = 3
+	attrInLink        = 5 // NFQA_IFINDEX_INDEV
 	attrPayload       = 10
 
 	attrConfigCommand = 1
@@ -78,6 +79,7 @@ type packetMessage struct {
 	hasID   bool
 	mark    uint32
 	toHost  bool
+	link    uint32 // by which it came in
 	payload []byte // part of the message it was decoded from
 }
 
@@ -112,6 +114,11 @@ func (p *packetMessage) set(typ uint16, value []byte) bool {
 			return false
 		}
 		p.mark = binary.BigEndian.Uint32(value)
+	case attrInLink:
+		if len(value) < 4 {
+			return false
+		}
+		p.link = binary.BigEndian.Uint32(value)
 	case attrPayload:
 		p.payload = value
 	}

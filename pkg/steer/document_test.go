@@ -17,6 +17,7 @@ var documentSets = Sets{
 	CheckSources: true,
 	Unchecked:    []string{"eth0"},
 	Bridges:      []string{"cni0"},
+	HostLinks:    []string{"veth3"},
 	Forwards:     []Forward{{[]string{"veth5"}, prefixes("10.8.0.0/24", "2001:db8:8::/64")}},
 	TunnelPorts:  []uint16{8472},
 

@@ -208,7 +208,7 @@ func chains(cfg Config) []chain {
 	if cfg.SourceCheck {
 		all = append(all, sourceChains()...)
 		all = append(all, bridgedChains()...)
-		all = append(all, tunnelChains()...)
+		all = append(all, tunnelChains(cfg)...)
 	}
 	if cfg.EarlyUDP == EarlyOn {
 		// What is for the node itself, or for IPVS, is queued at its own hook.

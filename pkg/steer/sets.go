@@ -49,6 +49,10 @@ type Sets struct {
 	// address that belongs to no pod are dropped: link-local, multicast and broadcast
 	// addresses. They are ignored without CheckSources.
 	Bridges []string
+	// HostLinks are the names of the interfaces that lead to pods of ToHost. What comes in by
+	// them for the node itself from a source that is none of Pods is steered. They are ignored
+	// without CheckSources.
+	HostLinks []string
 	// TunnelPorts are UDP ports and TunnelProtocols protocols of packets to the node
 	// itself that pods must not send. They are ignored without CheckSources and for
 	// packets that come in by the interfaces of Unchecked.
@@ -71,7 +75,7 @@ func (s Sets) equal(o Sets) bool {
 		slices.Equal(s.AuditToHost, o.AuditToHost) &&
 		slices.Equal(s.Names, o.Names) && slices.Equal(s.Resolvers, o.Resolvers) &&
 		slices.Equal(s.Stale, o.Stale) && slices.Equal(s.Owners, o.Owners) && s.Serial == o.Serial &&
-		s.CheckSources == o.CheckSources && slices.Equal(s.Unchecked, o.Unchecked) && slices.Equal(s.Bridges, o.Bridges) &&
+		s.CheckSources == o.CheckSources && slices.Equal(s.Unchecked, o.Unchecked) && slices.Equal(s.Bridges, o.Bridges) && slices.Equal(s.HostLinks, o.HostLinks) &&
 		slices.EqualFunc(s.Forwards, o.Forwards, Forward.equal) &&
 		slices.Equal(s.TunnelPorts, o.TunnelPorts) && slices.Equal(s.TunnelProtocols, o.TunnelProtocols)
 }

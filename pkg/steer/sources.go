@@ -45,6 +45,7 @@ var valueSpecs = append([]setSpec{
 	{name: checkedSet, keyType: "nf_proto"},
 	uncheckedSpec,
 	bridgesSpec,
+	hostLinksSpec,
 	{name: tunnelPortsSet, keyType: "inet_service"},
 	{name: tunnelProtocolsSet, keyType: "inet_proto"},
 }, forwardSpecs()...)
@@ -72,6 +73,7 @@ var (
 	staleFamiliesSpec = setSpec{name: staleFamiliesSet, keyType: "nf_proto"}
 	uncheckedSpec     = setSpec{name: uncheckedSet, keyType: "ifname"}
 	bridgesSpec       = setSpec{name: bridgesSet, keyType: "ifname"}
+	hostLinksSpec     = setSpec{name: hostLinksSet, keyType: "ifname"}
 )
 
 // sourceChains drop packets that come in by an interface that leads to a pod, or that

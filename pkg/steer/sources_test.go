@@ -146,6 +146,76 @@ func TestPodTunnelPacketsAreDropped(t *testing.T) {
 	})
 }
 
+// TestStrangersAreQueuedAtInput: what comes in by the interface of a pod that an administrator
+// may deny its node, from an address of no pod, is queued there, packet by packet.
+func TestStrangersAreQueuedAtInput(t *testing.T) {
+	s, fake := newFake(t, sourceCheck)
+	sets := Sets{
+		ToHost: []netip.Addr{v4, v6}, Pods: []netip.Addr{v4, v6, v4b, v6b}, HostLinks: []string{"cali1"},
+		CheckSources: true, Unchecked: []string{"eth0"},
+		Forwards: []Forward{{Links: []string{"cali1"}, Sources: prefixes("10.8.0.0/24")}},
+	}
+	mustSync(t, s, sets)
+	addr := netip.MustParseAddr
+	link6, node6, any6, any4 := addr("fe80::2"), addr("fe80::1"), addr("::"), addr("0.0.0.0")
+	all6, routers6, dhcp6, all4 := addr("ff02::1"), addr("ff02::2"), addr("ff02::1:2"), addr("255.255.255.255")
+	input := func(src, dst netip.Addr, edits ...func(*steertest.Packet)) steertest.Packet {
+		return pkt(src, dst, append([]func(*steertest.Packet){by("cali1"), toHost}, edits...)...)
+	}
+	established, related := state(steertest.Established), state(steertest.Related)
+	ports := func(src, dst uint16) func(*steertest.Packet) {
+		return func(p *steertest.Packet) { p.SrcPort, p.DstPort = src, dst }
+	}
+	cases := []traceCase{
+		{"link-local", input(link6, node6), queue},
+		{"link-local, to another address of the node", input(link6, peer6), queue},
+		{"link-local, established", input(link6, node6, proto("tcp"), established), queue},
+		{"link-local, accepted before", input(link6, node6, marked(0, DefaultMark)), queue},
+		{"link-local, invalid", input(link6, node6, proto("tcp"), state(steertest.Invalid)), queue},
+		{"to all nodes", input(link6, all6, icmpv6(128, 64)), queue},
+		{"IPv4 without an address", input(any4, all4, ports(68, 68)), queue},
+		{"IPv4 without an address, not to everyone", input(any4, peer4, ports(68, 67)), queue},
+		{"IPv6 without an address", input(any6, all6, icmpv6(128, 64)), queue},
+		{"of no pod", input(addr("10.244.1.77"), peer4), queue},
+		{"of no pod, established", input(addr("10.244.1.77"), peer4, established), queue},
+		{"DHCPv6 to one server", input(link6, node6, ports(546, 547)), queue},
+
+		{"an answer to the node", input(link6, node6, reply, established), accept},
+		{"an error about what the node has sent", input(link6, node6, proto("ipv6-icmp"), reply, related), accept},
+		{"neighbour solicitation", input(link6, all6, icmpv6(135, 255)), accept},
+		{"duplicate address detection", input(any6, all6, icmpv6(135, 255), astray), accept},
+		{"router solicitation", input(link6, routers6, icmpv6(133, 255)), accept},
+		{"listener report", input(link6, routers6, icmpv6(143, 1)), accept},
+		{"listener report without an address", input(any6, routers6, icmpv6(143, 1), astray), accept},
+		{"DHCP", input(any4, all4, ports(68, 67)), accept},
+		{"DHCPv6", input(link6, dhcp6, ports(546, 547)), accept},
+		{"forwarded for others", input(addr("10.8.0.1"), peer4), accept},
+		{"another pod", input(v4b, peer4), accept},
+		{"another pod, established", input(v6b, peer6, established), accept},
+		{"established", input(v6, peer6, established), accept},
+		{"by another interface", pkt(link6, node6, by("cali2"), toHost), accept},
+		{"by the uplink", pkt(link6, node6, by("eth0"), toHost), accept},
+		{"not to the node", pkt(link6, node6, by("cali1"), forwarded), accept},
+		{"first packet of the pod", input(v6, node6), queue},
+	}
+	checkTraces(t, fake, cases)
+
+	// Once accepted, a packet is not queued again.
+	for _, tt := range cases {
+		queued := 0
+		got, err := steertest.Trace(fake, tt.packet, func(steertest.Packet, string) (steertest.Verdict, uint32) {
+			queued++
+			return accept, DefaultMark
+		})
+		if err != nil || got.Verdict != accept || queued > 1 || got.Mark != 0 {
+			t.Errorf("%s: %+v after %d queues, %v", tt.name, got, queued, err)
+		}
+	}
+	sets.CheckSources = false
+	mustSync(t, s, sets)
+	checkTraces(t, fake, []traceCase{{"sources are not checked", input(link6, node6), accept}})
+}
+
 func TestImpossibleInterfaceNamesAreIgnored(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
 	mustSync(t, s, Sets{CheckSources: true, Unchecked: []string{"eth0", "", "way-too-long-name"}})

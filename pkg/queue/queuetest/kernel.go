@@ -64,6 +64,8 @@ type Packet struct {
 	Mark    uint32
 	// ToHost is set if it was queued at the input hook, else at postrouting.
 	ToHost bool
+	// Link is the index of the interface by which it came in, 0 for none.
+	Link uint32
 	// Bypass is the flag of the rule that queues the packet: accept it when
 	// no process listens.
 	Bypass bool

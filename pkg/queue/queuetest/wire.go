@@ -21,6 +21,7 @@ const (
 	packetHeader  = 1
 	verdictHeader = 2
 	markAttr      = 3
+	inLinkAttr    = 5
 	payloadAttr   = 10
 	capLenAttr    = 13
 
@@ -47,6 +48,9 @@ func encodePacket(s queue.Stat, p Packet) []byte {
 	ae.Bytes(packetHeader, append(header, 0x08, 0x00, hook)) // IPv4
 	if p.Mark != 0 {
 		ae.Uint32(markAttr, p.Mark)
+	}
+	if p.Link != 0 {
+		ae.Uint32(inLinkAttr, p.Link)
 	}
 	if s.CopyRange > 0 && len(payload) > int(s.CopyRange) {
 		ae.Uint32(capLenAttr, uint32(len(payload)))

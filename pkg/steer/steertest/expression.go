@@ -61,6 +61,8 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		n, err := number(t.at(3))
 		want, err2 := number(t.at(5))
 		return p.Mark&n == want, t.skip(6), errors.Join(err, err2)
+	case t.starts("udp dport *") && !strings.HasPrefix(t.at(2), "@"):
+		return p.Proto == "udp" && strconv.Itoa(int(p.DstPort)) == t.at(2), t.skip(3), nil
 	case t.starts("udp dport *"):
 		set, _ := strings.CutPrefix(t.at(2), "@")
 		m, err := w.hasElement(set, strconv.Itoa(int(p.DstPort)))
