@@ -381,11 +381,11 @@ func (a *agent) enforce(s *policy.Snapshot, sameLocal bool, since time.Time) {
 	defer a.mu.Unlock()
 	a.owners.follow(s)
 	a.enforcer.Swap(s)
-	a.open()
 	a.steered = s
 	if !sameLocal {
 		a.desired = a.sets(s)
 	}
+	a.open()
 	a.desired.Since = since
 	a.steer()
 }

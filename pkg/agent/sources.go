@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/links"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/steer"
@@ -35,13 +36,52 @@ func (a *agent) checkSources(sets *steer.Sets, s *policy.Snapshot) {
 	uplinks, bridges, known := a.links.Names(sets.Pods)
 	selects := len(sets.Ingress)+len(sets.Egress)+len(sets.ToHost)+len(sets.IngressRanges)+len(sets.EgressRanges) > 0
 	if !known || !selects {
+		a.enforcer.SetBehind(nil)
 		a.forwarding.report(0, nil)
 		return
 	}
 	sets.CheckSources, sets.Unchecked, sets.Bridges = true, uplinks, bridges
+	leads, all := a.links.Leads(sets.Pods, uplinks)
+	names, behind := hostLinks(s, leads, all)
+	sets.HostLinks = names
+	a.enforcer.SetBehind(behind)
 	a.closeTunnels(sets)
 	pods := s.Forwarders()
 	allowed, refused := forwards(pods, func(pod []netip.Addr) string { return a.links.OwnLink(pod, sets.Pods) })
 	sets.Forwards = allowed
 	a.forwarding.report(len(pods)-len(refused), refused)
+}
+
+// hostLinks returns the names of the interfaces that lead to some pod whose packets to the node
+// are evaluated, and what is behind each of all interfaces.
+func hostLinks(s *policy.Snapshot, leads []links.Lead, all []uint32) (names []string, behind map[uint32]enforce.Behind) {
+	behind = make(map[uint32]enforce.Behind, len(all))
+	for _, index := range all {
+		behind[index] = enforce.Behind{}
+	}
+	for _, lead := range leads {
+		if b := behindLink(s, lead); len(b.Addrs) > 0 {
+			names = append(names, lead.Name)
+			behind[lead.Index] = b
+		}
+	}
+	slices.Sort(names)
+	return names, behind
+}
+
+// behindLink returns what is behind an interface. Of several pods that the same policies select,
+// one is enough.
+func behindLink(s *policy.Snapshot, lead links.Lead) (b enforce.Behind) {
+	first := s.Endpoint(lead.Pods[0])
+	b.OnePod = lead.Pair && !slices.ContainsFunc(lead.Pods, func(a netip.Addr) bool { return s.Endpoint(a) != first })
+	chains := map[*policy.Chain]bool{}
+	for _, addr := range lead.Pods {
+		chain := s.Endpoint(addr).Egress
+		_, toHost := slices.BinarySearchFunc(s.SelectedToHost(), addr, netip.Addr.Compare)
+		if toHost && (b.OnePod || !chains[chain]) {
+			chains[chain] = true
+			b.Addrs = append(b.Addrs, addr)
+		}
+	}
+	return b
 }

@@ -72,6 +72,7 @@ type Enforcer struct {
 	cfg      Config
 	snapshot atomic.Pointer[policy.Snapshot]
 	pending  atomic.Pointer[map[netip.Addr]struct{}]
+	behind   atomic.Pointer[map[uint32]Behind]
 	metrics  *metrics
 	denials  *denialLog
 	audits   *audits
@@ -118,6 +119,8 @@ type Input struct {
 	Payload []byte
 	// ToHost is set if the packet is for this node itself.
 	ToHost bool
+	// Link is the index of the interface by which it came in, 0 for none.
+	Link uint32
 	// Marked is set if the packet is an ICMP error sent by a pod that conntrack relates
 	// to an established connection, which may be a connection of other pods.
 	Marked bool
@@ -202,6 +205,13 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 	if s == nil {
 		return e.metrics.failure(noSnapshot, auditOnly || e.cfg.FailOpen)
 	}
+	senders, known := e.senders(&p, &in, s, auditOnly)
+	if !known {
+		return e.undecided(p, policy.Decision{Reason: policy.UnknownPod}, s, in, at)
+	}
+	if senders.OnePod {
+		p.Src = senders.as(p.Src)
+	}
 	if !auditOnly && e.isPending(p) {
 		return e.undecided(p, policy.Decision{Reason: policy.UnknownPod}, s, in, at)
 	}
@@ -210,6 +220,12 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 	}
 	q := policy.Query{Packet: p, ToHost: in.ToHost, Learned: e.cfg.Learned, Defer: true, AwaitSource: !in.Last}
 	d, audited := s.EvaluateAudited(q)
+	if senders.severalPods() && d.Reason != policy.UnknownPod {
+		d = senders.evaluate(s, q)
+		if !d.Allowed() && !in.Last && p.Src.Addr().IsGlobalUnicast() {
+			return Undecided // it may be a new pod
+		}
+	}
 	if d.Reason == policy.UnknownSource {
 		if in.Pending {
 			return Unannounced

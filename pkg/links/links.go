@@ -4,6 +4,7 @@
 package links
 
 import (
+	"maps"
 	"net/netip"
 	"path"
 	"slices"
@@ -83,6 +84,46 @@ func (l Links) bridges(pods []netip.Addr, uplinks []string) []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// Lead is an interface that leads to pods.
+type Lead struct {
+	Index uint32
+	Name  string
+	// Pair reports whether all that comes in by it was sent by its one other end: it is no
+	// bridge, and no port of one.
+	Pair bool
+	Pods []netip.Addr // in order
+}
+
+// leads returns the links that lead to some of pods, which are in order. An uplink leads to
+// none. To a pod that has a route of its own, links with a route to its network do not lead.
+func (l Links) leads(pods []netip.Addr, uplinks []string) []Lead {
+	found := map[int][]netip.Addr{}
+	routed := map[netip.Addr]bool{}
+	for index, link := range l {
+		for _, addr := range link.Hosts {
+			if _, ok := slices.BinarySearchFunc(pods, addr, netip.Addr.Compare); ok && !slices.Contains(uplinks, link.Name) {
+				found[index] = append(found[index], addr)
+				routed[addr] = true
+			}
+		}
+	}
+	others := slices.DeleteFunc(slices.Clone(pods), func(a netip.Addr) bool { return routed[a] })
+	for index, link := range l {
+		for _, addr := range others {
+			if link.reaches(addr) && !slices.Contains(uplinks, link.Name) {
+				found[index] = append(found[index], addr)
+			}
+		}
+	}
+	var leads []Lead
+	for _, index := range slices.Sorted(maps.Keys(found)) {
+		behind := found[index]
+		slices.SortFunc(behind, netip.Addr.Compare)
+		leads = append(leads, Lead{Index: uint32(index), Name: l[index].Name, Pair: l[index].isPair() && l[index].Master == 0, Pods: slices.Compact(behind)})
+	}
+	return leads
 }
 
 // ownLink returns the name of the link that leads to the pod with the addresses pod and to

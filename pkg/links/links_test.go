@@ -139,6 +139,43 @@ func TestOwnLink(t *testing.T) {
 	}
 }
 
+// TestLeads has pods of which it asks for two, pod4 and pod6.
+func TestLeads(t *testing.T) {
+	network := []netip.Prefix{netip.PrefixFrom(pod4, 24).Masked()}
+	pair := Link{Name: "cali1", Kind: "veth", Hosts: []netip.Addr{pod6, pod4}}
+	cni0 := Link{Name: "cni0", Kind: "bridge", Networks: network}
+	for _, tt := range []struct {
+		name    string
+		links   []Link
+		uplinks []string
+		want    []Lead
+	}{
+		{"a pair, and one of another pod", []Link{{Name: "cali2", Kind: "veth", Hosts: []netip.Addr{netip.MustParseAddr("10.244.1.9")}}, pair}, nil,
+			[]Lead{{101, "cali1", true, []netip.Addr{pod4, pod6}}}},
+		{"a bridge", []Link{cni0}, nil, []Lead{{100, "cni0", false, []netip.Addr{pod4}}}},
+		{"a bridge, and a pod that is not at it", []Link{cni0, pair}, nil, []Lead{{101, "cali1", true, []netip.Addr{pod4, pod6}}}},
+		{"two links", []Link{pair, {Name: "net1", Kind: "veth", Hosts: []netip.Addr{pod4, pod4}}}, nil,
+			[]Lead{{100, "cali1", true, []netip.Addr{pod4, pod6}}, {101, "net1", true, []netip.Addr{pod4}}}},
+		{"an uplink", []Link{{Name: "eth0", Networks: network}, pair}, []string{"eth0", "cali1"}, nil},
+		{"an uplink with a route to the pod, and a bridge", []Link{{Name: "eth0", Hosts: []netip.Addr{pod4}}, cni0}, []string{"eth0"},
+			[]Lead{{101, "cni0", false, []netip.Addr{pod4}}}},
+		{"no link", nil, nil, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			links := Links{}
+			for i, link := range tt.links {
+				links[100+i] = &link
+			}
+			got := links.leads([]netip.Addr{pod4, pod6}, tt.uplinks)
+			if !slices.EqualFunc(got, tt.want, func(a, b Lead) bool {
+				return a.Index == b.Index && a.Name == b.Name && a.Pair == b.Pair && slices.Equal(a.Pods, b.Pods)
+			}) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestCheckPattern(t *testing.T) {
 	for pattern, valid := range map[string]bool{"eth0": true, "net*": true, "": false, "net[": false} {
 		t.Run(pattern, func(t *testing.T) {

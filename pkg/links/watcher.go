@@ -147,6 +147,18 @@ func (w *Watcher) Names(pods []netip.Addr) (uplinks, bridges []string, known boo
 	return uplinks, links.bridges(pods, uplinks), links != nil
 }
 
+// Leads returns the interfaces that lead to some of pods, which are addresses of this node's
+// pods, and the indices of all interfaces. uplinks are those of Names.
+func (w *Watcher) Leads(pods []netip.Addr, uplinks []string) (leads []Lead, all []uint32) {
+	w.mu.Lock()
+	links := w.links
+	w.mu.Unlock()
+	for index := range links {
+		all = append(all, uint32(index))
+	}
+	return links.leads(pods, uplinks), all
+}
+
 // OwnLink returns the name of the interface that leads to the pod with the addresses pod
 // and to no other one of the addresses pods, empty if there is none: the pod is at a bridge,
 // or interfaces and routes are not read yet.

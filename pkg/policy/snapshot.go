@@ -427,8 +427,7 @@ func (s *Snapshot) mayBeElsewhere(e *end) bool {
 	if e.endpoint == nil {
 		return e.doubtful || s.m.PodRanges.contain(e.addr)
 	}
-	_, local := slices.BinarySearchFunc(s.m.Local.all, e.addr, netip.Addr.Compare)
-	return !local
+	return !s.IsLocal(e.addr)
 }
 
 func (s *Snapshot) inRanges(a netip.Addr) bool {
@@ -455,6 +454,12 @@ func (s *Snapshot) Len() int { return s.m.Endpoints.Len() }
 // Local returns the addresses of this node's pods in ascending order. They are
 // not to be written to, nor are those that some policy selects.
 func (s *Snapshot) Local() []netip.Addr { return s.m.Local.all }
+
+// IsLocal reports whether a is an address of a pod of this node.
+func (s *Snapshot) IsLocal(a netip.Addr) bool {
+	_, local := slices.BinarySearchFunc(s.m.Local.all, a, netip.Addr.Compare)
+	return local
+}
 
 // Selected returns, in ascending order, the addresses of this node's pods that
 // some policy selects in direction d, or that await their status: those whose packets

@@ -146,8 +146,13 @@ func isHere(a netip.Addr) bool {
 }
 
 // isNodeHere reports whether an address is one of node here itself.
-func isNodeHere(a netip.Addr) bool {
-	return slices.Contains([]string{plans[here].node4, plans[here].node6, plans[here].bridge4}, a.String())
+func isNodeHere(a netip.Addr) bool { return isOfNode(here, a) }
+
+// isNodeThere reports whether an address is one of the other node.
+func isNodeThere(a netip.Addr) bool { return isOfNode(there, a) }
+
+func isOfNode(name string, a netip.Addr) bool {
+	return slices.Contains([]string{plans[name].node4, plans[name].node6, plans[name].bridge4}, a.String())
 }
 
 // isExternal reports whether an address is of no node and of no pod range.
@@ -157,7 +162,8 @@ func isExternal(a netip.Addr) bool {
 
 func (g *gen) question(src, dst netip.Addr) question {
 	q := question{Packet: g.packet(src, dst)}
-	q.toHost = isNodeHere(dst) || isExternal(dst) && g.OneIn(4) // nodes have addresses that no object shows
+	// Nodes have addresses that no object shows, and some that other nodes have, too.
+	q.toHost = isNodeHere(dst) || (isExternal(dst) || isNodeThere(dst)) && g.OneIn(4)
 	if g.OneIn(2) {
 		q.names = append(random.List(g, 1, func() string { return random.Pick(g, namesOfAddresses...) }), random.Pick(g, namesOfAddresses...))
 	}

@@ -75,8 +75,8 @@ func Until(t *testing.T, agent *lab.Agent, want float64, read func(lab.Metrics) 
 	return got
 }
 
-// Counter counts packets at a node: those that arrive, before any hook of the agent, and
-// those that it forwards or sends, after them.
+// Counter counts packets at a node: those that arrive, before any hook of the agent, and,
+// after them, those that it forwards or sends and those for itself.
 type Counter struct{ node *lab.Node }
 
 // NewCounter counts what matches an nftables expression. A node has one.
@@ -86,6 +86,7 @@ func NewCounter(t *testing.T, node *lab.Node, match string) Counter {
 table inet test {
 	counter arrived { }
 	counter left { }
+	counter taken { }
 	chain prerouting {
 		type filter hook prerouting priority -500
 		%[1]s counter name arrived
@@ -93,6 +94,10 @@ table inet test {
 	chain postrouting {
 		type filter hook postrouting priority 500
 		%[1]s counter name left
+	}
+	chain input {
+		type filter hook input priority 500
+		%[1]s counter name taken
 	}
 }
 `, match)
@@ -115,6 +120,12 @@ func (c Counter) Arrived(t *testing.T) int {
 func (c Counter) Left(t *testing.T) int {
 	t.Helper()
 	return c.packets(t, "left")
+}
+
+// Taken returns how many packets for the node itself have passed its hooks.
+func (c Counter) Taken(t *testing.T) int {
+	t.Helper()
+	return c.packets(t, "taken")
 }
 
 func (c Counter) packets(t *testing.T, name string) int {

@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/links"
+	"sigs.k8s.io/kube-network-policies/pkg/policy"
+)
+
+// TestHostLinks has three pods that an administrator denies their node, two of them by one chain
+// of policies, and one that may reach it.
+func TestHostLinks(t *testing.T) {
+	deny := func() *policy.Chain {
+		return &policy.Chain{Rules: []policy.Rule{{Action: policy.Deny, Tier: policy.AdminTier, AnyPeer: true, AnyPort: true}}}
+	}
+	one, other := deny(), deny()
+	addr := netip.MustParseAddr
+	a4, a6, b4, c4, free4 := addr("10.0.0.1"), addr("fd00::1"), addr("10.0.0.2"), addr("10.0.0.3"), addr("10.0.0.4")
+	a := &policy.Endpoint{Name: "a", Egress: one}
+	endpoints := policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
+		a4: a, a6: a, b4: {Name: "b", Egress: one}, c4: {Name: "c", Egress: other}, free4: {Name: "free"},
+	})
+	s := policy.New(policy.Model{Endpoints: endpoints, Local: policy.NewLocal(endpoints, []netip.Addr{a4, a6, b4, c4, free4})})
+	lead := func(index uint32, pair bool, pods ...netip.Addr) links.Lead {
+		return links.Lead{Index: index, Name: map[uint32]string{3: "veth3", 4: "veth4", 5: "cni0"}[index], Pair: pair, Pods: pods}
+	}
+	for _, tt := range []struct {
+		name  string
+		leads []links.Lead
+		names []string
+		want  map[uint32]enforce.Behind
+	}{
+		{"a pair for each pod", []links.Lead{lead(3, true, a4, a6), lead(4, true, free4)}, []string{"veth3"},
+			map[uint32]enforce.Behind{3: {OnePod: true, Addrs: []netip.Addr{a4, a6}}}},
+		{"a bridge", []links.Lead{lead(5, false, a4, b4, c4, free4, a6)}, []string{"cni0"},
+			map[uint32]enforce.Behind{5: {Addrs: []netip.Addr{a4, c4}}}},
+		{"a bridge with one pod, which others may join", []links.Lead{lead(5, false, a4, a6)}, []string{"cni0"},
+			map[uint32]enforce.Behind{5: {Addrs: []netip.Addr{a4}}}},
+		{"a pair with a pod that may reach the node, too", []links.Lead{lead(3, true, a4, free4)}, []string{"veth3"},
+			map[uint32]enforce.Behind{3: {Addrs: []netip.Addr{a4}}}},
+		{"pairs of one pod", []links.Lead{lead(4, true, a4), lead(3, true, a6)}, []string{"veth3", "veth4"},
+			map[uint32]enforce.Behind{4: {OnePod: true, Addrs: []netip.Addr{a4}}, 3: {OnePod: true, Addrs: []netip.Addr{a6}}}},
+		{"no pod that is denied anything", []links.Lead{lead(4, true, free4)}, nil, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			want := map[uint32]enforce.Behind{1: {}, 3: {}, 4: {}, 5: {}}
+			for index, b := range tt.want {
+				want[index] = b
+			}
+			names, behind := hostLinks(s, tt.leads, []uint32{1, 3, 4, 5})
+			if !reflect.DeepEqual(names, tt.names) || !reflect.DeepEqual(behind, want) {
+				t.Errorf("got %v, %v, want %v, %v", names, behind, tt.names, want)
+			}
+		})
+	}
+}
