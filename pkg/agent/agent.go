@@ -433,9 +433,11 @@ func (a *agent) sets(s *policy.Snapshot) steer.Sets {
 	if a.observer != nil {
 		sets.Names, sets.Resolvers = s.SelectedForNames(), a.observer.Resolvers()
 	}
+	var leads []links.Lead
 	if a.links != nil {
-		a.checkSources(&sets, s)
+		leads = a.checkSources(&sets, s)
 	}
+	a.metrics.linkless.Set(float64(linkless(s, leads)))
 	a.owners.addSets(&sets)
 	return sets
 }

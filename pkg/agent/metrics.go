@@ -18,6 +18,7 @@ type metrics struct {
 	latency  prometheus.Histogram
 	findings *prometheus.GaugeVec
 	addrs    prometheus.Gauge
+	linkless prometheus.Gauge
 
 	// Used by publish alone.
 	logged  sets.Set[string] // findings of the last snapshot
@@ -39,9 +40,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "netpol_endpoints",
 			Help: "Addresses of pods in the snapshot, of all nodes.",
 		}),
+		linkless: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_pods_without_interface",
+			Help: "Pods of this node that an administrator's policy may deny something at the node, and to which no interface with a check of sources is known to lead: what they send to the node from addresses that are not theirs, such as link-local ones, is not evaluated.",
+		}),
 		logged: sets.New[string](),
 	}
-	reg.MustRegister(m.latency, m.findings, m.addrs)
+	reg.MustRegister(m.latency, m.findings, m.addrs, m.linkless)
 	return m
 }
 

@@ -31,14 +31,14 @@ func newLinks(cfg Config, caps steer.Capabilities, changed func(), logger klog.L
 }
 
 // checkSources enables the check of sources while a policy selects a pod of this node,
-// or may select one that is not known yet.
-func (a *agent) checkSources(sets *steer.Sets, s *policy.Snapshot) {
+// or may select one that is not known yet. It returns the interfaces that lead to pods.
+func (a *agent) checkSources(sets *steer.Sets, s *policy.Snapshot) []links.Lead {
 	uplinks, bridges, known := a.links.Names(sets.Pods)
 	selects := len(sets.Ingress)+len(sets.Egress)+len(sets.ToHost)+len(sets.IngressRanges)+len(sets.EgressRanges) > 0
 	if !known || !selects {
 		a.enforcer.SetBehind(nil)
 		a.forwarding.report(0, nil)
-		return
+		return nil
 	}
 	sets.CheckSources, sets.Unchecked, sets.Bridges = true, uplinks, bridges
 	leads, all := a.links.Leads(sets.Pods, uplinks)
@@ -50,6 +50,7 @@ func (a *agent) checkSources(sets *steer.Sets, s *policy.Snapshot) {
 	allowed, refused := forwards(pods, func(pod []netip.Addr) string { return a.links.OwnLink(pod, sets.Pods) })
 	sets.Forwards = allowed
 	a.forwarding.report(len(pods)-len(refused), refused)
+	return leads
 }
 
 // hostLinks returns the names of the interfaces that lead to some pod whose packets to the node
@@ -84,4 +85,18 @@ func behindLink(s *policy.Snapshot, lead links.Lead) (b enforce.Behind) {
 		}
 	}
 	return b
+}
+
+// linkless returns how many pods whose packets to the node are evaluated no interface leads to.
+func linkless(s *policy.Snapshot, leads []links.Lead) int {
+	pods := map[*policy.Endpoint]bool{}
+	for _, addr := range s.SelectedToHost() {
+		pods[s.Endpoint(addr)] = true
+	}
+	for _, lead := range leads {
+		for _, addr := range lead.Pods {
+			delete(pods, s.Endpoint(addr))
+		}
+	}
+	return len(pods)
 }

@@ -32,18 +32,20 @@ func TestHostLinks(t *testing.T) {
 		leads []links.Lead
 		names []string
 		want  map[uint32]enforce.Behind
+
+		linkless int
 	}{
 		{"a pair for each pod", []links.Lead{lead(3, true, a4, a6), lead(4, true, free4)}, []string{"veth3"},
-			map[uint32]enforce.Behind{3: {OnePod: true, Addrs: []netip.Addr{a4, a6}}}},
+			map[uint32]enforce.Behind{3: {OnePod: true, Addrs: []netip.Addr{a4, a6}}}, 2},
 		{"a bridge", []links.Lead{lead(5, false, a4, b4, c4, free4, a6)}, []string{"cni0"},
-			map[uint32]enforce.Behind{5: {Addrs: []netip.Addr{a4, c4}}}},
+			map[uint32]enforce.Behind{5: {Addrs: []netip.Addr{a4, c4}}}, 0},
 		{"a bridge with one pod, which others may join", []links.Lead{lead(5, false, a4, a6)}, []string{"cni0"},
-			map[uint32]enforce.Behind{5: {Addrs: []netip.Addr{a4}}}},
+			map[uint32]enforce.Behind{5: {Addrs: []netip.Addr{a4}}}, 2},
 		{"a pair with a pod that may reach the node, too", []links.Lead{lead(3, true, a4, free4)}, []string{"veth3"},
-			map[uint32]enforce.Behind{3: {Addrs: []netip.Addr{a4}}}},
+			map[uint32]enforce.Behind{3: {Addrs: []netip.Addr{a4}}}, 2},
 		{"pairs of one pod", []links.Lead{lead(4, true, a4), lead(3, true, a6)}, []string{"veth3", "veth4"},
-			map[uint32]enforce.Behind{4: {OnePod: true, Addrs: []netip.Addr{a4}}, 3: {OnePod: true, Addrs: []netip.Addr{a6}}}},
-		{"no pod that is denied anything", []links.Lead{lead(4, true, free4)}, nil, nil},
+			map[uint32]enforce.Behind{4: {OnePod: true, Addrs: []netip.Addr{a4}}, 3: {OnePod: true, Addrs: []netip.Addr{a6}}}, 2},
+		{"no pod that is denied anything", []links.Lead{lead(4, true, free4)}, nil, nil, 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			want := map[uint32]enforce.Behind{1: {}, 3: {}, 4: {}, 5: {}}
@@ -53,6 +55,9 @@ func TestHostLinks(t *testing.T) {
 			names, behind := hostLinks(s, tt.leads, []uint32{1, 3, 4, 5})
 			if !reflect.DeepEqual(names, tt.names) || !reflect.DeepEqual(behind, want) {
 				t.Errorf("got %v, %v, want %v, %v", names, behind, tt.names, want)
+			}
+			if n := linkless(s, tt.leads); n != tt.linkless {
+				t.Errorf("no interface leads to %d pods, want %d", n, tt.linkless)
 			}
 		})
 	}

@@ -146,9 +146,9 @@ func TestPodTunnelPacketsAreDropped(t *testing.T) {
 	})
 }
 
-// TestStrangersAreQueuedAtInput: what comes in by the interface of a pod that an administrator
+// TestOtherSourcesAreQueuedAtInput: what comes in by the interface of a pod that an administrator
 // may deny its node, from an address of no pod, is queued there, packet by packet.
-func TestStrangersAreQueuedAtInput(t *testing.T) {
+func TestOtherSourcesAreQueuedAtInput(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
 	sets := Sets{
 		ToHost: []netip.Addr{v4, v6}, Pods: []netip.Addr{v4, v6, v4b, v6b}, HostLinks: []string{"cali1"},

@@ -8,9 +8,9 @@ import (
 // Names of the objects that keep pods out of the tunnels of their node, and of those that queue
 // what pods send to it from other sources than their addresses.
 const (
-	fromPodsChain  = "from-pods"
-	strangersChain = "strangers"
-	hostLinksSet   = "host-links"
+	fromPodsChain     = "from-pods"
+	otherSourcesChain = "other-sources"
+	hostLinksSet      = "host-links"
 
 	tunnelPortsSet     = "tunnel-ports"
 	tunnelProtocolsSet = "tunnel-protocols"
@@ -25,7 +25,7 @@ const (
 func tunnelChains(cfg Config) []chain {
 	fromPods := fmt.Sprintf("meta nfproto @%s iifname != @%s ", checkedSet, uncheckedSet)
 	return []chain{
-		{name: strangersChain, rules: strangersRules(cfg)},
+		{name: otherSourcesChain, rules: otherSourcesRules(cfg)},
 		{name: fromPodsChain, rules: fromPodsRules()},
 		input.base("-tunnels", -3, []string{fromPods + "goto " + fromPodsChain}),
 	}
@@ -36,14 +36,14 @@ func fromPodsRules() []string {
 	return []string{
 		"udp dport @" + tunnelPortsSet + count,
 		"meta l4proto @" + tunnelProtocolsSet + count,
-		fmt.Sprintf("iifname @%s goto %s", hostLinksSet, strangersChain),
+		fmt.Sprintf("iifname @%s goto %s", hostLinksSet, otherSourcesChain),
 	}
 }
 
-// strangersRules queue each packet to the node that comes in by the interface of a pod in
+// otherSourcesRules queue each packet to the node that comes in by the interface of a pod in
 // hostSet, and whose source is no pod's address, such as a link-local one. All packets of such
 // a connection are queued: the connection table does not tell which pod has opened it.
-func strangersRules(cfg Config) []string {
+func otherSourcesRules(cfg Config) []string {
 	var rules []string
 	for _, f := range families {
 		rules = append(rules, fmt.Sprintf("%s saddr %s accept", f.ip, f.set(podsSet)))

@@ -25,7 +25,7 @@ const nodePort = 10250
 var denyNode = labtest.Admin("nodes", fmt.Sprintf(`egress: [{name: nodes, action: Deny, to: [{nodes: {}}], ports: [
 	{portNumber: {protocol: TCP, port: %[1]d}}, {portNumber: {protocol: UDP, port: %[1]d}}]}]`, nodePort))
 
-// nodeAddresses are addresses that the node has besides those of its status: on the loopback
+// nodeAddresses are addresses that the node has in addition to those of its status: on the loopback
 // interface, as load balancers have them, of NodeLocal DNS, and of a further interface. Pairs
 // stand for the dummy interfaces that others use, which not every kernel has.
 const nodeAddresses = `
@@ -144,9 +144,9 @@ func linkAddr(t *testing.T, node *lab.Node, name string) (addr net.HardwareAddr)
 	return addr
 }
 
-// strangers are datagrams to the node at a port whose sources are no addresses of the pod, or
+// otherSources are datagrams to the node at a port whose sources are no addresses of the pod, or
 // that are for everyone.
-func strangers(node *lab.Node, pod *lab.Host, local netip.Addr, port uint16) [][]byte {
+func otherSources(node *lab.Node, pod *lab.Host, local netip.Addr, port uint16) [][]byte {
 	own4, own6 := pod.Addr(lab.IPv4), pod.Addr(lab.IPv6)
 	data := labtest.UDP(port, port, []byte("payload"))
 	six := func(src, dst netip.Addr) []byte { return labtest.IPv6(src, dst, labtest.ProtoUDP, data) }
@@ -157,7 +157,7 @@ func strangers(node *lab.Node, pod *lab.Host, local netip.Addr, port uint16) [][
 		six(local, node.Addr(lab.IPv6)),
 		six(local, netip.MustParseAddr("fd00:20::10")),
 		six(local, everyone6),
-		six(netip.MustParseAddr("fe80::bad"), gateway), // an address that nobody has
+		six(netip.MustParseAddr("fe80::bad"), gateway), // an address of no link
 		six(own6, gateway),
 		six(own6, everyone6),
 		four(own4, everyone4),
@@ -178,7 +178,7 @@ func TestLinkLocalSourcesToTheOwnNode(t *testing.T) {
 	count := labtest.NewCounter(t, node, fmt.Sprintf("udp dport { 67, 547, %d }", nodePort))
 	send := func(pod *lab.Host) (sent int) {
 		t.Helper()
-		frames := strangers(node, pod, linkLocal(labtest.HardwareAddr(t, pod)), nodePort)
+		frames := otherSources(node, pod, linkLocal(labtest.HardwareAddr(t, pod)), nodePort)
 		for _, frame := range frames {
 			labtest.SendFrame(t, pod, nodeLink(t, node, pod), frame)
 		}
