@@ -82,6 +82,35 @@ func TestPassSetsOneBit(t *testing.T) {
 	}
 }
 
+// TestFlowsToManyAreBlockedAtTheNode has flows to broadcast and multicast addresses, which are
+// denied because they are for the node, or because they are for others.
+func TestFlowsToManyAreBlockedAtTheNode(t *testing.T) {
+	for _, toNode := range []bool{false, true} {
+		for dst, want := range map[string]bool{
+			"255.255.255.255:53": toNode, // for the node alone
+			"10.0.0.2:53":        !toNode,
+			"224.0.0.251:53":     true,
+			"[ff02::fb]:53":      true,
+		} {
+			b, f := newFake(t)
+			src := "10.0.0.1:40000"
+			if dst[0] == '[' {
+				src = "[fd00::1]:40000"
+			}
+			f.add(packet.UDP, src, dst)
+			err := b.pass(testContext(t), func(_ packet.Packet, toHost bool) Verdict {
+				if toHost == toNode {
+					return Block
+				}
+				return Unblock
+			})
+			if got := f.marks()[0] == DefaultMark; err != nil || got != want {
+				t.Errorf("denied for the node %v, to %s: blocked %v, want %v; %v", toNode, dst, got, want, err)
+			}
+		}
+	}
+}
+
 func TestPassWritesOnlyChanges(t *testing.T) {
 	b, f := newFake(t)
 	for _, dst := range []string{"10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"} {

@@ -155,7 +155,8 @@ func TestKernelNodeAddresses(t *testing.T) {
 		}
 	}
 	addrs, err := interfaceAddrs()
-	if err != nil || !addrs.has(netip.MustParseAddr("192.0.2.7")) || addrs.has(netip.MustParseAddr("192.0.2.8")) {
+	if err != nil || !addrs.has(netip.MustParseAddr("192.0.2.7")) || addrs.has(netip.MustParseAddr("192.0.2.8")) ||
+		!addrs.has(netip.MustParseAddr("192.0.2.255")) || !addrs.has(netip.MustParseAddr("255.255.255.255")) {
 		t.Errorf("addresses of the node: %v, %v", addrs, err)
 	}
 	k, blocker := realTable(t), newReal(t)

@@ -224,6 +224,10 @@ func ask(evaluate Evaluator, p packet.Packet, local addrSet) (v Verdict, err err
 	}
 	v = Keep
 	err = recovered(p, func() { v = evaluate(p, local.has(p.Dst.Addr())) })
+	if err == nil && !v.blocks() && p.Dst.Addr().IsMulticast() {
+		// A multicast is for the node and for others.
+		err = recovered(p, func() { v = evaluate(p, true) })
+	}
 	return v, err
 }
 
