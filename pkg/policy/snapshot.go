@@ -82,7 +82,7 @@ type Model struct {
 	// Hosts holds the nodes under each of their addresses, if any policy names
 	// nodes or domains.
 	Hosts map[netip.Addr]*Host
-	// Own is the evaluating node itself, nil if it is not known or no policy names nodes.
+	// Own is the evaluating node itself, nil if it is not known or Hosts is nil.
 	// What is for the node itself is for it, whatever the address: a node has addresses
 	// that no object shows.
 	Own      *Host
