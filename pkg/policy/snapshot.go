@@ -283,9 +283,12 @@ func (s *Snapshot) fill(f *flow, d Direction, q *Query, src, dst *end) {
 		return
 	}
 	f.peer, f.peerAddr = dst.endpoint, dst.addr
-	// Nodes and domains are peers of egress alone.
+	// Nodes and domains are peers of egress alone. The address of a pod of this node in the
+	// status of another node does not make the pod a node (NP-64).
 	if s.m.Hosts != nil {
-		f.host = s.m.Hosts[dst.addr]
+		if f.host = s.m.Hosts[dst.addr]; f.host != nil && s.isLocal(dst.addr) {
+			f.host = nil
+		}
 	}
 	if q.Learned != nil && src.endpoint.Egress.read().names {
 		if f.names = q.Learned.Names(src.addr, dst.addr); f.names != nil {
@@ -420,8 +423,13 @@ func (s *Snapshot) mayBeElsewhere(e *end) bool {
 	if e.endpoint == nil {
 		return e.doubtful || s.m.PodRanges.contain(e.addr)
 	}
-	_, local := slices.BinarySearchFunc(s.m.Local.all, e.addr, netip.Addr.Compare)
-	return !local
+	return !s.isLocal(e.addr)
+}
+
+// isLocal reports whether a pod of this node has a.
+func (s *Snapshot) isLocal(a netip.Addr) bool {
+	_, local := slices.BinarySearchFunc(s.m.Local.all, a, netip.Addr.Compare)
+	return local
 }
 
 func (s *Snapshot) inRanges(a netip.Addr) bool {

@@ -65,10 +65,13 @@ func (c Cluster) inPodSet(s podSet, pod *corev1.Pod) bool {
 }
 
 // nodeIsPeer: CN-16, an IP among the addresses of a node that is selected. The own
-// node is one like all others.
+// node is one like all others. NP-64: a pod of the evaluating node is no node.
 func (c Cluster) nodeIsPeer(s metav1.LabelSelector, addr netip.Addr) bool {
+	if pod := c.podAt(addr); pod != nil && c.isHere(pod) {
+		return false
+	}
 	return slices.ContainsFunc(c.Nodes, func(node *corev1.Node) bool {
-		return selects(s, node.Labels) && slices.Contains(nodeAddresses(node), addr.Unmap())
+		return selects(s, node.Labels) && c.hasAddress(node, addr.Unmap())
 	})
 }
 
@@ -77,7 +80,7 @@ func (c Cluster) nodeIsPeer(s metav1.LabelSelector, addr netip.Addr) bool {
 func nodeAddresses(node *corev1.Node) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range node.Status.Addresses {
-		if addr, ok := parseAddr(a.Address); ok {
+		if addr, ok := parseAddr(a.Address); ok && !isSpecial(addr) {
 			addrs = append(addrs, addr)
 		}
 	}
