@@ -29,7 +29,7 @@ func (a *agent) facts() nodecheck.Facts {
 	}
 	sandboxed := slices.ContainsFunc(a.sandboxed, func(addr netip.Addr) bool { return slices.Contains(pods, addr) })
 	a.mu.Unlock()
-	f := nodecheck.Facts{OwnNode: a.cache.OwnNode(), Pods: pods, Sandboxed: sandboxed, Ranges: a.cache.PodRanges()}
+	f := nodecheck.Facts{OwnNode: a.cache.OwnNode(), Pods: pods, Sandboxed: sandboxed, Ranges: a.cache.PodRanges(), Conflicts: a.cache.AddressConflicts()}
 	if a.links != nil {
 		leads, known := a.links.LeadsToAny(pods)
 		f.Unlinked = known && !leads

@@ -1,7 +1,8 @@
 package clusterstate
 
 import (
-	"cmp"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -23,6 +24,7 @@ type addresses struct {
 	// owns: some pod of this node may have them.
 	closed  map[netip.Addr]bool
 	settled bool // an address was or had been contested since this was last reset
+	homes   homes
 
 	// occupied counts the addresses with an owner in each prefix of forwarded packets, nil
 	// while they are not counted.
@@ -31,7 +33,7 @@ type addresses struct {
 }
 
 func newAddresses(node string) addresses {
-	return addresses{node: node, contested: map[netip.Addr][]*compile.Pod{}, closed: map[netip.Addr]bool{}}
+	return addresses{node: node, contested: map[netip.Addr][]*compile.Pod{}, closed: map[netip.Addr]bool{}, homes: newHomes(node)}
 }
 
 // standing is what a claim is based on. Of the claims to one address, the one with the
@@ -43,11 +45,14 @@ const (
 	byStatus                  // the status of a pod of this node has it, and no sandbox contradicts
 	elsewhere                 // the status of a pod of another node has it
 	outdated                  // the status of a pod of this node has it, and a sandbox contradicts
+	misplaced                 // the status of a pod of another node has it, where it is not at home
 )
 
 // standing returns that of p's claim to addr.
 func (a *addresses) standing(p *compile.Pod, addr netip.Addr) standing {
 	switch {
+	case a.misplaces(p, addr):
+		return misplaced
 	case !a.isLocal(p):
 		return elsewhere
 	case slices.Contains(p.Announced, addr):
@@ -56,6 +61,12 @@ func (a *addresses) standing(p *compile.Pod, addr netip.Addr) standing {
 		return outdated
 	}
 	return byStatus
+}
+
+// misplaces reports whether p is a pod of another node, and addr not at home there (NP-62). For
+// tools no address is at home anywhere.
+func (a *addresses) misplaces(p *compile.Pod, addr netip.Addr) bool {
+	return a.node != "" && p.Node != a.node && (p.Node == "" || !a.homes.mayHavePod(p.Node, addr))
 }
 
 // isLocal reports whether p is a pod of this node.
@@ -102,9 +113,11 @@ func (a *addresses) replace(old, now *compile.Pod, pod func(*policy.Endpoint) *c
 	var before, after []netip.Addr
 	if old != nil {
 		before = a.claims(old)
+		a.homes.count(old.Node, before, -1)
 	}
 	if now != nil {
 		after = a.claims(now)
+		a.homes.count(now.Node, after, +1)
 	}
 	for _, addr := range before {
 		if !slices.Contains(after, addr) {
@@ -131,22 +144,49 @@ func (a *addresses) others(addr netip.Addr, p *compile.Pod, pod func(*policy.End
 func (a *addresses) settle(addr netip.Addr, claims []*compile.Pod) {
 	best, before := a.first(addr, claims), a.occupies(addr)
 	var owner *policy.Endpoint
-	if best != nil && !best.Withheld && a.standing(best, addr) != outdated {
+	if best != nil && !best.Withheld && a.standing(best, addr) < outdated && !a.disputed(addr, best, claims) {
 		owner = &best.Endpoint
 	}
-	if closed := best != nil && owner == nil; closed {
+	if closed := best != nil && owner == nil && a.isLocal(best); closed {
 		a.closed[addr] = true
 	} else {
 		delete(a.closed, addr)
 	}
-	if len(claims) > 1 || a.closed[addr] {
+	if len(claims) > 1 || len(claims) > 0 && owner == nil {
 		a.contested[addr], a.settled = claims, true
 	} else if a.contested[addr] != nil {
 		delete(a.contested, addr)
 		a.settled = true
 	}
-	a.note(addr, before, best != nil)
+	a.settled = a.settled || a.homes.hosts[addr] != nil
+	a.note(addr, before, owner != nil || a.closed[addr])
 	a.change().Set(addr, owner)
+}
+
+// settleAll settles the addresses that may be at home on other nodes than when they were
+// settled. It reports whether that can be.
+func (a *addresses) settleAll(pods iter.Seq[*compile.Pod], pod func(*policy.Endpoint) *compile.Pod) bool {
+	if a.homes.recount {
+		a.homes.forget()
+		for p := range pods {
+			a.homes.count(p.Node, a.claims(p), +1)
+		}
+	}
+	if !a.homes.changed {
+		return false
+	}
+	a.homes.changed, a.settled = false, true
+	unsettled := slices.Collect(maps.Keys(a.contested))
+	owners := a.current()
+	for addr, owner := range owners.All() {
+		if a.contested[addr] == nil && a.standing(pod(owner), addr) == misplaced {
+			unsettled = append(unsettled, addr)
+		}
+	}
+	for _, addr := range unsettled {
+		a.settle(addr, a.others(addr, nil, pod))
+	}
+	return true
 }
 
 // occupies reports whether a pod has addr, or may have it.
@@ -160,6 +200,17 @@ func (a *addresses) first(addr netip.Addr, claims []*compile.Pod) (best *compile
 		}
 	}
 	return best
+}
+
+// disputed reports whether best, which goes first, is a pod of another node, and a pod of a
+// third one has as good a claim to addr. Neither terminates, and no node here knows more.
+func (a *addresses) disputed(addr netip.Addr, best *compile.Pod, claims []*compile.Pod) bool {
+	return a.standing(best, addr) == elsewhere && slices.ContainsFunc(claims, func(p *compile.Pod) bool { return a.disputes(addr, best, p) })
+}
+
+// disputes reports whether p is such a pod. To tools the API alone says which pod it is.
+func (a *addresses) disputes(addr netip.Addr, best, p *compile.Pod) bool {
+	return a.node != "" && p.Node != best.Node && !best.Terminating && !p.Terminating && a.standing(p, addr) == elsewhere
 }
 
 // goesBefore reports whether p's claim to addr goes before that of o.
@@ -179,28 +230,5 @@ func (a *addresses) addClosed(ranges []netip.Prefix) []netip.Prefix {
 		}
 	}
 	slices.SortFunc(all[len(ranges):], comparePrefixes)
-	return all
-}
-
-// Conflict is an address of a pod of this node that another pod has as well, as far as is
-// known. Neither terminates.
-type Conflict struct {
-	Addr       netip.Addr
-	Pod, Other string // "namespace/name"
-	OtherNode  string
-}
-
-// conflicts returns those of the contested addresses, in order.
-func (a *addresses) conflicts() []Conflict {
-	var all []Conflict
-	for addr, claims := range a.contested {
-		first := a.first(addr, claims)
-		for _, p := range claims {
-			if p != first && a.isLocal(first) && !first.Terminating && !p.Terminating && a.standing(p, addr) != outdated {
-				all = append(all, Conflict{addr, first.Endpoint.String(), p.Endpoint.String(), p.Node})
-			}
-		}
-	}
-	slices.SortFunc(all, func(c, o Conflict) int { return cmp.Or(c.Addr.Compare(o.Addr), cmp.Compare(c.Other, o.Other)) })
 	return all
 }

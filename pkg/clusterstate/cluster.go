@@ -194,14 +194,17 @@ func mustKnow(kind *compile.Kind) *compile.Kind {
 	return kind
 }
 
-// Conflicts returns the addresses of this node's pods that other pods have as well, as the
-// last snapshot has them.
+// Conflicts returns the addresses that statuses claim and that are another's, as the last
+// snapshot has them.
 func (c *Cluster) Conflicts() []Conflict { return c.conflicts }
 
 // Snapshot returns the cluster as it is now.
 func (c *Cluster) Snapshot() *policy.Snapshot {
 	if c.unannounced {
 		c.announce()
+	}
+	if c.addresses.settleAll(c.Pods(), c.podOf) {
+		c.derived, c.podRanges, c.hosts = nil, nil, nil
 	}
 	c.updateChains()
 	if c.derived == nil || c.addresses.occupancyChanged {
@@ -210,7 +213,7 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 	}
 	endpoints := c.addresses.current()
 	if c.addresses.settled {
-		c.conflicts = c.addresses.conflicts()
+		c.conflicts = c.addresses.conflicts(c.nodes, c.podAt)
 	}
 	if c.localPods == nil || c.addresses.settled {
 		c.localPods, c.addresses.settled = policy.NewLocal(endpoints, c.localAddresses()), false

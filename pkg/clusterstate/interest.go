@@ -133,11 +133,7 @@ func (c *Cluster) strays(p *compile.Pod) bool {
 		return false
 	}
 	return slices.ContainsFunc(p.Claims(), func(a netip.Addr) bool {
-		ofFamily, inside := false, false
-		for _, r := range node.PodRanges {
-			ofFamily = ofFamily || r.Addr().Is4() == a.Is4()
-			inside = inside || r.Contains(a)
-		}
+		ofFamily, inside := within(node.PodRanges, a)
 		return ofFamily && !inside
 	})
 }

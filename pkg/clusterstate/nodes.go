@@ -19,6 +19,7 @@ func (c *Cluster) setNode(o *corev1.Node) bool {
 	if old := c.nodes[o.Name]; old != nil && old.Equal(now) {
 		return false
 	}
+	c.replaceHome(c.nodes[o.Name], now)
 	c.nodes[o.Name] = now
 	c.nodesChanged()
 	return true
@@ -28,9 +29,18 @@ func (c *Cluster) deleteNode(name string) bool {
 	if c.nodes[name] == nil {
 		return false
 	}
+	c.replaceHome(c.nodes[name], nil)
 	delete(c.nodes, name)
 	c.nodesChanged()
 	return true
+}
+
+// replaceHome replaces a node as the home of addresses. Tools know none: the API alone says
+// which pod has an address.
+func (c *Cluster) replaceHome(old, now *compile.Node) {
+	if c.cfg.ownNode() != "" {
+		c.addresses.homes.replace(old, now)
+	}
 }
 
 // nodesChanged drops everything that is derived from nodes.
@@ -60,11 +70,16 @@ func (c *Cluster) allPodRanges() *policy.PodRanges {
 	if c.podRanges == nil {
 		var nodes []netip.Addr
 		for _, n := range c.nodes {
-			nodes = append(nodes, n.Addrs...)
+			nodes = append(nodes, c.addressesOf(n)...)
 		}
 		c.podRanges = policy.NewPodRanges(c.rangesOf(func(string) bool { return true }), nodes)
 	}
 	return c.podRanges
+}
+
+// addressesOf returns the addresses in the status of a node that may be its own.
+func (c *Cluster) addressesOf(n *compile.Node) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(n.Addrs), func(a netip.Addr) bool { return !c.addresses.homes.mayBe(n.Name, a) })
 }
 
 // allHosts returns the nodes behind each address of a node. Memories refer to
@@ -76,7 +91,7 @@ func (c *Cluster) allHosts() map[netip.Addr]*policy.Host {
 	hosts := make(map[netip.Addr]*policy.Host, len(c.nodes))
 	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
 		n := c.nodes[name]
-		for _, addr := range n.Addrs {
+		for _, addr := range c.addressesOf(n) {
 			if hosts[addr] == nil {
 				hosts[addr] = &policy.Host{}
 			}

@@ -214,6 +214,14 @@ func (c *Cluster) podOf(e *policy.Endpoint) *compile.Pod {
 	return c.pod(podKey{e.Namespace, e.Name})
 }
 
+// podAt returns the pod with that address, nil if there is none.
+func (c *Cluster) podAt(addr netip.Addr) *compile.Pod {
+	if e := c.addresses.at(addr); e != nil {
+		return c.podOf(e)
+	}
+	return nil
+}
+
 // Pods yields all pods, in no order. Meanwhile the Cluster must not change.
 func (c *Cluster) Pods() iter.Seq[*compile.Pod] {
 	return func(yield func(*compile.Pod) bool) {

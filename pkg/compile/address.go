@@ -23,10 +23,11 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, bits), nil
 }
 
-// parseAddr reads an address of a pod's status; mapped addresses are unmapped
-// (NP-20).
+// parseAddr reads an address of a pod's or node's status; mapped addresses are unmapped
+// (NP-20). No pod and no node has an address that packets do not keep on their way between
+// nodes (NP-52): API servers refuse such ones as endpoints.
 func parseAddr(s string) (netip.Addr, bool) {
-	ip := netutils.ParseIPSloppy(s)
-	addr, ok := netip.AddrFromSlice(ip)
-	return addr.Unmap(), ok
+	addr, _ := netip.AddrFromSlice(netutils.ParseIPSloppy(s))
+	addr = addr.Unmap()
+	return addr, addr.IsGlobalUnicast()
 }

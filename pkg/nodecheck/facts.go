@@ -18,6 +18,8 @@ type Facts struct {
 	Sandboxed bool
 	// Ranges are those that the Node has for the addresses of its pods.
 	Ranges []netip.Prefix
+	// Conflicts is how many addresses statuses of pods and nodes claim that are another's.
+	Conflicts int
 	// Unlinked is set if interfaces and routes are known, and no interface leads to a pod.
 	Unlinked bool
 	// Holds is set while the agent holds the table and knows the counts: Steered is how many
@@ -27,8 +29,8 @@ type Facts struct {
 }
 
 // comparison compares Facts with those of the look before. All but OwnNode must be wrong at
-// two looks: a pod that ends has an address for a while without an interface, and packets may
-// be on their way to a queue.
+// two looks: a pod that ends has an address for a while without an interface, or one that another
+// pod has by now, and packets may be on their way to a queue.
 type comparison struct {
 	before   Facts
 	suspects []Problem // of the look before
@@ -48,6 +50,7 @@ func (c *comparison) lookAt(now Facts) []Problem {
 		suspects = append(suspects, checkLinks(now)...)
 		suspects = append(suspects, checkRanges(now)...)
 	}
+	suspects = append(suspects, checkConflicts(now)...)
 	suspects = append(suspects, c.checkQueue(now)...)
 	problems := checkOwnNode(now)
 	for _, p := range suspects {
@@ -85,6 +88,13 @@ func checkRanges(now Facts) []Problem {
 		return nil
 	}
 	return []Problem{{Cause: PodRanges, Message: "No pod of this node has an address in the ranges of its Node: what a new pod sends and receives before its address is known passes", Found: fmt.Sprint("podCIDRs ", now.Ranges)}}
+}
+
+func checkConflicts(now Facts) []Problem {
+	if now.Conflicts == 0 {
+		return nil
+	}
+	return []Problem{{Cause: Addresses, Message: "Statuses of pods or nodes claim addresses that are another's, which they do not get here", Found: "netpol_address_conflicts"}}
 }
 
 // checkQueue suspects the queues if packets were sent to them and they received none, until

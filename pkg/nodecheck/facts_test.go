@@ -48,6 +48,8 @@ func TestFactsThatDoNotFit(t *testing.T) {
 		"the CNI cache has the addresses":  {looks: []Facts{{Pods: elsewhere, Ranges: podCIDRs, Sandboxed: true}, {Pods: elsewhere, Ranges: podCIDRs, Sandboxed: true}}},
 		"no interface":                     {[]Facts{{Pods: inRange, Unlinked: true}, {Pods: inRange, Unlinked: true}}, []Cause{PodInterface}},
 		"the interface of a pod that ends": {looks: []Facts{{Pods: inRange, Unlinked: true}, {Pods: inRange}}},
+		"conflicts about addresses":        {[]Facts{{Conflicts: 1}, {Conflicts: 2}}, []Cause{Addresses}},
+		"a conflict for a moment":          {looks: []Facts{{}, {Conflicts: 1}}},
 		"no packets":                       {looks: []Facts{counted(5, 5), counted(5, 5), counted(5, 5)}},
 		"packets that arrive":              {looks: []Facts{counted(5, 5), counted(9, 9), counted(9, 9)}},
 		"packets that arrive later":        {looks: []Facts{counted(5, 5), counted(9, 5), counted(9, 9)}},

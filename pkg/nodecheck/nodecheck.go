@@ -74,13 +74,15 @@ const (
 	PodInterface Cause = "pod_interface"
 	// PodRanges means that no pod has an address in the ranges of the Node.
 	PodRanges Cause = "pod_ranges"
+	// Addresses means that statuses claim addresses that are another's.
+	Addresses Cause = "addresses"
 	// Queue means that packets are sent to the queues and do not reach them.
 	Queue Cause = "queue"
 	// Unknown means that something could not be read.
 	Unknown Cause = "unknown"
 )
 
-var causes = []Cause{BridgeNetfilter, DataPlane, Offload, PolicyEngine, Firewall, Untracked, OwnNode, PodInterface, PodRanges, Queue, Unknown}
+var causes = []Cause{BridgeNetfilter, DataPlane, Offload, PolicyEngine, Firewall, Untracked, OwnNode, PodInterface, PodRanges, Addresses, Queue, Unknown}
 
 // Problem is what an operator should know of the node.
 type Problem struct {

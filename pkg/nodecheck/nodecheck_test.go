@@ -107,6 +107,7 @@ func TestCheck(t *testing.T) {
 
 const exported = `# HELP netpol_node_problems What on this node may keep policies from being enforced, or enforces policies too, by cause. Other policy engines are looked for when the agent starts, the rest every minute.
 # TYPE netpol_node_problems gauge
+netpol_node_problems{cause="addresses"} 0
 netpol_node_problems{cause="bridge_netfilter"} %d
 netpol_node_problems{cause="data_plane"} 0
 netpol_node_problems{cause="firewall"} 0

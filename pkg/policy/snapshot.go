@@ -287,12 +287,15 @@ func (s *Snapshot) fill(f *flow, d Direction, q *Query, src, dst *end) {
 		return
 	}
 	f.peer, f.peerAddr = dst.endpoint, dst.addr
-	// Nodes and domains are peers of egress alone.
+	// Nodes and domains are peers of egress alone. The address of a pod of this node in the
+	// status of another node does not make the pod a node (NP-64).
 	switch {
 	case q.ToHost && s.m.Own != nil:
 		f.host = s.m.Own
 	case s.m.Hosts != nil:
-		f.host = s.m.Hosts[dst.addr]
+		if f.host = s.m.Hosts[dst.addr]; f.host != nil && s.IsLocal(dst.addr) {
+			f.host = nil
+		}
 	}
 	if q.Learned != nil && src.endpoint.Egress.read().names {
 		if f.names = q.Learned.Names(src.addr, dst.addr); f.names != nil {

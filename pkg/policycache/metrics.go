@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
@@ -15,6 +16,7 @@ type metrics struct {
 	served            *prometheus.GaugeVec
 	watchErrors       *prometheus.CounterVec
 	changes, ignored  *prometheus.CounterVec
+	conflicts         *prometheus.GaugeVec
 }
 
 // newMetrics registers the metrics of these kinds. When the metrics are collected, count
@@ -46,7 +48,12 @@ func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*co
 		changes:     counter("netpol_changes_total", "Changes of objects that policy depends on, by kind."),
 		ignored:     counter("netpol_changes_ignored_total", "Changes of objects that concern no policy, by kind."),
 	}
-	reg.MustRegister(m.compileDuration, m.snapshotTimestamp, m.source, m.served, m.watchErrors, m.changes, m.ignored)
+	m.conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "netpol_address_conflicts",
+		Help: "Addresses that the status of a pod or node claims and that are another's, by what they are.",
+	}, byKind)
+	reg.MustRegister(m.compileDuration, m.snapshotTimestamp, m.source, m.served, m.watchErrors, m.changes, m.ignored, m.conflicts)
+	m.setConflicts(nil)
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "netpol_snapshot_age_seconds",
 		Help: "Time since all kinds of objects were last being watched: 0 while they are, +Inf if they never were.",
@@ -62,6 +69,17 @@ func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*co
 		m.ignored.WithLabelValues(kind.Name)
 	}
 	return m
+}
+
+// setConflicts counts conflicts about addresses.
+func (m *metrics) setConflicts(now []clusterstate.Conflict) {
+	counts := map[clusterstate.ConflictKind]int{}
+	for _, conflict := range now {
+		counts[conflict.Kind]++
+	}
+	for _, kind := range clusterstate.ConflictKinds {
+		m.conflicts.WithLabelValues(string(kind)).Set(float64(counts[kind]))
+	}
 }
 
 // The values of netpol_snapshot_source.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -132,6 +133,9 @@ const nodesPatience = 5 * time.Second
 // calmRate is how many changes a second of one kind do not wait.
 const calmRate = 100
 
+// How many conflicts about addresses are logged a second, and how many at once.
+const conflictLogRate, conflictLogBurst = 1, 20
+
 // view is a *clusterstate.Cluster.
 type view interface {
 	Set(o any) bool
@@ -173,7 +177,8 @@ type Cache struct {
 
 	sandboxes chan struct{} // takes a value after a change of sandboxes
 
-	conflicts []clusterstate.Conflict // of the last snapshot; sync alone uses them
+	conflicts   []clusterstate.Conflict // of the last snapshot; sync alone uses them
+	conflictLog *rate.Limiter           // a kubelet can write any number of statuses
 }
 
 // New returns a Cache of source that hands its snapshots to publish. It starts
@@ -199,6 +204,8 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 
 		rates:     map[*compile.Kind]*runner.Rate{nil: new(runner.Rate)},
 		sandboxes: make(chan struct{}, 1),
+
+		conflictLog: rate.NewLimiter(conflictLogRate, conflictLogBurst),
 
 		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Partial: cfg.NeededPods != nil, AwaitNamespaces: cfg.AwaitNamespaces, Features: cfg.Features, Audit: cfg.Audit, Memory: cfg.Memory}),
 	}
@@ -330,6 +337,13 @@ func (c *Cache) PodRanges() []netip.Prefix {
 		return nil
 	}
 	return compile.NewNode(node).PodRanges
+}
+
+// AddressConflicts returns how many addresses statuses claim that are another's.
+func (c *Cache) AddressConflicts() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.view.Conflicts())
 }
 
 // complete returns an error that names what is not known although policies need it.
@@ -480,19 +494,33 @@ func (c *Cache) sync(ctx context.Context) error {
 	}
 	klog.FromContext(ctx).V(2).Info("Snapshot compiled", "took", took, "addresses", snapshot.Len())
 	c.publish(ctx, snapshot, since, true)
-	c.logConflicts(ctx)
+	c.reportConflicts(ctx)
 	return nil
 }
 
-// logConflicts logs which pods share an address with one of this node and did not before.
-func (c *Cache) logConflicts(ctx context.Context) {
+// conflictMessages say what the agent does about a conflict.
+var conflictMessages = map[clusterstate.ConflictKind]string{
+	clusterstate.LocalPod:    "Pod of this node shares an address with another pod, which does not get it here",
+	clusterstate.OtherPod:    "Pods of two other nodes share an address, and neither gets it here",
+	clusterstate.PodRange:    "Status of a pod has an address in the pod range of another node, and does not get it here",
+	clusterstate.NodeAddress: "Status of a pod has the address of another node, and does not get it here",
+	clusterstate.NodeStatus:  "Status of a Node has an address that is a pod's or in the pod range of another node, and does not get it here",
+}
+
+// reportConflicts counts the conflicts about addresses, and logs those that are new.
+func (c *Cache) reportConflicts(ctx context.Context) {
 	c.mu.Lock()
 	now := c.view.Conflicts()
 	c.mu.Unlock()
+	c.metrics.setConflicts(now)
+	known := make(map[clusterstate.Conflict]bool, len(c.conflicts))
+	for _, conflict := range c.conflicts {
+		known[conflict] = true
+	}
 	for _, conflict := range now {
-		if !slices.Contains(c.conflicts, conflict) {
-			klog.FromContext(ctx).Info("Pod of this node shares an address with another pod, which does not get it here",
-				"addr", conflict.Addr, "pod", conflict.Pod, "other", conflict.Other, "otherNode", conflict.OtherNode)
+		if !known[conflict] && c.conflictLog.Allow() {
+			klog.FromContext(ctx).Info(conflictMessages[conflict.Kind],
+				"addr", conflict.Addr, "pod", conflict.Pod, "node", conflict.Node, "other", conflict.Other, "otherNode", conflict.OtherNode)
 		}
 	}
 	c.conflicts = now

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 )
 
@@ -542,6 +543,62 @@ func TestConfigNamesItsFaults(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
+}
+
+// TestAddressConflictsAreReported checks that conflicts are counted while they last, that each
+// is logged once, and that the log has a bound: a kubelet can write any number of statuses.
+func TestAddressConflictsAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := func(name, ip string) *corev1.Pod {
+			p := pod(name, ip)
+			p.Spec.NodeName = "other"
+			return p
+		}
+		c := newCluster(t, pod("a", "10.0.0.1"), away("b", "10.0.0.1"), away("c", "10.0.0.3"))
+		h := start(t, c.source(), 0)
+		conflicts := func(kind clusterstate.ConflictKind, want float64) {
+			t.Helper()
+			synctest.Wait()
+			if got := testutil.ToFloat64(h.metrics.conflicts.WithLabelValues(string(kind))); got != want {
+				t.Errorf("%v conflicts %s, want %v", got, kind, want)
+			}
+		}
+		logged := func(want int) {
+			t.Helper()
+			if got := strings.Count(h.log.String(), conflictMessages[clusterstate.LocalPod]); got != want {
+				t.Errorf("logged %d times, want %d:\n%s", got, want, h.log.String())
+			}
+		}
+		conflicts(clusterstate.LocalPod, 1)
+		conflicts(clusterstate.OtherPod, 0)
+		c.create(pod("d", "10.0.0.4"))
+		time.Sleep(time.Second)
+		conflicts(clusterstate.LocalPod, 1)
+		logged(1)
+		for i := range 2 * conflictLogBurst {
+			p := away(fmt.Sprint("more", i), "10.0.0.4")
+			p.Spec.NodeName = fmt.Sprint("node", i)
+			c.create(p)
+		}
+		time.Sleep(time.Second)
+		conflicts(clusterstate.LocalPod, 2*conflictLogBurst+1)
+		if got := strings.Count(h.log.String(), conflictMessages[clusterstate.LocalPod]); got < conflictLogBurst || got > conflictLogBurst+3 {
+			t.Errorf("logged %d times", got)
+		}
+		c.delete(pod("d", "10.0.0.4"))
+		c.delete(away("b", "10.0.0.1"))
+		time.Sleep(time.Second)
+		conflicts(clusterstate.LocalPod, 0)
+		conflicts(clusterstate.OtherPod, 2*conflictLogBurst-1)
+		for _, kind := range clusterstate.ConflictKinds {
+			if conflictMessages[kind] == "" {
+				t.Errorf("no message about %s", kind)
+			}
+		}
+		if h.AddressConflicts() != 2*conflictLogBurst-1 {
+			t.Errorf("%d conflicts", h.AddressConflicts())
+		}
+	})
 }
 
 func TestMetrics(t *testing.T) {

@@ -65,14 +65,18 @@ func (c Cluster) inPodSet(s podSet, pod *corev1.Pod) bool {
 }
 
 // nodeIsPeer: CN-16, an IP among the addresses of a node that is selected. What the own
-// node gets is for the own node, whichever of its addresses it is for.
+// node gets is for the own node, whichever of its addresses it is for. NP-64: a pod of the
+// evaluating node is no node.
 func (c Cluster) nodeIsPeer(s metav1.LabelSelector, q Query, addr netip.Addr) bool {
 	isOwn := func(node *corev1.Node) bool { return node.Name == c.node }
 	if own := slices.IndexFunc(c.Nodes, isOwn); q.ToHost && own >= 0 {
 		return selects(s, c.Nodes[own].Labels)
 	}
+	if pod := c.podAt(addr); pod != nil && c.isHere(pod) {
+		return false
+	}
 	return slices.ContainsFunc(c.Nodes, func(node *corev1.Node) bool {
-		return selects(s, node.Labels) && slices.Contains(nodeAddresses(node), addr.Unmap())
+		return selects(s, node.Labels) && c.hasAddress(node, addr.Unmap())
 	})
 }
 
@@ -81,7 +85,7 @@ func (c Cluster) nodeIsPeer(s metav1.LabelSelector, q Query, addr netip.Addr) bo
 func nodeAddresses(node *corev1.Node) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range node.Status.Addresses {
-		if addr, ok := parseAddr(a.Address); ok {
+		if addr, ok := parseAddr(a.Address); ok && !isSpecial(addr) {
 			addrs = append(addrs, addr)
 		}
 	}

@@ -22,7 +22,92 @@ func (c Cluster) podAt(addr netip.Addr) *corev1.Pod {
 	if pod := c.latest(func(pod *corev1.Pod) bool { return c.isHere(pod) && shows(pod, addr) && c.believed(pod, addr) }); pod != nil {
 		return pod
 	}
-	return c.latest(func(pod *corev1.Pod) bool { return !c.isHere(pod) && shows(pod, addr) })
+	pod := c.latest(func(pod *corev1.Pod) bool { return c.claimsElsewhere(pod, addr) })
+	if pod == nil || c.node == "" {
+		return pod
+	}
+	rival := c.latest(func(p *corev1.Pod) bool { return p.Spec.NodeName != pod.Spec.NodeName && c.claimsElsewhere(p, addr) })
+	if rival != nil && rival.DeletionTimestamp == nil && pod.DeletionTimestamp == nil {
+		return nil // nothing known here says whose it is
+	}
+	return pod
+}
+
+// claimsElsewhere reports whether a pod of another node shows an address that it may have.
+func (c Cluster) claimsElsewhere(pod *corev1.Pod, addr netip.Addr) bool {
+	return !c.isHere(pod) && shows(pod, addr) && c.mayBeOn(pod.Spec.NodeName, addr)
+}
+
+// mayBeOn reports whether a pod of another node may have an address.
+//
+// NP-62: what its kubelet says counts, but for addresses in the ranges of other nodes, and for
+// those that other nodes have themselves. A pod that no node runs has none.
+func (c Cluster) mayBeOn(name string, addr netip.Addr) bool {
+	if c.node == "" { // to tools the API alone says which pod it is
+		return true
+	}
+	if owners := c.ownersOfRange(addr); len(owners) > 0 {
+		return slices.Contains(owners, name)
+	}
+	return name != "" && !slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool {
+		return n.Name != name && slices.Contains(nodeAddresses(n), addr)
+	})
+}
+
+// ownersOfRange returns the nodes with a range that has the address and is in use.
+//
+// NP-63: by what pods show, of each family for itself. Neither the ranges of a node with more
+// addresses outside of them than inside are in use, nor any if this holds for more nodes than
+// the opposite. The ranges of the evaluating node are of no other one.
+func (c Cluster) ownersOfRange(addr netip.Addr) []string {
+	surplus, owners := 0, []string(nil)
+	for _, n := range c.Nodes {
+		inside, outside := c.useOfRanges(n, addr.Is4())
+		switch {
+		case inside+outside == 0:
+		case outside > inside:
+			surplus--
+		default:
+			surplus++
+		}
+		if outside <= inside && len(c.rangesOf(n.Name, addr)) > 0 {
+			owners = append(owners, n.Name)
+		}
+	}
+	switch {
+	case surplus < 0 || c.node == "":
+		return nil
+	case slices.Contains(owners, c.node):
+		return []string{c.node}
+	}
+	return owners
+}
+
+// useOfRanges counts the addresses of a node's pods that are in its ranges, and those that are
+// not.
+func (c Cluster) useOfRanges(node *corev1.Node, is4 bool) (inside, outside int) {
+	for _, pod := range c.Pods {
+		if pod.Spec.NodeName != node.Name || !hasOwnNetwork(pod) {
+			continue
+		}
+		addrs := append(addressesOf(pod), c.held(pod)...)
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		for _, addr := range slices.Compact(addrs) {
+			switch {
+			case addr.Is4() != is4:
+			case len(c.rangesOf(node.Name, addr)) > 0:
+				inside++
+			default:
+				outside++
+			}
+		}
+	}
+	return inside, outside
+}
+
+// held returns the addresses that the node has made for a pod and for none later.
+func (c Cluster) held(pod *corev1.Pod) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(c.sandboxOf(pod)), func(a netip.Addr) bool { return c.sandboxedAt(a) != pod })
 }
 
 // latest returns the pod of those chosen that succeeds all others, or nil.
@@ -134,11 +219,16 @@ func addressesOf(pod *corev1.Pod) []netip.Addr {
 	}
 	var addrs []netip.Addr
 	for _, text := range texts {
-		if addr, ok := parseAddr(text); ok {
+		if addr, ok := parseAddr(text); ok && !isSpecial(addr) {
 			addrs = append(addrs, addr)
 		}
 	}
 	return addrs
+}
+
+// isSpecial: NP-52, no pod and no node has such an address.
+func isSpecial(a netip.Addr) bool {
+	return a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // parseAddr: NP-19 and NP-20, leading zeros are decimal and an IPv4-mapped
@@ -179,11 +269,16 @@ func (c Cluster) unknownPeer(node string, q Query, dir networkingv1.PolicyType) 
 		slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool { return len(c.rangesOf(n.Name, peer)) > 0 })
 }
 
-// isNode reports whether the status of some node shows the address.
+// isNode reports whether the status of some node shows the address, which may be its own.
 func (c Cluster) isNode(addr netip.Addr) bool {
-	return slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool {
-		return slices.Contains(nodeAddresses(n), addr.Unmap())
-	})
+	return slices.ContainsFunc(c.Nodes, func(n *corev1.Node) bool { return c.hasAddress(n, addr.Unmap()) })
+}
+
+// hasAddress: NP-64, a node has what its status shows, but for addresses in the ranges of
+// other nodes.
+func (c Cluster) hasAddress(node *corev1.Node, addr netip.Addr) bool {
+	owners := c.ownersOfRange(addr)
+	return slices.Contains(nodeAddresses(node), addr) && (len(owners) == 0 || slices.Contains(owners, node.Name))
 }
 
 // unknownBeside: NP-55, for a peer: it is unknown and in one range with the pod.

@@ -22,8 +22,9 @@ import (
 // lifeSteps is how many things happen in one history.
 const lifeSteps = 24
 
-// TestTheNodeDecidesWhoHasAnAddress: NP-51, NP-60. Sandboxes are made, statuses are written
-// late, nodes boot, pods migrate and names are used again. Whatever the order in which this
+// TestTheNodeDecidesWhoHasAnAddress: NP-51, NP-60, NP-62 to NP-64. Sandboxes are made, statuses
+// are written late, nodes boot, pods migrate, names are used again, and the statuses of a node
+// and of its pods claim what is not theirs. Whatever the order in which this
 // becomes known, each address belongs to the pod that the oracle names, and packets are
 // decided so.
 func TestTheNodeDecidesWhoHasAnAddress(t *testing.T) {
@@ -48,7 +49,7 @@ func TestTheNodeDecidesWhoHasAnAddress(t *testing.T) {
 		}
 	})
 	t.Log(counts)
-	for _, what := range []string{"owner by a sandbox", "owner by a status", "owner elsewhere", "local address without an owner", "address shown by two pods", "packets decided", "packets that await a status"} {
+	for _, what := range []string{"owner by a sandbox", "owner by a status", "owner elsewhere", "local address without an owner", "address shown by two pods", "address shown elsewhere alone, and not owned", "pod address shown by a node", "packets decided", "packets that await a status"} {
 		if counts[what] == 0 {
 			t.Errorf("no %s", what)
 		}
@@ -69,10 +70,10 @@ type life struct {
 func (l *life) step() string {
 	steps := map[string]func(){
 		"create": l.create, "make a sandbox": l.makeSandbox, "remove a sandbox": l.removeSandbox, "write a status": l.writeStatus,
-		"migrate": l.migrate, "terminate": l.terminate, "end": l.end, "delete": l.remove, "replace": l.replace, "boot": l.boot,
+		"migrate": l.migrate, "terminate": l.terminate, "end": l.end, "delete": l.remove, "replace": l.replace, "boot": l.boot, "claim for a node": l.claimForNode, "change ranges": l.changeRanges,
 	}
 	what := random.Pick(l.gen, "create", "create", "create", "make a sandbox", "make a sandbox", "make a sandbox", "remove a sandbox",
-		"write a status", "write a status", "write a status", "migrate", "migrate", "terminate", "end", "delete", "replace", "boot")
+		"write a status", "write a status", "write a status", "migrate", "migrate", "terminate", "end", "delete", "replace", "boot", "claim for a node", "claim for a node", "change ranges")
 	steps[what]()
 	return what
 }
@@ -200,6 +201,9 @@ func announced(newestFirst []oracle.Sandbox) []clusterstate.Sandbox {
 func (l *life) writeStatus() {
 	l.change(l.any(""), func(p *corev1.Pod) {
 		addrs := l.addresses(p.Spec.NodeName)
+		if p.Spec.NodeName == there && l.OneIn(4) {
+			addrs = l.addresses(here)
+		}
 		if i := slices.IndexFunc(l.c.Sandboxes, func(s oracle.Sandbox) bool { return s.UID == p.UID }); i >= 0 {
 			addrs = l.c.Sandboxes[i].Addrs
 		}
@@ -219,6 +223,38 @@ func (l *life) migrate() {
 	if from, to := l.any(here), l.any(there); from != nil && to != nil {
 		l.change(to, func(p *corev1.Pod) { l.show(p, compile.Addresses(from)) })
 	}
+}
+
+// claimForNode writes the status of the other node, often with an address that is a pod's.
+func (l *life) claimForNode() {
+	l.changeNode(there, func(n *corev1.Node) {
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: plans[there].node4}}
+		for _, a := range l.addresses(random.Pick(l.gen, here, there)) {
+			if !l.OneIn(3) {
+				n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: a.String()})
+			}
+		}
+	})
+}
+
+// changeRanges gives a node its ranges, or takes them.
+func (l *life) changeRanges() {
+	name := random.Pick(l.gen, here, there)
+	l.changeNode(name, func(n *corev1.Node) {
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = "", random.Pick(l.gen, nil, []string{plans[name].range4}, []string{plans[name].range4, plans[name].range6})
+	})
+}
+
+func (l *life) changeNode(name string, how func(*corev1.Node)) {
+	i := slices.IndexFunc(l.c.Nodes, func(n *corev1.Node) bool { return n.Name == name })
+	if i < 0 {
+		return
+	}
+	changed := l.c.Nodes[i].DeepCopy()
+	how(changed)
+	l.c.Nodes = slices.Clone(l.c.Nodes)
+	l.c.Nodes[i] = changed
+	l.unknown["node "+name] = func() { l.followed.Set(changed) }
 }
 
 func (l *life) terminate() {
@@ -301,7 +337,14 @@ func (l *life) count(counts map[string]int, a netip.Addr, owner *corev1.Pod) {
 	if shown > 1 {
 		counts["address shown by two pods"]++
 	}
+	for _, n := range l.c.Nodes {
+		if shown > 0 && slices.Contains(compile.NewNode(n).Addrs, a) {
+			counts["pod address shown by a node"]++
+		}
+	}
 	switch {
+	case owner == nil && shown > 0 && !shownHere:
+		counts["address shown elsewhere alone, and not owned"]++
 	case owner == nil && shownHere:
 		counts["local address without an owner"]++
 	case owner == nil:

@@ -56,6 +56,9 @@ func hasty(c oracle.Cluster, questions []question, counts map[string]int) string
 			if pod.Spec.NodeName == here && known.Endpoint(q.Dst.Addr()) != nil && !ofNode(c, here, q.Dst.Addr()) {
 				continue // a peer counts as unknown where it is in one range with the subject
 			}
+			if fmt.Sprint(s.Endpoint(q.Dst.Addr())) != fmt.Sprint(known.Endpoint(q.Dst.Addr())) {
+				continue // by the address of the new pod, a node uses its ranges or does not (NP-63)
+			}
 			query := q.query()
 			query.AwaitSource = true
 			d, now := s.Evaluate(query), known.Evaluate(q.query())
