@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 // round is what the agents have answered once.
@@ -134,7 +135,7 @@ func (r *round) add(p Policy, d *flows.DeniedByPolicy, now, before time.Time) {
 	part.count += min(d.Count, math.MaxUint64-part.count)
 	part.last = later(part.last, last)
 	for i, text := range d.Pairs[:min(len(d.Pairs), flows.MaxPairs)] {
-		part.addPair(pair{flows.Printable(text[:min(len(text), maxPair)]), last, i})
+		part.addPair(pair{printable.Text(text[:min(len(text), maxPair)]), last, i})
 	}
 }
 

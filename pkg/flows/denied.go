@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -72,8 +73,8 @@ type deniedKey struct {
 type deniedCount struct {
 	total uint64
 	last  time.Duration
-	slot  int64 // the latest slot since the epoch
-	slots [deniedSlots]uint64
+	slot  int64               // the latest slot since the epoch
+	slots [deniedSlots]uint32 // each as much as it can count
 }
 
 // turn makes slot the latest one.
@@ -87,7 +88,7 @@ func (c *deniedCount) turn(slot int64) {
 // recent returns the packets of the last hour.
 func (c *deniedCount) recent() (sum uint64) {
 	for _, n := range c.slots {
-		sum += n
+		sum += uint64(n)
 	}
 	return sum
 }
@@ -111,7 +112,8 @@ func (p deniedPolicies) add(d *policy.Decision, audited bool, packets uint64, la
 		p[k] = c
 	}
 	c.turn(int64(last / slotLength))
-	c.slots[c.slot%deniedSlots] += packets
+	slot := &c.slots[c.slot%deniedSlots]
+	*slot = uint32(min(uint64(*slot)+packets, math.MaxUint32))
 	c.total += packets
 	c.last = max(c.last, last)
 }
