@@ -55,7 +55,7 @@ func (o *writerOptions) run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return httpserver.New(httpserver.Handler(reg, healthy, healthy), reg).Run(ctx, listener, access)
+		return httpserver.New(httpserver.Handler(reg, healthy, healthy), nil, reg).Run(ctx, listener, access)
 	})
 	group.Go(func() error { return w.Run(ctx) })
 	return group.Wait()

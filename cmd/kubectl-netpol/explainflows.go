@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
 
@@ -96,7 +97,7 @@ func printFlows(w io.Writer, records []flows.Record) error {
 		if f.Audit != nil {
 			text += "; audited policies: " + auditName(f.Audit)
 		}
-		fmt.Fprintf(&out, "  %s.\n", flows.Printable(text))
+		fmt.Fprintf(&out, "  %s.\n", printable.Text(text))
 		if since := f.Remembered; since != nil {
 			fmt.Fprintf(&out, "    Remembered: for %s the kernel has decided packets like these without asking the agent.\n",
 				duration.HumanDuration(max(0, now[f.Node].Sub(*since))))

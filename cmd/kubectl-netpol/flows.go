@@ -24,6 +24,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
 )
 
@@ -216,7 +217,7 @@ func (a *agentOptions) ask(cmd *cobra.Command, command []string) ([]answer, erro
 	some := false
 	for i := range answers {
 		if err := answers[i].err; err != nil {
-			fmt.Fprintf(cmd.ErrOrStderr(), "No answer of node %s: %s: %s\n", answers[i].node, answers[i].pod, flows.Printable(err.Error()))
+			fmt.Fprintf(cmd.ErrOrStderr(), "No answer of node %s: %s: %s\n", answers[i].node, answers[i].pod, printable.Text(err.Error()))
 		} else {
 			some = true
 		}

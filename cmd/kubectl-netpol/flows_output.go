@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 // aged is a record and how long ago it was, by the clock of its agent.
@@ -106,7 +107,7 @@ func writeColumns(w io.Writer, rows [][]string) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i := range row {
-			row[i] = flows.Printable(row[i])
+			row[i] = printable.Text(row[i])
 			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 // followAll prints what agents decide until the command is interrupted. An agent that
@@ -104,7 +105,7 @@ func (p *followPrinter) row(w io.Writer, cells ...string) {
 	}
 	line := ""
 	for i, cell := range cells {
-		cell = flows.Printable(cell)
+		cell = printable.Text(cell)
 		p.widths[i] = max(p.widths[i], utf8.RuneCountInString(cell))
 		line += pad(cell, p.widths[i]+2)
 	}
@@ -115,5 +116,5 @@ func (p *followPrinter) row(w io.Writer, cells ...string) {
 func (p *followPrinter) ended(pod *corev1.Pod, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	fmt.Fprintf(p.errs, "No more flows of node %s: %s/%s: %s\n", pod.Spec.NodeName, pod.Namespace, pod.Name, flows.Printable(err.Error()))
+	fmt.Fprintf(p.errs, "No more flows of node %s: %s/%s: %s\n", pod.Spec.NodeName, pod.Namespace, pod.Name, printable.Text(err.Error()))
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 const day = 24 * time.Hour
@@ -226,7 +227,7 @@ func (u *unusedOptions) write(cmd *cobra.Command, r *unusedReport) error {
 		return printJSON(cmd.OutOrStdout(), u.withCaveats(r))
 	}
 	for _, note := range r.Notes {
-		fmt.Fprintln(cmd.ErrOrStderr(), flows.Printable(note)+".")
+		fmt.Fprintln(cmd.ErrOrStderr(), printable.Text(note)+".")
 	}
 	return writeUnused(cmd.OutOrStdout(), r.Unused)
 }

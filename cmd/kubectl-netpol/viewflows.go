@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
 
@@ -97,7 +98,7 @@ func (p *pages) flowsOf(q pageQuery, o *reachability.Overview) (*pageFlows, map[
 	var records []flows.Record
 	for i := range answers {
 		if err := answers[i].err; err != nil {
-			page.Notes = append(page.Notes, fmt.Sprintf("No answer of node %s: %s.", answers[i].node, flows.Printable(err.Error())))
+			page.Notes = append(page.Notes, fmt.Sprintf("No answer of node %s: %s.", answers[i].node, printable.Text(err.Error())))
 		}
 		for _, r := range answers[i].records {
 			if r.Type == flows.TypeAgent || r.Type == flows.TypeFlow && within(r.Source, q.FromNamespace) && within(r.Destination, q.ToNamespace) {

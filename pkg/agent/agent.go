@@ -141,7 +141,7 @@ func Run(ctx context.Context, cfg Config) error {
 	})
 	defer stop()
 	group, ctx := errgroup.WithContext(work)
-	server := httpserver.New(httpserver.Handler(reg, a.live, a.readiness), reg)
+	server := httpserver.New(httpserver.Handler(reg, a.live, a.readiness), a.client, reg)
 	group.Go(func() error {
 		return serve(ctx, withDenied(server, a.flows, cfg.MetricsAccess), cfg.MetricsBindAddress, cfg.MetricsAccess)
 	})

@@ -25,7 +25,7 @@ func TestFlowsAreReadFromTheSocket(t *testing.T) {
 	recorder := flows.New(flows.Config{Node: "node-1", Registerer: prometheus.NewRegistry()})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	server := httpserver.New(httpserver.Handler(reg, ok, ok), reg)
+	server := httpserver.New(httpserver.Handler(reg, ok, ok), nil, reg)
 	go func() { done <- serveSocket(ctx, server, recorder, socket) }()
 	defer func() {
 		cancel()

@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 // diagnosis gathers the findings about one policy while it is compiled.
@@ -24,7 +25,7 @@ func newDiagnosis(kind string, o metav1.Object, features Features) *diagnosis {
 
 func (d *diagnosis) find(at location, reason, format string, args ...any) {
 	d.findings = append(d.findings, policy.Finding{
-		Policy: d.ref, Place: at.place, Field: at.path, Reason: reason, Message: fmt.Sprintf(format, args...),
+		Policy: d.ref, Place: at.place, Field: at.path, Reason: reason, Message: printable.Text(fmt.Sprintf(format, args...)),
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 // ForwardedSourcesAnnotation is the annotation of a namespace with the sources of packets
@@ -90,6 +91,6 @@ func forwardedSourcesFinding(namespace, format string, args ...any) policy.Findi
 		Policy:  policy.Ref{Kind: KindNamespace.Name, Name: namespace},
 		Field:   forwardedSourcesField,
 		Reason:  policy.InvalidCIDR,
-		Message: fmt.Sprintf(format, args...),
+		Message: printable.Text(fmt.Sprintf(format, args...)),
 	}
 }

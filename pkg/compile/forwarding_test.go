@@ -39,6 +39,7 @@ func TestForwardedSources(t *testing.T) {
 		{"10.8.0.1/24,10.9.0.0/24", "10.9.0.0/24", []string{`"10.8.0.1/24" has host bits, 10.8.0.0/24 has none; it is not allowed`}},
 		{"010.8.0.0/24", "", []string{`"010.8.0.0/24" is not a CIDR; it is not allowed`}},
 		{"10.8.0.0/24;10.9.0.0/24", "", []string{`"10.8.0.0/24;10.9.0.0/24" is not a CIDR; it is not allowed`}},
+		{"\u202e\u009b2J", "", []string{`"\u202e\u009b2J" is not a CIDR; it is not allowed`}},
 		{"0.0.0.0/0", "", []string{`"0.0.0.0/0" overlaps 0.0.0.0/8, which no router forwards; it is not allowed`}},
 		{"::/0", "", []string{`"::/0" overlaps ::/127, which no router forwards; it is not allowed`}},
 		{"127.0.0.1/32,fe80::/64", "", []string{

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -33,12 +32,14 @@ const (
 	agentsAtOnce = 64
 	agentTimeout = 5 * time.Second
 	roundTimeout = 45 * time.Second
-	// maxPolicies have a text, and maxTexts of them a new one in an interval: every agent
-	// watches the policies that are then written.
-	maxPolicies = 1000
-	maxTexts    = 60
+	// maxTexts policies get a text in an interval: every agent watches the policies that are
+	// then written.
+	maxTexts = 60
 	// maxPair bounds the text of a pair, in bytes. It has two names of pods at most.
 	maxPair = 600
+	// suspicious is how many policies that do not exist an agent may name without a line in the
+	// log.
+	suspicious = 100
 	// maxNamed is how many agents that have not answered are in a line of the log.
 	maxNamed = 5
 )
@@ -77,6 +78,17 @@ type Policy struct {
 	types.NamespacedName
 }
 
+// Policies are those that the API has.
+type Policies interface {
+	// Kinds returns the kinds whose policies are listed. Those of other kinds count for
+	// nothing until they are.
+	Kinds() []string
+	// Has reports whether a policy of such a kind exists.
+	Has(Policy) bool
+	// Listed receives after another kind is listed.
+	Listed() <-chan struct{}
+}
+
 // Text says what a policy denied.
 type Text struct {
 	// Message has the count, the time of the last packet, and who wanted to reach whom.
@@ -97,11 +109,13 @@ type report struct {
 type Collector struct {
 	cfg      Config
 	agents   *prometheus.GaugeVec
+	unknown  prometheus.Counter
 	errorLog rate.Sometimes
+	liesLog  rate.Sometimes
 
 	mu       sync.Mutex
-	began    time.Time // when Run was called
-	complete bool      // all agents have answered in a round since then
+	began    time.Time       // when Run was called
+	complete map[string]bool // kinds of which all agents have said all in a round since then
 	reports  map[Policy]*report
 	answered map[types.UID]time.Time // when agents were asked last that have answered
 	waiting  map[Policy]bool         // what Of was asked for while that was not known
@@ -118,10 +132,15 @@ func New(cfg Config) (*Collector, error) {
 			Name: "netpol_denials_agents",
 			Help: "Agents that were asked last what their policies denied, by whether they have answered.",
 		}, []string{"answered"}),
+		unknown: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_denials_unknown_policies_total",
+			Help: "Policies that agents said to have denied packets, and that the API does not have.",
+		}),
 		errorLog: rate.Sometimes{First: 1, Interval: 10 * time.Minute},
+		liesLog:  rate.Sometimes{First: 1, Interval: 10 * time.Minute},
 		waiting:  make(map[Policy]bool),
 	}
-	cfg.Registerer.MustRegister(c.agents)
+	cfg.Registerer.MustRegister(c.agents, c.unknown)
 	return c, nil
 }
 
@@ -134,25 +153,25 @@ func (c *Collector) Of(p Policy) (Text, bool) {
 	if t := c.reports[p]; t != nil {
 		return t.Text, !t.since.IsZero()
 	}
-	if c.knowsAll() {
+	if c.knowsAll(p.Kind) {
 		return Text{}, true
 	}
 	c.waiting[p] = true
 	return Text{}, false
 }
 
-// knowsAll reports whether a policy without a report has denied nothing: all agents have
-// answered since the start, or none can remember any more what was denied before.
-func (c *Collector) knowsAll() bool {
-	return c.complete || !c.began.IsZero() && time.Since(c.began) >= flows.DeniedWindow
+// knowsAll reports whether a policy of a kind without a report has denied nothing: all agents
+// have answered since the start, or none can remember any more what was denied before.
+func (c *Collector) knowsAll(kind string) bool {
+	return c.complete[kind] || !c.began.IsZero() && time.Since(c.began) >= flows.DeniedWindow
 }
 
-// Run asks the agents until ctx ends, and calls changed for each policy whose text has
-// changed or is known now. It may be called again then.
-func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
+// Run asks the agents about policies until ctx ends, and calls changed for each one whose text
+// has changed or is known now. It may be called again then.
+func (c *Collector) Run(ctx context.Context, policies Policies, changed func(Policy)) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "denials"))
 	c.mu.Lock()
-	c.began, c.complete = time.Now(), false
+	c.began, c.complete = time.Now(), make(map[string]bool)
 	c.reports, c.answered = make(map[Policy]*report), make(map[types.UID]time.Time)
 	c.mu.Unlock()
 	defer c.agents.Reset()
@@ -167,11 +186,12 @@ func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		for _, p := range c.round(ctx, running(pods)) {
+		for _, p := range c.round(ctx, policies, running(pods)) {
 			changed(p)
 		}
 		select {
 		case <-tick.C:
+		case <-policies.Listed():
 		case <-ctx.Done():
 		}
 	}
@@ -205,17 +225,35 @@ func running(pods cache.SharedIndexInformer) []*corev1.Pod {
 }
 
 // round asks the agents once, and returns the policies whose texts have changed or are known now.
-func (c *Collector) round(ctx context.Context, agents []*corev1.Pod) []Policy {
-	r := c.ask(ctx, agents)
+func (c *Collector) round(ctx context.Context, policies Policies, agents []*corev1.Pod) []Policy {
+	kinds := policies.Kinds()
+	has := func(p Policy) bool { return slices.Contains(kinds, p.Kind) && policies.Has(p) }
+	r := c.ask(ctx, agents, has)
 	if ctx.Err() != nil {
 		return nil
 	}
 	c.logSilent(ctx, r)
+	c.logUnknown(ctx, r)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.complete = c.complete || len(r.silent) == 0
+	if len(r.silent) == 0 {
+		for _, kind := range kinds {
+			c.complete[kind] = true
+		}
+	}
 	c.answered = r.answered
-	return slices.Concat(c.expire(), c.renew(r), c.known())
+	return slices.Concat(c.expire(has), c.renew(r), c.known())
+}
+
+// logUnknown says which agent knows most policies that the API does not have. Some are deleted
+// meanwhile, or not listed yet.
+func (c *Collector) logUnknown(ctx context.Context, r *round) {
+	c.unknown.Add(float64(r.unknown))
+	if r.mostUnknown >= suspicious {
+		c.liesLog.Do(func() {
+			klog.FromContext(ctx).Info("An agent has denied packets by many policies that do not exist", "node", r.mostUnknownOn, "policies", r.mostUnknown)
+		})
+	}
 }
 
 // logSilent says which agents have not answered.
@@ -233,19 +271,20 @@ func (c *Collector) logSilent(ctx context.Context, r *round) {
 }
 
 // known returns the policies of which Of could not say anything, once it can.
-func (c *Collector) known() []Policy {
-	if !c.knowsAll() {
-		return nil
+func (c *Collector) known() (known []Policy) {
+	for p := range c.waiting {
+		if c.knowsAll(p.Kind) {
+			known = append(known, p)
+			delete(c.waiting, p)
+		}
 	}
-	known := slices.Collect(maps.Keys(c.waiting))
-	clear(c.waiting)
 	return known
 }
 
-// expire removes what was said of policies that have denied nothing for an hour.
-func (c *Collector) expire() (changed []Policy) {
+// expire removes what was said of policies that have denied nothing for an hour, or are gone.
+func (c *Collector) expire(has func(Policy) bool) (changed []Policy) {
 	for p, t := range c.reports {
-		if time.Since(t.last) >= flows.DeniedWindow {
+		if time.Since(t.last) >= flows.DeniedWindow || !has(p) {
 			delete(c.reports, p)
 			changed = append(changed, p)
 		}
@@ -253,27 +292,21 @@ func (c *Collector) expire() (changed []Policy) {
 	return changed
 }
 
-// renew makes the texts of policies that have denied since theirs was made: first those of
-// which nothing is said, and then the oldest.
-func (c *Collector) renew(r *round) (changed []Policy) {
+// renew makes the texts of policies that have denied since theirs was made, as far as it is
+// their turn.
+func (c *Collector) renew(r *round) []Policy {
+	due := make(map[Policy]bool)
 	for p, t := range r.tallies {
 		known := c.reports[p]
 		if known == nil {
-			if len(c.reports) >= maxPolicies {
-				continue
-			}
 			known = &report{due: true}
 			c.reports[p] = known
 		}
 		known.due = known.due || t.fresh
 		known.last = later(known.last, t.last())
-		if known.due {
-			changed = append(changed, p)
-		}
+		due[p] = known.due
 	}
-	slices.SortFunc(changed, func(a, b Policy) int {
-		return cmp.Or(c.reports[a].since.Compare(c.reports[b].since), strings.Compare(a.Kind+a.String(), b.Kind+b.String()))
-	})
+	changed := c.turns(due, r.said)
 	changed = changed[:min(len(changed), maxTexts)]
 	for _, p := range changed {
 		known := c.reports[p]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -30,11 +31,29 @@ func agent(node string) *corev1.Pod {
 	}
 }
 
-// nodes are what agents answer.
+// nodes are what agents answer, and the policies of the API: all that are not gone, of the kinds
+// that are listed.
 type nodes struct {
 	denied map[string][]flows.DeniedByPolicy
 	silent map[string]bool
+	gone   func(Policy) bool // nil for none
+
+	unlisted map[string]bool
+	listed   chan struct{}
 }
+
+func (n *nodes) Kinds() (kinds []string) {
+	for _, kind := range []string{"NetworkPolicy", "AdminNetworkPolicy"} {
+		if !n.unlisted[kind] {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
+}
+
+func (n *nodes) Has(p Policy) bool { return n.gone == nil || !n.gone(p) }
+
+func (n *nodes) Listed() <-chan struct{} { return n.listed }
 
 func (n *nodes) ask(_ context.Context, pod *corev1.Pod) (*flows.Denied, error) {
 	if n.silent[pod.Spec.NodeName] {
@@ -48,6 +67,7 @@ func (n *nodes) ask(_ context.Context, pod *corev1.Pod) (*flows.Denied, error) {
 func inBubble(t *testing.T, n *nodes, test func(t *testing.T, c *Collector, changed func() []string)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
+		n.listed = make(chan struct{}, 1)
 		client := fake.NewClientset(agent("node-1"), agent("node-2"), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "other"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}})
 		c, err := New(Config{Client: client, Namespace: "kube-system", Agents: "app=agent", Ask: n.ask, Registerer: prometheus.NewPedanticRegistry()})
 		if err != nil {
@@ -59,7 +79,7 @@ func inBubble(t *testing.T, n *nodes, test func(t *testing.T, c *Collector, chan
 		var policies []string
 		go func() {
 			defer close(ended)
-			c.Run(ctx, func(p Policy) { policies = append(policies, p.Kind+" "+p.String()) })
+			c.Run(ctx, n, func(p Policy) { policies = append(policies, p.Kind+" "+p.String()) })
 		}()
 		defer func() {
 			cancel()
@@ -193,28 +213,125 @@ func TestAgentsThatAnswerLate(t *testing.T) {
 // What agents say is bounded, and no time is in the future.
 func TestHostileAgents(t *testing.T) {
 	lies := by(db, 1, -1000, strings.Repeat("x", 10*maxPair), "a\n\x1b[0m", "b", "c", "d")
-	var all []flows.DeniedByPolicy
-	for i := range 5 * maxPolicies {
-		p := db
-		p.Name = fmt.Sprintf("p-%05d", i)
-		all = append(all, by(p, 1, 0))
-	}
-	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": append([]flows.DeniedByPolicy{lies, by(db, 0, 0)}, all...)}}
-	inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
-		if got := len(changed()); got != maxTexts {
-			t.Errorf("%d texts at once, want %d", got, maxTexts)
-		}
-		for range maxPolicies/maxTexts + 1 {
-			next(1)
-		}
-		found := changed()
-		slices.Sort(found)
-		if got := len(slices.Compact(found)); got > maxPolicies || got < maxPolicies-2*maxTexts {
-			t.Errorf("%d policies have a text, want some %d", got, maxPolicies)
-		}
-	})
-	n.denied["node-1"] = []flows.DeniedByPolicy{lies}
+	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": {lies, by(db, 0, 0)}}}
 	inBubble(t, n, func(t *testing.T, c *Collector, _ func() []string) {
 		wantText(t, c, "1 packet denied within an hour, the last at 2000-01-01T00:00:00Z: a??[0m; b; "+strings.Repeat("x", maxPair)+".", true)
+	})
+	for name, tc := range map[string]struct {
+		hostile []flows.DeniedByPolicy
+		want    string
+	}{
+		"counts that overflow":              {[]flows.DeniedByPolicy{by(db, math.MaxUint64-1, 0)}, "18446744073709551615 packets denied"},
+		"a policy twice":                    {[]flows.DeniedByPolicy{by(db, 1, 0), by(db, 1000, 0)}, "3 packets denied"},
+		"pairs that are newer":              {[]flows.DeniedByPolicy{by(db, 1, -9, "l1", "l2", "l3")}, "3 packets denied within an hour, the last at 2000-01-01T00:00:00Z: l1; l2; web to db, TCP 80."},
+		"names that are enormous":           {[]flows.DeniedByPolicy{by(Policy{db.Kind, types.NamespacedName{Namespace: "shop", Name: strings.Repeat("x", 1<<20)}}, 1, 0)}, "2 packets denied"},
+		"a count that goes back to nothing": {[]flows.DeniedByPolicy{by(db, 0, 0)}, "2 packets denied"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &nodes{
+				denied: map[string][]flows.DeniedByPolicy{"node-1": tc.hostile, "node-2": {by(db, 2, 60, "web to db, TCP 80")}},
+				gone:   func(p Policy) bool { return p != db },
+			}
+			inBubble(t, n, func(t *testing.T, c *Collector, _ func() []string) {
+				if got, _ := c.Of(db); !strings.HasPrefix(got.Message, tc.want) {
+					t.Errorf("got %q, want %q", got.Message, tc.want)
+				}
+				if len(c.reports) != 1 {
+					t.Errorf("%d policies have a report", len(c.reports))
+				}
+			})
+		})
+	}
+}
+
+// named returns policies with these names, printed with numbers, in a namespace that is printed
+// so as well.
+func named(count int, namespace, name string) (all []flows.DeniedByPolicy) {
+	print := func(format string, i int) string {
+		if strings.Contains(format, "%") {
+			return fmt.Sprintf(format, i)
+		}
+		return format
+	}
+	for i := range count {
+		all = append(all, by(Policy{"NetworkPolicy", types.NamespacedName{Namespace: print(namespace, i), Name: print(name, i)}}, 1, 0))
+	}
+	return all
+}
+
+// Whatever one agent says, and however many policies a namespace has, a policy that denies is
+// named at once. It begins to deny when all others have a text or wait for one.
+func TestNoPolicyIsSilenced(t *testing.T) {
+	for name, tc := range map[string]struct {
+		node1, node2 []flows.DeniedByPolicy
+	}{
+		"an agent knows policies that do not exist":        {named(1024, "shop", "gone-%04d"), nil},
+		"an agent knows policies of an unlisted kind":      {[]flows.DeniedByPolicy{by(Policy{"Other", types.NamespacedName{Name: "x"}}, 1, 0)}, nil},
+		"an agent blames the policies of all namespaces":   {named(1024, "a-%04d", "a"), nil},
+		"an agent blames the policies of one namespace":    {named(1024, "shop", "a-%04d"), nil},
+		"an agent blames policies with and without audits": {append(named(512, "a-%04d", "a"), named(512, "b-%04d", "b")...), nil},
+		"a tenant has many policies on every node":         {named(1000, "evil", "a-%04d"), named(1000, "evil", "a-%04d")},
+		"a tenant has other policies on each node":         {named(1000, "evil", "a-%04d"), named(1000, "evil", "b-%04d")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &nodes{
+				denied: map[string][]flows.DeniedByPolicy{"node-1": tc.node1, "node-2": tc.node2},
+				gone:   func(p Policy) bool { return strings.HasPrefix(p.Name, "gone") },
+			}
+			inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
+				next(3)
+				if got := len(changed()); got > 4*maxTexts {
+					t.Errorf("%d texts in four rounds", got)
+				}
+				// z is behind all others by its names.
+				p := Policy{"NetworkPolicy", types.NamespacedName{Namespace: "shop", Name: "z"}}
+				n.denied["node-2"] = append(n.denied["node-2"], by(p, 7, 0))
+				next(1)
+				if got, _ := c.Of(p); !strings.HasPrefix(got.Message, "7 packets denied") {
+					t.Errorf("after a minute the text is %q", got.Message)
+				}
+			})
+		})
+	}
+}
+
+// Every policy gets its turn, however many deny all the time.
+func TestEveryPolicyGetsATurn(t *testing.T) {
+	const policies = 10 * maxTexts
+	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": named(policies, "a-%04d", "a"), "node-2": named(policies, "shop", "b-%04d")}}
+	inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
+		next(2 * policies / maxTexts)
+		found := changed()
+		slices.Sort(found)
+		if got := len(slices.Compact(found)); got != 2*policies {
+			t.Errorf("%d of %d policies have a text", got, 2*policies)
+		}
+	})
+}
+
+// Policies that are gone have no text any more, and are counted while an agent knows them.
+func TestPoliciesThatAreGone(t *testing.T) {
+	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": {by(db, 1, 0)}}}
+	inBubble(t, n, func(t *testing.T, c *Collector, _ func() []string) {
+		n.gone = func(Policy) bool { return true }
+		next(1)
+		wantText(t, c, "", true)
+		if got := testutil.ToFloat64(c.unknown); got != 1 {
+			t.Errorf("%v policies counted that do not exist", got)
+		}
+	})
+}
+
+// What agents say of policies that are not listed yet is not known. They are asked again as soon
+// as the policies are.
+func TestPoliciesThatAreNotListedYet(t *testing.T) {
+	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": {by(db, 1, 0)}}, unlisted: map[string]bool{"NetworkPolicy": true}}
+	inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
+		wantText(t, c, "", false)
+		n.unlisted = nil
+		n.listed <- struct{}{}
+		synctest.Wait()
+		wantText(t, c, "1 packet denied within an hour, the last at 2000-01-01T00:00:01Z.", true)
+		wantChanged(t, changed(), "NetworkPolicy shop/db", "NetworkPolicy shop/db")
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -14,17 +15,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 // round is what the agents have answered once.
 type round struct {
 	asked int
+	has   func(Policy) bool // whether a policy exists
 
 	mu       sync.Mutex
 	tallies  map[Policy]*tally
+	said     map[types.UID][]Policy // which of them each agent has named
 	answered map[types.UID]time.Time
 	silent   []string // nodes whose agent has not answered
 	err      error    // why one of them has not
+
+	unknown, mostUnknown int    // policies that do not exist, and most of them by one agent
+	mostUnknownOn        string // the node of that agent
 }
 
 // tally is what a policy denied on all nodes.
@@ -40,19 +47,21 @@ type denied struct {
 	pairs []pair
 }
 
-// pair is who wanted to reach whom, and when the agent saw such a thing last.
+// pair is who wanted to reach whom, when an agent saw such a thing last, and how many pairs that
+// agent has named before.
 type pair struct {
-	text string
-	last time.Time
+	text   string
+	last   time.Time
+	before int
 }
 
 func (t *tally) last() time.Time { return later(t.enforced.last, t.audited.last) }
 
-// ask asks all agents.
-func (c *Collector) ask(ctx context.Context, agents []*corev1.Pod) *round {
+// ask asks all agents about the policies that exist.
+func (c *Collector) ask(ctx context.Context, agents []*corev1.Pod, has func(Policy) bool) *round {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	r := &round{asked: len(agents), tallies: make(map[Policy]*tally), answered: make(map[types.UID]time.Time)}
+	r := &round{asked: len(agents), has: has, tallies: make(map[Policy]*tally), said: make(map[types.UID][]Policy), answered: make(map[types.UID]time.Time)}
 	var group errgroup.Group
 	group.SetLimit(agentsAtOnce)
 	for _, pod := range agents {
@@ -80,23 +89,39 @@ func (r *round) take(pod *corev1.Pod, answer *flows.Denied, err error, asked, be
 	}
 	r.answered[pod.UID] = asked
 	now := time.Now()
+	known := make(map[Policy]*[2]bool) // whether the agent has named it, enforced and audited
+	unknown := 0
 	for i := range answer.Policies {
-		r.add(&answer.Policies[i], now, before)
+		d := &answer.Policies[i]
+		p := Policy{d.Kind, types.NamespacedName{Namespace: d.Namespace, Name: d.Name}}
+		part := 0
+		if d.Audited {
+			part = 1
+		}
+		switch {
+		case d.Count == 0 || known[p] != nil && known[p][part]:
+			continue
+		case known[p] == nil && !r.has(p):
+			unknown++
+			continue
+		case known[p] == nil:
+			known[p] = new([2]bool)
+			r.said[pod.UID] = append(r.said[pod.UID], p)
+		}
+		known[p][part] = true
+		r.add(p, d, now, before)
+	}
+	r.unknown += unknown
+	if unknown > r.mostUnknown {
+		r.mostUnknown, r.mostUnknownOn = unknown, pod.Spec.NodeName
 	}
 }
 
 // add adds what one agent says of a policy. No time that it says is after now.
-func (r *round) add(d *flows.DeniedByPolicy, now, before time.Time) {
-	if d.Count == 0 {
-		return
-	}
+func (r *round) add(p Policy, d *flows.DeniedByPolicy, now, before time.Time) {
 	ago := time.Duration(min(max(0, d.Ago), int64(flows.DeniedWindow/time.Second))) * time.Second
-	p := Policy{d.Kind, types.NamespacedName{Namespace: d.Namespace, Name: d.Name}}
 	t := r.tallies[p]
 	if t == nil {
-		if len(r.tallies) >= 2*maxPolicies {
-			return
-		}
 		t = &tally{}
 		r.tallies[p] = t
 	}
@@ -107,21 +132,24 @@ func (r *round) add(d *flows.DeniedByPolicy, now, before time.Time) {
 	last := now.Add(-ago)
 	// The agent cuts seconds off: its last packet may be up to one second older.
 	t.fresh = t.fresh || last.After(before)
-	part.count += d.Count
+	part.count += min(d.Count, math.MaxUint64-part.count)
 	part.last = later(part.last, last)
-	for _, text := range d.Pairs[:min(len(d.Pairs), flows.MaxPairs)] {
-		part.addPair(pair{flows.Printable(text[:min(len(text), maxPair)]), last})
+	for i, text := range d.Pairs[:min(len(d.Pairs), flows.MaxPairs)] {
+		part.addPair(pair{printable.Text(text[:min(len(text), maxPair)]), last, i})
 	}
 }
 
-// addPair keeps the latest pairs, each once.
+// addPair keeps pairs, each once: the first ones of all agents come before their second ones,
+// and then the latest.
 func (d *denied) addPair(p pair) {
 	if i := slices.IndexFunc(d.pairs, func(known pair) bool { return known.text == p.text }); i >= 0 {
-		d.pairs[i].last = later(d.pairs[i].last, p.last)
+		d.pairs[i].last, d.pairs[i].before = later(d.pairs[i].last, p.last), min(d.pairs[i].before, p.before)
 	} else {
 		d.pairs = append(d.pairs, p)
 	}
-	slices.SortStableFunc(d.pairs, func(a, b pair) int { return cmp.Or(b.last.Compare(a.last), strings.Compare(a.text, b.text)) })
+	slices.SortStableFunc(d.pairs, func(a, b pair) int {
+		return cmp.Or(cmp.Compare(a.before, b.before), b.last.Compare(a.last), strings.Compare(a.text, b.text))
+	})
 	d.pairs = d.pairs[:min(len(d.pairs), flows.MaxPairs)]
 }
 
@@ -145,8 +173,9 @@ func (d *denied) text(what string) string {
 	if d.count == 1 {
 		packets = "packet"
 	}
+	latest := slices.SortedStableFunc(slices.Values(d.pairs), func(a, b pair) int { return cmp.Or(b.last.Compare(a.last), strings.Compare(a.text, b.text)) })
 	var pairs []string
-	for _, p := range d.pairs {
+	for _, p := range latest {
 		pairs = append(pairs, p.text)
 	}
 	text := fmt.Sprintf("%d %s %s within an hour, the last at %s", d.count, packets, what, d.last.UTC().Format(time.RFC3339))

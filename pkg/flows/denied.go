@@ -1,11 +1,13 @@
 package flows
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -28,7 +30,8 @@ const (
 	// deniedSlots are the parts of it that are counted apart.
 	deniedSlots = 12
 	slotLength  = DeniedWindow / deniedSlots
-	// maxDeniedPolicies are counted, audited ones apart. Each takes up to 300 bytes.
+	// maxDeniedPolicies are counted, audited ones apart. Each takes up to 300 bytes. A further
+	// one displaces one of the namespace with most.
 	maxDeniedPolicies = 1024
 	// MaxPairs is how many pairs of a policy are named.
 	MaxPairs = 3
@@ -70,8 +73,8 @@ type deniedKey struct {
 type deniedCount struct {
 	total uint64
 	last  time.Duration
-	slot  int64 // the latest slot since the epoch
-	slots [deniedSlots]uint64
+	slot  int64               // the latest slot since the epoch
+	slots [deniedSlots]uint32 // each as much as it can count
 }
 
 // turn makes slot the latest one.
@@ -85,7 +88,7 @@ func (c *deniedCount) turn(slot int64) {
 // recent returns the packets of the last hour.
 func (c *deniedCount) recent() (sum uint64) {
 	for _, n := range c.slots {
-		sum += n
+		sum += uint64(n)
 	}
 	return sum
 }
@@ -102,28 +105,51 @@ func (p deniedPolicies) add(d *policy.Decision, audited bool, packets uint64, la
 	k := deniedKey{policyName{d.Policy.Kind, d.Policy.Namespace, d.Policy.Name}, audited}
 	c := p[k]
 	if c == nil {
-		if len(p) >= maxDeniedPolicies && !p.makeRoom(last) {
-			return
+		if len(p) >= maxDeniedPolicies {
+			p.makeRoom(k.policy.namespace, last)
 		}
 		c = &deniedCount{}
 		p[k] = c
 	}
 	c.turn(int64(last / slotLength))
-	c.slots[c.slot%deniedSlots] += packets
+	slot := &c.slots[c.slot%deniedSlots]
+	*slot = uint32(min(uint64(*slot)+packets, math.MaxUint32))
 	c.total += packets
 	c.last = max(c.last, last)
 }
 
-// makeRoom removes policies that have denied nothing for an hour, and reports whether there
-// were any.
-func (p deniedPolicies) makeRoom(now time.Duration) bool {
+// makeRoom removes policies that have denied nothing for an hour. If there are none, it removes
+// the one that denied least recently of the namespace with most, so that a namespace with many
+// policies displaces its own.
+func (p deniedPolicies) makeRoom(namespace string, now time.Duration) {
 	before := len(p)
+	of := map[string]int{namespace: 1}
 	for k, c := range p {
 		if now-c.last >= DeniedWindow {
 			delete(p, k)
+		} else {
+			of[k.policy.namespace]++
 		}
 	}
-	return len(p) < before
+	if len(p) < before {
+		return
+	}
+	most := 0
+	for _, n := range of {
+		most = max(most, n)
+	}
+	var oldest *deniedKey
+	for k, c := range p {
+		if of[k.policy.namespace] == most && (oldest == nil || cmp.Or(cmp.Compare(c.last, p[*oldest].last), k.compare(*oldest)) < 0) {
+			oldest = &k
+		}
+	}
+	delete(p, *oldest)
+}
+
+func (k deniedKey) compare(o deniedKey) int {
+	return cmp.Or(strings.Compare(k.policy.kind, o.policy.kind), strings.Compare(k.policy.namespace, o.policy.namespace),
+		strings.Compare(k.policy.name, o.policy.name), compareBools(k.audited, o.audited))
 }
 
 // Denied returns what policies denied in the last hour, ordered by their names.
@@ -210,18 +236,45 @@ func (r *Recorder) ServeDenied(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(r.Denied())
 }
 
-// DecodeDenied reads an answer of ServeDenied. An error means that it is none, or is too long.
+// DecodeDenied reads an answer of ServeDenied. An error means that it is none, or has more than an
+// agent says.
 func DecodeDenied(r io.Reader) (*Denied, error) {
 	limited := &io.LimitedReader{R: r, N: maxDeniedAnswer}
-	var d Denied
-	err := json.NewDecoder(limited).Decode(&d)
+	var answer struct {
+		Node     string `json:"node"`
+		Policies upTo   `json:"policies"`
+	}
+	err := json.NewDecoder(limited).Decode(&answer)
 	switch {
 	case limited.N == 0:
 		return nil, fmt.Errorf("the answer is longer than %d bytes", maxDeniedAnswer)
 	case err != nil:
 		return nil, err
-	case d.Node == "":
+	case answer.Node == "":
 		return nil, errors.New("the answer has no node")
 	}
-	return &d, nil
+	return &Denied{answer.Node, answer.Policies}, nil
+}
+
+// upTo is as many policies as an agent says anything of. Short text could be a lot of them.
+type upTo []DeniedByPolicy
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *upTo) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if start, err := d.Token(); err != nil || start != json.Delim('[') {
+		return errors.New("the policies are no list")
+	}
+	for d.More() {
+		if len(*p) == maxDeniedPolicies {
+			return fmt.Errorf("the answer has more than %d policies", maxDeniedPolicies)
+		}
+		var one DeniedByPolicy
+		if err := d.Decode(&one); err != nil {
+			return err
+		}
+		one.Pairs = slices.Clip(slices.Clone(one.Pairs[:min(len(one.Pairs), MaxPairs)]))
+		*p = append(*p, one)
+	}
+	return nil
 }

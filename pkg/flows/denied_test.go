@@ -2,6 +2,7 @@ package flows
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -101,26 +102,56 @@ func TestDeniedIsOfTheLastHour(t *testing.T) {
 	wantDenied(t, r, "NetworkPolicy shop/db: 1 of 3, 0 s ago: web to db-2, TCP 80")
 }
 
-// However many policies there are, those that are counted have a bound. They make room after
-// an hour.
+// However many policies there are, those that are counted have a bound. Those that denied last stay.
 func TestDeniedPoliciesAreBounded(t *testing.T) {
 	r, _, since := newRecorder()
 	s := clusterOf(2)
 	from := func(at time.Duration) {
 		for i := range 2 * maxDeniedPolicies {
 			d := denied
-			d.Policy = &policy.Ref{Kind: "NetworkPolicy", Namespace: "shop", Name: fmt.Sprintf("%v-%d", at, i)}
+			d.Policy = &policy.Ref{Kind: "NetworkPolicy", Namespace: "shop", Name: fmt.Sprintf("%v-%04d", at, i)}
 			decide(r, tcp(web, db, 80), d, s, at)
 			r.takeAll()
 		}
 		*since = at
 		got := r.Denied().Policies
-		if len(got) != maxDeniedPolicies || !strings.HasPrefix(got[0].Name, at.String()) {
-			t.Errorf("after %v there are %d policies, the first is %s; want %d of that time", at, len(got), got[0].Name, maxDeniedPolicies)
+		if want := fmt.Sprintf("%v-%04d", at, maxDeniedPolicies); len(got) != maxDeniedPolicies || got[0].Name != want {
+			t.Errorf("after %v there are %d policies, the first is %s; want %d, %s", at, len(got), got[0].Name, maxDeniedPolicies, want)
 		}
 	}
 	from(0)
 	from(DeniedWindow)
+}
+
+// A namespace with many policies, also such that are gone, displaces those of no other one.
+func TestDeniedPoliciesOfANamespace(t *testing.T) {
+	r, _, _ := newRecorder()
+	s := clusterOf(2)
+	deny := func(namespace, name string, audited bool) {
+		d := denied
+		d.Policy = &policy.Ref{Kind: "NetworkPolicy", Namespace: namespace, Name: name}
+		if audited {
+			r.Decided(tcp(web, db, 80), &allowed, s, &d, r.epoch)
+		} else {
+			decide(r, tcp(web, db, 80), d, s, 0)
+		}
+		r.takeAll()
+	}
+	deny("early", "db", false)
+	for i := range maxDeniedPolicies {
+		deny("evil", fmt.Sprintf("p-%04d", i), i%2 == 0)
+	}
+	deny("late", "db", false)
+	for i := range maxDeniedPolicies {
+		deny("evil", fmt.Sprintf("q-%04d", i), i%2 == 0)
+	}
+	found := map[string]int{}
+	for _, p := range r.Denied().Policies {
+		found[p.Namespace]++
+	}
+	if want := (map[string]int{"early": 1, "evil": maxDeniedPolicies - 2, "late": 1}); !maps.Equal(found, want) {
+		t.Errorf("policies by namespace: %v, want %v", found, want)
+	}
 }
 
 func TestServeDenied(t *testing.T) {
@@ -133,11 +164,14 @@ func TestServeDenied(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	for text, want := range map[string]string{
-		"":     "EOF",
-		"[]":   "cannot unmarshal",
-		"{}":   "no node",
-		`{"a"`: "EOF",
-		`{"node":"` + strings.Repeat("x", maxDeniedAnswer) + `"}`: "longer than",
+		"":                                       "EOF",
+		"[]":                                     "cannot unmarshal",
+		"{}":                                     "no node",
+		`{"a"`:                                   "EOF",
+		`{"node":"x","policies":{}}`:             "no list",
+		`{"node":"x","policies":[{"count":-1}]}`: "cannot unmarshal",
+		`{"node":"x","policies":[` + strings.Repeat("{},", maxDeniedPolicies) + `{}]}`: "more than 1024 policies",
+		`{"node":"` + strings.Repeat("x", maxDeniedAnswer) + `"}`:                      "longer than",
 	} {
 		if _, err := DecodeDenied(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20s: %v, want %s", text, err, want)

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 // Filter selects records. The zero Filter selects all.
@@ -227,7 +228,7 @@ func (k *key) record(kind, node string, from, to podName) Record {
 	if k.outside.Block.IsValid() {
 		end.Block = k.outside.Block.String()
 	}
-	end.Domain = k.outside.Domain.String()
+	end.Domain = printable.Text(k.outside.Domain.String())
 	if k.audited {
 		would := k.would.record()
 		r.Audit = &would

@@ -10,6 +10,8 @@ import (
 	"io"
 	"net/netip"
 	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 // The types of records.
@@ -150,6 +152,7 @@ func Decode(r io.Reader, yield func(*Record) error) error {
 		if !known {
 			continue
 		}
+		rec.sanitize()
 		if err := yield(&rec); err != nil {
 			return err
 		}
@@ -158,6 +161,36 @@ func Decode(r io.Reader, yield func(*Record) error) error {
 		return fmt.Errorf("line %d is longer than %d bytes", n+1, maxLine)
 	}
 	return lines.Err()
+}
+
+// sanitize makes all text of r printable: agents of earlier versions have not, and an agent may be
+// lying.
+func (r *Record) sanitize() {
+	texts := []*string{&r.Node, &r.Protocol}
+	for _, e := range []*End{r.Source, r.Destination} {
+		if e != nil {
+			e.Address = e.Address.WithZone(printable.Text(e.Address.Zone()))
+			texts = append(texts, &e.Namespace, &e.Pod, &e.Block, &e.Domain)
+			for i := range e.Names {
+				texts = append(texts, &e.Names[i])
+			}
+		}
+	}
+	for _, d := range []*Decision{&r.Decision, r.Audit} {
+		if d == nil {
+			continue
+		}
+		texts = append(texts, &d.Direction, &d.Tier, &d.Reason)
+		if d.Policy != nil {
+			texts = append(texts, &d.Policy.Kind, &d.Policy.Namespace, &d.Policy.Name)
+		}
+	}
+	if r.Summary != nil {
+		texts = append(texts, &r.Cursor)
+	}
+	for _, text := range texts {
+		*text = printable.Text(*text)
+	}
 }
 
 // check reports whether the type of r is known, and returns an error if a field is missing

@@ -7,6 +7,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 const (
@@ -220,7 +221,11 @@ func namesOf(k *key, to *policy.Endpoint, learned policy.Learned) []string {
 	if names == nil {
 		return nil
 	}
-	return slices.Clone((*names)[:min(len(*names), maxNames)])
+	shown := slices.Clone((*names)[:min(len(*names), maxNames)])
+	for i := range shown {
+		shown[i] = printable.DomainName(shown[i]) // a server of names may answer with any bytes
+	}
+	return shown
 }
 
 // makeRoom removes the oldest flow, of source if it has its share, if there is no room for

@@ -4,11 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net"
 	"net/http"
 	"strings"
-
-	"golang.org/x/time/rate"
 )
 
 // Access is who may read the paths of a Server, over TLS. Probes need no authentication:
@@ -30,30 +27,28 @@ var (
 	ErrBusy            = errors.New("too many unknown tokens, retry later")
 )
 
-// handshakeRate limits the TLS handshakes per second over time and at once. Further ones
-// wait. With all connections waiting a handshake takes less than three seconds.
-const handshakeRate = 50
+// handshakeRate limits the TLS handshakes of a share per second over time and at once. Further
+// ones wait, one of each client at a time. With 64 clients a handshake takes less than three
+// seconds.
+const handshakeRate = 25
 
 // config returns the configuration of TLS. HTTP/2, which allows many requests on one
 // connection, is not offered.
 func (a *Access) config() *tls.Config {
-	limiter := rate.NewLimiter(handshakeRate, handshakeRate)
 	return &tls.Config{
-		MinVersion:     tls.VersionTLS12,
-		NextProtos:     []string{"http/1.1"},
-		GetCertificate: a.Certificate,
-		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-			return nil, paceHandshake(hello.Context(), hello.Conn, limiter)
-		},
+		MinVersion:         tls.VersionTLS12,
+		NextProtos:         []string{"http/1.1"},
+		GetCertificate:     a.Certificate,
+		GetConfigForClient: paceHandshake,
 	}
 }
 
 // paceHandshake waits until a handshake may go on, except one from this machine.
-func paceHandshake(ctx context.Context, conn net.Conn, limiter *rate.Limiter) error {
-	if sameMachine(clientOf(conn), conn.LocalAddr()) {
-		return nil
+func paceHandshake(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	if c := counted(hello.Conn); c != nil {
+		return nil, c.wait(hello.Context(), c.share.handshakes)
 	}
-	return limiter.Wait(ctx)
+	return nil, nil
 }
 
 // guard serves what clients may read.

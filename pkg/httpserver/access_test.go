@@ -12,16 +12,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
-
-	"golang.org/x/time/rate"
 )
 
 // tokens answers for each token as an Access does. Other tokens are not valid.
@@ -46,6 +42,12 @@ func authorize(_ context.Context, path, token string) error {
 // startSecure serves metrics and probes with a certificate.
 func startSecure(t *testing.T, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)) (address string) {
 	t.Helper()
+	return startSecureWith(t, certificate, nil)
+}
+
+// startSecureWith serves with a certificate, and knows these pods.
+func startSecureWith(t *testing.T, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), pods Pods) (address string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +57,7 @@ func startSecure(t *testing.T, certificate func(*tls.ClientHelloInfo) (*tls.Cert
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- New(Handler(reg, fine, fine), reg).Run(ctx, l, &Access{Certificate: certificate, Authorize: authorize})
+		done <- New(Handler(reg, fine, fine), pods, reg).Run(ctx, l, &Access{Certificate: certificate, Authorize: authorize})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -204,35 +206,32 @@ func TestAChangedCertificateIsReadAgain(t *testing.T) {
 	serves("b.test")
 }
 
-func TestHandshakesArePaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limiter := rate.NewLimiter(10, 5)
-		from := func(client string) net.Conn {
-			o := &one{at: "192.0.2.1:9080", from: client}
-			return fakeConn{at: o.address(o.at), from: o.address(o.from)}
-		}
-		var done atomic.Int64
-		for range 15 {
-			go func() {
-				if paceHandshake(t.Context(), from("192.0.2.2:4000"), limiter) == nil {
-					done.Add(1)
-				}
-			}()
-		}
-		for _, want := range []int64{5, 15} {
-			synctest.Wait()
-			if done.Load() != want {
-				t.Errorf("%d handshakes, want %d", done.Load(), want)
-			}
-			time.Sleep(time.Second)
-		}
-		for range 100 {
-			if err := paceHandshake(t.Context(), from("192.0.2.1:4000"), limiter); err != nil {
-				t.Error(err)
-			}
-		}
-		if !limiter.AllowN(time.Now(), 5) {
-			t.Error("handshakes from the machine itself count for the limit")
-		}
+// Handshakes that never end, from many addresses of pods, keep no other client out.
+func TestHandshakesThatNeverEnd(t *testing.T) {
+	address := startSecureWith(t, selfSigned(t, "node-1"), func(addr netip.Addr) (string, bool) {
+		return "", addr.As4()[2] == 1 // 127.0.1.0/24
 	})
+	for i := range 2 * maxConnections {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i%200))}}
+		conn, err := dialer.DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		if _, err := conn.Write([]byte{22, 3, 1, 2, 0}); err != nil && i < maxConnections { // the start of a ClientHello
+			t.Fatal(err)
+		}
+	}
+	for _, from := range []net.IP{net.IPv4(127, 0, 0, 2), net.IPv4(127, 0, 1, 250)} {
+		client := &http.Client{Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true,
+			DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}).DialContext,
+		}}
+		answer, err := client.Get("https://" + address + "/livez")
+		if err != nil {
+			t.Errorf("from %v: %v", from, err)
+			continue
+		}
+		answer.Body.Close()
+	}
 }

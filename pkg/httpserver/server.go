@@ -3,6 +3,10 @@
 // it serves TLS, and metrics only to whom the Access allows. It does not know what is
 // collected, nor who decides about access.
 //
+// Pods of this node have a share of their own, and all other clients another one. Within a share
+// a client displaces only those that have more than it has. A client is a pod, or a network of
+// which it may have every address.
+//
 // There are no limits for clients on the same machine, such as the kubelet that probes a
 // pod in the host's network. They are recognized by their address, which is also the
 // server's, or by the server's address being a unix socket.
@@ -21,46 +25,57 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
 )
 
 const (
-	// maxConnections bounds the open connections, and maxPerClient those of one
-	// address.
-	maxConnections = 128
+	// maxConnections bounds the open connections of a share, and maxPerClient those of
+	// one client.
+	maxConnections = 64
 	maxPerClient   = 8
-	// requestRate limits the requests per second over time, and requestBurst those at
-	// once. Requests beyond the limit wait: waiting costs no CPU, while clients would
-	// repeat a refused request. With all connections waiting a request takes six
-	// seconds.
-	requestRate  = 20
-	requestBurst = 20
+	// requestRate limits the requests of a share per second over time and at once. Requests
+	// beyond the limit wait, one of each client at a time: waiting costs no CPU, while
+	// clients would repeat a refused request. With 64 clients a request takes six seconds.
+	requestRate = 10
 	// maxHeader bounds the memory of a connection.
 	maxHeader = 16 << 10
 )
 
+// Pods returns the pod of the cluster at an address, empty if none is known there, and whether
+// the address belongs to pods of this node.
+type Pods func(netip.Addr) (pod string, ours bool)
+
 // Server serves one handler.
 type Server struct {
 	handler http.Handler
-	refused prometheus.Counter
+	pods    Pods
+	refused *prometheus.CounterVec
 }
 
-// New returns a Server of h.
-func New(h http.Handler, reg prometheus.Registerer) *Server {
-	s := &Server{handler: h, refused: prometheus.NewCounter(prometheus.CounterOpts{
+// New returns a Server of h. With nil for pods every address belongs to others.
+func New(h http.Handler, pods Pods, reg prometheus.Registerer) *Server {
+	s := &Server{handler: h, pods: pods, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "netpol_http_connections_refused_total",
-		Help: "Connections for metrics and probes that were closed because too many were open, from one address or in total.",
-	})}
+		Help: "Connections for metrics and probes that were closed because too many were open, by whether the clients are this node's pods.",
+	}, []string{"clients"})}
 	reg.MustRegister(s.refused)
+	for _, clients := range []string{ourPods, otherClients} {
+		s.refused.WithLabelValues(clients)
+	}
 	return s
 }
+
+// The values of the label of refused connections.
+const (
+	ourPods      = "pods"
+	otherClients = "others"
+)
 
 // With returns a Server that also serves the requests of a pattern of http.ServeMux by h.
 func (s *Server) With(pattern string, h http.Handler) *Server {
 	mux := http.NewServeMux()
 	mux.Handle("/", s.handler)
 	mux.Handle(pattern, h)
-	return &Server{handler: mux, refused: s.refused}
+	return &Server{handler: mux, pods: s.pods, refused: s.refused}
 }
 
 // Run serves requests on l until ctx ends: with access over TLS to whom it allows, and with
@@ -71,16 +86,21 @@ func (s *Server) Run(ctx context.Context, l net.Listener, access *Access) error 
 		handler = access.guard(handler)
 	}
 	server := &http.Server{
-		Handler:           paced(handler, rate.NewLimiter(requestRate, requestBurst)),
-		ReadHeaderTimeout: 5 * time.Second,
+		Handler:           paced(handler),
+		ReadHeaderTimeout: 5 * time.Second, // also for a handshake of TLS
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second,
+		WriteTimeout:      15 * time.Second, // with the time that a request waits
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    maxHeader,
+		ConnContext:       withConnection,
+		ConnState:         markIdle,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	limited := &listener{Listener: l, refused: s.refused, open: make(map[netip.Addr]int)}
+	limited := &listener{
+		Listener: l, pods: s.pods,
+		ours: newShare(s.refused.WithLabelValues(ourPods)), others: newShare(s.refused.WithLabelValues(otherClients)),
+	}
 	serve := server.Serve
 	if access != nil {
 		server.TLSConfig = access.config()
@@ -95,13 +115,23 @@ func (s *Server) Run(ctx context.Context, l net.Listener, access *Access) error 
 }
 
 // paced limits the rate of requests except those from this machine.
-func paced(h http.Handler, limiter *rate.Limiter) http.Handler {
+func paced(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !local(r) && limiter.Wait(r.Context()) != nil {
-			return // the client is gone
+		if c := connectionOf(r.Context()); c != nil {
+			c.share.mark(c, true)
+			if c.wait(r.Context(), c.share.requests) != nil {
+				return // the client is gone
+			}
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// markIdle records that a request has been answered, and all of the answer is sent.
+func markIdle(conn net.Conn, state http.ConnState) {
+	if c := counted(conn); c != nil && state == http.StateIdle {
+		c.share.mark(c, false)
+	}
 }
 
 // local reports whether a request comes from this machine.

@@ -170,6 +170,35 @@ func (l *Link) reaches(addr netip.Addr) bool {
 	return slices.Contains(l.Hosts, addr) || slices.ContainsFunc(l.Networks, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
+// linkTo returns the link with the most specific route to addr without a gateway, nil if there
+// is none or several have it.
+func (l Links) linkTo(addr netip.Addr) (to *Link) {
+	longest := -1
+	for _, link := range l {
+		switch bits := link.longestPrefix(addr); {
+		case bits > longest:
+			to, longest = link, bits
+		case bits == longest:
+			to = nil
+		}
+	}
+	return to
+}
+
+// longestPrefix returns the length of the most specific route to addr, -1 if there is none.
+func (l *Link) longestPrefix(addr netip.Addr) int {
+	if slices.Contains(l.Hosts, addr) {
+		return addr.BitLen()
+	}
+	longest := -1
+	for _, p := range l.Networks {
+		if p.Contains(addr) {
+			longest = max(longest, p.Bits())
+		}
+	}
+	return longest
+}
+
 // hasOtherPort reports whether anything but pods or virtual machines of this node is
 // connected to a bridge.
 func (l Links) hasOtherPort(bridge *Link) bool {

@@ -140,10 +140,7 @@ func (w *Watcher) Names(pods []netip.Addr) (uplinks, bridges []string, known boo
 	w.mu.Lock()
 	links := w.links
 	w.mu.Unlock()
-	uplinks = links.uplinks(func(addr netip.Addr) bool {
-		_, ok := slices.BinarySearchFunc(pods, addr, netip.Addr.Compare)
-		return ok
-	}, w.cfg.Exempt)
+	uplinks = links.uplinks(among(pods), w.cfg.Exempt)
 	return uplinks, links.bridges(pods, uplinks), links != nil
 }
 
@@ -157,6 +154,24 @@ func (w *Watcher) Leads(pods []netip.Addr, uplinks []string) (leads []Lead, all 
 		all = append(all, uint32(index))
 	}
 	return links.leads(pods, uplinks), all
+}
+
+// among returns a function that reports whether an address is among addrs, which are in order.
+func among(addrs []netip.Addr) func(netip.Addr) bool {
+	return func(addr netip.Addr) bool {
+		_, ok := slices.BinarySearchFunc(addrs, addr, netip.Addr.Compare)
+		return ok
+	}
+}
+
+// LeadsToPods reports whether the node sends to addr by an interface that leads to pods: an
+// uplink is none. pods are the addresses of this node's pods, in order.
+func (w *Watcher) LeadsToPods(addr netip.Addr, pods []netip.Addr) bool {
+	w.mu.Lock()
+	links := w.links
+	w.mu.Unlock()
+	link := links.linkTo(addr)
+	return link != nil && !matches(link.Name, w.cfg.Exempt) && !links.isUplink(link, among(pods))
 }
 
 // OwnLink returns the name of the interface that leads to the pod with the addresses pod

@@ -3,6 +3,7 @@ package links
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -61,4 +62,35 @@ func TestWatcherTracksLinks(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Addresses of pods are reached by interfaces that lead to pods, whatever network they are of.
+func TestLeadsToPods(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	links := Links{
+		1: {Index: 1, Name: "eth0", Gateway: true, OnLink: true, Networks: []netip.Prefix{prefix("192.0.2.0/24"), prefix("2001:db8::/64")}},
+		2: {Index: 2, Name: "cni0", Kind: "bridge", OnLink: true, Networks: []netip.Prefix{prefix("10.244.1.0/24"), prefix("fd77::/64"), prefix("2001:db8::/64")}},
+		3: {Index: 3, Name: "cali1", Kind: "veth", OnLink: true, Hosts: []netip.Addr{netip.MustParseAddr("192.0.2.77")}},
+		4: {Index: 4, Name: "net1", Kind: "veth", OnLink: true, Networks: []netip.Prefix{prefix("198.51.100.0/24")}},
+	}
+	w := newWatcher(Config{Exempt: []string{"net*"}}, &fake{links: links})
+	if w.LeadsToPods(pod4, nil) {
+		t.Error("before the first read an interface leads to pods")
+	}
+	if err := w.Read(); err != nil {
+		t.Fatal(err)
+	}
+	for addr, want := range map[string]bool{
+		"10.244.1.9":   true,
+		"fd77::9":      true,
+		"192.0.2.9":    false,
+		"192.0.2.77":   true, // more specific than the uplink's network
+		"2001:db8::9":  false,
+		"198.51.100.9": false, // exempt
+		"203.0.113.9":  false, // by the default route
+	} {
+		if got := w.LeadsToPods(netip.MustParseAddr(addr), []netip.Addr{pod4}); got != want {
+			t.Errorf("%s is reached by an interface that leads to pods: %v, want %v", addr, got, want)
+		}
+	}
 }

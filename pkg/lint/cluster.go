@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
 
@@ -280,7 +281,7 @@ func (c *cluster) find(p *compiled, field, fix, format string, args ...any) *Fin
 func (c *cluster) findAt(o Object, field, fix, format string, args ...any) *Finding {
 	c.findings = append(c.findings, Finding{
 		Rule: c.rule.ID, Severity: c.rule.Severity, Object: o, Field: field,
-		Message: fmt.Sprintf(format, args...), Why: c.rule.Why, Fix: cmp.Or(fix, c.rule.Fix),
+		Message: printable.Text(fmt.Sprintf(format, args...)), Why: c.rule.Why, Fix: cmp.Or(fix, c.rule.Fix),
 	})
 	return &c.findings[len(c.findings)-1]
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 // IgnoreAnnotation begins the annotations of an object that ignore findings about it. The
@@ -98,7 +100,7 @@ func Apply(findings []Located, ignores []Ignore, disabled []string) (remaining, 
 		if problem != "" {
 			r := RuleNamed(IgnoreComment)
 			remaining = append(remaining, Located{Line: i.Line, Finding: Finding{
-				Rule: r.ID, Severity: r.Severity, Object: i.Object, Field: i.Field, Message: problem, Why: r.Why, Fix: r.Fix,
+				Rule: r.ID, Severity: r.Severity, Object: i.Object, Field: i.Field, Message: printable.Text(problem), Why: r.Why, Fix: r.Fix,
 			}})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"sigs.k8s.io/kube-network-policies/pkg/denials"
@@ -46,19 +47,22 @@ func withoutDenials(conditions []metav1.Condition) []metav1.Condition {
 
 func isDenials(c metav1.Condition) bool { return c.Type == Denials }
 
-// kindWriters are those that write.
+// kindWriters are those that write. They are the denials.Policies that get conditions.
 type kindWriters struct {
+	listed chan struct{} // receives after a kind is listed
+
 	mu   sync.Mutex
 	kind map[string]*kindWriter
+}
+
+func newKindWriters() *kindWriters {
+	return &kindWriters{listed: make(chan struct{}, 1), kind: make(map[string]*kindWriter)}
 }
 
 // add adds a writer, until the returned function is called.
 func (k *kindWriters) add(w *kindWriter) (end func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.kind == nil {
-		k.kind = map[string]*kindWriter{}
-	}
 	k.kind[w.kind.Name] = w
 	return func() {
 		k.mu.Lock()
@@ -67,15 +71,52 @@ func (k *kindWriters) add(w *kindWriter) (end func()) {
 	}
 }
 
-// enqueue queues a policy, if it exists: agents may know one that is gone.
-func (k *kindWriters) enqueue(p denials.Policy) {
+// markListed is called after a writer has listed its policies.
+func (k *kindWriters) markListed() {
+	select {
+	case k.listed <- struct{}{}:
+	default:
+	}
+}
+
+// Listed implements denials.Policies.
+func (k *kindWriters) Listed() <-chan struct{} { return k.listed }
+
+// Kinds implements denials.Policies.
+func (k *kindWriters) Kinds() (kinds []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for name, w := range k.kind {
+		if w.informer.HasSynced() {
+			kinds = append(kinds, name)
+		}
+	}
+	return kinds
+}
+
+// Has implements denials.Policies.
+func (k *kindWriters) Has(p denials.Policy) bool { return k.writer(p) != nil }
+
+// writer returns the writer of a policy, nil if the policy does not exist.
+func (k *kindWriters) writer(p denials.Policy) *kindWriter {
 	k.mu.Lock()
 	w := k.kind[p.Kind]
 	k.mu.Unlock()
 	if w == nil {
-		return
+		return nil
 	}
-	if _, exists, err := w.informer.GetStore().GetByKey(cacheKey(p.NamespacedName)); err == nil && exists {
+	obj, _, _ := w.informer.GetStore().GetByKey(cacheKey(p.NamespacedName))
+	o, ok := obj.(*unstructured.Unstructured)
+	// The key of a name with a slash is that of another policy.
+	if !ok || o.GetNamespace() != p.Namespace || o.GetName() != p.Name {
+		return nil
+	}
+	return w
+}
+
+// enqueue queues a policy if it exists.
+func (k *kindWriters) enqueue(p denials.Policy) {
+	if w := k.writer(p); w != nil {
 		w.metrics.markPending(w.item(p.NamespacedName))
 		w.queue.Add(p.NamespacedName)
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 )
 
 // withUnknownFields returns a function that decodes an object of a kind, diagnoses
@@ -22,7 +23,7 @@ func withUnknownFields[O any](kind string, newObject func() O, diagnose func(O) 
 		ref := policy.Ref{Kind: kind, Namespace: u.GetNamespace(), Name: u.GetName(), Generation: u.GetGeneration()}
 		unknown, err := unknownFields(err)
 		if err != nil {
-			return []policy.Finding{{Policy: ref, Field: field.NewPath("spec"), Reason: policy.FeatureNotSupported, Message: err.Error(), Whole: true}}
+			return []policy.Finding{{Policy: ref, Field: field.NewPath("spec"), Reason: policy.FeatureNotSupported, Message: printable.Text(err.Error()), Whole: true}}
 		}
 		return addUnknown(diagnose(o), ref, unknown)
 	}
@@ -71,13 +72,13 @@ func addUnknown(findings []policy.Finding, ref policy.Ref, unknown []unknownFiel
 		i := slices.IndexFunc(findings, func(f policy.Finding) bool { return f.Field.String() == u.parent })
 		if i < 0 {
 			findings = append(findings, policy.Finding{
-				Policy: ref, Field: field.NewPath(u.path()), Reason: policy.FeatureNotSupported,
+				Policy: ref, Field: field.NewPath(printable.Text(u.path())), Reason: policy.FeatureNotSupported,
 				Message: "the field is newer than this implementation, which ignores it",
 			})
 			continue
 		}
 		findings[i].Reason = policy.FeatureNotSupported
-		findings[i].Message += fmt.Sprintf("; %s is newer than this implementation", u.name)
+		findings[i].Message += fmt.Sprintf("; %s is newer than this implementation", printable.Text(u.name))
 	}
 	return findings
 }

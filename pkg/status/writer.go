@@ -30,7 +30,7 @@ type Writer struct {
 	cfg     Config
 	metrics *metrics
 	limiter *rate.Limiter
-	kinds   kindWriters
+	kinds   *kindWriters
 	// errorLog limits the rate of logged errors: while the API server is down there
 	// is one for each policy and attempt.
 	errorLog rate.Sometimes
@@ -44,6 +44,7 @@ func New(cfg Config) (*Writer, error) {
 	w := &Writer{
 		cfg:      cfg,
 		metrics:  newMetrics(cfg.Registerer),
+		kinds:    newKindWriters(),
 		limiter:  rate.NewLimiter(rate.Limit(cfg.QPS), cfg.Burst),
 		errorLog: rate.Sometimes{First: 1, Interval: time.Minute},
 	}
@@ -80,7 +81,7 @@ func (w *Writer) work(ctx context.Context) {
 		all.Go(func() { w.runKind(ctx, k, spaces) })
 	}
 	if w.cfg.Denials != nil {
-		all.Go(func() { w.cfg.Denials.Run(ctx, w.kinds.enqueue) })
+		all.Go(func() { w.cfg.Denials.Run(ctx, w.kinds, w.kinds.enqueue) })
 	}
 	if w.cfg.Beside != nil {
 		all.Go(func() { w.cfg.Beside(ctx) })
@@ -148,6 +149,7 @@ func (w *kindWriter) run(ctx context.Context) {
 		w.spaces.wait(ctx)
 	}
 	if cache.WaitForCacheSync(ctx.Done(), w.informer.HasSynced) {
+		w.kinds.markListed()
 		for range workers {
 			all.Go(func() {
 				for w.next(ctx) {

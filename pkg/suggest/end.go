@@ -15,7 +15,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/workloads"
 )
@@ -269,7 +269,7 @@ func ParseBlock(s string) (Block, error) {
 	case prefix.Addr().Is4In6():
 		return Block{}, fmt.Errorf("%s: write the block as one of IPv4", s)
 	}
-	return Block{flows.Printable(name), prefix}, nil
+	return Block{printable.Text(name), prefix}, nil
 }
 
 // String returns "NAME CIDR".

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/reachability"
 )
 
@@ -27,7 +28,7 @@ func (n name) String() string {
 	if n.pod == "" {
 		return n.addr.String()
 	}
-	return flows.Printable(n.namespace + "/" + n.pod)
+	return printable.Text(n.namespace + "/" + n.pod)
 }
 
 func nameOf(e *flows.End) name { return name{e.Namespace, e.Pod, e.Address.Unmap().WithZone("")} }
@@ -40,7 +41,7 @@ type flowKey struct {
 }
 
 func (k flowKey) String() string {
-	port := flows.Printable(k.protocol)
+	port := printable.Text(k.protocol)
 	if k.port != 0 {
 		port += fmt.Sprint(" ", k.port)
 	}
@@ -130,10 +131,10 @@ func merge(k flowKey, of map[string]*seen, names []string) *flow {
 		f.audited = f.audited || s.record.Audit != nil
 		f.mayBeLate = f.mayBeLate && s.mayBeLate
 		f.reason = s.record.Reason
-		f.several = cmp.Or(f.several, flows.Printable(s.record.Several(s.record.Source)+s.record.Several(s.record.Destination)))
+		f.several = cmp.Or(f.several, printable.Text(s.record.Several(s.record.Source)+s.record.Several(s.record.Destination)))
 	}
 	for _, n := range names {
-		f.names = append(f.names, flows.Printable(n))
+		f.names = append(f.names, printable.Text(n))
 	}
 	slices.Sort(f.names)
 	f.names = slices.Compact(f.names)
