@@ -68,6 +68,7 @@ type agent struct {
 	decides  func(number uint16) bool // whether that queue decides
 
 	forwarding  *forwarding
+	otherPorts  []string // of bridges without pods
 	tunnelPorts []uint16
 	podTunnels  PodTunnels
 	needsCNI    bool // the agent is not ready while cni cannot be read
@@ -394,7 +395,7 @@ func (a *agent) enforce(s *policy.Snapshot, sameLocal bool, since time.Time) {
 func (a *agent) steer() {
 	a.steerer.Set(a.desired)
 	if a.bridges != nil {
-		a.bridges.Set(a.desired.Bridges)
+		a.bridges.Set(len(a.desired.Bridges) > 0, a.otherPorts)
 	}
 }
 

@@ -45,6 +45,7 @@ func (a *agent) checkSources(sets *steer.Sets, s *policy.Snapshot) []links.Lead 
 	names, behind := hostLinks(s, leads, all)
 	sets.HostLinks = names
 	a.enforcer.SetBehind(behind)
+	a.otherPorts = a.links.OtherPorts(bridges)
 	a.closeTunnels(sets)
 	pods := s.Forwarders()
 	allowed, refused := forwards(pods, func(pod []netip.Addr) string { return a.links.OwnLink(pod, sets.Pods) })

@@ -33,9 +33,9 @@ func TestBridgedPodsHaveNoOtherAddresses(t *testing.T) {
 	c := labtest.NewCluster(t, 1, "x/bad@1", "y/victim@1", "z/other@1")
 	labtest.BridgePods(t, c)
 	bad, victim := c.Hosts["x/bad"], c.Hosts["y/victim"]
-	mac := labtest.HardwareAddr(t, victim)
+	mac := labtest.HardwareAddr(t, victim, "eth0")
 	everyone := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	own4, own6, local := bad.Addr(lab.IPv4), bad.Addr(lab.IPv6), linkLocal(labtest.HardwareAddr(t, bad))
+	own4, own6, local := bad.Addr(lab.IPv4), bad.Addr(lab.IPv6), linkLocal(labtest.HardwareAddr(t, bad, "eth0"))
 	all6 := netip.MustParseAddr("ff02::1")
 	data := labtest.UDP(sinkPort, sinkPort, []byte("payload"))
 	frames := []struct {
