@@ -1,6 +1,7 @@
 package attacks
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
@@ -116,5 +117,66 @@ func TestBridgedPodsHaveNoOtherAddresses(t *testing.T) {
 	neighbours, err := c.Hosts["y/victim"].Run(t.Context(), "", "ip", "neigh")
 	if err != nil || !strings.Contains(neighbours, c.Hosts["z/other"].Addr(lab.IPv6).String()) {
 		t.Errorf("%v: y/victim has not found z/other, but %s", err, neighbours)
+	}
+}
+
+// TestConnectionsOfNoPodEnd has two pods of a bridge begin connections before the first policy,
+// by addresses that belong to no pod. They end with that policy, in both directions. A reply
+// from a multicast or broadcast address is forged: it makes the connection established.
+func TestConnectionsOfNoPodEnd(t *testing.T) {
+	c := labtest.NewCluster(t, 1, "x/bad@1", "y/victim@1")
+	labtest.BridgePods(t, c)
+	bad, victim := c.Hosts["x/bad"], c.Hosts["y/victim"]
+	macs := map[*lab.Host]net.HardwareAddr{bad: labtest.HardwareAddr(t, bad, "eth0"), victim: labtest.HardwareAddr(t, victim, "eth0")}
+	own4, own6 := bad.Addr(lab.IPv4), bad.Addr(lab.IPv6)
+	// Not the addresses of the kernels, which would answer.
+	link, other := netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("fe80::cafe")
+	secret := []byte("past every policy")
+	udp := func(src, dst netip.Addr) []byte {
+		data := labtest.UDP(sinkPort, sinkPort, secret)
+		if src.Is4() {
+			return labtest.IPv4(src, dst, labtest.ProtoUDP, 0, data)
+		}
+		return labtest.IPv6(src, dst, labtest.ProtoUDP, data)
+	}
+	var arrived []*lab.Capture
+	for _, host := range []*lab.Host{bad, victim} {
+		capture, err := host.Capture(func(packet []byte) bool { return bytes.Contains(packet, secret) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		arrived = append(arrived, capture)
+	}
+	count := func() int { return arrived[0].Count() + arrived[1].Count() }
+	send := func() (sent int) {
+		t.Helper()
+		for _, ends := range [][2]netip.Addr{
+			{link, other}, {own6, other}, {own6, netip.MustParseAddr("ff02::1")},
+			{own4, netip.MustParseAddr("169.254.1.2")}, {netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("169.254.1.2")},
+			{own4, netip.MustParseAddr("224.0.0.1")}, {own4, netip.MustParseAddr("255.255.255.255")}, {own4, netip.MustParseAddr("10.244.1.255")},
+		} {
+			labtest.SendFrame(t, bad, macs[victim], udp(ends[0], ends[1]))
+			labtest.SendFrame(t, victim, macs[bad], udp(ends[1], ends[0]))
+			sent += 2
+		}
+		return sent
+	}
+	agent := c.Start(t)[0] // has the kernel track connections
+	c.Expect(t, labtest.Yes("x/bad", "y/victim", "tcp/80"))
+	want := send()
+	waitFor(t, func() bool { return count() == want }, func() string {
+		return fmt.Sprintf("without a policy %d of %d packets arrive", count(), want)
+	})
+
+	c.Enforce(t, agent, "y", labtest.Policy("y", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
+	c.Expect(t, labtest.No("x/bad", "y/victim", "udp/80"))
+	dropped := func(m lab.Metrics) float64 { return m.Sum("netpol_pod_link_packets_total") + forgedSources(m) }
+	before := dropped(labtest.Metrics(t, agent))
+	sent := float64(send())
+	if got := labtest.Until(t, agent, before+sent, dropped) - before; got != sent {
+		t.Errorf("%v packets were dropped, want %v", got, sent)
+	}
+	if n := count() - want; n != 0 {
+		t.Errorf("%d of %v packets were delivered", n, sent)
 	}
 }

@@ -37,6 +37,7 @@ var selectors = map[knftables.Family]map[string]selector{
 		"iif":          {key: ifaceIndex, load: meta(expr.MetaKeyIIF)},
 		"oif":          {key: ifaceIndex, load: meta(expr.MetaKeyOIF)},
 		"iifname":      {key: ifname, load: meta(expr.MetaKeyIIFNAME)},
+		"oifname":      {key: ifname, load: meta(expr.MetaKeyOIFNAME)},
 
 		"ct state":     {key: ctState, load: ct(expr.CtKeySTATE)},
 		"ct status":    {key: ctStatus, load: ct(expr.CtKeySTATUS)},
