@@ -427,6 +427,7 @@ func (a *agent) sets(s *policy.Snapshot) steer.Sets {
 		Pods:          s.Local(),
 		IngressRanges: s.Ranges(policy.Ingress),
 		EgressRanges:  s.Ranges(policy.Egress),
+		ToHostRanges:  s.RangesToHost(),
 		AuditIngress:  s.AuditedIn(policy.Ingress),
 		AuditEgress:   s.AuditedIn(policy.Egress),
 		AuditToHost:   s.AuditedToHost(),

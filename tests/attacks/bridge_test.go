@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
@@ -179,4 +180,51 @@ func TestConnectionsOfNoPodEnd(t *testing.T) {
 	if n := count() - want; n != 0 {
 		t.Errorf("%d of %v packets were delivered", n, sent)
 	}
+}
+
+// TestUnusedAddressesOfABridge has a pod that an administrator denies its node send there from
+// addresses of the bridge's network that no pod has. They wait as those of a new pod do, which
+// passes once it is known.
+func TestUnusedAddressesOfABridge(t *testing.T) {
+	c := labtest.NewCluster(t, 1, "x/bad@1 app=web", "y/other@1")
+	fresh := c.Attach(t, labtest.NewPod("z/fresh@1"))[0]
+	labtest.BridgePods(t, c)
+	node, bad := c.Nodes[0], c.Hosts["x/bad"]
+	unused := []netip.Addr{netip.MustParseAddr("10.244.1.77"), netip.MustParseAddr("fd00:10:244:1::77")}
+	payload := datagram(unused[0], unused[0])[20:]
+	var arrived atomic.Int64
+	if err := node.Receive(labtest.ProtoUDP, func(got []byte) {
+		if bytes.HasPrefix(got, payload[:4]) {
+			arrived.Add(1)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	agent := c.Start(t, labtest.WithAdmin)[0]
+	sent := sendFrom(t, bad, node.Host, unused)
+	waitFor(t, func() bool { return arrived.Load() == int64(sent) }, func() string {
+		return fmt.Sprintf("without a policy %d of %d packets arrive", arrived.Load(), sent)
+	})
+
+	c.Enforce(t, agent, "admin", labtest.Admin("nodes", `egress: [{name: nodes, action: Deny, to: [{nodes: {}}]}]`))
+	c.Expect(t, labtest.No("x/bad", "node-1", "tcp/80"), labtest.Yes("y/other", "node-1", "tcp/80"), labtest.Yes("node-1", "x/bad", "tcp/80"),
+		labtest.No("z/fresh", "node-1", "tcp/80"))
+	labtest.ForgetConnections(t, node)
+	before := labtest.Denied(labtest.Metrics(t, agent))
+	delivered := arrived.Load()
+	want := before + float64(sendFrom(t, bad, node.Host, unused))
+	if got := labtest.Until(t, agent, want, labtest.Denied); got < want {
+		t.Errorf("%v packets were denied, want %v", got-before, want-before)
+	}
+	if n := arrived.Load() - delivered; n != 0 {
+		t.Errorf("%d packets were delivered", n)
+	}
+
+	c.Put(t, labtest.PodFile("z/fresh"), fresh.Object)
+	for _, name := range []string{"z/fresh", "y/other"} {
+		if _, err := c.Hosts[name].Run(t.Context(), "", "ip", "neigh", "flush", "all"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Expect(t, labtest.Yes("z/fresh", "node-1", "tcp/80"), labtest.Yes("y/other", "node-1", "icmp"), labtest.Yes("node-1", "z/fresh", "icmp"))
 }

@@ -84,6 +84,8 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		return w.hook == knftables.PostroutingHook, t.skip(3), nil
 	case t.starts("iif != 0"):
 		return p.Forwarded && !(p.Bridged && w.hook == knftables.PostroutingHook), t.skip(3), nil
+	case t.starts("fib saddr type != local"):
+		return !p.SrcLocal, t.skip(5), nil
 	case t.starts("fib saddr type local"):
 		return p.SrcLocal, t.skip(4), nil
 	case t.starts("fib saddr . iif oif missing"):
