@@ -68,6 +68,7 @@ type agent struct {
 	decides  func(number uint16) bool // whether that queue decides
 
 	forwarding  *forwarding
+	otherPorts  []string // of bridges without pods
 	tunnelPorts []uint16
 	podTunnels  PodTunnels
 	needsCNI    bool // the agent is not ready while cni cannot be read
@@ -394,7 +395,7 @@ func (a *agent) enforce(s *policy.Snapshot, sameLocal bool, since time.Time) {
 func (a *agent) steer() {
 	a.steerer.Set(a.desired)
 	if a.bridges != nil {
-		a.bridges.Set(a.desired.Bridges)
+		a.bridges.Set(len(a.desired.Bridges) > 0, a.otherPorts)
 	}
 }
 
@@ -426,6 +427,7 @@ func (a *agent) sets(s *policy.Snapshot) steer.Sets {
 		Pods:          s.Local(),
 		IngressRanges: s.Ranges(policy.Ingress),
 		EgressRanges:  s.Ranges(policy.Egress),
+		ToHostRanges:  s.RangesToHost(),
 		AuditIngress:  s.AuditedIn(policy.Ingress),
 		AuditEgress:   s.AuditedIn(policy.Egress),
 		AuditToHost:   s.AuditedToHost(),

@@ -34,7 +34,7 @@ func newLinks(cfg Config, caps steer.Capabilities, changed func(), logger klog.L
 // or may select one that is not known yet. It returns the interfaces that lead to pods.
 func (a *agent) checkSources(sets *steer.Sets, s *policy.Snapshot) []links.Lead {
 	uplinks, bridges, known := a.links.Names(sets.Pods)
-	selects := len(sets.Ingress)+len(sets.Egress)+len(sets.ToHost)+len(sets.IngressRanges)+len(sets.EgressRanges) > 0
+	selects := len(sets.Ingress)+len(sets.Egress)+len(sets.ToHost)+len(sets.IngressRanges)+len(sets.EgressRanges)+len(sets.ToHostRanges) > 0
 	if !known || !selects {
 		a.enforcer.SetBehind(nil)
 		a.forwarding.report(0, nil)
@@ -45,6 +45,7 @@ func (a *agent) checkSources(sets *steer.Sets, s *policy.Snapshot) []links.Lead 
 	names, behind := hostLinks(s, leads, all)
 	sets.HostLinks = names
 	a.enforcer.SetBehind(behind)
+	a.otherPorts = a.links.OtherPorts(bridges)
 	a.closeTunnels(sets)
 	pods := s.Forwarders()
 	allowed, refused := forwards(pods, func(pod []netip.Addr) string { return a.links.OwnLink(pod, sets.Pods) })

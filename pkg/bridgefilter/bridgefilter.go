@@ -1,15 +1,16 @@
-// Package bridgefilter drops frames that one pod of a bridge can send to another past every
-// policy: those with the VLAN tag 0. A bridge forwards them without calling the hooks of IP,
-// where nftables steers packets to the agent, and the receiver takes them as frames without a
-// tag (IEEE 802.1Q, clause 6.9: a tag with the identifier 0 has only a priority). Any other tag
-// leads to an interface of its own for that VLAN, if the receiving pod has one.
+// Package bridgefilter drops frames that pods at a bridge send past every policy: all but those
+// of IPv4, IPv6 and ARP without a VLAN tag. A bridge forwards other frames without calling the
+// hooks of IP, where nftables steers packets to the agent. What they carry can reach a pod all
+// the same. A receiver removes a tag with the identifier 0 (IEEE 802.1Q, clause 6.9), and a
+// bridge with VLANs removes the tag of the receiver's VLAN.
 //
-// The package owns a table of nftables' family for bridges. It knows the names of bridges, and
+// The package owns a table of nftables' family for bridges. It knows the names of ports, and
 // neither pods nor policies.
 package bridgefilter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/knftables"
 
@@ -27,9 +29,9 @@ import (
 const TableName = "kube-network-policies"
 
 const (
-	bridgesSet    = "bridges"
-	forwardChain  = "forward"
-	taggedCounter = "vlan-tag-0"
+	otherPortsSet   = "other-ports"
+	preroutingChain = "prerouting"
+	framesCounter   = "pod-frames"
 
 	// verifyInterval bounds how long a table that another process has removed stays away,
 	// and is the time between a failed write and the next.
@@ -50,17 +52,24 @@ type Filter struct {
 	poked    chan struct{}
 	failures prometheus.Counter
 
-	mu      sync.Mutex
-	bridges []string
+	mu   sync.Mutex
+	want state
 
 	// Used by Run alone.
-	wanted bool   // whether there has been a bridge
-	logged string // the last error, empty after a success
+	wanted  bool   // whether frames have been filtered
+	cleaned bool   // of what an earlier version has written
+	logged  string // the last error, empty after a success
+}
+
+// state is what the table should do.
+type state struct {
+	filters    bool
+	otherPorts []string
 }
 
 // New returns a Filter that has not accessed the kernel yet, and registers its metrics.
 func New(reg prometheus.Registerer) (*Filter, error) {
-	table, err := nft.New(knftables.BridgeFamily, TableName, nft.Options{Sets: []*knftables.Set{&bridges}})
+	table, err := nft.New(knftables.BridgeFamily, TableName, nft.Options{Sets: []*knftables.Set{&otherPorts}})
 	if err != nil {
 		return nil, err
 	}
@@ -71,20 +80,22 @@ func New(reg prometheus.Registerer) (*Filter, error) {
 func newFilter(table writer, reg prometheus.Registerer) *Filter {
 	f := &Filter{table: table, poked: make(chan struct{}, 1), failures: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "netpol_bridge_filter_errors_total",
-		Help: "Failed writes of the nftables table that drops frames with VLAN tag 0 between pods of one bridge.",
+		Help: "Failed writes of the nftables table that drops the frames of pods at a bridge that no policy can decide about.",
 	})}
 	reg.MustRegister(f.failures)
 	return f
 }
 
-// Set makes these the bridges whose frames are filtered. It does not wait for the kernel.
-func (f *Filter) Set(bridges []string) {
+// Set has the frames filtered that come in by any port of a bridge but otherPorts, which are
+// those of bridges without pods. So the frames of a new pod are filtered before the agent has
+// seen its port. With filters false none are. Set does not wait for the kernel.
+func (f *Filter) Set(filters bool, otherPorts []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if slices.Equal(bridges, f.bridges) {
+	if filters == f.want.filters && slices.Equal(otherPorts, f.want.otherPorts) {
 		return
 	}
-	f.bridges = slices.Clone(bridges)
+	f.want = state{filters, slices.Clone(otherPorts)}
 	f.Verify()
 }
 
@@ -96,8 +107,8 @@ func (f *Filter) Verify() {
 	}
 }
 
-// Run writes the table until ctx ends, and leaves it in place. Without a bridge it writes
-// nothing. An error is logged when it is another one than before, counted, and retried.
+// Run writes the table until ctx ends, and leaves it in place. Before frames are to be
+// filtered it writes nothing. An error is logged when it is another one than before, counted, and retried.
 func (f *Filter) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "bridgefilter")
 	verify := time.NewTicker(verifyInterval)
@@ -118,7 +129,7 @@ func (f *Filter) Run(ctx context.Context) error {
 		default:
 			f.failures.Inc()
 			if f.logged != err.Error() {
-				logger.Error(err, "Frames with VLAN tag 0 between pods of one bridge are not dropped, retrying", "every", verifyInterval)
+				logger.Error(err, "Frames of pods at bridges pass without being filtered, retrying", "every", verifyInterval)
 				f.logged = err.Error()
 			}
 		}
@@ -127,46 +138,65 @@ func (f *Filter) Run(ctx context.Context) error {
 
 func (f *Filter) sync(ctx context.Context) error {
 	f.mu.Lock()
-	bridges := f.bridges
+	want := f.want
 	f.mu.Unlock()
-	f.wanted = f.wanted || len(bridges) > 0
+	f.wanted = f.wanted || want.filters
 	if !f.wanted {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	if err := f.table.Run(ctx, plan(bridges)); err != nil {
+	if err := f.table.Run(ctx, plan(want)); err != nil {
 		return fmt.Errorf("write table bridge %s: %w", TableName, err)
 	}
+	if f.cleaned {
+		return nil
+	}
+	if err := f.table.Run(ctx, removeFormer()); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove what an earlier version has written to table bridge %s: %w", TableName, err)
+	}
+	f.cleaned = true
 	return nil
 }
 
-// bridges is the set of the names of bridges.
-var bridges = knftables.Set{Name: bridgesSet, Type: "ifname"}
+// otherPorts is the set of the names of the ports of bridges without pods.
+var otherPorts = knftables.Set{Name: otherPortsSet, Type: "ifname"}
 
 // plan makes the table what it should be, whatever it was. It deletes no chain: that would
 // drop the packets that wait in any queue of the network namespace.
-func plan(names []string) *nft.Transaction {
+func plan(want state) *nft.Transaction {
+	// Bridge netfilter calls the hooks of IP at priority 0, for the frames as they were sent.
+	// Later the bridge removes tags itself.
 	chain := knftables.Chain{
-		Name: forwardChain, Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(knftables.ForwardHook),
+		Name: preroutingChain, Type: knftables.PtrTo(knftables.FilterType), Hook: knftables.PtrTo(knftables.PreroutingHook),
 		Priority: knftables.PtrTo(knftables.BaseChainPriority("-300")),
 	}
 	tx := &nft.Transaction{}
 	tx.Add(&knftables.Table{})
-	tx.Add(&knftables.Counter{Name: taggedCounter})
-	tx.Add(&bridges)
-	tx.Flush(&bridges)
-	for _, name := range names {
-		tx.Add(&knftables.Element{Set: bridgesSet, Key: []string{name}})
+	tx.Add(&knftables.Counter{Name: framesCounter})
+	tx.Add(&otherPorts)
+	tx.Flush(&otherPorts)
+	for _, name := range want.otherPorts {
+		tx.Add(&knftables.Element{Set: otherPortsSet, Key: []string{name}})
 	}
 	tx.Add(&chain)
 	tx.Flush(&chain)
-	for _, tag := range []string{"8021q", "8021ad"} {
+	if want.filters {
 		tx.Add(&knftables.Rule{
-			Chain: forwardChain,
-			Rule:  fmt.Sprintf("meta ibrname @%s ether type %s vlan id 0 counter name %s drop", bridgesSet, tag, taggedCounter),
+			Chain: preroutingChain,
+			// Almost every frame ends at the first match.
+			Rule: fmt.Sprintf("ether type != { ip, arp, ip6 } iifname != @%s counter name %s drop", otherPortsSet, framesCounter),
 		})
 	}
+	return tx
+}
+
+// removeFormer removes what version 0.2.0 has written, once: that deletes a chain.
+func removeFormer() *nft.Transaction {
+	tx := &nft.Transaction{}
+	tx.Delete(&knftables.Chain{Name: "forward"})
+	tx.Delete(&knftables.Set{Name: "bridges"})
+	tx.Delete(&knftables.Counter{Name: "vlan-tag-0"})
 	return tx
 }
 
@@ -198,7 +228,7 @@ func cleanup() error {
 }
 
 var droppedDesc = prometheus.NewDesc("netpol_vlan_tag_frames_total",
-	"Frames with VLAN tag 0 that were dropped between pods of one bridge.", nil, nil)
+	"Frames that pods at a bridge have sent and that were dropped: those with a VLAN tag, and those of other protocols than IPv4, IPv6 and ARP.", nil, nil)
 
 // droppedCollector reads the counter of the table when it is scraped. There is no sample if
 // it cannot be read.
@@ -222,7 +252,7 @@ func dropped() (uint64, error) {
 	}
 	objects, err := conn.GetObjects(&nftables.Table{Name: TableName, Family: nftables.TableFamilyBridge})
 	for _, object := range objects {
-		if counter, ok := object.(*nftables.CounterObj); ok && counter.Name == taggedCounter {
+		if counter, ok := object.(*nftables.CounterObj); ok && counter.Name == framesCounter {
 			return counter.Packets, nil
 		}
 	}

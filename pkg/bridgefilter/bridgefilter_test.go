@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"sigs.k8s.io/kube-network-policies/pkg/nft"
@@ -36,7 +37,11 @@ func (k *kernel) Run(ctx context.Context, tx *nft.Transaction) error {
 	}
 	replayed := k.NewTransaction()
 	tx.Replay(replayed)
-	return k.Fake.Run(ctx, replayed)
+	err := k.Fake.Run(ctx, replayed)
+	if knftables.IsNotFound(err) {
+		return unix.ENOENT
+	}
+	return err
 }
 
 // refuse has writes fail with err, or succeed if it is nil.
@@ -53,17 +58,14 @@ func (k *kernel) count() int {
 	return k.writes
 }
 
-// filtered returns the bridges that the table filters, nil if it has not all rules.
-func (k *kernel) filtered(t *testing.T) []string {
+// state returns what the table does, the zero state without its chain.
+func (k *kernel) state(t *testing.T) (got state) {
 	t.Helper()
-	rules, err := k.ListRules(t.Context(), forwardChain)
+	rules, err := k.ListRules(t.Context(), preroutingChain)
 	if knftables.IsNotFound(err) {
-		return nil
+		return state{}
 	} else if err != nil {
 		t.Fatal(err)
-	}
-	if len(rules) != 2 {
-		t.Errorf("%d rules, want one for each type of tag", len(rules))
 	}
 	document, err := os.ReadFile("../../docs/nftables.md")
 	if err != nil {
@@ -71,20 +73,24 @@ func (k *kernel) filtered(t *testing.T) []string {
 	}
 	for _, rule := range rules {
 		// As nft prints it.
-		if line := strings.Replace(rule.Rule, taggedCounter, `"`+taggedCounter+`"`, 1); !strings.Contains(string(document), "\t\t"+line+"\n") {
+		if line := strings.Replace(rule.Rule, framesCounter, `"`+framesCounter+`"`, 1); !strings.Contains(string(document), "\t\t"+line+"\n") {
 			t.Errorf("docs/nftables.md does not have the rule %s", line)
 		}
 	}
-	elements, err := k.ListElements(t.Context(), "set", bridgesSet)
+	elements, err := k.ListElements(t.Context(), "set", otherPortsSet)
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := []string{}
 	for _, e := range elements {
-		names = append(names, e.Key[0])
+		got.otherPorts = append(got.otherPorts, e.Key[0])
 	}
-	slices.Sort(names)
-	return names
+	slices.Sort(got.otherPorts)
+	got.filters = len(rules) == 1
+	return got
+}
+
+func (s state) equal(o state) bool {
+	return s.filters == o.filters && slices.Equal(s.otherPorts, o.otherPorts)
 }
 
 // started runs a Filter in the bubble of the test.
@@ -107,27 +113,62 @@ func started(t *testing.T) (*Filter, *kernel) {
 func TestBridgesComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, k := started(t)
+		f.Set(false, []string{"vnet0"})
 		time.Sleep(2 * verifyInterval)
 		if n := k.count(); n > 0 {
-			t.Errorf("%d writes without a bridge", n)
+			t.Errorf("%d writes without a bridge of pods", n)
 		}
-		for _, test := range []struct{ set, want []string }{
-			{[]string{"cni0"}, []string{"cni0"}},
-			{[]string{"br-1", "cni0"}, []string{"br-1", "cni0"}},
-			{[]string{`br"*`, "cni1"}, []string{`br"*`, "cni1"}},
-			{nil, []string{}},
+		for _, want := range []state{
+			{true, nil},
+			{true, []string{"vnet0", "vnet1"}},
+			{true, []string{`vnet"*`}},
+			{false, []string{`vnet"*`}},
+			{false, nil},
 		} {
-			f.Set(test.set)
+			f.Set(want.filters, want.otherPorts)
 			synctest.Wait()
-			if got := k.filtered(t); !slices.Equal(got, test.want) || got == nil {
-				t.Errorf("with the bridges %q these are filtered: %q", test.set, got)
+			if got := k.state(t); !got.equal(want) {
+				t.Errorf("got %v, want %v", got, want)
 			}
 		}
+		if n := testutil.ToFloat64(f.failures); n != 0 {
+			t.Errorf("%v failures counted", n)
+		}
 		before := k.count()
-		f.Set([]string{})
+		f.Set(false, []string{})
 		synctest.Wait()
 		if k.count() != before {
-			t.Error("the same bridges were written again")
+			t.Error("the same ports were written again")
+		}
+	})
+}
+
+// TestFormerRulesAreRemoved begins with the table of version 0.2.0.
+func TestFormerRulesAreRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, k := started(t)
+		former := &nft.Transaction{}
+		former.Add(&knftables.Table{})
+		former.Add(&knftables.Counter{Name: "vlan-tag-0"})
+		former.Add(&knftables.Set{Name: "bridges", Type: "ifname"})
+		former.Add(&knftables.Chain{Name: "forward"})
+		former.Add(&knftables.Rule{Chain: "forward", Rule: "meta ibrname @bridges ether type 8021q vlan id 0 counter name vlan-tag-0 drop"})
+		if err := k.Run(t.Context(), former); err != nil {
+			t.Fatal(err)
+		}
+		f.Set(true, nil)
+		synctest.Wait()
+		if table := k.Table; len(table.Chains) != 1 || len(table.Sets) != 1 || len(table.Counters) != 1 {
+			t.Errorf("the table is\n%s", k.Dump())
+		}
+		if got := k.state(t); !got.filters {
+			t.Errorf("got %v", got)
+		}
+		before := k.count()
+		time.Sleep(verifyInterval)
+		synctest.Wait()
+		if n := k.count() - before; n != 1 {
+			t.Errorf("%d writes in a minute, want 1", n)
 		}
 	})
 }
@@ -141,7 +182,7 @@ func TestRemovedTableIsWrittenAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, k := started(t)
-				f.Set([]string{"cni0"})
+				f.Set(true, []string{"vnet0"})
 				synctest.Wait()
 				tx := k.NewTransaction()
 				tx.Delete(&knftables.Table{})
@@ -150,8 +191,8 @@ func TestRemovedTableIsWrittenAgain(t *testing.T) {
 				}
 				wait(f)
 				synctest.Wait()
-				if got := k.filtered(t); !slices.Equal(got, []string{"cni0"}) {
-					t.Errorf("these are filtered: %q", got)
+				if got := k.state(t); !got.equal(state{true, []string{"vnet0"}}) {
+					t.Errorf("got %v", got)
 				}
 			})
 		})
@@ -162,7 +203,7 @@ func TestRefusedWriteIsCountedAndRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, k := started(t)
 		k.refuse(errors.New("no such expression"))
-		f.Set([]string{"cni0"})
+		f.Set(true, nil)
 		time.Sleep(2 * verifyInterval)
 		synctest.Wait()
 		if n := testutil.ToFloat64(f.failures); n != 3 {
@@ -171,8 +212,8 @@ func TestRefusedWriteIsCountedAndRetried(t *testing.T) {
 		k.refuse(nil)
 		time.Sleep(verifyInterval)
 		synctest.Wait()
-		if got := k.filtered(t); !slices.Equal(got, []string{"cni0"}) {
-			t.Errorf("after a retry these are filtered: %q", got)
+		if got := k.state(t); !got.filters {
+			t.Errorf("after a retry: %v", got)
 		}
 	})
 }

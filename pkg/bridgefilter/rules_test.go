@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "update the golden files")
 func TestRulesMatchGoldenFile(t *testing.T) {
 	fake := knftables.NewFake(knftables.BridgeFamily, TableName)
 	tx := fake.NewTransaction()
-	plan([]string{"cni0"}).Replay(tx)
+	plan(state{filters: true, otherPorts: []string{"vnet0"}}).Replay(tx)
 	if err := fake.Run(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func TestRulesMatchGoldenFile(t *testing.T) {
 	for _, set := range fake.Table.Sets {
 		fmt.Fprintf(&got, "set %s { type %s; }\n", set.Name, set.Type)
 	}
-	for _, r := range fake.Table.Chains[forwardChain].Rules {
+	for _, r := range fake.Table.Chains[preroutingChain].Rules {
 		compiled, err := rule.Compile(r.Rule, rule.Options{Family: knftables.BridgeFamily, Set: func(name string) (rule.Type, bool) {
 			typ, err := rule.ParseType(fake.Table.Sets[name].Type)
 			return typ, err == nil

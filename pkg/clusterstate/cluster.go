@@ -223,6 +223,7 @@ func (c *Cluster) Snapshot() *policy.Snapshot {
 		Local:     c.localPods,
 		Ranges:    c.addresses.addClosed(c.derived.ranges),
 		Isolating: c.derived.isolating,
+		ToHost:    c.derived.toHost,
 		PodRanges: c.derived.podRanges,
 		Newcomers: c.currentNewcomers(),
 		Hosts:     c.derived.hosts,

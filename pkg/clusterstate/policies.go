@@ -20,6 +20,7 @@ type compiled struct {
 	applies      [2]bool
 	holdsUnknown [2]bool
 	stopsPods    [2]bool
+	holdsToHost  bool // as holdsUnknown, for packets to the node itself
 	selectsNodes bool
 	namesDomains bool
 	faulty       bool // has findings
@@ -33,7 +34,9 @@ type policyKey struct {
 }
 
 func newCompiled(p *compile.Policy, id uint64) compiled {
-	c := compiled{Policy: p, id: id, selectsNodes: p.SelectsNodes(), namesDomains: p.NamesDomains(), faulty: len(p.Findings) > 0}
+	c := compiled{
+		Policy: p, id: id, holdsToHost: p.HoldsUnknownToHost(), selectsNodes: p.SelectsNodes(), namesDomains: p.NamesDomains(), faulty: len(p.Findings) > 0,
+	}
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 		c.applies[d] = p.Subject != nil && p.Applies(d)
 		c.holdsUnknown[d], c.stopsPods[d] = p.HoldsUnknown(d), p.StopsPods(d)
@@ -170,6 +173,7 @@ func (c *Cluster) allPolicies() iter.Seq[compiled] {
 type derived struct {
 	ranges    []netip.Prefix
 	isolating [2]bool
+	toHost    bool // some policy may deny packets of unknown pods to the node itself
 	podRanges *policy.PodRanges
 	hosts     map[netip.Addr]*policy.Host
 	own       *policy.Host
@@ -196,6 +200,7 @@ func (c *Cluster) derive() *derived {
 		c.derivePolicy(&p, &all.Isolating, &all.PodRanges)
 		if !p.audited {
 			c.derivePolicy(&p, &d.isolating, &d.podRanges)
+			d.toHost = d.toHost || p.holdsToHost
 		}
 	}
 	if audited {

@@ -465,6 +465,35 @@ func TestWhoIsSelectedByAdministrators(t *testing.T) {
 	}
 }
 
+// TestUnknownPodsAreHeldFromTheNode: only a Deny that may match the node holds what new pods
+// send there, whichever pods it selects.
+func TestUnknownPodsAreHeldFromTheNode(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		policies []object
+		want     bool
+	}{
+		{"nodes", []object{egress(rule("Deny", `to: [{nodes: {}}]`))}, true},
+		{"networks", []object{egress(rule("Deny", `to: [{networks: [0.0.0.0/0]}]`))}, true},
+		{"an unknown peer, which is any", []object{egress(rule("Deny", `to: [{}]`))}, true},
+		{"pods", []object{egress(rule("Deny", `to: [{namespaces: {}}]`))}, false},
+		{"allowed", []object{egress(rule("Accept", `to: [{nodes: {}}]`))}, false},
+		{"ingress", []object{anp("p", admin(1, rule("Deny", fromA)))}, false},
+		{"NetworkPolicy", []object{np(`{podSelector: {}, policyTypes: [Egress]}`)}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := withNodes()
+			in.Nodes[0].Spec.PodCIDRs = []string{"10.0.0.0/23"}
+			for _, add := range tc.policies {
+				add(t, &in)
+			}
+			if got := len(clusterstate.Compile(in.Input).RangesToHost()) > 0; got != tc.want {
+				t.Errorf("there are ranges: %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestAdminDenyHoldsUnknownPods(t *testing.T) {
 	const unknown = "10.0.0.99"   // of the node's range, and no pod's
 	const elsewhere = "10.0.2.99" // of the range of another node, whose own address is 10.0.2.254

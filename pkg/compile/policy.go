@@ -67,6 +67,12 @@ func (p *Policy) HoldsUnknown(d policy.Direction) bool {
 	return p.isolates[d] || p.denies(d) || d == policy.Egress && p.denies(policy.Ingress)
 }
 
+// HoldsUnknownToHost reports whether the packets of a pod of this node to the node itself have
+// to wait until the pod is known, because the policy may deny them. A NetworkPolicy cannot.
+func (p *Policy) HoldsUnknownToHost() bool {
+	return p.Subject != nil && slices.ContainsFunc(p.rules[policy.Egress], func(r policy.Rule) bool { return r.MayDenyHost() })
+}
+
 // denies reports whether some rule of direction d denies.
 func (p *Policy) denies(d policy.Direction) bool {
 	return p.Subject != nil && slices.ContainsFunc(p.rules[d], func(r policy.Rule) bool { return r.Action == policy.Deny })

@@ -126,6 +126,19 @@ func (l Links) leads(pods []netip.Addr, uplinks []string) []Lead {
 	return leads
 }
 
+// otherPorts returns the names of the ports of all bridges but these, in order.
+func (l Links) otherPorts(bridges []string) []string {
+	var names []string
+	for _, link := range l {
+		master := l[link.Master]
+		if master != nil && master.Kind == "bridge" && !slices.Contains(bridges, master.Name) {
+			names = append(names, link.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // ownLink returns the name of the link that leads to the pod with the addresses pod and to
 // none of the other addresses of pods; empty if there is none or it is not certain. Only a
 // pair has one other end: a bridge has a port for each pod, and any pod at it can send with

@@ -97,6 +97,28 @@ func TestBridges(t *testing.T) {
 	}
 }
 
+func TestOtherPorts(t *testing.T) {
+	links := Links{
+		1: {Name: "cni0", Kind: "bridge"},
+		2: {Name: "virbr0", Kind: "bridge"},
+		3: {Name: "bond0", Kind: "bond"},
+		4: {Name: "pod1", Kind: "veth", Master: 1},
+		5: {Name: "vnet1", Kind: "tun", Master: 2},
+		6: {Name: "eth1", Master: 2},
+		7: {Name: "eth0", Master: 3},
+		8: {Name: "new", Kind: "veth", Master: 9}, // of a bridge that is not read yet
+	}
+	for _, tt := range []struct{ bridges, want []string }{
+		{[]string{"cni0"}, []string{"eth1", "vnet1"}},
+		{[]string{"cni0", "virbr0"}, nil},
+		{nil, []string{"eth1", "pod1", "vnet1"}},
+	} {
+		if got := links.otherPorts(tt.bridges); !slices.Equal(got, tt.want) {
+			t.Errorf("other ports than those of %v are %v, want %v", tt.bridges, got, tt.want)
+		}
+	}
+}
+
 // TestOwnLink: only what comes in by one end of a pair, with a route to one pod, is known to
 // be that pod's.
 func TestOwnLink(t *testing.T) {

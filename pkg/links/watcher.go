@@ -174,6 +174,15 @@ func (w *Watcher) LeadsToPods(addr netip.Addr, pods []netip.Addr) bool {
 	return link != nil && !matches(link.Name, w.cfg.Exempt) && !links.isUplink(link, among(pods))
 }
 
+// OtherPorts returns, in order, the names of the ports of the node's bridges, except for those
+// of bridges.
+func (w *Watcher) OtherPorts(bridges []string) []string {
+	w.mu.Lock()
+	links := w.links
+	w.mu.Unlock()
+	return links.otherPorts(bridges)
+}
+
 // OwnLink returns the name of the interface that leads to the pod with the addresses pod
 // and to no other one of the addresses pods, empty if there is none: the pod is at a bridge,
 // or interfaces and routes are not read yet.

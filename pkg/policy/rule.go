@@ -57,13 +57,20 @@ func (c *Chain) read() *needs {
 
 func (n *needs) add(r *Rule) {
 	admin := r.Tier != NetworkPolicyTier
-	n.host = n.host || admin && r.Action == Deny && r.AnyPeer
+	n.host = n.host || r.MayDenyHost()
 	for i := range r.Peers {
 		p := &r.Peers[i]
 		n.names = n.names || len(p.Domains) > 0
 		n.pods = n.pods || admin && r.Action != Allow && p.Pods != nil
-		n.host = n.host || admin && r.Action == Deny && (len(p.Blocks) > 0 || p.Nodes != nil)
 	}
+}
+
+// MayDenyHost reports whether the rule is one of egress that may deny traffic to the pod's own
+// node: one of an administrator.
+func (r *Rule) MayDenyHost() bool {
+	return r.Tier != NetworkPolicyTier && r.Action == Deny && (r.AnyPeer || slices.ContainsFunc(r.Peers, func(p Peer) bool {
+		return len(p.Blocks) > 0 || p.Nodes != nil
+	}))
 }
 
 // Rule decides about the packets that match one of its peers and one of its

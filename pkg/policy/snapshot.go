@@ -73,6 +73,8 @@ type Model struct {
 	// of Ranges that is no endpoint is a pod too new to be known, and nothing is
 	// allowed for it.
 	Isolating [directions]bool
+	// ToHost reports whether some policy may deny what such a pod sends to its own node.
+	ToHost bool
 	// PodRanges are those of the pods of all nodes, nil unless some policy denies
 	// or passes packets because their peer is a pod, or names domains.
 	PodRanges *PodRanges
@@ -495,11 +497,20 @@ func (s *Snapshot) Ranges(d Direction) []netip.Prefix {
 	return slices.Clone(s.m.Ranges)
 }
 
+// RangesToHost returns the ranges in which an address that is no endpoint must be evaluated if
+// it sends to the node itself, because some policy may deny that to a new pod.
+func (s *Snapshot) RangesToHost() []netip.Prefix {
+	if !s.m.ToHost {
+		return nil
+	}
+	return slices.Clone(s.m.Ranges)
+}
+
 // SameLocal reports whether nothing has changed since old, a snapshot of the same cluster,
-// of this node's own pods, the policies that select them, what pods may forward, and
-// Ranges.
+// of this node's own pods, the policies that select them, what pods may forward, Ranges and
+// RangesToHost.
 func (s *Snapshot) SameLocal(old *Snapshot) bool {
-	return s.m.Local == old.m.Local && s.m.Isolating == old.m.Isolating && slices.Equal(s.m.Ranges, old.m.Ranges) &&
+	return s.m.Local == old.m.Local && s.m.Isolating == old.m.Isolating && s.m.ToHost == old.m.ToHost && slices.Equal(s.m.Ranges, old.m.Ranges) &&
 		maps.EqualFunc(s.m.ForwardedSources, old.m.ForwardedSources, slices.Equal)
 }
 

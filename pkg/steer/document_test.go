@@ -23,6 +23,7 @@ var documentSets = Sets{
 
 	TunnelProtocols: []uint8{4, 47},
 	IngressRanges:   prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
+	ToHostRanges:    prefixes("10.244.1.0/24", "fd00:10:244:1::/64"),
 	AuditEgress:     []netip.Addr{v4b, v6b},
 	Names:           []netip.Addr{v4b, v6b},
 	Resolvers:       []netip.AddrPort{netip.MustParseAddrPort("10.244.1.9:53"), netip.MustParseAddrPort("[fd00:10:244:1::9]:53")},

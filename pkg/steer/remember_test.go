@@ -115,7 +115,7 @@ func TestMostPacketsPassFewRules(t *testing.T) {
 		remembering(c)
 		c.SourceCheck, c.BlockMark = true, 0x800
 	})
-	mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}, Egress: []netip.Addr{v4, v6}, Pods: []netip.Addr{v4, v6}, CheckSources: true, Unchecked: []string{"eth0"}})
+	mustSync(t, s, Sets{Ingress: []netip.Addr{v4, v6}, Egress: []netip.Addr{v4, v6}, Pods: []netip.Addr{v4, v6, v4b, v6b}, CheckSources: true, Unchecked: []string{"eth0"}, Bridges: []string{"cni0"}})
 	allow(t, fake, udpTo(v4, peer4, 80), udpTo(v6, peer6, 80))
 	for _, tt := range []struct {
 		name   string
@@ -124,6 +124,9 @@ func TestMostPacketsPassFewRules(t *testing.T) {
 	}{
 		{"established", pkt(v4, peer4, forwarded, state(steertest.Established)), 8},
 		{"a reply", pkt(peer6, v6, forwarded, reply, state(steertest.Established)), 8},
+		{"from a bridge", pkt(v4, peer4, by("cni0"), state(steertest.Established)), 9},
+		{"between pods of a bridge", pkt(v4b, v4, bridged, state(steertest.Established)), 10},
+		{"between pods of a bridge, IPv6", pkt(v6b, v6, bridged, state(steertest.Established)), 11},
 		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 16},
 		{"to the node, by an uplink", pkt(peer4, v4, by("eth0"), toHost, state(steertest.Established)), 8},
 		{"to the node, by a pod", pkt(v6, peer6, by("cali1"), toHost, state(steertest.Established)), 11},

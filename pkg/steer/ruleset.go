@@ -81,7 +81,7 @@ var setSpecs = func() []setSpec {
 	var specs []setSpec
 	for _, s := range []setSpec{
 		{name: ingressSet}, {name: egressSet}, {name: hostSet}, {name: podsSet},
-		{name: ingressRangesSet, ranges: true}, {name: egressRangesSet, ranges: true},
+		{name: ingressRangesSet, ranges: true}, {name: egressRangesSet, ranges: true}, {name: hostRangesSet, ranges: true},
 		{name: auditIngressSet}, {name: auditEgressSet}, {name: auditHostSet},
 		{name: namesSet}, {name: resolversSet, number: "inet_service"},
 		{name: staleSet}, {name: ownersSet, number: "mark"},
@@ -102,6 +102,7 @@ const (
 	podsSet          = "pods"
 	ingressRangesSet = "ingress-ranges"
 	egressRangesSet  = "egress-ranges"
+	hostRangesSet    = "host-ranges"
 	namesSet         = "names"
 	resolversSet     = "resolvers"
 	staleSet         = "stale"
@@ -309,11 +310,15 @@ func currentRules(cfg Config) []string {
 	return append(rules, "accept")
 }
 
-// inputRules queue what some pods send to the node itself.
+// inputRules queue what some pods, or pods too new to be known, send to the node itself.
 func inputRules(cfg Config) []string {
 	rules := append(settledRules(cfg), linkRules()...)
 	for _, f := range families {
 		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), cfg.queueChain()))
+	}
+	for _, f := range families {
+		// Bridges have an address of the pods' range, from which the node sends to itself.
+		rules = append(rules, fmt.Sprintf("%s saddr %s %s saddr != %s fib saddr type != local goto %s", f.ip, f.set(hostRangesSet), f.ip, f.set(podsSet), cfg.queueChain()))
 	}
 	return append(rules, auditInputRules(cfg)...)
 }

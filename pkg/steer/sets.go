@@ -21,8 +21,8 @@ type Sets struct {
 	Pods []netip.Addr
 	// IngressRanges and EgressRanges are the ranges of the node's pods. An address in
 	// them that is not in Pods is steered too, because it may belong to a pod that is
-	// not known yet.
-	IngressRanges, EgressRanges []netip.Prefix
+	// not known yet. ToHostRanges are the same for packets to the node itself.
+	IngressRanges, EgressRanges, ToHostRanges []netip.Prefix
 	// AuditIngress, AuditEgress and AuditToHost are the local pods that only audited
 	// policies select. Their packets go to the audit queue, unless other sets have them
 	// decided.
@@ -70,7 +70,7 @@ type Sets struct {
 func (s Sets) equal(o Sets) bool {
 	return slices.Equal(s.Ingress, o.Ingress) && slices.Equal(s.Egress, o.Egress) &&
 		slices.Equal(s.ToHost, o.ToHost) && slices.Equal(s.Pods, o.Pods) &&
-		slices.Equal(s.IngressRanges, o.IngressRanges) && slices.Equal(s.EgressRanges, o.EgressRanges) &&
+		slices.Equal(s.IngressRanges, o.IngressRanges) && slices.Equal(s.EgressRanges, o.EgressRanges) && slices.Equal(s.ToHostRanges, o.ToHostRanges) &&
 		slices.Equal(s.AuditIngress, o.AuditIngress) && slices.Equal(s.AuditEgress, o.AuditEgress) &&
 		slices.Equal(s.AuditToHost, o.AuditToHost) &&
 		slices.Equal(s.Names, o.Names) && slices.Equal(s.Resolvers, o.Resolvers) &&
@@ -106,7 +106,8 @@ func (s Sets) contents() contents {
 	c.addAddrs(hostSet, s.ToHost)
 	c.addPrefixes(ingressRangesSet, s.IngressRanges)
 	c.addPrefixes(egressRangesSet, s.EgressRanges)
-	if len(s.Ingress)+len(s.Egress)+len(s.ToHost)+len(s.IngressRanges)+len(s.EgressRanges) > 0 {
+	c.addPrefixes(hostRangesSet, s.ToHostRanges)
+	if len(s.Ingress)+len(s.Egress)+len(s.ToHost)+len(s.IngressRanges)+len(s.EgressRanges)+len(s.ToHostRanges) > 0 {
 		c.addAddrs(podsSet, s.Pods)
 	}
 	c.addAddrs(auditIngressSet, s.AuditIngress)

@@ -92,7 +92,12 @@ func TestMoreForwardsThanSetsAreIgnored(t *testing.T) {
 }
 
 // bridged makes a packet one that a bridge forwards between its ports.
-func bridged(p *steertest.Packet) { by("cni0")(p); p.Bridged = true }
+func bridged(p *steertest.Packet) { by("cni0")(p); p.Output, p.Bridged = "cni0", true }
+
+// on makes a packet one that another bridge forwards.
+func on(bridge string) func(*steertest.Packet) {
+	return func(p *steertest.Packet) { bridged(p); p.Interface, p.Output = bridge, bridge }
+}
 
 func TestBridgedPacketsOfNoPod(t *testing.T) {
 	s, fake := newFake(t, sourceCheck)
@@ -106,7 +111,19 @@ func TestBridgedPacketsOfNoPod(t *testing.T) {
 		{"to a link-local address", pkt(v6b, other6, bridged), drop},
 		{"invalid", pkt(link6, other6, bridged, state(steertest.Invalid)), drop},
 		{"related", pkt(link6, other6, bridged, state(steertest.Related), proto("ipv6-icmp")), drop},
-		{"accepted before a policy selected a pod", pkt(link6, other6, bridged, state(steertest.Established)), accept},
+		{"accepted before a policy selected a pod", pkt(link6, other6, bridged, state(steertest.Established)), drop},
+		{"accepted before a policy selected a pod", pkt(link6, v6, bridged, state(steertest.Established)), drop},
+		{"accepted before a policy selected a pod", pkt(v6, link6, bridged, state(steertest.Established), reply), drop},
+		{"a forged reply made it established", pkt(v6b, all6, bridged, state(steertest.Established)), drop},
+		{"a forged reply made it established", pkt(v4b, all4, bridged, state(steertest.Established)), drop},
+		{"a forged source", pkt(all6, v6b, bridged), drop},
+		{"a forged source", pkt(all4, v4b, bridged, state(steertest.Established), reply), drop},
+		{"accepted, one-way", pkt(link6, other6, bridged, marked(0, DefaultMark)), drop},
+		{"to a link-local address", pkt(v4b, netip.MustParseAddr("169.254.1.2"), bridged), drop},
+		{"to a link-local address, established", pkt(v4b, netip.MustParseAddr("169.254.1.2"), bridged, state(steertest.Established)), drop},
+		{"established between pods", pkt(v4b, v4, bridged, state(steertest.Established)), accept},
+		{"established between pods", pkt(v6b, v6, bridged, state(steertest.Established), reply), accept},
+		{"to a link-local address of the node's network", pkt(v4b, netip.MustParseAddr("169.254.1.2"), by("cni0")), accept},
 		{"multicast", pkt(v6b, all6, bridged), drop},
 		{"multicast", pkt(v4b, all4, bridged), drop},
 		{"broadcast", pkt(v4b, netip.MustParseAddr("255.255.255.255"), bridged), drop},
@@ -114,7 +131,7 @@ func TestBridgedPacketsOfNoPod(t *testing.T) {
 		{"to a pod that no policy selects", pkt(v6, v6b, bridged), accept},
 		{"to a pod that a policy selects", pkt(v4b, v4, bridged), queue},
 		{"to a pod that a policy selects", pkt(v6b, v6, bridged), queue},
-		{"on a bridge that has no pods", pkt(link6, other6, bridged, by("virbr0")), accept},
+		{"on a bridge that has no pods", pkt(link6, other6, on("virbr0")), accept},
 		{"solicitation", pkt(v6b, all6, icmpv6(135, 255), bridged), accept},
 		{"solicitation", pkt(link6, v6, icmpv6(135, 255), bridged), accept},
 		{"neighbour advertisement", pkt(link6, v6, icmpv6(136, 255), bridged), accept},

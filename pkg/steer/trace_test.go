@@ -195,6 +195,27 @@ func TestOnlyToHostPodsAreQueuedAtInput(t *testing.T) {
 	})
 }
 
+func TestUnknownAddressInRangeIsQueuedAtInput(t *testing.T) {
+	s, fake := newFake(t, nil)
+	node4, node6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")
+	unknown4, unknown6 := netip.MustParseAddr("10.244.1.77"), netip.MustParseAddr("fd00:10:244:1::77")
+	mustSync(t, s, Sets{Pods: []netip.Addr{v4, v6}, ToHostRanges: prefixes("10.244.1.0/24", "fd00:10:244:1::/64")})
+	checkTraces(t, fake, []traceCase{
+		{"unknown", pkt(unknown4, node4, toHost), queue},
+		{"unknown", pkt(unknown6, node6, toHost), queue},
+		{"unknown, accepted", pkt(unknown4, node4, toHost, marked(0, DefaultMark)), accept},
+		{"unknown, not to the node", pkt(unknown4, peer4), accept},
+		{"known, and nothing may be denied", pkt(v4, node4, toHost), accept},
+		{"from outside", pkt(peer4, node4, toHost), accept},
+		{"the address of a bridge", pkt(netip.MustParseAddr("10.244.1.1"), node4, toHost, fromNode), accept},
+		{"reply to the node", pkt(unknown4, node4, toHost, reply, state(steertest.Established)), accept},
+		{"DHCP", pkt(netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("255.255.255.255"), toHost, dport(67)), accept},
+		{"neighbour solicitation", pkt(unknown6, node6, toHost, icmpv6(135, 255)), accept},
+		{"duplicate address detection", pkt(netip.MustParseAddr("::"), netip.MustParseAddr("ff02::1"), toHost, icmpv6(135, 255)), accept},
+		{"listener report", pkt(netip.MustParseAddr("fe80::2"), netip.MustParseAddr("ff02::16"), toHost, icmpv6(143, 1)), accept},
+	})
+}
+
 // observeQueue is that of the tests.
 const observeQueue = 104
 
@@ -497,7 +518,7 @@ func randomSets(r *rand.Rand) Sets {
 	for _, a := range addrs() {
 		owners = append(owners, Owner{a, 1 + uint32(r.IntN(3))})
 	}
-	return Sets{Ingress: addrs(), Egress: addrs(), ToHost: addrs(), Pods: addrs(), IngressRanges: ranges(), EgressRanges: ranges(),
+	return Sets{Ingress: addrs(), Egress: addrs(), ToHost: addrs(), Pods: addrs(), IngressRanges: ranges(), EgressRanges: ranges(), ToHostRanges: ranges(),
 		Names: addrs(), Resolvers: resolvers, Stale: addrs(), Owners: owners}
 }
 

@@ -1,11 +1,13 @@
 package attacks
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"sigs.k8s.io/kube-network-policies/tests/lab"
@@ -33,9 +35,9 @@ func TestBridgedPodsHaveNoOtherAddresses(t *testing.T) {
 	c := labtest.NewCluster(t, 1, "x/bad@1", "y/victim@1", "z/other@1")
 	labtest.BridgePods(t, c)
 	bad, victim := c.Hosts["x/bad"], c.Hosts["y/victim"]
-	mac := labtest.HardwareAddr(t, victim)
+	mac := labtest.HardwareAddr(t, victim, "eth0")
 	everyone := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	own4, own6, local := bad.Addr(lab.IPv4), bad.Addr(lab.IPv6), linkLocal(labtest.HardwareAddr(t, bad))
+	own4, own6, local := bad.Addr(lab.IPv4), bad.Addr(lab.IPv6), linkLocal(labtest.HardwareAddr(t, bad, "eth0"))
 	all6 := netip.MustParseAddr("ff02::1")
 	data := labtest.UDP(sinkPort, sinkPort, []byte("payload"))
 	frames := []struct {
@@ -117,4 +119,112 @@ func TestBridgedPodsHaveNoOtherAddresses(t *testing.T) {
 	if err != nil || !strings.Contains(neighbours, c.Hosts["z/other"].Addr(lab.IPv6).String()) {
 		t.Errorf("%v: y/victim has not found z/other, but %s", err, neighbours)
 	}
+}
+
+// TestConnectionsOfNoPodEnd has two pods of a bridge begin connections before the first policy,
+// by addresses that belong to no pod. They end with that policy, in both directions. A reply
+// from a multicast or broadcast address is forged: it makes the connection established.
+func TestConnectionsOfNoPodEnd(t *testing.T) {
+	c := labtest.NewCluster(t, 1, "x/bad@1", "y/victim@1")
+	labtest.BridgePods(t, c)
+	bad, victim := c.Hosts["x/bad"], c.Hosts["y/victim"]
+	macs := map[*lab.Host]net.HardwareAddr{bad: labtest.HardwareAddr(t, bad, "eth0"), victim: labtest.HardwareAddr(t, victim, "eth0")}
+	own4, own6 := bad.Addr(lab.IPv4), bad.Addr(lab.IPv6)
+	// Not the addresses of the kernels, which would answer.
+	link, other := netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("fe80::cafe")
+	secret := []byte("past every policy")
+	udp := func(src, dst netip.Addr) []byte {
+		data := labtest.UDP(sinkPort, sinkPort, secret)
+		if src.Is4() {
+			return labtest.IPv4(src, dst, labtest.ProtoUDP, 0, data)
+		}
+		return labtest.IPv6(src, dst, labtest.ProtoUDP, data)
+	}
+	var arrived []*lab.Capture
+	for _, host := range []*lab.Host{bad, victim} {
+		capture, err := host.Capture(func(packet []byte) bool { return bytes.Contains(packet, secret) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		arrived = append(arrived, capture)
+	}
+	count := func() int { return arrived[0].Count() + arrived[1].Count() }
+	send := func() (sent int) {
+		t.Helper()
+		for _, ends := range [][2]netip.Addr{
+			{link, other}, {own6, other}, {own6, netip.MustParseAddr("ff02::1")},
+			{own4, netip.MustParseAddr("169.254.1.2")}, {netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("169.254.1.2")},
+			{own4, netip.MustParseAddr("224.0.0.1")}, {own4, netip.MustParseAddr("255.255.255.255")}, {own4, netip.MustParseAddr("10.244.1.255")},
+		} {
+			labtest.SendFrame(t, bad, macs[victim], udp(ends[0], ends[1]))
+			labtest.SendFrame(t, victim, macs[bad], udp(ends[1], ends[0]))
+			sent += 2
+		}
+		return sent
+	}
+	agent := c.Start(t)[0] // has the kernel track connections
+	c.Expect(t, labtest.Yes("x/bad", "y/victim", "tcp/80"))
+	want := send()
+	waitFor(t, func() bool { return count() == want }, func() string {
+		return fmt.Sprintf("without a policy %d of %d packets arrive", count(), want)
+	})
+
+	c.Enforce(t, agent, "y", labtest.Policy("y", "deny", `{podSelector: {}, policyTypes: [Ingress]}`))
+	c.Expect(t, labtest.No("x/bad", "y/victim", "udp/80"))
+	dropped := func(m lab.Metrics) float64 { return m.Sum("netpol_pod_link_packets_total") + forgedSources(m) }
+	before := dropped(labtest.Metrics(t, agent))
+	sent := float64(send())
+	if got := labtest.Until(t, agent, before+sent, dropped) - before; got != sent {
+		t.Errorf("%v packets were dropped, want %v", got, sent)
+	}
+	if n := count() - want; n != 0 {
+		t.Errorf("%d of %v packets were delivered", n, sent)
+	}
+}
+
+// TestUnusedAddressesOfABridge has a pod that an administrator denies its node send there from
+// addresses of the bridge's network that no pod has. They wait as those of a new pod do, which
+// passes once it is known.
+func TestUnusedAddressesOfABridge(t *testing.T) {
+	c := labtest.NewCluster(t, 1, "x/bad@1 app=web", "y/other@1")
+	fresh := c.Attach(t, labtest.NewPod("z/fresh@1"))[0]
+	labtest.BridgePods(t, c)
+	node, bad := c.Nodes[0], c.Hosts["x/bad"]
+	unused := []netip.Addr{netip.MustParseAddr("10.244.1.77"), netip.MustParseAddr("fd00:10:244:1::77")}
+	payload := datagram(unused[0], unused[0])[20:]
+	var arrived atomic.Int64
+	if err := node.Receive(labtest.ProtoUDP, func(got []byte) {
+		if bytes.HasPrefix(got, payload[:4]) {
+			arrived.Add(1)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	agent := c.Start(t, labtest.WithAdmin)[0]
+	sent := sendFrom(t, bad, node.Host, unused)
+	waitFor(t, func() bool { return arrived.Load() == int64(sent) }, func() string {
+		return fmt.Sprintf("without a policy %d of %d packets arrive", arrived.Load(), sent)
+	})
+
+	c.Enforce(t, agent, "admin", labtest.Admin("nodes", `egress: [{name: nodes, action: Deny, to: [{nodes: {}}]}]`))
+	c.Expect(t, labtest.No("x/bad", "node-1", "tcp/80"), labtest.Yes("y/other", "node-1", "tcp/80"), labtest.Yes("node-1", "x/bad", "tcp/80"),
+		labtest.No("z/fresh", "node-1", "tcp/80"))
+	labtest.ForgetConnections(t, node)
+	before := labtest.Denied(labtest.Metrics(t, agent))
+	delivered := arrived.Load()
+	want := before + float64(sendFrom(t, bad, node.Host, unused))
+	if got := labtest.Until(t, agent, want, labtest.Denied); got < want {
+		t.Errorf("%v packets were denied, want %v", got-before, want-before)
+	}
+	if n := arrived.Load() - delivered; n != 0 {
+		t.Errorf("%d packets were delivered", n)
+	}
+
+	c.Put(t, labtest.PodFile("z/fresh"), fresh.Object)
+	for _, name := range []string{"z/fresh", "y/other"} {
+		if _, err := c.Hosts[name].Run(t.Context(), "", "ip", "neigh", "flush", "all"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Expect(t, labtest.Yes("z/fresh", "node-1", "tcp/80"), labtest.Yes("y/other", "node-1", "icmp"), labtest.Yes("node-1", "z/fresh", "icmp"))
 }

@@ -178,7 +178,7 @@ func TestLinkLocalSourcesToTheOwnNode(t *testing.T) {
 	count := labtest.NewCounter(t, node, fmt.Sprintf("udp dport { 67, 547, %d }", nodePort))
 	send := func(pod *lab.Host) (sent int) {
 		t.Helper()
-		frames := otherSources(node, pod, linkLocal(labtest.HardwareAddr(t, pod)), nodePort)
+		frames := otherSources(node, pod, linkLocal(labtest.HardwareAddr(t, pod, "eth0")), nodePort)
 		for _, frame := range frames {
 			labtest.SendFrame(t, pod, nodeLink(t, node, pod), frame)
 		}
@@ -231,7 +231,7 @@ func TestLinkLocalSourcesAtABridge(t *testing.T) {
 	c.Enforce(t, agent, "admin", denyNode)
 	before := labtest.Denied(labtest.Metrics(t, agent))
 	for _, pod := range []*lab.Host{bad, good} {
-		local := linkLocal(labtest.HardwareAddr(t, pod))
+		local := linkLocal(labtest.HardwareAddr(t, pod, "eth0"))
 		send(pod, local, nodePort)
 		send(pod, local, nodePort+1)
 	}

@@ -194,9 +194,6 @@ func (c *compiler) load(parts []loaded) error {
 	}
 	for _, p := range parts {
 		c.emit(p.load(p.register))
-		if p.mask != nil {
-			c.emit(&expr.Bitwise{SourceRegister: p.register, DestRegister: p.register, Len: uint32(len(p.mask)), Mask: p.mask, Xor: make([]byte, len(p.mask))})
-		}
 		if _, ok := c.known[p.replaces]; p.replaces != "" && !ok {
 			c.known[p.replaces] = "" // no value, so nothing that needs one can follow
 		}

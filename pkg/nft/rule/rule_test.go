@@ -374,7 +374,7 @@ func TestIntervals(t *testing.T) {
 // FuzzCompile checks that no text panics, that what compiles can be encoded, and that
 // encoding it does not change it.
 func FuzzCompile(f *testing.F) {
-	for _, text := range append(readGolden(f, "../../steer/testdata/rules.golden").rules, grammar.rules...) {
+	for _, text := range append(readGolden(f, knftables.InetFamily, "../../steer/testdata/rules.golden").rules, grammar.rules...) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -12,8 +12,6 @@ type selector struct {
 	load func(register uint32) expr.Any
 	// store is nil if rules cannot set it.
 	store func(register uint32) expr.Any
-	// mask has the bits of what is loaded that are the value. Nil means all.
-	mask []byte
 	// needs are the conditions without which load has no meaning.
 	needs []condition
 	// replaces is a selector that nft takes as compared by this one, empty if none.
@@ -39,6 +37,7 @@ var selectors = map[knftables.Family]map[string]selector{
 		"iif":          {key: ifaceIndex, load: meta(expr.MetaKeyIIF)},
 		"oif":          {key: ifaceIndex, load: meta(expr.MetaKeyOIF)},
 		"iifname":      {key: ifname, load: meta(expr.MetaKeyIIFNAME)},
+		"oifname":      {key: ifname, load: meta(expr.MetaKeyOIFNAME)},
 
 		"ct state":     {key: ctState, load: ct(expr.CtKeySTATE)},
 		"ct status":    {key: ctStatus, load: ct(expr.CtKeySTATUS)},
@@ -63,10 +62,8 @@ var selectors = map[knftables.Family]map[string]selector{
 		"fib saddr . iif oif": {key: fibPresent, load: fib(expr.Fib{FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true})},
 	},
 	knftables.BridgeFamily: {
-		"meta ibrname": {key: ifname, load: meta(expr.MetaKeyBRIIIFNAME)},
-		"ether type":   {key: etherType, load: link(12, 2)},
-		// Nothing requires a tag: ether type has to be matched before.
-		"vlan id": {key: vlanID, load: link(14, 2), mask: []byte{0x0f, 0xff}},
+		"iifname":    {key: ifname, load: meta(expr.MetaKeyIIFNAME)},
+		"ether type": {key: etherType, load: link(12, 2)},
 	},
 }
 

@@ -41,7 +41,7 @@ var (
 	ipv4Addr  = &dataType{name: "ipv4_addr", id: 7, size: 4, declared: orderBig}
 	ipv6Addr  = &dataType{name: "ipv6_addr", id: 8, size: 16, declared: orderBig}
 	etherType = &dataType{name: "ether_type", id: 10, size: 2, declared: orderBig,
-		names: map[string]uint64{"8021q": unix.ETH_P_8021Q, "8021ad": unix.ETH_P_8021AD}}
+		names: map[string]uint64{"ip": unix.ETH_P_IP, "arp": unix.ETH_P_ARP, "ip6": unix.ETH_P_IPV6}}
 	inetProto = &dataType{name: "inet_proto", id: 12, size: 1, max: 0xff,
 		names: map[string]uint64{
 			"icmp": unix.IPPROTO_ICMP, "tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP,
@@ -66,8 +66,6 @@ var (
 	fibPresent = &dataType{name: "boolean", id: 39, size: 4, declared: orderHost,
 		names: map[string]uint64{"missing": 0, "exists": 1}}
 	ifname = &dataType{name: "ifname", id: 41, size: unix.IFNAMSIZ, declared: orderHost}
-	// vlanID has 12 of the bits of two bytes.
-	vlanID = &dataType{name: "integer", id: 4, size: 2, declared: orderBig, max: 0xfff}
 )
 
 // keyTypes are the types of which the keys of named sets may be.

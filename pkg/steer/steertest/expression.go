@@ -78,16 +78,22 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		return w.protocol(t.skip(2))
 	case t.starts("iifname *"):
 		return w.input(t.skip(1))
+	case t.starts("oifname *"):
+		return w.link(t.skip(1), p.Output)
 	case t.starts("oif != 0"):
 		return w.hook == knftables.PostroutingHook, t.skip(3), nil
 	case t.starts("iif != 0"):
 		return p.Forwarded && !(p.Bridged && w.hook == knftables.PostroutingHook), t.skip(3), nil
+	case t.starts("fib saddr type != local"):
+		return !p.SrcLocal, t.skip(5), nil
 	case t.starts("fib saddr type local"):
 		return p.SrcLocal, t.skip(4), nil
 	case t.starts("fib saddr . iif oif missing"):
 		return p.NoWayBack, t.skip(6), nil
+	case t.starts("fib saddr type { broadcast, multicast }"):
+		return isToMany(p.Src), t.skip(7), nil
 	case t.starts("fib daddr type { broadcast, multicast }"):
-		return p.Dst.IsMulticast() || p.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}), t.skip(7), nil
+		return isToMany(p.Dst), t.skip(7), nil
 	case t.starts("fib daddr type != local"):
 		return !p.ToHost, t.skip(5), nil
 	case t.starts("ct"):
@@ -115,15 +121,24 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 	return false, nil, fmt.Errorf("unknown expression %q", strings.Join(t, " "))
 }
 
+// isToMany reports whether packets to addr are for more than one host.
+func isToMany(addr netip.Addr) bool {
+	return addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
 // input evaluates what follows "iifname".
 func (w *walk) input(t tokens) (bool, tokens, error) {
+	if w.packet.Bridged && w.hook == knftables.PostroutingHook {
+		return w.link(t, "")
+	}
+	return w.link(t, w.packet.Interface)
+}
+
+// link evaluates what follows "iifname" or "oifname", for the interface of this name.
+func (w *walk) link(t tokens, name string) (bool, tokens, error) {
 	negate := t.at(0) == "!="
 	if negate {
 		t = t.skip(1)
-	}
-	name := w.packet.Interface
-	if w.packet.Bridged && w.hook == knftables.PostroutingHook {
-		name = ""
 	}
 	set, _ := strings.CutPrefix(t.at(0), "@")
 	m, err := w.hasElement(set, name)
@@ -348,7 +363,13 @@ func match(t tokens, is func(string) (bool, error)) (bool, tokens, error) {
 	return false, t.skip(end + 1), nil
 }
 
+// inPrefix reports whether addr is s, or in the prefix or range s.
 func inPrefix(addr netip.Addr, s string) (bool, error) {
+	if low, high, ok := strings.Cut(s, "-"); ok {
+		from, err := netip.ParseAddr(low)
+		to, err2 := netip.ParseAddr(high)
+		return from.Compare(addr) <= 0 && addr.Compare(to) <= 0, errors.Join(err, err2)
+	}
 	if a, err := netip.ParseAddr(s); err == nil {
 		return a == addr, nil
 	}

@@ -39,6 +39,7 @@ type Packet struct {
 	DNAT       bool   // the destination of the connection was translated
 	SrcLocal   bool   // Src is an address of this node
 	Interface  string // the interface it came in by
+	Output     string // the interface it leaves by
 	NoWayBack  bool   // the route to Src is not through the interface that the packet came in by
 	ToHost     bool   // is for the node itself and passes the input hook
 	Forwarded  bool   // came in by an interface; not sent by the node or IPVS

@@ -48,21 +48,34 @@ func BridgePods(t *testing.T, c *Cluster) {
 	}
 }
 
-// SendFrame sends an IP packet by the host's link to a hardware address, with VLAN tags
-// of these types, if any, whose identifier is 0.
-func SendFrame(t *testing.T, host *lab.Host, to net.HardwareAddr, packet []byte, tags ...uint16) {
+// SendFrame sends an IP packet by the host's link to a hardware address.
+func SendFrame(t *testing.T, host *lab.Host, to net.HardwareAddr, packet []byte) {
 	t.Helper()
+	SendEthernet(t, host, to, Tagged(Finished(slices.Clone(packet))))
+}
+
+// Tagged returns the contents of a frame with an IP packet, from the EtherType on, behind VLAN
+// tags. Each tag has two words: its type, and its priority and identifier.
+func Tagged(packet []byte, tags ...uint16) []byte {
 	protocol := uint16(unix.ETH_P_IPV6)
 	if packet[0]>>4 == 4 {
 		protocol = unix.ETH_P_IP
 	}
-	frame := slices.Concat(to, HardwareAddr(t, host))
-	for _, tag := range tags {
-		frame = binary.BigEndian.AppendUint16(frame, tag)
-		frame = binary.BigEndian.AppendUint16(frame, 0)
+	return append(Uint16s(append(tags, protocol)...), packet...)
+}
+
+// Uint16s returns numbers as headers have them.
+func Uint16s(words ...uint16) (b []byte) {
+	for _, w := range words {
+		b = binary.BigEndian.AppendUint16(b, w)
 	}
-	frame = binary.BigEndian.AppendUint16(frame, protocol)
-	frame = append(frame, Finished(slices.Clone(packet))...)
+	return b
+}
+
+// SendEthernet sends a frame by the host's link. Its contents begin with the EtherType.
+func SendEthernet(t *testing.T, host *lab.Host, to net.HardwareAddr, contents []byte) {
+	t.Helper()
+	frame := slices.Concat(to, HardwareAddr(t, host, "eth0"), contents)
 	err := host.Do(func() error {
 		link, err := net.InterfaceByName("eth0")
 		if err != nil {
@@ -80,11 +93,11 @@ func SendFrame(t *testing.T, host *lab.Host, to net.HardwareAddr, packet []byte,
 	}
 }
 
-// HardwareAddr returns the address of the host's link.
-func HardwareAddr(t *testing.T, host *lab.Host) (addr net.HardwareAddr) {
+// HardwareAddr returns the address of a link of the host. That of a pod is eth0.
+func HardwareAddr(t *testing.T, host *lab.Host, name string) (addr net.HardwareAddr) {
 	t.Helper()
 	err := host.Do(func() error {
-		link, err := net.InterfaceByName("eth0")
+		link, err := net.InterfaceByName(name)
 		if err == nil {
 			addr = link.HardwareAddr
 		}
