@@ -86,7 +86,7 @@ func TestDecide(t *testing.T) {
 			tc.cfg.LogDenied = true
 			tc.cfg.Logger = logr.Discard()
 			var accepted, want []packet.Packet
-			tc.cfg.Accepted = func(p packet.Packet) { accepted = append(accepted, p) }
+			tc.cfg.Accepted = func(p packet.Packet, _ bool) { accepted = append(accepted, p) }
 			if p, err := packet.Parse(tc.payload); err == nil && tc.want == Accept {
 				want = append(want, p)
 			}

@@ -124,10 +124,10 @@ func TestMostPacketsPassFewRules(t *testing.T) {
 	}{
 		{"established", pkt(v4, peer4, forwarded, state(steertest.Established)), 8},
 		{"a reply", pkt(peer6, v6, forwarded, reply, state(steertest.Established)), 8},
-		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 16},
+		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 17},
 		{"to the node, by an uplink", pkt(peer4, v4, by("eth0"), toHost, state(steertest.Established)), 8},
 		{"to the node, by a pod", pkt(v6, peer6, by("cali1"), toHost, state(steertest.Established)), 11},
-		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 22},
+		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 23},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := steertest.Trace(fake, tt.packet, nil)
