@@ -28,8 +28,9 @@ func (e *Enforcer) isLate(p *packet.Packet, payload []byte, at time.Time) bool {
 }
 
 // late returns the result for a late packet on which the decision is d. Policies decide it like
-// a first packet, or like one from either end, but it is no attempt to connect: it is counted by itself alone, and is
-// neither recorded nor remembered, because the next packet of its class may be an attempt.
+// a first packet, or like one of each end, but it is no attempt to connect: it is counted by
+// itself alone, and is neither recorded nor remembered, because the next packet of its class may
+// be an attempt.
 func (e *Enforcer) late(p packet.Packet, d policy.Decision) Result {
 	if l := e.cfg.Logger.V(4); l.Enabled() {
 		l.Info("Packet decided that does not begin a connection", "packet", p, "decision", d)

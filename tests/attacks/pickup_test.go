@@ -82,7 +82,7 @@ func nextSequence(t *testing.T, conn *net.TCPConn) uint32 {
 }
 
 // forget removes the entry at once: the kernel does so ten seconds after a reset, when its table
-// is full, or when somebody flushes it.
+// is full, or when a program flushes it.
 func (v *victim) forget(t *testing.T) { labtest.ForgetConnections(t, v.Nodes[0]) }
 
 // rememberBack opens connections of the server to the port of the client, until the kernel
