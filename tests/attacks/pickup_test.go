@@ -3,6 +3,7 @@ package attacks
 import (
 	"bytes"
 	"encoding/binary"
+	"hash/crc32"
 	"io"
 	"net"
 	"net/netip"
@@ -134,23 +135,24 @@ func TestBlockedConnectionsStayBlocked(t *testing.T) {
 		policies        string                    // those that deny it
 		whileAllowed    func(*testing.T, *victim) // before they do
 		whenItIsBlocked func(t *testing.T, v *victim)
+		tracked         bool // when both ends go on
 	}{
-		{"a hidden reset, ingress denied", unrelated, ingressDenied, nothing, reset},
-		{"a hidden reset, quarantine", unrelated, quarantined, nothing, reset},
-		{"the entry is removed, ingress denied", unrelated, ingressDenied, nothing, forget},
-		{"the entry is removed, quarantine", unrelated, quarantined, nothing, forget},
+		{"a hidden reset, ingress denied", unrelated, ingressDenied, nothing, reset, false},
+		{"a hidden reset, quarantine", unrelated, quarantined, nothing, reset, false},
+		{"the entry is removed, ingress denied", unrelated, ingressDenied, nothing, forget, false},
+		{"the entry is removed, quarantine", unrelated, quarantined, nothing, forget, false},
 		{"the class of the other direction is remembered", webMayConnect, webMayConnect + ingressDenied, nothing, func(t *testing.T, v *victim) {
 			v.rememberBack(t)
 			v.forget(t)
-		}},
-		{"a reset on the way, before it is denied", unrelated, ingressDenied, pickUp, nothing},
-		{"a reset on the way, before a quarantine", unrelated, quarantined, pickUp, nothing},
-		{"picked up from either end", unrelated, quarantined, pickUp, forget},
+		}, false},
+		{"a reset on the way, before it is denied", unrelated, ingressDenied, pickUp, nothing, true},
+		{"a reset on the way, before a quarantine", unrelated, quarantined, pickUp, nothing, true},
+		{"picked up from either end", unrelated, quarantined, pickUp, forget, false},
 	} {
 		for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
 			t.Run(tc.name+", "+family.String(), func(t *testing.T) {
 				c.Enforce(t, agent, "policies", tc.before)
-				v := openVictim(t, c, agent, family)
+				v := openVictim(t, c, agent, family, pickupPort)
 				tc.whileAllowed(t, v)
 				blocked := func(m lab.Metrics) float64 { return m.Sum("netpol_conntrack_blocked_total") }
 				already := blocked(labtest.Metrics(t, agent))
@@ -159,7 +161,7 @@ func TestBlockedConnectionsStayBlocked(t *testing.T) {
 					t.Error("no connection was blocked")
 				}
 				tc.whenItIsBlocked(t, v)
-				v.expectSilence(t)
+				v.expectSilence(t, tc.tracked)
 			})
 		}
 	}
@@ -173,9 +175,10 @@ func pickUp(t *testing.T, v *victim) {
 	say(t, v.client, v.server)
 }
 
-func openVictim(t *testing.T, c *labtest.Cluster, agent *lab.Agent, family lab.Family) *victim {
+// openVictim opens a connection to a port of x/web.
+func openVictim(t *testing.T, c *labtest.Cluster, agent *lab.Agent, family lab.Family, port uint16) *victim {
 	t.Helper()
-	at := netip.AddrPortFrom(c.Hosts["x/web"].Addr(family), pickupPort)
+	at := netip.AddrPortFrom(c.Hosts["x/web"].Addr(family), port)
 	listener, err := c.Hosts["x/web"].Listen(at)
 	if err != nil {
 		t.Fatal(err)
@@ -196,33 +199,103 @@ func openVictim(t *testing.T, c *labtest.Cluster, agent *lab.Agent, family lab.F
 	return &victim{c, agent, family, client.(*net.TCPConn), server.(*net.TCPConn)}
 }
 
-// expectSilence has both ends send, until the server has sent the same several times without an
-// answer: for longer than the kernel keeps the entry of a connection that was reset.
-func (v *victim) expectSilence(t *testing.T) {
+// expectSilence has both ends send: the agent drops what the server sends, or, if the kernel still
+// tracks the connection, the kernel does.
+func (v *victim) expectSilence(t *testing.T, tracked bool) {
 	t.Helper()
 	word := []byte("what was denied")
-	arrived, err := v.Hosts["y/client"].Capture(func(packet []byte) bool { return bytes.Contains(packet, word) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	back, err := v.Hosts["x/web"].Capture(func(packet []byte) bool { return bytes.Contains(packet, word) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, end := range []net.Conn{v.server, v.client} {
-		if _, err := end.Write(word); err != nil {
+	arrivals := func(host string) *lab.Capture {
+		capture, err := v.Hosts[host].Capture(func(packet []byte) bool { return bytes.Contains(packet, word) })
+		if err != nil {
 			t.Fatal(err)
 		}
+		return capture
 	}
-	const enough = 4 // after three seconds
-	if err := labtest.Within(t, func() bool {
-		return arrived.Count() > 0 || back.Count() > 0 || retransmitted(t, v.server) >= enough
-	}); err != nil {
-		t.Fatal(err)
+	atClient, atServer := arrivals("y/client"), arrivals("x/web")
+	dropped := func() float64 {
+		return labtest.Metrics(t, v.agent).Sum("netpol_late_packets_total", "protocol", "TCP", "verdict", "drop")
 	}
-	if arrived.Count() > 0 || back.Count() > 0 {
-		t.Errorf("%d packets arrived at the client and %d at the server", arrived.Count(), back.Count())
+	before := dropped()
+	send := func(conn net.Conn, isDropped func() bool) {
+		if _, err := conn.Write(word); err != nil {
+			t.Fatal(err)
+		}
+		if err := labtest.Within(t, func() bool { return atClient.Count() > 0 || atServer.Count() > 0 || isDropped() }); err != nil {
+			t.Fatal("what was sent is neither delivered nor dropped")
+		}
 	}
+	send(v.server, func() bool { return !tracked && dropped() > before || tracked && retransmitted(t, v.server) > 1 })
+	send(v.client, func() bool { return retransmitted(t, v.client) > 1 })
+	if atClient.Count() > 0 || atServer.Count() > 0 {
+		t.Errorf("%d packets arrived at the client and %d at the server", atClient.Count(), atServer.Count())
+	}
+}
+
+// TestAssociationsThatArePickedUp sends packets of SCTP that the kernel tracks without having seen
+// the association begin. They pass if policies allow both directions.
+func TestAssociationsThatArePickedUp(t *testing.T) {
+	c := labtest.NewCluster(t, 1, "x/web@1 app=web", "y/client@1")
+	agent := c.Start(t)[0]
+	const init, heartbeat = 1, 4
+	port := uint16(20000)
+	for _, tc := range []struct {
+		name, policies string
+		chunk          byte
+		passes         bool
+	}{
+		{"a heartbeat, allowed", unrelated, heartbeat, true},
+		{"a heartbeat of a server that the client may not connect to", ingressDenied, heartbeat, false},
+		{"a heartbeat to a client in quarantine", quarantined, heartbeat, false},
+		{"the server begins", ingressDenied, init, true},
+	} {
+		c.Enforce(t, agent, "policies", tc.policies)
+		for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
+			t.Run(tc.name+", "+family.String(), func(t *testing.T) {
+				port++
+				v := &victim{Cluster: c, agent: agent, family: family}
+				arrived, err := c.Hosts["y/client"].Capture(func(packet []byte) bool {
+					return bytes.Contains(packet, binary.BigEndian.AppendUint16(nil, port)) && labtest.IsFrom(packet, c.Hosts["x/web"])
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				before := labtest.Metrics(t, agent)
+				if err := c.Hosts["x/web"].SendIP(packetBetween(v, "x/web", "y/client", protoSCTP, sctp(port, tc.chunk))); err != nil {
+					t.Fatal(err)
+				}
+				dropped := func(m lab.Metrics) float64 {
+					return m.Sum("netpol_late_packets_total", "protocol", "SCTP", "verdict", "drop")
+				}
+				if err := labtest.Within(t, func() bool {
+					return arrived.Count() > 0 || dropped(labtest.Metrics(t, agent)) > dropped(before)
+				}); err != nil {
+					t.Fatal("the packet is neither delivered nor counted")
+				}
+				if got := arrived.Count() > 0; got != tc.passes {
+					t.Errorf("delivered: %v, want %v", got, tc.passes)
+				}
+			})
+		}
+	}
+}
+
+const protoSCTP = 132
+
+// sctp is a packet of SCTP from a port with one chunk, and its checksum.
+func sctp(port uint16, chunk byte) []byte {
+	const init = 1
+	packet := binary.BigEndian.AppendUint16(nil, port)
+	packet = binary.BigEndian.AppendUint16(packet, 40000)
+	tag := uint32(7)
+	body := []byte{chunk, 0, 0, 12, 0, 1, 0, 8, 0, 0, 0, 0} // of a heartbeat
+	if chunk == init {
+		tag = 0
+		body = []byte{chunk, 0, 0, 20, 0, 0, 0, 9, 0, 0, 16, 0, 0, 1, 0, 1, 0, 0, 0, 1}
+	}
+	packet = binary.BigEndian.AppendUint32(packet, tag)
+	packet = append(append(packet, 0, 0, 0, 0), body...)
+	binary.LittleEndian.PutUint32(packet[8:], crc32.Checksum(packet, crc32.MakeTable(crc32.Castagnoli)))
+	return packet
 }
 
 // packetBetween is a packet from one host to another one.
