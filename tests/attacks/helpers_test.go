@@ -49,6 +49,7 @@ table inet helpers {
 				t.Fatal(err)
 			}
 			defer listener.Close()
+			passive(t, control, data) // the helper reads lines that begin after another one
 			passive(t, control, data)
 			c.Enforce(t, agent, "policies", only("{port: 21}"))
 			to := netip.AddrPortFrom(web.Addr(family), data)
