@@ -223,7 +223,7 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 	}
 	q := policy.Query{Packet: p, ToHost: in.ToHost, Learned: e.cfg.Learned, Defer: true, AwaitSource: !in.Last}
 	eitherWay := in.eitherWay(p)
-	d, q, audited := evaluate(s, q, eitherWay)
+	d, audited := evaluate(s, &q, eitherWay)
 	if senders.severalPods() && d.Reason != policy.UnknownPod {
 		d = senders.evaluate(s, q)
 		if !d.Allowed() && !in.Last && p.Src.Addr().IsGlobalUnicast() {
@@ -241,9 +241,9 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 			return Drop // the packet that waits is decided
 		}
 		q.AwaitSource = false
-		d, q, _ = evaluate(s, q, eitherWay)
-	} else if in.Pending && s.Endpoint(p.Src.Addr()) != nil {
-		e.sources.known(p.Src.Addr())
+		d, audited = evaluate(s, &q, eitherWay)
+	} else if in.Pending {
+		e.noteKnown(s, p)
 	}
 	if d.Reason == policy.UnknownPod || d.Reason == policy.NotEvaluated {
 		return e.undecided(p, d, s, in, at)
@@ -276,15 +276,24 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 	return Drop
 }
 
-// evaluate decides about q, and returns the query that the decision is about, and whether that of
-// audited policies may be another one.
-func evaluate(s *policy.Snapshot, q policy.Query, eitherWay bool) (policy.Decision, policy.Query, bool) {
+// evaluate decides about q, and reports whether the decision of audited policies may be another
+// one. If either end may have opened the connection, q becomes the query that decides, and audited
+// policies do not matter: they count attempts.
+func evaluate(s *policy.Snapshot, q *policy.Query, eitherWay bool) (d policy.Decision, audited bool) {
 	if eitherWay {
-		d, q := s.EvaluateLate(q)
-		return d, q, false // audited policies count attempts only
+		d, *q = s.EvaluateLate(*q)
+		return d, false
 	}
-	d, audited := s.EvaluateAudited(q)
-	return d, q, audited
+	return s.EvaluateAudited(*q)
+}
+
+// noteKnown is called for a packet that has waited, perhaps because one of its ends was unknown.
+func (e *Enforcer) noteKnown(s *policy.Snapshot, p packet.Packet) {
+	for _, addr := range [...]netip.Addr{p.Src.Addr(), p.Dst.Addr()} {
+		if s.Endpoint(addr) != nil {
+			e.sources.known(addr)
+		}
+	}
 }
 
 // recordAudited records a decision with that of audited policies.
