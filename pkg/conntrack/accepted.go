@@ -36,9 +36,8 @@ func newAccepted(wake func()) *accepted {
 	}
 }
 
-// add records the class of p. It does not allocate.
-func (a *accepted) add(p packet.Packet) {
-	hash := p.Hash(a.seed)
+// add records a class, of which hash is a hash. It does not allocate.
+func (a *accepted) add(c class, hash uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := &a.recent[hash%recentClasses]
@@ -48,7 +47,7 @@ func (a *accepted) add(p packet.Packet) {
 		a.lost = true
 	default:
 		*r = hash
-		a.list = append(a.list, classOf(p))
+		a.list = append(a.list, c)
 		if len(a.list) == cap(a.list)/2 {
 			a.wake()
 		}

@@ -71,7 +71,7 @@ const (
 	maxChanged = 1 << 16
 )
 
-// Verdict is what happens to an established connection.
+// Verdict is what happens to an established connection. A stricter one is less than others.
 type Verdict uint8
 
 const (
@@ -223,10 +223,16 @@ func (b *Blocker) Set(evaluate Evaluator, change Change) {
 
 // Accepted reports that a packet is accepted now that may open a connection. It must be
 // called for each, except that packets of its class may be accepted without a call for
-// Config.AcceptedFor. It neither blocks nor allocates.
-func (b *Blocker) Accepted(p packet.Packet) {
-	if !b.deaf.Load() {
-		b.accepted.add(p)
+// Config.AcceptedFor. eitherWay reports that the kernel begins with the packet to track a
+// connection that its receiver may have opened. Accepted neither blocks nor allocates.
+func (b *Blocker) Accepted(p packet.Packet, eitherWay bool) {
+	if b.deaf.Load() {
+		return
+	}
+	b.accepted.add(classOf(p), p.Hash(b.accepted.seed))
+	if eitherWay {
+		back := p.Swapped()
+		b.accepted.add(swappedClassOf(p), ^back.Hash(b.accepted.seed))
 	}
 }
 

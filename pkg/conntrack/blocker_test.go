@@ -240,11 +240,56 @@ func TestPassReportsConnectionsToTheNode(t *testing.T) {
 	}
 }
 
-func TestPassKeepsExpectedConnections(t *testing.T) {
+// TestPassBlocksExpectedConnections: the other connection, of which a helper has derived it, may
+// be allowed, or denied by now, but this one has ports of its own.
+func TestPassBlocksExpectedConnections(t *testing.T) {
 	b, f := newFake(t)
 	f.add(packet.TCP, "10.0.0.1:40000", "10.0.0.2:80").status = statusExpected
-	if err := b.pass(testContext(t), always(Block, nil)); err != nil || f.marks()[0] != 0 {
+	if err := b.pass(testContext(t), always(Block, nil)); err != nil || f.marks()[0] != DefaultMark {
 		t.Errorf("mark %#x, %v", f.marks()[0], err)
+	}
+}
+
+// TestPickedUpConnections has one that the kernel tracks as a connection of the server, the way
+// that it was picked up, and one that it has seen begin.
+func TestPickedUpConnections(t *testing.T) {
+	from := func(src string) Evaluator {
+		return func(p packet.Packet, _ bool) Verdict {
+			if p.Src.Addr().String() == src {
+				return Block
+			}
+			return Unblock
+		}
+	}
+	for _, tt := range []struct {
+		name     string
+		src, dst string
+		evaluate Evaluator
+		want     []uint32 // picked up, not picked up
+	}{
+		{"allowed", "10.0.0.2:80", "10.0.0.1:40000", always(Unblock, nil), []uint32{0, 0}},
+		{"the client is denied", "10.0.0.2:80", "10.0.0.1:40000", from("10.0.0.1"), []uint32{DefaultMark, 0}},
+		{"the server is denied", "10.0.0.2:80", "10.0.0.1:40000", from("10.0.0.2"), []uint32{DefaultMark, DefaultMark}},
+		{"IPv6", "[fd00::2]:80", "[fd00::1]:40000", from("fd00::1"), []uint32{DefaultMark, 0}},
+		{"of the node, which may always connect", "192.0.2.1:40000", "10.0.0.2:80", from("10.0.0.2"), []uint32{0, 0}},
+		{"to the node", "10.0.0.2:80", "192.0.2.1:40000", from("10.0.0.2"), []uint32{DefaultMark, DefaultMark}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b, f := newFake(t)
+			f.add(packet.TCP, tt.src, tt.dst).pickedUp = true
+			f.add(packet.TCP, tt.src, tt.dst)
+			for range 2 {
+				if err := b.pass(testContext(t), tt.evaluate); err != nil {
+					t.Fatal(err)
+				}
+				if got := f.marks(); !slices.Equal(got, tt.want) {
+					t.Errorf("marks %#x, want %#x", got, tt.want)
+				}
+			}
+			if err := b.pass(testContext(t), always(Unblock, nil)); err != nil || !slices.Equal(f.marks(), []uint32{0, 0}) {
+				t.Errorf("marks %#x after they are allowed, %v", f.marks(), err)
+			}
+		})
 	}
 }
 

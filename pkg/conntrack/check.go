@@ -60,13 +60,11 @@ func (b *Blocker) check(ctx context.Context, evaluate Evaluator, change Change) 
 
 // filters selects the connections that may have been accepted without being evaluated.
 func (c *Change) filters() (filters []filter) {
-	for _, a := range c.Opened {
-		filters = append(filters, opened(a))
+	// Those that the kernel has picked up are tracked from either end.
+	for _, a := range slices.Concat(c.Opened, c.Answered) {
+		filters = append(filters, opened(a), answered(a))
 	}
-	for _, a := range c.Answered {
-		filters = append(filters, answered(a))
-	}
-	return filters
+	return unique(filters)
 }
 
 // listAgain has the connections of f listed at a time. If there are too many filters, it
@@ -133,6 +131,9 @@ func (b *Blocker) filters(classes []uint32) []filter {
 	count := make(map[filter]int)
 	ends := func(i uint32) (client, server filter) {
 		p := b.known.slots[i].packet()
+		if b.known.slots[i].swapped {
+			return answered(p.Src.Addr()), opened(p.Dst.Addr())
+		}
 		return opened(p.Src.Addr()), answered(p.Dst.Addr())
 	}
 	for _, i := range classes {

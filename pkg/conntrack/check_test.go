@@ -62,6 +62,21 @@ func (w world) evaluate() Evaluator {
 	}
 }
 
+// evaluation is the verdict on the connection of p. Of one that was picked up, either end may be
+// the client: it is denied, or undecided, if a connection of one of them is.
+func evaluation(evaluate Evaluator, p packet.Packet, pickedUp bool) Verdict {
+	verdicts := []Verdict{evaluate(p, false)}
+	if pickedUp {
+		verdicts = append(verdicts, evaluate(packet.Packet{Src: p.Dst, Dst: p.Src, Proto: p.Proto}, false))
+	}
+	for _, v := range []Verdict{Block, Keep, Unblock} {
+		if slices.Contains(verdicts, v) {
+			return v
+		}
+	}
+	return Unselected
+}
+
 // life is a random life of a node.
 type life struct {
 	t      *testing.T
@@ -88,17 +103,21 @@ func (l *life) connect(evaluate Evaluator) func() {
 		Dst:   netip.AddrPortFrom(dst, uint16(80+l.random.IntN(4))),
 		Proto: []packet.Proto{packet.TCP, packet.UDP, packet.SCTP}[l.random.IntN(3)],
 	}
-	v := evaluate(p, false)
+	pickedUp := p.Proto == packet.TCP && l.random.IntN(3) == 0
+	v := evaluation(evaluate, p, pickedUp)
 	if !v.unblocks() {
 		return func() {}
 	}
-	if until := l.closed[classOf(p)]; v == Unblock && (until.Before(time.Now()) || p.Proto == packet.SCTP) {
-		l.b.Accepted(p)
+	if pickedUp && v == Unblock {
+		l.b.Accepted(p, true)
+	} else if until := l.closed[classOf(p)]; v == Unblock && (until.Before(time.Now()) || p.Proto == packet.SCTP) {
+		l.b.Accepted(p, false)
 		l.closed[classOf(p)] = time.Now().Add(l.b.acceptedFor)
 	}
 	return func() {
 		l.f.edit(func() {
 			e := l.f.add(p.Proto, p.Src.String(), p.Dst.String())
+			e.pickedUp = pickedUp
 			l.want[string(e.key.tuple)] = false
 		})
 	}
@@ -141,7 +160,7 @@ func (l *life) settle() {
 	l.f.edit(func() {
 		for _, e := range l.f.rows {
 			p, _ := e.first()
-			switch v := evaluate(p, false); {
+			switch v := evaluation(evaluate, p, e.pickedUp); {
 			case v.blocks():
 				l.want[string(e.key.tuple)] = true
 			case v.unblocks():
@@ -257,7 +276,7 @@ func TestFailedCheckLeadsToAPass(t *testing.T) {
 		b.Set(always(Unblock, nil), Change{All: true})
 		time.Sleep(2 * minPassInterval)
 		p := packet.Packet{Src: netip.MustParseAddrPort("10.0.0.1:1"), Dst: netip.MustParseAddrPort("10.0.0.2:80"), Proto: packet.TCP}
-		b.Accepted(p)
+		b.Accepted(p, false)
 		f.edit(func() {
 			f.add(packet.TCP, p.Src.String(), p.Dst.String())
 			f.refused = errors.New("not permitted")
@@ -287,7 +306,7 @@ func TestAPassKeepsRememberedClasses(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		b.Accepted(packet.Packet{Src: netip.MustParseAddrPort("10.0.0.1:1"), Dst: netip.MustParseAddrPort("10.0.0.2:80"), Proto: packet.TCP})
+		b.Accepted(packet.Packet{Src: netip.MustParseAddrPort("10.0.0.1:1"), Dst: netip.MustParseAddrPort("10.0.0.2:80"), Proto: packet.TCP}, false)
 		time.Sleep(time.Hour)
 		apply(Unblock) // is a pass
 		time.Sleep(b.acceptedFor)
@@ -479,7 +498,7 @@ func TestAcceptedDoesNotAllocate(t *testing.T) {
 			Src:   netip.MustParseAddrPort("10.0.0.1:1"),
 			Dst:   netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), port),
 			Proto: packet.TCP,
-		})
+		}, port%2 == 0)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

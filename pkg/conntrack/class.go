@@ -12,10 +12,22 @@ type class struct {
 	src, dst [16]byte
 	port     uint16 // of the destination, 0 if the protocol has none
 	proto    packet.Proto
+	// swapped is set if the kernel tracks the connections from the other end: it picked them up
+	// from a packet of dst. Policies must allow these in both directions, so their
+	// connections are in two classes.
+	swapped bool
 }
 
 func classOf(p packet.Packet) class {
 	return class{src: p.Src.Addr().As16(), dst: p.Dst.Addr().As16(), port: p.Dst.Port(), proto: p.Proto}
+}
+
+// swappedClassOf returns the class that a connection is in, too, that the kernel has picked up
+// from p.
+func swappedClassOf(p packet.Packet) class {
+	c := classOf(p.Swapped())
+	c.swapped = true
+	return c
 }
 
 // packet returns a first packet of the class, with source port 0.

@@ -59,6 +59,7 @@ type entry struct {
 	mark     uint32
 	status   uint32
 	bytes    uint64 // in both directions, 0 if the kernel does not count them
+	pickedUp bool   // the kernel has begun to track it in the middle: either end may have opened it
 	key      key
 	replies  []byte // content of the attribute CTA_TUPLE_REPLY
 }
@@ -125,6 +126,10 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 			return getUint32(value, &e.mark)
 		case attrCounters, attrReplies:
 			return nlattr.Each(value, e.addCounter)
+		case attrProtocol:
+			var ok bool
+			e.pickedUp, ok = isPickedUp(value)
+			return ok
 		case attrZone:
 			e.key.zone = value
 		case attrID:
@@ -133,6 +138,31 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 		return true
 	})
 	return e, ok && e.original.addr.IsValid() && e.reply.addr.IsValid()
+}
+
+// isPickedUp reports whether the content of CTA_PROTOINFO is that of a connection of TCP that the
+// kernel has picked up in the middle. Those of which it has seen the beginning have other flags
+// at first. A flowtable adds the flag BE_LIBERAL, so a connection without window scaling, which
+// is rare, looks picked up afterwards.
+func isPickedUp(info []byte) (pickedUp, ok bool) {
+	const known = tcpWindowScale | tcpPickedUp
+	ends := 0
+	ok = nlattr.Each(info, func(typ uint16, value []byte) bool {
+		if typ != attrProtocolTCP {
+			return true
+		}
+		return nlattr.Each(value, func(typ uint16, value []byte) bool {
+			switch {
+			case typ != attrTCPFlagsOriginal && typ != attrTCPFlagsReply:
+			case len(value) < 2:
+				return false
+			case value[0]&known == tcpPickedUp:
+				ends++
+			}
+			return true
+		})
+	})
+	return ends == 2, ok
 }
 
 func (e *entry) addCounter(typ uint16, value []byte) bool {

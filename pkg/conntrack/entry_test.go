@@ -214,3 +214,53 @@ func FuzzDecodeEntry(f *testing.F) {
 		}
 	})
 }
+
+// tcpInfo is the content of CTA_PROTOINFO with the flags of both ends.
+func tcpInfo(t *testing.T, original, reply byte) []byte {
+	t.Helper()
+	ae := netlink.NewAttributeEncoder()
+	ae.Nested(attrProtocolTCP, func(ae *netlink.AttributeEncoder) error {
+		ae.Uint8(attrTCPState, tcpEstablished)
+		ae.Bytes(attrTCPFlagsOriginal, []byte{original, 0})
+		ae.Bytes(attrTCPFlagsReply, []byte{reply, 0})
+		return nil
+	})
+	b, err := ae.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestPickedUpFlags(t *testing.T) {
+	// Of net/netfilter/nf_conntrack_tcp.h.
+	const windowScale, sack, closeInit, liberal, unacknowledged, maxAck = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+	for _, tt := range []struct {
+		name            string
+		original, reply byte
+		want            bool
+	}{
+		{"picked up", sack | liberal, sack | liberal, true},
+		{"picked up, with data and a FIN since then", sack | liberal | unacknowledged | maxAck, sack | liberal | closeInit, true},
+		{"usual", windowScale | sack, windowScale | sack, false},
+		{"without SACK", windowScale, windowScale, false},
+		{"without options", 0, 0, false},
+		{"before the reply", windowScale | sack, 0, false},
+		{"offloaded once", windowScale | sack | liberal, windowScale | sack | liberal, false},
+		{"offloaded once, without SACK", windowScale | liberal, windowScale | liberal, false},
+		{"offloaded once, a server without window scaling", windowScale | sack | liberal, sack | liberal, false},
+		{"offloaded once, without options", liberal, liberal, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, ok := isPickedUp(tcpInfo(t, tt.original, tt.reply)); got != tt.want || !ok {
+				t.Errorf("flags %#x and %#x: %v, %v, want %v", tt.original, tt.reply, got, ok, tt.want)
+			}
+		})
+	}
+	if got, ok := isPickedUp(nil); got || !ok {
+		t.Errorf("without attributes: %v, %v", got, ok)
+	}
+	if _, ok := isPickedUp([]byte{12, 0, 1, 0, 5, 0, attrTCPFlagsReply, 0, 10}); ok {
+		t.Error("half of the flags are accepted")
+	}
+}

@@ -39,6 +39,8 @@ const (
 	// IP_CT_TCP_FLAG_SACK_PERM and IP_CT_TCP_FLAG_BE_LIBERAL, because it does not know
 	// their windows.
 	tcpPickedUp = 0x0a
+	// tcpWindowScale is IP_CT_TCP_FLAG_WINDOW_SCALE.
+	tcpWindowScale = 0x01
 )
 
 const (
@@ -58,13 +60,16 @@ type replacement struct {
 	replies []byte // content of CTA_TUPLE_REPLY
 	status  uint32
 	mark    uint32
+	// pickedUp is that of the entry. The kernel knows the windows of the replacement as
+	// little in any case.
+	pickedUp bool
 }
 
 // change returns what blocks or unblocks e. It stays valid.
 func (e entry) change(block bool) change {
 	ch := change{key: e.key.clone(), block: block}
 	if block && e.offloaded() {
-		ch.offloaded = &replacement{key: ch.key, replies: bytes.Clone(e.replies), status: e.status, mark: e.mark}
+		ch.offloaded = &replacement{key: ch.key, replies: bytes.Clone(e.replies), status: e.status, mark: e.mark, pickedUp: e.pickedUp}
 	}
 	return ch
 }
@@ -123,7 +128,7 @@ func (r replacement) message() ([]byte, error) {
 	ae.Uint32(attrStatus, r.status&(statusSeenReply|statusAssured)|statusConfirmed)
 	if original.proto == packet.TCP {
 		ae.Uint32(attrTimeout, tcpTimeout)
-		ae.Nested(attrProtocol, encodeEstablished)
+		ae.Nested(attrProtocol, r.encodeEstablished)
 	} else {
 		ae.Uint32(attrTimeout, otherTimeout)
 	}
@@ -133,11 +138,15 @@ func (r replacement) message() ([]byte, error) {
 }
 
 // encodeEstablished encodes CTA_PROTOINFO of an established connection of TCP.
-func encodeEstablished(ae *netlink.AttributeEncoder) error {
+func (r replacement) encodeEstablished(ae *netlink.AttributeEncoder) error {
+	flags := byte(tcpPickedUp)
+	if !r.pickedUp {
+		flags |= tcpWindowScale // without a factor
+	}
 	ae.Nested(attrProtocolTCP, func(ae *netlink.AttributeEncoder) error {
 		ae.Uint8(attrTCPState, tcpEstablished)
-		ae.Bytes(attrTCPFlagsOriginal, []byte{tcpPickedUp, tcpPickedUp})
-		ae.Bytes(attrTCPFlagsReply, []byte{tcpPickedUp, tcpPickedUp})
+		ae.Bytes(attrTCPFlagsOriginal, []byte{flags, flags})
+		ae.Bytes(attrTCPFlagsReply, []byte{flags, flags})
 		return nil
 	})
 	return nil

@@ -161,6 +161,26 @@ func TestKernelReplacesEntries(t *testing.T) {
 	}
 }
 
+// TestKernelReplacementsKeepTheirDirection: a connection that the kernel has seen begin does not
+// look picked up afterwards, and one that was picked up does.
+func TestKernelReplacementsKeepTheirDirection(t *testing.T) {
+	for _, pickedUp := range []bool{false, true} {
+		enterNamespace(t)
+		k := realTable(t)
+		insert(t, k, direct(packet.TCP, "10.0.0.1:40000", "10.0.0.2:80"))
+		before := offloaded(t, k)
+		for range 2 {
+			before.pickedUp = pickedUp
+			if err := blockOffloaded(k, *before.change(true).offloaded, DefaultMark); err != nil {
+				t.Fatal(err)
+			}
+			if before = offloaded(t, k); before.pickedUp != pickedUp {
+				t.Errorf("picked up: %v, want %v", before.pickedUp, pickedUp)
+			}
+		}
+	}
+}
+
 // faster is a table in which another entry is first.
 type faster struct {
 	*kernelTable

@@ -143,7 +143,7 @@ func (b *Blocker) plan(t table, f filter, evaluate Evaluator, changes *[]change,
 		if f.end.IsValid() {
 			b.unfiltered.listed(f, e)
 		}
-		v, err := verdict(e, b.local, evaluate)
+		v, err := b.evaluate(e, evaluate)
 		if err != nil {
 			faults.add(err)
 		}
@@ -151,9 +151,6 @@ func (b *Blocker) plan(t table, f filter, evaluate Evaluator, changes *[]change,
 		block := v.blocks() || isBlocked && !v.unblocks()
 		if block != isBlocked || block && e.offloaded() {
 			*changes = append(*changes, e.change(block))
-		}
-		if p, ok := e.first(); ok && v != Unselected && e.status&statusExpected == 0 {
-			b.known.note(classOf(p), v, isBlocked)
 		}
 		if count++; count%pieceLen == 0 {
 			between()
@@ -200,17 +197,28 @@ func (b *Blocker) make(t table, ch change) error {
 	return t.setMark(ch.key, b.mark, b.mark)
 }
 
-// verdict evaluates e, unless it is a connection that must not be blocked.
-func verdict(e entry, local addrSet, evaluate Evaluator) (Verdict, error) {
-	if e.status&statusExpected != 0 {
-		// It was expected by another connection, which was evaluated.
-		return Keep, nil
-	}
+// evaluate evaluates e, and notes its classes. A connection that the kernel has picked up is
+// evaluated as one of either end, and the stricter verdict is that on the connection.
+func (b *Blocker) evaluate(e entry, evaluate Evaluator) (Verdict, error) {
 	p, ok := e.first()
 	if !ok {
 		return Keep, nil
 	}
-	return ask(evaluate, p, local)
+	v, err := b.evaluateAs(p, classOf(p), e, evaluate)
+	if !e.pickedUp || b.local.has(p.Src.Addr()) {
+		return v, err
+	}
+	back, err2 := b.evaluateAs(p.Swapped(), swappedClassOf(p), e, evaluate)
+	return min(v, back), errors.Join(err, err2)
+}
+
+// evaluateAs evaluates e as the connection that p, of class c, has opened, and notes the class.
+func (b *Blocker) evaluateAs(p packet.Packet, c class, e entry, evaluate Evaluator) (Verdict, error) {
+	v, err := ask(evaluate, p, b.local)
+	if v != Unselected {
+		b.known.note(c, v, e.mark&b.mark != 0)
+	}
+	return v, err
 }
 
 // ask evaluates the connection that p opened. It turns a panic of evaluate into an error:

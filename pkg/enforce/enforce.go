@@ -45,8 +45,9 @@ type Config struct {
 	// Flows records decisions. Nil records none.
 	Flows *flows.Recorder
 	// Accepted is called, from any goroutine, for each packet that is accepted and has
-	// addresses, before its verdict is known. It may be nil.
-	Accepted func(packet.Packet)
+	// addresses, before its verdict is known. eitherWay reports that either end may have
+	// opened its connection. It may be nil.
+	Accepted func(p packet.Packet, eitherWay bool)
 	// LogDenied logs denied packets, at most ten a second, and every ten seconds how
 	// many were not logged. The same goes, apart from it, for packets that audited
 	// policies would deny.
@@ -122,7 +123,9 @@ type Input struct {
 	// Link is the index of the interface by which it came in, 0 for none.
 	Link uint32
 	// Marked is set if the packet is an ICMP error sent by a pod that conntrack relates
-	// to an established connection, which may be a connection of other pods.
+	// to an established connection, which may be a connection of other pods; and, of other
+	// protocols than ICMP, if conntrack begins with the packet to track a connection that
+	// it may not have opened.
 	Marked bool
 	// Pending is set if the result for the packet was Undecided or Unannounced before.
 	Pending bool
@@ -143,7 +146,7 @@ func (e *Enforcer) process(in Input, auditOnly bool) Result {
 	p, err := packet.Parse(in.Payload)
 	r := e.decide(p, err, in, auditOnly, start)
 	if err == nil && e.cfg.Accepted != nil && (r == Accept || r == Remember) {
-		e.cfg.Accepted(p)
+		e.cfg.Accepted(p, in.eitherWay(p))
 	}
 	if r == Drop || r == Accept || r == Remember {
 		e.metrics.observe(p, r, time.Since(start))
@@ -219,7 +222,8 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 		return Accept
 	}
 	q := policy.Query{Packet: p, ToHost: in.ToHost, Learned: e.cfg.Learned, Defer: true, AwaitSource: !in.Last}
-	d, audited := s.EvaluateAudited(q)
+	eitherWay := in.eitherWay(p)
+	d, audited := evaluate(s, &q, eitherWay)
 	if senders.severalPods() && d.Reason != policy.UnknownPod {
 		d = senders.evaluate(s, q)
 		if !d.Allowed() && !in.Last && p.Src.Addr().IsGlobalUnicast() {
@@ -230,21 +234,21 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 		if in.Pending {
 			return Unannounced
 		}
-		switch e.sources.admit(p, time.Now()) {
+		switch e.sources.admit(q.Packet, time.Now()) {
 		case admitted:
 			return Unannounced
 		case repeated:
 			return Drop // the packet that waits is decided
 		}
 		q.AwaitSource = false
-		d = s.Evaluate(q)
-	} else if in.Pending && s.Endpoint(p.Src.Addr()) != nil {
-		e.sources.known(p.Src.Addr())
+		d, audited = evaluate(s, &q, eitherWay)
+	} else if in.Pending {
+		e.noteKnown(s, p)
 	}
 	if d.Reason == policy.UnknownPod || d.Reason == policy.NotEvaluated {
 		return e.undecided(p, d, s, in, at)
 	}
-	if e.isLate(&p, in.Payload, at) {
+	if eitherWay || e.isLate(&p, in.Payload, at) {
 		return e.late(p, d)
 	}
 	if l := e.cfg.Logger.V(4); l.Enabled() {
@@ -270,6 +274,26 @@ func (e *Enforcer) decide(p packet.Packet, parseErr error, in Input, auditOnly b
 	}
 	e.denials.denied(p, d, s)
 	return Drop
+}
+
+// evaluate decides about q, and reports whether the decision of audited policies may be another
+// one. If either end may have opened the connection, q becomes the query that decides, and audited
+// policies do not matter: they count attempts.
+func evaluate(s *policy.Snapshot, q *policy.Query, eitherWay bool) (d policy.Decision, audited bool) {
+	if eitherWay {
+		d, *q = s.EvaluateLate(*q)
+		return d, false
+	}
+	return s.EvaluateAudited(*q)
+}
+
+// noteKnown is called for a packet that has waited, perhaps because one of its ends was unknown.
+func (e *Enforcer) noteKnown(s *policy.Snapshot, p packet.Packet) {
+	for _, addr := range [...]netip.Addr{p.Src.Addr(), p.Dst.Addr()} {
+		if s.Endpoint(addr) != nil {
+			e.sources.known(addr)
+		}
+	}
 }
 
 // recordAudited records a decision with that of audited policies.
@@ -327,7 +351,7 @@ func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snaps
 	if open {
 		d.Action = policy.Allow
 	}
-	if e.isLate(&p, in.Payload, at) {
+	if in.eitherWay(p) || e.isLate(&p, in.Payload, at) {
 		if open {
 			e.metrics.failure(failure, open) // it passed
 		}

@@ -86,7 +86,7 @@ func TestDecide(t *testing.T) {
 			tc.cfg.LogDenied = true
 			tc.cfg.Logger = logr.Discard()
 			var accepted, want []packet.Packet
-			tc.cfg.Accepted = func(p packet.Packet) { accepted = append(accepted, p) }
+			tc.cfg.Accepted = func(p packet.Packet, _ bool) { accepted = append(accepted, p) }
 			if p, err := packet.Parse(tc.payload); err == nil && tc.want == Accept {
 				want = append(want, p)
 			}
@@ -279,7 +279,7 @@ func TestImpossiblePairsHaveNoSeries(t *testing.T) {
 	const pairs = 13 // four protocols, hidden ones among them, and other in two families, two of ICMP, unknown
 	series := map[string]int{"packet_process_time": pairs, "packet_process_duration_microseconds": pairs, "packet_count": 2 * pairs,
 		"netpol_decisions_total": 14, "netpol_failure_policy_packets_total": 7,
-		"netpol_audit_undecided_packets_total": 1, "netpol_late_packets_total": 10, "netpol_names_refused_packets_total": 1}
+		"netpol_audit_undecided_packets_total": 1, "netpol_late_packets_total": 14, "netpol_names_refused_packets_total": 1}
 	for _, family := range gather(t, reg) {
 		if got, want := len(family.Metric), series[family.GetName()]; got != want {
 			t.Errorf("%s has %d series, want %d", family.GetName(), got, want)

@@ -2,7 +2,9 @@ package enforce
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,6 +116,61 @@ func TestLatePacketsAreNoAttempts(t *testing.T) {
 			}
 			if got := total(t, reg, "packet_count"); got != 3 {
 				t.Errorf("%d packets are counted, want 3", got)
+			}
+		})
+	}
+}
+
+// TestMarkedPacketsNeedBothDirections: the kernel marks packets that it tracks first, and that may
+// not have opened their connection. Policies allow some in their own direction alone.
+func TestMarkedPacketsNeedBothDirections(t *testing.T) {
+	sctp := func(src, dst netip.Addr, chunk byte) []byte {
+		return plain(src, dst, packet.SCTP, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, chunk, 0, 0, 4)
+	}
+	const init, heartbeat = 1, 4
+	fromServer := segment(isolated, open, 40000, ack) // from port 80
+	binary.BigEndian.PutUint16(fromServer[20:], 80)
+	for _, tc := range []struct {
+		name    string
+		cfg     Config
+		payload []byte
+		last    bool
+		want    Result
+		late    string
+		back    bool // connections of the receiver are reported as accepted, too
+	}{
+		{"a server whose client is allowed", Config{}, fromServer, false, Accept, "TCP/accept", true},
+		{"a server whose client is denied", Config{}, segment(isolated, open, 40000, ack), false, Drop, "TCP/drop", false},
+		{"an allowed client", Config{}, segment(open, isolated, 80, ack), false, Accept, "TCP/accept", true},
+		{"a denied client", Config{}, segment(open, isolated, 81, ack), false, Drop, "TCP/drop", false},
+		{"cut before the flags", Config{}, segment(isolated, open, 40000, ack)[:28], false, Drop, "hidden/drop", false},
+		{"an unknown client", Config{}, segment(tooNew, open, 40000, ack), false, Undecided, "", false},
+		{"an unknown client has waited", Config{}, segment(tooNew, open, 40000, ack), true, Drop, "TCP/drop", false},
+		{"an unknown client has waited, fail open", Config{FailOpenUnknownPacket: true}, segment(tooNew, open, 40000, ack), true, Accept, "TCP/accept", true},
+		{"an association goes on", Config{}, sctp(isolated, open, heartbeat), false, Drop, "SCTP/drop", false},
+		{"an association begins", Config{}, sctp(isolated, open, init), false, Accept, "", false},
+		{"a datagram is not late", Config{}, udp(netip.AddrPortFrom(isolated, 80), netip.AddrPortFrom(open, 53)), false, Drop, "UDP/drop", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var accepted []string
+			tc.cfg.Accepted = func(p packet.Packet, eitherWay bool) { accepted = append(accepted, fmt.Sprint(p, eitherWay)) }
+			e, reg, o := newObserved(snapshot(), tc.cfg)
+			if got := e.Decide(Input{Payload: tc.payload, Last: tc.last, Marked: true}); got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+			if tc.late != "" {
+				o.expectNoAttempt(t, reg)
+			}
+			if got := counted(t, reg, "netpol_late_packets_total"); got != tc.late {
+				t.Errorf("netpol_late_packets_total counts %q, want %q", got, tc.late)
+			}
+			p, _ := packet.Parse(tc.payload)
+			var want []string
+			if tc.want == Accept {
+				want = []string{fmt.Sprint(p, tc.back)}
+			}
+			if !slices.Equal(accepted, want) {
+				t.Errorf("reported as accepted %q, want %q", accepted, want)
 			}
 		})
 	}

@@ -49,7 +49,7 @@ type metrics struct {
 	packets   [len(protocolNames)][len(familyNames)]packetMetrics
 	decisions [2][4][2]prometheus.Counter // by allow, tier, direction
 	failures  [len(failureNames)][len(verdictNames)]prometheus.Counter
-	late      [len(protocolNames)][len(verdictNames)]prometheus.Counter // of protocols with a packet.Stage
+	late      [len(protocolNames)][len(verdictNames)]prometheus.Counter
 
 	namesRefused prometheus.Counter
 }
@@ -108,9 +108,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Help: "Packets denied that a policy would allow by a domain name if the address were not one that names do not match: of a pod, of a node, link-local, of a metadata service.",
 	})}
 	reg.MustRegister(m, count, decisions, failures, late, m.namesRefused)
-	for _, p := range []int{protoTCP, protoUDP, protoSCTP, protoICMP, protoICMPv6} {
+	for p, protocol := range protocolNames {
 		for v, verdict := range verdictNames {
-			m.late[p][v] = late.WithLabelValues(protocolNames[p], verdict)
+			m.late[p][v] = late.WithLabelValues(protocol, verdict)
 		}
 	}
 	for p, protocol := range protocolNames {

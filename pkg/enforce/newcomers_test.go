@@ -181,3 +181,37 @@ func testSourcesOfNewPodsWait(t *testing.T) {
 		t.Errorf("%d addresses have a window", n)
 	}
 }
+
+// TestLatePacketsWaitForEitherEnd: a late packet may belong to a connection that its receiver has
+// opened, which may be a new pod.
+func TestLatePacketsWaitForEitherEnd(t *testing.T) {
+	chain := &policy.Chain{Rules: []policy.Rule{
+		{Action: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "web"}, AnyPort: true,
+			Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespace: "x", Pods: labels.Everything()}}}},
+		{Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "web"}, Index: policy.Isolation, AnyPeer: true, AnyPort: true},
+	}}
+	peer, newPod := netip.MustParseAddr("10.0.1.9"), &policy.Endpoint{Namespace: "x", Name: "new"}
+	for name, payload := range map[string][]byte{"to a new pod": segment(isolated, peer, 40000, ack), "from a new pod": segment(peer, isolated, 80, ack)} {
+		t.Run(name, func(t *testing.T) {
+			e := New(Config{Registerer: prometheus.NewPedanticRegistry()})
+			e.Swap(policy.New(policy.Model{
+				Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{isolated: {Namespace: "x", Name: "isolated", Ingress: chain}}),
+				Newcomers: []*policy.Endpoint{newPod},
+			}))
+			in := Input{Payload: payload, Marked: true}
+			if got := e.Decide(in); got != Unannounced || e.sources.windows[peer] == nil {
+				t.Errorf("%d, and its address has a window: %v, want it to wait", got, e.sources.windows[peer] != nil)
+			}
+			in.Pending, in.Last = true, true
+			if got := e.Decide(in); got != Drop {
+				t.Errorf("one that has waited: %d, want it denied", got)
+			}
+			e.Swap(policy.New(policy.Model{Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
+				isolated: {Namespace: "x", Name: "isolated", Ingress: chain}, peer: newPod,
+			})}))
+			if got := e.Decide(in); got != Accept || len(e.sources.windows) != 0 {
+				t.Errorf("one whose pod is known: %d with %d windows, want it accepted", got, len(e.sources.windows))
+			}
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -42,11 +43,62 @@ func (c *Checker) checkUntracked() []Problem {
 	return []Problem{{Cause: Untracked, Message: "Rules of other software keep packets of pods from connection tracking (NOTRACK): replies to isolated pods are denied", Found: "netpol_untracked_packets_total grows"}}
 }
 
+// checkHelpers finds helpers of connection tracking, also those that kernels before 6.0 assign
+// by port.
+func checkHelpers(node Node) []Problem {
+	names, err := node.Helpers()
+	if err != nil {
+		return []Problem{unknown("helpers of connection tracking", err)}
+	}
+	const sysctl = "net/netfilter/nf_conntrack_helper"
+	if value, err := node.Sysctl(sysctl); err == nil && strings.TrimSpace(value) == "1" {
+		names = append(names, "net.netfilter.nf_conntrack_helper=1")
+	}
+	var problems []Problem
+	for _, name := range names {
+		problems = append(problems, Problem{Cause: Helper, Message: "The kernel reads protocols such as FTP to expect further connections: these need policies like all others", Found: name})
+	}
+	return problems
+}
+
+// Helpers implements Node.
+func (Host) Helpers() ([]string, error) {
+	const helper = 3 // NFT_OBJECT_CT_HELPER
+	var names []string
+	for family, word := range families {
+		err := listNetfilter(unix.NFT_MSG_GETOBJ, family, func(data []byte) {
+			var table, name string
+			kind := uint32(0)
+			for typ, value := range nlattr.All(data) {
+				switch typ {
+				case unix.NFTA_OBJ_TABLE:
+					table = unix.ByteSliceToString(value)
+				case unix.NFTA_OBJ_NAME:
+					name = unix.ByteSliceToString(value)
+				case unix.NFTA_OBJ_TYPE:
+					kind = number(value)
+				}
+			}
+			if kind == helper {
+				names = append(names, fmt.Sprintf("helper %s of table %s %s", name, word, table))
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// families are those whose tables packets of pods pass at the hooks of IP.
+var families = map[uint8]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}
+
 // Dropping implements Node. It keeps nothing of the other chains: a node can have tens of
 // thousands.
 func (Host) Dropping() ([]string, error) {
 	var names []string
-	for family, word := range map[uint8]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"} {
+	for family, word := range families {
 		err := listNetfilter(unix.NFT_MSG_GETCHAIN, family, func(data []byte) {
 			if name, ok := dropping(data); ok {
 				names = append(names, word+" "+name)

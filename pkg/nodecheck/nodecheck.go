@@ -41,6 +41,8 @@ type Node interface {
 	// Untracked returns how many packets of pods were decided though they are kept from
 	// connection tracking.
 	Untracked() (uint64, error)
+	// Helpers returns the helpers of connection tracking that tables of nftables name.
+	Helpers() ([]string, error)
 	// Programs returns what may send packets of pods on before they pass netfilter.
 	Programs() ([]string, error)
 }
@@ -68,6 +70,8 @@ const (
 	Firewall Cause = "firewall"
 	// Untracked means that other software keeps packets of pods from connection tracking.
 	Untracked Cause = "untracked"
+	// Helper means that connection tracking reads what connections carry, and expects others.
+	Helper Cause = "helper"
 	// OwnNode means that the pods of the agent's node name are not those of this machine.
 	OwnNode Cause = "own_node"
 	// PodInterface means that no interface leads to any pod.
@@ -82,7 +86,7 @@ const (
 	Unknown Cause = "unknown"
 )
 
-var causes = []Cause{BridgeNetfilter, DataPlane, Offload, PolicyEngine, Firewall, Untracked, OwnNode, PodInterface, PodRanges, Addresses, Queue, Unknown}
+var causes = []Cause{BridgeNetfilter, DataPlane, Offload, PolicyEngine, Firewall, Untracked, Helper, OwnNode, PodInterface, PodRanges, Addresses, Queue, Unknown}
 
 // Problem is what an operator should know of the node.
 type Problem struct {
@@ -183,7 +187,7 @@ func (c *Checker) Healthy() error {
 
 // look logs which problems of what is looked at every minute are new.
 func (c *Checker) look(ctx context.Context) {
-	found := slices.Concat(checkInterfaces(c.node), checkFlowtables(c.node), checkFirewalls(c.node), checkPrograms(c.node), c.checkUntracked())
+	found := slices.Concat(checkInterfaces(c.node), checkFlowtables(c.node), checkFirewalls(c.node), checkPrograms(c.node), c.checkUntracked(), checkHelpers(c.node))
 	log(ctx, without(found, c.changing))
 	c.changing = found
 }

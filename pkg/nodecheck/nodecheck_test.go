@@ -23,6 +23,7 @@ type fake struct {
 	interfaces, ports, chains []string
 	flowtables                []Flowtable
 	dropping, programs        []string
+	helpers                   []string
 	untracked                 uint64
 	sysctls                   map[string]string
 	err                       error
@@ -46,6 +47,8 @@ func (f fake) Flowtables() ([]Flowtable, error) { return f.flowtables, f.err }
 func (f fake) Dropping() ([]string, error) { return f.dropping, f.err }
 
 func (f fake) Untracked() (uint64, error) { return f.untracked, f.err }
+
+func (f fake) Helpers() ([]string, error) { return f.helpers, f.err }
 
 func (f fake) Programs() ([]string, error) { return f.programs, f.err }
 
@@ -88,9 +91,13 @@ func TestCheck(t *testing.T) {
 		"kube-proxy and ourself": {node: fake{chains: []string{"kube-network-policies", "kube-proxy", "KUBE-FORWARD", "KUBE-SERVICES"}}},
 		"a flowtable": {fake{flowtables: []Flowtable{{Table: "kube-proxy", Name: "fastpath", Devices: []string{"eth0"}}}},
 			[]string{"flowtable flowtable fastpath of table kube-proxy"}},
-		"Docker":     {fake{dropping: []string{"ip filter FORWARD"}}, []string{"firewall ip filter FORWARD"}},
-		"eBPF":       {fake{programs: []string{"XDP program at veth1"}}, []string{"data_plane XDP program at veth1"}},
-		"unreadable": {fake{err: errors.New("denied")}, slices.Repeat([]string{"unknown denied"}, 6)},
+		"Docker": {fake{dropping: []string{"ip filter FORWARD"}}, []string{"firewall ip filter FORWARD"}},
+		"eBPF":   {fake{programs: []string{"XDP program at veth1"}}, []string{"data_plane XDP program at veth1"}},
+		"FTP":    {fake{helpers: []string{"helper ftp of table ip x"}}, []string{"helper helper ftp of table ip x"}},
+		"helpers by port": {fake{sysctls: map[string]string{"net/netfilter/nf_conntrack_helper": "1\n"}},
+			[]string{"helper net.netfilter.nf_conntrack_helper=1"}},
+		"no helpers by port": {node: fake{sysctls: map[string]string{"net/netfilter/nf_conntrack_helper": "0\n"}}},
+		"unreadable":         {fake{err: errors.New("denied")}, slices.Repeat([]string{"unknown denied"}, 7)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -112,6 +119,7 @@ netpol_node_problems{cause="bridge_netfilter"} %d
 netpol_node_problems{cause="data_plane"} 0
 netpol_node_problems{cause="firewall"} 0
 netpol_node_problems{cause="flowtable"} %d
+netpol_node_problems{cause="helper"} 0
 netpol_node_problems{cause="own_node"} 0
 netpol_node_problems{cause="pod_interface"} 0
 netpol_node_problems{cause="pod_ranges"} 0
@@ -145,6 +153,7 @@ func (c *changing) Flowtables() ([]Flowtable, error)   { return c.now().Flowtabl
 func (c *changing) Sysctl(path string) (string, error) { return c.now().Sysctl(path) }
 func (c *changing) Dropping() ([]string, error)        { return c.now().Dropping() }
 func (c *changing) Untracked() (uint64, error)         { return c.now().Untracked() }
+func (c *changing) Helpers() ([]string, error)         { return c.now().Helpers() }
 func (c *changing) Programs() ([]string, error)        { return c.now().Programs() }
 
 // TestBridgeThatComesLater gives the node a bridge after the agent has started, as the first

@@ -96,6 +96,9 @@ type Packet struct {
 	Proto    Proto
 }
 
+// Swapped returns a packet from the destination of p to its source.
+func (p Packet) Swapped() Packet { return Packet{Src: p.Dst, Dst: p.Src, Proto: p.Proto} }
+
 // String returns the packet as "TCP 10.0.0.1:40000 -> 10.0.0.2:80".
 func (p Packet) String() string {
 	if !p.Proto.HasPorts() {

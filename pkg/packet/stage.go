@@ -49,8 +49,7 @@ func StageOf(p Packet, b []byte) Stage {
 			return Answer
 		}
 	case SCTP:
-		const chunk, init = 12, 1
-		late = len(header) > chunk && header[chunk] != init
+		late = len(header) > sctpChunk && header[sctpChunk] != sctpInit
 	case ICMP:
 		late = b[0]>>4 == 4 && len(header) > 0 && (isError(ICMP, header[0]) || isReply(ICMP, header[0]))
 	case ICMPv6:
@@ -60,6 +59,22 @@ func StageOf(p Packet, b []byte) Stage {
 		return Late
 	}
 	return First
+}
+
+// The type of the first chunk of SCTP, and its offset.
+const (
+	sctpChunk = 12
+	sctpInit  = 1
+)
+
+// OpensAssociation reports whether p, which Parse has read from b, certainly begins an
+// association of SCTP: what StageOf cannot read does not.
+func OpensAssociation(p Packet, b []byte) bool {
+	if p.Proto != SCTP || !isPlain(p, b) {
+		return false
+	}
+	header := transportHeader(b)
+	return len(header) > sctpChunk && header[sctpChunk] == sctpInit
 }
 
 // transportHeader returns what follows the IP header of a packet that isPlain.

@@ -250,6 +250,23 @@ func (s *Snapshot) Evaluate(q Query) Decision {
 	return in
 }
 
+// EvaluateLate decides about a packet of a connection of which it is not known which end has
+// opened it: both directions must be allowed, as q has it and with the ends swapped. It returns
+// the query that the decision is about. A packet to the node itself is evaluated as it is: the
+// node may always connect to its pods.
+func (s *Snapshot) EvaluateLate(q Query) (Decision, Query) {
+	d := s.Evaluate(q)
+	if q.ToHost || d.isFinalDenial() {
+		return d, q
+	}
+	swapped := q
+	swapped.Packet = q.Packet.Swapped()
+	if back := s.Evaluate(swapped); back.isFinalDenial() || d.Allowed() && (!back.Allowed() || d.Reason == NotSelected) {
+		return back, swapped
+	}
+	return d, q
+}
+
 // EvaluateAudited decides as Evaluate does, and reports whether the decision of Audit may
 // be another one: an audited policy selects one of the pods.
 func (s *Snapshot) EvaluateAudited(q Query) (d Decision, audited bool) {

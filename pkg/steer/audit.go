@@ -25,8 +25,7 @@ func auditChains(cfg Config) []chain {
 	}
 	return []chain{
 		{name: auditChain, rules: []string{fmt.Sprintf("counter name %s queue flags bypass to %d", auditCounter, cfg.AuditQueue)}},
-		// As exemptRules.
-		{name: auditedChain, rules: []string{"iif != 0 goto " + auditChain, "fib saddr type local accept", "goto " + auditChain}},
+		{name: auditedChain, rules: ownNodeRules(auditChain)},
 	}
 }
 

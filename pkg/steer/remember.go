@@ -47,7 +47,7 @@ func (c Config) askChain() string {
 	if c.remembers() {
 		return rememberedChain
 	}
-	return c.queueChain()
+	return c.decideChain()
 }
 
 // verdictSet is a set of remembered verdicts.
@@ -134,7 +134,7 @@ func rememberedRules(cfg Config) []string {
 			// ends early, and the agent decides them.
 			fmt.Sprintf("%s %s ct mark set ct mark | %#x accept", f.class(), f.set(allowedSet), cfg.Mark))
 	}
-	return append(rules, "goto "+cfg.queueChain())
+	return append(rules, "goto "+cfg.decideChain())
 }
 
 // staleRules queue packets of an address that has changed: a connection of it must not be
@@ -143,8 +143,8 @@ func staleRules(cfg Config) []string {
 	var rules []string
 	for _, f := range families {
 		rules = append(rules,
-			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(staleSet), cfg.queueChain()),
-			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(staleSet), cfg.queueChain()))
+			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(staleSet), cfg.decideChain()),
+			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(staleSet), cfg.decideChain()))
 	}
 	return rules
 }

@@ -127,10 +127,10 @@ func TestMostPacketsPassFewRules(t *testing.T) {
 		{"from a bridge", pkt(v4, peer4, by("cni0"), state(steertest.Established)), 9},
 		{"between pods of a bridge", pkt(v4b, v4, bridged, state(steertest.Established)), 10},
 		{"between pods of a bridge, IPv6", pkt(v6b, v6, bridged, state(steertest.Established)), 11},
-		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 16},
+		{"remembered", pkt(v4, peer4, forwarded, dport(80)), 17},
 		{"to the node, by an uplink", pkt(peer4, v4, by("eth0"), toHost, state(steertest.Established)), 8},
 		{"to the node, by a pod", pkt(v6, peer6, by("cali1"), toHost, state(steertest.Established)), 11},
-		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 22},
+		{"remembered, IPv6", pkt(v6, peer6, forwarded, dport(80)), 23},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := steertest.Trace(fake, tt.packet, nil)

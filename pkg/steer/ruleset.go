@@ -186,6 +186,7 @@ func tableSets(cfg Config) []*knftables.Set {
 func chains(cfg Config) []chain {
 	all := []chain{{name: divertChain, rules: divertRules(cfg)}}
 	all = append(all, shareChains(cfg)...)
+	all = append(all, lateChains(cfg)...)
 	all = append(all, rememberChains(cfg)...)
 	all = append(all, auditChains(cfg)...)
 	all = append(all,
@@ -280,6 +281,10 @@ func linkRules() []string {
 // that no router forwards.
 const acceptListeners = "ip6 saddr { ::, fe80::/10 } icmpv6 type { 130-132, 143 } accept"
 
+// expected matches the first packets of connections that a helper of connection tracking has
+// derived from another one. Related ICMP is about a connection and opens none.
+const expected = "ct state related meta l4proto != { icmp, icmpv6 }"
+
 // currentRules accept packets of accepted connections, unless the connection may be
 // one of a pod that had the address before.
 func currentRules(cfg Config) []string {
@@ -290,7 +295,10 @@ func currentRules(cfg Config) []string {
 		rules = append(rules, "meta l4proto sctp ct direction original return")
 	}
 	// Almost every packet ends here.
-	rules = append(rules, fmt.Sprintf("ct state != related meta nfproto != @%s accept", staleFamiliesSet))
+	rules = append(rules, fmt.Sprintf("ct state != related meta nfproto != @%s accept", staleFamiliesSet),
+		// A helper has expected the connection, with ports that the ends of another one have
+		// agreed on. It is accepted like any other.
+		fmt.Sprintf("%s ct mark & %#x == 0 return", expected, cfg.Mark))
 	if cfg.SourceCheck {
 		// ICMP errors from pods may be about other pods' connections. By our
 		// mark the agent recognizes that they are related to a connection. What a
@@ -326,7 +334,8 @@ func inputRules(cfg Config) []string {
 // selectRules send on what a selected pod, or a pod too new to be known, sends or receives.
 // Stale addresses are in the sets of both directions.
 func selectRules(cfg Config) []string {
-	var rules, ranges []string
+	rules := []string{lateTCP + " jump " + lateChain}
+	var ranges []string
 	for _, f := range families {
 		if f.ipv6 {
 			rules = append(rules, linkRules()...)
@@ -339,23 +348,31 @@ func selectRules(cfg Config) []string {
 			fmt.Sprintf("%s daddr %s %s daddr != %s goto %s", f.ip, f.set(ingressRangesSet), f.ip, f.set(podsSet), exemptChain),
 			fmt.Sprintf("%s saddr %s %s saddr != %s goto %s", f.ip, f.set(egressRangesSet), f.ip, f.set(podsSet), exemptChain))
 	}
-	return append(rules, ranges...)
+	rules = append(rules, ranges...)
+	if !cfg.SCTPPerPacket {
+		// The rest of it has gone to decideChain.
+		rules = append(rules, newSCTP+" jump "+lateChain)
+	}
+	return rules
 }
 
 // exemptRules accept what the pod's own node sends to it, such as the kubelet's
 // probes, and queue the rest.
-func exemptRules(cfg Config) []string {
+func exemptRules(cfg Config) []string { return ownNodeRules(cfg.askChain()) }
+
+// ownNodeRules send to a chain what the pod's own node has not sent.
+func ownNodeRules(chain string) []string {
 	return []string{
 		// A packet that came in by an interface was not sent by the node, even if it
 		// has an address of the node: the kernel refuses its own IPv4 addresses as
 		// sources from outside, but not its IPv6 addresses. Kernels before 5.7 have no
 		// input interface here, and nor has what a bridge forwards; this rule then
 		// matches nothing.
-		"iif != 0 goto " + cfg.askChain(),
+		"iif != 0 goto " + chain,
 		// By address, not by user or by the missing input interface: not all probes
 		// run as root, and IPVS sends packets of other clients from here too.
 		"fib saddr type local accept",
-		"goto " + cfg.askChain(),
+		"goto " + chain,
 	}
 }
 
@@ -422,11 +439,12 @@ func queueFlags(cfg Config) string {
 func unmarkedRule(cfg Config) string { return fmt.Sprintf("meta mark & %#x == 0 accept", cfg.Mark) }
 
 // keepRules move the agent's mark from the packet, where a verdict can set it, to the
-// connection. There are two rules because the first one ends early for packets that
-// belong to no connection.
+// connection. The last rule is one of its own because the others end early for packets that
+// belong to no connection. What is related as an error is part of the connection that it is about.
 func keepRules(cfg Config) []string {
 	return []string{
 		fmt.Sprintf("ct state != related ct mark set ct mark | %#x", cfg.Mark),
+		fmt.Sprintf("%s ct mark set ct mark | %#x", expected, cfg.Mark),
 		fmt.Sprintf("meta mark set meta mark & %#x", ^(cfg.Mark | cfg.RememberMark)),
 	}
 }

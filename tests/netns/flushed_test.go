@@ -2,8 +2,8 @@ package netns
 
 import (
 	"io"
+	"net"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
@@ -11,39 +11,50 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/lab/labtest"
 )
 
-// TestAServerThatPushesAfterConntrackIsFlushed: to the kernel, its next packet begins a
-// connection to the client, which policies deny. The connection goes on when the client sends.
-func TestAServerThatPushesAfterConntrackIsFlushed(t *testing.T) {
+// TestConnectionsAfterConntrackIsFlushed: the kernel takes the next packet for the first one of
+// a connection, whichever end sends it. Policies have to allow connections of both ends.
+func TestConnectionsAfterConntrackIsFlushed(t *testing.T) {
 	c := newCluster(t, 1, "x/web@1 app=web", "y/db@1 app=db")
 	agent := c.Start(t)[0]
-	c.Apply(t, "policies", onlyDB+labtest.Policy("x", "out", `{podSelector: {}, policyTypes: [Egress]}`))
-	c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.No("x/web", "y/db", "tcp/80"))
-	listener := listenOn(t, c.Hosts["x/web"], pairPort)
-	p := c.openPair(t, "y/db", listener, netip.AddrPortFrom(c.Hosts["x/web"].Addr(lab.IPv4), pairPort))
-	p.send(t, "before")
-	p.received(t, "before", passTime)
-
-	labtest.ForgetConnections(t, c.Nodes[0])
-	denied := labtest.Denied(labtest.Metrics(t, agent))
-	if _, err := io.WriteString(p.server, "pushed"); err != nil {
-		t.Fatal(err)
-	}
-	if err := labtest.Within(t, func() bool { return labtest.Denied(labtest.Metrics(t, agent)) > denied }); err != nil {
-		t.Fatal("the agent has dropped no packet of the server")
-	}
-	p.client.SetReadDeadline(time.Now())
-	if n, err := p.client.Read(make([]byte, 1)); n > 0 || !os.IsTimeout(err) {
-		t.Fatalf("the client received %d bytes, %v", n, err)
-	}
-	if _, err := io.WriteString(p.client, "asked!"); err != nil {
-		t.Fatal(err)
-	}
-	for word, end := range map[string]io.Reader{"asked!": p.server, "pushed": p.client} {
-		got := make([]byte, len(word))
-		p.client.SetReadDeadline(time.Now().Add(passTime))
-		p.server.SetReadDeadline(time.Now().Add(passTime))
-		if _, err := io.ReadFull(end, got); err != nil || string(got) != word {
-			t.Errorf("received %q, %v, want %q", got, err, word)
+	web, node := c.Hosts["x/web"], c.Nodes[0]
+	listener := listenOn(t, web, pairPort)
+	webMayConnect := labtest.Policy("x", "out", `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {}}]}]}`)
+	for _, tc := range []struct {
+		name, policies string
+		goesOn         bool
+	}{
+		{"both directions are allowed", onlyDB + webMayConnect, true},
+		{"the server may open no connection", onlyDB + labtest.Policy("x", "out", `{podSelector: {}, policyTypes: [Egress]}`), false},
+		{"the client accepts none", onlyDB + labtest.Policy("y", "in", `{podSelector: {}, policyTypes: [Ingress]}`), false},
+		{"no policy selects an end", labtest.Policy("z", "none", `{podSelector: {}}`), true},
+	} {
+		for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
+			t.Run(tc.name+", "+family.String(), func(t *testing.T) {
+				c.Replace(t, "policies", tc.policies)
+				c.Expect(t, labtest.Yes("y/db", "x/web", "tcp/80"), labtest.NewExpectation("x/web", "y/db", "tcp/80", tc.goesOn))
+				p := c.openPair(t, "y/db", listener, netip.AddrPortFrom(web.Addr(family), pairPort))
+				p.send(t, "before")
+				p.received(t, "before", passTime)
+				for _, ends := range [][2]net.Conn{{p.server, p.client}, {p.client, p.server}} {
+					labtest.ForgetConnections(t, node)
+					before := labtest.Metrics(t, agent)
+					if _, err := io.WriteString(ends[0], "pushed"); err != nil {
+						t.Fatal(err)
+					}
+					if !tc.goesOn {
+						awaitLate(t, agent, before, "TCP", "drop")
+						continue
+					}
+					ends[1].SetReadDeadline(time.Now().Add(passTime))
+					got := make([]byte, len("pushed"))
+					if _, err := io.ReadFull(ends[1], got); err != nil {
+						t.Errorf("received %q, %v", got, err)
+					}
+				}
+				if !tc.goesOn {
+					p.silent(t)
+				}
+			})
 		}
 	}
 }

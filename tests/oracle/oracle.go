@@ -168,6 +168,15 @@ func Evaluate(c Cluster, node string, q Query) Decision {
 //
 // NP-35 and NP-46: each only on the node where that pod runs, and what is no
 // pod of this node is not evaluated. The node itself is no pod.
+// EvaluateLate reports whether the node lets a packet pass that does not open its connection.
+//
+// NP-65: its ends may have opened the connection either way, so both ways must be allowed. The
+// node itself may connect to its pods (NP-31).
+func EvaluateLate(c Cluster, node string, q Query) bool {
+	other := Query{Packet: packet.Packet{Src: q.Packet.Dst, Dst: q.Packet.Src, Proto: q.Packet.Proto}, Names: q.Names}
+	return Evaluate(c, node, q).Allowed() && (q.ToHost || Evaluate(c, node, other).Allowed())
+}
+
 func (c Cluster) evaluate(node string, q Query, dir networkingv1.PolicyType) DirectionDecision {
 	if q.ToHost && dir == networkingv1.PolicyTypeIngress {
 		return DirectionDecision{NotEnforced, "the destination is the node"}

@@ -237,13 +237,15 @@ func (c *compiler) operator() operator {
 	return operator{op: expr.CmpOpEq, implicit: true}
 }
 
-// matchMasked compiles the comparison of some bits of a mark with a number.
+// matchMasked compiles the comparison of some bits of a mark, or of some flags of TCP, with a
+// number.
 func (c *compiler) matchMasked(parts []loaded) error {
 	and := c.next()
-	if len(parts) > 1 || parts[0].key != mark {
-		return and.errorf("only marks can be masked")
+	key := parts[0].key
+	if len(parts) > 1 || key != mark && key != tcpFlag {
+		return and.errorf("only marks and flags of TCP can be masked")
 	}
-	bits, err := c.value(mark)
+	bits, err := c.value(key)
 	if err != nil {
 		return err
 	}
@@ -252,11 +254,11 @@ func (c *compiler) matchMasked(parts []loaded) error {
 	if o.implicit {
 		return t.errorf("want == or != here")
 	}
-	value, err := c.value(mark)
+	value, err := c.value(key)
 	if err != nil {
 		return err
 	}
-	c.emit(bitwise(bits, make([]byte, mark.size)), &expr.Cmp{Op: o.op, Register: firstRegister, Data: value})
+	c.emit(bitwise(bits, make([]byte, key.size)), &expr.Cmp{Op: o.op, Register: firstRegister, Data: value})
 	return nil
 }
 

@@ -25,6 +25,7 @@ var (
 	isIPv4   = []condition{{"meta nfproto", "ipv4"}}
 	isIPv6   = []condition{{"meta nfproto", "ipv6"}}
 	isICMPv6 = []condition{{"meta nfproto", "ipv6"}, {"meta l4proto", "icmpv6"}}
+	isTCP    = []condition{{"meta l4proto", "tcp"}}
 	isUDP    = []condition{{"meta l4proto", "udp"}}
 )
 
@@ -53,6 +54,7 @@ var selectors = map[knftables.Family]map[string]selector{
 		"ip6 daddr":    {key: ipv6Addr, load: network(24, 16), needs: isIPv6},
 
 		"icmpv6 type": {key: icmpv6Type, load: transport(0, 1), needs: isICMPv6},
+		"tcp flags":   {key: tcpFlag, load: transport(13, 1), needs: isTCP},
 		"udp dport":   {key: inetService, load: transport(2, 2), needs: isUDP},
 		"th sport":    {key: inetService, load: transport(0, 2)},
 		"th dport":    {key: inetService, load: transport(2, 2)},

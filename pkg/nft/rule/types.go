@@ -56,6 +56,7 @@ var (
 		names: map[string]uint64{"original": 0, "reply": 1}}
 	ctStatus = &dataType{name: "ct_status", id: 28, size: 4, declared: orderHost, flags: true,
 		names: map[string]uint64{"assured": 4, "confirmed": 8, "snat": 16, "dnat": 32}}
+	tcpFlag     = &dataType{name: "tcp_flag", id: 14, size: 1, max: 0xff}
 	icmpv6Type  = &dataType{name: "icmpv6_type", id: 29, size: 1, max: 0xff}
 	fibAddrType = &dataType{name: "fib_addrtype", id: 38, size: 4, declared: orderHost,
 		names: map[string]uint64{

@@ -61,6 +61,10 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		n, err := number(t.at(3))
 		want, err2 := number(t.at(5))
 		return p.Mark&n == want, t.skip(6), errors.Join(err, err2)
+	case t.starts("tcp flags & * != *"):
+		mask, err := number(t.at(3))
+		other, err2 := number(t.at(5))
+		return p.Proto == "tcp" && uint32(p.flags())&mask != other, t.skip(6), errors.Join(err, err2)
 	case t.starts("udp dport *") && !strings.HasPrefix(t.at(2), "@"):
 		return p.Proto == "udp" && strconv.Itoa(int(p.DstPort)) == t.at(2), t.skip(3), nil
 	case t.starts("udp dport *"):
@@ -71,9 +75,7 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		m, err := w.hasElement(t.at(2)[1:], protocolNumbers[p.Proto])
 		return m, t.skip(3), err
 	case t.starts("meta l4proto *"):
-		return match(t.skip(2), func(s string) (bool, error) {
-			return p.Proto == s || s == "icmpv6" && p.Proto == "ipv6-icmp", nil
-		})
+		return w.transport(t.skip(2))
 	case t.starts("meta nfproto *"):
 		return w.protocol(t.skip(2))
 	case t.starts("iifname *"):
@@ -145,6 +147,18 @@ func (w *walk) link(t tokens, name string) (bool, tokens, error) {
 	return m != negate, t.skip(1), err
 }
 
+// transport evaluates what follows "meta l4proto".
+func (w *walk) transport(t tokens) (bool, tokens, error) {
+	negate := t.at(0) == "!="
+	if negate {
+		t = t.skip(1)
+	}
+	m, rest, err := match(t, func(s string) (bool, error) {
+		return w.packet.Proto == s || s == "icmpv6" && w.packet.Proto == "ipv6-icmp", nil
+	})
+	return m != negate, rest, err
+}
+
 // protocol evaluates what follows "meta nfproto".
 func (w *walk) protocol(t tokens) (bool, tokens, error) {
 	negate := t.at(0) == "!="
@@ -177,6 +191,9 @@ func (w *walk) conntrack(t tokens) (bool, tokens, error) {
 	case t.starts("ct mark & * != 0"):
 		n, err := number(t.at(3))
 		return tracked && p.CTMark&n != 0, t.skip(6), err
+	case t.starts("ct mark & * == 0"):
+		n, err := number(t.at(3))
+		return tracked && p.CTMark&n == 0, t.skip(6), err
 	case t.starts("ct mark set ct mark | *"):
 		n, err := number(t.at(6))
 		if tracked {
@@ -231,6 +248,14 @@ func (w *walk) addressAndPort(t tokens) (bool, tokens, error) {
 	name, _ := strings.CutPrefix(t.at(5), "@")
 	m, err := w.inSet(name, addr, strconv.Itoa(int(port)))
 	return m && family, t.skip(6), err
+}
+
+// flags returns the flags of TCP.
+func (p *Packet) flags() uint8 {
+	if p.TCPFlags == 0 {
+		return SYN
+	}
+	return p.TCPFlags
 }
 
 // family returns the family of p as rules write it.

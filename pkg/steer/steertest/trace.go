@@ -23,11 +23,18 @@ const (
 	Untracked   State = "untracked"
 )
 
+// Flags of TCP.
+const (
+	SYN = 0x02
+	ACK = 0x10
+)
+
 // Packet is a packet after DNAT. It leaves the node by postrouting unless it is ToHost.
 // If it was not sent by the node, it has passed prerouting and, unless it is ToHost, forward.
 type Packet struct {
 	Src, Dst   netip.Addr
 	Proto      string // as in /etc/protocols: tcp, udp, sctp, icmp, ipv6-icmp
+	TCPFlags   uint8  // 0 means SYN
 	SrcPort    uint16
 	DstPort    uint16
 	ICMPv6Type uint8
