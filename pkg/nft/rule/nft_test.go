@@ -103,12 +103,13 @@ func newNamespace(t *testing.T) {
 }
 
 // nft runs a script and returns what it prints.
-func nft(t *testing.T, script string, args ...string) (string, error) {
+func nft(t *testing.T, script string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
+	var out, errs strings.Builder // apart: nft writes errors into the middle of a line of the other
 	cmd := exec.Command("nft", append(args, "-f", "-")...)
-	cmd.Stdin = strings.NewReader(script)
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(script), &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
 }
 
 // attribute returns a string or a number, with its type.
@@ -265,7 +266,7 @@ func compareWithKernel(t *testing.T, g golden, rules []string) {
 	t.Helper()
 	newNamespace(t)
 	script := g.table("theirs", rules) + g.table("ours", nil)
-	if out, err := nft(t, script); err != nil {
+	if _, out, err := nft(t, script); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
@@ -363,7 +364,7 @@ func TestSentExpressionsAreThoseOfNft(t *testing.T) {
 // matter whether the kernel accepts them.
 func sent(t *testing.T, script string) []string {
 	t.Helper()
-	out, _ := nft(t, script, "-c", "--debug=mnl")
+	out, _, _ := nft(t, script, "-c", "--debug=mnl")
 	out = regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllLiteralString(out, "")
 	var rules []string
 	for _, m := range strings.Split(out, "message length")[1:] {
