@@ -3,10 +3,12 @@ package steer
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 )
 
 // needIPVS skips a test where there is no IPVS. NETNS_REQUIRED does not forbid that,
@@ -63,4 +65,49 @@ ipvsadm -a -u %[3]v -r %v -m`, vip, prefix, service, backend))
 			t.Errorf("steered %d packets, want 1", got)
 		}
 	})
+}
+
+// TestIPVSForwardsNoLinkLocalSources has a pod that is isolated for egress send to a Service from
+// its link-local address. The kernel forwards no such source, but IPVS sends the packet as the
+// node's own.
+func TestIPVSForwardsNoLinkLocalSources(t *testing.T) {
+	needKernel(t)
+	needIPVS(t)
+	n := newNode(t)
+	const port = 4010
+	service, backend := netip.MustParseAddrPort("[fd00:10:96::3]:53"), netip.AddrPortFrom(n.b.v6, port)
+	mustShell(t, fmt.Sprintf(`set -e
+ip link add kube-ipvs0 type dummy
+ip addr add %v/128 dev kube-ipvs0
+ipvsadm -A -u %v -s rr
+ipvsadm -a -u %[2]v -r %[3]v -m`, service.Addr(), service, backend))
+	t.Cleanup(func() { mustShell(t, "ipvsadm -C; ip link del kube-ipvs0") })
+	in := n.b.receive(t, true, port)
+	send := func(text string) {
+		if err := n.a.in(func() error {
+			from := &net.UDPAddr{IP: net.ParseIP("fe80::2"), Zone: "eth0"}
+			conn, err := net.DialUDP("udp6", from, net.UDPAddrFromAddrPort(service))
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_, err = conn.Write([]byte(text))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	send("without policies")
+	if text, src := hear(t, in); src != netip.MustParseAddr("fe80::2") {
+		t.Fatalf("%q came from %v", text, src)
+	}
+	s := newReal(t, nil)
+	mustSync(t, s, Sets{Egress: []netip.Addr{n.a.v4, n.a.v6}, Pods: []netip.Addr{n.a.v4, n.a.v6, n.b.v4, n.b.v6}, Since: time.Now()})
+	send("denied")
+
+	say(t, n.outside.send(t, backend), "of another client")
+	if text, _ := hear(t, in); text != "of another client" {
+		t.Errorf("the pod received %q", text)
+	}
 }

@@ -353,8 +353,13 @@ func selectRules(cfg Config) []string {
 		// The rest of it has gone to decideChain.
 		rules = append(rules, newSCTP+" jump "+lateChain)
 	}
-	return rules
+	return append(rules, dropLinkLocal)
 }
+
+// dropLinkLocal drops what leaves the node from another machine's link-local source. The kernel
+// forwards no such packet, but IPVS sends on what comes to the address of a Service, and no policy
+// could tell which pod it is from.
+const dropLinkLocal = "ip6 saddr fe80::/10 ip6 daddr != fe80::/10 fib daddr type unicast fib saddr type != local counter name " + forgedSourcesCounter + " drop"
 
 // exemptRules accept what the pod's own node sends to it, such as the kubelet's
 // probes, and queue the rest.

@@ -533,3 +533,25 @@ func TestRandomSetsEndInLastOne(t *testing.T) {
 		}
 	}
 }
+
+// TestLinkLocalSourcesDoNotLeaveTheNode: what comes to the address of a Service is sent on by IPVS,
+// also from a source that the kernel would not forward, and that is no address of the pod.
+func TestLinkLocalSourcesDoNotLeaveTheNode(t *testing.T) {
+	linkLocal, neighbour := netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2")
+	for name, edit := range variants {
+		s, fake := newFake(t, edit)
+		mustSync(t, s, Sets{Egress: []netip.Addr{v6}, Pods: []netip.Addr{v6, v6b}})
+		for _, tt := range []traceCase{
+			{"to another pod", pkt(linkLocal, v6b), drop},
+			{"to another pod, TCP", pkt(linkLocal, v6b, proto("tcp")), drop},
+			{"to another pod, in the middle of a connection", pkt(linkLocal, v6b, segment), drop},
+			{"outside", pkt(linkLocal, peer6), drop},
+			{"a neighbour", pkt(linkLocal, neighbour), accept},
+			{"neighbours", pkt(linkLocal, netip.MustParseAddr("ff02::1")), accept},
+			{"from the node", pkt(linkLocal, peer6, fromNode), accept},
+		} {
+			tt.name = name + ": " + tt.name
+			checkTraces(t, fake, []traceCase{tt})
+		}
+	}
+}

@@ -116,7 +116,8 @@ func (s *Steerer) DenyClasses(ctx context.Context, classes []packet.Class, timeo
 }
 
 // RememberedVerdicts calls each for all verdicts that the kernel remembers, in no order. One
-// that is added or removed meanwhile may be missing, and one may be there twice.
+// that is added or removed meanwhile may be missing, and one may be there twice; so may any while
+// the kernel resizes a set, which it does after many have been added or removed.
 //
 // It returns an error if another agent holds the table, or it is not in place yet.
 func (s *Steerer) RememberedVerdicts(ctx context.Context, each func(RememberedVerdict)) error {

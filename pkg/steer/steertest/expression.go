@@ -96,6 +96,8 @@ func (w *walk) expression(t tokens) (matched bool, rest tokens, err error) {
 		return isToMany(p.Src), t.skip(7), nil
 	case t.starts("fib daddr type { broadcast, multicast }"):
 		return isToMany(p.Dst), t.skip(7), nil
+	case t.starts("fib daddr type unicast"):
+		return !isToMany(p.Dst) && !p.ToHost, t.skip(4), nil
 	case t.starts("fib daddr type != local"):
 		return !p.ToHost, t.skip(5), nil
 	case t.starts("ct"):

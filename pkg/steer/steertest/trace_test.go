@@ -56,6 +56,7 @@ func TestVerdicts(t *testing.T) {
 		{"ct state new drop", Drop},
 		{"ct status dnat drop", Accept},
 		{"fib daddr type != local drop", Drop},
+		{"fib daddr type unicast drop", Drop},
 		{"meta l4proto { tcp, udp } drop", Drop},
 		{"meta l4proto { tcp, sctp } drop", Accept},
 	} {
