@@ -53,7 +53,7 @@ BENCH_RESULTS ?= bin/bench.txt
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-other bench-packages dashboard-picture view-picture manifests image image-prober release release-dry-run clean demo-tools tools packet-tools monitoring-tools image-tools view-tools
+.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-other bench-packages dashboard-picture view-picture manifests image image-prober release release-dry-run clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -130,13 +130,13 @@ test-integration: tools monitoring-tools ## the informers, install.yaml and the 
 		echo "NOT RUN: the tests with Kubernetes 1.27, which is not built on this machine. make test-integration builds it."
 	cd tests/integration && $(GO) test $(VET) -count 1 -timeout 60m ./...
 
-test-vm: tools build ## the kernel's side of it, or those tests that RUN matches, on Debian's kernel in an emulated machine: minutes. VM_KERNEL=trixie for that of another release
+test-vm: vm-tools build ## the kernel's side of it, or those tests that RUN matches, on Debian's kernel in an emulated machine: minutes. VM_KERNEL=trixie for that of another release
 	rm -rf bin/vm && mkdir bin/vm && cp bin/kube-network-policies bin/vm/
 	$(GO) test -c -o bin/vm/ $(KERNEL)
-	tests/vm/run.sh $(if $(VM_KERNEL),-k $(VM_KERNEL)) -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" \
+	tests/vm/run.sh $(if $(VM_KERNEL),-k $(VM_KERNEL)) -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" -f "$$(command -v ipvsadm)" \
 		$(foreach name,iptables-nft iptables-nft-save iptables-nft-restore ip6tables-nft ip6tables-nft-save ip6tables-nft-restore,-f "$$(readlink -f "$$(command -v iptables-nft)"):/usr/sbin/$(name)") -f "$$(dirname "$$(find /usr/lib -name libxt_NFQUEUE.so | head -n 1)")" \
 		env AGENT_BINARY=/tests/kube-network-policies NETNS_REQUIRED=1 FLOWTABLES_REQUIRED=1 SLOWNESS=5 \
-		bash -c 'cd /tests; modprobe -a nf_conntrack br_netfilter nft_flow_offload nf_flow_table_inet; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
+		bash -c 'cd /tests; modprobe -a nf_conntrack br_netfilter nft_flow_offload nf_flow_table_inet ip_vs ip_vs_rr; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
 			for test in *.test; do echo "$$test"; short=; [ "$$test" != neighbours.test ] || short=-test.short; ./"$$test" $$short -test.run "$(RUN)" || failed=1; done; [ -z "$$failed" ]'
 
 test-conformance-vm: build ## the conformance suites on that kernel: half an hour
@@ -287,6 +287,9 @@ demo-tools:
 
 tools:
 	@tests/lab/tools.sh nft ip iptables-nft
+
+vm-tools:
+	@tests/lab/tools.sh nft ip iptables-nft ipvsadm
 
 packet-tools:
 	@tests/lab/tools.sh nft ip iptables-nft iptables-legacy ipset conntrack tc

@@ -5,7 +5,7 @@ set -euo pipefail
 exec 9<"$0" && flock 9 # one at a time: apt-get fails while another one runs
 
 declare -A package=([nft]=nftables [ip]=iproute2 [iptables-nft]=iptables [iptables-legacy]=iptables
-	[ipset]=ipset [conntrack]=conntrack [tc]=iproute2
+	[ipset]=ipset [conntrack]=conntrack [tc]=iproute2 [ipvsadm]=ipvsadm
 	[promtool]=prometheus [prometheus]=prometheus
 	[buildah]=buildah [chromium]=chromium [mmdebstrap]='mmdebstrap debian-archive-keyring')
 missing=()
