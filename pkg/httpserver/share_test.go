@@ -137,8 +137,9 @@ func TestPodsDoNotTakeThePortFromOthers(t *testing.T) {
 					}
 				}
 				f.others.mu.Lock()
-				defer f.others.mu.Unlock()
-				if n := len(f.others.open); n != 3 {
+				n := len(f.others.open)
+				f.others.mu.Unlock()
+				if n != 3 {
 					t.Errorf("%d connections of others, want 3", n)
 				}
 				// With a connection of each of 64 clients that has a request, all is in use.
