@@ -39,7 +39,7 @@ QUICK = -ldflags=-w -timeout 60m $(VET)
 PACKETS = ./tests/lab ./tests/netns ./tests/attacks ./tests/neighbours ./tests/suite ./tests/demo ./tests/backends/netns
 
 # Packages that run goroutines or are called from several.
-RACE = ./pkg/agent ./pkg/bridgefilter ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg/nft/... ./pkg/nodecheck ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
+RACE = ./pkg/agent ./pkg/bridgefilter ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg/links ./pkg/nft/... ./pkg/nodecheck ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
 
 # Packages whose tests ask the kernel.
 KERNEL = ./pkg/conntrack ./pkg/nft ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns ./tests/neighbours

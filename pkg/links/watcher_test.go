@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,15 +16,34 @@ import (
 
 // fake is a kernel whose links a test sets, and which fails while err is set.
 type fake struct {
+	mu      sync.Mutex // guards all below against Run
 	links   Links
 	err     error
 	changed func()
 }
 
-func (f *fake) read() (Links, error) { return f.links, f.err }
+func (f *fake) set(links Links) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.links, f.err = links, nil
+}
+
+func (f *fake) read() (Links, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.links, f.err
+}
+
+func (f *fake) notify() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changed()
+}
 
 func (f *fake) watch(ctx context.Context, changed func()) error {
+	f.mu.Lock()
 	f.changed = changed
+	f.mu.Unlock()
 	changed()
 	<-ctx.Done()
 	return ctx.Err()
@@ -33,29 +54,29 @@ func TestWatcherTracksLinks(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		k := &fake{err: errors.New("boom")}
-		changes := 0
-		w := newWatcher(Config{Changed: func() { changes++ }}, k)
+		var changes atomic.Int64
+		w := newWatcher(Config{Changed: func() { changes.Add(1) }}, k)
 		if _, _, known := w.Names(nil); known || !errors.Is(w.Healthy(), errNotRead) {
 			t.Errorf("before the first read: known %v, %v", known, w.Healthy())
 		}
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
 		synctest.Wait()
-		if _, _, known := w.Names(nil); known || w.Healthy() == nil || changes != 0 {
-			t.Errorf("read fails: known %v, %v, %d changes", known, w.Healthy(), changes)
+		if _, _, known := w.Names(nil); known || w.Healthy() == nil || changes.Load() != 0 {
+			t.Errorf("read fails: known %v, %v, %d changes", known, w.Healthy(), changes.Load())
 		}
-		k.err, k.links = nil, Links{1: {Index: 1, Name: "eth0"}}
+		k.set(Links{1: {Index: 1, Name: "eth0"}})
 		time.Sleep(retryInterval)
 		synctest.Wait()
-		if got, _, known := w.Names(nil); !known || !slices.Equal(got, []string{"eth0"}) || w.Healthy() != nil || changes != 1 {
-			t.Errorf("after the first read: %v, %v, %v, %d changes", got, known, w.Healthy(), changes)
+		if got, _, known := w.Names(nil); !known || !slices.Equal(got, []string{"eth0"}) || w.Healthy() != nil || changes.Load() != 1 {
+			t.Errorf("after the first read: %v, %v, %v, %d changes", got, known, w.Healthy(), changes.Load())
 		}
-		k.links = Links{1: {Index: 1, Name: "eth1"}}
-		k.changed()
+		k.set(Links{1: {Index: 1, Name: "eth1"}})
+		k.notify()
 		time.Sleep(minInterval)
 		synctest.Wait()
-		if got, _, _ := w.Names(nil); !slices.Equal(got, []string{"eth1"}) || changes != 2 {
-			t.Errorf("after a change: %v, %d changes", got, changes)
+		if got, _, _ := w.Names(nil); !slices.Equal(got, []string{"eth1"}) || changes.Load() != 2 {
+			t.Errorf("after a change: %v, %d changes", got, changes.Load())
 		}
 		cancel()
 		if err := <-done; err != nil {
