@@ -57,7 +57,7 @@ type Filter struct {
 
 	// Used by Run alone.
 	wanted  bool   // whether frames have been filtered
-	cleaned bool   // of what an earlier version has written
+	cleaned bool   // whether what an earlier version wrote is removed
 	logged  string // the last error, empty after a success
 }
 
@@ -86,9 +86,9 @@ func newFilter(table writer, reg prometheus.Registerer) *Filter {
 	return f
 }
 
-// Set has the frames filtered that come in by any port of a bridge but otherPorts, which are
-// those of bridges without pods. So the frames of a new pod are filtered before the agent has
-// seen its port. With filters false none are. Set does not wait for the kernel.
+// Set filters the frames that come in by any port of a bridge except otherPorts, the ports of
+// bridges without pods: the frames of a new pod are filtered before the agent has seen its
+// port. If filters is false, no frame is filtered. Set does not wait for the kernel.
 func (f *Filter) Set(filters bool, otherPorts []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,8 +107,9 @@ func (f *Filter) Verify() {
 	}
 }
 
-// Run writes the table until ctx ends, and leaves it in place. Before frames are to be
-// filtered it writes nothing. An error is logged when it is another one than before, counted, and retried.
+// Run writes the table until ctx ends, and leaves it in place. It writes nothing before frames
+// are to be filtered. Failed writes are counted and retried, and an error is logged if it differs
+// from the last one.
 func (f *Filter) Run(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "bridgefilter")
 	verify := time.NewTicker(verifyInterval)
@@ -191,7 +192,7 @@ func plan(want state) *nft.Transaction {
 	return tx
 }
 
-// removeFormer removes what version 0.2.0 has written, once: that deletes a chain.
+// removeFormer removes what version 0.2.0 wrote. It is run once, because it deletes a chain.
 func removeFormer() *nft.Transaction {
 	tx := &nft.Transaction{}
 	tx.Delete(&knftables.Chain{Name: "forward"})

@@ -74,8 +74,8 @@ func (a *addresses) conflicts(nodes map[string]*compile.Node, pod func(netip.Add
 	return all
 }
 
-// conflict returns what kind of conflict p's claim to addr is, where first goes first; none if
-// it is empty.
+// conflict returns the kind of conflict between p's claim to addr and first, which goes before it.
+// It is empty if there is none.
 func (a *addresses) conflict(addr netip.Addr, first, p *compile.Pod) ConflictKind {
 	switch standing := a.standing(p, addr); {
 	case p.Terminating || standing == outdated || p.Node == "":

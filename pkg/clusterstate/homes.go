@@ -37,7 +37,7 @@ type family struct {
 // use is how many of them are in the ranges of their node, and how many are not.
 type use struct{ inside, outside int }
 
-// vote is 1 if the ranges are in use, -1 if they are not, and 0 without pods.
+// vote returns 1 if the ranges are in use, -1 if they are not, and 0 without pods.
 func (u use) vote() int {
 	switch {
 	case u == use{}:
@@ -98,7 +98,8 @@ func remove[K comparable](of map[K][]string, key K, node string) {
 	}
 }
 
-// count adds n times addresses of a pod of node to those that are in its ranges, or are not.
+// count adds n for each address of a pod of node to the addresses inside or outside of the node's
+// ranges.
 func (h *homes) count(node string, addrs []netip.Addr, n int) {
 	ranges, known := h.ranges[node]
 	if !known {

@@ -36,7 +36,7 @@ func newAccepted(wake func()) *accepted {
 	}
 }
 
-// add records a class, of which hash is a hash. It does not allocate.
+// add records class c, whose hash is given. It does not allocate.
 func (a *accepted) add(c class, hash uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

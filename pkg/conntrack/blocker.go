@@ -71,7 +71,7 @@ const (
 	maxChanged = 1 << 16
 )
 
-// Verdict is what happens to an established connection. A stricter one is less than others.
+// Verdict is what happens to an established connection. Stricter verdicts are lower values.
 type Verdict uint8
 
 const (

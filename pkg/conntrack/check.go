@@ -171,6 +171,9 @@ func (b *Blocker) checkListed(ctx context.Context, evaluate Evaluator, filters [
 	}
 	if len(filters) > maxFiltered {
 		b.wanted, b.wantedNext = true, true
+		if now := time.Now(); b.budget.has(now) {
+			b.earliest = now // connections that policies deny do not wait for the next pass
+		}
 		return nil
 	}
 	// Unless some are listed.

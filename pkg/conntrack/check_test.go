@@ -397,6 +397,47 @@ func TestAChangeDuringADuePassIsListedAgain(t *testing.T) {
 	}
 }
 
+// TestManyTurnAtOnce has a change that concerns more addresses than are listed one by one, just
+// after a pass. The next one does not wait, unless the passes before have used up the budget.
+func TestManyTurnAtOnce(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		used time.Duration
+		want uint32
+	}{
+		{"within the budget", burst / 2, DefaultMark},
+		{"the budget is used up", 2 * burst, 0},
+	} {
+		b, f := newFake(t)
+		var servers []netip.Addr
+		for i := range maxFiltered + 1 {
+			addr := netip.AddrFrom4([4]byte{10, 0, 1, byte(i)})
+			servers = append(servers, addr)
+			f.add(packet.TCP, "10.0.0.1:1", netip.AddrPortFrom(addr, 80).String())
+			f.add(packet.TCP, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 2, byte(i)}), 1).String(), netip.AddrPortFrom(addr, 80).String())
+		}
+		if err := b.apply(testContext(t), always(Unblock, nil), Change{All: true}); err != nil {
+			t.Fatal(err)
+		}
+		b.wanted, b.wantedNext = false, false
+		b.budget = budget{used: tt.used, at: time.Now()}
+
+		if err := b.apply(testContext(t), always(Block, nil), Change{Addrs: servers}); err != nil {
+			t.Fatal(err)
+		}
+
+		for i, mark := range f.marks() {
+			if mark != tt.want {
+				t.Errorf("%s: connection %d has the mark %#x, want %#x", tt.name, i, mark, tt.want)
+				break
+			}
+		}
+		if !b.wanted {
+			t.Errorf("%s: no pass is to follow", tt.name)
+		}
+	}
+}
+
 // TestASmallTableIsListedOnce has a change for which two families and both ends of
 // connections are of interest.
 func TestASmallTableIsListedOnce(t *testing.T) {

@@ -22,8 +22,7 @@ func classOf(p packet.Packet) class {
 	return class{src: p.Src.Addr().As16(), dst: p.Dst.Addr().As16(), port: p.Dst.Port(), proto: p.Proto}
 }
 
-// swappedClassOf returns the class that a connection is in, too, that the kernel has picked up
-// from p.
+// swappedClassOf returns the second class of a connection that the kernel has picked up from p.
 func swappedClassOf(p packet.Packet) class {
 	c := classOf(p.Swapped())
 	c.swapped = true

@@ -140,9 +140,9 @@ func decodeEntry(data []byte) (e entry, ok bool) {
 	return e, ok && e.original.addr.IsValid() && e.reply.addr.IsValid()
 }
 
-// isPickedUp reports whether the content of CTA_PROTOINFO is that of a connection of TCP that the
-// kernel has picked up in the middle. Those of which it has seen the beginning have other flags
-// at first. A flowtable adds the flag BE_LIBERAL, so a connection without window scaling, which
+// isPickedUp reports whether info, the content of CTA_PROTOINFO, is that of a TCP connection that
+// the kernel has picked up in the middle. A connection that it has seen from the first packet has
+// other flags. A flowtable adds the flag BE_LIBERAL, so a connection without window scaling, which
 // is rare, looks picked up afterwards.
 func isPickedUp(info []byte) (pickedUp, ok bool) {
 	const known = tcpWindowScale | tcpPickedUp

@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// turns returns the policies that are due in the order in which they get a text, if agents have
-// said these of them. Whatever one agent says, and however many policies a namespace has, a
-// policy is behind as many others of its agent as that has namespaces, and behind the policies
-// of its own namespace.
+// turns returns the policies that are due, in the order in which they get a text. said are the
+// policies that each agent has named. Agents take turns, and so do the namespaces of each
+// agent, so that neither an agent that names many policies nor a namespace that has many delays
+// those of others.
 func (c *Collector) turns(due map[Policy]bool, said map[types.UID][]Policy) []Policy {
 	turn := make(map[Policy]int)
 	for _, policies := range said {
@@ -50,7 +50,7 @@ func (c *Collector) perNamespace(policies []Policy, due map[Policy]bool) []Polic
 	return policies
 }
 
-// byWait puts policies first of which nothing is said, and then those with the oldest text.
+// byWait puts policies without a text first, and then those with the oldest text.
 func (c *Collector) byWait(a, b Policy) int {
 	return cmp.Or(c.reports[a].since.Compare(c.reports[b].since), strings.Compare(a.Kind+a.String(), b.Kind+b.String()))
 }

@@ -93,8 +93,8 @@ var special = prefixes(
 	"fd00:42::42/128",        // Scaleway (cloud-init, datasource Scaleway)
 )
 
-// translators are prefixes of IPv6 addresses that routers translate to the IPv4 address
-// which begins after so many bytes. Mapped addresses (::ffff:0:0/96) are not among them:
+// translators are prefixes of IPv6 addresses that routers translate to the embedded IPv4
+// address, which begins at that byte. Mapped addresses (::ffff:0:0/96) are not among them:
 // the packet and the answer have become IPv4 already.
 var translators = []struct {
 	prefix netip.Prefix
@@ -107,7 +107,7 @@ var translators = []struct {
 	{netip.MustParsePrefix("2002::/16"), 2},        // 6to4 (RFC 3056, section 2)
 }
 
-// translatedTo returns the IPv4 address that stands in a.
+// translatedTo returns the IPv4 address that is embedded in a.
 func translatedTo(a netip.Addr) (v4 netip.Addr, ok bool) {
 	if a.Is4() {
 		return netip.Addr{}, false

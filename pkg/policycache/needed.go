@@ -22,26 +22,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/policycache/podwatch"
 )
 
-// PodQuery asks for some pods: those of a node if Node is not empty, else those of a set.
-type PodQuery struct {
-	Node string
-	clusterstate.PodSet
-}
-
-// String says for people which pods these are.
-func (q PodQuery) String() string {
-	var of []string
-	for _, part := range []struct{ name, value string }{{"node", q.Node}, {"namespace", q.Namespace}, {"labels", q.Labels}} {
-		if part.value != "" {
-			of = append(of, fmt.Sprintf("%s %q", part.name, part.value))
-		}
-	}
-	if len(of) == 0 {
-		return "all pods"
-	}
-	return "pods of " + strings.Join(of, ", ")
-}
-
 const (
 	// MaxNeededWatches is the default of Config.MaxNeededWatches: enough for one of each
 	// namespace with pods on an ordinary node, and all watches of an agent are at most 64 as

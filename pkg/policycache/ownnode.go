@@ -255,3 +255,32 @@ func listNames(ctx context.Context, lw cache.ListerWatcher) ([]string, error) {
 		}
 	}
 }
+
+// nodes returns the mirror of nodes.
+func (c *Cache) nodes() *mirror {
+	i := slices.IndexFunc(c.mirrors, func(m *mirror) bool { return m.kind == compile.KindNode })
+	return c.mirrors[i]
+}
+
+// useNodes compiles rules that name nodes as such, or as rules that cannot be read: these fail
+// closed, and are findings. It returns how many policies change. It is called with the mutex held.
+func (c *Cache) useNodes(v view, use bool) (changed int) {
+	if c.withoutNodes == !use {
+		return 0
+	}
+	c.withoutNodes = !use
+	features := c.cfg.Features
+	features.Nodes = features.Nodes && use
+	v.SetFeatures(features)
+	for _, m := range c.mirrors {
+		if !m.kind.IsPolicy() {
+			continue
+		}
+		for _, o := range m.objects {
+			if v.Set(o) {
+				changed++
+			}
+		}
+	}
+	return changed
+}

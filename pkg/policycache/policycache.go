@@ -17,7 +17,6 @@ import (
 	"iter"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -132,9 +131,6 @@ const nodesPatience = 5 * time.Second
 
 // calmRate is how many changes a second of one kind do not wait.
 const calmRate = 100
-
-// How many conflicts about addresses are logged a second, and how many at once.
-const conflictLogRate, conflictLogBurst = 1, 20
 
 // view is a *clusterstate.Cluster.
 type view interface {
@@ -339,13 +335,6 @@ func (c *Cache) PodRanges() []netip.Prefix {
 	return compile.NewNode(node).PodRanges
 }
 
-// AddressConflicts returns how many addresses statuses claim that are another's.
-func (c *Cache) AddressConflicts() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.view.Conflicts())
-}
-
 // complete returns an error that names what is not known although policies need it.
 func (c *Cache) complete() error {
 	var errs []error
@@ -411,35 +400,6 @@ func (c *Cache) waitListed(ctx context.Context) bool {
 	}
 }
 
-// nodes returns the mirror of nodes.
-func (c *Cache) nodes() *mirror {
-	i := slices.IndexFunc(c.mirrors, func(m *mirror) bool { return m.kind == compile.KindNode })
-	return c.mirrors[i]
-}
-
-// useNodes compiles rules that name nodes as such, or as rules that cannot be read: these fail
-// closed, and are findings. It returns how many policies change. It is called with the mutex held.
-func (c *Cache) useNodes(v view, use bool) (changed int) {
-	if c.withoutNodes == !use {
-		return 0
-	}
-	c.withoutNodes = !use
-	features := c.cfg.Features
-	features.Nodes = features.Nodes && use
-	v.SetFeatures(features)
-	for _, m := range c.mirrors {
-		if !m.kind.IsPolicy() {
-			continue
-		}
-		for _, o := range m.objects {
-			if v.Set(o) {
-				changed++
-			}
-		}
-	}
-	return changed
-}
-
 // change lets f change the Cluster. f returns how many objects have changed; if
 // any has, a snapshot is due. They are of a kind; nil is for any other change.
 func (c *Cache) change(kind *compile.Kind, f func(view) int) {
@@ -496,34 +456,6 @@ func (c *Cache) sync(ctx context.Context) error {
 	c.publish(ctx, snapshot, since, true)
 	c.reportConflicts(ctx)
 	return nil
-}
-
-// conflictMessages say what the agent does about a conflict.
-var conflictMessages = map[clusterstate.ConflictKind]string{
-	clusterstate.LocalPod:    "Pod of this node shares an address with another pod, which does not get it here",
-	clusterstate.OtherPod:    "Pods of two other nodes share an address, and neither gets it here",
-	clusterstate.PodRange:    "Status of a pod has an address in the pod range of another node, and does not get it here",
-	clusterstate.NodeAddress: "Status of a pod has the address of another node, and does not get it here",
-	clusterstate.NodeStatus:  "Status of a Node has an address that is a pod's or in the pod range of another node, and does not get it here",
-}
-
-// reportConflicts counts the conflicts about addresses, and logs those that are new.
-func (c *Cache) reportConflicts(ctx context.Context) {
-	c.mu.Lock()
-	now := c.view.Conflicts()
-	c.mu.Unlock()
-	c.metrics.setConflicts(now)
-	known := make(map[clusterstate.Conflict]bool, len(c.conflicts))
-	for _, conflict := range c.conflicts {
-		known[conflict] = true
-	}
-	for _, conflict := range now {
-		if !known[conflict] && c.conflictLog.Allow() {
-			klog.FromContext(ctx).Info(conflictMessages[conflict.Kind],
-				"addr", conflict.Addr, "pod", conflict.Pod, "node", conflict.Node, "other", conflict.Other, "otherNode", conflict.OtherNode)
-		}
-	}
-	c.conflicts = now
 }
 
 // snapshot returns what the Cluster has become, and since when it has been

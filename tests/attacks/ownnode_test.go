@@ -125,23 +125,7 @@ func nodeLink(t *testing.T, node *lab.Node, pod *lab.Host) net.HardwareAddr {
 		t.Fatal(err)
 	}
 	_, dev, _ := strings.Cut(route, "dev ")
-	return linkAddr(t, node, strings.Fields(dev)[0])
-}
-
-// linkAddr returns the hardware address of a link of the node.
-func linkAddr(t *testing.T, node *lab.Node, name string) (addr net.HardwareAddr) {
-	t.Helper()
-	err := node.Do(func() error {
-		link, err := net.InterfaceByName(name)
-		if err == nil {
-			addr = link.HardwareAddr
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return addr
+	return labtest.HardwareAddr(t, node, strings.Fields(dev)[0])
 }
 
 // otherSources are datagrams to the node at a port whose sources are no addresses of the pod, or
@@ -220,7 +204,7 @@ func TestLinkLocalSourcesAtABridge(t *testing.T) {
 	c := labtest.NewCluster(t, 1, "x/bad@1 app=web", "y/good@1")
 	labtest.BridgePods(t, c)
 	node, bad, good := c.Nodes[0], c.Hosts["x/bad"], c.Hosts["y/good"]
-	bridge := linkAddr(t, node, "cni0")
+	bridge := labtest.HardwareAddr(t, node, "cni0")
 	count := labtest.NewCounter(t, node, fmt.Sprintf("udp dport { %d, %d }", nodePort, nodePort+1))
 	send := func(pod *lab.Host, src netip.Addr, port uint16) {
 		t.Helper()

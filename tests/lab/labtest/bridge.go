@@ -93,10 +93,10 @@ func SendEthernet(t *testing.T, host *lab.Host, to net.HardwareAddr, contents []
 	}
 }
 
-// HardwareAddr returns the address of a link of the host. That of a pod is eth0.
-func HardwareAddr(t *testing.T, host *lab.Host, name string) (addr net.HardwareAddr) {
+// HardwareAddr returns the address of a link of a *lab.Host or *lab.Node. That of a pod is eth0.
+func HardwareAddr(t *testing.T, machine interface{ Do(func() error) error }, name string) (addr net.HardwareAddr) {
 	t.Helper()
-	err := host.Do(func() error {
+	err := machine.Do(func() error {
 		link, err := net.InterfaceByName(name)
 		if err == nil {
 			addr = link.HardwareAddr
