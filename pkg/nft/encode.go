@@ -20,13 +20,15 @@ const maxList = batch.MaxAttribute - 4096
 // protocols are the families that the kernel calls otherwise.
 var protocols = map[knftables.Family]byte{knftables.InetFamily: unix.NFPROTO_INET, knftables.BridgeFamily: unix.NFPROTO_BRIDGE}
 
-// encoder turns the changes of a transaction into messages. It is immutable.
+// encoder turns the changes of a transaction into messages. It must not be used by two goroutines
+// at the same time.
 type encoder struct {
 	family   knftables.Family
 	protocol byte
 	table    string
 	xtables  bool
 	sets     map[string]setType
+	rules    map[string]compiledRule // by text: a table is written with the same rules again
 }
 
 // setType is what elements of a set are encoded by.
@@ -40,7 +42,7 @@ func newEncoder(family knftables.Family, table string, o Options) (encoder, erro
 	if !ok {
 		return encoder{}, errors.New("tables of this family are not written")
 	}
-	e := encoder{family: family, protocol: protocol, table: table, xtables: o.XTables, sets: make(map[string]setType)}
+	e := encoder{family: family, protocol: protocol, table: table, xtables: o.XTables, sets: make(map[string]setType), rules: make(map[string]compiledRule)}
 	for _, set := range o.Sets {
 		keys, err := rule.ParseType(set.Type)
 		if err != nil {
@@ -187,7 +189,7 @@ func (p *encoding) addRule(op operation, r *knftables.Rule) error {
 	if op.verb != addVerb {
 		return errUnknown
 	}
-	compiled, err := rule.Compile(r.Rule, rule.Options{Family: p.family, XTables: p.xtables, Set: p.setType})
+	compiled, err := p.compile(r.Rule)
 	if err != nil {
 		return err
 	}
@@ -195,9 +197,11 @@ func (p *encoding) addRule(op operation, r *knftables.Rule) error {
 	for _, set := range compiled.Sets {
 		p.addAnonymous(op, set)
 	}
-	exprs, err := compiled.Marshal(p.protocol, first)
-	if err != nil {
-		return err
+	exprs := compiled.exprs
+	if exprs == nil {
+		if exprs, err = compiled.Marshal(p.protocol, first); err != nil {
+			return err
+		}
 	}
 	p.message(op, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
 	p.batch.String(unix.NFTA_RULE_CHAIN, r.Chain)
@@ -205,8 +209,31 @@ func (p *encoding) addRule(op operation, r *knftables.Rule) error {
 	return nil
 }
 
-func (p *encoding) setType(name string) (rule.Type, bool) {
-	set, ok := p.sets[name]
+// compiledRule is a rule with its expressions as they are sent. These are nil if the rule lists
+// sets, whose numbers differ in each batch.
+type compiledRule struct {
+	rule.Rule
+	exprs []byte
+}
+
+func (e encoder) compile(text string) (r compiledRule, err error) {
+	if r, ok := e.rules[text]; ok {
+		return r, nil
+	}
+	if r.Rule, err = rule.Compile(text, rule.Options{Family: e.family, XTables: e.xtables, Set: e.setType}); err != nil {
+		return r, err
+	}
+	if len(r.Sets) == 0 {
+		if r.exprs, err = r.Marshal(e.protocol, 0); err != nil {
+			return r, err
+		}
+	}
+	e.rules[text] = r
+	return r, nil
+}
+
+func (e encoder) setType(name string) (rule.Type, bool) {
+	set, ok := e.sets[name]
 	return set.keys, ok
 }
 
