@@ -4,16 +4,18 @@ ARG GO_IMAGE=golang:1.26-bookworm@sha256:116d58cbd88c1297624acc6e967a060012422ba
 
 # The agent and the prober, static, built for another architecture without emulation.
 FROM --platform=${BUILDPLATFORM} ${GO_IMAGE} AS agent
+# The patch release that go.mod asks for, where that of the image is older.
+ENV GOTOOLCHAIN=auto
 WORKDIR /src
 COPY go.mod go.sum ./
 COPY tests/netpol/go.mod tests/netpol/
 RUN go mod download
 COPY cmd cmd
 COPY pkg pkg
-COPY tests/prober tests/prober
+COPY tests/cluster/prober tests/cluster/prober
 ARG LDFLAGS=
 ARG TARGETARCH
-RUN CGO_ENABLED=0 GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w $LDFLAGS" -o / ./cmd/kube-network-policies ./tests/prober
+RUN CGO_ENABLED=0 GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w $LDFLAGS" -o / ./cmd/kube-network-policies ./tests/cluster/prober
 
 # The prober, for --target prober (docs/testing/prober.md).
 FROM scratch AS prober

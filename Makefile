@@ -5,6 +5,7 @@ IMAGE ?= $(shell sed -n 's/^  repository: //p' charts/kube-network-policies/valu
 PROBER_IMAGE ?= netpol-prober:v0.2.0
 STATICCHECK ?= v0.7.0
 ACTIONLINT ?= v1.7.12
+GOCYCLO ?= v0.6.0
 GOVULNCHECK ?= v1.2.0
 FUZZTIME ?= 10s
 
@@ -36,104 +37,118 @@ QUICK = -ldflags=-w -timeout 60m $(VET)
 
 # Packages whose tests send packets. They wait most of the time, and in the short form run
 # beside each other.
-PACKETS = ./tests/lab ./tests/netns ./tests/attacks ./tests/neighbours ./tests/suite ./tests/demo ./tests/backends/netns
+PACKETS = ./tests/packets/... ./tests/repository/demo
 
 # Packages that run goroutines or are called from several.
-RACE = ./pkg/agent ./pkg/bridgefilter ./pkg/conntrack ./pkg/domains ./pkg/enforce ./pkg/flows ./pkg/links ./pkg/nft/... ./pkg/nodecheck ./pkg/policy ./pkg/policycache/... ./pkg/queue/... ./pkg/resolvers ./pkg/runner ./pkg/startuptaint ./pkg/status/... ./pkg/steer/... ./pkg/verdictcache
+RACE = ./pkg/agent ./pkg/kernel/addressreuse ./pkg/kernel/handover ./pkg/kernel/bridgefilter ./pkg/kernel/conntrack ./pkg/agent/domains ./pkg/agent/enforce ./pkg/agent/flows ./pkg/kernel/links ./pkg/kernel/nft/... ./pkg/kernel/nodecheck ./pkg/engine/policy ./pkg/cluster/clusterwatch ./pkg/cluster/apiconn ./pkg/cluster/podwatch ./pkg/cluster/manifests ./pkg/kernel/queue/... ./pkg/cluster/resolvers ./pkg/base/runner ./pkg/status ./pkg/status/startuptaint ./pkg/kernel/steer/... ./pkg/agent/verdictcache
 
 # Packages whose tests ask the kernel.
-KERNEL = ./pkg/conntrack ./pkg/nft ./pkg/queue ./pkg/steer ./tests/lab ./tests/netns ./tests/neighbours
+KERNEL = ./pkg/kernel/conntrack ./pkg/kernel/nft ./pkg/kernel/queue ./pkg/kernel/steer ./tests/packets/lab ./tests/packets/netns ./tests/packets/neighbours
 
 # Modules of their own, because of what they depend on.
-MODULES = tests/netpol tests/integration tests/conformance tests/conformance/v0.1.7 tests/conformance/v0.2.0 tests/bench/plots tests/view release
+MODULES = tests/netpol tests/netpol/specs tests/model/e2e tests/cluster/integration tests/cluster/conformance tests/cluster/conformance/v0.1.7 tests/cluster/conformance/v0.2.0 tests/cluster/conformance/v0.3.0 tests/speed/bench/plots tests/repository/view release
 
 # What bench measures, in the form of Go's benchmarks.
 BENCH_RESULTS ?= bin/bench.txt
 
+# What a conformance report links to as the run that made it.
+PROOF ?= https://github.com/kubernetes-sigs/kube-network-policies/blob/main/docs/testing/conformance.md
+
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down cluster-status e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-short bench-table bench-plots bench-other bench-packages dashboard-picture view-picture manifests image image-prober release release-dry-run clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
+.PHONY: help build docs demo test test-all test-unit test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-netns test-hard soak test-mutants test-property test-integration test-vm test-conformance-vm cluster-up cluster-down e2e e2e-slice e2e-conformance e2e-dsl e2e-edges race vulnerabilities lint fuzz bench bench-other pictures view-picture manifests image release clean demo-tools tools vm-tools packet-tools monitoring-tools image-tools view-tools
 
 help: ## this list
-	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1	\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^##@ (.*)/\n\1/p; s/^([a-z0-9-]+):.*## (.*)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 28
+
+##@ Build
 
 build: ## build the programs into bin/
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
+docs: ## write what docs have from the code: flags, metrics, lints, results, and what kubectl netpol prints
+	$(GO) test -count 1 -run 'MetricsAreDocumented|ResultsTable|TestDocument|GoodSets|TestFlagsPage' ./tests/repository/docs ./pkg/tool/lint ./cmd/kubectl-netpol ./cmd/kube-network-policies -update
+
 demo: demo-tools build ## show the agent and kubectl netpol at work on this machine, as root: no cluster, under a minute
-	@$(GO) build -o bin/demo ./tests/demo
+	@$(GO) build -o bin/demo ./tests/repository/demo
 	@$(GIVE_BACK)
 	@bin/demo
 
+##@ Test
+
 test: tools ## what every change should pass, as root: the short form of each kind of test, minutes
-	@SHORT=-short tests/parts.sh -beside test-packets test-unit test-scenarios test-conformance test-view
+	@SHORT=-short tests/repository/parts.sh -beside test-packets test-unit test-scenarios test-conformance test-view
 
 test-all: export VET = -vet=off
 test-all: export ONLY_BUILT = 1
+test-all: export SINCE ?= $(shell git rev-parse --quiet --verify HEAD~1)
 test-all: ## every test there is, the linters and the demo, as root: what CI runs
-	@tests/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-mutants test-integration e2e-slice demo vulnerabilities
+	@tests/repository/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-mutants test-integration e2e-slice demo vulnerabilities
 
 test-unit: tools ## the tests of each package
-	$(GO) test $(SHORT) $(QUICK) $$($(GO) list ./... | grep -vE '/tests/(lab|netns|attacks|neighbours|backends/netns|suite|demo|monitoring|image)$$')
+	$(GO) test $(SHORT) $(QUICK) $$($(GO) list ./... | grep -vE '/tests/(packets|repository/demo|cluster/(monitoring|image))(/|$$)')
 	cd tests/netpol && $(GO) test $(SHORT) ./...
+	cd tests/model/e2e && $(GO) test $(SHORT) .
 	cd release && $(GO) test $(SHORT) ./...
 
 test-scenarios: ## the truth tables of every scenario, in process
-	$(GO) run ./tests/suite
-	$(GO) run ./tests/suite -backend needed
+	$(GO) run ./tests/packets/suite
+	$(GO) run ./tests/packets/suite -backend needed
 
 test-conformance: ## the conformance suites of the network policy API on the evaluator and, unless SHORT, on the oracle
-	cd tests/conformance && $(GO) test ./... && $(GO) run . $(if $(SHORT),-networks compiled -clusters IPv4-beside$(comma)IPv6-apart)
+	cd tests/cluster/conformance && $(GO) test ./... && $(GO) run . $(if $(SHORT),-networks compiled -clusters IPv4-beside$(comma)IPv6-apart)
 
 test-monitoring: tools monitoring-tools ## metrics, alerts and dashboard with a real Prometheus, as root
-	$(GO) test -count 1 ./tests/monitoring
+	$(GO) test -count 1 ./tests/cluster/monitoring
 
 test-view: view-tools ## the page of kubectl netpol view in a browser, Chromium
-	cd tests/view && $(GO) test -count 1 ./...
+	cd tests/repository/view && $(GO) test -count 1 ./...
 
 test-image: image-tools ## the Dockerfile built by buildah from base images of Debian's packages, as root and without Docker
-	$(GO) test -v -count 1 -timeout 30m ./tests/image
+	$(GO) test -v -count 1 -timeout 30m ./tests/cluster/image
 
 test-packets: packet-tools ## real packets through the agent and a few scenarios, in network namespaces, as root
 	$(GO) test $(SHORT) $(QUICK) -p $(if $(SHORT),4,1) -count 1 $(PACKETS)
 
-test-conformance-packets: tools build ## the conformance suites with real packets, as root: three minutes
-	cd tests/conformance && $(GO) run . -networks netns -agent ../../bin/kube-network-policies
+test-conformance-packets: tools build ## the conformance suites with real packets, as root: three minutes. With REPORT=FILE only the newest, with the report that network-policy-api collects
+	cd tests/cluster/conformance && $(GO) run . -networks netns -agent ../../../bin/kube-network-policies $(if $(REPORT),-suites v0.3.0 -clusters IPv4-beside \
+		-report '$(abspath $(REPORT))' -version '$(VERSION)' -proof '$(PROOF)')
 
-test-netns: tools test-scenarios test-packets test-conformance-packets ## the same with every scenario, with verdicts remembered by the kernel and without
-	$(GO) run ./tests/suite -backend netns
-	$(GO) run ./tests/suite -backend netns-asking
-	cd tests/conformance && $(GO) run . -networks netns-asking -agent ../../bin/kube-network-policies
+test-netns: tools test-scenarios test-packets test-conformance-packets ## the same with every scenario, with verdicts remembered by the kernel and without, and with answers
+	$(GO) run ./tests/packets/suite -backend netns
+	$(GO) run ./tests/packets/suite -backend netns-asking
+	$(GO) run ./tests/packets/suite -backend netns-rejecting
+	cd tests/cluster/conformance && $(GO) run . -networks netns-asking,netns-rejecting -agent ../../../bin/kube-network-policies
 
 test-hard: tools ## long attacks with real packets, as root: minutes. With CLUSTER=1 also pods that start at once on the cluster that is up
-	HARD=1 $(GO) test -v -p 1 -count 1 -timeout 60m ./tests/attacks
-	HARD=1 $(GO) test -v -count 1 -timeout 20m -run '^TestHard' ./tests/netns
-	HARD=1 $(GO) test -v -count 1 -run InjectedErrors ./pkg/queue
+	HARD=1 $(GO) test -v -p 1 -count 1 -timeout 60m ./tests/packets/attacks
+	HARD=1 $(GO) test -v -count 1 -timeout 20m -run '^TestHard' ./tests/packets/netns
+	HARD=1 $(GO) test -v -count 1 -run InjectedErrors ./pkg/kernel/queue
 	$(if $(CLUSTER),$(MAKE) e2e-edges RUN=AtOnce)
 
 test-property: ## the properties of random clusters, 10000 fresh ones of each: minutes
 	PROPERTY_CLUSTERS=$${PROPERTY_CLUSTERS:-10000} PROPERTY_SEED=$${PROPERTY_SEED:-$$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')} \
-		$(GO) test -v -count 1 -timeout 1h -run 'Test' ./tests/property
+		$(GO) test -v -count 1 -timeout 1h -run 'Test' ./tests/model/property
 
 soak: tools ## half an hour of changes under load, one half of it with the race detector, as root: needs a C compiler
 	CGO_ENABLED=1 $(GO) build -race -o bin/soak/ ./cmd/kube-network-policies
-	AGENT_BINARY=$(CURDIR)/bin/soak/kube-network-policies SOAK=15m $(GO) test -v -count 1 -timeout 1h -run '^TestSoak$$' ./tests/netns
-	SOAK=15m $(GO) test -v -count 1 -timeout 1h -run '^TestSoak$$' ./tests/netns
+	AGENT_BINARY=$(CURDIR)/bin/soak/kube-network-policies SOAK=15m $(GO) test -v -count 1 -timeout 1h -run '^TestSoak$$' ./tests/packets/netns
+	SOAK=15m $(GO) test -v -count 1 -timeout 1h -run '^TestSoak$$' ./tests/packets/netns
 
-test-mutants: tools ## faults in the code that the scenarios and attacks must notice, as root
-	MUTANTS=1 $(GO) test -v -count 1 -timeout 60m -parallel 4 -run Mutants ./tests/mutants
+test-mutants: tools ## faults in the code that the tests must notice, as root: all of them, or with SINCE=REVISION those of packages that have changed
+	MUTANTS=$(or $(SINCE),all) $(GO) test -v -count 1 -timeout 60m -parallel 4 -run Mutants ./tests/repository/mutants
 
 test-integration: tools monitoring-tools ## the informers, install.yaml and the status writer against real API servers, built once
-	cd tests/integration && $(GO) run ./servers/build etcd v1.36/api $(if $(ONLY_BUILT),,v1.27)
-	@cd tests/integration && [ -z "$$($(GO) run ./servers/build -missing v1.27)" ] || \
+	cd tests/cluster/integration && $(GO) run ./servers/build etcd v1.37/api $(if $(ONLY_BUILT),,v1.27)
+	@cd tests/cluster/integration && [ -z "$$($(GO) run ./servers/build -missing v1.27)" ] || \
 		echo "NOT RUN: the tests with Kubernetes 1.27, which is not built on this machine. make test-integration builds it."
-	cd tests/integration && $(GO) test $(VET) -count 1 -timeout 60m ./...
+	cd tests/cluster/integration && $(GO) test $(VET) -count 1 -timeout 60m ./...
 
 test-vm: vm-tools build ## the kernel's side of it, or those tests that RUN matches, on Debian's kernel in an emulated machine: minutes. VM_KERNEL=trixie for that of another release
 	rm -rf bin/vm && mkdir bin/vm && cp bin/kube-network-policies bin/vm/
 	$(GO) test -c -o bin/vm/ $(KERNEL)
-	tests/vm/run.sh $(if $(VM_KERNEL),-k $(VM_KERNEL)) -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" -f "$$(command -v ipvsadm)" \
+	tests/packets/vm/run.sh $(if $(VM_KERNEL),-k $(VM_KERNEL)) -t 3600 -f bin/vm:/tests -f docs:/docs -f pkg/kernel/steer/testdata:/tests/testdata -f "$$(command -v setpriv)" -f "$$(command -v ipvsadm)" \
 		$(foreach name,iptables-nft iptables-nft-save iptables-nft-restore ip6tables-nft ip6tables-nft-save ip6tables-nft-restore,-f "$$(readlink -f "$$(command -v iptables-nft)"):/usr/sbin/$(name)") -f "$$(dirname "$$(find /usr/lib -name libxt_NFQUEUE.so | head -n 1)")" \
 		env AGENT_BINARY=/tests/kube-network-policies NETNS_REQUIRED=1 FLOWTABLES_REQUIRED=1 SLOWNESS=5 \
 		bash -c 'cd /tests; modprobe -a nf_conntrack br_netfilter nft_flow_offload nf_flow_table_inet ip_vs ip_vs_rr; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
@@ -141,36 +156,37 @@ test-vm: vm-tools build ## the kernel's side of it, or those tests that RUN matc
 
 test-conformance-vm: build ## the conformance suites on that kernel: half an hour
 	mkdir -p bin/conformance && cp bin/kube-network-policies bin/conformance/
-	cd tests/conformance && $(GO) build -o ../../bin/conformance/ . && for release in v0.1.7 v0.2.0; do \
-		(cd $$release && $(GO) test -c -o ../../../bin/conformance/$$release.test .) || exit 1; done
-	tests/vm/run.sh -m 1500 -t 3000 -f bin/conformance:/tests \
+	cd tests/cluster/conformance && $(GO) build -o ../../../bin/conformance/ . && for release in v0.1.7 v0.2.0 v0.3.0; do \
+		(cd $$release && $(GO) test -c -o ../../../../bin/conformance/$$release.test .) || exit 1; done
+	tests/packets/vm/run.sh -m 1500 -t 3000 -f bin/conformance:/tests \
 		bash -c 'cd /tests; modprobe -a nf_conntrack nfnetlink_queue; echo 262144 >/proc/sys/net/netfilter/nf_conntrack_max; \
-			for release in v0.1.7 v0.2.0; do ./conformance -suites "$$release" -clusters IPv4-beside -networks netns -binaries . \
+			for release in v0.1.7 v0.2.0 v0.3.0; do ./conformance -suites "$$release" -clusters IPv4-beside -networks netns -binaries . \
 				-agent ./kube-network-policies -silence 2s || failed=1; done; [ -z "$$failed" ]'
 
-cluster-up: ## two nodes of Kubernetes on this machine, with DNS and the agent, as root and without Docker (docs/testing/cluster.md)
-	LDFLAGS='$(LDFLAGS)' tests/e2e/cluster/up.sh
+##@ Test on a cluster
 
-cluster-status: ## what of that cluster is up
-	@tests/e2e/cluster/status.sh
+cluster-up: ## two nodes of Kubernetes on this machine, with DNS and the agent, as root and without Docker (docs/testing/cluster.md)
+	LDFLAGS='$(LDFLAGS)' tests/cluster/e2e/cluster/up.sh
 
 cluster-down: ## end that cluster
-	tests/e2e/cluster/down.sh
+	tests/cluster/e2e/cluster/down.sh
 
 e2e: ## Kubernetes' own tests of network policies, or those that FOCUS matches, on that cluster
-	tests/e2e/e2e.sh
+	tests/cluster/e2e/e2e.sh
 
 e2e-slice: ## a dozen of these tests on a cluster of their own, if its programs have been built: minutes
-	LDFLAGS='$(LDFLAGS)' tests/e2e/slice.sh
+	LDFLAGS='$(LDFLAGS)' tests/cluster/e2e/slice.sh
 
 e2e-conformance: ## the conformance suites of the network policy API with real pods on that cluster, or on that of KUBECONFIG
-	tests/e2e/conformance.sh
+	tests/cluster/e2e/conformance.sh
 
 e2e-dsl: ## the truth tables of every scenario with real pods on that cluster, or on that of KUBECONFIG
-	tests/e2e/dsl.sh
+	tests/cluster/e2e/dsl.sh
 
 e2e-edges: ## what only a cluster shows: probes, starts, ways to a pod, restarts and outages under traffic, removal
-	LDFLAGS='$(LDFLAGS)' tests/e2e/edges.sh
+	LDFLAGS='$(LDFLAGS)' tests/cluster/e2e/edges.sh
+
+##@ Checks
 
 # On one CPU: if two goroutines of a bubble of testing/synctest run timers at the same
 # time, the race detector itself crashes, now and then (Go 1.26). What it finds depends on
@@ -179,9 +195,9 @@ race: tools ## the tests of the packages that run goroutines, with the race dete
 	CGO_ENABLED=1 $(GO) test -race -short -cpu 1 $(RACE)
 
 vulnerabilities: ## known vulnerabilities that the programs can reach, where their database can be
-	@tests/vulnerabilities.sh $(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./cmd/...
+	@tests/repository/vulnerabilities.sh $(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./cmd/...
 
-lint: ## gofmt, vet, staticcheck, actionlint, generated manifests, and which package may import which
+lint: ## gofmt, vet, staticcheck, gocyclo, actionlint, generated manifests, and which package may import which
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	@for module in $(MODULES); do \
@@ -189,9 +205,10 @@ lint: ## gofmt, vet, staticcheck, actionlint, generated manifests, and which pac
 	done
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
 	cd tests/netpol && $(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) ./...
-	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT)
+	$(GO) run github.com/fzipp/gocyclo/cmd/gocyclo@$(GOCYCLO) -over 15 -ignore _test.go cmd pkg
+	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT) .github/workflows/* action/example.yml
 	cd release && $(GO) run ./manifests -check
-	$(GO) test ./tests/layering
+	$(GO) test ./tests/repository/layering
 
 fuzz: ## every fuzz target for FUZZTIME (10s) each
 	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
@@ -201,29 +218,7 @@ fuzz: ## every fuzz target for FUZZTIME (10s) each
 		done; \
 	done
 
-# Go's benchmarks and the large cluster run several times as a whole, so that what is
-# compared is measured beside each other.
-define MEASURE
-$(GO) build -o bin/ ./cmd/kube-network-policies ./tests/bench ./tests/bench/callback ./tests/bench/floor ./tests/scale
-$(GO) test -c -o bin/ ./tests/bench ./pkg/steer
-@$(GIVE_BACK)
-bin/bench -rounds $(ROUNDS) $(BENCH_FLAGS) $(if $(wildcard $(BENCH_OTHER)),-other $(BENCH_OTHER)) >$(BENCH_RESULTS)
-for round in $$(seq $(ROUNDS)); do bin/bench.test -test.run '^$$' -test.bench . -test.benchtime 0.3s $(BENCH_FLAGS:-%=-test.%) && \
-	bin/steer.test -test.run '^$$' -test.bench KernelWrite -test.benchtime 50x || exit 1; done >>$(BENCH_RESULTS)
-for run in $$(seq $(SCALE_RUNS)); do for pods in $(SCALE_PODS); do \
-	bin/scale -agent bin/kube-network-policies -pods $$pods $(BENCH_FLAGS) >>$(BENCH_RESULTS) || exit 1; done; done
-bin/scale -simulate $(BENCH_FLAGS) >>$(BENCH_RESULTS)
-bin/scale -needed -during 1m -agent bin/kube-network-policies $(BENCH_FLAGS) >>$(BENCH_RESULTS)
-@$(MAKE) --no-print-directory bench-table
-endef
-
-ROUNDS = 7
-SCALE_RUNS = 3
-SCALE_PODS = 1000 100000
-bench-short: ROUNDS = 1
-bench-short: SCALE_RUNS = 1
-bench-short: SCALE_PODS = 1000
-bench-short: BENCH_FLAGS = -short
+##@ Measure
 
 # What bench compares with, if it was built. It is built where its own go.sum is.
 BENCH_OTHER = bin/kube-network-policies-v1.1.1
@@ -232,28 +227,36 @@ bench-other: ## build kube-network-policies v1.1.1 from its public release, so t
 	mkdir -p bin && cd "$$(cd / && $(GO) mod download -json sigs.k8s.io/kube-network-policies@v1.1.1 | sed -nE 's/^\t"Dir": "(.*)",$$/\1/p')" && \
 		$(GO) build -mod=readonly -o $(CURDIR)/$(BENCH_OTHER) ./cmd/kube-network-policies/standard
 
-bench: tools bench-packages ## what is promised of speed and size, and what is reached: as root, on a quiet machine
-	$(MEASURE)
+# Go's benchmarks and the large cluster run several times as a whole, so that what is
+# compared is measured beside each other.
+ROUNDS = $(if $(SHORT),1,7)
+SCALE_RUNS = $(if $(SHORT),1,3)
+SCALE_PODS = 1000 $(if $(SHORT),,100000)
 
-bench-short: tools ## the same once and with less of everything: does it work?
-	$(MEASURE)
+bench: tools ## what is promised of speed and size, and what is reached: as root, on a quiet machine. With SHORT=-short once and with less of everything: does it work?
+	$(if $(SHORT),,$(GO) test -run '^$$' -bench . -benchmem ./pkg/...)
+	$(GO) build -o bin/ ./cmd/kube-network-policies ./tests/speed/bench ./tests/speed/bench/callback ./tests/speed/bench/floor ./tests/speed/scale
+	$(GO) test -c -o bin/ ./tests/speed/bench ./pkg/kernel/steer
+	@$(GIVE_BACK)
+	bin/bench -rounds $(ROUNDS) $(SHORT) $(if $(wildcard $(BENCH_OTHER)),-other $(BENCH_OTHER)) >$(BENCH_RESULTS)
+	for round in $$(seq $(ROUNDS)); do bin/bench.test -test.run '^$$' -test.bench . -test.benchtime 0.3s $(SHORT:-%=-test.%) && \
+		bin/steer.test -test.run '^$$' -test.bench KernelWrite -test.benchtime 50x || exit 1; done >>$(BENCH_RESULTS)
+	for run in $$(seq $(SCALE_RUNS)); do for pods in $(SCALE_PODS); do \
+		bin/scale -agent bin/kube-network-policies -pods $$pods $(SHORT) >>$(BENCH_RESULTS) || exit 1; done; done
+	bin/scale -simulate $(SHORT) >>$(BENCH_RESULTS)
+	bin/scale -needed -during 1m -agent bin/kube-network-policies $(SHORT) >>$(BENCH_RESULTS)
+	@$(GO) run ./tests/speed/bench/table $(BENCH_RESULTS)
 
-bench-table: ## the table of what BENCH_RESULTS has
-	@$(GO) run ./tests/bench/table $(BENCH_RESULTS)
-
-bench-plots: ## pictures of what BENCH_RESULTS has, for docs/performance
-	cd tests/bench/plots && $(GO) run . -into ../../../docs/performance/img ../../../$(BENCH_RESULTS)
-
-dashboard-picture: tools monitoring-tools ## a picture of the dashboard's panels for docs/metrics.md, recorded from agents at work, as root
+pictures: tools monitoring-tools view-picture ## the pictures of docs/img: the dashboard, recorded from agents at work, and the page of kubectl netpol view, and, if make bench was run, its plots, as root
 	@mkdir -p bin
-	DASHBOARD=$(CURDIR)/bin/dashboard.json $(GO) test -count 1 -run '^TestRecordDashboard$$' ./tests/monitoring
-	cd tests/bench/plots && $(GO) run ./dashboard ../../../bin/dashboard.json ../../../docs/img/dashboard.svg
+	$(if $(wildcard $(BENCH_RESULTS)),cd tests/speed/bench/plots && $(GO) run . -into ../../../../docs/performance/img ../../../../$(BENCH_RESULTS))
+	DASHBOARD=$(CURDIR)/bin/dashboard.json $(GO) test -count 1 -run '^TestRecordDashboard$$' ./tests/cluster/monitoring
+	cd tests/speed/bench/plots && $(GO) run ./dashboard ../../../../bin/dashboard.json ../../../../docs/img/dashboard.svg
 
-view-picture: view-tools ## a picture of that page for docs/kubectl-netpol.md
-	cd tests/view && PICTURE=$(CURDIR)/docs/img/view.png $(GO) test -count 1 -run '^TestPicture$$' .
+view-picture: view-tools ## the page of kubectl netpol view of 20, 60 and 200 workloads, for docs/img
+	cd tests/repository/view && PICTURES=$(CURDIR)/docs/img $(GO) test -count 1 -run '^TestPictures$$' .
 
-bench-packages: ## the benchmarks of each package
-	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
+##@ Release
 
 manifests: ## render the Helm chart into install*.yaml and kustomize/
 	cd release && $(GO) run ./manifests
@@ -263,45 +266,39 @@ RELEASE ?= $(shell sed -n 's/^appVersion: //p' charts/kube-network-policies/Char
 RELEASE_IMAGE ?= ghcr.io/kubernetes-sigs/kube-network-policies
 DIST = $(GO) run ./dist -version $(RELEASE) -image $(RELEASE_IMAGE) -ldflags '-X $(BUILD).Version=$(RELEASE) -X $(BUILD).Revision=$(COMMIT) -X $(BUILD).BuildDate=$(DATE)'
 
-release: ## the files of the release RELEASE, in bin/release
+release: ## the files of the release RELEASE, in bin/release. With DRY_RUN=1 also of the changelog's unreleased section
 	rm -rf bin/release
-	cd release && $(DIST)
-
-release-dry-run: ## all of a release that needs no registry, with the unreleased section of the changelog if need be
-	rm -rf bin/release
-	cd release && $(DIST) -unreleased
+	cd release && $(DIST) $(if $(DRY_RUN),-unreleased)
 	@$(GIVE_BACK)
 	cd bin/release && sha256sum --check --quiet SHA256SUMS && ls
 
-image: ## build the container image IMAGE
+image: ## build the container images of the agent, IMAGE, and of the prober (docs/testing/prober.md), PROBER_IMAGE
 	docker build --build-arg LDFLAGS='$(LDFLAGS)' -t $(IMAGE) .
-
-image-prober: ## build the image of the prober (docs/testing/prober.md) PROBER_IMAGE
 	docker build --build-arg LDFLAGS='$(PROBER_LDFLAGS)' --target prober -t $(PROBER_IMAGE) .
 
 clean: ## remove what was built
 	rm -rf bin
 
 demo-tools:
-	@tests/lab/tools.sh ip
+	@tests/packets/lab/tools.sh ip
 
 tools:
-	@tests/lab/tools.sh nft ip iptables-nft
+	@tests/packets/lab/tools.sh nft ip iptables-nft
 
 vm-tools:
-	@tests/lab/tools.sh nft ip iptables-nft ipvsadm
+	@tests/packets/lab/tools.sh nft ip iptables-nft ipvsadm
 
 packet-tools:
-	@tests/lab/tools.sh nft ip iptables-nft iptables-legacy ipset conntrack tc
+	@tests/packets/lab/tools.sh nft ip iptables-nft iptables-legacy ipset conntrack tc
 
 monitoring-tools:
-	@tests/lab/tools.sh promtool prometheus
+	@tests/packets/lab/tools.sh promtool prometheus
 
 image-tools:
-	@tests/lab/tools.sh buildah mmdebstrap
+	@tests/packets/lab/tools.sh buildah mmdebstrap
 
 view-tools:
-	@tests/lab/tools.sh chromium
+	@tests/packets/lab/tools.sh chromium
 
 # Under sudo, what is built belongs to the user who called.
 GIVE_BACK = [ -z "$$SUDO_UID" ] || chown -R "$$SUDO_UID:$$SUDO_GID" bin

@@ -11,14 +11,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 )
 
 const (
 	flowsName = "flows"
 	// flowsTimeout bounds one answer of the agent.
 	flowsTimeout = 20 * time.Second
-	// followInterval is how often the agent is asked for what has changed.
+	// followInterval is how often the agent is asked for changes.
 	followInterval = time.Second
 )
 
@@ -59,7 +59,7 @@ func (o *flowsOptions) validate(args []string) error {
 	return errors.Join(errs...)
 }
 
-// run prints the records of the agent as they are or, to follow them, those that change.
+// run prints the agent's records and, if it follows them, further changes.
 func (o *flowsOptions) run(ctx context.Context) error {
 	records, err := o.read(ctx)
 	if err != nil || !o.follow {
@@ -84,20 +84,20 @@ func (o *flowsOptions) run(ctx context.Context) error {
 	return nil
 }
 
-// whenPipeEnds calls end when in is a pipe that ends. That is how a command in a container
-// notices that its client has gone: it gets no signal, and what it writes is accepted.
+// whenPipeEnds calls end when in is a pipe and is closed. A command in a container notices
+// only by this that its client has gone: it gets no signal, and its writes succeed.
 func whenPipeEnds(in *os.File, end func()) {
 	if info, err := in.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
 		return
 	}
 	go func() {
-		_, _ = io.Copy(io.Discard, in) // an error is an end, too
+		_, _ = io.Copy(io.Discard, in) // an error also means the end
 		end()
 	}()
 }
 
-// read returns the records that the filter selects, and has the next call return those
-// that change until then.
+// read returns the records that the filter selects. The next call returns those that changed
+// since.
 func (o *flowsOptions) read(ctx context.Context) ([]flows.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, flowsTimeout)
 	defer cancel()
@@ -117,7 +117,7 @@ func (o *flowsOptions) read(ctx context.Context) ([]flows.Record, error) {
 	return records, err
 }
 
-// readChanges returns nothing if nothing but the record of the agent has changed.
+// readChanges returns nothing if only the agent's record has changed.
 func (o *flowsOptions) readChanges(ctx context.Context) ([]flows.Record, error) {
 	records, err := o.read(ctx)
 	if len(records) == 1 {

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 )
 
 // The lines of an agent, whose records change each time it is asked.
@@ -103,7 +103,7 @@ func TestFlowsOfRules(t *testing.T) {
 	}
 }
 
-// The client of a command in a container goes: with it goes the command's input.
+// When the client of a command in a container disconnects, the command's input ends.
 func TestFollowingEndsWithItsInput(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

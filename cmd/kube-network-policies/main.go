@@ -1,7 +1,8 @@
 // Command kube-network-policies enforces Kubernetes network policies on its node.
-// As "kube-network-policies status-writer" it writes conditions on policies that are
-// not enforced as written, as "kube-network-policies probe" it asks an agent for its
-// health, and as "kube-network-policies flows" for its records of flows.
+// "kube-network-policies status-writer" writes conditions on policies that are not enforced
+// as written, "kube-network-policies probe" asks an agent for its health, and
+// "kube-network-policies flows" for its flow records. The cleanup commands remove what agent
+// and status writer leave behind.
 package main
 
 import (
@@ -10,7 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -18,32 +19,35 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
-	"sigs.k8s.io/kube-network-policies/pkg/agent"
-	"sigs.k8s.io/kube-network-policies/pkg/bridgefilter"
-	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
-	"sigs.k8s.io/kube-network-policies/pkg/snapshotcache"
-	"sigs.k8s.io/kube-network-policies/pkg/steer"
 )
 
 // command is the agent, or one of commands.
 type command interface {
 	addFlags(*pflag.FlagSet)
-	// validate checks the flags, and args, the arguments that are not flags.
+	// validate checks flags that depend on other flags or on files, and args, the arguments
+	// that are not flags.
 	validate(args []string) error
 	run(context.Context) error
 }
+
+const agentName = "kube-network-policies"
 
 const usage = `Usage: %s [flags]
 
 Commands:
   kube-network-policies                 Enforce network policies on this node.
                                         Example: kube-network-policies --manifests ./cluster
+  kube-network-policies cleanup         Remove what an agent leaves in the kernel and on the disk. Pods are then not isolated.
+                                        Example: kube-network-policies cleanup --wait
   kube-network-policies status-writer   Write conditions on policies, with the parts that are not enforced as written.
                                         Example: kube-network-policies status-writer --kubeconfig ~/.kube/config
+  kube-network-policies status-writer cleanup
+                                        Remove all conditions and annotations. Stop the writer first: it would store them again.
+                                        Example: kube-network-policies status-writer cleanup --kubeconfig ~/.kube/config
   kube-network-policies probe           Exit with status 0 if the agent at a probe socket is alive (livez) or ready (readyz).
-                                        Example: kube-network-policies probe --probe-socket=/run/kube-network-policies/probe readyz
+                                        Example: kube-network-policies probe readyz
   kube-network-policies flows           Print what the agent at a probe socket decided lately, as JSON; kubectl netpol flows reads all agents.
-                                        Example: kube-network-policies flows --probe-socket=/run/kube-network-policies/probe --denied
+                                        Example: kube-network-policies flows --denied
   kube-network-policies version         Print version, commit, build date, Go version and platform.
                                         Example: kube-network-policies version
 
@@ -52,98 +56,62 @@ A wrong flag or value is an error before anything starts: the exit status is 2, 
 Flags:
 %s`
 
-// commands are those other than the agent, by name.
+// commands are the commands other than the agent, by name.
 var commands = map[string]func() command{
-	writerName: func() command { return newWriterOptions() },
-	probeName:  func() command { return new(probeOptions) },
-	flowsName:  func() command { return newFlowsOptions() },
+	cleanupName:                    func() command { return newCleanupOptions() },
+	writerName:                     func() command { return newWriterOptions() },
+	writerName + " " + cleanupName: func() command { return &writerCleanup{writerOptions: newWriterOptions()} },
+	probeName:                      func() command { return newProbeOptions() },
+	flowsName:                      func() command { return newFlowsOptions() },
+}
+
+// choose returns the command named by the first args, its name, and the remaining args.
+func choose(args []string) (command, string, []string) {
+	for n := min(2, len(args)); n > 0; n-- {
+		name := strings.Join(args[:n], " ")
+		if newCommand := commands[name]; newCommand != nil {
+			return newCommand(), name, args[n:]
+		}
+	}
+	return newOptions(), "", args
 }
 
 func main() {
-	name, args := "kube-network-policies", os.Args[1:]
-	var c command = newOptions()
-	if len(args) > 0 {
-		if newCommand := commands[args[0]]; newCommand != nil {
-			c, name, args = newCommand(), name+" "+args[0], args[1:]
-		}
-	}
-	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintf(os.Stderr, usage, name, fs.FlagUsages()) }
+	c, name, args := choose(os.Args[1:])
+	program := strings.TrimSpace(agentName + " " + name)
+	fs := pflag.NewFlagSet(program, pflag.ContinueOnError)
+	fs.Usage = func() { fmt.Fprintf(os.Stderr, usage, program, fs.FlagUsages()) }
 	c.addFlags(fs)
 	showVersion := fs.Bool("version", len(args) == 1 && args[0] == "version", "print version, commit, build date, Go version and platform, and exit")
-	err := explainRemoved(fs.Parse(args))
-	if errors.Is(err, pflag.ErrHelp) {
+	err := parse(fs, name, args)
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
 		return
-	}
-	if err == nil && *showVersion {
-		fmt.Println(buildversion.Text(name))
+	case err == nil && *showVersion:
+		fmt.Println(buildversion.Text(program))
 		return
-	}
-	if err == nil {
+	case err == nil:
 		err = c.validate(fs.Args())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
+	os.Exit(run(c, program))
+}
+
+// run returns the exit status of a command.
+func run(c command, program string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err = c.run(ctx)
-	stop()
+	defer stop()
+	err := c.run(ctx)
 	status := exitStatus(1)
-	if err != nil && !errors.As(err, &status) {
-		klog.ErrorS(err, "Stopped by an error", "command", name)
+	switch {
+	case err == nil:
+		status = 0
+	case !errors.As(err, &status):
+		klog.ErrorS(err, "Stopped by an error", "command", program)
 	}
 	logs.FlushLogs()
-	if err != nil {
-		os.Exit(int(status))
-	}
+	return int(status)
 }
-
-func (o *options) run(ctx context.Context) error {
-	if err := o.applyLogging(); err != nil {
-		return err
-	}
-	if o.cleanup || o.cleanupWait {
-		return o.removeAll(ctx)
-	}
-	worker := os.Getenv(workerVar)
-	if worker == "" && o.maxCrashes > 0 {
-		return superviseWorkers(ctx, o.maxCrashes)
-	}
-	cfg, err := o.config(ctx)
-	if err == nil {
-		err = setWorker(&cfg, worker)
-	}
-	if err != nil {
-		return err
-	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-	return agent.Run(ctx, cfg)
-}
-
-// removeAll removes what the agent has left in the kernel and on the disk. With
-// --cleanup-wait it returns when ctx ends.
-func (o *options) removeAll(ctx context.Context) error {
-	mark, _ := parseMark(o.mark)
-	blockMark, _ := parseMark(o.blockMark)
-	marks := mark | blockMark
-	err := steer.Cleanup(ctx) // first: its rules set marks
-	err = errors.Join(err, bridgefilter.Cleanup(), conntrack.Unmark(ctx, marks))
-	if o.snapshotCache != "" {
-		err = errors.Join(err, snapshotcache.Remove(o.snapshotCache))
-	}
-	if err == nil {
-		klog.FromContext(ctx).Info("Tables, marks and saved state removed", "marks", fmt.Sprintf("%#x", marks), "snapshotCache", o.snapshotCache)
-		if o.cleanupWait {
-			<-ctx.Done()
-		}
-	}
-	return err
-}
-
-// gcPercent lets the heap grow by two thirds between collections rather than double.
-// Most of it is the state of the cluster, which is not garbage; the rest are decoded
-// objects. docs/scalability.md has the figures.
-const gcPercent = 66

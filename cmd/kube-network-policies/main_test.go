@@ -10,10 +10,12 @@ import (
 
 // The help of each command lists all commands with an example, and each flag with help.
 func TestHelp(t *testing.T) {
-	for name, c := range map[string]command{
-		"kube-network-policies":               newOptions(),
-		"kube-network-policies " + writerName: newWriterOptions(),
-	} {
+	for _, args := range []string{"", cleanupName, writerName, writerName + " " + cleanupName} {
+		c, command, _ := choose(strings.Fields(args))
+		if command != args {
+			t.Errorf("%q is the command %q", args, command)
+		}
+		name := strings.TrimSpace(agentName + " " + args)
 		t.Run(name, func(t *testing.T) {
 			fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 			c.addFlags(fs)

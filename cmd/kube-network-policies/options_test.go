@@ -2,31 +2,41 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
-// parse returns the options of args, or the error of parsing or validation.
-func parse(args ...string) (*options, error) {
+// parseAgent returns the options of args, or the error of parsing or validation.
+func parseAgent(args ...string) (*options, error) {
 	o := newOptions()
+	return o, parseAll(o, "", args)
+}
+
+func parseAll(c command, name string, args []string) error {
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	o.addFlags(fs)
-	if err := explainRemoved(fs.Parse(args)); err != nil {
-		return nil, err
+	c.addFlags(fs)
+	if err := parse(fs, name, args); err != nil {
+		return err
 	}
-	return o, o.validate(fs.Args())
+	return c.validate(fs.Args())
 }
 
 // configOf returns the configuration that args make.
 func configOf(t *testing.T, args ...string) agent.Config {
 	t.Helper()
-	o, err := parse(append(args, "--manifests=.", "--hostname-override=n")...)
+	o, err := parseAgent(append([]string{"--manifests=.", "--hostname-override=n"}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,124 +59,139 @@ func wantError(t *testing.T, err error, parts []string) {
 
 func TestWrongFlags(t *testing.T) {
 	for _, tc := range []struct {
-		args []string
+		args string
 		want []string // parts of the error
 	}{
-		{[]string{"--nfqueue-id=70000"}, []string{"--nfqueue-id=70000", "0-65535"}},
-		{[]string{"--nfqueue-id=-1"}, []string{"--nfqueue-id=-1"}},
-		{[]string{"--nfqueue-id=x"}, []string{"--nfqueue-id", `"x"`}},
-		{[]string{"--nfqueue-count=0"}, []string{"--nfqueue-count=0"}},
-		{[]string{"--nfqueue-id=65535", "--nfqueue-count=2"}, []string{"--nfqueue-count=2", "65541"}},
-		{[]string{"--nfqueue-id=65530", "--nfqueue-count=3"}, []string{"--nfqueue-count=3", "9 queue numbers", "65538"}},
-		{[]string{"--pod-share=-1"}, []string{"--pod-share=-1", "0-1000000"}},
-		{[]string{"--pod-share=1000001"}, []string{"--pod-share=1000001", "0-1000000"}},
-		{[]string{"--max-crashes=-1"}, []string{"--max-crashes=-1"}},
-		{[]string{"--divert=ebpf"}, []string{"--divert", `"ebpf"`, "xtables"}},
-		{[]string{"--mark=0x3000"}, []string{"--mark=0x3000", "exactly one bit"}},
-		{[]string{"--mark=0x4000"}, []string{"--mark=0x4000", "kube-proxy"}},
-		{[]string{"--mark=bit"}, []string{"--mark=bit"}},
-		{[]string{"--block-mark=0x6"}, []string{"--block-mark=0x6", "exactly one bit"}},
-		{[]string{"--block-mark=0x8000"}, []string{"--block-mark=0x8000", "kube-proxy"}},
-		{[]string{"--block-mark=bit"}, []string{"--block-mark=bit", "number"}},
-		{[]string{"--block-mark=0x1000"}, []string{"--block-mark=0x1000", "--mark"}},
-		{[]string{"--mark=0x800"}, []string{"--block-mark=0x800", "--mark"}},
-		{[]string{"--block-established"}, []string{"--block-established was removed", "always blocked"}},
-		{[]string{"--otlp-endpoint=http://127.0.0.1:4318"}, []string{"--otlp-endpoint was removed", "--flow-log"}},
-		{[]string{"--block-established=false"}, []string{"--block-established was removed", "always blocked"}},
-		{[]string{"--remember-verdicts=5s"}, []string{"--remember-verdicts=5s", "20s", "1h0m0s"}},
-		{[]string{"--remember-verdicts=2h"}, []string{"--remember-verdicts=2h"}},
-		{[]string{"--remember-verdicts=30500ms"}, []string{"--remember-verdicts=30.5s", "whole seconds"}},
-		{[]string{"--remember-verdicts=-1s"}, []string{"--remember-verdicts=-1s"}},
-		{[]string{"--remember-mark=0x6"}, []string{"--remember-mark=0x6", "exactly one bit"}},
-		{[]string{"--remember-mark=0x1000"}, []string{"--remember-mark=0x1000", "--mark"}},
-		{[]string{"--mark=0x800"}, []string{"--remember-mark=0x800", "--mark"}},
-		{[]string{"--kubeconfig=k", "--manifests=."}, []string{"--manifests=.", "--kubeconfig=k"}},
-		{[]string{"--manifests=does/not/exist"}, []string{"--manifests=does/not/exist"}},
-		{[]string{"--metrics-bind-address=9080"}, []string{"--metrics-bind-address=9080", "host:port"}},
-		{[]string{"--metrics-secure", "--manifests=."}, []string{"--metrics-secure=true", "--manifests=."}},
-		{[]string{"--metrics-secure", "--metrics-tls-cert-file=tls.crt"}, []string{"--metrics-tls-cert-file=tls.crt", "--metrics-tls-private-key-file"}},
-		{[]string{"--metrics-tls-cert-file=tls.crt", "--metrics-tls-private-key-file=tls.key"}, []string{"--metrics-tls-cert-file=tls.crt", "--metrics-secure"}},
-		{[]string{"--feature-gates=EndPorts=false"}, []string{"--feature-gates", `"EndPorts"`, "DomainNames, EndPort, Nodes, SCTP"}},
-		{[]string{"--dns-resolvers=10.96.0.10,dns"}, []string{"--dns-resolvers", `"dns"`, "IP:port"}},
-		{[]string{"--source-check-exempt=eth1,net["}, []string{"--source-check-exempt=net[", "must be the name of an interface or a pattern"}},
-		{[]string{"--tunnel-ports=8285,0"}, []string{"--tunnel-ports=0", "1-65535"}},
-		{[]string{"--pod-tunnels=gre,udp/8472,tcp/1"}, []string{"--pod-tunnels=tcp/1", "neither udp/PORT nor one of gre"}},
-		{[]string{"--pod-address-source=nri"}, []string{"--pod-address-source", `"nri"`, "auto, cni-cache, status"}},
-		{[]string{"--pod-watches=own"}, []string{"--pod-watches", `"own"`, "all, needed"}},
-		{[]string{"--pod-watches=needed", "--manifests=."}, []string{"--pod-watches=needed", "--manifests=."}},
-		{[]string{"--max-pod-watches=0"}, []string{"--max-pod-watches=0", "1-62"}},
-		{[]string{"--max-pod-watches=63"}, []string{"--max-pod-watches=63", "1-62"}},
-		{[]string{"--cni-cache-dir=results"}, []string{"--cni-cache-dir=results", "absolute path"}},
-		{[]string{"--dns-resolvers=127.0.0.53"}, []string{"--dns-resolvers", `"127.0.0.53"`}},
-		{[]string{"--snapshot-cache=/does/not/exist/snapshot"}, []string{"--snapshot-cache=/does/not/exist/snapshot", "needs a folder"}},
-		{[]string{"--snapshot-cache=/dev/null/snapshot"}, []string{"--snapshot-cache=/dev/null/snapshot", "needs a folder"}},
-		{[]string{"--snapshot-cache=snapshot", "--manifests=."}, []string{"--snapshot-cache=snapshot", "--manifests=."}},
-		{[]string{"--snapshot-cache-max-age=59s"}, []string{"--snapshot-cache-max-age=59s", "at least 1m0s"}},
-		{[]string{"--logging-format=xml"}, []string{"--logging-format=xml"}},
-		{[]string{"--fail-open=perhaps"}, []string{"--fail-open", "perhaps"}},
-		{[]string{"status"}, []string{`"status"`}},
-		{[]string{"--nfqueue-id=-1", "--mark=7"}, []string{"--nfqueue-id=-1", "--mark=7"}},
+		{"--nfqueue-id=70000", []string{"--nfqueue-id=70000: ", "0-65525"}},
+		{"--nfqueue-id=65526", []string{"--nfqueue-id=65526: "}},
+		{"--nfqueue-id=-1", []string{"--nfqueue-id=-1: "}},
+		{"--nfqueue-id=x", []string{"--nfqueue-id=x: "}},
+		{"--mark=0x3800", []string{"--mark=0x3800: ", "exactly two bits"}},
+		{"--mark=0x5000", []string{"--mark=0x5000: ", "kube-proxy"}},
+		{"--mark=bit", []string{"--mark=bit: ", "number"}},
+		{"--remember-verdicts=5s", []string{"--remember-verdicts=5s: ", "20s", "1h0m0s"}},
+		{"--remember-verdicts=2h", []string{"--remember-verdicts=2h: "}},
+		{"--remember-verdicts=30500ms", []string{"--remember-verdicts=30500ms: ", "whole seconds"}},
+		{"--remember-verdicts=-1s", []string{"--remember-verdicts=-1s: "}},
+		{"--kubeconfig=k --manifests=.", []string{"--manifests=.", "--kubeconfig=k: "}},
+		{"--manifests=does/not/exist", []string{"--manifests=does/not/exist: "}},
+		{"--metrics-bind-address=9080", []string{"--metrics-bind-address=9080: ", "host:port"}},
+		{"--metrics-tls=self-signed --manifests=.", []string{"--metrics-tls=self-signed: ", "--manifests=."}},
+		{"--metrics-tls=on", []string{"--metrics-tls=on: ", "off, self-signed or an absolute path"}},
+		{"--metrics-tls=tls", []string{"--metrics-tls=tls: "}},
+		{"--feature-gates=EndPorts=false", []string{"--feature-gates=EndPorts=false: ", `"EndPorts"`, "DomainNames, EndPort, IngressByAddress, Nodes, SCTP, ServiceAccounts"}},
+		{"--dns-resolvers=10.96.0.10,dns", []string{"--dns-resolvers=10.96.0.10,dns: ", `"dns"`, "IP:port"}},
+		{"--dns-resolvers=127.0.0.53", []string{"--dns-resolvers=127.0.0.53: "}},
+		{"--source-check-exempt=eth1,net[", []string{"--source-check-exempt=eth1,net[: ", `"net["`, "must be the name of an interface or a pattern"}},
+		{"--source-check-exempt=eth1,", []string{"--source-check-exempt=eth1,: ", `""`}},
+		{"--tunnel-ports=8285,0", []string{"--tunnel-ports=8285,0: ", `"0"`, "1-65535"}},
+		{"--pod-tunnels=gre,udp/8472,tcp/1", []string{"--pod-tunnels=gre,udp/8472,tcp/1: ", `"tcp/1"`, "neither udp/PORT nor one of gre"}},
+		{"--pod-address-source=nri", []string{"--pod-address-source=nri: ", "auto, status or an absolute path"}},
+		{"--pod-address-source=results", []string{"--pod-address-source=results: "}},
+		{"--pod-watches=own", []string{"--pod-watches=own: ", "all, needed"}},
+		{"--pod-watches=needed --manifests=.", []string{"--pod-watches=needed: ", "--manifests=."}},
+		{"--snapshot-cache=/does/not/exist/snapshot", []string{"--snapshot-cache=/does/not/exist/snapshot: ", "needs a folder"}},
+		{"--snapshot-cache=/dev/null/snapshot", []string{"--snapshot-cache=/dev/null/snapshot: ", "needs a folder"}},
+		{"--snapshot-cache=snapshot --manifests=.", []string{"--snapshot-cache=snapshot: ", "--manifests=."}},
+		{"--logging-format=xml", []string{"--logging-format=xml: "}},
+		{"--fail-open=perhaps", []string{"--fail-open=perhaps: ", "no-agent, queue-full, unknown-packet, internal-error"}},
+		{"--fail-open=no-agent,full", []string{"--fail-open=no-agent,full: "}},
+		{"status", []string{`"status"`}},
+		{"--manifests=/does/not/exist --snapshot-cache=/does/not/exist/s", []string{"--manifests=/does/not/exist: ", "--snapshot-cache=/does/not/exist/s: "}},
 	} {
-		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
-			_, err := parse(tc.args...)
+		t.Run(tc.args, func(t *testing.T) {
+			_, err := parseAgent(strings.Fields(tc.args)...)
 			wantError(t, err, tc.want)
 		})
+	}
+	_, err := parseAgent("--hostname-override= ")
+	wantError(t, err, []string{"--hostname-override= : is blank"})
+}
+
+// Flags and values of earlier versions are errors that name their replacement.
+func TestRemovedFlags(t *testing.T) {
+	const kinds = "write --admin-policies"
+	for _, tc := range []struct {
+		command, args string
+		want          []string // parts of the error
+	}{
+		{"", "--block-established=false", []string{"--block-established=false", "always blocked"}},
+		{"", "--otlp-endpoint=http://127.0.0.1:4318", []string{"--flow-log"}},
+		{"", "--admin-network-policy", []string{kinds}},
+		{"", "--baseline-admin-network-policy=true", []string{kinds}},
+		{"", "--cluster-network-policy", []string{kinds}},
+		{"", "--block-mark=0x800", []string{"--mark=0x1800"}},
+		{"", "--remember-mark 0x800", []string{"--mark=0x1800"}},
+		{"", "--mark=0x1000", []string{"--mark=0x1000: ", "0x1800"}},
+		{"", "--cleanup --snapshot-cache=x", []string{"kube-network-policies cleanup"}},
+		{"", "--cleanup-wait", []string{"kube-network-policies cleanup --wait"}},
+		{"", "--cni-cache-dir=/x", []string{"--pod-address-source=FOLDER"}},
+		{"", "--pod-address-source=cni-cache", []string{"--pod-address-source=cni-cache: ", "/var/lib/cni/results"}},
+		{"", "--fail-open=true", []string{"--fail-open=true: ", "write no-agent"}},
+		{"", "--fail-open=false", []string{"--fail-open=false: ", "remove it"}},
+		{"", "--fail-open", []string{"--fail-open"}},
+		{"", "--fail-open-queue-full", []string{"write --fail-open=queue-full"}},
+		{"", "--fail-open-unknown-packet", []string{"write --fail-open=unknown-packet"}},
+		{"", "--fail-open-internal-error", []string{"write --fail-open=internal-error"}},
+		{"", "--metrics-secure --metrics-tls-cert-file=c", []string{"--metrics-secure: ", "--metrics-tls-cert-file=c: ", "write --metrics-tls=self-signed"}},
+		{"", "--divert=auto --early-udp=auto --max-crashes=5", []string{"--divert=auto: ", "--early-udp=auto: ", "--max-crashes=5: ", "remove it"}},
+		{"", "--nfqueue-count=2 --pod-share=0 --evaluation-memory=1 --max-pod-watches=1 --snapshot-cache-max-age=1h", []string{"--nfqueue-count=2", "--pod-share=0", "--evaluation-memory=1", "--max-pod-watches=1", "--snapshot-cache-max-age=1h"}},
+		{writerName, "--admin-network-policy", []string{kinds}},
+		{writerName, "--cleanup", []string{"status-writer cleanup"}},
+		{writerName, "--denials-port=9080 --denials-ca-file=c --denials-token-file=t", []string{"--denials-port=9080", "--denials-ca-file=c", "--denials-token-file=t", "--denials-dir=FOLDER"}},
+		{writerName, "--events=false --status-qps=1 --status-burst=1", []string{"--events=false: ", "--status-qps=1: ", "--status-burst=1: "}},
+		{writerName, "--leader-elect-namespace=x", []string{"namespace of the writer's pod"}},
+		{writerName, "--metrics-secure", []string{"write --metrics-tls=self-signed"}},
+	} {
+		t.Run(tc.command+" "+tc.args, func(t *testing.T) {
+			var c command = newOptions()
+			if tc.command != "" {
+				c = commands[tc.command]()
+			}
+			wantError(t, parseAll(c, tc.command, strings.Fields(tc.args)), tc.want)
+		})
+	}
+}
+
+// No removed flag exists, and the texts name existing flags.
+func TestRemovedFlagsAreNotThere(t *testing.T) {
+	for name, c := range map[string]command{"": newOptions(), writerName: newWriterOptions()} {
+		fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+		c.addFlags(fs)
+		for flag, instead := range removedFlags[name] {
+			if fs.Lookup(flag) != nil {
+				t.Errorf("%s has --%s, which was removed", name, flag)
+			}
+			for _, m := range regexp.MustCompile(`--([a-z-]+[a-z])`).FindAllStringSubmatch(instead, -1) {
+				if fs.Lookup(m[1]) == nil && m[1] != "wait" {
+					t.Errorf("%s --%s: there is no --%s", name, flag, m[1])
+				}
+			}
+		}
 	}
 }
 
 func TestConfigOfOptions(t *testing.T) {
-	o, err := parse("--manifests=.", "--hostname-override=Node1", "--nfqueue-id=7", "--nfqueue-count=3", "--mark=0x200",
-		"--fail-open-queue-full", "--feature-gates=SCTP=false", "--logging-format=json", "--pod-address-source=cni-cache", "--cni-cache-dir=/cni")
-	if err != nil {
-		t.Fatal(err)
+	cfg := configOf(t, "--hostname-override=Node1", "--nfqueue-id=7", "--mark=0x2200", "--remember-verdicts=1m", "--log-denied", "--flow-log",
+		"--fail-open=queue-full,internal-error", "--feature-gates=SCTP=false", "--logging-format=json", "--pod-address-source=/cni",
+		"--tunnel-ports=8285,1", "--pod-tunnels=gre,udp/8472", "--source-check-exempt=net*", "--probe-socket=/p", "--audit", "--metrics-bind-address=:1")
+	want := agent.Config{
+		NodeName: "node1", Version: buildversion.Version(), Manifests: ".", Queue: 7, Marks: steer.Marks{Decided: 0x2000, Lower: 0x200}, RememberVerdicts: time.Minute,
+		LogDenied: true, FlowLog: os.Stdout, FailOpen: agent.FailOpen{QueueFull: true, InternalError: true},
+		Features: compile.Features{EndPort: true, Nodes: true, DomainNames: true}, PodAddressSource: "/cni", TunnelPorts: []uint16{8285, 1},
+		PodTunnels: agent.PodTunnels{Ports: []uint16{8472}, Protocols: []uint8{47}}, SourceCheckExempt: []string{"net*"},
+		ProbeSocket: "/p", Audit: true, MetricsBindAddress: ":1",
 	}
-	cfg, err := o.config(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if cfg.NodeName != "node1" || cfg.Queue != 7 || cfg.Queues != 3 || cfg.Mark != 0x200 || cfg.MetricsBindAddress != ":9080" {
-		t.Errorf("got %+v", cfg)
-	}
-	if cfg.PodAddressSource != agent.PodAddressCNICache || cfg.CNICacheDir != "/cni" {
-		t.Errorf("addresses of new pods from %v, %s", cfg.PodAddressSource, cfg.CNICacheDir)
-	}
-	if want := (compile.Features{EndPort: true, Nodes: true, DomainNames: true}); cfg.Features != want {
-		t.Errorf("features %+v, want %+v", cfg.Features, want)
-	}
-	if f := cfg.FailOpen; f.NoAgent || !f.QueueFull || f.UnknownPacket || f.InternalError {
-		t.Errorf("fail open: %+v, want only QueueFull", f)
+	if !reflect.DeepEqual(cfg, want) {
+		t.Errorf("got\n%+v, want\n%+v", cfg, want)
 	}
 }
 
-func TestKindFlags(t *testing.T) {
-	for _, tc := range []struct {
-		args []string
-		want []*compile.Kind
-	}{
-		{nil, []*compile.Kind{}},
-		{[]string{"--admin-network-policy"}, []*compile.Kind{compile.KindAdminNetworkPolicy}},
-		{[]string{"--baseline-admin-network-policy"}, []*compile.Kind{compile.KindBaselineAdminNetworkPolicy}},
-		{[]string{"--cluster-network-policy=true"}, []*compile.Kind{compile.KindClusterNetworkPolicy}},
-	} {
-		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
-			if cfg := configOf(t, tc.args...); !slices.Equal(cfg.Kinds, tc.want) {
-				t.Errorf("kinds %v, want %v", cfg.Kinds, tc.want)
-			}
-		})
-	}
-}
-
-func TestEstablishedConnectionsAreAlwaysBlocked(t *testing.T) {
-	for _, tc := range []struct {
-		args []string
-		want uint32
-	}{
-		{nil, 0x800},
-		{[]string{"--block-mark=0x400"}, 0x400},
-	} {
-		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
-			if cfg := configOf(t, tc.args...); cfg.BlockMark != tc.want {
-				t.Errorf("mark %#x, want %#x", cfg.BlockMark, tc.want)
+func TestAdminPoliciesFlag(t *testing.T) {
+	for args, want := range map[string]int{"": 0, "--admin-policies=false": 0, "--admin-policies": len(compile.Kinds) - 1} {
+		t.Run(args, func(t *testing.T) {
+			if cfg := configOf(t, strings.Fields(args)...); len(cfg.Kinds) != want || slices.Contains(cfg.Kinds, compile.KindNetworkPolicy) {
+				t.Errorf("kinds %v, want %d of administrators' policies", cfg.Kinds, want)
 			}
 		})
 	}
@@ -188,15 +213,33 @@ func TestDNSResolversFlag(t *testing.T) {
 }
 
 // Nothing fails open by default.
-func TestDefaultsFailClosed(t *testing.T) {
-	o, err := parse()
-	if err != nil {
-		t.Fatal(err)
+func TestDefaults(t *testing.T) {
+	cfg := configOf(t)
+	want := agent.Config{
+		NodeName: "n", Version: buildversion.Version(), Manifests: ".", Queue: 7100, Marks: steer.DefaultMarks, RememberVerdicts: 30 * time.Second, Features: compile.AllFeatures(),
+		PodAddressSource: agent.PodAddressAuto, MetricsBindAddress: ":9080",
 	}
-	if o.failOpen.NoAgent || o.failOpen.QueueFull || o.failOpen.UnknownPacket || o.failOpen.InternalError {
-		t.Errorf("fails open by default: %+v", o.failOpen)
+	if !reflect.DeepEqual(cfg, want) {
+		t.Errorf("got\n%+v, want\n%+v", cfg, want)
 	}
-	if o.features != compile.AllFeatures() {
-		t.Errorf("features by default: %+v, want all", o.features)
+}
+
+// The help is short enough to be read.
+func TestFlagsAreFew(t *testing.T) {
+	for name, tc := range map[string]struct {
+		c    command
+		most int
+	}{"agent": {newOptions(), 23}, "status writer": {newWriterOptions(), 10}} {
+		fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+		tc.c.addFlags(fs)
+		n := 0
+		fs.VisitAll(func(f *pflag.Flag) {
+			if !isLogging(f.Name) {
+				n++
+			}
+		})
+		if n > tc.most {
+			t.Errorf("the %s has %d flags: which one could be decided by the program?", name, n)
+		}
 	}
 }

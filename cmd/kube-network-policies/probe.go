@@ -23,6 +23,8 @@ type probeOptions struct {
 	endpoint string
 }
 
+func newProbeOptions() *probeOptions { return &probeOptions{socket: agent.DefaultSocket} }
+
 func (o *probeOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.socket, "probe-socket", o.socket, "`PATH` of the socket of the agent to ask, its --probe-socket")
 }

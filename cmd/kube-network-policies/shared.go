@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
 
@@ -12,74 +11,93 @@ import (
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/featuregates"
-	"sigs.k8s.io/kube-network-policies/cmd/internal/kindflags"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
-// sharedOptions are the flags that the agent and the status writer have in common.
+// sharedOptions are the flags that the agent and the status writer share.
 type sharedOptions struct {
-	kubeconfig         string
-	kinds              kindflags.Flags
+	logging
+	api
+	adminPolicies      bool
 	features           compile.Features
 	audit              bool
 	metricsBindAddress string
-	metrics            metricsOptions
-	logging            *logsapi.LoggingConfiguration
+	metricsTLS         metricsTLS
 }
 
 func newSharedOptions() sharedOptions {
 	return sharedOptions{
+		logging:            newLogging(),
 		features:           compile.AllFeatures(),
-		metricsBindAddress: ":9080",
-		logging:            logsapi.NewLoggingConfiguration(),
+		metricsBindAddress: httpserver.DefaultAddress,
+		metricsTLS:         tlsOff,
 	}
 }
 
 func (o *sharedOptions) addFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "kubeconfig file for the API server; empty uses the service account of the pod. Start fails if it cannot be read")
-	o.kinds = kindflags.Add(fs, "enable %s, as soon as its CustomResourceDefinition is installed. When false, these policies have no effect and get no conditions. Agents and status writer need the same value", false)
+	o.logging.addFlags(fs)
+	o.api.addFlags(fs)
+	fs.BoolVar(&o.adminPolicies, "admin-policies", o.adminPolicies, "enforce administrators' policies too ("+compile.AdminKindNames()+"), each kind as soon as the cluster serves it. Agents and status writer need the same value")
 	featuregates.AddFlag(fs, &o.features, "Policies that use a disabled part fail closed and are reported. Agents and status writer need the same value")
-	fs.BoolVar(&o.audit, "audit", o.audit, "evaluate policies and enforce none of them, as if all were annotated "+compile.EnforcementAnnotation+": audit. What they would deny passes, and is counted and logged. Agents and status writer need the same value")
-	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "address and port, as `HOST:PORT`, of /metrics, /livez and /readyz; an empty host means all addresses. The agent waits while the port is in use, by the agent that it replaces for example; the status writer does not start")
-	o.metrics.addFlags(fs)
-	logsapi.AddFlags(o.logging, fs)
+	fs.BoolVar(&o.audit, "audit", o.audit, "evaluate policies and enforce none of them, as if all were annotated "+compile.EnforcementAnnotation+": audit. Agents and status writer need the same value")
+	fs.Var(checked(&o.metricsBindAddress, isHostPort), "metrics-bind-address", "address of /metrics, /livez and /readyz, as `HOST:PORT`; no host means all addresses. An agent waits while it is in use, a status writer does not start")
+	fs.TextVar(&o.metricsTLS, "metrics-tls", o.metricsTLS, "off, self-signed, or a `FOLDER` with tls.crt and tls.key, which are read again when they change. With TLS, /metrics needs a token that may get it, and the program rights to create tokenreviews and subjectaccessreviews")
 }
 
-// validate returns an error for each flag with a wrong value.
-func (o *sharedOptions) validate() error {
-	var errs []error
-	if _, _, err := net.SplitHostPort(o.metricsBindAddress); err != nil {
-		errs = append(errs, flagError("metrics-bind-address", o.metricsBindAddress, "must be host:port (%v)", err))
+func isHostPort(s string) error {
+	if _, _, err := net.SplitHostPort(s); err != nil {
+		return fmt.Errorf("must be host:port (%w)", err)
 	}
-	errs = append(errs, o.metrics.validate())
-	if err := logsapi.Validate(o.logging, nil, nil).ToAggregate(); err != nil {
-		errs = append(errs, flagError("logging-format", o.logging.Format, "%v", err))
+	return nil
+}
+
+// adminKinds returns the kinds of --admin-policies.
+func (o *sharedOptions) adminKinds() []*compile.Kind {
+	if !o.adminPolicies {
+		return nil
 	}
-	return errors.Join(errs...)
+	return compile.AdminKinds()
 }
 
-// flagError returns an error that begins with the flag and its value.
-func flagError(flag string, value any, format string, args ...any) error {
-	return fmt.Errorf("--%s=%v: %s", flag, value, fmt.Sprintf(format, args...))
+// logging are the flags of Kubernetes' logging library.
+type logging struct{ config *logsapi.LoggingConfiguration }
+
+func newLogging() logging { return logging{logsapi.NewLoggingConfiguration()} }
+
+func (l logging) addFlags(fs *pflag.FlagSet) { logsapi.AddFlags(l.config, fs) }
+
+func (l logging) validate() error {
+	if err := logsapi.Validate(l.config, nil, nil).ToAggregate(); err != nil {
+		return flagError("logging-format", l.config.Format, "%v", err)
+	}
+	return nil
 }
 
-func (o *sharedOptions) applyLogging() error {
+func (l logging) apply() error {
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingError
-	return logsapi.ValidateAndApply(o.logging, nil)
+	return logsapi.ValidateAndApply(l.config, nil)
 }
 
-// restConfig returns the configuration of clients of the API server.
-func (o *sharedOptions) restConfig() (*rest.Config, error) {
+// api is the flag with the kubeconfig for the API server.
+type api struct{ kubeconfig string }
+
+func (a *api) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&a.kubeconfig, "kubeconfig", a.kubeconfig, "kubeconfig `FILE` for the API server; empty uses the service account of the pod")
+}
+
+// client returns the configuration of clients of the API server.
+func (a *api) client() (*rest.Config, error) {
 	var config *rest.Config
 	var err error
-	if o.kubeconfig == "" {
+	if a.kubeconfig == "" {
 		config, err = rest.InClusterConfig()
 	} else {
-		config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+		config, err = clientcmd.BuildConfigFromFlags("", a.kubeconfig)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", a.kubeconfig, err)
 	}
-	config.UserAgent = "kube-network-policies"
+	config.UserAgent = agentName
 	return config, nil
 }

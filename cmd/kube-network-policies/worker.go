@@ -7,25 +7,28 @@ import (
 	"time"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
-	"sigs.k8s.io/kube-network-policies/pkg/supervise"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/supervise"
 )
 
 const (
-	// workerVar is the environment variable of a worker of the supervisor: when the first
-	// one was started, as in agent.Config, and how often it was started again.
+	// workerVar is the environment variable of a supervised worker: the start of the first
+	// worker, as in agent.Config, and the number of restarts. Tests set it to 0,0 to run a
+	// worker without a supervisor.
 	workerVar = "KUBE_NETWORK_POLICIES_WORKER"
-	// crashWindow is the time in which --max-crashes end the supervisor.
+	// maxCrashes within crashWindow end the supervisor. A single crash then costs a fraction
+	// of a second instead of the kubelet's back-off, and the kubelet handles crash loops.
+	maxCrashes  = 5
 	crashWindow = time.Minute
 )
 
-// exitStatus is the error of a worker that has ended with this status, and has logged why.
+// exitStatus is the error of a worker that ended with this status and has logged the reason.
 type exitStatus int
 
 // Error implements error.
 func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // superviseWorkers runs this program again, as worker, with the same arguments.
-func superviseWorkers(ctx context.Context, maxCrashes int) error {
+func superviseWorkers(ctx context.Context) error {
 	path, err := os.Executable()
 	if err != nil {
 		return err
@@ -49,11 +52,8 @@ func superviseWorkers(ctx context.Context, maxCrashes int) error {
 	return err
 }
 
-// setWorker completes cfg by what the supervisor has said, if there is one.
+// setWorker sets the fields of cfg that the supervisor passes in env.
 func setWorker(cfg *agent.Config, env string) error {
-	if env == "" {
-		return nil
-	}
 	if n, err := fmt.Sscanf(env, "%d,%d", &cfg.Started, &cfg.Restarts); n != 2 {
 		return fmt.Errorf("%s=%s: %w", workerVar, env, err)
 	}

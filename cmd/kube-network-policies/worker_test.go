@@ -14,7 +14,7 @@ func TestWorkerVariable(t *testing.T) {
 		want   agent.Config
 		failed bool
 	}{
-		{env: ""},
+		{env: "0,0"},
 		{env: "123,4", want: agent.Config{Started: 123, Restarts: 4}},
 		{env: "123", failed: true},
 		{env: "x,4", failed: true},

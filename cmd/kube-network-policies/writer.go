@@ -6,46 +6,39 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
-	"sigs.k8s.io/kube-network-policies/pkg/startuptaint"
+	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
-	"sigs.k8s.io/kube-network-policies/pkg/steer"
+	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
+	"sigs.k8s.io/kube-network-policies/pkg/status/startuptaint"
 )
 
-// run writes conditions until ctx ends, or removes all of them.
+// run writes conditions until ctx ends.
 func (o *writerOptions) run(ctx context.Context) error {
-	if err := o.applyLogging(); err != nil {
-		return err
-	}
-	config, err := o.restConfig()
+	host, config, err := o.start()
 	if err != nil {
 		return err
 	}
-	config.QPS = -1 // the writer limits the rate of writes itself, and reads are few
 	reg := httpserver.NewRegistry()
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("name of this host: %w", err)
-	}
 	w, err := o.newWriter(ctx, config, host, reg)
 	if err != nil {
 		return err
 	}
-	if o.cleanup {
-		return w.Cleanup(ctx)
-	}
-	access, err := o.metrics.access(ctx, config, host)
+	access, err := o.metricsTLS.access(ctx, config, host)
 	if err != nil {
 		return err
 	}
@@ -61,6 +54,66 @@ func (o *writerOptions) run(ctx context.Context) error {
 	return group.Wait()
 }
 
+// run removes all conditions and annotations.
+func (c *writerCleanup) run(ctx context.Context) error {
+	host, config, err := c.start()
+	if err != nil {
+		return err
+	}
+	if c.daemonSet != "" {
+		if err := c.waitForDaemonSet(ctx, config); err != nil {
+			return err
+		}
+	}
+	w, err := c.newWriter(ctx, config, host, httpserver.NewRegistry())
+	if err != nil {
+		return err
+	}
+	return w.Cleanup(ctx)
+}
+
+// waitForDaemonSet waits until the pods of --wait-for-daemonset are ready on all nodes. What fails is
+// tried again: the API server may be out of reach until this pod's node is clean.
+func (c *writerCleanup) waitForDaemonSet(ctx context.Context, config *rest.Config) error {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	namespace, err := c.namespace()
+	if err != nil {
+		return err
+	}
+	return wait.PollUntilContextCancel(ctx, 2*time.Second, true, func(ctx context.Context) (bool, error) {
+		d, err := client.AppsV1().DaemonSets(namespace).Get(ctx, c.daemonSet, metav1.GetOptions{})
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "DaemonSet not read, trying again", "daemonSet", klog.KRef(namespace, c.daemonSet))
+			return false, nil
+		}
+		return readyOnAllNodes(d), nil
+	})
+}
+
+// readyOnAllNodes reports whether a DaemonSet is as its controller has seen it last, and
+// complete.
+func readyOnAllNodes(d *appsv1.DaemonSet) bool {
+	return d.Status.ObservedGeneration >= d.Generation && d.Status.NumberReady >= d.Status.DesiredNumberScheduled
+}
+
+// start returns the name of this host and the configuration of clients.
+func (o *writerOptions) start() (host string, config *rest.Config, err error) {
+	if err := o.apply(); err != nil {
+		return "", nil, err
+	}
+	if host, err = os.Hostname(); err != nil {
+		return "", nil, fmt.Errorf("name of this host: %w", err)
+	}
+	if config, err = o.client(); err != nil {
+		return "", nil, err
+	}
+	config.QPS = -1 // the writer limits its writes itself, and reads are few
+	return host, config, nil
+}
+
 func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host string, reg prometheus.Registerer) (*status.Writer, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -70,11 +123,15 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
-	beside, err := o.beside(client, reg)
+	namespace, err := o.namespace()
 	if err != nil {
 		return nil, err
 	}
-	denied, err := o.denials.collector(client, o.leaseNamespace, reg)
+	taints, err := o.taintRemover(client, namespace, reg)
+	if err != nil {
+		return nil, err
+	}
+	denied, err := o.collector(client, namespace, reg)
 	if err != nil {
 		return nil, err
 	}
@@ -85,14 +142,11 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		Client:         client,
 		Dynamic:        dynamicClient,
 		Kinds:          o.statusKinds(dynamicClient, client, features),
-		QPS:            float64(o.qps),
-		Burst:          o.burst,
-		Events:         o.events,
-		Enforcement:    compile.EnforcementAnnotation,
+		Annotations:    compile.StripAnnotations,
 		Audited:        o.audited,
 		Denials:        denied,
-		Beside:         beside,
-		LeaseNamespace: o.leaseNamespace,
+		Beside:         taints,
+		LeaseNamespace: namespace,
 		Identity:       host + "_" + string(uuid.NewUUID()),
 		Registerer:     reg,
 	})
@@ -103,18 +157,31 @@ func (o *writerOptions) audited(policy, namespace metav1.Object) bool {
 	return o.audit || compile.Audits(policy, namespace)
 }
 
-// beside returns what the writer does for nodes, nil for nothing.
-func (o *writerOptions) beside(client kubernetes.Interface, reg prometheus.Registerer) (func(context.Context), error) {
+// taintRemover returns the function that removes the startup taint of nodes, nil without
+// --startup-taint.
+func (o *writerOptions) taintRemover(client kubernetes.Interface, namespace string, reg prometheus.Registerer) (func(context.Context), error) {
 	if o.startupTaint == "" {
 		return nil, nil
 	}
 	remover, err := startuptaint.New(startuptaint.Config{
-		Client: client, Key: o.startupTaint, Namespace: o.leaseNamespace, Agents: agentSelector, Registerer: reg,
+		Client: client, Key: o.startupTaint, Namespace: namespace, Agents: agentSelector, Registerer: reg,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return remover.Run, nil
+}
+
+// collector returns the collector that asks agents for denials, nil without --denials-dir.
+func (o *writerOptions) collector(client kubernetes.Interface, namespace string, reg prometheus.Registerer) (*denials.Collector, error) {
+	if o.denialsDir == "" {
+		return nil, nil
+	}
+	ask, err := denials.HTTPS(o.denialsDir)
+	if err != nil {
+		return nil, fmt.Errorf("--denials-dir=%s: %w", o.denialsDir, err)
+	}
+	return denials.New(denials.Config{Client: client, Namespace: namespace, Agents: agentSelector, Ask: ask, Registerer: reg})
 }
 
 // healthy is the probe of the writer. A writer that waits for its lease is as healthy as

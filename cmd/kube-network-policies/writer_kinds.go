@@ -4,8 +4,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 )
 
@@ -14,11 +14,13 @@ import (
 func (o *writerOptions) statusKinds(dynamicClient dynamic.Interface, client kubernetes.Interface, features compile.Features) []status.Kind {
 	var kinds []status.Kind
 	for _, k := range compile.Kinds {
-		if !o.cleanup && !k.Enabled(o.kinds.Enabled()) {
+		if !o.cleanup && !k.Enabled(o.adminKinds()) {
 			continue
 		}
 		diagnose := func(object compile.Object) []policy.Finding { return k.Diagnose(object, features) }
-		kinds = append(kinds, status.NewKind(k.Name, k.Resource, k.New, diagnose, o.sinks(dynamicClient, client, k)...))
+		kind := status.NewKind(k.Name, k.Resources(), k.New, diagnose, o.sinks(dynamicClient, client, k)...)
+		kind.Adds = k.Adds(features)
+		kinds = append(kinds, kind)
 	}
 	return kinds
 }
@@ -32,10 +34,10 @@ func (o *writerOptions) sinks(dynamicClient dynamic.Interface, client kubernetes
 	}
 	var sinks []status.Sink
 	if toStatus {
-		sinks = append(sinks, status.NewSubresourceSink(dynamicClient, client.Discovery(), kind.Resource, o.conditionPrefix))
+		sinks = append(sinks, status.NewSubresourceSink(dynamicClient, client.Discovery(), kind.Resource.GroupResource(), o.conditionPrefix))
 	}
 	if toAnnotation {
-		sinks = append(sinks, status.NewAnnotationSink(dynamicClient, kind.Resource, o.conditionPrefix))
+		sinks = append(sinks, status.NewAnnotationSink(dynamicClient, kind.Resource.GroupResource(), o.conditionPrefix))
 	}
 	return sinks
 }

@@ -7,27 +7,65 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/workloads"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
-// applied returns a cluster with changes applied to it by name, as kubectl apply would:
-// policies take the place of those of their names, namespaces and nodes get labels, and
-// pods the labels and ports that their manifests or templates have. Nothing is deleted.
-// Pods that the cluster does not have are returned apart: there is nothing to compare
-// them with.
-func applied(cluster, changes clusterstate.Input) (after clusterstate.Input, added []string) {
-	after = cluster
+// applied returns the cluster after changes were applied to it by name, as by kubectl
+// apply: policies replace those with the same names, namespaces and nodes get labels, and
+// pods get the labels and ports of their manifests or templates. Nothing is deleted. assumed
+// are the pods of changes whose addresses were assumed without regard to the cluster: if it
+// has pods, reachability finds better addresses.
+func applied(cluster, changes clusterstate.Input, assumed []string) clusterstate.Input {
+	if slices.ContainsFunc(cluster.Pods, func(p *corev1.Pod) bool { return !p.Spec.HostNetwork && len(compile.Addresses(p)) > 0 }) {
+		changes.Pods = withoutAddresses(changes.Pods, assumed)
+	}
+	after := cluster
 	after.Policies = append(withoutNamed(cluster.Policies, changes.Policies), changes.Policies...)
 	after.Namespaces = labelled(cluster.Namespaces, changes.Namespaces)
 	after.Nodes = labelled(cluster.Nodes, changes.Nodes)
-	after.Pods, added = appliedPods(cluster.Pods, changes.Pods)
-	return after, added
+	after.Pods = appliedPods(cluster.Pods, changes.Pods)
+	return after
 }
 
-// replaced returns a cluster whose policies are those of changes alone, in a namespace if
-// one is given. If changes have pods, they are the whole cluster.
+// withoutAddresses returns pods, those of names without addresses.
+func withoutAddresses(pods []*corev1.Pod, names []string) []*corev1.Pod {
+	all := slices.Clone(pods)
+	for i, pod := range all {
+		if slices.Contains(names, pod.Namespace+"/"+pod.Name) {
+			waiting := *pod
+			waiting.Status.PodIP, waiting.Status.PodIPs = "", nil
+			all[i] = &waiting
+		}
+	}
+	return all
+}
+
+// sharedPods returns the pods of two clusters that both have, and the names of the others.
+func sharedPods(a, b []*corev1.Pod) (sharedA, sharedB []*corev1.Pod, others []string) {
+	name := func(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
+	in := func(pods []*corev1.Pod) map[string]bool {
+		names := map[string]bool{}
+		for _, p := range pods {
+			names[name(p)] = true
+		}
+		return names
+	}
+	inA, inB := in(a), in(b)
+	without := func(pods []*corev1.Pod, names map[string]bool) []*corev1.Pod {
+		return slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool {
+			if !names[name(p)] {
+				others = append(others, name(p))
+			}
+			return !names[name(p)]
+		})
+	}
+	return without(a, inB), without(b, inA), others
+}
+
+// replaced returns the cluster with the policies of changes instead of its own, in one
+// namespace if it is given. If changes contain pods, they are the whole cluster.
 func replaced(cluster, changes clusterstate.Input, namespace string) clusterstate.Input {
 	kept := slices.DeleteFunc(slices.Clone(cluster.Policies), func(p compile.Object) bool {
 		return namespace == "" || p.GetNamespace() == namespace
@@ -36,19 +74,45 @@ func replaced(cluster, changes clusterstate.Input, namespace string) clusterstat
 	if len(changes.Pods) == 0 {
 		after = cluster
 	}
+	after.Pods = renamed(after.Pods, cluster.Pods)
 	after.Policies = append(withoutNamed(kept, changes.Policies), changes.Policies...)
 	return after
 }
 
-// withoutNamed returns policies without those that have the name of another one.
-func withoutNamed(policies, others []compile.Object) []compile.Object {
+// renamed returns pods with the names of others that only these have, of the same workload:
+// new replicas have new names.
+func renamed(pods, others []*corev1.Pod) []*corev1.Pod {
+	_, _, unshared := sharedPods(others, pods)
+	only := map[string]bool{}
+	for _, name := range unshared {
+		only[name] = true
+	}
+	gone := map[workloads.Ref][]string{}
+	for _, p := range others {
+		if w := workloads.Of(p); only[p.Namespace+"/"+p.Name] {
+			gone[w] = append(gone[w], p.Name)
+		}
+	}
+	all := slices.Clone(pods)
+	for i, p := range all {
+		if w := workloads.Of(p); only[p.Namespace+"/"+p.Name] && len(gone[w]) > 0 {
+			replica := *p
+			replica.Name, gone[w] = gone[w][0], gone[w][1:]
+			all[i] = &replica
+		}
+	}
+	return all
+}
+
+// withoutNamed returns policies without those that have the name of a replacement.
+func withoutNamed(policies, replacements []compile.Object) []compile.Object {
 	type key struct {
 		kind            *compile.Kind
 		namespace, name string
 	}
 	keyOf := func(p compile.Object) key { return key{compile.KindOf(p), p.GetNamespace(), p.GetName()} }
 	named := map[key]bool{}
-	for _, p := range others {
+	for _, p := range replacements {
 		named[keyOf(p)] = true
 	}
 	return slices.DeleteFunc(slices.Clone(policies), func(p compile.Object) bool { return named[keyOf(p)] })
@@ -60,8 +124,8 @@ type clusterScoped[T any] interface {
 	metav1.Object
 }
 
-// labelled returns objects with the labels that changes add to those of their names, and
-// with the changes that are new.
+// labelled returns the objects with the labels of changes added by name, and the changes
+// that have no object yet.
 func labelled[T any, O clusterScoped[T]](objects, changes []O) []O {
 	all := slices.Clone(objects)
 	for _, change := range changes {
@@ -82,9 +146,11 @@ func labelled[T any, O clusterScoped[T]](objects, changes []O) []O {
 	return all
 }
 
-// appliedPods returns pods with the labels and ports of changes: of those of their names,
-// or of the pods that stand for their workloads. added are the names of the other changes.
-func appliedPods(pods, changes []*corev1.Pod) (after []*corev1.Pod, added []string) {
+// appliedPods returns the pods with the labels and ports of changes. A change applies to
+// the pod of its name or, if it stands for a workload, to the workload's pods. The others
+// are new pods.
+func appliedPods(pods, changes []*corev1.Pod) []*corev1.Pod {
+	var after []*corev1.Pod
 	byName, byWorkload := map[string]*corev1.Pod{}, map[workloads.Ref]*corev1.Pod{}
 	for _, pod := range changes {
 		byName[pod.Namespace+"/"+pod.Name] = pod
@@ -106,16 +172,10 @@ func appliedPods(pods, changes []*corev1.Pod) (after []*corev1.Pod, added []stri
 		changed.Spec.Containers, changed.Spec.InitContainers = change.Spec.Containers, change.Spec.InitContainers
 		after = append(after, &changed)
 	}
-	for _, pod := range changes {
-		if !used[pod] {
-			added = append(added, pod.Namespace+"/"+pod.Name)
-		}
-	}
-	slices.Sort(added)
-	return after, added
+	return append(after, slices.DeleteFunc(slices.Clone(changes), func(p *corev1.Pod) bool { return used[p] })...)
 }
 
-// podLabels returns the labels of a pod once its manifest or template is that of change.
+// podLabels returns the labels of a pod whose manifest or template becomes that of change.
 func podLabels(pod, change *corev1.Pod) map[string]string {
 	labels := map[string]string{}
 	for _, key := range workloads.ControllerLabels {

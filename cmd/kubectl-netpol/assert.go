@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/intent"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/intent"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
@@ -25,8 +25,7 @@ type assertOptions struct {
 
 func newAssert(o *options) *cobra.Command { return newAssertWith(o, nil) }
 
-// newAssertWith returns the command with another way to start the cluster of --probe, for
-// tests.
+// newAssertWith is newAssert with another way to start the cluster for --probe, for tests.
 func newAssertWith(o *options, start func(context.Context) (netpol.Backend, error)) *cobra.Command {
 	a := &assertOptions{options: o}
 	a.probe.start = start
@@ -85,7 +84,7 @@ func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
 	}
 	a.printCaveats(cmd.ErrOrStderr())
 	c := reachability.New(in)
-	results, err := intent.Evaluate(in, c, expectations, a.probe.enabled)
+	results, err := intent.Evaluate(in, c, expectations, a.sideFinder(c, in.Pods), a.probe.enabled)
 	if err != nil {
 		return err
 	}
@@ -106,7 +105,7 @@ func (a *assertOptions) run(cmd *cobra.Command, paths []string) error {
 	return nil
 }
 
-// readExpectations reads files of expectations. Errors of all files are joined.
+// readExpectations reads files of expectations and joins the errors of all files.
 func readExpectations(paths []string, stdin io.Reader) ([]intent.Expectation, error) {
 	var all []intent.Expectation
 	var errs []error
@@ -129,7 +128,7 @@ func readArgument(path string, stdin io.Reader) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// write writes the results in the form of --output.
+// write writes the results in the format of --output.
 func (a *assertOptions) write(w io.Writer, results []intent.Result) error {
 	switch a.output {
 	case "json":
@@ -174,7 +173,7 @@ func printAssertText(w io.Writer, results []intent.Result) error {
 	return err
 }
 
-// failureLines are the connections that are not as expected, with the reasons.
+// failureLines lists the connections that are not as expected, with the reasons.
 func failureLines(r *intent.Result) []string {
 	var lines []string
 	for _, f := range r.Failures {

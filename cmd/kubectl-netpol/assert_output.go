@@ -5,11 +5,11 @@ import (
 	"io"
 	"strings"
 
-	"sigs.k8s.io/kube-network-policies/pkg/intent"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/intent"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/junit"
 )
 
-// assertJSON is the answer as JSON.
+// assertJSON is the answer in JSON.
 type assertJSON struct {
 	Holds        bool              `json:"holds"`
 	Expectations []expectationJSON `json:"expectations"`
@@ -27,7 +27,7 @@ type expectationJSON struct {
 	Holds       bool             `json:"holds"`
 	Connections int              `json:"connections"`
 	Failed      int              `json:"failed"`
-	Failures    []intent.Failure `json:"failures,omitempty"` // the first of them
+	Failures    []intent.Failure `json:"failures,omitempty"` // only the first few
 	LeftOut     []string         `json:"leftOut,omitempty"`  // pods that cannot be evaluated
 	Probed      *intent.Probed   `json:"probed,omitempty"`   // with --probe
 }
@@ -70,7 +70,7 @@ func expectationName(r *intent.Result) string {
 	return fmt.Sprintf("%v: %s", r.Expectation, verdict(r.Allow))
 }
 
-// failureText says what does not hold, in several lines.
+// failureText explains in several lines what does not hold.
 func failureText(r *intent.Result) string {
 	lines := failureLines(r)
 	if r.Why != "" {
@@ -79,8 +79,8 @@ func failureText(r *intent.Result) string {
 	return strings.Join(lines, "\n")
 }
 
-// printAssertGitHub prints commands of GitHub workflows, which annotate the lines of
-// expectations that do not hold.
+// printAssertGitHub prints GitHub workflow commands that annotate the lines of failed
+// expectations.
 func printAssertGitHub(w io.Writer, results []intent.Result) error {
 	var out strings.Builder
 	for i := range results {
@@ -93,8 +93,8 @@ func printAssertGitHub(w io.Writer, results []intent.Result) error {
 	return err
 }
 
-// annotation is a line that makes a GitHub workflow annotate a line of a file. The
-// level is error, warning or notice. Without file or line, there is none to show it at.
+// annotation returns a GitHub workflow command that annotates a line of a file. The level
+// is error, warning or notice. Without file or line it is shown for the whole run.
 func annotation(level, file string, line int, title, message string) string {
 	properties := ""
 	if file != "" {
@@ -106,7 +106,7 @@ func annotation(level, file string, line int, title, message string) string {
 	return fmt.Sprintf("::%s %stitle=%s::%s\n", level, properties, escapeProperty.Replace(title), escapeMessage.Replace(message))
 }
 
-// What has a meaning in a workflow command is escaped like in a URL.
+// Characters with a meaning in workflow commands are escaped as in URLs.
 var (
 	escapeMessage  = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
 	escapeProperty = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// expectations is a file of expectations for the manifests of testdata/shop.
+// expectations returns a file of expectations for the manifests in testdata/shop.
 func expectations(items ...string) string {
 	return "apiVersion: kube-network-policies.x-k8s.io/v1alpha1\nkind: Expectations\nexpectations:\n- {" + strings.Join(items, "}\n- {") + "}\n"
 }
@@ -60,6 +60,7 @@ func TestAssertJSON(t *testing.T) {
 	if got.Holds || len(got.Expectations) != 2 || !got.Expectations[0].Holds || got.Expectations[0].Connections != 1 {
 		t.Errorf("got %+v", got)
 	}
+
 	e := got.Expectations[1]
 	if e.Holds || e.File != "-" || e.Line != 5 || e.Expect != "allow" || e.Failed != 1 || len(e.Failures) != 1 || e.Failures[0].From != "shop/web" {
 		t.Errorf("got %+v", e)
@@ -82,6 +83,7 @@ func TestAssertJUnit(t *testing.T) {
 	if err := xml.Unmarshal([]byte(stdout), &got); err != nil || code != 1 {
 		t.Fatalf("got %d, %v\n%s%s", code, err, stdout, stderr)
 	}
+
 	s := got.Suites[0]
 	if s.Tests != 2 || s.Failures != 1 || s.Cases[1].Name != "shop/web -> shop/db, TCP 5432: allowed" || !strings.HasSuffix(s.Cases[1].Failure, "\nwhy it must be allowed: it, and: 100%") {
 		t.Errorf("got %+v", got)
@@ -99,7 +101,7 @@ func TestAssertGitHub(t *testing.T) {
 	}
 }
 
-// A live cluster is evaluated like its manifests.
+// The answer for a live cluster is the same as for its manifests.
 func TestAssertReadsTheLiveCluster(t *testing.T) {
 	t.Chdir("testdata")
 	s := server(t, everywhere, "shop")
@@ -109,7 +111,7 @@ func TestAssertReadsTheLiveCluster(t *testing.T) {
 	}
 }
 
-// The file in the documentation is the one that its outputs are of.
+// The documented file of expectations is the one that produces the documented outputs.
 func TestDocumentedExpectations(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/kubectl-netpol.md")
 	if err != nil {

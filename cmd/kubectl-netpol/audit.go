@@ -3,10 +3,10 @@ package main
 import (
 	"fmt"
 
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
-// ifEnforced returns c as if its audited policies were enforced, c itself if none is.
+// ifEnforced returns c with its audited policies enforced, or c itself if none is audited.
 func ifEnforced(c *reachability.Cluster) *reachability.Cluster {
 	if enforced := c.IfEnforced(); enforced != nil {
 		return enforced
@@ -14,7 +14,7 @@ func ifEnforced(c *reachability.Cluster) *reachability.Cluster {
 	return c
 }
 
-// matrixIfEnforced returns what would change if the audited policies of c were enforced.
+// matrixIfEnforced returns the changes if the audited policies of c were enforced.
 func (m *matrixOptions) matrixIfEnforced(c *reachability.Cluster, port reachability.Port, family reachability.Family) ([]reachability.Change, error) {
 	enforced := c.IfEnforced()
 	if enforced == nil {
@@ -24,12 +24,13 @@ func (m *matrixOptions) matrixIfEnforced(c *reachability.Cluster, port reachabil
 	if port == (reachability.Port{}) {
 		spans = reachability.PortRanges(c, enforced)
 	}
-	d, err := reachability.Compare(c, enforced, spans, reachability.ExternalAddresses(c, enforced), family, m.namespaces()...)
+	names := reachability.Names{Pod: workloadOf, Addresses: reachability.ExternalRanges(nil, c, enforced)}
+	d, err := reachability.CompareAs(names, c, enforced, spans, reachability.ExternalAddresses(c, enforced), family, m.namespaces()...)
 	return d.Changes, err
 }
 
-// diffIfEnforced returns what would change between the clusters if audited policies of both
-// were enforced, nil if there are none.
+// diffIfEnforced returns the changes between the clusters if the audited policies of both
+// were enforced, or nil if no policy is audited.
 func (d *diffOptions) diffIfEnforced(before, after *reachability.Cluster) ([]reachability.Change, error) {
 	if before.IfEnforced() == nil && after.IfEnforced() == nil {
 		return nil, nil
@@ -38,7 +39,7 @@ func (d *diffOptions) diffIfEnforced(before, after *reachability.Cluster) ([]rea
 	return difference.Changes, err
 }
 
-// ifEnforcedLines say for people what audited policies would change, a line each.
+// ifEnforcedLines describes the changes by audited policies, one per line.
 func ifEnforcedLines(changes []reachability.Change) []string {
 	var lines []string
 	for i := range changes {

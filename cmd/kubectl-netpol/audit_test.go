@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// auditedCluster has two pods, of which an audited policy would isolate x/web.
+// auditedCluster has two pods. An audited policy would isolate x/web.
 const auditedCluster = `
 {apiVersion: v1, kind: Namespace, metadata: {name: x}}
 ---
@@ -20,12 +20,12 @@ const auditedCluster = `
 const auditedPolicy = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
-metadata: {namespace: x, name: closed, annotations: {kube-network-policies.sigs.k8s.io/enforcement: audit}}
+metadata: {namespace: x, name: closed, annotations: {kube-network-policies.x-k8s.io/enforcement: audit}}
 spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}
 `
 
-// TestAuditedPoliciesHaveTwoAnswers: what is enforced is the answer, and what audited
-// policies would change is there, too.
+// TestAuditedPoliciesHaveTwoAnswers: the enforced policies give the answer, and it also
+// says what audited policies would change.
 func TestAuditedPoliciesHaveTwoAnswers(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -42,8 +42,8 @@ func TestAuditedPoliciesHaveTwoAnswers(t *testing.T) {
 	for _, tc := range []struct {
 		name, command  string
 		code           int
-		stdout, stderr string // parts of it
-		one            bool   // answer only
+		stdout, stderr string // substrings
+		one            bool   // only one answer
 	}{
 		{"explain", "explain x/db x/web --port 80 -f audited.yaml", 0,
 			"x/db -> x/web, TCP 80: allowed\n", "", false},
@@ -55,7 +55,7 @@ func TestAuditedPoliciesHaveTwoAnswers(t *testing.T) {
 			"denied", "", true},
 		{"explain as JSON", "explain x/db x/web --port 80 -o json -f audited.yaml", 0,
 			`"ifEnforced": {`, "", false},
-		{"matrix", "matrix --port 80 -f audited.yaml", 0, "", changes + "TCP 80 no longer allowed: x/db, 203.0.113.1 -> x/web", false},
+		{"matrix", "matrix --port 80 -f audited.yaml", 0, "", changes + "TCP 80 no longer allowed: new namespace/new pod, x/db, x/new pod, 0.0.0.0/0 -> x/web", false},
 		{"matrix of all ports", "matrix -f audited.yaml", 0, "", changes, false},
 		{"matrix as JSON", "matrix --port 80 -o json -f audited.yaml", 0, `"ifEnforced":[{`, "", false},
 		{"matrix, enforced", "matrix --port 80 -f enforced.yaml", 0, "", "", true},
@@ -69,7 +69,7 @@ func TestAuditedPoliciesHaveTwoAnswers(t *testing.T) {
 				t.Errorf("status %d, want %d\n%s\n%s\nwant %q and %q", code, tc.code, stdout, stderr, tc.stdout, tc.stderr)
 			}
 			if all := stdout + stderr; tc.one && (strings.Contains(all, "If audited") || strings.Contains(all, "ifEnforced")) {
-				t.Errorf("there are two answers:\n%s", all)
+				t.Errorf("want one answer, got two:\n%s", all)
 			}
 		})
 	}

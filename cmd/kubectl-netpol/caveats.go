@@ -6,17 +6,17 @@ import (
 	"fmt"
 	"io"
 
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
-// caveat is a field of an answer for JSON that says what the answer is to be read with.
+// caveat is a JSON field that limits the meaning of an answer.
 type caveat struct {
 	name   string
 	values any // a list
 }
 
-// caveats returns those that there are: what could not be read, and what of the policies
-// in force is not enforced as written.
+// caveats returns the caveats that apply: what could not be read, and which parts of the
+// enforced policies are not enforced as written.
 func (o *options) caveats() []caveat {
 	var all []caveat
 	if len(o.limits) > 0 {
@@ -31,7 +31,7 @@ func (o *options) caveats() []caveat {
 	return all
 }
 
-// notesOf returns the same for people, a line each.
+// notesOf returns the caveats as text, one per line.
 func (o *options) notesOf() []string {
 	var lines []string
 	for _, limit := range o.limits {
@@ -49,8 +49,8 @@ func (o *options) printCaveats(w io.Writer) {
 	}
 }
 
-// findingsOf returns what of the policies of a cluster is not enforced as written, with -n
-// of those that can matter to the namespace.
+// findingsOf returns the parts of a cluster's policies that are not enforced as written;
+// with -n, only those that can affect the namespace.
 func (o *options) findingsOf(c *reachability.Cluster) []reachability.Finding {
 	var found []reachability.Finding
 	for _, f := range c.Findings() {
@@ -61,7 +61,8 @@ func (o *options) findingsOf(c *reachability.Cluster) []reachability.Finding {
 	return found
 }
 
-// withCaveats returns an answer for JSON, an object, with the caveats as its last fields.
+// withCaveats adds the caveats to a JSON answer as its last fields. The answer must be an
+// object.
 func (o *options) withCaveats(answer any) any {
 	all := o.caveats()
 	if len(all) == 0 {
@@ -75,7 +76,6 @@ type annotated struct {
 	caveats []caveat
 }
 
-// MarshalJSON adds the fields to those of the answer.
 func (a annotated) MarshalJSON() ([]byte, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)

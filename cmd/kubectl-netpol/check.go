@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/lint"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
 )
 
 type checkOptions struct {
@@ -20,11 +20,13 @@ type checkOptions struct {
 	output       string
 	failOn       string
 	disabled     []string
+	enabled      []string
 	serviceCIDRs []string
+	baseline     string
 	listRules    bool
 }
 
-// failLevels are the values of --fail-on, and the lowest severity that fails.
+// failLevels maps each value of --fail-on to the lowest severity that fails.
 var failLevels = map[string]lint.Severity{"error": lint.Error, "warning": lint.Warning, "info": lint.Info, "none": lint.Error + 1}
 
 func newCheck(o *options) *cobra.Command {
@@ -42,6 +44,9 @@ A comment "# netpol:ignore RULE reason" above or on the line of a field ignores 
 findings of the rule there, and above an object those about all of it. So does an
 annotation ` + lint.IgnoreAnnotation + `RULE: reason of the object.
 
+With --baseline, findings that are known are only counted: those of what -o json printed
+once, wherever in their objects they are now.
+
 The exit code is 0 without findings of the severity of --fail-on or a higher one, 1
 with such findings, and 2 when the manifests or the cluster cannot be read or have no
 policy.
@@ -55,19 +60,25 @@ Rules:
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&c.output, "output", "o", "text", "text, json, sarif (SARIF 2.1.0, for code scanning) or github (commands of GitHub workflows)")
+	fs.StringVarP(&c.output, "output", "o", "text", "text, json, sarif (SARIF 2.1.0, for code scanning), github (commands of GitHub workflows) or junit")
 	fs.StringVar(&c.failOn, "fail-on", "warning", "the lowest severity of findings that makes the exit code 1: error, warning, info or none")
 	fs.StringSliceVar(&c.disabled, "disable", nil, "rules whose findings are left out; an unknown one is an error")
+	fs.StringSliceVar(&c.enabled, "enable", nil, "rules that are off by default to check, too; an unknown one is an error")
 	fs.StringSliceVar(&c.serviceCIDRs, "service-cidr", nil, "ranges that addresses of Services are from, for the rule service-address; without it only the addresses of known Services are found")
+	fs.StringVar(&c.baseline, "baseline", "", "file with findings that are known, as -o json prints them: they are counted and not shown. One that cannot be read is an error")
 	fs.BoolVar(&c.listRules, "rules", false, "list the rules with their severities instead of checking anything")
 	return cmd
 }
 
-// ruleTable lists all rules for people.
+// ruleTable lists all rules as text.
 func ruleTable() string {
 	var b strings.Builder
 	for _, r := range lint.Rules {
-		fmt.Fprintf(&b, "  %-22s  %-7v  %s\n", r.ID, r.Severity, r.Title)
+		severity := r.Severity.String()
+		if r.Off {
+			severity = "off"
+		}
+		fmt.Fprintf(&b, "  %-22s  %-7s  %s\n", r.ID, severity, r.Title)
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
@@ -96,7 +107,7 @@ func (c *checkOptions) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// write writes the report in the form of --output.
+// write writes the report in the format of --output.
 func (c *checkOptions) write(w io.Writer, r *report) error {
 	switch c.output {
 	case "json":
@@ -105,11 +116,13 @@ func (c *checkOptions) write(w io.Writer, r *report) error {
 		return writeSARIF(w, r)
 	case "github":
 		return writeGitHub(w, r)
+	case "junit":
+		return writeJUnit(w, r, failLevels[c.failOn])
 	}
 	return writeText(w, r)
 }
 
-// validate checks the flags and returns the ranges of Services.
+// validate checks the flags and returns the Service ranges.
 func (c *checkOptions) validate() ([]netip.Prefix, error) {
 	if err := checkOutput("check", c.output); err != nil {
 		return nil, err
@@ -117,9 +130,16 @@ func (c *checkOptions) validate() ([]netip.Prefix, error) {
 	if _, ok := failLevels[c.failOn]; !ok {
 		return nil, fmt.Errorf("--fail-on=%s: must be error, warning, info or none", c.failOn)
 	}
-	for _, id := range c.disabled {
-		if lint.RuleNamed(id) == nil {
-			return nil, fmt.Errorf("--disable=%s: there is no such rule; --rules lists them", id)
+	for flag, ids := range map[string][]string{"disable": c.disabled, "enable": c.enabled} {
+		for _, id := range ids {
+			if lint.RuleNamed(id) == nil {
+				return nil, fmt.Errorf("--%s=%s: there is no such rule; --rules lists them", flag, id)
+			}
+		}
+	}
+	for _, id := range offByDefault() {
+		if !slices.Contains(c.enabled, id) {
+			c.disabled = append(c.disabled, id)
 		}
 	}
 	var ranges []netip.Prefix
@@ -133,55 +153,91 @@ func (c *checkOptions) validate() ([]netip.Prefix, error) {
 	return ranges, nil
 }
 
-// check reads the cluster and returns what is wrong with its policies.
+// offByDefault returns the rules that are checked only if they are enabled.
+func offByDefault() []string {
+	var ids []string
+	for _, r := range lint.Rules {
+		if r.Off {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
+}
+
+// check reads the cluster and reports the mistakes in its policies.
 func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []netip.Prefix) (*report, error) {
-	in, files, err := c.load(ctx, stdin)
+	var known map[knownFinding]int
+	if c.baseline != "" {
+		var err error
+		if known, err = readBaseline(c.baseline); err != nil {
+			return nil, fmt.Errorf("--baseline: %w", err)
+		}
+	}
+	in, files, refused, err := c.load(ctx, stdin)
 	if err != nil {
 		return nil, err
 	}
-	if len(in.Policies) == 0 {
+	if len(in.Policies)+len(refused) == 0 {
 		return nil, errors.New("there is no policy to check")
 	}
 	in.ServiceCIDRs = ranges
 	r := newReport(in, files, c.disabled)
+	if !slices.Contains(c.disabled, lint.Refused) {
+		r.addRefused(refused)
+	}
 	if c.namespace != "" {
 		r.keep(c.namespace)
+	}
+	if known != nil {
+		if gone := r.leaveOutKnown(known); gone > 0 && c.namespace == "" {
+			fmt.Fprintf(c.notes, "%s of %s: write it again\n", count(gone, "finding is gone", "findings are gone"), c.baseline)
+		}
 	}
 	return r, nil
 }
 
-// load returns what rules look at, and the files that it is from, nil for a live cluster.
-func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *clusterfiles.Objects, error) {
+// load returns what rules look at, and the files that it is from, nil for a live cluster, with
+// what API servers refuse of them.
+func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *clusterfiles.Objects, []*clusterfiles.Refused, error) {
 	if len(c.files) > 0 {
-		files, err := c.readObjects(c.files, stdin)
+		files, refused, err := clusterfiles.ReadValid(c.files, stdin, c.reading())
 		if err != nil {
-			return lint.Input{}, nil, err
+			return lint.Input{}, nil, nil, err
 		}
+		c.leaveOutDisabled(files)
+		c.printNotes(files)
+		services := servicesIn(files)
 		return lint.Input{
 			Features:   c.features,
 			Namespaces: files.Namespaces,
 			Pods:       files.Pods,
 			Nodes:      files.Nodes,
 			Services:   files.Services,
+			Behind:     services.texts(),
+			Exposing:   files.Exposing,
 			Policies:   files.Policies,
 			Partial:    true,
-		}, files, nil
+
+			Controllers: files.CustomResources,
+		}, files, refused, nil
 	}
 	c.templates = true
 	live, err := c.live(ctx)
 	if err != nil {
-		return lint.Input{}, nil, err
+		return lint.Input{}, nil, nil, err
 	}
-	if c.serviceLimit != "" {
-		c.limits = append(c.limits, c.serviceLimit+": mistakes that they show are not found")
+	if c.services.limit != "" {
+		c.limits = append(c.limits, c.services.limit+": mistakes that they show are not found")
 	}
 	return lint.Input{
 		Features:   live.Features,
 		Namespaces: live.Namespaces,
 		Pods:       live.Pods,
 		Nodes:      live.Nodes,
-		Services:   c.services,
+		Services:   c.services.list,
+		Behind:     c.services.texts(),
+		Exposing:   c.exposing,
 		Policies:   live.Policies,
 		Partial:    len(c.limits) > 0,
-	}, nil, nil
+	}, nil, nil, nil
 }

@@ -13,13 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"sigs.k8s.io/kube-network-policies/pkg/workloads"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
-// completionTime is how long a shell waits for names of the live cluster. Tests wait longer.
+// completionTime limits how long a shell waits for names from the live cluster. Tests raise
+// it.
 var completionTime = 2 * time.Second
 
-// flagValues are the values of flags that have few.
+// flagValues are the values of flags that accept only a few.
 var flagValues = map[string][]string{
 	"by":       {"workload", "pod", "namespace"},
 	"color":    {"auto", "always", "never"},
@@ -28,15 +29,15 @@ var flagValues = map[string][]string{
 	"protocol": {"TCP", "UDP", "SCTP", "ICMP"},
 }
 
-// complete gives the commands what shells complete: names in the files that are named, or in
-// the live cluster, and the values of flags.
+// complete registers the completions: names from the files given by -f or from the live
+// cluster, and the values of flags.
 func (o *options) complete(root *cobra.Command) {
 	set := func(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 		if cmd.Flags().Lookup(flag) == nil && cmd.PersistentFlags().Lookup(flag) == nil {
 			return
 		}
 		if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
-			panic(err) // twice the same flag
+			panic(err) // the flag is registered twice
 		}
 	}
 	set(root, "namespace", o.names(namespaceNames))
@@ -53,7 +54,7 @@ func (o *options) complete(root *cobra.Command) {
 			set(cmd, flag, cobra.NoFileCompletions)
 		}
 		switch cmd.Name() {
-		case "assert": // files
+		case "assert": // files, which the shell completes
 		case "explain":
 			cmd.ValidArgsFunction = o.sideArguments
 		default:
@@ -68,7 +69,7 @@ func fixed(values []string) cobra.CompletionFunc {
 	}
 }
 
-// beginning returns the names that begin so.
+// beginning returns the names with the prefix begun.
 func beginning(names []string, begun string) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, begun) })
 }
@@ -81,9 +82,9 @@ func (o *options) sideArguments(cmd *cobra.Command, args []string, begun string)
 	return o.names(sideNamesOf)(cmd, args, begun)
 }
 
-// names completes what of returns for the cluster. If it cannot be read in time, nothing is
-// completed.
-func (o *options) names(of func(o *options, c completed) []string) cobra.CompletionFunc {
+// names completes the names that list returns for the cluster. If the cluster cannot be
+// read in time, it completes nothing.
+func (o *options) names(list func(o *options, c completed) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
 		defer cancel()
@@ -102,27 +103,27 @@ func (o *options) names(of func(o *options, c completed) []string) cobra.Complet
 			c.workloads[workloads.Of(p)] = true
 			c.workloads[workloads.Ref{Kind: workloads.Pod, Namespace: p.Namespace, Name: p.Name}] = true
 		}
-		for _, s := range o.services {
-			c.workloads[workloads.Ref{Kind: service, Namespace: s.Namespace, Name: s.Name}] = true
+		for _, s := range o.services.list {
+			c.workloads[workloads.Ref{Kind: workloads.Service, Namespace: s.Namespace, Name: s.Name}] = true
 		}
-		found := beginning(of(o, c), begun)
+		found := beginning(list(o, c), begun)
 		slices.Sort(found)
 		return found, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// completed is what there is to complete.
+// completed is the cluster's names.
 type completed struct {
 	namespaces map[string]bool
-	workloads  map[workloads.Ref]bool // Services among them
+	workloads  map[workloads.Ref]bool // including Services
 }
 
 func namespaceNames(_ *options, c completed) []string {
 	return slices.Collect(maps.Keys(c.namespaces))
 }
 
-// sideNamesOf returns the names of pods, workloads and Services: in the namespace of names
-// without one as they are, with -n no others, and with their namespace before them.
+// sideNamesOf returns the names of pods, workloads and Services. Names in the default
+// namespace are short; all others have their namespace, unless -n excludes them.
 func sideNamesOf(o *options, c completed) []string {
 	own := cmp.Or(o.namespace, o.defaultNamespace, metav1.NamespaceDefault)
 	var found []string

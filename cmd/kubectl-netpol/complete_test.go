@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// completions returns what a shell is offered for a command line, whose last word may be
-// empty.
+// completions returns the completions of a command line. Its last word may be empty.
 func completions(t *testing.T, words ...string) []string {
 	t.Helper()
 	var out, errs strings.Builder
@@ -39,8 +38,8 @@ func TestCompletion(t *testing.T) {
 		"matrix --by ":                     "workload pod namespace",
 		"matrix -o m":                      "markdown mermaid",
 		"matrix --color a":                 "auto always",
-		"explain -o ":                      "text json",
-		"check -o ":                        "text json sarif github",
+		"explain -o ":                      "text json policy",
+		"check -o ":                        "text json sarif github junit",
 		"check --fail-on ":                 "error warning info none",
 		"diff --protocol ":                 "TCP UDP SCTP ICMP",
 		"diff --family ":                   "IPv4 IPv6",
@@ -66,7 +65,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// What is completed is accepted, and what is accepted is completed.
+// The completed formats are those that the command accepts.
 func TestCompletedOutputsExist(t *testing.T) {
 	t.Chdir("testdata")
 	for command, names := range outputs {
@@ -81,7 +80,7 @@ func TestCompletedOutputsExist(t *testing.T) {
 	}
 }
 
-// kubectl runs the script with the words behind "kubectl netpol".
+// kubectl runs the script with the words that follow "kubectl netpol".
 func TestCompletionScript(t *testing.T) {
 	shell, err := exec.LookPath("sh")
 	if err != nil {
@@ -94,8 +93,9 @@ func TestCompletionScript(t *testing.T) {
 	}
 	info, err := os.Stat("kubectl_complete-netpol")
 	if err != nil || info.Mode()&0o111 == 0 {
-		t.Fatalf("the script is not executable: %v", err)
+		t.Fatalf("cannot run the script: %v", err)
 	}
+
 	script := exec.Command(shell, "kubectl_complete-netpol", "matrix", "--from", "")
 	script.Env = []string{"PATH=" + folder + ":" + os.Getenv("PATH")}
 	if out, err := script.CombinedOutput(); err != nil || string(out) != "netpol|__complete|matrix|--from||" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,8 +16,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 const dbPolicy = `apiVersion: networking.k8s.io/v1
@@ -29,8 +30,8 @@ spec:
     ports: [{port: 5432}]
 `
 
-// One policy means the same for a cluster in files as for the live one: it takes the
-// place of the policy of its name, and others stay.
+// Applying one policy gives the same answer for a cluster in files and for a live one: it
+// replaces the policy of its name and leaves the others.
 func TestOnePolicyIsApplied(t *testing.T) {
 	t.Chdir("testdata")
 	live := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop").URL)
@@ -43,13 +44,14 @@ func TestOnePolicyIsApplied(t *testing.T) {
 			}
 		})
 	}
+
 	_, applied, _ := call(t, dbPolicy, "diff --port 5432 -f shop -f -")
 	if want := "TCP 5432:\n  no longer allowed: shop/api -> shop/db\n  newly allowed: shop/web -> shop/db\n\n"; !strings.HasPrefix(applied, want) {
 		t.Errorf("got\n%swant\n%s", applied, want)
 	}
 }
 
-// With --replace, policies that are not named are deleted: all, or those of -n.
+// --replace deletes policies that the file does not have: all of them, or those of -n.
 func TestPoliciesAreReplaced(t *testing.T) {
 	t.Chdir("testdata")
 	for flags, replaced := range map[string]bool{"": false, " --replace": true, " --replace -n shop": true, " --replace -n monitoring": false} {
@@ -62,8 +64,8 @@ func TestPoliciesAreReplaced(t *testing.T) {
 	}
 }
 
-// Every pod has a policy of its own, so that the default deny decides for none of them.
-// For a pod that comes later it does.
+// Every pod has its own policy, so the default deny changes nothing for existing pods. It
+// changes connections of a pod that is created later.
 func TestPodsThatWillCome(t *testing.T) {
 	t.Chdir("testdata")
 	const workload = `apiVersion: v1
@@ -97,21 +99,21 @@ spec: {podSelector: {}}
 		}
 		return path
 	}
-	with := write("with.yaml", pods+policies+deny)
+	withDeny := write("with.yaml", pods+policies+deny)
 	t.Run("without labels", func(t *testing.T) {
-		code, stdout, stderr := call(t, "", "diff --replace --port 80 -f "+with+" -f "+write("without.yaml", policies))
+		code, stdout, stderr := call(t, "", "diff --replace --port 80 -f "+withDeny+" -f "+write("without.yaml", policies))
 		const want = "TCP 80:\n" +
-			"  newly allowed: shop/db, shop/web, 203.0.113.1 -> shop/new pod\n" +
+			"  newly allowed: shop/sts/db, shop/sts/web, 0.0.0.0/0 -> shop/new pod\n" +
 			"  newly allowed: shop/new pod -> another pod like it\n" +
-			"\nCompared: TCP 80, between 2 pods and a new pod without labels, and with 203.0.113.1 outside.\n"
+			"\nCompared: TCP 80, between 2 pods and a new pod without labels, and with 0.0.0.0/0 outside.\n"
 		if code != 1 || stdout != want {
 			t.Errorf("got %d\n%s%swant\n%s", code, stdout, stderr, want)
 		}
 	})
 	t.Run("of a workload", func(t *testing.T) {
-		alone := strings.ReplaceAll(strings.ReplaceAll(policy, "{app: web}}}]}]", "{app: db}}}]}]"), "%", "web")
-		code, stdout, _ := call(t, alone, "diff --port 80 -f "+with+" -f -")
-		if code != 1 || !strings.Contains(stdout, "  no longer allowed: shop/web -> another pod like it\n") {
+		policyForDB := strings.ReplaceAll(strings.ReplaceAll(policy, "{app: web}}}]}]", "{app: db}}}]}]"), "%", "web")
+		code, stdout, _ := call(t, policyForDB, "diff --port 80 -f "+withDeny+" -f -")
+		if code != 1 || !strings.Contains(stdout, "  no longer allowed: shop/sts/web -> another pod like it\n") {
 			t.Errorf("got %d\n%s", code, stdout)
 		}
 	})
@@ -124,10 +126,10 @@ func TestDifferenceAsMarkdown(t *testing.T) {
 
 | | from | to | traffic |
 | --- | --- | --- | --- |
-| no longer allowed | shop/web | monitoring/new pod, monitoring/prometheus, 192.168.0.2, 10.0.0.0, 203.0.113.1 | TCP 5432 |
+| no longer allowed | shop/web | monitoring/new pod, monitoring/prometheus, 192.168.0.2, 10.0.0.0/24 and 10.0.3.0-10.255.255.255, 0.0.0.0-9.255.255.255 and 11.0.0.0-255.255.255.255 | TCP 5432 |
 | newly allowed | shop/new pod | shop/db | TCP 5432 |
 
-- Compared: TCP 5432, between 5 pods and a new pod without labels in each of 2 namespaces, with 192.168.0.2 of nodes, and with 10.0.0.0, 203.0.113.1 outside.
+- Compared: TCP 5432, between 5 pods and a new pod without labels in each of 2 namespaces, with 192.168.0.2 of nodes, and with 10.0.0.0/24 and 10.0.3.0-10.255.255.255, 0.0.0.0-9.255.255.255 and 11.0.0.0-255.255.255.255 outside.
 `
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
@@ -137,7 +139,89 @@ func TestDifferenceAsMarkdown(t *testing.T) {
 	}
 }
 
-// What of a policy is not enforced as written is said with the difference.
+const newWorkload = `apiVersion: apps/v1
+kind: Deployment
+metadata: {namespace: shop, name: cache}
+spec:
+  selector: {matchLabels: {app: cache}}
+  template: {metadata: {labels: {app: cache}}, spec: {containers: [{name: c, image: i}]}}
+---
+`
+
+// Connections of pods that only one of the clusters has are changes.
+func TestPodsOfOneClusterAreCompared(t *testing.T) {
+	t.Chdir("testdata")
+	const opened = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: shop, name: cache}\n" +
+		"spec: {podSelector: {matchLabels: {app: cache}}, ingress: [{}]}\n"
+	without := strings.Replace(newWorkload, "shop", "empty", 1)
+	for name, tc := range map[string]struct {
+		input, flags, want string
+		code               int
+	}{
+		"added and open":        {newWorkload + opened, "--address 203.0.113.1", "TCP 80:\n  newly allowed: monitoring/new pod, monitoring/node-exporter, monitoring/prometheus, 203.0.113.1 -> shop/deploy/cache\n", 1},
+		"a workload alone":      {without, "--address 203.0.113.1", "TCP 80:\n  newly allowed: empty/deploy/cache -> ", 1},
+		"of another namespace":  {newWorkload + opened, "-n empty", "no pods in namespace empty", 2},
+		"ignored":               {newWorkload, "--ignore-new", "Nothing that was compared changes.\n", 0},
+		"ignored, and named":    {newWorkload, "--ignore-new", "\nNot compared: shop/cache\n", 0},
+		"ignored elsewhere":     {newWorkload, "--ignore-new -n monitoring", "Nothing changes.\n", 0},
+		"removed":               {newWorkload, "--replace -n shop", ", with shop/api, shop/db, shop/web removed", 1},
+		"removed, and ignored":  {newWorkload, "--replace --ignore-new", "no pods: there is nothing to compare", 2},
+		"an address not known":  {newWorkload + hostNetwork, "--port 1 --address 203.0.113.1", "\nNot compared: shop/agent\n", 1},
+		"nothing, not even one": {strings.Replace(newWorkload, "Deployment", "Secret", 1), "", "no object to read", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := call(t, tc.input, "diff --port 80 -f shop -f - "+tc.flags)
+			if code != tc.code || !strings.Contains(stdout+stderr, tc.want) {
+				t.Errorf("got %d\n%s%swant\n%s", code, stdout, stderr, tc.want)
+			}
+		})
+	}
+	code, markdown, _ := call(t, newWorkload, "diff -f shop -f - --ignore-new -o markdown")
+	if code != 0 || !strings.Contains(markdown, "\nNothing that was compared changes.\n") || !strings.Contains(markdown, "- Not compared: shop/cache\n") {
+		t.Errorf("got %d\n%s", code, markdown)
+	}
+	_, text, _ := call(t, newWorkload, "diff -f shop -f - -o json")
+	var got struct {
+		OnlyAfter []string
+		Changes   []any
+	}
+	if err := json.Unmarshal([]byte(text), &got); err != nil || !slices.Equal(got.OnlyAfter, []string{"shop/deploy/cache"}) || len(got.Changes) == 0 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+const hostNetwork = `apiVersion: v1
+kind: Pod
+metadata: {namespace: shop, name: agent}
+spec: {hostNetwork: true, containers: [{name: c, image: i}]}
+`
+
+// Replicas with new names are those of their workload.
+func TestReplicasAreNotNew(t *testing.T) {
+	pods := func(names ...string) string {
+		var out strings.Builder
+		for i, name := range names {
+			fmt.Fprintf(&out, `apiVersion: v1
+kind: Pod
+metadata: {namespace: shop, name: web-%s, labels: {app: web}, ownerReferences: [{apiVersion: apps/v1, kind: StatefulSet, name: web, uid: a, controller: true}]}
+spec: {nodeName: n1}
+status: {phase: Running, podIP: 10.0.1.%d}
+---
+`, name, i+1)
+		}
+		return out.String()
+	}
+	file := filepath.Join(t.TempDir(), "before.yaml")
+	if err := os.WriteFile(file, []byte(pods("a", "b")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := call(t, pods("c", "a"), "diff --replace -f "+file+" -f -")
+	if code != 0 || !strings.HasPrefix(stdout, "Nothing changes.\n") {
+		t.Errorf("got %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// The answer says which parts of a policy are not enforced as written.
 func TestDifferenceSaysWhatIsNotEnforced(t *testing.T) {
 	t.Chdir("testdata")
 	const flags = "diff --feature-gates=EndPort=false -f shop -f proposed"
@@ -150,6 +234,7 @@ func TestDifferenceSaysWhatIsNotEnforced(t *testing.T) {
 	if !strings.Contains(markdown, "- Not enforced as written: "+want) || stderr != "" {
 		t.Errorf("got\n%s%s", markdown, stderr)
 	}
+
 	_, stdout, _ := call(t, "", flags+" -o json")
 	var got struct{ Findings []reachability.Finding }
 	if err := json.Unmarshal([]byte(stdout), &got); err != nil || len(got.Findings) != 1 || got.Findings[0].Name != "db" {
@@ -183,14 +268,14 @@ func TestManifestsAreApplied(t *testing.T) {
 			pod("bare", "", map[string]string{"app": "bare"}),
 		},
 	}
-	after, added := applied(before, clusterstate.Input{
+	after := applied(before, clusterstate.Input{
 		Namespaces: []*corev1.Namespace{namespace("shop", map[string]string{"env": "prod"}), namespace("new", nil)},
 		Pods:       []*corev1.Pod{template, pod("bare", "", map[string]string{"app": "dressed"}), pod("more", "", nil)},
-	})
-	if !slices.Equal(added, []string{"shop/more"}) {
-		t.Errorf("added are %q", added)
+	}, nil)
+	if len(after.Pods) != 3 || after.Pods[2].Name != "more" {
+		t.Errorf("the pods are %v", after.Pods)
 	}
-	if got, want := after.Pods[0].Labels, map[string]string{"app": "web", "track": "new", hash: "1"}; len(after.Pods) != 2 || !maps.Equal(got, want) {
+	if got, want := after.Pods[0].Labels, map[string]string{"app": "web", "track": "new", hash: "1"}; !maps.Equal(got, want) {
 		t.Errorf("the Deployment's pod has %v, want %v", got, want)
 	}
 	if got := after.Pods[1].Labels["app"]; got != "dressed" {
@@ -200,11 +285,11 @@ func TestManifestsAreApplied(t *testing.T) {
 		t.Errorf("the namespace has %v, want %v", got, want)
 	}
 	if before.Namespaces[0].Labels["env"] != "test" || before.Pods[0].Labels["old"] != "yes" {
-		t.Error("the cluster before has changed")
+		t.Error("applied changed its input")
 	}
 }
 
-// The matrix says it, too, in every form for programs.
+// The matrix also says what is not enforced, in every machine-readable format.
 func TestMatrixSaysWhatIsNotEnforced(t *testing.T) {
 	t.Chdir("testdata")
 	const flags = "matrix --feature-gates=EndPort=false -f shop/cluster.yaml -f proposed"
@@ -219,6 +304,25 @@ func TestMatrixSaysWhatIsNotEnforced(t *testing.T) {
 			if err := yaml.Unmarshal([]byte(stdout), &got); err != nil || len(got.Findings) != 1 || got.Findings[0].Name != "db" {
 				t.Errorf("%s: got %v, %v in\n%s", output, got.Findings, err, stdout)
 			}
+		}
+	}
+}
+
+// Replicas of a workload are one line of a difference, unless policies tell them apart.
+func TestWorkloadsAreCompared(t *testing.T) {
+	const isolated = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: ns-00, name: new}\nspec: {podSelector: {matchLabels: {LABELS}}, policyTypes: [Egress]}\n"
+	tree(t, map[string]string{
+		"cluster.json": replicated(24, 2),
+		"all.yaml":     strings.Replace(isolated, "LABELS", "tier: gateway", 1),
+		"one.yaml":     strings.Replace(isolated, "LABELS", "tier: gateway, canary: 'true'", 1),
+	})
+	for policy, want := range map[string]string{
+		"all.yaml": "  no longer allowed: ns-00/deploy/gateway-0 -> ",
+		"one.yaml": "  no longer allowed: ns-00/deploy/gateway-0 (gateway-0-7d4f-3) -> ",
+	} {
+		code, stdout, stderr := call(t, "", "diff --port 443 -f cluster.json -f "+policy)
+		if code != exitNo || !strings.Contains(stdout, want) || strings.Contains(stdout, "gateway-0-7d4f-1,") {
+			t.Errorf("%s: got %d\n%s%swant %s", policy, code, stdout, stderr, want)
 		}
 	}
 }

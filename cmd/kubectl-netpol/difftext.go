@@ -3,35 +3,83 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
-func printDifference(w io.Writer, d *reachability.Difference) error {
+// nothingChanges says so, as far as everything was compared.
+func nothingChanges(d *reachability.Difference, limits []string) string {
+	if d.Whole() && len(limits) == 0 {
+		return "Nothing changes.\n"
+	}
+	return "Nothing that was compared changes.\n"
+}
+
+// podGroups are the pods of workloads with several.
+type podGroups map[string][]string // names of pods by that of the workload
+
+func newPodGroups(pods []*corev1.Pod) podGroups {
+	groups := podGroups{}
+	for _, p := range pods {
+		if w := workloads.Of(p); w.Kind != workloads.Pod && !compile.Ended(p) {
+			title := w.Namespace + "/" + workloadName(w)
+			groups[title] = append(groups[title], p.Namespace+"/"+p.Name)
+		}
+	}
+	return groups
+}
+
+// named returns names with that of a workload in the place of those of all its pods.
+func (g podGroups) named(names []string) []string {
+	for _, title := range slices.Sorted(maps.Keys(g)) {
+		first := slices.IndexFunc(names, func(n string) bool { return slices.Contains(g[title], n) })
+		if first < 0 || slices.ContainsFunc(g[title], func(n string) bool { return !slices.Contains(names, n) }) {
+			continue
+		}
+		all := slices.Clone(names)
+		all[first] = title
+		names = slices.DeleteFunc(all, func(n string) bool { return slices.Contains(g[title], n) })
+	}
+	return names
+}
+
+// printDifference prints the answer. limits are what could not be read. Pods of groups are shown by
+// these.
+func printDifference(w io.Writer, d *reachability.Difference, exposures []exposureChange, limits []string, groups podGroups) error {
 	var out strings.Builder
-	if len(d.Changes) == 0 {
-		out.WriteString("Nothing changes.\n")
+	if len(d.Changes)+len(exposures) == 0 {
+		out.WriteString(nothingChanges(d, limits))
 	}
 	for i := range d.Changes {
 		fmt.Fprintf(&out, "%s:\n", join(d.Changes[i].Traffic))
 		for _, l := range changeLines(&d.Changes[i]) {
-			fmt.Fprintf(&out, "  %s: %s -> %s\n", l.what, shorten(l.from), shorten(l.to))
+			fmt.Fprintf(&out, "  %s: %s -> %s\n", l.what, shorten(groups.named(l.from)), shorten(groups.named(l.to)))
 		}
+	}
+	if len(exposures) > 0 {
+		out.WriteString("By Ingresses and routes:\n" + exposureChangeLines(exposures, "  "))
 	}
 	fmt.Fprintf(&out, "\n%s\n", strings.Join(comparedLines(d), "\n"))
 	_, err := io.WriteString(w, out.String())
 	return err
 }
 
-// printDifferenceMarkdown prints the answer for a comment on a pull request, with the notes
-// that go to standard error otherwise.
-func printDifferenceMarkdown(w io.Writer, d *reachability.Difference, notes []string) error {
+// printDifferenceMarkdown prints the answer for a comment on a pull request, including the
+// notes that otherwise go to standard error.
+func printDifferenceMarkdown(w io.Writer, d *reachability.Difference, exposures []exposureChange, limits, notes []string) error {
 	var out strings.Builder
 	out.WriteString("### Network policies: connections that change\n\n")
-	if len(d.Changes) == 0 {
-		out.WriteString("Nothing changes.\n")
-	} else {
+	switch {
+	case len(d.Changes)+len(exposures) == 0:
+		out.WriteString(nothingChanges(d, limits))
+	case len(d.Changes) > 0:
 		out.WriteString("| | from | to | traffic |\n| --- | --- | --- | --- |\n")
 	}
 	for i := range d.Changes {
@@ -39,7 +87,7 @@ func printDifferenceMarkdown(w io.Writer, d *reachability.Difference, notes []st
 			fmt.Fprintf(&out, "| %s | %s | %s | %s |\n", l.what, shorten(l.from), shorten(l.to), join(d.Changes[i].Traffic))
 		}
 	}
-	out.WriteString("\n")
+	out.WriteString("\n" + exposureChangeLines(exposures, "- "))
 	for _, note := range append(notes, comparedLines(d)...) {
 		fmt.Fprintf(&out, "- %s\n", note)
 	}
@@ -47,7 +95,7 @@ func printDifferenceMarkdown(w io.Writer, d *reachability.Difference, notes []st
 	return err
 }
 
-// comparedLines say what was compared and what was not.
+// comparedLines says what was compared and what was not.
 func comparedLines(d *reachability.Difference) []string {
 	compared := fmt.Sprintf("Compared: %s, between %s", join(d.Checked), count(d.Pods, "pod", "pods"))
 	if n := len(d.NewPods); n > 0 {
@@ -56,6 +104,12 @@ func comparedLines(d *reachability.Difference) []string {
 			compared += fmt.Sprintf(" in each of %d namespaces", n)
 		}
 	}
+	if len(d.OnlyAfter) > 0 {
+		compared += fmt.Sprintf(", with %s added", shorten(d.OnlyAfter))
+	}
+	if len(d.OnlyBefore) > 0 {
+		compared += fmt.Sprintf(", with %s removed", shorten(d.OnlyBefore))
+	}
 	if len(d.Nodes) > 0 {
 		compared += fmt.Sprintf(", with %s of nodes", shorten(d.Nodes))
 	}
@@ -63,13 +117,15 @@ func comparedLines(d *reachability.Difference) []string {
 		compared += fmt.Sprintf(", and with %s outside", shorten(d.External))
 	}
 	lines := []string{compared + "."}
+	for _, address := range slices.Sorted(maps.Keys(d.Services)) {
+		lines = append(lines, fmt.Sprintf("%s is behind service %s.", address, d.Services[address]))
+	}
 	for _, l := range []struct {
 		what  string
 		names []string
 	}{
 		{"Not compared: what is allowed by domain names, which only agents know", d.DomainRules},
-		{"Only before, not compared", d.OnlyBefore},
-		{"Only after, not compared", d.OnlyAfter},
+		{"Not compared", d.NotCompared},
 	} {
 		if len(l.names) > 0 {
 			lines = append(lines, l.what+": "+shorten(l.names))
@@ -78,7 +134,7 @@ func comparedLines(d *reachability.Difference) []string {
 	return lines
 }
 
-// join lists traffic, what follows each other as one.
+// join lists traffic, with adjacent ranges joined.
 func join(spans []reachability.PortRange) string {
 	var names []string
 	for _, s := range reachability.JoinPortRanges(spans) {
@@ -87,20 +143,20 @@ func join(spans []reachability.PortRange) string {
 	return strings.Join(names, "; ")
 }
 
-func count(n int, one, many string) string {
+func count(n int, one, plural string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return fmt.Sprintf("%d %s", n, many)
+	return fmt.Sprintf("%d %s", n, plural)
 }
 
-// changeLine is connections that change alike.
+// changeLine is a set of connections with the same change.
 type changeLine struct {
 	what     string
 	from, to []string
 }
 
-// changeLines returns the lines of a change, those of sides that change alike together.
+// changeLines returns the lines of a change. Sides with the same changes share a line.
 func changeLines(c *reachability.Change) []changeLine {
 	var lines []changeLine
 	for _, m := range []struct {
@@ -115,8 +171,8 @@ func changeLines(c *reachability.Change) []changeLine {
 	return lines
 }
 
-// matrixLines returns the cells of m. A cell of an endpoint with itself is about another
-// one like it.
+// matrixLines returns the cells of m. The cell of an endpoint with itself is about another
+// pod like it.
 func matrixLines(m *reachability.Matrix) []changeLine {
 	var lines []changeLine
 	groups := m.Groups()

@@ -14,21 +14,22 @@ import (
 
 var update = flag.Bool("update", false, "write the outputs into the documentation")
 
-// console begins a block of commands and their outputs.
+// console begins a block with commands and their outputs.
 const console = "```console\n"
 
-// The outputs in the documentation are those of the program. They are the golden
-// ones, too: go test ./cmd/kubectl-netpol -update writes them again.
+// The documented outputs are those of the program; they serve as golden files. go test
+// ./cmd/kubectl-netpol -update rewrites them.
 func TestDocumentedOutputsAreTrue(t *testing.T) {
 	for _, d := range []struct {
-		doc, folder string // the commands run in folder
-		blocks      int    // at least
+		doc, folder string // working directory of the commands
+		blocks      int    // minimum
 	}{
 		{"../../README.md", "../..", 1},
 		{"../../docs/kubectl-netpol.md", "testdata", 5},
+		{"testdata/outputs.md", "testdata", 10},
 		{"../../examples/README.md", "../../examples", 10},
 	} {
-		t.Run(filepath.Base(filepath.Dir(d.doc)), func(t *testing.T) { checkOutputs(t, d.doc, d.folder, d.blocks) })
+		t.Run(strings.TrimPrefix(d.doc, "../../"), func(t *testing.T) { checkOutputs(t, d.doc, d.folder, d.blocks) })
 	}
 }
 
@@ -45,13 +46,13 @@ func checkOutputs(t *testing.T, path, folder string, blocks int) {
 	t.Setenv("COLUMNS", "")
 	parts := strings.Split(string(doc), console)
 	if len(parts) <= blocks {
-		t.Fatalf("found %d blocks in %s, want %d at least", len(parts)-1, path, blocks)
+		t.Fatalf("found %d blocks in %s, want at least %d", len(parts)-1, path, blocks)
 	}
 	want := parts[0]
 	for _, part := range parts[1:] {
 		block, rest, _ := strings.Cut(part, "```")
 		want += console
-		if !strings.HasPrefix(block, "$ kubectl-netpol") { // of another program
+		if !strings.HasPrefix(block, "$ kubectl-netpol") { // another program
 			want += part
 			continue
 		}
@@ -73,8 +74,8 @@ func checkOutputs(t *testing.T, path, folder string, blocks int) {
 	}
 }
 
-// shell runs a command of the documentation: the program with words for
-// arguments, perhaps "< FILE" behind them, and perhaps "; echo $?".
+// shell runs a documented command: the program with words as arguments, optionally followed
+// by "< FILE" and by "; echo $?".
 func shell(t *testing.T, command string) string {
 	t.Helper()
 	command, echo := strings.CutSuffix(command, "; echo $?")

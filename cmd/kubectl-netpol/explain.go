@@ -9,8 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/suggest"
 )
 
 type explainOptions struct {
@@ -39,11 +40,16 @@ With --flows, agents are asked how often they decided such a connection and how,
 whether the kernel remembers the verdict, so that it decides without the agent. That takes
 the rights of the command flows.
 
+With -o policy, the output is what to write: the smallest NetworkPolicies that would allow
+it, for all pods of SRC and DST, or nothing if it is allowed. Standard error has the
+answer, and what no NetworkPolicy can allow.
+
 The exit code is 0 when the connection is allowed, 1 when it is not, also between
 some of the pods only, and 2 when there is no answer.`,
 		Example: `  kubectl-netpol explain shop/web shop/db --port 5432 -f ./manifests
   kubectl-netpol explain deploy/web svc/db -n shop
   kubectl-netpol explain 203.0.113.9 web -n shop --port http
+  kubectl-netpol explain deploy/web default/svc/kubernetes -n shop -o policy
   kubectl-netpol explain deploy/web svc/db -n shop --flows`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error { return e.run(cmd, args[0], args[1]) },
@@ -52,7 +58,7 @@ some of the pods only, and 2 when there is no answer.`,
 	cmd.Flags().BoolVar(&e.flows, "flows", false, "also say what the agents recorded of the connection, and whether the kernel remembers the verdict")
 	cmd.Flags().StringArrayVar(&e.records, "records", nil, "file of flow records to read for that instead of asking the agents: lines that flows -o json prints; - is standard input; may be repeated")
 	e.addAgentFlags(cmd.Flags())
-	cmd.Flags().StringVarP(&e.output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&e.output, "output", "o", "text", "text, json, or policy: the NetworkPolicies that would allow it, for kubectl apply")
 	return cmd
 }
 
@@ -67,7 +73,7 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil && (e.traffic.port != "" || !namesService(dst)) {
 		return err
 	}
-	e.named = []string{src, dst}
+	e.named, e.templates = []string{src, dst}, e.output == "policy"
 	in, err := e.read(cmd.Context(), cmd.InOrStdin())
 	if err != nil {
 		return err
@@ -75,41 +81,52 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	e.printCaveats(cmd.ErrOrStderr())
 	c := reachability.New(in)
 	finder := e.sideFinder(c, in.Pods)
-	from, err := finder.find(src)
+	from, fromNotes, err := finder.findClient(src)
 	if err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
-	to, err := finder.find(dst)
+	to, port, notes, err := findDestination(finder, dst, port)
 	if err != nil {
-		return fmt.Errorf("destination: %w", err)
+		return err
 	}
-	if port == (reachability.Port{}) {
-		if len(to.Ports) != 1 {
-			return fmt.Errorf("--port is missing: service %s has %s", &to, count(len(to.Ports), "port", "ports"))
-		}
-		port = to.Ports[0]
+	if notes != nil && strings.Contains(dst, ":") {
+		family = reachability.IPv6 // the family of the endpoint is that of the Service's address
 	}
 	answer := explainSides(c, from, to, port, family)
-	var records []flows.Record
-	withFlows := e.flows || len(e.records) > 0
-	if withFlows {
-		if records, err = e.recorded(cmd); err != nil {
-			return err
-		}
-		if records, err = recordsAbout(records, c, &answer, port, family); err != nil {
-			return err
-		}
+	exposures := e.exposed(c, in.Pods, e.services.list, e.exposing, membersOf(to))
+	answer.Notes = slices.Concat(fromNotes, notes, answer.Notes, exposureNotes(exposures))
+	if e.output == "policy" {
+		wanted := &suggest.Connections{From: from.Members, To: to.Members, Port: port, Family: family}
+		return e.printPolicy(cmd, in, &answer, wanted, "allow-"+nameInPolicy(src)+"-to-"+nameInPolicy(dst))
 	}
+	return e.print(cmd, c, &answer, port, family)
+}
+
+// findDestination returns the side that dst names, the port to explain, that of a Service if none
+// was given, and what to say of a Service behind whose address it is.
+func findDestination(finder *sideFinder, dst string, port reachability.Port) (to reachability.Side, _ reachability.Port, notes []string, err error) {
+	to, port, notes, err = finder.findAt(dst, port)
 	switch {
-	case e.output == "json" && withFlows:
-		err = printJSON(cmd.OutOrStdout(), e.withCaveats(explainedFlows{answer, records}))
-	case e.output == "json":
-		err = printJSON(cmd.OutOrStdout(), e.withCaveats(answer))
+	case err != nil:
+		err = fmt.Errorf("destination: %w", err)
+	case port != (reachability.Port{}):
+	case len(to.Ports) != 1:
+		err = fmt.Errorf("--port is missing: service %s has %s", &to, count(len(to.Ports), "port", "ports"))
 	default:
-		err = printExplanation(cmd.OutOrStdout(), &answer)
-		if err == nil && withFlows {
-			err = printFlows(cmd.OutOrStdout(), records)
-		}
+		port = to.Ports[0]
+	}
+	return to, port, notes, err
+}
+
+// print prints an explanation, with what agents recorded of the connection if that was asked for.
+func (e *explainOptions) print(cmd *cobra.Command, c *reachability.Cluster, answer *reachability.Explanation, port reachability.Port, family reachability.Family) (err error) {
+	switch {
+	case e.flows || len(e.records) > 0:
+		err = e.printWithFlows(cmd, c, answer, port, family)
+	case e.output == "json":
+		err = printJSON(cmd.OutOrStdout(), e.withCaveats(*answer))
+	default:
+		err = printExplanation(cmd.OutOrStdout(), answer)
 	}
 	if err == nil && !answer.Allowed {
 		return errNo
@@ -117,8 +134,64 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	return err
 }
 
-// explainSides explains a connection between two of the sides' pods, one that is not allowed
-// if there is one.
+// printPolicy prints the policies that connections lack, and on standard error what is allowed
+// without them, and what they cannot allow.
+func (e *explainOptions) printPolicy(cmd *cobra.Command, in clusterstate.Input, answer *reachability.Explanation, wanted *suggest.Connections, name string) error {
+	s, err := suggest.Allow(suggest.Input{Cluster: in, Selectors: e.selectors, Behind: e.services.suggested()}, wanted, name)
+	if err != nil {
+		return err
+	}
+	text, err := s.YAML()
+	if err != nil {
+		return err
+	}
+	notes := []string{fmt.Sprintf("%s -> %s, %s: %s", answer.From, answer.To, strings.TrimSpace(answer.Protocol+" "+answer.Port), verdict(answer.Allowed))}
+	notes = append(notes, answer.Notes...)
+	for _, u := range s.Uncovered {
+		notes = append(notes, fmt.Sprintf("Not to be allowed by a NetworkPolicy: %s: %s", u.Flow, u.Reason))
+	}
+	for _, note := range append(notes, s.Notes...) {
+		fmt.Fprintln(cmd.ErrOrStderr(), note)
+	}
+	if len(s.Policies)+len(s.Uncovered) == 0 {
+		fmt.Fprintln(cmd.ErrOrStderr(), "No policy is needed.")
+	}
+	if _, err := io.WriteString(cmd.OutOrStdout(), text); err != nil {
+		return err
+	}
+	if !answer.Allowed {
+		return errNo
+	}
+	return nil
+}
+
+// nameInPolicy returns what a side is called in the name of a policy.
+func nameInPolicy(side string) string {
+	return strings.NewReplacer(".", "-", ":", "-").Replace(side[strings.LastIndex(side, "/")+1:])
+}
+
+// printWithFlows prints the explanation and what agents recorded of the connection.
+func (e *explainOptions) printWithFlows(cmd *cobra.Command, c *reachability.Cluster, answer *reachability.Explanation, port reachability.Port, family reachability.Family) error {
+	records, err := e.recorded(cmd)
+	if err != nil {
+		return err
+	}
+	records, err = recordsAbout(records, c, answer, port, family)
+	if err != nil {
+		return err
+	}
+	w := cmd.OutOrStdout()
+	if e.output == "json" {
+		return printJSON(w, e.withCaveats(explainedFlows{*answer, records}))
+	}
+	if err := printExplanation(w, answer); err != nil {
+		return err
+	}
+	return printFlows(w, records)
+}
+
+// explainSides explains a connection between two of the sides' pods. It prefers a denied
+// one.
 func explainSides(c *reachability.Cluster, from, to reachability.Side, port reachability.Port, family reachability.Family) reachability.Explanation {
 	o := c.Overview([]reachability.Side{from}, []reachability.Side{to}, port, family)
 	p := o.Partial(0, 0)
@@ -140,7 +213,7 @@ func explainSides(c *reachability.Cluster, from, to reachability.Side, port reac
 	return answer
 }
 
-// member returns the member of a side that has a name.
+// member returns the member of a side with that name.
 func member(s *reachability.Side, name string) *reachability.Endpoint {
 	i := slices.IndexFunc(s.Members, func(e reachability.Endpoint) bool { return e.Name == name })
 	return &s.Members[i]
@@ -175,11 +248,11 @@ func printExplanation(w io.Writer, e *reachability.Explanation) error {
 }
 
 func printCourse(out *strings.Builder, c *reachability.Trace) {
-	at := c.Address
+	location := c.Address
 	if c.Node != "" {
-		at += " on node " + c.Node
+		location += " on node " + c.Node
 	}
-	fmt.Fprintf(out, "\n%s of %s (%s): %s\n  %s.\n", sentence(c.Direction), c.Subject, at, verdict(c.Allowed), sentence(c.Reason))
+	fmt.Fprintf(out, "\n%s of %s (%s): %s\n  %s.\n", sentence(c.Direction), c.Subject, location, verdict(c.Allowed), sentence(c.Reason))
 	if len(c.Policies) > 0 {
 		fmt.Fprintf(out, "  Selected by %s.\n", strings.Join(c.Policies, ", "))
 	}
@@ -223,7 +296,7 @@ func verdict(allowed bool) string {
 	return "denied"
 }
 
-// sentence begins s with a capital, unless it begins with a name.
+// sentence capitalises s unless it begins with a name.
 func sentence(s string) string {
 	word, _, _ := strings.Cut(s, " ")
 	word = strings.TrimRight(word, ":")

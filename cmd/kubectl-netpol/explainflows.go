@@ -11,19 +11,19 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/printable"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
-// explainedFlows is an explanation with what agents recorded of the connection.
+// explainedFlows is an explanation with the agents' records of the connection.
 type explainedFlows struct {
 	reachability.Explanation
 	Flows []flows.Record `json:"flows"`
 }
 
-// checkFlows returns an error if the flags about flows do not go together.
+// checkFlows returns an error if the flags about flows contradict each other.
 func (e *explainOptions) checkFlows(cmd *cobra.Command) error {
 	why := ""
 	switch {
@@ -41,7 +41,7 @@ func (e *explainOptions) checkFlows(cmd *cobra.Command) error {
 	return e.checkAgents(cmd, why)
 }
 
-// recorded returns the records of agents, or of files.
+// recorded returns the records of agents or of files.
 func (e *explainOptions) recorded(cmd *cobra.Command) ([]flows.Record, error) {
 	read := func() ([]answer, error) { return e.ask(cmd, []string{agentCommand, "flows"}) }
 	if len(e.records) > 0 {
@@ -55,8 +55,8 @@ func (e *explainOptions) recorded(cmd *cobra.Command) ([]flows.Record, error) {
 	return records, err
 }
 
-// recordsAbout returns those of records that are of agents, or of flows with the connection that
-// e explains.
+// recordsAbout returns the records of agents, and of flows that are the explained
+// connection.
 func recordsAbout(records []flows.Record, c *reachability.Cluster, e *reachability.Explanation, port reachability.Port, family reachability.Family) ([]flows.Record, error) {
 	from, err := c.Endpoint(e.From)
 	if err != nil {
@@ -73,16 +73,18 @@ func recordsAbout(records []flows.Record, c *reachability.Cluster, e *reachabili
 	}), nil
 }
 
-// isEnd reports whether e, an end of the flow r, is or has the endpoint.
-func isEnd(r *flows.Record, e *flows.End, of *reachability.Endpoint) bool {
-	if e.Pod != "" && strings.Contains(of.Name, "/") {
-		return e.Namespace+"/"+e.Pod == of.Name
+// isEnd reports whether e, an end of the flow r, is the endpoint or a set of addresses that
+// contains it.
+func isEnd(r *flows.Record, e *flows.End, endpoint *reachability.Endpoint) bool {
+	if e.Pod != "" && strings.Contains(endpoint.Name, "/") {
+		return e.Namespace+"/"+e.Pod == endpoint.Name
 	}
 	block, err := netip.ParsePrefix(r.Several(e))
-	return slices.ContainsFunc(of.Addrs(), func(a netip.Addr) bool { return a == e.Address || err == nil && block.Contains(a) })
+	return slices.ContainsFunc(endpoint.Addrs(), func(a netip.Addr) bool { return a == e.Address || err == nil && block.Contains(a) })
 }
 
-// printFlows says how often a connection was decided, and whether the kernel remembers that.
+// printFlows says how often a connection was decided and whether the kernel remembers the
+// verdict.
 func printFlows(w io.Writer, records []flows.Record) error {
 	found := recordsOf(records, flows.TypeFlow)
 	var out strings.Builder
@@ -98,6 +100,9 @@ func printFlows(w io.Writer, records []flows.Record) error {
 			text += "; audited policies: " + auditName(f.Audit)
 		}
 		fmt.Fprintf(&out, "  %s.\n", printable.Text(text))
+		if f.Why != "" {
+			fmt.Fprintf(&out, "    Why no domain name allowed it, by the agent: %s.\n", printable.Text(f.Why))
+		}
 		if since := f.Remembered; since != nil {
 			fmt.Fprintf(&out, "    Remembered: for %s the kernel has decided packets like these without asking the agent.\n",
 				duration.HumanDuration(max(0, now[f.Node].Sub(*since))))

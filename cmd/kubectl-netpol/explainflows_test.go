@@ -9,8 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/cmd/internal/kindflags"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
 // recordOf returns a record of a flow to TCP 8000 of shop/api. more are further fields.
@@ -24,11 +23,11 @@ const (
 	fromBlock = `"address":"203.0.113.1","block":"203.0.113.0/24"`
 )
 
-// What agents recorded of a connection is that of its pods or addresses, at its port.
+// The flows shown for a connection are those of its pods or addresses and its port.
 func TestExplanationHasFlows(t *testing.T) {
 	t.Chdir("testdata")
 	agent := strings.ReplaceAll(agentLine, "NODE", "n2") + "\n"
-	of := func(records ...string) string {
+	withAgent := func(records ...string) string {
 		return agent + strings.ReplaceAll(strings.Join(records, ""), "NODE", "n2")
 	}
 	const none = "What agents recorded of it:\n  No packet.\n"
@@ -39,23 +38,25 @@ func TestExplanationHasFlows(t *testing.T) {
 		want                string
 	}{
 		{"nothing", "shop/web shop/api --port 8000", agent, 0, none},
-		{"the flow", "shop/web shop/api --port 8000", of(recordOf(fromWeb, "deny", "")), 0, some},
-		{"a named port", "shop/web shop/api --port http", of(recordOf(fromWeb, "deny", "")), 0, some},
-		{"remembered", "shop/web shop/api --port 8000", of(recordOf(fromWeb, "deny", `,"remembered":"2026-01-02T03:03:56Z"`)), 0,
+		{"the flow", "shop/web shop/api --port 8000", withAgent(recordOf(fromWeb, "deny", "")), 0, some},
+		{"a named port", "shop/web shop/api --port http", withAgent(recordOf(fromWeb, "deny", "")), 0, some},
+		{"remembered", "shop/web shop/api --port 8000", withAgent(recordOf(fromWeb, "deny", `,"remembered":"2026-01-02T03:03:56Z"`)), 0,
 			some + "    Remembered: for 9s the kernel has decided packets like these without asking the agent.\n"},
-		{"a clock that jumps", "shop/web shop/api --port 8000", of(strings.Replace(recordOf(fromWeb, "deny", `,"remembered":"2027-01-02T03:03:56Z"`), `"last":"2026`, `"last":"2027`, 1)), 0,
+		{"a domain name that has expired", "shop/web shop/api --port 8000", withAgent(recordOf(fromWeb, "deny", `,"why":"example.org expired 40 s ago"`)), 0,
+			some + "    Why no domain name allowed it, by the agent: example.org expired 40 s ago.\n"},
+		{"a clock that jumps", "shop/web shop/api --port 8000", withAgent(strings.Replace(recordOf(fromWeb, "deny", `,"remembered":"2027-01-02T03:03:56Z"`), `"last":"2026`, `"last":"2027`, 1)), 0,
 			"the last one 0s ago.\n    Remembered: for 0s the kernel"},
-		{"audited", "shop/web shop/api --port 8000", of(recordOf(fromWeb, "allow", `,"audit":{"verdict":"deny","direction":"ingress","tier":"networkpolicy","reason":"isolated","policy":{"kind":"NetworkPolicy","namespace":"shop","name":"all"}}`)), 0,
+		{"audited", "shop/web shop/api --port 8000", withAgent(recordOf(fromWeb, "allow", `,"audit":{"verdict":"deny","direction":"ingress","tier":"networkpolicy","reason":"isolated","policy":{"kind":"NetworkPolicy","namespace":"shop","name":"all"}}`)), 0,
 			"allowed (NetworkPolicy shop/api, isolated); packets: 3, the last one 5s ago; audited policies: deny by NetworkPolicy shop/all, isolated.\n"},
-		{"another port", "shop/web shop/api --port 9090", of(recordOf(fromWeb, "deny", "")), 1, none},
-		{"another protocol", "shop/web shop/api --port 8000 --protocol UDP", of(recordOf(fromWeb, "deny", "")), 1, none},
-		{"the other way", "shop/api shop/web --port 8000", of(recordOf(fromWeb, "deny", "")), 1, none},
-		{"an earlier pod of the address", "shop/web shop/api --port 8000", of(strings.Replace(recordOf(fromWeb, "deny", ""), `"pod":"web"`, `"pod":"old"`, 1)), 0, none},
-		{"an address", "10.0.1.1 shop/api --port 8000", of(recordOf(fromWeb, "deny", "")), 0, some},
-		{"an address of a block", "203.0.113.9 shop/api --port 8000", of(recordOf(fromBlock, "allow", "")), 1, "On node n2, 203.0.113.0/24 -> shop/api: allowed"},
-		{"an address beside a block", "203.0.114.9 shop/api --port 8000", of(recordOf(fromBlock, "allow", "")), 1, none},
-		{"an address that was denied", "203.0.113.9 shop/api --port 8000", of(recordOf(fromBlock, "deny", "")), 1, none},
-		{"as JSON", "shop/web shop/api --port 8000 -o json", of(recordOf(fromWeb, "deny", `,"remembered":"2026-01-02T03:03:56Z"`)), 0, `"remembered": "2026-01-02T03:03:56Z"`},
+		{"another port", "shop/web shop/api --port 9090", withAgent(recordOf(fromWeb, "deny", "")), 1, none},
+		{"another protocol", "shop/web shop/api --port 8000 --protocol UDP", withAgent(recordOf(fromWeb, "deny", "")), 1, none},
+		{"the other way", "shop/api shop/web --port 8000", withAgent(recordOf(fromWeb, "deny", "")), 1, none},
+		{"an earlier pod of the address", "shop/web shop/api --port 8000", withAgent(strings.Replace(recordOf(fromWeb, "deny", ""), `"pod":"web"`, `"pod":"old"`, 1)), 0, none},
+		{"an address", "10.0.1.1 shop/api --port 8000", withAgent(recordOf(fromWeb, "deny", "")), 0, some},
+		{"an address of a block", "203.0.113.9 shop/api --port 8000", withAgent(recordOf(fromBlock, "allow", "")), 1, "On node n2, 203.0.113.0/24 -> shop/api: allowed"},
+		{"an address beside a block", "203.0.114.9 shop/api --port 8000", withAgent(recordOf(fromBlock, "allow", "")), 1, none},
+		{"an address that was denied", "203.0.113.9 shop/api --port 8000", withAgent(recordOf(fromBlock, "deny", "")), 1, none},
+		{"as JSON", "shop/web shop/api --port 8000 -o json", withAgent(recordOf(fromWeb, "deny", `,"remembered":"2026-01-02T03:03:56Z"`)), 0, `"remembered": "2026-01-02T03:03:56Z"`},
 		{"no records", "shop/web shop/api --port 8000", "{}", 2, "--records=-: line 1: no type"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -67,7 +68,7 @@ func TestExplanationHasFlows(t *testing.T) {
 	}
 }
 
-// The agents of the live cluster are asked with --flows. Those that do not answer are named.
+// --flows asks the agents of the live cluster. The answer names agents that do not answer.
 func TestExplainAsksTheAgents(t *testing.T) {
 	t.Chdir("testdata")
 	answers := func(ctx context.Context, command []string, out, errs io.Writer) error {
@@ -80,7 +81,7 @@ func TestExplainAsksTheAgents(t *testing.T) {
 		o := &options{notes: io.Discard, context: "shop", kubeconfig: kubeconfig(t, server(t, everywhere, "shop/cluster.yaml").URL), features: compile.AllFeatures()}
 		var out, errs bytes.Buffer
 		cmd := newExplain(o)
-		o.kinds = kindflags.Add(cmd.Flags(), "%s", true)
+		o.adminPolicies = true
 		cmd.SetContext(t.Context())
 		cmd.SetOut(&out)
 		cmd.SetErr(&errs)
@@ -97,7 +98,7 @@ func TestExplainAsksTheAgents(t *testing.T) {
 	}
 }
 
-// A flag that would mean nothing is an error, and is not passed over.
+// A flag without effect is an error rather than ignored.
 func TestFlagsThatMeanNothing(t *testing.T) {
 	t.Chdir("testdata")
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
@@ -118,8 +119,8 @@ func TestFlagsThatMeanNothing(t *testing.T) {
 		"flows -f shop":                       "--filename: only the agents of a live cluster have flows",
 		"flows -A -n shop":                    "--all-namespaces: not with --namespace=shop",
 		"flows --feature-gates=EndPort=false": "--feature-gates: ",
-		"flows --admin-network-policy=false":  "--admin-network-policy: ",
-		"flows --cluster-network-policy":      "--cluster-network-policy: ",
+		"flows --admin-policies=false":        "--admin-policies: ",
+		"flows --cluster-network-policy":      "--cluster-network-policy: the flag was removed: write --admin-policies",
 		"unused -A -n shop -f shop":           "--all-namespaces: not with --namespace=shop",
 	} {
 		t.Run(command, func(t *testing.T) {
@@ -131,21 +132,22 @@ func TestFlagsThatMeanNothing(t *testing.T) {
 	}
 }
 
-// The page names agents that do not answer, and shows the flows of the others. No age is
-// negative.
+// The page names agents that do not answer and shows the other agents' flows. Ages are
+// never negative.
 func TestViewOfAgentsThatDoNotAnswer(t *testing.T) {
 	t.Chdir("testdata")
 	agents := fakeAgents{"n1": nil, "n2": prints("n2", agentLine, strings.Replace(recordOf(fromWeb, "allow", ""), `"last":"2026`, `"last":"2027`, 1))}
 	o := &options{notes: io.Discard, context: "shop", kubeconfig: kubeconfig(t, server(t, everywhere, "shop/cluster.yaml").URL), features: compile.AllFeatures()}
 	v := &viewOptions{agentOptions: agentOptions{options: o, connect: agents.connect}}
 	cmd := newView(o)
-	o.kinds = kindflags.Add(cmd.Flags(), "%s", true)
+	o.adminPolicies = true
 	cmd.SetContext(t.Context())
 	cmd.SetErr(io.Discard)
 	p, err := v.pages(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	page := p.matrixPage(pageQuery{By: "workload", Protocol: "TCP", State: stateNow, Flows: flowsShown}, false)
 	if page.Problem != "" || page.Flows == nil {
 		t.Fatalf("no flows: %q", page.Problem)
@@ -158,16 +160,16 @@ func TestViewOfAgentsThatDoNotAnswer(t *testing.T) {
 	}
 }
 
-// The file for a ticket has the flows of --records, and does not try to read them again.
+// The page as a file contains the flows of --records and does not reload.
 func TestViewOfRecordsAsFile(t *testing.T) {
 	t.Chdir("testdata")
-	_, without, _ := call(t, "", "view -f shop -o html")
+	_, pageWithout, _ := call(t, "", "view -f shop -o html")
 	code, page, stderr := call(t, "", "view -f shop -o html --records flows.jsonl")
 	for _, want := range []string{`<section id="flows" aria-labelledby`, "<td class=\"text\">shop/web</td>", "packets allowed: 12"} {
 		if code != 0 || !strings.Contains(page, want) {
 			t.Errorf("exit code %d, %s, no %q in\n%s", code, stderr, want, page)
 		}
-		if strings.Contains(without, want) {
+		if strings.Contains(pageWithout, want) {
 			t.Errorf("without records there is %q", want)
 		}
 	}

@@ -22,22 +22,21 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/remotecommand"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
 )
 
 const (
-	// agentContainer is the container of an agent's pod, and agentCommand the program.
+	// agentContainer is the agent's container in its pod, agentCommand the program in it.
 	agentContainer = "kube-network-policies"
 	agentCommand   = "kube-network-policies"
-	// agentsAtOnce is how many agents are asked at the same time, and agentTimeout how long
-	// one may take.
+	// agentsAtOnce limits how many agents are asked concurrently, agentTimeout how long one
+	// may take.
 	agentsAtOnce = 16
 	agentTimeout = 20 * time.Second
-	// maxAnswer bounds the records of one agent, which has some 5,000, and maxComplaint what
-	// is read of its standard error, in bytes.
+	// maxAnswer limits the records of an agent, which has about 5,000; maxComplaint limits how
+	// many bytes of its standard error are kept.
 	maxAnswer    = 20000
 	maxComplaint = 1024
 )
@@ -48,8 +47,8 @@ type agentOptions struct {
 	agentsNamespace string
 	agentsSelector  string
 
-	// connect returns the pods of the agents, and how to run commands in them. Nil is for those
-	// of the kubeconfig's cluster.
+	// connect lists the agents' pods and returns a runner for commands in them. Nil stands for
+	// the kubeconfig's cluster.
 	connect func(context.Context) ([]corev1.Pod, runner, error)
 }
 
@@ -58,8 +57,9 @@ func (a *agentOptions) addAgentFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.agentsSelector, "agents-selector", "app.kubernetes.io/name=kube-network-policies", "label selector of the agents' pods")
 }
 
-// checkAgents returns an error if a flag about agents is set although none is asked. why names
-// the flag because of which, as "with --records", and is empty if agents are asked.
+// checkAgents returns an error if a flag about agents is set although no agent is asked.
+// why names the flag that prevents it, such as "with --records"; it is empty if agents are
+// asked.
 func (a *agentOptions) checkAgents(cmd *cobra.Command, why string) error {
 	for _, name := range []string{"agents-namespace", "agents-selector"} {
 		if why != "" && cmd.Flags().Changed(name) {
@@ -124,7 +124,7 @@ func (f *flowsOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		if flag.Name == "feature-gates" || slices.ContainsFunc(compile.Kinds, func(k *compile.Kind) bool { return k.Flag == flag.Name }) {
+		if flag.Name == "feature-gates" || flag.Name == "admin-policies" {
 			err = fmt.Errorf("--%s: flows are what agents decided, by their own flags", flag.Name)
 		}
 	})
@@ -154,7 +154,7 @@ func (f *flowsOptions) run(cmd *cobra.Command) error {
 	return err
 }
 
-// command returns what is run in each agent's container.
+// command returns the command to run in each agent's container.
 func (f *flowsOptions) command() ([]string, error) {
 	if err := checkOutput("flows", f.output); err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func (f *flowsOptions) command() ([]string, error) {
 	return command, nil
 }
 
-// find returns the agents, of which there is one at least.
+// find returns the agents, at least one.
 func (a *agentOptions) find(ctx context.Context) ([]corev1.Pod, runner, error) {
 	connect := a.connect
 	if connect == nil {
@@ -204,8 +204,8 @@ func (a *agentOptions) find(ctx context.Context) ([]corev1.Pod, runner, error) {
 	return agents, run, err
 }
 
-// ask runs a command in all agents, and returns their answers ordered by node. Agents that did
-// not answer are named on standard error; it is an error if none did.
+// ask runs a command in all agents and returns their answers ordered by node. It names
+// agents that did not answer on standard error, and returns an error if none did.
 func (a *agentOptions) ask(cmd *cobra.Command, command []string) ([]answer, error) {
 	agents, run, err := a.find(cmd.Context())
 	if err != nil {
@@ -250,14 +250,14 @@ func (a *agentOptions) connectToCluster(ctx context.Context) ([]corev1.Pod, runn
 // execIn runs commands through the API server.
 func execIn(access *rest.Config, client kubernetes.Interface) runner {
 	return func(ctx context.Context, pod *corev1.Pod, command []string, out, errs io.Writer) error {
-		in, open := io.Pipe() // a command that follows flows ends with its input
+		in, open := io.Pipe() // a command that follows flows ends when its input ends
 		defer open.Close()
 		return cluster.Exec(ctx, access, client, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, agentContainer, command,
 			remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: errs})
 	}
 }
 
-// answer is what an agent has answered.
+// answer is the answer of an agent.
 type answer struct {
 	node, pod string
 	records   []flows.Record
@@ -266,7 +266,7 @@ type answer struct {
 
 func (a answer) failed() bool { return a.err != nil }
 
-// askAll runs a command in all agents, and returns their answers ordered by node.
+// askAll runs a command in all agents and returns their answers ordered by node.
 func askAll(ctx context.Context, agents []corev1.Pod, run runner, command []string) []answer {
 	answers := make([]answer, len(agents))
 	var group errgroup.Group
@@ -286,7 +286,7 @@ func askAll(ctx context.Context, agents []corev1.Pod, run runner, command []stri
 	return answers
 }
 
-// askOne returns the records of one agent: all, or an error.
+// askOne returns either all records of an agent or an error.
 func askOne(ctx context.Context, pod *corev1.Pod, run runner, command []string) ([]flows.Record, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, agentTimeout, errNoAnswer)
 	defer cancel()
@@ -307,44 +307,43 @@ func askOne(ctx context.Context, pod *corev1.Pod, run runner, command []string) 
 	return records, nil
 }
 
-// errNoAnswer is why an agent was given up.
+// errNoAnswer is the cause of a timeout.
 var errNoAnswer = fmt.Errorf("no answer in %v", agentTimeout)
 
-// stream runs a command in an agent and calls yield with the records that it prints, until
-// it ends.
+// stream runs a command in an agent until it ends, and calls yield with each record that it
+// prints.
 func stream(ctx context.Context, pod *corev1.Pod, run runner, command []string, yield func(*flows.Record) error) error {
 	if pod.Status.Phase != corev1.PodRunning {
 		return fmt.Errorf("the pod is %s", cmp.Or(pod.Status.Phase, corev1.PodUnknown))
 	}
 	out, in := io.Pipe()
-	complaint := &capped{most: maxComplaint}
+	complaint := &capped{limit: maxComplaint}
 	stop := context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
 	defer stop()
 	go func() { in.CloseWithError(run(ctx, pod, command, in, complaint)) }()
 	err := flows.Decode(out, yield)
-	out.CloseWithError(context.Canceled) // no more is read
-	switch said := complaint.text(); {
+	out.CloseWithError(context.Canceled) // stop reading
+	switch complaintText := complaint.text(); {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
-	case err != nil && said != "":
-		return fmt.Errorf("%w: %s", err, said)
+	case err != nil && complaintText != "":
+		return fmt.Errorf("%w: %s", err, complaintText)
 	}
 	return err
 }
 
-// capped keeps the first bytes that are written. It may be read meanwhile.
+// capped keeps the first bytes written to it. It may be read concurrently.
 type capped struct {
-	most int
+	limit int
 
 	mu   sync.Mutex
 	kept []byte
 }
 
-// Write implements io.Writer.
 func (c *capped) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kept = append(c.kept, p[:min(len(p), c.most-len(c.kept))]...)
+	c.kept = append(c.kept, p[:min(len(p), c.limit-len(c.kept))]...)
 	return len(p), nil
 }
 

@@ -13,34 +13,34 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 )
 
-// aged is a record and how long ago it was, by the clock of its agent.
+// aged is a record with its age by the clock of its agent.
 type aged struct {
 	*flows.Record
 	age time.Duration
 }
 
-// recordsOf returns the records of a type, what was seen last first. No age is negative.
+// recordsOf returns the records of a type, most recent first. Ages are never negative.
 func recordsOf(records []flows.Record, kind string) []aged {
 	now := timesOf(records)
 	var found []aged
 	for i := range records {
 		if r := &records[i]; r.Type == kind {
-			at := r.Last
+			lastTime := r.Last
 			if kind == flows.TypeDenial {
-				at = r.Time
+				lastTime = r.Time
 			}
-			found = append(found, aged{r, max(0, now[r.Node].Sub(*at))})
+			found = append(found, aged{r, max(0, now[r.Node].Sub(*lastTime))})
 		}
 	}
 	slices.SortStableFunc(found, func(a, b aged) int { return cmp.Compare(a.age, b.age) })
 	return found
 }
 
-// timesOf returns when each node has answered, by its clock.
+// timesOf returns the time of each node's answer by the node's clock.
 func timesOf(records []flows.Record) map[string]time.Time {
 	times := map[string]time.Time{}
 	for i := range records {
@@ -51,7 +51,7 @@ func timesOf(records []flows.Record) map[string]time.Time {
 	return times
 }
 
-// writeFlows writes a table of flows, and with denials one of single denied packets.
+// writeFlows writes a table of flows and, if denials is set, a table of denied packets.
 func writeFlows(w io.Writer, records []flows.Record, denials bool) error {
 	out := bufio.NewWriter(w)
 	found := recordsOf(records, flows.TypeFlow)
@@ -59,7 +59,7 @@ func writeFlows(w io.Writer, records []flows.Record, denials bool) error {
 		fmt.Fprintln(out, "No flows")
 		return out.Flush()
 	}
-	writeColumns(out, flowRows(found))
+	writeColumns(out, flowRows(merged(found)))
 	if single := recordsOf(records, flows.TypeDenial); denials && len(single) > 0 {
 		rows := [][]string{{"NODE", "DENIED PACKET FROM", "TO", "PORT", "BY", "AGO"}}
 		for _, d := range single {
@@ -75,9 +75,33 @@ func writeFlows(w io.Writer, records []flows.Record, denials bool) error {
 	return out.Flush()
 }
 
-// flowRows returns a table of flows, its heading first.
+// merged adds up flows whose rows differ in numbers only, such as those of the two addresses of
+// dual-stack pods. found and the result are ordered by age.
+func merged(found []aged) []aged {
+	var all []aged
+	index := map[string]int{}
+	for _, f := range found {
+		key := strings.Join([]string{f.Node, flowEnd(f.Record, f.Source), flowEnd(f.Record, f.Destination), portName(f.Record), f.Verdict, decider(&f.Decision), auditName(f.Audit)}, "\x00")
+		i, known := index[key]
+		if !known {
+			index[key] = len(all)
+			all = append(all, f)
+			continue
+		}
+		sum := *all[i].Record
+		sum.Count += f.Count
+		if f.Bytes != nil {
+			bytes := *f.Bytes + deref(sum.Bytes)
+			sum.Bytes = &bytes
+		}
+		all[i].Record = &sum
+	}
+	return all
+}
+
+// flowRows returns a table of flows with its heading.
 func flowRows(found []aged) [][]string {
-	rows := [][]string{{"NODE", "FROM", "TO", "PORT", "VERDICT", "BY", "COUNT", "LAST"}}
+	rows := [][]string{{"NODE", "FROM", "TO", "PORT", "VERDICT", "BY", "PACKETS", "LAST"}}
 	counted := slices.ContainsFunc(found, func(f aged) bool { return f.Bytes != nil })
 	if counted {
 		rows[0] = append(rows[0], "BYTES")
@@ -102,7 +126,7 @@ func flowRows(found []aged) [][]string {
 	return rows
 }
 
-// writeColumns writes rows so that columns are below each other.
+// writeColumns writes rows with aligned columns.
 func writeColumns(w io.Writer, rows [][]string) {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -131,8 +155,8 @@ func endName(e *flows.End) string {
 	return e.Address.String()
 }
 
-// flowEnd returns the end of a flow: the block or the domain in the place of the address if
-// it has several.
+// flowEnd returns the end of a flow. If the end is several addresses, it is their block or
+// domain instead of one address.
 func flowEnd(r *flows.Record, e *flows.End) string {
 	if several := r.Several(e); several != "" {
 		return several
@@ -140,7 +164,7 @@ func flowEnd(r *flows.Record, e *flows.End) string {
 	return endName(e)
 }
 
-// bytesName returns a number of bytes, empty if it is not known.
+// bytesName returns a number of bytes, or "" if it is unknown.
 func bytesName(n *uint64) string {
 	if n == nil {
 		return ""
@@ -155,7 +179,7 @@ func portName(r *flows.Record) string {
 	return fmt.Sprintf("%s %d", r.Protocol, r.Port)
 }
 
-// decider returns what has decided: a policy with the rule if one matched, or the reason.
+// decider returns what decided: a policy with its matching rule, or the reason.
 func decider(d *flows.Decision) string {
 	if d.Policy == nil {
 		return d.Reason
@@ -173,7 +197,7 @@ func policyName(p *flows.Policy) string {
 	return p.Kind + " " + p.Namespace + "/" + p.Name
 }
 
-// auditName returns what audited policies would decide, empty if that is nothing else.
+// auditName returns what audited policies would decide, or "" if it is the same.
 func auditName(d *flows.Decision) string {
 	if d == nil {
 		return ""

@@ -16,13 +16,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 )
 
 // fakeAgents are agents in this process, by node.
 type fakeAgents map[string]func(ctx context.Context, command []string, out, errs io.Writer) error
 
-// connect is flowsOptions.connect.
+// connect implements agentOptions.connect.
 func (f fakeAgents) connect(context.Context) ([]corev1.Pod, runner, error) {
 	var pods []corev1.Pod
 	for node := range f {
@@ -40,7 +40,7 @@ func (f fakeAgents) connect(context.Context) ([]corev1.Pod, runner, error) {
 	}, nil
 }
 
-// prints answers with lines, where NODE is the name of the node.
+// prints answers with lines in which NODE is replaced by the node's name.
 func prints(node string, lines ...string) func(context.Context, []string, io.Writer, io.Writer) error {
 	return func(_ context.Context, _ []string, out, _ io.Writer) error {
 		_, err := io.WriteString(out, strings.ReplaceAll(strings.Join(lines, "\n")+"\n", "NODE", node))
@@ -55,7 +55,7 @@ const (
 	denialLine = `{"type":"denial","node":"NODE","time":"2026-01-02T03:04:04Z","source":{"namespace":"shop","pod":"web-0","address":"10.0.0.1","port":40000},"destination":{"address":"192.0.2.1"},"protocol":"UDP","port":443,"verdict":"deny","direction":"egress","tier":"networkpolicy","reason":"isolated","policy":{"kind":"NetworkPolicy","namespace":"shop","name":"db"}}`
 )
 
-// flowsOf runs the command with these agents.
+// flowsOf runs the command flows with these agents.
 func flowsOf(t *testing.T, agents fakeAgents, f flowsOptions) (stdout, stderr string, err error) {
 	t.Helper()
 	f.options, f.connect = &options{notes: io.Discard, namespace: "shop"}, agents.connect
@@ -76,16 +76,16 @@ func TestFlowsOfAllAgentsAreSideBySide(t *testing.T) {
 		want string
 	}{
 		{"text", flowsOptions{output: "text"}, `
-NODE    FROM        TO                       PORT      VERDICT  BY                                     COUNT  LAST
-node-1  shop/web-0  192.0.2.1 (example.com)  UDP 443   deny     NetworkPolicy shop/db, isolated        1      1s
-node-1  shop/web-0  shop/db-0                TCP 5432  allow    NetworkPolicy shop/db, ingress rule 0  12     5s
-node-2  shop/web-0  shop/db-0                TCP 5432  allow    NetworkPolicy shop/db, ingress rule 0  12     5s
+NODE    FROM        TO                       PORT      VERDICT  BY                                     PACKETS  LAST
+node-1  shop/web-0  192.0.2.1 (example.com)  UDP 443   deny     NetworkPolicy shop/db, isolated        1        1s
+node-1  shop/web-0  shop/db-0                TCP 5432  allow    NetworkPolicy shop/db, ingress rule 0  12       5s
+node-2  shop/web-0  shop/db-0                TCP 5432  allow    NetworkPolicy shop/db, ingress rule 0  12       5s
 `},
 		{"with single packets", flowsOptions{output: "text", denied: true}, `
-NODE    FROM        TO                       PORT      VERDICT  BY                                     COUNT  LAST
-node-1  shop/web-0  192.0.2.1 (example.com)  UDP 443   deny     NetworkPolicy shop/db, isolated        1      1s
-node-1  shop/web-0  shop/db-0                TCP 5432  allow    NetworkPolicy shop/db, ingress rule 0  12     5s
-node-2  shop/web-0  shop/db-0                TCP 5432  allow    NetworkPolicy shop/db, ingress rule 0  12     5s
+NODE    FROM        TO                       PORT      VERDICT  BY                                     PACKETS  LAST
+node-1  shop/web-0  192.0.2.1 (example.com)  UDP 443   deny     NetworkPolicy shop/db, isolated        1        1s
+node-1  shop/web-0  shop/db-0                TCP 5432  allow    NetworkPolicy shop/db, ingress rule 0  12       5s
+node-2  shop/web-0  shop/db-0                TCP 5432  allow    NetworkPolicy shop/db, ingress rule 0  12       5s
 
 NODE    DENIED PACKET FROM         TO         PORT     BY                               AGO
 node-1  shop/web-0 10.0.0.1:40000  192.0.2.1  UDP 443  NetworkPolicy shop/db, isolated  1s
@@ -102,7 +102,7 @@ node-1  shop/web-0 10.0.0.1:40000  192.0.2.1  UDP 443  NetworkPolicy shop/db, is
 	}
 }
 
-// Agents that do not answer are named, and what others have answered is printed.
+// The command names agents that do not answer and prints the other agents' records.
 func TestAnAgentThatDoesNotAnswer(t *testing.T) {
 	good := prints("node-1", agentLine, flowLine)
 	for _, tc := range []struct {
@@ -146,6 +146,7 @@ func TestAnAgentThatDoesNotAnswer(t *testing.T) {
 			} else {
 				stdout, stderr, err = flowsOf(t, agents, flowsOptions{output: "text"})
 			}
+
 			if !errors.Is(err, errNo) || !strings.Contains(stdout, "node-1  shop/web-0  shop/db-0") || strings.Contains(stdout, "node-2") {
 				t.Errorf("error %v, standard output:\n%s", err, stdout)
 			}
@@ -159,7 +160,7 @@ func TestAnAgentThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// What agents could not record is said.
+// The output says what agents could not record.
 func TestLossesAreShown(t *testing.T) {
 	line := strings.NewReplacer(`"lost":0`, `"lost":7`, `"evicted":0`, `"evicted":9`).Replace(agentLine)
 	stdout, stderr, err := flowsOf(t, fakeAgents{"node-1": prints("node-1", line)}, flowsOptions{output: "text"})
@@ -169,7 +170,7 @@ func TestLossesAreShown(t *testing.T) {
 	}
 }
 
-// Bytes have a column if an agent knows some.
+// There is a column of bytes if some agent knows them.
 func TestFlowsShowBytes(t *testing.T) {
 	line := strings.Replace(flowLine, `"count":12`, `"count":12,"bytes":1500`, 1)
 	stdout, _, err := flowsOf(t, fakeAgents{"node-1": prints("node-1", agentLine, line, deniedLine)}, flowsOptions{output: "text"})
@@ -179,7 +180,7 @@ func TestFlowsShowBytes(t *testing.T) {
 	}
 }
 
-// Neither a record of the future nor a name with control characters spoils the table.
+// Records from the future and names with control characters do not garble the table.
 func TestStrangeRecordsAreShownPlainly(t *testing.T) {
 	line := strings.NewReplacer("03:04:00Z", "05:00:00Z", "db-0", `db\u001b[31m`).Replace(flowLine)
 	stdout, _, err := flowsOf(t, fakeAgents{"node-1": prints("node-1", agentLine, line)}, flowsOptions{output: "text"})
@@ -188,7 +189,37 @@ func TestStrangeRecordsAreShownPlainly(t *testing.T) {
 	}
 }
 
-// What audited policies would decide otherwise has a column.
+// The flows of a pod's two addresses are one row.
+func TestFlowsOfDualStackPodsAreOneRow(t *testing.T) {
+	v6 := strings.NewReplacer("10.0.0.1", "fd00::1", "10.0.0.2", "fd00::2", "03:04:00Z", "03:04:03Z", `"count":12`, `"count":3,"bytes":100`).Replace(flowLine)
+	otherPort := strings.Replace(flowLine, "5432", "5433", 1)
+	stdout, _, err := flowsOf(t, fakeAgents{"node-1": prints("node-1", agentLine, flowLine, otherPort, v6)}, flowsOptions{output: "text"})
+	const want = `
+NODE    FROM        TO         PORT      VERDICT  BY                                     PACKETS  LAST  BYTES
+node-1  shop/web-0  shop/db-0  TCP 5432  allow    NetworkPolicy shop/db, ingress rule 0  15       2s    100
+node-1  shop/web-0  shop/db-0  TCP 5433  allow    NetworkPolicy shop/db, ingress rule 0  12       5s
+`
+	if diff := cmp.Diff(want[1:], stdout); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+}
+
+// The columns of followed flows never move: what is too long loses its middle.
+func TestFollowedColumnsKeepTheirWidth(t *testing.T) {
+	long := strings.Replace(flowLine, "web-0", "a-workload-with-quite-a-long-name-7d4f9c8b6d-bcdfg", 1)
+	out := new(strings.Builder)
+	follow := &followPrinter{out: out}
+	if err := flows.Decode(strings.NewReader(flowLine+"\n"+long), follow.print); err != nil {
+		t.Fatal(err)
+	}
+	rows := strings.Split(out.String(), "\n")
+	column := func(row string) int { return len([]rune(row[:strings.Index(row, "shop/db-0")])) }
+	if column(rows[1]) != column(rows[2]) || !strings.Contains(rows[2], "…") || !strings.Contains(rows[2], "-bcdfg ") {
+		t.Errorf("got\n%s", out)
+	}
+}
+
+// There is a column for what audited policies would decide, if it differs.
 func TestFlowsShowWhatAuditedPoliciesWouldDecide(t *testing.T) {
 	line := strings.Replace(flowLine, `"count"`, `"audit":{"verdict":"deny","direction":"ingress","tier":"networkpolicy","reason":"isolated","policy":{"kind":"NetworkPolicy","namespace":"shop","name":"closed"}},"count"`, 1)
 	stdout, _, err := flowsOf(t, fakeAgents{"node-1": prints("node-1", agentLine, line, deniedLine)}, flowsOptions{output: "text"})
@@ -198,8 +229,8 @@ func TestFlowsShowWhatAuditedPoliciesWouldDecide(t *testing.T) {
 	}
 }
 
-// A flow that stands for the addresses of a block or of a domain has these in the place of
-// the address; what is denied has the address.
+// A flow that stands for all addresses of a block or domain shows these instead of the
+// address. A denied flow shows its address.
 func TestFlowsShowBlocksAndDomains(t *testing.T) {
 	for _, tc := range []struct{ name, old, end, want string }{
 		{"a block", "", `"block":"192.0.2.0/24"`, "  192.0.2.0/24  "},
@@ -226,7 +257,7 @@ func TestFlowsCommandOfAgents(t *testing.T) {
 	for _, tc := range []struct {
 		f         flowsOptions
 		namespace string
-		want      string // the command or a part of the error
+		want      string // the command, or a substring of the error
 	}{
 		{flowsOptions{}, "", "kube-network-policies flows"},
 		{flowsOptions{denied: true}, "shop", "kube-network-policies flows --namespace=shop --denied"},
@@ -246,6 +277,7 @@ func TestFlowsCommandOfAgents(t *testing.T) {
 			if err != nil {
 				command = []string{err.Error()}
 			}
+
 			if got := strings.Join(command, " "); got != tc.want {
 				t.Errorf("%q, want %q", got, tc.want)
 			}
@@ -261,7 +293,7 @@ func TestFlowsCommandOfAgents(t *testing.T) {
 	}
 }
 
-// Clocks of agents may differ: what is older by its agent's clock comes later.
+// Agents' clocks may differ: records are ordered by their age on the agent's clock.
 func TestFlowsAreOrderedByTheClocksOfTheirAgents(t *testing.T) {
 	ahead := strings.NewReplacer("03:04:05Z", "13:04:05Z")
 	aheadFlow := strings.NewReplacer("03:04:00Z", "13:03:00Z").Replace(flowLine)
@@ -274,7 +306,7 @@ func TestFlowsAreOrderedByTheClocksOfTheirAgents(t *testing.T) {
 	if len(got) != 2 || got[0].Node != "b" || got[0].age != 5*time.Second || got[1].age != 65*time.Second {
 		t.Errorf("%+v", got)
 	}
-	// What was seen after the answer, by a clock that was set back, is of now.
+	// A record later than the answer, because a clock was set back, has age 0.
 	for _, kind := range []string{flows.TypeFlow, flows.TypeRule} {
 		later, at := records[3], records[2].Time.Add(time.Hour)
 		later.Type, later.Last = kind, &at
@@ -284,17 +316,17 @@ func TestFlowsAreOrderedByTheClocksOfTheirAgents(t *testing.T) {
 	}
 }
 
-// With --follow, lines are printed as they come, also when an agent has ended.
+// --follow prints records as they arrive and continues after an agent has ended.
 func TestFollow(t *testing.T) {
 	for _, tc := range []struct {
 		name, output string
 		want         string
 	}{
 		{"text", "text", `
-TIME      NODE        FROM                  TO                    PORT      VERDICT  BY                              COUNT   AUDIT
-HH:MM:SS  node-1      shop/web-0            shop/db-0             TCP 5432  allow    NetworkPolicy shop/db, ingress rule 0  12
-HH:MM:SS  node-1      shop/web-0            192.0.2.1 (example.com)  UDP 443   deny     NetworkPolicy shop/db, isolated        1
-HH:MM:SS  node-1      10.0.0.1:40000        192.0.2.1                UDP 443   deny     NetworkPolicy shop/db, isolated        packet
+TIME      NODE              FROM                              TO                                PORT        VERDICT  BY                                        PACKETS  AUDIT
+HH:MM:SS  node-1            shop/web-0                        shop/db-0                         TCP 5432    allow    NetworkPolicy shop/db, ingress rule 0     12
+HH:MM:SS  node-1            shop/web-0                        192.0.2.1 (example.com)           UDP 443     deny     NetworkPolicy shop/db, isolated           1
+HH:MM:SS  node-1            10.0.0.1:40000                    192.0.2.1                         UDP 443     deny     NetworkPolicy shop/db, isolated           packet
 `},
 		{"json", "json", "\n" + strings.ReplaceAll(strings.Join([]string{agentLine, flowLine, deniedLine, denialLine, ""}, "\n"), "NODE", "node-1")},
 	} {
@@ -330,6 +362,7 @@ HH:MM:SS  node-1      10.0.0.1:40000        192.0.2.1                UDP 443   d
 				if diff := cmp.Diff(tc.want[1:], got); diff != "" {
 					t.Errorf("standard output (-want +got):\n%s", diff)
 				}
+
 				want := "No more flows of node node-2: kube-system/agent-node-2: the command in the pod has ended\n" +
 					"No more flows of node node-3: kube-system/agent-node-3: no answer in 20s\n"
 				if errs.String() != want {

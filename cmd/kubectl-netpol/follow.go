@@ -7,21 +7,19 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 )
 
-// followAll prints what agents decide until the command is interrupted. An agent that
-// does not answer, or not any more, is named; the others go on.
+// followAll prints what agents decide until the command is interrupted. It names agents
+// that do not answer or have ended, and continues with the others.
 func (f *flowsOptions) followAll(cmd *cobra.Command, command []string) error {
 	agents, run, err := f.find(cmd.Context())
 	if err != nil {
@@ -43,7 +41,7 @@ func (f *flowsOptions) followAll(cmd *cobra.Command, command []string) error {
 	return errors.New("no agent answers any more")
 }
 
-// followOne calls yield with the records of one agent. Its first one has to come in time.
+// followOne calls yield with the records of one agent. The first one must arrive in time.
 func followOne(ctx context.Context, pod *corev1.Pod, run runner, command []string, yield func(*flows.Record) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -59,20 +57,20 @@ func followOne(ctx context.Context, pod *corev1.Pod, run runner, command []strin
 	return err
 }
 
-// followWidths are the widths of columns at first, in characters: what is to come is not
-// known. The columns are time, node, source, destination, port, verdict, policy, count and
-// audit.
-var followWidths = []int{8, 10, 20, 20, 8, 7, 30, 6, 0}
+// followWidths are the column widths in characters: later rows are not known yet, and must not
+// move the columns. Longer text is cut. The columns are time, node, source, destination, port,
+// verdict, policy, packets and audit, of which the last one is as wide as it needs.
+var followWidths = []int{8, 16, 32, 32, 10, 7, 40, 7}
 
-// followPrinter prints records as they come. Its methods may be called from any goroutine.
+// followPrinter prints records as they arrive. Its methods may be called from any
+// goroutine.
 type followPrinter struct {
 	out, errs io.Writer
 	json      bool
-	denials   bool // single packets, too
+	denials   bool // also print single packets
 
 	mu     sync.Mutex
-	header bool // is printed
-	widths []int
+	header bool // already printed
 }
 
 func (p *followPrinter) print(r *flows.Record) error {
@@ -84,7 +82,7 @@ func (p *followPrinter) print(r *flows.Record) error {
 	out := bufio.NewWriter(p.out)
 	if !p.header {
 		p.header = true
-		p.row(out, "TIME", "NODE", "FROM", "TO", "PORT", "VERDICT", "BY", "COUNT", "AUDIT")
+		p.row(out, "TIME", "NODE", "FROM", "TO", "PORT", "VERDICT", "BY", "PACKETS", "AUDIT")
 	}
 	switch {
 	case r.Type == flows.TypeFlow:
@@ -98,21 +96,31 @@ func (p *followPrinter) print(r *flows.Record) error {
 	return out.Flush()
 }
 
-// row prints a line. Columns are as wide as they were at most until now.
+// row prints a line.
 func (p *followPrinter) row(w io.Writer, cells ...string) {
-	if p.widths == nil {
-		p.widths = slices.Clone(followWidths)
-	}
 	line := ""
 	for i, cell := range cells {
 		cell = printable.Text(cell)
-		p.widths[i] = max(p.widths[i], utf8.RuneCountInString(cell))
-		line += pad(cell, p.widths[i]+2)
+		if i < len(followWidths) {
+			cell = pad(cut(cell, followWidths[i]), followWidths[i]+2)
+		}
+		line += cell
 	}
 	fmt.Fprintln(w, strings.TrimRight(line, " "))
 }
 
-// ended says that there are no more records of an agent.
+// cut returns text with at most width characters, without some of its middle: names that are alike
+// differ at their ends.
+func cut(text string, width int) string {
+	all := []rune(text)
+	if len(all) <= width {
+		return text
+	}
+	end := (width - 1) / 2
+	return string(all[:width-1-end]) + "…" + string(all[len(all)-end:])
+}
+
+// ended says that an agent has no more records.
 func (p *followPrinter) ended(pod *corev1.Pod, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

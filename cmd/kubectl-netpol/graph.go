@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 // edge is a cell in which something is reached.
@@ -24,14 +24,14 @@ func reachesAny(o *reachability.Overview, row, column int) bool {
 	return o.Cell(row, column) != [2]int32{}
 }
 
-// edges yields the cells in which something is reached, but for a pod and itself.
+// edges yields the cells in which something is reached, except that of a pod and itself.
 func edges(o *reachability.Overview) func(yield func(edge) bool) {
 	return func(yield func(edge) bool) {
 		for row := range o.From {
 			for column := range o.To {
 				from, to := &o.From[row], &o.To[column]
-				alone := from.String() == to.String() && !from.Replicated && len(from.Members) == 1
-				if alone || !reachesAny(o, row, column) {
+				itself := from.String() == to.String() && !from.Replicated && len(from.Members) == 1
+				if itself || !reachesAny(o, row, column) {
 					continue
 				}
 				if !yield(edge{from, to, row, column}) {
@@ -62,7 +62,7 @@ func printCSV(w io.Writer, o *reachability.Overview) error {
 	return err
 }
 
-// onlyPort returns the port that was looked at in place of all ports.
+// onlyPort replaces "all ports" by the only port that was looked at.
 func onlyPort(ports string, p reachability.Port) string {
 	if ports == "" {
 		return ""
@@ -70,23 +70,23 @@ func onlyPort(ports string, p reachability.Port) string {
 	return strings.TrimPrefix(p.String()+"/"+p.Proto.String(), "/")
 }
 
-// nodes returns the sides of both directions by name, in order, each with its number.
-func nodes(o *reachability.Overview) (sides []*reachability.Side, at map[string]int) {
+// nodes returns the sides of both directions ordered by name, and the index of each name.
+func nodes(o *reachability.Overview) (sides []*reachability.Side, index map[string]int) {
 	all := map[string]*reachability.Side{}
 	for _, list := range [][]reachability.Side{o.From, o.To} {
 		for i := range list {
 			all[list[i].String()] = &list[i]
 		}
 	}
-	at = map[string]int{}
+	index = map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		at[name] = len(sides)
+		index[name] = len(sides)
 		sides = append(sides, all[name])
 	}
-	return sides, at
+	return sides, index
 }
 
-// edgeLabel is what an arrow is labelled with, nothing where one port is shown.
+// edgeLabel returns the label of an arrow, which is empty if only one port is shown.
 func edgeLabel(o *reachability.Overview, e edge) string {
 	if o.Port != (reachability.Port{}) {
 		return ""
@@ -95,7 +95,7 @@ func edgeLabel(o *reachability.Overview, e edge) string {
 	return text
 }
 
-// grouped yields the namespaces of sides with the numbers of their sides.
+// grouped yields the namespaces with the indexes of their sides.
 func grouped(sides []*reachability.Side) func(yield func(group string, members []int) bool) {
 	groups := map[string][]int{}
 	for i, s := range sides {
@@ -111,10 +111,11 @@ func grouped(sides []*reachability.Side) func(yield func(group string, members [
 	}
 }
 
-// printDot writes the overview for Graphviz. What only some pods reach is dashed.
+// printDot writes the overview for Graphviz. Arrows of connections that only some pods have
+// are dashed.
 func printDot(w io.Writer, o *reachability.Overview) error {
 	out := bufio.NewWriter(w)
-	sides, at := nodes(o)
+	sides, index := nodes(o)
 	fmt.Fprint(out, "digraph netpol {\n  rankdir=LR\n  node [shape=box]\n")
 	cluster := 0
 	for group, members := range grouped(sides) {
@@ -130,17 +131,17 @@ func printDot(w io.Writer, o *reachability.Overview) error {
 		if !o.Some(e.row, e.column).Empty() {
 			dashed = " style=dashed"
 		}
-		fmt.Fprintf(out, "  n%d -> n%d [label=%q%s]\n", at[e.from.String()], at[e.to.String()], edgeLabel(o, e), dashed)
+		fmt.Fprintf(out, "  n%d -> n%d [label=%q%s]\n", index[e.from.String()], index[e.to.String()], edgeLabel(o, e), dashed)
 	}
 	fmt.Fprintln(out, "}")
 	return out.Flush()
 }
 
-// printMermaid writes the overview as a flowchart of Mermaid, which GitHub and GitLab draw.
-// What only some pods reach is dotted.
+// printMermaid writes the overview as a Mermaid flowchart, which GitHub and GitLab render.
+// Arrows of connections that only some pods have are dotted.
 func printMermaid(w io.Writer, o *reachability.Overview) error {
 	out := bufio.NewWriter(w)
-	sides, at := nodes(o)
+	sides, index := nodes(o)
 	fmt.Fprintln(out, "flowchart LR")
 	cluster := 0
 	for group, members := range grouped(sides) {
@@ -159,7 +160,7 @@ func printMermaid(w io.Writer, o *reachability.Overview) error {
 		if label := edgeLabel(o, e); label != "" {
 			arrow += fmt.Sprintf("|%q|", label)
 		}
-		fmt.Fprintf(out, "  n%d %s n%d\n", at[e.from.String()], arrow, at[e.to.String()])
+		fmt.Fprintf(out, "  n%d %s n%d\n", index[e.from.String()], arrow, index[e.to.String()])
 	}
 	return out.Flush()
 }
@@ -168,16 +169,16 @@ func printMermaid(w io.Writer, o *reachability.Overview) error {
 //
 //	{"port":"80","protocol":"TCP","pods":["x/a",…],"allowed":{"x/a":{"x/b":true,…},…},"partly":{"x/a":["x/c",…]}}
 //
-// Pods are the names of all sides. "partly", which is not there if it is empty, has the cells
-// that some of the pods reach; they are false in "allowed". Without a port, only cells in
-// which something is reached are there:
+// pods has the names of all sides. partly, which is omitted if empty, has the cells that
+// only some of the pods reach; allowed has false for them. Without a port, only cells in
+// which something is reached are included:
 //
 //	{"from":["x/a",…],"to":[…],"reaches":{"x/a":{"x/b":{"ports":["80/TCP",…],"partly":["53/UDP"]},…},…}}
 //
-// Behind it are the caveats that there are.
-// It is written piece by piece: the encoders of a million cells take gigabytes.
-func printMatrixJSON(w io.Writer, o *reachability.Overview, behind []caveat) error {
-	j := &jsonWriter{out: bufio.NewWriter(w), behind: behind}
+// The caveats follow. The output is written piece by piece, because encoding a million
+// cells at once takes gigabytes.
+func printMatrixJSON(w io.Writer, o *reachability.Overview, caveats []caveat) error {
+	j := &jsonWriter{out: bufio.NewWriter(w), caveats: caveats}
 	if o.Port == (reachability.Port{}) {
 		j.cells(o)
 	} else {
@@ -188,20 +189,20 @@ func printMatrixJSON(w io.Writer, o *reachability.Overview, behind []caveat) err
 }
 
 type jsonWriter struct {
-	out    *bufio.Writer
-	behind []caveat
+	out     *bufio.Writer
+	caveats []caveat
 }
 
-// value writes strings, or structs and lists of them.
+// value writes a string, a struct of strings, or a list of those.
 func (j *jsonWriter) value(v any) {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // none fails
+		panic(err) // these types always encode
 	}
 	j.out.Write(text)
 }
 
-// object writes an object of keys, each followed by what value writes.
+// object writes an object with keys. value writes the value of the i-th key.
 func (j *jsonWriter) object(keys []string, value func(i int)) {
 	j.out.WriteByte('{')
 	for i, key := range keys {
@@ -215,22 +216,22 @@ func (j *jsonWriter) object(keys []string, value func(i int)) {
 	j.out.WriteByte('}')
 }
 
-// whole writes the object of an answer, with the caveats behind it.
+// whole writes the object of an answer, followed by its caveats.
 func (j *jsonWriter) whole(keys []string, value func(key string)) {
 	all := slices.Clone(keys)
-	for _, c := range j.behind {
+	for _, c := range j.caveats {
 		all = append(all, c.name)
 	}
 	j.object(all, func(i int) {
 		if i < len(keys) {
 			value(keys[i])
 		} else {
-			j.value(j.behind[i-len(keys)].values)
+			j.value(j.caveats[i-len(keys)].values)
 		}
 	})
 }
 
-// sorted returns the names of sides in order, and their places.
+// sorted returns the sorted names of sides and their indexes.
 func sorted(sides []reachability.Side) (names []string, places []int) {
 	for i := range sides {
 		places = append(places, i)
@@ -242,14 +243,14 @@ func sorted(sides []reachability.Side) (names []string, places []int) {
 	return names, places
 }
 
-// sideNames returns the names of all sides, each once, in order.
+// sideNames returns the sorted names of all sides without duplicates.
 func sideNames(o *reachability.Overview) []string {
 	from, _ := sorted(o.From)
 	to, _ := sorted(o.To)
 	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(from, to))))
 }
 
-// partlyOf returns the names of what a row reaches with some of the pods, by row.
+// partlyOf returns by row the names of the columns that only some of its pods reach.
 func partlyOf(o *reachability.Overview) (rows []string, columns [][]string) {
 	from, rowAt := sorted(o.From)
 	to, columnAt := sorted(o.To)
@@ -327,8 +328,22 @@ func (j *jsonWriter) cells(o *reachability.Overview) {
 	})
 }
 
-// printMatrixYAML writes what JSON has.
-func printMatrixYAML(w io.Writer, o *reachability.Overview, behind []caveat) error {
+// yamlCell returns a line break and the line of a cell, or "" if nothing is reached.
+func yamlCell(column string, o *reachability.Overview, row, columnIndex int) string {
+	every, some := o.Every(row, columnIndex), o.Some(row, columnIndex)
+	switch {
+	case o.Port != (reachability.Port{}):
+		return fmt.Sprintf("\n    %q: %v", column, !every.Empty())
+	case every.Empty() && some.Empty():
+		return ""
+	case some.Empty():
+		return fmt.Sprintf("\n    %q: {ports: %s}", column, flow(every.Strings()))
+	}
+	return fmt.Sprintf("\n    %q: {ports: %s, partly: %s}", column, flow(every.Strings()), flow(some.Strings()))
+}
+
+// printMatrixYAML writes the content of printMatrixJSON as YAML.
+func printMatrixYAML(w io.Writer, o *reachability.Overview, caveats []caveat) error {
 	out := bufio.NewWriter(w)
 	from, rowAt := sorted(o.From)
 	to, columnAt := sorted(o.To)
@@ -348,30 +363,14 @@ func printMatrixYAML(w io.Writer, o *reachability.Overview, behind []caveat) err
 		fmt.Fprintln(out, "allowed:")
 	}
 	for i, row := range rowAt {
-		fmt.Fprintf(out, "  %q:", from[i])
-		any := false
+		cells := ""
 		for k, column := range columnAt {
-			every, some := o.Every(row, column), o.Some(row, column)
-			if o.Port == (reachability.Port{}) && every.Empty() && some.Empty() {
-				continue
-			}
-			if !any {
-				fmt.Fprintln(out)
-			}
-			any = true
-			if o.Port != (reachability.Port{}) {
-				fmt.Fprintf(out, "    %q: %v\n", to[k], !every.Empty())
-				continue
-			}
-			fmt.Fprintf(out, "    %q: {ports: %s", to[k], flow(every.Strings()))
-			if !some.Empty() {
-				fmt.Fprintf(out, ", partly: %s", flow(some.Strings()))
-			}
-			fmt.Fprintln(out, "}")
+			cells += yamlCell(to[k], o, row, column)
 		}
-		if !any {
-			fmt.Fprintln(out, " {}")
+		if cells == "" {
+			cells = " {}"
 		}
+		fmt.Fprintf(out, "  %q:%s\n", from[i], cells)
 	}
 	if rows, columns := partlyOf(o); len(rows) > 0 && o.Port != (reachability.Port{}) {
 		fmt.Fprintln(out, "partly:")
@@ -380,7 +379,7 @@ func printMatrixYAML(w io.Writer, o *reachability.Overview, behind []caveat) err
 		}
 	}
 	j := &jsonWriter{out: out}
-	for _, c := range behind {
+	for _, c := range caveats {
 		fmt.Fprintf(out, "%s: ", c.name)
 		j.value(c.values)
 		fmt.Fprintln(out)
@@ -388,7 +387,7 @@ func printMatrixYAML(w io.Writer, o *reachability.Overview, behind []caveat) err
 	return out.Flush()
 }
 
-// flow returns strings as a list of YAML on one line.
+// flow returns strings as a YAML list on one line.
 func flow(values []string) string {
 	quoted := make([]string, len(values))
 	for i, v := range values {

@@ -3,15 +3,16 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
-// listing returns an overview as a list: for each side what it reaches. Sides of a namespace that
-// reach the same are one entry.
+// listing returns an overview as a list of what each side reaches. Sides of a namespace
+// that reach the same share an entry.
 func listing(o *reachability.Overview, t *table, s style) string {
 	var out strings.Builder
 	what := "Ports that each reaches"
@@ -34,21 +35,21 @@ func listing(o *reachability.Overview, t *table, s style) string {
 	return out.String()
 }
 
-// lister makes the entries of a list.
+// lister builds the entries of a list.
 type lister struct {
 	o     *reachability.Overview
 	t     *table
-	own   map[heading]int // the columns
-	sizes map[string]int  // how many columns a namespace has
+	own   map[heading]int // index of each column
+	sizes map[string]int  // number of columns by namespace
 }
 
-// entry is sides that reach the same.
+// entry is a set of sides that reach the same.
 type entry struct {
 	group  string
 	names  []string
-	row    int // of the first of them
+	row    int // of the first side
 	sets   *sets
-	keys   []string   // what sides must have to be of the entry
+	keys   []string   // a side with one of these keys belongs to the entry
 	lines  [][]string // words
 	colors []string
 }
@@ -62,17 +63,18 @@ func newLister(o *reachability.Overview, t *table) *lister {
 	return l
 }
 
-// entries returns the entries in the order of their first sides. A single pod's way to itself
-// is left out, so pods that all reach each other have different lists, and are still one entry:
-// where one list with the pod itself is another one with that pod.
+// entries returns the entries in the order of their first sides. The connection of a single
+// pod to itself is left out, so pods that all reach each other have different lists. They
+// still belong to one entry: the list of one, with that pod added, equals the list of
+// another, with the other pod added.
 func (l *lister) entries() []*entry {
 	var entries []*entry
-	at := map[string]*entry{}
+	byKey := map[string]*entry{}
 	for row := range l.o.From {
 		sets := l.sets(row)
 		keys := []string{sets.key(-1, row)}
 		self := l.column(row)
-		if l.alone(row) && self >= 0 {
+		if l.isSingle(row) && self >= 0 {
 			for i := range sets.columns {
 				keys = append(keys, sets.key(i, self))
 			}
@@ -80,27 +82,27 @@ func (l *lister) entries() []*entry {
 		for i := range keys {
 			keys[i] = l.t.rows[row].group + "\x00" + keys[i]
 		}
-		known := slices.IndexFunc(keys, func(key string) bool { return at[key] != nil })
+		known := slices.IndexFunc(keys, func(key string) bool { return byKey[key] != nil })
 		if known < 0 {
 			e := &entry{group: l.t.rows[row].group, names: []string{l.t.rows[row].label}, row: row, sets: sets, keys: keys}
 			for _, key := range keys {
-				at[key] = e
+				byKey[key] = e
 			}
 			entries = append(entries, e)
 			continue
 		}
-		e := at[keys[known]]
+		e := byKey[keys[known]]
 		e.names = append(e.names, l.t.rows[row].label)
-		if len(e.keys) > 1 { // from now on the lists are those of this key
+		if len(e.keys) > 1 { // from now on only this key identifies the entry
 			for _, key := range e.keys {
-				delete(at, key)
+				delete(byKey, key)
 			}
 			if i := slices.Index(e.keys, keys[known]); i > 0 {
 				e.sets.columns[i-1] = append(e.sets.columns[i-1], l.column(e.row))
 				slices.Sort(e.sets.columns[i-1])
 			}
 			e.keys = keys[known : known+1]
-			at[e.keys[0]] = e
+			byKey[e.keys[0]] = e
 		}
 	}
 	for _, e := range entries {
@@ -109,12 +111,12 @@ func (l *lister) entries() []*entry {
 	return entries
 }
 
-// alone reports whether the side of a row is a single pod or address.
-func (l *lister) alone(row int) bool {
+// isSingle reports whether the side of a row is a single pod or address.
+func (l *lister) isSingle(row int) bool {
 	return !l.o.From[row].Replicated && len(l.o.From[row].Members) == 1
 }
 
-// column returns the column of the side of a row, -1 if it has none.
+// column returns the column with the side of a row, or -1.
 func (l *lister) column(row int) int {
 	if i, ok := l.own[l.t.rows[row]]; ok {
 		return i
@@ -122,17 +124,17 @@ func (l *lister) column(row int) int {
 	return -1
 }
 
-// sets are the columns that a side reaches by the text of their cells.
+// sets groups the columns that a side reaches by the text of their cells.
 type sets struct {
 	texts, colors []string
 	columns       [][]int
 }
 
-// key returns the sets as text, with one more column in one of them.
-func (s *sets) key(in, column int) string {
+// key encodes the sets with one more column in the set index.
+func (s *sets) key(index, column int) string {
 	var key strings.Builder
 	for i, columns := range s.columns {
-		if i == in {
+		if i == index {
 			columns = slices.Sorted(slices.Values(append(columns[:len(columns):len(columns)], column)))
 		}
 		fmt.Fprintln(&key, s.texts[i], columns)
@@ -142,16 +144,16 @@ func (s *sets) key(in, column int) string {
 
 func (l *lister) sets(row int) *sets {
 	s := &sets{}
-	at := map[string]int{}
+	index := map[string]int{}
 	for column := range l.o.To {
 		text := l.t.cells[row][column]
-		if text == blocked || l.alone(row) && column == l.column(row) {
+		if text == blocked || l.isSingle(row) && column == l.column(row) {
 			continue
 		}
-		i, seen := at[text]
+		i, seen := index[text]
 		if !seen {
 			i = len(s.texts)
-			at[text] = i
+			index[text] = i
 			s.texts, s.colors, s.columns = append(s.texts, text), append(s.colors, l.t.marks[row][column]), append(s.columns, nil)
 		}
 		s.columns[i] = append(s.columns[i], column)
@@ -159,7 +161,7 @@ func (l *lister) sets(row int) *sets {
 	return s
 }
 
-// lines returns what the sides of an entry reach, in words.
+// lines describes what the sides of an entry reach.
 func (l *lister) lines(e *entry) (lines [][]string, colors []string) {
 	if len(e.sets.texts) == 0 {
 		return [][]string{{"nothing"}}, []string{dim}
@@ -177,26 +179,22 @@ func (l *lister) lines(e *entry) (lines [][]string, colors []string) {
 	return lines, e.sets.colors
 }
 
-// names returns the names of columns, as a side calls them: short in its own namespace, and
-// one name for all of a namespace.
+// names returns the names of columns from the point of view of an entry: short in its own
+// namespace, and one name if all of a namespace is reached.
 func (l *lister) names(e *entry, columns []int) []string {
 	in := map[string]int{}
 	for _, c := range columns {
 		in[l.t.columns[c].group]++
 	}
 	self := l.column(e.row)
-	except := l.alone(e.row) && self >= 0 && !slices.Contains(columns, self)
+	except := l.isSingle(e.row) && self >= 0 && !slices.Contains(columns, self)
 	if except {
 		in[e.group]++
 	}
-	everything := true
-	for group, size := range l.sizes {
-		everything = everything && in[group] == size
-	}
-	switch {
-	case everything && len(columns) > 1 && except:
-		return []string{"everything else"}
-	case everything && len(columns) > 1:
+	if len(columns) > 1 && maps.Equal(in, l.sizes) {
+		if except {
+			return []string{"everything else"}
+		}
 		return []string{"everything"}
 	}
 	var names []string
@@ -217,8 +215,7 @@ func (l *lister) names(e *entry, columns []int) []string {
 	return names
 }
 
-// writeWrapped writes words on lines of the style's width. Lines after the first one are
-// indented more.
+// writeWrapped writes words on lines of the style's width and indents continuation lines.
 func writeWrapped(out io.Writer, indent string, words []string, color string, s style) {
 	line, empty := indent, true
 	for _, word := range words {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/workloads"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
 func isAddress(s string) bool {
@@ -22,8 +22,8 @@ func isAddress(s string) bool {
 	return err == nil
 }
 
-// live reads the cluster of the kubeconfig, as far as the user may. What could not be
-// read is in o.limits.
+// live reads the kubeconfig's cluster as far as the user may. o.limits says what could not
+// be read.
 func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
@@ -47,22 +47,21 @@ func (o *options) live(ctx context.Context) (clusterstate.Input, error) {
 		return clusterstate.Input{}, fmt.Errorf("connect to %s: %w", rest.Host, err)
 	}
 	r := &reader{
-		client: client, policies: policies, kinds: o.kinds.Enabled(), namespaces: o.mayRead(), templates: o.templates,
+		client: client, policies: policies, kinds: o.adminKinds(), namespaces: o.mayRead(), templates: o.templates,
 		in: clusterstate.Input{Features: o.features}, selectors: map[workloads.Ref]*metav1.LabelSelector{},
 	}
 	err = r.read(ctx)
-	o.limits, o.services, o.serviceLimit = r.limits, r.services, r.serviceLimit
-	o.selectors = r.selectors
+	o.limits, o.services, o.selectors, o.exposing, o.exposingLimit = r.limits, r.services, r.selectors, r.exposing, r.exposingLimit
 	return r.in, err
 }
 
-// mayRead returns the namespaces to read if the user may not read all.
+// mayRead returns the namespaces to read if the user may not read all of them.
 func (o *options) mayRead() []string {
 	all := []string{cmp.Or(o.namespace, o.defaultNamespace, metav1.NamespaceDefault)}
 	for _, name := range o.named {
 		kind, _, _ := strings.Cut(name, "/")
 		if _, ok := kindOf(kind); ok || isAddress(name) {
-			continue // in the namespace above, or in none
+			continue // in the namespace above, or cluster-scoped
 		}
 		if namespace, _, ok := strings.Cut(o.qualified(name), "/"); ok {
 			all = append(all, namespace)

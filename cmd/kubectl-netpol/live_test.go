@@ -14,35 +14,36 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/policycache/manifests"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
-// may are the rights of a user: whether a verb is allowed for a resource in a
-// namespace. The empty namespace stands for all, and for what is in none.
+// may decides whether a user has the right to a verb for a resource in a namespace. The
+// empty namespace stands for all namespaces and for cluster-scoped resources.
 type may func(verb, resource, namespace string) bool
 
 // everywhere are the rights that the documentation asks for.
 func everywhere(verb, _, namespace string) bool { return verb == "list" && namespace == "" }
 
-// only are the rights of someone who may read all that is in some namespaces.
+// only are the rights of someone who may read everything in some namespaces.
 func only(namespaces ...string) may {
 	return func(_, resource, namespace string) bool {
 		return resource != "namespaces" && slices.Contains(namespaces, namespace)
 	}
 }
 
-// except are the rights that the documentation asks for, without one resource.
+// except are the rights that the documentation asks for without one resource.
 func except(resource string) may {
 	return func(verb, r, namespace string) bool { return r != resource && everywhere(verb, r, namespace) }
 }
 
-// server is an API server of the objects of manifests in testdata, with authorization as
-// RBAC does it: who may list in all namespaces may list in each. It knows
-// administrators' kinds only if there are some.
+// server returns an API server with the objects of manifests in testdata. It authorises
+// like RBAC: whoever may list in all namespaces may list in each. It serves the
+// administrators' kinds only if it has objects of them.
 func server(t *testing.T, rights may, paths ...string) *httptest.Server {
 	t.Helper()
 	objects, err := manifests.Read(paths, nil)
@@ -54,12 +55,13 @@ func server(t *testing.T, rights may, paths ...string) *httptest.Server {
 	a.store(compile.KindPod, asObjects(objects.Pods)...)
 	a.store(compile.KindNode, asObjects(objects.Nodes)...)
 	a.store(kindService, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"}})
+	a.store(kindEndpointSlice)
 	for _, k := range kindsOfWorkloads {
 		a.store(k)
 	}
-	administrators := slices.ContainsFunc(objects.Policies, func(o compile.Object) bool { return compile.KindOf(o).Flag != "" })
+	administrators := slices.ContainsFunc(objects.Policies, func(o compile.Object) bool { return compile.KindOf(o).IsAdmin() })
 	for _, k := range compile.Kinds {
-		if k.Flag == "" || administrators {
+		if !k.IsAdmin() || administrators {
 			a.store(k, slices.DeleteFunc(slices.Clone(objects.Policies), func(o compile.Object) bool { return !k.Has(o) })...)
 		}
 	}
@@ -68,8 +70,11 @@ func server(t *testing.T, rights may, paths ...string) *httptest.Server {
 	return s
 }
 
-// kindService is not among the kinds that verdicts depend on.
-var kindService = &compile.Kind{Name: "Service", Resource: corev1.SchemeGroupVersion.WithResource("services"), Namespaced: true}
+// kindService and kindEndpointSlice are not kinds that affect verdicts.
+var (
+	kindService       = &compile.Kind{Name: "Service", Resource: corev1.SchemeGroupVersion.WithResource("services"), Namespaced: true}
+	kindEndpointSlice = &compile.Kind{Name: "EndpointSlice", Resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Namespaced: true}
+)
 
 // kindsOfWorkloads are those that diff, check and suggest read.
 var kindsOfWorkloads = []*compile.Kind{
@@ -81,9 +86,9 @@ var kindsOfWorkloads = []*compile.Kind{
 
 type apiServer struct {
 	may      may
-	stored   map[string]*compile.Kind // by the path of all objects
+	stored   map[string]*compile.Kind // by list path
 	objects  map[*compile.Kind][]compile.Object
-	versions map[string]metav1.APIResourceList // by the path of the version
+	versions map[string]metav1.APIResourceList // by path of the version
 }
 
 func (a *apiServer) store(k *compile.Kind, objects ...compile.Object) {
@@ -93,9 +98,9 @@ func (a *apiServer) store(k *compile.Kind, objects ...compile.Object) {
 	}
 	a.stored[version+"/"+k.Resource.Resource] = k
 	a.objects[k] = objects
-	served := a.versions[version]
-	served.APIResources = append(served.APIResources, metav1.APIResource{Name: k.Resource.Resource, Verbs: []string{"get", "list"}})
-	a.versions[version] = served
+	resources := a.versions[version]
+	resources.APIResources = append(resources.APIResources, metav1.APIResource{Name: k.Resource.Resource, Verbs: []string{"get", "list"}})
+	a.versions[version] = resources
 }
 
 func asObjects[O compile.Object](objects []O) []compile.Object {
@@ -113,10 +118,10 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// pathInNamespace are the paths of the objects in a namespace, and pathOfOne that of one.
+// The paths of the objects in a namespace, of a group version, and of one namespace.
 var (
 	pathInNamespace = regexp.MustCompile(`^(/.*)/namespaces/([^/]+)/([^/]+)$`)
-	pathOfVersion   = regexp.MustCompile(`^/apis/[^/]+/[^/]+$`) // which every user may read
+	pathOfVersion   = regexp.MustCompile(`^/apis/[^/]+(/[^/]+)?$`) // every user may read these
 	pathOfOne       = regexp.MustCompile(`^(/api/v1/namespaces)/([^/]+)$`)
 )
 
@@ -132,7 +137,7 @@ func (a *apiServer) answer(r *http.Request) (int, any) {
 		path, namespace = m[1]+"/"+m[3], m[2]
 	} else if m := pathOfOne.FindStringSubmatch(path); m != nil {
 		verb, path, name = "get", m[1], m[2]
-		namespace = name // RBAC has the right to read a Namespace in a Role of it
+		namespace = name // a Role in a Namespace can grant the right to read it
 	}
 	k, resource := a.stored[path], path[strings.LastIndex(path, "/")+1:]
 	switch {
@@ -163,7 +168,7 @@ func failure(code int, reason metav1.StatusReason) (int, any) {
 	}
 }
 
-// kubeconfig writes a kubeconfig whose context "shop" has a server, and returns its path.
+// kubeconfig writes a kubeconfig with the server in context "shop" and returns its path.
 func kubeconfig(t *testing.T, url string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config")
@@ -180,7 +185,7 @@ func kubeconfig(t *testing.T, url string) string {
 func TestTheLiveClusterIsListed(t *testing.T) {
 	t.Chdir("testdata")
 	shop := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop").URL)
-	both := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop", "admin.yaml").URL)
+	withAdmin := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop", "admin.yaml").URL)
 	for _, tc := range []struct {
 		live, files string
 		code        int
@@ -188,9 +193,9 @@ func TestTheLiveClusterIsListed(t *testing.T) {
 		{"matrix --port http" + shop, "matrix --port http -f shop", 0},
 		{"explain web db --port 5432" + shop, "explain shop/web shop/db --port 5432 -f shop", 1},
 		{"check -n shop" + shop, "check -n shop -f shop", 0},
-		{"matrix --port http --from web --to 203.0.113.9" + both, "matrix --port http -f shop -f admin.yaml --from shop/web --to 203.0.113.9", 0},
-		{"explain monitoring/prometheus db --port 5432" + both, "explain monitoring/prometheus shop/db --port 5432 -f shop -f admin.yaml", 1},
-		{"check --disable no-default-deny --feature-gates Nodes=false" + both, "check --disable no-default-deny --feature-gates Nodes=false -f shop -f admin.yaml", 1},
+		{"matrix --port http --from web --to 203.0.113.9" + withAdmin, "matrix --port http -f shop -f admin.yaml --from shop/web --to 203.0.113.9", 0},
+		{"explain monitoring/prometheus db --port 5432" + withAdmin, "explain monitoring/prometheus shop/db --port 5432 -f shop -f admin.yaml", 1},
+		{"check --disable no-default-deny --feature-gates Nodes=false" + withAdmin, "check --disable no-default-deny --feature-gates Nodes=false -f shop -f admin.yaml", 1},
 	} {
 		t.Run(tc.files, func(t *testing.T) {
 			code, live, stderr := call(t, "", tc.live)
@@ -203,8 +208,8 @@ func TestTheLiveClusterIsListed(t *testing.T) {
 	}
 }
 
-// Who may read one namespace only gets answers about it, the same as someone who may
-// read everything, and reads what limits them.
+// Someone who may read only one namespace gets the same answers about it as someone who may
+// read everything, and the limits of the answers.
 func TestRightsForOneNamespace(t *testing.T) {
 	t.Chdir("testdata")
 	const (
@@ -238,6 +243,7 @@ func TestRightsForOneNamespace(t *testing.T) {
 					t.Errorf("want %q in\n%s", limit, limits)
 				}
 			}
+
 			if n := strings.Count(limits, "Not read: "); n != limitsOf(command) {
 				t.Errorf("got %d limits\n%s", n, limits)
 			}
@@ -278,20 +284,22 @@ func TestRightsForOneNamespace(t *testing.T) {
 	})
 }
 
-// limitsOf is the number of limits of a command with the rights for one namespace.
+// limitsOf returns the number of limits of a command with rights for one namespace.
 func limitsOf(command string) int {
 	name, _, _ := strings.Cut(command, " ")
 	switch name {
 	case "check":
-		return 6 // workloads and Services, too
+		return 6 // including workloads and Services
 	case "diff":
-		return 5 // workloads, too
+		return 6 // including workloads and classes of Ingresses
+	case "matrix":
+		return 5 // including classes of Ingresses
 	}
 	return 4
 }
 
-// What is missing beside the pods and policies of a namespace limits answers, and does
-// not prevent them.
+// Missing rights limit the answers, but do not prevent them as long as the pods and
+// policies of a namespace can be read.
 func TestRightsThatAreMissing(t *testing.T) {
 	t.Chdir("testdata")
 	for resource, want := range map[string]string{
@@ -319,7 +327,7 @@ func TestRightsThatAreMissing(t *testing.T) {
 	}
 	t.Run("a kind that does not count", func(t *testing.T) {
 		s := server(t, except("clusternetworkpolicies"), "shop", "admin.yaml")
-		code, _, stderr := call(t, "", "matrix --port 80 --cluster-network-policy=false --context shop --kubeconfig "+kubeconfig(t, s.URL))
+		code, _, stderr := call(t, "", "matrix --port 80 --admin-policies=false --context shop --kubeconfig "+kubeconfig(t, s.URL))
 		if code != 0 || stderr != "" {
 			t.Errorf("got %d %s", code, stderr)
 		}
@@ -335,7 +343,7 @@ func TestRightsThatAreMissing(t *testing.T) {
 	})
 }
 
-// The namespaces of what is applied are read, whatever the context's is.
+// The namespaces of applied policies are read, whatever the context's namespace is.
 func TestRightsForTheNamespaceOfThePolicy(t *testing.T) {
 	t.Chdir("testdata")
 	config := kubeconfig(t, server(t, only("shop"), "shop").URL)
@@ -343,10 +351,11 @@ func TestRightsForTheNamespaceOfThePolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := strings.Replace(string(text), `"namespace":"shop"`, `"namespace":"elsewhere"`, 1)
-	if err := os.WriteFile(config, []byte(elsewhere), 0o600); err != nil {
+	otherNamespace := strings.Replace(string(text), `"namespace":"shop"`, `"namespace":"elsewhere"`, 1)
+	if err := os.WriteFile(config, []byte(otherNamespace), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	code, stdout, stderr := call(t, dbPolicy, "diff --port 5432 -f - --context shop --kubeconfig "+config)
 	const want = "TCP 5432:\n  no longer allowed: shop/api -> shop/db\n  newly allowed: shop/web -> shop/db\n\n"
 	if code != 1 || !strings.HasPrefix(stdout, want) || !strings.Contains(stderr, "of other namespaces than shop could not be read") {
@@ -354,7 +363,7 @@ func TestRightsForTheNamespaceOfThePolicy(t *testing.T) {
 	}
 }
 
-// A workload that has no pods today will have some.
+// A workload without pods is compared, because it will have some.
 func TestWorkloadsWithoutPodsAreCompared(t *testing.T) {
 	t.Chdir("testdata")
 	s := server(t, everywhere, "shop")
@@ -365,14 +374,15 @@ func TestWorkloadsWithoutPodsAreCompared(t *testing.T) {
 	if code, stdout, stderr := call(t, "", flags); code != 1 || !strings.Contains(stdout, "between 6 pods") || stderr != "" {
 		t.Errorf("got %d\n%s%s", code, stdout, stderr)
 	}
+
 	policy := strings.NewReplacer("name: db", "name: asleep", "{app: db}", "{scaled: to-zero}").Replace(dbPolicy)
 	code, stdout, stderr := call(t, policy, strings.Replace(flags, "-f proposed", "-f -", 1))
-	if code != 1 || !strings.HasPrefix(stdout, "TCP 5432:\n  newly allowed: shop/web -> shop/asleep\n\n") {
+	if code != 1 || !strings.HasPrefix(stdout, "TCP 5432:\n  newly allowed: shop/web -> shop/deploy/asleep\n\n") {
 		t.Errorf("got %d\n%s%s", code, stdout, stderr)
 	}
 }
 
-// A policy that is for a workload without pods is no mistake.
+// A policy for a workload without pods is not a mistake.
 func TestWorkloadsWithoutPodsAreChecked(t *testing.T) {
 	t.Chdir("testdata")
 	s := server(t, everywhere, "shop")
@@ -392,12 +402,13 @@ func TestWorkloadsWithoutPodsAreChecked(t *testing.T) {
 	}
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"scaled": "to-zero"}}}
 	api.store(kindsOfWorkloads[0], &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "asleep"}, Spec: appsv1.DeploymentSpec{Template: template}})
+
 	if code, stdout, stderr := call(t, "", command); code != 0 || strings.Contains(stdout, "asleep") || stderr != "" {
 		t.Errorf("with the Deployment: got %d\n%s%s", code, stdout, stderr)
 	}
 }
 
-// Nodes that may not be read are known by their pods.
+// If nodes may not be read, they are derived from their pods.
 func TestNodesOfPods(t *testing.T) {
 	pod := func(node string, ips ...string) *corev1.Pod {
 		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{HostIP: ips[0]}}
@@ -418,8 +429,8 @@ func TestNodesOfPods(t *testing.T) {
 	}
 }
 
-// What is applied replaces policies of its names and leaves the others; the
-// pods beside it are not looked at.
+// Applied policies replace those with the same names and leave the others. Pods in the same
+// files are ignored.
 func TestPoliciesAreAppliedToTheLiveCluster(t *testing.T) {
 	t.Chdir("testdata")
 	flags := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop").URL)
@@ -430,6 +441,7 @@ func TestPoliciesAreAppliedToTheLiveCluster(t *testing.T) {
 	if code, live, stderr := call(t, "", "diff -f shop"+flags); code != 0 {
 		t.Errorf("applied what is there: %d\n%s%s", code, live, stderr)
 	}
+
 	code, live, _ = call(t, "", "diff --port 5432 -f faulty.yaml --feature-gates=EndPort=false,SCTP=false"+flags)
 	if want := "no longer allowed: shop/api -> shop/db"; code != 1 || !strings.Contains(live, want) || strings.Contains(live, "newly") {
 		t.Errorf("got %d\n%s", code, live)
@@ -446,9 +458,9 @@ func TestAdministratorsPoliciesAreAppliedToTheLiveCluster(t *testing.T) {
 		return "apiVersion: policy.networking.k8s.io/" + version + "\nkind: " + kind + "\nmetadata: {name: " + name + "}\nspec: {subject: {namespaces: {}}, " + spec + "}\n"
 	}
 	for _, tc := range []struct{ name, policy, want string }{
-		{"ClusterNetworkPolicy", manifest("v1alpha2", "ClusterNetworkPolicy", "egress", "tier: Admin, priority: 20, egress: [{action: Deny, to: [{nodes: {}}]}]"),
+		{"ClusterNetworkPolicy", manifest("v1beta1", "ClusterNetworkPolicy", "egress", "tier: Admin, priority: 20, egress: [{action: Deny, to: [{nodes: {}}]}]"),
 			"  no longer allowed: monitoring/new pod, monitoring/prometheus, shop/api, shop/db, shop/new pod -> monitoring/node-exporter, 192.168.0.2\n" +
-				"  newly allowed: shop/web -> 203.0.113.1\n"},
+				"  newly allowed: shop/web -> 203.0.113.0/24\n"},
 		{"AdminNetworkPolicy", manifest("v1alpha1", "AdminNetworkPolicy", "monitoring", "priority: 10, ingress: [{action: Allow, from: [{namespaces: {matchLabels: {team: ops}}}]}]"),
 			"  newly allowed: monitoring/new pod, monitoring/prometheus -> shop/api, shop/db, shop/new pod, shop/web\n"},
 		{"BaselineAdminNetworkPolicy", manifest("v1alpha1", "BaselineAdminNetworkPolicy", "default", "ingress: [{action: Deny, from: [{namespaces: {}}]}]"),
@@ -465,6 +477,40 @@ func TestAdministratorsPoliciesAreAppliedToTheLiveCluster(t *testing.T) {
 	}
 }
 
+// A cluster may serve ClusterNetworkPolicy in another version than that of the manifests.
+func TestVersionsOfALiveCluster(t *testing.T) {
+	t.Chdir("testdata")
+	const group, newest = "/apis/policy.networking.k8s.io/", "v1beta1"
+	for version, want := range map[string]string{
+		"v1alpha2": "",
+		"v1": "error: list clusternetworkpolicies: clusternetworkpolicies.policy.networking.k8s.io are served in version v1 only, and read in v1beta1 or v1alpha2: " +
+			"install a CustomResourceDefinition that serves one of these, or a release of this program that reads what is served\n",
+	} {
+		t.Run(version, func(t *testing.T) {
+			inner := server(t, everywhere, "shop", "admin.yaml").Config.Handler
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				rest, ours := strings.CutPrefix(r.URL.Path, group)
+				switch served, in := strings.CutPrefix(rest, version); {
+				case r.URL.Path+"/" == group:
+					w.Header().Set("Content-Type", "application/json")
+					_ = json.NewEncoder(w).Encode(metav1.APIGroup{Versions: []metav1.GroupVersionForDiscovery{{Version: version}}})
+					return
+				case ours && in && (served == "" || served[0] == '/'):
+					r.URL.Path = group + newest + served
+				case ours && strings.HasPrefix(rest, newest):
+					r.URL.Path = group + "none"
+				}
+				inner.ServeHTTP(w, r)
+			}))
+			defer s.Close()
+			code, live, stderr := call(t, "", "diff -f admin.yaml --context shop --kubeconfig "+kubeconfig(t, s.URL))
+			if stderr != want || (code == 0) != (want == "") {
+				t.Errorf("got %d\n%s%s", code, live, stderr)
+			}
+		})
+	}
+}
+
 func TestALiveClusterThatCannotBeReadIsAnError(t *testing.T) {
 	t.Chdir("testdata")
 	s := httptest.NewServer(http.NotFoundHandler())
@@ -473,6 +519,7 @@ func TestALiveClusterThatCannotBeReadIsAnError(t *testing.T) {
 	if code != 2 || !strings.HasPrefix(stderr, "error: list pods: ") {
 		t.Errorf("got %d %s", code, stderr)
 	}
+
 	code, _, stderr = call(t, "", "check --context missing --kubeconfig "+kubeconfig(t, s.URL))
 	if code != 2 || !strings.Contains(stderr, `context "missing" does not exist`) {
 		t.Errorf("got %d %s", code, stderr)

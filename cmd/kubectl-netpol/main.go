@@ -1,7 +1,7 @@
-// Command kubectl-netpol shows what the network policies of a cluster do: which pods
-// reach which, why, what would change, and which parts are not enforced as written.
-// It runs alone or, on PATH, as "kubectl netpol". It uses the compile and policy
-// packages of the agents, so that its answers are theirs.
+// Command kubectl-netpol shows what the network policies of a cluster do: which pods reach
+// which, why, what a change would alter, and which parts are not enforced as written. It
+// runs standalone or, if it is on PATH, as "kubectl netpol". It evaluates policies with the
+// agents' own packages compile and policy, so that both give the same answers.
 package main
 
 import (
@@ -16,17 +16,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/buildversion"
+	"sigs.k8s.io/kube-network-policies/cmd/internal/removedflags"
 )
 
-// The exit codes. The meaning of exitNo depends on the command: denied, changed, or
-// with findings.
+// The exit codes. exitNo means, depending on the command, denied, changed or with findings.
 const (
 	exitYes   = 0
 	exitNo    = 1
 	exitError = 2
 )
 
-// errNo ends a command whose answer is no and has been printed.
+// errNo ends a command that has printed a negative answer.
 var errNo = errors.New("no")
 
 func main() {
@@ -36,14 +36,17 @@ func main() {
 	os.Exit(code)
 }
 
-// run is the whole program and returns its exit code.
+// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	cmd := newCommand()
 	cmd.SetArgs(args)
 	cmd.SetIn(stdin)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	used, err := cmd.ExecuteContextC(ctx)
+	used, err := cmd, removedflags.Kinds.Check(args)
+	if err == nil {
+		used, err = cmd.ExecuteContextC(ctx)
+	}
 	switch {
 	case err == nil:
 		return exitYes
@@ -54,12 +57,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return exitError
 }
 
-// printError reports that a command has no answer, and in JSON, too, if its output was to be
-// JSON.
+// printError reports that a command has no answer. It also does so in JSON if the output
+// was to be JSON.
 func printError(cmd *cobra.Command, stdout, stderr io.Writer, err error) {
 	fmt.Fprintf(stderr, "error: %v\n", err)
 	if output := cmd.Flags().Lookup("output"); output != nil && output.Value.String() == "json" {
-		// Nothing is left to be done if that cannot be written either.
+		// If this cannot be written either, there is nothing left to do.
 		_ = printJSON(stdout, map[string]string{"error": err.Error()})
 	}
 }
@@ -79,9 +82,12 @@ none; the help of each command says what that means.`,
 	}
 	o := &options{}
 	o.addFlags(cmd.PersistentFlags())
-	cmd.PersistentPreRun = func(cmd *cobra.Command, _ []string) { o.notes = cmd.ErrOrStderr() }
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		o.notes = cmd.ErrOrStderr()
+		return o.addChart()
+	}
 	cmd.SetVersionTemplate("{{.Version}}\n")
-	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newView(o), newFlows(o), newSuggest(o), newUnused(o), newVersion())
+	cmd.AddCommand(newMatrix(o), newExplain(o), newDiff(o), newCheck(o), newAssert(o), newView(o), newList(o), newStatus(o), newFlows(o), newSuggest(o), newUnused(o), newVersion())
 	o.complete(cmd)
 	return cmd
 }

@@ -11,7 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 type matrixOptions struct {
@@ -22,9 +24,11 @@ type matrixOptions struct {
 	selector string
 	output   string
 	color    string
+
+	exposures []exposure.Exposure // of the servers
 }
 
-// groupings are what rows and columns can be.
+// groupings are the values of --by: the side that represents a pod.
 var groupings = map[string]func(*corev1.Pod) reachability.Side{"pod": ofPod, "workload": ofWorkload, "namespace": ofNamespace}
 
 func newMatrix(o *options) *cobra.Command {
@@ -35,7 +39,9 @@ func newMatrix(o *options) *cobra.Command {
 		Long: `Show for every pair of workloads the ports at which the first may connect to the
 second.
 
-Rows are clients, columns servers: all workloads, or those of -n and -l. --by takes
+Rows are clients, columns servers: all workloads, or those of -n and -l, in each
+namespace a "new pod" without labels that may come, one of a "new namespace", and
+"outside": all addresses that are neither pods' nor nodes'. --by takes
 pods or namespaces instead, --from and --to take what they name: pods (web-0),
 workloads (deploy/web, sts/db), the pods behind a Service at its target ports
 (svc/db), each in the namespace of -n or as NAMESPACE/NAME, and addresses.
@@ -78,7 +84,7 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	of, ok := groupings[m.by]
+	sideOf, ok := groupings[m.by]
 	if !ok {
 		return fmt.Errorf("--by=%s: must be pod, workload or namespace", m.by)
 	}
@@ -95,45 +101,121 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	c := reachability.New(in)
+	c := reachability.New(m.withNewPods(in))
 	m.findings = m.findingsOf(c)
+	if m.exposingLimit != "" {
+		m.limits = append(m.limits, m.exposingLimit)
+	}
 	if m.ifEnforced, err = m.matrixIfEnforced(c, port, family); err != nil {
 		return err
 	}
 	m.printCaveats(cmd.ErrOrStderr())
-	shown := c.Pods(family, m.namespaces()...)
-	if !selector.Empty() {
-		selected := map[string]bool{}
-		for _, p := range in.Pods {
-			selected[p.Namespace+"/"+p.Name] = selector.Matches(labels.Set(p.Labels))
-		}
-		shown = slices.DeleteFunc(shown, func(e reachability.Endpoint) bool { return !selected[e.Name] })
-	}
+	shown := selectedPods(c.Pods(family, m.namespaces()...), in.Pods, selector)
 	finder := m.sideFinder(c, in.Pods)
-	from, err := m.sides(c, finder, "from", m.from, shown, of)
+	if !slices.ContainsFunc(shown, func(e reachability.Endpoint) bool { return finder.hasPod(e.Name) }) {
+		shown = nil // pods that may come are shown beside those that are there
+	}
+	all := m.addOthers(c.Sides(shown, sideOf), c, family)
+	from, err := m.clients(cmd.ErrOrStderr(), finder, all)
 	if err != nil {
 		return err
 	}
-	to, err := m.sides(c, finder, "to", m.to, shown, of)
+	to, err := m.servers(finder, port, all)
 	if err != nil {
+		return err
+	}
+	if port, err = m.servicePort(cmd.ErrOrStderr(), finder, port); err != nil {
 		return err
 	}
 	if len(from) == 0 || len(to) == 0 {
 		return fmt.Errorf("no pods to show%s: no pod there has an address%s", inNamespace(m.namespace), withLabels(m.selector))
 	}
-	if len(m.from) == 0 || len(m.to) == 0 {
-		printLeftOut(cmd.ErrOrStderr(), c.LeftOut(family, m.namespaces()...))
-	}
-	if rules := c.DomainRules(); len(rules) > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "Not known: what is allowed by domain names, which only agents know: %s\n", shorten(rules))
-	}
+	m.printNotShown(cmd.ErrOrStderr(), c, family)
 	done := m.progress(fmt.Sprintf("Evaluating %d × %d", len(from), len(to)))
 	overview := c.Overview(from, to, port, family)
+	m.exposures = m.exposed(c, in.Pods, m.services.list, m.exposing, membersOf(to...))
 	done()
-	return m.print(cmd.OutOrStdout(), overview, style{width: terminalWidth(cmd.OutOrStdout()), colored: colored})
+	return m.print(cmd, overview, style{width: terminalWidth(cmd.OutOrStdout()), colored: colored})
 }
 
-// parseTraffic returns the port to show, the zero port for all.
+// withNewPods adds the pods that may come, unless the user selects pods by labels. A row of a
+// whole namespace does not have them, as it would be about two things.
+func (m *matrixOptions) withNewPods(in clusterstate.Input) clusterstate.Input {
+	if m.selector != "" || len(m.from) > 0 && len(m.to) > 0 {
+		return in
+	}
+	if m.by == "namespace" {
+		return reachability.WithNewPods(in, reachability.NewNamespace)
+	}
+	return reachability.WithNewPods(in, m.namespaces()...)
+}
+
+// addOthers adds what is not in the cluster to the sides of pods: pods of namespaces that may
+// come, and the addresses outside. Without pods there is nothing to show.
+func (m *matrixOptions) addOthers(sides []reachability.Side, c *reachability.Cluster, family reachability.Family) []reachability.Side {
+	if len(sides) == 0 {
+		return nil
+	}
+	isNew := func(s reachability.Side) bool { return s.Namespace == reachability.NewNamespace }
+	others := c.Sides(c.Pods(family, reachability.NewNamespace), groupings[m.by])
+	sides = append(slices.DeleteFunc(sides, isNew), others...)
+	if outside := c.Outside(family); len(outside.Members) > 0 {
+		sides = append(sides, outside)
+	}
+	return sides
+}
+
+// servicePort says which of the servers are addresses of Services, and returns the port to
+// look at behind them.
+func (m *matrixOptions) servicePort(w io.Writer, finder *sideFinder, port reachability.Port) (reachability.Port, error) {
+	var targets []reachability.Port
+	for _, name := range m.to {
+		_, target, notes, err := finder.findAt(name, port)
+		if err != nil {
+			return port, fmt.Errorf("--to=%s: %w", name, err)
+		}
+		if s := finder.serviceAt(name); s != nil && port == (reachability.Port{}) {
+			notes = []string{fmt.Sprintf("%s is an address of service %s/%s: shown is what stands behind it, at its target ports", name, s.Namespace, s.Name)}
+		}
+		for _, note := range notes {
+			fmt.Fprintln(w, note)
+		}
+		if !slices.Contains(targets, target) {
+			targets = append(targets, target)
+		}
+	}
+	switch len(targets) {
+	case 0:
+		return port, nil
+	case 1:
+		return targets[0], nil
+	}
+	return port, errors.New("--port: the Services in --to have different target ports for it; show one Service at a time, or all ports without --port")
+}
+
+// printNotShown says which pods the matrix leaves out, and which rules are not known.
+func (m *matrixOptions) printNotShown(w io.Writer, c *reachability.Cluster, family reachability.Family) {
+	if len(m.from) == 0 || len(m.to) == 0 {
+		printLeftOut(w, c.LeftOut(family, m.namespaces()...))
+	}
+	if rules := c.DomainRules(); len(rules) > 0 {
+		fmt.Fprintf(w, "Not known: what is allowed by domain names, which only agents know: %s\n", shorten(rules))
+	}
+}
+
+// selectedPods returns the endpoints whose pods' labels match.
+func selectedPods(endpoints []reachability.Endpoint, pods []*corev1.Pod, selector labels.Selector) []reachability.Endpoint {
+	if selector.Empty() {
+		return endpoints
+	}
+	selected := map[string]bool{}
+	for _, p := range pods {
+		selected[p.Namespace+"/"+p.Name] = selector.Matches(labels.Set(p.Labels))
+	}
+	return slices.DeleteFunc(endpoints, func(e reachability.Endpoint) bool { return !selected[e.Name] })
+}
+
+// parseTraffic returns the port to show, or the zero port for all.
 func (m *matrixOptions) parseTraffic(cmd *cobra.Command) (reachability.Port, reachability.Family, error) {
 	if m.traffic.port != "" || strings.EqualFold(m.traffic.protocol, "ICMP") {
 		return m.traffic.parse()
@@ -167,16 +249,37 @@ func (m *matrixOptions) namespaces() []string {
 	return []string{m.namespace}
 }
 
-// sides returns the sides that a flag names, each once, and those of the pods that are shown
-// if it names none.
-func (m *matrixOptions) sides(c *reachability.Cluster, finder *sideFinder, flag string, names []string, shown []reachability.Endpoint, of func(*corev1.Pod) reachability.Side) ([]reachability.Side, error) {
-	if len(names) == 0 {
-		return c.Sides(shown, of), nil
+// clients returns the sides of --from, or all if it names none.
+func (m *matrixOptions) clients(notes io.Writer, finder *sideFinder, all []reachability.Side) ([]reachability.Side, error) {
+	if len(m.from) == 0 {
+		return all, nil
 	}
+	return sidesNamed("from", m.from, func(name string) (reachability.Side, error) {
+		side, said, err := finder.findClient(name)
+		for _, note := range said {
+			fmt.Fprintln(notes, note)
+		}
+		return side, err
+	})
+}
+
+// servers returns the sides of --to, for Services what stands behind the port, or all if it names none.
+func (m *matrixOptions) servers(finder *sideFinder, port reachability.Port, all []reachability.Side) ([]reachability.Side, error) {
+	if len(m.to) == 0 {
+		return all, nil
+	}
+	return sidesNamed("to", m.to, func(name string) (reachability.Side, error) {
+		side, _, _, err := finder.findAt(name, port)
+		return side, err
+	})
+}
+
+// sidesNamed returns the sides that a flag names, without duplicates.
+func sidesNamed(flag string, names []string, find func(string) (reachability.Side, error)) ([]reachability.Side, error) {
 	var sides []reachability.Side
 	var errs []error
 	for _, name := range names {
-		side, err := finder.find(name)
+		side, err := find(name)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--%s=%s: %w", flag, name, err))
 			continue
@@ -188,31 +291,46 @@ func (m *matrixOptions) sides(c *reachability.Cluster, finder *sideFinder, flag 
 	return sides, errors.Join(errs...)
 }
 
-func (m *matrixOptions) print(w io.Writer, o *reachability.Overview, s style) error {
-	switch m.output {
-	case "markdown":
-		return printMarkdown(w, o)
-	case "csv":
-		return printCSV(w, o)
-	case "json":
-		return printMatrixJSON(w, o, m.caveats())
-	case "yaml":
-		return printMatrixYAML(w, o, m.caveats())
-	case "dot":
-		return printDot(w, o)
-	case "mermaid":
-		return printMermaid(w, o)
+func (m *matrixOptions) print(cmd *cobra.Command, o *reachability.Overview, s style) error {
+	w := cmd.OutOrStdout()
+	caveats := m.caveats()
+	if len(m.exposures) > 0 {
+		caveats = append(caveats, caveat{"exposed", m.exposures})
 	}
-	return printTable(w, o, m.output, s)
+	switch m.output {
+	case "json":
+		return printMatrixJSON(w, o, caveats)
+	case "yaml":
+		return printMatrixYAML(w, o, caveats)
+	case "csv":
+		return errors.Join(printCSV(w, o), m.printExposures(cmd.ErrOrStderr()))
+	case "dot":
+		return errors.Join(printDot(w, o), m.printExposures(cmd.ErrOrStderr()))
+	case "mermaid":
+		return errors.Join(printMermaid(w, o), m.printExposures(cmd.ErrOrStderr()))
+	case "markdown":
+		return errors.Join(printMarkdown(w, o), m.printExposures(w))
+	}
+	return errors.Join(printTable(w, o, m.output, s), m.printExposures(w))
+}
+
+// printExposures prints what Ingresses and routes expose of the servers.
+func (m *matrixOptions) printExposures(w io.Writer) error {
+	lines := exposureLines(m.exposures)
+	if lines == nil {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n", strings.Join(lines, "\n"))
+	return err
 }
 
 // printLeftOut lists the first few pods that are not shown, with the reasons.
 func printLeftOut(w io.Writer, reasons []error) {
-	const most = 5
-	for _, err := range reasons[:min(most, len(reasons))] {
+	const maxLines = 5
+	for _, err := range reasons[:min(maxLines, len(reasons))] {
 		fmt.Fprintf(w, "Left out: %v\n", err)
 	}
-	if more := len(reasons) - most; more > 0 {
+	if more := len(reasons) - maxLines; more > 0 {
 		fmt.Fprintf(w, "Left out: %d more\n", more)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,8 +9,9 @@ import (
 	"testing"
 )
 
-// replicated is a List of the pods of Deployments, four each, and of a DaemonSet on the
-// nodes. Namespaces admit the gateways of their team, and one pod of four calls the cache.
+// replicated returns a List of the pods of Deployments with four replicas and of a
+// DaemonSet on the nodes. Namespaces admit the gateways of their team, and one pod of four
+// calls the cache.
 func replicated(pods, namespaces int) string {
 	var items []string
 	add := func(format string, args ...any) { items = append(items, fmt.Sprintf(format, args...)) }
@@ -39,8 +41,8 @@ func replicated(pods, namespaces int) string {
 	return `{"apiVersion":"v1","kind":"List","items":[` + strings.Join(items, ",") + `]}`
 }
 
-// The golden files are what people read, for review. go test ./cmd/kubectl-netpol -update
-// writes them again.
+// The golden files are the human-readable outputs, for review. go test ./cmd/kubectl-netpol
+// -update rewrites them.
 func TestMatricesOfRealSize(t *testing.T) {
 	shop, err := filepath.Abs("../../examples/online-shop")
 	if err != nil {
@@ -87,6 +89,7 @@ func TestMatricesOfRealSize(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if stdout != string(want) {
 				t.Errorf("%s: got\n%swant\n%s", tc.command, stdout, want)
 			}
@@ -94,7 +97,7 @@ func TestMatricesOfRealSize(t *testing.T) {
 	}
 }
 
-// What a name means, and what is wrong with one that means nothing.
+// Names resolve to sides, and errors explain names that do not.
 func TestSidesAreFound(t *testing.T) {
 	shop := "-f ../../examples/online-shop"
 	for name, want := range map[string]string{
@@ -129,7 +132,7 @@ func TestSidesAreFound(t *testing.T) {
 	}
 }
 
-// Of several pods one is explained, one that is denied if they differ.
+// For several pods one connection is explained, a denied one if they differ.
 func TestExplanationOfSeveralPods(t *testing.T) {
 	cluster := replicated(40, 2)
 	for command, want := range map[string]string{
@@ -144,5 +147,41 @@ func TestExplanationOfSeveralPods(t *testing.T) {
 				t.Errorf("got %d\n%s%swant %s", code, stdout, stderr, want)
 			}
 		})
+	}
+}
+
+// The matrix shows exposure without flags: what is outside, and pods that may come. Sides that
+// the user names are alone.
+func TestTheMatrixShowsExposure(t *testing.T) {
+	t.Chdir("testdata")
+	for flags, want := range map[string]string{
+		"":                        "monitoring/new pod,monitoring/node-exporter,monitoring/prometheus,new namespace/new pod,outside,shop/api,shop/db,shop/new pod,shop/web",
+		"-n shop":                 "new namespace/new pod,outside,shop/api,shop/db,shop/new pod,shop/web",
+		"-n shop -l app=web":      "outside,shop/web",
+		"--by namespace":          "monitoring,new namespace,outside,shop",
+		"--by pod -n shop":        "new namespace/new pod,outside,shop/api,shop/db,shop/new pod,shop/web",
+		"--from shop/web -n shop": "shop/web",
+	} {
+		t.Run(flags, func(t *testing.T) {
+			_, stdout, stderr := call(t, "", "matrix -o json -f shop "+flags)
+			var got struct{ From []string }
+			if err := json.Unmarshal([]byte(stdout), &got); err != nil || strings.Join(got.From, ",") != want {
+				t.Errorf("got %v %s\n%s", got.From, err, stderr)
+			}
+		})
+	}
+
+	// The web pods are open to what is outside of 10.0.0.0/8, and to no pod that may come.
+	_, stdout, _ := call(t, "", "matrix -o csv -f shop -n shop")
+	for line, want := range map[string]bool{
+		",outside,shop,web,,8080/TCP\n":             true,
+		"shop,web,,outside,all,\n":                  true,
+		"new namespace,new pod,shop,web":            false,
+		",outside,,outside":                         false,
+		"shop,new pod,new namespace,new pod,all,\n": true,
+	} {
+		if strings.Contains(stdout, line) != want {
+			t.Errorf("%q is there: %v\n%s", line, !want, stdout)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -10,53 +11,62 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/featuregates"
-	"sigs.k8s.io/kube-network-policies/cmd/internal/kindflags"
-	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
-	"sigs.k8s.io/kube-network-policies/pkg/workloads"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/helmchart"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
-// options are the flags of all commands: where the cluster comes from.
+// options are the flags of all commands that say where to read the cluster.
 type options struct {
 	files      []string
+	strict     bool     // warnings about files are errors
+	exclude    []string // patterns of files below directories
+	helm       string   // chart to read like a last file
+	values     helmchart.Values
 	kubeconfig string
 	context    string
 	namespace  string
 	everywhere bool // all namespaces
 	features   compile.Features
-	kinds      kindflags.Flags
+	// adminPolicies includes administrators' policies.
+	adminPolicies bool
 
-	// defaultNamespace is that of the kubeconfig's context.
+	// defaultNamespace is the namespace of the kubeconfig's context.
 	defaultNamespace string
-	// named are the sides and policies that a command is about, "namespace/name". Their
-	// namespaces are read if the user may not read all.
+	// named are the sides and policies that the command line names, "namespace/name". Their
+	// namespaces are read if the user may not read all namespaces.
 	named []string
-	// templates says that workloads of the live cluster count that have no pods.
+	// templates includes workloads of the live cluster that have no pods.
 	templates bool
 
-	// limits say what could not be read of the live cluster and what that means, a
-	// sentence each. serviceLimit is that of Services.
-	limits       []string
-	serviceLimit string
-	services     []*corev1.Service
-	// selectors are those by which workloads know their pods, as far as they were read.
+	// limits are sentences that say what could not be read of the live cluster and what that
+	// means.
+	limits   []string
+	services services
+	objects  *clusterfiles.Objects // that were read, nil for a live cluster
+	// exposing are Ingresses, routes, Gateways and their classes, and exposingLimit says which of
+	// them could not be read.
+	exposing      []*unstructured.Unstructured
+	exposingLimit string
+	// selectors are the pod selectors of the workloads that were read.
 	selectors map[workloads.Ref]*metav1.LabelSelector
-	// findings are the parts of the policies in force that are not enforced as written.
+	// findings are the parts of the enforced policies that are not enforced as written.
 	findings   []reachability.Finding
-	ifEnforced []reachability.Change // what would change if audited policies were enforced
+	ifEnforced []reachability.Change // the changes if audited policies were enforced
 	// upcoming are policies that will be applied to the cluster.
 	upcoming []compile.Object
-	// notes is where what is to be said about the input is written: the standard error.
+	// notes is the destination of notes about the input: standard error.
 	notes io.Writer
 }
 
-// onlyFiles are the arguments of a command that reads what -f names.
+// onlyFiles validates the arguments of a command that reads only the files of -f.
 func onlyFiles(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected argument %q: files and directories are named by -f", args[0])
@@ -66,16 +76,44 @@ func onlyFiles(_ *cobra.Command, args []string) error {
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	o.features = compile.AllFeatures()
-	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file, directory of manifests or of a kustomization (workloads, pods, namespaces, nodes, Services, policies of every kind) to read instead of the live cluster; - is standard input; may be repeated. A malformed manifest is an error with its file and line")
+	fs.StringArrayVarP(&o.files, "filename", "f", nil, "file, directory of manifests or of a kustomization (workloads, pods, namespaces, nodes, Services, policies of every kind) to read instead of the live cluster; - is standard input; may be repeated: objects of a later one replace those of the same name. A malformed policy is an error with its file and line")
+	fs.BoolVar(&o.strict, "strict", false, "refuse files that are no manifests, unknown fields and versions of workloads, objects that are there twice, and kustomizations that cannot be built; when false, these are warnings. What is wrong with policies is always an error")
+	fs.StringArrayVar(&o.exclude, "exclude", nil, "pattern of files and folders to leave out of the directories of -f: of their name, such as 'test*', or with a slash of their path there; may be repeated. A malformed one is an error")
+	fs.StringVar(&o.helm, "helm", "", "Helm chart to render and read as if it was a last -f: a folder or an archive with the charts that it depends on. Nothing is downloaded; an error if something is missing")
+	fs.StringArrayVar(&o.values.Files, "values", nil, "file with values of the chart; may be repeated, and later ones come first")
+	fs.StringArrayVar(&o.values.Set, "set", nil, "value of the chart, such as policies.enabled=true; may be repeated, and comes before those of files")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file for the live cluster; empty uses the same files as kubectl")
 	fs.StringVar(&o.context, "context", "", "context of the kubeconfig; empty uses the current context. One that does not exist is an error")
 	fs.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods that are named without one, and of objects in files that name none; commands that list or show many objects take those of this namespace only")
 	fs.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "show all namespaces, as without -n; an error with -n")
-	o.kinds = kindflags.Add(fs, "include %s; when false, these policies are ignored, as by agents without this flag", true)
+	fs.BoolVar(&o.adminPolicies, "admin-policies", true, "include administrators' policies ("+compile.AdminKindNames()+"); when false, they are ignored, as by agents without this flag")
 	featuregates.AddFlag(fs, &o.features, "Use the value of the agents: with another one, answers differ from what they enforce")
 }
 
-// read returns the cluster of the files, or the live one.
+// addChart makes the chart the last of the files.
+func (o *options) addChart() error {
+	if o.helm != "" {
+		o.files = append(o.files, o.helm)
+	}
+	charts := slices.ContainsFunc(o.files, clusterfiles.IsChart)
+	switch {
+	case o.helm != "" && !clusterfiles.IsChart(o.helm):
+		return fmt.Errorf("--helm=%s: neither a folder with a Chart.yaml nor a .tgz", o.helm)
+	case !charts && len(o.values.Files)+len(o.values.Set) > 0:
+		return errors.New("--values, --set: only with --helm")
+	}
+	return nil
+}
+
+// adminKinds returns the administrators' kinds that are included.
+func (o *options) adminKinds() []*compile.Kind {
+	if !o.adminPolicies {
+		return nil
+	}
+	return compile.AdminKinds()
+}
+
+// read returns the cluster in the files, or the live one.
 func (o *options) read(ctx context.Context, stdin io.Reader) (clusterstate.Input, error) {
 	if o.everywhere && o.namespace != "" {
 		return clusterstate.Input{}, fmt.Errorf("--all-namespaces: not with --namespace=%s", o.namespace)
@@ -95,7 +133,7 @@ func (o *options) readFiles(paths []string, stdin io.Reader) (clusterstate.Input
 	return o.input(objects), nil
 }
 
-// input returns the cluster of the objects.
+// input returns the cluster with these objects.
 func (o *options) input(objects *clusterfiles.Objects) clusterstate.Input {
 	return clusterstate.Input{
 		Features:   o.features,
@@ -106,14 +144,13 @@ func (o *options) input(objects *clusterfiles.Objects) clusterstate.Input {
 	}
 }
 
-// readObjects reads files, says what is to be said about them, and leaves out the kinds
-// of policy that are disabled.
+// readObjects reads files, prints notes about them, and drops policies of disabled kinds.
 func (o *options) readObjects(paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
 	objects, err := o.readSilently(paths, stdin)
 	if err != nil {
 		return nil, err
 	}
-	o.services, o.selectors = objects.Services, objects.Selectors
+	o.services, o.selectors, o.exposing, o.objects = servicesIn(objects), objects.Selectors, objects.Exposing, objects
 	o.printNotes(objects)
 	return objects, nil
 }
@@ -125,15 +162,25 @@ func (o *options) printNotes(objects *clusterfiles.Objects) {
 }
 
 func (o *options) readSilently(paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
-	objects, err := clusterfiles.Read(paths, stdin, o.namespace, o.upcoming...)
+	objects, err := clusterfiles.Read(paths, stdin, o.reading())
 	if err != nil {
 		return nil, err
 	}
-	enabled := o.kinds.Enabled()
+	o.leaveOutDisabled(objects)
+	return objects, nil
+}
+
+// reading says how to read files.
+func (o *options) reading() clusterfiles.Options {
+	return clusterfiles.Options{Namespace: o.namespace, Strict: o.strict, Exclude: o.exclude, Values: o.values, Upcoming: o.upcoming}
+}
+
+// leaveOutDisabled removes the policies of kinds that are disabled.
+func (o *options) leaveOutDisabled(objects *clusterfiles.Objects) {
+	enabled := o.adminKinds()
 	objects.Policies = slices.DeleteFunc(objects.Policies, func(p compile.Object) bool {
 		return !compile.KindOf(p).Enabled(enabled)
 	})
-	return objects, nil
 }
 
 // qualified returns the name of a side with its namespace.
@@ -175,19 +222,21 @@ func parseFamily(s string) (reachability.Family, error) {
 	return "", fmt.Errorf("--family=%s: must be IPv4 or IPv6", s)
 }
 
-// outputs are the forms of output of each command.
+// outputs are the output formats of each command.
 var outputs = map[string][]string{
 	"matrix":  {"table", "wide", "list", "markdown", "csv", "json", "yaml", "dot", "mermaid"},
-	"explain": {"text", "json"},
+	"explain": {"text", "json", "policy"},
 	"diff":    {"text", "markdown", "json"},
-	"check":   {"text", "json", "sarif", "github"},
+	"check":   {"text", "json", "sarif", "github", "junit"},
 	"assert":  {"text", "json", "junit", "github"},
 	"view":    {"page", "html"},
 	"flows":   {"text", "json"},
+	"list":    {"text", "json"},
+	"status":  {"text", "json"},
 	"unused":  {"text", "json"},
 }
 
-// checkOutput refuses a form of output that a command does not have.
+// checkOutput rejects an output format that the command does not have.
 func checkOutput(command, output string) error {
 	if slices.Contains(outputs[command], output) {
 		return nil

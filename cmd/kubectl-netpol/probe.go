@@ -15,11 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/intent"
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/intent"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
 )
@@ -42,7 +42,7 @@ func (p *probeOptions) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&p.settle, "probe-settle", 10*time.Second, "how long policies may take to be effective everywhere; the connections are made after that")
 }
 
-// startCluster starts the backend of the kubeconfig's cluster.
+// startCluster starts the backend for the kubeconfig's cluster.
 func (a *assertOptions) startCluster(ctx context.Context) (netpol.Backend, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.kubeconfig
@@ -50,7 +50,7 @@ func (a *assertOptions) startCluster(ctx context.Context) (netpol.Backend, error
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	access.QPS, access.Burst = -1, 0 // many objects are created
+	access.QPS, access.Burst = -1, 0 // no rate limit, because many objects are created
 	cfg := cluster.Config{Image: a.probe.image}
 	for _, family := range a.probe.families {
 		f, err := parseFamily(family)
@@ -62,7 +62,7 @@ func (a *assertOptions) startCluster(ctx context.Context) (netpol.Backend, error
 	return cluster.New(ctx, access, cfg)
 }
 
-// run makes the connections of the results and adds what they show.
+// run makes the connections of the results and adds the outcomes.
 func (p *probeOptions) run(ctx context.Context, in clusterstate.Input, results []intent.Result) (err error) {
 	backend, err := p.start(ctx)
 	if err != nil {
@@ -81,22 +81,22 @@ func (p *probeOptions) run(ctx context.Context, in clusterstate.Input, results [
 	return nil
 }
 
-// probePlan is which connections are made.
+// probePlan is the set of connections to make.
 type probePlan struct {
 	expected []netpol.Expectation
-	of       []int           // the result that each is of
+	results  []int           // index of the result of each connection
 	pods     map[string]bool // "namespace/name"
 	ports    map[int32]bool
 }
 
-// newProbePlan chooses the connections that a backend can make, and notes why others are
-// skipped.
+// newProbePlan chooses the connections that a backend can make, and records why it skips
+// the others.
 func newProbePlan(support netpol.Support, results []intent.Result) *probePlan {
 	plan := &probePlan{pods: map[string]bool{}, ports: map[int32]bool{}}
 	for i := range results {
 		r := &results[i]
 		r.Probed = &intent.Probed{}
-		planned := map[[2]string]bool{} // the families of the manifests are not those of the cluster
+		planned := map[[2]string]bool{} // once per pair: the manifests' families may not be the cluster's
 		for _, pair := range r.Pairs {
 			if why := cannotProbe(support, r, &pair); why != "" {
 				r.Probed.Skipped = append(r.Probed.Skipped, why)
@@ -119,7 +119,7 @@ func (plan *probePlan) add(support netpol.Support, i int, r *intent.Result, pair
 		plan.expected = append(plan.expected, netpol.Expectation{
 			Connection: netpol.Connection{From: pair.From.Name, To: pair.To.Name, Traffic: traffic}, Allowed: r.Allow,
 		})
-		plan.of = append(plan.of, i)
+		plan.results = append(plan.results, i)
 		r.Probed.Connections++
 	}
 	plan.pods[pair.From.Name], plan.pods[pair.To.Name] = true, true
@@ -129,7 +129,7 @@ func (plan *probePlan) add(support netpol.Support, i int, r *intent.Result, pair
 // ofTheCluster are namespaces that every cluster has.
 var ofTheCluster = []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}
 
-// cannotProbe is why a connection is not made, empty if it is.
+// cannotProbe returns why a connection cannot be made, or "".
 func cannotProbe(support netpol.Support, r *intent.Result, pair *intent.Pair) string {
 	if pair.Family == reachability.FirstCommon {
 		return fmt.Sprintf("%s cannot connect to %s at all", pair.From.Name, pair.To.Name)
@@ -151,8 +151,8 @@ func cannotProbe(support netpol.Support, r *intent.Result, pair *intent.Pair) st
 	return ""
 }
 
-// state returns the pods of the plan, as they are in the manifests, with their namespaces
-// and all policies for them.
+// state returns the plan's pods as in the manifests, with their namespaces and all policies
+// for them.
 func (plan *probePlan) state(in clusterstate.Input, nodes int) *netpol.State {
 	state := &netpol.State{Ports: slices.Sorted(maps.Keys(plan.ports))}
 	namespaces := map[string]bool{}
@@ -181,7 +181,7 @@ func (plan *probePlan) state(in clusterstate.Input, nodes int) *netpol.State {
 	return state
 }
 
-// standIn returns a pod with the name, the labels and the declared ports of pod.
+// standIn returns a pod with the name, labels and declared ports of pod.
 func standIn(pod *corev1.Pod, node string) *corev1.Pod {
 	p := netpol.NewPod(pod.Namespace, pod.Name, node, nil)
 	p.Labels = pod.Labels
@@ -191,7 +191,7 @@ func standIn(pod *corev1.Pod, node string) *corev1.Pod {
 	return p
 }
 
-// bare returns a policy without what an API server has added.
+// bare returns a policy without the fields that an API server adds.
 func bare(p compile.Object) compile.Object {
 	p = p.DeepCopyObject().(compile.Object)
 	p.SetUID("")
@@ -202,10 +202,10 @@ func bare(p compile.Object) compile.Object {
 	return p
 }
 
-// report adds what is not as expected to the results.
+// report adds unexpected outcomes to the results.
 func (plan *probePlan) report(results []intent.Result, outcomes []netpol.Outcome) {
 	for i, e := range plan.expected {
-		r := &results[plan.of[i]]
+		r := &results[plan.results[i]]
 		want := netpol.TimedOut
 		if e.Allowed {
 			want = netpol.Connected

@@ -9,14 +9,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/intent"
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
-	"sigs.k8s.io/kube-network-policies/tests/backends/simulated"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/intent"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/tests/model/simulated"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// testCluster is a cluster in this process that may lack something.
+// testCluster is a cluster in this process that may lack features.
 type testCluster struct {
 	netpol.Backend
 	applied []*netpol.State
@@ -30,7 +30,7 @@ func newTestCluster() *testCluster {
 	return &testCluster{Backend: simulated.New(simulated.Compiled)}
 }
 
-// Supports is what a live cluster has.
+// Supports returns what a live cluster supports.
 func (c *testCluster) Supports() netpol.Support {
 	s := c.Backend.Supports()
 	s.Protocols = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}
@@ -97,7 +97,7 @@ func TestProbeAgreesWithTheEvaluator(t *testing.T) {
 	}
 }
 
-// A provider that does not enforce what policies mean is found.
+// A provider that does not enforce policies as they are evaluated is found.
 func TestProbeFindsWhatTheClusterDoesNotEnforce(t *testing.T) {
 	c := newTestCluster()
 	c.disobeys = true
@@ -110,7 +110,7 @@ func TestProbeFindsWhatTheClusterDoesNotEnforce(t *testing.T) {
 	}
 }
 
-// What cannot be tried is said.
+// The answer says what could not be probed.
 func TestProbeReportsWhatItDoesNotTry(t *testing.T) {
 	c := newTestCluster()
 	stdout, err := assertOn(t, c, "json", expectations("from: 203.0.113.9, to: shop/web, port: http, expect: allow", holds,

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// progressDelay is how long work takes before it is said what is done.
+// progressDelay is how long work must take before a message about it is shown.
 const progressDelay = time.Second
 
-// progress says what takes long, on a terminal, until done is called.
+// progress shows on a terminal what takes long, until done is called.
 func (o *options) progress(what string) (done func()) {
 	if !isTerminal(o.notes) {
 		return func() {}
@@ -19,7 +19,7 @@ func (o *options) progress(what string) (done func()) {
 	return showProgress(o.notes, what)
 }
 
-// showProgress writes what is done after a while, and removes it at the end.
+// showProgress writes the message after progressDelay and removes it at the end.
 func showProgress(out io.Writer, what string) (done func()) {
 	var writing sync.Mutex
 	shown, ended := false, false
@@ -35,7 +35,8 @@ func showProgress(out io.Writer, what string) (done func()) {
 		timer.Stop()
 		writing.Lock()
 		defer writing.Unlock()
-		if ended = true; shown {
+		ended = true
+		if shown {
 			fmt.Fprintf(out, "\r%s\r", pad("", utf8.RuneCountInString(what)+2))
 		}
 	}

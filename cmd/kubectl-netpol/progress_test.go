@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Time is that of synctest: the test does not wait.
+// The clock is that of synctest, so the test does not wait.
 func TestProgressIsShownForLongWorkOnly(t *testing.T) {
 	for work, want := range map[time.Duration]string{
 		progressDelay - 1: "",
@@ -21,6 +21,7 @@ func TestProgressIsShownForLongWorkOnly(t *testing.T) {
 				synctest.Wait()
 				done()
 				time.Sleep(time.Hour)
+
 				if out.String() != want {
 					t.Errorf("got %q, want %q", out.String(), want)
 				}
@@ -29,14 +30,15 @@ func TestProgressIsShownForLongWorkOnly(t *testing.T) {
 	}
 }
 
-// What is no terminal gets nothing, whatever it takes.
+// Only terminals get messages about progress.
 func TestProgressIsForTerminals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
 		o := &options{notes: &out}
 		done := o.progress("Reading")
 		time.Sleep(time.Hour)
-		if done(); out.Len() > 0 {
+		done()
+		if out.Len() > 0 {
 			t.Errorf("got %q", out.String())
 		}
 	})
@@ -45,7 +47,7 @@ func TestProgressIsForTerminals(t *testing.T) {
 func TestHelpHasExitCodes(t *testing.T) {
 	for _, cmd := range append(newCommand().Commands(), newCommand()) {
 		if !strings.Contains(cmd.Long, "exit code") {
-			t.Errorf("the help of %s does not tell its exit codes", cmd.Name())
+			t.Errorf("the help of %s does not explain its exit codes", cmd.Name())
 		}
 	}
 }

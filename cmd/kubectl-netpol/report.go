@@ -2,44 +2,50 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/lint"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	apifield "k8s.io/apimachinery/pkg/util/validation/field"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/junit"
 )
 
-// report is what check finds, ordered by file and line, or by object.
+// report is the result of check, ordered by file and line, or by object.
 type report struct {
-	Policies int       `json:"policies"` // that were checked
+	Policies int       `json:"policies"` // number of checked policies
 	Findings []finding `json:"findings"`
-	Ignored  []finding `json:"ignored"` // by comments and annotations
+	Ignored  []finding `json:"ignored"`         // by comments and annotations
+	Known    int       `json:"known,omitempty"` // number of findings that the baseline has
 
 	policies []compile.Object
 }
 
-// finding is a finding and where it is in the files, if it is in one.
+// finding is a finding with its position in the files, if it has one.
 type finding struct {
 	File string `json:"file,omitempty"`
 	Line int    `json:"line,omitempty"` // from 1
 	lint.Finding
-	// Reason is the agents' reason with the rule not-honoured, or why the finding is
-	// ignored.
+	// Reason is the agents' reason if the rule is not-honoured, or the reason to ignore it.
 	Reason string `json:"reason,omitempty"`
 }
 
-// newReport checks in, which is from files, or live where there are none.
+// newReport checks in. files are nil for a live cluster.
 func newReport(in lint.Input, files *clusterfiles.Objects, disabled []string) *report {
 	r := &report{Policies: len(in.Policies), Findings: []finding{}, Ignored: []finding{}, policies: in.Policies}
 	if files != nil {
 		in.Written = func(o lint.Object, field string) bool {
-			// Of what a kustomization makes, fields are not known.
+			// The fields of an object that kustomize built are not known.
 			return files.Written(o.Kind, o.Namespace, o.Name, field) || !files.Written(o.Kind, o.Namespace, o.Name, "spec")
 		}
 	}
@@ -69,12 +75,32 @@ func newReport(in lint.Input, files *clusterfiles.Objects, disabled []string) *r
 	return r
 }
 
-// notHonoured returns the findings of the agents, and stores their reasons.
+// addRefused adds the objects that API servers refuse.
+func (r *report) addRefused(refused []*clusterfiles.Refused) {
+	rule := lint.RuleNamed(lint.Refused)
+	for _, o := range refused {
+		f := finding{File: o.Position.File, Line: o.Position.Line, Finding: lint.Finding{
+			Rule: rule.ID, Severity: rule.Severity, Object: lint.Object{Kind: cmp.Or(o.Kind, "object"), Namespace: o.Namespace, Name: o.Name},
+			Message: printable.Text(o.Err.Error()), Why: rule.Why, Fix: rule.Fix,
+		}}
+		var invalid *apifield.Error
+		if errors.As(o.Err, &invalid) {
+			f.Field, f.Message = invalid.Field, printable.Text(invalid.ErrorBody())
+		}
+		r.Findings = append(r.Findings, f)
+	}
+	slices.SortStableFunc(r.Findings, compareFindings)
+}
+
+// notHonoured returns the agents' findings and stores their reasons.
 func notHonoured(in lint.Input, reasons map[lint.Finding]string) []lint.Finding {
-	rule := lint.RuleNamed(lint.NotHonoured)
-	c := reachability.New(clusterstate.Input{Features: in.Features, Policies: in.Policies})
+	c := reachability.New(clusterstate.Input{Features: in.Features, Namespaces: in.Namespaces, Policies: in.Policies})
 	var all []lint.Finding
 	for _, f := range c.Findings() {
+		rule := lint.RuleNamed(lint.NotHonoured)
+		if f.Reason == policy.InvalidAnnotation {
+			rule = lint.RuleNamed(lint.Annotation)
+		}
 		found := lint.Finding{
 			Rule: rule.ID, Severity: rule.Severity, Object: lint.Object{Kind: f.Policy.Kind, Namespace: f.Policy.Namespace, Name: f.Policy.Name},
 			Field: f.Field.String(), Message: f.Message, Why: rule.Why, Fix: rule.Fix,
@@ -85,7 +111,7 @@ func notHonoured(in lint.Input, reasons map[lint.Finding]string) []lint.Finding 
 	return all
 }
 
-// findingLine is a finding of the agents in one line.
+// findingLine returns a finding of the agents as one line.
 func findingLine(f reachability.Finding) string {
 	o := lint.Object{Kind: f.Kind, Namespace: f.Namespace, Name: f.Name}
 	return fmt.Sprintf("%v: %s: %s: %s", o, f.Field, f.Reason, f.Message)
@@ -95,21 +121,21 @@ func objectOf(o compile.Object) lint.Object {
 	return lint.Object{Kind: compile.KindOf(o).Name, Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// locate adds the lines of findings.
+// locate adds the lines to findings.
 func locate(findings []lint.Finding, files *clusterfiles.Objects) []lint.Located {
 	all := make([]lint.Located, 0, len(findings))
 	for _, f := range findings {
-		at := lint.Located{Finding: f}
+		located := lint.Located{Finding: f}
 		if files != nil {
-			at.Line = position(files, f.Object, f.Field).Line
+			located.Line = position(files, f.Object, f.Field).Line
 		}
-		all = append(all, at)
+		all = append(all, located)
 	}
 	return all
 }
 
-// position returns where a field is, or the last part of it that is there; the zero
-// Position if the object is from no file.
+// position returns the position of a field or of its innermost parent that the file has. It
+// is the zero Position if the object is not from a file.
 func position(files *clusterfiles.Objects, o lint.Object, field string) clusterfiles.Position {
 	p, _ := files.Position(o.Kind, o.Namespace, o.Name, field)
 	return p
@@ -118,18 +144,23 @@ func position(files *clusterfiles.Objects, o lint.Object, field string) clusterf
 func place(f lint.Located, files *clusterfiles.Objects, reason string) finding {
 	placed := finding{Line: f.Line, Finding: f.Finding, Reason: reason}
 	if files != nil {
-		at := position(files, f.Object, f.Field)
-		placed.File, placed.Line = at.File, cmp.Or(f.Line, at.Line)
+		pos := position(files, f.Object, f.Field)
+		placed.File, placed.Line = pos.File, cmp.Or(f.Line, pos.Line)
 	}
 	return placed
 }
 
-// ignores returns what the authors of policies and namespaces ignore.
+// ignores returns the requests of policies, Ingresses, routes and namespaces to ignore findings.
 func ignores(in lint.Input, files *clusterfiles.Objects) []lint.Ignore {
 	var all []lint.Ignore
 	for _, p := range in.Policies {
 		all = append(all, lint.IgnoredByAnnotation(objectOf(p), p)...)
 		all = append(all, ignoredByComment(objectOf(p), files)...)
+	}
+	for _, x := range in.Exposing {
+		o := lint.Object{Kind: x.GetKind(), Namespace: x.GetNamespace(), Name: x.GetName()}
+		all = append(all, lint.IgnoredByAnnotation(o, x)...)
+		all = append(all, ignoredByComment(o, files)...)
 	}
 	for _, ns := range in.Namespaces {
 		o := lint.Object{Kind: compile.KindNamespace.Name, Name: ns.Name}
@@ -139,8 +170,8 @@ func ignores(in lint.Input, files *clusterfiles.Objects) []lint.Ignore {
 	return all
 }
 
-// ignoredByComment returns what the comments of an object ignore. Those above it are
-// about all of it.
+// ignoredByComment returns the requests in an object's comments. Comments above the object
+// are about all of it.
 func ignoredByComment(o lint.Object, files *clusterfiles.Objects) []lint.Ignore {
 	if files == nil {
 		return nil
@@ -168,13 +199,13 @@ func compareFindings(a, b finding) int {
 	return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), lint.Compare(a.Finding, b.Finding))
 }
 
-// keep removes what is not about a namespace.
+// keep removes findings about other namespaces.
 func (r *report) keep(namespace string) {
-	elsewhere := func(f finding) bool {
+	inOtherNamespace := func(f finding) bool {
 		return f.Namespace != namespace && (f.Kind != compile.KindNamespace.Name || f.Name != namespace)
 	}
-	r.Findings = slices.DeleteFunc(r.Findings, elsewhere)
-	r.Ignored = slices.DeleteFunc(r.Ignored, elsewhere)
+	r.Findings = slices.DeleteFunc(r.Findings, inOtherNamespace)
+	r.Ignored = slices.DeleteFunc(r.Ignored, inOtherNamespace)
 	r.Policies = 0
 	for _, p := range r.policies {
 		if p.GetNamespace() == namespace {
@@ -183,8 +214,8 @@ func (r *report) keep(namespace string) {
 	}
 }
 
-// at returns "file:line: ", or nothing.
-func (f *finding) at() string {
+// prefix returns "file:line: ", or "" if there is no file.
+func (f *finding) prefix() string {
 	switch {
 	case f.File == "":
 		return ""
@@ -194,16 +225,16 @@ func (f *finding) at() string {
 	return fmt.Sprintf("%s:%d: ", f.File, f.Line)
 }
 
-// where returns the object and the field.
-func (f *finding) where() string { return strings.TrimSpace(f.Object.String() + " " + f.Field) }
+// subject returns the object and the field.
+func (f *finding) subject() string { return strings.TrimSpace(f.Object.String() + " " + f.Field) }
 
-// writeText writes a line for each finding and one with its fix. The reason follows the
-// first finding of each rule.
+// writeText writes each finding and its fix on a line. The reason follows the first finding
+// of each rule.
 func writeText(w io.Writer, r *report) error {
 	var b strings.Builder
 	explained := map[string]bool{}
 	for _, f := range r.Findings {
-		fmt.Fprintf(&b, "%s%v: %s: %s [%s]\n", f.at(), f.Severity, f.where(), f.Message, f.Rule)
+		fmt.Fprintf(&b, "%s%v: %s: %s [%s]\n", f.prefix(), f.Severity, f.subject(), f.Message, f.Rule)
 		if !explained[f.Rule] {
 			fmt.Fprintf(&b, "    %s\n", f.Why)
 		}
@@ -217,7 +248,7 @@ func writeText(w io.Writer, r *report) error {
 
 var plurals = map[lint.Severity]string{lint.Error: "errors", lint.Warning: "warnings", lint.Info: "infos"}
 
-// bySeverity counts findings.
+// bySeverity counts the findings.
 func (r *report) bySeverity() string {
 	var parts []string
 	for _, s := range []lint.Severity{lint.Error, lint.Warning, lint.Info} {
@@ -234,19 +265,43 @@ func (r *report) bySeverity() string {
 	if n := len(r.Ignored); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d ignored", n))
 	}
+	if r.Known > 0 {
+		parts = append(parts, fmt.Sprintf("%d known", r.Known))
+	}
 	if len(parts) == 0 {
 		return ""
 	}
 	return ": " + strings.Join(parts, ", ")
 }
 
-// writeGitHub writes commands that GitHub shows beside the lines of a pull request.
+// writeGitHub writes commands that GitHub shows next to the lines of a pull request.
 func writeGitHub(w io.Writer, r *report) error {
 	levels := map[lint.Severity]string{lint.Error: "error", lint.Warning: "warning", lint.Info: "notice"}
 	var b strings.Builder
 	for _, f := range r.Findings {
-		b.WriteString(annotation(levels[f.Severity], filepath.ToSlash(f.File), f.Line, f.Rule, f.where()+": "+f.Message+"\n"+f.Why+"\nFix: "+f.Fix))
+		b.WriteString(annotation(levels[f.Severity], filepath.ToSlash(f.File), f.Line, f.Rule, f.subject()+": "+f.Message+"\n"+f.Why+"\nFix: "+f.Fix))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeJUnit writes a case for each finding, which fails from a severity on, and one for each
+// policy without findings.
+func writeJUnit(w io.Writer, r *report, fails lint.Severity) error {
+	suite := junit.Suite{Name: "kubectl netpol check"}
+	found := map[lint.Object]bool{}
+	for _, f := range r.Findings {
+		found[f.Object] = true
+		c := junit.Case{Class: f.File, Name: f.subject() + " [" + f.Rule + "]", File: f.File}
+		if f.Severity >= fails {
+			c.Failure = f.prefix() + f.Message + "\n" + f.Why + "\nFix: " + f.Fix
+		}
+		suite.Cases = append(suite.Cases, c)
+	}
+	for _, p := range r.policies {
+		if o := objectOf(p); !found[o] {
+			suite.Cases = append(suite.Cases, junit.Case{Name: o.String()})
+		}
+	}
+	return junit.Write(w, suite)
 }

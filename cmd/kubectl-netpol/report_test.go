@@ -3,15 +3,18 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/url"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/pkg/lint"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
 )
 
-// aReport has values that each form has to escape.
+// aReport has values that each format has to escape.
 func aReport() *report {
 	return &report{
 		Policies: 2,
@@ -61,7 +64,7 @@ warning: AdminNetworkPolicy closed: there is none [no-rules]
 	}
 }
 
-// Each finding is one command on one line, whatever is in it.
+// Each finding is one command on one line, whatever text it contains.
 func TestReportForGitHub(t *testing.T) {
 	const want = `::error file=a b/x%2Cy%3Az.yaml,line=7,title=dead-direction::NetworkPolicy shop/db spec.egress: 100%25 dead,%0Awhatever it says%0ABecause.%0AFix: Add Egress.
 ::warning title=no-rules::AdminNetworkPolicy closed: there is none%0ANo effect.%0AFix: Add rules.
@@ -72,8 +75,7 @@ func TestReportForGitHub(t *testing.T) {
 	}
 }
 
-// The document has what the schema of SARIF 2.1.0 requires, with the values that it
-// allows.
+// The document has the elements that the schema of SARIF 2.1.0 requires, with valid values.
 func TestReportAsSARIF(t *testing.T) {
 	var log struct {
 		Schema  string `json:"$schema"`
@@ -143,6 +145,7 @@ func TestReportAsSARIF(t *testing.T) {
 			}
 		}
 	}
+
 	if want := []string{"a%20b/x,y:z.yaml", "", "file:///abs/x.yaml", ""}; !slices.Equal(uris, want) {
 		t.Errorf("got %q, want %q", uris, want)
 	}
@@ -162,8 +165,8 @@ func TestReportAsJSON(t *testing.T) {
 	}
 }
 
-// A comment ignores the findings of its rule on its line, or below it, or of the object
-// that it is above. "A" and "B" are the lines of two findings of one rule.
+// A comment ignores the findings of its rule on its own line, on the line below, or about
+// the object that follows it. "A" and "B" are the lines of two findings of one rule.
 func TestIgnoredFindings(t *testing.T) {
 	const manifest = `# first
 apiVersion: networking.k8s.io/v1
@@ -181,10 +184,10 @@ spec:
 	const ignore = "netpol:ignore cidr-form it is so"
 	for _, tc := range []struct {
 		name    string
-		at      string // which comment is replaced
+		at      string // the comment to replace
 		comment string
 		flags   string
-		want    []string // rules and lines that remain
+		want    []string // remaining rules and lines
 		ignored int
 	}{
 		{name: "no such comment", at: "first", comment: "other", want: []string{"cidr-form 11", "cidr-form 12"}},
@@ -214,6 +217,7 @@ spec:
 			for _, f := range r.Findings {
 				got = append(got, fmt.Sprint(f.Rule, " ", f.Line))
 			}
+
 			if !slices.Equal(got, tc.want) || len(r.Ignored) != tc.ignored {
 				t.Errorf("got %q and %d ignored, want %q and %d", got, len(r.Ignored), tc.want, tc.ignored)
 			}
@@ -221,13 +225,13 @@ spec:
 	}
 }
 
-// The examples of docs/lints.md, as files: the bad one has findings of its rule only, each
-// with its line, and the good one has none.
+// The examples in docs/lints.md as files: the bad one has findings only of its rule, all
+// with a line, and the good one has none.
 func TestExamplesOfRules(t *testing.T) {
-	t.Chdir("../../pkg/lint/testdata")
+	t.Chdir("../../pkg/tool/lint/testdata")
 	check := func(t *testing.T, example string) *report {
 		t.Helper()
-		_, stdout, stderr := call(t, "", "check -o json -f cluster.yaml -f "+example)
+		_, stdout, stderr := call(t, "", "check -o json --enable follows-every-pod -f cluster.yaml -f "+example)
 		r := &report{}
 		if err := json.Unmarshal([]byte(stdout), r); err != nil {
 			t.Fatalf("%s: %v\n%s", example, err, stderr)
@@ -253,7 +257,7 @@ func TestExamplesOfRules(t *testing.T) {
 }
 
 func TestCheckFlags(t *testing.T) {
-	t.Chdir("../../pkg/lint/testdata")
+	t.Chdir("../../pkg/tool/lint/testdata")
 	for _, tc := range []struct {
 		args   string
 		code   int
@@ -288,5 +292,125 @@ func TestCheckFlags(t *testing.T) {
 	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n"
 	if code, stdout, stderr := call(t, namespace, "check -f -"); code != 2 || stdout != "" || !strings.Contains(stderr, "there is no policy to check") {
 		t.Errorf("without policies: got %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// What API servers refuse is a finding in every form, beside those of the other policies.
+func TestRefusedPoliciesAreFindings(t *testing.T) {
+	const text = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: refused}
+spec:
+  podSelector: {}
+  ingress:
+  - ports: [{port: 70000}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: dead}
+spec:
+  podSelector: {}
+  policyTypes: [Ingress]
+  egress: [{}]
+---
+apiVersion: networking.k8s.io/v1beta1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: old}
+spec: {podSelector: {}}
+---
+apiVersion: app/v1
+kind: Deployment
+metadata: {namespace: shop, name: web}
+`
+	const port = "spec.ingress[0].ports[0].port"
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("a.yaml", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for output, want := range map[string][]string{
+		"text":   {"a.yaml:7: error: NetworkPolicy shop/refused " + port + ": Invalid value: 70000: ", "a.yaml:15: error: NetworkPolicy shop/dead spec.egress: ", `a.yaml:17: error: NetworkPolicy shop/old: apiVersion: NetworkPolicy of "networking.k8s.io/v1beta1" is not read, only of "networking.k8s.io/v1"`, `a.yaml:22: error: Deployment shop/web: apiVersion: Deployment of "app/v1" is not known; did you mean "apps/v1"?`},
+		"json":   {`"line": 7`, `"line": 15`, `"line": 17`, `"line": 22`, `"field": "` + port},
+		"sarif":  {`"startLine": 7`, `"startLine": 15`, `"startLine": 17`, `"ruleId": "refused"`, `"ruleId": "dead-direction"`},
+		"github": {"::error file=a.yaml,line=7,title=refused::", "::error file=a.yaml,line=15,title=dead-direction::", "line=17,", "line=22,"},
+		"junit":  {"[refused]", "[dead-direction]", `failure message="a.yaml:7: `, `failure message="a.yaml:22: `},
+	} {
+		code, stdout, stderr := call(t, "", "check -f a.yaml -o "+output)
+		for _, want := range want {
+			if !strings.Contains(stdout, want) {
+				t.Errorf("%s: no %s in\n%s%s", output, want, stdout, stderr)
+			}
+		}
+		if code != exitNo {
+			t.Errorf("%s: got %d", output, code)
+		}
+	}
+	if code, stdout, _ := call(t, text[:strings.Index(text, "---")], "check -f - -o sarif"); code != exitNo || !strings.Contains(stdout, `"refused"`) {
+		t.Errorf("a refused policy alone: got %d\n%s", code, stdout)
+	}
+	if code, _, stderr := call(t, "", "matrix -f a.yaml"); code != exitError || !strings.Contains(stderr, "a.yaml:17: apiVersion: ") {
+		t.Errorf("matrix: got %d\n%s", code, stderr)
+	}
+	if code, stdout, _ := call(t, "", "check -f a.yaml -n other -o json"); code != 0 || !strings.Contains(stdout, `"findings": []`) {
+		t.Errorf("another namespace: got %d\n%s", code, stdout)
+	}
+}
+
+// Operators create pods: beside their resources, only what is nearly right is a finding.
+func TestPodsOfOperators(t *testing.T) {
+	policy := func(subject, peer string) string {
+		return "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: default, name: p}\nspec:\n  podSelector: {matchLabels: {app: " + subject + "}}\n" +
+			"  ingress: [{from: [{podSelector: {matchLabels: {app: " + peer + "}}}]}]\n---\n"
+	}
+	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: grafana, labels: {app: grafana}}\n---\n"
+	const custom = "apiVersion: monitoring.coreos.com/v1\nkind: Prometheus\nmetadata: {name: a}\n---\n"
+	for name, tc := range map[string]struct{ text, want, not string }{
+		"without an operator":   {pod + policy("prometheus", "grafana"), "[selects-no-pod]", ""},
+		"with its resources":    {pod + custom + policy("prometheus", "grafana"), "0 findings", "selects-no-pod"},
+		"a peer":                {pod + custom + policy("grafana", "prometheus"), "0 findings", "peer-selects-none"},
+		"a typo":                {pod + custom + policy("grafna", "grafana"), "app=grafna matches no pod", ""},
+		"in another namespace":  {pod + custom + strings.Replace(policy("prometheus", "grafana"), "namespace: default", "namespace: x", 1), "0 findings", ""},
+		"resources of built-in": {pod + "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: a}\n---\n" + policy("prometheus", "grafana"), "[selects-no-pod]", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, stdout, stderr := call(t, tc.text, "check -f - --disable no-default-deny")
+			if !strings.Contains(stdout, tc.want) || tc.not != "" && strings.Contains(stdout, tc.not) {
+				t.Errorf("got\n%s%s", stdout, stderr)
+			}
+			if strings.Contains(stdout, "stay open") && !strings.Contains(stdout, "unless a controller creates them") {
+				t.Errorf("got\n%s", stdout)
+			}
+		})
+	}
+}
+
+// What agents cost is no mistake: such rules are checked with --enable alone.
+func TestRulesOfCostAreOff(t *testing.T) {
+	file := mistakes + "/follows-every-pod.yaml"
+	for flags, want := range map[string]bool{"": false, " --enable follows-every-pod": true, " --enable follows-every-pod --disable follows-every-pod": false} {
+		_, stdout, stderr := call(t, "", "check -f "+onlineShop+" -f "+file+flags)
+		if got := strings.Contains(stdout, "[follows-every-pod]"); got != want {
+			t.Errorf("%q: got\n%s%s", flags, stdout, stderr)
+		}
+	}
+	if code, _, stderr := call(t, "", "check --enable cost -f "+file); code != exitError || !strings.Contains(stderr, "--enable=cost: there is no such rule") {
+		t.Errorf("got %d %s", code, stderr)
+	}
+}
+
+// BenchmarkCheck is to take twice the time for twice the objects, in one file or in many.
+func BenchmarkCheck(b *testing.B) {
+	for _, n := range []int{500, 1000, 2000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			var text strings.Builder
+			for i := range n {
+				fmt.Fprintf(&text, "---\n# a comment\napiVersion: v1\nkind: Pod\nmetadata: {namespace: ns-%d, name: pod-%d, labels: {app: app-%d}}\nspec:\n  containers:\n  - name: c # another\n", i/20, i, i)
+				fmt.Fprintf(&text, "---\n# a comment\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: ns-%d, name: app-%d}\nspec:\n  # another\n  podSelector: {matchLabels: {app: app-%d}}\n", i/20, i, i)
+			}
+			for b.Loop() {
+				if code := run(b.Context(), []string{"check", "-f", "-"}, strings.NewReader(text.String()), io.Discard, io.Discard); code == exitError {
+					b.Fatal("not checked")
+				}
+			}
+		})
 	}
 }

@@ -8,43 +8,47 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/workloads"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/served"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
-// reader reads what a user may read of a cluster: what may not be listed in all
-// namespaces is listed in some. What is missing then is a limit of every answer.
+// reader reads as much of a cluster as the user may. What it may not list in all
+// namespaces, it lists in some. Each gap is a limit of every answer.
 type reader struct {
 	client     kubernetes.Interface
 	policies   dynamic.Interface
-	kinds      []*compile.Kind // those that are enabled by flags
-	namespaces []string        // where to list what may not be listed everywhere
-	templates  bool            // read workloads, for the pods of those that have none
+	kinds      []*compile.Kind // enabled by flags
+	namespaces []string        // where to list if listing everywhere is forbidden
+	templates  bool            // read workloads to add pods for those without any
 
 	in       clusterstate.Input
-	services []*corev1.Service
-	// selectors are those of the workloads that were read.
+	services services
+	exposing []*unstructured.Unstructured // of exposure.Kinds
+	// exposingLimit says which of them could not be read.
+	exposingLimit string
+	// selectors are the pod selectors of the workloads that were read.
 	selectors map[workloads.Ref]*metav1.LabelSelector
-	// limits say what could not be read and what that means, a sentence each.
+	// limits are sentences that say what could not be read and what that means.
 	limits []string
-	// serviceLimit is that of Services, which matter to some commands only.
-	serviceLimit string
 }
 
-// read reads everything. The policies of some namespace are all that it takes; without
-// them there is no answer of any use.
+// read reads everything. It fails only if the policies of no namespace can be read: without
+// them no answer is useful.
 func (r *reader) read(ctx context.Context) error {
-	steps := []func(context.Context) error{r.readPods, r.readPolicies, r.readNamespaces, r.readNodes, r.readServices}
+	steps := []func(context.Context) error{r.readPods, r.readPolicies, r.readNamespaces, r.readNodes, r.readServices, r.readEndpoints, r.readExposing}
 	if r.templates {
 		steps = append(steps, r.readWorkloads)
 	}
@@ -60,14 +64,14 @@ func (r *reader) limit(format string, args ...any) {
 	r.limits = append(r.limits, fmt.Sprintf(format, args...))
 }
 
-// permitted lists objects in all namespaces or, if that is forbidden, in some of
-// those of the reader. It returns where it could: nil is everywhere.
-func permitted[T any](r *reader, list func(namespace string) ([]T, error)) (items []T, where []string, err error) {
+// permitted lists objects in all namespaces or, if that is forbidden, in those of the
+// reader. allowed are the namespaces that it could list, nil for all.
+func permitted[T any](r *reader, list func(namespace string) ([]T, error)) (items []T, allowed []string, err error) {
 	items, err = list(metav1.NamespaceAll)
 	if !apierrors.IsForbidden(err) {
 		return items, nil, err
 	}
-	where = []string{}
+	allowed = []string{}
 	for _, namespace := range r.namespaces {
 		some, err := list(namespace)
 		switch {
@@ -76,12 +80,12 @@ func permitted[T any](r *reader, list func(namespace string) ([]T, error)) (item
 		case err != nil:
 			return nil, nil, err
 		}
-		items, where = append(items, some...), append(where, namespace)
+		items, allowed = append(items, some...), append(allowed, namespace)
 	}
-	return items, where, nil
+	return items, allowed, nil
 }
 
-// named describes objects that could not be read: those of all namespaces but some.
+// named describes objects that could not be read: those of all namespaces except some.
 func named(what string, except []string) string {
 	if len(except) == 0 {
 		return what
@@ -90,7 +94,7 @@ func named(what string, except []string) string {
 }
 
 func (r *reader) readPods(ctx context.Context) error {
-	pods, where, err := permitted(r, func(namespace string) ([]corev1.Pod, error) {
+	pods, allowed, err := permitted(r, func(namespace string) ([]corev1.Pod, error) {
 		list, err := r.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return nil, err
@@ -100,15 +104,15 @@ func (r *reader) readPods(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list pods: %w", err)
 	}
-	if where != nil {
-		r.limit("%s could not be read: their addresses are taken for addresses outside of the cluster", named("Pods", where))
+	if allowed != nil {
+		r.limit("%s could not be read: their addresses are taken for addresses outside of the cluster", named("Pods", allowed))
 	}
 	r.in.Pods = pointers(pods)
 	return nil
 }
 
-// readPolicies reads the policies of the kinds that are enabled. If the cluster does
-// not serve a kind that it need not serve, there are none.
+// readPolicies reads the policies of the enabled kinds. A cluster without an optional kind
+// has none.
 func (r *reader) readPolicies(ctx context.Context) error {
 	for _, k := range compile.Kinds {
 		if !k.Enabled(r.kinds) {
@@ -125,11 +129,11 @@ func (r *reader) readPolicies(ctx context.Context) error {
 	return nil
 }
 
-// readNamespaced reads the policies of a kind that is in namespaces.
+// readNamespaced reads the policies of a namespaced kind.
 func (r *reader) readNamespaced(ctx context.Context, k *compile.Kind) error {
 	var forbidden error
-	policies, where, err := permitted(r, func(namespace string) ([]compile.Object, error) {
-		policies, err := r.list(ctx, k, namespace)
+	policies, allowed, err := permitted(r, func(namespace string) ([]compile.Object, error) {
+		policies, err := r.list(ctx, k, k.Resource, namespace)
 		if apierrors.IsForbidden(err) {
 			forbidden = err
 		}
@@ -138,24 +142,25 @@ func (r *reader) readNamespaced(ctx context.Context, k *compile.Kind) error {
 	switch {
 	case err != nil:
 		return err
-	case where != nil && len(where) == 0:
+	case allowed != nil && len(allowed) == 0:
 		return fmt.Errorf("%w (a namespace that may be read can be named with -n)", forbidden)
-	case where != nil:
-		r.limit("%s could not be read: what is allowed here may be denied at an end that is there", named(plural(k), where))
+	case allowed != nil:
+		r.limit("%s could not be read: what is allowed here may be denied at an end that is there", named(plural(k), allowed))
 	}
 	r.in.Policies = append(r.in.Policies, policies...)
 	return nil
 }
 
-// readKind reads the policies of a kind that is for the whole cluster.
+// readKind reads the policies of a cluster-scoped kind. Listing does not show whether it is served:
+// without the right to list, the answer is 403 even for a resource that does not exist.
 func (r *reader) readKind(ctx context.Context, k *compile.Kind) error {
-	found, err := serves(r.client.Discovery(), k.Resource)
+	resource, found, err := served.First(ctx, r.client.Discovery(), k.Resources())
 	if err == nil && !found {
 		return nil
 	}
 	var policies []compile.Object
 	if err == nil {
-		policies, err = r.list(ctx, k, metav1.NamespaceAll)
+		policies, err = r.list(ctx, k, resource, metav1.NamespaceAll)
 	}
 	if apierrors.IsForbidden(err) {
 		r.limit("%s could not be read: %s", plural(k), withoutKind(k))
@@ -165,7 +170,7 @@ func (r *reader) readKind(ctx context.Context, k *compile.Kind) error {
 	return err
 }
 
-// withoutKind returns what it means that policies of a kind are not known.
+// withoutKind says what it means that policies of a kind are not known.
 func withoutKind(k *compile.Kind) string {
 	const opposite = "so that both what is allowed here and what is denied may be the opposite"
 	switch admin, baseline := slices.Contains(k.Tiers, policy.AdminTier), slices.Contains(k.Tiers, policy.BaselineTier); {
@@ -177,11 +182,11 @@ func withoutKind(k *compile.Kind) string {
 	return "they are evaluated for pods that no NetworkPolicy selects, so that what is allowed here may be denied"
 }
 
-// plural returns the name of a kind for several policies.
+// plural returns the plural of a kind's name.
 func plural(k *compile.Kind) string { return strings.TrimSuffix(k.Name, "y") + "ies" }
 
-func (r *reader) list(ctx context.Context, k *compile.Kind, namespace string) ([]compile.Object, error) {
-	list, err := r.policies.Resource(k.Resource).Namespace(namespace).List(ctx, metav1.ListOptions{})
+func (r *reader) list(ctx context.Context, k *compile.Kind, resource schema.GroupVersionResource, namespace string) ([]compile.Object, error) {
+	list, err := r.policies.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -195,21 +200,8 @@ func (r *reader) list(ctx context.Context, k *compile.Kind, namespace string) ([
 	return objects, nil
 }
 
-// serves reports whether the cluster serves a resource. Listing would not show that:
-// without the right to list, the answer is 403 also for a resource that does not exist.
-func serves(client discovery.DiscoveryInterface, r schema.GroupVersionResource) (bool, error) {
-	list, err := client.ServerResourcesForGroupVersion(r.GroupVersion().String())
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("discover the resources of %s: %w", r.GroupVersion(), err)
-	}
-	return slices.ContainsFunc(list.APIResources, func(a metav1.APIResource) bool { return a.Name == r.Resource }), nil
-}
-
-// readNamespaces reads the labels of namespaces. Those that may not be read have the
-// label that each namespace has.
+// readNamespaces reads the labels of namespaces. A namespace that may not be read gets the
+// label that every namespace has.
 func (r *reader) readNamespaces(ctx context.Context) error {
 	api := r.client.CoreV1().Namespaces()
 	list, err := api.List(ctx, metav1.ListOptions{})
@@ -241,7 +233,7 @@ func (r *reader) readNamespaces(ctx context.Context) error {
 	return nil
 }
 
-// namespacesSeen returns the namespaces of all that was read, and those to read.
+// namespacesSeen returns the namespaces of all objects and those to read.
 func (r *reader) namespacesSeen() []string {
 	all := slices.Clone(r.namespaces)
 	for _, pod := range r.in.Pods {
@@ -256,8 +248,7 @@ func (r *reader) namespacesSeen() []string {
 	return slices.Compact(all)
 }
 
-// readNodes reads the nodes. If that is forbidden the addresses of those with pods are
-// still known.
+// readNodes reads the nodes. If that is forbidden, nodes with pods are derived from them.
 func (r *reader) readNodes(ctx context.Context) error {
 	list, err := r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	switch {
@@ -272,19 +263,19 @@ func (r *reader) readNodes(ctx context.Context) error {
 	return nil
 }
 
-// nodesOf returns the nodes that pods run on, with the addresses in the pods' status.
+// nodesOf returns the nodes on which pods run, with the addresses in the pods' status.
 func nodesOf(pods []*corev1.Pod) []*corev1.Node {
 	var nodes []*corev1.Node
-	at := map[string]*corev1.Node{}
+	byName := map[string]*corev1.Node{}
 	for _, pod := range pods {
 		name := pod.Spec.NodeName
 		if name == "" {
 			continue
 		}
-		node := at[name]
+		node := byName[name]
 		if node == nil {
 			node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			at[name] = node
+			byName[name] = node
 			nodes = append(nodes, node)
 		}
 		for _, ip := range append(pod.Status.HostIPs, corev1.HostIP{IP: pod.Status.HostIP}) {
@@ -298,7 +289,7 @@ func nodesOf(pods []*corev1.Pod) []*corev1.Node {
 }
 
 func (r *reader) readServices(ctx context.Context) error {
-	services, where, err := permitted(r, func(namespace string) ([]corev1.Service, error) {
+	services, allowed, err := permitted(r, func(namespace string) ([]corev1.Service, error) {
 		list, err := r.client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return nil, err
@@ -308,11 +299,89 @@ func (r *reader) readServices(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list services: %w", err)
 	}
-	if where != nil {
-		r.serviceLimit = named("Services", where) + " could not be read"
+	if allowed != nil {
+		r.services.limit = named("Services", allowed) + " could not be read"
 	}
-	r.services = pointers(services)
+	r.services.list = pointers(services)
 	return nil
+}
+
+// withoutSelector selects the EndpointSlices of Services without a selector, few of many: those
+// that the controller for selectors does not manage.
+const withoutSelector = discoveryv1.LabelManagedBy + "!=endpointslice-controller.k8s.io"
+
+// readEndpoints reads what is behind Services without a selector.
+func (r *reader) readEndpoints(ctx context.Context) error {
+	found, allowed, err := permitted(r, func(namespace string) ([]discoveryv1.EndpointSlice, error) {
+		list, err := r.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{LabelSelector: withoutSelector})
+		if err != nil {
+			return nil, err
+		}
+		return list.Items, nil
+	})
+	if err != nil {
+		return fmt.Errorf("list endpointslices: %w", err)
+	}
+	if allowed != nil {
+		r.services.backendLimit = named("EndpointSlices", allowed) + " could not be read"
+	}
+	r.services.backends = backendsOf(pointers(found), nil)
+	return nil
+}
+
+// readExposing reads Ingresses, and the routes of the Gateway API where it is served.
+func (r *reader) readExposing(ctx context.Context) error {
+	var unread []string
+	for i := range exposure.Kinds {
+		k := &exposure.Kinds[i]
+		resource, found, err := r.servedExposing(ctx, k)
+		if err != nil {
+			return err
+		}
+		if !found {
+			continue
+		}
+		where := r
+		if !k.Namespaced {
+			where = &reader{} // there is no namespace to fall back to
+		}
+		items, allowed, err := permitted(where, func(namespace string) ([]unstructured.Unstructured, error) {
+			list, err := r.policies.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			return list.Items, nil
+		})
+		switch {
+		case apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			return fmt.Errorf("list %s: %w", k.Plural, err)
+		case allowed != nil:
+			unread = append(unread, k.Plural)
+		}
+		r.exposing = append(r.exposing, pointers(items)...)
+	}
+	if unread != nil {
+		r.exposingLimit = strings.Join(unread, ", ") + " could not all be read: what is exposed by them, and to which pods, is not known"
+	}
+	return nil
+}
+
+// servedExposing returns the resource of a kind in the version that is served. Kinds of
+// Kubernetes itself need no look-up.
+func (r *reader) servedExposing(ctx context.Context, k *exposure.Kind) (resource schema.GroupVersionResource, found bool, err error) {
+	for _, gvk := range k.GroupVersionKinds() {
+		resource := gvk.GroupVersion().WithResource(k.Plural)
+		if len(k.Versions) == 1 {
+			return resource, true, nil
+		}
+		has, err := served.Has(ctx, r.client.Discovery(), gvk.GroupVersion(), k.Plural)
+		if has || err != nil {
+			return resource, has, err
+		}
+	}
+	return schema.GroupVersionResource{}, false, nil
 }
 
 // readWorkloads adds a pod without an address for each workload that has none.
@@ -352,11 +421,11 @@ func (r *reader) readWorkloads(ctx context.Context) error {
 			return podsOf(r, list.Items), nil
 		},
 	} {
-		pods, where, err := permitted(r, list)
+		pods, allowed, err := permitted(r, list)
 		if err != nil {
 			return fmt.Errorf("list workloads: %w", err)
 		}
-		complete = complete && where == nil
+		complete = complete && allowed == nil
 		for _, pod := range pods {
 			if !present[workloads.Of(pod)] {
 				r.in.Pods = append(r.in.Pods, pod)
@@ -369,7 +438,7 @@ func (r *reader) readWorkloads(ctx context.Context) error {
 	return nil
 }
 
-// podsOf returns the pods that workloads make, and keeps the selectors of the workloads.
+// podsOf returns the pods that workloads create, and stores the workloads' selectors.
 func podsOf[T any](r *reader, items []T) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for i := range items {

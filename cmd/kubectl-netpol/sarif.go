@@ -8,10 +8,10 @@ import (
 
 	"github.com/prometheus/common/version"
 
-	"sigs.k8s.io/kube-network-policies/pkg/lint"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
 )
 
-// The parts of SARIF 2.1.0 that check writes (OASIS, Static Analysis Results Interchange
+// The elements of SARIF 2.1.0 that check writes (OASIS, Static Analysis Results Interchange
 // Format, sections 3.13 to 3.35).
 type (
 	sarifLog struct {
@@ -125,7 +125,7 @@ func newSARIFRule(r *lint.Rule) sarifRule {
 }
 
 func newSARIFResult(f finding, index int) sarifResult {
-	location := sarifLocation{LogicalLocations: []sarifLogical{{f.where(), "object"}}}
+	location := sarifLocation{LogicalLocations: []sarifLogical{{f.subject(), "object"}}}
 	if f.File != "" && f.File != "-" {
 		location.PhysicalLocation = &sarifPhysical{ArtifactLocation: sarifArtifact{fileURI(f.File)}}
 		if f.Line > 0 {
@@ -134,12 +134,12 @@ func newSARIFResult(f finding, index int) sarifResult {
 	}
 	return sarifResult{
 		RuleID: f.Rule, RuleIndex: index, Level: sarifLevels[f.Severity],
-		Message:   sarifText{f.where() + ": " + f.Message + ". " + f.Fix},
+		Message:   sarifText{f.subject() + ": " + f.Message + ". " + f.Fix},
 		Locations: []sarifLocation{location},
 	}
 }
 
-// fileURI returns the URI of a file: relative as the file is.
+// fileURI returns the URI of a file, relative if the path is.
 func fileURI(file string) string {
 	u := url.URL{Path: filepath.ToSlash(file)}
 	if filepath.IsAbs(file) {

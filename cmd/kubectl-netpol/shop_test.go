@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/pkg/lint"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
 )
 
 const (
@@ -17,7 +17,7 @@ const (
 	mistakes   = "../../examples/online-shop-mistakes"
 )
 
-// The policies of the shop are right, and do what its teams mean.
+// The shop's policies have no findings and fulfil its teams' expectations.
 func TestTheOnlineShopIsRight(t *testing.T) {
 	if code, stdout, stderr := call(t, "", "check -f "+onlineShop); code != 0 || !strings.HasPrefix(stdout, "0 findings in 29 policies") {
 		t.Errorf("check: %d\n%s%s", code, stdout, stderr)
@@ -28,10 +28,10 @@ func TestTheOnlineShopIsRight(t *testing.T) {
 	}
 }
 
-// replaces are the files of the shop that a mistake takes the place of.
+// replaces maps a file with a mistake to the shop's file that it replaces.
 var replaces = map[string]string{"dns-port.yaml": "platform/dns.yaml"}
 
-// Each file plants a mistake, which check finds and nothing else.
+// Each file plants one mistake. check finds it and nothing else.
 func TestCheckFindsThePlantedMistakeAlone(t *testing.T) {
 	files, err := filepath.Glob(mistakes + "/*.yaml")
 	if err != nil {
@@ -42,10 +42,10 @@ func TestCheckFindsThePlantedMistakeAlone(t *testing.T) {
 			file := filepath.Join(mistakes, r.ID+".yaml")
 			i := slices.Index(files, file)
 			if i < 0 {
-				t.Fatalf("no file plants it")
+				t.Fatalf("no file plants this mistake")
 			}
 			files = slices.Delete(files, i, i+1)
-			command := "check -o json -f " + file + shopWithout(t, replaces[r.ID+".yaml"])
+			command := "check -o json --enable follows-every-pod -f " + file + shopWithout(t, replaces[r.ID+".yaml"])
 			_, stdout, stderr := call(t, "", command)
 			var got struct {
 				Findings []struct{ Rule, Object, Field string }
@@ -54,11 +54,11 @@ func TestCheckFindsThePlantedMistakeAlone(t *testing.T) {
 				t.Fatalf("%v\n%s%s", err, stdout, stderr)
 			}
 			if len(got.Findings) == 0 {
-				t.Error("it is not found")
+				t.Error("the planted mistake is not found")
 			}
 			for _, f := range got.Findings {
 				if f.Rule != r.ID {
-					t.Errorf("found %+v, too", f)
+					t.Errorf("also found %+v", f)
 				}
 			}
 		})
@@ -68,8 +68,8 @@ func TestCheckFindsThePlantedMistakeAlone(t *testing.T) {
 	}
 }
 
-// shopWithout returns the flags that read the shop, without a file of it unless that is
-// empty.
+// shopWithout returns the flags that read the shop without one of its files, or all of it
+// if file is empty.
 func shopWithout(t *testing.T, file string) string {
 	t.Helper()
 	if file == "" {

@@ -10,49 +10,43 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
-	"sigs.k8s.io/kube-network-policies/pkg/workloads"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
-// service is the kind of Services, whose names stand for the pods behind them.
-const service = "Service"
-
-// kindOf returns the kind of that name, as kubectl calls it.
+// kindOf returns the kind that kubectl calls name.
 func kindOf(name string) (kind string, ok bool) {
-	if slices.Contains([]string{"svc", "service", "services"}, strings.ToLower(name)) {
-		return service, true
-	}
 	kind = workloads.KindNamed(name)
 	return kind, kind != ""
 }
 
-// kindName returns the name that is printed for a kind, which may be one that is not known.
-func kindName(kind string) string {
-	if kind == service {
-		return "svc"
-	}
-	return workloads.ShortName(kind)
-}
-
-// workloadName is the name of a workload in its namespace: "deploy/web", and for a pod
-// without a workload its own.
+// workloadName returns the name of a workload in its namespace, such as "deploy/web", or
+// the name of a pod without a workload.
 func workloadName(w workloads.Ref) string {
 	if w.Kind == workloads.Pod {
 		return w.Name
 	}
-	return kindName(w.Kind) + "/" + w.Name
+	return workloads.ShortName(w.Kind) + "/" + w.Name
 }
 
 func ofWorkload(p *corev1.Pod) reachability.Side {
 	w := workloads.Of(p)
-	return reachability.Side{Namespace: w.Namespace, Name: workloadName(w), Replicated: w.Kind != workloads.Pod}
+	return reachability.Side{Namespace: w.Namespace, Name: workloadName(w), Replicated: w.Kind != workloads.Pod || reachability.IsNew(p)}
 }
 
 func ofPod(p *corev1.Pod) reachability.Side {
-	return reachability.Side{Namespace: p.Namespace, Name: p.Name}
+	return reachability.Side{Namespace: p.Namespace, Name: p.Name, Replicated: reachability.IsNew(p)}
+}
+
+// workloadOf returns the name of the workload of a pod, and its node if it has the node's
+// network.
+func workloadOf(p *corev1.Pod) string {
+	side := ofWorkload(p)
+	if p.Spec.HostNetwork && side.Replicated && p.Spec.NodeName != "" {
+		return side.String() + " on " + p.Spec.NodeName
+	}
+	return side.String()
 }
 
 func ofNamespace(p *corev1.Pod) reachability.Side { return reachability.Side{Namespace: p.Namespace} }
@@ -61,27 +55,26 @@ func ofNamespace(p *corev1.Pod) reachability.Side { return reachability.Side{Nam
 func namesService(name string) bool {
 	parts := strings.Split(name, "/")
 	kind, ok := kindOf(parts[max(0, len(parts)-2)])
-	return ok && kind == service && len(parts) > 1
+	return ok && kind == workloads.Service && len(parts) > 1
 }
 
-// sideFinder finds the sides that names mean.
+// sideFinder resolves names to sides.
 type sideFinder struct {
 	cluster   *reachability.Cluster
 	pods      []*corev1.Pod
-	services  []*corev1.Service
 	namespace string // of names without one
-	limit     string // why some services may be missing
+	services
 }
 
 func (o *options) sideFinder(c *reachability.Cluster, pods []*corev1.Pod) *sideFinder {
 	return &sideFinder{
-		cluster: c, pods: pods, services: o.services, limit: o.serviceLimit,
+		cluster: c, pods: pods, services: o.services,
 		namespace: cmp.Or(o.namespace, o.defaultNamespace, metav1.NamespaceDefault),
 	}
 }
 
 // find returns the side of a name: an address, a pod, a workload (deploy/web), or the pods
-// behind a Service (svc/web), with the namespace before it, or without.
+// behind a Service (svc/web), with or without a namespace.
 func (f *sideFinder) find(name string) (reachability.Side, error) {
 	parts := strings.Split(name, "/")
 	if isAddress(name) || len(parts) > 3 {
@@ -122,8 +115,8 @@ func (f *sideFinder) endpoint(name string) (reachability.Side, error) {
 	return side, nil
 }
 
-// anyKind returns the workload of a name, of whatever kind, and the error of a pod if there
-// is none.
+// anyKind returns the only workload of that name, whatever its kind. If there is none, it
+// returns the error of the look-up as a pod.
 func (f *sideFinder) anyKind(namespace, name string) (reachability.Side, error) {
 	kinds := map[string]bool{}
 	for _, p := range f.pods {
@@ -133,7 +126,7 @@ func (f *sideFinder) anyKind(namespace, name string) (reachability.Side, error) 
 	}
 	var found []string
 	for kind := range kinds {
-		found = append(found, kindName(kind)+"/"+name)
+		found = append(found, workloads.ShortName(kind)+"/"+name)
 	}
 	slices.Sort(found)
 	switch len(found) {
@@ -151,15 +144,15 @@ func (f *sideFinder) ofKind(kind, namespace, name string) (reachability.Side, er
 	switch kind {
 	case workloads.Pod:
 		return f.endpoint(namespace + "/" + name)
-	case service:
-		return f.behind(namespace, name)
+	case workloads.Service:
+		return f.serviceSide(namespace, name)
 	}
 	want := workloads.Ref{Kind: kind, Namespace: namespace, Name: name}
 	side := reachability.Side{Namespace: namespace, Name: workloadName(want), Replicated: true}
-	return f.with(side, func(p *corev1.Pod) bool { return workloads.Of(p) == want })
+	return f.addMembers(side, func(p *corev1.Pod) bool { return workloads.Of(p) == want })
 }
 
-// workloads returns the names of the workloads of a namespace.
+// workloads returns the names of a namespace's workloads.
 func (f *sideFinder) workloads(namespace string) []string {
 	names := map[string]bool{}
 	for _, p := range f.pods {
@@ -170,8 +163,8 @@ func (f *sideFinder) workloads(namespace string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// with gives a side the pods that it selects.
-func (f *sideFinder) with(side reachability.Side, selects func(*corev1.Pod) bool) (reachability.Side, error) {
+// addMembers adds the selected pods to a side.
+func (f *sideFinder) addMembers(side reachability.Side, selects func(*corev1.Pod) bool) (reachability.Side, error) {
 	var errs []error
 	for _, p := range f.pods {
 		if !selects(p) {
@@ -189,39 +182,8 @@ func (f *sideFinder) with(side reachability.Side, selects func(*corev1.Pod) bool
 	case len(errs) > 0:
 		return side, errors.Join(errs...)
 	}
-	if there := f.workloads(side.Namespace); len(there) > 0 {
-		return side, fmt.Errorf("no pod of %s in namespace %s; there are those of %s", side.Name, side.Namespace, shorten(there))
+	if existing := f.workloads(side.Namespace); len(existing) > 0 {
+		return side, fmt.Errorf("no pod of %s in namespace %s; there are those of %s", side.Name, side.Namespace, shorten(existing))
 	}
 	return side, fmt.Errorf("no pod in namespace %s", side.Namespace)
-}
-
-// behind returns the pods behind a Service, at the ports that its ports are for.
-func (f *sideFinder) behind(namespace, name string) (reachability.Side, error) {
-	i := slices.IndexFunc(f.services, func(s *corev1.Service) bool { return s.Namespace == namespace && s.Name == name })
-	if i < 0 {
-		if f.limit != "" {
-			return reachability.Side{}, fmt.Errorf("no service %s in namespace %s is known: %s", name, namespace, f.limit)
-		}
-		return reachability.Side{}, fmt.Errorf("no service %s in namespace %s", name, namespace)
-	}
-	spec := &f.services[i].Spec
-	if len(spec.Selector) == 0 {
-		return reachability.Side{}, fmt.Errorf("service %s/%s has no selector: what is behind it is not known", namespace, name)
-	}
-	side := reachability.Side{Namespace: namespace, Name: kindName(service) + "/" + name, Replicated: true}
-	for _, p := range spec.Ports {
-		target := p.TargetPort.String()
-		if p.TargetPort == (intstr.IntOrString{}) {
-			target = fmt.Sprint(p.Port)
-		}
-		port, err := reachability.ParsePort(target, cmp.Or(string(p.Protocol), "TCP"))
-		if err != nil {
-			return reachability.Side{}, fmt.Errorf("service %s/%s: targetPort: %w", namespace, name, err)
-		}
-		side.Ports = append(side.Ports, port)
-	}
-	selector := labels.SelectorFromSet(spec.Selector)
-	return f.with(side, func(p *corev1.Pod) bool {
-		return p.Namespace == namespace && selector.Matches(labels.Set(p.Labels))
-	})
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
-	"sigs.k8s.io/kube-network-policies/pkg/suggest"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/suggest"
 )
 
 // suggestOptions are the flags of the command suggest.
@@ -27,6 +27,7 @@ type suggestOptions struct {
 	blocks  []string
 	denied  bool
 	enforce bool
+	diff    bool
 }
 
 func newSuggest(o *options) *cobra.Command {
@@ -37,8 +38,8 @@ func newSuggest(o *options) *cobra.Command {
 		Long: `Suggest the smallest NetworkPolicies of a namespace that allow the flows which agents
 have recorded from and to its pods, and deny the rest. They are manifests on standard
 output, with a comment for each rule that says which flows it is for, and are audited
-when they are applied. Standard error has what they change, and the flows that they
-cannot allow.
+when they are applied. Standard error has the flows that they cannot allow, and with --diff
+what they change.
 
 Agents record the packets of pods that policies select. A default deny that is audited
 selects all pods of a namespace, and denies nothing.
@@ -59,6 +60,7 @@ agents have not answered, and 2 when there is no suggestion.`,
 	fs.StringArrayVar(&s.blocks, "block", nil, "NAME=CIDR: allow this block instead of single addresses in it; may be repeated")
 	fs.BoolVar(&s.denied, "with-denied", false, "also allow flows that enforced policies denied")
 	fs.BoolVar(&s.enforce, "enforce", false, "leave out the annotation that has the policies audited: they are enforced when they are applied")
+	fs.BoolVar(&s.diff, "diff", false, "also say on standard error what changes to today once the policies are enforced, as the command diff does, by workload")
 	s.addAgentFlags(fs)
 	return cmd
 }
@@ -79,7 +81,7 @@ func (s *suggestOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	s.namespace = cmp.Or(s.namespace, s.defaultNamespace, metav1.NamespaceDefault)
-	in.Cluster, in.Selectors, in.Namespace = cluster, s.selectors, s.namespace
+	in.Cluster, in.Selectors, in.Namespace, in.Behind = cluster, s.selectors, s.namespace, s.services.suggested()
 	answers, err := s.readRecords(cmd)
 	if err != nil {
 		return err
@@ -101,7 +103,7 @@ func (s *suggestOptions) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// parse reads the flags.
+// parse parses the flags.
 func (s *suggestOptions) parse(in *suggest.Input) error {
 	switch {
 	case s.everywhere:
@@ -121,7 +123,7 @@ func (s *suggestOptions) parse(in *suggest.Input) error {
 	return nil
 }
 
-// readRecords returns the answers of the agents, or the records of files as one answer.
+// readRecords returns the answers of the agents, or the records in files as one answer.
 func (s *suggestOptions) readRecords(cmd *cobra.Command) ([]answer, error) {
 	if len(s.records) == 0 {
 		answers, err := s.ask(cmd, []string{agentCommand, "flows", "--namespace=" + s.namespace})
@@ -133,7 +135,7 @@ func (s *suggestOptions) readRecords(cmd *cobra.Command) ([]answer, error) {
 	return readRecordFiles(s.records, cmd.InOrStdin())
 }
 
-// readRecordFiles returns the records of files as one answer.
+// readRecordFiles returns the records in files as one answer.
 func readRecordFiles(files []string, stdin io.Reader) ([]answer, error) {
 	var read answer
 	for _, path := range files {
@@ -150,7 +152,7 @@ func readRecordFiles(files []string, stdin io.Reader) ([]answer, error) {
 	return []answer{read}, nil
 }
 
-// readFile calls read with a file, or with the standard input.
+// readFile calls read with a file or with standard input.
 func readFile(path string, stdin io.Reader, read func(io.Reader) error) error {
 	if path == clusterfiles.Stdin {
 		return read(stdin)
@@ -163,40 +165,45 @@ func readFile(path string, stdin io.Reader, read func(io.Reader) error) error {
 	return read(f)
 }
 
-// print writes the policies, and behind them what is to be said about them.
+// print writes the policies to out and the notes about them to errs.
 func (s *suggestOptions) print(out, errs io.Writer, cluster clusterstate.Input, suggestion *suggest.Suggestion) error {
 	manifests, err := suggestion.YAML()
 	if err != nil {
 		return err
 	}
-	was, is := reachability.AddNewPods(cluster, suggestion.Apply(cluster), s.namespace)
-	diff := diffOptions{options: s.options}
-	changes, err := diff.compare(reachability.New(was), ifEnforced(reachability.New(is)))
-	if err != nil {
-		return err
-	}
-	if _, err := io.WriteString(out, manifests); err != nil {
-		return err
-	}
 	var text strings.Builder
 	s.describe(&text, suggestion)
-	text.WriteString("\nThe change to today, when all of this is enforced:\n\n")
-	if err := printDifference(&text, &changes); err != nil {
+	if s.diff {
+		if err := s.describeChanges(&text, cluster, suggestion); err != nil {
+			return err
+		}
+	}
+	if _, err := io.WriteString(out, manifests); err != nil {
 		return err
 	}
 	_, err = io.WriteString(errs, text.String())
 	return err
 }
 
-// describe says what the policies do, and what they do not.
+// describeChanges says what changes once the policies are enforced.
+func (s *suggestOptions) describeChanges(w io.Writer, cluster clusterstate.Input, suggestion *suggest.Suggestion) error {
+	before, after := reachability.AddNewPods(cluster, suggestion.Apply(cluster), s.namespace)
+	diff := diffOptions{options: s.options}
+	changes, err := diff.compare(reachability.New(before), ifEnforced(reachability.New(after)))
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(w, "\nThe change to today, when all of this is enforced:\n\n")
+	return printDifference(w, &changes, nil, s.limits, newPodGroups(cluster.Pods))
+}
+
+// describe says which flows the policies allow and which they do not.
 func (s *suggestOptions) describe(w io.Writer, suggestion *suggest.Suggestion) {
 	fmt.Fprintf(w, "Allowed when enforced: %s, each one evaluated.\n", count(suggestion.Flows, "flow", "flows"))
 	if suggestion.Denied > 0 {
 		fmt.Fprintf(w, "Left out, because they were denied (--with-denied): %s.\n", count(suggestion.Denied, "flow", "flows"))
 	}
-	for _, u := range suggestion.Uncovered {
-		fmt.Fprintf(w, "Not allowed: %s: %s\n", u.Flow, u.Reason)
-	}
+	describeUncovered(w, suggestion.Uncovered)
 	for _, note := range suggestion.Notes {
 		fmt.Fprintln(w, note)
 	}
@@ -211,5 +218,28 @@ func (s *suggestOptions) describe(w io.Writer, suggestion *suggest.Suggestion) {
 	}
 	if names = append(names, suggestion.Audited...); len(names) > 0 {
 		fmt.Fprintf(w, "To enforce what is audited:\n  kubectl annotate networkpolicy -n %s %s %s-\n", s.namespace, strings.Join(names, " "), compile.EnforcementAnnotation)
+	}
+}
+
+// describeUncovered lists the flows that are not allowed by reason.
+func describeUncovered(w io.Writer, all []suggest.Uncovered) {
+	var reasons []string
+	flowsBy := map[string][]string{}
+	for _, u := range all {
+		flow := u.Flow
+		if u.Flows > 1 {
+			flow += fmt.Sprintf(" (%d flows of pods)", u.Flows)
+		}
+		if flowsBy[u.Reason] == nil {
+			reasons = append(reasons, u.Reason)
+		}
+		flowsBy[u.Reason] = append(flowsBy[u.Reason], flow)
+	}
+	for _, reason := range reasons {
+		if found := flowsBy[reason]; len(found) > 1 {
+			fmt.Fprintf(w, "Not allowed, as %s:\n  %s\n", reason, strings.Join(found, "\n  "))
+		} else {
+			fmt.Fprintf(w, "Not allowed: %s: %s\n", found[0], reason)
+		}
 	}
 }

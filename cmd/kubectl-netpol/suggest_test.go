@@ -14,8 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"sigs.k8s.io/kube-network-policies/cmd/internal/kindflags"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
 func TestSuggestFromFiles(t *testing.T) {
@@ -31,20 +30,20 @@ func TestSuggestFromFiles(t *testing.T) {
 	for _, tc := range []struct {
 		name, command, stdin string
 		code                 int
-		stdout, stderr       string // parts of it
+		stdout, stderr       string // substrings
 	}{
 		{"a file", "suggest -n shop -f shop/cluster.yaml --records flows.jsonl", "", 0, "name: suggested-api\n", "Allowed when enforced: 2 flows, each one evaluated.\n"},
-		{"the change", "suggest -n shop -f shop/cluster.yaml --records flows.jsonl", "", 0, "", "\nTCP 9090:\n  no longer allowed: "},
+		{"the change", "suggest -n shop -f shop/cluster.yaml --records flows.jsonl --diff", "", 0, "", "\nTCP 9090:\n  no longer allowed: "},
 		{"standard input", "suggest -n shop -f shop/cluster.yaml --records -", records, 0, "name: suggested-api\n", ""},
 		{"two files", "suggest -n shop -f shop/cluster.yaml --records flows.jsonl --records -", records, 0, "12 packets", "Allowed when enforced: 2 flows"},
 		{"audited", "suggest -n shop -f shop/cluster.yaml --records flows.jsonl", "", 0, "enforcement: audit\n",
-			"  kubectl annotate networkpolicy -n shop suggested-api suggested-web suggested-default-deny kube-network-policies.sigs.k8s.io/enforcement-\n"},
+			"  kubectl annotate networkpolicy -n shop suggested-api suggested-web suggested-default-deny kube-network-policies.x-k8s.io/enforcement-\n"},
 		{"enforced", "suggest -n shop -f shop/cluster.yaml --records flows.jsonl --enforce", "", 0, "    app.kubernetes.io/managed-by: kubectl-netpol\nspec:\n", ""},
 		{"no flow of the pod", "suggest -n shop -f shop/cluster.yaml --records flows.jsonl", "", 0, "", "No flows of db are recorded: "},
 		{"denied", "suggest -n shop -f shop --records -", denied, 2, "", "error: all 2 recorded flows of namespace shop were denied by enforced policies, and do not count without --with-denied\n"},
 		{"denied, and asked for", "suggest -n shop -f shop/cluster.yaml --with-denied --records -", denied, 0, "name: suggested-web\n", ""},
 		{"not possible", "suggest -n shop -f shop/cluster.yaml --records -", strings.Replace(records, `"protocol":"TCP","port":8000`, `"protocol":"ICMP"`, 1), 1,
-			"name: suggested-api\n", "Not allowed: shop/web -> shop/api, ICMP: NetworkPolicy has rules for TCP, UDP and SCTP only\n"},
+			"name: suggested-api\n", "Not allowed: web -> api, ICMP: NetworkPolicy has rules for TCP, UDP and SCTP only\n"},
 		{"blocks", "suggest -n shop -f shop/cluster.yaml --block a=203.0.113.0/24 --block b=203.0.113.0/28 --records -",
 			strings.Replace(records, `{"namespace":"monitoring","pod":"prometheus","address":"10.0.1.2"}`, `{"address":"203.0.113.9"}`, 1), 0,
 			"  # b 203.0.113.0/28 -> api, TCP 9090: 31 packets\n  - from:\n    - ipBlock:\n        cidr: 203.0.113.0/28\n", ""},
@@ -68,18 +67,43 @@ func TestSuggestFromFiles(t *testing.T) {
 				t.Errorf("exit code %d, want %d\n%s\n%s\nwant %q and %q", code, tc.code, stdout, stderr, tc.stdout, tc.stderr)
 			}
 			if code == exitError && stdout != "" {
-				t.Errorf("there is an error, and policies:\n%s", stdout)
+				t.Errorf("policies are printed in spite of an error:\n%s", stdout)
 			}
 		})
 	}
 }
 
-// TestSuggestionsCanBeApplied: the manifests are read like others, and with them nothing is
-// left to suggest.
+// Flows that cannot be allowed are grouped by workload and reason, and what changes is shown by
+// workload, only if that is asked for.
+func TestSuggestionsAreGroupedByWorkload(t *testing.T) {
+	t.Chdir("testdata")
+	gone := func(pod string, port string) string {
+		return strings.NewReplacer(`"pod":"web-0"`, `"pod":"`+pod+`"`, `"pod":"db-0"`, `"pod":"db"`, "5432", port, `"direction":"ingress","tier":"networkpolicy","reason":"rule matched"`, `"direction":"ingress","tier":"default","reason":"not selected"`).Replace(flowLine) + "\n"
+	}
+	lines, err := os.ReadFile("flows.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := string(lines) + gone("cart-7d4f9c8b6d-bcdfg", "5432") + gone("cart-7d4f9c8b6d-xxxxx", "5432") + gone("cart-7d4f9c8b6d-xxxxx", "5433")
+	const want = "Not allowed, as a pod is gone, and its name is not one that a workload of today gives to its pods:\n  cart-* -> db, TCP 5432 (2 flows of pods)\n  cart-* -> db, TCP 5433\n"
+
+	code, _, stderr := call(t, records, "suggest -n shop -f shop/cluster.yaml --records -")
+
+	if code != 1 || !strings.Contains(stderr, want) || strings.Contains(stderr, "no longer allowed") {
+		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+	groups := podGroups{"shop/deploy/web": {"shop/web-1", "shop/web-2"}, "shop/deploy/api": {"shop/api-1", "shop/api-2"}}
+	if got := strings.Join(groups.named([]string{"shop/api-1", "shop/db", "shop/web-1", "shop/web-2", "x/y"}), " "); got != "shop/api-1 shop/db shop/deploy/web x/y" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestSuggestionsCanBeApplied: the suggested manifests can be read, and with them applied
+// nothing is left to suggest.
 func TestSuggestionsCanBeApplied(t *testing.T) {
 	t.Chdir("testdata")
 	_, manifests, _ := call(t, "", "suggest -n shop -f shop --records flows.jsonl --enforce")
-	const command = "suggest -n shop -f shop -f - --records flows.jsonl"
+	const command = "suggest -n shop -f shop -f - --records flows.jsonl --diff"
 	code, stdout, stderr := call(t, manifests, command)
 	if code != 0 || stdout != "" || !strings.Contains(stderr, "No policy is needed for that.\n") || !strings.Contains(stderr, "\nNothing changes.\n") {
 		t.Errorf("exit code %d\n%s\n%s\nafter\n%s", code, stdout, stderr, manifests)
@@ -99,7 +123,7 @@ func suggestLive(t *testing.T, agents fakeAgents) (stdout, stderr string, err er
 	o := &options{notes: io.Discard, namespace: "shop", context: "shop", kubeconfig: kubeconfig(t, s.URL), features: compile.AllFeatures()}
 	var out, errs bytes.Buffer
 	cmd := newSuggest(o)
-	o.kinds = kindflags.Add(cmd.Flags(), "%s", true)
+	o.adminPolicies = true
 	cmd.SetContext(t.Context())
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)
@@ -108,8 +132,8 @@ func suggestLive(t *testing.T, agents fakeAgents) (stdout, stderr string, err er
 	return out.String(), errs.String(), err
 }
 
-// TestSuggestAsksTheAgents: those that do not answer are named. Workloads of the live cluster
-// are known by their selectors, also those that have no pods any more.
+// TestSuggestAsksTheAgents: agents that do not answer are named. Workloads of the live
+// cluster are recognised by their selectors even if they have no pods any more.
 func TestSuggestAsksTheAgents(t *testing.T) {
 	t.Chdir("testdata")
 	line := strings.NewReplacer(`"pod":"web-0"`, `"pod":"cart-7d4f9c8b6d-bcdfg"`, `"pod":"db-0"`, `"pod":"db"`).Replace(flowLine)
@@ -134,6 +158,7 @@ func TestSuggestAsksTheAgents(t *testing.T) {
 	if err == nil || err.Error() != "no agent has answered" || stdout != "" {
 		t.Errorf("all are missing: error %v\n%s", err, stdout)
 	}
+
 	stdout, _, err = suggestLive(t, fakeAgents{"n1": prints("n1", agentLine)})
 	if err == nil || !strings.Contains(err.Error(), "This one is not enforced, and has them recorded:\n\n") || stdout != "" {
 		t.Errorf("without flows: error %v\n%s", err, stdout)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 // The marks of cells.
@@ -21,9 +21,9 @@ const (
 	partly  = "~" // before what only some of the pods reach
 )
 
-// printTable writes an overview for people: a table with names for columns if it fits, else one
-// with numbers, or a list if that is shorter. Form is "table", or "wide" or "list" for one of
-// them.
+// printTable writes an overview for people: a table with names as column headings if it
+// fits, else a table with numbers or a list, whichever is shorter. The forms "wide" and
+// "list" force one of them; "table" does not.
 func printTable(w io.Writer, o *reachability.Overview, form string, s style) error {
 	out := bufio.NewWriter(w)
 	t := newTable(o)
@@ -42,7 +42,7 @@ func printTable(w io.Writer, o *reachability.Overview, form string, s style) err
 // short returns the table with numbers if it fits, or the list if that is shorter.
 func (t *table) short(o *reachability.Overview, s style) string {
 	listed := listing(o, t, s)
-	if 3*len(t.columns) > s.width { // three characters for a column at least
+	if 3*len(t.columns) > s.width { // a column takes at least three characters
 		return listed
 	}
 	short := t.numbered()
@@ -68,7 +68,7 @@ type heading struct {
 	label string
 }
 
-// outside is the group of what is in no namespace.
+// outside is the group of sides without a namespace.
 const outside = "addresses"
 
 func newHeading(s *reachability.Side) heading {
@@ -120,7 +120,7 @@ func trafficName(p reachability.Port) string {
 	return strings.TrimSpace(p.Proto.String() + " " + p.String())
 }
 
-// cellOf returns the text of a cell and its colour.
+// cellOf returns the text and the colour of a cell.
 func cellOf(o *reachability.Overview, row, column int) (text, color string) {
 	every, some := o.Every(row, column), o.Some(row, column)
 	one := o.Port != (reachability.Port{})
@@ -139,7 +139,7 @@ func cellOf(o *reachability.Overview, row, column int) (text, color string) {
 	return every.String() + " " + partly + some.String(), yellow
 }
 
-// width is that of the widest line of the table itself.
+// width returns the width of the widest line of the table itself.
 func (t *table) width() int {
 	width := t.edge()
 	for _, w := range t.widths() {
@@ -148,7 +148,7 @@ func (t *table) width() int {
 	return width
 }
 
-// edge is the width of the labels of rows.
+// edge returns the width of the row labels.
 func (t *table) edge() int {
 	width := 0
 	for _, h := range t.rows {
@@ -157,7 +157,8 @@ func (t *table) edge() int {
 	return width
 }
 
-// widths are those of the columns. The last column of a namespace has room for its name.
+// widths returns the widths of the columns. A namespace's last column has room for the
+// namespace's name.
 func (t *table) widths() []int {
 	widths := make([]int, len(t.columns))
 	for j, h := range t.columns {
@@ -186,7 +187,7 @@ func (t *table) render(s style) string {
 		if h.group != "" && (j == 0 || t.columns[j-1].group != h.group) {
 			group = h.group
 		}
-		// A namespace's name runs over all its columns.
+		// A namespace's name spans all its columns.
 		groups = pad(groups, utf8.RuneCountInString(names)) + "  " + group
 		names += "  " + pad(h.label, widths[j])
 	}
@@ -214,8 +215,8 @@ func (t *table) render(s style) string {
 	return out.String()
 }
 
-// numbered returns the table with numbers for the names of columns, which the rows have, too,
-// and with letters for cells, which a legend explains.
+// numbered returns the table with columns numbered like the rows, and with letters for long
+// cells, which a legend explains.
 func (t *table) numbered() *table {
 	short := &table{title: t.title, marks: t.marks}
 	digits := len(strconv.Itoa(len(t.columns)))
@@ -256,7 +257,7 @@ func (t *table) numbered() *table {
 	return short
 }
 
-// letters returns a letter for each longer cell, in the order of the cells.
+// letters assigns a letter to each long text, in the order of the cells.
 func (t *table) letters() map[string]string {
 	letters := map[string]string{}
 	for _, cell := range slices.Concat(t.cells...) {
@@ -277,10 +278,10 @@ func letter(n int) string {
 	return text
 }
 
-// mostPartial is the maximum number of cells of which the differing pods are named.
+// mostPartial is the maximum number of cells for which differing pods are named.
 const mostPartial = 5
 
-// printPartial names pods of cells that some of their pods reach and some do not.
+// printPartial names pods for cells that some of their pods reach and others do not.
 func printPartial(out io.Writer, o *reachability.Overview, s style) {
 	more := 0
 	for row := range o.From {
@@ -288,7 +289,8 @@ func printPartial(out io.Writer, o *reachability.Overview, s style) {
 			if o.Some(row, column).Empty() {
 				continue
 			}
-			if more++; more > mostPartial {
+			more++
+			if more > mostPartial {
 				continue
 			}
 			if more == 1 {
@@ -308,7 +310,7 @@ func printPartial(out io.Writer, o *reachability.Overview, s style) {
 	}
 }
 
-// printMarkdown writes the table for a page or a comment of a pull request.
+// printMarkdown writes the table for a page or a comment on a pull request.
 func printMarkdown(w io.Writer, o *reachability.Overview) error {
 	out := bufio.NewWriter(w)
 	what := "ports"

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/term"
 )
 
-// style is how text is laid out.
+// style is the layout of text.
 type style struct {
-	width   int // of a line, in characters
+	width   int // of a line in characters
 	colored bool
 }
 
-// defaultWidth is that of a table which is not for a terminal.
+// defaultWidth is the width of a table that is not for a terminal.
 const defaultWidth = 120
 
-// terminalWidth returns how wide lines may be: COLUMNS, else the width of the terminal that w
-// is, or that a pager behind w probably uses.
+// terminalWidth returns the maximum width of lines: COLUMNS, or the width of the terminal
+// to which w writes, perhaps through a pager.
 func terminalWidth(w io.Writer) int {
 	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
 		return n
@@ -42,7 +42,7 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// useColor reports whether what is written to w has colours.
+// useColor reports whether output to w is coloured.
 func useColor(when string, w io.Writer) (bool, error) {
 	switch when {
 	case "always":
@@ -63,7 +63,7 @@ const (
 	yellow = "33"
 )
 
-// paint colours text, which must be padded before. Without a code it returns the text.
+// paint colours text, which must already be padded. Without a code it returns text.
 func (s style) paint(code, text string) string {
 	if !s.colored || text == "" || code == "" {
 		return text

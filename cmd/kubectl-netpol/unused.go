@@ -13,11 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 const day = 24 * time.Hour
@@ -77,13 +77,13 @@ func (u *unusedOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	counts, since := newCounts(answers), time.Duration(u.days)*day
-	r := unusedReport{Unused: counts.unused(u.rulesOf(in), since), Notes: counts.notes(since)}
+	counts, minAge := newCounts(answers), time.Duration(u.days)*day
+	r := unusedReport{Unused: counts.unused(u.rulesOf(in), minAge), Notes: counts.notes(minAge)}
 	u.printCaveats(cmd.ErrOrStderr())
 	if err := u.write(cmd, &r); err != nil {
 		return err
 	}
-	if !counts.complete(since) || slices.ContainsFunc(answers, answer.failed) {
+	if !counts.complete(minAge) || slices.ContainsFunc(answers, answer.failed) {
 		return errNo
 	}
 	return nil
@@ -92,25 +92,25 @@ func (u *unusedOptions) run(cmd *cobra.Command) error {
 // unusedReport is the answer.
 type unusedReport struct {
 	Unused []unusedRule `json:"unused"`
-	// Notes say for how long agents have counted and what they have not, a sentence each.
+	// Notes are sentences that say how long agents have counted and what they did not count.
 	Notes []string `json:"notes"`
 }
 
-// ruleName names a rule by its place in the list of its direction.
+// ruleName identifies a rule by its index in the list of its direction.
 type ruleName struct {
 	flows.Policy
 	Direction string `json:"direction"`
 	Rule      int    `json:"rule"`
 }
 
-// unusedRule is a rule and when it decided last, nil for never.
+// unusedRule is a rule with the time of its last decision, nil for never.
 type unusedRule struct {
 	ruleName
 	Last *time.Time `json:"last,omitempty"`
 	age  time.Duration
 }
 
-// rulesOf returns the rules of policies that are enforced and can decide.
+// rulesOf returns the rules of enforced policies that can decide.
 func (u *unusedOptions) rulesOf(in clusterstate.Input) []ruleName {
 	namespaces := map[string]metav1.Object{}
 	for _, ns := range in.Namespaces {
@@ -140,9 +140,9 @@ func (u *unusedOptions) rulesOf(in clusterstate.Input) []ruleName {
 
 // counts are what agents have counted.
 type counts struct {
-	agents []flows.Record
-	last   map[ruleName]aged
-	others []flows.Record // of rules that are not counted apart
+	agents     []flows.Record
+	last       map[ruleName]aged
+	otherRules []flows.Record // rules that are not counted separately
 }
 
 func newCounts(answers []answer) *counts {
@@ -161,7 +161,7 @@ func newCounts(answers []answer) *counts {
 
 func (c *counts) add(r aged) {
 	if r.Policy.Kind == flows.OtherRules {
-		c.others = append(c.others, *r.Record)
+		c.otherRules = append(c.otherRules, *r.Record)
 	}
 	if r.Rule == nil {
 		return
@@ -172,33 +172,33 @@ func (c *counts) add(r aged) {
 	}
 }
 
-// unused returns those of rules that decided nothing for a time, 0 for never.
-func (c *counts) unused(rules []ruleName, since time.Duration) []unusedRule {
+// unused returns the rules that decided nothing for the given time, 0 for never.
+func (c *counts) unused(rules []ruleName, minAge time.Duration) []unusedRule {
 	unused := []unusedRule{}
 	for _, name := range rules {
 		switch last, ok := c.last[name]; {
 		case !ok:
 			unused = append(unused, unusedRule{ruleName: name})
-		case since > 0 && last.age >= since:
+		case minAge > 0 && last.age >= minAge:
 			unused = append(unused, unusedRule{ruleName: name, Last: last.Last, age: last.age})
 		}
 	}
 	return unused
 }
 
-// complete reports whether all agents count rules, and have done so for as long as since.
-func (c *counts) complete(since time.Duration) bool {
-	return !slices.ContainsFunc(c.agents, func(a flows.Record) bool { return a.AuditOnly || counting(&a) < since })
+// complete reports whether all agents count rules and have counted for that time.
+func (c *counts) complete(minAge time.Duration) bool {
+	return !slices.ContainsFunc(c.agents, func(a flows.Record) bool { return a.AuditOnly || counting(&a) < minAge })
 }
 
-// notes say for how long agents have counted, and what they have not.
-func (c *counts) notes(since time.Duration) (notes []string) {
+// notes say how long agents have counted and what they did not count.
+func (c *counts) notes(minAge time.Duration) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	latest := slices.MinFunc(c.agents, func(a, b flows.Record) int { return cmp.Compare(counting(&a), counting(&b)) })
 	note("Agents that answered: %d; the one of node %s was started last, %s ago", len(c.agents), latest.Node, duration.HumanDuration(counting(&latest)))
 	for i := range c.agents {
 		a := &c.agents[i]
-		if counting(a) < since {
+		if counting(a) < minAge {
 			note("Node %s: its agent has counted for %s only", a.Node, duration.HumanDuration(counting(a)))
 		}
 		if a.AuditOnly {
@@ -208,16 +208,16 @@ func (c *counts) notes(since time.Duration) (notes []string) {
 			note("Node %s: %d decisions count for no rule, because they came too fast", a.Node, a.Lost)
 		}
 	}
-	for i := range c.others {
-		note("Node %s: %d decisions count for no rule of their own, because too many rules decided", c.others[i].Node, c.others[i].Count)
+	for i := range c.otherRules {
+		note("Node %s: %d decisions count for no rule of their own, because too many rules decided", c.otherRules[i].Node, c.otherRules[i].Count)
 	}
 	return notes
 }
 
-// counting is how long an agent has counted, by its own clock.
+// counting returns how long an agent has counted, by its own clock.
 func counting(agent *flows.Record) time.Duration {
 	if agent.Started == nil {
-		return 0 // it does not say
+		return 0 // the agent does not say
 	}
 	return max(0, agent.Time.Sub(*agent.Started))
 }

@@ -31,14 +31,14 @@ kind: NetworkPolicy
 metadata:
   name: tried
   namespace: shop
-  annotations: {kube-network-policies.sigs.k8s.io/enforcement: audit}
+  annotations: {kube-network-policies.x-k8s.io/enforcement: audit}
 spec: {podSelector: {}, ingress: [{ports: [{port: 1}]}]}
 ---
 apiVersion: v1
 kind: Namespace
 metadata:
   name: trial
-  annotations: {kube-network-policies.sigs.k8s.io/enforcement: audit}
+  annotations: {kube-network-policies.x-k8s.io/enforcement: audit}
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -56,13 +56,13 @@ spec:
   - {action: Deny, from: [{namespaces: {}}]}
 `
 
-// since is the line of an agent that was started at a time of 2 January, which is asked at
+// startedAt returns the line of an agent that started at a time on 2 January. It is asked at
 // noon.
-func since(clock string) string {
+func startedAt(clock string) string {
 	return `{"type":"agent","node":"NODE","time":"2026-01-02T12:00:00Z","started":"` + clock + `","cursor":"1-2","flows":2,"maxFlows":4096,"evicted":0,"lost":0,"withheld":0}`
 }
 
-// decided is the line of a rule, "none" for none.
+// decided returns the line of a rule, "none" for no rule.
 func decided(kind, namespace, name, direction, rule, last string) string {
 	if rule != "none" {
 		rule = `"rule":` + rule + `,`
@@ -92,37 +92,37 @@ func TestUnused(t *testing.T) {
 		notes  []string
 		err    error
 	}{
-		{"never, by no agent", fakeAgents{"a": prints("a", since(monthAgo), ingress), "b": prints("b", since(dayAgo), isolated)}, unusedOptions{output: "text"}, `
+		{"never, by no agent", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress), "b": prints("b", startedAt(dayAgo), isolated)}, unusedOptions{output: "text"}, `
 POLICY                    DIRECTION  RULE  LAST DECIDED
 AdminNetworkPolicy guard  ingress    1     never
 NetworkPolicy shop/db     ingress    1     never
 NetworkPolicy shop/db     egress     0     never
 `, []string{"Agents that answered: 2; the one of node b was started last, 27h ago.\n"}, nil},
-		{"some days ago", fakeAgents{"a": prints("a", since(monthAgo), ingress, admin)}, unusedOptions{output: "text", days: 3}, `
+		{"some days ago", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress, admin)}, unusedOptions{output: "text", days: 3}, `
 POLICY                 DIRECTION  RULE  LAST DECIDED
 NetworkPolicy shop/db  ingress    0     3d ago
 NetworkPolicy shop/db  ingress    1     never
 NetworkPolicy shop/db  egress     0     never
 `, nil, nil},
-		{"on another node later", fakeAgents{"a": prints("a", since(monthAgo), ingress, admin), "b": prints("b", since(monthAgo), later)}, unusedOptions{output: "text", days: 3}, `
+		{"on another node later", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress, admin), "b": prints("b", startedAt(monthAgo), later)}, unusedOptions{output: "text", days: 3}, `
 POLICY                 DIRECTION  RULE  LAST DECIDED
 NetworkPolicy shop/db  ingress    1     never
 NetworkPolicy shop/db  egress     0     never
 `, nil, nil},
-		{"of a namespace", fakeAgents{"a": prints("a", since(monthAgo), ingress)}, unusedOptions{output: "text", agentOptions: agentOptions{options: &options{namespace: "trial"}}}, `
+		{"of a namespace", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress)}, unusedOptions{output: "text", agentOptions: agentOptions{options: &options{namespace: "trial"}}}, `
 No unused rules
 `, nil, nil},
-		{"an agent that has counted for less", fakeAgents{"a": prints("a", since(monthAgo), ingress), "b": prints("b", since(dayAgo), admin)}, unusedOptions{output: "text", days: 30}, `
+		{"an agent that has counted for less", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress), "b": prints("b", startedAt(dayAgo), admin)}, unusedOptions{output: "text", days: 30}, `
 POLICY                 DIRECTION  RULE  LAST DECIDED
 NetworkPolicy shop/db  ingress    1     never
 NetworkPolicy shop/db  egress     0     never
 `, []string{"Node b: its agent has counted for 27h only.\n"}, errNo},
-		{"an agent that does not answer", fakeAgents{"a": prints("a", since(monthAgo), ingress, admin), "b": nil}, unusedOptions{output: "text"}, `
+		{"an agent that does not answer", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress, admin), "b": nil}, unusedOptions{output: "text"}, `
 POLICY                 DIRECTION  RULE  LAST DECIDED
 NetworkPolicy shop/db  ingress    1     never
 NetworkPolicy shop/db  egress     0     never
 `, []string{"No answer of node b: kube-system/agent-b: the pod is Pending\n"}, errNo},
-		{"an agent that audits", fakeAgents{"a": prints("a", strings.Replace(since(monthAgo), `"flows"`, `"auditOnly":true,"flows"`, 1), ingress, admin)}, unusedOptions{output: "text"}, `
+		{"an agent that audits", fakeAgents{"a": prints("a", strings.Replace(startedAt(monthAgo), `"flows"`, `"auditOnly":true,"flows"`, 1), ingress, admin)}, unusedOptions{output: "text"}, `
 POLICY                 DIRECTION  RULE  LAST DECIDED
 NetworkPolicy shop/db  ingress    1     never
 NetworkPolicy shop/db  egress     0     never
@@ -132,12 +132,12 @@ POLICY                 DIRECTION  RULE  LAST DECIDED
 NetworkPolicy shop/db  ingress    1     never
 NetworkPolicy shop/db  egress     0     never
 `, []string{"Node a: its agent has counted for 0s only.\n"}, errNo},
-		{"decisions that count for no rule", fakeAgents{"a": prints("a", strings.Replace(since(monthAgo), `"lost":0`, `"lost":5`, 1), ingress, admin, other)}, unusedOptions{output: "text"}, `
+		{"decisions that count for no rule", fakeAgents{"a": prints("a", strings.Replace(startedAt(monthAgo), `"lost":0`, `"lost":5`, 1), ingress, admin, other)}, unusedOptions{output: "text"}, `
 POLICY                 DIRECTION  RULE  LAST DECIDED
 NetworkPolicy shop/db  ingress    1     never
 NetworkPolicy shop/db  egress     0     never
 `, []string{"Node a: 5 decisions count for no rule, because they came too fast.\n", "Node a: 3 decisions count for no rule of their own, because too many rules decided.\n"}, nil},
-		{"json", fakeAgents{"a": prints("a", since(monthAgo), ingress, admin)}, unusedOptions{output: "json", days: 3}, `
+		{"json", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress, admin)}, unusedOptions{output: "json", days: 3}, `
 {
   "unused": [
     {
@@ -196,7 +196,7 @@ func TestUnusedFlags(t *testing.T) {
 	}
 }
 
-// unusedOf runs the command with these agents and the policies of a file.
+// unusedOf runs the command with these agents and the policies in a file.
 func unusedOf(t *testing.T, file string, agents fakeAgents, u unusedOptions) (stdout, stderr string, err error) {
 	t.Helper()
 	o := &options{}

@@ -14,8 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterfiles"
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 type viewOptions struct {
@@ -32,10 +33,11 @@ func newView(o *options) *cobra.Command {
 	v := &viewOptions{agentOptions: agentOptions{options: o}}
 	cmd := &cobra.Command{
 		Use:   "view [-o html]",
-		Short: "Show a page with the matrix, the graph and the reasons",
-		Long: `Serve a page to look at: which workloads reach which, as a matrix and as a graph, and
-for each pair the reasons. Rows and columns are workloads, pods or namespaces, all or
-those of namespaces and labels.
+		Short: "Show a page with a summary, the matrix, the graph and the reasons",
+		Long: `Serve a page to look at: what is open to the world and what no policy limits, the
+findings of check, which workloads reach which, as a matrix and as a graph, and for each
+pair the reasons. Rows and columns are those of the command matrix: workloads, or
+namespaces if there are more than 40, or pods, all or those of namespaces and labels.
 
 With --apply there are three states to choose from: the policies before, those after
 the manifests are applied as "kubectl apply" would, and what changes.
@@ -51,9 +53,9 @@ seconds: those of a live cluster, with the rights of the command flows, or those
 --records.
 
 With -o html one file is printed that needs nothing else, to keep or to attach to a
-ticket: the matrix of -n, -l, --by and --port, the graph, and the reasons of each pair.
-It is that of the policies after --apply. The flows of --records are in it; agents are
-not asked.
+ticket: the matrix of -n, -l, --by and --port, the graph, and the reasons of each pair,
+unless there are more than 2,500. With --apply, it marks what changes. The flows of
+--records are in it; agents are not asked.
 
 The exit code is 0, or 2 when there is no answer.`,
 		Example: `  kubectl-netpol view
@@ -64,7 +66,7 @@ The exit code is 0, or 2 when there is no answer.`,
 	}
 	v.traffic.addFlags(cmd.Flags())
 	cmd.Flags().Lookup("port").Usage = "the only port to show at first: a number, or a name that is looked up on each destination pod; empty shows all ports"
-	cmd.Flags().StringVar(&v.by, "by", "workload", "what rows and columns are at first: pod, workload or namespace")
+	cmd.Flags().StringVar(&v.by, "by", "", "what rows and columns are at first: pod, workload or namespace; empty takes workloads, or namespaces if there are more than 40")
 	cmd.Flags().StringVarP(&v.selector, "selector", "l", "", "show only pods with these labels at first, as in kubectl get -l")
 	cmd.Flags().StringVar(&v.apply, "apply", "", "manifests to compare with: a file, a directory or a kustomization, as for -f; empty compares with nothing")
 	cmd.Flags().StringVarP(&v.output, "output", "o", "page", "page (serve it) or html (print one file)")
@@ -89,7 +91,7 @@ func (v *viewOptions) run(cmd *cobra.Command) error {
 	}
 	q := pageQuery{
 		By: v.by, FromNamespace: v.namespace, ToNamespace: v.namespace, Selector: v.selector,
-		Port: v.traffic.port, Protocol: v.traffic.protocol, State: p.states[len(p.states)-1].name,
+		Port: v.traffic.port, Protocol: v.traffic.protocol, State: p.stateNames()[len(p.stateNames())-1],
 	}
 	if len(v.records) > 0 {
 		if _, _, err := p.flows.latest(); err != nil {
@@ -105,7 +107,7 @@ func (v *viewOptions) run(cmd *cobra.Command) error {
 	return serveView(cmd, p, q)
 }
 
-// whyNoAgents says because of which flag agents are not asked, empty if they are.
+// whyNoAgents names the flag because of which agents are not asked, or returns "".
 func (v *viewOptions) whyNoAgents() string {
 	switch {
 	case len(v.records) > 0:
@@ -118,13 +120,13 @@ func (v *viewOptions) whyNoAgents() string {
 	return ""
 }
 
-// pages reads what is shown.
+// pages reads everything that the pages show.
 func (v *viewOptions) pages(cmd *cobra.Command) (*pages, error) {
 	family, err := parseFamily(v.traffic.family)
 	if err != nil {
 		return nil, err
 	}
-	var changes *clusterstate.Input
+	var changes *clusterfiles.Objects
 	if v.apply != "" {
 		if changes, err = v.readChanges(cmd); err != nil {
 			return nil, err
@@ -135,21 +137,44 @@ func (v *viewOptions) pages(cmd *cobra.Command) (*pages, error) {
 		return nil, err
 	}
 	p := &pages{
-		options: v.options, family: family, read: time.Now(), flows: v.flowReader(cmd.Context()),
-		states: []state{newState(stateNow, in)},
+		options: v.options, family: family, read: time.Now(), applied: v.apply, flows: v.flowReader(cmd.Context()),
 	}
-	if changes != nil {
-		after, _ := applied(in, *changes)
-		p.states[0].name = stateBefore
-		p.states = append(p.states, newState(stateAfter, after))
+	if changes == nil {
+		p.states = []state{newState(stateNow, in, reachability.WithNewPods(in), family)}
+	} else {
+		before, after := reachability.WithAddresses(in, applied(in, v.input(changes), changes.Unaddressed))
+		newBefore, newAfter := reachability.WithNewPodsOfBoth(before, after)
+		p.states = []state{newState(stateBefore, before, newBefore, family), newState(stateAfter, after, newAfter, family)}
 	}
-	v.findings = v.findingsOf(p.states[len(p.states)-1].cluster)
+	last := &p.states[len(p.states)-1]
+	v.findings = v.findingsOf(last.cluster)
+	p.checked = v.checkState(last)
 	v.printCaveats(cmd.ErrOrStderr())
 	return p, nil
 }
 
+// checkState returns the findings of check about a state. Comments and fields are those of the
+// files that were read before manifests were applied.
+func (v *viewOptions) checkState(s *state) []finding {
+	r := newReport(lint.Input{
+		Features:    v.features,
+		Namespaces:  s.in.Namespaces,
+		Pods:        s.in.Pods,
+		Nodes:       s.in.Nodes,
+		Services:    v.services.list,
+		Behind:      v.services.texts(),
+		Policies:    s.in.Policies,
+		Partial:     len(v.files) > 0 || len(v.limits) > 0,
+		Controllers: v.objects != nil && v.objects.CustomResources,
+	}, v.objects, offByDefault())
+	if v.namespace != "" {
+		r.keep(v.namespace)
+	}
+	return r.Findings
+}
+
 // readChanges reads the manifests of --apply.
-func (v *viewOptions) readChanges(cmd *cobra.Command) (*clusterstate.Input, error) {
+func (v *viewOptions) readChanges(cmd *cobra.Command) (*clusterfiles.Objects, error) {
 	if v.apply == "-" && slices.Contains(v.files, "-") {
 		return nil, errors.New("--apply=-: the standard input is that of --filename already")
 	}
@@ -157,12 +182,11 @@ func (v *viewOptions) readChanges(cmd *cobra.Command) (*clusterstate.Input, erro
 	if err != nil {
 		return nil, fmt.Errorf("--apply=%s: %w", v.apply, err)
 	}
-	if len(objects.Policies) == 0 {
-		return nil, fmt.Errorf("--apply=%s: no policy to apply", v.apply)
+	if len(objects.Policies)+len(objects.Pods) == 0 {
+		return nil, fmt.Errorf("--apply=%s: no policy or workload to apply", v.apply)
 	}
 	v.upcoming = objects.Policies
-	in := v.input(objects)
-	return &in, nil
+	return objects, nil
 }
 
 // serveView serves the pages until the command is interrupted.
@@ -188,9 +212,9 @@ func serveView(cmd *cobra.Command, p *pages, first pageQuery) error {
 	return nil
 }
 
-// guard passes requests to next that have the token as the first part of their path, and
-// are for this server by its address: another site that a browser shows knows neither, also
-// if its name resolves to this machine.
+// guard passes requests to next if their path begins with the token and their host is the
+// server's address. Another site in the user's browser knows neither, even if its name
+// resolves to this machine (DNS rebinding).
 func guard(addr, token string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")

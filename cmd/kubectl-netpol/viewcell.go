@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"html/template"
 
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 // cellPage is the data of the template "cell".
@@ -17,10 +17,10 @@ type cellPage struct {
 	Port, Protocol string
 	Protocols      []string
 	Problem        string
-	Explanations   []pageExplanation // of each state that is shown
+	Explanations   []pageExplanation // for each shown state
 }
 
-// field is a part of the query that the form of the page keeps.
+// field is a part of the query that the page's form keeps.
 type field struct{ Name, Value string }
 
 // cellPage explains the connections from one side to another.
@@ -59,6 +59,10 @@ func (p *pages) explain(page *cellPage, q pageQuery, from, to string) error {
 	}
 	for _, s := range states {
 		o, err := p.pair(q, s, from, to, port)
+		if err != nil && s == before { // a side is new
+			page.Explanations = append(page.Explanations, pageExplanation{Title: s.name, Texts: []string{err.Error()}})
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -67,18 +71,18 @@ func (p *pages) explain(page *cellPage, q pageQuery, from, to string) error {
 			e.Title = s.name
 		}
 		page.Explanations = append(page.Explanations, e)
-		page.Answer = newPageCell(o, 0, 0, "", "").Meaning
+		page.Answer = newPageCell(o, 0, 0, cellChange{}, "").Meaning
 	}
 	return nil
 }
 
-// pair evaluates two sides alone.
+// pair evaluates only two sides.
 func (p *pages) pair(q pageQuery, s *state, from, to string, port reachability.Port) (*reachability.Overview, error) {
-	of, err := q.grouping()
+	q.Selector = ""
+	sides, err := p.sides(s, q, "")
 	if err != nil {
 		return nil, err
 	}
-	sides := s.cluster.Sides(s.cluster.Pods(p.family), of)
 	places := placesOf(sides)
 	pair := [2][]reachability.Side{}
 	for i, name := range []string{from, to} {

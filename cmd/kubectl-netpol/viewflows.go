@@ -6,17 +6,17 @@ import (
 	"sync"
 	"time"
 
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/printable"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 const (
-	// flowsShown is the value of pageQuery.Flows that shows them.
+	// flowsShown is the value of pageQuery.Flows that shows flows.
 	flowsShown = "shown"
-	// flowsEvery is the least time between two readings, however many pages are open.
+	// flowsEvery is the minimum time between two readings, however many pages are open.
 	flowsEvery = 2 * time.Second
-	// maxFlowRows is how many flows a page lists.
+	// maxFlowRows limits the flows on a page.
 	maxFlowRows = 500
 )
 
@@ -25,7 +25,7 @@ type flowReader struct {
 	read func() ([]answer, error)
 
 	mu      sync.Mutex
-	at      time.Time // of the latest reading
+	readAt  time.Time // of the latest reading
 	answers []answer
 	err     error
 }
@@ -47,31 +47,31 @@ func (v *viewOptions) flowReader(ctx context.Context) *flowReader {
 	}}
 }
 
-// latest returns records that are not older than flowsEvery, and when they were read.
+// latest returns records that are at most flowsEvery old, and when they were read.
 func (f *flowReader) latest() ([]answer, time.Time, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.at.IsZero() || time.Since(f.at) >= flowsEvery {
+	if f.readAt.IsZero() || time.Since(f.readAt) >= flowsEvery {
 		f.answers, f.err = f.read()
-		f.at = time.Now()
+		f.readAt = time.Now()
 	}
-	return f.answers, f.at, f.err
+	return f.answers, f.readAt, f.err
 }
 
 // pageFlows is the data of the template "flows".
 type pageFlows struct {
-	Live    bool // they are read again
+	Live    bool // the page reloads them
 	Read    string
 	Notes   []string // what is missing
 	Heading []string
 	Rows    [][]string
-	More    int // flows that are not in Rows
+	More    int // number of flows that are not in Rows
 }
 
-// cellFlows is what agents decided between the sides of a cell, in packets.
+// cellFlows counts the packets that agents decided between the sides of a cell.
 type cellFlows struct{ Allowed, Denied, WouldDeny uint64 }
 
-// Mark is what a cell shows of it, with a class each.
+// Mark returns what a cell shows of it, each part with a CSS class.
 func (c cellFlows) Mark() (marks []cellMark) {
 	for _, m := range []cellMark{{"allowed", "▸", c.Allowed}, {"denied", "✗", c.Denied}, {"would", "?", c.WouldDeny}} {
 		if m.Count > 0 {
@@ -87,11 +87,10 @@ type cellMark struct {
 	Count       uint64
 }
 
-// flowsOf returns the flows between the namespaces that a query asks for, and those of each
-// cell.
+// flowsOf returns the flows between the namespaces of a query, and the counts of each cell.
 func (p *pages) flowsOf(q pageQuery, o *reachability.Overview) (*pageFlows, map[[2]int]cellFlows) {
-	answers, at, err := p.flows.latest()
-	page := &pageFlows{Read: at.Format(time.TimeOnly)}
+	answers, readAt, err := p.flows.latest()
+	page := &pageFlows{Read: readAt.Format(time.TimeOnly)}
 	if err != nil {
 		page.Notes = append(page.Notes, "No flows: "+err.Error()+".")
 	}
@@ -117,14 +116,14 @@ func within(e *flows.End, namespace string) bool {
 	return namespace == "" || e.Namespace == namespace
 }
 
-// flowsOfCells adds up flows by the places of their sides.
+// flowsOfCells adds up flows by the indexes of their sides.
 func flowsOfCells(found []aged, o *reachability.Overview) map[[2]int]cellFlows {
 	rows, columns := placesOfPods(o.From), placesOfPods(o.To)
 	cells := map[[2]int]cellFlows{}
 	for _, f := range found {
-		row, ok := rows[f.Source.Namespace+"/"+f.Source.Pod]
-		column, also := columns[f.Destination.Namespace+"/"+f.Destination.Pod]
-		if !ok || !also {
+		row, inRows := rows[f.Source.Namespace+"/"+f.Source.Pod]
+		column, inColumns := columns[f.Destination.Namespace+"/"+f.Destination.Pod]
+		if !inRows || !inColumns {
 			continue
 		}
 		c := cells[[2]int{row, column}]
@@ -141,7 +140,7 @@ func flowsOfCells(found []aged, o *reachability.Overview) map[[2]int]cellFlows {
 	return cells
 }
 
-// placesOfPods returns the places of sides by the names of their pods.
+// placesOfPods returns the index of each pod's side.
 func placesOfPods(sides []reachability.Side) map[string]int {
 	places := map[string]int{}
 	for i := range sides {
@@ -152,7 +151,7 @@ func placesOfPods(sides []reachability.Side) map[string]int {
 	return places
 }
 
-// addFlows has the cell show flows.
+// addFlows adds flows to what the cell shows.
 func (c *pageCell) addFlows(f cellFlows) {
 	c.Flows = f
 	for _, part := range []struct {

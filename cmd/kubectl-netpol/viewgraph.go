@@ -1,86 +1,100 @@
 package main
 
 import (
-	"fmt"
 	"html/template"
-	"math"
 
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
-// pageGraph is a drawing of who connects to whom: nodes on a circle, and an arrow for each
-// cell in which something is reached.
+// pageGraph is what the page's script draws: workloads, and an arrow for each cell in which
+// something is reached, or was before. A page without nodes has no graph.
 type pageGraph struct {
-	Height int
-	Nodes  []graphNode
-	Edges  []graphEdge
+	Nodes  []graphNode  `json:"nodes"`
+	Labels []graphLabel `json:"labels"`
+	// Edges are indexes of nodes and of a label.
+	Edges [][3]int `json:"edges"`
+	// Cell is the begin of the links to cells: "#cell-", which ROW-COLUMN follows, or a query.
+	// It is empty if there are no reasons.
+	Cell template.URL `json:"cell"`
 }
 
+// graphNode is a row and column of the page, or -1.
 type graphNode struct {
-	Name, Meaning string
-	X, Y, R       int
-	TextX, TextY  int
-	Anchor        string // of the text
+	Name   string `json:"name"`
+	Group  string `json:"group"`
+	Label  string `json:"label"`
+	Row    int    `json:"row"`
+	Column int    `json:"column"`
 }
 
-type graphEdge struct {
-	From, To, Meaning, Path string
-	Link                    template.URL
+// graphLabel is what arrows say: ports, and those that they have gained and lost.
+type graphLabel struct {
+	Text   string `json:"text"`
+	Some   bool   `json:"some,omitempty"` // between some of the pods only
+	Gained string `json:"gained,omitempty"`
+	Lost   string `json:"lost,omitempty"`
 }
 
-const (
-	graphWidth = 1000
-	// labelWidth is left for names on both sides of the circle.
-	labelWidth = 230
-	nodeRadius = 6
-	// bend is how far arrows are drawn to the centre, and apart how far those in opposite
-	// directions are from each other, as parts of the way to it and of their lengths.
-	bend, apart = 0.5, 0.06
-)
+// comparison is what is reached, and how that changed.
+type comparison struct {
+	*reachability.Overview
+	change func(row, column int) cellChange
+}
 
-// newPageGraph returns no nodes where there would be too many.
-func newPageGraph(o *reachability.Overview, link func(row, column int) template.URL) pageGraph {
-	sides, at := nodes(o)
-	if len(sides) > maxNodes {
-		return pageGraph{}
-	}
-	radius := float64(graphWidth)/2 - labelWidth
-	height := int(2*radius) + 60
-	g := pageGraph{Height: height}
-	place := func(i int) (x, y, cos float64) {
-		sin, cos := math.Sincos(2 * math.Pi * (float64(i) + 0.5) / float64(len(sides)))
-		return graphWidth/2 + radius*cos, float64(height)/2 + radius*sin, cos
-	}
-	out, in := make([]int, len(sides)), make([]int, len(sides))
-	for e := range edges(o) {
-		from, to := at[e.from.String()], at[e.to.String()]
-		out[from]++
-		in[to]++
-		if from == to {
-			continue // an arrow to itself says little
+// newPageGraph returns the graph of what is in the cluster or outside of it.
+func newPageGraph(c comparison, cell template.URL) pageGraph {
+	sides, index := nodes(c.Overview)
+	rows, columns := placesOf(c.From), placesOf(c.To)
+	g := pageGraph{Cell: cell, Labels: []graphLabel{}, Edges: [][3]int{}}
+	at := make([]int, len(sides)) // index in Nodes, or -1
+	for i, side := range sides {
+		at[i] = -1
+		if isNewOrOutside(*side) && !side.Outside {
+			continue
 		}
-		x1, y1, _ := place(from)
-		x2, y2, _ := place(to)
-		cx, cy := (x1+x2)/2, (y1+y2)/2
-		cx, cy = cx+(graphWidth/2-cx)*bend+(y2-y1)*apart, cy+(float64(height)/2-cy)*bend-(x2-x1)*apart
-		ahead := math.Hypot(x2-cx, y2-cy)
-		x2, y2 = x2-(x2-cx)/ahead*(nodeRadius+2), y2-(y2-cy)/ahead*(nodeRadius+2)
-		g.Edges = append(g.Edges, graphEdge{
-			From: e.from.String(), To: e.to.String(), Meaning: newPageCell(o, e.row, e.column, "", "").Meaning,
-			Path: fmt.Sprintf("M%.0f %.0fQ%.0f %.0f %.0f %.0f", x1, y1, cx, cy, x2, y2),
-			Link: link(e.row, e.column),
-		})
+		at[i] = len(g.Nodes)
+		h := newPageHeading(side)
+		node := graphNode{Name: h.Name, Group: h.Group, Label: h.Label, Row: -1, Column: -1}
+		if row, ok := rows[h.Name]; ok {
+			node.Row = row
+		}
+		if column, ok := columns[h.Name]; ok {
+			node.Column = column
+		}
+		g.Nodes = append(g.Nodes, node)
 	}
-	for i, s := range sides {
-		x, y, cos := place(i)
-		n := graphNode{
-			Name: s.String(), Meaning: fmt.Sprintf("%s connects to %d and is reached by %d", s, out[i], in[i]),
-			X: int(x), Y: int(y), R: nodeRadius, TextX: int(x) + 12, TextY: int(y), Anchor: "start",
+	labels := map[graphLabel]int{}
+	for row := range c.From {
+		for column := range c.To {
+			from, to := at[index[c.From[row].String()]], at[index[c.To[column].String()]]
+			if from < 0 || to < 0 || from == to {
+				continue
+			}
+			label, any := c.label(row, column)
+			if !any {
+				continue
+			}
+			if _, known := labels[label]; !known {
+				labels[label] = len(g.Labels)
+				g.Labels = append(g.Labels, label)
+			}
+			g.Edges = append(g.Edges, [3]int{from, to, labels[label]})
 		}
-		if cos < 0 {
-			n.TextX, n.Anchor = int(x)-12, "end"
-		}
-		g.Nodes = append(g.Nodes, n)
 	}
 	return g
+}
+
+// label returns what an arrow says, and whether there is any.
+func (c comparison) label(row, column int) (graphLabel, bool) {
+	change := c.change(row, column)
+	l := graphLabel{
+		Some:   !c.Some(row, column).Empty(),
+		Gained: change.gained.text(c.Port),
+		Lost:   change.lost.text(c.Port),
+	}
+	reaches := reachesAny(c.Overview, row, column)
+	if reaches {
+		l.Text = edgeLabel(c.Overview, edge{row: row, column: column})
+	}
+	return l, reaches || l.Lost != ""
 }

@@ -6,18 +6,19 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
-// matrixPage is the data of the template of that name.
+// matrixPage is the data of the template "matrix".
 type matrixPage struct {
 	Title, Source string
 	Notes         []string
+	Summary       *pageSummary
 	Static        bool // one file without a server
 	Form          pageForm
 	Problem       string // why there is no matrix
 
-	Compared     string // with what, empty for nothing
+	Compared     string // what it is compared with, or ""
 	Flows        *pageFlows
 	ColumnGroups []columnGroup
 	Columns      []pageHeading
@@ -26,11 +27,11 @@ type matrixPage struct {
 	Explanations []pageExplanation
 }
 
-// pageForm is what a page shows, and what there is to choose from.
+// pageForm is what a page shows, and the choices that it offers.
 type pageForm struct {
 	pageQuery
 	Groupings, Namespaces, Protocols, States []string
-	// Audits and Records say that there are audited policies, and flows, to choose.
+	// Audits and Records offer audited policies and flows.
 	Audits, Records bool
 }
 
@@ -40,20 +41,21 @@ type columnGroup struct {
 }
 
 type pageHeading struct {
-	Name         string // whole
-	Group, Label string // its parts
+	Name         string // in full
+	Group, Label string // parts of Name
 }
 
 type pageRow struct {
 	pageHeading
-	Span  int // rows of the group, in its first one
+	Span  int // number of the group's rows, set in its first one
 	Cells []pageCell
 }
 
 type pageCell struct {
-	Class, Text, Meaning, Change string
-	Link                         template.URL
-	Flows                        cellFlows
+	Class, Text, Meaning string
+	Gained, Lost         string // ports, with "~" those of some of the pods
+	Link                 template.URL
+	Flows                cellFlows
 }
 
 type pageExplanation struct {
@@ -62,15 +64,18 @@ type pageExplanation struct {
 }
 
 func (p *pages) matrixPage(q pageQuery, static bool) *matrixPage {
-	page := &matrixPage{
-		Title: "Network policies: who reaches whom", Source: p.source(), Notes: p.notes(), Static: static,
-		Form: pageForm{q, []string{"workload", "pod", "namespace"}, p.namespaces(), protocols, nil, p.audits(), p.flows != nil},
+	page := &matrixPage{Title: "Network policies: who reaches whom", Source: p.source(), Notes: p.notes(), Static: static}
+	shown, before, err := p.stateOf(q)
+	if err == nil {
+		q = p.settle(shown, q)
+		err = p.fill(page, q, shown, before)
 	}
+	if err != nil {
+		page.Problem = err.Error()
+	}
+	page.Form = pageForm{q, []string{"workload", "pod", "namespace"}, p.namespaces(), protocols, nil, p.audits(), p.flows != nil}
 	if len(p.states) > 1 {
 		page.Form.States = p.stateNames()
-	}
-	if err := p.fill(page, q); err != nil {
-		page.Problem = err.Error()
 	}
 	return page
 }
@@ -86,75 +91,117 @@ func (p *pages) namespaces() []string {
 }
 
 // fill evaluates what the page shows.
-func (p *pages) fill(page *matrixPage, q pageQuery) error {
-	shown, before, err := p.stateOf(q)
-	if err != nil {
-		return err
-	}
-	most := maxShown
-	if page.Static {
-		most = maxExplained
-	}
-	o, err := p.overview(q, shown, most)
-	if err != nil {
-		return err
-	}
-	compared := func(int, int) string { return "" }
+func (p *pages) fill(page *matrixPage, q pageQuery, shown, before *state) error {
 	if before != nil {
 		page.Compared = "before"
 		if q.State != stateChanges {
 			page.Compared = "as they are"
 		}
-		was, err := p.overview(q, before, most)
-		if err != nil {
-			return err
-		}
-		compared = changesOf(was, o)
 	}
-	for i := range o.To {
-		page.addColumn(newPageHeading(&o.To[i]))
+	o, err := p.compare(q, shown, before)
+	if err != nil {
+		return err
 	}
-	var seen map[[2]int]cellFlows
-	if q.Flows == flowsShown && p.flows != nil {
-		page.Flows, seen = p.flowsOf(q, o)
-		page.Flows.Live = !page.Static
+	explained := page.Static && len(o.From)*len(o.To) <= maxExplained
+	p.fillMatrix(page, q, o, explained)
+	if err := p.fillGraph(page, q, o, shown, before, explained); err != nil {
+		return err
 	}
-	for row := range o.From {
-		r := pageRow{pageHeading: newPageHeading(&o.From[row])}
+	if page.Summary, err = p.summary(q, shown, p.linker(page.Static, explained, q, o.Overview)); err != nil {
+		return err
+	}
+	if page.Static && !explained {
+		page.Notes = append(page.Notes, "The file has no reasons, because there are too many cells: take a namespace with -n, or see explain.")
+	}
+	for row := 0; explained && row < len(o.From); row++ {
 		for column := range o.To {
-			cell := newPageCell(o, row, column, compared(row, column), page.Compared)
-			cell.addFlows(seen[[2]int{row, column}])
-			cell.Link = p.link(page.Static, q, o, row, column)
-			r.Cells = append(r.Cells, cell)
-		}
-		page.addRow(r)
-	}
-	page.Graph = newPageGraph(o, func(row, column int) template.URL { return p.link(page.Static, q, o, row, column) })
-	if page.Static {
-		for row := range o.From {
-			for column := range o.To {
-				page.Explanations = append(page.Explanations, pageExplanation{
-					ID:    cellID(row, column),
-					Title: cellTitle(&o.From[row], &o.To[column]),
-					Texts: p.explainCell(shown, o, row, column),
-				})
-			}
+			page.Explanations = append(page.Explanations, pageExplanation{
+				ID:    cellID(row, column),
+				Title: page.Rows[row].Cells[column].Meaning,
+				Texts: p.explainCell(shown, o.Overview, row, column),
+			})
 		}
 	}
 	return nil
 }
 
+// compare evaluates what a query asks for in a state and, if that is given, in the one before.
+func (p *pages) compare(q pageQuery, shown, before *state) (comparison, error) {
+	o, err := p.overview(q, shown)
+	c := comparison{o, func(int, int) cellChange { return cellChange{} }}
+	if err != nil || before == nil {
+		return c, err
+	}
+	overviewBefore, err := p.overview(q, before)
+	if err == nil {
+		c.change = changesOf(overviewBefore, o)
+	}
+	return c, err
+}
+
+func (p *pages) fillMatrix(page *matrixPage, q pageQuery, o comparison, explained bool) {
+	for i := range o.To {
+		page.addColumn(newPageHeading(&o.To[i]))
+	}
+	var seen map[[2]int]cellFlows
+	if q.Flows == flowsShown && p.flows != nil {
+		page.Flows, seen = p.flowsOf(q, o.Overview)
+		page.Flows.Live = !page.Static
+	}
+	link := p.linker(page.Static, explained, q, o.Overview)
+	for row := range o.From {
+		r := pageRow{pageHeading: newPageHeading(&o.From[row])}
+		for column := range o.To {
+			cell := newPageCell(o.Overview, row, column, o.change(row, column), page.Compared)
+			cell.addFlows(seen[[2]int{row, column}])
+			cell.Link = link(o.From[row].String(), o.To[column].String())
+			r.Cells = append(r.Cells, cell)
+		}
+		page.addRow(r)
+	}
+}
+
+// fillGraph adds the graph: that of workloads also where the matrix is that of namespaces, unless
+// there are too many.
+func (p *pages) fillGraph(page *matrixPage, q pageQuery, o comparison, shown, before *state, explained bool) error {
+	cell := template.URL("#cell-")
+	if q.By == "namespace" && p.workloads(shown, q) <= maxShown {
+		q.By, explained = "workload", false
+		var err error
+		if o, err = p.compare(q, shown, before); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !page.Static:
+		cell = template.URL("cell?" + q.encode())
+	case !explained:
+		cell = ""
+	}
+	page.Graph = newPageGraph(o, cell)
+	return nil
+}
+
+// linker returns a function that returns the link to the cell of two sides, which is empty if the
+// page has no reasons for it.
+func (p *pages) linker(static, explained bool, q pageQuery, o *reachability.Overview) func(from, to string) template.URL {
+	rows, columns := placesOf(o.From), placesOf(o.To)
+	return func(from, to string) template.URL {
+		row, isRow := rows[from]
+		column, isColumn := columns[to]
+		switch {
+		case !isRow || !isColumn || static && !explained:
+			return ""
+		case static:
+			return template.URL("#" + cellID(row, column))
+		}
+		return template.URL("cell?" + q.encode("from", from, "to", to))
+	}
+}
+
 func cellID(row, column int) string { return fmt.Sprintf("cell-%d-%d", row, column) }
 
 func cellTitle(from, to *reachability.Side) string { return from.String() + " → " + to.String() }
-
-// link leads to the reasons of a cell.
-func (p *pages) link(static bool, q pageQuery, o *reachability.Overview, row, column int) template.URL {
-	if static {
-		return template.URL("#" + cellID(row, column))
-	}
-	return template.URL("cell?" + q.encode("from", o.From[row].String(), "to", o.To[column].String()))
-}
 
 func newPageHeading(s *reachability.Side) pageHeading {
 	h := newHeading(s)
@@ -171,18 +218,20 @@ func (page *matrixPage) addColumn(h pageHeading) {
 }
 
 func (page *matrixPage) addRow(r pageRow) {
-	first := slices.IndexFunc(page.Rows, func(other pageRow) bool { return other.Group == r.Group })
-	if first < 0 {
-		r.Span = 1
-	} else {
+	first := len(page.Rows) - 1
+	for first >= 0 && page.Rows[first].Span == 0 {
+		first--
+	}
+	if first >= 0 && page.Rows[first].Group == r.Group {
 		page.Rows[first].Span++
+	} else {
+		r.Span = 1
 	}
 	page.Rows = append(page.Rows, r)
 }
 
-// newPageCell returns the cell without its link. change is "gained", "lost" or empty, and
-// than is what it is compared with.
-func newPageCell(o *reachability.Overview, row, column int, change, than string) pageCell {
+// newPageCell returns the cell without its link. than is what the change is compared with.
+func newPageCell(o *reachability.Overview, row, column int, change cellChange, than string) pageCell {
 	text, _ := cellOf(o, row, column)
 	every, some := o.Every(row, column), o.Some(row, column)
 	c := pageCell{Class: "ports", Text: text}
@@ -199,38 +248,70 @@ func newPageCell(o *reachability.Overview, row, column int, change, than string)
 		c.Class = "all"
 	}
 	c.Meaning = cellTitle(&o.From[row], &o.To[column]) + ": " + meaning
-	switch change {
-	case "gained":
-		c.Change, c.Meaning = "+", c.Meaning+"; more than "+than
-	case "lost":
-		c.Change, c.Meaning = "−", c.Meaning+"; less than "+than
+	c.Gained = change.gained.text(o.Port)
+	if c.Gained != "" {
+		c.Class, c.Meaning = c.Class+" gained", c.Meaning+"; "+c.Gained+" more than "+than
 	}
-	if change != "" {
-		c.Class += " " + change
+	c.Lost = change.lost.text(o.Port)
+	if c.Lost != "" {
+		c.Class, c.Meaning = c.Class+" lost", c.Meaning+"; "+c.Lost+" less than "+than
 	}
 	return c
 }
 
-// changesOf returns a function that names what a cell of after has gained or lost. A cell
-// that has lost some ports and gained others counts as lost.
-func changesOf(before, after *reachability.Overview) func(row, column int) string {
-	rows, columns := placesOf(before.From), placesOf(before.To)
-	return func(row, column int) string {
-		r, ok := rows[after.From[row].String()]
-		c, also := columns[after.To[column].String()]
-		if !ok || !also {
-			return "" // there is nothing to compare it with
-		}
-		was, is := before.Every(r, c), after.Every(row, column)
-		wasAny, isAny := was.Union(before.Some(r, c)), is.Union(after.Some(row, column))
+// cellChange is the ports that a cell has gained and lost.
+type cellChange struct{ gained, lost portsChange }
+
+// portsChange is ports that change for every pair of pods, and those that do for some.
+type portsChange struct{ every, some reachability.PortSet }
+
+// text names the ports. If only one port is looked at, that is its name.
+func (c portsChange) text(only reachability.Port) string {
+	if only != (reachability.Port{}) {
+		name := trafficName(only)
 		switch {
-		case !was.Without(is).Empty() || !wasAny.Without(isAny).Empty():
-			return "lost"
-		case !is.Without(was).Empty() || !isAny.Without(wasAny).Empty():
-			return "gained"
+		case !c.every.Empty():
+			return name
+		case !c.some.Empty():
+			return partly + name
 		}
 		return ""
 	}
+	var parts []string
+	if !c.every.Empty() {
+		parts = append(parts, c.every.String())
+	}
+	if !c.some.Empty() {
+		parts = append(parts, partly+c.some.String())
+	}
+	return strings.Join(parts, " ")
+}
+
+// changesOf returns a function that says what a cell of after has gained and lost. A side that
+// is new had nothing before.
+func changesOf(before, after *reachability.Overview) func(row, column int) cellChange {
+	rows, columns := placesOf(before.From), placesOf(before.To)
+	return func(row, column int) cellChange {
+		var was, wasAny reachability.PortSet
+		r, ok := rows[after.From[row].String()]
+		c, also := columns[after.To[column].String()]
+		if ok && also {
+			was = before.Every(r, c)
+			wasAny = was.Union(before.Some(r, c))
+		}
+		is := after.Every(row, column)
+		isAny := is.Union(after.Some(row, column))
+		return cellChange{
+			gained: gains(was, wasAny, is, isAny),
+			lost:   gains(is, isAny, was, wasAny),
+		}
+	}
+}
+
+// gains returns the ports that all pairs of pods have gained, and those that some have.
+func gains(was, wasAny, is, isAny reachability.PortSet) portsChange {
+	every := is.Without(wasAny)
+	return portsChange{every, is.Without(was).Union(isAny.Without(wasAny)).Without(every)}
 }
 
 func placesOf(sides []reachability.Side) map[string]int {
@@ -241,8 +322,8 @@ func placesOf(sides []reachability.Side) map[string]int {
 	return places
 }
 
-// explainCell explains a connection of a cell that is allowed, one that is allowed between
-// some of the pods, and one that is not, as far as there are such.
+// explainCell explains one connection of each kind in a cell: an allowed one, one allowed
+// between only some of the pods, and a denied one.
 func (p *pages) explainCell(s *state, o *reachability.Overview, row, column int) []string {
 	ports := []reachability.Port{o.Port}
 	if o.Port == (reachability.Port{}) {
@@ -258,14 +339,14 @@ func (p *pages) explainCell(s *state, o *reachability.Overview, row, column int)
 	for _, port := range ports {
 		e := explainSides(s.cluster, o.From[row], o.To[column], port, p.family)
 		var text strings.Builder
-		_ = printExplanation(&text, &e) // a Builder has no errors
+		_ = printExplanation(&text, &e) // a Builder returns no errors
 		texts = append(texts, text.String())
 	}
 	return texts
 }
 
-// typical returns a port of set that a reader knows: one that a pod of to declares or, if
-// there is none, that policies name. The set is not empty.
+// typical returns a port in set that a reader knows: one that a pod of to declares or, if
+// there is none, one that policies name. The set must not be empty.
 func (s *state) typical(set reachability.PortSet, to *reachability.Side) reachability.Port {
 	for _, member := range to.Members {
 		for _, p := range s.declared[member.Name] {

@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"html/template"
@@ -17,8 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 // The states of a cluster that a page can show.
@@ -26,20 +28,22 @@ const (
 	stateNow     = "now"
 	stateBefore  = "before"
 	stateAfter   = "after"
-	stateChanges = "changes" // after, with what is other than before
+	stateChanges = "changes" // after, compared with before
 )
 
-// enforcedToo is the value of pageQuery.Audited for the states as if audited policies were
-// enforced.
+// enforcedToo is the value of pageQuery.Audited that shows each state as if audited
+// policies were enforced.
 const enforcedToo = "enforced"
 
 const (
-	// maxShown is how many rows a page has at most, and columns: browsers are slow with more.
+	// maxShown limits the rows and the columns of a page, and the nodes of its graph, because
+	// browsers are slow with more.
 	maxShown = 200
-	// maxExplained is the same where all reasons are in the page.
-	maxExplained = 40
-	// maxNodes is how many nodes a graph has at most: with more, nothing can be read.
-	maxNodes = 60
+	// maxAtOnce limits the workloads of a page that was not asked for a grouping. With more, it
+	// shows namespaces.
+	maxAtOnce = 40
+	// maxExplained limits the cells of a file that contains all reasons.
+	maxExplained = 50 * 50
 )
 
 //go:embed view
@@ -48,36 +52,56 @@ var viewFiles embed.FS
 func viewFile(name string) string {
 	text, err := viewFiles.ReadFile("view/" + name)
 	if err != nil {
-		panic(err) // it is in the program
+		panic(err) // the template is part of the program
 	}
 	return string(text)
 }
 
 var pageTemplates = template.Must(template.New("").Funcs(template.FuncMap{
 	"style":  func() template.CSS { return template.CSS(viewFile("style.css")) },
-	"script": func() template.JS { return template.JS(viewFile("script.js")) },
+	"script": func(name string) template.JS { return template.JS(viewFile(name)) },
+	"policy": filePolicy,
+	"firstLine": func(text string) string {
+		line, _, _ := strings.Cut(text, "\n")
+		return line
+	},
 }).ParseFS(viewFiles, "view/page.html"))
 
-// pages are what a cluster is shown with.
+// filePolicy is the content security policy of a page that is one file: only its own style and
+// scripts, and no requests.
+func filePolicy() string {
+	source := func(name string) string {
+		sum := sha256.Sum256([]byte(viewFile(name)))
+		return " 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}
+	return "default-src 'none'; base-uri 'none'; style-src" + source("style.css") + "; script-src" + source("dagre.js") + source("graph.js") + source("script.js")
+}
+
+// pages has everything needed to show a cluster.
 type pages struct {
 	*options
 	family reachability.Family
 	read   time.Time
-	states []state     // now, or before and after
-	flows  *flowReader // nil if there are none to show
+	states []state // now, or before and after
+	// applied is what --apply names, the difference of the two states.
+	applied string
+	flows   *flowReader // nil if there are none to show
+	checked []finding   // of check, in the last state
 }
 
 // state is a cluster at one moment.
 type state struct {
 	name     string
 	in       clusterstate.Input
-	cluster  *reachability.Cluster
-	declared map[string][]reachability.Port // by pods
+	cluster  *reachability.Cluster // in, and pods that may come
+	outside  reachability.Side
+	declared map[string][]reachability.Port // by pod
 	named    []reachability.PortRange       // single ports that policies or pods name
 }
 
-func newState(name string, in clusterstate.Input) state {
-	s := state{name: name, in: in, cluster: reachability.New(in), declared: map[string][]reachability.Port{}}
+// newState returns the state of a cluster. withNewPods is in with pods that may come.
+func newState(name string, in, withNewPods clusterstate.Input, family reachability.Family) state {
+	s := state{name: name, in: in, cluster: reachability.New(withNewPods), declared: map[string][]reachability.Port{}}
 	for _, pod := range in.Pods {
 		for _, c := range pod.Spec.Containers {
 			for _, p := range c.Ports {
@@ -87,24 +111,25 @@ func newState(name string, in clusterstate.Input) state {
 			}
 		}
 	}
+	s.outside = s.cluster.Outside(family)
 	s.named = slices.DeleteFunc(reachability.PortRanges(s.cluster), func(r reachability.PortRange) bool {
 		return r.Name != "" || r.First == 0 || r.First != r.Last
 	})
 	return s
 }
 
-// pageQuery is what a page is asked to show, the query of its URL.
+// pageQuery says what a page shows. It is the query of the URL.
 type pageQuery struct {
-	By                         string // a key of groupings
+	By                         string // a key of groupings, or empty for workloads or, if there are many, namespaces
 	FromNamespace, ToNamespace string // empty for all
 	Selector                   string
 	Port, Protocol             string // an empty port for all
 	State                      string
-	Audited                    string // enforcedToo, or empty for as they are
-	Flows                      string // flowsShown, or empty
+	Audited                    string // enforcedToo, or "" to show them as they are
+	Flows                      string // flowsShown, or ""
 }
 
-// encode returns the query of the URL, with more values.
+// encode returns the query of the URL with more values.
 func (q pageQuery) encode(more ...string) string {
 	values := url.Values{}
 	for key, value := range map[string]string{
@@ -122,7 +147,8 @@ func (q pageQuery) encode(more ...string) string {
 	return values.Encode()
 }
 
-// decode returns the query of a URL. What it does not have is as in q, unless it has anything.
+// decode parses the query of a URL. An empty query is q. Otherwise the grouping, the
+// protocol and the state default to those of q.
 func (q pageQuery) decode(values url.Values) pageQuery {
 	if len(values) == 0 {
 		return q
@@ -135,7 +161,7 @@ func (q pageQuery) decode(values url.Values) pageQuery {
 	}
 }
 
-// port returns the port to show, zero for all.
+// port returns the port to show, or zero for all.
 func (q pageQuery) port() (reachability.Port, error) {
 	if q.Port == "" && !strings.EqualFold(q.Protocol, "ICMP") {
 		return reachability.Port{}, nil
@@ -143,18 +169,18 @@ func (q pageQuery) port() (reachability.Port, error) {
 	return reachability.ParsePort(q.Port, q.Protocol)
 }
 
-// grouping returns the side of a pod.
+// grouping returns the function that maps a pod to its side.
 func (q pageQuery) grouping() (func(*corev1.Pod) reachability.Side, error) {
-	of, ok := groupings[q.By]
+	sideOf, ok := groupings[cmp.Or(q.By, "workload")]
 	if !ok {
 		return nil, fmt.Errorf("%q: rows and columns must be pod, workload or namespace", q.By)
 	}
-	return of, nil
+	return sideOf, nil
 }
 
 var protocols = []string{"TCP", "UDP", "SCTP", "ICMP"}
 
-// handler serves the pages. first is what is shown without a query.
+// handler serves the pages. first is the query of a URL without one.
 func (p *pages) handler(first pageQuery) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
@@ -164,7 +190,7 @@ func (p *pages) handler(first pageQuery) http.Handler {
 		values := r.URL.Query()
 		p.serve(w, "cell", p.cellPage(first.decode(values), values.Get("from"), values.Get("to")))
 	})
-	for name, kind := range map[string]string{"style.css": "text/css", "script.js": "text/javascript"} {
+	for name, kind := range map[string]string{"style.css": "text/css", "script.js": "text/javascript", "graph.js": "text/javascript", "dagre.js": "text/javascript"} {
 		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", kind+"; charset=utf-8")
 			_, _ = io.WriteString(w, viewFile(name))
@@ -173,7 +199,7 @@ func (p *pages) handler(first pageQuery) http.Handler {
 	return mux
 }
 
-// serve writes a page, whole or not at all.
+// serve writes a complete page or an error.
 func (p *pages) serve(w http.ResponseWriter, name string, data any) {
 	var page bytes.Buffer
 	if err := pageTemplates.ExecuteTemplate(&page, name, data); err != nil {
@@ -193,7 +219,7 @@ func (p *pages) printFile(w io.Writer, q pageQuery) error {
 	return pageTemplates.ExecuteTemplate(w, "matrix", page)
 }
 
-// stateOf returns the state to show, and the one to compare it with, if any.
+// stateOf returns the state to show and, if any, the state to compare it with.
 func (p *pages) stateOf(q pageQuery) (shown, before *state, err error) {
 	if q.State == stateChanges && len(p.states) == 2 {
 		return p.states[1].audited(q), p.states[0].audited(q), nil
@@ -208,8 +234,7 @@ func (p *pages) stateOf(q pageQuery) (shown, before *state, err error) {
 	return &p.states[i], nil, nil
 }
 
-// audited returns the state that is asked for: as it is, or as if audited policies were
-// enforced.
+// audited returns the state as the query asks: as it is, or with audited policies enforced.
 func (s *state) audited(q pageQuery) *state {
 	if q.Audited != enforcedToo {
 		return s
@@ -233,13 +258,11 @@ func (p *pages) stateNames() []string {
 	return []string{stateBefore, stateAfter, stateChanges}
 }
 
-// overview evaluates what a query asks for.
-func (p *pages) overview(q pageQuery, s *state, most int) (*reachability.Overview, error) {
-	port, err := q.port()
-	if err != nil {
-		return nil, err
-	}
-	of, err := q.grouping()
+// sides returns the rows or columns of a namespace, or of all if that is empty: what has pods
+// there with the labels, and if there is any, what is not in the cluster: pods that may come,
+// unless they are selected by labels, and the addresses outside.
+func (p *pages) sides(s *state, q pageQuery, namespace string) ([]reachability.Side, error) {
+	sideOf, err := q.grouping()
 	if err != nil {
 		return nil, err
 	}
@@ -251,38 +274,109 @@ func (p *pages) overview(q pageQuery, s *state, most int) (*reachability.Overvie
 	for _, pod := range s.in.Pods {
 		selected[pod.Namespace+"/"+pod.Name] = selector.Matches(labels.Set(pod.Labels))
 	}
-	sides := func(namespace string) []reachability.Side {
-		var namespaces []string
-		if namespace != "" {
-			namespaces = []string{namespace}
-		}
-		pods := slices.DeleteFunc(s.cluster.Pods(p.family, namespaces...), func(e reachability.Endpoint) bool { return !selected[e.Name] })
-		return s.cluster.Sides(pods, of)
+	var namespaces []string
+	if namespace != "" {
+		namespaces = []string{namespace}
 	}
-	from, to := sides(q.FromNamespace), sides(q.ToNamespace)
-	switch n := max(len(from), len(to)); {
-	case len(from) == 0 || len(to) == 0:
+	var pods, may []reachability.Endpoint
+	for _, e := range s.cluster.Pods(p.family, namespaces...) {
+		shown, exists := selected[e.Name]
+		switch {
+		case shown:
+			pods = append(pods, e)
+		case !exists && q.By != "namespace" && !strings.HasPrefix(e.Name, reachability.NewNamespace+"/"):
+			may = append(may, e)
+		}
+	}
+	if len(pods) == 0 {
 		return nil, fmt.Errorf("no pods to show: no pod there has an address%s", withLabels(q.Selector))
-	case n > most:
-		return nil, fmt.Errorf("%d %ss are too many to show at once, %d are the most: show namespaces, those of one namespace, or those with some labels", n, q.By, most)
+	}
+	var others []reachability.Side
+	if selector.Empty() {
+		pods = append(pods, may...)
+		others = s.cluster.Sides(s.cluster.Pods(p.family, reachability.NewNamespace), sideOf)
+	}
+	if len(s.outside.Members) > 0 {
+		others = append(others, s.outside)
+	}
+	return append(s.cluster.Sides(pods, sideOf), others...), nil
+}
+
+// settle returns the query with a grouping, which is by workload unless there are many.
+func (p *pages) settle(s *state, q pageQuery) pageQuery {
+	if q.By != "" {
+		return q
+	}
+	q.By = "workload"
+	if p.workloads(s, q) > maxAtOnce {
+		q.By = "namespace"
+	}
+	return q
+}
+
+// workloads returns how many workloads a query is about, at most, as rows or columns.
+func (p *pages) workloads(s *state, q pageQuery) int {
+	q.By = "workload"
+	most := 0
+	for _, namespace := range []string{q.FromNamespace, q.ToNamespace} {
+		sides, err := p.sides(s, q, namespace)
+		if err != nil {
+			return 0 // whoever asks for the sides says why
+		}
+		most = max(most, len(slices.DeleteFunc(sides, isNewOrOutside)))
+	}
+	return most
+}
+
+// isNewOrOutside reports whether a side is not in the cluster.
+func isNewOrOutside(s reachability.Side) bool {
+	return s.Outside || s.Namespace == reachability.NewNamespace || reachability.IsNewName(s.String())
+}
+
+// overview evaluates what a query asks for.
+func (p *pages) overview(q pageQuery, s *state) (*reachability.Overview, error) {
+	port, err := q.port()
+	if err != nil {
+		return nil, err
+	}
+	from, err := p.sides(s, q, q.FromNamespace)
+	if err != nil {
+		return nil, err
+	}
+	to, err := p.sides(s, q, q.ToNamespace)
+	if err != nil {
+		return nil, err
+	}
+	shown := func(sides []reachability.Side) int {
+		return len(slices.DeleteFunc(slices.Clone(sides), isNewOrOutside))
+	}
+	if n := max(shown(from), shown(to)); n > maxShown {
+		return nil, fmt.Errorf("%d %ss are too many to show at once, %d are the most: show namespaces, those of one namespace, or those with some labels", n, q.By, maxShown)
 	}
 	return s.cluster.Overview(from, to, port, p.family), nil
 }
 
-// notes are what is to be said about all answers.
+// notes apply to all answers. What is not enforced as written is among the findings.
 func (p *pages) notes() []string {
-	notes := p.notesOf()
+	var notes []string
+	for _, limit := range p.limits {
+		notes = append(notes, "Not read: "+limit+".")
+	}
 	if rules := p.states[len(p.states)-1].cluster.DomainRules(); len(rules) > 0 {
 		notes = append(notes, "Not known: what is allowed by domain names, which only agents know: "+shorten(rules)+".")
 	}
 	return notes
 }
 
-// source says what is shown.
+// source says where the shown cluster is from.
 func (p *pages) source() string {
 	from := "the live cluster"
 	if len(p.files) > 0 {
 		from = strings.Join(p.files, ", ")
 	}
-	return fmt.Sprintf("Read from %s at %s.", from, p.read.Format(time.DateTime))
+	source := fmt.Sprintf("Read from %s at %s.", from, p.read.Format(time.DateTime))
+	if p.applied != "" {
+		source += " Before: as read. After: with " + p.applied + " applied."
+	}
+	return source
 }

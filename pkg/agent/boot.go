@@ -5,60 +5,59 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
-// closed is what is known of the addresses of this node's pods before the first snapshot.
-// On a node that has booted, their new connections wait for it: no rules of an earlier
-// agent isolate any pod.
-type closed struct {
-	addrs  []netip.Addr   // of sandboxes
+// boot holds the addresses of this node's pods that are known before the first snapshot.
+// After a boot of the node no rules of an earlier agent isolate pods, so their new
+// connections wait for that snapshot.
+type boot struct {
+	booted bool           // the node has no rules of an earlier agent that knew a pod
+	addrs  []netip.Addr   // of sandboxes, kept up to date after the first snapshot
 	ranges []netip.Prefix // of the node's pods
 }
 
-func (c closed) known() bool { return len(c.addrs)+len(c.ranges) > 0 }
+func (b boot) known() bool { return len(b.addrs)+len(b.ranges) > 0 }
 
-// closeSandboxes is called with the sandboxes that the node has made, again when there are
-// others.
-func (a *agent) closeSandboxes(found []clusterstate.Sandbox) {
+// closeSandboxes is called with the node's sandboxes whenever they change.
+func (s *steering) closeSandboxes(found []clusterstate.Sandbox) {
 	var addrs []netip.Addr
-	for _, s := range found {
-		addrs = append(addrs, s.Addrs...)
+	for _, f := range found {
+		addrs = append(addrs, f.Addrs...)
 	}
-	a.mu.Lock()
-	a.sandboxed = addrs
-	a.mu.Unlock()
-	a.closePods(func(c *closed) { c.addrs = addrs })
+	s.closePods(func(b *boot) { b.addrs = addrs })
 }
 
-// closeRanges is called with the ranges of the node's pods when the API server has said
-// them.
-func (a *agent) closeRanges(ranges []netip.Prefix) {
-	a.closePods(func(c *closed) { c.ranges = ranges })
+// closeRanges is called with the node's pod ranges once the API server has reported them.
+func (s *steering) closeRanges(ranges []netip.Prefix) {
+	s.closePods(func(b *boot) { b.ranges = ranges })
 }
 
-func (a *agent) closePods(learn func(*closed)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.booted || a.steered != nil {
+func (s *steering) closePods(learn func(*boot)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.known()
+	learn(&s.boot)
+	if !s.booted || s.snapshot != nil {
 		return
 	}
-	before := a.closed.known()
-	if learn(&a.closed); !before && !a.closed.known() {
-		return // what the saved state knows must not wait for an empty table
+	if !before && !s.known() {
+		return // nothing to close yet, and the saved state must not wait for an empty table to be written
 	}
-	a.steerer.Close(a.closed.addrs, a.closed.ranges)
+	s.desired = steer.Sets{Ingress: s.addrs, Egress: s.addrs, IngressRanges: s.ranges, EgressRanges: s.ranges}
+	s.steerer.Close(s.desired)
 }
 
 // exportClosed says whether pods wait for the first snapshot.
-func (a *agent) exportClosed(reg prometheus.Registerer) {
+func (s *steering) exportClosed(reg prometheus.Registerer) {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "netpol_boot_closed",
-		Help: "1 while new connections of this node's pods wait for the first snapshot, because no earlier agent has left rules.",
+		Help: "1 while new connections of pods wait for the first snapshot, because no earlier agent has left rules.",
 	}, func() float64 {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.booted && a.steered == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.booted && s.snapshot == nil {
 			return 1
 		}
 		return 0

@@ -5,13 +5,11 @@ import (
 	"slices"
 )
 
-// client returns the pod at the address of a client of the HTTP server, if any is known there,
-// and whether the address belongs to pods of this node: it is that of one, is in their ranges,
-// or is reached by an interface that leads to pods.
+// client returns the pod at the address of an HTTP client, empty if none is known, and whether
+// the address belongs to pods of this node: a pod has it, it is in the node's pod ranges, or
+// its route uses an interface that leads to pods.
 func (a *agent) client(addr netip.Addr) (pod string, ours bool) {
-	a.mu.Lock()
-	snapshot, sandboxed := a.steered, slices.Contains(a.sandboxed, addr)
-	a.mu.Unlock()
+	snapshot, sandboxes := a.steering.latest()
 	var local []netip.Addr
 	if snapshot != nil {
 		local = snapshot.Local()
@@ -19,9 +17,12 @@ func (a *agent) client(addr netip.Addr) (pod string, ours bool) {
 			pod = e.String()
 		}
 	}
-	if _, found := slices.BinarySearchFunc(local, addr, netip.Addr.Compare); found || sandboxed {
+	if _, found := slices.BinarySearchFunc(local, addr, netip.Addr.Compare); found || slices.Contains(sandboxes, addr) {
 		return pod, true
 	}
-	inRange := slices.ContainsFunc(a.cache.PodRanges(), func(r netip.Prefix) bool { return r.Contains(addr) })
-	return pod, inRange || a.links != nil && a.links.LeadsToPods(addr, local)
+	return pod, contains(a.cache.PodRanges(), addr) || a.steering.sources.links.LeadsToPods(addr, local)
+}
+
+func contains(ranges []netip.Prefix, addr netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(addr) })
 }

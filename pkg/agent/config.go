@@ -5,24 +5,29 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
 	"time"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
-	"sigs.k8s.io/kube-network-policies/pkg/policycache"
-	"sigs.k8s.io/kube-network-policies/pkg/steer"
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
 // Config configures an agent.
 type Config struct {
 	// NodeName is the name of the Node on whose pods policies are enforced.
 	NodeName string
+	// Version is that of the program, for flows.State.
+	Version string
 	// API is where the cluster is read from. Nil reads Manifests instead.
-	API *policycache.APIServer
-	// PodWatches is which pods of other nodes are watched.
+	API *clusterwatch.APIServer
+	// PodWatches selects which pods of other nodes are watched.
 	PodWatches PodWatches
-	// MaxPodWatches is the most watches of NeededPods at a time, 1 to 62. Zero is the default.
-	MaxPodWatches int
 	// Manifests is a directory of Kubernetes objects, used without API.
 	Manifests string
 	// Kinds are the administrators' kinds of policy that are enforced in
@@ -31,72 +36,69 @@ type Config struct {
 	Features compile.Features
 	// Audit evaluates policies and enforces none of them.
 	Audit bool
-	// Queue is the first number from which on NFQUEUE numbers are taken that no process
-	// uses, and Queues how many queues decide packets.
-	Queue, Queues uint16
-	// Started is when the agent was started first in its container, in tenths of a
-	// second since the machine was. An agent takes over from those that are older.
-	// Zero means now.
+	// Denial is what becomes of denied packets of pods whose namespace does not say it.
+	Denial compile.Denial
+	// Queue is the lowest NFQUEUE number that the agent may use. It picks free numbers from
+	// there.
+	Queue uint16
+	// Started is when the agent was first started in its container, in tenths of a second
+	// since boot. An agent takes over from older ones. Zero means now.
 	Started uint32
 	// Restarts is how often the agent was started again in its container.
 	Restarts int
-	// Share is the number of packets per second of each local pod that are decided
-	// before packets that exceed a share. Zero means that there are no shares.
-	Share uint32
-	// Divert is how the kernel hands packets to the queue.
-	Divert steer.Divert
-	// Mark is the one bit of packet and conntrack marks that is ours.
-	Mark uint32
-	// BlockMark is the one bit of conntrack marks that blocks established connections
-	// that policies no longer allow.
-	BlockMark uint32
+	// Marks are the bits of packet and conntrack marks that the agent uses.
+	Marks steer.Marks
 	// RememberVerdicts is how long the kernel remembers that connections of a class are
 	// allowed, see package verdictcache. Zero has every connection decided by the agent.
-	// RememberMark is the one bit of packet marks for it.
 	RememberVerdicts time.Duration
-	RememberMark     uint32
-	// EarlyUDP works around a race of kernels before 6.12 that costs packets of
-	// DNS.
-	EarlyUDP steer.EarlyUDP
-	// SourceCheckExempt are names of interfaces, or patterns of path.Match, by which
-	// packets of any source may come in. EveryInterface switches the check off.
+	// SourceCheckExempt are names of interfaces, or patterns of path.Match, that accept
+	// packets from any source. EveryInterface switches the check off.
 	SourceCheckExempt []string
 	// TunnelPorts are UDP ports of tunnels that end in programs of this node. Those of
 	// tunnel devices are found automatically.
 	TunnelPorts []uint16
 	// PodTunnels are the tunnels of the node into which its pods may send.
 	PodTunnels PodTunnels
-	// DNSResolvers are the only resolvers whose answers to pods are believed.
-	// Without any, these are the cluster's DNS Service and the node's nameservers.
+	// DNSResolvers are the only resolvers whose answers to pods are believed. If empty, the
+	// cluster's DNS Service and the node's nameservers are believed.
 	DNSResolvers []netip.AddrPort
-	// PodAddressSource is where the addresses of new pods of the node are learned, and
-	// CNICacheDir the folder of libcni's results.
+	// PodAddressSource selects where addresses of the node's new pods are learned.
 	PodAddressSource PodAddressSource
-	CNICacheDir      string
 	// FailOpen holds the four failure policies.
 	FailOpen FailOpen
 	// LogDenied logs denied packets at a bounded rate.
 	LogDenied bool
-	// FlowLog receives records of flows, a line of JSON each. Nil receives none.
+	// FlowLog receives flow records as lines of JSON. Nil switches the log off.
 	FlowLog io.Writer
-	// EvaluationMemory is the size in bytes of the cache of which rules select which
-	// peers.
-	EvaluationMemory int64
-	// SnapshotCache is the file that keeps the state of the cluster across restarts.
-	// Empty keeps none. A state is used that was current within SnapshotCacheMaxAge.
-	SnapshotCache       string
-	SnapshotCacheMaxAge time.Duration
+	// SnapshotCache is the file that keeps the state of the cluster across restarts. What
+	// pods have learned of domain names is in NamesFile. Empty keeps none.
+	SnapshotCache string
 	// MetricsBindAddress is the "host:port" of the HTTP endpoints.
 	MetricsBindAddress string
-	// MetricsAccess is who may read the metrics, over TLS. Nil serves them to all, as
+	// MetricsAccess decides who may read the metrics over TLS. Nil serves all clients over
 	// plain HTTP.
 	MetricsAccess *httpserver.Access
-	// ProbeSocket is the path of a unix socket with the same endpoints, and with the records
-	// of flows. Only this agent answers there, not another one of the node. Empty means none.
+	// ProbeSocket is the path of a unix socket with the same endpoints and flow records.
+	// Unlike MetricsBindAddress, it always reaches this agent and no other one of the node.
+	// Empty means no socket.
 	ProbeSocket string
 
-	beside bool // other queues are in use: probably another agent of this node's
+	queues uint16 // number of queues that decide packets, set by Run
+	share  uint32 // steer.DefaultShare, or 0 if the kernel has no shares
+
+	rejectMark uint32 // of denied packets that the kernel answers, 0 if it cannot
 }
+
+// defaultQueues is how many queues decide packets. The kernel spreads connections over
+// them by CPU. More than four would take the cores of a large node from its pods.
+func defaultQueues() uint16 { return uint16(min(runtime.NumCPU(), maxQueues)) }
+
+const (
+	maxQueues = 4
+	// LastQueue is the most that Config.Queue may be: the last of the agent's numbers must
+	// not exceed 65535.
+	LastQueue = 0xffff - (2*maxQueues + 2)
+)
 
 // FailOpen holds a switch for each way to fail. All false, the default, drops
 // what cannot be decided.
@@ -105,6 +107,63 @@ type FailOpen struct {
 	QueueFull     bool // the queue or its socket's buffer is full
 	UnknownPacket bool // the packet cannot be parsed, or its pod is not known
 	InternalError bool // deciding the packet panicked
+}
+
+// failures returns the switches by their names in the flag.
+func (f *FailOpen) failures() map[string]*bool {
+	return map[string]*bool{
+		"no-agent": &f.NoAgent, "queue-full": &f.QueueFull, "unknown-packet": &f.UnknownPacket, "internal-error": &f.InternalError,
+	}
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (f FailOpen) MarshalText() ([]byte, error) {
+	var names []string
+	for name, on := range f.failures() {
+		if *on {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return []byte(strings.Join(names, ",")), nil
+}
+
+// UnmarshalText parses a list of names, so that a FailOpen can be a flag.
+func (f *FailOpen) UnmarshalText(text []byte) error {
+	*f = FailOpen{}
+	if len(text) == 0 {
+		return nil
+	}
+	failures := f.failures()
+	for name := range strings.SplitSeq(string(text), ",") {
+		on := failures[name]
+		switch {
+		case on != nil:
+			*on = true
+		case string(text) == "true":
+			return errors.New("was replaced: write no-agent")
+		case string(text) == "false":
+			return errors.New("was replaced: remove it, nothing fails open by default")
+		default:
+			return errors.New("must be a list of no-agent, queue-full, unknown-packet, internal-error")
+		}
+	}
+	return nil
+}
+
+// StartTime returns the time since the machine started, as Config.Started has it.
+func StartTime() (uint32, error) {
+	up, err := uptime()
+	return uint32(up / (100 * time.Millisecond)), err
+}
+
+// uptime returns the time since the machine started.
+func uptime() (time.Duration, error) {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0, fmt.Errorf("read the time since boot: %w", err)
+	}
+	return time.Duration(t.Nano()), nil
 }
 
 // Validate returns an error that names every invalid field.
@@ -119,8 +178,8 @@ func (c Config) Validate() error {
 	if c.PodWatches == NeededPods && c.API == nil {
 		errs = append(errs, errors.New("PodWatches: only an API server has watches of needed pods"))
 	}
-	if last := c.numbers().last(); last > 0xffff {
-		errs = append(errs, fmt.Errorf("Queues: the last queue would be %d, above 65535", last))
+	if c.Queue > LastQueue {
+		errs = append(errs, fmt.Errorf("Queue %d is above %d", c.Queue, LastQueue))
 	}
 	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -9,13 +10,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/domains"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/resolvers"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/domains"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/resolvers"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/statefile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
-// resolvConf is the node's, which the agent shares with it.
+// resolvConf is the node's resolv.conf, which the agent shares.
 const resolvConf = "/etc/resolv.conf"
 
 // learnsNames reports whether policies may name domains.
@@ -23,18 +26,27 @@ func (c Config) learnsNames() bool {
 	return c.Features.DomainNames && slices.ContainsFunc(c.Kinds, func(k *compile.Kind) bool { return k.HasDomainNames })
 }
 
-// names is the observer: the names that pods have learned from the answers of resolvers.
+// names is the observer of names that pods learn from the answers of resolvers.
 type names struct {
 	*domains.Table
 	*resolvers.Finder
 	found atomic.Pointer[[]netip.AddrPort]
 }
 
-// newObserver returns nil if no policy may name domains. It calls changed whenever
-// Resolvers has changed.
+// noNames is the observer when no policy may name domains. It never runs and receives no
+// packets.
+type noNames struct{ observer }
+
+func (noNames) learned() policy.Learned { return nil }
+
+func (noNames) why() explainer { return nil }
+
+func (noNames) addSets(*steer.Sets, *policy.Snapshot) {}
+
+// newObserver returns the observer, which calls changed whenever the resolvers change.
 func newObserver(cfg Config, reg prometheus.Registerer, changed func()) (observer, error) {
 	if !cfg.learnsNames() {
-		return nil, nil
+		return noNames{}, nil
 	}
 	table, err := domains.New(domains.Config{Now: time.Now, Registerer: reg})
 	if err != nil {
@@ -58,14 +70,53 @@ func newObserver(cfg Config, reg prometheus.Registerer, changed func()) (observe
 	return n, err
 }
 
-// Resolvers implements observer.
-func (n *names) Resolvers() []netip.AddrPort { return *n.found.Load() }
+func (n *names) learned() policy.Learned { return n }
 
-// Follow implements observer. The addresses of one pod share what they learn.
+func (n *names) why() explainer { return n.Why }
+
+// addSets implements observer.
+func (n *names) addSets(sets *steer.Sets, s *policy.Snapshot) {
+	sets.Names, sets.Resolvers = s.SelectedForNames(), *n.found.Load()
+}
+
+// Follow implements observer. The addresses of one pod share what they learn, and a later pod
+// with its name has another ID.
 func (n *names) Follow(s *policy.Snapshot) {
 	owners := make(map[netip.Addr]string)
 	for _, addr := range s.SelectedForNames() {
-		owners[addr] = s.Endpoint(addr).String()
+		e := s.Endpoint(addr)
+		owners[addr] = fmt.Sprintf("%v %08x", e, e.ID)
 	}
 	n.Keep(owners)
 }
+
+// savedNames returns the file that keeps what pods have learned across restarts, beside that of
+// the state of the cluster. It is nil without that, or if policies may name no domains.
+func (a *agent) savedNames() (*domains.File, error) {
+	n, ok := a.names.(*names)
+	if !ok || a.cfg.SnapshotCache == "" {
+		return nil, nil
+	}
+	boot, err := statefile.BootID()
+	if err != nil {
+		return nil, fmt.Errorf("saved names: %w", err)
+	}
+	if _, err := uptime(); err != nil {
+		return nil, err
+	}
+	return domains.NewFile(domains.FileConfig{
+		Path:      NamesFile(a.cfg.SnapshotCache),
+		Node:      a.cfg.NodeName,
+		Boot:      boot,
+		Resolvers: a.cfg.DNSResolvers,
+		Uptime: func() time.Duration {
+			up, _ := uptime() // it does not fail later
+			return up
+		},
+		Alone:      a.place.Alone,
+		Registerer: a.reg,
+	}, n.Table), nil
+}
+
+// NamesFile returns the file with the names that pods have learned, for Config.SnapshotCache.
+func NamesFile(snapshotCache string) string { return snapshotCache + ".names" }

@@ -1,26 +1,21 @@
 package agent
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/dns/dnsmessage"
 	"k8s.io/klog/v2/ktesting"
-	"sigs.k8s.io/knftables"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/enforce"
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/steer"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 func TestObserverNeedsPoliciesWithDomains(t *testing.T) {
@@ -40,8 +35,8 @@ func TestObserverNeedsPoliciesWithDomains(t *testing.T) {
 		t.Run(fmt.Sprint(tt.cfg.Kinds, tt.cfg.Features.DomainNames), func(t *testing.T) {
 			reg := prometheus.NewRegistry()
 			o, err := newObserver(tt.cfg, reg, func() {})
-			if err != nil || (o != nil) != tt.want {
-				t.Errorf("%+v: an observer %v, error %v, want %v", tt.cfg, o != nil, err, tt.want)
+			if err != nil || (o != noNames{}) != tt.want {
+				t.Errorf("%+v: an observer %v, error %v, want %v", tt.cfg, o, err, tt.want)
 			}
 			if n, err := testutil.GatherAndCount(reg); err != nil || (n > 0) != tt.want {
 				t.Errorf("%+v: %d metrics, %v", tt.cfg, n, err)
@@ -62,13 +57,35 @@ func TestAddressesOfPodShareNames(t *testing.T) {
 		o.Observe(packet)
 	}
 	for _, pod := range []netip.Addr{pod4, pod6} {
-		if got := o.Names(pod, peer); got == nil || !slices.Equal(*got, policy.Names{"a.test"}) {
+		if got := o.learned().Names(pod, peer); got == nil || !slices.Equal(*got, policy.Names{"a.test"}) {
 			t.Errorf("%v knows %v as %v, want a.test", pod, peer, got)
 		}
 	}
 	o.Follow(policy.New(policy.Model{}))
-	if got := o.Names(pod4, peer); got != nil {
+	if got := o.learned().Names(pod4, peer); got != nil {
 		t.Errorf("%v knows %v as %v and is no longer selected", pod4, peer, *got)
+	}
+}
+
+// TestAReplacedPodKnowsNothing: a pod that replaces another one has its name, and may have its address.
+func TestAReplacedPodKnowsNothing(t *testing.T) {
+	pod, peer := netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("2001:db8::1")
+	o, err := newObserver(Config{Features: compile.AllFeatures(), Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}, prometheus.NewRegistry(), func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := administered(pod), administered(pod)
+	first.Endpoint(pod).ID, second.Endpoint(pod).ID = policy.FirstID, policy.FirstID+1
+	o.Follow(first)
+	for _, packet := range lookUp(pod, "a.test", peer) {
+		o.Observe(packet)
+	}
+	if o.learned().Names(pod, peer) == nil {
+		t.Fatal("nothing is learned")
+	}
+	o.Follow(second)
+	if got := o.learned().Names(pod, peer); got != nil {
+		t.Errorf("the new pod knows %v as %v", peer, *got)
 	}
 }
 
@@ -103,47 +120,32 @@ func datagram(src, dst netip.AddrPort, m dnsmessage.Message) []byte {
 
 func TestChangedResolversAreSteered(t *testing.T) {
 	pod := netip.MustParseAddr("10.244.1.2")
-	synctest.Test(t, func(t *testing.T) {
-		fake, reg := knftables.NewFake(knftables.InetFamily, steer.TableName), prometheus.NewRegistry()
-		steerer, err := steer.NewFake(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, fake)
-		if err != nil {
-			t.Fatal(err)
+	l := &fakeObserver{onFollow: func() {}}
+	a := newTestAgent(t, prometheus.NewRegistry(), l)
+	_, ctx := ktesting.NewTestContext(t)
+	find := func(resolvers ...string) {
+		l.resolvers = nil
+		for _, r := range resolvers {
+			l.resolvers = append(l.resolvers, netip.MustParseAddrPort(r))
 		}
-		l := &fakeObserver{onFollow: func() {}}
-		a := &agent{blocker: newTestBlocker(t, reg), enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, observer: l, metrics: newMetrics(reg), ready: make(chan struct{})}
-		a.follow(nil, nil, reg)
-		_, ctx := ktesting.NewTestContext(t)
-		ctx, cancel := context.WithCancel(ctx)
-		ended := make(chan error)
-		go func() { ended <- steerer.Run(ctx) }()
-		find := func(resolvers ...string) {
-			l.resolvers = nil
-			for _, r := range resolvers {
-				l.resolvers = append(l.resolvers, netip.MustParseAddrPort(r))
-			}
-			a.resteer()
+		a.steering.resteer()
+	}
+	expect := func(want string) {
+		t.Helper()
+		if got := setsOf(a.steering); got != want {
+			t.Errorf("the sets hold\n%s\nwant\n%s", got, want)
 		}
-		expect := func(want string) {
-			t.Helper()
-			time.Sleep(time.Second) // of the bubble's clock
-			if got := setsOf(fake); got != want {
-				t.Errorf("the sets hold\n%s\nwant\n%s", got, want)
-			}
-		}
-		const selected = "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\nnames-v4 [10.244.1.2]\npods-v4 [10.244.1.2]"
-		find("192.0.2.53:53")
-		if a.steered != nil {
-			t.Error("something is steered before the first snapshot")
-		}
-		a.publish(ctx, administered(pod), time.Now(), true)
-		expect(selected + "\nresolvers-v4 [192.0.2.53 53]")
-		find("10.96.0.10:53", "192.0.2.53:53")
-		expect(selected + "\nresolvers-v4 [10.96.0.10 53]\nresolvers-v4 [192.0.2.53 53]")
-		find()
-		expect(selected)
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	}
+	const owners = "\nOwners [{10.244.1.2 0}]"
+	const selected = "Egress [10.244.1.2]\nToHost [10.244.1.2]\nPods [10.244.1.2]\nNames [10.244.1.2]"
+	find("192.0.2.53:53")
+	if s, _ := a.steering.latest(); s != nil {
+		t.Error("something is steered before the first snapshot")
+	}
+	a.publish(ctx, administered(pod), time.Now(), true)
+	expect(selected + "\nResolvers [192.0.2.53:53]" + owners)
+	find("10.96.0.10:53", "192.0.2.53:53")
+	expect(selected + "\nResolvers [10.96.0.10:53 192.0.2.53:53]" + owners)
+	find()
+	expect(selected + owners)
 }

@@ -1,37 +1,38 @@
 package agent
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
 )
 
-func (a *agent) newBlocker(cfg Config, reg prometheus.Registerer) (*conntrack.Blocker, error) {
-	return conntrack.New(conntrack.Config{
-		Mark:        cfg.BlockMark,
-		AcceptedFor: cfg.RememberVerdicts,
-		Alone:       func() bool { return !a.peers.others(a.numbers) },
-		Registerer:  reg,
-	})
-}
-
-// block blocks the connections that s denies, which differs from the snapshot before by
-// change. It is not called with a saved state: connections that it denies may be allowed by
-// what has changed since.
-func (a *agent) block(s *policy.Snapshot, change conntrack.Change) {
-	if !a.blocks {
-		change = conntrack.Change{All: true}
+// block blocks the connections that a snapshot denies. A snapshot of a saved state blocks
+// none: changes since it was saved may allow them.
+func (a *agent) block(_ context.Context, c change) {
+	if !c.listed {
+		return
+	}
+	affected := conntrack.Change{All: true}
+	if a.blocks {
+		affected = c.affected()
 	}
 	a.blocks = true
-	a.blocker.Set(established(s, a.observer), change)
+	a.blocker.Set(established(c.snapshot, a.names.learned()), affected)
 }
 
-// changeSince returns what s may evaluate otherwise than before, nil for the first snapshot.
+// recheck evaluates the connections that were accepted while another process had changed the
+// rules. That process may have changed the rules of bridges, too.
+func (a *agent) recheck() {
+	a.steering.sources.bridges.Verify()
+	a.blocker.Recheck()
+}
+
+// changeSince returns the connections whose verdict may differ between before and s. before
+// is nil for the first snapshot.
 func changeSince(before, s *policy.Snapshot) (c conntrack.Change) {
 	if before == nil {
 		return conntrack.Change{All: true}
@@ -53,7 +54,7 @@ func changeSince(before, s *policy.Snapshot) (c conntrack.Change) {
 	return c
 }
 
-// added returns what is in now and not in before. Both are sorted.
+// added returns the addresses of now that are not in before. Both are sorted.
 func added(before, now []netip.Addr) (addrs []netip.Addr) {
 	for _, addr := range now {
 		if _, found := slices.BinarySearchFunc(before, addr, netip.Addr.Compare); !found {
@@ -63,13 +64,14 @@ func added(before, now []netip.Addr) (addrs []netip.Addr) {
 	return addrs
 }
 
-// wasHeld reports whether s is why packets of addr wait until its pod is known.
+// wasHeld reports whether s holds packets of addr until its pod is known.
 func wasHeld(s *policy.Snapshot, d policy.Direction, addr netip.Addr) bool {
-	return s.Endpoint(addr) == nil && slices.ContainsFunc(s.Ranges(d), func(r netip.Prefix) bool { return r.Contains(addr) })
+	return s.Endpoint(addr) == nil && contains(s.Ranges(d), addr)
 }
 
-// established blocks connections that s denies permanently. Connections that depend on
-// an unknown pod, or on names that may have expired, stay as they are.
+// established returns an evaluator that blocks connections that s denies permanently.
+// Connections that depend on an unknown pod, or on names that may have expired, stay as they
+// are.
 func established(s *policy.Snapshot, learned policy.Learned) conntrack.Evaluator {
 	anyName := &anyName{snapshot: s, names: make(map[*policy.Chain]*policy.Names)}
 	return func(p packet.Packet, toHost bool) conntrack.Verdict {
@@ -82,16 +84,16 @@ func established(s *policy.Snapshot, learned policy.Learned) conntrack.Evaluator
 			return conntrack.Unblock
 		}
 		q.Learned = anyName
-		if by := s.Evaluate(q); d.Reason == policy.UnknownPod || by.Allowed() || by.Reason == policy.UnknownPod {
+		if named := s.Evaluate(q); d.Wait() != policy.NoWait || named.Allowed() || named.Wait() != policy.NoWait {
 			return conntrack.Keep
 		}
 		return conntrack.Block
 	}
 }
 
-// anyName gives each address all names in the policies of the pod. A connection outlives
-// the names that it was allowed by: it is blocked only if it is denied whatever the
-// names. It belongs to one goroutine.
+// anyName gives each address all names in the policies of the pod. A connection outlives the
+// names that allowed it, so it is blocked only if no name would allow it. anyName belongs to
+// one goroutine.
 type anyName struct {
 	snapshot *policy.Snapshot
 	names    map[*policy.Chain]*policy.Names

@@ -9,13 +9,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/knftables"
 
-	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
-	"sigs.k8s.io/kube-network-policies/pkg/enforce"
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/steer"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
 // TestOnlyPermanentlyDeniedIsBlocked has a pod of this node that accepts nothing, and an
@@ -33,8 +31,7 @@ func TestOnlyPermanentlyDeniedIsBlocked(t *testing.T) {
 			}}}},
 			open: {Namespace: "x", Name: "open"},
 		}),
-		Ranges:    []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")},
-		Isolating: [2]bool{policy.Ingress: true},
+		Unknown: policy.Unknown{Ranges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, Isolating: [2]bool{policy.Ingress: true}},
 	}), nil)
 	for _, tt := range []struct {
 		src, dst string
@@ -94,7 +91,8 @@ func TestEstablishedToHostAndNames(t *testing.T) {
 		{named, outside, false, learned{"a.test"}, conntrack.Unblock},
 		{named, outside, false, learned{"c.test"}, conntrack.Keep},
 		{named, outside, false, nil, conntrack.Keep},
-		// Names that are not for the cluster, nor for its metadata service, have never allowed it.
+		// Names never match addresses of the cluster or of metadata services, so they cannot have
+		// allowed these.
 		{named, outside, true, learned{"x.b.test"}, conntrack.Block},
 		{named, outside, true, nil, conntrack.Block},
 		{named, pod, false, learned{"a.test"}, conntrack.Block},
@@ -138,7 +136,7 @@ func TestConnectionsThatWereNotEvaluatedAreListed(t *testing.T) {
 		known := policy.NewEndpoints(endpoints)
 		return policy.New(policy.Model{
 			Endpoints: known, Local: policy.NewLocal(known, local),
-			Ranges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, Isolating: [2]bool{true, true},
+			Unknown: policy.Unknown{Ranges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, Isolating: [2]bool{true, true}},
 		})
 	}
 	isolated := rules(policy.NetworkPolicyTier)
@@ -174,25 +172,20 @@ func TestConnectionsThatWereNotEvaluatedAreListed(t *testing.T) {
 // newTestBlocker returns a blocker that does not run.
 func newTestBlocker(t testing.TB, reg prometheus.Registerer) *conntrack.Blocker {
 	t.Helper()
-	blocker, err := conntrack.New(conntrack.Config{Mark: conntrack.DefaultMark, Registerer: reg})
+	blocker, err := conntrack.New(conntrack.Config{Mark: steer.DefaultRememberMark, Registerer: reg})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return blocker
 }
 
-// TestASavedStateBlocksNothing: all connections are evaluated by the first snapshot that is
-// made of lists, whatever the saved state was.
+// TestASavedStateBlocksNothing: the first snapshot of complete lists evaluates all
+// connections, whatever the saved state was.
 func TestASavedStateBlocksNothing(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("listed %v", listed), func(t *testing.T) {
 			reg := prometheus.NewRegistry()
-			steerer, err := steer.NewFake(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, knftables.NewFake(knftables.InetFamily, steer.TableName))
-			if err != nil {
-				t.Fatal(err)
-			}
-			a := &agent{blocker: newTestBlocker(t, reg), enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
-			a.follow(nil, nil, reg)
+			a := newTestAgent(t, reg, noNames{})
 			a.publish(t.Context(), policy.New(policy.Model{}), time.Now(), listed)
 			if a.blocks != listed {
 				t.Errorf("the blocker has a snapshot: %v", a.blocks)

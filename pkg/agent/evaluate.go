@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // evaluationShare bounds the CPU time of deferred evaluations to this fraction of one
@@ -15,26 +15,26 @@ const evaluationShare = 4
 
 // evaluator runs the evaluations that are too expensive for the packet path.
 type evaluator struct {
-	memory *policy.Memory
-	made   prometheus.Counter
+	memory    *policy.Memory
+	completed prometheus.Counter
 }
 
 func newEvaluator(budget int64, reg prometheus.Registerer) *evaluator {
 	e := &evaluator{
 		memory: policy.NewMemory(budget),
-		made: prometheus.NewCounter(prometheus.CounterOpts{
+		completed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_evaluations_deferred_total",
-			Help: "Evaluations of a peer by many selectors, made while its packets were pending.",
+			Help: "Evaluations of a peer by many selectors, during which its first packets were pending.",
 		}),
 	}
-	reg.MustRegister(e.made,
+	reg.MustRegister(e.completed,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "netpol_evaluation_memory_bytes",
-			Help: "Memory of cached evaluations, at most --evaluation-memory.",
+			Help: "Memory of cached evaluations, at most 64 MiB.",
 		}, func() float64 { return float64(e.memory.Used()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "netpol_evaluation_evictions_total",
-			Help: "Cached evaluations evicted to stay within --evaluation-memory.",
+			Help: "Cached evaluations evicted to stay within 64 MiB.",
 		}, func() float64 { return float64(e.memory.Evicted()) }),
 	)
 	return e
@@ -50,7 +50,7 @@ func (e *evaluator) Run(ctx context.Context) error {
 		case evaluation := <-e.memory.Deferred():
 			started := time.Now()
 			evaluation.Run()
-			e.made.Inc()
+			e.completed.Inc()
 			if !sleep(ctx, (evaluationShare-1)*time.Since(started)) {
 				return nil
 			}

@@ -12,12 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
-// crowded returns a snapshot with a pod whose rules select peers by a hundred selectors
-// that must each be evaluated, and packets of n peers that these do not select alike.
+// crowded returns a snapshot with a pod whose rules select peers by a hundred selectors that
+// must each be evaluated, and packets of n peers with different results.
 func crowded(t *testing.T, memory *policy.Memory, n int) (*policy.Snapshot, []packet.Packet) {
 	t.Helper()
 	chain := &policy.Chain{}
@@ -61,7 +61,7 @@ func TestDeferredEvaluationsRun(t *testing.T) {
 				time.Sleep(time.Millisecond) // of the bubble's clock
 			}
 		}
-		if got := testutil.ToFloat64(e.made); got != float64(len(packets)) {
+		if got := testutil.ToFloat64(e.completed); got != float64(len(packets)) {
 			t.Errorf("%v evaluations run, want %d", got, len(packets))
 		}
 		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {

@@ -7,11 +7,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/steer"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
-// Why a pod may not forward although the annotation of its namespace allows it.
+// Reasons why a pod may not forward although the annotation of its namespace allows it.
 const (
 	sharedLink   = "no interface of the node is known to lead to this pod alone: pods at a bridge share it"
 	tooManyLists = "pods of this node forward too many different lists of sources"
@@ -20,21 +20,21 @@ const (
 // forwarding reports which pods of the node may forward packets for others.
 type forwarding struct {
 	pods    *prometheus.GaugeVec
-	refused map[string]string // why, by pod
+	refused map[string]string // reason by pod
 	logger  klog.Logger
 }
 
 func newForwarding(reg prometheus.Registerer, logger klog.Logger) *forwarding {
 	f := &forwarding{logger: logger, pods: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "netpol_forwarding_pods",
-		Help: "Pods of this node whose namespace lets them forward packets for others, while sources are checked: allowed, or refused because the agent cannot tell their packets from those of other pods. The log names those that are refused.",
+		Help: "Pods of this node whose namespace lets them forward packets for others: allowed, or refused (the log names them) because their packets cannot be distinguished from those of other pods.",
 	}, []string{"state"})}
 	reg.MustRegister(f.pods)
 	f.report(0, nil)
 	return f
 }
 
-// report exports how many pods may forward, and logs those that are refused from now on.
+// report exports how many pods may forward, and logs newly refused ones.
 func (f *forwarding) report(allowed int, refused map[string]string) {
 	for pod, why := range refused {
 		if f.refused[pod] != why {
@@ -46,9 +46,9 @@ func (f *forwarding) report(allowed int, refused map[string]string) {
 	f.pods.WithLabelValues("refused").Set(float64(len(refused)))
 }
 
-// forwards returns what the pods of all may forward, and why others of them may not. ownLink
-// returns the interface that leads to a pod alone, empty for none. Pods with the same list
-// of sources are one Forward.
+// forwards returns the sources that pods may forward, and by pod the reasons of refusals.
+// ownLink returns the interface that leads to one pod only, empty for none. Pods with the
+// same list of sources share a Forward.
 func forwards(all []policy.Forwarder, ownLink func(pod []netip.Addr) string) (allowed []steer.Forward, refused map[string]string) {
 	refused = map[string]string{}
 	for _, pod := range all {

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/klog/v2/ktesting"
 
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/steer"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
 // forwarder is the pod of a namespace at an address that may forward from a prefix.
@@ -23,8 +23,8 @@ func forwarder(namespace, addr, source string) policy.Forwarder {
 	}
 }
 
-// TestForwards: pods with one list share its sets; those at a bridge, and those whose list
-// has no sets left, may not forward and are counted.
+// TestForwards: pods with the same list share its sets. Pods at a bridge, or with a list
+// beyond the bound, may not forward and are counted.
 func TestForwards(t *testing.T) {
 	links := map[string]string{"10.0.0.1": "v1", "10.0.0.2": "v2", "10.0.0.3": "v3", "10.0.0.4": "v4", "10.0.0.5": "v5", "10.0.0.6": "v6", "10.0.0.7": "v7"}
 	all := []policy.Forwarder{

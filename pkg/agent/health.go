@@ -3,10 +3,15 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
-// live fails when queued packets get no verdict: then a restart helps.
+// live fails when queued packets get no verdict, which a restart can repair.
 func (a *agent) live() error {
 	var errs []error
 	for _, q := range a.queues {
@@ -15,38 +20,52 @@ func (a *agent) live() error {
 	return errors.Join(errs...)
 }
 
-// readiness fails until the first snapshot is active, and while rules cannot be written, a
-// queue is bound by another process, or the agent's node name does not fit. A restart would
-// not help.
-func (a *agent) readiness() error {
+// readiness fails while a stage is not ready: until the first snapshot is active, and while rules
+// cannot be written, a queue is bound by another process, or the agent's node name does not fit.
+// A restart would not help.
+func (a *agent) readiness() error { return a.stages.ready() }
+
+// state describes the agent for kubectl netpol status.
+func (a *agent) state() flows.State {
+	s := flows.State{Version: a.cfg.Version}
+	if err := a.readiness(); err != nil {
+		s.NotReady = strings.Join(strings.Fields(err.Error()), " ")
+	}
+	if current := a.metrics.current.Load(); current != nil {
+		s.Snapshot = &current.at
+		pods := map[*policy.Endpoint]bool{} // some have two addresses
+		for _, addr := range current.snapshot.Local() {
+			pods[current.snapshot.Endpoint(addr)] = true
+		}
+		s.Pods = len(pods)
+	}
+	return s
+}
+
+// listening is ready while all queues are bound.
+func (a *agent) listening() error {
+	if slices.ContainsFunc(a.queues, func(q handledQueues) bool { return !q.Bound() }) {
+		return errors.New("not all queues are bound")
+	}
+	return nil
+}
+
+// clusterKnown is ready once there is a snapshot, while watches of the cluster are healthy.
+func (a *agent) clusterKnown() error {
 	var errs []error
 	if !a.metrics.hasSnapshot() {
 		errs = append(errs, errors.New("no snapshot of the cluster yet"), a.cache.Listed())
 	}
-	if err := a.cache.Healthy(); err != nil {
-		errs = append(errs, err)
+	return errors.Join(append(errs, a.cache.Healthy())...)
+}
+
+// sandboxesKnown is not ready while the required folder of CNI results cannot be read.
+func (a *agent) sandboxesKnown() error {
+	if !a.cfg.PodAddressSource.isFolder() {
+		return nil
 	}
-	if err := a.node.Healthy(); err != nil {
-		errs = append(errs, err)
+	if err := a.cni.Healthy(); err != nil {
+		return fmt.Errorf("addresses of new pods: %w", err)
 	}
-	if !a.peers.Listening() {
-		errs = append(errs, errors.New("not all queues are bound"))
-	}
-	if err := a.steerer.Healthy(); err != nil {
-		errs = append(errs, fmt.Errorf("steering: %w", err))
-	}
-	if a.links != nil {
-		if err := a.links.Healthy(); err != nil {
-			errs = append(errs, fmt.Errorf("interfaces: %w", err))
-		}
-	}
-	if err := a.reuse.Healthy(); err != nil {
-		errs = append(errs, fmt.Errorf("connections of stale addresses are not removed: %w", err))
-	}
-	if a.needsCNI {
-		if err := a.cni.Healthy(); err != nil {
-			errs = append(errs, fmt.Errorf("addresses of new pods: %w", err))
-		}
-	}
-	return errors.Join(errs...)
+	return nil
 }

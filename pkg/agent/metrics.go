@@ -9,27 +9,26 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // metrics describe the active snapshot.
 type metrics struct {
-	snapshot atomic.Bool
+	current  atomic.Pointer[published] // nil before the first snapshot
 	latency  prometheus.Histogram
 	findings *prometheus.GaugeVec
 	addrs    prometheus.Gauge
-	linkless prometheus.Gauge
 
-	// Used by publish alone.
+	// Used by publish only.
 	logged  sets.Set[string] // findings of the last snapshot
-	reasons map[string]int   // how many of each reason they are
+	reasons map[string]int   // their number by reason
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "netpol_snapshot_latency_seconds",
-			Help:    "Time from receiving a change of the cluster to deciding all packets by a snapshot with it.",
+			Help:    "Time from receiving a change of the cluster, the oldest of a snapshot, to deciding all packets by it.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14), // to 8 s
 		}),
 		findings: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -40,22 +39,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "netpol_endpoints",
 			Help: "Addresses of pods in the snapshot, of all nodes.",
 		}),
-		linkless: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "netpol_pods_without_interface",
-			Help: "Pods of this node that an administrator's policy may deny something at the node, and to which no interface with a check of sources is known to lead: what they send to the node from addresses that are not theirs, such as link-local ones, is not evaluated.",
-		}),
 		logged: sets.New[string](),
 	}
-	reg.MustRegister(m.latency, m.findings, m.addrs, m.linkless)
+	reg.MustRegister(m.latency, m.findings, m.addrs)
 	return m
 }
 
-// countRestarts exports how often the agent was started again. All other metrics of the
-// process begin again.
+// countRestarts exports how often the agent was started again. All other metrics start from
+// zero in a new process.
 func countRestarts(reg prometheus.Registerer, restarts int) {
 	c := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "netpol_agent_restarts_total",
-		Help: "Times the agent was started again in its container after a crash, with --max-crashes.",
+		Help: "Times the agent was started again in its container after a crash.",
 	})
 	c.Add(float64(restarts))
 	reg.MustRegister(c)
@@ -65,7 +60,7 @@ func countRestarts(reg prometheus.Registerer, restarts int) {
 func exportReadiness(reg prometheus.Registerer, ready func() error) {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "netpol_ready",
-		Help: "Whether the agent is ready (1) or not (0), as /readyz reports.",
+		Help: "1 while the agent is ready, else 0. /readyz has the reason.",
 	}, func() float64 {
 		if ready() != nil {
 			return 0
@@ -74,19 +69,23 @@ func exportReadiness(reg prometheus.Registerer, ready func() error) {
 	}))
 }
 
-func (m *metrics) hasSnapshot() bool { return m.snapshot.Load() }
+// published is a snapshot and since when it decides packets.
+type published struct {
+	snapshot *policy.Snapshot
+	at       time.Time
+}
 
-// enforced is called when packets are decided by a snapshot, and none by remembered
-// verdicts that it turns. Its oldest change was observed at since.
-func (m *metrics) enforced(since time.Time) { m.latency.Observe(time.Since(since).Seconds()) }
+func (m *metrics) hasSnapshot() bool { return m.current.Load() != nil }
 
-// published updates the metrics to s and logs new findings.
-func (m *metrics) published(ctx context.Context, s *policy.Snapshot) {
-	m.snapshot.Store(true)
-	m.addrs.Set(float64(s.Len()))
+// published updates the metrics and logs new findings. It is the last stage: the snapshot
+// decides packets, and remembered verdicts that it reverses are gone.
+func (m *metrics) published(ctx context.Context, c change) {
+	m.latency.Observe(time.Since(c.since).Seconds())
+	m.current.Store(&published{c.snapshot, time.Now()})
+	m.addrs.Set(float64(c.snapshot.Len()))
 	logger := klog.FromContext(ctx)
 	now, reasons := sets.New[string](), map[string]int{}
-	for _, f := range s.Findings() {
+	for _, f := range c.snapshot.Findings() {
 		reasons[f.Reason]++
 		line := f.String()
 		now.Insert(line)

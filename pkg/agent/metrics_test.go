@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // TestFindingsAreThoseOfTheSnapshot publishes snapshots with findings of different reasons.
@@ -27,7 +27,7 @@ func TestFindingsAreThoseOfTheSnapshot(t *testing.T) {
 		for _, reason := range test.reasons {
 			findings = append(findings, policy.Finding{Reason: reason})
 		}
-		m.published(t.Context(), policy.New(policy.Model{Endpoints: policy.NewEndpoints(nil), Findings: findings}))
+		m.published(t.Context(), change{snapshot: policy.New(policy.Model{Endpoints: policy.NewEndpoints(nil), Findings: findings})})
 		want := test.want
 		if want != "" {
 			want = "# HELP netpol_findings Parts of policies that are not enforced as written and fail closed, by reason.\n# TYPE netpol_findings gauge\n" + want

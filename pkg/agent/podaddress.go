@@ -1,66 +1,64 @@
 package agent
 
 import (
-	"fmt"
-	"slices"
+	"errors"
+	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/cnicache"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
-// PodAddressSource is where the addresses of new pods of the node are learned.
-type PodAddressSource uint8
+// PodAddressSource selects where addresses of the node's new pods are learned: one of the
+// constants below, or the folder of libcni's results. If that folder cannot be read, the
+// agent is not ready.
+type PodAddressSource string
 
 const (
-	// PodAddressAuto is the CNI cache where it has pods, and their status.
-	PodAddressAuto PodAddressSource = iota
-	// PodAddressCNICache is the same. Without the folder the agent is not ready.
-	PodAddressCNICache
-	// PodAddressStatus is the status of pods alone.
-	PodAddressStatus
+	// PodAddressAuto reads libcni's usual folder if it has results, and the status of pods.
+	PodAddressAuto PodAddressSource = "auto"
+	// PodAddressStatus reads only the status of pods.
+	PodAddressStatus PodAddressSource = "status"
 )
 
-var podAddressNames = []string{PodAddressAuto: "auto", PodAddressCNICache: "cni-cache", PodAddressStatus: "status"}
-
-// String returns the name of s in flags.
-func (s PodAddressSource) String() string {
-	if int(s) < len(podAddressNames) {
-		return podAddressNames[s]
-	}
-	return fmt.Sprintf("PodAddressSource(%d)", uint8(s))
-}
-
 // MarshalText implements encoding.TextMarshaler.
-func (s PodAddressSource) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+func (s PodAddressSource) MarshalText() ([]byte, error) { return []byte(s), nil }
 
-// UnmarshalText parses auto, cni-cache or status, so that a PodAddressSource can be a
-// flag.
+// UnmarshalText accepts auto, status, or an absolute path, so that a PodAddressSource can be
+// a flag.
 func (s *PodAddressSource) UnmarshalText(text []byte) error {
-	i := slices.Index(podAddressNames, string(text))
-	if i < 0 {
-		return fmt.Errorf("%q is none of auto, cni-cache, status", text)
+	*s = PodAddressSource(text)
+	switch {
+	case *s == "cni-cache":
+		return errors.New("was replaced: write the folder, " + cniresults.DefaultDir)
+	case !s.isFolder() && *s != PodAddressAuto && *s != PodAddressStatus:
+		return errors.New("must be auto, status or an absolute path")
 	}
-	*s = PodAddressSource(i)
 	return nil
 }
 
-// newCNICache returns the source of addresses of new pods, nil if it is their status
-// alone. It hands sandboxes to set.
-func newCNICache(cfg Config, set func([]clusterstate.Sandbox), reg prometheus.Registerer) (*cnicache.Cache, error) {
+func (s PodAddressSource) isFolder() bool { return filepath.IsAbs(string(s)) }
+
+// newCNICache returns the cache of CNI results, nil if addresses come from the status of pods
+// only. It passes sandboxes to set.
+func newCNICache(cfg Config, set func([]clusterstate.Sandbox), reg prometheus.Registerer) (*cniresults.Cache, error) {
 	if cfg.PodAddressSource == PodAddressStatus {
 		return nil, nil
 	}
-	return cnicache.New(cnicache.Config{
-		Dir:        cfg.CNICacheDir,
-		Changed:    func(found []cnicache.Sandbox) { set(sandboxes(found)) },
+	dir := cniresults.DefaultDir
+	if cfg.PodAddressSource.isFolder() {
+		dir = string(cfg.PodAddressSource)
+	}
+	return cniresults.New(cniresults.Config{
+		Dir:        dir,
+		Changed:    func(found []cniresults.Sandbox) { set(sandboxes(found)) },
 		Registerer: reg,
 	})
 }
 
-func sandboxes(found []cnicache.Sandbox) []clusterstate.Sandbox {
+func sandboxes(found []cniresults.Sandbox) []clusterstate.Sandbox {
 	out := make([]clusterstate.Sandbox, len(found))
 	for i, s := range found {
 		out[i] = clusterstate.Sandbox{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID), Addrs: s.Addrs}

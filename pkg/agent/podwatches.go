@@ -5,13 +5,14 @@ import (
 	"slices"
 )
 
-// PodWatches is which pods of other nodes the agent watches.
+// PodWatches selects the pods of other nodes that the agent watches.
 type PodWatches uint8
 
 const (
-	// AllPods is every pod of the cluster.
+	// AllPods watches every pod of the cluster.
 	AllPods PodWatches = iota
-	// NeededPods are those that policies of this node's pods name. It needs an API server.
+	// NeededPods watches the pods that policies of this node's pods select as peers. It needs
+	// an API server.
 	NeededPods
 )
 

@@ -7,11 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/knftables"
 
-	"sigs.k8s.io/kube-network-policies/pkg/enforce"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/steer"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // BenchmarkPublish is the cost of a snapshot in which 20 pods of other nodes have changed, as
@@ -34,12 +31,7 @@ func BenchmarkPublish(b *testing.B) {
 			m := policy.Model{Endpoints: policy.NewEndpoints(endpoints)}
 			m.Local = policy.NewLocal(m.Endpoints, local)
 			reg := prometheus.NewRegistry()
-			steerer, err := steer.NewFake(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, knftables.NewFake(knftables.InetFamily, steer.TableName))
-			if err != nil {
-				b.Fatal(err)
-			}
-			a := &agent{blocker: newTestBlocker(b, reg), enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
-			a.follow(nil, nil, reg)
+			a := newTestAgent(b, reg, noNames{})
 			a.publish(b.Context(), policy.New(m), time.Now(), true)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {

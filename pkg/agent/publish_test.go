@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -12,14 +13,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2/ktesting"
-	"sigs.k8s.io/knftables"
 
-	"sigs.k8s.io/kube-network-policies/pkg/clusterstate"
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/enforce"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/queue"
-	"sigs.k8s.io/kube-network-policies/pkg/steer"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/queue"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
 // fakeObserver is an observer that learns no names and records calls.
@@ -30,6 +29,10 @@ type fakeObserver struct {
 	seen      []string
 }
 
+func (l *fakeObserver) learned() policy.Learned { return l }
+
+func (l *fakeObserver) why() explainer { return nil }
+
 func (l *fakeObserver) Names(_, _ netip.Addr) *policy.Names { return nil }
 
 func (l *fakeObserver) Follow(*policy.Snapshot) {
@@ -37,7 +40,9 @@ func (l *fakeObserver) Follow(*policy.Snapshot) {
 	l.onFollow()
 }
 
-func (l *fakeObserver) Resolvers() []netip.AddrPort { return l.resolvers }
+func (l *fakeObserver) addSets(sets *steer.Sets, s *policy.Snapshot) {
+	sets.Names, sets.Resolvers = s.SelectedForNames(), l.resolvers
+}
 
 func (l *fakeObserver) Run(context.Context) error { return nil }
 
@@ -60,17 +65,16 @@ func administered(addrs ...netip.Addr) *policy.Snapshot {
 	return policy.New(policy.Model{Endpoints: known, Local: policy.NewLocal(known, addrs)})
 }
 
-// setsOf lists the elements of all sets.
-func setsOf(fake *knftables.Fake) string {
-	fake.RLock()
-	defer fake.RUnlock()
+// setsOf lists the addresses to steer.
+func setsOf(s *steering) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var lines []string
-	for name, set := range fake.Table.Sets {
-		for _, e := range set.Elements {
-			lines = append(lines, fmt.Sprint(name, " ", e.Key))
+	for field, value := range reflect.ValueOf(s.desired).Fields() {
+		if value.Kind() == reflect.Slice && value.Len() > 0 {
+			lines = append(lines, fmt.Sprint(field.Name, " ", value))
 		}
 	}
-	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
@@ -96,18 +100,13 @@ func TestObserverFollowsBeforeSteering(t *testing.T) {
 		observed bool
 		want     string
 	}{
-		{true, "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\nnames-v4 [10.244.1.2]\npods-v4 [10.244.1.2]\nresolvers-v4 [10.96.0.10 53]"},
-		{false, "egress-v4 [10.244.1.2]\nhost-v4 [10.244.1.2]\npods-v4 [10.244.1.2]"},
+		{true, "Egress [10.244.1.2]\nToHost [10.244.1.2]\nPods [10.244.1.2]\nNames [10.244.1.2]\nResolvers [10.96.0.10:53]\nOwners [{10.244.1.2 0}]"},
+		{false, "Egress [10.244.1.2]\nToHost [10.244.1.2]\nPods [10.244.1.2]\nOwners [{10.244.1.2 0}]"},
 	} {
 		t.Run(fmt.Sprintf("observed %v", tt.observed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				fake, reg := knftables.NewFake(knftables.InetFamily, steer.TableName), prometheus.NewRegistry()
-				steerer, err := steer.NewFake(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, fake)
-				if err != nil {
-					t.Fatal(err)
-				}
-				a := &agent{blocker: newTestBlocker(t, reg), enforcer: enforce.New(enforce.Config{Registerer: reg}), steerer: steerer, metrics: newMetrics(reg), ready: make(chan struct{})}
-				a.follow(nil, nil, reg)
+				reg := prometheus.NewRegistry()
+				var a *agent
 				l := &fakeObserver{resolvers: []netip.AddrPort{resolver}, onFollow: func() {
 					select {
 					case <-a.ready:
@@ -115,63 +114,46 @@ func TestObserverFollowsBeforeSteering(t *testing.T) {
 					default:
 					}
 				}}
+				var names observer = noNames{}
 				if tt.observed {
-					a.observer = l
+					names = l
 				}
+				a = newTestAgent(t, reg, names)
 				_, ctx := ktesting.NewTestContext(t)
-				ctx, cancel := context.WithCancel(ctx)
-				ended := make(chan error)
-				go func() { ended <- steerer.Run(ctx) }()
+
 				a.publish(ctx, administered(pod), time.Now().Add(-3*time.Second), true)
+
 				if got := latencies(t, reg); got != 3 {
 					t.Errorf("latency %v s, want 3", got)
 				}
-				time.Sleep(time.Second) // of the bubble's clock
-				if got := setsOf(fake); got != tt.want {
+				if got := setsOf(a.steering); got != tt.want {
 					t.Errorf("the sets hold\n%s\nwant\n%s", got, tt.want)
 				}
 				if l.followed > 0 != tt.observed {
 					t.Errorf("followed %d times", l.followed)
-				}
-				cancel()
-				if err := <-ended; err != nil {
-					t.Error(err)
 				}
 			})
 		})
 	}
 }
 
-// TestANodeIsClosedForWhatIsKnown: sandboxes that are not there close nothing, and their
-// table does not delay that of the saved state.
+// TestANodeIsClosedForWhatIsKnown: without sandboxes nothing is closed, and the saved state does
+// not wait for an empty table.
 func TestANodeIsClosedForWhatIsKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fake, reg := knftables.NewFake(knftables.InetFamily, steer.TableName), prometheus.NewRegistry()
-		steerer, err := steer.NewFake(steer.Config{Queue: 100, Queues: 1, Mark: steer.DefaultMark, Registerer: reg}, fake)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a := &agent{steerer: steerer, booted: true}
-		_, ctx := ktesting.NewTestContext(t)
-		ctx, cancel := context.WithCancel(ctx)
-		ended := make(chan error)
-		go func() { ended <- steerer.Run(ctx) }()
-		a.closeSandboxes(nil)
-		a.closeRanges(nil)
-		synctest.Wait()
-		if fake.Table != nil {
-			t.Error("a table is written although no address is known")
-		}
-		a.closeSandboxes([]clusterstate.Sandbox{{Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}})
-		time.Sleep(time.Second) // of the bubble's clock
-		if got, want := setsOf(fake), "egress-v4 [10.244.1.2]\ningress-v4 [10.244.1.2]"; got != want {
-			t.Errorf("the sets hold\n%s\nwant\n%s", got, want)
-		}
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	s := &steering{steerer: newIdleSteerer(t, prometheus.NewRegistry()), boot: boot{booted: true}}
+
+	s.closeSandboxes(nil)
+	s.closeRanges(nil)
+
+	if got := setsOf(s); got != "" {
+		t.Errorf("%s is closed although no address is known", got)
+	}
+
+	s.closeSandboxes([]clusterstate.Sandbox{{Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}})
+
+	if got, want := setsOf(s), "Ingress [10.244.1.2]\nEgress [10.244.1.2]"; got != want {
+		t.Errorf("the sets hold\n%s\nwant\n%s", got, want)
+	}
 }
 
 func TestObservedPacketsAreAccepted(t *testing.T) {
@@ -186,31 +168,29 @@ func TestObservedPacketsAreAccepted(t *testing.T) {
 	}
 }
 
-func TestObserveQueueNumber(t *testing.T) {
-	observed := func(queue, queues uint16) Config {
-		return Config{Queue: queue, Queues: queues, Features: compile.AllFeatures(), Kinds: []*compile.Kind{compile.KindClusterNetworkPolicy}}
-	}
+func TestQueueNumbers(t *testing.T) {
+	kinds := []*compile.Kind{compile.KindClusterNetworkPolicy}
 	for _, tt := range []struct {
-		cfg     Config
-		want    uint16
-		wantErr string
+		cfg         Config
+		wantObserve uint16
+		wantErr     string
 	}{
-		{Config{Queue: 100, Queues: 4}, 0, ""},
-		{observed(100, 4), 104, ""},
-		{Config{Queue: 65531, Queues: 1}, 0, ""},
-		{observed(65531, 1), 65532, ""},
-		{observed(65532, 1), 65533, "Queues: the last queue would be 65536, above 65535"},
-		{Config{Queue: 65525, Queues: 4, Share: 1}, 0, ""},
-		{Config{Queue: 65526, Queues: 4, Share: 1}, 0, "Queues: the last queue would be 65536, above 65535"},
+		{Config{Queue: 100}, 0, ""},
+		{Config{Queue: 100, Features: compile.AllFeatures(), Kinds: kinds}, 104, ""},
+		{Config{Queue: 65525}, 0, ""},
+		{Config{Queue: 65526}, 0, "Queue 65526 is above 65525"},
 	} {
-		t.Run(fmt.Sprintf("queue %d, %d queues, share %d, kinds %v", tt.cfg.Queue, tt.cfg.Queues, tt.cfg.Share, tt.cfg.Kinds), func(t *testing.T) {
-			tt.cfg.NodeName, tt.cfg.Manifests = "node", "dir"
+		t.Run(fmt.Sprintf("queue %d, kinds %v", tt.cfg.Queue, tt.cfg.Kinds), func(t *testing.T) {
+			tt.cfg.NodeName, tt.cfg.Manifests, tt.cfg.queues = "node", "dir", maxQueues
 			got := ""
 			if err := tt.cfg.Validate(); err != nil {
 				got = err.Error()
 			}
-			if got != tt.wantErr || tt.cfg.observeQueue() != tt.want {
-				t.Errorf("%+v: queue %d, error %q, want %d and %q", tt.cfg, tt.cfg.observeQueue(), got, tt.want, tt.wantErr)
+			if got != tt.wantErr || tt.cfg.observeQueue() != tt.wantObserve {
+				t.Errorf("%+v: queue %d, error %q, want %d and %q", tt.cfg, tt.cfg.observeQueue(), got, tt.wantObserve, tt.wantErr)
+			}
+			if last := tt.cfg.numbers().Last(); (last <= 0xffff) != (got == "") {
+				t.Errorf("the last queue is %d, error %q", last, got)
 			}
 		})
 	}

@@ -6,71 +6,96 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sigs.k8s.io/kube-network-policies/pkg/enforce"
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/queue"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/queue"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/queuenum"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
 // observer learns the addresses of domain names from the DNS messages of pods. Its
 // methods may be called from any goroutine.
 type observer interface {
-	policy.Learned
+	// learned returns what was learned, nil if nothing is.
+	learned() policy.Learned
+	// why returns what explains why nothing that was learned allows a packet, nil if nothing
+	// does.
+	why() explainer
 	// Follow is called with each snapshot before packets are decided by it.
 	Follow(s *policy.Snapshot)
-	// Resolvers returns the resolvers whose messages to and from the pods of
-	// Snapshot.SelectedForNames Observe must see.
-	Resolvers() []netip.AddrPort
-	// Observe gets one complete packet, from its IP header on. The payload is valid
-	// only during the call.
+	// addSets adds the sets that steer DNS messages between the pods of
+	// Snapshot.SelectedForNames and their resolvers to Observe.
+	addSets(sets *steer.Sets, s *policy.Snapshot)
+	// Observe reads one complete packet, from its IP header on. The payload is valid only
+	// during the call.
 	Observe(payload []byte)
-	// Run keeps Resolvers up to date until ctx ends.
+	// Run keeps the resolvers up to date until ctx ends.
 	Run(ctx context.Context) error
 }
 
-// served are queues and the handler of their packets, which is called once ready is
+// explainer is domains.Table.Why.
+type explainer = func(s *policy.Snapshot, q policy.Query, at time.Time) string
+
+// agents implements handover.Agents.
+type agents struct{ *agent }
+
+func (a agents) Bound(number uint16) bool { return a.place.Bound(number) }
+func (a agents) Listening() bool          { return a.listening() == nil }
+
+// queueLoops returns the loops that read packets and send verdicts.
+func (a *agent) queueLoops() (all []loop) {
+	for _, q := range a.queues {
+		all = append(all, func(ctx context.Context) error { return q.Run(ctx, q.handler, q.ready) })
+	}
+	return all
+}
+
+// handledQueues are queues with the handler of their packets, which is called once ready is
 // closed.
-type served struct {
+type handledQueues struct {
 	*queue.Queues
 	handler queue.Handler
 	ready   <-chan struct{}
 }
 
-// always is a closed channel: packets that only audited policies select do not wait for
+// alwaysReady is a closed channel: packets that only audited policies select do not wait for
 // the first snapshot.
-var always = func() <-chan struct{} {
+var alwaysReady = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// newQueues returns the queues of packets to decide, the queue of packets to audit and,
-// with an observer, the queue of packets that it observes. ready is closed when packets
-// can be decided.
-func newQueues(cfg Config, e *enforce.Enforcer, o observer, ready <-chan struct{}, reg prometheus.Registerer) ([]served, error) {
-	within := queue.Config{
+// newQueues returns the queues that decide packets, the queue that audits and, if policies may
+// name domains, the queue that o observes. ready is closed when packets can be decided.
+func newQueues(cfg Config, e *enforce.Enforcer, o observer, ready <-chan struct{}, reg prometheus.Registerer) ([]handledQueues, error) {
+	primary := queue.Config{
 		First:           cfg.Queue,
-		Count:           cfg.Queues,
+		Count:           cfg.queues,
 		FailOpen:        cfg.FailOpen.QueueFull,
 		FailOpenOnPanic: cfg.FailOpen.InternalError,
-		AcceptMark:      cfg.Mark,
-		RememberMark:    cfg.RememberMark,
+		AcceptMark:      cfg.Marks.Decided,
+		RememberMark:    cfg.rememberMark(),
+		RejectMark:      cfg.rejectMark,
 		Source:          source,
 		Purpose:         "decide",
 		Registerer:      reg,
 	}
 	var lower []queue.Config
-	if cfg.Share > 0 {
-		overflow := within
+	if cfg.share > 0 {
+		overflow := primary
 		overflow.First = cfg.overflowQueue()
-		overflow.MaxLen = overflowLen(cfg.Queues)
+		overflow.MaxLen = overflowLen(cfg.queues)
 		overflow.Purpose = "overflow"
 		lower = append(lower, overflow)
 	}
-	deciding, err := queue.New(within, lower...)
+	deciding, err := queue.New(primary, lower...)
 	if err != nil {
 		return nil, err
 	}
@@ -80,16 +105,16 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, ready <-chan struct{
 		MaxLen:          auditLen,
 		FailOpen:        true,
 		FailOpenOnPanic: true,
-		AcceptMark:      cfg.Mark,
-		RememberMark:    cfg.RememberMark,
+		AcceptMark:      cfg.Marks.Decided,
+		RememberMark:    cfg.rememberMark(),
 		Purpose:         "audit",
 		Registerer:      reg,
 	})
 	if err != nil {
 		return nil, err
 	}
-	all := []served{{deciding, decide(e.Decide), ready}, {auditing, decide(e.Audit), always}}
-	if o == nil {
+	all := []handledQueues{{deciding, decide(e.Decide), ready}, {auditing, decide(e.Audit), alwaysReady}}
+	if !cfg.learnsNames() {
 		return all, nil
 	}
 	// Packets that the observer misses continue to the other queues.
@@ -105,34 +130,43 @@ func newQueues(cfg Config, e *enforce.Enforcer, o observer, ready <-chan struct{
 	if err != nil {
 		return nil, err
 	}
-	return append(all, served{observing, observe(o), ready}), nil
+	return append(all, handledQueues{observing, observe(o), ready}), nil
 }
 
-// observeQueue is the number of the observer's queue, after those that decide,
-// and 0 without an observer.
+// observeQueue is the number of the observer's queue, which follows those that decide, or 0
+// without an observer.
 func (c Config) observeQueue() uint16 {
 	if !c.learnsNames() {
 		return 0
 	}
-	return c.Queue + c.Queues
+	return c.Queue + c.queues
 }
 
-// overflowQueue is the number of the first queue for what exceeds a share, behind
-// the observer's, whether there is one or not.
-func (c Config) overflowQueue() uint16 { return c.Queue + c.Queues + 1 }
+// overflowQueue is the number of the first queue for packets beyond a pod's share. It follows
+// the observer's number, whether that is used or not.
+func (c Config) overflowQueue() uint16 { return c.Queue + c.queues + 1 }
 
-// auditQueue is the number of the queue for what only audited policies select, behind the
-// overflow queues, whether there are some or not.
-func (c Config) auditQueue() uint16 { return c.overflowQueue() + c.Queues }
+// auditQueue is the number of the queue for packets that only audited policies select. It
+// follows the overflow queues' numbers, whether these are used or not.
+func (c Config) auditQueue() uint16 { return c.overflowQueue() + c.queues }
+
+// numbers are those of all queues of this agent, and one more that identifies it, see holder.
+func (c Config) numbers() queuenum.Range {
+	return queuenum.Range{First: c.Queue, Count: 2*c.queues + 3}
+}
+
+// holder identifies this agent.
+func (c Config) holder() handover.Holder {
+	return handover.Holder{Started: c.Started, Queue: uint16(c.numbers().Last())}
+}
 
 // decides reports whether a number is that of a queue of packets to decide.
 func (c Config) decides(number uint16) bool {
-	within := func(first uint16) bool { return number >= first && number < first+c.Queues }
-	return within(c.Queue) || within(c.overflowQueue())
+	return queuenum.Range{First: c.Queue, Count: c.queues}.Contains(number) || queuenum.Range{First: c.overflowQueue(), Count: c.queues}.Contains(number)
 }
 
-// auditLen is the length of the audit queue. An agent that hangs delays so many first
-// packets of pods that only audited policies select; the kernel accepts the others.
+// auditLen is the length of the audit queue. An agent that hangs delays at most this many
+// first packets of pods that only audited policies select; the kernel accepts further ones.
 const auditLen = 256
 
 // overflowLen is the length of each overflow queue. Each queued packet has a conntrack
@@ -151,17 +185,19 @@ func overflowLen(queues uint16) uint32 {
 	return uint32(min(queue.DefaultMaxLen, max(64, entries/4/uint64(queues))))
 }
 
-func decide(by func(enforce.Input) enforce.Result) queue.Handler {
+func decide(enforcer func(enforce.Input) enforce.Result) queue.Handler {
 	return func(p queue.Packet) queue.Verdict {
-		switch by(enforce.Input(p)) {
+		switch enforcer(enforce.Input(p)) {
 		case enforce.Accept:
 			return queue.Accept
 		case enforce.Remember:
 			return queue.Remember
-		case enforce.Undecided:
+		case enforce.ShortWait:
 			return queue.Defer
-		case enforce.Unannounced:
+		case enforce.LongWait:
 			return queue.DeferLong
+		case enforce.Reject:
+			return queue.Reject
 		}
 		return queue.Drop
 	}

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 )
 
 // DefaultSocket is the probe socket of the agents that an installation makes.
@@ -34,16 +34,16 @@ func Probe(ctx context.Context, socket, endpoint string) error {
 	return err
 }
 
-// Flows requests the records of flows of the agent at a probe socket that f selects, for
-// flows.Decode. The caller closes them.
+// Flows requests the flow records that f selects from the agent at a probe socket. The caller
+// closes the reader, which flows.Decode parses.
 func Flows(ctx context.Context, socket string, f flows.Filter) (io.ReadCloser, error) {
 	return get(ctx, socket, flowsPath+"?"+f.Values().Encode())
 }
 
-// flowsPath is where the records of flows are.
+// flowsPath is the HTTP path of flow records.
 const flowsPath = "flows"
 
-// get requests a path of the agent at a probe socket.
+// get requests a path from the agent at a probe socket.
 func get(ctx context.Context, socket, path string) (io.ReadCloser, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -68,11 +68,11 @@ func get(ctx context.Context, socket, path string) (io.ReadCloser, error) {
 	return nil, fmt.Errorf("%s: %s", name, strings.TrimSpace(string(reason)))
 }
 
-// maxReason bounds the reason of a failure that is read.
+// maxReason bounds how much of a failure's reason is read.
 const maxReason = 64 << 10
 
-// serveSocket serves probes, metrics and records of flows at a unix socket until ctx ends. A
-// socket that is there already is one of an earlier process.
+// serveSocket serves probes, metrics and flow records at a unix socket until ctx ends. An
+// existing socket was left by an earlier process and is replaced.
 func serveSocket(ctx context.Context, server *httpserver.Server, records http.Handler, socket string) error {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("probe-socket: %w", err)
@@ -84,8 +84,8 @@ func serveSocket(ctx context.Context, server *httpserver.Server, records http.Ha
 	return server.With("GET /"+flowsPath, records).Run(ctx, listener, nil)
 }
 
-// withDenied returns a server that also serves what policies denied lately, unless every
-// client may read what it serves.
+// withDenied returns a server that also serves recent denials, but only if access restricts
+// its clients.
 func withDenied(server *httpserver.Server, records *flows.Recorder, access *httpserver.Access) *httpserver.Server {
 	if access == nil {
 		return server
@@ -96,8 +96,8 @@ func withDenied(server *httpserver.Server, records *flows.Recorder, access *http
 // listenEvery is the interval between two attempts to listen at an address in use.
 const listenEvery = 200 * time.Millisecond
 
-// serve serves at address, to whom access allows, until ctx ends. While the address is in
-// use it waits, because the agent that this one takes over from serves there until it ends.
+// serve serves clients that access allows at address until ctx ends. It waits while the
+// address is in use: the agent that this one takes over from serves there until it ends.
 func serve(ctx context.Context, server *httpserver.Server, address string, access *httpserver.Access) error {
 	for first := true; ; first = false {
 		listener, err := net.Listen("tcp", address)

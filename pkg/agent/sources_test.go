@@ -5,9 +5,14 @@ import (
 	"reflect"
 	"testing"
 
-	"sigs.k8s.io/kube-network-policies/pkg/enforce"
-	"sigs.k8s.io/kube-network-policies/pkg/links"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/links"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
 // TestHostLinks has three pods that an administrator denies their node, two of them by one chain
@@ -60,5 +65,32 @@ func TestHostLinks(t *testing.T) {
 				t.Errorf("no interface leads to %d pods, want %d", n, tt.linkless)
 			}
 		})
+	}
+}
+
+// TestNothingIsKnownWithoutTheCheck: without the source check no interface is read, so no pod
+// is behind one.
+func TestNothingIsKnownWithoutTheCheck(t *testing.T) {
+	pod := []netip.Addr{netip.MustParseAddr("10.244.1.2")}
+	behind := func(all map[uint32]enforce.Behind) {
+		if all != nil {
+			t.Errorf("pods are behind interfaces: %v", all)
+		}
+	}
+	reg := prometheus.NewRegistry()
+	s, err := newSources(Config{SourceCheckExempt: []string{"eth*", EveryInterface}}, steer.Capabilities{}, nil, behind, reg, klog.Background())
+	if err != nil || s.checked {
+		t.Fatalf("checked: %v, %v", s.checked, err)
+	}
+	sets := steer.Sets{Pods: pod, Egress: pod}
+	s.addSets(&sets, administered(pod...))
+	if want := (steer.Sets{Pods: pod, Egress: pod}); !reflect.DeepEqual(sets, want) {
+		t.Errorf("sets %+v, want %+v", sets, want)
+	}
+	if _, known := s.links.LeadsToAny(pod); known || s.links.LeadsToPods(pod[0], pod) {
+		t.Error("an interface is known to lead to a pod")
+	}
+	if got := testutil.ToFloat64(s.linkless); got != 1 {
+		t.Errorf("%v pods without an interface, want 1", got)
 	}
 }

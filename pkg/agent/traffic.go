@@ -3,13 +3,13 @@ package agent
 import (
 	"context"
 
-	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
 )
 
-// connections calls yield with the connections that the kernel tracks, as the current
-// snapshot decides about them. It reports whether the kernel counts their bytes.
+// connections calls yield with each tracked connection that the current snapshot allows, and
+// its decision. It reports whether the kernel counts bytes.
 func (a *agent) connections(ctx context.Context, yield func(*flows.Connection)) (counted bool, err error) {
 	counted, err = conntrack.Traffic(ctx, func(first packet.Packet, toHost bool, bytes uint64) {
 		d, would, s := a.enforcer.EvaluateOpened(first, toHost)

@@ -10,11 +10,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sigs.k8s.io/kube-network-policies/pkg/steer"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
-// tunnelProtocols are the protocols that the kernel decapsulates, by their names in
-// flags. None has ports, and no program of a node is known to serve them to pods.
+// tunnelProtocols are the protocols that the kernel decapsulates, by their names in flags.
+// They have no ports, and no known program of a node serves them to pods.
 var tunnelProtocols = map[string]uint8{
 	"ipip": unix.IPPROTO_IPIP,
 	"ipv6": unix.IPPROTO_IPV6, // IPv6 in IPv4 and in IPv6
@@ -53,16 +53,16 @@ func ParsePort(s string) (uint16, error) {
 	return uint16(port), nil
 }
 
-// closeTunnels keeps pods out of the tunnels of the node: those of its devices, and
-// those that the operator has named.
-func (a *agent) closeTunnels(sets *steer.Sets) {
-	ports := append(a.links.TunnelPorts(), a.tunnelPorts...)
+// closeTunnels keeps pods out of the node's tunnels: those of its devices and those that the
+// operator named.
+func (s *sources) closeTunnels(sets *steer.Sets) {
+	ports := append(s.links.TunnelPorts(), s.tunnelPorts...)
 	slices.Sort(ports)
 	sets.TunnelPorts = slices.DeleteFunc(slices.Compact(ports), func(port uint16) bool {
-		return slices.Contains(a.podTunnels.Ports, port)
+		return slices.Contains(s.podTunnels.Ports, port)
 	})
 	for _, protocol := range tunnelProtocols {
-		if !slices.Contains(a.podTunnels.Protocols, protocol) {
+		if !slices.Contains(s.podTunnels.Protocols, protocol) {
 			sets.TunnelProtocols = append(sets.TunnelProtocols, protocol)
 		}
 	}

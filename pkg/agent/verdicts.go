@@ -4,72 +4,57 @@ import (
 	"context"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"sigs.k8s.io/kube-network-policies/pkg/conntrack"
-	"sigs.k8s.io/kube-network-policies/pkg/enforce"
-	"sigs.k8s.io/kube-network-policies/pkg/packet"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/steer"
-	"sigs.k8s.io/kube-network-policies/pkg/verdictcache"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 )
 
-// newVerdictCache returns nil if nothing is to be remembered.
-func (a *agent) newVerdictCache(cfg Config, reg prometheus.Registerer) *verdictcache.Cache {
-	if cfg.RememberMark == 0 {
-		return nil
-	}
+func (a *agent) newVerdictCache() *verdictcache.Cache {
 	return verdictcache.New(verdictcache.Config{
 		Kernel:     rememberedVerdicts{a},
-		AllowedFor: cfg.RememberVerdicts,
+		AllowedFor: a.cfg.RememberVerdicts,
 		Evaluate:   func(c packet.Class) (policy.Decision, bool) { return a.enforcer.EvaluateClass(c) },
 		Flushed:    func() { a.queues[0].Flushed() },
-		Alone:      func() bool { return !a.peers.others(a.numbers) },
+		Alone:      a.place.Alone,
 		Count:      func(c packet.Class, d policy.Decision, packets uint64) { a.enforcer.CountRemembered(c, d, packets) },
-		Registerer: reg,
+		Registerer: a.reg,
 	})
 }
 
-// remembering returns what records decisions, nil if nothing is remembered.
-func (a *agent) remembering() enforce.Verdicts {
-	if a.verdicts == nil {
-		return nil
+// rememberMark is the mark of packets whose class the kernel remembers, 0 if it remembers
+// none.
+func (c Config) rememberMark() uint32 {
+	if c.RememberVerdicts == 0 {
+		return 0
 	}
-	return a.verdicts
+	return c.Marks.Lower
 }
 
-// remembers returns the decision on a class that the kernel remembers, and since when.
-func (a *agent) remembers(c packet.Class) (d policy.Decision, since time.Time, ok bool) {
-	if a.verdicts == nil {
-		return policy.Decision{}, time.Time{}, false
-	}
-	return a.verdicts.Remembers(c)
-}
-
-// forget has the kernel forget the verdicts that a change since the snapshot before turns.
-// Packets are decided by the snapshot after it already.
-func (a *agent) forget(ctx context.Context, before *policy.Snapshot, change conntrack.Change) {
-	if a.verdicts == nil || before == nil {
+// forget removes from the kernel the remembered verdicts that the new snapshot reverses.
+func (a *agent) forget(ctx context.Context, c change) {
+	if c.before == nil {
 		return // nothing is remembered before the first snapshot
 	}
-	a.verdicts.Changed(ctx, change.Addrs, change.All)
+	affected := c.affected()
+	a.verdicts.Changed(ctx, affected.Addrs, affected.All)
 }
 
 // rememberedVerdicts are the verdicts in the table of an agent.
 type rememberedVerdicts struct{ agent *agent }
 
 func (r rememberedVerdicts) Forget(ctx context.Context, allowed, denied []packet.Class) error {
-	return r.agent.steerer.ForgetVerdicts(ctx, allowed, denied)
+	return r.agent.steering.steerer.ForgetVerdicts(ctx, allowed, denied)
 }
 
 func (r rememberedVerdicts) ForgetAll(ctx context.Context) error {
-	return r.agent.steerer.ForgetAllVerdicts(ctx)
+	return r.agent.steering.steerer.ForgetAllVerdicts(ctx)
 }
 
 func (r rememberedVerdicts) Deny(ctx context.Context, classes []packet.Class, d time.Duration) error {
-	return r.agent.steerer.DenyClasses(ctx, classes, d)
+	return r.agent.steering.steerer.DenyClasses(ctx, classes, d)
 }
 
 func (r rememberedVerdicts) All(ctx context.Context, yield func(verdictcache.Remembered)) error {
-	return r.agent.steerer.RememberedVerdicts(ctx, func(v steer.RememberedVerdict) { yield(verdictcache.Remembered(v)) })
+	return r.agent.steering.steerer.RememberedVerdicts(ctx, func(v steer.RememberedVerdict) { yield(verdictcache.Remembered(v)) })
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
@@ -106,6 +107,45 @@ func TestAdminPolicyConditions(t *testing.T) {
 	}
 }
 
+// A field of a proposal without its gate is a condition that names the gate, and a gate whose fields
+// the server lacks is an error that says what to do.
+func TestFieldsOfProposals(t *testing.T) {
+	const networks = `{ingress: [{action: Deny, from: [{networks: [192.0.2.0/24]}]}]}`
+	withGate := withoutEndPort
+	withGate.IngressByAddress = true
+	for _, tc := range []struct {
+		name       string
+		features   compile.Features
+		conditions string
+		errors     int
+	}{
+		{"without the gate", withoutEndPort, "Accepted PartialFailure/FeatureNotSupported @1", 0},
+		{"with the gate", withGate, "Accepted @1", 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := adminServer(statustest.Behavior{})
+				s.Of(cnps).Create(admin(t, cnps, "p", networks))
+
+				w := start(t, s, setting{admin: true, features: tc.features})
+				settle(time.Hour)
+
+				conditions := adminStatus(s, cnps, "p")
+				wantBrief(t, conditions, tc.conditions)
+				gate := slices.ContainsFunc(conditions, func(c metav1.Condition) bool {
+					return strings.Contains(c.Message, "--feature-gates=IngressByAddress=true")
+				})
+				if gate != (tc.errors == 0) {
+					t.Errorf("conditions %v", conditions)
+				}
+				if got := w.logged("lacks fields of proposals"); got != tc.errors {
+					t.Errorf("%d errors, want %d: %s", got, tc.errors, w.log())
+				}
+			})
+		})
+	}
+}
+
 func TestMetricsByKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := adminServer(statustest.Behavior{})
@@ -143,7 +183,7 @@ func TestKindNotServed(t *testing.T) {
 		if got := s.Requests(isAbout(anps)); len(got) != 0 {
 			t.Errorf("requests for a kind that is not served: %v", got)
 		}
-		if got := len(s.Requests(isDiscovery)); got > 3*361+10 {
+		if got := len(s.Requests(isDiscovery)); got > (2+2+3)*361+10 {
 			t.Errorf("%d discovery requests in an hour for three kinds", got)
 		}
 		if got := w.metrics.oldest(); got != 0 {
@@ -326,5 +366,42 @@ func TestCleanupSkipsKindsNotServed(t *testing.T) {
 		}
 		wantBrief(t, annotated(s, "p"), "none")
 		wantBrief(t, adminStatus(s, cnps, "p"), "none")
+	})
+}
+
+// Conditions are written through the best version that is served, whatever it was before.
+func TestVersionsOfAKind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := adminServer(statustest.Behavior{})
+		w := start(t, s, setting{admin: true})
+		for i, phase := range []struct {
+			served []string
+			want   string // the version of the writes
+		}{
+			{[]string{"v1alpha2"}, "v1alpha2"},
+			{[]string{"v1alpha2", "v1beta1"}, "v1alpha2 v1beta1"}, // whichever it reads
+			{[]string{"v1beta1"}, "v1beta1"},
+			{[]string{"v1beta1", "v1"}, "v1beta1"},
+			{[]string{"v1"}, ""},
+			{[]string{"v1alpha2"}, "v1alpha2"},
+		} {
+			s.ServeVersions(cnps, phase.served...)
+			settle(time.Minute)
+			name, before := fmt.Sprintf("p%d", i), len(s.Writes())
+			s.Of(cnps).Create(admin(t, cnps, name, badCIDR))
+			settle(time.Minute)
+			if phase.want != "" {
+				wantBrief(t, adminStatus(s, cnps, name), "Accepted PartialFailure/InvalidCIDR @1")
+			}
+			for _, r := range s.Writes()[before:] {
+				if version := strings.TrimPrefix(r.GroupVersion, "policy.networking.k8s.io/"); phase.want == "" || !strings.Contains(phase.want, version) {
+					t.Errorf("%v: written through %s", phase.served, version)
+				}
+			}
+		}
+		const want = "clusternetworkpolicies.policy.networking.k8s.io are served in version v1 only, and read in v1beta1 or v1alpha2"
+		if got := strings.Count(w.log(), want); got != 1 {
+			t.Errorf("logged %d times, want once:\n%s", got, w.log())
+		}
 	})
 }

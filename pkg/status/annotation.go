@@ -12,42 +12,41 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// The annotations of objects that have no status. A policy that is enforced as
-// written, and denied nothing lately, has none.
+// Annotations of objects without a status. A policy that is enforced as written and denied
+// nothing recently has none.
 const (
 	// Annotation holds the conditions as a JSON list.
 	Annotation = "kube-network-policies.x-k8s.io/conditions"
-	// SummaryAnnotation holds the parts that are not enforced as written, in a line
-	// of at most maxSummary bytes.
+	// SummaryAnnotation lists the parts that are not enforced as written, in a line of at
+	// most maxSummary bytes.
 	SummaryAnnotation = "kube-network-policies.x-k8s.io/not-enforced"
-	// DenialsAnnotation holds what the policy denied lately, in such a line.
+	// DenialsAnnotation describes what the policy denied recently, in a line of the same
+	// length.
 	DenialsAnnotation = "kube-network-policies.x-k8s.io/denials"
 )
 
-// maxSummary is the longest line of an annotation, in bytes, that kubectl describe
-// shows whole: maxAnnotationLen less the two spaces that indent it, in
-// k8s.io/kubectl/pkg/describe.
+// maxSummary is the longest line of an annotation, in bytes, that kubectl describe shows
+// completely: maxAnnotationLen in k8s.io/kubectl/pkg/describe minus two spaces of
+// indentation.
 const maxSummary = 138
 
-// annotation stores conditions in annotations of the object. It needs the right to
-// patch the object, which the one writer may have and the agents on the nodes must
-// not.
+// annotation stores conditions in annotations of the object. It needs the right to patch the
+// object, which only the writer may have; the agents on the nodes must not.
 type annotation struct {
 	client   dynamic.Interface
-	resource schema.GroupVersionResource
+	resource schema.GroupResource
 	prefix   string
 }
 
-// NewAnnotationSink returns the Sink that stores conditions of resource that report
-// a problem, or denials, in these annotations, with types that begin with
-// "prefix/" unless prefix is empty.
-func NewAnnotationSink(client dynamic.Interface, resource schema.GroupVersionResource, prefix string) Sink {
+// NewAnnotationSink returns the Sink that stores conditions in these annotations, if they
+// report a problem or denials. Types begin with "prefix/" unless prefix is empty.
+func NewAnnotationSink(client dynamic.Interface, resource schema.GroupResource, prefix string) Sink {
 	return &annotation{client, resource, prefix}
 }
 
 func (a *annotation) Name() string { return AnnotationSink }
 
-// Read ignores an annotation with any other content, so that it is overwritten.
+// Read ignores an annotation with other content, so that Write overwrites it.
 func (a *annotation) Read(o *unstructured.Unstructured) []metav1.Condition {
 	var conditions []metav1.Condition
 	if err := json.Unmarshal([]byte(o.GetAnnotations()[Annotation]), &conditions); err != nil {
@@ -71,7 +70,7 @@ func (a *annotation) Stores(o *unstructured.Unstructured, conditions []metav1.Co
 	return sameConditions(a.Read(o), conditions) && all[SummaryAnnotation] == lines[SummaryAnnotation] && all[DenialsAnnotation] == lines[DenialsAnnotation]
 }
 
-// summaries returns the annotations for people.
+// summaries returns the human-readable annotations.
 func summaries(conditions []metav1.Condition) map[string]string {
 	lines := map[string]string{}
 	for key, c := range map[string]*metav1.Condition{SummaryAnnotation: problem(conditions), DenialsAnnotation: denialsOf(conditions)} {
@@ -114,7 +113,7 @@ func (a *annotation) apply(ctx context.Context, o *unstructured.Unstructured, co
 	u := identity(o)
 	u.SetResourceVersion(o.GetResourceVersion())
 	u.SetAnnotations(annotations)
-	_, err = a.client.Resource(a.resource).Namespace(o.GetNamespace()).
+	_, err = resourceOf(a.client, a.resource, o).Namespace(o.GetNamespace()).
 		Apply(ctx, o.GetName(), u, metav1.ApplyOptions{FieldManager: FieldManager, Force: true, DryRun: dryRun})
 	return err
 }
@@ -123,10 +122,9 @@ func (a *annotation) Clear(ctx context.Context, o *unstructured.Unstructured) er
 	return a.remove(ctx, o, "")
 }
 
-// remove removes the keys if the object still has this version; with an empty
-// version, whatever version it has. Another client may have copied the keys with
-// the object and thus own them, so this is no apply. Nor can this patch create an
-// object.
+// remove removes the keys if the object still has this version; an empty version matches any.
+// It patches instead of applying, because another client may own the keys after copying the
+// object. The patch cannot create an object.
 func (a *annotation) remove(ctx context.Context, o *unstructured.Unstructured, version string) error {
 	metadata := map[string]any{
 		"uid":         o.GetUID(),
@@ -139,7 +137,7 @@ func (a *annotation) remove(ctx context.Context, o *unstructured.Unstructured, v
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}
-	_, err = a.client.Resource(a.resource).Namespace(o.GetNamespace()).
+	_, err = resourceOf(a.client, a.resource, o).Namespace(o.GetNamespace()).
 		Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
 	return err
 }

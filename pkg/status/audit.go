@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -13,17 +14,17 @@ import (
 )
 
 // namespacesPatience is how long conditions wait for the first list of namespaces. A writer
-// without the right to list them writes the conditions that follow from policies alone.
+// without the right to list them writes only conditions that do not depend on namespaces.
 const namespacesPatience = 10 * time.Second
 
-// namespaces follows the annotations of namespaces, which say whether their policies are
+// namespaces watches the annotations of namespaces, which decide whether their policies are
 // enforced.
 type namespaces struct {
 	writer   *Writer
 	informer cache.SharedIndexInformer
 
 	mu      sync.Mutex
-	writers map[*kindWriter]struct{} // of kinds that have namespaces
+	writers map[*kindWriter]struct{} // of namespaced kinds
 }
 
 // newNamespaces returns nil if no policy may be audited.
@@ -39,18 +40,17 @@ func (w *Writer) newNamespaces() *namespaces {
 	}
 }
 
-// run follows the namespaces until ctx ends.
+// run watches namespaces until ctx ends.
 func (n *namespaces) run(ctx context.Context) {
 	// These return errors only for an informer that has started.
-	_ = n.informer.SetTransform(stripTo(n.writer.cfg.Enforcement))
+	_ = n.informer.SetTransform(stripTo(n.writer.cfg.Annotations))
 	_ = n.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		n.writer.logError(ctx, err, "Cannot read namespaces; retrying. Policies that are audited by the annotation of their namespace are reported as enforced")
 	})
-	annotation := n.writer.cfg.Enforcement
 	_, _ = n.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { n.changed(o) },
 		UpdateFunc: func(old, o any) {
-			if old.(metav1.Object).GetAnnotations()[annotation] != o.(metav1.Object).GetAnnotations()[annotation] {
+			if !maps.Equal(old.(metav1.Object).GetAnnotations(), o.(metav1.Object).GetAnnotations()) {
 				n.changed(o)
 			}
 		},
@@ -58,14 +58,15 @@ func (n *namespaces) run(ctx context.Context) {
 	n.informer.RunWithContext(ctx)
 }
 
-// wait returns when the namespaces are known, or cannot be read.
+// wait blocks until the namespaces are listed, or cannot be read.
 func (n *namespaces) wait(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, namespacesPatience)
 	defer cancel()
 	cache.WaitForCacheSync(ctx.Done(), n.informer.HasSynced)
 }
 
-// follow has changes queue the policies of w, until the returned function is called.
+// follow makes changes of a namespace queue the policies of w, until the returned function is
+// called.
 func (n *namespaces) follow(w *kindWriter) (end func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -94,7 +95,7 @@ func (n *namespaces) changed(obj any) {
 	}
 }
 
-// get returns the namespace of that name, nil if it is not known.
+// get returns the namespace with this name, nil if it is unknown.
 func (n *namespaces) get(name string) metav1.Object {
 	obj, ok, err := n.informer.GetStore().GetByKey(name)
 	if err != nil || !ok {
@@ -104,7 +105,7 @@ func (n *namespaces) get(name string) metav1.Object {
 	return o
 }
 
-// audits reports whether the policy o is evaluated and not enforced.
+// audits reports whether the policy o is evaluated but not enforced.
 func (w *kindWriter) audits(o *unstructured.Unstructured) bool {
 	if w.spaces == nil {
 		return false

@@ -7,11 +7,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
@@ -105,6 +106,60 @@ func TestAuditedPoliciesAreReported(t *testing.T) {
 			want("misspelt", map[string]bool{"own": false, "other": true})
 			spaces.Update("", "x", annotate(""))
 			want("no longer the namespace", map[string]bool{"own": false, "other": false})
+			s.Update("x", "own", func(u *unstructured.Unstructured) {
+				u.SetAnnotations(map[string]string{"kube-network-policies.sigs.k8s.io/enforcement": "audit"})
+			})
+			want("by the former name", map[string]bool{"own": true, "other": false})
 		})
+	})
+}
+
+// What the conditions of a policy depend on is kept of its annotations: names without effect, too.
+func TestAnnotationsOfConditionsAreKept(t *testing.T) {
+	u := &unstructured.Unstructured{Object: map[string]any{"kind": "NetworkPolicy", "spec": map[string]any{"podSelector": map[string]any{}}}}
+	u.SetAnnotations(map[string]string{"example.com/enforcement": "audit", "kube-network-policies.x-k8s.io/enforce": "audit", "example.com/other": "", Annotation: "[]"})
+	if _, err := stripTo(compile.StripAnnotations, Annotation)(u); err != nil {
+		t.Fatal(err)
+	}
+	o := &networkingv1.NetworkPolicy{}
+	o.SetAnnotations(u.GetAnnotations())
+	got := Conditions(1, compile.KindNetworkPolicy.Diagnose(o, compile.AllFeatures()), false)
+	if len(u.GetAnnotations()) != 3 || got[1].Status != metav1.ConditionTrue || got[1].Reason != policy.InvalidAnnotation {
+		t.Errorf("kept %v: %v", u.GetAnnotations(), lines(got))
+	}
+}
+
+// The author of a policy gets an Event each time it becomes audited, as a list of policies does
+// not show that.
+func TestAPolicyThatBecomesAuditedHasAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := statustest.NewServer(statustest.Behavior{})
+		s.Install("namespaces")
+		s.Of("namespaces").Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}})
+		s.Create(netpol(t, "p", clean))
+		w := start(t, s, setting{audit: true})
+		want := func(n int, when string) {
+			t.Helper()
+			settle(10 * time.Minute)
+			all := events(t, s)
+			if len(all) != n {
+				t.Fatalf("%s: %d events, want %d: %v", when, len(all), n, all)
+			}
+			for _, e := range all {
+				if e.Type != "Normal" || e.Reason != Audit || e.Regarding.Name != "p" || e.Note != auditMessage {
+					t.Errorf("%s: got %+v", when, e)
+				}
+			}
+		}
+		want(0, "enforced")
+		s.Update("x", "p", annotate(compile.AuditValue))
+		want(1, "audited")
+		w.stop()
+		start(t, s, setting{audit: true, identity: "2"})
+		want(1, "another writer")
+		s.Update("x", "p", annotate(""))
+		want(1, "enforced again")
+		s.Update("x", "p", annotate(compile.AuditValue))
+		want(2, "audited again")
 	})
 }

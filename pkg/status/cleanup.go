@@ -8,14 +8,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/served"
 )
 
 // cleanupPage is the number of objects in one page of a list.
 const cleanupPage = 500
 
-// Cleanup removes our conditions, and nothing else, from all objects, at the rate
-// of writes. A writer that still leads would write them again. An error does not
-// end it; all errors are returned.
+// Cleanup removes only our conditions from all objects, at the rate of writes. A writer that
+// still leads would write them again. Cleanup continues after errors and returns all of them.
 func (w *Writer) Cleanup(ctx context.Context) error {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), "status")
 	ctx = klog.NewContext(ctx, logger)
@@ -28,18 +29,24 @@ func (w *Writer) Cleanup(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// cleanupKind returns the number of objects from which something was removed. A
-// kind that is not served has no objects.
+// cleanupKind returns the number of changed objects. A kind that is not served in any version
+// has none.
 func (w *Writer) cleanupKind(ctx context.Context, k Kind) (cleared int, err error) {
-	if served, err := serves(ctx, w.cfg.Client.Discovery(), k.Resource.GroupVersion(), k.Resource.Resource); err == nil && !served {
+	r, found, err := w.served(ctx, k)
+	switch {
+	case errors.As(err, new(*served.OtherVersionsError)):
+		return 0, err
+	case err != nil:
+		r = k.Resources[0]
+	case !found:
 		return 0, nil
 	}
 	var errs []error
 	options := metav1.ListOptions{Limit: cleanupPage}
 	for {
-		list, err := w.cfg.Dynamic.Resource(k.Resource).List(ctx, options)
+		list, err := w.cfg.Dynamic.Resource(r).List(ctx, options)
 		if err != nil {
-			return cleared, errors.Join(append(errs, fmt.Errorf("list %s: %w", k.Resource.Resource, err))...)
+			return cleared, errors.Join(append(errs, fmt.Errorf("list %s: %w", r.Resource, err))...)
 		}
 		for i := range list.Items {
 			done, err := w.clear(ctx, k, &list.Items[i])
@@ -55,8 +62,7 @@ func (w *Writer) cleanupKind(ctx context.Context, k Kind) (cleared int, err erro
 	}
 }
 
-// clear removes what any sink may have stored on o, and reports whether there was
-// anything.
+// clear removes the conditions of all sinks from o, and reports whether there were any.
 func (w *Writer) clear(ctx context.Context, k Kind, o *unstructured.Unstructured) (bool, error) {
 	var errs []error
 	done := false
@@ -73,7 +79,7 @@ func (w *Writer) clear(ctx context.Context, k Kind, o *unstructured.Unstructured
 		switch r {
 		case success:
 			done = true
-		case gone, conflict, unserved: // nothing of ours can be left there
+		case gone, conflict, unserved: // nothing of ours can remain there
 		default:
 			errs = append(errs, fmt.Errorf("clear conditions of %s %s/%s in the %s: %w", k.Name, o.GetNamespace(), o.GetName(), s.Name(), err))
 		}

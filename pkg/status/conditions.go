@@ -10,30 +10,32 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
-// The types of conditions, as the API defined them for the status of a
-// NetworkPolicy in Kubernetes 1.24 to 1.27.
+// Types of conditions, as the API defined them for the status of NetworkPolicy in Kubernetes
+// 1.24 to 1.27.
 const (
 	Accepted       = "Accepted"       // enforced, at least in part
 	PartialFailure = "PartialFailure" // enforced in part; the other parts fail closed
 	Failure        = "Failure"        // not enforced
-	// Enforced is only there, and False, while the policy is audited.
+	// Enforced exists, with status False, only while the policy is audited.
 	Enforced = "Enforced"
-	// Denials is only there, and True, while the policy has denied packets lately.
+	// Denials exists, with status True, only if the policy has denied packets recently.
 	Denials = "Denials"
 )
 
-// The reasons of conditions that report no problem. All other reasons are those of
-// findings, see package policy.
+// Reasons of conditions that report no problem. Other reasons come from findings, see package
+// policy.
 const (
 	PolicyAccepted = "PolicyAccepted"
 	NoFailure      = "NoFailure"
 )
 
-// Audit is the reason of Enforced.
+// Audit is the reason of Enforced, and of the Event when a policy becomes audited.
 const Audit = "Audit"
+
+const auditMessage = "The policy is audited: what it would deny passes, and is counted and logged."
 
 // The reasons of Denials.
 const (
@@ -45,8 +47,8 @@ const (
 // thousands of policies, and an annotation holds three messages.
 const maxMessage = 1024
 
-// severity orders reasons, the most severe first: a fault of the policy comes
-// before a feature that only this implementation lacks.
+// severity orders reasons, the most severe first: faults of the policy come before features
+// that this implementation lacks.
 var severity = []string{
 	policy.InvalidSelector,
 	policy.InvalidPeer,
@@ -54,13 +56,13 @@ var severity = []string{
 	policy.InvalidPort,
 	policy.UnsupportedProtocol,
 	policy.InvalidEnforcement,
+	policy.InvalidAnnotation,
 	policy.FeatureNotSupported,
 }
 
-// Conditions returns the three conditions of a spec of that generation with those
-// findings. All three are always there, so that none of an earlier generation
-// remains. There is a fourth one, Enforced, if the policy is audited. The transition times
-// are not set.
+// Conditions returns the three conditions of a spec with this generation and these findings.
+// All three are always returned, so that none of an earlier generation remains. Audited
+// policies get a fourth one, Enforced. Transition times are not set.
 func Conditions(generation int64, findings []policy.Finding, audited bool) []metav1.Condition {
 	accepted := condition(Accepted, metav1.ConditionTrue, PolicyAccepted, "The whole spec is enforced.")
 	partial := condition(PartialFailure, metav1.ConditionFalse, NoFailure, "No problem was found.")
@@ -86,7 +88,7 @@ func Conditions(generation int64, findings []policy.Finding, audited bool) []met
 		case len(fatal) == 0:
 			conditions[0].Message = fmt.Sprintf("Evaluated with %s and not enforced, see PartialFailure and Enforced.", problems(len(lines)))
 		}
-		conditions = append(conditions, condition(Enforced, metav1.ConditionFalse, Audit, "The policy is audited: what it would deny passes, and is counted and logged."))
+		conditions = append(conditions, condition(Enforced, metav1.ConditionFalse, Audit, auditMessage))
 	}
 	for i := range conditions {
 		conditions[i].ObservedGeneration = generation
@@ -105,8 +107,8 @@ func problems(n int) string {
 	return fmt.Sprintf("%d problems", n)
 }
 
-// mostSevere returns the first reason by severity. Reasons that are not in that
-// list come last, by name.
+// mostSevere returns the first reason by severity. Reasons that are not in severity come
+// last, by name.
 func mostSevere(findings []policy.Finding) string {
 	rank := func(reason string) int {
 		if i := slices.Index(severity, reason); i >= 0 {
@@ -119,8 +121,8 @@ func mostSevere(findings []policy.Finding) string {
 	}).Reason
 }
 
-// describe returns "field: message" of each finding, without duplicates, in the
-// order given, which is that of the spec.
+// describe returns "field: message" of each finding, without duplicates, in the given order,
+// which is that of the spec.
 func describe(findings []policy.Finding) []string {
 	var lines []string
 	seen := sets.New[string]()
@@ -133,8 +135,8 @@ func describe(findings []policy.Finding) []string {
 	return lines
 }
 
-// join returns lines as one message of at most maxMessage bytes. Lines that do not
-// fit are counted; at least the beginning of the first line is there.
+// join returns lines as one message of at most maxMessage bytes. It counts lines that do not
+// fit, but always includes the beginning of the first line.
 func join(lines []string) string {
 	if whole := strings.Join(lines, ". ") + "."; len(whole) <= maxMessage {
 		return whole
@@ -164,8 +166,8 @@ func truncate(s string, n int) string {
 	return s[:n] + ellipsis
 }
 
-// withTimes returns conditions with their transition times: that of the old
-// condition of the same type where the status is the same, and now otherwise.
+// withTimes returns conditions with transition times: the old one if a condition of the same
+// type has the same status, else now.
 func withTimes(old, conditions []metav1.Condition, now metav1.Time) []metav1.Condition {
 	conditions = slices.Clone(conditions)
 	for i := range conditions {
@@ -180,8 +182,7 @@ func withTimes(old, conditions []metav1.Condition, now metav1.Time) []metav1.Con
 	return conditions
 }
 
-// sameConditions reports whether two lists are equal but for their order and for
-// transition times.
+// sameConditions reports whether two lists are equal, ignoring order and transition times.
 func sameConditions(a, b []metav1.Condition) bool {
 	return slices.Equal(normalized(a), normalized(b))
 }
@@ -195,8 +196,8 @@ func normalized(conditions []metav1.Condition) []metav1.Condition {
 	return conditions
 }
 
-// problem returns the condition that says that the policy is audited, or else the one that
-// reports problems, nil if the policy is enforced as written.
+// problem returns Enforced if the policy is audited, else the condition that reports
+// problems, nil if the policy is enforced as written.
 func problem(conditions []metav1.Condition) *metav1.Condition {
 	for _, reports := range []func(metav1.Condition) bool{
 		func(c metav1.Condition) bool { return c.Type == Enforced },

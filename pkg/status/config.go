@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"sigs.k8s.io/kube-network-policies/pkg/denials"
+	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
 )
 
 // Config is the configuration of a Writer.
@@ -22,23 +22,18 @@ type Config struct {
 	Dynamic dynamic.Interface
 	// Kinds are the kinds of policies that get conditions.
 	Kinds []Kind
-	// QPS is the average rate of writes per second, Burst how many may be made at
-	// once. Conditions and Events share both.
-	QPS   float64
-	Burst int
-	// Events creates a Warning Event for each problem of a policy whose conditions
-	// cannot be stored in its status.
-	Events bool
-	// Enforcement is the annotation of policies and namespaces that says whether policies
-	// are enforced. It is kept for Audited.
-	Enforcement string
-	// Audited reports whether a policy is evaluated and not enforced, by the annotations
-	// of the policy and of its namespace, nil if it has none. With nil no policy is.
+	// Annotations returns those of the annotations of policies and namespaces that Audited
+	// and the findings of Kinds depend on. With nil there are none.
+	Annotations func(map[string]string) map[string]string
+	// Audited reports whether a policy is evaluated but not enforced, by the annotations of
+	// the policy and of its namespace, which is nil for cluster-scoped policies. If Audited
+	// is nil, no policy is audited.
 	Audited func(policy, namespace metav1.Object) bool
-	// Denials says what policies denied lately. It runs while this Writer holds the Lease.
-	// Nil says nothing.
+	// Denials collects what policies denied recently. It runs while this Writer holds the
+	// Lease. Nil collects nothing.
 	Denials *denials.Collector
-	// Beside runs while this Writer holds the Lease, until its context ends. Nil is nothing.
+	// Beside also runs while this Writer holds the Lease, until its context ends. It may be
+	// nil.
 	Beside func(context.Context)
 	// LeaseNamespace is the namespace of the Lease that elects the writer.
 	LeaseNamespace string
@@ -46,30 +41,37 @@ type Config struct {
 	Identity string
 	// Registerer registers the metrics.
 	Registerer prometheus.Registerer
+
+	withoutEvents bool // for tests of other writes
 }
 
 // LeaseName is the name of the Lease that elects the writer.
 const LeaseName = FieldManager
 
 const (
-	// resync is the interval at which every policy is checked again.
+	// resync is the interval at which all policies are checked again.
 	resync = 10 * time.Minute
 	// rediscover is the interval of discovery for a kind that the server does not
 	// serve: one small request of one writer.
 	rediscover = 10 * time.Second
 	// reprobe is the time until a sink that does not work is probed again.
 	reprobe = 10 * time.Minute
-	// settleTime is how long a policy must be unchanged before its conditions are
-	// written. A client that has just created it may be about to update the object
-	// that it got back, and a write in between would make that update a conflict.
+	// settleTime is how long a policy must be unchanged before its conditions are written. A
+	// client that has just created it may be about to update the returned object, and a write
+	// in between would make that update a conflict.
 	settleTime = 2 * time.Second
 	// minBackoff and maxBackoff bound the wait before a policy is retried.
 	minBackoff = time.Second
 	maxBackoff = 5 * time.Minute
-	// requestTimeout bounds one request, so that none delays the others for long.
+	// requestTimeout bounds one request, so that no request delays others for long.
 	requestTimeout = 30 * time.Second
+	// writeRate is the average rate of writes per second, and writeBurst how many are allowed
+	// at once after a quiet period. Conditions and Events share both. The rate is low because
+	// every agent watches the written policies.
+	writeRate  = 5
+	writeBurst = 20
 	// workers is the maximum number of concurrent requests for one kind: enough for
-	// the default rate with a server that takes half a second for each.
+	// writeRate with a server that takes half a second for each.
 	workers = 4
 )
 
@@ -83,8 +85,6 @@ func (c Config) Validate() error {
 	}
 	require(c.Client != nil, "Client is nil")
 	require(c.Dynamic != nil, "Dynamic is nil")
-	require(c.QPS > 0, "QPS is not positive")
-	require(c.Burst > 0, "Burst is not positive")
 	require(c.LeaseNamespace != "", "LeaseNamespace is empty")
 	require(c.Identity != "", "Identity is empty")
 	require(c.Registerer != nil, "Registerer is nil")

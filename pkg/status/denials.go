@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"sigs.k8s.io/kube-network-policies/pkg/denials"
+	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
 )
 
-// denials returns the condition that says what the policy denied lately, nothing if that is
-// nothing. What is stored stays while it is not known.
+// denials returns the Denials condition of a policy, none if it denied nothing recently.
+// While that is unknown it returns the stored condition.
 func (w *kindWriter) denials(key types.NamespacedName, generation int64, stored []metav1.Condition) []metav1.Condition {
 	if w.cfg.Denials == nil {
 		return nil
@@ -33,7 +33,7 @@ func (w *kindWriter) denials(key types.NamespacedName, generation int64, stored 
 	return []metav1.Condition{c}
 }
 
-// denialsOf returns the condition that says what was denied, nil for none.
+// denialsOf returns the Denials condition, nil if there is none.
 func denialsOf(conditions []metav1.Condition) *metav1.Condition {
 	if i := slices.IndexFunc(conditions, isDenials); i >= 0 {
 		return &conditions[i]
@@ -47,7 +47,8 @@ func withoutDenials(conditions []metav1.Condition) []metav1.Condition {
 
 func isDenials(c metav1.Condition) bool { return c.Type == Denials }
 
-// kindWriters are those that write. They are the denials.Policies that get conditions.
+// kindWriters are the active writers. They implement denials.Policies for policies with
+// conditions.
 type kindWriters struct {
 	listed chan struct{} // receives after a kind is listed
 
@@ -68,14 +69,6 @@ func (k *kindWriters) add(w *kindWriter) (end func()) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		delete(k.kind, w.kind.Name)
-	}
-}
-
-// markListed is called after a writer has listed its policies.
-func (k *kindWriters) markListed() {
-	select {
-	case k.listed <- struct{}{}:
-	default:
 	}
 }
 
@@ -107,7 +100,7 @@ func (k *kindWriters) writer(p denials.Policy) *kindWriter {
 	}
 	obj, _, _ := w.informer.GetStore().GetByKey(cacheKey(p.NamespacedName))
 	o, ok := obj.(*unstructured.Unstructured)
-	// The key of a name with a slash is that of another policy.
+	// A name with a slash would yield the key of another policy.
 	if !ok || o.GetNamespace() != p.Namespace || o.GetName() != p.Name {
 		return nil
 	}

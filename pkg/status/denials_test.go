@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/denials"
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
@@ -59,8 +59,8 @@ func wantDenials(t *testing.T, when string, o *unstructured.Unstructured, s Sink
 	}
 }
 
-// What policies of all kinds denied is reported where their conditions are, at most once a minute,
-// and is removed when they have denied nothing for an hour.
+// Denials of policies of all kinds are reported in their conditions, at most once a minute, and
+// removed after an hour without denials.
 func TestDenialsAreConditions(t *testing.T) {
 	forEachStatus(t, []statustest.Status{statustest.Unserved, statustest.Stored}, func(t *testing.T, status statustest.Status) {
 		synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestDenialsAreConditions(t *testing.T) {
 	})
 }
 
-// Another writer removes what is reported of denials, unless it does not know of them yet.
+// Another writer removes reported denials once it knows that there are none.
 func TestDenialsOfAnEarlierWriter(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer func() []flows.DeniedByPolicy

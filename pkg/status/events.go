@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	eventsclient "k8s.io/client-go/kubernetes/typed/events/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/wellformed"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/wellformed"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 const (
@@ -39,15 +39,16 @@ func revisionOf(o *unstructured.Unstructured) revision {
 	return revision{o.GetUID(), o.GetGeneration()}
 }
 
-// eventRecorder creates a Warning Event for each finding, once for each revision.
+// eventRecorder creates a Warning Event for each finding, and a Normal one if the policy is audited,
+// once for each revision.
 // A nil eventRecorder creates none.
 type eventRecorder struct {
 	client eventsclient.EventsV1Interface
 	writer *Writer
 
 	mu sync.Mutex
-	// recorded is the revision whose Events were created last; the zero revision
-	// while Events are pending. It has no entry for an object that was not seen yet.
+	// recorded holds the revision with the latest Events, or the zero revision while Events
+	// are pending. Objects that were not seen yet have no entry.
 	recorded map[types.NamespacedName]revision
 }
 
@@ -55,15 +56,15 @@ func newEventRecorder(client eventsclient.EventsV1Interface, w *Writer) *eventRe
 	return &eventRecorder{client: client, writer: w, recorded: map[types.NamespacedName]revision{}}
 }
 
-// markPending notes that Events of the object are to be created.
+// markPending records that Events of the object must be created.
 func (r *eventRecorder) markPending(key types.NamespacedName) {
 	if r != nil {
 		r.mark(key, revision{})
 	}
 }
 
-// assumeRecorded notes that an earlier process has created the Events of o, unless
-// they are pending.
+// assumeRecorded records that an earlier process has created the Events of o, unless they are
+// pending.
 func (r *eventRecorder) assumeRecorded(key types.NamespacedName, o *unstructured.Unstructured) {
 	if r == nil {
 		return
@@ -96,13 +97,18 @@ func (r *eventRecorder) isRecorded(key types.NamespacedName, rev revision) bool 
 	return r.recorded[key] == rev
 }
 
-// record creates the Events of o that were not created yet. An error means that a
-// retry may help. Events that the server refuses are counted and not retried.
-func (r *eventRecorder) record(ctx context.Context, key types.NamespacedName, o *unstructured.Unstructured, findings []policy.Finding) error {
+// record creates the missing Events of p's object. It returns an error if a retry may help. Refused
+// Events are counted and not retried.
+func (r *eventRecorder) record(ctx context.Context, key types.NamespacedName, p *plan) error {
+	o := p.object
 	if r == nil || r.isRecorded(key, revisionOf(o)) {
 		return nil
 	}
-	for _, e := range r.events(o, findings) {
+	events := r.events(o, p.findings)
+	if p.audited {
+		events = append(events, r.auditedEvent(o))
+	}
+	for _, e := range events {
 		if err := r.create(ctx, e); err != nil {
 			return fmt.Errorf("create event %s/%s: %w", e.Namespace, e.Name, err)
 		}
@@ -119,14 +125,14 @@ func (r *eventRecorder) create(ctx context.Context, e *eventsv1.Event) error {
 	defer cancel()
 	_, err := r.client.Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{FieldManager: FieldManager})
 	if apierrors.IsAlreadyExists(err) {
-		err = nil // created by a writer that ended before it could note it
+		err = nil // created by a writer that ended before it could record it
 	}
 	res := resultOf(err)
 	r.writer.metrics.events.WithLabelValues(string(res)).Inc()
 	switch res {
 	case success:
 		return nil
-	case failed:
+	case serverError, failed:
 		return err
 	}
 	r.writer.logError(ctx, err, "Cannot create events", "namespace", e.Namespace)
@@ -145,18 +151,28 @@ func (r *eventRecorder) events(o *unstructured.Unstructured, findings []policy.F
 		if more := len(findings) - maxEvents; i == maxEvents-1 && more > 0 {
 			note = fmt.Sprintf("%s. And %d more, see the conditions", truncate(note, maxNote/2), more)
 		}
-		events = append(events, r.event(o, f.Reason, truncate(note, maxNote)))
+		events = append(events, r.event(o, corev1.EventTypeWarning, f.Reason, truncate(note, maxNote), ""))
 	}
 	return events
 }
 
-func (r *eventRecorder) event(o *unstructured.Unstructured, reason, note string) *eventsv1.Event {
+// auditedEvent returns the Event of a policy that has become audited. The version of the object is
+// part of its name: a policy may be enforced and audited again without a new generation.
+func (r *eventRecorder) auditedEvent(o *unstructured.Unstructured) *eventsv1.Event {
+	return r.event(o, corev1.EventTypeNormal, Audit, auditMessage, o.GetResourceVersion())
+}
+
+// event returns an Event. Its name is a hash of what it says and of version.
+func (r *eventRecorder) event(o *unstructured.Unstructured, eventType, reason, note, version string) *eventsv1.Event {
 	namespace := o.GetNamespace()
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault // where Events about cluster-scoped objects live
 	}
 	hash := fnv.New64a()
 	fmt.Fprintf(hash, "%s %d %s %s", o.GetUID(), o.GetGeneration(), reason, note)
+	if version != "" {
+		fmt.Fprintf(hash, " %s", version)
+	}
 	name := wellformed.Name(o.GetName(), fmt.Sprintf(".%016x", hash.Sum64()))
 	return &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -164,7 +180,7 @@ func (r *eventRecorder) event(o *unstructured.Unstructured, reason, note string)
 		ReportingController: eventReporter,
 		ReportingInstance:   truncate(r.writer.cfg.Identity, maxReporterInstance),
 		Action:              "Accept",
-		Type:                corev1.EventTypeWarning,
+		Type:                eventType,
 		Reason:              reason,
 		Note:                note,
 		Regarding: corev1.ObjectReference{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -160,6 +161,36 @@ func TestRefusedPolicyDelaysNoOther(t *testing.T) {
 	}
 }
 
+// Answers of 5xx are counted apart, so that their share can be observed, and retried.
+func TestServerErrorsAreCounted(t *testing.T) {
+	for name, answer := range map[string]*apierrors.StatusError{
+		"500": apierrors.NewInternalError(errors.New("etcd has no leader")),
+		"503": apierrors.NewServiceUnavailable("no endpoints of a webhook"),
+		"504": apierrors.NewTimeoutError("the request did not complete", 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var failures atomic.Int32
+				s := statustest.NewServer(statustest.Behavior{Refuse: func(r statustest.Request) *metav1.Status {
+					if r.Verb != "patch" || r.DryRun || failures.Add(1) > 2 {
+						return nil
+					}
+					return &answer.ErrStatus
+				}})
+				s.Create(netpol(t, "p", ranges))
+
+				w := start(t, s, setting{noEvents: true})
+				settle(10 * time.Minute)
+
+				wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
+				w.wantWrites(t, AnnotationSink, serverError, 2)
+				w.wantWrites(t, AnnotationSink, success, 1)
+				w.wantWrites(t, AnnotationSink, failed, 0)
+			})
+		})
+	}
+}
+
 func TestServerDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := statustest.NewServer(statustest.Behavior{Down: true})
@@ -299,7 +330,7 @@ func TestSinkOverHTTP(t *testing.T) {
 	for status, want := range map[statustest.Status]result{statustest.Stored: success, statustest.Dropped: unserved, statustest.Unserved: unserved} {
 		t.Run(fmt.Sprintf("status %d", status), func(t *testing.T) {
 			s.SetBehavior(statustest.Behavior{Status: status})
-			sink := &subresource{client: dyn, resource: networkPolicies}
+			sink := &subresource{client: dyn, resource: networkPolicies.GroupResource()}
 			o.SetResourceVersion("")
 			if got := resultOf(sink.Write(ctx, o, stamp(Conditions(1, nil, false), nil))); got != want {
 				t.Errorf("result %s, want %s", got, want)

@@ -22,9 +22,9 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"sigs.k8s.io/yaml"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
@@ -72,7 +72,9 @@ func allKinds(features compile.Features) []Kind {
 	var kinds []Kind
 	for _, k := range compile.Kinds {
 		diagnose := func(o compile.Object) []policy.Finding { return k.Diagnose(o, features) }
-		kinds = append(kinds, NewKind(k.Name, k.Resource, k.New, diagnose))
+		kind := NewKind(k.Name, k.Resources(), k.New, diagnose)
+		kind.Adds = k.Adds(features)
+		kinds = append(kinds, kind)
 	}
 	return kinds
 }
@@ -102,18 +104,18 @@ func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.L
 		if set.noSinks {
 			break
 		}
-		k.Sinks = []Sink{NewSubresourceSink(dyn, client.Discovery(), k.Resource, set.prefix)}
-		if k.Resource == networkPolicies {
-			k.Sinks = append(k.Sinks, NewAnnotationSink(dyn, k.Resource, set.prefix))
+		k.Sinks = []Sink{NewSubresourceSink(dyn, client.Discovery(), k.Resources[0].GroupResource(), set.prefix)}
+		if k.Resources[0] == networkPolicies {
+			k.Sinks = append(k.Sinks, NewAnnotationSink(dyn, networkPolicies.GroupResource(), set.prefix))
 		}
 	}
 	cfg := Config{
 		Client: client, Dynamic: dyn, Kinds: kinds,
-		QPS: 5, Burst: 20, Events: !set.noEvents,
 		LeaseNamespace: "kube-system", Identity: "writer-" + set.identity, Registerer: prometheus.NewRegistry(),
+		withoutEvents: set.noEvents,
 	}
 	if set.audit {
-		cfg.Enforcement, cfg.Audited = compile.EnforcementAnnotation, compile.Audits
+		cfg.Annotations, cfg.Audited = compile.StripAnnotations, compile.Audits
 	}
 	if set.denials != nil {
 		cfg.Denials = collector(t, set.denials)

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 func TestUnknownFieldsAreFindings(t *testing.T) {
@@ -52,8 +52,12 @@ func TestUnknownFieldsAreFindings(t *testing.T) {
 			"spec.ingress[0].protocols[0] FeatureNotSupported the port matches nothing; icmp is newer"}},
 		{"a new restriction of a protocol", "ClusterNetworkPolicy", `{tier: Admin, priority: 1, ` + subject + `, ingress: [{action: Pass, from: [{` + ns + `}], protocols: [{tcp: {sourcePort: 1}}]}]}`, []string{
 			"spec.ingress[0].protocols[0].tcp FeatureNotSupported the rule denies its peers on every port; sourcePort is newer"}},
-		{"a new peer", "ClusterNetworkPolicy", `{tier: Admin, priority: 1, ` + subject + `, ingress: [{action: Pass, from: [{networks: ["10.0.0.0/8"]}]}]}`, []string{
-			"spec.ingress[0].from[0] FeatureNotSupported the rule denies everything; networks is newer"}},
+		{"a new peer", "ClusterNetworkPolicy", `{tier: Admin, priority: 1, ` + subject + `, ingress: [{action: Pass, from: [{zones: [a]}]}]}`, []string{
+			"spec.ingress[0].from[0] FeatureNotSupported the rule denies everything; zones is newer"}},
+		{"a peer of a proposal", "ClusterNetworkPolicy", `{tier: Admin, priority: 1, ` + subject + `, ingress: [{action: Pass, from: [{networks: ["10.0.0.0/8"]}]}]}`, []string{
+			"spec.ingress[0].from[0].networks FeatureNotSupported the field is one of proposal NPEP-127"}},
+		{"a subject of a proposal", "ClusterNetworkPolicy", `{tier: Admin, priority: 1, subject: {serviceAccounts: {namespaceSelector: {}, names: [a]}}}`, []string{
+			"spec.subject.serviceAccounts FeatureNotSupported the field is one of proposal NPEP-173"}},
 		{"a new tier", "ClusterNetworkPolicy", `{tier: Top, priority: 1, ` + subject + `}`, []string{"spec.tier FeatureNotSupported"}},
 	} {
 		t.Run(tc.kind+" "+tc.name, func(t *testing.T) {
@@ -99,7 +103,7 @@ func TestStrictConversionErrorText(t *testing.T) {
 
 func TestConfigValidation(t *testing.T) {
 	_, err := New(Config{Kinds: []Kind{{}}})
-	for _, want := range []string{"Client", "Dynamic", "QPS", "Burst", "LeaseNamespace", "Identity", "Registerer", "Kinds[0]: Name", "Diagnose"} {
+	for _, want := range []string{"Client", "Dynamic", "LeaseNamespace", "Identity", "Registerer", "Kinds[0]: Name", "Diagnose"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not name %s", err, want)
 		}
@@ -109,7 +113,7 @@ func TestConfigValidation(t *testing.T) {
 func TestMetricsAreWellFormed(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := newMetrics(reg)
-	m.initialize([]Kind{{Name: "NetworkPolicy", Resource: networkPolicies, Sinks: []Sink{NewAnnotationSink(nil, networkPolicies, "")}}})
+	m.initialize([]Kind{{Name: "NetworkPolicy", Sinks: []Sink{NewAnnotationSink(nil, networkPolicies.GroupResource(), "")}}})
 	i := item{kind: "NetworkPolicy"}
 	m.setConditions(i, "NetworkPolicy", Conditions(1, nil, false))
 	m.setConditions(i, "NetworkPolicy", Conditions(2, []policy.Finding{finding("spec", policy.InvalidPort, "x")}, false))

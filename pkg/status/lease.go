@@ -15,9 +15,9 @@ import (
 const (
 	// leaseDuration is how long other writers wait after the leader has crashed.
 	leaseDuration = 15 * time.Second
-	// renewDeadline is how long the leader tries to renew the Lease, and then, for as long
-	// again, to release it (leaderelection's release), before its leadership ends. Together
-	// with retryPeriod this is less than leaseDuration: no other writer leads before.
+	// renewDeadline is how long the leader tries to renew the Lease, and then again to
+	// release it (leaderelection's release), before its leadership ends. Twice this plus
+	// retryPeriod is less than leaseDuration, so no other writer leads before that.
 	renewDeadline = 6 * time.Second
 	retryPeriod   = 2 * time.Second
 )
@@ -50,17 +50,17 @@ func (l loggingLock) Update(ctx context.Context, r resourcelock.LeaderElectionRe
 	return err
 }
 
-// log ignores errors that are part of an election: there is no Lease yet, or
-// another writer was faster.
+// log ignores errors that are normal in an election: there is no Lease yet, or another writer
+// was faster.
 func (l loggingLock) log(ctx context.Context, err error) {
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 		l.w.logError(klog.NewContext(ctx, l.logger), err, "Cannot use the lease; retrying", "lease", l.Describe())
 	}
 }
 
-// lead waits for the Lease and calls work with a context that ends with the
-// leadership or with ctx. The Lease is released only after work has returned, so
-// that there are never two writers.
+// lead waits for the Lease and calls work with a context that ends with the leadership or
+// with ctx. It releases the Lease only after work has returned, so that there are never two
+// writers.
 func (w *Writer) lead(ctx context.Context, work func(context.Context)) error {
 	electing, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()

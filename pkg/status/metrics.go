@@ -18,26 +18,26 @@ type metrics struct {
 
 	mu      sync.Mutex
 	current map[item][]prometheus.Labels // the true conditions of each object
-	pending map[item]time.Time           // since when the conditions of an object may have to be written
+	pending map[item]time.Time           // since when conditions of an object may need a write
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_status_writes_total",
-			Help: "Number of requests that store or remove conditions, by kind of policy, sink and result.",
+			Help: "Requests that store or remove conditions. conflict, gone: changed or deleted meanwhile. unserved: no such sink. refused: by admission. invalid: the stored policy is no longer valid. server_error: answered with 5xx. error: no answer.",
 		}, []string{"kind", "sink", "result"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_status_events_total",
-			Help: "Number of Events created about policies, by result.",
+			Help: "Events created about policies.",
 		}, []string{"result"}),
 		conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_status_conditions",
-			Help: "Number of policies for which a condition is true, by kind of policy, type and reason.",
+			Help: "Policies for which a condition is true, as the leader knows them.",
 		}, []string{"kind", "type", "reason"}),
 		usable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_status_sink_usable",
-			Help: "1 if the last probe or write found the sink usable, else 0, by kind of policy and sink.",
+			Help: "1 if the last probe or write found the sink usable, else 0. No sample: not tried, or the kind is not served.",
 		}, []string{"kind", "sink"}),
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "netpol_status_leader",
@@ -49,7 +49,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	reg.MustRegister(m.writes, m.events, m.conditions, m.usable, m.leader,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "netpol_status_oldest_unwritten_seconds",
-			Help: "Longest time that a policy has been waiting for its conditions to be stored, 0 if none waits.",
+			Help: "Longest time that a policy has been waiting for its conditions to be stored.",
 		}, m.oldest))
 	return m
 }
@@ -66,8 +66,7 @@ func (m *metrics) initialize(kinds []Kind) {
 	}
 }
 
-// markPending notes that the conditions of i may have to be written. An earlier
-// time stays.
+// markPending records that the conditions of i may need a write. It keeps an earlier time.
 func (m *metrics) markPending(i item) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,7 +75,7 @@ func (m *metrics) markPending(i item) {
 	}
 }
 
-// markDone notes that nothing is to be written for i.
+// markDone records that i needs no write.
 func (m *metrics) markDone(i item) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -96,7 +95,7 @@ func (m *metrics) oldest() float64 {
 	return now.Sub(oldest).Seconds()
 }
 
-// setConditions counts the conditions of i in place of its earlier ones.
+// setConditions counts the conditions of i instead of its earlier ones.
 func (m *metrics) setConditions(i item, kind string, conditions []metav1.Condition) {
 	var labels []prometheus.Labels
 	for _, c := range conditions {

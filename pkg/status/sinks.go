@@ -16,7 +16,7 @@ import (
 type sinks struct {
 	kind    Kind
 	metrics *metrics
-	picking chan struct{} // a lock of capacity 1: one worker probes, the others wait
+	picking chan struct{} // a lock of capacity 1: one worker probes while others wait
 
 	mu    sync.Mutex
 	state map[string]*sinkState // by name
@@ -26,8 +26,8 @@ type sinkState struct {
 	usable  bool      // the probe succeeded
 	probeAt time.Time // when an unusable sink is probed again
 	logged  bool      // it was logged that the sink is unusable
-	// forbidden means that the writer has no right to use it, so that it cannot
-	// remove anything either.
+	// forbidden is set if the writer has no right to use the sink, so that it cannot remove
+	// conditions either.
 	forbidden bool
 }
 
@@ -39,9 +39,8 @@ func newSinks(k Kind, m *metrics) *sinks {
 	return s
 }
 
-// pick returns the first usable sink, nil if there is none. A sink that was never
-// probed, or whose next probe is due, is probed with o. An error means that a probe
-// had no clear result.
+// pick returns the first usable sink, nil if there is none. It probes sinks with o if they
+// were never probed or their next probe is due. An error means that a probe was inconclusive.
 func (s *sinks) pick(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) (Sink, error) {
 	select {
 	case s.picking <- struct{}{}:

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/served"
 )
 
 // subresource stores conditions in status.conditions. It uses a dynamic client
@@ -18,14 +20,14 @@ import (
 type subresource struct {
 	client    dynamic.Interface
 	discovery discovery.DiscoveryInterface
-	resource  schema.GroupVersionResource
+	resource  schema.GroupResource
 	prefix    string
 }
 
 // NewSubresourceSink returns the Sink that applies conditions to the status
 // subresource of resource, with types that begin with "prefix/" unless prefix is
 // empty.
-func NewSubresourceSink(client dynamic.Interface, discovery discovery.DiscoveryInterface, resource schema.GroupVersionResource, prefix string) Sink {
+func NewSubresourceSink(client dynamic.Interface, discovery discovery.DiscoveryInterface, resource schema.GroupResource, prefix string) Sink {
 	return &subresource{client, discovery, resource, prefix}
 }
 
@@ -56,17 +58,17 @@ func (s *subresource) Stores(o *unstructured.Unstructured, conditions []metav1.C
 
 func (s *subresource) Marked(o *unstructured.Unstructured) bool { return managed(o, "status") }
 
-// Probe checks with discovery whether there is such a subresource, and then with a
-// dry run whether the server stores conditions: with its feature gate off, it
-// answers 200, ignores new conditions and keeps those that it has. Therefore the
-// dry run applies conditions that it cannot have.
+// Probe checks with discovery whether the subresource exists, and then with a dry run whether
+// the server stores conditions. With its feature gate off, a server answers 200, ignores new
+// conditions and keeps old ones. Therefore the dry run applies conditions that the object
+// cannot have.
 func (s *subresource) Probe(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
 	name := s.resource.Resource + "/status"
-	served, err := serves(ctx, s.discovery, s.resource.GroupVersion(), name)
+	found, err := served.Has(ctx, s.discovery, o.GroupVersionKind().GroupVersion(), name)
 	if err != nil {
 		return err
 	}
-	if !served {
+	if !found {
 		return fmt.Errorf("%s: %w", name, ErrNotServed)
 	}
 	probe := slices.Clone(conditions)
@@ -80,7 +82,7 @@ func (s *subresource) Write(ctx context.Context, o *unstructured.Unstructured, c
 	return s.apply(ctx, o, conditions)
 }
 
-// apply writes conditions and checks that the answer of the server has them.
+// apply writes conditions and checks that the server's answer contains them.
 func (s *subresource) apply(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition, dryRun ...string) error {
 	list := make([]any, 0, len(conditions))
 	for _, c := range withPrefix(s.prefix, conditions) {
@@ -95,7 +97,7 @@ func (s *subresource) apply(ctx context.Context, o *unstructured.Unstructured, c
 	if err := unstructured.SetNestedSlice(u.Object, list, "status", "conditions"); err != nil {
 		return fmt.Errorf("encode conditions: %w", err)
 	}
-	stored, err := s.client.Resource(s.resource).Namespace(o.GetNamespace()).
+	stored, err := resourceOf(s.client, s.resource, o).Namespace(o.GetNamespace()).
 		Apply(ctx, o.GetName(), u, metav1.ApplyOptions{FieldManager: FieldManager, Force: true, DryRun: dryRun}, "status")
 	if err != nil {
 		return err
@@ -108,7 +110,7 @@ func (s *subresource) apply(ctx context.Context, o *unstructured.Unstructured, c
 
 // Clear applies an empty status, which removes the fields that only we own.
 func (s *subresource) Clear(ctx context.Context, o *unstructured.Unstructured) error {
-	_, err := s.client.Resource(s.resource).Namespace(o.GetNamespace()).
+	_, err := resourceOf(s.client, s.resource, o).Namespace(o.GetNamespace()).
 		Apply(ctx, o.GetName(), identity(o), metav1.ApplyOptions{FieldManager: FieldManager, Force: true}, "status")
 	return err
 }

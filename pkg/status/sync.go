@@ -11,18 +11,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
-// plan is what to do for the cached version of an object.
+// plan is the work for the cached version of an object.
 type plan struct {
 	object     *unstructured.Unstructured
 	findings   []policy.Finding
+	audited    bool
 	conditions []metav1.Condition
 	sink       Sink // nil if no sink is usable
-	old        Sink // another sink that still stores something of ours, nil for none
+	old        Sink // another sink that still stores our conditions, nil for none
 	upToDate   bool // sink stores these conditions already
-	sameSpec   bool // what is stored differs in what was denied, at most
+	sameSpec   bool // the stored conditions differ in denials at most
 }
 
 func (p plan) writes() bool { return p.sink != nil && (!p.upToDate || p.old != nil) }
@@ -31,7 +32,7 @@ func (p plan) writes() bool { return p.sink != nil && (!p.upToDate || p.old != n
 func (w *kindWriter) sync(ctx context.Context, key types.NamespacedName) error {
 	p, err := w.plan(ctx, key)
 	if err == nil && p.writes() {
-		// The wait may be long: write what the cache has after it.
+		// The wait may be long, so plan again with the current cache.
 		if err = w.wait(ctx); err == nil {
 			p, err = w.plan(ctx, key)
 		}
@@ -51,26 +52,26 @@ func (w *kindWriter) sync(ctx context.Context, key types.NamespacedName) error {
 		w.metrics.markDone(w.item(key))
 		w.events.assumeRecorded(key, p.object)
 	case len(w.kind.Sinks) == 0:
-		w.metrics.markDone(w.item(key)) // there is nothing to write
+		w.metrics.markDone(w.item(key)) // nothing to write
 	}
 	if p.sink != nil && p.sink.Name() == SubresourceSink {
 		return nil // authors see the status, and need no Events
 	}
-	return w.events.record(ctx, key, p.object, p.findings)
+	return w.events.record(ctx, key, &p)
 }
 
-// recordInstead creates the Events of an object for which the server accepts no
-// conditions: the stored object may no longer validate, or an admission plugin
-// refuses the write. It returns err, joined with an error of the Events.
+// recordInstead creates the Events of an object if the server refuses its conditions: the
+// stored object may no longer validate, or an admission plugin refuses the write. It returns
+// err joined with an error of the Events.
 func (w *kindWriter) recordInstead(ctx context.Context, key types.NamespacedName, p plan, err error) error {
 	if r := resultOf(err); r == invalid || r == refused {
-		return errors.Join(err, w.events.record(ctx, key, p.object, p.findings))
+		return errors.Join(err, w.events.record(ctx, key, &p))
 	}
 	return err
 }
 
-// plan returns what to do for the object in the informer's store. Without an
-// object the plan is empty. With an error of a sink, only the sink is missing.
+// plan returns the plan for the object in the informer's store, which is empty if there is no
+// object. After an error of a sink, only the plan's sink is missing.
 func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, error) {
 	obj, exists, err := w.informer.GetStore().GetByKey(cacheKey(key))
 	if err != nil || !exists {
@@ -80,9 +81,9 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 	if !ok || o.GetDeletionTimestamp() != nil {
 		return plan{}, nil
 	}
-	p := plan{object: o, findings: w.kind.Diagnose(o)}
+	p := plan{object: o, findings: w.kind.Diagnose(o), audited: w.audits(o)}
 	stored := w.stored(o)
-	p.conditions = append(Conditions(o.GetGeneration(), p.findings, w.audits(o)), w.denials(key, o.GetGeneration(), stored)...)
+	p.conditions = append(Conditions(o.GetGeneration(), p.findings, p.audited), w.denials(key, o.GetGeneration(), stored)...)
 	w.metrics.setConditions(w.item(key), w.kind.Name, p.conditions)
 	if p.sink, err = w.sinks.pick(ctx, o, stamp(p.conditions, stored)); err != nil {
 		return p, err
@@ -100,9 +101,8 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 	return p, nil
 }
 
-// write stores the conditions of p. If they are stored already, it removes those
-// in the other sink: the update caused by the first write queues the object again
-// for the second.
+// write stores the conditions of p. If they are stored already, it removes those in the old
+// sink: the update caused by the first write queues the object again for the second.
 func (w *kindWriter) write(ctx context.Context, key types.NamespacedName, p plan) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"sigs.k8s.io/kube-network-policies/pkg/policy"
-	"sigs.k8s.io/kube-network-policies/pkg/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // withUnknownFields returns a function that decodes an object of a kind, diagnoses
@@ -31,7 +31,7 @@ func withUnknownFields[O any](kind string, newObject func() O, diagnose func(O) 
 
 // unknownField is a field that the type of its parent does not have.
 type unknownField struct {
-	parent string // its path, "spec.ingress[0]"
+	parent string // path of the parent, "spec.ingress[0]"
 	name   string
 }
 
@@ -54,7 +54,7 @@ func unknownFields(err error) ([]unknownField, error) {
 	for _, e := range strict.Errors() {
 		var path string
 		if _, err := fmt.Sscanf(e.Error(), "unknown field %q", &path); err != nil || !strings.HasPrefix(path, "spec.") {
-			continue // not of the spec, but of the status, which the writer itself may have added
+			continue // a field of the status, which the writer itself may have added
 		}
 		dot := strings.LastIndexByte(path, '.') // names of fields in a spec have no dots
 		fields = append(fields, unknownField{parent: path[:dot], name: path[dot+1:]})

@@ -11,11 +11,14 @@ import (
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
 )
 
 // item is an object of one of the kinds.
@@ -24,15 +27,15 @@ type item struct {
 	types.NamespacedName
 }
 
-// Writer stores the conditions of all policies of a cluster. Of several Writers
-// only the one that holds the Lease writes.
+// Writer stores the conditions of all policies of a cluster. Only the Writer that holds the
+// Lease writes.
 type Writer struct {
 	cfg     Config
 	metrics *metrics
 	limiter *rate.Limiter
 	kinds   *kindWriters
-	// errorLog limits the rate of logged errors: while the API server is down there
-	// is one for each policy and attempt.
+	// errorLog limits the rate of logged errors: while the API server is down, each attempt
+	// for each policy fails.
 	errorLog rate.Sometimes
 }
 
@@ -45,7 +48,7 @@ func New(cfg Config) (*Writer, error) {
 		cfg:      cfg,
 		metrics:  newMetrics(cfg.Registerer),
 		kinds:    newKindWriters(),
-		limiter:  rate.NewLimiter(rate.Limit(cfg.QPS), cfg.Burst),
+		limiter:  rate.NewLimiter(writeRate, writeBurst),
 		errorLog: rate.Sometimes{First: 1, Interval: time.Minute},
 	}
 	w.metrics.initialize(cfg.Kinds)
@@ -103,21 +106,21 @@ type kindWriter struct {
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
 	mu      sync.Mutex
-	changed map[types.NamespacedName]time.Time // when policies changed that are not settled
+	changed map[types.NamespacedName]time.Time // time of the last change of unsettled policies
 }
 
-func (w *Writer) newKindWriter(k Kind, spaces *namespaces) *kindWriter {
+func (w *Writer) newKindWriter(k Kind, r schema.GroupVersionResource, spaces *namespaces) *kindWriter {
 	kw := &kindWriter{
 		Writer:   w,
 		kind:     k,
 		spaces:   spaces,
 		sinks:    newSinks(k, w.metrics),
-		informer: dynamicinformer.NewFilteredDynamicInformer(w.cfg.Dynamic, k.Resource, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
+		informer: dynamicinformer.NewFilteredDynamicInformer(w.cfg.Dynamic, r, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minBackoff, maxBackoff)),
 		changed: make(map[types.NamespacedName]time.Time),
 	}
-	if w.cfg.Events {
+	if !w.cfg.withoutEvents {
 		kw.events = newEventRecorder(w.cfg.Client.EventsV1(), w)
 	}
 	return kw
@@ -128,7 +131,7 @@ func (w *kindWriter) run(ctx context.Context) {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	// These return errors only for an informer that has started.
-	_ = w.informer.SetTransform(stripTo(Annotation, SummaryAnnotation, DenialsAnnotation, w.cfg.Enforcement))
+	_ = w.informer.SetTransform(stripTo(w.cfg.Annotations, Annotation, SummaryAnnotation, DenialsAnnotation))
 	_ = w.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 		if isNoResource(err) {
 			leave()
@@ -149,7 +152,7 @@ func (w *kindWriter) run(ctx context.Context) {
 		w.spaces.wait(ctx)
 	}
 	if cache.WaitForCacheSync(ctx.Done(), w.informer.HasSynced) {
-		w.kinds.markListed()
+		runner.Signal(w.kinds.listed)
 		for range workers {
 			all.Go(func() {
 				for w.next(ctx) {
@@ -164,8 +167,8 @@ func (w *kindWriter) run(ctx context.Context) {
 }
 
 // stripTo returns a function that removes the fields that the writer does not use, and all
-// but these annotations.
-func stripTo(kept ...string) cache.TransformFunc {
+// annotations but some: those that needed returns of them, if it is not nil, and kept.
+func stripTo(needed func(map[string]string) map[string]string, kept ...string) cache.TransformFunc {
 	return func(obj any) (any, error) {
 		o, ok := obj.(*unstructured.Unstructured)
 		if !ok {
@@ -173,7 +176,14 @@ func stripTo(kept ...string) cache.TransformFunc {
 		}
 		o.SetManagedFields(nil)
 		annotations := o.GetAnnotations()
-		maps.DeleteFunc(annotations, func(key, _ string) bool { return !slices.Contains(kept, key) })
+		var others map[string]string
+		if needed != nil {
+			others = needed(annotations)
+		}
+		maps.DeleteFunc(annotations, func(key, _ string) bool {
+			_, isNeeded := others[key]
+			return !isNeeded && !slices.Contains(kept, key)
+		})
 		o.SetAnnotations(annotations)
 		return o, nil
 	}
@@ -233,7 +243,7 @@ func (w *kindWriter) next(ctx context.Context) bool {
 	return true
 }
 
-// logError logs at most one error a minute as an error, and the others at level 2.
+// logError logs at most one error a minute as an error, and further ones at level 2.
 func (w *Writer) logError(ctx context.Context, err error, message string, keysAndValues ...any) {
 	if ctx.Err() != nil {
 		return

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
@@ -247,6 +247,55 @@ func TestMalformedAnnotationIsRewritten(t *testing.T) {
 			wantBrief(t, annotated(s, "p"), "Accepted PartialFailure/FeatureNotSupported @1")
 		}
 		w.wantWrites(t, AnnotationSink, success, 5)
+	})
+}
+
+// Another client removes all conditions of all policies. They come back, each by one write and
+// with its content.
+func TestWipedConditionsComeBack(t *testing.T) {
+	forEachStatus(t, []statustest.Status{statustest.Unserved, statustest.Stored}, func(t *testing.T, status statustest.Status) {
+		synctest.Test(t, func(t *testing.T) {
+			s := statustest.NewServer(statustest.Behavior{Status: status})
+			specs := []string{clean, ranges, malformed}
+			var names []string
+			for i := range 30 {
+				names = append(names, fmt.Sprintf("p%d", i))
+				s.Create(netpol(t, names[i], specs[i%len(specs)]))
+			}
+			start(t, s, setting{})
+			settle(time.Minute)
+			conditions := func(name string) []metav1.Condition {
+				if status == statustest.Stored {
+					return inStatus(s, name)
+				}
+				return annotated(s, name)
+			}
+			before, writes := map[string][]metav1.Condition{}, len(s.Writes())
+			marked := 0
+			for _, name := range names {
+				before[name] = conditions(name)
+				if len(before[name]) > 0 {
+					marked++
+				}
+			}
+
+			for _, name := range names {
+				s.Update("x", name, func(u *unstructured.Unstructured) {
+					u.SetAnnotations(nil)
+					delete(u.Object, "status")
+				})
+			}
+			settle(time.Minute)
+
+			if marked == 0 || len(s.Writes())-writes != marked {
+				t.Errorf("%d writes for %d policies with conditions", len(s.Writes())-writes, marked)
+			}
+			for _, name := range names {
+				if got := conditions(name); !sameConditions(got, before[name]) {
+					t.Errorf("%s: %s, want %s", name, brief(got), brief(before[name]))
+				}
+			}
+		})
 	})
 }
 

@@ -23,7 +23,9 @@ const (
 	Agent       = "agent.yaml"
 	Writer      = "status-writer.yaml"
 	WriterGuard = "writer-guard.yaml"
+	Warnings    = "warnings.yaml"
 	Monitoring  = "monitoring.yaml"
+	Uninstall   = "uninstall.yaml"
 )
 
 // Version is the version of Kubernetes that is rendered for.
@@ -73,7 +75,7 @@ func Documents(c *chart.Chart, values Values, version string) (string, error) {
 		return "", err
 	}
 	var out []string
-	for _, template := range []string{Agent, Writer, WriterGuard, Monitoring} {
+	for _, template := range []string{Agent, Writer, WriterGuard, Warnings, Monitoring, Uninstall} {
 		if text := strings.TrimPrefix(rendered[template], "---\n"); text != "" {
 			out = append(out, text)
 		}

@@ -183,6 +183,33 @@ func TestEveryValueHasAnEffect(t *testing.T) {
 	objects(t, whole)
 }
 
+// The warnings are about what the agents of these values cannot honour.
+func TestWarningsFollowFeatures(t *testing.T) {
+	c := load(t)
+	for text, want := range map[string]string{
+		"{}":                             "",
+		"adminPolicies: true":            "domainNames are for rules that allow",
+		"featureGates: {EndPort: false}": "endPort is switched off",
+		"featureGates: {SCTP: false, EndPort: true}":                "SCTP is switched off",
+		"{adminPolicies: true, featureGates: {Nodes: false}}":       "nodes are switched off",
+		"{adminPolicies: true, featureGates: {DomainNames: false}}": "domainNames are switched off",
+	} {
+		out, err := Render(c, values(t, text), Version)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if rendered := out[Warnings]; rendered == "" || !strings.Contains(rendered, want) || want == "" && strings.Contains(rendered, "switched off") {
+			t.Errorf("%s: want %q in\n%s", text, want, rendered)
+		}
+		objects(t, out[Warnings])
+	}
+	off, err := Render(c, values(t, "warnings: false"), Version)
+	if err != nil || off[Warnings] != "" {
+		t.Errorf("switched off: %v, and rendered are\n%s", err, off[Warnings])
+	}
+}
+
 func TestSwitches(t *testing.T) {
 	c := load(t)
 	off, err := Render(c, values(t, "statusWriter: {enabled: false}"), Version)
@@ -201,6 +228,9 @@ func TestSwitches(t *testing.T) {
 	old, err := Render(c, nil, "v1.29.4")
 	if err != nil || old[Writer] == "" || old[WriterGuard] != "" {
 		t.Errorf("before 1.30: %v, and the guard is\n%s", err, old[WriterGuard])
+	}
+	if old[Warnings] != "" {
+		t.Errorf("before 1.30 the warnings are\n%s", old[Warnings])
 	}
 	open := render(t, c, values(t, "statusWriter: {networkPolicy: {enabled: false}}"))
 	if _, found := objects(t, open)["NetworkPolicy kube-system/kube-network-policies-status"]; found {
@@ -256,21 +286,27 @@ func TestBadValuesAreRefused(t *testing.T) {
 		{"image: {digest: 'sha256:12'}", "/image/digest"},
 		{"image: {pullPolicy: Sometimes}", "/image/pullPolicy"},
 		{"imagePullSecrets: [secret]", "/imagePullSecrets/0"},
-		{"kinds: {networkPolicy: true}", "networkPolicy"},
-		{"kinds: {adminNetworkPolicy: 'yes'}", "/kinds/adminNetworkPolicy"},
+		{"kinds: {adminNetworkPolicy: true}", "write adminPolicies: true"},
+		{"adminPolicies: 'yes'", "/adminPolicies"},
 		{"featureGates: {Stcp: false}", "Stcp"},
 		{"agent: {flags: {fail-opne: true}}", "fail-opne"},
 		{"agent: {flags: {fail-open: closed}}", "/agent/flags/fail-open"},
+		{"agent: {flags: {fail-open: true}}", "agent.flags.fail-open: true was replaced: write no-agent"},
+		{"agent: {flags: {fail-open-queue-full: true}}", "write agent.flags.fail-open: queue-full"},
 		{"agent: {flags: {nfqueue-id: 70000}}", "/agent/flags/nfqueue-id"},
-		{"agent: {flags: {nfqueue-count: 0}}", "/agent/flags/nfqueue-count"},
+		{"agent: {flags: {nfqueue-count: 2}}", "agent.flags.nfqueue-count is no value any more"},
+		{"agent: {flags: {otlp-endpoint: 'http://localhost:4318'}}", "agent.flags.flow-log"},
+		{"agent: {flags: {max-crashes: 0}}", "agent.flags.max-crashes is no value any more"},
+		{"agent: {flags: {block-mark: 0x400}}", "agent.flags.block-mark was removed: agent.flags.mark"},
+		{"agent: {flags: {mark: 0x1000}}", "agent.flags.mark: 0x1000 is one bit"},
+		{"agent: {flags: {mark: '0x2000'}}", "agent.flags.mark: 0x2000 is one bit"},
 		{"agent: {flags: {mark: bit5}}", "/agent/flags/mark"},
 		{"agent: {flags: {metrics-bind-address: '9080'}}", "/agent/flags/metrics-bind-address"},
 		{"agent: {flags: {metrics-bind-address: 'fd00::1:9080'}}", "/agent/flags/metrics-bind-address"},
 		{"agent: {flags: {snapshot-cache: /tmp/snapshot}}", "/agent/flags/snapshot-cache"},
-		{"agent: {flags: {snapshot-cache-max-age: 1 day}}", "/agent/flags/snapshot-cache-max-age"},
-		{"agent: {flags: {cni-cache-dir: /var/lib/kubelet}}", "/agent/flags/cni-cache-dir"},
-		{"agent: {flags: {evaluation-memory: 1000}}", "/agent/flags/evaluation-memory"},
-		{"agent: {flags: {divert: both}}", "/agent/flags/divert"},
+		{"agent: {flags: {cni-cache-dir: /var/lib/cni/x}}", "write the folder as agent.flags.pod-address-source"},
+		{"agent: {flags: {pod-address-source: cni-cache}}", "write the folder, /var/lib/cni/results"},
+		{"agent: {flags: {pod-address-source: /var/lib/kubelet}}", "/agent/flags/pod-address-source"},
 		{"agent: {flags: {hostname-override: node}}", "hostname-override"},
 		{"agent: {resources: {limits: {memory: lots}}}", "/agent/resources/limits/memory"},
 		{"agent: {tolerations: {operator: Exists}}", "/agent/tolerations"},
@@ -279,7 +315,8 @@ func TestBadValuesAreRefused(t *testing.T) {
 		{"agent: {podLabels: {app.kubernetes.io/name: agent}}", "/agent/podLabels"},
 		{"statusWriter: {replicas: -1}", "/statusWriter/replicas"},
 		{"statusWriter: {guard: maybe}", "/statusWriter/guard"},
-		{"statusWriter: {flags: {status-qps: 0}}", "/statusWriter/flags/status-qps"},
+		{"statusWriter: {flags: {status-qps: 1}}", "statusWriter.flags.status-qps is no value any more"},
+		{"statusWriter: {flags: {status-rate: 1}}", "status-rate"},
 		{"statusWriter: {flags: {startup-taint: 'a b'}}", "/statusWriter/flags/startup-taint"},
 		{"statusWriter: {flags: {status-sink: log}}", "/statusWriter/flags/status-sink"},
 		{"statusWriter: {denials: {enabled: true}}", "metrics.secure.enabled"},
@@ -299,24 +336,20 @@ func TestBadValuesAreRefused(t *testing.T) {
 	}
 }
 
-// A number is never written as 6.7108864e+07, and null leaves a flag at its default.
+// A number is never written as 5.0331648e+07, and null leaves a flag at its default.
 func TestFlagValues(t *testing.T) {
 	rendered, err := Render(load(t), values(t, `
-agent: {flags: {evaluation-memory: 67108864, mark: 0x2000, early-udp: false, snapshot-cache: null}}
-statusWriter: {flags: {status-qps: 0.5}}
+agent: {flags: {mark: 0x3000000, log-denied: false, snapshot-cache: null, max-crashes: null}}
 `), Version)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"--evaluation-memory=67108864", "--mark=8192", "--early-udp=false"} {
+	for _, want := range []string{"--mark=50331648", "--log-denied=false"} {
 		if !strings.Contains(rendered[Agent], fmt.Sprintf("        - %s\n", want)) {
 			t.Errorf("no %s", want)
 		}
 	}
-	if strings.Contains(rendered[Agent], "--snapshot-cache") {
-		t.Error("--snapshot-cache is there, although it is null")
-	}
-	if !strings.Contains(rendered[Writer], "        - --status-qps=0.5\n") {
-		t.Error("no --status-qps=0.5")
+	if strings.Contains(rendered[Agent], "--snapshot-cache") || strings.Contains(rendered[Agent], "--max-crashes") {
+		t.Error("a flag is there, although it is null")
 	}
 }

@@ -16,7 +16,7 @@ const installHeader = `# The agent on every node, and one status writer. The ima
 ` + generated
 
 const adminHeader = `# install.yaml with all kinds of administrators' policies. Their definitions may be
-# installed before or later; remove the flags below, twice, of those that never are.
+# installed before or later, or some of them never.
 #
 ` + installHeader
 
@@ -24,14 +24,9 @@ const guardHeader = `# For the status writer of install.yaml and install-anp.yam
 # API servers refuse the whole of a file with a kind that they do not know.
 ` + generated
 
-// allKinds returns the values of install-anp.yaml: every kind of policy that c can enable.
-func allKinds(c *chart.Chart) Values {
-	enabled := Values{}
-	for kind := range c.Values["kinds"].(map[string]any) {
-		enabled[kind] = true
-	}
-	return Values{"kinds": enabled}
-}
+const warningsHeader = `# Beside install.yaml or install-anp.yaml. A file of its own, because older API servers refuse the
+# whole of a file with a kind that they do not know.
+` + generated
 
 // Files returns the files for users of kubectl and of kustomize, by their paths in the
 // repository: the chart, rendered with its defaults or with all kinds of policy.
@@ -40,18 +35,21 @@ func Files(c *chart.Chart) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	admin, err := Render(c, allKinds(c), Version)
+	admin, err := Render(c, Values{"adminPolicies": true}, Version)
 	if err != nil {
 		return nil, err
 	}
 	install := installHeader + documents(plain[Agent], plain[Writer])
 	guard := guardHeader + plain[WriterGuard]
+	warnings := warningsHeader + admin[Warnings]
 	return map[string]string{
 		"install.yaml":                         install,
 		"install-anp.yaml":                     adminHeader + documents(admin[Agent], admin[Writer]),
 		"install-writer-guard.yaml":            guard,
 		"kustomize/base/install.yaml":          install,
+		"install-warnings.yaml":                warnings,
 		"kustomize/writer-guard/validate.yaml": guard,
+		"kustomize/warnings/validate.yaml":     warnings,
 	}, nil
 }
 

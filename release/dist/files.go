@@ -81,9 +81,15 @@ func pluginFiles(p platform, program, completion, license []byte) []file {
 	return append(files, file{completionName, 0o755, completion})
 }
 
+// embedded are the libraries that are in a program and are not modules of Go, by the command's
+// name. Their versions are those of the first line of the files.
+var embedded = map[string][]npmPackage{"kubectl-netpol": {{"@dagrejs/dagre", "3.1.3", "MIT"}}}
+
+type npmPackage struct{ name, version, license string }
+
 // bom returns the bill of materials of a Go program as CycloneDX 1.6
 // (https://cyclonedx.org/docs/1.6/json/): the modules that the program says it is made of,
-// and Go's own libraries.
+// Go's own libraries, and those that are embedded.
 func bom(name, version string, info *debug.BuildInfo) ([]byte, error) {
 	type object = map[string]any
 	component := func(kind, name, version string) object {
@@ -96,6 +102,13 @@ func bom(name, version string, info *debug.BuildInfo) ([]byte, error) {
 			m = m.Replace
 		}
 		components = append(components, component("library", m.Path, m.Version))
+	}
+	for _, p := range embedded[name] {
+		url := "pkg:npm/" + strings.Replace(p.name, "@", "%40", 1) + "@" + p.version
+		components = append(components, object{
+			"type": "library", "bom-ref": url, "name": p.name, "version": p.version, "purl": url,
+			"licenses": []object{{"license": object{"id": p.license}}},
+		})
 	}
 	return json.MarshalIndent(object{
 		"bomFormat":   "CycloneDX",

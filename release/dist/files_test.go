@@ -121,6 +121,23 @@ func TestBillOfMaterials(t *testing.T) {
 	}
 }
 
+// The bill of the plugin names the library of its page, in the version that is there.
+func TestBillHasEmbeddedLibraries(t *testing.T) {
+	bill, err := bom("kubectl-netpol", "v1.2.3", &debug.BuildInfo{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	library, err := os.ReadFile("../../cmd/kubectl-netpol/view/dagre.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range embedded["kubectl-netpol"] {
+		if !bytes.Contains(bill, []byte("pkg:npm/%40dagrejs/dagre@"+p.version)) || !strings.HasPrefix(string(library), "/*! dist/dagre.min.js of the npm package "+p.name+" "+p.version+",") {
+			t.Errorf("%v is not in the bill, or another version is in the program:\n%s\n%.90s", p, bill, library)
+		}
+	}
+}
+
 // The package of a release installs the published image, as do its install files.
 func TestChartOfARelease(t *testing.T) {
 	r := release{version: "v9.8.7", image: "registry.example/agent", repository: "../..", folder: t.TempDir()}

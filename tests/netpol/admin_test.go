@@ -7,17 +7,17 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 )
 
-// TestAdminPartsMatchYAML shows every part of an administrator's policy
-// beside the YAML that it stands for, in both versions.
+// TestAdminPartsMatchYAML compares every part of an administrator's policy with its YAML,
+// in both versions.
 func TestAdminPartsMatchYAML(t *testing.T) {
 	const all = "subject: {namespaces: {}}"
 	for _, c := range []struct {
-		name               string
-		parts              []AdminPart
-		v1alpha2, v1alpha1 string // without priority and tier
+		name              string
+		parts             []AdminPart
+		v1beta1, v1alpha1 string // without priority and tier
 	}{
 		{"nothing", nil, all, all},
 		{"subject of namespaces", []AdminPart{On(Namespaces("ns=x"))}, `subject: {namespaces: {matchLabels: {ns: x}}}`, `subject: {namespaces: {matchLabels: {ns: x}}}`},
@@ -58,16 +58,16 @@ func TestAdminPartsMatchYAML(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			same(t, NewClusterNetworkPolicy("p", v1alpha2.BaselineTier, 7, c.parts...), ClusterNetworkPolicyYAML("p", "{tier: Baseline, priority: 7, "+c.v1alpha2+"}"))
-			same(t, NewAdminNetworkPolicy("p", 7, c.parts...), AdminNetworkPolicyYAML("p", "{priority: 7, "+c.v1alpha1+"}"))
+			checkEqual(t, NewClusterNetworkPolicy("p", v1beta1.BaselineTier, 7, c.parts...), ClusterNetworkPolicyYAML("p", "{tier: Baseline, priority: 7, "+c.v1beta1+"}"))
+			checkEqual(t, NewAdminNetworkPolicy("p", 7, c.parts...), AdminNetworkPolicyYAML("p", "{priority: 7, "+c.v1alpha1+"}"))
 			if !strings.Contains(c.v1alpha1, "Pass") {
-				same(t, NewBaselineAdminNetworkPolicy(c.parts...), BaselineAdminNetworkPolicyYAML("default", "{"+c.v1alpha1+"}"))
+				checkEqual(t, NewBaselineAdminNetworkPolicy(c.parts...), BaselineAdminNetworkPolicyYAML("default", "{"+c.v1alpha1+"}"))
 			}
 		})
 	}
 }
 
-func same(t *testing.T, a, b Policy) {
+func checkEqual(t *testing.T, a, b Policy) {
 	t.Helper()
 	got, _ := json.Marshal(a)
 	want, _ := json.Marshal(b)
@@ -108,18 +108,27 @@ func TestApplyAndWithdrawAllKinds(t *testing.T) {
 		}
 		return strings.Join(names, " ")
 	}
-	s.Apply(NewPolicy("x", "p"), NewAdminNetworkPolicy("p", 1), NewClusterNetworkPolicy("p", v1alpha2.AdminTier, 1), NewBaselineAdminNetworkPolicy())
-	before := s.Clone()
-	s.Apply(NewAdminNetworkPolicy("p", 2), NewBaselineAdminNetworkPolicy(DenyFrom(Pods(""))), NewClusterNetworkPolicy("q", v1alpha2.AdminTier, 1))
+	s.Apply(NewPolicy("x", "p"), NewAdminNetworkPolicy("p", 1), NewClusterNetworkPolicy("p", v1beta1.AdminTier, 1), NewBaselineAdminNetworkPolicy())
+	clone := s.Clone()
+	s.Apply(NewAdminNetworkPolicy("p", 2), NewBaselineAdminNetworkPolicy(DenyFrom(Pods(""))), NewClusterNetworkPolicy("q", v1beta1.AdminTier, 1))
 	if got, want := names(), "x/p AdminNetworkPolicy/p BaselineAdminNetworkPolicy/default ClusterNetworkPolicy/p ClusterNetworkPolicy/q"; got != want {
-		t.Errorf("applied are %s, want %s", got, want)
+		t.Errorf("after Apply the policies are %s, want %s", got, want)
 	}
-	if s.AdminNetworkPolicies[0].Spec.Priority != 2 || before.AdminNetworkPolicies[0].Spec.Priority != 1 {
-		t.Error("a policy was not replaced, or was in a clone, too")
+	if s.AdminNetworkPolicies[0].Spec.Priority != 2 || clone.AdminNetworkPolicies[0].Spec.Priority != 1 {
+		t.Error("a policy was not replaced, or was replaced in the clone too")
 	}
 	s.Withdraw("AdminNetworkPolicy/p", "ClusterNetworkPolicy/p", "x/p")
+
 	if got, want := names(), "BaselineAdminNetworkPolicy/default ClusterNetworkPolicy/q"; got != want {
-		t.Errorf("left are %s, want %s", got, want)
+		t.Errorf("after Withdraw the policies are %s, want %s", got, want)
+	}
+	s.Apply(ProposedYAML("q", "{ingress: [{from: [{networks: []}]}]}"))
+	if len(s.Proposed) != 1 || len(s.ClusterNetworkPolicies) != 0 {
+		t.Errorf("a policy and one of the same name with proposed fields: %v, %v", s.ClusterNetworkPolicies, s.Proposed)
+	}
+	s.Apply(NewClusterNetworkPolicy("q", v1beta1.AdminTier, 1))
+	if len(s.Proposed) != 0 || len(s.ClusterNetworkPolicies) != 1 {
+		t.Errorf("and without them again: %v, %v", s.ClusterNetworkPolicies, s.Proposed)
 	}
 }
 
@@ -136,7 +145,7 @@ func TestPoliciesMustBeAmongNeeds(t *testing.T) {
 }
 
 func TestExpectationsWithOwn(t *testing.T) {
-	state := Model{HostNetwork: true, Pods: []string{"a"}, Namespaces: []string{"x", "y"}}.State() // x/a on node-1, y/a on node-2
+	state := Model{HostNetwork: true, Pods: []string{"a"}, Namespaces: []string{"x", "y"}}.State() // x/a runs on node-1, y/a on node-2
 	direct, service := Traffic{Protocol: "TCP", Port: 80}, Traffic{Protocol: "TCP", Port: 80, Via: Service}
 	r := NewReachability(state, []Traffic{direct, service})
 	r.ExpectAll(false)
@@ -145,7 +154,7 @@ func TestExpectationsWithOwn(t *testing.T) {
 	for _, c := range []struct {
 		from, to string
 		traffic  Traffic
-		r, own   bool // connected all the same
+		r, own   bool // the only connected cells
 	}{
 		{"x/a", "x/a", direct, true, true},
 		{"x/a", "x/a", service, true, false},

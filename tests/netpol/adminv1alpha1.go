@@ -4,11 +4,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 )
 
-// NewAdminNetworkPolicy returns a policy of the same parts as
-// NewClusterNetworkPolicy.
+// NewAdminNetworkPolicy returns a policy with the same parts as NewClusterNetworkPolicy.
 func NewAdminNetworkPolicy(name string, priority int32, parts ...AdminPart) *v1alpha1.AdminNetworkPolicy {
 	spec := newAdminSpec(parts)
 	policy := &v1alpha1.AdminNetworkPolicy{
@@ -34,8 +33,9 @@ func NewAdminNetworkPolicy(name string, priority int32, parts ...AdminPart) *v1a
 	return policy
 }
 
-// NewBaselineAdminNetworkPolicy returns the one policy of its kind, which is called
-// default. It has neither the action Pass nor domain names; a part with them panics.
+// NewBaselineAdminNetworkPolicy returns the only policy of its kind, which is named
+// default. It panics for parts that the kind does not have: the action Pass and domain
+// names.
 func NewBaselineAdminNetworkPolicy(parts ...AdminPart) *v1alpha1.BaselineAdminNetworkPolicy {
 	spec := newAdminSpec(parts)
 	policy := &v1alpha1.BaselineAdminNetworkPolicy{
@@ -63,25 +63,25 @@ func NewBaselineAdminNetworkPolicy(parts ...AdminPart) *v1alpha1.BaselineAdminNe
 	return policy
 }
 
-func actionV1alpha1(action v1alpha2.ClusterNetworkPolicyRuleAction) string {
-	if action == v1alpha2.ClusterNetworkPolicyRuleActionAccept {
+func actionV1alpha1(action v1beta1.ClusterNetworkPolicyRuleAction) string {
+	if action == v1beta1.ClusterNetworkPolicyRuleActionAccept {
 		return string(v1alpha1.AdminNetworkPolicyRuleActionAllow)
 	}
 	return string(action)
 }
 
-func baselineAction(action v1alpha2.ClusterNetworkPolicyRuleAction) v1alpha1.BaselineAdminNetworkPolicyRuleAction {
-	if action == v1alpha2.ClusterNetworkPolicyRuleActionPass {
+func baselineAction(action v1beta1.ClusterNetworkPolicyRuleAction) v1alpha1.BaselineAdminNetworkPolicyRuleAction {
+	if action == v1beta1.ClusterNetworkPolicyRuleActionPass {
 		panic("netpol: a BaselineAdminNetworkPolicy cannot pass")
 	}
 	return v1alpha1.BaselineAdminNetworkPolicyRuleAction(actionV1alpha1(action))
 }
 
-func subjectV1alpha1(s v1alpha2.ClusterNetworkPolicySubject) v1alpha1.AdminNetworkPolicySubject {
+func subjectV1alpha1(s v1beta1.ClusterNetworkPolicySubject) v1alpha1.AdminNetworkPolicySubject {
 	return v1alpha1.AdminNetworkPolicySubject{Namespaces: s.Namespaces, Pods: (*v1alpha1.NamespacedPod)(s.Pods)}
 }
 
-func sourcesV1alpha1(peers []v1alpha2.ClusterNetworkPolicyIngressPeer) []v1alpha1.AdminNetworkPolicyIngressPeer {
+func sourcesV1alpha1(peers []v1beta1.ClusterNetworkPolicyIngressPeer) []v1alpha1.AdminNetworkPolicyIngressPeer {
 	var sources []v1alpha1.AdminNetworkPolicyIngressPeer
 	for _, p := range peers {
 		sources = append(sources, v1alpha1.AdminNetworkPolicyIngressPeer{Namespaces: p.Namespaces, Pods: (*v1alpha1.NamespacedPod)(p.Pods)})
@@ -89,7 +89,7 @@ func sourcesV1alpha1(peers []v1alpha2.ClusterNetworkPolicyIngressPeer) []v1alpha
 	return sources
 }
 
-func portsV1alpha1(protocols []v1alpha2.ClusterNetworkPolicyProtocol) *[]v1alpha1.AdminNetworkPolicyPort {
+func portsV1alpha1(protocols []v1beta1.ClusterNetworkPolicyProtocol) *[]v1alpha1.AdminNetworkPolicyPort {
 	if protocols == nil {
 		return nil
 	}
@@ -109,7 +109,7 @@ func portsV1alpha1(protocols []v1alpha2.ClusterNetworkPolicyProtocol) *[]v1alpha
 	return &ports
 }
 
-func portV1alpha1(protocol corev1.Protocol, p *v1alpha2.Port) v1alpha1.AdminNetworkPolicyPort {
+func portV1alpha1(protocol corev1.Protocol, p *v1beta1.Port) v1alpha1.AdminNetworkPolicyPort {
 	if p.Range != nil {
 		return v1alpha1.AdminNetworkPolicyPort{PortRange: &v1alpha1.PortRange{Protocol: protocol, Start: p.Range.Start, End: p.Range.End}}
 	}

@@ -8,27 +8,39 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Backend is a cluster that scenarios can be played on. A Runner calls it from one
-// goroutine, except that Apply and Probe may run at the same time.
+// Backend is a cluster on which scenarios are played. A Runner calls it from one goroutine,
+// except that Apply and Probe may run concurrently.
 type Backend interface {
-	// Supports returns what the backend can show. It always returns the same.
+	// Supports returns what the backend can show. The result never changes.
 	Supports() Support
 
-	// Apply makes the cluster match state and removes what state does not have. Pods
-	// without an address get addresses and run when Apply returns; they replace the
-	// pods in state. Policies may become effective later.
+	// Apply makes the cluster match state and removes everything else that it has applied.
+	// When it returns, pods that had no address have one and run; they replace the pods in
+	// state. Policies may become effective later.
 	Apply(ctx context.Context, state *State) error
 
-	// Probe makes one attempt for each connection, concurrently if it likes, and
-	// returns the outcomes in the order of connections. An error means that the
-	// backend does not work; a single attempt that cannot be made is Unobservable.
+	// Probe makes one attempt for each connection, concurrently if it likes, and returns the
+	// outcomes in the order of connections. An error means that the backend does not work; a
+	// single attempt that cannot be made is Unobservable.
 	Probe(ctx context.Context, connections []Connection) ([]Outcome, error)
 
 	// Close removes what Apply created.
 	Close() error
 }
 
-// Feature is something that a scenario may need and a backend may lack.
+// Described is a Backend that can say what it runs on, for records of results.
+type Described interface {
+	Environment(context.Context) (Environment, error)
+}
+
+// Environment is what a Backend runs on.
+type Environment struct {
+	Kubernetes string   `json:"kubernetes,omitempty"` // the API server's version, such as v1.37.1
+	Kernels    []string `json:"kernels,omitempty"`    // versions of the nodes' kernels
+	Systems    []string `json:"systems,omitempty"`    // of the nodes
+}
+
+// Feature is something that a scenario may need and that a backend may lack.
 type Feature string
 
 // The features.
@@ -37,21 +49,28 @@ const (
 	Services Feature = "Services"
 	// HostNetwork are pods in the network namespace of their node.
 	HostNetwork Feature = "host-network pods"
-	// OutsideHosts are hosts that are not part of the cluster.
+	// OutsideHosts are hosts outside the cluster.
 	OutsideHosts Feature = "hosts outside the cluster"
-	// FreeObjects are pods with an arbitrary status, addresses included. In a real
-	// cluster kubelets write it.
+	// FreeObjects are pods with an arbitrary status, including addresses. In a real cluster
+	// kubelets write the status.
 	FreeObjects Feature = "pods with an arbitrary status"
-	// AdminNetworkPolicies are policies of these two kinds (v1alpha1).
+	// AdminNetworkPolicies are the two kinds of v1alpha1.
 	AdminNetworkPolicies Feature = "AdminNetworkPolicy and BaselineAdminNetworkPolicy"
-	// ClusterNetworkPolicies are policies of that kind (v1alpha2).
+	// ClusterNetworkPolicies is the kind of v1beta1.
 	ClusterNetworkPolicies Feature = "ClusterNetworkPolicy"
-	// ExperimentalFields are the fields of the administrators' kinds that only the
-	// experimental channel has.
+	// ExperimentalFields are the fields of the administrators' kinds that exist only in the
+	// experimental channel.
 	ExperimentalFields Feature = "experimental fields of administrators' policies"
-	// SilentDrops means that denied connections time out. Without it they may also be
+	// NPEP127 is the proposal of ingress from networks and nodes in a ClusterNetworkPolicy.
+	NPEP127 Feature = "NPEP-127"
+	// NPEP173 is the proposal of service accounts in subjects and peers of a ClusterNetworkPolicy.
+	NPEP173 Feature = "NPEP-173"
+	// SilentDrops means that denied connections always time out. Without it they may also be
 	// refused.
 	SilentDrops Feature = "denied connections time out"
+	// CutsEstablished means that established connections end when a change denies them. Without
+	// it they may also go on, as the API leaves that open.
+	CutsEstablished Feature = "denied connections end if they are established"
 )
 
 // Support is what a backend can show.
@@ -59,14 +78,14 @@ type Support struct {
 	Protocols []corev1.Protocol
 	Families  []corev1.IPFamily
 	Features  []Feature
-	// Nodes is how many nodes there are.
+	// Nodes is the number of nodes.
 	Nodes int
-	// Immediate means that changes are effective when Apply returns, so that nothing
-	// is tried again.
+	// Immediate means that changes are effective when Apply returns, so that no attempt is
+	// repeated.
 	Immediate bool
 }
 
-// missing names what is needed to observe traffic and not supported, empty if nothing.
+// missing names what the backend lacks to observe traffic, or returns "".
 func (s Support) missing(t Traffic) string {
 	switch {
 	case !slices.Contains(s.Protocols, t.Protocol):

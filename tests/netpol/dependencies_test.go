@@ -8,9 +8,8 @@ import (
 
 const module = "sigs.k8s.io/kube-network-policies"
 
-// TestDependencies keeps the module usable for every provider: no package of it
-// depends on an implementation, and the DSL and its scenarios depend on API types
-// alone.
+// TestDependencies keeps the module usable for every provider: none of its packages depends
+// on an implementation, and the DSL and its scenarios depend only on API types.
 func TestDependencies(t *testing.T) {
 	for _, c := range []struct {
 		packages  string

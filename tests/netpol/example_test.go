@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// memory is a backend without a network. It enforces the one kind of policy that the
+// memory is a backend without a network. It enforces the only kind of policy that the
 // examples apply: a default deny of ingress.
 type memory struct {
 	state *netpol.State
@@ -29,7 +29,7 @@ func (m *memory) Supports() netpol.Support {
 	}
 }
 
-// Apply gives addresses to the pods that have none and keeps the state.
+// Apply keeps the state and gives addresses to the pods that have none.
 func (m *memory) Apply(_ context.Context, state *netpol.State) error {
 	addr := netip.MustParseAddr("10.0.0.1")
 	for i, pod := range state.Pods {
@@ -66,7 +66,7 @@ func (m *memory) isolated(pod *corev1.Pod) bool {
 
 func (m *memory) Close() error { return nil }
 
-// small has four pods and one kind of traffic, to keep the output short.
+// small has four pods and one kind of traffic, so that the output is short.
 var small = netpol.Model{
 	Namespaces: []string{"x", "y"},
 	Pods:       []string{"a", "b"},
@@ -75,8 +75,8 @@ var small = netpol.Model{
 	Families:   []corev1.IPFamily{corev1.IPv4Protocol},
 }
 
-// A scenario is played on a backend. Here it is one in memory; package cluster is a
-// backend for live clusters.
+// A scenario is played on a backend, here one in memory. Package cluster is a backend for
+// live clusters.
 func ExampleRunner_Play() {
 	scenario := netpol.Scenario{
 		Name:  "x/a is isolated",
@@ -146,7 +146,7 @@ func ExampleTruthTable_Diff() {
 	// y/a -> x/a: connected, should be silently dropped
 }
 
-// A policy is written as its parts.
+// A policy is composed of its parts.
 func ExampleNewPolicy() {
 	policy := netpol.NewPolicy("x", "web-from-front", netpol.Subject("app=web"),
 		netpol.Ingress(
@@ -163,7 +163,7 @@ func ExampleNewPolicy() {
 	// [{"ports":[{"protocol":"TCP","port":80}],"from":[{"podSelector":{"matchLabels":{"app":"front"}},"namespaceSelector":{"matchLabels":{"ns":"y"}}}]}]
 }
 
-// Expectations start with everything connected; later ones overwrite earlier ones.
+// At first everything is expected to connect. Later expectations overwrite earlier ones.
 func ExampleReachability() {
 	r := netpol.NewReachability(small.State(), small.Traffic())
 	r.ExpectAllIngress("x/*", false)

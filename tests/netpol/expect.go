@@ -7,17 +7,17 @@ import (
 	"slices"
 )
 
-// Expectation is a connection and whether policies allow it. Its Silence has no
-// meaning.
+// Expectation is a connection and whether policies allow it. The connection's Silence is
+// ignored.
 type Expectation struct {
 	Connection
 	Allowed bool
 }
 
-// Expect applies state without its policies, checks that every connection is made then,
-// applies the policies, waits until they are effective everywhere (Settle), and tries
-// every connection again. It returns the outcomes in the order of expected. One that is
-// refused where nothing is allowed is TimedOut, unless the backend must drop silently.
+// Expect checks that every connection can be made without the state's policies, applies
+// them, waits until they are effective everywhere (Settle), and tries every connection
+// again. It returns the outcomes in the order of expected. A refused connection that must
+// be denied is returned as TimedOut, unless the backend must drop silently.
 func (r Runner) Expect(ctx context.Context, state *State, expected []Expectation) ([]Outcome, error) {
 	for _, kind := range state.kinds() {
 		if !slices.Contains(r.Backend.Supports().Features, kind) {
@@ -80,7 +80,7 @@ func (r Runner) attempt(ctx context.Context, expected []Expectation) ([]Outcome,
 		for i, e := range open {
 			outcomes[e] = tried[i]
 			if tried[i] == Refused && !expected[e].Allowed && refuses {
-				outcomes[e] = TimedOut // this provider may refuse what it denies
+				outcomes[e] = TimedOut // providers may refuse what they deny
 			}
 		}
 		if wait == patience*silence {

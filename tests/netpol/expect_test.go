@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// twoPods is a state with a policy.
+// twoPods is a state with two pods and a policy.
 func twoPods() *State {
 	state := small.State()
 	state.Apply(NewPolicy("x", "deny", Subject("pod=a"), DenyIngress()))
@@ -55,13 +55,13 @@ func TestExpect(t *testing.T) {
 			}
 			got, err := Runner{Backend: f, Settle: 1}.Expect(t.Context(), twoPods(), expected)
 			if err != nil || !slices.Equal(got, c.want) || f.probes != 1+c.probes {
-				t.Errorf("got %v after %d attempts and %v, want %v after %d", got, f.probes-1, err, c.want, c.probes)
+				t.Errorf("got %v after %d attempts with error %v, want %v after %d", got, f.probes-1, err, c.want, c.probes)
 			}
 			if len(f.applied) != 2 || len(f.applied[0].Policies) != 0 || len(f.applied[1].Policies) != 1 {
 				t.Errorf("%d states were applied, want one without and one with the policy", len(f.applied))
 			}
 			if pods := f.applied[1].Pods; len(pods[0].Status.PodIPs) == 0 {
-				t.Error("with the policies, pods are to be created again")
+				t.Error("applying the policies recreates pods")
 			}
 		})
 	}

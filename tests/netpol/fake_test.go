@@ -8,12 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// fake is a cluster in which a test decides what connects.
+// fake is a cluster in which the test decides what connects.
 type fake struct {
 	support Support
 	applied []*State
 	probes  int
-	// outcome returns how an attempt ends, given how often Probe was called before.
+	// outcome returns the outcome of an attempt. probe is the number of earlier calls of
+	// Probe.
 	outcome func(c Connection, probe int) Outcome
 }
 
@@ -53,7 +54,7 @@ func (f *fake) Probe(_ context.Context, connections []Connection) ([]Outcome, er
 
 func (f *fake) Close() error { return nil }
 
-// small is a model of four pods and one table.
+// small is a model with four pods and one table.
 var small = Model{Namespaces: []string{"x", "y"}, Pods: []string{"a", "b"}, Ports: []int32{80},
 	Protocols: []corev1.Protocol{corev1.ProtocolTCP}, Families: []corev1.IPFamily{corev1.IPv4Protocol}}
 
@@ -66,17 +67,17 @@ func closedX(model Model) Scenario {
 	}}}
 }
 
-// denied is what closedX means.
+// denied reports whether closedX denies a connection.
 func denied(c Connection) bool { return c.To == "x/a" && c.From != "x/a" }
 
-// connectedIf is Connected or TimedOut.
+// connectedIf returns Connected or TimedOut.
 func connectedIf(connected bool) Outcome { return outcomeOf(connected) }
 
 func TestPlayStopsIfBaselineDoesNotConnect(t *testing.T) {
 	f := newFake(func(c Connection, _ int) Outcome { return connectedIf(c.To != "y/b") })
 	result := (Runner{Backend: f, Settle: 1}).Play(t.Context(), closedX(small))
 	if result.Err == nil || len(result.Steps) != 0 || result.OK() {
-		t.Errorf("the scenario went on: %+v", result)
+		t.Errorf("the scenario did not end: %+v", result)
 	}
 	for _, state := range f.applied {
 		if len(state.Policies) != 0 {

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// FolderScenario returns the scenario of a loaded state: all of its policies are applied
-// at once, and expected is what the backend reference observes, with the addresses that
-// the pods have then. The reference must support FreeObjects and be Immediate.
+// FolderScenario returns the scenario of a loaded state. It applies all policies at once
+// and expects what the backend reference observes with the pods' addresses at that time.
+// The reference must support FreeObjects and be Immediate.
 func FolderScenario(ctx context.Context, name string, state *State, reference Backend) (Scenario, error) {
 	model := Model{start: state}
 	if err := reference.Apply(ctx, state.Clone()); err != nil {

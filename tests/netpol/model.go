@@ -9,17 +9,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Model is the cluster that a scenario starts with, and what it is probed with.
-// The zero Model is nine pods a, b, c in the namespaces x, y, z, spread over two
-// nodes, probed on the ports 80 and 81 by TCP and UDP over IPv4 and IPv6.
+// Model is the cluster with which a scenario starts, and the traffic that is probed. The
+// zero Model has nine pods a, b, c in the namespaces x, y, z, spread over two nodes, and
+// probes the ports 80 and 81 by TCP and UDP over IPv4 and IPv6.
 //
-// Each pod has the labels pod=NAME, each namespace ns=NAME and the one that API
-// servers add. Each pod declares its ports with names such as "tcp-80".
+// Each pod has the labels pod=NAME, each namespace ns=NAME and the one that API servers
+// add. Each pod declares its ports with names such as "tcp-80".
 type Model struct {
 	Namespaces []string
 	Pods       []string // in each namespace
-	// Nodes is how many nodes the pods are spread over, one after the other. They
-	// are called node-1, node-2 and so on.
+	// Nodes is the number of nodes, to which pods are assigned in turn. They are called
+	// node-1, node-2 and so on.
 	Nodes int
 	// HostNetwork adds a host-network pod to each node, called host/node-1 and so on.
 	HostNetwork bool
@@ -29,14 +29,14 @@ type Model struct {
 	Ports     []int32
 	Protocols []corev1.Protocol
 	Families  []corev1.IPFamily
-	// Vias is how connections reach each pod. Hosts and host-network pods have no
-	// Service: connections to them are always direct.
+	// Vias are the ways to reach each pod. Hosts and host-network pods have no Service, so
+	// connections to them are always direct.
 	Vias []Via
 
-	start *State // a loaded cluster, which replaces all fields but Families and Vias
+	start *State // a loaded cluster; replaces all fields except Families and Vias
 }
 
-// withDefaults returns m with defaults for the fields that are not set.
+// withDefaults returns m with defaults for unset fields.
 func (m Model) withDefaults() Model {
 	if m.start != nil {
 		m.Ports, m.Protocols = m.start.Ports, declared(m.start)
@@ -69,7 +69,7 @@ func Outside() Host {
 	}
 }
 
-// State returns the cluster without a policy. Pods have no addresses yet.
+// State returns the cluster without policies. Pods have no addresses yet.
 func (m Model) State() *State {
 	if m.start != nil {
 		return startState(m.start)
@@ -99,7 +99,7 @@ func (m Model) State() *State {
 
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i+1) }
 
-// Traffic returns the traffic that the model is probed with. Each has a table.
+// Traffic returns the probed kinds of traffic. Each has a table.
 func (m Model) Traffic() []Traffic {
 	m = m.withDefaults()
 	var all []Traffic
@@ -113,7 +113,7 @@ func (m Model) Traffic() []Traffic {
 	return all
 }
 
-// ports returns the traffic to each port, of which ICMP has none.
+// ports returns the traffic to each port. ICMP has no ports.
 func ports(numbers []int32, to Traffic) []Traffic {
 	if to.Protocol == ICMP {
 		return []Traffic{to}
@@ -126,8 +126,8 @@ func ports(numbers []int32, to Traffic) []Traffic {
 	return all
 }
 
-// NewNamespace returns a namespace with labels, given as "key=value", and the one
-// that API servers add.
+// NewNamespace returns a namespace with labels, given as "key=value", and the label that
+// API servers add.
 func NewNamespace(name string, labels ...string) *corev1.Namespace {
 	namespace := &corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
@@ -137,8 +137,8 @@ func NewNamespace(name string, labels ...string) *corev1.Namespace {
 	return namespace
 }
 
-// NewPod returns a pod for a node, with labels given as "key=value", that declares
-// ports as "tcp-80", "udp-80", "sctp-80" and so on.
+// NewPod returns a pod on a node with labels, given as "key=value". It declares the ports
+// as "tcp-80", "udp-80", "sctp-80" and so on.
 func NewPod(namespace, name, node string, ports []int32, labels ...string) *corev1.Pod {
 	pod := &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},

@@ -14,29 +14,38 @@ type cell struct {
 	pair  Pair
 }
 
-// observe tries every cell until it is as expected, or the time for the change to
-// settle is over. Cells that are as expected are not tried again. One that is not has
-// been given the longest time for an answer, however long the attempts of all took.
-func (p *play) observe(ctx context.Context, want *Reachability) ([]Comparison, error) {
+// observation is what observe has seen.
+type observation struct {
+	comparisons []Comparison
+	rounds      int
+	settled     time.Time // when the last round began
+}
+
+// observe tries every cell until it is as expected, but not longer than changes may take to
+// settle. A cell that is as expected is not tried again. Before any other is reported, it
+// was tried with the longest timeout, however long all attempts took together.
+func (p *play) observe(ctx context.Context, want *Reachability) (observation, error) {
 	settled, cancel := context.WithTimeout(ctx, cmp.Or(p.runner.Settle, defaultSettle))
 	defer cancel()
-	comparisons := newComparisons(want)
+	seen := observation{comparisons: newComparisons(want)}
 	silence := cmp.Or(p.runner.Silence, defaultSilence)
-	open := allCells(comparisons)
+	open := allCells(seen.comparisons)
 	for expected := silence; ; expected = min(2*expected, patience*silence) {
-		if err := p.try(ctx, comparisons, open, expected); err != nil {
-			return nil, err
+		seen.rounds++
+		seen.settled = time.Now()
+		if err := p.try(ctx, seen.comparisons, open, expected); err != nil {
+			return observation{}, err
 		}
-		open = slices.DeleteFunc(open, func(c cell) bool { return comparisons[c.table].agrees(c.pair) })
-		over := settled.Err() != nil && expected == patience*silence
-		if len(open) == 0 || over || ctx.Err() != nil || p.runner.Backend.Supports().Immediate {
-			return comparisons, ctx.Err()
+		open = slices.DeleteFunc(open, func(c cell) bool { return seen.comparisons[c.table].agrees(c.pair) })
+		timedOut := settled.Err() != nil && expected == patience*silence
+		if len(open) == 0 || timedOut || ctx.Err() != nil || p.runner.Backend.Supports().Immediate {
+			return seen, ctx.Err()
 		}
 		pause(settled, retryInterval)
 	}
 }
 
-// look tries every cell once, and waits longer where an answer is expected.
+// look tries every cell once, with the longest timeout.
 func (p *play) look(ctx context.Context, want *Reachability) ([]Comparison, error) {
 	comparisons := newComparisons(want)
 	return comparisons, p.try(ctx, comparisons, allCells(comparisons), patience*cmp.Or(p.runner.Silence, defaultSilence))
@@ -45,7 +54,7 @@ func (p *play) look(ctx context.Context, want *Reachability) ([]Comparison, erro
 // retryInterval is the time between two attempts of a cell.
 const retryInterval = 20 * time.Millisecond
 
-// pause waits for a time or until ctx ends.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -55,7 +64,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// newComparisons returns the expected tables, with nothing observed yet.
+// newComparisons returns the expected tables without any observation.
 func newComparisons(want *Reachability) []Comparison {
 	var comparisons []Comparison
 	for _, t := range want.traffic {
@@ -86,8 +95,8 @@ func allCells(comparisons []Comparison) []cell {
 	return cells
 }
 
-// try makes one attempt for each cell and stores the outcomes. It waits for the given
-// time where an answer is expected.
+// try makes one attempt for each cell and stores the outcomes. expected is the timeout of
+// attempts that should be answered.
 func (p *play) try(ctx context.Context, comparisons []Comparison, cells []cell, expected time.Duration) error {
 	connections := make([]Connection, len(cells))
 	for i, c := range cells {
@@ -108,7 +117,7 @@ func (p *play) try(ctx context.Context, comparisons []Comparison, cells []cell, 
 	for i, c := range cells {
 		outcome := outcomes[i]
 		if outcome == Refused && !silent && !comparisons[c.table].Want.Get(c.pair.From, c.pair.To) {
-			outcome = TimedOut // this provider may refuse what it denies
+			outcome = TimedOut // providers may refuse what they deny
 		}
 		comparisons[c.table].Got.SetOutcome(c.pair.From, c.pair.To, outcome)
 	}

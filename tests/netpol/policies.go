@@ -6,9 +6,10 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 )
 
 // Policy is a policy of any kind that a State has.
@@ -25,13 +26,13 @@ func PolicyName(p Policy) string {
 		return "AdminNetworkPolicy/" + p.GetName()
 	case *v1alpha1.BaselineAdminNetworkPolicy:
 		return "BaselineAdminNetworkPolicy/" + p.GetName()
-	case *v1alpha2.ClusterNetworkPolicy:
+	case *v1beta1.ClusterNetworkPolicy, *unstructured.Unstructured:
 		return "ClusterNetworkPolicy/" + p.GetName()
 	}
 	return p.GetNamespace() + "/" + p.GetName()
 }
 
-// AllPolicies returns the policies of every kind.
+// AllPolicies returns the policies of all kinds.
 func (s *State) AllPolicies() []Policy {
 	var all []Policy
 	for _, p := range s.Policies {
@@ -46,10 +47,13 @@ func (s *State) AllPolicies() []Policy {
 	for _, p := range s.ClusterNetworkPolicies {
 		all = append(all, p)
 	}
+	for _, p := range s.Proposed {
+		all = append(all, p)
+	}
 	return all
 }
 
-// Apply adds policies of any kind. A policy replaces the one with its name.
+// Apply adds policies of any kind. They replace policies with the same names.
 func (s *State) Apply(policies ...Policy) {
 	for _, p := range policies {
 		switch p := p.(type) {
@@ -59,8 +63,12 @@ func (s *State) Apply(policies ...Policy) {
 			put(&s.AdminNetworkPolicies, p)
 		case *v1alpha1.BaselineAdminNetworkPolicy:
 			put(&s.BaselineAdminNetworkPolicies, p)
-		case *v1alpha2.ClusterNetworkPolicy:
+		case *v1beta1.ClusterNetworkPolicy:
+			remove(&s.Proposed, PolicyName(p))
 			put(&s.ClusterNetworkPolicies, p)
+		case *unstructured.Unstructured:
+			remove(&s.ClusterNetworkPolicies, PolicyName(p))
+			put(&s.Proposed, p)
 		default:
 			panic(fmt.Sprintf("netpol: %T is not a policy", p))
 		}
@@ -81,7 +89,8 @@ func put[P Policy](list *[]P, policy P) {
 func (s *State) Withdraw(names ...string) {
 	for _, name := range names {
 		found := remove(&s.Policies, name) || remove(&s.AdminNetworkPolicies, name) ||
-			remove(&s.BaselineAdminNetworkPolicies, name) || remove(&s.ClusterNetworkPolicies, name)
+			remove(&s.BaselineAdminNetworkPolicies, name) || remove(&s.ClusterNetworkPolicies, name) ||
+			remove(&s.Proposed, name)
 		if !found {
 			panic("netpol: no policy " + name)
 		}
@@ -96,9 +105,9 @@ func remove[P Policy](list *[]P, name string) bool {
 	return i >= 0
 }
 
-// withoutPolicies removes the policies of every kind.
+// withoutPolicies removes the policies of all kinds.
 func (s *State) withoutPolicies() {
-	s.Policies, s.AdminNetworkPolicies, s.BaselineAdminNetworkPolicies, s.ClusterNetworkPolicies = nil, nil, nil, nil
+	s.Policies, s.AdminNetworkPolicies, s.BaselineAdminNetworkPolicies, s.ClusterNetworkPolicies, s.Proposed = nil, nil, nil, nil, nil
 }
 
 // kinds returns the features that a backend needs for the policies.
@@ -107,7 +116,7 @@ func (s *State) kinds() []Feature {
 	if len(s.AdminNetworkPolicies)+len(s.BaselineAdminNetworkPolicies) > 0 {
 		kinds = append(kinds, AdminNetworkPolicies)
 	}
-	if len(s.ClusterNetworkPolicies) > 0 {
+	if len(s.ClusterNetworkPolicies)+len(s.Proposed) > 0 {
 		kinds = append(kinds, ClusterNetworkPolicies)
 	}
 	return kinds

@@ -14,8 +14,8 @@ import (
 //	NewPolicy("x", "web-from-front-or-y", Subject("pod=a"),
 //		Ingress(From(Pods("pod=b"), Namespaces("ns=y")), At(TCP(80))))
 //
-// Label selectors are written as for kubectl, without "!=": "pod in (a,b), !old,
-// tier notin (db)". An invalid selector panics.
+// Label selectors have the syntax of kubectl without "!=": "pod in (a,b), !old, tier notin
+// (db)". An invalid selector panics.
 func NewPolicy(namespace, name string, parts ...Part) *networkingv1.NetworkPolicy {
 	policy := &networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
@@ -52,7 +52,7 @@ func withType(t networkingv1.PolicyType) Part {
 	}
 }
 
-// Types overwrites the policy types of the parts before it.
+// Types overwrites the policy types that earlier parts have set.
 func Types(types ...networkingv1.PolicyType) Part {
 	return func(spec *networkingv1.NetworkPolicySpec) { spec.PolicyTypes = types }
 }
@@ -115,15 +115,15 @@ func At(ports ...Port) RulePart {
 	}
 }
 
-// Peer is one item of a from or to list. A method such as InNamespaces restricts it
-// further. Alternatives are several peers.
+// Peer is one item of a from or to list. Methods such as InNamespaces restrict it further.
+// Alternatives are several peers.
 type Peer networkingv1.NetworkPolicyPeer
 
 // Pods are the pods with these labels in the policy's own namespace.
 func Pods(labels string) Peer { return Peer{PodSelector: selector(labels)} }
 
-// InNamespaces returns the pods of p in the namespaces with these labels, instead
-// of those in the policy's own.
+// InNamespaces returns the pods of p in the namespaces with these labels, instead of the
+// policy's own namespace.
 func (p Peer) InNamespaces(labels string) Peer {
 	p.NamespaceSelector = selector(labels)
 	return p
@@ -132,16 +132,16 @@ func (p Peer) InNamespaces(labels string) Peer {
 // Namespaces are all pods in the namespaces with these labels.
 func Namespaces(labels string) Peer { return Peer{NamespaceSelector: selector(labels)} }
 
-// Block are the addresses in cidr.
+// Block is the addresses in cidr.
 func Block(cidr string) Peer { return Peer{IPBlock: &networkingv1.IPBlock{CIDR: cidr}} }
 
-// Except returns the addresses of a block that are in none of cidrs.
+// Except returns the block without the addresses in cidrs.
 func (p Peer) Except(cidrs ...string) Peer {
 	p.IPBlock = &networkingv1.IPBlock{CIDR: p.IPBlock.CIDR, Except: cidrs}
 	return p
 }
 
-// Blocks is one peer for each of cidrs.
+// Blocks returns a peer for each of cidrs.
 func Blocks(cidrs ...string) []Peer {
 	var peers []Peer
 	for _, cidr := range cidrs {
@@ -150,14 +150,14 @@ func Blocks(cidrs ...string) []Peer {
 	return peers
 }
 
-// Port is one item of a rule's port list: a Traffic, of which port 0 is every port
-// of the protocol, a Range or a Named port. An empty protocol is left out of the
-// policy, which makes it TCP.
+// Port is one item of a rule's port list: a Traffic, whose port 0 means every port of the
+// protocol, a Range or a Named port. An empty protocol is omitted from the policy, which
+// makes it TCP.
 type Port interface {
 	policyPort() networkingv1.NetworkPolicyPort
 }
 
-// portItem is a Port as the API has it.
+// portItem is a Port in the form of the API.
 type portItem networkingv1.NetworkPolicyPort
 
 func (p portItem) policyPort() networkingv1.NetworkPolicyPort {
@@ -189,7 +189,7 @@ func protocol(p corev1.Protocol) *corev1.Protocol {
 	return &p
 }
 
-// selector reads labels as kubectl does.
+// selector parses labels in the syntax of kubectl.
 func selector(labels string) *metav1.LabelSelector {
 	s, err := metav1.ParseToLabelSelector(labels)
 	if err != nil {

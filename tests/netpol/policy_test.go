@@ -7,8 +7,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// TestPolicyPartsMatchYAML shows every part of a policy beside the YAML that it
-// stands for.
+// TestPolicyPartsMatchYAML compares every part of a policy with its YAML.
 func TestPolicyPartsMatchYAML(t *testing.T) {
 	for _, c := range []struct {
 		name  string

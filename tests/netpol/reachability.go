@@ -8,16 +8,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Reachability is what is expected after a step: a truth table for each traffic of the
-// model. It starts with everything connected. Later expectations overwrite earlier
-// ones.
+// Reachability is the expectation after a step: a truth table for each kind of traffic of
+// the model. At first everything is connected. Later expectations overwrite earlier ones.
 //
-// Pods are named by patterns: "x/a", "x/*", "*/a", "*/[ab]", or "*" for all. A pattern
-// that matches no pod panics.
+// Pods are named by patterns: "x/a", "x/*", "*/a", "*/[ab]", or "*" for all. A pattern that
+// matches no pod panics.
 //
-// With NetworkPolicy a pod always reaches itself, and a pod and its own node always
-// reach each other; expectations leave these cells connected. WithOwn is for what an
-// administrator can deny of them.
+// With NetworkPolicy a pod always reaches itself, and a pod and its own node always reach
+// each other, so expectations do not change these cells. WithOwn includes those of them
+// that an administrator can deny.
 type Reachability struct {
 	state   *State
 	traffic []Traffic
@@ -38,15 +37,15 @@ func NewReachability(state *State, traffic []Traffic) *Reachability {
 // State returns the cluster, for expectations that depend on the addresses of pods.
 func (r *Reachability) State() *State { return r.state }
 
-// Traffic returns the traffic that r has tables for.
+// Traffic returns the kinds of traffic that r has tables for.
 func (r *Reachability) Traffic() []Traffic { return r.traffic }
 
 // Table returns the table of one kind of traffic.
 func (r *Reachability) Table(traffic Traffic) *TruthTable { return r.tables[traffic] }
 
 // For returns r restricted to some kinds of traffic, whose zero fields match any value:
-// For(TCP(80)) is TCP 80 over both families. Expectations of the result are
-// expectations of r. It panics if r has no such traffic.
+// For(TCP(80)) is TCP 80 over both families. Expectations of the result are expectations of
+// r. It panics if r has no such traffic.
 func (r *Reachability) For(kinds ...Traffic) *Reachability {
 	part := &Reachability{state: r.state, tables: r.tables, own: r.own}
 	for _, t := range r.traffic {
@@ -60,8 +59,8 @@ func (r *Reachability) For(kinds ...Traffic) *Reachability {
 	return part
 }
 
-// WithOwn returns r for expectations that include what only an administrator can deny:
-// that a pod reaches its own node, and itself through its Service.
+// WithOwn returns r for expectations that include what only an administrator can deny: that
+// a pod reaches its own node, and itself through its Service.
 func (r *Reachability) WithOwn() *Reachability {
 	all := *r
 	all.own = true
@@ -115,9 +114,10 @@ func match(names []string, pattern string) []string {
 	return matching
 }
 
-// exempt reports whether policies do not apply: between a pod and itself, and a pod and
-// its node. With own these are connections of a node to its pods, and of a pod to its
-// own address, which never leave the pod.
+// exempt reports whether policies do not apply, because the connection is from a pod to
+// itself or between a pod and its node. With own, only connections that an administrator
+// cannot deny are exempt: those of a node to its pods, and those of a pod to its own
+// address, which never leave the pod.
 func (r *Reachability) exempt(from, to string, t Traffic) bool {
 	if from == to {
 		return !r.own || t.Via == Direct

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// newReachability is over the nine pods of the default model.
+// newReachability has tables over the nine pods of the default model.
 func newReachability(model Model) *Reachability {
 	return NewReachability(model.State(), model.Traffic())
 }
@@ -28,7 +28,7 @@ func TestExpectationsExemptPodItself(t *testing.T) {
 
 func TestExpectationsExemptOwnNode(t *testing.T) {
 	r := newReachability(Model{HostNetwork: true})
-	r.ExpectAllIngress("x/a", false) // on node-1
+	r.ExpectAllIngress("x/a", false) // runs on node-1
 	table := r.Table(r.Traffic()[0])
 	if !table.Get("host/node-1", "x/a") || table.Get("host/node-2", "x/a") || table.Get("x/b", "x/a") {
 		t.Error(Show(ASCII, Grid{Title: "x/a", Want: table}))
@@ -48,6 +48,7 @@ func TestForRestrictsTraffic(t *testing.T) {
 		}
 	}
 	r.For(Traffic{}.Over(corev1.IPv6Protocol)).ExpectAllEgress("z/a", false)
+
 	if got := blocked(r.Table(TCP(81).Over(corev1.IPv6Protocol))); got != 8 {
 		t.Errorf("%d cells blocked, want 8", got)
 	}
@@ -83,6 +84,7 @@ func TestStateChangesAreCopies(t *testing.T) {
 	after.LabelNamespace("x", "ns-")
 	after.DeletePod("z/c")
 	after.Apply(NewPolicy("x", "p"))
+
 	if got := before.Pod("x/a").Labels["pod"]; got != "a" {
 		t.Errorf("the label of the pod before is %q", got)
 	}

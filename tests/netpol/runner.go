@@ -12,10 +12,10 @@ import (
 // Runner plays scenarios on a backend.
 type Runner struct {
 	Backend Backend
-	// Settle is how long a change may take to be effective everywhere, 10 s if zero.
+	// Settle limits how long a change may take to be effective everywhere. Zero means 10 s.
 	Settle time.Duration
-	// Silence is how long to wait for an answer where none is expected, 200 ms if zero.
-	// Where one is expected the time is up to five times as long.
+	// Silence is how long to wait for an answer where none is expected; zero means 200 ms.
+	// Expected answers may take up to five times as long.
 	Silence time.Duration
 }
 
@@ -25,16 +25,16 @@ const (
 	defaultSilence = 200 * time.Millisecond
 )
 
-// patience is how many times Silence to wait for an expected answer: a busy machine
-// answers late.
+// patience is the timeout of an expected answer as a multiple of Silence, because a busy
+// machine answers late.
 const patience = 5
 
 // Result is the result of a scenario.
 type Result struct {
 	Scenario string
 	Steps    []StepResult
-	// Unsupported names what the backend lacks; the tables that need it are not
-	// observed. If Steps is empty, too, the scenario was not played at all.
+	// Unsupported names what the backend lacks. Tables that need it are not observed. If there
+	// are no Steps either, the scenario was not played at all.
 	Unsupported []string
 	// LeftOut counts the cells that are not observed for that reason.
 	LeftOut int
@@ -47,9 +47,17 @@ type Result struct {
 type StepResult struct {
 	Name        string
 	Comparisons []Comparison
+	// Change is what the step changed, "" if nothing or if changes are effective at once.
+	Change Change
+	// Settled is how long the change took until every table was right; see Convergence. It is
+	// meaningless if a table differs.
+	Settled time.Duration
+	// Established is about connections that were open before the step, which denies them. It is
+	// empty if the backend is no Holder.
+	Established Established
 }
 
-// Comparison is one table as expected and as observed.
+// Comparison is one table, expected and observed.
 type Comparison struct {
 	Traffic   Traffic
 	Want, Got *TruthTable
@@ -58,8 +66,8 @@ type Comparison struct {
 // errNotObservable means that pods do not connect even without policies.
 var errNotObservable = errors.New("policies cannot be observed: without any of them not everything connects")
 
-// Play plays one scenario. It ends at the first step that is not as expected. It ends
-// before the first policy if not everything connects then.
+// Play plays one scenario. It ends at the first step with an unexpected outcome. If not
+// everything connects without policies, it ends before the first one.
 func (r Runner) Play(ctx context.Context, scenario Scenario) Result {
 	started := time.Now()
 	p := &play{runner: r, scenario: scenario, state: scenario.Model.State(), result: Result{Scenario: scenario.Name}}
@@ -76,10 +84,11 @@ type play struct {
 	scenario Scenario
 	traffic  []Traffic
 	state    *State
+	want     *Reachability // after the last step
 	result   Result
 }
 
-// findTraffic finds what can be observed, and reports whether that is anything.
+// findTraffic determines what can be observed, and reports whether that is anything.
 func (p *play) findTraffic() bool {
 	support := p.runner.Backend.Supports()
 	cells := len(p.state.Endpoints()) * len(p.state.Endpoints()) * len(p.scenario.Steps)
@@ -118,26 +127,31 @@ func (p *play) run(ctx context.Context) error {
 	return nil
 }
 
-// baseline brings the cluster up and checks that everything connects.
+// baseline starts the cluster and checks that everything connects.
 func (p *play) baseline(ctx context.Context) error {
 	if err := p.runner.Backend.Apply(ctx, p.state); err != nil {
 		return fmt.Errorf("apply the model: %w", err)
 	}
-	comparisons, err := p.observe(ctx, NewReachability(p.state, p.traffic))
+	p.want = NewReachability(p.state, p.traffic)
+	seen, err := p.observe(ctx, p.want)
 	if err != nil {
 		return err
 	}
-	for _, c := range comparisons {
-		if diff := c.Want.Diff(c.Got); diff != "" {
-			return fmt.Errorf("%w: %s\n%s", errNotObservable, c.Traffic, diff)
+	var differences strings.Builder
+	for _, group := range alike(seen.comparisons) {
+		if diff := group[0].Want.Diff(group[0].Got); diff != "" {
+			fmt.Fprintf(&differences, "\n%s\n%s", list(group), diff)
 		}
+	}
+	if differences.Len() > 0 {
+		return fmt.Errorf("%w:%s", errNotObservable, &differences)
 	}
 	return nil
 }
 
-// step applies a change and observes until all is as expected, and then once more: a
-// cell that was right before the change took effect may be wrong since.
+// step applies a change and observes what becomes of it.
 func (p *play) step(ctx context.Context, step Step) error {
+	before := p.state
 	p.state = p.state.Clone()
 	if step.Change != nil {
 		step.Change(p.state)
@@ -147,19 +161,45 @@ func (p *play) step(ctx context.Context, step Step) error {
 			return fmt.Errorf("the scenario applies %s, which is not among its Needs", kind)
 		}
 	}
+	result := StepResult{Name: step.Name}
+	if !p.runner.Backend.Supports().Immediate {
+		result.Change = changeBetween(before, p.state)
+	}
+	held, err := p.hold(ctx, before, step)
+	if err != nil {
+		return err
+	}
+	defer held.close()
 	if err := p.runner.Backend.Apply(ctx, p.state); err != nil {
 		return fmt.Errorf("apply: %w", err)
 	}
-	want := step.reachability(p.state, p.scenario.Model.Traffic(), p.traffic)
-	comparisons, err := p.observe(ctx, want)
-	if err == nil && !anyDiffers(comparisons) && !p.runner.Backend.Supports().Immediate {
-		comparisons, err = p.observe(ctx, want)
+	applied := time.Now()
+	p.want = step.reachability(p.state, p.scenario.Model.Traffic(), p.traffic)
+	seen, err := p.settle(ctx, p.want)
+	result.Settled, result.Comparisons = seen.settled.Sub(applied), seen.comparisons
+	right := err == nil && !anyDiffers(seen.comparisons)
+	if right && held != nil {
+		result.Established, err = p.awaitEnds(ctx, held, applied)
 	}
-	if err == nil && !anyDiffers(comparisons) && step.Churn != nil {
-		comparisons, err = p.churn(ctx, step, want)
+	if right && err == nil && step.Churn != nil {
+		result.Comparisons, err = p.churn(ctx, step, p.want)
 	}
-	p.result.Steps = append(p.result.Steps, StepResult{Name: step.Name, Comparisons: comparisons})
+	p.result.Steps = append(p.result.Steps, result)
 	return err
+}
+
+// settle observes until everything is as expected, and then looks once more: a cell that was
+// right before the change took effect may be wrong now.
+func (p *play) settle(ctx context.Context, want *Reachability) (observation, error) {
+	first, err := p.observe(ctx, want)
+	if err != nil || anyDiffers(first.comparisons) || p.runner.Backend.Supports().Immediate {
+		return first, err
+	}
+	second, err := p.observe(ctx, want)
+	if second.rounds == 1 {
+		second.settled = first.settled
+	}
+	return second, err
 }
 
 // churn changes the state while it observes.
@@ -180,15 +220,15 @@ func (p *play) churn(ctx context.Context, step Step, want *Reachability) ([]Comp
 	return nil, nil
 }
 
-// Differs reports whether anything is not as expected.
+// Differs reports whether any outcome is unexpected.
 func (r Result) Differs() bool {
-	return slices.ContainsFunc(r.Steps, func(s StepResult) bool { return anyDiffers(s.Comparisons) })
+	return slices.ContainsFunc(r.Steps, func(s StepResult) bool { return anyDiffers(s.Comparisons) || s.Established.Differs() })
 }
 
-// OK reports whether everything is as expected, as far as the backend can show it.
+// OK reports whether everything that the backend can show is as expected.
 func (r Result) OK() bool { return r.Err == nil && !r.Differs() }
 
-// Cells returns how many cells were compared.
+// Cells returns the number of compared cells.
 func (r Result) Cells() int {
 	cells := 0
 	for _, step := range r.Steps {
@@ -203,7 +243,7 @@ func anyDiffers(comparisons []Comparison) bool {
 	return slices.ContainsFunc(comparisons, func(c Comparison) bool { return len(c.Want.Compare(c.Got)) > 0 })
 }
 
-// Report returns the tables that differ, all tables if all is set, and why the scenario
+// Report returns the tables that differ, or all tables if all is set, and why the scenario
 // was not played to its end.
 func (r Result) Report(symbols Symbols, all bool) string {
 	var out strings.Builder
@@ -217,6 +257,9 @@ func (r Result) Report(symbols Symbols, all bool) string {
 			if diff != "" {
 				fmt.Fprintf(&out, "%s, step %d %s: %s\n%s", r.Scenario, i+1, step.Name, list(group), diff)
 			}
+		}
+		if step.Established.Differs() {
+			fmt.Fprintf(&out, "%s, step %d %s: %s\n", r.Scenario, i+1, step.Name, step.Established)
 		}
 	}
 	if r.Err != nil {

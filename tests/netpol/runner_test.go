@@ -24,7 +24,7 @@ func TestPlayRetriesUntilChangeIsEffective(t *testing.T) {
 	})
 }
 
-// One attempt of all cells may take longer than a change may take to be effective.
+// Attempts of all cells together may take longer than a change may take to settle.
 func TestPlayWaitsForAnswersOnASlowBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(func(c Connection, probe int) Outcome {
@@ -40,7 +40,7 @@ func TestPlayWaitsForAnswersOnASlowBackend(t *testing.T) {
 
 func TestPlayObservesTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// The baseline is probe 0, the first look 1, and from then on y/b is blocked too.
+		// The baseline is probe 0 and the first look probe 1. From then on y/b is also blocked.
 		f := newFake(func(c Connection, probe int) Outcome {
 			return connectedIf(probe < 1 || !denied(c) && (probe < 2 || c.To != "y/b" || c.From == "y/b"))
 		})
@@ -87,7 +87,7 @@ func TestRefusalsCountAsDenialWithoutSilentDrops(t *testing.T) {
 			return Connected
 		})
 		if result := (Runner{Backend: f}).Play(t.Context(), closedX(small)); result.OK() {
-			t.Error("a refusal passes for silence")
+			t.Error("a refused connection counts as silently dropped")
 		}
 		f.support.Features, f.probes = nil, 0
 		if result := (Runner{Backend: f}).Play(t.Context(), closedX(small)); !result.OK() {
@@ -110,13 +110,14 @@ func TestUnsupportedTrafficIsCounted(t *testing.T) {
 		result = (Runner{Backend: f}).Play(t.Context(), closedX(model))
 		var summary Summary
 		summary.Add(result)
+
 		if len(result.Steps) != 0 || summary.Unsupported != 1 || summary.Scenarios != 0 {
 			t.Errorf("steps %v, counted %+v", result.Steps, summary)
 		}
 	})
 }
 
-// What is expected of traffic that the backend cannot observe is left out, not an error.
+// Expectations about traffic that the backend cannot observe are left out without an error.
 func TestExpectationsOfUnsupportedTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(func(c Connection, probe int) Outcome { return connectedIf(probe == 0 || !denied(c)) })

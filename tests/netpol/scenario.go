@@ -4,36 +4,37 @@ package netpol
 type Scenario struct {
 	// Name is the behaviour, in short.
 	Name string
-	// Statements identify what the scenario tests. Those of package scenarios are
-	// numbers of docs/semantics.md of kube-network-policies, such as "NP-12".
+	// Statements identify what the scenario tests. Those of package scenarios are numbers of
+	// docs/semantics.md of kube-network-policies, such as "NP-12".
 	Statements []string
-	// Model is the cluster at the start. It is applied, and everything must connect,
-	// before the first step.
+	// Model is the initial cluster. It is applied, and everything must connect, before the
+	// first step.
 	Model Model
-	// Needs is what the backend must support, in addition to what the model needs.
+	// Needs are features that the backend must support in addition to those that the model
+	// needs.
 	Needs []Feature
 	Steps []Step
 }
 
 // Step is one change and the tables that must hold afterwards.
 type Step struct {
-	// Name is what the change does. It may be empty in a scenario of one step.
+	// Name describes the change. It may be empty in a scenario with one step.
 	Name string
 	// Change changes the state, which is applied as a whole. Nil changes nothing.
 	Change func(*State)
-	// Want sets what is expected. If nil, everything must connect.
+	// Want sets the expectations. If it is nil, everything must connect.
 	Want func(*Reachability)
-	// Churn, if not nil, changes the state while connections are tried. It is called
-	// with 1, 2 and so on for each round. The expectations must hold all the time:
-	// nothing is tried again.
+	// Churn, if not nil, changes the state while connections are tried. It is called with 1, 2
+	// and so on for each round. The expectations must hold all the time, so no attempt is
+	// repeated.
 	Churn func(state *State, round int)
 }
 
 // churnRounds is how often Step.Churn is called.
 const churnRounds = 10
 
-// needs returns what the backend must support. Services are not part of it: without
-// them only their tables are left out.
+// needs returns the features that the backend must support. Services are not among them,
+// because without them only their tables are left out.
 func (s Scenario) needs() []Feature {
 	needs := s.Needs
 	model := s.Model.withDefaults()
@@ -46,8 +47,8 @@ func (s Scenario) needs() []Feature {
 	return needs
 }
 
-// reachability returns what the step expects of the traffic that is observed. It may
-// state more: what is expected of all traffic of the model.
+// reachability returns what the step expects of the observed traffic. Want may state more,
+// because it is called with tables for all traffic of the model.
 func (s Step) reachability(state *State, all, observed []Traffic) *Reachability {
 	r := NewReachability(state, all)
 	if s.Want != nil {

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Diff returns t and observed side by side with the differences marked, and below them
-// the differences as text. It is empty if there are none.
+// Diff returns t and observed side by side with the differences marked, and lists the
+// differences below. It is empty if there are none.
 func (t *TruthTable) Diff(observed *TruthTable) string {
 	differ := t.Compare(observed)
 	if len(differ) == 0 {
@@ -20,13 +20,12 @@ func (t *TruthTable) Diff(observed *TruthTable) string {
 		t.explain(observed, differ)
 }
 
-// explain returns the differences as text, one line for the clients that differ in the
-// same way.
+// explain describes the differences, one line for all clients with the same differences.
 func (t *TruthTable) explain(observed *TruthTable, differ []Pair) string {
 	var out strings.Builder
 	for _, want := range []Outcome{Connected, TimedOut} {
 		for _, got := range []Outcome{Connected, TimedOut, Refused, Unobservable} {
-			clients := make(map[string][]string) // by the servers that they share
+			clients := make(map[string][]string) // by their differing servers
 			for from, servers := range t.rowsOf(differ, want, got, observed) {
 				key := t.names(servers)
 				clients[key] = append(clients[key], from)
@@ -39,7 +38,7 @@ func (t *TruthTable) explain(observed *TruthTable, differ []Pair) string {
 	return out.String()
 }
 
-// wanted returns an expectation as text.
+// wanted describes an expectation.
 func wanted(o Outcome) string {
 	if o == Connected {
 		return "connected"
@@ -47,7 +46,7 @@ func wanted(o Outcome) string {
 	return "silently dropped"
 }
 
-// rowsOf returns the servers by client for the differences of one kind.
+// rowsOf returns, by client, the servers with differences of one kind.
 func (t *TruthTable) rowsOf(differ []Pair, want, got Outcome, observed *TruthTable) map[string][]string {
 	rows := make(map[string][]string)
 	for _, pair := range differ {
@@ -58,8 +57,8 @@ func (t *TruthTable) rowsOf(differ []Pair, want, got Outcome, observed *TruthTab
 	return rows
 }
 
-// names joins pods in the order of the table; a namespace of which all are there
-// is shortened to "namespace/*".
+// names joins pods in the order of the table. All pods of a namespace are shortened to
+// "namespace/*".
 func (t *TruthTable) names(pods []string) string {
 	total := make(map[string]int)
 	for _, pod := range t.pods {
@@ -67,21 +66,21 @@ func (t *TruthTable) names(pods []string) string {
 		total[namespace]++
 	}
 	var names []string
-	for namespace, some := range byNamespace(t.pods, pods) {
-		if len(some) == total[namespace] && len(some) > 1 {
-			some = []string{namespace + "/*"}
+	for namespace, group := range byNamespace(t.pods, pods) {
+		if len(group) == total[namespace] && len(group) > 1 {
+			group = []string{namespace + "/*"}
 		}
-		names = append(names, some...)
+		names = append(names, group...)
 	}
 	return strings.Join(names, ", ")
 }
 
-// byNamespace yields those of pods that are in some, by namespace, in order.
-func byNamespace(pods, some []string) iter.Seq2[string, []string] {
+// byNamespace yields, by namespace, the selected pods in the order of pods.
+func byNamespace(pods, selected []string) iter.Seq2[string, []string] {
 	groups := make(map[string][]string)
 	var order []string
 	for _, pod := range pods {
-		if !slices.Contains(some, pod) {
+		if !slices.Contains(selected, pod) {
 			continue
 		}
 		namespace, _ := split(pod)
@@ -99,24 +98,24 @@ func byNamespace(pods, some []string) iter.Seq2[string, []string] {
 	}
 }
 
-// Symbols are the marks of a printed table, one column wide each. Differs marks a
+// Symbols are the marks in a printed table, each one column wide. Differs marks a
 // connection that should be denied, or a timeout that should be a connection.
 type Symbols struct{ Reaches, Blocked, Differs, Refused, Unobservable string }
 
-// The two sets of symbols: for terminals that show UTF-8, and for the others.
+// The symbols for terminals with and without UTF-8.
 var (
 	Unicode = Symbols{Reaches: "✓", Blocked: "·", Differs: "✗", Refused: "r", Unobservable: "?"}
 	ASCII   = Symbols{Reaches: "+", Blocked: ".", Differs: "X", Refused: "r", Unobservable: "?"}
 )
 
-// Grid is one table to print: Want, or if Got is not nil, Got with the cells marked that
+// Grid is one table to print: Want or, if Got is not nil, Got with the cells marked that
 // differ from Want.
 type Grid struct {
 	Title     string
 	Want, Got *TruthTable
 }
 
-// Show prints grids over the same pods side by side. Rows are clients, columns are
+// Show prints grids over the same pods side by side. Rows are clients and columns are
 // servers, grouped by namespace.
 func Show(symbols Symbols, grids ...Grid) string {
 	pods := grids[0].Want.pods
@@ -135,7 +134,7 @@ func Show(symbols Symbols, grids ...Grid) string {
 	return out.String()
 }
 
-// headings is how many lines stand above the first row: title, namespaces, pods.
+// headings is the number of lines above the first row: title, namespaces, pods.
 const headings = 3
 
 // labels returns the left edge of a printed table.
@@ -143,9 +142,9 @@ func labels(pods []string) []string {
 	return pad(append(make([]string, headings), pods...))
 }
 
-// lines returns the grid as lines of one width: the title, the namespaces, the
-// pods, and a row for each client. The name of a namespace is truncated to the width of
-// its pods; the left edge has complete names.
+// lines returns the grid as lines of equal width: the title, the namespaces, the pods, and
+// a row for each client. In the heading a namespace's name is truncated to the width of its
+// pods; the left edge has complete names.
 func (g Grid) lines(symbols Symbols) []string {
 	pods := g.Want.pods
 	width := 1

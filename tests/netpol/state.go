@@ -9,16 +9,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 )
 
-// State is a cluster: the API objects, the ports that its pods serve, and hosts outside
-// of it. Objects in a state never change; the methods replace them, so that a Backend
-// may keep and compare them.
+// State is a cluster: the API objects, the ports that pods serve, and hosts outside.
+// Objects in a state never change; methods replace them, so a Backend may keep and compare
+// them.
 //
-// The methods that change a state are for the steps of a scenario. They panic on a name
-// that does not exist: a scenario with such an error must not pass.
+// The methods that change a state are for the steps of a scenario. They panic for a name
+// that does not exist, because a scenario with such an error must not pass.
 type State struct {
 	Namespaces []*corev1.Namespace
 	Pods       []*corev1.Pod
@@ -26,20 +27,23 @@ type State struct {
 
 	AdminNetworkPolicies         []*v1alpha1.AdminNetworkPolicy
 	BaselineAdminNetworkPolicies []*v1alpha1.BaselineAdminNetworkPolicy
-	ClusterNetworkPolicies       []*v1alpha2.ClusterNetworkPolicy
+	ClusterNetworkPolicies       []*v1beta1.ClusterNetworkPolicy
+	// Proposed are ClusterNetworkPolicies with fields of proposals, which the Go types of the API
+	// lack. Scenarios that have them need the feature of the proposal.
+	Proposed []*unstructured.Unstructured
 
-	// Hosts are hosts that are not part of the cluster.
+	// Hosts are hosts outside the cluster.
 	Hosts []Host
 	// Ports are what pods and hosts serve, with every protocol.
 	Ports []int32
-	// Services reports whether each pod has a Service of its own.
+	// Services reports whether each pod has its own Service.
 	Services bool
 }
 
 // Host is a host outside the cluster.
 type Host struct {
-	Name  string // "group/name", as for pods
-	Node  string // the node through which its packets enter the cluster
+	Name  string // "group/name", in the form of pods' names
+	Node  string // through which its packets enter the cluster
 	Addrs []netip.Addr
 }
 
@@ -52,12 +56,13 @@ func (s *State) Clone() *State {
 	c.AdminNetworkPolicies = slices.Clone(s.AdminNetworkPolicies)
 	c.BaselineAdminNetworkPolicies = slices.Clone(s.BaselineAdminNetworkPolicies)
 	c.ClusterNetworkPolicies = slices.Clone(s.ClusterNetworkPolicies)
+	c.Proposed = slices.Clone(s.Proposed)
 	c.Hosts = slices.Clone(s.Hosts)
 	return &c
 }
 
-// Endpoints returns the names of the rows of a table of this state: the pods that are
-// up, and the hosts.
+// Endpoints returns the names of the rows of a table of this state: the running pods and
+// the hosts.
 func (s *State) Endpoints() []string {
 	var names []string
 	for _, pod := range s.Pods {
@@ -71,8 +76,8 @@ func (s *State) Endpoints() []string {
 	return names
 }
 
-// IsUp reports whether a pod should answer. A terminated pod does not, even if its
-// status still has addresses.
+// IsUp reports whether a pod should answer. A terminated pod does not, even if its status
+// still has addresses.
 func IsUp(pod *corev1.Pod) bool {
 	return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
@@ -91,8 +96,7 @@ func (s *State) podIndex(name string) int {
 	return i
 }
 
-// Addr returns the first address of a family that a pod or host has, the zero
-// Addr if it has none.
+// Addr returns the first address of a pod or host in a family, or the zero Addr.
 func (s *State) Addr(name string, family corev1.IPFamily) netip.Addr {
 	for _, addr := range s.addrs(name) {
 		if addr.Is4() == (family == corev1.IPv4Protocol) {
@@ -117,8 +121,8 @@ func (s *State) addrs(name string) []netip.Addr {
 	return addrs
 }
 
-// CIDR returns the /32 or /128 prefix of the address of a family that a pod or host has.
-// It panics if there is none.
+// CIDR returns the address of a pod or host in a family as a /32 or /128. It panics if
+// there is none.
 func (s *State) CIDR(name string, family corev1.IPFamily) string {
 	addr := s.Addr(name, family)
 	if !addr.IsValid() {
@@ -127,7 +131,7 @@ func (s *State) CIDR(name string, family corev1.IPFamily) string {
 	return netip.PrefixFrom(addr, addr.BitLen()).String()
 }
 
-// CIDRs returns the /32 and /128 prefixes of the addresses of a pod or host.
+// CIDRs returns the addresses of a pod or host as /32 and /128.
 func (s *State) CIDRs(name string) []string {
 	var cidrs []string
 	for _, addr := range s.addrs(name) {
@@ -143,8 +147,8 @@ func (s *State) ChangePod(name string, change func(*corev1.Pod)) {
 	change(s.Pods[i])
 }
 
-// LabelPod changes labels of the pod called "namespace/name": "key=value" sets
-// one, "key-" removes it.
+// LabelPod changes labels of the pod called "namespace/name": "key=value" sets one, "key-"
+// removes it.
 func (s *State) LabelPod(name string, changes ...string) {
 	s.ChangePod(name, func(pod *corev1.Pod) { label(&pod.ObjectMeta, changes) })
 }

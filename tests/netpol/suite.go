@@ -3,20 +3,24 @@ package netpol
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
 
 // Summary counts results.
 type Summary struct {
-	Scenarios   int // played to their end or failed
+	Scenarios   int // played to their end, or failed
 	Failed      int
-	Unsupported int // not played at all, because the backend lacks something
+	Unsupported int // not played, because the backend lacks something
 	Steps       int
 	Cells       int // compared
 	LeftOut     int // cells not observed, because the backend lacks something
 	Took        time.Duration
-	Slowest     time.Duration // of a scenario
+	Slowest     time.Duration // duration of the slowest scenario
+
+	settled map[Change][]time.Duration
+	revoked map[Change]*Revocation
 }
 
 // Add counts one result.
@@ -28,6 +32,15 @@ func (s *Summary) Add(r Result) {
 	}
 	if !r.OK() {
 		s.Failed++
+	}
+	for _, step := range r.Steps {
+		if step.Change != "" && !anyDiffers(step.Comparisons) {
+			if s.settled == nil {
+				s.settled = make(map[Change][]time.Duration)
+			}
+			s.settled[step.Change] = append(s.settled[step.Change], step.Settled)
+			s.addEstablished(step.Change, step.Established)
+		}
 	}
 	s.Steps += len(r.Steps)
 	s.Cells += r.Cells()
@@ -46,8 +59,19 @@ func (s *Summary) String() string {
 	return text
 }
 
-// PlayAll plays scenarios one after the other, gives each result to report, and
-// counts. It ends early only when ctx ends.
+// CheckHealth reports an error that names what does not connect in a cluster without policies. A
+// Runner that plays many scenarios calls it first, because all of them would fail.
+func (r Runner) CheckHealth(ctx context.Context) error {
+	support := r.Backend.Supports()
+	model := Model{Nodes: min(2, support.Nodes)}
+	if slices.Contains(support.Features, Services) {
+		model.Vias = []Via{Direct, Service}
+	}
+	return r.Play(ctx, Scenario{Model: model}).Err
+}
+
+// PlayAll plays scenarios one after the other, passes each result to report, and counts. It
+// ends early only when ctx ends.
 func (r Runner) PlayAll(ctx context.Context, scenarios []Scenario, report func(Result)) Summary {
 	var summary Summary
 	for _, scenario := range scenarios {
@@ -61,8 +85,8 @@ func (r Runner) PlayAll(ctx context.Context, scenarios []Scenario, report func(R
 	return summary
 }
 
-// Run plays each scenario as a subtest. It prints the tables that differ, with -v all of
-// them. A scenario that the backend does not support at all is skipped.
+// Run plays each scenario as a subtest. It prints the tables that differ, or all of them
+// with -v. A scenario that the backend does not support at all is skipped.
 func (r Runner) Run(t *testing.T, scenarios ...Scenario) Summary {
 	t.Helper()
 	var summary Summary

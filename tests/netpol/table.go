@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// TruthTable has an outcome for every ordered pair of pods: a client and a server. Pods
-// are named "namespace/pod"; hosts can have rows and columns, too. It is not safe for
-// concurrent writes.
+// TruthTable has an outcome for every ordered pair of pods, a client and a server. Pods are
+// named "namespace/pod". Hosts can have rows and columns too. It is not safe for concurrent
+// writes.
 type TruthTable struct {
 	pods  []string
 	index map[string]int
 	cells []Outcome // row by row: from × to
 }
 
-// NewTruthTable returns a table over pods, in this order, with every pair set to
-// reaches. A name that occurs twice panics.
+// NewTruthTable returns a table over pods in this order, with every pair set to reaches. A
+// duplicate name panics.
 func NewTruthTable(pods []string, reaches bool) *TruthTable {
 	t := &TruthTable{
 		pods:  slices.Clone(pods),
@@ -34,7 +34,7 @@ func NewTruthTable(pods []string, reaches bool) *TruthTable {
 // Pods returns the names in the order of rows and columns.
 func (t *TruthTable) Pods() []string { return slices.Clone(t.pods) }
 
-// outcomeOf returns the expected outcome: policies drop silently.
+// outcomeOf returns the expected outcome. Policies drop silently.
 func outcomeOf(reaches bool) Outcome {
 	if reaches {
 		return Connected
@@ -66,8 +66,8 @@ func (t *TruthTable) Fill(reaches func(from, to string) bool) *TruthTable {
 	return t
 }
 
-// cell panics for a pod that the table does not have: a test with such an error must
-// not pass.
+// cell panics for a pod that the table does not have, because a test with such an error
+// must not pass.
 func (t *TruthTable) cell(from, to string) int {
 	row, knownRow := t.index[from]
 	column, knownColumn := t.index[to]
@@ -81,8 +81,8 @@ func (t *TruthTable) cell(from, to string) int {
 type Pair struct{ From, To string }
 
 // Compare returns the pairs in which observed differs from t, row by row. Where t has
-// TimedOut, Refused and Unobservable differ, too. Both tables must be over the same
-// pods.
+// TimedOut, Refused and Unobservable also count as differences. Both tables must have the
+// same pods.
 func (t *TruthTable) Compare(observed *TruthTable) []Pair {
 	var differ []Pair
 	for _, from := range t.pods {

@@ -31,6 +31,7 @@ func TestTruthTableCompare(t *testing.T) {
 	}
 	got.Set("x/b", "y/a", false)
 	got.Set("y/a", "x/a", false)
+
 	if differ := want.Compare(got); !slices.Equal(differ, []Pair{{"x/b", "y/a"}, {"y/a", "x/a"}}) {
 		t.Errorf("Compare = %v", differ)
 	}
@@ -49,6 +50,7 @@ func TestTruthTableDiff(t *testing.T) {
 	want := NewTruthTable(pods, true).Fill(func(from, to string) bool { return from == to || to == "y/a" })
 	got := NewTruthTable(pods, true).Fill(want.Get)
 	got.Set("x/b", "y/a", false)
+
 	const expected = `
        expected    observed
        x    y      x    y

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ICMP is the protocol of echo requests, ICMPv6 over IPv6. NetworkPolicy cannot name
-// it; rules without ports match it.
+// ICMP is the protocol of echo requests, ICMPv6 over IPv6. NetworkPolicy cannot name it;
+// rules without ports match it.
 const ICMP corev1.Protocol = "ICMP"
 
 // Via is how a connection reaches a pod.
@@ -21,11 +21,11 @@ const (
 	Service            // by the address of a Service with this pod as its only endpoint
 )
 
-// Traffic is the traffic of one truth table. In an argument of Reachability.For zero
+// Traffic is the traffic of one truth table. In an argument of Reachability.For, zero
 // fields match any value.
 type Traffic struct {
 	Protocol corev1.Protocol
-	Port     int32 // not used with ICMP
+	Port     int32 // unused with ICMP
 	Family   corev1.IPFamily
 	Via      Via
 }
@@ -64,7 +64,7 @@ func (t Traffic) String() string {
 	return text
 }
 
-// covers reports whether t matches other; zero fields of t match any value.
+// covers reports whether t matches other. Zero fields of t match any value.
 func (t Traffic) covers(other Traffic) bool {
 	return (t.Protocol == "" || t.Protocol == other.Protocol) &&
 		(t.Port == 0 || t.Port == other.Port) &&

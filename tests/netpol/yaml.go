@@ -15,13 +15,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 )
 
-// PolicyYAML returns a policy with a spec written in YAML. It panics if the spec is
-// invalid.
+// PolicyYAML returns a policy with a spec in YAML. It panics if the spec is invalid.
 func PolicyYAML(namespace, name, spec string) *networkingv1.NetworkPolicy {
 	policy := NewPolicy(namespace, name)
 	mustDecode(policy, spec, &policy.Spec)
@@ -45,10 +46,22 @@ func BaselineAdminNetworkPolicyYAML(name, spec string) *v1alpha1.BaselineAdminNe
 }
 
 // ClusterNetworkPolicyYAML is PolicyYAML for that kind.
-func ClusterNetworkPolicyYAML(name, spec string) *v1alpha2.ClusterNetworkPolicy {
+func ClusterNetworkPolicyYAML(name, spec string) *v1beta1.ClusterNetworkPolicy {
 	policy := NewClusterNetworkPolicy(name, "", 0)
-	policy.Spec = v1alpha2.ClusterNetworkPolicySpec{}
+	policy.Spec = v1beta1.ClusterNetworkPolicySpec{}
 	mustDecode(policy, spec, &policy.Spec)
+	return policy
+}
+
+// ProposedYAML is ClusterNetworkPolicyYAML for a policy with fields of proposals. Unlike there,
+// unknown fields are kept.
+func ProposedYAML(name, spec string) *unstructured.Unstructured {
+	policy := &unstructured.Unstructured{}
+	policy.SetGroupVersionKind(schema.GroupVersion(v1beta1.GroupVersion).WithKind("ClusterNetworkPolicy"))
+	policy.SetName(name)
+	var decoded map[string]any
+	mustDecode(policy, spec, &decoded)
+	policy.Object["spec"] = decoded
 	return policy
 }
 
@@ -58,11 +71,11 @@ func mustDecode(policy Policy, text string, spec any) {
 	}
 }
 
-// Load reads the YAML and JSON files of a folder, at any depth, into a state:
-// Namespaces, Pods and policies of all kinds. A namespace without an object gets one
-// with the label that API servers add. Pods without a node are spread over two.
-// Ports are those that pods declare, 80 if none does. Any other kind, unknown
-// field or duplicate name is an error.
+// Load reads the YAML and JSON files in a folder recursively into a state: Namespaces, Pods
+// and policies of all kinds. A namespace without an object gets one with the label that API
+// servers add. Pods without a node are spread over two nodes. The served ports are those
+// that pods declare, or 80 if none does. Any other kind, an unknown field or a duplicate
+// name is an error.
 func Load(folder fs.FS) (*State, error) {
 	state := &State{}
 	err := fs.WalkDir(folder, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -112,7 +125,7 @@ func (s *State) readObject(document []byte) error {
 		return err
 	}
 	if string(content) == "null" {
-		return nil // comments only
+		return nil // only comments
 	}
 	if err := json.Unmarshal(content, &kind); err != nil {
 		return err
@@ -128,11 +141,11 @@ func (s *State) readObject(document []byte) error {
 		return readInto(content, &s.AdminNetworkPolicies)
 	case "policy.networking.k8s.io/v1alpha1, Kind=BaselineAdminNetworkPolicy":
 		return readInto(content, &s.BaselineAdminNetworkPolicies)
-	case "policy.networking.k8s.io/v1alpha2, Kind=ClusterNetworkPolicy":
+	case "policy.networking.k8s.io/v1beta1, Kind=ClusterNetworkPolicy", "policy.networking.k8s.io/v1alpha2, Kind=ClusterNetworkPolicy":
 		return readInto(content, &s.ClusterNetworkPolicies)
 	}
 	return fmt.Errorf("%s %s is not one of v1 Namespace, v1 Pod, networking.k8s.io/v1 NetworkPolicy, "+
-		"policy.networking.k8s.io/v1alpha1 AdminNetworkPolicy and BaselineAdminNetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy",
+		"policy.networking.k8s.io/v1alpha1 AdminNetworkPolicy and BaselineAdminNetworkPolicy, policy.networking.k8s.io/v1beta1 or v1alpha2 ClusterNetworkPolicy",
 		kind.APIVersion, kind.Kind)
 }
 
@@ -145,13 +158,13 @@ func readInto[T any](content []byte, list *[]*T) error {
 	return nil
 }
 
-// toJSON converts YAML, of which JSON is a subset. The comment keeps the reader from
-// taking "{a: b}" for JSON.
+// toJSON converts YAML, which includes JSON. The added comment keeps the reader from
+// treating "{a: b}" as JSON.
 func toJSON(content []byte) ([]byte, error) {
 	return yaml.ToJSON(append([]byte("#\n"), content...))
 }
 
-// decode reads YAML or JSON. Unknown fields are errors.
+// decode decodes YAML or JSON. Unknown fields are errors.
 func decode(content []byte, object any) error {
 	content, err := toJSON(content)
 	if err != nil {
@@ -166,7 +179,7 @@ func decode(content []byte, object any) error {
 func (s *State) complete() error {
 	for i, pod := range s.Pods {
 		pod.Namespace = cmp.Or(pod.Namespace, metav1.NamespaceDefault)
-		pod.Status = corev1.PodStatus{} // the backend gives addresses
+		pod.Status = corev1.PodStatus{} // the backend assigns addresses
 		pod.Spec.NodeName = nodeName(i % 2)
 		s.addPorts(pod)
 	}
@@ -205,7 +218,7 @@ func (s *State) rejectDuplicates() error {
 	return nil
 }
 
-// addPorts lets every pod serve the ports that a pod declares.
+// addPorts adds the ports that a pod declares to those that all pods serve.
 func (s *State) addPorts(pod *corev1.Pod) {
 	for _, container := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
 		for _, port := range container.Ports {

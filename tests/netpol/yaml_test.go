@@ -36,7 +36,7 @@ kind: BaselineAdminNetworkPolicy
 metadata: {name: default}
 spec: {subject: {namespaces: {}}}
 ---
-apiVersion: policy.networking.k8s.io/v1alpha2
+apiVersion: policy.networking.k8s.io/v1beta1
 kind: ClusterNetworkPolicy
 metadata: {name: a}
 spec: {tier: Admin, priority: 1, subject: {namespaces: {}}}
@@ -67,6 +67,7 @@ func TestLoad(t *testing.T) {
 	for _, p := range state.AllPolicies() {
 		names = append(names, PolicyName(p))
 	}
+
 	if want := []string{"shop/deny", "AdminNetworkPolicy/a", "BaselineAdminNetworkPolicy/default", "ClusterNetworkPolicy/a"}; !slices.Equal(names, want) {
 		t.Errorf("policies %v, want %v", names, want)
 	}
@@ -79,7 +80,7 @@ func TestLoadRejectsInvalidFiles(t *testing.T) {
 		"duplicate pod default/other": somePods + "---\n" + somePods,
 		"no Pod":                      "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n",
 		"a.yaml":                      "apiVersion: [\n",
-		"duplicate policy ClusterNetworkPolicy/a": somePods + "---\n" + adminPolicies + "---\n" + adminPolicies[strings.Index(adminPolicies, "apiVersion: policy.networking.k8s.io/v1alpha2"):],
+		"duplicate policy ClusterNetworkPolicy/a": somePods + "---\n" + adminPolicies + "---\n" + adminPolicies[strings.Index(adminPolicies, "apiVersion: policy.networking.k8s.io/v1beta1"):],
 		"duplicate policy shop/deny":              somePods + "---\n" + somePods[strings.Index(somePods, "apiVersion: networking"):],
 	} {
 		t.Run(want, func(t *testing.T) {

@@ -10,15 +10,12 @@
 {{- end -}}
 {{- end }}
 
-{{/* The plural names of the administrators' kinds that are enabled, with a comma between. */}}
+{{/* The plural names of the administrators' kinds, with a comma between; empty unless they are
+enabled. */}}
 {{- define "kinds" -}}
-{{- $kinds := list -}}
-{{- range list "adminNetworkPolicy" "baselineAdminNetworkPolicy" "clusterNetworkPolicy" -}}
-{{- if index $.Values.kinds . -}}
-{{- $kinds = append $kinds (printf "%sies" (lower . | trimSuffix "y")) -}}
+{{- if .Values.adminPolicies -}}
+adminnetworkpolicies, baselineadminnetworkpolicies, clusternetworkpolicies
 {{- end -}}
-{{- end -}}
-{{- join ", " $kinds -}}
 {{- end }}
 
 {{/* The same with /status. */}}
@@ -39,10 +36,8 @@ small, and never written with an exponent. */}}
 
 {{/* The arguments that agents and status writer have in common: they need the same values. */}}
 {{- define "flags.common" -}}
-{{- range $name, $enabled := .Values.kinds }}
-{{- if $enabled }}
-- --{{ kebabcase $name }}
-{{- end }}
+{{- if .Values.adminPolicies }}
+- --admin-policies
 {{- end }}
 {{- with .Values.featureGates }}
 {{- $gates := list }}
@@ -75,11 +70,7 @@ tolerations:
 is. */}}
 {{- define "metrics.flags" -}}
 {{- with .Values.metrics.secure }}{{ if .enabled }}
-- --metrics-secure
-{{- if .certificateSecret }}
-- --metrics-tls-cert-file=/etc/kube-network-policies/tls/tls.crt
-- --metrics-tls-private-key-file=/etc/kube-network-policies/tls/tls.key
-{{- end }}
+- --metrics-tls={{ if .certificateSecret }}/etc/kube-network-policies/tls{{ else }}self-signed{{ end }}
 {{- end }}{{ end }}
 {{- end }}
 
@@ -93,9 +84,7 @@ is. */}}
 {{- if regexMatch "^(127\\.|localhost:|\\[::1\\]:)" $address }}
 {{- fail (printf "statusWriter.denials.enabled: the status writer does not reach agent.flags.metrics-bind-address: %s" $address) }}
 {{- end }}
-- --denials-port={{ regexFind "[0-9]+$" $address }}
-- --denials-ca-file=/etc/kube-network-policies/tls/ca.crt
-- --denials-token-file=/var/run/secrets/kube-network-policies/agents/token
+- --denials-dir=/var/run/secrets/kube-network-policies/agents
 {{- end }}
 {{- end }}
 
@@ -113,4 +102,14 @@ is. */}}
   secret:
     secretName: {{ .certificateSecret }}
 {{- end }}{{ end }}
+{{- end }}
+
+{{/* The labels of an object that "helm uninstall" creates, and when: those of lower weight first. */}}
+{{- define "uninstall.hook" -}}
+labels:
+  app.kubernetes.io/name: {{ index . 0 }}
+annotations:
+  helm.sh/hook: post-delete
+  helm.sh/hook-weight: {{ index . 1 | quote }}
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}

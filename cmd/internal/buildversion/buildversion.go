@@ -11,6 +11,16 @@ import (
 
 const unknown = "unknown"
 
+// Version returns the version that the linker was given, or else that of the module, or
+// "unknown".
+func Version() string {
+	module := ""
+	if build, ok := debug.ReadBuildInfo(); ok {
+		module = build.Main.Version
+	}
+	return cmp.Or(version.Version, module, unknown)
+}
+
 // Text returns one line with the version, commit, date, Go version and platform of the
 // program that runs. The first three are those that the linker was given, see the
 // Makefile, or else those that the Go command has recorded, or "unknown".
@@ -19,15 +29,13 @@ const unknown = "unknown"
 // unused methods: a program of nearly twice the size.
 func Text(program string) string {
 	recorded := map[string]string{}
-	module := ""
 	if build, ok := debug.ReadBuildInfo(); ok {
-		module = build.Main.Version
 		for _, s := range build.Settings {
 			recorded[s.Key] = s.Value
 		}
 	}
 	return fmt.Sprintf("%s, version %s (commit %s of %s, %s, %s/%s)", program,
-		cmp.Or(version.Version, module, unknown),
+		Version(),
 		cmp.Or(version.Revision, recorded["vcs.revision"], unknown),
 		cmp.Or(version.BuildDate, recorded["vcs.time"], unknown),
 		version.GoVersion, version.GoOS, version.GoArch)

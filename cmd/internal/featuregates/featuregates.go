@@ -5,31 +5,37 @@ package featuregates
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
-// gates are the fields of the features by the names of their gates.
-var gates = map[string]func(*compile.Features) *bool{
-	"DomainNames": func(f *compile.Features) *bool { return &f.DomainNames },
-	"EndPort":     func(f *compile.Features) *bool { return &f.EndPort },
-	"Nodes":       func(f *compile.Features) *bool { return &f.Nodes },
-	"SCTP":        func(f *compile.Features) *bool { return &f.SCTP },
+func names() []string {
+	var names []string
+	for _, g := range compile.Gates {
+		names = append(names, g.Name)
+	}
+	return names
 }
 
-func names() []string { return slices.Sorted(maps.Keys(gates)) }
+// find returns the gate of that name, nil if there is none.
+func find(name string) *compile.Gate {
+	i := slices.IndexFunc(compile.Gates, func(g *compile.Gate) bool { return g.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return compile.Gates[i]
+}
 
 // AddFlag adds --feature-gates to fs. Parsing it changes f, whose values are the
 // default; a wrong value is an error of fs.Parse. The usage ends with consequence,
 // which says what a gate that is off means for the program.
 func AddFlag(fs *pflag.FlagSet, f *compile.Features, consequence string) {
-	usage := "comma-separated list of optional parts of the API to enable or disable, each as `NAME=true|false`, with NAME one of %s; others are refused. %s"
+	usage := "optional parts of the API to enable or disable, as `NAME=true|false,...` with NAME one of %s. %s"
 	fs.Var(value{f}, "feature-gates", fmt.Sprintf(usage, strings.Join(names(), ", "), consequence))
 }
 
@@ -44,8 +50,8 @@ func (v value) String() string {
 		return ""
 	}
 	var list []string
-	for _, name := range names() {
-		list = append(list, fmt.Sprintf("%s=%v", name, *gates[name](v.features)))
+	for _, g := range compile.Gates {
+		list = append(list, fmt.Sprintf("%s=%v", g.Name, *g.Field(v.features)))
 	}
 	return strings.Join(list, ",")
 }
@@ -62,15 +68,15 @@ func (v value) Set(s string) error {
 			return fmt.Errorf("%q: must be NAME=true or NAME=false", pair)
 		}
 		name, text = strings.TrimSpace(name), strings.TrimSpace(text)
-		field := gates[name]
-		if field == nil {
+		gate := find(name)
+		if gate == nil {
 			return fmt.Errorf("%q: must be one of %s", name, strings.Join(names(), ", "))
 		}
 		on, err := strconv.ParseBool(text)
 		if err != nil {
 			return fmt.Errorf("%s=%q: must be true or false", name, text)
 		}
-		*field(v.features) = on
+		*gate.Field(v.features) = on
 	}
 	return nil
 }

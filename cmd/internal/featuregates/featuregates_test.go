@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
 // parse returns the features after args, with all features by default.
@@ -27,8 +27,10 @@ func TestGates(t *testing.T) {
 		{"--feature-gates=", func(*compile.Features) {}},
 		{"--feature-gates=DomainNames=false", func(f *compile.Features) { f.DomainNames = false }},
 		{"--feature-gates=EndPort=false", func(f *compile.Features) { f.EndPort = false }},
+		{"--feature-gates=IngressByAddress=true", func(f *compile.Features) { f.IngressByAddress = true }},
 		{"--feature-gates=Nodes=false", func(f *compile.Features) { f.Nodes = false }},
 		{"--feature-gates=SCTP=false", func(f *compile.Features) { f.SCTP = false }},
+		{"--feature-gates=ServiceAccounts=true", func(f *compile.Features) { f.ServiceAccounts = true }},
 		{"--feature-gates=SCTP=false,EndPort=0", func(f *compile.Features) { f.SCTP, f.EndPort = false, false }},
 		{"--feature-gates=SCTP=false,Nodes=false --feature-gates=SCTP=true", func(f *compile.Features) { f.Nodes = false }},
 	} {
@@ -45,7 +47,7 @@ func TestGates(t *testing.T) {
 
 func TestWrongGates(t *testing.T) {
 	for _, tc := range []struct{ value, want string }{
-		{"EndPorts=false", `"EndPorts": must be one of DomainNames, EndPort, Nodes, SCTP`},
+		{"EndPorts=false", `"EndPorts": must be one of DomainNames, EndPort, IngressByAddress, Nodes, SCTP, ServiceAccounts`},
 		{"SCTP", `"SCTP": must be NAME=true or NAME=false`},
 		{"SCTP=perhaps", `SCTP="perhaps": must be true or false`},
 		{"SCTP=false,=true", `"": must be one of`},
@@ -61,7 +63,7 @@ func TestWrongGates(t *testing.T) {
 func TestUsageHasNamesAndDefaults(t *testing.T) {
 	_, fs, _ := parse("--feature-gates=SCTP=false")
 	usage := fs.FlagUsages()
-	for _, want := range []string{"--feature-gates NAME=true|false", "DomainNames, EndPort, Nodes, SCTP", "Consequence.", "(default DomainNames=true,EndPort=true,Nodes=true,SCTP=true)"} {
+	for _, want := range []string{"--feature-gates NAME=true|false,...", "DomainNames, EndPort, IngressByAddress, Nodes, SCTP, ServiceAccounts", "Consequence.", "(default DomainNames=true,EndPort=true,IngressByAddress=false,Nodes=true,SCTP=true,ServiceAccounts=false)"} {
 		if !strings.Contains(usage, want) {
 			t.Errorf("usage %q, want %q in it", usage, want)
 		}

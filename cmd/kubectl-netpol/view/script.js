@@ -1,10 +1,9 @@
-// The page is complete without this script, which adds: a filter by name, arrow keys in the
-// matrix, and the edges of one node of the graph.
+// The page is complete without this script, which adds a filter by name and arrow keys in the
+// matrix. The graph is in graph.js.
 "use strict";
 
 const find = document.getElementById("find");
 const table = document.getElementById("matrix");
-const svg = document.getElementById("graph");
 
 // Rows and columns whose names do not have the text are hidden.
 if (find && table) {
@@ -32,6 +31,10 @@ if (find && table) {
 if (table) {
   const links = [...table.tBodies[0].rows].map((row) => [...row.querySelectorAll("td a")]);
   links.flat().forEach((a, i) => { a.tabIndex = i === 0 ? 0 : -1; });
+  table.addEventListener("mouseover", (event) => {
+    const a = event.target.closest("td a");
+    if (a) a.title = a.ariaLabel;
+  });
   table.addEventListener("keydown", (event) => {
     const row = links.findIndex((r) => r.includes(event.target));
     if (row < 0) return;
@@ -53,20 +56,6 @@ if (table) {
     event.target.tabIndex = -1;
     next.tabIndex = 0;
     next.focus();
-  });
-}
-
-// The edges of the node under the pointer, or with the focus, stand out.
-if (svg) {
-  const choose = (name) => {
-    svg.classList.toggle("chosen", name !== undefined);
-    svg.querySelectorAll(".edge").forEach((e) => {
-      e.classList.toggle("chosen", e.dataset.from === name || e.dataset.to === name);
-    });
-  };
-  svg.querySelectorAll(".node").forEach((node) => {
-    for (const event of ["mouseenter", "focus"]) node.addEventListener(event, () => choose(node.dataset.name));
-    for (const event of ["mouseleave", "blur"]) node.addEventListener(event, () => choose());
   });
 }
 

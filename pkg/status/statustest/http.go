@@ -1,6 +1,7 @@
 package statustest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,21 +23,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"sigs.k8s.io/kube-network-policies/pkg/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
-// served is where a server serves a resource.
-type served struct{ groupVersion, kind string }
+// servedResource is a resource with the versions that a server serves: a newest one and older
+// ones.
+type servedResource struct {
+	groupVersion, kind string
+	older              []string
+}
 
 // resources are the resources that a server can serve.
-var resources = func() map[string]served {
-	all := map[string]served{
-		"namespaces": {"v1", "Namespace"},
-		"leases":     {"coordination.k8s.io/v1", "Lease"},
-		"events":     {"events.k8s.io/v1", "Event"},
+var resources = func() map[string]servedResource {
+	all := map[string]servedResource{
+		"namespaces": {"v1", "Namespace", nil},
+		"leases":     {"coordination.k8s.io/v1", "Lease", nil},
+		"events":     {"events.k8s.io/v1", "Event", nil},
 	}
 	for _, k := range compile.Kinds {
-		all[k.Resource.Resource] = served{k.Resource.GroupVersion().String(), k.Name}
+		s := servedResource{k.Resource.GroupVersion().String(), k.Name, nil}
+		for _, r := range k.Resources()[1:] {
+			s.older = append(s.older, r.GroupVersion().String())
+		}
+		all[k.Resource.Resource] = s
 	}
 	return all
 }()
@@ -98,11 +107,17 @@ func (w *response) Flush() {}
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	behavior := s.currentBehavior()
 	request, ok := parse(r)
-	if !ok {
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/openapi/v3/apis/"):
+		s.note(Request{Verb: "discover", Resource: "openapi", At: time.Now()}, http.StatusOK)
+		reply(w, http.StatusOK, schemas)
+		return
+	case !ok:
 		s.discover(w, r)
 		return
 	}
-	if !s.serves(request.Resource) {
+	w = versioned{w, resources[strings.TrimSuffix(request.Resource, "/status")].groupVersion, request.GroupVersion}
+	if !s.serves(request.Resource, request.GroupVersion) {
 		s.note(request, http.StatusNotFound)
 		http.NotFound(w, r) // the path is unknown, so that the answer is plain text
 		return
@@ -131,6 +146,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.note(request, http.StatusOK)
 	reply(w, http.StatusOK, answer)
 }
+
+// versioned converts written objects to another version.
+type versioned struct {
+	http.ResponseWriter
+	stored, asked string
+}
+
+func (v versioned) Write(b []byte) (int, error) {
+	const field = `"apiVersion":"`
+	_, err := v.ResponseWriter.Write(bytes.ReplaceAll(b, []byte(field+v.stored+`"`), []byte(field+v.asked+`"`)))
+	return len(b), err
+}
+
+// Flush implements http.Flusher.
+func (v versioned) Flush() { v.ResponseWriter.(http.Flusher).Flush() }
 
 // pause waits for d and reports whether ctx has not ended.
 func pause(ctx context.Context, d time.Duration) bool {
@@ -169,8 +199,9 @@ func parse(r *http.Request) (Request, bool) {
 	if len(part) <= prefix {
 		return Request{}, false
 	}
+	version := strings.Join(part[1:prefix], "/")
 	part = part[prefix:]
-	request := Request{At: time.Now(), Manager: r.URL.Query().Get("fieldManager"), DryRun: r.URL.Query().Has("dryRun")}
+	request := Request{At: time.Now(), GroupVersion: version, Manager: r.URL.Query().Get("fieldManager"), DryRun: r.URL.Query().Has("dryRun")}
 	if part[0] == "namespaces" && len(part) > 2 {
 		request.Namespace, part = part[1], part[2:]
 	}
@@ -194,15 +225,32 @@ func parse(r *http.Request) (Request, bool) {
 
 // serves reports whether the server serves a resource or its status.
 // CustomResourceDefinitions always have a status.
-func (s *Server) serves(resource string) bool {
+func (s *Server) serves(resource, groupVersion string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.servesLocked(resource, groupVersion)
+}
+
+func (s *Server) servesLocked(resource, groupVersion string) bool {
 	name, _, _ := strings.Cut(resource, "/")
+	if only, ok := s.versions[name]; ok && !slices.Contains(only, groupVersion[strings.LastIndexByte(groupVersion, '/')+1:]) {
+		return false
+	}
 	if resource == "networkpolicies/status" && s.behavior.Status == Unserved {
 		return false
 	}
 	return s.objects[name] != nil
 }
+
+// schemas is an answer about schemas that has all kinds, with some of the fields that releases have.
+var schemas = func() json.RawMessage {
+	var all []string
+	for _, k := range compile.AdminKinds() {
+		all = append(all, fmt.Sprintf(`%q: {"x-kubernetes-group-version-kind": [{"kind": %q}],
+			"properties": {"spec": {"properties": {"ingress": {"items": {"properties": {"from": {"items": {"properties": {"pods": {}}}}}}}}}}}`, k.Name, k.Name))
+	}
+	return json.RawMessage(`{"components": {"schemas": {` + strings.Join(all, ", ") + `}}}`)
+}()
 
 // discover answers a discovery request for a group version, which is unknown while
 // none of its resources is served.
@@ -217,23 +265,48 @@ func (s *Server) discover(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	var served []metav1.APIResource
+	var group metav1.APIGroup
 	for _, name := range slices.Sorted(maps.Keys(resources)) {
-		if resources[name].groupVersion != groupVersion {
-			continue
-		}
-		for _, resource := range []string{name, name + "/status"} {
-			if s.serves(resource) {
-				served = append(served, metav1.APIResource{Name: resource})
+		in, _, _ := strings.Cut(resources[name].groupVersion, "/")
+		for _, version := range s.versionsOf(name) {
+			switch {
+			case !s.serves(name, in+"/"+version):
+			case in == groupVersion:
+				group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{GroupVersion: in + "/" + version, Version: version})
+			case in+"/"+version == groupVersion:
+				for _, resource := range []string{name, name + "/status"} {
+					if s.serves(resource, groupVersion) {
+						served = append(served, metav1.APIResource{Name: resource})
+					}
+				}
 			}
 		}
 	}
-	if served == nil {
+	switch {
+	case group.Versions != nil:
+		s.note(request, http.StatusOK)
+		reply(w, http.StatusOK, group)
+	case served != nil:
+		s.note(request, http.StatusOK)
+		reply(w, http.StatusOK, metav1.APIResourceList{APIResources: served})
+	default:
 		s.note(request, http.StatusNotFound)
 		http.NotFound(w, r)
-		return
 	}
-	s.note(request, http.StatusOK)
-	reply(w, http.StatusOK, metav1.APIResourceList{APIResources: served})
+}
+
+// versionsOf returns the versions in which a resource is served if it is.
+func (s *Server) versionsOf(resource string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if only, ok := s.versions[resource]; ok {
+		return only
+	}
+	var all []string
+	for _, groupVersion := range append([]string{resources[resource].groupVersion}, resources[resource].older...) {
+		all = append(all, groupVersion[strings.LastIndexByte(groupVersion, '/')+1:])
+	}
+	return all
 }
 
 func (s *Server) answer(r *http.Request, request Request, body []byte) (map[string]any, *metav1.Status) {
@@ -324,7 +397,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, request Request) 
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	for {
-		changes, changed, down := s.since(request.Resource, seen)
+		changes, changed, down := s.since(request, seen)
 		if down {
 			return
 		}
@@ -345,16 +418,16 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, request Request) 
 
 // since returns the changes after a version, and a channel that is closed at the
 // next change. down reports whether the watch ends.
-func (s *Server) since(resource string, version int64) (changes []change, next <-chan struct{}, down bool) {
+func (s *Server) since(r Request, version int64) (changes []change, next <-chan struct{}, down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first, _ := slices.BinarySearchFunc(s.history, version+1, func(c change, v int64) int { return int(c.version - v) })
 	for _, c := range s.history[first:] {
-		if c.resource == resource {
+		if c.resource == r.Resource {
 			changes = append(changes, c)
 		}
 	}
-	return changes, s.changed, s.behavior.Down || s.objects[resource] == nil
+	return changes, s.changed, s.behavior.Down || !s.servesLocked(r.Resource, r.GroupVersion)
 }
 
 func failure(code int, reason metav1.StatusReason, message string) *metav1.Status {

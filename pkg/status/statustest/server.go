@@ -42,14 +42,15 @@ type Behavior struct {
 
 // Request is a request that the server has received.
 type Request struct {
-	Verb      string // get, list, watch, create, update, patch, discover
-	Resource  string // with the subresource, if any: "networkpolicies/status"; of discovery the group version
-	Namespace string
-	Name      string
-	Manager   string // of a patch
-	DryRun    bool
-	At        time.Time
-	Code      int // of the answer
+	Verb         string // get, list, watch, create, update, patch, discover
+	GroupVersion string
+	Resource     string // with the subresource, if any: "networkpolicies/status"; of discovery the group version
+	Namespace    string
+	Name         string
+	Manager      string // of a patch
+	DryRun       bool
+	At           time.Time
+	Code         int // of the answer
 }
 
 // Server is the fake API server. Its methods may be called from any goroutine.
@@ -60,6 +61,7 @@ type Server struct {
 	mu       sync.Mutex
 	behavior Behavior
 	version  int64
+	versions map[string][]string           // by resource, if not all are served
 	objects  map[string]map[string]*object // by resource, if it is served, then namespace/name
 	history  []change
 	changed  chan struct{} // closed at each change
@@ -88,6 +90,7 @@ func NewServer(b Behavior) *Server {
 	s := &Server{
 		behavior: b,
 		version:  1,
+		versions: map[string][]string{},
 		objects:  map[string]map[string]*object{"networkpolicies": {}, "leases": {}, "events": {}},
 		changed:  make(chan struct{}),
 	}
@@ -104,6 +107,15 @@ func (s *Server) Install(resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.objects[resource] = map[string]*object{}
+}
+
+// ServeVersions makes the server serve a resource in these versions only, as after its
+// CustomResourceDefinition was replaced. Watches in others end.
+func (s *Server) ServeVersions(resource string, versions ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.versions[resource] = versions
+	s.notify()
 }
 
 // Uninstall removes a resource with all its objects. Watches end without events

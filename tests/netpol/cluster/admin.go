@@ -12,11 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// adminFeatures returns which of the administrators' kinds the API server has, and
+// adminFeatures returns which of the administrators' kinds the API server serves and
 // whether their definitions have the experimental fields. The provider may still not
 // enforce them.
 func (b *Backend) adminFeatures(ctx context.Context) ([]netpol.Feature, error) {
@@ -28,7 +29,11 @@ func (b *Backend) adminFeatures(ctx context.Context) ([]netpol.Feature, error) {
 	if v1 {
 		features = append(features, netpol.AdminNetworkPolicies)
 	}
-	v2, err := b.serves(v1alpha2.GroupVersion.String(), "clusternetworkpolicies")
+	v2, err := b.serves(v1beta1.GroupVersion.String(), "clusternetworkpolicies")
+	if err == nil && !v2 {
+		v2, err = b.serves(v1alpha2.GroupVersion.String(), "clusternetworkpolicies")
+		b.older = v2
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +47,7 @@ func (b *Backend) adminFeatures(ctx context.Context) ([]netpol.Feature, error) {
 	return features, err
 }
 
-// serves reports whether the API server has all of some resources.
+// serves reports whether the API server has all these resources.
 func (b *Backend) serves(groupVersion string, resources ...string) (bool, error) {
 	list, err := b.client.Discovery().ServerResourcesForGroupVersion(groupVersion)
 	if apierrors.IsNotFound(err) {
@@ -59,8 +64,8 @@ func (b *Backend) serves(groupVersion string, resources ...string) (bool, error)
 	return true, nil
 }
 
-// takesExperimentalFields reports whether the API server accepts policies with such
-// fields. It creates none.
+// takesExperimentalFields reports, by dry runs, whether the API server accepts policies
+// with experimental fields.
 func (b *Backend) takesExperimentalFields(ctx context.Context, v1, v2 bool) (bool, error) {
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
 	subject, names := netpol.On(netpol.Namespaces(ownerLabel)), netpol.AllowTo(netpol.Nodes(""), netpol.DomainNames("example.com"))
@@ -70,7 +75,7 @@ func (b *Backend) takesExperimentalFields(ctx context.Context, v1, v2 bool) (boo
 		_, err = b.policies.PolicyV1alpha1().AdminNetworkPolicies().Create(ctx, netpol.NewAdminNetworkPolicy("netpol-suite", 1000, subject, names, port), dry)
 	}
 	if v2 && err == nil {
-		_, err = b.policies.PolicyV1alpha2().ClusterNetworkPolicies().Create(ctx, netpol.NewClusterNetworkPolicy("netpol-suite", v1alpha2.AdminTier, 1000, subject, names), dry)
+		_, err = b.clusterPolicies().Create(ctx, netpol.NewClusterNetworkPolicy("netpol-suite", v1beta1.AdminTier, 1000, subject, names), dry)
 	}
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 		return false, nil
@@ -105,7 +110,7 @@ func (b *Backend) applyAdminPolicies(ctx context.Context, state *netpol.State) e
 		}
 	}
 	if b.has(netpol.ClusterNetworkPolicies) {
-		client := b.policies.PolicyV1alpha2().ClusterNetworkPolicies()
+		client := b.clusterPolicies()
 		existing, err := client.List(ctx, owned)
 		if err != nil {
 			return fmt.Errorf("list ClusterNetworkPolicies: %w", err)
@@ -125,15 +130,15 @@ func pointers[T any](items []T) []*T {
 	return all
 }
 
-// policyClient has the methods that the clients of all kinds share.
+// policyClient is the set of methods that the clients of all kinds share.
 type policyClient[P netpol.Policy] interface {
 	Create(context.Context, P, metav1.CreateOptions) (P, error)
 	Update(context.Context, P, metav1.UpdateOptions) (P, error)
 	Delete(context.Context, string, metav1.DeleteOptions) error
 }
 
-// applyOwned makes the existing policies, all of them owned, match those that are
-// wanted. If a wanted name is taken by a policy of another owner, that is an error.
+// applyOwned makes the existing policies, all of them owned, match the wanted ones. It is
+// an error if another owner has a policy with a wanted name.
 func applyOwned[P netpol.Policy](ctx context.Context, client policyClient[P], existing, wanted []P) error {
 	old := make(map[string]P)
 	for _, p := range existing {
@@ -142,14 +147,14 @@ func applyOwned[P netpol.Policy](ctx context.Context, client policyClient[P], ex
 	for _, p := range wanted {
 		object := p.DeepCopyObject().(P)
 		object.SetLabels(map[string]string{ownerLabel: ownerValue})
-		is, exists := old[p.GetName()]
+		current, exists := old[p.GetName()]
 		delete(old, p.GetName())
 		var err error
 		switch {
 		case !exists:
 			_, err = client.Create(ctx, object, metav1.CreateOptions{})
-		case !equality.Semantic.DeepEqual(specOf(is), specOf(object)):
-			object.SetResourceVersion(is.GetResourceVersion())
+		case !equality.Semantic.DeepEqual(specOf(current), specOf(object)):
+			object.SetResourceVersion(current.GetResourceVersion())
 			_, err = client.Update(ctx, object, metav1.UpdateOptions{})
 		}
 		if err != nil {
@@ -170,21 +175,21 @@ func specOf(p netpol.Policy) any {
 		return p.Spec
 	case *v1alpha1.BaselineAdminNetworkPolicy:
 		return p.Spec
-	case *v1alpha2.ClusterNetworkPolicy:
+	case *v1beta1.ClusterNetworkPolicy:
 		return p.Spec
 	}
 	return p
 }
 
-// rejectForeignSubjects returns an error if a policy selects pods of namespaces that the
-// backend does not own: a Deny there could disconnect the cluster itself.
+// rejectForeignSubjects returns an error if a policy selects pods in namespaces that the
+// backend does not own, because a Deny there could disconnect the cluster itself.
 func (b *Backend) rejectForeignSubjects(ctx context.Context, state *netpol.State) error {
-	subjects := make(map[string]*metav1.LabelSelector) // of namespaces, by policy
+	subjects := make(map[string]*metav1.LabelSelector) // namespace selectors by policy
 	for _, p := range state.AdminNetworkPolicies {
-		subjects[netpol.PolicyName(p)] = namespacesOf(p.Spec.Subject.Namespaces, (*v1alpha2.NamespacedPod)(p.Spec.Subject.Pods))
+		subjects[netpol.PolicyName(p)] = namespacesOf(p.Spec.Subject.Namespaces, (*v1beta1.NamespacedPod)(p.Spec.Subject.Pods))
 	}
 	for _, p := range state.BaselineAdminNetworkPolicies {
-		subjects[netpol.PolicyName(p)] = namespacesOf(p.Spec.Subject.Namespaces, (*v1alpha2.NamespacedPod)(p.Spec.Subject.Pods))
+		subjects[netpol.PolicyName(p)] = namespacesOf(p.Spec.Subject.Namespaces, (*v1beta1.NamespacedPod)(p.Spec.Subject.Pods))
 	}
 	for _, p := range state.ClusterNetworkPolicies {
 		subjects[netpol.PolicyName(p)] = namespacesOf(p.Spec.Subject.Namespaces, p.Spec.Subject.Pods)
@@ -209,8 +214,8 @@ func (b *Backend) rejectForeignSubjects(ctx context.Context, state *netpol.State
 	return nil
 }
 
-// namespacesOf returns the selector of a subject's namespaces.
-func namespacesOf(namespaces *metav1.LabelSelector, pods *v1alpha2.NamespacedPod) *metav1.LabelSelector {
+// namespacesOf returns the namespace selector of a subject.
+func namespacesOf(namespaces *metav1.LabelSelector, pods *v1beta1.NamespacedPod) *metav1.LabelSelector {
 	if pods != nil {
 		return &pods.NamespaceSelector
 	}

@@ -11,19 +11,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// Resources of the two versions.
+// The resources of both versions.
 var (
-	v1Resources = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1alpha1", APIResources: []metav1.APIResource{{Name: "adminnetworkpolicies"}, {Name: "baselineadminnetworkpolicies"}}}
-	v2Resources = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1alpha2", APIResources: []metav1.APIResource{{Name: "clusternetworkpolicies"}}}
+	v1Resources  = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1alpha1", APIResources: []metav1.APIResource{{Name: "adminnetworkpolicies"}, {Name: "baselineadminnetworkpolicies"}}}
+	oldResources = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1alpha2", APIResources: []metav1.APIResource{{Name: "clusternetworkpolicies"}}}
+	v2Resources  = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1beta1", APIResources: []metav1.APIResource{{Name: "clusternetworkpolicies"}}}
 )
 
-// serve adds resources to the world. Dry runs store nothing, and fail unless the
-// definitions are experimental.
+// serve adds resources to the world. Dry runs store nothing; they fail if the definitions
+// are not experimental.
 func (w *world) serve(experimental bool, resources ...*metav1.APIResourceList) {
 	w.Resources = resources
 	w.policies.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -49,7 +50,8 @@ func TestSupportedPolicyKinds(t *testing.T) {
 		{"neither", true, nil, nil},
 		{"v1alpha1", false, []*metav1.APIResourceList{v1Resources}, []netpol.Feature{netpol.AdminNetworkPolicies}},
 		{"v1alpha1 without the baseline", true, []*metav1.APIResourceList{noBaseline}, nil},
-		{"v1alpha2", true, []*metav1.APIResourceList{v2Resources}, []netpol.Feature{netpol.ClusterNetworkPolicies, netpol.ExperimentalFields}},
+		{"v1beta1", true, []*metav1.APIResourceList{v2Resources}, []netpol.Feature{netpol.ClusterNetworkPolicies, netpol.ExperimentalFields}},
+		{"v1alpha2", false, []*metav1.APIResourceList{oldResources}, []netpol.Feature{netpol.ClusterNetworkPolicies}},
 		{"both", false, []*metav1.APIResourceList{v1Resources, v2Resources}, []netpol.Feature{netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -62,7 +64,7 @@ func TestSupportedPolicyKinds(t *testing.T) {
 	}
 }
 
-// adminPolicies lists those of the world, with their priorities.
+// adminPolicies lists the world's administrators' policies with their priorities.
 func (w *world) adminPolicies(t *testing.T) string {
 	t.Helper()
 	var all []string
@@ -80,37 +82,44 @@ func (w *world) adminPolicies(t *testing.T) string {
 	for _, p := range baseline.Items {
 		all = append(all, netpol.PolicyName(&p))
 	}
-	v2, err := w.policies.PolicyV1alpha2().ClusterNetworkPolicies().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range v2.Items {
-		all = append(all, fmt.Sprint(netpol.PolicyName(&p), " ", p.Spec.Priority))
+	for _, old := range []bool{false, true} {
+		v2, err := (&Backend{policies: w.policies, older: old}).clusterPolicies().List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range v2.Items {
+			all = append(all, fmt.Sprint(netpol.PolicyName(&p), " ", p.Spec.Priority))
+		}
 	}
 	return strings.Join(all, ", ")
 }
 
 func TestApplyAdminPolicies(t *testing.T) {
+	t.Run("v1beta1", func(t *testing.T) { testApplyAdminPolicies(t, v2Resources) })
+	t.Run("v1alpha2", func(t *testing.T) { testApplyAdminPolicies(t, oldResources) })
+}
+
+func testApplyAdminPolicies(t *testing.T, served *metav1.APIResourceList) {
 	w := newWorld(t)
-	w.serve(false, v1Resources, v2Resources)
-	theirs := netpol.NewClusterNetworkPolicy("theirs", v1alpha2.AdminTier, 1)
-	if _, err := w.policies.PolicyV1alpha2().ClusterNetworkPolicies().Create(t.Context(), theirs, metav1.CreateOptions{}); err != nil {
+	w.serve(false, v1Resources, served)
+	foreign := netpol.NewClusterNetworkPolicy("theirs", v1beta1.AdminTier, 1)
+	if _, err := (&Backend{policies: w.policies, older: served == oldResources}).clusterPolicies().Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	b := w.backend(t, Config{})
-	on := netpol.On(netpol.Namespaces("ns in (x,y)"))
+	subject := netpol.On(netpol.Namespaces("ns in (x,y)"))
 	state := netpol.Model{}.State()
 	for _, step := range []struct {
 		change func()
 		want   string
 	}{
 		{func() {
-			state.Apply(netpol.NewAdminNetworkPolicy("a", 1, on), netpol.NewAdminNetworkPolicy("b", 2, on),
-				netpol.NewBaselineAdminNetworkPolicy(on), netpol.NewClusterNetworkPolicy("c", v1alpha2.AdminTier, 3, on))
+			state.Apply(netpol.NewAdminNetworkPolicy("a", 1, subject), netpol.NewAdminNetworkPolicy("b", 2, subject),
+				netpol.NewBaselineAdminNetworkPolicy(subject), netpol.NewClusterNetworkPolicy("c", v1beta1.AdminTier, 3, subject))
 		}, "AdminNetworkPolicy/a 1, AdminNetworkPolicy/b 2, BaselineAdminNetworkPolicy/default, ClusterNetworkPolicy/c 3, ClusterNetworkPolicy/theirs 1"},
 		{func() {
 			state.Withdraw("AdminNetworkPolicy/b", "BaselineAdminNetworkPolicy/default")
-			state.Apply(netpol.NewClusterNetworkPolicy("c", v1alpha2.AdminTier, 4, on))
+			state.Apply(netpol.NewClusterNetworkPolicy("c", v1beta1.AdminTier, 4, subject))
 		}, "AdminNetworkPolicy/a 1, ClusterNetworkPolicy/c 4, ClusterNetworkPolicy/theirs 1"},
 	} {
 		step.change()
@@ -125,6 +134,7 @@ func TestApplyAdminPolicies(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if got, want := w.adminPolicies(t), "ClusterNetworkPolicy/theirs 1"; got != want {
 		t.Errorf("after Close policies are %s, want %s", got, want)
 	}
@@ -134,17 +144,18 @@ func TestAdminPoliciesOutsideTheSuiteAreRejected(t *testing.T) {
 	for want, policy := range map[string]netpol.Policy{
 		"namespace kube-system":                             netpol.NewAdminNetworkPolicy("a", 1, netpol.DenyFrom(netpol.Namespaces(""))),
 		"policy BaselineAdminNetworkPolicy/default selects": netpol.NewBaselineAdminNetworkPolicy(netpol.On(netpol.Pods("pod=a"))),
-		"ClusterNetworkPolicy/theirs":                       netpol.NewClusterNetworkPolicy("theirs", v1alpha2.AdminTier, 9, netpol.On(netpol.Namespaces("ns=x"))),
+		"ClusterNetworkPolicy/theirs":                       netpol.NewClusterNetworkPolicy("theirs", v1beta1.AdminTier, 9, netpol.On(netpol.Namespaces("ns=x"))),
 	} {
 		t.Run(want, func(t *testing.T) {
 			w := newWorld(t)
 			w.serve(false, v1Resources, v2Resources)
-			theirs := netpol.NewClusterNetworkPolicy("theirs", v1alpha2.AdminTier, 1)
-			if _, err := w.policies.PolicyV1alpha2().ClusterNetworkPolicies().Create(t.Context(), theirs, metav1.CreateOptions{}); err != nil {
+			foreign := netpol.NewClusterNetworkPolicy("theirs", v1beta1.AdminTier, 1)
+			if _, err := w.policies.PolicyV1beta1().ClusterNetworkPolicies().Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			state := netpol.Model{}.State()
 			state.Apply(policy)
+
 			if err := w.backend(t, Config{}).Apply(t.Context(), state); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("Apply = %v, want an error about %s", err, want)
 			}

@@ -1,7 +1,7 @@
 // Package cluster is a backend for live Kubernetes clusters. It creates pods through the
-// API server; a command in each makes its connections. It changes only namespaces
-// that it created, and its cluster-scoped policies select no other. It does not depend
-// on what enforces the policies.
+// API server and makes connections by a command in each pod. It changes only namespaces
+// that it created, and its cluster-scoped policies select only these. It does not depend on
+// the provider that enforces the policies.
 package cluster
 
 import (
@@ -30,10 +30,16 @@ type Config struct {
 	ViaServices bool
 	// Families are the address families of pods.
 	Families []corev1.IPFamily
+	// HostNetwork also makes pods in the network namespaces of nodes, which serve their ports on
+	// the nodes' addresses. They may bind low ports, which takes a capability, so their namespace
+	// must admit privileged pods.
+	HostNetwork bool
 	// SilentDrops means that the provider drops denied packets without an answer.
 	SilentDrops bool
-	// PodTimeout is how long pods may take to run, and deleted pods to be gone, 2 minutes
-	// if zero.
+	// CutsEstablished means that the provider ends established connections that a change denies.
+	CutsEstablished bool
+	// PodTimeout limits how long pods may take to run and deleted pods to disappear. Zero
+	// means 2 minutes.
 	PodTimeout time.Duration
 }
 
@@ -56,15 +62,17 @@ func (c Config) Validate() error {
 type Backend struct {
 	cfg      Config
 	client   kubernetes.Interface
-	policies policyapi.Interface // of administrators
+	policies policyapi.Interface // for administrators' policies
+	older    bool                // ClusterNetworkPolicies are served as v1alpha2 only
 	run      runner
-	nodes    []string         // schedulable, by name; node-1 of a state is the first
-	admin    []netpol.Feature // of administrators' kinds
+	nodes    []string         // schedulable, ordered by name; the first one is node-1 of a state
+	admin    []netpol.Feature // the administrators' kinds
 
-	mu        sync.Mutex          // Apply and Probe run at the same time
+	mu        sync.Mutex          // Apply and Probe run concurrently
 	addresses map[string]string   // of pods, by key
-	services  map[string]string   // of the Services in front of them
-	sessions  map[string]*session // of pods, by name
+	services  map[string]string   // of the Services in front of them, by key
+	sessions  map[string]*session // by pod name
+	held      int                 // connections so far
 }
 
 // New connects to a cluster. Most scenarios need two nodes without taints.
@@ -106,21 +114,52 @@ func newBackend(ctx context.Context, client kubernetes.Interface, policies polic
 	return b, err
 }
 
-// Supports returns what ordinary pods can observe.
+// served are the protocols for which pods have servers. Their kernels answer echo requests.
+var served = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}
+
+// Supports returns what unprivileged pods can observe.
 func (b *Backend) Supports() netpol.Support {
 	features := append([]netpol.Feature{netpol.Services}, b.admin...)
+	if b.cfg.HostNetwork {
+		features = append(features, netpol.HostNetwork)
+	}
 	if b.cfg.SilentDrops {
 		features = append(features, netpol.SilentDrops)
 	}
+	if b.cfg.CutsEstablished {
+		features = append(features, netpol.CutsEstablished)
+	}
 	return netpol.Support{
-		Protocols: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP},
+		Protocols: append([]corev1.Protocol{netpol.ICMP}, served...),
 		Families:  b.cfg.Families,
 		Features:  features,
 		Nodes:     len(b.nodes),
 	}
 }
 
-// Apply makes the owned namespaces, with all that is in them, match state.
+// Environment returns the versions of the API server and of the nodes' systems.
+func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
+	server, err := b.client.Discovery().ServerVersion()
+	if err != nil {
+		return netpol.Environment{}, fmt.Errorf("read the server's version: %w", err)
+	}
+	nodes, err := b.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return netpol.Environment{}, fmt.Errorf("list nodes: %w", err)
+	}
+	environment := netpol.Environment{Kubernetes: server.GitVersion}
+	for _, node := range nodes.Items {
+		environment.Kernels = append(environment.Kernels, node.Status.NodeInfo.KernelVersion)
+		environment.Systems = append(environment.Systems, node.Status.NodeInfo.OSImage)
+	}
+	for _, all := range []*[]string{&environment.Kernels, &environment.Systems} {
+		slices.Sort(*all)
+		*all = slices.Compact(*all)
+	}
+	return environment, nil
+}
+
+// Apply makes the owned namespaces and everything in them match state.
 func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 	owned, err := b.ownedNamespaces(ctx)
 	if err != nil {
@@ -143,8 +182,8 @@ func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 	return b.applyAdminPolicies(ctx, state)
 }
 
-// Close ends the commands, and deletes the cluster-scoped policies and the namespaces that
-// the backend created.
+// Close ends the commands and deletes the cluster-scoped policies and namespaces that the
+// backend created.
 func (b *Backend) Close() error {
 	for pod := range b.sessions {
 		b.endSession(pod)
@@ -172,7 +211,7 @@ func (b *Backend) note(addresses map[string]string, pod string, ips ...string) {
 	}
 }
 
-// wait polls until the condition holds, returns an error, or PodTimeout is over.
+// wait polls until the condition is true or returns an error, at most for PodTimeout.
 func (b *Backend) wait(ctx context.Context, what string, condition func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.PodTimeout)
 	defer cancel()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -20,15 +21,16 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// world is a cluster of two nodes without a kubelet: pods run as they are created.
+// world is a fake cluster with two nodes and without a kubelet: created pods run
+// immediately.
 type world struct {
 	*fake.Clientset
 	policies *policyfake.Clientset
 	mu       sync.Mutex
-	count    int // addresses given
-	// failure is the kind of failure of an attempt, empty if it succeeds.
+	count    int // addresses assigned so far
+	// failure returns the kind of failure of an attempt, "" if it succeeds.
 	failure func(from, address string) string
-	// commands counts what was run in each pod.
+	// commands counts the commands run in each pod.
 	commands map[string]int
 }
 
@@ -50,13 +52,16 @@ func newWorld(t *testing.T) *world {
 		case *corev1.Service:
 			object.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.0.%d", w.count)}
 		}
-		return false, nil, nil // go on with the store
+		return false, nil, nil // continue with the store
 	})
 	return w
 }
 
-// run answers attempts as the prober does.
+// run answers like the prober. Held connections are silent.
 func (w *world) run(ctx context.Context, namespace, pod string, command []string, in io.Reader, out, _ io.Writer) error {
+	if slices.Equal(command, holdCommand) {
+		return holdIn(func(string, attempt) string { return "" })(ctx, namespace, pod, command, in, out, nil)
+	}
 	if want := []string{"prober", "try", "-at-once=32"}; !slices.Equal(command, want) {
 		return fmt.Errorf("command %v, want %v", command, want)
 	}
@@ -86,7 +91,7 @@ func (w *world) run(ctx context.Context, namespace, pod string, command []string
 				return nil
 			}
 			_, address, _ := strings.Cut(a.Target, "://")
-			if err := encoder.Encode(result{a.ID, w.failure(namespace+"/"+pod, address)}); err != nil {
+			if err := encoder.Encode(result{ID: a.ID, Failure: w.failure(namespace+"/"+pod, address)}); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -164,7 +169,7 @@ func TestApplyRejectsForeignNamespace(t *testing.T) {
 	}
 }
 
-// TestPlayScenario lets the attempts fail where a policy denies all ingress.
+// TestPlayScenario makes attempts fail where a policy denies all ingress.
 func TestPlayScenario(t *testing.T) {
 	for _, services := range []bool{false, true} {
 		t.Run(fmt.Sprintf("services %v", services), func(t *testing.T) { playScenario(t, services) })
@@ -191,12 +196,12 @@ func playScenario(t *testing.T, services bool) {
 			Want:   func(r *netpol.Reachability) { r.ExpectAllIngress("x/*", false) },
 		}},
 	})
-	if !result.OK() || result.Cells() != 4*81 || !slices.Equal(result.Unsupported, []string{"IPv6"}) {
+	if held := 8 * 3 * 4; !result.OK() || result.Cells() != 4*81 || result.Steps[0].Established.Cut != held || !slices.Equal(result.Unsupported, []string{"IPv6"}) {
 		t.Errorf("%d cells, unsupported %v\n%s", result.Cells(), result.Unsupported, result.Report(netpol.ASCII, false))
 	}
 }
 
-// TestExpect makes single connections, between pods that declare their ports.
+// TestExpect makes single connections between pods that declare their ports.
 func TestExpect(t *testing.T) {
 	w := newWorld(t)
 	b := w.backend(t, Config{})
@@ -226,19 +231,63 @@ func TestExpect(t *testing.T) {
 	if want := []netpol.Outcome{netpol.TimedOut, netpol.Connected, netpol.Connected}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
+
 	pods, _ := w.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
 	if len(pods.Items) != 3 || len(pods.Items[1].Spec.Containers) != 1 || pods.Items[1].Spec.Containers[0].Ports[0].Name != "tcp-5432" {
 		t.Errorf("got %d pods, the second with %+v", len(pods.Items), pods.Items[1].Spec.Containers)
 	}
 }
 
-// podAt returns the pod with that address or Service.
+// Pods in the network of their node have no Service and no sysctls, and their namespace admits them.
+// A second Apply recreates none. Echo requests need no port and no Service.
+func TestHostNetworkAndICMP(t *testing.T) {
+	w := newWorld(t)
+	b := w.backend(t, Config{HostNetwork: true, ViaServices: true})
+	model := netpol.Model{Namespaces: []string{"x"}, Pods: []string{"a", "b"}, HostNetwork: true, Ports: []int32{80}, Vias: []netpol.Via{netpol.Service},
+		Protocols: []corev1.Protocol{corev1.ProtocolTCP, netpol.ICMP}, Families: []corev1.IPFamily{corev1.IPv4Protocol}}
+	var mu sync.Mutex
+	addresses := make(map[string]bool)
+	w.failure = func(_, address string) string {
+		mu.Lock()
+		defer mu.Unlock()
+		addresses[address] = true
+		return ""
+	}
+
+	result := netpol.Runner{Backend: b, Settle: 1}.Play(t.Context(), netpol.Scenario{Name: "all", Model: model, Steps: []netpol.Step{{}}})
+
+	if !result.OK() || len(result.Unsupported) > 0 {
+		t.Fatalf("unsupported %v\n%s", result.Unsupported, result.Report(netpol.ASCII, true))
+	}
+	pod, err := w.CoreV1().Pods("host").Get(t.Context(), "node-2", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !pod.Spec.HostNetwork || len(pod.Spec.SecurityContext.Sysctls) > 0 || pod.Spec.Containers[0].Ports[0].HostPort != 80 {
+		t.Errorf("host/node-2 has %+v", pod.Spec)
+	}
+	namespace, err := w.CoreV1().Namespaces().Get(t.Context(), "host", metav1.GetOptions{})
+	if err != nil || namespace.Labels[podSecurityLabel] != "privileged" {
+		t.Errorf("%v; the labels of namespace host are %v", err, namespace.Labels)
+	}
+	own := pod.Status.PodIPs[0].IP
+	for _, want := range []string{own, own + ":80"} {
+		if !addresses[want] {
+			t.Errorf("nothing tried %s, but %v", want, addresses)
+		}
+	}
+	if got := strings.Count(strings.Join(slices.Collect(maps.Keys(addresses)), " "), "10.96."); got != 2 {
+		t.Errorf("%d Services were tried, want those of x/a and x/b: %v", got, addresses)
+	}
+}
+
+// podAt returns the pod with that address, or with a Service that has it.
 func (b *Backend) podAt(address string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, addresses := range []map[string]string{b.addresses, b.services} {
-		for key, is := range addresses {
-			if is == address {
+		for key, known := range addresses {
+			if known == address {
 				pod, _, _ := strings.Cut(key, " ")
 				return pod
 			}

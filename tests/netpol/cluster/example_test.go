@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios"
 )
 
-// All scenarios on the cluster of a kubeconfig. This example is compiled and not run,
-// because it takes a cluster.
+// All scenarios on the cluster of a kubeconfig. The example is compiled but not run,
+// because it needs a cluster.
 func ExampleNew() {
 	ctx := context.Background()
 	access, err := clientcmd.BuildConfigFromFlags("", "kubeconfig")

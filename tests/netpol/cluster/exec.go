@@ -13,9 +13,10 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// Exec runs a command in a container of a pod until it ends. As with kubectl exec, the right to
-// create pods/exec is enough: where an API server refuses a WebSocket, because it is older than
-// 1.30 or because a WebSocket also takes the right to get pods/exec, the streams use SPDY.
+// Exec runs a command in a container of a pod until it ends. Like kubectl exec, it needs
+// only the right to create pods/exec. It falls back to SPDY if the API server refuses a
+// WebSocket, because the server is older than 1.30 or because a WebSocket also needs the
+// right to get pods/exec.
 func Exec(ctx context.Context, access *rest.Config, client kubernetes.Interface, pod types.NamespacedName, container string, command []string, streams remotecommand.StreamOptions) error {
 	address := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
@@ -36,6 +37,7 @@ func Exec(ctx context.Context, access *rest.Config, client kubernetes.Interface,
 	if err != nil {
 		return err
 	}
-	// What fails is in the error. client-go would also log it, even where ctx has ended.
+	// The error has the reason of a failure. client-go would also log it, even after ctx has
+	// ended.
 	return executor.StreamWithContext(klog.NewContext(ctx, klog.Logger{}), streams)
 }

@@ -15,7 +15,8 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// Who may create pods/exec and not get it is refused a WebSocket, whose request is a GET.
+// The request of a WebSocket is a GET, so it is refused to users who may only create
+// pods/exec.
 func TestExecNeedsNoRightToGet(t *testing.T) {
 	var mu sync.Mutex
 	var requests []string
@@ -33,8 +34,9 @@ func TestExecNeedsNoRightToGet(t *testing.T) {
 	}
 	err = Exec(t.Context(), access, client, types.NamespacedName{Namespace: "x", Name: "a"}, "main", []string{"ls", "-l"}, remotecommand.StreamOptions{Stdout: io.Discard})
 	if err == nil || !strings.Contains(err.Error(), "refused: POST") {
-		t.Errorf("error is %v, not that of the second request", err)
+		t.Errorf("got error %v, want that of the second request", err)
 	}
+
 	const path = "/api/v1/namespaces/x/pods/a/exec?command=ls&command=-l&container=main&stdout=true"
 	if want := []string{"GET " + path, "POST " + path}; !slices.Equal(requests, want) {
 		t.Errorf("requests are %q, want %q", requests, want)

@@ -19,7 +19,10 @@ import (
 const (
 	ownerLabel = "netpol-suite/owner" // on namespaces
 	ownerValue = "netpol-suite"
-	podLabel   = "netpol-suite/pod" // on pods: their name, for their Service
+	podLabel   = "netpol-suite/pod" // on pods: the pod's name, for its Service
+
+	// podSecurityLabel says which pods a namespace admits (Pod Security Standards).
+	podSecurityLabel = "pod-security.kubernetes.io/enforce"
 )
 
 // ownedNamespaces returns the namespaces that a backend created, by name.
@@ -35,22 +38,25 @@ func (b *Backend) ownedNamespaces(ctx context.Context) (map[string]*corev1.Names
 	return owned, nil
 }
 
-// applyNamespaces creates, relabels and deletes owned namespaces. If a name is taken by
-// a namespace that the backend does not own, that is an error.
+// applyNamespaces creates, relabels and deletes owned namespaces. It is an error if a
+// namespace of another owner has a wanted name.
 func (b *Backend) applyNamespaces(ctx context.Context, state *netpol.State, owned map[string]*corev1.Namespace) error {
 	client := b.client.CoreV1().Namespaces()
 	for _, wanted := range state.Namespaces {
 		object := wanted.DeepCopy()
 		object.Labels[ownerLabel] = ownerValue
-		is := owned[object.Name]
+		if slices.ContainsFunc(state.Pods, func(p *corev1.Pod) bool { return p.Namespace == object.Name && p.Spec.HostNetwork }) {
+			object.Labels[podSecurityLabel] = "privileged"
+		}
+		current := owned[object.Name]
 		delete(owned, object.Name)
 		var err error
 		switch {
-		case is == nil:
+		case current == nil:
 			_, err = client.Create(ctx, object, metav1.CreateOptions{})
-		case !maps.Equal(is.Labels, object.Labels):
-			is.Labels = object.Labels
-			_, err = client.Update(ctx, is, metav1.UpdateOptions{})
+		case !maps.Equal(current.Labels, object.Labels):
+			current.Labels = object.Labels
+			_, err = client.Update(ctx, current, metav1.UpdateOptions{})
 		}
 		if err != nil {
 			return fmt.Errorf("namespace %s: %w", object.Name, err)
@@ -91,14 +97,14 @@ func (b *Backend) applyPoliciesOf(ctx context.Context, namespace string, wanted 
 		old[list.Items[i].Name] = &list.Items[i]
 	}
 	for _, policy := range wanted {
-		is := old[policy.Name]
+		current := old[policy.Name]
 		delete(old, policy.Name)
 		switch {
-		case is == nil:
+		case current == nil:
 			_, err = client.Create(ctx, policy, metav1.CreateOptions{})
-		case !equality.Semantic.DeepEqual(is.Spec, policy.Spec):
-			is.Spec = policy.Spec
-			_, err = client.Update(ctx, is, metav1.UpdateOptions{})
+		case !equality.Semantic.DeepEqual(current.Spec, policy.Spec):
+			current.Spec = policy.Spec
+			_, err = client.Update(ctx, current, metav1.UpdateOptions{})
 		}
 		if err != nil {
 			return fmt.Errorf("policy %s/%s: %w", namespace, policy.Name, err)

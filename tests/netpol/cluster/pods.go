@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,8 +17,8 @@ import (
 )
 
 // applyPods makes the pods of owned namespaces match state, waits until they run, and
-// writes their status into state. A pod without addresses is recreated if other pods of
-// the state have addresses: RecreatePod made it.
+// stores their status in state. If the state has addresses already, a pod without them is
+// recreated: it comes from RecreatePod.
 func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
 	recreate := slices.ContainsFunc(state.Pods, func(p *corev1.Pod) bool { return len(p.Status.PodIPs) > 0 })
 	for _, namespace := range state.Namespaces {
@@ -44,8 +45,8 @@ func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
 	return nil
 }
 
-// deletePods deletes the pods of a namespace that state does not have, that serve
-// other ports, or that are to be recreated, and waits until they are gone.
+// deletePods deletes the pods of a namespace that state lacks, that serve other ports, or
+// that must be recreated, and waits until they are gone.
 func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace string, recreate bool) error {
 	client := b.client.CoreV1().Pods(namespace)
 	keep := make(map[string]*corev1.Pod)
@@ -93,27 +94,27 @@ func serveAlike(a, b *corev1.Pod) bool {
 	})
 }
 
-// applyPod creates a pod, or changes its labels.
+// applyPod creates a pod or changes its labels.
 func (b *Backend) applyPod(ctx context.Context, state *netpol.State, pod *corev1.Pod) error {
 	object, err := b.podObject(state, pod)
 	if err != nil {
 		return err
 	}
 	client := b.client.CoreV1().Pods(pod.Namespace)
-	is, err := client.Get(ctx, pod.Name, metav1.GetOptions{})
+	current, err := client.Get(ctx, pod.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		_, err = client.Create(ctx, object, metav1.CreateOptions{})
-	case err == nil && !maps.Equal(is.Labels, object.Labels):
-		is.Labels = object.Labels
-		_, err = client.Update(ctx, is, metav1.UpdateOptions{})
+	case err == nil && !maps.Equal(current.Labels, object.Labels):
+		current.Labels = object.Labels
+		_, err = client.Update(ctx, current, metav1.UpdateOptions{})
 	}
 	return err
 }
 
 // podObject returns a pod that serves the ports of state under the names that the state's
-// pod declares. It needs no privileges: it meets the standard "restricted" for the security
-// of pods.
+// pod declares. It needs no privileges and complies with the Pod Security Standard
+// "restricted", unless it is in the network of its node.
 func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, error) {
 	number, err := strconv.Atoi(strings.TrimPrefix(pod.Spec.NodeName, "node-"))
 	if err != nil || number < 1 || number > len(b.nodes) {
@@ -129,10 +130,16 @@ func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, 
 				RunAsNonRoot:   new(true),
 				RunAsUser:      new(int64(65532)),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-				Sysctls:        []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"}}, // of IPv6, too
+				Sysctls: []corev1.Sysctl{ // they also apply to IPv6
+					{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"},
+					{Name: "net.ipv4.ping_group_range", Value: "0 2147483647"},
+				},
 			},
 			Containers: b.containers(state, pod),
 		},
+	}
+	if pod.Spec.HostNetwork {
+		joinNode(&object.Spec)
 	}
 	if object.Labels == nil {
 		object.Labels = make(map[string]string)
@@ -141,16 +148,30 @@ func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, 
 	return object, nil
 }
 
+// joinNode moves a pod to the network of its node, whose sysctls it cannot set.
+func joinNode(spec *corev1.PodSpec) {
+	spec.HostNetwork = true
+	spec.SecurityContext.RunAsNonRoot, spec.SecurityContext.RunAsUser, spec.SecurityContext.Sysctls = nil, nil, nil
+	for i := range spec.Containers {
+		container := &spec.Containers[i]
+		container.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_BIND_SERVICE"}
+		for j := range container.Ports {
+			container.Ports[j].HostPort = container.Ports[j].ContainerPort // as the API server sets it
+		}
+	}
+}
+
 // proberContainer is the container that serves and connects.
 const proberContainer = "prober"
 
-// containers returns one that serves every port, and others that only declare the ports
-// whose names it declares already: a pod may have a name twice, a container may not.
+// containers returns a container that serves all ports, and further containers that only
+// declare ports whose names are already declared: names must be unique in a container but
+// not in a pod.
 func (b *Backend) containers(state *netpol.State, pod *corev1.Pod) []corev1.Container {
 	containers := []corev1.Container{b.container(proberContainer)}
 	for _, port := range state.Ports {
 		containers[0].Command = append(containers[0].Command, fmt.Sprintf("-listen=:%d", port))
-		for _, protocol := range b.Supports().Protocols {
+		for _, protocol := range served {
 			declared := corev1.ContainerPort{Name: declaredName(pod, protocol, port), ContainerPort: port, Protocol: protocol}
 			i := slices.IndexFunc(containers, func(c corev1.Container) bool { return !declares(c, declared.Name) })
 			if i < 0 {
@@ -168,7 +189,7 @@ func declares(c corev1.Container, name string) bool {
 	return name != "" && slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 }
 
-// container runs a server, whose addresses are to be added.
+// container returns a container with a server. The caller adds its addresses.
 func (b *Backend) container(name string) corev1.Container {
 	return corev1.Container{
 		Name:            name,
@@ -194,14 +215,45 @@ func declaredName(pod *corev1.Pod, protocol corev1.Protocol, port int32) string 
 	return ""
 }
 
-// waitRunning waits until all of a pod runs and it has an address.
+// startTimeout is how long a pod may be stuck before whyStuck ends the wait for it. Kubelets try
+// again within seconds what fails only for a moment, such as a network plugin that is not ready yet.
+const startTimeout = 20 * time.Second
+
+// waitRunning waits until a pod is ready and has an address.
 func (b *Backend) waitRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
-	var is *corev1.Pod
+	var running *corev1.Pod
+	started := time.Now()
 	err := b.wait(ctx, "pod "+netpol.PodName(pod)+" to run", func(ctx context.Context) (_ bool, err error) {
-		is, err = b.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		return err == nil && isReady(is) && len(is.Status.PodIPs) > 0, err
+		running, err = b.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err != nil || isReady(running) && len(running.Status.PodIPs) > 0 {
+			return err == nil, err
+		}
+		if time.Since(started) < startTimeout {
+			return false, nil
+		}
+		return false, b.whyStuck(ctx, running)
 	})
-	return is, err
+	return running, err
+}
+
+// stuckReasons are the reasons of events of pods that do not start unless the cluster is mended.
+var stuckReasons = []string{"FailedScheduling", "FailedCreatePodSandBox", "Failed", "BackOff", "InspectFailed", "ErrImageNeverPull"}
+
+// whyStuck returns an error with the kubelet's or the scheduler's latest word on why a pod does not
+// start, or nil if it may still start.
+func (b *Backend) whyStuck(ctx context.Context, pod *corev1.Pod) error {
+	events, err := b.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod.Name})
+	if err != nil {
+		return fmt.Errorf("list events of pod %s: %w", netpol.PodName(pod), err)
+	}
+	warnings := slices.DeleteFunc(events.Items, func(e corev1.Event) bool {
+		return e.InvolvedObject.Name != pod.Name || e.Type != corev1.EventTypeWarning || !slices.Contains(stuckReasons, e.Reason)
+	})
+	if len(warnings) == 0 {
+		return nil
+	}
+	last := slices.MaxFunc(warnings, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	return fmt.Errorf("pod %s does not start: %s: %s", netpol.PodName(pod), last.Reason, last.Message)
 }
 
 func isReady(pod *corev1.Pod) bool {
@@ -210,9 +262,15 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
-// applyServices creates a Service in front of each pod and notes its addresses.
+// applyServices creates a Service in front of each pod and stores its addresses.
 func (b *Backend) applyServices(ctx context.Context, state *netpol.State) error {
 	for _, pod := range state.Pods {
+		if pod.Spec.HostNetwork { // has no Service
+			for _, ip := range pod.Status.PodIPs {
+				b.note(b.services, netpol.PodName(pod), ip.IP)
+			}
+			continue
+		}
 		client := b.client.CoreV1().Services(pod.Namespace)
 		service, err := client.Get(ctx, pod.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -235,7 +293,7 @@ func (b *Backend) serviceObject(state *netpol.State, pod *corev1.Pod) *corev1.Se
 		},
 	}
 	for _, port := range state.Ports {
-		for _, protocol := range b.Supports().Protocols {
+		for _, protocol := range served {
 			service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
 				Name: fmt.Sprintf("%s-%d", strings.ToLower(string(protocol)), port), Port: port, Protocol: protocol,
 			})

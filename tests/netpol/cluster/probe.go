@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +21,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// newExec returns a runner over the API server.
+// newExec returns a runner that uses the API server.
 func newExec(access *rest.Config, client kubernetes.Interface) runner {
 	return func(ctx context.Context, namespace, pod string, command []string, in io.Reader, out, errs io.Writer) error {
 		return Exec(ctx, access, client, types.NamespacedName{Namespace: namespace, Name: pod}, proberContainer, command,
@@ -28,8 +29,8 @@ func newExec(access *rest.Config, client kubernetes.Interface) runner {
 	}
 }
 
-// Probe asks the session of each pod to make the pod's connections. If none can be asked,
-// Probe returns the error of the first.
+// Probe asks the session of each pod to make the pod's connections. If no session answers,
+// Probe returns the first error.
 func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
 	outcomes := slices.Repeat([]netpol.Outcome{netpol.Unobservable}, len(connections))
 	var answered atomic.Bool
@@ -37,14 +38,14 @@ func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([
 	var group errgroup.Group
 	for from, indices := range bySource(connections) {
 		group.Go(func() error {
-			failures, err := b.session(from).try(ctx, b.attempts(connections, indices))
+			results, err := b.session(from).try(ctx, b.attempts(connections, indices))
 			if err != nil {
 				err = fmt.Errorf("%s makes no connections: %w", from, err)
 				failure.CompareAndSwap(nil, &err)
 			}
-			for i, kind := range failures {
+			for i, r := range results {
 				answered.Store(true)
-				outcomes[i] = outcomeOf(kind)
+				outcomes[i] = outcomeOf(r.Failure)
 			}
 			return ctx.Err()
 		})
@@ -58,7 +59,7 @@ func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([
 	return outcomes, nil
 }
 
-// bySource returns the indices of the connections that each pod makes.
+// bySource returns the indices of connections by the pod that makes them.
 func bySource(connections []netpol.Connection) map[string][]int {
 	indices := make(map[string][]int)
 	for i, c := range connections {
@@ -67,22 +68,29 @@ func bySource(connections []netpol.Connection) map[string][]int {
 	return indices
 }
 
-// attempts returns what a pod is asked to try, without what has no address. The IDs are
-// the indices of the connections.
+// attempts returns the attempts for the connections of a pod, without those whose
+// destination has no address. IDs are indices of connections.
 func (b *Backend) attempts(connections []netpol.Connection, indices []int) []attempt {
 	var attempts []attempt
 	for _, i := range indices {
 		c := connections[i]
 		if addr := b.address(c); addr != "" {
-			target := strings.ToLower(string(c.Protocol)) + "://" + net.JoinHostPort(addr, strconv.Itoa(int(c.Port)))
-			attempts = append(attempts, attempt{i, target, c.Silence.Milliseconds()})
+			attempts = append(attempts, attempt{ID: i, Target: target(c, addr), Milliseconds: c.Silence.Milliseconds()})
 		}
 	}
 	return attempts
 }
 
-// outcomeOf returns the outcome for a kind of failure. An attempt that could not be made
-// is Unobservable.
+// target returns the prober's name of a connection to an address.
+func target(c netpol.Connection, addr string) string {
+	if c.Protocol == netpol.ICMP {
+		return (&url.URL{Scheme: "icmp", Host: strings.TrimSuffix(net.JoinHostPort(addr, ""), ":")}).String()
+	}
+	return strings.ToLower(string(c.Protocol)) + "://" + net.JoinHostPort(addr, strconv.Itoa(int(c.Port)))
+}
+
+// outcomeOf returns the outcome for a kind of failure. An attempt that could not be made is
+// Unobservable.
 func outcomeOf(failure string) netpol.Outcome {
 	switch failure {
 	case "":
@@ -96,21 +104,20 @@ func outcomeOf(failure string) netpol.Outcome {
 	}
 }
 
-// session returns that of a pod. It is started if there is none, or it has ended: with its
-// container, for example.
+// session returns the session of a pod. It starts one if there is none or if it has ended,
+// for example with its container.
 func (b *Backend) session(pod string) *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.sessions[pod]
 	if s == nil || s.hasEnded() {
-		namespace, name, _ := strings.Cut(pod, "/")
-		s = startSession(b.run, namespace, name)
+		s = startSession(b.run, pod, tryCommand)
 		b.sessions[pod] = s
 	}
 	return s
 }
 
-// endSession ends that of a pod which is deleted, if there is one.
+// endSession ends the session of a deleted pod, if there is one.
 func (b *Backend) endSession(pod string) {
 	b.mu.Lock()
 	s := b.sessions[pod]
@@ -121,16 +128,16 @@ func (b *Backend) endSession(pod string) {
 	}
 }
 
-// address returns the destination of a connection, empty if it has no address.
+// address returns the destination address of a connection, or "".
 func (b *Backend) address(c netpol.Connection) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	addresses := b.addresses
-	if c.Via == netpol.Service || b.cfg.ViaServices {
+	if c.Protocol != netpol.ICMP && (c.Via == netpol.Service || b.cfg.ViaServices) { // Services answer no echo requests
 		addresses = b.services
 	}
 	return addresses[key(c.To, c.Family)]
 }
 
-// key names an address of a pod or of its Service.
+// key identifies an address of a pod or of its Service.
 func key(pod string, family corev1.IPFamily) string { return pod + " " + string(family) }

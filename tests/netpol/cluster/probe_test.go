@@ -48,6 +48,7 @@ func TestOutcomes(t *testing.T) {
 		connections = append(connections, toB("x/"+kind)...)
 		want = append(want, kinds[kind])
 	}
+
 	nowhere := toB("x/timeout")
 	nowhere[0].To = "y/unknown"
 	got, err := b.Probe(t.Context(), append(connections, nowhere...))
@@ -56,7 +57,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// A command is run once in each pod, until it ends or the pod is deleted.
+// One command per pod makes all attempts, until it ends or the pod is deleted.
 func TestSessionsStay(t *testing.T) {
 	w := newWorld(t)
 	b := w.backend(t, Config{})
@@ -92,12 +93,13 @@ func TestSessionsStay(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if len(b.sessions) > 0 {
 		t.Errorf("%d sessions are left", len(b.sessions))
 	}
 }
 
-// A large table is asked for at once, while a pod answers one line after the other.
+// A large table is sent at once, although a pod answers line by line.
 func TestManyAttempts(t *testing.T) {
 	b := backendOf(t, newWorld(t).run)
 	got, err := b.Probe(t.Context(), slices.Repeat(toB("x/a"), 10000))
@@ -124,7 +126,7 @@ func TestProbeReturnsErrorOfCommands(t *testing.T) {
 	}
 }
 
-// Whatever a command writes, Probe ends, and the next one starts another command.
+// Whatever a command writes, Probe returns, and the next Probe starts a new command.
 func TestStrangeAnswers(t *testing.T) {
 	for name, answers := range map[string]string{
 		"none":        "",
@@ -169,13 +171,13 @@ func TestProbeEndsWithItsContext(t *testing.T) {
 		<-asked
 		cancel()
 	}()
+
 	if _, err := b.Probe(ctx, toB("x/a")); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// Containers that share the pod's ports declare them such that no container has a name
-// twice.
+// A name that a pod declares twice is declared by two containers.
 func TestNamesThatOccurTwice(t *testing.T) {
 	b := newWorld(t).backend(t, Config{})
 	pod := netpol.NewPod("x", "a", "node-1", nil)
@@ -190,6 +192,7 @@ func TestNamesThatOccurTwice(t *testing.T) {
 		}
 		got = append(got, strings.Join(ports, ", "))
 	}
+
 	want := []string{"prober, prober serve -listen=:53 -listen=:54, dns 53/TCP,  54/TCP,  54/UDP", "prober-1, prober serve -listen=127.0.0.1:0, dns 53/UDP"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

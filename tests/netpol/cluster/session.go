@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -20,52 +21,62 @@ const patience = 30 * time.Second
 // endPatience is how long a command may take to end.
 const endPatience = 5 * time.Second
 
-// errEnded is why a session that was ended here does not answer.
+// errEnded is the error of a session that was ended on purpose.
 var errEnded = errors.New("ended")
 
-// An attempt is a line that a session reads, a result one that it writes, with the same
-// ID. They are the lines of "prober try" (docs/testing/prober.md of
+// attempt is a line that a session reads. result is a line that it writes, with the same
+// ID. Both are the format of "prober try" and "prober hold" (docs/testing/prober.md of
 // kube-network-policies).
 type attempt struct {
 	ID           int    `json:"id"`
-	Target       string `json:"target"`
-	Milliseconds int64  `json:"milliseconds"`
+	Target       string `json:"target,omitempty"` // without it, a question about a held connection
+	Milliseconds int64  `json:"milliseconds,omitempty"`
+	SourcePort   int    `json:"sourcePort,omitempty"` // of a connection to hold
 }
 
 type result struct {
-	ID      int    `json:"id"`
-	Failure string `json:"failure"`
+	ID      int     `json:"id"`
+	Failure string  `json:"failure"`
+	Error   string  `json:"error"`
+	Silent  float64 `json:"silentMilliseconds"`
 }
+
+// Commands of sessions.
+var (
+	tryCommand  = []string{"prober", "try", "-at-once=" + strconv.Itoa(attemptsAtOnce)}
+	holdCommand = []string{"prober", "hold"}
+)
 
 // runner runs a command in the container of a pod until it ends.
 type runner func(ctx context.Context, namespace, pod string, command []string, in io.Reader, out, errs io.Writer) error
 
-// A session is a command in a pod that makes attempts until it is ended. One goroutine
-// uses it at a time.
+// session is a command in a pod that makes attempts until it is ended. Only one goroutine
+// may use it at a time.
 type session struct {
 	in     *io.PipeWriter
 	out    *json.Decoder
 	cancel context.CancelFunc
-	ended  chan struct{} // closed once the command has ended
+	ended  chan struct{} // closed when the command has ended
 }
 
-func startSession(run runner, namespace, pod string) *session {
+func startSession(run runner, pod string, command []string) *session {
+	namespace, name, _ := strings.Cut(pod, "/")
 	ctx, cancel := context.WithCancel(context.Background())
 	in, toCommand := io.Pipe()
 	fromCommand, out := io.Pipe()
 	s := &session{in: toCommand, out: json.NewDecoder(fromCommand), cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(s.ended)
-		var said bytes.Buffer
-		err := run(ctx, namespace, pod, []string{"prober", "try", "-at-once=" + strconv.Itoa(attemptsAtOnce)}, in, out, &said)
+		var complaint bytes.Buffer
+		err := run(ctx, namespace, name, command, in, out, &complaint)
 		switch {
 		case ctx.Err() != nil:
 			err = errEnded
 		case err == nil:
 			err = io.ErrUnexpectedEOF
 		}
-		if said.Len() > 0 {
-			err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(said.Bytes()))
+		if complaint.Len() > 0 {
+			err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(complaint.Bytes()))
 		}
 		in.CloseWithError(err)
 		out.CloseWithError(err)
@@ -73,7 +84,8 @@ func startSession(run runner, namespace, pod string) *session {
 	return s
 }
 
-// end ends the command, with the end of its input if that is enough, and waits for it.
+// end closes the command's input, cancels the command if it does not end by that, and waits
+// for it.
 func (s *session) end() {
 	s.in.Close()
 	select {
@@ -93,12 +105,12 @@ func (s *session) hasEnded() bool {
 	}
 }
 
-// try makes attempts and returns the kind of failure of each by its ID, empty after a
-// success. After an error the session has ended, and some are missing.
-func (s *session) try(ctx context.Context, attempts []attempt) (map[int]string, error) {
+// try makes attempts and returns their results by ID. After an error the session has ended and
+// results may be missing.
+func (s *session) try(ctx context.Context, attempts []attempt) (map[int]result, error) {
 	limit := patience
 	for _, a := range attempts {
-		limit += time.Duration(a.Milliseconds) * time.Millisecond // if they were made one by one
+		limit += time.Duration(a.Milliseconds) * time.Millisecond // enough to make them one by one
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -116,18 +128,18 @@ func (s *session) try(ctx context.Context, attempts []attempt) (map[int]string, 
 	// The command answers while it still reads.
 	go func() { _, _ = s.in.Write(lines.Bytes()) }()
 
-	failures := make(map[int]string, len(attempts))
-	for len(failures) < len(attempts) {
+	results := make(map[int]result, len(attempts))
+	for len(results) < len(attempts) {
 		var r result
 		err := s.out.Decode(&r)
-		if _, again := failures[r.ID]; err == nil && (again || !asked[r.ID]) {
+		if _, answered := results[r.ID]; err == nil && (answered || !asked[r.ID]) {
 			err = fmt.Errorf("an answer to %d, which was not asked", r.ID)
 		}
 		if err != nil {
 			s.end()
-			return failures, err
+			return results, err
 		}
-		failures[r.ID] = r.Failure
+		results[r.ID] = r
 	}
-	return failures, nil
+	return results, nil
 }

@@ -1,5 +1,5 @@
-// Package junit writes the results of tests in the XML format of JUnit, which CI
-// systems read. It knows only the parts of it that they agree on.
+// Package junit writes test results in the XML format of JUnit, which CI systems read. It
+// uses only the elements on which they agree.
 package junit
 
 import (
@@ -12,16 +12,23 @@ import (
 
 // Suite is a list of tests that belong together.
 type Suite struct {
-	Name  string
-	Cases []Case
+	Name       string
+	Properties []Property
+	Cases      []Case
 }
 
-// Case is one test. Of Error, Failure and Skipped, the first that is not empty counts;
-// a case with none of them has passed. Their first line is shown in summaries.
+// Property is a value that belongs to the whole Suite.
+type Property struct {
+	Name  string `xml:"name,attr"`
+	Value string `xml:"value,attr"`
+}
+
+// Case is one test. The first non-empty one of Error, Failure and Skipped counts; without
+// any, the case has passed. Summaries show its first line.
 type Case struct {
 	Class string // the group of the test
 	Name  string
-	File  string // where it is written, if anywhere
+	File  string // where the test is defined, if in a file
 	Took  time.Duration
 
 	Error   string // why there is no result
@@ -53,20 +60,25 @@ type suitesXML struct {
 }
 
 type suiteXML struct {
-	Name     string    `xml:"name,attr"`
-	Tests    int       `xml:"tests,attr"`
-	Failures int       `xml:"failures,attr"`
-	Errors   int       `xml:"errors,attr"`
-	Skipped  int       `xml:"skipped,attr"`
-	Time     string    `xml:"time,attr"` // seconds
-	Cases    []caseXML `xml:"testcase"`
+	Name       string         `xml:"name,attr"`
+	Tests      int            `xml:"tests,attr"`
+	Failures   int            `xml:"failures,attr"`
+	Errors     int            `xml:"errors,attr"`
+	Skipped    int            `xml:"skipped,attr"`
+	Time       string         `xml:"time,attr"` // in seconds
+	Properties *propertiesXML `xml:"properties"`
+	Cases      []caseXML      `xml:"testcase"`
+}
+
+type propertiesXML struct {
+	Properties []Property `xml:"property"`
 }
 
 type caseXML struct {
 	Class   string   `xml:"classname,attr"`
 	Name    string   `xml:"name,attr"`
 	File    string   `xml:"file,attr,omitempty"`
-	Time    string   `xml:"time,attr"` // seconds
+	Time    string   `xml:"time,attr"` // in seconds
 	Error   *textXML `xml:"error"`
 	Failure *textXML `xml:"failure"`
 	Skipped *textXML `xml:"skipped"`
@@ -79,6 +91,9 @@ type textXML struct {
 
 func (s Suite) xml() suiteXML {
 	out := suiteXML{Name: s.Name, Tests: len(s.Cases)}
+	if len(s.Properties) > 0 {
+		out.Properties = &propertiesXML{s.Properties}
+	}
 	var took time.Duration
 	for _, c := range s.Cases {
 		took += c.Took

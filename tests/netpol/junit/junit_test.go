@@ -16,7 +16,7 @@ func TestWrite(t *testing.T) {
 			{Class: "shop", Name: "no answer", Error: "no such pod"},
 			{Class: "shop", Name: "left out", Skipped: "IPv6"},
 		}},
-		Suite{Name: "empty"})
+		Suite{Name: "empty", Properties: []Property{{Name: "kernel", Value: "6.18"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,11 @@ func TestWrite(t *testing.T) {
       <skipped message="IPv6">IPv6</skipped>
     </testcase>
   </testsuite>
-  <testsuite name="empty" tests="0" failures="0" errors="0" skipped="0" time="0.000"></testsuite>
+  <testsuite name="empty" tests="0" failures="0" errors="0" skipped="0" time="0.000">
+    <properties>
+      <property name="kernel" value="6.18"></property>
+    </properties>
+  </testsuite>
 </testsuites>
 `
 	if out.String() != want {
@@ -45,7 +49,8 @@ func TestWrite(t *testing.T) {
 type fullDisk struct{ left int }
 
 func (d *fullDisk) Write(p []byte) (int, error) {
-	if d.left--; d.left < 0 {
+	d.left--
+	if d.left < 0 {
 		return 0, errors.New("no space left")
 	}
 	return len(p), nil
@@ -54,7 +59,7 @@ func (d *fullDisk) Write(p []byte) (int, error) {
 func TestWriteReturnsErrors(t *testing.T) {
 	for left := range 3 {
 		if err := Write(&fullDisk{left}, Suite{Name: "s"}); err == nil {
-			t.Errorf("after %d writes: no error", left)
+			t.Errorf("a failure after %d bytes is not reported", left)
 		}
 	}
 }

@@ -3,7 +3,7 @@ package scenarios
 import (
 	"slices"
 
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
@@ -24,12 +24,12 @@ var versions = []version{
 		},
 		baseline: func(parts ...AdminPart) Policy { return NewBaselineAdminNetworkPolicy(parts...) },
 	}, {
-		name: "v1alpha2", feature: ClusterNetworkPolicies,
+		name: "v1beta1", feature: ClusterNetworkPolicies,
 		admin: func(name string, priority int32, parts ...AdminPart) Policy {
-			return NewClusterNetworkPolicy(name, v1alpha2.AdminTier, priority, parts...)
+			return NewClusterNetworkPolicy(name, v1beta1.AdminTier, priority, parts...)
 		},
 		baseline: func(parts ...AdminPart) Policy {
-			return NewClusterNetworkPolicy("default", v1alpha2.BaselineTier, 500, parts...)
+			return NewClusterNetworkPolicy("default", v1beta1.BaselineTier, 500, parts...)
 		},
 	},
 }
@@ -46,13 +46,13 @@ func inBoth(build func(v version) []Scenario) []Scenario {
 	return all
 }
 
-// needing returns the scenario for backends that have features, too.
+// needing returns the scenario with further features that the backend must support.
 func needing(scenario Scenario, features ...Feature) Scenario {
 	scenario.Needs = slices.Concat(scenario.Needs, features)
 	return scenario
 }
 
-// needingAll is needing for many.
+// needingAll is needing for many scenarios.
 func needingAll(scenarios []Scenario, features ...Feature) []Scenario {
 	for i := range scenarios {
 		scenarios[i] = needing(scenarios[i], features...)
@@ -60,8 +60,8 @@ func needingAll(scenarios []Scenario, features ...Feature) []Scenario {
 	return scenarios
 }
 
-// Subjects and peers. Subjects are of the model's namespaces only, which all have
-// the label: no other pod in a live cluster is affected.
+// Subjects and peers. Subjects are only in the model's namespaces, which all have this
+// label, so no other pod of a live cluster is affected.
 var (
 	everyone = On(Namespaces("ns"))
 	onX      = On(Namespaces("ns=x"))
@@ -71,8 +71,8 @@ var (
 	world    = Networks("0.0.0.0/0", "::/0")
 )
 
-// keepOut expects that nothing comes in to a namespace from another, nor from
-// itself.
+// keepOut expects that no pod reaches a namespace, neither from another namespace nor from
+// the same one.
 func keepOut(from, to string) func(*Reachability) {
 	return func(r *Reachability) { r.ExpectPeer(from, to, false) }
 }

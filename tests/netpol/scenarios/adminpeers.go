@@ -18,7 +18,7 @@ var adminPeers = inBoth(func(v version) []Scenario {
 			func(r *Reachability) {
 				r.ExpectAllIngress("*/a", false)
 				r.ExpectAllIngress("y/*", false)
-			}), FreeObjects), // a live cluster has others
+			}), FreeObjects), // a live cluster has further namespaces
 		holds("peers of pods, of namespaces, and of both in one", np("CN-9", "CN-11"),
 			policies(v.admin("peers", 10, onX, DenyFrom(Pods("pod=b"), Pods("pod=a").InNamespaces("ns=z"), podsOfY))),
 			func(r *Reachability) {
@@ -29,26 +29,26 @@ var adminPeers = inBoth(func(v version) []Scenario {
 		holds("a peer of pods by an expression", np("CN-9", "NP-24"),
 			policies(v.admin("peers", 10, onX, DenyTo(Pods("pod notin (a),pod").InNamespaces("ns notin (x)")))),
 			keepOut("x/*", "[yz]/[bc]")),
-		with(outside, holds("all pods do not include hosts outside", np("CN-9", "CN-10"),
+		onModel(outside, holds("all pods do not include hosts outside", np("CN-9", "CN-10"),
 			policies(v.admin("pods", 10, onX, DenyFrom(anyPod), DenyTo(anyPod))),
 			func(r *Reachability) {
 				r.ExpectPeer("[xyz]/*", "x/*", false)
 				r.ExpectPeer("x/*", "[xyz]/*", false)
 			})),
-		with(hostNetwork, holds("host-network pods are neither subjects nor peers", np("CN-10", "CN-33"),
+		onModel(hostNetwork, holds("host-network pods are neither subjects nor peers", np("CN-10", "CN-33"),
 			policies(v.admin("pods", 10, everyone, DenyFrom(anyPod), DenyTo(anyPod))),
 			func(r *Reachability) { r.ExpectPeer("[xy]/*", "[xy]/*", false) })),
 
-		with(outside, holds("networks of one family", np("CN-15"),
+		onModel(outside, holds("networks of one family", np("CN-15"),
 			policies(v.admin("ipv4", 10, onX, DenyTo(Networks("0.0.0.0/0")))),
 			func(r *Reachability) { r.For(over4).ExpectAllEgress("x/*", false) })),
-		with(outside, holds("networks are pods and machines outside alike", np("CN-12", "CN-15"),
+		onModel(outside, holds("networks are pods and machines outside alike", np("CN-12", "CN-15"),
 			policies(v.admin("world", 10, onX, AllowTo(podsOfY), DenyTo(world))),
 			func(r *Reachability) {
 				r.ExpectAllEgress("x/*", false)
 				r.ExpectPeer("x/*", "y/*", true)
 			})),
-		with(outside, holds("pods pass, the world is denied", np("CN-4", "CN-15"),
+		onModel(outside, holds("pods pass, the world is denied", np("CN-4", "CN-15"),
 			policies(v.admin("world", 10, onX, PassTo(anyPod), DenyTo(world)), NewPolicy("x", "out", Subject("pod=a"), Egress(To(podsOfY)))),
 			func(r *Reachability) {
 				r.ExpectPeer("x/*", "outside/*", false)
@@ -75,19 +75,19 @@ var adminPeers = inBoth(func(v version) []Scenario {
 			}},
 		},
 
-		with(hostNetwork, needing(holds("nodes, the own one too", np("CN-16"),
+		onModel(hostNetwork, needing(holds("nodes, the own one too", np("CN-16"),
 			policies(v.admin("nodes", 10, onX, DenyTo(Nodes("")))),
 			func(r *Reachability) { r.WithOwn().ExpectPeer("x/*", "host/*", false) }), ExperimentalFields)),
-		with(Model{HostNetwork: true, Hosts: []Host{Outside()}, Pods: []string{"a", "b"}}, needing(holds("nodes by their labels, and machines that are none", np("CN-16"),
+		onModel(Model{HostNetwork: true, Hosts: []Host{Outside()}, Pods: []string{"a", "b"}}, needing(holds("nodes by their labels, and machines that are none", np("CN-16"),
 			policies(v.admin("nodes", 10, onX, DenyTo(Nodes("kubernetes.io/hostname=node-2")))),
 			func(r *Reachability) { r.WithOwn().ExpectPeer("x/*", "host/node-2", false) }), ExperimentalFields)),
-		with(hostNetwork, needing(holds("nodes on one port, where NetworkPolicy denies all", np("CN-1", "CN-16"),
+		onModel(hostNetwork, needing(holds("nodes on one port, where NetworkPolicy denies all", np("CN-1", "CN-16"),
 			policies(v.admin("nodes", 10, onX, AllowTo(Nodes("")).At(TCP(80))), NewPolicy("x", "deny", DenyEgress())),
 			func(r *Reachability) {
 				r.ExpectAllEgress("x/*", false)
 				r.For(TCP(80)).ExpectPeer("x/*", "host/*", true)
 			}), ExperimentalFields)),
-		with(hostNetwork, needing(Scenario{
+		onModel(hostNetwork, needing(Scenario{
 			Name: "Baseline and the own node", Statements: np("CN-5", "CN-16", "NP-31"),
 			Steps: []Step{
 				{Name: "denied", Change: apply(v.baseline(onX, DenyTo(Nodes("")))), Want: func(r *Reachability) {
@@ -98,7 +98,7 @@ var adminPeers = inBoth(func(v version) []Scenario {
 				}},
 			},
 		}, ExperimentalFields)),
-		with(hostNetwork, holds("networks around the own node", np("CN-15", "CN-16"),
+		onModel(hostNetwork, holds("networks around the own node", np("CN-15", "CN-16"),
 			policies(v.admin("world", 10, onX, AllowTo(podsOfY), DenyTo(world))),
 			func(r *Reachability) {
 				r.WithOwn().ExpectAllEgress("x/*", false)

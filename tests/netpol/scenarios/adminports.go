@@ -6,7 +6,7 @@ import (
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// adminPorts are about ports, and about traffic that has none.
+// adminPorts are about ports and traffic without ports.
 var adminPorts = inBoth(func(v version) []Scenario {
 	denied := func(name string, statements []string, port Port, want ...Traffic) Scenario {
 		return holds(name, statements, policies(v.admin("ports", 10, onX, DenyFrom(podsOfY).At(port))), func(r *Reachability) {
@@ -16,7 +16,7 @@ var adminPorts = inBoth(func(v version) []Scenario {
 		})
 	}
 	named := func(scenario Scenario) Scenario {
-		if v.feature == AdminNetworkPolicies { // where names are experimental
+		if v.feature == AdminNetworkPolicies { // names are experimental there
 			return needing(scenario, ExperimentalFields)
 		}
 		return scenario
@@ -27,14 +27,14 @@ var adminPorts = inBoth(func(v version) []Scenario {
 		holds("some ports of several protocols", np("CN-11", "CN-13"),
 			policies(v.admin("ports", 10, onX, DenyTo(podsOfY).At(TCP(81), UDP(80)))),
 			func(r *Reachability) { r.For(TCP(81), UDP(80)).ExpectPeer("x/*", "y/*", false) }),
-		with(rangeModel, denied("a denied range includes both its ends and nothing beyond", np("CN-13"), Range("TCP", 8000, 8010), TCP(8000), TCP(8005), TCP(8010))),
-		with(rangeModel, holds("an allowed range in what NetworkPolicy denies", np("CN-1", "CN-13"),
+		onModel(rangeModel, denied("a denied range includes both its ends and nothing beyond", np("CN-13"), Range("TCP", 8000, 8010), TCP(8000), TCP(8005), TCP(8010))),
+		onModel(rangeModel, holds("an allowed range in what NetworkPolicy denies", np("CN-1", "CN-13"),
 			policies(v.admin("range", 10, onX, AllowFrom(podsOfY).At(Range("UDP", 8000, 8010))), NewPolicy("x", "deny", DenyIngress())),
 			func(r *Reachability) {
 				r.ExpectAllIngress("x/*", false)
 				r.For(UDP(8000), UDP(8005), UDP(8010)).ExpectPeer("y/*", "x/*", true)
 			})),
-		with(Model{Protocols: sctp.Protocols, Pods: []string{"a", "b"}},
+		onModel(Model{Protocols: sctp.Protocols, Pods: []string{"a", "b"}},
 			denied("a port of SCTP", np("CN-13"), SCTP(80), SCTP(80))),
 
 		named(denied("a denied name of a port", np("CN-14"), Named("", "tcp-80"), TCP(80))),
@@ -82,16 +82,16 @@ var adminPorts = inBoth(func(v version) []Scenario {
 			},
 		}, FreeObjects), // experimental definitions refuse it
 
-		with(icmp, holds("without ports it is ICMP, too", np("CN-12"),
+		onModel(icmp, holds("without ports it is ICMP, too", np("CN-12"),
 			policies(v.admin("all", 10, onX, DenyFrom(podsOfY), DenyTo(world))),
 			func(r *Reachability) {
 				r.ExpectAllEgress("x/*", false)
 				r.ExpectPeer("y/*", "x/*", false)
 			})),
-		with(icmp, holds("with ports it is no ICMP", np("CN-12"),
+		onModel(icmp, holds("with ports it is no ICMP", np("CN-12"),
 			policies(v.admin("tcp", 10, onX, DenyFrom(podsOfY).At(TCP(0), UDP(0), SCTP(0)))),
 			func(r *Reachability) { r.For(TCP(0)).ExpectPeer("y/*", "x/*", false) })),
-		with(icmp, holds("an Allow with ports lets no ICMP in", np("CN-12"),
+		onModel(icmp, holds("an Allow with ports lets no ICMP in", np("CN-12"),
 			policies(v.admin("tcp", 10, onX, AllowFrom(podsOfY).At(TCP(0))), v.baseline(onX, DenyFrom(anyPod))),
 			func(r *Reachability) {
 				r.ExpectAllIngress("x/*", false)
@@ -100,7 +100,7 @@ var adminPorts = inBoth(func(v version) []Scenario {
 	}
 })
 
-// adminServices are about Services, behind which pods are.
+// adminServices are about Services with pods behind them.
 var adminServices = inBoth(func(v version) []Scenario {
 	return []Scenario{
 		{
@@ -112,7 +112,7 @@ var adminServices = inBoth(func(v version) []Scenario {
 				Want: func(r *Reachability) { r.For(TCP(80)).ExpectPeer("x/*", "y/a", false) },
 			}},
 		},
-		with(services, Scenario{
+		onModel(services, Scenario{
 			Name: "a pod reaches itself through its Service, unless an administrator denies it", Statements: np("CN-19", "NP-30"),
 			Steps: []Step{
 				{Name: "denied in", Change: apply(v.admin("in", 10, onX, DenyFrom(podsOfX))), Want: func(r *Reachability) {

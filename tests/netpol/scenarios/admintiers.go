@@ -1,7 +1,7 @@
 package scenarios
 
 import (
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
@@ -121,21 +121,21 @@ var adminTiers = inBoth(func(v version) []Scenario {
 var clusterTiers = needingAll([]Scenario{
 	holds("Pass out of Baseline is allowed", np("CN-4"),
 		policies(
-			NewClusterNetworkPolicy("pass", v1alpha2.BaselineTier, 10, onX, PassFrom(podsOfY)),
-			NewClusterNetworkPolicy("deny", v1alpha2.BaselineTier, 20, onX, DenyFrom(anyPod))),
+			NewClusterNetworkPolicy("pass", v1beta1.BaselineTier, 10, onX, PassFrom(podsOfY)),
+			NewClusterNetworkPolicy("deny", v1beta1.BaselineTier, 20, onX, DenyFrom(anyPod))),
 		func(r *Reachability) {
 			r.ExpectAllIngress("x/*", false)
 			r.ExpectPeer("y/*", "x/*", true)
 		}),
 	holds("a number counts within its tier", np("CN-1", "CN-2"),
 		policies(
-			NewClusterNetworkPolicy("first", v1alpha2.BaselineTier, 0, onX, AllowFrom(podsOfY)),
-			NewClusterNetworkPolicy("last", v1alpha2.AdminTier, 1000, onX, DenyFrom(podsOfY))),
+			NewClusterNetworkPolicy("first", v1beta1.BaselineTier, 0, onX, AllowFrom(podsOfY)),
+			NewClusterNetworkPolicy("last", v1beta1.AdminTier, 1000, onX, DenyFrom(podsOfY))),
 		keepOut("y/*", "x/*")),
 	holds("a smaller number is asked first in Baseline, too", np("CN-2"),
 		policies(
-			NewClusterNetworkPolicy("a", v1alpha2.BaselineTier, 20, onX, DenyFrom(anyPod)),
-			NewClusterNetworkPolicy("b", v1alpha2.BaselineTier, 3, onX, AllowFrom(podsOfY))),
+			NewClusterNetworkPolicy("a", v1beta1.BaselineTier, 20, onX, DenyFrom(anyPod)),
+			NewClusterNetworkPolicy("b", v1beta1.BaselineTier, 3, onX, AllowFrom(podsOfY))),
 		func(r *Reachability) {
 			r.ExpectAllIngress("x/*", false)
 			r.ExpectPeer("y/*", "x/*", true)
@@ -144,19 +144,19 @@ var clusterTiers = needingAll([]Scenario{
 		Name: "a policy moves from one tier to the other", Statements: np("CN-1", "CN-5"),
 		Steps: []Step{
 			{Name: "Baseline, behind NetworkPolicy", Change: apply(
-				NewPolicy("x", "open", Ingress()), NewClusterNetworkPolicy("moves", v1alpha2.BaselineTier, 1, onX, DenyFrom(podsOfY)))},
-			{Name: "Admin, before it", Change: apply(NewClusterNetworkPolicy("moves", v1alpha2.AdminTier, 1, onX, DenyFrom(podsOfY))), Want: keepOut("y/*", "x/*")},
-			{Name: "Baseline again", Change: apply(NewClusterNetworkPolicy("moves", v1alpha2.BaselineTier, 1, onX, DenyFrom(podsOfY)))},
+				NewPolicy("x", "open", Ingress()), NewClusterNetworkPolicy("moves", v1beta1.BaselineTier, 1, onX, DenyFrom(podsOfY)))},
+			{Name: "Admin, before it", Change: apply(NewClusterNetworkPolicy("moves", v1beta1.AdminTier, 1, onX, DenyFrom(podsOfY))), Want: keepOut("y/*", "x/*")},
+			{Name: "Baseline again", Change: apply(NewClusterNetworkPolicy("moves", v1beta1.BaselineTier, 1, onX, DenyFrom(podsOfY)))},
 		},
 	},
 }, ClusterNetworkPolicies)
 
-// bothVersions are about policies of both at a time. They share the tiers.
+// bothVersions have policies of both versions at the same time, which share the tiers.
 var bothVersions = needingAll([]Scenario{
 	holds("the number decides over both kinds", np("CN-2", "CN-8"),
 		policies(
 			NewAdminNetworkPolicy("a", 20, onX, DenyFrom(anyPod)),
-			NewClusterNetworkPolicy("b", v1alpha2.AdminTier, 10, onX, AllowFrom(podsOfY)),
+			NewClusterNetworkPolicy("b", v1beta1.AdminTier, 10, onX, AllowFrom(podsOfY)),
 			NewAdminNetworkPolicy("c", 5, onX, DenyFrom(Pods("pod=a").InNamespaces("ns=y")))),
 		func(r *Reachability) {
 			r.ExpectAllIngress("x/*", false)
@@ -164,7 +164,7 @@ var bothVersions = needingAll([]Scenario{
 		}),
 	holds("of equal numbers AdminNetworkPolicy decides, whatever the names", np("CN-7", "CN-8"),
 		policies(
-			NewClusterNetworkPolicy("a", v1alpha2.AdminTier, 10, onX, DenyFrom(anyPod)),
+			NewClusterNetworkPolicy("a", v1beta1.AdminTier, 10, onX, DenyFrom(anyPod)),
 			NewAdminNetworkPolicy("b", 10, onX, AllowFrom(podsOfY))),
 		func(r *Reachability) {
 			r.ExpectAllIngress("x/*", false)
@@ -173,7 +173,7 @@ var bothVersions = needingAll([]Scenario{
 	holds("Pass of one kind leaves out the other, too", np("CN-4", "CN-8"),
 		policies(
 			NewAdminNetworkPolicy("pass", 10, onX, PassFrom(podsOfY)),
-			NewClusterNetworkPolicy("deny", v1alpha2.AdminTier, 20, onX, DenyFrom(anyPod))),
+			NewClusterNetworkPolicy("deny", v1beta1.AdminTier, 20, onX, DenyFrom(anyPod))),
 		func(r *Reachability) {
 			r.ExpectAllIngress("x/*", false)
 			r.ExpectPeer("y/*", "x/*", true)
@@ -181,7 +181,7 @@ var bothVersions = needingAll([]Scenario{
 	holds("BaselineAdminNetworkPolicy is asked last", np("CN-8"),
 		policies(
 			NewBaselineAdminNetworkPolicy(onX, DenyFrom(anyPod)),
-			NewClusterNetworkPolicy("z", v1alpha2.BaselineTier, 1000, onX, AllowFrom(podsOfY), PassFrom(Pods("pod=a").InNamespaces("ns=z")))),
+			NewClusterNetworkPolicy("z", v1beta1.BaselineTier, 1000, onX, AllowFrom(podsOfY), PassFrom(Pods("pod=a").InNamespaces("ns=z")))),
 		func(r *Reachability) {
 			r.ExpectAllIngress("x/*", false)
 			r.ExpectPeer("y/*", "x/*", true)

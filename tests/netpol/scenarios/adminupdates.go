@@ -6,8 +6,8 @@ import (
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// adminUpdates are about changes of administrators' policies, and of the pods they are
-// about.
+// adminUpdates are about changes of administrators' policies and of the pods that they
+// select.
 var adminUpdates = inBoth(func(v version) []Scenario {
 	nameOf := func(name string) string { return PolicyName(v.admin(name, 0)) }
 	return []Scenario{
@@ -118,7 +118,7 @@ var adminUpdates = inBoth(func(v version) []Scenario {
 					s.LabelPod("y/b", fmt.Sprintf("round=%d", round))
 					s.LabelNamespace("y", fmt.Sprintf("round=%d", round))
 					s.Apply(
-						// None of these adds to what the first ones mean.
+						// Neither policy changes which connections are allowed.
 						v.admin("front", int32(10+round%5), onX, AllowFrom(podsOfY).At(TCP(80)), DenyFrom(podsOfY)),
 						v.admin(fmt.Sprintf("more-%d", round%3), int32(round), onX, DenyFrom(Namespaces("ns=w")), PassFrom(Pods("round=none"))))
 				},

@@ -9,7 +9,7 @@ import (
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// Models with machines that are no part of the cluster.
+// Models with hosts outside the cluster.
 var (
 	outside    = Model{Hosts: []Host{Outside()}}
 	twoOutside = Model{Hosts: []Host{Outside(), {
@@ -133,7 +133,7 @@ var blocks = []Scenario{
 	},
 	{
 		Name: "a block with host bits is the network around it", Statements: np("NP-19"),
-		Needs: []Feature{FreeObjects}, // servers of today refuse it
+		Needs: []Feature{FreeObjects}, // current API servers refuse it
 		Steps: []Step{{
 			Change: func(s *State) {
 				s.Apply(NewPolicy("x", "sloppy", Subject("pod=a"), Ingress(From(
@@ -152,18 +152,18 @@ var blocks = []Scenario{
 			},
 		}},
 	},
-	with(outside, holds("a machine outside is no pod of any namespace", np("NP-13"),
+	onModel(outside, holds("a machine outside is no pod of any namespace", np("NP-13"),
 		policies(NewPolicy("x", "pods", Ingress(From(Namespaces(""), Pods(""))))),
 		func(r *Reachability) { r.ExpectPeer("outside/client", "x/*", false) })),
 
-	with(outside, holds("from a machine outside only", np("NP-8", "NP-17"),
+	onModel(outside, holds("from a machine outside only", np("NP-8", "NP-17"),
 		policies(NewPolicy("x", "outside", Ingress(From(Block("203.0.113.0/24"), Block("2001:db8::/32"))))),
 		func(r *Reachability) {
 			r.ExpectAllIngress("x/*", false)
 			r.ExpectPeer("outside/client", "x/*", true)
 		})),
 
-	with(outside, holds("no peers is anyone, machines outside too", np("NP-8"),
+	onModel(outside, holds("no peers is anyone, machines outside too", np("NP-8"),
 		policies(NewPolicy("x", "port", Ingress(At(TCP(80))), Egress(At(TCP(80))))),
 		func(r *Reachability) {
 			r.ExpectAllIngress("x/*", false)
@@ -171,11 +171,11 @@ var blocks = []Scenario{
 			r.For(TCP(80)).ExpectAll(true)
 		})),
 
-	with(outside, holds("egress to the world except one network", np("NP-18"),
+	onModel(outside, holds("egress to the world except one network", np("NP-18"),
 		policies(NewPolicy("x", "world", Egress(To(Namespaces(""), Block("0.0.0.0/0").Except("203.0.113.0/28", "198.51.100.0/24"), Block("::/0").Except("2001:db8::/64"))))),
 		func(r *Reachability) { r.ExpectPeer("x/*", "outside/client", false) })),
 
-	with(twoOutside, holds("of two machines outside, one is excepted", np("NP-17", "NP-18"),
+	onModel(twoOutside, holds("of two machines outside, one is excepted", np("NP-17", "NP-18"),
 		policies(NewPolicy("x", "not-guest", Ingress(
 			From(Block("203.0.113.0/24").Except("203.0.113.128/25"), Block("2001:db8::/32").Except("2001:db8:1::/48"))))),
 		func(r *Reachability) {
@@ -183,7 +183,7 @@ var blocks = []Scenario{
 			r.ExpectPeer("outside/client", "x/*", true)
 		})),
 
-	with(outside, holds("a named port of what is no pod does not match", np("NP-27"),
+	onModel(outside, holds("a named port of what is no pod does not match", np("NP-27"),
 		policies(NewPolicy("x", "named", Egress(At(Named("TCP", "tcp-80"))))),
 		func(r *Reachability) {
 			r.ExpectAllEgress("x/*", false)
@@ -191,8 +191,8 @@ var blocks = []Scenario{
 		})),
 }
 
-// allowAndExcept lets everyone except y/a and y/b in to x/a, and by another peer of
-// the same rule y/a.
+// allowAndExcept applies a rule for x/a with two kinds of peers: one allows everyone except
+// y/a and y/b, the other allows y/a.
 func allowAndExcept(s *State, exceptFirst bool) {
 	peers := slices.Concat(Blocks(s.CIDRs("y/a")...), everyoneExcept(s, "y/a", "y/b"))
 	if exceptFirst {
@@ -203,13 +203,14 @@ func allowAndExcept(s *State, exceptFirst bool) {
 
 func notYB(r *Reachability) { r.ExpectPeer("y/b", "x/a", false) }
 
-// around returns a block of four addresses, written with those of a pod.
+// around returns a block of four addresses that contains a pod's, written with that
+// address.
 func around(s *State, name string, family corev1.IPFamily) netip.Prefix {
 	addr := s.Addr(name, family)
 	return netip.PrefixFrom(addr, addr.BitLen()-2)
 }
 
-// everyoneExcept returns a peer of each family that s has.
+// everyoneExcept returns a peer for each family of the state.
 func everyoneExcept(s *State, names ...string) []Peer {
 	except := make(map[bool][]string)
 	for _, name := range names {

@@ -6,8 +6,7 @@ import (
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// defaults are about isolation, policy types, and rules that match everything or
-// nothing.
+// defaults are about isolation, policy types, and rules that match everything or nothing.
 var defaults = []Scenario{
 	holds("default deny of ingress to a namespace", np("NP-1", "NP-6", "NP-7"),
 		policies(NewPolicy("x", "deny", DenyIngress())),

@@ -7,19 +7,19 @@ import (
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// events are every order in which a namespace and a pod in it, a policy for it and
-// a label that the policy asks for come to be, and go again. Whatever the order,
-// the end is the same.
+// events are all orders in which a namespace with a pod, a policy for the pod, and a label
+// in the policy's selector are created and deleted. The result does not depend on the
+// order.
 var events = orders()
 
-// event is one thing that happens in these scenarios.
+// event is one change in these scenarios.
 type event struct {
 	name   string
 	change func(*State)
 }
 
-// orders returns a scenario for each order of the three events. The pod cannot be
-// there before its namespace, so these two are one.
+// orders returns a scenario for each order of the three events. A pod cannot exist before
+// its namespace, so both are one event.
 func orders() []Scenario {
 	all := []event{
 		{"namespace and pod", func(s *State) {
@@ -42,7 +42,7 @@ func orders() []Scenario {
 		for _, i := range order {
 			names = append(names, all[i].name)
 			happened[all[i].name] = true
-			steps = append(steps, Step{Name: all[i].name, Change: all[i].change, Want: after(happened)})
+			steps = append(steps, Step{Name: all[i].name, Change: all[i].change, Want: expectAfter(happened)})
 		}
 		scenarios = append(scenarios, Scenario{
 			Name: "events in the order " + strings.Join(names, ", "), Statements: np("NP-53", "NP-54"),
@@ -52,20 +52,20 @@ func orders() []Scenario {
 	return scenarios
 }
 
-// undo lets the namespace of the pod go with it, and then the policy.
+// undo deletes the pod with its namespace, and then the policy.
 func undo(happened map[string]bool) []Step {
 	return []Step{
 		{Name: "the new pod becomes a guest, too", Change: func(s *State) { s.LabelNamespace("w", "guest=yes") }, Want: func(r *Reachability) {
-			after(happened)(r)
+			expectAfter(happened)(r)
 			r.ExpectPeer("w/a", "x/a", true)
 		}},
-		{Name: "namespace and pod go", Change: func(s *State) { s.DeleteNamespace("w") }, Want: after(map[string]bool{"policy": true, "labels": true})},
+		{Name: "namespace and pod go", Change: func(s *State) { s.DeleteNamespace("w") }, Want: expectAfter(map[string]bool{"policy": true, "labels": true})},
 		{Name: "the policies go", Change: withdraw("x/from-guests", "x/deny-out")},
 	}
 }
 
-// after returns what is seen when these events have happened.
-func after(happened map[string]bool) func(*Reachability) {
+// expectAfter returns the expectations after these events.
+func expectAfter(happened map[string]bool) func(*Reachability) {
 	policy, labels := happened["policy"], happened["labels"]
 	return func(r *Reachability) {
 		if !policy {
@@ -79,7 +79,7 @@ func after(happened map[string]bool) func(*Reachability) {
 	}
 }
 
-// lives are about pods that come, go, and come again.
+// lives are about pods that are created, deleted and recreated.
 var lives = []Scenario{
 	{
 		Name: "a new pod meets old policies", Statements: np("NP-53", "NP-54"),
@@ -141,8 +141,8 @@ func onlyYA(r *Reachability) {
 	r.ExpectPeer("y/a", "x/a", true)
 }
 
-// takeOver ends a pod, which keeps its addresses in its status, and gives them to a
-// new one.
+// takeOver ends a pod, which keeps its addresses in its status, and gives them to a new
+// pod.
 func takeOver(s *State, ended, namespace, name string) {
 	s.ChangePod(ended, endPod)
 	old := s.Pod(ended)

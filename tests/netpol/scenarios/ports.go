@@ -9,12 +9,12 @@ import (
 // sctp is a model that is probed by all three protocols.
 var sctp = Model{Protocols: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}}
 
-// fromY opens x/a to namespace y on ports.
+// fromYAt returns a scenario that opens x/a to namespace y on ports.
 func fromYAt(ports ...Port) Scenario {
 	return holds("", nil, policies(NewPolicy("x", "ports", Subject("pod=a"), Ingress(From(Namespaces("ns=y")), At(ports...)))), nil)
 }
 
-// opens is what fromYAt means when only these kinds of traffic are let in.
+// opens completes a scenario of fromYAt: only these kinds of traffic are allowed.
 func opens(name string, statements []string, scenario Scenario, kinds ...Traffic) Scenario {
 	scenario.Name, scenario.Statements = name, statements
 	scenario.Steps[0].Want = func(r *Reachability) {
@@ -34,33 +34,47 @@ var portRules = []Scenario{
 	opens("an item without anything is all of TCP", np("NP-10"), fromYAt(Traffic{}), TCP(0)),
 	opens("a protocol without a port is all of it", np("NP-10"), fromYAt(UDP(0)), UDP(0)),
 	opens("several ports, each of its protocol", np("NP-9"), fromYAt(TCP(80), UDP(81)), TCP(80), UDP(81)),
-	with(sctp, opens("a port of SCTP is not one of TCP", np("NP-42"), fromYAt(SCTP(80)), SCTP(80))),
-	with(sctp, opens("a protocol SCTP without a port", np("NP-42"), fromYAt(SCTP(0)), SCTP(0))),
-	with(sctp, opens("a port of TCP lets no SCTP in", np("NP-42"), fromYAt(TCP(80)), TCP(80))),
+	onModel(sctp, opens("a port of SCTP is not one of TCP", np("NP-42"), fromYAt(SCTP(80)), SCTP(80))),
+	onModel(sctp, opens("a protocol SCTP without a port", np("NP-42"), fromYAt(SCTP(0)), SCTP(0))),
+	onModel(sctp, opens("a port of TCP lets no SCTP in", np("NP-42"), fromYAt(TCP(80)), TCP(80))),
 	holds("a policy with only SCTP ports isolates from TCP and UDP", np("NP-42"),
 		policies(NewPolicy("x", "sctp", Ingress(At(SCTP(80))))),
 		func(r *Reachability) { r.ExpectAllIngress("x/*", false) }),
-	with(sctp, holds("default deny holds for SCTP", np("NP-1", "NP-42"),
+	onModel(sctp, holds("default deny holds for SCTP", np("NP-1", "NP-42"),
 		policies(NewPolicy("x", "deny", DenyIngress())),
 		func(r *Reachability) { r.ExpectAllIngress("x/*", false) })),
-	with(sctp, holds("SCTP from a pod of another namespace only", np("NP-12", "NP-42"),
+	onModel(sctp, holds("SCTP from a pod of another namespace only", np("NP-12", "NP-42"),
 		policies(NewPolicy("x", "from-y-a", Subject("pod=a"), Ingress(From(Pods("pod=a").InNamespaces("ns=y")), At(SCTP(80), SCTP(81))))),
 		func(r *Reachability) {
 			r.ExpectAllIngress("x/a", false)
 			r.For(SCTP(0)).ExpectPeer("y/a", "x/a", true)
 		})),
 
-	with(rangeModel, opens("a range includes both its ends and nothing beyond", np("NP-26"),
+	onModel(rangeModel, opens("a range includes both its ends and nothing beyond", np("NP-26"),
 		fromYAt(Range("TCP", 8000, 8010)), TCP(8000), TCP(8005), TCP(8010))),
-	with(rangeModel, opens("a range of UDP", np("NP-26"), fromYAt(Range("UDP", 8005, 8011)), UDP(8005), UDP(8010), UDP(8011))),
-	with(rangeModel, opens("a range of one port without a protocol", np("NP-10", "NP-26"), fromYAt(Range("", 8010, 8010)), TCP(8010))),
-	with(rangeModel, opens("a range up to the last port", np("NP-26"), fromYAt(Range("TCP", 8010, 65535)), TCP(8010), TCP(8011))),
-	with(rangeModel, holds("egress to a range", np("NP-26"),
+	onModel(rangeModel, opens("a range of UDP", np("NP-26"), fromYAt(Range("UDP", 8005, 8011)), UDP(8005), UDP(8010), UDP(8011))),
+	onModel(rangeModel, opens("a range of one port without a protocol", np("NP-10", "NP-26"), fromYAt(Range("", 8010, 8010)), TCP(8010))),
+	onModel(rangeModel, opens("a range up to the last port", np("NP-26"), fromYAt(Range("TCP", 8010, 65535)), TCP(8010), TCP(8011))),
+	onModel(rangeModel, holds("egress to a range", np("NP-26"),
 		policies(NewPolicy("x", "range", Egress(To(Namespaces("ns in (x,y)")), At(Range("TCP", 8000, 8005), UDP(7999))))),
 		func(r *Reachability) {
 			r.ExpectAllEgress("x/*", false)
 			r.For(TCP(8000), TCP(8005), UDP(7999)).ExpectPeer("x/*", "[xy]/*", true)
 		})),
+
+	// Why authors need ranges.
+	onModel(Model{Ports: []int32{29999, 30000, 32767, 32768}, Pods: []string{"a", "b"}, Hosts: []Host{Outside()}},
+		holds("egress to the NodePorts of another cluster", np("NP-17", "NP-26"),
+			policies(NewPolicy("x", "node-ports", Egress(To(Block("203.0.113.0/24"), Block("2001:db8::/64")), At(Range("TCP", 30000, 32767), Range("UDP", 30000, 32767))))),
+			func(r *Reachability) {
+				r.ExpectAllEgress("x/*", false)
+				r.For(TCP(30000), TCP(32767), UDP(30000), UDP(32767)).ExpectPeer("x/*", "outside/client", true)
+			})),
+	onModel(Model{Ports: []int32{110, 111, 112, 444, 445, 446}, Pods: []string{"a", "b"}},
+		opens("all ports but 111 and 445", np("NP-9", "NP-26"),
+			fromYAt(Range("TCP", 1, 110), Range("TCP", 112, 444), Range("TCP", 446, 65535)), TCP(110), TCP(112), TCP(444), TCP(446))),
+	onModel(Model{Ports: []int32{20, 21, 49151, 49152, 65535}, Pods: []string{"a", "b"}},
+		opens("passive FTP", np("NP-9", "NP-26"), fromYAt(TCP(21), Range("TCP", 49152, 65535)), TCP(21), TCP(49152), TCP(65535))),
 
 	holds("egress to ports of anyone", np("NP-8"),
 		policies(NewPolicy("x", "egress", Subject("pod=a"), Egress(At(TCP(80), UDP(0))))),
@@ -117,7 +131,7 @@ var namedPorts = []Scenario{
 			r.ExpectAllEgress("x/a", false)
 			r.For(TCP(80)).ExpectAllEgress("x/a", true)
 		}),
-	with(Model{Protocols: sctp.Protocols, Pods: []string{"a", "b"}},
+	onModel(Model{Protocols: sctp.Protocols, Pods: []string{"a", "b"}},
 		opens("a named port of SCTP", np("NP-27", "NP-42"), fromYAt(Named("SCTP", "sctp-80")), SCTP(80))),
 
 	{
@@ -174,7 +188,7 @@ var namedPorts = []Scenario{
 	},
 }
 
-// declare makes a pod declare these ports and no other.
+// declare makes a pod declare only these ports.
 func declare(s *State, name string, ports ...corev1.ContainerPort) {
 	s.ChangePod(name, func(pod *corev1.Pod) { pod.Spec.Containers[0].Ports = ports })
 }

@@ -1,6 +1,6 @@
-// Package scenarios has what NetworkPolicy and administrators' policies must do, each
-// behaviour with complete truth tables. It applies to every implementation of the APIs:
-// where an API leaves something open, the scenario says so and expects what
+// Package scenarios specifies what NetworkPolicy and administrators' policies must do, each
+// behaviour with complete truth tables. It applies to every implementation of the APIs.
+// Where an API leaves something open, the scenario says so and expects what
 // docs/semantics.md of kube-network-policies chooses.
 package scenarios
 
@@ -13,16 +13,16 @@ import (
 // All returns every scenario. Their names are unique.
 func All() []netpol.Scenario {
 	return slices.Concat(defaults, selectors, portRules, namedPorts, blocks, stacked, updates, events, lives, special, families,
-		adminTiers, clusterTiers, bothVersions, adminPeers, adminPorts, adminServices, adminUpdates, adminFaults)
+		adminTiers, clusterTiers, bothVersions, adminPeers, adminPorts, adminServices, adminUpdates, adminFaults, ingressByAddress, serviceAccounts)
 }
 
-// holds returns a scenario of one step: these policies, and what is expected.
+// holds returns a scenario with one step that applies policies.
 func holds(name string, statements []string, policies []netpol.Policy, want func(*netpol.Reachability)) netpol.Scenario {
 	return netpol.Scenario{Name: name, Statements: statements, Steps: []netpol.Step{{Change: apply(policies...), Want: want}}}
 }
 
-// with returns the scenario on another model.
-func with(model netpol.Model, scenario netpol.Scenario) netpol.Scenario {
+// onModel returns the scenario on another model.
+func onModel(model netpol.Model, scenario netpol.Scenario) netpol.Scenario {
 	scenario.Model = model
 	return scenario
 }
@@ -37,7 +37,7 @@ func withdraw(names ...string) func(*netpol.State) {
 	return func(s *netpol.State) { s.Withdraw(names...) }
 }
 
-// np lists statements, and policies the policies of a scenario.
+// np makes lists of statements more readable, policies those of policies.
 func np(numbers ...string) []string { return numbers }
 
 func policies(p ...netpol.Policy) []netpol.Policy { return p }

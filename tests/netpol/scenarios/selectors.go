@@ -4,7 +4,7 @@ import (
 	. "sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// selectors are about the pods that are selected, as subject and as peer.
+// selectors are about pods that selectors match, as subject and as peer.
 var selectors = []Scenario{
 	holds("from pods of the own namespace by label", np("NP-12"),
 		policies(NewPolicy("x", "from-b", Subject("pod=a"), Ingress(From(Pods("pod=b"))))),
@@ -40,6 +40,10 @@ var selectors = []Scenario{
 	holds("from namespaces by an expression over the label that the server adds", np("NP-14", "NP-24"),
 		policies(NewPolicy("x", "not-x", Subject("pod=a"), Ingress(From(Namespaces("kubernetes.io/metadata.name notin (x)"))))),
 		func(r *Reachability) { r.ExpectPeer("x/*", "x/a", false) }),
+
+	holds("to namespaces by an expression over the label that the server adds", np("NP-14", "NP-24"),
+		policies(NewPolicy("x", "not-y", Subject("pod=a"), Egress(To(Namespaces("kubernetes.io/metadata.name notin (y)"))))),
+		func(r *Reachability) { r.ExpectPeer("x/a", "y/*", false) }),
 
 	holds("from pods by an expression", np("NP-24"),
 		policies(NewPolicy("x", "in", Subject("pod=a"), Ingress(From(Pods("pod in (b,d)"))))),

@@ -87,12 +87,13 @@ var stacked = []Scenario{
 		}),
 }
 
-// tenPolicies lets pods in to x/a, each by a policy of its own.
+// tenPolicies applies seven policies that each allow one pod to reach x/a, and three that
+// allow nothing there.
 func tenPolicies(s *State) {
 	for i, namespace := range []string{"x", "y", "z"} {
 		for j, pod := range []string{"a", "b", "c"} {
 			if pod == "c" && namespace != "x" {
-				continue // neither y/c nor z/c may
+				continue // y/c and z/c stay denied
 			}
 			s.Apply(NewPolicy("x", fmt.Sprintf("p%d", 3*i+j), Subject("pod=a"),
 				Ingress(From(Pods("pod="+pod).InNamespaces("ns="+namespace)))))

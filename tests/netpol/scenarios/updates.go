@@ -87,7 +87,7 @@ var updates = []Scenario{
 				s.LabelPod("y/b", fmt.Sprintf("round=%d", round))
 				s.LabelNamespace("y", fmt.Sprintf("round=%d", round))
 				s.Apply(
-					// None of these adds to what the first ones mean.
+					// Neither policy changes which connections are allowed.
 					NewPolicy("x", "other", Subject("pod=a"), Ingress(From(Pods(fmt.Sprintf("round=%d", round)).InNamespaces("ns=w")))),
 					NewPolicy("z", fmt.Sprintf("more-%d", round%3), Subject("pod=b"), Egress(To(Pods("pod=none")))))
 			},
@@ -95,7 +95,7 @@ var updates = []Scenario{
 	},
 }
 
-// closed expects nothing in or out of a namespace.
+// closed expects that nothing enters or leaves a namespace.
 func closed(namespace string) func(*Reachability) {
 	return func(r *Reachability) {
 		r.ExpectAllIngress(namespace+"/*", false)

@@ -13,15 +13,17 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
 )
 
-// clusterFlags registers the flags of the backend "cluster" and returns what makes it
-// once they are parsed.
+// clusterFlags registers the flags of the backend "cluster". The returned function creates
+// the backend once the flags are parsed.
 func clusterFlags(flags *flag.FlagSet) NewBackend {
 	var cfg cluster.Config
 	kubeconfig := flags.String("kubeconfig", os.Getenv("KUBECONFIG"), "cluster: path of the kubeconfig; the default is $KUBECONFIG")
 	families := flags.String("families", "IPv4", "cluster: address families of its pods: IPv4, IPv6, or both with a comma")
 	flags.StringVar(&cfg.Image, "image", "netpol-prober:v0.2.0", "cluster: image of the pods, with the program prober of kube-network-policies")
 	flags.BoolVar(&cfg.ViaServices, "via-services", false, "cluster: connect to every pod through a Service in front of it")
+	flags.BoolVar(&cfg.HostNetwork, "host-network", false, "cluster: also play scenarios with pods in the network of their node, which serve ports there")
 	flags.BoolVar(&cfg.SilentDrops, "silent-drops", false, "cluster: a denied connection that is refused instead of timing out fails")
+	flags.BoolVar(&cfg.CutsEstablished, "cuts-established", false, "cluster: an established connection that goes on although a change denies it fails")
 	return func(ctx context.Context) (netpol.Backend, error) {
 		access, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 		if err != nil {

@@ -9,15 +9,14 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/netpol/suite"
 )
 
-// nothing is a backend that can show nothing: no scenario can be played on it. A real one
-// has a cluster of some kind.
+// nothing is a backend without any feature, so that no scenario can be played on it. A real
+// one has a cluster of some kind.
 type nothing struct{ netpol.Backend }
 
 func (nothing) Supports() netpol.Support { return netpol.Support{} }
 func (nothing) Close() error             { return nil }
 
-// A program with a backend of its own has the same command line as the one for live
-// clusters.
+// A program with its own backend has the same command line as the one for live clusters.
 func ExampleCommand_Run() {
 	command := suite.Command{
 		Default:  "nothing",

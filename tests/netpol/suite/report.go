@@ -1,45 +1,133 @@
 package suite
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/junit"
 )
 
-// report is what is written to files once all scenarios have been played.
+// report is written to files once all scenarios have been played.
 type report struct {
-	backend string
-	support netpol.Support
-	// scenarios and results have the same order; scenarios that were not reached have
-	// no result.
+	backend     string
+	provider    string
+	support     netpol.Support
+	environment netpol.Environment
+	ended       time.Time
+	// scenarios and results have the same order. Scenarios that were not reached have no
+	// result.
 	scenarios []netpol.Scenario
 	results   []netpol.Result
 	summary   netpol.Summary
 }
 
-// write writes the files that are named.
-func (r *report) write(junitFile, markdownFile string) error {
-	if junitFile != "" {
-		var out strings.Builder
-		if err := junit.Write(&out, r.junit()); err != nil {
-			return err
-		}
-		if err := os.WriteFile(junitFile, []byte(out.String()), 0o644); err != nil {
-			return err
-		}
+// write writes the files that o names.
+func (r *report) write(o options) error {
+	contents := map[string]func() ([]byte, error){
+		o.junit: func() ([]byte, error) {
+			var out bytes.Buffer
+			err := junit.Write(&out, r.junit())
+			return out.Bytes(), err
+		},
+		o.report: func() ([]byte, error) { return []byte(r.markdown()), nil },
+		o.results: func() ([]byte, error) {
+			text, err := json.MarshalIndent(r.record(), "", "  ")
+			return append(text, '\n'), err
+		},
 	}
-	if markdownFile != "" {
-		return os.WriteFile(markdownFile, []byte(r.markdown()), 0o644)
+	for file, content := range contents {
+		if file == "" {
+			continue
+		}
+		text, err := content()
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
+// Record is the format of -results. Times are in milliseconds.
+type Record struct {
+	Provider    string              `json:"provider"`
+	Backend     string              `json:"backend"`
+	Environment netpol.Environment  `json:"environment"`
+	Date        string              `json:"date"` // of the end of the run
+	Scenarios   int                 `json:"scenarios"`
+	Failed      []string            `json:"failed"`
+	Unsupported map[string][]string `json:"unsupported"` // what is missing, by scenario
+	Cells       int                 `json:"cells"`
+	LeftOut     int                 `json:"cellsLeftOut"`
+	Convergence []Convergence       `json:"convergence"`
+	Revocation  []Revocation        `json:"revocation"`
+}
+
+// Convergence is a netpol.Convergence.
+type Convergence struct {
+	Change  netpol.Change `json:"change"`
+	Changes int           `json:"changes"`
+	Times
+}
+
+// Revocation is a netpol.Revocation.
+type Revocation struct {
+	Change  netpol.Change `json:"change"`
+	Changes int           `json:"changes"`
+	Cut     int           `json:"cut"`
+	Kept    int           `json:"kept"`
+	Times
+}
+
+// Times are netpol.Times.
+type Times struct {
+	P50 int64 `json:"p50"`
+	P95 int64 `json:"p95"`
+	P99 int64 `json:"p99"`
+	Max int64 `json:"max"`
+}
+
+func timesOf(t netpol.Times) Times {
+	return Times{t.P50.Milliseconds(), t.P95.Milliseconds(), t.P99.Milliseconds(), t.Max.Milliseconds()}
+}
+
+func (r *report) record() Record {
+	s := &r.summary
+	record := Record{Provider: r.provider, Backend: r.backend, Environment: r.environment, Date: r.ended.UTC().Format(time.DateOnly),
+		Scenarios: s.Scenarios, Failed: []string{}, Unsupported: map[string][]string{}, Cells: s.Cells, LeftOut: s.LeftOut}
+	for _, result := range r.results {
+		if !result.OK() {
+			record.Failed = append(record.Failed, result.Scenario)
+		}
+		if len(result.Unsupported) > 0 {
+			record.Unsupported[result.Scenario] = result.Unsupported
+		}
+	}
+	for _, c := range s.Convergence() {
+		record.Convergence = append(record.Convergence, Convergence{c.Change, c.Changes, timesOf(c.Times)})
+	}
+	for _, c := range s.Revocation() {
+		record.Revocation = append(record.Revocation, Revocation{c.Change, c.Changes, c.Cut, c.Kept, timesOf(c.Times)})
+	}
+	return record
+}
+
 func (r *report) junit() junit.Suite {
 	s := junit.Suite{Name: "netpol " + r.backend}
+	for _, c := range r.summary.Convergence() {
+		s.Properties = append(s.Properties, junit.Property{Name: "convergence " + string(c.Change), Value: c.String()})
+	}
+	for _, c := range r.summary.Revocation() {
+		s.Properties = append(s.Properties, junit.Property{Name: "revocation " + string(c.Change), Value: c.String()})
+	}
 	for i, scenario := range r.scenarios {
 		c := junit.Case{Class: "netpol", Name: scenario.Name}
 		if i >= len(r.results) {
@@ -62,8 +150,8 @@ func (r *report) junit() junit.Suite {
 	return s
 }
 
-// markdown returns what the provider does: how many scenarios passed, which did not,
-// with their tables, and what could not be observed.
+// markdown describes what the provider does: how many scenarios passed, the tables of those
+// that did not, and what could not be observed.
 func (r *report) markdown() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "# Network policy scenarios on %s\n\n%s.\n\n", r.backend, &r.summary)
@@ -71,14 +159,26 @@ func (r *report) markdown() string {
 	if len(r.support.Features) > 0 {
 		fmt.Fprintf(&out, "Features: %s.\n", joined(r.support.Features))
 	}
-	out.WriteString("\n| scenario | statements | steps | cells | left out | result |\n| --- | --- | --- | --- | --- | --- |\n")
+	for i, c := range r.summary.Convergence() {
+		if i == 0 {
+			out.WriteString("\nUntil every table was as expected after a change:\n\n")
+		}
+		fmt.Fprintf(&out, "- %s\n", c)
+	}
+	for i, c := range r.summary.Revocation() {
+		if i == 0 {
+			out.WriteString("\nEstablished connections after a change that denies them:\n\n")
+		}
+		fmt.Fprintf(&out, "- %s\n", c)
+	}
+	out.WriteString("\n| scenario | statements | steps | cells | left out | established | result |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for i, scenario := range r.scenarios {
 		result := netpol.Result{}
 		if i < len(r.results) {
 			result = r.results[i]
 		}
-		fmt.Fprintf(&out, "| %s | %s | %d | %d | %d | %s |\n", cell(scenario.Name), strings.Join(scenario.Statements, ", "),
-			len(result.Steps), result.Cells(), result.LeftOut, r.outcome(i))
+		fmt.Fprintf(&out, "| %s | %s | %d | %d | %d | %s | %s |\n", cell(scenario.Name), strings.Join(scenario.Statements, ", "),
+			len(result.Steps), result.Cells(), result.LeftOut, established(result), r.outcome(i))
 	}
 	for _, result := range r.results {
 		if !result.OK() {
@@ -88,7 +188,25 @@ func (r *report) markdown() string {
 	return out.String()
 }
 
-// outcome is the result of a scenario in a few words.
+// established counts the connections that the steps of a scenario deny and that were open before.
+func established(r netpol.Result) string {
+	cut, kept := 0, 0
+	for _, step := range r.Steps {
+		cut += step.Established.Cut
+		kept += len(step.Established.Kept)
+	}
+	switch {
+	case cut+kept == 0:
+		return ""
+	case kept == 0:
+		return fmt.Sprintf("cut: %d", cut)
+	case cut == 0:
+		return fmt.Sprintf("kept: %d", kept)
+	}
+	return fmt.Sprintf("cut: %d, kept: %d", cut, kept)
+}
+
+// outcome summarises the result of a scenario.
 func (r *report) outcome(i int) string {
 	if i >= len(r.results) {
 		return "not played"
@@ -106,7 +224,7 @@ func (r *report) outcome(i int) string {
 	return "passed"
 }
 
-// cell makes a text fit into a cell of a table.
+// cell escapes text for a cell of a Markdown table.
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
 func count(n int, what string) string {

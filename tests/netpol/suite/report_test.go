@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -17,8 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// open is a backend without policies: everything connects. It cannot apply the state of
-// one scenario.
+// open is a backend without policies, so everything connects. Applying the state of the
+// scenario "broken" fails.
 type open struct{}
 
 func (open) Supports() netpol.Support {
@@ -49,17 +50,17 @@ func (open) Probe(_ context.Context, connections []netpol.Connection) ([]netpol.
 
 func (open) Close() error { return nil }
 
-// played has scenarios of every outcome.
+// played has scenarios with every kind of outcome.
 func played(t *testing.T) *report {
 	small := netpol.Model{Namespaces: []string{"x"}, Pods: []string{"a", "b"}, Ports: []int32{80}, Protocols: []corev1.Protocol{corev1.ProtocolTCP}, Families: []corev1.IPFamily{corev1.IPv4Protocol}}
-	both, broken := small, small
-	both.Families = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	twoFamilies, broken := small, small
+	twoFamilies.Families = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 	broken.Namespaces = []string{"broken"}
 	steps := []netpol.Step{{}}
-	r := &report{backend: "open", support: open{}.Supports(), scenarios: []netpol.Scenario{
+	r := &report{backend: "open", provider: "nothing v1", support: open{}.Supports(), scenarios: []netpol.Scenario{
 		{Name: "nothing | none", Statements: []string{"NP-1", "NP-2"}, Model: small, Steps: steps},
 		{Name: "deny", Model: small, Steps: []netpol.Step{{Want: func(r *netpol.Reachability) { r.ExpectAllIngress("x/a", false) }}}},
-		{Name: "two families", Model: both, Steps: steps},
+		{Name: "two families", Model: twoFamilies, Steps: steps},
 		{Name: "administrators", Model: small, Needs: []netpol.Feature{netpol.AdminNetworkPolicies}, Steps: steps},
 		{Name: "broken", Model: broken, Steps: steps},
 		{Name: "never reached", Statements: []string{"NP-3"}, Model: small, Steps: steps},
@@ -69,16 +70,29 @@ func played(t *testing.T) *report {
 		result.Took = 0
 		r.results = append(r.results, result)
 	})
+	for _, took := range []time.Duration{200 * time.Millisecond, 700 * time.Millisecond} {
+		r.summary.Add(settled(took))
+	}
+	r.results[2].Steps[0].Established = netpol.Established{Cut: 3, Kept: make([]netpol.Connection, 1)}
 	r.summary.Took, r.summary.Slowest = 0, 0
+	r.environment = netpol.Environment{Kubernetes: "v1.37.1", Kernels: []string{"6.18.44"}}
+	r.ended = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	return r
+}
+
+// settled is the result of a scenario whose one change was effective after took. Two established
+// connections were cut in half of that time.
+func settled(took time.Duration) netpol.Result {
+	return netpol.Result{Steps: []netpol.StepResult{{Change: netpol.ChangePolicy, Settled: took, Established: netpol.Established{Cut: 2, Took: took / 2}}}}
 }
 
 func TestReports(t *testing.T) {
 	folder := t.TempDir()
-	if err := played(t).write(filepath.Join(folder, "report.xml"), filepath.Join(folder, "report.md")); err != nil {
+	files := options{junit: filepath.Join(folder, "report.xml"), report: filepath.Join(folder, "report.md"), results: filepath.Join(folder, "results.json")}
+	if err := played(t).write(files); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"report.xml", "report.md"} {
+	for _, name := range []string{"report.xml", "report.md", "results.json"} {
 		t.Run(name, func(t *testing.T) {
 			got, err := os.ReadFile(filepath.Join(folder, name))
 			if err != nil {
@@ -90,6 +104,7 @@ func TestReports(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			if want, err := os.ReadFile(golden); err != nil || string(got) != string(want) {
 				t.Errorf("%v; got\n%s\nwant\n%s", err, got, want)
 			}
@@ -97,7 +112,7 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// The command writes both files, also when scenarios fail.
+// The command also writes both files if scenarios fail.
 func TestRunWritesReports(t *testing.T) {
 	folder := t.TempDir()
 	xml, markdown := filepath.Join(folder, "a.xml"), filepath.Join(folder, "a.md")
@@ -112,6 +127,7 @@ func TestRunWritesReports(t *testing.T) {
 			t.Errorf("%v; %s does not have %s:\n%s", err, name, want, got)
 		}
 	}
+
 	args[3] = filepath.Join(folder, "no", "folder")
 	if err := command.Run(t.Context(), &strings.Builder{}, args); err == nil || errors.Is(err, ErrFailed) {
 		t.Errorf("got %v, want an error of the file", err)

@@ -1,6 +1,6 @@
-// Package suite is a command line that plays scenarios on a backend, prints the tables
-// that differ from what is expected, and counts. A Command knows live clusters; a
-// program can add backends of its own.
+// Package suite is a command line that plays scenarios on a backend, prints the tables that
+// differ from what is expected, and counts. A Command supports live clusters; programs can
+// add their own backends.
 package suite
 
 import (
@@ -27,21 +27,21 @@ import (
 type Command struct {
 	// Backends are those that -backend accepts in addition to "cluster".
 	Backends map[string]NewBackend
-	// Default is the backend if there is no -backend, "cluster" if empty.
+	// Default is the default of -backend. If it is empty, the default is "cluster".
 	Default string
-	// Reference computes the tables that -dir expects, see netpol.FolderScenario.
-	// Without it there is no -dir.
+	// Reference computes the tables that -dir expects, see netpol.FolderScenario. Without it
+	// there is no -dir.
 	Reference netpol.Backend
 }
 
 // NewBackend returns a new backend. The command closes it.
 type NewBackend func(context.Context) (netpol.Backend, error)
 
-// ErrFailed is returned when a scenario failed, which has been reported by then.
+// ErrFailed is returned if a scenario failed, which has already been reported.
 var ErrFailed = errors.New("not as expected")
 
-// Main runs the command with the arguments of the process, and exits with status 1
-// if it fails.
+// Main runs the command with the arguments of the process and exits with status 1 if it
+// fails.
 func (c Command) Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := c.Run(ctx, os.Stdout, os.Args[1:])
@@ -92,8 +92,10 @@ type options struct {
 	settle  time.Duration
 	all     bool
 	version bool
-	// junit and report are files to write.
-	junit, report string
+	// provider is what enforces the policies, for results.
+	provider string
+	// junit, report and results are files to write.
+	junit, report, results string
 }
 
 func (c Command) register(flags *flag.FlagSet, o *options, backends []string) {
@@ -107,6 +109,8 @@ func (c Command) register(flags *flag.FlagSet, o *options, backends []string) {
 	flags.BoolVar(&o.all, "v", false, "print all tables, not only those that differ")
 	flags.StringVar(&o.junit, "junit", "", "write the results into this file, as JUnit's XML")
 	flags.StringVar(&o.report, "report", "", "write a report into this file, as markdown: every scenario, the tables that differ, and what could not be observed")
+	flags.StringVar(&o.results, "results", "", "write counts and times into this file, as JSON")
+	flags.StringVar(&o.provider, "provider", "", "name and version of what enforces the policies, for -results")
 	flags.BoolVar(&o.version, "version", false, "print version, commit, commit date, Go version and platform, and exit")
 	if c.Reference != nil {
 		flags.StringVar(&o.dir, "dir", "", "play the pods, namespaces and policies of this folder in place of the scenarios; the evaluator of this program computes what is expected")
@@ -142,7 +146,15 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 	}
 	defer func() { err = errors.Join(err, backend.Close()) }()
 	runner := netpol.Runner{Backend: backend, Settle: o.settle}
-	report := report{backend: o.backend, support: backend.Supports(), scenarios: chosen}
+	if err := runner.CheckHealth(ctx); err != nil {
+		return fmt.Errorf("no scenario is played: %w", err)
+	}
+	report := report{backend: o.backend, provider: o.provider, support: backend.Supports(), scenarios: chosen}
+	if described, ok := backend.(netpol.Described); ok {
+		if report.environment, err = described.Environment(ctx); err != nil {
+			return err
+		}
+	}
 	report.summary = runner.PlayAll(ctx, chosen, func(r netpol.Result) {
 		report.results = append(report.results, r)
 		fmt.Fprint(out, r.Report(netpol.Unicode, o.all))
@@ -150,8 +162,15 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 			fmt.Fprintf(out, "%s: not supported by this backend: %s\n", r.Scenario, strings.Join(r.Unsupported, ", "))
 		}
 	})
+	report.ended = time.Now()
 	fmt.Fprintf(out, "%s: %s\n", o.backend, &report.summary)
-	if err := report.write(o.junit, o.report); err != nil {
+	for _, c := range report.summary.Convergence() {
+		fmt.Fprintln(out, c)
+	}
+	for _, r := range report.summary.Revocation() {
+		fmt.Fprintln(out, r)
+	}
+	if err := report.write(o); err != nil {
 		return err
 	}
 	if report.summary.Failed > 0 || ctx.Err() != nil {

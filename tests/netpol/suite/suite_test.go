@@ -75,6 +75,26 @@ func TestRunReportsUnsupportedScenarios(t *testing.T) {
 	}
 }
 
+// unhealthy is a cluster in which nothing connects.
+type unhealthy struct{ open }
+
+func (unhealthy) Probe(_ context.Context, connections []netpol.Connection) ([]netpol.Outcome, error) {
+	return make([]netpol.Outcome, len(connections)), nil
+}
+
+// In a cluster that does not work all scenarios would fail. None is played, and the error says
+// what does not connect.
+func TestRunEndsIfTheClusterIsNotHealthy(t *testing.T) {
+	command := Command{Default: "unhealthy", Backends: map[string]NewBackend{"unhealthy": func(context.Context) (netpol.Backend, error) { return unhealthy{}, nil }}}
+	var out strings.Builder
+
+	err := command.Run(t.Context(), &out, []string{"-run", "namespace"})
+
+	if err == nil || !strings.Contains(err.Error(), "no scenario is played") || !strings.Contains(err.Error(), "x/*, y/*, z/* -> x/*, y/*, z/*: not observed, should be connected") || out.Len() > 0 {
+		t.Errorf("got %v\n%s", err, &out)
+	}
+}
+
 func TestRunWithoutReferenceHasNoFolders(t *testing.T) {
 	var out strings.Builder
 	if err := (Command{}).Run(t.Context(), &out, []string{"-help"}); err != nil {

@@ -7,7 +7,7 @@ import (
 	"runtime/debug"
 )
 
-// version describes the program that runs, by what the Go command has recorded in it.
+// version describes the running program by its build information.
 func version(name string) string {
 	build, _ := debug.ReadBuildInfo()
 	if build == nil {

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/base/sealedfile"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/bridgefilter"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
+)
+
+const cleanupName = "cleanup"
+
+// cleanupOptions are the flags of the command cleanup.
+type cleanupOptions struct {
+	logging
+	marks         steer.Marks
+	snapshotCache string
+	wait          bool
+}
+
+func newCleanupOptions() *cleanupOptions {
+	return &cleanupOptions{logging: newLogging(), marks: steer.DefaultMarks}
+}
+
+func (o *cleanupOptions) addFlags(fs *pflag.FlagSet) {
+	o.logging.addFlags(fs)
+	fs.TextVar(&o.marks, "mark", o.marks, "`MASK` of the two bits to clear in connection marks, the agent's --mark")
+	fs.StringVar(&o.snapshotCache, "snapshot-cache", o.snapshotCache, "`FILE` to remove, with FILE.names, the agent's --snapshot-cache; empty removes none")
+	fs.BoolVar(&o.wait, "wait", o.wait, "wait to be terminated instead of exiting, for a DaemonSet that cleans all nodes")
+}
+
+func (o *cleanupOptions) validate(args []string) error {
+	return errors.Join(noArguments(args), o.logging.validate())
+}
+
+func (o *cleanupOptions) run(ctx context.Context) error {
+	if err := o.apply(); err != nil {
+		return err
+	}
+	err := steer.Cleanup(ctx) // first: its rules set marks
+	err = errors.Join(err, bridgefilter.Cleanup(), conntrack.Unmark(ctx, o.marks.Mask()))
+	if o.snapshotCache != "" {
+		err = errors.Join(err, sealedfile.Remove(o.snapshotCache), sealedfile.Remove(agent.NamesFile(o.snapshotCache)))
+	}
+	if err != nil {
+		return err
+	}
+	klog.FromContext(ctx).Info("Tables, marks and saved state removed", "marks", fmt.Sprintf("%#x", o.marks.Mask()), "snapshotCache", o.snapshotCache)
+	if o.wait {
+		<-ctx.Done()
+	}
+	return nil
+}

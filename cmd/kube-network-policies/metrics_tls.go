@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver/kubeaccess"
+)
+
+// metricsTLS selects how metrics are served: one of the constants, or the folder of the
+// certificate, with the files of a kubernetes.io/tls Secret.
+type metricsTLS string
+
+const (
+	tlsOff        metricsTLS = "off"
+	tlsSelfSigned metricsTLS = "self-signed"
+)
+
+// MarshalText implements encoding.TextMarshaler.
+func (m metricsTLS) MarshalText() ([]byte, error) { return []byte(m), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *metricsTLS) UnmarshalText(text []byte) error {
+	*m = metricsTLS(text)
+	if *m != tlsOff && *m != tlsSelfSigned && !filepath.IsAbs(string(text)) {
+		return errors.New("must be off, self-signed or an absolute path")
+	}
+	return nil
+}
+
+// access returns the access control for metrics of this host, by the API server of config. It
+// is nil if all clients may read them.
+func (m metricsTLS) access(ctx context.Context, config *rest.Config, host string) (*httpserver.Access, error) {
+	if m == tlsOff {
+		return nil, nil
+	}
+	logger := klog.LoggerWithName(klog.FromContext(ctx), "metrics")
+	config = rest.CopyConfig(config)
+	config.QPS = -1 // the reviewer has limits of its own
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	metrics := kubeaccess.New(client, "/metrics", "", logger)
+	denials := kubeaccess.New(client, flows.DeniedPath, flows.DeniedAudience, logger)
+	access := &httpserver.Access{Authorize: func(ctx context.Context, path, token string) error {
+		if path == flows.DeniedPath {
+			return denials.Authorize(ctx, token)
+		}
+		return metrics.Authorize(ctx, token)
+	}}
+	if m == tlsSelfSigned {
+		access.Certificate, err = httpserver.SelfSigned(host)
+		return access, err
+	}
+	access.Certificate, err = httpserver.CertificateFiles(filepath.Join(string(m), "tls.crt"), filepath.Join(string(m), "tls.key"), func(err error) {
+		logger.Error(err, "The changed certificate cannot be read, the previous one stays in use")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--metrics-tls=%s: %w", m, err)
+	}
+	return access, nil
+}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent"
+)
+
+// In the container of an agent, probe needs no flag.
+func TestProbeOptions(t *testing.T) {
+	for args, want := range map[string]string{ // the socket, or a part of the error
+		"readyz":                      agent.DefaultSocket,
+		"livez --probe-socket=/run/x": "/run/x",
+		"livez --probe-socket=":       "--probe-socket=: must not be empty",
+		"":                            "must be livez or readyz",
+		"metrics":                     "must be livez or readyz",
+	} {
+		t.Run(args, func(t *testing.T) {
+			c, name, rest := choose(append([]string{probeName}, strings.Fields(args)...))
+			fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+			c.addFlags(fs)
+			if err := parse(fs, name, rest); err != nil {
+				t.Fatal(err)
+			}
+			got := c.(*probeOptions).socket
+			if err := c.validate(fs.Args()); err != nil {
+				got = err.Error()
+			}
+
+			if !strings.Contains(got, want) {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		})
+	}
+}

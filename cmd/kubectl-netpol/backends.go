@@ -1,0 +1,233 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
+)
+
+// serviceAt returns the Service that has an address, nil if none is known.
+func (f *sideFinder) serviceAt(name string) *corev1.Service {
+	addr, err := netip.ParseAddr(name)
+	if err != nil {
+		return nil
+	}
+	return f.services.at(addr)
+}
+
+// serviceOf returns the Service that a name or an address names, nil if it names none.
+func (f *sideFinder) serviceOf(name string) *corev1.Service {
+	if !namesService(name) {
+		return f.serviceAt(name)
+	}
+	parts := strings.Split(name, "/")
+	namespace := f.namespace
+	if len(parts) == 3 {
+		namespace = parts[0]
+	}
+	return f.services.named(namespace, parts[len(parts)-1])
+}
+
+// findClient returns the side of a name like find. No packet comes from a cluster IP: as a
+// client, it stands for what is behind it.
+func (f *sideFinder) findClient(name string) (reachability.Side, []string, error) {
+	s := f.serviceAt(name)
+	if s == nil || !hasAddress(clusterIPs(s), netip.MustParseAddr(name)) {
+		side, err := f.find(name)
+		return side, nil, err
+	}
+	side, err := f.behindPorts(s, s.Spec.Ports)
+	side.Namespace, side.Name = "", name
+	return side, []string{fmt.Sprintf("%s is an address of service %s/%s, and no packet comes from it: clients are what stands behind it, %s", name, s.Namespace, s.Name, memberNames(&side))}, err
+}
+
+// translated is a port of a Service to which packets are sent.
+type translated struct {
+	*corev1.Service
+	port corev1.ServicePort
+	what string // how the packets are addressed
+	// masqueraded says that the client's address may be replaced by that of a node.
+	masqueraded bool
+}
+
+// translation returns the port of a Service to which packets to a name and a port go, nil if
+// they are not translated. An address of a Service without such a port is an error.
+func (f *sideFinder) translation(name string, port reachability.Port) (*translated, error) {
+	if port == (reachability.Port{}) {
+		return nil, nil
+	}
+	s := f.serviceOf(name)
+	if s == nil {
+		return f.atNodePort(name, port), nil
+	}
+	of := s.Namespace + "/" + s.Name
+	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
+		return cmp.Or(string(p.Protocol), "TCP") == port.Proto.String() && (port.Name != "" && p.Name == port.Name || port.Name == "" && p.Port == int32(port.Number))
+	})
+	switch {
+	case namesService(name) && (i < 0 || s.Spec.ClusterIP == corev1.ClusterIPNone):
+		return nil, nil // a port of the endpoints
+	case namesService(name):
+		return &translated{Service: s, port: s.Spec.Ports[i], what: fmt.Sprintf("port %d is that of service %s; policies see what stands behind it", s.Spec.Ports[i].Port, of)}, nil
+	case i < 0:
+		return nil, fmt.Errorf("%s is an address of service %s, which has no port %s: such packets are dropped", name, of, trafficName(port))
+	}
+	t := &translated{Service: s, port: s.Spec.Ports[i], what: fmt.Sprintf("%s is an address of service %s; policies see what stands behind its port %d", name, of, s.Spec.Ports[i].Port)}
+	t.masqueraded = !hasAddress(clusterIPs(s), netip.MustParseAddr(name))
+	return t, nil
+}
+
+// atNodePort returns the port of a Service that a port of a node stands for, or nil.
+func (f *sideFinder) atNodePort(name string, port reachability.Port) *translated {
+	if !isAddress(name) {
+		return nil
+	}
+	node, err := f.cluster.Endpoint(name)
+	if err != nil || node.Kind != reachability.Node {
+		return nil
+	}
+	s, i := f.services.atNodePort(corev1.Protocol(port.Proto.String()), port.Number)
+	if s == nil {
+		return nil
+	}
+	what := fmt.Sprintf("%s of each node is a NodePort of service %s/%s; policies see what stands behind it", trafficName(port), s.Namespace, s.Name)
+	return &translated{Service: s, port: s.Spec.Ports[i], what: what, masqueraded: true}
+}
+
+// notes says what is behind t.
+func (t *translated) notes(side *reachability.Side, at reachability.Port) []string {
+	notes := []string{fmt.Sprintf("%s: %s at %s", t.what, memberNames(side), trafficName(at))}
+	if t.masqueraded && len(t.Spec.Selector) > 0 && t.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+		notes = append(notes, "a pod on another node than the one that such packets enter sees that node's address as their source (externalTrafficPolicy: Cluster)")
+	}
+	return notes
+}
+
+func memberNames(side *reachability.Side) string {
+	var members []string
+	for _, m := range side.Members {
+		members = append(members, m.Name)
+	}
+	return shorten(members)
+}
+
+// findAt returns the side of a server and the port there: of an address or a port of a Service
+// that of what stands behind it, and sentences that say so. Without a port, the side has all
+// that are behind the Service.
+func (f *sideFinder) findAt(name string, port reachability.Port) (side reachability.Side, at reachability.Port, notes []string, err error) {
+	t, err := f.translation(name, port)
+	switch s := f.serviceAt(name); {
+	case err != nil:
+		return side, port, nil, err
+	case t != nil:
+		side, err = f.behindPorts(t.Service, []corev1.ServicePort{t.port})
+	case s != nil:
+		side, err = f.behindPorts(s, s.Spec.Ports)
+	default:
+		side, err = f.find(name)
+		return side, port, nil, err
+	}
+	if isAddress(name) {
+		side.Namespace, side.Name = "", name
+	}
+	if err != nil || t == nil {
+		return side, port, nil, err
+	}
+	at, side.Ports = side.Ports[0], nil
+	return side, at, t.notes(&side, at), nil
+}
+
+// Behind implements intent.Services.
+func (f *sideFinder) Behind(name string, port reachability.Port) ([]reachability.Endpoint, reachability.Port, string, error) {
+	t, err := f.translation(name, port)
+	if t == nil || err != nil {
+		return nil, port, "", err
+	}
+	side, at, _, err := f.findAt(name, port)
+	return side.Members, at, t.Namespace + "/" + t.Name, err
+}
+
+// Named implements intent.Services.
+func (f *sideFinder) Named(namespace, name string) ([]reachability.Endpoint, error) {
+	side, err := f.serviceSide(namespace, name)
+	return side.Members, err
+}
+
+// serviceSide returns the pods behind a Service with its target ports.
+func (f *sideFinder) serviceSide(namespace, name string) (reachability.Side, error) {
+	s := f.services.named(namespace, name)
+	switch {
+	case s != nil:
+		return f.behindPorts(s, s.Spec.Ports)
+	case f.services.limit != "":
+		return reachability.Side{}, fmt.Errorf("no service %s in namespace %s is known: %s", name, namespace, f.services.limit)
+	}
+	return reachability.Side{}, fmt.Errorf("no service %s in namespace %s", name, namespace)
+}
+
+// behindPorts returns what is behind some ports of a Service.
+func (f *sideFinder) behindPorts(s *corev1.Service, ports []corev1.ServicePort) (reachability.Side, error) {
+	namespace, name, spec := s.Namespace, s.Name, &s.Spec
+	side := reachability.Side{Namespace: namespace, Name: workloads.ShortName(workloads.Service) + "/" + name}
+	if len(spec.Selector) == 0 {
+		return f.endpointsOf(side, s, ports)
+	}
+	side.Replicated = true
+	for _, p := range ports {
+		port, err := reachability.TargetPort(&p)
+		if err != nil {
+			return reachability.Side{}, fmt.Errorf("service %s/%s: targetPort: %w", namespace, name, err)
+		}
+		side.Ports = append(side.Ports, port)
+	}
+	selector := labels.SelectorFromSet(spec.Selector)
+	return f.addMembers(side, func(p *corev1.Pod) bool {
+		return p.Namespace == namespace && selector.Matches(labels.Set(p.Labels))
+	})
+}
+
+// endpointsOf returns the side of a Service without a selector: the addresses that its
+// EndpointSlices or Endpoints have for ports.
+func (f *sideFinder) endpointsOf(side reachability.Side, s *corev1.Service, ports []corev1.ServicePort) (reachability.Side, error) {
+	of := s.Namespace + "/" + s.Name
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		return side, fmt.Errorf("service %s is another name for %s: name what has this name", of, s.Spec.ExternalName)
+	}
+	known := map[string]bool{}
+	for _, b := range f.services.behind(s, ports) {
+		port, err := reachability.ParsePort(fmt.Sprint(b.port), string(b.protocol))
+		if err != nil {
+			return side, fmt.Errorf("endpoints of service %s: %w", of, err)
+		}
+		if !slices.Contains(side.Ports, port) {
+			side.Ports = append(side.Ports, port)
+		}
+		if known[b.address] {
+			continue
+		}
+		known[b.address] = true
+		e, err := f.cluster.Endpoint(b.address)
+		if err != nil {
+			return side, fmt.Errorf("endpoints of service %s: %w", of, err)
+		}
+		side.Members = append(side.Members, e)
+	}
+	switch {
+	case len(side.Members) == 0 && f.services.backendLimit != "":
+		return side, fmt.Errorf("service %s has no selector, and what is behind it is not known: %s", of, f.services.backendLimit)
+	case len(side.Members) == 0:
+		return side, fmt.Errorf("service %s has no selector, and no Endpoints or EndpointSlice with its ports: what is behind it is not known", of)
+	case len(side.Ports) > len(ports):
+		return side, errors.New("the endpoints of service " + of + " have different ports: name one of their addresses")
+	}
+	return side, nil
+}

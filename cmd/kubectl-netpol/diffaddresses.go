@@ -1,0 +1,85 @@
+package main
+
+import (
+	"net/netip"
+	"slices"
+
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+)
+
+// comparedAddresses are the addresses that are compared in addition to those of pods.
+type comparedAddresses struct {
+	addresses []string
+	ranges    map[string]string // what an address outside stands for, by address
+	services  map[string]string // the Service that an address is behind, by address
+}
+
+// comparedAddresses returns the addresses to compare. Policies never see the address of a Service: what
+// is behind it is compared instead.
+func (d *diffOptions) comparedAddresses(before, after *reachability.Cluster) (c comparedAddresses, err error) {
+	c.services = map[string]string{}
+	if len(d.addresses) > 0 {
+		c.addresses, err = d.givenAddresses(after, c.services)
+		return c, err
+	}
+	translated := map[netip.Addr]bool{}
+	for _, s := range d.services.list {
+		for _, text := range serviceAddresses(s) {
+			if addr, err := netip.ParseAddr(text); err == nil {
+				translated[addr.Unmap()] = true
+			}
+		}
+	}
+	c.ranges = reachability.ExternalRanges(translated, before, after)
+	c.addresses = append(reachability.NodeAddresses(before, after), reachability.ExternalAddressesExcept(translated, before, after)...)
+	for _, s := range d.services.list {
+		for _, b := range d.services.behind(s, s.Spec.Ports) {
+			if e, err := after.Endpoint(b.address); err != nil || e.Kind != reachability.External && !slices.Contains(c.addresses, b.address) {
+				continue // a pod, or a node that is compared by its pods
+			}
+			c.addresses = append(c.addresses, b.address)
+			c.services[b.address] = s.Namespace + "/" + s.Name
+			delete(c.ranges, b.address) // it is shown by itself
+		}
+	}
+	c.addresses = compacted(c.addresses)
+	return c, nil
+}
+
+// givenAddresses returns the addresses of --address. For a Service, these are what is behind it;
+// pods are compared anyway.
+func (d *diffOptions) givenAddresses(after *reachability.Cluster, behind map[string]string) ([]string, error) {
+	finder := d.sideFinder(after, nil)
+	var all []string
+	for _, name := range d.addresses {
+		s := finder.serviceOf(name)
+		switch {
+		case s == nil && namesService(name):
+			_, err := finder.find(name)
+			return nil, err
+		case s == nil:
+			all = append(all, name)
+		case len(s.Spec.Selector) == 0:
+			side, err := finder.endpointsOf(reachability.Side{}, s, s.Spec.Ports)
+			if err != nil {
+				return nil, err
+			}
+			for _, m := range side.Members {
+				all = append(all, m.Name)
+				behind[m.Name] = s.Namespace + "/" + s.Name
+			}
+		}
+	}
+	return compacted(all), nil
+}
+
+// compacted returns texts without duplicates, in their order.
+func compacted(texts []string) []string {
+	var all []string
+	for _, text := range texts {
+		if !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	return all
+}

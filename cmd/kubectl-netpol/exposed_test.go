@@ -1,0 +1,161 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+)
+
+// exposedShop is a shop with an Ingress whose controller is let in.
+const exposedShop = `apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: {name: public}
+spec: {controller: k8s.io/ingress-nginx}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {namespace: edge, name: nginx}
+spec:
+  selector: {matchLabels: {app.kubernetes.io/name: ingress-nginx}}
+  template:
+    metadata: {labels: {app.kubernetes.io/name: ingress-nginx, app.kubernetes.io/component: controller}}
+    spec: {containers: [{name: nginx, image: nginx}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {namespace: shop, name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: web, ports: [{containerPort: 8080}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop, name: web}
+spec:
+  podSelector: {}
+  ingress: [{from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: edge}}}]}]
+---
+` + exposingIngress
+
+const exposingIngress = `apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {namespace: shop, name: web}
+spec:
+  ingressClassName: public
+  rules:
+  - host: shop.example.com
+    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}
+`
+
+const (
+	exposedLine = "shop/deploy/web at TCP 8080, by Ingress shop/web (shop.example.com); its controller's pods, edge/deploy/nginx, are "
+	isolated    = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: shop, name: web}\nspec: {podSelector: {}}\n"
+)
+
+// Every command that shows the exposed pods says by what they are exposed, and whether that works.
+func TestIngressesExpose(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return " -f " + path
+	}
+	shop, deny := file("shop.yaml", exposedShop), file("deny.yaml", isolated)
+	another := file("another.yaml", strings.Replace(exposingIngress, "name: web}", "name: more}", 1))
+	const section = "\n\nExposed by Ingresses and routes:\n- "
+	for _, tc := range []struct {
+		command string
+		code    int
+		want    string
+	}{
+		{"matrix" + shop, 0, section + exposedLine + "let in\n"},
+		{"matrix -o markdown" + shop, 0, section + exposedLine + "let in\n"},
+		{"matrix" + shop + deny, 0, section + exposedLine + "not let in\n"},
+		{"matrix --to edge/deploy/nginx" + shop, 0, ""},
+		{"matrix -o yaml" + shop, 0, `"pods":["shop/deploy/web"],"port":"TCP 8080","controller":["edge/deploy/nginx"],"letIn":"all"}]`},
+		{"explain 192.0.2.1 svc/web -n shop" + shop, 1, "Note: exposed: " + exposedLine + "let in.\n"},
+		{"diff" + shop + deny, 1, "By Ingresses and routes:\n  before: " + exposedLine + "let in\n  after: " + exposedLine + "not let in\n"},
+		{"diff" + shop + another, 1, "By Ingresses and routes:\n  newly exposed: " + strings.Replace(exposedLine, "shop/web (", "shop/more (", 1) + "let in\n\nCompared"},
+		{"diff -o markdown" + shop + another, 1, "\n- newly exposed: " + strings.Replace(exposedLine, "shop/web (", "shop/more (", 1) + "let in\n"},
+		{"diff -n shop" + shop + another, 1, "By Ingresses and routes:\n  newly exposed: "},
+		{"diff -n edge" + shop + another, 0, "Nothing changes.\n"},
+		{"diff" + shop + file("same.yaml", exposingIngress), 0, "Nothing changes.\n"},
+		{"diff --replace" + shop + file("less.yaml", strings.TrimSuffix(exposedShop, exposingIngress)), 1, "no longer exposed: " + exposedLine},
+		{"check" + shop + deny, 1, "Ingress shop/web spec.rules[0].http.paths[0].backend: the controller's pods, edge/nginx, do not reach shop/web at TCP 8080 [backend-denied]"},
+		{"check" + shop + deny + file("ignored.yaml", "# netpol:ignore backend-denied not yet\n"+exposingIngress), 0, "1 ignored"},
+	} {
+		t.Run(strings.ReplaceAll(tc.command, dir, ""), func(t *testing.T) {
+			code, stdout, stderr := call(t, "", tc.command)
+
+			if code != tc.code || !strings.Contains(stdout, tc.want) || tc.want == "" && strings.Contains(stdout, "Exposed") {
+				t.Errorf("got %d\n%s%swant %d\n%s", code, stdout, stderr, tc.code, tc.want)
+			}
+		})
+	}
+}
+
+var (
+	kindIngress      = &compile.Kind{Name: "Ingress", Resource: networkingv1.SchemeGroupVersion.WithResource("ingresses"), Namespaced: true}
+	kindIngressClass = &compile.Kind{Name: "IngressClass", Resource: networkingv1.SchemeGroupVersion.WithResource("ingressclasses")}
+)
+
+// Ingresses of the live cluster are read as far as the user may, and what may not be read is a
+// limit of the answers that would have it.
+func TestIngressesOfTheLiveClusterExpose(t *testing.T) {
+	t.Chdir("testdata")
+	for _, tc := range []struct {
+		name             string
+		may              may
+		exposed, limited bool
+	}{
+		{"all", everywhere, true, false},
+		{"no Ingresses", except("ingresses"), false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := server(t, tc.may, "shop")
+			api := s.Config.Handler.(*apiServer)
+			api.objects[kindService] = append(api.objects[kindService], &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+				Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}},
+			})
+			api.store(kindIngress, &networkingv1.Ingress{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "Ingress"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+				Spec: networkingv1.IngressSpec{DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+					Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80},
+				}}},
+			})
+			api.store(kindIngressClass)
+
+			code, stdout, stderr := call(t, "", "matrix -o json --context shop --kubeconfig "+kubeconfig(t, s.URL))
+
+			var got struct {
+				Exposed []struct{ Kind, Port, LetIn string }
+				Limits  []string
+			}
+			if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 {
+				t.Fatalf("%v: %d\n%s%s", err, code, stdout, stderr)
+			}
+			if (len(got.Exposed) == 1) != tc.exposed || (len(got.Limits) == 1) != tc.limited {
+				t.Errorf("got %+v\n%s", got, stderr)
+			}
+		})
+	}
+}

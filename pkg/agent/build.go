@@ -1,0 +1,269 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/statefile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/addressreuse"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/conntrack"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/handover"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nodecheck"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
+)
+
+// compileInterval is the least time between two compiles for kinds whose objects change
+// often. compileSettle is how long such a compile waits for changes that were read together
+// with the first. The read pace of clusterwatch/apiconn adds to both.
+const (
+	compileInterval = 10 * time.Millisecond
+	compileSettle   = 2 * time.Millisecond
+)
+
+// savedPatience is how long an agent that takes over from another one waits for the API
+// server before it uses the saved state of the cluster.
+const savedPatience = 5 * time.Second
+
+// newAgent builds all parts. It starts nothing.
+func newAgent(ctx context.Context, cfg Config, caps steer.Capabilities, place *handover.Place) (*agent, error) {
+	reg, logger := httpserver.NewRegistry(), klog.FromContext(ctx)
+	countRestarts(reg, cfg.Restarts)
+	ready := make(chan struct{})
+	a := &agent{
+		cfg:      cfg.supported(caps, place, logger),
+		place:    place,
+		metrics:  newMetrics(reg),
+		reg:      reg,
+		logger:   logger,
+		ready:    ready,
+		open:     sync.OnceFunc(func() { close(ready) }),
+		eval:     newEvaluator(policy.DefaultMemory, reg),
+		steering: &steering{},
+		// Readiness does not depend on the names that are found on the node: they do not prove
+		// that packets reach the agent.
+		node: nodecheck.New(ctx, nodecheck.Host{Table: steer.TableName, UntrackedCounter: steer.UntrackedCounter}, reg),
+	}
+	if cfg.FailOpen.NoAgent {
+		a.open() // packets need not wait for a snapshot
+	}
+	if err := a.newDecisions(); err != nil {
+		return nil, err
+	}
+	if err := a.newSteering(ctx, caps); err != nil {
+		return nil, err
+	}
+	if err := a.newCluster(); err != nil {
+		return nil, err
+	}
+	a.stages = slices.Concat(a.services(), a.publishing(), a.cluster())
+	exportReadiness(reg, a.readiness)
+	return a, nil
+}
+
+// supported returns c with the queue numbers of place, and without features that the kernel
+// lacks.
+func (c Config) supported(caps steer.Capabilities, place *handover.Place, logger klog.Logger) Config {
+	c.Queue = place.Numbers.First
+	c.share = steer.DefaultShare
+	if caps.Share != nil {
+		logger.Error(caps.Share, "Pods have no shares: a pod that floods delays first packets of other pods")
+		c.share = 0
+	}
+	if c.RememberVerdicts != 0 && caps.Remember != nil {
+		logger.Error(caps.Remember, "Verdicts are not remembered: the agent decides every connection")
+		c.RememberVerdicts = 0
+	}
+	if caps.Answers() {
+		c.rejectMark = c.Marks.Lower
+	} else if c.Denial == compile.Reject {
+		logger.Error(errors.Join(caps.Reject, caps.SourceCheck), "Denied packets are dropped without an answer")
+	}
+	return c
+}
+
+// newDecisions builds the parts that decide packets.
+func (a *agent) newDecisions() (err error) {
+	if a.names, err = newObserver(a.cfg, a.reg, a.steering.resteer); err != nil {
+		return err
+	}
+	if a.saved, err = a.savedNames(); err != nil {
+		return err
+	}
+	enforcing := enforce.Config{
+		FailOpen:              a.cfg.FailOpen.NoAgent,
+		FailOpenUnknownPacket: a.cfg.FailOpen.UnknownPacket,
+		Learned:               a.names.learned(),
+		Why:                   a.names.why(),
+		LogDenied:             a.cfg.LogDenied,
+		Logger:                klog.LoggerWithName(a.logger, "enforce"),
+		Registerer:            a.reg,
+	}
+	recording := flows.Config{
+		Node:        a.cfg.NodeName,
+		Learned:     a.names.learned(),
+		Why:         a.names.why(),
+		Connections: a.connections,
+		AuditOnly:   a.cfg.Audit,
+		State:       a.state,
+		Registerer:  a.reg,
+	}
+	if a.cfg.RememberVerdicts != 0 {
+		a.verdicts = a.newVerdictCache()
+		enforcing.Verdicts, recording.Remembers = a.verdicts, a.verdicts.Remembers
+	}
+	a.blocker, err = conntrack.New(conntrack.Config{
+		Mark:        a.cfg.Marks.Lower,
+		AcceptedFor: a.cfg.RememberVerdicts,
+		Alone:       a.place.Alone,
+		Registerer:  a.reg,
+	})
+	if err != nil {
+		return err
+	}
+	a.flows = flows.New(recording)
+	enforcing.Flows, enforcing.Accepted = a.flows, a.blocker.Accepted
+	a.enforcer = enforce.New(enforcing)
+	a.queues, err = newQueues(a.cfg, a.enforcer, a.names, a.ready, a.reg)
+	return err
+}
+
+// newSteering builds the parts that write the node's pods to nftables and conntrack. It reads
+// the owners that an earlier agent recorded: the kernel may still track their connections.
+func (a *agent) newSteering(ctx context.Context, caps steer.Capabilities) (err error) {
+	s := a.steering
+	s.names = a.names
+	if s.sources, err = newSources(a.cfg, caps, s.resteer, a.enforcer.SetBehind, a.reg, a.logger); err != nil {
+		return err
+	}
+	if s.steerer, err = steer.New(a.steererConfig(caps), caps); err != nil {
+		return err
+	}
+	recorded, err := s.steerer.Owners(ctx)
+	if err != nil {
+		return err
+	}
+	s.reuse = addressreuse.New(addressreuse.Config{
+		Recorded:   recorded,
+		Hold:       a.enforcer.SetUnknown,
+		Remove:     conntrack.NewRemover(a.reg).Remove,
+		Changed:    s.resteer,
+		Registerer: a.reg,
+	})
+	s.exportClosed(a.reg)
+	s.booted = !s.reuse.Any() && !a.place.Beside && !a.cfg.FailOpen.NoAgent && !a.cfg.Audit
+	if s.booted {
+		a.logger.Info("The node has no rules of an earlier agent: new connections of its pods wait for the first snapshot")
+	}
+	return nil
+}
+
+func (a *agent) steererConfig(caps steer.Capabilities) steer.Config {
+	return steer.Config{
+		Queue:         a.cfg.Queue,
+		Queues:        a.cfg.queues,
+		ObserveQueue:  a.cfg.observeQueue(),
+		Share:         a.cfg.share,
+		OverflowQueue: a.cfg.overflowQueue(),
+		AuditQueue:    a.cfg.auditQueue(),
+		Bypass:        a.cfg.FailOpen.NoAgent,
+		Mark:          a.cfg.Marks.Decided,
+		BlockMark:     a.cfg.Marks.Lower,
+		RememberMark:  a.cfg.rememberMark(),
+		RememberFor:   a.cfg.RememberVerdicts,
+		SourceCheck:   a.steering.sources.checked,
+		SCTPPerPacket: errors.Is(caps.SCTPConntrack, errors.ErrUnsupported),
+		Holder:        a.cfg.holder(),
+		Agents:        agents{a},
+		Applied:       func(serial uint64) { a.steering.reuse.Applied(serial) },
+		Repaired:      a.recheck,
+		Registerer:    a.reg,
+	}
+}
+
+// newCluster builds the parts that read the cluster.
+func (a *agent) newCluster() error {
+	cfg := clusterwatch.Config{
+		NodeName:    a.cfg.NodeName,
+		Kinds:       a.cfg.Kinds,
+		Features:    a.cfg.Features,
+		Audit:       a.cfg.Audit,
+		Denial:      a.cfg.Denial,
+		Memory:      a.eval.memory,
+		MinInterval: compileInterval,
+		Settle:      compileSettle,
+		PodRanges:   a.steering.closeRanges,
+		NodeChanged: a.node.Poke,
+		Registerer:  a.reg,
+
+		// A folder of manifests need not contain namespaces and nodes.
+		AwaitNamespaces: a.cfg.API != nil && len(a.cfg.Kinds) > 0,
+		OwnNode:         a.cfg.ownNode(),
+	}
+	if a.cfg.PodWatches == NeededPods {
+		cfg.NeededPods = a.cfg.API.Pods
+	}
+	if a.place.Beside {
+		cfg.SavedAfter = savedPatience // meanwhile the other agent enforces the current state
+	}
+	source, err := newSource(a.cfg, a.reg)
+	if err != nil {
+		return err
+	}
+	if cfg.Saved, err = newSnapshotCache(a.cfg, a.reg); err != nil {
+		return err
+	}
+	if a.cache, err = clusterwatch.New(source, cfg, a.publish); err != nil {
+		return err
+	}
+	a.cni, err = newCNICache(a.cfg, func(found []clusterstate.Sandbox) {
+		a.steering.closeSandboxes(found)
+		a.cache.SetSandboxes(found)
+	}, a.reg)
+	return err
+}
+
+// newSource returns the source that the cluster is read from.
+func newSource(cfg Config, reg prometheus.Registerer) (clusterwatch.Source, error) {
+	if cfg.API != nil {
+		return cfg.API, nil
+	}
+	return manifests.New(cfg.Manifests, reg)
+}
+
+// savedFor is the greatest age of a saved state: longer than people take to repair an API
+// server. An older state is more likely wrong than useful.
+const savedFor = 24 * time.Hour
+
+// newSnapshotCache returns the cache of the cluster's state, nil if it is switched off.
+func newSnapshotCache(cfg Config, reg prometheus.Registerer) (*statefile.Cache, error) {
+	if cfg.SnapshotCache == "" {
+		return nil, nil
+	}
+	boot, err := statefile.BootID()
+	if err != nil {
+		return nil, fmt.Errorf("snapshot cache: %w", err)
+	}
+	return statefile.New(statefile.Config{
+		Path:       cfg.SnapshotCache,
+		MaxAge:     savedFor,
+		Node:       cfg.NodeName,
+		Kinds:      cfg.Kinds,
+		Boot:       boot,
+		Registerer: reg,
+	}), nil
+}

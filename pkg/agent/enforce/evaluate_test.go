@@ -1,0 +1,60 @@
+package enforce
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+)
+
+// expensive has a pod that admits peers by a thousand selectors.
+func expensive(t *testing.T, memory *policy.Memory) *policy.Snapshot {
+	t.Helper()
+	chain := &policy.Chain{}
+	for i := range 1000 {
+		selector, err := labels.Parse(fmt.Sprintf("app!=x%d", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain.Rules = append(chain.Rules, policy.Rule{
+			Action: policy.Allow, Tier: policy.NetworkPolicyTier, AnyPort: true,
+			Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespace: "x", Pods: selector}}},
+		})
+	}
+	return policy.New(policy.Model{
+		Memory: memory,
+		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
+			isolated: {Namespace: "x", Name: "isolated", Version: policy.NewVersion(), Ingress: chain},
+			open:     {Namespace: "x", Name: "open", Version: policy.NewVersion()},
+		}),
+	})
+}
+
+func TestExpensivePeersAreUndecided(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	memory := policy.NewMemory(policy.DefaultMemory)
+	// No failure policy accepts them.
+	e := New(Config{Registerer: reg, Logger: logr.Discard(), FailOpen: true, FailOpenUnknownPacket: true})
+	e.Swap(expensive(t, memory))
+	in := Input{Payload: tcp(open, isolated, 80)}
+	if got := e.Decide(in); got != ShortWait {
+		t.Errorf("got %d for a peer that is not evaluated, want %d", got, ShortWait)
+	}
+	in.Last = true
+	if got := e.Decide(in); got != Drop {
+		t.Errorf("got %d for a packet that cannot wait longer, want %d", got, Drop)
+	}
+	if got, want := counted(t, reg, "netpol_failure_policy_packets_total"), "not_evaluated/drop"; got != want {
+		t.Errorf("counted %q as failure, want %q", got, want)
+	}
+	(<-memory.Deferred()).Run()
+	in.Last = false
+	if got := e.Decide(in); got != Accept {
+		t.Errorf("got %d once it is evaluated, want %d", got, Accept)
+	}
+}

@@ -1,0 +1,267 @@
+package enforce
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+)
+
+const ack = 0x10
+
+// plain is an IPv4 packet with a payload.
+func plain(src, dst netip.Addr, proto packet.Proto, payload ...byte) []byte {
+	b := make([]byte, 20, 20+len(payload))
+	b[0], b[9] = 0x45, byte(proto)
+	copy(b[12:], src.AsSlice())
+	copy(b[16:], dst.AsSlice())
+	return append(b, payload...)
+}
+
+func udp(src, dst netip.AddrPort) []byte {
+	header := binary.BigEndian.AppendUint16(nil, src.Port())
+	header = binary.BigEndian.AppendUint16(header, dst.Port())
+	return plain(src.Addr(), dst.Addr(), packet.UDP, append(header, 0, 8, 0, 0)...)
+}
+
+// newObserved returns an enforcer whose outputs a test can read.
+func newObserved(s *policy.Snapshot, cfg Config) (e *Enforcer, reg *prometheus.Registry, o observed) {
+	reg = prometheus.NewPedanticRegistry()
+	o = observed{log: &logged{}, verdicts: &classRecorder{}, flows: flows.New(flows.Config{Node: "node-1", Registerer: reg})}
+	cfg.Registerer, cfg.LogDenied, cfg.Logger, cfg.Verdicts, cfg.Flows = reg, true, o.log.logger(), o.verdicts, o.flows
+	e = New(cfg)
+	e.Swap(s)
+	return e, reg, o
+}
+
+type observed struct {
+	log      *logged
+	verdicts *classRecorder
+	flows    *flows.Recorder
+}
+
+// expectNoAttempt fails the test if any consumer of decisions got one.
+func (o observed) expectNoAttempt(t *testing.T, reg prometheus.Gatherer) {
+	t.Helper()
+	for _, f := range []flows.Filter{{}, {Rules: true}} {
+		if records := o.flows.Read(f); len(records) > 1 {
+			t.Errorf("it is recorded: %+v", records[1])
+		}
+	}
+	if late := o.flows.Read(flows.Filter{})[0].Late; late == nil || *late == 0 {
+		t.Error("the records do not say that there was one")
+	}
+	if denied := o.flows.Denied().Policies; len(denied) > 0 {
+		t.Errorf("it counts as denied by %+v", denied)
+	}
+	if len(o.verdicts.classes) > 0 {
+		t.Errorf("%v are remembered", o.verdicts.classes)
+	}
+	if lines := o.log.with(""); len(lines) > 0 {
+		t.Errorf("logged %q", lines)
+	}
+	for _, name := range []string{"netpol_decisions_total", "netpol_rule_decisions_total", "netpol_audit_packets_total", "netpol_audit_undecided_packets_total"} {
+		if got := counted(t, reg, name); got != "" {
+			t.Errorf("%s counts %s", name, got)
+		}
+	}
+}
+
+func TestLatePacketsAreNoAttempts(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		snapshot *policy.Snapshot
+		cfg      Config
+		payload  []byte
+		want     Result
+		late     string // the counter
+		failure  string // the counter of the failure policy
+	}{
+		{"denied TCP", snapshot(), Config{}, segment(open, isolated, 81, ack), Drop, "TCP/drop", ""},
+		{"allowed TCP", snapshot(), Config{}, segment(open, isolated, 80, ack), Accept, "TCP/accept", ""},
+		{"TCP of a pod that no policy selects", snapshot(), Config{}, segment(isolated, open, 40000, ack), Accept, "TCP/accept", ""},
+		{"TCP that audited policies would deny", auditing(), Config{}, segment(open, audited, 40000, ack), Accept, "TCP/accept", ""},
+		{"TCP of which audited policies decide nothing", auditing(), Config{Learned: faulty{}}, segment(audited, open, 40000, ack), Accept, "TCP/accept", ""},
+		{"TCP to a pod that is gone", snapshot(), Config{}, segment(open, tooNew, 40000, ack), Drop, "TCP/drop", ""},
+		{"TCP to an unknown pod, fail open", snapshot(), Config{FailOpenUnknownPacket: true}, segment(open, tooNew, 40000, ack), Accept, "TCP/accept", "unknown_pod/accept"},
+		{"denied SCTP", snapshot(), Config{}, plain(open, isolated, packet.SCTP, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 4), Drop, "SCTP/drop", ""},
+		{"an echo reply", snapshot(), Config{}, plain(open, isolated, packet.ICMP, 0, 0, 0, 0), Drop, "ICMP/drop", ""},
+		{"an ICMP error", snapshot(), Config{}, plain(open, isolated, packet.ICMP, 3, 1, 0, 0), Drop, "ICMP/drop", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e, reg, o := newObserved(tc.snapshot, tc.cfg)
+			for range 3 {
+				if got := e.Decide(Input{Payload: tc.payload, Last: true}); got != tc.want {
+					t.Errorf("got %d, want %d", got, tc.want)
+				}
+			}
+			o.expectNoAttempt(t, reg)
+			if got := counted(t, reg, "netpol_late_packets_total"); got != tc.late {
+				t.Errorf("netpol_late_packets_total counts %q, want %q", got, tc.late)
+			}
+			if got := total(t, reg, "netpol_late_packets_total"); got != 3 {
+				t.Errorf("%d late packets are counted, want 3", got)
+			}
+			if got := counted(t, reg, "netpol_failure_policy_packets_total"); got != tc.failure {
+				t.Errorf("netpol_failure_policy_packets_total counts %q, want %q", got, tc.failure)
+			}
+			if got := total(t, reg, "packet_count"); got != 3 {
+				t.Errorf("%d packets are counted, want 3", got)
+			}
+		})
+	}
+}
+
+// TestMarkedPacketsNeedBothDirections: the kernel marks packets that start a conntrack entry but
+// may not have opened their connection. Policies allow some of them in their own direction only.
+func TestMarkedPacketsNeedBothDirections(t *testing.T) {
+	sctp := func(src, dst netip.Addr, chunk byte) []byte {
+		return plain(src, dst, packet.SCTP, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, chunk, 0, 0, 4)
+	}
+	const init, heartbeat = 1, 4
+	fromServer := segment(isolated, open, 40000, ack) // from port 80
+	binary.BigEndian.PutUint16(fromServer[20:], 80)
+	for _, tc := range []struct {
+		name    string
+		cfg     Config
+		payload []byte
+		last    bool
+		want    Result
+		late    string
+		back    bool // connections of the receiver are reported as accepted, too
+	}{
+		{"a server whose client is allowed", Config{}, fromServer, false, Accept, "TCP/accept", true},
+		{"a server whose client is denied", Config{}, segment(isolated, open, 40000, ack), false, Drop, "TCP/drop", false},
+		{"an allowed client", Config{}, segment(open, isolated, 80, ack), false, Accept, "TCP/accept", true},
+		{"a denied client", Config{}, segment(open, isolated, 81, ack), false, Drop, "TCP/drop", false},
+		{"cut before the flags", Config{}, segment(isolated, open, 40000, ack)[:28], false, Drop, "hidden/drop", false},
+		{"an unknown client", Config{}, segment(tooNew, open, 40000, ack), false, ShortWait, "", false},
+		{"an unknown client has waited", Config{}, segment(tooNew, open, 40000, ack), true, Drop, "TCP/drop", false},
+		{"an unknown client has waited, fail open", Config{FailOpenUnknownPacket: true}, segment(tooNew, open, 40000, ack), true, Accept, "TCP/accept", true},
+		{"an association goes on", Config{}, sctp(isolated, open, heartbeat), false, Drop, "SCTP/drop", false},
+		{"an association begins", Config{}, sctp(isolated, open, init), false, Accept, "", false},
+		{"a datagram is not late", Config{}, udp(netip.AddrPortFrom(isolated, 80), netip.AddrPortFrom(open, 53)), false, Drop, "UDP/drop", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var accepted []string
+			tc.cfg.Accepted = func(p packet.Packet, eitherWay bool) { accepted = append(accepted, fmt.Sprint(p, eitherWay)) }
+			e, reg, o := newObserved(snapshot(), tc.cfg)
+			if got := e.Decide(Input{Payload: tc.payload, Last: tc.last, Marked: true}); got != tc.want {
+				t.Errorf("got %d, want %d", got, tc.want)
+			}
+			if tc.late != "" {
+				o.expectNoAttempt(t, reg)
+			}
+			if got := counted(t, reg, "netpol_late_packets_total"); got != tc.late {
+				t.Errorf("netpol_late_packets_total counts %q, want %q", got, tc.late)
+			}
+			p, _ := packet.Parse(tc.payload)
+			var want []string
+			if tc.want == Accept {
+				want = []string{fmt.Sprint(p, tc.back)}
+			}
+			if !slices.Equal(accepted, want) {
+				t.Errorf("reported as accepted %q, want %q", accepted, want)
+			}
+		})
+	}
+}
+
+// TestForgedLatePacketsHideNoAttempt: late packets of a pod do not change its verdicts, and
+// its attempts to connect are still recorded and remembered.
+func TestForgedLatePacketsHideNoAttempt(t *testing.T) {
+	e, reg, o := newObserved(snapshot(), Config{})
+	for range 3 {
+		for _, flags := range []byte{ack, 0x02} {
+			if got := e.Decide(Input{Payload: segment(open, isolated, 81, flags)}); got != Drop {
+				t.Errorf("flags %x: got %d, want %d", flags, got, Drop)
+			}
+		}
+	}
+	if got := counted(t, reg, "netpol_decisions_total"); got != "ingress/networkpolicy/deny" || total(t, reg, "netpol_decisions_total") != 3 {
+		t.Errorf("%d decisions %q, want 3 denials", total(t, reg, "netpol_decisions_total"), got)
+	}
+	if got := total(t, reg, "netpol_late_packets_total"); got != 3 {
+		t.Errorf("%d late packets are counted, want 3", got)
+	}
+	records := o.flows.Read(flows.Filter{Denied: true})
+	if len(records) < 2 || records[1].Type != flows.TypeFlow || records[1].Count != 3 {
+		t.Errorf("recorded %+v, want a flow of 3 packets", records)
+	}
+	if len(o.verdicts.classes) != 3 {
+		t.Errorf("%d packets count for a class to be remembered, want 3", len(o.verdicts.classes))
+	}
+	if len(o.log.with("Packet denied")) != 3 {
+		t.Errorf("logged %q, want 3 denials", o.log.with(""))
+	}
+}
+
+// TestLateAnswers: a datagram is late only if it is in the reverse direction of an allowed
+// flow.
+func TestLateAnswers(t *testing.T) {
+	at := netip.AddrPortFrom
+	const client, server = 40000, 53
+	answer := udp(at(open, server), at(isolated, client))
+	for _, tc := range []struct {
+		name  string
+		query []byte // before it
+		next  []byte
+		late  string
+	}{
+		{"an answer", udp(at(isolated, client), at(open, server)), answer, "UDP/drop"},
+		{"no query before", nil, answer, ""},
+		{"a query that was denied", udp(at(open, client), at(isolated, server)), udp(at(isolated, server), at(open, client)), ""},
+		{"to a port of servers", udp(at(isolated, client), at(open, server)), udp(at(open, server), at(isolated, server)), ""},
+		{"from another port", udp(at(isolated, client), at(open, server)), udp(at(open, server+1), at(isolated, client)), ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e, reg, o := newObserved(snapshot(), Config{})
+			if tc.query != nil {
+				e.Decide(Input{Payload: tc.query})
+			}
+			before, flowsBefore, classes := total(t, reg, "netpol_decisions_total"), len(o.flows.Read(flows.Filter{})), len(o.verdicts.classes)
+			e.Decide(Input{Payload: tc.next})
+			if got := counted(t, reg, "netpol_late_packets_total"); got != tc.late {
+				t.Errorf("netpol_late_packets_total counts %q, want %q", got, tc.late)
+			}
+			more := 1
+			if tc.late != "" {
+				more = 0
+			}
+			if got := total(t, reg, "netpol_decisions_total"); got != before+more {
+				t.Errorf("%d decisions are counted, want %d", got, before+more)
+			}
+			if got := len(o.flows.Read(flows.Filter{})); got > flowsBefore != (more == 1) {
+				t.Errorf("%d records, want those of %d decisions more than %d", got, more, flowsBefore)
+			}
+			if got := len(o.verdicts.classes); got != classes+more {
+				t.Errorf("%d classes may be remembered, want %d", got, classes+more)
+			}
+		})
+	}
+}
+
+// The decision log distinguishes late packets.
+func TestLatePacketsAreLoggedAsSuch(t *testing.T) {
+	var lines []string
+	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{Verbosity: 4})
+	e := New(Config{Registerer: prometheus.NewRegistry(), LogDenied: true, Logger: logger})
+	e.Swap(snapshot())
+	e.Decide(Input{Payload: segment(open, isolated, 81, ack)})
+	if len(lines) != 1 {
+		t.Fatalf("logged %q, want one line", lines)
+	}
+	const want = `"msg"="Packet decided that does not begin a connection" "packet"="TCP 10.0.0.2:0 -> 10.0.0.1:81"`
+	if got := lines[0]; !strings.Contains(got, want) {
+		t.Errorf("logged %q, want %s", got, want)
+	}
+}

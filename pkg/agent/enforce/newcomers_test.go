@@ -1,0 +1,217 @@
+package enforce
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+)
+
+func TestNewcomersAreBounded(t *testing.T) {
+	// Neighbours are in different networks.
+	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i), byte(i >> 8), byte(i >> 16)}) }
+	from := func(addr netip.Addr) packet.Packet {
+		return packet.Packet{Src: netip.AddrPortFrom(addr, 5000), Proto: packet.UDP}
+	}
+	at := func(d time.Duration) time.Time { return time.Unix(1000, 0).Add(d) }
+	count := func(n *newcomers, i int, now time.Time, packets int) (waiting int) {
+		for range packets {
+			if n.admit(from(addr(i)), now) == admitted {
+				waiting++
+			}
+		}
+		return waiting
+	}
+	t.Run("packets of one address", func(t *testing.T) {
+		n := newNewcomers()
+		if got := count(n, 1, at(0), 100); got != newcomerPackets {
+			t.Errorf("%d packets wait, want %d", got, newcomerPackets)
+		}
+		if got := count(n, 2, at(0), 1); got != 1 {
+			t.Error("another address does not wait")
+		}
+	})
+	t.Run("an address that stays unknown", func(t *testing.T) {
+		n := newNewcomers()
+		for _, c := range []struct {
+			after time.Duration
+			want  int
+		}{{0, 1}, {newcomerWindow - 1, 1}, {newcomerWindow, 0}, {newcomerRest - 1, 0}, {newcomerRest, 1}, {newcomerRest + newcomerWindow, 0}} {
+			if got := count(n, 1, at(c.after), 1); got != c.want {
+				t.Errorf("after %v %d packets wait, want %d", c.after, got, c.want)
+			}
+		}
+	})
+	t.Run("all addresses together", func(t *testing.T) {
+		n := newNewcomers()
+		waiting := 0
+		for i := range 10 * newcomerRate {
+			waiting += count(n, i, at(0), 1)
+		}
+		if waiting != newcomerRate {
+			t.Errorf("%d packets wait, want %d", waiting, newcomerRate)
+		}
+		if got := count(n, 1_000_000, at(time.Second), 1); got != 1 {
+			t.Error("a second later no packet waits")
+		}
+	})
+	t.Run("addresses of one network", func(t *testing.T) {
+		n := newNewcomers()
+		waiting := 0
+		for i := range newcomerRate {
+			if n.admit(from(netip.AddrFrom4([4]byte{10, 1, 2, byte(i)})), at(0)) == admitted {
+				waiting++
+			}
+		}
+		if waiting != newcomerNetworkRate {
+			t.Errorf("%d packets wait, want %d", waiting, newcomerNetworkRate)
+		}
+		if n.admit(from(netip.MustParseAddr("10.1.3.1")), at(0)) != admitted {
+			t.Error("an address of another network does not wait")
+		}
+		if n.admit(from(netip.MustParseAddr("10.1.2.1")), at(time.Second)) != admitted {
+			t.Error("a second later an address of that network does not wait")
+		}
+	})
+	t.Run("connections that are opened again and again", func(t *testing.T) {
+		n := newNewcomers()
+		for i := range newcomerPackets {
+			p := packet.Packet{Src: netip.AddrPortFrom(addr(1), uint16(i)), Proto: packet.TCP}
+			for _, c := range []struct {
+				after time.Duration
+				want  admission
+			}{{0, admitted}, {0, repeated}, {time.Second, repeated}, {newcomerRepeats - 1, repeated}} {
+				if got := n.admit(p, at(c.after)); got != c.want {
+					t.Errorf("connection %d after %v: %d, want %d", i, c.after, got, c.want)
+				}
+			}
+		}
+		// The second repetition counts.
+		if got := n.admit(packet.Packet{Src: netip.AddrPortFrom(addr(1), 0), Proto: packet.TCP}, at(3*time.Second)); got != refused {
+			t.Errorf("after three seconds: %d, want %d", got, refused)
+		}
+		if got := n.admit(packet.Packet{Src: netip.AddrPortFrom(addr(2), 0), Proto: packet.TCP}, at(4*time.Second)); got != admitted {
+			t.Errorf("of another address: %d, want %d", got, admitted)
+		}
+		if len(n.opening) > 1 {
+			t.Errorf("%d connections are remembered", len(n.opening))
+		}
+	})
+	t.Run("an address that another pod gets", func(t *testing.T) {
+		n := newNewcomers()
+		count(n, 1, at(0), newcomerPackets)
+		count(n, 2, at(0), newcomerPackets)
+		n.known(addr(1))
+		n.known(addr(3))
+		if got := count(n, 1, at(10*time.Second), 1); got != 1 {
+			t.Error("the pod that has the address later does not wait")
+		}
+		if got := count(n, 2, at(10*time.Second), 1); got != 0 {
+			t.Error("an address that stayed unknown waits again")
+		}
+		if len(n.windows) != 2 || len(n.order) != 2 {
+			t.Errorf("%d addresses, %d in order, want 2", len(n.windows), len(n.order))
+		}
+	})
+	t.Run("what is remembered", func(t *testing.T) {
+		n := newNewcomers()
+		for i := range 5 * newcomerAddresses {
+			n.admit(from(addr(i)), at(time.Duration(i)*10*time.Millisecond))
+		}
+		if len(n.windows) != newcomerAddresses || len(n.order) != newcomerAddresses {
+			t.Errorf("%d addresses, %d in order, want %d", len(n.windows), len(n.order), newcomerAddresses)
+		}
+	})
+}
+
+// TestSourcesOfNewPodsWait: NP-61.
+func TestSourcesOfNewPodsWait(t *testing.T) { synctest.Test(t, testSourcesOfNewPodsWait) }
+
+func testSourcesOfNewPodsWait(t *testing.T) {
+	web := labels.SelectorFromSet(labels.Set{"app": "web"})
+	ref := &policy.Ref{Namespace: "x", Name: "web"}
+	chain := &policy.Chain{Rules: []policy.Rule{
+		{Action: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: ref, AnyPort: true, Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespace: "x", Pods: web}}}},
+		{Tier: policy.NetworkPolicyTier, Policy: ref, Index: policy.Isolation, AnyPeer: true, AnyPort: true},
+	}}
+	e := New(Config{Registerer: prometheus.NewPedanticRegistry()})
+	e.Swap(policy.New(policy.Model{
+		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{isolated: {Namespace: "x", Name: "isolated", Ingress: chain}}),
+		Unknown:   policy.Unknown{Newcomers: []*policy.Endpoint{{Namespace: "x", Name: "new", Labels: policy.NewLabels(labels.Set{"app": "web"})}}},
+	}))
+	from := netip.MustParseAddr("10.0.1.9")
+	in := Input{Payload: tcp(from, isolated, 80)}
+	for port := range uint16(newcomerPackets) {
+		in.Payload = tcp(from, isolated, 80+port)
+		if got := e.Decide(in); got != LongWait {
+			t.Errorf("a packet: %d, want it to wait", got)
+		}
+		if got := e.Decide(in); got != Drop {
+			t.Errorf("a packet that the client repeats: %d, want it dropped", got)
+		}
+	}
+	in.Payload = tcp(from, isolated, 8080)
+	if got := e.Decide(in); got != Drop {
+		t.Errorf("one packet too many: %d, want it denied", got)
+	}
+	in.Payload, in.Pending = tcp(from, isolated, 80), true
+	if got := e.Decide(in); got != LongWait {
+		t.Errorf("a packet that waits already: %d, want it to wait", got)
+	}
+	in.Last = true
+	if got := e.Decide(in); got != Drop {
+		t.Errorf("one that has waited: %d, want it denied", got)
+	}
+	// An address has no window once its pod is known.
+	e.Swap(policy.New(policy.Model{Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
+		isolated: {Namespace: "x", Name: "isolated", Ingress: chain},
+		from:     {Namespace: "x", Name: "new", Labels: policy.NewLabels(labels.Set{"app": "web"})},
+	})}))
+	in.Last = false
+	if got := e.Decide(in); got != Accept {
+		t.Errorf("one whose pod is known: %d, want it accepted", got)
+	}
+	if n := len(e.sources.windows); n != 0 {
+		t.Errorf("%d addresses have a window", n)
+	}
+}
+
+// TestLatePacketsWaitForEitherEnd: the receiver of a late packet may have opened the connection,
+// and may be a new pod.
+func TestLatePacketsWaitForEitherEnd(t *testing.T) {
+	chain := &policy.Chain{Rules: []policy.Rule{
+		{Action: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "web"}, AnyPort: true,
+			Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespace: "x", Pods: labels.Everything()}}}},
+		{Tier: policy.NetworkPolicyTier, Policy: &policy.Ref{Namespace: "x", Name: "web"}, Index: policy.Isolation, AnyPeer: true, AnyPort: true},
+	}}
+	peer, newPod := netip.MustParseAddr("10.0.1.9"), &policy.Endpoint{Namespace: "x", Name: "new"}
+	for name, payload := range map[string][]byte{"to a new pod": segment(isolated, peer, 40000, ack), "from a new pod": segment(peer, isolated, 80, ack)} {
+		t.Run(name, func(t *testing.T) {
+			e := New(Config{Registerer: prometheus.NewPedanticRegistry()})
+			e.Swap(policy.New(policy.Model{
+				Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{isolated: {Namespace: "x", Name: "isolated", Ingress: chain}}),
+				Unknown:   policy.Unknown{Newcomers: []*policy.Endpoint{newPod}},
+			}))
+			in := Input{Payload: payload, Marked: true}
+			if got := e.Decide(in); got != LongWait || e.sources.windows[peer] == nil {
+				t.Errorf("%d, and its address has a window: %v, want it to wait", got, e.sources.windows[peer] != nil)
+			}
+			in.Pending, in.Last = true, true
+			if got := e.Decide(in); got != Drop {
+				t.Errorf("one that has waited: %d, want it denied", got)
+			}
+			e.Swap(policy.New(policy.Model{Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
+				isolated: {Namespace: "x", Name: "isolated", Ingress: chain}, peer: newPod,
+			})}))
+			if got := e.Decide(in); got != Accept || len(e.sources.windows) != 0 {
+				t.Errorf("one whose pod is known: %d with %d windows, want it accepted", got, len(e.sources.windows))
+			}
+		})
+	}
+}

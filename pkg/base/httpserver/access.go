@@ -1,0 +1,100 @@
+package httpserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"strings"
+)
+
+// Access decides who may read the paths of a Server, over TLS. Probes need no
+// authentication because the kubelet sends none.
+type Access struct {
+	// Certificate returns the server's certificate for a connection.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Authorize returns nil if the holder of the bearer token may read a path. The client gets
+	// the error if it is or wraps ErrUnauthenticated, ErrForbidden or ErrBusy. Any other error
+	// means that no decision was possible; it may reveal something about the cluster, so the
+	// client does not get it.
+	Authorize func(ctx context.Context, path, token string) error
+}
+
+// Errors of Authorize.
+var (
+	ErrUnauthenticated = errors.New("the token is not valid")
+	ErrForbidden       = errors.New("not allowed to read this")
+	ErrBusy            = errors.New("too many unknown tokens, retry later")
+)
+
+// handshakeRate limits the TLS handshakes of a share, as a rate per second and a burst.
+// Further handshakes wait, one per client, so that with 64 clients a handshake takes less
+// than three seconds.
+const handshakeRate = 25
+
+// config returns the TLS configuration. It does not offer HTTP/2, which allows many
+// requests on one connection.
+func (a *Access) config() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		NextProtos:         []string{"http/1.1"},
+		GetCertificate:     a.Certificate,
+		GetConfigForClient: paceHandshake,
+	}
+}
+
+// paceHandshake delays a handshake by the share's pace. It does not delay clients on this
+// machine.
+func paceHandshake(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	if c := counted(hello.Conn); c != nil {
+		return nil, c.wait(hello.Context(), c.share.handshakes)
+	}
+	return nil, nil
+}
+
+// guard wraps h so that it serves only what clients may read.
+func (a *Access) guard(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isProbe(r) {
+			if err := a.authorize(r); err != nil {
+				deny(w, err)
+				return
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// deny answers a request that Authorize refused.
+func deny(w http.ResponseWriter, err error) {
+	status, text := statusOf(err), err.Error()
+	if status == http.StatusInternalServerError {
+		text = "access cannot be decided, see the log of the server"
+	}
+	http.Error(w, text, status)
+}
+
+func isProbe(r *http.Request) bool { return r.URL.Path == livez || r.URL.Path == readyz }
+
+func (a *Access) authorize(r *http.Request) error {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return errNoToken
+	}
+	return a.Authorize(r.Context(), r.URL.Path, token)
+}
+
+var errNoToken = errors.New("a bearer token is needed")
+
+// statusOf returns the HTTP status for an error of Authorize.
+func statusOf(err error) int {
+	switch {
+	case errors.Is(err, errNoToken), errors.Is(err, ErrUnauthenticated):
+		return http.StatusUnauthorized
+	case errors.Is(err, ErrForbidden):
+		return http.StatusForbidden
+	case errors.Is(err, ErrBusy):
+		return http.StatusTooManyRequests
+	}
+	return http.StatusInternalServerError
+}

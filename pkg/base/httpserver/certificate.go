@@ -1,0 +1,97 @@
+package httpserver
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"os"
+	"sync"
+	"time"
+)
+
+// selfSignedFor is the validity of a self-signed certificate: longer than any process runs.
+const selfSignedFor = 10 * 365 * 24 * time.Hour
+
+// SelfSigned returns a new certificate for a host name, as Access.Certificate. Clients
+// cannot verify it.
+func SelfSigned(host string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: host},
+		DNSNames:     []string{host},
+		NotBefore:    time.Now().Add(-time.Hour), // for clients whose clocks are slow
+		NotAfter:     time.Now().Add(selfSignedFor),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("self-signed certificate for %q: %w", host, err)
+	}
+	pair := &tls.Certificate{Certificate: [][]byte{certificate}, PrivateKey: key}
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair, nil }, nil
+}
+
+// CertificateFiles returns the certificate in PEM files, as Access.Certificate. Changed
+// files are read again for the next connection. If that fails, the error is reported once
+// and the previous certificate stays in use.
+func CertificateFiles(certificate, key string, report func(error)) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	f := &certificateFiles{certificate: certificate, key: key}
+	if err := f.read(); err != nil {
+		return nil, err
+	}
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if err := f.read(); err != nil {
+			report(err)
+		}
+		return f.pair, nil
+	}, nil
+}
+
+type certificateFiles struct {
+	certificate, key string
+
+	mu   sync.Mutex
+	seen [2]fileState // at the last attempt to read
+	pair *tls.Certificate
+}
+
+// fileState changes with the file. It is zero if there is no file.
+type fileState struct {
+	modified time.Time
+	size     int64
+}
+
+func stateOf(path string) fileState {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fileState{}
+	}
+	return fileState{info.ModTime(), info.Size()}
+}
+
+// read reads the files if they changed since the last attempt.
+func (f *certificateFiles) read() error {
+	now := [2]fileState{stateOf(f.certificate), stateOf(f.key)}
+	if f.pair != nil && now == f.seen {
+		return nil
+	}
+	f.seen = now
+	pair, err := tls.LoadX509KeyPair(f.certificate, f.key)
+	if err != nil {
+		return fmt.Errorf("certificate %s with key %s: %w", f.certificate, f.key, err)
+	}
+	f.pair = &pair
+	return nil
+}

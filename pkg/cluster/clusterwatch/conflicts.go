@@ -1,0 +1,50 @@
+package clusterwatch
+
+import (
+	"context"
+
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+)
+
+// conflictLogRate is how many address conflicts are logged a second, and conflictLogBurst how
+// many at once.
+const conflictLogRate, conflictLogBurst = 1, 20
+
+// conflictMessages say what the agent does about a conflict.
+var conflictMessages = map[clusterstate.ConflictKind]string{
+	clusterstate.LocalPod:    "Pod of this node shares an address with another pod, which does not get it here",
+	clusterstate.OtherPod:    "Pods of two other nodes share an address, and neither gets it here",
+	clusterstate.PodRange:    "Status of a pod has an address in the pod range of another node, and does not get it here",
+	clusterstate.NodeAddress: "Status of a pod has the address of another node, and does not get it here",
+	clusterstate.Outside:     "Status of a pod has an address outside of all pod ranges, unlike the pods of other nodes, and does not get it here",
+	clusterstate.NodeStatus:  "Status of a Node has an address that is a pod's or in the pod range of another node, and does not get it here",
+}
+
+// reportConflicts counts address conflicts, and logs new ones.
+func (c *Cache) reportConflicts(ctx context.Context) {
+	c.mu.Lock()
+	now := c.view.Conflicts()
+	c.mu.Unlock()
+	c.metrics.setConflicts(now)
+	known := make(map[clusterstate.Conflict]bool, len(c.conflicts))
+	for _, conflict := range c.conflicts {
+		known[conflict] = true
+	}
+	for _, conflict := range now {
+		if !known[conflict] && c.conflictLog.Allow() {
+			klog.FromContext(ctx).Info(conflictMessages[conflict.Kind],
+				"addr", conflict.Addr, "pod", conflict.Pod, "node", conflict.Node, "other", conflict.Other, "otherNode", conflict.OtherNode)
+		}
+	}
+	c.conflicts = now
+}
+
+// AddressConflicts returns how many addresses are claimed by a status but belong to another
+// pod or node.
+func (c *Cache) AddressConflicts() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.view.Conflicts())
+}

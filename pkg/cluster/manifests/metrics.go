@@ -1,0 +1,18 @@
+package manifests
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	errors prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		errors: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_manifest_errors",
+			Help: "Invalid or unreadable files and folders of --manifests. Their last valid content is in force.",
+		}),
+	}
+	reg.MustRegister(m.errors)
+	return m
+}

@@ -1,0 +1,165 @@
+// Package statefile saves a node's view of its cluster in a file, so that a starting agent
+// can enforce policies before the API server answers. It defines the content of the file, the
+// JSON of a State, and when a file is valid. It does not know what objects mean or when they
+// change.
+package statefile
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/sealedfile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+)
+
+// maxSkew is how far in the future the time of a file may be, because clocks are adjusted.
+const maxSkew = time.Minute
+
+// format is that of the file. The number in its title must change with the content: the fields
+// of pod, and the fields of objects that clusterwatch keeps. The state of a cluster of 100,000
+// pods has about 4 MB, and 40 MB uncompressed.
+var format = sealedfile.Format{Title: "kube-network-policies snapshot 3 ", MaxFile: 64 << 20, MaxContent: 512 << 20}
+
+// Config configures a Cache.
+type Config struct {
+	// Path is the file. Its folder must exist.
+	Path string
+	// MaxAge is the greatest time since the state was current.
+	MaxAge time.Duration
+	// Node is the name of this node, and Kinds the kinds of policy that are enabled: a
+	// file of another node or of other kinds is not used.
+	Node  string
+	Kinds []*compile.Kind
+	// Boot is the kernel's ID of the time since it booted, see BootID.
+	Boot string
+	// Registerer receives the metrics.
+	Registerer prometheus.Registerer
+}
+
+// Cache is the file. Its methods must not be called concurrently.
+type Cache struct {
+	cfg           Config
+	kinds         []string
+	reads, writes *prometheus.CounterVec
+	size          prometheus.Gauge
+	file          sealedfile.File
+}
+
+// New returns the Cache of a file. It reads and writes nothing.
+func New(cfg Config) *Cache {
+	c := &Cache{
+		cfg:  cfg,
+		file: sealedfile.File{Path: cfg.Path, Format: format},
+		reads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "netpol_snapshot_cache_reads_total",
+			Help: "Starts that read the saved state. If not used: version (another one wrote it), node (another's), kinds (others were enabled), age (too old, or from the future).",
+		}, []string{"result"}),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "netpol_snapshot_cache_writes_total",
+			Help: "Times that the state was saved.",
+		}, []string{"result"}),
+		size: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_snapshot_cache_bytes",
+			Help: "Size of the saved state.",
+		}),
+	}
+	for _, k := range compile.Kinds {
+		if k.Enabled(cfg.Kinds) {
+			c.kinds = append(c.kinds, k.Name)
+		}
+	}
+	cfg.Registerer.MustRegister(c.reads, c.writes, c.size)
+	for _, r := range []sealedfile.Reason{used, sealedfile.Missing, sealedfile.Unreadable, sealedfile.Version, sealedfile.Corrupt, node, kinds, age} {
+		c.reads.WithLabelValues(string(r))
+	}
+	for _, result := range []string{"success", "error"} {
+		c.writes.WithLabelValues(result)
+	}
+	return c
+}
+
+// MaxAge returns the greatest age of a usable state.
+func (c *Cache) MaxAge() time.Duration { return c.cfg.MaxAge }
+
+// BootID returns the kernel's random ID of the time since it booted.
+func BootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
+}
+
+// The results of reading that depend on the content: used, or the reason why it is not.
+const (
+	used  sealedfile.Reason = "used"
+	node  sealedfile.Reason = "node"
+	kinds sealedfile.Reason = "kinds"
+	age   sealedfile.Reason = "age"
+)
+
+// Read returns the state in the file if it is valid at this time. It calls share with each
+// pod. If the node has booted since, its own pods are returned without addresses, because
+// they get new ones. The error wraps fs.ErrNotExist if there is no file.
+func (c *Cache) Read(now time.Time, share func(*compile.Pod)) (*State, error) {
+	s, err := c.read(now, share)
+	if err != nil {
+		err = fmt.Errorf("snapshot cache %s: %w", c.cfg.Path, err)
+		c.reads.WithLabelValues(string(sealedfile.ReasonOf(err))).Inc()
+		return nil, err
+	}
+	c.reads.WithLabelValues(string(used)).Inc()
+	return s, nil
+}
+
+func (c *Cache) read(now time.Time, share func(*compile.Pod)) (*State, error) {
+	var s *State
+	err := c.file.Read(func(r io.Reader) (err error) {
+		s, err = decode(r, share)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.Node != c.cfg.Node {
+		return nil, sealedfile.Unusablef(node, "is of node %q, not %q", s.Node, c.cfg.Node)
+	}
+	if !slices.Equal(s.Kinds, c.kinds) {
+		return nil, sealedfile.Unusablef(kinds, "was written with the kinds of policy %s enabled, now they are %s", strings.Join(s.Kinds, ", "), strings.Join(c.kinds, ", "))
+	}
+	if old := now.Sub(s.Known); old > c.cfg.MaxAge || old < -maxSkew {
+		return nil, sealedfile.Unusablef(age, "was current at %s, which is %s ago; the maximum is %s", s.Known.UTC().Format(time.RFC3339), old.Round(time.Second), c.cfg.MaxAge)
+	}
+	if s.Boot != c.cfg.Boot {
+		for _, p := range s.Pods {
+			if p.Node == c.cfg.Node {
+				p.Addrs = nil
+			}
+		}
+	}
+	return s, nil
+}
+
+// Write replaces the file. Node, Boot and Kinds of the state are this node's.
+func (c *Cache) Write(s *State) error {
+	s.Node, s.Boot, s.Kinds = c.cfg.Node, c.cfg.Boot, c.kinds
+	n, err := c.file.Write(func(w io.Writer) error { return encode(w, s) })
+	if err != nil {
+		c.writes.WithLabelValues("error").Inc()
+		return fmt.Errorf("write snapshot cache %s: %w", c.cfg.Path, err)
+	}
+	c.writes.WithLabelValues("success").Inc()
+	c.size.Set(float64(n))
+	return nil
+}
+
+// Replaced reports whether another agent has written the file since this one last read or
+// wrote it. The other agent's state is newer, and its format may be too.
+func (c *Cache) Replaced() bool { return c.file.Replaced() }
+
+// Clean removes temporary files of killed agents. It leaves files alone that another agent
+// may be writing.
+func (c *Cache) Clean(now time.Time) error { return c.file.Clean(now) }

@@ -1,0 +1,115 @@
+package clusterstate
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+)
+
+// setNode sets a node. Every node matters: for its pod ranges, and as a peer for its labels and
+// addresses.
+func (c *Cluster) setNode(o *corev1.Node) bool {
+	now := compile.NewNode(o)
+	if old := c.nodes[o.Name]; old != nil && old.Equal(now) {
+		return false
+	}
+	c.replaceHome(c.nodes[o.Name], now)
+	c.nodes[o.Name] = now
+	c.nodesChanged()
+	return true
+}
+
+func (c *Cluster) deleteNode(name string) bool {
+	if c.nodes[name] == nil {
+		return false
+	}
+	c.replaceHome(c.nodes[name], nil)
+	delete(c.nodes, name)
+	c.nodesChanged()
+	return true
+}
+
+// replaceHome replaces a node as the home of addresses. With AllNodes there are no homes: only the
+// API says which pod has an address.
+func (c *Cluster) replaceHome(old, now *compile.Node) {
+	if c.cfg.ownNode() != "" {
+		c.addresses.homes.replace(old, now)
+	}
+}
+
+// nodesChanged drops everything that is derived from nodes.
+func (c *Cluster) nodesChanged() {
+	c.derived, c.podRanges, c.hosts, c.own = nil, nil, nil, nil
+	c.needsChanged()
+}
+
+// rangesOf returns the pod ranges of the nodes for which include returns true.
+func (c *Cluster) rangesOf(include func(node string) bool) []netip.Prefix {
+	var ranges []netip.Prefix
+	for _, n := range c.nodes {
+		if include(n.Name) {
+			ranges = append(ranges, n.PodRanges...)
+		}
+	}
+	slices.SortFunc(ranges, netip.Prefix.Compare)
+	return slices.Compact(ranges)
+}
+
+// allPodRanges returns the addresses that pods of any node may have.
+func (c *Cluster) allPodRanges() *policy.PodRanges {
+	if c.podRanges == nil {
+		var nodes []netip.Addr
+		for _, n := range c.nodes {
+			nodes = append(nodes, c.addressesOf(n)...)
+		}
+		c.podRanges = policy.NewPodRanges(c.rangesOf(func(string) bool { return true }), nodes)
+	}
+	return c.podRanges
+}
+
+// addressesOf returns the addresses in the status of a node that may be its own.
+func (c *Cluster) addressesOf(n *compile.Node) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(n.Addrs), func(a netip.Addr) bool { return !c.addresses.homes.mayBe(n.Name, a) })
+}
+
+// allHosts returns the nodes behind each address of a node. Cache entries refer to these pointers,
+// so they stay the same until a node changes.
+func (c *Cluster) allHosts() map[netip.Addr]*policy.Host {
+	if c.hosts != nil {
+		return c.hosts
+	}
+	hosts := make(map[netip.Addr]*policy.Host, len(c.nodes))
+	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
+		n := c.nodes[name]
+		for _, addr := range c.addressesOf(n) {
+			if hosts[addr] == nil {
+				hosts[addr] = &policy.Host{}
+			}
+			*hosts[addr] = append(*hosts[addr], n.Labels)
+		}
+	}
+	c.hosts = hosts
+	return hosts
+}
+
+// ownHost returns the enforcing node, nil if it is not known. Cache entries refer to this pointer,
+// too.
+func (c *Cluster) ownHost() *policy.Host {
+	if n := c.nodes[c.cfg.ownNode()]; n != nil && c.own == nil {
+		c.own = &policy.Host{n.Labels}
+	}
+	return c.own
+}
+
+func (c *Cluster) nodeNames(yield func(namespace, name string) bool) {
+	for name := range c.nodes {
+		if !yield("", name) {
+			return
+		}
+	}
+}

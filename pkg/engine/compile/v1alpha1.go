@@ -1,0 +1,91 @@
+package compile
+
+import (
+	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
+	"sigs.k8s.io/network-policy-api/apis/v1beta1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
+)
+
+// The common part of the kinds of policy.networking.k8s.io/v1alpha1.
+
+const v1alpha1PortsField = "ports"
+
+// v1alpha1Spec converts a spec of v1alpha1. actions are those of its kind.
+func v1alpha1Spec(spec *v1alpha1.AdminNetworkPolicySpec, actions []string) *AdminSpec {
+	s := &AdminSpec{Subject: v1alpha1Subject(spec.Subject), actions: actions}
+	for _, r := range spec.Ingress {
+		s.Rules[policy.Ingress] = append(s.Rules[policy.Ingress], AdminRule{v1alpha1Sources(r.From), r.Name, string(r.Action), v1alpha1Ports(r.Ports)})
+	}
+	for _, r := range spec.Egress {
+		s.Rules[policy.Egress] = append(s.Rules[policy.Egress], AdminRule{v1alpha1Destinations(r.To), r.Name, string(r.Action), v1alpha1Ports(r.Ports)})
+	}
+	return s
+}
+
+func v1alpha1Subject(s v1alpha1.AdminNetworkPolicySubject) proposed.Subject {
+	return proposed.Subject{ClusterNetworkPolicySubject: v1beta1.ClusterNetworkPolicySubject{Namespaces: s.Namespaces, Pods: (*v1beta1.NamespacedPod)(s.Pods)}}
+}
+
+func v1alpha1Sources(peers []v1alpha1.AdminNetworkPolicyIngressPeer) []proposed.EgressPeer {
+	var out []proposed.EgressPeer
+	for _, p := range peers {
+		out = append(out, released(v1beta1.ClusterNetworkPolicyEgressPeer{Namespaces: p.Namespaces, Pods: (*v1beta1.NamespacedPod)(p.Pods)}))
+	}
+	return out
+}
+
+func v1alpha1Destinations(peers []v1alpha1.AdminNetworkPolicyEgressPeer) []proposed.EgressPeer {
+	var out []proposed.EgressPeer
+	for _, p := range peers {
+		out = append(out, released(v1beta1.ClusterNetworkPolicyEgressPeer{
+			Namespaces:  p.Namespaces,
+			Pods:        (*v1beta1.NamespacedPod)(p.Pods),
+			Nodes:       p.Nodes,
+			Networks:    convert[v1beta1.CIDR](p.Networks),
+			DomainNames: convert[v1beta1.DomainName](p.DomainNames),
+		}))
+	}
+	return out
+}
+
+// released returns a peer without fields of proposals.
+func released(p v1beta1.ClusterNetworkPolicyEgressPeer) proposed.EgressPeer {
+	return proposed.EgressPeer{ClusterNetworkPolicyEgressPeer: p}
+}
+
+// v1alpha1Ports returns the AdminRule.ports of a rule. A missing list matches everything, and so
+// does an empty one, which the CRD of 0.1.5 accepts (CN-12).
+func v1alpha1Ports(ports *[]v1alpha1.AdminNetworkPolicyPort) func(*adminRule, location) {
+	if ports == nil || len(*ports) == 0 {
+		return nil
+	}
+	return func(r *adminRule, at location) {
+		for i := range *ports {
+			r.ports = append(r.ports, r.v1alpha1Port(at.ports(v1alpha1PortsField).item(i), &(*ports)[i]))
+		}
+	}
+}
+
+func (r *adminRule) v1alpha1Port(at location, p *v1alpha1.AdminNetworkPolicyPort) policy.Port {
+	switch known := count(p.PortNumber != nil, p.PortRange != nil, p.NamedPort != nil); {
+	case known != 1:
+		return r.losePort(at, policy.InvalidPort, "the port has %d fields that are known, exactly one is needed", known)
+	case p.PortNumber != nil:
+		at = at.child("portNumber")
+		proto, ok := r.portProtocol(at.child("protocol"), p.PortNumber.Protocol)
+		if !ok {
+			return noPort
+		}
+		return r.portNumber(at.child("port"), proto, p.PortNumber.Port)
+	case p.PortRange != nil:
+		at = at.child("portRange")
+		proto, ok := r.portProtocol(at.child("protocol"), p.PortRange.Protocol)
+		if !ok {
+			return noPort
+		}
+		return r.portRange(at, proto, p.PortRange.Start, p.PortRange.End)
+	}
+	return r.namedPort(at.child("namedPort"), *p.NamedPort)
+}

@@ -1,0 +1,267 @@
+package addressreuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
+)
+
+var (
+	reused  = netip.MustParseAddr("10.244.1.2")
+	reused6 = netip.MustParseAddr("fd00:10:244:1::2")
+)
+
+// openPod is a pod that no policy selects. All others are isolated.
+const openPod = 2
+
+// steered reports whether packets of a stale address are steered by a snapshot: those of all
+// addresses but of an open pod.
+func steered(pods map[netip.Addr]uint32) func(netip.Addr) bool {
+	return func(a netip.Addr) bool { return pods[a] != openPod }
+}
+
+// node models a node: an agent, its nftables table and the conntrack table. Unlike in the
+// kernel, entries of the conntrack table name their pod.
+type node struct {
+	*Tracker
+	held     map[netip.Addr]struct{}
+	snapshot map[netip.Addr]uint32 // the latest of the agent
+	desired  modelSets
+	kernel   modelSets                      // applied
+	entries  map[netip.Addr]map[uint32]bool // false: from before the owner changed
+	lost     []string                       // connections of isolated owners that were removed
+	removing map[netip.Addr]uint64          // in progress
+}
+
+type modelSets struct {
+	steer.Sets
+	snapshot map[netip.Addr]uint32
+}
+
+func (n *node) start() {
+	n.removing, n.kernel.Serial = nil, 0 // of the agent before
+	n.Tracker = New(Config{
+		Recorded:   n.kernel.Owners,
+		Hold:       func(addrs map[netip.Addr]struct{}) { n.held = addrs },
+		Registerer: prometheus.NewRegistry(),
+	})
+}
+
+func (n *node) set() {
+	n.desired = modelSets{snapshot: n.snapshot}
+	n.AddSets(&n.desired.Sets)
+}
+
+func (n *node) publish(pods map[netip.Addr]uint32) {
+	for a, connected := range n.entries {
+		for pod := range connected {
+			connected[pod] = connected[pod] && pods[a] == n.snapshot[a]
+		}
+	}
+	n.snapshot = pods
+	n.Follow(pods, steered(pods))
+	n.set()
+}
+
+func (n *node) steer() {
+	n.kernel = n.desired
+	n.Applied(n.kernel.Serial)
+}
+
+func (n *node) beginRemoval() {
+	n.removing = n.due()
+	for a := range n.removing {
+		if owner := n.snapshot[a]; owner != openPod && n.entries[a][owner] {
+			n.lost = append(n.lost, fmt.Sprintf("connection of pod %d at %s", owner, a))
+		}
+		delete(n.entries, a)
+	}
+}
+
+func (n *node) endRemoval() {
+	if len(n.removing) > 0 {
+		n.removed(n.removing, nil)
+		n.removing = nil
+		n.set()
+	}
+}
+
+// connect opens connections of a: one that the agent accepts for the owner in its
+// snapshot, and one for the owner in nftables if that pod's packets are not steered.
+func (n *node) connect(a netip.Addr) {
+	if n.entries[a] == nil {
+		n.entries[a] = make(map[uint32]bool)
+	}
+	if pod, ok := n.snapshot[a]; ok {
+		if _, held := n.held[a]; !held {
+			n.entries[a][pod] = true
+		}
+	}
+	if n.kernel.snapshot[a] == openPod && !slices.Contains(n.kernel.Stale, a) {
+		n.entries[a][openPod] = true
+	}
+}
+
+// restart starts another agent with the state of the kernel. It removes connections of
+// pods whose first record is not applied yet, which takes some milliseconds: an agent
+// that ends in this time is a documented exception.
+func (n *node) restart() {
+	recorded := make(map[netip.Addr]bool)
+	for _, o := range n.kernel.Owners {
+		recorded[o.Addr] = true
+	}
+	for a := range n.entries {
+		if !recorded[a] {
+			delete(n.entries, a)
+		}
+	}
+	n.start()
+	n.publish(n.snapshot)
+}
+
+// opens returns the entries by which the successor of a pod can be reached: the change is
+// applied, and the kernel still accepts a connection of another pod.
+func (n *node) opens() (open []string) {
+	for a, pods := range n.entries {
+		owner, applied := n.snapshot[a], n.stale[a] <= n.kernel.Serial
+		for pod := range pods {
+			if pod != owner && owner != openPod && applied && !slices.Contains(n.kernel.Stale, a) {
+				open = append(open, fmt.Sprintf("connection of pod %d at %s, which is pod %d's", pod, a, owner))
+			}
+		}
+	}
+	return open
+}
+
+// TestNoOrderOfEventsOpensASuccessor runs random sequences of owner changes, syncs of the
+// table, removals, connections and restarts.
+func TestNoOrderOfEventsOpensASuccessor(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		n := &node{entries: make(map[netip.Addr]map[uint32]bool)}
+		n.start()
+		n.publish(map[netip.Addr]uint32{reused: 2, reused6: 2})
+		n.steer()
+		var events []string
+		for range 60 {
+			event := r.IntN(6)
+			switch event {
+			case 0:
+				pods := make(map[netip.Addr]uint32)
+				for _, a := range []netip.Addr{reused, reused6} {
+					if id := r.Uint32N(4); id > 0 {
+						pods[a] = 1 + id
+					}
+				}
+				n.publish(pods)
+			case 1:
+				n.steer()
+			case 2:
+				n.beginRemoval()
+			case 3:
+				n.endRemoval()
+			case 4:
+				n.connect(reused)
+				n.connect(reused6)
+			case 5:
+				n.restart()
+			}
+			events = append(events, fmt.Sprintf("%s, %v", [...]string{"publish", "steer", "begin", "end", "connect", "restart"}[event], n.snapshot))
+			if open := n.opens(); len(open)+len(n.lost) > 0 {
+				t.Fatalf("seed %d: open: %v, lost: %v after\n%s", seed, open, n.lost, strings.Join(events, "\n"))
+			}
+		}
+		for range 3 {
+			n.steer()
+			n.beginRemoval()
+			n.endRemoval()
+		}
+		n.steer()
+		if len(n.held) > 0 || len(n.kernel.Stale) > 0 || n.staleCount() > 0 {
+			t.Errorf("seed %d: in the end %v are held and %v stale", seed, n.held, n.kernel.Stale)
+		}
+	}
+}
+
+func TestFirstStartKeepsConnections(t *testing.T) {
+	n := &node{entries: make(map[netip.Addr]map[uint32]bool)}
+	n.start()
+	n.publish(map[netip.Addr]uint32{reused: 2})
+	n.steer()
+	if due := n.due(); len(due) > 0 || len(n.held) > 0 {
+		t.Errorf("due: %v, held: %v, want nothing", due, n.held)
+	}
+}
+
+// Connections of the earlier owner are also removed for a pod that no policy selects,
+// without steering it.
+func TestPodWithoutPoliciesIsNotSteered(t *testing.T) {
+	n := &node{entries: make(map[netip.Addr]map[uint32]bool)}
+	n.start()
+	n.publish(map[netip.Addr]uint32{reused: 3})
+	n.publish(map[netip.Addr]uint32{reused: openPod})
+	n.steer()
+	if len(n.kernel.Stale) > 0 || len(n.held) > 0 {
+		t.Errorf("steered: %v, held: %v, want nothing", n.kernel.Stale, n.held)
+	}
+	if due := n.due(); len(due) != 1 {
+		t.Errorf("due: %v, want one address", due)
+	}
+}
+
+var errNotPermitted = errors.New("not permitted")
+
+func TestRemovalIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg, done := prometheus.NewRegistry(), 0
+		failed, removed := false, []netip.Addr{}
+		tr := New(Config{
+			Recorded: []steer.Owner{{Addr: reused, Pod: 1}},
+			Hold:     func(map[netip.Addr]struct{}) {},
+			Remove: func(_ context.Context, addrs []netip.Addr) error {
+				if !failed {
+					failed = true
+					return errNotPermitted
+				}
+				removed = append(removed, addrs...)
+				return nil
+			},
+			Changed:    func() { done++ },
+			Registerer: reg,
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- tr.Run(ctx) }()
+		defer func() { cancel(); <-ended }()
+
+		pods := map[netip.Addr]uint32{reused: 3}
+		tr.Follow(pods, steered(pods))
+		var sets steer.Sets
+		tr.AddSets(&sets)
+		tr.Applied(sets.Serial)
+		synctest.Wait()
+		if err := tr.Healthy(); !errors.Is(err, errNotPermitted) || done != 0 || tr.staleCount() != 1 {
+			t.Errorf("healthy: %v, done %d times, %d stale", err, done, tr.staleCount())
+		}
+		time.Sleep(retryInterval)
+		synctest.Wait()
+		if err := tr.Healthy(); err != nil || done != 1 || tr.staleCount() != 0 || !slices.Equal(removed, []netip.Addr{reused}) {
+			t.Errorf("healthy: %v, done %d times, %d stale, removed %v", err, done, tr.staleCount(), removed)
+		}
+		if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+			t.Errorf("%v, %v", problems, err)
+		}
+	})
+}

@@ -1,0 +1,402 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+)
+
+const (
+	// minInterval is the least time between the starts of two checks; changes that arrive
+	// meanwhile share one. It adds to the time that a newly denied connection continues.
+	minInterval = 20 * time.Millisecond
+	// In the long run checks use a tenth of a core. After a quiet time they may use burst of
+	// CPU time without delay. When it is used up, each check is followed by a pause of up to
+	// restShare times its duration. So that the next change does not wait too long, the pause
+	// is at most maxRest, or minPassInterval where the kernel ignores filters.
+	restShare = 9
+	burst     = 2 * time.Second
+	maxRest   = 750 * time.Millisecond
+	// Blocked connections are listed again after soonAfter and againAfter: a packet may have
+	// been accepted just before the check and have created its entry just after it, delayed by
+	// a busy CPU, or the connection may have been offloaded meanwhile. The connections of newly
+	// selected addresses are listed once more after lateAfter: by then the nftables table
+	// queues the packets of new ones.
+	soonAfter  = 50 * time.Millisecond
+	againAfter = 500 * time.Millisecond
+	lateAfter  = 5 * time.Second
+
+	// minPassInterval is the least time between the starts of two passes. Because a pass
+	// lists the whole table, the pause after it is also at least restShare times its duration.
+	minPassInterval = 5 * time.Second
+	// retryInterval is as long, because a retry makes a pass, too.
+	retryInterval = 5 * time.Second
+	// minDrift bounds how long a missed connection keeps a wrong mark: the kernel may move
+	// entries while it lists them, and when two processes write a mark at the same time, one
+	// of the writes is lost. Large tables are listed less often: every driftShare times the
+	// duration of a pass, up to maxDrift.
+	minDrift   = time.Minute
+	maxDrift   = 4 * time.Minute
+	driftShare = 100
+	// passTimeout ends a pass if the kernel does not answer.
+	passTimeout = 30 * time.Second
+
+	// agentsInterval is how often the Blocker checks whether another agent still accepts
+	// packets, once there was one.
+	agentsInterval = time.Second
+
+	// slack is how much longer than Config.AcceptedFor a class stays known after the last
+	// accepted packet.
+	slack = 10 * time.Second
+	// maxChanged bounds the addresses of a Change; with more, all connections are evaluated.
+	maxChanged = 1 << 16
+)
+
+// Verdict is what happens to an established connection. Stricter verdicts are lower values.
+type Verdict uint8
+
+const (
+	Block      Verdict = iota // no packet passes in either direction; the zero value, so that a missing answer fails closed
+	Keep                      // unchanged, blocked or not
+	Unblock                   // all packets pass
+	Unselected                // like Unblock, and not evaluated again until its addresses are in Change.Opened or Change.Answered
+)
+
+func (v Verdict) blocks() bool   { return v == Block }
+func (v Verdict) unblocks() bool { return v == Unblock || v == Unselected }
+
+// Evaluator decides about the connection that p opened. p is the packet as policies see it:
+// after DNAT and before SNAT. toHost reports whether its destination is this node. An
+// Evaluator is called from one goroutine.
+type Evaluator func(p packet.Packet, toHost bool) Verdict
+
+// Config configures a Blocker.
+type Config struct {
+	// Mark is the one bit of connection marks that a Blocker sets and clears. It preserves
+	// all other bits.
+	Mark uint32
+	// AcceptedFor is how long after an accepted TCP or UDP packet further packets of its class
+	// may be accepted without a call of Accepted.
+	AcceptedFor time.Duration
+	// Alone reports whether this is the only agent that accepts packets on this node: another
+	// one does not report them here. Nil means that it is.
+	Alone func() bool
+	// Registerer receives the metrics.
+	Registerer prometheus.Registerer
+}
+
+// Validate reports every invalid field.
+func (c Config) Validate() error {
+	var errs []error
+	if bits.OnesCount32(c.Mark) != 1 {
+		errs = append(errs, fmt.Errorf("Mark %#x is not exactly one bit", c.Mark))
+	}
+	if c.Registerer == nil {
+		errs = append(errs, errors.New("Registerer is nil"))
+	}
+	return errors.Join(errs...)
+}
+
+// Change says for which connections an Evaluator may differ from the previous one.
+type Change struct {
+	// Addrs are the addresses whose connections may be evaluated differently. All means that
+	// any connection may.
+	Addrs []netip.Addr
+	All   bool
+	// Connections from Opened and connections to Answered may have been accepted without a
+	// call of Accepted until now.
+	Opened, Answered []netip.Addr
+}
+
+// add merges other into c.
+func (c *Change) add(other Change) {
+	c.Addrs = append(c.Addrs, other.Addrs...)
+	c.Opened = append(c.Opened, other.Opened...)
+	c.Answered = append(c.Answered, other.Answered...)
+	c.All = c.All || other.All || len(c.Addrs) > maxChanged
+	if c.All {
+		c.Addrs = nil
+	}
+}
+
+func (c *Change) empty() bool {
+	return !c.All && len(c.Addrs)+len(c.Opened)+len(c.Answered) == 0
+}
+
+// Blocker marks connections as the latest Evaluator decides. Its methods may be called from any
+// goroutine, Run only once.
+//
+// It knows the classes of established connections: those found by the last pass over the
+// kernel's table, and those accepted since. After a change it evaluates the classes that the
+// change concerns, and lists and marks the connections of the classes whose verdict changed. A
+// periodic pass finds missed connections. The cache of remembered verdicts could not replace
+// this: it forgets after seconds, connections last for days, and it does not contain the
+// connections of pods that no policy selects.
+type Blocker struct {
+	mark           uint32
+	acceptedFor    time.Duration
+	alone          func() bool
+	runner         *runner.Runner
+	metrics        *metrics
+	accepted       *accepted
+	ignoreAccepted atomic.Bool // classes are already missing, so Accepted need not record more
+	created        time.Time
+
+	mu      sync.Mutex
+	desired *Evaluator // the latest, nil before the first
+	change  Change     // since the last sync
+	recheck bool
+
+	// Fakes in tests.
+	open      func(context.Context) (table, error)
+	count     func() (int, error)
+	nodeAddrs func() (addrSet, error)
+
+	// Owned by sync.
+	known            *knownClasses
+	fresh            []class // known classes with packets accepted since the last evaluation
+	local            addrSet // the node's addresses at the last listing
+	unfiltered       unfiltered
+	relistings       []relisting
+	readAt           time.Time // when to read what the previous Evaluator accepted; zero after that
+	covered          bool      // a pass is planned for the last change
+	hadPass          bool      // a pass has completed
+	passWanted       bool      // a pass is needed
+	secondPassWanted bool      // and a second one after it
+	earliestPass     time.Time // when the next pass may begin
+	routinePass      time.Time // when a pass is due even if nothing has changed
+	otherAgent       bool      // another agent may accept packets
+	restAtMost       time.Duration
+	budget           budget
+	timer            *time.Timer
+}
+
+// New returns a Blocker that has not touched the kernel yet.
+func New(cfg Config) (*Blocker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("conntrack: %w", err)
+	}
+	b := &Blocker{
+		mark:             cfg.Mark,
+		acceptedFor:      cfg.AcceptedFor,
+		alone:            cfg.Alone,
+		metrics:          newMetrics(cfg.Registerer),
+		created:          time.Now(),
+		open:             openKernel,
+		count:            countEntries,
+		nodeAddrs:        interfaceAddrs,
+		known:            newKnownClasses(maxKnown),
+		unfiltered:       make(unfiltered),
+		passWanted:       true,
+		secondPassWanted: true, // an earlier agent may accept packets during the first pass
+	}
+	b.runner = runner.New(runner.Config{MinInterval: minInterval, RetryInterval: retryInterval}, b.sync)
+	b.accepted = newAccepted(b.runner.Poke)
+	return b, nil
+}
+
+// Set stores the latest Evaluator, which differs from the previous one by change, and triggers
+// a check, even during a pass. The check begins at once unless there was one just before. Set
+// never blocks. The first Evaluator is applied to all connections.
+func (b *Blocker) Set(evaluate Evaluator, change Change) {
+	b.mu.Lock()
+	b.desired = &evaluate
+	b.change.add(change)
+	b.mu.Unlock()
+	b.runner.Poke()
+}
+
+// Accepted records that p is accepted, which may open a connection. It must be called for each
+// such packet, except for packets of its class during the next Config.AcceptedFor. eitherWay
+// means that the receiver may have opened the connection, because the kernel picks it up in the
+// middle. Accepted does not block or allocate.
+func (b *Blocker) Accepted(p packet.Packet, eitherWay bool) {
+	if b.ignoreAccepted.Load() {
+		return
+	}
+	b.accepted.add(classOf(p), p.Hash(b.accepted.seed))
+	if eitherWay {
+		reply := p.Swapped()
+		b.accepted.add(swappedClassOf(p), ^reply.Hash(b.accepted.seed))
+	}
+}
+
+// Recheck triggers a pass, because connections may have been accepted without being
+// evaluated. It never blocks.
+func (b *Blocker) Recheck() {
+	b.mu.Lock()
+	b.recheck = true
+	b.mu.Unlock()
+	b.runner.Poke()
+}
+
+// Run applies Evaluators until ctx ends. Blocked connections then stay blocked.
+func (b *Blocker) Run(ctx context.Context) error {
+	logger := klog.LoggerWithName(klog.FromContext(ctx), "conntrack")
+	logger.Info("Started blocking established connections", "mark", fmt.Sprintf("%#x", b.mark))
+	b.runner.Run(klog.NewContext(ctx, logger))
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	logger.Info("Stopped blocking established connections; blocked ones stay blocked")
+	return nil
+}
+
+// takeChange returns the latest Evaluator, and the changes since the last call.
+func (b *Blocker) takeChange() (*Evaluator, Change) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change := b.change
+	b.change = Change{}
+	return b.desired, change
+}
+
+// second returns the seconds from New until t.
+func (b *Blocker) second(t time.Time) uint32 { return uint32(max(0, t.Sub(b.created)/time.Second)) }
+
+// sync is one run of the runner.
+func (b *Blocker) sync(ctx context.Context) error {
+	evaluate, change := b.takeChange()
+	if evaluate == nil {
+		return nil
+	}
+	start := time.Now()
+	b.restAtMost = maxRest
+	err := b.apply(ctx, *evaluate, change)
+	if err != nil {
+		b.passWanted, b.secondPassWanted = true, true
+	}
+	b.ignoreAccepted.Store(b.known.full)
+	b.metrics.known.Set(float64(len(b.known.slots)))
+	b.wakeUp()
+	now := time.Now()
+	pause(ctx, b.budget.spend(now, now.Sub(start), b.restAtMost))
+	return err
+}
+
+// apply checks the change, makes a pass if one is due, and then checks the changes that arrived
+// during the pass. The check comes first, because a pass may take seconds, and because only a
+// check lists the connections that it blocked again.
+func (b *Blocker) apply(ctx context.Context, evaluate Evaluator, change Change) error {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+	b.noteRecheck()
+	b.noteOtherAgents()
+	b.readAccepted()
+	b.noteChange(change)
+	if err := b.check(ctx, evaluate, change); err != nil || !b.passIsDue() {
+		return err
+	}
+	if err := b.timedPass(ctx, evaluate); err != nil {
+		return err
+	}
+	evaluate, change = b.update(evaluate, Change{})
+	return b.check(ctx, evaluate, change)
+}
+
+// update returns the latest Evaluator, and change merged with newer changes.
+func (b *Blocker) update(evaluate Evaluator, change Change) (Evaluator, Change) {
+	latest, newer := b.takeChange()
+	if latest == nil {
+		return evaluate, change
+	}
+	if !newer.empty() {
+		b.noteChange(newer)
+		change.add(newer)
+	}
+	return *latest, change
+}
+
+// noteChange plans a pass for a change if classes are missing. Classes may also get lost shortly
+// after the change, while packets are still accepted by the previous Evaluator.
+func (b *Blocker) noteChange(change Change) {
+	now := time.Now()
+	if !change.empty() {
+		b.readAt, b.covered = now.Add(againAfter), false
+	}
+	if !b.readAt.IsZero() && !b.covered && (b.known.full || b.otherAgent) {
+		b.passWanted, b.secondPassWanted, b.covered = true, true, true
+	}
+	if !now.Before(b.readAt) {
+		b.readAt = time.Time{}
+	}
+}
+
+// timedPass makes a pass, and sets the earliest and latest time of the next one.
+func (b *Blocker) timedPass(ctx context.Context, evaluate Evaluator) error {
+	start := time.Now()
+	err := b.pass(ctx, evaluate)
+	elapsed := time.Since(start)
+	b.metrics.countPass(elapsed, err)
+	b.earliestPass = start.Add(max(minPassInterval, (1+restShare)*elapsed))
+	if err != nil {
+		return err
+	}
+	b.hadPass, b.passWanted, b.secondPassWanted = true, b.secondPassWanted, false
+	b.routinePass = start.Add(min(max(minDrift, driftShare*elapsed), maxDrift))
+	return nil
+}
+
+// noteRecheck plans a pass for Recheck. It is not called during a pass, which may already have
+// listed the connections in question.
+func (b *Blocker) noteRecheck() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.passWanted = b.passWanted || b.recheck
+	b.recheck = false
+}
+
+// noteOtherAgents plans a pass when the other agents have stopped accepting packets.
+func (b *Blocker) noteOtherAgents() {
+	alone := b.alone == nil || b.alone()
+	b.passWanted = b.passWanted || b.otherAgent && alone
+	b.otherAgent = !alone
+}
+
+// passIsDue reports whether a pass is needed and may begin.
+func (b *Blocker) passIsDue() bool {
+	now := time.Now()
+	return b.passWanted && !now.Before(b.earliestPass) || b.hadPass && !now.Before(b.routinePass)
+}
+
+// wakeUp schedules the next sync if no change comes first.
+func (b *Blocker) wakeUp() {
+	next := b.earliestPass
+	if !b.passWanted {
+		next = b.routinePass
+	}
+	if soon := time.Now().Add(agentsInterval); b.otherAgent && soon.Before(next) {
+		next = soon
+	}
+	if !b.readAt.IsZero() && b.readAt.Before(next) {
+		next = b.readAt
+	}
+	for _, r := range b.relistings {
+		if r.at.Before(next) {
+			next = r.at
+		}
+	}
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	b.timer = time.AfterFunc(time.Until(next), b.runner.Poke)
+}
+
+// pause returns after d, or when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,244 @@
+package conntrack
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
+)
+
+// A flowtable forwards the packets of an offloaded connection past all hooks, so its mark has
+// no effect on them. Removing the entry ends this: the kernel does not use a flowtable for a
+// dying entry. But the next packet would open the connection again, perhaps in the opposite
+// direction, which policies may allow. So the removed entry is replaced by one that is created
+// with the mark.
+
+// Attributes of linux/netfilter/nfnetlink_conntrack.h.
+const (
+	attrNATv4Min   = 1
+	attrNATv4Max   = 2
+	attrNATProto   = 3
+	attrNATv6Min   = 4
+	attrNATv6Max   = 5
+	attrNATPortMin = 1
+	attrNATPortMax = 2
+
+	attrProtocolTCP      = 1
+	attrTCPState         = 1
+	attrTCPFlagsOriginal = 4
+	attrTCPFlagsReply    = 5
+
+	tcpEstablished = 3 // TCP_CONNTRACK_ESTABLISHED
+	// tcpPickedUp is IP_CT_TCP_FLAG_SACK_PERM and IP_CT_TCP_FLAG_BE_LIBERAL: the kernel sets
+	// them for connections that it picks up in the middle, because it does not know their
+	// windows.
+	tcpPickedUp = 0x0a
+	// tcpWindowScale is IP_CT_TCP_FLAG_WINDOW_SCALE.
+	tcpWindowScale = 0x01
+)
+
+const (
+	// The timeouts of a replacement in seconds, as kube-proxy sets them for TCP, and the
+	// kernel for UDP with replies. The real rest is unknown: the kernel does not send the
+	// timeout of an offloaded connection.
+	tcpTimeout   = 24 * 60 * 60
+	otherTimeout = 2 * 60
+
+	// replaceAttempts bounds how often a packet may create an entry before the replacement.
+	replaceAttempts = 10
+)
+
+// replacement is the entry that replaces that of an offloaded connection.
+type replacement struct {
+	key
+	replies []byte // content of CTA_TUPLE_REPLY
+	status  uint32
+	mark    uint32
+	// pickedUp is copied from the replaced entry. The kernel does not know the windows of the
+	// replacement either way.
+	pickedUp bool
+}
+
+// change returns the change that blocks or unblocks e. It stays valid after the message that e
+// was decoded from.
+func (e entry) change(block bool) change {
+	ch := change{key: e.key.clone(), block: block}
+	if block && e.offloaded() {
+		ch.offloaded = &replacement{key: ch.key, replies: bytes.Clone(e.replies), status: e.status, mark: e.mark, pickedUp: e.pickedUp}
+	}
+	return ch
+}
+
+// blockOffloaded replaces the entry of an offloaded connection with a marked one.
+func blockOffloaded(t table, r replacement, mark uint32) error {
+	// Packets that leave the flowtable find the old entry until it is removed.
+	if err := t.setMark(r.key, mark, mark); err != nil {
+		return err
+	}
+	if err := t.remove(r.key); err != nil {
+		return err
+	}
+	r.mark |= mark
+	var err error
+	for range replaceAttempts {
+		if err = t.create(r); !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		// A packet from either end has created an entry first.
+		for _, tuple := range [][]byte{r.tuple, r.replies} {
+			err := t.remove(key{family: r.family, tuple: tuple, zone: r.zone})
+			if err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		}
+	}
+	return err
+}
+
+// message returns the data of the message that creates the entry. The kernel derives the reply
+// tuple from the original tuple and the NAT attributes.
+func (r replacement) message() ([]byte, error) {
+	original, err := decodeEnds(r.tuple)
+	if err != nil {
+		return nil, err
+	}
+	replies, err := decodeEnds(r.replies)
+	if err != nil {
+		return nil, err
+	}
+	ae := netlink.NewAttributeEncoder()
+	ae.ByteOrder = binary.BigEndian
+	ae.Bytes(attrOriginal|netlink.Nested, r.tuple)
+	if replies == original.reversed() {
+		ae.Bytes(attrReply|netlink.Nested, r.replies)
+	} else {
+		ae.Nested(attrReply, original.reversed().encode)
+		// Both are needed: without one the kernel would choose another source if a packet has
+		// created an entry first.
+		ae.Nested(attrNATSrc, translation(replies.dst))
+		ae.Nested(attrNATDst, translation(replies.src))
+	}
+	if len(r.zone) > 0 {
+		ae.Bytes(attrZone, r.zone)
+	}
+	ae.Uint32(attrStatus, r.status&(statusSeenReply|statusAssured)|statusConfirmed)
+	if original.proto == packet.TCP {
+		ae.Uint32(attrTimeout, tcpTimeout)
+		ae.Nested(attrProtocol, r.encodeEstablished)
+	} else {
+		ae.Uint32(attrTimeout, otherTimeout)
+	}
+	ae.Uint32(attrMark, r.mark)
+	attributes, err := ae.Encode()
+	return append(nfgenHeader(r.family), attributes...), err
+}
+
+// encodeEstablished encodes CTA_PROTOINFO of an established TCP connection.
+func (r replacement) encodeEstablished(ae *netlink.AttributeEncoder) error {
+	flags := byte(tcpPickedUp)
+	if !r.pickedUp {
+		flags |= tcpWindowScale // with a scale of 0
+	}
+	ae.Nested(attrProtocolTCP, func(ae *netlink.AttributeEncoder) error {
+		ae.Uint8(attrTCPState, tcpEstablished)
+		ae.Bytes(attrTCPFlagsOriginal, []byte{flags, flags})
+		ae.Bytes(attrTCPFlagsReply, []byte{flags, flags})
+		return nil
+	})
+	return nil
+}
+
+// ends are source and destination of one direction of a connection.
+type ends struct {
+	src, dst netip.AddrPort
+	proto    packet.Proto
+}
+
+func (e ends) reversed() ends { return ends{src: e.dst, dst: e.src, proto: e.proto} }
+
+// decodeEnds decodes the content of CTA_TUPLE_ORIG or CTA_TUPLE_REPLY.
+func decodeEnds(tuple []byte) (ends, error) {
+	var e ends
+	var src, dst netip.Addr
+	var srcPort, dstPort uint16
+	ok := nlattr.Each(tuple, func(typ uint16, value []byte) bool {
+		switch typ {
+		case attrTupleIP:
+			return nlattr.Each(value, func(typ uint16, value []byte) bool {
+				addr, ok := netip.AddrFromSlice(value)
+				switch typ {
+				case attrIPv4Src, attrIPv6Src:
+					src = addr
+				case attrIPv4Dst, attrIPv6Dst:
+					dst = addr
+				}
+				return ok
+			})
+		case attrTupleProto:
+			return nlattr.Each(value, func(typ uint16, value []byte) bool {
+				switch {
+				case typ == attrProtoNum && len(value) > 0:
+					e.proto = packet.Proto(value[0])
+				case typ == attrSrcPort && len(value) > 1:
+					srcPort = binary.BigEndian.Uint16(value)
+				case typ == attrDstPort && len(value) > 1:
+					dstPort = binary.BigEndian.Uint16(value)
+				}
+				return true
+			})
+		}
+		return true
+	})
+	if !ok || !src.IsValid() || !dst.IsValid() {
+		return e, errMalformed
+	}
+	e.src, e.dst = netip.AddrPortFrom(src, srcPort), netip.AddrPortFrom(dst, dstPort)
+	return e, nil
+}
+
+// encode encodes the content of a tuple of a protocol with ports. A flowtable translates no
+// other protocols.
+func (e ends) encode(ae *netlink.AttributeEncoder) error {
+	src, dst := uint16(attrIPv4Src), uint16(attrIPv4Dst)
+	if e.src.Addr().Is6() {
+		src, dst = attrIPv6Src, attrIPv6Dst
+	}
+	ae.Nested(attrTupleIP, func(ae *netlink.AttributeEncoder) error {
+		ae.Bytes(src, e.src.Addr().AsSlice())
+		ae.Bytes(dst, e.dst.Addr().AsSlice())
+		return nil
+	})
+	ae.Nested(attrTupleProto, func(ae *netlink.AttributeEncoder) error {
+		ae.ByteOrder = binary.BigEndian
+		ae.Uint8(attrProtoNum, uint8(e.proto))
+		ae.Uint16(attrSrcPort, e.src.Port())
+		ae.Uint16(attrDstPort, e.dst.Port())
+		return nil
+	})
+	return nil
+}
+
+// translation encodes CTA_NAT_SRC or CTA_NAT_DST with exactly one address and port.
+func translation(to netip.AddrPort) func(*netlink.AttributeEncoder) error {
+	first, last := uint16(attrNATv4Min), uint16(attrNATv4Max)
+	if to.Addr().Is6() {
+		first, last = attrNATv6Min, attrNATv6Max
+	}
+	return func(ae *netlink.AttributeEncoder) error {
+		ae.Bytes(first, to.Addr().AsSlice())
+		ae.Bytes(last, to.Addr().AsSlice())
+		ae.Nested(attrNATProto, func(ae *netlink.AttributeEncoder) error {
+			ae.ByteOrder = binary.BigEndian
+			ae.Uint16(attrNATPortMin, to.Port())
+			ae.Uint16(attrNATPortMax, to.Port())
+			return nil
+		})
+		return nil
+	}
+}

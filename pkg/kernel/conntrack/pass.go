@@ -1,0 +1,258 @@
+package conntrack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+)
+
+// table is the kernel's connection tracking table.
+type table interface {
+	// entries yields the connections that f selects; a kernel that ignores filters yields more.
+	// An error may be about one entry or end the iteration. The memory that an entry points to
+	// is valid until the next one.
+	entries(f filter) iter.Seq2[entry, error]
+	// setMark sets the bits of mask in a connection's mark to those of mark. It returns ENOENT
+	// if the connection has ended.
+	setMark(k key, mark, mask uint32) error
+	// remove deletes a connection's entry. It returns ENOENT if the connection has ended.
+	remove(k key) error
+	// create adds an entry. It returns EEXIST if the kernel already tracks a connection with
+	// one of its tuples.
+	create(r replacement) error
+	close()
+}
+
+// change is an entry whose bit is wrong, or has no effect because the connection is offloaded.
+type change struct {
+	key   key
+	block bool
+	// offloaded replaces the entry of an offloaded connection. It is nil for other connections.
+	offloaded *replacement
+}
+
+// faults counts errors and keeps only the first, because a table has many entries.
+type faults struct {
+	first error
+	count int
+}
+
+func (f *faults) add(err error) {
+	f.count++
+	if f.first == nil {
+		f.first = err
+	}
+}
+
+// err returns nil without faults.
+func (f *faults) err() error {
+	if f.count > 1 {
+		return fmt.Errorf("%w (and %d more errors)", f.first, f.count-1)
+	}
+	return f.first
+}
+
+// pass sets the marks of all connections as evaluate decides, and records their classes. It
+// continues after an error about one connection.
+//
+// A pass over a large table takes seconds. Therefore changes are checked between its pieces, as
+// they would be without a pass, and the rest is evaluated by the latest Evaluator. Two such
+// checks have the usual pause between them.
+func (b *Blocker) pass(ctx context.Context, evaluate Evaluator) error {
+	b.ignoreAccepted.Store(false)
+	b.known.restart(b.second(time.Now().Add(-b.acceptedFor - slack)))
+	b.readAccepted()
+	var checks faults
+	var next time.Time // when the next check may begin
+	checkChanges := func(write func()) {
+		start := time.Now()
+		if start.Before(next) {
+			return
+		}
+		latest, change := b.update(evaluate, Change{})
+		if change.empty() {
+			return
+		}
+		write() // decided by the previous Evaluator, so it must come before the check
+		evaluate = latest
+		if err := b.check(ctx, evaluate, change); err != nil {
+			checks.add(err)
+		}
+		next = time.Now().Add(max(minInterval, restShare*time.Since(start)))
+	}
+	latest := func(p packet.Packet, toHost bool) Verdict { return evaluate(p, toHost) }
+	count, done, err := b.list(ctx, latest, []filter{{}}, checkChanges)
+	err = errors.Join(err, checks.err())
+	if count >= 0 {
+		b.metrics.entries.Set(float64(count))
+	}
+	klog.FromContext(ctx).V(2).Info("Connections checked", "connections", count, "changed", done)
+	return err
+}
+
+// list sets the marks of the connections that filters select as evaluate decides. It calls
+// afterPiece, if not nil, after each piece of the list. Its argument sets the marks of the pieces
+// so far.
+func (b *Blocker) list(ctx context.Context, evaluate Evaluator, filters []filter, afterPiece func(write func())) (count, done int, err error) {
+	if b.local, err = b.nodeAddrs(); err != nil {
+		return -1, 0, fmt.Errorf("list the node's addresses: %w", err)
+	}
+	t, err := b.open(ctx)
+	if err != nil {
+		return -1, 0, err
+	}
+	defer t.close()
+	var faults faults
+	for _, f := range filters {
+		var changes []change
+		count += b.plan(t, f, evaluate, &changes, &faults, func() {
+			b.readAccepted()
+			if afterPiece == nil {
+				return
+			}
+			afterPiece(func() {
+				done += b.writeSeparately(ctx, changes, &faults)
+				changes = nil
+			})
+		})
+		done += b.write(t, changes, &faults)
+	}
+	return count, done, faults.err()
+}
+
+// pieceLen is the number of connections in a piece of a list.
+const pieceLen = 1 << 12
+
+// plan counts the connections that f selects, and appends those whose bit is wrong to changes;
+// only these are kept in memory. It calls afterPiece after each piece.
+func (b *Blocker) plan(t table, f filter, evaluate Evaluator, changes *[]change, faults *faults, afterPiece func()) (count int) {
+	for e, err := range t.entries(f) {
+		if err != nil {
+			faults.add(err)
+			continue
+		}
+		if f.end.IsValid() {
+			b.unfiltered.noteListed(f, e)
+		}
+		v, err := b.evaluate(e, evaluate)
+		if err != nil {
+			faults.add(err)
+		}
+		isBlocked := e.mark&b.mark != 0
+		block := v.blocks() || isBlocked && !v.unblocks()
+		if block != isBlocked || block && e.offloaded() {
+			*changes = append(*changes, e.change(block))
+		}
+		count++
+		if count%pieceLen == 0 {
+			afterPiece()
+		}
+	}
+	return count
+}
+
+// writeSeparately makes the changes on another socket, because a listing uses the first.
+func (b *Blocker) writeSeparately(ctx context.Context, changes []change, faults *faults) (done int) {
+	t, err := b.open(ctx)
+	if err != nil {
+		faults.add(err)
+		return 0
+	}
+	defer t.close()
+	return b.write(t, changes, faults)
+}
+
+// write makes the changes and returns how many succeeded.
+func (b *Blocker) write(t table, changes []change, faults *faults) (done int) {
+	for _, ch := range changes {
+		err := b.makeChange(t, ch)
+		switch {
+		case errors.Is(err, unix.ENOENT): // it ended meanwhile
+		case err != nil:
+			faults.add(err)
+		default:
+			b.metrics.countChange(ch)
+			done++
+		}
+	}
+	return done
+}
+
+// makeChange makes one change.
+func (b *Blocker) makeChange(t table, ch change) error {
+	switch {
+	case !ch.block:
+		return t.setMark(ch.key, 0, b.mark)
+	case ch.offloaded != nil:
+		return blockOffloaded(t, *ch.offloaded, b.mark)
+	}
+	return t.setMark(ch.key, b.mark, b.mark)
+}
+
+// evaluate evaluates e, and records its classes. A connection that the kernel picked up is
+// evaluated as if opened by either end, and gets the stricter verdict.
+func (b *Blocker) evaluate(e entry, evaluate Evaluator) (Verdict, error) {
+	p, ok := e.first()
+	if !ok {
+		return Keep, nil
+	}
+	v, err := b.evaluateAs(p, classOf(p), e, evaluate)
+	if !e.pickedUp || b.local.has(p.Src.Addr()) {
+		return v, err
+	}
+	reverse, err2 := b.evaluateAs(p.Swapped(), swappedClassOf(p), e, evaluate)
+	return min(v, reverse), errors.Join(err, err2)
+}
+
+// evaluateAs evaluates e as a connection opened by p, of class c, and records the class.
+func (b *Blocker) evaluateAs(p packet.Packet, c class, e entry, evaluate Evaluator) (Verdict, error) {
+	v, err := verdictOn(evaluate, p, b.local)
+	if v != Unselected {
+		b.known.note(c, v, e.mark&b.mark != 0)
+	}
+	return v, err
+}
+
+// verdictOn evaluates the connection that p opened. It returns a panic of evaluate as an error,
+// because one connection must not terminate the agent.
+func verdictOn(evaluate Evaluator, p packet.Packet, local addrSet) (v Verdict, err error) {
+	if local.has(p.Src.Addr()) {
+		// The node may always connect to its pods, for the probes of the kubelet. An entry does
+		// not contain the interface: if a pod could forge its node's address, that connection
+		// is not blocked.
+		return Unselected, nil
+	}
+	v = Keep
+	err = recoverPanic(p, func() { v = evaluate(p, local.has(p.Dst.Addr())) })
+	if err == nil && !v.blocks() && p.Dst.Addr().IsMulticast() {
+		// The node receives a multicast packet, too.
+		err = recoverPanic(p, func() { v = evaluate(p, true) })
+	}
+	return v, err
+}
+
+// recoverPanic returns a panic of evaluate, which is about p, as an error.
+func recoverPanic(p packet.Packet, evaluate func()) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("evaluate %v: panic: %v\n%s", p, r, debug.Stack())
+		}
+	}()
+	evaluate()
+	return nil
+}
+
+// clone returns a copy that does not point into a message.
+func (k key) clone() key {
+	k.tuple, k.zone, k.id = bytes.Clone(k.tuple), bytes.Clone(k.zone), bytes.Clone(k.id)
+	return k
+}

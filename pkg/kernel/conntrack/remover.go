@@ -1,0 +1,144 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+)
+
+// Remover removes the entries of addresses whose pod has changed. It does not remember the
+// addresses: the caller retries a failed run. It must not be used by several goroutines.
+type Remover struct {
+	metrics    *removerMetrics
+	unfiltered unfiltered
+
+	// Fakes in tests.
+	open  func(context.Context) (table, error)
+	count func() (int, error)
+}
+
+// NewRemover returns a Remover that has not touched the kernel yet.
+func NewRemover(reg prometheus.Registerer) *Remover {
+	return &Remover{metrics: newRemoverMetrics(reg), unfiltered: make(unfiltered), open: openKernel, count: countEntries}
+}
+
+// Remove removes the entries of all connections that have an end at one of addrs. It returns nil
+// if none is left of those that existed when it was called. It may also remove connections that
+// begin meanwhile.
+func (r *Remover) Remove(ctx context.Context, addrs []netip.Addr) error {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+	start := time.Now()
+	removal := removal{metrics: r.metrics, ends: make(map[netip.Addr]struct{}, len(addrs))}
+	for _, a := range addrs {
+		removal.ends[a] = struct{}{}
+	}
+	err := r.remove(ctx, &removal, addrs)
+	r.metrics.observe(time.Since(start), err)
+	klog.FromContext(ctx).V(2).Info("Connections of addresses removed", "addresses", len(addrs), "read", removal.read, "removed", removal.removed)
+	return err
+}
+
+func (r *Remover) remove(ctx context.Context, removal *removal, addrs []netip.Addr) error {
+	if len(addrs) > maxFiltered || fewConnections(r.count) {
+		return r.walk(ctx, removal, filter{})
+	}
+	var families [2][]netip.Addr
+	for _, a := range addrs {
+		if a.Is4() {
+			families[0] = append(families[0], a)
+		} else {
+			families[1] = append(families[1], a)
+		}
+	}
+	return errors.Join(r.removeFamily(ctx, removal, families[0]), r.removeFamily(ctx, removal, families[1]))
+}
+
+// removeFamily removes the connections of addresses of one family.
+func (r *Remover) removeFamily(ctx context.Context, removal *removal, addrs []netip.Addr) error {
+	if len(addrs) == 0 {
+		return nil
+	}
+	filters, err := r.filters(ctx, addrs[0])
+	if err != nil {
+		return err
+	}
+	if !filters {
+		return r.walk(ctx, removal, filter{family: familyOf(addrs[0])})
+	}
+	for _, a := range addrs {
+		if err := errors.Join(r.walk(ctx, removal, openedBy(a)), r.walk(ctx, removal, answeredBy(a))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filters reports whether the kernel filters connections of the family of sample.
+func (r *Remover) filters(ctx context.Context, sample netip.Addr) (bool, error) {
+	return r.unfiltered.filters(ctx, r.open, sample)
+}
+
+// walk lists connections and removes those of the addresses at the same time, so that it keeps
+// nothing of a possibly long table in memory.
+func (r *Remover) walk(ctx context.Context, removal *removal, f filter) error {
+	list, err := r.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer list.close()
+	writer, err := r.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer writer.close()
+	return removal.walk(list.entries(f), writer)
+}
+
+// removal is one run of a Remover.
+type removal struct {
+	ends          map[netip.Addr]struct{}
+	metrics       *removerMetrics
+	read, removed int
+}
+
+// concerns reports whether e has an end at one of the addresses.
+func (r *removal) concerns(e entry) bool {
+	_, opens := r.ends[e.original.addr]
+	_, answers := r.ends[e.reply.addr]
+	return opens || answers
+}
+
+func (r *removal) walk(entries iter.Seq2[entry, error], writer table) error {
+	var faults faults
+	for e, err := range entries {
+		if err != nil {
+			faults.add(err)
+			continue
+		}
+		r.read++
+		r.metrics.read.Inc()
+		if r.concerns(e) {
+			r.delete(writer, e, &faults)
+		}
+	}
+	return faults.err()
+}
+
+func (r *removal) delete(writer table, e entry, faults *faults) {
+	switch err := writer.remove(e.key); {
+	case errors.Is(err, unix.ENOENT): // it ended meanwhile
+	case err != nil:
+		faults.add(fmt.Errorf("between %s and %s: %w", e.original.addr, e.reply.addr, err))
+	default:
+		r.removed++
+		r.metrics.removed.Inc()
+	}
+}

@@ -1,0 +1,251 @@
+// Package links finds out which interfaces of the node lead to pods, for any network
+// plugin, and watches for changes. It reads links, routes and rules from rtnetlink. It
+// changes nothing and does not know policies.
+package links
+
+import (
+	"maps"
+	"net/netip"
+	"path"
+	"slices"
+)
+
+// Link is an interface of the node with its role in the routing tables.
+type Link struct {
+	Index  int
+	Master int // index of the bridge or other link that it is a port of, 0 if none
+	Name   string
+	Kind   string // rtnetlink's name: veth, bridge, vxlan, …; empty for hardware
+	// Port is the UDP port on which a tunnel device receives, 0 for other links.
+	Port uint16
+	// Gateway reports whether it has a default route or a route through a gateway.
+	// Routes from router advertisements do not count: a pod could send one.
+	Gateway bool
+	// OnLink reports whether it has a route without a gateway.
+	OnLink bool
+	// InRule reports whether a routing rule matches packets that arrive on it. The route
+	// to their sources then depends on the rule.
+	InRule bool
+	// Hosts are the single addresses with a route through it. Networks are the other
+	// destinations of its routes without a gateway.
+	Hosts    []netip.Addr
+	Networks []netip.Prefix
+	// Direct are those of Hosts whose route has no gateway and is not advertised.
+	Direct []netip.Addr
+}
+
+// Links are the node's links by index.
+type Links map[int]*Link
+
+// uplinks returns the sorted names of the links that are not known to lead to pods of this
+// node. Routes through uplinks may be asymmetric.
+func (l Links) uplinks(local func(netip.Addr) bool, exempt []string) []string {
+	var names []string
+	for _, link := range l {
+		if matches(link.Name, exempt) || l.isUplink(link, local) {
+			names = append(names, link.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// isUplink relies on what network plugins have in common: they connect a pod by a pair of
+// links with a route to its address, or by a bridge with an address in the pod's network.
+func (l Links) isUplink(link *Link, local func(netip.Addr) bool) bool {
+	switch {
+	case link.InRule:
+		return true
+	case slices.ContainsFunc(link.Hosts, local):
+		return false // a pod may be a gateway, too
+	case link.Gateway:
+		return true
+	}
+	switch link.Kind {
+	case "veth", "netkit":
+		return false
+	case "bridge":
+		// On a bridge without a network the node has no routes to the sources of packets.
+		// A bridge with hardware belongs to an external network.
+		return !link.OnLink || l.hasOtherPort(link)
+	}
+	return true
+}
+
+// bridges returns the sorted names of the bridges that connect pods of this node. An uplink
+// is never one of them, whatever its ports.
+func (l Links) bridges(pods []netip.Addr, uplinks []string) []string {
+	var names []string
+	for _, link := range l {
+		if link.Kind == "bridge" && !slices.Contains(uplinks, link.Name) && slices.ContainsFunc(pods, link.reaches) {
+			names = append(names, link.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Lead is an interface that leads to pods.
+type Lead struct {
+	Index uint32
+	Name  string
+	// Pair reports whether every packet that arrives on it was sent by its only peer: it is
+	// not a bridge, and not a port of one.
+	Pair bool
+	Pods []netip.Addr // sorted
+}
+
+// leads returns the links that lead to some of pods, which are sorted. Uplinks lead to none. If
+// a pod has a route of its own, links with only a route to its network do not lead to it.
+func (l Links) leads(pods []netip.Addr, uplinks []string) []Lead {
+	found := map[int][]netip.Addr{}
+	routed := map[netip.Addr]bool{}
+	for index, link := range l {
+		for _, addr := range link.Hosts {
+			if _, ok := slices.BinarySearchFunc(pods, addr, netip.Addr.Compare); ok && !slices.Contains(uplinks, link.Name) {
+				found[index] = append(found[index], addr)
+				routed[addr] = true
+			}
+		}
+	}
+	unrouted := slices.DeleteFunc(slices.Clone(pods), func(a netip.Addr) bool { return routed[a] })
+	for index, link := range l {
+		for _, addr := range unrouted {
+			if link.reaches(addr) && !slices.Contains(uplinks, link.Name) {
+				found[index] = append(found[index], addr)
+			}
+		}
+	}
+	var leads []Lead
+	for _, index := range slices.Sorted(maps.Keys(found)) {
+		leadsTo := found[index]
+		slices.SortFunc(leadsTo, netip.Addr.Compare)
+		leads = append(leads, Lead{Index: uint32(index), Name: l[index].Name, Pair: l[index].isPair() && l[index].Master == 0, Pods: slices.Compact(leadsTo)})
+	}
+	return leads
+}
+
+// otherPorts returns the sorted names of the ports of all bridges except these.
+func (l Links) otherPorts(bridges []string) []string {
+	var names []string
+	for _, link := range l {
+		master := l[link.Master]
+		if master != nil && master.Kind == "bridge" && !slices.Contains(bridges, master.Name) {
+			names = append(names, link.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ownLink returns the name of the link that leads to the pod with the addresses pod, and to no
+// other address in pods. It is empty if there is none or this is uncertain. Only a pair has a
+// single peer: a bridge has a port for each pod, and each pod can send with another pod's
+// hardware address.
+func (l Links) ownLink(pod, pods []netip.Addr) string {
+	var own *Link
+	for _, link := range l {
+		if !slices.ContainsFunc(link.Direct, func(a netip.Addr) bool { return slices.Contains(pod, a) }) {
+			continue
+		}
+		if own != nil {
+			return ""
+		}
+		own = link
+	}
+	shared := func(a netip.Addr) bool { return !slices.Contains(pod, a) && own.reaches(a) }
+	if own == nil || !own.isPair() || own.Master != 0 || slices.ContainsFunc(pods, shared) {
+		return ""
+	}
+	return own.Name
+}
+
+// isPair reports whether every packet that arrives on the link was sent by its only peer.
+func (l *Link) isPair() bool { return l.Kind == "veth" || l.Kind == "netkit" }
+
+// uplinkKinds are the kinds of links that connect the node itself; hardware has no kind. A macvlan
+// or ipvlan link shares its parent with pods, but their packets do not pass through it.
+var uplinkKinds = []string{"", "bond", "team", "vlan", "macvlan", "ipvlan"}
+
+// leadsToAny reports whether a link leads to one of pods, other than the node's own links.
+func (l Links) leadsToAny(pods []netip.Addr) bool {
+	for _, link := range l {
+		if !slices.Contains(uplinkKinds, link.Kind) && slices.ContainsFunc(pods, link.reaches) {
+			return true
+		}
+	}
+	return false
+}
+
+// reaches reports whether it has a route to addr without a gateway.
+func (l *Link) reaches(addr netip.Addr) bool {
+	return slices.Contains(l.Hosts, addr) || slices.ContainsFunc(l.Networks, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// linkTo returns the link with the most specific route to addr without a gateway, nil if there is
+// none or more than one.
+func (l Links) linkTo(addr netip.Addr) (to *Link) {
+	longest := -1
+	for _, link := range l {
+		switch bits := link.longestPrefix(addr); {
+		case bits > longest:
+			to, longest = link, bits
+		case bits == longest:
+			to = nil
+		}
+	}
+	return to
+}
+
+// longestPrefix returns the length of the most specific route to addr, -1 if there is none.
+func (l *Link) longestPrefix(addr netip.Addr) int {
+	if slices.Contains(l.Hosts, addr) {
+		return addr.BitLen()
+	}
+	longest := -1
+	for _, p := range l.Networks {
+		if p.Contains(addr) {
+			longest = max(longest, p.Bits())
+		}
+	}
+	return longest
+}
+
+// hasOtherPort reports whether the bridge has a port that does not belong to a pod or virtual
+// machine of this node.
+func (l Links) hasOtherPort(bridge *Link) bool {
+	for _, port := range l {
+		if port.Master == bridge.Index && !slices.Contains([]string{"veth", "netkit", "tun"}, port.Kind) {
+			return true
+		}
+	}
+	return false
+}
+
+// tunnelPorts returns the UDP ports on which tunnel devices receive, sorted.
+func (l Links) tunnelPorts() []uint16 {
+	var ports []uint16
+	for _, link := range l {
+		if link.Port != 0 {
+			ports = append(ports, link.Port)
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}
+
+// CheckPattern returns nil if pattern is a valid element of Config.Exempt.
+func CheckPattern(pattern string) error {
+	if pattern == "" {
+		return errEmptyPattern
+	}
+	_, err := path.Match(pattern, "")
+	return err
+}
+
+func matches(name string, patterns []string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, _ := path.Match(p, name) // New has checked the pattern
+		return ok
+	})
+}

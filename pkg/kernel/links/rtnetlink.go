@@ -1,0 +1,90 @@
+package links
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// rtnetlink reads from the kernel, in this network namespace.
+type rtnetlink struct{}
+
+// groups is the bit set of multicast groups to join.
+const groups = 1<<(unix.RTNLGRP_LINK-1) |
+	1<<(unix.RTNLGRP_IPV4_ROUTE-1) | 1<<(unix.RTNLGRP_IPV6_ROUTE-1) |
+	1<<(unix.RTNLGRP_IPV4_RULE-1) | 1<<(unix.RTNLGRP_IPV6_RULE-1)
+
+// read lists links before routes and rules. If a link is added in between, its notification
+// triggers another read.
+func (rtnetlink) read() (Links, error) {
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink: %w", err)
+	}
+	defer conn.Close()
+	links := Links{}
+	for _, dump := range []struct {
+		what   string
+		kind   netlink.HeaderType
+		family uint8
+		size   int // of the fixed part of a request
+		add    func(data []byte) error
+	}{
+		{"links", unix.RTM_GETLINK, unix.AF_UNSPEC, unix.SizeofIfInfomsg, links.addLink},
+		{"IPv4 routes", unix.RTM_GETROUTE, unix.AF_INET, unix.SizeofRtMsg, links.addRoute},
+		{"IPv6 routes", unix.RTM_GETROUTE, unix.AF_INET6, unix.SizeofRtMsg, links.addRoute},
+		{"IPv4 rules", unix.RTM_GETRULE, unix.AF_INET, unix.SizeofRtMsg, links.addRule},
+		{"IPv6 rules", unix.RTM_GETRULE, unix.AF_INET6, unix.SizeofRtMsg, links.addRule},
+	} {
+		request := make([]byte, dump.size)
+		request[0] = dump.family
+		if err := list(conn, dump.kind, request, dump.add); err != nil {
+			return nil, fmt.Errorf("list %s: %w", dump.what, err)
+		}
+	}
+	return links, nil
+}
+
+func list(conn *netlink.Conn, kind netlink.HeaderType, request []byte, add func([]byte) error) error {
+	_, err := conn.Send(netlink.Message{
+		Header: netlink.Header{Type: kind, Flags: netlink.Request | netlink.Dump},
+		Data:   request,
+	})
+	if err != nil {
+		return err
+	}
+	for m, err := range conn.ReceiveIter() {
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
+			return nil // a kernel without IPv6 or without rules
+		}
+		if err == nil {
+			err = add(m.Data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watch ignores the contents of notifications.
+func (rtnetlink) watch(ctx context.Context, changed func()) error {
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups})
+	if err != nil {
+		return fmt.Errorf("subscribe to rtnetlink: %w", err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	changed() // the changes before the subscription
+	for {
+		if _, err := conn.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			return fmt.Errorf("receive from rtnetlink: %w", err)
+		}
+		changed()
+	}
+}

@@ -1,0 +1,110 @@
+package nodecheck
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Facts are what the agent knows about its node. Each of them may look right by itself while
+// nothing is enforced, because they contradict each other.
+type Facts struct {
+	// OwnNode says why the pods of the agent's node name may not be those of this machine. It
+	// is nil if they are.
+	OwnNode error
+	// Pods are the addresses of the node's pods.
+	Pods []netip.Addr
+	// Sandboxed is set if the CNI cache contains an address of Pods. The addresses of new pods
+	// are then known before the pods run, and Ranges need not contain them.
+	Sandboxed bool
+	// Ranges are the pod CIDRs of the Node.
+	Ranges []netip.Prefix
+	// Conflicts is the number of addresses that the statuses of pods or nodes claim although
+	// they belong to another object.
+	Conflicts int
+	// Unlinked is set if interfaces and routes are known and no interface leads to a pod.
+	Unlinked bool
+	// Holds is set while the agent holds the table and has read Steered, the number of packets
+	// that the table sent to queues, and Received, the number that reached the agent's queues.
+	Holds             bool
+	Steered, Received uint64
+}
+
+// comparison compares Facts with the previous ones. Except for OwnNode it reports a problem only
+// if it finds it twice in a row: for a while a terminating pod may have an address without an
+// interface, or one that already belongs to another pod, and packets may be on their way to a
+// queue.
+type comparison struct {
+	previous Facts
+	suspects []Problem // found the last time
+	problems []Problem
+}
+
+// checkOwnNodeAgain returns the problems after checking only those of the agent's own Node again.
+func (c *comparison) checkOwnNodeAgain(now Facts) []Problem {
+	rest := slices.DeleteFunc(slices.Clone(c.problems), func(p Problem) bool { return p.Cause == OwnNode })
+	return append(checkOwnNode(now), rest...)
+}
+
+// check checks all facts and returns the problems.
+func (c *comparison) check(now Facts) []Problem {
+	var suspects []Problem
+	if len(now.Pods) > 0 {
+		suspects = append(suspects, checkLinks(now)...)
+		suspects = append(suspects, checkRanges(now)...)
+	}
+	suspects = append(suspects, checkConflicts(now)...)
+	suspects = append(suspects, c.checkQueue(now)...)
+	problems := checkOwnNode(now)
+	for _, p := range suspects {
+		if c.suspected(p.Cause) {
+			problems = append(problems, p)
+		}
+	}
+	c.previous, c.suspects = now, suspects
+	return problems
+}
+
+func (c *comparison) suspected(cause Cause) bool {
+	return slices.ContainsFunc(c.suspects, func(p Problem) bool { return p.Cause == cause })
+}
+
+func checkOwnNode(now Facts) []Problem {
+	if now.OwnNode == nil {
+		return nil
+	}
+	return []Problem{{Cause: OwnNode, Message: "The pods of the agent's node name are not known to be those of this machine", Found: now.OwnNode.Error()}}
+}
+
+func checkLinks(now Facts) []Problem {
+	if !now.Unlinked {
+		return nil
+	}
+	return []Problem{{Cause: PodInterface, Message: "No interface of this node leads to any of its pods: if they are connected past the node's network (macvlan, ipvlan, SR-IOV), policies are not enforced for them", Found: "no route"}}
+}
+
+func checkRanges(now Facts) []Problem {
+	within := func(a netip.Addr) bool {
+		return slices.ContainsFunc(now.Ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+	}
+	if len(now.Ranges) == 0 || now.Sandboxed || slices.ContainsFunc(now.Pods, within) {
+		return nil
+	}
+	return []Problem{{Cause: PodRanges, Message: "No pod of this node has an address in the ranges of its Node: what a new pod sends and receives before its address is known passes", Found: fmt.Sprint("podCIDRs ", now.Ranges)}}
+}
+
+func checkConflicts(now Facts) []Problem {
+	if now.Conflicts == 0 {
+		return nil
+	}
+	return []Problem{{Cause: Addresses, Message: "Statuses of pods or nodes claim addresses that are another's, which they do not get here", Found: "netpol_address_conflicts"}}
+}
+
+// checkQueue suspects the queues if packets were sent to them and none arrived, until one does.
+func (c *comparison) checkQueue(now Facts) []Problem {
+	grown := now.Steered > c.previous.Steered || c.suspected(Queue)
+	if !now.Holds || !c.previous.Holds || now.Received != c.previous.Received || !grown {
+		return nil
+	}
+	return []Problem{{Cause: Queue, Message: "Packets that the table sends to the agent's queues do not reach them", Found: "netpol_steered_packets_total grows and no queue receives a packet"}}
+}

@@ -1,0 +1,143 @@
+package queue
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/queuenum"
+)
+
+type metrics struct {
+	accepted, dropped prometheus.Counter
+	gone, refused     prometheus.Counter
+	enobufs           prometheus.Counter
+	malformed         prometheus.Counter
+	panics            prometheus.Counter
+	pendingTotal      prometheus.Counter
+	pendingNow        prometheus.Gauge
+	bound             *prometheus.GaugeVec
+	callErrors        [operations]prometheus.Counter
+	rebinds, lost     prometheus.Counter
+}
+
+func newMetrics(cfg Config) *metrics {
+	verdicts := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "netpol_queue_verdicts_total",
+		Help: "Packets answered, by verdict.",
+	}, []string{"verdict"})
+	verdictErrors := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "netpol_queue_verdict_errors_total",
+		Help: "Verdicts that the kernel did not accept. gone: the packet was dropped while it waited.",
+	}, []string{"reason"})
+	callErrors := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "netpol_queue_call_errors_total",
+		Help: "Calls to the kernel that failed and were retried.",
+	}, []string{"operation"})
+	m := &metrics{
+		accepted: verdicts.WithLabelValues("accept"),
+		dropped:  verdicts.WithLabelValues("drop"),
+		gone:     verdictErrors.WithLabelValues("gone"),
+		refused:  verdictErrors.WithLabelValues("refused"),
+		enobufs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_enobufs_total",
+			Help: "Times a receive buffer overflowed. nfqueue_user_dropped has the packets.",
+		}),
+		malformed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_malformed_messages_total",
+			Help: "Malformed messages of the kernel. If the packet could be identified it was dropped.",
+		}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_panics_total",
+			Help: "Panics while a packet was decided. Each is a defect: please report it.",
+		}),
+		pendingTotal: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_pending_total",
+			Help: "Packets that became pending because a pod or peer was not known yet.",
+		}),
+		pendingNow: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "netpol_queue_pending",
+			Help: "Packets pending now.",
+		}),
+		bound: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "netpol_queue_bound",
+			Help: "1 while this agent has bound the queue number, else 0.",
+		}, byQueue),
+		rebinds: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_rebinds_total",
+			Help: "Queues closed and bound again because their socket did not work.",
+		}),
+		lost: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_queue_lost_total",
+			Help: "Packets that waited in a queue whose socket did not work. The kernel dropped them.",
+		}),
+	}
+	for op := range operations {
+		m.callErrors[op] = callErrors.WithLabelValues(op.String())
+	}
+	reg := cfg.Registerer
+	if cfg.Purpose != "" {
+		reg = prometheus.WrapRegistererWith(prometheus.Labels{"purpose": cfg.Purpose}, reg)
+	}
+	reg.MustRegister(verdicts, verdictErrors, m.enobufs, m.malformed, m.panics, m.pendingTotal, m.pendingNow, m.bound,
+		callErrors, m.rebinds, m.lost, collector{cfg.Kernel, cfg.numbers()})
+	return m
+}
+
+func (m *metrics) setBound(number uint16, yes bool) {
+	value := 0.0
+	if yes {
+		value = 1
+	}
+	m.bound.WithLabelValues(queueLabel(number)).Set(value)
+}
+
+func queueLabel(number uint16) string { return strconv.Itoa(int(number)) }
+
+// collector reads the statistics of our queues at each scrape. It uses the names of existing
+// dashboards.
+type collector struct {
+	kernel  Kernel
+	numbers queuenum.Range
+}
+
+var byQueue = []string{"queue"}
+
+var kernelMetrics = []struct {
+	desc  *prometheus.Desc
+	typ   prometheus.ValueType
+	value func(Stat) uint32
+}{
+	{prometheus.NewDesc("nfqueue_queue_total", "Packets that wait in the queue.", byQueue, nil),
+		prometheus.GaugeValue, func(s Stat) uint32 { return s.Waiting }},
+	{prometheus.NewDesc("nfqueue_queue_dropped", "Packets dropped because the queue was full, since it was bound.", byQueue, nil),
+		prometheus.CounterValue, func(s Stat) uint32 { return s.QueueDropped }},
+	{prometheus.NewDesc("nfqueue_user_dropped", "Packets dropped because the receive buffer was full, since the queue was bound.", byQueue, nil),
+		prometheus.CounterValue, func(s Stat) uint32 { return s.UserDropped }},
+	{prometheus.NewDesc("nfqueue_packet_id", "Packets queued since the queue was bound.", byQueue, nil),
+		prometheus.CounterValue, func(s Stat) uint32 { return s.PacketID }},
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, k := range kernelMetrics {
+		ch <- k.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	stats, err := c.kernel.Stats()
+	if err != nil {
+		ch <- prometheus.NewInvalidMetric(kernelMetrics[0].desc, err)
+		return
+	}
+	for _, s := range stats {
+		if !c.numbers.Contains(s.Number) {
+			continue
+		}
+		for _, k := range kernelMetrics {
+			ch <- prometheus.MustNewConstMetric(k.desc, k.typ, float64(k.value(s)), queueLabel(s.Number))
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package steer
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// startReal runs a Steerer on the real kernel until the test ends. It returns when sets are applied.
+func startReal(t *testing.T, sets Sets) *Steerer {
+	t.Helper()
+	s := newReal(t, nil)
+	startRun(t, s, sets)
+	await(t, func() bool { return s.Healthy() == nil })
+	return s
+}
+
+func TestKernelExternalChangesAreRepaired(t *testing.T) {
+	n := newNode(t)
+	s := startReal(t, isolated(n.b))
+	want := listTable(t)
+	for i, script := range []string{
+		"flush ruleset",
+		"delete table inet kube-network-policies",
+		"flush chain inet kube-network-policies divert",
+		"delete element inet kube-network-policies ingress-v4 { 10.244.2.2 }",
+		"replace rule inet kube-network-policies divert handle $DROP accept",
+		"delete rule inet kube-network-policies divert handle $DROP",
+		"add table inet kube-network-policies { flags dormant; }",
+	} {
+		mustShell(t, "nft '"+strings.Replace(script, "$DROP", dropHandle(t), 1)+"'")
+		await(t, func() bool { return s.externalChanges(byNotification) == float64(i+1) && s.Healthy() == nil })
+		if got := listTable(t); got != want {
+			t.Errorf("after %q:\n%s", script, got)
+		}
+	}
+	if n := testutil.ToFloat64(s.metrics.lost); n != 0 {
+		t.Errorf("notifications were lost %v times", n)
+	}
+}
+
+func TestKernelOwnAndUnrelatedCommitsAreIgnored(t *testing.T) {
+	newNode(t)
+	s := startReal(t, Sets{})
+	for i := range 20 {
+		mustShell(t, fmt.Sprintf("nft 'add table ip theirs; add set ip theirs s { type ipv4_addr; }; add element ip theirs s { 10.9.0.%d }'", i))
+		s.Set(Sets{Ingress: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}})
+		await(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.applied == s.desired
+		})
+	}
+	// An external commit without effect ends the sequence, so that all earlier notifications
+	// have been counted.
+	mustShell(t, "nft 'add chain inet kube-network-policies theirs; delete chain inet kube-network-policies theirs'")
+	await(t, func() bool { return s.externalChanges(byNotification) > 0 && s.Healthy() == nil })
+	if n := s.externalChanges(byNotification); n != 1 {
+		t.Errorf("%v external commits, want 1", n)
+	}
+	if n := testutil.ToFloat64(s.metrics.repairs); n != 0 {
+		t.Errorf("%v repairs", n)
+	}
+}
+
+// TestKernelRepairTime logs how long the table is wrong: the time from the notification of an external
+// commit to that of the repair.
+func TestKernelRepairTime(t *testing.T) {
+	if os.Getenv("HARD") == "" {
+		t.Skip("measures; HARD=1")
+	}
+	n := newNode(t)
+	sets := isolated(n.b)
+	for i := range 200 {
+		sets.Ingress = append(sets.Ingress, netip.AddrFrom4([4]byte{10, 244, 9, byte(i)}))
+	}
+	s := startReal(t, sets)
+	type stamp struct {
+		commit
+		at time.Time
+	}
+	stamps := make(chan stamp, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	started, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- netlinkKernel{}.listen(ctx, func() { close(started) }, func(c commit) { stamps <- stamp{c, time.Now()} })
+	}()
+	<-started
+	for _, script := range []string{"flush ruleset", "delete element inet kube-network-policies ingress-v4 { 10.244.2.2 }"} {
+		var took []time.Duration
+		for range 200 {
+			mustShell(t, "nft '"+script+"'")
+			changed := <-stamps
+			repaired := <-stamps
+			took = append(took, repaired.at.Sub(changed.at))
+			await(t, func() bool { return s.Healthy() == nil })
+		}
+		slices.Sort(took)
+		t.Logf("%s: wrong for p50 %v, p99 %v, max %v", script, took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// await polls until f is true.
+func await(t *testing.T, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("condition not met within 30s")
+		}
+	}
+}

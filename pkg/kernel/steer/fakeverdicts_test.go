@@ -1,0 +1,83 @@
+package steer
+
+import (
+	"context"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+)
+
+// fakeVerdicts keeps verdicts in the sets of a knftables.Fake, without timeouts and counters.
+type fakeVerdicts struct{ fake *knftables.Fake }
+
+// fakePort is the netlink port of commits of fakeVerdicts.
+const fakePort = 1
+
+func (v *fakeVerdicts) port() uint32 { return fakePort }
+
+func (v *fakeVerdicts) forget(ctx context.Context, keys []verdictKey) error {
+	tx := v.fake.NewTransaction()
+	for _, k := range keys {
+		tx.Add(k.fakeElement()) // deleting a missing element is an error
+		tx.Delete(k.fakeElement())
+	}
+	return v.fake.Run(ctx, tx)
+}
+
+func (v *fakeVerdicts) flush(ctx context.Context) error {
+	tx := v.fake.NewTransaction()
+	for _, set := range verdictSets {
+		tx.Flush(&knftables.Set{Name: set.name})
+	}
+	return v.fake.Run(ctx, tx)
+}
+
+func (v *fakeVerdicts) deny(ctx context.Context, classes []packet.Class, _ time.Duration) (full int, err error) {
+	tx := v.fake.NewTransaction()
+	for _, c := range classes {
+		tx.Add(verdictKey{c, true}.fakeElement())
+	}
+	return 0, v.fake.Run(ctx, tx)
+}
+
+func (v *fakeVerdicts) list(ctx context.Context, each func(RememberedVerdict)) error {
+	for _, set := range verdictSets {
+		listed, err := v.fake.ListElements(ctx, "set", set.name)
+		if err != nil {
+			return err
+		}
+		for _, e := range listed {
+			if c, ok := parseClassKey(e.Key); ok {
+				each(RememberedVerdict{Class: c, Denied: set.denied})
+			}
+		}
+	}
+	return nil
+}
+
+// protocolNames are nft's names of protocols.
+var protocolNames = map[packet.Proto]string{packet.TCP: "tcp", packet.UDP: "udp"}
+
+func (k verdictKey) fakeElement() *knftables.Element {
+	return &knftables.Element{Set: k.set(), Key: []string{k.class.Src.String(), k.class.Dst.String(),
+		protocolNames[k.class.Proto], strconv.Itoa(int(k.class.Port))}}
+}
+
+func parseClassKey(key []string) (packet.Class, bool) {
+	if len(key) != 4 {
+		return packet.Class{}, false
+	}
+	src, errSrc := netip.ParseAddr(key[0])
+	dst, errDst := netip.ParseAddr(key[1])
+	port, errPort := strconv.ParseUint(key[3], 10, 16)
+	for proto, name := range protocolNames {
+		if name == key[2] && errSrc == nil && errDst == nil && errPort == nil {
+			return packet.Class{Src: src, Dst: dst, Proto: proto, Port: uint16(port)}, true
+		}
+	}
+	return packet.Class{}, false
+}

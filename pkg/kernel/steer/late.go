@@ -1,0 +1,71 @@
+package steer
+
+import "fmt"
+
+// Late packets are the first packets that the kernel tracks of connections that were already open:
+// the kernel does not know which end opened the connection, so the direction of such a packet says
+// nothing. A late packet is steered if policies select either end in either direction, and the
+// agent evaluates it in both. It gets the agent's bit of the packet mark, which no other queued
+// packet has. Remembered verdicts do not apply to it and its verdict is not remembered, because a
+// class has one direction.
+//
+// If no agent listens and the queue has the flag bypass, the bit marks the connection as accepted.
+// The next agent evaluates it.
+//
+// Segments that the kernel regards as invalid are not late, because it does not track them.
+const (
+	lateChain       = "late"        // selects
+	lateExemptChain = "late-exempt" // like exemptChain
+	lateAskChain    = "late-ask"    // marks and queues
+	decideChain     = "decide"      // queues, and treats SCTP packets that may be late as late
+)
+
+const (
+	// lateTCP matches first segments that are not a plain SYN, see packet.StageOf. The flags are
+	// SYN, RST and ACK.
+	lateTCP = "tcp flags & 0x16 != 0x02 ct state new,related"
+	// newSCTP matches late packets and those that open an association. The agent reads the chunk
+	// to distinguish them.
+	newSCTP = "meta l4proto sctp ct state new,related"
+)
+
+// decideChain returns the chain for packets that the agent decides.
+func (c Config) decideChain() string {
+	if c.SCTPPerPacket {
+		// The kernel tracks SCTP by addresses, so whether a packet is new does not say whether it
+		// opens an association.
+		return c.queueChain()
+	}
+	return decideChain
+}
+
+// lateChains follow the chains that queue.
+func lateChains(cfg Config) []chain {
+	all := []chain{
+		{name: lateAskChain, rules: []string{fmt.Sprintf("meta mark set meta mark | %#x goto %s", cfg.Mark, cfg.queueChain())}},
+		{name: lateExemptChain, rules: ownNodeRules(lateAskChain)},
+		{name: lateChain, rules: lateRules()},
+	}
+	if !cfg.SCTPPerPacket {
+		all = append(all, chain{name: decideChain, rules: []string{newSCTP + " goto " + lateAskChain, "goto " + cfg.queueChain()}})
+	}
+	return all
+}
+
+// lateRules select like selectRules, but look up each address in the sets of both directions.
+func lateRules() []string {
+	var rules, ranges []string
+	for _, f := range families {
+		for _, set := range []string{ingressSet, egressSet} {
+			rules = append(rules,
+				fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(set), lateAskChain),
+				fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(set), lateExemptChain))
+		}
+		for _, set := range []string{ingressRangesSet, egressRangesSet} {
+			for _, end := range []string{"saddr", "daddr"} {
+				ranges = append(ranges, fmt.Sprintf("%s %s %s %[1]s %[2]s != %[4]s goto %s", f.ip, end, f.set(set), f.set(podsSet), lateExemptChain))
+			}
+		}
+	}
+	return append(rules, ranges...)
+}

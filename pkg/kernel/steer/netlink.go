@@ -1,0 +1,162 @@
+package steer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/nlattr"
+)
+
+// Attributes of linux/netfilter/nf_tables.h that x/sys/unix does not have.
+const (
+	nftaTableHandle   = 4
+	nftaSetHandle     = 16
+	nftaObjHandle     = 6
+	nftaSetElemKeyEnd = 10
+)
+
+// nfgenLen is the length of struct nfgenmsg, which begins each message.
+const nfgenLen = 4
+
+// netlinkKernel reads nftables of this process's network namespace over netlink, with a socket for
+// each request.
+type netlinkKernel struct{}
+
+// conn opens a socket with the deadline of ctx.
+func (netlinkKernel) conn(ctx context.Context) (*netlink.Conn, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			conn.Close()
+			return nil, err
+		}
+	}
+	return conn, nil
+}
+
+// argument is an attribute of a request.
+type argument struct {
+	kind  uint16
+	value []byte
+}
+
+func stringArgument(kind uint16, s string) argument { return argument{kind, append([]byte(s), 0)} }
+
+func uint32Argument(kind uint16, n uint32) argument {
+	return argument{kind, binary.BigEndian.AppendUint32(nil, n)}
+}
+
+// tableArgument limits a request to our table. NFTA_*_TABLE is 1 in all requests.
+var tableArgument = stringArgument(1, TableName)
+
+// request returns an nftables message with these attributes.
+func request(family byte, what netlink.HeaderType, flags netlink.HeaderFlags, arguments ...argument) (netlink.Message, error) {
+	attributes, err := encode(arguments...)
+	return netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | what, Flags: netlink.Request | flags},
+		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attributes...),
+	}, err
+}
+
+func encode(arguments ...argument) ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	for _, a := range arguments {
+		ae.Bytes(a.kind, a.value)
+	}
+	return ae.Encode()
+}
+
+// get sends one request and returns the attributes of each answer. what is one of NFT_MSG_GET*.
+func get(conn *netlink.Conn, what netlink.HeaderType, flags netlink.HeaderFlags, arguments ...argument) ([][]byte, error) {
+	r, err := request(unix.NFPROTO_INET, what, flags, arguments...)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := conn.Execute(r)
+	if err != nil {
+		return nil, err
+	}
+	answers := make([][]byte, 0, len(messages))
+	for _, m := range messages {
+		if len(m.Data) < nfgenLen {
+			return nil, errors.New("nftables message too short")
+		}
+		answers = append(answers, m.Data[nfgenLen:])
+	}
+	return answers, nil
+}
+
+// attribute returns the value of the nested attribute at path, nil if it is missing.
+func attribute(b []byte, path ...uint16) []byte {
+	for _, want := range path {
+		var found []byte
+		for kind, value := range nlattr.All(b) {
+			if kind == want {
+				found = value
+				break
+			}
+		}
+		b = found
+	}
+	return b
+}
+
+// align rounds n up to NLMSG_ALIGNTO.
+func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
+
+// text decodes a string that may end in NUL.
+func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }
+
+// number decodes a number in network byte order, 0 if b is empty.
+func number(b []byte) (n uint64) {
+	for _, x := range b {
+		n = n<<8 | uint64(x)
+	}
+	return n
+}
+
+func (k netlinkKernel) generation(ctx context.Context) (uint32, error) {
+	conn, err := k.conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	return generation(conn)
+}
+
+func generation(conn *netlink.Conn) (uint32, error) {
+	answers, err := get(conn, unix.NFT_MSG_GETGEN, 0)
+	if err == nil && len(answers) == 0 {
+		err = errors.New("no answer")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the generation of nftables: %w", err)
+	}
+	return uint32(number(attribute(answers[0], unix.NFTA_GEN_ID))), nil
+}
+
+func (k netlinkKernel) counters(ctx context.Context) (map[string]uint64, error) {
+	conn, err := k.conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	answers, err := get(conn, unix.NFT_MSG_GETOBJ, netlink.Dump, tableArgument, uint32Argument(unix.NFTA_OBJ_TYPE, objectCounter))
+	if err != nil {
+		return nil, fmt.Errorf("read the counters: %w", err)
+	}
+	packets := make(map[string]uint64, len(answers))
+	for _, a := range answers {
+		packets[text(attribute(a, unix.NFTA_OBJ_NAME))] = number(attribute(a, unix.NFTA_OBJ_DATA, unix.NFTA_COUNTER_PACKETS))
+	}
+	return packets, nil
+}

@@ -1,0 +1,187 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/knftables"
+)
+
+// The kernel remembers verdicts so that it need not queue every first packet. Packets that the agent
+// accepted with RememberMark add elements to the sets of allowed classes; DenyClasses adds elements
+// to the sets of denied classes. Elements have a timeout, and are flushed whenever another process
+// may have added some.
+//
+// Packets that would be queued at postrouting, or at prerouting with EarlyOn, are looked up first.
+// Packets for the node itself are neither looked up nor remembered, because other policies apply to
+// them.
+const (
+	rememberedChain = "remembered" // looks up packets before they are queued
+	rememberChain   = "remember"   // for accepted packets with RememberMark
+	staleChain      = "stale"      // for packets of a family with a stale address
+
+	allowedSet = "allowed"
+	deniedSet  = "denied"
+
+	// allowedSize and deniedSize bound the kernel's memory: an element takes about 130 bytes.
+	// Packets of classes that do not fit are queued.
+	allowedSize = 1 << 16
+	deniedSize  = 1 << 14
+)
+
+// DefaultRememberFor is the default of Config.RememberFor.
+const DefaultRememberFor = 30 * time.Second
+
+// remembers reports whether verdicts are remembered.
+func (c Config) remembers() bool { return c.RememberMark != 0 }
+
+// askChain returns the chain for packets that the agent decides unless a verdict is remembered.
+func (c Config) askChain() string {
+	if c.remembers() {
+		return rememberedChain
+	}
+	return c.decideChain()
+}
+
+// verdictSet is a set of remembered verdicts.
+type verdictSet struct {
+	name         string
+	denied, ipv6 bool
+}
+
+var verdictSets = func() []verdictSet {
+	var sets []verdictSet
+	for _, name := range []string{allowedSet, deniedSet} {
+		for _, f := range families {
+			sets = append(sets, verdictSet{familyName(name, f.ipv6), name == deniedSet, f.ipv6})
+		}
+	}
+	return sets
+}()
+
+// object returns the set. It has no default timeout, because each element has its own.
+func (v verdictSet) object() *knftables.Set {
+	set := &knftables.Set{Name: v.name, Type: "ipv4_addr . ipv4_addr . inet_proto . inet_service"}
+	if v.ipv6 {
+		set.Type = "ipv6_addr . ipv6_addr . inet_proto . inet_service"
+	}
+	// Without the flag dynamic, nft refuses elements with a counter.
+	set.Flags, set.Size = []knftables.SetFlag{knftables.DynamicFlag, knftables.TimeoutFlag}, knftables.PtrTo(uint64(allowedSize))
+	if v.denied {
+		set.Size = knftables.PtrTo(uint64(deniedSize))
+	}
+	return set
+}
+
+// verdictSetNames returns the names of the sets for remembered verdicts if the chains in all use them.
+func verdictSetNames(all []chain) []string {
+	if !slices.ContainsFunc(all, func(c chain) bool { return c.name == rememberedChain }) {
+		return nil
+	}
+	var names []string
+	for _, set := range verdictSets {
+		names = append(names, set.name)
+	}
+	return names
+}
+
+// rememberChains follow the chains that queue.
+func rememberChains(cfg Config) []chain {
+	if !cfg.remembers() {
+		return nil
+	}
+	return []chain{
+		{name: staleChain, rules: staleRules(cfg)},
+		{name: rememberedChain, rules: rememberedRules(cfg)},
+		{name: rememberChain, rules: rememberRules(cfg)},
+	}
+}
+
+// class returns the expression for the class of a packet of this family. It uses the protocol of the
+// IP header: in a packet with extension headers that is the type of the first one, which no element
+// contains.
+func (f family) class() string {
+	next := "protocol"
+	if f.ipv6 {
+		next = "nexthdr"
+	}
+	return fmt.Sprintf("%s saddr . %[1]s daddr . %[1]s %s . th dport", f.ip, next)
+}
+
+// plain matches TCP and UDP packets without extension headers.
+func (f family) plain() string {
+	if f.ipv6 {
+		return "ip6 nexthdr { tcp, udp }"
+	}
+	return "ip protocol { tcp, udp }"
+}
+
+// rememberedRules apply remembered verdicts.
+func rememberedRules(cfg Config) []string {
+	rules := []string{fmt.Sprintf("meta nfproto @%s jump %s", staleFamiliesSet, staleChain)}
+	for _, f := range families {
+		rules = append(rules,
+			fmt.Sprintf("%s %s drop", f.class(), f.set(deniedSet)),
+			// Marks the connection like keepRules. For packets without a connection, such as
+			// invalid ones, the rule ends before accept, so that the agent decides them.
+			fmt.Sprintf("%s %s ct mark set ct mark | %#x accept", f.class(), f.set(allowedSet), cfg.Mark))
+	}
+	return append(rules, "goto "+cfg.decideChain())
+}
+
+// staleRules queue packets of stale addresses: no verdict may be remembered or applied until the
+// connections of the pod that had the address before are removed.
+func staleRules(cfg Config) []string {
+	var rules []string
+	for _, f := range families {
+		rules = append(rules,
+			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(staleSet), cfg.decideChain()),
+			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(staleSet), cfg.decideChain()))
+	}
+	return rules
+}
+
+// rememberRules add the class of a packet. If the set is full or memory is short, the rule just ends.
+// Each rule looks up the class first, because an element should count, apart from the packet that
+// adds it, only packets that were not queued.
+func rememberRules(cfg Config) []string {
+	var rules []string
+	for _, f := range families {
+		// The statement is add, not update: packets must not renew the timeout, which bounds
+		// how long a class is allowed without the agent. It has two spaces because
+		// knftables.Fake would parse "add @set" as a reference to a flowtable.
+		rules = append(rules, fmt.Sprintf("%s %s != %s add  %[3]s { %[2]s timeout %[4]ds counter }",
+			f.plain(), f.class(), f.set(allowedSet), cfg.RememberFor/time.Second))
+	}
+	return rules
+}
+
+// acceptedRules remember the verdict on a packet if the agent has requested it, and save the mark.
+func acceptedRules(cfg Config) []string {
+	rules := []string{unmarkedRule(cfg)}
+	if cfg.remembers() {
+		rules = append(rules, fmt.Sprintf("meta mark & %#x != 0 jump %s", cfg.RememberMark, rememberChain))
+	}
+	return append(rules, "goto "+keepChain)
+}
+
+// validateRemember returns an error that names every invalid field about remembered
+// verdicts.
+func (c Config) validateRemember() error {
+	if !c.remembers() {
+		return nil
+	}
+	err := checkMark(c.RememberMark)
+	if c.RememberMark == c.Mark {
+		err = errors.New("is the same bit as Mark")
+	}
+	if err != nil {
+		err = fmt.Errorf("RememberMark %#x %w", c.RememberMark, err)
+	}
+	if c.RememberFor < time.Second || c.RememberFor%time.Second != 0 {
+		err = errors.Join(err, fmt.Errorf("RememberFor %v is not a positive number of whole seconds", c.RememberFor))
+	}
+	return err
+}

@@ -1,0 +1,464 @@
+package steer
+
+import (
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/knftables"
+)
+
+// Names of the table and of its objects. An object whose meaning changes incompatibly must get a new
+// name: tables with different names are incompatible.
+const (
+	TableName = "kube-network-policies" // of family inet
+
+	currentChain  = "current"
+	selectChain   = "select"
+	exemptChain   = "exempt"
+	divertChain   = "divert"
+	keepChain     = "keep"
+	messagesChain = "messages"
+	showChain     = "show"
+	forgedChain   = "forged"
+	blockedChain  = "prerouting-blocked"
+
+	steeredCounter = "steered"
+	// UntrackedCounter counts queued packets that other software keeps from connection tracking
+	// (NOTRACK): replies among them are decided like first packets.
+	UntrackedCounter = "untracked"
+)
+
+// hookPoint is a hook at which packets are queued, with three base chains in a row. A packet that
+// leaves a queue continues with the base chain after the one that queued it. So a packet that the
+// observer has seen is then steered like any other, and a packet that the agent has accepted
+// continues with the chain that stores the mark of accepted packets.
+type hookPoint struct {
+	hook   knftables.BaseChainHook
+	anchor knftables.BaseChainPriority
+	offset int // of the steering chain's priority from anchor
+}
+
+var (
+	// postrouting is after DNAT, so that the destination is the pod and not the Service, and
+	// before SNAT, so that the source is still the client.
+	postrouting = hookPoint{knftables.PostroutingHook, knftables.SNATPriority, -5}
+	// input is after IPVS, which takes its packets at srcnat-2 and srcnat-1, so that the rest is
+	// for the node itself. It is after the SNAT of this hook, too, because there is no room
+	// between IPVS and srcnat.
+	input = hookPoint{knftables.InputHook, knftables.SNATPriority, +5}
+	// prerouting is after DNAT and before routing.
+	prerouting = hookPoint{knftables.PreroutingHook, knftables.DNATPriority, +5}
+)
+
+func (p hookPoint) observe(rules ...string) chain  { return p.base("-observe", -1, rules) }
+func (p hookPoint) steer(rules ...string) chain    { return p.base("", 0, rules) }
+func (p hookPoint) accepted(rules ...string) chain { return p.base("-accepted", +1, rules) }
+
+func (p hookPoint) base(suffix string, offset int, rules []string) chain {
+	return chain{
+		name:     string(p.hook) + suffix,
+		hook:     p.hook,
+		priority: knftables.BaseChainPriority(fmt.Sprintf("%s%+d", p.anchor, p.offset+offset)),
+		rules:    rules,
+	}
+}
+
+// early matches the packets that EarlyOn queues at prerouting. It matches all ports, because every
+// client that sends two first packets at once loses one. It need not match packets for IPVS, which
+// chooses the backend of a client with its first packet.
+const early = "meta l4proto udp ct state new ct status dnat"
+
+// setSpec describes a set. Sets of addresses exist once for each family.
+type setSpec struct {
+	name    string
+	ipv6    bool
+	ranges  bool   // the elements are prefixes, otherwise single addresses
+	number  string // the type of a number concatenated to each address, empty if there is none
+	keyType string // the type of a set of values other than addresses, empty for addresses
+}
+
+var setSpecs = func() []setSpec {
+	var specs []setSpec
+	for _, s := range []setSpec{
+		{name: ingressSet}, {name: egressSet}, {name: hostSet}, {name: podsSet},
+		{name: ingressRangesSet, ranges: true}, {name: egressRangesSet, ranges: true}, {name: hostRangesSet, ranges: true},
+		{name: auditIngressSet}, {name: auditEgressSet}, {name: auditHostSet},
+		{name: namesSet}, {name: resolversSet, number: "inet_service"},
+		{name: staleSet}, {name: ownersSet, number: "mark"},
+	} {
+		for _, f := range families {
+			s := s
+			s.name, s.ipv6 = familyName(s.name, f.ipv6), f.ipv6
+			specs = append(specs, s)
+		}
+	}
+	return append(specs, valueSpecs...)
+}()
+
+const (
+	ingressSet       = "ingress"
+	egressSet        = "egress"
+	hostSet          = "host"
+	podsSet          = "pods"
+	ingressRangesSet = "ingress-ranges"
+	egressRangesSet  = "egress-ranges"
+	hostRangesSet    = "host-ranges"
+	namesSet         = "names"
+	resolversSet     = "resolvers"
+	staleSet         = "stale"
+	staleFamiliesSet = "stale-families" // the families of the addresses in staleSet
+	ownersSet        = "owners"         // for the next agent; no rule reads it
+)
+
+func familyName(set string, ipv6 bool) string {
+	if ipv6 {
+		return set + "-v6"
+	}
+	return set + "-v4"
+}
+
+// family is an address family and its name in rules.
+type family struct {
+	ip   string
+	ipv6 bool
+}
+
+var families = []family{{"ip", false}, {"ip6", true}}
+
+// set returns the reference to a set of this family in rules.
+func (f family) set(name string) string { return "@" + familyName(name, f.ipv6) }
+
+func (s setSpec) object() *knftables.Set {
+	set := &knftables.Set{Name: s.name, Type: "ipv4_addr"}
+	switch {
+	case s.keyType != "":
+		set.Type = s.keyType
+	case s.ipv6:
+		set.Type = "ipv6_addr"
+	}
+	if s.number != "" {
+		set.Type += " . " + s.number
+	}
+	if s.ranges {
+		set.Flags = []knftables.SetFlag{knftables.IntervalFlag}
+	}
+	return set
+}
+
+// chain is a base chain if it has a hook, otherwise a regular chain.
+type chain struct {
+	name     string
+	hook     knftables.BaseChainHook
+	priority knftables.BaseChainPriority
+	rules    []string
+}
+
+func (c chain) object() *knftables.Chain {
+	object := &knftables.Chain{Name: c.name}
+	if c.hook != "" {
+		object.Type = knftables.PtrTo(knftables.FilterType)
+		object.Hook, object.Priority = &c.hook, &c.priority
+	}
+	return object
+}
+
+// tableSets are the sets of the table. Sets that packets update exist only if rules use them.
+func tableSets(cfg Config) []*knftables.Set {
+	var sets []*knftables.Set
+	for _, spec := range setSpecs {
+		sets = append(sets, spec.object())
+	}
+	sets = append(sets, holderObject())
+	if cfg.answers {
+		sets = append(sets, answerSets()...)
+	}
+	if cfg.shares() {
+		sets = append(sets, shareSets()...)
+	}
+	if cfg.remembers() {
+		for _, set := range verdictSets {
+			sets = append(sets, set.object())
+		}
+	}
+	return sets
+}
+
+// chains returns our chains, each after the chains that it jumps to. With DivertXTables, queue
+// statements are written as the NFQUEUE target.
+func chains(cfg Config) []chain {
+	all := []chain{{name: divertChain, rules: divertRules(cfg)}}
+	all = append(all, shareChains(cfg)...)
+	all = append(all, lateChains(cfg)...)
+	all = append(all, rememberChains(cfg)...)
+	all = append(all, auditChains(cfg)...)
+	all = append(all,
+		chain{name: exemptChain, rules: exemptRules(cfg)},
+		chain{name: selectChain, rules: append(selectRules(cfg), auditSelectRules(cfg)...)},
+		chain{name: currentChain, rules: currentRules(cfg)},
+		chain{name: keepChain, rules: keepRules(cfg)},
+		postrouting.steer(append(append(acceptAnswersRules(cfg), settledRules(cfg)...), "goto "+selectChain)...),
+		postrouting.accepted(acceptedRules(cfg)...),
+		input.steer(inputRules(cfg)...),
+		input.accepted(unmarkedRule(cfg), "goto "+keepChain),
+	)
+	all = append(all, answerChains(cfg)...)
+	if cfg.BlockMark != 0 {
+		all = append(all, chain{
+			name:     blockedChain,
+			hook:     knftables.PreroutingHook,
+			priority: blockedPriority,
+			rules:    blockedRules(cfg),
+		})
+	}
+	if cfg.SourceCheck {
+		all = append(all, sourceChains()...)
+		all = append(all, bridgedChains()...)
+		all = append(all, tunnelChains(cfg)...)
+	}
+	if cfg.EarlyUDP == EarlyOn {
+		// Packets for the node itself and for IPVS are queued at the other hooks.
+		all = append(all,
+			prerouting.steer(append(settledRules(cfg), earlyRules(cfg)...)...),
+			prerouting.accepted(earlyAcceptedRules(cfg)...))
+	}
+	if cfg.ObserveQueue != 0 {
+		all = append(all, observeChains(cfg)...)
+	}
+	return all
+}
+
+// observeChains queue each DNS message to the observer once.
+func observeChains(cfg Config) []chain {
+	all := []chain{
+		{name: showChain, rules: showRules(cfg)},
+		{name: messagesChain, rules: messagesRules(cfg)},
+		{name: forgedChain, rules: forgedRules(cfg)},
+		prerouting.base("-forged", +2, []string{"goto " + forgedChain}),
+	}
+	rules := []string{"goto " + messagesChain}
+	if cfg.EarlyUDP == EarlyOn {
+		// Packets get lost in the observer's queue just as in the agent's, see EarlyUDP.
+		all = append(all, prerouting.observe(early+" jump "+forgedChain, early+" goto "+messagesChain))
+		rules = slices.Insert(rules, 0, early+" accept")
+	}
+	return append(all, postrouting.observe(rules...), input.observe(rules...))
+}
+
+// settledRules begin the chains that queue. Most packets, those of established connections, end here.
+func settledRules(cfg Config) []string {
+	// If one of our bits is set here, another program set it.
+	rules := []string{clearMark(cfg)}
+	if cfg.BlockMark != 0 {
+		// This precedes all rules that accept established connections, and is for both directions.
+		rules = append(rules, blockedRule(cfg))
+	}
+	return append(rules,
+		// Invalid packets do not match: they are queued like first packets.
+		"ct state established,related jump "+currentChain,
+		// One-way UDP stays in state new forever.
+		fmt.Sprintf("ct mark & %#x != 0 jump %s", cfg.Mark, currentChain),
+	)
+}
+
+// blockedPriority is just after connection tracking (-200), and before rules of other programs that
+// overwrite connection marks, at mangle (-150) or later.
+const blockedPriority = "-199"
+
+// blockedRule drops packets of blocked connections. It is needed at prerouting, too: otherwise a rule
+// of another program might clear the mark, and its flowtable at the forward hook might take the
+// connection past all hooks.
+func blockedRule(cfg Config) string { return fmt.Sprintf("ct mark & %#x != 0 drop", cfg.BlockMark) }
+
+// linkRules accept IPv6 messages between neighbours. They precede all rules that queue IPv6 packets.
+func linkRules() []string {
+	return []string{
+		// Routers decrement the hop limit, so a packet with 255 was not forwarded.
+		// Forged discovery messages cannot carry data out of a pod.
+		"ip6 hoplimit 255 icmpv6 type 133-137 accept",
+		acceptListeners,
+	}
+}
+
+// acceptListeners accepts multicast listener discovery (RFC 3810), whose sources are never forwarded
+// by routers.
+const acceptListeners = "ip6 saddr { ::, fe80::/10 } icmpv6 type { 130-132, 143 } accept"
+
+// expected matches the first packets of connections that a connection tracking helper has derived
+// from another connection. Related ICMP errors do not open a connection.
+const expected = "ct state related meta l4proto != { icmp, icmpv6 }"
+
+// currentRules accept packets of accepted connections, unless the connection may belong to a pod that
+// had the address before.
+func currentRules(cfg Config) []string {
+	var rules []string
+	if cfg.SCTPPerPacket {
+		// An association to another port shares the conntrack entry, its state and
+		// its mark.
+		rules = append(rules, "meta l4proto sctp ct direction original return")
+	}
+	// This rule accepts almost every packet.
+	rules = append(rules, fmt.Sprintf("ct state != related meta nfproto != @%s accept", staleFamiliesSet),
+		// Connections that a helper expects must be accepted like any other: the ends of the
+		// first connection choose their ports.
+		fmt.Sprintf("%s ct mark & %#x == 0 return", expected, cfg.Mark))
+	if cfg.SourceCheck {
+		// ICMP errors from pods may be about other pods' connections. By our
+		// mark the agent recognizes that they are related to a connection. Packets that a
+		// bridge forwards have no input interface here.
+		const match = "ct state related meta l4proto { icmp, icmpv6 } oif != 0"
+		mark := fmt.Sprintf("meta mark set meta mark | %#x return", cfg.Mark)
+		rules = append(rules, fmt.Sprintf("%s iif != 0 meta nfproto @%s iifname != @%s %s", match, checkedSet, uncheckedSet, mark))
+		for _, f := range families {
+			rules = append(rules, fmt.Sprintf("%s meta nfproto @%s %s saddr %s %s", match, checkedSet, f.ip, f.set(podsSet), mark))
+		}
+	}
+	for _, f := range families {
+		rules = append(rules,
+			fmt.Sprintf("%s saddr %s return", f.ip, f.set(staleSet)),
+			fmt.Sprintf("%s daddr %s return", f.ip, f.set(staleSet)))
+	}
+	return append(rules, "accept")
+}
+
+// inputRules queue packets to the node itself from the pods in hostSet, and from pods that may be too
+// new to be known.
+func inputRules(cfg Config) []string {
+	rules := append(settledRules(cfg), linkRules()...)
+	for _, f := range families {
+		rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(hostSet), cfg.queueChain()))
+	}
+	for _, f := range families {
+		// A bridge has an address in the range of the pods, from which the node sends to itself.
+		rules = append(rules, fmt.Sprintf("%s saddr %s %s saddr != %s fib saddr type != local goto %s", f.ip, f.set(hostRangesSet), f.ip, f.set(podsSet), cfg.queueChain()))
+	}
+	return append(rules, auditInputRules(cfg)...)
+}
+
+// selectRules select packets from and to selected pods, and from and to pods that may be too new to
+// be known. Stale addresses are in the sets of both directions.
+func selectRules(cfg Config) []string {
+	rules := []string{lateTCP + " jump " + lateChain}
+	var ranges []string
+	for _, f := range families {
+		if f.ipv6 {
+			rules = append(rules, linkRules()...)
+		}
+		rules = append(rules,
+			// A pod's address is not one of the node, so nothing is exempt.
+			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(egressSet), cfg.askChain()),
+			fmt.Sprintf("%s daddr %s goto %s", f.ip, f.set(ingressSet), exemptChain))
+		ranges = append(ranges,
+			fmt.Sprintf("%s daddr %s %s daddr != %s goto %s", f.ip, f.set(ingressRangesSet), f.ip, f.set(podsSet), exemptChain),
+			fmt.Sprintf("%s saddr %s %s saddr != %s goto %s", f.ip, f.set(egressRangesSet), f.ip, f.set(podsSet), exemptChain))
+	}
+	rules = append(rules, ranges...)
+	if !cfg.SCTPPerPacket {
+		// Other SCTP packets have gone to decideChain.
+		rules = append(rules, newSCTP+" jump "+lateChain)
+	}
+	return append(rules, dropLinkLocal)
+}
+
+// dropLinkLocal drops packets that leave the node with the link-local source of another machine. The
+// kernel does not forward them, but IPVS does if they are for the address of a Service, and no policy
+// could tell which pod sent them.
+const dropLinkLocal = "ip6 saddr fe80::/10 ip6 daddr != fe80::/10 fib daddr type unicast fib saddr type != local counter name " + forgedSourcesCounter + " drop"
+
+// exemptRules accept packets from the pod's own node, such as probes of the kubelet, and queue the
+// rest.
+func exemptRules(cfg Config) []string { return ownNodeRules(cfg.askChain()) }
+
+// ownNodeRules send packets to chain unless the pod's own node sent them.
+func ownNodeRules(chain string) []string {
+	return []string{
+		// A packet that arrived on an interface was not sent by the node, even if it has an
+		// address of the node: the kernel refuses its own IPv4 addresses as sources from
+		// outside, but not its IPv6 addresses. On kernels before 5.7, and for packets that a
+		// bridge forwards, there is no input interface here, so the rule does not match.
+		"iif != 0 goto " + chain,
+		// The user and the missing input interface are no criteria: not all probes run as root,
+		// and IPVS sends packets of other clients from here, too.
+		"fib saddr type local accept",
+		"goto " + chain,
+	}
+}
+
+// divertRules count packets and send them to the agent's queues.
+func divertRules(cfg Config) []string {
+	return []string{
+		countUntracked,
+		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), cfg.deciding().String()),
+		"drop", // not reached while the rule above is complete
+	}
+}
+
+const countUntracked = "ct state untracked counter name " + UntrackedCounter
+
+// messagesRules send queries from the pods in namesSet to resolvers, and the answers, to showChain.
+func messagesRules(cfg Config) []string {
+	var rules []string
+	for _, f := range families {
+		rules = append(rules,
+			fmt.Sprintf("%s saddr %s meta l4proto { tcp, udp } %s daddr . th dport %s goto %s", f.ip, f.set(namesSet), f.ip, f.set(resolversSet), showChain),
+			fmt.Sprintf("%s meta mark & %#x == 0 goto %s", f.answers(), cfg.Mark, showChain))
+	}
+	return rules
+}
+
+// forgedRules mark packets with a resolver's address that did not arrive on the interface of the
+// route to the resolver, for example from a pod that forges answers. messagesRules do not show them
+// to the observer. They are not dropped, because routes need not be symmetric. settledRules clear the
+// mark before the packet can be queued again.
+func forgedRules(cfg Config) []string {
+	rules := []string{clearMark(cfg)} // if another program set it
+	for _, f := range families {
+		rules = append(rules, fmt.Sprintf("%s fib saddr . iif oif missing meta mark set meta mark | %#x", f.answers(), cfg.Mark))
+	}
+	return rules
+}
+
+// answers matches packets from resolvers to the pods in namesSet.
+func (f family) answers() string {
+	return fmt.Sprintf("%s daddr %s meta l4proto { tcp, udp } %s saddr . th sport %s", f.ip, f.set(namesSet), f.ip, f.set(resolversSet))
+}
+
+// showRules queue a packet to the observer. Without a listener it continues to the steering chain.
+func showRules(cfg Config) []string {
+	return []string{fmt.Sprintf("queue flags bypass to %d", cfg.ObserveQueue)}
+}
+
+func queueFlags(cfg Config) string {
+	switch fanout := cfg.Queues > 1; {
+	case fanout && cfg.Bypass:
+		return "flags bypass,fanout "
+	case fanout:
+		return "flags fanout "
+	case cfg.Bypass:
+		return "flags bypass "
+	}
+	return ""
+}
+
+// unmarkedRule ends the chains after the queues for almost all packets, which the agent has not just
+// accepted.
+func unmarkedRule(cfg Config) string { return fmt.Sprintf("meta mark & %#x == 0 accept", cfg.Mark) }
+
+// keepRules move the agent's mark from the packet, where a verdict can set it, to the connection.
+// The mark is cleared by a separate rule because the first two end early for packets without a
+// connection. They skip related ICMP errors, which belong to the connection that they are about.
+func keepRules(cfg Config) []string {
+	return []string{
+		fmt.Sprintf("ct state != related ct mark set ct mark | %#x", cfg.Mark),
+		fmt.Sprintf("%s ct mark set ct mark | %#x", expected, cfg.Mark),
+		fmt.Sprintf("meta mark set meta mark & %#x", ^(cfg.Mark | cfg.RememberMark)),
+	}
+}
+
+// clearMark clears our bits of the packet mark, and preserves all other bits.
+func clearMark(cfg Config) string {
+	ours := cfg.Mark | cfg.RememberMark
+	if cfg.answers {
+		ours |= cfg.BlockMark
+	}
+	return fmt.Sprintf("meta mark & %#x != 0 meta mark set meta mark & %#x", ours, ^ours)
+}

@@ -1,0 +1,146 @@
+package steer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/knftables"
+
+	"sigs.k8s.io/kube-network-policies/pkg/kernel/queuenum"
+)
+
+// A share is the number of packets per second of one local pod that go to the first queues. The pod
+// is their source or, for packets from elsewhere, their destination. Packets that exceed the share go
+// to the overflow queues. So a pod that floods does not delay first packets of other pods, and still
+// gets the capacity that they leave.
+//
+// Only packets of known pods have a share. So the sets never have more elements than the node has
+// pods, whatever addresses a sender forges.
+const (
+	shareChain    = "share"
+	sentChain     = "sent" // for packets of known pods
+	overflowChain = "overflow"
+
+	sentSet     = "sent"     // pods as sources
+	receivedSet = "received" // pods as destinations
+
+	// shareSize is above the number of pods of any node.
+	shareSize = 1 << 16
+	// shareTimeout removes an unused element, whose share is full again by then.
+	shareTimeout = time.Minute
+	// shareBurst is the divisor for the burst: a quarter of a second's share may come at once.
+	shareBurst = 4
+)
+
+// shares reports whether there are overflow queues.
+func (c Config) shares() bool { return c.Share > 0 }
+
+// queueChain returns the chain that queues packets.
+func (c Config) queueChain() string {
+	if c.shares() {
+		return shareChain
+	}
+	return divertChain
+}
+
+// shareSetNames returns the names of the sets for shares if the chains in all use them.
+func shareSetNames(all []chain) []string {
+	if !slices.ContainsFunc(all, func(c chain) bool { return c.name == shareChain }) {
+		return nil
+	}
+	var names []string
+	for _, set := range shareSets() {
+		names = append(names, set.Name)
+	}
+	return names
+}
+
+// shareSets are the sets for shares. Packets update their elements; the agent does not write them.
+func shareSets() []*knftables.Set {
+	var sets []*knftables.Set
+	for _, name := range []string{sentSet, receivedSet} {
+		for _, f := range families {
+			sets = append(sets, f.shareSet(familyName(name, f.ipv6)))
+		}
+	}
+	return sets
+}
+
+func (f family) shareSet(name string) *knftables.Set {
+	set := setSpec{name: name, ipv6: f.ipv6}.object()
+	set.Flags = []knftables.SetFlag{knftables.DynamicFlag, knftables.TimeoutFlag}
+	set.Timeout, set.Size = knftables.PtrTo(shareTimeout), knftables.PtrTo(uint64(shareSize))
+	return set
+}
+
+// shareChains precede divertChain.
+func shareChains(cfg Config) []chain {
+	if !cfg.shares() {
+		return nil
+	}
+	return []chain{
+		{name: overflowChain, rules: overflowRules(cfg)},
+		{name: sentChain, rules: append(cfg.withinShare(sentSet, "saddr"), "goto "+overflowChain)},
+		{name: shareChain, rules: shareRules(cfg)},
+	}
+}
+
+// shareRules send packets within a share to divertChain. The source is charged first, so that a
+// flooding pod does not use up the shares of its destinations.
+func shareRules(cfg Config) []string {
+	toDivert := cfg.withinShare(receivedSet, "daddr")
+	var rules []string
+	for i, f := range families {
+		rules = append(rules,
+			fmt.Sprintf("%s saddr %s goto %s", f.ip, f.set(podsSet), sentChain),
+			fmt.Sprintf("%s daddr %s %s", f.ip, f.set(podsSet), toDivert[i]))
+	}
+	return append(rules, "goto "+overflowChain)
+}
+
+// withinShare returns a rule for each family that charges a packet to the share in set of its source
+// or destination address, and sends it to divertChain if it is within the share. If the set is full
+// or memory is short, the update fails and the packet counts as exceeding its share.
+func (c Config) withinShare(set, address string) []string {
+	var rules []string
+	for _, f := range families {
+		rules = append(rules, fmt.Sprintf("update %s { %s %s limit rate %d/second burst %d packets } goto %s",
+			f.set(set), f.ip, address, c.Share, max(1, c.Share/shareBurst), divertChain))
+	}
+	return rules
+}
+
+// overflowRules are divertRules for the overflow queues.
+func overflowRules(cfg Config) []string {
+	return []string{
+		countUntracked,
+		fmt.Sprintf("counter name %s queue %sto %s", steeredCounter, queueFlags(cfg), cfg.overflow().String()),
+		"drop",
+	}
+}
+
+func (c Config) deciding() queuenum.Range { return queuenum.Range{First: c.Queue, Count: c.Queues} }
+
+func (c Config) overflow() queuenum.Range {
+	return queuenum.Range{First: c.OverflowQueue, Count: c.Queues}
+}
+
+// validateShare returns an error that names every invalid field about shares.
+func (c Config) validateShare() error {
+	if !c.shares() {
+		return nil
+	}
+	var errs []error
+	if c.Share > MaxShare {
+		errs = append(errs, fmt.Errorf("Share %d is above %d", c.Share, MaxShare))
+	}
+	if last := c.overflow().Last(); last > 0xffff {
+		errs = append(errs, fmt.Errorf("OverflowQueue: the last queue would be %d, above 65535", last))
+	}
+	if c.overflow().Overlaps(c.deciding()) || c.ObserveQueue != 0 && c.overflow().Contains(c.ObserveQueue) {
+		errs = append(errs, fmt.Errorf("OverflowQueue %d: the range overlaps other queues", c.OverflowQueue))
+	}
+	return errors.Join(errs...)
+}

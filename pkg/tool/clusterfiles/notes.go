@@ -1,0 +1,90 @@
+package clusterfiles
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// mostWarnings is the maximum number of warnings among the notes.
+const mostWarnings = 20
+
+// Notes returns one line for each thing that was skipped or assumed, and for each warning.
+func (o *Objects) Notes() []string {
+	var notes []string
+	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	for _, w := range o.Warnings[:min(mostWarnings, len(o.Warnings))] {
+		note("Warning: %s", w)
+	}
+	if more := len(o.Warnings) - mostWarnings; more > 0 {
+		note("Warning: %d more; --strict shows all, as errors", more)
+	}
+	if len(o.Replaced) > 0 {
+		note("Replaced by what a later path has of the same name: %s", shorten(o.Replaced))
+	}
+	if len(o.Skipped) > 0 {
+		note("Passed over: %s", list(o.Skipped))
+	}
+	if n := len(o.AssumedPods); n > 0 {
+		note("Assumed: one pod for each of %s, as its template has it", count(n, "workload", "workloads"))
+	}
+	if n := len(o.Unaddressed); n > 0 {
+		note("Assumed: addresses of %s for %s; nothing else in the files has such an address", join(o.AssumedAddresses), count(n, "pod", "pods"))
+	}
+	if names := o.namespacesOfPods(); len(names) > 0 {
+		note("Assumed: namespaces without an object have only the label kubernetes.io/metadata.name: %s", shorten(names))
+	}
+	if names := o.AssumedNodes; len(names) > 0 {
+		note("Assumed: nodes without an object have only the addresses that their pods name (status.hostIPs): %s", shorten(names))
+	}
+	return notes
+}
+
+// namespacesOfPods returns the assumed namespaces that can affect a decision.
+func (o *Objects) namespacesOfPods() []string {
+	return slices.DeleteFunc(slices.Clone(o.AssumedNamespaces), func(name string) bool {
+		return !slices.ContainsFunc(o.Pods, func(p *corev1.Pod) bool { return p.Namespace == name })
+	})
+}
+
+func count(n int, one, plural string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, plural)
+}
+
+// list names the skipped kinds with counts.
+func list(skipped []Skipped) string {
+	var items []string
+	for _, s := range skipped {
+		items = append(items, fmt.Sprintf("%d %s", s.Count, s.What))
+	}
+	return strings.Join(items, ", ")
+}
+
+func join[T fmt.Stringer](values []T) string {
+	var s []string
+	for _, v := range values {
+		s = append(s, v.String())
+	}
+	return strings.Join(s, " and ")
+}
+
+// shorten lists the first few names.
+func shorten(names []string) string {
+	const limit = 8
+	s := strings.Join(names[:min(limit, len(names))], ", ")
+	if more := len(names) - limit; more > 0 {
+		s += fmt.Sprintf(", and %d more", more)
+	}
+	return s
+}
+
+// compareText orders texts case-insensitively.
+func compareText(a, b string) int {
+	return cmp.Or(cmp.Compare(strings.ToLower(a), strings.ToLower(b)), cmp.Compare(a, b))
+}

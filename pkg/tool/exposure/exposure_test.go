@@ -1,0 +1,145 @@
+package exposure_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+)
+
+func pod(namespace, name, address string, labels map[string]string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},
+		Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c", Ports: []corev1.ContainerPort{
+			{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP},
+		}}}},
+		Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: address}}},
+	}
+}
+
+// objects parses documents of the package's kinds.
+func objects(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	var all []*unstructured.Unstructured
+	for doc := range strings.SplitSeq(text, "---\n") {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+const ingress = `apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {namespace: shop, name: web}
+spec:
+  rules:
+  - host: b.example.com
+    http: {paths: [{backend: {service: {name: web, port: {number: 80}}}}, {backend: {service: {name: web, port: {name: web}}}}]}
+  - host: a.example.com
+    http: {paths: [{backend: {service: {name: web, port: {number: 80}}}}, {backend: {service: {name: gone, port: {number: 80}}}}, {backend: {resource: {kind: Bucket}}}]}
+`
+
+const route = `apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: shop, name: web}
+spec:
+  parentRefs: [{name: gateway, namespace: infra}, {group: "", kind: Service, name: web}]
+  rules: [{backendRefs: [{name: web, port: 80}, {group: example.com, kind: Bucket, name: web, port: 80}, {name: web, port: 81}]}]
+`
+
+const gateway = `---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: infra, name: gateway}
+spec: {gatewayClassName: c}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: c}
+spec: {controllerName: traefik.io/gateway-controller}
+`
+
+func class(controller, annotation string) string {
+	return fmt.Sprintf(`---
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: {name: c, annotations: {ingressclass.kubernetes.io/is-default-class: %q}}
+spec: {controller: %s}
+`, annotation, controller)
+}
+
+// Every backend with pods is exposed once for each controller, and the pods of the controller
+// are those with its well-known labels.
+func TestFind(t *testing.T) {
+	named := strings.Replace(ingress, "spec:\n", "spec:\n  ingressClassName: c\n", 1)
+	former := strings.Replace(ingress, "name: web}", `name: web, annotations: {kubernetes.io/ingress.class: c}}`, 1)
+	const byIngress = "shop/web-0 at TCP http by Ingress shop/web (a.example.com, b.example.com): "
+	const byRoute = "shop/web-0 at TCP http by HTTPRoute shop/web: "
+	nginx, traefik := "[infra/nginx-0] ", "[infra/traefik-0] "
+	for _, tc := range []struct {
+		name, objects, from string // from is the only pod that may connect
+		want                string
+	}{
+		{"by class", named + class("k8s.io/ingress-nginx", ""), "nginx", byIngress + nginx + "all"},
+		{"by the former annotation", former + class("k8s.io/ingress-nginx", ""), "nginx", byIngress + nginx + "all"},
+		{"by the default class", ingress + class("k8s.io/ingress-nginx", "true"), "nginx", byIngress + nginx + "all"},
+		{"denied", named + class("k8s.io/ingress-nginx", ""), "traefik", byIngress + nginx + "none"},
+		{"without a class", ingress + class("k8s.io/ingress-nginx", ""), "nginx", byIngress + "[] unknown it names no class, and no IngressClass in the input is the default"},
+		{"of a class that is not there", named, "nginx", byIngress + "[] unknown no IngressClass c in the input"},
+		{"of a controller with a suffix", named + class("haproxy.org/ingress-controller/x", ""), "nginx", byIngress + "[] unknown no pods of haproxy.org/ingress-controller/x in the input"},
+		{"of an unknown controller", named + class("example.com/x", ""), "nginx", byIngress + "[] unknown the labels of the pods of example.com/x are not known"},
+		{"by the labels of a Gateway", strings.Replace(route, "infra", "edge", 1), "gateway", byRoute + "[edge/gateway-0] all"},
+		{"by the class of a Gateway", route + gateway, "traefik", byRoute + traefik + "all"},
+		{"by a Gateway that is not there", route, "traefik", byRoute + "[] unknown no pods of Gateway infra/gateway in the input"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pods := []*corev1.Pod{
+				pod("shop", "web-0", "10.0.0.1", map[string]string{"app": "web"}),
+				pod("infra", "nginx-0", "10.0.0.2", map[string]string{"app.kubernetes.io/name": "ingress-nginx", "app.kubernetes.io/component": "controller", "may": "nginx"}),
+				pod("infra", "nginx-job", "10.0.0.3", map[string]string{"app.kubernetes.io/name": "ingress-nginx", "app.kubernetes.io/component": "admission-webhook"}),
+				pod("infra", "traefik-0", "10.0.0.4", map[string]string{"app.kubernetes.io/name": "traefik", "may": "traefik"}),
+				pod("edge", "gateway-0", "10.0.0.5", map[string]string{"gateway.networking.k8s.io/gateway-name": "gateway", "may": "gateway"}),
+			}
+			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{
+				Selector: map[string]string{"app": "web"},
+				Ports:    []corev1.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromString("http")}},
+			}}
+			policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: networkingv1.NetworkPolicySpec{
+				PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+				Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{
+					NamespaceSelector: &metav1.LabelSelector{}, PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"may": tc.from}},
+				}}}},
+			}}
+			var namespaces []*corev1.Namespace
+			for _, name := range []string{"shop", "infra", "edge"} {
+				namespaces = append(namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+			}
+			c := reachability.New(clusterstate.Input{Namespaces: namespaces, Pods: pods, Policies: []compile.Object{policy}})
+
+			found := exposure.Find(&exposure.Input{Cluster: c, Pods: pods, Services: []*corev1.Service{service}, Objects: objects(t, tc.objects)})
+
+			var got []string
+			for _, x := range found {
+				got = append(got, strings.TrimSpace(fmt.Sprintf("%s at %s by %s: %v %s %s", strings.Join(x.Pods, ","), x.Port, x.By(), x.Controller, x.LetIn, x.Why)))
+			}
+			if !slices.Equal(got, []string{tc.want}) {
+				t.Errorf("got  %q\nwant %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package intent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
+)
+
+// cluster finds the endpoints that expectations name.
+type cluster struct {
+	*reachability.Cluster
+	pods       []*corev1.Pod
+	namespaces map[string]labels.Set
+	services   Services // nil if there are none
+}
+
+func newCluster(in clusterstate.Input, c *reachability.Cluster) *cluster {
+	out := &cluster{Cluster: c, pods: in.Pods, namespaces: map[string]labels.Set{}}
+	for _, n := range in.Namespaces {
+		out.namespaces[n.Name] = n.Labels
+	}
+	return out
+}
+
+// members are the endpoints of one side.
+type members struct {
+	endpoints []reachability.Endpoint
+	leftOut   []error // one reason for each pod that cannot be evaluated
+}
+
+// members returns the endpoints of a side. An empty side is an error: an expectation about
+// no connection would always hold.
+func (c *cluster) members(e *Endpoints) (members, error) {
+	if e.name.text != "" {
+		return c.named(e.name)
+	}
+	var chosen []*corev1.Pod
+	for _, pod := range c.pods {
+		if e.has(pod, c.namespaces[pod.Namespace]) {
+			chosen = append(chosen, pod)
+		}
+	}
+	for _, n := range e.except {
+		before := len(chosen)
+		chosen = slices.DeleteFunc(chosen, n.matches)
+		if len(chosen) == before {
+			return members{}, fmt.Errorf("except %s: it is not among the pods", n.text)
+		}
+	}
+	if len(chosen) == 0 {
+		return members{}, fmt.Errorf("there are no %v", e)
+	}
+	return c.endpoints(chosen)
+}
+
+// has reports whether the group contains a pod, whose namespace has these labels. It
+// ignores exceptions.
+func (e *Endpoints) has(pod *corev1.Pod, namespace labels.Set) bool {
+	if e.namespace != "" && e.namespace != pod.Namespace || e.namespace == "" && !e.namespaces.Matches(namespace) {
+		return false
+	}
+	return e.pods.Matches(labels.Set(pod.Labels))
+}
+
+// matches reports whether the name is that of the pod or of its workload.
+func (n name) matches(pod *corev1.Pod) bool {
+	if n.workload.Kind == workloads.Pod {
+		return pod.Namespace == n.workload.Namespace && pod.Name == n.workload.Name
+	}
+	return workloads.Of(pod) == n.workload
+}
+
+// named returns the endpoints of a name.
+func (c *cluster) named(n name) (members, error) {
+	if n.address.IsValid() || n.workload.Kind == workloads.Pod {
+		text := n.workload.String()
+		if n.address.IsValid() {
+			text = n.text
+		}
+		endpoint, err := c.Endpoint(text)
+		return members{endpoints: []reachability.Endpoint{endpoint}}, err
+	}
+	if n.workload.Kind == workloads.Service {
+		if c.services == nil {
+			return members{}, fmt.Errorf("no service %v", n.workload)
+		}
+		endpoints, err := c.services.Named(n.workload.Namespace, n.workload.Name)
+		return members{endpoints: endpoints}, err
+	}
+	var chosen []*corev1.Pod
+	var siblings []string
+	for _, pod := range c.pods {
+		if n.matches(pod) {
+			chosen = append(chosen, pod)
+		} else if ref := workloads.Of(pod); ref.Namespace == n.workload.Namespace {
+			siblings = append(siblings, ref.Kind+" "+ref.Name)
+		}
+	}
+	if len(chosen) == 0 {
+		return members{}, fmt.Errorf("no pod of %s %q%s", n.workload.Kind, n.workload, near(siblings))
+	}
+	return c.endpoints(chosen)
+}
+
+// near lists the first few workloads of the namespace.
+func near(names []string) string {
+	const limit = 5
+	slices.Sort(names)
+	names = slices.Compact(names)
+	switch {
+	case len(names) == 0:
+		return ": its namespace has no pods"
+	case len(names) > limit:
+		names = append(names[:limit], fmt.Sprintf("%d more", len(names)-limit))
+	}
+	return "; its namespace has " + strings.Join(names, ", ")
+}
+
+// endpoints returns the pods that can be evaluated, ordered by name. Pods that have ended
+// are ignored. Pods without an address are left out; if all are, that is an error.
+func (c *cluster) endpoints(pods []*corev1.Pod) (members, error) {
+	var m members
+	var ended error
+	for _, pod := range pods {
+		e, err := c.Endpoint(pod.Namespace + "/" + pod.Name)
+		switch {
+		case err == nil:
+			m.endpoints = append(m.endpoints, e)
+		case compile.Ended(pod):
+			ended = err
+		default:
+			m.leftOut = append(m.leftOut, err)
+		}
+	}
+	if len(m.endpoints) == 0 {
+		return m, errors.Join(append(m.leftOut, ended)...)
+	}
+	slices.SortFunc(m.endpoints, func(a, b reachability.Endpoint) int { return strings.Compare(a.Name, b.Name) })
+	return m, nil
+}

@@ -1,0 +1,412 @@
+package lint
+
+import (
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+)
+
+// Inclusion and overlap of selectors, blocks, ports and rules, for all pods that can exist.
+// A positive answer is exact. Where it would need several selectors together, or the
+// addresses of pods, the answer is no.
+
+// values is the set of values that a selector allows for one label.
+type values struct {
+	absent   bool // the label may be missing
+	unlisted bool // allows all values that are not in listed; otherwise only those in listed
+	listed   map[string]bool
+}
+
+var anyValue = values{absent: true, unlisted: true}
+
+func (v values) has(value string) bool { return v.listed[value] != v.unlisted }
+
+func (v values) empty() bool { return !v.absent && !v.unlisted && len(v.listed) == 0 }
+
+// intersect returns the values that both allow.
+func (v values) intersect(o values) values {
+	common := values{absent: v.absent && o.absent, unlisted: v.unlisted && o.unlisted, listed: map[string]bool{}}
+	for _, side := range []values{v, o} {
+		for value := range side.listed {
+			if (v.has(value) && o.has(value)) != common.unlisted {
+				common.listed[value] = true
+			}
+		}
+	}
+	return common
+}
+
+// within reports whether o allows all that v allows.
+func (v values) within(o values) bool {
+	if v.absent && !o.absent || v.unlisted && !o.unlisted {
+		return false
+	}
+	for _, side := range []values{v, o} {
+		for value := range side.listed {
+			if v.has(value) && !o.has(value) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// allowed returns the allowed values of each label that s names.
+func allowed(s labels.Selector) map[string]values {
+	all := map[string]values{}
+	requirements, selectable := s.Requirements()
+	if !selectable {
+		all[""] = values{}
+	}
+	for i := range requirements {
+		r := &requirements[i]
+		v, known := all[r.Key()]
+		if !known {
+			v = anyValue
+		}
+		all[r.Key()] = v.intersect(allowedBy(r))
+	}
+	return all
+}
+
+func allowedBy(r *labels.Requirement) values {
+	v := values{listed: map[string]bool{}}
+	for _, value := range r.ValuesUnsorted() {
+		v.listed[value] = true
+	}
+	switch r.Operator() {
+	case selection.NotIn, selection.NotEquals:
+		v.absent, v.unlisted = true, true
+	case selection.Exists:
+		v.unlisted = true
+	case selection.DoesNotExist:
+		v.absent = true
+	}
+	return v
+}
+
+// includes reports whether s selects everything that o selects.
+func includes(s, o labels.Selector) bool { return includesAll(allowed(s), allowed(o)) }
+
+// includesAll is includes on the results of allowed.
+func includesAll(s, inner map[string]values) bool {
+	for key, outer := range s {
+		v, known := inner[key]
+		if !known {
+			v = anyValue
+		}
+		if !v.within(outer) {
+			return false
+		}
+	}
+	return true
+}
+
+// meet reports whether one set of labels can match both selectors.
+func meet(s, o labels.Selector) bool {
+	other := allowed(o)
+	for key, v := range allowed(s) {
+		if w, known := other[key]; known {
+			v = v.intersect(w)
+		}
+		if v.empty() {
+			return false
+		}
+	}
+	for _, v := range other {
+		if v.empty() {
+			return false
+		}
+	}
+	return true
+}
+
+// podsInclude reports whether s selects all pods that o selects.
+func (c *cluster) podsInclude(s, o *policy.PodSelector) bool {
+	if !includes(s.Pods, o.Pods) || !accountsInclude(s, o) {
+		return false
+	}
+	switch {
+	case s.Namespace != "":
+		return s.Namespace == o.Namespace
+	case o.Namespace == "":
+		return includes(s.Namespaces, o.Namespaces)
+	}
+	ns := c.namespaces[o.Namespace]
+	return s.Namespaces.Empty() || ns != nil && s.Namespaces.Matches(labels.Set(ns.Labels))
+}
+
+// accountsInclude reports whether s selects all service accounts that o selects.
+func accountsInclude(s, o *policy.PodSelector) bool {
+	if o.Accounts == nil {
+		return s.Accounts == nil
+	}
+	return !slices.ContainsFunc(o.Accounts, func(name string) bool { return !s.HasAccount(name) })
+}
+
+// accountsMeet reports whether one service account can match both selectors.
+func accountsMeet(s, o *policy.PodSelector) bool {
+	return s.Accounts == nil || o.Accounts == nil || slices.ContainsFunc(o.Accounts, s.HasAccount)
+}
+
+// podsMeet reports whether one pod can match both selectors.
+func (c *cluster) podsMeet(s, o *policy.PodSelector) bool {
+	if !meet(s.Pods, o.Pods) || !accountsMeet(s, o) {
+		return false
+	}
+	if s.Namespace == "" {
+		s, o = o, s
+	}
+	switch {
+	case s.Namespace == "":
+		return meet(s.Namespaces, o.Namespaces)
+	case o.Namespace != "":
+		return s.Namespace == o.Namespace
+	}
+	ns := c.namespaces[s.Namespace]
+	return o.Namespaces.Empty() || ns == nil || o.Namespaces.Matches(labels.Set(ns.Labels))
+}
+
+// span is a range of addresses, first and last included.
+type span struct{ first, last netip.Addr }
+
+func spanOf(p netip.Prefix) span {
+	last := p.Masked().Addr().AsSlice()
+	for bit := p.Bits(); bit < len(last)*8; bit++ {
+		last[bit/8] |= 0x80 >> (bit % 8)
+	}
+	addr, _ := netip.AddrFromSlice(last)
+	return span{p.Masked().Addr(), addr}
+}
+
+// spans returns the addresses of a block without its exceptions.
+func spans(b policy.Block) []span {
+	whole := spanOf(b.Prefix)
+	holes := make([]span, 0, len(b.Except))
+	for _, hole := range b.Except {
+		holes = append(holes, spanOf(hole))
+	}
+	slices.SortFunc(holes, func(x, y span) int { return x.first.Compare(y.first) })
+	var all []span
+	next := whole.first
+	for _, hole := range holes {
+		if next.IsValid() && next.Less(hole.first) {
+			all = append(all, span{next, hole.first.Prev()})
+		}
+		if !next.IsValid() || hole.last.Less(next) {
+			continue
+		}
+		next = hole.last.Next()
+	}
+	if next.IsValid() && !whole.last.Less(next) {
+		all = append(all, span{next, whole.last})
+	}
+	return all
+}
+
+// blocksInclude reports whether each address of b is in one of blocks.
+func blocksInclude(blocks []policy.Block, b policy.Block) bool {
+	var outer []span
+	for _, o := range blocks {
+		outer = append(outer, spans(o)...)
+	}
+	slices.SortFunc(outer, func(x, y span) int { return x.first.Compare(y.first) })
+	for _, inner := range spans(b) {
+		next := inner.first
+		for _, o := range outer {
+			if next.IsValid() && !next.Less(o.first) && !o.last.Less(next) {
+				next = o.last.Next()
+			}
+		}
+		// Next of a family's last address is invalid: the block is covered.
+		if next.IsValid() && !inner.last.Less(next) {
+			return false
+		}
+	}
+	return true
+}
+
+// blocksMeet reports whether some address is in both blocks.
+func blocksMeet(a, b policy.Block) bool {
+	for _, x := range spans(a) {
+		for _, y := range spans(b) {
+			if !x.last.Less(y.first) && !y.last.Less(x.first) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// protocols are the protocols with ports.
+var protocols = []packet.Proto{packet.TCP, packet.UDP, packet.SCTP}
+
+const maxPort = 65535
+
+// readable reports whether the item can match anything.
+func readable(p policy.Port) bool { return p.Name != "" || p.First <= p.Last }
+
+// portsInclude reports whether ports match everything that p matches.
+func portsInclude(ports []policy.Port, p policy.Port) bool {
+	if p.Name == "" {
+		return rangeIncluded(ports, p.Proto, p.First, p.Last)
+	}
+	if slices.ContainsFunc(ports, func(o policy.Port) bool {
+		return o.Name == p.Name && (o.Proto == p.Proto || o.Proto == packet.Unknown)
+	}) {
+		return true
+	}
+	for _, proto := range protocols {
+		if (p.Proto == proto || p.Proto == packet.Unknown) && !rangeIncluded(ports, proto, 1, maxPort) {
+			return false
+		}
+	}
+	return true
+}
+
+func rangeIncluded(ports []policy.Port, proto packet.Proto, first, last uint16) bool {
+	ordered := slices.SortedFunc(slices.Values(ports), func(a, b policy.Port) int { return int(a.First) - int(b.First) })
+	next := max(1, int(first)) // no packet has port 0
+	for _, o := range ordered {
+		if o.Name == "" && o.Proto == proto && int(o.First) <= next && next <= int(o.Last) {
+			next = int(o.Last) + 1
+		}
+	}
+	return next > int(last)
+}
+
+// portsMeet reports whether some packet matches both rules' ports. The numbers of named
+// ports are unknown, so a named port meets every port of its protocol.
+func portsMeet(a, b *policy.Rule) bool {
+	if a.AnyPort || b.AnyPort {
+		return true
+	}
+	for _, p := range a.Ports {
+		for _, o := range b.Ports {
+			proto := p.Proto == o.Proto || p.Proto == packet.Unknown || o.Proto == packet.Unknown
+			named := p.Name != "" || o.Name != ""
+			if proto && readable(p) && readable(o) && (named || p.First <= o.Last && o.First <= p.Last) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// covered reports whether rules together match every packet that r matches. A rule that
+// matches nothing is not covered: other rules of this package report what cannot be read.
+func (c *cluster) covered(r *policy.Rule, rules []*policy.Rule) bool {
+	if r.AnyPeer {
+		return portsCovered(r, keep(rules, func(o *policy.Rule) bool { return o.AnyPeer }))
+	}
+	matches := false
+	for i := range r.Peers {
+		peer := &r.Peers[i]
+		if isNothing(peer) {
+			continue
+		}
+		matches = true
+		if !portsCovered(r, keep(rules, func(o *policy.Rule) bool { return c.peerIncluded(o, peer) })) {
+			return false
+		}
+	}
+	return matches
+}
+
+func portsCovered(r *policy.Rule, rules []*policy.Rule) bool {
+	if slices.ContainsFunc(rules, func(o *policy.Rule) bool { return o.AnyPort }) {
+		return true
+	}
+	if r.AnyPort {
+		return false
+	}
+	var ports []policy.Port
+	for _, o := range rules {
+		ports = append(ports, o.Ports...)
+	}
+	matches := false
+	for _, p := range r.Ports {
+		if !readable(p) {
+			continue
+		}
+		matches = true
+		if !portsInclude(ports, p) {
+			return false
+		}
+	}
+	return matches
+}
+
+// peerIncluded reports whether the peers of r include p.
+func (c *cluster) peerIncluded(r *policy.Rule, p *policy.Peer) bool {
+	if r.AnyPeer {
+		return true
+	}
+	switch {
+	case p.Pods != nil:
+		return slices.ContainsFunc(r.Peers, func(o policy.Peer) bool { return o.Pods != nil && c.podsInclude(o.Pods, p.Pods) })
+	case p.Nodes != nil:
+		return slices.ContainsFunc(r.Peers, func(o policy.Peer) bool { return o.Nodes != nil && includes(o.Nodes, p.Nodes) })
+	case p.Domains != nil:
+		return !slices.ContainsFunc(p.Domains, func(d policy.Domain) bool { return !hasDomain(r, d) })
+	}
+	var blocks []policy.Block
+	for _, o := range r.Peers {
+		blocks = append(blocks, o.Blocks...)
+	}
+	return !slices.ContainsFunc(p.Blocks, func(b policy.Block) bool { return !blocksInclude(blocks, b) })
+}
+
+// hasDomain reports whether the peers of r include every name of d.
+func hasDomain(r *policy.Rule, d policy.Domain) bool {
+	return slices.ContainsFunc(r.Peers, func(o policy.Peer) bool {
+		return slices.ContainsFunc(o.Domains, func(known policy.Domain) bool {
+			return known == d || known.Below && known.Matches(d.Name)
+		})
+	})
+}
+
+// peersMeet reports whether some packet can match a peer of each rule. It ignores the
+// addresses of pods.
+func (c *cluster) peersMeet(a, b *policy.Rule) bool {
+	if a.AnyPeer || b.AnyPeer {
+		return true
+	}
+	for i := range a.Peers {
+		for j := range b.Peers {
+			p, o := &a.Peers[i], &b.Peers[j]
+			switch {
+			case p.Pods != nil && o.Pods != nil && c.podsMeet(p.Pods, o.Pods),
+				p.Nodes != nil && o.Nodes != nil && meet(p.Nodes, o.Nodes):
+				return true
+			}
+			for _, x := range p.Blocks {
+				if slices.ContainsFunc(o.Blocks, func(y policy.Block) bool { return blocksMeet(x, y) }) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// isNothing reports whether the peer could not be read.
+func isNothing(p *policy.Peer) bool {
+	return p.Pods == nil && p.Nodes == nil && len(p.Domains) == 0 && len(p.Blocks) == 0
+}
+
+// keep returns the rules that satisfy f.
+func keep(rules []*policy.Rule, f func(*policy.Rule) bool) []*policy.Rule {
+	var kept []*policy.Rule
+	for _, r := range rules {
+		if f(r) {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,153 @@
+package lint
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the rules into docs/lints.md")
+
+const (
+	document = "../../../docs/lints.md"
+	begin    = "<!-- make docs writes the rules. -->\n"
+	end      = "<!-- The end of the rules. -->\n"
+)
+
+// docs/lints.md contains the rules, their findings in examples, and the corrections.
+func TestDocument(t *testing.T) {
+	text, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(text), begin)
+	if !ok {
+		t.Fatalf("%s has no line %s", document, begin)
+	}
+	_, tail, _ := strings.Cut(rest, end)
+	var b strings.Builder
+	b.WriteString(head + begin)
+	cluster := read(t, "cluster.yaml")
+	for _, r := range Rules {
+		bad, good := read(t, r.ID, "bad.yaml"), read(t, r.ID, "good.yaml")
+		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", r.ID, wrapped(fmt.Sprintf("%v: %s. %s %s", severityOf(r), lowerFirst(r.Title), r.Why, r.Fix)))
+		b.WriteString("```diff\n")
+		if r.check != nil {
+			for _, f := range Check(input(t, cluster, bad)) {
+				fmt.Fprintf(&b, "# %s: %s\n", strings.TrimSpace(f.Object.String()+" "+f.Field), f.Message)
+			}
+		}
+		b.WriteString(diff(bad, good) + "```\n")
+	}
+	b.WriteString("\n" + end + tail)
+	switch {
+	case b.String() == string(text):
+	case *update:
+		if err := os.WriteFile(document, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s is out of date: make docs", document)
+	}
+}
+
+// contextLines is how many equal lines diff shows before and after a change.
+const contextLines = 1
+
+// diff shows how to get from one text to another, as diff -u does.
+func diff(from, to string) string {
+	a, b := strings.Split(strings.TrimSpace(from), "\n"), strings.Split(strings.TrimSpace(to), "\n")
+	common := make([][]int, len(a)+1) // number of common lines of a[i:] and b[j:]
+	for i := range common {
+		common[i] = make([]int, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			common[i][j] = max(common[i+1][j], common[i][j+1])
+			if a[i] == b[j] {
+				common[i][j] = common[i+1][j+1] + 1
+			}
+		}
+	}
+	var lines []string
+	for i, j := 0, 0; i < len(a) || j < len(b); {
+		switch {
+		case i < len(a) && j < len(b) && a[i] == b[j]:
+			lines = append(lines, " "+a[i])
+			i, j = i+1, j+1
+		case j == len(b) || i < len(a) && common[i+1][j] >= common[i][j+1]:
+			lines = append(lines, "-"+a[i])
+			i++
+		default:
+			lines = append(lines, "+"+b[j])
+			j++
+		}
+	}
+	return shortened(lines)
+}
+
+// shortened omits equal lines that are not near a change.
+func shortened(lines []string) string {
+	var out strings.Builder
+	last := -1
+	for n, line := range lines {
+		near := lines[max(0, n-contextLines):min(len(lines), n+contextLines+1)]
+		if !slices.ContainsFunc(near, func(l string) bool { return l[0] != ' ' }) {
+			continue
+		}
+		if last >= 0 && last != n-1 {
+			out.WriteString("...\n")
+		}
+		out.WriteString(line + "\n")
+		last = n
+	}
+	return out.String()
+}
+
+// wrapped breaks text into lines of at most 100 characters where words permit it.
+func wrapped(text string) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i == 0:
+		case column+1+len(word) > 100:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String()
+}
+
+func severityOf(r *Rule) string {
+	if r.Off {
+		return r.Severity.String() + ", off by default (`--enable " + r.ID + "`)"
+	}
+	return r.Severity.String()
+}
+
+func lowerFirst(s string) string {
+	if strings.HasPrefix(s, "DNS") || strings.HasPrefix(s, "podSelector") {
+		return s
+	}
+	return strings.ToLower(s[:1]) + s[1:]
+}
+
+// Each rule has texts, and they are sentences.
+func TestRules(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range Rules {
+		if seen[r.ID] || r.ID == "" || r.Title == "" || strings.HasSuffix(r.Title, ".") || !strings.HasSuffix(r.Why, ".") || r.Fix != "" && !strings.HasSuffix(r.Fix, ".") {
+			t.Errorf("incomplete rule %+v", r)
+		}
+		seen[r.ID] = true
+	}
+}

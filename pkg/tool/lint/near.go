@@ -1,0 +1,136 @@
+package lint
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/spelling"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+)
+
+// selectorText describes a selector: "app=db", "every pod".
+func selectorText(s *policy.PodSelector) string {
+	text := s.Pods.String()
+	switch {
+	case s.SelectsWhole():
+		text = "every pod"
+	case s.Accounts != nil:
+		text = "every pod of service account " + strings.Join(s.Accounts, " or ")
+	}
+	if s.Namespace == "" && !s.Namespaces.Empty() {
+		text += " of namespaces with " + s.Namespaces.String()
+	}
+	return text
+}
+
+// hint is a guess at the intended text, empty if there is none.
+type hint string
+
+func (h hint) fix() string {
+	if _, instead, ok := strings.Cut(string(h), ": "); ok {
+		return "Write " + instead + "."
+	}
+	return ""
+}
+
+// near guesses what a selector that selects no pod was meant to be: labels that differ by a
+// letter or two, or the same value under another key.
+func (c *cluster) near(s *policy.PodSelector) hint {
+	namespaces := []string{s.Namespace}
+	if s.Namespace == "" {
+		namespaces = c.namespacesOf(s.Namespaces)
+		if len(namespaces) == 0 {
+			var sets []labels.Set
+			for _, name := range slices.Sorted(maps.Keys(c.namespaces)) {
+				sets = append(sets, c.namespaces[name].Labels)
+			}
+			return nearLabels("namespaces", s.Namespaces, sets)
+		}
+	}
+	var sets []labels.Set
+	for _, ns := range namespaces {
+		for _, p := range c.byNamespace[ns] {
+			sets = append(sets, p.object.Labels)
+		}
+	}
+	return nearLabels("pods", s.Pods, sets)
+}
+
+// nearLabels finds the missing label in s and the nearest label to it, among the sets that
+// satisfy the other requirements of s.
+func nearLabels(what string, s labels.Selector, sets []labels.Set) hint {
+	requirements, _ := s.Requirements()
+	best, found := 100, ""
+	for i := range requirements {
+		r := &requirements[i]
+		if op := r.Operator(); op != selection.In && op != selection.Equals && op != selection.DoubleEquals {
+			continue
+		}
+		rest := labels.NewSelector().Add(slices.Delete(slices.Clone(requirements), i, i+1)...)
+		for _, set := range sets {
+			if r.Matches(set) || !rest.Matches(set) {
+				continue
+			}
+			for _, key := range slices.Sorted(maps.Keys(set)) {
+				for value := range r.Values() {
+					if d := labelDistance(r.Key(), value, key, set[key]); d < best {
+						best, found = d, key+"="+set[key]
+					}
+				}
+			}
+		}
+	}
+	if found == "" {
+		return ""
+	}
+	return hint(fmt.Sprintf("near it there are %s with: %s", what, strings.Replace(found, "=", ": ", 1)))
+}
+
+const tooFar = 100
+
+// labelDistance returns how far a label is from the required one.
+func labelDistance(key, value, otherKey, other string) int {
+	switch {
+	case key == otherKey && isNear(value, other):
+		return distance(value, other)
+	case value == other && value != "" && isNear(key, otherKey):
+		return distance(key, otherKey)
+	case value == other && value != "" && slices.Contains(nameLabels, key) && slices.Contains(nameLabels, otherKey):
+		return 5 // app: web instead of app.kubernetes.io/name: web
+	}
+	return tooFar
+}
+
+// isNear reports whether one name is probably a misspelling of the other. Names that differ
+// in a trailing number are different names.
+func isNear(a, b string) bool {
+	const digits = "0123456789"
+	if a == b || strings.TrimRight(a, digits) == strings.TrimRight(b, digits) {
+		return false
+	}
+	return distance(a, b) <= max(1, min(3, min(len(a), len(b))/4)) && min(len(a), len(b)) > 1
+}
+
+// nearest returns the candidate nearest to name, or "" if none is near.
+func nearest(name string, candidates []string) string {
+	best, found := tooFar, ""
+	for _, o := range slices.Sorted(slices.Values(candidates)) {
+		if d := distance(name, o); isNear(name, o) && d < best {
+			best, found = d, o
+		}
+	}
+	return found
+}
+
+// distance is the edit distance, in which case differences count as one edit.
+func distance(a, b string) int {
+	if a != b && strings.EqualFold(a, b) {
+		return 1
+	}
+	return spelling.Distance(a, b)
+}

@@ -1,0 +1,218 @@
+package lint
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+)
+
+func emptyPorts(c *cluster) {
+	for _, p := range c.policies {
+		if p.admin() {
+			continue
+		}
+		for i, r := range p.network.Spec.Ingress {
+			c.emptyPorts(p, fmt.Sprintf("spec.ingress[%d].ports", i), r.Ports)
+		}
+		for i, r := range p.network.Spec.Egress {
+			c.emptyPorts(p, fmt.Sprintf("spec.egress[%d].ports", i), r.Ports)
+		}
+	}
+}
+
+func (c *cluster) emptyPorts(p *compiled, field string, ports []networkingv1.NetworkPolicyPort) {
+	if ports != nil && len(ports) == 0 {
+		c.find(p, field, "", "the list is empty: every protocol and port is allowed")
+	}
+	for i, port := range ports {
+		item := fmt.Sprintf("%s[%d]", field, i)
+		tcp := port.Protocol == nil || *port.Protocol == corev1.ProtocolTCP
+		switch {
+		case port.Port != nil || port.EndPort != nil || !tcp:
+		case port.Protocol == nil || !c.written(p, item+".protocol"):
+			c.find(p, item, "", "the item is empty: every port of TCP is allowed")
+		case len(ports) > 1:
+			c.find(p, item, "", "the item has no port: every port of TCP is allowed, whatever the other items say")
+		}
+	}
+}
+
+// declaredPorts returns the ports that the containers of a pod declare, named or not.
+func declaredPorts(p *corev1.Pod) []policy.NamedPort {
+	var ports []policy.NamedPort
+	for _, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		for i := range containers {
+			for _, port := range containers[i].Ports {
+				ports = append(ports, policy.NamedPort{Name: port.Name, Proto: protocolOf(port.Protocol), Port: uint16(port.ContainerPort)})
+			}
+		}
+	}
+	return ports
+}
+
+func protocolOf(p corev1.Protocol) packet.Proto {
+	switch p {
+	case "", corev1.ProtocolTCP:
+		return packet.TCP
+	case corev1.ProtocolUDP:
+		return packet.UDP
+	case corev1.ProtocolSCTP:
+		return packet.SCTP
+	}
+	return packet.Unknown
+}
+
+// destinations returns the pods on which a rule's ports are resolved: the subjects for
+// ingress, the peers for egress. all reports whether these are all destinations, so that no
+// peer is an address.
+func (c *cluster) destinations(p *compiled, d policy.Direction, r *policy.Rule) (pods []*pod, all bool) {
+	if d == policy.Ingress {
+		return p.subjects, true
+	}
+	for i := range r.Peers {
+		if r.Peers[i].Pods == nil {
+			return nil, false
+		}
+		pods = append(pods, c.selects(r.Peers[i].Pods)...)
+	}
+	return pods, !r.AnyPeer
+}
+
+func namedPort(c *cluster) {
+	for _, p := range c.policies {
+		for d, r := range p.rules {
+			pods, all := c.destinations(p, d, r)
+			for i, port := range r.Ports {
+				switch {
+				case port.Name == "":
+				case d == policy.Egress && onlyAddresses(r):
+					c.find(p, portField(p, d, r, i), "Write the number of the port.", "port %q has a name, and the peers are addresses, which declare no ports", port.Name)
+				case all && len(pods) > 0:
+					c.namedPort(p, portField(p, d, r, i), port, pods)
+				}
+			}
+		}
+	}
+}
+
+// onlyAddresses reports whether no peer of a rule is a pod.
+func onlyAddresses(r *policy.Rule) bool {
+	return len(r.Peers) > 0 && !slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Pods != nil || isNothing(&p) })
+}
+
+func (c *cluster) namedPort(p *compiled, field string, port policy.Port, pods []*pod) {
+	other := packet.Unknown // the protocol for which the name is declared
+	var declared []string
+	for _, pod := range pods {
+		for _, n := range pod.endpoint.Ports {
+			if n.Name == port.Name && (n.Proto == port.Proto || port.Proto == packet.Unknown) {
+				return
+			}
+			if n.Name == port.Name {
+				other = n.Proto
+			}
+			declared = append(declared, n.Name)
+		}
+	}
+	slices.Sort(declared)
+	declared = slices.Compact(declared)
+	switch near := nearest(port.Name, declared); {
+	case other != packet.Unknown:
+		c.find(p, field, fmt.Sprintf("Write protocol: %v.", other), "%s declare port %q for %v, not for %v", names(pods), port.Name, other, port.Proto)
+	case near != "":
+		c.find(p, field, fmt.Sprintf("Write port: %s.", near), "no port of %s has the name %q; near it: %s", names(pods), port.Name, near)
+	case len(declared) > 0:
+		c.find(p, field, "", "no port of %s has the name %q; they have %s", names(pods), port.Name, strings.Join(declared, ", "))
+	default:
+		c.find(p, field, "", "no port of %s has the name %q, or any name", names(pods), port.Name)
+	}
+}
+
+// servicePort finds numbers that are the port of a Service in front of the destinations,
+// that the Service maps to another port, and that no destination declares.
+func servicePort(c *cluster) {
+	for _, p := range c.policies {
+		for d, r := range p.rules {
+			pods, _ := c.destinations(p, d, r)
+			for i, port := range r.Ports {
+				if port.Name == "" && port.First == port.Last && len(pods) > 0 {
+					c.servicePort(p, portField(p, d, r, i), port, pods)
+				}
+			}
+		}
+	}
+}
+
+func (c *cluster) servicePort(p *compiled, field string, port policy.Port, pods []*pod) {
+	var service *corev1.Service
+	var target uint16
+	for _, pod := range pods {
+		for _, n := range declaredPorts(pod.object) {
+			if n.Proto == port.Proto && n.Port == port.First {
+				return
+			}
+		}
+		for _, s := range c.servicesOf(pod) {
+			for _, sp := range s.Spec.Ports {
+				number, ok := targetPort(sp, pod)
+				switch {
+				case protocolOf(sp.Protocol) != port.Proto || !ok:
+				case number == port.First:
+					return
+				case sp.Port == int32(port.First):
+					service, target = s, number
+				}
+			}
+		}
+	}
+	if service == nil || isDNS(port.First) && slices.ContainsFunc(pods, c.isDNSServer) {
+		return
+	}
+	c.find(p, field, fmt.Sprintf("Write port: %d.", target), "%d is the port of Service %s/%s; %s listen on %d",
+		port.First, service.Namespace, service.Name, names(pods), target)
+}
+
+// servicesOf returns the Services that select a pod.
+func (c *cluster) servicesOf(p *pod) []*corev1.Service {
+	var found []*corev1.Service
+	for _, s := range c.services[p.object.Namespace] {
+		if len(s.Spec.Selector) > 0 && s.Spec.ClusterIP != corev1.ClusterIPNone &&
+			isSubset(s.Spec.Selector, p.object.Labels) {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// isSubset reports whether labels has all labels of subset.
+func isSubset(subset, labels map[string]string) bool {
+	for k, v := range subset {
+		if value, ok := labels[k]; !ok || value != v {
+			return false
+		}
+	}
+	return true
+}
+
+// targetPort returns the pod's port to which a Service maps its port.
+func targetPort(sp corev1.ServicePort, p *pod) (number uint16, ok bool) {
+	switch {
+	case sp.TargetPort == intstr.IntOrString{}:
+		return uint16(sp.Port), true
+	case sp.TargetPort.Type == intstr.Int:
+		return uint16(sp.TargetPort.IntVal), true
+	}
+	for _, n := range p.endpoint.Ports {
+		if n.Name == sp.TargetPort.StrVal && n.Proto == protocolOf(sp.Protocol) {
+			return n.Port, true
+		}
+	}
+	return 0, false
+}

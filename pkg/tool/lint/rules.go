@@ -1,0 +1,289 @@
+package lint
+
+import "slices"
+
+// Rule is a kind of mistake.
+type Rule struct {
+	// ID names the rule in output, flags and comments. It never changes.
+	ID       string
+	Severity Severity // the highest of its findings
+	Title    string   // describes the mistake in one line
+	Why      string   // why it is a mistake
+	Fix      string   // what to write instead, unless a finding has a better fix
+	// Off is set for rules about the cost of agents rather than mistakes. Commands show their
+	// findings only on request.
+	Off bool
+
+	// check adds the findings of the rule. It is nil if they come from elsewhere: from reading
+	// files, from the agents' compiler or from comments in files.
+	check func(*cluster)
+}
+
+// The rules whose findings do not come from Check.
+const (
+	// Refused is for objects that API servers refuse.
+	Refused = "refused"
+	// NotHonoured is for findings of the agents, see reachability.Finding.
+	NotHonoured = "not-honoured"
+	// Annotation is for those about names of annotations.
+	Annotation = "annotation"
+	// IgnoreComment is for wrong or unused comments "netpol:ignore".
+	IgnoreComment = "ignore-comment"
+)
+
+// RuleNamed returns the rule with that ID, or nil.
+func RuleNamed(id string) *Rule {
+	if i := slices.IndexFunc(Rules, func(r *Rule) bool { return r.ID == id }); i >= 0 {
+		return Rules[i]
+	}
+	return nil
+}
+
+// Rules are all rules in the order of the documentation. The command's help, docs/lints.md
+// and the SARIF metadata are generated from them.
+var Rules = []*Rule{
+	{
+		ID: Refused, Severity: Error,
+		Title: "A manifest that API servers refuse",
+		Why:   "The object is not created, and a change of it is not made. Nothing else is checked about it.",
+		Fix:   "Correct the field.",
+	},
+	{
+		ID: NotHonoured, Severity: Error,
+		Title: "A field that agents do not enforce as written",
+		Why:   "The field cannot be read, or is switched off. Agents enforce something else instead, which fails closed.",
+		Fix:   "Correct the field.",
+	},
+	{
+		ID: Annotation, Severity: Warning,
+		Title: "An annotation of these agents with a former or an unknown name",
+		Why:   "Agents read annotations by their exact names. A former name is still read, and other ones have no effect.",
+		Fix:   "Write the name that is read.",
+	},
+	{
+		ID: "selects-no-pod", Severity: Warning, check: selectsNoPod,
+		Title: "A policy that selects no pod",
+		Why:   "A policy whose selector matches no pod has no effect: the pods it is for stay open, unless a controller creates them with these labels.",
+		Fix:   "Write the labels that the pods have.",
+	},
+	{
+		ID: "only-host-network", Severity: Warning, check: onlyHostNetwork,
+		Title: "A policy that selects only host-network pods",
+		Why:   "A host-network pod has the addresses of its node, and no policy applies to it.",
+		Fix:   "Give the pods a network of their own, or protect the node by other means.",
+	},
+	{
+		ID: "broad-subject", Severity: Warning, check: broadSubject,
+		Title: "podSelector {} in a policy that is named after one workload",
+		Why:   "An empty podSelector selects every pod of the namespace: each of them is isolated, and gets these rules.",
+		Fix:   "Select the pods that the name says.",
+	},
+	{
+		ID: "namespace-without-pods", Severity: Warning, check: namespaceWithoutPods,
+		Title: "A policy in a namespace that has no pods",
+		Why:   "A NetworkPolicy applies to pods of its own namespace only.",
+		Fix:   "Put the policy into the namespace of the pods.",
+	},
+	{
+		ID: "peer-selects-none", Severity: Warning, check: peers,
+		Title: "A peer that selects no pod",
+		Why:   "The item matches nothing: what it is for is denied, or in a Deny allowed.",
+		Fix:   "Write the labels that the pods and their namespace have.",
+	},
+	{
+		ID: "namespace-label", Severity: Warning, check: peers,
+		Title: "A namespaceSelector by the name of a namespace that has no such label",
+		Why:   "Selectors match labels. The API server gives each namespace the label kubernetes.io/metadata.name, and no other.",
+	},
+	{
+		ID: "or-not-and", Severity: Warning, check: peers,
+		Title: "namespaceSelector and podSelector in two items where one is meant",
+		Why:   "Two items are alternatives: one allows every pod of those namespaces, the other only pods of the namespace of the policy.",
+		Fix:   "Remove the dash before podSelector, so that both selectors are in one item.",
+	},
+	{
+		ID: "host-network-peer", Severity: Warning, check: peers,
+		Title: "A peer that selects only host-network pods",
+		Why:   "Packets of a host-network pod have the address of its node. Selectors of pods never match them.",
+		Fix:   "Use an ipBlock with the addresses of the nodes. What a node sends to its own pods is always allowed.",
+	},
+	{
+		ID: "empty-peers", Severity: Warning, check: emptyPeers,
+		Title: "An empty list of peers, which allows all peers",
+		Why:   "from: [] and to: [] mean the same as no list: every peer, inside and outside of the cluster.",
+		Fix:   "To allow all peers leave the list out. To allow none remove the rule.",
+	},
+	{
+		ID: "empty-ports", Severity: Warning, check: emptyPorts,
+		Title: "An empty list of ports, or an empty item, which allows all ports",
+		Why:   "ports: [] means every protocol and port, and an item {} every port of TCP.",
+		Fix:   "Name the ports. To allow all of them leave the list out.",
+	},
+	{
+		ID: "half-open", Severity: Warning, check: halfOpen,
+		Title: "A rule that allows one direction while the other end is isolated",
+		Why:   "A connection needs egress at its source and ingress at its destination. Only one of them allows it.",
+	},
+	{
+		ID: "backend-denied", Severity: Warning, check: backendDenied,
+		Title: "An Ingress or a route to pods that deny its requests",
+		Why:   "Requests come from the pods of the controller to the port of the pods behind the Service. Policies see this connection.",
+		Fix:   "Allow ingress from the pods of the controller to this port.",
+	},
+	{
+		ID: "service-port", Severity: Warning, check: servicePort,
+		Title: "The port of a Service where the port of the pod is meant",
+		Why:   "Policies see packets after the Service's address and port were replaced by those of the pod.",
+	},
+	{
+		ID: "named-port", Severity: Warning, check: namedPort,
+		Title: "A named port that no destination declares",
+		Why:   "A name is looked up among the containerPorts of the destination pod, with the protocol. Without one it matches nothing.",
+		Fix:   "Declare the port in the pods, or write its number.",
+	},
+	{
+		ID: "service-address", Severity: Warning, check: addresses,
+		Title: "The address of a Service in a block",
+		Why:   "Policies see packets after the Service's address was replaced by that of a pod: the block never matches.",
+		Fix:   "Select the pods behind the Service.",
+	},
+	{
+		ID: "pod-address", Severity: Warning, check: addresses,
+		Title: "The address of a pod in a block",
+		Why:   "A pod's address changes whenever it is created again, and another pod may get this one.",
+		Fix:   "Select the pod by its labels.",
+	},
+	{
+		ID: "node-address", Severity: Info, check: addresses,
+		Title: "The address of a node in a block",
+		Why:   "The address changes when the node is replaced. It also stands for every host-network pod of the node.",
+		Fix:   "Use a block that has the addresses of all such nodes, or in an administrator's policy the peer nodes.",
+	},
+	{
+		ID: "internet-includes-pods", Severity: Info, check: internetIncludesPods,
+		Title: "Egress to 0.0.0.0/0 or ::/0, which includes all pods and nodes",
+		Why:   "Blocks match the addresses of pods and nodes, too. All of the cluster is reachable.",
+		Fix:   "For the internet alone put the ranges of pods, nodes and other private networks into except.",
+	},
+	{
+		ID: "one-family", Severity: Warning, check: oneFamily,
+		Title: "0.0.0.0/0 without ::/0, or the reverse, for dual-stack pods",
+		Why:   "A block of one family never matches an address of the other. Such connections are denied by one rule and not by the other.",
+	},
+	{
+		ID: "except-reopened", Severity: Warning, check: exceptReopened,
+		Title: "An except that another item or policy allows",
+		Why:   "An except does not deny. It only limits its own item, and everything that some item allows is allowed.",
+		Fix:   "Put the same except into the other item.",
+	},
+	{
+		ID: "cidr-form", Severity: Warning, check: cidrForm,
+		Title: "A block with host bits, leading zeros or an IPv4-mapped address",
+		Why:   "Programs read such blocks differently, and newer API servers refuse them.",
+	},
+	{
+		ID: "dead-direction", Severity: Error, check: deadDirection,
+		Title: "Rules of a direction that policyTypes leaves out",
+		Why:   "Rules of a direction that is not in policyTypes are ignored, and the direction stays open.",
+	},
+	{
+		ID: "implicit-ingress", Severity: Warning, check: implicitIngress,
+		Title: "Egress rules without policyTypes, which also isolate ingress",
+		Why:   "Without policyTypes a policy always has the type Ingress. Without a rule of ingress it denies all of it.",
+		Fix:   "Write policyTypes: [Egress], or [Ingress, Egress] if this is meant.",
+	},
+	{
+		ID: "no-dns", Severity: Warning, check: dns,
+		Title: "Egress is restricted and DNS is not allowed",
+		Why:   "Without DNS no name resolves, and connections by name fail before policies see them.",
+		Fix:   "Allow UDP and TCP 53 to the DNS pods: namespaceSelector kubernetes.io/metadata.name: kube-system with podSelector k8s-app: kube-dns.",
+	},
+	{
+		ID: "dns-without-tcp", Severity: Info, check: dns,
+		Title: "DNS is allowed by UDP and not by TCP",
+		Why:   "An answer that is too long for UDP is asked for again by TCP. Such names do not resolve.",
+		Fix:   "Allow TCP 53, too.",
+	},
+	{
+		ID: "dns-port", Severity: Warning, check: dns,
+		Title: "DNS is allowed on port 53 and the DNS pods listen on another one",
+		Why:   "Policies see the port of the pod, which the Service maps port 53 to.",
+	},
+	{
+		ID: "allow-all-shadows", Severity: Warning, check: allowAllShadows,
+		Title: "A rule that allows everything beside narrower ones",
+		Why:   "Everything that one rule allows is allowed: the narrower rules of these pods have no effect.",
+		Fix:   "Remove the rule, or the narrower ones.",
+	},
+	{
+		ID: "shadowed", Severity: Info, check: shadowed,
+		Title: "A policy that changes nothing, because others say all of it",
+		Why:   "Whoever removes the policy to close something, or changes it, changes nothing.",
+		Fix:   "Remove one of them.",
+	},
+	{
+		ID: "no-default-deny", Severity: Info, check: noDefaultDeny,
+		Title: "Pods that no policy isolates",
+		Why:   "A pod that no NetworkPolicy selects accepts connections from everywhere. So do new pods.",
+		Fix:   "Add a policy with podSelector {} and policyTypes [Ingress] to the namespace.",
+	},
+	{
+		ID: "unreachable-rule", Severity: Warning, check: unreachableRule,
+		Title: "An administrator's rule that earlier rules cover",
+		Why:   "The first rule that matches decides. This one is never evaluated for a packet that it matches.",
+		Fix:   "Put the narrower rule first, or remove it.",
+	},
+	{
+		ID: "equal-priority", Severity: Warning, check: equalPriority,
+		Title: "Administrators' policies of equal priority that contradict each other",
+		Why:   "The API does not define which of them decides. These agents take the first by kind and name, others may not.",
+		Fix:   "Give them different priorities.",
+	},
+	{
+		ID: "deny-all-networks", Severity: Warning, check: denyAllNetworks,
+		Title: "An administrator's Deny of all networks, which also denies pods",
+		Why:   "Networks match the addresses of pods and nodes, too: connections between pods and DNS are denied.",
+		Fix:   "Put a rule with action Pass and peer namespaces: {} before it.",
+	},
+	{
+		ID: "domain-without-deny", Severity: Warning, check: domainWithoutDeny,
+		Title: "Domain names are allowed and nothing else is denied",
+		Why:   "Allowing names restricts nothing: egress to all other addresses stays allowed.",
+		Fix:   "Add a rule behind it that denies networks 0.0.0.0/0 and ::/0.",
+	},
+	{
+		ID: "domain-without-dns", Severity: Warning, check: domainWithoutDNS,
+		Title: "Domain names are allowed and DNS is denied",
+		Why:   "Addresses of names are learned from the DNS answers that a pod receives. Without DNS there are none.",
+		Fix:   "Allow or pass UDP and TCP 53 to the DNS pods in an earlier rule.",
+	},
+	{
+		ID: "domain-before-deny", Severity: Warning, check: domainBeforeDeny,
+		Title: "Private networks are denied after domain names are allowed",
+		Why:   "The first rule that matches decides, and whoever owns a domain chooses the addresses of its names. Names do not match addresses of pods and nodes, but they match other private addresses.",
+		Fix:   "Put the Deny before the rule with domain names. If pods have such addresses, let a rule before both pass or allow them.",
+	},
+	{
+		ID: "domain-name", Severity: Warning, check: domainName,
+		Title: "A domain name that no DNS query asks for",
+		Why:   "The name is compared with the names in DNS queries. An address, a URL, a port or a single label never matches.",
+	},
+	{
+		ID: "no-rules", Severity: Warning, check: noRules,
+		Title: "An administrator's policy without rules",
+		Why:   "Administrators' policies do not isolate pods. Without rules they have no effect.",
+		Fix:   "Add rules. To deny everything write a rule that denies it.",
+	},
+	{
+		ID: "follows-every-pod", Severity: Info, Off: true, check: followsEveryPod,
+		Title: "A rule that makes nodes watch every pod",
+		Why:   "Each node with a pod of the policy has to know every pod of the cluster to evaluate the rule. With --pod-watches=needed it watches all of them, instead of those that rules name.",
+		Fix:   "Select the peers more narrowly, or use blocks or networks with the ranges of the pods.",
+	},
+	{
+		ID: IgnoreComment, Severity: Warning,
+		Title: "A netpol:ignore that is wrong or ignores nothing",
+		Why:   "A comment that does not work hides nothing, and one that is not needed any more will hide the next mistake.",
+		Fix:   "Write # netpol:ignore RULE reason, or remove the comment.",
+	},
+}

@@ -1,0 +1,209 @@
+package lint
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+)
+
+// allowsAll reports whether a rule allows everything.
+func allowsAll(r *policy.Rule) bool {
+	return r.AnyPeer && r.AnyPort && r.Action == policy.Allow
+}
+
+// allowAllShadows finds rules that allow everything to pods for which other NetworkPolicies
+// have narrower rules.
+func allowAllShadows(c *cluster) {
+	for _, p := range c.policies {
+		if p.admin() || unreadable(p) {
+			continue
+		}
+		for d, r := range p.rules {
+			if !allowsAll(r) {
+				continue
+			}
+			var dead []string
+			for _, o := range c.policies {
+				if c.hasNarrower(o, p, d) {
+					dead = append(dead, o.ref())
+				}
+			}
+			if len(dead) > 0 {
+				c.find(p, ruleField(d, r), "", "all %v of %s is allowed: the other rules of %v in %s have no effect",
+					d, selectorText(p.Subject), d, strings.Join(dead, ", "))
+			}
+		}
+	}
+}
+
+// hasNarrower reports whether o has narrower rules than allow-all in direction d, for some
+// pods that p selects.
+func (c *cluster) hasNarrower(o, p *compiled, d policy.Direction) bool {
+	if o.admin() || unreadable(o) || o.Ref.Namespace != p.Ref.Namespace || !p.selectsAllOf(o) {
+		return false
+	}
+	rules := o.Rules(d)
+	if o != p && slices.ContainsFunc(rules, func(r policy.Rule) bool { return allowsAll(&r) }) {
+		return false
+	}
+	return slices.ContainsFunc(rules, func(r policy.Rule) bool { return !allowsAll(&r) })
+}
+
+// shadowed finds NetworkPolicies with rules that can be removed, one after the other,
+// without changing a connection: other policies isolate the same pods in the same
+// directions and allow the same. If the reason is an allow-all rule, allowAllShadows
+// reports it.
+func shadowed(c *cluster) {
+	removed := map[*compiled]bool{}
+	for _, p := range slices.Backward(c.policies) {
+		if p.admin() || unreadable(p) || len(p.Rules(policy.Ingress))+len(p.Rules(policy.Egress)) == 0 {
+			continue
+		}
+		var candidates []*compiled
+		for _, o := range c.policies {
+			if o != p && !removed[o] && !o.admin() && !unreadable(o) && o.Ref.Namespace == p.Ref.Namespace && o.selectsAllOf(p) {
+				candidates = append(candidates, o)
+			}
+		}
+		in, byIngress := c.shadows(p, candidates, policy.Ingress)
+		out, byEgress := c.shadows(p, candidates, policy.Egress)
+		if !in || !out {
+			continue
+		}
+		removed[p] = true
+		refs := append(byIngress, byEgress...)
+		slices.Sort(refs)
+		c.find(p, "spec", "", "removing the policy changes nothing: %s allows the same to the same pods", strings.Join(slices.Compact(refs), " with "))
+	}
+}
+
+// shadows reports whether others isolate in direction d if p does, and allow everything
+// that p allows. refs names the policies needed for that.
+func (c *cluster) shadows(p *compiled, others []*compiled, d policy.Direction) (ok bool, refs []string) {
+	if !p.isolates(d) {
+		return true, nil
+	}
+	isolating := slices.IndexFunc(others, func(o *compiled) bool { return o.isolates(d) })
+	if isolating < 0 {
+		return false, nil
+	}
+	if len(p.Rules(d)) == 0 {
+		return true, []string{others[isolating].ref()}
+	}
+	all := slices.ContainsFunc(p.Rules(d), func(r policy.Rule) bool { return allowsAll(&r) })
+	var rules []*policy.Rule
+	for _, o := range others {
+		rules = append(rules, keep(compiledRules(o, d), func(r *policy.Rule) bool { return all || !allowsAll(r) })...)
+	}
+	for _, r := range compiledRules(p, d) {
+		if !c.covered(r, rules) {
+			return false, nil
+		}
+	}
+	for _, o := range others {
+		own := keep(rules, func(r *policy.Rule) bool { return *r.Policy == o.Ref })
+		if slices.ContainsFunc(compiledRules(p, d), func(r *policy.Rule) bool { return c.covered(r, own) }) {
+			refs = append(refs, o.ref())
+		}
+	}
+	if len(refs) == 0 {
+		refs = append(refs, others[isolating].ref())
+	}
+	return true, refs
+}
+
+// unreachableRule finds administrators' rules that no packet reaches, because earlier rules
+// match everything that they match. Those rules are in the same policy or in others with
+// all of its subjects.
+func unreachableRule(c *cluster) {
+	for _, p := range c.policies {
+		if !p.admin() || unreadable(p) {
+			continue
+		}
+		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+			c.unreachableRules(p, d)
+		}
+	}
+}
+
+func (c *cluster) unreachableRules(p *compiled, d policy.Direction) {
+	var before []*policy.Rule
+	for _, o := range c.policies {
+		if o.admin() && !unreadable(o) && o.Tier == p.Tier && o.precedes(p) && c.podsInclude(o.Subject, p.Subject) {
+			before = append(before, compiledRules(o, d)...)
+		}
+	}
+	own := compiledRules(p, d)
+	for first := 0; first < len(own); {
+		next := first // rules with one index are parts of one rule
+		for next < len(own) && own[next].Index == own[first].Index {
+			next++
+		}
+		parts := own[first:next]
+		if !slices.ContainsFunc(parts, func(r *policy.Rule) bool { return !c.covered(r, before) }) {
+			c.find(p, ruleField(d, parts[0]), "", "the rule never decides: %s match all of it before", c.coveringRules(parts[0], before, d))
+		}
+		before = append(before, parts...)
+		first = next
+	}
+}
+
+// coveringRules names the rules that cover r, or only one if it does so alone.
+func (c *cluster) coveringRules(r *policy.Rule, before []*policy.Rule, d policy.Direction) string {
+	name := func(o *policy.Rule) string { return fmt.Sprintf("%s %s", o.Policy, ruleField(d, o)) }
+	var part []string
+	for _, o := range before {
+		if c.covered(r, []*policy.Rule{o}) {
+			return "the peers and ports of " + name(o)
+		}
+		if c.peersMeet(r, o) && portsMeet(r, o) {
+			part = append(part, name(o))
+		}
+	}
+	return strings.Join(part, " and ")
+}
+
+// precedes reports whether the API defines an order between two administrators' policies
+// and puts p first. It defines none for equal priorities.
+func (p *compiled) precedes(o *compiled) bool {
+	return p != o && p.Compare(o.Policy) < 0 && p.Priority() != o.Priority()
+}
+
+// equalPriority finds policies whose order the API does not define, and whose rules
+// contradict each other for common subjects.
+func equalPriority(c *cluster) {
+	for i, p := range c.policies {
+		for _, o := range c.policies[i+1:] {
+			if !p.admin() || !o.admin() || unreadable(p) || unreadable(o) || p.Tier != o.Tier || p.Priority() != o.Priority() || !c.haveSubjectsInCommon(p, o) {
+				continue
+			}
+			if a, b, found := c.contradiction(p, o); found {
+				c.find(o, "spec.priority", "", "%s has priority %d, too; its %s and %s of this one contradict each other for the pods of both",
+					p.ref(), p.Priority(), a, b)
+			}
+		}
+	}
+}
+
+// haveSubjectsInCommon reports whether both policies select some pod or, if no pods are
+// known, may select the same one.
+func (c *cluster) haveSubjectsInCommon(p, o *compiled) bool {
+	if len(c.pods) == 0 || c.Partial && len(p.subjects)*len(o.subjects) == 0 {
+		return c.podsMeet(p.Subject, o.Subject)
+	}
+	return slices.ContainsFunc(p.subjects, func(pod *pod) bool { return slices.Contains(o.subjects, pod) })
+}
+
+// contradiction returns two rules with different actions that match the same packets.
+func (c *cluster) contradiction(p, o *compiled) (a, b string, found bool) {
+	for d, r := range p.rules {
+		for _, other := range compiledRules(o, d) {
+			if r.Action != other.Action && portsMeet(r, other) && c.peersMeet(r, other) {
+				return ruleField(d, r), ruleField(d, other), true
+			}
+		}
+	}
+	return "", "", false
+}

@@ -1,0 +1,191 @@
+package lint
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+)
+
+// subjectField returns the path of the field that selects a policy's pods.
+func subjectField(p *compiled) string {
+	switch spec := p.Kind.AdminSpec(p.object); {
+	case spec == nil:
+		return "spec.podSelector"
+	case spec.Subject.Pods != nil:
+		return "spec.subject.pods"
+	case spec.Subject.ServiceAccounts != nil:
+		return "spec.subject.serviceAccounts"
+	}
+	return "spec.subject.namespaces"
+}
+
+// misplaced reports whether the policy is in a namespace without known pods, while other
+// namespaces have some.
+func (c *cluster) misplaced(p *compiled) bool {
+	return !p.admin() && len(c.pods) > 0 && len(c.byNamespace[p.Ref.Namespace]) == 0
+}
+
+// unreadable reports whether the subject could not be read, which is a finding of the
+// agents.
+func unreadable(p *compiled) bool {
+	return p.Subject == nil || slices.ContainsFunc(p.Findings, func(f policy.Finding) bool { return f.Whole })
+}
+
+func selectsNoPod(c *cluster) {
+	for _, p := range c.policies {
+		if len(p.subjects)+len(p.hosts) > 0 || len(c.pods) == 0 || c.misplaced(p) || unreadable(p) {
+			continue
+		}
+		near := c.near(p.Subject)
+		if near == "" && c.Partial && (p.admin() || c.Controllers) {
+			continue // its pods are elsewhere, or made later
+		}
+		f := c.find(p, subjectField(p), near.fix(), "%s matches no pod", selectorText(p.Subject))
+		if near != "" {
+			f.Message += "; " + string(near)
+		} else if c.Partial {
+			f.Message += " of the input"
+			f.Severity = Info
+		}
+	}
+}
+
+func onlyHostNetwork(c *cluster) {
+	for _, p := range c.policies {
+		if len(p.subjects) == 0 && len(p.hosts) > 0 {
+			c.find(p, subjectField(p), "", "all pods that %s matches are in the network of their nodes: %s", selectorText(p.Subject), names(p.hosts))
+		}
+	}
+}
+
+func namespaceWithoutPods(c *cluster) {
+	for _, p := range c.policies {
+		if !c.misplaced(p) || unreadable(p) {
+			continue
+		}
+		subject := *p.Subject
+		var found []string
+		for ns := range c.byNamespace {
+			subject.Namespace = ns
+			if s := subject; !s.Pods.Empty() && len(c.selects(&s)) > 0 {
+				found = append(found, ns)
+			}
+		}
+		slices.Sort(found)
+		ns := p.Ref.Namespace
+		near := nearest(ns, slices.Collect(c.podNamespaces))
+		if len(found) == 0 && near == "" && c.Partial && c.Controllers {
+			continue
+		}
+		f := c.find(p, "metadata.namespace", "", "namespace %s has no pods", ns)
+		switch {
+		case len(found) > 0:
+			f.Message += fmt.Sprintf("; such pods are in namespace %s", strings.Join(found, ", "))
+			f.Fix = fmt.Sprintf("Write namespace: %s.", found[0])
+		case near != "":
+			f.Message += fmt.Sprintf("; namespace %s has", near)
+			f.Fix = fmt.Sprintf("Write namespace: %s.", near)
+		case c.Partial:
+			f.Severity = Info
+		}
+	}
+}
+
+// podNamespaces yields the namespaces that have pods.
+func (c *cluster) podNamespaces(yield func(string) bool) {
+	for ns := range c.byNamespace {
+		if !yield(ns) {
+			return
+		}
+	}
+}
+
+// nameLabels are labels whose values name a workload.
+var nameLabels = []string{"app.kubernetes.io/name", "app.kubernetes.io/component", "app", "k8s-app", "component"}
+
+// broadSubject finds policies with rules and podSelector {} that are named after one
+// workload of the namespace, unless that workload is one of the peers.
+func broadSubject(c *cluster) {
+	for _, p := range c.policies {
+		if p.admin() || unreadable(p) || !p.Subject.Pods.Empty() || len(p.subjects) < 2 || len(p.Rules(policy.Ingress))+len(p.Rules(policy.Egress)) == 0 {
+			continue
+		}
+		named := map[string]string{} // label=value of each workload in the name
+		var pods []*pod
+		for _, pod := range p.subjects {
+			if key := c.namedAfter(p, pod); key != "" {
+				named[key] = pod.object.Labels[key]
+				pods = append(pods, pod)
+			}
+		}
+		if len(named) != 1 || len(pods) == len(p.subjects) {
+			continue
+		}
+		for key, value := range named {
+			c.find(p, "spec.podSelector", fmt.Sprintf("Write podSelector: {matchLabels: {%s: %s}}.", key, value),
+				"the policy is named after %s, and selects all pods of namespace %s", names(pods), p.Ref.Namespace)
+		}
+	}
+}
+
+// namedAfter returns the label of the pod whose value is part of the policy's name and does
+// not refer to its peers or its namespace.
+func (c *cluster) namedAfter(p *compiled, pod *pod) string {
+	for _, key := range nameLabels {
+		value := pod.object.Labels[key]
+		if value == "" || value == p.Ref.Namespace || !hasPart(p.Ref.Name, value) {
+			continue
+		}
+		for _, r := range p.rules {
+			for _, peer := range r.Peers {
+				if peer.Pods != nil && (strings.Contains(selectorText(peer.Pods), value) || len(c.selects(peer.Pods)) > 0 && slices.Contains(c.selects(peer.Pods), pod)) {
+					return ""
+				}
+			}
+		}
+		return key
+	}
+	return ""
+}
+
+// hasPart reports whether part is one or several consecutive parts of name, divided by
+// hyphens.
+func hasPart(name, part string) bool {
+	return strings.Contains("-"+name+"-", "-"+part+"-")
+}
+
+// noDefaultDeny finds namespaces with pods that nothing isolates for ingress. In files it
+// looks only at namespaces with a policy.
+func noDefaultDeny(c *cluster) {
+	denied := map[*pod]bool{}
+	hasPolicy := map[string]bool{}
+	for _, p := range c.policies {
+		hasPolicy[p.Ref.Namespace] = true
+		denies := p.isolates(policy.Ingress) || slices.ContainsFunc(p.Rules(policy.Ingress), func(r policy.Rule) bool { return r.Action == policy.Deny })
+		if denies {
+			for _, pod := range p.subjects {
+				denied[pod] = true
+			}
+		}
+	}
+	for ns, pods := range c.byNamespace {
+		if isSystem(ns) || c.Partial && !hasPolicy[ns] {
+			continue // its policies have another owner
+		}
+		open := slices.DeleteFunc(slices.Clone(pods), func(p *pod) bool { return p.host || denied[p] })
+		if len(open) > 0 {
+			c.findAt(Object{Kind: "Namespace", Name: ns}, "", "", "no policy isolates %s", names(open))
+		}
+	}
+}
+
+// isSystem reports whether the namespace belongs to Kubernetes itself, so that its users do
+// not write its policies.
+func isSystem(namespace string) bool {
+	return namespace == corev1.NamespaceNodeLease || namespace == metav1.NamespacePublic || namespace == metav1.NamespaceSystem
+}

@@ -1,0 +1,136 @@
+package lint
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// networkPolicy returns a policy in namespace shop for the pods labelled app.
+func networkPolicy(name, app, spec string) string {
+	subject := "{}"
+	if app != "" {
+		subject = "{matchLabels: {app: " + app + "}}"
+	}
+	return "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: shop, name: " + name + "}\nspec:\n  podSelector: " + subject + "\n  " + strings.ReplaceAll(spec, "\n", "\n  ")
+}
+
+// admin returns an AdminNetworkPolicy for the pods of namespace shop. rules must end with a
+// line break.
+func admin(name string, priority int, rules string) string {
+	return fmt.Sprintf("apiVersion: policy.networking.k8s.io/v1alpha1\nkind: AdminNetworkPolicy\nmetadata: {name: %s}\nspec:\n  priority: %d\n  subject: {namespaces: {matchLabels: {team: shop}}}\n  egress:\n%s", name, priority, rules)
+}
+
+const (
+	allowNames  = "  - name: names\n    action: Allow\n    to: [{domainNames: [\"*.example.com\"]}]\n"
+	denyPrivate = "  - name: private\n    action: Deny\n    to: [{networks: [10.1.0.0/16]}]\n"
+)
+
+const allowDNS = `
+- to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}, podSelector: {matchLabels: {k8s-app: kube-dns}}}]
+  ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]`
+
+// Variants of the mistakes, and correct policies that resemble them, in the cluster of the
+// examples.
+func TestVariants(t *testing.T) {
+	cluster := read(t, "cluster.yaml")
+	for _, tc := range []struct {
+		name     string
+		policies []string
+		want     []string
+		message  string // a substring of the message
+	}{
+		{name: "two items that both match",
+			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{namespaceSelector: {matchLabels: {team: shop}}}, {podSelector: {matchLabels: {app: api}}}]}]")}},
+		{name: "OR for AND, the other way round",
+			policies: []string{networkPolicy("p", "api", "ingress: [{from: [{podSelector: {matchLabels: {app: prometheus}}}, {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]}]")},
+			want:     []string{"or-not-and"}},
+		{name: "OR for AND with DNS",
+			policies: []string{networkPolicy("p", "api", "policyTypes: [Egress]\negress: [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}}, {podSelector: {matchLabels: {k8s-app: kube-dns}}}], ports: [{protocol: UDP, port: 53}, {port: 53}]}]")},
+			want:     []string{"or-not-and"}},
+		{name: "the same value under another key",
+			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{podSelector: {matchLabels: {app.kubernetes.io/name: api}}}]}]")},
+			want:     []string{"peer-selects-none"}, message: "app: api"},
+		{name: "letters swapped",
+			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{podSelector: {matchLabels: {app: aip}}}]}]")},
+			want:     []string{"peer-selects-none"}, message: "near it there are pods with: app: api"},
+		{name: "another number at the end is another name",
+			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{podSelector: {matchLabels: {app: web2}}}]}]")},
+			want:     []string{"peer-selects-none"}, message: "app=web2 matches no pod"},
+		{name: "the label of a namespace with a typo",
+			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{namespaceSelector: {matchLabels: {team: shpo}}}]}]")},
+			want:     []string{"peer-selects-none"}, message: "near it there are namespaces with: team: shop"},
+		{name: "a namespace that the files do not have",
+			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress-nginx}}}]}]")}},
+		{name: "kube-system by name",
+			policies: []string{networkPolicy("p", "api", "policyTypes: [Egress]\negress: [{to: [{namespaceSelector: {matchLabels: {name: kube-system}}}], ports: [{protocol: UDP, port: 53}, {port: 53}]}]")},
+			want:     []string{"namespace-label", "no-dns"}},
+		{name: "an allow for the same namespace beside the default deny",
+			policies: []string{networkPolicy("p", "", "ingress: [{from: [{podSelector: {}}]}]")}},
+		{name: "all egress denied needs no DNS",
+			policies: []string{networkPolicy("p", "db", "policyTypes: [Egress]")}},
+		{name: "DNS of the node",
+			policies: []string{networkPolicy("p", "api", "policyTypes: [Egress]\negress: [{to: [{ipBlock: {cidr: 203.0.113.0/24}}]}, {to: [{ipBlock: {cidr: 169.254.20.10/32}}], ports: [{protocol: UDP, port: 53}, {port: 53}]}]")}},
+		{name: "DNS to any peer",
+			policies: []string{networkPolicy("p", "api", "policyTypes: [Egress]\negress: [{to: [{ipBlock: {cidr: 203.0.113.0/24}}]}, {ports: [{protocol: UDP, port: 53}, {port: 53}]}]")}},
+		{name: "DNS in another policy",
+			policies: []string{networkPolicy("p", "api", "policyTypes: [Egress]\negress: [{to: [{ipBlock: {cidr: 203.0.113.0/24}}]}]"), networkPolicy("dns", "", "policyTypes: [Egress]\negress:"+allowDNS)}},
+		{name: "an except that is opened on purpose",
+			policies: []string{networkPolicy("p", "api", "policyTypes: [Egress]\negress:"+allowDNS+"\n- to: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8]}}]\n- to: [{ipBlock: {cidr: 10.1.2.0/24}}]")}},
+		{name: "an except that is opened for one port",
+			policies: []string{networkPolicy("p", "api", "policyTypes: [Egress]\negress:"+allowDNS+"\n- to: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8]}}]\n- ports: [{port: 443}]")}},
+		{name: "an except that another policy opens",
+			policies: []string{networkPolicy("p", "api", "policyTypes: [Egress]\negress:"+allowDNS+"\n- to: [{ipBlock: {cidr: 0.0.0.0/0, except: [169.254.0.0/16]}}]\n  ports: [{port: 80}]"), networkPolicy("q", "", "policyTypes: [Egress]\negress:"+allowDNS+"\n- ports: [{port: 80}]")},
+			want:     []string{"except-reopened", "shadowed"}},
+		{name: "a named port of another protocol",
+			policies: []string{networkPolicy("p", "db", "ingress: [{ports: [{protocol: UDP, port: sql}]}]")},
+			want:     []string{"named-port"}, message: `shop/db declare port "sql" for TCP, not for UDP`},
+		{name: "a named port for addresses",
+			policies: []string{networkPolicy("p", "api", "policyTypes: [Egress]\negress:"+allowDNS+"\n- to: [{ipBlock: {cidr: 203.0.113.0/24}}]\n  ports: [{port: https}]")},
+			want:     []string{"named-port"}},
+		{name: "a named port from addresses",
+			policies: []string{networkPolicy("p", "web", "ingress: [{from: [{ipBlock: {cidr: 203.0.113.0/24}}], ports: [{port: http}]}]")}},
+		{name: "an item without a port beside others",
+			policies: []string{networkPolicy("p", "web", "ingress: [{ports: [{port: 8080}, {protocol: TCP}]}]")},
+			want:     []string{"empty-ports"}},
+		{name: "all of TCP",
+			policies: []string{networkPolicy("p", "web", "ingress: [{ports: [{protocol: TCP}]}]")}},
+		{name: "the name has the peer, and the pod",
+			policies: []string{networkPolicy("allow-web-to-db", "", "ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]")},
+			want:     []string{"broad-subject"}, message: "named after shop/db"},
+		{name: "the name has the peer only",
+			policies: []string{networkPolicy("allow-from-web", "", "ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]")}},
+		{name: "a namespace that is isolated at the other end",
+			policies: []string{
+				networkPolicy("p", "api", "ingress: [{from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}], ports: [{port: 9090}]}]"),
+				strings.Replace(networkPolicy("closed", "", "policyTypes: [Egress]"), "namespace: shop", "namespace: monitoring", 1),
+			},
+			want: []string{"half-open"}},
+		{name: "egress to pods whose ingress is isolated",
+			policies: []string{networkPolicy("p", "api", "policyTypes: [Egress]\negress:"+allowDNS+"\n- to: [{podSelector: {matchLabels: {app: db}}}]\n  ports: [{port: 5432}]")},
+			want:     []string{"half-open"}},
+		{name: "private networks are denied by a later policy",
+			policies: []string{admin("a", 1, allowNames), admin("b", 2, denyPrivate)}, want: []string{"domain-before-deny"}, message: "10.1.0.0/16 is denied after AdminNetworkPolicy/a spec.egress[0]"},
+		{name: "private networks are denied by an earlier policy",
+			policies: []string{admin("a", 2, allowNames), admin("b", 1, denyPrivate)}},
+		{name: "private networks are denied on another port",
+			policies: []string{admin("a", 1, allowNames+"    ports: [{portNumber: {protocol: TCP, port: 443}}]\n"), admin("b", 2, denyPrivate+"    ports: [{portNumber: {protocol: TCP, port: 25}}]\n")}},
+		{name: "public networks are denied after names",
+			policies: []string{admin("a", 1, allowNames+"  - {name: rest, action: Deny, to: [{networks: [203.0.113.0/24]}]}\n")}},
+		{name: "two equal policies: one of them",
+			policies: []string{networkPolicy("a", "db", "ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]"), networkPolicy("b", "db", "ingress: [{from: [{podSelector: {matchLabels: {app: api}}}]}]")},
+			want:     []string{"shadowed"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := input(t, append([]string{cluster}, tc.policies...)...)
+			findings := Check(in)
+			if got := found(in); !slices.Equal(got, tc.want) {
+				t.Errorf("got %v\n%+v", got, findings)
+			}
+			if tc.message != "" && !slices.ContainsFunc(findings, func(f Finding) bool { return strings.Contains(f.Message, tc.message) }) {
+				t.Errorf("no %q in %+v", tc.message, findings)
+			}
+		})
+	}
+}

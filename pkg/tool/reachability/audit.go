@@ -1,0 +1,32 @@
+package reachability
+
+import "maps"
+
+// IfEnforced returns the cluster with its audited policies enforced, or nil if no policy is
+// audited.
+func (c *Cluster) IfEnforced() *Cluster {
+	audit := c.snapshot.Audit()
+	if audit == nil {
+		return nil
+	}
+	enforced := *c
+	enforced.snapshot, enforced.toHost = audit, maps.Clone(c.toHost)
+	for _, addr := range c.snapshot.AuditedToHost() {
+		enforced.toHost[addr] = true
+	}
+	return &enforced
+}
+
+// explainAudited explains the connection of a as if audited policies were enforced. It
+// returns nil if no audited policy selects the pods.
+func (c *Cluster) explainAudited(src, dst *Endpoint, port Port, family Family, a Answer) *Explanation {
+	enforced := c.IfEnforced()
+	if enforced == nil {
+		return nil
+	}
+	if _, audited := c.snapshot.EvaluateAudited(a.Query); !audited {
+		return nil
+	}
+	e := enforced.Explain(src, dst, port, family)
+	return &e
+}

@@ -1,0 +1,258 @@
+package reachability
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Side is a row or column of an Overview: endpoints that are shown as one.
+type Side struct {
+	Namespace string // empty for addresses
+	Name      string // within the namespace; empty for the whole namespace
+	Members   []Endpoint
+	// Replicated is set if more pods like the members may be created. The cell of the side
+	// with itself is then about two of its pods, even if it has only one.
+	Replicated bool
+	// Outside is set if the members are addresses outside of the cluster, which stand for all.
+	Outside bool
+	// Ports are the ports of a destination to look at; empty means all.
+	Ports []Port
+}
+
+// String returns "namespace/name", or whichever of them is set.
+func (s *Side) String() string {
+	if s.Namespace == "" || s.Name == "" {
+		return s.Namespace + s.Name
+	}
+	return s.Namespace + "/" + s.Name
+}
+
+// Outside returns the side of all addresses outside of the cluster that pods may have
+// connections with in a family. Its members have the names of ExternalRanges.
+func (c *Cluster) Outside(family Family) Side {
+	side := Side{Name: "outside", Replicated: true, Outside: true}
+	names := ExternalRanges(nil, c)
+	for _, name := range ExternalAddresses(c) {
+		if e := c.at(names[name], netip.MustParseAddr(name)); e.has(family) {
+			side.Members = append(side.Members, e)
+		}
+	}
+	return side
+}
+
+// Sides groups pods into sides, ordered by namespace and name. sideOf returns the side of a
+// pod, without members.
+func (c *Cluster) Sides(pods []Endpoint, sideOf func(*corev1.Pod) Side) []Side {
+	index := map[[2]string]int{}
+	var sides []Side
+	for _, p := range pods {
+		side := sideOf(c.pods[p.Name])
+		key := [2]string{side.Namespace, side.Name}
+		i, known := index[key]
+		if !known {
+			i = len(sides)
+			index[key] = i
+			sides = append(sides, side)
+		}
+		sides[i].Members = append(sides[i].Members, p)
+	}
+	slices.SortStableFunc(sides, func(a, b Side) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return sides
+}
+
+// Overview reports for each pair of From and To which ports the members of one reach on the
+// members of the other.
+type Overview struct {
+	From, To []Side
+	// Port is the only port that was looked at, or zero for all. If it is set, the set of a
+	// cell contains all ports or none.
+	Port Port
+
+	r          *Reach
+	rows       [][]part // of From
+	columns    [][]part // of To
+	every, any []int32  // row by row
+}
+
+// part is a set of members of a side that policies treat alike, as indexes into
+// Reach.endpoints. They may be on different nodes.
+type part []int
+
+// Overview evaluates all pairs of sides. A zero port stands for all ports.
+func (c *Cluster) Overview(from, to []Side, port Port, family Family) *Overview {
+	var endpoints []Endpoint
+	index := map[string]int{}
+	for _, side := range slices.Concat(from, to) {
+		for _, m := range side.Members {
+			if number(index, m.Name) == len(endpoints) {
+				endpoints = append(endpoints, m)
+			}
+		}
+	}
+	o := &Overview{From: from, To: to, Port: port, r: c.Reach(endpoints, family)}
+	o.rows, o.columns = o.parts(from, index), o.parts(to, index)
+	for row := range from {
+		for column := range to {
+			every, any := o.evaluate(row, column)
+			o.every, o.any = append(o.every, every), append(o.any, any)
+		}
+	}
+	return o
+}
+
+func (o *Overview) parts(sides []Side, index map[string]int) [][]part {
+	all := make([][]part, len(sides))
+	for i, side := range sides {
+		classes := map[int]int{} // index of a class's part
+		for _, m := range side.Members {
+			p := &o.r.places[index[m.Name]]
+			if j, known := classes[p.class]; known && p.pod != nil {
+				all[i][j] = append(all[i][j], index[m.Name])
+				continue
+			}
+			classes[p.class] = len(all[i])
+			all[i] = append(all[i], part{index[m.Name]})
+		}
+	}
+	return all
+}
+
+// evaluate returns the ports that every pair of members may use, and those that any pair
+// may use.
+func (o *Overview) evaluate(row, column int) (every, any int32) {
+	if o.From[row].Outside && o.To[column].Outside {
+		return noPorts, noPorts // what does not pass the cluster
+	}
+	every, any = allPorts, noPorts
+	for set := range o.pairs(row, column) {
+		every, any = o.r.sets.intersect(every, set.ports), o.r.sets.union(any, set.ports)
+	}
+	return every, any
+}
+
+// pair is the ports that a member of one side may use on a member of another, and the
+// number of pairs like it.
+type pair struct {
+	from, to int // indexes into Reach.endpoints
+	ports    int32
+	count    int
+}
+
+// pairs yields the pairs of two sides; pairs that are alike are yielded once with their
+// count. A pod and itself are a pair only if there is no other.
+func (o *Overview) pairs(row, column int) func(yield func(pair) bool) {
+	single := len(o.From[row].Members)*len(o.To[column].Members) == 1
+	return func(yield func(pair) bool) {
+		for _, a := range o.rows[row] {
+			for _, b := range o.columns[column] {
+				for _, p := range o.expand(a, b) {
+					same := a[0] == b[0] && len(p[0]) == len(p[1])
+					count := len(p[0]) * len(p[1])
+					from, to := p[0][0], p[1][0]
+					if same && count > 1 {
+						count -= len(p[0])
+						to = p[1][1]
+					} else if same && !single {
+						continue
+					}
+					set := o.r.between(from, to, o.several(row, column))
+					set = o.narrow(set, &o.To[column], &o.r.endpoints[to])
+					if !yield(pair{from, to, set, count}) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// several reports whether a pod in both sides represents several pods.
+func (o *Overview) several(row, column int) bool {
+	return o.From[row].Replicated || o.To[column].Replicated
+}
+
+// expand returns the pairs of two parts that must be evaluated separately: connections
+// between a node and a pod depend on the pod's node.
+func (o *Overview) expand(a, b part) [][2]part {
+	if !o.r.endpoints[a[0]].onHost() && !o.r.endpoints[b[0]].onHost() {
+		return [][2]part{{a, b}}
+	}
+	var pairs [][2]part
+	for i := range a {
+		for j := range b {
+			pairs = append(pairs, [2]part{a[i : i+1], b[j : j+1]})
+		}
+	}
+	return pairs
+}
+
+// narrow restricts a set to the ports that are looked at.
+func (o *Overview) narrow(set int32, to *Side, dst *Endpoint) int32 {
+	if o.Port != (Port{}) {
+		if number, ok := o.Port.numberOn(dst); ok && o.r.sets.all[set].Has(o.Port.Proto, number) {
+			return allPorts
+		}
+		return noPorts
+	}
+	if len(to.Ports) == 0 {
+		return set
+	}
+	var only []PortRange
+	for _, p := range to.Ports {
+		if number, ok := p.numberOn(dst); ok {
+			only = append(only, PortRange{Proto: p.Proto, First: number, Last: number})
+		}
+	}
+	return o.r.sets.intersect(set, o.r.sets.place(NewPortSet(only...)))
+}
+
+// Every returns the ports that every pair of members may use.
+func (o *Overview) Every(row, column int) PortSet {
+	return o.r.sets.all[o.every[row*len(o.To)+column]]
+}
+
+// Some returns the ports that some pairs of members may use and others may not.
+func (o *Overview) Some(row, column int) PortSet {
+	cell := o.Cell(row, column)
+	if cell[0] == cell[1] {
+		return PortSet{}
+	}
+	return o.r.sets.all[cell[1]].Without(o.r.sets.all[cell[0]])
+}
+
+// Cell returns a key that is the same for equal cells.
+func (o *Overview) Cell(row, column int) [2]int32 {
+	at := row*len(o.To) + column
+	return [2]int32{o.every[at], o.any[at]}
+}
+
+// Partial describes how the pairs of two sides differ.
+type Partial struct {
+	Pairs    int       // number of pairs
+	Reaching int       // number of pairs that may use all ports that any may use
+	With     [2]string // an example of these, source and destination
+	Without  [2]string // an example of the remaining pairs
+}
+
+// Partial describes how the pairs of a cell differ.
+func (o *Overview) Partial(row, column int) Partial {
+	var out Partial
+	any := o.any[row*len(o.To)+column]
+	for p := range o.pairs(row, column) {
+		example := &out.Without
+		if p.ports == any {
+			out.Reaching += p.count
+			example = &out.With
+		}
+		out.Pairs += p.count
+		if example[0] == "" {
+			*example = [2]string{o.r.endpoints[p.from].Name, o.r.endpoints[p.to].Name}
+		}
+	}
+	return out
+}

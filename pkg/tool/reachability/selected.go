@@ -1,0 +1,79 @@
+package reachability
+
+import (
+	"slices"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+)
+
+// SelectedPods returns how many pods each policy selects in some direction, audited or not. The
+// keys have no generation.
+func (c *Cluster) SelectedPods() map[policy.Ref]int {
+	type pair struct {
+		policy policy.Ref
+		pod    string
+	}
+	known := map[pair]bool{}
+	counts := map[policy.Ref]int{}
+	for _, s := range []*policy.Snapshot{c.snapshot, c.snapshot.Audit()} {
+		if s == nil {
+			continue
+		}
+		for _, addr := range s.Local() {
+			e := s.Endpoint(addr)
+			for _, chain := range []*policy.Chain{e.Ingress, e.Egress} {
+				if chain == nil {
+					continue
+				}
+				for _, ref := range chain.Policies {
+					p := pair{*ref, e.String()}
+					p.policy.Generation = 0
+					if !known[p] {
+						known[p] = true
+						counts[p.policy]++
+					}
+				}
+			}
+		}
+	}
+	return counts
+}
+
+// PoliciesOf returns the enforced policies that select a member of a side in a direction, without
+// generations. It returns none if there is a member that no policy selects.
+func (c *Cluster) PoliciesOf(side *Side, egress bool) []policy.Ref {
+	var all []policy.Ref
+	known := map[*policy.Chain]bool{}
+	for i := range side.Members {
+		chain := c.chainOf(&side.Members[i], egress)
+		if chain == nil || len(chain.Policies) == 0 {
+			return nil
+		}
+		if known[chain] {
+			continue // of a replica
+		}
+		known[chain] = true
+		for _, p := range chain.Policies {
+			ref := *p
+			ref.Generation = 0
+			if !slices.Contains(all, ref) {
+				all = append(all, ref)
+			}
+		}
+	}
+	return all
+}
+
+// chainOf returns the rules of an endpoint in a direction, or nil if no policy selects it.
+func (c *Cluster) chainOf(e *Endpoint, egress bool) *policy.Chain {
+	for _, addr := range e.Addrs() {
+		switch at := c.snapshot.Endpoint(addr); {
+		case at == nil:
+		case egress:
+			return at.Egress
+		default:
+			return at.Ingress
+		}
+	}
+	return nil
+}

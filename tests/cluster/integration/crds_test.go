@@ -1,0 +1,102 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
+	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/crds"
+)
+
+// proposals contains the patches that add the fields of proposals.
+const proposals = "../../../pkg/tool/apivalidation/crds/proposals/clusternetworkpolicies/*.yaml"
+
+// The patches can be applied to the definition of v0.3.0 in any order, and the server then stores
+// their fields.
+func TestServersAcceptProposals(t *testing.T) {
+	const policy = `{apiVersion: policy.networking.k8s.io/v1beta1, kind: ClusterNetworkPolicy, metadata: {name: proposed}, spec: {
+		tier: Admin, priority: 1, subject: {serviceAccounts: {namespaceSelector: {}, names: [a]}},
+		ingress: [{action: Deny, from: [{networks: [192.0.2.0/24]}, {nodes: {}}, {serviceAccounts: {namespaceSelector: {}, names: [a.b]}}]}],
+		egress: [{action: Deny, to: [{serviceAccounts: {namespaceSelector: {}, names: [a]}}]}]}}`
+	plane := newest.start(t)
+	patches := must[[]string](t)(filepath.Glob(proposals))
+	if len(patches) < 2 {
+		t.Fatalf("patches %q", patches)
+	}
+	for range 2 {
+		t.Run(filepath.Base(patches[0])+" first", func(t *testing.T) {
+			k := newKubectl(t, plane.Admin())
+			define(t, plane, crds.V030, crds.Standard)
+
+			for _, file := range patches {
+				k.run("patch", "crd", "clusternetworkpolicies.policy.networking.k8s.io", "--type=json", "--patch-file="+file)
+			}
+
+			k.apply(policy)
+		})
+		slices.Reverse(patches)
+	}
+}
+
+// define makes a server serve the kinds of a release until the test ends, instead of those of
+// another release.
+func define(t *testing.T, plane *controlplane.ControlPlane, r crds.Release, c crds.Channel) {
+	t.Helper()
+	defineFiles(t, plane, must[[]string](t)(r.Files(t.Context(), c))...)
+}
+
+func defineFiles(t *testing.T, plane *controlplane.ControlPlane, files ...string) {
+	t.Helper()
+	k := newKubectl(t, plane.Admin())
+	for _, file := range files {
+		k.run("apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", file)
+		k.run("wait", "--for=condition=Established", "-f", file)
+	}
+	ctx := context.WithoutCancel(t.Context())
+	t.Cleanup(func() { undefineFiles(ctx, k, files...) })
+}
+
+// undefine removes the kinds of a release with all their objects.
+func undefine(t *testing.T, plane *controlplane.ControlPlane, r crds.Release, c crds.Channel) {
+	t.Helper()
+	undefineFiles(t.Context(), newKubectl(t, plane.Admin()), must[[]string](t)(r.Files(t.Context(), c))...)
+}
+
+func undefineFiles(ctx context.Context, k *kubectl, files ...string) {
+	k.t.Helper()
+	for _, file := range files {
+		must[string](k.t)(k.with(ctx, "", "delete", "--ignore-not-found", "-f", file))
+	}
+}
+
+// Validation rules of Kubernetes 1.27 have no functions for addresses, so its users cannot
+// install later releases.
+func TestServersAcceptDefinitions(t *testing.T) {
+	for _, tc := range []struct {
+		release crds.Release
+		servers []*server
+	}{
+		{crds.V015, releases},
+		{crds.V017, []*server{newest}},
+		{crds.V020, []*server{newest}},
+		{crds.V030, []*server{newest}},
+	} {
+		for _, channel := range []crds.Channel{crds.Standard, crds.Experimental} {
+			t.Run(fmt.Sprint(tc.release, " ", channel), func(t *testing.T) {
+				on(t, tc.servers, func(t *testing.T, plane *controlplane.ControlPlane) { define(t, plane, tc.release, channel) })
+			})
+		}
+	}
+	k := newKubectl(t, statusOff.start(t).Admin())
+	for _, release := range []crds.Release{crds.V017, crds.V020, crds.V030} {
+		for _, file := range must[[]string](t)(release.Files(t.Context(), crds.Standard)) {
+			if _, err := k.try("", "apply", "--server-side", "-f", file); err == nil || !strings.Contains(err.Error(), "isCIDR") {
+				t.Errorf("%s: got %v, want that isCIDR is not known", file, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,357 @@
+package netns
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
+	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
+)
+
+const (
+	withClusterPolicies = "--admin-policies"
+
+	dnsService4 = "10.96.0.10" // a Service in front of the resolver
+)
+
+// allowNames allows the pods web of any namespace only the domains and DNS.
+func allowNames(domains string) string {
+	return fmt.Sprintf(`---
+apiVersion: policy.networking.k8s.io/v1beta1
+kind: ClusterNetworkPolicy
+metadata: {name: names}
+spec:
+  tier: Admin
+  priority: 10
+  subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}}
+  egress:
+  - {name: dns, action: Accept, to: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: dns}}}}]}
+  - {name: names, action: Accept, to: [{domainNames: [%s]}]}
+  - {name: rest, action: Deny, to: [{networks: ["0.0.0.0/0", "::/0"]}]}
+`, domains)
+}
+
+// newNames returns two nodes whose pods x/web and y/web may reach *.example.test and
+// db.elsewhere.test. The resolver is the pod x/dns on the other node, also reachable
+// through a Service. The hosts one, two and three are outside the cluster. args are further flags.
+func newNames(t *testing.T, args ...string) (*cluster, *lab.Agent, *resolver) {
+	t.Helper()
+	c := newCluster(t, 2, "x/web@1 app=web", "y/web@1 app=web", "x/dns@2 app=dns", "y/db@2 app=db", "x/eve@1 app=eve")
+	for i, name := range []string{"one", "two", "three"} {
+		c.addHost(t, name, fmt.Sprintf("203.0.113.%d", i+1), fmt.Sprintf("2001:db8::%d", i+1))
+	}
+	r := newResolver(t, c.Hosts["x/dns"])
+	c.forward(t, dnsService4, r.host.Addr(lab.IPv4))
+	var resolvers []string
+	for _, addr := range r.host.Addrs {
+		resolvers = append(resolvers, addr.String())
+	}
+	agent := c.Start(t, append(args, withClusterPolicies, "--dns-resolvers="+strings.Join(resolvers, ","))...)[0]
+	c.Enforce(t, agent, "names", allowNames(`"*.example.test", "DB.Elsewhere.test."`))
+	c.Expect(t, labtest.No("x/web", "one", "tcp/80"), labtest.No("y/web", "one", "tcp/80"))
+	return c, agent, r
+}
+
+// addHost adds a host outside the cluster, behind the second node.
+func (c *cluster) addHost(t *testing.T, name string, addrs ...string) {
+	t.Helper()
+	var parsed []netip.Addr
+	for _, addr := range addrs {
+		parsed = append(parsed, netip.MustParseAddr(addr))
+	}
+	host, err := c.AddHost(t.Context(), c.Nodes[1], name, parsed...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Serve(t, host)
+}
+
+// forward makes an address the Service of another address on the first node.
+func (c *cluster) forward(t *testing.T, service string, to netip.Addr) {
+	t.Helper()
+	proxy := fmt.Sprintf(`
+table inet service {
+	chain prerouting {
+		type nat hook prerouting priority dstnat
+		ip daddr %s meta l4proto { tcp, udp } dnat ip to %s
+	}
+}
+`, service, to)
+	if _, err := c.Nodes[0].Run(t.Context(), proxy, "nft", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reads fails the test unless a metric of the agent soon has a value.
+func reads(t *testing.T, agent *lab.Agent, want float64, name string, labels ...string) {
+	t.Helper()
+	if got := labtest.Until(t, agent, want, func(m lab.Metrics) float64 { return m.Sum(name, labels...) }); got != want {
+		t.Errorf("%s%v is %v, want %v", name, labels, got, want)
+	}
+}
+
+func TestDomainNames(t *testing.T) {
+	c, agent, r := newNames(t)
+	at := r.host.Addr(lab.IPv4)
+	r.set("x.example.test.", c.Hosts["one"].Addrs...)
+	r.set("db.elsewhere.test.", c.Hosts["two"].Addrs...)
+	r.set("example.test.", c.Hosts["three"].Addrs...)
+	r.set("db.nowhere.test.", c.Hosts["three"].Addrs...)
+
+	// By UDP to a Service. Addresses of both families are learned, whatever the family of the
+	// query.
+	c.lookUp(t, "x/web", "x.example.test.", lab.UDP, netip.MustParseAddr(dnsService4))
+	c.Expect(t,
+		labtest.Yes("x/web", "one", "tcp/80"), labtest.Yes("x/web", "one", "udp/80"), labtest.Yes("x/web", "one", "icmp"),
+		labtest.No("x/web", "two", "tcp/80"), labtest.No("x/web", "three", "tcp/80"),
+		labtest.No("y/web", "one", "tcp/80"), labtest.Yes("x/eve", "two", "tcp/80"))
+
+	// By TCP over IPv6.
+	c.lookUp(t, "x/web", "db.elsewhere.test.", lab.TCP, r.host.Addr(lab.IPv6))
+	c.Expect(t, labtest.Yes("x/web", "two", "tcp/80"), labtest.No("y/web", "two", "tcp/80"), labtest.No("x/web", "three", "tcp/80"))
+
+	// Names that the policy does not allow.
+	c.lookUp(t, "x/web", "example.test.", lab.UDP, at)
+	c.lookUp(t, "x/web", "db.nowhere.test.", lab.UDP, at)
+	c.Expect(t, labtest.No("x/web", "three", "tcp/80"), labtest.Yes("x/web", "one", "tcp/80"))
+
+	// Names are case-insensitive.
+	c.lookUp(t, "y/web", "X.Example.TEST.", lab.UDP, at)
+	c.Expect(t, labtest.Yes("y/web", "one", "tcp/80"), labtest.No("y/web", "two", "tcp/80"))
+
+	reads(t, agent, 2, "netpol_dns_resolvers")
+}
+
+// TestNamesDoNotOpenTheCluster: the owner of an allowed domain answers with addresses that
+// are not its own. The pod x/eve, which no policy selects, shows that they can be reached.
+func TestNamesDoNotOpenTheCluster(t *testing.T) {
+	c, agent, r := newNames(t)
+	const service = "10.96.0.20" // a Service in front of y/db
+	c.forward(t, service, c.Hosts["y/db"].Addr(lab.IPv4))
+	c.addHost(t, "metadata", "169.254.169.254", "fd00:ec2::254")
+	c.addHost(t, "translated", "64:ff9b::169.254.169.254")
+	at := r.host.Addr(lab.IPv4)
+	stolen := map[string][]netip.Addr{
+		"pod":        c.Hosts["y/db"].Addrs,
+		"service":    {netip.MustParseAddr(service)},
+		"own":        c.Hosts["node-1"].Addrs,
+		"node":       c.Hosts["node-2"].Addrs,
+		"metadata":   c.Hosts["metadata"].Addrs,
+		"mapped":     {netip.MustParseAddr("::ffff:169.254.169.254")},
+		"translated": c.Hosts["translated"].Addrs,
+	}
+	var expectations []labtest.Expectation
+	for name, addrs := range stolen {
+		domain := name + ".example.test."
+		r.set(domain, append(slices.Clone(addrs), c.Hosts["one"].Addrs...)...)
+		c.lookUp(t, "x/web", domain, lab.UDP, at)
+		for _, addr := range addrs {
+			to := addr.Unmap().String()
+			expectations = append(expectations, labtest.No("x/web", to, "tcp/80"), labtest.Yes("x/eve", to, "tcp/80"))
+		}
+	}
+	c.Expect(t, append(expectations, labtest.Yes("x/web", "one", "tcp/80"))...)
+	if n := labtest.Metrics(t, agent).Sum("netpol_names_refused_packets_total"); n == 0 {
+		t.Error("no packet was counted as refused in spite of a name")
+	}
+
+	// A connection by name ends when its address becomes a pod's.
+	r.set("late.example.test.", c.Hosts["two"].Addrs...)
+	c.lookUp(t, "x/web", "late.example.test.", lab.UDP, at)
+	c.Expect(t, labtest.Yes("x/web", "two", "tcp/80"))
+	listener := listenOn(t, c.Hosts["two"], pairPort)
+	var pairs []pair
+	for _, addr := range c.Addrs(t, "two") {
+		pairs = append(pairs, c.openPair(t, "x/web", listener, netip.AddrPortFrom(addr, pairPort)))
+	}
+	late := labtest.NewPod("z/late@9") // of a node without pod ranges, so that its address may be any (NP-62)
+	late.Status.Phase = corev1.PodRunning
+	for _, addr := range c.Hosts["two"].Addrs {
+		late.Status.PodIPs = append(late.Status.PodIPs, corev1.PodIP{IP: addr.String()})
+	}
+	late.Status.PodIP = late.Status.PodIPs[0].IP
+	c.Put(t, labtest.PodFile("z/late"), late)
+	c.Expect(t, labtest.No("x/web", "two", "tcp/80"), labtest.Yes("x/eve", "two", "tcp/80"))
+	waitForBlocked(t, agent, float64(len(pairs)))
+	each(pairs, func(p pair) {
+		p.send(t, "after")
+		p.silent(t)
+	})
+
+	// Names of Services in the cluster resolve to pods.
+	c.Replace(t, "names", allowNames(`"*.svc.cluster.local"`))
+	r.set("db.y.svc.cluster.local.", append(slices.Clone(c.Hosts["y/db"].Addrs), netip.MustParseAddr("169.254.169.254"))...)
+	err := labtest.Within(t, func() bool { // the policy changes nothing else that could be observed
+		c.lookUp(t, "x/web", "db.y.svc.cluster.local.", lab.UDP, at)
+		answer, err := c.Hosts["x/web"].Probe(t.Context(), lab.TCP, netip.AddrPortFrom(c.Hosts["y/db"].Addr(lab.IPv4), 80), labtest.Silence)
+		return err == nil && answer.Outcome == lab.Connected
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Expect(t, labtest.Yes("x/web", "y/db", "tcp/80"), labtest.No("x/web", "169.254.169.254", "tcp/80"))
+}
+
+// TestNameWithManyAddresses looks up a name with more addresses than a datagram usually
+// holds.
+func TestNameWithManyAddresses(t *testing.T) {
+	const count = 150
+	c, agent, r := newNames(t)
+	var addrs []netip.Addr
+	for i := range count - 1 {
+		addrs = append(addrs, netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}))
+	}
+
+	r.set("tcp.example.test.", append(slices.Clone(addrs), c.Hosts["one"].Addrs...)...) // the library repeats the query by TCP
+	if got := c.lookUp(t, "x/web", "tcp.example.test.", lab.UDP, r.host.Addr(lab.IPv4)); len(got) != count+1 {
+		t.Fatalf("the library has %d addresses, want %d", len(got), count+1)
+	}
+	c.Expect(t, labtest.Yes("x/web", "one", "tcp/80"), labtest.No("x/web", "two", "tcp/80"))
+	reads(t, agent, count+1, "netpol_dns_addresses")
+	reads(t, agent, 1, "netpol_dns_answers_total", "result", "truncated")
+
+	r.allowLarge() // the next answer arrives in fragments
+	r.set("udp.example.test.", append(slices.Clone(addrs), c.Hosts["two"].Addrs...)...)
+	conn := c.ask(t, "x/web", r.host.Addr(lab.IPv4), 7, "udp.example.test.")
+	if got := len(c.heard(t, conn)); got < 16*count {
+		t.Fatalf("the answer has %d bytes", got)
+	}
+	for _, addr := range c.Hosts["two"].Addrs {
+		e := labtest.NewExpectation("x/web", addr.String(), "tcp/80", addr.Is4()) // AAAA records were not requested
+		c.Expect(t, e)
+	}
+}
+
+// TestForgedAnswers: pods send what a resolver would send. They answer a query that the
+// resolver has not answered yet.
+func TestForgedAnswers(t *testing.T) {
+	c, agent, r := newNames(t)
+	at := r.host.Addr(lab.IPv4)
+	const id = 4242
+	conn := c.ask(t, "x/web", at, id, silentName)
+	asker := netip.MustParseAddrPort(conn.LocalAddr().String())
+	evil := c.Hosts["three"].Addr(lab.IPv4)
+	dns := netip.AddrPortFrom(at, dnsPort)
+	answer := func(id uint16, name string) []byte { return answerTo(id, questionFor(name)[0], evil) }
+
+	for _, forged := range []struct {
+		name, sender string // the sender; the resolver itself if empty
+		src, dst     netip.AddrPort
+		message      []byte
+		arrives      bool // at the socket that sent the query
+	}{
+		{"wrong ID", "", dns, asker, answer(id+1, silentName), true},
+		{"another name", "", dns, asker, answer(id, "other.example.test."), true},
+		{"another port", "", dns, netip.AddrPortFrom(asker.Addr(), asker.Port()^1), answer(id, silentName), false},
+		{"not the resolver's address", "x/eve", netip.AddrPortFrom(c.Hosts["x/eve"].Addr(lab.IPv4), dnsPort), asker, answer(id, silentName), false},
+		{"not the resolver's port", "", netip.AddrPortFrom(at, 5353), asker, answer(id, silentName), false},
+		{"another pod, which has not asked", "", dns, netip.AddrPortFrom(c.Hosts["y/web"].Addr(lab.IPv4), asker.Port()), answer(id, silentName), false},
+		{"from another pod with the source of the resolver", "x/eve", dns, asker, answer(id, silentName), false}, // forged sources are dropped
+		{"to the resolver, of its own making", "x/web", asker, dns, answer(id, silentName), false},
+	} {
+		packet := labtest.IPv4(forged.src.Addr(), forged.dst.Addr(), labtest.ProtoUDP, 0, datagram(forged.src.Port(), forged.dst.Port(), forged.message))
+		sender := r.host
+		if forged.sender != "" {
+			sender = c.Hosts[forged.sender]
+		}
+		if err := sender.SendIP(packet); err != nil {
+			t.Fatalf("%s: %v", forged.name, err)
+		}
+		if forged.arrives && string(c.heard(t, conn)) != string(forged.message) {
+			t.Errorf("%s: the forged answer did not arrive", forged.name)
+		}
+	}
+	reads(t, agent, 4, "netpol_dns_answers_total", "result", "unsolicited")
+	c.Expect(t, labtest.No("x/web", "three", "tcp/80"), labtest.No("y/web", "three", "tcp/80"))
+
+	// The query still waits for its real answer.
+	genuine := labtest.IPv4(dns.Addr(), asker.Addr(), labtest.ProtoUDP, 0, datagram(dns.Port(), asker.Port(), answer(id, silentName)))
+	if err := r.host.SendIP(genuine); err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range c.Hosts["three"].Addrs {
+		c.Expect(t, labtest.NewExpectation("x/web", addr.String(), "tcp/80", addr.Is4()), labtest.No("y/web", addr.String(), "tcp/80"))
+	}
+}
+
+// datagram returns a UDP header and payload without a checksum.
+func datagram(src, dst uint16, payload []byte) []byte {
+	b := labtest.UDP(src, 80, payload)
+	binary.BigEndian.PutUint16(b[2:], dst)
+	return b
+}
+
+// TestMalformedDNSIsDelivered: messages that the observer cannot parse are delivered and
+// leave the queue.
+func TestMalformedDNSIsDelivered(t *testing.T) {
+	c, agent, r := newNames(t)
+	const count = 100
+	for i := range count {
+		conn := c.ask(t, "x/web", r.host.Addr(lab.IPv4), uint16(i), oddName)
+		if answer := c.heard(t, conn); !strings.Contains(string(answer), "no name") {
+			t.Fatalf("the pod heard %q", answer)
+		}
+		conn.Close()
+	}
+	reads(t, agent, count, "netpol_dns_answers_total", "result", "malformed")
+	reads(t, agent, 0, "nfqueue_queue_total", "purpose", "observe")
+}
+
+// TestNamesExpire waits for the minimum lifetime of names. Connections outlive the names
+// and the agent.
+func TestNamesExpire(t *testing.T) {
+	labtest.SkipShort(t)
+	c, agent, r := newNames(t)
+	r.set("x.example.test.", c.Hosts["one"].Addrs...)
+	listener := listenOn(t, c.Hosts["one"], pairPort)
+	learn := func() (pairs []pair) {
+		c.lookUp(t, "x/web", "x.example.test.", lab.UDP, r.host.Addr(lab.IPv4))
+		for _, addr := range c.Addrs(t, "one") {
+			pairs = append(pairs, c.openPair(t, "x/web", listener, netip.AddrPortFrom(addr, pairPort)))
+		}
+		return pairs
+	}
+	goesOn := func(pairs []pair) {
+		each(pairs, func(p pair) {
+			p.send(t, "go on")
+			p.received(t, "go on", labtest.ChangeTimeout)
+		})
+	}
+
+	before := learn()
+	if err := agent.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	labtest.WaitReady(t, c.StartOn(t, c.Nodes[0], withClusterPolicies, "--dns-resolvers="+r.host.Addr(lab.IPv4).String()))
+	c.Expect(t, labtest.No("x/web", "one", "tcp/80")) // the new agent has not learned anything yet
+	goesOn(before)
+
+	pairs := learn()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for _, addr := range c.Addrs(t, "one") {
+		err := lab.Poll(ctx, func() (bool, error) {
+			before := labtest.Denied(labtest.Metrics(t, agent))
+			answer, err := c.Hosts["x/web"].Probe(ctx, lab.TCP, netip.AddrPortFrom(addr, 80), labtest.Silence)
+			// The answer may also be late, so a denial must be counted.
+			return answer.Outcome == lab.TimedOut && labtest.Denied(labtest.Metrics(t, agent)) > before, err
+		})
+		if err != nil {
+			t.Fatal(errors.Join(err, errors.New("the name does not expire")))
+		}
+	}
+	c.Expect(t, labtest.No("x/web", "one", "tcp/80"))
+	goesOn(pairs)
+	goesOn(before)
+	c.lookUp(t, "x/web", "x.example.test.", lab.UDP, r.host.Addr(lab.IPv4))
+	c.Expect(t, labtest.Yes("x/web", "one", "tcp/80"))
+}
