@@ -93,9 +93,9 @@ func arrowsOf(t *testing.T, run func(...chromedp.Action)) []arrow {
 func TestArrowsAreCells(t *testing.T) {
 	ctx := newBrowser(t)
 	run := func(actions ...chromedp.Action) { do(ctx, t, actions...) }
-	run(chromedp.Navigate(serve(t, "-f", shop)), chromedp.WaitVisible("#graph .node", chromedp.ByQuery))
+	run(chromedp.Navigate(serve(t, "-f", shop)), waitFor("#graph .node"))
 	few := len(arrowsOf(t, run))
-	run(chromedp.Click("#every"))
+	run(click("#every"))
 	got := map[string]string{}
 	for _, a := range arrowsOf(t, run) {
 		got[a.From+" → "+a.To] = strings.ReplaceAll(a.Text, " ", "")
@@ -120,7 +120,7 @@ func TestArrowsAreCells(t *testing.T) {
 func TestNamespacesFold(t *testing.T) {
 	ctx := newBrowser(t)
 	run := func(actions ...chromedp.Action) { do(ctx, t, actions...) }
-	run(chromedp.Navigate(writePage(t, "-f", estate(t, 60))), chromedp.WaitVisible("#graph .node", chromedp.ByQuery))
+	run(chromedp.Navigate(writePage(t, "-f", estate(t, 60))), waitFor("#graph .node"))
 	count := func() (nodes, frames, rows int) {
 		run(chromedp.Evaluate(`document.querySelectorAll("#graph .node").length`, &nodes),
 			chromedp.Evaluate(`document.querySelectorAll("#graph .group").length`, &frames),
@@ -131,7 +131,7 @@ func TestNamespacesFold(t *testing.T) {
 	if nodes, frames, rows := count(); nodes != 6+outside || frames != 0 || rows != 6+2 {
 		t.Errorf("%d nodes, %d frames and %d rows, want six namespaces", nodes, frames, rows)
 	}
-	run(chromedp.Focus(`#graph [data-group="team-01"]`), chromedp.KeyEvent(kb.Enter))
+	run(focus(`#graph [data-group="team-01"]`), chromedp.KeyEvent(kb.Enter))
 	if nodes, frames, _ := count(); nodes != 5+10+outside || frames != 1 {
 		t.Errorf("%d nodes and %d frames after one is unfolded", nodes, frames)
 	}
@@ -141,7 +141,7 @@ func TestNamespacesFold(t *testing.T) {
 		t.Errorf("%d nodes and %d frames after it is folded; the focus was on %q", nodes, frames, focused)
 	}
 	var listed []string
-	run(chromedp.Click("#unfold"), chromedp.Focus(`#graph [data-name="team-01/deploy/api"]`), chromedp.KeyEvent(kb.Enter),
+	run(click("#unfold"), focus(`#graph [data-name="team-01/deploy/api"]`), chromedp.KeyEvent(kb.Enter),
 		chromedp.Evaluate(`[...document.querySelectorAll("#chosen li")].map((l) => l.textContent)`, &listed))
 	if nodes, frames, _ := count(); nodes != 60+outside || frames != 6 {
 		t.Errorf("%d nodes and %d frames of all", nodes, frames)
@@ -190,11 +190,11 @@ func TestEverythingCanBeRead(t *testing.T) {
 		for _, width := range []int64{1400, 480} {
 			t.Run(fmt.Sprintf("%d workloads at %d", workloads, width), func(t *testing.T) {
 				var found, unfolded []string
-				do(ctx, t, chromedp.EmulateViewport(width, 1000), chromedp.Navigate(url), chromedp.WaitVisible("#graph .node", chromedp.ByQuery),
+				do(ctx, t, chromedp.EmulateViewport(width, 1000), chromedp.Navigate(url), waitFor("#graph .node"),
 					chromedp.Evaluate(`document.querySelectorAll("details").forEach((d) => { d.open = true; })`, nil),
 					chromedp.Evaluate(faults, &found))
 				if workloads <= 60 {
-					do(ctx, t, chromedp.Click("#unfold"), chromedp.Evaluate(faults, &unfolded))
+					do(ctx, t, click("#unfold"), chromedp.Evaluate(faults, &unfolded))
 				}
 				for _, fault := range append(found, unfolded...) {
 					t.Error(fault)
@@ -208,7 +208,7 @@ func TestEverythingCanBeRead(t *testing.T) {
 // selects, and leads from findings to reasons.
 func TestSummary(t *testing.T) {
 	ctx := newBrowser(t)
-	do(ctx, t, chromedp.Navigate(writePage(t, "-f", estate(t, 20))), chromedp.WaitVisible("#summary", chromedp.ByQuery))
+	do(ctx, t, chromedp.Navigate(writePage(t, "-f", estate(t, 20))), waitFor("#summary"))
 	var parts []struct {
 		Title string
 		Links []string
@@ -236,8 +236,8 @@ func TestSummary(t *testing.T) {
 		t.Errorf("%v are missing of %v", want, parts)
 	}
 	var title string
-	do(ctx, t, chromedp.Click(`#summary > details:last-child > summary`, chromedp.ByQuery), chromedp.Click(`#summary > details:last-child li > a`, chromedp.ByQuery),
-		chromedp.WaitVisible(".explanation:target pre"), chromedp.Text(".explanation:target h2", &title))
+	do(ctx, t, click(`#summary > details:last-child > summary`), click(`#summary > details:last-child li > a`),
+		waitFor(".explanation:target pre"), text(".explanation:target h2", &title))
 	if !strings.HasPrefix(title, "outside → team-00/deploy/mailer: all") {
 		t.Errorf("a finding leads to the reasons of %q", title)
 	}
@@ -247,7 +247,7 @@ func TestSummary(t *testing.T) {
 func TestChangesInTheGraph(t *testing.T) {
 	ctx := newBrowser(t)
 	run := func(actions ...chromedp.Action) { do(ctx, t, actions...) }
-	run(chromedp.Navigate(writePage(t, "-f", cluster, "--apply", changes)), chromedp.WaitVisible("#graph .node", chromedp.ByQuery), chromedp.Click("#every"))
+	run(chromedp.Navigate(writePage(t, "-f", cluster, "--apply", changes)), waitFor("#graph .node"), click("#every"))
 	arrows := map[string]string{}
 	for _, a := range arrowsOf(t, run) {
 		arrows[a.From+" → "+a.To] = a.Class
@@ -282,11 +282,11 @@ func TestPictures(t *testing.T) {
 	for _, workloads := range []int{20, 60, 200} {
 		ctx := newBrowser(t)
 		var picture []byte
-		do(ctx, t, chromedp.EmulateViewport(1400, 1200), chromedp.Navigate(writePage(t, "-f", estate(t, workloads))), chromedp.WaitVisible("#graph .node", chromedp.ByQuery),
+		do(ctx, t, chromedp.EmulateViewport(1400, 1200), chromedp.Navigate(writePage(t, "-f", estate(t, workloads))), waitFor("#graph .node"),
 			// Pictures do not change with the time and the folder of the file.
 			chromedp.Evaluate(`document.querySelector("header p").textContent = "Read from estate.yaml."`, nil))
 		if workloads == 60 {
-			do(ctx, t, chromedp.Click(`#graph [data-group="team-01"]`))
+			do(ctx, t, click(`#graph [data-group="team-01"]`))
 		}
 		do(ctx, t, chromedp.FullScreenshot(&picture, 100))
 		if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("view-%d.png", workloads)), small(t, picture), 0o644); err != nil {

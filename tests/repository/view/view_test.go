@@ -96,9 +96,64 @@ func newBrowser(t *testing.T) context.Context {
 // do runs actions in the browser.
 func do(ctx context.Context, t *testing.T, actions ...chromedp.Action) {
 	t.Helper()
-	if err := chromedp.Run(ctx, actions...); err != nil {
-		t.Fatal(err)
+	for i, action := range actions {
+		if err := chromedp.Run(ctx, action); err != nil {
+			t.Fatalf("action %d: %v", i, err)
+		}
 	}
+}
+
+// waitUntil waits until an expression is true, also in a page that is being loaded.
+func waitUntil(expression string) chromedp.Action {
+	return chromedp.ActionFunc(func(ctx context.Context) error {
+		ticker := time.NewTicker(20 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			var is bool
+			err := chromedp.Evaluate(expression, &is).Do(ctx)
+			if err == nil && is {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%w until %s: %v", ctx.Err(), expression, err)
+			case <-ticker.C:
+			}
+		}
+	})
+}
+
+// waitFor waits until a page is loaded and shows an element.
+func waitFor(selector string) chromedp.Action {
+	return waitUntil(fmt.Sprintf(`document.readyState === "complete" && Boolean(document.querySelector(%q)?.checkVisibility())`, selector))
+}
+
+// with evaluates what is done with the element that a selector finds.
+func with(selector, script string, result any) chromedp.Action {
+	return chromedp.Evaluate(fmt.Sprintf(`((e) => %s)(document.querySelector(%q))`, script, selector), result)
+}
+
+// click clicks an element that nothing hides. It looks and clicks at once: an element can move
+// between a look and the click of a mouse, which then hits another.
+func click(selector string) chromedp.Action {
+	return with(selector, `{
+		e.scrollIntoView({block: "center", inline: "center"});
+		const box = e.getBoundingClientRect(), hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+		if (!e.contains(hit)) throw new Error("what a click hits is " + hit?.outerHTML);
+		hit.dispatchEvent(new MouseEvent("click", {bubbles: true, cancelable: true}));
+	}`, nil)
+}
+
+func focus(selector string) chromedp.Action {
+	return with(selector, `e.focus()`, nil)
+}
+
+func choose(selector, value string) chromedp.Action {
+	return with(selector, fmt.Sprintf(`{ e.value = %q; }`, value), nil)
+}
+
+func text(selector string, result *string) chromedp.Action {
+	return with(selector, `e.textContent`, result)
 }
 
 // serve starts the command and returns the URL of its page.
@@ -244,9 +299,9 @@ func TestCellsAreThoseOfTheMatrix(t *testing.T) {
 
 func TestFind(t *testing.T) {
 	ctx := newBrowser(t)
-	do(ctx, t, chromedp.Navigate(serve(t, "-f", shop)), chromedp.WaitEnabled("#find"))
+	do(ctx, t, chromedp.Navigate(serve(t, "-f", shop)), waitFor("#find"))
 	all := len(cellsOf(ctx, t))
-	do(ctx, t, chromedp.SendKeys("#find", "ORDERS/sts"))
+	do(ctx, t, focus("#find"), chromedp.KeyEvent("ORDERS/sts"))
 	for name := range cellsOf(ctx, t) {
 		if strings.Count(name, "orders/sts") != 2 {
 			t.Errorf("%s is shown", name)
@@ -255,7 +310,7 @@ func TestFind(t *testing.T) {
 	if n := len(cellsOf(ctx, t)); n != 4 {
 		t.Errorf("%d cells are shown, want 4", n)
 	}
-	do(ctx, t, chromedp.SendKeys("#find", strings.Repeat(kb.Backspace, len("ORDERS/sts"))))
+	do(ctx, t, focus("#find"), chromedp.KeyEvent(strings.Repeat(kb.Backspace, len("ORDERS/sts"))))
 	if n := len(cellsOf(ctx, t)); n != all {
 		t.Errorf("%d cells are shown, want all", n)
 	}
@@ -265,7 +320,7 @@ func TestFind(t *testing.T) {
 // those are what explain prints.
 func TestKeysAndReasons(t *testing.T) {
 	ctx := newBrowser(t)
-	do(ctx, t, chromedp.Navigate(serve(t, "-f", shop)), chromedp.WaitEnabled("#find"))
+	do(ctx, t, chromedp.Navigate(serve(t, "-f", shop)), waitFor("#find"))
 	var stops int
 	do(ctx, t, chromedp.Evaluate(`[...document.querySelectorAll("#matrix a")].filter((a) => a.tabIndex === 0).length`, &stops))
 	if stops != 1 {
@@ -276,7 +331,7 @@ func TestKeysAndReasons(t *testing.T) {
 	do(ctx, t,
 		chromedp.Evaluate(`[...document.querySelectorAll("#matrix tbody tr")].map((r) => r.dataset.name)`, &rows),
 		chromedp.Evaluate(`[...document.querySelectorAll("#matrix th.column")].map((c) => c.dataset.name)`, &columns),
-		chromedp.Focus(`#matrix a[tabindex="0"]`))
+		focus(`#matrix a[tabindex="0"]`))
 	do(ctx, t,
 		chromedp.KeyEvent(kb.End), chromedp.KeyEvent(kb.Home),
 		chromedp.KeyEvent(strings.Repeat(kb.ArrowDown, slices.Index(rows, from))),
@@ -287,7 +342,7 @@ func TestKeysAndReasons(t *testing.T) {
 		t.Fatalf("the focus is on %q, want %q", focused, want)
 	}
 	var reasons []string
-	do(ctx, t, chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("pre"), chromedp.Text("h1", &title),
+	do(ctx, t, chromedp.KeyEvent(kb.Enter), waitFor("pre"), text("h1", &title),
 		chromedp.Evaluate(`[...document.querySelectorAll("pre")].map((p) => p.textContent)`, &reasons))
 	if title != from+" → "+to {
 		t.Errorf("the page is about %q", title)
@@ -347,8 +402,8 @@ func TestOneFile(t *testing.T) {
 		}
 	})
 	var shown, policy string
-	do(ctx, t, network.Enable(), chromedp.Navigate("file://"+path), chromedp.WaitEnabled("#find"), chromedp.WaitVisible("#graph .node", chromedp.ByQuery),
-		chromedp.AttributeValue(`meta[http-equiv="Content-Security-Policy"]`, "content", &policy, nil))
+	do(ctx, t, network.Enable(), chromedp.Navigate("file://"+path), waitFor("#find"), waitFor("#graph .node"),
+		chromedp.Evaluate(`document.querySelector('meta[http-equiv="Content-Security-Policy"]').content`, &policy))
 	if want := []string{"file://" + path}; !slices.Equal(requests, want) {
 		t.Errorf("requests are %v, want %v", requests, want)
 	}
@@ -358,8 +413,8 @@ func TestOneFile(t *testing.T) {
 	if diff := cmp.Diff(matrixOf(t, "-f", shop), reachedOf(cellsOf(ctx, t)), equateEmpty); diff != "" {
 		t.Errorf("cells of the page (-matrix +page):\n%s", diff)
 	}
-	do(ctx, t, chromedp.Click(`#matrix a[aria-label^="orders/deploy/order → orders/sts/order-db"]`),
-		chromedp.WaitVisible(".explanation:target pre"), chromedp.TextContent(".explanation:target pre", &shown))
+	do(ctx, t, click(`#matrix a[aria-label^="orders/deploy/order → orders/sts/order-db"]`),
+		waitFor(".explanation:target pre"), text(".explanation:target pre", &shown))
 	if want := call(t, "explain", "orders/deploy/order", "orders/sts/order-db", "--port", "5432", "-f", shop); shown != want {
 		t.Errorf("reasons (-explain +page):\n%s", cmp.Diff(want, shown))
 	}
@@ -430,7 +485,7 @@ func TestAuditedPoliciesAsIfEnforced(t *testing.T) {
 	if diff := cmp.Diff(matrixOf(t, "-f", audited, "-f", pods), reachedOf(before), equateEmpty); diff != "" {
 		t.Errorf("cells as they are (-matrix +page):\n%s", diff)
 	}
-	do(ctx, t, chromedp.SetValue(`select[name="audited"]`, "enforced"), chromedp.Click("form button"), chromedp.WaitVisible(".key.lost"))
+	do(ctx, t, choose(`select[name="audited"]`, "enforced"), click("form button"), waitFor(".key.lost"))
 	after := cellsOf(ctx, t)
 	if diff := cmp.Diff(matrixOf(t, "-f", enforced, "-f", pods), reachedOf(after), equateEmpty); diff != "" {
 		t.Errorf("cells as if enforced (-matrix +page):\n%s", diff)
@@ -534,25 +589,25 @@ func TestFlows(t *testing.T) {
 		}
 	}
 	url := serve(t, "-f", cluster, "--records", file)
-	do(ctx, t, chromedp.Navigate(url+"?by=pod"), chromedp.WaitNotPresent("#flows"),
-		chromedp.SetValue(`select[name="flows"]`, "shown"), chromedp.Click("form button"), chromedp.WaitVisible("#pause"))
+	do(ctx, t, chromedp.Navigate(url+"?by=pod"), waitUntil(`!document.querySelector("#flows")`),
+		choose(`select[name="flows"]`, "shown"), click("form button"), waitFor("#pause"))
 	check(lines)
 
 	const denied = `{"type":"flow","node":"n2","source":{"namespace":"monitoring","pod":"prometheus","address":"10.0.1.2"},"destination":{"namespace":"shop","pod":"db","address":"10.0.2.2"},"protocol":"TCP","port":9187,"verdict":"deny","direction":"ingress","tier":"networkpolicy","reason":"isolated","policy":{"kind":"NetworkPolicy","namespace":"shop","name":"default-deny"},"count":7,"first":"2026-01-02T03:04:04Z","last":"2026-01-02T03:04:04Z"}` + "\n"
 	more := append(bytes.Clone(lines), denied...)
 	const link = `#matrix a[aria-label^="monitoring/prometheus → shop/db"]`
 	var focused string
-	do(ctx, t, chromedp.Focus(link))
+	do(ctx, t, focus(link))
 	write(more)
-	do(ctx, t, chromedp.WaitVisible("#matrix small.denied"), chromedp.Evaluate("document.activeElement.ariaLabel", &focused))
+	do(ctx, t, waitFor("#matrix small.denied"), chromedp.Evaluate("document.activeElement.ariaLabel", &focused))
 	check(more)
 	if !strings.HasPrefix(focused, "monitoring/prometheus → shop/db") || !strings.HasSuffix(focused, "; packets denied: 7") {
 		t.Errorf("the focus is on %q", focused)
 	}
 	write([]byte("{}\n")) // no record
-	do(ctx, t, chromedp.WaitVisible(`#flows [role="alert"]`))
+	do(ctx, t, waitFor(`#flows [role="alert"]`))
 	var pressed string
-	do(ctx, t, chromedp.Click("#pause"), chromedp.Evaluate(`document.getElementById("pause").ariaPressed`, &pressed))
+	do(ctx, t, click("#pause"), chromedp.Evaluate(`document.getElementById("pause").ariaPressed`, &pressed))
 	if pressed != "true" {
 		t.Errorf("the button to pause is pressed: %s", pressed)
 	}
