@@ -83,8 +83,10 @@ test: tools ## what every change should pass, as root: the short form of each ki
 test-all: export VET = -vet=off
 test-all: export ONLY_BUILT = 1
 test-all: export SINCE ?= $(shell git rev-parse --quiet --verify HEAD~1)
+# Tests of packets and of API servers wait most of the time, and do so beside each other.
 test-all: ## every test there is, the linters and the demo, as root: what CI runs
-	@tests/repository/parts.sh lint test-unit race test-scenarios test-conformance test-packets test-monitoring test-view test-image test-conformance-packets test-mutants test-integration e2e-slice demo vulnerabilities
+	@tests/repository/parts.sh lint test-unit race test-scenarios test-conformance test-view test-image \
+		-beside test-integration test-packets test-conformance-packets test-monitoring test-mutants e2e-slice demo vulnerabilities
 
 test-unit: tools ## the tests of each package
 	$(GO) test $(SHORT) $(QUICK) $$($(GO) list ./... | grep -vE '/tests/(packets|repository/demo|cluster/(monitoring|image))(/|$$)')
@@ -140,7 +142,7 @@ test-mutants: tools ## faults in the code that the tests must notice, as root: a
 	MUTANTS=$(or $(SINCE),all) $(GO) test -v -count 1 -timeout 60m -parallel 4 -run Mutants ./tests/repository/mutants
 
 test-integration: tools monitoring-tools ## the informers, install.yaml and the status writer against real API servers, built once
-	cd tests/cluster/integration && $(GO) run ./servers/build etcd v1.37/api $(if $(ONLY_BUILT),,v1.27)
+	cd tests/cluster/integration && nice $(GO) run ./servers/build etcd v1.37/api $(if $(ONLY_BUILT),,v1.27)
 	@cd tests/cluster/integration && [ -z "$$($(GO) run ./servers/build -missing v1.27)" ] || \
 		echo "NOT RUN: the tests with Kubernetes 1.27, which is not built on this machine. make test-integration builds it."
 	cd tests/cluster/integration && $(GO) test $(VET) -count 1 -timeout 60m ./...

@@ -1,18 +1,12 @@
 #!/usr/bin/env bash
-# parts.sh [-beside TARGET] TARGET…: runs targets of make one after the other, each to its
-# end, and the one that is named first beside them. It prints a line of progress for each and
-# a summary. The output of a target is shown when it has failed, or as it comes with
-# VERBOSE=1. The exit status is 1 if one has failed.
+# parts.sh [TARGET | -beside TARGET]…: runs targets of make one after the other, each to its
+# end, and one that -beside stands before beside those that follow. It prints a line of
+# progress for each and a summary. The output of a target is shown when it has failed, or as it
+# comes with VERBOSE=1. The exit status is 1 if one has failed.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
 logs=$(mktemp -d)
-beside=
-if [[ ${1:-} == -beside ]]; then
-	beside=$2
-	shift 2
-fi
-targets=("$@" ${beside:+"$beside"})
 trap 'rm -rf "$logs"' EXIT
 failed=()
 summary=()
@@ -46,33 +40,46 @@ report() {
 	fi
 }
 
-if [[ -n $beside ]]; then
-	set -m # in a group of processes of its own, which does not get the interrupt of a terminal
-	run "$beside" &
-	set +m
-	trap 'kill -- "-$!"; exit 130' INT TERM
-fi
-number=0
-for target in "${targets[@]}"; do
+# announce says that a target begins, or that it is waited for.
+announce() {
 	number=$((number + 1))
-	progress="[$number/${#targets[@]}] make $target"
 	if [[ -n ${VERBOSE:-} ]]; then
-		echo "=== $progress"
+		echo "=== [$number/$total] make $1"
 	else
-		printf '%-32s ' "$progress"
+		printf '%-32s ' "[$number/$total] make $1"
 	fi
-	if [[ $target == "$beside" ]]; then
-		wait
-	else
-		run "$target"
-	fi
-	report "$target"
+}
+
+number=0 total=0 beside=
+for argument; do
+	[[ $argument == -beside ]] || total=$((total + 1))
 done
+while (($# > 0)); do
+	if [[ $1 == -beside ]]; then
+		beside=$2
+		set -m # in a group of processes of its own, which does not get the interrupt of a terminal
+		VERBOSE='' run "$beside" &
+		set +m
+		trap 'kill -- "-$!"; exit 130' INT TERM
+		shift 2
+		continue
+	fi
+	announce "$1"
+	run "$1"
+	report "$1"
+	shift
+done
+if [[ -n $beside ]]; then
+	announce "$beside"
+	wait
+	[[ -z ${VERBOSE:-} ]] || cat "$logs/$beside"
+	report "$beside"
+fi
 echo
 printf '%s\n' "${summary[@]}"
 for target in "${failed[@]}"; do
 	echo "Repeat with: make $target"
 done
-echo "$((${#targets[@]} - ${#failed[@]})) passed, ${#failed[@]} failed"
+echo "$((total - ${#failed[@]})) passed, ${#failed[@]} failed"
 echo "$SECONDS s in all"
 ((${#failed[@]} == 0))
