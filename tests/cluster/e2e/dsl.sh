@@ -16,10 +16,15 @@ mkdir -p "$out"
 (cd "$root/tests/netpol" && go build -o "$out/netpol" ./cmd/netpol)
 image=${IMAGE:-$(cd "$root/tests/netpol" && sed -nE 's/.*"image", "([^"]+)".*/\1/p' suite/cluster.go)}
 provide_prober "$image"
+outside=()
+if [[ -n $ours ]]; then
+	(cd "$root" && go build -o "$out/prober" ./tests/cluster/prober)
+	outside=(-host-network -outside "env PATH=$out:$PATH $here/outside.sh")
+fi
 started=$SECONDS status=0
 at_target "$out/netpol" -kubeconfig "$KUBECONFIG" -image "$image" -families "$families" -report "$out/dsl.md" \
 	-results "$out/dsl.json" -provider "${PROVIDER:-kube-network-policies $(git -C "$root" describe --tags --always --dirty 2>/dev/null)}" \
-	${RUN:+-run "$RUN"} ${FLAGS:-} 2>&1 | tee "$log" || status=$?
+	"${outside[@]}" ${RUN:+-run "$RUN"} ${FLAGS:-} 2>&1 | tee "$log" || status=$?
 record "scenarios: $(grep -E '^cluster: [0-9]+ scenarios' "$log") in $((SECONDS - started)) s" "$out/results"
 exit $status
 }

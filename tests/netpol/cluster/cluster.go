@@ -34,6 +34,11 @@ type Config struct {
 	// the nodes' addresses. They may bind low ports, which takes a capability, so their namespace
 	// must admit privileged pods.
 	HostNetwork bool
+	// Outside is a command that runs a program on a host outside the cluster, whose packets keep
+	// their addresses on the way to pods and from them. Its further arguments are the addresses of
+	// the host, separated by commas, the program and the program's arguments. Without it, scenarios
+	// with such hosts are not supported.
+	Outside []string
 	// SilentDrops means that the provider drops denied packets without an answer.
 	SilentDrops bool
 	// CutsEstablished means that the provider ends established connections that a change denies.
@@ -71,7 +76,8 @@ type Backend struct {
 	mu        sync.Mutex          // Apply and Probe run concurrently
 	addresses map[string]string   // of pods, by key
 	services  map[string]string   // of the Services in front of them, by key
-	sessions  map[string]*session // by pod name
+	sessions  map[string]*session // by name of the pod or host
+	hosts     map[string]*host    // outside, by name
 	held      int                 // connections so far
 }
 
@@ -96,7 +102,7 @@ func newBackend(ctx context.Context, client kubernetes.Interface, policies polic
 		cfg.PodTimeout = 2 * time.Minute
 	}
 	b := &Backend{cfg: cfg, client: client, policies: policies, run: run,
-		addresses: make(map[string]string), services: make(map[string]string), sessions: make(map[string]*session)}
+		addresses: make(map[string]string), services: make(map[string]string), sessions: make(map[string]*session), hosts: make(map[string]*host)}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -122,6 +128,9 @@ func (b *Backend) Supports() netpol.Support {
 	features := append([]netpol.Feature{netpol.Services}, b.admin...)
 	if b.cfg.HostNetwork {
 		features = append(features, netpol.HostNetwork)
+	}
+	if len(b.cfg.Outside) > 0 {
+		features = append(features, netpol.OutsideHosts)
 	}
 	if b.cfg.SilentDrops {
 		features = append(features, netpol.SilentDrops)
@@ -171,6 +180,9 @@ func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 	if err := b.applyPods(ctx, state); err != nil {
 		return err
 	}
+	if err := b.applyHosts(ctx, state); err != nil {
+		return err
+	}
 	if state.Services || b.cfg.ViaServices {
 		if err := b.applyServices(ctx, state); err != nil {
 			return err
@@ -185,8 +197,11 @@ func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 // Close ends the commands and deletes the cluster-scoped policies and namespaces that the
 // backend created.
 func (b *Backend) Close() error {
-	for pod := range b.sessions {
-		b.endSession(pod)
+	for name := range b.sessions {
+		b.endSession(name)
+	}
+	for name := range b.hosts {
+		b.removeHost(name)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PodTimeout)
 	defer cancel()

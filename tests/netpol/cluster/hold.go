@@ -25,10 +25,10 @@ const (
 // Hold runs a command in each pod that holds the pod's connections.
 func (b *Backend) Hold(ctx context.Context, connections []netpol.Connection) (netpol.Held, error) {
 	h := &held{sessions: make(map[string]*session), indices: bySource(connections), count: len(connections)}
-	for pod := range h.indices {
-		h.sessions[pod] = startSession(b.run, pod, holdCommand)
-	}
 	b.mu.Lock()
+	for name := range h.indices {
+		h.sessions[name] = startSession(b.runnerOf(name), name, holdCommand)
+	}
 	first := b.held
 	b.held += len(connections)
 	b.mu.Unlock()

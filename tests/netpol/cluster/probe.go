@@ -104,24 +104,24 @@ func outcomeOf(failure string) netpol.Outcome {
 	}
 }
 
-// session returns the session of a pod. It starts one if there is none or if it has ended,
+// session returns the session of a pod or host. It starts one if there is none or if it has ended,
 // for example with its container.
-func (b *Backend) session(pod string) *session {
+func (b *Backend) session(name string) *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := b.sessions[pod]
+	s := b.sessions[name]
 	if s == nil || s.hasEnded() {
-		s = startSession(b.run, pod, tryCommand)
-		b.sessions[pod] = s
+		s = startSession(b.runnerOf(name), name, tryCommand)
+		b.sessions[name] = s
 	}
 	return s
 }
 
-// endSession ends the session of a deleted pod, if there is one.
-func (b *Backend) endSession(pod string) {
+// endSession ends the session of a deleted pod or of a host, if there is one.
+func (b *Backend) endSession(name string) {
 	b.mu.Lock()
-	s := b.sessions[pod]
-	delete(b.sessions, pod)
+	s := b.sessions[name]
+	delete(b.sessions, name)
 	b.mu.Unlock()
 	if s != nil {
 		s.end()

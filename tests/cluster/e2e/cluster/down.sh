@@ -24,7 +24,9 @@ if ! (within 10 "end of the control plane" all_ended) 2>/dev/null; then
 fi
 
 no_state() { rm -rf "$state"; }
-[[ ! -e /run/netns/$prefix-cp ]] || ip netns del "$prefix-cp"
+for namespace in "/run/netns/$prefix-cp" "/run/netns/$prefix-outside-"*; do
+	[[ ! -e $namespace ]] || ip netns del "$(basename "$namespace")"
+done
 # To remove a folder takes away what another cluster has mounted there.
 if [[ -f $state/made ]] && ! grep -qs ' /var/lib/kubelet ' /proc/[0-9]*/mountinfo; then
 	tac "$state/made" | xargs rmdir --ignore-fail-on-non-empty
