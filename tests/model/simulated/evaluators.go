@@ -125,7 +125,7 @@ func adminFillers() []netpol.AdminPart {
 func Oracle(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 	cluster := oracle.Cluster{
 		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes,
-		EndPort: true, SCTP: true, NodePeers: true, DomainNames: true, IngressByAddress: true, ServiceAccounts: true,
+		EndPort: true, SCTP: true, NodePeers: true, DomainNames: true, IngressByAddress: true, ServiceAccounts: true, GroupPeers: true,
 	}
 	for _, p := range state.AllPolicies() {
 		cluster.Add(Object(p))
