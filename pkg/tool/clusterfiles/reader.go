@@ -334,10 +334,10 @@ func (r *reader) twice(m manifest, o, other object) error {
 	return tolerate(err, "the first one counts")
 }
 
-// decode decodes an object strictly. For a policy it reports everything that the API server
-// would refuse.
+// decode decodes an object strictly. For a policy or a CIDRGroup it reports everything that the
+// API server would refuse.
 func (m manifest) decode(k *kind, into compile.Object) error {
-	if k.policy == nil {
+	if !apivalidation.Knows(k.GroupVersionKind) {
 		return m.atOrigin(m.doc.Decode(into))
 	}
 	fields, err := m.doc.Map()
