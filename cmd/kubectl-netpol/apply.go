@@ -9,11 +9,12 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
 // applied returns the cluster after changes were applied to it by name, as by kubectl
-// apply: policies replace those with the same names, namespaces and nodes get labels, and
+// apply: policies and CIDRGroups replace those with the same names, namespaces and nodes get labels, and
 // pods get the labels and ports of their manifests or templates. Nothing is deleted. assumed
 // are the pods of changes whose addresses were assumed without regard to the cluster: if it
 // has pods, reachability finds better addresses.
@@ -23,10 +24,19 @@ func applied(cluster, changes clusterstate.Input, assumed []string) clusterstate
 	}
 	after := cluster
 	after.Policies = append(withoutNamed(cluster.Policies, changes.Policies), changes.Policies...)
+	after.CIDRGroups = replacedGroups(cluster.CIDRGroups, changes.CIDRGroups)
 	after.Namespaces = labelled(cluster.Namespaces, changes.Namespaces)
 	after.Nodes = labelled(cluster.Nodes, changes.Nodes)
 	after.Pods = appliedPods(cluster.Pods, changes.Pods)
 	return after
+}
+
+// replacedGroups returns groups with changes in place of those with the same names.
+func replacedGroups(groups, changes []*proposed.CIDRGroup) []*proposed.CIDRGroup {
+	kept := slices.DeleteFunc(slices.Clone(groups), func(g *proposed.CIDRGroup) bool {
+		return slices.ContainsFunc(changes, func(change *proposed.CIDRGroup) bool { return change.Name == g.Name })
+	})
+	return append(kept, changes...)
 }
 
 // withoutAddresses returns pods, those of names without addresses.
@@ -73,6 +83,7 @@ func replaced(cluster, changes clusterstate.Input, namespace string) clusterstat
 	after := changes
 	if len(changes.Pods) == 0 {
 		after = cluster
+		after.CIDRGroups = replacedGroups(cluster.CIDRGroups, changes.CIDRGroups)
 	}
 	after.Pods = renamed(after.Pods, cluster.Pods)
 	after.Policies = append(withoutNamed(kept, changes.Policies), changes.Policies...)

@@ -156,7 +156,7 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 		return nil, nil, err
 	}
 	changes := d.input(objects)
-	if len(changes.Policies)+len(changes.Pods)+len(objects.Exposing) == 0 && !d.replace {
+	if len(changes.Policies)+len(changes.CIDRGroups)+len(changes.Pods)+len(objects.Exposing) == 0 && !d.replace {
 		return nil, nil, fmt.Errorf("--filename=%s: no policy, workload or Ingress to apply", d.files[last])
 	}
 	var inputBefore clusterstate.Input

@@ -56,6 +56,9 @@ func server(t *testing.T, rights may, paths ...string) *httptest.Server {
 	a.store(compile.KindNode, asObjects(objects.Nodes)...)
 	a.store(kindService, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"}})
 	a.store(kindEndpointSlice)
+	if len(objects.CIDRGroups) > 0 {
+		a.store(compile.KindCIDRGroup, asObjects(objects.CIDRGroups)...)
+	}
 	for _, k := range kindsOfWorkloads {
 		a.store(k)
 	}

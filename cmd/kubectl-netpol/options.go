@@ -140,6 +140,7 @@ func (o *options) input(objects *clusterfiles.Objects) clusterstate.Input {
 		Namespaces: objects.Namespaces,
 		Pods:       objects.Pods,
 		Nodes:      objects.Nodes,
+		CIDRGroups: objects.CIDRGroups,
 		Policies:   objects.Policies,
 	}
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -50,6 +52,70 @@ spec:
 
 			if code != tc.code || !strings.Contains(stdout, tc.stdout) {
 				t.Errorf("got %d, want %d and %q\n%s%s", code, tc.code, tc.stdout, stdout, stderr)
+			}
+		})
+	}
+}
+
+// Groups of networks are read from files, and from a cluster if the user may.
+func TestCIDRGroups(t *testing.T) {
+	t.Chdir("testdata")
+	const policy = `
+apiVersion: policy.networking.k8s.io/v1beta1
+kind: ClusterNetworkPolicy
+metadata: {name: partners}
+spec:
+  tier: Admin
+  priority: 10
+  subject: {pods: {podSelector: {matchLabels: {app: web}}}}
+  egress:
+  - action: Deny
+    to: [{cidrGroups: {names: [partners]}}]
+`
+	group := func(cidr string) string {
+		return "---\n{apiVersion: policy.networking.k8s.io/v1alpha1, kind: CIDRGroup, metadata: {name: partners}, spec: {cidrs: [" + cidr + "]}}\n"
+	}
+	folder := t.TempDir()
+	cluster, err := os.ReadFile("shop/cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := policy + group("198.51.100.0/24")
+	for name, text := range map[string]string{"policy": policy, "both": both, "whole": string(cluster) + "---" + both} {
+		if err := os.WriteFile(filepath.Join(folder, name+".yaml"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	everything := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop", filepath.Join(folder, "both.yaml")).URL)
+	noGroups := " --context shop --kubeconfig " + kubeconfig(t, server(t, except("cidrgroups"), "shop", filepath.Join(folder, "both.yaml")).URL)
+	notServed := " --context shop --kubeconfig " + kubeconfig(t, server(t, everywhere, "shop", filepath.Join(folder, "policy.yaml")).URL)
+	const (
+		gate = " --feature-gates=CIDRGroups=true"
+		to   = "explain shop/web 198.51.100.7 --port 80"
+	)
+	for _, tc := range []struct {
+		name, stdin, command string
+		code                 int
+		output               string
+	}{
+		{"no gate", both, "check -f -", 1, "NPEP-182, and needs --feature-gates=CIDRGroups=true; the rule denies everything"},
+		{"check", both, "check -f shop -f -" + gate, 0, ""},
+		{"a group that is not in the files", policy, "check -f shop -f -" + gate, 0, `info: ClusterNetworkPolicy partners spec.egress[0].to[0].cidrGroups.names[0]: CIDRGroup "partners" is not known`},
+		{"a group that a server refuses", policy + group("198.51.100.1/24"), "check -f -" + gate, 1, "spec.cidrs[0]"},
+		{"denied", both, to + " -f shop -f -" + gate, 1, "spec.egress[0]"},
+		{"another group", policy + group("203.0.113.0/24"), to + " -f shop/cluster.yaml -f -" + gate, 0, ""},
+		{"a change of the group", group("203.0.113.0/24"), "diff --port 80 -f {whole} -f -" + gate, 1, "newly allowed: shop/web -> 198.51.100.0/24"},
+		{"live", "", to + gate + everything, 1, "spec.egress[0]"},
+		{"live, without the gate", "", to + everything, 1, "spec.egress[0]"},
+		{"live, without the right", "", to + gate + noGroups, 1, "CIDRGroups could not be read: rules that refer to them deny more here"},
+		{"live, not served", "", to + gate + notServed, 1, "spec.egress[0]"},
+		{"live, applied", group("203.0.113.0/24"), "diff --port 80 -f -" + gate + everything, 1, "newly allowed: shop/web -> 198.51.100.0/24"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			code, stdout, stderr := call(t, tc.stdin, strings.ReplaceAll(tc.command, "{whole}", filepath.Join(folder, "whole.yaml")))
+
+			if code != tc.code || !strings.Contains(stdout+stderr, tc.output) {
+				t.Errorf("got %d, want %d and %q\n%s%s", code, tc.code, tc.output, stdout, stderr)
 			}
 		})
 	}

@@ -94,7 +94,7 @@ func (r *report) addRefused(refused []*clusterfiles.Refused) {
 
 // notHonoured returns the agents' findings and stores their reasons.
 func notHonoured(in lint.Input, reasons map[lint.Finding]string) []lint.Finding {
-	c := reachability.New(clusterstate.Input{Features: in.Features, Namespaces: in.Namespaces, Policies: in.Policies})
+	c := reachability.New(clusterstate.Input{Features: in.Features, Namespaces: in.Namespaces, CIDRGroups: in.CIDRGroups, Policies: in.Policies})
 	var all []lint.Finding
 	for _, f := range c.Findings() {
 		rule := lint.RuleNamed(lint.NotHonoured)
@@ -104,6 +104,9 @@ func notHonoured(in lint.Input, reasons map[lint.Finding]string) []lint.Finding 
 		found := lint.Finding{
 			Rule: rule.ID, Severity: rule.Severity, Object: lint.Object{Kind: f.Policy.Kind, Namespace: f.Policy.Namespace, Name: f.Policy.Name},
 			Field: f.Field.String(), Message: f.Message, Why: rule.Why, Fix: rule.Fix,
+		}
+		if f.Reason == policy.UnknownCIDRGroup && in.Partial {
+			found.Severity = lint.Info // the cluster may have it
 		}
 		reasons[found] = f.Reason
 		all = append(all, found)

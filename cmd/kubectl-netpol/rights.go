@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
@@ -48,7 +49,7 @@ type reader struct {
 // read reads everything. It fails only if the policies of no namespace can be read: without
 // them no answer is useful.
 func (r *reader) read(ctx context.Context) error {
-	steps := []func(context.Context) error{r.readPods, r.readPolicies, r.readNamespaces, r.readNodes, r.readServices, r.readEndpoints, r.readExposing}
+	steps := []func(context.Context) error{r.readPods, r.readPolicies, r.readCIDRGroups, r.readNamespaces, r.readNodes, r.readServices, r.readEndpoints, r.readExposing}
 	if r.templates {
 		steps = append(steps, r.readWorkloads)
 	}
@@ -151,17 +152,38 @@ func (r *reader) readNamespaced(ctx context.Context, k *compile.Kind) error {
 	return nil
 }
 
-// readKind reads the policies of a cluster-scoped kind. Listing does not show whether it is served:
-// without the right to list, the answer is 403 even for a resource that does not exist.
-func (r *reader) readKind(ctx context.Context, k *compile.Kind) error {
-	resource, found, err := served.First(ctx, r.client.Discovery(), k.Resources())
-	if err == nil && !found {
+// readCIDRGroups reads the groups that policies may refer to. Without them, such policies fail closed.
+func (r *reader) readCIDRGroups(ctx context.Context) error {
+	if !compile.ReadsCIDRGroups(r.kinds, r.in.Features) {
 		return nil
 	}
-	var policies []compile.Object
-	if err == nil {
-		policies, err = r.list(ctx, k, resource, metav1.NamespaceAll)
+	groups, err := r.listServed(ctx, compile.KindCIDRGroup)
+	switch {
+	case apierrors.IsForbidden(err):
+		r.limit("CIDRGroups could not be read: rules that refer to them deny more here, and accept less, than in the cluster")
+		return nil
+	case err != nil:
+		return fmt.Errorf("list %s: %w", compile.KindCIDRGroup.Resource.Resource, err)
 	}
+	for _, g := range groups {
+		r.in.CIDRGroups = append(r.in.CIDRGroups, g.(*proposed.CIDRGroup))
+	}
+	return nil
+}
+
+// listServed lists the objects of a cluster-scoped kind, none if it is not served. Listing does not
+// show that: without the right to list, the answer is 403 even for a resource that does not exist.
+func (r *reader) listServed(ctx context.Context, k *compile.Kind) ([]compile.Object, error) {
+	resource, found, err := served.First(ctx, r.client.Discovery(), k.Resources())
+	if err != nil || !found {
+		return nil, err
+	}
+	return r.list(ctx, k, resource, metav1.NamespaceAll)
+}
+
+// readKind reads the policies of a cluster-scoped kind.
+func (r *reader) readKind(ctx context.Context, k *compile.Kind) error {
+	policies, err := r.listServed(ctx, k)
 	if apierrors.IsForbidden(err) {
 		r.limit("%s could not be read: %s", plural(k), withoutKind(k))
 		return nil

@@ -116,13 +116,14 @@ func (u *unusedOptions) rulesOf(in clusterstate.Input) []ruleName {
 	for _, ns := range in.Namespaces {
 		namespaces[ns.Name] = ns
 	}
+	groups := compile.NewCIDRGroups(in.CIDRGroups)
 	var names []ruleName
 	for _, o := range in.Policies {
 		if u.namespace != "" && o.GetNamespace() != u.namespace || compile.Audits(o, namespaces[o.GetNamespace()]) {
 			continue
 		}
 		k := compile.KindOf(o)
-		p := k.Compile(o, in.Features)
+		p := k.Compile(o, in.Features, groups)
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			for _, r := range p.Rules(d) {
 				if r.Action != policy.Pass {

@@ -161,6 +161,7 @@ func (v *viewOptions) checkState(s *state) []finding {
 		Namespaces:  s.in.Namespaces,
 		Pods:        s.in.Pods,
 		Nodes:       s.in.Nodes,
+		CIDRGroups:  s.in.CIDRGroups,
 		Services:    v.services.list,
 		Behind:      v.services.texts(),
 		Policies:    s.in.Policies,
@@ -182,7 +183,7 @@ func (v *viewOptions) readChanges(cmd *cobra.Command) (*clusterfiles.Objects, er
 	if err != nil {
 		return nil, fmt.Errorf("--apply=%s: %w", v.apply, err)
 	}
-	if len(objects.Policies)+len(objects.Pods) == 0 {
+	if len(objects.Policies)+len(objects.CIDRGroups)+len(objects.Pods) == 0 {
 		return nil, fmt.Errorf("--apply=%s: no policy or workload to apply", v.apply)
 	}
 	v.upcoming = objects.Policies

@@ -183,6 +183,33 @@ func TestEveryValueHasAnEffect(t *testing.T) {
 	objects(t, whole)
 }
 
+// Agents may read CIDRGroups only where policies can refer to them.
+func TestAgentsReadGroupsWithTheGate(t *testing.T) {
+	c := load(t)
+	for text, want := range map[string]bool{
+		"{}":                               false,
+		"adminPolicies: true":              false,
+		"featureGates: {CIDRGroups: true}": false,
+		"{adminPolicies: true, featureGates: {CIDRGroups: false}}": false,
+		"{adminPolicies: true, featureGates: {CIDRGroups: true}}":  true,
+	} {
+		all := objects(t, render(t, c, values(t, text)))
+		for key, o := range all {
+			kind, _, _ := strings.Cut(key, " ")
+			if kind != "ClusterRole" {
+				continue
+			}
+			may := strings.Contains(fmt.Sprint(o), "cidrgroups")
+			if agents := key == "ClusterRole /kube-network-policies"; may != (agents && want) {
+				t.Errorf("%s: %s may read groups: %v", text, key, may)
+			}
+		}
+		if all["ClusterRole /kube-network-policies"] == nil {
+			t.Fatal("no role of the agents")
+		}
+	}
+}
+
 // The warnings are about what the agents of these values cannot honour.
 func TestWarningsFollowFeatures(t *testing.T) {
 	c := load(t)

@@ -26,13 +26,15 @@ func PolicyName(p Policy) string {
 		return "AdminNetworkPolicy/" + p.GetName()
 	case *v1alpha1.BaselineAdminNetworkPolicy:
 		return "BaselineAdminNetworkPolicy/" + p.GetName()
-	case *v1beta1.ClusterNetworkPolicy, *unstructured.Unstructured:
+	case *v1beta1.ClusterNetworkPolicy:
 		return "ClusterNetworkPolicy/" + p.GetName()
+	case *unstructured.Unstructured:
+		return p.GetObjectKind().GroupVersionKind().Kind + "/" + p.GetName()
 	}
 	return p.GetNamespace() + "/" + p.GetName()
 }
 
-// AllPolicies returns the policies of all kinds.
+// AllPolicies returns the policies of all kinds, and CIDRGroups.
 func (s *State) AllPolicies() []Policy {
 	var all []Policy
 	for _, p := range s.Policies {

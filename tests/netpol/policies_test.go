@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // TestEveryKindOfPolicy finds the kinds of policy by reflection over State, so that no
@@ -20,6 +21,9 @@ func TestEveryKindOfPolicy(t *testing.T) {
 			create := func() Policy {
 				p := reflect.New(typ).Interface().(Policy)
 				p.SetName("default")
+				if u, ok := p.(*unstructured.Unstructured); ok {
+					u.SetKind("ClusterNetworkPolicy")
+				}
 				return p
 			}
 			s := &State{}

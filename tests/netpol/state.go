@@ -29,7 +29,8 @@ type State struct {
 	BaselineAdminNetworkPolicies []*v1alpha1.BaselineAdminNetworkPolicy
 	ClusterNetworkPolicies       []*v1beta1.ClusterNetworkPolicy
 	// Proposed are ClusterNetworkPolicies with fields of proposals, which the Go types of the API
-	// lack. Scenarios that have them need the feature of the proposal.
+	// lack, and CIDRGroups, which these refer to. Scenarios that have them need the feature of the
+	// proposal.
 	Proposed []*unstructured.Unstructured
 
 	// Hosts are hosts outside the cluster.

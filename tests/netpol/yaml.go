@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -56,13 +57,32 @@ func ClusterNetworkPolicyYAML(name, spec string) *v1beta1.ClusterNetworkPolicy {
 // ProposedYAML is ClusterNetworkPolicyYAML for a policy with fields of proposals. Unlike there,
 // unknown fields are kept.
 func ProposedYAML(name, spec string) *unstructured.Unstructured {
-	policy := &unstructured.Unstructured{}
-	policy.SetGroupVersionKind(schema.GroupVersion(v1beta1.GroupVersion).WithKind("ClusterNetworkPolicy"))
-	policy.SetName(name)
+	return untyped(schema.GroupVersion(v1beta1.GroupVersion).WithKind("ClusterNetworkPolicy"), name, spec)
+}
+
+// NewCIDRGroup returns a CIDRGroup of these networks (NPEP-182). labels are those of the group, as
+// in LabelPod. Apply and Withdraw treat it like a policy.
+func NewCIDRGroup(name, labels string, cidrs ...string) *unstructured.Unstructured {
+	group := untyped(schema.GroupVersion(v1alpha1.GroupVersion).WithKind("CIDRGroup"), name, `{cidrs: ["`+strings.Join(cidrs, `", "`)+`"]}`)
+	if len(cidrs) == 0 {
+		group.Object["spec"] = map[string]any{}
+	}
+	if labels != "" {
+		var meta metav1.ObjectMeta
+		label(&meta, strings.Split(labels, ","))
+		group.SetLabels(meta.Labels)
+	}
+	return group
+}
+
+func untyped(kind schema.GroupVersionKind, name, spec string) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(kind)
+	object.SetName(name)
 	var decoded map[string]any
-	mustDecode(policy, spec, &decoded)
-	policy.Object["spec"] = decoded
-	return policy
+	mustDecode(object, spec, &decoded)
+	object.Object["spec"] = decoded
+	return object
 }
 
 func mustDecode(policy Policy, text string, spec any) {

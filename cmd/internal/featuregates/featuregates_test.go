@@ -47,7 +47,7 @@ func TestGates(t *testing.T) {
 
 func TestWrongGates(t *testing.T) {
 	for _, tc := range []struct{ value, want string }{
-		{"EndPorts=false", `"EndPorts": must be one of DomainNames, EndPort, IngressByAddress, Nodes, SCTP, ServiceAccounts`},
+		{"EndPorts=false", `"EndPorts": must be one of CIDRGroups, DomainNames, EndPort, IngressByAddress, Nodes, SCTP, ServiceAccounts`},
 		{"SCTP", `"SCTP": must be NAME=true or NAME=false`},
 		{"SCTP=perhaps", `SCTP="perhaps": must be true or false`},
 		{"SCTP=false,=true", `"": must be one of`},
@@ -63,7 +63,7 @@ func TestWrongGates(t *testing.T) {
 func TestUsageHasNamesAndDefaults(t *testing.T) {
 	_, fs, _ := parse("--feature-gates=SCTP=false")
 	usage := fs.FlagUsages()
-	for _, want := range []string{"--feature-gates NAME=true|false,...", "DomainNames, EndPort, IngressByAddress, Nodes, SCTP, ServiceAccounts", "Consequence.", "(default DomainNames=true,EndPort=true,IngressByAddress=false,Nodes=true,SCTP=true,ServiceAccounts=false)"} {
+	for _, want := range []string{"--feature-gates NAME=true|false,...", "CIDRGroups, DomainNames, EndPort, IngressByAddress, Nodes, SCTP, ServiceAccounts", "Consequence.", "(default CIDRGroups=false,DomainNames=true,EndPort=true,IngressByAddress=false,Nodes=true,SCTP=true,ServiceAccounts=false)"} {
 		if !strings.Contains(usage, want) {
 			t.Errorf("usage %q, want %q in it", usage, want)
 		}

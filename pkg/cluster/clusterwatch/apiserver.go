@@ -3,6 +3,7 @@ package clusterwatch
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -29,7 +30,7 @@ import (
 type APIServer struct {
 	client   kubernetes.Interface
 	pods     *podwatch.Pods
-	policies map[schema.GroupVersion]rest.Interface
+	policies map[schema.GroupVersion]rest.Interface // and CIDRGroups
 }
 
 // Connect returns the Source of the cluster of config. Pods have their own connection, so
@@ -54,9 +55,9 @@ func newAPIServer(config *rest.Config, overPods, over *http.Client, pace podwatc
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // retries are paced by the Cache, for all kinds together
 	policies := map[schema.GroupVersion]rest.Interface{}
-	for _, k := range compile.Kinds {
+	for _, k := range apiKinds {
 		for _, r := range k.Resources() {
-			client, err := policyClient(config, over, r.GroupVersion(), k.IsAdmin())
+			client, err := policyClient(config, over, r.GroupVersion(), k.IsCustom())
 			if err != nil {
 				return nil, err
 			}
@@ -75,12 +76,15 @@ func newAPIServer(config *rest.Config, overPods, over *http.Client, pace podwatc
 	return &APIServer{client, podwatch.New(pods.RESTClient(), pace), policies}, nil
 }
 
-// codecs know the objects and lists of all kinds of policy. All versions of a kind share a Go
+// apiKinds are the kinds that the clients of Kubernetes lack, or decode less of.
+var apiKinds = append(slices.Clone(compile.Kinds), compile.KindCIDRGroup)
+
+// codecs know the objects and lists of apiKinds. All versions of a kind share a Go
 // type.
 var codecs = func() serializer.CodecFactory {
 	types := runtime.NewScheme()
 	utilruntime.Must(kubernetestypes.AddToScheme(types))
-	for _, k := range compile.Kinds {
+	for _, k := range apiKinds {
 		if k.Install != nil {
 			utilruntime.Must(k.Install(types))
 		}
@@ -123,7 +127,7 @@ func (a *APIServer) Objects(kind *compile.Kind) cache.ListerWatcher {
 	case compile.KindPod:
 		return a.Pods(PodQuery{})
 	}
-	if !kind.IsAdmin() {
+	if !kind.IsCustom() {
 		return a.listWatch(kind.Resource)
 	}
 	v := &versions{kind: kind, find: func(ctx context.Context) (schema.GroupVersionResource, bool, error) {

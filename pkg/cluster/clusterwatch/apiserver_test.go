@@ -117,7 +117,7 @@ func (s *server) serveDiscovery(w http.ResponseWriter, asked schema.GroupVersion
 		return
 	}
 	var list metav1.APIResourceList
-	for _, k := range allKinds {
+	for _, k := range append(allKinds, compile.KindCIDRGroup) {
 		in := k.Resource.GroupVersion() == asked
 		if k == compile.KindClusterNetworkPolicy {
 			in = slices.Contains(versions, asked.Version)
@@ -397,7 +397,7 @@ func (c *connection) Close() error {
 
 // listType is the type of a list of a resource.
 func listType(resource string) metav1.TypeMeta {
-	for _, k := range append([]*compile.Kind{compile.KindNamespace, compile.KindNode}, compile.Kinds...) {
+	for _, k := range append([]*compile.Kind{compile.KindNamespace, compile.KindNode, compile.KindCIDRGroup}, compile.Kinds...) {
 		if k.Resource.Resource == resource {
 			return metav1.TypeMeta{APIVersion: k.Resource.GroupVersion().String(), Kind: k.Name + "List"}
 		}
@@ -610,8 +610,8 @@ func TestProposedFieldsArrive(t *testing.T) {
 	for _, r := range compile.KindClusterNetworkPolicy.Resources() {
 		text := `{"apiVersion": "` + r.GroupVersion().String() + `", "kind": "ClusterNetworkPolicyList", "items": [{"metadata": {"name": "p"},
 			"spec": {"subject": {"serviceAccounts": {"names": ["a"]}},
-				"ingress": [{"from": [{"networks": ["192.0.2.0/24"]}, {"nodes": {}}, {"pods": {}}, {"serviceAccounts": {}}]}],
-				"egress": [{"to": [{"serviceAccounts": {}}]}]}}]}`
+				"ingress": [{"from": [{"networks": ["192.0.2.0/24"]}, {"nodes": {}}, {"pods": {}}, {"serviceAccounts": {}}, {"cidrGroups": {}}]}],
+				"egress": [{"to": [{"serviceAccounts": {}}, {"cidrGroups": {"names": ["a"], "selector": {}}}]}]}}]}`
 
 		o, _, err := codecs.UniversalDeserializer().Decode([]byte(text), nil, nil)
 
@@ -620,10 +620,10 @@ func TestProposedFieldsArrive(t *testing.T) {
 			t.Fatalf("%s: %T, %v", r.Version, o, err)
 		}
 		spec := list.Items[0].Spec
-		if from := spec.Ingress[0].From; len(from[0].Networks) != 1 || from[1].Nodes == nil || from[2].Pods == nil || from[3].ServiceAccounts == nil {
+		if from := spec.Ingress[0].From; len(from[0].Networks) != 1 || from[1].Nodes == nil || from[2].Pods == nil || from[3].ServiceAccounts == nil || from[4].CIDRGroups == nil {
 			t.Errorf("%s: peers %+v", r.Version, from)
 		}
-		if spec.Subject.ServiceAccounts == nil || spec.Egress[0].To[0].ServiceAccounts == nil {
+		if spec.Subject.ServiceAccounts == nil || spec.Egress[0].To[0].ServiceAccounts == nil || spec.Egress[0].To[1].CIDRGroups.Selector == nil {
 			t.Errorf("%s: spec %+v", r.Version, spec)
 		}
 	}

@@ -126,8 +126,8 @@ func (c Config) Validate() error {
 // Cache.
 type Publish func(ctx context.Context, s *policy.Snapshot, since time.Time, listed bool)
 
-// nodesPatience is how long the first snapshot waits for the right to read nodes.
-const nodesPatience = 5 * time.Second
+// rightsPatience is how long the first snapshot waits for the right to read nodes, and CIDRGroups.
+const rightsPatience = 5 * time.Second
 
 // calmRate is the number of changes a second of one kind that are compiled without delay.
 const calmRate = 100
@@ -170,6 +170,8 @@ type Cache struct {
 	saved bool // the view is the saved state: no kind has been listed yet
 	// withoutNodes is set while the agent works without nodes because it may not read them.
 	withoutNodes bool
+	// withoutGroups is the same for CIDRGroups.
+	withoutGroups bool
 
 	sandboxes chan struct{} // signals a change of sandboxes
 
@@ -206,6 +208,9 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		view: clusterstate.New(clusterstate.Config{NodeName: cfg.NodeName, Partial: cfg.NeededPods != nil, AwaitNamespaces: cfg.AwaitNamespaces, Features: cfg.Features, Audit: cfg.Audit, Denial: cfg.Denial, Memory: cfg.Memory}),
 	}
 	kinds := []*compile.Kind{compile.KindNamespace}
+	if compile.ReadsCIDRGroups(cfg.Kinds, cfg.Features) {
+		kinds = append(kinds, compile.KindCIDRGroup)
+	}
 	for _, k := range compile.Kinds {
 		if k.Enabled(cfg.Kinds) {
 			kinds = append(kinds, k)
@@ -233,6 +238,8 @@ func (c *Cache) newMirror(k *compile.Kind) *mirror {
 	switch {
 	case k == compile.KindNamespace:
 		return newMirror(c, k, k.Name, c.source.Objects(k), stripTyped(stripNamespace))
+	case k == compile.KindCIDRGroup:
+		return newMirror(c, k, k.Name, c.source.Objects(k), stripTyped(stripCIDRGroup))
 	case k == compile.KindPod && c.cfg.NeededPods != nil:
 		c.needed = newNeededPods(c, c.cfg.NeededPods)
 		return c.needed.local.mirror
@@ -339,10 +346,13 @@ func (c *Cache) PodRanges() []netip.Prefix {
 func (c *Cache) complete() error {
 	var errs []error
 	c.mu.Lock()
-	withoutNodes := c.withoutNodes
+	withoutNodes, withoutGroups := c.withoutNodes, c.withoutGroups
 	c.mu.Unlock()
 	if withoutNodes {
 		errs = append(errs, c.nodes().failures.notListed())
+	}
+	if withoutGroups {
+		errs = append(errs, c.mirrorOf(compile.KindCIDRGroup).failures.notListed())
 	}
 	if c.needed != nil {
 		errs = append(errs, c.needed.healthy())
@@ -365,10 +375,16 @@ func (c *Cache) Listed() error {
 }
 
 // waitListed returns true when all kinds have been listed and the own Node is known, or false
-// when ctx has ended. For nodes that the agent may not read it waits nodesPatience only.
+// when ctx has ended. For nodes and CIDRGroups that the agent may not read it waits a while only.
 func (c *Cache) waitListed(ctx context.Context) bool {
 	for _, m := range c.mirrors {
-		if m.kind == compile.KindNode {
+		switch m.kind {
+		case compile.KindNode:
+			continue // last: the own Node must be known, too
+		case compile.KindCIDRGroup:
+			if !c.waitGroups(ctx, m) {
+				return false
+			}
 			continue
 		}
 		select {
@@ -377,8 +393,35 @@ func (c *Cache) waitListed(ctx context.Context) bool {
 			return false
 		}
 	}
-	patience := time.NewTicker(nodesPatience)
-	defer patience.Stop()
+	return c.waitNodes(ctx)
+}
+
+// waitGroups waits for CIDRGroups as waitListed does.
+func (c *Cache) waitGroups(ctx context.Context, m *mirror) bool {
+	ticker := time.NewTicker(rightsPatience)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-m.listed:
+			return true
+		case <-ticker.C:
+			if m.failures.forbidden() {
+				c.mu.Lock()
+				c.withoutGroups = true
+				c.mu.Unlock()
+				klog.FromContext(ctx).Error(m.failures.notListed(), "CIDRGroups cannot be read; rules that refer to them are enforced as such that cannot be read, all else as it is")
+				return true
+			}
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// waitNodes waits for nodes as waitListed does.
+func (c *Cache) waitNodes(ctx context.Context) bool {
+	ticker := time.NewTicker(rightsPatience)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-c.nodes().listed:
@@ -388,10 +431,10 @@ func (c *Cache) waitListed(ctx context.Context) bool {
 			case <-ctx.Done():
 				return false
 			}
-		case <-patience.C:
+		case <-ticker.C:
 			if c.nodes().failures.forbidden() {
 				c.change(nil, func(v view) int { return c.useNodes(v, false) })
-				klog.FromContext(ctx).Error(c.Healthy(), "Nodes cannot be read; rules that name nodes are enforced as such that cannot be read, all else as it is")
+				klog.FromContext(ctx).Error(c.nodes().failures.notListed(), "Nodes cannot be read; rules that name nodes are enforced as such that cannot be read, all else as it is")
 				return true
 			}
 		case <-ctx.Done():

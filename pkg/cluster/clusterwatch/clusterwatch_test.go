@@ -435,7 +435,7 @@ func TestAllButNodesIsEnforcedWithoutTheRightToReadThem(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(2 * nodesPatience)
+		time.Sleep(2 * rightsPatience)
 		want("without the right", map[[2]string]string{
 			{"192.0.2.9", "10.0.0.1"}: "deny", {"10.0.0.1", "192.0.2.5"}: "deny", {"10.0.0.1", "192.0.2.9"}: "deny", {"192.0.2.9", "192.0.2.5"}: "allow",
 		})

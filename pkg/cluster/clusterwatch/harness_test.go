@@ -70,14 +70,16 @@ func start(t *testing.T, source Source, minInterval time.Duration) *harness {
 	return startWith(t, source, Config{MinInterval: minInterval})
 }
 
-// startWith runs a Cache with the intervals and kinds of cfg.
+// startWith runs a Cache with the intervals and kinds of cfg, and CIDRGroups if its features have them.
 func startWith(t *testing.T, source Source, cfg Config) *harness {
 	t.Helper()
 	h := &harness{done: make(chan struct{}), each: make(chan struct{}, 1000)}
 	begin := time.Now()
 	recorded := &recorder{objects: map[string]string{}}
 	var err error
-	cfg.NodeName, cfg.Features, cfg.Registerer = "n", compile.AllFeatures(), prometheus.NewRegistry()
+	features := compile.AllFeatures()
+	features.CIDRGroups = cfg.Features.CIDRGroups
+	cfg.NodeName, cfg.Features, cfg.Registerer = "n", features, prometheus.NewRegistry()
 	cfg.Jitter = spread()
 	h.Cache, err = New(source, cfg, func(_ context.Context, s *policy.Snapshot, since time.Time, listed bool) {
 		if s == nil {
@@ -146,6 +148,8 @@ func (r *recorder) Set(o any) bool {
 		for _, a := range o.Status.Addresses {
 			addrs = append(addrs, a.Address)
 		}
+	case *proposed.CIDRGroup:
+		kind, prefix, meta = compile.KindCIDRGroup, "group/", o.ObjectMeta
 	case *networkingv1.NetworkPolicy:
 		kind, prefix, meta = compile.KindNetworkPolicy, "np/", o.ObjectMeta
 	case *v1alpha1.AdminNetworkPolicy:
@@ -201,6 +205,10 @@ func clusterPolicy(name string) *proposed.ClusterNetworkPolicy {
 	return &proposed.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}}
 }
 
+func group(name string, cidrs ...v1beta1.CIDR) *proposed.CIDRGroup {
+	return &proposed.CIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "1"}, Spec: proposed.CIDRGroupSpec{CIDRs: cidrs}}
+}
+
 // object is what all API kinds have in common.
 type object interface {
 	runtime.Object
@@ -241,6 +249,7 @@ var resources = map[string]schema.GroupVersionResource{
 	"*v1.NetworkPolicy":                    networkingv1.SchemeGroupVersion.WithResource("networkpolicies"),
 	"*v1alpha1.AdminNetworkPolicy":         {Group: v1alpha1.GroupName, Version: "v1alpha1", Resource: "adminnetworkpolicies"},
 	"*v1alpha1.BaselineAdminNetworkPolicy": {Group: v1alpha1.GroupName, Version: "v1alpha1", Resource: "baselineadminnetworkpolicies"},
+	"*proposed.CIDRGroup":                  compile.KindCIDRGroup.Resource,
 	"*proposed.ClusterNetworkPolicy":       {Group: v1beta1.GroupName, Version: "v1beta1", Resource: "clusternetworkpolicies"},
 }
 
@@ -256,7 +265,7 @@ type cluster struct {
 
 func newCluster(t *testing.T, objects ...object) *cluster {
 	types := runtime.NewScheme()
-	for _, k := range compile.AdminKinds() {
+	for _, k := range append(compile.AdminKinds(), compile.KindCIDRGroup) {
 		if err := k.Install(types); err != nil {
 			t.Fatal(err)
 		}
@@ -279,7 +288,7 @@ type unencoded struct {
 }
 
 func (u unencoded) Objects(kind *compile.Kind) cache.ListerWatcher {
-	if !kind.IsPolicy() && kind != compile.KindPod {
+	if !kind.IsPolicy() && !kind.IsCustom() && kind != compile.KindPod {
 		return u.APIServer.Objects(kind)
 	}
 	tracker := u.c.trackerOf(kind.Resource)

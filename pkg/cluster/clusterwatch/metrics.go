@@ -39,7 +39,7 @@ func newMetrics(reg prometheus.Registerer, kinds []*compile.Kind, count func(*co
 		}, []string{"source"}),
 		served: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_kind_served",
-			Help: "1 while an enabled kind of policies is served, 0 while its CustomResourceDefinition is not installed.",
+			Help: "1 while an enabled kind is served, 0 while its CustomResourceDefinition is not installed.",
 		}, byKind),
 		watchErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "netpol_watch_errors_total",

@@ -46,8 +46,7 @@ type mirror struct {
 	older     time.Time       // since when lists return older versions, zero if they do not
 }
 
-// newMirror returns a mirror of lw; name is for logs. The administrators' kinds need not be
-// served.
+// newMirror returns a mirror of lw; name is for logs. Custom resources need not be served.
 func newMirror(c *Cache, kind *compile.Kind, name string, lw cache.ListerWatcher, strip stripFunc) *mirror {
 	m := &mirror{
 		cache:    c,
@@ -55,7 +54,7 @@ func newMirror(c *Cache, kind *compile.Kind, name string, lw cache.ListerWatcher
 		strip:    strip,
 		changes:  c.metrics.changes.WithLabelValues(kind.Name),
 		ignored:  c.metrics.ignored.WithLabelValues(kind.Name),
-		failures: &failures{kind: name, optional: kind.IsAdmin(), count: c.metrics.watchErrors.WithLabelValues(kind.Name), failed: c.saveSoon},
+		failures: &failures{kind: name, optional: kind.IsCustom(), count: c.metrics.watchErrors.WithLabelValues(kind.Name), failed: c.saveSoon},
 		listed:   make(chan struct{}),
 		objects:  map[[2]string]any{},
 	}
@@ -271,6 +270,9 @@ func (m *mirror) Replace(list []any, version string) error {
 		}
 		if m.kind == compile.KindNode {
 			changed += m.cache.useNodes(v, true)
+		}
+		if m.kind == compile.KindCIDRGroup {
+			m.cache.withoutGroups = false
 		}
 		return changed
 	})

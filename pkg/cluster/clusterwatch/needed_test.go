@@ -288,7 +288,9 @@ type needer struct {
 func startNeeded(t *testing.T, source Source, cfg Config) *needer {
 	t.Helper()
 	n := &needer{done: make(chan error, 1)}
-	cfg.NodeName, cfg.Features, cfg.Registerer, cfg.Jitter = "n", compile.AllFeatures(), prometheus.NewRegistry(), spread()
+	features := compile.AllFeatures()
+	features.CIDRGroups = cfg.Features.CIDRGroups
+	cfg.NodeName, cfg.Features, cfg.Registerer, cfg.Jitter = "n", features, prometheus.NewRegistry(), spread()
 	var err error
 	n.Cache, err = New(source, cfg, func(_ context.Context, s *policy.Snapshot, _ time.Time, _ bool) {
 		n.mu.Lock()

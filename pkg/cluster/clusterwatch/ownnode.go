@@ -258,8 +258,11 @@ func listNames(ctx context.Context, lw cache.ListerWatcher) ([]string, error) {
 }
 
 // nodes returns the mirror of nodes.
-func (c *Cache) nodes() *mirror {
-	i := slices.IndexFunc(c.mirrors, func(m *mirror) bool { return m.kind == compile.KindNode })
+func (c *Cache) nodes() *mirror { return c.mirrorOf(compile.KindNode) }
+
+// mirrorOf returns the mirror of a kind that is watched.
+func (c *Cache) mirrorOf(kind *compile.Kind) *mirror {
+	i := slices.IndexFunc(c.mirrors, func(m *mirror) bool { return m.kind == kind })
 	return c.mirrors[i]
 }
 

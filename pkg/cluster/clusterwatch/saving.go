@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
 const (
@@ -155,6 +156,8 @@ func (c *Cache) state() *statefile.State {
 				s.Namespaces = append(s.Namespaces, o)
 			case *corev1.Node:
 				s.Nodes = append(s.Nodes, o)
+			case *proposed.CIDRGroup:
+				s.CIDRGroups = append(s.CIDRGroups, o)
 			case compile.Object:
 				s.Policies = append(s.Policies, o)
 			}
@@ -252,6 +255,10 @@ func (m *mirror) restore(v view, s *statefile.State) {
 		}
 		if m.hasOwnNode() { // a saved state without it proves nothing
 			m.cache.ownNode.note(true)
+		}
+	case compile.KindCIDRGroup:
+		for _, o := range s.CIDRGroups {
+			m.put(v, &stripped{name: o.Name, object: o})
 		}
 	case compile.KindPod:
 		for _, p := range s.Pods {

@@ -118,11 +118,11 @@ func (o *optional) isAbsent(ctx context.Context) {
 	o.served.Set(0)
 	if !o.absent {
 		o.absent = true
-		klog.FromContext(ctx).Info("Kind is not served; its policies will be in force once it is installed", "kind", o.kind)
+		klog.FromContext(ctx).Info("Kind is not served; its objects will be in force once it is installed", "kind", o.kind)
 	}
 }
 
 func (o *optional) isDoubted(ctx context.Context, err error) {
 	o.served.Set(0)
-	klog.FromContext(ctx).Error(err, "Kind is no longer served; its policies stay in force for half a minute", "kind", o.kind)
+	klog.FromContext(ctx).Error(err, "Kind is no longer served; its objects stay in force for half a minute", "kind", o.kind)
 }

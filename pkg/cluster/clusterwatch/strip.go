@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/podwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
 // stripFunc returns a new object in the form that the Cluster stores, with the fields that
@@ -64,6 +65,11 @@ func stripPeerNode(n *corev1.Node) any {
 		}
 	}
 	return stripped
+}
+
+// stripCIDRGroup keeps the labels and the networks.
+func stripCIDRGroup(g *proposed.CIDRGroup) any {
+	return &proposed.CIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: g.Name, Labels: g.Labels}, Spec: g.Spec}
 }
 
 // stripPolicy returns the function for a kind of policy. It keeps the whole spec and the

@@ -7,8 +7,8 @@
 //   - Files named *.yaml, *.yml and *.json count, in nested folders too.
 //     Hidden files and folders, and any other name, are ignored. Links are
 //     followed.
-//   - Pods, Namespaces, Nodes and all kinds of policy are read, strictly: an
-//     unknown field is an error. A List is read as its items. Other kinds are
+//   - Pods, Namespaces, Nodes, CIDRGroups and all kinds of policy are read,
+//     strictly: an unknown field is an error. A List is read as its items. Other kinds are
 //     ignored.
 //   - In brackets and braces, an address that ends in a colon needs quotes, as
 //     YAML 1.2 has it: ["fd00::"].

@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifestyaml"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
 // Stdin is the path that means standard input.
@@ -23,6 +24,7 @@ type Objects struct {
 	Namespaces []*corev1.Namespace
 	Pods       []*corev1.Pod
 	Nodes      []*corev1.Node
+	CIDRGroups []*proposed.CIDRGroup
 	Policies   []compile.Object // kind by kind, in the order of compile.Kinds
 }
 
@@ -95,6 +97,7 @@ func gather(files map[string][]byte) (Objects, map[string]fault) {
 		Namespaces: sorted[*corev1.Namespace](merged[compile.KindNamespace]),
 		Pods:       sorted[*corev1.Pod](merged[compile.KindPod]),
 		Nodes:      sorted[*corev1.Node](merged[compile.KindNode]),
+		CIDRGroups: sorted[*proposed.CIDRGroup](merged[compile.KindCIDRGroup]),
 	}
 	for _, k := range compile.Kinds {
 		objects.Policies = append(objects.Policies, sorted[compile.Object](merged[k])...)

@@ -14,10 +14,10 @@ import (
 // fault is an error at a line of a file.
 type fault = manifestyaml.Fault
 
-// kinds are in the order in which a Source serves changes. Policies come before the objects
-// that they select, so that a pod is never served before a policy in the same file that
+// kinds are in the order in which a Source serves changes. CIDRGroups come before the
+// policies that refer to them, and policies before the objects that they select, so that a pod is never served before a policy in the same file that
 // isolates it.
-var kinds = slices.Concat([]*compile.Kind{compile.KindNamespace}, compile.Kinds, []*compile.Kind{compile.KindNode, compile.KindPod})
+var kinds = slices.Concat([]*compile.Kind{compile.KindNamespace, compile.KindCIDRGroup}, compile.Kinds, []*compile.Kind{compile.KindNode, compile.KindPod})
 
 // kindOf returns the kind with this group and name.
 func kindOf(group, name string) (kind *compile.Kind, found bool) {

@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
 // State is a node's view of its cluster: the objects as package clusterwatch strips them,
@@ -21,6 +22,7 @@ type State struct {
 	Header
 	Namespaces []*corev1.Namespace
 	Nodes      []*corev1.Node
+	CIDRGroups []*proposed.CIDRGroup
 	Pods       []*compile.Pod
 	Policies   []compile.Object
 }
@@ -82,6 +84,9 @@ func encode(w io.Writer, s *State) error {
 	for _, o := range s.Nodes {
 		errs = append(errs, put(compile.KindNode, o))
 	}
+	for _, o := range s.CIDRGroups {
+		errs = append(errs, put(compile.KindCIDRGroup, o))
+	}
 	for _, p := range s.Pods {
 		errs = append(errs, put(compile.KindPod, pod{
 			Namespace: p.Endpoint.Namespace, Name: p.Endpoint.Name, ID: p.Endpoint.ID, UID: p.UID, Node: p.Node, Addrs: p.Addrs,
@@ -121,6 +126,8 @@ func (s *State) add(e entry, share func(*compile.Pod)) error {
 		return read(e, compile.KindNamespace, &s.Namespaces, new(corev1.Namespace))
 	case compile.KindNode.Name:
 		return read(e, compile.KindNode, &s.Nodes, new(corev1.Node))
+	case compile.KindCIDRGroup.Name:
+		return read(e, compile.KindCIDRGroup, &s.CIDRGroups, new(proposed.CIDRGroup))
 	case compile.KindPod.Name:
 		var p pod
 		if err := json.Unmarshal(e.Object, &p); err != nil {

@@ -75,7 +75,8 @@ func newState() *State {
 		Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "x", Labels: map[string]string{"team": "a"}}}, {ObjectMeta: metav1.ObjectMeta{Name: "y"}}},
 		Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{PodCIDR: "10.0.0.0/24", PodCIDRs: []string{"10.0.0.0/24"}},
 			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.168.0.1"}}}}},
-		Pods: []*compile.Pod{newPod("near", "n", "10.0.0.1", "fd00::1"), newPod("far", "other", "10.0.1.1"), ended},
+		CIDRGroups: []*proposed.CIDRGroup{{ObjectMeta: metav1.ObjectMeta{Name: "g", Labels: map[string]string{"env": "a"}}, Spec: proposed.CIDRGroupSpec{CIDRs: []v1beta1.CIDR{"192.0.2.0/24"}}}},
+		Pods:       []*compile.Pod{newPod("near", "n", "10.0.0.1", "fd00::1"), newPod("far", "other", "10.0.1.1"), ended},
 		Policies: []compile.Object{
 			deny, ports,
 			&v1alpha1.AdminNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1alpha1.AdminNetworkPolicySpec{Priority: 7,

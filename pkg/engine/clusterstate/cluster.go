@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
 // Config selects a Cluster's view.
@@ -60,6 +61,7 @@ type Cluster struct {
 	cfg        Config
 	namespaces map[string]*namespace
 	nodes      map[string]*compile.Node
+	groups     compile.CIDRGroups
 	policies   []compiled // cluster-scoped policies in evaluation order
 	byName     map[policyKey]compiled
 	addresses  addresses
@@ -71,6 +73,8 @@ type Cluster struct {
 	interest  interest
 
 	newcomers map[podKey]bool // pods of other nodes without an address
+
+	groupsChanged bool // since policies that refer to groups were compiled
 
 	conflicts   []Conflict // as of the last snapshot
 	sandboxes   []Sandbox  // newest first
@@ -94,6 +98,7 @@ func New(cfg Config) *Cluster {
 		namespaces: map[string]*namespace{},
 		byName:     map[policyKey]compiled{},
 		nodes:      map[string]*compile.Node{},
+		groups:     compile.CIDRGroups{},
 		addresses:  newAddresses(cfg),
 		chains:     chains{built: map[string]*policy.Chain{}},
 		local:      map[podKey]bool{},
@@ -104,7 +109,8 @@ func New(cfg Config) *Cluster {
 
 // Set adds an object or replaces the one with its name. It keeps o, which must not change any more,
 // and reports whether verdicts may change. o is a *compile.Pod, a *corev1.Namespace, a *corev1.Node
-// or a policy of one of compile.Kinds; anything else is a programming error and panics.
+// a
+// *proposed.CIDRGroup or a policy of one of compile.Kinds; anything else is a programming error and panics.
 func (c *Cluster) Set(o any) bool {
 	switch o := o.(type) {
 	case *compile.Pod:
@@ -113,9 +119,11 @@ func (c *Cluster) Set(o any) bool {
 		return c.setNamespace(o)
 	case *corev1.Node:
 		return c.setNode(o)
+	case *proposed.CIDRGroup:
+		return c.setGroup(o)
 	case compile.Object:
 		if kind := compile.KindOf(o); kind != nil {
-			return c.setPolicy(kind.Compile(o, c.cfg.Features))
+			return c.setPolicy(kind.Compile(o, c.cfg.Features, c.groups))
 		}
 	}
 	panic(fmt.Sprintf("object of an unknown kind: %T", o))
@@ -134,6 +142,8 @@ func (c *Cluster) Delete(kind *compile.Kind, namespace, name string) bool {
 		return c.deleteNamespace(name)
 	case compile.KindNode:
 		return c.deleteNode(name)
+	case compile.KindCIDRGroup:
+		return c.deleteGroup(name)
 	}
 	return c.replacePolicy(policy.Ref{Kind: kind.Name, Namespace: namespace, Name: name}, kind, nil)
 }
@@ -148,6 +158,8 @@ func (c *Cluster) Names(kind *compile.Kind) iter.Seq2[string, string] {
 		return c.namespaceNames
 	case compile.KindNode:
 		return c.nodeNames
+	case compile.KindCIDRGroup:
+		return c.groupNames
 	}
 	return func(yield func(namespace, name string) bool) {
 		for p := range c.allPolicies() {
@@ -179,7 +191,7 @@ func (c *Cluster) Len(kind *compile.Kind) int {
 // mustKnow returns kind. It panics for a kind that is in no table, a programming error.
 func mustKnow(kind *compile.Kind) *compile.Kind {
 	switch kind {
-	case compile.KindPod, compile.KindNamespace, compile.KindNode:
+	case compile.KindPod, compile.KindNamespace, compile.KindNode, compile.KindCIDRGroup:
 		return kind
 	}
 	if !kind.IsPolicy() {
@@ -194,6 +206,9 @@ func (c *Cluster) Conflicts() []Conflict { return c.conflicts }
 
 // Snapshot returns the cluster as it is now.
 func (c *Cluster) Snapshot() *policy.Snapshot {
+	if c.groupsChanged {
+		c.applyGroups()
+	}
 	if c.unannounced {
 		c.announce()
 	}

@@ -5,6 +5,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
 // Input is everything that a node knows about its cluster, for one snapshot. The objects are
@@ -17,6 +18,7 @@ type Input struct {
 	Namespaces []*corev1.Namespace
 	Pods       []*corev1.Pod
 	Nodes      []*corev1.Node
+	CIDRGroups []*proposed.CIDRGroup
 	Policies   []compile.Object // of the kinds in compile.Kinds
 }
 
@@ -32,6 +34,7 @@ func newFrom(in Input) *Cluster {
 func (c *Cluster) setInput(in Input) *Cluster {
 	setAll(c, in.Namespaces)
 	setAll(c, in.Nodes)
+	setAll(c, in.CIDRGroups)
 	setAll(c, in.Policies)
 	for _, p := range in.Pods {
 		c.Set(compile.NewPod(p))

@@ -604,6 +604,135 @@ func TestServiceAccountsWithoutTheGate(t *testing.T) {
 	}
 }
 
+// Group a has two networks, b one, and none is empty. a and b have the label env, with values of
+// their own.
+func withGroups(t *testing.T) input {
+	t.Helper()
+	in := fixture()
+	in.Features.CIDRGroups = true
+	for name, spec := range map[string]string{
+		"a": `{cidrs: [192.0.2.0/24, 10.0.1.0/31]}`, "b": `{cidrs: ["2001:db8::/32", 010.0.2.1/32]}`, "none": `{}`, "bad": `{cidrs: [198.51.100.0/24, x]}`,
+	} {
+		g := &proposed.CIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if name == "a" || name == "b" {
+			g.Labels = map[string]string{"env": name}
+		}
+		if err := yaml.UnmarshalStrict([]byte(spec), &g.Spec); err != nil {
+			t.Fatal(err)
+		}
+		in.CIDRGroups = append(in.CIDRGroups, g)
+	}
+	return in
+}
+
+func TestCIDRGroups(t *testing.T) {
+	names := func(names string) string { return `cidrGroups: {names: [` + names + `]}` }
+	for _, tc := range []struct {
+		name     string
+		policies []object
+		probes   string
+		findings []string
+	}{
+		{"destinations", []object{egress(rule("Deny", `to: [{`+names("a")+`}]`))}, `
+			deny  x/a 192.0.2.1 tcp/80
+			deny  x/a y/a tcp/80
+			allow x/a y/b tcp/80
+			allow x/a 198.51.100.1 tcp/80`, nil},
+		{"sources", []object{ingress(rule("Deny", `from: [{`+names("a")+`}]`))}, `
+			deny  192.0.2.1 x/a tcp/80
+			deny  y/a x/a tcp/80
+			allow y/b x/a tcp/80`, nil},
+		{"several", []object{egress(rule("Deny", `to: [{`+names("a, none, b")+`}]`))}, `
+			deny  x/a 192.0.2.1 tcp/80
+			deny  x/a z/a tcp/80
+			deny  x/a:6 2001:db8::1 tcp/80
+			allow x/a y/b tcp/80`, nil},
+		{"by labels", []object{egress(rule("Deny", `to: [{cidrGroups: {selector: {matchExpressions: [{key: env, operator: Exists}]}}}]`))}, `
+			deny  x/a 192.0.2.1 tcp/80
+			deny  x/a z/a tcp/80
+			allow x/a 198.51.100.1 tcp/80`, nil},
+		{"by one label", []object{egress(rule("Deny", `to: [{cidrGroups: {selector: {matchLabels: {env: b}}}}]`))}, `
+			allow x/a 192.0.2.1 tcp/80
+			deny  x/a z/a tcp/80`, nil},
+		{"Accept before NetworkPolicy", []object{egress(rule("Accept", `to: [{`+names("a")+`}]`)), np(`{podSelector: {}, policyTypes: [Egress]}`)}, `
+			allow x/a 192.0.2.1 tcp/80
+			deny  x/a 198.51.100.1 tcp/80`, nil},
+		{"beside others", []object{egress(rule("Deny", `to: [{`+names("a")+`}, {networks: [198.51.100.0/24]}]`))}, `
+			deny  x/a 192.0.2.1 tcp/80
+			deny  x/a 198.51.100.1 tcp/80
+			allow x/a y/b tcp/80`, nil},
+		{"a Deny of no network", []object{egress(rule("Deny", `to: [{`+names("none")+`}]`))}, `
+			allow x/a 192.0.2.1 tcp/80`, nil},
+		{"an Accept of no network", []object{egress(rule("Accept", `to: [{`+names("none")+`}]`)), np(`{podSelector: {}, policyTypes: [Egress]}`)}, `
+			deny x/a 192.0.2.1 tcp/80`, nil},
+		{"a Deny of a group that is missing", []object{egress(rule("Deny", `to: [{`+names("b, missing")+`}]`))}, `
+			deny x/a 192.0.2.1 tcp/80`, []string{"spec.egress[0].to[0].cidrGroups.names[1] UnknownCIDRGroup"}},
+		{"a Pass of a group that is missing", []object{egress(rule("Pass", `to: [{`+names("missing")+`}]`))}, `
+			deny x/a 192.0.2.1 tcp/80`, []string{"spec.egress[0].to[0].cidrGroups.names[0] UnknownCIDRGroup"}},
+		{"an Accept of a group that is missing", []object{egress(rule("Accept", `to: [{`+names("missing, a")+`}]`)), np(`{podSelector: {}, policyTypes: [Egress]}`)}, `
+			allow x/a 192.0.2.1 tcp/80
+			deny  x/a 198.51.100.1 tcp/80`, []string{"spec.egress[0].to[0].cidrGroups.names[0] UnknownCIDRGroup"}},
+		{"a Deny of labels that no group has", []object{egress(rule("Deny", `to: [{cidrGroups: {selector: {matchLabels: {env: c}}}}]`))}, `
+			deny x/a 192.0.2.1 tcp/80`, []string{"spec.egress[0].to[0].cidrGroups.selector UnknownCIDRGroup"}},
+		{"a Deny of a group with what is no network", []object{egress(rule("Deny", `to: [{`+names("bad")+`}]`))}, `
+			deny x/a 192.0.2.1 tcp/80`, []string{"spec.egress[0].to[0].cidrGroups InvalidCIDR"}},
+		{"an Accept of a group with what is no network", []object{egress(rule("Accept", `to: [{`+names("bad")+`}]`)), np(`{podSelector: {}, policyTypes: [Egress]}`)}, `
+			allow x/a 198.51.100.1 tcp/80
+			deny  x/a 192.0.2.1 tcp/80`, []string{"spec.egress[0].to[0].cidrGroups InvalidCIDR"}},
+		{"names and labels", []object{egress(rule("Deny", `to: [{cidrGroups: {names: [none], selector: {}}}]`))}, `
+			deny x/a 203.0.113.1 tcp/80`, []string{"spec.egress[0].to[0].cidrGroups InvalidPeer"}},
+		{"neither", []object{egress(rule("Deny", `to: [{cidrGroups: {}}]`))}, `
+			deny x/a 203.0.113.1 tcp/80`, []string{"spec.egress[0].to[0].cidrGroups InvalidPeer"}},
+		{"unreadable labels", []object{egress(rule("Deny", `to: [{cidrGroups: {selector: {matchExpressions: [{key: a, operator: X}]}}}]`))}, `
+			deny x/a 203.0.113.1 tcp/80`, []string{"spec.egress[0].to[0].cidrGroups.selector InvalidSelector"}},
+		{"CN-30 two fields of a peer", []object{egress(rule("Deny", `to: [{`+names("none")+`, networks: [192.0.2.0/24]}]`))}, `
+			deny x/a 203.0.113.1 tcp/80`, []string{"spec.egress[0].to[0] InvalidPeer"}},
+		{"CN-14 a named port", []object{egress(rule("Deny", `to: [{`+names("none")+`}], protocols: [{destinationNamedPort: http}]`))}, `
+			allow x/a 192.0.2.1 tcp/80`, []string{"spec.egress[0].protocols[0].destinationNamedPort InvalidPort"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := withGroups(t)
+			in.Features.IngressByAddress = true
+			for _, add := range tc.policies {
+				add(t, &in)
+			}
+
+			s := check(t, in, tc.probes)
+
+			if got := fields(s.Findings()); !slices.Equal(got, tc.findings) {
+				t.Errorf("findings %q, want %q", got, tc.findings)
+			}
+		})
+	}
+}
+
+// Without the gate, groups fail closed like any unknown peer. As sources they need that of NPEP-127,
+// too.
+func TestCIDRGroupsWithoutTheGate(t *testing.T) {
+	const all = `[{cidrGroups: {names: [a]}}]`
+	for _, tc := range []struct {
+		policy             object
+		off                func(*compile.Features) *bool
+		probe, field, gate string
+	}{
+		{egress(rule("Deny", `to: `+all)), func(f *compile.Features) *bool { return &f.CIDRGroups }, `deny x/a 203.0.113.1 tcp/80`, "spec.egress[0].to[0].cidrGroups", "CIDRGroups"},
+		{ingress(rule("Deny", `from: `+all)), func(f *compile.Features) *bool { return &f.CIDRGroups }, `deny 203.0.113.1 x/a tcp/80`, "spec.ingress[0].from[0].cidrGroups", "CIDRGroups"},
+		{ingress(rule("Deny", `from: `+all)), func(f *compile.Features) *bool { return &f.IngressByAddress }, `deny 203.0.113.1 x/a tcp/80`, "spec.ingress[0].from[0].cidrGroups", "IngressByAddress"},
+	} {
+		in := withGroups(t)
+		in.Features.IngressByAddress = true
+		*tc.off(&in.Features) = false
+		tc.policy(t, &in)
+
+		s := check(t, in, tc.probe)
+
+		found := s.Findings()
+		if got := fields(found); !slices.Equal(got, []string{tc.field + " FeatureNotSupported"}) || !strings.Contains(found[0].Message, "--feature-gates="+tc.gate+"=true") {
+			t.Errorf("findings %v, want one of %s that names %s", found, tc.field, tc.gate)
+		}
+	}
+}
+
 // Without the gate, what the rest of a policy says is enforced, and the finding names the gate.
 func TestProposalsFailClosed(t *testing.T) {
 	in := withNodes()

@@ -126,9 +126,9 @@ func (r *adminRule) losePort(at location, reason, format string, args ...any) po
 	return noPort
 }
 
-// peer compiles one item of a from or to list (CN-11, CN-15 to CN-17, CN-43).
+// peer compiles one item of a from or to list (CN-11, CN-15 to CN-17, CN-43, CN-44).
 func (r *adminRule) peer(at location, p *proposed.EgressPeer) policy.Peer {
-	known := count(p.Namespaces != nil, p.Pods != nil, p.Nodes != nil, len(p.Networks) > 0, len(p.DomainNames) > 0, p.ServiceAccounts != nil)
+	known := count(p.Namespaces != nil, p.Pods != nil, p.Nodes != nil, len(p.Networks) > 0, len(p.DomainNames) > 0, p.ServiceAccounts != nil, p.CIDRGroups != nil)
 	switch {
 	case known != 1:
 		r.loseKind(at, policy.InvalidPeer, "the peer has %d fields that are known, exactly one is needed", known)
@@ -143,6 +143,8 @@ func (r *adminRule) peer(at location, p *proposed.EgressPeer) policy.Peer {
 		return r.nodes(at.child("nodes"), p.Nodes)
 	case len(p.Networks) > 0:
 		return r.networks(at.child("networks"), p.Networks)
+	case p.CIDRGroups != nil:
+		return r.cidrGroups(at.child("cidrGroups"), p.CIDRGroups)
 	case p.ServiceAccounts != nil:
 		return r.accounts(at.child(accountsField), p.ServiceAccounts)
 	}

@@ -43,7 +43,7 @@ func TestAnnotationsWithoutEffect(t *testing.T) {
 			o.SetNamespace("x")
 			o.SetName("p")
 			o.SetAnnotations(tc.annotations)
-			p := KindNetworkPolicy.Compile(KindNetworkPolicy.Strip(o), AllFeatures())
+			p := KindNetworkPolicy.Compile(KindNetworkPolicy.Strip(o), AllFeatures(), nil)
 			if got := messages(p.Findings); p.Enforcement != tc.want || !slices.Equal(got, tc.found) {
 				t.Errorf("enforcement %d, found %q", p.Enforcement, got)
 			}

@@ -27,7 +27,7 @@ var KindClusterNetworkPolicy = adminKind(Kind{
 	HasDomainNames: true,
 	Tiers:          []policy.Tier{policy.AdminTier, policy.BaselineTier},
 	PortsField:     clusterPortsField,
-	Proposals:      []*Gate{gateIngressByAddress, gateServiceAccounts},
+	Proposals:      []*Gate{gateCIDRGroups, gateIngressByAddress, gateServiceAccounts},
 	Install:        installCluster,
 	Docs:           "docs/semantics.md#administrators-policies",
 }, func(m metav1.ObjectMeta, o *proposed.ClusterNetworkPolicy) *proposed.ClusterNetworkPolicy {
@@ -104,6 +104,7 @@ func clusterSources(peers []proposed.IngressPeer) []proposed.EgressPeer {
 		out = append(out, proposed.EgressPeer{
 			ClusterNetworkPolicyEgressPeer: v1beta1.ClusterNetworkPolicyEgressPeer{Namespaces: p.Namespaces, Pods: p.Pods, Nodes: p.Nodes, Networks: p.Networks},
 			ServiceAccounts:                p.ServiceAccounts,
+			CIDRGroups:                     p.CIDRGroups,
 		})
 	}
 	return out

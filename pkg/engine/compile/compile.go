@@ -14,6 +14,8 @@ type Features struct {
 	SCTP        bool // protocol SCTP in port lists
 	Nodes       bool // nodes as peers of administrators' policies
 	DomainNames bool // domain names as peers of administrators' policies
+	// CIDRGroups are named sets of networks as peers (NPEP-182).
+	CIDRGroups bool
 	// IngressByAddress are networks and nodes as peers of ingress (NPEP-127).
 	IngressByAddress bool
 	// ServiceAccounts are service accounts in subjects and peers (NPEP-173).

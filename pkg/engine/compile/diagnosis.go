@@ -12,13 +12,18 @@ import (
 // diagnosis collects the findings about one policy while it is compiled.
 type diagnosis struct {
 	features Features
+	groups   CIDRGroups
 	ref      policy.Ref
 	findings []policy.Finding
+
+	refersToGroups bool // whether they are known or not
+	usedGroups     []*CIDRGroup
 }
 
-func newDiagnosis(kind string, o metav1.Object, features Features) *diagnosis {
+func newDiagnosis(kind string, o metav1.Object, features Features, groups CIDRGroups) *diagnosis {
 	return &diagnosis{
 		features: features,
+		groups:   groups,
 		ref:      policy.Ref{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), Generation: o.GetGeneration()},
 	}
 }

@@ -62,7 +62,7 @@ func (d *diagnosis) enforcement(o metav1.Object, policies string) Enforcement {
 
 // DiagnoseNamespace returns findings about the annotations of a namespace.
 func DiagnoseNamespace(o metav1.Object) []policy.Finding {
-	d := newDiagnosis(KindNamespace.Name, o, Features{})
+	d := newDiagnosis(KindNamespace.Name, o, Features{}, nil)
 	d.ref.Namespace, d.ref.Generation = "", 0
 	d.enforcement(o, "the policies of the namespace are")
 	d.denial(o)

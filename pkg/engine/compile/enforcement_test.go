@@ -30,7 +30,7 @@ func TestMisspeltEnforcement(t *testing.T) {
 				o.SetNamespace(meta.Namespace)
 				o.SetName(meta.Name)
 				o.SetAnnotations(meta.Annotations)
-				p := k.Compile(k.Strip(o), AllFeatures())
+				p := k.Compile(k.Strip(o), AllFeatures(), nil)
 				if p.Enforcement != tc.want {
 					t.Errorf("%v: got %d, want %d", k, p.Enforcement, tc.want)
 				}

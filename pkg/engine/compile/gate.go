@@ -29,6 +29,7 @@ const (
 
 // Gates is the table of all gates, by name.
 var Gates = []*Gate{
+	gateCIDRGroups,
 	gateDomainNames,
 	gateEndPort,
 	gateIngressByAddress,
@@ -38,6 +39,11 @@ var Gates = []*Gate{
 }
 
 var (
+	gateCIDRGroups = &Gate{
+		"CIDRGroups", Proposed, "NPEP-182", "`cidrGroups`, named sets of networks, as peers of administrators' policies",
+		[]string{"spec.ingress.from.cidrGroups", "spec.egress.to.cidrGroups"},
+		func(f *Features) *bool { return &f.CIDRGroups },
+	}
 	gateDomainNames = &Gate{
 		"DomainNames", Experimental, "NPEP-133", "domain names as peers of administrators' policies", nil,
 		func(f *Features) *bool { return &f.DomainNames },

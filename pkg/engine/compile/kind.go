@@ -163,8 +163,11 @@ func (k *Kind) Has(o any) bool { return k.has(o) }
 // IsPolicy reports whether the kind is one of Kinds.
 func (k *Kind) IsPolicy() bool { return slices.Contains(Kinds, k) }
 
-// IsAdmin reports whether the kind is one of administrators' policies. These are custom resources,
-// which not every API server serves.
+// IsCustom reports whether objects of the kind are custom resources, which not every API server
+// serves.
+func (k *Kind) IsCustom() bool { return k.IsAdmin() || k == KindCIDRGroup }
+
+// IsAdmin reports whether the kind is one of administrators' policies.
 func (k *Kind) IsAdmin() bool { return k.admin != nil }
 
 // AdminKinds returns the kinds of administrators' policies.
@@ -193,21 +196,23 @@ func (k *Kind) AdminSpec(o Object) *AdminSpec {
 	return k.admin(o)
 }
 
-// Compile compiles the policy o. The result refers to o, which must not change afterwards.
-func (k *Kind) Compile(o Object, features Features) *Policy {
-	d := newDiagnosis(k.Name, o, features)
+// Compile compiles the policy o, which may refer to groups. The result refers to o, which must not
+// change afterwards.
+func (k *Kind) Compile(o Object, features Features, groups CIDRGroups) *Policy {
+	d := newDiagnosis(k.Name, o, features, groups)
 	p := k.compile(d, o)
 	p.annotated = StripAnnotations(o.GetAnnotations())
 	p.Enforcement = d.enforcement(o, "the policy is")
 	d.annotations(o, EnforcementAnnotation)
 	p.Kind, p.Ref, p.Findings, p.features = k, d.ref, d.findings, features
+	p.object, p.refersToGroups, p.usedGroups = o, d.refersToGroups, d.usedGroups
 	return p
 }
 
 // Diagnose returns the findings about the policy o, in the same order as in a snapshot. They do not
 // depend on other objects.
 func (k *Kind) Diagnose(o Object, features Features) []policy.Finding {
-	return k.Compile(o, features).Findings
+	return k.Compile(o, features, nil).Findings
 }
 
 // Enabled reports whether the kind is enforced if enabled are the administrators' kinds that are.

@@ -26,6 +26,10 @@ type Policy struct {
 	annotated map[string]string // by StripAnnotations
 	features  Features
 	priority  int32
+	object    Object
+	// refersToGroups is set if the policy refers to CIDRGroups. usedGroups are those that were known.
+	refersToGroups bool
+	usedGroups     []*CIDRGroup
 	// isolates and rules are indexed by direction. Only a NetworkPolicy isolates, and it has no
 	// rules for a direction that it does not isolate (NP-5).
 	isolates [2]bool
@@ -44,9 +48,18 @@ func (p *Policy) Compare(o *Policy) int {
 }
 
 // Equal reports whether two policies come from equal objects and were compiled with the same
-// features.
+// features and groups.
 func (p *Policy) Equal(o *Policy) bool {
-	return p.Ref == o.Ref && maps.Equal(p.annotated, o.annotated) && p.features == o.features && reflect.DeepEqual(p.spec, o.spec)
+	return p.Ref == o.Ref && maps.Equal(p.annotated, o.annotated) && p.features == o.features &&
+		slices.Equal(p.usedGroups, o.usedGroups) && reflect.DeepEqual(p.spec, o.spec)
+}
+
+// RefersToCIDRGroups reports whether the policy depends on CIDRGroups.
+func (p *Policy) RefersToCIDRGroups() bool { return p.refersToGroups }
+
+// WithCIDRGroups returns the policy compiled again with these groups.
+func (p *Policy) WithCIDRGroups(groups CIDRGroups) *Policy {
+	return p.Kind.Compile(p.object, p.features, groups)
 }
 
 // Rules returns the rules of direction d in evaluation order. Callers must not modify them.

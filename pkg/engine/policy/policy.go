@@ -157,6 +157,7 @@ const (
 	InvalidCIDR         = "InvalidCIDR"
 	InvalidSelector     = "InvalidSelector"
 	InvalidPeer         = "InvalidPeer"
+	UnknownCIDRGroup    = "UnknownCIDRGroup" // it may be missing, or not readable here
 	InvalidEnforcement  = "InvalidEnforcement"
 	InvalidAnnotation   = "InvalidAnnotation"
 )

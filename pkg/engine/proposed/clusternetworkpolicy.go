@@ -61,7 +61,7 @@ type IngressRule struct {
 	Protocols []v1beta1.ClusterNetworkPolicyProtocol `json:"protocols,omitempty"`
 }
 
-// IngressPeer is the released type with the peers of NPEP-127 and NPEP-173.
+// IngressPeer is the released type with the peers of NPEP-127, NPEP-173 and NPEP-182.
 type IngressPeer struct {
 	v1beta1.ClusterNetworkPolicyIngressPeer `json:",inline"`
 
@@ -71,6 +71,8 @@ type IngressPeer struct {
 	Networks []v1beta1.CIDR `json:"networks,omitempty"`
 	// ServiceAccounts selects sources that are pods by their service accounts (NPEP-173).
 	ServiceAccounts *ServiceAccounts `json:"serviceAccounts,omitempty"`
+	// CIDRGroups selects sources by address, by groups of networks (NPEP-182).
+	CIDRGroups *CIDRGroups `json:"cidrGroups,omitempty"`
 }
 
 // EgressRule is the released type with proposed fields in its peers.
@@ -81,12 +83,14 @@ type EgressRule struct {
 	Protocols []v1beta1.ClusterNetworkPolicyProtocol `json:"protocols,omitempty"`
 }
 
-// EgressPeer is the released type with the peer of NPEP-173.
+// EgressPeer is the released type with the peers of NPEP-173 and NPEP-182.
 type EgressPeer struct {
 	v1beta1.ClusterNetworkPolicyEgressPeer `json:",inline"`
 
 	// ServiceAccounts selects destinations that are pods by their service accounts (NPEP-173).
 	ServiceAccounts *ServiceAccounts `json:"serviceAccounts,omitempty"`
+	// CIDRGroups selects destinations by address, by groups of networks (NPEP-182).
+	CIDRGroups *CIDRGroups `json:"cidrGroups,omitempty"`
 }
 
 // DeepCopyObject implements runtime.Object.
@@ -141,6 +145,7 @@ func (p *IngressPeer) deepCopyInto(out *IngressPeer) {
 	out.Nodes = p.Nodes.DeepCopy()
 	out.Networks = slices.Clone(p.Networks)
 	out.ServiceAccounts = p.ServiceAccounts.deepCopy()
+	out.CIDRGroups = p.CIDRGroups.deepCopy()
 }
 
 func (r *EgressRule) deepCopyInto(out *EgressRule) {
@@ -152,6 +157,7 @@ func (r *EgressRule) deepCopyInto(out *EgressRule) {
 func (p *EgressPeer) deepCopyInto(out *EgressPeer) {
 	p.ClusterNetworkPolicyEgressPeer.DeepCopyInto(&out.ClusterNetworkPolicyEgressPeer)
 	out.ServiceAccounts = p.ServiceAccounts.deepCopy()
+	out.CIDRGroups = p.CIDRGroups.deepCopy()
 }
 
 // copied copies the items of a list. It keeps the difference between nil and empty.

@@ -63,6 +63,21 @@ func TestDeepCopySharesNothing(t *testing.T) {
 	}
 }
 
+// As above, for groups.
+func TestDeepCopyOfGroupsSharesNothing(t *testing.T) {
+	for seed := range int64(20) {
+		list := fill[CIDRGroupList](seed)
+		before := encode(t, list)
+		c := list.DeepCopyObject()
+
+		erase(reflect.ValueOf(list).Elem())
+
+		if diff := cmp.Diff(before, encode(t, c)); diff != "" {
+			t.Fatalf("seed %d: the copy is another, or changed with the original:\n%s", seed, diff)
+		}
+	}
+}
+
 // erase sets every value to zero that can be reached from v, in place.
 func erase(v reflect.Value) {
 	switch v.Kind() {

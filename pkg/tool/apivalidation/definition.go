@@ -29,30 +29,23 @@ import (
 // crds contains the definitions of the administrators' kinds as network-policy-api released
 // them: v1beta1 and v1alpha2 from v0.3.0, v1alpha1 from v0.1.7, the last release that has it. update.sh
 // fetches them, and a test in tests/cluster/integration/crds compares them with the
-// releases.
+// releases. The folder proposals has the definitions of kinds that are only proposed, and patches
+// that add the fields of proposals to the definition of a resource, in a folder with its name. Whether
+// an agent enforces them depends on its feature gates, which is not for this package.
 //
-//go:embed crds/*.yaml
+//go:embed crds
 var crds embed.FS
-
-// proposals contains patches that add the fields of proposals to the definition of a resource, in a
-// folder with its name. Whether an agent enforces such a field depends on its feature gates, which is
-// not for this package.
-//
-//go:embed crds/proposals
-var proposals embed.FS
 
 // definitions maps each kind in crds to its definition, which is compiled when the first
 // policy of the kind is validated. Reading and compiling each take some tens of
 // milliseconds. Faulty definitions are programmer errors and panic.
 var definitions = sync.OnceValue(func() map[schema.GroupVersionKind]func() *definition {
 	all := map[schema.GroupVersionKind]func() *definition{}
-	err := fs.WalkDir(crds, ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
+	files, err := definitionFiles()
+	for _, path := range files {
 		crd, err := readDefinition(path)
 		if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+			panic(fmt.Sprintf("%s: %v", path, err))
 		}
 		for _, v := range crd.Spec.Versions {
 			kind := schema.GroupVersionKind{Group: crd.Spec.Group, Version: v.Name, Kind: crd.Spec.Names.Kind}
@@ -64,22 +57,31 @@ var definitions = sync.OnceValue(func() map[schema.GroupVersionKind]func() *defi
 				return d
 			})
 		}
-		return nil
-	})
+	}
 	if err != nil {
 		panic(fmt.Sprintf("read the definitions: %v", err))
 	}
 	return all
 })
 
-// readDefinition reads a file of crds and adds the fields of proposals.
+// definitionFiles returns the files with definitions.
+func definitionFiles() ([]string, error) {
+	released, err := fs.Glob(crds, "crds/*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	proposed, err := fs.Glob(crds, "crds/proposals/*.yaml")
+	return append(released, proposed...), err
+}
+
+// readDefinition reads a file with a definition and adds the fields of proposals.
 func readDefinition(path string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	manifest, err := crds.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	_, file, _ := strings.Cut(path, "_")
-	manifest, err = withProposals(manifest, strings.TrimSuffix(file, ".yaml"))
+	resource := path[strings.LastIndexAny(path, "_/")+1:]
+	manifest, err = withProposals(manifest, strings.TrimSuffix(resource, ".yaml"))
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +91,7 @@ func readDefinition(path string) (*apiextensionsv1.CustomResourceDefinition, err
 
 // withProposals applies all patches of proposals to the manifest of a resource.
 func withProposals(manifest []byte, resource string) ([]byte, error) {
-	files, err := fs.Glob(proposals, "crds/proposals/"+resource+"/*.yaml")
+	files, err := fs.Glob(crds, "crds/proposals/"+resource+"/*.yaml")
 	if err != nil {
 		return nil, err
 	}
@@ -102,9 +104,9 @@ func withProposals(manifest []byte, resource string) ([]byte, error) {
 	return manifest, err
 }
 
-// patched applies the patch in a file of proposals to a manifest in JSON.
+// patched applies the patch in a file of crds to a manifest in JSON.
 func patched(manifest []byte, file string) ([]byte, error) {
-	text, err := proposals.ReadFile(file)
+	text, err := crds.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}

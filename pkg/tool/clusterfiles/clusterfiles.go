@@ -38,6 +38,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifestyaml"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/helmchart"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
@@ -56,6 +57,7 @@ type Objects struct {
 	Namespaces []*corev1.Namespace
 	Pods       []*corev1.Pod
 	Nodes      []*corev1.Node
+	CIDRGroups []*proposed.CIDRGroup
 	Services   []*corev1.Service
 	// Endpoints and EndpointSlices are what stands behind Services.
 	Endpoints      []*Endpoints

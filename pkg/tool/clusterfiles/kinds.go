@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/base/spelling"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifestyaml"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
@@ -35,6 +36,7 @@ var kinds = func() []kind {
 		{GroupVersionKind: core("Namespace"), new: compile.KindNamespace.New},
 		{GroupVersionKind: core("Node"), new: compile.KindNode.New},
 		{GroupVersionKind: core("Pod"), namespaced: true, new: compile.KindPod.New},
+		{GroupVersionKind: proposed.CIDRGroupVersion.WithKind(compile.KindCIDRGroup.Name), new: compile.KindCIDRGroup.New},
 		{GroupVersionKind: core("Service"), namespaced: true, new: func() compile.Object { return new(corev1.Service) }},
 		{GroupVersionKind: core("Endpoints"), namespaced: true, new: func() compile.Object { return new(Endpoints) }},
 		{GroupVersionKind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), namespaced: true, new: func() compile.Object { return new(discoveryv1.EndpointSlice) }},

@@ -105,8 +105,11 @@ func (c *Objects) families() []family {
 // usedRanges returns all addresses and ranges of the objects and of the other policies.
 func (c *Objects) usedRanges(otherPolicies []compile.Object) []netip.Prefix {
 	used := slices.Concat(c.podRanges(), c.nodeRanges(), c.serviceRanges())
+	for _, g := range c.CIDRGroups {
+		used = append(used, compile.NewCIDRGroup(g).Prefixes...)
+	}
 	for _, o := range slices.Concat(c.Policies, otherPolicies) {
-		p := compile.KindOf(o).Compile(o, compile.AllFeatures())
+		p := compile.KindOf(o).Compile(o, compile.AllFeatures(), nil)
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			for _, r := range p.Rules(d) {
 				for _, peer := range r.Peers {

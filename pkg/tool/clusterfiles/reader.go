@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifestyaml"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/wellformed"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/apivalidation"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
@@ -333,10 +334,10 @@ func (r *reader) twice(m manifest, o, other object) error {
 	return tolerate(err, "the first one counts")
 }
 
-// decode decodes an object strictly. For a policy it reports everything that the API server
-// would refuse.
+// decode decodes an object strictly. For a policy or a CIDRGroup it reports everything that the
+// API server would refuse.
 func (m manifest) decode(k *kind, into compile.Object) error {
-	if k.policy == nil {
+	if !apivalidation.Knows(k.GroupVersionKind) {
 		return m.atOrigin(m.doc.Decode(into))
 	}
 	fields, err := m.doc.Map()
@@ -417,6 +418,7 @@ func (r *reader) cluster() *Objects {
 		Namespaces:     typed[*corev1.Namespace](r.ofKind(compile.KindNamespace.Name)),
 		Pods:           typed[*corev1.Pod](r.ofKind(compile.KindPod.Name)),
 		Nodes:          typed[*corev1.Node](r.ofKind(compile.KindNode.Name)),
+		CIDRGroups:     typed[*proposed.CIDRGroup](r.ofKind(compile.KindCIDRGroup.Name)),
 		Services:       typed[*corev1.Service](r.ofKind("Service")),
 		Endpoints:      typed[*Endpoints](r.ofKind("Endpoints")),
 		EndpointSlices: typed[*discoveryv1.EndpointSlice](r.ofKind("EndpointSlice")),

@@ -152,8 +152,9 @@ func (p *pod) dualStack() bool {
 }
 
 func (c *cluster) addPolicies() {
+	groups := compile.NewCIDRGroups(c.CIDRGroups)
 	for _, o := range c.Policies {
-		p := &compiled{Policy: compile.KindOf(o).Compile(o, c.Features), object: o}
+		p := &compiled{Policy: compile.KindOf(o).Compile(o, c.Features, groups), object: o}
 		p.network, _ = o.(*networkingv1.NetworkPolicy)
 		if p.Subject != nil {
 			p.subjects, p.hosts = c.podsAndHosts(p.Subject)
@@ -239,7 +240,7 @@ func (c *cluster) evaluator() *reachability.Cluster {
 	if c.reach != nil {
 		return c.reach
 	}
-	in := clusterstate.Input{Features: c.Features, Namespaces: c.Namespaces, Nodes: c.Nodes, Policies: c.Policies}
+	in := clusterstate.Input{Features: c.Features, Namespaces: c.Namespaces, Nodes: c.Nodes, CIDRGroups: c.CIDRGroups, Policies: c.Policies}
 	for i, p := range c.pods {
 		o := p.object
 		if !p.host && len(compile.Addresses(o)) == 0 {

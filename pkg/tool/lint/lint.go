@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 )
 
 // Input is the cluster to check. The objects are only read, in any order.
@@ -24,6 +25,7 @@ type Input struct {
 	Namespaces []*corev1.Namespace
 	Pods       []*corev1.Pod
 	Nodes      []*corev1.Node
+	CIDRGroups []*proposed.CIDRGroup
 	Services   []*corev1.Service
 	// Behind has the addresses and ports that are behind Services without a selector, as
 	// "172.18.0.2 at TCP 6443", by "namespace/name".

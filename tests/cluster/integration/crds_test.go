@@ -12,33 +12,40 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/crds"
 )
 
-// proposals contains the patches that add the fields of proposals.
-const proposals = "../../../pkg/tool/apivalidation/crds/proposals/clusternetworkpolicies/*.yaml"
+// proposals contains the definitions of kinds that are proposed. patches add the fields of proposals.
+const (
+	proposals = "../../../pkg/tool/apivalidation/crds/proposals/"
+	patches   = proposals + "clusternetworkpolicies/*.yaml"
+	groups    = proposals + "cidrgroups.yaml"
+)
 
 // The patches can be applied to the definition of v0.3.0 in any order, and the server then stores
 // their fields.
 func TestServersAcceptProposals(t *testing.T) {
 	const policy = `{apiVersion: policy.networking.k8s.io/v1beta1, kind: ClusterNetworkPolicy, metadata: {name: proposed}, spec: {
 		tier: Admin, priority: 1, subject: {serviceAccounts: {namespaceSelector: {}, names: [a]}},
-		ingress: [{action: Deny, from: [{networks: [192.0.2.0/24]}, {nodes: {}}, {serviceAccounts: {namespaceSelector: {}, names: [a.b]}}]}],
-		egress: [{action: Deny, to: [{serviceAccounts: {namespaceSelector: {}, names: [a]}}]}]}}`
+		ingress: [{action: Deny, from: [{networks: [192.0.2.0/24]}, {nodes: {}}, {serviceAccounts: {namespaceSelector: {}, names: [a.b]}}, {cidrGroups: {selector: {}}}]}],
+		egress: [{action: Deny, to: [{serviceAccounts: {namespaceSelector: {}, names: [a]}}, {cidrGroups: {names: [a]}}]}]}}`
+	const group = `{apiVersion: policy.networking.k8s.io/v1alpha1, kind: CIDRGroup, metadata: {name: a}, spec: {cidrs: [192.0.2.0/24]}}`
 	plane := newest.start(t)
-	patches := must[[]string](t)(filepath.Glob(proposals))
-	if len(patches) < 2 {
-		t.Fatalf("patches %q", patches)
+	files := must[[]string](t)(filepath.Glob(patches))
+	if len(files) < 2 {
+		t.Fatalf("patches %q", files)
 	}
 	for range 2 {
-		t.Run(filepath.Base(patches[0])+" first", func(t *testing.T) {
+		t.Run(filepath.Base(files[0])+" first", func(t *testing.T) {
 			k := newKubectl(t, plane.Admin())
 			define(t, plane, crds.V030, crds.Standard)
+			defineFiles(t, plane, groups)
 
-			for _, file := range patches {
+			for _, file := range files {
 				k.run("patch", "crd", "clusternetworkpolicies.policy.networking.k8s.io", "--type=json", "--patch-file="+file)
 			}
 
 			k.apply(policy)
+			k.apply(group)
 		})
-		slices.Reverse(patches)
+		slices.Reverse(files)
 	}
 }
 

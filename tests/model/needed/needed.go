@@ -32,6 +32,9 @@ func New(in clusterstate.Input) *clusterstate.Cluster {
 	for _, o := range in.Nodes {
 		c.Set(o)
 	}
+	for _, o := range in.CIDRGroups {
+		c.Set(o)
+	}
 	for _, o := range in.Policies {
 		c.Set(o)
 	}

@@ -62,6 +62,7 @@ type adminPeer struct {
 	nodes       *metav1.LabelSelector
 	networks    []string
 	domainNames []string
+	groups      *proposed.CIDRGroups
 	npep127     bool // the field is one that NPEP-127 proposes
 }
 
@@ -218,13 +219,13 @@ func baselinePeerOfV1alpha1(p v1alpha1.BaselineAdminNetworkPolicyEgressPeer) adm
 }
 
 func ingressPeerOfV1beta1(p proposed.IngressPeer) adminPeer {
-	peer := adminPeer{podSet: podSet{p.Namespaces, podsOfV1beta1(p.Pods), accountsOf(p.ServiceAccounts)}, nodes: p.Nodes, networks: texts(p.Networks)}
-	peer.npep127 = peer.nodes != nil || peer.networks != nil
+	peer := adminPeer{podSet: podSet{p.Namespaces, podsOfV1beta1(p.Pods), accountsOf(p.ServiceAccounts)}, nodes: p.Nodes, networks: texts(p.Networks), groups: p.CIDRGroups}
+	peer.npep127 = peer.nodes != nil || peer.networks != nil || peer.groups != nil
 	return peer
 }
 
 func egressPeerOfV1beta1(p proposed.EgressPeer) adminPeer {
-	return adminPeer{podSet: podSet{p.Namespaces, podsOfV1beta1(p.Pods), accountsOf(p.ServiceAccounts)}, nodes: p.Nodes, networks: texts(p.Networks), domainNames: texts(p.DomainNames)}
+	return adminPeer{podSet: podSet{p.Namespaces, podsOfV1beta1(p.Pods), accountsOf(p.ServiceAccounts)}, nodes: p.Nodes, networks: texts(p.Networks), domainNames: texts(p.DomainNames), groups: p.CIDRGroups}
 }
 
 func portsOfV1alpha1(ports *[]v1alpha1.AdminNetworkPolicyPort) []adminPort {

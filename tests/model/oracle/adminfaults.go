@@ -141,7 +141,7 @@ func (c Cluster) peersAreReadable(r adminRule) bool {
 // peerIsReadable reports whether the whole of a peer can be honoured.
 func (c Cluster) peerIsReadable(p adminPeer) bool { return len(c.adminPeerFaults(p)) == 0 }
 
-// adminPeerFaults: CN-15, CN-17, CN-30, CN-31 and selectors as in NP-24.
+// adminPeerFaults: CN-15, CN-17, CN-30, CN-31, CN-44 and selectors as in NP-24.
 func (c Cluster) adminPeerFaults(p adminPeer) []Reason {
 	if p.fields() != 1 {
 		return []Reason{InvalidPeer}
@@ -155,6 +155,9 @@ func (c Cluster) adminPeerFaults(p adminPeer) []Reason {
 	}
 	if slices.ContainsFunc(p.networks, func(text string) bool { _, ok := parseCIDR(text); return !ok }) {
 		faults = append(faults, InvalidCIDR)
+	}
+	if p.groups != nil {
+		faults = append(faults, c.groupFaults(*p.groups)...)
 	}
 	if slices.ContainsFunc(p.domainNames, func(text string) bool { return !isDomainName(text) }) {
 		faults = append(faults, InvalidPeer)

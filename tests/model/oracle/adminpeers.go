@@ -21,6 +21,8 @@ func (c Cluster) adminPeerMatches(p adminPeer, q Query, dir networkingv1.PolicyT
 		return c.nodeIsPeer(*p.nodes, q, addr)
 	case p.networks != nil:
 		return slices.ContainsFunc(p.networks, func(text string) bool { return networkMatches(text, addr) })
+	case p.groups != nil:
+		return slices.ContainsFunc(c.networksOf(*p.groups), func(text string) bool { return networkMatches(text, addr) })
 	case p.domainNames != nil:
 		return slices.ContainsFunc(p.domainNames, func(domain string) bool { return anyNameMatches(domain, c.namesThatCount(q, addr)) })
 	}
@@ -28,15 +30,15 @@ func (c Cluster) adminPeerMatches(p adminPeer, q Query, dir networkingv1.PolicyT
 	return pod != nil && c.inPodSet(p.podSet, pod)
 }
 
-// notKnown: CN-30, a peer has exactly one known field. CN-31, CN-42 and CN-43: a disabled field
-// counts as unknown.
+// notKnown: CN-30, a peer has exactly one known field. CN-31, CN-42, CN-43 and CN-44: a disabled
+// field counts as unknown.
 func (c Cluster) notKnown(p adminPeer) bool {
-	return p.fields() != 1 || p.nodes != nil && !c.NodePeers || p.domainNames != nil && !c.DomainNames || p.npep127 && !c.IngressByAddress || c.accountsAreOff(p.podSet)
+	return p.fields() != 1 || p.nodes != nil && !c.NodePeers || p.domainNames != nil && !c.DomainNames || p.npep127 && !c.IngressByAddress || p.groups != nil && !c.GroupPeers || c.accountsAreOff(p.podSet)
 }
 
 // fields counts the fields that are set.
 func (p adminPeer) fields() int {
-	return p.podSet.fields() + howMany(p.nodes != nil, p.networks != nil, p.domainNames != nil)
+	return p.podSet.fields() + howMany(p.nodes != nil, p.networks != nil, p.domainNames != nil, p.groups != nil)
 }
 
 func howMany(are ...bool) int {
@@ -198,8 +200,10 @@ func (p adminPeer) arePods() bool { return p.podSet.fields() > 0 }
 func (p adminPeer) namesPorts() bool { return p.arePods() || p.npep127 }
 
 // mayDenyHosts: CN-16, a rule that denies by address, whoever has it.
-func (r adminRule) mayDenyHosts() bool {
-	return r.action == deny && (r.everyone || slices.ContainsFunc(r.peers, func(p adminPeer) bool { return !p.arePods() }))
+func (c Cluster) mayDenyHosts(r adminRule) bool {
+	return r.action == deny && (r.everyone || slices.ContainsFunc(r.peers, func(p adminPeer) bool {
+		return !p.arePods() && (p.groups == nil || len(c.networksOf(*p.groups)) > 0)
+	}))
 }
 
 // allowsNames: CN-17, an Allow that names domains.

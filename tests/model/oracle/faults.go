@@ -20,6 +20,7 @@ const (
 	InvalidCIDR         Reason = "InvalidCIDR"
 	InvalidSelector     Reason = "InvalidSelector"
 	InvalidPeer         Reason = "InvalidPeer"
+	UnknownCIDRGroup    Reason = "UnknownCIDRGroup"
 )
 
 // Fault is a part of a policy that cannot be enforced as written.

@@ -33,6 +33,7 @@ type Cluster struct {
 	Pods            []*corev1.Pod
 	Nodes           []*corev1.Node
 	NetworkPolicies []*networkingv1.NetworkPolicy
+	CIDRGroups      []*proposed.CIDRGroup
 
 	AdminNetworkPolicies         []*v1alpha1.AdminNetworkPolicy
 	BaselineAdminNetworkPolicies []*v1alpha1.BaselineAdminNetworkPolicy
@@ -46,8 +47,9 @@ type Cluster struct {
 	// The feature gates. Disabled features are treated as unreadable. EndPort applies to
 	// NetworkPolicy only, NodePeers and DomainNames to administrators' policies.
 	EndPort, SCTP, NodePeers, DomainNames bool
-	// The gates of proposals. IngressByAddress is for NPEP-127, ServiceAccounts for NPEP-173.
-	IngressByAddress, ServiceAccounts bool
+	// The gates of proposals. IngressByAddress is for NPEP-127, ServiceAccounts for NPEP-173, GroupPeers
+	// for NPEP-182.
+	IngressByAddress, ServiceAccounts, GroupPeers bool
 }
 
 // Sandbox is the network that a node has made for a pod.
@@ -66,6 +68,8 @@ func (c *Cluster) Add(o metav1.Object) {
 		c.Pods = append(c.Pods, o)
 	case *corev1.Node:
 		c.Nodes = append(c.Nodes, o)
+	case *proposed.CIDRGroup:
+		c.CIDRGroups = append(c.CIDRGroups, o)
 	case *networkingv1.NetworkPolicy:
 		c.NetworkPolicies = append(c.NetworkPolicies, o)
 	case *v1alpha1.AdminNetworkPolicy:
@@ -287,7 +291,7 @@ func SelectedAddresses(c Cluster, node string, dir networkingv1.PolicyType) []ne
 // the node itself, in order.
 func SelectedToHost(c Cluster, node string) []netip.Addr {
 	return c.localAddresses(node, func(pod *corev1.Pod) bool {
-		return slices.ContainsFunc(c.rulesFor(pod, networkingv1.PolicyTypeEgress), adminRule.mayDenyHosts)
+		return slices.ContainsFunc(c.rulesFor(pod, networkingv1.PolicyTypeEgress), c.mayDenyHosts)
 	})
 }
 

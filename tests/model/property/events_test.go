@@ -120,6 +120,9 @@ func objectsOf(c oracle.Cluster) []object {
 		objects = append(objects, o)
 	}
 	objects = append(objects, policiesOf(c)...)
+	for _, o := range c.CIDRGroups {
+		objects = append(objects, o)
+	}
 	for _, o := range c.Nodes {
 		objects = append(objects, o)
 	}
@@ -186,7 +189,7 @@ func (listerWatcher) IsWatchListSemanticsUnSupported() bool { return true }
 func newFakeSource() fakeSource {
 	f := fakeSource{}
 	for _, o := range []object{&corev1.Namespace{}, &corev1.Pod{}, &corev1.Node{}, &networkingv1.NetworkPolicy{},
-		&v1alpha1.AdminNetworkPolicy{}, &v1alpha1.BaselineAdminNetworkPolicy{}, &proposed.ClusterNetworkPolicy{}} {
+		&v1alpha1.AdminNetworkPolicy{}, &v1alpha1.BaselineAdminNetworkPolicy{}, &proposed.ClusterNetworkPolicy{}, &proposed.CIDRGroup{}} {
 		f[fmt.Sprintf("%T", o)] = fcache.NewFakeControllerSource()
 	}
 	return f

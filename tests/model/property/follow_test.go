@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 	"sigs.k8s.io/kube-network-policies/tests/model/oracle"
 )
 
@@ -119,6 +120,8 @@ func kindOf(o object) *compile.Kind {
 		return compile.KindNode
 	case *corev1.Pod:
 		return compile.KindPod
+	case *proposed.CIDRGroup:
+		return compile.KindCIDRGroup
 	}
 	return compile.KindOf(o)
 }
@@ -133,7 +136,7 @@ func setting(o object) any {
 
 // nowOf returns the current objects, with the feature gates of a cluster.
 func nowOf(c oracle.Cluster, histories []*history) oracle.Cluster {
-	now := oracle.Cluster{EndPort: c.EndPort, SCTP: c.SCTP, NodePeers: c.NodePeers, DomainNames: c.DomainNames, IngressByAddress: c.IngressByAddress, ServiceAccounts: c.ServiceAccounts}
+	now := oracle.Cluster{EndPort: c.EndPort, SCTP: c.SCTP, NodePeers: c.NodePeers, DomainNames: c.DomainNames, IngressByAddress: c.IngressByAddress, ServiceAccounts: c.ServiceAccounts, GroupPeers: c.GroupPeers}
 	for _, h := range histories {
 		if h.now != nil {
 			now.Add(h.now)

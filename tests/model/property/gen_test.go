@@ -70,6 +70,7 @@ func (g *gen) cluster() oracle.Cluster {
 	if !g.OneIn(3) {
 		g.administrators(&c)
 	}
+	c.GroupPeers, c.CIDRGroups = c.SCTP, g.CIDRGroups(c.ClusterNetworkPolicies)
 	return c
 }
 

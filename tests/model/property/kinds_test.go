@@ -17,7 +17,7 @@ func TestEveryKindOfPolicyIsCompared(t *testing.T) {
 	for seed := range uint64(100) {
 		for _, o := range policiesOf(newGen(seed).cluster()) {
 			k := compile.KindOf(o)
-			tiers[k] = append(tiers[k], k.Compile(o, compile.AllFeatures()).Tier)
+			tiers[k] = append(tiers[k], k.Compile(o, compile.AllFeatures(), nil).Tier)
 		}
 	}
 	for _, k := range compile.Kinds {

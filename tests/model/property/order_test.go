@@ -27,6 +27,7 @@ func reversed(c oracle.Cluster) oracle.Cluster {
 	slices.Reverse(c.Namespaces)
 	slices.Reverse(c.Pods)
 	slices.Reverse(c.Nodes)
+	slices.Reverse(c.CIDRGroups)
 	slices.Reverse(c.NetworkPolicies)
 	slices.Reverse(c.AdminNetworkPolicies)
 	slices.Reverse(c.BaselineAdminNetworkPolicies)

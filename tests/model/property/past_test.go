@@ -55,7 +55,7 @@ ClusterNetworkPolicies:
 		{"Pass with a named port in the admin tier", fmt.Sprintf(admin4, udp+named), "10.2.0.4", "10.1.0.6", deniedOut},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := oracle.Cluster{EndPort: true, SCTP: true, NodePeers: true, DomainNames: true, IngressByAddress: true, ServiceAccounts: true}
+			c := oracle.Cluster{EndPort: true, SCTP: true, NodePeers: true, DomainNames: true, IngressByAddress: true, ServiceAccounts: true, GroupPeers: true}
 			if err := yaml.Unmarshal([]byte(nodeAndPod+tc.cluster), &c); err != nil {
 				t.Fatal(err)
 			}

@@ -58,6 +58,7 @@ func clone(c oracle.Cluster) oracle.Cluster {
 	copied.Namespaces = cloneObjects(c.Namespaces)
 	copied.Pods = cloneObjects(c.Pods)
 	copied.Nodes = cloneObjects(c.Nodes)
+	copied.CIDRGroups = cloneObjects(c.CIDRGroups)
 	copied.NetworkPolicies = cloneObjects(c.NetworkPolicies)
 	copied.AdminNetworkPolicies = cloneObjects(c.AdminNetworkPolicies)
 	copied.BaselineAdminNetworkPolicies = cloneObjects(c.BaselineAdminNetworkPolicies)
@@ -112,7 +113,7 @@ func removeFrom(part any, replace func(any), yield func(func()) bool) bool {
 
 // kept are keys that are never removed: names are needed to read the rest, and feature gates are
 // not part of the cluster.
-var kept = []string{"metadata", "name", "namespace", "EndPort", "SCTP", "NodePeers", "DomainNames", "IngressByAddress", "ServiceAccounts"}
+var kept = []string{"metadata", "name", "namespace", "EndPort", "SCTP", "NodePeers", "DomainNames", "IngressByAddress", "ServiceAccounts", "GroupPeers"}
 
 func removeKeys(m tree, yield func(func()) bool) bool {
 	for _, key := range slices.Sorted(maps.Keys(m)) {
@@ -160,13 +161,14 @@ func removeElements(list []any, replace func(any), yield func(func()) bool) bool
 // describe writes a cluster as the manifests that would make it.
 func describe(c oracle.Cluster) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# feature gates: EndPort=%v, SCTP=%v, Nodes=%v, DomainNames=%v, IngressByAddress=%v, ServiceAccounts=%v\n",
-		c.EndPort, c.SCTP, c.NodePeers, c.DomainNames, c.IngressByAddress, c.ServiceAccounts)
+	fmt.Fprintf(&b, "# feature gates: EndPort=%v, SCTP=%v, Nodes=%v, DomainNames=%v, IngressByAddress=%v, ServiceAccounts=%v, CIDRGroups=%v\n",
+		c.EndPort, c.SCTP, c.NodePeers, c.DomainNames, c.IngressByAddress, c.ServiceAccounts, c.GroupPeers)
 	t := toTree(c)
 	for _, kind := range []struct{ field, kind, version string }{
 		{"Namespaces", "Namespace", "v1"},
 		{"Nodes", "Node", "v1"},
 		{"Pods", "Pod", "v1"},
+		{"CIDRGroups", "CIDRGroup", v1alpha1.GroupVersion.String()},
 		{"NetworkPolicies", "NetworkPolicy", "networking.k8s.io/v1"},
 		{"AdminNetworkPolicies", "AdminNetworkPolicy", v1alpha1.GroupVersion.String()},
 		{"BaselineAdminNetworkPolicies", "BaselineAdminNetworkPolicy", v1alpha1.GroupVersion.String()},

@@ -17,10 +17,11 @@ import (
 func input(c oracle.Cluster) clusterstate.Input {
 	return clusterstate.Input{
 		NodeName:   here,
-		Features:   compile.Features{EndPort: c.EndPort, SCTP: c.SCTP, Nodes: c.NodePeers, DomainNames: c.DomainNames, IngressByAddress: c.IngressByAddress, ServiceAccounts: c.ServiceAccounts},
+		Features:   compile.Features{EndPort: c.EndPort, SCTP: c.SCTP, Nodes: c.NodePeers, DomainNames: c.DomainNames, IngressByAddress: c.IngressByAddress, ServiceAccounts: c.ServiceAccounts, CIDRGroups: c.GroupPeers},
 		Namespaces: c.Namespaces,
 		Pods:       c.Pods,
 		Nodes:      c.Nodes,
+		CIDRGroups: c.CIDRGroups,
 		Policies:   policiesOf(c),
 	}
 }

@@ -101,7 +101,9 @@ func (g *Gen) ClusterNetworkPolicy(name string) *proposed.ClusterNetworkPolicy {
 		}
 		return rule
 	})
-	g.derived(p).addAccounts(p)
+	d := g.derived(p)
+	d.addAccounts(p)
+	d.addGroups(p)
 	return p
 }
 
@@ -142,6 +144,70 @@ func (g *Gen) serviceAccounts() *proposed.ServiceAccounts {
 		s.Names = nil
 	}
 	return s
+}
+
+// addGroups replaces some networks by groups of networks (NPEP-182).
+func (g *Gen) addGroups(p *proposed.ClusterNetworkPolicy) {
+	replace := func(groups **proposed.CIDRGroups, networks *[]v1beta1.CIDR) {
+		if *networks == nil || !g.OneIn(2) {
+			return
+		}
+		*groups = g.cidrGroups()
+		if !g.fault(6) {
+			*networks = nil
+		}
+	}
+	for _, r := range p.Spec.Ingress {
+		for i := range r.From {
+			replace(&r.From[i].CIDRGroups, &r.From[i].Networks)
+		}
+	}
+	for _, r := range p.Spec.Egress {
+		for i := range r.To {
+			replace(&r.To[i].CIDRGroups, &r.To[i].Networks)
+		}
+	}
+}
+
+// cidrGroups selects some of the groups that CIDRGroups returns, and in policies with faults others.
+func (g *Gen) cidrGroups() *proposed.CIDRGroups {
+	s := &proposed.CIDRGroups{}
+	kind := g.IntN(3)
+	if kind == 0 || g.fault(8) {
+		s.Selector = new(g.Selector())
+	}
+	one := func() string {
+		if g.fault(4) {
+			return Pick(g, "", "none", "g3")
+		}
+		return Pick(g, groupNames...)
+	}
+	if kind != 0 && !g.fault(8) {
+		s.Names = append(List(g, 1, one), one())
+	}
+	return s
+}
+
+// groupNames are groups that every cluster has.
+var groupNames = []string{"g0", "g1", "g2"}
+
+// CIDRGroups returns the groups of a cluster with these policies. Most have no fault.
+func (g *Gen) CIDRGroups(policies []*proposed.ClusterNetworkPolicy) []*proposed.CIDRGroup {
+	d := g.derived(policies)
+	d.faults = d.OneIn(4)
+	names := groupNames
+	if d.OneIn(2) {
+		names = append(slices.Clone(names), "g3")
+	}
+	var groups []*proposed.CIDRGroup
+	for _, name := range names {
+		group := &proposed.CIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: d.Labels()}}
+		if !d.OneIn(6) {
+			group.Spec.CIDRs = d.networks()
+		}
+		groups = append(groups, group)
+	}
+	return groups
 }
 
 func (g *Gen) priority() int32 { return Pick[int32](g, 0, 1, 1, 1, 2, 10, 1000) }

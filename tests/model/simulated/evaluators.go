@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
 	"sigs.k8s.io/kube-network-policies/tests/model/needed"
 	"sigs.k8s.io/kube-network-policies/tests/model/oracle"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
@@ -28,14 +29,15 @@ func CompiledNeeded(node string, state *netpol.State, nodes []*corev1.Node) func
 }
 
 func input(node string, state *netpol.State, nodes []*corev1.Node) clusterstate.Input {
-	var policies []compile.Object
+	in := clusterstate.Input{NodeName: node, Features: allProposals(), Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes}
 	for _, p := range state.AllPolicies() {
-		policies = append(policies, Object(p))
+		if group, ok := Object(p).(*proposed.CIDRGroup); ok {
+			in.CIDRGroups = append(in.CIDRGroups, group)
+		} else {
+			in.Policies = append(in.Policies, Object(p))
+		}
 	}
-	return clusterstate.Input{
-		NodeName: node, Features: allProposals(),
-		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes, Policies: policies,
-	}
+	return in
 }
 
 // allProposals enables every feature.
@@ -47,21 +49,30 @@ func allProposals() compile.Features {
 	return features
 }
 
-// Object returns a policy in the Go type that the agent reads it into.
+// Object returns a policy, or a CIDRGroup, in the Go type that the agent reads it into.
 func Object(p netpol.Policy) compile.Object {
-	switch p.(type) {
-	case *v1beta1.ClusterNetworkPolicy, *unstructured.Unstructured:
-		text, err := json.Marshal(p)
-		if err != nil {
-			panic(err)
+	switch o := p.(type) {
+	case *v1beta1.ClusterNetworkPolicy:
+		return readAs(compile.KindClusterNetworkPolicy, o)
+	case *unstructured.Unstructured:
+		if o.GetKind() == compile.KindCIDRGroup.Name {
+			return readAs(compile.KindCIDRGroup, o)
 		}
-		read := compile.KindClusterNetworkPolicy.New()
-		if err := json.Unmarshal(text, read); err != nil {
-			panic(err)
-		}
-		return read
+		return readAs(compile.KindClusterNetworkPolicy, o)
 	}
 	return p
+}
+
+func readAs(kind *compile.Kind, o any) compile.Object {
+	text, err := json.Marshal(o)
+	if err != nil {
+		panic(err)
+	}
+	read := kind.New()
+	if err := json.Unmarshal(text, read); err != nil {
+		panic(err)
+	}
+	return read
 }
 
 func evaluate(snapshot *policy.Snapshot) func(Packet) bool {
@@ -125,7 +136,7 @@ func adminFillers() []netpol.AdminPart {
 func Oracle(node string, state *netpol.State, nodes []*corev1.Node) func(Packet) bool {
 	cluster := oracle.Cluster{
 		Namespaces: state.Namespaces, Pods: state.Pods, Nodes: nodes,
-		EndPort: true, SCTP: true, NodePeers: true, DomainNames: true, IngressByAddress: true, ServiceAccounts: true,
+		EndPort: true, SCTP: true, NodePeers: true, DomainNames: true, IngressByAddress: true, ServiceAccounts: true, GroupPeers: true,
 	}
 	for _, p := range state.AllPolicies() {
 		cluster.Add(Object(p))

@@ -46,7 +46,7 @@ func (b *Backend) Supports() netpol.Support {
 		Families:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
 		Features: []netpol.Feature{
 			netpol.Services, netpol.HostNetwork, netpol.OutsideHosts, netpol.FreeObjects, netpol.SilentDrops,
-			netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields, netpol.NPEP127, netpol.NPEP173,
+			netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields, netpol.NPEP127, netpol.NPEP173, netpol.NPEP182,
 		},
 		Nodes:     nodes,
 		Immediate: true,

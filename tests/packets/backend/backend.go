@@ -27,7 +27,7 @@ const startTimeout = time.Minute
 // Agents enforce administrators' policies, and the proposals that Supports has.
 const (
 	withAdmin     = "--admin-policies"
-	withProposals = "--feature-gates=IngressByAddress=true,ServiceAccounts=true"
+	withProposals = "--feature-gates=CIDRGroups=true,IngressByAddress=true,ServiceAccounts=true"
 )
 
 // Backend is a lab with an agent on each node. A scenario reuses pods of the previous one
@@ -111,7 +111,7 @@ func (b *Backend) Supports() netpol.Support {
 		Families:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
 		Features: []netpol.Feature{
 			netpol.Services, netpol.HostNetwork, netpol.OutsideHosts, netpol.FreeObjects, netpol.CutsEstablished,
-			netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields, netpol.NPEP127, netpol.NPEP173,
+			netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields, netpol.NPEP127, netpol.NPEP173, netpol.NPEP182,
 		},
 		Nodes: nodes,
 	}
