@@ -372,3 +372,30 @@ func TestTheReportIsJSON(t *testing.T) {
 		})
 	}
 }
+
+// A server of every address answers from the address that a client has asked.
+func TestAnswersComeFromTheAskedAddress(t *testing.T) {
+	every, everyIPv4 := startServer(t, ""), startServer(t, "0.0.0.0")
+	for _, asked := range []netip.AddrPort{
+		netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), every.Port()),
+		netip.AddrPortFrom(netip.MustParseAddr("::1"), every.Port()),
+		netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), everyIPv4.Port()),
+	} {
+		client, err := net.Dial("udp", asked.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+
+		answer := make([]byte, 1)
+		if _, err := client.Read(answer); err != nil {
+			t.Errorf("%s does not answer: %v", asked, err)
+		}
+	}
+}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -16,7 +18,12 @@ const patience = 10 * time.Second
 // A server sends back what it receives.
 type server struct {
 	tcp net.Listener
-	udp net.PacketConn
+	udp *net.UDPConn
+
+	// destination has room for what the kernel tells of a datagram, with the index of the interface
+	// at ifindex.
+	destination []byte
+	ifindex     int
 }
 
 // listen opens the same port for TCP and for UDP, of both address families.
@@ -29,7 +36,35 @@ func listen(address string) (*server, error) {
 	if err != nil {
 		return nil, errors.Join(err, tcp.Close())
 	}
-	return &server{tcp: tcp, udp: udp}, nil
+	s := &server{tcp: tcp, udp: udp.(*net.UDPConn)}
+	if err := s.receiveDestinations(); err != nil {
+		return nil, errors.Join(err, tcp.Close(), udp.Close())
+	}
+	return s, nil
+}
+
+// receiveDestinations has the kernel tell the destination of each datagram to every address. The
+// answer must come from there, and the kernel would choose the address of the interface that leads
+// to the client: on a node, not that of the node.
+func (s *server) receiveDestinations() error {
+	address := s.udp.LocalAddr().(*net.UDPAddr).IP
+	if !address.IsUnspecified() {
+		return nil
+	}
+	level, option, size := syscall.IPPROTO_IPV6, syscall.IPV6_RECVPKTINFO, syscall.SizeofInet6Pktinfo
+	s.ifindex = syscall.CmsgLen(0) + syscall.SizeofInet6Pktinfo - 4
+	if address.To4() != nil { // where IPv6 is off
+		level, option, size = syscall.IPPROTO_IP, syscall.IP_PKTINFO, syscall.SizeofInet4Pktinfo
+		s.ifindex = syscall.CmsgLen(0)
+	}
+	s.destination = make([]byte, syscall.CmsgSpace(size))
+	raw, err := s.udp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failure error
+	err = raw.Control(func(fd uintptr) { failure = syscall.SetsockoptInt(int(fd), level, option, 1) })
+	return errors.Join(err, os.NewSyscallError("setsockopt", failure))
 }
 
 // serve answers on several addresses until the context ends, or one of them cannot be
@@ -95,11 +130,14 @@ func (i impatient) Read(p []byte) (int, error) {
 func (s *server) serveUDP() error {
 	buffer := make([]byte, 1500)
 	for {
-		n, from, err := s.udp.ReadFrom(buffer)
+		n, size, _, from, err := s.udp.ReadMsgUDPAddrPort(buffer, s.destination)
 		if err != nil {
 			return fmt.Errorf("read: %w", err)
 		}
+		if size > 0 { // the way back is that of any packet
+			clear(s.destination[s.ifindex : s.ifindex+4])
+		}
 		// An answer that cannot be sent is one that the client does not get.
-		_, _ = s.udp.WriteTo(buffer[:n], from)
+		_, _, _ = s.udp.WriteMsgUDPAddrPort(buffer[:n], s.destination[:size], from)
 	}
 }
