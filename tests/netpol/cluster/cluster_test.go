@@ -263,6 +263,9 @@ func TestHostNetworkAndICMP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if user := pod.Spec.SecurityContext.RunAsUser; user == nil || *user != 0 {
+		t.Errorf("a host-network pod runs as %v, and cannot bind port 80 unless it is root", user)
+	}
 	if !pod.Spec.HostNetwork || len(pod.Spec.SecurityContext.Sysctls) > 0 || pod.Spec.Containers[0].Ports[0].HostPort != 80 {
 		t.Errorf("host/node-2 has %+v", pod.Spec)
 	}

@@ -58,6 +58,9 @@ func TestHostsOutside(t *testing.T) {
 
 	// The server stays as long as its ports do, and ends with the host.
 	server := b.host("outside/client").server
+	if serve := strings.Join(b.host("outside/client").serve, " "); serve != "prober serve -listen=:80 -listen=:81" {
+		t.Errorf("the host runs %q", serve)
+	}
 	if err := b.Apply(t.Context(), state); err != nil || b.host("outside/client").server != server {
 		t.Errorf("the server was started again (error %v)", err)
 	}
@@ -74,14 +77,9 @@ func TestHostsOutside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{
-		"203.0.113.9,2001:db8::9 prober serve -listen=:80 -listen=:81\n",
-		"203.0.113.9,2001:db8::9 prober serve -listen=:90\n",
-		"203.0.113.9,2001:db8::9 prober try -at-once=32\n",
-	} {
-		if strings.Count(string(text), line) != 1 {
-			t.Errorf("%q is not once in\n%s", line, text)
-		}
+	// Servers may end before they write their line.
+	if line := "203.0.113.9,2001:db8::9 prober try -at-once=32\n"; strings.Count(string(text), line) != 1 {
+		t.Errorf("%q is not once in\n%s", line, text)
 	}
 }
 

@@ -151,7 +151,8 @@ func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, 
 // joinNode moves a pod to the network of its node, whose sysctls it cannot set.
 func joinNode(spec *corev1.PodSpec) {
 	spec.HostNetwork = true
-	spec.SecurityContext.RunAsNonRoot, spec.SecurityContext.RunAsUser, spec.SecurityContext.Sysctls = nil, nil, nil
+	spec.SecurityContext.RunAsNonRoot, spec.SecurityContext.Sysctls = nil, nil
+	spec.SecurityContext.RunAsUser = new(int64(0)) // others lose the capability when the program starts
 	for i := range spec.Containers {
 		container := &spec.Containers[i]
 		container.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_BIND_SERVICE"}
