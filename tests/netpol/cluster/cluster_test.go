@@ -158,6 +158,23 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// The next scenario may have a pod of the same name on another node.
+func TestPodsMoveToTheirNode(t *testing.T) {
+	b := newWorld(t).backend(t, Config{})
+	for _, tt := range []struct {
+		pods []string
+		want string // the node of y/a
+	}{{[]string{"a", "b", "c"}, "two"}, {[]string{"a", "b"}, "one"}} {
+		if err := b.Apply(t.Context(), netpol.Model{Pods: tt.pods}.State()); err != nil {
+			t.Fatal(err)
+		}
+		pod, err := b.client.CoreV1().Pods("y").Get(t.Context(), "a", metav1.GetOptions{})
+		if err != nil || pod.Spec.NodeName != tt.want {
+			t.Errorf("with %d pods in each namespace y/a runs on %s, want %s (error %v)", len(tt.pods), pod.Spec.NodeName, tt.want, err)
+		}
+	}
+}
+
 func TestApplyRejectsForeignNamespace(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {

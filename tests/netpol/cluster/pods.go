@@ -45,8 +45,8 @@ func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
 	return nil
 }
 
-// deletePods deletes the pods of a namespace that state lacks, that serve other ports, or
-// that must be recreated, and waits until they are gone.
+// deletePods deletes the pods of a namespace that state lacks, that run on another node or serve
+// other ports, or that must be recreated, and waits until they are gone.
 func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace string, recreate bool) error {
 	client := b.client.CoreV1().Pods(namespace)
 	keep := make(map[string]*corev1.Pod)
@@ -67,7 +67,7 @@ func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace
 		}
 		return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
 			object := keep[netpol.PodName(&p)]
-			return object != nil && serveAlike(&p, object)
+			return object != nil && runAlike(&p, object)
 		}), nil
 	}
 	pods, err := surplus(ctx)
@@ -87,9 +87,10 @@ func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace
 	})
 }
 
-// serveAlike reports whether two pods serve the same ports with the same names.
-func serveAlike(a, b *corev1.Pod) bool {
-	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, func(a, b corev1.Container) bool {
+// runAlike reports whether two pods run on the same node and serve the same ports with the same
+// names.
+func runAlike(a, b *corev1.Pod) bool {
+	return a.Spec.NodeName == b.Spec.NodeName && slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, func(a, b corev1.Container) bool {
 		return slices.Equal(a.Command, b.Command) && slices.Equal(a.Ports, b.Ports)
 	})
 }
