@@ -98,14 +98,14 @@ func (b *Backend) applyAdminPolicies(ctx context.Context, state *netpol.State) e
 		if err != nil {
 			return fmt.Errorf("list AdminNetworkPolicies: %w", err)
 		}
-		if err := applyOwned(ctx, admin, pointers(existing.Items), state.AdminNetworkPolicies); err != nil {
+		if err := applyOwned(ctx, b.nodes, admin, pointers(existing.Items), state.AdminNetworkPolicies); err != nil {
 			return err
 		}
 		existingBaseline, err := baseline.List(ctx, owned)
 		if err != nil {
 			return fmt.Errorf("list BaselineAdminNetworkPolicies: %w", err)
 		}
-		if err := applyOwned(ctx, baseline, pointers(existingBaseline.Items), state.BaselineAdminNetworkPolicies); err != nil {
+		if err := applyOwned(ctx, b.nodes, baseline, pointers(existingBaseline.Items), state.BaselineAdminNetworkPolicies); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func (b *Backend) applyAdminPolicies(ctx context.Context, state *netpol.State) e
 		if err != nil {
 			return fmt.Errorf("list ClusterNetworkPolicies: %w", err)
 		}
-		return applyOwned(ctx, client, pointers(existing.Items), state.ClusterNetworkPolicies)
+		return applyOwned(ctx, b.nodes, client, pointers(existing.Items), state.ClusterNetworkPolicies)
 	}
 	return nil
 }
@@ -137,9 +137,10 @@ type policyClient[P netpol.Policy] interface {
 	Delete(context.Context, string, metav1.DeleteOptions) error
 }
 
-// applyOwned makes the existing policies, all of them owned, match the wanted ones. It is
-// an error if another owner has a policy with a wanted name.
-func applyOwned[P netpol.Policy](ctx context.Context, client policyClient[P], existing, wanted []P) error {
+// applyOwned makes the existing policies, all of them owned, match the wanted ones, with the names
+// of nodes for node-1, node-2 and so on. It is an error if another owner has a policy with a wanted
+// name.
+func applyOwned[P netpol.Policy](ctx context.Context, nodes []string, client policyClient[P], existing, wanted []P) error {
 	old := make(map[string]P)
 	for _, p := range existing {
 		old[p.GetName()] = p
@@ -147,6 +148,7 @@ func applyOwned[P netpol.Policy](ctx context.Context, client policyClient[P], ex
 	for _, p := range wanted {
 		object := p.DeepCopyObject().(P)
 		object.SetLabels(map[string]string{ownerLabel: ownerValue})
+		nameNodes(object, nodes)
 		current, exists := old[p.GetName()]
 		delete(old, p.GetName())
 		var err error
@@ -167,6 +169,39 @@ func applyOwned[P netpol.Policy](ctx context.Context, client policyClient[P], ex
 		}
 	}
 	return nil
+}
+
+// nameNodes changes the peers of a policy that are one node, by its host name.
+func nameNodes(p netpol.Policy, nodes []string) {
+	var peers []*metav1.LabelSelector
+	switch p := p.(type) {
+	case *v1alpha1.AdminNetworkPolicy:
+		for _, rule := range p.Spec.Egress {
+			for _, peer := range rule.To {
+				peers = append(peers, peer.Nodes)
+			}
+		}
+	case *v1alpha1.BaselineAdminNetworkPolicy:
+		for _, rule := range p.Spec.Egress {
+			for _, peer := range rule.To {
+				peers = append(peers, peer.Nodes)
+			}
+		}
+	case *v1beta1.ClusterNetworkPolicy:
+		for _, rule := range p.Spec.Egress {
+			for _, peer := range rule.To {
+				peers = append(peers, peer.Nodes)
+			}
+		}
+	}
+	for _, peer := range peers {
+		if peer == nil {
+			continue
+		}
+		if i := nodeIndex(peer.MatchLabels[corev1.LabelHostname]); i >= 0 && i < len(nodes) {
+			peer.MatchLabels[corev1.LabelHostname] = nodes[i]
+		}
+	}
 }
 
 func specOf(p netpol.Policy) any {

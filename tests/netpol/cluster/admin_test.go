@@ -165,3 +165,41 @@ func TestAdminPoliciesOutsideTheSuiteAreRejected(t *testing.T) {
 		})
 	}
 }
+
+// Policies that name a node name one of the cluster's.
+func TestPoliciesNameNodes(t *testing.T) {
+	w := newWorld(t)
+	w.serve(true, v1Resources, v2Resources)
+	b := w.backend(t, Config{})
+	subject, to := netpol.On(netpol.Namespaces("ns=x")), netpol.DenyTo(netpol.Nodes("kubernetes.io/hostname=node-2"), netpol.Networks("192.0.2.0/24"))
+	state := netpol.Model{Namespaces: []string{"x"}}.State()
+	state.Apply(netpol.NewAdminNetworkPolicy("p", 1, subject, to), netpol.NewBaselineAdminNetworkPolicy(subject, to), netpol.NewClusterNetworkPolicy("p", v1beta1.AdminTier, 1, subject, to))
+	if err := b.Apply(t.Context(), state); err != nil {
+		t.Fatal(err)
+	}
+
+	admin, err := b.policies.PolicyV1alpha1().AdminNetworkPolicies().Get(t.Context(), "p", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	baseline, err := b.policies.PolicyV1alpha1().BaselineAdminNetworkPolicies().Get(t.Context(), "default", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster, err := b.clusterPolicies().List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(cluster.Items) != 1 {
+		t.Fatalf("%v, error %v", cluster, err)
+	}
+	for kind, peer := range map[string]*metav1.LabelSelector{
+		"AdminNetworkPolicy":         admin.Spec.Egress[0].To[0].Nodes,
+		"BaselineAdminNetworkPolicy": baseline.Spec.Egress[0].To[0].Nodes,
+		"ClusterNetworkPolicy":       cluster.Items[0].Spec.Egress[0].To[0].Nodes,
+	} {
+		if got := peer.MatchLabels["kubernetes.io/hostname"]; got != "two" {
+			t.Errorf("%s names the node %q, want two", kind, got)
+		}
+	}
+	if got := state.AdminNetworkPolicies[0].Spec.Egress[0].To[0].Nodes.MatchLabels["kubernetes.io/hostname"]; got != "node-2" {
+		t.Errorf("the state's policy was changed: it names %q", got)
+	}
+}

@@ -117,14 +117,14 @@ func (b *Backend) applyPod(ctx context.Context, state *netpol.State, pod *corev1
 // pod declares. It needs no privileges and complies with the Pod Security Standard
 // "restricted", unless it is in the network of its node.
 func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, error) {
-	number, err := strconv.Atoi(strings.TrimPrefix(pod.Spec.NodeName, "node-"))
-	if err != nil || number < 1 || number > len(b.nodes) {
+	node := nodeIndex(pod.Spec.NodeName)
+	if node < 0 || node >= len(b.nodes) {
 		return nil, fmt.Errorf("no node %q", pod.Spec.NodeName)
 	}
 	object := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: maps.Clone(pod.Labels)},
 		Spec: corev1.PodSpec{
-			NodeName:                      b.nodes[number-1],
+			NodeName:                      b.nodes[node],
 			TerminationGracePeriodSeconds: new(int64(0)),
 			AutomountServiceAccountToken:  new(false),
 			SecurityContext: &corev1.PodSecurityContext{
@@ -147,6 +147,15 @@ func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, 
 	}
 	object.Labels[podLabel] = pod.Name
 	return object, nil
+}
+
+// nodeIndex returns 0 for node-1, 1 for node-2 and so on, and -1 for other names.
+func nodeIndex(name string) int {
+	number, err := strconv.Atoi(strings.TrimPrefix(name, "node-"))
+	if err != nil || number < 1 {
+		return -1
+	}
+	return number - 1
 }
 
 // joinNode moves a pod to the network of its node, whose sysctls it cannot set.
