@@ -249,16 +249,7 @@ func (m *mirror) Replace(list []any, version string) error {
 			m.cache.needed.forgetVersions() // the server's data was restored from a backup
 		}
 		m.version = version
-		changed := 0
-		var gone []*stripped
-		for namespace, name := range m.names(v) {
-			if !listed[[2]string{namespace, name}] {
-				gone = append(gone, &stripped{namespace: namespace, name: name, version: version})
-			}
-		}
-		for _, s := range gone {
-			changed += m.delete(v, s)
-		}
+		changed := m.deleteUnlisted(v, listed)
 		for _, s := range all {
 			if m.put(v, s) {
 				m.changes.Inc()
@@ -284,6 +275,21 @@ func (m *mirror) Replace(list []any, version string) error {
 		m.cache.currency.set(m, true)
 	}
 	return nil
+}
+
+// deleteUnlisted deletes the objects that a list of the mirror's version lacks, and returns how many
+// of them mattered.
+func (m *mirror) deleteUnlisted(v view, listed map[[2]string]bool) (changed int) {
+	var gone []*stripped
+	for namespace, name := range m.names(v) {
+		if !listed[[2]string{namespace, name}] {
+			gone = append(gone, &stripped{namespace: namespace, name: name, version: m.version})
+		}
+	}
+	for _, s := range gone {
+		changed += m.delete(v, s)
+	}
+	return changed
 }
 
 // reportPodRanges reports the ranges of this node if all contains it.
