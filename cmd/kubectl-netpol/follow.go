@@ -59,7 +59,7 @@ func followOne(ctx context.Context, pod *corev1.Pod, run runner, command []strin
 
 // followWidths are the column widths in characters: later rows are not known yet, and must not
 // move the columns. Longer text is cut. The columns are time, node, source, destination, port,
-// verdict, policy, packets and audit, of which the last one is as wide as it needs.
+// verdict, policy and packets. A last column, audit, takes the rest of the line.
 var followWidths = []int{8, 16, 32, 32, 10, 7, 40, 7}
 
 // followPrinter prints records as they arrive. Its methods may be called from any

@@ -142,8 +142,8 @@ func serviceAddresses(s *corev1.Service) []string {
 	return all
 }
 
-// backendsOf returns the backends of Services, by "namespace/name". Those of EndpointSlices go
-// before those of Endpoints, of which they are copies.
+// backendsOf returns the backends of Services, by "namespace/name". Endpoints count only for Services
+// without EndpointSlices: the control plane copies them into slices.
 func backendsOf(slicesOf []*discoveryv1.EndpointSlice, endpoints []*clusterfiles.Endpoints) map[string][]backend {
 	all := map[string][]backend{}
 	for _, s := range slicesOf {

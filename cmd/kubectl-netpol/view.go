@@ -107,7 +107,7 @@ func (v *viewOptions) run(cmd *cobra.Command) error {
 	return serveView(cmd, p, q)
 }
 
-// whyNoAgents names the flag because of which agents are not asked, or returns "".
+// whyNoAgents names the flag that keeps agents from being asked, or returns "".
 func (v *viewOptions) whyNoAgents() string {
 	switch {
 	case len(v.records) > 0:

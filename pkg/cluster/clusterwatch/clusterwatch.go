@@ -126,9 +126,6 @@ func (c Config) Validate() error {
 // Cache.
 type Publish func(ctx context.Context, s *policy.Snapshot, since time.Time, listed bool)
 
-// rightsPatience is how long the first snapshot waits for the right to read nodes, and CIDRGroups.
-const rightsPatience = 5 * time.Second
-
 // calmRate is the number of changes a second of one kind that are compiled without delay.
 const calmRate = 100
 
@@ -168,10 +165,8 @@ type Cache struct {
 	since time.Time // time of the first change that is not in a snapshot yet, or zero
 	rates map[*compile.Kind]*runner.Rate
 	saved bool // the view is the saved state: no kind has been listed yet
-	// withoutNodes is set while the agent works without nodes because it may not read them.
-	withoutNodes bool
-	// withoutGroups is the same for CIDRGroups.
-	withoutGroups bool
+	// without are the kinds that the agent works without, because it may not read them.
+	without map[*compile.Kind]bool
 
 	sandboxes chan struct{} // signals a change of sandboxes
 
@@ -201,6 +196,7 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 		currency: newCurrency(),
 
 		rates:     map[*compile.Kind]*runner.Rate{nil: new(runner.Rate)},
+		without:   map[*compile.Kind]bool{},
 		sandboxes: make(chan struct{}, 1),
 
 		conflictLog: rate.NewLimiter(conflictLogRate, conflictLogBurst),
@@ -340,107 +336,6 @@ func (c *Cache) PodRanges() []netip.Prefix {
 		return nil
 	}
 	return compile.NewNode(node).PodRanges
-}
-
-// complete returns an error that names unknown objects that policies need.
-func (c *Cache) complete() error {
-	var errs []error
-	c.mu.Lock()
-	withoutNodes, withoutGroups := c.withoutNodes, c.withoutGroups
-	c.mu.Unlock()
-	if withoutNodes {
-		errs = append(errs, c.nodes().failures.notListed())
-	}
-	if withoutGroups {
-		errs = append(errs, c.mirrorOf(compile.KindCIDRGroup).failures.notListed())
-	}
-	if c.needed != nil {
-		errs = append(errs, c.needed.healthy())
-	}
-	return errors.Join(errs...)
-}
-
-// Listed returns an error that names the lists that the first snapshot still waits for. It is
-// nil if the saved state is enforced.
-func (c *Cache) Listed() error {
-	var errs []error
-	for _, m := range c.mirrors {
-		select {
-		case <-m.listed:
-		default:
-			errs = append(errs, m.failures.notListed())
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// waitListed returns true when all kinds have been listed and the own Node is known, or false
-// when ctx has ended. For nodes and CIDRGroups that the agent may not read it waits a while only.
-func (c *Cache) waitListed(ctx context.Context) bool {
-	for _, m := range c.mirrors {
-		switch m.kind {
-		case compile.KindNode:
-			continue // last: the own Node must be known, too
-		case compile.KindCIDRGroup:
-			if !c.waitGroups(ctx, m) {
-				return false
-			}
-			continue
-		}
-		select {
-		case <-m.listed:
-		case <-ctx.Done():
-			return false
-		}
-	}
-	return c.waitNodes(ctx)
-}
-
-// waitGroups waits for CIDRGroups as waitListed does.
-func (c *Cache) waitGroups(ctx context.Context, m *mirror) bool {
-	ticker := time.NewTicker(rightsPatience)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-m.listed:
-			return true
-		case <-ticker.C:
-			if m.failures.forbidden() {
-				c.mu.Lock()
-				c.withoutGroups = true
-				c.mu.Unlock()
-				klog.FromContext(ctx).Error(m.failures.notListed(), "CIDRGroups cannot be read; rules that refer to them are enforced as such that cannot be read, all else as it is")
-				return true
-			}
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
-
-// waitNodes waits for nodes as waitListed does.
-func (c *Cache) waitNodes(ctx context.Context) bool {
-	ticker := time.NewTicker(rightsPatience)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-c.nodes().listed:
-			select {
-			case <-c.ownNode.known:
-				return true
-			case <-ctx.Done():
-				return false
-			}
-		case <-ticker.C:
-			if c.nodes().failures.forbidden() {
-				c.change(nil, func(v view) int { return c.useNodes(v, false) })
-				klog.FromContext(ctx).Error(c.nodes().failures.notListed(), "Nodes cannot be read; rules that name nodes are enforced as such that cannot be read, all else as it is")
-				return true
-			}
-		case <-ctx.Done():
-			return false
-		}
-	}
 }
 
 // change runs f with the lock held and schedules a compile if f changed any objects, whose

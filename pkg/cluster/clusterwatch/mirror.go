@@ -259,13 +259,7 @@ func (m *mirror) Replace(list []any, version string) error {
 		if m.watch != nil && m.cache.needed.noteListed(v, m.watch) {
 			changed++
 		}
-		if m.kind == compile.KindNode {
-			changed += m.cache.useNodes(v, true)
-		}
-		if m.kind == compile.KindCIDRGroup {
-			m.cache.withoutGroups = false
-		}
-		return changed
+		return changed + m.cache.use(v, m.kind, true)
 	})
 	m.first.Do(func() {
 		m.reportPodRanges(all)

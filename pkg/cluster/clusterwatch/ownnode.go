@@ -258,33 +258,7 @@ func listNames(ctx context.Context, lw cache.ListerWatcher) ([]string, error) {
 }
 
 // nodes returns the mirror of nodes.
-func (c *Cache) nodes() *mirror { return c.mirrorOf(compile.KindNode) }
-
-// mirrorOf returns the mirror of a kind that is watched.
-func (c *Cache) mirrorOf(kind *compile.Kind) *mirror {
-	i := slices.IndexFunc(c.mirrors, func(m *mirror) bool { return m.kind == kind })
+func (c *Cache) nodes() *mirror {
+	i := slices.IndexFunc(c.mirrors, func(m *mirror) bool { return m.kind == compile.KindNode })
 	return c.mirrors[i]
-}
-
-// useNodes tells the Cluster whether nodes are known. If not, rules with node peers fail closed
-// and are findings. It returns how many policies change. It is called with the mutex held.
-func (c *Cache) useNodes(v view, use bool) (changed int) {
-	if c.withoutNodes == !use {
-		return 0
-	}
-	c.withoutNodes = !use
-	features := c.cfg.Features
-	features.Nodes = features.Nodes && use
-	v.SetFeatures(features)
-	for _, m := range c.mirrors {
-		if !m.kind.IsPolicy() {
-			continue
-		}
-		for _, o := range m.objects {
-			if v.Set(o) {
-				changed++
-			}
-		}
-	}
-	return changed
 }

@@ -54,8 +54,8 @@ type Standby struct {
 	Next bool
 }
 
-// Over reports whether the reason for standing by may be gone. decides reports whether this
-// agent has a snapshot.
+// Over reports whether this agent may take over now, or the agent that holds the table is gone.
+// decides reports whether this agent has a snapshot.
 func (b Standby) Over(agents Agents, decides bool) bool {
 	return b.Next && decides && agents.Listening() || !slices.ContainsFunc(b.Behind, agents.Bound)
 }

@@ -42,7 +42,7 @@ func TestWhoStandsBy(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 			if tt.behind != nil && (got.Over(tt.known, tt.decides) || !got.Over(known{}, false)) {
-				t.Error("it is not over just when the agents are gone that it stands by for")
+				t.Error("standby must end exactly when the earlier agents are gone")
 			}
 		})
 	}

@@ -74,17 +74,17 @@ func (s *Steerer) setStandby(ctx context.Context, b handover.Standby) bool {
 	if b.Reason != before.Reason {
 		klog.FromContext(ctx).Info("The table is not written", "table", TableName, "reason", b.Reason, "queues", b.Behind)
 	}
-	runner.Signal(s.standingBy)
+	runner.Signal(s.onStandby)
 	return false
 }
 
-// watchHolder triggers a sync when the reason for standing by may be gone, until ctx ends.
+// watchHolder triggers a sync when standby is over, until ctx ends.
 func (s *Steerer) watchHolder(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.standingBy:
+		case <-s.onStandby:
 		}
 		for s.inStandby() {
 			select {
@@ -97,7 +97,7 @@ func (s *Steerer) watchHolder(ctx context.Context) {
 	}
 }
 
-// inStandby reports whether there is still a reason to stand by.
+// inStandby reports whether another agent still writes the table.
 func (s *Steerer) inStandby() bool {
 	s.mu.Lock()
 	b, decides := s.standby, s.desired.final()

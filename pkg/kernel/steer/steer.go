@@ -60,8 +60,8 @@ type Steerer struct {
 	verdicts  verdictKernel
 	tableLock chan struct{} // full while the table is applied or released, or verdicts are written
 
-	leaving    atomic.Bool   // Release was called
-	standingBy chan struct{} // wakes watchHolder when this agent begins to stand by
+	leaving   atomic.Bool   // Release was called
+	onStandby chan struct{} // wakes watchHolder when another agent writes the table
 
 	mayAnswer bool // the kernel can answer denied packets
 
@@ -125,8 +125,8 @@ func newTable(cfg Config) (*nft.Table, error) {
 // newSteerer requires a valid Config without automatic choices.
 func newSteerer(cfg Config, caps Capabilities, t table, k kernel, v verdictKernel) *Steerer {
 	s := &Steerer{cfg: cfg, divert: cfg.Divert, table: t, kernel: k, verdicts: v, health: errNotSynced,
-		mayAnswer:  cfg.BlockMark != 0 && caps.Answers(),
-		standingBy: make(chan struct{}, 1), tableLock: make(chan struct{}, 1)}
+		mayAnswer: cfg.BlockMark != 0 && caps.Answers(),
+		onStandby: make(chan struct{}, 1), tableLock: make(chan struct{}, 1)}
 	s.runner = runner.New(runner.Config{
 		MinInterval:   minInterval,
 		RetryInterval: retryInterval,

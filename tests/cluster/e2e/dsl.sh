@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # dsl.sh: runs every scenario of the truth tables (docs/testing/dsl.md) with real pods,
 # on the cluster that is up, or on that of KUBECONFIG. RUN is a regular expression of
-# scenarios. Others of its flags are in FLAGS. IMAGE is that of the prober, which another
+# scenarios. Further flags are in FLAGS. IMAGE is that of the prober, which another
 # cluster must know, and PROVIDER what enforces the policies, for the results. The output, a
 # report and the results are in OUT.
 set -euo pipefail

@@ -162,7 +162,7 @@ func nodeIndex(name string) int {
 func joinNode(spec *corev1.PodSpec) {
 	spec.HostNetwork = true
 	spec.SecurityContext.RunAsNonRoot, spec.SecurityContext.Sysctls = nil, nil
-	spec.SecurityContext.RunAsUser = new(int64(0)) // others lose the capability when the program starts
+	spec.SecurityContext.RunAsUser = new(int64(0)) // another user would lose the capability
 	for i := range spec.Containers {
 		container := &spec.Containers[i]
 		container.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_BIND_SERVICE"}

@@ -89,7 +89,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	return s, s.apply(ctx)
 }
 
-// define creates the definition of ClusterNetworkPolicy, of which suites read what it is of.
+// define creates the definition of ClusterNetworkPolicy. Suites read its release and channel.
 func (s *Server) define(ctx context.Context) error {
 	return s.add(ctx, definitions, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "clusternetworkpolicies.policy.networking.k8s.io",
