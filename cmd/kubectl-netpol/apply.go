@@ -14,10 +14,10 @@ import (
 )
 
 // applied returns the cluster after changes were applied to it by name, as by kubectl
-// apply: policies and CIDRGroups replace those with the same names, namespaces and nodes get labels, and
-// pods get the labels and ports of their manifests or templates. Nothing is deleted. assumed
-// are the pods of changes whose addresses were assumed without regard to the cluster: if it
-// has pods, reachability finds better addresses.
+// apply: policies and CIDRGroups replace those with the same names, namespaces and nodes get
+// labels, and pods get the labels and ports of their manifests or templates. Nothing is deleted.
+// assumed are the pods of changes whose addresses were assumed without regard to the cluster: if
+// it has pods, reachability finds better addresses.
 func applied(cluster, changes clusterstate.Input, assumed []string) clusterstate.Input {
 	if slices.ContainsFunc(cluster.Pods, func(p *corev1.Pod) bool { return !p.Spec.HostNetwork && len(compile.Addresses(p)) > 0 }) {
 		changes.Pods = withoutAddresses(changes.Pods, assumed)

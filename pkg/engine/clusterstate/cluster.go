@@ -108,9 +108,9 @@ func New(cfg Config) *Cluster {
 }
 
 // Set adds an object or replaces the one with its name. It keeps o, which must not change any more,
-// and reports whether verdicts may change. o is a *compile.Pod, a *corev1.Namespace, a *corev1.Node
-// a
-// *proposed.CIDRGroup or a policy of one of compile.Kinds; anything else is a programming error and panics.
+// and reports whether verdicts may change. o is a *compile.Pod, a *corev1.Namespace, a *corev1.Node,
+// a *proposed.CIDRGroup or a policy of one of compile.Kinds; anything else is a programming error and
+// panics.
 func (c *Cluster) Set(o any) bool {
 	switch o := o.(type) {
 	case *compile.Pod:
