@@ -8,16 +8,16 @@ IFS=, read -ra addresses <<<"$1"
 shift
 cp=$prefix-cp
 ns=$prefix-outside-${addresses[0]}
-link=out-$(cksum <<<"${addresses[0]}" | cut -d ' ' -f 1) # at most 15 characters
+link=out-$(cksum <<<"${addresses[0]}" | cut -d ' ' -f 1) # 14 characters at most: 15 is the limit
 
 exec 9>"$state/outside.lock" && flock 9 # several programs start at once
 if [[ ! -e /run/netns/$ns ]]; then
 	ip netns add "$ns"
 	ip -n "$ns" link set lo up
 	nsenter --net="/run/netns/$ns" -- sh -c 'echo "0 2147483647" >/proc/sys/net/ipv4/ping_group_range'
-	ip -n "$cp" link add "${link:0:15}" type veth peer name eth0 netns "$ns"
-	ip -n "$cp" addr add fe80::1/64 dev "${link:0:15}" nodad
-	ip -n "$cp" link set "${link:0:15}" up
+	ip -n "$cp" link add "$link" type veth peer name eth0 netns "$ns"
+	ip -n "$cp" addr add fe80::1/64 dev "$link" nodad
+	ip -n "$cp" link set "$link" up
 	ip -n "$ns" link set eth0 up
 	ip -n "$ns" route add 10.88.0.1 dev eth0
 	ip -n "$ns" route add default via 10.88.0.1
@@ -28,7 +28,7 @@ if [[ ! -e /run/netns/$ns ]]; then
 		else
 			ip -n "$ns" addr add "$address/32" dev eth0
 		fi
-		ip -n "$cp" route replace "$address" dev "${link:0:15}"
+		ip -n "$cp" route replace "$address" dev "$link"
 	done
 fi
 flock -u 9
