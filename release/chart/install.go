@@ -12,7 +12,7 @@ const generated = `# Generated from charts/kube-network-policies by make manifes
 `
 
 const installHeader = `# The agent on every node, and one status writer. The image has to be known to the nodes
-# (docs/quick-start.md). On Kubernetes 1.30 and later apply install-writer-guard.yaml too.
+# (docs/install/README.md). On Kubernetes 1.30 and later apply install-writer-guard.yaml too.
 ` + generated
 
 const adminHeader = `# install.yaml with all kinds of administrators' policies. Their definitions may be
