@@ -177,10 +177,7 @@ func exceptReopened(c *cluster) {
 
 // reopens returns the item that allows an except of rule r, or "".
 func (c *cluster) reopens(p *compiled, d policy.Direction, r *policy.Rule, except netip.Prefix) string {
-	for _, o := range c.policies {
-		if o.admin() || unreadable(o) || o.Ref.Namespace != p.Ref.Namespace || !o.selectsAllOf(p) {
-			continue
-		}
+	for _, o := range c.withAllOf(p) {
 		for i := range o.Rules(d) {
 			other := &o.Rules(d)[i]
 			if !portsCovered(r, []*policy.Rule{other}) {

@@ -153,8 +153,8 @@ func domainBeforeDeny(c *cluster) {
 // share subjects with it.
 func (c *cluster) earlierRules(p *compiled) []*policy.Rule {
 	var earlier []*policy.Rule
-	for _, o := range c.policies {
-		if o.admin() && !unreadable(o) && o.Tier == p.Tier && o.precedes(p) && c.haveSubjectsInCommon(o, p) {
+	for _, o := range c.admins {
+		if !unreadable(o) && o.Tier == p.Tier && o.precedes(p) && c.haveSubjectsInCommon(o, p) {
 			earlier = append(earlier, compiledRules(o, policy.Egress)...)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -36,8 +37,13 @@ type cluster struct {
 	byLabel     map[podLabel][]*pod
 	services    map[string][]*corev1.Service // by namespace
 	policies    []*compiled                  // ordered by kind, namespace and name
-	selected    map[*policy.PodSelector][]*pod
-	reach       *reachability.Cluster // of pods, built on first use
+	admins      []*compiled                  // those of policies that are administrators'
+	ofNamespace map[string][]*compiled       // the NetworkPolicies of policies by namespace
+	// requiring are the NetworkPolicies by the first label that their pods must have, or by an
+	// empty one, so that rules need not compare all policies with each other.
+	requiring map[podLabel][]*compiled
+	selected  map[string][]*pod     // by reachability.SelectorKey
+	reach     *reachability.Cluster // of pods, built on first use
 }
 
 // podLabel is a label of a pod, in its namespace.
@@ -62,6 +68,7 @@ type compiled struct {
 	// same labels and are therefore not selected.
 	subjects, hosts []*pod
 	labels          map[string]values // allowed by the subject's podSelector
+	position        int               // in cluster.policies
 }
 
 // selectsAllOf reports whether p selects all pods that o selects. Both are NetworkPolicies
@@ -98,7 +105,9 @@ func newCluster(in Input) *cluster {
 		namespaces:  map[string]*corev1.Namespace{},
 		byNamespace: map[string][]*pod{},
 		byLabel:     map[podLabel][]*pod{},
-		selected:    map[*policy.PodSelector][]*pod{},
+		ofNamespace: map[string][]*compiled{},
+		requiring:   map[podLabel][]*compiled{},
+		selected:    map[string][]*pod{},
 		services:    map[string][]*corev1.Service{},
 	}
 	c.Pods, c.Nodes, c.Services = ordered(in.Pods), ordered(in.Nodes), ordered(in.Services)
@@ -165,6 +174,72 @@ func (c *cluster) addPolicies() {
 	slices.SortStableFunc(c.policies, func(a, b *compiled) int {
 		return cmp.Or(strings.Compare(a.Ref.Kind, b.Ref.Kind), strings.Compare(a.Ref.Namespace, b.Ref.Namespace), strings.Compare(a.Ref.Name, b.Ref.Name))
 	})
+	for i, p := range c.policies {
+		p.position = i
+		if p.admin() {
+			c.admins = append(c.admins, p)
+			continue
+		}
+		c.ofNamespace[p.Ref.Namespace] = append(c.ofNamespace[p.Ref.Namespace], p)
+		required := podLabel{namespace: p.Ref.Namespace}
+		for key, value := range p.required {
+			required.key, required.value = key, value
+			break
+		}
+		c.requiring[required] = append(c.requiring[required], p)
+	}
+}
+
+// required yields the labels that all subjects have, in the order of their keys.
+func (p *compiled) required(yield func(key, value string) bool) {
+	for _, key := range slices.Sorted(maps.Keys(p.labels)) {
+		v := p.labels[key]
+		if v.absent || v.unlisted || len(v.listed) != 1 {
+			continue
+		}
+		for value := range v.listed {
+			if !yield(key, value) {
+				return
+			}
+		}
+	}
+}
+
+// maySelect returns, in order, the NetworkPolicies of a namespace except those that require
+// another label than these.
+func (c *cluster) maySelect(namespace string, labels iter.Seq2[string, string]) []*compiled {
+	found := slices.Clone(c.requiring[podLabel{namespace: namespace}])
+	for key, value := range labels {
+		found = append(found, c.requiring[podLabel{namespace, key, value}]...)
+	}
+	slices.SortFunc(found, func(a, b *compiled) int { return a.position - b.position })
+	return found
+}
+
+// withAllOf returns, in order, the NetworkPolicies that select all pods that p selects, p among
+// them, except those that cannot be read.
+func (c *cluster) withAllOf(p *compiled) []*compiled {
+	may := c.ofNamespace[p.Ref.Namespace]
+	if !p.contradictory() {
+		may = c.maySelect(p.Ref.Namespace, p.required)
+	}
+	var found []*compiled
+	for _, o := range may {
+		if !unreadable(o) && o.selectsAllOf(p) {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// contradictory reports whether no value of some label is allowed.
+func (p *compiled) contradictory() bool {
+	for _, v := range p.labels {
+		if v.empty() {
+			return true
+		}
+	}
+	return false
 }
 
 // podsAndHosts returns the pods that s selects, and the host-network pods that it does not
@@ -188,7 +263,8 @@ func (c *cluster) selects(s *policy.PodSelector) []*pod {
 
 // matching returns the pods whose labels match s, including host-network pods.
 func (c *cluster) matching(s *policy.PodSelector) []*pod {
-	if pods, known := c.selected[s]; known {
+	key := reachability.SelectorKey(s)
+	if pods, known := c.selected[key]; known {
 		return pods
 	}
 	namespaces := []string{s.Namespace}
@@ -203,7 +279,7 @@ func (c *cluster) matching(s *policy.PodSelector) []*pod {
 			}
 		}
 	}
-	c.selected[s] = pods
+	c.selected[key] = pods
 	return pods
 }
 

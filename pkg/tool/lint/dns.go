@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -97,8 +98,8 @@ func needsNames(r policy.Rule) bool {
 // isolating returns the NetworkPolicies that isolate the pod in direction d.
 func (c *cluster) isolating(p *pod, d policy.Direction) []*compiled {
 	var found []*compiled
-	for _, o := range c.policies {
-		if o.isolates(d) && o.Ref.Namespace == p.object.Namespace && o.Subject.Selects(&p.endpoint) {
+	for _, o := range c.maySelect(p.object.Namespace, maps.All(p.object.Labels)) {
+		if o.isolates(d) && o.Subject.Selects(&p.endpoint) {
 			found = append(found, o)
 		}
 	}

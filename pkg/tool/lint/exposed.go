@@ -49,8 +49,8 @@ func (c *cluster) mayLetIn(p *pod, x *exposure.Exposure) bool {
 	if p.host || len(isolating) == 0 {
 		return true
 	}
-	admins := slices.ContainsFunc(c.policies, func(o *compiled) bool {
-		return o.admin() && o.Subject != nil && len(o.Rules(policy.Ingress)) > 0 && o.Subject.Selects(&p.endpoint)
+	admins := slices.ContainsFunc(c.admins, func(o *compiled) bool {
+		return o.Subject != nil && len(o.Rules(policy.Ingress)) > 0 && o.Subject.Selects(&p.endpoint)
 	})
 	return admins || slices.ContainsFunc(isolating, func(o *compiled) bool {
 		return slices.ContainsFunc(o.Rules(policy.Ingress), func(r policy.Rule) bool {

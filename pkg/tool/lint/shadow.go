@@ -25,7 +25,7 @@ func allowAllShadows(c *cluster) {
 				continue
 			}
 			var dead []string
-			for _, o := range c.policies {
+			for _, o := range c.ofNamespace[p.Ref.Namespace] {
 				if c.hasNarrower(o, p, d) {
 					dead = append(dead, o.ref())
 				}
@@ -38,10 +38,10 @@ func allowAllShadows(c *cluster) {
 	}
 }
 
-// hasNarrower reports whether o has narrower rules than allow-all in direction d, for some
-// pods that p selects.
+// hasNarrower reports whether o, of the namespace of p, has narrower rules than allow-all in
+// direction d, for some pods that p selects.
 func (c *cluster) hasNarrower(o, p *compiled, d policy.Direction) bool {
-	if o.admin() || unreadable(o) || o.Ref.Namespace != p.Ref.Namespace || !p.selectsAllOf(o) {
+	if unreadable(o) || !p.selectsAllOf(o) {
 		return false
 	}
 	rules := o.Rules(d)
@@ -62,8 +62,8 @@ func shadowed(c *cluster) {
 			continue
 		}
 		var candidates []*compiled
-		for _, o := range c.policies {
-			if o != p && !removed[o] && !o.admin() && !unreadable(o) && o.Ref.Namespace == p.Ref.Namespace && o.selectsAllOf(p) {
+		for _, o := range c.withAllOf(p) {
+			if o != p && !removed[o] {
 				candidates = append(candidates, o)
 			}
 		}
@@ -130,8 +130,8 @@ func unreachableRule(c *cluster) {
 
 func (c *cluster) unreachableRules(p *compiled, d policy.Direction) {
 	var before []*policy.Rule
-	for _, o := range c.policies {
-		if o.admin() && !unreadable(o) && o.Tier == p.Tier && o.precedes(p) && c.podsInclude(o.Subject, p.Subject) {
+	for _, o := range c.admins {
+		if !unreadable(o) && o.Tier == p.Tier && o.precedes(p) && c.podsInclude(o.Subject, p.Subject) {
 			before = append(before, compiledRules(o, d)...)
 		}
 	}
@@ -174,9 +174,9 @@ func (p *compiled) precedes(o *compiled) bool {
 // equalPriority finds policies whose order the API does not define, and whose rules
 // contradict each other for common subjects.
 func equalPriority(c *cluster) {
-	for i, p := range c.policies {
-		for _, o := range c.policies[i+1:] {
-			if !p.admin() || !o.admin() || unreadable(p) || unreadable(o) || p.Tier != o.Tier || p.Priority() != o.Priority() || !c.haveSubjectsInCommon(p, o) {
+	for i, p := range c.admins {
+		for _, o := range c.admins[i+1:] {
+			if unreadable(p) || unreadable(o) || p.Tier != o.Tier || p.Priority() != o.Priority() || !c.haveSubjectsInCommon(p, o) {
 				continue
 			}
 			if a, b, found := c.contradiction(p, o); found {

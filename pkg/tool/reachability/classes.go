@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -36,7 +37,7 @@ func newTraits(c *Cluster) *traits {
 	for r := range c.rules() {
 		for i := range r.Peers {
 			if s := r.Peers[i].Pods; s != nil {
-				selectors[selectorKey(s)] = s
+				selectors[SelectorKey(s)] = s
 			}
 			for _, p := range prefixesOf(&r.Peers[i]) {
 				prefixes[p.String()] = p
@@ -54,12 +55,25 @@ func newTraits(c *Cluster) *traits {
 	return t
 }
 
-func selectorKey(s *policy.PodSelector) string {
-	pods := s.Pods.String() + "|" + strings.Join(s.Accounts, ",")
+// SelectorKey is equal for selectors that select the same pods.
+func SelectorKey(s *policy.PodSelector) string {
+	pods := labelsKey(s.Pods)
+	if s.Accounts != nil {
+		pods += fmt.Sprintf("|%q", s.Accounts)
+	}
 	if s.Namespace != "" {
 		return s.Namespace + "|" + pods
 	}
-	return "|" + s.Namespaces.String() + "|" + pods
+	return "|" + labelsKey(s.Namespaces) + "|" + pods
+}
+
+// labelsKey is the text of a selector. That of one that selects nothing would be empty, like that of
+// one that selects everything.
+func labelsKey(s labels.Selector) string {
+	if _, selectable := s.Requirements(); !selectable {
+		return "!"
+	}
+	return s.String()
 }
 
 // prefixesOf returns the prefixes of a peer's blocks and of their exceptions.
@@ -78,7 +92,7 @@ func (t *traits) ofChain(chain *policy.Chain) (found []int, names bool) {
 		r := &chain.Rules[i]
 		for j := range r.Peers {
 			if s := r.Peers[j].Pods; s != nil {
-				found = append(found, t.index[selectorKey(s)])
+				found = append(found, t.index[SelectorKey(s)])
 			}
 			for _, p := range prefixesOf(&r.Peers[j]) {
 				found = append(found, t.index[p.String()])
