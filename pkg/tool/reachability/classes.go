@@ -1,12 +1,13 @@
 package reachability
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
 
+	"github.com/gaissmai/bart"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
@@ -16,15 +17,76 @@ import (
 // each pod selector and each prefix. All chains treat peers with equal traits alike.
 type traits struct {
 	c         *Cluster
-	selectors []*policy.PodSelector
-	prefixes  []netip.Prefix // numbered after the selectors
+	count     int
+	selectors map[requirement][]selectorTrait
+	prefixes  bart.Table[int]
 	index     map[string]int // number of a selector or prefix
 	// numbers are the port numbers that endpoints declare under a name.
 	numbers map[policy.NamedPort][]uint16
 }
 
+// selectorTrait is a selector with its number.
+type selectorTrait struct {
+	*policy.PodSelector
+	number int
+}
+
+// requirement is what a pod must have to be selected: to be in a namespace, if there is one, and to
+// have a label, if there is one. Without a namespace, ofNamespace says that the label is that of the
+// namespace.
+type requirement struct {
+	namespace, key, value string
+	ofNamespace           bool
+}
+
+// requirementOf returns a requirement of a selector that few pods satisfy.
+func requirementOf(s *policy.PodSelector) requirement {
+	if key, value, ok := requiredLabel(s.Pods); ok {
+		return requirement{namespace: s.Namespace, key: key, value: value}
+	}
+	if s.Namespace == "" {
+		if key, value, ok := requiredLabel(s.Namespaces); ok {
+			return requirement{key: key, value: value, ofNamespace: true}
+		}
+	}
+	return requirement{namespace: s.Namespace}
+}
+
+// requiredLabel returns a label that all have that a selector selects.
+func requiredLabel(s labels.Selector) (key, value string, ok bool) {
+	requirements, _ := s.Requirements()
+	for i := range requirements {
+		switch r := &requirements[i]; r.Operator() {
+		case selection.In, selection.Equals, selection.DoubleEquals:
+			if values := r.ValuesUnsorted(); len(values) == 1 {
+				return r.Key(), values[0], true
+			}
+		}
+	}
+	return "", "", false
+}
+
+// requirementsMet yields every requirement that a pod satisfies.
+func requirementsMet(e *policy.Endpoint) func(yield func(requirement) bool) {
+	return func(yield func(requirement) bool) {
+		if !yield(requirement{}) || !yield(requirement{namespace: e.Namespace}) {
+			return
+		}
+		for key, value := range e.Labels.All() {
+			if !yield(requirement{key: key, value: value}) || !yield(requirement{namespace: e.Namespace, key: key, value: value}) {
+				return
+			}
+		}
+		for key, value := range e.NamespaceLabels.All() {
+			if !yield(requirement{key: key, value: value, ofNamespace: true}) {
+				return
+			}
+		}
+	}
+}
+
 func newTraits(c *Cluster) *traits {
-	t := &traits{c: c, index: map[string]int{}, numbers: map[policy.NamedPort][]uint16{}}
+	t := &traits{c: c, selectors: map[requirement][]selectorTrait{}, index: map[string]int{}, numbers: map[policy.NamedPort][]uint16{}}
 	for _, e := range c.endpoints {
 		for _, n := range e.ports {
 			name := policy.NamedPort{Name: n.Name, Proto: n.Proto}
@@ -33,24 +95,21 @@ func newTraits(c *Cluster) *traits {
 			}
 		}
 	}
-	selectors, prefixes := map[string]*policy.PodSelector{}, map[string]netip.Prefix{}
 	for r := range c.rules() {
 		for i := range r.Peers {
 			if s := r.Peers[i].Pods; s != nil {
-				selectors[SelectorKey(s)] = s
+				if n := number(t.index, SelectorKey(s)); n == t.count {
+					t.selectors[requirementOf(s)] = append(t.selectors[requirementOf(s)], selectorTrait{s, n})
+					t.count++
+				}
 			}
 			for _, p := range prefixesOf(&r.Peers[i]) {
-				prefixes[p.String()] = p
+				if n := number(t.index, p.String()); n == t.count {
+					t.prefixes.Insert(p, n)
+					t.count++
+				}
 			}
 		}
-	}
-	for key, s := range selectors {
-		t.index[key] = len(t.selectors)
-		t.selectors = append(t.selectors, s)
-	}
-	for key, p := range prefixes {
-		t.index[key] = len(t.selectors) + len(t.prefixes)
-		t.prefixes = append(t.prefixes, p)
 	}
 	return t
 }
@@ -76,11 +135,14 @@ func labelsKey(s labels.Selector) string {
 	return s.String()
 }
 
-// prefixesOf returns the prefixes of a peer's blocks and of their exceptions.
+// prefixesOf returns the masked prefixes of a peer's blocks and of their exceptions.
 func prefixesOf(p *policy.Peer) []netip.Prefix {
 	var all []netip.Prefix
 	for _, b := range p.Blocks {
 		all = append(append(all, b.Prefix), b.Except...)
+	}
+	for i := range all {
+		all[i] = all[i].Masked()
 	}
 	return all
 }
@@ -144,32 +206,15 @@ func (t *traits) cut(cuts map[packet.Proto][]int, p *policy.Port) {
 	}
 }
 
-// bits is a set of small integers.
-type bits []uint64
-
-func newBits(n int) bits { return make(bits, (n+63)/64) }
-
-func (b bits) has(i int) bool { return b[i/64]&(1<<(i%64)) != 0 }
-
-func (b bits) add(i int) { b[i/64] |= 1 << (i % 64) }
-
-func (b bits) key() string {
-	key := make([]byte, 0, 8*len(b))
-	for _, word := range b {
-		key = binary.LittleEndian.AppendUint64(key, word)
-	}
-	return string(key)
-}
-
 // placer assigns endpoints to their places.
 type placer struct {
 	r        *Reach
 	subjects [2]map[subjectKey]int
 	peers    map[string]int
-	ports    map[string]int // index of a list of named ports
-	selected map[string]bits
+	ports    map[string]int   // index of a list of named ports
+	selected map[string][]int // numbers of selectors
 	classes  map[place]int
-	ranges   []netip.Prefix
+	ranges   *bart.Lite
 }
 
 type subjectKey struct {
@@ -180,7 +225,7 @@ type subjectKey struct {
 func newPlacer(r *Reach) *placer {
 	return &placer{
 		r: r, subjects: [2]map[subjectKey]int{{}, {}}, peers: map[string]int{}, ports: map[string]int{},
-		selected: map[string]bits{}, classes: map[place]int{}, ranges: clusterRanges([]*Cluster{r.c}),
+		selected: map[string][]int{}, classes: map[place]int{}, ranges: clusterRanges([]*Cluster{r.c}),
 	}
 }
 
@@ -196,7 +241,7 @@ func (b *placer) place(s *Endpoint) place {
 			continue
 		}
 		p.peer[family] = b.peer(addr, e, ports)
-		p.ownAddr = p.ownAddr || e == nil && (inAny(b.ranges, addr) || b.r.c.snapshot.Endpoint(addr) != nil)
+		p.ownAddr = p.ownAddr || e == nil && (b.ranges.Lookup(addr) || b.r.c.snapshot.Endpoint(addr) != nil)
 		if e != nil {
 			p.subject[policy.Ingress] = b.subject(policy.Ingress, e.Ingress, ports, family, addr)
 			p.subject[policy.Egress] = b.subject(policy.Egress, e.Egress, 0, family, addr)
@@ -235,18 +280,16 @@ func (b *placer) subject(d policy.Direction, chain *policy.Chain, ports, family 
 // peer returns the index of the peer for an address. An address that is not only a pod's
 // has a peer of its own.
 func (b *placer) peer(addr netip.Addr, e *policy.Endpoint, ports int) int {
-	t := b.r.traits
-	has := newBits(len(t.selectors) + len(t.prefixes))
+	var has []int
 	key := addr.String()
 	pod := e != nil && b.r.c.nodes[addr] == ""
 	if pod {
-		copy(has, b.selectors(e))
-		for i, p := range t.prefixes {
-			if p.Contains(addr) {
-				has.add(len(t.selectors) + i)
-			}
+		has = slices.Clone(b.selectors(e))
+		for _, n := range b.r.traits.prefixes.Supernets(netip.PrefixFrom(addr, addr.BitLen())) {
+			has = append(has, n)
 		}
-		key = fmt.Sprint(ports, addr.Is4()) + has.key()
+		slices.Sort(has)
+		key = fmt.Sprint(ports, addr.Is4(), has)
 	}
 	index := number(b.peers, key)
 	if index == len(b.r.peers) {
@@ -255,15 +298,16 @@ func (b *placer) peer(addr netip.Addr, e *policy.Endpoint, ports int) int {
 	return index
 }
 
-// selectors returns the selectors that match a pod.
-func (b *placer) selectors(e *policy.Endpoint) bits {
+// selectors returns the numbers of the selectors that match a pod.
+func (b *placer) selectors(e *policy.Endpoint) []int {
 	key := e.Namespace + "|" + e.Account + "|" + e.Labels.String()
 	has, known := b.selected[key]
 	if !known {
-		has = newBits(len(b.r.traits.selectors))
-		for i, s := range b.r.traits.selectors {
-			if s.Selects(e) {
-				has.add(i)
+		for met := range requirementsMet(e) {
+			for _, s := range b.r.traits.selectors[met] {
+				if s.Selects(e) {
+					has = append(has, s.number)
+				}
 			}
 		}
 		b.selected[key] = has

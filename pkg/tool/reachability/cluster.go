@@ -16,10 +16,12 @@ import (
 // Cluster is an immutable state of a cluster that answers queries. All methods may be
 // called from any goroutine.
 type Cluster struct {
+	in        clusterstate.Input
 	snapshot  *policy.Snapshot
 	pods      map[string]*corev1.Pod // by "namespace/name"
 	endpoints map[string]Endpoint    // the pods that can be queried
 	owned     map[string]int         // number of endpoints by controller
+	families  map[Family]bool        // those that some endpoint has
 	nodes     map[netip.Addr]string  // node that has the address
 	// labels are the nodes' labels by node name.
 	labels map[string]labels.Set
@@ -32,10 +34,12 @@ type Cluster struct {
 func New(in clusterstate.Input) *Cluster {
 	in.AllNodes = true
 	c := &Cluster{
+		in:        in,
 		snapshot:  clusterstate.Compile(in),
 		pods:      make(map[string]*corev1.Pod, len(in.Pods)),
 		endpoints: make(map[string]Endpoint, len(in.Pods)),
 		owned:     map[string]int{},
+		families:  map[Family]bool{},
 		nodes:     nodeAddresses(in),
 		labels:    make(map[string]labels.Set, len(in.Nodes)),
 		toHost:    map[netip.Addr]bool{},
@@ -55,8 +59,10 @@ func New(in clusterstate.Input) *Cluster {
 	for _, addr := range c.snapshot.Local() {
 		c.addEndpoint(addr)
 	}
-	for name := range c.endpoints {
+	for name, s := range c.endpoints {
 		c.owned[c.owner(name)]++
+		c.families[IPv4] = c.families[IPv4] || s.v4.IsValid()
+		c.families[IPv6] = c.families[IPv6] || s.v6.IsValid()
 	}
 	return c
 }

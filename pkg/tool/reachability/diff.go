@@ -116,7 +116,8 @@ func CompareAs(names Names, before, after *Cluster, spans []PortRange, addresses
 		}
 	}
 	c.reachBefore, c.reachAfter = before.Reach(c.before, family), after.Reach(c.after, family)
-	c.group(names, before, after)
+	same := newSameness(before, after)
+	c.group(names, same)
 	for _, list := range []*[]string{&d.OnlyBefore, &d.OnlyAfter, &d.NotCompared} {
 		*list = names.ofPods(*list, before, after)
 	}
@@ -216,8 +217,13 @@ type transitions []*transition
 func (c *comparison) differences(named Port) transitions {
 	var found transitions
 	known := map[[2]int32]*transition{}
+	all, changed := c.columns()
 	for row := range c.groups {
-		for column := range c.groups {
+		columns := changed
+		if c.groups[row].changed {
+			columns = all
+		}
+		for _, column := range columns {
 			from, to := &c.groups[row], &c.groups[column]
 			i, j := c.pair(from, to)
 			if !c.selected[i] && !c.selected[j] {
@@ -242,6 +248,18 @@ func (c *comparison) differences(named Port) transitions {
 		}
 	}
 	return found
+}
+
+// columns returns the indexes of all groups, and of those that changed: between two that did not,
+// nothing changes.
+func (c *comparison) columns() (all, changed []int) {
+	for i := range c.groups {
+		all = append(all, i)
+		if c.groups[i].changed {
+			changed = append(changed, i)
+		}
+	}
+	return all, changed
 }
 
 // ports returns the number of the set of ports that i reaches on j. If port has a name, the

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gaissmai/bart"
+
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
@@ -20,11 +22,12 @@ func ExternalAddresses(clusters ...*Cluster) []string {
 // see it, such as those of Services. Where a combination has no other address, it has none.
 func ExternalAddressesExcept(translated map[netip.Addr]bool, clusters ...*Cluster) []string {
 	blocks, borders := prefixes(clusters)
+	ranges := clusterRanges(clusters)
 	var found []netip.Addr
-	seen := map[string]bool{}
+	seen := map[netip.Prefix]bool{}
 	try := func(a netip.Addr) {
-		key := membership(a, blocks)
-		if !seen[key] && isExternal(a, translated, clusters) {
+		key := smallest(a, blocks)
+		if !seen[key] && isExternal(a, translated, ranges, clusters) {
 			seen[key] = true
 			found = append(found, a)
 		}
@@ -39,7 +42,7 @@ func ExternalAddressesExcept(translated map[netip.Addr]bool, clusters ...*Cluste
 		if i+1 < len(borders) && borders[i+1].Is4() == start.Is4() {
 			next = borders[i+1]
 		}
-		if a, ok := externalAddress(start, next, translated, clusters); ok && hasFamily(a, clusters) {
+		if a, ok := externalAddress(start, next, translated, ranges, clusters); ok && hasFamily(a, clusters) {
 			try(a)
 		}
 	}
@@ -52,16 +55,17 @@ func ExternalAddressesExcept(translated map[netip.Addr]bool, clusters ...*Cluste
 // some of them.
 func ExternalRanges(translated map[netip.Addr]bool, clusters ...*Cluster) map[string]string {
 	blocks, borders := prefixes(clusters)
-	ranges := map[string][]addressRange{}
+	inCluster := clusterRanges(clusters)
+	ranges := map[netip.Prefix][]addressRange{}
 	for i, start := range borders {
 		last := lastAddress(start)
 		if i+1 < len(borders) && borders[i+1].Is4() == start.Is4() {
 			last = borders[i+1].Prev()
 		}
-		if inAny(clusterRanges(clusters), start) {
+		if inCluster.Lookup(start) {
 			continue
 		}
-		key := membership(start, blocks)
+		key := smallest(start, blocks)
 		all := ranges[key]
 		if n := len(all); n > 0 && all[n-1].last.Next() == start {
 			all[n-1].last = last
@@ -72,7 +76,7 @@ func ExternalRanges(translated map[netip.Addr]bool, clusters ...*Cluster) map[st
 	}
 	names := map[string]string{}
 	for _, name := range ExternalAddressesExcept(translated, clusters...) {
-		names[name] = rangesName(ranges[membership(netip.MustParseAddr(name), blocks)])
+		names[name] = rangesName(ranges[smallest(netip.MustParseAddr(name), blocks)])
 	}
 	return names
 }
@@ -152,40 +156,35 @@ var examples = []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseA
 
 // prefixes returns the blocks of all rules, including exceptions, and the first address of
 // each range between the boundaries of the blocks and of the pod ranges.
-func prefixes(clusters []*Cluster) (blocks []netip.Prefix, borders []netip.Addr) {
-	divide := clusterRanges(clusters)
+func prefixes(clusters []*Cluster) (blocks *bart.Lite, borders []netip.Addr) {
+	blocks = &bart.Lite{}
 	for _, c := range clusters {
 		for r := range c.rules() {
-			for _, peer := range r.Peers {
-				for _, b := range peer.Blocks {
-					blocks = append(append(blocks, b.Prefix), b.Except...)
+			for i := range r.Peers {
+				for _, p := range prefixesOf(&r.Peers[i]) {
+					blocks.Insert(p)
 				}
 			}
 		}
 	}
 	borders = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
-	for _, p := range append(divide, blocks...) {
-		borders = append(borders, p.Masked().Addr(), after(p))
+	for _, divide := range []*bart.Lite{clusterRanges(clusters), blocks} {
+		for p := range divide.All() {
+			borders = append(borders, p.Addr(), after(p))
+		}
 	}
 	borders = slices.DeleteFunc(borders, func(a netip.Addr) bool { return !a.IsValid() })
 	slices.SortFunc(borders, netip.Addr.Compare)
 	return blocks, slices.Compact(borders)
 }
 
-// membership encodes which blocks contain a.
-func membership(a netip.Addr, blocks []netip.Prefix) string {
-	key := []byte{'6'}
-	if a.Is4() {
-		key[0] = '4'
+// smallest returns the smallest block that contains a, or all addresses of its family. It is equal
+// for addresses that are in the same blocks: what contains a block contains all of its addresses.
+func smallest(a netip.Addr, blocks *bart.Lite) netip.Prefix {
+	if p, ok := blocks.LookupPrefixLPM(netip.PrefixFrom(a, a.BitLen())); ok {
+		return p
 	}
-	for _, b := range blocks {
-		in := byte('0')
-		if b.Contains(a) {
-			in = '1'
-		}
-		key = append(key, in)
-	}
-	return string(key)
+	return netip.PrefixFrom(a, 0).Masked()
 }
 
 // hasFamily reports whether some pod has an address of a's family.
@@ -194,27 +193,19 @@ func hasFamily(a netip.Addr, clusters []*Cluster) bool {
 	if a.Is4() {
 		family = IPv4
 	}
-	return slices.ContainsFunc(clusters, func(c *Cluster) bool {
-		for _, s := range c.endpoints {
-			if s.has(family) {
-				return true
-			}
-		}
-		return false
-	})
+	return slices.ContainsFunc(clusters, func(c *Cluster) bool { return c.families[family] })
 }
 
 // externalAddress returns the first external address from start to before next. This range
 // is either completely inside a pod range or completely outside.
-func externalAddress(start, next netip.Addr, translated map[netip.Addr]bool, clusters []*Cluster) (netip.Addr, bool) {
+func externalAddress(start, next netip.Addr, translated map[netip.Addr]bool, ranges *bart.Lite, clusters []*Cluster) (netip.Addr, bool) {
 	const tries = 1 << 16 // limits how many consecutive pod addresses are skipped
-	ranges := clusterRanges(clusters)
 	a := start
 	for range tries {
 		switch {
-		case !a.IsValid() || a == next || inAny(ranges, a):
+		case !a.IsValid() || a == next || ranges.Lookup(a):
 			return netip.Addr{}, false
-		case isExternal(a, translated, clusters):
+		case isExternal(a, translated, ranges, clusters):
 			return a, true
 		}
 		a = a.Next()
@@ -222,24 +213,22 @@ func externalAddress(start, next netip.Addr, translated map[netip.Addr]bool, clu
 	return netip.Addr{}, false
 }
 
-func isExternal(a netip.Addr, translated map[netip.Addr]bool, clusters []*Cluster) bool {
-	return !a.IsUnspecified() && !translated[a] && !inAny(clusterRanges(clusters), a) &&
+func isExternal(a netip.Addr, translated map[netip.Addr]bool, ranges *bart.Lite, clusters []*Cluster) bool {
+	return !a.IsUnspecified() && !translated[a] && !ranges.Lookup(a) &&
 		!slices.ContainsFunc(clusters, func(c *Cluster) bool {
 			return c.snapshot.Endpoint(a) != nil || c.nodes[a] != ""
 		})
 }
 
-func inAny(ranges []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
-}
-
 // clusterRanges returns the pod ranges. Agents evaluate an unknown address inside them as
 // an unknown pod.
-func clusterRanges(clusters []*Cluster) []netip.Prefix {
-	var ranges []netip.Prefix
+func clusterRanges(clusters []*Cluster) *bart.Lite {
+	ranges := &bart.Lite{}
 	for _, c := range clusters {
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-			ranges = append(ranges, c.snapshot.Ranges(d)...)
+			for _, p := range c.snapshot.Ranges(d) {
+				ranges.Insert(p)
+			}
 		}
 	}
 	return ranges

@@ -13,6 +13,7 @@ type compared struct {
 	shown   Endpoint
 	members []int // indexes of a comparison's endpoints
 	twin    bool  // whether it stands for several pods
+	changed bool  // whether some member or its rules are not the same in both clusters
 }
 
 // groupKey is equal for pods that are one group. Pods of a node's network are groups of their
@@ -24,7 +25,8 @@ type groupKey struct {
 }
 
 // group sorts the endpoints into groups, in the order of their first members.
-func (c *comparison) group(names Names, before, after *Cluster) {
+func (c *comparison) group(names Names, same *sameness) {
+	before, after := same.before, same.after
 	index := map[groupKey]int{}
 	ofName := map[string]int{} // number of groups of a name
 	for i := range c.before {
@@ -44,6 +46,7 @@ func (c *comparison) group(names Names, before, after *Cluster) {
 		g := &c.groups[at]
 		g.members = append(g.members, i)
 		g.twin = g.twin || len(g.members) > 1
+		g.changed = g.changed || !same.has(&c.before[i], &c.after[i])
 	}
 	for i := range c.groups {
 		g := &c.groups[i]

@@ -74,7 +74,7 @@ func TestExternalRangesAreThoseOfTheirAddress(t *testing.T) {
 		}
 		blocks, _ := prefixes([]*Cluster{c})
 		for address, name := range names {
-			want := membership(netip.MustParseAddr(address), blocks)
+			want := smallest(netip.MustParseAddr(address), blocks)
 			for part := range strings.SplitSeq(name, " and ") {
 				first, last, ok := strings.Cut(part, "-")
 				if !ok && strings.Contains(part, "/") {
@@ -84,7 +84,7 @@ func TestExternalRangesAreThoseOfTheirAddress(t *testing.T) {
 					continue
 				}
 				for _, text := range slices.DeleteFunc([]string{first, last}, func(s string) bool { return s == "" }) {
-					if got := membership(netip.MustParseAddr(text), blocks); got != want {
+					if got := smallest(netip.MustParseAddr(text), blocks); got != want {
 						t.Errorf("%s of %q is not like %s", text, name, address)
 					}
 				}

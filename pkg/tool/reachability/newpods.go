@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gaissmai/bart"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -134,7 +135,7 @@ type allocator struct {
 	// there is none after the first, the next start is used.
 	starts [][]netip.Addr
 	used   map[netip.Addr]bool
-	blocks []netip.Prefix
+	blocks *bart.Lite
 }
 
 func newAllocator(inputs ...clusterstate.Input) *allocator {
@@ -185,18 +186,12 @@ func (a *allocator) addresses() []corev1.PodIP {
 // nextFree returns the next unused address after addr in the same blocks.
 func (a *allocator) nextFree(addr netip.Addr) (netip.Addr, bool) {
 	const maxTries = 1 << 16
-	blocks := membership(addr, a.blocks)
-	smallest := netip.PrefixFrom(addr, 0)
-	for _, b := range a.blocks {
-		if b.Contains(addr) && b.Bits() > smallest.Bits() {
-			smallest = b
-		}
-	}
+	block := smallest(addr, a.blocks)
 	for range maxTries {
-		if addr = addr.Next(); !smallest.Contains(addr) {
+		if addr = addr.Next(); !block.Contains(addr) {
 			break
 		}
-		if !a.used[addr] && membership(addr, a.blocks) == blocks {
+		if !a.used[addr] && smallest(addr, a.blocks) == block {
 			return addr, true
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -55,9 +56,9 @@ type subject struct {
 // peer is the endpoints that rules cannot distinguish, represented by one address.
 type peer struct {
 	addr   netip.Addr
-	pod    bool // of a pod and not of a node
-	traits bits
-	ports  int // index of the list of named ports
+	pod    bool  // of a pod and not of a node
+	traits []int // sorted
+	ports  int   // index of the list of named ports
 }
 
 // Reach returns the reachability between endpoints.
@@ -174,7 +175,7 @@ func (s *subject) key(p *peer, place int) string {
 		if i%8 == 0 {
 			key = append(key, 0)
 		}
-		if p.traits.has(t) {
+		if _, has := slices.BinarySearch(p.traits, t); has {
 			key[i/8] |= 1 << (i % 8)
 		}
 	}
