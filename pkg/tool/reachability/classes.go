@@ -269,6 +269,9 @@ func (b *placer) subject(d policy.Direction, chain *policy.Chain, ports, family 
 	if index == len(b.r.subjects[d]) {
 		s := &subject{direction: d, chain: chain, spans: b.r.traits.spans(chain), known: map[string]int32{}}
 		s.traits, s.names = b.r.traits.ofChain(chain)
+		s.nodes = slices.ContainsFunc(chain.Rules, func(r policy.Rule) bool {
+			return slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Nodes != nil })
+		})
 		b.r.subjects[d] = append(b.r.subjects[d], s)
 	}
 	if s := b.r.subjects[d][index]; !s.addrs[family].IsValid() {
@@ -277,25 +280,41 @@ func (b *placer) subject(d policy.Direction, chain *policy.Chain, ports, family 
 	return index
 }
 
-// peer returns the index of the peer for an address. An address that is not only a pod's
-// has a peer of its own.
+// peer returns the index of the peer for an address.
 func (b *placer) peer(addr netip.Addr, e *policy.Endpoint, ports int) int {
-	var has []int
+	p := peer{addr: addr, kind: b.kind(addr, e), ports: ports}
 	key := addr.String()
-	pod := e != nil && b.r.c.nodes[addr] == ""
-	if pod {
-		has = slices.Clone(b.selectors(e))
-		for _, n := range b.r.traits.prefixes.Supernets(netip.PrefixFrom(addr, addr.BitLen())) {
-			has = append(has, n)
+	if p.kind != noKind {
+		if p.kind == podPeer {
+			p.traits = slices.Clone(b.selectors(e))
 		}
-		slices.Sort(has)
-		key = fmt.Sprint(ports, addr.Is4(), has)
+		for _, n := range b.r.traits.prefixes.Supernets(netip.PrefixFrom(addr, addr.BitLen())) {
+			p.traits = append(p.traits, n)
+		}
+		slices.Sort(p.traits)
+	}
+	if p.kind == podPeer {
+		key = fmt.Sprint(ports, addr.Is4(), p.traits)
 	}
 	index := number(b.peers, key)
 	if index == len(b.r.peers) {
-		b.r.peers = append(b.r.peers, &peer{addr: addr, pod: pod, traits: has, ports: ports})
+		b.r.peers = append(b.r.peers, &p)
 	}
 	return index
+}
+
+// kind returns what has an address: pod e, unless that is nil.
+func (b *placer) kind(addr netip.Addr, e *policy.Endpoint) peerKind {
+	node := b.r.c.nodes[addr] != ""
+	switch {
+	case e != nil && !node:
+		return podPeer
+	case e != nil, b.ranges.Lookup(addr), b.r.c.snapshot.Endpoint(addr) != nil:
+		return noKind
+	case node:
+		return nodePeer
+	}
+	return externalPeer
 }
 
 // selectors returns the numbers of the selectors that match a pod.

@@ -2,7 +2,6 @@ package reachability
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -25,6 +24,7 @@ type Reach struct {
 	peers    []*peer
 
 	sets portSets
+	key  []byte // a buffer
 }
 
 // place is the position of an endpoint among the subjects and peers.
@@ -45,21 +45,31 @@ type place struct {
 type subject struct {
 	direction policy.Direction
 	chain     *policy.Chain
-	addrs     [2]netip.Addr // of one of the pods, by family
-	traits    []int         // those that the chain's rules distinguish
-	names     bool          // some rule has named ports
-	spans     []PortRange   // the ranges into which the chain divides ports
-	known     map[string]int32
-	sets      [2][]int32 // by family and peer: the number of the set plus one, 0 if unknown
+	addrs     [2]netip.Addr    // of one of the pods, by family
+	traits    []int            // those that the chain's rules distinguish
+	names     bool             // some rule has named ports
+	spans     []PortRange      // the ranges into which the chain divides ports
+	nodes     bool             // some rule has nodes as peers
+	known     map[string]int32 // numbers of sets by key of the peer
 }
 
 // peer is the endpoints that rules cannot distinguish, represented by one address.
 type peer struct {
 	addr   netip.Addr
-	pod    bool  // of a pod and not of a node
+	kind   peerKind
 	traits []int // sorted
 	ports  int   // index of the list of named ports
 }
+
+// peerKind is what has the address of a peer.
+type peerKind byte
+
+const (
+	noKind peerKind = iota // several kinds, or a pod that is not known: like no other peer
+	podPeer
+	nodePeer
+	externalPeer
+)
 
 // Reach returns the reachability between endpoints.
 func (c *Cluster) Reach(endpoints []Endpoint, family Family) *Reach {
@@ -131,24 +141,17 @@ func (r *Reach) inDirection(d policy.Direction, subject, peer, family int) int32
 		return allPorts
 	}
 	s := r.subjects[d][subject]
-	if s.sets[family] == nil {
-		s.sets[family] = make([]int32, len(r.peers))
+	r.key = s.appendKey(r.key[:0], r.peers[peer], peer, family)
+	set, known := s.known[string(r.key)]
+	if !known {
+		set = r.ask(s, r.peers[peer], family)
+		s.known[string(r.key)] = set
 	}
-	known := &s.sets[family][peer]
-	if *known == 0 {
-		*known = 1 + r.ask(s, peer, family)
-	}
-	return *known - 1
+	return set
 }
 
-// ask returns the ports that a subject may use with a peer. Peers that match the same peers
-// in the subject's rules share the result.
-func (r *Reach) ask(s *subject, peer, family int) int32 {
-	p := r.peers[peer]
-	key := s.key(p, peer)
-	if set, known := s.known[key]; known {
-		return set
-	}
+// ask returns the ports that a subject may use with a peer.
+func (r *Reach) ask(s *subject, p *peer, family int) int32 {
 	from, to := s.addrs[family], p.addr
 	if s.direction == policy.Ingress {
 		from, to = to, from
@@ -160,29 +163,28 @@ func (r *Reach) ask(s *subject, peer, family int) int32 {
 			allowed = append(allowed, span)
 		}
 	}
-	set := r.sets.place(NewPortSet(allowed...))
-	s.known[key] = set
-	return set
+	return r.sets.place(NewPortSet(allowed...))
 }
 
-// key is the same for peers that a subject's chain treats alike.
-func (s *subject) key(p *peer, place int) string {
-	if !p.pod {
-		return fmt.Sprint("address ", place)
-	}
-	key := make([]byte, 0, 16)
-	for i, t := range s.traits {
-		if i%8 == 0 {
-			key = append(key, 0)
-		}
-		if _, has := slices.BinarySearch(p.traits, t); has {
-			key[i/8] |= 1 << (i % 8)
-		}
+// appendKey appends a key that is the same for peers that a subject's chain treats alike.
+func (s *subject) appendKey(key []byte, p *peer, place, family int) []byte {
+	key = append(key, byte(p.kind), byte(family))
+	if p.kind == noKind || p.kind == nodePeer && s.nodes {
+		return binary.AppendUvarint(key, uint64(place))
 	}
 	if s.names && s.direction == policy.Egress {
 		key = binary.AppendUvarint(key, uint64(p.ports))
 	}
-	return string(key)
+	few, many := s.traits, p.traits
+	if len(few) > len(many) {
+		few, many = many, few
+	}
+	for _, t := range few {
+		if _, has := slices.BinarySearch(many, t); has {
+			key = binary.AppendUvarint(key, uint64(t))
+		}
+	}
+	return key
 }
 
 // evaluate evaluates a single pair.
