@@ -2,6 +2,7 @@ package reachability
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -74,9 +75,10 @@ type Overview struct {
 	Port Port
 
 	r          *Reach
-	rows       [][]part // of From
-	columns    [][]part // of To
-	every, any []int32  // row by row
+	rows       [][]part    // of From
+	columns    [][]part    // of To
+	crowds     [2][]*crowd // of From and To
+	every, any []int32     // row by row
 }
 
 // part is a set of members of a side that policies treat alike, as indexes into
@@ -96,6 +98,11 @@ func (c *Cluster) Overview(from, to []Side, port Port, family Family) *Overview 
 	}
 	o := &Overview{From: from, To: to, Port: port, r: c.Reach(endpoints, family)}
 	o.rows, o.columns = o.parts(from, index), o.parts(to, index)
+	for i, parts := range [][][]part{o.rows, o.columns} {
+		for _, p := range parts {
+			o.crowds[i] = append(o.crowds[i], newCrowd(o.r, p))
+		}
+	}
 	for row := range from {
 		for column := range to {
 			every, any := o.evaluate(row, column)
@@ -128,6 +135,12 @@ func (o *Overview) evaluate(row, column int) (every, any int32) {
 	if o.From[row].Outside && o.To[column].Outside {
 		return noPorts, noPorts // what does not pass the cluster
 	}
+	a, b, server := o.crowds[0][row], o.crowds[1][column], &o.To[column]
+	if a != nil && b != nil && o.Port.Name == "" && len(server.Ports) == 0 {
+		if every, any, ok := a.between(b); ok {
+			return o.narrow(every, server, &server.Members[0]), o.narrow(any, server, &server.Members[0])
+		}
+	}
 	every, any = allPorts, noPorts
 	for set := range o.pairs(row, column) {
 		every, any = o.r.sets.intersect(every, set.ports), o.r.sets.union(any, set.ports)
@@ -150,19 +163,19 @@ func (o *Overview) pairs(row, column int) func(yield func(pair) bool) {
 	return func(yield func(pair) bool) {
 		for _, a := range o.rows[row] {
 			for _, b := range o.columns[column] {
-				for _, p := range o.expand(a, b) {
-					same := a[0] == b[0] && len(p[0]) == len(p[1])
-					count := len(p[0]) * len(p[1])
-					from, to := p[0][0], p[1][0]
-					if same && count > 1 {
-						count -= len(p[0])
-						to = p[1][1]
-					} else if same && !single {
+				for from, to := range o.expand(a, b) {
+					same := a[0] == b[0] && len(from) == len(to)
+					if same && len(from) == 1 && !single {
 						continue
 					}
-					set := o.r.between(from, to, o.several(row, column))
-					set = o.narrow(set, &o.To[column], &o.r.endpoints[to])
-					if !yield(pair{from, to, set, count}) {
+					p := pair{from: from[0], to: to[0], count: len(from) * len(to)}
+					if same && p.count > 1 {
+						p.count -= len(from)
+						p.to = to[1]
+					}
+					set := o.r.between(p.from, p.to, o.several(row, column))
+					p.ports = o.narrow(set, &o.To[column], &o.r.endpoints[p.to])
+					if !yield(p) {
 						return
 					}
 				}
@@ -176,19 +189,22 @@ func (o *Overview) several(row, column int) bool {
 	return o.From[row].Replicated || o.To[column].Replicated
 }
 
-// expand returns the pairs of two parts that must be evaluated separately: connections
+// expand yields the pairs of two parts that must be evaluated separately: connections
 // between a node and a pod depend on the pod's node.
-func (o *Overview) expand(a, b part) [][2]part {
-	if !o.r.endpoints[a[0]].onHost() && !o.r.endpoints[b[0]].onHost() {
-		return [][2]part{{a, b}}
-	}
-	var pairs [][2]part
-	for i := range a {
-		for j := range b {
-			pairs = append(pairs, [2]part{a[i : i+1], b[j : j+1]})
+func (o *Overview) expand(a, b part) iter.Seq2[part, part] {
+	return func(yield func(from, to part) bool) {
+		if !o.r.endpoints[a[0]].onHost() && !o.r.endpoints[b[0]].onHost() {
+			yield(a, b)
+			return
+		}
+		for i := range a {
+			for j := range b {
+				if !yield(a[i:i+1], b[j:j+1]) {
+					return
+				}
+			}
 		}
 	}
-	return pairs
 }
 
 // narrow restricts a set to the ports that are looked at.
