@@ -42,8 +42,10 @@ type cluster struct {
 	// requiring are the NetworkPolicies by the first label that their pods must have, or by an
 	// empty one, so that rules need not compare all policies with each other.
 	requiring map[podLabel][]*compiled
-	selected  map[string][]*pod     // by reachability.SelectorKey
-	reach     *reachability.Cluster // of pods, built on first use
+	selected  map[string]*matched             // by reachability.SelectorKey
+	reach     *reachability.Cluster           // of pods, built on first use
+	endpoints map[*pod]*reachability.Endpoint // in reach, nil for pods without an address of their own
+	inFront   map[*pod][]*corev1.Service      // the Services that select a pod
 }
 
 // podLabel is a label of a pod, in its namespace.
@@ -54,6 +56,14 @@ type pod struct {
 	object   *corev1.Pod
 	endpoint policy.Endpoint
 	host     bool // uses the network of its node
+}
+
+// matched is what a selector selects.
+type matched struct {
+	pods []*pod
+	// hosts are host-network pods that it does not select although their labels match.
+	hosts []*pod
+	alike [2][][]*pod // pods by the direction of alike
 }
 
 func (p *pod) String() string { return p.object.Namespace + "/" + p.object.Name }
@@ -107,7 +117,9 @@ func newCluster(in Input) *cluster {
 		byLabel:     map[podLabel][]*pod{},
 		ofNamespace: map[string][]*compiled{},
 		requiring:   map[podLabel][]*compiled{},
-		selected:    map[string][]*pod{},
+		selected:    map[string]*matched{},
+		endpoints:   map[*pod]*reachability.Endpoint{},
+		inFront:     map[*pod][]*corev1.Service{},
 		services:    map[string][]*corev1.Service{},
 	}
 	c.Pods, c.Nodes, c.Services = ordered(in.Pods), ordered(in.Nodes), ordered(in.Services)
@@ -243,44 +255,38 @@ func (p *compiled) contradictory() bool {
 }
 
 // podsAndHosts returns the pods that s selects, and the host-network pods that it does not
-// select although their labels match.
+// select although their labels match. The caller must not change them.
 func (c *cluster) podsAndHosts(s *policy.PodSelector) (pods, hosts []*pod) {
-	for _, p := range c.matching(s) {
-		if p.host {
-			hosts = append(hosts, p)
-		} else {
-			pods = append(pods, p)
-		}
-	}
-	return pods, hosts
+	selected := c.matching(s)
+	return selected.pods, selected.hosts
 }
 
-// selects returns the pods that s selects.
-func (c *cluster) selects(s *policy.PodSelector) []*pod {
-	pods, _ := c.podsAndHosts(s)
-	return pods
-}
+// selects returns the pods that s selects. The caller must not change them.
+func (c *cluster) selects(s *policy.PodSelector) []*pod { return c.matching(s).pods }
 
-// matching returns the pods whose labels match s, including host-network pods.
-func (c *cluster) matching(s *policy.PodSelector) []*pod {
+func (c *cluster) matching(s *policy.PodSelector) *matched {
 	key := reachability.SelectorKey(s)
-	if pods, known := c.selected[key]; known {
-		return pods
+	if known := c.selected[key]; known != nil {
+		return known
 	}
 	namespaces := []string{s.Namespace}
 	if s.Namespace == "" {
 		namespaces = c.namespacesOf(s.Namespaces)
 	}
-	var pods []*pod
+	selected := &matched{}
 	for _, ns := range namespaces {
 		for _, p := range c.candidates(ns, s.Pods) {
-			if s.Selects(&p.endpoint) {
-				pods = append(pods, p)
+			switch {
+			case !s.Selects(&p.endpoint):
+			case p.host:
+				selected.hosts = append(selected.hosts, p)
+			default:
+				selected.pods = append(selected.pods, p)
 			}
 		}
 	}
-	c.selected[key] = pods
-	return pods
+	c.selected[key] = selected
+	return selected
 }
 
 // namespacesOf returns the namespaces with pods whose labels s matches.
@@ -339,10 +345,16 @@ func assumedAddresses(n uint32) []corev1.PodIP {
 	return []corev1.PodIP{{IP: netip.AddrFrom4(v4).String()}, {IP: netip.AddrFrom16(v6).String()}}
 }
 
-// endpoint returns the pod in evaluator. ok is false if it owns no address.
-func (c *cluster) endpoint(p *pod) (reachability.Endpoint, bool) {
-	e, err := c.evaluator().Endpoint(p.String())
-	return e, err == nil
+// at returns the pod in evaluator, nil if it owns no address.
+func (c *cluster) at(p *pod) *reachability.Endpoint {
+	at, known := c.endpoints[p]
+	if !known {
+		if e, err := c.evaluator().Endpoint(p.String()); err == nil {
+			at = &e
+		}
+		c.endpoints[p] = at
+	}
+	return at
 }
 
 // written reports whether the author set a field of p.

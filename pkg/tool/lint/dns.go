@@ -136,15 +136,11 @@ func (c *cluster) dnsProblem(p *pod, isolating []*compiled, servers []*pod) stri
 // isolationDenies reports whether a connection is denied because NetworkPolicies isolate
 // one end in direction d and do not allow it there.
 func (c *cluster) isolationDenies(src, dst *pod, proto packet.Proto, port uint16, d policy.Direction) bool {
-	from, ok := c.endpoint(src)
-	if !ok {
+	from, to := c.at(src), c.at(dst)
+	if from == nil || to == nil {
 		return false
 	}
-	to, ok := c.endpoint(dst)
-	if !ok {
-		return false
-	}
-	a := c.evaluator().Evaluate(&from, &to, reachability.Port{Proto: proto, Number: port}, reachability.FirstCommon)
+	a := c.evaluator().Evaluate(from, to, reachability.Port{Proto: proto, Number: port}, reachability.FirstCommon)
 	return a.Cause == reachability.ByPolicy && !a.Allowed && a.Decision.Direction == d && a.Decision.Reason == policy.Isolated
 }
 

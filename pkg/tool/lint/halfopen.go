@@ -19,22 +19,24 @@ func halfOpen(c *cluster) {
 		for d, r := range p.rules {
 			for i := range r.Peers {
 				if s := r.Peers[i].Pods; s != nil && (!s.Pods.Empty() || s.Namespace == "" && !s.Namespaces.Empty()) {
-					c.halfOpen(p, d, r, i, c.selects(s))
+					c.halfOpen(p, d, r, i, s)
 				}
 			}
 		}
 	}
 }
 
-func (c *cluster) halfOpen(p *compiled, d policy.Direction, r *policy.Rule, i int, peers []*pod) {
+func (c *cluster) halfOpen(p *compiled, d policy.Direction, r *policy.Rule, i int, s *policy.PodSelector) {
 	other := policy.Egress
 	if d == policy.Egress {
 		other = policy.Ingress
 	}
-	var denied []*pod
-	for _, peer := range peers {
-		found := false
+	for _, group := range c.alike(s, other) {
 		for _, subject := range p.subjects {
+			peer := group[0]
+			if peer == subject && len(group) > 1 {
+				peer = group[1]
+			}
 			src, dst := peer, subject
 			if d == policy.Egress {
 				src, dst = subject, peer
@@ -46,13 +48,10 @@ func (c *cluster) halfOpen(p *compiled, d policy.Direction, r *policy.Rule, i in
 				if !c.isolationDenies(src, dst, port.Proto, port.Port, other) {
 					return
 				}
-				found = true
 			}
 		}
-		if found {
-			denied = append(denied, peer)
-		}
 	}
+	denied := c.connected(p, d, r, s)
 	if len(denied) == 0 {
 		return
 	}
@@ -66,6 +65,55 @@ func (c *cluster) halfOpen(p *compiled, d policy.Direction, r *policy.Rule, i in
 	}
 	c.find(p, peerField(d, r, i), fmt.Sprintf("Allow it in the %v of a policy for %s, too.", other, names(denied)),
 		"%s may connect to %s by this item; %s isolates %v of %s, and nothing allows it there", names(src), names(dst), isolating[0].ref(), other, names(denied))
+}
+
+// connected returns the pods of s that the ports of a rule give a connection with another pod.
+func (c *cluster) connected(p *compiled, d policy.Direction, r *policy.Rule, s *policy.PodSelector) []*pod {
+	hasPorts := func(dst *pod) bool { return len(portsOn(r, dst)) > 0 }
+	subjects := p.subjects
+	if d == policy.Ingress {
+		subjects = slices.DeleteFunc(slices.Clone(subjects), func(dst *pod) bool { return !hasPorts(dst) })
+	}
+	return slices.DeleteFunc(slices.Clone(c.selects(s)), func(peer *pod) bool {
+		return !slices.ContainsFunc(subjects, func(subject *pod) bool { return subject != peer }) || d == policy.Egress && !hasPorts(peer)
+	})
+}
+
+// alike divides the pods of s into those that cannot be told apart when NetworkPolicies isolate them
+// in a direction: they have the same rules, families and, as servers, ports. Where administrators
+// decide about egress, each server is on its own, because their rules may tell it from others.
+func (c *cluster) alike(s *policy.PodSelector, d policy.Direction) [][]*pod {
+	selected := c.matching(s)
+	if selected.alike[d] != nil {
+		return selected.alike[d]
+	}
+	type likeness struct {
+		rules any
+		ports string
+		alone *pod
+	}
+	index := map[likeness]int{}
+	admins := slices.ContainsFunc(c.admins, func(p *compiled) bool { return p.Applies(policy.Egress) })
+	for _, p := range selected.pods {
+		var key likeness
+		at := c.at(p)
+		if at == nil || d == policy.Ingress && admins {
+			key.alone = p
+		} else {
+			key.rules = c.evaluator().Rules(at, d)
+		}
+		if d == policy.Ingress {
+			key.ports = fmt.Sprint(p.endpoint.Ports, declaredPorts(p.object))
+		}
+		i, known := index[key]
+		if !known {
+			i = len(index)
+			index[key] = i
+			selected.alike[d] = append(selected.alike[d], nil)
+		}
+		selected.alike[d][i] = append(selected.alike[d][i], p)
+	}
+	return selected.alike[d]
 }
 
 // portsOn returns the ports of a rule on a pod: the first number of each item or, for a

@@ -181,13 +181,17 @@ func (c *cluster) servicePort(p *compiled, field string, port policy.Port, pods 
 
 // servicesOf returns the Services that select a pod.
 func (c *cluster) servicesOf(p *pod) []*corev1.Service {
-	var found []*corev1.Service
+	found, known := c.inFront[p]
+	if known {
+		return found
+	}
 	for _, s := range c.services[p.object.Namespace] {
 		if len(s.Spec.Selector) > 0 && s.Spec.ClusterIP != corev1.ClusterIPNone &&
 			isSubset(s.Spec.Selector, p.object.Labels) {
 			found = append(found, s)
 		}
 	}
+	c.inFront[p] = found
 	return found
 }
 

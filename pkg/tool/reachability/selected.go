@@ -64,6 +64,15 @@ func (c *Cluster) PoliciesOf(side *Side, egress bool) []policy.Ref {
 	return all
 }
 
+// Rules returns a key that is equal for pods which have addresses of the same families and the same
+// rules in a direction.
+func (c *Cluster) Rules(e *Endpoint, d policy.Direction) any {
+	return struct {
+		chain  *policy.Chain
+		v4, v6 bool
+	}{c.chainOf(e, d == policy.Egress), e.v4.IsValid(), e.v6.IsValid()}
+}
+
 // chainOf returns the rules of an endpoint in a direction, or nil if no policy selects it.
 func (c *Cluster) chainOf(e *Endpoint, egress bool) *policy.Chain {
 	for _, addr := range e.Addrs() {
