@@ -79,9 +79,9 @@ func (c *cluster) connected(p *compiled, d policy.Direction, r *policy.Rule, s *
 	})
 }
 
-// alike divides the pods of s into those that cannot be told apart when NetworkPolicies isolate them
-// in a direction: they have the same rules, families and, as servers, ports. Where administrators
-// decide about egress, each server is on its own, because their rules may tell it from others.
+// alike divides the pods of s into groups for which isolation in a direction has the same effect:
+// they have the same rules, families and, as servers, ports. Where administrators decide about
+// egress, each server is a group, because their rules may distinguish it from others.
 func (c *cluster) alike(s *policy.PodSelector, d policy.Direction) [][]*pod {
 	selected := c.matching(s)
 	if selected.alike[d] != nil {

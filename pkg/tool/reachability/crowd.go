@@ -20,7 +20,7 @@ type crowd struct {
 
 // crowdPeers are the different peers of a crowd in one family, as indexes into Reach.peers.
 type crowdPeers struct {
-	alike   [][]int       // by what rules distinguish besides traits
+	alike   [][]int       // by their kind and named ports
 	byTrait map[int][]int // those that have a trait
 }
 
