@@ -25,7 +25,7 @@ func BenchmarkLarge(b *testing.B) {
 			"check",
 			"matrix --by namespace",
 			"diff -f change.yaml",
-			"view --by namespace -o html",
+			"view -n ns-1 -o html",
 			"list",
 			"explain ns-1/app-0-0 ns-1/app-1-0 --port 8080",
 			"assert intent.yaml",

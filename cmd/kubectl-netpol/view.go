@@ -53,9 +53,9 @@ seconds: those of a live cluster, with the rights of the command flows, or those
 --records.
 
 With -o html one file is printed that needs nothing else, to keep or to attach to a
-ticket: the matrix of -n, -l, --by and --port, the graph, and the reasons of each pair,
-unless there are more than 2,500. With --apply, it marks what changes. The flows of
---records are in it; agents are not asked.
+ticket: the matrix of -n, -l, --by and --port, the graph, and the reasons of each pair.
+Where there are more than 2,500, reasons need JavaScript. With --apply, it marks what
+changes. The flows of --records are in it; agents are not asked.
 
 The exit code is 0, or 2 when there is no answer.`,
 		Example: `  kubectl-netpol view

@@ -25,6 +25,7 @@ type matrixPage struct {
 	Rows         []pageRow
 	Graph        pageGraph
 	Explanations []pageExplanation
+	Packed       []string // the reasons of each row instead of Explanations
 }
 
 // pageForm is what a page shows, and the choices that it offers.
@@ -102,18 +103,23 @@ func (p *pages) fill(page *matrixPage, q pageQuery, shown, before *state) error 
 	if err != nil {
 		return err
 	}
-	explained := page.Static && len(o.From)*len(o.To) <= maxExplained
-	p.fillMatrix(page, q, o, explained)
-	if err := p.fillGraph(page, q, o, shown, before, explained); err != nil {
+	link := p.linker(page.Static, q, o.Overview)
+	p.fillMatrix(page, q, o, link)
+	if err := p.fillGraph(page, q, o, shown, before); err != nil {
 		return err
 	}
-	if page.Summary, err = p.summary(q, shown, p.linker(page.Static, explained, q, o.Overview)); err != nil {
+	if page.Summary, err = p.summary(q, shown, link); err != nil || !page.Static {
 		return err
 	}
-	if page.Static && !explained {
-		page.Notes = append(page.Notes, "The file has no reasons, because there are too many cells: take a namespace with -n, or see explain.")
-	}
-	for row := 0; explained && row < len(o.From); row++ {
+	for row := range o.From {
+		if len(o.From)*len(o.To) > maxPlain {
+			packed, err := p.packReasons(shown, o.Overview, row)
+			if err != nil {
+				return err
+			}
+			page.Packed = append(page.Packed, packed)
+			continue
+		}
 		for column := range o.To {
 			page.Explanations = append(page.Explanations, pageExplanation{
 				ID:    cellID(row, column),
@@ -139,7 +145,7 @@ func (p *pages) compare(q pageQuery, shown, before *state) (comparison, error) {
 	return c, err
 }
 
-func (p *pages) fillMatrix(page *matrixPage, q pageQuery, o comparison, explained bool) {
+func (p *pages) fillMatrix(page *matrixPage, q pageQuery, o comparison, link func(from, to string) template.URL) {
 	for i := range o.To {
 		page.addColumn(newPageHeading(&o.To[i]))
 	}
@@ -148,7 +154,6 @@ func (p *pages) fillMatrix(page *matrixPage, q pageQuery, o comparison, explaine
 		page.Flows, seen = p.flowsOf(q, o.Overview)
 		page.Flows.Live = !page.Static
 	}
-	link := p.linker(page.Static, explained, q, o.Overview)
 	for row := range o.From {
 		r := pageRow{pageHeading: newPageHeading(&o.From[row])}
 		for column := range o.To {
@@ -163,20 +168,17 @@ func (p *pages) fillMatrix(page *matrixPage, q pageQuery, o comparison, explaine
 
 // fillGraph adds the graph: that of workloads also where the matrix is that of namespaces, unless
 // there are too many.
-func (p *pages) fillGraph(page *matrixPage, q pageQuery, o comparison, shown, before *state, explained bool) error {
+func (p *pages) fillGraph(page *matrixPage, q pageQuery, o comparison, shown, before *state) error {
 	cell := template.URL("#cell-")
 	if q.By == "namespace" && p.workloads(shown, q) <= maxShown {
-		q.By, explained = "workload", false
+		q.By, cell = "workload", "" // a file has reasons of its matrix only
 		var err error
 		if o, err = p.compare(q, shown, before); err != nil {
 			return err
 		}
 	}
-	switch {
-	case !page.Static:
+	if !page.Static {
 		cell = template.URL("cell?" + q.encode())
-	case !explained:
-		cell = ""
 	}
 	page.Graph = newPageGraph(o, cell)
 	return nil
@@ -184,13 +186,13 @@ func (p *pages) fillGraph(page *matrixPage, q pageQuery, o comparison, shown, be
 
 // linker returns a function that returns the link to the cell of two sides, which is empty if the
 // page has no reasons for it.
-func (p *pages) linker(static, explained bool, q pageQuery, o *reachability.Overview) func(from, to string) template.URL {
+func (p *pages) linker(static bool, q pageQuery, o *reachability.Overview) func(from, to string) template.URL {
 	rows, columns := placesOf(o.From), placesOf(o.To)
 	return func(from, to string) template.URL {
 		row, isRow := rows[from]
 		column, isColumn := columns[to]
 		switch {
-		case !isRow || !isColumn || static && !explained:
+		case !isRow || !isColumn:
 			return ""
 		case static:
 			return template.URL("#" + cellID(row, column))

@@ -42,8 +42,9 @@ const (
 	// maxAtOnce limits the workloads of a page that was not asked for a grouping. With more, it
 	// shows namespaces.
 	maxAtOnce = 40
-	// maxExplained limits the cells of a file that contains all reasons.
-	maxExplained = 50 * 50
+	// maxPlain limits the cells of a file that can be read without scripts. With more, reasons are
+	// packed.
+	maxPlain = 50 * 50
 )
 
 //go:embed view

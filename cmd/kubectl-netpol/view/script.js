@@ -1,5 +1,5 @@
 // The page is complete without this script, which adds a filter by name and arrow keys in the
-// matrix. The graph is in graph.js.
+// matrix, but for reasons that are packed. The graph is in graph.js.
 "use strict";
 
 const find = document.getElementById("find");
@@ -25,6 +25,48 @@ if (find && table) {
     table.querySelectorAll("tbody th.group").forEach((g) => { g.hidden = filtered; });
     table.tHead.rows[0].cells[0].colSpan = filtered ? 1 : 2;
   });
+}
+
+// A file with many cells has their reasons packed by row, and leaves out links and what all empty
+// cells have in common. Reasons are unpacked when a link to their cell is followed.
+if (table && document.getElementById("row-0")) {
+  const rows = [...table.tBodies[0].rows], columns = [...table.querySelectorAll("th.column")];
+  rows.forEach((row, r) => row.querySelectorAll("td a").forEach((a, c) => {
+    a.href = `#cell-${r}-${c}`;
+    a.ariaLabel ??= `${row.dataset.name} → ${columns[c].dataset.name}: nothing`;
+  }));
+  const make = (parent, name, content = "") => {
+    const e = document.createElement(name);
+    e.textContent = content;
+    parent.append(e);
+    return e;
+  };
+  const unpack = async (row) => {
+    const text = document.getElementById(`row-${row}`).textContent.replaceAll("-", "+").replaceAll("_", "/");
+    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  };
+  const explain = async () => {
+    const [, row, column] = location.hash.match(/^#cell-(\d+)-(\d+)$/) ?? [];
+    const link = rows[row]?.querySelectorAll("td a")[column];
+    if (!link || document.getElementById(`cell-${row}-${column}`)) return;
+    const { lines, cells } = await unpack(row);
+    if (document.getElementById(`cell-${row}-${column}`)) return; // it was followed twice
+    const section = make(document.querySelector("main"), "section");
+    section.className = "explanation";
+    section.id = `cell-${row}-${column}`;
+    make(section, "h2", link.ariaLabel);
+    cells[column].forEach((text, i) => {
+      const details = make(section, "details");
+      details.open = i === 0;
+      make(details, "summary", lines[text[0]]);
+      make(details, "pre", text.map((line) => lines[line]).join("\n"));
+    });
+    make(make(section, "p"), "a", "Back to the matrix").href = "#matrix";
+    if (location.hash === "#" + section.id) location.replace(location.hash); // now there is a target
+  };
+  addEventListener("hashchange", explain);
+  explain();
 }
 
 // One cell is in the tab order; arrow keys, Home and End move to the others.
