@@ -41,7 +41,7 @@ func (f *sideFinder) serviceOf(name string) *corev1.Service {
 // client, it stands for what is behind it.
 func (f *sideFinder) findClient(name string) (reachability.Side, []string, error) {
 	s := f.serviceAt(name)
-	if s == nil || !hasAddress(clusterIPs(s), netip.MustParseAddr(name)) {
+	if s == nil || !slices.Contains(reachability.ClusterIPs(s), netip.MustParseAddr(name).Unmap()) {
 		side, err := f.find(name)
 		return side, nil, err
 	}
@@ -82,7 +82,7 @@ func (f *sideFinder) translation(name string, port reachability.Port) (*translat
 		return nil, fmt.Errorf("%s is an address of service %s, which has no port %s: such packets are dropped", name, of, trafficName(port))
 	}
 	t := &translated{Service: s, port: s.Spec.Ports[i], what: fmt.Sprintf("%s is an address of service %s; policies see what stands behind its port %d", name, of, s.Spec.Ports[i].Port)}
-	t.masqueraded = !hasAddress(clusterIPs(s), netip.MustParseAddr(name))
+	t.masqueraded = !slices.Contains(reachability.ClusterIPs(s), netip.MustParseAddr(name).Unmap())
 	return t, nil
 }
 
@@ -203,19 +203,19 @@ func (f *sideFinder) endpointsOf(side reachability.Side, s *corev1.Service, port
 		return side, fmt.Errorf("service %s is another name for %s: name what has this name", of, s.Spec.ExternalName)
 	}
 	known := map[string]bool{}
-	for _, b := range f.services.behind(s, ports) {
-		port, err := reachability.ParsePort(fmt.Sprint(b.port), string(b.protocol))
+	for _, b := range f.services.backends.Behind(s, ports) {
+		port, err := reachability.ParsePort(fmt.Sprint(b.Port), string(b.Protocol))
 		if err != nil {
 			return side, fmt.Errorf("endpoints of service %s: %w", of, err)
 		}
 		if !slices.Contains(side.Ports, port) {
 			side.Ports = append(side.Ports, port)
 		}
-		if known[b.address] {
+		if known[b.Address] {
 			continue
 		}
-		known[b.address] = true
-		e, err := f.cluster.Endpoint(b.address)
+		known[b.Address] = true
+		e, err := f.cluster.Endpoint(b.Address)
 		if err != nil {
 			return side, fmt.Errorf("endpoints of service %s: %w", of, err)
 		}

@@ -79,7 +79,7 @@ func TestIngressesExpose(t *testing.T) {
 	}
 	shop, deny := file("shop.yaml", exposedShop), file("deny.yaml", isolated)
 	another := file("another.yaml", strings.Replace(exposingIngress, "name: web}", "name: more}", 1))
-	const section = "\n\nExposed by Ingresses and routes:\n- "
+	const section = "\n\nExposed by Ingresses, routes and Services:\n- "
 	for _, tc := range []struct {
 		command string
 		code    int
@@ -91,10 +91,10 @@ func TestIngressesExpose(t *testing.T) {
 		{"matrix --to edge/deploy/nginx" + shop, 0, ""},
 		{"matrix -o yaml" + shop, 0, `"pods":["shop/deploy/web"],"port":"TCP 8080","controller":["edge/deploy/nginx"],"letIn":"all"}]`},
 		{"explain 192.0.2.1 svc/web -n shop" + shop, 1, "Note: exposed: " + exposedLine + "let in.\n"},
-		{"diff" + shop + deny, 1, "By Ingresses and routes:\n  before: " + exposedLine + "let in\n  after: " + exposedLine + "not let in\n"},
-		{"diff" + shop + another, 1, "By Ingresses and routes:\n  newly exposed: " + strings.Replace(exposedLine, "shop/web (", "shop/more (", 1) + "let in\n\nCompared"},
+		{"diff" + shop + deny, 1, "By Ingresses, routes and Services:\n  before: " + exposedLine + "let in\n  after: " + exposedLine + "not let in\n"},
+		{"diff" + shop + another, 1, "By Ingresses, routes and Services:\n  newly exposed: " + strings.Replace(exposedLine, "shop/web (", "shop/more (", 1) + "let in\n\nCompared"},
 		{"diff -o markdown" + shop + another, 1, "\n- newly exposed: " + strings.Replace(exposedLine, "shop/web (", "shop/more (", 1) + "let in\n"},
-		{"diff -n shop" + shop + another, 1, "By Ingresses and routes:\n  newly exposed: "},
+		{"diff -n shop" + shop + another, 1, "By Ingresses, routes and Services:\n  newly exposed: "},
 		{"diff -n edge" + shop + another, 0, "Nothing changes.\n"},
 		{"diff" + shop + file("same.yaml", exposingIngress), 0, "Nothing changes.\n"},
 		{"diff --replace" + shop + file("less.yaml", strings.TrimSuffix(exposedShop, exposingIngress)), 1, "no longer exposed: " + exposedLine},

@@ -133,7 +133,11 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	m.printNotShown(cmd.ErrOrStderr(), c, family)
 	done := m.progress(fmt.Sprintf("Evaluating %d × %d", len(from), len(to)))
 	overview := c.Overview(from, to, port, family)
-	m.exposures = m.exposed(c, in.Pods, m.services.list, m.exposing, membersOf(to...))
+	var members map[string]bool // nil for all of the namespace
+	if len(m.to) > 0 || m.selector != "" {
+		members = membersOf(to...)
+	}
+	m.exposures = m.exposed(c, in, &m.services, m.exposing, members)
 	done()
 	return m.print(cmd, overview, style{width: terminalWidth(cmd.OutOrStdout()), colored: colored})
 }
@@ -159,7 +163,7 @@ func (m *matrixOptions) addOthers(sides []reachability.Side, c *reachability.Clu
 	isNew := func(s reachability.Side) bool { return s.Namespace == reachability.NewNamespace }
 	others := c.Sides(c.Pods(family, reachability.NewNamespace), groupings[m.by])
 	sides = append(slices.DeleteFunc(sides, isNew), others...)
-	if outside := c.Outside(family); len(outside.Members) > 0 {
+	if outside := c.Outside(family, reachability.Translated(m.services.list)); len(outside.Members) > 0 {
 		sides = append(sides, outside)
 	}
 	return sides

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
@@ -38,6 +39,7 @@ type cluster struct {
 	policies    []*compiled                  // ordered by kind, namespace and name
 	selected    map[*policy.PodSelector][]*pod
 	reach       *reachability.Cluster // of pods, built on first use
+	exposed     []exposure.Exposure   // of pods, found on first use
 }
 
 // podLabel is a label of a pod, in its namespace.
