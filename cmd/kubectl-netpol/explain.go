@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -139,8 +140,20 @@ func (e *explainOptions) findDestination(finder *sideFinder, dst string, port re
 	if e.protocolGiven {
 		ports = slices.DeleteFunc(ports, func(p corev1.ServicePort) bool { return !strings.EqualFold(protocolOf(&p), e.traffic.protocol) })
 	}
+	if len(s.Spec.Ports) == 0 { // of a headless Service, or another name for something
+		if to, err = finder.behindPorts(s, nil); err == nil {
+			err = missingPort(to.String(), finder.declaredPorts(&to))
+		}
+		return to, port, nil, inDestination(err)
+	}
 	if len(ports) != 1 {
-		return to, port, nil, inDestination(missingPort("service "+s.Namespace+"/"+s.Name, servicePorts(ports)))
+		of := "service " + s.Namespace + "/" + s.Name
+		if len(ports) == 0 {
+			err = fmt.Errorf("--port is missing, and %s has none of %s", of, strings.ToUpper(e.traffic.protocol))
+		} else {
+			err = missingPort(of, servicePorts(ports))
+		}
+		return to, port, nil, inDestination(err)
 	}
 	if to, err = finder.behindPorts(s, ports); err != nil {
 		return to, port, nil, inDestination(err)
@@ -160,7 +173,7 @@ func inDestination(err error) error {
 // missingPort is the error for a destination without a port, with those to choose from.
 func missingPort(of string, ports []string) error {
 	if len(ports) == 0 {
-		return fmt.Errorf("--port is missing, and %s declares none", of)
+		return errors.New("--port is missing")
 	}
 	return fmt.Errorf("--port is missing: %s has %s", of, strings.Join(ports, ", "))
 }

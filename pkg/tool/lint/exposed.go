@@ -78,7 +78,11 @@ func backendDenied(c *cluster) {
 			c.findAt(o, x.Field, "", "no address outside reaches %s at %s, by %s", behind, x.Port, strings.Join(x.Hosts, ", "))
 		case x.Outside():
 		case x.LetIn == exposure.None:
-			c.findAt(o, x.Field, "", "the controller's pods, %s, do not reach %s at %s", strings.Join(x.Controller, ", "), behind, x.Port)
+			fix := ""
+			if len(backends) == 0 {
+				fix = "Allow egress from the pods of the controller to this port."
+			}
+			c.findAt(o, x.Field, fix, "the controller's pods, %s, do not reach %s at %s", strings.Join(x.Controller, ", "), behind, x.Port)
 		case x.LetIn == exposure.Unknown && len(backends) > 0 && !slices.ContainsFunc(backends, func(p *pod) bool { return c.mayLetIn(p, &x) }):
 			c.findAt(o, x.Field, "", "%s isolates ingress of %s, and no rule allows %s", c.isolating(backends[0], policy.Ingress)[0].ref(), names(backends), x.Port)
 		}
