@@ -234,6 +234,11 @@ func (d *diffOptions) compareServices(before, after *reachability.Cluster, input
 			d.others.notCompared = append(d.others.notCompared, exposureText(&x))
 		}
 	}
+	for _, skipped := range changes.Skipped {
+		if strings.Contains(skipped.What, "NetworkPolicy") { // of other projects
+			d.others.notCompared = append(d.others.notCompared, fmt.Sprintf("%d %s", skipped.Count, skipped.What))
+		}
+	}
 	if len(changes.Warnings) > 0 || d.objects != nil && len(d.objects.Warnings) > 0 {
 		d.others.notCompared = append(d.others.notCompared, "what the warnings are about")
 	}
@@ -244,7 +249,9 @@ func (d *diffOptions) compareServices(before, after *reachability.Cluster, input
 // changes reads what is applied to a cluster, and the names of the pods whose addresses are
 // assumed. What the file does not have is there, so that nothing is said to be assumed.
 func (d *diffOptions) changes(path string, stdin io.Reader) (objects *clusterfiles.Objects, assumed []string, err error) {
-	objects, err = d.readSilently([]string{path}, stdin)
+	reading := d.reading()
+	reading.OnlyOthers = true
+	objects, err = d.readWith(reading, []string{path}, stdin)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -26,7 +26,7 @@ type serviceChange struct {
 // behindPort is what is behind a port of a Service in a cluster.
 type behindPort struct {
 	reachability.Side
-	cluster *reachability.Cluster
+	finder *sideFinder
 }
 
 func (b *behindPort) String() string {
@@ -37,7 +37,7 @@ func (b *behindPort) String() string {
 	if len(b.Members) == 0 {
 		return "nothing"
 	}
-	return memberNames(&b.Side) + " at " + strings.Join(ports, ", ")
+	return b.finder.memberNames(&b.Side) + " at " + strings.Join(ports, ", ")
 }
 
 // serviceChanges compares which workloads reach the Services that both finders know, and behind
@@ -78,7 +78,7 @@ func (f *sideFinder) behindPort(s *corev1.Service, p corev1.ServicePort) behindP
 	if err != nil {
 		side.Members = nil
 	}
-	return behindPort{side, f.cluster}
+	return behindPort{side, f}
 }
 
 // comparesPort reports whether --port and --protocol select a port of a Service, by its own or by its
@@ -117,8 +117,8 @@ func (b *behindPort) reaching(family reachability.Family, namespaces []string) [
 	if len(b.Members) == 0 {
 		return nil
 	}
-	from := b.cluster.Sides(b.cluster.Pods(family, namespaces...), ofWorkload)
-	o := b.cluster.Overview(from, []reachability.Side{b.Side}, reachability.Port{}, family)
+	from := b.finder.cluster.Sides(b.finder.cluster.Pods(family, namespaces...), ofWorkload)
+	o := b.finder.cluster.Overview(from, []reachability.Side{b.Side}, reachability.Port{}, family)
 	var names []string
 	for i := range from {
 		if !o.Every(i, 0).Empty() {

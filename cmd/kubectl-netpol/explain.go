@@ -160,7 +160,7 @@ func (e *explainOptions) findDestination(finder *sideFinder, dst string, port re
 	}
 	port, to.Ports = to.Ports[0], nil
 	t := &translated{Service: s, port: ports[0], what: fmt.Sprintf("policies see what stands behind port %d of service %s/%s", ports[0].Port, s.Namespace, s.Name)}
-	return to, port, t.notes(&to, port), nil
+	return to, port, finder.notes(t, &to, port), nil
 }
 
 func inDestination(err error) error {

@@ -153,7 +153,7 @@ func exposureChanges(before, after []exposure.Exposure) []exposureChange {
 			if keys[key(&all[i])] {
 				change = both
 			}
-			if !texts[exposureText(&all[i])] {
+			if len(all[i].Pods) > 0 && !texts[exposureText(&all[i])] {
 				changes = append(changes, exposureChange{change, all[i]})
 			}
 		}

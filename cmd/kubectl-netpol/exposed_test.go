@@ -111,6 +111,35 @@ func TestIngressesExpose(t *testing.T) {
 	}
 }
 
+// A change of objects of any single kind is answered, and what is not compared is named.
+func TestDiffOfOneKind(t *testing.T) {
+	for name, tc := range map[string]struct {
+		changes string
+		code    int
+		want    string
+	}{
+		"Namespace":            {"apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {a: b}}\n", 0, "Nothing changes.\n"},
+		"Node":                 {"apiVersion: v1\nkind: Node\nmetadata: {name: n}\n", 0, "Nothing changes.\n"},
+		"Service":              {"apiVersion: v1\nkind: Service\nmetadata: {namespace: shop, name: web}\nspec: {selector: {app: gone}, ports: [{port: 80}]}\n", 1, "no longer reached: edge/deploy/nginx, edge/new pod -> service shop/web, TCP 80 (before shop/deploy/web at TCP 8080, now nothing)\n"},
+		"IngressClass":         {"apiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: other}\nspec: {controller: example.com/x}\n", 0, "Nothing changes.\n"},
+		"another kind":         {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n", 0, "Nothing changes.\n"},
+		"another kind of rule": {"apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: c}\n", 0, "Nothing that was compared changes.\n"},
+		"and it is named":      {"apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: c}\n", 0, "\nNot compared: 1 CiliumNetworkPolicy (cilium.io)\n"},
+		"nothing":              {"\n", 2, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "shop.yaml")
+			if err := os.WriteFile(path, []byte(exposedShop), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			code, stdout, stderr := call(t, tc.changes, "diff -f "+path+" -f -")
+			if code != tc.code || !strings.Contains(stdout, tc.want) {
+				t.Errorf("got %d\n%s%swant %d\n%s", code, stdout, stderr, tc.code, tc.want)
+			}
+		})
+	}
+}
+
 // Services without a selector, and the ways from outside, are answered by every command, and what
 // is not known is named.
 func TestServicesExpose(t *testing.T) {
