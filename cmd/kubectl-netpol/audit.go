@@ -24,8 +24,9 @@ func (m *matrixOptions) matrixIfEnforced(c *reachability.Cluster, port reachabil
 	if port == (reachability.Port{}) {
 		spans = reachability.PortRanges(c, enforced)
 	}
-	names := reachability.Names{Pod: workloadOf, Addresses: reachability.ExternalRanges(nil, c, enforced)}
-	d, err := reachability.CompareAs(names, c, enforced, spans, reachability.ExternalAddresses(c, enforced), family, m.namespaces()...)
+	translated := reachability.Translated(m.services.list)
+	names := reachability.Names{Pod: workloadOf, Addresses: reachability.ExternalRanges(translated, c, enforced)}
+	d, err := reachability.CompareAs(names, c, enforced, spans, reachability.ExternalAddressesExcept(translated, c, enforced), family, m.namespaces()...)
 	return d.Changes, err
 }
 

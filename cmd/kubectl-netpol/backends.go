@@ -41,13 +41,13 @@ func (f *sideFinder) serviceOf(name string) *corev1.Service {
 // client, it stands for what is behind it.
 func (f *sideFinder) findClient(name string) (reachability.Side, []string, error) {
 	s := f.serviceAt(name)
-	if s == nil || !hasAddress(clusterIPs(s), netip.MustParseAddr(name)) {
+	if s == nil || !slices.Contains(reachability.ClusterIPs(s), netip.MustParseAddr(name).Unmap()) {
 		side, err := f.find(name)
 		return side, nil, err
 	}
 	side, err := f.behindPorts(s, s.Spec.Ports)
 	side.Namespace, side.Name = "", name
-	return side, []string{fmt.Sprintf("%s is an address of service %s/%s, and no packet comes from it: clients are what stands behind it, %s", name, s.Namespace, s.Name, memberNames(&side))}, err
+	return side, []string{fmt.Sprintf("%s is an address of service %s/%s, and no packet comes from it: clients are what stands behind it, %s", name, s.Namespace, s.Name, f.memberNames(&side))}, err
 }
 
 // translated is a port of a Service to which packets are sent.
@@ -82,7 +82,7 @@ func (f *sideFinder) translation(name string, port reachability.Port) (*translat
 		return nil, fmt.Errorf("%s is an address of service %s, which has no port %s: such packets are dropped", name, of, trafficName(port))
 	}
 	t := &translated{Service: s, port: s.Spec.Ports[i], what: fmt.Sprintf("%s is an address of service %s; policies see what stands behind its port %d", name, of, s.Spec.Ports[i].Port)}
-	t.masqueraded = !hasAddress(clusterIPs(s), netip.MustParseAddr(name))
+	t.masqueraded = !slices.Contains(reachability.ClusterIPs(s), netip.MustParseAddr(name).Unmap())
 	return t, nil
 }
 
@@ -104,20 +104,28 @@ func (f *sideFinder) atNodePort(name string, port reachability.Port) *translated
 }
 
 // notes says what is behind t.
-func (t *translated) notes(side *reachability.Side, at reachability.Port) []string {
-	notes := []string{fmt.Sprintf("%s: %s at %s", t.what, memberNames(side), trafficName(at))}
+func (f *sideFinder) notes(t *translated, side *reachability.Side, at reachability.Port) []string {
+	notes := []string{fmt.Sprintf("%s: %s at %s", t.what, f.memberNames(side), trafficName(at))}
 	if t.masqueraded && len(t.Spec.Selector) > 0 && t.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
 		notes = append(notes, "a pod on another node than the one that such packets enter sees that node's address as their source (externalTrafficPolicy: Cluster)")
 	}
 	return notes
 }
 
-func memberNames(side *reachability.Side) string {
-	var members []string
-	for _, m := range side.Members {
-		members = append(members, m.Name)
+// memberNames names the members of a side, the workloads instead of their pods.
+func (f *sideFinder) memberNames(side *reachability.Side) string {
+	members := membersOf(*side)
+	workload := map[string]string{}
+	for _, p := range f.pods {
+		if name := p.Namespace + "/" + p.Name; members[name] {
+			workload[name] = workloadOf(p)
+		}
 	}
-	return shorten(members)
+	var names []string
+	for _, m := range side.Members {
+		names = append(names, cmp.Or(workload[m.Name], m.Name))
+	}
+	return shorten(compacted(names))
 }
 
 // findAt returns the side of a server and the port there: of an address or a port of a Service
@@ -143,7 +151,7 @@ func (f *sideFinder) findAt(name string, port reachability.Port) (side reachabil
 		return side, port, nil, err
 	}
 	at, side.Ports = side.Ports[0], nil
-	return side, at, t.notes(&side, at), nil
+	return side, at, f.notes(t, &side, at), nil
 }
 
 // Behind implements intent.Services.
@@ -203,19 +211,19 @@ func (f *sideFinder) endpointsOf(side reachability.Side, s *corev1.Service, port
 		return side, fmt.Errorf("service %s is another name for %s: name what has this name", of, s.Spec.ExternalName)
 	}
 	known := map[string]bool{}
-	for _, b := range f.services.behind(s, ports) {
-		port, err := reachability.ParsePort(fmt.Sprint(b.port), string(b.protocol))
+	for _, b := range f.services.backends.Behind(s, ports) {
+		port, err := reachability.ParsePort(fmt.Sprint(b.Port), string(b.Protocol))
 		if err != nil {
 			return side, fmt.Errorf("endpoints of service %s: %w", of, err)
 		}
 		if !slices.Contains(side.Ports, port) {
 			side.Ports = append(side.Ports, port)
 		}
-		if known[b.address] {
+		if known[b.Address] {
 			continue
 		}
-		known[b.address] = true
-		e, err := f.cluster.Endpoint(b.address)
+		known[b.Address] = true
+		e, err := f.cluster.Endpoint(b.Address)
 		if err != nil {
 			return side, fmt.Errorf("endpoints of service %s: %w", of, err)
 		}

@@ -75,6 +75,19 @@ status: {addresses: [{type: InternalIP, address: 192.168.0.1}]}
 ---
 `
 
+// declaring is a pod with ports, and a Service without some.
+const declaring = `apiVersion: v1
+kind: Pod
+metadata: {namespace: x, name: c, labels: {app: c}}
+spec: {nodeName: n1, containers: [{name: c, ports: [{name: http, containerPort: 8080}, {containerPort: 53, protocol: UDP}]}]}
+status: {phase: Running, podIPs: [{ip: 10.0.0.3}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: x, name: c}
+spec: {clusterIP: None, selector: {app: c}}
+`
+
 const (
 	endpointsOfAPI = `apiVersion: v1
 kind: Endpoints
@@ -119,6 +132,14 @@ func TestAddressesOfServices(t *testing.T) {
 		"a port of the node":       {"", "explain x/a 192.168.0.1 --port 10250", 0, "x/a -> 192.168.0.1, TCP 10250: allowed\n"},
 		"a name, and its port":     {sliceOfAPI, "explain x/a default/svc/kubernetes --port 443", 1, "x/a -> 172.18.0.2, TCP 6443: denied\n"},
 		"and a port behind it":     {sliceOfAPI, "explain x/a default/svc/kubernetes --port 6443", 1, "x/a -> 172.18.0.2, TCP 6443: denied\n"},
+		"and says of what":         {sliceOfAPI, "explain x/a default/svc/kubernetes", 1, "Note: policies see what stands behind port 443 of service default/kubernetes: 172.18.0.2 at TCP 6443.\n"},
+		"a port is missing":        {"", "explain x/a x/svc/b", 2, "--port is missing: service x/b has TCP 80 (web), TCP 81 (admin)\n"},
+		"also of an address":       {"", "explain x/a 10.96.0.2", 2, "--port is missing: service x/b has TCP 80 (web), TCP 81 (admin)\n"},
+		"and of a protocol":        {"", "explain x/a x/svc/b --protocol UDP", 2, "--port is missing, and service x/b has none of UDP\n"},
+		"and of a pod":             {declaring, "explain x/a x/c", 2, "--port is missing: x/c has TCP 8080 (http), UDP 53\n"},
+		"and of an address":        {"", "explain x/a 192.0.2.1", 2, "--port is missing\n"},
+		"without ports of its own": {declaring, "explain x/a x/svc/c", 2, "--port is missing: x/svc/c has TCP 8080 (http), UDP 53\n"},
+		"only the protocol":        {"", "explain x/a x/svc/b --protocol XYZ", 2, "protocol \"XYZ\": must be TCP, UDP, SCTP or ICMP\n"},
 		"a headless one":           {"", "explain x/a x/svc/headless", 0, "x/a -> x/b, TCP 8080: allowed\n"},
 		"a name of something":      {"", "explain x/a x/svc/elsewhere", 2, "service x/elsewhere is another name for db.example.com"},
 		"a cluster IP as client":   {sliceOfAPI, "explain 10.96.0.1 x/b --port 80", 0, "172.18.0.2 -> x/b, TCP 80: allowed\n"},

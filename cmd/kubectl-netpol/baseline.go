@@ -27,7 +27,7 @@ func readBaseline(name string) (map[knownFinding]int, error) {
 		Findings *[]knownFinding `json:"findings"`
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: not what check -o json prints: %w", name, err)
 	}
 	if r.Findings == nil {
 		return nil, fmt.Errorf("%s: no findings in it: write it with check -o json", name)

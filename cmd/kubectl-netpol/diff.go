@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
@@ -26,9 +24,23 @@ type diffOptions struct {
 	ignoreNew bool
 	output    string
 
-	ignored   []string // pods that --ignore-new leaves out
-	exposures []exposureChange
+	ignored []string // pods that --ignore-new leaves out
+	// servicesBefore are those of the cluster before, as services are of that after.
+	servicesBefore services
+	others         otherChanges
 }
+
+// otherChanges are what changes beside connections of pods, and what could not be compared.
+type otherChanges struct {
+	exposures []exposureChange
+	services  []serviceChange
+	limits    []string // what could not be read
+	// notCompared are what files have and could not be read, and Services behind which nothing is
+	// known.
+	notCompared []string
+}
+
+func (o *otherChanges) none() bool { return len(o.exposures)+len(o.services) == 0 }
 
 func newDiff(o *options) *cobra.Command {
 	d := &diffOptions{options: o}
@@ -95,8 +107,9 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 	if d.output != "markdown" {
 		d.printCaveats(cmd.ErrOrStderr())
 	}
+	d.others.limits = d.limits
 	err = d.print(cmd.OutOrStdout(), &answer)
-	if err == nil && len(answer.Changes)+len(d.exposures) > 0 {
+	if err == nil && (len(answer.Changes) > 0 || !d.others.none()) {
 		return errNo
 	}
 	return err
@@ -105,17 +118,19 @@ func (d *diffOptions) run(cmd *cobra.Command) error {
 func (d *diffOptions) print(w io.Writer, answer *reachability.Difference) error {
 	switch d.output {
 	case "markdown":
-		return printDifferenceMarkdown(w, answer, d.exposures, d.limits, d.notesOf())
+		return printDifferenceMarkdown(w, answer, &d.others, d.notesOf())
 	case "json":
-		return printJSON(w, d.withCaveats(differenceJSON{answer, d.exposures}))
+		return printJSON(w, d.withCaveats(differenceJSON{answer, d.others.exposures, d.others.services, d.others.notCompared}))
 	}
-	return printDifference(w, answer, d.exposures, d.limits, nil)
+	return printDifference(w, answer, &d.others, nil)
 }
 
 // differenceJSON is a difference as it is printed.
 type differenceJSON struct {
 	*reachability.Difference
-	Exposed []exposureChange `json:"exposed,omitempty"`
+	Exposed           []exposureChange `json:"exposed,omitempty"`
+	ServicesReached   []serviceChange  `json:"servicesReached,omitempty"`
+	OthersNotCompared []string         `json:"othersNotCompared,omitempty"`
 }
 
 func (d *diffOptions) compare(before, after *reachability.Cluster) (reachability.Difference, error) {
@@ -150,31 +165,14 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 	if len(d.files) != 1 && len(d.files) != 2 {
 		return nil, nil, errors.New("--filename: one (manifests to apply to the live cluster) or two (a cluster, and manifests to apply to it) are needed")
 	}
-	last := len(d.files) - 1
-	objects, assumed, err := d.changes(d.files[last], cmd.InOrStdin())
+	objects, assumed, err := d.changes(d.files[len(d.files)-1], cmd.InOrStdin())
 	if err != nil {
 		return nil, nil, err
 	}
 	changes := d.input(objects)
-	if len(changes.Policies)+len(changes.CIDRGroups)+len(changes.Pods)+len(objects.Exposing) == 0 && !d.replace {
-		return nil, nil, fmt.Errorf("--filename=%s: no policy, workload or Ingress to apply", d.files[last])
-	}
-	var inputBefore clusterstate.Input
-	if last == 0 {
-		d.templates = true
-		for _, p := range changes.Policies {
-			d.named = append(d.named, p.GetNamespace()+"/"+p.GetName())
-		}
-		inputBefore, err = d.live(cmd.Context())
-	} else {
-		d.upcoming = changes.Policies
-		inputBefore, err = d.readFiles(d.files[:1], cmd.InOrStdin())
-	}
+	inputBefore, err := d.unchanged(cmd, changes)
 	if err != nil {
 		return nil, nil, err
-	}
-	if d.exposingLimit != "" {
-		d.limits = append(d.limits, d.exposingLimit)
 	}
 	var inputAfter clusterstate.Input
 	if d.replace {
@@ -185,41 +183,75 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 	if d.ignoreNew {
 		inputBefore.Pods, inputAfter.Pods, d.ignored = sharedPods(inputBefore.Pods, inputAfter.Pods)
 	}
-	servicesBefore := d.services.list
-	services := servicesIn(objects)
-	d.services.add(&services)
 	podsBefore, podsAfter := inputBefore.Pods, inputAfter.Pods
 	inputBefore, inputAfter = reachability.AddNewPods(inputBefore, inputAfter, d.namespaces()...)
 	before, after = reachability.New(inputBefore), reachability.New(inputAfter)
-	exposingAfter := d.exposingAfter(objects.Exposing, d.replace && len(changes.Pods) > 0)
-	d.exposures = exposureChanges(
-		d.exposed(before, podsBefore, servicesBefore, d.exposing, d.compared(podsBefore)),
-		d.exposed(after, podsAfter, d.services.list, exposingAfter, d.compared(podsAfter)),
-	)
-	return before, after, nil
+	inputBefore.Pods, inputAfter.Pods = podsBefore, podsAfter
+	return before, after, d.compareServices(before, after, inputBefore, inputAfter, objects)
 }
 
-// exposingAfter returns the Ingresses and routes after those of changes were applied, or these alone
-// if they are all.
-func (d *diffOptions) exposingAfter(changes []*unstructured.Unstructured, all bool) []*unstructured.Unstructured {
-	if all {
-		return changes
+// unchanged reads the cluster before the changes.
+func (d *diffOptions) unchanged(cmd *cobra.Command, changes clusterstate.Input) (in clusterstate.Input, err error) {
+	if len(d.files) == 1 {
+		d.templates = true
+		for _, p := range changes.Policies {
+			d.named = append(d.named, p.GetNamespace()+"/"+p.GetName())
+		}
+		in, err = d.live(cmd.Context())
+	} else {
+		d.upcoming = changes.Policies
+		in, err = d.readFiles(d.files[:1], cmd.InOrStdin())
 	}
-	key := func(o *unstructured.Unstructured) [3]string {
-		return [3]string{o.GetKind(), o.GetNamespace(), o.GetName()}
+	if d.exposingLimit != "" {
+		d.limits = append(d.limits, d.exposingLimit)
 	}
-	replaced := map[[3]string]bool{}
-	for _, o := range changes {
-		replaced[key(o)] = true
+	return in, err
+}
+
+// compareServices compares what Ingresses, routes and Services expose, and who reaches Services, in
+// clusters whose pods are those of the inputs and new ones.
+func (d *diffOptions) compareServices(before, after *reachability.Cluster, inputBefore, inputAfter clusterstate.Input, changes *clusterfiles.Objects) error {
+	family, err := parseFamily(d.traffic.family)
+	if err != nil {
+		return err
 	}
-	kept := slices.DeleteFunc(slices.Clone(d.exposing), func(o *unstructured.Unstructured) bool { return replaced[key(o)] })
-	return append(kept, changes...)
+	services, exposing := servicesIn(changes), changes.Exposing
+	d.servicesBefore = d.services
+	if d.replace && len(changes.Pods) > 0 { // they are the whole cluster
+		d.services = services
+	} else {
+		d.services.add(&services)
+		exposing = exposingAfter(d.exposing, exposing)
+	}
+	was := d.exposed(before, inputBefore, &d.servicesBefore, d.exposing, nil)
+	is := d.exposed(after, inputAfter, &d.services, exposing, nil)
+	d.others.exposures = exposureChanges(was, is)
+	finderBefore, finderAfter := d.sideFinder(before, inputBefore.Pods), d.sideFinder(after, inputAfter.Pods)
+	finderBefore.services = d.servicesBefore
+	d.others.services = d.serviceChanges(finderBefore, finderAfter, family)
+	for _, x := range append(was, is...) {
+		if len(x.Pods) == 0 {
+			d.others.notCompared = append(d.others.notCompared, exposureText(&x))
+		}
+	}
+	for _, skipped := range changes.Skipped {
+		if strings.Contains(skipped.What, "NetworkPolicy") { // of other projects
+			d.others.notCompared = append(d.others.notCompared, fmt.Sprintf("%d %s", skipped.Count, skipped.What))
+		}
+	}
+	if len(changes.Warnings) > 0 || d.objects != nil && len(d.objects.Warnings) > 0 {
+		d.others.notCompared = append(d.others.notCompared, "what the warnings are about")
+	}
+	d.others.notCompared = compacted(d.others.notCompared)
+	return nil
 }
 
 // changes reads what is applied to a cluster, and the names of the pods whose addresses are
 // assumed. What the file does not have is there, so that nothing is said to be assumed.
 func (d *diffOptions) changes(path string, stdin io.Reader) (objects *clusterfiles.Objects, assumed []string, err error) {
-	objects, err = d.readSilently([]string{path}, stdin)
+	reading := d.reading()
+	reading.OnlyOthers = true
+	objects, err = d.readWith(reading, []string{path}, stdin)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -237,20 +269,6 @@ func (d *diffOptions) namespaces() []string {
 		return nil
 	}
 	return []string{d.namespace}
-}
-
-// compared returns the names of the pods in the namespaces that are compared, nil for all.
-func (d *diffOptions) compared(pods []*corev1.Pod) map[string]bool {
-	if d.namespace == "" {
-		return nil
-	}
-	names := map[string]bool{}
-	for _, p := range pods {
-		if p.Namespace == d.namespace {
-			names[p.Namespace+"/"+p.Name] = true
-		}
-	}
-	return names
 }
 
 // spans returns the traffic to compare.

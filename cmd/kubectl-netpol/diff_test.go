@@ -167,7 +167,7 @@ func TestPodsOfOneClusterAreCompared(t *testing.T) {
 		"removed":               {newWorkload, "--replace -n shop", ", with shop/api, shop/db, shop/web removed", 1},
 		"removed, and ignored":  {newWorkload, "--replace --ignore-new", "no pods: there is nothing to compare", 2},
 		"an address not known":  {newWorkload + hostNetwork, "--port 1 --address 203.0.113.1", "\nNot compared: shop/agent\n", 1},
-		"nothing, not even one": {strings.Replace(newWorkload, "Deployment", "Secret", 1), "", "no object to read", 2},
+		"nothing, not even one": {strings.Replace(newWorkload, "Deployment", "Secret", 1), "", "Nothing changes.", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := call(t, tc.input, "diff --port 80 -f shop -f - "+tc.flags)

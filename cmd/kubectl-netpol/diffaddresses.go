@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net/netip"
 	"slices"
 
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
@@ -22,24 +21,19 @@ func (d *diffOptions) comparedAddresses(before, after *reachability.Cluster) (c 
 		c.addresses, err = d.givenAddresses(after, c.services)
 		return c, err
 	}
-	translated := map[netip.Addr]bool{}
-	for _, s := range d.services.list {
-		for _, text := range serviceAddresses(s) {
-			if addr, err := netip.ParseAddr(text); err == nil {
-				translated[addr.Unmap()] = true
-			}
-		}
-	}
+	translated := reachability.Translated(slices.Concat(d.servicesBefore.list, d.services.list))
 	c.ranges = reachability.ExternalRanges(translated, before, after)
 	c.addresses = append(reachability.NodeAddresses(before, after), reachability.ExternalAddressesExcept(translated, before, after)...)
-	for _, s := range d.services.list {
-		for _, b := range d.services.behind(s, s.Spec.Ports) {
-			if e, err := after.Endpoint(b.address); err != nil || e.Kind != reachability.External && !slices.Contains(c.addresses, b.address) {
-				continue // a pod, or a node that is compared by its pods
+	for _, services := range []*services{&d.servicesBefore, &d.services} {
+		for _, s := range services.list {
+			for _, b := range services.backends.Behind(s, s.Spec.Ports) {
+				if e, err := after.Endpoint(b.Address); err != nil || e.Kind != reachability.External && !slices.Contains(c.addresses, b.Address) {
+					continue // a pod, or a node that is compared by its pods
+				}
+				c.addresses = append(c.addresses, b.Address)
+				c.services[b.Address] = s.Namespace + "/" + s.Name
+				delete(c.ranges, b.Address) // it is shown by itself
 			}
-			c.addresses = append(c.addresses, b.address)
-			c.services[b.address] = s.Namespace + "/" + s.Name
-			delete(c.ranges, b.address) // it is shown by itself
 		}
 	}
 	c.addresses = compacted(c.addresses)

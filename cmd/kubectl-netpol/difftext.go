@@ -15,8 +15,8 @@ import (
 )
 
 // nothingChanges says so, as far as everything was compared.
-func nothingChanges(d *reachability.Difference, limits []string) string {
-	if d.Whole() && len(limits) == 0 {
+func nothingChanges(d *reachability.Difference, others *otherChanges) string {
+	if d.Whole() && len(others.limits) == 0 && len(others.notCompared) == 0 {
 		return "Nothing changes.\n"
 	}
 	return "Nothing that was compared changes.\n"
@@ -50,12 +50,11 @@ func (g podGroups) named(names []string) []string {
 	return names
 }
 
-// printDifference prints the answer. limits are what could not be read. Pods of groups are shown by
-// these.
-func printDifference(w io.Writer, d *reachability.Difference, exposures []exposureChange, limits []string, groups podGroups) error {
+// printDifference prints the answer. Pods of groups are shown by these.
+func printDifference(w io.Writer, d *reachability.Difference, others *otherChanges, groups podGroups) error {
 	var out strings.Builder
-	if len(d.Changes)+len(exposures) == 0 {
-		out.WriteString(nothingChanges(d, limits))
+	if len(d.Changes) == 0 && others.none() {
+		out.WriteString(nothingChanges(d, others))
 	}
 	for i := range d.Changes {
 		fmt.Fprintf(&out, "%s:\n", join(d.Changes[i].Traffic))
@@ -63,22 +62,22 @@ func printDifference(w io.Writer, d *reachability.Difference, exposures []exposu
 			fmt.Fprintf(&out, "  %s: %s -> %s\n", l.what, shorten(groups.named(l.from)), shorten(groups.named(l.to)))
 		}
 	}
-	if len(exposures) > 0 {
-		out.WriteString("By Ingresses and routes:\n" + exposureChangeLines(exposures, "  "))
+	if !others.none() {
+		out.WriteString("By Ingresses, routes and Services:\n" + exposureChangeLines(others.exposures, "  ") + serviceChangeLines(others.services, "  "))
 	}
-	fmt.Fprintf(&out, "\n%s\n", strings.Join(comparedLines(d), "\n"))
+	fmt.Fprintf(&out, "\n%s\n", strings.Join(comparedLines(d, others), "\n"))
 	_, err := io.WriteString(w, out.String())
 	return err
 }
 
 // printDifferenceMarkdown prints the answer for a comment on a pull request, including the
 // notes that otherwise go to standard error.
-func printDifferenceMarkdown(w io.Writer, d *reachability.Difference, exposures []exposureChange, limits, notes []string) error {
+func printDifferenceMarkdown(w io.Writer, d *reachability.Difference, others *otherChanges, notes []string) error {
 	var out strings.Builder
 	out.WriteString("### Network policies: connections that change\n\n")
 	switch {
-	case len(d.Changes)+len(exposures) == 0:
-		out.WriteString(nothingChanges(d, limits))
+	case len(d.Changes) == 0 && others.none():
+		out.WriteString(nothingChanges(d, others))
 	case len(d.Changes) > 0:
 		out.WriteString("| | from | to | traffic |\n| --- | --- | --- | --- |\n")
 	}
@@ -87,8 +86,8 @@ func printDifferenceMarkdown(w io.Writer, d *reachability.Difference, exposures 
 			fmt.Fprintf(&out, "| %s | %s | %s | %s |\n", l.what, shorten(l.from), shorten(l.to), join(d.Changes[i].Traffic))
 		}
 	}
-	out.WriteString("\n" + exposureChangeLines(exposures, "- "))
-	for _, note := range append(notes, comparedLines(d)...) {
+	out.WriteString("\n" + exposureChangeLines(others.exposures, "- ") + serviceChangeLines(others.services, "- "))
+	for _, note := range append(notes, comparedLines(d, others)...) {
 		fmt.Fprintf(&out, "- %s\n", note)
 	}
 	_, err := io.WriteString(w, out.String())
@@ -96,7 +95,7 @@ func printDifferenceMarkdown(w io.Writer, d *reachability.Difference, exposures 
 }
 
 // comparedLines says what was compared and what was not.
-func comparedLines(d *reachability.Difference) []string {
+func comparedLines(d *reachability.Difference, others *otherChanges) []string {
 	compared := fmt.Sprintf("Compared: %s, between %s", join(d.Checked), count(d.Pods, "pod", "pods"))
 	if n := len(d.NewPods); n > 0 {
 		compared += " and a new pod without labels"
@@ -130,6 +129,9 @@ func comparedLines(d *reachability.Difference) []string {
 		if len(l.names) > 0 {
 			lines = append(lines, l.what+": "+shorten(l.names))
 		}
+	}
+	for _, text := range others.notCompared {
+		lines = append(lines, "Not compared: "+text)
 	}
 	return lines
 }

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
@@ -20,6 +23,8 @@ type explainOptions struct {
 	flows   bool
 	records []string
 	output  string
+
+	protocolGiven bool
 }
 
 func newExplain(o *options) *cobra.Command {
@@ -69,8 +74,8 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	if err := e.checkFlows(cmd); err != nil {
 		return err
 	}
-	port, family, err := e.traffic.parse()
-	if err != nil && (e.traffic.port != "" || !namesService(dst)) {
+	port, family, err := e.parseTraffic(cmd)
+	if err != nil {
 		return err
 	}
 	e.named, e.templates = []string{src, dst}, e.output == "policy"
@@ -85,7 +90,7 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
-	to, port, notes, err := findDestination(finder, dst, port)
+	to, port, notes, err := e.findDestination(finder, dst, port)
 	if err != nil {
 		return err
 	}
@@ -93,7 +98,7 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 		family = reachability.IPv6 // the family of the endpoint is that of the Service's address
 	}
 	answer := explainSides(c, from, to, port, family)
-	exposures := e.exposed(c, in.Pods, e.services.list, e.exposing, membersOf(to))
+	exposures := e.exposed(c, in, &e.services, e.exposing, membersOf(to))
 	answer.Notes = slices.Concat(fromNotes, notes, answer.Notes, exposureNotes(exposures))
 	if e.output == "policy" {
 		wanted := &suggest.Connections{From: from.Members, To: to.Members, Port: port, Family: family}
@@ -102,20 +107,109 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	return e.print(cmd, c, &answer, port, family)
 }
 
+// parseTraffic returns the port to explain, zero if it is that of a Service, yet to be found.
+func (e *explainOptions) parseTraffic(cmd *cobra.Command) (reachability.Port, reachability.Family, error) {
+	e.protocolGiven = cmd.Flags().Changed("protocol")
+	given := e.traffic
+	missing := given.port == "" && !strings.EqualFold(given.protocol, "ICMP")
+	if missing {
+		given.port = "1" // any, to check the rest
+	}
+	port, family, err := given.parse()
+	if missing {
+		port = reachability.Port{}
+	}
+	return port, family, err
+}
+
 // findDestination returns the side that dst names, the port to explain, that of a Service if none
 // was given, and what to say of a Service behind whose address it is.
-func findDestination(finder *sideFinder, dst string, port reachability.Port) (to reachability.Side, _ reachability.Port, notes []string, err error) {
-	to, port, notes, err = finder.findAt(dst, port)
-	switch {
-	case err != nil:
-		err = fmt.Errorf("destination: %w", err)
-	case port != (reachability.Port{}):
-	case len(to.Ports) != 1:
-		err = fmt.Errorf("--port is missing: service %s has %s", &to, count(len(to.Ports), "port", "ports"))
-	default:
-		port = to.Ports[0]
+func (e *explainOptions) findDestination(finder *sideFinder, dst string, port reachability.Port) (to reachability.Side, _ reachability.Port, notes []string, err error) {
+	if port != (reachability.Port{}) {
+		to, port, notes, err = finder.findAt(dst, port)
+		return to, port, notes, inDestination(err)
 	}
-	return to, port, notes, err
+	s := finder.serviceOf(dst)
+	if s == nil {
+		if to, err = finder.find(dst); err == nil {
+			err = missingPort(to.String(), finder.declaredPorts(&to))
+		}
+		return to, port, nil, inDestination(err)
+	}
+	ports := slices.Clone(s.Spec.Ports)
+	if e.protocolGiven {
+		ports = slices.DeleteFunc(ports, func(p corev1.ServicePort) bool { return !strings.EqualFold(protocolOf(&p), e.traffic.protocol) })
+	}
+	if len(s.Spec.Ports) == 0 { // of a headless Service, or another name for something
+		if to, err = finder.behindPorts(s, nil); err == nil {
+			err = missingPort(to.String(), finder.declaredPorts(&to))
+		}
+		return to, port, nil, inDestination(err)
+	}
+	if len(ports) != 1 {
+		of := "service " + s.Namespace + "/" + s.Name
+		if len(ports) == 0 {
+			err = fmt.Errorf("--port is missing, and %s has none of %s", of, strings.ToUpper(e.traffic.protocol))
+		} else {
+			err = missingPort(of, servicePorts(ports))
+		}
+		return to, port, nil, inDestination(err)
+	}
+	if to, err = finder.behindPorts(s, ports); err != nil {
+		return to, port, nil, inDestination(err)
+	}
+	port, to.Ports = to.Ports[0], nil
+	t := &translated{Service: s, port: ports[0], what: fmt.Sprintf("policies see what stands behind port %d of service %s/%s", ports[0].Port, s.Namespace, s.Name)}
+	return to, port, finder.notes(t, &to, port), nil
+}
+
+func inDestination(err error) error {
+	if err != nil {
+		err = fmt.Errorf("destination: %w", err)
+	}
+	return err
+}
+
+// missingPort is the error for a destination without a port, with those to choose from.
+func missingPort(of string, ports []string) error {
+	if len(ports) == 0 {
+		return errors.New("--port is missing")
+	}
+	return fmt.Errorf("--port is missing: %s has %s", of, strings.Join(ports, ", "))
+}
+
+// declaredPorts returns the ports that the pods of a side declare, "TCP 8080 (http)".
+func (f *sideFinder) declaredPorts(s *reachability.Side) []string {
+	members := membersOf(*s)
+	var all []corev1.ServicePort
+	for _, p := range f.pods {
+		if !members[p.Namespace+"/"+p.Name] {
+			continue
+		}
+		for _, c := range p.Spec.Containers {
+			for _, port := range c.Ports {
+				all = append(all, corev1.ServicePort{Name: port.Name, Protocol: port.Protocol, Port: port.ContainerPort})
+			}
+		}
+	}
+	return compacted(servicePorts(all))
+}
+
+func protocolOf(p *corev1.ServicePort) string {
+	return cmp.Or(string(p.Protocol), string(corev1.ProtocolTCP))
+}
+
+// servicePorts returns the ports of a Service, "TCP 443 (https)".
+func servicePorts(ports []corev1.ServicePort) []string {
+	var all []string
+	for i := range ports {
+		text := fmt.Sprintf("%s %d", protocolOf(&ports[i]), ports[i].Port)
+		if ports[i].Name != "" {
+			text += " (" + ports[i].Name + ")"
+		}
+		all = append(all, text)
+	}
+	return all
 }
 
 // print prints an explanation, with what agents recorded of the connection if that was asked for.

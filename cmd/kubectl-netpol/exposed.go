@@ -1,38 +1,39 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
-// exposed returns what Ingresses and routes expose of the pods that shown names, with workloads in
-// the place of their pods. Without shown, it is everything.
-func (o *options) exposed(c *reachability.Cluster, pods []*corev1.Pod, services []*corev1.Service, objects []*unstructured.Unstructured, shown map[string]bool) []exposure.Exposure {
-	if len(objects) == 0 {
-		return nil
-	}
+// exposed returns what Ingresses, routes and Services expose of members, with workloads in the
+// place of their pods. Without members, it is everything, or everything of the namespace of -n.
+func (o *options) exposed(c *reachability.Cluster, in clusterstate.Input, services *services, objects []*unstructured.Unstructured, members map[string]bool) []exposure.Exposure {
 	workload := map[string]string{}
-	for _, p := range pods {
+	for _, p := range in.Pods {
 		workload[p.Namespace+"/"+p.Name] = workloadOf(p)
 	}
 	grouped := func(names []string) []string {
 		var all []string
 		for _, name := range names {
-			all = append(all, workload[name])
+			all = append(all, cmp.Or(workload[name], name))
 		}
 		slices.Sort(all)
 		return slices.Compact(all)
 	}
-	found := exposure.Find(&exposure.Input{Cluster: c, Pods: pods, Services: services, Objects: objects})
+	found := exposure.Find(&exposure.Input{Cluster: c, Pods: in.Pods, Nodes: in.Nodes, Services: services.list, Behind: services.backends, Objects: objects})
 	found = slices.DeleteFunc(found, func(x exposure.Exposure) bool {
-		return shown != nil && !slices.ContainsFunc(x.Pods, func(name string) bool { return shown[name] })
+		if members != nil {
+			return !slices.ContainsFunc(x.Pods, func(name string) bool { return members[name] })
+		}
+		return o.namespace != "" && !strings.HasPrefix(x.Service, o.namespace+"/")
 	})
 	for i := range found {
 		found[i].Pods, found[i].Controller = grouped(found[i].Pods), grouped(found[i].Controller)
@@ -58,21 +59,46 @@ var letInTexts = map[exposure.LetIn]string{
 	exposure.None: "are not let in",
 }
 
+// outsideTexts are what is said of addresses outside.
+var outsideTexts = map[exposure.LetIn]string{
+	exposure.All:  "all addresses outside are let in",
+	exposure.Some: "only some addresses outside, or only to some of the pods, are let in",
+	exposure.None: "no address outside is let in",
+}
+
 // exposureText says what is exposed and whether that works.
 func exposureText(x *exposure.Exposure) string {
+	if len(x.Pods) == 0 {
+		return fmt.Sprintf("by %s: what is behind service %s is not known: %s", x.By(), x.Service, x.Why)
+	}
 	text := fmt.Sprintf("%s at %s, by %s", shorten(x.Pods), x.Port, x.By())
-	if x.LetIn == exposure.Unknown {
+	switch {
+	case x.Outside():
+		return text + "; " + outsideTexts[x.LetIn] + throughNodes(x)
+	case x.LetIn == exposure.Unknown:
 		return text + "; whether its controller's pods are let in is not known: " + x.Why
 	}
 	return fmt.Sprintf("%s; its controller's pods, %s, %s", text, shorten(x.Controller), letInTexts[x.LetIn])
 }
 
-// exposureLines returns the section about Ingresses and routes of an answer, nothing if there is none.
+// throughNodes says what differs for clients that enter through another node than the pod's: the
+// pod sees the address of that node.
+func throughNodes(x *exposure.Exposure) string {
+	switch {
+	case x.Nodes == "" || x.Nodes == x.LetIn || x.Nodes == exposure.Unknown:
+		return ""
+	case x.Nodes == exposure.All:
+		return ", and all that enter through another node, with its address"
+	}
+	return ", but not all that enter through another node, with its address"
+}
+
+// exposureLines returns the section of an answer about what is exposed, nothing if there is none.
 func exposureLines(found []exposure.Exposure) []string {
 	if len(found) == 0 {
 		return nil
 	}
-	lines := []string{"Exposed by Ingresses and routes:"}
+	lines := []string{"Exposed by Ingresses, routes and Services:"}
 	for i := range found {
 		lines = append(lines, "- "+exposureText(&found[i]))
 	}
@@ -86,6 +112,20 @@ func exposureNotes(found []exposure.Exposure) []string {
 		notes = append(notes, "exposed: "+exposureText(&found[i]))
 	}
 	return notes
+}
+
+// exposingAfter returns Ingresses and routes with those of changes in the place of those of the same
+// name.
+func exposingAfter(exposing, changes []*unstructured.Unstructured) []*unstructured.Unstructured {
+	key := func(o *unstructured.Unstructured) [3]string {
+		return [3]string{o.GetKind(), o.GetNamespace(), o.GetName()}
+	}
+	replaced := map[[3]string]bool{}
+	for _, o := range changes {
+		replaced[key(o)] = true
+	}
+	kept := slices.DeleteFunc(slices.Clone(exposing), func(o *unstructured.Unstructured) bool { return replaced[key(o)] })
+	return append(kept, changes...)
 }
 
 // exposureChange is an exposure that is there only before or after a change, or with another
@@ -113,7 +153,7 @@ func exposureChanges(before, after []exposure.Exposure) []exposureChange {
 			if keys[key(&all[i])] {
 				change = both
 			}
-			if !texts[exposureText(&all[i])] {
+			if len(all[i].Pods) > 0 && !texts[exposureText(&all[i])] {
 				changes = append(changes, exposureChange{change, all[i]})
 			}
 		}

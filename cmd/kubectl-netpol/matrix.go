@@ -115,16 +115,8 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	if !slices.ContainsFunc(shown, func(e reachability.Endpoint) bool { return finder.hasPod(e.Name) }) {
 		shown = nil // pods that may come are shown beside those that are there
 	}
-	all := m.addOthers(c.Sides(shown, sideOf), c, family)
-	from, err := m.clients(cmd.ErrOrStderr(), finder, all)
+	from, to, port, err := m.sides(cmd.ErrOrStderr(), finder, port, m.addOthers(c.Sides(shown, sideOf), c, family))
 	if err != nil {
-		return err
-	}
-	to, err := m.servers(finder, port, all)
-	if err != nil {
-		return err
-	}
-	if port, err = m.servicePort(cmd.ErrOrStderr(), finder, port); err != nil {
 		return err
 	}
 	if len(from) == 0 || len(to) == 0 {
@@ -133,9 +125,18 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	m.printNotShown(cmd.ErrOrStderr(), c, family)
 	done := m.progress(fmt.Sprintf("Evaluating %d × %d", len(from), len(to)))
 	overview := c.Overview(from, to, port, family)
-	m.exposures = m.exposed(c, in.Pods, m.services.list, m.exposing, membersOf(to...))
+	m.exposures = m.exposed(c, in, &m.services, m.exposing, m.selected(to))
 	done()
 	return m.print(cmd, overview, style{width: terminalWidth(cmd.OutOrStdout()), colored: colored})
+}
+
+// selected returns the members of the servers if --to or --selector selects them, nil for all of the
+// namespace.
+func (m *matrixOptions) selected(to []reachability.Side) map[string]bool {
+	if len(m.to) == 0 && m.selector == "" {
+		return nil
+	}
+	return membersOf(to...)
 }
 
 // withNewPods adds the pods that may come, unless the user selects pods by labels. A row of a
@@ -159,7 +160,7 @@ func (m *matrixOptions) addOthers(sides []reachability.Side, c *reachability.Clu
 	isNew := func(s reachability.Side) bool { return s.Namespace == reachability.NewNamespace }
 	others := c.Sides(c.Pods(family, reachability.NewNamespace), groupings[m.by])
 	sides = append(slices.DeleteFunc(sides, isNew), others...)
-	if outside := c.Outside(family); len(outside.Members) > 0 {
+	if outside := c.Outside(family, reachability.Translated(m.services.list)); len(outside.Members) > 0 {
 		sides = append(sides, outside)
 	}
 	return sides
@@ -247,6 +248,18 @@ func (m *matrixOptions) namespaces() []string {
 		return nil
 	}
 	return []string{m.namespace}
+}
+
+// sides returns the clients and the servers, and the port to look at.
+func (m *matrixOptions) sides(notes io.Writer, finder *sideFinder, port reachability.Port, all []reachability.Side) (from, to []reachability.Side, _ reachability.Port, err error) {
+	if from, err = m.clients(notes, finder, all); err != nil {
+		return nil, nil, port, err
+	}
+	if to, err = m.servers(finder, port, all); err != nil {
+		return nil, nil, port, err
+	}
+	port, err = m.servicePort(notes, finder, port)
+	return from, to, port, err
 }
 
 // clients returns the sides of --from, or all if it names none.

@@ -163,7 +163,11 @@ func (o *options) printNotes(objects *clusterfiles.Objects) {
 }
 
 func (o *options) readSilently(paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
-	objects, err := clusterfiles.Read(paths, stdin, o.reading())
+	return o.readWith(o.reading(), paths, stdin)
+}
+
+func (o *options) readWith(reading clusterfiles.Options, paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
+	objects, err := clusterfiles.Read(paths, stdin, reading)
 	if err != nil {
 		return nil, err
 	}

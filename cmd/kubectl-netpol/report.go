@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/junit"
 )
 
@@ -153,7 +154,8 @@ func place(f lint.Located, files *clusterfiles.Objects, reason string) finding {
 	return placed
 }
 
-// ignores returns the requests of policies, Ingresses, routes and namespaces to ignore findings.
+// ignores returns the requests of policies, Ingresses, routes, Services and namespaces to ignore
+// findings.
 func ignores(in lint.Input, files *clusterfiles.Objects) []lint.Ignore {
 	var all []lint.Ignore
 	for _, p := range in.Policies {
@@ -163,6 +165,11 @@ func ignores(in lint.Input, files *clusterfiles.Objects) []lint.Ignore {
 	for _, x := range in.Exposing {
 		o := lint.Object{Kind: x.GetKind(), Namespace: x.GetNamespace(), Name: x.GetName()}
 		all = append(all, lint.IgnoredByAnnotation(o, x)...)
+		all = append(all, ignoredByComment(o, files)...)
+	}
+	for _, s := range in.Services {
+		o := lint.Object{Kind: workloads.Service, Namespace: s.Namespace, Name: s.Name}
+		all = append(all, lint.IgnoredByAnnotation(o, s)...)
 		all = append(all, ignoredByComment(o, files)...)
 	}
 	for _, ns := range in.Namespaces {

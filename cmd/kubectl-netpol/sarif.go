@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/url"
 	"path/filepath"
+	"strings"
 
 	"github.com/prometheus/common/version"
 
@@ -134,9 +135,17 @@ func newSARIFResult(f finding, index int) sarifResult {
 	}
 	return sarifResult{
 		RuleID: f.Rule, RuleIndex: index, Level: sarifLevels[f.Severity],
-		Message:   sarifText{f.subject() + ": " + f.Message + ". " + f.Fix},
+		Message:   sarifText{f.subject() + ": " + ended(f.Message) + " " + f.Fix},
 		Locations: []sarifLocation{location},
 	}
+}
+
+// ended returns a message with a full stop, unless it is a question.
+func ended(message string) string {
+	if strings.HasSuffix(message, "?") {
+		return message
+	}
+	return message + "."
 }
 
 // fileURI returns the URI of a file, relative if the path is.

@@ -194,7 +194,7 @@ func (s *suggestOptions) describeChanges(w io.Writer, cluster clusterstate.Input
 		return err
 	}
 	fmt.Fprint(w, "\nThe change to today, when all of this is enforced:\n\n")
-	return printDifference(w, &changes, nil, s.limits, newPodGroups(cluster.Pods))
+	return printDifference(w, &changes, &otherChanges{limits: s.limits}, newPodGroups(cluster.Pods))
 }
 
 // describe says which flows the policies allow and which they do not.

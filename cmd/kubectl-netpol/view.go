@@ -140,11 +140,14 @@ func (v *viewOptions) pages(cmd *cobra.Command) (*pages, error) {
 		options: v.options, family: family, read: time.Now(), applied: v.apply, flows: v.flowReader(cmd.Context()),
 	}
 	if changes == nil {
-		p.states = []state{newState(stateNow, in, reachability.WithNewPods(in), family)}
+		p.states = []state{p.newState(stateNow, in, reachability.WithNewPods(in))}
 	} else {
+		services := servicesIn(changes)
+		v.services.add(&services)
+		v.exposing = exposingAfter(v.exposing, changes.Exposing)
 		before, after := reachability.WithAddresses(in, applied(in, v.input(changes), changes.Unaddressed))
 		newBefore, newAfter := reachability.WithNewPodsOfBoth(before, after)
-		p.states = []state{newState(stateBefore, before, newBefore, family), newState(stateAfter, after, newAfter, family)}
+		p.states = []state{p.newState(stateBefore, before, newBefore), p.newState(stateAfter, after, newAfter)}
 	}
 	last := &p.states[len(p.states)-1]
 	v.findings = v.findingsOf(last.cluster)
@@ -163,7 +166,8 @@ func (v *viewOptions) checkState(s *state) []finding {
 		Nodes:       s.in.Nodes,
 		CIDRGroups:  s.in.CIDRGroups,
 		Services:    v.services.list,
-		Behind:      v.services.texts(),
+		Behind:      v.services.backends,
+		Exposing:    v.exposing,
 		Policies:    s.in.Policies,
 		Partial:     len(v.files) > 0 || len(v.limits) > 0,
 		Controllers: v.objects != nil && v.objects.CustomResources,
@@ -182,9 +186,6 @@ func (v *viewOptions) readChanges(cmd *cobra.Command) (*clusterfiles.Objects, er
 	objects, err := v.readSilently([]string{v.apply}, cmd.InOrStdin())
 	if err != nil {
 		return nil, fmt.Errorf("--apply=%s: %w", v.apply, err)
-	}
-	if len(objects.Policies)+len(objects.CIDRGroups)+len(objects.Pods) == 0 {
-		return nil, fmt.Errorf("--apply=%s: no policy or workload to apply", v.apply)
 	}
 	v.upcoming = objects.Policies
 	return objects, nil

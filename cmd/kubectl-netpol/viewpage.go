@@ -101,7 +101,7 @@ type state struct {
 }
 
 // newState returns the state of a cluster. withNewPods is in with pods that may come.
-func newState(name string, in, withNewPods clusterstate.Input, family reachability.Family) state {
+func (p *pages) newState(name string, in, withNewPods clusterstate.Input) state {
 	s := state{name: name, in: in, cluster: reachability.New(withNewPods), declared: map[string][]reachability.Port{}}
 	for _, pod := range in.Pods {
 		for _, c := range pod.Spec.Containers {
@@ -112,7 +112,7 @@ func newState(name string, in, withNewPods clusterstate.Input, family reachabili
 			}
 		}
 	}
-	s.outside = s.cluster.Outside(family)
+	s.outside = s.cluster.Outside(p.family, reachability.Translated(p.services.list))
 	s.named = slices.DeleteFunc(reachability.PortRanges(s.cluster), func(r reachability.PortRange) bool {
 		return r.Name != "" || r.First == 0 || r.First != r.Last
 	})

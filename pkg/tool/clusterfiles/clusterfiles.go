@@ -78,6 +78,8 @@ type Objects struct {
 	Skipped []Skipped // kinds and files that were not read
 	// Warnings say what is wrong with the files, with file and line, in the order of the files.
 	Warnings []string
+	// Unmatched are the patterns of Options.Exclude that match nothing.
+	Unmatched []string
 	// Replaced are the objects that a later path replaced, "Kind namespace/name", sorted.
 	Replaced []string
 	// CustomResources says that some of that are objects whose controllers may create pods.
@@ -181,6 +183,8 @@ type Options struct {
 	// directory.
 	Exclude []string
 	Values  helmchart.Values // of charts that are paths
+	// OnlyOthers permits files whose objects are all of kinds that are not read.
+	OnlyOthers bool
 	// Upcoming are policies that may be added to the cluster: assumed addresses avoid their
 	// blocks, too.
 	Upcoming []compile.Object
@@ -229,10 +233,16 @@ func readAll(paths []string, stdin io.Reader, options Options) (*Objects, []erro
 	if c.charts > 0 {
 		r.skipped["Helm chart (--helm renders one)"] = c.charts
 	}
-	if len(errs) == 0 && len(r.objects) == 0 {
+	if len(errs) == 0 && len(r.objects) == 0 && !(options.OnlyOthers && len(r.skipped) > 0) {
 		errs = append(errs, fmt.Errorf("no object to read: %w", errNothing(r.skipped)))
 	}
-	return r.cluster(), errs
+	o := r.cluster()
+	for _, pattern := range options.Exclude {
+		if !c.excludes[pattern] && len(errs) == 0 {
+			o.Unmatched = append(o.Unmatched, pattern)
+		}
+	}
+	return o, errs
 }
 
 // tolerable is a fault that does not keep the rest from being read.

@@ -39,11 +39,12 @@ type collector struct {
 	// kustomizations are the folders with a kustomization below the given directories, and the
 	// index of the directory.
 	kustomizations map[string]int
-	charts         int // Helm charts below the given directories, which are not read
+	charts         int             // Helm charts below the given directories, which are not read
+	excludes       map[string]bool // patterns that match something
 }
 
 func collect(paths []string, stdin io.Reader, options Options) *collector {
-	c := &collector{options: options, seen: map[string]bool{}, kustomizations: map[string]int{}}
+	c := &collector{options: options, seen: map[string]bool{}, kustomizations: map[string]int{}, excludes: map[string]bool{}}
 	for _, pattern := range options.Exclude {
 		if _, err := path.Match(pattern, ""); err != nil {
 			c.fail("pattern %q: %w", pattern, err)
@@ -68,14 +69,17 @@ func (c *collector) excluded(name string) bool {
 		below = name
 	}
 	below = filepath.ToSlash(below)
-	return slices.ContainsFunc(c.options.Exclude, func(pattern string) bool {
+	for _, pattern := range c.options.Exclude {
 		tried := below
 		if !strings.Contains(pattern, "/") {
 			tried = path.Base(below)
 		}
-		matched, _ := path.Match(strings.TrimSuffix(pattern, "/"), tried) // a bad pattern is an error of collect
-		return matched
-	})
+		if matched, _ := path.Match(strings.TrimSuffix(pattern, "/"), tried); matched { // a bad pattern is an error of collect
+			c.excludes[pattern] = true
+			return true
+		}
+	}
+	return false
 }
 
 func (c *collector) fail(format string, args ...any) {

@@ -164,14 +164,16 @@ func (r *Refused) Error() string { return fmt.Sprintf("%s: %v", r.Position, r.Er
 func (r *Refused) Unwrap() error { return r.Err }
 
 // refused returns the errors that are joined in err as those of an object that is refused.
-// They are tolerable unless it is a policy, and if it is one in a template that the user has
-// not named.
+// They are tolerable unless it is a policy. A template that the user has not named is no manifest.
 func (r *reader) refused(m manifest, of string, policy bool, err error) error {
 	if err == nil {
 		return nil
 	}
+	if m.file.templated() && !m.file.named {
+		return tolerate(err, "passed over")
+	}
 	err = r.asRefused(m, of, err)
-	if policy && (m.file.named || !m.file.templated()) {
+	if policy {
 		return err
 	}
 	return tolerate(err, "passed over")

@@ -66,6 +66,34 @@ func TestPoliciesOfTreesAreStrict(t *testing.T) {
 	}
 }
 
+// What API servers refuse is returned apart, except templates, which are none.
+func TestTemplatesAreNotRefused(t *testing.T) {
+	folder(t, map[string]string{
+		"tree/a.yaml": web, "tree/b.yaml": strings.Replace(web, "name: web", "name: {{ .Release.Name }}", 1),
+		"tree/c.yaml": strings.Replace(denyAll, "name: deny", "name: '{{ .Values.name }}'", 1), "tree/d.yaml": strings.Replace(web, "apps/v1", "v1", 1),
+	})
+
+	o, refused, err := ReadValid([]string{"tree"}, nil, Options{})
+
+	if err != nil || len(refused) != 1 || refused[0].Position.File != "tree/d.yaml" || len(o.Warnings) != 2 {
+		t.Errorf("got %v, refused %v, warnings %q", err, refused, o.Warnings)
+	}
+	if _, refused, err := ReadValid([]string{"tree/a.yaml", "tree/c.yaml"}, nil, Options{}); err != nil || len(refused) != 1 {
+		t.Errorf("named: got %v, refused %v", err, refused)
+	}
+}
+
+// Objects that are not read are enough for some callers, but not nothing at all.
+func TestOnlyOthers(t *testing.T) {
+	folder(t, map[string]string{"a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "b.yaml": ""})
+	if o, err := Read([]string{"a.yaml"}, nil, Options{OnlyOthers: true}); err != nil || len(o.Skipped) != 1 {
+		t.Errorf("got %v %v", o, err)
+	}
+	if _, err := Read([]string{"b.yaml"}, nil, Options{OnlyOthers: true}); err == nil {
+		t.Error("nothing is read")
+	}
+}
+
 // A file that the user names is no manifest by mistake.
 func TestNamedFilesAreManifests(t *testing.T) {
 	folder(t, map[string]string{"a.yaml": web, "b.yaml": "hello\n"})
@@ -133,6 +161,16 @@ func TestExclude(t *testing.T) {
 				t.Errorf("got %v %v, want %s", o, err, tc.want)
 			}
 		})
+	}
+}
+
+func TestExcludedNothing(t *testing.T) {
+	folder(t, map[string]string{"tree/a.yaml": web, "tree/test/b.yaml": denyAll})
+
+	o, err := Read([]string{"tree"}, nil, Options{Exclude: []string{"tree/test", "test", "test"}})
+
+	if want := `Excluded nothing: no name or path in the directories matches "tree/test"`; err != nil || o.Notes()[0] != want {
+		t.Errorf("got %v %q, want %s first", err, o.Notes(), want)
 	}
 }
 

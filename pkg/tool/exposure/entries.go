@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -47,14 +48,28 @@ type ref struct{ namespace, name string }
 
 func (r ref) String() string { return r.namespace + "/" + r.name }
 
-// entry is a backend of an Ingress or a route, through one controller.
+const kindService = "Service"
+
+// clients are those from whom the requests of an entry come.
+type clients uint8
+
+const (
+	fromController clients = iota
+	fromOutside
+	fromNodes // from outside, and with the address of the node that the packets enter
+)
+
+// entry is a backend of an Ingress or a route through one controller, or a port of a Service that
+// is reached from outside.
 type entry struct {
 	kind, namespace, name string
 	hosts                 []string
 	field                 string
 	service               ref
 	port                  intstr.IntOrString
+	protocol              corev1.Protocol // of the port, empty for any
 
+	clients        clients
 	controllerName string
 	controller     []podSelector
 	unknown        string // why the controller's pods are not known
@@ -198,12 +213,15 @@ func (c *classes) routeEntries(o *unstructured.Unstructured) []entry {
 		for n, rule := range r.Spec.Rules {
 			for m := range rule.BackendRefs {
 				b := &rule.BackendRefs[m]
-				service, ok := b.to("Service", "", o.GetNamespace())
+				service, ok := b.to(kindService, "", o.GetNamespace())
 				if !ok {
 					continue
 				}
 				e := newEntry(o, fmt.Sprintf("spec.rules[%d].backendRefs[%d]", n, m), service)
-				e.hosts, e.port = hosts, intstr.FromInt32(b.Port)
+				e.hosts, e.port, e.protocol = hosts, intstr.FromInt32(b.Port), corev1.ProtocolTCP
+				if o.GetKind() == "UDPRoute" {
+					e.protocol = corev1.ProtocolUDP
+				}
 				c.ofGateway(&e, gateway)
 				all = append(all, e)
 			}
@@ -214,4 +232,55 @@ func (c *classes) routeEntries(o *unstructured.Unstructured) []entry {
 
 func newEntry(o *unstructured.Unstructured, field string, service ref) entry {
 	return entry{kind: o.GetKind(), namespace: o.GetNamespace(), name: o.GetName(), field: field, service: service}
+}
+
+// exposure returns what is known of the exposure by an entry before its pods are looked up.
+func (e *entry) exposure() Exposure {
+	return Exposure{Kind: e.kind, Namespace: e.namespace, Name: e.name, Hosts: e.hosts, Field: e.field, Service: e.service.String()}
+}
+
+// serviceEntries returns the ports of Services that are reached from outside: by ports of nodes, a
+// load balancer or external addresses.
+func serviceEntries(services []*corev1.Service) []entry {
+	var all []entry
+	for _, s := range services {
+		for i := range s.Spec.Ports {
+			p := &s.Spec.Ports[i]
+			hosts := outsideNames(s, p)
+			if len(hosts) == 0 {
+				continue
+			}
+			e := entry{
+				kind: kindService, namespace: s.Namespace, name: s.Name, service: ref{s.Namespace, s.Name}, hosts: hosts,
+				field: fmt.Sprintf("spec.ports[%d]", i), port: intstr.FromInt32(p.Port), protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), clients: fromNodes,
+			}
+			if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+				e.clients = fromOutside
+			}
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// outsideNames returns what a port of a Service is known by outside.
+func outsideNames(s *corev1.Service, p *corev1.ServicePort) []string {
+	var all []string
+	if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		name := "LoadBalancer"
+		for _, i := range s.Status.LoadBalancer.Ingress {
+			name += " " + cmp.Or(i.IP, i.Hostname)
+		}
+		all = append(all, name)
+	}
+	switch {
+	case p.NodePort != 0:
+		all = append(all, fmt.Sprintf("NodePort %d", p.NodePort))
+	case s.Spec.Type == corev1.ServiceTypeNodePort:
+		all = append(all, "NodePort")
+	}
+	for _, ip := range s.Spec.ExternalIPs {
+		all = append(all, "external address "+ip)
+	}
+	return all
 }

@@ -1,38 +1,41 @@
-// Package exposure finds the pods that Ingresses and the routes of the Gateway API expose,
-// and whether policies let the pods of their controllers in. It reads the few fields that
-// this takes, and knows the controllers whose pods have well-known labels. It is pure,
-// without I/O or clock.
+// Package exposure finds the pods that Ingresses, routes of the Gateway API and Services expose,
+// and whether policies let the clients in: the pods of controllers, or addresses outside. It
+// reads the few fields that this takes, and knows the controllers whose pods have well-known
+// labels. It is pure, without I/O or clock.
 package exposure
 
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 // Input is a cluster to evaluate.
 type Input struct {
 	Cluster  *reachability.Cluster
-	Pods     []*corev1.Pod // of Cluster
+	Pods     []*corev1.Pod // of Cluster, as Nodes
+	Nodes    []*corev1.Node
 	Services []*corev1.Service
+	Behind   Backends // of Services without a selector
 	// Objects are Ingresses, routes, Gateways and their classes: objects of Kinds, in any order.
 	Objects []*unstructured.Unstructured
 	Family  reachability.Family
 }
 
-// LetIn says which pods of a controller reach which of the exposed pods.
+// LetIn says which clients reach which of the exposed pods.
 type LetIn string
 
-// The answers. Unknown is for controllers whose pods are not known.
+// The answers. Unknown is for controllers whose pods are not known, and where no pods are known.
 const (
 	Unknown LetIn = "unknown"
 	None    LetIn = "none"
@@ -40,25 +43,36 @@ const (
 	All     LetIn = "all"
 )
 
-// Exposure is a port of pods that an Ingress or a route exposes through one controller.
+// Exposure is a port of pods that an Ingress or a route exposes through one controller, or a
+// Service to addresses outside.
 type Exposure struct {
-	Kind      string   `json:"kind"`
-	Namespace string   `json:"namespace"`
-	Name      string   `json:"name"`
-	Hosts     []string `json:"hosts,omitempty"`
-	Service   string   `json:"service"` // "namespace/name"
-	Pods      []string `json:"pods"`    // those behind the Service, "namespace/name"
-	Port      string   `json:"port"`    // of the pods, "TCP 8080"
-	// Controller are the pods that send the requests, "namespace/name".
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Hosts are host names or, of a Service, what it is known by outside: "NodePort 30080".
+	Hosts   []string `json:"hosts,omitempty"`
+	Service string   `json:"service"` // "namespace/name"
+	// Pods are those behind the Service, "namespace/name", or the addresses of its endpoints. There
+	// are none if they are not known.
+	Pods []string `json:"pods,omitempty"`
+	Port string   `json:"port,omitempty"` // of the pods, "TCP 8080"
+	// Controller are the pods that send the requests, "namespace/name". Those of a Service come
+	// from outside.
 	Controller []string `json:"controller,omitempty"`
 	LetIn      LetIn    `json:"letIn"`
-	Why        string   `json:"why,omitempty"` // why LetIn is unknown
+	// Nodes says whether packets with the address of another node are let in, as they have it
+	// with externalTrafficPolicy Cluster. It is empty if that is not so, or there is no other node.
+	Nodes LetIn  `json:"nodes,omitempty"`
+	Why   string `json:"why,omitempty"` // why LetIn is unknown
 
 	Field  string            `json:"-"` // of the backend in the object
 	Target reachability.Port `json:"-"` // the port as it is
 }
 
-// By returns the Ingress or route with its first hosts, "Ingress shop/web (shop.example.com)".
+// Outside reports whether the clients are addresses outside rather than pods of a controller.
+func (e *Exposure) Outside() bool { return e.Kind == kindService }
+
+// By returns what exposes the pods, with the first hosts: "Ingress shop/web (shop.example.com)".
 func (e *Exposure) By() string {
 	const most = 3
 	by := fmt.Sprintf("%s %s/%s", e.Kind, e.Namespace, e.Name)
@@ -72,63 +86,165 @@ func (e *Exposure) By() string {
 	return printable.Text(by)
 }
 
-// Find returns what the objects expose, ordered by the exposed pods. What has no Service or no
-// pods in the input is left out.
+// Find returns what the objects and the Services expose, ordered by Service. A backend behind
+// which nothing is known has no Pods, and Why says what is missing.
 func Find(in *Input) []Exposure {
-	index := newPodIndex(in)
-	services := map[string]*corev1.Service{}
-	for _, s := range in.Services {
-		services[s.Namespace+"/"+s.Name] = s
+	all := append(entries(in.Objects), serviceEntries(in.Services)...)
+	if len(all) == 0 {
+		return nil
 	}
-	var found []Exposure
-	var controllers, backends []reachability.Side
-	rows, columns := map[string]int{}, map[string]int{}
-	var cells [][2]int // of found: row and column, -1 for a controller that is not known
-	for _, e := range entries(in.Objects) {
-		service := services[e.service.String()]
-		port, ok := targetPort(service, e.port)
-		if !ok {
-			continue
+	f := newFinder(in)
+	for _, e := range all {
+		targets, missing := f.targets(&e)
+		if missing != "" {
+			x := e.exposure()
+			x.LetIn, x.Why = Unknown, missing
+			f.add(x, -1, -1, -1)
 		}
-		pods := index.behind(service)
-		if len(pods) == 0 {
-			continue
-		}
-		x := Exposure{
-			Kind: e.kind, Namespace: e.namespace, Name: e.name, Hosts: e.hosts, Field: e.field,
-			Service: e.service.String(), Pods: names(pods), Target: port, Port: strings.TrimSpace(port.Proto.String() + " " + port.String()),
-		}
-		cell := [2]int{-1, side(&backends, columns, x.Service+" "+x.Port, pods, port)}
-		x.LetIn, x.Why = Unknown, e.unknown
-		if e.unknown == "" {
-			senders := index.selected(e.controller)
-			x.Controller = names(senders)
-			if len(senders) > 0 {
-				cell[0] = side(&controllers, rows, strings.Join(x.Controller, " "), senders)
-			} else {
-				x.Why = "no pods of " + e.controllerName + " in the input"
-			}
-		}
-		found, cells = append(found, x), append(cells, cell)
-	}
-	o := in.Cluster.Overview(controllers, backends, reachability.Port{}, in.Family)
-	for i, cell := range cells {
-		if cell[0] >= 0 {
-			found[i].LetIn = letIn(o, cell[0], cell[1])
+		for _, t := range targets {
+			f.expose(&e, &t)
 		}
 	}
-	return unique(found)
+	return f.evaluate()
 }
 
-// side returns the index of the side of that key, which it adds if there is none.
-func side(sides *[]reachability.Side, index map[string]int, key string, members []reachability.Endpoint, ports ...reachability.Port) int {
-	i, known := index[key]
-	if !known {
-		i = len(*sides)
-		index[key] = i
-		*sides = append(*sides, reachability.Side{Name: key, Members: members, Ports: ports})
+// finder collects exposures, with the sides between which each has its connections.
+type finder struct {
+	*podIndex
+	in       *Input
+	services map[string]*corev1.Service
+	outside  reachability.Side
+	nodes    []reachability.Endpoint
+	classes  []string // of nodes, as policies tell them apart
+
+	found            []Exposure
+	clients, servers sides
+	cells            [][3]int // of found: the clients, the nodes among them, the servers; -1 for none
+}
+
+// sides are the sides of an Overview, each once.
+type sides struct {
+	all   []reachability.Side
+	index map[string]int
+}
+
+func newFinder(in *Input) *finder {
+	f := &finder{podIndex: newPodIndex(in), in: in, services: map[string]*corev1.Service{}, outside: outside(in), nodes: nodesOf(in)}
+	f.classes = in.Cluster.AddressClasses(f.nodes)
+	for _, s := range in.Services {
+		f.services[s.Namespace+"/"+s.Name] = s
 	}
-	return i
+	return f
+}
+
+func (f *finder) add(x Exposure, clients, nodes, servers int) {
+	f.found, f.cells = append(f.found, x), append(f.cells, [3]int{clients, nodes, servers})
+}
+
+// expose adds what an entry exposes of a target.
+func (f *finder) expose(e *entry, t *target) {
+	x := e.exposure()
+	x.Pods, x.Target, x.Port = names(t.members), t.port, strings.TrimSpace(t.port.Proto.String()+" "+t.port.String())
+	servers := f.servers.add(strings.Join(x.Pods, " ")+" "+x.Port, t.members, t.port)
+	clients, nodes := -1, -1
+	switch {
+	case e.clients == fromOutside || e.clients == fromNodes:
+		clients = f.clients.add(f.outside.Name, f.outside.Members)
+		if e.clients == fromNodes {
+			others := f.otherNodes(t.members)
+			switch {
+			case len(others) > 0:
+				nodes = f.clients.add("nodes "+strings.Join(names(others), " "), others)
+			case len(f.nodes) == 0:
+				x.Nodes = Unknown
+			}
+		}
+	case e.unknown == "":
+		senders := f.selected(e.controller)
+		x.Controller = names(senders)
+		if len(senders) > 0 {
+			clients = f.clients.add(strings.Join(x.Controller, " "), senders)
+		} else {
+			x.Why = "no pods of " + e.controllerName + " in the input"
+		}
+	default:
+		x.Why = e.unknown
+	}
+	f.add(x, clients, nodes, servers)
+}
+
+// evaluate returns the exposures with their answers.
+func (f *finder) evaluate() []Exposure {
+	o := f.in.Cluster.Overview(f.clients.all, f.servers.all, reachability.Port{}, f.in.Family)
+	for i, cell := range f.cells {
+		f.found[i].LetIn = Unknown
+		if cell[0] >= 0 {
+			f.found[i].LetIn = letIn(o, cell[0], cell[2])
+		}
+		if cell[1] >= 0 {
+			f.found[i].Nodes = letIn(o, cell[1], cell[2])
+		}
+	}
+	return unique(f.found)
+}
+
+// outside returns the addresses outside, of one family: not all pods may have both.
+func outside(in *Input) reachability.Side {
+	translated := reachability.Translated(in.Services)
+	for _, family := range []reachability.Family{reachability.IPv4, reachability.IPv6} {
+		if in.Family != reachability.FirstCommon && in.Family != family {
+			continue
+		}
+		if side := in.Cluster.Outside(family, translated); len(side.Members) > 0 {
+			return side
+		}
+	}
+	return reachability.Side{Name: "outside"}
+}
+
+// otherNodes returns nodes that have none of the pods, by their internal addresses: one of each
+// set that policies do not tell apart.
+func (f *finder) otherNodes(pods []reachability.Endpoint) []reachability.Endpoint {
+	has := map[string]bool{}
+	for _, p := range pods {
+		has[p.Node] = true
+	}
+	var others []reachability.Endpoint
+	known := map[string]bool{}
+	for i, n := range f.nodes {
+		if class := f.classes[i]; !has[n.Node] && !known[class] {
+			known[class] = true
+			others = append(others, n)
+		}
+	}
+	return others
+}
+
+// nodesOf returns the nodes with an internal address: what is masqueraded has the first one.
+func nodesOf(in *Input) []reachability.Endpoint {
+	var found []reachability.Endpoint
+	for _, n := range in.Nodes {
+		for _, a := range n.Status.Addresses {
+			if e, err := in.Cluster.Endpoint(a.Address); err == nil && a.Type == corev1.NodeInternalIP && e.Kind == reachability.Node {
+				found = append(found, e)
+				break
+			}
+		}
+	}
+	return found
+}
+
+// add returns the index of the side of that key, which it adds if there is none.
+func (s *sides) add(key string, members []reachability.Endpoint, ports ...reachability.Port) int {
+	if i, known := s.index[key]; known {
+		return i
+	}
+	if s.index == nil {
+		s.index = map[string]int{}
+	}
+	s.index[key] = len(s.all)
+	s.all = append(s.all, reachability.Side{Name: key, Members: members, Ports: ports})
+	return s.index[key]
 }
 
 func letIn(o *reachability.Overview, row, column int) LetIn {
@@ -160,41 +276,26 @@ func unique(found []Exposure) []Exposure {
 	return all
 }
 
-// targetPort returns the port of pods behind a port of a Service: its name or number. ok is
-// false if there is none.
-func targetPort(s *corev1.Service, port intstr.IntOrString) (_ reachability.Port, ok bool) {
-	if s == nil || len(s.Spec.Selector) == 0 {
-		return reachability.Port{}, false
-	}
-	for _, p := range s.Spec.Ports {
-		if port.Type == intstr.String && p.Name != port.StrVal || port.Type == intstr.Int && p.Port != port.IntVal {
-			continue
-		}
-		to, err := reachability.TargetPort(&p)
-		return to, err == nil
-	}
-	return reachability.Port{}, false
-}
-
 // podIndex finds pods by their labels.
 type podIndex struct {
 	cluster *reachability.Cluster
 	byLabel map[[2]string][]*corev1.Pod
+	byAddr  map[netip.Addr]*corev1.Pod
 }
 
 func newPodIndex(in *Input) *podIndex {
-	index := &podIndex{in.Cluster, map[[2]string][]*corev1.Pod{}}
+	index := &podIndex{in.Cluster, map[[2]string][]*corev1.Pod{}, map[netip.Addr]*corev1.Pod{}}
 	for _, p := range in.Pods {
+		for _, addr := range compile.Addresses(p) {
+			if !p.Spec.HostNetwork {
+				index.byAddr[addr] = p
+			}
+		}
 		for key, value := range p.Labels {
 			index.byLabel[[2]string{key, value}] = append(index.byLabel[[2]string{key, value}], p)
 		}
 	}
 	return index
-}
-
-// behind returns the pods that a Service selects.
-func (x *podIndex) behind(s *corev1.Service) []reachability.Endpoint {
-	return x.selected([]podSelector{{s.Namespace, s.Spec.Selector}})
 }
 
 // selected returns the pods of the first selector that has some.

@@ -6,12 +6,13 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
 // blockField returns the path of the k-th block of a peer.
@@ -59,23 +60,16 @@ func (c *cluster) owners(d policy.Direction) map[netip.Addr]owner {
 func (c *cluster) serviceAddresses(d policy.Direction) map[netip.Addr]owner {
 	owners := map[netip.Addr]owner{}
 	for _, s := range c.Services {
-		all := append(slices.Clone(s.Spec.ClusterIPs), s.Spec.ClusterIP)
+		all := reachability.ClusterIPs(s)
 		if d == policy.Egress {
-			all = append(all, s.Spec.ExternalIPs...)
-			for _, i := range s.Status.LoadBalancer.Ingress {
-				if i.IPMode == nil || *i.IPMode != corev1.LoadBalancerIPModeProxy {
-					all = append(all, i.IP)
-				}
-			}
+			all = reachability.ServiceAddresses(s)
 		}
 		service := owner{name: fmt.Sprintf("Service %s/%s", s.Namespace, s.Name)}
 		if behind := c.Behind[s.Namespace+"/"+s.Name]; len(behind) > 0 && len(s.Spec.Selector) == 0 {
-			service.fix = "Allow what is behind the Service: " + strings.Join(behind, ", ") + "."
+			service.fix = "Allow what is behind the Service: " + exposure.Texts(behind) + "."
 		}
-		for _, ip := range all {
-			if addr, err := netip.ParseAddr(ip); err == nil {
-				owners[addr.Unmap()] = service
-			}
+		for _, addr := range all {
+			owners[addr] = service
 		}
 	}
 	return owners

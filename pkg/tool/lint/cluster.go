@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
@@ -46,6 +47,7 @@ type cluster struct {
 	reach     *reachability.Cluster           // of pods, built on first use
 	endpoints map[*pod]*reachability.Endpoint // in reach, nil for pods without an address of their own
 	inFront   map[*pod][]*corev1.Service      // the Services that select a pod
+	exposed   []exposure.Exposure             // of pods, found on first use
 }
 
 // podLabel is a label of a pod, in its namespace.

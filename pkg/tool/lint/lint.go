@@ -17,6 +17,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
+	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 )
 
 // Input is the cluster to check. The objects are only read, in any order.
@@ -27,11 +28,9 @@ type Input struct {
 	Nodes      []*corev1.Node
 	CIDRGroups []*proposed.CIDRGroup
 	Services   []*corev1.Service
-	// Behind has the addresses and ports that are behind Services without a selector, as
-	// "172.18.0.2 at TCP 6443", by "namespace/name".
-	Behind   map[string][]string
-	Policies []compile.Object             // of the kinds in compile.Kinds
-	Exposing []*unstructured.Unstructured // of the kinds in exposure.Kinds
+	Behind     exposure.Backends            // of Services
+	Policies   []compile.Object             // of the kinds in compile.Kinds
+	Exposing   []*unstructured.Unstructured // of the kinds in exposure.Kinds
 	// ServiceCIDRs are the ranges of ClusterIPs, as far as they are known.
 	ServiceCIDRs []netip.Prefix
 	// Partial says that the cluster may have more objects than these, because they come from

@@ -126,9 +126,15 @@ var Rules = []*Rule{
 	},
 	{
 		ID: "backend-denied", Severity: Warning, check: backendDenied,
-		Title: "An Ingress or a route to pods that deny its requests",
-		Why:   "Requests come from the pods of the controller to the port of the pods behind the Service. Policies see this connection.",
-		Fix:   "Allow ingress from the pods of the controller to this port.",
+		Title: "An Ingress, a route or a Service to pods that deny its clients",
+		Why:   "Policies see connections to the port of the pods behind the Service: from the pods of the controller or, through a NodePort or a load balancer, from addresses outside.",
+		Fix:   "Allow ingress from these clients to this port.",
+	},
+	{
+		ID: "node-source", Severity: Warning, check: nodeSource,
+		Title: "Policies that tell the clients of a Service apart by addresses that nodes replace",
+		Why:   "With externalTrafficPolicy Cluster, packets that enter through another node than that of the pod have the address of that node when policies of the pod see them.",
+		Fix:   "Set externalTrafficPolicy: Local, so that pods see the addresses of their clients.",
 	},
 	{
 		ID: "service-port", Severity: Warning, check: servicePort,

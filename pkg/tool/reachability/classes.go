@@ -251,6 +251,24 @@ func (b *placer) place(s *Endpoint) place {
 	return p
 }
 
+// AddressClasses returns for each of some nodes a key that is equal if no rule tells their
+// addresses apart.
+func (c *Cluster) AddressClasses(nodes []Endpoint) []string {
+	blocks, _ := prefixes([]*Cluster{c})
+	byLabels := false
+	for r := range c.rules() {
+		byLabels = byLabels || slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Nodes != nil })
+	}
+	keys := make([]string, len(nodes))
+	for i := range nodes {
+		keys[i] = smallest(nodes[i].first(), blocks).String()
+		if byLabels {
+			keys[i] += c.labels[nodes[i].Node].String()
+		}
+	}
+	return keys
+}
+
 // number returns the number of a key. A new key gets the next one.
 func number[K comparable](known map[K]int, key K) int {
 	n, ok := known[key]

@@ -121,7 +121,7 @@ func TestWithNewPods(t *testing.T) {
 	if want := []string{"new namespace/new pod", "x/a", "x/new pod", "y/b", "y/new pod"}; !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
-	if got := c.Outside(FirstCommon); len(got.Members) != 1 || got.Members[0].Name != "0.0.0.0/0" {
+	if got := c.Outside(FirstCommon, nil); len(got.Members) != 1 || got.Members[0].Name != "0.0.0.0/0" {
 		t.Errorf("got %+v", got)
 	}
 	if got := New(WithNewPods(in, NewNamespace)).Pods(FirstCommon); len(got) != 3 {

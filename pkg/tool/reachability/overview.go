@@ -32,11 +32,12 @@ func (s *Side) String() string {
 }
 
 // Outside returns the side of all addresses outside of the cluster that pods may have
-// connections with in a family. Its members have the names of ExternalRanges.
-func (c *Cluster) Outside(family Family) Side {
+// connections with in a family, except translated ones, which no packet has when policies see
+// it. Its members have the names of ExternalRanges.
+func (c *Cluster) Outside(family Family, translated map[netip.Addr]bool) Side {
 	side := Side{Name: "outside", Replicated: true, Outside: true}
-	names := ExternalRanges(nil, c)
-	for _, name := range ExternalAddresses(c) {
+	names := ExternalRanges(translated, c)
+	for _, name := range ExternalAddressesExcept(translated, c) {
 		if e := c.at(names[name], netip.MustParseAddr(name)); e.has(family) {
 			side.Members = append(side.Members, e)
 		}
