@@ -163,6 +163,7 @@ func (o *options) printNotes(objects *clusterfiles.Objects) {
 }
 
 func (o *options) readSilently(paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
+	defer o.progress("Reading files")()
 	objects, err := clusterfiles.Read(paths, stdin, o.reading())
 	if err != nil {
 		return nil, err
