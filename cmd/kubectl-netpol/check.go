@@ -181,7 +181,9 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 		return nil, errors.New("there is no policy to check")
 	}
 	in.ServiceCIDRs = ranges
+	done := c.progress(fmt.Sprintf("Checking %d policies", len(in.Policies)))
 	r := newReport(in, files, c.disabled)
+	done()
 	if !slices.Contains(c.disabled, lint.Refused) {
 		r.addRefused(refused)
 	}
@@ -200,7 +202,9 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 // what API servers refuse of them.
 func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *clusterfiles.Objects, []*clusterfiles.Refused, error) {
 	if len(c.files) > 0 {
+		done := c.progress("Reading files")
 		files, refused, err := clusterfiles.ReadValid(c.files, stdin, c.reading())
+		done()
 		if err != nil {
 			return lint.Input{}, nil, nil, err
 		}

@@ -134,6 +134,7 @@ type differenceJSON struct {
 }
 
 func (d *diffOptions) compare(before, after *reachability.Cluster) (reachability.Difference, error) {
+	defer d.progress("Comparing connections")()
 	family, err := parseFamily(d.traffic.family)
 	if err != nil {
 		return reachability.Difference{}, err

@@ -167,6 +167,7 @@ func (o *options) readSilently(paths []string, stdin io.Reader) (*clusterfiles.O
 }
 
 func (o *options) readWith(reading clusterfiles.Options, paths []string, stdin io.Reader) (*clusterfiles.Objects, error) {
+	defer o.progress("Reading files")()
 	objects, err := clusterfiles.Read(paths, stdin, reading)
 	if err != nil {
 		return nil, err

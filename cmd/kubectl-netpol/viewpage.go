@@ -213,7 +213,9 @@ func (p *pages) serve(w http.ResponseWriter, name string, data any) {
 
 // printFile writes the matrix with all reasons as one file.
 func (p *pages) printFile(w io.Writer, q pageQuery) error {
+	done := p.progress("Collecting reasons")
 	page := p.matrixPage(q, true)
+	done()
 	if page.Problem != "" {
 		return errors.New(page.Problem)
 	}
