@@ -109,6 +109,7 @@ func TestSidesAreFound(t *testing.T) {
 		"svc/order-db -n orders":         "orders/svc/order-db",
 		"payments/cronjob/settlement":    "payments/cronjob/settlement",
 		"203.0.113.9":                    "203.0.113.9",
+		"outside":                        "outside",
 		"deploy/cart -n orders --by pod": "orders/deploy/cart",
 		"deploy/car -n orders":           "no pod of deploy/car in namespace orders; there are those of deploy/cart, deploy/checkout, deploy/mailer, deploy/order, sts/cart-cache, sts/order-db",
 		"deploy/cart -n none":            "no pod in namespace none",

@@ -131,6 +131,9 @@ func (f *sideFinder) anyKind(namespace, name string) (reachability.Side, error) 
 	slices.Sort(found)
 	switch len(found) {
 	case 0:
+		if outside := f.cluster.Outside(reachability.FirstCommon, reachability.Translated(f.list)); name == outside.Name && namespace == f.namespace && len(outside.Members) > 0 {
+			return outside, nil
+		}
 		return f.endpoint(namespace + "/" + name)
 	case 1:
 		kind, _, _ := strings.Cut(found[0], "/")

@@ -134,7 +134,13 @@ func (c *Cluster) unknown(name string) error {
 	if near := nearest(name, slices.Sorted(maps.Keys(c.pods))); len(near) > 0 {
 		return fmt.Errorf("no pod %q; near it: %s", name, strings.Join(near, ", "))
 	}
-	return fmt.Errorf("no pod %q among %d", name, len(c.pods))
+	pods := 0 // without those that may come
+	for _, pod := range c.pods {
+		if !IsNew(pod) {
+			pods++
+		}
+	}
+	return fmt.Errorf("no pod %q among %d", name, pods)
 }
 
 // noAddress is the error for an endpoint without an address of the family.
