@@ -15,9 +15,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
@@ -65,13 +65,13 @@ func (c Config) Validate() error {
 
 // Backend is a live cluster.
 type Backend struct {
-	cfg      Config
-	client   kubernetes.Interface
-	policies policyapi.Interface // for administrators' policies
-	older    bool                // ClusterNetworkPolicies are served as v1alpha2 only
-	run      runner
-	nodes    []string         // schedulable, ordered by name; the first one is node-1 of a state
-	admin    []netpol.Feature // the administrators' kinds
+	cfg     Config
+	client  kubernetes.Interface
+	objects dynamic.Interface // for cluster-scoped policies
+	run     runner
+	nodes   []string         // schedulable, ordered by name; the first one is node-1 of a state
+	kinds   []kind           // the cluster-scoped ones, in the order in which they are written
+	admin   []netpol.Feature // that the definitions of kinds have
 
 	mu        sync.Mutex          // Apply and Probe run concurrently
 	addresses map[string]string   // of pods, by key
@@ -87,21 +87,21 @@ func New(ctx context.Context, access *rest.Config, cfg Config) (*Backend, error)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	policies, err := policyapi.NewForConfig(access)
+	objects, err := dynamic.NewForConfig(access)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	return newBackend(ctx, client, policies, newExec(access, client), cfg)
+	return newBackend(ctx, client, objects, newExec(access, client), cfg)
 }
 
-func newBackend(ctx context.Context, client kubernetes.Interface, policies policyapi.Interface, run runner, cfg Config) (_ *Backend, err error) {
+func newBackend(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface, run runner, cfg Config) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if cfg.PodTimeout == 0 {
 		cfg.PodTimeout = 2 * time.Minute
 	}
-	b := &Backend{cfg: cfg, client: client, policies: policies, run: run,
+	b := &Backend{cfg: cfg, client: client, objects: objects, run: run,
 		addresses: make(map[string]string), services: make(map[string]string), sessions: make(map[string]*session), hosts: make(map[string]*host)}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -116,8 +116,10 @@ func newBackend(ctx context.Context, client kubernetes.Interface, policies polic
 	if len(b.nodes) == 0 {
 		return nil, errors.New("the cluster has no node without a taint")
 	}
-	b.admin, err = b.adminFeatures(ctx)
-	return b, err
+	if err := b.findKinds(ctx); err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // served are the protocols for which pods have servers. Their kernels answer echo requests.
