@@ -1,0 +1,117 @@
+package integration
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
+	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/crds"
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios"
+)
+
+// The truth tables' backend for clusters sees which proposals a server takes, and can write the
+// objects of all their scenarios there.
+func TestScenariosOfProposals(t *testing.T) {
+	plane := newest.start(t)
+	newCluster(t, plane)
+	define(t, plane, crds.V030, crds.Experimental)
+	all := []netpol.Feature{netpol.NPEP127, netpol.NPEP173, netpol.NPEP182}
+	if got := proposalsOf(t, plane); len(got) > 0 {
+		t.Fatalf("without patches the server is said to take %q", got)
+	}
+
+	defineFiles(t, plane, groups)
+	k := newKubectl(t, plane.Admin())
+	for _, file := range must[[]string](t)(filepath.Glob(patches)) {
+		k.run("patch", "crd", "clusternetworkpolicies.policy.networking.k8s.io", "--type=json", "--patch-file="+file)
+	}
+	eventually(t, func() string { // the server takes up a definition a little later
+		if got := proposalsOf(t, plane); !slices.Equal(got, all) {
+			return fmt.Sprintf("with patches the server is said to take %q", got)
+		}
+		return ""
+	})
+
+	backend := clusterBackend(t, plane)
+	played := 0
+	for _, scenario := range scenarios.All() {
+		if !slices.ContainsFunc(scenario.Needs, func(f netpol.Feature) bool { return slices.Contains(all, f) }) {
+			continue
+		}
+		played++
+		t.Run(scenario.Name, func(t *testing.T) { writeSteps(t, plane, backend, scenario) })
+	}
+	if played < 20 {
+		t.Errorf("%d scenarios of proposals", played)
+	}
+}
+
+// writeSteps writes the policies of each step, and no pods, which would need a kubelet.
+func writeSteps(t *testing.T, plane *controlplane.ControlPlane, backend *cluster.Backend, scenario netpol.Scenario) {
+	state := scenario.Model.State()
+	for _, step := range scenario.Steps {
+		for i, pod := range state.Pods {
+			state.ChangePod(netpol.PodName(pod), func(p *corev1.Pod) {
+				p.Status.PodIPs = []corev1.PodIP{{IP: fmt.Sprintf("10.201.0.%d", i)}, {IP: fmt.Sprintf("fd00::%d", i)}}
+			})
+		}
+		step.Change(state)
+		written := &netpol.State{Proposed: state.Proposed, ClusterNetworkPolicies: state.ClusterNetworkPolicies}
+		if err := backend.Apply(t.Context(), written); err != nil {
+			t.Fatalf("step %s: %v", step.Name, err)
+		}
+		var want []string
+		for _, p := range written.AllPolicies() {
+			want = append(want, netpol.PolicyName(p))
+		}
+		slices.Sort(want)
+		if got := clusterObjects(t, plane); !slices.Equal(got, want) {
+			t.Errorf("after step %s the server has %q, want %q", step.Name, got, want)
+		}
+	}
+}
+
+// clusterObjects returns the names of the administrators' objects.
+func clusterObjects(t *testing.T, plane *controlplane.ControlPlane) []string {
+	t.Helper()
+	client := must[dynamic.Interface](t)(dynamic.NewForConfig(plane.Admin()))
+	var names []string
+	for resource, version := range map[string]string{"clusternetworkpolicies": "v1beta1", "cidrgroups": "v1alpha1"} {
+		list := must[*unstructured.UnstructuredList](t)(client.Resource(schema.GroupVersionResource{
+			Group: "policy.networking.k8s.io", Version: version, Resource: resource,
+		}).List(t.Context(), metav1.ListOptions{}))
+		for _, object := range list.Items {
+			names = append(names, netpol.PolicyName(&object))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// proposalsOf returns the proposals that the backend for clusters finds on a server.
+func proposalsOf(t *testing.T, plane *controlplane.ControlPlane) []netpol.Feature {
+	t.Helper()
+	return slices.DeleteFunc(clusterBackend(t, plane).Supports().Features, func(f netpol.Feature) bool { return !strings.HasPrefix(string(f), "NPEP-") })
+}
+
+func clusterBackend(t *testing.T, plane *controlplane.ControlPlane) *cluster.Backend {
+	t.Helper()
+	backend := must[*cluster.Backend](t)(cluster.New(t.Context(), plane.Admin(), cluster.Config{Image: "none", Families: []corev1.IPFamily{corev1.IPv4Protocol}}))
+	t.Cleanup(func() {
+		if err := backend.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return backend
+}
