@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/crds"
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
-	"sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
+	backends "sigs.k8s.io/kube-network-policies/tests/netpol/cluster"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios"
 )
 
@@ -58,7 +58,7 @@ func TestScenariosOfProposals(t *testing.T) {
 }
 
 // writeSteps writes the policies of each step, and no pods, which would need a kubelet.
-func writeSteps(t *testing.T, plane *controlplane.ControlPlane, backend *cluster.Backend, scenario netpol.Scenario) {
+func writeSteps(t *testing.T, plane *controlplane.ControlPlane, backend *backends.Backend, scenario netpol.Scenario) {
 	state := scenario.Model.State()
 	for _, step := range scenario.Steps {
 		for i, pod := range state.Pods {
@@ -105,9 +105,9 @@ func proposalsOf(t *testing.T, plane *controlplane.ControlPlane) []netpol.Featur
 	return slices.DeleteFunc(clusterBackend(t, plane).Supports().Features, func(f netpol.Feature) bool { return !strings.HasPrefix(string(f), "NPEP-") })
 }
 
-func clusterBackend(t *testing.T, plane *controlplane.ControlPlane) *cluster.Backend {
+func clusterBackend(t *testing.T, plane *controlplane.ControlPlane) *backends.Backend {
 	t.Helper()
-	backend := must[*cluster.Backend](t)(cluster.New(t.Context(), plane.Admin(), cluster.Config{Image: "none", Families: []corev1.IPFamily{corev1.IPv4Protocol}}))
+	backend := must[*backends.Backend](t)(backends.New(t.Context(), plane.Admin(), backends.Config{Image: "none", Families: []corev1.IPFamily{corev1.IPv4Protocol}}))
 	t.Cleanup(func() {
 		if err := backend.Close(); err != nil {
 			t.Error(err)

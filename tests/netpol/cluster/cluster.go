@@ -43,6 +43,8 @@ type Config struct {
 	SilentDrops bool
 	// CutsEstablished means that the provider ends established connections that a change denies.
 	CutsEstablished bool
+	// Scale is what the cluster has beside the scenarios.
+	Scale Scale
 	// PodTimeout limits how long pods may take to run and deleted pods to disappear. Zero
 	// means 2 minutes.
 	PodTimeout time.Duration
@@ -60,7 +62,7 @@ func (c Config) Validate() error {
 	if c.PodTimeout < 0 {
 		faults = append(faults, fmt.Errorf("PodTimeout is %s", c.PodTimeout))
 	}
-	return errors.Join(faults...)
+	return errors.Join(append(faults, c.Scale.Validate())...)
 }
 
 // Backend is a live cluster.
@@ -72,6 +74,7 @@ type Backend struct {
 	nodes   []string         // schedulable, ordered by name; the first one is node-1 of a state
 	kinds   []kind           // the cluster-scoped ones, in the order in which they are written
 	admin   []netpol.Feature // that the definitions of kinds have
+	scale   *scale           // nil without one
 
 	mu        sync.Mutex          // Apply and Probe run concurrently
 	addresses map[string]string   // of pods, by key
@@ -119,7 +122,10 @@ func newBackend(ctx context.Context, client kubernetes.Interface, objects dynami
 	if err := b.findKinds(ctx); err != nil {
 		return nil, err
 	}
-	return b, nil
+	if cfg.Scale != (Scale{}) {
+		b.scale, err = startScale(ctx, client, cfg)
+	}
+	return b, err
 }
 
 // served are the protocols for which pods have servers. Their kernels answer echo requests.
@@ -148,7 +154,7 @@ func (b *Backend) Supports() netpol.Support {
 	}
 }
 
-// Environment returns the versions of the API server and of the nodes' systems.
+// Environment returns the versions of the API server and of the nodes' systems, and the scale so far.
 func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 	server, err := b.client.Discovery().ServerVersion()
 	if err != nil {
@@ -159,6 +165,9 @@ func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 		return netpol.Environment{}, fmt.Errorf("list nodes: %w", err)
 	}
 	environment := netpol.Environment{Kubernetes: server.GitVersion}
+	if b.scale != nil {
+		environment.Scale = b.scale.describe()
+	}
 	for _, node := range nodes.Items {
 		environment.Kernels = append(environment.Kernels, node.Status.NodeInfo.KernelVersion)
 		environment.Systems = append(environment.Systems, node.Status.NodeInfo.OSImage)
@@ -212,6 +221,9 @@ func (b *Backend) Close() error {
 	if err == nil {
 		err = b.applyNamespaces(ctx, &netpol.State{}, owned)
 	}
+	if b.scale != nil {
+		err = errors.Join(err, b.scale.close())
+	}
 	return errors.Join(policiesErr, err)
 }
 
@@ -230,7 +242,11 @@ func (b *Backend) note(addresses map[string]string, pod string, ips ...string) {
 
 // wait polls until the condition is true or returns an error, at most for PodTimeout.
 func (b *Backend) wait(ctx context.Context, what string, condition func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.PodTimeout)
+	return waitFor(ctx, b.cfg.PodTimeout, what, condition)
+}
+
+func waitFor(ctx context.Context, timeout time.Duration, what string, condition func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()

@@ -49,7 +49,12 @@ func TestRights(t *testing.T) {
 func requestsOfEverything(t *testing.T) map[string]bool {
 	w := newWorld(t)
 	w.serve(nil, v1Resources, v2Resources)
-	b := w.backend(t, Config{})
+	b := w.backend(t, Config{Scale: Scale{Pods: 1, Namespaces: 1, Policies: 1}})
+	for n := range 3 {
+		if err := b.scale.change(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
 	state := netpol.Model{Vias: []netpol.Via{netpol.Service}}.State()
 	for _, change := range []func(*netpol.State){
 		func(s *netpol.State) { applyAll(s, 1) },
@@ -78,7 +83,11 @@ func requestsOfEverything(t *testing.T) map[string]bool {
 		if slices.Contains([]string{"version", "resource", "group"}, action.GetResource().Resource) {
 			continue // discovery, which every account may read
 		}
-		requested[action.GetResource().Group+"/"+action.GetResource().Resource+" "+action.GetVerb()] = true
+		resource := action.GetResource().Resource
+		if action.GetSubresource() != "" {
+			resource += "/" + action.GetSubresource()
+		}
+		requested[action.GetResource().Group+"/"+resource+" "+action.GetVerb()] = true
 	}
 	return requested
 }
