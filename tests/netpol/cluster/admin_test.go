@@ -18,7 +18,7 @@ import (
 )
 
 // allKinds are what an API server may serve.
-var allKinds = []kind{cidrGroup, adminPolicy, baselinePolicy, clusterPolicy, clusterPolicyV2}
+var allKinds = []kind{cidrGroup, adminPolicy, baselinePolicy, clusterPolicy, clusterPolicyV1alpha2}
 
 // The resources of the versions.
 var (
@@ -136,7 +136,7 @@ func (w *world) createForeign(t *testing.T, k kind) {
 
 func TestApplyAdminPolicies(t *testing.T) {
 	t.Run("v1beta1", func(t *testing.T) { testApplyAdminPolicies(t, clusterPolicy, v2Resources) })
-	t.Run("v1alpha2", func(t *testing.T) { testApplyAdminPolicies(t, clusterPolicyV2, oldResources) })
+	t.Run("v1alpha2", func(t *testing.T) { testApplyAdminPolicies(t, clusterPolicyV1alpha2, oldResources) })
 }
 
 func testApplyAdminPolicies(t *testing.T, k kind, served *metav1.APIResourceList) {

@@ -27,43 +27,38 @@ func kindIn(version schema.GroupVersion, name, resource string) kind {
 
 // The kinds of objects in a netpol.State.
 var (
-	cidrGroup       = kindIn(schema.GroupVersion(v1alpha1.GroupVersion), "CIDRGroup", "cidrgroups")
-	adminPolicy     = kindIn(schema.GroupVersion(v1alpha1.GroupVersion), "AdminNetworkPolicy", "adminnetworkpolicies")
-	baselinePolicy  = kindIn(schema.GroupVersion(v1alpha1.GroupVersion), "BaselineAdminNetworkPolicy", "baselineadminnetworkpolicies")
-	clusterPolicy   = kindIn(schema.GroupVersion(v1beta1.GroupVersion), "ClusterNetworkPolicy", "clusternetworkpolicies")
-	clusterPolicyV2 = kindIn(schema.GroupVersion(v1alpha2.GroupVersion), "ClusterNetworkPolicy", "clusternetworkpolicies") // with the fields of v1beta1
+	cidrGroup             = kindIn(schema.GroupVersion(v1alpha1.GroupVersion), "CIDRGroup", "cidrgroups")
+	adminPolicy           = kindIn(schema.GroupVersion(v1alpha1.GroupVersion), "AdminNetworkPolicy", "adminnetworkpolicies")
+	baselinePolicy        = kindIn(schema.GroupVersion(v1alpha1.GroupVersion), "BaselineAdminNetworkPolicy", "baselineadminnetworkpolicies")
+	clusterPolicy         = kindIn(schema.GroupVersion(v1beta1.GroupVersion), "ClusterNetworkPolicy", "clusternetworkpolicies")
+	clusterPolicyV1alpha2 = kindIn(schema.GroupVersion(v1alpha2.GroupVersion), "ClusterNetworkPolicy", "clusternetworkpolicies") // with the fields of v1beta1
 )
 
 // findKinds sets the kinds that the API server serves, groups before the policies that refer to
 // them, and the features that their definitions have. The provider may still not enforce them.
 func (b *Backend) findKinds(ctx context.Context) error {
-	groups, err := b.serves(cidrGroup)
-	if err != nil {
-		return err
-	}
-	admin, err := b.serves(adminPolicy, baselinePolicy)
-	if err != nil {
-		return err
-	}
-	newest, err := b.serves(clusterPolicy)
-	if err != nil {
-		return err
-	}
-	older, err := b.serves(clusterPolicyV2)
-	if err != nil {
-		return err
-	}
-	if groups {
-		b.kinds = append(b.kinds, cidrGroup)
-	}
-	if admin {
-		b.kinds, b.admin = append(b.kinds, adminPolicy, baselinePolicy), append(b.admin, netpol.AdminNetworkPolicies)
-	}
-	switch {
-	case newest:
-		b.kinds, b.admin = append(b.kinds, clusterPolicy), append(b.admin, netpol.ClusterNetworkPolicies)
-	case older:
-		b.kinds, b.admin = append(b.kinds, clusterPolicyV2), append(b.admin, netpol.ClusterNetworkPolicies)
+	for _, k := range []struct {
+		feature netpol.Feature // "" for none of its own
+		kinds   []kind
+	}{
+		{"", []kind{cidrGroup}},
+		{netpol.AdminNetworkPolicies, []kind{adminPolicy, baselinePolicy}},
+		{netpol.ClusterNetworkPolicies, []kind{clusterPolicy}},
+		{netpol.ClusterNetworkPolicies, []kind{clusterPolicyV1alpha2}},
+	} {
+		if slices.Contains(b.admin, k.feature) {
+			continue // served in a newer version
+		}
+		ok, err := b.serves(k.kinds...)
+		if err != nil {
+			return err
+		}
+		if ok {
+			b.kinds = append(b.kinds, k.kinds...)
+		}
+		if ok && k.feature != "" {
+			b.admin = append(b.admin, k.feature)
+		}
 	}
 	return b.findFields(ctx)
 }
