@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
@@ -24,7 +25,7 @@ import (
 // objects of all their scenarios there.
 func TestScenariosOfProposals(t *testing.T) {
 	plane := newest.start(t)
-	newCluster(t, plane)
+	newCluster(t, plane).untaintNodes()
 	define(t, plane, crds.V030, crds.Experimental)
 	all := []netpol.Feature{netpol.NPEP127, netpol.NPEP173, netpol.NPEP182}
 	if got := proposalsOf(t, plane); len(got) > 0 {
@@ -54,6 +55,14 @@ func TestScenariosOfProposals(t *testing.T) {
 	}
 	if played < 20 {
 		t.Errorf("%d scenarios of proposals", played)
+	}
+}
+
+// untaintNodes removes the taint of nodes that are not ready, so that they can have pods.
+func (c *cluster) untaintNodes() {
+	c.t.Helper()
+	for _, node := range []string{c.node, c.otherNode} {
+		must[*corev1.Node](c.t)(c.client.CoreV1().Nodes().Patch(c.t.Context(), node, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{}))
 	}
 }
 
