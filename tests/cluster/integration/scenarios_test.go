@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -12,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/crds"
@@ -123,4 +126,60 @@ func clusterBackend(t *testing.T, plane *controlplane.ControlPlane) *backends.Ba
 		}
 	})
 	return backend
+}
+
+// A server takes further pods, which have a status but no node, and their changes. They go with their
+// namespaces.
+func TestScaleBesideScenarios(t *testing.T) {
+	plane := newest.start(t)
+	c := newCluster(t, plane)
+	c.untaintNodes()
+	finishNamespaces(t, c.client)
+	scale := backends.Scale{Pods: 200, Namespaces: 3, Policies: 50, Churn: 100}
+	backend := must[*backends.Backend](t)(backends.New(t.Context(), plane.Admin(), backends.Config{
+		Image: "none", Families: []corev1.IPFamily{corev1.IPv4Protocol}, Scale: scale,
+	}))
+	t.Cleanup(func() { _ = backend.Close() })
+
+	ready := 0
+	for _, pod := range must[*corev1.PodList](t)(c.client.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{LabelSelector: "app,pod"})).Items {
+		if pod.Status.Phase == corev1.PodRunning && pod.Status.PodIP != "" && pod.Spec.NodeName == "" {
+			ready++
+		}
+	}
+	if ready < scale.Pods-1 { // one may just be replaced
+		t.Errorf("%d of %d pods have a status", ready, scale.Pods)
+	}
+	eventually(t, func() string {
+		if made := must[netpol.Environment](t)(backend.Environment(t.Context())).Scale.Changes; made < 100 {
+			return fmt.Sprintf("%d changes were made", made)
+		}
+		return ""
+	})
+	t.Log(must[netpol.Environment](t)(backend.Environment(t.Context())).Scale)
+
+	if err := backend.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// finishNamespaces deletes what deleted namespaces contain and then themselves, as the controller
+// does that is no part of an API server.
+func finishNamespaces(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	watcher := must[watch.Interface](t)(client.CoreV1().Namespaces().Watch(t.Context(), metav1.ListOptions{}))
+	t.Cleanup(watcher.Stop)
+	go func() {
+		for event := range watcher.ResultChan() {
+			namespace, ok := event.Object.(*corev1.Namespace)
+			if !ok || event.Type == watch.Deleted || namespace.DeletionTimestamp == nil || len(namespace.Spec.Finalizers) == 0 {
+				continue
+			}
+			ctx := context.Background()
+			_ = client.CoreV1().Pods(namespace.Name).DeleteCollection(ctx, *metav1.NewDeleteOptions(0), metav1.ListOptions{})
+			_ = client.NetworkingV1().NetworkPolicies(namespace.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+			namespace.Spec.Finalizers = nil
+			_, _ = client.CoreV1().Namespaces().Finalize(ctx, namespace, metav1.UpdateOptions{})
+		}
+	}()
 }
