@@ -28,7 +28,8 @@ type Backend interface {
 	Close() error
 }
 
-// Described is a Backend that can say what it runs on, for records of results.
+// Described is a Backend that can say what it runs on, for records of results. It is asked after the
+// scenarios.
 type Described interface {
 	Environment(context.Context) (Environment, error)
 }
@@ -38,6 +39,21 @@ type Environment struct {
 	Kubernetes string   `json:"kubernetes,omitempty"` // the API server's version, such as v1.37.1
 	Kernels    []string `json:"kernels,omitempty"`    // versions of the nodes' kernels
 	Systems    []string `json:"systems,omitempty"`    // of the nodes
+	Scale      *Scale   `json:"scale,omitempty"`
+}
+
+// Scale is what a cluster had to deal with beside the scenarios.
+type Scale struct {
+	Pods             int     `json:"pods"`
+	Namespaces       int     `json:"namespaces"`
+	Policies         int     `json:"policies"`
+	Changes          int     `json:"changes"` // that were made of these pods and policies
+	ChangesPerSecond float64 `json:"changesPerSecond"`
+}
+
+// String returns, for example, "1000 pods and 500 policies in 20 namespaces, 49.6 changes/s".
+func (s Scale) String() string {
+	return fmt.Sprintf("%d pods and %d policies in %d namespaces, %.1f changes/s", s.Pods, s.Policies, s.Namespaces, s.ChangesPerSecond)
 }
 
 // Feature is something that a scenario may need and that a backend may lack.

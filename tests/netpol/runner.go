@@ -239,6 +239,17 @@ func (r Result) Cells() int {
 	return cells
 }
 
+// WrongCells returns the number of cells whose outcome is not the expected one.
+func (r Result) WrongCells() int {
+	cells := 0
+	for _, step := range r.Steps {
+		for _, c := range step.Comparisons {
+			cells += len(c.Want.Compare(c.Got))
+		}
+	}
+	return cells
+}
+
 func anyDiffers(comparisons []Comparison) bool {
 	return slices.ContainsFunc(comparisons, func(c Comparison) bool { return len(c.Want.Compare(c.Got)) > 0 })
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,55 +9,81 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
 
-// The resources of both versions.
+// allKinds are what an API server may serve.
+var allKinds = []kind{cidrGroup, adminPolicy, baselinePolicy, clusterPolicy, clusterPolicyV1alpha2}
+
+// The resources of the versions.
 var (
-	v1Resources  = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1alpha1", APIResources: []metav1.APIResource{{Name: "adminnetworkpolicies"}, {Name: "baselineadminnetworkpolicies"}}}
+	v1Resources  = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1alpha1", APIResources: []metav1.APIResource{{Name: "adminnetworkpolicies"}, {Name: "baselineadminnetworkpolicies"}, {Name: "cidrgroups"}}}
 	oldResources = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1alpha2", APIResources: []metav1.APIResource{{Name: "clusternetworkpolicies"}}}
 	v2Resources  = &metav1.APIResourceList{GroupVersion: "policy.networking.k8s.io/v1beta1", APIResources: []metav1.APIResource{{Name: "clusternetworkpolicies"}}}
 )
 
-// serve adds resources to the world. Dry runs store nothing; they fail if the definitions
-// are not experimental.
-func (w *world) serve(experimental bool, resources ...*metav1.APIResourceList) {
+// Parts of policies with fields that a definition may lack.
+const (
+	noExperimental    = `"domainNames"`
+	noIngressNetworks = `"from":[{"networks"`
+	noAccounts        = `"serviceAccounts"`
+	noGroups          = `"cidrGroups"`
+)
+
+var standard = []string{noExperimental, noIngressNetworks, noAccounts, noGroups}
+
+// serve adds resources to the world. Dry runs store nothing. Policies that have one of the texts are
+// refused.
+func (w *world) serve(refused []string, resources ...*metav1.APIResourceList) {
 	w.Resources = resources
-	w.policies.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		if object := action.(clienttesting.CreateAction).GetObject().(netpol.Policy); object.GetName() != "netpol-suite" {
-			return false, nil, nil
+	w.objects.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		create := action.(clienttesting.CreateActionImpl)
+		object := create.GetObject().(*unstructured.Unstructured)
+		text, err := object.MarshalJSON()
+		if err != nil {
+			return true, nil, err
 		}
-		if !experimental {
-			return true, nil, apierrors.NewInvalid(schema.GroupKind{}, "netpol-suite", nil)
+		if create.CreateOptions.FieldValidation != metav1.FieldValidationStrict {
+			return true, nil, errors.New("unknown fields would be dropped")
 		}
-		return true, nil, nil
+		if slices.ContainsFunc(refused, func(field string) bool { return strings.Contains(string(text), field) }) {
+			return true, nil, apierrors.NewBadRequest("strict decoding error: unknown field")
+		}
+		return len(create.CreateOptions.DryRun) > 0, object, nil
 	})
 }
 
 func TestSupportedPolicyKinds(t *testing.T) {
 	noBaseline := v1Resources.DeepCopy()
 	noBaseline.APIResources = noBaseline.APIResources[:1]
+	noCIDRGroups := v1Resources.DeepCopy()
+	noCIDRGroups.APIResources = noCIDRGroups.APIResources[:2]
 	for _, c := range []struct {
-		name         string
-		experimental bool
-		resources    []*metav1.APIResourceList
-		want         []netpol.Feature
+		name      string
+		refused   []string
+		resources []*metav1.APIResourceList
+		want      []netpol.Feature
 	}{
-		{"neither", true, nil, nil},
-		{"v1alpha1", false, []*metav1.APIResourceList{v1Resources}, []netpol.Feature{netpol.AdminNetworkPolicies}},
-		{"v1alpha1 without the baseline", true, []*metav1.APIResourceList{noBaseline}, nil},
-		{"v1beta1", true, []*metav1.APIResourceList{v2Resources}, []netpol.Feature{netpol.ClusterNetworkPolicies, netpol.ExperimentalFields}},
-		{"v1alpha2", false, []*metav1.APIResourceList{oldResources}, []netpol.Feature{netpol.ClusterNetworkPolicies}},
-		{"both", false, []*metav1.APIResourceList{v1Resources, v2Resources}, []netpol.Feature{netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies}},
+		{"neither", nil, nil, nil},
+		{"v1alpha1", standard, []*metav1.APIResourceList{v1Resources}, []netpol.Feature{netpol.AdminNetworkPolicies}},
+		{"v1alpha1 without the baseline", nil, []*metav1.APIResourceList{noBaseline}, nil},
+		{"v1beta1", standard[1:], []*metav1.APIResourceList{v2Resources}, []netpol.Feature{netpol.ClusterNetworkPolicies, netpol.ExperimentalFields}},
+		{"v1alpha2", standard, []*metav1.APIResourceList{oldResources}, []netpol.Feature{netpol.ClusterNetworkPolicies}},
+		{"both", standard, []*metav1.APIResourceList{v1Resources, v2Resources}, []netpol.Feature{netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies}},
+		{"one proposal", []string{noExperimental, noAccounts, noGroups}, []*metav1.APIResourceList{v2Resources}, []netpol.Feature{netpol.ClusterNetworkPolicies, netpol.NPEP127}},
+		{"groups are not a kind", []string{noExperimental}, []*metav1.APIResourceList{noCIDRGroups, v2Resources},
+			[]netpol.Feature{netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.NPEP127, netpol.NPEP173}},
+		{"everything", nil, []*metav1.APIResourceList{v1Resources, v2Resources},
+			[]netpol.Feature{netpol.AdminNetworkPolicies, netpol.ClusterNetworkPolicies, netpol.ExperimentalFields, netpol.NPEP127, netpol.NPEP173, netpol.NPEP182}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
-			w.serve(c.experimental, c.resources...)
+			w.serve(c.refused, c.resources...)
 			if got, want := w.backend(t, Config{}).Supports().Features, append([]netpol.Feature{netpol.Services}, c.want...); !slices.Equal(got, want) {
 				t.Errorf("features are %q, want %q", got, want)
 			}
@@ -64,48 +91,58 @@ func TestSupportedPolicyKinds(t *testing.T) {
 	}
 }
 
-// adminPolicies lists the world's administrators' policies with their priorities.
+// list returns the world's objects of a kind.
+func (w *world) list(t *testing.T, k kind) []unstructured.Unstructured {
+	t.Helper()
+	list, err := w.objects.Resource(k.resource).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// adminPolicies lists the world's administrators' policies with their priorities, and groups with
+// their labels.
 func (w *world) adminPolicies(t *testing.T) string {
 	t.Helper()
 	var all []string
-	v1, err := w.policies.PolicyV1alpha1().AdminNetworkPolicies().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range v1.Items {
-		all = append(all, fmt.Sprint(netpol.PolicyName(&p), " ", p.Spec.Priority))
-	}
-	baseline, err := w.policies.PolicyV1alpha1().BaselineAdminNetworkPolicies().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range baseline.Items {
-		all = append(all, netpol.PolicyName(&p))
-	}
-	for _, old := range []bool{false, true} {
-		v2, err := (&Backend{policies: w.policies, older: old}).clusterPolicies().List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range v2.Items {
-			all = append(all, fmt.Sprint(netpol.PolicyName(&p), " ", p.Spec.Priority))
+	for _, k := range allKinds {
+		for _, object := range w.list(t, k) {
+			text := netpol.PolicyName(&object)
+			if priority, found, _ := unstructured.NestedInt64(object.Object, "spec", "priority"); found {
+				text += fmt.Sprint(" ", priority)
+			}
+			if label := object.GetLabels()["env"]; label != "" {
+				text += " env=" + label
+			}
+			all = append(all, text)
 		}
 	}
 	return strings.Join(all, ", ")
 }
 
-func TestApplyAdminPolicies(t *testing.T) {
-	t.Run("v1beta1", func(t *testing.T) { testApplyAdminPolicies(t, v2Resources) })
-	t.Run("v1alpha2", func(t *testing.T) { testApplyAdminPolicies(t, oldResources) })
-}
-
-func testApplyAdminPolicies(t *testing.T, served *metav1.APIResourceList) {
-	w := newWorld(t)
-	w.serve(false, v1Resources, served)
-	foreign := netpol.NewClusterNetworkPolicy("theirs", v1beta1.AdminTier, 1)
-	if _, err := (&Backend{policies: w.policies, older: served == oldResources}).clusterPolicies().Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
+// createForeign creates a policy that the backend does not own.
+func (w *world) createForeign(t *testing.T, k kind) {
+	t.Helper()
+	object, err := (&Backend{}).object(k, netpol.NewClusterNetworkPolicy("theirs", v1beta1.AdminTier, 1))
+	if err != nil {
 		t.Fatal(err)
 	}
+	object.SetLabels(nil)
+	if _, err := w.objects.Resource(k.resource).Create(t.Context(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestApplyAdminPolicies(t *testing.T) {
+	t.Run("v1beta1", func(t *testing.T) { testApplyAdminPolicies(t, clusterPolicy, v2Resources) })
+	t.Run("v1alpha2", func(t *testing.T) { testApplyAdminPolicies(t, clusterPolicyV1alpha2, oldResources) })
+}
+
+func testApplyAdminPolicies(t *testing.T, k kind, served *metav1.APIResourceList) {
+	w := newWorld(t)
+	w.serve(standard, v1Resources, served)
+	w.createForeign(t, k)
 	b := w.backend(t, Config{})
 	subject := netpol.On(netpol.Namespaces("ns in (x,y)"))
 	state := netpol.Model{}.State()
@@ -115,12 +152,13 @@ func testApplyAdminPolicies(t *testing.T, served *metav1.APIResourceList) {
 	}{
 		{func() {
 			state.Apply(netpol.NewAdminNetworkPolicy("a", 1, subject), netpol.NewAdminNetworkPolicy("b", 2, subject),
-				netpol.NewBaselineAdminNetworkPolicy(subject), netpol.NewClusterNetworkPolicy("c", v1beta1.AdminTier, 3, subject))
-		}, "AdminNetworkPolicy/a 1, AdminNetworkPolicy/b 2, BaselineAdminNetworkPolicy/default, ClusterNetworkPolicy/c 3, ClusterNetworkPolicy/theirs 1"},
+				netpol.NewBaselineAdminNetworkPolicy(subject), netpol.NewClusterNetworkPolicy("c", v1beta1.AdminTier, 3, subject),
+				netpol.NewCIDRGroup("g", "env=own"))
+		}, "CIDRGroup/g env=own, AdminNetworkPolicy/a 1, AdminNetworkPolicy/b 2, BaselineAdminNetworkPolicy/default, ClusterNetworkPolicy/c 3, ClusterNetworkPolicy/theirs 1"},
 		{func() {
 			state.Withdraw("AdminNetworkPolicy/b", "BaselineAdminNetworkPolicy/default")
-			state.Apply(netpol.NewClusterNetworkPolicy("c", v1beta1.AdminTier, 4, subject))
-		}, "AdminNetworkPolicy/a 1, ClusterNetworkPolicy/c 4, ClusterNetworkPolicy/theirs 1"},
+			state.Apply(netpol.NewClusterNetworkPolicy("c", v1beta1.AdminTier, 4, subject), netpol.NewCIDRGroup("g", "env=cloud"))
+		}, "CIDRGroup/g env=cloud, AdminNetworkPolicy/a 1, ClusterNetworkPolicy/c 4, ClusterNetworkPolicy/theirs 1"},
 	} {
 		step.change()
 		if err := b.Apply(t.Context(), state); err != nil {
@@ -144,15 +182,14 @@ func TestAdminPoliciesOutsideTheSuiteAreRejected(t *testing.T) {
 	for want, policy := range map[string]netpol.Policy{
 		"namespace kube-system":                             netpol.NewAdminNetworkPolicy("a", 1, netpol.DenyFrom(netpol.Namespaces(""))),
 		"policy BaselineAdminNetworkPolicy/default selects": netpol.NewBaselineAdminNetworkPolicy(netpol.On(netpol.Pods("pod=a"))),
+		"policy ClusterNetworkPolicy/p selects":             netpol.ProposedYAML("p", "{subject: {serviceAccounts: {namespaceSelector: {}, names: [a]}}}"),
+		"subject has no known field":                        netpol.ProposedYAML("p", "{subject: {planets: {}}}"),
 		"ClusterNetworkPolicy/theirs":                       netpol.NewClusterNetworkPolicy("theirs", v1beta1.AdminTier, 9, netpol.On(netpol.Namespaces("ns=x"))),
 	} {
 		t.Run(want, func(t *testing.T) {
 			w := newWorld(t)
-			w.serve(false, v1Resources, v2Resources)
-			foreign := netpol.NewClusterNetworkPolicy("theirs", v1beta1.AdminTier, 1)
-			if _, err := w.policies.PolicyV1beta1().ClusterNetworkPolicies().Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			w.serve(nil, v1Resources, v2Resources)
+			w.createForeign(t, clusterPolicy)
 			state := netpol.Model{}.State()
 			state.Apply(policy)
 
@@ -166,38 +203,42 @@ func TestAdminPoliciesOutsideTheSuiteAreRejected(t *testing.T) {
 	}
 }
 
+// A policy of a kind that the API server does not serve is not left out silently.
+func TestPolicyOfAnUnknownKind(t *testing.T) {
+	w := newWorld(t)
+	w.serve(nil, v2Resources)
+	state := netpol.Model{}.State()
+	state.Apply(netpol.NewCIDRGroup("g", ""))
+	if err := w.backend(t, Config{}).Apply(t.Context(), state); err == nil || !strings.Contains(err.Error(), "CIDRGroup/g") {
+		t.Errorf("Apply = %v, want an error about CIDRGroup/g", err)
+	}
+}
+
 // Policies that name a node name one of the cluster's.
 func TestPoliciesNameNodes(t *testing.T) {
 	w := newWorld(t)
-	w.serve(true, v1Resources, v2Resources)
+	w.serve(nil, v1Resources, v2Resources)
 	b := w.backend(t, Config{})
 	subject, to := netpol.On(netpol.Namespaces("ns=x")), netpol.DenyTo(netpol.Nodes("kubernetes.io/hostname=node-2"), netpol.Networks("192.0.2.0/24"))
 	state := netpol.Model{Namespaces: []string{"x"}}.State()
-	state.Apply(netpol.NewAdminNetworkPolicy("p", 1, subject, to), netpol.NewBaselineAdminNetworkPolicy(subject, to), netpol.NewClusterNetworkPolicy("p", v1beta1.AdminTier, 1, subject, to))
+	state.Apply(netpol.NewAdminNetworkPolicy("p", 1, subject, to), netpol.NewBaselineAdminNetworkPolicy(subject, to), netpol.NewClusterNetworkPolicy("p", v1beta1.AdminTier, 1, subject, to),
+		netpol.ProposedYAML("q", "{subject: {namespaces: {matchLabels: {ns: x}}}, ingress: [{action: Deny, from: [{nodes: {matchLabels: {kubernetes.io/hostname: node-2}}}]}]}"))
 	if err := b.Apply(t.Context(), state); err != nil {
 		t.Fatal(err)
 	}
 
-	admin, err := b.policies.PolicyV1alpha1().AdminNetworkPolicies().Get(t.Context(), "p", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	baseline, err := b.policies.PolicyV1alpha1().BaselineAdminNetworkPolicies().Get(t.Context(), "default", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster, err := b.clusterPolicies().List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(cluster.Items) != 1 {
-		t.Fatalf("%v, error %v", cluster, err)
-	}
-	for kind, peer := range map[string]*metav1.LabelSelector{
-		"AdminNetworkPolicy":         admin.Spec.Egress[0].To[0].Nodes,
-		"BaselineAdminNetworkPolicy": baseline.Spec.Egress[0].To[0].Nodes,
-		"ClusterNetworkPolicy":       cluster.Items[0].Spec.Egress[0].To[0].Nodes,
-	} {
-		if got := peer.MatchLabels["kubernetes.io/hostname"]; got != "two" {
-			t.Errorf("%s names the node %q, want two", kind, got)
+	written := 0
+	for _, k := range allKinds {
+		for _, object := range w.list(t, k) {
+			written++
+			name, _, _ := unstructured.NestedString(peers(&object)[0], "nodes", "matchLabels", "kubernetes.io/hostname")
+			if name != "two" {
+				t.Errorf("%s names the node %q, want two", netpol.PolicyName(&object), name)
+			}
 		}
+	}
+	if written != 4 {
+		t.Errorf("%d policies are written, want 4", written)
 	}
 	if got := state.AdminNetworkPolicies[0].Spec.Egress[0].To[0].Nodes.MatchLabels["kubernetes.io/hostname"]; got != "node-2" {
 		t.Errorf("the state's policy was changed: it names %q", got)

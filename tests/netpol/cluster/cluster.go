@@ -15,9 +15,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	policyapi "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
@@ -43,6 +43,8 @@ type Config struct {
 	SilentDrops bool
 	// CutsEstablished means that the provider ends established connections that a change denies.
 	CutsEstablished bool
+	// Scale is what the cluster has beside the scenarios.
+	Scale Scale
 	// PodTimeout limits how long pods may take to run and deleted pods to disappear. Zero
 	// means 2 minutes.
 	PodTimeout time.Duration
@@ -60,18 +62,19 @@ func (c Config) Validate() error {
 	if c.PodTimeout < 0 {
 		faults = append(faults, fmt.Errorf("PodTimeout is %s", c.PodTimeout))
 	}
-	return errors.Join(faults...)
+	return errors.Join(append(faults, c.Scale.Validate())...)
 }
 
 // Backend is a live cluster.
 type Backend struct {
-	cfg      Config
-	client   kubernetes.Interface
-	policies policyapi.Interface // for administrators' policies
-	older    bool                // ClusterNetworkPolicies are served as v1alpha2 only
-	run      runner
-	nodes    []string         // schedulable, ordered by name; the first one is node-1 of a state
-	admin    []netpol.Feature // the administrators' kinds
+	cfg     Config
+	client  kubernetes.Interface
+	objects dynamic.Interface // for cluster-scoped policies
+	run     runner
+	nodes   []string         // schedulable, ordered by name; the first one is node-1 of a state
+	kinds   []kind           // the cluster-scoped ones, in the order in which they are written
+	admin   []netpol.Feature // that the definitions of kinds have
+	scale   *scale           // nil without one
 
 	mu        sync.Mutex          // Apply and Probe run concurrently
 	addresses map[string]string   // of pods, by key
@@ -87,21 +90,21 @@ func New(ctx context.Context, access *rest.Config, cfg Config) (*Backend, error)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	policies, err := policyapi.NewForConfig(access)
+	objects, err := dynamic.NewForConfig(access)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	return newBackend(ctx, client, policies, newExec(access, client), cfg)
+	return newBackend(ctx, client, objects, newExec(access, client), cfg)
 }
 
-func newBackend(ctx context.Context, client kubernetes.Interface, policies policyapi.Interface, run runner, cfg Config) (_ *Backend, err error) {
+func newBackend(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface, run runner, cfg Config) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if cfg.PodTimeout == 0 {
 		cfg.PodTimeout = 2 * time.Minute
 	}
-	b := &Backend{cfg: cfg, client: client, policies: policies, run: run,
+	b := &Backend{cfg: cfg, client: client, objects: objects, run: run,
 		addresses: make(map[string]string), services: make(map[string]string), sessions: make(map[string]*session), hosts: make(map[string]*host)}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -116,7 +119,12 @@ func newBackend(ctx context.Context, client kubernetes.Interface, policies polic
 	if len(b.nodes) == 0 {
 		return nil, errors.New("the cluster has no node without a taint")
 	}
-	b.admin, err = b.adminFeatures(ctx)
+	if err := b.findKinds(ctx); err != nil {
+		return nil, err
+	}
+	if cfg.Scale != (Scale{}) {
+		b.scale, err = startScale(ctx, client, cfg)
+	}
 	return b, err
 }
 
@@ -146,7 +154,7 @@ func (b *Backend) Supports() netpol.Support {
 	}
 }
 
-// Environment returns the versions of the API server and of the nodes' systems.
+// Environment returns the versions of the API server and of the nodes' systems, and the scale so far.
 func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 	server, err := b.client.Discovery().ServerVersion()
 	if err != nil {
@@ -157,6 +165,9 @@ func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 		return netpol.Environment{}, fmt.Errorf("list nodes: %w", err)
 	}
 	environment := netpol.Environment{Kubernetes: server.GitVersion}
+	if b.scale != nil {
+		environment.Scale = b.scale.describe()
+	}
 	for _, node := range nodes.Items {
 		environment.Kernels = append(environment.Kernels, node.Status.NodeInfo.KernelVersion)
 		environment.Systems = append(environment.Systems, node.Status.NodeInfo.OSImage)
@@ -210,6 +221,9 @@ func (b *Backend) Close() error {
 	if err == nil {
 		err = b.applyNamespaces(ctx, &netpol.State{}, owned)
 	}
+	if b.scale != nil {
+		err = errors.Join(err, b.scale.close())
+	}
 	return errors.Join(policiesErr, err)
 }
 
@@ -228,7 +242,11 @@ func (b *Backend) note(addresses map[string]string, pod string, ips ...string) {
 
 // wait polls until the condition is true or returns an error, at most for PodTimeout.
 func (b *Backend) wait(ctx context.Context, what string, condition func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.PodTimeout)
+	return waitFor(ctx, b.cfg.PodTimeout, what, condition)
+}
+
+func waitFor(ctx context.Context, timeout time.Duration, what string, condition func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()

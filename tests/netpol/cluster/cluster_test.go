@@ -14,9 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	policyfake "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned/fake"
 
 	"sigs.k8s.io/kube-network-policies/tests/netpol"
 )
@@ -25,9 +26,9 @@ import (
 // immediately.
 type world struct {
 	*fake.Clientset
-	policies *policyfake.Clientset
-	mu       sync.Mutex
-	count    int // addresses assigned so far
+	objects *dynamicfake.FakeDynamicClient // cluster-scoped policies
+	mu      sync.Mutex
+	count   int // addresses assigned so far
 	// failure returns the kind of failure of an attempt, "" if it succeeds.
 	failure func(from, address string) string
 	// commands counts the commands run in each pod.
@@ -36,7 +37,11 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{policies: policyfake.NewSimpleClientset(), failure: func(string, string) string { return "" }, commands: map[string]int{}}
+	lists := make(map[schema.GroupVersionResource]string)
+	for _, k := range allKinds {
+		lists[k.resource] = k.name + "List"
+	}
+	w := &world{objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists), failure: func(string, string) string { return "" }, commands: map[string]int{}}
 	w.Clientset = fake.NewClientset(
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "two"}},
@@ -103,7 +108,7 @@ func (w *world) run(ctx context.Context, namespace, pod string, command []string
 func (w *world) backend(t *testing.T, cfg Config) *Backend {
 	t.Helper()
 	cfg.Image, cfg.Families = "prober", []corev1.IPFamily{corev1.IPv4Protocol}
-	b, err := newBackend(t.Context(), w, w.policies, w.run, cfg)
+	b, err := newBackend(t.Context(), w, w.objects, w.run, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,6 +188,31 @@ func TestApplyRejectsForeignNamespace(t *testing.T) {
 	b := w.backend(t, Config{})
 	if err := b.Apply(t.Context(), netpol.Model{}.State()); err == nil || !strings.Contains(err.Error(), "namespace x") {
 		t.Errorf("Apply = %v, want an error about namespace x", err)
+	}
+}
+
+// A pod whose account changes is replaced, and its account exists.
+func TestServiceAccounts(t *testing.T) {
+	w := newWorld(t)
+	b := w.backend(t, Config{})
+	state := netpol.Model{Namespaces: []string{"x"}}.State()
+	for _, account := range []string{"", "web", "default", "web"} {
+		before := state.Pods[0].Status.PodIPs
+		state = state.Clone()
+		state.ChangePod("x/a", func(p *corev1.Pod) { p.Spec.ServiceAccountName = account })
+		if err := b.Apply(t.Context(), state); err != nil {
+			t.Fatal(err)
+		}
+		pod, err := w.CoreV1().Pods("x").Get(t.Context(), "a", metav1.GetOptions{})
+		if err != nil || pod.Spec.ServiceAccountName != account {
+			t.Errorf("got account %q and error %v, want %q", pod.Spec.ServiceAccountName, err, account)
+		}
+		if slices.Equal(before, state.Pods[0].Status.PodIPs) {
+			t.Errorf("the pod with account %q is the one before it", account)
+		}
+	}
+	if _, err := w.CoreV1().ServiceAccounts("x").Get(t.Context(), "web", metav1.GetOptions{}); err != nil {
+		t.Error(err)
 	}
 }
 

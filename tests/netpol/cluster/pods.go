@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -27,6 +28,9 @@ func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
 		}
 	}
 	for _, pod := range state.Pods {
+		if err := b.createAccount(ctx, pod); err != nil {
+			return err
+		}
 		if err := b.applyPod(ctx, state, pod); err != nil {
 			return fmt.Errorf("pod %s: %w", netpol.PodName(pod), err)
 		}
@@ -45,8 +49,29 @@ func (b *Backend) applyPods(ctx context.Context, state *netpol.State) error {
 	return nil
 }
 
-// deletePods deletes the pods of a namespace that state lacks, that run on another node or serve
-// other ports, or that must be recreated, and waits until they are gone.
+// createAccount creates the service account that a pod names, which must exist before the pod. It
+// goes with its namespace.
+func (b *Backend) createAccount(ctx context.Context, pod *corev1.Pod) error {
+	name := accountOf(pod)
+	if name == defaultAccount {
+		return nil
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}}
+	_, err := b.client.CoreV1().ServiceAccounts(pod.Namespace).Create(ctx, account, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("service account %s/%s: %w", pod.Namespace, name, err)
+	}
+	return nil
+}
+
+// defaultAccount is what every namespace has.
+const defaultAccount = "default"
+
+// accountOf returns the name of a pod's service account.
+func accountOf(pod *corev1.Pod) string { return cmp.Or(pod.Spec.ServiceAccountName, defaultAccount) }
+
+// deletePods deletes the pods of a namespace that state lacks, that run differently, or that must be
+// recreated, and waits until they are gone.
 func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace string, recreate bool) error {
 	client := b.client.CoreV1().Pods(namespace)
 	keep := make(map[string]*corev1.Pod)
@@ -87,10 +112,10 @@ func (b *Backend) deletePods(ctx context.Context, state *netpol.State, namespace
 	})
 }
 
-// runAlike reports whether two pods run on the same node and serve the same ports with the same
-// names.
+// runAlike reports whether two pods run on the same node, with the same account, and serve the same
+// ports with the same names.
 func runAlike(a, b *corev1.Pod) bool {
-	return a.Spec.NodeName == b.Spec.NodeName && slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, func(a, b corev1.Container) bool {
+	return a.Spec.NodeName == b.Spec.NodeName && accountOf(a) == accountOf(b) && slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, func(a, b corev1.Container) bool {
 		return slices.Equal(a.Command, b.Command) && slices.Equal(a.Ports, b.Ports)
 	})
 }
@@ -125,6 +150,7 @@ func (b *Backend) podObject(state *netpol.State, pod *corev1.Pod) (*corev1.Pod, 
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: maps.Clone(pod.Labels)},
 		Spec: corev1.PodSpec{
 			NodeName:                      b.nodes[node],
+			ServiceAccountName:            pod.Spec.ServiceAccountName,
 			TerminationGracePeriodSeconds: new(int64(0)),
 			AutomountServiceAccountToken:  new(false),
 			SecurityContext: &corev1.PodSecurityContext{

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/network-policy-api/apis/v1beta1"
 	"sigs.k8s.io/yaml"
@@ -47,17 +48,25 @@ func TestRights(t *testing.T) {
 // are created, changed and deleted.
 func requestsOfEverything(t *testing.T) map[string]bool {
 	w := newWorld(t)
-	w.serve(true, v1Resources, v2Resources)
-	b := w.backend(t, Config{})
+	w.serve(nil, v1Resources, v2Resources)
+	b := w.backend(t, Config{Scale: Scale{Pods: 1, Namespaces: 1, Policies: 1}})
+	for n := range 3 {
+		if err := b.scale.change(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
 	state := netpol.Model{Vias: []netpol.Via{netpol.Service}}.State()
 	for _, change := range []func(*netpol.State){
 		func(s *netpol.State) { applyAll(s, 1) },
 		func(s *netpol.State) { applyAll(s, 2) },
 		func(s *netpol.State) { s.LabelPod("x/a", "team=red") },
 		func(s *netpol.State) { s.LabelNamespace("x", "team=red") },
+		func(s *netpol.State) {
+			s.ChangePod("y/a", func(p *corev1.Pod) { p.Spec.ServiceAccountName = "web" })
+		},
 		func(s *netpol.State) { s.DeletePod("x/b") },
 		func(s *netpol.State) {
-			s.Withdraw("x/p", "AdminNetworkPolicy/p", "BaselineAdminNetworkPolicy/default", "ClusterNetworkPolicy/p")
+			s.Withdraw("x/p", "AdminNetworkPolicy/p", "BaselineAdminNetworkPolicy/default", "ClusterNetworkPolicy/p", "CIDRGroup/g")
 		},
 	} {
 		state = state.Clone()
@@ -70,11 +79,15 @@ func requestsOfEverything(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	requested := make(map[string]bool)
-	for _, action := range slices.Concat(w.Actions(), w.policies.Actions()) {
+	for _, action := range slices.Concat(w.Actions(), w.objects.Actions()) {
 		if slices.Contains([]string{"version", "resource", "group"}, action.GetResource().Resource) {
 			continue // discovery, which every account may read
 		}
-		requested[action.GetResource().Group+"/"+action.GetResource().Resource+" "+action.GetVerb()] = true
+		resource := action.GetResource().Resource
+		if action.GetSubresource() != "" {
+			resource += "/" + action.GetSubresource()
+		}
+		requested[action.GetResource().Group+"/"+resource+" "+action.GetVerb()] = true
 	}
 	return requested
 }
@@ -83,7 +96,7 @@ func requestsOfEverything(t *testing.T) map[string]bool {
 func applyAll(s *netpol.State, number int32) {
 	s.Apply(netpol.NewPolicy("x", "p", netpol.Subject(fmt.Sprintf("pod=%d", number)), netpol.DenyIngress()),
 		netpol.NewAdminNetworkPolicy("p", number, xy), netpol.NewBaselineAdminNetworkPolicy(xy, netpol.DenyFrom(netpol.Namespaces(fmt.Sprintf("ns=%d", number)))),
-		netpol.NewClusterNetworkPolicy("p", v1beta1.AdminTier, number, xy))
+		netpol.NewClusterNetworkPolicy("p", v1beta1.AdminTier, number, xy), netpol.NewCIDRGroup("g", fmt.Sprintf("number=%d", number)))
 }
 
 // xy makes pods of the suite's namespaces the subject.

@@ -119,12 +119,9 @@ var serviceAccounts = needingAll([]Scenario{
 				r.ExpectPeer("y/a", "x/*", true)
 			},
 		}, {
-			Name: "a new pod of another account has the name",
-			Change: func(s *State) {
-				s.RecreatePod("y/a")
-				giveAccount("other", "y/a")(s)
-			},
-			Want: func(r *Reachability) { r.ExpectAllIngress("x/*", false) },
+			Name:   "a new pod of another account has the name",
+			Change: giveAccount("other", "y/a"),
+			Want:   func(r *Reachability) { r.ExpectAllIngress("x/*", false) },
 		}},
 	},
 }, ClusterNetworkPolicies, NPEP173)
@@ -233,10 +230,12 @@ func withAccounts(name string, p Policy, want func(*Reachability)) Scenario {
 	}}}
 }
 
-// giveAccount gives an account to pods. A real pod keeps the account that it was created with.
+// giveAccount replaces pods by new ones of an account, because a pod keeps the account that it was
+// created with.
 func giveAccount(account string, pods ...string) func(*State) {
 	return func(s *State) {
 		for _, pod := range pods {
+			s.RecreatePod(pod)
 			s.ChangePod(pod, func(p *corev1.Pod) { p.Spec.ServiceAccountName = account })
 		}
 	}

@@ -25,6 +25,10 @@ func clusterFlags(flags *flag.FlagSet) NewBackend {
 	outside := flags.String("outside", "", "cluster: command that runs a program on a host outside the cluster, see the README; also play scenarios with such hosts")
 	flags.BoolVar(&cfg.SilentDrops, "silent-drops", false, "cluster: a denied connection that is refused instead of timing out fails")
 	flags.BoolVar(&cfg.CutsEstablished, "cuts-established", false, "cluster: an established connection that goes on although a change denies it fails")
+	flags.IntVar(&cfg.Scale.Pods, "pods", 0, "cluster: further pods, which are only objects with a status")
+	flags.IntVar(&cfg.Scale.Namespaces, "namespaces", 0, "cluster: namespaces of these pods and of -policies")
+	flags.IntVar(&cfg.Scale.Policies, "policies", 0, "cluster: further policies, which select only these pods")
+	flags.Float64Var(&cfg.Scale.Churn, "churn", 0, "cluster: changes of these pods and policies in a second")
 	return func(ctx context.Context) (netpol.Backend, error) {
 		access, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 		if err != nil {

@@ -63,7 +63,9 @@ type Record struct {
 	Environment netpol.Environment  `json:"environment"`
 	Date        string              `json:"date"` // of the end of the run
 	Scenarios   int                 `json:"scenarios"`
+	Played      int                 `json:"played"` // the others are not supported
 	Failed      []string            `json:"failed"`
+	WrongCells  map[string]int      `json:"wrongCells"`  // by scenario; none where a failure has another reason
 	Unsupported map[string][]string `json:"unsupported"` // what is missing, by scenario
 	Cells       int                 `json:"cells"`
 	LeftOut     int                 `json:"cellsLeftOut"`
@@ -102,10 +104,16 @@ func timesOf(t netpol.Times) Times {
 func (r *report) record() Record {
 	s := &r.summary
 	record := Record{Provider: r.provider, Backend: r.backend, Environment: r.environment, Date: r.ended.UTC().Format(time.DateOnly),
-		Scenarios: s.Scenarios, Failed: []string{}, Unsupported: map[string][]string{}, Cells: s.Cells, LeftOut: s.LeftOut}
+		Scenarios: s.Scenarios, Failed: []string{}, WrongCells: map[string]int{}, Unsupported: map[string][]string{}, Cells: s.Cells, LeftOut: s.LeftOut}
 	for _, result := range r.results {
+		if len(result.Steps) > 0 || result.Err != nil {
+			record.Played++
+		}
 		if !result.OK() {
 			record.Failed = append(record.Failed, result.Scenario)
+		}
+		if wrong := result.WrongCells(); wrong > 0 {
+			record.WrongCells[result.Scenario] = wrong
 		}
 		if len(result.Unsupported) > 0 {
 			record.Unsupported[result.Scenario] = result.Unsupported

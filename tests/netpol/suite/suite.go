@@ -150,11 +150,6 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 		return fmt.Errorf("no scenario is played: %w", err)
 	}
 	report := report{backend: o.backend, provider: o.provider, support: backend.Supports(), scenarios: chosen}
-	if described, ok := backend.(netpol.Described); ok {
-		if report.environment, err = described.Environment(ctx); err != nil {
-			return err
-		}
-	}
 	report.summary = runner.PlayAll(ctx, chosen, func(r netpol.Result) {
 		report.results = append(report.results, r)
 		fmt.Fprint(out, r.Report(netpol.Unicode, o.all))
@@ -163,7 +158,15 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 		}
 	})
 	report.ended = time.Now()
+	if described, ok := backend.(netpol.Described); ok {
+		if report.environment, err = described.Environment(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+	}
 	fmt.Fprintf(out, "%s: %s\n", o.backend, &report.summary)
+	if scale := report.environment.Scale; scale != nil {
+		fmt.Fprintf(out, "beside the scenarios: %s\n", scale)
+	}
 	for _, c := range report.summary.Convergence() {
 		fmt.Fprintln(out, c)
 	}

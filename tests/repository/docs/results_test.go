@@ -11,23 +11,29 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/kube-network-policies/tests/netpol"
+	"sigs.k8s.io/kube-network-policies/tests/netpol/scenarios"
 	"sigs.k8s.io/kube-network-policies/tests/netpol/suite"
 )
 
 // Files that the suite's flag -results has written, and the page with the table of them.
 const (
 	resultsFolder = "docs/testing/results"
-	resultsPage   = "docs/testing/results.md"
+	resultsPage   = "docs/testing/comparison.md"
 )
 
 var resultsTable = regexp.MustCompile(`(?s)<!-- results -->\n.*?<!-- end -->\n`)
 
-// docs/testing/results.md has a row for each file of results.
+// docs/testing/comparison.md has a row for each file of results, and what differs.
 func TestResultsTable(t *testing.T) {
 	var out strings.Builder
-	out.WriteString("<!-- results -->\n\n| provider | on | date | scenarios | cells | right after | established | gone after |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
-	for _, r := range readResults(t) {
+	out.WriteString("<!-- results -->\n\n| provider | on | date | as expected | not supported | wrong cells | right after | established | gone after |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	records := readResults(t)
+	for _, r := range records {
 		out.WriteString(resultsRow(r))
+	}
+	for _, r := range records {
+		out.WriteString(differences(r))
 	}
 	out.WriteString("\n<!-- end -->\n")
 	doc := read(t, resultsPage)
@@ -63,8 +69,8 @@ func readResults(t *testing.T) []suite.Record {
 		if err := decoder.Decode(&r); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		if r.Provider == "" || r.Date == "" || r.Scenarios == 0 || len(r.Environment.Kernels) == 0 {
-			t.Errorf("%s lacks the provider, the date, scenarios or the kernel", file)
+		if r.Provider == "" || r.Date == "" || r.Played == 0 || len(r.Environment.Kernels) == 0 {
+			t.Errorf("%s lacks the provider, the date, played scenarios or the kernel", file)
 		}
 		records = append(records, r)
 	}
@@ -80,6 +86,13 @@ func resultsRow(r suite.Record) string {
 		on = append(on, "Kubernetes "+r.Environment.Kubernetes)
 	}
 	on = append(on, "Linux "+strings.Join(r.Environment.Kernels, ", "))
+	if r.Environment.Scale != nil {
+		on = append(on, "beside "+r.Environment.Scale.String())
+	}
+	wrong := 0
+	for _, cells := range r.WrongCells {
+		wrong += cells
+	}
 	var right, gone []string
 	for _, c := range r.Convergence {
 		right = append(right, kindTimes(string(c.Change), c.Times))
@@ -95,9 +108,36 @@ func resultsRow(r suite.Record) string {
 	if cut+kept > 0 {
 		established = fmt.Sprintf("cut: %d, kept: %d", cut, kept)
 	}
-	return fmt.Sprintf("| %s | %s | %s | %d of %d | %d | %s | %s | %s |\n", r.Provider, strings.Join(on, ", "), r.Date,
-		r.Scenarios-len(r.Failed), r.Scenarios, r.Cells, strings.Join(right, "<br>"), established, strings.Join(gone, "<br>"))
+	return fmt.Sprintf("| %s | %s | %s | %d of %d | %d | %d of %d | %s | %s | %s |\n", r.Provider, strings.Join(on, ", "), r.Date,
+		r.Played-len(r.Failed), r.Played, r.Scenarios-r.Played, wrong, r.Cells, strings.Join(right, "<br>"), established, strings.Join(gone, "<br>"))
 }
+
+// noProvider is the name of the negative control.
+const noProvider = "none"
+
+// differences lists the scenarios that were not as expected, with the statements that they test. The
+// negative control has no list.
+func differences(r suite.Record) string {
+	if len(r.Failed) == 0 || r.Provider == noProvider {
+		return ""
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "\nNot as expected with %s on %s:\n\n", r.Provider, r.Backend)
+	for _, name := range r.Failed {
+		what := "no result"
+		if wrong := r.WrongCells[name]; wrong > 0 {
+			what = fmt.Sprintf("wrong cells: %d", wrong)
+		}
+		i := slices.IndexFunc(allScenarios, func(s netpol.Scenario) bool { return s.Name == name })
+		if i >= 0 {
+			what = strings.Join(allScenarios[i].Statements, ", ") + "; " + what
+		}
+		fmt.Fprintf(&out, "- %s (%s)\n", name, what)
+	}
+	return out.String()
+}
+
+var allScenarios = scenarios.All()
 
 // kindTimes returns, for example, "policy: 315, 681, 904".
 func kindTimes(change string, t suite.Times) string {
