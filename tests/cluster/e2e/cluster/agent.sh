@@ -12,7 +12,7 @@ image=$(awk '$1 == "image:" {print $2; exit}' "$manifest")
 changed=
 if ! cmp -s "$state/agent.tar.new" "$state/agent.tar"; then
 	changed=1
-	give_image "$state/agent.tar.new"
+	for node in $nodes; do in_node "$node" ctr -n k8s.io images import "$state/agent.tar.new" >/dev/null; done
 fi
 
 if [[ $1 == install-anp.yaml ]]; then
