@@ -132,7 +132,6 @@ func TestViewErrors(t *testing.T) {
 	thousand := replicated(1000, 10)
 	for _, tt := range []struct{ stdin, args, want string }{
 		{"", "view -o pdf -f testdata/shop", "error: --output=pdf: must be one of page, html\n"},
-		{"apiVersion: v1\nkind: Service\nmetadata: {namespace: shop, name: db}\n", "view -f testdata/shop --apply -", "error: --apply=-: no policy or workload to apply\n"},
 		{"", "view -f testdata/shop --apply testdata/none", "error: --apply=testdata/none: "},
 		{"{}", "view -f - --apply -", "error: --apply=-: the standard input is that of --filename already\n"},
 		{"", "view -f testdata/shop --by rack -o html", `error: "rack": rows and columns must be pod, workload or namespace`},
