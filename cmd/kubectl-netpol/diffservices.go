@@ -58,7 +58,7 @@ func (d *diffOptions) serviceChanges(before, after *sideFinder, family reachabil
 			if a.String() == b.String() {
 				continue
 			}
-			known := serviceChange{Service: s.Namespace + "/" + s.Name, Port: fmt.Sprintf("%s %d", cmp.Or(p.Protocol, corev1.ProtocolTCP), p.Port), Before: a.String(), After: b.String()}
+			known := serviceChange{Service: s.Namespace + "/" + s.Name, Port: fmt.Sprintf("%s %d", protocolOf(&p), p.Port), Before: a.String(), After: b.String()}
 			changes = append(changes, d.reachedOnly(known, &a, &b, s.Namespace, family)...)
 		}
 	}
@@ -88,7 +88,7 @@ func (d *diffOptions) comparesPort(p *corev1.ServicePort) bool {
 	if d.traffic.port != "" {
 		protocol = cmp.Or(protocol, string(corev1.ProtocolTCP))
 	}
-	return (protocol == "" || strings.EqualFold(protocol, cmp.Or(string(p.Protocol), string(corev1.ProtocolTCP)))) &&
+	return (protocol == "" || strings.EqualFold(protocol, protocolOf(p))) &&
 		(d.traffic.port == "" || slices.Contains([]string{p.Name, fmt.Sprint(p.Port), p.TargetPort.String()}, d.traffic.port))
 }
 

@@ -123,7 +123,7 @@ func (s *scale) create(ctx context.Context) error {
 	return group.Wait()
 }
 
-// namespace returns the namespace of a pod or policy, or itself the name of a namespace.
+// namespace returns the name of namespace i, and of that of pod or policy i.
 func (s *scale) namespace(i int) string { return fmt.Sprintf("netpol-scale-%d", i%s.Namespaces) }
 
 func scaleName(i int) string { return fmt.Sprintf("scale-%d", i) }
