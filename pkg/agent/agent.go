@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/domains"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
@@ -56,6 +57,7 @@ type agent struct {
 	verdicts *verdictcache.Cache // nil if verdicts are not remembered
 	blocker  *conntrack.Blocker
 	blocks   bool // the blocker has a snapshot; used by its stage only
+	confirms *confirmer
 }
 
 // Run enforces policies until ctx ends and leaves the nftables rules in place. If
@@ -113,6 +115,7 @@ func (a *agent) publishing() stages {
 			why: "no earlier snapshot accepts packets any more, so what is blocked does not begin again"},
 		{name: "report", follow: a.metrics.published,
 			why: "everything is enforced, and no packet waits for logs"},
+		{name: "confirmation", loops: []loop{a.confirms.Run}},
 	}
 }
 
@@ -121,10 +124,10 @@ func (a *agent) services() stages {
 	server, sources := httpserver.New(httpserver.Handler(a.reg, a.live, a.readiness), a.client, a.reg), a.steering.sources
 	return stages{
 		{name: "metrics and probes", loops: []loop{func(ctx context.Context) error {
-			return serve(ctx, withDenied(server, a.flows, a.cfg.MetricsAccess), a.cfg.MetricsBindAddress, a.cfg.MetricsAccess)
+			return serve(ctx, a.withAnswers(server), a.cfg.MetricsBindAddress, a.cfg.MetricsAccess)
 		}}},
 		{name: "probe socket", off: a.cfg.ProbeSocket == "", loops: []loop{func(ctx context.Context) error {
-			return serveSocket(ctx, server, a.flows, a.cfg.ProbeSocket)
+			return serveSocket(ctx, server.With("GET /"+flowsPath, a.flows).With("GET "+inforce.Path, a.confirms.tracker), a.cfg.ProbeSocket)
 		}}},
 		{name: "problems of the node", ready: a.node.Healthy, loops: []loop{func(ctx context.Context) error { return a.node.Run(ctx, a.facts) }}},
 		{name: "saved names", off: a.saved == nil, begin: a.saved.Load, loops: []loop{a.saved.Run}},

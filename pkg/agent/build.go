@@ -67,6 +67,7 @@ func newAgent(ctx context.Context, cfg Config, caps steer.Capabilities, place *h
 	if err := a.newSteering(ctx, caps); err != nil {
 		return nil, err
 	}
+	a.confirms = a.newConfirmer()
 	if err := a.newCluster(); err != nil {
 		return nil, err
 	}
@@ -207,6 +208,7 @@ func (a *agent) newCluster() error {
 		MinInterval: compileInterval,
 		Settle:      compileSettle,
 		PodRanges:   a.steering.closeRanges,
+		Contains:    a.confirms.contains,
 		NodeChanged: a.node.Poke,
 		Registerer:  a.reg,
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,6 +26,9 @@ func (a *agent) live() error {
 // A restart would not help.
 func (a *agent) readiness() error { return a.stages.ready() }
 
+// stateTimeout bounds how long a kernel that does not answer delays the description of the agent.
+const stateTimeout = time.Second
+
 // state describes the agent for kubectl netpol status.
 func (a *agent) state() flows.State {
 	s := flows.State{Version: a.cfg.Version}
@@ -39,6 +43,9 @@ func (a *agent) state() flows.State {
 		}
 		s.Pods = len(pods)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), stateTimeout)
+	defer cancel()
+	s.InForce = a.confirms.tracker.Answer(ctx)
 	return s
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 )
 
@@ -71,9 +72,9 @@ func get(ctx context.Context, socket, path string) (io.ReadCloser, error) {
 // maxReason bounds how much of a failure's reason is read.
 const maxReason = 64 << 10
 
-// serveSocket serves probes, metrics and flow records at a unix socket until ctx ends. An
-// existing socket was left by an earlier process and is replaced.
-func serveSocket(ctx context.Context, server *httpserver.Server, records http.Handler, socket string) error {
+// serveSocket serves clients of a unix socket until ctx ends. An existing socket was left by an
+// earlier process and is replaced.
+func serveSocket(ctx context.Context, server *httpserver.Server, socket string) error {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("probe-socket: %w", err)
 	}
@@ -81,16 +82,16 @@ func serveSocket(ctx context.Context, server *httpserver.Server, records http.Ha
 	if err != nil {
 		return fmt.Errorf("probe-socket %q: %w", socket, err)
 	}
-	return server.With("GET /"+flowsPath, records).Run(ctx, listener, nil)
+	return server.Run(ctx, listener, nil)
 }
 
-// withDenied returns a server that also serves recent denials, but only if access restricts
-// its clients.
-func withDenied(server *httpserver.Server, records *flows.Recorder, access *httpserver.Access) *httpserver.Server {
-	if access == nil {
+// withAnswers returns a server that also serves recent denials and what is in force, but only if
+// MetricsAccess restricts its clients.
+func (a *agent) withAnswers(server *httpserver.Server) *httpserver.Server {
+	if a.cfg.MetricsAccess == nil {
 		return server
 	}
-	return server.With("GET "+flows.DeniedPath, http.HandlerFunc(records.ServeDenied))
+	return server.With("GET "+flows.DeniedPath, http.HandlerFunc(a.flows.ServeDenied)).With("GET "+inforce.Path, a.confirms.tracker)
 }
 
 // listenEvery is the interval between two attempts to listen at an address in use.

@@ -26,7 +26,7 @@ func TestFlowsAreReadFromTheSocket(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	server := httpserver.New(httpserver.Handler(reg, ok, ok), nil, reg)
-	go func() { done <- serveSocket(ctx, server, recorder, socket) }()
+	go func() { done <- serveSocket(ctx, server.With("GET /"+flowsPath, recorder), socket) }()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"time"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 )
 
@@ -76,6 +77,8 @@ type State struct {
 	// Snapshot is since when the agent decides by the latest snapshot of the cluster, nil before
 	// the first one.
 	Snapshot *time.Time `json:"snapshot,omitempty"`
+	// InForce is what is in force. Agents of earlier versions have none.
+	InForce *inforce.Answer `json:"inForce,omitempty"`
 }
 
 // Summary describes all records of an agent since its start.
@@ -208,6 +211,9 @@ func (r *Record) sanitize() {
 	}
 	if r.State != nil {
 		texts = append(texts, &r.Version, &r.NotReady)
+		if r.InForce != nil {
+			r.InForce.MakePrintable()
+		}
 	}
 	for _, text := range texts {
 		*text = printable.Text(*text)

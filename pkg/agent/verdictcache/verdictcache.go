@@ -301,6 +301,14 @@ func (c *Cache) isEnabled() bool {
 	return c.enabled
 }
 
+// Healthy returns an error while the kernel may remember verdicts that are not recorded.
+func (c *Cache) Healthy() error {
+	if !c.isEnabled() {
+		return errors.New("the kernel may remember verdicts of another agent")
+	}
+	return nil
+}
+
 // restart handles an error of the kernel, which may now remember too much. Nothing more is
 // remembered until the kernel has forgotten everything; restart tries that at once. The
 // caller holds writing.

@@ -90,6 +90,9 @@ type Config struct {
 	// complete lists waits for it, Healthy fails while it is missing, and a Node that is
 	// deleted later stays in snapshots, because its machine still runs its pods.
 	OwnNode Presence
+	// Contains is called with what the last published snapshot contains: after each Publish, and
+	// when later versions have changed nothing in it. It may be nil.
+	Contains func(Contents)
 	// NodeChanged is called when the Node of NodeName appears or disappears. It may be nil.
 	NodeChanged func()
 	// AwaitNamespaces treats a pod whose Namespace has not been seen as unknown, because
@@ -165,6 +168,8 @@ type Cache struct {
 	since time.Time // time of the first change that is not in a snapshot yet, or zero
 	rates map[*compile.Kind]*runner.Rate
 	saved bool // the view is the saved state: no kind has been listed yet
+	// restores counts the lists that were believed although versions had gone back.
+	restores int
 	// without are the kinds that the agent works without, because it may not read them.
 	without map[*compile.Kind]bool
 
@@ -182,6 +187,9 @@ func New(source Source, cfg Config, publish Publish) (*Cache, error) {
 	}
 	if cfg.NodeChanged == nil {
 		cfg.NodeChanged = func() {}
+	}
+	if cfg.Contains == nil {
+		cfg.Contains = func(Contents) {}
 	}
 	cfg.MaxNeededWatches = cmp.Or(cfg.MaxNeededWatches, MaxNeededWatches)
 	jitter := cfg.Jitter
@@ -383,24 +391,27 @@ func (c *Cache) len(kind *compile.Kind) int {
 
 // sync compiles the Cluster and publishes the snapshot.
 func (c *Cache) sync(ctx context.Context) error {
-	snapshot, since, duration := c.snapshot()
-	if since.IsZero() {
-		return nil // the previous run included the change that triggered this one
+	snapshot, since, duration, contents := c.snapshot()
+	if since.IsZero() { // the previous run included the change that triggered this one
+		c.cfg.Contains(contents)
+		return nil
 	}
 	klog.FromContext(ctx).V(2).Info("Snapshot compiled", "took", duration, "addresses", snapshot.Len())
 	c.publish(ctx, snapshot, since, true)
+	c.cfg.Contains(contents)
 	c.reportConflicts(ctx)
 	return nil
 }
 
 // snapshot compiles the Cluster. since is when the first change after the last snapshot was
-// seen, zero if nothing changed.
-func (c *Cache) snapshot() (s *policy.Snapshot, since time.Time, duration time.Duration) {
+// seen, zero if nothing changed. contents are those of s, or of the last snapshot if nothing
+// changed.
+func (c *Cache) snapshot() (s *policy.Snapshot, since time.Time, duration time.Duration, contents Contents) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	since, c.since = c.since, time.Time{}
 	if since.IsZero() {
-		return nil, since, 0
+		return nil, since, 0, c.contents()
 	}
 	start := time.Now()
 	s = c.view.Snapshot()
@@ -409,5 +420,5 @@ func (c *Cache) snapshot() (s *policy.Snapshot, since time.Time, duration time.D
 		c.needed.follow(c.view.Needs())
 	}
 	c.metrics.compiled(start, duration)
-	return s, since, duration
+	return s, since, duration, c.contents()
 }

@@ -65,6 +65,13 @@ func (c *currency) current() bool {
 	return len(c.since) > 0
 }
 
+// watched reports whether the kind of m is watched.
+func (c *currency) watched(m *mirror) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.since[m].IsZero()
+}
+
 // watchedFor returns how long the kind of m has been watched, 0 if it is not.
 func (c *currency) watchedFor(m *mirror) time.Duration {
 	c.mu.Lock()

@@ -35,9 +35,10 @@ type mirror struct {
 	listed chan struct{} // closed when the first list is in the Cluster
 
 	// These need the Cache's mutex.
-	objects map[[2]string]any // by namespace and name; empty for pods, which the Cluster indexes
-	version string            // the newest resource version that was seen
-	watch   *podWatch         // nil unless several mirrors watch pods
+	objects  map[[2]string]any // by namespace and name; empty for pods, which the Cluster indexes
+	version  string            // the newest resource version that was seen
+	reported string            // the version in the last Contents
+	watch    *podWatch         // nil unless several mirrors watch pods
 
 	// These are used by the Reflector only.
 	logger    klog.Logger
@@ -147,6 +148,7 @@ func (m *mirror) set(o any) error {
 		return err
 	}
 	m.change(func(v view) int {
+		m.version = s.version // the Reflector tells it later, and the snapshot may be compiled before
 		if !m.put(v, s) {
 			m.ignored.Inc()
 			return 0
@@ -191,7 +193,10 @@ func (m *mirror) Delete(o any) error {
 	if err != nil {
 		return err
 	}
-	m.change(func(v view) int { return m.delete(v, s) })
+	m.change(func(v view) int {
+		m.version = s.version
+		return m.delete(v, s)
+	})
 	return nil
 }
 
@@ -222,11 +227,23 @@ func (m *mirror) names(v view) iter.Seq2[string, string] {
 	return v.Names(m.kind)
 }
 
-// UpdateResourceVersion records the version of a change.
+// UpdateResourceVersion records the version of a change, or that there was none up to this
+// version.
 func (m *mirror) UpdateResourceVersion(version string) {
 	m.cache.mu.Lock()
-	defer m.cache.mu.Unlock()
 	m.version = version
+	m.cache.mu.Unlock()
+	m.tell()
+}
+
+// tell has Contents reported if there are none of this version yet.
+func (m *mirror) tell() {
+	m.cache.mu.Lock()
+	reported := m.reported == m.version
+	m.cache.mu.Unlock()
+	if !reported {
+		m.cache.runner.Poke()
+	}
 }
 
 // Replace replaces all objects of the kind by a list, in one step.
@@ -245,8 +262,8 @@ func (m *mirror) Replace(list []any, version string) error {
 		list[i] = nil // the unstripped object can be freed
 	}
 	m.change(func(v view) int {
-		if m.watch != nil && number(version) < number(m.version) {
-			m.cache.needed.forgetVersions() // the server's data was restored from a backup
+		if number(version) < number(m.version) {
+			m.noteRestored()
 		}
 		m.version = version
 		changed := m.deleteUnlisted(v, listed)
@@ -261,6 +278,7 @@ func (m *mirror) Replace(list []any, version string) error {
 		}
 		return changed + m.cache.use(v, m.kind, true)
 	})
+	m.tell()
 	m.first.Do(func() {
 		m.reportPodRanges(all)
 		close(m.listed)
@@ -269,6 +287,15 @@ func (m *mirror) Replace(list []any, version string) error {
 		m.cache.currency.set(m, true)
 	}
 	return nil
+}
+
+// noteRestored records that the server's data was restored from a backup. It is called with the mutex
+// held.
+func (m *mirror) noteRestored() {
+	m.cache.restores++
+	if m.watch != nil {
+		m.cache.needed.forgetVersions()
+	}
 }
 
 // deleteUnlisted deletes the objects that a list of the mirror's version lacks, and returns how many

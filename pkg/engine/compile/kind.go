@@ -203,10 +203,21 @@ func (k *Kind) Compile(o Object, features Features, groups CIDRGroups) *Policy {
 	p := k.compile(d, o)
 	p.annotated = StripAnnotations(o.GetAnnotations())
 	p.Enforcement = d.enforcement(o, "the policy is")
-	d.annotations(o, EnforcementAnnotation)
+	d.annotations(o, k.annotations()...)
+	if k.Namespaced {
+		d.report(o)
+	}
 	p.Kind, p.Ref, p.Findings, p.features = k, d.ref, d.findings, features
 	p.object, p.refersToGroups, p.usedGroups = o, d.refersToGroups, d.usedGroups
 	return p
+}
+
+// annotations returns the annotations that are read of policies of the kind.
+func (k *Kind) annotations() []string {
+	if k.Namespaced {
+		return []string{EnforcementAnnotation, ReportAnnotation}
+	}
+	return []string{EnforcementAnnotation} // the condition is always in their status
 }
 
 // Diagnose returns the findings about the policy o, in the same order as in a snapshot. They do not

@@ -157,6 +157,9 @@ type Blocker struct {
 	desired *Evaluator // the latest, nil before the first
 	change  Change     // since the last sync
 	recheck bool
+	since   Change      // since the last call of Settled
+	waiting []*settling // calls of Settled that the next sync takes
+	missing int         // passes without which marks may be wrong
 
 	// Fakes in tests.
 	open      func(context.Context) (table, error)
@@ -169,9 +172,10 @@ type Blocker struct {
 	local            addrSet // the node's addresses at the last listing
 	unfiltered       unfiltered
 	relistings       []relisting
+	settling         []*settling
 	readAt           time.Time // when to read what the previous Evaluator accepted; zero after that
 	covered          bool      // a pass is planned for the last change
-	hadPass          bool      // a pass has completed
+	passes           int       // completed
 	passWanted       bool      // a pass is needed
 	secondPassWanted bool      // and a second one after it
 	earliestPass     time.Time // when the next pass may begin
@@ -198,6 +202,7 @@ func New(cfg Config) (*Blocker, error) {
 		nodeAddrs:        interfaceAddrs,
 		known:            newKnownClasses(maxKnown),
 		unfiltered:       make(unfiltered),
+		missing:          2,
 		passWanted:       true,
 		secondPassWanted: true, // an earlier agent may accept packets during the first pass
 	}
@@ -213,6 +218,7 @@ func (b *Blocker) Set(evaluate Evaluator, change Change) {
 	b.mu.Lock()
 	b.desired = &evaluate
 	b.change.add(change)
+	b.remember(change)
 	b.mu.Unlock()
 	b.runner.Poke()
 }
@@ -267,16 +273,19 @@ func (b *Blocker) second(t time.Time) uint32 { return uint32(max(0, t.Sub(b.crea
 
 // sync is one run of the runner.
 func (b *Blocker) sync(ctx context.Context) error {
+	b.takeWaiting() // before the change, which precedes the call of Settled
 	evaluate, change := b.takeChange()
 	if evaluate == nil {
 		return nil
 	}
 	start := time.Now()
 	b.restAtMost = maxRest
+	passes := b.passes
 	err := b.apply(ctx, *evaluate, change)
 	if err != nil {
 		b.passWanted, b.secondPassWanted = true, true
 	}
+	b.settle(start, err, b.passes > passes)
 	b.ignoreAccepted.Store(b.known.full)
 	b.metrics.known.Set(float64(len(b.known.slots)))
 	b.wakeUp()
@@ -343,7 +352,8 @@ func (b *Blocker) timedPass(ctx context.Context, evaluate Evaluator) error {
 	if err != nil {
 		return err
 	}
-	b.hadPass, b.passWanted, b.secondPassWanted = true, b.secondPassWanted, false
+	b.passes++
+	b.passWanted, b.secondPassWanted = b.secondPassWanted, false
 	b.routinePass = start.Add(min(max(minDrift, driftShare*elapsed), maxDrift))
 	return nil
 }
@@ -353,7 +363,9 @@ func (b *Blocker) timedPass(ctx context.Context, evaluate Evaluator) error {
 func (b *Blocker) noteRecheck() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.passWanted = b.passWanted || b.recheck
+	if b.recheck {
+		b.passWanted, b.missing = true, max(b.missing, 1)
+	}
 	b.recheck = false
 }
 
@@ -367,7 +379,7 @@ func (b *Blocker) noteOtherAgents() {
 // passIsDue reports whether a pass is needed and may begin.
 func (b *Blocker) passIsDue() bool {
 	now := time.Now()
-	return b.passWanted && !now.Before(b.earliestPass) || b.hadPass && !now.Before(b.routinePass)
+	return b.passWanted && !now.Before(b.earliestPass) || b.passes > 0 && !now.Before(b.routinePass)
 }
 
 // wakeUp schedules the next sync if no change comes first.
@@ -386,6 +398,9 @@ func (b *Blocker) wakeUp() {
 		if r.at.Before(next) {
 			next = r.at
 		}
+	}
+	if settled := b.nextSettling(); !settled.IsZero() && settled.Before(next) {
+		next = settled
 	}
 	if b.timer != nil {
 		b.timer.Stop()

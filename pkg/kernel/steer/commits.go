@@ -149,6 +149,14 @@ func (c *commits) wait(ctx context.Context, upTo uint32) {
 	}
 }
 
+// notifiedUpTo reports whether all commits up to a generation are notified, after wait. If no
+// notification has come since the subscription, there was no commit.
+func (c *commits) notifiedUpTo(generation uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.listening && (c.blind || !later(generation, c.seen))
+}
+
 // unverified counts the events since the table was last verified.
 type unverified struct {
 	lost, external int

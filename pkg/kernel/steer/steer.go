@@ -87,10 +87,12 @@ type Steerer struct {
 	standby       handover.Standby
 	holder        handover.Holder // of the table, as last read or written
 	inPlace       bool            // the table has our layout, and this agent writes it
+	newlyApplied  chan struct{}   // closed when applied changes, nil if nothing waits for it
 }
 
 // desiredState is a set of addresses to steer. It is immutable once it is being applied.
 type desiredState struct {
+	number    uint64 // counts the desired states
 	requested Sets
 	sets      contents
 	closed    bool      // see Steerer.Close
@@ -174,6 +176,14 @@ func (d *desiredState) after(have contents) contents {
 	return all
 }
 
+// nextNumber returns the number of the state after d, which is nil before the first.
+func (d *desiredState) nextNumber() uint64 {
+	if d == nil {
+		return 1
+	}
+	return d.number + 1
+}
+
 // final reports whether d came from Set, not Close, so that packets can be decided. It is false for
 // nil.
 func (d *desiredState) final() bool { return d != nil && !d.closed }
@@ -195,7 +205,7 @@ func (s *Steerer) set(sets Sets, closed bool) {
 		}
 		return
 	}
-	s.desired = &desiredState{requested: sets, sets: sets.contents(), closed: closed, since: sets.Since}
+	s.desired = &desiredState{number: old.nextNumber(), requested: sets, sets: sets.contents(), closed: closed, since: sets.Since}
 	if old != nil && old != s.applied && !old.since.IsZero() && (sets.Since.IsZero() || old.since.Before(sets.Since)) {
 		s.desired.since = old.since // pending changes of old are now part of this one
 	}

@@ -135,6 +135,10 @@ func (s *Steerer) endApplying(d *desiredState, err error) (first bool, since tim
 		return false, time.Time{}
 	}
 	s.applied = d
+	if s.newlyApplied != nil {
+		close(s.newlyApplied)
+		s.newlyApplied = nil
+	}
 	if s.desired != d {
 		s.desired.since = s.desired.requested.Since // the earlier changes have been applied with d
 	}

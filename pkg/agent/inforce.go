@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
+	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
+)
+
+// confirmer finds out when what was published is in force: stages follow a snapshot at once, and two
+// of them change the kernel later.
+type confirmer struct {
+	tracker *inforce.Tracker
+	// applied returns when nftables is as the last snapshot wants it, settled when established
+	// connections are.
+	applied, settled func(context.Context) error
+
+	poked chan struct{} // signals that contents has changed
+
+	mu       sync.Mutex
+	contents clusterwatch.Contents // of the last published snapshot
+}
+
+func (a *agent) newConfirmer() *confirmer {
+	return &confirmer{
+		tracker: inforce.New(inforce.Config{Node: a.cfg.NodeName, Problem: a.notInForce, Following: a.following}),
+		applied: a.steering.steerer.WaitApplied,
+		settled: a.blocker.Settled,
+		poked:   make(chan struct{}, 1),
+	}
+}
+
+// contains is called with the contents of the published snapshot.
+func (c *confirmer) contains(contents clusterwatch.Contents) {
+	c.mu.Lock()
+	c.contents = contents
+	c.mu.Unlock()
+	runner.Signal(c.poked)
+}
+
+// Run confirms one snapshot at a time until ctx ends. Those that are published meanwhile are confirmed
+// together with the last of them.
+func (c *confirmer) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-c.poked:
+		case <-ctx.Done():
+			return nil
+		}
+		c.mu.Lock()
+		contents := c.contents
+		c.mu.Unlock()
+		if len(contents.Unlisted) > 0 {
+			continue // packets that depend on these pods wait, and the next snapshot has them
+		}
+		// The other way round, a packet that nftables does not steer yet could open a connection
+		// after the check.
+		if c.applied(ctx) != nil || c.settled(ctx) != nil {
+			return nil
+		}
+		c.tracker.Set(contents.Versions, contents.Restores)
+	}
+}
+
+// following is inforce.Config.Following.
+func (a *agent) following() (kinds []inforce.Kind, restores int) {
+	following, restores := a.cache.Following()
+	for _, f := range following {
+		k := inforce.Kind{Kind: f.Kind, Seen: f.Seen}
+		if f.Err != nil {
+			k.Behind = f.Err.Error()
+		}
+		kinds = append(kinds, k)
+	}
+	return kinds, restores
+}
+
+// notInForce returns why packets may be decided by something else than the snapshot whose enforcement
+// was confirmed last, nil if they are not.
+func (a *agent) notInForce(ctx context.Context) error {
+	if a.cfg.Audit {
+		return errors.New("--audit: policies are evaluated, and none is enforced")
+	}
+	if err := errors.Join(a.live(), a.readiness()); err != nil {
+		return err
+	}
+	if err := a.steering.steerer.Verify(ctx); err != nil {
+		return fmt.Errorf("steering: %w", err)
+	}
+	if err := a.blocker.Healthy(); err != nil {
+		return err
+	}
+	if a.verdicts == nil {
+		return nil
+	}
+	return a.verdicts.Healthy()
+}
