@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver/kubeaccess"
 )
@@ -51,9 +52,13 @@ func (m metricsTLS) access(ctx context.Context, config *rest.Config, host string
 	}
 	metrics := kubeaccess.New(client, "/metrics", "", logger)
 	denials := kubeaccess.New(client, flows.DeniedPath, flows.DeniedAudience, logger)
+	inForce := kubeaccess.New(client, inforce.Path, flows.DeniedAudience, logger)
 	access := &httpserver.Access{Authorize: func(ctx context.Context, path, token string) error {
-		if path == flows.DeniedPath {
+		switch path {
+		case flows.DeniedPath:
 			return denials.Authorize(ctx, token)
+		case inforce.Path:
+			return inForce.Authorize(ctx, token)
 		}
 		return metrics.Authorize(ctx, token)
 	}}

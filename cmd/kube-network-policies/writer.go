@@ -19,11 +19,15 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
+	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
 	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
+	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 	"sigs.k8s.io/kube-network-policies/pkg/status/startuptaint"
 )
 
@@ -135,6 +139,10 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
+	inForce, err := o.enforcedCollector(client, namespace, reg)
+	if err != nil {
+		return nil, err
+	}
 	features := o.features
 	features.SCTPUntracked = errors.Is(steer.ProbeSCTPConntrack(), errors.ErrUnsupported)
 	klog.FromContext(ctx).Info("Checking policies", "features", features)
@@ -145,6 +153,8 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		Annotations:    compile.StripAnnotations,
 		Audited:        o.audited,
 		Denials:        denied,
+		Enforced:       inForce,
+		Reports:        compile.ReportsEnforced,
 		Beside:         taints,
 		LeaseNamespace: namespace,
 		Identity:       host + "_" + string(uuid.NewUUID()),
@@ -177,11 +187,23 @@ func (o *writerOptions) collector(client kubernetes.Interface, namespace string,
 	if o.denialsDir == "" {
 		return nil, nil
 	}
-	ask, err := denials.HTTPS(o.denialsDir)
+	ask, err := agents.HTTPS(o.denialsDir, flows.DeniedPath, flows.DecodeDenied)
 	if err != nil {
 		return nil, fmt.Errorf("--denials-dir=%s: %w", o.denialsDir, err)
 	}
 	return denials.New(denials.Config{Client: client, Namespace: namespace, Agents: agentSelector, Ask: ask, Registerer: reg})
+}
+
+// enforcedCollector returns the collector that asks agents what is in force, nil without --denials-dir.
+func (o *writerOptions) enforcedCollector(client kubernetes.Interface, namespace string, reg prometheus.Registerer) (*enforced.Collector, error) {
+	if o.denialsDir == "" {
+		return nil, nil
+	}
+	ask, err := agents.HTTPS(o.denialsDir, inforce.Path, inforce.Decode)
+	if err != nil {
+		return nil, fmt.Errorf("--denials-dir=%s: %w", o.denialsDir, err)
+	}
+	return enforced.New(enforced.Config{Client: client, Namespace: namespace, Agents: agentSelector, Ask: ask, Registerer: reg})
 }
 
 // healthy is the probe of the writer. A writer that waits for its lease is as healthy as

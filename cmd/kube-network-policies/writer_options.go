@@ -42,7 +42,7 @@ func (o *writerOptions) addFlags(fs *pflag.FlagSet) {
 	o.addPrefixFlag(fs)
 	fs.Var(oneOf(&o.sink, sinkAuto, status.SubresourceSink, status.AnnotationSink, sinkNone), "status-sink", "`WHERE` conditions of a NetworkPolicy are stored: subresource (its status), annotation, none, or auto: the first that the server stores. Those of other kinds are stored in their status, or with none not at all")
 	fs.Var(optional(&o.startupTaint, validation.IsQualifiedName), "startup-taint", "`KEY` of a taint to remove from each node whose agent is ready, empty for none. Needs rights to list and watch the pods of the agents, and to list, watch and patch nodes")
-	fs.StringVar(&o.denialsDir, "denials-dir", o.denialsDir, "`FOLDER` with the files ca.crt and token, with which agents are asked what policies denied in the last hour; empty asks none. Needs --metrics-tls of the agents, and rights to list and watch their pods and to get /denials")
+	fs.StringVar(&o.denialsDir, "denials-dir", o.denialsDir, "`FOLDER` with the files ca.crt and token, with which agents are asked what policies denied in the last hour and which are in force; empty asks none. Needs --metrics-tls of the agents, and rights to list and watch nodes and the pods of the agents, and to get /denials and /in-force")
 }
 
 func (o *writerOptions) addPrefixFlag(fs *pflag.FlagSet) {

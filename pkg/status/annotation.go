@@ -13,7 +13,7 @@ import (
 )
 
 // Annotations of objects without a status. A policy that is enforced as written and denied
-// nothing recently has none.
+// nothing recently has none, unless its author asks whether it is in force.
 const (
 	// Annotation holds the conditions as a JSON list.
 	Annotation = "kube-network-policies.x-k8s.io/conditions"
@@ -62,10 +62,10 @@ func (a *annotation) Read(o *unstructured.Unstructured) []metav1.Condition {
 }
 
 func (a *annotation) Stores(o *unstructured.Unstructured, conditions []metav1.Condition) bool {
-	lines := summaries(conditions)
-	if len(lines) == 0 {
+	if !reports(conditions) {
 		return !a.Marked(o)
 	}
+	lines := summaries(conditions)
 	all := o.GetAnnotations()
 	return sameConditions(a.Read(o), conditions) && all[SummaryAnnotation] == lines[SummaryAnnotation] && all[DenialsAnnotation] == lines[DenialsAnnotation]
 }
@@ -81,6 +81,11 @@ func summaries(conditions []metav1.Condition) map[string]string {
 	return lines
 }
 
+// reports reports whether conditions are stored: they say more than that the policy is accepted.
+func reports(conditions []metav1.Condition) bool {
+	return len(summaries(conditions)) > 0 || enforcedOf(conditions) != nil
+}
+
 func (a *annotation) Marked(o *unstructured.Unstructured) bool {
 	all := o.GetAnnotations()
 	_, conditions := all[Annotation]
@@ -94,10 +99,10 @@ func (a *annotation) Probe(ctx context.Context, o *unstructured.Unstructured, co
 	return a.apply(ctx, o, conditions, metav1.DryRunAll)
 }
 
-// Write removes the annotations if conditions report no problem and no denials: most
-// policies are enforced as written, and lists should not return this for each of them.
+// Write removes the annotations if conditions report nothing: most policies are enforced as written,
+// and lists should not return this for each of them.
 func (a *annotation) Write(ctx context.Context, o *unstructured.Unstructured, conditions []metav1.Condition) error {
-	if len(summaries(conditions)) == 0 {
+	if !reports(conditions) {
 		return a.remove(ctx, o, o.GetResourceVersion())
 	}
 	return a.apply(ctx, o, conditions)

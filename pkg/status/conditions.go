@@ -19,7 +19,8 @@ const (
 	Accepted       = "Accepted"       // enforced, at least in part
 	PartialFailure = "PartialFailure" // enforced in part; the other parts fail closed
 	Failure        = "Failure"        // not enforced
-	// Enforced exists, with status False, only while the policy is audited.
+	// Enforced is False while the policy is audited. Otherwise it says whether the policy is in force
+	// on all nodes, if the agents are asked and the condition is stored.
 	Enforced = "Enforced"
 	// Denials exists, with status True, only if the policy has denied packets recently.
 	Denials = "Denials"
@@ -196,13 +197,13 @@ func normalized(conditions []metav1.Condition) []metav1.Condition {
 	return conditions
 }
 
-// problem returns Enforced if the policy is audited, else the condition that reports
-// problems, nil if the policy is enforced as written.
+// problem returns Enforced if the policy is audited or not in force on a node, else the condition that
+// reports problems, nil if the policy is enforced as written.
 func problem(conditions []metav1.Condition) *metav1.Condition {
 	for _, reports := range []func(metav1.Condition) bool{
-		func(c metav1.Condition) bool { return c.Type == Enforced },
+		func(c metav1.Condition) bool { return c.Type == Enforced && c.Status == metav1.ConditionFalse },
 		func(c metav1.Condition) bool {
-			return c.Type != Accepted && c.Type != Denials && c.Status == metav1.ConditionTrue
+			return c.Type != Accepted && c.Type != Denials && c.Type != Enforced && c.Status == metav1.ConditionTrue
 		},
 	} {
 		if i := slices.IndexFunc(conditions, reports); i >= 0 {

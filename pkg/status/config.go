@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
+	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
 // Config is the configuration of a Writer.
@@ -32,6 +33,12 @@ type Config struct {
 	// Denials collects what policies denied recently. It runs while this Writer holds the
 	// Lease. Nil collects nothing.
 	Denials *denials.Collector
+	// Enforced collects on which nodes policies are in force. It runs while this Writer holds the
+	// Lease. Nil collects nothing.
+	Enforced *enforced.Collector
+	// Reports reports whether the author of a policy without a status asks to have it reported
+	// whether it is in force, by an annotation that Annotations returns. If it is nil, none does.
+	Reports func(policy metav1.Object) bool
 	// Beside also runs while this Writer holds the Lease, until its context ends. It may be
 	// nil.
 	Beside func(context.Context)

@@ -41,10 +41,6 @@ func denialsOf(conditions []metav1.Condition) *metav1.Condition {
 	return nil
 }
 
-func withoutDenials(conditions []metav1.Condition) []metav1.Condition {
-	return slices.DeleteFunc(slices.Clone(conditions), isDenials)
-}
-
 func isDenials(c metav1.Condition) bool { return c.Type == Denials }
 
 // kindWriters are the active writers. They implement denials.Policies for policies with

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
@@ -65,6 +66,7 @@ type setting struct {
 	noSinks  bool
 	audit    bool                          // namespaces and policies may be annotated
 	denials  func() []flows.DeniedByPolicy // what the one agent answers
+	inForce  func() *inforce.Answer        // the same about what is in force
 }
 
 // allKinds returns the kinds, NetworkPolicies first, without sinks.
@@ -119,6 +121,9 @@ func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.L
 	}
 	if set.denials != nil {
 		cfg.Denials = collector(t, set.denials)
+	}
+	if set.inForce != nil {
+		cfg.Enforced, cfg.Reports = enforcedCollector(t, set.inForce), func(o metav1.Object) bool { return compile.ReportsEnforced(o) }
 	}
 	w, err := New(cfg)
 	if err != nil {

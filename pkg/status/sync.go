@@ -23,7 +23,7 @@ type plan struct {
 	sink       Sink // nil if no sink is usable
 	old        Sink // another sink that still stores our conditions, nil for none
 	upToDate   bool // sink stores these conditions already
-	sameSpec   bool // the stored conditions differ in denials at most
+	sameSpec   bool // the stored conditions differ at most in what agents say
 }
 
 func (p plan) writes() bool { return p.sink != nil && (!p.upToDate || p.old != nil) }
@@ -43,6 +43,7 @@ func (w *kindWriter) sync(ctx context.Context, key types.NamespacedName) error {
 	case p.object == nil:
 		w.metrics.forget(w.item(key))
 		w.events.forget(key)
+		w.forgetEnforced(key)
 		return nil
 	case p.writes():
 		if err := w.write(ctx, key, p); err != nil {
@@ -91,8 +92,9 @@ func (w *kindWriter) plan(ctx context.Context, key types.NamespacedName) (plan, 
 	if p.sink == nil {
 		return p, nil
 	}
+	p.conditions = append(p.conditions, w.enforced(key, &p, stored)...)
 	p.upToDate = p.sink.Stores(o, p.conditions)
-	p.sameSpec = sameConditions(withoutDenials(stored), withoutDenials(p.conditions))
+	p.sameSpec = sameConditions(ofSpec(stored), ofSpec(p.conditions))
 	for _, s := range w.kind.Sinks {
 		if s != p.sink && (len(s.Read(o)) > 0 || s.Marked(o)) && !w.sinks.get(s).forbidden {
 			p.old = s

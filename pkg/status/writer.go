@@ -19,6 +19,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
+	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
+	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
 // item is an object of one of the kinds.
@@ -75,6 +77,9 @@ func (w *Writer) work(ctx context.Context) {
 	defer w.metrics.setLeader(false)
 	logger.Info("Started writing conditions", "fieldManager", FieldManager)
 	defer logger.Info("Stopped writing conditions")
+	if w.cfg.Enforced != nil {
+		w.cfg.Enforced.Begin()
+	}
 	var all sync.WaitGroup
 	spaces := w.newNamespaces()
 	if spaces != nil {
@@ -82,6 +87,11 @@ func (w *Writer) work(ctx context.Context) {
 	}
 	for _, k := range w.cfg.Kinds {
 		all.Go(func() { w.runKind(ctx, k, spaces) })
+	}
+	if w.cfg.Enforced != nil {
+		all.Go(func() {
+			w.cfg.Enforced.Run(ctx, func(p enforced.Policy) { w.kinds.enqueue(denials.Policy(p)) })
+		})
 	}
 	if w.cfg.Denials != nil {
 		all.Go(func() { w.cfg.Denials.Run(ctx, w.kinds, w.kinds.enqueue) })
@@ -164,6 +174,9 @@ func (w *kindWriter) run(ctx context.Context) {
 	w.queue.ShutDown()
 	all.Wait()
 	w.metrics.forgetKind(w.kind.Name)
+	if w.cfg.Enforced != nil {
+		w.cfg.Enforced.ForgetKind(w.kind.Name)
+	}
 }
 
 // stripTo returns a function that removes the fields that the writer does not use, and all
@@ -195,6 +208,7 @@ func (w *kindWriter) enqueue(obj any) {
 		return // not an API object
 	}
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
+	w.note(obj)
 	w.metrics.markPending(w.item(name))
 	w.mu.Lock()
 	w.changed[name] = time.Now()

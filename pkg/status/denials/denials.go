@@ -1,36 +1,32 @@
 package denials
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
 )
 
 const (
 	// interval is how often agents are asked, and the least time between two texts for a
 	// policy.
 	interval = time.Minute
-	// agentsAtOnce is how many agents are asked at the same time. Each has agentTimeout, and
+	// agentsAtOnce is how many agents are asked at the same time. Each has agents.Timeout, and
 	// a round has roundTimeout: agents that were not asked by then count as silent.
 	agentsAtOnce = 64
-	agentTimeout = 5 * time.Second
 	roundTimeout = 45 * time.Second
 	// maxTexts is how many policies get a text in an interval: each text is a write, which
 	// every agent receives.
@@ -175,8 +171,7 @@ func (c *Collector) Run(ctx context.Context, policies Policies, changed func(Pol
 	c.reports, c.answered = make(map[Policy]*report), make(map[types.UID]time.Time)
 	c.mu.Unlock()
 	defer c.agents.Reset()
-	factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Client, 0, informers.WithTransform(strip),
-		informers.WithNamespace(c.cfg.Namespace), informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = c.cfg.Agents }))
+	factory := agents.Informers(c.cfg.Client, c.cfg.Namespace, c.cfg.Agents)
 	pods := factory.Core().V1().Pods().Informer()
 	factory.StartWithContext(ctx)
 	defer factory.Shutdown()
@@ -186,7 +181,7 @@ func (c *Collector) Run(ctx context.Context, policies Policies, changed func(Pol
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		for _, p := range c.round(ctx, policies, running(pods)) {
+		for _, p := range c.round(ctx, policies, agents.Running(pods)) {
 			changed(p)
 		}
 		select {
@@ -197,43 +192,12 @@ func (c *Collector) Run(ctx context.Context, policies Policies, changed func(Pol
 	}
 }
 
-// strip removes unused fields.
-func strip(o any) (any, error) {
-	pod, ok := o.(*corev1.Pod)
-	if !ok {
-		return o, nil
-	}
-	var containers []corev1.Container
-	for _, c := range pod.Spec.Containers {
-		containers = append(containers, corev1.Container{Command: c.Command, Args: c.Args})
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, DeletionTimestamp: pod.DeletionTimestamp},
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, Containers: containers},
-		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
-	}, nil
-}
-
-// running returns the agents that are neither starting nor ending, one per node: during an
-// update a node has two, and the newer one cannot be reached yet.
-func running(pods cache.SharedIndexInformer) []*corev1.Pod {
-	var found []*corev1.Pod
-	for _, o := range pods.GetStore().List() {
-		if pod, ok := o.(*corev1.Pod); ok && pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
-			found = append(found, pod)
-		}
-	}
-	node := func(a, b *corev1.Pod) int { return strings.Compare(a.Spec.NodeName, b.Spec.NodeName) }
-	slices.SortFunc(found, func(a, b *corev1.Pod) int { return cmp.Or(node(a, b), strings.Compare(a.Name, b.Name)) })
-	return slices.CompactFunc(found, func(a, b *corev1.Pod) bool { return node(a, b) == 0 })
-}
-
 // round asks the agents once, and returns the policies whose texts have changed or have become
 // known.
-func (c *Collector) round(ctx context.Context, policies Policies, agents []*corev1.Pod) []Policy {
+func (c *Collector) round(ctx context.Context, policies Policies, all []*corev1.Pod) []Policy {
 	kinds := policies.Kinds()
 	has := func(p Policy) bool { return slices.Contains(kinds, p.Kind) && policies.Has(p) }
-	r := c.ask(ctx, agents, has)
+	r := c.ask(ctx, all, has)
 	if ctx.Err() != nil {
 		return nil
 	}

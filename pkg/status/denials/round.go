@@ -16,6 +16,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
 )
 
 // round holds the answers of the agents to one round of questions.
@@ -58,15 +59,15 @@ type pair struct {
 func (t *tally) last() time.Time { return later(t.enforced.last, t.audited.last) }
 
 // ask asks all agents about the policies that exist.
-func (c *Collector) ask(ctx context.Context, agents []*corev1.Pod, has func(Policy) bool) *round {
+func (c *Collector) ask(ctx context.Context, all []*corev1.Pod, has func(Policy) bool) *round {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
-	r := &round{asked: len(agents), has: has, tallies: make(map[Policy]*tally), said: make(map[types.UID][]Policy), answered: make(map[types.UID]time.Time)}
+	r := &round{asked: len(all), has: has, tallies: make(map[Policy]*tally), said: make(map[types.UID][]Policy), answered: make(map[types.UID]time.Time)}
 	var group errgroup.Group
 	group.SetLimit(agentsAtOnce)
-	for _, pod := range agents {
+	for _, pod := range all {
 		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, agentTimeout)
+			ctx, cancel := context.WithTimeout(ctx, agents.Timeout)
 			defer cancel()
 			asked := time.Now()
 			answer, err := c.cfg.Ask(ctx, pod)

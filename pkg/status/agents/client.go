@@ -1,8 +1,11 @@
-package denials
+// Package agents finds the agents of a cluster and asks them. It knows no answers. An agent may be
+// compromised, or be something else that answers at its address.
+package agents
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -10,11 +13,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 )
 
@@ -24,10 +27,13 @@ const agentsName = "kube-network-policies"
 // addressFlag is the agents' flag with the address of their server.
 const addressFlag = "--metrics-bind-address"
 
-// HTTPS returns a function for Config.Ask that asks agents over TLS. In dir, the file ca.crt
-// has the PEM certificates that verify the agents' certificate, and the file token has the
-// token. A changed token is read again within a minute.
-func HTTPS(dir string) (func(context.Context, *corev1.Pod) (*flows.Denied, error), error) {
+// Timeout is the longest time that one agent may take.
+const Timeout = 5 * time.Second
+
+// HTTPS returns a function that requests path from the agent of a pod over TLS, and decodes the
+// answer. In dir, the file ca.crt has the PEM certificates that verify the agents' certificate, and
+// the file token has the token. A changed token is read again within a minute.
+func HTTPS[A any](dir, path string, decode func(io.Reader) (*A, error)) (func(context.Context, *corev1.Pod) (*A, error), error) {
 	caFile, tokenFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "token")
 	for _, file := range []string{caFile, tokenFile} {
 		if _, err := os.ReadFile(file); err != nil {
@@ -38,18 +44,18 @@ func HTTPS(dir string) (func(context.Context, *corev1.Pod) (*flows.Denied, error
 		BearerTokenFile: tokenFile,
 		Proxy:           func(*http.Request) (*url.URL, error) { return nil, nil },
 		TLSClientConfig: rest.TLSClientConfig{CAFile: caFile, ServerName: agentsName},
-		Timeout:         agentTimeout,
+		Timeout:         Timeout,
 	})
 	if err != nil {
 		return nil, err
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return func(ctx context.Context, pod *corev1.Pod) (*flows.Denied, error) {
+	return func(ctx context.Context, pod *corev1.Pod) (*A, error) {
 		port, err := portOf(pod)
 		if err != nil {
 			return nil, err
 		}
-		address := "https://" + net.JoinHostPort(pod.Status.PodIP, port) + flows.DeniedPath
+		address := "https://" + net.JoinHostPort(pod.Status.PodIP, port) + path
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 		if err != nil {
 			return nil, err
@@ -63,7 +69,7 @@ func HTTPS(dir string) (func(context.Context, *corev1.Pod) (*flows.Denied, error
 		if response.StatusCode != http.StatusOK {
 			return nil, fmt.Errorf("%s: %s", address, response.Status)
 		}
-		return flows.DecodeDenied(response.Body)
+		return decode(response.Body)
 	}, nil
 }
 

@@ -1,4 +1,4 @@
-package denials
+package agents
 
 import (
 	"crypto/tls"
@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
@@ -85,7 +86,7 @@ func TestHTTPS(t *testing.T) {
 			if tc.otherCA {
 				_, ca = serve(t, agentsName, answer(tc.status, tc.body))
 			}
-			ask, err := HTTPS(folder(t, map[string]string{"ca.crt": ca, "token": "secret"}))
+			ask, err := HTTPS(folder(t, map[string]string{"ca.crt": ca, "token": "secret"}), flows.DeniedPath, flows.DecodeDenied)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +108,7 @@ func TestHTTPS(t *testing.T) {
 		})
 	}
 	for missing, file := range map[string]string{"ca.crt": "token", "token": "ca.crt"} {
-		if _, err := HTTPS(folder(t, map[string]string{file: "x"})); err == nil || !strings.Contains(err.Error(), missing) {
+		if _, err := HTTPS(folder(t, map[string]string{file: "x"}), flows.DeniedPath, flows.DecodeDenied); err == nil || !strings.Contains(err.Error(), missing) {
 			t.Errorf("without %s: %v", missing, err)
 		}
 	}
@@ -128,7 +129,7 @@ func TestPortOfAgent(t *testing.T) {
 		{[][]string{{flag + "=$(ADDRESS)"}}, flag + " of pod agent-n: address $(ADDRESS): missing port"},
 	} {
 		t.Run(fmt.Sprint(tc.containers), func(t *testing.T) {
-			pod := agent("n")
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "agent-n"}}
 			for _, args := range tc.containers {
 				pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Image: "agent", Args: args})
 			}

@@ -1,0 +1,305 @@
+package enforced
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/base/runner"
+	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
+)
+
+const (
+	// settleTime is how soon after a change agents are asked: it is in force by then on most nodes.
+	settleTime = time.Second
+	// patience is how long a change may not be in force on a node before this is reported, and how
+	// long one that was in force.
+	patience = time.Minute
+	// lateInterval is how often agents are asked while changes are late, and calmInterval while all
+	// are in force.
+	lateInterval = 10 * time.Second
+	calmInterval = time.Minute
+	// restShare is how long the pause after a round is at least, as a multiple of the round.
+	restShare = 4
+)
+
+// The reasons of a Text.
+const (
+	EnforcedOnAllNodes = "EnforcedOnAllNodes"
+	Pending            = "Pending"
+	AgentsDoNotAnswer  = "AgentsDoNotAnswer"
+	maxNamed           = 3   // nodes that a Text names
+	maxReason          = 200 // bytes of a node's reason
+	maxNodeName        = 253
+)
+
+// Config configures a Collector.
+type Config struct {
+	// Client lists and watches nodes, and the pods of Namespace.
+	Client kubernetes.Interface
+	// Namespace is the namespace of the agents, and Agents a label selector for them.
+	Namespace, Agents string
+	// Ask returns what an agent says is in force.
+	Ask func(context.Context, *corev1.Pod) (*inforce.Answer, error)
+	// Registerer registers the metrics.
+	Registerer prometheus.Registerer
+}
+
+// Validate returns an error that names every invalid field.
+func (c Config) Validate() error {
+	var errs []error
+	require := func(ok bool, fault string) {
+		if !ok {
+			errs = append(errs, errors.New(fault))
+		}
+	}
+	require(c.Client != nil, "Client is nil")
+	require(c.Namespace != "", "Namespace is empty")
+	require(c.Agents != "", "Agents is empty")
+	require(c.Ask != nil, "Ask is nil")
+	require(c.Registerer != nil, "Registerer is nil")
+	return errors.Join(errs...)
+}
+
+// Policy identifies a policy.
+type Policy struct {
+	Kind string
+	types.NamespacedName
+}
+
+// Revision is a policy as it is to be enforced.
+type Revision struct {
+	UID        types.UID
+	Generation int64
+	// Audited is set if the policy is evaluated and not enforced.
+	Audited bool
+}
+
+// Need is a resource version of a kind that has to be in force.
+type Need struct{ Kind, Version string }
+
+// Text says whether a policy is in force.
+type Text struct {
+	Status  metav1.ConditionStatus
+	Reason  string
+	Message string
+}
+
+// track is a policy that is followed.
+type track struct {
+	Revision
+	needs  []Need
+	since  time.Time // when the revision was noted
+	timed  bool      // that is when it changed
+	all    bool      // it is in force on all nodes
+	late   time.Time // since when it is not, zero if all
+	report Text      // zero while it is not to be shown
+}
+
+// Collector asks the agents. Its methods may be called from any goroutine.
+type Collector struct {
+	cfg      Config
+	metrics  *metrics
+	errorLog rate.Sometimes
+	noted    chan struct{} // signals a new revision
+
+	mu     sync.Mutex
+	tracks map[Policy]*track
+}
+
+// New returns a Collector. It starts nothing.
+func New(cfg Config) (*Collector, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("enforced config: %w", err)
+	}
+	c := &Collector{
+		cfg:      cfg,
+		errorLog: rate.Sometimes{First: 1, Interval: 10 * time.Minute},
+		noted:    make(chan struct{}, 1),
+		tracks:   make(map[Policy]*track),
+	}
+	c.metrics = newMetrics(cfg.Registerer, c.pending)
+	return c, nil
+}
+
+// Begin forgets all policies. It is called before policies are noted for the next Run.
+func (c *Collector) Begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tracks = make(map[Policy]*track)
+}
+
+// Note follows a revision of a policy, which is in force where all needs are. fresh is set if it has
+// just been made. Note ignores a revision that is followed already: later versions, such as those of
+// its status, change nothing.
+func (c *Collector) Note(p Policy, r Revision, fresh bool, needs ...Need) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.tracks[p]; t != nil && t.Revision == r {
+		return
+	}
+	now := time.Now()
+	c.tracks[p] = &track{Revision: r, needs: needs, since: now, timed: fresh, late: now}
+	runner.Signal(c.noted)
+}
+
+// Forget ends following a policy.
+func (c *Collector) Forget(p Policy) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.tracks, p)
+}
+
+// ForgetKind ends following the policies of a kind.
+func (c *Collector) ForgetKind(kind string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p := range c.tracks {
+		if p.Kind == kind {
+			delete(c.tracks, p)
+		}
+	}
+}
+
+// Of returns whether a revision is in force. It reports false while that is not known, or not for long
+// enough to be shown. Run calls changed once there is another answer.
+func (c *Collector) Of(p Policy, r Revision) (Text, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tracks[p]
+	if t == nil || t.Revision != r || t.report == (Text{}) {
+		return Text{}, false
+	}
+	return t.report, true
+}
+
+// pending returns how many policies have not been in force everywhere for longer than patience.
+func (c *Collector) pending() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.tracks {
+		if !t.late.IsZero() && time.Since(t.late) >= patience {
+			n++
+		}
+	}
+	return n
+}
+
+// Run asks the agents until ctx ends, and calls changed for each policy whose Text has changed.
+func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
+	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "enforced"))
+	defer c.metrics.nodes.Reset()
+	ofAgents := agents.Informers(c.cfg.Client, c.cfg.Namespace, c.cfg.Agents)
+	ofNodes := informers.NewSharedInformerFactoryWithOptions(c.cfg.Client, 0, informers.WithTransform(stripNode))
+	pods, nodes := ofAgents.Core().V1().Pods().Informer(), ofNodes.Core().V1().Nodes().Informer()
+	ofAgents.StartWithContext(ctx)
+	ofNodes.StartWithContext(ctx)
+	defer ofAgents.Shutdown()
+	defer ofNodes.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced, nodes.HasSynced) {
+		return
+	}
+	due, earliest := time.Now(), time.Time{} // of the next round
+	for {
+		next := time.NewTimer(time.Until(due))
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.noted:
+			if soon := later(time.Now().Add(settleTime), earliest); soon.Before(due) {
+				due = soon
+			}
+			continue
+		case <-next.C:
+		}
+		started := time.Now()
+		r := c.ask(ctx, nodes.GetStore().ListKeys(), agents.Running(pods))
+		if ctx.Err() != nil {
+			return
+		}
+		c.logSilent(ctx, r)
+		policies, interval := c.evaluate(r)
+		for _, p := range policies {
+			changed(p)
+		}
+		ended := time.Now()
+		earliest = ended.Add(restShare * ended.Sub(started))
+		due = later(ended.Add(interval), earliest)
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// stripNode keeps the name.
+func stripNode(o any) (any, error) {
+	node, ok := o.(*corev1.Node)
+	if !ok {
+		return o, nil
+	}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID}}, nil
+}
+
+// evaluate updates what is known of all policies that were noted before the round, and returns those
+// whose Text has changed and the time until the next round.
+func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	interval = calmInterval
+	for p, t := range c.tracks {
+		if t.since.After(r.started) {
+			interval = min(interval, settleTime) // answers may be older than it
+			continue
+		}
+		if c.update(t, r, now) {
+			changed = append(changed, p)
+		}
+		switch {
+		case t.late.IsZero():
+		case now.Sub(t.late) < patience:
+			interval = min(interval, settleTime)
+		default:
+			interval = min(interval, lateInterval)
+		}
+	}
+	return changed, interval
+}
+
+// update updates a track, and reports whether its Text has changed.
+func (c *Collector) update(t *track, r *round, now time.Time) (changed bool) {
+	before := t.report
+	switch {
+	case r.everywhere(t.needs, t.all):
+		if !t.all && t.timed {
+			c.metrics.latency.Observe(now.Sub(t.since).Seconds())
+		}
+		if !t.all {
+			t.report = Text{metav1.ConditionTrue, EnforcedOnAllNodes, fmt.Sprintf("In force on %d of %d nodes.", len(r.nodes), len(r.nodes))}
+		}
+		t.all, t.timed, t.late = true, false, time.Time{}
+	case t.late.IsZero():
+		t.late = r.started
+	case now.Sub(t.late) >= patience && (t.all || t.report == Text{}):
+		t.report = r.describe(t.needs, t.all)
+		t.all = false
+	}
+	return t.report != before
+}

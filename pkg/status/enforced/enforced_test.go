@@ -1,0 +1,344 @@
+package enforced
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2/ktesting"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+)
+
+// cluster has nodes with an agent each, and answers for them.
+type cluster struct {
+	*Collector
+	client *fake.Clientset
+
+	mu      sync.Mutex
+	answers map[string]inforce.Answer // by node
+	errs    map[string]error
+	asked   int
+	changed []string
+}
+
+func (c *cluster) ask(_ context.Context, pod *corev1.Pod) (*inforce.Answer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked++
+	node := pod.Spec.NodeName
+	if err := c.errs[node]; err != nil {
+		return nil, err
+	}
+	a, ok := c.answers[node]
+	if !ok {
+		a = answer("100")
+	}
+	if a.Node == "" {
+		a.Node = node
+	}
+	return &a, nil
+}
+
+// answer is that of an agent which enforces the policies up to a version.
+func answer(version string) inforce.Answer {
+	return inforce.Answer{Kinds: []inforce.Kind{{Kind: "NetworkPolicy", Version: version, Seen: version}, {Kind: "Namespace", Version: "50", Seen: "50"}}}
+}
+
+func (c *cluster) set(node string, a inforce.Answer, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answers[node], c.errs[node] = a, err
+}
+
+// takeAsked returns how many agents were asked since the last call.
+func (c *cluster) takeAsked() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.asked
+	c.asked = 0
+	return n
+}
+
+// inBubble runs a Collector of three nodes.
+func inBubble(t *testing.T, test func(t *testing.T, c *cluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{answers: map[string]inforce.Answer{}, errs: map[string]error{}}
+		var objects []runtime.Object
+		for i := range 3 {
+			name := fmt.Sprint("node-", i+1)
+			objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent-" + name, Labels: map[string]string{"app": "agent"}},
+				Spec:       corev1.PodSpec{NodeName: name},
+				Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+			})
+		}
+		c.client = fake.NewClientset(objects...)
+		var err error
+		c.Collector, err = New(Config{Client: c.client, Namespace: "kube-system", Agents: "app=agent", Ask: c.ask, Registerer: prometheus.NewPedanticRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			c.Run(ctx, func(p Policy) {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.changed = append(c.changed, p.Name)
+			})
+		}()
+		defer func() {
+			cancel()
+			<-ended
+		}()
+		pass(10 * time.Second)
+		test(t, c)
+	})
+}
+
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+var db = Policy{"NetworkPolicy", types.NamespacedName{Namespace: "shop", Name: "db"}}
+
+func generation(n int64) Revision { return Revision{UID: "db", Generation: n} }
+
+func need(version string) Need { return Need{"NetworkPolicy", version} }
+
+// want expects a Text, "" if it is not to be shown, and how often it has changed since the last call.
+func (c *cluster) want(t *testing.T, when string, r Revision, text string, changes int) {
+	t.Helper()
+	got := ""
+	if report, known := c.Of(db, r); known {
+		got = fmt.Sprintf("%s %s: %s", report.Status, report.Reason, report.Message)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if diff := cmp.Diff(text, got); diff != "" || len(c.changed) != changes {
+		t.Errorf("%s, it has changed %d times, want %d; text (-want +got):\n%s", when, len(c.changed), changes, diff)
+	}
+	c.changed = nil
+}
+
+const everywhere = "True EnforcedOnAllNodes: In force on 3 of 3 nodes."
+
+// A generation is reported once, as soon as it is in force on all nodes, and again when that has not
+// been so for a minute.
+func TestOneTextForEachGeneration(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		c.Note(db, generation(1), true, need("90"))
+		c.want(t, "at once", generation(1), "", 0)
+		pass(2 * settleTime)
+		c.want(t, "soon", generation(1), everywhere, 1)
+
+		c.Note(db, generation(1), true, need("101")) // its status was written
+		pass(time.Hour)
+		c.want(t, "an hour later", generation(1), everywhere, 0)
+
+		c.Note(db, generation(2), true, need("105"))
+		pass(30 * time.Second)
+		c.want(t, "another generation", generation(2), "", 0)
+		c.set("node-1", answer("110"), nil)
+		c.set("node-2", answer("110"), nil)
+		pass(29 * time.Second)
+		c.want(t, "within a minute", generation(2), "", 0)
+		pass(5 * time.Second)
+		c.want(t, "after a minute", generation(2), "False Pending: In force on 2 of 3 nodes. Not on node-3: NetworkPolicy: version 105 is not received, only version 100.", 1)
+		if n := testutil.CollectAndCount(c.metrics.latency); n != 1 || c.pending() != 1 {
+			t.Errorf("%d policies are pending", c.pending())
+		}
+		pass(time.Hour)
+		c.want(t, "much later", generation(2), "False Pending: In force on 2 of 3 nodes. Not on node-3: NetworkPolicy: version 105 is not received, only version 100.", 0)
+		c.set("node-3", answer("105"), nil)
+		pass(2 * lateInterval)
+		c.want(t, "when it is in force", generation(2), everywhere, 1)
+		if c.pending() != 0 {
+			t.Errorf("%d policies are pending", c.pending())
+		}
+	})
+}
+
+// Whatever a node does not know or say, a new generation is not in force, and one that was is reported
+// after a minute, or not at all if only the watch has ended.
+func TestFaultsOfANode(t *testing.T) {
+	behind := answer("200")
+	behind.Kinds[0].Behind = "not watched: NetworkPolicy"
+	restored := answer("7")
+	problem := answer("200")
+	problem.Problem = "another process changed the table"
+	other := answer("200")
+	other.Node = "node-1"
+	older := inforce.Answer{Kinds: []inforce.Kind{{Kind: "Namespace", Version: "50"}}}
+	for name, tt := range map[string]struct {
+		answer   inforce.Answer
+		err      error
+		was, new string // reported of a generation that was in force, and of a new one
+	}{
+		"no answer":      {err: errors.New("timeout"), was: "Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: timeout.", new: "Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: timeout."},
+		"an older agent": {err: errors.New("404 Not Found"), was: "Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: 404 Not Found.", new: "Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: 404 Not Found."},
+		"another node":   {answer: other, was: `Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: the agent says that it runs on node "node-1".`, new: `Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: the agent says that it runs on node "node-1".`},
+		"no watch":       {answer: behind, was: everywhere, new: "False Pending: In force on 2 of 3 nodes. Not on node-2: not watched: NetworkPolicy."},
+		"a problem":      {answer: problem, was: "False Pending: In force on 2 of 3 nodes. Not on node-2: another process changed the table.", new: "False Pending: In force on 2 of 3 nodes. Not on node-2: another process changed the table."},
+		"an old version": {answer: restored, was: "False Pending: In force on 2 of 3 nodes. Not on node-2: NetworkPolicy: version 90 is not received, only version 7.", new: "False Pending: In force on 2 of 3 nodes. Not on node-2: NetworkPolicy: version 91 is not received, only version 7."},
+		"not the kind":   {answer: older, was: "False Pending: In force on 2 of 3 nodes. Not on node-2: the agent does not enforce NetworkPolicy.", new: "False Pending: In force on 2 of 3 nodes. Not on node-2: the agent does not enforce NetworkPolicy."},
+		"not a number":   {answer: answer("x"), was: "False Pending: In force on 2 of 3 nodes. Not on node-2: NetworkPolicy: version 90 is not received, only version x.", new: "False Pending: In force on 2 of 3 nodes. Not on node-2: NetworkPolicy: version 91 is not received, only version x."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, c *cluster) {
+				c.Note(db, generation(1), true, need("90"))
+				pass(2 * settleTime)
+				c.want(t, "at first", generation(1), everywhere, 1)
+				c.set("node-2", tt.answer, tt.err)
+				pass(calmInterval)
+				c.want(t, "within a minute", generation(1), everywhere, 0)
+				pass(2 * calmInterval)
+				changes := 1
+				if tt.was == everywhere {
+					changes = 0
+				}
+				c.want(t, "after a minute", generation(1), tt.was, changes)
+				c.Note(db, generation(2), true, need("91"))
+				pass(patience / 2)
+				c.want(t, "the next generation", generation(2), "", 0)
+				pass(patience)
+				c.want(t, "the next generation after a minute", generation(2), tt.new, 1)
+			})
+		})
+	}
+}
+
+// Nodes count whether or not an agent runs there, and a node that is gone does not.
+func TestNodesComeAndGo(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		c.Note(db, generation(1), true, need("90"))
+		pass(2 * settleTime)
+		c.want(t, "at first", generation(1), everywhere, 1)
+		nodes, pods := c.client.CoreV1().Nodes(), c.client.CoreV1().Pods("kube-system")
+		if err := pods.Delete(t.Context(), "agent-node-2", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for i := 4; i < 8; i++ {
+			if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node-", i)}}, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(3 * calmInterval)
+		c.want(t, "with nodes without an agent", generation(1), "False Pending: In force on 2 of 7 nodes. Not on node-2: no agent runs there; node-4: no agent runs there; node-5: no agent runs there; and 2 more.", 1)
+		for _, name := range []string{"node-2", "node-4", "node-5", "node-6", "node-7"} {
+			if err := nodes.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass(2 * lateInterval)
+		c.want(t, "without them", generation(1), "True EnforcedOnAllNodes: In force on 2 of 2 nodes.", 1)
+	})
+}
+
+// A policy that is no longer audited is in force once the agents know the namespace that said so.
+func TestAllNeedsCount(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		audited := generation(1)
+		audited.Audited = true
+		c.Note(db, audited, true, need("90"), Need{"Namespace", "40"})
+		pass(2 * settleTime)
+		c.want(t, "audited", generation(1), "", 1)
+		c.Note(db, generation(1), true, need("90"), Need{"Namespace", "60"})
+		pass(patience / 2)
+		c.want(t, "not audited", generation(1), "", 0)
+		a := answer("100")
+		a.Kinds[1].Version = "60"
+		for _, node := range []string{"node-1", "node-2", "node-3"} {
+			c.set(node, a, nil)
+		}
+		pass(2 * settleTime)
+		c.want(t, "when its namespace is known", generation(1), everywhere, 1)
+	})
+}
+
+// Agents are asked about once a minute, more often only while changes are pending, and never more than
+// a fifth of the time.
+func TestHowOftenAgentsAreAsked(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		c.takeAsked()
+		pass(time.Hour)
+		if got := c.takeAsked(); got < 3*55 || got > 3*61 {
+			t.Errorf("%d questions in a calm hour", got)
+		}
+		for i := range 600 {
+			p := db
+			p.Name = fmt.Sprint("db-", i%100)
+			c.Note(p, generation(int64(i)), true, need("90"))
+			pass(100 * time.Millisecond)
+		}
+		if got := c.takeAsked(); got < 3*30 || got > 3*62 {
+			t.Errorf("%d questions in a minute with 600 changes", got)
+		}
+	})
+}
+
+// An answer that may be older than a change does not count.
+func TestAnswersAreNewerThanTheChange(t *testing.T) {
+	r := &round{started: time.Now(), nodes: []node{{name: "n"}}, lowest: [2]map[string]string{{"NetworkPolicy": "100"}, {"NetworkPolicy": "100"}}}
+	c, err := New(Config{Client: fake.NewClientset(), Namespace: "x", Agents: "x", Ask: (&cluster{}).ask, Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.tracks[db] = &track{Revision: generation(1), needs: []Need{need("90")}, since: r.started.Add(1), late: r.started.Add(1)}
+	if changed, _ := c.evaluate(r); len(changed) > 0 {
+		t.Error("an answer from before the change counts")
+	}
+	r.started = r.started.Add(1)
+	if changed, _ := c.evaluate(r); len(changed) != 1 {
+		t.Error("an answer from after the change does not count")
+	}
+}
+
+func TestForgottenPolicies(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		c.Note(db, generation(1), true, need("90"))
+		pass(2 * settleTime)
+		c.Forget(db)
+		c.want(t, "forgotten", generation(1), "", 1)
+		c.Note(db, generation(1), true, need("90"))
+		c.ForgetKind("Other")
+		pass(2 * settleTime)
+		c.want(t, "after another kind is forgotten", generation(1), everywhere, 1)
+		c.ForgetKind(db.Kind)
+		c.want(t, "after the kind is forgotten", generation(1), "", 0)
+	})
+}
+
+func TestConfigNamesItsFaults(t *testing.T) {
+	_, err := New(Config{})
+	if err == nil || strings.Count(err.Error(), "\n") != 4 {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestMetricsLint(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		problems, err := testutil.GatherAndLint(c.cfg.Registerer.(*prometheus.Registry))
+		if err != nil || len(problems) > 0 {
+			t.Errorf("%v, %v", problems, err)
+		}
+	})
+}

@@ -1,0 +1,174 @@
+package enforced
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
+	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
+)
+
+// agentsAtOnce is how many agents are asked at the same time.
+const agentsAtOnce = 64
+
+// errNoAgent is the answer of a node without an agent.
+var errNoAgent = errors.New("no agent runs there")
+
+// node is a node and the answer of its agent.
+type node struct {
+	name   string
+	answer *inforce.Answer
+	err    error
+}
+
+// round holds the answers of all nodes.
+type round struct {
+	started time.Time
+	nodes   []node // by name
+	// lowest are the lowest versions of all nodes, by kind: those that are certain, and those that
+	// are in force if they were before. A kind that is not on all nodes has none.
+	lowest [2]map[string]string
+}
+
+// ask asks the agents of all nodes.
+func (c *Collector) ask(ctx context.Context, names []string, pods []*corev1.Pod) *round {
+	r := &round{started: time.Now()}
+	ofNode := make(map[string]*corev1.Pod, len(pods))
+	for _, pod := range pods {
+		ofNode[pod.Spec.NodeName] = pod
+		names = append(names, pod.Spec.NodeName) // the informers may differ for a moment
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	r.nodes = make([]node, len(names))
+	var group errgroup.Group
+	group.SetLimit(agentsAtOnce)
+	for i, name := range names {
+		n, pod := &r.nodes[i], ofNode[name]
+		n.name, n.err = name, errNoAgent
+		if pod == nil {
+			continue
+		}
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, agents.Timeout)
+			defer cancel()
+			n.answer, n.err = c.cfg.Ask(ctx, pod)
+			if n.err == nil && n.answer.Node != name {
+				n.err = fmt.Errorf("the agent says that it runs on node %q", printable.Text(n.answer.Node[:min(len(n.answer.Node), maxNodeName)]))
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // errors are those of the nodes
+	r.lowest = [2]map[string]string{r.lowestOf(false), r.lowestOf(true)}
+	c.metrics.count(r)
+	return r
+}
+
+func (r *round) lowestOf(holds bool) (lowest map[string]string) {
+	for i := range r.nodes {
+		n := &r.nodes[i]
+		if n.err != nil {
+			return nil
+		}
+		have := n.answer.InForce(holds)
+		if i == 0 {
+			lowest = have
+			continue
+		}
+		for kind, version := range lowest {
+			switch {
+			case inforce.Reaches(have[kind], version):
+			case inforce.Reaches(version, have[kind]):
+				lowest[kind] = have[kind]
+			default:
+				delete(lowest, kind) // the node does not have it, or it is not a number
+			}
+		}
+	}
+	return lowest
+}
+
+// everywhere reports whether all needs are in force on all nodes. before is set if they were before.
+func (r *round) everywhere(needs []Need, before bool) bool {
+	lowest := r.lowest[0]
+	if before {
+		lowest = r.lowest[1]
+	}
+	return len(r.nodes) > 0 && !slices.ContainsFunc(needs, func(n Need) bool { return !inforce.Reaches(lowest[n.Kind], n.Version) })
+}
+
+// lacks returns why the needs are not in force on the node, nil if they are. known is false if it does
+// not say.
+func (n *node) lacks(needs []Need, before bool) (known bool, err error) {
+	if n.err != nil {
+		return errors.Is(n.err, errNoAgent), n.err
+	}
+	check := n.answer.Check
+	if before {
+		check = n.answer.Holds
+	}
+	for _, need := range needs {
+		if err := check(need.Kind, need.Version); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
+}
+
+// describe returns the Text of needs that are not in force everywhere.
+func (r *round) describe(needs []Need, before bool) Text {
+	t := Text{metav1.ConditionUnknown, AgentsDoNotAnswer, ""}
+	var named []string
+	lacking := 0
+	for i := range r.nodes {
+		known, err := r.nodes[i].lacks(needs, before)
+		if err == nil {
+			continue
+		}
+		if known {
+			t.Status, t.Reason = metav1.ConditionFalse, Pending
+		}
+		lacking++
+		if lacking <= maxNamed {
+			reason := err.Error()
+			named = append(named, r.nodes[i].name+": "+printable.Text(reason[:min(len(reason), maxReason)]))
+		}
+	}
+	t.Message = fmt.Sprintf("In force on %d of %d nodes. Not known of %s", len(r.nodes)-lacking, len(r.nodes), strings.Join(named, "; "))
+	if t.Status == metav1.ConditionFalse {
+		t.Message = fmt.Sprintf("In force on %d of %d nodes. Not on %s", len(r.nodes)-lacking, len(r.nodes), strings.Join(named, "; "))
+	}
+	if lacking > maxNamed {
+		t.Message += fmt.Sprintf("; and %d more", lacking-maxNamed)
+	}
+	t.Message += "."
+	return t
+}
+
+// logSilent logs which nodes have not answered.
+func (c *Collector) logSilent(ctx context.Context, r *round) {
+	var silent []string
+	var last error
+	for i := range r.nodes {
+		if err := r.nodes[i].err; err != nil {
+			silent, last = append(silent, r.nodes[i].name), err
+		}
+	}
+	if len(silent) == 0 {
+		return
+	}
+	c.errorLog.Do(func() {
+		klog.FromContext(ctx).Error(last, "Nodes have not said which policies are in force", "count", len(silent), "of", len(r.nodes), "nodes", silent[:min(len(silent), maxNamed)])
+	})
+}
