@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -12,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
@@ -135,11 +137,22 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
-	denied, err := o.collector(client, namespace, reg)
+	certificate, key, err := newKey(host)
 	if err != nil {
 		return nil, err
 	}
-	inForce, err := o.enforcedCollector(client, namespace, reg)
+	asked := agents.NewClient(certificate, client, namespace, agentName)
+	denied, err := denials.New(denials.Config{
+		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
+		Ask: agents.Ask(asked, flows.DeniedPath, flows.DecodeDenied),
+	})
+	if err != nil {
+		return nil, err
+	}
+	inForce, err := enforced.New(enforced.Config{
+		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
+		Ask: agents.Ask(asked, inforce.Path, inforce.Decode),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -157,9 +170,26 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		Reports:        compile.ReportsEnforced,
 		Beside:         taints,
 		LeaseNamespace: namespace,
-		Identity:       host + "_" + string(uuid.NewUUID()),
+		Identity:       key.Identity(host),
 		Registerer:     reg,
 	})
+}
+
+// newKey returns a certificate with a new key, by which agents know this writer.
+func newKey(host string) (*tls.Certificate, writerkey.Key, error) {
+	certificate, err := httpserver.SelfSigned(host)
+	if err != nil {
+		return nil, writerkey.Key{}, err
+	}
+	pair, err := certificate(nil)
+	if err != nil {
+		return nil, writerkey.Key{}, err
+	}
+	parsed, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		return nil, writerkey.Key{}, err
+	}
+	return pair, writerkey.Of(parsed), nil
 }
 
 // audited reports whether a policy is audited, for status.Config.
@@ -180,30 +210,6 @@ func (o *writerOptions) taintRemover(client kubernetes.Interface, namespace stri
 		return nil, err
 	}
 	return remover.Run, nil
-}
-
-// collector returns the collector that asks agents for denials, nil without --denials-dir.
-func (o *writerOptions) collector(client kubernetes.Interface, namespace string, reg prometheus.Registerer) (*denials.Collector, error) {
-	if o.denialsDir == "" {
-		return nil, nil
-	}
-	ask, err := agents.HTTPS(o.denialsDir, flows.DeniedPath, flows.DecodeDenied)
-	if err != nil {
-		return nil, fmt.Errorf("--denials-dir=%s: %w", o.denialsDir, err)
-	}
-	return denials.New(denials.Config{Client: client, Namespace: namespace, Agents: agentSelector, Ask: ask, Registerer: reg})
-}
-
-// enforcedCollector returns the collector that asks agents what is in force, nil without --denials-dir.
-func (o *writerOptions) enforcedCollector(client kubernetes.Interface, namespace string, reg prometheus.Registerer) (*enforced.Collector, error) {
-	if o.denialsDir == "" {
-		return nil, nil
-	}
-	ask, err := agents.HTTPS(o.denialsDir, inforce.Path, inforce.Decode)
-	if err != nil {
-		return nil, fmt.Errorf("--denials-dir=%s: %w", o.denialsDir, err)
-	}
-	return enforced.New(enforced.Config{Client: client, Namespace: namespace, Agents: agentSelector, Ask: ask, Registerer: reg})
 }
 
 // healthy is the probe of the writer. A writer that waits for its lease is as healthy as
