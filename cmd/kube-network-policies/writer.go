@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -23,7 +21,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/kernel/steer"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
@@ -137,22 +134,11 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
-	certificate, key, err := newKey(host)
+	asked, err := agents.NewClient(host, client, namespace, agentName)
 	if err != nil {
 		return nil, err
 	}
-	asked := agents.NewClient(certificate, client, namespace, agentName)
-	denied, err := denials.New(denials.Config{
-		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
-		Ask: agents.Ask(asked, flows.DeniedPath, flows.DecodeDenied),
-	})
-	if err != nil {
-		return nil, err
-	}
-	inForce, err := enforced.New(enforced.Config{
-		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
-		Ask: agents.Ask(asked, inforce.Path, inforce.Decode),
-	})
+	denied, inForce, err := collectors(asked, client, namespace, reg)
 	if err != nil {
 		return nil, err
 	}
@@ -170,26 +156,9 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		Reports:        compile.ReportsEnforced,
 		Beside:         taints,
 		LeaseNamespace: namespace,
-		Identity:       key.Identity(host),
+		Identity:       asked.Identity(),
 		Registerer:     reg,
 	})
-}
-
-// newKey returns a certificate with a new key, by which agents know this writer.
-func newKey(host string) (*tls.Certificate, writerkey.Key, error) {
-	certificate, err := httpserver.SelfSigned(host)
-	if err != nil {
-		return nil, writerkey.Key{}, err
-	}
-	pair, err := certificate(nil)
-	if err != nil {
-		return nil, writerkey.Key{}, err
-	}
-	parsed, err := x509.ParseCertificate(pair.Certificate[0])
-	if err != nil {
-		return nil, writerkey.Key{}, err
-	}
-	return pair, writerkey.Of(parsed), nil
 }
 
 // audited reports whether a policy is audited, for status.Config.
@@ -210,6 +179,22 @@ func (o *writerOptions) taintRemover(client kubernetes.Interface, namespace stri
 		return nil, err
 	}
 	return remover.Run, nil
+}
+
+// collectors returns what asks the agents for denials, and for what is in force.
+func collectors(asked *agents.Client, client kubernetes.Interface, namespace string, reg prometheus.Registerer) (*denials.Collector, *enforced.Collector, error) {
+	denied, err := denials.New(denials.Config{
+		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
+		Ask: agents.Ask(asked, flows.DeniedPath, flows.DecodeDenied),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	inForce, err := enforced.New(enforced.Config{
+		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
+		Ask: agents.Ask(asked, inforce.Path, inforce.Decode),
+	})
+	return denied, inForce, err
 }
 
 // healthy is the probe of the writer. A writer that waits for its lease is as healthy as

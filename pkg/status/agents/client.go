@@ -5,6 +5,7 @@ package agents
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
 	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
 )
@@ -35,21 +37,35 @@ const (
 
 // Client asks agents, and believes only those that prove themselves.
 type Client struct {
-	http   *http.Client
-	tokens *reviewer
+	http     *http.Client
+	identity string
+	tokens   *reviewer
 }
 
-// NewClient returns a Client that proves itself with a certificate, whose key the Lease names. Agents
-// are pods of a service account in a namespace. client reviews their tokens.
-func NewClient(certificate *tls.Certificate, client kubernetes.Interface, namespace, serviceAccount string) *Client {
+// NewClient returns a Client of a host, with a new key. Agents are pods of a service account in a
+// namespace. client reviews their tokens.
+func NewClient(host string, client kubernetes.Interface, namespace, serviceAccount string) (*Client, error) {
+	certificate, err := httpserver.SelfSigned(host)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := certificate(nil)
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		return nil, err
+	}
 	return &Client{
+		identity: writerkey.Of(parsed).Identity(host),
 		http: &http.Client{
 			Transport: &http.Transport{
 				DisableKeepAlives:      true, // an agent has few connections
 				MaxResponseHeaderBytes: maxHeader,
 				TLSClientConfig: &tls.Config{
 					MinVersion:   tls.VersionTLS13,
-					Certificates: []tls.Certificate{*certificate},
+					Certificates: []tls.Certificate{*pair},
 					// The token of the response proves the agent. Nobody else can make the agent
 					// send it: the signature of this client covers the certificate of the server.
 					InsecureSkipVerify: true,
@@ -59,8 +75,11 @@ func NewClient(certificate *tls.Certificate, client kubernetes.Interface, namesp
 			Timeout:       Timeout,
 		},
 		tokens: newReviewer(client, namespace, serviceAccount),
-	}
+	}, nil
 }
+
+// Identity is the holder identity that lets the Client ask.
+func (c *Client) Identity() string { return c.identity }
 
 // Ask returns a function that requests path from the agent of a pod, and decodes the answer once the
 // agent has proved that it runs in the pod.
