@@ -10,8 +10,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver/kubeaccess"
 )
@@ -51,17 +49,7 @@ func (m metricsTLS) access(ctx context.Context, config *rest.Config, host string
 		return nil, err
 	}
 	metrics := kubeaccess.New(client, "/metrics", "", logger)
-	denials := kubeaccess.New(client, flows.DeniedPath, flows.DeniedAudience, logger)
-	inForce := kubeaccess.New(client, inforce.Path, flows.DeniedAudience, logger)
-	access := &httpserver.Access{Authorize: func(ctx context.Context, path, token string) error {
-		switch path {
-		case flows.DeniedPath:
-			return denials.Authorize(ctx, token)
-		case inforce.Path:
-			return inForce.Authorize(ctx, token)
-		}
-		return metrics.Authorize(ctx, token)
-	}}
+	access := &httpserver.Access{Authorize: func(ctx context.Context, _, token string) error { return metrics.Authorize(ctx, token) }}
 	if m == tlsSelfSigned {
 		access.Certificate, err = httpserver.SelfSigned(host)
 		return access, err

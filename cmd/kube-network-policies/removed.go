@@ -32,9 +32,10 @@ var removedFlags = map[string]removedflags.Table{
 	}),
 	writerName: both(removedflags.Table{
 		"cleanup":                "write the command kube-network-policies status-writer cleanup",
-		"denials-ca-file":        inDenialsDir,
-		"denials-port":           inDenialsDir + "; the port is that of the agents' --metrics-bind-address",
-		"denials-token-file":     inDenialsDir,
+		"denials-ca-file":        agentsProve,
+		"denials-dir":            agentsProve,
+		"denials-port":           agentsProve,
+		"denials-token-file":     agentsProve,
 		"events":                 "Events are always created: remove it, and the right to create Events if you want none",
 		"leader-elect-namespace": "it is always the namespace of the writer's pod: remove it",
 		"status-burst":           "it is always 20 writes: remove it",
@@ -43,9 +44,9 @@ var removedFlags = map[string]removedflags.Table{
 }
 
 const (
+	agentsProve    = "agents are asked at their --status-bind-address, and prove themselves by their tokens: remove it"
 	byKernel       = "it always depends on the kernel: remove it"
 	collectorsRead = "an OpenTelemetry collector can read what --flow-log writes, see docs/flows.md"
-	inDenialsDir   = "write --denials-dir=FOLDER, with the files ca.crt and token"
 	inMark         = "--mark is a mask of two bits: write --mark=0x1800 instead of --mark=0x1000 and 0x800 here"
 	inMetricsTLS   = "write --metrics-tls=self-signed, or --metrics-tls=FOLDER with the files tls.crt and tls.key"
 )

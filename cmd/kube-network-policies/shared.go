@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"net"
+	"os"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
@@ -50,6 +52,14 @@ func isHostPort(s string) error {
 		return fmt.Errorf("must be host:port (%w)", err)
 	}
 	return nil
+}
+
+// isEmptyOrHostPort is isHostPort for an address that may be empty.
+func isEmptyOrHostPort(s string) error {
+	if s == "" {
+		return nil
+	}
+	return isHostPort(s)
 }
 
 // adminKinds returns the kinds of --admin-policies.
@@ -100,4 +110,17 @@ func (a *api) client() (*rest.Config, error) {
 	}
 	config.UserAgent = agentName
 	return config, nil
+}
+
+// namespaceFile has the namespace of a pod.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// namespace returns the namespace of agents and status writer: that of the pod or, outside of the
+// cluster, that of install.yaml.
+func (a *api) namespace() (string, error) {
+	if a.kubeconfig != "" {
+		return "kube-system", nil
+	}
+	text, err := os.ReadFile(namespaceFile)
+	return strings.TrimSpace(string(text)), err
 }

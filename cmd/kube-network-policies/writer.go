@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -135,11 +134,11 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
-	denied, err := o.collector(client, namespace, reg)
+	asked, err := agents.NewClient(host, client, namespace, agentName)
 	if err != nil {
 		return nil, err
 	}
-	inForce, err := o.enforcedCollector(client, namespace, reg)
+	denied, inForce, err := collectors(asked, client, namespace, reg)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +156,7 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		Reports:        compile.ReportsEnforced,
 		Beside:         taints,
 		LeaseNamespace: namespace,
-		Identity:       host + "_" + string(uuid.NewUUID()),
+		Identity:       asked.Identity(),
 		Registerer:     reg,
 	})
 }
@@ -182,28 +181,20 @@ func (o *writerOptions) taintRemover(client kubernetes.Interface, namespace stri
 	return remover.Run, nil
 }
 
-// collector returns the collector that asks agents for denials, nil without --denials-dir.
-func (o *writerOptions) collector(client kubernetes.Interface, namespace string, reg prometheus.Registerer) (*denials.Collector, error) {
-	if o.denialsDir == "" {
-		return nil, nil
-	}
-	ask, err := agents.HTTPS(o.denialsDir, flows.DeniedPath, flows.DecodeDenied)
+// collectors returns what asks the agents for denials, and for what is in force.
+func collectors(asked *agents.Client, client kubernetes.Interface, namespace string, reg prometheus.Registerer) (*denials.Collector, *enforced.Collector, error) {
+	denied, err := denials.New(denials.Config{
+		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
+		Ask: agents.Ask(asked, flows.DeniedPath, flows.DecodeDenied),
+	})
 	if err != nil {
-		return nil, fmt.Errorf("--denials-dir=%s: %w", o.denialsDir, err)
+		return nil, nil, err
 	}
-	return denials.New(denials.Config{Client: client, Namespace: namespace, Agents: agentSelector, Ask: ask, Registerer: reg})
-}
-
-// enforcedCollector returns the collector that asks agents what is in force, nil without --denials-dir.
-func (o *writerOptions) enforcedCollector(client kubernetes.Interface, namespace string, reg prometheus.Registerer) (*enforced.Collector, error) {
-	if o.denialsDir == "" {
-		return nil, nil
-	}
-	ask, err := agents.HTTPS(o.denialsDir, inforce.Path, inforce.Decode)
-	if err != nil {
-		return nil, fmt.Errorf("--denials-dir=%s: %w", o.denialsDir, err)
-	}
-	return enforced.New(enforced.Config{Client: client, Namespace: namespace, Agents: agentSelector, Ask: ask, Registerer: reg})
+	inForce, err := enforced.New(enforced.Config{
+		Client: client, Namespace: namespace, Agents: agentSelector, Registerer: reg,
+		Ask: agents.Ask(asked, inforce.Path, inforce.Decode),
+	})
+	return denied, inForce, err
 }
 
 // healthy is the probe of the writer. A writer that waits for its lease is as healthy as

@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"os"
-	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -29,7 +27,6 @@ type writerOptions struct {
 	sink            string
 	conditionPrefix string
 	startupTaint    string
-	denialsDir      string
 	cleanup         bool // set by writerCleanup
 }
 
@@ -42,7 +39,6 @@ func (o *writerOptions) addFlags(fs *pflag.FlagSet) {
 	o.addPrefixFlag(fs)
 	fs.Var(oneOf(&o.sink, sinkAuto, status.SubresourceSink, status.AnnotationSink, sinkNone), "status-sink", "`WHERE` conditions of a NetworkPolicy are stored: subresource (its status), annotation, none, or auto: the first that the server stores. Those of other kinds are stored in their status, or with none not at all")
 	fs.Var(optional(&o.startupTaint, validation.IsQualifiedName), "startup-taint", "`KEY` of a taint to remove from each node whose agent is ready, empty for none. Needs rights to list and watch the pods of the agents, and to list, watch and patch nodes")
-	fs.StringVar(&o.denialsDir, "denials-dir", o.denialsDir, "`FOLDER` with the files ca.crt and token, with which agents are asked what policies denied in the last hour and which are in force; empty asks none. Needs --metrics-tls of the agents, and rights to list and watch nodes and the pods of the agents, and to get /denials and /in-force")
 }
 
 func (o *writerOptions) addPrefixFlag(fs *pflag.FlagSet) {
@@ -66,17 +62,4 @@ func (c *writerCleanup) addFlags(fs *pflag.FlagSet) {
 	c.api.addFlags(fs)
 	c.addPrefixFlag(fs)
 	fs.Var(optional(&c.daemonSet, validation.IsDNS1123Subdomain), "wait-for-daemonset", "`NAME` of a DaemonSet in the namespace of this pod whose pods have to be ready on all nodes first, empty for none. Needs the right to get it")
-}
-
-// namespaceFile has the namespace of a pod.
-const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-
-// namespace returns the namespace of the writer's Lease and of the agents: that of its pod
-// or, outside the cluster, that of install.yaml.
-func (o *writerOptions) namespace() (string, error) {
-	if o.kubeconfig != "" {
-		return "kube-system", nil
-	}
-	text, err := os.ReadFile(namespaceFile)
-	return strings.TrimSpace(string(text)), err
 }

@@ -124,7 +124,10 @@ func (a *agent) services() stages {
 	server, sources := httpserver.New(httpserver.Handler(a.reg, a.live, a.readiness), a.client, a.reg), a.steering.sources
 	return stages{
 		{name: "metrics and probes", loops: []loop{func(ctx context.Context) error {
-			return serve(ctx, a.withAnswers(server), a.cfg.MetricsBindAddress, a.cfg.MetricsAccess)
+			return serve(ctx, server, "metrics-bind-address", a.cfg.MetricsBindAddress, a.cfg.MetricsAccess)
+		}}},
+		{name: "answers", off: a.cfg.Answers.BindAddress == "", loops: []loop{func(ctx context.Context) error {
+			return serve(ctx, server.Serving(a.answers()), "status-bind-address", a.cfg.Answers.BindAddress, a.cfg.Answers.Access)
 		}}},
 		{name: "probe socket", off: a.cfg.ProbeSocket == "", loops: []loop{func(ctx context.Context) error {
 			return serveSocket(ctx, server.With("GET /"+flowsPath, a.flows).With("GET "+inforce.Path, a.confirms.tracker), a.cfg.ProbeSocket)

@@ -78,6 +78,8 @@ type Config struct {
 	// MetricsAccess decides who may read the metrics over TLS. Nil serves all clients over
 	// plain HTTP.
 	MetricsAccess *httpserver.Access
+	// Answers serves the status writer.
+	Answers Answers
 	// ProbeSocket is the path of a unix socket with the same endpoints and flow records.
 	// Unlike MetricsBindAddress, it always reaches this agent and no other one of the node.
 	// Empty means no socket.

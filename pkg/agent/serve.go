@@ -16,7 +16,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 )
 
@@ -85,32 +84,24 @@ func serveSocket(ctx context.Context, server *httpserver.Server, socket string) 
 	return server.Run(ctx, listener, nil)
 }
 
-// withAnswers returns a server that also serves recent denials and what is in force, but only if
-// MetricsAccess restricts its clients.
-func (a *agent) withAnswers(server *httpserver.Server) *httpserver.Server {
-	if a.cfg.MetricsAccess == nil {
-		return server
-	}
-	return server.With("GET "+flows.DeniedPath, http.HandlerFunc(a.flows.ServeDenied)).With("GET "+inforce.Path, a.confirms.tracker)
-}
-
 // listenEvery is the interval between two attempts to listen at an address in use.
 const listenEvery = 200 * time.Millisecond
 
 // serve serves clients that access allows at address until ctx ends. It waits while the
-// address is in use: the agent that this one takes over from serves there until it ends.
-func serve(ctx context.Context, server *httpserver.Server, address string, access *httpserver.Access) error {
+// address, the value of a flag, is in use: the agent that this one takes over from serves there until
+// it ends.
+func serve(ctx context.Context, server *httpserver.Server, flag, address string, access *httpserver.Access) error {
 	for first := true; ; first = false {
 		listener, err := net.Listen("tcp", address)
 		if err == nil {
 			return server.Run(ctx, listener, access)
 		}
-		err = fmt.Errorf("metrics-bind-address %q: %w", address, err)
+		err = fmt.Errorf("%s %q: %w", flag, address, err)
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return err
 		}
 		if first {
-			klog.FromContext(ctx).Error(err, "Metrics are not served until the address is free")
+			klog.FromContext(ctx).Error(err, "Not served until the address is free")
 		}
 		select {
 		case <-ctx.Done():

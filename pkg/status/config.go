@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
 	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
@@ -44,7 +45,8 @@ type Config struct {
 	Beside func(context.Context)
 	// LeaseNamespace is the namespace of the Lease that elects the writer.
 	LeaseNamespace string
-	// Identity is unique among all writers.
+	// Identity is unique among all writers. It names the key with which the writer proves itself
+	// to agents.
 	Identity string
 	// Registerer registers the metrics.
 	Registerer prometheus.Registerer
@@ -53,7 +55,7 @@ type Config struct {
 }
 
 // LeaseName is the name of the Lease that elects the writer.
-const LeaseName = FieldManager
+const LeaseName = writerkey.Lease
 
 const (
 	// resync is the interval at which all policies are checked again.

@@ -74,18 +74,9 @@ is. */}}
 {{- end }}{{ end }}
 {{- end }}
 
-{{/* The arguments of who asks the agents what their policies denied. */}}
-{{- define "denials.flags" -}}
-{{- if .Values.statusWriter.denials.enabled }}
-{{- $address := index .Values.agent.flags "metrics-bind-address" | default ":9080" -}}
-{{- if not (and .Values.metrics.secure.enabled .Values.metrics.secure.certificateSecret) }}
-{{- fail "statusWriter.denials.enabled: needs metrics.secure.enabled and metrics.secure.certificateSecret" }}
-{{- end }}
-{{- if regexMatch "^(127\\.|localhost:|\\[::1\\]:)" $address }}
-{{- fail (printf "statusWriter.denials.enabled: the status writer does not reach agent.flags.metrics-bind-address: %s" $address) }}
-{{- end }}
-- --denials-dir=/var/run/secrets/kube-network-policies/agents
-{{- end }}
+{{/* "true" if the status writer asks the agents. */}}
+{{- define "asked" -}}
+{{- if and .Values.statusWriter.enabled (index .Values.agent.flags "status-bind-address") }}true{{ end }}
 {{- end }}
 
 {{- define "metrics.mount" -}}

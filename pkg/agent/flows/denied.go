@@ -16,13 +16,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
-// DeniedPath is the path where agents serve recent denials, and DeniedAudience the audience
-// of tokens that may read it. The API server refuses tokens of this audience, so that an
-// agent cannot use one that it receives.
-const (
-	DeniedPath     = "/denials"
-	DeniedAudience = "kube-network-policies-agents"
-)
+// DeniedPath is the path where agents serve recent denials.
+const DeniedPath = "/denials"
 
 const (
 	// DeniedWindow is how long a denial counts as recent.

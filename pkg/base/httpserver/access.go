@@ -3,6 +3,7 @@ package httpserver
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net/http"
 	"strings"
@@ -18,6 +19,10 @@ type Access struct {
 	// means that no decision was possible; it may reveal something about the cluster, so the
 	// client does not get it.
 	Authorize func(ctx context.Context, path, token string) error
+	// Client returns nil if the client with a certificate may read all paths. If it is not nil,
+	// there are no tokens: clients need TLS 1.3 and a certificate, and the handshake ends unless
+	// they may read and have the key. The context ends with the handshake.
+	Client func(ctx context.Context, certificate *x509.Certificate) error
 }
 
 // Errors of Authorize.
@@ -35,25 +40,44 @@ const handshakeRate = 25
 // config returns the TLS configuration. It does not offer HTTP/2, which allows many
 // requests on one connection.
 func (a *Access) config() *tls.Config {
-	return &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		NextProtos:         []string{"http/1.1"},
-		GetCertificate:     a.Certificate,
-		GetConfigForClient: paceHandshake,
+	config := &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"http/1.1"},
+		GetCertificate: a.Certificate,
 	}
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if err := paceHandshake(hello); err != nil || a.Client == nil {
+			return nil, err
+		}
+		return a.withClient(hello.Context(), config), nil
+	}
+	return config
+}
+
+// withClient returns config for a connection whose client has to be one that Client allows.
+func (a *Access) withClient(ctx context.Context, config *tls.Config) *tls.Config {
+	config = config.Clone()
+	config.MinVersion = tls.VersionTLS13
+	config.ClientAuth = tls.RequireAnyClientCert
+	config.SessionTicketsDisabled = true // each connection proves the key
+	config.VerifyConnection = func(state tls.ConnectionState) error { return a.Client(ctx, state.PeerCertificates[0]) }
+	return config
 }
 
 // paceHandshake delays a handshake by the share's pace. It does not delay clients on this
 // machine.
-func paceHandshake(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+func paceHandshake(hello *tls.ClientHelloInfo) error {
 	if c := counted(hello.Conn); c != nil {
-		return nil, c.wait(hello.Context(), c.share.handshakes)
+		return c.wait(hello.Context(), c.share.handshakes)
 	}
-	return nil, nil
+	return nil
 }
 
 // guard wraps h so that it serves only what clients may read.
 func (a *Access) guard(h http.Handler) http.Handler {
+	if a.Client != nil {
+		return h // the handshake has decided
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isProbe(r) {
 			if err := a.authorize(r); err != nil {

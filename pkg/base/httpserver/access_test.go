@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -237,4 +238,76 @@ func TestHandshakesThatNeverEnd(t *testing.T) {
 		}
 		answer.Body.Close()
 	}
+}
+
+// With Client, the handshake decides: TLS 1.3, a certificate that Client allows, and its key.
+func TestClientsAreKnownByTheirKeys(t *testing.T) {
+	known, other := keyPair(t), keyPair(t)
+	stolen := tls.Certificate{Certificate: known.Certificate, PrivateKey: other.PrivateKey}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	allow := func(_ context.Context, c *x509.Certificate) error {
+		if !bytes.Equal(c.Raw, known.Certificate[0]) {
+			return errors.New("unknown")
+		}
+		return nil
+	}
+	var served atomic.Int32
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		served.Add(1)
+		fmt.Fprint(w, "answer")
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	server := New(http.NotFoundHandler(), nil, NewRegistry()).Serving(handler)
+	go func() { done <- server.Run(ctx, l, &Access{Certificate: selfSigned(t, "node-1"), Client: allow}) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, tc := range []struct {
+		name         string
+		certificates []tls.Certificate
+		version      uint16 // the newest of the client
+		ok           bool
+	}{
+		{"the key", []tls.Certificate{known}, tls.VersionTLS13, true},
+		{"another key", []tls.Certificate{other}, tls.VersionTLS13, false},
+		{"the certificate without its key", []tls.Certificate{stolen}, tls.VersionTLS13, false},
+		{"no certificate", nil, tls.VersionTLS13, false},
+		{"TLS 1.2", []tls.Certificate{known}, tls.VersionTLS12, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := served.Load()
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
+				InsecureSkipVerify: true, Certificates: tc.certificates, MaxVersion: tc.version,
+				ClientSessionCache: tls.NewLRUClientSessionCache(1),
+			}}}
+			for range 2 { // the second time a session would be resumed
+				answer, err := client.Get("https://" + l.Addr().String() + "/livez")
+				if err == nil {
+					answer.Body.Close()
+				}
+				if (err == nil) != tc.ok {
+					t.Errorf("got %v, want an answer: %v", err, tc.ok)
+				}
+			}
+			if got := served.Load() - before; !tc.ok && got != 0 {
+				t.Errorf("%d requests were served", got)
+			}
+		})
+	}
+}
+
+func keyPair(t *testing.T) tls.Certificate {
+	t.Helper()
+	pair, err := selfSigned(t, "writer-0")(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *pair
 }

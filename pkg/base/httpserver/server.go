@@ -80,6 +80,11 @@ func (s *Server) With(pattern string, h http.Handler) *Server {
 	return &Server{handler: mux, pods: s.pods, refused: s.refused}
 }
 
+// Serving returns a Server of another address, which serves h alone. Only its metrics are those of s.
+func (s *Server) Serving(h http.Handler) *Server {
+	return &Server{handler: h, pods: s.pods, refused: s.refused}
+}
+
 // Run serves requests on l until ctx ends: over TLS to clients that access allows, or as
 // plain HTTP to all if access is nil.
 func (s *Server) Run(ctx context.Context, l net.Listener, access *Access) error {

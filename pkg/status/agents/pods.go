@@ -30,14 +30,17 @@ func strip(o any) (any, error) {
 		containers = append(containers, corev1.Container{Command: c.Command, Args: c.Args})
 	}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, DeletionTimestamp: pod.DeletionTimestamp},
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, Containers: containers},
-		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
+		},
+		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName, Containers: containers},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
 	}, nil
 }
 
 // Running returns the agents that are neither starting nor ending, one per node: during an
-// update a node has two, and the newer one cannot be reached yet.
+// update a node has two, and the older one serves until it ends.
 func Running(pods cache.SharedIndexInformer) []*corev1.Pod {
 	var found []*corev1.Pod
 	for _, o := range pods.GetStore().List() {
@@ -46,6 +49,8 @@ func Running(pods cache.SharedIndexInformer) []*corev1.Pod {
 		}
 	}
 	node := func(a, b *corev1.Pod) int { return strings.Compare(a.Spec.NodeName, b.Spec.NodeName) }
-	slices.SortFunc(found, func(a, b *corev1.Pod) int { return cmp.Or(node(a, b), strings.Compare(a.Name, b.Name)) })
+	slices.SortFunc(found, func(a, b *corev1.Pod) int {
+		return cmp.Or(node(a, b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
 	return slices.CompactFunc(found, func(a, b *corev1.Pod) bool { return node(a, b) == 0 })
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 )
@@ -125,6 +126,37 @@ func TestAgentRights(t *testing.T) {
 		account, pod := named[*corev1.ServiceAccount](t, file, agentName), named[*appsv1.DaemonSet](t, file, agentName)
 		if pod.Namespace != account.Namespace || pod.Spec.Template.Spec.ServiceAccountName != account.Name {
 			t.Errorf("the pods are %s/%s's, want %s/%s's", pod.Namespace, pod.Spec.Template.Spec.ServiceAccountName, account.Namespace, account.Name)
+		}
+		// They read the one Lease that says which status writer may ask them.
+		const lease = agentName + "-lease"
+		role, binding := named[*rbacv1.Role](t, file, lease), named[*rbacv1.RoleBinding](t, file, lease)
+		if got, want := rights(role.Rules), []string{"coordination.k8s.io/leases[" + writerkey.Lease + "] get"}; !slices.Equal(got, want) {
+			t.Errorf("the role gives %q, want %q", got, want)
+		}
+		if binding.RoleRef.Name != lease || !slices.Equal(binding.Subjects, subjects(account)) || role.Namespace != account.Namespace || binding.Namespace != account.Namespace {
+			t.Errorf("the role %s/%s is bound in %s as %v to %v", role.Namespace, role.Name, binding.Namespace, binding.RoleRef, binding.Subjects)
+		}
+	})
+}
+
+// An agent proves itself to the status writer by a token of its pod that is of use for nothing else.
+func TestAgentsHaveATokenForTheWriter(t *testing.T) {
+	forEachInstall(t, func(t *testing.T, file string) {
+		pod := named[*appsv1.DaemonSet](t, file, agentName).Spec.Template.Spec
+		var tokens []*corev1.ServiceAccountTokenProjection
+		for _, v := range pod.Volumes {
+			if v.Projected == nil {
+				continue
+			}
+			for _, source := range v.Projected.Sources {
+				tokens = append(tokens, source.ServiceAccountToken)
+			}
+		}
+		if len(tokens) != 1 || tokens[0] == nil || tokens[0].Audience != writerkey.Audience || tokens[0].Path != "token" {
+			t.Errorf("the tokens are %+v", tokens)
+		}
+		if args := pod.Containers[0].Args; !slices.Contains(args, "--status-bind-address=:9082") {
+			t.Errorf("the agent has the arguments %q", args)
 		}
 	})
 }

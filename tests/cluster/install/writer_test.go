@@ -41,6 +41,8 @@ func TestWriterRights(t *testing.T) {
 			"networking.k8s.io/networkpolicies/status[] patch",
 			"/namespaces[] list,watch", // an annotation may have their policies audited
 			"events.k8s.io/events[] create",
+			"/nodes[] list,watch",
+			"authentication.k8s.io/tokenreviews[] create",
 		}
 		if file == adminFile {
 			want = append(want,
@@ -61,6 +63,7 @@ func TestWriterRights(t *testing.T) {
 		if got, want := rights(role.Rules), []string{
 			"coordination.k8s.io/leases[] create",
 			"coordination.k8s.io/leases[" + status.LeaseName + "] get,update",
+			"/pods[] list,watch",
 		}; !slices.Equal(got, want) {
 			t.Errorf("the role gives %q, want %q", got, want)
 		}

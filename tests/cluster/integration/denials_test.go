@@ -2,12 +2,9 @@ package integration
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -20,15 +17,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
@@ -56,13 +51,12 @@ func TestAuthorsSeeDenials(t *testing.T) {
 		// A writer ends with the thread that started it, and a lab ends threads that it has
 		// used, so this thread is locked.
 		runtime.LockOSThread()
-		allowDenials(t, plane)
+		install(t, plane)
 		d := newDenialsCluster(t, plane)
 		config, _ := account(t, plane, namespace, statusWriter)
-		flags := d.writerFlags(plane)
 		recorded := sum(d.recorded())
 		started := time.Now()
-		w := startWriter(t, config, flags...)
+		w := startWriter(t, config)
 		// The text changes at most once a minute, however often packets are denied. A packet
 		// that an agent did not report in time is in the next text.
 		var texts []string
@@ -100,7 +94,7 @@ func TestAuthorsSeeDenials(t *testing.T) {
 		// Restarted agents have denied nothing. The writer then removes the condition.
 		w.stop()
 		d.startAgents(plane)
-		startWriter(t, config, flags...)
+		startWriter(t, config)
 		eventuallyWithin(t, denialsPatience, func() string {
 			policy := d.policy()
 			if c, ok := conditionsOf(t, policy, d.inStatus)[status.Denials]; ok || policy.GetAnnotations()[status.DenialsAnnotation] != "" {
@@ -109,26 +103,6 @@ func TestAuthorsSeeDenials(t *testing.T) {
 			return ""
 		})
 	})
-}
-
-// allowDenials gives the accounts of agents and writer the rights of the chart with
-// statusWriter.denials, for one test.
-func allowDenials(t *testing.T, plane *controlplane.ControlPlane) {
-	t.Helper()
-	install(t, plane)
-	values := filepath.Join(t.TempDir(), "values.yaml")
-	if err := os.WriteFile(values, []byte(`
-statusWriter: {denials: {enabled: true}}
-metrics: {secure: {enabled: true, certificateSecret: certificate}}
-agent: {flags: {metrics-bind-address: ":9080"}}
-`), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	objects, _ := renderChart(t, values, "v1.37.0")
-	rights := slices.DeleteFunc(objects, func(document string) bool {
-		return !regexp.MustCompile(`(?m)^kind: (Cluster)?Role(Binding)?$`).MatchString(document)
-	})
-	newKubectl(t, plane.Admin()).apply(strings.Join(rights, "\n---\n"))
 }
 
 // denialsCluster has a policy that denies what the pod web sends to db-1 and db-2. These are
@@ -142,7 +116,8 @@ type denialsCluster struct {
 	databases []netip.AddrPort
 	agents    []*lab.Agent
 	sockets   []string
-	files     string // folder with the certificate
+	pods      []*corev1.Pod // of the agents
+	files     string
 	port      uint16 // of the agents, at their addresses
 }
 
@@ -169,7 +144,6 @@ func newDenialsCluster(t *testing.T, plane *controlplane.ControlPlane) *denialsC
 	}, metav1.CreateOptions{}))
 	t.Cleanup(func() { d.deletePolicy(context.Background(), "db") })
 	d.createAuthor(plane)
-	d.writeCertificate()
 	for _, node := range nodes {
 		forward(t, node, plane.Address())
 	}
@@ -206,27 +180,6 @@ func (d *denialsCluster) createAuthor(plane *controlplane.ControlPlane) {
 	d.author = client.Resource(networkingv1.SchemeGroupVersion.WithResource("networkpolicies")).Namespace(d.namespace)
 }
 
-// writeCertificate writes the certificate of the agents and its key.
-func (d *denialsCluster) writeCertificate() {
-	d.t.Helper()
-	certificate, err := httpserver.SelfSigned(agent)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	pair, err := certificate(nil)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	key := must[[]byte](d.t)(x509.MarshalPKCS8PrivateKey(pair.PrivateKey))
-	for name, block := range map[string]*pem.Block{
-		"tls.crt": {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
-		"ca.crt": {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}} {
-		if err := os.WriteFile(filepath.Join(d.files, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			d.t.Fatal(err)
-		}
-	}
-}
-
 // publishAgents writes the pods of the agents. Their addresses belong to this machine and
 // forward to the agents.
 func (d *denialsCluster) publishAgents() {
@@ -238,19 +191,31 @@ func (d *denialsCluster) publishAgents() {
 		d.t.Cleanup(func() { _ = listener.Close() })
 		d.port = uint16(listener.Addr().(*net.TCPAddr).Port)
 		at := d.network.Nodes[i]
-		go relay(listener, func() (net.Conn, error) { return at.Dial(context.Background(), lab.TCP, metricsOf(at)) })
+		go relay(listener, func() (net.Conn, error) { return at.Dial(context.Background(), lab.TCP, answersOf(at)) })
 		pod := must[*corev1.Pod](d.t)(pods.Create(d.t.Context(), &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": agent}},
-			Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: agent, Image: "none", Args: []string{fmt.Sprintf("--metrics-bind-address=:%d", d.port)}}}},
+			Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: agent, Containers: []corev1.Container{
+				{Name: agent, Image: "none", Args: []string{fmt.Sprintf("--status-bind-address=:%d", d.port)}},
+			}},
 		}, metav1.CreateOptions{}))
 		d.t.Cleanup(func() { _ = pods.Delete(context.Background(), pod.Name, *metav1.NewDeleteOptions(0)) })
 		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}}
-		must[*corev1.Pod](d.t)(pods.UpdateStatus(d.t.Context(), pod, metav1.UpdateOptions{}))
+		d.pods = append(d.pods, must[*corev1.Pod](d.t)(pods.UpdateStatus(d.t.Context(), pod, metav1.UpdateOptions{})))
 	}
 }
 
-// metricsOf returns the address of the server of a node's agent.
-func metricsOf(node *lab.Node) netip.AddrPort { return netip.AddrPortFrom(node.Addr(lab.IPv4), 9080) }
+// answersOf returns the address where a node's agent answers the status writer.
+func answersOf(node *lab.Node) netip.AddrPort { return netip.AddrPortFrom(node.Addr(lab.IPv4), 9082) }
+
+// token returns what the kubelet gives to the agent of a pod.
+func (d *denialsCluster) token(pod *corev1.Pod) string {
+	d.t.Helper()
+	return must[*authenticationv1.TokenRequest](d.t)(d.client.CoreV1().ServiceAccounts(namespace).CreateToken(d.t.Context(), agent,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			Audiences:      []string{writerkey.Audience},
+			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
+		}}, metav1.CreateOptions{})).Status.Token
+}
 
 // startAgents starts an agent on each node after the running ones have ended.
 func (d *denialsCluster) startAgents(plane *controlplane.ControlPlane) {
@@ -270,10 +235,12 @@ func (d *denialsCluster) startAgents(plane *controlplane.ControlPlane) {
 		node := d.network.Nodes[i]
 		socket := filepath.Join(d.files, node.Name)
 		a, err := node.StartAgent(lab.AgentConfig{
-			Binary: must[string](d.t)(program()), Metrics: metricsOf(node),
+			Binary: must[string](d.t)(program()),
 			Args: []string{
-				"--kubeconfig=" + kubeconfig, "--hostname-override=" + name, "--probe-socket=" + socket, "--metrics-tls=" + d.files,
+				"--kubeconfig=" + kubeconfig, "--hostname-override=" + name, "--probe-socket=" + socket,
+				"--status-bind-address=" + answersOf(node).String(),
 			},
+			Secrets: map[string]string{"kube-network-policies/status-writer/token": d.token(d.pods[i])},
 		})
 		if err != nil {
 			d.t.Fatal(err)
@@ -335,24 +302,6 @@ func (d *denialsCluster) wantRecorded(text string, before int) {
 		}
 		return ""
 	})
-}
-
-// writerFlags are those of a writer that asks the agents. Its token is for them alone.
-func (d *denialsCluster) writerFlags(plane *controlplane.ControlPlane) []string {
-	d.t.Helper()
-	token := must[*authenticationv1.TokenRequest](d.t)(d.client.CoreV1().ServiceAccounts(namespace).CreateToken(d.t.Context(), statusWriter,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{flows.DeniedAudience}}}, metav1.CreateOptions{})).Status.Token
-	config := plane.Admin()
-	config.BearerToken = token
-	_, err := must[*kubernetes.Clientset](d.t)(kubernetes.NewForConfig(config)).CoreV1().Pods(namespace).List(d.t.Context(), metav1.ListOptions{})
-	if !apierrors.IsUnauthorized(err) {
-		d.t.Errorf("the API server answers who has the token for agents: %v", err)
-	}
-	file := filepath.Join(d.files, "token")
-	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
-		d.t.Fatal(err)
-	}
-	return []string{"--denials-dir=" + d.files}
 }
 
 // policy returns the policy as its author sees it.

@@ -32,6 +32,8 @@ type AgentConfig struct {
 	// Supervised runs the agent like install.yaml: Agent is then the supervisor. Otherwise
 	// Agent is the worker itself, so that signals reach it and its memory can be measured.
 	Supervised bool
+	// Secrets are files below /var/run/secrets, by name, that this agent alone has.
+	Secrets map[string]string
 	// OneCPU restricts the agent to one CPU, so that it has one queue.
 	OneCPU bool
 }
@@ -96,6 +98,9 @@ func (n *Node) StartAgent(cfg AgentConfig) (*Agent, error) {
 				return err
 			}
 		}
+		if err := showSecrets(cfg.Secrets); err != nil {
+			return err
+		}
 		return keepOnlyNetAdmin()
 	})
 	if err != nil {
@@ -107,6 +112,32 @@ func (n *Node) StartAgent(cfg AgentConfig) (*Agent, error) {
 	}()
 	n.agents = append(n.agents, a)
 	return a, nil
+}
+
+// showSecrets gives this thread a mount namespace in which /run has nothing but these files.
+func showSecrets(files map[string]string) error {
+	if len(files) == 0 {
+		return nil
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare mounts: %w", err)
+	}
+	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mount /run: %w", err)
+	}
+	for name, text := range files {
+		file := filepath.Join("/run/secrets", name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // keepOnlyNetAdmin removes every capability except CAP_NET_ADMIN from the bounding set of

@@ -11,7 +11,7 @@ import (
 // writer together, and those that make no sense in a DaemonSet or a Deployment.
 var setByChart = map[string]bool{
 	"hostname-override": true, "probe-socket": true, "kubeconfig": true, "manifests": true, "version": true, "help": true,
-	"admin-policies": true, "audit": true, "feature-gates": true, "metrics-tls": true, "denials-dir": true,
+	"admin-policies": true, "audit": true, "feature-gates": true, "metrics-tls": true,
 }
 
 // flagsOfChart are the flags that are values of the Helm chart.

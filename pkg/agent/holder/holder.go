@@ -1,0 +1,122 @@
+// Package holder knows which status writer holds the Lease, and with it who may ask this agent. It
+// owns when the Lease is read, and knows neither what is asked nor how a writer proves its key.
+package holder
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+)
+
+const (
+	// readInterval is the least time between two attempts to read the Lease: any client may present
+	// an unknown key. A new writer is known after this time at the latest.
+	readInterval = 5 * time.Second
+	// fresh is how long the holder is known without reading again. A former writer is refused as
+	// soon as its successor asks, so this only bounds the time until then: 5,000 agents read 17
+	// times a second.
+	fresh = 5 * time.Minute
+	// withoutServer is how long the holder is known while the API server does not answer: a writer
+	// can still learn that the node is cut off.
+	withoutServer = time.Hour
+	// readTimeout is less than the five seconds of a handshake.
+	readTimeout = 3 * time.Second
+)
+
+// ErrNotHolder is the error for a client that is not the writer that holds the Lease.
+var ErrNotHolder = errors.New("the client is not the status writer that holds the Lease")
+
+// Holder is the holder of the Lease. Its methods may be called from any goroutine.
+type Holder struct {
+	leases   coordinationv1.LeaseInterface
+	logger   klog.Logger
+	errorLog rate.Sometimes
+
+	reading chan struct{} // held by the one that reads the Lease
+
+	mu       sync.Mutex
+	identity string
+	read     time.Time // when identity was read
+	tried    time.Time // when it was last tried
+}
+
+// New returns a Holder that reads the Lease of the status writer among leases. It starts nothing.
+func New(leases coordinationv1.LeaseInterface, logger klog.Logger) *Holder {
+	return &Holder{leases: leases, logger: logger, errorLog: rate.Sometimes{First: 1, Interval: time.Minute}, reading: make(chan struct{}, 1)}
+}
+
+// Check returns nil if a certificate has the key that the Lease names, for Client of
+// httpserver.Access. It reads the Lease if the key is unknown.
+func (h *Holder) Check(ctx context.Context, c *x509.Certificate) error {
+	key := writerkey.Of(c)
+	if h.holds(key, fresh) {
+		return nil
+	}
+	select {
+	case h.reading <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-h.reading }()
+	h.update(ctx)
+	if h.holds(key, withoutServer) {
+		return nil
+	}
+	return ErrNotHolder
+}
+
+// holds reports whether the Lease named a key when it was read, less than age ago.
+func (h *Holder) holds(key writerkey.Key, age time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return key.Holds(h.identity) && time.Since(h.read) < age
+}
+
+// update reads the Lease, unless that was tried a moment ago. The caller holds h.reading.
+func (h *Holder) update(ctx context.Context) {
+	h.mu.Lock()
+	wait := !h.tried.IsZero() && time.Since(h.tried) < readInterval
+	if !wait {
+		h.tried = time.Now()
+	}
+	h.mu.Unlock()
+	if wait {
+		return
+	}
+	// A client that hangs up must not keep others from knowing the holder.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+	defer cancel()
+	identity, err := h.get(ctx)
+	if err != nil {
+		h.errorLog.Do(func() { h.logger.Error(err, "It is not known which status writer may ask this agent") })
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.identity, h.read = identity, time.Now()
+}
+
+// get returns the identity of the holder, empty if there is none.
+func (h *Holder) get(ctx context.Context) (string, error) {
+	lease, err := h.leases.Get(ctx, writerkey.Lease, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("read lease %s: %w", writerkey.Lease, err)
+	case lease.Spec.HolderIdentity == nil:
+		return "", nil
+	}
+	return *lease.Spec.HolderIdentity, nil
+}
