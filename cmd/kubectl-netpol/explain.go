@@ -97,7 +97,7 @@ func (e *explainOptions) run(cmd *cobra.Command, src, dst string) error {
 	if notes != nil && strings.Contains(dst, ":") {
 		family = reachability.IPv6 // the family of the endpoint is that of the Service's address
 	}
-	answer := explainSides(c, from, to, port, family)
+	answer := explainSides(c, c.Overview([]reachability.Side{from}, []reachability.Side{to}, port, family), family)
 	exposures := e.exposed(c, in, &e.services, e.exposing, membersOf(to))
 	answer.Notes = slices.Concat(fromNotes, notes, answer.Notes, exposureNotes(exposures))
 	if e.output == "policy" {
@@ -284,10 +284,9 @@ func (e *explainOptions) printWithFlows(cmd *cobra.Command, c *reachability.Clus
 	return printFlows(w, records)
 }
 
-// explainSides explains a connection between two of the sides' pods. It prefers a denied
-// one.
-func explainSides(c *reachability.Cluster, from, to reachability.Side, port reachability.Port, family reachability.Family) reachability.Explanation {
-	o := c.Overview([]reachability.Side{from}, []reachability.Side{to}, port, family)
+// explainSides explains a connection between two pods of the only cell of o. It prefers a denied one.
+func explainSides(c *reachability.Cluster, o *reachability.Overview, family reachability.Family) reachability.Explanation {
+	from, to := &o.From[0], &o.To[0]
 	p := o.Partial(0, 0)
 	pair, denied := p.With, p.Pairs-p.Reaching
 	if p.Without[0] != "" {
@@ -295,14 +294,14 @@ func explainSides(c *reachability.Cluster, from, to reachability.Side, port reac
 	} else if o.Every(0, 0).Empty() {
 		denied = p.Pairs
 	}
-	src, dst := member(&from, pair[0]), member(&to, pair[1])
-	answer := c.Explain(src, dst, port, family)
+	src, dst := member(from, pair[0]), member(to, pair[1])
+	answer := c.Explain(src, dst, o.Port, family)
 	switch {
 	case pair[0] == pair[1] && o.Every(0, 0).Empty() && answer.Allowed:
-		answer.Notes = append(answer.Notes, fmt.Sprintf("%s has one pod; another one of it would be denied", &from))
+		answer.Notes = append(answer.Notes, fmt.Sprintf("%s has one pod; another one of it would be denied", from))
 	case p.Pairs > 1:
 		answer.Notes = append(answer.Notes, fmt.Sprintf("of %s from %s to %s, %d are allowed and %d denied; this is one of them",
-			count(p.Pairs, "connection", "connections"), &from, &to, p.Pairs-denied, denied))
+			count(p.Pairs, "connection", "connections"), from, to, p.Pairs-denied, denied))
 	}
 	return answer
 }

@@ -339,7 +339,7 @@ func (p *pages) explainCell(s *state, o *reachability.Overview, row, column int)
 	}
 	var texts []string
 	for _, port := range ports {
-		e := explainSides(s.cluster, o.From[row], o.To[column], port, p.family)
+		e := explainSides(s.cluster, o.Only(row, column, port), p.family)
 		var text strings.Builder
 		_ = printExplanation(&text, &e) // a Builder returns no errors
 		texts = append(texts, text.String())

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"crypto/sha256"
@@ -219,7 +220,11 @@ func (p *pages) printFile(w io.Writer, q pageQuery) error {
 	if page.Problem != "" {
 		return errors.New(page.Problem)
 	}
-	return pageTemplates.ExecuteTemplate(w, "matrix", page)
+	out := bufio.NewWriter(w) // templates write in small pieces
+	if err := pageTemplates.ExecuteTemplate(out, "matrix", page); err != nil {
+		return err
+	}
+	return out.Flush()
 }
 
 // stateOf returns the state to show and, if any, the state to compare it with.

@@ -71,7 +71,6 @@ type Document struct {
 	lines    func() []string // of the whole file, shared by its documents
 	above    string          // the comment above the document
 	fallback Header          // the list's header for items without their own
-	json     []byte          // created on demand
 }
 
 // Header is the version and kind of an object.
@@ -111,7 +110,7 @@ func (d *Document) Header() (Header, error) {
 	if h, ok := d.plainHeader(); ok {
 		return h, nil
 	}
-	data, err := d.encoded()
+	data, err := toJSON(d.node)
 	if err != nil {
 		return h, err
 	}
@@ -173,7 +172,7 @@ func (d *Document) Items(header Header) ([]*Document, error) {
 // Decode reads the document into an API object, strictly: an unknown field is an
 // error.
 func (d *Document) Decode(into any) error {
-	data, err := d.encoded()
+	data, err := toJSON(d.node)
 	if err != nil {
 		return err
 	}
@@ -190,7 +189,7 @@ func (d *Document) Decode(into any) error {
 // Map returns the document with JSON types, and integers as int64. An item of a typed list
 // gets the header of the list.
 func (d *Document) Map() (map[string]any, error) {
-	data, err := d.encoded()
+	data, err := toJSON(d.node)
 	if err != nil {
 		return nil, err
 	}
@@ -201,20 +200,11 @@ func (d *Document) Map() (map[string]any, error) {
 	return m, nil
 }
 
-// encoded returns the document as JSON.
-func (d *Document) encoded() ([]byte, error) {
-	if d.json == nil {
-		data, err := toJSON(d.node)
-		if err != nil {
-			return nil, err
-		}
-		d.json = data
-	}
-	return d.json, nil
-}
-
 const (
 	nullTag      = "!!null"
+	mapTag       = "!!map"
+	listTag      = "!!seq"
+	intTag       = "!!int"
 	stringTag    = "!!str"
 	timestampTag = "!!timestamp"
 	mergeTag     = "!!merge"
@@ -222,6 +212,14 @@ const (
 
 // toJSON renders a node as kubectl does: keys and dates are strings.
 func toJSON(n *yaml.Node) ([]byte, error) {
+	if data, ok := appendJSON(nil, n); ok {
+		return data, nil
+	}
+	return decodedJSON(n)
+}
+
+// decodedJSON is toJSON by the YAML package alone.
+func decodedJSON(n *yaml.Node) ([]byte, error) {
 	plainStrings(n)
 	var v any
 	if err := n.Decode(&v); err != nil {

@@ -111,8 +111,12 @@ func hostIPs(p *corev1.Pod) []string {
 
 // assumeNamespaces adds the namespaces that are named but have no object.
 func (c *Objects) assumeNamespaces(names []string) {
+	known := map[string]bool{}
+	for _, n := range c.Namespaces {
+		known[n.Name] = true
+	}
 	for _, name := range names {
-		if slices.ContainsFunc(c.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name }) {
+		if known[name] {
 			continue
 		}
 		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}

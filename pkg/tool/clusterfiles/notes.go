@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // mostWarnings is the maximum number of warnings among the notes.
@@ -48,9 +46,11 @@ func (o *Objects) Notes() []string {
 
 // namespacesOfPods returns the assumed namespaces that can affect a decision.
 func (o *Objects) namespacesOfPods() []string {
-	return slices.DeleteFunc(slices.Clone(o.AssumedNamespaces), func(name string) bool {
-		return !slices.ContainsFunc(o.Pods, func(p *corev1.Pod) bool { return p.Namespace == name })
-	})
+	withPods := map[string]bool{}
+	for _, p := range o.Pods {
+		withPods[p.Namespace] = true
+	}
+	return slices.DeleteFunc(slices.Clone(o.AssumedNamespaces), func(name string) bool { return !withPods[name] })
 }
 
 func count(n int, one, plural string) string {

@@ -391,18 +391,18 @@ func (r *reader) complete(o object) (path string, err error) {
 	return "", nil
 }
 
-// ofKind returns the objects of a kind in order.
-func (r *reader) ofKind(name string) []object {
-	var objects []object
-	for key := range r.objects {
-		if key.kind == name {
-			objects = append(objects, r.objects[key])
-		}
+// byKind returns the objects of each kind in order.
+func (r *reader) byKind() map[string][]object {
+	all := map[string][]object{}
+	for key, o := range r.objects {
+		all[key.kind] = append(all[key.kind], o)
 	}
-	slices.SortFunc(objects, func(a, b object) int {
-		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
-	})
-	return objects
+	for _, objects := range all {
+		slices.SortFunc(objects, func(a, b object) int {
+			return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+		})
+	}
+	return all
 }
 
 // typed converts objects to their Go type.
@@ -416,14 +416,15 @@ func typed[P compile.Object](objects []object) []P {
 
 // cluster returns the objects that were read and adds what is assumed.
 func (r *reader) cluster() *Objects {
+	all := r.byKind()
 	c := &Objects{
-		Namespaces:     typed[*corev1.Namespace](r.ofKind(compile.KindNamespace.Name)),
-		Pods:           typed[*corev1.Pod](r.ofKind(compile.KindPod.Name)),
-		Nodes:          typed[*corev1.Node](r.ofKind(compile.KindNode.Name)),
-		CIDRGroups:     typed[*proposed.CIDRGroup](r.ofKind(compile.KindCIDRGroup.Name)),
-		Services:       typed[*corev1.Service](r.ofKind("Service")),
-		Endpoints:      typed[*Endpoints](r.ofKind("Endpoints")),
-		EndpointSlices: typed[*discoveryv1.EndpointSlice](r.ofKind("EndpointSlice")),
+		Namespaces:     typed[*corev1.Namespace](all[compile.KindNamespace.Name]),
+		Pods:           typed[*corev1.Pod](all[compile.KindPod.Name]),
+		Nodes:          typed[*corev1.Node](all[compile.KindNode.Name]),
+		CIDRGroups:     typed[*proposed.CIDRGroup](all[compile.KindCIDRGroup.Name]),
+		Services:       typed[*corev1.Service](all["Service"]),
+		Endpoints:      typed[*Endpoints](all["Endpoints"]),
+		EndpointSlices: typed[*discoveryv1.EndpointSlice](all["EndpointSlice"]),
 		Selectors:      map[workloads.Ref]*metav1.LabelSelector{},
 		Skipped:        skippedKinds(r.skipped),
 
@@ -432,27 +433,27 @@ func (r *reader) cluster() *Objects {
 		sources:         map[key]source{},
 	}
 	for _, k := range exposure.Kinds {
-		c.Exposing = append(c.Exposing, typed[*unstructured.Unstructured](r.ofKind(k.Name))...)
+		c.Exposing = append(c.Exposing, typed[*unstructured.Unstructured](all[k.Name])...)
 	}
 	for _, k := range compile.Kinds {
-		c.Policies = append(c.Policies, typed[compile.Object](r.ofKind(k.Name))...)
+		c.Policies = append(c.Policies, typed[compile.Object](all[k.Name])...)
 	}
 	for key, o := range r.objects {
 		c.sources[key] = o.source
 	}
-	c.assumePods(r.workloads())
+	c.assumePods(workloadsOf(all))
 	c.assumeNodes()
 	c.assumeNamespaces(r.namespaces())
 	c.assumeAddresses(r.otherPolicies)
 	return c
 }
 
-// workloads returns the workloads without a controller first, then the controlled ones.
-func (r *reader) workloads() []object {
+// workloadsOf returns the workloads without a controller first, then the controlled ones.
+func workloadsOf(byKind map[string][]object) []object {
 	var all []object
 	for i := range kinds {
 		if kinds[i].template != "" {
-			all = append(all, r.ofKind(kinds[i].Kind)...)
+			all = append(all, byKind[kinds[i].Kind]...)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b object) int {

@@ -67,12 +67,16 @@ func (c *cluster) halfOpen(p *compiled, d policy.Direction, r *policy.Rule, i in
 		"%s may connect to %s by this item; %s isolates %v of %s, and nothing allows it there", names(src), names(dst), isolating[0].ref(), other, names(denied))
 }
 
-// connected returns the pods of s that the ports of a rule give a connection with another pod.
+// connected returns the pods of s that the ports of a rule give a connection with another pod. The
+// caller must not change them.
 func (c *cluster) connected(p *compiled, d policy.Direction, r *policy.Rule, s *policy.PodSelector) []*pod {
 	hasPorts := func(dst *pod) bool { return len(portsOn(r, dst)) > 0 }
 	subjects := p.subjects
 	if d == policy.Ingress {
 		subjects = slices.DeleteFunc(slices.Clone(subjects), func(dst *pod) bool { return !hasPorts(dst) })
+	}
+	if d == policy.Ingress && len(subjects) > 1 {
+		return c.selects(s) // each has another one
 	}
 	return slices.DeleteFunc(slices.Clone(c.selects(s)), func(peer *pod) bool {
 		return !slices.ContainsFunc(subjects, func(subject *pod) bool { return subject != peer }) || d == policy.Egress && !hasPorts(peer)

@@ -14,6 +14,7 @@ func (c *Cluster) IfEnforced() *Cluster {
 	for _, addr := range c.snapshot.AuditedToHost() {
 		enforced.toHost[addr] = true
 	}
+	enforced.index()
 	return &enforced
 }
 

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -27,6 +28,9 @@ type Cluster struct {
 	labels map[string]labels.Set
 	// toHost has the addresses of the pods whose traffic to their own node is evaluated.
 	toHost map[netip.Addr]bool
+	// traits and equals are made from the snapshot on first use.
+	traits func() *traits
+	equals func() map[*policy.Chain]*policy.Chain // by chain, the first one with equal rules
 }
 
 // New builds the cluster from the objects of in. Each pod is evaluated on its own node;
@@ -44,6 +48,7 @@ func New(in clusterstate.Input) *Cluster {
 		labels:    make(map[string]labels.Set, len(in.Nodes)),
 		toHost:    map[netip.Addr]bool{},
 	}
+	c.index()
 	for _, n := range in.Nodes {
 		c.labels[n.Name] = n.Labels
 	}
@@ -65,6 +70,12 @@ func New(in clusterstate.Input) *Cluster {
 		c.families[IPv6] = c.families[IPv6] || s.v6.IsValid()
 	}
 	return c
+}
+
+// index sets what is made from the snapshot on first use.
+func (c *Cluster) index() {
+	c.traits = sync.OnceValue(func() *traits { return newTraits(c) })
+	c.equals = sync.OnceValue(func() map[*policy.Chain]*policy.Chain { return equalChains(c) })
 }
 
 // nodeAddresses maps addresses to nodes, using Node objects and host-network pods. The API

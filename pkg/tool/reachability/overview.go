@@ -113,6 +113,19 @@ func (c *Cluster) Overview(from, to []Side, port Port, family Family) *Overview 
 	return o
 }
 
+// Only returns the overview of one cell and one port. It costs little, because it shares what has been
+// evaluated.
+func (o *Overview) Only(row, column int, port Port) *Overview {
+	cell := &Overview{
+		From: o.From[row : row+1], To: o.To[column : column+1], Port: port, r: o.r,
+		rows: o.rows[row : row+1], columns: o.columns[column : column+1],
+		crowds: [2][]*crowd{o.crowds[0][row : row+1], o.crowds[1][column : column+1]},
+	}
+	every, any := cell.evaluate(0, 0)
+	cell.every, cell.any = []int32{every}, []int32{any}
+	return cell
+}
+
 func (o *Overview) parts(sides []Side, index map[string]int) [][]part {
 	all := make([][]part, len(sides))
 	for i, side := range sides {

@@ -109,6 +109,19 @@ func portRangesBetween(proto packet.Proto, cuts []int) []PortRange {
 // rules yields the rules of all chains; the rules of a shared chain once.
 func (c *Cluster) rules() func(yield func(*policy.Rule) bool) {
 	return func(yield func(*policy.Rule) bool) {
+		for chain := range c.chains() {
+			for i := range chain.Rules {
+				if !yield(&chain.Rules[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// chains yields all chains, each once.
+func (c *Cluster) chains() func(yield func(*policy.Chain) bool) {
+	return func(yield func(*policy.Chain) bool) {
 		seen := map[*policy.Chain]bool{nil: true}
 		for _, addr := range c.snapshot.Local() {
 			e := c.snapshot.Endpoint(addr)
@@ -117,10 +130,8 @@ func (c *Cluster) rules() func(yield func(*policy.Rule) bool) {
 					continue
 				}
 				seen[chain] = true
-				for i := range chain.Rules {
-					if !yield(&chain.Rules[i]) {
-						return
-					}
+				if !yield(chain) {
+					return
 				}
 			}
 		}

@@ -73,7 +73,7 @@ const (
 
 // Reach returns the reachability between endpoints.
 func (c *Cluster) Reach(endpoints []Endpoint, family Family) *Reach {
-	r := &Reach{c: c, family: family, endpoints: endpoints, traits: newTraits(c), sets: newPortSets()}
+	r := &Reach{c: c, family: family, endpoints: endpoints, traits: c.traits(), sets: newPortSets()}
 	b := newPlacer(r)
 	for i := range endpoints {
 		r.places = append(r.places, b.place(&endpoints[i]))

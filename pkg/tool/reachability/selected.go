@@ -1,7 +1,9 @@
 package reachability
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
@@ -64,13 +66,13 @@ func (c *Cluster) PoliciesOf(side *Side, egress bool) []policy.Ref {
 	return all
 }
 
-// Rules returns a key that is equal for pods which have addresses of the same families and the same
-// rules in a direction.
+// Rules returns a key that is equal for pods which have addresses of the same families and equal
+// rules in a direction, of whatever policies.
 func (c *Cluster) Rules(e *Endpoint, d policy.Direction) any {
 	return struct {
 		chain  *policy.Chain
 		v4, v6 bool
-	}{c.chainOf(e, d == policy.Egress), e.v4.IsValid(), e.v6.IsValid()}
+	}{c.equals()[c.chainOf(e, d == policy.Egress)], e.v4.IsValid(), e.v6.IsValid()}
 }
 
 // chainOf returns the rules of an endpoint in a direction, or nil if no policy selects it.
@@ -85,4 +87,37 @@ func (c *Cluster) chainOf(e *Endpoint, egress bool) *policy.Chain {
 		}
 	}
 	return nil
+}
+
+// equalChains returns, for each chain of the cluster, the first one with equal rules.
+func equalChains(c *Cluster) map[*policy.Chain]*policy.Chain {
+	first := map[string]*policy.Chain{}
+	equals := map[*policy.Chain]*policy.Chain{}
+	for chain := range c.chains() {
+		var key strings.Builder
+		for i := range chain.Rules {
+			writeRuleKey(&key, &chain.Rules[i])
+		}
+		if first[key.String()] == nil {
+			first[key.String()] = chain
+		}
+		equals[chain] = first[key.String()]
+	}
+	return equals
+}
+
+// writeRuleKey writes everything of a rule that decides, which is all but its policy.
+func writeRuleKey(key *strings.Builder, r *policy.Rule) {
+	fmt.Fprintf(key, "%v %v %v %v %v %+v", r.Tier, r.Action, r.Index == policy.Isolation, r.AnyPeer, r.AnyPort, r.Ports)
+	for i := range r.Peers {
+		p := &r.Peers[i]
+		if p.Pods != nil {
+			fmt.Fprintf(key, " pods %q", SelectorKey(p.Pods))
+		}
+		if p.Nodes != nil {
+			fmt.Fprintf(key, " nodes %q", labelsKey(p.Nodes))
+		}
+		fmt.Fprintf(key, " %v %q", p.Blocks, p.Domains)
+	}
+	key.WriteByte('\n')
 }
