@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
@@ -50,24 +51,34 @@ func (f *sideFinder) findClient(name string) (reachability.Side, []string, error
 	return side, []string{fmt.Sprintf("%s is an address of service %s/%s, and no packet comes from it: clients are what stands behind it, %s", name, s.Namespace, s.Name, f.memberNames(&side))}, err
 }
 
-// translated is a port of a Service to which packets are sent.
+// translated is a port of a Service or of a node to which packets are sent.
 type translated struct {
-	*corev1.Service
-	port corev1.ServicePort
-	what string // how the packets are addressed
+	*corev1.Service // nil if a node translates its port to that of a pod
+	port            corev1.ServicePort
+	pod             *corev1.Pod
+	podPort         reachability.Port
+	what            string // how the packets are addressed
 	// masqueraded says that the client's address may be replaced by that of a node.
 	masqueraded bool
 }
 
-// translation returns the port of a Service to which packets to a name and a port go, nil if
-// they are not translated. An address of a Service without such a port is an error.
+// of names what the port belongs to.
+func (t *translated) of() string {
+	if t.pod != nil {
+		return "host port of pod " + t.pod.Namespace + "/" + t.pod.Name
+	}
+	return "service " + t.Namespace + "/" + t.Name
+}
+
+// translation returns the port to which packets to a name and a port go, nil if they are not
+// translated. An address of a Service without such a port is an error.
 func (f *sideFinder) translation(name string, port reachability.Port) (*translated, error) {
 	if port == (reachability.Port{}) {
 		return nil, nil
 	}
 	s := f.serviceOf(name)
 	if s == nil {
-		return f.atNodePort(name, port), nil
+		return f.atNode(name, port), nil
 	}
 	of := s.Namespace + "/" + s.Name
 	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
@@ -86,8 +97,8 @@ func (f *sideFinder) translation(name string, port reachability.Port) (*translat
 	return t, nil
 }
 
-// atNodePort returns the port of a Service that a port of a node stands for, or nil.
-func (f *sideFinder) atNodePort(name string, port reachability.Port) *translated {
+// atNode returns the port of a Service or a pod that a port of a node stands for, or nil.
+func (f *sideFinder) atNode(name string, port reachability.Port) *translated {
 	if !isAddress(name) {
 		return nil
 	}
@@ -97,10 +108,29 @@ func (f *sideFinder) atNodePort(name string, port reachability.Port) *translated
 	}
 	s, i := f.services.atNodePort(corev1.Protocol(port.Proto.String()), port.Number)
 	if s == nil {
-		return nil
+		return f.atHostPort(netip.MustParseAddr(name).Unmap(), node.Node, port)
 	}
 	what := fmt.Sprintf("%s of each node is a NodePort of service %s/%s; policies see what stands behind it", trafficName(port), s.Namespace, s.Name)
 	return &translated{Service: s, port: s.Spec.Ports[i], what: what, masqueraded: true}
+}
+
+// atHostPort returns the port of a pod of a node that has a port of the node, or nil.
+func (f *sideFinder) atHostPort(addr netip.Addr, node string, port reachability.Port) *translated {
+	for _, p := range f.pods {
+		if p.Spec.NodeName != node {
+			continue
+		}
+		for _, declared := range exposure.HostPorts(p) {
+			own, err := netip.ParseAddr(declared.HostIP)
+			elsewhere := err == nil && !own.IsUnspecified() && own.Unmap() != addr
+			if elsewhere || declared.HostPort != int32(port.Number) || string(cmp.Or(declared.Protocol, corev1.ProtocolTCP)) != port.Proto.String() {
+				continue
+			}
+			what := fmt.Sprintf("%s of node %s is a host port; policies see the pod behind it", trafficName(port), node)
+			return &translated{pod: p, podPort: reachability.Port{Proto: port.Proto, Number: uint16(declared.ContainerPort)}, what: what}
+		}
+	}
+	return nil
 }
 
 // notes says what is behind t.
@@ -110,6 +140,31 @@ func (f *sideFinder) notes(t *translated, side *reachability.Side, at reachabili
 		notes = append(notes, "a pod on another node than the one that such packets enter sees that node's address as their source (externalTrafficPolicy: Cluster)")
 	}
 	return notes
+}
+
+// refusedByBalancer says that a load balancer, the address dst, takes no connections from the
+// address src.
+func (f *sideFinder) refusedByBalancer(src, dst string) []string {
+	s, addr := f.serviceAt(dst), parsedAddress(src)
+	if s == nil || !addr.IsValid() || !slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool { return parsedAddress(i.IP) == parsedAddress(dst) }) {
+		return nil
+	}
+	ranges := exposure.SourceRanges(s)
+	for _, r := range ranges {
+		if block, err := netip.ParsePrefix(r); err != nil || block.Contains(addr) {
+			return nil
+		}
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s is in none of loadBalancerSourceRanges of service %s/%s (%s): the load balancer refuses it, whatever policies say", src, s.Namespace, s.Name, shorten(ranges))}
+}
+
+// parsedAddress returns an address, the zero one for other names.
+func parsedAddress(name string) netip.Addr {
+	addr, _ := netip.ParseAddr(name)
+	return addr.Unmap()
 }
 
 // memberNames names the members of a side, the workloads instead of their pods.
@@ -136,6 +191,9 @@ func (f *sideFinder) findAt(name string, port reachability.Port) (side reachabil
 	switch s := f.serviceAt(name); {
 	case err != nil:
 		return side, port, nil, err
+	case t != nil && t.pod != nil:
+		side, err = f.endpoint(t.pod.Namespace + "/" + t.pod.Name)
+		side.Ports = []reachability.Port{t.podPort}
 	case t != nil:
 		side, err = f.behindPorts(t.Service, []corev1.ServicePort{t.port})
 	case s != nil:
@@ -161,7 +219,7 @@ func (f *sideFinder) Behind(name string, port reachability.Port) ([]reachability
 		return nil, port, "", err
 	}
 	side, at, _, err := f.findAt(name, port)
-	return side.Members, at, t.Namespace + "/" + t.Name, err
+	return side.Members, at, t.of(), err
 }
 
 // Named implements intent.Services.

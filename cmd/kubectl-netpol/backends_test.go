@@ -88,6 +88,16 @@ metadata: {namespace: x, name: c}
 spec: {clusterIP: None, selector: {app: c}}
 `
 
+// hostPort is a pod with ports of its node.
+const hostPort = `apiVersion: v1
+kind: Pod
+metadata: {namespace: x, name: h, labels: {app: h}}
+spec:
+  nodeName: n1
+  containers: [{name: c, ports: [{containerPort: 8080, hostPort: 18080}, {containerPort: 8081, hostPort: 18081, hostIP: 192.0.2.9}, {containerPort: 8082, hostPort: 18082, hostIP: 127.0.0.1}]}]
+status: {phase: Running, podIPs: [{ip: 10.0.0.4}]}
+`
+
 const (
 	endpointsOfAPI = `apiVersion: v1
 kind: Endpoints
@@ -129,6 +139,13 @@ func TestAddressesOfServices(t *testing.T) {
 		"a NodePort, from outside": {"", "explain 203.0.113.99 192.168.0.1 --port 30080", 0,
 			"Note: TCP 30080 of each node is a NodePort of service x/b; policies see what stands behind it: x/b at TCP 8080.\n" +
 				"Note: a pod on another node than the one that such packets enter sees that node's address as their source (externalTrafficPolicy: Cluster).\n"},
+		"a host port": {hostPort, "explain x/a 192.168.0.1 --port 18080", 1,
+			"x/a -> x/h, TCP 8080: denied\n"},
+		"and says what": {hostPort, "explain x/a 192.168.0.1 --port 18080", 1,
+			"Note: TCP 18080 of node n1 is a host port; policies see the pod behind it: x/h at TCP 8080.\n"},
+		"of another protocol":      {hostPort, "explain x/a 192.168.0.1 --port 18080 --protocol UDP", 0, "x/a -> 192.168.0.1, UDP 18080: allowed\n"},
+		"at another address":       {hostPort, "explain x/a 192.168.0.1 --port 18081", 0, "x/a -> 192.168.0.1, TCP 18081: allowed\n"},
+		"of a loopback address":    {hostPort, "explain x/a 192.168.0.1 --port 18082", 0, "x/a -> 192.168.0.1, TCP 18082: allowed\n"},
 		"a port of the node":       {"", "explain x/a 192.168.0.1 --port 10250", 0, "x/a -> 192.168.0.1, TCP 10250: allowed\n"},
 		"a name, and its port":     {sliceOfAPI, "explain x/a default/svc/kubernetes --port 443", 1, "x/a -> 172.18.0.2, TCP 6443: denied\n"},
 		"and a port behind it":     {sliceOfAPI, "explain x/a default/svc/kubernetes --port 6443", 1, "x/a -> 172.18.0.2, TCP 6443: denied\n"},

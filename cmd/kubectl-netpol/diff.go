@@ -209,7 +209,7 @@ func (d *diffOptions) unchanged(cmd *cobra.Command, changes clusterstate.Input) 
 	return in, err
 }
 
-// compareServices compares what Ingresses, routes and Services expose, and who reaches Services, in
+// compareServices compares what Ingresses, routes, Services and host ports expose, and who reaches Services, in
 // clusters whose pods are those of the inputs and new ones.
 func (d *diffOptions) compareServices(before, after *reachability.Cluster, inputBefore, inputAfter clusterstate.Input, changes *clusterfiles.Objects) error {
 	family, err := parseFamily(d.traffic.family)

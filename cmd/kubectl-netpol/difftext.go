@@ -63,7 +63,7 @@ func printDifference(w io.Writer, d *reachability.Difference, others *otherChang
 		}
 	}
 	if !others.none() {
-		out.WriteString("By Ingresses, routes and Services:\n" + exposureChangeLines(others.exposures, "  ") + serviceChangeLines(others.services, "  "))
+		out.WriteString("By Ingresses, routes, Services and host ports:\n" + exposureChangeLines(others.exposures, "  ") + serviceChangeLines(others.services, "  "))
 	}
 	fmt.Fprintf(&out, "\n%s\n", strings.Join(comparedLines(d, others), "\n"))
 	_, err := io.WriteString(w, out.String())

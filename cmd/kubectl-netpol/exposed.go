@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 )
 
-// exposed returns what Ingresses, routes and Services expose of members, with workloads in the
+// exposed returns what Ingresses, routes, Services and host ports expose of members, with workloads in the
 // place of their pods. Without members, it is everything, or everything of the namespace of -n.
 func (o *options) exposed(c *reachability.Cluster, in clusterstate.Input, services *services, objects []*unstructured.Unstructured, members map[string]bool) []exposure.Exposure {
 	workload := map[string]string{}
@@ -33,7 +33,7 @@ func (o *options) exposed(c *reachability.Cluster, in clusterstate.Input, servic
 		if members != nil {
 			return !slices.ContainsFunc(x.Pods, func(name string) bool { return members[name] })
 		}
-		return o.namespace != "" && !strings.HasPrefix(x.Service, o.namespace+"/")
+		return o.namespace != "" && !strings.HasPrefix(cmp.Or(x.Service, x.Namespace+"/"), o.namespace+"/")
 	})
 	for i := range found {
 		found[i].Pods, found[i].Controller = grouped(found[i].Pods), grouped(found[i].Controller)
@@ -69,12 +69,16 @@ var outsideTexts = map[exposure.LetIn]string{
 // exposureText says what is exposed and whether that works.
 func exposureText(x *exposure.Exposure) string {
 	if len(x.Pods) == 0 {
-		return fmt.Sprintf("by %s: what is behind service %s is not known: %s", x.By(), x.Service, x.Why)
+		behind := "service " + x.Service
+		if x.HostPort() {
+			behind = "it"
+		}
+		return fmt.Sprintf("by %s: what is behind %s is not known: %s", x.By(), behind, x.Why)
 	}
 	text := fmt.Sprintf("%s at %s, by %s", shorten(x.Pods), x.Port, x.By())
 	switch {
 	case x.Outside():
-		return text + "; " + outsideTexts[x.LetIn] + throughNodes(x)
+		return text + "; " + outsideTexts[x.LetIn] + throughNodes(x) + throughBalancer(x)
 	case x.LetIn == exposure.Unknown:
 		return text + "; whether its controller's pods are let in is not known: " + x.Why
 	}
@@ -93,12 +97,21 @@ func throughNodes(x *exposure.Exposure) string {
 	return ", but not all that enter through another node, with its address"
 }
 
+// throughBalancer says from where a load balancer takes connections. That is no policy, and other
+// ways to the pods, such as the NodePort, are open to all that policies let in.
+func throughBalancer(x *exposure.Exposure) string {
+	if len(x.SourceRanges) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; only the load balancer is limited to %s, by loadBalancerSourceRanges and not by policies", shorten(x.SourceRanges))
+}
+
 // exposureLines returns the section of an answer about what is exposed, nothing if there is none.
 func exposureLines(found []exposure.Exposure) []string {
 	if len(found) == 0 {
 		return nil
 	}
-	lines := []string{"Exposed by Ingresses, routes and Services:"}
+	lines := []string{"Exposed by Ingresses, routes, Services and host ports:"}
 	for i := range found {
 		lines = append(lines, "- "+exposureText(&found[i]))
 	}

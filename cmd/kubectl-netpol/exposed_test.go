@@ -79,7 +79,7 @@ func TestIngressesExpose(t *testing.T) {
 	}
 	shop, deny := file("shop.yaml", exposedShop), file("deny.yaml", isolated)
 	another := file("another.yaml", strings.Replace(exposingIngress, "name: web}", "name: more}", 1))
-	const section = "\n\nExposed by Ingresses, routes and Services:\n- "
+	const section = "\n\nExposed by Ingresses, routes, Services and host ports:\n- "
 	for _, tc := range []struct {
 		command string
 		code    int
@@ -91,10 +91,10 @@ func TestIngressesExpose(t *testing.T) {
 		{"matrix --to edge/deploy/nginx" + shop, 0, ""},
 		{"matrix -o yaml" + shop, 0, `"pods":["shop/deploy/web"],"port":"TCP 8080","controller":["edge/deploy/nginx"],"letIn":"all"}]`},
 		{"explain 192.0.2.1 svc/web -n shop" + shop, 1, "Note: exposed: " + exposedLine + "let in.\n"},
-		{"diff" + shop + deny, 1, "By Ingresses, routes and Services:\n  before: " + exposedLine + "let in\n  after: " + exposedLine + "not let in\n"},
-		{"diff" + shop + another, 1, "By Ingresses, routes and Services:\n  newly exposed: " + strings.Replace(exposedLine, "shop/web (", "shop/more (", 1) + "let in\n\nCompared"},
+		{"diff" + shop + deny, 1, "By Ingresses, routes, Services and host ports:\n  before: " + exposedLine + "let in\n  after: " + exposedLine + "not let in\n"},
+		{"diff" + shop + another, 1, "By Ingresses, routes, Services and host ports:\n  newly exposed: " + strings.Replace(exposedLine, "shop/web (", "shop/more (", 1) + "let in\n\nCompared"},
 		{"diff -o markdown" + shop + another, 1, "\n- newly exposed: " + strings.Replace(exposedLine, "shop/web (", "shop/more (", 1) + "let in\n"},
-		{"diff -n shop" + shop + another, 1, "By Ingresses, routes and Services:\n  newly exposed: "},
+		{"diff -n shop" + shop + another, 1, "By Ingresses, routes, Services and host ports:\n  newly exposed: "},
 		{"diff -n edge" + shop + another, 0, "Nothing changes.\n"},
 		{"diff" + shop + file("same.yaml", exposingIngress), 0, "Nothing changes.\n"},
 		{"diff --replace" + shop + file("less.yaml", strings.TrimSuffix(exposedShop, exposingIngress)), 1, "no longer exposed: " + exposedLine},
@@ -164,6 +164,8 @@ spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 1
 	nodePort := file("nodeport.yaml", "apiVersion: v1\nkind: Service\nmetadata: {namespace: edge, name: nginx}\nspec: {type: NodePort, selector: {app.kubernetes.io/name: ingress-nginx}, ports: [{port: 80, nodePort: 30080}]}\n")
 	clusterIP := file("clusterip.yaml", "apiVersion: v1\nkind: Service\nmetadata: {namespace: edge, name: nginx}\nspec: {clusterIP: 10.96.0.9, selector: {app.kubernetes.io/name: ingress-nginx}, ports: [{port: 80}]}\n")
 	toClusterIP := file("to.yaml", "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: edge, name: nginx}\nspec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.96.0.9/32}}]}]}\n")
+	hostPort := file("hostport.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {namespace: edge, name: proxy}\nspec: {containers: [{name: c, image: c, ports: [{containerPort: 8443, hostPort: 443}, {containerPort: 8443, hostPort: 444}, {containerPort: 9, hostPort: 9, hostIP: '::1'}]}]}\n")
+	balancer := file("balancer.yaml", "apiVersion: v1\nkind: Service\nmetadata: {namespace: edge, name: nginx}\nspec: {type: LoadBalancer, loadBalancerSourceRanges: [198.51.100.0/24], selector: {app.kubernetes.io/name: ingress-nginx}, ports: [{port: 80}]}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.80}]}}\n")
 	closed := file("closed.yaml", strings.ReplaceAll(isolated, "shop", "edge"))
 	const (
 		by      = "by Ingress shop/web (shop.example.com)"
@@ -192,6 +194,14 @@ spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 1
 		{"matrix" + shop + nodePort + closed, 0, "- edge/deploy/nginx at TCP 80, by Service edge/nginx (NodePort 30080); no address outside is let in\n"},
 		{"explain 203.0.113.9 edge/svc/nginx" + shop + nodePort + closed, 1, "Note: exposed: edge/deploy/nginx at TCP 80, by Service edge/nginx (NodePort 30080); no address outside is let in.\n"},
 		{"check" + shop + nodePort + closed, 1, "Service edge/nginx spec.ports[0]: no address outside reaches edge/nginx at TCP 80, by NodePort 30080 [backend-denied]"},
+		{"matrix" + shop + hostPort, 0, "- edge/proxy at TCP 8443, by Pod edge/proxy (hostPort 443, hostPort 444); all addresses outside are let in\n"},
+		{"matrix -n edge" + shop + hostPort, 0, "hostPort 444); all addresses outside are let in\n"},
+		{"matrix -n shop" + shop + hostPort, 0, "\n- " + unknown + "\n"},
+		{"diff" + shop + hostPort, 1, "newly exposed: edge/proxy at TCP 8443, by Pod edge/proxy (hostPort 443, hostPort 444); all addresses outside are let in\n"},
+		{"matrix" + shop + hostPort + closed, 0, "(hostPort 443, hostPort 444); no address outside is let in\n"},
+		{"check" + shop + hostPort + closed, 0, "1 finding in 2 policies: 1 info\n"},
+		{"matrix" + shop + balancer, 0, "by Service edge/nginx (LoadBalancer 203.0.113.80); all addresses outside are let in; only the load balancer is limited to 198.51.100.0/24, by loadBalancerSourceRanges and not by policies\n"},
+		{"explain 192.0.2.1 203.0.113.80 --port 80" + shop + balancer, 0, "Note: 192.0.2.1 is in none of loadBalancerSourceRanges of service edge/nginx (198.51.100.0/24): the load balancer refuses it, whatever policies say.\n"},
 		{"matrix --from edge/deploy/nginx -o csv" + shop + clusterIP + toClusterIP, 0, "ports,some_pods_only\n"},
 	} {
 		t.Run(strings.ReplaceAll(tc.command, dir, ""), func(t *testing.T) {

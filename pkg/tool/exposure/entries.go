@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -59,8 +60,8 @@ const (
 	fromNodes // from outside, and with the address of the node that the packets enter
 )
 
-// entry is a backend of an Ingress or a route through one controller, or a port of a Service that
-// is reached from outside.
+// entry is a backend of an Ingress or a route through one controller, or a port of a Service or of
+// a node that is reached from outside.
 type entry struct {
 	kind, namespace, name string
 	hosts                 []string
@@ -68,6 +69,8 @@ type entry struct {
 	service               ref
 	port                  intstr.IntOrString
 	protocol              corev1.Protocol // of the port, empty for any
+	ranges                []string        // of the load balancer
+	pods                  []*corev1.Pod   // of a host port: port is theirs, and there is no Service
 
 	clients        clients
 	controllerName string
@@ -236,7 +239,14 @@ func newEntry(o *unstructured.Unstructured, field string, service ref) entry {
 
 // exposure returns what is known of the exposure by an entry before its pods are looked up.
 func (e *entry) exposure() Exposure {
-	return Exposure{Kind: e.kind, Namespace: e.namespace, Name: e.name, Hosts: e.hosts, Field: e.field, Service: e.service.String()}
+	x := Exposure{
+		Kind: e.kind, Namespace: e.namespace, Name: e.name, Hosts: e.hosts, Field: e.field,
+		SourceRanges: e.ranges, outside: e.clients != fromController,
+	}
+	if e.pods == nil {
+		x.Service = e.service.String()
+	}
+	return x
 }
 
 // serviceEntries returns the ports of Services that are reached from outside: by ports of nodes, a
@@ -253,6 +263,9 @@ func serviceEntries(services []*corev1.Service) []entry {
 			e := entry{
 				kind: kindService, namespace: s.Namespace, name: s.Name, service: ref{s.Namespace, s.Name}, hosts: hosts,
 				field: fmt.Sprintf("spec.ports[%d]", i), port: intstr.FromInt32(p.Port), protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), clients: fromNodes,
+			}
+			if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
+				e.ranges = SourceRanges(s)
 			}
 			if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 				e.clients = fromOutside
@@ -283,4 +296,19 @@ func outsideNames(s *corev1.Service, p *corev1.ServicePort) []string {
 		all = append(all, "external address "+ip)
 	}
 	return all
+}
+
+// SourceRanges returns the blocks from which the load balancer of a Service takes connections, none
+// if it takes all. Neither the NodePort nor policies know them.
+func SourceRanges(s *corev1.Service) []string {
+	if len(s.Spec.LoadBalancerSourceRanges) > 0 {
+		return s.Spec.LoadBalancerSourceRanges
+	}
+	var ranges []string
+	for r := range strings.SplitSeq(s.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey], ",") {
+		if r = strings.TrimSpace(r); r != "" {
+			ranges = append(ranges, r)
+		}
+	}
+	return ranges
 }

@@ -1,5 +1,5 @@
-// Package exposure finds the pods that Ingresses, routes of the Gateway API and Services expose,
-// and whether policies let the clients in: the pods of controllers, or addresses outside. It
+// Package exposure finds the pods that Ingresses, routes of the Gateway API, Services and their own
+// host ports expose, and whether policies let the clients in: the pods of controllers, or addresses outside. It
 // reads the few fields that this takes, and knows the controllers whose pods have well-known
 // labels. It is pure, without I/O or clock.
 package exposure
@@ -44,20 +44,23 @@ const (
 )
 
 // Exposure is a port of pods that an Ingress or a route exposes through one controller, or a
-// Service to addresses outside.
+// Service or a host port to addresses outside. Kind and Name of a host port are those of the
+// workload.
 type Exposure struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Hosts are host names or, of a Service, what it is known by outside: "NodePort 30080".
 	Hosts   []string `json:"hosts,omitempty"`
-	Service string   `json:"service"` // "namespace/name"
+	Service string   `json:"service,omitempty"` // "namespace/name", empty for a host port
+	// SourceRanges are the blocks from which a load balancer takes connections, empty for all.
+	SourceRanges []string `json:"loadBalancerSourceRanges,omitempty"`
 	// Pods are those behind the Service, "namespace/name", or the addresses of its endpoints. There
 	// are none if they are not known.
 	Pods []string `json:"pods,omitempty"`
 	Port string   `json:"port,omitempty"` // of the pods, "TCP 8080"
-	// Controller are the pods that send the requests, "namespace/name". Those of a Service come
-	// from outside.
+	// Controller are the pods that send the requests, "namespace/name". Those of a Service or a host
+	// port come from outside.
 	Controller []string `json:"controller,omitempty"`
 	LetIn      LetIn    `json:"letIn"`
 	// Nodes says whether packets with the address of another node are let in, as they have it
@@ -67,10 +70,15 @@ type Exposure struct {
 
 	Field  string            `json:"-"` // of the backend in the object
 	Target reachability.Port `json:"-"` // the port as it is
+
+	outside bool
 }
 
 // Outside reports whether the clients are addresses outside rather than pods of a controller.
-func (e *Exposure) Outside() bool { return e.Kind == kindService }
+func (e *Exposure) Outside() bool { return e.outside }
+
+// HostPort reports whether it is a host port that exposes the pods.
+func (e *Exposure) HostPort() bool { return e.Service == "" }
 
 // By returns what exposes the pods, with the first hosts: "Ingress shop/web (shop.example.com)".
 func (e *Exposure) By() string {
@@ -86,10 +94,10 @@ func (e *Exposure) By() string {
 	return printable.Text(by)
 }
 
-// Find returns what the objects and the Services expose, ordered by Service. A backend behind
+// Find returns what the objects, the Services and host ports expose, ordered by Service. A backend behind
 // which nothing is known has no Pods, and Why says what is missing.
 func Find(in *Input) []Exposure {
-	all := append(entries(in.Objects), serviceEntries(in.Services)...)
+	all := slices.Concat(entries(in.Objects), serviceEntries(in.Services), hostPortEntries(in.Pods))
 	if len(all) == 0 {
 		return nil
 	}

@@ -221,6 +221,94 @@ func TestFindServices(t *testing.T) {
 	}
 }
 
+// Host ports of pods that have a network of their own are a way from outside, each once for all pods
+// of a workload.
+func TestFindHostPorts(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	owner := func(p *corev1.Pod) *corev1.Pod {
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "proxy", Controller: new(true)}}
+		return p
+	}
+	with := func(name string, f func(*corev1.PodSpec), ports ...corev1.ContainerPort) *corev1.Pod {
+		p := pod("shop", name, "10.0.0."+name[len(name)-1:], map[string]string{"app": "web"})
+		p.Spec.Containers[0].Ports = ports
+		if f != nil {
+			f(&p.Spec)
+		}
+		return p
+	}
+	port := corev1.ContainerPort{ContainerPort: 8443, HostPort: 443}
+	for _, tc := range []struct {
+		name   string
+		pods   []*corev1.Pod
+		policy *networkingv1.NetworkPolicy
+		want   string
+	}{
+		{"of a workload", []*corev1.Pod{owner(with("a1", nil, port)), owner(with("b2", nil, port))}, nil, "shop/a1,shop/b2 TCP 8443 by DaemonSet shop/proxy (hostPort 443): all\n"},
+		{"of single pods", []*corev1.Pod{with("a1", nil, port), with("b2", nil, port)}, nil, "shop/a1 TCP 8443 by Pod shop/a1 (hostPort 443): all\nshop/b2 TCP 8443 by Pod shop/b2 (hostPort 443): all\n"},
+		{"denied", []*corev1.Pod{with("a1", nil, port)}, isolatedWeb(), "shop/a1 TCP 8443 by Pod shop/a1 (hostPort 443): none\n"},
+		{"to some", []*corev1.Pod{with("a1", nil, port)}, isolatedWeb("203.0.113.0/24"), "shop/a1 TCP 8443 by Pod shop/a1 (hostPort 443): some\n"},
+		{"at an address", []*corev1.Pod{with("a1", nil, corev1.ContainerPort{ContainerPort: 53, HostPort: 53, Protocol: corev1.ProtocolUDP, HostIP: "2001:db8::1"})}, nil, "shop/a1 UDP 53 by Pod shop/a1 (hostPort [2001:db8::1]:53): all\n"},
+		{"at all addresses", []*corev1.Pod{with("a1", nil, corev1.ContainerPort{ContainerPort: 53, HostPort: 53, HostIP: "0.0.0.0"})}, nil, "shop/a1 TCP 53 by Pod shop/a1 (hostPort 53): all\n"},
+		{"at a loopback address", []*corev1.Pod{with("a1", nil, corev1.ContainerPort{ContainerPort: 53, HostPort: 53, HostIP: "127.0.0.1"})}, nil, ""},
+		{"of a sidecar", []*corev1.Pod{with("a1", func(s *corev1.PodSpec) {
+			s.InitContainers = []corev1.Container{{RestartPolicy: &always, Ports: []corev1.ContainerPort{port}}, {Ports: []corev1.ContainerPort{{ContainerPort: 1, HostPort: 1}}}}
+		})}, nil, "shop/a1 TCP 8443 by Pod shop/a1 (hostPort 443): all\n"},
+		{"of a host-network pod", []*corev1.Pod{with("a1", func(s *corev1.PodSpec) { s.HostNetwork = true }, port)}, nil, ""},
+		{"none", []*corev1.Pod{with("a1", nil, corev1.ContainerPort{ContainerPort: 8443})}, nil, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			in := clusterstate.Input{Namespaces: []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}}, Pods: tc.pods}
+			if tc.policy != nil {
+				in.Policies = []compile.Object{tc.policy}
+			}
+
+			got := ""
+			for _, x := range exposure.Find(&exposure.Input{Cluster: reachability.New(in), Pods: in.Pods}) {
+				got += fmt.Sprintf("%s %s by %s: %s\n", strings.Join(x.Pods, ","), x.Port, x.By(), x.LetIn)
+				if !x.Outside() || !x.HostPort() {
+					t.Errorf("%s is not said to be a way from outside through a host port", x.By())
+				}
+			}
+			if got != tc.want {
+				t.Errorf("got\n%swant\n%s", got, tc.want)
+			}
+		})
+	}
+}
+
+// A load balancer takes connections from its source ranges, which policies do not know.
+func TestSourceRanges(t *testing.T) {
+	spec := corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}, Selector: map[string]string{"app": "web"}}
+	narrowed, nodePort := spec, spec
+	narrowed.LoadBalancerSourceRanges = []string{"203.0.113.0/24"}
+	nodePort.Type, nodePort.LoadBalancerSourceRanges = corev1.ServiceTypeNodePort, narrowed.LoadBalancerSourceRanges
+	annotated := map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: "192.0.2.0/24, 198.51.100.0/24"}
+	for _, tc := range []struct {
+		name        string
+		spec        corev1.ServiceSpec
+		annotations map[string]string
+		want        []string
+	}{
+		{"none", spec, nil, nil},
+		{"of the spec", narrowed, nil, []string{"203.0.113.0/24"}},
+		{"of the annotation", spec, annotated, []string{"192.0.2.0/24", "198.51.100.0/24"}},
+		{"of both", narrowed, annotated, []string{"203.0.113.0/24"}},
+		{"without a load balancer", nodePort, annotated, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pods := []*corev1.Pod{pod("shop", "web-0", "10.0.0.1", map[string]string{"app": "web"})}
+			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Annotations: tc.annotations}, Spec: tc.spec}
+
+			found := exposure.Find(&exposure.Input{Cluster: reachability.New(clusterstate.Input{Pods: pods}), Pods: pods, Services: []*corev1.Service{service}})
+
+			if len(found) != 1 || !slices.Equal(found[0].SourceRanges, tc.want) {
+				t.Errorf("got %+v, want ranges %v", found, tc.want)
+			}
+		})
+	}
+}
+
 // Behind a Service without a selector is what its endpoints have. Where nothing is known, the answer
 // says what is missing.
 func TestFindWhatIsMissing(t *testing.T) {

@@ -20,6 +20,9 @@ type target struct {
 // targets returns what is behind the port of the Service that an entry names. If nothing is known,
 // missing says why.
 func (f *finder) targets(e *entry) (all []target, missing string) {
+	if e.pods != nil {
+		return f.atHostPort(e)
+	}
 	s := f.services[e.service.String()]
 	if s == nil {
 		return nil, "that Service is not in the input"

@@ -60,10 +60,10 @@ const maxFailures = 10
 
 // Services knows what stands behind Services.
 type Services interface {
-	// Behind returns what stands behind a port of a Service, and the port there. name is an
-	// address, or "namespace/svc/name". service names the Service, and is empty if packets are
-	// not translated.
-	Behind(name string, port reachability.Port) (endpoints []reachability.Endpoint, at reachability.Port, service string, err error)
+	// Behind returns what stands behind a port of a Service or a node, and the port there. name is an
+	// address, or "namespace/svc/name". of says what has the port, "service shop/web", and is empty if
+	// packets are not translated.
+	Behind(name string, port reachability.Port) (endpoints []reachability.Endpoint, at reachability.Port, of string, err error)
 	// Named returns what stands behind all ports of a Service.
 	Named(namespace, name string) ([]reachability.Endpoint, error)
 }
@@ -107,18 +107,18 @@ func (c *cluster) server(e *Expectation) (*Expectation, members, error) {
 		to, err := c.members(&e.To)
 		return e, to, err
 	}
-	endpoints, at, service, err := c.services.Behind(e.To.name.text, e.Port)
-	if err != nil || service == "" {
+	endpoints, at, of, err := c.services.Behind(e.To.name.text, e.Port)
+	if err != nil || of == "" {
 		to, otherErr := c.members(&e.To)
 		return e, to, errors.Join(err, otherErr)
 	}
-	of := *e
-	of.To.name.text = fmt.Sprintf("%s (service %s, port %v)", e.To.name.text, service, e.Port)
+	behind := *e
+	behind.To.name.text = fmt.Sprintf("%s (%s, port %v)", e.To.name.text, of, e.Port)
 	if !e.To.name.address.IsValid() {
-		of.To.name.text = fmt.Sprintf("%s (port %v)", e.To.name.text, e.Port)
+		behind.To.name.text = fmt.Sprintf("%s (port %v)", e.To.name.text, e.Port)
 	}
-	of.Port = at
-	return &of, members{endpoints: endpoints}, nil
+	behind.Port = at
+	return &behind, members{endpoints: endpoints}, nil
 }
 
 // fault locates an error about a side.

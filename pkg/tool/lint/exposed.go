@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 )
 
-// exposures returns what Ingresses, routes and Services expose of the pods.
+// exposures returns what Ingresses, routes, Services and host ports expose of the pods.
 func (c *cluster) exposures() []exposure.Exposure {
 	if c.exposed == nil {
 		in := exposure.Input{Cluster: c.evaluator(), Nodes: c.Nodes, Services: c.Services, Behind: c.behind(), Objects: c.Exposing}
@@ -74,6 +74,8 @@ func backendDenied(c *cluster) {
 		switch {
 		case len(x.Pods) == 0:
 			c.findAt(o, x.Field, "Add it to the input.", "not checked, as it is not known what is behind service %s: %s", x.Service, x.Why).Severity = Info
+		case x.HostPort():
+			// Pods of the cluster use host ports, too: it is often meant that nobody outside does.
 		case x.Outside() && x.LetIn == exposure.None && x.Nodes != exposure.All:
 			c.findAt(o, x.Field, "", "no address outside reaches %s at %s, by %s", behind, x.Port, strings.Join(x.Hosts, ", "))
 		case x.Outside():
