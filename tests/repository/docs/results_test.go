@@ -143,3 +143,20 @@ var allScenarios = scenarios.All()
 func kindTimes(change string, t suite.Times) string {
 	return fmt.Sprintf("%s: %d, %d, %d", change, t.P50, t.P99, t.Max)
 }
+
+// The suite fails where nothing enforces policies, or it would show nothing about those who do.
+func TestNegativeControl(t *testing.T) {
+	controls := 0
+	for _, r := range readResults(t) {
+		if r.Provider != noProvider {
+			continue
+		}
+		controls++
+		if wrong := len(r.WrongCells); wrong < r.Played/2 {
+			t.Errorf("without a provider only %d of %d scenarios have wrong cells", wrong, r.Played)
+		}
+	}
+	if controls == 0 {
+		t.Errorf("no file of %s has the provider %s", resultsFolder, noProvider)
+	}
+}
