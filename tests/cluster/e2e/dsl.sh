@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # dsl.sh: runs every scenario of the truth tables (docs/testing/dsl.md) with real pods,
 # on the cluster that is up, or on that of KUBECONFIG. RUN is a regular expression of
-# scenarios. Further flags are in FLAGS. IMAGE is that of the prober, which another
-# cluster must know, and PROVIDER what enforces the policies, for the results. The output, a
-# report and the results are in OUT.
+# scenarios. Further flags are in FLAGS. Another cluster must know IMAGE, that of the prober, and
+# PROVIDER is what enforces the policies there, for the results. The output, a report and the
+# results are in OUT.
 set -euo pipefail
 . "$(dirname "$0")/cluster/lib.sh"
 . "$(dirname "$0")/target.sh"
@@ -23,7 +23,7 @@ if [[ -n $ours ]]; then
 fi
 started=$SECONDS status=0
 at_target "$out/netpol" -kubeconfig "$KUBECONFIG" -image "$image" -families "$families" -report "$out/dsl.md" \
-	-results "$out/dsl.json" -provider "${PROVIDER:-kube-network-policies $(git -C "$root" describe --tags --always --dirty 2>/dev/null)}" \
+	-results "$out/dsl.json" -provider "$(provider)" \
 	"${outside[@]}" ${RUN:+-run "$RUN"} ${FLAGS:-} 2>&1 | tee "$log" || status=$?
 record "scenarios: $(grep -E '^cluster: [0-9]+ scenarios' "$log") in $((SECONDS - started)) s" "$out/results"
 exit $status

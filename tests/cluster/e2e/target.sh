@@ -51,13 +51,29 @@ provide() {
 # the nodes of the cluster that is up. Other clusters pull it, or have it already.
 provide_prober() {
 	[[ -n $ours ]] || return 0
-	local work node
+	local work
 	work=$(mktemp -d)
 	mkdir -p "$work/files/usr/bin"
 	(cd "$root" && go build -trimpath -ldflags '-s -w' -o "$work/files/usr/bin/prober" ./tests/cluster/prober)
 	"$here/image.sh" "$1" "$work/files" "$work/image.tar" '{"User": "65532:65532", "Env": ["PATH=/usr/bin"], "Entrypoint": ["prober"]}'
-	for node in $nodes; do in_node "$node" ctr -n k8s.io images import "$work/image.tar" >/dev/null; done
+	give_image "$work/image.tar"
 	rm -r "$work"
+}
+
+# provider prints what enforces the policies: on the cluster that is up what it was made with, on
+# another one what PROVIDER says.
+provider() {
+	local version
+	version="kube-network-policies $(git -C "$root" describe --tags --always --dirty 2>/dev/null)"
+	if [[ -z $ours ]]; then
+		echo "${PROVIDER:-$version}"
+	elif [[ -f $state/provider ]]; then
+		cat "$state/provider"
+	elif [[ -f $state/manifest ]]; then
+		echo "$version"
+	else
+		echo "none"
+	fi
 }
 
 # The commit of the agent that enforces the policies.

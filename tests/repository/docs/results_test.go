@@ -19,12 +19,12 @@ import (
 // Files that the suite's flag -results has written, and the page with the table of them.
 const (
 	resultsFolder = "docs/testing/results"
-	resultsPage   = "docs/testing/results.md"
+	resultsPage   = "docs/testing/comparison.md"
 )
 
 var resultsTable = regexp.MustCompile(`(?s)<!-- results -->\n.*?<!-- end -->\n`)
 
-// docs/testing/results.md has a row for each file of results, and what differs.
+// docs/testing/comparison.md has a row for each file of results, and what differs.
 func TestResultsTable(t *testing.T) {
 	var out strings.Builder
 	out.WriteString("<!-- results -->\n\n| provider | on | date | as expected | not supported | wrong cells | right after | established | gone after |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
@@ -112,9 +112,13 @@ func resultsRow(r suite.Record) string {
 		r.Played-len(r.Failed), r.Played, r.Scenarios-r.Played, wrong, r.Cells, strings.Join(right, "<br>"), established, strings.Join(gone, "<br>"))
 }
 
-// differences lists the scenarios that were not as expected, with the statements that they test.
+// noProvider is the name of the negative control.
+const noProvider = "none"
+
+// differences lists the scenarios that were not as expected, with the statements that they test. The
+// negative control has no list.
 func differences(r suite.Record) string {
-	if len(r.Failed) == 0 {
+	if len(r.Failed) == 0 || r.Provider == noProvider {
 		return ""
 	}
 	var out strings.Builder
@@ -138,4 +142,21 @@ var allScenarios = scenarios.All()
 // kindTimes returns, for example, "policy: 315, 681, 904".
 func kindTimes(change string, t suite.Times) string {
 	return fmt.Sprintf("%s: %d, %d, %d", change, t.P50, t.P99, t.Max)
+}
+
+// The suite fails where nothing enforces policies, or it would show nothing about those who do.
+func TestNegativeControl(t *testing.T) {
+	controls := 0
+	for _, r := range readResults(t) {
+		if r.Provider != noProvider {
+			continue
+		}
+		controls++
+		if wrong := len(r.WrongCells); wrong < r.Played/2 {
+			t.Errorf("without a provider only %d of %d scenarios have wrong cells", wrong, r.Played)
+		}
+	}
+	if controls == 0 {
+		t.Errorf("no file of %s has the provider %s", resultsFolder, noProvider)
+	}
 }

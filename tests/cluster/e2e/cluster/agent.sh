@@ -12,7 +12,7 @@ image=$(awk '$1 == "image:" {print $2; exit}' "$manifest")
 changed=
 if ! cmp -s "$state/agent.tar.new" "$state/agent.tar"; then
 	changed=1
-	for node in $nodes; do in_node "$node" ctr -n k8s.io images import "$state/agent.tar.new" >/dev/null; done
+	give_image "$state/agent.tar.new"
 fi
 
 if [[ $1 == install-anp.yaml ]]; then

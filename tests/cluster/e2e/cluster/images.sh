@@ -16,14 +16,6 @@ image() { # FILE NAMES CONFIG: of what is in $work/FILE
 	echo "${2%% *}" >"$out/$1.name"
 }
 
-# with_libraries PROGRAM ROOT PATH: copies a program and what it is linked to.
-with_libraries() {
-	install -D "$1" "$2$3"
-	ldd "$1" 2>/dev/null | grep -o '/[^ ]*' | while read -r library; do
-		[[ -e $2$library ]] || install -D "$library" "$2$library"
-	done || true
-}
-
 # The tests ask for their images by the names that they have been compiled with.
 images=$(program images)
 named() { "$images" | grep -E "/$1:" | sort -V | tail -n 1; }

@@ -96,6 +96,20 @@ program() {
 in_control_plane() { nsenter --net="/run/netns/$prefix-cp" -- "$@"; }
 kubectl() { in_control_plane timeout 60 "$(program kubectl)" --kubeconfig "$state/admin.conf" --request-timeout 10s "$@"; }
 
+# with_libraries PROGRAM ROOT PATH: copies a program and what it is linked to.
+with_libraries() {
+	install -D "$1" "$2$3"
+	ldd "$1" 2>/dev/null | grep -o '/[^ ]*' | while read -r library; do
+		[[ -e $2$library ]] || install -D "$library" "$2$library"
+	done || true
+}
+
+# give_image FILE: makes an image known to all nodes.
+give_image() {
+	local node
+	for node in $nodes; do in_node "$node" ctr -n k8s.io images import "$1" >/dev/null; done
+}
+
 # A process is known by its number and the time at which it started, so that what
 # took the number later is left alone. A zombie has ended.
 started_at() { sed -E 's/.*\) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" {print $20}'; }

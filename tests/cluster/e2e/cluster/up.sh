@@ -7,6 +7,9 @@ set -euo pipefail
 settings
 [[ $PROXY != ipvs ]] || has_ipvs || die "PROXY=ipvs: this kernel has no IPVS (the module ip_vs)"
 manifest=${AGENT:-install.yaml} # of the repository, or none
+provider=${PROVIDER:-}          # another provider of network policies
+[[ -z $provider || -x $here/$provider.sh && -f $here/$provider.yaml ]] || die "PROVIDER=$provider: must be kube-router"
+[[ -z $provider || $manifest == none ]] || die "PROVIDER=$provider: a cluster has one provider, so AGENT must be none"
 
 new=
 [[ -d $state ]] || new=1
@@ -140,5 +143,6 @@ for node in $nodes; do
 	mv "$state/$node/traces.new" "$state/$node/traces"
 done
 [[ $manifest == none ]] || "$here/agent.sh" "$manifest"
+[[ -z $provider ]] || "$here/$provider.sh"
 kubectl -n kube-system rollout status deployment/coredns --timeout 120s >/dev/null
-say "up after $((SECONDS - started)) s: Kubernetes $KUBERNETES, $FAMILY, kube-proxy $PROXY, CNI $CNI, agent $manifest"
+say "up after $((SECONDS - started)) s: Kubernetes $KUBERNETES, $FAMILY, kube-proxy $PROXY, CNI $CNI, agent $manifest${provider:+, $provider}"

@@ -57,6 +57,13 @@ var (
 		module:   "github.com/coredns/coredns",
 		programs: map[string]string{"coredns": "."},
 	}
+	// KubeRouter is another provider of network policies, to compare with.
+	KubeRouter = Release{
+		folder:   "kube-router",
+		name:     "kube-router",
+		module:   "github.com/cloudnativelabs/kube-router/v2",
+		programs: map[string]string{"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"},
+	}
 	// Clusters are the Kubernetes releases that nodes of tests/cluster/e2e/cluster can run,
 	// each followed by its end-to-end tests. These take as long to build as Kubernetes
 	// itself.
@@ -110,7 +117,7 @@ func endToEnd(folder string) Release {
 // Named returns the release of FOLDER or FOLDER/PART.
 func Named(name string) (Release, error) {
 	var known []string
-	for _, r := range slices.Concat(All, Clusters, []Release{DNS}) {
+	for _, r := range slices.Concat(All, Clusters, []Release{DNS, KubeRouter}) {
 		if path.Join(r.folder, r.part) == name {
 			return r, nil
 		}

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# proposals.sh: makes the cluster that is up, with AGENT=install-anp.yaml, serve and enforce the
+# proposals of docs/early-feedback.md.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+settings
+gates=IngressByAddress=true,ServiceAccounts=true,CIDRGroups=true
+crds=$root/pkg/tool/apivalidation/crds/proposals
+
+kubectl apply -f "$crds/cidrgroups.yaml"
+for patch in "$crds"/clusternetworkpolicies/*.yaml; do
+	kubectl patch crd clusternetworkpolicies.policy.networking.k8s.io --type=json --patch-file="$patch"
+done
+kubectl create clusterrole netpol-cidrgroups --verb=list,watch --resource=cidrgroups.policy.networking.k8s.io
+kubectl create clusterrolebinding netpol-cidrgroups --clusterrole=netpol-cidrgroups --serviceaccount=kube-system:kube-network-policies
+for workload in daemonset/kube-network-policies deployment/kube-network-policies-status; do
+	kubectl -n kube-system patch "$workload" --type=json \
+		--patch "[{\"op\": \"add\", \"path\": \"/spec/template/spec/containers/0/args/-\", \"value\": \"--feature-gates=$gates\"}]"
+	kubectl -n kube-system rollout status "$workload" --timeout 120s
+done
