@@ -18,7 +18,7 @@ import (
 type Answers struct {
 	// BindAddress is the "host:port" where they are served. Empty serves none.
 	BindAddress string
-	// Access has the Client that lets the status writer read, and nobody else.
+	// Access has the Client that lets the status writer read, and no other client.
 	Access *httpserver.Access
 	// TokenFile is the file with the token that proves this agent to the status writer.
 	TokenFile string

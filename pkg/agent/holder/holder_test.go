@@ -43,7 +43,7 @@ func (l *leases) Get(ctx context.Context, name string, _ metav1.GetOptions) (*co
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: l.holder}}, nil
 }
 
-// hold makes a certificate's key the holder, nobody with nil.
+// hold makes a certificate's key the holder, and no key with nil.
 func (l *leases) hold(c *x509.Certificate) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +64,7 @@ func certificate(key string) *x509.Certificate {
 	return &x509.Certificate{RawSubjectPublicKeyInfo: []byte(key)}
 }
 
-var first, second, stranger = certificate("first"), certificate("second"), certificate("stranger")
+var first, second, other = certificate("first"), certificate("second"), certificate("other")
 
 func (l *leases) wantReads(t *testing.T, want int) {
 	t.Helper()
@@ -91,7 +91,7 @@ func TestHolderMayAsk(t *testing.T) {
 			time.Sleep(fresh / 20)
 		}
 		l.wantReads(t, 1)
-		want(t, h, stranger, ErrNotHolder)
+		want(t, h, other, ErrNotHolder)
 		time.Sleep(fresh)
 		want(t, h, first, nil)
 		l.wantReads(t, 3)
@@ -127,7 +127,7 @@ func TestFloodOfUnknownKeys(t *testing.T) {
 		flood := func(n int) {
 			var all sync.WaitGroup
 			for range n {
-				all.Go(func() { want(t, h, stranger, ErrNotHolder) })
+				all.Go(func() { want(t, h, other, ErrNotHolder) })
 			}
 			all.Wait()
 		}
@@ -144,7 +144,7 @@ func TestFloodOfUnknownKeys(t *testing.T) {
 	})
 }
 
-// While the API server does not answer, the holder stays known for an hour, and nobody else is.
+// While the API server does not answer, the holder stays known for an hour, and no other client is.
 func TestWithoutServer(t *testing.T) {
 	for name, fault := range map[string]func(*leases){
 		"error": func(l *leases) { l.fail(errors.New("no connection")) },
@@ -162,7 +162,7 @@ func TestWithoutServer(t *testing.T) {
 				fault(l)
 				time.Sleep(withoutServer / 2)
 				want(t, h, first, nil)
-				want(t, h, stranger, ErrNotHolder)
+				want(t, h, other, ErrNotHolder)
 				time.Sleep(withoutServer / 2)
 				want(t, h, first, ErrNotHolder)
 			})
@@ -170,8 +170,8 @@ func TestWithoutServer(t *testing.T) {
 	}
 }
 
-// Without a Lease, or with one that nobody holds, nobody may ask.
-func TestNobodyHolds(t *testing.T) {
+// Without a Lease, or with one that no writer holds, no client may ask.
+func TestNoWriterHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &leases{}
 		h := New(l, klog.Background())
@@ -196,7 +196,7 @@ func TestClientHangsUp(t *testing.T) {
 		h := New(l, klog.Background())
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_ = h.Check(ctx, stranger)
+		_ = h.Check(ctx, other)
 		want(t, h, first, nil)
 	})
 }

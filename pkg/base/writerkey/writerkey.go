@@ -4,7 +4,7 @@
 // A writer makes a key when it starts, and the Lease that elects it names the hash of the public key:
 // whoever may write the Lease is the writer. An agent proves itself by a token of its service account,
 // which the kubelet binds to its pod. It sends the token only to the writer that has proved in the TLS
-// handshake that it has the key. The handshake covers the certificate of the agent, so that nobody
+// handshake that it has the key. The handshake covers the certificate of the agent, so that no program
 // in between can present the writer's key to the agent.
 package writerkey
 

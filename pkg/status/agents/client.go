@@ -29,7 +29,7 @@ const addressFlag = "--status-bind-address"
 // Timeout is the longest time that one agent may take.
 const Timeout = 5 * time.Second
 
-// Bounds of a response, besides those of its decoder.
+// Bounds of a response, in addition to those of its decoder.
 const (
 	maxHeader = 32 << 10 // a token has one or two kilobytes
 	maxReason = 256
@@ -66,7 +66,7 @@ func NewClient(host string, client kubernetes.Interface, namespace, serviceAccou
 				TLSClientConfig: &tls.Config{
 					MinVersion:   tls.VersionTLS13,
 					Certificates: []tls.Certificate{*pair},
-					// The token of the response proves the agent. Nobody else can make the agent
+					// The token of the response proves the agent. No other client can make the agent
 					// send it: the signature of this client covers the certificate of the server.
 					InsecureSkipVerify: true,
 				},

@@ -78,15 +78,15 @@ func (r *reviewer) check(ctx context.Context, pod *corev1.Pod, token string) err
 	if err != nil {
 		return fmt.Errorf("review its token: %w", err)
 	}
-	if err := r.judge(pod, &review.Status); err != nil {
+	if err := r.belongs(pod, &review.Status); err != nil {
 		return err
 	}
 	r.believe(pod.UID, hash)
 	return nil
 }
 
-// judge returns nil if a reviewed token is that of the agent that runs in a pod.
-func (r *reviewer) judge(pod *corev1.Pod, status *authenticationv1.TokenReviewStatus) error {
+// belongs returns nil if a reviewed token is that of the agent that runs in a pod.
+func (r *reviewer) belongs(pod *corev1.Pod, status *authenticationv1.TokenReviewStatus) error {
 	switch uids := status.User.Extra[podUID]; {
 	// An API server that ignores audiences does not return the requested one.
 	case !status.Authenticated || !slices.Contains(status.Audiences, writerkey.Audience):

@@ -1,12 +1,10 @@
 package denials
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,11 +28,9 @@ const (
 	// a round has roundTimeout: agents that were not asked by then count as silent.
 	agentsAtOnce = 64
 	roundTimeout = 45 * time.Second
-	// maxTexts is how many policies get or lose a text in an interval: each is a write, which
-	// every agent receives. Half of them may be lost texts: those of thousands of policies expire
-	// together when a flood ends, and must not keep others from being reported.
-	maxTexts   = 60
-	maxExpired = maxTexts / 2
+	// maxTexts is how many policies get a text in an interval: each text is a write, which
+	// every agent receives.
+	maxTexts = 60
 	// maxPair bounds the text of a pair, in bytes. It has at most two pod names.
 	maxPair = 600
 	// suspicious is how many unknown policies an agent may name before this is logged.
@@ -215,8 +211,7 @@ func (c *Collector) round(ctx context.Context, policies Policies, all []*corev1.
 		}
 	}
 	c.answered = r.answered
-	expired := c.expire(has)
-	return slices.Concat(expired, c.renew(r, maxTexts-len(expired)), c.known())
+	return slices.Concat(c.expire(has), c.renew(r), c.known())
 }
 
 // logUnknown logs which agent named most unknown policies. A few are normal: policies that
@@ -255,30 +250,21 @@ func (c *Collector) known() (known []Policy) {
 	return known
 }
 
-// expire removes the reports of policies that no longer exist, and those of some policies that have
-// denied nothing for an hour, longest first. It returns the latter.
-func (c *Collector) expire(has func(Policy) bool) (expired []Policy) {
+// expire removes the reports of policies that have denied nothing for an hour or no longer
+// exist.
+func (c *Collector) expire(has func(Policy) bool) (changed []Policy) {
 	for p, t := range c.reports {
-		switch {
-		case !has(p):
+		if time.Since(t.last) >= flows.DeniedWindow || !has(p) {
 			delete(c.reports, p)
-		case time.Since(t.last) >= flows.DeniedWindow:
-			expired = append(expired, p)
+			changed = append(changed, p)
 		}
 	}
-	slices.SortFunc(expired, func(a, b Policy) int {
-		return cmp.Or(c.reports[a].last.Compare(c.reports[b].last), strings.Compare(a.Kind+a.String(), b.Kind+b.String()))
-	})
-	expired = expired[:min(len(expired), maxExpired)]
-	for _, p := range expired {
-		delete(c.reports, p)
-	}
-	return expired
+	return changed
 }
 
-// renew makes at most limit new texts for policies that have denied packets since their last text, if
-// it is their turn.
-func (c *Collector) renew(r *round, limit int) []Policy {
+// renew makes new texts for policies that have denied packets since their last text, if it is
+// their turn.
+func (c *Collector) renew(r *round) []Policy {
 	due := make(map[Policy]bool)
 	for p, t := range r.tallies {
 		known := c.reports[p]
@@ -291,7 +277,7 @@ func (c *Collector) renew(r *round, limit int) []Policy {
 		due[p] = known.due
 	}
 	changed := c.turns(due, r.said)
-	changed = changed[:min(len(changed), limit)]
+	changed = changed[:min(len(changed), maxTexts)]
 	for _, p := range changed {
 		known := c.reports[p]
 		known.Text, known.since, known.due = r.tallies[p].text(r), time.Now(), false

@@ -309,40 +309,6 @@ func TestEveryPolicyGetsATurn(t *testing.T) {
 	})
 }
 
-// What is denied never causes more than maxTexts writes in an interval, also an hour after a flood, when
-// the texts of all its policies expire together. Other policies still get their texts then.
-func TestWritesAreBounded(t *testing.T) {
-	const policies = 10 * maxTexts
-	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": named(policies, "a-%04d", "a")}}
-	inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
-		writes := func(rounds int) (total int) {
-			for range rounds {
-				got := len(changed())
-				if total += got; got > maxTexts {
-					t.Fatalf("%d writes in a round", got)
-				}
-				next(1)
-			}
-			return total
-		}
-		writes(policies/maxTexts + 1)
-		n.denied["node-1"] = nil
-		if got := writes(55); got != 0 {
-			t.Errorf("%d writes although nothing was denied", got)
-		}
-		p := Policy{"NetworkPolicy", types.NamespacedName{Namespace: "shop", Name: "z"}}
-		n.denied["node-2"] = []flows.DeniedByPolicy{by(p, 7, 0)}
-		next(6)
-		if got, _ := c.Of(p); !strings.HasPrefix(got.Message, "7 packets denied") {
-			t.Errorf("the text is %q", got.Message)
-		}
-		writes(2 * policies / maxTexts)
-		if got := len(c.reports); got != 1 {
-			t.Errorf("%d policies have a report", got)
-		}
-	})
-}
-
 // Deleted policies lose their text, and are counted while an agent names them.
 func TestPoliciesThatAreGone(t *testing.T) {
 	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": {by(db, 1, 0)}}}

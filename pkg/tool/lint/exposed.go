@@ -75,7 +75,7 @@ func backendDenied(c *cluster) {
 		case len(x.Pods) == 0:
 			c.findAt(o, x.Field, "Add it to the input.", "not checked, as it is not known what is behind service %s: %s", x.Service, x.Why).Severity = Info
 		case x.HostPort():
-			// Pods of the cluster use host ports, too: it is often meant that nobody outside does.
+			// Pods of the cluster use host ports, too: it is often meant that no client outside does.
 		case x.Outside() && x.LetIn == exposure.None && x.Nodes != exposure.All:
 			c.findAt(o, x.Field, "", "no address outside reaches %s at %s, by %s", behind, x.Port, strings.Join(x.Hosts, ", "))
 		case x.Outside():
