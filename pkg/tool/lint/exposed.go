@@ -63,12 +63,7 @@ func backendDenied(c *cluster) {
 		pods[p.String()] = p
 	}
 	for _, x := range c.exposures() {
-		var backends []*pod
-		for _, name := range x.Pods {
-			if p := pods[name]; p != nil {
-				backends = append(backends, p)
-			}
-		}
+		backends := named(pods, x.Pods)
 		o := Object{x.Kind, x.Namespace, x.Name}
 		behind := strings.Join(x.Pods[:min(len(x.Pods), 3)], ", ")
 		switch {
@@ -89,6 +84,16 @@ func backendDenied(c *cluster) {
 			c.findAt(o, x.Field, "", "%s isolates ingress of %s, and no rule allows %s", c.isolating(backends[0], policy.Ingress)[0].ref(), names(backends), x.Port)
 		}
 	}
+}
+
+// named returns those of the pods that have one of the names.
+func named(pods map[string]*pod, names []string) (found []*pod) {
+	for _, name := range names {
+		if p := pods[name]; p != nil {
+			found = append(found, p)
+		}
+	}
+	return found
 }
 
 // nodeSource finds Services whose clients policies treat differently if they enter through another
