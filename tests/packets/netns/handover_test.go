@@ -313,7 +313,7 @@ func TestAddressOfMetricsIsWaitedFor(t *testing.T) {
 	if err := probe("livez"); err != nil {
 		t.Error(err)
 	}
-	labtest.WaitLog(t, next, "Metrics are not served until the address is free")
+	labtest.WaitLog(t, next, "Not served until the address is free")
 	if err := old.Stop(t.Context()); err != nil {
 		t.Error(err)
 	}
