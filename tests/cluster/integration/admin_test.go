@@ -190,7 +190,8 @@ func TestWriterWaitsForDefinitions(t *testing.T) {
 	}
 	w.stop()
 	for line := range strings.Lines(w.log.String()) {
-		if strings.HasPrefix(line, "E") || strings.HasPrefix(line, "W") {
+		// The cluster has nodes and no agents.
+		if (strings.HasPrefix(line, "E") || strings.HasPrefix(line, "W")) && !strings.Contains(line, "no agent runs there") {
 			t.Errorf("the log says %s", line)
 		}
 	}

@@ -175,6 +175,7 @@ func TestAccountsHaveOnlyTheirRights(t *testing.T) {
 	want := map[string]map[string][]string{
 		installFile: {
 			agent: {
+				"get leases.coordination.k8s.io kube-network-policies-status",
 				"list watch namespaces",
 				"list watch networkpolicies.networking.k8s.io",
 				"list watch nodes",
@@ -183,14 +184,18 @@ func TestAccountsHaveOnlyTheirRights(t *testing.T) {
 			statusWriter: {
 				"create events.events.k8s.io",
 				"create leases.coordination.k8s.io",
+				"create tokenreviews.authentication.k8s.io",
 				"get update leases.coordination.k8s.io kube-network-policies-status",
 				"list watch namespaces",
+				"list watch nodes",
 				"list watch patch networkpolicies.networking.k8s.io",
+				"list watch pods", // of its namespace alone
 				"patch networkpolicies/status.networking.k8s.io",
 			},
 		},
 		installAdminFile: {
 			agent: {
+				"get leases.coordination.k8s.io kube-network-policies-status",
 				"list watch adminnetworkpolicies.policy.networking.k8s.io",
 				"list watch baselineadminnetworkpolicies.policy.networking.k8s.io",
 				"list watch clusternetworkpolicies.policy.networking.k8s.io",
@@ -204,12 +209,15 @@ func TestAccountsHaveOnlyTheirRights(t *testing.T) {
 			statusWriter: {
 				"create events.events.k8s.io",
 				"create leases.coordination.k8s.io",
+				"create tokenreviews.authentication.k8s.io",
 				"get update leases.coordination.k8s.io kube-network-policies-status",
 				"list watch adminnetworkpolicies.policy.networking.k8s.io",
 				"list watch baselineadminnetworkpolicies.policy.networking.k8s.io",
 				"list watch clusternetworkpolicies.policy.networking.k8s.io",
 				"list watch namespaces",
+				"list watch nodes",
 				"list watch patch networkpolicies.networking.k8s.io",
+				"list watch pods", // of its namespace alone
 				"patch adminnetworkpolicies/status.policy.networking.k8s.io",
 				"patch baselineadminnetworkpolicies/status.policy.networking.k8s.io",
 				"patch clusternetworkpolicies/status.policy.networking.k8s.io",
