@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,8 +92,9 @@ func TestEnforcedIsACondition(t *testing.T) {
 			if status == statustest.Stored {
 				sink, ofClean = &subresource{}, onTheNode
 			}
-			answer := inForceUpTo("1000000")
-			set := setting{audit: true, identity: "1", inForce: func() *inforce.Answer { return answer }}
+			var answer atomic.Pointer[inforce.Answer]
+			answer.Store(inForceUpTo("1000000"))
+			set := setting{audit: true, identity: "1", inForce: answer.Load}
 			w := start(t, s, set)
 			settle(30 * time.Second)
 			want := func(when, ofClean, ofAsks string) {
@@ -125,7 +127,7 @@ func TestEnforcedIsACondition(t *testing.T) {
 			want("with another writer", ofClean, onTheNode)
 			writes("with another writer", first)
 
-			answer = nil
+			answer.Store(nil)
 			settle(50 * time.Second)
 			want("within a minute", ofClean, onTheNode)
 			settle(3 * time.Minute)
@@ -148,16 +150,17 @@ func TestEnforcedOfTheNextGeneration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
 		s.Create(netpol(t, "p", clean))
-		answer := inForceUpTo("1000000")
-		start(t, s, setting{inForce: func() *inforce.Answer { return answer }})
+		var answer atomic.Pointer[inforce.Answer]
+		answer.Store(inForceUpTo("1000000"))
+		start(t, s, setting{inForce: answer.Load})
 		settle(30 * time.Second)
 		sink := &subresource{}
 		wantEnforced(t, "at first", s.Policy("x", "p"), sink, onTheNode)
-		answer = inForceUpTo("1")
+		answer.Store(inForceUpTo("1"))
 		setSpec(t, s, "p", `{podSelector: {matchLabels: {a: b}}}`)
 		settle(30 * time.Second)
 		wantEnforced(t, "soon", s.Policy("x", "p"), sink, "of an earlier generation, "+onTheNode)
-		answer = inForceUpTo("1000000")
+		answer.Store(inForceUpTo("1000000"))
 		settle(5 * time.Second)
 		wantEnforced(t, "when it is in force", s.Policy("x", "p"), sink, onTheNode)
 	})

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,16 +54,30 @@ func TestCheck(t *testing.T) {
 
 // node is what a Tracker reads.
 type node struct {
+	mu       sync.Mutex
 	problem  error
 	behind   string
 	restores int
 }
 
+// change changes the node while requests wait.
+func (n *node) change(how func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	how()
+}
+
 func (n *node) tracker() *Tracker {
 	return New(Config{
-		Node:    "node-1",
-		Problem: func(context.Context) error { return n.problem },
+		Node: "node-1",
+		Problem: func(context.Context) error {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.problem
+		},
 		Following: func() ([]Kind, int) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
 			return []Kind{{Kind: "NetworkPolicy", Seen: "200", Behind: n.behind}, {Kind: "Pod"}}, n.restores
 		},
 	})
@@ -109,25 +124,25 @@ func TestWaiting(t *testing.T) {
 		{"an older version is in force", func(_ *node, t *Tracker) { t.Set(map[string]string{"NetworkPolicy": "149"}, 0) }, MaxWait, "version 149 is in force"},
 		{"the version is in force", func(_ *node, t *Tracker) { t.Set(map[string]string{"NetworkPolicy": "150"}, 0) }, time.Second, ""},
 		{"a problem remains", func(n *node, t *Tracker) {
-			n.problem = errors.New("the table\nis gone")
+			n.change(func() { n.problem = errors.New("the table\nis gone") })
 			t.Set(map[string]string{"NetworkPolicy": "150"}, 0)
 		}, MaxWait, "the table is gone"},
 		{"the watch ends", func(n *node, t *Tracker) {
-			n.behind = "not watched"
+			n.change(func() { n.behind = "not watched" })
 			t.Set(map[string]string{"NetworkPolicy": "150"}, 0)
 		}, MaxWait, "not watched"},
 		{"versions go back", func(n *node, t *Tracker) {
-			n.restores++
+			n.change(func() { n.restores++ })
 			t.Set(map[string]string{"NetworkPolicy": "150"}, 0) // was confirmed too late
 		}, MaxWait, "none is in force"},
 		{"versions have gone back", func(n *node, t *Tracker) {
-			n.restores++
+			n.change(func() { n.restores++ })
 			t.Set(map[string]string{"NetworkPolicy": "150"}, 1)
 		}, time.Second, ""},
 		{"a problem is over", func(n *node, t *Tracker) {
-			n.problem = errors.New("the table is gone")
+			n.change(func() { n.problem = errors.New("the table is gone") })
 			t.Set(map[string]string{"NetworkPolicy": "150"}, 0)
-			time.AfterFunc(950*time.Millisecond, func() { n.problem = nil })
+			time.AfterFunc(950*time.Millisecond, func() { n.change(func() { n.problem = nil }) })
 		}, 2 * time.Second, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -172,6 +187,7 @@ func TestWaitingRequestsAreBounded(t *testing.T) {
 			}
 		}
 		time.Sleep(MaxWait)
+		synctest.Wait()
 		if _, err := ask(t, tracker, "?kind=Pod&version=1"); err != nil {
 			t.Errorf("after the others: %v", err)
 		}

@@ -3,6 +3,7 @@ package clusterwatch
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -29,14 +30,22 @@ func TestContents(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer(streaming)
 				s.add(pod("a", "10.0.0.1"), denyAll("deny"))
+				var mu sync.Mutex // of h, last and snapshots
 				var h *harness
 				var last Contents
 				snapshots := 0
+				mu.Lock()
 				h = startWith(t, s.inBubble(t), Config{MinInterval: time.Second, Contains: func(c Contents) {
+					mu.Lock()
+					defer mu.Unlock()
 					last, snapshots = c, len(h.all())
 				}})
+				mu.Unlock()
 				want := func(when, version string, published int) {
 					t.Helper()
+					synctest.Wait()
+					mu.Lock()
+					defer mu.Unlock()
 					if got := last.Versions[kindNetworkPolicy]; got != version || snapshots != published {
 						t.Errorf("%s: version %s after %d snapshots, want %s after %d", when, got, snapshots, version, published)
 					}
@@ -77,7 +86,7 @@ func TestContents(t *testing.T) {
 					t.Errorf("while lists are older these are not watched: %q", got)
 				}
 				time.Sleep(2 * believeAfter)
-				want("lists are believed", version(), snapshots)
+				want("lists are believed", version(), 4)
 				if last.Restores == 0 {
 					t.Error("that versions have gone back is not noted")
 				}
