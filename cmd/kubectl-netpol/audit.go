@@ -24,7 +24,7 @@ func (m *matrixOptions) matrixIfEnforced(c *reachability.Cluster, port reachabil
 	if port == (reachability.Port{}) {
 		spans = reachability.PortRanges(c, enforced)
 	}
-	translated := reachability.Translated(m.services.list)
+	translated := m.services.translated()
 	names := reachability.Names{Pod: workloadOf, Addresses: reachability.ExternalRanges(translated, c, enforced)}
 	d, err := reachability.CompareAs(names, c, enforced, spans, reachability.ExternalAddressesExcept(translated, c, enforced), family, m.namespaces()...)
 	return d.Changes, err

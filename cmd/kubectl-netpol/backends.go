@@ -78,7 +78,7 @@ func (f *sideFinder) translation(name string, port reachability.Port) (*translat
 	}
 	s := f.serviceOf(name)
 	if s == nil {
-		return f.atNode(name, port), nil
+		return f.atNode(name, port), f.unused(name)
 	}
 	of := s.Namespace + "/" + s.Name
 	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
@@ -95,6 +95,22 @@ func (f *sideFinder) translation(name string, port reachability.Port) (*translat
 	t := &translated{Service: s, port: s.Spec.Ports[i], what: fmt.Sprintf("%s is an address of service %s; policies see what stands behind its port %d", name, of, s.Spec.Ports[i].Port)}
 	t.masqueraded = !slices.Contains(reachability.ClusterIPs(s), netip.MustParseAddr(name).Unmap())
 	return t, nil
+}
+
+// unused returns an error if a name is an address in a range of Services that no Service has.
+func (f *sideFinder) unused(name string) error {
+	addr, err := netip.ParseAddr(name)
+	if err != nil {
+		return nil
+	}
+	r := f.services.free(addr)
+	switch {
+	case !r.IsValid():
+		return nil
+	case f.services.limit != "":
+		return fmt.Errorf("%s is in the range of Services %v, and no known Service has it: %s", name, r, f.services.limit)
+	}
+	return fmt.Errorf("%s is in the range of Services %v, and no Service has it: such packets are dropped", name, r)
 }
 
 // atNode returns the port of a Service or a pod that a port of a node stands for, or nil.

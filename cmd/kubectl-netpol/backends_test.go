@@ -111,6 +111,12 @@ addressType: IPv4
 endpoints: [{addresses: [172.18.0.2]}, {addresses: [172.18.0.9], conditions: {ready: false}}]
 ports: [{name: https, port: 6443, protocol: TCP}]
 `
+	rangeOfServices = `---
+apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: {name: kubernetes}
+spec: {cidrs: [10.96.0.0/12, "fd96::/16"]}
+`
 )
 
 // Packets to an address of a Service have that of an endpoint when policies see them.
@@ -171,6 +177,11 @@ func TestAddressesOfServices(t *testing.T) {
 		"another family":           {strings.ReplaceAll(strings.ReplaceAll(sliceOfAPI, "IPv4", "IPv6"), "172.18.0.2", "\"fd12::2\""), "explain x/a fd96::1 --port 443", 1, "x/a -> fd12::2, TCP 6443: denied\n"},
 		"no address of one":        {"", "explain x/a 10.96.0.99 --port 80", 0, "x/a -> 10.96.0.99, TCP 80: allowed\n"},
 		"a client":                 {"", "explain 203.0.113.7 x/b --port 80", 0, "203.0.113.7 -> x/b, TCP 80: allowed\n"},
+		"of none, in the range":    {rangeOfServices, "explain x/a 10.96.0.99 --port 80", 2, "10.96.0.99 is in the range of Services 10.96.0.0/12, and no Service has it: such packets are dropped"},
+		"of v1beta1":               {strings.ReplaceAll(rangeOfServices, "/v1", "/v1beta1"), "explain x/a fd96::99 --port 80", 2, "fd96::99 is in the range of Services fd96::/16, and no Service has it"},
+		"of one, in the range":     {rangeOfServices, "explain x/a 10.96.0.2 --port 80", 0, "x/a -> x/b, TCP 8080: allowed\n"},
+		"beside the range":         {rangeOfServices, "explain x/a 203.0.113.44 --port 80", 0, "x/a -> 203.0.113.44, TCP 80: allowed\n"},
+		"a block of the range":     {rangeOfServices, "check --fail-on none", 0, "10.96.0.0/12 is in the range of Services 10.96.0.0/12"},
 		"the matrix":               {sliceOfAPI, "matrix --from x/a --to 10.96.0.1 --port 443 -o list", 0, "10.96.0.1 is an address of service default/kubernetes; policies see what stands behind its port 443: 172.18.0.2 at TCP 6443\n"},
 		"the matrix of ports":      {"", "matrix --from x/a --to 10.96.0.2 -o csv", 0, "8080/TCP"},
 		"matrix, and the ports":    {"", "matrix --from x/a --to 10.96.0.2 --to 203.0.113.99 --port 80 -o csv", 2, "--port: the Services in --to have different target ports"},
@@ -202,6 +213,7 @@ func liveServices(t *testing.T, rights may, more string) string {
 	a.store(compile.KindNode, asObjects(objects.Nodes)...)
 	a.store(compile.KindNetworkPolicy, asObjects(objects.Policies)...)
 	a.store(kindService, asObjects(objects.Services)...)
+	a.store(kindServiceCIDR, asObjects(objects.ServiceCIDRs)...)
 	a.store(kindEndpointSlice, asObjects(objects.EndpointSlices)...)
 	return " --context shop --kubeconfig " + kubeconfig(t, s.URL)
 }
@@ -219,11 +231,14 @@ func TestServicesOfALiveCluster(t *testing.T) {
 		{"a name", everywhere, "explain x/a default/svc/kubernetes", 1, "x/a -> 172.18.0.2, TCP 6443: denied\n"},
 		{"a NodePort", everywhere, "explain x/a 192.168.0.1 --port 30081", 1, "x/a -> x/b, TCP 9090: denied\n"},
 		{"one namespace and that of the Service", only("x", "default"), "explain x/a default/svc/kubernetes", 1, "x/a -> 172.18.0.2, TCP 6443: denied\n"},
+		{"an address that no Service has", everywhere, "explain x/a 10.96.0.99 --port 80", 2, "is in the range of Services 10.96.0.0/12, and no Service has it"},
+		{"without the range", except("servicecidrs"), "explain x/a 10.96.0.99 --port 80", 0, "x/a -> 10.96.0.99, TCP 80: allowed\n"},
+		{"an address in the range without Services", except("services"), "explain x/a 10.96.0.2 --port 80", 2, "no known Service has it: Services could not be read\n"},
 		{"without EndpointSlices", except("endpointslices"), "explain x/a default/svc/kubernetes", 2, "what is behind it is not known: EndpointSlices could not be read\n"},
 		{"without Services", except("services"), "explain x/a default/svc/kubernetes", 2, "no service kubernetes in namespace default is known: Services could not be read\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			code, stdout, stderr := call(t, "", tc.command+liveServices(t, tc.rights, sliceOfAPI))
+			code, stdout, stderr := call(t, "", tc.command+liveServices(t, tc.rights, sliceOfAPI+rangeOfServices))
 			if code != tc.code || !strings.Contains(stdout+stderr, tc.want) {
 				t.Errorf("got %d\n%s%swant\n%s", code, stdout, stderr, tc.want)
 			}

@@ -64,7 +64,7 @@ Rules:
 	fs.StringVar(&c.failOn, "fail-on", "warning", "the lowest severity of findings that makes the exit code 1: error, warning, info or none")
 	fs.StringSliceVar(&c.disabled, "disable", nil, "rules whose findings are left out; an unknown one is an error")
 	fs.StringSliceVar(&c.enabled, "enable", nil, "rules that are off by default to check, too; an unknown one is an error")
-	fs.StringSliceVar(&c.serviceCIDRs, "service-cidr", nil, "ranges that addresses of Services are from, for the rule service-address; without it only the addresses of known Services are found")
+	fs.StringSliceVar(&c.serviceCIDRs, "service-cidr", nil, "ranges that addresses of Services are from, for the rule service-address, in addition to those of ServiceCIDRs")
 	fs.StringVar(&c.baseline, "baseline", "", "file with findings that are known, as -o json prints them: they are counted and not shown. One that cannot be read is an error")
 	fs.BoolVar(&c.listRules, "rules", false, "list the rules with their severities instead of checking anything")
 	return cmd
@@ -180,7 +180,7 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 	if len(in.Policies)+len(refused) == 0 {
 		return nil, errors.New("there is no policy to check")
 	}
-	in.ServiceCIDRs = ranges
+	in.ServiceCIDRs = append(in.ServiceCIDRs, ranges...)
 	done := c.progress(fmt.Sprintf("Checking %d policies", len(in.Policies)))
 	r := newReport(in, files, c.disabled)
 	done()
@@ -212,16 +212,17 @@ func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *
 		c.printNotes(files)
 		services := servicesIn(files)
 		return lint.Input{
-			Features:   c.features,
-			Namespaces: files.Namespaces,
-			Pods:       files.Pods,
-			Nodes:      files.Nodes,
-			CIDRGroups: files.CIDRGroups,
-			Services:   files.Services,
-			Behind:     services.backends,
-			Exposing:   files.Exposing,
-			Policies:   files.Policies,
-			Partial:    true,
+			Features:     c.features,
+			Namespaces:   files.Namespaces,
+			Pods:         files.Pods,
+			Nodes:        files.Nodes,
+			CIDRGroups:   files.CIDRGroups,
+			Services:     files.Services,
+			Behind:       services.backends,
+			ServiceCIDRs: services.ranges,
+			Exposing:     files.Exposing,
+			Policies:     files.Policies,
+			Partial:      true,
 
 			Controllers: files.CustomResources,
 		}, files, refused, nil
@@ -235,15 +236,16 @@ func (c *checkOptions) load(ctx context.Context, stdin io.Reader) (lint.Input, *
 		c.limits = append(c.limits, c.services.limit+": mistakes that they show are not found")
 	}
 	return lint.Input{
-		Features:   live.Features,
-		Namespaces: live.Namespaces,
-		Pods:       live.Pods,
-		Nodes:      live.Nodes,
-		CIDRGroups: live.CIDRGroups,
-		Services:   c.services.list,
-		Behind:     c.services.backends,
-		Exposing:   c.exposing,
-		Policies:   live.Policies,
-		Partial:    len(c.limits) > 0,
+		Features:     live.Features,
+		Namespaces:   live.Namespaces,
+		Pods:         live.Pods,
+		Nodes:        live.Nodes,
+		CIDRGroups:   live.CIDRGroups,
+		Services:     c.services.list,
+		Behind:       c.services.backends,
+		ServiceCIDRs: c.services.ranges,
+		Exposing:     c.exposing,
+		Policies:     live.Policies,
+		Partial:      len(c.limits) > 0,
 	}, nil, nil, nil
 }

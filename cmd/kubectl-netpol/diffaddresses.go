@@ -21,7 +21,7 @@ func (d *diffOptions) comparedAddresses(before, after *reachability.Cluster) (c 
 		c.addresses, err = d.givenAddresses(after, c.services)
 		return c, err
 	}
-	translated := reachability.Translated(slices.Concat(d.servicesBefore.list, d.services.list))
+	translated := reachability.NewTranslated(slices.Concat(d.servicesBefore.list, d.services.list), slices.Concat(d.servicesBefore.ranges, d.services.ranges))
 	c.ranges = reachability.ExternalRanges(translated, before, after)
 	c.addresses = append(reachability.NodeAddresses(before, after), reachability.ExternalAddressesExcept(translated, before, after)...)
 	for _, services := range []*services{&d.servicesBefore, &d.services} {

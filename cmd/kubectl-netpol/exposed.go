@@ -28,7 +28,7 @@ func (o *options) exposed(c *reachability.Cluster, in clusterstate.Input, servic
 		slices.Sort(all)
 		return slices.Compact(all)
 	}
-	found := exposure.Find(&exposure.Input{Cluster: c, Pods: in.Pods, Nodes: in.Nodes, Services: services.list, Behind: services.backends, Objects: objects})
+	found := exposure.Find(&exposure.Input{Cluster: c, Pods: in.Pods, Nodes: in.Nodes, Services: services.list, Ranges: services.ranges, Behind: services.backends, Objects: objects})
 	found = slices.DeleteFunc(found, func(x exposure.Exposure) bool {
 		if members != nil {
 			return !slices.ContainsFunc(x.Pods, func(name string) bool { return members[name] })

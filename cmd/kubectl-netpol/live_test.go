@@ -76,6 +76,7 @@ func server(t *testing.T, rights may, paths ...string) *httptest.Server {
 // kindService and kindEndpointSlice are not kinds that affect verdicts.
 var (
 	kindService       = &compile.Kind{Name: "Service", Resource: corev1.SchemeGroupVersion.WithResource("services"), Namespaced: true}
+	kindServiceCIDR   = &compile.Kind{Name: "ServiceCIDR", Resource: networkingv1.SchemeGroupVersion.WithResource("servicecidrs")}
 	kindEndpointSlice = &compile.Kind{Name: "EndpointSlice", Resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Namespaced: true}
 )
 

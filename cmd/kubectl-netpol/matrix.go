@@ -160,7 +160,7 @@ func (m *matrixOptions) addOthers(sides []reachability.Side, c *reachability.Clu
 	isNew := func(s reachability.Side) bool { return s.Namespace == reachability.NewNamespace }
 	others := c.Sides(c.Pods(family, reachability.NewNamespace), groupings[m.by])
 	sides = append(slices.DeleteFunc(sides, isNew), others...)
-	if outside := c.Outside(family, reachability.Translated(m.services.list)); len(outside.Members) > 0 {
+	if outside := c.Outside(family, m.services.translated()); len(outside.Members) > 0 {
 		sides = append(sides, outside)
 	}
 	return sides

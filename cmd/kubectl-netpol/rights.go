@@ -49,7 +49,7 @@ type reader struct {
 // read reads everything. It fails only if the policies of no namespace can be read: without
 // them no answer is useful.
 func (r *reader) read(ctx context.Context) error {
-	steps := []func(context.Context) error{r.readPods, r.readPolicies, r.readCIDRGroups, r.readNamespaces, r.readNodes, r.readServices, r.readEndpoints, r.readExposing}
+	steps := []func(context.Context) error{r.readPods, r.readPolicies, r.readCIDRGroups, r.readNamespaces, r.readNodes, r.readServices, r.readServiceCIDRs, r.readEndpoints, r.readExposing}
 	if r.templates {
 		steps = append(steps, r.readWorkloads)
 	}
@@ -325,6 +325,20 @@ func (r *reader) readServices(ctx context.Context) error {
 		r.services.limit = named("Services", allowed) + " could not be read"
 	}
 	r.services.list = pointers(services)
+	return nil
+}
+
+// readServiceCIDRs reads the ranges of Services. Without them only the addresses of known Services are
+// known to be translated, as on servers that do not have the kind.
+func (r *reader) readServiceCIDRs(ctx context.Context) error {
+	list, err := r.client.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	switch {
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("list servicecidrs: %w", err)
+	}
+	r.services.ranges = rangesOf(pointers(list.Items))
 	return nil
 }
 

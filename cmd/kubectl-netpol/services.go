@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
@@ -20,13 +21,14 @@ import (
 type services struct {
 	list     []*corev1.Service
 	backends exposure.Backends
+	ranges   []netip.Prefix // of cluster IPs, none if they are not known
 	// limit and backendLimit say why some Services, or what is behind some, may be missing.
 	limit, backendLimit string
 }
 
 // servicesIn returns the Services of manifests.
 func servicesIn(objects *clusterfiles.Objects) services {
-	return services{list: objects.Services, backends: backendsOf(objects.EndpointSlices, objects.Endpoints)}
+	return services{list: objects.Services, backends: backendsOf(objects.EndpointSlices, objects.Endpoints), ranges: rangesOf(objects.ServiceCIDRs)}
 }
 
 // add adds Services that replace those of the same name.
@@ -39,6 +41,23 @@ func (s *services) add(more *services) {
 		}
 	}
 	s.backends = all
+	s.ranges = append(slices.Clone(s.ranges), more.ranges...)
+}
+
+// translated returns the addresses of all Services, known or not.
+func (s *services) translated() reachability.Translated {
+	return reachability.NewTranslated(s.list, s.ranges)
+}
+
+// free returns the range of Services that an address is from if no Service is known to have it, else
+// an invalid one.
+func (s *services) free(addr netip.Addr) netip.Prefix {
+	for _, r := range s.ranges {
+		if r.Contains(addr.Unmap()) && s.at(addr) == nil {
+			return r
+		}
+	}
+	return netip.Prefix{}
 }
 
 // named returns a Service, nil if it is not known.
@@ -88,6 +107,19 @@ func (s *services) suggested() []suggest.Behind {
 		}
 	}
 	return all
+}
+
+// rangesOf returns the ranges of ServiceCIDRs that can be read.
+func rangesOf(cidrs []*networkingv1.ServiceCIDR) []netip.Prefix {
+	var ranges []netip.Prefix
+	for _, c := range cidrs {
+		for _, text := range c.Spec.CIDRs {
+			if r, err := netip.ParsePrefix(text); err == nil {
+				ranges = append(ranges, r.Masked())
+			}
+		}
+	}
+	return ranges
 }
 
 // backendsOf returns the backends of Services, from their EndpointSlices and Endpoints. Endpoints count only

@@ -131,7 +131,7 @@ func (f *sideFinder) anyKind(namespace, name string) (reachability.Side, error) 
 	slices.Sort(found)
 	switch len(found) {
 	case 0:
-		if outside := f.cluster.Outside(reachability.FirstCommon, reachability.Translated(f.list)); name == outside.Name && namespace == f.namespace && len(outside.Members) > 0 {
+		if outside := f.cluster.Outside(reachability.FirstCommon, f.services.translated()); name == outside.Name && namespace == f.namespace && len(outside.Members) > 0 {
 			return outside, nil
 		}
 		return f.endpoint(namespace + "/" + name)

@@ -160,17 +160,18 @@ func (v *viewOptions) pages(cmd *cobra.Command) (*pages, error) {
 // files that were read before manifests were applied.
 func (v *viewOptions) checkState(s *state) []finding {
 	r := newReport(lint.Input{
-		Features:    v.features,
-		Namespaces:  s.in.Namespaces,
-		Pods:        s.in.Pods,
-		Nodes:       s.in.Nodes,
-		CIDRGroups:  s.in.CIDRGroups,
-		Services:    v.services.list,
-		Behind:      v.services.backends,
-		Exposing:    v.exposing,
-		Policies:    s.in.Policies,
-		Partial:     len(v.files) > 0 || len(v.limits) > 0,
-		Controllers: v.objects != nil && v.objects.CustomResources,
+		Features:     v.features,
+		Namespaces:   s.in.Namespaces,
+		Pods:         s.in.Pods,
+		Nodes:        s.in.Nodes,
+		CIDRGroups:   s.in.CIDRGroups,
+		Services:     v.services.list,
+		Behind:       v.services.backends,
+		ServiceCIDRs: v.services.ranges,
+		Exposing:     v.exposing,
+		Policies:     s.in.Policies,
+		Partial:      len(v.files) > 0 || len(v.limits) > 0,
+		Controllers:  v.objects != nil && v.objects.CustomResources,
 	}, v.objects, offByDefault())
 	if v.namespace != "" {
 		r.keep(v.namespace)

@@ -113,7 +113,7 @@ func (p *pages) newState(name string, in, withNewPods clusterstate.Input) state 
 			}
 		}
 	}
-	s.outside = s.cluster.Outside(p.family, reachability.Translated(p.services.list))
+	s.outside = s.cluster.Outside(p.family, p.services.translated())
 	s.named = slices.DeleteFunc(reachability.PortRanges(s.cluster), func(r reachability.PortRange) bool {
 		return r.Name != "" || r.First == 0 || r.First != r.Last
 	})

@@ -33,6 +33,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -59,6 +60,8 @@ type Objects struct {
 	Nodes      []*corev1.Node
 	CIDRGroups []*proposed.CIDRGroup
 	Services   []*corev1.Service
+	// ServiceCIDRs are the ranges that cluster IPs are from.
+	ServiceCIDRs []*networkingv1.ServiceCIDR
 	// Endpoints and EndpointSlices are what stands behind Services.
 	Endpoints      []*Endpoints
 	EndpointSlices []*discoveryv1.EndpointSlice

@@ -10,6 +10,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	networkingv1beta1 "k8s.io/api/networking/v1beta1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -38,6 +40,8 @@ var kinds = func() []kind {
 		{GroupVersionKind: core("Pod"), namespaced: true, new: compile.KindPod.New},
 		{GroupVersionKind: proposed.CIDRGroupVersion.WithKind(compile.KindCIDRGroup.Name), new: compile.KindCIDRGroup.New},
 		{GroupVersionKind: core("Service"), namespaced: true, new: func() compile.Object { return new(corev1.Service) }},
+		{GroupVersionKind: networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR"), new: newServiceCIDR},
+		{GroupVersionKind: networkingv1beta1.SchemeGroupVersion.WithKind("ServiceCIDR"), new: newServiceCIDR},
 		{GroupVersionKind: core("Endpoints"), namespaced: true, new: func() compile.Object { return new(Endpoints) }},
 		{GroupVersionKind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), namespaced: true, new: func() compile.Object { return new(discoveryv1.EndpointSlice) }},
 		workload(core(workloads.ReplicationController), "spec.template.", func() compile.Object { return new(corev1.ReplicationController) }),
@@ -60,6 +64,9 @@ var kinds = func() []kind {
 	}
 	return kinds
 }()
+
+// newServiceCIDR returns one of v1: those of v1beta1 have the same fields.
+func newServiceCIDR() compile.Object { return new(networkingv1.ServiceCIDR) }
 
 func core(name string) schema.GroupVersionKind  { return corev1.SchemeGroupVersion.WithKind(name) }
 func apps(name string) schema.GroupVersionKind  { return appsv1.SchemeGroupVersion.WithKind(name) }
@@ -137,7 +144,7 @@ func moved(k *kind, gvk schema.GroupVersionKind) bool {
 
 // known are the other kinds in the groups of policies.
 var known = map[string][]string{
-	"networking.k8s.io": {"IPAddress", "ServiceCIDR", "ClusterCIDR"},
+	"networking.k8s.io": {"IPAddress", "ClusterCIDR"},
 }
 
 // likeAPolicy returns the kind of policy that an unread kind was probably meant to be, or

@@ -156,6 +156,13 @@ func (c *Objects) serviceRanges() []netip.Prefix {
 			}
 		}
 	}
+	for _, c := range c.ServiceCIDRs {
+		for _, text := range c.Spec.CIDRs {
+			if r, err := netip.ParsePrefix(text); err == nil {
+				used = append(used, r.Masked())
+			}
+		}
+	}
 	return used
 }
 

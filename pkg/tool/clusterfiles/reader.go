@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -423,6 +424,7 @@ func (r *reader) cluster() *Objects {
 		Nodes:          typed[*corev1.Node](all[compile.KindNode.Name]),
 		CIDRGroups:     typed[*proposed.CIDRGroup](all[compile.KindCIDRGroup.Name]),
 		Services:       typed[*corev1.Service](all["Service"]),
+		ServiceCIDRs:   typed[*networkingv1.ServiceCIDR](all["ServiceCIDR"]),
 		Endpoints:      typed[*Endpoints](all["Endpoints"]),
 		EndpointSlices: typed[*discoveryv1.EndpointSlice](all["EndpointSlice"]),
 		Selectors:      map[workloads.Ref]*metav1.LabelSelector{},

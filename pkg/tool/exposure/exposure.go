@@ -26,7 +26,8 @@ type Input struct {
 	Pods     []*corev1.Pod // of Cluster, as Nodes
 	Nodes    []*corev1.Node
 	Services []*corev1.Service
-	Behind   Backends // of Services without a selector
+	Ranges   []netip.Prefix // of cluster IPs, as far as they are known
+	Behind   Backends       // of Services without a selector
 	// Objects are Ingresses, routes, Gateways and their classes: objects of Kinds, in any order.
 	Objects []*unstructured.Unstructured
 	Family  reachability.Family
@@ -198,7 +199,7 @@ func (f *finder) evaluate() []Exposure {
 
 // outside returns the addresses outside, of one family: not all pods may have both.
 func outside(in *Input) reachability.Side {
-	translated := reachability.Translated(in.Services)
+	translated := reachability.NewTranslated(in.Services, in.Ranges)
 	for _, family := range []reachability.Family{reachability.IPv4, reachability.IPv6} {
 		if in.Family != reachability.FirstCommon && in.Family != family {
 			continue

@@ -13,7 +13,7 @@ import (
 // exposures returns what Ingresses, routes, Services and host ports expose of the pods.
 func (c *cluster) exposures() []exposure.Exposure {
 	if c.exposed == nil {
-		in := exposure.Input{Cluster: c.evaluator(), Nodes: c.Nodes, Services: c.Services, Behind: c.behind(), Objects: c.Exposing}
+		in := exposure.Input{Cluster: c.evaluator(), Nodes: c.Nodes, Services: c.Services, Ranges: c.ServiceCIDRs, Behind: c.behind(), Objects: c.Exposing}
 		for _, p := range c.pods {
 			in.Pods = append(in.Pods, p.object)
 		}

@@ -225,7 +225,7 @@ type subjectKey struct {
 func newPlacer(r *Reach) *placer {
 	return &placer{
 		r: r, subjects: [2]map[subjectKey]int{{}, {}}, peers: map[string]int{}, ports: map[string]int{},
-		selected: map[string][]int{}, classes: map[place]int{}, ranges: clusterRanges([]*Cluster{r.c}),
+		selected: map[string][]int{}, classes: map[place]int{}, ranges: clusterRanges(Translated{}, []*Cluster{r.c}),
 	}
 }
 
@@ -254,7 +254,7 @@ func (b *placer) place(s *Endpoint) place {
 // AddressClasses returns for each of some nodes a key that is equal if no rule tells their
 // addresses apart.
 func (c *Cluster) AddressClasses(nodes []Endpoint) []string {
-	blocks, _ := prefixes([]*Cluster{c})
+	blocks := blocksOf([]*Cluster{c})
 	byLabels := false
 	for r := range c.rules() {
 		byLabels = byLabels || slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Nodes != nil })

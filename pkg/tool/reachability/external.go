@@ -15,14 +15,15 @@ import (
 // an address can be in, so that together they represent all. They are not addresses of pods
 // or nodes and not in pod ranges.
 func ExternalAddresses(clusters ...*Cluster) []string {
-	return ExternalAddressesExcept(nil, clusters...)
+	return ExternalAddressesExcept(Translated{}, clusters...)
 }
 
 // ExternalAddressesExcept is ExternalAddresses without addresses that no packet has when policies
 // see it, such as those of Services. Where a combination has no other address, it has none.
-func ExternalAddressesExcept(translated map[netip.Addr]bool, clusters ...*Cluster) []string {
-	blocks, borders := prefixes(clusters)
-	ranges := clusterRanges(clusters)
+func ExternalAddressesExcept(translated Translated, clusters ...*Cluster) []string {
+	ranges := clusterRanges(translated, clusters)
+	blocks := blocksOf(clusters)
+	borders := bordersOf(ranges, blocks)
 	var found []netip.Addr
 	seen := map[netip.Prefix]bool{}
 	try := func(a netip.Addr) {
@@ -53,9 +54,10 @@ func ExternalAddressesExcept(translated map[netip.Addr]bool, clusters ...*Cluste
 // ExternalRanges returns, for each of ExternalAddressesExcept, the addresses that it stands for, as far
 // as a name can say it: a block, or the first ranges of addresses. Pods, nodes and Services may have
 // some of them.
-func ExternalRanges(translated map[netip.Addr]bool, clusters ...*Cluster) map[string]string {
-	blocks, borders := prefixes(clusters)
-	inCluster := clusterRanges(clusters)
+func ExternalRanges(translated Translated, clusters ...*Cluster) map[string]string {
+	inCluster := clusterRanges(translated, clusters)
+	blocks := blocksOf(clusters)
+	borders := bordersOf(inCluster, blocks)
 	ranges := map[netip.Prefix][]addressRange{}
 	for i, start := range borders {
 		last := lastAddress(start)
@@ -154,10 +156,9 @@ func addressNames(addrs []netip.Addr) []string {
 // representatives because readers recognise them.
 var examples = []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("2001:db8::1")}
 
-// prefixes returns the blocks of all rules, including exceptions, and the first address of
-// each range between the boundaries of the blocks and of the pod ranges.
-func prefixes(clusters []*Cluster) (blocks *bart.Lite, borders []netip.Addr) {
-	blocks = &bart.Lite{}
+// blocksOf returns the blocks of all rules, including exceptions.
+func blocksOf(clusters []*Cluster) *bart.Lite {
+	blocks := &bart.Lite{}
 	for _, c := range clusters {
 		for r := range c.rules() {
 			for i := range r.Peers {
@@ -167,15 +168,20 @@ func prefixes(clusters []*Cluster) (blocks *bart.Lite, borders []netip.Addr) {
 			}
 		}
 	}
-	borders = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
-	for _, divide := range []*bart.Lite{clusterRanges(clusters), blocks} {
-		for p := range divide.All() {
+	return blocks
+}
+
+// bordersOf returns the first address of each range between the boundaries of prefixes.
+func bordersOf(sets ...*bart.Lite) []netip.Addr {
+	borders := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	for _, prefixes := range sets {
+		for p := range prefixes.All() {
 			borders = append(borders, p.Addr(), after(p))
 		}
 	}
 	borders = slices.DeleteFunc(borders, func(a netip.Addr) bool { return !a.IsValid() })
 	slices.SortFunc(borders, netip.Addr.Compare)
-	return blocks, slices.Compact(borders)
+	return slices.Compact(borders)
 }
 
 // smallest returns the smallest block that contains a, or all addresses of its family. It is equal
@@ -197,8 +203,8 @@ func hasFamily(a netip.Addr, clusters []*Cluster) bool {
 }
 
 // externalAddress returns the first external address from start to before next. This range
-// is either completely inside a pod range or completely outside.
-func externalAddress(start, next netip.Addr, translated map[netip.Addr]bool, ranges *bart.Lite, clusters []*Cluster) (netip.Addr, bool) {
+// is either completely inside a range of pods or Services, or completely outside.
+func externalAddress(start, next netip.Addr, translated Translated, ranges *bart.Lite, clusters []*Cluster) (netip.Addr, bool) {
 	const tries = 1 << 16 // limits how many consecutive pod addresses are skipped
 	a := start
 	for range tries {
@@ -213,17 +219,20 @@ func externalAddress(start, next netip.Addr, translated map[netip.Addr]bool, ran
 	return netip.Addr{}, false
 }
 
-func isExternal(a netip.Addr, translated map[netip.Addr]bool, ranges *bart.Lite, clusters []*Cluster) bool {
-	return !a.IsUnspecified() && !translated[a] && !ranges.Lookup(a) &&
+func isExternal(a netip.Addr, translated Translated, ranges *bart.Lite, clusters []*Cluster) bool {
+	return !a.IsUnspecified() && !translated.addresses[a] && !ranges.Lookup(a) &&
 		!slices.ContainsFunc(clusters, func(c *Cluster) bool {
 			return c.snapshot.Endpoint(a) != nil || c.nodes[a] != ""
 		})
 }
 
-// clusterRanges returns the pod ranges. Agents evaluate an unknown address inside them as
-// an unknown pod.
-func clusterRanges(clusters []*Cluster) *bart.Lite {
+// clusterRanges returns the ranges of pods, where agents evaluate an unknown address as an unknown
+// pod, and those of Services.
+func clusterRanges(translated Translated, clusters []*Cluster) *bart.Lite {
 	ranges := &bart.Lite{}
+	if translated.ranges != nil {
+		ranges.Union(translated.ranges)
+	}
 	for _, c := range clusters {
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 			for _, p := range c.snapshot.Ranges(d) {

@@ -68,11 +68,11 @@ func TestChangesByNameAreThoseOfPods(t *testing.T) {
 func TestExternalRangesAreThoseOfTheirAddress(t *testing.T) {
 	forClusters(t, 100, func(t *testing.T, _ gen, in clusterstate.Input) {
 		c := New(in)
-		names := ExternalRanges(nil, c)
+		names := ExternalRanges(Translated{}, c)
 		if len(names) != len(ExternalAddresses(c)) {
 			t.Fatalf("got %v for %v", names, ExternalAddresses(c))
 		}
-		blocks, _ := prefixes([]*Cluster{c})
+		blocks := blocksOf([]*Cluster{c})
 		for address, name := range names {
 			want := smallest(netip.MustParseAddr(address), blocks)
 			for part := range strings.SplitSeq(name, " and ") {
@@ -121,7 +121,7 @@ func TestWithNewPods(t *testing.T) {
 	if want := []string{"new namespace/new pod", "x/a", "x/new pod", "y/b", "y/new pod"}; !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
-	if got := c.Outside(FirstCommon, nil); len(got.Members) != 1 || got.Members[0].Name != "0.0.0.0/0" {
+	if got := c.Outside(FirstCommon, Translated{}); len(got.Members) != 1 || got.Members[0].Name != "0.0.0.0/0" {
 		t.Errorf("got %+v", got)
 	}
 	if got := New(WithNewPods(in, NewNamespace)).Pods(FirstCommon); len(got) != 3 {
@@ -129,6 +129,22 @@ func TestWithNewPods(t *testing.T) {
 	}
 	if len(compile.Addresses(in.Pods[0])) != 1 || len(in.Pods) != 2 {
 		t.Error("the input was changed")
+	}
+}
+
+// No packet comes from a range of Services or goes there, once policies see it.
+func TestServiceRangesAreNotOutside(t *testing.T) {
+	c := New(clusterstate.Input{Pods: []*corev1.Pod{podAt("x", "a", "10.0.0.1")}})
+	translated := NewTranslated(nil, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")})
+
+	outside := c.Outside(FirstCommon, translated)
+
+	if want := "0.0.0.0-10.95.255.255 and 10.112.0.0-255.255.255.255"; len(outside.Members) != 1 || outside.Members[0].Name != want {
+		t.Errorf("got %+v, want %s", outside.Members, want)
+	}
+	all := NewTranslated(nil, []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")})
+	if got := c.Outside(FirstCommon, all); len(got.Members) != 0 {
+		t.Errorf("outside of everything is %+v", got.Members)
 	}
 }
 

@@ -157,7 +157,7 @@ func newAllocator(inputs ...clusterstate.Input) *allocator {
 			}
 		}
 	}
-	a.blocks, _ = prefixes(clusters)
+	a.blocks = blocksOf(clusters)
 	for _, v4 := range []bool{true, false} {
 		if addrs := byFamily[v4]; len(addrs) > 0 {
 			slices.SortFunc(addrs, func(x, y netip.Addr) int { return y.Compare(x) }) // highest first

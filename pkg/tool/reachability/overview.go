@@ -34,7 +34,7 @@ func (s *Side) String() string {
 // Outside returns the side of all addresses outside of the cluster that pods may have
 // connections with in a family, except translated ones, which no packet has when policies see
 // it. Its members have the names of ExternalRanges.
-func (c *Cluster) Outside(family Family, translated map[netip.Addr]bool) Side {
+func (c *Cluster) Outside(family Family, translated Translated) Side {
 	side := Side{Name: "outside", Replicated: true, Outside: true}
 	names := ExternalRanges(translated, c)
 	for _, name := range ExternalAddressesExcept(translated, c) {

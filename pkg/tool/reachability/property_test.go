@@ -273,7 +273,7 @@ func TestExternalAddressesStandForAll(t *testing.T) {
 			if g.OneIn(3) {
 				addr = netip.MustParseAddr(fmt.Sprintf("%s::%x", random.Pick(g, "fd00:1", "2001:db8", "fd00:3", "ff"), g.IntN(300)))
 			}
-			if isExternal(addr, nil, clusterRanges([]*Cluster{c}), []*Cluster{c}) && hasFamily(addr, []*Cluster{c}) && !lines[line(addr.String())] {
+			if isExternal(addr, Translated{}, clusterRanges(Translated{}, []*Cluster{c}), []*Cluster{c}) && hasFamily(addr, []*Cluster{c}) && !lines[line(addr.String())] {
 				t.Errorf("%v is like none of %v", addr, ExternalAddresses(c))
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/gaissmai/bart"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -24,15 +25,26 @@ func ServiceAddresses(s *corev1.Service) []netip.Addr {
 	return append(ClusterIPs(s), parsed(more)...)
 }
 
-// Translated returns the ServiceAddresses of services.
-func Translated(services []*corev1.Service) map[netip.Addr]bool {
-	all := map[netip.Addr]bool{}
+// Translated has the addresses that nodes translate to those of endpoints, so that no packet has them
+// when policies see it. The zero Translated has none.
+type Translated struct {
+	addresses map[netip.Addr]bool
+	ranges    *bart.Lite // nil for none
+}
+
+// NewTranslated returns the ServiceAddresses of services, and all of the ranges that cluster IPs are
+// from: what no Service has in these reaches nothing.
+func NewTranslated(services []*corev1.Service, ranges []netip.Prefix) Translated {
+	t := Translated{addresses: map[netip.Addr]bool{}, ranges: &bart.Lite{}}
 	for _, s := range services {
 		for _, addr := range ServiceAddresses(s) {
-			all[addr] = true
+			t.addresses[addr] = true
 		}
 	}
-	return all
+	for _, r := range ranges {
+		t.ranges.Insert(r)
+	}
+	return t
 }
 
 // parsed returns the texts that are addresses: headless Services have "None".
