@@ -82,6 +82,7 @@ func (s *suggestOptions) run(cmd *cobra.Command) error {
 	}
 	s.namespace = cmp.Or(s.namespace, s.defaultNamespace, metav1.NamespaceDefault)
 	in.Cluster, in.Selectors, in.Namespace, in.Behind = cluster, s.selectors, s.namespace, s.services.suggested()
+	in.Translated = s.services.translated()
 	answers, err := s.readRecords(cmd)
 	if err != nil {
 		return err

@@ -220,7 +220,7 @@ func externalAddress(start, next netip.Addr, translated Translated, ranges *bart
 }
 
 func isExternal(a netip.Addr, translated Translated, ranges *bart.Lite, clusters []*Cluster) bool {
-	return !a.IsUnspecified() && !translated.addresses[a] && !ranges.Lookup(a) &&
+	return !a.IsUnspecified() && !translated.Has(a) && !ranges.Lookup(a) &&
 		!slices.ContainsFunc(clusters, func(c *Cluster) bool {
 			return c.snapshot.Endpoint(a) != nil || c.nodes[a] != ""
 		})

@@ -47,6 +47,11 @@ func NewTranslated(services []*corev1.Service, ranges []netip.Prefix) Translated
 	return t
 }
 
+// Has reports whether an address is translated.
+func (t *Translated) Has(a netip.Addr) bool {
+	return t.addresses[a] || t.ranges != nil && t.ranges.Lookup(a)
+}
+
 // parsed returns the texts that are addresses: headless Services have "None".
 func parsed(texts []string) []netip.Addr {
 	var addrs []netip.Addr

@@ -34,6 +34,8 @@ type Input struct {
 	Blocks []Block
 	// Behind are the addresses and ports behind Services without a selector.
 	Behind []Behind
+	// Translated are the addresses of Services.
+	Translated reachability.Translated
 	// Denied includes flows that enforced policies denied.
 	Denied bool
 	// Enforced leaves out the annotation that makes policies audited.
@@ -212,6 +214,9 @@ func (s *suggester) resolveOne(f *flow) (*resolved, error) {
 	}
 	if r.dst, err = s.end(f.destination, f.names); err != nil {
 		return nil, err
+	}
+	if r.dst.selection == nil && s.input.Translated.Has(f.destination.addr) {
+		return nil, errors.New("an address of Services: rules are for what stands behind it")
 	}
 	if err := s.resolveService(r); err != nil {
 		return nil, err

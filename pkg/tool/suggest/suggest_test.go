@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
@@ -144,6 +145,11 @@ func TestSuggestions(t *testing.T) {
 				for _, addr := range []string{"172.18.0.2", "172.18.0.3"} {
 					in.Behind = append(in.Behind, Behind{Service: "default/kubernetes", Addr: netip.MustParseAddr(addr), Port: reachability.Port{Proto: packet.TCP, Number: 6443}})
 				}
+			}},
+		{name: "addresses-of-services", records: []string{record(web1, "10.96.0.9", "TCP", 80, ""), record(web1, "10.97.0.1", "TCP", 80, ""), record(web1, "203.0.113.9", "TCP", 443, "")},
+			change: func(in *Input) {
+				gone := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9"}}
+				in.Translated = reachability.NewTranslated([]*corev1.Service{gone}, []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")})
 			}},
 		{name: "nodes", records: []string{record("192.168.0.2", web1, "TCP", 8080, ""), record("192.168.0.1", web1, "TCP", 8080, "")}},
 		{name: "pods-that-are-gone", records: []string{
