@@ -89,7 +89,7 @@ func (n *namespaces) changed(obj any) {
 	for w := range n.writers {
 		for _, policy := range w.informer.GetStore().List() {
 			if p, ok := policy.(metav1.Object); ok && p.GetNamespace() == o.GetName() {
-				w.enqueue(policy)
+				w.enqueue(policy, false)
 			}
 		}
 	}

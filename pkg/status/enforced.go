@@ -12,7 +12,7 @@ import (
 
 // note tells the collector of the revision of a policy, as soon as it has changed: agents are asked
 // while its other conditions wait.
-func (w *kindWriter) note(obj any) {
+func (w *kindWriter) note(obj any, fresh bool) {
 	o, ok := obj.(*unstructured.Unstructured)
 	if !ok || w.cfg.Enforced == nil {
 		return
@@ -24,7 +24,7 @@ func (w *kindWriter) note(obj any) {
 		}
 	}
 	name := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
-	w.cfg.Enforced.Note(enforced.Policy{Kind: w.kind.Name, NamespacedName: name}, w.revision(o), w.informer.HasSynced(), needs...)
+	w.cfg.Enforced.Note(enforced.Policy{Kind: w.kind.Name, NamespacedName: name}, w.revision(o), fresh, needs...)
 }
 
 func (w *kindWriter) revision(o *unstructured.Unstructured) enforced.Revision {

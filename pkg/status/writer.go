@@ -149,10 +149,10 @@ func (w *kindWriter) run(ctx context.Context) {
 		}
 		w.logError(ctx, err, "Cannot read policies; retrying", "kind", w.kind.Name)
 	})
-	_, _ = w.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    w.enqueue,
-		UpdateFunc: func(_, o any) { w.enqueue(o) },
-		DeleteFunc: w.enqueue,
+	_, _ = w.informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc:    func(o any, isInInitialList bool) { w.enqueue(o, !isInInitialList) },
+		UpdateFunc: func(_, o any) { w.enqueue(o, true) },
+		DeleteFunc: func(o any) { w.enqueue(o, false) },
 	})
 	var all sync.WaitGroup
 	all.Go(func() { w.informer.RunWithContext(ctx) })
@@ -202,13 +202,14 @@ func stripTo(needed func(map[string]string) map[string]string, kept ...string) c
 	}
 }
 
-func (w *kindWriter) enqueue(obj any) {
+// enqueue has a policy handled. fresh is set if the writer has just seen it change.
+func (w *kindWriter) enqueue(obj any, fresh bool) {
 	key, err := cache.DeletionHandlingObjectToName(obj)
 	if err != nil {
 		return // not an API object
 	}
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
-	w.note(obj)
+	w.note(obj, fresh)
 	w.metrics.markPending(w.item(name))
 	w.mu.Lock()
 	w.changed[name] = time.Now()

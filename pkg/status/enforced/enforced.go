@@ -131,7 +131,7 @@ func New(cfg Config) (*Collector, error) {
 		noted:    make(chan struct{}, 1),
 		tracks:   make(map[Policy]*track),
 	}
-	c.metrics = newMetrics(cfg.Registerer, c.pending)
+	c.metrics = newMetrics(cfg.Registerer)
 	return c, nil
 }
 
@@ -142,17 +142,18 @@ func (c *Collector) Begin() {
 	c.tracks = make(map[Policy]*track)
 }
 
-// Note follows a revision of a policy, which is in force where all needs are. fresh is set if it has
-// just been made. Note ignores a revision that is followed already: later versions, such as those of
-// its status, change nothing.
+// Note follows a revision of a policy, which is in force where all needs are. fresh is set if a policy
+// that is not followed has just been made. Note ignores a revision that is followed already: later
+// versions, such as those of its status, change nothing.
 func (c *Collector) Note(p Policy, r Revision, fresh bool, needs ...Need) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t := c.tracks[p]; t != nil && t.Revision == r {
+	t := c.tracks[p]
+	if t != nil && t.Revision == r {
 		return
 	}
 	now := time.Now()
-	c.tracks[p] = &track{Revision: r, needs: needs, since: now, timed: fresh, late: now}
+	c.tracks[p] = &track{Revision: r, needs: needs, since: now, timed: fresh || t != nil, late: now}
 	runner.Signal(c.noted)
 }
 
@@ -186,22 +187,10 @@ func (c *Collector) Of(p Policy, r Revision) (Text, bool) {
 	return t.report, true
 }
 
-// pending returns how many policies have not been in force everywhere for longer than patience.
-func (c *Collector) pending() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, t := range c.tracks {
-		if !t.late.IsZero() && time.Since(t.late) >= patience {
-			n++
-		}
-	}
-	return n
-}
-
 // Run asks the agents until ctx ends, and calls changed for each policy whose Text has changed.
 func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "enforced"))
-	defer c.metrics.nodes.Reset()
+	defer c.metrics.reset()
 	ofAgents := agents.Informers(c.cfg.Client, c.cfg.Namespace, c.cfg.Agents)
 	ofNodes := informers.NewSharedInformerFactoryWithOptions(c.cfg.Client, 0, informers.WithTransform(stripNode))
 	pods, nodes := ofAgents.Core().V1().Pods().Informer(), ofNodes.Core().V1().Nodes().Informer()
@@ -264,6 +253,7 @@ func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration
 	defer c.mu.Unlock()
 	now := time.Now()
 	interval = calmInterval
+	pending := map[string]int{}
 	for p, t := range c.tracks {
 		if t.since.After(r.started) {
 			interval = min(interval, settleTime) // answers may be older than it
@@ -278,8 +268,10 @@ func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration
 			interval = min(interval, settleTime)
 		default:
 			interval = min(interval, lateInterval)
+			pending[r.reason(t.needs, t.all)]++
 		}
 	}
+	c.metrics.countPending(pending)
 	return changed, interval
 }
 
@@ -288,11 +280,8 @@ func (c *Collector) update(t *track, r *round, now time.Time) (changed bool) {
 	before := t.report
 	switch {
 	case r.everywhere(t.needs, t.all):
-		if !t.all && t.timed {
-			c.metrics.latency.Observe(now.Sub(t.since).Seconds())
-		}
 		if !t.all {
-			t.report = Text{metav1.ConditionTrue, EnforcedOnAllNodes, fmt.Sprintf("In force on %d of %d nodes.", len(r.nodes), len(r.nodes))}
+			t.report = Text{metav1.ConditionTrue, EnforcedOnAllNodes, fmt.Sprintf("In force on %d of %d nodes%s.", len(r.nodes), len(r.nodes), c.within(t, r))}
 		}
 		t.all, t.timed, t.late = true, false, time.Time{}
 	case t.late.IsZero():
@@ -302,4 +291,19 @@ func (c *Collector) update(t *track, r *round, now time.Time) (changed bool) {
 		t.all = false
 	}
 	return t.report != before
+}
+
+// within returns within what time of its change a track came into force, for its Text, and counts it.
+// It returns nothing if the change was before this Collector, or after the policy had been in force.
+func (c *Collector) within(t *track, r *round) string {
+	if !t.timed {
+		return ""
+	}
+	const least = 100 * time.Millisecond // the writer learns of a change later than agents may
+	took := max(r.inForceSince(t.needs).Sub(t.since), least)
+	c.metrics.latency.Observe(took.Seconds())
+	if took < 10*time.Second {
+		return fmt.Sprintf(", within %.1f s of the change", took.Seconds())
+	}
+	return fmt.Sprintf(", within %v of the change", took.Round(time.Second))
 }

@@ -139,7 +139,15 @@ func (c *cluster) want(t *testing.T, when string, r Revision, text string, chang
 	c.changed = nil
 }
 
-const everywhere = "True EnforcedOnAllNodes: In force on 3 of 3 nodes."
+const (
+	everywhere = "True EnforcedOnAllNodes: In force on 3 of 3 nodes."
+	within     = "True EnforcedOnAllNodes: In force on 3 of 3 nodes, within 1.0 s of the change."
+)
+
+// pending returns how many policies are pending for a reason.
+func (c *cluster) pending(reason string) float64 {
+	return testutil.ToFloat64(c.metrics.pending.WithLabelValues(reason))
+}
 
 // A generation is reported once, as soon as it is in force on all nodes, and again when that has not
 // been so for a minute.
@@ -148,11 +156,11 @@ func TestOneTextForEachGeneration(t *testing.T) {
 		c.Note(db, generation(1), true, need("90"))
 		c.want(t, "at once", generation(1), "", 0)
 		pass(2 * settleTime)
-		c.want(t, "soon", generation(1), everywhere, 1)
+		c.want(t, "soon", generation(1), within, 1)
 
 		c.Note(db, generation(1), true, need("101")) // its status was written
 		pass(time.Hour)
-		c.want(t, "an hour later", generation(1), everywhere, 0)
+		c.want(t, "an hour later", generation(1), within, 0)
 
 		c.Note(db, generation(2), true, need("105"))
 		pass(30 * time.Second)
@@ -163,18 +171,46 @@ func TestOneTextForEachGeneration(t *testing.T) {
 		c.want(t, "within a minute", generation(2), "", 0)
 		pass(5 * time.Second)
 		c.want(t, "after a minute", generation(2), "False Pending: In force on 2 of 3 nodes. Not on node-3: NetworkPolicy: version 105 is not received, only version 100.", 1)
-		if n := testutil.CollectAndCount(c.metrics.latency); n != 1 || c.pending() != 1 {
-			t.Errorf("%d policies are pending", c.pending())
+		if n := testutil.CollectAndCount(c.metrics.latency); n != 1 || c.pending(nodeLate) != 1 {
+			t.Errorf("%v policies are pending", c.pending(nodeLate))
 		}
 		pass(time.Hour)
 		c.want(t, "much later", generation(2), "False Pending: In force on 2 of 3 nodes. Not on node-3: NetworkPolicy: version 105 is not received, only version 100.", 0)
 		c.set("node-3", answer("105"), nil)
 		pass(2 * lateInterval)
-		c.want(t, "when it is in force", generation(2), everywhere, 1)
-		if c.pending() != 0 {
-			t.Errorf("%d policies are pending", c.pending())
+		c.want(t, "when it is in force", generation(2), strings.Replace(within, "1.0 s", "1h1m10s", 1), 1)
+		if c.pending(nodeLate) != 0 {
+			t.Errorf("%v policies are pending", c.pending(nodeLate))
 		}
 	})
+}
+
+// Agents say how long what is in force has been so: the last of them counts, and neither its clock nor
+// when it was asked does.
+func TestTimeUntilAPolicyIsInForce(t *testing.T) {
+	for name, tt := range map[string]struct {
+		seconds float64 // of node-2, asked a second after the change
+		fresh   bool
+		want    string
+	}{
+		"soon":                             {0.6, true, strings.Replace(within, "1.0 s", "0.4 s", 1)},
+		"just now":                         {0, true, within},
+		"before the writer knew":           {1.2, true, strings.Replace(within, "1.0 s", "0.1 s", 1)},
+		"when the writer started is known": {0.6, false, everywhere},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, c *cluster) {
+				for node, seconds := range map[string]float64{"node-1": 7, "node-2": tt.seconds, "node-3": 0.95} {
+					a := answer("100")
+					a.Kinds[0].Seconds, a.Kinds[1].Seconds = seconds, 0
+					c.set(node, a, nil)
+				}
+				c.Note(db, generation(1), tt.fresh, need("90"))
+				pass(2 * settleTime)
+				c.want(t, "soon", generation(1), tt.want, 1)
+			})
+		})
+	}
 }
 
 // Whatever a node does not know or say, a new generation is not in force, and one that was is reported
@@ -196,7 +232,7 @@ func TestFaultsOfANode(t *testing.T) {
 		"no answer":      {err: errors.New("timeout"), was: "Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: timeout.", new: "Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: timeout."},
 		"an older agent": {err: errors.New("404 Not Found"), was: "Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: 404 Not Found.", new: "Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: 404 Not Found."},
 		"another node":   {answer: other, was: `Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: the agent says that it runs on node "node-1".`, new: `Unknown AgentsDoNotAnswer: In force on 2 of 3 nodes. Not known of node-2: the agent says that it runs on node "node-1".`},
-		"no watch":       {answer: behind, was: everywhere, new: "False Pending: In force on 2 of 3 nodes. Not on node-2: not watched: NetworkPolicy."},
+		"no watch":       {answer: behind, was: within, new: "False Pending: In force on 2 of 3 nodes. Not on node-2: not watched: NetworkPolicy."},
 		"a problem":      {answer: problem, was: "False Pending: In force on 2 of 3 nodes. Not on node-2: another process changed the table.", new: "False Pending: In force on 2 of 3 nodes. Not on node-2: another process changed the table."},
 		"an old version": {answer: restored, was: "False Pending: In force on 2 of 3 nodes. Not on node-2: NetworkPolicy: version 90 is not received, only version 7.", new: "False Pending: In force on 2 of 3 nodes. Not on node-2: NetworkPolicy: version 91 is not received, only version 7."},
 		"not the kind":   {answer: older, was: "False Pending: In force on 2 of 3 nodes. Not on node-2: the agent does not enforce NetworkPolicy.", new: "False Pending: In force on 2 of 3 nodes. Not on node-2: the agent does not enforce NetworkPolicy."},
@@ -206,13 +242,13 @@ func TestFaultsOfANode(t *testing.T) {
 			inBubble(t, func(t *testing.T, c *cluster) {
 				c.Note(db, generation(1), true, need("90"))
 				pass(2 * settleTime)
-				c.want(t, "at first", generation(1), everywhere, 1)
+				c.want(t, "at first", generation(1), within, 1)
 				c.set("node-2", tt.answer, tt.err)
 				pass(calmInterval)
-				c.want(t, "within a minute", generation(1), everywhere, 0)
+				c.want(t, "within a minute", generation(1), within, 0)
 				pass(2 * calmInterval)
 				changes := 1
-				if tt.was == everywhere {
+				if tt.was == within {
 					changes = 0
 				}
 				c.want(t, "after a minute", generation(1), tt.was, changes)
@@ -231,7 +267,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		c.Note(db, generation(1), true, need("90"))
 		pass(2 * settleTime)
-		c.want(t, "at first", generation(1), everywhere, 1)
+		c.want(t, "at first", generation(1), within, 1)
 		nodes, pods := c.client.CoreV1().Nodes(), c.client.CoreV1().Pods("kube-system")
 		if err := pods.Delete(t.Context(), "agent-node-2", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -270,7 +306,7 @@ func TestAllNeedsCount(t *testing.T) {
 			c.set(node, a, nil)
 		}
 		pass(2 * settleTime)
-		c.want(t, "when its namespace is known", generation(1), everywhere, 1)
+		c.want(t, "when its namespace is known", generation(1), strings.Replace(within, "1.0 s", "31s", 1), 1)
 	})
 }
 
@@ -321,7 +357,7 @@ func TestForgottenPolicies(t *testing.T) {
 		c.Note(db, generation(1), true, need("90"))
 		c.ForgetKind("Other")
 		pass(2 * settleTime)
-		c.want(t, "after another kind is forgotten", generation(1), everywhere, 1)
+		c.want(t, "after another kind is forgotten", generation(1), within, 1)
 		c.ForgetKind(db.Kind)
 		c.want(t, "after the kind is forgotten", generation(1), "", 0)
 	})

@@ -28,6 +28,7 @@ var errNoAgent = errors.New("no agent runs there")
 type node struct {
 	name   string
 	answer *inforce.Answer
+	at     time.Time // when it answered
 	err    error
 }
 
@@ -63,6 +64,7 @@ func (c *Collector) ask(ctx context.Context, names []string, pods []*corev1.Pod)
 			ctx, cancel := context.WithTimeout(ctx, agents.Timeout)
 			defer cancel()
 			n.answer, n.err = c.cfg.Ask(ctx, pod)
+			n.at = time.Now()
 			if n.err == nil && n.answer.Node != name {
 				n.err = fmt.Errorf("the agent says that it runs on node %q", printable.Text(n.answer.Node[:min(len(n.answer.Node), maxNodeName)]))
 			}
@@ -106,6 +108,37 @@ func (r *round) everywhere(needs []Need, before bool) bool {
 		lowest = r.lowest[1]
 	}
 	return len(r.nodes) > 0 && !slices.ContainsFunc(needs, func(n Need) bool { return !inforce.Reaches(lowest[n.Kind], n.Version) })
+}
+
+// inForceSince returns when the needs had come into force on all nodes, at the latest: an agent says how
+// long its newest version of a kind has been in force, by its own clock, and the needs may be older.
+func (r *round) inForceSince(needs []Need) (since time.Time) {
+	for i := range r.nodes {
+		n := &r.nodes[i]
+		for _, k := range n.answer.Kinds {
+			at := n.at.Add(-time.Duration(k.Seconds * float64(time.Second)))
+			if slices.ContainsFunc(needs, func(need Need) bool { return need.Kind == k.Kind }) && at.After(since) {
+				since = at
+			}
+		}
+	}
+	return since
+}
+
+// reason returns the state of the first node where the needs are not in force, nodeLate if the agent
+// has just not come to them yet.
+func (r *round) reason(needs []Need, before bool) string {
+	for i := range r.nodes {
+		n := &r.nodes[i]
+		if _, err := n.lacks(needs, before); err == nil {
+			continue
+		}
+		if state := n.state(); state != nodeCurrent {
+			return state
+		}
+		break
+	}
+	return nodeLate
 }
 
 // lacks returns why the needs are not in force on the node, nil if they are. known is false if it does
