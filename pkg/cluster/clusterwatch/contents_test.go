@@ -86,7 +86,7 @@ func TestContents(t *testing.T) {
 					t.Errorf("while lists are older these are not watched: %q", got)
 				}
 				time.Sleep(2 * believeAfter)
-				want("lists are believed", version(), 4)
+				want("lists are believed", version(), 3)
 				if last.Restores == 0 {
 					t.Error("that versions have gone back is not noted")
 				}
