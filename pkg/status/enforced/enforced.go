@@ -106,6 +106,7 @@ type track struct {
 	timed  bool      // that is when it changed
 	all    bool      // it is in force on all nodes
 	late   time.Time // since when it is not, zero if all
+	reason string    // why not, of the last round: a state of a node
 	report Text      // zero while it is not to be shown
 }
 
@@ -131,7 +132,7 @@ func New(cfg Config) (*Collector, error) {
 		noted:    make(chan struct{}, 1),
 		tracks:   make(map[Policy]*track),
 	}
-	c.metrics = newMetrics(cfg.Registerer)
+	c.metrics = newMetrics(cfg.Registerer, c.pending)
 	return c, nil
 }
 
@@ -153,7 +154,7 @@ func (c *Collector) Note(p Policy, r Revision, fresh bool, needs ...Need) {
 		return
 	}
 	now := time.Now()
-	c.tracks[p] = &track{Revision: r, needs: needs, since: now, timed: fresh || t != nil, late: now}
+	c.tracks[p] = &track{Revision: r, needs: needs, since: now, timed: fresh || t != nil, late: now, reason: nodeLate}
 	runner.Signal(c.noted)
 }
 
@@ -187,10 +188,23 @@ func (c *Collector) Of(p Policy, r Revision) (Text, bool) {
 	return t.report, true
 }
 
+// pending returns how many policies have not been in force everywhere for longer than patience, for a
+// reason.
+func (c *Collector) pending(reason string) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.tracks {
+		if !t.late.IsZero() && time.Since(t.late) >= patience && t.reason == reason {
+			n++
+		}
+	}
+	return n
+}
+
 // Run asks the agents until ctx ends, and calls changed for each policy whose Text has changed.
 func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "enforced"))
-	defer c.metrics.reset()
+	defer c.metrics.nodes.Reset()
 	ofAgents := agents.Informers(c.cfg.Client, c.cfg.Namespace, c.cfg.Agents)
 	ofNodes := informers.NewSharedInformerFactoryWithOptions(c.cfg.Client, 0, informers.WithTransform(stripNode))
 	pods, nodes := ofAgents.Core().V1().Pods().Informer(), ofNodes.Core().V1().Nodes().Informer()
@@ -253,7 +267,6 @@ func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration
 	defer c.mu.Unlock()
 	now := time.Now()
 	interval = calmInterval
-	pending := map[string]int{}
 	for p, t := range c.tracks {
 		if t.since.After(r.started) {
 			interval = min(interval, settleTime) // answers may be older than it
@@ -268,10 +281,9 @@ func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration
 			interval = min(interval, settleTime)
 		default:
 			interval = min(interval, lateInterval)
-			pending[r.reason(t.needs, t.all)]++
+			t.reason = r.reason(t.needs, t.all)
 		}
 	}
-	c.metrics.countPending(pending)
 	return changed, interval
 }
 

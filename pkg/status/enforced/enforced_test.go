@@ -144,11 +144,6 @@ const (
 	within     = "True EnforcedOnAllNodes: In force on 3 of 3 nodes, within 1.0 s of the change."
 )
 
-// pending returns how many policies are pending for a reason.
-func (c *cluster) pending(reason string) float64 {
-	return testutil.ToFloat64(c.metrics.pending.WithLabelValues(reason))
-}
-
 // A generation is reported once, as soon as it is in force on all nodes, and again when that has not
 // been so for a minute.
 func TestOneTextForEachGeneration(t *testing.T) {

@@ -18,41 +18,30 @@ const (
 
 type metrics struct {
 	nodes   *prometheus.GaugeVec
-	pending *prometheus.GaugeVec
 	latency prometheus.Histogram
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, pending func(reason string) int) *metrics {
 	m := &metrics{
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "netpol_enforced_nodes",
 			Help: "Nodes by what their agents said last about policies in force. behind: it does not watch a kind. problem: nothing is known to be in force.",
 		}, []string{"state"}),
-		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "netpol_enforced_pending_policies",
-			Help: "Policies that have not been in force on all nodes for more than a minute, by the state of the first such node. late: its agent has not come to the policy yet.",
-		}, []string{"reason"}),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "netpol_enforced_latency_seconds",
 			Help:    "Time from a change of a policy until it was in force on all nodes, at most: agents say since when later changes have been, too.",
 			Buckets: []float64{.1, .2, .5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600},
 		}),
 	}
-	reg.MustRegister(m.nodes, m.pending, m.latency)
-	return m
-}
-
-// reset removes what is known of nodes and policies only while agents are asked.
-func (m *metrics) reset() {
-	m.nodes.Reset()
-	m.pending.Reset()
-}
-
-// countPending sets the numbers of pending policies, by reason.
-func (m *metrics) countPending(counts map[string]int) {
+	reg.MustRegister(m.nodes, m.latency)
 	for _, reason := range []string{nodeBehind, nodeProblem, nodeSilent, nodeEmpty, nodeLate} {
-		m.pending.WithLabelValues(reason).Set(float64(counts[reason]))
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "netpol_enforced_pending_policies",
+			Help:        "Policies that have not been in force on all nodes for more than a minute, by the state of the first such node. late: its agent has not come to the policy yet.",
+			ConstLabels: prometheus.Labels{"reason": reason},
+		}, func() float64 { return float64(pending(reason)) }))
 	}
+	return m
 }
 
 // count counts the nodes of a round by state.
