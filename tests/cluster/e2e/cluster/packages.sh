@@ -10,7 +10,7 @@ declare -A package=(
 	# In the image that the end-to-end tests run.
 	[busybox]=busybox-static [curl]=curl [dig]=bind9-dnsutils [getent]=libc-bin [wget]=wget [nc.openbsd]=netcat-openbsd
 )
-[[ $PROXY != ipvs && ${PROVIDER:-} != kube-router ]] || package[ipset]=ipset
+[[ $PROXY != ipvs && -z ${PROVIDER:-} ]] || package[ipset]=ipset
 missing() {
 	local program
 	for program in "${!package[@]}"; do

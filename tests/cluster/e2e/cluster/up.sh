@@ -8,7 +8,7 @@ settings
 [[ $PROXY != ipvs ]] || has_ipvs || die "PROXY=ipvs: this kernel has no IPVS (the module ip_vs)"
 manifest=${AGENT:-install.yaml} # of the repository, or none
 provider=${PROVIDER:-}          # another provider of network policies
-[[ -z $provider || -x $here/$provider.sh && -f $here/$provider.yaml ]] || die "PROVIDER=$provider: must be kube-router"
+[[ $provider =~ ^(azure-npm|kube-router)?$ ]] || die "PROVIDER=$provider: must be azure-npm or kube-router"
 [[ -z $provider || $manifest == none ]] || die "PROVIDER=$provider: a cluster has one provider, so AGENT must be none"
 
 new=
@@ -143,6 +143,6 @@ for node in $nodes; do
 	mv "$state/$node/traces.new" "$state/$node/traces"
 done
 [[ $manifest == none ]] || "$here/agent.sh" "$manifest"
-[[ -z $provider ]] || "$here/$provider.sh"
+[[ -z $provider ]] || "$here/provider.sh" "$provider"
 kubectl -n kube-system rollout status deployment/coredns --timeout 120s >/dev/null
 say "up after $((SECONDS - started)) s: Kubernetes $KUBERNETES, $FAMILY, kube-proxy $PROXY, CNI $CNI, agent $manifest${provider:+, $provider}"

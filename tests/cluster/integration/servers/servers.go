@@ -57,7 +57,13 @@ var (
 		module:   "github.com/coredns/coredns",
 		programs: map[string]string{"coredns": "."},
 	}
-	// KubeRouter is another provider of network policies, to compare with.
+	// AzureNPM and KubeRouter are other providers of network policies, to compare with.
+	AzureNPM = Release{
+		folder:   "azure-npm",
+		name:     "azure-npm",
+		module:   "github.com/Azure/azure-container-networking",
+		programs: map[string]string{"azure-npm": "github.com/Azure/azure-container-networking/npm/cmd"},
+	}
 	KubeRouter = Release{
 		folder:   "kube-router",
 		name:     "kube-router",
@@ -117,7 +123,7 @@ func endToEnd(folder string) Release {
 // Named returns the release of FOLDER or FOLDER/PART.
 func Named(name string) (Release, error) {
 	var known []string
-	for _, r := range slices.Concat(All, Clusters, []Release{DNS, KubeRouter}) {
+	for _, r := range slices.Concat(All, Clusters, []Release{DNS, AzureNPM, KubeRouter}) {
 		if path.Join(r.folder, r.part) == name {
 			return r, nil
 		}
