@@ -3,12 +3,14 @@ package status
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -164,4 +166,122 @@ func TestEnforcedOfTheNextGeneration(t *testing.T) {
 		settle(5 * time.Second)
 		wantEnforced(t, "when it is in force", s.Policy("x", "p"), sink, "True EnforcedOnAllNodes: In force on 1 of 1 nodes, within 31s of the change.")
 	})
+}
+
+// sayTrue returns the names of the policies whose Enforced condition is true.
+func sayTrue(s *statustest.Server, policies int) map[string]bool {
+	found := map[string]bool{}
+	for i := range policies {
+		name := fmt.Sprint("p-", i)
+		if c := enforcedOf((&subresource{}).Read(s.Policy("x", name))); c != nil && c.Status == metav1.ConditionTrue {
+			found[name] = true
+		}
+	}
+	return found
+}
+
+// An agent that comes and goes concerns all policies. That costs 300 writes at once and 60 a minute;
+// nothing becomes true meanwhile that is not, and all is said in the end. Changes do not wait for it.
+func TestWritesOfAnAgentThatComesAndGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const policies = 500
+		s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
+		for i := range policies {
+			s.Create(netpol(t, fmt.Sprint("p-", i), clean))
+		}
+		var answer atomic.Pointer[inforce.Answer]
+		answer.Store(inForceUpTo("1000000"))
+		start(t, s, setting{inForce: answer.Load})
+		settle(5 * time.Minute)
+		if got := len(s.Writes()); got != policies || len(sayTrue(s, policies)) != policies {
+			t.Fatalf("%d writes at first", got)
+		}
+		took := func(what string, minutes int) {
+			t.Helper()
+			before, began := len(s.Writes()), time.Now()
+			for time.Since(began) < time.Duration(minutes)*time.Minute {
+				answer.Store(nil)
+				settle(90 * time.Second)
+				earlier := sayTrue(s, policies)
+				settle(90 * time.Second)
+				for name := range sayTrue(s, policies) {
+					if !earlier[name] {
+						t.Errorf("%s becomes true while no agent answers", name)
+					}
+				}
+				answer.Store(inForceUpTo("1000000"))
+				settle(3 * time.Minute)
+			}
+			if got := len(s.Writes()) - before; got > 300+60*minutes {
+				t.Errorf("%s, %d writes in %d minutes", what, got, minutes)
+			}
+		}
+		took("an agent that comes and goes", 60)
+		setSpec(t, s, "p-0", `{podSelector: {matchLabels: {a: b}}}`)
+		settle(10 * time.Second)
+		if o := s.Policy("x", "p-0"); enforcedOf((&subresource{}).Read(o)).ObservedGeneration != o.GetGeneration() {
+			t.Error("a change waits for its condition")
+		}
+		answer.Store(nil)
+		settle(15 * time.Minute)
+		if got := len(sayTrue(s, policies)); got != 0 {
+			t.Errorf("%d policies are in force by their condition while no agent answers", got)
+		}
+		answer.Store(inForceUpTo("1000000"))
+		settle(15 * time.Minute)
+		if got := len(sayTrue(s, policies)); got != policies {
+			t.Errorf("%d policies are in force by their condition", got)
+		}
+	})
+}
+
+// A writer that loses its Lease while agents answer, or while it writes, writes nothing after that.
+func TestLeaseLostDuringARound(t *testing.T) {
+	const policies = 150
+	for name, tt := range map[string]struct {
+		hold bool // the agent answers after the Lease is lost
+	}{
+		"agents have not answered": {hold: true},
+		"writes are going on":      {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
+				for i := range policies {
+					s.Create(netpol(t, fmt.Sprint("p-", i), clean))
+				}
+				hold := make(chan struct{})
+				if !tt.hold {
+					close(hold)
+				}
+				w := start(t, s, setting{inForce: func() *inforce.Answer {
+					<-hold
+					return inForceUpTo("1000000")
+				}})
+				settle(10 * time.Second)
+				s.SetBehavior(statustest.Behavior{Status: statustest.Stored, Refuse: refuse(func(r statustest.Request) bool { return r.Resource == "leases" }, statustest.Conflict)})
+				settle(renewDeadline + 2*retryPeriod)
+				if tt.hold {
+					close(hold)
+				}
+				synctest.Wait()
+				if got := testutil.ToFloat64(w.metrics.leader); got != 0 {
+					t.Fatal("the writer leads still")
+				}
+				before := len(s.Requests(isPatch))
+				if said := len(sayTrue(s, policies)); tt.hold && said > 0 || !tt.hold && (said == 0 || said == policies) {
+					t.Errorf("%d of %d policies are in force by their condition when the Lease is lost", said, policies)
+				}
+				settle(time.Hour)
+				if got := len(s.Requests(isPatch)) - before; got != 0 {
+					t.Errorf("%d writes without the Lease", got)
+				}
+				s.SetBehavior(statustest.Behavior{Status: statustest.Stored})
+				settle(5 * time.Minute)
+				if got := len(sayTrue(s, policies)); got != policies {
+					t.Errorf("%d policies are in force by their condition once the Lease is back", got)
+				}
+			})
+		})
+	}
 }
