@@ -216,7 +216,7 @@ func TestWritesOfAnAgentThatComesAndGoes(t *testing.T) {
 				t.Errorf("%s, %d writes in %d minutes", what, got, minutes)
 			}
 		}
-		took("an agent that comes and goes", 60)
+		took("an agent that comes and goes", 18)
 		setSpec(t, s, "p-0", `{podSelector: {matchLabels: {a: b}}}`)
 		settle(10 * time.Second)
 		if o := s.Policy("x", "p-0"); enforcedOf((&subresource{}).Read(o)).ObservedGeneration != o.GetGeneration() {
