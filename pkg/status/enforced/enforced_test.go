@@ -495,6 +495,35 @@ func TestAnswersAreNewerThanTheChange(t *testing.T) {
 	}
 }
 
+// A round of 5,000 nodes and 10,000 policies, one of which is not in force yet, without what the
+// questions cost on their way.
+func BenchmarkRound(b *testing.B) {
+	const nodes, policies = 5000, 10000
+	kinds := answer("100").Kinds
+	ask := func(_ context.Context, pod *corev1.Pod) (*inforce.Answer, error) {
+		return &inforce.Answer{Node: pod.Spec.NodeName, Kinds: kinds}, nil
+	}
+	c, err := New(Config{Client: fake.NewClientset(), Namespace: "x", Agents: "x", Ask: ask, Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var names []string
+	var pods []*corev1.Pod
+	for i := range nodes {
+		names = append(names, fmt.Sprintf("node-%04d", i))
+		pods = append(pods, &corev1.Pod{Spec: corev1.PodSpec{NodeName: names[i]}})
+	}
+	for i := range policies {
+		p := db
+		p.Name = fmt.Sprint("db-", i)
+		c.Note(p, generation(1), true, need(fmt.Sprint(90+i/(policies-1)*11)))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.evaluate(c.ask(b.Context(), names, pods))
+	}
+}
+
 func TestForgottenPolicies(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		c.Note(db, generation(1), true, need("90"))

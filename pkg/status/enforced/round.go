@@ -39,6 +39,7 @@ type round struct {
 	// lowest are the lowest versions of all nodes, by kind: those that are certain, and those that
 	// are in force if they were before. A kind that is not on all nodes has none.
 	lowest [2]map[string]string
+	latest map[string]time.Time // of inForceSince, by kind
 }
 
 // ask asks the agents of all nodes.
@@ -110,17 +111,21 @@ func (r *round) everywhere(needs []Need, before bool) bool {
 	return len(r.nodes) > 0 && !slices.ContainsFunc(needs, func(n Need) bool { return !inforce.Reaches(lowest[n.Kind], n.Version) })
 }
 
-// inForceSince returns when the needs had come into force on all nodes, at the latest: an agent says how
-// long its newest version of a kind has been in force, by its own clock, and the needs may be older.
+// inForceSince returns when the needs, which are in force on all nodes, had come into force there at the
+// latest: an agent says how long its newest version of a kind has been in force, by its own clock, and
+// the needs may be older.
 func (r *round) inForceSince(needs []Need) (since time.Time) {
-	for i := range r.nodes {
-		n := &r.nodes[i]
-		for _, k := range n.answer.Kinds {
-			at := n.at.Add(-time.Duration(k.Seconds * float64(time.Second)))
-			if slices.ContainsFunc(needs, func(need Need) bool { return need.Kind == k.Kind }) && at.After(since) {
-				since = at
+	if r.latest == nil { // once in a round: many policies may have come into force in it
+		r.latest = map[string]time.Time{}
+		for i := range r.nodes {
+			n := &r.nodes[i]
+			for _, k := range n.answer.Kinds {
+				r.latest[k.Kind] = later(r.latest[k.Kind], n.at.Add(-time.Duration(k.Seconds*float64(time.Second))))
 			}
 		}
+	}
+	for _, need := range needs {
+		since = later(since, r.latest[need.Kind])
 	}
 	return since
 }
