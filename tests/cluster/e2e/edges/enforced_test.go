@@ -20,7 +20,7 @@ func waitEnforced(kubeconfig string, args ...string) *exec.Cmd {
 	return exec.Command("../cluster/run.sh", append([]string{"cp", netpol, "wait", "--kubeconfig=" + kubeconfig, "--for=enforced", "--timeout=" + patience.String()}, args...)...)
 }
 
-// A trier is a prober in a pod that makes attempts as soon as it is told to.
+// A trier is a prober in a pod that makes attempts as soon as it gets an order.
 type trier struct {
 	orders  *json.Encoder
 	answers *json.Decoder
