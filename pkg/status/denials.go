@@ -17,8 +17,10 @@ func (w *kindWriter) denials(key types.NamespacedName, generation int64, stored 
 	if w.cfg.Denials == nil {
 		return nil
 	}
-	text, known := w.cfg.Denials.Of(denials.Policy{Kind: w.kind.Name, NamespacedName: key})
+	p := denials.Policy{Kind: w.kind.Name, NamespacedName: key}
+	text, known := w.cfg.Denials.Of(p)
 	if c := denialsOf(stored); !known && c != nil {
+		w.cfg.Denials.Await(p)
 		return []metav1.Condition{*c}
 	}
 	if text.Message == "" {
