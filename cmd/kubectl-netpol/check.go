@@ -195,6 +195,9 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 			fmt.Fprintf(c.notes, "%s of %s: write it again\n", count(gone, "finding is gone", "findings are gone"), c.baseline)
 		}
 	}
+	if c.output != "json" { // a baseline has each object
+		r.mergeCopies()
+	}
 	return r, nil
 }
 

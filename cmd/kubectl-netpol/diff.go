@@ -237,7 +237,7 @@ func (d *diffOptions) compareServices(before, after *reachability.Cluster, input
 	}
 	for _, skipped := range changes.Skipped {
 		if strings.Contains(skipped.What, "NetworkPolicy") { // of other projects
-			d.others.notCompared = append(d.others.notCompared, fmt.Sprintf("%d %s", skipped.Count, skipped.What))
+			d.others.notCompared = append(d.others.notCompared, skipped.String())
 		}
 	}
 	if len(changes.Warnings) > 0 || d.objects != nil && len(d.objects.Warnings) > 0 {
