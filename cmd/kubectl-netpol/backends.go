@@ -78,7 +78,7 @@ func (f *sideFinder) translation(name string, port reachability.Port) (*translat
 	}
 	s := f.serviceOf(name)
 	if s == nil {
-		return f.atNode(name, port), f.unused(name)
+		return f.atNode(name, port), nil
 	}
 	of := s.Namespace + "/" + s.Name
 	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
@@ -104,13 +104,13 @@ func (f *sideFinder) unused(name string) error {
 		return nil
 	}
 	r := f.services.free(addr)
-	switch {
-	case !r.IsValid():
+	if e, err := f.cluster.Endpoint(name); !r.IsValid() || err != nil || e.Kind != reachability.External {
 		return nil
-	case f.services.limit != "":
+	}
+	if f.services.limit != "" {
 		return fmt.Errorf("%s is in the range of Services %v, and no known Service has it: %s", name, r, f.services.limit)
 	}
-	return fmt.Errorf("%s is in the range of Services %v, and no Service has it: such packets are dropped", name, r)
+	return fmt.Errorf("%s is in the range of Services %v, and no Service has it: packets to it are dropped, and none come from it", name, r)
 }
 
 // atNode returns the port of a Service or a pod that a port of a node stands for, or nil.
@@ -232,10 +232,24 @@ func (f *sideFinder) findAt(name string, port reachability.Port) (side reachabil
 func (f *sideFinder) Behind(name string, port reachability.Port) ([]reachability.Endpoint, reachability.Port, string, error) {
 	t, err := f.translation(name, port)
 	if t == nil || err != nil {
-		return nil, port, "", err
+		return nil, port, "", cmp.Or(err, f.unused(name))
 	}
 	side, at, _, err := f.findAt(name, port)
 	return side.Members, at, t.of(), err
+}
+
+// Client implements intent.Services.
+func (f *sideFinder) Client(address string) (endpoints []reachability.Endpoint, of string, err error) {
+	side, notes, err := f.findClient(address)
+	if s := f.serviceAt(address); notes != nil {
+		of = "service " + s.Namespace + "/" + s.Name
+	}
+	return side.Members, of, err
+}
+
+// Outside implements intent.Services.
+func (f *sideFinder) Outside() []reachability.Endpoint {
+	return f.cluster.Outside(reachability.FirstCommon, f.services.translated()).Members
 }
 
 // Named implements intent.Services.
@@ -272,7 +286,7 @@ func (f *sideFinder) behindPorts(s *corev1.Service, ports []corev1.ServicePort) 
 		side.Ports = append(side.Ports, port)
 	}
 	selector := labels.SelectorFromSet(spec.Selector)
-	return f.addMembers(side, func(p *corev1.Pod) bool {
+	return f.addMembers(side, fmt.Sprintf("service %s selects no pod (%s)", name, selector), func(p *corev1.Pod) bool {
 		return p.Namespace == namespace && selector.Matches(labels.Set(p.Labels))
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
@@ -188,6 +190,13 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 		r.addRefused(refused)
 	}
 	if c.namespace != "" {
+		known := in.Namespaces
+		for _, o := range refused {
+			known = append(known, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Namespace}})
+		}
+		if err := c.checkNamespace(known); err != nil {
+			return nil, err
+		}
 		r.keep(c.namespace)
 	}
 	if known != nil {

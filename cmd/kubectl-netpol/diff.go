@@ -181,6 +181,9 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 	} else {
 		inputAfter = applied(inputBefore, changes, assumed)
 	}
+	if err := d.checkNamespace(slices.Concat(inputBefore.Namespaces, inputAfter.Namespaces)); err != nil {
+		return nil, nil, err
+	}
 	if d.ignoreNew {
 		inputBefore.Pods, inputAfter.Pods, d.ignored = sharedPods(inputBefore.Pods, inputAfter.Pods)
 	}

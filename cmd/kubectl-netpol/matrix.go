@@ -101,6 +101,9 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if err := m.checkNamespace(in.Namespaces); err != nil {
+		return err
+	}
 	c := reachability.New(m.withNewPods(in))
 	m.findings = m.findingsOf(c)
 	if m.exposingLimit != "" {
