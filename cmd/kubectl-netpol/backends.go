@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
@@ -216,7 +217,7 @@ func (f *sideFinder) findAt(name string, port reachability.Port) (side reachabil
 		side, err = f.behindPorts(s, s.Spec.Ports)
 	default:
 		side, err = f.find(name)
-		return side, port, nil, err
+		return side, port, f.notOfService(name, &side, port), err
 	}
 	if isAddress(name) {
 		side.Namespace, side.Name = "", name
@@ -226,6 +227,25 @@ func (f *sideFinder) findAt(name string, port reachability.Port) (side reachabil
 	}
 	at, side.Ports = side.Ports[0], nil
 	return side, at, f.notes(t, &side, at), nil
+}
+
+// notOfService says that a Service has no such port, neither of its own nor behind it.
+func (f *sideFinder) notOfService(name string, side *reachability.Side, port reachability.Port) []string {
+	if !namesService(name) || port == (reachability.Port{}) || len(side.Ports) == 0 || port.Proto == packet.ICMP {
+		return nil
+	}
+	declared := f.declaredPorts(side)
+	for _, p := range side.Ports {
+		named := p.Name != "" && slices.ContainsFunc(declared, func(d string) bool { return d == fmt.Sprintf("%v %d (%s)", port.Proto, port.Number, p.Name) })
+		if p == port || named && p.Proto == port.Proto || port.Name != "" {
+			return nil
+		}
+	}
+	s := f.serviceOf(name)
+	if s.Spec.ClusterIP == corev1.ClusterIPNone { // its name resolves to the pods
+		return nil
+	}
+	return []string{fmt.Sprintf("service %s/%s has no port %s, and drops such packets; it has %s. What is answered is about that port of what stands behind it", s.Namespace, s.Name, trafficName(port), strings.Join(servicePorts(s.Spec.Ports), ", "))}
 }
 
 // Behind implements intent.Services.

@@ -163,6 +163,8 @@ func TestAddressesOfServices(t *testing.T) {
 		"and of an address":        {"", "explain x/a 192.0.2.1", 2, "--port is missing\n"},
 		"without ports of its own": {declaring, "explain x/a x/svc/c", 2, "--port is missing: x/svc/c has TCP 8080 (http), UDP 53\n"},
 		"only the protocol":        {"", "explain x/a x/svc/b --protocol XYZ", 2, "protocol \"XYZ\": must be TCP, UDP, SCTP or ICMP\n"},
+		"a port it has not":        {"", "explain x/a x/svc/b --port 9999", 1, "Note: service x/b has no port TCP 9999, and drops such packets; it has TCP 80 (web), TCP 81 (admin)."},
+		"a target port":            {"", "explain x/a x/svc/b --port 8080", 0, "Egress and ingress allow it.\nNote: exposed"},
 		"a headless one":           {"", "explain x/a x/svc/headless", 0, "x/a -> x/b, TCP 8080: allowed\n"},
 		"a name of something":      {"", "explain x/a x/svc/elsewhere", 2, "service x/elsewhere is another name for db.example.com"},
 		"a cluster IP as client":   {sliceOfAPI, "explain 10.96.0.1 x/b --port 80", 0, "172.18.0.2 -> x/b, TCP 80: allowed\n"},

@@ -183,7 +183,7 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 		return nil, errors.New("there is no policy to check")
 	}
 	in.ServiceCIDRs = append(in.ServiceCIDRs, ranges...)
-	done := c.progress(fmt.Sprintf("Checking %d policies", len(in.Policies)))
+	done := c.progress("Checking " + count(len(in.Policies), "policy", "policies"))
 	r := newReport(in, files, c.disabled)
 	done()
 	if !slices.Contains(c.disabled, lint.Refused) {

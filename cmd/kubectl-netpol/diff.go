@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
@@ -201,7 +202,9 @@ func (d *diffOptions) unchanged(cmd *cobra.Command, changes clusterstate.Input) 
 		for _, p := range changes.Policies {
 			d.named = append(d.named, p.GetNamespace()+"/"+p.GetName())
 		}
-		in, err = d.live(cmd.Context())
+		if in, err = d.live(cmd.Context()); clientcmd.IsEmptyConfig(errors.Unwrap(err)) {
+			err = fmt.Errorf("the cluster to which %s is applied (another -f before it names one): %w", d.files[0], err)
+		}
 	} else {
 		d.upcoming = changes.Policies
 		in, err = d.readFiles(d.files[:1], cmd.InOrStdin())

@@ -67,7 +67,10 @@ func TestExitCodes(t *testing.T) {
 		{"explain storefront/web deploy/cart -n orders --port 8080 -f ../../../examples/online-shop", 0, ""},
 		{"explain deploy/cart svc/order-db -n orders -f ../../../examples/online-shop", 1, ""},
 		{"explain deploy/cart svc/payment -n payments -f ../../../examples/online-shop", 2, "source: no pod of deploy/cart in namespace payments; there are those of cronjob/settlement"},
-		{"explain shop/web --port 5432 -f shop", 2, "accepts 2 arg(s), received 1"},
+		{"matrix -f shop/policies.yaml", 2, "no pods to show: there are none, nor workloads"},
+		{"explain a/b c/d --port 80 -f shop/policies.yaml", 2, `no pod "a/b": there are no pods`},
+		{"explain shop/web shop/nowhere --port 80 -f shop", 2, `no pod "shop/nowhere"; namespace shop has api, db, web`},
+		{"explain shop/web --port 5432 -f shop", 2, "name a source and a destination, SRC DST: got 1 argument"},
 		{"diff -f shop -f shop", 0, ""},
 		{"diff -f shop -f proposed", 1, ""},
 		{"diff -f shop -f proposed --port 1 --address 8.8.8.8", 1, ""},
@@ -135,7 +138,7 @@ func TestErrorsAsJSON(t *testing.T) {
 	for command, want := range map[string]string{
 		"check -f missing -o json":                    `{"error":"stat missing: no such file or directory"}`,
 		"matrix --port 80 -f missing -o json":         `{"error":"stat missing: no such file or directory"}`,
-		"explain a/b --port 80 -f shop -o json":       `{"error":"accepts 2 arg(s), received 1"}`,
+		"explain a/b --port 80 -f shop -o json":       `{"error":"name a source and a destination, SRC DST: got 1 argument"}`,
 		"explain a/b shop/db --port 0 -f shop -ojson": `{"error":"port \"0\": must be in 1-65535"}`,
 		"check -f missing":                            "",
 	} {
