@@ -115,7 +115,8 @@ type Collector struct {
 	cfg      Config
 	metrics  *metrics
 	errorLog rate.Sometimes
-	noted    chan struct{} // signals a new revision
+	noted    chan struct{}             // signals a new revision
+	share    func(Round) time.Duration // nil unless rounds are shared
 
 	mu     sync.Mutex
 	tracks map[Policy]*track
@@ -235,6 +236,7 @@ func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
 		}
 		c.logSilent(ctx, r)
 		policies, interval := c.evaluate(r)
+		interval = c.shared(r, interval)
 		for _, p := range policies {
 			changed(p)
 		}
