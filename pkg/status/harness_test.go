@@ -67,6 +67,7 @@ type setting struct {
 	audit    bool                          // namespaces and policies may be annotated
 	denials  func() []flows.DeniedByPolicy // what the one agent answers
 	inForce  func() *inforce.Answer        // the same about what is in force
+	pods     kubernetes.Interface          // where pods with a readiness gate are, nil for none; needs inForce
 }
 
 // allKinds returns the kinds, NetworkPolicies first, without sinks.
@@ -124,6 +125,9 @@ func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.L
 	}
 	if set.inForce != nil {
 		cfg.Enforced, cfg.Reports = enforcedCollector(t, set.inForce), func(o metav1.Object) bool { return compile.ReportsEnforced(o) }
+	}
+	if set.pods != nil {
+		cfg.Readiness = readinessGate(t, set.pods, cfg.Enforced)
 	}
 	w, err := New(cfg)
 	if err != nil {
