@@ -54,10 +54,13 @@ func (r Round) Lacking(but string, needs ...Need) (n int, first []string) {
 		if other.name == but {
 			continue
 		}
-		if _, err := other.lacks(needs, false); err != nil {
-			if n++; n <= maxNamed {
-				first = append(first, Reason(other.name, err))
-			}
+		_, err := other.lacks(needs, false)
+		if err == nil {
+			continue
+		}
+		n++
+		if n <= maxNamed {
+			first = append(first, Reason(other.name, err))
 		}
 	}
 	return n, first

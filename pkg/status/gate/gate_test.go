@@ -41,7 +41,7 @@ func TestAPodBecomesReadyOnce(t *testing.T) {
 	})
 }
 
-// Whatever a pod's own node does not enforce or say, the pod is not ready, and told so once.
+// Whatever a pod's own node does not enforce or say, the pod is not ready, and its condition says so once.
 func TestFaultsOfTheOwnNode(t *testing.T) {
 	problem := answer("100", "100", "100")
 	problem.Problem = "another agent writes the table" // two agents at a hand-over
@@ -278,7 +278,7 @@ func TestLostLease(t *testing.T) {
 	})
 }
 
-// With other addresses, agents have to know the pod anew.
+// With other addresses, agents have to know the pod again.
 func TestOtherAddresses(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		c.set("node-1", answer("100", "100", "95"), nil)
@@ -324,7 +324,7 @@ func TestFailedWritesAreRetried(t *testing.T) {
 			c.set(node, answer("100", "100", "120"), nil)
 		}
 		pass(4 * time.Second)
-		c.want("after its removal by somebody", onAll, 1)
+		c.want("after its removal", onAll, 1)
 	})
 }
 

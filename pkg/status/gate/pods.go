@@ -30,7 +30,7 @@ type pod struct {
 	node        string
 	hostNetwork bool
 	addresses   string // empty before it has any
-	told        bool   // the condition says for what it waits
+	pending     bool   // the condition says for what it waits
 	stored      string // the pod's version with the condition that was written, before the watch has it
 
 	version string          // of the pod, when it had its addresses
@@ -179,7 +179,7 @@ func (g *Gate) observe(p *corev1.Pod) {
 		known = &pod{uid: p.UID}
 		g.pods[name] = known
 	}
-	known.node, known.hostNetwork, known.told = p.Spec.NodeName, p.Spec.HostNetwork, known.told || now != nil
+	known.node, known.hostNetwork, known.pending = p.Spec.NodeName, p.Spec.HostNetwork, known.pending || now != nil
 	addresses := addressesOf(p)
 	switch {
 	case addresses == "":
@@ -187,7 +187,7 @@ func (g *Gate) observe(p *corev1.Pod) {
 	case known.stored != "" && !inforce.Reaches(p.ResourceVersion, known.stored):
 		// The watch has not come to the condition that was written.
 	case known.stored != "" || known.addresses != addresses || !inforce.Reaches(p.ResourceVersion, known.version):
-		// New addresses, a condition that somebody has removed, or a server that was restored.
+		// New addresses, a condition that was removed, or a server that was restored.
 		known.addresses, known.version, known.since = addresses, p.ResourceVersion, time.Now()
 		known.needs, known.stored = nil, ""
 		runner.Signal(g.poked)

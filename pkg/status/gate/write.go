@@ -42,7 +42,7 @@ func (g *Gate) due(unknown error, now time.Time) []write {
 			continue
 		}
 		t := p.text(g.round, unknown, now)
-		if t.status == corev1.ConditionTrue || t.reason != "" && !p.told && now.Sub(p.since) >= tellAfter {
+		if t.status == corev1.ConditionTrue || t.reason != "" && !p.pending && now.Sub(p.since) >= tellAfter {
 			all = append(all, write{name, p.uid, p.since, t})
 		}
 	}
@@ -155,7 +155,7 @@ func (g *Gate) wrote(ctx context.Context, w write, version string, err error) {
 		g.metrics.seconds.Observe(time.Since(w.since).Seconds())
 		logger.V(2).Info("Policies are in force for a pod", "pod", klog.KRef(w.Namespace, w.Name), "reason", w.reason)
 	default:
-		p.told = true
+		p.pending = true
 	}
 }
 
