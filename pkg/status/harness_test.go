@@ -69,6 +69,7 @@ type setting struct {
 	denials  func() []flows.DeniedByPolicy // what the one agent answers
 	inForce  func() *inforce.Answer        // the same about what is in force
 	enforced *enforced.Collector           // instead of inForce
+	pods     kubernetes.Interface          // where pods with a readiness gate are, nil for none; needs inForce
 }
 
 // allKinds returns the kinds, NetworkPolicies first, without sinks.
@@ -129,6 +130,9 @@ func newWriter(t *testing.T, s *statustest.Server, set setting) (*Writer, klog.L
 	}
 	if set.enforced != nil {
 		cfg.Enforced, cfg.Reports = set.enforced, func(o metav1.Object) bool { return compile.ReportsEnforced(o) }
+	}
+	if set.pods != nil {
+		cfg.Readiness = readinessGate(t, set.pods, cfg.Enforced)
 	}
 	w, err := New(cfg)
 	if err != nil {

@@ -128,6 +128,7 @@ type Collector struct {
 	errorLog rate.Sometimes
 	noted    chan struct{} // signals a new revision
 	again    *rate.Limiter
+	share    func(Round) time.Duration // nil unless rounds are shared
 
 	mu     sync.Mutex
 	tracks map[Policy]*track
@@ -319,6 +320,7 @@ func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
 		}
 		c.logSilent(ctx, r)
 		policies, interval := c.evaluate(r)
+		interval = c.shared(r, interval)
 		for _, p := range policies {
 			changed(p)
 		}
