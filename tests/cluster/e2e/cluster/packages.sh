@@ -17,6 +17,7 @@ missing() {
 		command -v "$program" >/dev/null || echo "${package[$program]}"
 	done
 	[[ -x /usr/lib/cni/ptp ]] || echo containernetworking-plugins
+	[[ -f /etc/protocols || -z ${PROVIDER:-} ]] || echo netbase
 }
 
 wanted=$(missing)
