@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
 // Sandbox is the network that the node has made for a pod. The node knows it before the pod's
@@ -44,6 +46,68 @@ func (c *Cluster) announce() (changed bool) {
 		c.stale[key], c.localPods, changed = true, nil, true
 	}
 	return changed
+}
+
+// SetSandboxesOf replaces the sandboxes of another node, newest first, as the agent there tells them.
+// It reports whether verdicts may change. What it says of a pod counts until the pod's status has an
+// address, and only where all of this agrees: the pod is known, has that UID and runs on that node,
+// and the address is in a pod range of that node and of no other.
+func (c *Cluster) SetSandboxesOf(node string, newestFirst []Sandbox) (changed bool) {
+	before := c.told[node]
+	now := make(map[podKey]Sandbox, len(newestFirst))
+	for _, s := range newestFirst {
+		key := podKey{s.Namespace, s.Name}
+		if _, newer := now[key]; !newer {
+			now[key] = s
+		}
+	}
+	if c.told[node] = now; len(now) == 0 {
+		delete(c.told, node)
+	}
+	for key := range now {
+		changed = c.retell(key, node) || changed
+	}
+	for key := range before {
+		if _, again := now[key]; !again {
+			changed = c.retell(key, node) || changed
+		}
+	}
+	return changed
+}
+
+// retell gives a pod the addresses that the agent of its node tells, and reports whether they are
+// others than before.
+func (c *Cluster) retell(key podKey, node string) bool {
+	ns := c.namespaces[key.namespace]
+	if ns == nil || ns.pods[key.name] == nil || ns.pods[key.name].Node != node {
+		return false
+	}
+	old := ns.pods[key.name]
+	now := *old
+	now.Announced = c.toldAddresses(&now)
+	if slices.Equal(old.Announced, now.Announced) {
+		return false
+	}
+	c.replacePod(old, &now)
+	return true
+}
+
+// toldAddresses returns what the agent of a pod's node tells of its addresses.
+func (c *Cluster) toldAddresses(p *compile.Pod) []netip.Addr {
+	s, told := c.told[p.Node][keyOf(p)]
+	if !told || s.UID != p.UID || !p.OwnNetwork || len(p.Addrs) > 0 || c.cfg.enforces(p.Node) {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(s.Addrs), func(a netip.Addr) bool { return c.NodeAt(a) != p.Node })
+}
+
+// NodeAt returns the other node whose pods have addr according to the pod ranges, empty if that is
+// no node, this one, or several.
+func (c *Cluster) NodeAt(addr netip.Addr) string {
+	if nodes := c.addresses.homes.rangeOf(addr); len(nodes) == 1 && !c.cfg.enforces(nodes[0]) {
+		return nodes[0]
+	}
+	return ""
 }
 
 // currentSandboxes returns the addresses of the newest sandbox of each pod of this node, and for
