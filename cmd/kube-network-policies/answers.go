@@ -51,7 +51,7 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 			return writer.Check(ctx, c)
 		}
 	case errors.Is(err, fs.ErrNotExist):
-		klog.FromContext(ctx).Info("Agents of other nodes do not tell each other of new pods: the pod has no init container that makes a key", "file", newpods.KeyFile)
+		klog.FromContext(ctx).Info("New pods of other nodes are known by their status only: the pod has no init container that makes a key", "file", newpods.KeyFile)
 		if access.Certificate, err = httpserver.SelfSigned(cfg.NodeName); err != nil {
 			return err
 		}

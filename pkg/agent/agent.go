@@ -42,7 +42,7 @@ type agent struct {
 	cache *clusterwatch.Cache
 	cni   *cniresults.Cache // nil if addresses of pods are those of their status
 	node  *nodecheck.Checker
-	// newPods are told to other nodes, whose own are asked for by asker, nil if they are not asked.
+	// newPods are reported to other nodes, whose own are asked for by asker, nil if they are not asked.
 	newPods *newpods.Board
 	asker   *newpods.Asker
 

@@ -183,7 +183,7 @@ func (a *Asker) isOver(node string) bool {
 	return time.Now().After(a.nodes[node].until)
 }
 
-// listen passes on what the agent of a node tells. It returns nil when the node has not been wanted for
+// listen passes on what the agent of a node reports. It returns nil when the node has not been wanted for
 // some time.
 func (a *Asker) listen(ctx context.Context, node string) error {
 	address, err := a.cfg.Agents.addressOf(ctx, node)

@@ -1,4 +1,4 @@
-// Package newpods tells agents of other nodes which addresses the new pods of this node have, and asks
+// Package newpods reports to agents of other nodes which addresses the new pods of this node have, and asks
 // them for theirs: a node knows the addresses of a pod when its network is made, the API only when the
 // kubelet has written the pod's status. It owns who asks whom, and how agents prove themselves. What is
 // believed of an answer is up to clusterstate.
@@ -18,26 +18,26 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
-// Path is the path where agents tell the sandboxes of their new pods.
+// Path is the path where agents report the sandboxes of their new pods.
 const Path = "/new-pods"
 
 const (
-	// tellFor is how long a sandbox is told: longer than a slow kubelet takes to write a status.
-	tellFor = 2 * time.Minute
-	// heartbeat is the interval of lines that tell an asker that its connection works.
+	// reportFor is how long a sandbox is reported: longer than a slow kubelet takes to write a status.
+	reportFor = 2 * time.Minute
+	// heartbeat is the interval of lines that show an asker that its connection works.
 	heartbeat = 5 * time.Second
 	// writeTimeout is how long a line may take to be sent.
 	writeTimeout = 5 * time.Second
-	// maxTold bounds the sandboxes that are told.
-	maxTold = 1024
+	// maxReported bounds the sandboxes of a report.
+	maxReported = 1024
 )
 
-// told is one line of the answer.
-type told struct {
+// report is one line of the answer.
+type report struct {
 	Sandboxes []sandbox `json:"sandboxes"`
 }
 
-// Board has the sandboxes that this node tells. Its methods may be called from any goroutine.
+// Board has the sandboxes that this node reports. Its methods may be called from any goroutine.
 type Board struct {
 	mu        sync.Mutex
 	seen      map[key]time.Time // when a sandbox was first seen
@@ -68,13 +68,13 @@ func (b *Board) Set(newestFirst []clusterstate.Sandbox) {
 	b.changed = make(chan struct{})
 }
 
-// recent returns the sandboxes that are told now, and a channel that is closed when they change.
-func (b *Board) recent() (told, <-chan struct{}) {
+// recent returns the sandboxes that are reported now, and a channel that is closed when they change.
+func (b *Board) recent() (report, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := told{Sandboxes: []sandbox{}}
+	t := report{Sandboxes: []sandbox{}}
 	for _, s := range b.sandboxes {
-		if len(t.Sandboxes) < maxTold && time.Since(b.seen[keyOfSandbox(s)]) < tellFor {
+		if len(t.Sandboxes) < maxReported && time.Since(b.seen[keyOfSandbox(s)]) < reportFor {
 			t.Sandboxes = append(t.Sandboxes, fromState(s))
 		}
 	}

@@ -57,12 +57,12 @@ func lines(r io.Reader) *bufio.Scanner {
 
 // parse reads a line of an answer.
 func parse(line []byte) ([]clusterstate.Sandbox, error) {
-	var t told
+	var t report
 	if err := json.Unmarshal(line, &t); err != nil {
 		return nil, fmt.Errorf("the answer is not readable: %w", err)
 	}
-	if len(t.Sandboxes) > maxTold {
-		return nil, fmt.Errorf("the answer has %d sandboxes, more than %d", len(t.Sandboxes), maxTold)
+	if len(t.Sandboxes) > maxReported {
+		return nil, fmt.Errorf("the answer has %d sandboxes, more than %d", len(t.Sandboxes), maxReported)
 	}
 	sandboxes := make([]clusterstate.Sandbox, len(t.Sandboxes))
 	for i, s := range t.Sandboxes {

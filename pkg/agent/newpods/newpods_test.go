@@ -126,7 +126,7 @@ func (m *member) serve(t *testing.T) string {
 	return port
 }
 
-// ask starts an Asker of a member, and returns what it is told, by node.
+// ask starts an Asker of a member, and returns what it hears, by node.
 func (m *member) ask(t *testing.T, port string) (a *Asker, heard chan string, stop func()) {
 	t.Helper()
 	heard = make(chan string, 1000)
@@ -172,7 +172,8 @@ func await(t *testing.T, heard <-chan string, want string) {
 	for limit := time.After(time.Minute); ; {
 		select {
 		case line := <-heard:
-			if got = append(got, line); line == want {
+			got = append(got, line)
+			if line == want {
 				return
 			}
 		case <-limit:
@@ -181,9 +182,9 @@ func await(t *testing.T, heard <-chan string, want string) {
 	}
 }
 
-// TestAgentsTell: an agent hears of new pods of the node that it wants to know, and of later ones
+// TestAgentsReport: an agent hears of new pods of the node that it wants to know, and of later ones
 // without asking again.
-func TestAgentsTell(t *testing.T) {
+func TestAgentsReport(t *testing.T) {
 	api := newAPI()
 	one, two := api.member(t, "node-1"), api.member(t, "node-2")
 	asker, heard, _ := one.ask(t, two.serve(t))
@@ -298,24 +299,25 @@ func TestKeyIsKept(t *testing.T) {
 	}
 }
 
-func TestBoardTellsNewSandboxesOnly(t *testing.T) {
+func TestBoardReportsNewSandboxesOnly(t *testing.T) {
 	b := NewBoard()
 	b.Set([]clusterstate.Sandbox{sandboxAt("old", "10.2.0.1")})
 	for k := range b.seen {
-		b.seen[k] = b.seen[k].Add(-tellFor)
+		b.seen[k] = b.seen[k].Add(-reportFor)
 	}
 	b.Set([]clusterstate.Sandbox{sandboxAt("new", "10.2.0.2"), sandboxAt("old", "10.2.0.1")})
-	told, _ := b.recent()
-	if got := fmt.Sprint(told.Sandboxes); !strings.Contains(got, "new") || strings.Contains(got, "old") {
-		t.Errorf("told %s", got)
+	reported, _ := b.recent()
+	if got := fmt.Sprint(reported.Sandboxes); !strings.Contains(got, "new") || strings.Contains(got, "old") {
+		t.Errorf("reported %s", got)
 	}
-	many := slices.Repeat([]clusterstate.Sandbox{sandboxAt("new", "10.2.0.3")}, 2*maxTold)
-	if b.Set(many); len(first(b.recent()).Sandboxes) != maxTold {
-		t.Error("the sandboxes that are told are not bounded")
+	many := slices.Repeat([]clusterstate.Sandbox{sandboxAt("new", "10.2.0.3")}, 2*maxReported)
+	b.Set(many)
+	if len(first(b.recent()).Sandboxes) != maxReported {
+		t.Error("the sandboxes of a report are not bounded")
 	}
 }
 
-func first(t told, _ <-chan struct{}) told { return t }
+func first(t report, _ <-chan struct{}) report { return t }
 
 // TestTooManyNodes: a sweep over addresses of many nodes asks a bounded number of them.
 func TestTooManyNodes(t *testing.T) {

@@ -385,7 +385,7 @@ func (c *Cache) SetSandboxes(newestFirst []clusterstate.Sandbox) {
 	runner.Signal(c.sandboxes)
 }
 
-// SetSandboxesOf replaces the sandboxes that the agent of another node tells, the newest first. It may
+// SetSandboxesOf replaces the sandboxes that the agent of another node reports, the newest first. It may
 // be called at any time, from any goroutine.
 func (c *Cache) SetSandboxesOf(node string, newestFirst []clusterstate.Sandbox) {
 	c.change(nil, func(v view) int {

@@ -49,7 +49,7 @@ const (
 	bySandbox rank = iota // the node has made a sandbox with the address for the pod
 	byStatus              // the status of a pod of this node has it and no sandbox contradicts
 	elsewhere             // the status of a pod of another node has it
-	told                  // the agent of another node tells it of a pod without a status
+	byReport              // the agent of another node reports it of a pod without a status
 	outdated              // the status of a pod of this node has it but a sandbox contradicts
 	misplaced             // the status of a pod of another node has it, but it is not at home on that node
 )
@@ -62,7 +62,7 @@ func (a *addresses) rank(p *compile.Pod, addr netip.Addr) rank {
 	case !a.isLocal(p) && slices.Contains(p.Addrs, addr):
 		return elsewhere
 	case !a.isLocal(p):
-		return told
+		return byReport
 	case slices.Contains(p.Announced, addr):
 		return bySandbox
 	case slices.Contains(p.Outdated, addr):

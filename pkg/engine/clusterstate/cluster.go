@@ -79,7 +79,7 @@ type Cluster struct {
 	conflicts   []Conflict                    // as of the last snapshot
 	sandboxes   []Sandbox                     // newest first
 	unannounced bool                          // a pod of this node has changed since the last announce
-	told        map[string]map[podKey]Sandbox // by other nodes, whose agents tell them
+	reports     map[string]map[podKey]Sandbox // by other nodes, whose agents report them
 
 	derived *derived // nil after a policy or a node has changed
 	// podRanges and hosts cover all nodes; own is the enforcing node. They are nil until a policy
@@ -105,7 +105,7 @@ func New(cfg Config) *Cluster {
 		local:      map[podKey]bool{},
 		stale:      map[podKey]bool{},
 		newcomers:  map[podKey]bool{},
-		told:       map[string]map[podKey]Sandbox{},
+		reports:    map[string]map[podKey]Sandbox{},
 	}
 }
 

@@ -48,12 +48,12 @@ func (c *Cluster) announce() (changed bool) {
 	return changed
 }
 
-// SetSandboxesOf replaces the sandboxes of another node, newest first, as the agent there tells them.
+// SetSandboxesOf replaces the sandboxes of another node, newest first, as the agent there reports them.
 // It reports whether verdicts may change. What it says of a pod counts until the pod's status has an
 // address, and only where all of this agrees: the pod is known, has that UID and runs on that node,
 // and the address is in a pod range of that node and of no other.
 func (c *Cluster) SetSandboxesOf(node string, newestFirst []Sandbox) (changed bool) {
-	before := c.told[node]
+	before := c.reports[node]
 	now := make(map[podKey]Sandbox, len(newestFirst))
 	for _, s := range newestFirst {
 		key := podKey{s.Namespace, s.Name}
@@ -61,30 +61,31 @@ func (c *Cluster) SetSandboxesOf(node string, newestFirst []Sandbox) (changed bo
 			now[key] = s
 		}
 	}
-	if c.told[node] = now; len(now) == 0 {
-		delete(c.told, node)
+	c.reports[node] = now
+	if len(now) == 0 {
+		delete(c.reports, node)
 	}
 	for key := range now {
-		changed = c.retell(key, node) || changed
+		changed = c.applyReport(key, node) || changed
 	}
 	for key := range before {
 		if _, again := now[key]; !again {
-			changed = c.retell(key, node) || changed
+			changed = c.applyReport(key, node) || changed
 		}
 	}
 	return changed
 }
 
-// retell gives a pod the addresses that the agent of its node tells, and reports whether they are
+// applyReport gives a pod the addresses that the agent of its node reports, and reports whether they are
 // others than before.
-func (c *Cluster) retell(key podKey, node string) bool {
+func (c *Cluster) applyReport(key podKey, node string) bool {
 	ns := c.namespaces[key.namespace]
 	if ns == nil || ns.pods[key.name] == nil || ns.pods[key.name].Node != node {
 		return false
 	}
 	old := ns.pods[key.name]
 	now := *old
-	now.Announced = c.toldAddresses(&now)
+	now.Announced = c.reportedAddresses(&now)
 	if slices.Equal(old.Announced, now.Announced) {
 		return false
 	}
@@ -92,10 +93,10 @@ func (c *Cluster) retell(key podKey, node string) bool {
 	return true
 }
 
-// toldAddresses returns what the agent of a pod's node tells of its addresses.
-func (c *Cluster) toldAddresses(p *compile.Pod) []netip.Addr {
-	s, told := c.told[p.Node][keyOf(p)]
-	if !told || s.UID != p.UID || !p.OwnNetwork || len(p.Addrs) > 0 || c.cfg.enforces(p.Node) {
+// reportedAddresses returns what the agent of a pod's node reports of its addresses.
+func (c *Cluster) reportedAddresses(p *compile.Pod) []netip.Addr {
+	s, reported := c.reports[p.Node][keyOf(p)]
+	if !reported || s.UID != p.UID || !p.OwnNetwork || len(p.Addrs) > 0 || c.cfg.enforces(p.Node) {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(s.Addrs), func(a netip.Addr) bool { return c.NodeAt(a) != p.Node })

@@ -41,14 +41,14 @@ func twoNodes() *Cluster {
 	return c
 }
 
-func TestWhatAgentsTellOfTheirPods(t *testing.T) {
+func TestReportsOfOtherNodes(t *testing.T) {
 	const a = "10.2.0.7"
 	for _, tc := range []struct {
-		name string
-		node string // that tells it
-		pods []*corev1.Pod
-		told []Sandbox // newest first
-		want string    // the pod at a
+		name     string
+		node     string // that reports it
+		pods     []*corev1.Pod
+		reported []Sandbox // newest first
+		want     string    // the pod at a
 	}{
 		{"a pod without a status", "n2", []*corev1.Pod{far("new")}, []Sandbox{sandbox("new", "uid-new", a)}, "x/new"},
 		{"a pod that is not known", "n2", nil, []Sandbox{sandbox("new", "uid-new", a)}, ""},
@@ -69,10 +69,10 @@ func TestWhatAgentsTellOfTheirPods(t *testing.T) {
 					c.Set(compile.NewPod(p))
 				}
 				c.Snapshot()
-				c.SetSandboxesOf(tc.node, tc.told)
+				c.SetSandboxesOf(tc.node, tc.reported)
 			},
 			"answer first": func(c *Cluster) {
-				c.SetSandboxesOf(tc.node, tc.told)
+				c.SetSandboxesOf(tc.node, tc.reported)
 				for _, p := range tc.pods {
 					c.Set(compile.NewPod(p))
 				}
@@ -84,8 +84,9 @@ func TestWhatAgentsTellOfTheirPods(t *testing.T) {
 				if got := atAddress(c, a); got != tc.want {
 					t.Errorf("%s is at %s, want %q", got, a, tc.want)
 				}
-				if c.SetSandboxesOf(tc.node, nil); strings.Contains(atAddress(c, a), "new") {
-					t.Error("the address is still the pod's after the agent told it no longer")
+				c.SetSandboxesOf(tc.node, nil)
+				if strings.Contains(atAddress(c, a), "new") {
+					t.Error("the address is still the pod's after the agent reported it no longer")
 				}
 			})
 		}
@@ -100,12 +101,12 @@ func atAddress(c *Cluster, addr string) string {
 	return ""
 }
 
-// TestStatusReplacesWhatWasTold: the pod's status replaces what was told, whatever it says.
-func TestStatusReplacesWhatWasTold(t *testing.T) {
+// TestStatusReplacesWhatWasReported: the pod's status replaces what was reported, whatever it says.
+func TestStatusReplacesWhatWasReported(t *testing.T) {
 	c := twoNodes()
 	c.Set(compile.NewPod(far("new")))
 	if n := len(c.newcomers); n != 1 {
-		t.Errorf("%d newcomers before its agent tells of the pod, want 1", n)
+		t.Errorf("%d newcomers before its agent reports the pod, want 1", n)
 	}
 	if !c.SetSandboxesOf("n2", []Sandbox{sandbox("new", "uid-new", "10.2.0.7")}) {
 		t.Error("the address of a new pod changes nothing")
@@ -122,9 +123,9 @@ func TestStatusReplacesWhatWasTold(t *testing.T) {
 	}
 }
 
-// TestNoAnswerTakesAnAddress: whatever a node tells, addresses in statuses and those of other nodes
+// TestNoReportTakesAnAddress: whatever a node reports, addresses in statuses and those of other nodes
 // keep their pods, and an address of the node can only become that of a pod that runs there.
-func TestNoAnswerTakesAnAddress(t *testing.T) {
+func TestNoReportTakesAnAddress(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	node := func() string { return fmt.Sprintf("n%d", 1+random.IntN(3)) }
 	addr := func() string { return fmt.Sprintf("10.%d.0.%d", 1+random.IntN(3), random.IntN(4)) }
@@ -156,9 +157,9 @@ func TestNoAnswerTakesAnAddress(t *testing.T) {
 				switch {
 				case was == nil && is == nil:
 				case was != nil && (is == nil || was.String() != is.String()):
-					t.Fatalf("%s of %v became %v when %s told %v", a, was, is, liar, answer)
+					t.Fatalf("%s of %v became %v when %s reported %v", a, was, is, liar, answer)
 				case was == nil && (nodes[is.String()] != liar || fmt.Sprintf("n%d", n) != liar || liar == "n1"):
-					t.Fatalf("%s became %v, a pod of %s, when %s told %v", a, is, nodes[is.String()], liar, answer)
+					t.Fatalf("%s became %v, a pod of %s, when %s reported %v", a, is, nodes[is.String()], liar, answer)
 				}
 			}
 		}
