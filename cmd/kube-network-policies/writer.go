@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/status/agents"
 	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
+	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
 	"sigs.k8s.io/kube-network-policies/pkg/status/startuptaint"
 )
 
@@ -142,6 +143,10 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
+	ready, err := o.readiness(client, inForce, reg)
+	if err != nil {
+		return nil, err
+	}
 	features := o.features
 	features.SCTPUntracked = errors.Is(steer.ProbeSCTPConntrack(), errors.ErrUnsupported)
 	klog.FromContext(ctx).Info("Checking policies", "features", features)
@@ -153,6 +158,7 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 		Audited:        o.audited,
 		Denials:        denied,
 		Enforced:       inForce,
+		Readiness:      ready,
 		Reports:        compile.ReportsEnforced,
 		Beside:         taints,
 		LeaseNamespace: namespace,
@@ -179,6 +185,14 @@ func (o *writerOptions) taintRemover(client kubernetes.Interface, namespace stri
 		return nil, err
 	}
 	return remover.Run, nil
+}
+
+// readiness returns what makes pods ready, nil without --pod-readiness.
+func (o *writerOptions) readiness(client kubernetes.Interface, rounds *enforced.Collector, reg prometheus.Registerer) (*gate.Gate, error) {
+	if !o.podReadiness {
+		return nil, nil
+	}
+	return gate.New(gate.Config{Client: client, Rounds: rounds, FieldManager: status.FieldManager, Registerer: reg})
 }
 
 // collectors returns what asks the agents for denials, and for what is in force.

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"sigs.k8s.io/kube-network-policies/pkg/status"
+	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
 )
 
 // writerName is the argument that runs the status writer.
@@ -27,6 +28,7 @@ type writerOptions struct {
 	sink            string
 	conditionPrefix string
 	startupTaint    string
+	podReadiness    bool
 	cleanup         bool // set by writerCleanup
 }
 
@@ -39,6 +41,7 @@ func (o *writerOptions) addFlags(fs *pflag.FlagSet) {
 	o.addPrefixFlag(fs)
 	fs.Var(oneOf(&o.sink, sinkAuto, status.SubresourceSink, status.AnnotationSink, sinkNone), "status-sink", "`WHERE` conditions of a NetworkPolicy are stored: subresource (its status), annotation, none, or auto: the first that the server stores. Those of other kinds are stored in their status, or with none not at all")
 	fs.Var(optional(&o.startupTaint, validation.IsQualifiedName), "startup-taint", "`KEY` of a taint to remove from each node whose agent is ready, empty for none. Needs rights to list and watch the pods of the agents, and to list, watch and patch nodes")
+	fs.BoolVar(&o.podReadiness, "pod-readiness", false, "make pods with the readiness gate "+string(gate.Condition)+" ready once policies are in force for them. Without it they are never ready. Needs rights to list and watch all pods, and to patch their status, as in install-readiness.yaml")
 }
 
 func (o *writerOptions) addPrefixFlag(fs *pflag.FlagSet) {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
@@ -78,7 +79,7 @@ func (f *sideFinder) translation(name string, port reachability.Port) (*translat
 	}
 	s := f.serviceOf(name)
 	if s == nil {
-		return f.atNode(name, port), f.unused(name)
+		return f.atNode(name, port), nil
 	}
 	of := s.Namespace + "/" + s.Name
 	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
@@ -104,13 +105,13 @@ func (f *sideFinder) unused(name string) error {
 		return nil
 	}
 	r := f.services.free(addr)
-	switch {
-	case !r.IsValid():
+	if e, err := f.cluster.Endpoint(name); !r.IsValid() || err != nil || e.Kind != reachability.External {
 		return nil
-	case f.services.limit != "":
+	}
+	if f.services.limit != "" {
 		return fmt.Errorf("%s is in the range of Services %v, and no known Service has it: %s", name, r, f.services.limit)
 	}
-	return fmt.Errorf("%s is in the range of Services %v, and no Service has it: such packets are dropped", name, r)
+	return fmt.Errorf("%s is in the range of Services %v, and no Service has it: packets to it are dropped, and none come from it", name, r)
 }
 
 // atNode returns the port of a Service or a pod that a port of a node stands for, or nil.
@@ -216,7 +217,7 @@ func (f *sideFinder) findAt(name string, port reachability.Port) (side reachabil
 		side, err = f.behindPorts(s, s.Spec.Ports)
 	default:
 		side, err = f.find(name)
-		return side, port, nil, err
+		return side, port, f.notOfService(name, &side, port), err
 	}
 	if isAddress(name) {
 		side.Namespace, side.Name = "", name
@@ -228,14 +229,47 @@ func (f *sideFinder) findAt(name string, port reachability.Port) (side reachabil
 	return side, at, f.notes(t, &side, at), nil
 }
 
+// notOfService says that a Service has no such port, neither of its own nor behind it.
+func (f *sideFinder) notOfService(name string, side *reachability.Side, port reachability.Port) []string {
+	if !namesService(name) || port == (reachability.Port{}) || len(side.Ports) == 0 || port.Proto == packet.ICMP {
+		return nil
+	}
+	declared := f.declaredPorts(side)
+	for _, p := range side.Ports {
+		named := p.Name != "" && slices.ContainsFunc(declared, func(d string) bool { return d == fmt.Sprintf("%v %d (%s)", port.Proto, port.Number, p.Name) })
+		if p == port || named && p.Proto == port.Proto || port.Name != "" {
+			return nil
+		}
+	}
+	s := f.serviceOf(name)
+	if s.Spec.ClusterIP == corev1.ClusterIPNone { // its name resolves to the pods
+		return nil
+	}
+	return []string{fmt.Sprintf("service %s/%s has no port %s, and drops such packets; it has %s. What is answered is about that port of what stands behind it", s.Namespace, s.Name, trafficName(port), strings.Join(servicePorts(s.Spec.Ports), ", "))}
+}
+
 // Behind implements intent.Services.
 func (f *sideFinder) Behind(name string, port reachability.Port) ([]reachability.Endpoint, reachability.Port, string, error) {
 	t, err := f.translation(name, port)
 	if t == nil || err != nil {
-		return nil, port, "", err
+		return nil, port, "", cmp.Or(err, f.unused(name))
 	}
 	side, at, _, err := f.findAt(name, port)
 	return side.Members, at, t.of(), err
+}
+
+// Client implements intent.Services.
+func (f *sideFinder) Client(address string) (endpoints []reachability.Endpoint, of string, err error) {
+	side, notes, err := f.findClient(address)
+	if s := f.serviceAt(address); notes != nil {
+		of = "service " + s.Namespace + "/" + s.Name
+	}
+	return side.Members, of, err
+}
+
+// Outside implements intent.Services.
+func (f *sideFinder) Outside() []reachability.Endpoint {
+	return f.cluster.Outside(reachability.FirstCommon, f.services.translated()).Members
 }
 
 // Named implements intent.Services.
@@ -272,7 +306,7 @@ func (f *sideFinder) behindPorts(s *corev1.Service, ports []corev1.ServicePort) 
 		side.Ports = append(side.Ports, port)
 	}
 	selector := labels.SelectorFromSet(spec.Selector)
-	return f.addMembers(side, func(p *corev1.Pod) bool {
+	return f.addMembers(side, fmt.Sprintf("service %s selects no pod (%s)", name, selector), func(p *corev1.Pod) bool {
 		return p.Namespace == namespace && selector.Matches(labels.Set(p.Labels))
 	})
 }

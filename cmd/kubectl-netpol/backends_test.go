@@ -163,6 +163,8 @@ func TestAddressesOfServices(t *testing.T) {
 		"and of an address":        {"", "explain x/a 192.0.2.1", 2, "--port is missing\n"},
 		"without ports of its own": {declaring, "explain x/a x/svc/c", 2, "--port is missing: x/svc/c has TCP 8080 (http), UDP 53\n"},
 		"only the protocol":        {"", "explain x/a x/svc/b --protocol XYZ", 2, "protocol \"XYZ\": must be TCP, UDP, SCTP or ICMP\n"},
+		"a port it has not":        {"", "explain x/a x/svc/b --port 9999", 1, "Note: service x/b has no port TCP 9999, and drops such packets; it has TCP 80 (web), TCP 81 (admin)."},
+		"a target port":            {"", "explain x/a x/svc/b --port 8080", 0, "Egress and ingress allow it.\nNote: exposed"},
 		"a headless one":           {"", "explain x/a x/svc/headless", 0, "x/a -> x/b, TCP 8080: allowed\n"},
 		"a name of something":      {"", "explain x/a x/svc/elsewhere", 2, "service x/elsewhere is another name for db.example.com"},
 		"a cluster IP as client":   {sliceOfAPI, "explain 10.96.0.1 x/b --port 80", 0, "172.18.0.2 -> x/b, TCP 80: allowed\n"},
@@ -177,7 +179,12 @@ func TestAddressesOfServices(t *testing.T) {
 		"another family":           {strings.ReplaceAll(strings.ReplaceAll(sliceOfAPI, "IPv4", "IPv6"), "172.18.0.2", "\"fd12::2\""), "explain x/a fd96::1 --port 443", 1, "x/a -> fd12::2, TCP 6443: denied\n"},
 		"no address of one":        {"", "explain x/a 10.96.0.99 --port 80", 0, "x/a -> 10.96.0.99, TCP 80: allowed\n"},
 		"a client":                 {"", "explain 203.0.113.7 x/b --port 80", 0, "203.0.113.7 -> x/b, TCP 80: allowed\n"},
-		"of none, in the range":    {rangeOfServices, "explain x/a 10.96.0.99 --port 80", 2, "10.96.0.99 is in the range of Services 10.96.0.0/12, and no Service has it: such packets are dropped"},
+		"of none, in the range":    {rangeOfServices, "explain x/a 10.96.0.99 --port 80", 2, "10.96.0.99 is in the range of Services 10.96.0.0/12, and no Service has it: packets to it are dropped, and none come from it"},
+		"without a port":           {rangeOfServices, "explain x/a 10.96.0.99", 2, "destination: 10.96.0.99 is in the range of Services 10.96.0.0/12"},
+		"as a client":              {rangeOfServices, "explain 10.96.0.99 x/b --port 80", 2, "source: 10.96.0.99 is in the range of Services 10.96.0.0/12"},
+		"in a matrix, as a client": {rangeOfServices, "matrix --from fd96::99 --to x/b", 2, "--from=fd96::99: fd96::99 is in the range of Services fd96::/16"},
+		"in a matrix":              {rangeOfServices, "matrix --to 10.96.0.99", 2, "--to=10.96.0.99: 10.96.0.99 is in the range of Services 10.96.0.0/12"},
+		"selects none":             {"---\napiVersion: v1\nkind: Service\nmetadata: {namespace: x, name: none}\nspec: {clusterIP: 10.96.0.8, selector: {app: gone, tier: db}, ports: [{port: 80}]}\n", "explain x/a x/svc/none", 2, "destination: service none selects no pod (app=gone,tier=db) in namespace x; there are those of"},
 		"of v1beta1":               {strings.ReplaceAll(rangeOfServices, "/v1", "/v1beta1"), "explain x/a fd96::99 --port 80", 2, "fd96::99 is in the range of Services fd96::/16, and no Service has it"},
 		"of one, in the range":     {rangeOfServices, "explain x/a 10.96.0.2 --port 80", 0, "x/a -> x/b, TCP 8080: allowed\n"},
 		"beside the range":         {rangeOfServices, "explain x/a 203.0.113.44 --port 80", 0, "x/a -> 203.0.113.44, TCP 80: allowed\n"},
@@ -324,7 +331,8 @@ func TestCheckOfServiceAddresses(t *testing.T) {
 		{"a cluster IP as a client", ingress.Replace(policies), "10.96.0.1/32", "10.96.0.1 is the address of Service default/kubernetes [service-address]\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, stdout, stderr := call(t, servicesOf+sliceOfAPI+strings.Replace(tc.policy, "BLOCK", tc.block, 1), "check -f -")
+			others := strings.Replace(servicesOf, "10.96.0.0/12", "192.0.2.0/24", 1) // of a policy that has the range
+			_, stdout, stderr := call(t, others+sliceOfAPI+strings.Replace(tc.policy, "BLOCK", tc.block, 1), "check -f -")
 			if found := strings.Contains(stdout, "[service-address]"); found != (tc.want != "") || !strings.Contains(stdout, tc.want) {
 				t.Errorf("got\n%s%swant\n%s", stdout, stderr, tc.want)
 			}
@@ -384,5 +392,37 @@ spec: {priority: 1, subject: {namespaces: {}}, egress: [{action: Deny, to: [{net
 	code, stdout, stderr := call(t, "", "explain x/a default/svc/kubernetes -o policy"+liveServices(t, everywhere, sliceOfAPI))
 	if code != 1 || !strings.Contains(stdout, "cidr: 172.18.0.2/32\n") {
 		t.Errorf("of a live cluster: got %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// Expectations and comparisons name an address that no Service has as explain does.
+func TestAddressesOfNoService(t *testing.T) {
+	const inRange = "10.96.0.99 is in the range of Services 10.96.0.0/12, and no Service has it"
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.WriteFile("a.yaml", []byte(servicesOf+rangeOfServices+"---\n"+sliceOfAPI), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		stdin, command string
+		code           int
+		want           string
+	}{
+		"expected as a client":  {expectations("from: 10.96.0.99, to: x/b, port: 80, expect: deny"), "assert - -f a.yaml", 2, "-:4: expectations[0].from: " + inRange},
+		"expected as a server":  {expectations("from: x/a, to: 10.96.0.99, port: 80, expect: deny"), "assert - -f a.yaml", 2, "-:4: expectations[0].to: " + inRange},
+		"a cluster IP connects": {expectations("from: 10.96.0.1, to: x/b, port: 80, expect: allow"), "assert - -f a.yaml", 0, "ok    10.96.0.1 (service default/kubernetes) -> x/b, TCP 80: allowed\n"},
+		"compared":              {"", "diff -f a.yaml -f a.yaml --address 10.96.0.99", 2, "--address=10.96.0.99: " + inRange},
+		"outside":               {"", "diff -f a.yaml -f a.yaml --address 192.0.2.1", 0, ""},
+		"from outside":          {expectations("from: outside, to: x/b, port: 80, expect: allow"), "assert - -f a.yaml", 0, "ok    outside -> x/b, TCP 80: allowed\n"},
+		"to outside":            {expectations("from: x/a, to: outside, port: 80, expect: deny"), "assert - -f a.yaml", 1, "FAIL  x/a -> outside, TCP 80: denied\n"},
+		"between addresses":     {expectations("from: outside, to: outside, port: 80, expect: deny"), "assert - -f a.yaml", 2, "-:4: expectations[0]: both sides are outside"},
+		"in a group":            {expectations("from: {namespace: x, except: [outside]}, to: x/b, port: 80, expect: deny"), "assert - -f a.yaml", 2, `"outside": an address is not in a group of pods`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := call(t, tc.stdin, tc.command)
+			if code != tc.code || !strings.Contains(stdout+stderr, tc.want) {
+				t.Errorf("got %d\n%s%swant\n%s", code, stdout, stderr, tc.want)
+			}
+		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/lint"
@@ -181,19 +183,29 @@ func (c *checkOptions) check(ctx context.Context, stdin io.Reader, ranges []neti
 		return nil, errors.New("there is no policy to check")
 	}
 	in.ServiceCIDRs = append(in.ServiceCIDRs, ranges...)
-	done := c.progress(fmt.Sprintf("Checking %d policies", len(in.Policies)))
+	done := c.progress("Checking " + count(len(in.Policies), "policy", "policies"))
 	r := newReport(in, files, c.disabled)
 	done()
 	if !slices.Contains(c.disabled, lint.Refused) {
 		r.addRefused(refused)
 	}
 	if c.namespace != "" {
+		known := in.Namespaces
+		for _, o := range refused {
+			known = append(known, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Namespace}})
+		}
+		if err := c.checkNamespace(known); err != nil {
+			return nil, err
+		}
 		r.keep(c.namespace)
 	}
 	if known != nil {
 		if gone := r.leaveOutKnown(known); gone > 0 && c.namespace == "" {
 			fmt.Fprintf(c.notes, "%s of %s: write it again\n", count(gone, "finding is gone", "findings are gone"), c.baseline)
 		}
+	}
+	if c.output != "json" { // a baseline has each object
+		r.mergeCopies()
 	}
 	return r, nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/packet"
@@ -181,6 +182,9 @@ func (d *diffOptions) clusters(cmd *cobra.Command) (before, after *reachability.
 	} else {
 		inputAfter = applied(inputBefore, changes, assumed)
 	}
+	if err := d.checkNamespace(slices.Concat(inputBefore.Namespaces, inputAfter.Namespaces)); err != nil {
+		return nil, nil, err
+	}
 	if d.ignoreNew {
 		inputBefore.Pods, inputAfter.Pods, d.ignored = sharedPods(inputBefore.Pods, inputAfter.Pods)
 	}
@@ -198,7 +202,9 @@ func (d *diffOptions) unchanged(cmd *cobra.Command, changes clusterstate.Input) 
 		for _, p := range changes.Policies {
 			d.named = append(d.named, p.GetNamespace()+"/"+p.GetName())
 		}
-		in, err = d.live(cmd.Context())
+		if in, err = d.live(cmd.Context()); clientcmd.IsEmptyConfig(errors.Unwrap(err)) {
+			err = fmt.Errorf("the cluster to which %s is applied (another -f before it names one): %w", d.files[0], err)
+		}
 	} else {
 		d.upcoming = changes.Policies
 		in, err = d.readFiles(d.files[:1], cmd.InOrStdin())
@@ -237,7 +243,7 @@ func (d *diffOptions) compareServices(before, after *reachability.Cluster, input
 	}
 	for _, skipped := range changes.Skipped {
 		if strings.Contains(skipped.What, "NetworkPolicy") { // of other projects
-			d.others.notCompared = append(d.others.notCompared, fmt.Sprintf("%d %s", skipped.Count, skipped.What))
+			d.others.notCompared = append(d.others.notCompared, skipped.String())
 		}
 	}
 	if len(changes.Warnings) > 0 || d.objects != nil && len(d.objects.Warnings) > 0 {

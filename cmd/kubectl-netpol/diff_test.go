@@ -160,7 +160,7 @@ func TestPodsOfOneClusterAreCompared(t *testing.T) {
 	}{
 		"added and open":        {newWorkload + opened, "--address 203.0.113.1", "TCP 80:\n  newly allowed: monitoring/new pod, monitoring/node-exporter, monitoring/prometheus, 203.0.113.1 -> shop/deploy/cache\n", 1},
 		"a workload alone":      {without, "--address 203.0.113.1", "TCP 80:\n  newly allowed: empty/deploy/cache -> ", 1},
-		"of another namespace":  {newWorkload + opened, "-n empty", "no pods in namespace empty", 2},
+		"of another namespace":  {newWorkload + opened, "-n empty", "--namespace=empty: there is no such namespace; there are monitoring, shop", 2},
 		"ignored":               {newWorkload, "--ignore-new", "Nothing that was compared changes.\n", 0},
 		"ignored, and named":    {newWorkload, "--ignore-new", "\nNot compared: shop/cache\n", 0},
 		"ignored elsewhere":     {newWorkload, "--ignore-new -n monitoring", "Nothing changes.\n", 0},

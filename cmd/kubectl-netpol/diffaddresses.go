@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
@@ -48,9 +49,11 @@ func (d *diffOptions) givenAddresses(after *reachability.Cluster, behind map[str
 	for _, name := range d.addresses {
 		s := finder.serviceOf(name)
 		switch {
-		case s == nil && namesService(name):
-			_, err := finder.find(name)
-			return nil, err
+		case s == nil && (namesService(name) || isAddress(name)):
+			if _, err := finder.find(name); err != nil {
+				return nil, fmt.Errorf("--address=%s: %w", name, err)
+			}
+			all = append(all, name)
 		case s == nil:
 			all = append(all, name)
 		case len(s.Spec.Selector) == 0:

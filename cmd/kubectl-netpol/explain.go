@@ -56,7 +56,12 @@ some of the pods only, and 2 when there is no answer.`,
   kubectl-netpol explain 203.0.113.9 web -n shop --port http
   kubectl-netpol explain deploy/web default/svc/kubernetes -n shop -o policy
   kubectl-netpol explain deploy/web svc/db -n shop --flows`,
-		Args: cobra.ExactArgs(2),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return fmt.Errorf("name a source and a destination, SRC DST: got %s", count(len(args), "argument", "arguments"))
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error { return e.run(cmd, args[0], args[1]) },
 	}
 	e.traffic.addFlags(cmd.Flags())

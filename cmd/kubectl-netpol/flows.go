@@ -268,6 +268,11 @@ func (a answer) failed() bool { return a.err != nil }
 
 // askAll runs a command in all agents and returns their answers ordered by node.
 func askAll(ctx context.Context, agents []corev1.Pod, run runner, command []string) []answer {
+	return askWithin(ctx, agentTimeout, agents, run, command)
+}
+
+// askWithin is askAll with a time that each agent may take.
+func askWithin(ctx context.Context, timeout time.Duration, agents []corev1.Pod, run runner, command []string) []answer {
 	answers := make([]answer, len(agents))
 	var group errgroup.Group
 	group.SetLimit(agentsAtOnce)
@@ -275,7 +280,7 @@ func askAll(ctx context.Context, agents []corev1.Pod, run runner, command []stri
 		pod := &agents[i]
 		answers[i].node, answers[i].pod = pod.Spec.NodeName, pod.Namespace+"/"+pod.Name
 		group.Go(func() error {
-			answers[i].records, answers[i].err = askOne(ctx, pod, run, command)
+			answers[i].records, answers[i].err = askOne(ctx, timeout, pod, run, command)
 			return nil
 		})
 	}
@@ -287,8 +292,8 @@ func askAll(ctx context.Context, agents []corev1.Pod, run runner, command []stri
 }
 
 // askOne returns either all records of an agent or an error.
-func askOne(ctx context.Context, pod *corev1.Pod, run runner, command []string) ([]flows.Record, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, agentTimeout, errNoAnswer)
+func askOne(ctx context.Context, timeout time.Duration, pod *corev1.Pod, run runner, command []string) ([]flows.Record, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, noAnswer(timeout))
 	defer cancel()
 	var records []flows.Record
 	err := stream(ctx, pod, run, command, func(r *flows.Record) error {
@@ -307,8 +312,8 @@ func askOne(ctx context.Context, pod *corev1.Pod, run runner, command []string) 
 	return records, nil
 }
 
-// errNoAnswer is the cause of a timeout.
-var errNoAnswer = fmt.Errorf("no answer in %v", agentTimeout)
+// noAnswer is the cause of a timeout.
+func noAnswer(timeout time.Duration) error { return fmt.Errorf("no answer in %v", timeout) }
 
 // stream runs a command in an agent until it ends, and calls yield with each record that it
 // prints.

@@ -45,7 +45,7 @@ func (f *flowsOptions) followAll(cmd *cobra.Command, command []string) error {
 func followOne(ctx context.Context, pod *corev1.Pod, run runner, command []string, yield func(*flows.Record) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	timer := time.AfterFunc(agentTimeout, func() { cancel(errNoAnswer) })
+	timer := time.AfterFunc(agentTimeout, func() { cancel(noAnswer(agentTimeout)) })
 	defer timer.Stop()
 	err := stream(ctx, pod, run, command, func(r *flows.Record) error {
 		timer.Stop()

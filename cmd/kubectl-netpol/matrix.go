@@ -101,6 +101,9 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if err := m.checkNamespace(in.Namespaces); err != nil {
+		return err
+	}
 	c := reachability.New(m.withNewPods(in))
 	m.findings = m.findingsOf(c)
 	if m.exposingLimit != "" {
@@ -120,7 +123,7 @@ func (m *matrixOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	if len(from) == 0 || len(to) == 0 {
-		return fmt.Errorf("no pods to show%s: no pod there has an address%s", inNamespace(m.namespace), withLabels(m.selector))
+		return noPods(len(in.Pods), m.namespace, m.selector)
 	}
 	m.printNotShown(cmd.ErrOrStderr(), c, family)
 	done := m.progress(fmt.Sprintf("Evaluating %d × %d", len(from), len(to)))
@@ -226,6 +229,14 @@ func (m *matrixOptions) parseTraffic(cmd *cobra.Command) (reachability.Port, rea
 	}
 	family, err := parseFamily(m.traffic.family)
 	return reachability.Port{}, family, err
+}
+
+// noPods is the error for nothing to show.
+func noPods(all int, namespace, selector string) error {
+	if all == 0 {
+		return errors.New("no pods to show: there are none, nor workloads")
+	}
+	return fmt.Errorf("no pods to show%s: no pod there has an address%s", inNamespace(namespace), withLabels(selector))
 }
 
 // inNamespace names the namespace of --namespace, if any.

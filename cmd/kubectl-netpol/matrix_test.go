@@ -112,7 +112,7 @@ func TestSidesAreFound(t *testing.T) {
 		"outside":                        "outside",
 		"deploy/cart -n orders --by pod": "orders/deploy/cart",
 		"deploy/car -n orders":           "no pod of deploy/car in namespace orders; there are those of deploy/cart, deploy/checkout, deploy/mailer, deploy/order, sts/cart-cache, sts/order-db",
-		"deploy/cart -n none":            "no pod in namespace none",
+		"deploy/cart -n none":            "--namespace=none: there is no such namespace; there are ingress",
 		"sts/cart -n orders":             "no pod of sts/cart in namespace orders",
 		"orders/team/cart":               `"orders/team/cart": team is no kind of workload`,
 		"a/b/c/d":                        `no pod "a/b/c/d"`,

@@ -11,10 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sigs.k8s.io/kube-network-policies/cmd/internal/featuregates"
+	"sigs.k8s.io/kube-network-policies/pkg/base/spelling"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/clusterfiles"
@@ -187,6 +189,33 @@ func (o *options) leaveOutDisabled(objects *clusterfiles.Objects) {
 	objects.Policies = slices.DeleteFunc(objects.Policies, func(p compile.Object) bool {
 		return !compile.KindOf(p).Enabled(enabled)
 	})
+}
+
+// checkNamespace returns an error if none of the namespaces is that of --namespace, unless none is
+// known or some could not be read.
+func (o *options) checkNamespace(known []*corev1.Namespace) error {
+	const maxDistance = 3 // how many letters may be wrong
+	if o.namespace == "" || len(o.limits) > 0 {
+		return nil
+	}
+	var all, near []string
+	for _, ns := range known {
+		all = append(all, ns.Name)
+		if spelling.Distance(ns.Name, o.namespace) <= min(maxDistance, len(o.namespace)/2) {
+			near = append(near, ns.Name)
+		}
+	}
+	slices.Sort(all)
+	all, near = slices.Compact(all), compacted(near)
+	switch {
+	case len(all) == 0:
+		return nil
+	case slices.Contains(all, o.namespace):
+		return nil
+	case len(near) > 0:
+		return fmt.Errorf("--namespace=%s: there is no such namespace; near it: %s", o.namespace, shorten(near))
+	}
+	return fmt.Errorf("--namespace=%s: there is no such namespace; there are %s", o.namespace, shorten(all))
 }
 
 // qualified returns the name of a side with its namespace.

@@ -76,6 +76,9 @@ func (l *listOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if err := l.checkNamespace(in.Namespaces); err != nil {
+		return err
+	}
 	all := l.policies(in)
 	complete := true
 	if len(l.files) == 0 && len(all) > 0 {

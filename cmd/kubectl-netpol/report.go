@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	apifield "k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -24,12 +25,14 @@ import (
 
 // report is the result of check, ordered by file and line, or by object.
 type report struct {
-	Policies int       `json:"policies"` // number of checked policies
+	Policies int       `json:"policies"`          // number of policies, with those that are refused
+	Refused  int       `json:"refused,omitempty"` // number of them that API servers refuse
 	Findings []finding `json:"findings"`
 	Ignored  []finding `json:"ignored"`         // by comments and annotations
 	Known    int       `json:"known,omitempty"` // number of findings that the baseline has
 
 	policies []compile.Object
+	refused  []lint.Object // policies, each once
 }
 
 // finding is a finding with its position in the files, if it has one.
@@ -39,6 +42,8 @@ type finding struct {
 	lint.Finding
 	// Reason is the agents' reason if the rule is not-honoured, or the reason to ignore it.
 	Reason string `json:"reason,omitempty"`
+
+	also []string // namespaces of other copies of the object that have the finding at the same place
 }
 
 // newReport checks in. files are nil for a live cluster.
@@ -89,8 +94,50 @@ func (r *report) addRefused(refused []*clusterfiles.Refused) {
 			f.Field, f.Message = invalid.Field, printable.Text(invalid.ErrorBody())
 		}
 		r.Findings = append(r.Findings, f)
+		if o.Policy && !slices.Contains(r.refused, f.Object) {
+			r.refused = append(r.refused, f.Object)
+		}
 	}
+	r.Refused = len(r.refused)
+	r.Policies += r.Refused
 	slices.SortStableFunc(r.Findings, compareFindings)
+}
+
+// mergeCopies makes findings about copies of an object one: overlays have what their base has, each
+// in a namespace.
+func (r *report) mergeCopies() {
+	type place struct {
+		file       string
+		line       int
+		rule, name string
+		field      string
+		message    string
+	}
+	first := map[place]int{}
+	var merged []finding
+	for _, f := range r.Findings {
+		key := place{f.File, f.Line, f.Rule, f.Kind + " " + f.Name, f.Field, withoutNamespace(f.Message, f.Namespace)}
+		i, known := first[key]
+		if known && f.Line > 0 {
+			merged[i].also = append(merged[i].also, f.Namespace)
+			continue
+		}
+		first[key] = len(merged)
+		merged = append(merged, f)
+	}
+	r.Findings = merged
+}
+
+// withoutNamespace returns a text without the words that are the namespace.
+func withoutNamespace(text, namespace string) string {
+	inName := func(r rune) bool { return r == '-' || r == '.' || unicode.IsLetter(r) || unicode.IsDigit(r) }
+	words := strings.FieldsFunc(text, func(r rune) bool { return !inName(r) })
+	for i, word := range words {
+		if strings.TrimSuffix(word, ".") == namespace {
+			words[i] = ""
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // notHonoured returns the agents' findings and stores their reasons.
@@ -216,7 +263,10 @@ func (r *report) keep(namespace string) {
 	}
 	r.Findings = slices.DeleteFunc(r.Findings, inOtherNamespace)
 	r.Ignored = slices.DeleteFunc(r.Ignored, inOtherNamespace)
-	r.Policies = 0
+	inOther := func(o lint.Object) bool { return o.Namespace != namespace }
+	r.refused = slices.DeleteFunc(r.refused, inOther)
+	r.Refused = len(r.refused)
+	r.Policies = r.Refused
 	for _, p := range r.policies {
 		if p.GetNamespace() == namespace {
 			r.Policies++
@@ -236,7 +286,13 @@ func (f *finding) prefix() string {
 }
 
 // subject returns the object and the field.
-func (f *finding) subject() string { return strings.TrimSpace(f.Object.String() + " " + f.Field) }
+func (f *finding) subject() string {
+	object := f.Object.String()
+	if len(f.also) > 0 {
+		object += " (also in " + shorten(f.also) + ")"
+	}
+	return strings.TrimSpace(object + " " + f.Field)
+}
 
 // writeText writes each finding and its fix on a line. The reason follows the first finding
 // of each rule.
@@ -251,9 +307,18 @@ func writeText(w io.Writer, r *report) error {
 		explained[f.Rule] = true
 		fmt.Fprintf(&b, "    Fix: %s\n", f.Fix)
 	}
-	fmt.Fprintf(&b, "%s in %s%s\n", count(len(r.Findings), "finding", "findings"), count(r.Policies, "policy", "policies"), r.bySeverity())
+	fmt.Fprintf(&b, "%s in %s%s\n", count(len(r.Findings), "finding", "findings"), r.counted(), r.bySeverity())
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// counted returns the number of policies, "12 policies, 1 refused".
+func (r *report) counted() string {
+	text := count(r.Policies, "policy", "policies")
+	if r.Refused > 0 {
+		text += fmt.Sprintf(", %d refused", r.Refused)
+	}
+	return text
 }
 
 var plurals = map[lint.Severity]string{lint.Error: "errors", lint.Warning: "warnings", lint.Info: "infos"}

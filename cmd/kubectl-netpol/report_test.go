@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -350,8 +352,17 @@ metadata: {namespace: shop, name: web}
 	if code, _, stderr := call(t, "", "matrix -f a.yaml"); code != exitError || !strings.Contains(stderr, "a.yaml:17: apiVersion: ") {
 		t.Errorf("matrix: got %d\n%s", code, stderr)
 	}
-	if code, stdout, _ := call(t, "", "check -f a.yaml -n other -o json"); code != 0 || !strings.Contains(stdout, `"findings": []`) {
+	if code, stdout, _ := call(t, "", "check -f a.yaml -n other -o json"); code != exitError {
 		t.Errorf("another namespace: got %d\n%s", code, stdout)
+	}
+	for command, want := range map[string]string{
+		"check -f a.yaml":         " in 3 policies, 2 refused: ",
+		"check -f a.yaml -n shop": " in 3 policies, 2 refused: ",
+		"check -f a.yaml -o json": "\"policies\": 3,\n  \"refused\": 2,\n",
+	} {
+		if _, stdout, _ := call(t, "", command); !strings.Contains(stdout, want) {
+			t.Errorf("%s: got\n%s", command, stdout)
+		}
 	}
 }
 
@@ -413,4 +424,41 @@ func BenchmarkCheck(b *testing.B) {
 			}
 		})
 	}
+}
+
+// Overlays have the faults of their base, at the same lines.
+func TestAFaultOfABaseIsOneFinding(t *testing.T) {
+	t.Chdir(t.TempDir())
+	files := map[string]string{
+		"base/kustomization.yaml": "resources: [policies.yaml]\n",
+		"base/policies.yaml": policyOf("refused", "  ingress: [{ports: [{port: 70000}]}]") +
+			policyOf("dead", "  policyTypes: [Ingress]\n  egress: [{}]") + policyOf("none", "  podSelector: {matchLabels: {app: gone}}"),
+	}
+	for _, overlay := range []string{"east", "north", "west"} {
+		files[overlay+"/kustomization.yaml"] = "resources: [../base]\nnamespace: " + overlay + "\n"
+	}
+	for name, text := range files {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, stdout, stderr := call(t, "", "check -f .")
+	for _, want := range []string{"NetworkPolicy east/refused (also in north, west) spec.ingress", "NetworkPolicy east/dead (also in north, west) spec.egress", " in 9 policies, 3 refused: "} {
+		if strings.Count(stdout, want) != 1 {
+			t.Errorf("%q is not there once in\n%s%s", want, stdout, stderr)
+		}
+	}
+	if n := strings.Count(stdout, "[refused]"); n != 1 || strings.Contains(stdout, "north/") {
+		t.Errorf("said again:\n%s", stdout)
+	}
+	if _, stdout, _ := call(t, "", "check -f . -o json"); strings.Count(stdout, `"name": "dead"`) != 3 {
+		t.Errorf("JSON has not each object\n%s", stdout)
+	}
+}
+
+func policyOf(name, spec string) string {
+	if !strings.Contains(spec, "podSelector") {
+		spec = "  podSelector: {}\n" + spec
+	}
+	return "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: " + name + "}\nspec:\n" + spec + "\n"
 }

@@ -24,6 +24,8 @@ type services struct {
 	ranges   []netip.Prefix // of cluster IPs, none if they are not known
 	// limit and backendLimit say why some Services, or what is behind some, may be missing.
 	limit, backendLimit string
+
+	byName map[string]*corev1.Service // of list, "namespace/name", made on first use
 }
 
 // servicesIn returns the Services of manifests.
@@ -42,6 +44,7 @@ func (s *services) add(more *services) {
 	}
 	s.backends = all
 	s.ranges = append(slices.Clone(s.ranges), more.ranges...)
+	s.byName = nil
 }
 
 // translated returns the addresses of all Services, known or not.
@@ -62,12 +65,13 @@ func (s *services) free(addr netip.Addr) netip.Prefix {
 
 // named returns a Service, nil if it is not known.
 func (s *services) named(namespace, name string) *corev1.Service {
-	for _, service := range s.list {
-		if service.Namespace == namespace && service.Name == name {
-			return service
+	if s.byName == nil {
+		s.byName = make(map[string]*corev1.Service, len(s.list))
+		for _, service := range s.list {
+			s.byName[service.Namespace+"/"+service.Name] = service
 		}
 	}
-	return nil
+	return s.byName[namespace+"/"+name]
 }
 
 // at returns the Service that has an address, nil if none is known: packets to it get the

@@ -78,7 +78,8 @@ func (o *options) sideFinder(c *reachability.Cluster, pods []*corev1.Pod) *sideF
 func (f *sideFinder) find(name string) (reachability.Side, error) {
 	parts := strings.Split(name, "/")
 	if isAddress(name) || len(parts) > 3 {
-		return f.endpoint(name)
+		side, err := f.endpoint(name)
+		return side, errors.Join(f.unused(name), err)
 	}
 	if len(parts) == 3 {
 		kind, ok := kindOf(parts[1])
@@ -152,7 +153,7 @@ func (f *sideFinder) ofKind(kind, namespace, name string) (reachability.Side, er
 	}
 	want := workloads.Ref{Kind: kind, Namespace: namespace, Name: name}
 	side := reachability.Side{Namespace: namespace, Name: workloadName(want), Replicated: true}
-	return f.addMembers(side, func(p *corev1.Pod) bool { return workloads.Of(p) == want })
+	return f.addMembers(side, "no pod of "+side.Name, func(p *corev1.Pod) bool { return workloads.Of(p) == want })
 }
 
 // workloads returns the names of a namespace's workloads.
@@ -166,8 +167,8 @@ func (f *sideFinder) workloads(namespace string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// addMembers adds the selected pods to a side.
-func (f *sideFinder) addMembers(side reachability.Side, selects func(*corev1.Pod) bool) (reachability.Side, error) {
+// addMembers adds the selected pods to a side. none says that there are none.
+func (f *sideFinder) addMembers(side reachability.Side, none string, selects func(*corev1.Pod) bool) (reachability.Side, error) {
 	var errs []error
 	for _, p := range f.pods {
 		if !selects(p) {
@@ -186,7 +187,7 @@ func (f *sideFinder) addMembers(side reachability.Side, selects func(*corev1.Pod
 		return side, errors.Join(errs...)
 	}
 	if existing := f.workloads(side.Namespace); len(existing) > 0 {
-		return side, fmt.Errorf("no pod of %s in namespace %s; there are those of %s", side.Name, side.Namespace, shorten(existing))
+		return side, fmt.Errorf("%s in namespace %s; there are those of %s", none, side.Namespace, shorten(existing))
 	}
-	return side, fmt.Errorf("no pod in namespace %s", side.Namespace)
+	return side, fmt.Errorf("%s: no pod is in namespace %s", none, side.Namespace)
 }

@@ -40,7 +40,7 @@ func TestSuggestFromFiles(t *testing.T) {
 			"  kubectl annotate networkpolicy -n shop suggested-api suggested-web suggested-default-deny kube-network-policies.x-k8s.io/enforcement-\n"},
 		{"enforced", "suggest -n shop -f shop/cluster.yaml --records flows.jsonl --enforce", "", 0, "    app.kubernetes.io/managed-by: kubectl-netpol\nspec:\n", ""},
 		{"no flow of the pod", "suggest -n shop -f shop/cluster.yaml --records flows.jsonl", "", 0, "", "No flows of db are recorded: "},
-		{"denied", "suggest -n shop -f shop --records -", denied, 2, "", "error: all 2 recorded flows of namespace shop were denied by enforced policies, and do not count without --with-denied\n"},
+		{"denied", "suggest -n shop -f shop --records -", denied, 2, "", "error: all recorded flows of namespace shop (2) were denied by enforced policies, and do not count without --with-denied\n"},
 		{"denied, and asked for", "suggest -n shop -f shop/cluster.yaml --with-denied --records -", denied, 0, "name: suggested-web\n", ""},
 		{"not possible", "suggest -n shop -f shop/cluster.yaml --records -", strings.Replace(records, `"protocol":"TCP","port":8000`, `"protocol":"ICMP"`, 1), 1,
 			"name: suggested-api\n", "Not allowed: web -> api, ICMP: NetworkPolicy has rules for TCP, UDP and SCTP only\n"},

@@ -136,6 +136,9 @@ func (v *viewOptions) pages(cmd *cobra.Command) (*pages, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := v.checkNamespace(in.Namespaces); err != nil {
+		return nil, err
+	}
 	p := &pages{
 		options: v.options, family: family, read: time.Now(), applied: v.apply, flows: v.flowReader(cmd.Context()),
 	}

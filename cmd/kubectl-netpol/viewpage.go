@@ -297,7 +297,7 @@ func (p *pages) sides(s *state, q pageQuery, namespace string) ([]reachability.S
 		}
 	}
 	if len(pods) == 0 {
-		return nil, fmt.Errorf("no pods to show: no pod there has an address%s", withLabels(q.Selector))
+		return nil, noPods(len(selected), "", q.Selector)
 	}
 	var others []reachability.Side
 	if selector.Empty() {

@@ -21,6 +21,9 @@ import (
 const (
 	// waitInterval is how often the cluster is asked.
 	waitInterval = time.Second
+	// waitAgentTimeout is how long one agent may take: one that hangs delays the answers of the
+	// others, and is named within five seconds.
+	waitAgentTimeout = 3 * time.Second
 	// defaultWait is the default of --timeout.
 	defaultWait = 30 * time.Second
 	// maxWaitReasons is how many nodes a line names.

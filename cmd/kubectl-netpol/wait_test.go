@@ -90,7 +90,10 @@ func waitFor(t *testing.T, s *servedPolicies, agents fakeAgents, args ...string)
 func TestWait(t *testing.T) {
 	reports := map[string]string{compile.ReportAnnotation: compile.ReportEnforced}
 	older := prints("b", agentLine)
-	silent := func(context.Context, []string, io.Writer, io.Writer) error { return errors.New("it hangs") }
+	silent := func(ctx context.Context, _ []string, _, _ io.Writer) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	standby := stated(`"version":"v1","pods":1,"inForce":{"node":"NODE","problem":"another agent of the node writes the table","kinds":[]}`)
 	for name, tt := range map[string]struct {
 		served servedPolicies
@@ -102,7 +105,7 @@ func TestWait(t *testing.T) {
 		"not on one":                {servedPolicies{version: "90"}, fakeAgents{"a": prints("a", inForce("90")), "b": prints("b", inForce("89"))}, "networkpolicy/shop/db: in force on 1 of 2 nodes; not on b: NetworkPolicy: version 90 is not received, only version 89\n", exitNo},
 		"no agent":                  {servedPolicies{version: "90"}, fakeAgents{"a": prints("a", inForce("90"))}, "not on b: no agent runs there", exitNo},
 		"an agent that starts":      {servedPolicies{version: "90"}, fakeAgents{"a": prints("a", inForce("90")), "b": nil}, "not on b: the pod is Pending", exitError},
-		"an agent that hangs":       {servedPolicies{version: "90"}, fakeAgents{"a": prints("a", inForce("90")), "b": silent}, "not on b: it hangs", exitError},
+		"an agent that hangs":       {servedPolicies{version: "90"}, fakeAgents{"a": prints("a", inForce("90")), "b": silent}, "not on b: no answer in 3s", exitError},
 		"an older agent":            {servedPolicies{version: "90"}, fakeAgents{"a": prints("a", inForce("90")), "b": older}, "not on b: its agent is an older version, which does not say what is in force", exitError},
 		"only older agents":         {servedPolicies{version: "90"}, fakeAgents{"b": older}, "nothing says whether it is in force: agents are not asked (no agent says what is in force)", exitError},
 		"a problem":                 {servedPolicies{version: "90"}, fakeAgents{"a": prints("a", standby), "b": prints("b", inForce("90"))}, "not on a: another agent of the node writes the table", exitNo},

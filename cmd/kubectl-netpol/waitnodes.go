@@ -42,7 +42,7 @@ func (w *waiting) askNodes(ctx context.Context) ([]nodeAnswer, error) {
 		index[name], nodes[i].node = i, name
 	}
 	some := false
-	for _, a := range askAll(ctx, pods, run, []string{agentCommand, "flows", noFlows}) {
+	for _, a := range askWithin(ctx, waitAgentTimeout, pods, run, []string{agentCommand, "flows", noFlows}) {
 		i, ok := index[a.node]
 		if !ok {
 			continue // it is starting on a node that is new, or ends on one that is gone

@@ -23,6 +23,8 @@ type namespaces struct {
 	writer   *Writer
 	informer cache.SharedIndexInformer
 
+	deletions deletions
+
 	mu      sync.Mutex
 	writers map[*kindWriter]struct{} // of namespaced kinds
 }
@@ -54,6 +56,7 @@ func (n *namespaces) run(ctx context.Context) {
 				n.changed(o)
 			}
 		},
+		DeleteFunc: n.deletions.note,
 	})
 	n.informer.RunWithContext(ctx)
 }

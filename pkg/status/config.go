@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
 	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
+	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
 )
 
 // Config is the configuration of a Writer.
@@ -37,6 +38,9 @@ type Config struct {
 	// Enforced collects on which nodes policies are in force. It runs while this Writer holds the
 	// Lease. Nil collects nothing.
 	Enforced *enforced.Collector
+	// Readiness writes the condition of pods with a readiness gate. It runs while this Writer holds
+	// the Lease, and shares the rounds of Enforced. It may be nil.
+	Readiness *gate.Gate
 	// Reports reports whether the author of a policy without a status asks to have it reported
 	// whether it is in force, by an annotation that Annotations returns. If it is nil, none does.
 	Reports func(policy metav1.Object) bool
@@ -97,6 +101,7 @@ func (c Config) Validate() error {
 	require(c.LeaseNamespace != "", "LeaseNamespace is empty")
 	require(c.Identity != "", "Identity is empty")
 	require(c.Registerer != nil, "Registerer is nil")
+	require(c.Readiness == nil || c.Enforced != nil, "Readiness needs Enforced")
 	for i, k := range c.Kinds {
 		if err := k.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("Kinds[%d]: %w", i, err))

@@ -17,8 +17,10 @@ func (w *kindWriter) denials(key types.NamespacedName, generation int64, stored 
 	if w.cfg.Denials == nil {
 		return nil
 	}
-	text, known := w.cfg.Denials.Of(denials.Policy{Kind: w.kind.Name, NamespacedName: key})
+	p := denials.Policy{Kind: w.kind.Name, NamespacedName: key}
+	text, known := w.cfg.Denials.Of(p)
 	if c := denialsOf(stored); !known && c != nil {
+		w.cfg.Denials.Await(p)
 		return []metav1.Condition{*c}
 	}
 	if text.Message == "" {
@@ -48,12 +50,27 @@ func isDenials(c metav1.Condition) bool { return c.Type == Denials }
 type kindWriters struct {
 	listed chan struct{} // receives after a kind is listed
 
-	mu   sync.Mutex
-	kind map[string]*kindWriter
+	mu       sync.Mutex
+	kind     map[string]*kindWriter
+	unserved map[string]bool // kinds that the server does not serve
 }
 
 func newKindWriters() *kindWriters {
-	return &kindWriters{listed: make(chan struct{}, 1), kind: make(map[string]*kindWriter)}
+	return &kindWriters{listed: make(chan struct{}, 1), kind: make(map[string]*kindWriter), unserved: make(map[string]bool)}
+}
+
+// setServed records whether the server may serve a kind.
+func (k *kindWriters) setServed(kind string, served bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.unserved[kind] = !served
+}
+
+// of returns the writer of a kind, and otherwise whether the kind may be served.
+func (k *kindWriters) of(kind string) (w *kindWriter, served bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.kind[kind], !k.unserved[kind]
 }
 
 // add adds a writer, until the returned function is called.

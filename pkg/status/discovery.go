@@ -19,6 +19,7 @@ func (w *Writer) runKind(ctx context.Context, k Kind, spaces *namespaces) {
 	said := ""
 	for {
 		r, found, err := w.served(ctx, k)
+		w.kinds.setServed(k.Name, found || err != nil)
 		switch {
 		case found:
 			said = ""
@@ -29,6 +30,7 @@ func (w *Writer) runKind(ctx context.Context, k Kind, spaces *namespaces) {
 				w.newKindWriter(k, r, spaces).run(ctx)
 			}
 			err = nil
+			w.kinds.setServed(k.Name, false)
 		}
 		if ctx.Err() != nil {
 			return

@@ -40,20 +40,28 @@ func (w *kindWriter) forgetEnforced(key types.NamespacedName) {
 
 // enforced returns the Enforced condition of a policy that is not audited, none if it has no other
 // effect or if its author does not ask for it. While it is not known it returns the stored condition,
-// which may be of an earlier generation. One that is true stays as it is when nodes come and go.
+// which may be of an earlier generation, and also if another one may not be shown yet. One that is true
+// stays as it is when nodes come and go.
 func (w *kindWriter) enforced(key types.NamespacedName, p *plan, stored []metav1.Condition) []metav1.Condition {
 	o := p.object
 	asked := p.sink.Name() == SubresourceSink || w.cfg.Reports != nil && w.cfg.Reports(o)
 	if w.cfg.Enforced == nil || p.audited || !asked || p.conditions[0].Status != metav1.ConditionTrue {
 		return nil
 	}
-	old := enforcedOf(stored)
-	text, known := w.cfg.Enforced.Of(enforced.Policy{Kind: w.kind.Name, NamespacedName: key}, w.revision(o))
+	var kept []metav1.Condition
+	current := false // kept is of this generation
+	if old := enforcedOf(stored); old != nil {
+		kept, current = []metav1.Condition{*old}, old.ObservedGeneration == o.GetGeneration()
+	}
+	followed, revision := enforced.Policy{Kind: w.kind.Name, NamespacedName: key}, w.revision(o)
+	text, known := w.cfg.Enforced.Of(followed, revision)
 	switch {
-	case !known && old == nil:
-		return nil
-	case !known, old != nil && old.ObservedGeneration == o.GetGeneration() && old.Status == metav1.ConditionTrue && text.Status == metav1.ConditionTrue:
-		return []metav1.Condition{*old}
+	case !known, current && kept[0].Status == metav1.ConditionTrue && text.Status == metav1.ConditionTrue:
+		return kept
+	case current && kept[0].Status == text.Status && kept[0].Message == truncate(text.Message, maxMessage):
+		return kept // it is shown
+	case !w.cfg.Enforced.MayShow(followed, revision, current):
+		return kept
 	}
 	c := condition(Enforced, text.Status, text.Reason, truncate(text.Message, maxMessage))
 	c.ObservedGeneration = o.GetGeneration()

@@ -3,15 +3,18 @@ package status
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
@@ -23,19 +26,30 @@ import (
 // enforcedCollector returns one of a cluster with one node, whose agent answers unless that is nil.
 func enforcedCollector(t *testing.T, answer func() *inforce.Answer) *enforced.Collector {
 	t.Helper()
-	c, err := enforced.New(enforced.Config{
-		Client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent", Labels: map[string]string{"app": "agent"}},
-			Spec:       corev1.PodSpec{NodeName: "node-1"},
+	return collectorOf(t, 1, func(string) (*inforce.Answer, error) {
+		if a := answer(); a != nil {
+			return a, nil
+		}
+		return nil, errors.New("no answer")
+	})
+}
+
+// collectorOf returns one of a cluster with some nodes, for whose agents ask answers.
+func collectorOf(t *testing.T, nodes int, ask func(node string) (*inforce.Answer, error)) *enforced.Collector {
+	t.Helper()
+	var objects []runtime.Object
+	for i := range nodes {
+		name := fmt.Sprint("node-", i+1)
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent-" + name, Labels: map[string]string{"app": "agent"}},
+			Spec:       corev1.PodSpec{NodeName: name},
 			Status:     corev1.PodStatus{Phase: corev1.PodRunning},
-		}),
+		})
+	}
+	c, err := enforced.New(enforced.Config{
+		Client:    fake.NewClientset(objects...),
 		Namespace: "kube-system", Agents: "app=agent", Registerer: prometheus.NewRegistry(),
-		Ask: func(context.Context, *corev1.Pod) (*inforce.Answer, error) {
-			if a := answer(); a != nil {
-				return a, nil
-			}
-			return nil, errors.New("no answer")
-		},
+		Ask: func(_ context.Context, pod *corev1.Pod) (*inforce.Answer, error) { return ask(pod.Spec.NodeName) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -163,5 +177,169 @@ func TestEnforcedOfTheNextGeneration(t *testing.T) {
 		answer.Store(inForceUpTo("1000000"))
 		settle(5 * time.Second)
 		wantEnforced(t, "when it is in force", s.Policy("x", "p"), sink, "True EnforcedOnAllNodes: In force on 1 of 1 nodes, within 31s of the change.")
+	})
+}
+
+// sayTrue returns the names of the policies whose Enforced condition is true.
+func sayTrue(s *statustest.Server, policies int) map[string]bool {
+	found := map[string]bool{}
+	for i := range policies {
+		name := fmt.Sprint("p-", i)
+		if c := enforcedOf((&subresource{}).Read(s.Policy("x", name))); c != nil && c.Status == metav1.ConditionTrue {
+			found[name] = true
+		}
+	}
+	return found
+}
+
+// An agent that comes and goes concerns all policies. That costs 300 writes at once and 60 a minute;
+// nothing becomes true meanwhile that is not, and all is said in the end. Changes do not wait for it.
+func TestWritesOfAnAgentThatComesAndGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const policies = 500
+		s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
+		for i := range policies {
+			s.Create(netpol(t, fmt.Sprint("p-", i), clean))
+		}
+		var answer atomic.Pointer[inforce.Answer]
+		answer.Store(inForceUpTo("1000000"))
+		start(t, s, setting{inForce: answer.Load})
+		settle(5 * time.Minute)
+		if got := len(s.Writes()); got != policies || len(sayTrue(s, policies)) != policies {
+			t.Fatalf("%d writes at first", got)
+		}
+		took := func(what string, minutes int) {
+			t.Helper()
+			before, began := len(s.Writes()), time.Now()
+			for time.Since(began) < time.Duration(minutes)*time.Minute {
+				answer.Store(nil)
+				settle(90 * time.Second)
+				earlier := sayTrue(s, policies)
+				settle(90 * time.Second)
+				for name := range sayTrue(s, policies) {
+					if !earlier[name] {
+						t.Errorf("%s becomes true while no agent answers", name)
+					}
+				}
+				answer.Store(inForceUpTo("1000000"))
+				settle(3 * time.Minute)
+			}
+			if got := len(s.Writes()) - before; got > 300+60*minutes {
+				t.Errorf("%s, %d writes in %d minutes", what, got, minutes)
+			}
+		}
+		took("an agent that comes and goes", 18)
+		setSpec(t, s, "p-0", `{podSelector: {matchLabels: {a: b}}}`)
+		settle(10 * time.Second)
+		if o := s.Policy("x", "p-0"); enforcedOf((&subresource{}).Read(o)).ObservedGeneration != o.GetGeneration() {
+			t.Error("a change waits for its condition")
+		}
+		answer.Store(nil)
+		settle(15 * time.Minute)
+		if got := len(sayTrue(s, policies)); got != 0 {
+			t.Errorf("%d policies are in force by their condition while no agent answers", got)
+		}
+		answer.Store(inForceUpTo("1000000"))
+		settle(15 * time.Minute)
+		if got := len(sayTrue(s, policies)); got != policies {
+			t.Errorf("%d policies are in force by their condition", got)
+		}
+	})
+}
+
+// A writer that loses its Lease while agents answer, or while it writes, writes nothing after that.
+func TestLeaseLostDuringARound(t *testing.T) {
+	const policies = 150
+	for name, tt := range map[string]struct {
+		hold bool // the agent answers after the Lease is lost
+	}{
+		"agents have not answered": {hold: true},
+		"writes are going on":      {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
+				for i := range policies {
+					s.Create(netpol(t, fmt.Sprint("p-", i), clean))
+				}
+				hold := make(chan struct{})
+				if !tt.hold {
+					close(hold)
+				}
+				w := start(t, s, setting{inForce: func() *inforce.Answer {
+					<-hold
+					return inForceUpTo("1000000")
+				}})
+				settle(10 * time.Second)
+				s.SetBehavior(statustest.Behavior{Status: statustest.Stored, Refuse: refuse(func(r statustest.Request) bool { return r.Resource == "leases" }, statustest.Conflict)})
+				settle(renewDeadline + 2*retryPeriod)
+				if tt.hold {
+					close(hold)
+				}
+				synctest.Wait()
+				if got := testutil.ToFloat64(w.metrics.leader); got != 0 {
+					t.Fatal("the writer leads still")
+				}
+				before := len(s.Requests(isPatch))
+				if said := len(sayTrue(s, policies)); tt.hold && said > 0 || !tt.hold && (said == 0 || said == policies) {
+					t.Errorf("%d of %d policies are in force by their condition when the Lease is lost", said, policies)
+				}
+				settle(time.Hour)
+				if got := len(s.Requests(isPatch)) - before; got != 0 {
+					t.Errorf("%d writes without the Lease", got)
+				}
+				s.SetBehavior(statustest.Behavior{Status: statustest.Stored})
+				settle(5 * time.Minute)
+				if got := len(sayTrue(s, policies)); got != policies {
+					t.Errorf("%d policies are in force by their condition once the Lease is back", got)
+				}
+			})
+		})
+	}
+}
+
+// With 5,000 nodes and 100 changes a minute, agents are asked for a fifth of the time, and a change
+// costs two writes at most: one of what the writer finds itself, and one when it is in force.
+func TestFiveThousandNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const (
+			nodes, policies, minutes = 5000, 100, 5
+			answerTime               = 20 * time.Millisecond
+			roundTime                = nodes / 64 * answerTime // without the rest
+			rounds                   = int(time.Minute / (5 * roundTime))
+		)
+		kinds := inForceUpTo("1000000").Kinds
+		var asked atomic.Int64
+		collector := collectorOf(t, nodes, func(node string) (*inforce.Answer, error) {
+			asked.Add(1)
+			time.Sleep(answerTime)
+			return &inforce.Answer{Node: node, Kinds: kinds}, nil
+		})
+		s := statustest.NewServer(statustest.Behavior{Status: statustest.Stored})
+		for i := range policies {
+			s.Create(netpol(t, fmt.Sprint("p-", i), clean))
+		}
+		start(t, s, setting{enforced: collector})
+		settle(2 * time.Minute)
+		before, writes := asked.Load(), len(s.Writes())
+		for i := range minutes * policies {
+			setSpec(t, s, fmt.Sprint("p-", i%policies), fmt.Sprintf(`{podSelector: {matchLabels: {generation: "%d"}}}`, i))
+			settle(time.Minute / policies)
+		}
+		settle(time.Minute)
+		questions, most := int(asked.Load()-before), (minutes+1)*(rounds+1)*nodes
+		if questions < most/2 || questions > most {
+			t.Errorf("%d questions in %d minutes, want at most %d", questions, minutes+1, most)
+		}
+		if got := len(s.Writes()) - writes; got < minutes*policies || got > 2*minutes*policies {
+			t.Errorf("%d writes for %d changes", got, minutes*policies)
+		}
+		t.Logf("%d changes, %d writes, %d questions in %d minutes", minutes*policies, len(s.Writes())-writes, questions, minutes+1)
+		for i := range policies {
+			o := s.Policy("x", fmt.Sprint("p-", i))
+			if c := enforcedOf((&subresource{}).Read(o)); c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != o.GetGeneration() {
+				t.Errorf("%s: %v", o.GetName(), c)
+			}
+		}
 	})
 }

@@ -96,6 +96,9 @@ func (w *Writer) work(ctx context.Context) {
 	if w.cfg.Denials != nil {
 		all.Go(func() { w.cfg.Denials.Run(ctx, w.kinds, w.kinds.enqueue) })
 	}
+	if w.cfg.Readiness != nil {
+		all.Go(func() { w.cfg.Readiness.Run(ctx, func() (map[string]string, error) { return w.versions(spaces) }) })
+	}
 	if w.cfg.Beside != nil {
 		all.Go(func() { w.cfg.Beside(ctx) })
 	}
@@ -114,6 +117,8 @@ type kindWriter struct {
 	events   *eventRecorder
 	informer cache.SharedIndexInformer
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
+
+	deletions deletions
 
 	mu      sync.Mutex
 	changed map[types.NamespacedName]time.Time // time of the last change of unsettled policies
@@ -152,7 +157,10 @@ func (w *kindWriter) run(ctx context.Context) {
 	_, _ = w.informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc:    func(o any, isInInitialList bool) { w.enqueue(o, !isInInitialList) },
 		UpdateFunc: func(_, o any) { w.enqueue(o, true) },
-		DeleteFunc: func(o any) { w.enqueue(o, false) },
+		DeleteFunc: func(o any) {
+			w.deletions.note(o)
+			w.enqueue(o, false)
+		},
 	})
 	var all sync.WaitGroup
 	all.Go(func() { w.informer.RunWithContext(ctx) })

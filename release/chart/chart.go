@@ -23,6 +23,7 @@ const (
 	Agent       = "agent.yaml"
 	Writer      = "status-writer.yaml"
 	WriterGuard = "writer-guard.yaml"
+	Readiness   = "readiness.yaml"
 	Warnings    = "warnings.yaml"
 	Monitoring  = "monitoring.yaml"
 	Uninstall   = "uninstall.yaml"
@@ -75,7 +76,7 @@ func Documents(c *chart.Chart, values Values, version string) (string, error) {
 		return "", err
 	}
 	var out []string
-	for _, template := range []string{Agent, Writer, WriterGuard, Warnings, Monitoring, Uninstall} {
+	for _, template := range []string{Agent, Writer, WriterGuard, Readiness, Warnings, Monitoring, Uninstall} {
 		if text := strings.TrimPrefix(rendered[template], "---\n"); text != "" {
 			out = append(out, text)
 		}

@@ -3,6 +3,7 @@ package chart
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -117,6 +118,55 @@ func TestKustomizationsEqualInstallFiles(t *testing.T) {
 			}
 			sameObjects(t, objects(t, string(text)), objects(t, read(t, filepath.Join(repository, file))))
 		})
+	}
+}
+
+// The component adds what is needed, also to the kustomization with administrators' kinds.
+func TestReadinessComponent(t *testing.T) {
+	disk, folder := filesys.MakeFsOnDisk(), t.TempDir()
+	if err := os.CopyFS(folder, os.DirFS(filepath.Join(repository, "kustomize"))); err != nil {
+		t.Fatal(err)
+	}
+	overlay := filepath.Join(folder, "overlay")
+	if err := errors.Join(os.Mkdir(overlay, 0o755), os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte("resources: [../admin-policies]\ncomponents: [../readiness]\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(disk, overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := built.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := objects(t, read(t, filepath.Join(repository, "install-readiness.yaml")))
+	maps.Copy(want, objects(t, read(t, filepath.Join(repository, "install-anp.yaml"))))
+	got := objects(t, string(text))
+	const deployment = "Deployment kube-system/kube-network-policies-status"
+	if args := fmt.Sprint(got[deployment]); !strings.Contains(args, "--pod-readiness") {
+		t.Errorf("the flag is not set: %s", args)
+	}
+	delete(got, deployment)
+	delete(want, deployment)
+	sameObjects(t, got, want)
+}
+
+// Without the flag there is neither the right to patch pods nor its guard, and the value guard applies to
+// this one, too.
+func TestReadinessOfPods(t *testing.T) {
+	c := load(t)
+	for text, want := range map[string][2]bool{ // the right, the guard
+		"{}": {false, false},
+		"statusWriter: {flags: {pod-readiness: false}}":                {false, false},
+		"statusWriter: {flags: {pod-readiness: true}}":                 {true, true},
+		"statusWriter: {guard: false, flags: {pod-readiness: true}}":   {true, false},
+		"statusWriter: {enabled: false, flags: {pod-readiness: true}}": {false, false},
+	} {
+		all := objects(t, render(t, c, values(t, text)))
+		got := [2]bool{all["ClusterRole /kube-network-policies-status-pods"] != nil, all["ValidatingAdmissionPolicy /kube-network-policies-status-pods"] != nil}
+		if got != want {
+			t.Errorf("%s: right and guard are %v, want %v", text, got, want)
+		}
 	}
 }
 
@@ -345,6 +395,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		{"statusWriter: {flags: {status-qps: 1}}", "statusWriter.flags.status-qps is no value any more"},
 		{"statusWriter: {flags: {status-rate: 1}}", "status-rate"},
 		{"statusWriter: {flags: {startup-taint: 'a b'}}", "/statusWriter/flags/startup-taint"},
+		{"statusWriter: {flags: {pod-readiness: 'yes'}}", "/statusWriter/flags/pod-readiness"},
 		{"statusWriter: {flags: {status-sink: log}}", "/statusWriter/flags/status-sink"},
 		{"statusWriter: {denials: {enabled: true}}", "statusWriter.denials was removed"},
 		{"agent: {flags: {status-bind-address: localhost}}", "/agent/flags/status-bind-address"},

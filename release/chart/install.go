@@ -28,6 +28,10 @@ const warningsHeader = `# Beside install.yaml or install-anp.yaml. A file of its
 # whole of a file with a kind that they do not know.
 ` + generated
 
+const readinessHeader = `# For pods with a readiness gate (docs/status.md), on Kubernetes 1.30 and later. The status writer
+# needs the flag --pod-readiness, too.
+` + generated
+
 // Files returns the files for users of kubectl and of kustomize, by their paths in the
 // repository: the chart, rendered with its defaults or with all kinds of policy.
 func Files(c *chart.Chart) (map[string]string, error) {
@@ -39,6 +43,11 @@ func Files(c *chart.Chart) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	ready, err := Render(c, Values{"statusWriter": Values{"flags": Values{"pod-readiness": true}}}, Version)
+	if err != nil {
+		return nil, err
+	}
+	readiness := readinessHeader + ready[Readiness]
 	install := installHeader + documents(plain[Agent], plain[Writer])
 	guard := guardHeader + plain[WriterGuard]
 	warnings := warningsHeader + admin[Warnings]
@@ -48,6 +57,8 @@ func Files(c *chart.Chart) (map[string]string, error) {
 		"install-writer-guard.yaml":            guard,
 		"kustomize/base/install.yaml":          install,
 		"install-warnings.yaml":                warnings,
+		"install-readiness.yaml":               readiness,
+		"kustomize/readiness/rights.yaml":      readiness,
 		"kustomize/writer-guard/validate.yaml": guard,
 		"kustomize/warnings/validate.yaml":     warnings,
 	}, nil

@@ -1,10 +1,12 @@
 package denials
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +33,9 @@ const (
 	// maxTexts is how many policies get a text in an interval: each text is a write, which
 	// every agent receives.
 	maxTexts = 60
+	// maxExpired is how many texts go in an interval. An attack that ends makes all texts expire at
+	// once, and packets must not cause more writes later than they may at first.
+	maxExpired = 30
 	// maxPair bounds the text of a pair, in bytes. It has at most two pod names.
 	maxPair = 600
 	// suspicious is how many unknown policies an agent may name before this is logged.
@@ -114,7 +119,7 @@ type Collector struct {
 	complete map[string]bool // kinds for which a round since then had complete answers of all agents
 	reports  map[Policy]*report
 	answered map[types.UID]time.Time // last time that each agent was asked and answered
-	waiting  map[Policy]bool         // policies that Of was asked for before it knew
+	waiting  map[Policy]bool         // policies of Await
 }
 
 // New returns a Collector. It starts nothing.
@@ -141,19 +146,22 @@ func New(cfg Config) (*Collector, error) {
 }
 
 // Of returns the text for a policy, an empty Text if it denied nothing. It reports false while
-// that is unknown, because not all agents have answered since the start. Run calls changed once
-// it is known.
+// that is unknown, because not all agents have answered since the start.
 func (c *Collector) Of(p Policy) (Text, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.reports[p]; t != nil {
 		return t.Text, !t.since.IsZero()
 	}
-	if c.knowsAll(p.Kind) {
-		return Text{}, true
-	}
+	return Text{}, c.knowsAll(p.Kind) && !c.waiting[p]
+}
+
+// Await has Run call changed once Of knows a policy that has a text of an earlier Run. Until then Of
+// reports false, so that not all of them go at once.
+func (c *Collector) Await(p Policy) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.waiting[p] = true
-	return Text{}, false
 }
 
 // knowsAll reports whether a policy of this kind without a report has denied nothing: all
@@ -211,7 +219,9 @@ func (c *Collector) round(ctx context.Context, policies Policies, all []*corev1.
 		}
 	}
 	c.answered = r.answered
-	return slices.Concat(c.expire(has), c.renew(r), c.known())
+	expired := c.expire(has)
+	renewed := c.renew(r)
+	return slices.Concat(expired, renewed, c.known(maxExpired-len(expired), has))
 }
 
 // logUnknown logs which agent named most unknown policies. A few are normal: policies that
@@ -239,28 +249,46 @@ func (c *Collector) logSilent(ctx context.Context, r *round) {
 	})
 }
 
-// known returns the policies that Of did not know when asked, but knows now.
-func (c *Collector) known() (known []Policy) {
+// known returns at most max policies of Await, which Of knows from now on.
+func (c *Collector) known(max int, has func(Policy) bool) (known []Policy) {
 	for p := range c.waiting {
-		if c.knowsAll(p.Kind) {
-			known = append(known, p)
+		switch {
+		case !has(p) && c.knowsAll(p.Kind): // it is deleted
 			delete(c.waiting, p)
+		case c.reports[p] == nil && c.knowsAll(p.Kind):
+			known = append(known, p)
 		}
+	}
+	slices.SortFunc(known, byName)
+	known = known[:min(len(known), max)]
+	for _, p := range known {
+		delete(c.waiting, p)
 	}
 	return known
 }
 
-// expire removes the reports of policies that have denied nothing for an hour or no longer
-// exist.
-func (c *Collector) expire(has func(Policy) bool) (changed []Policy) {
+// expire removes the reports of policies that no longer exist or have denied nothing for an hour, and
+// returns those that had a text: at most maxExpired, which have denied nothing for the longest time.
+func (c *Collector) expire(has func(Policy) bool) (expired []Policy) {
 	for p, t := range c.reports {
-		if time.Since(t.last) >= flows.DeniedWindow || !has(p) {
+		switch {
+		case !has(p), t.since.IsZero() && time.Since(t.last) >= flows.DeniedWindow:
 			delete(c.reports, p)
-			changed = append(changed, p)
+		case time.Since(t.last) >= flows.DeniedWindow:
+			expired = append(expired, p)
 		}
 	}
-	return changed
+	slices.SortFunc(expired, func(a, b Policy) int {
+		return cmp.Or(c.reports[a].last.Compare(c.reports[b].last), byName(a, b))
+	})
+	expired = expired[:min(len(expired), maxExpired)]
+	for _, p := range expired {
+		delete(c.reports, p)
+	}
+	return expired
 }
+
+func byName(a, b Policy) int { return strings.Compare(a.Kind+a.String(), b.Kind+b.String()) }
 
 // renew makes new texts for policies that have denied packets since their last text, if it is
 // their turn.
@@ -281,6 +309,7 @@ func (c *Collector) renew(r *round) []Policy {
 	for _, p := range changed {
 		known := c.reports[p]
 		known.Text, known.since, known.due = r.tallies[p].text(r), time.Now(), false
+		delete(c.waiting, p)
 	}
 	return changed
 }

@@ -194,11 +194,12 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 	})
 }
 
-// A policy that was requested before all agents had answered is reported when they have.
+// A policy that was awaited before all agents had answered is reported when they have.
 func TestAgentsThatAnswerLate(t *testing.T) {
 	n := &nodes{silent: map[string]bool{"node-1": true}}
 	inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
 		wantText(t, c, "", false)
+		c.Await(db)
 		next(1)
 		wantChanged(t, changed())
 		n.silent = nil
@@ -309,6 +310,55 @@ func TestEveryPolicyGetsATurn(t *testing.T) {
 	})
 }
 
+// Texts that expire together go 30 a minute, those of the oldest denials first, and so do texts of an
+// earlier writer.
+func TestTextsThatExpireTogether(t *testing.T) {
+	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": named(2*maxTexts, "a-%04d", "a")}, silent: map[string]bool{"node-2": true}}
+	inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
+		earlier := func(i int) Policy {
+			return Policy{"NetworkPolicy", types.NamespacedName{Namespace: "shop", Name: fmt.Sprintf("earlier-%02d", i)}}
+		}
+		for i := range 2 * maxExpired {
+			c.Await(earlier(i))
+		}
+		next(1)
+		if got := len(changed()); got != 2*maxTexts {
+			t.Fatalf("%d texts", got)
+		}
+		n.denied, n.silent = nil, nil
+		next(1)
+		if got := len(changed()); got != maxExpired {
+			t.Errorf("%d texts of an earlier writer go in a minute", got)
+		}
+		if _, known := c.Of(earlier(0)); !known {
+			t.Error("the first text of an earlier writer stays")
+		}
+		if _, known := c.Of(earlier(2*maxExpired - 1)); known {
+			t.Error("the last text of an earlier writer does not wait")
+		}
+		next(1)
+		if got := len(changed()); got != maxExpired {
+			t.Errorf("%d texts of an earlier writer go in a minute", got)
+		}
+		next(57)
+		if got := changed(); len(got) > 0 {
+			t.Errorf("%v within an hour", got)
+		}
+		gone := 0
+		for range 2*maxTexts/maxExpired + 1 {
+			next(1)
+			now := len(changed())
+			if now > maxExpired {
+				t.Errorf("%d texts go in a minute", now)
+			}
+			gone += now
+		}
+		if gone != 2*maxTexts || len(c.reports) != 0 {
+			t.Errorf("%d of %d texts go, %d are left", gone, 2*maxTexts, len(c.reports))
+		}
+	})
+}
+
 // Deleted policies lose their text, and are counted while an agent names them.
 func TestPoliciesThatAreGone(t *testing.T) {
 	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": {by(db, 1, 0)}}}
@@ -328,10 +378,11 @@ func TestPoliciesThatAreNotListedYet(t *testing.T) {
 	n := &nodes{denied: map[string][]flows.DeniedByPolicy{"node-1": {by(db, 1, 0)}}, unlisted: map[string]bool{"NetworkPolicy": true}}
 	inBubble(t, n, func(t *testing.T, c *Collector, changed func() []string) {
 		wantText(t, c, "", false)
+		c.Await(db)
 		n.unlisted = nil
 		n.listed <- struct{}{}
 		synctest.Wait()
 		wantText(t, c, "1 packet denied within an hour, the last at 2000-01-01T00:00:01Z.", true)
-		wantChanged(t, changed(), "NetworkPolicy shop/db", "NetworkPolicy shop/db")
+		wantChanged(t, changed(), "NetworkPolicy shop/db")
 	})
 }

@@ -3,7 +3,6 @@ package denials
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -51,5 +50,5 @@ func (c *Collector) perNamespace(policies []Policy, due map[Policy]bool) []Polic
 
 // byWait orders policies without a text first, then by age of the text, the oldest first.
 func (c *Collector) byWait(a, b Policy) int {
-	return cmp.Or(c.reports[a].since.Compare(c.reports[b].since), strings.Compare(a.Kind+a.String(), b.Kind+b.String()))
+	return cmp.Or(c.reports[a].since.Compare(c.reports[b].since), byName(a, b))
 }

@@ -1,9 +1,11 @@
 package enforced
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +34,11 @@ const (
 	// are in force.
 	lateInterval = 10 * time.Second
 	calmInterval = time.Minute
+	// againRate and againBurst bound how often a policy gets another Text for a revision after that was
+	// in force: a node that comes and goes concerns all policies, and each Text is a write that every
+	// agent receives. A minute's Texts at againRate are a fifth of what the writer writes in a minute.
+	againRate  = rate.Limit(60.0 / 60)
+	againBurst = 300
 	// restShare is how long the pause after a round is at least, as a multiple of the round.
 	restShare = 4
 )
@@ -108,6 +115,10 @@ type track struct {
 	late   time.Time // since when it is not, zero if all
 	reason string    // why not, of the last round: a state of a node
 	report Text      // zero while it is not to be shown
+	first  bool      // it changed while it was followed, and has not ceased to be in force since
+	free   bool      // report needs no budget to be shown
+	paid   bool      // it is within the budget
+	waits  time.Time // since when report waits to be shown, zero if it does not
 }
 
 // Collector asks the agents. Its methods may be called from any goroutine.
@@ -116,6 +127,8 @@ type Collector struct {
 	metrics  *metrics
 	errorLog rate.Sometimes
 	noted    chan struct{} // signals a new revision
+	again    *rate.Limiter
+	share    func(Round) time.Duration // nil unless rounds are shared
 
 	mu     sync.Mutex
 	tracks map[Policy]*track
@@ -130,6 +143,7 @@ func New(cfg Config) (*Collector, error) {
 		cfg:      cfg,
 		errorLog: rate.Sometimes{First: 1, Interval: 10 * time.Minute},
 		noted:    make(chan struct{}, 1),
+		again:    rate.NewLimiter(againRate, againBurst),
 		tracks:   make(map[Policy]*track),
 	}
 	c.metrics = newMetrics(cfg.Registerer, c.pending)
@@ -154,7 +168,8 @@ func (c *Collector) Note(p Policy, r Revision, fresh bool, needs ...Need) {
 		return
 	}
 	now := time.Now()
-	c.tracks[p] = &track{Revision: r, needs: needs, since: now, timed: fresh || t != nil, late: now, reason: nodeLate}
+	timed := fresh || t != nil
+	c.tracks[p] = &track{Revision: r, needs: needs, since: now, timed: timed, first: timed, late: now, reason: nodeLate}
 	runner.Signal(c.noted)
 }
 
@@ -186,6 +201,76 @@ func (c *Collector) Of(p Policy, r Revision) (Text, bool) {
 		return Text{}, false
 	}
 	return t.report, true
+}
+
+// MayShow reports whether the Text of a revision may be shown, again if another one is shown for the same
+// revision. If not, Run calls changed when it may. The results of a change may always be shown. What
+// nodes cause later is within a budget, in which a Text that takes back a true one has priority. A true
+// one has to be so by the newest answers.
+func (c *Collector) MayShow(p Policy, r Revision, again bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tracks[p]
+	if t == nil || t.Revision != r || t.report == (Text{}) || !t.waits.IsZero() {
+		return false
+	}
+	t.free = t.first || !again
+	if !t.doubtful() && (t.free || t.paid || !c.behindOthers(t) && c.again.Allow()) {
+		t.paid = true
+		return true
+	}
+	t.waits = time.Now()
+	return false
+}
+
+// doubtful reports whether the report is true and the last answers differ.
+func (t *track) doubtful() bool { return t.all && !t.late.IsZero() }
+
+// behindOthers reports whether a track that is in force has to wait because another one waits.
+func (c *Collector) behindOthers(t *track) bool {
+	if !t.all {
+		return false
+	}
+	for _, other := range c.tracks {
+		if !other.waits.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// pay has tracks that wait shown: those that are not in force first, then those that wait longest. It
+// returns them, and whether the budget is too small for others.
+func (c *Collector) pay() (paid []Policy, others bool) {
+	var waiting []Policy
+	for p, t := range c.tracks {
+		if !t.waits.IsZero() && !t.doubtful() {
+			waiting = append(waiting, p)
+		}
+	}
+	slices.SortFunc(waiting, c.byUrgency)
+	for _, p := range waiting {
+		t := c.tracks[p]
+		if t.free || t.paid || c.again.Allow() {
+			t.paid, t.waits = true, time.Time{}
+			paid = append(paid, p)
+		} else {
+			others = true
+		}
+	}
+	return paid, others
+}
+
+// byUrgency orders policies that are not in force first, then those that wait longest.
+func (c *Collector) byUrgency(a, b Policy) int {
+	x, y := c.tracks[a], c.tracks[b]
+	if x.all != y.all {
+		if x.all {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(x.waits.Compare(y.waits), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.String(), b.String()))
 }
 
 // pending returns how many policies have not been in force everywhere for longer than patience, for a
@@ -235,6 +320,7 @@ func (c *Collector) Run(ctx context.Context, changed func(Policy)) {
 		}
 		c.logSilent(ctx, r)
 		policies, interval := c.evaluate(r)
+		interval = c.shared(r, interval)
 		for _, p := range policies {
 			changed(p)
 		}
@@ -284,7 +370,12 @@ func (c *Collector) evaluate(r *round) (changed []Policy, interval time.Duration
 			t.reason = r.reason(t.needs, t.all)
 		}
 	}
-	return changed, interval
+	slices.SortFunc(changed, c.byUrgency)
+	paid, others := c.pay()
+	if others {
+		interval = min(interval, lateInterval)
+	}
+	return append(changed, paid...), interval
 }
 
 // update updates a track, and reports whether its Text has changed.
@@ -300,9 +391,14 @@ func (c *Collector) update(t *track, r *round, now time.Time) (changed bool) {
 		t.late = r.started
 	case now.Sub(t.late) >= patience && (t.all || t.report == Text{}):
 		t.report = r.describe(t.needs, t.all)
+		t.first = t.first && !t.all
 		t.all = false
 	}
-	return t.report != before
+	if t.report == before {
+		return false
+	}
+	t.paid, t.waits = false, time.Time{} // of the Text before
+	return true
 }
 
 // within returns within what time of its change a track came into force, for its Text, and counts it.

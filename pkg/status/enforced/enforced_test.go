@@ -326,6 +326,158 @@ func TestHowOftenAgentsAreAsked(t *testing.T) {
 	})
 }
 
+// shown is what a writer shows: it asks for each change whether it may.
+type shown struct {
+	*cluster
+	texts    map[string]metav1.ConditionStatus
+	replaced int // how often one text replaced another of the same generation
+}
+
+// show shows what has changed since the last call, and returns the names in that order.
+func (s *shown) show() (names []string) {
+	s.mu.Lock()
+	changed := s.changed
+	s.changed = nil
+	s.mu.Unlock()
+	for _, name := range changed {
+		p := db
+		p.Name = name
+		text, known := s.Of(p, generation(1))
+		old, again := s.texts[name]
+		if !known || old == text.Status || !s.MayShow(p, generation(1), again) {
+			continue
+		}
+		s.texts[name] = text.Status
+		names = append(names, name)
+		if again {
+			s.replaced++
+		}
+	}
+	return names
+}
+
+func (s *shown) count(status metav1.ConditionStatus) (n int) {
+	for _, shown := range s.texts {
+		if shown == status {
+			n++
+		}
+	}
+	return n
+}
+
+// A node that comes and goes changes 300 texts at once and 60 a minute. The others follow, those that
+// are no longer true first, and what has become true again meanwhile does not change.
+func TestANodeThatComesAndGoes(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		const policies = 500
+		for i := range policies {
+			p := db
+			p.Name = fmt.Sprintf("db-%03d", i)
+			version := "90"
+			if i >= 400 {
+				version = "95"
+			}
+			c.Note(p, generation(1), true, need(version))
+		}
+		s := &shown{cluster: c, texts: map[string]metav1.ConditionStatus{}}
+		want := func(when string, inForce, replaced int) {
+			t.Helper()
+			if got := s.count(metav1.ConditionTrue); got != inForce || s.replaced != replaced {
+				t.Errorf("%s, %d texts say that a policy is in force, %d were replaced; want %d, %d", when, got, s.replaced, inForce, replaced)
+			}
+		}
+		// During a minute, texts are shown as they change.
+		minute := func() {
+			for range 60 {
+				pass(time.Second)
+				s.show()
+			}
+		}
+		minute()
+		want("at first", policies, 0)
+		c.set("node-1", answer("100"), errors.New("hangs"))
+		minute() // one round after a minute, and one a minute later
+		minute()
+		minute()
+		gone := s.replaced
+		if gone < 300 || gone > 300+2*60 {
+			t.Fatalf("%d texts were replaced within two minutes after the first", gone)
+		}
+		want("when the node does not answer", policies-gone, gone)
+		// It enforces all but a hundred policies: those that are true wait for those that are not.
+		c.set("node-1", answer("92"), nil)
+		for len(s.show()) == 0 {
+			pass(time.Second)
+		}
+		for range 15 {
+			minute()
+		}
+		want("when all is shown", 400, s.replaced)
+		for name, status := range s.texts {
+			if (name < "db-400") != (status == metav1.ConditionTrue) {
+				t.Errorf("%s says %s", name, status)
+			}
+		}
+		if s.replaced > 300+19*60 {
+			t.Errorf("%d texts were replaced within 19 minutes", s.replaced)
+		}
+		before := s.replaced
+		pass(time.Hour)
+		s.show()
+		want("an hour later", 400, before)
+	})
+}
+
+// What is no longer true is shown before what is true again, and a policy that is in force by older
+// answers only is not shown as in force.
+func TestWhatIsNotTrueIsShownFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(Config{Client: fake.NewClientset(), Namespace: "x", Agents: "x", Ask: (&cluster{}).ask, Registerer: prometheus.NewRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := func(name string) Policy { return Policy{db.Kind, types.NamespacedName{Namespace: "shop", Name: name}} }
+		add := func(name string, status metav1.ConditionStatus, late time.Time) {
+			c.tracks[named(name)] = &track{Revision: generation(1), needs: []Need{need("90")}, all: status == metav1.ConditionTrue, late: late, report: Text{Status: status}}
+		}
+		if !c.again.AllowN(time.Now(), againBurst) {
+			t.Fatal("the budget is too small")
+		}
+		add("a", metav1.ConditionTrue, time.Time{})
+		add("b", metav1.ConditionTrue, time.Time{})
+		add("c", metav1.ConditionFalse, time.Now())
+		add("d", metav1.ConditionTrue, time.Now())
+		for _, name := range []string{"a", "b", "c", "d"} {
+			if c.MayShow(named(name), generation(1), true) {
+				t.Errorf("%s is shown without a budget", name)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		add("first", metav1.ConditionFalse, time.Now())
+		if !c.MayShow(named("first"), generation(1), false) {
+			t.Error("the first text of a generation needs a budget")
+		}
+		var order []string
+		for range 5 {
+			time.Sleep(time.Second)
+			paid, _ := c.pay()
+			for _, p := range paid {
+				order = append(order, p.Name)
+			}
+		}
+		if diff := cmp.Diff([]string{"c", "a", "b"}, order); diff != "" {
+			t.Errorf("shown (-want +got):\n%s", diff)
+		}
+		if !c.MayShow(named("a"), generation(1), true) || c.MayShow(named("d"), generation(1), true) {
+			t.Error("what has had its turn is not shown, or what is in doubt is")
+		}
+		c.tracks[named("d")].late = time.Time{}
+		if paid, _ := c.pay(); len(paid) != 1 {
+			t.Error("what is no longer in doubt is not shown")
+		}
+	})
+}
+
 // An answer that may be older than a change does not count.
 func TestAnswersAreNewerThanTheChange(t *testing.T) {
 	r := &round{started: time.Now(), nodes: []node{{name: "n"}}, lowest: [2]map[string]string{{"NetworkPolicy": "100"}, {"NetworkPolicy": "100"}}}
@@ -340,6 +492,54 @@ func TestAnswersAreNewerThanTheChange(t *testing.T) {
 	r.started = r.started.Add(1)
 	if changed, _ := c.evaluate(r); len(changed) != 1 {
 		t.Error("an answer from after the change does not count")
+	}
+}
+
+// A round of 5,000 nodes and 10,000 policies, without what the questions cost on their way.
+func BenchmarkRound(b *testing.B) {
+	const nodes, policies = 5000, 10000
+	current, older := answer("100"), answer("89")
+	for name, last := range map[string]struct {
+		answer inforce.Answer
+		err    error
+	}{ // of the last node
+		"all in force":    {answer: current},
+		"an agent hangs":  {err: errors.New("no answer")},
+		"an agent is old": {answer: older},
+	} {
+		b.Run(name, func(b *testing.B) {
+			ask := func(_ context.Context, pod *corev1.Pod) (*inforce.Answer, error) {
+				a := current
+				if pod.Spec.NodeName == "node-4999" {
+					if last.err != nil {
+						return nil, last.err
+					}
+					a = last.answer
+				}
+				a.Node = pod.Spec.NodeName
+				return &a, nil
+			}
+			c, err := New(Config{Client: fake.NewClientset(), Namespace: "x", Agents: "x", Ask: ask, Registerer: prometheus.NewRegistry()})
+			if err != nil {
+				b.Fatal(err)
+			}
+			var names []string
+			var pods []*corev1.Pod
+			for i := range nodes {
+				names = append(names, fmt.Sprintf("node-%04d", i))
+				pods = append(pods, &corev1.Pod{Spec: corev1.PodSpec{NodeName: names[i]}})
+			}
+			for i := range policies {
+				p := db
+				p.Name = fmt.Sprint("db-", i)
+				c.Note(p, generation(1), true, need("90"))
+				c.tracks[p].late = time.Now().Add(-time.Hour)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				c.evaluate(c.ask(b.Context(), names, pods))
+			}
+		})
 	}
 }
 

@@ -39,6 +39,18 @@ type round struct {
 	// lowest are the lowest versions of all nodes, by kind: those that are certain, and those that
 	// are in force if they were before. A kind that is not on all nodes has none.
 	lowest [2]map[string]string
+	latest map[string]time.Time // of inForceSince, by kind
+
+	// What follows is for candidates.
+	suspects  []int               // positions of nodes that are not current
+	ascending map[string][]versed // the other nodes by kind, those with the lowest versions first
+}
+
+// versed is the version of a kind that is in force on a node.
+type versed struct {
+	position int
+	version  string
+	number   bool
 }
 
 // ask asks the agents of all nodes.
@@ -110,25 +122,90 @@ func (r *round) everywhere(needs []Need, before bool) bool {
 	return len(r.nodes) > 0 && !slices.ContainsFunc(needs, func(n Need) bool { return !inforce.Reaches(lowest[n.Kind], n.Version) })
 }
 
-// inForceSince returns when the needs had come into force on all nodes, at the latest: an agent says how
-// long its newest version of a kind has been in force, by its own clock, and the needs may be older.
+// inForceSince returns when the needs, which are in force on all nodes, had come into force there at the
+// latest: an agent says how long its newest version of a kind has been in force, by its own clock, and
+// the needs may be older.
 func (r *round) inForceSince(needs []Need) (since time.Time) {
-	for i := range r.nodes {
-		n := &r.nodes[i]
-		for _, k := range n.answer.Kinds {
-			at := n.at.Add(-time.Duration(k.Seconds * float64(time.Second)))
-			if slices.ContainsFunc(needs, func(need Need) bool { return need.Kind == k.Kind }) && at.After(since) {
-				since = at
+	if r.latest == nil { // once in a round: many policies may have come into force in it
+		r.latest = map[string]time.Time{}
+		for i := range r.nodes {
+			n := &r.nodes[i]
+			for _, k := range n.answer.Kinds {
+				r.latest[k.Kind] = later(r.latest[k.Kind], n.at.Add(-time.Duration(k.Seconds*float64(time.Second))))
 			}
 		}
 	}
+	for _, need := range needs {
+		since = later(since, r.latest[need.Kind])
+	}
 	return since
+}
+
+// candidates returns the positions of the nodes where needs may not be in force. That is for rounds in
+// which many policies are not: one node may be the cause for all.
+func (r *round) candidates(needs []Need) []int {
+	if r.ascending == nil {
+		r.ascending = map[string][]versed{}
+		for i := range r.nodes {
+			if r.nodes[i].state() != nodeCurrent {
+				r.suspects = append(r.suspects, i)
+			}
+		}
+	}
+	found := slices.Clone(r.suspects)
+	for _, need := range needs {
+		for _, v := range r.byVersion(need.Kind) {
+			if inforce.Reaches(v.version, need.Version) {
+				break
+			}
+			found = append(found, v.position)
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// byVersion returns the nodes that are current by their version of a kind. Those that do not have the
+// kind, or whose version is not a number, are first.
+func (r *round) byVersion(kind string) []versed {
+	if known, ok := r.ascending[kind]; ok {
+		return known
+	}
+	var all []versed
+	for i := range r.nodes {
+		n := &r.nodes[i]
+		if n.state() != nodeCurrent {
+			continue
+		}
+		v := versed{position: i}
+		if k := slices.IndexFunc(n.answer.Kinds, func(k inforce.Kind) bool { return k.Kind == kind }); k >= 0 {
+			v.version = n.answer.Kinds[k].Version
+			v.number = inforce.Reaches(v.version, v.version)
+		}
+		all = append(all, v)
+	}
+	slices.SortFunc(all, func(a, b versed) int {
+		switch {
+		case a.number != b.number:
+			if b.number {
+				return -1
+			}
+			return 1
+		case a.version == b.version || !a.number:
+			return 0
+		case inforce.Reaches(a.version, b.version):
+			return 1
+		}
+		return -1
+	})
+	r.ascending[kind] = all
+	return all
 }
 
 // reason returns the state of the first node where the needs are not in force, nodeLate if the agent
 // has just not come to them yet.
 func (r *round) reason(needs []Need, before bool) string {
-	for i := range r.nodes {
+	for _, i := range r.candidates(needs) {
 		n := &r.nodes[i]
 		if _, err := n.lacks(needs, before); err == nil {
 			continue
@@ -164,7 +241,7 @@ func (r *round) describe(needs []Need, before bool) Text {
 	t := Text{metav1.ConditionUnknown, AgentsDoNotAnswer, ""}
 	var named []string
 	lacking := 0
-	for i := range r.nodes {
+	for _, i := range r.candidates(needs) {
 		known, err := r.nodes[i].lacks(needs, before)
 		if err == nil {
 			continue

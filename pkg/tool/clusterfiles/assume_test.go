@@ -150,7 +150,7 @@ func TestNotesOfAnApplication(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"Passed over: 1 ConfigMap, 2 file without apiVersion and kind, 1 Helm chart (--helm renders one)",
+		"Passed over: 1 ConfigMap, 2 files without apiVersion and kind, 1 Helm chart (--helm renders one)",
 		"Assumed: one pod for each of 2 workloads, as its template has it",
 		"Assumed: addresses of 198.18.0.0/15 for 2 pods; nothing else in the files has such an address",
 		"Assumed: namespaces without an object have only the label kubernetes.io/metadata.name: shop",

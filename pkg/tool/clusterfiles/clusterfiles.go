@@ -30,6 +30,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -97,6 +98,17 @@ type Skipped struct {
 	// was not read.
 	What  string
 	Count int
+}
+
+// String returns the number and what they are, "2 ConfigMaps".
+func (s Skipped) String() string {
+	head, rest := s.What, ""
+	for _, after := range []string{" (", " without ", " that "} {
+		if i := strings.Index(head, after); i > 0 {
+			head, rest = s.What[:i], s.What[i:]
+		}
+	}
+	return count(s.Count, head, plural(head)) + rest
 }
 
 // Position is a place in a file. Line counts from 1; 0 is the file as a whole.
@@ -236,6 +248,9 @@ func readAll(paths []string, stdin io.Reader, options Options) (*Objects, []erro
 	if c.charts > 0 {
 		r.skipped["Helm chart (--helm renders one)"] = c.charts
 	}
+	if c.components > 0 {
+		r.skipped["kustomize Component that no kustomization has"] = c.components
+	}
 	if len(errs) == 0 && len(r.objects) == 0 && !(options.OnlyOthers && len(r.skipped) > 0) {
 		errs = append(errs, fmt.Errorf("no object to read: %w", errNothing(r.skipped)))
 	}
@@ -276,7 +291,12 @@ func tolerate(err error, then string) error {
 // errors. If they are why there is no object at all, they are errors, too.
 func (o *Objects) warnings(errs []error, strict bool) (texts []string, others []error) {
 	strict = strict || len(o.sources) == 0
+	said := map[string]bool{} // a base has its faults again in each overlay
 	for _, err := range errs {
+		if said[err.Error()] {
+			continue
+		}
+		said[err.Error()] = true
 		if t, ok := err.(*tolerable); ok && !strict {
 			texts = append(texts, t.Error()+": "+t.then)
 		} else {
@@ -291,7 +311,7 @@ func errNothing(skipped map[string]int) error {
 	if len(skipped) == 0 {
 		return errors.New("no manifests found")
 	}
-	return errors.New("only " + list(skippedKinds(skipped)))
+	return errors.New("only " + join(skippedKinds(skipped), ", "))
 }
 
 func skippedKinds(counts map[string]int) []Skipped {

@@ -302,7 +302,7 @@ func TestOtherKindsArePassedOverAndCounted(t *testing.T) {
 		version, kind, _ := strings.Cut(what, " ")
 		text += "apiVersion: " + version + "\nkind: " + kind + "\nmetadata: {name: a}\n---\n"
 	}
-	want := "Passed over: 1 AllowList (example.com), 1 CiliumNetworkPolicy (cilium.io), 1 ClusterNetworkPolicy (crd.antrea.io), 2 ConfigMap, " +
+	want := "Passed over: 1 AllowList (example.com), 1 CiliumNetworkPolicy (cilium.io), 1 ClusterNetworkPolicy (crd.antrea.io), 2 ConfigMaps, " +
 		"1 CustomResourceDefinition, 1 NetworkPolicy (projectcalico.org), 1 PodDisruptionBudget, 1 Secret, " +
 		"1 Service (serving.knative.dev), 1 ServiceMonitor (monitoring.coreos.com)"
 	if got := read(t, text+denyAll).Notes(); len(got) != 1 || got[0] != want {

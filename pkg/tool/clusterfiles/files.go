@@ -33,32 +33,39 @@ type collector struct {
 	files   []file
 	seen    map[string]bool
 	errs    []error
-	// path is the one that is searched, and order its index.
+	// paths are those to search, path is the one that is searched, and order its index.
+	paths []string
 	path  string
 	order int
 	// kustomizations are the folders with a kustomization below the given directories, and the
 	// index of the directory.
 	kustomizations map[string]int
-	charts         int             // Helm charts below the given directories, which are not read
-	excludes       map[string]bool // patterns that match something
+	// built has, of the folders with a kustomization, whether kustomize could build them, and read
+	// the real paths of what it read.
+	built  map[string]bool
+	read   map[string]bool
+	charts int // Helm charts below the given directories, which are not read
+	// components are kustomize's below what was built, without policies and in nothing built.
+	components int
+	excludes   map[string]bool // patterns that match something
 }
 
 func collect(paths []string, stdin io.Reader, options Options) *collector {
-	c := &collector{options: options, seen: map[string]bool{}, kustomizations: map[string]int{}, excludes: map[string]bool{}}
+	c := &collector{options: options, paths: paths, built: map[string]bool{}, seen: map[string]bool{}, kustomizations: map[string]int{}, read: map[string]bool{}, excludes: map[string]bool{}}
 	for _, pattern := range options.Exclude {
 		if _, err := path.Match(pattern, ""); err != nil {
 			c.fail("pattern %q: %w", pattern, err)
 			return c
 		}
 	}
-	for i, name := range paths {
-		c.path, c.order = name, i
-		c.add(name, stdin)
+	for c.order, c.path = range paths {
+		c.add(c.path, stdin)
 	}
 	for _, folder := range roots(slices.Sorted(maps.Keys(c.kustomizations))) {
 		c.order = c.kustomizations[folder]
 		c.build(folder, true)
 	}
+	c.unread()
 	return c
 }
 
@@ -109,7 +116,7 @@ func (c *collector) add(path string, stdin io.Reader) {
 	case info.IsDir():
 		c.folder(path, nil)
 	default:
-		c.read(path, true)
+		c.readFile(path, true)
 	}
 }
 
@@ -127,7 +134,8 @@ func (c *collector) build(folder string, found bool) {
 		return
 	}
 	c.seen[filepath.Clean(folder)] = true
-	files, err := build(folder)
+	files, err := build(folder, c.read)
+	c.built[folder], c.kustomizations[folder] = err == nil, c.order
 	if err != nil && found {
 		err = &tolerable{err, "passed over"}
 	}
@@ -163,7 +171,7 @@ func (c *collector) keep(f file) {
 	}
 }
 
-func (c *collector) read(path string, named bool) {
+func (c *collector) readFile(path string, named bool) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		c.errs = append(c.errs, err)
@@ -214,7 +222,7 @@ func (c *collector) entry(path string, above []string) {
 	case info.IsDir():
 		c.folder(path, above)
 	case info.Mode().IsRegular() && isManifest(path):
-		c.read(path, false)
+		c.readFile(path, false)
 	}
 }
 

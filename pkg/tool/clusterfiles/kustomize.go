@@ -1,6 +1,7 @@
 package clusterfiles
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,17 +29,15 @@ func isKustomization(name string) bool {
 	return slices.Contains(konfig.RecognizedKustomizationFileNames(), name)
 }
 
-// build returns the objects of the kustomization in a folder, each as a file of its own. It
-// reads only local files and starts no programs.
-func build(folder string) ([]file, error) {
-	real, err := filepath.Abs(folder)
-	if err == nil {
-		real, err = filepath.EvalSymlinks(real)
-	}
+// build returns the objects of the kustomization in a folder, each as a file of its own, and adds
+// the real paths of the files that kustomize reads to read. It reads only local files and starts no
+// programs.
+func build(folder string, read map[string]bool) ([]file, error) {
+	real, err := realPath(folder)
 	if err != nil {
 		return nil, err
 	}
-	disk := &localDisk{FileSystem: filesys.MakeFsOnDisk(), root: real, shown: folder}
+	disk := &localDisk{FileSystem: filesys.MakeFsOnDisk(), root: real, shown: folder, read: read}
 	built, err := run(disk, real)
 	switch {
 	case disk.refused != nil: // kustomize may have treated the refusal as a missing file
@@ -55,6 +54,15 @@ func build(folder string) ([]file, error) {
 		files = append(files, f)
 	}
 	return files, nil
+}
+
+// realPath returns the absolute path without links.
+func realPath(path string) (string, error) {
+	real, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(real)
 }
 
 // run calls kustomize and turns its panics, which some inputs cause, into errors.
@@ -89,25 +97,27 @@ type localDisk struct {
 	filesys.FileSystem
 	root, shown string // the folder that is built, and its name as the user gave it
 	refused     error
+	read        map[string]bool // what was read
 }
 
 func (d *localDisk) ReadFile(path string) ([]byte, error) {
 	data, err := d.FileSystem.ReadFile(path)
+	if real, realErr := realPath(path); err == nil && realErr == nil {
+		d.read[real] = true
+	}
 	if err != nil || !isKustomization(filepath.Base(path)) {
 		return data, err
 	}
-	if filepath.Dir(path) == d.root {
+	line, err := refuseKustomization(data)
+	if err == nil && filepath.Dir(path) == d.root {
 		data, err = noteOrigins(data)
 	}
-	if err == nil {
-		err = refuseKustomization(data)
-	}
 	if err != nil {
-		name := path
+		at := Position{path, line}
 		if rel, err := filepath.Rel(d.root, path); err == nil {
-			name = filepath.Join(d.shown, rel)
+			at.File = filepath.Join(d.shown, rel)
 		}
-		d.refused = errors.Join(d.refused, fmt.Errorf("%s: %w", name, err))
+		d.refused = errors.Join(d.refused, fmt.Errorf("%s: %w", at, err))
 		return nil, d.refused
 	}
 	return data, nil
@@ -137,11 +147,12 @@ func parseKustomization(data []byte) (*types.Kustomization, error) {
 	return k, nil
 }
 
-// refuseKustomization reports what a kustomization needs beyond local files.
-func refuseKustomization(data []byte) error {
+// refuseKustomization reports what a kustomization needs beyond local files, and the first line with
+// it, 0 if that is not known.
+func refuseKustomization(data []byte) (line int, err error) {
 	k, err := parseKustomization(data)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, field := range []struct {
 		name string
@@ -153,7 +164,7 @@ func refuseKustomization(data []byte) error {
 		{"validators", len(k.Validators) > 0},
 	} {
 		if field.used {
-			return fmt.Errorf("%s: only local files are read, and no programs are started; give what kustomize build prints instead: kustomize build ... | kubectl netpol ... -f -", field.name)
+			return lineWith(data, field.name), fmt.Errorf("%s: only local files are read, and no programs are started; give what kustomize build prints instead: kustomize build ... | kubectl netpol ... -f -", field.name)
 		}
 	}
 	paths := pathsOf(k)
@@ -162,17 +173,30 @@ func refuseKustomization(data []byte) error {
 		for _, path := range paths[field] {
 			if isRemote(path) {
 				remote = append(remote, fmt.Sprintf("%s: %q", field, path))
+				line = cmp.Or(line, lineWith(data, path))
 			}
 		}
 	}
 	if remote == nil {
-		return nil
+		return 0, nil
 	}
 	is := "is not a local path"
 	if len(remote) > 1 {
 		is = "are not local paths"
 	}
-	return fmt.Errorf("%s %s, and nothing is downloaded; vendor that with kustomize localize, or give what kustomize build prints: kustomize build ... | kubectl netpol ... -f -", strings.Join(remote, ", "), is)
+	return line, fmt.Errorf("%s %s, and nothing is downloaded; vendor that with kustomize localize, or give what kustomize build prints: kustomize build ... | kubectl netpol ... -f -", strings.Join(remote, ", "), is)
+}
+
+// lineWith returns the first line that has a text outside of comments, 0 if none has.
+func lineWith(data []byte, text string) int {
+	n := 0
+	for line := range strings.Lines(string(data)) {
+		n++
+		if strings.Contains(line, text) && !strings.HasPrefix(strings.TrimSpace(line), "#") {
+			return n
+		}
+	}
+	return 0
 }
 
 // pathsOf returns all paths in a kustomization, by field.

@@ -1,6 +1,8 @@
 package clusterfiles
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,16 +102,16 @@ func TestFaultsInKustomizations(t *testing.T) {
 	for name, tc := range map[string]struct{ file, text, want string }{
 		"a policy that no server takes": {"base/policies/policies.yaml", denyAll + "  ingress:\n  - ports: [{port: 0}]\n", "deploy/base/policies/policies.yaml:8: spec.ingress[0].ports[0].port"},
 		"an unknown kind":               {"base/policies/policies.yaml", strings.Replace(denyAll, "NetworkPolicy", "NetworkPolicie", 1), `deploy/base/policies/policies.yaml:2: kind: "NetworkPolicie"`},
-		"a resource of another host":    {"base/kustomization.yaml", "resources: [https://example.com/base.yaml]\n", `deploy/base/kustomization.yaml: resources: "https://example.com/base.yaml" is not a local path`},
+		"a resource of another host":    {"base/kustomization.yaml", "resources: [https://example.com/base.yaml]\n", `deploy/base/kustomization.yaml:1: resources: "https://example.com/base.yaml" is not a local path`},
 		"a repository":                  {"base/kustomization.yaml", "resources: ['github.com/example/base?ref=v1']\n", "is not a local path"},
 		"a repository by SSH":           {"base/kustomization.yaml", "bases: ['git@example.com:base']\n", "is not a local path"},
 		"in another case":               {"base/kustomization.yaml", "RESOURCES: ['HTTPS://example.com/a']\n", "is not a local path"},
-		"a patch of another host":       {"overlays/prod/Kustomization", "resources: [../../base]\npatches: [{path: 'http://example.com/p.yaml'}]\n", `deploy/overlays/prod/Kustomization: patches: "http://example.com/p.yaml" is not a local path`},
+		"a patch of another host":       {"overlays/prod/Kustomization", "resources: [../../base]\npatches: [{path: 'http://example.com/p.yaml'}]\n", `deploy/overlays/prod/Kustomization:2: patches: "http://example.com/p.yaml" is not a local path`},
 		"an old patch of another host":  {"overlays/prod/Kustomization", "resources: [../../base]\npatchesStrategicMerge: ['https://example.com/p.yaml']\n", "patchesStrategicMerge:"},
 		"a value of another host":       {"overlays/prod/Kustomization", "resources: [../../base]\nconfigMapGenerator: [{name: a, files: ['a=https://example.com/p']}]\n", "configMapGenerator:"},
 		"a chart":                       {"base/kustomization.yaml", "helmCharts: [{name: a, repo: 'https://example.com'}]\n", "helmCharts: only local files are read"},
 		"a plugin":                      {"base/kustomization.yaml", "generators: [a.yaml]\n", "generators: only local files are read, and no programs are started"},
-		"several that are refused":      {"base/kustomization.yaml", "validators: [c.yaml]\ntransformers: [b.yaml]\ngenerators: [a.yaml]\nhelmCharts: [{name: a}]\n", "deploy/base/kustomization.yaml: helmCharts: "},
+		"several that are refused":      {"base/kustomization.yaml", "validators: [c.yaml]\ntransformers: [b.yaml]\ngenerators: [a.yaml]\nhelmCharts: [{name: a}]\n", "deploy/base/kustomization.yaml:4: helmCharts: "},
 		"a missing file":                {"base/kustomization.yaml", "resources: [no.yaml]\n", "no.yaml"},
 		"an unknown field":              {"base/kustomization.yaml", "resource: [web.yaml]\n", `unknown field "resource"`},
 		"an empty file":                 {"overlays/prod/Kustomization", "", "kustomization.yaml is empty"},
@@ -125,5 +127,91 @@ func TestFaultsInKustomizations(t *testing.T) {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
 		})
+	}
+}
+
+// What no kustomization has is named once for each folder, whichever path the folder is below.
+func TestPoliciesInNoKustomization(t *testing.T) {
+	const component = "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\n"
+	files := map[string]string{
+		"k/kustomization.yaml":                 "resources: [base]\n",
+		"k/base/kustomization.yaml":            "resources: [web.yaml]\npatches: [{path: patch.yaml}]\n",
+		"k/base/web.yaml":                      web + "---\n" + denyAll,
+		"k/base/patch.yaml":                    denyAll,
+		"k/base/old.yaml":                      web,
+		"k/base/more/a.yaml":                   "# forgotten\n" + denyAll,
+		"k/base/more/b.yaml":                   denyAll,
+		"k/base/.hidden.yaml":                  denyAll,
+		"k/base/chart/Chart.yaml":              "apiVersion: v2\nname: web\n",
+		"k/base/chart/templates/policy.yaml":   denyAll,
+		"k/components/np/kustomization.yaml":   component + "resources: [deny.yaml, more/more.yaml]\n",
+		"k/components/np/deny.yaml":            denyAll,
+		"k/components/np/more/more.yaml":       denyAll,
+		"k/components/label/kustomization.yml": component + "commonLabels: {a: b}\n",
+		"k/overlays/prod/kustomization.yaml":   "resources: [../../base, policy.yaml]\n",
+		"k/overlays/prod/policy.yaml":          denyAll,
+	}
+	folder(t, files)
+	want := []string{
+		"k/base/more/a.yaml:3: no kustomization that was built has this file, nor 1 other file of policies in its folder: passed over",
+		"k/components/np/kustomization.yaml:2: this Component, with 2 files of policies, is in no kustomization that was built: passed over",
+		"k/overlays/prod/policy.yaml:2: no kustomization that was built has this file of policies: passed over",
+	}
+	for _, path := range []string{"k", "."} {
+		o, err := Read([]string{path}, nil, Options{})
+		if err != nil || !slices.Equal(o.Warnings, want) {
+			t.Errorf("-f %s: got %v %q", path, err, o.Warnings)
+		}
+		if got := o.Notes(); !slices.Contains(got, "Passed over: 1 kustomize Component that no kustomization has") {
+			t.Errorf("-f %s: got %q", path, got)
+		}
+	}
+	o, err := Read([]string{"k"}, nil, Options{Exclude: []string{"overlays", "components/np", "more"}})
+	if err != nil || len(o.Warnings)+len(o.Unmatched) != 0 {
+		t.Errorf("with exclusions: got %v %q %q", err, o.Warnings, o.Unmatched)
+	}
+
+	files["k/kustomization.yaml"] = "resources: [base]\ncomponents: [components/np]\n"
+	folder(t, files)
+	if o, err := Read([]string{"k"}, nil, Options{}); err == nil || !strings.Contains(err.Error(), "already registered") {
+		t.Errorf("two policies of one name: got %v %v", o, err)
+	}
+}
+
+func TestAFaultOfABaseIsSaidOnce(t *testing.T) {
+	for name, tc := range map[string]struct{ web, policy, want string }{
+		"an error":  {web, denyAll + "  ingress: [{ports: [{port: 0}]}]\n", "base/policy.yaml:7: spec.ingress[0].ports[0].port"},
+		"a warning": {web + "  unknown: true\n", denyAll, `base/web.yaml:1: `},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := map[string]string{"k/base/kustomization.yaml": "resources: [web.yaml, policy.yaml]\n", "k/base/web.yaml": tc.web, "k/base/policy.yaml": tc.policy}
+			for _, overlay := range []string{"a", "b"} {
+				files["k/"+overlay+"/kustomization.yaml"] = "resources: [../base]\nnamespace: " + overlay + "\n"
+			}
+			folder(t, files)
+			o, err := Read([]string{"k"}, nil, Options{})
+			said := fmt.Sprint(err)
+			if err == nil {
+				said = strings.Join(o.Warnings, "\n")
+			}
+			if strings.Count(said, "k/"+tc.want) != 1 || strings.Contains(said, "\n") {
+				t.Errorf("got %s", said)
+			}
+		})
+	}
+}
+
+func TestPlurals(t *testing.T) {
+	for what, want := range map[string]string{
+		"ConfigMap": "2 ConfigMaps", "NetworkPolicy (projectcalico.org)": "2 NetworkPolicies (projectcalico.org)", "Ingress": "2 Ingresses",
+		"Gateway": "2 Gateways", "Endpoints": "2 Endpoints", "Patch": "2 Patches", "file without apiVersion and kind": "2 files without apiVersion and kind",
+		"Helm chart (--helm renders one)": "2 Helm charts (--helm renders one)", "kustomize Component that no kustomization has": "2 kustomize Components that no kustomization has",
+	} {
+		if got := (Skipped{what, 2}).String(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		if got := (Skipped{what, 1}).String(); got != "1 "+what {
+			t.Errorf("got %s, want 1 %s", got, what)
+		}
 	}
 }

@@ -27,13 +27,13 @@ func (o *Objects) Notes() []string {
 		note("Replaced by what a later path has of the same name: %s", shorten(o.Replaced))
 	}
 	if len(o.Skipped) > 0 {
-		note("Passed over: %s", list(o.Skipped))
+		note("Passed over: %s", join(o.Skipped, ", "))
 	}
 	if n := len(o.AssumedPods); n > 0 {
 		note("Assumed: one pod for each of %s, as its template has it", count(n, "workload", "workloads"))
 	}
 	if n := len(o.Unaddressed); n > 0 {
-		note("Assumed: addresses of %s for %s; nothing else in the files has such an address", join(o.AssumedAddresses), count(n, "pod", "pods"))
+		note("Assumed: addresses of %s for %s; nothing else in the files has such an address", join(o.AssumedAddresses, " and "), count(n, "pod", "pods"))
 	}
 	if names := o.namespacesOfPods(); len(names) > 0 {
 		note("Assumed: namespaces without an object have only the label kubernetes.io/metadata.name: %s", shorten(names))
@@ -60,21 +60,28 @@ func count(n int, one, plural string) string {
 	return fmt.Sprintf("%d %s", n, plural)
 }
 
-// list names the skipped kinds with counts.
-func list(skipped []Skipped) string {
-	var items []string
-	for _, s := range skipped {
-		items = append(items, fmt.Sprintf("%d %s", s.Count, s.What))
+// plural returns the plural of a noun, such as the name of a kind.
+func plural(noun string) string {
+	ends := func(endings ...string) bool {
+		return slices.ContainsFunc(endings, func(e string) bool { return strings.HasSuffix(noun, e) })
 	}
-	return strings.Join(items, ", ")
+	switch {
+	case strings.HasSuffix(noun, "Endpoints"):
+		return noun
+	case ends("s", "x", "ch", "sh"):
+		return noun + "es"
+	case ends("y") && !ends("ay", "ey", "oy", "uy"):
+		return strings.TrimSuffix(noun, "y") + "ies"
+	}
+	return noun + "s"
 }
 
-func join[T fmt.Stringer](values []T) string {
+func join[T fmt.Stringer](values []T, separator string) string {
 	var s []string
 	for _, v := range values {
 		s = append(s, v.String())
 	}
-	return strings.Join(s, " and ")
+	return strings.Join(s, separator)
 }
 
 // shorten lists the first few names.

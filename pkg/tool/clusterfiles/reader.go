@@ -156,6 +156,7 @@ func (m manifest) locate(err error) []error {
 type Refused struct {
 	Position              Position
 	Kind, Namespace, Name string // as far as the object has them
+	Policy                bool   // or what looks like one
 	Err                   error
 }
 
@@ -173,14 +174,14 @@ func (r *reader) refused(m manifest, of string, policy bool, err error) error {
 	if m.file.templated() && !m.file.named {
 		return tolerate(err, "passed over")
 	}
-	err = r.asRefused(m, of, err)
+	err = r.asRefused(m, of, policy, err)
 	if policy {
 		return err
 	}
 	return tolerate(err, "passed over")
 }
 
-func (r *reader) asRefused(m manifest, of string, err error) error {
+func (r *reader) asRefused(m manifest, of string, policy bool, err error) error {
 	var namespace, name string
 	if fields, err := m.doc.Map(); err == nil {
 		metadata, _ := fields["metadata"].(map[string]any)
@@ -195,7 +196,7 @@ func (r *reader) asRefused(m manifest, of string, err error) error {
 		errs = joined.Unwrap()
 	}
 	for i := range errs {
-		errs[i] = &Refused{Kind: of, Namespace: namespace, Name: name, Err: errs[i]}
+		errs[i] = &Refused{Kind: of, Namespace: namespace, Name: name, Policy: policy, Err: errs[i]}
 	}
 	return errors.Join(errs...)
 }

@@ -24,7 +24,7 @@ func TestTreesAsTheyAre(t *testing.T) {
 		"an older version":        {"b.yaml", strings.Replace(web, "apps/v1", "extensions/v1beta1", 1), `tree/b.yaml:1: apiVersion: Deployment of "extensions/v1beta1" is not read, only of "apps/v1": write it as "apps/v1": passed over`, ""},
 		"a type":                  {"b.yaml", strings.Replace(web, "8080", "http", 1), "tree/b.yaml:8: spec.template.spec.containers.ports.containerPort: got string, want int32: passed over", ""},
 		"variants":                {"b.yaml", strings.Replace(web, "app: web}}\n", "app: web}}\n  replicas: 2\n", 1), "tree/b.yaml:1: Deployment default/web is already at tree/a.yaml:1, and differs: the first one counts", ""},
-		"a remote kustomization":  {"k/kustomization.yaml", "resources: ['https://example.com/a.yaml', 'github.com/example/b?ref=v1']\n", `tree/k/kustomization.yaml: resources: "https://example.com/a.yaml", resources: "github.com/example/b?ref=v1" are not local paths, and nothing is downloaded; vendor that with kustomize localize`, ""},
+		"a remote kustomization":  {"k/kustomization.yaml", "resources: ['https://example.com/a.yaml', 'github.com/example/b?ref=v1']\n", `tree/k/kustomization.yaml:1: resources: "https://example.com/a.yaml", resources: "github.com/example/b?ref=v1" are not local paths, and nothing is downloaded; vendor that with kustomize localize`, ""},
 		"a kustomization of none": {"k/kustomization.yaml", "resources: [no.yaml]\n", "kustomize tree/k: ", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -330,7 +330,7 @@ spec: {defaultBackend: {service: {name: web, port: {number: 80}}}}
 		{"no Service", nil, nil, " at : that Service is not in the input"},
 		{"no port", &corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 81}}}, nil, " at : it has no port 80"},
 		{"another name", &corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "db.example.com"}, nil, " at : it is another name for db.example.com"},
-		{"no pods", &corev1.ServiceSpec{Selector: map[string]string{"app": "gone"}, Ports: ports}, nil, " at : it selects no pod of the input"},
+		{"no pods", &corev1.ServiceSpec{Selector: map[string]string{"app": "gone"}, Ports: ports}, nil, " at : it selects no pod of the input (app=gone)"},
 		{"no endpoints", &corev1.ServiceSpec{Ports: ports}, nil, " at : it has no selector, and no Endpoints or EndpointSlice with that port"},
 		{"endpoints of pods and outside", &corev1.ServiceSpec{Ports: ports}, []exposure.Backend{at("10.0.0.1", 8080), at("172.18.0.2", 8080)}, "172.18.0.2,shop/web-0 at TCP 8080: "},
 		{"endpoints with two ports", &corev1.ServiceSpec{Ports: ports}, []exposure.Backend{at("10.0.0.1", 8080), at("172.18.0.2", 8081)}, "shop/web-0 at TCP 8080: ; 172.18.0.2 at TCP 8081: "},

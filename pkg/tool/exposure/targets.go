@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sigs.k8s.io/kube-network-policies/pkg/tool/reachability"
@@ -42,7 +43,7 @@ func (f *finder) targets(e *entry) (all []target, missing string) {
 	}
 	pods := f.selected([]podSelector{{s.Namespace, s.Spec.Selector}})
 	if len(pods) == 0 {
-		return nil, "it selects no pod of the input"
+		return nil, "it selects no pod of the input (" + labels.SelectorFromSet(s.Spec.Selector).String() + ")"
 	}
 	return []target{{port, pods}}, ""
 }

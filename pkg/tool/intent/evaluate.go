@@ -64,6 +64,11 @@ type Services interface {
 	// address, or "namespace/svc/name". of says what has the port, "service shop/web", and is empty if
 	// packets are not translated.
 	Behind(name string, port reachability.Port) (endpoints []reachability.Endpoint, at reachability.Port, of string, err error)
+	// Client returns the endpoint with an address from which packets come. For a cluster IP, that is
+	// what stands behind it, and of says whose it is.
+	Client(address string) (endpoints []reachability.Endpoint, of string, err error)
+	// Outside returns addresses that stand for all that are neither pods' nor nodes' nor Services'.
+	Outside() []reachability.Endpoint
 	// Named returns what stands behind all ports of a Service.
 	Named(namespace, name string) ([]reachability.Endpoint, error)
 }
@@ -79,7 +84,7 @@ func Evaluate(in clusterstate.Input, c *reachability.Cluster, expectations []Exp
 	var errs []error
 	for i := range expectations {
 		e := &expectations[i]
-		from, fromErr := known.members(&e.From)
+		e, from, fromErr := known.client(e)
 		if fromErr != nil {
 			errs = append(errs, e.From.fault(e.File, fromErr))
 		}
@@ -98,6 +103,22 @@ func Evaluate(in clusterstate.Input, c *reachability.Cluster, expectations []Exp
 		results = append(results, r)
 	}
 	return results, errors.Join(errs...)
+}
+
+// client returns the endpoints of the source. For a cluster IP, these are what stands behind it, and
+// the expectation becomes one about them.
+func (c *cluster) client(e *Expectation) (*Expectation, members, error) {
+	if !e.From.name.address.IsValid() || c.services == nil {
+		from, err := c.members(&e.From)
+		return e, from, err
+	}
+	endpoints, of, err := c.services.Client(e.From.name.text)
+	if of != "" {
+		behind := *e
+		behind.From.name.text = fmt.Sprintf("%s (%s)", e.From.name.text, of)
+		e = &behind
+	}
+	return e, members{endpoints: endpoints}, err
 }
 
 // server returns the endpoints of the destination. For a port of a Service, these are what
@@ -156,7 +177,7 @@ func (c *cluster) evaluate(r *Result, from, to []reachability.Endpoint, keepPair
 					add(Pair{From: src, To: dst, Port: number, Family: f, Allowed: matrices[i].Allowed(row, column)})
 				}
 			}
-			if !connects && r.Allow {
+			if !connects && r.Allow && !r.From.name.outside && !r.To.name.outside {
 				add(Pair{From: src, To: dst})
 			}
 		}

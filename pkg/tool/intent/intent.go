@@ -46,8 +46,9 @@ type Endpoints struct {
 	except     []name
 }
 
-// name identifies a pod, a workload or an address.
+// name identifies a pod, a workload, an address, or all addresses outside of the cluster.
 type name struct {
+	outside  bool
 	text     string // as written
 	workload workloads.Ref
 	address  netip.Addr

@@ -81,15 +81,22 @@ func (n name) matches(pod *corev1.Pod) bool {
 
 // named returns the endpoints of a name.
 func (c *cluster) named(n name) (members, error) {
-	if n.address.IsValid() || n.workload.Kind == workloads.Pod {
-		text := n.workload.String()
-		if n.address.IsValid() {
-			text = n.text
-		}
-		endpoint, err := c.Endpoint(text)
+	switch {
+	case n.outside:
+		return c.outside()
+	case n.address.IsValid():
+		endpoint, err := c.Endpoint(n.text)
 		return members{endpoints: []reachability.Endpoint{endpoint}}, err
-	}
-	if n.workload.Kind == workloads.Service {
+	case n.workload.Kind == workloads.Pod:
+		endpoint, err := c.Endpoint(n.workload.String())
+		if kinds := c.kindsOf(n.workload); err != nil && len(kinds) == 1 {
+			n.workload.Kind = kinds[0]
+			return c.named(n)
+		} else if err != nil && len(kinds) > 1 {
+			err = fmt.Errorf("%s is the name of a %s: write the kind, %s/%s/%s", n.text, strings.Join(kinds, " and of a "), n.workload.Namespace, workloads.ShortName(kinds[0]), n.workload.Name)
+		}
+		return members{endpoints: []reachability.Endpoint{endpoint}}, err
+	case n.workload.Kind == workloads.Service:
 		if c.services == nil {
 			return members{}, fmt.Errorf("no service %v", n.workload)
 		}
@@ -109,6 +116,33 @@ func (c *cluster) named(n name) (members, error) {
 		return members{}, fmt.Errorf("no pod of %s %q%s", n.workload.Kind, n.workload, near(siblings))
 	}
 	return c.endpoints(chosen)
+}
+
+// kindsOf returns the kinds of workloads that have the name of a pod that there is not.
+func (c *cluster) kindsOf(pod workloads.Ref) []string {
+	if slices.ContainsFunc(c.pods, name{workload: pod}.matches) {
+		return nil
+	}
+	var kinds []string
+	for _, p := range c.pods {
+		if w := workloads.Of(p); w.Namespace == pod.Namespace && w.Name == pod.Name {
+			kinds = append(kinds, w.Kind)
+		}
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
+}
+
+// outside returns addresses that stand for all outside of the cluster.
+func (c *cluster) outside() (members, error) {
+	endpoints := c.Outside(reachability.FirstCommon, reachability.Translated{}).Members
+	if c.services != nil {
+		endpoints = c.services.Outside()
+	}
+	if len(endpoints) == 0 {
+		return members{}, errors.New("no address is outside of the cluster: name one")
+	}
+	return members{endpoints: endpoints}, nil
 }
 
 // near lists the first few workloads of the namespace.

@@ -18,6 +18,9 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
 
+// outside is the name of all addresses outside of the cluster, as that of a row of the matrix.
+const outside = "outside"
+
 // The type of the documents in a file of expectations.
 const (
 	APIVersion = "kube-network-policies.x-k8s.io/v1alpha1"
@@ -128,6 +131,9 @@ func (r *reader) fail(field string, err error) {
 func (r *reader) expectation(in item) Expectation {
 	e := Expectation{Field: r.path, Why: in.Why, Line: r.document.LineOf(r.path)}
 	e.From, e.To = r.endpoints("from", in.From), r.endpoints("to", in.To)
+	if e.From.name.outside && e.To.name.outside {
+		r.fail("", errors.New("both sides are outside of the cluster, where no policy applies"))
+	}
 	switch in.Expect {
 	case "allow":
 		e.Allow = true
@@ -248,7 +254,7 @@ func (r *reader) group(e *Endpoints, field string, g group) {
 	e.pods = r.selector(field+".podSelector", g.PodSelector)
 	for i, text := range g.Except {
 		n, err := parseName(text)
-		if err == nil && n.address.IsValid() {
+		if err == nil && (n.address.IsValid() || n.outside) {
 			err = fmt.Errorf("%q: an address is not in a group of pods", text)
 		}
 		if err == nil && n.workload.Kind == workloads.Service {
@@ -274,8 +280,12 @@ func (r *reader) selector(field string, in *metav1.LabelSelector) labels.Selecto
 	return s
 }
 
-// parseName parses "namespace/pod", "namespace/kind/name" or an address. The kind may be Service.
+// parseName parses "namespace/pod", "namespace/kind/name", an address or "outside". The kind may be
+// Service.
 func parseName(s string) (name, error) {
+	if s == outside {
+		return name{text: s, outside: true}, nil
+	}
 	if addr, err := netip.ParseAddr(s); err == nil {
 		if addr.Zone() != "" {
 			return name{}, fmt.Errorf("%q: an address with a zone is valid on one link only", s)
@@ -284,7 +294,7 @@ func parseName(s string) (name, error) {
 	}
 	parts := strings.Split(s, "/")
 	if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
-		return name{}, fmt.Errorf("%q: must be namespace/pod, namespace/kind/name such as shop/deploy/web or shop/svc/web, or an address", s)
+		return name{}, fmt.Errorf("%q: must be namespace/pod, namespace/kind/name such as shop/deploy/web or shop/svc/web, an address, or outside", s)
 	}
 	n := name{text: s, workload: workloads.Ref{Kind: workloads.Pod, Namespace: parts[0], Name: parts[len(parts)-1]}}
 	if len(parts) == 3 {

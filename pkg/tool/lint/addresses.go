@@ -92,16 +92,85 @@ func (c *cluster) podAddresses() map[netip.Addr]owner {
 // the three rules calls it.
 func addresses(c *cluster) {
 	owners := [...]map[netip.Addr]owner{policy.Ingress: c.owners(policy.Ingress), policy.Egress: c.owners(policy.Egress)}
+	spans := c.serviceSpans()
 	for _, p := range c.policies {
 		eachBlock(p, func(d policy.Direction, r *policy.Rule, i, k int, b policy.Block) {
 			field := blockField(p, d, r, i, k)
 			if has, ok := owners[d][b.Prefix.Addr()]; ok && b.Prefix.IsSingleIP() {
 				c.find(p, field, has.fix, "%v is the address of %s", b.Prefix.Addr(), has.name)
-			} else if services := c.serviceCIDR(b.Prefix); services.IsValid() && c.rule.ID == "service-address" {
+			} else if c.rule.ID != "service-address" {
+				return
+			} else if services := c.serviceCIDR(b.Prefix); services.IsValid() {
 				c.find(p, field, "", "%v is in the range of Services %v", b.Prefix, services)
+			} else if why := spans[b.Prefix.Addr().Is4()].has(b.Prefix); why != "" {
+				c.find(p, field, "", "%v %s", b.Prefix, why)
 			}
 		})
 	}
+}
+
+// serviceBits is how many bits of a range of Services are free at most: API servers refuse larger ones.
+const serviceBits = 20
+
+// serviceSpan is from the lowest to the highest known address of a Service, of one family.
+type serviceSpan struct {
+	low, high           netip.Addr
+	lowestOf, highestOf string
+	apiServer           netip.Addr // the first of the range
+}
+
+// serviceSpans returns the spans by whether they are of IPv4, for families without a ServiceCIDR.
+func (c *cluster) serviceSpans() map[bool]*serviceSpan {
+	spans := map[bool]*serviceSpan{}
+	for _, s := range c.Services {
+		name := s.Namespace + "/" + s.Name
+		for _, addr := range reachability.ClusterIPs(s) {
+			span := spans[addr.Is4()]
+			if span == nil {
+				span = &serviceSpan{low: addr, high: addr, lowestOf: name, highestOf: name}
+				spans[addr.Is4()] = span
+			}
+			if addr.Less(span.low) {
+				span.low, span.lowestOf = addr, name
+			}
+			if span.high.Less(addr) {
+				span.high, span.highestOf = addr, name
+			}
+			if name == "default/kubernetes" {
+				span.apiServer = addr
+			}
+		}
+	}
+	for _, r := range c.ServiceCIDRs {
+		delete(spans, r.Addr().Is4())
+	}
+	return spans
+}
+
+// has says why a block has addresses of Services only, "" if it may have others: the range of
+// Services begins before the address of the API server and has all that is between two Services.
+func (s *serviceSpan) has(block netip.Prefix) string {
+	if s == nil || block.Bits() < block.Addr().BitLen()-serviceBits {
+		return ""
+	}
+	if s.apiServer.IsValid() && block.Addr().Next() == s.apiServer {
+		return "is a range of Services: its first address is that of Service default/kubernetes"
+	}
+	oneRange := netip.PrefixFrom(s.low, s.low.BitLen()-serviceBits).Masked().Contains(s.high)
+	if !oneRange || block.Addr().Less(s.low) || s.high.Less(lastOf(block)) {
+		return ""
+	}
+	return fmt.Sprintf("is in the range of Services, between the addresses of %s and %s", s.lowestOf, s.highestOf)
+}
+
+// lastOf returns the last address of a block.
+func lastOf(p netip.Prefix) netip.Addr {
+	bytes := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < len(bytes)*8; bit++ {
+		bytes[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(bytes)
+	return last
 }
 
 // serviceCIDR returns the Service range that contains p, or an invalid prefix.

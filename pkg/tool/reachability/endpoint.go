@@ -134,13 +134,29 @@ func (c *Cluster) unknown(name string) error {
 	if near := nearest(name, slices.Sorted(maps.Keys(c.pods))); len(near) > 0 {
 		return fmt.Errorf("no pod %q; near it: %s", name, strings.Join(near, ", "))
 	}
-	pods := 0 // without those that may come
-	for _, pod := range c.pods {
-		if !IsNew(pod) {
-			pods++
+	namespace, _, _ := strings.Cut(name, "/")
+	var siblings []string // without those that may come
+	all := 0
+	for other, pod := range c.pods {
+		if IsNew(pod) {
+			continue
+		}
+		all++
+		if pod.Namespace == namespace {
+			siblings = append(siblings, strings.TrimPrefix(other, namespace+"/"))
 		}
 	}
-	return fmt.Errorf("no pod %q among %d", name, pods)
+	slices.Sort(siblings)
+	const most = 5
+	switch n := len(siblings); {
+	case all == 0:
+		return fmt.Errorf("no pod %q: there are no pods", name)
+	case n == 0:
+		return fmt.Errorf("no pod %q: namespace %s has no pods", name, namespace)
+	case n > most:
+		siblings = append(siblings[:most], fmt.Sprintf("%d more", n-most))
+	}
+	return fmt.Errorf("no pod %q; namespace %s has %s", name, namespace, strings.Join(siblings, ", "))
 }
 
 // noAddress is the error for an endpoint without an address of the family.

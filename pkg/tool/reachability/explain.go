@@ -146,9 +146,10 @@ func notes(src, dst *Endpoint, port Port, a Answer) []string {
 	if p := a.Query.Packet; port.Name != "" && p.Dst.IsValid() {
 		notes = append(notes, fmt.Sprintf("%s is port %d of %s", port.Name, p.Dst.Port(), dst.Name))
 	}
-	for _, s := range []*Endpoint{src, dst} {
+	for i, s := range []*Endpoint{src, dst} {
+		peer := []*Endpoint{dst, src}[i]
 		switch {
-		case s.Kind == Pod && s.Node == "":
+		case s.Kind == Pod && s.Node == "" && peer.onHost(): // nothing else depends on the node
 			notes = append(notes, s.Name+" has no spec.nodeName: it is evaluated as by the node that it will be scheduled to")
 		case s.Kind == HostNetworkPod:
 			notes = append(notes, fmt.Sprintf("%s uses the network of its node %s: to policies it is that node", s.Name, s.Node))

@@ -130,7 +130,7 @@ func TestExplanationsInWords(t *testing.T) {
 		"the subject is unreadable":  {"x/a", "x/b", "80", "TCP", "podSelector: {matchLabels: {app: no value}}", true, "spec.podSelector: InvalidSelector"},
 		"a pod that is not known":    {"x/a", "10.0.0.99", "80", "TCP", "{}", false, "10.0.0.99 is in a node's range of pod addresses and no known pod has it"},
 		"from one that is not known": {"10.0.0.99", "x/a", "80", "TCP", "ingress: [{from: [{podSelector: {}}]}]", false, "10.0.0.99 is in a node's range of pod addresses and no known pod has it"},
-		"a pod without a node":       {"y/a", "x/b", "80", "TCP", "ingress: [{}]", true, "y/a has no spec.nodeName: it is evaluated as by the node that it will be scheduled to"},
+		"a pod without a node":       {"y/a", "192.168.0.1", "80", "TCP", "ingress: [{}]", true, "y/a has no spec.nodeName: it is evaluated as by the node that it will be scheduled to"},
 		"hairpin":                    {"x/a", "x/a", "80", "TCP", "{}", true, "always allowed, not evaluated: what a pod sends to its own address does not leave it\n\n"},
 		"no family":                  {"x/a", "2001:db8::1", "80", "TCP", "{}", false, "no connection: x/a and 2001:db8::1 have no address of one family"},
 		"no such port":               {"x/a", "x/b", "db", "TCP", "{}", false, "no connection: x/b declares no TCP port named db"},

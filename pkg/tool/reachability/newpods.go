@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/policy"
 )
 
 // newPod is the name of the pods that AddNewPods adds. It contains a space, so no pod of a
@@ -139,13 +140,11 @@ type allocator struct {
 }
 
 func newAllocator(inputs ...clusterstate.Input) *allocator {
-	a := &allocator{used: map[netip.Addr]bool{}}
-	var clusters []*Cluster
+	a := &allocator{used: map[netip.Addr]bool{}, blocks: &bart.Lite{}}
 	byFamily := map[bool][]netip.Addr{} // by whether it is IPv4
 	for _, in := range inputs {
-		c := New(in)
-		clusters = append(clusters, c)
-		for addr := range c.nodes {
+		a.addBlocks(in)
+		for addr := range nodeAddresses(in) {
 			a.used[addr] = true
 		}
 		for _, pod := range in.Pods {
@@ -157,7 +156,6 @@ func newAllocator(inputs ...clusterstate.Input) *allocator {
 			}
 		}
 	}
-	a.blocks = blocksOf(clusters)
 	for _, v4 := range []bool{true, false} {
 		if addrs := byFamily[v4]; len(addrs) > 0 {
 			slices.SortFunc(addrs, func(x, y netip.Addr) int { return y.Compare(x) }) // highest first
@@ -165,6 +163,27 @@ func newAllocator(inputs ...clusterstate.Input) *allocator {
 		}
 	}
 	return a
+}
+
+// addBlocks adds the blocks of policies, also of those that select no pod yet.
+func (a *allocator) addBlocks(in clusterstate.Input) {
+	for _, g := range in.CIDRGroups {
+		for _, p := range compile.NewCIDRGroup(g).Prefixes {
+			a.blocks.Insert(p)
+		}
+	}
+	for _, o := range in.Policies {
+		p := compile.KindOf(o).Compile(o, in.Features, nil)
+		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+			for _, r := range p.Rules(d) {
+				for i := range r.Peers {
+					for _, block := range prefixesOf(&r.Peers[i]) {
+						a.blocks.Insert(block)
+					}
+				}
+			}
+		}
+	}
 }
 
 // addresses returns an unused address of each family of the pods, as far as there are any.

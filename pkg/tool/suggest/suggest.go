@@ -136,11 +136,11 @@ func nothing(in *Input, denied int) error {
 	}
 	switch {
 	case denied > 0:
-		return fmt.Errorf("all %d recorded flows of namespace %s were denied by enforced policies, and do not count without --with-denied", denied, in.Namespace)
+		return fmt.Errorf("all recorded flows of namespace %s (%d) were denied by enforced policies, and do not count without --with-denied", in.Namespace, denied)
 	case len(in.Records) == 0:
 		return errors.New("there are no records, not even one that says which agent has none")
 	}
-	err := fmt.Errorf("no flow from or to a pod of namespace %s is recorded, among %d flows of %d nodes", in.Namespace, recorded, len(agents))
+	err := fmt.Errorf("no flow from or to a pod of namespace %s is recorded (flows of all: %d, nodes: %d)", in.Namespace, recorded, len(agents))
 	for _, p := range in.Cluster.Policies {
 		if np, ok := p.(*networkingv1.NetworkPolicy); ok && np.Namespace == in.Namespace {
 			return fmt.Errorf("%w: only packets of pods that policies select are recorded, and none of them has connected since the agents were started", err)

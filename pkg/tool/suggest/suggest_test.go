@@ -304,10 +304,10 @@ func TestNoSuggestion(t *testing.T) {
 		name, manifests, records, namespace, want string
 	}{
 		{"no records", "", "", "shop", "there are no records"},
-		{"no flows", "", agent, "shop", "no flow from or to a pod of namespace shop is recorded, among 0 flows of 1 nodes: only packets of pods that policies select are recorded, and the namespace has no NetworkPolicy"},
+		{"no flows", "", agent, "shop", "no flow from or to a pod of namespace shop is recorded (flows of all: 0, nodes: 1): only packets of pods that policies select are recorded, and the namespace has no NetworkPolicy"},
 		{"a policy to begin with", "", agent, "shop", "  name: default-deny\n  labels:\n    app.kubernetes.io/managed-by: kubectl-netpol\n  annotations:\n    kube-network-policies.x-k8s.io/enforcement: audit\n"},
-		{"flows of others", defaultDeny, agent + otherNamespace, "shop", "among 1 flows of 1 nodes: only packets of pods that policies select are recorded, and none"},
-		{"denied flows only", "", record(web1, db, "TCP", 5432, `"verdict":"deny","count":4`), "shop", "all 1 recorded flows of namespace shop were denied"},
+		{"flows of others", defaultDeny, agent + otherNamespace, "shop", "is recorded (flows of all: 1, nodes: 1): only packets of pods that policies select are recorded, and none"},
+		{"denied flows only", "", record(web1, db, "TCP", 5432, `"verdict":"deny","count":4`), "shop", "all recorded flows of namespace shop (1) were denied"},
 		{"an unknown namespace", "", agent, "shopp", `no namespace "shopp"; near it: shop`},
 		{"a namespace like no other", "", agent, "payments", `no namespace "payments"`},
 	} {

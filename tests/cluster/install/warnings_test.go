@@ -82,7 +82,8 @@ func warnings(t *testing.T, p *admissionv1.ValidatingAdmissionPolicy, old, objec
 		t.Fatal(err)
 	}
 	variables := map[string]any{}
-	input := map[string]any{"request": map[string]any{"operation": "CREATE"}, "variables": variables}
+	request := map[string]any{"operation": "CREATE", "userInfo": map[string]any{"username": "system:serviceaccount:kube-system:" + writerName}}
+	input := map[string]any{"request": request, "variables": variables}
 	for name, text := range map[string]string{"object": object, "oldObject": old} {
 		var fields any
 		if err := yaml.Unmarshal([]byte(text), &fields); err != nil {
@@ -91,7 +92,7 @@ func warnings(t *testing.T, p *admissionv1.ValidatingAdmissionPolicy, old, objec
 		input[name] = fields
 	}
 	if old != "" {
-		input["request"] = map[string]any{"operation": "UPDATE"}
+		request["operation"] = "UPDATE"
 	}
 	evaluate := func(expression string) any {
 		compiler, err := env.Env(environment.NewExpressions)

@@ -37,7 +37,11 @@ Rows are clients, columns are servers:  %s answered   %s blocked   %s not as exp
 func (s *show) steps(ctx context.Context) error {
 	for i, step := range steps {
 		fmt.Fprintf(s.out, "%d. %s\n", i+1, step.title)
-		if err := s.change(step); err != nil {
+		change := func() error { return s.change(step) }
+		if step.awaited {
+			change = func() error { return s.awaitInForce(ctx, func() error { return s.change(step) }) }
+		}
+		if err := change(); err != nil {
 			return err
 		}
 		for _, check := range step.checks {

@@ -14,6 +14,8 @@ type step struct {
 	checks        []check
 	// audited is a policy that would deny some of the packets. How many is shown.
 	audited string
+	// awaited is set if the agents are asked when the one change of a NetworkPolicy is in force.
+	awaited bool
 }
 
 // check is an expectation, and the traffic that must meet it.
@@ -79,9 +81,10 @@ var steps = []step{
 		checks: []check{{withinX, []lab.Traffic{tcp(80), udp(80)}}},
 	},
 	{
-		title:  "x says otherwise for its pod a, which accepts y. It is isolated now, and the baseline is not asked.",
-		apply:  []string{"open-to-y"},
-		checks: []check{{withinXButA, []lab.Traffic{tcp(80), udp(80)}}},
+		title:   "x says otherwise for its pod a, which accepts y. It is isolated now, and the baseline is not asked.",
+		apply:   []string{"open-to-y"},
+		checks:  []check{{withinXButA, []lab.Traffic{tcp(80), udp(80)}}},
+		awaited: true,
 	},
 	{
 		title:  "Both removed: all is open again.",

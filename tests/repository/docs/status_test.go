@@ -46,7 +46,7 @@ func reasons(t *testing.T, path string) []string {
 func TestReasonsAreDocumented(t *testing.T) {
 	doc := read(t, "docs/status.md")
 	types := []string{"Accepted", "PartialFailure", "Failure", "Enforced", "Denials"}
-	all := slices.Concat(reasons(t, "pkg/engine/policy/policy.go"), reasons(t, "pkg/status/conditions.go"), reasons(t, "pkg/status/enforced/enforced.go"))
+	all := slices.Concat(reasons(t, "pkg/engine/policy/policy.go"), reasons(t, "pkg/status/conditions.go"), reasons(t, "pkg/status/enforced/enforced.go"), reasons(t, "pkg/status/gate/gate.go"))
 	var described []string
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\|").FindAllStringSubmatch(doc, -1) {
 		described = append(described, m[1])

@@ -13,7 +13,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 files=$work/files
 install -D "$folder/$name" "$files/usr/bin/$name"
-for tool in grep iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore ipset ip conntrack; do
+for tool in bash grep iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore ipset ip conntrack; do
 	with_libraries "$(readlink -f "$(command -v "$tool")")" "$files" "/usr/sbin/$tool"
 done
 # iptables loads its matches and targets from here.
@@ -26,5 +26,5 @@ mkdir -p "$files"/{run,tmp,etc,var/lib}
 give_image "$work/image.tar"
 
 sed -e "s|IMAGE|$name:$version|" -e "s|SERVICES|$services|" "$here/$name.yaml" | kubectl apply -f - >/dev/null
-kubectl -n kube-system rollout status "daemonset/$name" --timeout 120s >/dev/null
+kubectl -n kube-system rollout status "daemonset/$name" --timeout 600s >/dev/null
 echo "$name $version" >"$state/provider"

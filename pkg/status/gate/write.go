@@ -1,0 +1,176 @@
+package gate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
+)
+
+// text is what the condition of a pod says.
+type text struct {
+	status          corev1.ConditionStatus
+	reason, message string
+}
+
+// write is a condition to be written.
+type write struct {
+	types.NamespacedName
+	uid   types.UID
+	since time.Time
+	text
+}
+
+// due returns the conditions that may be written now, those that have waited longest first. unknown is
+// why needs are not known. It is called with the mutex held.
+func (g *Gate) due(unknown error, now time.Time) []write {
+	var all []write
+	for name, p := range g.pods {
+		if !p.waits() || now.Before(p.retry) {
+			continue
+		}
+		t := p.text(g.round, unknown, now)
+		if t.status == corev1.ConditionTrue || t.reason != "" && !p.pending && now.Sub(p.since) >= tellAfter {
+			all = append(all, write{name, p.uid, p.since, t})
+		}
+	}
+	slices.SortFunc(all, func(a, b write) int { return a.since.Compare(b.since) })
+	return slices.DeleteFunc(all, func(w write) bool {
+		limiter := g.tells
+		if w.status == corev1.ConditionTrue {
+			limiter = g.writes
+		}
+		return !limiter.Allow() // the next step takes it up again
+	})
+}
+
+// text returns what a round says of a pod. It has no reason if that is not known yet.
+func (p *pod) text(r enforced.Round, unknown error, now time.Time) text {
+	switch {
+	case p.hostNetwork:
+		return text{corev1.ConditionTrue, HostNetwork, "The pod has the network of its node. Policies for pods do not apply to it."}
+	case len(p.needs) == 0 && unknown != nil:
+		return text{corev1.ConditionFalse, Pending, fmt.Sprintf("The status writer does not know the policies: %v.", unknown)}
+	case len(p.needs) == 0 || !r.After(p.taken):
+		return text{status: corev1.ConditionFalse}
+	}
+	own := r.OnNode(p.node, p.needs...)
+	if own == nil && r.Everywhere(p.known()) {
+		return text{corev1.ConditionTrue, EnforcedOnAllNodes, fmt.Sprintf("Policies are in force on its node, and all %d nodes know the pod.", r.Nodes())}
+	}
+	if own != nil || now.Sub(p.since) < othersPatience {
+		return text{corev1.ConditionFalse, Pending, "Waiting for " + p.lacking(r, own) + "."}
+	}
+	return text{corev1.ConditionTrue, EnforcedOnOwnNode, fmt.Sprintf(
+		"Policies are in force on its node. After %v, it does not wait any longer for %s.", othersPatience, p.lacking(r, nil))}
+}
+
+// maxNamed is how many nodes a text names.
+const maxNamed = 3
+
+// lacking names nodes for which a pod waits, first its own if that has an error.
+func (p *pod) lacking(r enforced.Round, own error) string {
+	n, named := r.Lacking(p.node, p.known())
+	if own != nil {
+		n, named = n+1, slices.Insert(named, 0, "its own node "+enforced.Reason(p.node, own))
+	}
+	named = named[:min(len(named), maxNamed)]
+	text := strings.Join(named, "; ")
+	if n > len(named) {
+		text += fmt.Sprintf("; and %d more", n-len(named))
+	}
+	return text
+}
+
+// write writes conditions, a few at the same time.
+func (g *Gate) write(ctx context.Context, due []write) {
+	var group errgroup.Group
+	group.SetLimit(writesAtOnce)
+	for _, w := range due {
+		group.Go(func() error {
+			version, err := g.patch(ctx, w)
+			if ctx.Err() == nil {
+				g.wrote(ctx, w, version, err)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // wrote handles errors
+}
+
+// patch writes a condition of the pod with that UID, and returns the version of the pod. It names no
+// version, since the kubelet writes the status at the same time.
+func (g *Gate) patch(ctx context.Context, w write) (version string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	type object = map[string]any
+	patch, err := json.Marshal(object{
+		"metadata": object{"uid": w.uid},
+		"status": object{"conditions": []object{{
+			"type": Condition, "status": w.status, "reason": w.reason, "message": w.message,
+			"lastTransitionTime": metav1.NewTime(time.Now()),
+		}}},
+	})
+	if err != nil {
+		return "", err
+	}
+	p, err := g.cfg.Client.CoreV1().Pods(w.Namespace).Patch(ctx, w.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: g.cfg.FieldManager}, "status")
+	if err != nil {
+		return "", fmt.Errorf("condition %s of pod %v: %w", Condition, w.NamespacedName, err)
+	}
+	return p.ResourceVersion, nil
+}
+
+// wrote takes the result of a write.
+func (g *Gate) wrote(ctx context.Context, w write, version string, err error) {
+	result := resultOf(err)
+	g.metrics.writes.WithLabelValues(result).Inc()
+	logger := klog.FromContext(ctx)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p := g.pods[w.NamespacedName]
+	if p == nil || p.uid != w.uid {
+		return // the watch was faster
+	}
+	switch {
+	case result == resultGone:
+		delete(g.pods, w.NamespacedName)
+	case result == resultError:
+		p.retry = time.Now().Add(retryInterval)
+		g.errorLog.Do(func() { logger.Error(err, "Cannot make pods ready, trying again") })
+	case w.status == corev1.ConditionTrue:
+		p.stored = version
+		g.metrics.seconds.Observe(time.Since(w.since).Seconds())
+		logger.V(2).Info("Policies are in force for a pod", "pod", klog.KRef(w.Namespace, w.Name), "reason", w.reason)
+	default:
+		p.pending = true
+	}
+}
+
+// resultOf returns the result of a write for metrics. The API server refuses a UID that is not the pod's
+// as a change of a field that cannot change.
+func resultOf(err error) string {
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		return resultSuccess
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return resultGone
+	case apierrors.IsInvalid(err) && errors.As(err, &status) && status.Status().Details != nil &&
+		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" }):
+		return resultGone
+	}
+	return resultError
+}

@@ -1,0 +1,219 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
+)
+
+const readinessFile = "../../../install-readiness.yaml" // for servers from 1.30 on
+
+// With the rights of install-readiness.yaml, the writer makes a pod ready once its node enforces what the
+// API server has and the other node knows the pod. It may do nothing else to a pod.
+func TestReadinessGate(t *testing.T) {
+	plane := newest.start(t)
+	install(t, plane)
+	config, client := account(t, plane, namespace, statusWriter)
+	before := rights(t, client)
+	k := newKubectl(t, plane.Admin())
+	k.run("apply", "--server-side", "--validate=strict", "-f", readinessFile)
+	t.Cleanup(func() { _, _ = k.with(context.Background(), "", "delete", "--ignore-not-found", "-f", readinessFile) })
+	eventually(t, func() string {
+		more := slices.DeleteFunc(rights(t, client), func(right string) bool { return slices.Contains(before, right) })
+		if want := []string{"patch pods/status"}; !slices.Equal(more, want) {
+			return fmt.Sprintf("the file grants %q, want %q", more, want)
+		}
+		return ""
+	})
+
+	c := newCluster(t, plane)
+	own, other := c.startFakeAgent(c.node, 10), c.startFakeAgent(c.otherNode, 11)
+	other.enforce("9000000000000000000")
+	c.createPolicy("web", "web")
+	c.createGatedPod("web", c.node)
+	c.createGatedPod("host", c.otherNode, func(p *corev1.Pod) { p.Spec.HostNetwork = true })
+	w := startWriter(t, config, "--pod-readiness")
+	c.wantGate("host", corev1.ConditionTrue, gate.HostNetwork, "")
+	c.wantGate("web", corev1.ConditionFalse, gate.Pending, "Waiting for its own node "+c.node+": ")
+	own.enforce("9000000000000000000")
+	c.wantGate("web", corev1.ConditionTrue, gate.EnforcedOnAllNodes, "")
+	if got := w.metric(`netpol_pod_readiness_writes_total{result="success"}`); got != "3" {
+		t.Errorf("%q writes are counted, want 3", got)
+	}
+
+	// Neither another writer nor an agent that has forgotten all changes a pod that is ready.
+	w.stop()
+	own.enforce("1")
+	ready := c.pod("web")
+	w = startWriter(t, config, "--pod-readiness")
+	c.createGatedPod("later", c.node)
+	c.wantGate("later", corev1.ConditionFalse, gate.Pending, "Waiting for its own node "+c.node+": ")
+	if now := c.pod("web"); now.ResourceVersion != ready.ResourceVersion {
+		t.Errorf("the status of a pod that was ready is now %+v", now.Status)
+	}
+
+	// The next pod of a name is another pod, also to the API server.
+	c.deletePod(t.Context(), "later")
+	c.createGatedPod("later", c.node)
+	_, err := client.CoreV1().Pods(c.namespace).Patch(t.Context(), "later", types.StrategicMergePatchType,
+		fmt.Appendf(nil, `{"metadata": {"uid": %q}, "status": {"conditions": [{"type": %q, "status": "True"}]}}`, ready.UID, gate.Condition), metav1.PatchOptions{}, "status")
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "metadata.uid") {
+		t.Errorf("a write for another pod of the name: got %v, want metadata.uid to be invalid", err)
+	}
+	own.enforce("9000000000000000000")
+	c.wantGate("later", corev1.ConditionTrue, gate.EnforcedOnAllNodes, "")
+	c.guardedPods(client)
+}
+
+// A node elsewhere whose agent does not answer delays a pod by half a minute.
+func TestReadinessGateWithAHungNode(t *testing.T) {
+	plane := newest.start(t)
+	install(t, plane)
+	k := newKubectl(t, plane.Admin())
+	k.run("apply", "--server-side", "--validate=strict", "-f", readinessFile)
+	t.Cleanup(func() { _, _ = k.with(context.Background(), "", "delete", "--ignore-not-found", "-f", readinessFile) })
+	c := newCluster(t, plane)
+	c.startFakeAgent(c.node, 12).enforce("9000000000000000000")
+	c.createGatedPod("web", c.node)
+	config, _ := account(t, plane, namespace, statusWriter)
+	startWriter(t, config, "--pod-readiness")
+	c.wantGate("web", corev1.ConditionFalse, gate.Pending, "Waiting for "+c.otherNode+": no agent runs there.")
+	c.wantGate("web", corev1.ConditionTrue, gate.EnforcedOnOwnNode, c.otherNode+": no agent runs there.")
+}
+
+func (c *cluster) pod(name string) *corev1.Pod {
+	c.t.Helper()
+	return must[*corev1.Pod](c.t)(c.client.CoreV1().Pods(c.namespace).Get(c.t.Context(), name, metav1.GetOptions{}))
+}
+
+// createGatedPod writes a running pod with the readiness gate, whose containers are ready.
+func (c *cluster) createGatedPod(name, node string, change ...func(*corev1.Pod)) {
+	c.t.Helper()
+	pods := c.client.CoreV1().Pods(c.namespace)
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{
+			NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "none"}},
+			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: gate.Condition}},
+		},
+	}
+	for _, f := range change {
+		f(p)
+	}
+	p = must[*corev1.Pod](c.t)(pods.Create(c.t.Context(), p, metav1.CreateOptions{}))
+	c.t.Cleanup(func() { c.deletePod(context.Background(), name) })
+	ip := c.address(1)
+	p.Status.Phase, p.Status.PodIP, p.Status.PodIPs = corev1.PodRunning, ip, []corev1.PodIP{{IP: ip}}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}
+	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), p, metav1.UpdateOptions{}))
+}
+
+// wantGate waits for the condition of a pod. Its other conditions stay.
+func (c *cluster) wantGate(name string, status corev1.ConditionStatus, reason, message string) {
+	c.t.Helper()
+	eventually(c.t, func() string {
+		conditions := c.pod(name).Status.Conditions
+		has := func(is func(corev1.PodCondition) bool) bool { return slices.ContainsFunc(conditions, is) }
+		if !has(func(p corev1.PodCondition) bool {
+			return p.Type == gate.Condition && p.Status == status && p.Reason == reason && strings.Contains(p.Message, message)
+		}) || !has(func(p corev1.PodCondition) bool { return p.Type == corev1.ContainersReady }) {
+			return fmt.Sprintf("the conditions of %s are %+v, want %s %s %s", name, conditions, status, reason, message)
+		}
+		return ""
+	})
+}
+
+// guardedPods expects that the API server refuses all other changes of pods by the writer.
+func (c *cluster) guardedPods(client kubernetes.Interface) {
+	c.t.Helper()
+	c.createPod("plain", c.node, c.address(2))
+	for _, tc := range []struct{ pod, patch string }{
+		{"plain", fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": "True"}]}}`, gate.Condition)},
+		{"web", fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": "False"}]}}`, gate.Condition)},
+		{"web", `{"status": {"conditions": [{"type": "Ready", "status": "True"}]}}`},
+		{"web", `{"status": {"conditions": [{"type": "ContainersReady", "$patch": "delete"}]}}`},
+		{"web", `{"status": {"phase": "Failed"}}`},
+		{"web", `{"status": {"podIP": "10.9.9.9", "podIPs": [{"$patch": "replace"}, {"ip": "10.9.9.9"}]}}`},
+		{"web", `{"metadata": {"labels": {"app": "db"}}}`},
+		{"web", `{"metadata": {"annotations": {"a": "b"}}}`},
+		{"web", `{"metadata": {"finalizers": ["example.com/a"]}}`},
+	} {
+		eventually(c.t, func() string { // the guard takes a moment to be in force
+			_, err := client.CoreV1().Pods(c.namespace).Patch(c.t.Context(), tc.pod, types.StrategicMergePatchType, []byte(tc.patch),
+				metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "status")
+			if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "the status writer") {
+				return fmt.Sprintf("%s of %s: got %v, want the guard to refuse it", tc.patch, tc.pod, err)
+			}
+			return ""
+		})
+	}
+}
+
+// fakeAgent answers the writer as the agent of a node does.
+type fakeAgent struct {
+	node    string
+	version atomic.Value // of all kinds
+}
+
+func (a *fakeAgent) enforce(version string) { a.version.Store(version) }
+
+// startFakeAgent publishes and serves an agent, at a loopback address of this machine.
+func (c *cluster) startFakeAgent(node string, n int) *fakeAgent {
+	c.t.Helper()
+	address := fmt.Sprintf("127.0.0.%d", n)
+	listener := must[net.Listener](c.t)(net.Listen("tcp", address+":0"))
+	pods := c.client.CoreV1().Pods(namespace)
+	pod := must[*corev1.Pod](c.t)(pods.Create(c.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": agent}},
+		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: agent, Containers: []corev1.Container{
+			{Name: agent, Image: "none", Args: []string{fmt.Sprintf("--status-bind-address=:%d", listener.Addr().(*net.TCPAddr).Port)}},
+		}},
+	}, metav1.CreateOptions{}))
+	c.t.Cleanup(func() { _ = pods.Delete(context.Background(), pod.Name, *metav1.NewDeleteOptions(0)) })
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}}
+	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), pod, metav1.UpdateOptions{}))
+	token := must[*authenticationv1.TokenRequest](c.t)(c.client.CoreV1().ServiceAccounts(namespace).CreateToken(c.t.Context(), agent, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{
+			Audiences:      []string{writerkey.Audience},
+			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
+		},
+	}, metav1.CreateOptions{})).Status.Token
+	a := &fakeAgent{node: node}
+	a.enforce("1")
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(writerkey.TokenHeader, token)
+		if r.URL.Path != inforce.Path {
+			http.NotFound(w, r)
+			return
+		}
+		version := a.version.Load().(string)
+		answer := inforce.Answer{Node: node}
+		for _, kind := range []string{"NetworkPolicy", "Namespace", "Pod"} {
+			answer.Kinds = append(answer.Kinds, inforce.Kind{Kind: kind, Version: version, Seen: version})
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	server.Listener.Close()
+	server.Listener = listener
+	server.StartTLS()
+	c.t.Cleanup(server.Close)
+	return a
+}
