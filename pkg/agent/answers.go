@@ -63,7 +63,7 @@ func (a *agent) newAsker() (*newpods.Asker, error) {
 		Agents:      a.cfg.Answers.Agents,
 		Certificate: a.cfg.Answers.Certificate,
 		Port:        port,
-		NodeAt:      func(addr netip.Addr) string { return a.cache.NodeAt(addr) },
+		NodesAt:     func(addr netip.Addr) []string { return a.cache.NodesAt(addr) },
 		Set:         func(node string, found []clusterstate.Sandbox) { a.cache.SetSandboxesOf(node, found) },
 		Registerer:  a.reg,
 	}), nil

@@ -42,8 +42,8 @@ type Config struct {
 	Certificate *tls.Certificate
 	// Port is where all agents answer.
 	Port string
-	// NodeAt returns the other node whose pods have an address, empty if none is known.
-	NodeAt func(netip.Addr) string
+	// NodesAt returns the other nodes that may have a new pod at an address.
+	NodesAt func(netip.Addr) []string
 	// Set receives the sandboxes of a node, newest first, nil once it is no longer asked.
 	Set func(node string, newestFirst []clusterstate.Sandbox)
 	// Registerer receives the metrics.
@@ -120,8 +120,10 @@ func (a *Asker) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case addr := <-a.wanted:
-			if node := a.cfg.NodeAt(addr); node != "" && a.begin(node) {
-				conversations.Go(func() { a.converse(ctx, node) })
+			for _, node := range a.cfg.NodesAt(addr) {
+				if a.begin(node) {
+					conversations.Go(func() { a.converse(ctx, node) })
+				}
 			}
 		}
 	}

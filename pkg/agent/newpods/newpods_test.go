@@ -132,11 +132,11 @@ func (m *member) ask(t *testing.T, port string) (a *Asker, heard chan string, st
 	heard = make(chan string, 1000)
 	a = NewAsker(Config{
 		Agents: m.agents, Certificate: m.certificate, Port: port, Registerer: prometheus.NewRegistry(),
-		NodeAt: func(addr netip.Addr) string {
+		NodesAt: func(addr netip.Addr) []string {
 			if addr.Is4() && addr.As4()[0] == 10 {
-				return fmt.Sprintf("node-%d", addr.As4()[1])
+				return []string{fmt.Sprintf("node-%d", addr.As4()[1])}
 			}
-			return ""
+			return nil
 		},
 		Set: func(node string, s []clusterstate.Sandbox) { heard <- node + ": " + text(s) },
 	})

@@ -141,7 +141,7 @@ type view interface {
 	Len(kind *compile.Kind) int
 	SetSandboxes(newestFirst []clusterstate.Sandbox) bool
 	SetSandboxesOf(node string, newestFirst []clusterstate.Sandbox) bool
-	NodeAt(netip.Addr) string
+	NodesAt(netip.Addr) []string
 	Elsewhere() (pod, node string)
 	Pods() iter.Seq[*compile.Pod]
 	Needs() []clusterstate.PodSet
@@ -396,11 +396,11 @@ func (c *Cache) SetSandboxesOf(node string, newestFirst []clusterstate.Sandbox) 
 	})
 }
 
-// NodeAt returns the other node whose pods have an address, see clusterstate.Cluster.
-func (c *Cache) NodeAt(addr netip.Addr) string {
+// NodesAt returns the other nodes that may have a new pod at an address, see clusterstate.Cluster.
+func (c *Cache) NodesAt(addr netip.Addr) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.view.NodeAt(addr)
+	return c.view.NodesAt(addr)
 }
 
 func (c *Cache) len(kind *compile.Kind) int {

@@ -165,3 +165,27 @@ func TestNoReportTakesAnAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestNodesAt: without the ranges of other nodes, which agents without administrators' policies do not
+// know, nodes with new pods may have an address.
+func TestNodesAt(t *testing.T) {
+	c := twoNodes()
+	for addr, want := range map[string]string{"10.1.0.1": "[]", "10.2.0.1": "[n2]", "10.3.0.1": "[n3]", "192.0.2.1": "[]"} {
+		if got := fmt.Sprint(c.NodesAt(netip.MustParseAddr(addr))); got != want {
+			t.Errorf("%s: %s, want %s", addr, got, want)
+		}
+	}
+	c = New(Config{NodeName: "n1"})
+	c.Set(nodeWithRange("n1", "10.1.0.0/16"))
+	c.Set(compile.NewPod(far("new")))
+	c.Set(compile.NewPod(far("old", "10.2.0.9")))
+	for addr, want := range map[string]string{"10.1.0.1": "[]", "10.2.0.1": "[n2]"} {
+		if got := fmt.Sprint(c.NodesAt(netip.MustParseAddr(addr))); got != want {
+			t.Errorf("without ranges, %s: %s, want %s", addr, got, want)
+		}
+	}
+	c.SetSandboxesOf("n2", []Sandbox{sandbox("new", "uid-new", "10.2.0.1", "10.1.0.2")})
+	if got := atAddress(c, "10.2.0.1") + " " + atAddress(c, "10.1.0.2"); got != "x/new " {
+		t.Errorf("without ranges, a report gives %q, want only the address that is not of this node", got)
+	}
+}

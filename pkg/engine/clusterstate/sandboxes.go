@@ -49,9 +49,10 @@ func (c *Cluster) announce() (changed bool) {
 }
 
 // SetSandboxesOf replaces the sandboxes of another node, newest first, as the agent there reports them.
-// It reports whether verdicts may change. What it says of a pod counts until the pod's status has an
-// address, and only where all of this agrees: the pod is known, has that UID and runs on that node,
-// and the address is in a pod range of that node and of no other.
+// It reports whether verdicts may change. What it says counts no more than a status would that the
+// node's kubelet writes: the pod has to be known, to have that UID and to run on that node, and the
+// address must not be at home on another one (NP-62). It counts less where statuses say something: the
+// pod's own has no address yet, and no other has this one.
 func (c *Cluster) SetSandboxesOf(node string, newestFirst []Sandbox) (changed bool) {
 	before := c.reports[node]
 	now := make(map[podKey]Sandbox, len(newestFirst))
@@ -99,16 +100,21 @@ func (c *Cluster) reportedAddresses(p *compile.Pod) []netip.Addr {
 	if !reported || s.UID != p.UID || !p.OwnNetwork || len(p.Addrs) > 0 || c.cfg.enforces(p.Node) {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(s.Addrs), func(a netip.Addr) bool { return c.NodeAt(a) != p.Node })
+	return slices.DeleteFunc(slices.Clone(s.Addrs), func(a netip.Addr) bool { return !c.addresses.homes.mayHavePod(p.Node, a) })
 }
 
-// NodeAt returns the other node whose pods have addr according to the pod ranges, empty if that is
-// no node, this one, or several.
-func (c *Cluster) NodeAt(addr netip.Addr) string {
-	if nodes := c.addresses.homes.rangeOf(addr); len(nodes) == 1 && !c.cfg.enforces(nodes[0]) {
-		return nodes[0]
+// NodesAt returns the other nodes that may have a new pod at addr: those with a pod range that contains
+// it, or else those with a pod that has no address yet.
+func (c *Cluster) NodesAt(addr netip.Addr) []string {
+	nodes := c.addresses.homes.rangeOf(addr)
+	if len(nodes) == 0 {
+		for key := range c.newcomers {
+			if node := c.pod(key).Node; !slices.Contains(nodes, node) && c.addresses.homes.mayHavePod(node, addr) {
+				nodes = append(nodes, node)
+			}
+		}
 	}
-	return ""
+	return slices.DeleteFunc(nodes, c.cfg.enforces)
 }
 
 // currentSandboxes returns the addresses of the newest sandbox of each pod of this node, and for
