@@ -2,6 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io/fs"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -9,6 +13,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/holder"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 )
 
@@ -30,12 +35,29 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 	if err != nil {
 		return err
 	}
-	certificate, err := httpserver.SelfSigned(cfg.NodeName)
-	if err != nil {
+	writer := holder.New(client.CoordinationV1().Leases(namespace), klog.LoggerWithName(klog.FromContext(ctx), "holder"))
+	access := &httpserver.Access{Client: writer.Check}
+	cfg.Answers.Access = access
+	certificate, err := newpods.Certificate(cfg.NodeName, newpods.KeyFile)
+	switch {
+	case err == nil:
+		agents := newpods.NewAgents(client.CoreV1().Pods(namespace), cfg.NodeName, certificate.Leaf)
+		cfg.Answers.Agents, cfg.Answers.Certificate = agents, certificate
+		access.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }
+		access.Client = func(ctx context.Context, c *x509.Certificate) error {
+			if newpods.IsAgents(c) {
+				return agents.Check(ctx, c)
+			}
+			return writer.Check(ctx, c)
+		}
+	case errors.Is(err, fs.ErrNotExist):
+		klog.FromContext(ctx).Info("New pods of other nodes are known by their status only: the pod has no init container that makes a key", "file", newpods.KeyFile)
+		if access.Certificate, err = httpserver.SelfSigned(cfg.NodeName); err != nil {
+			return err
+		}
+	default:
 		return err
 	}
-	writer := holder.New(client.CoordinationV1().Leases(namespace), klog.LoggerWithName(klog.FromContext(ctx), "holder"))
-	cfg.Answers.Access = &httpserver.Access{Certificate: certificate, Client: writer.Check}
 	cfg.Answers.TokenFile = statusTokenFile
 	return nil
 }

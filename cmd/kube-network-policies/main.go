@@ -48,6 +48,8 @@ Commands:
                                         Example: kube-network-policies probe readyz
   kube-network-policies flows           Print what the agent at a probe socket decided lately, as JSON; kubectl netpol flows reads all agents.
                                         Example: kube-network-policies flows --denied
+  kube-network-policies key             Make the key that proves an agent to other nodes, and publish it in the status of its pod, as an init container.
+                                        Example: kube-network-policies key
   kube-network-policies version         Print version, commit, build date, Go version and platform.
                                         Example: kube-network-policies version
 
@@ -63,6 +65,7 @@ var commands = map[string]func() command{
 	writerName + " " + cleanupName: func() command { return &writerCleanup{writerOptions: newWriterOptions()} },
 	probeName:                      func() command { return newProbeOptions() },
 	flowsName:                      func() command { return newFlowsOptions() },
+	keyName:                        func() command { return newKeyOptions() },
 }
 
 // choose returns the command named by the first args, its name, and the remaining args.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/verdictcache"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
@@ -41,6 +42,9 @@ type agent struct {
 	cache *clusterwatch.Cache
 	cni   *cniresults.Cache // nil if addresses of pods are those of their status
 	node  *nodecheck.Checker
+	// newPods are reported to other nodes, whose own are asked for by asker, nil if they are not asked.
+	newPods *newpods.Board
+	asker   *newpods.Asker
 
 	// What decides packets.
 	names    observer
@@ -147,6 +151,7 @@ func (a *agent) services() stages {
 func (a *agent) cluster() stages {
 	return stages{
 		{name: "addresses of new pods", off: a.cni == nil, begin: a.cni.Read, loops: []loop{a.cni.Run}, ready: a.sandboxesKnown},
+		{name: "new pods of other nodes", off: a.asker == nil, loops: []loop{func(ctx context.Context) error { return a.asker.Run(ctx) }}},
 		{name: "cluster", loops: []loop{a.cache.Run}, ready: a.clusterKnown},
 	}
 }

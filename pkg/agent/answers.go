@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"crypto/tls"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 
@@ -10,26 +13,60 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
-// Answers configures what the status writer asks: recent denials, and what is in force.
+// Answers configures what the status writer asks: recent denials, and what is in force. Agents of other
+// nodes ask for new pods.
 type Answers struct {
 	// BindAddress is the "host:port" where they are served. Empty serves none.
 	BindAddress string
 	// Access has the Client that lets the status writer read, and no other client.
 	Access *httpserver.Access
+	// Agents finds the agents of other nodes, and Certificate proves this one to them. Nil asks none.
+	Agents      *newpods.Agents
+	Certificate *tls.Certificate
 	// TokenFile is the file with the token that proves this agent to the status writer.
 	TokenFile string
 }
 
-// answers returns the handler of what the status writer asks.
+// answers returns the handler of what the status writer and other agents ask, each of which gets what it
+// needs.
 func (a *agent) answers() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+flows.DeniedPath, a.flows.ServeDenied)
-	mux.Handle("GET "+inforce.Path, a.confirms.tracker)
-	return proven(a.logger, a.cfg.Answers.TokenFile, mux)
+	writer, agents := http.NewServeMux(), http.NewServeMux()
+	writer.HandleFunc("GET "+flows.DeniedPath, a.flows.ServeDenied)
+	writer.Handle("GET "+inforce.Path, a.confirms.tracker)
+	agents.Handle("GET "+newpods.Path, a.newPods)
+	proven := proven(a.logger, a.cfg.Answers.TokenFile, writer)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if newpods.IsAgents(r.TLS.PeerCertificates[0]) {
+			agents.ServeHTTP(w, r)
+		} else {
+			proven.ServeHTTP(w, r)
+		}
+	})
+}
+
+// newAsker returns what asks other agents for their new pods, nil if they are not asked.
+func (a *agent) newAsker() (*newpods.Asker, error) {
+	if a.cfg.Answers.Agents == nil {
+		return nil, nil
+	}
+	_, port, err := net.SplitHostPort(a.cfg.Answers.BindAddress)
+	if err != nil {
+		return nil, fmt.Errorf("status-bind-address: %w", err)
+	}
+	return newpods.NewAsker(newpods.Config{
+		Agents:      a.cfg.Answers.Agents,
+		Certificate: a.cfg.Answers.Certificate,
+		Port:        port,
+		NodesAt:     func(addr netip.Addr) []string { return a.cache.NodesAt(addr) },
+		Set:         func(node string, found []clusterstate.Sandbox) { a.cache.SetSandboxesOf(node, found) },
+		Registerer:  a.reg,
+	}), nil
 }
 
 // proven wraps h so that its responses have the token in a file, which the kubelet replaces before it

@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/enforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
+	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/clusterwatch"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/manifests"
@@ -56,10 +57,15 @@ func newAgent(ctx context.Context, cfg Config, caps steer.Capabilities, place *h
 		steering: &steering{},
 		// Readiness does not depend on the names that are found on the node: they do not prove
 		// that packets reach the agent.
-		node: nodecheck.New(ctx, nodecheck.Host{Table: steer.TableName, UntrackedCounter: steer.UntrackedCounter}, reg),
+		node:    nodecheck.New(ctx, nodecheck.Host{Table: steer.TableName, UntrackedCounter: steer.UntrackedCounter}, reg),
+		newPods: newpods.NewBoard(),
 	}
 	if cfg.FailOpen.NoAgent {
 		a.open() // packets need not wait for a snapshot
+	}
+	var err error
+	if a.asker, err = a.newAsker(); err != nil {
+		return nil, err
 	}
 	if err := a.newDecisions(); err != nil {
 		return nil, err
@@ -113,6 +119,9 @@ func (a *agent) newDecisions() (err error) {
 		LogDenied:             a.cfg.LogDenied,
 		Logger:                klog.LoggerWithName(a.logger, "enforce"),
 		Registerer:            a.reg,
+	}
+	if a.asker != nil {
+		enforcing.Wanted = a.asker.Want
 	}
 	recording := flows.Config{
 		Node:        a.cfg.NodeName,
@@ -235,6 +244,7 @@ func (a *agent) newCluster() error {
 	a.cni, err = newCNICache(a.cfg, func(found []clusterstate.Sandbox) {
 		a.steering.closeSandboxes(found)
 		a.cache.SetSandboxes(found)
+		a.newPods.Set(found)
 	}, a.reg)
 	return err
 }

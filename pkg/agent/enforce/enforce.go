@@ -35,6 +35,9 @@ type Config struct {
 	// FailOpenUnknownPacket accepts packets that cannot be parsed, and packets
 	// of a pod of this node that is still unknown when they cannot wait longer.
 	FailOpenUnknownPacket bool
+	// Wanted is called with the addresses of a packet that begins to wait for a pod of another node
+	// to become known. It must not block. Nil ignores them.
+	Wanted func(netip.Addr)
 	// Learned holds the domain names that pods have resolved. If it is nil, a rule that names
 	// domains matches nothing.
 	Learned policy.Learned
@@ -285,6 +288,7 @@ func (e *Enforcer) awaitSource(v *evaluation, s *policy.Snapshot, in *Input) (r 
 	}
 	switch e.sources.admit(v.query.Packet, time.Now()) {
 	case admitted:
+		e.want(&v.query.Packet, s)
 		return LongWait, true
 	case repeated:
 		return Drop, true // the packet that waits is decided
@@ -292,6 +296,18 @@ func (e *Enforcer) awaitSource(v *evaluation, s *policy.Snapshot, in *Input) (r 
 	v.query.AwaitSource = false
 	v.decide(s)
 	return Drop, false
+}
+
+// want asks for the ends of a packet that are no known pods.
+func (e *Enforcer) want(p *packet.Packet, s *policy.Snapshot) {
+	if e.cfg.Wanted == nil {
+		return
+	}
+	for _, addr := range []netip.Addr{p.Src.Addr(), p.Dst.Addr()} {
+		if s.Endpoint(addr) == nil {
+			e.cfg.Wanted(addr)
+		}
+	}
 }
 
 // conclude records a decision and returns what becomes of the packet.
@@ -400,6 +416,9 @@ func isOwnError(p packet.Packet, payload []byte) bool {
 // evaluated yet. Both usually take a moment only, so the packet waits before it is dropped.
 func (e *Enforcer) undecided(p packet.Packet, d policy.Decision, s *policy.Snapshot, in Input, at time.Time) Result {
 	if !in.Last {
+		if d.Reason == policy.UnknownPod && !in.Pending {
+			e.want(&p, s)
+		}
 		return ShortWait
 	}
 	failure, open := notEvaluated, false

@@ -140,6 +140,8 @@ type view interface {
 	Names(kind *compile.Kind) iter.Seq2[string, string]
 	Len(kind *compile.Kind) int
 	SetSandboxes(newestFirst []clusterstate.Sandbox) bool
+	SetSandboxesOf(node string, newestFirst []clusterstate.Sandbox) bool
+	NodesAt(netip.Addr) []string
 	Elsewhere() (pod, node string)
 	Pods() iter.Seq[*compile.Pod]
 	Needs() []clusterstate.PodSet
@@ -381,6 +383,24 @@ func (c *Cache) SetSandboxes(newestFirst []clusterstate.Sandbox) {
 		return 0
 	})
 	runner.Signal(c.sandboxes)
+}
+
+// SetSandboxesOf replaces the sandboxes that the agent of another node reports, the newest first. It may
+// be called at any time, from any goroutine.
+func (c *Cache) SetSandboxesOf(node string, newestFirst []clusterstate.Sandbox) {
+	c.change(nil, func(v view) int {
+		if v.SetSandboxesOf(node, newestFirst) {
+			return 1
+		}
+		return 0
+	})
+}
+
+// NodesAt returns the other nodes that may have a new pod at an address, see clusterstate.Cluster.
+func (c *Cache) NodesAt(addr netip.Addr) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.view.NodesAt(addr)
 }
 
 func (c *Cache) len(kind *compile.Kind) int {

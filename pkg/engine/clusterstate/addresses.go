@@ -49,6 +49,7 @@ const (
 	bySandbox rank = iota // the node has made a sandbox with the address for the pod
 	byStatus              // the status of a pod of this node has it and no sandbox contradicts
 	elsewhere             // the status of a pod of another node has it
+	byReport              // the agent of another node reports it of a pod without a status
 	outdated              // the status of a pod of this node has it but a sandbox contradicts
 	misplaced             // the status of a pod of another node has it, but it is not at home on that node
 )
@@ -58,8 +59,10 @@ func (a *addresses) rank(p *compile.Pod, addr netip.Addr) rank {
 	switch {
 	case a.misplaces(p, addr):
 		return misplaced
-	case !a.isLocal(p):
+	case !a.isLocal(p) && slices.Contains(p.Addrs, addr):
 		return elsewhere
+	case !a.isLocal(p):
+		return byReport
 	case slices.Contains(p.Announced, addr):
 		return bySandbox
 	case slices.Contains(p.Outdated, addr):

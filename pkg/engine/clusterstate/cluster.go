@@ -76,9 +76,10 @@ type Cluster struct {
 
 	groupsChanged bool // since policies that refer to groups were compiled
 
-	conflicts   []Conflict // as of the last snapshot
-	sandboxes   []Sandbox  // newest first
-	unannounced bool       // a pod of this node has changed since the last announce
+	conflicts   []Conflict                    // as of the last snapshot
+	sandboxes   []Sandbox                     // newest first
+	unannounced bool                          // a pod of this node has changed since the last announce
+	reports     map[string]map[podKey]Sandbox // by other nodes, whose agents report them
 
 	derived *derived // nil after a policy or a node has changed
 	// podRanges and hosts cover all nodes; own is the enforcing node. They are nil until a policy
@@ -104,6 +105,7 @@ func New(cfg Config) *Cluster {
 		local:      map[podKey]bool{},
 		stale:      map[podKey]bool{},
 		newcomers:  map[podKey]bool{},
+		reports:    map[string]map[podKey]Sandbox{},
 	}
 }
 

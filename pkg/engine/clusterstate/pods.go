@@ -99,6 +99,7 @@ func (c *Cluster) setPod(p *compile.Pod) bool {
 	}
 	p.Endpoint.NamespaceLabels, p.Endpoint.Version = ns.labels, policy.NewVersion()
 	p.Endpoint.Rejects = ns.denial == compile.Reject
+	p.Announced = c.reportedAddresses(p)
 	key := keyOf(p)
 	mattered := c.matters(key, old)
 	c.replacePod(old, p)

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 )
 
 // Sandbox is the network that the node has made for a pod. The node knows it before the pod's
@@ -44,6 +46,75 @@ func (c *Cluster) announce() (changed bool) {
 		c.stale[key], c.localPods, changed = true, nil, true
 	}
 	return changed
+}
+
+// SetSandboxesOf replaces the sandboxes of another node, newest first, as the agent there reports them.
+// It reports whether verdicts may change. What it says counts no more than a status would that the
+// node's kubelet writes: the pod has to be known, to have that UID and to run on that node, and the
+// address must not be at home on another one (NP-62). It counts less where statuses say something: the
+// pod's own has no address yet, and no other has this one.
+func (c *Cluster) SetSandboxesOf(node string, newestFirst []Sandbox) (changed bool) {
+	before := c.reports[node]
+	now := make(map[podKey]Sandbox, len(newestFirst))
+	for _, s := range newestFirst {
+		key := podKey{s.Namespace, s.Name}
+		if _, newer := now[key]; !newer {
+			now[key] = s
+		}
+	}
+	c.reports[node] = now
+	if len(now) == 0 {
+		delete(c.reports, node)
+	}
+	for key := range now {
+		changed = c.applyReport(key, node) || changed
+	}
+	for key := range before {
+		if _, again := now[key]; !again {
+			changed = c.applyReport(key, node) || changed
+		}
+	}
+	return changed
+}
+
+// applyReport gives a pod the addresses that the agent of its node reports, and reports whether they are
+// others than before.
+func (c *Cluster) applyReport(key podKey, node string) bool {
+	ns := c.namespaces[key.namespace]
+	if ns == nil || ns.pods[key.name] == nil || ns.pods[key.name].Node != node {
+		return false
+	}
+	old := ns.pods[key.name]
+	now := *old
+	now.Announced = c.reportedAddresses(&now)
+	if slices.Equal(old.Announced, now.Announced) {
+		return false
+	}
+	c.replacePod(old, &now)
+	return true
+}
+
+// reportedAddresses returns what the agent of a pod's node reports of its addresses.
+func (c *Cluster) reportedAddresses(p *compile.Pod) []netip.Addr {
+	s, reported := c.reports[p.Node][keyOf(p)]
+	if !reported || s.UID != p.UID || !p.OwnNetwork || len(p.Addrs) > 0 || c.cfg.enforces(p.Node) {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(s.Addrs), func(a netip.Addr) bool { return !c.addresses.homes.mayHavePod(p.Node, a) })
+}
+
+// NodesAt returns the other nodes that may have a new pod at addr: those with a pod range that contains
+// it, or else those with a pod that has no address yet.
+func (c *Cluster) NodesAt(addr netip.Addr) []string {
+	nodes := c.addresses.homes.rangeOf(addr)
+	if len(nodes) == 0 {
+		for key := range c.newcomers {
+			if node := c.pod(key).Node; !slices.Contains(nodes, node) && c.addresses.homes.mayHavePod(node, addr) {
+				nodes = append(nodes, node)
+			}
+		}
+	}
+	return slices.DeleteFunc(nodes, c.cfg.enforces)
 }
 
 // currentSandboxes returns the addresses of the newest sandbox of each pod of this node, and for

@@ -41,7 +41,7 @@ func (a *addresses) withholds(p *compile.Pod) bool {
 // followNewcomer records whether the pod with that key, nil if it is gone, runs on another node and
 // has no address yet.
 func (c *Cluster) followNewcomer(key podKey, p *compile.Pod) {
-	if p != nil && p.OwnNetwork && len(p.Addrs) == 0 && p.Node != "" && !c.cfg.enforces(p.Node) {
+	if p != nil && p.OwnNetwork && len(p.Claims()) == 0 && p.Node != "" && !c.cfg.enforces(p.Node) {
 		c.newcomers[key] = true
 	} else {
 		delete(c.newcomers, key)

@@ -24,8 +24,9 @@ type Pod struct {
 	// Addrs are the addresses in the pod's status (NP-52) without duplicates, empty unless
 	// OwnNetwork.
 	Addrs []netip.Addr
-	// Announced are the addresses of the pod's sandbox. Outdated are the former addresses in Addrs,
-	// which sandboxes contradict (NP-60). The Cluster fills in both for pods of its node.
+	// Announced are the addresses of the pod's sandbox, of a pod of another node only while Addrs is
+	// empty. Outdated are the former addresses in Addrs, which sandboxes of this node contradict
+	// (NP-60). The Cluster fills in both.
 	Announced, Outdated []netip.Addr
 	Created             int64 // Unix time in seconds
 	Terminating         bool

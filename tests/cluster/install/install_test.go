@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
@@ -92,8 +93,8 @@ func agent(t *testing.T, file string) (corev1.PodSpec, corev1.Container) {
 // only returns a pod and its one container.
 func only(t *testing.T, pod corev1.PodSpec) (corev1.PodSpec, corev1.Container) {
 	t.Helper()
-	if len(pod.Containers) != 1 || len(pod.InitContainers) != 0 {
-		t.Fatalf("%d containers and %d init containers, want 1 and 0", len(pod.Containers), len(pod.InitContainers))
+	if len(pod.Containers) != 1 {
+		t.Fatalf("%d containers, want 1", len(pod.Containers))
 	}
 	return pod, pod.Containers[0]
 }
@@ -180,6 +181,34 @@ func checkReads(t *testing.T, rules []rbacv1.PolicyRule, want []string) {
 	if !slices.Equal(resources, want) {
 		t.Errorf("the role reads %v, want %v", resources, want)
 	}
+}
+
+// TestAgentKey: what makes the agent's key can write nothing but that.
+func TestAgentKey(t *testing.T) {
+	forEachInstall(t, func(t *testing.T, file string) {
+		pod, container := agent(t, file)
+		if len(pod.InitContainers) != 1 {
+			t.Fatalf("%d init containers, want the one that makes the key", len(pod.InitContainers))
+		}
+		init := pod.InitContainers[0]
+		if init.Image != container.Image || !slices.Equal(init.Args, []string{"key"}) || len(init.Command) != 0 {
+			t.Errorf("it runs %s %v %v", init.Image, init.Command, init.Args)
+		}
+		if s := init.SecurityContext; !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(s.Capabilities.Add) != 0 {
+			t.Errorf("security context %+v", s)
+		}
+		if m := init.VolumeMounts; len(m) != 1 || m[0].Name != "run" || m[0].MountPath != filepath.Dir(newpods.KeyFile) {
+			t.Errorf("volumes %v, want the folder of %s", m, newpods.KeyFile)
+		}
+		for _, v := range pod.Volumes {
+			if v.Name == "run" && (v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumMemory) {
+				t.Error("the key is on a disk")
+			}
+		}
+		if writer := named[*appsv1.Deployment](t, file, "kube-network-policies-status"); len(writer.Spec.Template.Spec.InitContainers) != 0 {
+			t.Error("the status writer has init containers")
+		}
+	})
 }
 
 func TestAgentSecurityContext(t *testing.T) {

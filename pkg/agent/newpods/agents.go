@@ -1,0 +1,187 @@
+package newpods
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+)
+
+const (
+	// believedFor is how long the agents of a node are known without listing them again, when an
+	// agent presents a key that one of them has. An agent that presents another key has them listed
+	// again.
+	believedFor = 10 * time.Minute
+	// listRate and listBurst limit lists, per second and at once: any client can name a node.
+	listRate, listBurst = 20, 40
+	// listTimeout is less than the five seconds of a handshake.
+	listTimeout = 3 * time.Second
+	// maxKnown bounds the nodes whose agents are remembered.
+	maxKnown = 1024
+)
+
+// errBusy is the error while too many nodes are asked for.
+var errBusy = errors.New("the agents of too many nodes are asked for")
+
+// Agents finds the agents of nodes and their keys. Its methods may be called from any goroutine.
+type Agents struct {
+	pods  corev1client.PodInterface // of the agents' namespace
+	node  string                    // of this agent
+	key   writerkey.Key             // of this agent
+	limit *rate.Limiter
+
+	mu      sync.Mutex
+	account string // the service account of all agents, empty while this agent's pod is not known
+	known   map[string]found
+}
+
+// found is what a list of a node's agents has found.
+type found struct {
+	agents []agent
+	at     time.Time
+}
+
+// addressOf returns the address of the agents of a node: agents are on their node's network.
+func (a *Agents) addressOf(ctx context.Context, node string) (string, error) {
+	agents := a.remembered(node)
+	if len(agents) == 0 {
+		var err error
+		if agents, err = a.of(ctx, node); err != nil {
+			return "", err
+		}
+	}
+	if len(agents) == 0 {
+		return "", errors.New("no agent of the node publishes a key")
+	}
+	return agents[0].address, nil
+}
+
+// agent is a pod that proves itself by a key.
+type agent struct {
+	key     writerkey.Key
+	address string
+}
+
+// NewAgents returns the Agents that are pods in a namespace with the service account of the pod on
+// node that has the key of own.
+func NewAgents(pods corev1client.PodInterface, node string, own *x509.Certificate) *Agents {
+	return &Agents{pods: pods, node: node, key: writerkey.Of(own), limit: rate.NewLimiter(listRate, listBurst), known: map[string]found{}}
+}
+
+// Check returns nil if a certificate is that of an agent: if its key is that of an agent on the node
+// that it names.
+func (a *Agents) Check(ctx context.Context, c *x509.Certificate) error {
+	return a.check(ctx, c.Subject.CommonName, c)
+}
+
+// check returns nil if a certificate has the key of an agent of node.
+func (a *Agents) check(ctx context.Context, node string, c *x509.Certificate) error {
+	key := writerkey.Of(c)
+	if has(a.remembered(node), key) {
+		return nil
+	}
+	agents, err := a.of(ctx, node)
+	if err != nil {
+		return err
+	}
+	if !has(agents, key) {
+		return fmt.Errorf("no pod of an agent on node %q has this key", node)
+	}
+	return nil
+}
+
+func has(agents []agent, key writerkey.Key) bool {
+	return slices.ContainsFunc(agents, func(a agent) bool { return a.key == key })
+}
+
+// remembered returns the agents of a node as of the last list, none if that is too old.
+func (a *Agents) remembered(node string) []agent {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f := a.known[node]
+	if time.Since(f.at) > believedFor {
+		return nil
+	}
+	return f.agents
+}
+
+// of lists the agents of a node.
+func (a *Agents) of(ctx context.Context, node string) ([]agent, error) {
+	if node == "" {
+		return nil, errors.New("the certificate names no node")
+	}
+	if !a.limit.Allow() {
+		return nil, errBusy
+	}
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	account, err := a.ownAccount(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := a.list(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	var agents []agent
+	for i := range pods {
+		key, ok := keyOf(&pods[i])
+		if ok && pods[i].Spec.ServiceAccountName == account && pods[i].Status.PodIP != "" {
+			agents = append(agents, agent{key, pods[i].Status.PodIP})
+		}
+	}
+	a.remember(node, agents)
+	return agents, nil
+}
+
+func (a *Agents) remember(node string, agents []agent) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, known := a.known[node]; !known && len(a.known) >= maxKnown {
+		clear(a.known)
+	}
+	a.known[node] = found{agents, time.Now()}
+}
+
+// ownAccount returns the service account of this agent's own pod.
+func (a *Agents) ownAccount(ctx context.Context) (string, error) {
+	a.mu.Lock()
+	account := a.account
+	a.mu.Unlock()
+	if account != "" {
+		return account, nil
+	}
+	pods, err := a.list(ctx, a.node)
+	if err != nil {
+		return "", err
+	}
+	for i := range pods {
+		if key, ok := keyOf(&pods[i]); ok && key == a.key {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.account = pods[i].Spec.ServiceAccountName
+			return a.account, nil
+		}
+	}
+	return "", fmt.Errorf("no pod on node %q publishes the key of this agent", a.node)
+}
+
+func (a *Agents) list(ctx context.Context, node string) ([]corev1.Pod, error) {
+	// From the API server's memory, as agents list: an agent that has just started may be missing.
+	list, err := a.pods.List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(), ResourceVersion: "0"})
+	if err != nil {
+		return nil, fmt.Errorf("list the agents of node %q: %w", node, err)
+	}
+	return list.Items, nil
+}

@@ -1,0 +1,247 @@
+package newpods
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+	"k8s.io/klog/v2"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+)
+
+const (
+	// askFor is how long an agent is listened to after the last packet of an unknown address of its
+	// node: pods that start in a row are then known before their first packets.
+	askFor = 5 * time.Minute
+	// maxAsked bounds the nodes that are asked at once. Others are known by the status of their pods.
+	maxAsked = 64
+	// retryAfter is the time until a node is asked again whose agent did not answer.
+	retryAfter = 2 * time.Second
+	// silence ends a connection: heartbeats come more often.
+	silence = 3 * heartbeat
+	// lineRate and lineBurst limit the lines of a node that are believed, per second and at once.
+	// Each makes a snapshot.
+	lineRate, lineBurst = 20, 20
+	// waiting is how many addresses may wait to be looked up.
+	waiting = 256
+)
+
+// Config configures an Asker.
+type Config struct {
+	Agents *Agents
+	// Certificate proves this agent.
+	Certificate *tls.Certificate
+	// Port is where all agents answer.
+	Port string
+	// NodesAt returns the other nodes that may have a new pod at an address.
+	NodesAt func(netip.Addr) []string
+	// Set receives the sandboxes of a node, newest first, nil once it is no longer asked.
+	Set func(node string, newestFirst []clusterstate.Sandbox)
+	// Registerer receives the metrics.
+	Registerer prometheus.Registerer
+}
+
+// Asker asks agents of other nodes. Want may be called from any goroutine.
+type Asker struct {
+	cfg    Config
+	wanted chan netip.Addr
+
+	failed, skipped prometheus.Counter
+	errors          rate.Sometimes
+
+	mu    sync.Mutex
+	nodes map[string]*conversation
+}
+
+// conversation is how a node is asked.
+type conversation struct {
+	until time.Time // when it ends, unless the node is wanted again
+	rest  bool      // it has failed, and the node is asked again after until
+}
+
+// NewAsker returns an Asker. It asks no agent before Run.
+func NewAsker(cfg Config) *Asker {
+	a := &Asker{
+		cfg:    cfg,
+		wanted: make(chan netip.Addr, waiting),
+		nodes:  map[string]*conversation{},
+		errors: rate.Sometimes{First: 1, Interval: time.Minute},
+		failed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_new_pods_errors_total",
+			Help: "Failed attempts to ask the agent of another node about its new pods. They are known when their status has their addresses.",
+		}),
+		skipped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "netpol_new_pods_skipped_total",
+			Help: "Nodes that were not asked about their new pods because 64 others were.",
+		}),
+	}
+	cfg.Registerer.MustRegister(a.failed, a.skipped, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "netpol_new_pods_nodes",
+		Help: "Nodes that are asked about their new pods, at most 64.",
+	}, a.count))
+	return a
+}
+
+func (a *Asker) count() (n float64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range a.nodes {
+		if !c.rest {
+			n++
+		}
+	}
+	return n
+}
+
+// Want says that a packet waits for the pod at an address. It does not block.
+func (a *Asker) Want(addr netip.Addr) {
+	select {
+	case a.wanted <- addr:
+	default: // the packet waits for the status
+	}
+}
+
+// Run asks agents until ctx ends.
+func (a *Asker) Run(ctx context.Context) error {
+	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "newpods"))
+	var conversations sync.WaitGroup
+	defer conversations.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case addr := <-a.wanted:
+			for _, node := range a.cfg.NodesAt(addr) {
+				if a.begin(node) {
+					conversations.Go(func() { a.converse(ctx, node) })
+				}
+			}
+		}
+	}
+}
+
+// begin reports whether a conversation with a node has to be started. Otherwise it continues one, or
+// the node has failed lately, or too many are asked.
+func (a *Asker) begin(node string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	c := a.nodes[node]
+	switch {
+	case c != nil && !c.rest:
+		c.until = now.Add(askFor)
+		return false
+	case c != nil && now.Before(c.until):
+		return false
+	case c == nil && len(a.nodes) >= maxAsked && !a.forgetRested(now):
+		a.skipped.Inc()
+		return false
+	}
+	a.nodes[node] = &conversation{until: now.Add(askFor)}
+	return true
+}
+
+// forgetRested removes a node that may be asked again, and reports whether there was one.
+func (a *Asker) forgetRested(now time.Time) bool {
+	for node, c := range a.nodes {
+		if c.rest && now.After(c.until) {
+			delete(a.nodes, node)
+			return true
+		}
+	}
+	return false
+}
+
+// converse listens to the agent of a node until the node has not been wanted for some time, or fails.
+func (a *Asker) converse(ctx context.Context, node string) {
+	err := a.listen(ctx, node)
+	a.cfg.Set(node, nil)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err == nil || ctx.Err() != nil {
+		delete(a.nodes, node)
+		return
+	}
+	a.nodes[node] = &conversation{until: time.Now().Add(retryAfter), rest: true}
+	a.failed.Inc()
+	a.errors.Do(func() {
+		klog.FromContext(ctx).Error(err, "Another node does not say which pods it has just started: their packets wait for their status", "node", node)
+	})
+}
+
+// isOver reports whether a node has not been wanted for some time.
+func (a *Asker) isOver(node string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return time.Now().After(a.nodes[node].until)
+}
+
+// listen passes on what the agent of a node reports. It returns nil when the node has not been wanted for
+// some time.
+func (a *Asker) listen(ctx context.Context, node string) error {
+	address, err := a.cfg.Agents.addressOf(ctx, node)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: 16 << 10,
+		TLSHandshakeTimeout:    silence,
+		ResponseHeaderTimeout:  silence,
+		TLSClientConfig: &tls.Config{
+			MinVersion:         tls.VersionTLS13,
+			Certificates:       []tls.Certificate{*a.cfg.Certificate},
+			InsecureSkipVerify: true, // the key is compared instead
+			VerifyConnection: func(s tls.ConnectionState) error {
+				return a.cfg.Agents.check(ctx, node, s.PeerCertificates[0])
+			},
+		},
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+net.JoinHostPort(address, a.cfg.Port)+Path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("HTTP status %d", response.StatusCode)
+	}
+	return a.read(ctx, node, response.Body)
+}
+
+// read passes on lines. A line without news is a heartbeat.
+func (a *Asker) read(ctx context.Context, node string, body io.ReadCloser) error {
+	alive := time.AfterFunc(silence, func() { _ = body.Close() })
+	defer alive.Stop()
+	limit, scanner := rate.NewLimiter(lineRate, lineBurst), lines(body)
+	for scanner.Scan() {
+		alive.Reset(silence)
+		sandboxes, err := parse(scanner.Bytes())
+		if err != nil {
+			return err
+		}
+		if err := limit.Wait(ctx); err != nil {
+			return err
+		}
+		a.cfg.Set(node, sandboxes)
+		if a.isOver(node) {
+			return nil
+		}
+	}
+	if err := scanner.Err(); err != nil {
+		return err
+	}
+	return io.ErrUnexpectedEOF
+}

@@ -1,0 +1,105 @@
+// Package newpods reports to agents of other nodes which addresses the new pods of this node have, and asks
+// them for theirs: a node knows the addresses of a pod when its network is made, the API only when the
+// kubelet has written the pod's status. It owns who asks whom, and how agents prove themselves. What is
+// believed of an answer is up to clusterstate.
+//
+// An agent proves itself by a key. Its init container makes the key and leaves the hash of the public
+// key as its last message, which the kubelet writes to the status of the agent's pod. So whoever may
+// write that status, the node's own kubelet, vouches for the node's agent, no secret leaves the node,
+// and no token can be replayed.
+package newpods
+
+import (
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+)
+
+// Path is the path where agents report the sandboxes of their new pods.
+const Path = "/new-pods"
+
+const (
+	// reportFor is how long a sandbox is reported: longer than a slow kubelet takes to write a status.
+	reportFor = 2 * time.Minute
+	// heartbeat is the interval of lines that show an asker that its connection works.
+	heartbeat = 5 * time.Second
+	// writeTimeout is how long a line may take to be sent.
+	writeTimeout = 5 * time.Second
+	// maxReported bounds the sandboxes of a report.
+	maxReported = 1024
+)
+
+// report is one line of the answer.
+type report struct {
+	Sandboxes []sandbox `json:"sandboxes"`
+}
+
+// Board has the sandboxes that this node reports. Its methods may be called from any goroutine.
+type Board struct {
+	mu        sync.Mutex
+	seen      map[key]time.Time // when a sandbox was first seen
+	sandboxes []clusterstate.Sandbox
+	changed   chan struct{} // closed when sandboxes change
+}
+
+// NewBoard returns a Board without sandboxes.
+func NewBoard() *Board {
+	return &Board{seen: map[key]time.Time{}, changed: make(chan struct{})}
+}
+
+// Set replaces the sandboxes of this node, newest first. It keeps the slice.
+func (b *Board) Set(newestFirst []clusterstate.Sandbox) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now, seen := time.Now(), make(map[key]time.Time, len(newestFirst))
+	for _, s := range newestFirst {
+		k := keyOfSandbox(s)
+		since, known := b.seen[k]
+		if !known {
+			since = now
+		}
+		seen[k] = since
+	}
+	b.seen, b.sandboxes = seen, newestFirst
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// recent returns the sandboxes that are reported now, and a channel that is closed when they change.
+func (b *Board) recent() (report, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := report{Sandboxes: []sandbox{}}
+	for _, s := range b.sandboxes {
+		if len(t.Sandboxes) < maxReported && time.Since(b.seen[keyOfSandbox(s)]) < reportFor {
+			t.Sandboxes = append(t.Sandboxes, fromState(s))
+		}
+	}
+	return t, b.changed
+}
+
+// ServeHTTP writes lines of JSON, at once and after each change, until the client closes the
+// connection.
+func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	// It is the answer that takes long, not the request. A client that is gone is noticed when a line
+	// cannot be sent.
+	if control.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	for {
+		line, changed := b.recent()
+		if control.SetWriteDeadline(time.Now().Add(writeTimeout)) != nil || json.NewEncoder(w).Encode(line) != nil || control.Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-changed:
+		case <-time.After(heartbeat):
+		}
+	}
+}

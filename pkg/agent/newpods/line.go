@@ -1,0 +1,75 @@
+package newpods
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"unique"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+)
+
+// Bounds of what is read: an agent may be compromised.
+const (
+	maxLine  = 512 << 10 // bytes
+	maxName  = 253       // of a namespace, a pod or a UID, as in the API
+	maxAddrs = 16        // of a pod
+)
+
+// sandbox is a clusterstate.Sandbox in an answer.
+type sandbox struct {
+	Namespace string       `json:"namespace"`
+	Name      string       `json:"name"`
+	UID       types.UID    `json:"uid"`
+	Addrs     []netip.Addr `json:"addrs"`
+}
+
+// key identifies a sandbox: an address of a pod.
+type key struct {
+	namespace, name string
+	uid             types.UID
+	first           unique.Handle[netip.Addr]
+}
+
+func keyOfSandbox(s clusterstate.Sandbox) key {
+	var first netip.Addr
+	if len(s.Addrs) > 0 {
+		first = s.Addrs[0]
+	}
+	return key{s.Namespace, s.Name, s.UID, unique.Make(first)}
+}
+
+func fromState(s clusterstate.Sandbox) sandbox {
+	return sandbox{s.Namespace, s.Name, s.UID, s.Addrs}
+}
+
+// lines returns a scanner of the lines of an answer.
+func lines(r io.Reader) *bufio.Scanner {
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 0, 4<<10), maxLine)
+	return s
+}
+
+// parse reads a line of an answer.
+func parse(line []byte) ([]clusterstate.Sandbox, error) {
+	var t report
+	if err := json.Unmarshal(line, &t); err != nil {
+		return nil, fmt.Errorf("the answer is not readable: %w", err)
+	}
+	if len(t.Sandboxes) > maxReported {
+		return nil, fmt.Errorf("the answer has %d sandboxes, more than %d", len(t.Sandboxes), maxReported)
+	}
+	sandboxes := make([]clusterstate.Sandbox, len(t.Sandboxes))
+	for i, s := range t.Sandboxes {
+		if max(len(s.Namespace), len(s.Name), len(s.UID)) > maxName || len(s.Addrs) > maxAddrs {
+			return nil, errors.New("the answer has a sandbox that no pod can have")
+		}
+		sandboxes[i] = clusterstate.Sandbox(s)
+	}
+	return sandboxes, nil
+}

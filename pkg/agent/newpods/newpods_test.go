@@ -1,0 +1,354 @@
+package newpods
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+)
+
+const (
+	namespace = "kube-system"
+	account   = "kube-network-policies"
+)
+
+// api has the pods of agents.
+type api struct {
+	*fake.Clientset
+	mu   sync.Mutex
+	pods map[string]*corev1.Pod
+	err  error
+}
+
+func newAPI() *api {
+	a := &api{Clientset: fake.NewClientset(), pods: map[string]*corev1.Pod{}}
+	a.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		list := &corev1.PodList{}
+		fields := action.(clienttesting.ListAction).GetListRestrictions().Fields
+		for _, p := range a.pods {
+			if node, _ := fields.RequiresExactMatch("spec.nodeName"); p.Spec.NodeName == node && action.GetNamespace() == namespace {
+				list.Items = append(list.Items, *p)
+			}
+		}
+		return true, list, a.err
+	})
+	return a
+}
+
+// set adds a pod, or changes one.
+func (a *api) set(p *corev1.Pod, change func(*corev1.Pod)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p = p.DeepCopy()
+	change(p)
+	a.pods[p.Name] = p
+}
+
+func (a *api) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
+}
+
+// member is an agent on a node of the test, all of which have the loopback address.
+type member struct {
+	pod         *corev1.Pod
+	certificate *tls.Certificate
+	agents      *Agents
+	board       *Board
+	file        string
+}
+
+func (a *api) member(t *testing.T, node string) *member {
+	t.Helper()
+	m := &member{board: NewBoard(), file: filepath.Join(t.TempDir(), "key")}
+	message, err := MakeKey(m.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.certificate, err = Certificate(node, m.file); err != nil {
+		t.Fatal(err)
+	}
+	m.pod = &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent-" + node},
+		Spec:       corev1.PodSpec{NodeName: node, ServiceAccountName: account, HostNetwork: true},
+		Status: corev1.PodStatus{PodIP: "127.0.0.1", InitContainerStatuses: []corev1.ContainerStatus{{
+			Name: "key", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}},
+		}}},
+	}
+	m.agents = NewAgents(a.CoreV1().Pods(namespace), node, m.certificate.Leaf)
+	a.set(m.pod, func(*corev1.Pod) {})
+	return m
+}
+
+// serve serves the board of a member and returns its port.
+func (m *member) serve(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		access := &httpserver.Access{Client: m.agents.Check, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return m.certificate, nil }}
+		done <- httpserver.New(m.board, nil, prometheus.NewRegistry()).Run(ctx, listener, access)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	return port
+}
+
+// ask starts an Asker of a member, and returns what it hears, by node.
+func (m *member) ask(t *testing.T, port string) (a *Asker, heard chan string, stop func()) {
+	t.Helper()
+	heard = make(chan string, 1000)
+	a = NewAsker(Config{
+		Agents: m.agents, Certificate: m.certificate, Port: port, Registerer: prometheus.NewRegistry(),
+		NodesAt: func(addr netip.Addr) []string {
+			if addr.Is4() && addr.As4()[0] == 10 {
+				return []string{fmt.Sprintf("node-%d", addr.As4()[1])}
+			}
+			return nil
+		},
+		Set: func(node string, s []clusterstate.Sandbox) { heard <- node + ": " + text(s) },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- a.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return a, heard, stop
+}
+
+func text(sandboxes []clusterstate.Sandbox) string {
+	var all []string
+	for _, s := range sandboxes {
+		all = append(all, fmt.Sprintf("%s/%s %s %v", s.Namespace, s.Name, s.UID, s.Addrs))
+	}
+	return strings.Join(all, ", ")
+}
+
+func sandboxAt(name, addr string) clusterstate.Sandbox {
+	return clusterstate.Sandbox{Namespace: "x", Name: name, UID: types.UID("uid-" + name), Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
+}
+
+// await returns when it is heard what a test wants. It skips repetitions.
+func await(t *testing.T, heard <-chan string, want string) {
+	t.Helper()
+	var got []string
+	for limit := time.After(time.Minute); ; {
+		select {
+		case line := <-heard:
+			got = append(got, line)
+			if line == want {
+				return
+			}
+		case <-limit:
+			t.Fatalf("heard %q, want %q", got, want)
+		}
+	}
+}
+
+// TestAgentsReport: an agent hears of new pods of the node that it wants to know, and of later ones
+// without asking again.
+func TestAgentsReport(t *testing.T) {
+	api := newAPI()
+	one, two := api.member(t, "node-1"), api.member(t, "node-2")
+	asker, heard, _ := one.ask(t, two.serve(t))
+	two.board.Set([]clusterstate.Sandbox{sandboxAt("a", "10.2.0.1")})
+	asker.Want(netip.MustParseAddr("192.0.2.1")) // of no node
+	asker.Want(netip.MustParseAddr("10.2.0.1"))
+	await(t, heard, "node-2: x/a uid-a [10.2.0.1]")
+	two.board.Set([]clusterstate.Sandbox{sandboxAt("b", "10.2.0.2"), sandboxAt("a", "10.2.0.1")})
+	await(t, heard, "node-2: x/b uid-b [10.2.0.2], x/a uid-a [10.2.0.1]")
+	if n := asker.count(); n != 1 {
+		t.Errorf("%v nodes are asked, want 1", n)
+	}
+}
+
+// TestWhoIsNoAgent: neither side believes who does not have the key that its pod publishes.
+func TestWhoIsNoAgent(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"no key":                       func(p *corev1.Pod) { p.Status.InitContainerStatuses = nil },
+		"another key":                  func(p *corev1.Pod) { message(p, keyPrefix+strings.Repeat("ab", 32)) },
+		"half a key":                   func(p *corev1.Pod) { message(p, keyPrefix+"ab") },
+		"an init container that fails": func(p *corev1.Pod) { p.Status.InitContainerStatuses[0].State.Terminated.ExitCode = 1 },
+		"another service account":      func(p *corev1.Pod) { p.Spec.ServiceAccountName = "default" },
+		"another node":                 func(p *corev1.Pod) { p.Spec.NodeName = "node-9" },
+	} {
+		t.Run("the asked one has "+name, func(t *testing.T) {
+			api := newAPI()
+			one, two := api.member(t, "node-1"), api.member(t, "node-2")
+			api.set(two.pod, change)
+			refused(t, one, two)
+		})
+		t.Run("the asker has "+name, func(t *testing.T) {
+			api := newAPI()
+			one, two := api.member(t, "node-1"), api.member(t, "node-2")
+			one.agents.account = account // it does not know that it is none
+			api.set(one.pod, change)
+			refused(t, one, two)
+		})
+	}
+	t.Run("the API server does not answer", func(t *testing.T) {
+		api := newAPI()
+		one, two := api.member(t, "node-1"), api.member(t, "node-2")
+		api.fail(errors.New("no answer"))
+		refused(t, one, two)
+	})
+	t.Run("the agent of a third node answers", func(t *testing.T) {
+		api := newAPI()
+		one, three := api.member(t, "node-1"), api.member(t, "node-3")
+		api.member(t, "node-2")
+		asker, heard, _ := one.ask(t, three.serve(t))
+		three.board.Set([]clusterstate.Sandbox{sandboxAt("a", "10.2.0.1")})
+		asker.Want(netip.MustParseAddr("10.2.0.1"))
+		await(t, heard, "node-2: ")
+		noneHeard(t, heard)
+	})
+}
+
+func message(p *corev1.Pod, text string) {
+	p.Status.InitContainerStatuses[0].State.Terminated.Message = text
+}
+
+// refused checks that one hears nothing of two, and counts that.
+func refused(t *testing.T, one, two *member) {
+	t.Helper()
+	asker, heard, stop := one.ask(t, two.serve(t))
+	two.board.Set([]clusterstate.Sandbox{sandboxAt("a", "10.2.0.1")})
+	asker.Want(netip.MustParseAddr("10.2.0.1"))
+	await(t, heard, "node-2: ") // the end
+	stop()
+	noneHeard(t, heard)
+	if n := testutil.ToFloat64(asker.failed); n != 1 {
+		t.Errorf("%v failures are counted, want 1", n)
+	}
+}
+
+func noneHeard(t *testing.T, heard <-chan string) {
+	t.Helper()
+	for len(heard) > 0 {
+		if line := <-heard; line != "node-2: " {
+			t.Errorf("heard %q", line)
+		}
+	}
+}
+
+// TestAnAgentWhoseKeyIsNew: an agent that was replaced is believed, and its predecessor no longer.
+func TestAnAgentWhoseKeyIsNew(t *testing.T) {
+	api := newAPI()
+	one, before := api.member(t, "node-1"), api.member(t, "node-2")
+	if err := one.agents.check(t.Context(), "node-2", before.certificate.Leaf); err != nil {
+		t.Fatal(err)
+	}
+	after := api.member(t, "node-2") // replaces the pod of this name
+	if err := one.agents.check(t.Context(), "node-2", after.certificate.Leaf); err != nil {
+		t.Errorf("the new agent: %v", err)
+	}
+	if err := one.agents.check(t.Context(), "node-2", before.certificate.Leaf); err == nil {
+		t.Error("the former agent is believed after its successor")
+	}
+}
+
+// TestKeyIsKept: a container that starts again publishes the same key.
+func TestKeyIsKept(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "key")
+	first, err := MakeKey(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := MakeKey(file); err != nil || second != first {
+		t.Errorf("%q, %v, want %q", second, err, first)
+	}
+	if _, err := MakeKey(filepath.Join(file, "below")); err == nil {
+		t.Error("no error for a file that cannot be written")
+	}
+}
+
+func TestBoardReportsNewSandboxesOnly(t *testing.T) {
+	b := NewBoard()
+	b.Set([]clusterstate.Sandbox{sandboxAt("old", "10.2.0.1")})
+	for k := range b.seen {
+		b.seen[k] = b.seen[k].Add(-reportFor)
+	}
+	b.Set([]clusterstate.Sandbox{sandboxAt("new", "10.2.0.2"), sandboxAt("old", "10.2.0.1")})
+	reported, _ := b.recent()
+	if got := fmt.Sprint(reported.Sandboxes); !strings.Contains(got, "new") || strings.Contains(got, "old") {
+		t.Errorf("reported %s", got)
+	}
+	many := slices.Repeat([]clusterstate.Sandbox{sandboxAt("new", "10.2.0.3")}, 2*maxReported)
+	b.Set(many)
+	if len(first(b.recent()).Sandboxes) != maxReported {
+		t.Error("the sandboxes of a report are not bounded")
+	}
+}
+
+func first(t report, _ <-chan struct{}) report { return t }
+
+// TestTooManyNodes: a sweep over addresses of many nodes asks a bounded number of them.
+func TestTooManyNodes(t *testing.T) {
+	a := NewAsker(Config{Registerer: prometheus.NewRegistry()})
+	for i := range 2 * maxAsked {
+		if got := a.begin(fmt.Sprint(i)); got != (i < maxAsked) {
+			t.Errorf("node %d is asked: %v", i, got)
+		}
+	}
+	if n := testutil.ToFloat64(a.skipped); n != maxAsked {
+		t.Errorf("%v nodes are counted as skipped, want %d", n, maxAsked)
+	}
+	a.nodes["0"] = &conversation{until: time.Now().Add(-time.Second), rest: true}
+	if !a.begin("further") {
+		t.Error("a further node is not asked after one has failed")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"sandboxes":[{"namespace":"x","name":"a","uid":"u","addrs":["10.0.0.1","fd00::1"]}]}`))
+	f.Add([]byte(`{"sandboxes":[{"addrs":["fe80::1%eth0"]},{}]}`))
+	f.Add([]byte(`{"sandboxes":null}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		sandboxes, err := parse(line)
+		if err != nil {
+			return
+		}
+		for _, s := range sandboxes {
+			if max(len(s.Namespace), len(s.Name), len(s.UID)) > maxName || len(s.Addrs) > maxAddrs {
+				t.Errorf("%v exceeds the bounds", s)
+			}
+		}
+	})
+}
