@@ -11,8 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 )
 
 // One write makes a pod ready, once it has its addresses. Later versions of it change nothing.
@@ -406,4 +408,21 @@ func TestMetricsLint(t *testing.T) {
 			t.Errorf("%v, %v", problems, err)
 		}
 	})
+}
+
+// TestAPodIsReplacedDuringAnOutage: a list shows the next pod with a name, and no event the end of the
+// earlier one.
+func TestAPodIsReplacedDuringAnOutage(t *testing.T) {
+	g := &Gate{pods: map[types.NamespacedName]*pod{}, poked: make(chan struct{}, 1)}
+	earlier, next := web("96", nil), web("101", func(p *corev1.Pod) { p.UID = "web-2" })
+	if err := (store{g}).Add(earlier); err != nil {
+		t.Fatal(err)
+	}
+	g.pods[nameOf(earlier)].needs = []enforced.Need{{Kind: "Pod", Version: "96"}}
+	if err := (store{g}).Replace([]any{next}, "101"); err != nil {
+		t.Fatal(err)
+	}
+	if now := g.pods[nameOf(next)]; now.version != "101" || len(now.needs) > 0 {
+		t.Errorf("the next pod waits for version %s and %v, want its own version", now.version, now.needs)
+	}
 }
