@@ -36,7 +36,7 @@ func (a *answerer) addPending(p packetMessage, source netip.Addr, long bool) {
 	h.packetMessage, h.long, h.source, h.until = p, long, source, until
 	h.payload = append(room, p.payload...)
 	if n == 0 {
-		a.retryAt = now.Add(retryEvery)
+		a.retryAt = now.Add(retryFewEvery)
 	}
 	a.metrics.pendingTotal.Inc()
 	a.metrics.pendingNow.Inc()
@@ -71,8 +71,11 @@ func (a *answerer) retryPending(now time.Time) {
 		return
 	}
 	a.retryAllPending(func(h *pendingPacket) bool { return !now.Before(h.until) })
-	if len(a.pending) > 0 {
+	switch n := len(a.pending); {
+	case n > fewPending:
 		a.retryAt = now.Add(retryEvery)
+	case n > 0:
+		a.retryAt = now.Add(retryFewEvery)
 	}
 }
 

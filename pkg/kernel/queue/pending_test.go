@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -33,12 +34,37 @@ func TestPendingPacketsAreRetried(t *testing.T) {
 		<-f.Done()
 		wantOutcome(t, "pending packet", f, queuetest.Accepted)
 		for i, at := range called {
-			if want := time.Duration(i) * 20 * time.Millisecond; at != want {
+			if want := time.Duration(i) * 5 * time.Millisecond; at != want {
 				t.Errorf("call %d after %v, want %v", i, at, want)
 			}
 		}
 		r.wantMetric("netpol_queue_pending", "", 0)
 		r.wantMetric("netpol_queue_pending_total", "", 1)
+	})
+}
+
+// While many packets are pending, the time that retries take is bounded.
+func TestManyPendingPacketsAreRetriedLessOften(t *testing.T) {
+	inBubble(t, func(t *testing.T, k *queuetest.Kernel) {
+		begin := time.Now()
+		var called []time.Duration
+		start(t, on(k), func(q queue.Packet) queue.Verdict {
+			if string(q.Payload) == "first" {
+				called = append(called, time.Since(begin))
+			}
+			return queue.DeferLong
+		})
+		synctest.Wait()
+		k.Send(100, payload("first"))
+		for range 40 {
+			k.Send(100, payload("other"))
+		}
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		ms := time.Millisecond
+		if want := []time.Duration{0, 5 * ms, 25 * ms, 45 * ms, 65 * ms, 85 * ms}; !slices.Equal(called, want) {
+			t.Errorf("called after %v, want %v", called, want)
+		}
 	})
 }
 
