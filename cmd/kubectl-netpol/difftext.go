@@ -145,7 +145,7 @@ func join(spans []reachability.PortRange) string {
 	return strings.Join(names, "; ")
 }
 
-func count(n int, one, plural string) string {
+func count[N int | uint64](n N, one, plural string) string {
 	if n == 1 {
 		return "1 " + one
 	}

@@ -213,10 +213,10 @@ func writeLosses(w io.Writer, records []flows.Record) {
 			continue
 		}
 		if r.Lost > 0 {
-			fmt.Fprintf(w, "Node %s: %d decisions are in no flow, because they came too fast\n", r.Node, r.Lost)
+			fmt.Fprintf(w, "Node %s: %s in no flow, because they came too fast\n", r.Node, count(r.Lost, "decision is", "decisions are"))
 		}
 		if r.Evicted > 0 {
-			fmt.Fprintf(w, "Node %s: %d flows made room for others\n", r.Node, r.Evicted)
+			fmt.Fprintf(w, "Node %s: %s made room for others\n", r.Node, count(r.Evicted, "flow", "flows"))
 		}
 	}
 }

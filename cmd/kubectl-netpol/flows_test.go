@@ -162,9 +162,9 @@ func TestAnAgentThatDoesNotAnswer(t *testing.T) {
 
 // The output says what agents could not record.
 func TestLossesAreShown(t *testing.T) {
-	line := strings.NewReplacer(`"lost":0`, `"lost":7`, `"evicted":0`, `"evicted":9`).Replace(agentLine)
+	line := strings.NewReplacer(`"lost":0`, `"lost":7`, `"evicted":0`, `"evicted":1`).Replace(agentLine)
 	stdout, stderr, err := flowsOf(t, fakeAgents{"node-1": prints("node-1", line)}, flowsOptions{output: "text"})
-	const want = "Node node-1: 7 decisions are in no flow, because they came too fast\nNode node-1: 9 flows made room for others\n"
+	const want = "Node node-1: 7 decisions are in no flow, because they came too fast\nNode node-1: 1 flow made room for others\n"
 	if err != nil || stdout != "No flows\n" || stderr != want {
 		t.Errorf("error %v, standard output %q, standard error %q", err, stdout, stderr)
 	}

@@ -33,7 +33,7 @@ const (
 func TestTreesAreAnswered(t *testing.T) {
 	tree(t, map[string]string{
 		"t/a.yaml": treeDeployment + "---\n" + treePolicy, "t/list.json": "[1]\n",
-		"t/ha/a.yaml": strings.Replace(treeDeployment, "app: web}}\n", "app: web}}\n  replicas: 3\n", 1),
+		"t/ha/a.yaml": strings.Replace(treeDeployment, "{name: c}", "{name: c, ports: [{containerPort: 80}]}", 1),
 	})
 	const (
 		list    = "t/list.json:1: a list, want an object"

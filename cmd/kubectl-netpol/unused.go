@@ -206,11 +206,12 @@ func (c *counts) notes(minAge time.Duration) (notes []string) {
 			note("Node %s: its agent runs with --audit, so that no rule decides", a.Node)
 		}
 		if a.Lost > 0 {
-			note("Node %s: %d decisions count for no rule, because they came too fast", a.Node, a.Lost)
+			note("Node %s: %s for no rule, because they came too fast", a.Node, count(a.Lost, "decision counts", "decisions count"))
 		}
 	}
 	for i := range c.otherRules {
-		note("Node %s: %d decisions count for no rule of their own, because too many rules decided", c.otherRules[i].Node, c.otherRules[i].Count)
+		other := count(c.otherRules[i].Count, "decision counts for no rule of its", "decisions count for no rule of their")
+		note("Node %s: %s own, because too many rules decided", c.otherRules[i].Node, other)
 	}
 	return notes
 }

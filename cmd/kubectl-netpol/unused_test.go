@@ -132,11 +132,11 @@ POLICY                 DIRECTION  RULE  LAST DECIDED
 NetworkPolicy shop/db  ingress    1     never
 NetworkPolicy shop/db  egress     0     never
 `, []string{"Node a: its agent has counted for 0s only.\n"}, errNo},
-		{"decisions that count for no rule", fakeAgents{"a": prints("a", strings.Replace(startedAt(monthAgo), `"lost":0`, `"lost":5`, 1), ingress, admin, other)}, unusedOptions{output: "text"}, `
+		{"decisions that count for no rule", fakeAgents{"a": prints("a", strings.Replace(startedAt(monthAgo), `"lost":0`, `"lost":1`, 1), ingress, admin, other)}, unusedOptions{output: "text"}, `
 POLICY                 DIRECTION  RULE  LAST DECIDED
 NetworkPolicy shop/db  ingress    1     never
 NetworkPolicy shop/db  egress     0     never
-`, []string{"Node a: 5 decisions count for no rule, because they came too fast.\n", "Node a: 3 decisions count for no rule of their own, because too many rules decided.\n"}, nil},
+`, []string{"Node a: 1 decision counts for no rule, because they came too fast.\n", "Node a: 3 decisions count for no rule of their own, because too many rules decided.\n"}, nil},
 		{"json", fakeAgents{"a": prints("a", startedAt(monthAgo), ingress, admin)}, unusedOptions{output: "json", days: 3}, `
 {
   "unused": [

@@ -109,7 +109,7 @@ func TestWait(t *testing.T) {
 		"an older agent":            {servedPolicies{version: "90"}, fakeAgents{"a": prints("a", inForce("90")), "b": older}, "not on b: its agent is an older version, which does not say what is in force", exitError},
 		"only older agents":         {servedPolicies{version: "90"}, fakeAgents{"b": older}, "nothing says whether it is in force: agents are not asked (no agent says what is in force)", exitError},
 		"a problem":                 {servedPolicies{version: "90"}, fakeAgents{"a": prints("a", standby), "b": prints("b", inForce("90"))}, "not on a: another agent of the node writes the table", exitNo},
-		"another agent of the node": {servedPolicies{version: "90", nodes: []string{"a"}}, fakeAgents{"a": prints("a", inForce("90"), standby)}, "networkpolicy/shop/db: in force on 1 of 1 nodes\n", exitYes},
+		"another agent of the node": {servedPolicies{version: "90", nodes: []string{"a"}}, fakeAgents{"a": prints("a", inForce("90"), standby)}, "networkpolicy/shop/db: in force on 1 of 1 node\n", exitYes},
 		"audited":                   {servedPolicies{version: "90", labels: map[string]string{compile.EnforcementAnnotation: "audit"}}, fakeAgents{"a": prints("a", inForce("90")), "b": prints("b", inForce("95"))}, "it is audited", exitNo},
 		"audited by its namespace":  {servedPolicies{version: "90", namespace: map[string]string{compile.EnforcementAnnotation: "audit"}}, fakeAgents{"a": prints("a", inForce("90")), "b": prints("b", inForce("95"))}, "it is audited", exitNo},
 		"restored data":             {servedPolicies{version: "90"}, fakeAgents{"a": prints("a", inForce("7")), "b": prints("b", inForce("7"))}, "in force on 0 of 2 nodes", exitNo},

@@ -117,7 +117,7 @@ func (w *waiting) byNodes(ctx context.Context, p awaited, o *unstructured.Unstru
 			reasons = append(reasons, nodes[i].node+": "+printable.Text(err.Error()))
 		}
 	}
-	e.text = fmt.Sprintf("in force on %d of %d nodes", len(nodes)-lacking, len(nodes))
+	e.text = fmt.Sprintf("in force on %d of %s", len(nodes)-lacking, count(len(nodes), "node", "nodes"))
 	if lacking > 0 {
 		e.text += "; not on " + strings.Join(reasons, "; ")
 	}

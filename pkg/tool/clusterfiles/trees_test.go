@@ -23,7 +23,8 @@ func TestTreesAsTheyAre(t *testing.T) {
 		"a newer field of a pod":  {"b.yaml", strings.Replace(web, "spec: {containers", "spec: {newField: 1, containers", 1), `tree/b.yaml:8: unknown field "spec.template.spec.newField": the field is ignored`, ""},
 		"an older version":        {"b.yaml", strings.Replace(web, "apps/v1", "extensions/v1beta1", 1), `tree/b.yaml:1: apiVersion: Deployment of "extensions/v1beta1" is not read, only of "apps/v1": write it as "apps/v1": passed over`, ""},
 		"a type":                  {"b.yaml", strings.Replace(web, "8080", "http", 1), "tree/b.yaml:8: spec.template.spec.containers.ports.containerPort: got string, want int32: passed over", ""},
-		"variants":                {"b.yaml", strings.Replace(web, "app: web}}\n", "app: web}}\n  replicas: 2\n", 1), "tree/b.yaml:1: Deployment default/web is already at tree/a.yaml:1, and differs: the first one counts", ""},
+		"variants":                {"b.yaml", strings.Replace(web, "8080", "8081", 1), "tree/b.yaml:1: Deployment default/web is already at tree/a.yaml:1, and differs: the first one counts", ""},
+		"a patch":                 {"b.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: db}\nspec:\n  template: {spec: {containers: [{name: db}]}}\n", "tree/b.yaml:4: neither a selector nor labels of pods: probably a patch: passed over", ""},
 		"a remote kustomization":  {"k/kustomization.yaml", "resources: ['https://example.com/a.yaml', 'github.com/example/b?ref=v1']\n", `tree/k/kustomization.yaml:1: resources: "https://example.com/a.yaml", resources: "github.com/example/b?ref=v1" are not local paths, and nothing is downloaded; vendor that with kustomize localize`, ""},
 		"a kustomization of none": {"k/kustomization.yaml", "resources: [no.yaml]\n", "kustomize tree/k: ", ""},
 	} {
@@ -42,6 +43,18 @@ func TestTreesAsTheyAre(t *testing.T) {
 				t.Errorf("strict: got %v", err)
 			}
 		})
+	}
+}
+
+// Variants of an installation run other programs in the same pods, which no policy sees.
+func TestVariantsOfOnePod(t *testing.T) {
+	folder(t, map[string]string{
+		"tree/a.yaml":    web,
+		"tree/ha/a.yaml": strings.NewReplacer("selector:", "replicas: 2\n  selector:", "ports:", "args: [--ha], ports:").Replace(web),
+	})
+	o, err := Read([]string{"tree"}, nil, Options{Strict: true})
+	if err != nil || len(o.Pods) != 1 || o.Warnings != nil {
+		t.Errorf("got %v %v", o, err)
 	}
 }
 

@@ -39,8 +39,8 @@ func (h hint) fix() string {
 }
 
 // near guesses what a selector that selects no pod was meant to be: labels that differ by a
-// letter or two, or the same value under another key.
-func (c *cluster) near(s *policy.PodSelector) hint {
+// letter or two, or the same value under another key. Labels that are taken are not meant.
+func (c *cluster) near(s *policy.PodSelector, taken func(key, value string) bool) hint {
 	namespaces := []string{s.Namespace}
 	if s.Namespace == "" {
 		namespaces = c.namespacesOf(s.Namespaces)
@@ -49,7 +49,7 @@ func (c *cluster) near(s *policy.PodSelector) hint {
 			for _, name := range slices.Sorted(maps.Keys(c.namespaces)) {
 				sets = append(sets, c.namespaces[name].Labels)
 			}
-			return nearLabels("namespaces", s.Namespaces, sets)
+			return nearLabels("namespaces", s.Namespaces, sets, taken)
 		}
 	}
 	var sets []labels.Set
@@ -58,12 +58,33 @@ func (c *cluster) near(s *policy.PodSelector) hint {
 			sets = append(sets, p.object.Labels)
 		}
 	}
-	return nearLabels("pods", s.Pods, sets)
+	return nearLabels("pods", s.Pods, sets, taken)
+}
+
+// nearSubject guesses what the subject of a policy was meant to be: no pods that another policy
+// selects by their name.
+func (c *cluster) nearSubject(p *compiled) hint {
+	return c.near(p.Subject, func(key, value string) bool {
+		return slices.ContainsFunc(c.requiring[podLabel{p.Ref.Namespace, key, value}], func(o *compiled) bool { return o != p })
+	})
+}
+
+// nearPeer guesses what the i-th peer of a rule was meant to be: no pods that another item names.
+func (c *cluster) nearPeer(r *policy.Rule, i int) hint {
+	return c.near(r.Peers[i].Pods, func(key, value string) bool {
+		return slices.ContainsFunc(r.Peers, func(o policy.Peer) bool {
+			if o.Pods == nil {
+				return false
+			}
+			named, ok := o.Pods.Pods.RequiresExactMatch(key)
+			return ok && named == value
+		})
+	})
 }
 
 // nearLabels finds the missing label in s and the nearest label to it, among the sets that
 // satisfy the other requirements of s.
-func nearLabels(what string, s labels.Selector, sets []labels.Set) hint {
+func nearLabels(what string, s labels.Selector, sets []labels.Set, taken func(key, value string) bool) hint {
 	requirements, _ := s.Requirements()
 	best, found := 100, ""
 	for i := range requirements {
@@ -78,7 +99,7 @@ func nearLabels(what string, s labels.Selector, sets []labels.Set) hint {
 			}
 			for _, key := range slices.Sorted(maps.Keys(set)) {
 				for value := range r.Values() {
-					if d := labelDistance(r.Key(), value, key, set[key]); d < best {
+					if d := labelDistance(r.Key(), value, key, set[key]); d < best && !taken(key, set[key]) {
 						best, found = d, key+"="+set[key]
 					}
 				}

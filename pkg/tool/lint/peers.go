@@ -50,7 +50,7 @@ func (c *cluster) peer(p *compiled, d policy.Direction, r *policy.Rule, i int, s
 		id, message = "namespace-label", fmt.Sprintf("no namespace has %s", s.Namespaces)
 		fix = fmt.Sprintf("Write %s: %s.", corev1.LabelMetadataName, name)
 	default:
-		near := c.near(s)
+		near := c.nearPeer(r, i)
 		switch {
 		case near != "":
 			message, fix = message+"; "+string(near), near.fix()
@@ -80,7 +80,7 @@ func (c *cluster) outside(s *policy.PodSelector) bool {
 func (c *cluster) expectedPods() []labels.Set {
 	var sets []labels.Set
 	for _, p := range c.policies {
-		if p.network != nil && len(p.subjects) == 0 && len(p.network.Spec.PodSelector.MatchLabels) > 0 && c.near(p.Subject) == "" {
+		if p.network != nil && len(p.subjects) == 0 && len(p.network.Spec.PodSelector.MatchLabels) > 0 && c.nearSubject(p) == "" {
 			sets = append(sets, p.network.Spec.PodSelector.MatchLabels)
 		}
 	}

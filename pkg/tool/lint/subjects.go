@@ -41,7 +41,7 @@ func selectsNoPod(c *cluster) {
 		if len(p.subjects)+len(p.hosts) > 0 || len(c.pods) == 0 || c.misplaced(p) || unreadable(p) {
 			continue
 		}
-		near := c.near(p.Subject)
+		near := c.nearSubject(p)
 		if near == "" && c.Partial && (p.admin() || c.Controllers) {
 			continue // its pods are elsewhere, or made later
 		}

@@ -40,6 +40,7 @@ func TestVariants(t *testing.T) {
 		policies []string
 		want     []string
 		message  string // a substring of the message
+		not      string // a substring of no message
 	}{
 		{name: "two items that both match",
 			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{namespaceSelector: {matchLabels: {team: shop}}}, {podSelector: {matchLabels: {app: api}}}]}]")}},
@@ -58,6 +59,12 @@ func TestVariants(t *testing.T) {
 		{name: "another number at the end is another name",
 			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{podSelector: {matchLabels: {app: web2}}}]}]")},
 			want:     []string{"peer-selects-none"}, message: "app=web2 matches no pod"},
+		{name: "a near name that the item beside it has is another name",
+			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{podSelector: {matchLabels: {app: aip}}}, {podSelector: {matchLabels: {app: api}}}]}]")},
+			want:     []string{"peer-selects-none"}, not: "near it"},
+		{name: "a near name of the pods of another policy is another name",
+			policies: []string{networkPolicy("p", "aip", "ingress: [{}]"), networkPolicy("q", "api", "ingress: [{}]")},
+			want:     []string{"selects-no-pod"}, not: "near it"},
 		{name: "the label of a namespace with a typo",
 			policies: []string{networkPolicy("p", "db", "ingress: [{from: [{namespaceSelector: {matchLabels: {team: shpo}}}]}]")},
 			want:     []string{"peer-selects-none"}, message: "near it there are namespaces with: team: shop"},
@@ -130,6 +137,9 @@ func TestVariants(t *testing.T) {
 			}
 			if tc.message != "" && !slices.ContainsFunc(findings, func(f Finding) bool { return strings.Contains(f.Message, tc.message) }) {
 				t.Errorf("no %q in %+v", tc.message, findings)
+			}
+			if tc.not != "" && slices.ContainsFunc(findings, func(f Finding) bool { return strings.Contains(f.Message, tc.not) }) {
+				t.Errorf("%q in %+v", tc.not, findings)
 			}
 		})
 	}
