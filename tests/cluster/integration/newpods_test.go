@@ -1,0 +1,113 @@
+package integration
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
+	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
+)
+
+// With the rights that every agent has, agents find each other and their keys in the statuses of their
+// pods, and one hears of a new pod of the other.
+func TestAgentsReportNewPods(t *testing.T) {
+	plane := newest.start(t)
+	install(t, plane)
+	c := newCluster(t, plane)
+	_, client := account(t, plane, namespace, agent)
+	here, there := c.startKeyedAgent(c.node, 20), c.startKeyedAgent(c.otherNode, 21)
+	sandbox := clusterstate.Sandbox{Namespace: "x", Name: "new", UID: "uid", Addrs: []netip.Addr{netip.MustParseAddr("10.2.0.1")}}
+
+	board := newpods.NewBoard()
+	port := serveBoard(t, newpods.NewAgents(client.CoreV1().Pods(namespace), c.otherNode, there.certificate.Leaf), there, board)
+
+	heard := make(chan []clusterstate.Sandbox, 100)
+	asker := newpods.NewAsker(newpods.Config{
+		Agents:      newpods.NewAgents(client.CoreV1().Pods(namespace), c.node, here.certificate.Leaf),
+		Certificate: here.certificate,
+		Port:        port,
+		NodesAt:     func(netip.Addr) []string { return []string{c.otherNode} },
+		Set:         func(_ string, s []clusterstate.Sandbox) { heard <- s },
+		Registerer:  prometheus.NewRegistry(),
+	})
+	run(t, asker.Run)
+	asker.Want(sandbox.Addrs[0])
+	if s := <-heard; len(s) != 0 {
+		t.Fatalf("heard %v, want a node without new pods", s)
+	}
+	board.Set([]clusterstate.Sandbox{sandbox})
+	for s := range heard {
+		if len(s) == 1 && s[0].Name == sandbox.Name {
+			break
+		}
+	}
+}
+
+// keyedAgent is an agent whose pod's status publishes its key.
+type keyedAgent struct {
+	address     string
+	certificate *tls.Certificate
+}
+
+// startKeyedAgent creates the pod of an agent on a node, as the kubelet would show it.
+func (c *cluster) startKeyedAgent(node string, n int) *keyedAgent {
+	c.t.Helper()
+	a := &keyedAgent{address: fmt.Sprintf("127.0.0.%d", n)}
+	file := filepath.Join(c.t.TempDir(), "key")
+	published := must[string](c.t)(newpods.MakeKey(file))
+	a.certificate = must[*tls.Certificate](c.t)(newpods.Certificate(node, file))
+	pods := c.client.CoreV1().Pods(namespace)
+	pod := must[*corev1.Pod](c.t)(pods.Create(c.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": agent}},
+		Spec: corev1.PodSpec{
+			NodeName: node, ServiceAccountName: agent,
+			InitContainers: []corev1.Container{{Name: "key", Image: "none"}},
+			Containers:     []corev1.Container{{Name: agent, Image: "none"}},
+		},
+	}, metav1.CreateOptions{}))
+	c.t.Cleanup(func() { _ = pods.Delete(context.Background(), pod.Name, *metav1.NewDeleteOptions(0)) })
+	pod.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: a.address, PodIPs: []corev1.PodIP{{IP: a.address}},
+		InitContainerStatuses: []corev1.ContainerStatus{{
+			Name: "key", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: published}},
+		}},
+	}
+	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), pod, metav1.UpdateOptions{}))
+	return a
+}
+
+// serveBoard serves a board at the address of an agent, and returns the port.
+func serveBoard(t *testing.T, agents *newpods.Agents, a *keyedAgent, board *newpods.Board) (port string) {
+	t.Helper()
+	listener := must[net.Listener](t)(net.Listen("tcp", a.address+":0"))
+	access := &httpserver.Access{Client: agents.Check, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return a.certificate, nil }}
+	run(t, func(ctx context.Context) error {
+		return httpserver.New(board, nil, prometheus.NewRegistry()).Run(ctx, listener, access)
+	})
+	_, port, _ = net.SplitHostPort(listener.Addr().String())
+	return port
+}
+
+// run runs a loop until the test ends.
+func run(t *testing.T, loop func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- loop(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
