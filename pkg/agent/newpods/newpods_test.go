@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -104,7 +106,10 @@ func (a *api) member(t *testing.T, node string) *member {
 }
 
 // serve serves the board of a member and returns its port.
-func (m *member) serve(t *testing.T) string {
+func (m *member) serve(t *testing.T) string { return m.serveWith(t, m.board) }
+
+// serveWith serves h in place of the board.
+func (m *member) serveWith(t *testing.T, h http.Handler) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -114,7 +119,7 @@ func (m *member) serve(t *testing.T) string {
 	done := make(chan error, 1)
 	go func() {
 		access := &httpserver.Access{Client: m.agents.Check, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return m.certificate, nil }}
-		done <- httpserver.New(m.board, nil, prometheus.NewRegistry()).Run(ctx, listener, access)
+		done <- httpserver.New(h, nil, prometheus.NewRegistry()).Run(ctx, listener, access)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -239,6 +244,34 @@ func TestWhoIsNoAgent(t *testing.T) {
 		await(t, heard, "node-2: ")
 		noneHeard(t, heard)
 	})
+}
+
+// TestAnswersOfAChangedAgent: what is not an answer ends the conversation.
+func TestAnswersOfAChangedAgent(t *testing.T) {
+	many := `{"sandboxes":[` + strings.Repeat("{},", maxReported) + "{}]}\n"
+	for name, answer := range map[string]string{
+		"not JSON":           "hello\n",
+		"an address of none": `{"sandboxes":[{"namespace":"x","name":"a","addrs":["10.2.0.256"]}]}` + "\n",
+		"a name of no pod":   `{"sandboxes":[{"name":"` + strings.Repeat("a", maxName+1) + `"}]}` + "\n",
+		"too many sandboxes": many,
+		"an endless line":    strings.Repeat("a", maxLine+1),
+		"nothing":            "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newAPI()
+			one, two := api.member(t, "node-1"), api.member(t, "node-2")
+			asker, heard, stop := one.ask(t, two.serveWith(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, answer)
+			})))
+			asker.Want(netip.MustParseAddr("10.2.0.1"))
+			await(t, heard, "node-2: ")
+			stop()
+			noneHeard(t, heard)
+			if n := testutil.ToFloat64(asker.failed); n != 1 {
+				t.Errorf("%v failures are counted, want 1", n)
+			}
+		})
+	}
 }
 
 func message(p *corev1.Pod, text string) {
