@@ -357,7 +357,8 @@ func BenchmarkDecide(b *testing.B) {
 }
 
 func TestPacketsOfUnknownAddressesWait(t *testing.T) {
-	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard()})
+	var wanted []netip.Addr
+	e := New(Config{Registerer: prometheus.NewRegistry(), Logger: logr.Discard(), Wanted: func(a netip.Addr) { wanted = append(wanted, a) }})
 	e.Swap(snapshot())
 	outside := netip.MustParseAddr("198.51.100.1")
 	for _, tc := range []struct {
@@ -377,8 +378,12 @@ func TestPacketsOfUnknownAddressesWait(t *testing.T) {
 				unknown[a] = struct{}{}
 			}
 			e.SetUnknown(unknown)
+			wanted = nil
 			if got := e.Decide(Input{Payload: tcp(open, outside, 80), Last: tc.last}); got != tc.want {
 				t.Errorf("while %v are unknown, last %v: %v, want %v", tc.unknown, tc.last, got, tc.want)
+			}
+			if asked := slices.Equal(wanted, []netip.Addr{outside}); asked != (tc.want == ShortWait) {
+				t.Errorf("%v are asked for", wanted)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package enforce
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,7 +141,8 @@ func testSourcesOfNewPodsWait(t *testing.T) {
 		{Action: policy.Allow, Tier: policy.NetworkPolicyTier, Policy: ref, AnyPort: true, Peers: []policy.Peer{{Pods: &policy.PodSelector{Namespace: "x", Pods: web}}}},
 		{Tier: policy.NetworkPolicyTier, Policy: ref, Index: policy.Isolation, AnyPeer: true, AnyPort: true},
 	}}
-	e := New(Config{Registerer: prometheus.NewPedanticRegistry()})
+	var wanted []netip.Addr
+	e := New(Config{Registerer: prometheus.NewPedanticRegistry(), Wanted: func(a netip.Addr) { wanted = append(wanted, a) }})
 	e.Swap(policy.New(policy.Model{
 		Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{isolated: {Namespace: "x", Name: "isolated", Ingress: chain}}),
 		Unknown:   policy.Unknown{Newcomers: []*policy.Endpoint{{Namespace: "x", Name: "new", Labels: policy.NewLabels(labels.Set{"app": "web"})}}},
@@ -167,6 +169,9 @@ func testSourcesOfNewPodsWait(t *testing.T) {
 	in.Last = true
 	if got := e.Decide(in); got != Drop {
 		t.Errorf("one that has waited: %d, want it denied", got)
+	}
+	if !slices.Equal(wanted, slices.Repeat([]netip.Addr{from}, newcomerPackets)) {
+		t.Errorf("%v are asked for, want %v once for each packet that begins to wait", wanted, from)
 	}
 	// An address has no window once its pod is known.
 	e.Swap(policy.New(policy.Model{Endpoints: policy.NewEndpoints(map[netip.Addr]*policy.Endpoint{
