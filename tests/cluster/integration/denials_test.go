@@ -240,7 +240,7 @@ func (d *denialsCluster) startAgents(plane *controlplane.ControlPlane) {
 				"--kubeconfig=" + kubeconfig, "--hostname-override=" + name, "--probe-socket=" + socket,
 				"--status-bind-address=" + answersOf(node).String(),
 			},
-			Secrets: map[string]string{"kube-network-policies/status-writer/token": d.token(d.pods[i])},
+			Run: map[string]string{"secrets/kube-network-policies/status-writer/token": d.token(d.pods[i])},
 		})
 		if err != nil {
 			d.t.Fatal(err)

@@ -32,8 +32,8 @@ type AgentConfig struct {
 	// Supervised runs the agent like install.yaml: Agent is then the supervisor. Otherwise
 	// Agent is the worker itself, so that signals reach it and its memory can be measured.
 	Supervised bool
-	// Secrets are files below /var/run/secrets, by name, that this agent alone has.
-	Secrets map[string]string
+	// Run are files below /run, by name, that this agent alone has.
+	Run map[string]string
 	// OneCPU restricts the agent to one CPU, so that it has one queue.
 	OneCPU bool
 }
@@ -98,7 +98,7 @@ func (n *Node) StartAgent(cfg AgentConfig) (*Agent, error) {
 				return err
 			}
 		}
-		if err := showSecrets(cfg.Secrets); err != nil {
+		if err := showRun(cfg.Run); err != nil {
 			return err
 		}
 		return keepOnlyNetAdmin()
@@ -114,8 +114,8 @@ func (n *Node) StartAgent(cfg AgentConfig) (*Agent, error) {
 	return a, nil
 }
 
-// showSecrets gives this thread a mount namespace in which /run has nothing but these files.
-func showSecrets(files map[string]string) error {
+// showRun gives this thread a mount namespace in which /run has nothing but these files.
+func showRun(files map[string]string) error {
 	if len(files) == 0 {
 		return nil
 	}
@@ -129,7 +129,7 @@ func showSecrets(files map[string]string) error {
 		return fmt.Errorf("mount /run: %w", err)
 	}
 	for name, text := range files {
-		file := filepath.Join("/run/secrets", name)
+		file := filepath.Join("/run", name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 			return err
 		}
