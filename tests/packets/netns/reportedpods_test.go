@@ -137,7 +137,7 @@ func TestReportedPodsOfAnotherNode(t *testing.T) {
 		}
 		put(t, api, object)
 	}
-	serveAPI(t, c.Nodes[0], api)
+	stopAPI := serveAPI(t, c.Nodes[0], api)
 	key, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -173,9 +173,10 @@ func TestReportedPodsOfAnotherNode(t *testing.T) {
 	board.Set(o.report("x/d", nil))
 	want("a pod that is reported", lab.UDP, "x/d", true)
 	want("its next connection", lab.TCP, "x/d", true)
+	stopAPI()
 	late := time.AfterFunc(time.Second, func() { board.Set(o.report("x/e", nil)) })
 	defer late.Stop()
-	want("a pod that is reported late", lab.UDP, "x/e", true)
+	want("a pod that is reported late, without an API server", lab.UDP, "x/e", true)
 	board.Set(nil)
 	want("a pod that is not reported", lab.UDP, "x/f", false)
 }
