@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -63,16 +65,22 @@ func agentPod(node *lab.Node, message string) *corev1.Pod {
 	}
 }
 
-// serve serves a board on the second node with a certificate, until stop is called.
-func (o *otherAgent) serve(certificate *tls.Certificate, board *newpods.Board) (stop func()) {
+// listen listens where the agent of the second node does.
+func (o *otherAgent) listen() (listener net.Listener) {
 	o.t.Helper()
-	var listener net.Listener
 	if err := o.Nodes[1].Do(func() (err error) {
 		listener, err = net.Listen("tcp", net.JoinHostPort(o.Nodes[1].Addrs[0].String(), agentsPort))
 		return err
 	}); err != nil {
 		o.t.Fatal(err)
 	}
+	return listener
+}
+
+// serve serves a board on the second node with a certificate, until stop is called.
+func (o *otherAgent) serve(certificate *tls.Certificate, board *newpods.Board) (stop func()) {
+	o.t.Helper()
+	listener := o.listen()
 	ctx, end := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() {
@@ -92,6 +100,15 @@ func (o *otherAgent) serve(certificate *tls.Certificate, board *newpods.Board) (
 			o.t.Error(err)
 		}
 	}
+}
+
+// hang accepts connections on the second node and answers none, while f runs.
+func (o *otherAgent) hang(f func()) {
+	o.t.Helper()
+	listener := o.listen()
+	f()
+	// The kernel has completed the handshakes. It resets the connections now.
+	listener.Close()
 }
 
 // dial connects from a pod that has just started to x/server, and reports whether it could.
@@ -118,7 +135,7 @@ func (o *otherAgent) report(pod string, change func(*clusterstate.Sandbox)) []cl
 // TestReportedPodsOfAnotherNode: first packets of pods whose addresses no status ever shows are allowed if
 // the agent of their node reports them in time, and by nothing else.
 func TestReportedPodsOfAnotherNode(t *testing.T) {
-	c := newCluster(t, 2, "x/server@1", "x/a@2 role=client", "x/b@2 role=client", "x/c@2 role=client", "x/d@2 role=client", "x/e@2 role=client", "x/f@2 role=client", "x/strange@2 role=other")
+	c := newCluster(t, 2, "x/server@1", "x/a@2 role=client", "x/b@2 role=client", "x/c@2 role=client", "x/d@2 role=client", "x/e@2 role=client", "x/f@2 role=client", "x/g@2 role=client", "x/strange@2 role=other")
 	file, message, own := keyOf(t, c.Nodes[0].Name)
 	_, otherMessage, other := keyOf(t, c.Nodes[1].Name)
 	_, _, forged := keyOf(t, c.Nodes[1].Name)
@@ -155,6 +172,7 @@ func TestReportedPodsOfAnotherNode(t *testing.T) {
 		}
 	}
 	want("no agent", lab.TCP, "x/a", false)
+	o.hang(func() { want("an agent that never answers", lab.TCP, "x/g", false) })
 
 	board := newpods.NewBoard()
 	board.Set(o.report("x/b", nil))
@@ -179,4 +197,27 @@ func TestReportedPodsOfAnotherNode(t *testing.T) {
 	want("a pod that is reported late, without an API server", lab.UDP, "x/e", true)
 	board.Set(nil)
 	want("a pod that is not reported", lab.UDP, "x/f", false)
+	o.askAsPod("x/a")
+}
+
+// askAsPod asks the agent under test from a pod, with a certificate that says that it is an agent's.
+func (o *otherAgent) askAsPod(pod string) {
+	o.t.Helper()
+	_, _, forged := keyOf(o.t, o.Nodes[1].Name)
+	port, err := strconv.ParseUint(agentsPort, 10, 16)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	conn, err := o.Pods[pod].Dial(o.t.Context(), lab.TCP, netip.AddrPortFrom(o.Nodes[0].Addrs[0], uint16(port)))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer conn.Close()
+	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*forged}})
+	if _, err := io.WriteString(client, "GET "+newpods.Path+" HTTP/1.1\r\nHost: agent\r\n\r\n"); err != nil {
+		return
+	}
+	if answer, err := io.ReadAll(client); err == nil || len(answer) > 0 {
+		o.t.Errorf("a pod gets %q", answer)
+	}
 }
