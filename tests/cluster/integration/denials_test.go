@@ -249,6 +249,7 @@ func (d *denialsCluster) startAgents(plane *controlplane.ControlPlane) {
 			if d.t.Failed() {
 				d.t.Logf("log of the agent on %s:\n%s", name, a.Log())
 			}
+			a.Kill() // before the folders are removed that it may write
 		})
 		d.agents, d.sockets = append(d.agents, a), append(d.sockets, socket)
 	}

@@ -58,6 +58,7 @@ func TestPrometheusScrapesAgentSecurely(t *testing.T) {
 			if t.Failed() {
 				t.Logf("log of the agent:\n%s", a.Log())
 			}
+			a.Kill() // before the folders are removed that it may write
 		})
 		server := prometheus.Start(t, node, map[string]string{
 			"prometheus.yml": scrapes,

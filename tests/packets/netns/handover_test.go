@@ -147,6 +147,7 @@ func (s *surge) start(t *testing.T, args ...string) *lab.Agent {
 		if t.Failed() {
 			t.Logf("log of agent %d (%v):\n%s", turn, args, agent.Log())
 		}
+		agent.Kill() // before the folders are removed that it may write
 	})
 	return agent
 }

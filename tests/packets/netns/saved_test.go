@@ -73,6 +73,7 @@ func (c *cluster) startAgent(t *testing.T, cfg lab.AgentConfig) *lab.Agent {
 		if t.Failed() {
 			t.Logf("log of an agent:\n%s", agent.Log())
 		}
+		agent.Kill() // before the folders are removed that it may write
 	})
 	return agent
 }

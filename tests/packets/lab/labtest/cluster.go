@@ -167,6 +167,7 @@ func (c *Cluster) StartOn(t *testing.T, node *lab.Node, args ...string) *lab.Age
 		if t.Failed() {
 			t.Logf("log of the agent on %s (%v):\n%s", node.Name, args, agent.Log())
 		}
+		agent.Kill() // before the folders are removed that it may write
 	})
 	return agent
 }
