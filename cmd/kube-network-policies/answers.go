@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
-	"io/fs"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -39,8 +37,14 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 	access := &httpserver.Access{Client: writer.Check}
 	cfg.Answers.Access = access
 	certificate, err := newpods.Certificate(cfg.NodeName, newpods.KeyFile)
-	switch {
-	case err == nil:
+	if err != nil {
+		// Enforcement does not depend on the key.
+		klog.FromContext(ctx).Info("New pods of other nodes are known by their status only: the key that an init container makes cannot be read", "err", err)
+		access.Certificate, err = httpserver.SelfSigned(cfg.NodeName)
+		if err != nil {
+			return err
+		}
+	} else {
 		agents := newpods.NewAgents(client.CoreV1().Pods(namespace), cfg.NodeName, certificate.Leaf)
 		cfg.Answers.Agents, cfg.Answers.Certificate = agents, certificate
 		access.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }
@@ -50,13 +54,6 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 			}
 			return writer.Check(ctx, c)
 		}
-	case errors.Is(err, fs.ErrNotExist):
-		klog.FromContext(ctx).Info("New pods of other nodes are known by their status only: the pod has no init container that makes a key", "file", newpods.KeyFile)
-		if access.Certificate, err = httpserver.SelfSigned(cfg.NodeName); err != nil {
-			return err
-		}
-	default:
-		return err
 	}
 	cfg.Answers.TokenFile = statusTokenFile
 	return nil

@@ -23,8 +23,10 @@ const (
 	// agent presents a key that one of them has. An agent that presents another key has them listed
 	// again.
 	believedFor = 10 * time.Minute
-	// listRate and listBurst limit lists, per second and at once: any client can name a node.
-	listRate, listBurst = 20, 40
+	// clientRate and clientBurst limit lists for clients, per second and at once: any client can name
+	// a node. What this agent asks for itself is limited apart from them by askRate and askBurst.
+	clientRate, clientBurst = 5, 20
+	askRate, askBurst       = 20, maxAsked
 	// listTimeout is less than the five seconds of a handshake.
 	listTimeout = 3 * time.Second
 	// maxKnown bounds the nodes whose agents are remembered.
@@ -36,10 +38,11 @@ var errBusy = errors.New("the agents of too many nodes are asked for")
 
 // Agents finds the agents of nodes and their keys. Its methods may be called from any goroutine.
 type Agents struct {
-	pods  corev1client.PodInterface // of the agents' namespace
-	node  string                    // of this agent
-	key   writerkey.Key             // of this agent
-	limit *rate.Limiter
+	pods corev1client.PodInterface // of the agents' namespace
+	node string                    // of this agent
+	key  writerkey.Key             // of this agent
+
+	clients, asks *rate.Limiter
 
 	mu      sync.Mutex
 	account string // the service account of all agents, empty while this agent's pod is not known
@@ -57,7 +60,7 @@ func (a *Agents) addressOf(ctx context.Context, node string) (string, error) {
 	agents := a.remembered(node)
 	if len(agents) == 0 {
 		var err error
-		if agents, err = a.of(ctx, node); err != nil {
+		if agents, err = a.of(ctx, node, a.asks); err != nil {
 			return "", err
 		}
 	}
@@ -76,22 +79,23 @@ type agent struct {
 // NewAgents returns the Agents that are pods in a namespace with the service account of the pod on
 // node that has the key of own.
 func NewAgents(pods corev1client.PodInterface, node string, own *x509.Certificate) *Agents {
-	return &Agents{pods: pods, node: node, key: writerkey.Of(own), limit: rate.NewLimiter(listRate, listBurst), known: map[string]found{}}
+	return &Agents{pods: pods, node: node, key: writerkey.Of(own), known: map[string]found{},
+		clients: rate.NewLimiter(clientRate, clientBurst), asks: rate.NewLimiter(askRate, askBurst)}
 }
 
 // Check returns nil if a certificate is that of an agent: if its key is that of an agent on the node
 // that it names.
 func (a *Agents) Check(ctx context.Context, c *x509.Certificate) error {
-	return a.check(ctx, c.Subject.CommonName, c)
+	return a.check(ctx, c.Subject.CommonName, c, a.clients)
 }
 
-// check returns nil if a certificate has the key of an agent of node.
-func (a *Agents) check(ctx context.Context, node string, c *x509.Certificate) error {
+// check returns nil if a certificate has the key of an agent of node. limit is that of lists.
+func (a *Agents) check(ctx context.Context, node string, c *x509.Certificate, limit *rate.Limiter) error {
 	key := writerkey.Of(c)
 	if has(a.remembered(node), key) {
 		return nil
 	}
-	agents, err := a.of(ctx, node)
+	agents, err := a.of(ctx, node, limit)
 	if err != nil {
 		return err
 	}
@@ -116,12 +120,12 @@ func (a *Agents) remembered(node string) []agent {
 	return f.agents
 }
 
-// of lists the agents of a node.
-func (a *Agents) of(ctx context.Context, node string) ([]agent, error) {
+// of lists the agents of a node, unless limit forbids it.
+func (a *Agents) of(ctx context.Context, node string, limit *rate.Limiter) ([]agent, error) {
 	if node == "" {
 		return nil, errors.New("the certificate names no node")
 	}
-	if !a.limit.Allow() {
+	if !limit.Allow() {
 		return nil, errBusy
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)

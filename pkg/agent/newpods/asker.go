@@ -202,7 +202,7 @@ func (a *Asker) listen(ctx context.Context, node string) error {
 			Certificates:       []tls.Certificate{*a.cfg.Certificate},
 			InsecureSkipVerify: true, // the key is compared instead
 			VerifyConnection: func(s tls.ConnectionState) error {
-				return a.cfg.Agents.check(ctx, node, s.PeerCertificates[0])
+				return a.cfg.Agents.check(ctx, node, s.PeerCertificates[0], a.cfg.Agents.asks)
 			},
 		},
 	}

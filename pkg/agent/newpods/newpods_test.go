@@ -3,6 +3,8 @@ package newpods
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -187,8 +190,8 @@ func await(t *testing.T, heard <-chan string, want string) {
 	}
 }
 
-// TestAgentsReport: an agent hears of new pods of the node that it wants to know, and of later ones
-// without asking again.
+// TestAgentsReport: an agent gets the new pods of a node for which it asks, and later ones without
+// asking again.
 func TestAgentsReport(t *testing.T) {
 	api := newAPI()
 	one, two := api.member(t, "node-1"), api.member(t, "node-2")
@@ -305,15 +308,35 @@ func noneHeard(t *testing.T, heard <-chan string) {
 func TestAnAgentWhoseKeyIsNew(t *testing.T) {
 	api := newAPI()
 	one, before := api.member(t, "node-1"), api.member(t, "node-2")
-	if err := one.agents.check(t.Context(), "node-2", before.certificate.Leaf); err != nil {
+	if err := one.agents.check(t.Context(), "node-2", before.certificate.Leaf, one.agents.asks); err != nil {
 		t.Fatal(err)
 	}
 	after := api.member(t, "node-2") // replaces the pod of this name
-	if err := one.agents.check(t.Context(), "node-2", after.certificate.Leaf); err != nil {
+	if err := one.agents.check(t.Context(), "node-2", after.certificate.Leaf, one.agents.asks); err != nil {
 		t.Errorf("the new agent: %v", err)
 	}
-	if err := one.agents.check(t.Context(), "node-2", before.certificate.Leaf); err == nil {
+	if err := one.agents.check(t.Context(), "node-2", before.certificate.Leaf, one.agents.asks); err == nil {
 		t.Error("the former agent is believed after its successor")
+	}
+}
+
+// TestManyClients: clients that name nodes cause a bounded number of lists, and do not keep the agent
+// from asking.
+func TestManyClients(t *testing.T) {
+	api := newAPI()
+	one, two := api.member(t, "node-1"), api.member(t, "node-2")
+	one.agents.clients = rate.NewLimiter(0, clientBurst) // no time passes
+	for range 10 * clientBurst {
+		if err := one.agents.Check(t.Context(), &x509.Certificate{Subject: pkix.Name{CommonName: "node-3"}}); err == nil {
+			t.Fatal("a client without a key is an agent")
+		}
+	}
+	// Each lists the agents of the node, and one of them this agent's own pod.
+	if n := len(api.Actions()); n != clientBurst+1 {
+		t.Errorf("%d lists for %d clients, want %d", n, 10*clientBurst, clientBurst+1)
+	}
+	if err := one.agents.check(t.Context(), "node-2", two.certificate.Leaf, one.agents.asks); err != nil {
+		t.Errorf("what the agent asks for itself: %v", err)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // With the rights that every agent has, agents find each other and their keys in the statuses of their
-// pods, and one hears of a new pod of the other.
+// pods, and one gets the new pods of the other.
 func TestAgentsReportNewPods(t *testing.T) {
 	plane := newest.start(t)
 	install(t, plane)

@@ -57,7 +57,7 @@ var (
 		module:   "github.com/coredns/coredns",
 		programs: map[string]string{"coredns": "."},
 	}
-	// AzureNPM and KubeRouter are other providers of network policies, to compare with.
+	// AzureNPM and KubeRouter are other implementations of NetworkPolicy, for comparison.
 	AzureNPM = Release{
 		folder:   "azure-npm",
 		name:     "azure-npm",
