@@ -3,7 +3,9 @@ package netpol
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,8 +90,30 @@ type Times struct{ P50, P95, P99, Max time.Duration }
 
 // String returns, for example, "12 ms (p50), 80 ms (p95), 210 ms (p99), 340 ms (max)".
 func (t Times) String() string {
-	return fmt.Sprintf("%d ms (p50), %d ms (p95), %d ms (p99), %d ms (max)",
-		t.P50.Milliseconds(), t.P95.Milliseconds(), t.P99.Milliseconds(), t.Max.Milliseconds())
+	return fmt.Sprintf("%s (p50), %s (p95), %s (p99), %s (max)",
+		milliseconds(t.P50), milliseconds(t.P95), milliseconds(t.P99), milliseconds(t.Max))
+}
+
+// Latency is how long connections took.
+type Latency struct {
+	Connections int
+	Times
+}
+
+// NewLatency returns the Latency of connections that took these times.
+func NewLatency(took []time.Duration) Latency { return Latency{len(took), timesOf(took)} }
+
+// String returns, for example, "answered after 0.4 ms (p50), 3.1 ms (p95), 12 ms (p99), 31 ms (max), connections: 1200".
+func (l Latency) String() string {
+	return fmt.Sprintf("answered after %s, connections: %d", l.Times, l.Connections)
+}
+
+// milliseconds has one decimal below ten milliseconds.
+func milliseconds(d time.Duration) string {
+	if ms := float64(d) / float64(time.Millisecond); ms < 10 {
+		return strconv.FormatFloat(math.Round(10*ms)/10, 'f', -1, 64) + " ms"
+	}
+	return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
 }
 
 // timesOf returns the zero Times if there are none.

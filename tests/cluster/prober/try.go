@@ -26,6 +26,8 @@ type answer struct {
 	// Failure is the kind of failure, as in a report. Without it the attempt succeeded.
 	Failure string `json:"failure,omitempty"`
 	Error   string `json:"error,omitempty"`
+	// Took is how long an attempt took that succeeded.
+	Took float64 `json:"tookMilliseconds,omitempty"`
 	// Silent is how long ago the last answer came on a connection that is held.
 	Silent float64 `json:"silentMilliseconds,omitempty"`
 }
@@ -77,7 +79,8 @@ func try(in io.Reader, out io.Writer, atOnce int) error {
 
 // try makes the attempt.
 func (o order) try() answer {
-	deadline := time.Now().Add(time.Duration(o.Milliseconds) * time.Millisecond)
+	begun := time.Now()
+	deadline := begun.Add(time.Duration(o.Milliseconds) * time.Millisecond)
 	targets, err := parseTargets(context.Background(), []string{o.Target}, false, noNames)
 	if err == nil {
 		err = attempt(targets[0], deadline)
@@ -85,7 +88,7 @@ func (o order) try() answer {
 	if err != nil {
 		return failed(o.ID, err)
 	}
-	return answer{ID: o.ID}
+	return answer{ID: o.ID, Took: milliseconds(time.Since(begun))}
 }
 
 // noNames is a resolver that knows no name.

@@ -96,7 +96,7 @@ func (w *world) run(ctx context.Context, namespace, pod string, command []string
 				return nil
 			}
 			_, address, _ := strings.Cut(a.Target, "://")
-			if err := encoder.Encode(result{ID: a.ID, Failure: w.failure(namespace+"/"+pod, address)}); err != nil {
+			if err := encoder.Encode(result{ID: a.ID, Failure: w.failure(namespace+"/"+pod, address), Took: 1.5}); err != nil {
 				return err
 			}
 		case <-ctx.Done():

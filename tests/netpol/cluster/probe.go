@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +48,7 @@ func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([
 				answered.Store(true)
 				outcomes[i] = outcomeOf(r.Failure)
 			}
+			b.noteLatency(connections, results)
 			return ctx.Err()
 		})
 	}
@@ -57,6 +59,21 @@ func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([
 		return nil, *err
 	}
 	return outcomes, nil
+}
+
+// noteLatency stores how long the TCP connections took that were answered.
+func (b *Backend) noteLatency(connections []netpol.Connection, results map[int]result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	took := &b.latency.without
+	if b.policies {
+		took = &b.latency.with
+	}
+	for i, r := range results {
+		if r.Failure == "" && r.Took > 0 && connections[i].Protocol == corev1.ProtocolTCP {
+			*took = append(*took, time.Duration(r.Took*float64(time.Millisecond)))
+		}
+	}
 }
 
 // bySource returns the indices of connections by the pod that makes them.

@@ -57,6 +57,33 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
+// Connections count that a server has answered, by whether there are policies.
+func TestLatency(t *testing.T) {
+	w := newWorld(t)
+	w.failure = func(from, _ string) string { return map[string]string{"x/b": "timeout"}[from] }
+	b := w.backend(t, Config{})
+	state := netpol.Model{}.State()
+	probe := func(from ...string) {
+		t.Helper()
+		if err := b.Apply(t.Context(), state); err != nil {
+			t.Fatal(err)
+		}
+		datagrams := toB("x/c")
+		datagrams[0].Protocol = corev1.ProtocolUDP
+		if _, err := b.Probe(t.Context(), append(datagrams, toB(from...)...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	probe("x/a", "x/b", "x/c")
+	state.Apply(netpol.NewPolicy("y", "deny", netpol.DenyIngress()))
+	probe("x/a", "x/b")
+
+	without, with := b.Latency()
+	if without.Connections != 2 || with.Connections != 1 || with.Max != 1500*time.Microsecond {
+		t.Errorf("without policies %s; with policies %s", without, with)
+	}
+}
+
 // One command per pod makes all attempts, until it ends or the pod is deleted.
 func TestSessionsStay(t *testing.T) {
 	w := newWorld(t)

@@ -38,6 +38,7 @@ type result struct {
 	ID      int     `json:"id"`
 	Failure string  `json:"failure"`
 	Error   string  `json:"error"`
+	Took    float64 `json:"tookMilliseconds"`
 	Silent  float64 `json:"silentMilliseconds"`
 }
 

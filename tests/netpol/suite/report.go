@@ -25,6 +25,27 @@ type report struct {
 	scenarios []netpol.Scenario
 	results   []netpol.Result
 	summary   netpol.Summary
+	latency   []latency
+}
+
+// latency is about the connections that were made while policies were applied, or none.
+type latency struct {
+	policies bool
+	netpol.Latency
+}
+
+// latencies returns what a backend has measured.
+func latencies(backend netpol.Timed) []latency {
+	without, with := backend.Latency()
+	return slices.DeleteFunc([]latency{{false, without}, {true, with}}, func(l latency) bool { return l.Connections == 0 })
+}
+
+// String returns, for example, "TCP without policies: answered after 0.4 ms (p50), ...".
+func (l latency) String() string {
+	if l.policies {
+		return "TCP with policies: " + l.Latency.String()
+	}
+	return "TCP without policies: " + l.Latency.String()
 }
 
 // write writes the files that o names.
@@ -71,6 +92,7 @@ type Record struct {
 	LeftOut     int                 `json:"cellsLeftOut"`
 	Convergence []Convergence       `json:"convergence"`
 	Revocation  []Revocation        `json:"revocation"`
+	Latency     []Latency           `json:"latency,omitempty"`
 }
 
 // Convergence is a netpol.Convergence.
@@ -89,16 +111,30 @@ type Revocation struct {
 	Times
 }
 
-// Times are netpol.Times.
+// Latency is a netpol.Latency.
+type Latency struct {
+	Policies    bool `json:"policies"` // some were applied
+	Connections int  `json:"connections"`
+	Times
+}
+
+// Times are netpol.Times. Those below ten milliseconds have a decimal.
 type Times struct {
-	P50 int64 `json:"p50"`
-	P95 int64 `json:"p95"`
-	P99 int64 `json:"p99"`
-	Max int64 `json:"max"`
+	P50 float64 `json:"p50"`
+	P95 float64 `json:"p95"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
 }
 
 func timesOf(t netpol.Times) Times {
-	return Times{t.P50.Milliseconds(), t.P95.Milliseconds(), t.P99.Milliseconds(), t.Max.Milliseconds()}
+	return Times{milliseconds(t.P50), milliseconds(t.P95), milliseconds(t.P99), milliseconds(t.Max)}
+}
+
+func milliseconds(d time.Duration) float64 {
+	if d < 10*time.Millisecond {
+		return float64(d.Round(100*time.Microsecond).Microseconds()) / 1000
+	}
+	return float64(d.Milliseconds())
 }
 
 func (r *report) record() Record {
@@ -125,6 +161,9 @@ func (r *report) record() Record {
 	for _, c := range s.Revocation() {
 		record.Revocation = append(record.Revocation, Revocation{c.Change, c.Changes, c.Cut, c.Kept, timesOf(c.Times)})
 	}
+	for _, l := range r.latency {
+		record.Latency = append(record.Latency, Latency{l.policies, l.Connections, timesOf(l.Times)})
+	}
 	return record
 }
 
@@ -135,6 +174,10 @@ func (r *report) junit() junit.Suite {
 	}
 	for _, c := range r.summary.Revocation() {
 		s.Properties = append(s.Properties, junit.Property{Name: "revocation " + string(c.Change), Value: c.String()})
+	}
+	for _, l := range r.latency {
+		name, value, _ := strings.Cut(l.String(), ": ")
+		s.Properties = append(s.Properties, junit.Property{Name: name, Value: value})
 	}
 	for i, scenario := range r.scenarios {
 		c := junit.Case{Class: "netpol", Name: scenario.Name}
@@ -178,6 +221,12 @@ func (r *report) markdown() string {
 			out.WriteString("\nEstablished connections after a change that denies them:\n\n")
 		}
 		fmt.Fprintf(&out, "- %s\n", c)
+	}
+	for i, l := range r.latency {
+		if i == 0 {
+			out.WriteString("\nFrom a new connection to its first answer, beside the others of a round:\n\n")
+		}
+		fmt.Fprintf(&out, "- %s\n", l)
 	}
 	out.WriteString("\n| scenario | statements | steps | cells | left out | established | result |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for i, scenario := range r.scenarios {

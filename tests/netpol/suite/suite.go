@@ -163,6 +163,9 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 			return err
 		}
 	}
+	if timed, ok := backend.(netpol.Timed); ok {
+		report.latency = latencies(timed)
+	}
 	fmt.Fprintf(out, "%s: %s\n", o.backend, &report.summary)
 	if scale := report.environment.Scale; scale != nil {
 		fmt.Fprintf(out, "beside the scenarios: %s\n", scale)
@@ -172,6 +175,9 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 	}
 	for _, r := range report.summary.Revocation() {
 		fmt.Fprintln(out, r)
+	}
+	for _, l := range report.latency {
+		fmt.Fprintln(out, l)
 	}
 	if err := report.write(o); err != nil {
 		return err

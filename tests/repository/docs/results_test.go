@@ -27,7 +27,7 @@ var resultsTable = regexp.MustCompile(`(?s)<!-- results -->\n.*?<!-- end -->\n`)
 // docs/testing/comparison.md has a row for each file of results, and what differs.
 func TestResultsTable(t *testing.T) {
 	var out strings.Builder
-	out.WriteString("<!-- results -->\n\n| provider | on | date | as expected | not supported | wrong cells | right after | established | gone after |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	out.WriteString("<!-- results -->\n\n| provider | on | date | as expected | not supported | wrong cells | right after | established | gone after | connections |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	records := readResults(t)
 	for _, r := range records {
 		out.WriteString(resultsRow(r))
@@ -108,8 +108,12 @@ func resultsRow(r suite.Record) string {
 	if cut+kept > 0 {
 		established = fmt.Sprintf("cut: %d, kept: %d", cut, kept)
 	}
-	return fmt.Sprintf("| %s | %s | %s | %d of %d | %d | %d of %d | %s | %s | %s |\n", r.Provider, strings.Join(on, ", "), r.Date,
-		r.Played-len(r.Failed), r.Played, r.Scenarios-r.Played, wrong, r.Cells, strings.Join(right, "<br>"), established, strings.Join(gone, "<br>"))
+	var answered []string
+	for _, l := range r.Latency {
+		answered = append(answered, kindTimes(map[bool]string{false: "without policies", true: "with"}[l.Policies], l.Times))
+	}
+	return fmt.Sprintf("| %s | %s | %s | %d of %d | %d | %d of %d | %s | %s | %s | %s |\n", r.Provider, strings.Join(on, ", "), r.Date,
+		r.Played-len(r.Failed), r.Played, r.Scenarios-r.Played, wrong, r.Cells, strings.Join(right, "<br>"), established, strings.Join(gone, "<br>"), strings.Join(answered, "<br>"))
 }
 
 // noProvider is the name of the negative control.
@@ -140,8 +144,8 @@ func differences(r suite.Record) string {
 var allScenarios = scenarios.All()
 
 // kindTimes returns, for example, "policy: 315, 681, 904".
-func kindTimes(change string, t suite.Times) string {
-	return fmt.Sprintf("%s: %d, %d, %d", change, t.P50, t.P99, t.Max)
+func kindTimes(what string, t suite.Times) string {
+	return fmt.Sprintf("%s: %g, %g, %g", what, t.P50, t.P99, t.Max)
 }
 
 // The suite fails where nothing enforces policies, or it would show nothing about those who do.
