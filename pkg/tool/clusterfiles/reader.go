@@ -1,23 +1,18 @@
 package clusterfiles
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	strictjson "sigs.k8s.io/json"
 
@@ -25,7 +20,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/wellformed"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/proposed"
-	"sigs.k8s.io/kube-network-policies/pkg/tool/apivalidation"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/exposure"
 	"sigs.k8s.io/kube-network-policies/pkg/tool/workloads"
 )
@@ -59,27 +53,6 @@ func newReader(namespace string, otherPolicies ...compile.Object) *reader {
 	}
 }
 
-// manifest is a document in a file, or an item of a list in one.
-type manifest struct {
-	file file
-	doc  *manifestyaml.Document
-	// origin is the document that gives the lines: doc itself, or the one that kustomize built
-	// it from. It is nil if that is not known.
-	origin *manifestyaml.Document
-}
-
-// line returns the line of a field, 0 if it is not known.
-func (m manifest) line(path string) int {
-	if m.origin == nil {
-		return 0
-	}
-	return m.origin.LineOf(path)
-}
-
-func (m manifest) fault(path string, err error) error {
-	return manifestyaml.Fault{Line: m.line(path), Err: err}
-}
-
 // file reads the objects of a file and returns its faults.
 func (r *reader) file(f file) []error {
 	var errs []error
@@ -98,108 +71,6 @@ func (r *reader) file(f file) []error {
 		}
 	}
 	return errs
-}
-
-// unread returns the fault of something that is no manifest. It is tolerable in a file that the
-// user has not named, unless that may have a policy.
-func (m manifest) unread(err error, then string) error {
-	if m.file.named || !m.file.templated() && policyKind.Match(m.file.data) {
-		return err
-	}
-	return tolerate(err, then)
-}
-
-// policyKind matches the kind of a policy in YAML or JSON.
-var policyKind = func() *regexp.Regexp {
-	var names []string
-	for _, k := range compile.Kinds {
-		names = append(names, k.Name)
-	}
-	return regexp.MustCompile(`\bkind"?\s*:\s*["']?(` + strings.Join(names, "|") + `)`)
-}()
-
-// templated reports whether a file is likely a template, such as one of a Helm chart.
-func (f *file) templated() bool { return bytes.Contains(f.data, []byte("{{")) }
-
-// locate returns the errors that are joined in err, each with the file and the line.
-func (m manifest) locate(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var errs []error
-		for _, err := range joined.Unwrap() {
-			errs = append(errs, m.locate(err)...)
-		}
-		return errs
-	}
-	if t, ok := err.(*tolerable); ok {
-		errs := m.locate(t.err)
-		for i := range errs {
-			errs[i] = &tolerable{errs[i], t.then}
-		}
-		return errs
-	}
-	refused, isRefused := err.(*Refused)
-	if isRefused {
-		err = refused.Err
-	}
-	fault := manifestyaml.AsFault(err)
-	if fault.Line > 0 && m.file.templated() {
-		fault.Err = fmt.Errorf("%w (the file has {{: of a template, only what it renders can be read)", fault.Err)
-	}
-	at := Position{m.file.name, fault.Line}
-	if isRefused {
-		refused.Position, refused.Err = at, fault.Err
-		return []error{refused}
-	}
-	return []error{fmt.Errorf("%s: %w", at, fault.Err)}
-}
-
-// Refused is an object that API servers refuse.
-type Refused struct {
-	Position              Position
-	Kind, Namespace, Name string // as far as the object has them
-	Policy                bool   // or what looks like one
-	Err                   error
-}
-
-func (r *Refused) Error() string { return fmt.Sprintf("%s: %v", r.Position, r.Err) }
-
-// Unwrap returns why the object is refused.
-func (r *Refused) Unwrap() error { return r.Err }
-
-// refused returns the errors that are joined in err as those of an object that is refused.
-// They are tolerable unless it is a policy. A template that the user has not named is no manifest.
-func (r *reader) refused(m manifest, of string, policy bool, err error) error {
-	if err == nil {
-		return nil
-	}
-	if m.file.templated() && !m.file.named {
-		return tolerate(err, "passed over")
-	}
-	err = r.asRefused(m, of, policy, err)
-	if policy {
-		return err
-	}
-	return tolerate(err, "passed over")
-}
-
-func (r *reader) asRefused(m manifest, of string, policy bool, err error) error {
-	var namespace, name string
-	if fields, err := m.doc.Map(); err == nil {
-		metadata, _ := fields["metadata"].(map[string]any)
-		namespace, _ = metadata["namespace"].(string)
-		name, _ = metadata["name"].(string)
-	}
-	if namespace == "" && !clusterScoped(of) {
-		namespace = r.namespace
-	}
-	errs := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		errs = joined.Unwrap()
-	}
-	for i := range errs {
-		errs[i] = &Refused{Kind: of, Namespace: namespace, Name: name, Policy: policy, Err: errs[i]}
-	}
-	return errors.Join(errs...)
 }
 
 // document reads a document or an item of a list.
@@ -321,95 +192,6 @@ func unknownField(k *kind, err error) error {
 		return tolerate(err, "the field is ignored")
 	}
 	return nil
-}
-
-// twice compares an object with another one of its name that was read before. Trees have
-// several variants of an installation.
-func (r *reader) twice(m manifest, o, other object) error {
-	key := o.key()
-	var err error
-	switch {
-	case other.kind != o.kind:
-		err = m.fault("apiVersion", fmt.Errorf("%s of version %s is already at %s as %s, and is the same object: remove one of them", key, o.kind.Version, other.source.at(""), other.kind.Version))
-	case alike(other, o):
-		return nil
-	default:
-		err = m.fault("", fmt.Errorf("%s is already at %s, and differs", key, other.source.at("")))
-	}
-	if o.kind.policy != nil {
-		return err
-	}
-	return tolerate(err, "the first one counts")
-}
-
-// isPatch reports whether a workload has nothing that tells its pods. API servers refuse it, and
-// trees have such files beside kustomizations, also beside those that no other one refers to.
-func isPatch(o object) bool {
-	pod, ok := workloads.PodOf(o.Object)
-	_, selects := workloads.SelectorOf(o.Object)
-	return ok && !selects && o.kind.Group == appsv1.GroupName && len(pod.Labels) == 0
-}
-
-// alike reports whether policies cannot tell two objects of one name apart. What the containers of
-// a pod run does not matter: variants of an installation differ in that.
-func alike(a, b object) bool {
-	pod, ok := podSeen(a)
-	other, both := podSeen(b)
-	if !ok || !both {
-		return apiequality.Semantic.DeepEqual(a.Object, b.Object)
-	}
-	selector, _ := workloads.SelectorOf(a.Object)
-	otherSelector, _ := workloads.SelectorOf(b.Object)
-	return apiequality.Semantic.DeepEqual(pod, other) && apiequality.Semantic.DeepEqual(selector, otherSelector)
-}
-
-// podSeen returns what policies see of a workload's pod.
-func podSeen(o object) (*corev1.Pod, bool) {
-	pod, ok := workloads.PodOf(o.Object)
-	if !ok {
-		return nil, false
-	}
-	pod = pod.DeepCopy()
-	pod.Spec.Volumes = nil
-	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i, c := range containers {
-			containers[i] = corev1.Container{Name: c.Name, Ports: c.Ports, RestartPolicy: c.RestartPolicy}
-		}
-	}
-	return pod, true
-}
-
-// decode decodes an object strictly. For a policy or a CIDRGroup it reports everything that the
-// API server would refuse.
-func (m manifest) decode(k *kind, into compile.Object) error {
-	if !apivalidation.Knows(k.GroupVersionKind) {
-		return m.atOrigin(m.doc.Decode(into))
-	}
-	fields, err := m.doc.Map()
-	if err != nil {
-		return m.atOrigin(err)
-	}
-	var errs []error
-	for _, e := range apivalidation.Validate(fields) {
-		errs = append(errs, m.fault(e.Field, e))
-	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
-	}
-	delete(fields, "status") // early versions of NetworkPolicy had one
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(fields, into, true); err != nil {
-		return m.fault("", err)
-	}
-	return nil
-}
-
-// atOrigin moves faults from a document that kustomize built to the document it was built
-// from.
-func (m manifest) atOrigin(err error) error {
-	if err == nil || m.origin == m.doc {
-		return err
-	}
-	return m.fault("", manifestyaml.AsFault(err).Err)
 }
 
 func (o object) key() key { return key{o.kind.Kind, o.GetNamespace(), o.GetName()} }
