@@ -34,14 +34,6 @@ type Described interface {
 	Environment(context.Context) (Environment, error)
 }
 
-// Timed is a Backend that measures how long it takes from a new TCP connection to its first answer. It
-// is asked after the scenarios.
-type Timed interface {
-	// Latency returns the times of all connections that were made while no policy was applied, and
-	// while some were.
-	Latency() (without, with Latency)
-}
-
 // Environment is what a Backend runs on.
 type Environment struct {
 	Kubernetes string   `json:"kubernetes,omitempty"` // the API server's version, such as v1.37.1

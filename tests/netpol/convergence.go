@@ -94,20 +94,6 @@ func (t Times) String() string {
 		milliseconds(t.P50), milliseconds(t.P95), milliseconds(t.P99), milliseconds(t.Max))
 }
 
-// Latency is how long connections took.
-type Latency struct {
-	Connections int
-	Times
-}
-
-// NewLatency returns the Latency of connections that took these times.
-func NewLatency(took []time.Duration) Latency { return Latency{len(took), timesOf(took)} }
-
-// String returns, for example, "answered after 0.4 ms (p50), 3.1 ms (p95), 12 ms (p99), 31 ms (max), connections: 1200".
-func (l Latency) String() string {
-	return fmt.Sprintf("answered after %s, connections: %d", l.Times, l.Connections)
-}
-
 // milliseconds has one decimal below ten milliseconds.
 func milliseconds(d time.Duration) string {
 	if ms := float64(d) / float64(time.Millisecond); ms < 10 {

@@ -82,8 +82,6 @@ type Backend struct {
 	sessions  map[string]*session // by name of the pod or host
 	hosts     map[string]*host    // outside, by name
 	held      int                 // connections so far
-	policies  bool                // some are applied
-	latency   latency
 }
 
 // New connects to a cluster. Most scenarios need two nodes without taints.
@@ -181,16 +179,6 @@ func (b *Backend) Environment(ctx context.Context) (netpol.Environment, error) {
 	return environment, nil
 }
 
-// latency has the times from new TCP connections to their first answers.
-type latency struct{ without, with []time.Duration } // policies
-
-// Latency returns the times of all TCP connections, as their pods have measured them.
-func (b *Backend) Latency() (without, with netpol.Latency) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return netpol.NewLatency(b.latency.without), netpol.NewLatency(b.latency.with)
-}
-
 // Apply makes the owned namespaces and everything in them match state.
 func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 	owned, err := b.ownedNamespaces(ctx)
@@ -211,9 +199,6 @@ func (b *Backend) Apply(ctx context.Context, state *netpol.State) error {
 			return err
 		}
 	}
-	b.mu.Lock()
-	b.policies = len(state.AllPolicies()) > 0
-	b.mu.Unlock()
 	if err := b.applyPolicies(ctx, state); err != nil {
 		return err
 	}

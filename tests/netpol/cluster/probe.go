@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -48,7 +49,6 @@ func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([
 				answered.Store(true)
 				outcomes[i] = outcomeOf(r.Failure)
 			}
-			b.noteLatency(connections, results)
 			return ctx.Err()
 		})
 	}
@@ -61,19 +61,21 @@ func (b *Backend) Probe(ctx context.Context, connections []netpol.Connection) ([
 	return outcomes, nil
 }
 
-// noteLatency stores how long the TCP connections took that were answered.
-func (b *Backend) noteLatency(connections []netpol.Connection, results map[int]result) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	took := &b.latency.without
-	if b.policies {
-		took = &b.latency.with
-	}
-	for i, r := range results {
-		if r.Failure == "" && r.Took > 0 && connections[i].Protocol == corev1.ProtocolTCP {
-			*took = append(*took, time.Duration(r.Took*float64(time.Millisecond)))
+// Time makes connections one after the other. Their pods measure them.
+func (b *Backend) Time(ctx context.Context, connections []netpol.Connection) ([]time.Duration, error) {
+	var took []time.Duration
+	for i, c := range connections {
+		results, err := b.session(c.From).try(ctx, b.attempts(connections, []int{i}))
+		if err != nil {
+			return nil, fmt.Errorf("%s makes no connections: %w", c.From, err)
 		}
+		r, made := results[i]
+		if !made || r.Failure != "" {
+			return nil, fmt.Errorf("%s: %s", c, cmp.Or(r.Error, "no address"))
+		}
+		took = append(took, time.Duration(r.Took*float64(time.Millisecond)))
 	}
+	return took, nil
 }
 
 // bySource returns the indices of connections by the pod that makes them.

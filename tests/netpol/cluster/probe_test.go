@@ -57,33 +57,6 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// Connections count that a server has answered, by whether there are policies.
-func TestLatency(t *testing.T) {
-	w := newWorld(t)
-	w.failure = func(from, _ string) string { return map[string]string{"x/b": "timeout"}[from] }
-	b := w.backend(t, Config{})
-	state := netpol.Model{}.State()
-	probe := func(from ...string) {
-		t.Helper()
-		if err := b.Apply(t.Context(), state); err != nil {
-			t.Fatal(err)
-		}
-		datagrams := toB("x/c")
-		datagrams[0].Protocol = corev1.ProtocolUDP
-		if _, err := b.Probe(t.Context(), append(datagrams, toB(from...)...)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	probe("x/a", "x/b", "x/c")
-	state.Apply(netpol.NewPolicy("y", "deny", netpol.DenyIngress()))
-	probe("x/a", "x/b")
-
-	without, with := b.Latency()
-	if without.Connections != 2 || with.Connections != 1 || with.Max != 1500*time.Microsecond {
-		t.Errorf("without policies %s; with policies %s", without, with)
-	}
-}
-
 // One command per pod makes all attempts, until it ends or the pod is deleted.
 func TestSessionsStay(t *testing.T) {
 	w := newWorld(t)
@@ -223,5 +196,24 @@ func TestNamesThatOccurTwice(t *testing.T) {
 	want := []string{"prober, prober serve -listen=:53 -listen=:54, dns 53/TCP,  54/TCP,  54/UDP", "prober-1, prober serve -listen=127.0.0.1:0, dns 53/UDP"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Connections are timed one by one, and each must be answered.
+func TestTime(t *testing.T) {
+	w := newWorld(t)
+	b := backendOf(t, w.run)
+	took, err := b.Time(t.Context(), toB("x/a", "x/b", "x/a"))
+	if want := slices.Repeat([]time.Duration{1500 * time.Microsecond}, 3); err != nil || !slices.Equal(took, want) {
+		t.Errorf("got %v, %v, want %v", took, err, want)
+	}
+	w.failure = func(from, _ string) string { return map[string]string{"x/b": "timeout"}[from] }
+	if took, err := b.Time(t.Context(), toB("x/a", "x/b")); err == nil || !strings.Contains(err.Error(), "x/b -> y/b TCP 80") {
+		t.Errorf("got %v, %v for a connection without an answer", took, err)
+	}
+	nowhere := toB("x/a")
+	nowhere[0].To = "y/unknown"
+	if took, err := b.Time(t.Context(), nowhere); err == nil || !strings.Contains(err.Error(), "no address") {
+		t.Errorf("got %v, %v for a pod without an address", took, err)
 	}
 }

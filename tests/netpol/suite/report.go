@@ -25,27 +25,7 @@ type report struct {
 	scenarios []netpol.Scenario
 	results   []netpol.Result
 	summary   netpol.Summary
-	latency   []latency
-}
-
-// latency is about the connections that were made while policies were applied, or none.
-type latency struct {
-	policies bool
-	netpol.Latency
-}
-
-// latencies returns what a backend has measured.
-func latencies(backend netpol.Timed) []latency {
-	without, with := backend.Latency()
-	return slices.DeleteFunc([]latency{{false, without}, {true, with}}, func(l latency) bool { return l.Connections == 0 })
-}
-
-// String returns, for example, "TCP without policies: answered after 0.4 ms (p50), ...".
-func (l latency) String() string {
-	if l.policies {
-		return "TCP with policies: " + l.Latency.String()
-	}
-	return "TCP without policies: " + l.Latency.String()
+	latency   *netpol.Latency // nil if it was not measured
 }
 
 // write writes the files that o names.
@@ -92,7 +72,7 @@ type Record struct {
 	LeftOut     int                 `json:"cellsLeftOut"`
 	Convergence []Convergence       `json:"convergence"`
 	Revocation  []Revocation        `json:"revocation"`
-	Latency     []Latency           `json:"latency,omitempty"`
+	Latency     *Latency            `json:"latency,omitempty"`
 }
 
 // Convergence is a netpol.Convergence.
@@ -113,9 +93,9 @@ type Revocation struct {
 
 // Latency is a netpol.Latency.
 type Latency struct {
-	Policies    bool `json:"policies"` // some were applied
-	Connections int  `json:"connections"`
-	Times
+	Connections int   `json:"connections"`
+	Free        Times `json:"free"`
+	Selected    Times `json:"selected"`
 }
 
 // Times are netpol.Times. Those below ten milliseconds have a decimal.
@@ -161,8 +141,8 @@ func (r *report) record() Record {
 	for _, c := range s.Revocation() {
 		record.Revocation = append(record.Revocation, Revocation{c.Change, c.Changes, c.Cut, c.Kept, timesOf(c.Times)})
 	}
-	for _, l := range r.latency {
-		record.Latency = append(record.Latency, Latency{l.policies, l.Connections, timesOf(l.Times)})
+	if l := r.latency; l != nil {
+		record.Latency = &Latency{l.Connections, timesOf(l.Free), timesOf(l.Selected)}
 	}
 	return record
 }
@@ -175,9 +155,8 @@ func (r *report) junit() junit.Suite {
 	for _, c := range r.summary.Revocation() {
 		s.Properties = append(s.Properties, junit.Property{Name: "revocation " + string(c.Change), Value: c.String()})
 	}
-	for _, l := range r.latency {
-		name, value, _ := strings.Cut(l.String(), ": ")
-		s.Properties = append(s.Properties, junit.Property{Name: name, Value: value})
+	if r.latency != nil {
+		s.Properties = append(s.Properties, junit.Property{Name: "latency", Value: r.latency.String()})
 	}
 	for i, scenario := range r.scenarios {
 		c := junit.Case{Class: "netpol", Name: scenario.Name}
@@ -222,11 +201,8 @@ func (r *report) markdown() string {
 		}
 		fmt.Fprintf(&out, "- %s\n", c)
 	}
-	for i, l := range r.latency {
-		if i == 0 {
-			out.WriteString("\nFrom a new connection to its first answer, beside the others of a round:\n\n")
-		}
-		fmt.Fprintf(&out, "- %s\n", l)
+	if r.latency != nil {
+		fmt.Fprintf(&out, "\nLatency: %s.\n", r.latency)
 	}
 	out.WriteString("\n| scenario | statements | steps | cells | left out | established | result |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for i, scenario := range r.scenarios {

@@ -74,18 +74,12 @@ func played(t *testing.T) *report {
 		r.summary.Add(settled(took))
 	}
 	r.results[2].Steps[0].Established = netpol.Established{Cut: 3, Kept: make([]netpol.Connection, 1)}
-	r.latency = latencies(quick{})
+	fast := netpol.Times{P50: 412 * time.Microsecond, P95: 2 * time.Millisecond, P99: 12345 * time.Microsecond, Max: time.Second}
+	r.latency = &netpol.Latency{Connections: 720, Free: fast, Selected: fast}
 	r.summary.Took, r.summary.Slowest = 0, 0
 	r.environment = netpol.Environment{Kubernetes: "v1.37.1", Kernels: []string{"6.18.44"}}
 	r.ended = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	return r
-}
-
-// quick has measured connections, all of them without policies.
-type quick struct{}
-
-func (quick) Latency() (without, with netpol.Latency) {
-	return netpol.NewLatency([]time.Duration{412 * time.Microsecond, 12345 * time.Microsecond}), netpol.Latency{}
 }
 
 // settled is the result of a scenario whose one change was effective after took. Two established

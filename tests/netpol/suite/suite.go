@@ -163,8 +163,10 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 			return err
 		}
 	}
-	if timed, ok := backend.(netpol.Timed); ok {
-		report.latency = latencies(timed)
+	if o.results != "" && ctx.Err() == nil {
+		if report.latency, err = runner.MeasureLatency(ctx); err != nil {
+			fmt.Fprintln(out, err) // the scenarios show what is wrong
+		}
 	}
 	fmt.Fprintf(out, "%s: %s\n", o.backend, &report.summary)
 	if scale := report.environment.Scale; scale != nil {
@@ -176,8 +178,8 @@ func play(ctx context.Context, out io.Writer, o options, newBackend NewBackend, 
 	for _, r := range report.summary.Revocation() {
 		fmt.Fprintln(out, r)
 	}
-	for _, l := range report.latency {
-		fmt.Fprintln(out, l)
+	if report.latency != nil {
+		fmt.Fprintln(out, report.latency)
 	}
 	if err := report.write(o); err != nil {
 		return err

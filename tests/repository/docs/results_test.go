@@ -27,7 +27,7 @@ var resultsTable = regexp.MustCompile(`(?s)<!-- results -->\n.*?<!-- end -->\n`)
 // docs/testing/comparison.md has a row for each file of results, and what differs.
 func TestResultsTable(t *testing.T) {
 	var out strings.Builder
-	out.WriteString("<!-- results -->\n\n| provider | on | date | as expected | not supported | wrong cells | right after | established | gone after | connections |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	out.WriteString("<!-- results -->\n\n| provider | on | date | as expected | not supported | wrong cells | right after | established | gone after | answered after |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	records := readResults(t)
 	for _, r := range records {
 		out.WriteString(resultsRow(r))
@@ -109,8 +109,8 @@ func resultsRow(r suite.Record) string {
 		established = fmt.Sprintf("cut: %d, kept: %d", cut, kept)
 	}
 	var answered []string
-	for _, l := range r.Latency {
-		answered = append(answered, kindTimes(map[bool]string{false: "without policies", true: "with"}[l.Policies], l.Times))
+	if l := r.Latency; l != nil {
+		answered = []string{kindTimes("without policies", l.Free), kindTimes("with policies", l.Selected)}
 	}
 	return fmt.Sprintf("| %s | %s | %s | %d of %d | %d | %d of %d | %s | %s | %s | %s |\n", r.Provider, strings.Join(on, ", "), r.Date,
 		r.Played-len(r.Failed), r.Played, r.Scenarios-r.Played, wrong, r.Cells, strings.Join(right, "<br>"), established, strings.Join(gone, "<br>"), strings.Join(answered, "<br>"))
