@@ -57,7 +57,7 @@ func (r Runner) MeasureLatency(ctx context.Context) (*Latency, error) {
 		if err := r.Backend.Apply(ctx, p.state); err != nil {
 			return nil, err
 		}
-		// What is not measured tells that the change is effective.
+		// Tables of what is not measured show whether the change is effective.
 		want := NewReachability(p.state, []Traffic{datagrams})
 		want.ExpectAllIngress("*", !selected)
 		seen, err := p.observe(ctx, want)
