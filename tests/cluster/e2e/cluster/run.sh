@@ -4,6 +4,7 @@
 # run.sh kubectl ARGUMENTS…: asks the API server, as its administrator.
 # run.sh stop NODE: ends all of a node at once. up.sh starts it again.
 # run.sh api stop|start: stops the API server, and starts it again.
+# run.sh api freeze|thaw: keeps the API server from answering, and lets it answer again.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 [[ -f $state/programs ]] || die "no cluster is up"

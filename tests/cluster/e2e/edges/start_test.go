@@ -27,8 +27,8 @@ func startedAtOnce(t *testing.T) int {
 
 // Pods whose init containers connect at once, in groups that start one after the other:
 // those that no policy selects, those that a policy selects, those that connect to a
-// server which admits them by their labels, so that its node must know them, those that it
-// does not admit, and, twice, those without the agent. Nothing may get through of the ones
+// server which admits them by their labels, so that its node must know them, the same while
+// the API server is frozen, those that it does not admit, and, twice, those without the agent. Nothing may get through of the ones
 // that are not admitted. The figures of the first connections are logged, all of the same
 // run, and compared with the goals.
 func TestInitContainersConnectAtOnce(t *testing.T) {
@@ -39,18 +39,19 @@ func TestInitContainersConnectAtOnce(t *testing.T) {
 	policy(t, namespace, "guarded", `{podSelector: {matchLabels: {admits: some}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {group: admitted}}}]}]}`)
 	policy(t, namespace, "starters", `{podSelector: {matchLabels: {group: selected}}, policyTypes: [Ingress, Egress], egress: [{to: [{podSelector: {matchLabels: {app: server}}}]}]}`)
 
-	free := startAtOnce(t, namespace, "free", "open", "allowed")
-	selected := startAtOnce(t, namespace, "selected", "open", "allowed")
-	admitted := startAtOnce(t, namespace, "admitted", "guarded", "allowed")
+	free := startAtOnce(t, namespace, "free", "open", "allowed", nil)
+	selected := startAtOnce(t, namespace, "selected", "open", "allowed", nil)
+	admitted := startAtOnce(t, namespace, "admitted", "guarded", "allowed", nil)
 	if !withAgent {
 		return
 	}
-	startAtOnce(t, namespace, "strange", "guarded", "denied")
+	startAtOnce(t, namespace, "unseen", "guarded", "allowed", frozenAPI)
+	startAtOnce(t, namespace, "strange", "guarded", "denied", nil)
 	removeAgent(t)
 	defer installAgent(t)
 	without := []starts{
-		startAtOnce(t, namespace, "without", "open", "allowed"),
-		startAtOnce(t, namespace, "again", "open", "allowed"),
+		startAtOnce(t, namespace, "without", "open", "allowed", nil),
+		startAtOnce(t, namespace, "again", "open", "allowed", nil),
 	}
 	logGoals(t, free, selected, admitted, without)
 }
@@ -124,9 +125,24 @@ func logGoals(t *testing.T, free, selected, admitted starts, without []starts) {
 	log(slow*1000 <= all, "%d of %d first TCP connections took a second or more, which is counted from when the other node could know an admitted pod: at most one of 1000", slow, all)
 }
 
-// startAtOnce starts pods of a group, half of them on the server's node, waits until
-// their probers have ended, and deletes them.
-func startAtOnce(t *testing.T, namespace, group, server, expected string) starts {
+// frozenAPI keeps the API server from answering for ten seconds, from when all kubelets have seen
+// the pods of a group: their addresses come to the API later than the pods connect.
+func frozenAPI(t *testing.T, namespace, group string, count int) {
+	t.Helper()
+	eventually(t, "kubelets that see the pods of "+group, func() error {
+		if seen := len(strings.Fields(kubectl(t, "-n", namespace, "get", "pods", "-l", "group="+group, "-o", "jsonpath={.items[*].status.startTime}"))); seen < count {
+			return fmt.Errorf("%d of %d", seen, count)
+		}
+		return nil
+	})
+	run(t, "api", "freeze")
+	defer run(t, "api", "thaw")
+	time.Sleep(10 * time.Second)
+}
+
+// startAtOnce starts pods of a group, half of them on the server's node, disturbs the cluster
+// unless disturb is nil, waits until their probers have ended, and deletes them.
+func startAtOnce(t *testing.T, namespace, group, server, expected string, disturb func(t *testing.T, namespace, group string, count int)) starts {
 	t.Helper()
 	count := startedAtOnce(t)
 	args := []string{"probe", "-interval=250ms", "-duration=2s", "-timeout=20s"}
@@ -146,6 +162,9 @@ func startAtOnce(t *testing.T, namespace, group, server, expected string) starts
 	}
 	known := watchAddresses(t, namespace, "group="+group)
 	apply(t, manifest.String())
+	if disturb != nil {
+		disturb(t, namespace, group, count)
+	}
 	// An init container fails if it never reached one of its targets, or one that is
 	// denied.
 	finished := func() (succeeded, failed int) {
