@@ -110,7 +110,7 @@ func resultsRow(r suite.Record) string {
 	}
 	var answered []string
 	if l := r.Latency; l != nil {
-		answered = []string{kindTimes("without policies", l.Free), kindTimes("with policies", l.Selected)}
+		answered = []string{fmt.Sprintf("without policies: %g, %g, %g", l.Free.P50, l.Free.P99, l.Free.Max), fmt.Sprintf("with: %g, %g, %g", l.Selected.P50, l.Selected.P99, l.Selected.Max)}
 	}
 	return fmt.Sprintf("| %s | %s | %s | %d of %d | %d | %d of %d | %s | %s | %s | %s |\n", r.Provider, strings.Join(on, ", "), r.Date,
 		r.Played-len(r.Failed), r.Played, r.Scenarios-r.Played, wrong, r.Cells, strings.Join(right, "<br>"), established, strings.Join(gone, "<br>"), strings.Join(answered, "<br>"))
@@ -144,8 +144,8 @@ func differences(r suite.Record) string {
 var allScenarios = scenarios.All()
 
 // kindTimes returns, for example, "policy: 315, 681, 904".
-func kindTimes(what string, t suite.Times) string {
-	return fmt.Sprintf("%s: %g, %g, %g", what, t.P50, t.P99, t.Max)
+func kindTimes(change string, t suite.Times) string {
+	return fmt.Sprintf("%s: %.0f, %.0f, %.0f", change, t.P50, t.P99, t.Max)
 }
 
 // The suite fails where nothing enforces policies, or it would show nothing about those who do.
