@@ -170,7 +170,7 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 	if cfg.MetricsAccess, err = o.metricsTLS.access(ctx, config, cfg.NodeName); err != nil {
 		return cfg, err
 	}
-	if err = o.setAnswers(ctx, &cfg, config); err != nil {
+	if err = o.setAnswers(ctx, &cfg, config, tlskey.File); err != nil {
 		return cfg, err
 	}
 	cfg.API, err = clusterwatch.Connect(config)
