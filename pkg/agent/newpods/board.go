@@ -1,12 +1,7 @@
 // Package newpods reports to agents of other nodes which addresses the new pods of this node have, and asks
 // them for theirs: a node knows the addresses of a pod when its network is made, the API only when the
-// kubelet has written the pod's status. It owns who asks whom, and how agents prove themselves. What is
-// believed of an answer is up to clusterstate.
-//
-// An agent proves itself by a key. Its init container makes the key and leaves the hash of the public
-// key as its last message, which the kubelet writes to the status of the agent's pod. So whoever may
-// write that status, the node's own kubelet, vouches for the node's agent, no secret leaves the node,
-// and no token can be replayed.
+// kubelet has written the pod's status. It owns who asks whom, and which agents are believed (see
+// tlskey). What is believed of an answer is up to clusterstate.
 package newpods
 
 import (
@@ -14,6 +9,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
@@ -28,6 +25,9 @@ const (
 	heartbeat = 5 * time.Second
 	// writeTimeout is how long a line may take to be sent.
 	writeTimeout = 5 * time.Second
+	// reportRate and reportBurst limit the lines to one agent, per second and at once. It takes lineRate
+	// at most, and more would wait on the way, so that it learned late of the pods that started last.
+	reportRate, reportBurst = lineRate / 2, lineBurst / 2
 	// maxReported bounds the sandboxes of a report.
 	maxReported = 1024
 )
@@ -81,8 +81,8 @@ func (b *Board) recent() (report, <-chan struct{}) {
 	return t, b.changed
 }
 
-// ServeHTTP writes lines of JSON, at once and after each change, until the client closes the
-// connection.
+// ServeHTTP writes lines of JSON, at once and after changes, until the client closes the connection. A line
+// has all changes since the one before.
 func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	// It is the answer that takes long, not the request. A client that is gone is noticed when a line
@@ -90,7 +90,8 @@ func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if control.SetReadDeadline(time.Time{}) != nil {
 		return
 	}
-	for {
+	pace := rate.NewLimiter(reportRate, reportBurst)
+	for pace.Wait(r.Context()) == nil {
 		line, changed := b.recent()
 		if control.SetWriteDeadline(time.Now().Add(writeTimeout)) != nil || json.NewEncoder(w).Encode(line) != nil || control.Flush() != nil {
 			return

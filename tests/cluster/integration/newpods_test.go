@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
@@ -25,7 +25,7 @@ func TestAgentsReportNewPods(t *testing.T) {
 	install(t, plane)
 	c := newCluster(t, plane)
 	_, client := account(t, plane, namespace, agent)
-	here, there := c.startKeyedAgent(c.node, 20), c.startKeyedAgent(c.otherNode, 21)
+	here, there := c.publishAgent(c.node, "127.0.0.20"), c.publishAgent(c.otherNode, "127.0.0.21")
 	sandbox := clusterstate.Sandbox{Namespace: "x", Name: "new", UID: "uid", Addrs: []netip.Addr{netip.MustParseAddr("10.2.0.1")}}
 
 	board := newpods.NewBoard()
@@ -53,33 +53,34 @@ func TestAgentsReportNewPods(t *testing.T) {
 	}
 }
 
-// keyedAgent is an agent whose pod's status publishes its key.
-type keyedAgent struct {
-	address     string
-	certificate *tls.Certificate
+// publishedAgent is an agent whose pod's status publishes its key.
+type publishedAgent struct {
+	name, address string // of the pod
+	key           string // file
+	certificate   *tls.Certificate
 }
 
-// startKeyedAgent creates the pod of an agent on a node, as the kubelet would show it.
-func (c *cluster) startKeyedAgent(node string, n int) *keyedAgent {
+// publishAgent creates the pod of an agent on a node, with these arguments, as the kubelet would show it at
+// an address.
+func (c *cluster) publishAgent(node, address string, args ...string) *publishedAgent {
 	c.t.Helper()
-	a := &keyedAgent{address: fmt.Sprintf("127.0.0.%d", n)}
-	file := filepath.Join(c.t.TempDir(), "key")
-	published := must[string](c.t)(newpods.MakeKey(file))
-	a.certificate = must[*tls.Certificate](c.t)(newpods.Certificate(node, file))
+	a := &publishedAgent{name: "agent-" + node, address: address, key: filepath.Join(c.t.TempDir(), "key")}
+	message := must[string](c.t)(tlskey.Make(a.key))
+	a.certificate = must[*tls.Certificate](c.t)(tlskey.OfAgent(node, a.key))
 	pods := c.client.CoreV1().Pods(namespace)
 	pod := must[*corev1.Pod](c.t)(pods.Create(c.t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": agent}},
+		ObjectMeta: metav1.ObjectMeta{Name: a.name, Labels: map[string]string{"app.kubernetes.io/name": agent}},
 		Spec: corev1.PodSpec{
 			NodeName: node, ServiceAccountName: agent,
 			InitContainers: []corev1.Container{{Name: "key", Image: "none"}},
-			Containers:     []corev1.Container{{Name: agent, Image: "none"}},
+			Containers:     []corev1.Container{{Name: agent, Image: "none", Args: args}},
 		},
 	}, metav1.CreateOptions{}))
 	c.t.Cleanup(func() { _ = pods.Delete(context.Background(), pod.Name, *metav1.NewDeleteOptions(0)) })
 	pod.Status = corev1.PodStatus{
-		Phase: corev1.PodRunning, PodIP: a.address, PodIPs: []corev1.PodIP{{IP: a.address}},
+		Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}},
 		InitContainerStatuses: []corev1.ContainerStatus{{
-			Name: "key", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: published}},
+			Name: "key", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}},
 		}},
 	}
 	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), pod, metav1.UpdateOptions{}))
@@ -87,10 +88,10 @@ func (c *cluster) startKeyedAgent(node string, n int) *keyedAgent {
 }
 
 // serveBoard serves a board at the address of an agent, and returns the port.
-func serveBoard(t *testing.T, agents *newpods.Agents, a *keyedAgent, board *newpods.Board) (port string) {
+func serveBoard(t *testing.T, agents *newpods.Agents, a *publishedAgent, board *newpods.Board) (port string) {
 	t.Helper()
 	listener := must[net.Listener](t)(net.Listen("tcp", a.address+":0"))
-	access := &httpserver.Access{Client: agents.Check, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return a.certificate, nil }}
+	access := &httpserver.Access{Client: agents.Check, Certificate: httpserver.Fixed(a.certificate)}
 	run(t, func(ctx context.Context) error {
 		return httpserver.New(board, nil, prometheus.NewRegistry()).Run(ctx, listener, access)
 	})

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -12,7 +13,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
 	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
 )
 
@@ -83,7 +82,7 @@ func TestReadinessGate(t *testing.T) {
 	c.guardedPods(client)
 }
 
-// A node elsewhere whose agent does not answer delays a pod by half a minute.
+// A node elsewhere whose agent does not answer, or does not prove itself, delays a pod by half a minute.
 func TestReadinessGateWithAHungNode(t *testing.T) {
 	plane := newest.start(t)
 	install(t, plane)
@@ -97,6 +96,13 @@ func TestReadinessGateWithAHungNode(t *testing.T) {
 	startWriter(t, config, "--pod-readiness")
 	c.wantGate("web", corev1.ConditionFalse, gate.Pending, "Waiting for "+c.otherNode+": no agent runs there.")
 	c.wantGate("web", corev1.ConditionTrue, gate.EnforcedOnOwnNode, c.otherNode+": no agent runs there.")
+
+	other := c.startFakeAgent(c.otherNode, 13)
+	other.enforce("9000000000000000000")
+	c.hideKey(other)
+	c.createGatedPod("later", c.node)
+	c.wantGate("later", corev1.ConditionFalse, gate.Pending, "Waiting for "+c.otherNode+": pod "+other.name+" publishes no key")
+	c.wantGate("later", corev1.ConditionTrue, gate.EnforcedOnOwnNode, "")
 }
 
 func (c *cluster) pod(name string) *corev1.Pod {
@@ -169,6 +175,7 @@ func (c *cluster) guardedPods(client kubernetes.Interface) {
 
 // fakeAgent answers the writer as the agent of a node does.
 type fakeAgent struct {
+	name    string // of its pod
 	node    string
 	version atomic.Value // of all kinds
 }
@@ -178,28 +185,12 @@ func (a *fakeAgent) enforce(version string) { a.version.Store(version) }
 // startFakeAgent publishes and serves an agent, at a loopback address of this machine.
 func (c *cluster) startFakeAgent(node string, n int) *fakeAgent {
 	c.t.Helper()
-	address := fmt.Sprintf("127.0.0.%d", n)
-	listener := must[net.Listener](c.t)(net.Listen("tcp", address+":0"))
-	pods := c.client.CoreV1().Pods(namespace)
-	pod := must[*corev1.Pod](c.t)(pods.Create(c.t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": agent}},
-		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: agent, Containers: []corev1.Container{
-			{Name: agent, Image: "none", Args: []string{fmt.Sprintf("--status-bind-address=:%d", listener.Addr().(*net.TCPAddr).Port)}},
-		}},
-	}, metav1.CreateOptions{}))
-	c.t.Cleanup(func() { _ = pods.Delete(context.Background(), pod.Name, *metav1.NewDeleteOptions(0)) })
-	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}}
-	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), pod, metav1.UpdateOptions{}))
-	token := must[*authenticationv1.TokenRequest](c.t)(c.client.CoreV1().ServiceAccounts(namespace).CreateToken(c.t.Context(), agent, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{
-			Audiences:      []string{writerkey.Audience},
-			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
-		},
-	}, metav1.CreateOptions{})).Status.Token
-	a := &fakeAgent{node: node}
+	listener := must[net.Listener](c.t)(net.Listen("tcp", fmt.Sprintf("127.0.0.%d:0", n)))
+	address := listener.Addr().(*net.TCPAddr)
+	published := c.publishAgent(node, address.IP.String(), fmt.Sprintf("--status-bind-address=:%d", address.Port))
+	a := &fakeAgent{name: published.name, node: node}
 	a.enforce("1")
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set(writerkey.TokenHeader, token)
 		if r.URL.Path != inforce.Path {
 			http.NotFound(w, r)
 			return
@@ -213,7 +204,17 @@ func (c *cluster) startFakeAgent(node string, n int) *fakeAgent {
 	}))
 	server.Listener.Close()
 	server.Listener = listener
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{*published.certificate}}
 	server.StartTLS()
 	c.t.Cleanup(server.Close)
 	return a
+}
+
+// hideKey has the pod of an agent publish no key, as one of an earlier version does.
+func (c *cluster) hideKey(a *fakeAgent) {
+	c.t.Helper()
+	pods := c.client.CoreV1().Pods(namespace)
+	pod := must[*corev1.Pod](c.t)(pods.Get(c.t.Context(), a.name, metav1.GetOptions{}))
+	pod.Status.InitContainerStatuses = nil
+	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), pod, metav1.UpdateOptions{}))
 }
