@@ -54,6 +54,7 @@ type Config struct {
 type Asker struct {
 	cfg    Config
 	wanted chan netip.Addr
+	dial   func(ctx context.Context, network, address string) (net.Conn, error) // nil is that of net
 
 	failed, skipped prometheus.Counter
 	errors          rate.Sometimes
@@ -193,6 +194,7 @@ func (a *Asker) listen(ctx context.Context, node string) error {
 		return err
 	}
 	transport := &http.Transport{
+		DialContext:            a.dial,
 		DisableKeepAlives:      true,
 		MaxResponseHeaderBytes: 16 << 10,
 		TLSHandshakeTimeout:    silence,
