@@ -190,12 +190,18 @@ func (f *fleet) dial(from int, address string) (net.Conn, error) {
 			delete(f.open, pair)
 		}
 	})}
-	server.listener.accept <- &fleetConn{Conn: far, local: to.Addr(), remote: nodeAddr(from), closed: func() {}, sent: func(n int) {
+	accepted := &fleetConn{Conn: far, local: to.Addr(), remote: nodeAddr(from), closed: func() {}, sent: func(n int) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.sent += int64(n)
 	}}
-	return client, nil
+	select {
+	case server.listener.accept <- accepted:
+		return client, nil
+	case <-server.listener.done:
+		_ = client.Close()
+		return nil, net.ErrClosed
+	}
 }
 
 // serve has the agent of a node serve its board.
