@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -114,7 +115,7 @@ func (o *otherAgent) listen() (listener net.Listener) {
 }
 
 // serve serves a board on the second node with a certificate, until stop is called.
-func (o *otherAgent) serve(certificate *tls.Certificate, board *newpods.Board) (stop func()) {
+func (o *otherAgent) serve(certificate *tls.Certificate, board http.Handler) (stop func()) {
 	o.t.Helper()
 	listener := o.listen()
 	ctx, end := context.WithCancel(context.Background())

@@ -1,7 +1,14 @@
 package netns
 
 import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
@@ -60,4 +67,99 @@ func TestReportedPodsThatAdministratorsDeny(t *testing.T) {
 	labtest.Until(t, agent, before+1, pending)
 	board.Set(append(o.report("x/db", nil), o.report("x/later", nil)...))
 	<-dialed
+}
+
+// dialAll sends a datagram from each address of pods to x/server, all at once, and expects an answer to
+// each, or to none.
+func (o *otherAgent) dialAll(what string, pods []string, want lab.Outcome) {
+	o.t.Helper()
+	var dials sync.WaitGroup
+	var others atomic.Int64
+	for _, pod := range pods {
+		for _, addr := range o.Pods["x/server"].Addrs {
+			dials.Go(func() {
+				answer, err := o.Pods[pod].Probe(o.t.Context(), lab.UDP, netip.AddrPortFrom(addr, 80), 6*time.Second)
+				if err != nil || answer.Outcome != want {
+					others.Add(1)
+				}
+			})
+		}
+	}
+	dials.Wait()
+	if n := others.Load(); n > 0 {
+		o.t.Errorf("%s: %d of %d first packets have another outcome than %v", what, n, 2*len(pods), want)
+	}
+}
+
+// stalledAPI answers no request for agents until it is released.
+type stalledAPI struct {
+	http.Handler
+	released chan struct{}
+}
+
+func (a *stalledAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasSuffix(r.URL.Path, "/namespaces/kube-system/pods") {
+		select {
+		case <-a.released:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	a.Handler.ServeHTTP(w, r)
+}
+
+// TestHardReportedPodsStartAtOnce: the first packet from each of three hundred addresses of another node
+// is decided by what its agent reports, whenever their statuses come, and whether or not there is an API
+// server. The agent is asked once.
+func TestHardReportedPodsStartAtOnce(t *testing.T) {
+	labtest.NeedHard(t)
+	named := func(format, label string, count int) (names, specs []string) {
+		for i := range count {
+			names = append(names, "x/"+fmt.Sprintf(format, i))
+			specs = append(specs, names[i]+"@2 "+label)
+		}
+		return names, specs
+	}
+	clients, specs := named("client-%d", "role=client", 150)
+	later, laterSpecs := named("later-%d", "role=client", 50)
+	denied, deniedSpecs := named("denied-%d", "role=other", 5)
+	specs = append(append(append(specs, laterSpecs...), deniedSpecs...), "x/server@1 name=server", "x/first@2 role=client")
+	o, api := newOtherAgent(t, newCluster(t, 2, specs...))
+	put(t, api, policyOf(t, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: x, name: server},
+  spec: {podSelector: {matchLabels: {name: server}}, ingress: [{from: [{podSelector: {matchLabels: {role: client}}}]}]}}`))
+	stalled := &stalledAPI{Handler: api, released: make(chan struct{})}
+	stopAPI := serveAPI(t, o.Nodes[0], stalled)
+	o.startAsker()
+	board, asked := newpods.NewBoard(), atomic.Int64{}
+	defer o.serve(o.certificate, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		board.ServeHTTP(w, r)
+	}))()
+	reportAll := func(names ...[]string) {
+		var all []clusterstate.Sandbox
+		for _, n := range names {
+			for _, pod := range n {
+				all = append(all, o.report(pod, nil)...)
+			}
+		}
+		board.Set(all)
+	}
+
+	reportAll(clients, denied, []string{"x/first"})
+	o.wantDial("an API server that does not say who the agent is", lab.TCP, "x/first", "x/server", lab.TimedOut)
+	close(stalled.released)
+	o.dialAll("pods without a status", clients, lab.Connected)
+	o.dialAll("pods that are not admitted", denied, lab.TimedOut)
+	for _, pod := range clients {
+		put(t, api, o.Pods[pod].Object)
+	}
+	reportAll(denied)
+	o.dialAll("pods whose statuses have come", clients, lab.Connected)
+	stopAPI()
+	reportAll(denied, later)
+	o.dialAll("without an API server", later, lab.Connected)
+	o.dialAll("pods that are not admitted, without an API server", denied, lab.TimedOut)
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the agent of the other node is asked %d times", n)
+	}
 }
