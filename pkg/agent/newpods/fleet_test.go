@@ -238,11 +238,13 @@ type pipeListener struct {
 	done   chan struct{}
 	end    sync.Once
 	addr   netip.Addr
+	last   net.Conn // that was accepted
 }
 
 func (l *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.accept:
+		l.last = c
 		return c, nil
 	case <-l.done:
 		return nil, net.ErrClosed
@@ -361,6 +363,77 @@ func TestFleetAllAsk(t *testing.T) {
 		pass(askFor + heartbeat)
 		if c, _ := f.count(); c.connections != 0 {
 			t.Errorf("%d connections minutes later", c.connections)
+		}
+	})
+}
+
+// TestFleetReportsOutlastConversations: what an agent has reported counts for a while after it is no longer
+// asked, or is gone, so that a pod keeps its connections until its status is written.
+func TestFleetReportsOutlastConversations(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		var mu sync.Mutex
+		reports := map[string]int{} // the number of pods, by node
+		one, two := f.member(0), f.serve(1)
+		one.asker.cfg.Set = func(node string, s []clusterstate.Sandbox) {
+			mu.Lock()
+			defer mu.Unlock()
+			reports[node] = len(s)
+		}
+		want := func(when string, pods int) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if got := reports["node-1"]; got != pods {
+				t.Errorf("%s: %d pods are reported, want %d", when, got, pods)
+			}
+		}
+		start := func(names ...string) {
+			var all []clusterstate.Sandbox
+			for _, name := range names {
+				all = append(all, sandboxAt(name, "10.0.1.1"))
+			}
+			two.board.Set(all)
+		}
+		one.asker.Want(podAddr(1, 1))
+		pass(askFor - time.Second)
+		start("a")
+		want("a pod that starts before the end", 1)
+		pass(10 * time.Second)
+		if c, _ := f.count(); c.connections != 0 {
+			t.Error("the conversation does not end")
+		}
+		want("after the end", 1)
+		pass(keepFor - 10*time.Second)
+		want("before its time is over", 1)
+		pass(10 * time.Second)
+		want("after its time", 0)
+
+		start("b", "a")
+		one.asker.Want(podAddr(1, 1))
+		want("a node that is asked again", 2)
+		_ = two.listener.last.Close()
+		want("an agent that is gone", 2)
+		pass(keepFor - time.Second)
+		one.asker.Want(podAddr(1, 1))
+		start("a")
+		pass(2 * time.Second)
+		want("one that is asked in time", 1)
+		_ = two.listener.Close()
+		_ = two.listener.last.Close()
+		pass(keepFor - time.Second)
+		one.asker.Want(podAddr(1, 1))
+		want("one that does not answer again", 1)
+		pass(2 * time.Second)
+		want("after its time", 0)
+		for i := range 2 * maxReports {
+			one.asker.report(nodeName(i+2), nil)
+			one.asker.mu.Lock()
+			one.asker.forgetLater(nodeName(i + 2))
+			one.asker.mu.Unlock()
+		}
+		if n := len(one.asker.reports); n > maxReports {
+			t.Errorf("the reports of %d nodes count", n)
 		}
 	})
 }

@@ -131,10 +131,11 @@ func TestHardReportedPodsStartAtOnce(t *testing.T) {
 	stopAPI := serveAPI(t, o.Nodes[0], stalled)
 	o.startAsker()
 	board, asked := newpods.NewBoard(), atomic.Int64{}
-	defer o.serve(o.certificate, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
 		board.ServeHTTP(w, r)
-	}))()
+	})
+	stop := o.serve(o.certificate, counted)
 	reportAll := func(names ...[]string) {
 		var all []clusterstate.Sandbox
 		for _, n := range names {
@@ -150,16 +151,24 @@ func TestHardReportedPodsStartAtOnce(t *testing.T) {
 	close(stalled.released)
 	o.dialAll("pods without a status", clients, lab.Connected)
 	o.dialAll("pods that are not admitted", denied, lab.TimedOut)
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the agent of the other node is asked %d times", n)
+	}
+	stop()
+	o.dialAll("pods whose agent is gone", clients, lab.Connected)
 	for _, pod := range clients {
 		put(t, api, o.Pods[pod].Object)
 	}
-	reportAll(denied)
-	o.dialAll("pods whose statuses have come", clients, lab.Connected)
+	o.dialAll("pods whose statuses come", clients, lab.Connected)
 	stopAPI()
+
 	reportAll(denied, later)
+	defer o.serve(o.certificate, counted)()
+	// TCP, because the agent may not be asked again at once: then the second repetition has it asked.
+	o.wantDial("without an API server", lab.TCP, later[0], "x/server", lab.Connected)
 	o.dialAll("without an API server", later, lab.Connected)
 	o.dialAll("pods that are not admitted, without an API server", denied, lab.TimedOut)
-	if n := asked.Load(); n != 1 {
-		t.Errorf("the agent of the other node is asked %d times", n)
+	if n := asked.Load(); n != 2 {
+		t.Errorf("the agent of the other node is asked %d times, want 2", n)
 	}
 }
