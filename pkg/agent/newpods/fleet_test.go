@@ -30,7 +30,7 @@ import (
 const serverLimit = 64
 
 // fleet has the agents of many nodes, and the network and the API between them in memory. It runs in a
-// bubble, so minutes take no time. Agents serve from when they are asked.
+// bubble, so minutes take no time. An agent serves once another one connects to it.
 type fleet struct {
 	t       *testing.T
 	ctx     context.Context
