@@ -174,10 +174,11 @@ func (a *Asker) forgetRested(now time.Time) bool {
 // converse listens to the agent of a node until the node has not been wanted for some time, or fails.
 func (a *Asker) converse(ctx context.Context, node string) {
 	err := a.listen(ctx, node)
+	failed := err != nil && ctx.Err() == nil
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.forgetLater(node)
-	if err == nil || ctx.Err() != nil {
+	if !failed {
 		delete(a.nodes, node)
 		return
 	}
