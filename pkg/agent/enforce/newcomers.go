@@ -18,16 +18,19 @@ const (
 	// newcomerRest is the time until packets from an address that stayed unknown may wait
 	// again: it usually belongs to a node.
 	newcomerRest = time.Minute
-	// newcomerPackets is how many packets from an address may start to wait in its window,
-	// newcomerRate how many from all addresses in a second, and newcomerNetworkRate how many
-	// from one network, so that a sweep with one node's addresses leaves a quarter to other
-	// nodes. Five seconds of packets fit into a queue; each waits at most four.
-	newcomerPackets     = 32
-	newcomerRate        = 256
-	newcomerNetworkRate = newcomerRate * 3 / 4
+	// newcomerPackets is how many packets from an address may begin to wait in its window.
+	newcomerPackets = 32
+	// newcomerRoom is how many packets from all addresses may begin to wait in newcomerSeconds, and
+	// newcomerNetworkRoom how many from one network, so that a sweep with one node's addresses
+	// leaves a quarter to other nodes. All of them may come at once, as from hundreds of pods that
+	// start on a node: a queue has room for 1,280 packets that each wait at most newcomerWait.
+	newcomerSeconds     = 5
+	newcomerRoom        = 1280
+	newcomerNetworkRoom = newcomerRoom * 3 / 4
+	newcomerWait        = 4 * time.Second
 	// newcomerRepeats is how long a waiting first packet of a TCP connection suppresses its
 	// repetitions. Clients repeat it after one and three seconds (RFC 6298): the second
-	// repetition may wait again, because the first packet may have been dropped by then.
+	// repetition may wait again, because the first packet is dropped soon.
 	newcomerRepeats = 2500 * time.Millisecond
 	// newcomerAddresses is how many addresses are remembered. A further one replaces the
 	// oldest.
@@ -37,13 +40,20 @@ const (
 // newcomers bounds the packets that wait because their source may be a pod of another
 // node that is not known yet. Its methods may be called from any goroutine.
 type newcomers struct {
-	mu        sync.Mutex
-	windows   map[netip.Addr]*newcomer
-	order     []netip.Addr // of windows, the oldest first
-	second    time.Time    // since when packets are counted
-	packets   int
-	byNetwork map[netip.Prefix]int        // packets of this second, by network
-	opening   map[packet.Packet]time.Time // waiting TCP packets, and when they began to wait
+	mu      sync.Mutex
+	windows map[netip.Addr]*newcomer
+	order   []netip.Addr // of windows, the oldest first
+	recent  recent
+	opening map[packet.Packet]time.Time // waiting TCP packets, and when they began to wait
+}
+
+// recent counts the packets that have begun to wait in the last newcomerSeconds, by network.
+type recent struct {
+	since     time.Time // when the current second has begun
+	seconds   [newcomerSeconds]map[netip.Prefix]int
+	current   int // of seconds
+	packets   int // of all seconds
+	byNetwork map[netip.Prefix]int
 }
 
 // admission is whether a packet may wait.
@@ -52,7 +62,7 @@ type admission int
 const (
 	refused admission = iota
 	admitted
-	repeated // the same packet already waits
+	repeated // the same packet already waits, and is decided by its time
 )
 
 // newcomer is an address that may be that of a new pod.
@@ -62,25 +72,43 @@ type newcomer struct {
 }
 
 func newNewcomers() *newcomers {
-	return &newcomers{windows: make(map[netip.Addr]*newcomer), byNetwork: make(map[netip.Prefix]int), opening: make(map[packet.Packet]time.Time)}
+	n := &newcomers{windows: make(map[netip.Addr]*newcomer), opening: make(map[packet.Packet]time.Time)}
+	n.recent.byNetwork = make(map[netip.Prefix]int)
+	for i := range n.recent.seconds {
+		n.recent.seconds[i] = make(map[netip.Prefix]int)
+	}
+	return n
 }
 
 // admit decides whether a packet may wait, and counts it if so.
 func (n *newcomers) admit(p packet.Packet, now time.Time) admission {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if now.Sub(n.second) >= time.Second {
-		n.second, n.packets = now, 0
-		clear(n.byNetwork)
-		maps.DeleteFunc(n.opening, func(_ packet.Packet, since time.Time) bool { return now.Sub(since) >= newcomerRepeats })
+	if n.recent.advance(now) {
+		maps.DeleteFunc(n.opening, func(_ packet.Packet, since time.Time) bool { return now.Sub(since) >= newcomerWait })
 	}
-	if since, ok := n.opening[p]; ok && now.Sub(since) < newcomerRepeats {
+	since, opening := n.opening[p]
+	waits := opening && now.Sub(since) < newcomerWait
+	switch {
+	case waits && now.Sub(since) < newcomerRepeats:
+		return repeated
+	case n.mayWait(p.Src.Addr(), waits, now):
+		if p.Proto == packet.TCP {
+			n.opening[p] = now
+		}
+		return admitted
+	case waits:
 		return repeated
 	}
-	addr := p.Src.Addr()
+	return refused
+}
+
+// mayWait reports whether a packet from addr may wait, and counts it if so. One that repeats a waiting
+// packet takes no room from other connections of the address.
+func (n *newcomers) mayWait(addr netip.Addr, repeats bool, now time.Time) bool {
 	net := network(addr)
-	if n.packets >= newcomerRate || n.byNetwork[net] >= newcomerNetworkRate {
-		return refused
+	if n.recent.packets >= newcomerRoom || n.recent.byNetwork[net] >= newcomerNetworkRoom {
+		return false
 	}
 	w := n.windows[addr]
 	switch {
@@ -88,16 +116,44 @@ func (n *newcomers) admit(p packet.Packet, now time.Time) admission {
 		w = n.add(addr, now)
 	case now.Sub(w.since) >= newcomerRest:
 		*w = newcomer{since: now}
-	case now.Sub(w.since) >= newcomerWindow || w.packets >= newcomerPackets:
-		return refused
+	case now.Sub(w.since) >= newcomerWindow || !repeats && w.packets >= newcomerPackets:
+		return false
 	}
-	w.packets++
-	n.packets++
-	n.byNetwork[net]++
-	if p.Proto == packet.TCP {
-		n.opening[p] = now
+	if !repeats {
+		w.packets++
 	}
-	return admitted
+	n.recent.add(net)
+	return true
+}
+
+// advance forgets the packets of seconds that are over, and reports whether one is.
+func (r *recent) advance(now time.Time) bool {
+	over := int(now.Sub(r.since) / time.Second)
+	if over <= 0 {
+		return false
+	}
+	r.since = r.since.Add(time.Duration(over) * time.Second)
+	if over > newcomerSeconds {
+		r.since = now
+	}
+	for range min(over, newcomerSeconds) {
+		r.current = (r.current + 1) % newcomerSeconds
+		for net, packets := range r.seconds[r.current] {
+			r.packets -= packets
+			r.byNetwork[net] -= packets
+			if r.byNetwork[net] == 0 {
+				delete(r.byNetwork, net)
+			}
+		}
+		clear(r.seconds[r.current])
+	}
+	return true
+}
+
+func (r *recent) add(net netip.Prefix) {
+	r.packets++
+	r.byNetwork[net]++
+	r.seconds[r.current][net]++
 }
 
 // known forgets an address whose pod has become known, so that a later pod with this address

@@ -51,33 +51,57 @@ func TestNewcomersAreBounded(t *testing.T) {
 	})
 	t.Run("all addresses together", func(t *testing.T) {
 		n := newNewcomers()
-		waiting := 0
-		for i := range 10 * newcomerRate {
-			waiting += count(n, i, at(0), 1)
+		// Whatever has begun to wait in the four seconds before fits into a queue.
+		waiting := map[int]int{}
+		for second := range 20 {
+			for i := range 300 {
+				waiting[second] += count(n, 300*second+i, at(time.Duration(second)*time.Second+500*time.Millisecond), 1)
+			}
+			last := 0
+			for i := range 4 {
+				last += waiting[second-i]
+			}
+			if last > newcomerRoom {
+				t.Errorf("%d packets wait after %d seconds", last, second)
+			}
 		}
-		if waiting != newcomerRate {
-			t.Errorf("%d packets wait, want %d", waiting, newcomerRate)
+		if sum := waiting[15] + waiting[16] + waiting[17] + waiting[18] + waiting[19]; sum != newcomerRoom {
+			t.Errorf("%d packets begin to wait in five seconds, want %d", sum, newcomerRoom)
 		}
-		if got := count(n, 1_000_000, at(time.Second), 1); got != 1 {
-			t.Error("a second later no packet waits")
+		n = newNewcomers()
+		got := 0
+		for i := range 2 * newcomerRoom {
+			got += count(n, i, at(0), 1)
+		}
+		if got != newcomerRoom {
+			t.Errorf("%d packets wait at once, want %d", got, newcomerRoom)
+		}
+		if got := count(n, 1_000_000, at(4*time.Second), 1); got != 0 {
+			t.Error("a packet waits before others are decided")
+		}
+		if got := count(n, 1_000_000, at(5*time.Second), 1); got != 1 {
+			t.Error("five seconds later no packet waits")
+		}
+		if n.recent.packets != 1 || len(n.recent.byNetwork) != 1 {
+			t.Errorf("%d packets of %d networks are counted", n.recent.packets, len(n.recent.byNetwork))
 		}
 	})
 	t.Run("addresses of one network", func(t *testing.T) {
 		n := newNewcomers()
 		waiting := 0
-		for i := range newcomerRate {
-			if n.admit(from(netip.AddrFrom4([4]byte{10, 1, 2, byte(i)})), at(0)) == admitted {
+		for i := range 2 * newcomerNetworkRoom {
+			if n.admit(from(netip.AddrFrom16([16]byte{0xfd, 14: byte(i >> 8), 15: byte(i)})), at(0)) == admitted {
 				waiting++
 			}
 		}
-		if waiting != newcomerNetworkRate {
-			t.Errorf("%d packets wait, want %d", waiting, newcomerNetworkRate)
+		if waiting != newcomerNetworkRoom {
+			t.Errorf("%d packets wait, want %d", waiting, newcomerNetworkRoom)
 		}
-		if n.admit(from(netip.MustParseAddr("10.1.3.1")), at(0)) != admitted {
+		if n.admit(from(netip.MustParseAddr("fd00:0:0:1::1")), at(0)) != admitted {
 			t.Error("an address of another network does not wait")
 		}
-		if n.admit(from(netip.MustParseAddr("10.1.2.1")), at(time.Second)) != admitted {
-			t.Error("a second later an address of that network does not wait")
+		if n.admit(from(netip.MustParseAddr("fd00::ffff:1")), at(5*time.Second)) != admitted {
+			t.Error("five seconds later an address of that network does not wait")
 		}
 	})
 	t.Run("connections that are opened again and again", func(t *testing.T) {
@@ -93,12 +117,30 @@ func TestNewcomersAreBounded(t *testing.T) {
 				}
 			}
 		}
-		// The second repetition counts.
-		if got := n.admit(packet.Packet{Src: netip.AddrPortFrom(addr(1), 0), Proto: packet.TCP}, at(3*time.Second)); got != refused {
-			t.Errorf("after three seconds: %d, want %d", got, refused)
+		tcp := func(i int, port uint16) packet.Packet {
+			return packet.Packet{Src: netip.AddrPortFrom(addr(i), port), Proto: packet.TCP}
 		}
-		if got := n.admit(packet.Packet{Src: netip.AddrPortFrom(addr(2), 0), Proto: packet.TCP}, at(4*time.Second)); got != admitted {
-			t.Errorf("of another address: %d, want %d", got, admitted)
+		for _, c := range []struct {
+			name  string
+			p     packet.Packet
+			after time.Duration
+			want  admission
+		}{
+			{"one connection too many", tcp(1, newcomerPackets), 2 * time.Second, refused},
+			{"the second repetition, while the first packet waits", tcp(1, 0), 3 * time.Second, admitted},
+			{"one connection too many after it", tcp(1, newcomerPackets), 3 * time.Second, refused},
+			{"the same at the end of the first packet's time", tcp(1, 1), newcomerWait - 1, admitted},
+			{"a repetition after the first packet was decided", tcp(1, 2), newcomerWait, refused},
+			{"a repetition of the second one, in the address's rest", tcp(1, 0), 6 * time.Second, repeated},
+			{"its last repetition", tcp(1, 0), 7 * time.Second, refused},
+			{"a connection of another address", tcp(2, 0), 9 * time.Second, admitted},
+		} {
+			if got := n.admit(c.p, at(c.after)); got != c.want {
+				t.Errorf("%s: %d, want %d", c.name, got, c.want)
+			}
+		}
+		if got := n.windows[addr(1)].packets; got != newcomerPackets {
+			t.Errorf("an address has %d packets with repetitions, want %d", got, newcomerPackets)
 		}
 		if len(n.opening) > 1 {
 			t.Errorf("%d connections are remembered", len(n.opening))

@@ -24,6 +24,12 @@ const (
 	askFor = 5 * time.Minute
 	// maxAsked bounds the nodes that are asked at once. Others are known by the status of their pods.
 	maxAsked = 64
+	// keepFor is how long a report counts after its conversation: longer than a slow kubelet takes to
+	// write the status of a pod. Without an owner of its address, the connections that the pod has
+	// opened by then would be removed.
+	keepFor = 30 * time.Second
+	// maxReports bounds the nodes whose reports count, with those that are no longer asked.
+	maxReports = 2 * maxAsked
 	// retryAfter is the time until a node is asked again whose agent did not answer.
 	retryAfter = 2 * time.Second
 	// silence ends a connection: heartbeats come more often.
@@ -44,7 +50,8 @@ type Config struct {
 	Port string
 	// NodesAt returns the other nodes that may have a new pod at an address.
 	NodesAt func(netip.Addr) []string
-	// Set receives the sandboxes of a node, newest first, nil once it is no longer asked.
+	// Set receives the sandboxes of a node, newest first, nil some time after it is no longer asked.
+	// It must not call the Asker.
 	Set func(node string, newestFirst []clusterstate.Sandbox)
 	// Registerer receives the metrics.
 	Registerer prometheus.Registerer
@@ -54,12 +61,14 @@ type Config struct {
 type Asker struct {
 	cfg    Config
 	wanted chan netip.Addr
+	dial   func(ctx context.Context, network, address string) (net.Conn, error) // nil is that of net
 
 	failed, skipped prometheus.Counter
 	errors          rate.Sometimes
 
-	mu    sync.Mutex
-	nodes map[string]*conversation
+	mu      sync.Mutex
+	nodes   map[string]*conversation
+	reports map[string]*time.Timer // by node, those that count; the timer, if any, ends that
 }
 
 // conversation is how a node is asked.
@@ -73,7 +82,7 @@ func NewAsker(cfg Config) *Asker {
 	a := &Asker{
 		cfg:    cfg,
 		wanted: make(chan netip.Addr, waiting),
-		nodes:  map[string]*conversation{},
+		nodes:  map[string]*conversation{}, reports: map[string]*time.Timer{},
 		errors: rate.Sometimes{First: 1, Interval: time.Minute},
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "netpol_new_pods_errors_total",
@@ -114,6 +123,7 @@ func (a *Asker) Want(addr netip.Addr) {
 func (a *Asker) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), "newpods"))
 	var conversations sync.WaitGroup
+	defer a.stopTimers()
 	defer conversations.Wait()
 	for {
 		select {
@@ -171,13 +181,58 @@ func (a *Asker) converse(ctx context.Context, node string) {
 			klog.FromContext(ctx).Error(err, "Another node does not say which pods it has just started: their packets wait for their status", "node", node)
 		})
 	}
-	a.cfg.Set(node, nil) // before another conversation may begin
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.forgetLater(node)
 	if failed {
 		a.nodes[node] = &conversation{until: time.Now().Add(retryAfter), rest: true}
 	} else {
 		delete(a.nodes, node)
+	}
+}
+
+// report passes on what a node reports.
+func (a *Asker) report(node string, sandboxes []clusterstate.Sandbox) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if timer := a.reports[node]; timer != nil {
+		timer.Stop()
+	}
+	a.reports[node] = nil
+	a.cfg.Set(node, sandboxes)
+}
+
+// forgetLater has the report of a node count for some time yet. The caller holds a.mu.
+func (a *Asker) forgetLater(node string) {
+	timer, reported := a.reports[node]
+	switch {
+	case timer != nil: // of an earlier conversation: this one has brought no report
+	case !reported || len(a.reports) > maxReports:
+		a.forget(node)
+	default:
+		timer = time.AfterFunc(keepFor, func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if a.reports[node] == timer { // the node has not reported again
+				a.forget(node)
+			}
+		})
+		a.reports[node] = timer
+	}
+}
+
+func (a *Asker) forget(node string) {
+	delete(a.reports, node)
+	a.cfg.Set(node, nil)
+}
+
+func (a *Asker) stopTimers() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, timer := range a.reports {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 }
 
@@ -196,6 +251,7 @@ func (a *Asker) listen(ctx context.Context, node string) error {
 		return err
 	}
 	transport := &http.Transport{
+		DialContext:            a.dial,
 		DisableKeepAlives:      true,
 		MaxResponseHeaderBytes: 16 << 10,
 		TLSHandshakeTimeout:    silence,
@@ -238,7 +294,7 @@ func (a *Asker) read(ctx context.Context, node string, body io.ReadCloser) error
 		if err := limit.Wait(ctx); err != nil {
 			return err
 		}
-		a.cfg.Set(node, sandboxes)
+		a.report(node, sandboxes)
 		if a.isOver(node) {
 			return nil
 		}

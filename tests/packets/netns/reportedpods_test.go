@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -35,8 +36,44 @@ const agentsPort = "9082"
 type otherAgent struct {
 	*cluster
 	t           *testing.T
+	key         string            // the file with that of the agent under test
 	own         *x509.Certificate // of the agent under test
 	certificate *tls.Certificate  // whose key the API shows
+	forged      *tls.Certificate  // another one that names the second node
+}
+
+// newOtherAgent returns the agent of the second node of c, and an API in which no pod of that node has
+// an address in its status.
+func newOtherAgent(t *testing.T, c *cluster) (*otherAgent, *apiserver.Server) {
+	t.Helper()
+	file, message, own := keyOf(t, c.Nodes[0].Name)
+	_, otherMessage, other := keyOf(t, c.Nodes[1].Name)
+	_, _, forged := keyOf(t, c.Nodes[1].Name)
+	api := apiserver.New()
+	put(t, api, c.Nodes[0].Object(), c.Nodes[1].Object(), lab.NewNamespace("x", nil), lab.NewNamespace("kube-system", nil), agentPod(c.Nodes[0], message), agentPod(c.Nodes[1], otherMessage))
+	for _, pod := range c.Pods {
+		object := pod.Object.DeepCopy()
+		if object.Spec.NodeName == c.Nodes[1].Name {
+			object.Status = corev1.PodStatus{Phase: corev1.PodPending}
+		}
+		put(t, api, object)
+	}
+	return &otherAgent{cluster: c, t: t, key: file, own: own.Leaf, certificate: other, forged: forged}, api
+}
+
+// startAsker starts the agent under test with the API of serveAPI and waits until it is ready.
+func (o *otherAgent) startAsker(args ...string) *lab.Agent {
+	o.t.Helper()
+	key, err := os.ReadFile(o.key)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	agent := o.startAgent(o.t, lab.AgentConfig{
+		Args: append(args, kubeconfig(o.t), "--status-bind-address=:"+agentsPort),
+		Run:  map[string]string{strings.TrimPrefix(tlskey.File, "/run/"): string(key)},
+	})
+	labtest.WaitReady(o.t, agent)
+	return agent
 }
 
 // keyOf makes a key, and returns its file, what publishes it, and a certificate of a node.
@@ -79,7 +116,7 @@ func (o *otherAgent) listen() (listener net.Listener) {
 }
 
 // serve serves a board on the second node with a certificate, until stop is called.
-func (o *otherAgent) serve(certificate *tls.Certificate, board *newpods.Board) (stop func()) {
+func (o *otherAgent) serve(certificate *tls.Certificate, board http.Handler) (stop func()) {
 	o.t.Helper()
 	listener := o.listen()
 	ctx, end := context.WithCancel(context.Background())
@@ -112,15 +149,14 @@ func (o *otherAgent) hang(f func()) {
 	listener.Close()
 }
 
-// dial connects from a pod that has just started to x/server, and reports whether it could.
-func (o *otherAgent) dial(proto lab.Proto, from string) bool {
+// wantDial connects from one pod to another, of which one has just started.
+func (o *otherAgent) wantDial(what string, proto lab.Proto, from, to string, want lab.Outcome) {
 	o.t.Helper()
-	server := netip.AddrPortFrom(o.Pods["x/server"].Addrs[0], 80)
+	server := netip.AddrPortFrom(o.Pods[to].Addrs[0], 80)
 	answer, err := o.Pods[from].Probe(o.t.Context(), proto, server, 6*time.Second)
-	if err != nil {
-		o.t.Fatal(err)
+	if err != nil || answer.Outcome != want {
+		o.t.Errorf("%s: %v to %s over %s: %v, %v, want %v", what, from, to, proto, answer.Outcome, err, want)
 	}
-	return answer.Outcome == lab.Connected
 }
 
 // report is what the agent of the second node says of a pod.
@@ -136,53 +172,31 @@ func (o *otherAgent) report(pod string, change func(*clusterstate.Sandbox)) []cl
 // TestReportedPodsOfAnotherNode: first packets of pods whose addresses no status ever shows are allowed if
 // the agent of their node reports them in time, and by nothing else.
 func TestReportedPodsOfAnotherNode(t *testing.T) {
-	c := newCluster(t, 2, "x/server@1", "x/a@2 role=client", "x/b@2 role=client", "x/c@2 role=client", "x/d@2 role=client", "x/e@2 role=client", "x/f@2 role=client", "x/g@2 role=client", "x/strange@2 role=other")
-	file, message, own := keyOf(t, c.Nodes[0].Name)
-	_, otherMessage, other := keyOf(t, c.Nodes[1].Name)
-	_, _, forged := keyOf(t, c.Nodes[1].Name)
-	o := &otherAgent{cluster: c, t: t, own: own.Leaf, certificate: other}
-
-	api := apiserver.New()
-	put(t, api, c.Nodes[0].Object(), lab.NewNamespace("x", nil), lab.NewNamespace("kube-system", nil), agentPod(c.Nodes[0], message), agentPod(c.Nodes[1], otherMessage))
+	o, api := newOtherAgent(t, newCluster(t, 2, "x/server@1 name=server", "x/a@2 role=client", "x/b@2 role=client", "x/c@2 role=client", "x/d@2 role=client", "x/e@2 role=client", "x/f@2 role=client", "x/g@2 role=client", "x/strange@2 role=other"))
 	put(t, api, policyOf(t, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: x, name: server},
   spec: {podSelector: {matchLabels: {name: server}}, ingress: [{from: [{podSelector: {matchLabels: {role: client}}}]}]}}`))
-	for name, pod := range c.Pods {
-		object := pod.Object.DeepCopy()
-		if strings.HasSuffix(name, "server") {
-			object.Labels["name"] = "server"
-		} else {
-			object.Status = corev1.PodStatus{Phase: corev1.PodPending}
-		}
-		put(t, api, object)
-	}
-	stopAPI := serveAPI(t, c.Nodes[0], api)
-	key, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	agent := c.startAgent(t, lab.AgentConfig{
-		Args: []string{kubeconfig(t), "--status-bind-address=:" + agentsPort},
-		Run:  map[string]string{strings.TrimPrefix(tlskey.File, "/run/"): string(key)},
-	})
-	labtest.WaitReady(t, agent)
+	stopAPI := serveAPI(t, o.Nodes[0], api)
+	o.startAsker()
 
 	want := func(what string, proto lab.Proto, from string, allowed bool) {
 		t.Helper()
-		if got := o.dial(proto, from); got != allowed {
-			t.Errorf("%s: connected %v, want %v", what, got, allowed)
+		outcome := lab.TimedOut
+		if allowed {
+			outcome = lab.Connected
 		}
+		o.wantDial(what, proto, from, "x/server", outcome)
 	}
 	want("no agent", lab.TCP, "x/a", false)
 	o.hang(func() { want("an agent that never answers", lab.TCP, "x/g", false) })
 
 	board := newpods.NewBoard()
 	board.Set(o.report("x/b", nil))
-	stop := o.serve(forged, board)
+	stop := o.serve(o.forged, board)
 	want("an agent with another key", lab.TCP, "x/b", false)
 	stop()
 
 	board = newpods.NewBoard()
-	stop = o.serve(other, board)
+	stop = o.serve(o.certificate, board)
 	defer stop()
 	board.Set(o.report("x/c", func(s *clusterstate.Sandbox) { s.UID = "earlier" }))
 	want("another pod of the name", lab.TCP, "x/c", false)
@@ -204,7 +218,6 @@ func TestReportedPodsOfAnotherNode(t *testing.T) {
 // askAsPod asks the agent under test from a pod, with a certificate that says that it is an agent's.
 func (o *otherAgent) askAsPod(pod string) {
 	o.t.Helper()
-	_, _, forged := keyOf(o.t, o.Nodes[1].Name)
 	port, err := strconv.ParseUint(agentsPort, 10, 16)
 	if err != nil {
 		o.t.Fatal(err)
@@ -214,7 +227,7 @@ func (o *otherAgent) askAsPod(pod string) {
 		o.t.Fatal(err)
 	}
 	defer conn.Close()
-	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*forged}})
+	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*o.forged}})
 	if _, err := io.WriteString(client, "GET "+newpods.Path+" HTTP/1.1\r\nHost: agent\r\n\r\n"); err != nil {
 		return
 	}

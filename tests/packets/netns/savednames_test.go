@@ -19,16 +19,18 @@ import (
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
 )
 
-// withClusterPolicy adds a ClusterNetworkPolicy that never changes to an API.
-func withClusterPolicy(t *testing.T, api http.Handler, manifest string) http.Handler {
+// withClusterPolicy adds ClusterNetworkPolicies that never change to an API.
+func withClusterPolicy(t *testing.T, api http.Handler, manifests ...string) http.Handler {
 	t.Helper()
 	list := v1beta1.ClusterNetworkPolicyList{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1beta1.GroupVersion.String(), Kind: "ClusterNetworkPolicyList"},
 		ListMeta: metav1.ListMeta{ResourceVersion: "1"},
-		Items:    make([]v1beta1.ClusterNetworkPolicy, 1),
+		Items:    make([]v1beta1.ClusterNetworkPolicy, len(manifests)),
 	}
-	if err := yaml.Unmarshal([]byte(manifest), &list.Items[0]); err != nil {
-		t.Fatal(err)
+	for i, m := range manifests {
+		if err := yaml.Unmarshal([]byte(m), &list.Items[i]); err != nil {
+			t.Fatal(err)
+		}
 	}
 	path := "/apis/" + v1beta1.GroupVersion.String()
 	mux := http.NewServeMux()

@@ -1,0 +1,6 @@
+//go:build !race
+
+package newpods
+
+// fleetSize is the number of nodes in docs/scalability.md.
+const fleetSize = 5000
