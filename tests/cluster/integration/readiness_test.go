@@ -2,25 +2,17 @@ package integration
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
 	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
 )
 
@@ -45,7 +37,7 @@ func TestReadinessGate(t *testing.T) {
 	})
 
 	c := newCluster(t, plane)
-	own, other := c.startFakeAgent(c.node, 10), c.startFakeAgent(c.otherNode, 11)
+	own, other := c.startFakeAgent(c.node), c.startFakeAgent(c.otherNode)
 	other.enforce("9000000000000000000")
 	c.createPolicy("web", "web")
 	c.createGatedPod("web", c.node)
@@ -91,7 +83,7 @@ func TestReadinessGateWithAHungNode(t *testing.T) {
 	k.run("apply", "--server-side", "--validate=strict", "-f", readinessFile)
 	t.Cleanup(func() { _, _ = k.with(context.Background(), "", "delete", "--ignore-not-found", "-f", readinessFile) })
 	c := newCluster(t, plane)
-	c.startFakeAgent(c.node, 12).enforce("9000000000000000000")
+	c.startFakeAgent(c.node).enforce("9000000000000000000")
 	c.createGatedPod("web", c.node)
 	config, _ := account(t, plane, namespace, statusWriter)
 	startWriter(t, config, "--pod-readiness")
@@ -165,55 +157,4 @@ func (c *cluster) guardedPods(client kubernetes.Interface) {
 			return ""
 		})
 	}
-}
-
-// fakeAgent answers the writer as the agent of a node does.
-type fakeAgent struct {
-	node    string
-	version atomic.Value // of all kinds
-}
-
-func (a *fakeAgent) enforce(version string) { a.version.Store(version) }
-
-// startFakeAgent publishes and serves an agent, at a loopback address of this machine.
-func (c *cluster) startFakeAgent(node string, n int) *fakeAgent {
-	c.t.Helper()
-	address := fmt.Sprintf("127.0.0.%d", n)
-	listener := must[net.Listener](c.t)(net.Listen("tcp", address+":0"))
-	pods := c.client.CoreV1().Pods(namespace)
-	pod := must[*corev1.Pod](c.t)(pods.Create(c.t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": agent}},
-		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: agent, Containers: []corev1.Container{
-			{Name: agent, Image: "none", Args: []string{fmt.Sprintf("--status-bind-address=:%d", listener.Addr().(*net.TCPAddr).Port)}},
-		}},
-	}, metav1.CreateOptions{}))
-	c.t.Cleanup(func() { _ = pods.Delete(context.Background(), pod.Name, *metav1.NewDeleteOptions(0)) })
-	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}}
-	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), pod, metav1.UpdateOptions{}))
-	token := must[*authenticationv1.TokenRequest](c.t)(c.client.CoreV1().ServiceAccounts(namespace).CreateToken(c.t.Context(), agent, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{
-			Audiences:      []string{writerkey.Audience},
-			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
-		},
-	}, metav1.CreateOptions{})).Status.Token
-	a := &fakeAgent{node: node}
-	a.enforce("1")
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set(writerkey.TokenHeader, token)
-		if r.URL.Path != inforce.Path {
-			http.NotFound(w, r)
-			return
-		}
-		version := a.version.Load().(string)
-		answer := inforce.Answer{Node: node}
-		for _, kind := range []string{"NetworkPolicy", "Namespace", "Pod"} {
-			answer.Kinds = append(answer.Kinds, inforce.Kind{Kind: kind, Version: version, Seen: version})
-		}
-		_ = json.NewEncoder(w).Encode(answer)
-	}))
-	server.Listener.Close()
-	server.Listener = listener
-	server.StartTLS()
-	c.t.Cleanup(server.Close)
-	return a
 }
