@@ -31,11 +31,16 @@ type cluster struct {
 	mu      sync.Mutex
 	answers map[string]inforce.Answer // by node
 	errs    map[string]error
+	delay   time.Duration // of all answers
 	asked   int
 	changed []string
 }
 
 func (c *cluster) ask(_ context.Context, pod *corev1.Pod) (*inforce.Answer, error) {
+	c.mu.Lock()
+	delay := c.delay
+	c.mu.Unlock()
+	time.Sleep(delay)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked++
@@ -324,6 +329,35 @@ func TestHowOftenAgentsAreAsked(t *testing.T) {
 			t.Errorf("%d questions in a minute with 600 changes", got)
 		}
 	})
+}
+
+// After a round, agents rest for four times as long while policies change, and no longer than a minute.
+func TestRestAfterARound(t *testing.T) {
+	for _, tt := range []struct {
+		round time.Duration
+		most  int // rounds in an hour
+	}{
+		{time.Second, 3600 / 5},
+		{5 * time.Second, 3600 / 25},
+		{100 * time.Second, 3600/160 + 1},
+	} {
+		t.Run(tt.round.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, c *cluster) {
+				c.mu.Lock()
+				c.delay = tt.round
+				c.mu.Unlock()
+				pass(5 * time.Minute)
+				c.takeAsked()
+				for i := range 3600 {
+					c.Note(db, generation(int64(i)), true, need("90"))
+					pass(time.Second)
+				}
+				if got := c.takeAsked() / 3; got > tt.most || got < tt.most*9/10 {
+					t.Errorf("%d rounds in an hour, want %d", got, tt.most)
+				}
+			})
+		})
+	}
 }
 
 // shown is what a writer shows: it asks for each change whether it may.
