@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 
 	"k8s.io/client-go/kubernetes"
@@ -13,11 +12,8 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/holder"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
-
-// statusTokenFile has the token that proves an agent to the status writer. It is where the chart
-// mounts the volume.
-const statusTokenFile = "/var/run/secrets/kube-network-policies/status-writer/token"
 
 // setAnswers sets what --status-bind-address needs: the writer that may ask, by the API server of
 // config, and how this agent proves itself.
@@ -36,25 +32,24 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 	writer := holder.New(client.CoordinationV1().Leases(namespace), klog.LoggerWithName(klog.FromContext(ctx), "holder"))
 	access := &httpserver.Access{Client: writer.Check}
 	cfg.Answers.Access = access
-	certificate, err := newpods.Certificate(cfg.NodeName, newpods.KeyFile)
+	certificate, err := tlskey.OfAgent(cfg.NodeName, tlskey.File)
 	if err != nil {
-		// Enforcement does not depend on the key.
-		klog.FromContext(ctx).Info("New pods of other nodes are known by their status only: the key that an init container makes cannot be read", "err", err)
-		access.Certificate, err = httpserver.SelfSigned(cfg.NodeName)
-		if err != nil {
+		// Enforcement does not depend on the key. Who asks this agent learns that it has none.
+		klog.FromContext(ctx).Info("This agent cannot prove itself to the status writer and to other agents, and asks none for new pods: the key that an init container makes cannot be read", "err", err)
+		if certificate, err = tlskey.SelfSigned(cfg.NodeName); err != nil {
 			return err
 		}
-	} else {
-		agents := newpods.NewAgents(client.CoreV1().Pods(namespace), cfg.NodeName, certificate.Leaf)
-		cfg.Answers.Agents, cfg.Answers.Certificate = agents, certificate
-		access.Certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }
-		access.Client = func(ctx context.Context, c *x509.Certificate) error {
-			if newpods.IsAgents(c) {
-				return agents.Check(ctx, c)
-			}
-			return writer.Check(ctx, c)
-		}
+		access.Certificate = httpserver.Fixed(certificate)
+		return nil
 	}
-	cfg.Answers.TokenFile = statusTokenFile
+	agents := newpods.NewAgents(client.CoreV1().Pods(namespace), cfg.NodeName, certificate.Leaf)
+	cfg.Answers.Agents, cfg.Answers.Certificate = agents, certificate
+	access.Certificate = httpserver.Fixed(certificate)
+	access.Client = func(ctx context.Context, c *x509.Certificate) error {
+		if tlskey.IsAgents(c) {
+			return agents.Check(ctx, c)
+		}
+		return writer.Check(ctx, c)
+	}
 	return nil
 }

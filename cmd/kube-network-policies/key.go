@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
 const keyName = "key"
@@ -19,7 +19,7 @@ type keyOptions struct {
 }
 
 func newKeyOptions() *keyOptions {
-	return &keyOptions{file: newpods.KeyFile, message: "/dev/termination-log"}
+	return &keyOptions{file: tlskey.File, message: "/dev/termination-log"}
 }
 
 func (o *keyOptions) addFlags(*pflag.FlagSet) {}
@@ -32,7 +32,7 @@ func (o *keyOptions) validate(args []string) error {
 }
 
 func (o *keyOptions) run(context.Context) error {
-	message, err := newpods.MakeKey(o.file)
+	message, err := tlskey.Make(o.file)
 	if err != nil {
 		return err
 	}

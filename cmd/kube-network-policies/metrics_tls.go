@@ -12,6 +12,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver/kubeaccess"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
 // metricsTLS selects how metrics are served: one of the constants, or the folder of the
@@ -51,8 +52,12 @@ func (m metricsTLS) access(ctx context.Context, config *rest.Config, host string
 	metrics := kubeaccess.New(client, "/metrics", "", logger)
 	access := &httpserver.Access{Authorize: func(ctx context.Context, _, token string) error { return metrics.Authorize(ctx, token) }}
 	if m == tlsSelfSigned {
-		access.Certificate, err = httpserver.SelfSigned(host)
-		return access, err
+		certificate, err := tlskey.SelfSigned(host)
+		if err != nil {
+			return nil, err
+		}
+		access.Certificate = httpserver.Fixed(certificate)
+		return access, nil
 	}
 	access.Certificate, err = httpserver.CertificateFiles(filepath.Join(string(m), "tls.crt"), filepath.Join(string(m), "tls.key"), func(err error) {
 		logger.Error(err, "The changed certificate cannot be read, the previous one stays in use")

@@ -138,7 +138,7 @@ func TestRemovedFlags(t *testing.T) {
 		{"", "--nfqueue-count=2 --pod-share=0 --evaluation-memory=1 --max-pod-watches=1 --snapshot-cache-max-age=1h", []string{"--nfqueue-count=2", "--pod-share=0", "--evaluation-memory=1", "--max-pod-watches=1", "--snapshot-cache-max-age=1h"}},
 		{writerName, "--admin-network-policy", []string{kinds}},
 		{writerName, "--cleanup", []string{"status-writer cleanup"}},
-		{writerName, "--denials-port=9080 --denials-ca-file=c --denials-token-file=t", []string{"--denials-port=9080", "--denials-ca-file=c", "--denials-token-file=t", "by their tokens"}},
+		{writerName, "--denials-port=9080 --denials-ca-file=c --denials-token-file=t", []string{"--denials-port=9080", "--denials-ca-file=c", "--denials-token-file=t", "by their keys"}},
 		{writerName, "--events=false --status-qps=1 --status-burst=1", []string{"--events=false: ", "--status-qps=1: ", "--status-burst=1: "}},
 		{writerName, "--leader-elect-namespace=x", []string{"namespace of the writer's pod"}},
 		{writerName, "--metrics-secure", []string{"write --metrics-tls=self-signed"}},

@@ -44,7 +44,7 @@ var removedFlags = map[string]removedflags.Table{
 }
 
 const (
-	agentsProve    = "agents prove themselves by their tokens: remove it"
+	agentsProve    = "agents prove themselves by their keys: remove it"
 	byKernel       = "it always depends on the kernel: remove it"
 	collectorsRead = "an OpenTelemetry collector can read what --flow-log writes, see docs/flows.md"
 	inMark         = "--mark is a mask of two bits: write --mark=0x1800 instead of --mark=0x1000 and 0x800 here"

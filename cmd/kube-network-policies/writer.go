@@ -135,7 +135,7 @@ func (o *writerOptions) newWriter(ctx context.Context, config *rest.Config, host
 	if err != nil {
 		return nil, err
 	}
-	asked, err := agents.NewClient(host, client, namespace, agentName)
+	asked, err := agents.NewClient(host, agentName)
 	if err != nil {
 		return nil, err
 	}

@@ -6,16 +6,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"strings"
-
-	"k8s.io/klog/v2"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
@@ -29,8 +25,6 @@ type Answers struct {
 	// Agents finds the agents of other nodes, and Certificate proves this one to them. Nil asks none.
 	Agents      *newpods.Agents
 	Certificate *tls.Certificate
-	// TokenFile is the file with the token that proves this agent to the status writer.
-	TokenFile string
 }
 
 // answers returns the handler of what the status writer and other agents ask, each of which gets what it
@@ -40,12 +34,11 @@ func (a *agent) answers() http.Handler {
 	writer.HandleFunc("GET "+flows.DeniedPath, a.flows.ServeDenied)
 	writer.Handle("GET "+inforce.Path, a.confirms.tracker)
 	agents.Handle("GET "+newpods.Path, a.newPods)
-	proven := proven(a.logger, a.cfg.Answers.TokenFile, writer)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if newpods.IsAgents(r.TLS.PeerCertificates[0]) {
+		if tlskey.IsAgents(r.TLS.PeerCertificates[0]) {
 			agents.ServeHTTP(w, r)
 		} else {
-			proven.ServeHTTP(w, r)
+			writer.ServeHTTP(w, r)
 		}
 	})
 }
@@ -67,19 +60,4 @@ func (a *agent) newAsker() (*newpods.Asker, error) {
 		Set:         func(node string, found []clusterstate.Sandbox) { a.cache.SetSandboxesOf(node, found) },
 		Registerer:  a.reg,
 	}), nil
-}
-
-// proven wraps h so that its responses have the token in a file, which the kubelet replaces before it
-// expires.
-func proven(logger klog.Logger, file string, h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		token, err := os.ReadFile(file)
-		if err != nil {
-			logger.Error(err, "The status writer cannot know this agent without its token")
-			http.Error(w, fmt.Sprintf("the agent has no token: %v", err), http.StatusServiceUnavailable)
-			return
-		}
-		w.Header().Set(writerkey.TokenHeader, strings.TrimSpace(string(token)))
-		h.ServeHTTP(w, r)
-	})
 }

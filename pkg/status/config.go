@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/status/denials"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
 	"sigs.k8s.io/kube-network-policies/pkg/status/gate"
@@ -59,7 +59,7 @@ type Config struct {
 }
 
 // LeaseName is the name of the Lease that elects the writer.
-const LeaseName = writerkey.Lease
+const LeaseName = tlskey.Lease
 
 const (
 	// resync is the interval at which all policies are checked again.

@@ -170,6 +170,28 @@ func TestReadinessOfPods(t *testing.T) {
 	}
 }
 
+// Wherever others may ask the agent, an init container makes its key.
+func TestAgentsThatAreAskedHaveKeys(t *testing.T) {
+	c := load(t)
+	for text, want := range map[string]bool{
+		"{}":                                 true,
+		read(t, everyValue):                  true,
+		"statusWriter: {enabled: false}":     true, // agents ask each other
+		"metrics: {secure: {enabled: true}}": true,
+		"adminPolicies: true":                true,
+		"agent: {flags: {status-bind-address: null}}":                                       false,
+		"agent: {flags: {status-bind-address: ''}}":                                         false,
+		"{agent: {flags: {status-bind-address: null}}, metrics: {secure: {enabled: true}}}": false,
+	} {
+		daemonSet := objects(t, render(t, c, values(t, text)))["DaemonSet kube-system/kube-network-policies"]
+		template := daemonSet["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+		asked := strings.Contains(fmt.Sprint(template["containers"]), "--status-bind-address=:")
+		if made := template["initContainers"] != nil; asked != want || made != want {
+			t.Errorf("%s: the agent is asked %v, and its key is made %v, want %v", text, asked, made, want)
+		}
+	}
+}
+
 // The chart's README lists every value with its default.
 func TestValuesAreDocumented(t *testing.T) {
 	c := load(t)

@@ -16,7 +16,7 @@ import (
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
 const (
@@ -59,7 +59,7 @@ func New(leases coordinationv1.LeaseInterface, logger klog.Logger) *Holder {
 // Check returns nil if a certificate has the key that the Lease names, for Client of
 // httpserver.Access. It reads the Lease if the key is unknown.
 func (h *Holder) Check(ctx context.Context, c *x509.Certificate) error {
-	key := writerkey.Of(c)
+	key := tlskey.Of(c)
 	if h.holds(key, fresh) {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (h *Holder) Check(ctx context.Context, c *x509.Certificate) error {
 }
 
 // holds reports whether the Lease named a key when it was read, less than age ago.
-func (h *Holder) holds(key writerkey.Key, age time.Duration) bool {
+func (h *Holder) holds(key tlskey.Key, age time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return key.Holds(h.identity) && time.Since(h.read) < age
@@ -109,12 +109,12 @@ func (h *Holder) update(ctx context.Context) {
 
 // get returns the identity of the holder, empty if there is none.
 func (h *Holder) get(ctx context.Context) (string, error) {
-	lease, err := h.leases.Get(ctx, writerkey.Lease, metav1.GetOptions{})
+	lease, err := h.leases.Get(ctx, tlskey.Lease, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return "", nil
 	case err != nil:
-		return "", fmt.Errorf("read lease %s: %w", writerkey.Lease, err)
+		return "", fmt.Errorf("read lease %s: %w", tlskey.Lease, err)
 	case lease.Spec.HolderIdentity == nil:
 		return "", nil
 	}

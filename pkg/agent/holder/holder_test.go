@@ -15,7 +15,7 @@ import (
 	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/klog/v2"
 
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
 // leases is an API server with one Lease.
@@ -49,7 +49,7 @@ func (l *leases) hold(c *x509.Certificate) {
 	defer l.mu.Unlock()
 	l.holder, l.err = nil, nil
 	if c != nil {
-		identity := writerkey.Of(c).Identity("writer-0")
+		identity := tlskey.Of(c).Identity("writer-0")
 		l.holder = &identity
 	}
 }
@@ -149,7 +149,7 @@ func TestWithoutServer(t *testing.T) {
 	for name, fault := range map[string]func(*leases){
 		"error": func(l *leases) { l.fail(errors.New("no connection")) },
 		"right": func(l *leases) {
-			l.fail(apierrors.NewForbidden(coordinationv1.Resource("leases"), writerkey.Lease, nil))
+			l.fail(apierrors.NewForbidden(coordinationv1.Resource("leases"), tlskey.Lease, nil))
 		},
 		"hangs": func(l *leases) { l.slow = true },
 	} {
@@ -176,13 +176,13 @@ func TestNoWriterHolds(t *testing.T) {
 		l := &leases{}
 		h := New(l, klog.Background())
 		want(t, h, first, ErrNotHolder)
-		l.fail(apierrors.NewNotFound(coordinationv1.Resource("leases"), writerkey.Lease))
+		l.fail(apierrors.NewNotFound(coordinationv1.Resource("leases"), tlskey.Lease))
 		time.Sleep(readInterval)
 		want(t, h, first, ErrNotHolder)
 		l.hold(first)
 		time.Sleep(readInterval)
 		want(t, h, first, nil)
-		l.fail(apierrors.NewNotFound(coordinationv1.Resource("leases"), writerkey.Lease))
+		l.fail(apierrors.NewNotFound(coordinationv1.Resource("leases"), tlskey.Lease))
 		time.Sleep(fresh)
 		want(t, h, first, ErrNotHolder)
 	})

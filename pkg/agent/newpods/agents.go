@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
 const (
@@ -40,7 +40,7 @@ var errBusy = errors.New("the agents of too many nodes are asked for")
 type Agents struct {
 	pods corev1client.PodInterface // of the agents' namespace
 	node string                    // of this agent
-	key  writerkey.Key             // of this agent
+	key  tlskey.Key                // of this agent
 
 	clients, asks *rate.Limiter
 
@@ -72,14 +72,14 @@ func (a *Agents) addressOf(ctx context.Context, node string) (string, error) {
 
 // agent is a pod that proves itself by a key.
 type agent struct {
-	key     writerkey.Key
+	key     tlskey.Key
 	address string
 }
 
 // NewAgents returns the Agents that are pods in a namespace with the service account of the pod on
 // node that has the key of own.
 func NewAgents(pods corev1client.PodInterface, node string, own *x509.Certificate) *Agents {
-	return &Agents{pods: pods, node: node, key: writerkey.Of(own), known: map[string]found{},
+	return &Agents{pods: pods, node: node, key: tlskey.Of(own), known: map[string]found{},
 		clients: rate.NewLimiter(clientRate, clientBurst), asks: rate.NewLimiter(askRate, askBurst)}
 }
 
@@ -91,7 +91,7 @@ func (a *Agents) Check(ctx context.Context, c *x509.Certificate) error {
 
 // check returns nil if a certificate has the key of an agent of node. limit is that of lists.
 func (a *Agents) check(ctx context.Context, node string, c *x509.Certificate, limit *rate.Limiter) error {
-	key := writerkey.Of(c)
+	key := tlskey.Of(c)
 	if has(a.remembered(node), key) {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (a *Agents) check(ctx context.Context, node string, c *x509.Certificate, li
 	return nil
 }
 
-func has(agents []agent, key writerkey.Key) bool {
+func has(agents []agent, key tlskey.Key) bool {
 	return slices.ContainsFunc(agents, func(a agent) bool { return a.key == key })
 }
 
@@ -140,7 +140,7 @@ func (a *Agents) of(ctx context.Context, node string, limit *rate.Limiter) ([]ag
 	}
 	var agents []agent
 	for i := range pods {
-		key, ok := keyOf(&pods[i])
+		key, ok := tlskey.OfPod(&pods[i])
 		if ok && pods[i].Spec.ServiceAccountName == account && pods[i].Status.PodIP != "" {
 			agents = append(agents, agent{key, pods[i].Status.PodIP})
 		}
@@ -171,7 +171,7 @@ func (a *Agents) ownAccount(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for i := range pods {
-		if key, ok := keyOf(&pods[i]); ok && key == a.key {
+		if key, ok := tlskey.OfPod(&pods[i]); ok && key == a.key {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.account = pods[i].Spec.ServiceAccountName

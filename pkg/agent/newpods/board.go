@@ -1,12 +1,7 @@
 // Package newpods reports to agents of other nodes which addresses the new pods of this node have, and asks
 // them for theirs: a node knows the addresses of a pod when its network is made, the API only when the
-// kubelet has written the pod's status. It owns who asks whom, and how agents prove themselves. What is
-// believed of an answer is up to clusterstate.
-//
-// An agent proves itself by a key. Its init container makes the key and leaves the hash of the public
-// key as its last message, which the kubelet writes to the status of the agent's pod. So whoever may
-// write that status, the node's own kubelet, vouches for the node's agent, no secret leaves the node,
-// and no token can be replayed.
+// kubelet has written the pod's status. It owns who asks whom, and which agents are believed (see
+// tlskey). What is believed of an answer is up to clusterstate.
 package newpods
 
 import (

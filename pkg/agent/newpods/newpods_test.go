@@ -29,6 +29,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
@@ -89,11 +90,11 @@ type member struct {
 func (a *api) member(t *testing.T, node string) *member {
 	t.Helper()
 	m := &member{board: NewBoard(), file: filepath.Join(t.TempDir(), "key")}
-	message, err := MakeKey(m.file)
+	message, err := tlskey.Make(m.file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.certificate, err = Certificate(node, m.file); err != nil {
+	if m.certificate, err = tlskey.OfAgent(node, m.file); err != nil {
 		t.Fatal(err)
 	}
 	m.pod = &corev1.Pod{
@@ -121,7 +122,7 @@ func (m *member) serveWith(t *testing.T, h http.Handler) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		access := &httpserver.Access{Client: m.agents.Check, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return m.certificate, nil }}
+		access := &httpserver.Access{Client: m.agents.Check, Certificate: httpserver.Fixed(m.certificate)}
 		done <- httpserver.New(h, nil, prometheus.NewRegistry()).Run(ctx, listener, access)
 	}()
 	t.Cleanup(func() {
@@ -211,8 +212,8 @@ func TestAgentsReport(t *testing.T) {
 func TestWhoIsNoAgent(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"no key":                       func(p *corev1.Pod) { p.Status.InitContainerStatuses = nil },
-		"another key":                  func(p *corev1.Pod) { message(p, keyPrefix+strings.Repeat("ab", 32)) },
-		"half a key":                   func(p *corev1.Pod) { message(p, keyPrefix+"ab") },
+		"another key":                  func(p *corev1.Pod) { message(p, "agent-key sha256:"+strings.Repeat("ab", 32)) },
+		"half a key":                   func(p *corev1.Pod) { message(p, "agent-key sha256:ab") },
 		"an init container that fails": func(p *corev1.Pod) { p.Status.InitContainerStatuses[0].State.Terminated.ExitCode = 1 },
 		"another service account":      func(p *corev1.Pod) { p.Spec.ServiceAccountName = "default" },
 		"another node":                 func(p *corev1.Pod) { p.Spec.NodeName = "node-9" },
@@ -337,21 +338,6 @@ func TestManyClients(t *testing.T) {
 	}
 	if err := one.agents.check(t.Context(), "node-2", two.certificate.Leaf, one.agents.asks); err != nil {
 		t.Errorf("what the agent asks for itself: %v", err)
-	}
-}
-
-// TestKeyIsKept: a container that starts again publishes the same key.
-func TestKeyIsKept(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "key")
-	first, err := MakeKey(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if second, err := MakeKey(file); err != nil || second != first {
-		t.Errorf("%q, %v, want %q", second, err, first)
-	}
-	if _, err := MakeKey(filepath.Join(file, "below")); err == nil {
-		t.Error("no error for a file that cannot be written")
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
 // tokens are the answers of an Access by token. Any other token is invalid.
@@ -71,11 +73,11 @@ func startSecureWith(t *testing.T, certificate func(*tls.ClientHelloInfo) (*tls.
 
 func selfSigned(t *testing.T, host string) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	t.Helper()
-	certificate, err := SelfSigned(host)
+	certificate, err := tlskey.SelfSigned(host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return certificate
+	return Fixed(certificate)
 }
 
 func TestMetricsAreForWhoeverMayReadThem(t *testing.T) {

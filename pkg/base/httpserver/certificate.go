@@ -1,44 +1,16 @@
 package httpserver
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
-	"math/big"
 	"os"
 	"sync"
 	"time"
 )
 
-// selfSignedFor is the validity of a self-signed certificate: longer than any process runs.
-const selfSignedFor = 10 * 365 * 24 * time.Hour
-
-// SelfSigned returns a new certificate for a host name, as Access.Certificate. Clients
-// cannot verify it.
-func SelfSigned(host string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject:      pkix.Name{CommonName: host},
-		DNSNames:     []string{host},
-		NotBefore:    time.Now().Add(-time.Hour), // for clients whose clocks are slow
-		NotAfter:     time.Now().Add(selfSignedFor),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, fmt.Errorf("self-signed certificate for %q: %w", host, err)
-	}
-	pair := &tls.Certificate{Certificate: [][]byte{certificate}, PrivateKey: key}
-	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair, nil }, nil
+// Fixed returns one certificate for all connections, as Access.Certificate.
+func Fixed(c *tls.Certificate) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c, nil }
 }
 
 // CertificateFiles returns the certificate in PEM files, as Access.Certificate. Changed

@@ -16,11 +16,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 
-	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
 	"sigs.k8s.io/kube-network-policies/pkg/base/printable"
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
 // addressFlag is the agents' flag with the address where they serve the status writer.
@@ -31,98 +29,102 @@ const Timeout = 5 * time.Second
 
 // Bounds of a response, in addition to those of its decoder.
 const (
-	maxHeader = 32 << 10 // a token has one or two kilobytes
+	maxHeader = 16 << 10
 	maxReason = 256
 )
 
 // Client asks agents, and believes only those that prove themselves.
 type Client struct {
-	http     *http.Client
-	identity string
-	tokens   *reviewer
+	certificate *tls.Certificate
+	account     string
+	identity    string
 }
 
-// NewClient returns a Client of a host, with a new key. Agents are pods of a service account in a
-// namespace. client reviews their tokens.
-func NewClient(host string, client kubernetes.Interface, namespace, serviceAccount string) (*Client, error) {
-	certificate, err := httpserver.SelfSigned(host)
+// NewClient returns a Client of a host, with a new key. Agents are pods of a service account.
+func NewClient(host, serviceAccount string) (*Client, error) {
+	certificate, err := tlskey.SelfSigned(host)
 	if err != nil {
 		return nil, err
 	}
-	pair, err := certificate(nil)
-	if err != nil {
-		return nil, err
-	}
-	parsed, err := x509.ParseCertificate(pair.Certificate[0])
-	if err != nil {
-		return nil, err
-	}
-	return &Client{
-		identity: writerkey.Of(parsed).Identity(host),
-		http: &http.Client{
-			Transport: &http.Transport{
-				DisableKeepAlives:      true, // an agent has few connections
-				MaxResponseHeaderBytes: maxHeader,
-				TLSClientConfig: &tls.Config{
-					MinVersion:   tls.VersionTLS13,
-					Certificates: []tls.Certificate{*pair},
-					// The token of the response proves the agent. No other client can make the agent
-					// send it: the signature of this client covers the certificate of the server.
-					InsecureSkipVerify: true,
-				},
-			},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-			Timeout:       Timeout,
-		},
-		tokens: newReviewer(client, namespace, serviceAccount),
-	}, nil
+	return &Client{certificate: certificate, account: serviceAccount, identity: tlskey.Of(certificate.Leaf).Identity(host)}, nil
 }
 
 // Identity is the holder identity that lets the Client ask.
 func (c *Client) Identity() string { return c.identity }
 
-// Ask returns a function that requests path from the agent of a pod, and decodes the answer once the
-// agent has proved that it runs in the pod.
+// Ask returns a function that requests path from the agent of a pod, which has to prove itself first, and
+// decodes the answer. Errors name the pod.
 func Ask[A any](c *Client, path string, decode func(io.Reader) (*A, error)) func(context.Context, *corev1.Pod) (*A, error) {
 	return func(ctx context.Context, pod *corev1.Pod) (*A, error) {
+		ctx, cancel := context.WithTimeout(ctx, Timeout)
+		defer cancel()
 		body, err := c.get(ctx, pod, path)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("pod %s %w", pod.Name, err)
 		}
 		defer body.Close()
-		return decode(body)
+		answer, err := decode(body)
+		if err != nil {
+			return nil, fmt.Errorf("pod %s answers: %w", pod.Name, err)
+		}
+		return answer, nil
 	}
 }
 
-// get requests path from the agent of a pod. The caller closes the body.
+// get requests path from the agent of a pod. The caller closes the body. Errors go on after the name of
+// the pod.
 func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string) (io.ReadCloser, error) {
+	if pod.Spec.ServiceAccountName != c.account {
+		return nil, fmt.Errorf("is of the service account %q, not %q", printable.Text(pod.Spec.ServiceAccountName), c.account)
+	}
+	key, ok := tlskey.OfPod(pod)
+	if !ok {
+		return nil, errors.New("publishes no key: apply the install file of this version, whose init container makes one")
+	}
 	port, err := portOf(pod)
 	if err != nil {
 		return nil, err
 	}
-	address := "https://" + net.JoinHostPort(pod.Status.PodIP, port) + path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	address := net.JoinHostPort(pod.Status.PodIP, port)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+path, nil)
 	if err != nil {
 		return nil, err
 	}
-	response, err := c.http.Do(request)
-	if err != nil {
-		return nil, explain(err)
+	// A transport for each request: no connection to one pod serves another, or goes on unproved.
+	transport := &http.Transport{
+		DisableKeepAlives:      true, // an agent has few connections
+		MaxResponseHeaderBytes: maxHeader,
+		TLSClientConfig: &tls.Config{
+			MinVersion:         tls.VersionTLS13,
+			Certificates:       []tls.Certificate{*c.certificate},
+			InsecureSkipVerify: true, // the key is compared instead, before the server gets a byte of what is asked
+			VerifyConnection:   func(s tls.ConnectionState) error { return verify(s.PeerCertificates[0], pod, key) },
+		},
 	}
-	if err := c.check(ctx, pod, response); err != nil {
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return nil, fmt.Errorf("at %s: %w", address, explain(err))
+	}
+	if response.StatusCode != http.StatusOK {
+		reason, _ := io.ReadAll(io.LimitReader(response.Body, maxReason))
 		response.Body.Close()
-		return nil, fmt.Errorf("%s: %w", address, err)
+		return nil, fmt.Errorf("at %s: HTTP status %d: %s", address, response.StatusCode, printable.Text(strings.TrimSpace(string(reason))))
 	}
 	return response.Body, nil
 }
 
-// check returns nil if a response is the answer of the agent of a pod.
-func (c *Client) check(ctx context.Context, pod *corev1.Pod, response *http.Response) error {
-	if response.StatusCode != http.StatusOK {
-		reason, _ := io.ReadAll(io.LimitReader(response.Body, maxReason))
-		return fmt.Errorf("HTTP status %d: %s", response.StatusCode, printable.Text(strings.TrimSpace(string(reason))))
+// verify returns nil if a certificate is that of the agent of a pod whose status publishes a key.
+func verify(c *x509.Certificate, pod *corev1.Pod, key tlskey.Key) error {
+	switch {
+	case !tlskey.IsAgents(c):
+		return errors.New("no key of an agent: its log says why it has none")
+	case tlskey.Of(c) != key:
+		return errors.New("another key than the pod's status publishes: delete the pod if it lasts")
+	// The kubelet of another node may publish the key of this agent, and lead here.
+	case c.Subject.CommonName != pod.Spec.NodeName:
+		return fmt.Errorf("the agent of another node than %q", pod.Spec.NodeName)
 	}
-	return c.tokens.check(ctx, pod, response.Header.Get(writerkey.TokenHeader))
+	return nil
 }
 
 // explain says what it means that the server ends the handshake.
@@ -140,11 +142,11 @@ func explain(err error) error {
 func portOf(pod *corev1.Pod) (string, error) {
 	address := addressOf(pod)
 	if address == "" {
-		return "", fmt.Errorf("pod %s has no %s", pod.Name, addressFlag)
+		return "", fmt.Errorf("has no %s", addressFlag)
 	}
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return "", fmt.Errorf("%s of pod %s: %w", addressFlag, pod.Name, err)
+		return "", fmt.Errorf("has %s: %w", addressFlag, err)
 	}
 	return port, nil
 }

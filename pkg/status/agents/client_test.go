@@ -9,99 +9,56 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 )
 
 const (
-	agentsNamespace = "kube-system"
-	agentsAccount   = "kube-network-policies"
-	agentsUser      = "system:serviceaccount:kube-system:kube-network-policies"
+	account = "kube-network-policies"
+	answer  = `{"node":"node-1","policies":[{"kind":"NetworkPolicy","name":"db","count":1}]}`
 )
 
-// token is what the fake API server knows of a token.
-type token struct {
-	user, pod string
-	audience  string
-}
-
-// reviews is an API server that reviews tokens.
-type reviews struct {
-	*fake.Clientset
-	mu     sync.Mutex
-	tokens map[string]token
-	err    error
-	count  int
-}
-
-func newReviews() *reviews {
-	r := &reviews{Clientset: fake.NewClientset(), tokens: map[string]token{
-		"token-1":  {agentsUser, "pod-1", writerkey.Audience},
-		"token-2":  {agentsUser, "pod-2", writerkey.Audience},
-		"unbound":  {agentsUser, "", writerkey.Audience},
-		"other":    {"system:serviceaccount:kube-system:other", "pod-1", writerkey.Audience},
-		"server":   {agentsUser, "pod-1", "https://kubernetes.default.svc"},
-		"two-pods": {agentsUser, "pod-1,pod-2", writerkey.Audience},
-	}}
-	r.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		review := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview).DeepCopy()
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.count++
-		review.Status = r.review(review.Spec)
-		return true, review, r.err
-	})
-	return r
-}
-
-// review reviews a token as an API server does: a token of another audience is not authenticated.
-func (r *reviews) review(spec authenticationv1.TokenReviewSpec) (status authenticationv1.TokenReviewStatus) {
-	known, ok := r.tokens[spec.Token]
-	if !ok || len(spec.Audiences) != 1 || spec.Audiences[0] != known.audience {
-		return status
-	}
-	status.Authenticated, status.Audiences, status.User.Username = true, spec.Audiences, known.user
-	if known.pod != "" {
-		status.User.Extra = map[string]authenticationv1.ExtraValue{podUID: strings.Split(known.pod, ",")}
-	}
-	return status
-}
-
-const answer = `{"node":"node-1","policies":[{"kind":"NetworkPolicy","name":"db","count":1}]}`
-
-// agent is a server that an agent could be: it sends a token to who has proved to be the holder.
+// agent is a server that an agent could be: it answers who has proved to be the holder.
 type agent struct {
 	port     uint16
 	mu       sync.Mutex
 	holder   string // identity
-	token    string
 	status   int
 	body     string
+	seen     int // certificates of clients
 	requests int
 }
 
-// serve starts an agent that takes the holder of an identity for the writer.
-func serve(t *testing.T, holder, token string) *agent {
+// keyOf makes the key of an agent on a node, and returns what publishes it.
+func keyOf(t *testing.T, node string) (certificate *tls.Certificate, message string) {
 	t.Helper()
-	a := &agent{holder: holder, token: token, status: http.StatusOK, body: answer}
-	certificate, err := httpserver.SelfSigned("node-1")
+	file := filepath.Join(t.TempDir(), "key")
+	message, err := tlskey.Make(file)
 	if err != nil {
 		t.Fatal(err)
 	}
+	certificate, err = tlskey.OfAgent(node, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificate, message
+}
+
+// serve starts an agent that takes the holder of an identity for the writer.
+func serve(t *testing.T, holder string, certificate *tls.Certificate) *agent {
+	t.Helper()
+	a := &agent{holder: holder, status: http.StatusOK, body: answer}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +67,7 @@ func serve(t *testing.T, holder, token string) *agent {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- httpserver.New(a, nil, prometheus.NewRegistry()).Run(ctx, listener, &httpserver.Access{Certificate: certificate, Client: a.check})
+		done <- httpserver.New(a, nil, prometheus.NewRegistry()).Run(ctx, listener, &httpserver.Access{Certificate: httpserver.Fixed(certificate), Client: a.check})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -124,7 +81,8 @@ func serve(t *testing.T, holder, token string) *agent {
 func (a *agent) check(_ context.Context, c *x509.Certificate) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !writerkey.Of(c).Holds(a.holder) {
+	a.seen++
+	if !tlskey.Of(c).Holds(a.holder) {
 		return errors.New("not the holder")
 	}
 	return nil
@@ -134,62 +92,131 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.requests++
-	w.Header().Set(writerkey.TokenHeader, a.token)
 	w.Header().Set("Location", "/elsewhere")
 	w.WriteHeader(a.status)
 	_, _ = io.WriteString(w, a.body)
 }
 
-// podAt is a pod with an agent at a port of this machine.
-func podAt(uid string, port uint16) *corev1.Pod {
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "agent-1", UID: types.UID(uid)},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Args: []string{fmt.Sprintf("%s=:%d", addressFlag, port)}}}},
-		Status:     corev1.PodStatus{PodIP: "127.0.0.1"},
+// sawNothing expects that no writer has shown the agent its certificate, or asked anything.
+func (a *agent) sawNothing(t *testing.T) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.seen != 0 || a.requests != 0 {
+		t.Errorf("the server got %d certificates and %d requests of the writer", a.seen, a.requests)
 	}
 }
 
-func newClient(t *testing.T, r *reviews) *Client {
+// podAt is a pod with an agent at a port of this machine whose init container has left a message.
+func podAt(port uint16, message string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent-1"},
+		Spec: corev1.PodSpec{
+			NodeName: "node-1", ServiceAccountName: account,
+			Containers: []corev1.Container{{Args: []string{fmt.Sprintf("%s=:%d", addressFlag, port)}}},
+		},
+		Status: corev1.PodStatus{PodIP: "127.0.0.1", InitContainerStatuses: []corev1.ContainerStatus{{
+			Name: "key", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}},
+		}}},
+	}
+}
+
+func newClient(t *testing.T) *Client {
 	t.Helper()
-	c, err := NewClient("writer-0", r, agentsNamespace, agentsAccount)
+	c, err := NewClient("writer-0", account)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
+// askDenied asks a pod as the informers have it.
 func askDenied(t *testing.T, c *Client, pod *corev1.Pod) (*flows.Denied, error) {
 	t.Helper()
-	return Ask(c, flows.DeniedPath, flows.DecodeDenied)(t.Context(), pod)
+	stripped, err := strip(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Ask(c, flows.DeniedPath, flows.DecodeDenied)(t.Context(), stripped.(*corev1.Pod))
 }
 
-// An answer counts only with the token that the API server has bound to the pod that was asked.
+// An answer counts only if the server has the key that the status of the asked pod publishes. Any other
+// server learns neither who asks nor what.
 func TestAgentsProveThemselves(t *testing.T) {
+	own, published := keyOf(t, "node-1")
+	neighbour, neighbours := keyOf(t, "node-2")
+	before, _ := keyOf(t, "node-1")
+	none, err := tlskey.SelfSigned("node-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := *own // the certificate of the agent with another private key
+	forged.PrivateKey = before.PrivateKey
+	otherKey, noKey := "another key than the pod's status publishes: delete the pod", "no key of an agent: its log says why"
 	for _, tc := range []struct {
-		name, token string
-		status      int
-		body        string
-		want        string // part of the error
+		name      string
+		server    *tls.Certificate
+		published string
+		change    func(*corev1.Pod)
+		want      string // part of the error
 	}{
-		{"an agent", "token-1", http.StatusOK, answer, ""},
-		{"no token", "", http.StatusOK, answer, "it sends no token"},
-		{"a token of no account", "imposter", http.StatusOK, answer, "not valid for the status writer"},
-		{"the token of another pod", "token-2", http.StatusOK, answer, "of another pod"},
-		{"a token of no pod", "unbound", http.StatusOK, answer, "of another pod"},
-		{"a token of two pods", "two-pods", http.StatusOK, answer, "of another pod"},
-		{"the token of another account", "other", http.StatusOK, answer, "kube-system:other"},
-		{"a token for the API server", "server", http.StatusOK, answer, "not valid for the status writer"},
-		{"a failure", "token-1", http.StatusServiceUnavailable, "no\x1b token", "HTTP status 503: no? token"},
-		{"to somewhere else", "token-1", http.StatusFound, "", "HTTP status 302"},
-		{"something else", "token-1", http.StatusOK, "ok", "invalid character"},
+		{"the agent", own, published, nil, ""},
+		{"the agent of another node", neighbour, published, nil, otherKey},
+		{"an earlier pod of the name", before, published, nil, otherKey},
+		{"the certificate without its key", &forged, published, nil, "invalid signature"},
+		{"an agent that has no key", none, published, nil, noKey},
+		{"another agent, whose key the pod's kubelet publishes", neighbour, neighbours, nil, `the agent of another node than "node-1"`},
+		{"a pod that publishes nothing", own, "", nil, "publishes no key: apply the install file of this version"},
+		{"a pod of an earlier version, without init containers", none, "", func(p *corev1.Pod) { p.Status.InitContainerStatuses = nil }, "publishes no key: apply"},
+		{"a pod whose init container runs again", own, published, func(p *corev1.Pod) {
+			p.Status.InitContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+		}, "publishes no key"},
+		{"a pod whose init container has failed", own, published, func(p *corev1.Pod) { p.Status.InitContainerStatuses[0].State.Terminated.ExitCode = 1 }, "publishes no key"},
+		{"a pod of another account", own, published, func(p *corev1.Pod) { p.Spec.ServiceAccountName = "other" }, `is of the service account "other", not "kube-network-policies"`},
+		{"a static pod, which has no account", own, published, func(p *corev1.Pod) { p.Spec.ServiceAccountName = "" }, `is of the service account ""`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := newReviews()
-			c := newClient(t, r)
-			a := serve(t, c.Identity(), tc.token)
+			c := newClient(t)
+			a := serve(t, c.Identity(), tc.server)
+			pod := podAt(a.port, tc.published)
+			if tc.change != nil {
+				tc.change(pod)
+			}
+			for range 2 { // no session is resumed past the check
+				got, err := askDenied(t, c, pod)
+				if tc.want == "" {
+					if err != nil || got.Node != "node-1" || len(got.Policies) != 1 {
+						t.Errorf("got %+v, %v", got, err)
+					}
+					continue
+				}
+				if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.HasPrefix(err.Error(), "pod agent-1 ") {
+					t.Errorf("got %+v, %v; want %q", got, err, tc.want)
+				}
+				a.sawNothing(t)
+			}
+		})
+	}
+}
+
+// What the agent of the pod answers may still be no answer.
+func TestNoAnswers(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		status int
+		body   string
+		want   string // part of the error
+	}{
+		{"a failure", http.StatusServiceUnavailable, "no\x1b answer", "HTTP status 503: no? answer"},
+		{"to somewhere else", http.StatusFound, "", "HTTP status 302"},
+		{"something else", http.StatusOK, "ok", "invalid character"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newClient(t)
+			certificate, published := keyOf(t, "node-1")
+			a := serve(t, c.Identity(), certificate)
 			a.status, a.body = tc.status, tc.body
-			got, err := askDenied(t, c, podAt("pod-1", a.port))
-			if tc.want == "" && (err != nil || got.Node != "node-1" || len(got.Policies) != 1) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			if got, err := askDenied(t, c, podAt(a.port, published)); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.HasPrefix(err.Error(), "pod agent-1 ") {
 				t.Errorf("got %+v, %v; want %q", got, err, tc.want)
 			}
 		})
@@ -198,12 +225,13 @@ func TestAgentsProveThemselves(t *testing.T) {
 
 // An agent ends the handshake with a writer that does not hold the Lease: another key, or none.
 func TestAgentsAnswerTheHolderOnly(t *testing.T) {
-	r := newReviews()
-	holder, other := newClient(t, r), newClient(t, r)
-	a := serve(t, holder.Identity(), "token-1")
+	holder, other := newClient(t), newClient(t)
+	certificate, published := keyOf(t, "node-1")
+	a := serve(t, holder.Identity(), certificate)
+	pod := podAt(a.port, published)
 	for range 3 { // a refused client must not be let in by a resumed session
-		if got, err := askDenied(t, other, podAt("pod-1", a.port)); err == nil {
-			t.Errorf("a writer without the Lease got %+v", got)
+		if got, err := askDenied(t, other, pod); err == nil || !strings.Contains(err.Error(), "does not know this writer") {
+			t.Errorf("a writer without the Lease got %+v, %v", got, err)
 		}
 	}
 	none := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
@@ -213,17 +241,17 @@ func TestAgentsAnswerTheHolderOnly(t *testing.T) {
 	if a.requests != 0 {
 		t.Errorf("%d requests were served", a.requests)
 	}
-	if _, err := askDenied(t, holder, podAt("pod-1", a.port)); err != nil {
+	if _, err := askDenied(t, holder, pod); err != nil {
 		t.Error(err)
 	}
 }
 
 // A writer that lost the Lease gets no further answers.
 func TestFormerHolder(t *testing.T) {
-	r := newReviews()
-	former, next := newClient(t, r), newClient(t, r)
-	a := serve(t, former.Identity(), "token-1")
-	pod := podAt("pod-1", a.port)
+	former, next := newClient(t), newClient(t)
+	certificate, published := keyOf(t, "node-1")
+	a := serve(t, former.Identity(), certificate)
+	pod := podAt(a.port, published)
 	if _, err := askDenied(t, former, pod); err != nil {
 		t.Fatal(err)
 	}
@@ -238,23 +266,14 @@ func TestFormerHolder(t *testing.T) {
 	}
 }
 
-// A man in the middle, who ends the writer's connection and opens another one, has no key that the
-// agent knows, even with the writer's certificate. The token that the agent would send stays secret.
+// A man in the middle, who ends the writer's connection and opens another one, has neither side's key,
+// even with the certificates of both.
 func TestRelay(t *testing.T) {
-	r := newReviews()
-	c := newClient(t, r)
-	a := serve(t, c.Identity(), "token-1")
-	writers := c.http.Transport.(*http.Transport).TLSClientConfig.Certificates[0].Certificate
-	own, err := httpserver.SelfSigned("node-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := own(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	relay := serve(t, c.Identity(), "")
-	through := tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{{Certificate: writers, PrivateKey: key.PrivateKey}}}
+	c := newClient(t)
+	certificate, published := keyOf(t, "node-1")
+	a := serve(t, c.Identity(), certificate)
+	own, _ := keyOf(t, "node-1")
+	through := tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{{Certificate: c.certificate.Certificate, PrivateKey: own.PrivateKey}}}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &through}}
 	if _, err := client.Get(fmt.Sprintf("https://127.0.0.1:%d%s", a.port, flows.DeniedPath)); err == nil {
 		t.Error("the agent answered a client that has the writer's certificate, and not its key")
@@ -262,51 +281,27 @@ func TestRelay(t *testing.T) {
 	if a.requests != 0 {
 		t.Errorf("%d requests were served", a.requests)
 	}
-	if got, err := askDenied(t, c, podAt("pod-1", relay.port)); err == nil {
-		t.Errorf("the writer believes %+v", got)
-	}
-}
-
-// A token is reviewed once in reviewedFor, for one pod, and what is refused is not remembered.
-func TestReviewsAreRemembered(t *testing.T) {
-	r := newReviews()
-	c := newClient(t, r)
-	one, two := podAt("pod-1", 1), podAt("pod-2", 1)
-	steps := []struct {
-		pod     *corev1.Pod
-		token   string
-		ok      bool
-		reviews int
-	}{
-		{one, "token-1", true, 1},
-		{one, "token-1", true, 1},
-		{two, "token-1", false, 2}, // a replay by another pod
-		{two, "token-1", false, 3},
-		{two, "token-2", true, 4},
-		{one, "token-1", true, 4},
-		{one, "token-2", false, 5},
-		{one, "token-1", true, 5},
-	}
-	for i, s := range steps {
-		err := c.tokens.check(t.Context(), s.pod, s.token)
-		if (err == nil) != s.ok || r.count != s.reviews {
-			t.Fatalf("step %d: got %v after %d reviews, want ok %v after %d", i, err, r.count, s.ok, s.reviews)
+	for _, relay := range []*tls.Certificate{own, {Certificate: certificate.Certificate, PrivateKey: own.PrivateKey}} {
+		r := serve(t, c.Identity(), relay)
+		if got, err := askDenied(t, c, podAt(r.port, published)); err == nil {
+			t.Errorf("the writer believes %+v", got)
 		}
+		r.sawNothing(t)
 	}
 }
 
-// Without an answer of the API server nothing is believed, except for what is remembered.
-func TestReviewsFail(t *testing.T) {
-	r := newReviews()
-	c := newClient(t, r)
-	if err := c.tokens.check(t.Context(), podAt("pod-1", 1), "token-1"); err != nil {
+// A pod that hangs is named as well.
+func TestHangingPodIsNamed(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
 		t.Fatal(err)
 	}
-	r.err = errors.New("no connection")
-	if err := c.tokens.check(t.Context(), podAt("pod-1", 1), "token-1"); err != nil {
-		t.Error(err)
-	}
-	if err := c.tokens.check(t.Context(), podAt("pod-2", 1), "token-2"); err == nil || !strings.Contains(err.Error(), "no connection") {
+	defer listener.Close()
+	_, published := keyOf(t, "node-1")
+	pod := podAt(uint16(listener.Addr().(*net.TCPAddr).Port), published)
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	if _, err := Ask(newClient(t), flows.DeniedPath, flows.DecodeDenied)(ctx, pod); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "pod agent-1 at 127.0.0.1:") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -314,7 +309,7 @@ func TestReviewsFail(t *testing.T) {
 // The port is that of the agent's flag, which strip leaves in the pod.
 func TestPortOfAgent(t *testing.T) {
 	const flag = "--status-bind-address"
-	const none = "pod agent-n has no " + flag
+	const none = "has no " + flag
 	for _, tc := range []struct {
 		containers [][]string
 		want       string // or part of the error
@@ -325,7 +320,7 @@ func TestPortOfAgent(t *testing.T) {
 		{[][]string{{"--a-sidecar"}, {flag + "=$(HOST_IP):9083"}}, "9083"},
 		{[][]string{{flag}}, none},
 		{[][]string{{flag + "="}}, none},
-		{[][]string{{flag + "=$(ADDRESS)"}}, flag + " of pod agent-n: address $(ADDRESS): missing port"},
+		{[][]string{{flag + "=$(ADDRESS)"}}, "has " + flag + ": address $(ADDRESS): missing port"},
 	} {
 		t.Run(fmt.Sprint(tc.containers), func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "agent-n"}}

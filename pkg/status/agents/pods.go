@@ -34,8 +34,11 @@ func strip(o any) (any, error) {
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
 		},
-		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName, Containers: containers},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
+		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName, Containers: containers},
+		Status: corev1.PodStatus{
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP,
+			InitContainerStatuses: pod.Status.InitContainerStatuses, // one of them publishes the key
+		},
 	}, nil
 }
 

@@ -22,8 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/cluster/cniresults"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 )
@@ -131,33 +130,11 @@ func TestAgentRights(t *testing.T) {
 		// They read the one Lease that says which status writer may ask them.
 		const lease = agentName + "-lease"
 		role, binding := named[*rbacv1.Role](t, file, lease), named[*rbacv1.RoleBinding](t, file, lease)
-		if got, want := rights(role.Rules), []string{"coordination.k8s.io/leases[" + writerkey.Lease + "] get"}; !slices.Equal(got, want) {
+		if got, want := rights(role.Rules), []string{"coordination.k8s.io/leases[" + tlskey.Lease + "] get"}; !slices.Equal(got, want) {
 			t.Errorf("the role gives %q, want %q", got, want)
 		}
 		if binding.RoleRef.Name != lease || !slices.Equal(binding.Subjects, subjects(account)) || role.Namespace != account.Namespace || binding.Namespace != account.Namespace {
 			t.Errorf("the role %s/%s is bound in %s as %v to %v", role.Namespace, role.Name, binding.Namespace, binding.RoleRef, binding.Subjects)
-		}
-	})
-}
-
-// An agent proves itself to the status writer by a token of its pod that is of use for nothing else.
-func TestAgentsHaveATokenForTheWriter(t *testing.T) {
-	forEachInstall(t, func(t *testing.T, file string) {
-		pod := named[*appsv1.DaemonSet](t, file, agentName).Spec.Template.Spec
-		var tokens []*corev1.ServiceAccountTokenProjection
-		for _, v := range pod.Volumes {
-			if v.Projected == nil {
-				continue
-			}
-			for _, source := range v.Projected.Sources {
-				tokens = append(tokens, source.ServiceAccountToken)
-			}
-		}
-		if len(tokens) != 1 || tokens[0] == nil || tokens[0].Audience != writerkey.Audience || tokens[0].Path != "token" {
-			t.Errorf("the tokens are %+v", tokens)
-		}
-		if args := pod.Containers[0].Args; !slices.Contains(args, "--status-bind-address=:9082") {
-			t.Errorf("the agent has the arguments %q", args)
 		}
 	})
 }
@@ -183,12 +160,16 @@ func checkReads(t *testing.T, rules []rbacv1.PolicyRule, want []string) {
 	}
 }
 
-// TestAgentKey: what makes the agent's key can write nothing but that.
+// TestAgentKey: where others ask the agent, an init container makes its key, and can write nothing but
+// that.
 func TestAgentKey(t *testing.T) {
 	forEachInstall(t, func(t *testing.T, file string) {
 		pod, container := agent(t, file)
 		if len(pod.InitContainers) != 1 {
 			t.Fatalf("%d init containers, want the one that makes the key", len(pod.InitContainers))
+		}
+		if !slices.Contains(container.Args, "--status-bind-address=:9082") {
+			t.Errorf("the agent has the arguments %q", container.Args)
 		}
 		init := pod.InitContainers[0]
 		if init.Image != container.Image || !slices.Equal(init.Args, []string{"key"}) || len(init.Command) != 0 {
@@ -197,8 +178,8 @@ func TestAgentKey(t *testing.T) {
 		if s := init.SecurityContext; !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(s.Capabilities.Add) != 0 {
 			t.Errorf("security context %+v", s)
 		}
-		if m := init.VolumeMounts; len(m) != 1 || m[0].Name != "run" || m[0].MountPath != filepath.Dir(newpods.KeyFile) {
-			t.Errorf("volumes %v, want the folder of %s", m, newpods.KeyFile)
+		if m := init.VolumeMounts; len(m) != 1 || m[0].Name != "run" || m[0].MountPath != filepath.Dir(tlskey.File) {
+			t.Errorf("volumes %v, want the folder of %s", m, tlskey.File)
 		}
 		for _, v := range pod.Volumes {
 			if v.Name == "run" && (v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumMemory) {
@@ -259,11 +240,8 @@ func checkVolumes(t *testing.T, pod corev1.PodSpec, container corev1.Container) 
 		if v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil {
 			continue
 		}
-		if isToken(v) {
-			continue
-		}
 		if v.HostPath == nil {
-			t.Errorf("volume %s is no empty directory with a limit, no token for the status writer, and no folder of the node: %v", v.Name, v.VolumeSource)
+			t.Errorf("volume %s is no empty directory with a limit, and no folder of the node: %v", v.Name, v.VolumeSource)
 			continue
 		}
 		folders[v.Name] = v.HostPath.Path
@@ -286,15 +264,6 @@ func checkVolumes(t *testing.T, pod corev1.PodSpec, container corev1.Container) 
 	if want := "--snapshot-cache=" + stateFolder + "/snapshot"; !slices.Contains(container.Args, want) {
 		t.Errorf("no %s in %q", want, container.Args)
 	}
-}
-
-// isToken reports whether a volume has a token for the status writer, and nothing else.
-func isToken(v corev1.Volume) bool {
-	if v.Projected == nil || len(v.Projected.Sources) != 1 {
-		return false
-	}
-	token := v.Projected.Sources[0].ServiceAccountToken
-	return token != nil && token.Audience == writerkey.Audience
 }
 
 func TestAgentScheduling(t *testing.T) {

@@ -42,7 +42,6 @@ func TestWriterRights(t *testing.T) {
 			"/namespaces[] list,watch", // an annotation may have their policies audited
 			"events.k8s.io/events[] create",
 			"/nodes[] list,watch",
-			"authentication.k8s.io/tokenreviews[] create",
 		}
 		if file == adminFile {
 			want = append(want,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -13,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/status"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
@@ -116,7 +116,7 @@ type denialsCluster struct {
 	databases []netip.AddrPort
 	agents    []*lab.Agent
 	sockets   []string
-	pods      []*corev1.Pod // of the agents
+	published []*publishedAgent
 	files     string
 	port      uint16 // of the agents, at their addresses
 }
@@ -184,7 +184,6 @@ func (d *denialsCluster) createAuthor(plane *controlplane.ControlPlane) {
 // forward to the agents.
 func (d *denialsCluster) publishAgents() {
 	d.t.Helper()
-	pods := d.client.CoreV1().Pods(namespace)
 	for i, node := range []string{d.node, d.otherNode} {
 		address := fmt.Sprintf("127.0.0.%d", 2+i)
 		listener := must[net.Listener](d.t)(net.Listen("tcp", fmt.Sprintf("%s:%d", address, d.port)))
@@ -192,30 +191,12 @@ func (d *denialsCluster) publishAgents() {
 		d.port = uint16(listener.Addr().(*net.TCPAddr).Port)
 		at := d.network.Nodes[i]
 		go relay(listener, func() (net.Conn, error) { return at.Dial(context.Background(), lab.TCP, answersOf(at)) })
-		pod := must[*corev1.Pod](d.t)(pods.Create(d.t.Context(), &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": agent}},
-			Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: agent, Containers: []corev1.Container{
-				{Name: agent, Image: "none", Args: []string{fmt.Sprintf("--status-bind-address=:%d", d.port)}},
-			}},
-		}, metav1.CreateOptions{}))
-		d.t.Cleanup(func() { _ = pods.Delete(context.Background(), pod.Name, *metav1.NewDeleteOptions(0)) })
-		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}}
-		d.pods = append(d.pods, must[*corev1.Pod](d.t)(pods.UpdateStatus(d.t.Context(), pod, metav1.UpdateOptions{})))
+		d.published = append(d.published, d.publishAgent(node, address, fmt.Sprintf("--status-bind-address=:%d", d.port)))
 	}
 }
 
 // answersOf returns the address where a node's agent answers the status writer.
 func answersOf(node *lab.Node) netip.AddrPort { return netip.AddrPortFrom(node.Addr(lab.IPv4), 9082) }
-
-// token returns what the kubelet gives to the agent of a pod.
-func (d *denialsCluster) token(pod *corev1.Pod) string {
-	d.t.Helper()
-	return must[*authenticationv1.TokenRequest](d.t)(d.client.CoreV1().ServiceAccounts(namespace).CreateToken(d.t.Context(), agent,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-			Audiences:      []string{writerkey.Audience},
-			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
-		}}, metav1.CreateOptions{})).Status.Token
-}
 
 // startAgents starts an agent on each node after the running ones have ended.
 func (d *denialsCluster) startAgents(plane *controlplane.ControlPlane) {
@@ -240,7 +221,7 @@ func (d *denialsCluster) startAgents(plane *controlplane.ControlPlane) {
 				"--kubeconfig=" + kubeconfig, "--hostname-override=" + name, "--probe-socket=" + socket,
 				"--status-bind-address=" + answersOf(node).String(),
 			},
-			Run: map[string]string{"secrets/kube-network-policies/status-writer/token": d.token(d.pods[i])},
+			Run: map[string]string{strings.TrimPrefix(tlskey.File, "/run/"): string(must[[]byte](d.t)(os.ReadFile(d.published[i].key)))},
 		})
 		if err != nil {
 			d.t.Fatal(err)

@@ -5,19 +5,19 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
@@ -25,8 +25,6 @@ import (
 	"sigs.k8s.io/kube-network-policies/pkg/agent/flows"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/holder"
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
-	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
-	"sigs.k8s.io/kube-network-policies/pkg/base/writerkey"
 )
 
 // fakeAgents answer the status writer as agents do: each at a loopback address of its own, over TLS, and
@@ -34,8 +32,10 @@ import (
 type fakeAgents struct {
 	client kubernetes.Interface
 	port   int
+	keys   string // folder
 
 	mu        sync.Mutex
+	addresses int
 	byAddress map[netip.Addr]*fakeAgent
 	asked     []question
 }
@@ -48,9 +48,8 @@ type question struct {
 
 // fakeAgent is the agent of one node.
 type fakeAgent struct {
-	node  string
-	pod   *corev1.Pod
-	token string
+	publishedAgent
+	node string
 
 	mu     sync.Mutex
 	answer func() inforce.Answer
@@ -86,18 +85,20 @@ func (a *fakeAgent) inForce() inforce.Answer {
 func serveFakeAgents(t *testing.T, client kubernetes.Interface) *fakeAgents {
 	t.Helper()
 	listener := must[net.Listener](t)(net.Listen("tcp4", "0.0.0.0:0"))
-	f := &fakeAgents{client: client, port: listener.Addr().(*net.TCPAddr).Port, byAddress: map[netip.Addr]*fakeAgent{}}
-	certificate, err := httpserver.SelfSigned("agent")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := &fakeAgents{client: client, port: listener.Addr().(*net.TCPAddr).Port, keys: t.TempDir(), byAddress: map[netip.Addr]*fakeAgent{}}
 	writer := holder.New(client.CoordinationV1().Leases(namespace), klog.Background())
 	server := &http.Server{
 		Handler: f,
 		// As Access of httpserver has it, without the limits that each agent has for itself.
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
-			NextProtos: []string{"http/1.1"}, GetCertificate: certificate,
+			NextProtos: []string{"http/1.1"},
+			GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+				if a := f.at(hello.Conn.LocalAddr()); a != nil {
+					return a.certificate, nil
+				}
+				return nil, errors.New("no agent has this address")
+			},
 			VerifyPeerCertificate: func(chain [][]byte, _ [][]*x509.Certificate) error {
 				presented, err := x509.ParseCertificate(chain[0])
 				if err != nil {
@@ -121,20 +122,20 @@ func serveFakeAgents(t *testing.T, client kubernetes.Interface) *fakeAgents {
 	return f
 }
 
+// at returns the agent at an address, nil if there is none.
+func (f *fakeAgents) at(address net.Addr) *fakeAgent {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byAddress[address.(*net.TCPAddr).AddrPort().Addr().Unmap()]
+}
+
 // ServeHTTP answers as the agent at the address to which the client has connected.
 func (f *fakeAgents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	at, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	a := f.at(at) // it was there at the handshake
 	f.mu.Lock()
-	a := f.byAddress[at.AddrPort().Addr().Unmap()]
-	if a != nil {
-		f.asked = append(f.asked, question{time.Now(), a.node, r.URL.Path})
-	}
+	f.asked = append(f.asked, question{time.Now(), a.node, r.URL.Path})
 	f.mu.Unlock()
-	if a == nil {
-		http.NotFound(w, r)
-		return
-	}
-	w.Header().Set(writerkey.TokenHeader, a.token)
 	switch r.URL.Path {
 	case inforce.Path:
 		_ = json.NewEncoder(w).Encode(a.inForce())
@@ -156,47 +157,23 @@ func (f *fakeAgents) allAsked() []question {
 func (f *fakeAgents) start(ctx context.Context, node string) (*fakeAgent, error) {
 	a := &fakeAgent{node: node}
 	a.enforce("1")
-	pods := f.client.CoreV1().Pods(namespace)
-	pod, err := pods.Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": agent}},
-		Spec: corev1.PodSpec{NodeName: node, HostNetwork: true, ServiceAccountName: agent, Containers: []corev1.Container{
-			{Name: agent, Image: "none", Args: []string{fmt.Sprintf("--status-bind-address=:%d", f.port)}},
-		}},
-	}, metav1.CreateOptions{})
+	address := f.newAddress()
+	published, err := publishAgent(ctx, f.client, filepath.Join(f.keys, node), node, address.String(), fmt.Sprintf("--status-bind-address=:%d", f.port))
 	if err != nil {
 		return nil, err
 	}
-	if err := f.prove(ctx, a, pod); err != nil {
-		return nil, err
-	}
-	address := f.addressFor(a).String()
-	pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, address, []corev1.PodIP{{IP: address}}
-	a.pod, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
-	return a, err
-}
-
-// addressFor gives an agent an address, at which it answers from then on.
-func (f *fakeAgents) addressFor(a *fakeAgent) netip.Addr {
+	a.publishedAgent = *published
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := len(f.byAddress) + 1
-	address := netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)})
 	f.byAddress[address] = a
-	return address
+	return a, nil
 }
 
-// prove gives an agent what proves to the writer that it runs in a pod.
-func (f *fakeAgents) prove(ctx context.Context, a *fakeAgent, pod *corev1.Pod) error {
-	review, err := f.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, agent, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{
-			Audiences:      []string{writerkey.Audience},
-			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
-		},
-	}, metav1.CreateOptions{})
-	if err == nil {
-		a.token = review.Status.Token
-	}
-	return err
+func (f *fakeAgents) newAddress() netip.Addr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.addresses++
+	return netip.AddrFrom4([4]byte{127, 1, byte(f.addresses >> 8), byte(f.addresses)})
 }
 
 // startFakeAgent starts the agent of a node, until the test ends.

@@ -184,7 +184,6 @@ func TestAccountsHaveOnlyTheirRights(t *testing.T) {
 			statusWriter: {
 				"create events.events.k8s.io",
 				"create leases.coordination.k8s.io",
-				"create tokenreviews.authentication.k8s.io",
 				"get update leases.coordination.k8s.io kube-network-policies-status",
 				"list watch namespaces",
 				"list watch nodes",
@@ -209,7 +208,6 @@ func TestAccountsHaveOnlyTheirRights(t *testing.T) {
 			statusWriter: {
 				"create events.events.k8s.io",
 				"create leases.coordination.k8s.io",
-				"create tokenreviews.authentication.k8s.io",
 				"get update leases.coordination.k8s.io kube-network-policies-status",
 				"list watch adminnetworkpolicies.policy.networking.k8s.io",
 				"list watch baselineadminnetworkpolicies.policy.networking.k8s.io",

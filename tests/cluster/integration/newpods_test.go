@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -12,9 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
@@ -25,7 +26,7 @@ func TestAgentsReportNewPods(t *testing.T) {
 	install(t, plane)
 	c := newCluster(t, plane)
 	_, client := account(t, plane, namespace, agent)
-	here, there := c.startKeyedAgent(c.node, 20), c.startKeyedAgent(c.otherNode, 21)
+	here, there := c.publishAgent(c.node, "127.0.0.20"), c.publishAgent(c.otherNode, "127.0.0.21")
 	sandbox := clusterstate.Sandbox{Namespace: "x", Name: "new", UID: "uid", Addrs: []netip.Addr{netip.MustParseAddr("10.2.0.1")}}
 
 	board := newpods.NewBoard()
@@ -53,44 +54,62 @@ func TestAgentsReportNewPods(t *testing.T) {
 	}
 }
 
-// keyedAgent is an agent whose pod's status publishes its key.
-type keyedAgent struct {
-	address     string
-	certificate *tls.Certificate
+// publishedAgent is an agent whose pod's status publishes its key.
+type publishedAgent struct {
+	name, address string // of the pod
+	key           string // file
+	certificate   *tls.Certificate
+	pod           *corev1.Pod
 }
 
-// startKeyedAgent creates the pod of an agent on a node, as the kubelet would show it.
-func (c *cluster) startKeyedAgent(node string, n int) *keyedAgent {
+// publishAgent publishes the agent of a node until the test ends.
+func (c *cluster) publishAgent(node, address string, args ...string) *publishedAgent {
 	c.t.Helper()
-	a := &keyedAgent{address: fmt.Sprintf("127.0.0.%d", n)}
-	file := filepath.Join(c.t.TempDir(), "key")
-	published := must[string](c.t)(newpods.MakeKey(file))
-	a.certificate = must[*tls.Certificate](c.t)(newpods.Certificate(node, file))
-	pods := c.client.CoreV1().Pods(namespace)
-	pod := must[*corev1.Pod](c.t)(pods.Create(c.t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": agent}},
-		Spec: corev1.PodSpec{
-			NodeName: node, ServiceAccountName: agent,
-			InitContainers: []corev1.Container{{Name: "key", Image: "none"}},
-			Containers:     []corev1.Container{{Name: agent, Image: "none"}},
-		},
-	}, metav1.CreateOptions{}))
-	c.t.Cleanup(func() { _ = pods.Delete(context.Background(), pod.Name, *metav1.NewDeleteOptions(0)) })
-	pod.Status = corev1.PodStatus{
-		Phase: corev1.PodRunning, PodIP: a.address, PodIPs: []corev1.PodIP{{IP: a.address}},
-		InitContainerStatuses: []corev1.ContainerStatus{{
-			Name: "key", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: published}},
-		}},
-	}
-	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), pod, metav1.UpdateOptions{}))
+	a := must[*publishedAgent](c.t)(publishAgent(c.t.Context(), c.client, filepath.Join(c.t.TempDir(), "key"), node, address, args...))
+	c.t.Cleanup(func() {
+		_ = c.client.CoreV1().Pods(namespace).Delete(context.Background(), a.name, *metav1.NewDeleteOptions(0))
+	})
 	return a
 }
 
+// publishAgent creates the pod of an agent on a node, with a file for its key and arguments, as the kubelet
+// would show it at an address.
+func publishAgent(ctx context.Context, client kubernetes.Interface, key, node, address string, args ...string) (*publishedAgent, error) {
+	a := &publishedAgent{name: "agent-" + node, address: address, key: key}
+	message, err := tlskey.Make(a.key)
+	if err != nil {
+		return nil, err
+	}
+	if a.certificate, err = tlskey.OfAgent(node, a.key); err != nil {
+		return nil, err
+	}
+	pods := client.CoreV1().Pods(namespace)
+	pod, err := pods.Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: a.name, Labels: map[string]string{"app.kubernetes.io/name": agent}},
+		Spec: corev1.PodSpec{
+			NodeName: node, HostNetwork: true, ServiceAccountName: agent,
+			InitContainers: []corev1.Container{{Name: "key", Image: "none"}},
+			Containers:     []corev1.Container{{Name: agent, Image: "none", Args: args}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	pod.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: address, PodIPs: []corev1.PodIP{{IP: address}},
+		InitContainerStatuses: []corev1.ContainerStatus{{
+			Name: "key", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}},
+		}},
+	}
+	a.pod, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+	return a, err
+}
+
 // serveBoard serves a board at the address of an agent, and returns the port.
-func serveBoard(t *testing.T, agents *newpods.Agents, a *keyedAgent, board *newpods.Board) (port string) {
+func serveBoard(t *testing.T, agents *newpods.Agents, a *publishedAgent, board *newpods.Board) (port string) {
 	t.Helper()
 	listener := must[net.Listener](t)(net.Listen("tcp", a.address+":0"))
-	access := &httpserver.Access{Client: agents.Check, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return a.certificate, nil }}
+	access := &httpserver.Access{Client: agents.Check, Certificate: httpserver.Fixed(a.certificate)}
 	run(t, func(ctx context.Context) error {
 		return httpserver.New(board, nil, prometheus.NewRegistry()).Run(ctx, listener, access)
 	})

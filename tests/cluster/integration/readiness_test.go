@@ -75,7 +75,7 @@ func TestReadinessGate(t *testing.T) {
 	c.guardedPods(client)
 }
 
-// A node elsewhere whose agent does not answer delays a pod by half a minute.
+// A node elsewhere whose agent does not answer, or does not prove itself, delays a pod by half a minute.
 func TestReadinessGateWithAHungNode(t *testing.T) {
 	plane := newest.start(t)
 	install(t, plane)
@@ -89,6 +89,13 @@ func TestReadinessGateWithAHungNode(t *testing.T) {
 	startWriter(t, config, "--pod-readiness")
 	c.wantGate("web", corev1.ConditionFalse, gate.Pending, "Waiting for "+c.otherNode+": no agent runs there.")
 	c.wantGate("web", corev1.ConditionTrue, gate.EnforcedOnOwnNode, c.otherNode+": no agent runs there.")
+
+	other := c.startFakeAgent(c.otherNode)
+	other.enforce("9000000000000000000")
+	c.hideKey(other)
+	c.createGatedPod("later", c.node)
+	c.wantGate("later", corev1.ConditionFalse, gate.Pending, "Waiting for "+c.otherNode+": pod "+other.pod.Name+" publishes no key")
+	c.wantGate("later", corev1.ConditionTrue, gate.EnforcedOnOwnNode, "")
 }
 
 func (c *cluster) pod(name string) *corev1.Pod {
@@ -157,4 +164,13 @@ func (c *cluster) guardedPods(client kubernetes.Interface) {
 			return ""
 		})
 	}
+}
+
+// hideKey has the pod of an agent publish no key, as one of an earlier version does.
+func (c *cluster) hideKey(a *fakeAgent) {
+	c.t.Helper()
+	pods := c.client.CoreV1().Pods(namespace)
+	pod := must[*corev1.Pod](c.t)(pods.Get(c.t.Context(), a.pod.Name, metav1.GetOptions{}))
+	pod.Status.InitContainerStatuses = nil
+	must[*corev1.Pod](c.t)(pods.UpdateStatus(c.t.Context(), pod, metav1.UpdateOptions{}))
 }

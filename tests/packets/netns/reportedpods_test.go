@@ -22,6 +22,7 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/newpods"
 	"sigs.k8s.io/kube-network-policies/pkg/base/httpserver"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab"
 	"sigs.k8s.io/kube-network-policies/tests/packets/lab/labtest"
@@ -42,11 +43,11 @@ type otherAgent struct {
 func keyOf(t *testing.T, node string) (file, message string, certificate *tls.Certificate) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "key")
-	message, err := newpods.MakeKey(file)
+	message, err := tlskey.Make(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate, err = newpods.Certificate(node, file)
+	certificate, err = tlskey.OfAgent(node, file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func (o *otherAgent) serve(certificate *tls.Certificate, board *newpods.Board) (
 	done := make(chan error)
 	go func() {
 		done <- httpserver.New(board, nil, prometheus.NewRegistry()).Run(ctx, listener, &httpserver.Access{
-			Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil },
+			Certificate: httpserver.Fixed(certificate),
 			Client: func(_ context.Context, c *x509.Certificate) error {
 				if string(c.RawSubjectPublicKeyInfo) != string(o.own.RawSubjectPublicKeyInfo) {
 					return errors.New("another agent")
@@ -161,7 +162,7 @@ func TestReportedPodsOfAnotherNode(t *testing.T) {
 	}
 	agent := c.startAgent(t, lab.AgentConfig{
 		Args: []string{kubeconfig(t), "--status-bind-address=:" + agentsPort},
-		Run:  map[string]string{strings.TrimPrefix(newpods.KeyFile, "/run/"): string(key), "secrets/kube-network-policies/status-writer/token": "t"},
+		Run:  map[string]string{strings.TrimPrefix(tlskey.File, "/run/"): string(key)},
 	})
 	labtest.WaitReady(t, agent)
 

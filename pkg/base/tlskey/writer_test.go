@@ -1,4 +1,4 @@
-package writerkey
+package tlskey
 
 import (
 	"crypto/x509"
