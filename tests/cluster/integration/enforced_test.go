@@ -1,18 +1,14 @@
 package integration
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,10 +23,8 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/engine/compile"
-	"sigs.k8s.io/kube-network-policies/pkg/status"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/controlplane"
 	"sigs.k8s.io/kube-network-policies/tests/cluster/integration/servers"
-	"sigs.k8s.io/kube-network-policies/tests/speed/scale/process"
 )
 
 // changesPerMinute is how often policies change.
@@ -66,6 +60,7 @@ func TestEnforcedOnManyNodes(t *testing.T) {
 	before = f.usage(w)
 	f.late()
 	f.report("with a late node", w, before)
+	f.wantNoOtherWrites()
 }
 
 // number returns the value of an environment variable.
@@ -188,98 +183,6 @@ func (f *enforcedFleet) follow() {
 	})
 }
 
-// revision is a generation of a policy.
-type revision struct {
-	name       string
-	generation int64
-}
-
-// said is what the writer has said about a revision.
-type said struct {
-	metav1.Condition
-	at time.Time
-}
-
-// journal is what has happened, in its order.
-type journal struct {
-	everywhere func(version string) error
-
-	mu       sync.Mutex
-	kinds    map[string]inforce.Kind // newest versions
-	since    map[string]time.Time
-	versions map[revision]string // where a revision began
-	said     map[revision][]said
-	lies     []string
-}
-
-// answer is that of an agent that enforces what the journal has.
-func (j *journal) answer() (answer inforce.Answer) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, kind := range slices.Sorted(maps.Keys(j.kinds)) {
-		k := j.kinds[kind]
-		k.Seconds = time.Since(j.since[kind]).Seconds()
-		answer.Kinds = append(answer.Kinds, k)
-	}
-	return answer
-}
-
-// add adds an object that has changed.
-func (j *journal) add(before, now any) {
-	switch now := now.(type) {
-	case *corev1.Namespace:
-		j.advance("Namespace", now.ResourceVersion)
-	case *networkingv1.NetworkPolicy:
-		j.advance("NetworkPolicy", now.ResourceVersion)
-		old, _ := before.(*networkingv1.NetworkPolicy)
-		j.read(old, now)
-	}
-}
-
-func (j *journal) advance(kind, version string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if !inforce.Reaches(j.kinds[kind].Version, version) {
-		j.kinds[kind], j.since[kind] = inforce.Kind{Kind: kind, Version: version, Seen: version}, time.Now()
-	}
-}
-
-// read compares what the writer says with what is so.
-func (j *journal) read(old, now *networkingv1.NetworkPolicy) {
-	current := revision{now.Name, now.Generation}
-	j.mu.Lock()
-	if j.versions[current] == "" {
-		j.versions[current] = now.ResourceVersion
-	}
-	c := enforcedIn(now)
-	if c == nil || old != nil && old.UID == now.UID && old.Annotations[status.Annotation] != "" && *enforcedIn(old) == *c {
-		j.mu.Unlock()
-		return
-	}
-	about := revision{now.Name, c.ObservedGeneration}
-	j.said[about] = append(j.said[about], said{*c, time.Now()})
-	version := j.versions[about]
-	j.mu.Unlock()
-	if c.Status != metav1.ConditionTrue {
-		return
-	}
-	if err := j.everywhere(version); err != nil {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		j.lies = append(j.lies, fmt.Sprintf("%v: %q: %v", about, c.Message, err))
-	}
-}
-
-// enforcedIn returns the condition of a policy, nil if there is none.
-func enforcedIn(p *networkingv1.NetworkPolicy) *metav1.Condition {
-	var conditions []metav1.Condition
-	_ = json.Unmarshal([]byte(p.Annotations[status.Annotation]), &conditions)
-	if i := slices.IndexFunc(conditions, func(c metav1.Condition) bool { return c.Type == status.Enforced }); i >= 0 {
-		return &conditions[i]
-	}
-	return nil
-}
-
 // newest returns what was said last about the newest revision of each policy.
 func (f *enforcedFleet) newest() map[revision][]said {
 	f.journal.mu.Lock()
@@ -371,61 +274,21 @@ func (f *enforcedFleet) late() {
 	f.wantWrites("with all nodes", len(f.policies), len(f.policies))
 }
 
-// latencies are the times from changes until their conditions were true. A change that was followed by
-// another one before has none.
+// latencies are the times from changes until their conditions were true, which each is told once. A change
+// that was followed by another one before has none.
 func (f *enforcedFleet) latencies() (all durations) {
 	f.journal.mu.Lock()
 	defer f.journal.mu.Unlock()
 	for r, began := range f.started {
-		if s := f.journal.said[r]; len(s) > 0 {
+		s := f.journal.said[r]
+		if len(s) > 1 || len(s) == 1 && s[0].Status != metav1.ConditionTrue {
+			f.t.Errorf("of %v is said %v", r, s)
+		}
+		if len(s) > 0 {
 			all = append(all, s[0].at.Sub(began))
 		}
 	}
 	return all
-}
-
-// noOps updates the status of a pod without changing it, which is what the API server and this machine
-// need for any write at least.
-func (f *enforcedFleet) noOps(n int) (took durations) {
-	f.t.Helper()
-	for range n {
-		began := time.Now()
-		must[*corev1.Pod](f.t)(f.client.CoreV1().Pods(namespace).UpdateStatus(f.t.Context(), f.all[0].pod, metav1.UpdateOptions{}))
-		took = append(took, time.Since(began))
-	}
-	return took
-}
-
-// requests counts what the writer has asked the API server, by verb and resource.
-func (f *enforcedFleet) requests() map[string]int {
-	f.t.Helper()
-	log := must[*os.File](f.t)(os.Open(f.audit))
-	defer log.Close()
-	counts := map[string]int{}
-	lines := bufio.NewScanner(log)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var event struct {
-			Verb, RequestURI string
-			ObjectRef        struct{ Resource, Subresource string }
-			ResponseStatus   struct{ Code int }
-		}
-		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			f.t.Fatal(err)
-		}
-		what := strings.TrimSuffix(event.Verb+" "+event.ObjectRef.Resource+"/"+event.ObjectRef.Subresource, "/")
-		switch {
-		case strings.Contains(event.RequestURI, "dryRun"):
-			what += " (dry run)"
-		case event.ResponseStatus.Code >= 300:
-			what += fmt.Sprint(" (", event.ResponseStatus.Code, ")")
-		}
-		counts[what]++
-	}
-	if err := lines.Err(); err != nil {
-		f.t.Fatal(err)
-	}
-	return counts
 }
 
 // wantWrites counts the writes since it was called last.
@@ -438,84 +301,14 @@ func (f *enforcedFleet) wantWrites(when string, least, most int) {
 	f.written = now
 }
 
-// usage is what has been used so far.
-type usage struct {
-	at       time.Time
-	cpu      [3]time.Duration // of the writer, the API server and the agents
-	requests map[string]int
-}
-
-func (f *enforcedFleet) usage(w *writer) usage {
+// wantNoOtherWrites expects that the writer has written nothing but conditions and its Lease.
+func (f *enforcedFleet) wantNoOtherWrites() {
 	f.t.Helper()
-	u := usage{at: time.Now(), requests: f.requests()}
-	for i, pid := range []int{w.cmd.Process.Pid, f.plane.APIServerPID(), os.Getpid()} {
-		u.cpu[i] = must[time.Duration](f.t)(process.CPUTime(pid))
-	}
-	return u
-}
-
-// report prints what has been used since it was called last.
-func (f *enforcedFleet) report(what string, w *writer, before usage) {
-	f.t.Helper()
-	now := f.usage(w)
-	questions, rounds := roundsOf(f.agents.allAsked(), before.at)
-	seconds := now.at.Sub(before.at).Seconds()
-	var cpu []string
-	for i, of := range []string{"writer", "API server", "agents"} {
-		used := now.cpu[i] - before.cpu[i]
-		cpu = append(cpu, fmt.Sprintf("%s %.1f s, %.0f %% of a core", of, used.Seconds(), 100*used.Seconds()/seconds))
-	}
-	resident, peak, err := process.Resident(w.cmd.Process.Pid)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.t.Logf("%s, %.0f s: CPU of %s; memory of the writer %d MB, at most %d MB", what, seconds, strings.Join(cpu, ", "), resident>>20, peak>>20)
-	var requests []string
-	for _, request := range slices.Sorted(maps.Keys(now.requests)) {
-		if n := now.requests[request] - before.requests[request]; n > 0 {
-			requests = append(requests, fmt.Sprintf("%d %s", n, request))
+	known := []string{"patch networkpolicies", "patch networkpolicies (dry run)", "create leases", "update leases", "create tokenreviews"}
+	for request, n := range f.requests() {
+		verb, _, _ := strings.Cut(request, " ")
+		if !slices.Contains([]string{"get", "list", "watch"}, verb) && !slices.Contains(known, request) {
+			f.t.Errorf("the writer requested %q %d times", request, n)
 		}
 	}
-	f.t.Logf("%s: the writer requested %s, and asked agents %d times; all were asked what is in force within %s", what, strings.Join(requests, ", "), questions, rounds)
-}
-
-// roundsOf returns how many questions were asked since a time, and how long the rounds took in which all
-// nodes were asked what is in force there.
-func roundsOf(asked []question, since time.Time) (questions int, rounds durations) {
-	type round struct{ first, last time.Time }
-	var all []round
-	nth := map[string]int{} // rounds by node
-	for _, q := range asked {
-		if q.at.After(since) {
-			questions++
-		}
-		if q.path != inforce.Path {
-			continue
-		}
-		n := nth[q.node]
-		nth[q.node]++
-		if n == len(all) {
-			all = append(all, round{first: q.at})
-		}
-		all[n].last = q.at
-	}
-	for _, r := range all {
-		if r.first.After(since) {
-			rounds = append(rounds, r.last.Sub(r.first))
-		}
-	}
-	return questions, rounds
-}
-
-type durations []time.Duration
-
-func (d durations) String() string {
-	if len(d) == 0 {
-		return "none"
-	}
-	d = slices.Sorted(slices.Values(d))
-	at := func(share float64) time.Duration {
-		return d[int(share*float64(len(d)-1))].Round(100 * time.Microsecond)
-	}
-	return fmt.Sprintf("p50 %s, p99 %s, at most %s (%d)", at(0.5), at(0.99), at(1), len(d))
 }
