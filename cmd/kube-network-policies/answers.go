@@ -16,8 +16,8 @@ import (
 )
 
 // setAnswers sets what --status-bind-address needs: the writer that may ask, by the API server of
-// config, and how this agent proves itself.
-func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *rest.Config) error {
+// config, and how this agent proves itself, by the key in a file.
+func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *rest.Config, keyFile string) error {
 	if cfg.Answers.BindAddress == "" {
 		return nil
 	}
@@ -32,7 +32,7 @@ func (o *options) setAnswers(ctx context.Context, cfg *agent.Config, config *res
 	writer := holder.New(client.CoordinationV1().Leases(namespace), klog.LoggerWithName(klog.FromContext(ctx), "holder"))
 	access := &httpserver.Access{Client: writer.Check}
 	cfg.Answers.Access = access
-	certificate, err := tlskey.OfAgent(cfg.NodeName, tlskey.File)
+	certificate, err := tlskey.OfAgent(cfg.NodeName, keyFile)
 	if err != nil {
 		// Enforcement does not depend on the key. Who asks this agent learns that it has none.
 		klog.FromContext(ctx).Info("This agent cannot prove itself to the status writer and to other agents, and asks none for new pods: the key that an init container makes cannot be read", "err", err)

@@ -70,7 +70,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.TextVar(&c.PodAddressSource, "pod-address-source", c.PodAddressSource, "where addresses of new pods of this node are learned: the `FOLDER` where the container runtime keeps the results of network plugins (not ready while it cannot be read), status (seconds later), or auto: /var/lib/cni/results if it is there, and the status")
 	fs.BoolVar(&c.LogDenied, "log-denied", c.LogDenied, "log denied packets with their pods and policies, at most ten a second and five of one pod in ten seconds, and how many were not logged")
 	fs.BoolVar(&o.flowLog, "flow-log", o.flowLog, "write records of flows to the standard output, a line of JSON each: every ten seconds those that have changed, and denied packets")
-	fs.Var(checked(&c.Answers.BindAddress, isEmptyOrHostPort), "status-bind-address", "address where the status writer asks what is in force and was denied, and agents of other nodes for new pods, as `HOST:PORT`; empty for none. Needs the right to get the writer's Lease, and the key that the command key makes in "+tlskey.File)
+	fs.Var(checked(&c.Answers.BindAddress, isEmptyOrHostPort), "status-bind-address", "address where the status writer asks what is in force and was denied, and agents of other nodes for new pods, as `HOST:PORT`; empty for none. Needs the right to get the writer's Lease, and the key in "+tlskey.File)
 	fs.StringVar(&c.ProbeSocket, "probe-socket", c.ProbeSocket, "`PATH` of a unix socket for the commands probe and flows; empty means none")
 	fs.StringVar(&c.SnapshotCache, "snapshot-cache", c.SnapshotCache, "`FILE` that keeps the state of the cluster across restarts, for a day, so that an agent enforces it until the API server has answered, and, with .names behind it, the file of the domain names that pods have learned; its folder must exist. Empty keeps none")
 }
@@ -170,7 +170,7 @@ func (o *options) config(ctx context.Context) (agent.Config, error) {
 	if cfg.MetricsAccess, err = o.metricsTLS.access(ctx, config, cfg.NodeName); err != nil {
 		return cfg, err
 	}
-	if err = o.setAnswers(ctx, &cfg, config); err != nil {
+	if err = o.setAnswers(ctx, &cfg, config, tlskey.File); err != nil {
 		return cfg, err
 	}
 	cfg.API, err = clusterwatch.Connect(config)

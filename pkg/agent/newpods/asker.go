@@ -164,18 +164,21 @@ func (a *Asker) forgetRested(now time.Time) bool {
 // converse listens to the agent of a node until the node has not been wanted for some time, or fails.
 func (a *Asker) converse(ctx context.Context, node string) {
 	err := a.listen(ctx, node)
-	a.cfg.Set(node, nil)
+	failed := err != nil && ctx.Err() == nil
+	if failed {
+		a.failed.Inc()
+		a.errors.Do(func() {
+			klog.FromContext(ctx).Error(err, "Another node does not say which pods it has just started: their packets wait for their status", "node", node)
+		})
+	}
+	a.cfg.Set(node, nil) // before another conversation may begin
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err == nil || ctx.Err() != nil {
+	if failed {
+		a.nodes[node] = &conversation{until: time.Now().Add(retryAfter), rest: true}
+	} else {
 		delete(a.nodes, node)
-		return
 	}
-	a.nodes[node] = &conversation{until: time.Now().Add(retryAfter), rest: true}
-	a.failed.Inc()
-	a.errors.Do(func() {
-		klog.FromContext(ctx).Error(err, "Another node does not say which pods it has just started: their packets wait for their status", "node", node)
-	})
 }
 
 // isOver reports whether a node has not been wanted for some time.

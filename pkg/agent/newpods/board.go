@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"sigs.k8s.io/kube-network-policies/pkg/engine/clusterstate"
 )
 
@@ -23,6 +25,9 @@ const (
 	heartbeat = 5 * time.Second
 	// writeTimeout is how long a line may take to be sent.
 	writeTimeout = 5 * time.Second
+	// reportRate and reportBurst limit the lines to one agent, per second and at once. It takes lineRate
+	// at most, and more would wait on the way, so that it learned late of the pods that started last.
+	reportRate, reportBurst = lineRate / 2, lineBurst / 2
 	// maxReported bounds the sandboxes of a report.
 	maxReported = 1024
 )
@@ -76,8 +81,8 @@ func (b *Board) recent() (report, <-chan struct{}) {
 	return t, b.changed
 }
 
-// ServeHTTP writes lines of JSON, at once and after each change, until the client closes the
-// connection.
+// ServeHTTP writes lines of JSON, at once and after changes, until the client closes the connection. A line
+// has all changes since the one before.
 func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	// It is the answer that takes long, not the request. A client that is gone is noticed when a line
@@ -85,7 +90,8 @@ func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if control.SetReadDeadline(time.Time{}) != nil {
 		return
 	}
-	for {
+	pace := rate.NewLimiter(reportRate, reportBurst)
+	for pace.Wait(r.Context()) == nil {
 		line, changed := b.recent()
 		if control.SetWriteDeadline(time.Now().Add(writeTimeout)) != nil || json.NewEncoder(w).Encode(line) != nil || control.Flush() != nil {
 			return

@@ -10,12 +10,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -191,6 +193,19 @@ func await(t *testing.T, heard <-chan string, want string) {
 	}
 }
 
+// awaitEnd waits for the end of a conversation in which nothing is heard.
+func awaitEnd(t *testing.T, heard <-chan string) {
+	t.Helper()
+	select {
+	case line := <-heard:
+		if line != "node-2: " {
+			t.Fatalf("heard %q, want nothing", line)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the conversation does not end")
+	}
+}
+
 // TestAgentsReport: an agent gets the new pods of a node for which it asks, and later ones without
 // asking again.
 func TestAgentsReport(t *testing.T) {
@@ -245,8 +260,7 @@ func TestWhoIsNoAgent(t *testing.T) {
 		asker, heard, _ := one.ask(t, three.serve(t))
 		three.board.Set([]clusterstate.Sandbox{sandboxAt("a", "10.2.0.1")})
 		asker.Want(netip.MustParseAddr("10.2.0.1"))
-		await(t, heard, "node-2: ")
-		noneHeard(t, heard)
+		awaitEnd(t, heard)
 	})
 }
 
@@ -268,7 +282,7 @@ func TestAnswersOfAChangedAgent(t *testing.T) {
 				_, _ = io.WriteString(w, answer)
 			})))
 			asker.Want(netip.MustParseAddr("10.2.0.1"))
-			await(t, heard, "node-2: ")
+			awaitEnd(t, heard)
 			stop()
 			noneHeard(t, heard)
 			if n := testutil.ToFloat64(asker.failed); n != 1 {
@@ -288,7 +302,7 @@ func refused(t *testing.T, one, two *member) {
 	asker, heard, stop := one.ask(t, two.serve(t))
 	two.board.Set([]clusterstate.Sandbox{sandboxAt("a", "10.2.0.1")})
 	asker.Want(netip.MustParseAddr("10.2.0.1"))
-	await(t, heard, "node-2: ") // the end
+	awaitEnd(t, heard)
 	stop()
 	noneHeard(t, heard)
 	if n := testutil.ToFloat64(asker.failed); n != 1 {
@@ -360,6 +374,54 @@ func TestBoardReportsNewSandboxesOnly(t *testing.T) {
 }
 
 func first(t report, _ <-chan struct{}) report { return t }
+
+// client is a connection that takes each line at once.
+type client struct {
+	http.ResponseWriter
+	lines []string
+}
+
+func (c *client) Write(b []byte) (int, error) {
+	c.lines = append(c.lines, string(b))
+	return len(b), nil
+}
+
+func (c *client) Flush()                           {}
+func (c *client) SetReadDeadline(time.Time) error  { return nil }
+func (c *client) SetWriteDeadline(time.Time) error { return nil }
+
+// TestManyPodsStart: when more pods start than an agent takes lines, none waits behind those of earlier
+// ones: each line has the latest.
+func TestManyPodsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, c := NewBoard(), &client{}
+		ctx, cancel := context.WithCancel(t.Context())
+		var served sync.WaitGroup
+		served.Go(func() { b.ServeHTTP(c, httptest.NewRequestWithContext(ctx, http.MethodGet, Path, nil)) })
+		synctest.Wait()
+		takes := rate.NewLimiter(lineRate, lineBurst) // as an asker
+		for i := range 1000 {
+			before := len(c.lines)
+			name := fmt.Sprint("pod-", i)
+			b.Set([]clusterstate.Sandbox{sandboxAt(name, "10.2.0.1")})
+			time.Sleep(10 * time.Millisecond) // a hundred pods a second
+			synctest.Wait()
+			if n := len(c.lines) - before; !takes.AllowN(time.Now(), n) {
+				t.Fatalf("an agent is sent more lines than it takes, %d after %d pods", len(c.lines), i)
+			}
+			if before < len(c.lines) && !strings.Contains(c.lines[len(c.lines)-1], `"`+name+`"`) {
+				t.Fatalf("after %s started, a line is %s", name, c.lines[len(c.lines)-1])
+			}
+		}
+		time.Sleep(time.Second / reportRate)
+		synctest.Wait()
+		if last := c.lines[len(c.lines)-1]; !strings.Contains(last, `"pod-999"`) {
+			t.Errorf("the last line is %s", last)
+		}
+		cancel()
+		served.Wait()
+	})
+}
 
 // TestTooManyNodes: a sweep over addresses of many nodes asks a bounded number of them.
 func TestTooManyNodes(t *testing.T) {

@@ -79,7 +79,7 @@ func (c *Client) get(ctx context.Context, pod *corev1.Pod, path string) (io.Read
 	}
 	key, ok := tlskey.OfPod(pod)
 	if !ok {
-		return nil, errors.New("publishes no key: apply the install file of this version, whose init container makes one")
+		return nil, errors.New("publishes no key: it is of an earlier version, or lacks the init container of the install file")
 	}
 	port, err := portOf(pod)
 	if err != nil {

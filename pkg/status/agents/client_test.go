@@ -166,8 +166,8 @@ func TestAgentsProveThemselves(t *testing.T) {
 		{"the certificate without its key", &forged, published, nil, "invalid signature"},
 		{"an agent that has no key", none, published, nil, noKey},
 		{"another agent, whose key the pod's kubelet publishes", neighbour, neighbours, nil, `the agent of another node than "node-1"`},
-		{"a pod that publishes nothing", own, "", nil, "publishes no key: apply the install file of this version"},
-		{"a pod of an earlier version, without init containers", none, "", func(p *corev1.Pod) { p.Status.InitContainerStatuses = nil }, "publishes no key: apply"},
+		{"a pod that publishes nothing", own, "", nil, "publishes no key: it is of an earlier version"},
+		{"a pod of an earlier version, without init containers", none, "", func(p *corev1.Pod) { p.Status.InitContainerStatuses = nil }, "publishes no key: it is of an earlier version"},
 		{"a pod whose init container runs again", own, published, func(p *corev1.Pod) {
 			p.Status.InitContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 		}, "publishes no key"},

@@ -3,7 +3,6 @@ package denials
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -45,32 +43,7 @@ const (
 )
 
 // Config configures a Collector.
-type Config struct {
-	// Client lists and watches the pods of Namespace.
-	Client kubernetes.Interface
-	// Namespace is the namespace of the agents, and Agents a label selector for them.
-	Namespace, Agents string
-	// Ask returns what an agent denied recently.
-	Ask func(context.Context, *corev1.Pod) (*flows.Denied, error)
-	// Registerer registers the metrics.
-	Registerer prometheus.Registerer
-}
-
-// Validate returns an error that names every invalid field.
-func (c Config) Validate() error {
-	var errs []error
-	require := func(ok bool, fault string) {
-		if !ok {
-			errs = append(errs, errors.New(fault))
-		}
-	}
-	require(c.Client != nil, "Client is nil")
-	require(c.Namespace != "", "Namespace is empty")
-	require(c.Agents != "", "Agents is empty")
-	require(c.Ask != nil, "Ask is nil")
-	require(c.Registerer != nil, "Registerer is nil")
-	return errors.Join(errs...)
-}
+type Config = agents.Config[flows.Denied]
 
 // Policy identifies a policy.
 type Policy struct {

@@ -3,19 +3,16 @@ package enforced
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -54,33 +51,8 @@ const (
 	maxNodeName        = 253
 )
 
-// Config configures a Collector.
-type Config struct {
-	// Client lists and watches nodes, and the pods of Namespace.
-	Client kubernetes.Interface
-	// Namespace is the namespace of the agents, and Agents a label selector for them.
-	Namespace, Agents string
-	// Ask returns what an agent says is in force.
-	Ask func(context.Context, *corev1.Pod) (*inforce.Answer, error)
-	// Registerer registers the metrics.
-	Registerer prometheus.Registerer
-}
-
-// Validate returns an error that names every invalid field.
-func (c Config) Validate() error {
-	var errs []error
-	require := func(ok bool, fault string) {
-		if !ok {
-			errs = append(errs, errors.New(fault))
-		}
-	}
-	require(c.Client != nil, "Client is nil")
-	require(c.Namespace != "", "Namespace is empty")
-	require(c.Agents != "", "Agents is empty")
-	require(c.Ask != nil, "Ask is nil")
-	require(c.Registerer != nil, "Registerer is nil")
-	return errors.Join(errs...)
-}
+// Config configures a Collector. Its Client also lists and watches nodes.
+type Config = agents.Config[inforce.Answer]
 
 // Policy identifies a policy.
 type Policy struct {

@@ -15,47 +15,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2/ktesting"
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
+	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
-// cluster has nodes with an agent each, and answers for them.
+// cluster has nodes with an agent each.
 type cluster struct {
 	*Collector
+	*statustest.Agents
 	client *fake.Clientset
 
 	mu      sync.Mutex
-	answers map[string]inforce.Answer // by node
-	errs    map[string]error
 	delay   time.Duration // of all answers
-	asked   int
 	changed []string
 }
 
-func (c *cluster) ask(_ context.Context, pod *corev1.Pod) (*inforce.Answer, error) {
+func (c *cluster) askSlowly(ctx context.Context, pod *corev1.Pod) (*inforce.Answer, error) {
 	c.mu.Lock()
 	delay := c.delay
 	c.mu.Unlock()
 	time.Sleep(delay)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asked++
-	node := pod.Spec.NodeName
-	if err := c.errs[node]; err != nil {
-		return nil, err
-	}
-	a, ok := c.answers[node]
-	if !ok {
-		a = answer("100")
-	}
-	if a.Node == "" {
-		a.Node = node
-	}
-	return &a, nil
+	return c.Ask(ctx, pod)
 }
 
 // answer is that of an agent which enforces the policies up to a version.
@@ -63,38 +47,14 @@ func answer(version string) inforce.Answer {
 	return inforce.Answer{Kinds: []inforce.Kind{{Kind: "NetworkPolicy", Version: version, Seen: version}, {Kind: "Namespace", Version: "50", Seen: "50"}}}
 }
 
-func (c *cluster) set(node string, a inforce.Answer, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.answers[node], c.errs[node] = a, err
-}
-
-// takeAsked returns how many agents were asked since the last call.
-func (c *cluster) takeAsked() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.asked
-	c.asked = 0
-	return n
-}
-
 // inBubble runs a Collector of three nodes.
 func inBubble(t *testing.T, test func(t *testing.T, c *cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c := &cluster{answers: map[string]inforce.Answer{}, errs: map[string]error{}}
-		var objects []runtime.Object
-		for i := range 3 {
-			name := fmt.Sprint("node-", i+1)
-			objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent-" + name, Labels: map[string]string{"app": "agent"}},
-				Spec:       corev1.PodSpec{NodeName: name},
-				Status:     corev1.PodStatus{Phase: corev1.PodRunning},
-			})
-		}
-		c.client = fake.NewClientset(objects...)
+		all, objects := statustest.NewAgents(3, answer("100"))
+		c := &cluster{Agents: all, client: fake.NewClientset(objects...)}
 		var err error
-		c.Collector, err = New(Config{Client: c.client, Namespace: "kube-system", Agents: "app=agent", Ask: c.ask, Registerer: prometheus.NewPedanticRegistry()})
+		c.Collector, err = New(Config{Client: c.client, Namespace: statustest.AgentsNamespace, Agents: statustest.AgentsSelector, Ask: c.askSlowly, Registerer: prometheus.NewPedanticRegistry()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,8 +125,8 @@ func TestOneTextForEachGeneration(t *testing.T) {
 		c.Note(db, generation(2), true, need("105"))
 		pass(30 * time.Second)
 		c.want(t, "another generation", generation(2), "", 0)
-		c.set("node-1", answer("110"), nil)
-		c.set("node-2", answer("110"), nil)
+		c.Set("node-1", answer("110"), nil)
+		c.Set("node-2", answer("110"), nil)
 		pass(29 * time.Second)
 		c.want(t, "within a minute", generation(2), "", 0)
 		pass(5 * time.Second)
@@ -176,7 +136,7 @@ func TestOneTextForEachGeneration(t *testing.T) {
 		}
 		pass(time.Hour)
 		c.want(t, "much later", generation(2), "False Pending: In force on 2 of 3 nodes. Not on node-3: NetworkPolicy: version 105 is not received, only version 100.", 0)
-		c.set("node-3", answer("105"), nil)
+		c.Set("node-3", answer("105"), nil)
 		pass(2 * lateInterval)
 		c.want(t, "when it is in force", generation(2), strings.Replace(within, "1.0 s", "1h1m10s", 1), 1)
 		if c.pending(nodeLate) != 0 {
@@ -203,7 +163,7 @@ func TestTimeUntilAPolicyIsInForce(t *testing.T) {
 				for node, seconds := range map[string]float64{"node-1": 7, "node-2": tt.seconds, "node-3": 0.95} {
 					a := answer("100")
 					a.Kinds[0].Seconds, a.Kinds[1].Seconds = seconds, 0
-					c.set(node, a, nil)
+					c.Set(node, a, nil)
 				}
 				c.Note(db, generation(1), tt.fresh, need("90"))
 				pass(2 * settleTime)
@@ -243,7 +203,7 @@ func TestFaultsOfANode(t *testing.T) {
 				c.Note(db, generation(1), true, need("90"))
 				pass(2 * settleTime)
 				c.want(t, "at first", generation(1), within, 1)
-				c.set("node-2", tt.answer, tt.err)
+				c.Set("node-2", tt.answer, tt.err)
 				pass(calmInterval)
 				c.want(t, "within a minute", generation(1), within, 0)
 				pass(2 * calmInterval)
@@ -303,7 +263,7 @@ func TestAllNeedsCount(t *testing.T) {
 		a := answer("100")
 		a.Kinds[1].Version = "60"
 		for _, node := range []string{"node-1", "node-2", "node-3"} {
-			c.set(node, a, nil)
+			c.Set(node, a, nil)
 		}
 		pass(2 * settleTime)
 		c.want(t, "when its namespace is known", generation(1), strings.Replace(within, "1.0 s", "31s", 1), 1)
@@ -314,9 +274,9 @@ func TestAllNeedsCount(t *testing.T) {
 // a fifth of the time.
 func TestHowOftenAgentsAreAsked(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		c.takeAsked()
+		c.TakeAsked()
 		pass(time.Hour)
-		if got := c.takeAsked(); got < 3*55 || got > 3*61 {
+		if got := c.TakeAsked(); got < 3*55 || got > 3*61 {
 			t.Errorf("%d questions in a calm hour", got)
 		}
 		for i := range 600 {
@@ -325,7 +285,7 @@ func TestHowOftenAgentsAreAsked(t *testing.T) {
 			c.Note(p, generation(int64(i)), true, need("90"))
 			pass(100 * time.Millisecond)
 		}
-		if got := c.takeAsked(); got < 3*30 || got > 3*62 {
+		if got := c.TakeAsked(); got < 3*30 || got > 3*62 {
 			t.Errorf("%d questions in a minute with 600 changes", got)
 		}
 	})
@@ -347,12 +307,12 @@ func TestRestAfterARound(t *testing.T) {
 				c.delay = tt.round
 				c.mu.Unlock()
 				pass(5 * time.Minute)
-				c.takeAsked()
+				c.TakeAsked()
 				for i := range 3600 {
 					c.Note(db, generation(int64(i)), true, need("90"))
 					pass(time.Second)
 				}
-				if got := c.takeAsked() / 3; got > tt.most || got < tt.most*9/10 {
+				if got := c.TakeAsked() / 3; got > tt.most || got < tt.most*9/10 {
 					t.Errorf("%d rounds in an hour, want %d", got, tt.most)
 				}
 			})
@@ -429,7 +389,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 		}
 		minute()
 		want("at first", policies, 0)
-		c.set("node-1", answer("100"), errors.New("hangs"))
+		c.Set("node-1", answer("100"), errors.New("hangs"))
 		minute() // one round after a minute, and one a minute later
 		minute()
 		minute()
@@ -439,7 +399,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 		}
 		want("when the node does not answer", policies-gone, gone)
 		// It enforces all but a hundred policies: those that are true wait for those that are not.
-		c.set("node-1", answer("92"), nil)
+		c.Set("node-1", answer("92"), nil)
 		for len(s.show()) == 0 {
 			pass(time.Second)
 		}
@@ -466,7 +426,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 // answers only is not shown as in force.
 func TestWhatIsNotTrueIsShownFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(Config{Client: fake.NewClientset(), Namespace: "x", Agents: "x", Ask: (&cluster{}).ask, Registerer: prometheus.NewRegistry()})
+		c, err := New(Config{Client: fake.NewClientset(), Namespace: "x", Agents: "x", Ask: (&statustest.Agents{}).Ask, Registerer: prometheus.NewRegistry()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -515,7 +475,7 @@ func TestWhatIsNotTrueIsShownFirst(t *testing.T) {
 // An answer that may be older than a change does not count.
 func TestAnswersAreNewerThanTheChange(t *testing.T) {
 	r := &round{started: time.Now(), nodes: []node{{name: "n"}}, lowest: [2]map[string]string{{"NetworkPolicy": "100"}, {"NetworkPolicy": "100"}}}
-	c, err := New(Config{Client: fake.NewClientset(), Namespace: "x", Agents: "x", Ask: (&cluster{}).ask, Registerer: prometheus.NewRegistry()})
+	c, err := New(Config{Client: fake.NewClientset(), Namespace: "x", Agents: "x", Ask: (&statustest.Agents{}).Ask, Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -251,8 +251,7 @@ func (r *round) describe(needs []Need, before bool) Text {
 		}
 		lacking++
 		if lacking <= maxNamed {
-			reason := err.Error()
-			named = append(named, r.nodes[i].name+": "+printable.Text(reason[:min(len(reason), maxReason)]))
+			named = append(named, Reason(r.nodes[i].name, err))
 		}
 	}
 	t.Message = fmt.Sprintf("In force on %d of %d nodes. Not known of %s", len(r.nodes)-lacking, len(r.nodes), strings.Join(named, "; "))

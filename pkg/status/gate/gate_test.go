@@ -33,8 +33,8 @@ func TestAPodBecomesReadyOnce(t *testing.T) {
 		ready := c.get()
 		ready.ResourceVersion = "200"
 		c.update(ready)
-		c.set("node-1", answer("1", "1", "1"), nil) // its agent has started again
-		c.set("node-2", inforce.Answer{}, errTimeout)
+		c.Set("node-1", answer("1", "1", "1"), nil) // its agent has started again
+		c.Set("node-2", inforce.Answer{}, errTimeout)
 		pass(time.Hour)
 		c.want("an hour later", onAll, 0)
 		if n := c.waiting(); n != 0 {
@@ -71,7 +71,7 @@ func TestFaultsOfTheOwnNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, c *cluster) {
-				c.set("node-1", tt.answer, tt.err)
+				c.Set("node-1", tt.answer, tt.err)
 				c.create(web("96", nil))
 				pass(4 * time.Second)
 				c.want("at first", "", 0)
@@ -79,7 +79,7 @@ func TestFaultsOfTheOwnNode(t *testing.T) {
 				c.want("soon", "False Pending: Waiting for its own node node-1: "+tt.want+".", 1)
 				pass(time.Hour)
 				c.want("an hour later", "False Pending: Waiting for its own node node-1: "+tt.want+".", 0)
-				c.set("node-1", answer("90", "40", "96"), nil)
+				c.Set("node-1", answer("90", "40", "96"), nil)
 				pass(20 * time.Second)
 				c.want("when it enforces them", onAll, 1)
 			})
@@ -98,7 +98,7 @@ func TestANodeWithoutAnAgent(t *testing.T) {
 // Other nodes have to know the pod, and nothing else. They count for half a minute.
 func TestFaultsOfOtherNodes(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		c.set("node-2", answer("1", "1", "96"), nil)
+		c.Set("node-2", answer("1", "1", "96"), nil)
 		c.create(web("96", nil))
 		pass(4 * time.Second)
 		c.want("with a node that has old policies", onAll, 1)
@@ -113,7 +113,7 @@ func TestFaultsOfOtherNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, c *cluster) {
-				c.set("node-2", tt.answer, tt.err)
+				c.Set("node-2", tt.answer, tt.err)
 				c.create(web("96", nil))
 				pass(othersPatience - time.Second)
 				c.want("within half a minute", "False Pending: Waiting for node-2: "+tt.want+".", 1)
@@ -141,14 +141,14 @@ func TestNamedNodes(t *testing.T) {
 // An agent that starts again with older versions while a pod waits is waited for.
 func TestAnAgentStartsAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		c.set("node-2", answer("100", "100", "95"), nil)
+		c.Set("node-2", answer("100", "100", "95"), nil)
 		c.create(web("96", nil))
 		pass(4 * time.Second)
-		c.set("node-1", answer("100", "7", "100"), nil)
-		c.set("node-2", answer("100", "100", "100"), nil)
+		c.Set("node-1", answer("100", "7", "100"), nil)
+		c.Set("node-2", answer("100", "100", "100"), nil)
 		pass(time.Minute)
 		c.want("meanwhile", "False Pending: Waiting for its own node node-1: Namespace: version 40 is not received, only version 7.", 1)
-		c.set("node-1", answer("100", "100", "100"), nil)
+		c.Set("node-1", answer("100", "100", "100"), nil)
 		pass(20 * time.Second)
 		c.want("when it has caught up", onAll, 1)
 	})
@@ -159,7 +159,7 @@ func TestAnAgentStartsAgain(t *testing.T) {
 func TestARestoredServer(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		for _, node := range []string{"node-1", "node-2", "node-3"} {
-			c.set(node, answer("60", "60", "60"), nil)
+			c.Set(node, answer("60", "60", "60"), nil)
 		}
 		c.create(web("96", nil))
 		pass(time.Minute)
@@ -173,7 +173,7 @@ func TestARestoredServer(t *testing.T) {
 	})
 	t.Run("policies only", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, c *cluster) {
-			c.set("node-1", answer("60", "60", "100"), nil)
+			c.Set("node-1", answer("60", "60", "100"), nil)
 			c.create(web("96", nil))
 			pass(time.Minute)
 			c.want("before", "False Pending: Waiting for its own node node-1: NetworkPolicy: version 90 is not received, only version 60.", 1)
@@ -206,7 +206,7 @@ func TestAPodIsCreatedAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		c.setBefore(func() {
 			c.remove(web("96", nil))
-			c.set("node-1", answer("100", "100", "100"), nil)
+			c.Set("node-1", answer("100", "100", "100"), nil)
 			c.create(web("101", func(p *corev1.Pod) { p.UID = "web-2" }))
 		})
 		c.create(web("96", nil))
@@ -220,7 +220,7 @@ func TestAPodIsCreatedAgain(t *testing.T) {
 			t.Errorf("%v writes were refused, want that to the earlier pod", got)
 		}
 		for _, node := range []string{"node-1", "node-2", "node-3"} {
-			c.set(node, answer("100", "100", "101"), nil)
+			c.Set(node, answer("100", "100", "101"), nil)
 		}
 		pass(4 * time.Second)
 		c.want("when it is known", onAll, 2)
@@ -259,22 +259,22 @@ func TestPodsThatDoNotAsk(t *testing.T) {
 // A writer that has lost the Lease writes nothing, and another one continues.
 func TestLostLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		c.set("node-1", answer("100", "100", "95"), nil)
+		c.Set("node-1", answer("100", "100", "95"), nil)
 		c.create(web("96", nil))
 		pass(10 * time.Second)
 		c.want("before", "False Pending: Waiting for its own node node-1: Pod: version 96 is not received, only version 95.", 1)
 		c.stop()
-		c.set("node-1", answer("100", "100", "100"), nil)
+		c.Set("node-1", answer("100", "100", "100"), nil)
 		pass(time.Hour)
 		c.want("without a leader", "False Pending: Waiting for its own node node-1: Pod: version 96 is not received, only version 95.", 0)
 		if n := c.waiting(); n != 0 {
 			t.Errorf("%d pods wait for a writer that does not lead", n)
 		}
-		c.set("node-2", answer("100", "100", "95"), nil)
+		c.Set("node-2", answer("100", "100", "95"), nil)
 		c.lead()
 		pass(10 * time.Second)
 		c.want("with the next one", "False Pending: Waiting for its own node node-1: Pod: version 96 is not received, only version 95.", 0)
-		c.set("node-2", answer("100", "100", "100"), nil)
+		c.Set("node-2", answer("100", "100", "100"), nil)
 		pass(4 * time.Second)
 		c.want("when all know it", onAll, 1)
 	})
@@ -283,11 +283,11 @@ func TestLostLease(t *testing.T) {
 // With other addresses, agents have to know the pod again.
 func TestOtherAddresses(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		c.set("node-1", answer("100", "100", "95"), nil)
+		c.Set("node-1", answer("100", "100", "95"), nil)
 		c.create(web("96", nil))
 		pass(4 * time.Second)
 		c.update(web("98", func(p *corev1.Pod) { p.Status.PodIP, p.Status.PodIPs = "10.0.0.2", []corev1.PodIP{{IP: "10.0.0.2"}} }))
-		c.set("node-1", answer("100", "100", "97"), nil)
+		c.Set("node-1", answer("100", "100", "97"), nil)
 		pass(time.Minute)
 		c.want("known with the old ones", "False Pending: Waiting for its own node node-1: Pod: version 98 is not received, only version 97.", 1)
 	})
@@ -303,7 +303,7 @@ func TestUnknownPolicies(t *testing.T) {
 		c.setKnown(map[string]string{"NetworkPolicy": "101"}, nil)
 		pass(4 * time.Second)
 		c.want("with policies that no agent has", "False Pending: The status writer does not know the policies: not listed: NetworkPolicy.", 0)
-		c.set("node-1", answer("101", "100", "100"), nil)
+		c.Set("node-1", answer("101", "100", "100"), nil)
 		pass(15 * time.Second)
 		c.want("with policies that its agent has", onAll, 1)
 	})
@@ -323,7 +323,7 @@ func TestFailedWritesAreRetried(t *testing.T) {
 		c.want("later", onAll, 1)
 		c.update(web("120", nil))
 		for _, node := range []string{"node-1", "node-2", "node-3"} {
-			c.set(node, answer("100", "100", "120"), nil)
+			c.Set(node, answer("100", "100", "120"), nil)
 		}
 		pass(4 * time.Second)
 		c.want("after its removal", onAll, 1)
@@ -333,7 +333,7 @@ func TestFailedWritesAreRetried(t *testing.T) {
 // However many pods start or wait, writes are bounded, and those that make pods ready come first.
 func TestWritesAreBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		c.set("node-2", inforce.Answer{}, errTimeout)
+		c.Set("node-2", inforce.Answer{}, errTimeout)
 		for i := range 600 {
 			c.create(web("96", func(p *corev1.Pod) { p.Name, p.Spec.NodeName = fmt.Sprint("web-", i), fmt.Sprint("node-", 1+i%2) }))
 			if i%50 == 0 {
@@ -381,14 +381,14 @@ func TestWritesAreBounded(t *testing.T) {
 // Rounds are those of Enforced, more often only while pods wait.
 func TestHowOftenAgentsAreAsked(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		c.takeAsked()
+		c.TakeAsked()
 		pass(time.Hour)
-		if got := c.takeAsked(); got > 3*61 {
+		if got := c.TakeAsked(); got > 3*61 {
 			t.Errorf("%d questions in a calm hour", got)
 		}
 		c.create(web("101", nil))
 		pass(time.Hour)
-		if got := c.takeAsked(); got < 3*300 || got > 3*500 {
+		if got := c.TakeAsked(); got < 3*300 || got > 3*500 {
 			t.Errorf("%d questions in an hour in which a pod waits", got)
 		}
 	})

@@ -27,11 +27,13 @@ import (
 
 	"sigs.k8s.io/kube-network-policies/pkg/agent/inforce"
 	"sigs.k8s.io/kube-network-policies/pkg/status/enforced"
+	"sigs.k8s.io/kube-network-policies/pkg/status/statustest"
 )
 
 // cluster has three nodes with an agent each, and a writer that leads.
 type cluster struct {
 	*Gate
+	*statustest.Agents
 	t      *testing.T
 	client *fake.Clientset
 	reg    *prometheus.Registry
@@ -40,9 +42,6 @@ type cluster struct {
 	mu       sync.Mutex
 	versions map[string]string // known to the writer
 	unknown  error
-	answers  map[string]inforce.Answer // by node
-	errs     map[string]error
-	asked    int
 	writes   []string // of the pods, by name
 	refuse   error    // what the API server answers
 	before   func()   // called once, before a write
@@ -52,22 +51,13 @@ type cluster struct {
 func inBubble(t *testing.T, test func(t *testing.T, c *cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
+		all, objects := statustest.NewAgents(3, answer("100", "100", "100"))
 		c := &cluster{
-			t: t, reg: prometheus.NewPedanticRegistry(), versions: map[string]string{"NetworkPolicy": "90", "Namespace": "40"},
-			answers: map[string]inforce.Answer{}, errs: map[string]error{},
+			Agents: all, t: t, client: fake.NewClientset(objects...), reg: prometheus.NewPedanticRegistry(),
+			versions: map[string]string{"NetworkPolicy": "90", "Namespace": "40"},
 		}
-		var objects []runtime.Object
-		for i := range 3 {
-			name := fmt.Sprint("node-", i+1)
-			objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent-" + name, Labels: map[string]string{"app": "agent"}},
-				Spec:       corev1.PodSpec{NodeName: name},
-				Status:     corev1.PodStatus{Phase: corev1.PodRunning},
-			})
-		}
-		c.client = fake.NewClientset(objects...)
 		c.client.PrependReactor("patch", "pods", c.patch)
-		rounds, err := enforced.New(enforced.Config{Client: c.client, Namespace: "kube-system", Agents: "app=agent", Ask: c.ask, Registerer: prometheus.NewRegistry()})
+		rounds, err := enforced.New(enforced.Config{Client: c.client, Namespace: statustest.AgentsNamespace, Agents: statustest.AgentsSelector, Ask: c.Ask, Registerer: prometheus.NewRegistry()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,24 +85,6 @@ func (c *cluster) known() (map[string]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.versions), c.unknown
-}
-
-func (c *cluster) ask(_ context.Context, pod *corev1.Pod) (*inforce.Answer, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asked++
-	node := pod.Spec.NodeName
-	if err := c.errs[node]; err != nil {
-		return nil, err
-	}
-	a, ok := c.answers[node]
-	if !ok {
-		a = answer("100", "100", "100")
-	}
-	if a.Node == "" {
-		a.Node = node
-	}
-	return &a, nil
 }
 
 // patch is the API server: another UID than that of the pod is refused.
@@ -156,12 +128,6 @@ func answer(policies, namespaces, pods string) inforce.Answer {
 	return a
 }
 
-func (c *cluster) set(node string, a inforce.Answer, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.answers[node], c.errs[node] = a, err
-}
-
 func (c *cluster) setKnown(versions map[string]string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,15 +144,6 @@ func (c *cluster) setBefore(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.before = f
-}
-
-// takeAsked returns how many agents were asked since the last call.
-func (c *cluster) takeAsked() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.asked
-	c.asked = 0
-	return n
 }
 
 // web is a pod with the gate on node-1, changed by change.

@@ -304,7 +304,7 @@ func (f *enforcedFleet) wantWrites(when string, least, most int) {
 // wantNoOtherWrites expects that the writer has written nothing but conditions and its Lease.
 func (f *enforcedFleet) wantNoOtherWrites() {
 	f.t.Helper()
-	known := []string{"patch networkpolicies", "patch networkpolicies (dry run)", "create leases", "update leases", "create tokenreviews"}
+	known := []string{"patch networkpolicies", "patch networkpolicies (dry run)", "create leases", "update leases"}
 	for request, n := range f.requests() {
 		verb, _, _ := strings.Cut(request, " ")
 		if !slices.Contains([]string{"get", "list", "watch"}, verb) && !slices.Contains(known, request) {

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"sigs.k8s.io/kube-network-policies/pkg/agent"
+	"sigs.k8s.io/kube-network-policies/pkg/base/tlskey"
+)
+
+// An agent without a key starts. It asks no other agent, and its certificate says that it has no key.
+func TestAgentWithoutAKeyStarts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		file func(string) error
+		key  bool
+	}{
+		"a key":      {func(file string) error { _, err := tlskey.Make(file); return err }, true},
+		"none":       {func(string) error { return nil }, false},
+		"a folder":   {func(file string) error { return os.Mkdir(file, 0o700) }, false},
+		"half a key": {func(file string) error { return os.WriteFile(file, []byte("-----BEGIN"), 0o600) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "key")
+			if err := tc.file(file); err != nil {
+				t.Fatal(err)
+			}
+			o := newOptions()
+			o.kubeconfig = "x" // outside of the cluster
+			cfg := agent.Config{NodeName: "node-1", Answers: agent.Answers{BindAddress: ":9082"}}
+			if err := o.setAnswers(t.Context(), &cfg, &rest.Config{Host: "https://127.0.0.1:1"}, file); err != nil {
+				t.Fatal(err)
+			}
+			served, err := cfg.Answers.Access.Certificate(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if asks := cfg.Answers.Agents != nil; asks != tc.key || tlskey.IsAgents(served.Leaf) != tc.key || cfg.Answers.Access.Client == nil {
+				t.Errorf("it asks other agents: %v, and its certificate is of %v", asks, served.Leaf.Subject)
+			}
+		})
+	}
+}
