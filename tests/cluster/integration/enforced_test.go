@@ -274,7 +274,7 @@ func (f *enforcedFleet) late() {
 	f.wantWrites("with all nodes", len(f.policies), len(f.policies))
 }
 
-// latencies are the times from changes until their conditions were true, which each is told once. A change
+// latencies are the times from changes until their conditions were true, each said once. A change
 // that was followed by another one before has none.
 func (f *enforcedFleet) latencies() (all durations) {
 	f.journal.mu.Lock()
